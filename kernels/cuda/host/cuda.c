@@ -83,57 +83,7 @@ static bool draft_new(dq_backend *b, draft *d, const dq_attend_args *args,
     return ok;
 }
 
-static void draft_free(draft *d)
-{
-    dq_block_free(d->dither.row);
-    dq_block_free(d->page);
-    dq_block_free(d->visible);
-    dq_block_free(d->edge);
-}
-
 /* ---------------------------------------------------------------------------------------- content */
-
-/* Keys of one tile of positions are neighbours in the list, wherever kept tokens ended up. */
-static void add_edges(draft *d, const dq_kv_list *list)
-{
-    for (int64_t i = 0; d->request.places && i < list->count; i++)
-        d->edge[d->n_edges++] = dq_kv_pos(list, i);
-    for (int64_t i = 0; d->request.edges && i < list->count; i++) {
-        if (i + 1 == list->count ||
-            dq_kv_pos(list, i + 1) / DQ_PAGE_TOKENS != dq_kv_pos(list, i) / DQ_PAGE_TOKENS)
-            d->edge[d->n_edges++] = (int32_t)(i + 1);
-    }
-}
-
-/* What each row of a sequence sees. Positions of rows and tokens ascend, so this walks both once. */
-static void add_visible(draft *d, const dq_kv_list *list, int i, int g)
-{
-    const dq_batch *batch = d->args->batch;
-    const int n_groups = d->args->attn->map->n_groups;
-    int64_t n = dq_kv_visible(list, batch->pos[batch->cu_rows[i]]);
-    for (int64_t r = batch->cu_rows[i]; r < batch->cu_rows[i + 1]; r++) {
-        while (n < list->count && dq_kv_pos(list, n) <= batch->pos[r]) n++;
-        d->visible[r * n_groups + g] = (int32_t)n;
-    }
-}
-
-static void add_unit(draft *d, const dq_kv_list *list, const dq_kv_rows *rows, int g,
-                     dq_attention_unit shared)
-{
-    dq_attention_unit *w = &d->unit[d->n_units++];
-    dq_kv_span span[2];
-    const int n_spans = dq_kv_spans(span, d->args->kv, list, rows);
-    const int64_t last = (rows->first + rows->n - 1) * d->args->attn->map->n_groups + g;
-    *w = shared;
-    w->row = (int32_t)rows->first;
-    w->n = (int32_t)rows->n;
-    w->split = (int32_t)span[0].n;
-    w->coded[0] = (int32_t)span[0].coded_end;
-    w->coded[1] = (int32_t)span[n_spans - 1].coded_end;
-    w->keys = d->visible[last];
-    w->ld = (w->keys + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS;
-    if (!d->args->kv->form[DQ_V].set_scales) w->n_parts = w->ld / DQ_PAGE_TOKENS;
-}
 
 /* From which row of a unit on columns count, n: none. */
 static int32_t first_counted(const draft *d, const dq_attention_unit *w)
@@ -157,9 +107,26 @@ static void place_spans(const draft *d, dq_attention_unit *w)
     w->span = (int32_t)(d->n_spans + (here < 0 ? -here : 0));
 }
 
-/* A list's pages; returns how many sets they have. */
-static int32_t add_pages(draft *d, const dq_kv_list *list)
+static void add_list(draft *d, int i, int g)
 {
+    const dq_batch *batch = d->args->batch;
+    const dq_kv_list *list = list_of(d->args, i, g);
+    const int64_t end = batch->cu_rows[i + 1], edges = d->n_edges, pages = d->n_pages;
+    /* Keys of one tile of positions are neighbours in the list, wherever kept tokens ended up. */
+    for (int64_t k = 0; d->request.places && k < list->count; k++)
+        d->edge[d->n_edges++] = dq_kv_pos(list, k);
+    for (int64_t k = 0; d->request.edges && k < list->count; k++) {
+        if (k + 1 == list->count ||
+            dq_kv_pos(list, k + 1) / DQ_PAGE_TOKENS != dq_kv_pos(list, k) / DQ_PAGE_TOKENS)
+            d->edge[d->n_edges++] = (int32_t)(k + 1);
+    }
+    /* What each row of a sequence sees. Positions of rows and tokens ascend, so this walks both once. */
+    const int n_groups = d->args->attn->map->n_groups;
+    int64_t n = dq_kv_visible(list, batch->pos[batch->cu_rows[i]]);
+    for (int64_t r = batch->cu_rows[i]; r < batch->cu_rows[i + 1]; r++) {
+        while (n < list->count && dq_kv_pos(list, n) <= batch->pos[r]) n++;
+        d->visible[r * n_groups + g] = (int32_t)n;
+    }
     int32_t n_sets = 0;
     for (int64_t p = 0; p < (list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS; p++) {
         dq_page *page = &d->page[d->n_pages++];
@@ -167,17 +134,6 @@ static int32_t add_pages(draft *d, const dq_kv_list *list)
         page->first_set = n_sets;
         n_sets += dq_kv_sets(list->page[p], DQ_PAGE_TOKENS);
     }
-    return n_sets;
-}
-
-static void add_list(draft *d, int i, int g)
-{
-    const dq_batch *batch = d->args->batch;
-    const dq_kv_list *list = list_of(d->args, i, g);
-    const int64_t end = batch->cu_rows[i + 1], edges = d->n_edges, pages = d->n_pages;
-    add_edges(d, list);
-    add_visible(d, list, i, g);
-    const int32_t n_sets = add_pages(d, list);
     const dq_attention_unit shared = {.page = pages,
                                       .edge = edges,
                                       .n_edges = (int32_t)(d->n_edges - edges),
@@ -187,7 +143,19 @@ static void add_list(draft *d, int i, int g)
                                       .sinks = (int32_t)dq_kv_visible(list, DQ_SINKS - 1)};
     for (int64_t r = batch->cu_rows[i]; r < end;) {
         const dq_kv_rows rows = {i, r, tile_end(batch, r, end) - r, batch->pos + r};
-        add_unit(d, list, &rows, g, shared);
+        dq_attention_unit *w = &d->unit[d->n_units++];
+        dq_kv_span span[2];
+        const int n_spans = dq_kv_spans(span, d->args->kv, list, &rows);
+        const int64_t last = (rows.first + rows.n - 1) * d->args->attn->map->n_groups + g;
+        *w = shared;
+        w->row = (int32_t)rows.first;
+        w->n = (int32_t)rows.n;
+        w->split = (int32_t)span[0].n;
+        w->coded[0] = (int32_t)span[0].coded_end;
+        w->coded[1] = (int32_t)span[n_spans - 1].coded_end;
+        w->keys = d->visible[last];
+        w->ld = (w->keys + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS;
+        if (!d->args->kv->form[DQ_V].set_scales) w->n_parts = w->ld / DQ_PAGE_TOKENS;
         d->unit[d->n_units - 1].first = first_counted(d, &d->unit[d->n_units - 1]);
         place_spans(d, &d->unit[d->n_units - 1]);
         r += rows.n;
@@ -195,11 +163,6 @@ static void add_list(draft *d, int i, int g)
 }
 
 /* ------------------------------------------------------------------------------------------ heads */
-
-static int group_of_out(const dq_head_order *map, int out)
-{
-    return map->group[map->head[out].v[0]];
-}
 
 typedef struct head_table {
     dq_q_head *q;
@@ -221,7 +184,7 @@ static void fill_heads(head_table *t, const dq_kv *kv)
         }
         for (int o = 0; o < map->n_out; o++) {
             const dq_head *head = &map->head[o];
-            if (group_of_out(map, o) != g) continue;
+            if (map->group[map->head[o].v[0]] != g) continue;
             dq_o_head *to = &t->o[n_out++];
             *to = (dq_o_head){o, {-1, -1}, {-1, -1}};
             for (int m = 0; m < map->n_maps; m++) to->q[m] = t->place[head->q[m]];
@@ -265,34 +228,6 @@ static bool upload_heads(dq_backend *b, dq_attention_units *u, head_table *t, co
 
 /* ---------------------------------------------------------------------------------------- launches */
 
-/* Where each unit's strips, sums and factors lie; a launch ends where they would not fit. */
-static void place_units(dq_cuda_units *u, const head_table *t, dq_cuda_units_request request,
-                        size_t strip_bytes)
-{
-    const int64_t capacity = (int64_t)(strip_bytes / sizeof(float));
-    int64_t strips = 0, records = 0, factors = 0;
-    for (int i = 0, in_launch = 0; i < u->n; i++, in_launch++) {
-        dq_attention_unit *w = &u->unit[i];
-        const int q = t->q_first[w->group + 1] - t->q_first[w->group];
-        const int o = t->o_first[w->group + 1] - t->o_first[w->group];
-        const int64_t parts =
-            request.parts ? dq_fused_decode_floats(&u->dev, o, w->n, w->n_parts) : 0;
-        const bool needs_strips = request.strips || (request.counted && w->counted < w->n);
-        const int64_t floats = needs_strips ? (int64_t)q * w->n * w->ld + parts : 0;
-        if (in_launch && (strips + floats > capacity || in_launch == UNITS))
-            strips = records = factors = in_launch = 0;
-        w->strip = strips;
-        w->record = (int32_t)records;
-        w->factor = (int32_t)factors;
-        strips += floats;
-        records += (int64_t)q * w->n;
-        factors += (int64_t)o * w->n;
-        if (strips > u->max_strips) u->max_strips = strips;
-        if (records > u->max_records) u->max_records = records;
-        if (factors > u->max_factors) u->max_factors = factors;
-    }
-}
-
 bool dq_cuda_units_next(dq_cuda_units *u, dq_attention_units *launch, int *first)
 {
     if (u->next >= u->n) return false;
@@ -324,20 +259,6 @@ static void describe(dq_attention_units *u, const dq_attend_args *args)
     u->lambda_layer = args->attn->lambda;
 }
 
-static bool upload_draft(dq_backend *b, dq_cuda_units *u, const draft *d)
-{
-    const dq_batch *batch = d->args->batch;
-    const size_t cells = (size_t)batch->n_rows * (size_t)u->dev.n_groups;
-    u->dev.unit = dq_cuda_upload(b, d->unit, (size_t)u->n * sizeof *d->unit);
-    u->dev.pages = dq_cuda_upload(b, d->page, (size_t)d->n_pages * sizeof *d->page);
-    dq_cuda_dither_upload(b, u->dev.form, &d->dither);
-    u->dev.visible = dq_cuda_upload(b, d->visible, cells * sizeof *d->visible);
-    if (d->edge) u->dev.edge = dq_cuda_upload(b, d->edge, (size_t)d->n_edges * sizeof *d->edge);
-    if (d->request.places)
-        u->pos = dq_cuda_upload(b, batch->pos, (size_t)batch->n_rows * sizeof *batch->pos);
-    return b->err.code == DQ_OK;
-}
-
 bool dq_cuda_units_begin(dq_backend *b, dq_cuda_units *u, const dq_attend_args *args,
                          dq_cuda_units_request request)
 {
@@ -360,14 +281,47 @@ bool dq_cuda_units_begin(dq_backend *b, dq_cuda_units *u, const dq_attend_args *
         u->unit = d.unit;
         u->n = d.n_units;
         if (upload_heads(b, &u->dev, &t, args->kv)) {
-            place_units(u, &t, request, dq_cuda_of(b)->strip_bytes);
-            upload_draft(b, u, &d);
+            /* Where each unit's strips, sums and factors lie; a launch ends where they would not fit. */
+            const int64_t capacity = (int64_t)((dq_cuda_of(b)->strip_bytes) / sizeof(float));
+            int64_t strips = 0, records = 0, factors = 0;
+            for (int k = 0, in_launch = 0; k < u->n; k++, in_launch++) {
+                dq_attention_unit *w = &u->unit[k];
+                const int q = t.q_first[w->group + 1] - t.q_first[w->group];
+                const int o = t.o_first[w->group + 1] - t.o_first[w->group];
+                const int64_t parts =
+                    request.parts ? dq_fused_decode_floats(&u->dev, o, w->n, w->n_parts) : 0;
+                const bool needs_strips = request.strips || (request.counted && w->counted < w->n);
+                const int64_t floats = needs_strips ? (int64_t)q * w->n * w->ld + parts : 0;
+                if (in_launch && (strips + floats > capacity || in_launch == UNITS))
+                    strips = records = factors = in_launch = 0;
+                w->strip = strips;
+                w->record = (int32_t)records;
+                w->factor = (int32_t)factors;
+                strips += floats;
+                records += (int64_t)q * w->n;
+                factors += (int64_t)o * w->n;
+                if (strips > u->max_strips) u->max_strips = strips;
+                if (records > u->max_records) u->max_records = records;
+                if (factors > u->max_factors) u->max_factors = factors;
+            }
+            const dq_batch *batch = d.args->batch;
+            const size_t cells = (size_t)batch->n_rows * (size_t)u->dev.n_groups;
+            u->dev.unit = dq_cuda_upload(b, d.unit, (size_t)u->n * sizeof *d.unit);
+            u->dev.pages = dq_cuda_upload(b, d.page, (size_t)d.n_pages * sizeof *d.page);
+            dq_cuda_dither_upload(b, u->dev.form, &d.dither);
+            u->dev.visible = dq_cuda_upload(b, d.visible, cells * sizeof *d.visible);
+            if (d.edge) u->dev.edge = dq_cuda_upload(b, d.edge, (size_t)d.n_edges * sizeof *d.edge);
+            if (d.request.places)
+                u->pos = dq_cuda_upload(b, batch->pos, (size_t)batch->n_rows * sizeof *batch->pos);
         }
         dq_block_free(t.q);
     } else {
         dq_block_free(d.unit);
     }
-    draft_free(&d);
+    dq_block_free(d.dither.row);
+    dq_block_free(d.page);
+    dq_block_free(d.visible);
+    dq_block_free(d.edge);
     if (b->err.code != DQ_OK) dq_cuda_units_end(b, u);
     return b->err.code == DQ_OK;
 }
@@ -440,23 +394,6 @@ static dq_cuda_pool *cuda_pool_new(dq_err *err)
     dq_cuda_pool *pool = dq_block_new(1, sizeof *pool, err);
     if (pool) pool->exact = exact;
     return pool;
-}
-
-static void cuda_pool_free(dq_cuda_pool *pool)
-{
-    if (!pool) return;
-    for (size_t i = 0; i < pool->n; i++) cudaFree(pool->block[i].p);
-    dq_block_free(pool->block);
-    dq_block_free(pool->slot);
-    dq_block_free(pool);
-}
-
-/* Sizes in steps of an eighth, so that a request a little larger than an earlier one finds its block. */
-static size_t round_up(size_t bytes)
-{
-    size_t step = ALIGN;
-    while (step * 16 <= bytes) step *= 2;
-    return bytes > SIZE_MAX - step ? SIZE_MAX / ALIGN * ALIGN : (bytes + step - 1) / step * step;
 }
 
 /* Of sizes that round_up makes, in their order: eight classes from one power of two to the next. */
@@ -580,7 +517,12 @@ void *dq_cuda_alloc(dq_backend *b, size_t bytes)
     void *p = NULL;
     if (b->err.code != DQ_OK || !reserve(b, pool)) return NULL;
     bytes = bytes ? bytes : 1;
-    if (!pool->exact) bytes = round_up(bytes);
+    if (!pool->exact) {
+        size_t step = ALIGN;
+        while (step * 16 <= bytes) step *= 2;
+        bytes =
+            bytes > SIZE_MAX - step ? SIZE_MAX / ALIGN * ALIGN : (bytes + step - 1) / step * step;
+    }
     block *found = take_free(pool, bytes);
     if (found) return found->p;
     cudaError_t e = cudaMalloc(&p, bytes);
@@ -680,11 +622,6 @@ static void *push(dq_backend *b, list *l, size_t size)
 }
 
 /* ---- "CUDA transfer" */
-static dq_cuda_transfer *cuda_transfer_new(dq_err *err)
-{
-    return dq_block_new(1, sizeof(dq_cuda_transfer), err);
-}
-
 static void forget_results(dq_cuda_transfer *t)
 {
     area *a = t->area.item;
@@ -692,23 +629,6 @@ static void forget_results(dq_cuda_transfer *t)
     for (size_t i = 0; i < t->area.n; i++) a[i].used = 0;
     for (size_t i = 0; i < t->note.n; i++) dq_block_free(note[i]);
     t->result.n = t->note.n = 0;
-}
-
-static void cuda_transfer_free(dq_cuda_transfer *t)
-{
-    if (!t) return;
-    for (int i = 0; i < RING; i++) {
-        if (t->ring[i].p) cudaFreeHost(t->ring[i].p);
-        if (t->ring[i].empty) cudaEventDestroy(t->ring[i].empty);
-    }
-    forget_results(t);
-    area *a = t->area.item;
-    for (size_t i = 0; i < t->area.n; i++) cudaFreeHost(a[i].p);
-    dq_block_free(t->upload.item);
-    dq_block_free(t->area.item);
-    dq_block_free(t->result.item);
-    dq_block_free(t->note.item);
-    dq_block_free(t);
 }
 
 static void *pinned(dq_backend *b, size_t bytes)
@@ -899,8 +819,28 @@ static void cuda_close(dq_backend *b)
     if (c->stream) cudaStreamSynchronize(c->stream);
     dq_cuda_blas_free(c->blas);
     dq_cuda_weights_free(c->weights);
-    cuda_transfer_free(c->transfer);
-    cuda_pool_free(c->pool);
+    dq_cuda_transfer *t = c->transfer;
+    if (t) {
+        for (int i = 0; i < RING; i++) {
+            if (t->ring[i].p) cudaFreeHost(t->ring[i].p);
+            if (t->ring[i].empty) cudaEventDestroy(t->ring[i].empty);
+        }
+        forget_results(t);
+        area *a = t->area.item;
+        for (size_t i = 0; i < t->area.n; i++) cudaFreeHost(a[i].p);
+        dq_block_free(t->upload.item);
+        dq_block_free(t->area.item);
+        dq_block_free(t->result.item);
+        dq_block_free(t->note.item);
+        dq_block_free(t);
+    }
+    dq_cuda_pool *pool = c->pool;
+    if (pool) {
+        for (size_t i = 0; i < pool->n; i++) cudaFree(pool->block[i].p);
+        dq_block_free(pool->block);
+        dq_block_free(pool->slot);
+        dq_block_free(pool);
+    }
     dq_block_free(c->fresh);
     if (c->stream) cudaStreamDestroy(c->stream);
     dq_block_free(c);
@@ -1023,17 +963,6 @@ static dq_status count_devices(int *count, dq_err *err)
     return dq_cuda_refuse(e == cudaSuccess ? cudaErrorNoDevice : e, driver, runtime, err);
 }
 
-static dq_status check_device(int device, dq_err *err)
-{
-    int count;
-    DQ_TRY(count_devices(&count, err));
-    if (device >= count)
-        return dq_fail_with(err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_OTHER_DEVICE},
-                            "device cuda:%d does not exist (expected cuda:0 to cuda:%d)", device,
-                            count - 1);
-    return DQ_OK;
-}
-
 static dq_status cuda_describe(dq_backend *b, int device, dq_err *err)
 {
     dq_cuda *c = dq_cuda_of(b);
@@ -1063,13 +992,18 @@ static dq_status cuda_describe(dq_backend *b, int device, dq_err *err)
 
 dq_status dq_cuda_open(dq_backend *b, int device, dq_err *err)
 {
-    DQ_TRY(check_device(device, err));
+    int count;
+    DQ_TRY(count_devices(&count, err));
+    if (device >= count)
+        return dq_fail_with(err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_OTHER_DEVICE},
+                            "device cuda:%d does not exist (expected cuda:0 to cuda:%d)", device,
+                            count - 1);
     dq_cuda *c = dq_block_new(1, sizeof *c, err);
     if (!c) return err->code;
     b->state = c;
     b->ops = &ops_cuda;
     c->pool = cuda_pool_new(err);
-    c->transfer = cuda_transfer_new(err);
+    c->transfer = dq_block_new(1, sizeof(dq_cuda_transfer), err);
     c->weights = dq_cuda_weights_new(err);
     if (!c->pool || !c->transfer || !c->weights || cuda_describe(b, device, err) != DQ_OK)
         cuda_close(b);

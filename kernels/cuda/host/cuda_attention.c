@@ -171,21 +171,6 @@ static void take_spans(void *arg, const void *data, size_t bytes)
     dq_span_rows_add(note->sums, note->at, note->n_seq, note->n_out, note->n_classes, data);
 }
 
-/* Masses are added to the host's sums at the next sync. */
-static void cuda_spans_end(dq_backend *b, const dq_cuda_observers *l)
-{
-    const dq_attention_spans *spans = l->args->spans;
-    const int n_seq = l->args->batch->n_seq;
-    span_note *note = dq_cuda_note(b, sizeof *note + ((size_t)n_seq + 1) * sizeof note->at[0]);
-    if (!note) return;
-    note->sums = spans->sums;
-    note->n_seq = n_seq;
-    note->n_out = l->args->attn->map->n_out;
-    note->n_classes = spans->n_classes;
-    dq_span_rows_place(note->at, spans, l->args->batch);
-    dq_cuda_download(b, l->spans.mass, l->mass_bytes, take_spans, note);
-}
-
 /* ---- CUDA observe ----
  * The reducers of the CUDA backend: magnitudes of logits and of hidden states, counted on the
  * device and merged into the caller's tally at the next sync. */
@@ -598,23 +583,6 @@ static void take_columns(void *arg, const void *data, size_t bytes)
     }
 }
 
-static void end_columns(dq_backend *b, const dq_cuda_observers *l)
-{
-    const dq_columns *c = l->args->columns;
-    const size_t n_lists = (size_t)(l->args->batch->n_seq * l->args->attn->map->n_groups);
-    column_note *note = dq_cuda_note(b, sizeof *note + (2 * n_lists + 1) * sizeof note->list[0]);
-    if (!note) return;
-    const int requested = requested_columns(note->host, c);
-    note->n_lists = (int)n_lists;
-    place_lists(note->list, l->args);
-    memcpy(note->list + n_lists + 1, c->offset, n_lists * sizeof *c->offset);
-    double *const first[] = {l->sums.mass[0], l->sums.mass[1], l->sums.lambda_mass, l->sums.diff};
-    int i = 0;
-    while (!first[i]) i++;
-    dq_cuda_download(b, first[i], (size_t)requested * (size_t)note->list[n_lists] * sizeof(double),
-                     take_columns, note);
-}
-
 typedef struct measure_note {
     dq_head_measure *into;
     int n_out;
@@ -647,8 +615,39 @@ static void take_measures(void *arg, const void *data, size_t bytes)
 static void cuda_observers_end(dq_backend *b, const dq_cuda_observers *l)
 {
     if (b->err.code != DQ_OK) return;
-    if (l->sums.at) end_columns(b, l);
-    if (l->spans.mass) cuda_spans_end(b, l);
+    if (l->sums.at) {
+        const dq_columns *c = l->args->columns;
+        const size_t n_lists = (size_t)(l->args->batch->n_seq * l->args->attn->map->n_groups);
+        column_note *note =
+            dq_cuda_note(b, sizeof *note + (2 * n_lists + 1) * sizeof note->list[0]);
+        if (note) {
+            const int requested = requested_columns(note->host, c);
+            note->n_lists = (int)n_lists;
+            place_lists(note->list, l->args);
+            memcpy(note->list + n_lists + 1, c->offset, n_lists * sizeof *c->offset);
+            double *const first[] = {l->sums.mass[0], l->sums.mass[1], l->sums.lambda_mass,
+                                     l->sums.diff};
+            int i = 0;
+            while (!first[i]) i++;
+            dq_cuda_download(b, first[i],
+                             (size_t)requested * (size_t)note->list[n_lists] * sizeof(double),
+                             take_columns, note);
+        }
+    }
+    if (l->spans.mass) {
+        /* Masses are added to the host's sums at the next sync. */
+        const dq_attention_spans *spans = l->args->spans;
+        const int n_seq = l->args->batch->n_seq;
+        span_note *note = dq_cuda_note(b, sizeof *note + ((size_t)n_seq + 1) * sizeof note->at[0]);
+        if (note) {
+            note->sums = spans->sums;
+            note->n_seq = n_seq;
+            note->n_out = l->args->attn->map->n_out;
+            note->n_classes = spans->n_classes;
+            dq_span_rows_place(note->at, spans, l->args->batch);
+            dq_cuda_download(b, l->spans.mass, l->mass_bytes, take_spans, note);
+        }
+    }
     if (!l->measure) return;
     measure_note *note = dq_cuda_note(b, sizeof *note);
     if (!note) return;

@@ -75,36 +75,6 @@ static void try_folder(search *s, const char *folder)
     }
 }
 
-static dq_status open_named(search *s, const char *named)
-{
-    if (dq_file_is_dir(named)) {
-        try_folder(s, named);
-    } else { /* a name without a slash would be searched for by the loader */
-        const char *path = dq_textf(s->arena, s->err, strchr(named, '/') ? "%s" : "./%s", named);
-        if (path) open_file(s, path);
-    }
-    if (done(s)) return s->err->code;
-    if (!s->why[0])
-        snprintf(s->why, sizeof s->why, "neither %s nor %s is there", names[0], names[1]);
-    return dq_fail(s->err, DQ_RESOURCE,
-                   "DQ_CUBLAS=%.300s: cuBLAS does not open (%.400s). Name libcublas.so.13, "
-                   "libcublas.so.12 or a folder that holds one, or unset DQ_CUBLAS to have it "
-                   "searched for",
-                   named, s->why);
-}
-
-static void ask_loader(search *s)
-{
-    for (int i = 0; i < N_NAMES && !done(s); i++) {
-        const char *why;
-        s->out->library = dq_os_library_open(names[i], &why);
-        if (s->out->library)
-            s->out->path = dq_os_library_path(s->out->library, s->arena, s->err);
-        else if (!s->why[0] && strncmp(why, names[i], strlen(names[i])) != 0)
-            snprintf(s->why, sizeof s->why, "%s", why); /* not the name: a file, or what it needs */
-    }
-}
-
 /* ------------------------------------------------------------------------------------------- places */
 static void try_pattern(search *s, const char *pattern)
 {
@@ -151,26 +121,6 @@ static size_t folder_len(const char *path, size_t len)
     return len;
 }
 
-/* PREFIX/bin/python3, and all that it links to: a virtual environment's is a link to the system's. */
-static void try_interpreter(search *s, const char *path)
-{
-    while (path && !done(s)) { /* it exists: its links form no circle */
-        try_python(s, literal(s, path, folder_len(path, folder_len(path, strlen(path)))));
-        path = done(s) ? NULL : dq_file_link_target(path, s->arena, s->err);
-    }
-}
-
-static void try_path(search *s)
-{
-    const char *at = variable("PATH");
-    while (at && !done(s)) {
-        const size_t len = strcspn(at, ":");
-        const char *path = dq_textf(s->arena, s->err, "%.*s/python3", (int)len, at);
-        if (path && path[0] == '/' && dq_file_exists(path)) try_interpreter(s, path);
-        at = at[len] ? at + len + 1 : NULL;
-    }
-}
-
 static const char *variable_literal(search *s, const char *name)
 {
     const char *value = variable(name);
@@ -187,7 +137,22 @@ static void try_places(search *s)
     if (!done(s)) try_cuda(s, dq_textf(s->arena, s->err, "%s/usr/local/cuda", root));
     if (!done(s)) try_cuda(s, dq_textf(s->arena, s->err, "%s/usr/local/cuda-*", root));
     if (!done(s)) try_python(s, variable_literal(s, "VIRTUAL_ENV"));
-    if (!done(s)) try_path(s);
+    if (!done(s)) {
+        const char *at = variable("PATH");
+        while (at && !done(s)) {
+            const size_t len = strcspn(at, ":");
+            const char *path = dq_textf(s->arena, s->err, "%.*s/python3", (int)len, at);
+            if (path && path[0] == '/' && dq_file_exists(path)) {
+                /* PREFIX/bin/python3, and all that it links to: a virtual environment's is a link to the system's. */
+                while (path && !done(s)) { /* it exists: its links form no circle */
+                    try_python(s,
+                               literal(s, path, folder_len(path, folder_len(path, strlen(path)))));
+                    path = done(s) ? NULL : dq_file_link_target(path, s->arena, s->err);
+                }
+            }
+            at = at[len] ? at + len + 1 : NULL;
+        }
+    }
     if (!done(s)) try_python(s, dq_textf(s->arena, s->err, "%s/usr/local", root));
     if (!done(s)) try_python(s, dq_textf(s->arena, s->err, "%s/usr", root));
     if (!done(s) && home) try_python(s, dq_textf(s->arena, s->err, "%s/.local", home));
@@ -210,8 +175,33 @@ dq_status dq_cuda_blas_find(dq_cuda_blas_file *out, const char *root, dq_arena *
     search s = {.out = out, .root = root, .arena = a, .err = err};
     const char *named = variable("DQ_CUBLAS");
     *out = (dq_cuda_blas_file){0};
-    if (named) return open_named(&s, named);
-    if (!*root) ask_loader(&s);
+    if (named) {
+        if (dq_file_is_dir(named)) {
+            try_folder(&s, named);
+        } else { /* a name without a slash would be searched for by the loader */
+            const char *path = dq_textf(s.arena, s.err, strchr(named, '/') ? "%s" : "./%s", named);
+            if (path) open_file(&s, path);
+        }
+        if (done(&s)) return s.err->code;
+        if (!s.why[0])
+            snprintf(s.why, sizeof s.why, "neither %s nor %s is there", names[0], names[1]);
+        return dq_fail(s.err, DQ_RESOURCE,
+                       "DQ_CUBLAS=%.300s: cuBLAS does not open (%.400s). Name libcublas.so.13, "
+                       "libcublas.so.12 or a folder that holds one, or unset DQ_CUBLAS to have it "
+                       "searched for",
+                       named, s.why);
+    }
+    if (!*root) {
+        for (int i = 0; i < N_NAMES && !done(&s); i++) {
+            const char *why;
+            s.out->library = dq_os_library_open(names[i], &why);
+            if (s.out->library)
+                s.out->path = dq_os_library_path(s.out->library, s.arena, s.err);
+            else if (!s.why[0] && strncmp(why, names[i], strlen(names[i])) != 0)
+                snprintf(s.why, sizeof s.why, "%s",
+                         why); /* not the name: a file, or what it needs */
+        }
+    }
     if (!done(&s)) try_places(&s);
     return done(&s) ? err->code : cuda_blas_missing(s.why, err);
 }
@@ -456,65 +446,6 @@ static int cuda_stored_kind(const dq_weight *w)
     return w->dtype == DQ_F16 ? DQ_STORED_F16 : DQ_STORED_BF16;
 }
 
-static void put_dense(dq_backend *b, entry *e, const dq_weight *w)
-{
-    const size_t size = w->dtype == DQ_F32 ? 4 : 2, bytes = (size_t)(w->rows * w->cols) * size;
-    e->data = dq_cuda_alloc(b, bytes);
-    if (e->data) dq_cuda_put(b, e->data, w->data, bytes);
-}
-
-/* Levels have no kernel of their own: they are uploaded as what they stand for. */
-static void put_levels(dq_backend *b, entry *e, const dq_weight *w)
-{
-    const size_t row = (size_t)w->cols * sizeof(float);
-    const int64_t fit = STAGE_BYTES / (int64_t)row, step = fit > 0 ? fit : 1;
-    float *stage = dq_block_new((size_t)step, row, &b->err);
-    e->data = dq_cuda_alloc(b, (size_t)w->rows * row);
-    for (int64_t r = 0; r < w->rows && b->err.code == DQ_OK; r += step) {
-        const int64_t n = w->rows - r < step ? w->rows - r : step;
-        dq_weight_dequantize_rows(stage, w, r, r + n);
-        dq_cuda_put(b, (uint8_t *)e->data + (size_t)r * row, stage, (size_t)n * row);
-    }
-    dq_block_free(stage);
-}
-
-/* One row with its groups padded; codes is scratch for a row, before and after. */
-static void spread_row(uint8_t *to, const uint8_t *from, const dq_cuda_weight *d, int8_t *codes)
-{
-    int8_t *wide = codes + padded(d->cols, 64);
-    dq_quant_unpack_row(codes, from, d->cols, d->bits);
-    memset(wide, 0, (size_t)(d->groups * d->group_codes));
-    for (int64_t i = 0; i < d->cols; i++)
-        wide[i / d->group * d->group_codes + i % d->group] = codes[i];
-    dq_quant_pack_row(to, wide, d->groups * d->group_codes, d->bits);
-}
-
-static void put_codes(dq_backend *b, entry *e, const dq_weight *w)
-{
-    dq_cuda_weight *d = &e->w;
-    const bool whole = d->groups == 1 || d->group % DQ_GROUP_STEP == 0;
-    const int64_t bytes = (int64_t)dq_quant_row_bytes(w->cols, w->bits);
-    const int64_t stage_rows = d->pitch < STAGE_BYTES ? STAGE_BYTES / d->pitch : 1;
-    const size_t spread = (size_t)(padded(d->cols, 64) + d->groups * d->group_codes);
-    uint8_t *stage = dq_block_new((size_t)stage_rows, (size_t)d->pitch, &b->err);
-    int8_t *codes = dq_block_new(1, spread, &b->err);
-    e->data = dq_cuda_alloc(b, (size_t)(d->rows * d->pitch));
-    for (int64_t r = 0; r < w->rows && b->err.code == DQ_OK; r += stage_rows) {
-        const int64_t n = w->rows - r < stage_rows ? w->rows - r : stage_rows;
-        for (int64_t i = 0; i < n; i++) {
-            const uint8_t *from = (const uint8_t *)w->data + (r + i) * bytes;
-            uint8_t *to = stage + i * d->pitch;
-            if (whole)
-                memcpy(to, from, (size_t)bytes); /* the rest of the pitch stays zero */
-            else
-                spread_row(to, from, d, codes);
-        }
-        dq_cuda_put(b, (uint8_t *)e->data + r * d->pitch, stage, (size_t)(n * d->pitch));
-    }
-    dq_block_free(codes);
-    dq_block_free(stage);
-}
-
 /* Turned to [groups][scale_pitch]; one scale of the whole tensor becomes one per row. */
 static void put_scales(dq_backend *b, entry *e, const dq_weight *w)
 {
@@ -562,7 +493,33 @@ static void put_packed(dq_backend *b, entry *e, const dq_weight *w)
     d->scale_f16 = w->scale_dtype == DQ_F16;
     d->scale_pitch = padded(w->rows, 8);
     d->zero_pitch = padded(w->rows, 16);
-    put_codes(b, e, w);
+    const bool whole = d->groups == 1 || d->group % DQ_GROUP_STEP == 0;
+    const int64_t bytes = (int64_t)dq_quant_row_bytes(w->cols, w->bits);
+    const int64_t stage_rows = d->pitch < STAGE_BYTES ? STAGE_BYTES / d->pitch : 1;
+    const size_t spread = (size_t)(padded(d->cols, 64) + d->groups * d->group_codes);
+    uint8_t *stage = dq_block_new((size_t)stage_rows, (size_t)d->pitch, &b->err);
+    int8_t *codes = dq_block_new(1, spread, &b->err);
+    e->data = dq_cuda_alloc(b, (size_t)(d->rows * d->pitch));
+    for (int64_t r = 0; r < w->rows && b->err.code == DQ_OK; r += stage_rows) {
+        const int64_t n = w->rows - r < stage_rows ? w->rows - r : stage_rows;
+        for (int64_t i = 0; i < n; i++) {
+            const uint8_t *from = (const uint8_t *)w->data + (r + i) * bytes;
+            uint8_t *to = stage + i * d->pitch;
+            if (whole)
+                memcpy(to, from, (size_t)bytes); /* the rest of the pitch stays zero */
+            else {
+                int8_t *wide = codes + padded(d->cols, 64);
+                dq_quant_unpack_row(codes, from, d->cols, d->bits);
+                memset(wide, 0, (size_t)(d->groups * d->group_codes));
+                for (int64_t k = 0; k < d->cols; k++)
+                    wide[k / d->group * d->group_codes + k % d->group] = codes[k];
+                dq_quant_pack_row(to, wide, d->groups * d->group_codes, d->bits);
+            }
+        }
+        dq_cuda_put(b, (uint8_t *)e->data + r * d->pitch, stage, (size_t)(n * d->pitch));
+    }
+    dq_block_free(codes);
+    dq_block_free(stage);
     put_scales(b, e, w);
     if (w->zero) put_zeros(b, e, w);
 }
@@ -588,10 +545,23 @@ bool dq_cuda_weight_acquire(dq_backend *b, const dq_weight *w)
     e.w.kind = cuda_stored_kind(w);
     if (e.w.kind == DQ_STORED_PACKED)
         put_packed(b, &e, w);
-    else if (dq_weight_is_coded(w))
-        put_levels(b, &e, w);
-    else
-        put_dense(b, &e, w);
+    else if (dq_weight_is_coded(w)) {
+        /* Levels have no kernel of their own: they are uploaded as what they stand for. */
+        const size_t row = (size_t)w->cols * sizeof(float);
+        const int64_t fit = STAGE_BYTES / (int64_t)row, step = fit > 0 ? fit : 1;
+        float *stage = dq_block_new((size_t)step, row, &b->err);
+        e.data = dq_cuda_alloc(b, (size_t)w->rows * row);
+        for (int64_t r = 0; r < w->rows && b->err.code == DQ_OK; r += step) {
+            const int64_t n = w->rows - r < step ? w->rows - r : step;
+            dq_weight_dequantize_rows(stage, w, r, r + n);
+            dq_cuda_put(b, (uint8_t *)e.data + (size_t)r * row, stage, (size_t)n * row);
+        }
+        dq_block_free(stage);
+    } else {
+        const size_t size = w->dtype == DQ_F32 ? 4 : 2, bytes = (size_t)(w->rows * w->cols) * size;
+        e.data = dq_cuda_alloc(b, bytes);
+        if (e.data) dq_cuda_put(b, e.data, w->data, bytes);
+    }
     if (b->err.code != DQ_OK) {
         dq_cuda_free(b, e.data);
         dq_cuda_free(b, e.scale);
@@ -701,39 +671,6 @@ const void *dq_cuda_tile_rows(dq_backend *b, dq_mat src, int64_t m0, bool bf16)
     return dq_cuda_ok(b, e, "a tile of rows") ? to : NULL;
 }
 
-/* One tile of dst's rows, columns n0 .. n0 + n. */
-static void multiply_tile(dq_backend *b, dq_mat dst, dq_mat src, const void *w, int64_t m0,
-                          int64_t n0, int64_t n, bool bf16)
-{
-    enum { M = DQ_CUDA_TILE_ROWS };
-    const int64_t left = dst.rows - m0, rows = left < M ? left : M;
-    const size_t pitch = (size_t)dst.cols * sizeof *dst.p;
-    float *to = dst.p + m0 * dst.cols;
-    /* the same distance between rows in scratch: see DQ_CUDA_TILE_ROWS */
-    const bool direct = rows == M && is_aligned(to);
-    float *tile = direct ? to : dq_cuda_scratch(b, DQ_CUDA_SCRATCH_C, M * pitch);
-    const void *from = dq_cuda_tile_rows(b, src, m0, bf16);
-    if (!tile || !from) return;
-    dq_cuda_gemm(b, bf16, tile + n0, dst.cols, from, w, n, src.cols);
-    if (direct || b->err.code != DQ_OK) return;
-    dq_cuda_ok(b,
-               cudaMemcpy2DAsync(to + n0, pitch, tile + n0, pitch, (size_t)n * sizeof *to,
-                                 (size_t)rows, cudaMemcpyDeviceToDevice, dq_cuda_stream(b)),
-               "rows of a product");
-}
-
-static void multiply_floats(dq_backend *b, dq_mat dst, dq_mat src, const dq_cuda_weight *w,
-                            bool bf16)
-{
-    const int64_t step = is_whole(w->kind, bf16) ? w->rows : cuda_wide_count(w);
-    for (int64_t n0 = 0; n0 < w->rows && b->err.code == DQ_OK; n0 += step) {
-        const int64_t n = w->rows - n0 < step ? w->rows - n0 : step;
-        const void *wide = dq_cuda_wide_rows(b, w, n0, n, bf16);
-        for (int64_t m0 = 0; m0 < dst.rows && b->err.code == DQ_OK; m0 += DQ_CUDA_TILE_ROWS)
-            multiply_tile(b, dst, src, wide, m0, n0, n, bf16);
-    }
-}
-
 static void multiply_packed(dq_backend *b, dq_mat dst, dq_mat src, const dq_cuda_weight *w,
                             const float *bias)
 {
@@ -771,7 +708,30 @@ void dq_cuda_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, c
     if (b->err.code == DQ_OK && way_of(stored->kind, num) == WAY_PACKED) {
         multiply_packed(b, dst, src, stored, added);
     } else if (b->err.code == DQ_OK) {
-        multiply_floats(b, dst, src, stored, num == DQ_NUM_BF16);
+        const bool bf16 = num == DQ_NUM_BF16;
+        const int64_t step = is_whole(stored->kind, bf16) ? stored->rows : cuda_wide_count(stored);
+        for (int64_t n0 = 0; n0 < stored->rows && b->err.code == DQ_OK; n0 += step) {
+            const int64_t n = stored->rows - n0 < step ? stored->rows - n0 : step;
+            const void *wide = dq_cuda_wide_rows(b, stored, n0, n, bf16);
+            for (int64_t m0 = 0; m0 < dst.rows && b->err.code == DQ_OK; m0 += DQ_CUDA_TILE_ROWS) {
+                enum { M = DQ_CUDA_TILE_ROWS };
+                const int64_t left = dst.rows - m0, rows = left < M ? left : M;
+                const size_t pitch = (size_t)dst.cols * sizeof *dst.p;
+                float *to = dst.p + m0 * dst.cols;
+                /* the same distance between rows in scratch: see DQ_CUDA_TILE_ROWS */
+                const bool direct = rows == M && is_aligned(to);
+                float *tile = direct ? to : dq_cuda_scratch(b, DQ_CUDA_SCRATCH_C, M * pitch);
+                const void *from = dq_cuda_tile_rows(b, src, m0, bf16);
+                if (!tile || !from) continue;
+                dq_cuda_gemm(b, bf16, tile + n0, dst.cols, from, wide, n, src.cols);
+                if (direct || b->err.code != DQ_OK) continue;
+                dq_cuda_ok(b,
+                           cudaMemcpy2DAsync(to + n0, pitch, tile + n0, pitch,
+                                             (size_t)n * sizeof *to, (size_t)rows,
+                                             cudaMemcpyDeviceToDevice, dq_cuda_stream(b)),
+                           "rows of a product");
+            }
+        }
         if (added && b->err.code == DQ_OK)
             dq_cuda_ok(b, dq_linear_bias(dst.p, added, dst.rows, dst.cols, dq_cuda_stream(b)),
                        "bias");
