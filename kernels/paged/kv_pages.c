@@ -13,7 +13,6 @@ static inline int dq_kv_place(const dq_kv *kv, int layer, int group)
     return kv->by_layer ? layer * kv->map->n_groups + group : group;
 }
 
-/* Bytes of the codes of all heads of a page's group. */
 static inline int64_t dq_kv_code_bytes(const dq_kv *kv, const dq_kv_page *p, int group, int side)
 {
     return dq_kv_head_codes_of(kv, p, side, kv->heads[group])->at;
@@ -83,7 +82,6 @@ void dq_span_rows_place(int64_t *at, const dq_attention_spans *spans, const dq_b
             at[i] + batch->cu_rows[i + 1] - dq_attention_spans_first(spans, batch->cu_rows, i);
 }
 
-/* Classes of the tokens of list l. */
 static bool label_keys(dq_backend *b, dq_span_rows *s, const dq_attend_args *args, int l)
 {
     const dq_attention_spans *spans = args->spans;
@@ -378,8 +376,7 @@ static void kv_page_drop(dq_kv *kv, dq_kv_page *p, int group)
  * of a set stood takes the set's codes away, and what is evicted is evicted after all that is due
  * has codes. */
 
-/* Pages with tokens that a query at t reads as codes and that have none: made ready and added to jobs.
- * Those without codes are the last of the list's due pages. jobs NULL: counts them, or a few more. */
+/* Made ready and added to jobs; those without codes are the last. jobs NULL: counts, or a few more. */
 static bool plan_codes(dq_kv *kv, const dq_kv_list *list, int group, int32_t t, dq_kv_job *jobs,
                        int64_t *n)
 {
@@ -487,7 +484,6 @@ static bool kv_code_due(dq_backend *b, dq_kv *kv, const dq_kv_list *list, int gr
  * unquantized part is freed. A rewind after which such a token would be read unquantized is
  * refused. */
 
-/* Capacity for n page pointers. */
 static bool list_reserve(dq_backend *b, dq_kv *kv, dq_kv_list *list, int64_t n)
 {
     if (n <= list->capacity) return true;
@@ -870,8 +866,7 @@ void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *bat
     }
 }
 
-/* The list needs compacted tokens as codes only: pages that hold nothing else may lose their unquantized
- * parts, once all their holders say so. */
+/* Pages of compacted tokens alone may lose their unquantized parts, once all their holders say so. */
 static void agree(dq_kv *kv, dq_kv_list *list, int group)
 {
     const int64_t sinks = dq_kv_visible(list, kv->spec.sink - 1);

@@ -238,8 +238,7 @@ void dq_folder_drop(dq_folder *f)
  * Everything goes through one check of what may be opened, and what is written appears by a
  * rename, so that no reader meets half of it. */
 
-/* Opens for reading what is a regular file, or a pipe where `pipes`, and nothing else: a device may be
- * endless, and opening a pipe waits for its other end. -1: failed. */
+/* A regular file, or a pipe where `pipes`: devices may be endless, opening a pipe waits. -1: failed. */
 static int open_input(const char *path, bool pipes, struct stat *st, dq_err *err)
 {
     const bool waits = pipes && stat(path, st) == 0 && S_ISFIFO(st->st_mode);
@@ -434,7 +433,6 @@ const char *dq_file_link_target(const char *path, dq_arena *a, dq_err *err)
     return dq_textf(a, err, "%.*s/%s", (int)(slash - path), path, to);
 }
 
-/* The folder of a path, "." when it has none. False when it does not fit. */
 static bool folder_of(char *dir, size_t cap, const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -525,7 +523,6 @@ dq_status dq_file_commit(const char *partial, const char *path, dq_err *err)
     return DQ_OK;
 }
 
-/* All bytes into an open file, which messages call `name`. */
 static dq_status file_put(int fd, const char *name, const void *data, size_t bytes, dq_err *err)
 {
     const char *from = data;

@@ -22,8 +22,7 @@
 
 /* ---- JSON ---- */
 
-/* Set by the first allocation of jansson that fails, and never taken back: setters report it, and
- * nobody asks hundreds of them. */
+/* Set by the first allocation of jansson that fails, never taken back: setters report it. */
 static atomic_bool memory_failed;
 static _Thread_local jmp_buf *way_out; /* of the reader; NULL: not in it */
 
@@ -121,8 +120,7 @@ static dq_status hold_numbers(dq_strbuf *out, const char *text, size_t len, bool
     return DQ_OK;
 }
 
-/* NULL with the memory flag set, or with *e. jansson's reader asserts where its buffer cannot grow, so
- * an allocation that fails in it leaves it by a jump; what it held until then is lost. */
+/* NULL: memory, or *e. jansson's reader asserts where memory is short, and is left by a jump. */
 static json_t *load(const char *text, size_t len, json_error_t *e)
 {
     jmp_buf here;
@@ -338,14 +336,12 @@ static size_t skip_blank(const char *s, size_t i, size_t len)
     return i;
 }
 
-/* After the string that begins at s[i]. */
 static size_t skip_string(const char *s, size_t i, size_t len)
 {
     for (i++; i < len && s[i] != '"'; i++) i += s[i] == '\\';
     return i + 1;
 }
 
-/* After the value that begins at s[i]. */
 static size_t skip_value(const char *s, size_t i, size_t len)
 {
     int depth = 0;

@@ -175,8 +175,7 @@ dq_os_function *dq_os_library_function(void *library, const char *name)
 
 dq_status dq_os_process_begin(dq_err *err)
 {
-    /* The wrong way round on purpose: reading from a standard input that does not exist fails, and so
-     * does writing to such an output. Only messages go nowhere. */
+    /* The wrong way round on purpose: reading fails, writing fails; only messages go nowhere. */
     static const int flags[3] = {O_WRONLY, O_RDONLY, O_WRONLY};
     for (int fd = 0; fd < 3; fd++) {
         if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
@@ -186,7 +185,6 @@ dq_status dq_os_process_begin(dq_err *err)
     return DQ_OK;
 }
 
-/* Set by a handler, read by all threads. */
 static _Atomic sig_atomic_t stop_signal;
 
 static void on_signal(int number)
@@ -225,7 +223,6 @@ dq_status dq_os_check_stop(dq_err *err)
 
 enum { PATH_BYTES = 4096 };
 
-/* NULL: it cannot be opened. The caller closes it. */
 static FILE *os_groups_open(const char *root, const char *folder, const char *name)
 {
     char path[PATH_BYTES];
@@ -551,9 +548,8 @@ int dq_os_threads(void)
     return omp_get_max_threads();
 }
 
-/* GCC's runtime of OpenMP reads its environment while it is loaded, before any line of this program, so the program
- * starts itself once more. It spins 300 000 times before it sleeps, 6 ms and more: where something else runs, a thread
- * spins through its share of the processor while the one that it waits for has none. */
+/* GCC's OpenMP reads its environment while it is loaded: the program starts itself once more. It
+ * spins 6 ms and more before it sleeps, through the share of whoever runs on that processor. */
 void dq_os_threads_begin(char **argv)
 {
 #if defined(__GNUC__) && !defined(__clang__)

@@ -23,7 +23,6 @@ enum {
     AFOOT = 1 << 17
 };
 
-/* What is on its way to rank 0. */
 typedef struct letter {
     struct letter *next;
     size_t bytes;
@@ -31,7 +30,6 @@ typedef struct letter {
     char text[];
 } letter;
 
-/* Bytes on their way to another rank. */
 typedef struct parcel {
     struct parcel *next;
     const char *from;
@@ -46,7 +44,6 @@ typedef struct greeting {
     reason why;
 } greeting;
 
-/* A failure, or what is to be the same for all. */
 typedef struct report {
     int code;
     char same[SAME], text[sizeof((dq_err *)0)->text];
@@ -436,8 +433,7 @@ dq_status dq_ranks_tell(const char *text, size_t len, dq_err *err)
     return DQ_OK;
 }
 
-/* After a piece: what is much goes out now. A long letter needs both sides, and rank 0, once it has begun to read one, would
- * wait until this rank comes by here again. */
+/* What is much goes out now: rank 0, once it reads a long letter, waits until this rank comes again. */
 static void deliver(void)
 {
     size_t bytes = 0;

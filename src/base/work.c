@@ -219,7 +219,6 @@ struct dq_journal {
 
 enum { HASH = 64, BEFORE = HASH + 1 }; /* bytes before the text: its hash and a blank */
 
-/* Whether the path still leads to the open file. */
 static bool is_there(const dq_journal *j)
 {
     struct stat mine, named;

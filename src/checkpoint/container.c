@@ -127,7 +127,6 @@ dq_status dq_container_check_header(dq_container *c, dq_err *err)
     return one.code == DQ_OK ? DQ_OK : dq_fail_as(err, &one);
 }
 
-/* One dataset after the other of those that no thread has begun. */
 typedef struct to_check {
     const dq_payload *payload;
     dq_err err;
@@ -212,8 +211,7 @@ static dq_status read_field(dq_container_h5 *r, const dq_kv_field *f, dq_kv_conf
     return DQ_OK;
 }
 
-/* What /kv_cache says. An unknown policy goes to
- * the arena. */
+/* An unknown policy goes to the arena. */
 static dq_status container_h5_kv_config(dq_container_h5 *r, dq_kv_config *c, dq_arena *a)
 {
     *c = dq_kv_config_plain;
@@ -345,7 +343,6 @@ static dq_status bad_attr(dq_container_h5 *r, const char *path, const char *name
                    path, name);
 }
 
-/* Attributes of the object at `path`: n integers, or a text into buf. */
 static dq_status container_h5_ints(dq_container_h5 *r, const char *path, const char *name,
                                    int64_t *v, int n)
 {
@@ -506,8 +503,7 @@ static bool all_have_group(const dq_container *c, const char *group)
     return true;
 }
 
-/* The group of all packed tensors: as wanted, which the stored sizes alone do not tell, or what rules gave all of
- * them, or "mixed". */
+/* As wanted, which the stored sizes alone do not tell, or what rules gave all of them, or "mixed". */
 static dq_status name_group(dq_container *c, const char *wanted, dq_err *err)
 {
     int64_t widest = 0;
@@ -526,7 +522,6 @@ static dq_status name_group(dq_container *c, const char *wanted, dq_err *err)
     return err->code;
 }
 
-/* When all payloads are read: completes c->info. DQ_DAMAGED where the header or the recipe says otherwise. */
 static dq_status container_sum_up(dq_container *c, dq_err *err)
 {
     DQ_TRY(add_up(c, err));
@@ -723,8 +718,7 @@ static dq_status read_sources(dq_container *c, dq_container_h5 *r, const dq_cont
 
 /* ---- Payloads ---- */
 
-/* "NAME" of "/tensors/NAME" and of "/tensors/NAME/PART", and PART ("" where there is none); NULL when the path
- * has another form. */
+/* NAME of "/tensors/NAME" and "/tensors/NAME/PART", and PART or ""; NULL: a path of another form. */
 static const char *tensor_name(dq_container *c, const char *path, const char **part, dq_err *err)
 {
     const char *name = path + sizeof tensors - 1, *slash = strchr(name, '/');
@@ -757,7 +751,6 @@ static dq_status read_mode(dq_container *c, dq_container_h5 *r, const char *grou
     return DQ_OK;
 }
 
-/* An attribute of a coded tensor's group beside its row of /index. */
 static dq_status same_as_row(dq_container *c, dq_container_h5 *r, const char *group,
                              const char *name, int64_t found, int64_t row)
 {
@@ -843,7 +836,6 @@ static dq_status check_tensor(dq_container *c, dq_container_h5 *r, dq_payload *p
     return DQ_OK;
 }
 
-/* What is no tensor: a text, a file or the table of sources. */
 static dq_status check_other(dq_container *c, dq_container_h5 *r, const dq_payload *p,
                              const dq_container_h5_block *b)
 {

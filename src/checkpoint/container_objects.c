@@ -201,13 +201,11 @@ dq_status dq_object_list_end(dq_object_list *l, const char **text, size_t *len)
 
 /* ---- What differs ---- */
 
-/* The field that begins here ends before the next tab. */
 static int field_length(const char *s)
 {
     return (int)strcspn(s, "\t");
 }
 
-/* The next field; NULL: there is none. */
 static const char *next_field(const char *s)
 {
     s += field_length(s);
@@ -221,7 +219,6 @@ static int shown(int length)
     return length < SHOWN ? length : SHOWN;
 }
 
-/* What stands after the name. */
 static const char *value_of(const char *attribute)
 {
     const char *end = attribute + name_length(attribute);
@@ -265,7 +262,6 @@ enum { MAX_ATTRIBUTE = 1 << 16, MAX_ATTRIBUTES = 4096 };
 
 /* ---- One object as a line ---- */
 
-/* The lower-case name of an element type; NULL: none of ours. */
 static const char *type_name(char buf[16], hid_t type)
 {
     for (int i = 0; i < DQ_DTYPE_COUNT; i++) {
@@ -277,7 +273,6 @@ static const char *type_name(char buf[16], hid_t type)
     return NULL;
 }
 
-/* A text as dq writes it. */
 static bool is_text(hid_t type)
 {
     if (H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) != 0) return false;
@@ -287,7 +282,6 @@ static bool is_text(hid_t type)
     return same;
 }
 
-/* A table's columns as dq has them; false for others. */
 static bool table_column(dq_h5_column *col, hid_t table, unsigned i, dq_object_list *l)
 {
     char *name = H5Tget_member_name(table, i), buf[16];
@@ -442,7 +436,6 @@ static herr_t note_link(hid_t at, const char *name, const H5L_info_t *info, void
 
 /* ---- All of them ---- */
 
-/* The lines of a list of objects, each as a text of its own. */
 typedef struct lines {
     const char **line;
     size_t n;
@@ -456,7 +449,6 @@ static size_t count_lines(const char *text, size_t len)
     return n;
 }
 
-/* of: the file, for a message. */
 static dq_status split(lines *l, const char *of, const char *text, size_t len, dq_err *err)
 {
     const char *end = text + len;

@@ -19,7 +19,6 @@ static const dq_weight_part_row *part_of(const dq_slot *s)
     return &s->weight.format->part[s->part];
 }
 
-/* As in /index. */
 static const char *encoding_name(const dq_slot *s)
 {
     switch (s->encoding) {
@@ -133,7 +132,6 @@ static hid_t make_dataset(dq_h5 *h, hid_t at, const char *name, hid_t type, hid_
     return dq_h5_keep(h, H5Dcreate2(at, name, type, space, H5P_DEFAULT, p, H5P_DEFAULT));
 }
 
-/* The columns of a slot that is a table. */
 static size_t table_columns(dq_h5_column col[DQ_SOURCE_COLUMNS], const dq_slot *s)
 {
     const size_t fixed = dq_h5_source_columns(col, 0);
@@ -238,8 +236,7 @@ static bool put_slot(target *t, const dq_slot *s)
     return dq_h5_drop(t->h, mark) && good;
 }
 
-/* Attributes stand there also where they mean nothing: one reader for all files. What came later stays away where it is as it
- * was before. */
+/* Attributes stand there also where they mean nothing, but for those that came later. */
 static bool put_kv(target *t, hid_t kv, const dq_kv_config *c)
 {
     bool good = true;

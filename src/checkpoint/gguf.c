@@ -18,8 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of heads of `size` rows: transformers has the first of all rotary pairs, then the second; a GGUF file has them side by side.
- * The row of the file that is row r of transformers, and the other way. */
+/* The stored row of row r of transformers: a GGUF file has both of a rotary pair side by side. */
 static inline int64_t gguf_name_stored_row(int64_t r, int64_t size)
 {
     const int64_t half = size / 2, head = r / size, i = r % size;
@@ -30,7 +29,6 @@ static inline int64_t gguf_name_stored_row(int64_t r, int64_t size)
 
 enum { MAX_FIELDS = 1 << 16, MAX_TENSORS = 1 << 20, MAX_NAME = 1 << 16 };
 
-/* Types of values in metadata. */
 enum { U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64, N_VALUES };
 static const uint8_t value_bytes[N_VALUES] = {
     [U8] = 1,  [I8] = 1,   [U16] = 2, [I16] = 2, [U32] = 4, [I32] = 4,
@@ -153,7 +151,6 @@ static json_t *fixed_value(const uint8_t *p, uint64_t type)
     }
 }
 
-/* The bytes of a value at the cursor; NULL: see the error. */
 static const uint8_t *take_bytes(cursor *c, uint64_t type, uint64_t *n)
 {
     *n = type < N_VALUES ? value_bytes[type] : 0;
@@ -243,7 +240,6 @@ static dq_status take_tensor(cursor *c, dq_gguf_tensor *t, uint64_t *offset)
     DQ_TRY(take_number(c, &x, 4));
     t->type = (uint32_t)x;
     DQ_TRY(take_number(c, offset, 8));
-    /* Bytes of a tensor's values. */
     dq_err *err = c->err;
     const dq_weight_format *f = dq_format_ggml(t->type);
     const int64_t cols = t->shape[t->n_dims - 1];
@@ -496,7 +492,6 @@ enum { N_OUTER = sizeof outer_names / sizeof *outer_names };
 enum { N_LAYER = sizeof layer_names / sizeof *layer_names };
 static const char gguf_layer[] = "blk.", hf_layer[] = "model.layers.";
 
-/* The row whose name in one of the two columns it is; NULL: none. */
 static const name_row *row_of(const name_row *rows, size_t n, const char *name, bool by_hf)
 {
     for (size_t i = 0; i < n; i++) {
@@ -522,8 +517,7 @@ static const char *other(bool *pairs, const char *name, bool by_hf, dq_arena *a,
     return dq_textf(a, err, "%s%.*s.%s", to, (int)digits, name + k, by_hf ? row->gguf : row->hf);
 }
 
-/* The name that transformers has of a GGUF tensor, in the arena or longer-lived. *pairs: rows are in the order of rotary pairs.
- * NULL without an error: no Llama of transformers has such a tensor. */
+/* NULL without an error: no Llama of transformers has such a tensor. */
 static const char *gguf_name_hf(bool *pairs, const char *gguf, dq_arena *a, dq_err *err)
 {
     return other(pairs, gguf, false, a, err);
@@ -572,7 +566,6 @@ static bool is_llama3(const dq_gguf_tensor *t, int64_t n, double theta, double f
     return true;
 }
 
-/* What the keys say of scaling. */
 typedef struct scaling {
     bool yarn;
     double factor,
@@ -738,8 +731,7 @@ dq_status dq_gguf_config_kind(const json_t *f, dq_err *err)
                    name, arch);
 }
 
-/* Keys of llama.cpp that are not read, as they change nothing with the values that stand here; with others they change the
- * model in a way dq does not run. */
+/* Keys that are not read: with these values they change nothing, with others what dq does not run. */
 static const struct {
     const char *key;
     double fine[2];
@@ -997,7 +989,6 @@ static size_t whole_lines(size_t bytes)
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
-/* Bytes of codes of one that becomes codes. */
 static size_t code_bytes(const dq_weight *w)
 {
     return whole_lines((size_t)w->rows * dq_quant_row_bytes(w->cols, w->bits));
@@ -1025,7 +1016,6 @@ static dq_weight weight_of(const dq_gguf_tensor *t, const char *name)
     return w;
 }
 
-/* The row of the file that is row r of transformers. */
 static int64_t stored_row(const entry *e, int64_t r)
 {
     return e->heads ? gguf_name_stored_row(r, e->w.rows / e->heads) : r;
@@ -1193,7 +1183,6 @@ static dq_status open_part(dq_gguf_model *m, int i, const char *path, bool tenso
     return status == DQ_OK ? DQ_OK : dq_in(err, "%s: ", path);
 }
 
-/* The path of part i of n, from that of the first. */
 static char *part_path(const char *path, int64_t i, int64_t n, dq_arena *a, dq_err *err)
 {
     char first[48];
@@ -1335,7 +1324,6 @@ static dq_status read_head(dq_gguf_model *m, dq_err *err)
     return DQ_OK;
 }
 
-/* The texts of the tokenizer, once. */
 static dq_status make_tokenizer(dq_gguf_model *m, dq_err *err)
 {
     if (m->tokenizer_made) return DQ_OK;

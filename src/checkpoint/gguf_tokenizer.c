@@ -14,8 +14,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Of a piece of SentencePiece, the most: work on its ways grows with the square. It makes pieces of 16 characters unless it is
- * told otherwise. */
+/* Bytes of a piece of SentencePiece, at most: work on its ways grows with the square. */
 enum { DQ_GGUF_PIECE_BYTES = 1024 };
 
 typedef struct dq_gguf_vocab {
@@ -97,7 +96,6 @@ static json_t *gguf_pre_json(const dq_gguf_pre *p)
 
 /* ---- The other way ---- */
 
-/* A flag of a step, spelled out. */
 static bool flag(const json_t *step, const char *key, bool usual)
 {
     const json_t *v = json_object_get(step, key);
@@ -471,8 +469,7 @@ static bool same_run_of(const ranks *r, int32_t a, int32_t b)
     return one && repeats(r, b) == one && memcmp(r->m->text[a], r->m->text[b], one) == 0;
 }
 
-/* The end of the class that begins with this merge: pieces of one score. With runs of a character come those after them, as
- * the run of two, which has but one merge. */
+/* The end of the class of one score that begins here; runs of one character go together. */
 static int32_t class_end(const ranks *r, int32_t begin)
 {
     const dq_gguf_merge *merge = r->m->merge;
@@ -555,8 +552,7 @@ static bool same_run(const ranks *r, int32_t one, size_t n, int32_t end, dq_err 
     return same;
 }
 
-/* Pieces of one score are runs of one character, as those of spaces in Llama's vocabulary; no better merge has a part of them,
- * so that they are made of single characters alone and without a break. */
+/* Pieces of one score are runs of one character, of which no better merge has a part. */
 static const char *check_class(ranks *r, int32_t begin, int32_t end, dq_err *err)
 {
     const dq_gguf_merges *m = r->m;
@@ -705,7 +701,6 @@ bool dq_gguf_vocab_ends(const char *text, size_t len)
     return false;
 }
 
-/* The first token of a type; NULL: none. */
 static const dq_gguf_span *gguf_vocab_first(const dq_gguf_vocab *v, int type)
 {
     for (size_t i = 0; i < v->n; i++) {
@@ -737,13 +732,11 @@ static int by_rank(const void *x, const void *y)
     return a->right_id < b->right_id ? -1 : a->right_id > b->right_id;
 }
 
-/* Merges, and bytes of their pieces, that there may be: a few for each token in published vocabularies (Llama 2: 1.9 merges a
- * token), but as many as a piece has bytes where pieces are runs of one character. */
+/* Merges, and bytes of their pieces, that there may be: published vocabularies have a few a token. */
 typedef struct room {
     size_t merges, bytes;
 } room;
 
-/* All ways in which piece i is made of two others. */
 static dq_status add_merges(dq_gguf_vocab *v, size_t *cap, room *left_over, const dq_strmap *ids,
                             size_t i, dq_arena *a, dq_err *err)
 {
@@ -796,11 +789,8 @@ static dq_status find_merges(dq_gguf_vocab *v, dq_arena *a, dq_err *err)
     return DQ_OK;
 }
 
-/* Tokens and types; with `spm` scores too, and the merges of SentencePiece: all ways in which a token is made of two others,
- * best score first. Otherwise the file's merges. Tables live in the arena, texts in the file. DQ_DAMAGED: a list is missing, of
- * another type or length, or says what none can say;
- * DQ_MISMATCH: a piece of SentencePiece is longer than 1024 bytes, or there are far more merges than published vocabularies
- * have, whose text would have no bound but the square of the file's size. */
+/* Tokens, types and, with spm, scores and all ways in which a token is made of two, best first.
+ * DQ_MISMATCH: a piece beyond 1024 bytes, or far more merges than published vocabularies have. */
 static dq_status gguf_vocab_read(dq_gguf_vocab *v, const dq_gguf *g, bool spm, dq_arena *a,
                                  dq_err *err)
 {
@@ -898,7 +888,6 @@ static dq_status close_with(dq_strbuf *out, size_t n, const char *bracket, int i
     return dq_strbuf_add(out, bracket, 1, err);
 }
 
-/* [left, right] */
 static dq_status write_pair(dq_strbuf *out, const merge *m, bool comma, int indent, dq_err *err)
 {
     char *p = line(out, comma, indent, 1, err);
@@ -1043,7 +1032,6 @@ static dq_status named_token(const dq_gguf_span **token, int64_t *id, const voca
     return DQ_OK;
 }
 
-/* The member of a template's list, and what it stands for. */
 static void add_special(json_t *single, json_t *special, const dq_gguf_span *token, int64_t id)
 {
     json_array_append_new(

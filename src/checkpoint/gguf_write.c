@@ -12,7 +12,6 @@ typedef enum dq_gguf_item { DQ_GGUF_TEXTS, DQ_GGUF_I32S, DQ_GGUF_F32S } dq_gguf_
 
 /* ---- GGUF write ---- */
 
-/* Types of values in metadata. */
 enum { U32 = 4, I32 = 5, F32 = 6, BOOL = 7, TEXT = 8, LIST = 9 };
 
 static void add(dq_strbuf *b, const void *p, size_t n, dq_err *err)
@@ -234,9 +233,8 @@ static bool may_begin_in(const token *a, const token *b, size_t at)
     return false;
 }
 
-/* Of two added tokens that overlap in a text the tokenizers library takes the one that is not normalized, else the left one, else
- * the longer one, and llama.cpp the longer one; of runs of one character both take the longest that fits, which begins at the
- * left too. Asked of each two both ways. */
+/* Of two added tokens that overlap the tokenizers library takes one that is not normalized, else the
+ * left one, else the longer one, and llama.cpp the longer one. Asked of each two both ways. */
 static bool same_choice(const token *a, const token *b)
 {
     if (a->len > b->len || (a->normalized && !b->normalized)) return true;
@@ -252,7 +250,6 @@ static int64_t id_of(const vocabulary *v, const char *text)
     return -1;
 }
 
-/* Whether the model itself has this token, an added one or not. */
 static int64_t model_id(const vocabulary *v, const char *text)
 {
     const json_t *id = json_object_get(json_object_get(v->model, "vocab"), text);
@@ -354,8 +351,7 @@ static void add_ends(int32_t *id, int64_t *n, int64_t max, const vocabulary *v, 
     id[(*n)++] = (int32_t)x;
 }
 
-/* Without ids of its own for the end of a text and its beginning llama.cpp would take fixed ones, which are some other tokens.
- * What has no token to begin with begins with the one that ends a text. */
+/* Without ids of its own llama.cpp would take fixed ones. What has no BOS begins with EOS. */
 static dq_status write_roles(dq_gguf_fields *f, vocabulary *v, dq_err *err)
 {
     int64_t bos, eos, unk, pad;
@@ -424,15 +420,13 @@ static void write_chat(dq_gguf_fields *f, const vocabulary *v)
 
 /* ---- Byte-level BPE ---- */
 
-/* The name of the pre-tokenizer for people. */
 static const char *type_name(const json_t *v)
 {
     const char *type = json_string_value(json_object_get(v, "type"));
     return type ? type : "none";
 }
 
-/* Whether a word that is a token is one without merges is a matter of the pre-tokenizer's name in llama.cpp; it makes no
- * difference where merges make every token. */
+/* In llama.cpp a matter of the pre-tokenizer's name; no difference where merges make every token. */
 static dq_status check_ignored(const vocabulary *v, bool theirs, const char *name, dq_err *err)
 {
     const bool ignored = json_is_true(json_object_get(v->model, "ignore_merges"));
@@ -522,8 +516,7 @@ static bool read_spaces(bool *prefix, const json_t *tokenizer)
     return (n == 1 || *prefix) && is_replace(json_array_get(list, n - 1));
 }
 
-/* Tokens of bytes, all of which llama.cpp needs and none of which it looks for in text, and, where text may have it, of what is
- * unknown. */
+/* llama.cpp needs all tokens of bytes, and looks for neither them nor the unknown one in text. */
 static dq_status mark_bytes(vocabulary *v, dq_err *err)
 {
     const char *unk = json_string_value(json_object_get(v->model, "unk_token"));
@@ -546,7 +539,6 @@ static dq_status mark_bytes(vocabulary *v, dq_err *err)
         n);
 }
 
-/* The first token of the vocabulary proper. */
 static int32_t first_piece(const vocabulary *v)
 {
     for (int64_t i = 0; i < v->n; i++) {

@@ -214,7 +214,6 @@ dq_status dq_h5_result_rows(dq_h5_result *h, int64_t first, int64_t n, const flo
     return good ? DQ_OK : fail_write(h, err);
 }
 
-/* Writes a scalar attribute; `stored` is its type in the file, `memory` that of *value. */
 static dq_status put_attribute(dq_h5_result *h, const char *object, const char *name, hid_t stored,
                                hid_t memory, const void *value, dq_err *err)
 {
@@ -263,8 +262,7 @@ const char *dq_h5_result_version(char *buf, size_t cap)
  * Payloads lie on pages of their own (DQ_H5_ALIGN), so that they can be mapped; links out of the
  * file and plugins are switched off. */
 
-/* Before every use of the library: its own messages are off (dq says in one line what is wrong), it loads
- * no code from a folder of plugins, and no file leads into another one. */
+/* Before every use: no messages of the library, no code of plugins, no files that lead into others. */
 static void h5_setup(void)
 {
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);

@@ -34,7 +34,6 @@ static const dq_prequant_format *const formats[] = {&dq_prequant_compressed, &dq
                                                     &dq_prequant_awq};
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 
-/* A format that is named but not read, with what is. */
 static dq_status prequant_config_refuse(const char *key, const char *word, dq_err *err)
 {
     return dq_fail(
@@ -231,8 +230,7 @@ static dq_status try_word(dq_prequant_linear *linear, int64_t n, const dq_prequa
     return err->code;
 }
 
-/* Fills schemes of n weights, whose names and parts are known. DQ_MISMATCH for a weight that the configuration leaves out,
- * does not name, or stores in two ways. */
+/* DQ_MISMATCH for a weight that the configuration leaves out, does not name, or stores in two ways. */
 static dq_status prequant_match(dq_prequant_linear *linear, int64_t n, const dq_prequant_config *c,
                                 dq_err *err)
 {
@@ -301,7 +299,6 @@ static dq_status check_parts(const dq_prequant_linear *l, const dq_prequant_form
     return DQ_OK;
 }
 
-/* Finds the scheme of a linear whose parts are known; dtypes are checked. */
 static dq_status prequant_linear_fit(dq_prequant_linear *l, const dq_prequant_config *c,
                                      dq_err *err)
 {
@@ -391,7 +388,6 @@ static unsigned field(const dq_prequant_words *x, int64_t stream, int64_t i)
     return u & ((1u << x->bits) - 1);
 }
 
-/* Words of a row that stand below each other. */
 static void turn_words(dq_prequant_linear *l)
 {
     const dq_prequant_words *x = &l->codes;
@@ -439,8 +435,7 @@ static void code_by_code(dq_prequant_linear *l)
 
 /* ---- Scales, zero points, index ---- */
 
-/* One too small where the words are v1's, whose fields were lowered word by word (GPTQModel adds the same): what borrows
- * from its neighbour gets it back. Fields of 3 bits lie across words and are raised each by itself. */
+/* Fields of v1 were lowered word by word and are raised so, those of 3 bits each by itself. */
 static int stored_zero(dq_prequant_linear *l, const dq_prequant_config *c, int64_t r, int64_t g)
 {
     const dq_prequant_words *x = &l->zeros;
@@ -519,8 +514,7 @@ static void fill_index(dq_prequant_linear *l)
             t->name);
 }
 
-/* Both by one thread, with l->err for what is wrong. First zero points and index, which tell the weight's format; own has
- * room for them. */
+/* Zero points and index first, which tell the weight's format; by one thread, errors in l->err. */
 static void prequant_linear_read(dq_prequant_linear *l, const dq_prequant_config *c)
 {
     dq_weight *w = &l->w;
@@ -529,7 +523,6 @@ static void prequant_linear_read(dq_prequant_linear *l, const dq_prequant_config
     w->format = w->index ? &dq_format_int_index : w->zero ? &dq_format_int_zero : &dq_format_int;
 }
 
-/* Then codes and scales, which are most of it. */
 static void prequant_linear_fill(dq_prequant_linear *l, const dq_prequant_config *c)
 {
     (void)c;
@@ -1063,7 +1056,6 @@ static bool is_named(const char *name, const char *start, size_t n)
     return strncmp(name, start, n) == 0 && name[n] == 0;
 }
 
-/* The weight whose name is the first n bytes. */
 static dq_prequant_linear *find_linear(const dq_prequant *p, const char *start, size_t n)
 {
     int64_t low = 0, high = p->info.n_weights;
@@ -1161,7 +1153,6 @@ static dq_status for_all(dq_prequant *p, step *f, dq_err *err)
     return DQ_OK;
 }
 
-/* Zero points and indices get memory. */
 static dq_status place_early(dq_prequant_linear *l, dq_arena *a, dq_err *err)
 {
     static const dq_prequant_part early[] = {DQ_PREQUANT_ZEROS, DQ_PREQUANT_INDEX};
@@ -1172,8 +1163,7 @@ static dq_status place_early(dq_prequant_linear *l, dq_arena *a, dq_err *err)
     return err->code;
 }
 
-/* Codes and scales get addresses, those at p on: as many bytes as are used. NULL where there are none to have: such a
- * model can be described. */
+/* Codes and scales get addresses from p on; NULL: none, the model can be described. Returns bytes. */
 static size_t place_late(dq_prequant_linear *l, uint8_t *p)
 {
     enum { LINE = 64 };

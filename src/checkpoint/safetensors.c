@@ -41,7 +41,6 @@ static dq_status read_dtype(dq_dtype *out, const char *name, const json_t *entry
     return dq_fail(err, DQ_DAMAGED, "tensor \"%s\": unknown dtype \"%s\"", name, text);
 }
 
-/* Item i of an array as a count; false for anything that is not one. */
 static bool count_at(uint64_t *out, const json_t *array, size_t i)
 {
     const json_t *v = json_array_get(array, i);
@@ -104,7 +103,6 @@ static int by_range(const void *x, const void *y)
     return strcmp(a->tensor.name, b->tensor.name);
 }
 
-/* The order that they come in, for qsort and bsearch. */
 static int safetensors_by_name(const void *x, const void *y)
 {
     const dq_tensor *a = x, *b = y;
@@ -169,7 +167,6 @@ static dq_status read_entries(dq_tensor **out, int64_t *count, json_t *header, c
     return DQ_OK;
 }
 
-/* Length of the JSON header, checked against the file. */
 static dq_status header_length(uint64_t *n, const uint8_t *bytes, size_t len, dq_err *err)
 {
     if (len < 8)
@@ -321,7 +318,6 @@ static dq_status refuse_adapter(const char *dir, dq_arena *a, dq_err *err)
 static const char pickle[] =
     "PyTorch pickle files are not read. Convert the weights to safetensors.";
 
-/* By a part of the name of a file. */
 static const struct {
     const char *part, *about;
 } others[] = {
@@ -489,7 +485,6 @@ static int by_file_name(const void *x, const void *y)
     return strcmp(a->name, b->name);
 }
 
-/* Whether t's data lie in the file of this name. */
 static bool is_in_file(const dq_checkpoint *c, const dq_tensor *t, const char *name)
 {
     weight_file key = {.name = name};
@@ -498,8 +493,7 @@ static bool is_in_file(const dq_checkpoint *c, const dq_tensor *t, const char *n
     return f && p >= begin && p <= begin + f->map.bytes;
 }
 
-/* Of copies in several files the index's stays, and no tensor that it does not name; one whose only copy is elsewhere is
- * there all the same. A name that is nowhere is missed by whoever needs the tensor. */
+/* The index's copy stays, and no tensor that it does not name; an only copy elsewhere counts too. */
 static dq_status keep_indexed(dq_checkpoint *c, const json_t *weights, const char *path,
                               dq_err *err)
 {

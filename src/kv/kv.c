@@ -356,7 +356,6 @@ static bool rotates(dq_rotate how, bool usual, int head_dim)
     return how == DQ_ROTATE_ON || (how == DQ_ROTATE_AUTO && usual && power);
 }
 
-/* Widths alike everywhere are k_bits and v_bits. */
 static dq_status put_widths(dq_kv_config *c, const dq_kv_widths *w, dq_err *err)
 {
     c->k_bits = c->v_bits = 0;
@@ -419,7 +418,6 @@ dq_status dq_kv_config_fit(dq_kv_config *c, int n_layers, dq_err *err)
     return put_widths(c, &w, err);
 }
 
-/* The largest widths where there are several. */
 static void set_bits(dq_kv_spec *s, const dq_kv_config *c)
 {
     dq_kv_widths w;
@@ -583,7 +581,6 @@ static dq_status file_widths(dq_kv_config *c, const char *text, const json_t *o,
     return agree_with_dense(c->dense, o, err);
 }
 
-/* k_bits and v_bits of 32. */
 static dq_status file_f32(dq_kv_config *c, const json_t *o, dq_err *err)
 {
     dq_err wrong = {0};

@@ -310,8 +310,7 @@ static double magnitude(const dq_pool_group *g, dq_kv_protected safe)
 typedef struct sharing {
     candidate *open;      /* of all groups, best first */
     int64_t n_open, left; /* tokens to be dealt out */
-    /* pages that groups would fill with their next best tokens, by the best of them: the mean would let go of groups that
-     * need few tokens but need them much */
+    /* by the best of their tokens: the mean would let go of groups that need few tokens but much */
     candidate *offer;
     int64_t n_offers;
     int64_t *room; /* [n_groups] the most that a group may have */

@@ -72,13 +72,11 @@ static int64_t pages_of(int64_t tokens)
     return (tokens + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
 }
 
-/* Pages on which tokens from .. to - 1 of a list stand. */
 static int64_t pages_between(int64_t from, int64_t to)
 {
     return to > from ? pages_of(to) - from / DQ_PAGE_TOKENS : 0;
 }
 
-/* A context as the settings cut it. */
 typedef struct cut {
     int64_t n, sinks, safe; /* tokens; the first ones; all that always stay */
     int64_t coded;          /* positions sinks .. coded - 1 are due as codes */
@@ -97,13 +95,11 @@ static cut cut_of(const dq_kv_spec *s, int64_t context)
     return c;
 }
 
-/* What lists hold, together. */
 typedef struct tally {
     int64_t pages, plain, coded; /* pages; those with numbers that are not codes, with codes */
     int64_t sets, sinks;         /* of per-channel codes; tokens that stand beside codes */
 } tally;
 
-/* Bytes of the heads of one list. */
 static int64_t bytes_of(const dq_kv_spec *s, const dq_kv_shape *m, const tally *t)
 {
     int64_t bytes = 0;
@@ -135,7 +131,6 @@ static void open_of(int64_t open[2], const dq_kv_spec *s, const cut *c, int64_t 
     open[0] = k == c->n ? open[1] : least_of(open[1], least_of(all, s->recent));
 }
 
-/* All lists keep k tokens. */
 static int64_t of_equal_lists(const dq_kv_spec *s, const dq_kv_shape *m, const cut *c, int64_t k)
 {
     int64_t open[2], most = 0;
@@ -154,8 +149,7 @@ static int64_t of_equal_lists(const dq_kv_spec *s, const dq_kv_shape *m, const c
     return most * lists_of(m);
 }
 
-/* They share as many. A list that is whole may end in a shorter page, and lists that lack some tokens of their last one may have
- * what is not coded on a page more. */
+/* They share as many; some may end in a shorter page, some need one more for what is not coded. */
 static int64_t of_sharing_lists(const dq_kv_spec *s, const dq_kv_shape *m, const cut *c, int64_t k)
 {
     const int64_t lists = lists_of(m), safe = pages_of(c->safe);

@@ -7,8 +7,7 @@
 
 /* ---- Architecture ---- */
 
-/* Names that Llama gave to the parts every architecture here has: all, and all but the output
- * projection. */
+/* Names that Llama gave to parts that every architecture here has; all but the output projection. */
 #define LLAMA_NAMES LLAMA_BASE_NAMES, [DQ_ROLE_O] = "model.layers.%d.self_attn.o_proj.weight"
 
 #define LLAMA_BASE_NAMES                                                                           \
@@ -53,8 +52,7 @@ static const dq_only motif_only[] = {
 
 static const dq_only diff_only[] = {{"attention_bias", 0}, {NULL, 0}};
 
-/* What the rows of Microsoft's modules share. The modules come without a model around them: the
- * names and the configuration of the rest are dq's own convention (MODEL.md). */
+/* Microsoft's modules come without a model around them: the rest is dq's convention (MODEL.md). */
 #define DIFF_TRANSFORMER                                                                           \
     .model_type = "diff_transformer", .rope = DQ_ROPE_ADJACENT, .act = DQ_ACT_SILU,                \
     .default_head_eps = 1e-5, .default_norm_eps = 1e-5, .only = diff_only
@@ -65,8 +63,7 @@ static const dq_only diff_only[] = {{"attention_bias", 0}, {NULL, 0}};
     .head_eps_key = "attn_rms_norm_eps", .default_head_eps = 1e-5, .default_norm_eps = 1e-6,       \
     .warn_eps = true, .remote_code = true, .only = motif_only
 
-/* The first row that matches is taken: the variant, if the row has one, and the model type or the
- * architecture. */
+/* The first row that matches: the variant, if it has one, and the model type or architecture. */
 static const dq_architecture architectures[] = {
     {
         .name = "diffllama",
@@ -244,7 +241,6 @@ static bool is_motif3(const json_t *config)
            (attention && strcmp(attention, "gdla") == 0);
 }
 
-/* A known but unsupported architecture. */
 static dq_status refuse_known(const json_t *config, const char *model_type, const char *class_name,
                               dq_err *err)
 {
@@ -402,7 +398,6 @@ static dq_status read_eps(float *out, dq_model *m, const json_t *config, const c
     return text ? dq_model_config_warn(m, a, text, err) : err->code;
 }
 
-/* Keys of which only one value is run. */
 static dq_status check_only(const dq_architecture *arch, const json_t *config, dq_err *err)
 {
     for (const dq_only *o = arch->only; o && o->key; o++) {
@@ -633,8 +628,7 @@ dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t 
     bool attention_bias = false, mlp_bias = false;
     DQ_TRY(dq_architecture_find(&m->architecture, config, err));
     const dq_architecture *arch = m->architecture;
-    /* theta may also stand among the rotary parameters; where several objects hold such, only the one
-     * that counts does. */
+    /* theta may also stand among those rotary parameters that count. */
     const json_t *rotary;
     const char *where;
     for (const char *const *key = arch->required; key && *key; key++) {
@@ -683,7 +677,6 @@ dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t 
     if (arch->head_eps_key)
         DQ_TRY(read_eps(&plan->head_eps, m, config, arch->head_eps_key, arch->default_head_eps, a,
                         err));
-    /* The names of the one activation that an architecture has. */
     static const char *const names[][2] = {
         [DQ_ACT_SILU] = {"silu", "swish"}, [DQ_ACT_POLYNORM] = {"poly_norm", "polynorm"}};
     static const char *const keys[] = {"hidden_act", "hidden_activation", "activation_function"};

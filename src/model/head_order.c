@@ -12,7 +12,6 @@
 
 enum { MAX_HEADS = 16384 }; /* indices are int16 */
 
-/* Everything the formulas of a pairing need. */
 typedef struct shape {
     int n_q, n_kv;
     int n_noise; /* grouped only */
@@ -144,8 +143,7 @@ static dq_status check_shape(dq_pairing pairing, const shape *s, int head_dim, d
     return DQ_OK;
 }
 
-/* group[] as a forest whose roots are the lowest member, so that joining never changes which head
- * names a component. */
+/* A forest whose roots are the lowest members: joining never changes which head names a component. */
 static int16_t root_of(const int16_t *group, int16_t i)
 {
     while (group[i] != i) i = group[i];
@@ -382,7 +380,6 @@ static dq_status scale_yarn(double *freq, dq_rope *rope, double theta, const jso
     return DQ_OK;
 }
 
-/* A list of one positive number for each frequency. */
 static dq_status factor_at(double *out, const json_t *parameters, const char *key, int n, int i,
                            dq_err *err)
 {

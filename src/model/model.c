@@ -144,8 +144,7 @@ static bool has_other_bias(const builder *b, dq_role role)
     return false;
 }
 
-/* A vector as f32 in the arena. NULL in *out when the architecture or the configuration has none, and for a bias that is not
- * there where others are: transformers takes it for zero. */
+/* *out NULL: the architecture or the configuration has none, or a bias is zero as it is not there. */
 static dq_status load_vector(builder *b, dq_role role, int layer, const float **out, dq_err *err)
 {
     char name[MAX_NAME];
@@ -202,8 +201,7 @@ static bool same_values(const dq_weight *a, const dq_weight *b)
     return true;
 }
 
-/* Embedding and output head. What is stored decides over what the configuration says, as in
- * transformers 5: a head of its own is used even if the two are said to be tied. */
+/* What is stored decides over the configuration, as in transformers 5: a head of its own is used. */
 static dq_status load_ends(builder *b, dq_err *err)
 {
     char name[MAX_NAME];
@@ -332,8 +330,7 @@ static bool is_expected(const builder *b, const char *name)
     return false;
 }
 
-/* A bias that the configuration has no place for, of a weight that belongs to the model, all zero: tools write such for every
- * product. */
+/* All zero, of a weight of the model, without a place in the configuration: tools write such. */
 static bool is_zero_bias(const builder *b, const char *name)
 {
     static const char bias[] = ".bias";
@@ -382,7 +379,6 @@ static dq_status check_all_used(builder *b, dq_err *err)
 
 /* ---- Summary ---- */
 
-/* How one packed weight groups its columns. */
 static const char *group_text(const dq_weight *w, dq_arena *a, dq_err *err)
 {
     if (w->scale_rows == 1 && w->rows > 1) return "tensor";
@@ -394,7 +390,6 @@ typedef struct packed_sum {
     double bytes, params;
 } packed_sum;
 
-/* Adds a packed matrix to what the model says of all of them. */
 static dq_status add_packed(dq_model *m, packed_sum *s, const dq_weight *w, dq_arena *a,
                             dq_err *err)
 {
@@ -1013,7 +1008,6 @@ static bool ends(const char *name, const char *with)
     return n >= k && strcmp(name + n - k, with) == 0;
 }
 
-/* Whether a checkpoint may hold a file of this name. */
 static bool of_checkpoint(const char *name)
 {
     static const char *const whole[] = {"config.json",
@@ -1058,7 +1052,6 @@ static dq_status check_new(const char *out, const char *model, dq_arena *a, dq_e
     return DQ_OK;
 }
 
-/* A file that the command makes: an output, or one that it has beside it. */
 typedef struct written {
     const char *path;
     const dq_output *of;

@@ -524,7 +524,6 @@ static int by_value(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* rank[n] of x[n], from 0. */
 static void find_ranks(double *rank, entry *e, const double *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) e[i] = (entry){x[i], i};

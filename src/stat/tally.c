@@ -50,7 +50,6 @@ static void raise_to(dq_channel *to, float max, int32_t seq, int32_t row)
     to->row = row;
 }
 
-/* The first row with |x| = max in a column. */
 static int64_t find_row(const float *x, int64_t n, int64_t ld, float max)
 {
     for (int64_t r = 0; r < n; r++) {
@@ -179,8 +178,7 @@ static float float_of(uint32_t bits)
     return x;
 }
 
-/* Inserts into the descending list. The order (value, then place) is total, so the list that
- * remains does not depend on the order in which candidates come. */
+/* The order (value, then place) is total: what remains does not depend on that of candidates. */
 static void top_insert(dq_tally *t, float value, const dq_place *at)
 {
     int i = t->n_top;
@@ -198,8 +196,7 @@ static void top_insert(dq_tally *t, float value, const dq_place *at)
     if (t->n_top == DQ_TOP) t->threshold = t->top[DQ_TOP - 1];
 }
 
-/* Fixed lanes, so that compilers may use vectors and still add in one defined order. Rows that hold
- * NaN or infinity are rare: they take the careful path. */
+/* Fixed lanes add in one defined order; rows with NaN or infinity are rare and go the careful path. */
 static void add_sums(double sum[3], const float *x, int n)
 {
     double s1[LANES] = {0}, s2[LANES] = {0}, s4[LANES] = {0};
@@ -338,7 +335,6 @@ void dq_tally_merge(dq_tally *into, const dq_tally *from)
     }
 }
 
-/* Counts, sums and the list of the largest. */
 typedef struct head {
     int64_t n, n_bad;
     dq_fixed sum[3];

@@ -210,7 +210,6 @@ dq_status dq_chat_template_prompt(const dq_chat_template *t, const char *path,
     return dq_in(err, "%s: ", path);
 }
 
-/* A text without white space around it. */
 static const char *trimmed(const char *s, size_t *n)
 {
     s += strspn(s, " \t\r\n");

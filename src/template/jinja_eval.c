@@ -198,7 +198,6 @@ bool dq_jinja_operators_compare(dq_jinja_run *r, dq_jinja_operation operation,
 
 /* ---- Items and slices ---- */
 
-/* Bytes of the first n characters. */
 static size_t bytes_of(dq_jinja_run *r, dq_jinja_text t, int64_t n)
 {
     size_t at = 0;
@@ -383,7 +382,6 @@ static value eval_call(run *r, const node *n)
     }
 }
 
-/* A filter or a test. */
 static value eval_filter(run *r, const node *n)
 {
     dq_jinja_call c = {.self = jinja_eval(r, n->a)};
@@ -502,7 +500,6 @@ static value jinja_eval(run *r, const node *n)
  * Every iteration has names of its own; else runs where no iteration came to its end, as in
  * Jinja2. */
 
-/* Whether the loop has an item of this number. */
 static bool has_item(dq_jinja_run *r, dq_jinja_loop *l, size_t number)
 {
     dq_jinja_scope *const before = r->scope;
@@ -541,7 +538,6 @@ dq_jinja_value dq_jinja_loop_attribute(dq_jinja_run *r, dq_jinja_loop *l, dq_jin
     return (dq_jinja_value){0};
 }
 
-/* Runs the statement. */
 static void jinja_loop_run(dq_jinja_run *r, const dq_jinja_node *n)
 {
     dq_jinja_scope *const before = r->scope;

@@ -176,7 +176,6 @@ COMPARES(greater, DQ_JINJA_GREATER)
 COMPARES(not_less, DQ_JINJA_NOT_LESS)
 COMPARES(in, DQ_JINJA_IN)
 
-/* Whether self % n is `rest`. */
 static value has_rest(run *r, const call *c, value n, int64_t rest)
 {
     const value found = dq_jinja_operators_arithmetic(r, DQ_JINJA_MODULO, &c->self, &n);
@@ -813,7 +812,6 @@ static value filter_run_join(run *r, call *c)
     return dq_jinja_ok(r) ? dq_jinja_strings_join(r, between, all.list) : all;
 }
 
-/* The function that an argument names. */
 static const dq_jinja_function *named_function(run *r, const value *name,
                                                const dq_jinja_function *find(dq_jinja_text))
 {

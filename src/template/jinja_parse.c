@@ -461,7 +461,6 @@ bool dq_jinja_parse_deeper(parser *p)
     return false;
 }
 
-/* A node of one or two parts. */
 static node *with(parser *p, dq_jinja_node_kind kind, const node *a, const node *b)
 {
     node *n = dq_jinja_parse_node(p, kind);
@@ -500,7 +499,6 @@ static node *parse_pair(parser *p, node *dict)
     return dq_jinja_parse_expression(p);
 }
 
-/* Strings side by side, which are one. */
 static dq_jinja_value join_literals(parser *p)
 {
     size_t n = 0, at = 0;
@@ -644,7 +642,6 @@ static node *parse_postfix(parser *p, node *a)
     }
 }
 
-/* Name and row of a filter or test. */
 static void parse_function(parser *p, node *n, const dq_jinja_function *find(dq_jinja_text))
 {
     n->name = dq_jinja_parse_name(p);

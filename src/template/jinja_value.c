@@ -11,8 +11,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Of any text that is made, the output among them: 16 MiB, which at 4 bytes a token are 4 million tokens, 32 times what a
- * model of 131072 positions reads. */
+/* Of any text that is made: 4 million tokens, 32 times what a model of 131072 positions reads. */
 enum { DQ_JINJA_MAX_TEXT = 16 << 20 };
 static uint32_t jinja_text_last(dq_jinja_run *r, dq_jinja_text t, size_t *end);
 
@@ -44,8 +43,7 @@ static void put_text(dq_jinja_run *r, dq_jinja_text t)
 
 /* ---- Case ---- */
 
-/* Characters that do not become one other: those with several in upper case, I with a dot, and sigma, whose lower case
- * depends on its place. */
+/* Those with several characters in upper case, I with a dot, and sigma, which goes by its place. */
 static bool is_irregular(uint32_t c, bool upper)
 {
     static const dq_utf8_range ranges[] = {{0xDF, 0xDF},     {0x149, 0x149},   {0x1F0, 0x1F0},
@@ -727,7 +725,6 @@ static void put_line(dq_jinja_run *r, const dq_jinja_json *json, int level)
     for (int i = 0; i < level; i++) dq_jinja_put(r, json->indent.s, json->indent.n);
 }
 
-/* What stands before item i of a list or dict. */
 static void put_before(dq_jinja_run *r, const dq_jinja_json *json, int level, size_t i)
 {
     static const dq_jinja_text comma = {", ", 2};

@@ -135,7 +135,6 @@ bool dq_codes_row_fits(const float *row, const dq_code_shape *s, const dq_quant_
 
 /* ---- Strips ---- */
 
-/* The scale that fits a group's levels best, where it may stand. */
 static void refit_group(dq_codes *c, const float *w, int64_t row, int64_t group)
 {
     const dq_code_shape *s = &c->shape;
@@ -181,7 +180,6 @@ void dq_codes_round_strip(dq_codes *c, const float *w)
 /* ---- Coded ----
  * Parts lie one after the other in one block, and are found in it as they would be in a file. */
 
-/* Parts begin at multiples of 64 bytes. */
 static size_t padded(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;

@@ -251,8 +251,7 @@ static int offset(int bits)
 
 static const dq_weight_attribute int_attributes[] = {{"offset", offset}, {0}};
 
-/* A search needs F32 where one of the modes that it must not lose to does; of its own candidates it takes
- * those that fit. */
+/* F32 where a mode that it must not lose to needs it; of its candidates it takes those that fit. */
 static bool int_fits_f16(const dq_weight_range *r, const dq_quant_spec *s)
 {
     return dq_quant_scale_fits_f16(dq_quant_absmax_scale(r->peak, s->bits)) &&

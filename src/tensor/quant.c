@@ -14,8 +14,7 @@
 /* The one text of each loop, expanded into a plain and a wide function below. */
 #define INLINE static inline __attribute__((always_inline))
 
-/* Adding and subtracting 1.5 * 2^23 rounds to an integer, ties to even, for |x| < 2^22: what rintf
- * does, but in a form that becomes vector code on every machine. */
+/* Adding and subtracting 1.5 * 2^23 rounds to an integer, ties to even, for |x| < 2^22. */
 static const float round_magic = 12582912.0f;
 
 INLINE uint32_t top32(const void *src, int64_t n)
@@ -65,8 +64,7 @@ INLINE void widen_f16(float *dst, const void *src, int64_t n)
     for (int64_t i = 0; i < n; i++) {
         uint16_t h;
         memcpy(&h, p + 2 * i, sizeof h);
-        /* moved to the float's exponent field the value is 2^112 times too small; scaling is exact,
-         * and turns subnormal halves into normal floats */
+        /* in the exponent field the value is 2^112 times too small; scaling is exact, of subnormals too */
         uint32_t u = (uint32_t)(h & 0x7fffu) << 13, scaled;
         float x;
         memcpy(&x, &u, sizeof x);
@@ -140,8 +138,7 @@ INLINE float miss(float x, float low, float high)
     return x * x;
 }
 
-/* One lane per scale: groups of any length fill the lanes, and no sum crosses them. Four values at once,
- * so that few additions wait for each other. */
+/* One lane per scale: no sum crosses them. Four values at once, so that few additions wait. */
 INLINE void misses(float sums[DQ_QUANT_LOOP_SCALES], const float inverse[DQ_QUANT_LOOP_SCALES],
                    const float *w, int64_t n, float low, float high)
 {

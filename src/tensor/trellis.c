@@ -171,8 +171,7 @@ INLINE void step(float *cost, uint8_t *high, const floats *level, float x, float
     memcpy(cost, all, (size_t)states * sizeof *cost);
 }
 
-/* Windows of a ring of n rows, taken from row from + n - 1 down to row `from`, modulo n. state: the low bits of the window of row
- * `from`, which the windows before it begin with; -1: any. */
+/* Windows of rows from + n - 1 .. from, modulo n; state: low bits of that of row `from`, -1: any. */
 INLINE void run(uint8_t *u, path *p, const float *x, const float *weight, int64_t n, int64_t from,
                 int state, const int bits, const floats *level)
 {

@@ -102,7 +102,6 @@ static size_t char_bytes(uint8_t c)
     return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
 }
 
-/* Upper bound of first_symbols. */
 static size_t count_symbols(const dq_bpe *bpe, const char *word, size_t len)
 {
     size_t n = 0;
@@ -111,8 +110,7 @@ static size_t count_symbols(const dq_bpe *bpe, const char *word, size_t len)
     return n;
 }
 
-/* The symbols a word begins as; out has capacity for count_symbols. A pending unknown token comes out before
- * the next known character, after bytes that fall back: the order of the reference. */
+/* out has capacity for count_symbols. A pending unknown token comes out before the next known one. */
 static size_t first_symbols(const dq_bpe *bpe, const char *word, size_t len, int32_t *out)
 {
     size_t n = 0, used;
@@ -365,8 +363,7 @@ dq_status dq_bpe_word(dq_bpe_run *run, dq_id_list *ids, const char *word, size_t
         if (id >= 0) return dq_id_list_push(ids, id, err);
     }
     if (!run->bpe->cuts) return one_word(run, ids, word, len, err);
-    /* The whole text may be one word. Merges on the two sides of such a place never meet, so the
-     * parts give the same tokens, and short parts are found in the cache. */
+    /* The whole text may be one word; merges on the two sides of such a place never meet. */
     for (size_t at = 0; at < len;) {
         size_t part = next_cut(word + at, len - at);
         DQ_TRY(one_word(run, ids, word + at, part, err));

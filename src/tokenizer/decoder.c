@@ -102,8 +102,7 @@ dq_status dq_decoder_load(dq_decoder *d, const json_t *value, dq_arena *a, dq_er
     return d->none ? DQ_OK : load(d, value, 0, a, err);
 }
 
-/* Pieces of text, one after the other. No step makes more pieces than it got, but for the one that
- * an empty list may become. */
+/* Pieces of text in their order. No step makes more than it got, but for the one of an empty list. */
 typedef struct list {
     dq_strbuf text;
     size_t *end; /* [n], of each piece */
@@ -115,8 +114,7 @@ static void end_piece(list *l)
     l->end[l->n++] = l->text.n;
 }
 
-/* What the characters of byte-level tokens stand for. A token with another character is no such
- * token but text (added tokens are), and stands for itself. */
+/* A token with a character that no byte stands for (an added one) stands for itself. */
 static dq_status byte_level(list *out, const list *in, dq_err *err)
 {
     dq_strbuf raw = {0};
@@ -148,8 +146,7 @@ static int hex(char c)
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* Byte of a token <0xHH>, -1 for any other. The reference's number parser takes a plus sign for the
- * first digit. */
+/* Of a token <0xHH>, else -1. The reference's parser takes a plus sign for the first digit. */
 static int byte_of(const char *s, size_t len)
 {
     if (len != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>') return -1;

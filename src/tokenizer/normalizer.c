@@ -46,8 +46,7 @@ static dq_status charsmap_load(dq_charsmap *map, const char *base64, size_t len,
     return DQ_OK;
 }
 
-/* Fields of a unit of the double array (darts-clone): label, offset to the children, and whether the
- * first child is a value. */
+/* Fields of a unit of the double array (darts-clone): label, offset, first child is a value. */
 static uint32_t label_of(uint32_t unit)
 {
     return unit & (UINT32_C(1) << 31 | 0xFF);
@@ -73,8 +72,7 @@ static const char *text_at(const dq_charsmap *map, size_t at, size_t *len)
     return map->text + at;
 }
 
-/* Replacement of part[len], by the reference's rule: that of the shortest entry which part begins
- * with. NULL: none; it ends at *out_len. */
+/* That of the shortest entry which part[len] begins with; it ends at *out_len. NULL: none. */
 static const char *charsmap_find(const dq_charsmap *map, const char *part, size_t len,
                                  size_t *out_len)
 {
@@ -226,8 +224,7 @@ static dq_status one_form(dq_strbuf *out, points *work, const char *s, size_t le
     return dq_strbuf_add(out, (const char *)work->p, (size_t)n, err);
 }
 
-/* What utf8proc would decompose, reorder or compose and the reference leaves alone: characters newer
- * than its tables (Unicode 9), and U+11A7, which utf8proc takes for a final consonant of Hangul. */
+/* What the reference leaves alone: characters newer than Unicode 9, and U+11A7. */
 static const dq_utf8_range untold[] = {
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},
     {0xC3C, 0xC3C},     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x11A7, 0x11A7},
@@ -244,8 +241,7 @@ static const dq_utf8_range untold[] = {
     {0x1FBF0, 0x1FBF9},
 };
 
-/* A character whose first byte is below `limit` is its own form whatever stands before it, so that
- * only stretches of the others, each with the character before it, are looked at. */
+/* Characters whose first byte is below `limit` are their own form: only stretches of others count. */
 static dq_status form(dq_strbuf *out, const dq_normalizer_step *s, const char *text, size_t len,
                       dq_err *err)
 {
@@ -338,8 +334,7 @@ static dq_status replace(dq_strbuf *out, const dq_normalizer_step *s, const char
     return status == DQ_OK ? dq_strbuf_add(out, text + done, len - done, err) : status;
 }
 
-/* Grapheme clusters shorter than six bytes as a whole, longer ones and unknown ones by character.
- * Source: tokenizers normalizers/precompiled.rs. */
+/* Grapheme clusters below six bytes whole, others by character (normalizers/precompiled.rs). */
 static dq_status by_map(dq_strbuf *out, const dq_charsmap *map, const char *text, size_t len,
                         size_t original, dq_err *err)
 {
@@ -406,9 +401,8 @@ static dq_status apply(dq_strbuf *out, const dq_normalizer_step *s, const char *
     return dq_fail(err, DQ_BUG, "a normalizer of kind %d", (int)s->kind);
 }
 
-/* *head bytes at the beginning of text come from the first character of the original; now those of
- * the step's result. What replaces a match counts as coming from the match's last character, and a
- * charsmap that drops the first character makes the next one the first, as in the reference. */
+/* *head bytes come from the original's first character. What replaces a match counts as its last
+ * character's; a charsmap that drops the first makes the next one the first, as in the reference. */
 static dq_status move_head(size_t *head, const dq_normalizer_step *s, const char *text, size_t len,
                            dq_err *err)
 {
@@ -435,7 +429,6 @@ static dq_status move_head(size_t *head, const dq_normalizer_step *s, const char
     return DQ_OK;
 }
 
-/* One step from `now` (or text[len]) to a new `now`. */
 static dq_status advance(dq_strbuf *now, size_t *head, const dq_normalizer_step *s,
                          const char *text, size_t len, size_t original, dq_err *err)
 {

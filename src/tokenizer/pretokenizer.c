@@ -10,7 +10,6 @@
 
 /* ---- Pretokenizer ---- */
 
-/* One piece being cut by one step. */
 typedef struct cutter {
     dq_pretokenizer_run *run;
     int k;
@@ -37,8 +36,7 @@ static dq_status close_span(cutter *c, dq_err *err)
     return tell(c, c->begin, c->end, err);
 }
 
-/* One gap or match, in order. Which neighbours become one span: tokenizers
- * tokenizer/normalizer.rs split. */
+/* Which neighbours become one span: tokenizers tokenizer/normalizer.rs split. */
 static dq_status part(cutter *c, size_t begin, size_t end, bool match, dq_err *err)
 {
     const dq_pretokenizer_step *s = &c->run->p->step[c->k];
@@ -224,7 +222,6 @@ static dq_status load_behavior(dq_pretokenizer_step *s, const json_t *v, const c
                    name);
 }
 
-/* One character of the object into s->c8. */
 static dq_status load_character(dq_pretokenizer_step *s, const json_t *v, const char *type,
                                 const char *key, dq_err *err)
 {

@@ -98,8 +98,7 @@ static bool is_category(const char *name, size_t n)
     return false;
 }
 
-/* \p{..} with t->at after the p. A bare script name means the script itself to the reference, its
- * extensions to PCRE2. */
+/* \p{..}; a bare script name means the script itself to the reference, its extensions to PCRE2. */
 static dq_status property(translator *t, char kind)
 {
     char name[40], text[64];
@@ -213,8 +212,7 @@ static dq_status escape(translator *t, bool in_class)
     return DQ_OK;
 }
 
-/* One [...] class. The reference knows nested classes, intersections and POSIX names where PCRE2
- * reads plain characters. */
+/* The reference knows nested classes, intersections and POSIX names: plain characters to PCRE2. */
 static dq_status class(translator *t)
 {
     begin_atom(t);
@@ -357,8 +355,7 @@ static dq_status literal(translator *t)
     return DQ_OK;
 }
 
-/* Anchors of lines: Ruby syntax has no other. A final newline opens no further line for ^, yet $
- * matches after it. */
+/* Ruby syntax has no other than of lines. A final newline opens no further line for ^, but for $. */
 static void anchor(translator *t, const char *text)
 {
     emit(t, text);
@@ -513,8 +510,7 @@ static dq_status refused(int rc, size_t len, dq_err *err)
                    len, (const char *)message);
 }
 
-/* A match that begins from m->at to `last`, with so many steps at each beginning: a code of PCRE2 in
- * *rc, which is a match, none, or too few steps. */
+/* One that begins from m->at to `last`, with so many steps at each beginning; *rc: PCRE2's code. */
 static dq_status match_from(dq_regex_matcher *m, const dq_regex *r, const char *text, size_t len,
                             size_t last, uint32_t steps, int *rc, dq_err *err)
 {
@@ -525,8 +521,7 @@ static dq_status match_from(dq_regex_matcher *m, const dq_regex *r, const char *
     }
     *rc = match_once(m, r, text, len);
     if (*rc == PCRE2_ERROR_JIT_STACKLIMIT && !m->stack) {
-        /* The machine stack sufficed until now; groups repeated over long runs need more. Only
-         * what is used becomes resident. */
+        /* The machine stack sufficed until now; only what is used of this one becomes resident. */
         m->stack = pcre2_jit_stack_create((size_t)64 << 10, JIT_STACK, NULL);
         if (!m->stack) return no_memory(err);
         pcre2_jit_stack_assign(m->context, NULL, m->stack);
@@ -543,9 +538,8 @@ static size_t next_character(const char *text, size_t len, size_t at)
     return at + used;
 }
 
-/* The same one beginning after the other up to `last`, each with as many steps as it needs. PCRE2
- * does not say how many it took; those that did not suffice are counted, which is at most four times
- * too few. */
+/* One beginning after the other up to `last`. PCRE2 does not say how many steps it took: those that
+ * did not suffice are counted, which is at most four times too few. */
 static dq_status match_each(dq_regex_matcher *m, const dq_regex *r, const char *text, size_t len,
                             size_t last, int *rc, dq_err *err)
 {
@@ -561,8 +555,7 @@ static dq_status match_each(dq_regex_matcher *m, const dq_regex *r, const char *
     return DQ_OK;
 }
 
-/* First match at or after m->at; *found is false when there is none. The limit of PCRE2 holds for
- * each beginning, of which a text has many, so that they are tried by windows. */
+/* PCRE2's limit holds for each beginning, of which a text has many: they are tried by windows. */
 static dq_status match(dq_regex_matcher *m, const dq_regex *r, const char *text, size_t len,
                        bool *found, dq_err *err)
 {

@@ -43,8 +43,7 @@ static dq_status make_form(dq_tokenizer_loader *l, dq_added_token *a, dq_err *er
     return a->form ? DQ_OK : err->code;
 }
 
-/* One added token, an object or its text alone; a second one of the same text replaces the flags of the first. An id below 0:
- * what it gets. */
+/* An object or its text alone; a second one of a text replaces the flags. An id below 0: any. */
 static dq_status add_token(dq_tokenizer_loader *l, const json_t *v, int64_t id, bool special,
                            dq_err *err)
 {
@@ -69,8 +68,7 @@ static dq_status add_token(dq_tokenizer_loader *l, const json_t *v, int64_t id, 
                        a.len, MAX_ADDED);
     a.text = dq_text(t->arena, json_string_value(content), a.len, err);
     if (!a.text) return err->code;
-    /* The id that the reference gives: the model's when it knows the text, else one after all others.
-     * A file that says otherwise is used by nobody with the ids it says. */
+    /* The id that the reference gives: the model's when it knows the text, else one after all others. */
     int32_t known = dq_strmap_get(&l->vocab, a.text, a.len);
     int32_t other = dq_strmap_get(&l->by_text, a.text, a.len);
     if (known < 0 && other >= 0) known = l->t->added[other].id;
@@ -126,7 +124,6 @@ static int64_t parse_id(const char *s)
     return n == 0 || s[n] || id >= INT32_MAX ? -1 : id;
 }
 
-/* Tokens with ids, by rising id. */
 static dq_status load_added_decoder(dq_tokenizer_loader *l, json_t *decoder, dq_err *err)
 {
     const char *key;
@@ -195,7 +192,6 @@ static const json_t *text_of(const json_t *v)
     return json_is_string(content) ? content : NULL;
 }
 
-/* One more of l->named. */
 static void name_token(dq_tokenizer_loader *l, const json_t *v, int how)
 {
     const json_t *text = text_of(v);
@@ -218,8 +214,7 @@ static bool is_own_key(const char *key)
 
 static const char new_key[] = "extra_special_tokens", old_key[] = "additional_special_tokens";
 
-/* Of tokenizer_config.json the texts alone make tokens of added_tokens.json special, and under the old key of the other
- * file none. */
+/* Texts of tokenizer_config.json alone make added_tokens.json special; none under the old key. */
 static void name_list(dq_tokenizer_loader *l, const json_t *list, bool texts, bool objects)
 {
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -232,8 +227,7 @@ static dq_status name_tokens(dq_tokenizer_loader *l, dq_err *err)
 {
     const char *key;
     json_t *v;
-    /* Tokens under keys of one model, each key once: of several values a text of tokenizer_config.json goes first, and what a list
-     * that is an object has before all. */
+    /* Each key once: a text of tokenizer_config.json goes first, an object that is a list before all. */
     l->own = json_object();
     json_object_foreach(l->root[CONFIG], key, v)
     {
@@ -277,7 +271,6 @@ static dq_status name_tokens(dq_tokenizer_loader *l, dq_err *err)
     return DQ_OK;
 }
 
-/* What the files beside tokenizer.json add. */
 static dq_status load_beside(dq_tokenizer_loader *l, json_t *decoder, dq_err *err)
 {
     json_t *made = NULL;
@@ -426,8 +419,7 @@ static dq_status load_post(dq_tokenizer *t, const json_t *v, int depth, dq_err *
         return DQ_OK;
     }
     if (strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0) {
-        /* BertProcessing and RobertaProcessing: "cls" before the text and "sep" after it, each as [token,
-         * id]. */
+        /* "cls" before the text and "sep" after it, each as [token, id]. */
         DQ_TRY(begin_template(t, err));
         for (int i = 0; i < 2; i++) {
             const char *key = i ? "sep" : "cls";
@@ -527,8 +519,7 @@ static dq_status load_parts(dq_tokenizer_loader *l, dq_err *err)
     return keep_steps(t, root, err);
 }
 
-/* The document without the lists of a BPE model, which stand in l->lists; where they are not found, or what is left is
- * no JSON, the whole, so that the parser's words are about the file. */
+/* Without the lists of a BPE model; where that fails the whole, so that errors are about the file. */
 static dq_status parse_document(json_t **root, dq_tokenizer_loader *l, const char *json, size_t len,
                                 dq_err *err)
 {
@@ -826,7 +817,6 @@ int32_t dq_tokenizer_id(const dq_tokenizer *t, const char *text, size_t len)
 
 /* ----- encoding ----- */
 
-/* One call of dq_tokenizer_encode. */
 typedef struct encoding {
     const dq_tokenizer *t;
     const char *text;  /* the whole, repaired */
@@ -948,7 +938,6 @@ dq_status dq_tokenizer_encode_first(const dq_tokenizer *t, const char *text, siz
 
 /* ----- decoding ----- */
 
-/* Tokens as the reference hands them to the decoder. */
 typedef struct written {
     const char **token;
     size_t *len;

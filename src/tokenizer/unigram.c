@@ -50,7 +50,6 @@ typedef struct builder {
     size_t n_todo;
 } builder;
 
-/* `count` more zeroed nodes. */
 static dq_status add_nodes(builder *b, size_t count, dq_err *err)
 {
     if (b->n + count >= UINT32_MAX)
@@ -67,7 +66,6 @@ static uint8_t byte_at(const builder *b, size_t piece, size_t depth)
     return (uint8_t)b->piece[piece].text[depth];
 }
 
-/* Fills one node and adds its children, to be filled later. */
 static dq_status build_node(builder *b, range r, dq_err *err)
 {
     if (b->piece[r.lo].len == r.depth) b->node[r.node].id = b->piece[r.lo++].id;
@@ -217,8 +215,7 @@ static dq_status put_unknown(search *s, size_t end, dq_err *err)
     return DQ_OK;
 }
 
-/* Every way goes through `at`, so the best way to it is part of the answer: its ids are put out and
- * the window moves there. */
+/* Every way goes through `at`: the best one there is put out, and the window moves. */
 static dq_status finish_words(search *s, size_t at, dq_err *err)
 {
     best *b = s->run->best, next = {0};

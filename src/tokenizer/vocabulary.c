@@ -172,7 +172,6 @@ static bool take_vocab(scanner *s, dq_tokenizer_lists *out)
     return out->n_tokens == 0 || take(s, '}');
 }
 
-/* "left right" in its halves. */
 static bool split(dq_tokenizer_merge *m, const char *text, size_t len)
 {
     const char *space = memchr(text, ' ', len);
@@ -312,7 +311,6 @@ static dq_status lists_of_tokens(dq_tokenizer_lists *out, json_t *vocab, dq_aren
     return DQ_OK;
 }
 
-/* The two halves of one merge: "a b" or ["a", "b"]. */
 static bool merge_of(dq_tokenizer_merge *m, const json_t *merge)
 {
     if (json_is_string(merge)) return split(m, json_string_value(merge), json_string_length(merge));
@@ -456,7 +454,6 @@ static size_t plain_text(const dq_tokenizer *t, char *out, const char *s, size_t
     return n;
 }
 
-/* One token of the model. */
 typedef struct raw {
     const char *s; /* as the file writes it, [len]; lives as long as the tokenizer */
     size_t len;
@@ -470,7 +467,6 @@ static const json_t *listed(const json_t *vocab, size_t i)
     return json_array_get(json_array_get(vocab, i), 0);
 }
 
-/* All tokens as the file writes them; pool has capacity for vocab_bytes. */
 static void list_tokens(const dq_tokenizer_loader *l, raw *token, const json_t *vocab, char *pool)
 {
     for (size_t i = 0; i < l->vocab_count; i++) {
@@ -501,7 +497,6 @@ void dq_tokenizer_sort(dq_tokenizer_entry *entry, size_t n)
 
 /* ----- BPE ----- */
 
-/* What a word begins as. */
 static dq_status load_start(dq_tokenizer_loader *l, const raw *token, dq_err *err)
 {
     dq_bpe *bpe = &l->t->bpe;
@@ -527,7 +522,6 @@ static dq_status load_start(dq_tokenizer_loader *l, const raw *token, dq_err *er
     return DQ_OK;
 }
 
-/* Token i as a word. */
 static dq_tokenizer_entry word_of(const dq_tokenizer *t, const raw *token, size_t i)
 {
     if (t->bpe.byte_level) return t->piece[i];
@@ -706,8 +700,7 @@ dq_status dq_tokenizer_load_pieces(dq_tokenizer_loader *l, const json_t *vocab, 
     bpe->byte_level = l->t->pre.byte_level;
     bpe->cuts &= !bpe->byte_level;
     DQ_TRY(load_start(l, token, err));
-    /* The words that are one token: always (ignore_merges), and after merging. t->piece has the tokens in
-     * the same order. */
+    /* The words that are one token, always (ignore_merges) and after merging, as t->piece has them. */
     bool *known = dq_alloc(l->scratch, l->vocab_count, sizeof *known, err);
     if (!known) return err->code;
     if (bpe->whole_words) DQ_TRY(dq_strmap_new(&bpe->words, l->vocab_count, l->t->arena, err));

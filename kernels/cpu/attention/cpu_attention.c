@@ -139,8 +139,7 @@ static void map_page(const dq_simd *simd, float *d, const dq_cpu_token_map *m, i
         memcpy(d, m->p[0] + first, (size_t)n * sizeof *d);
 }
 
-/* Rows of a product, those of output heads order[n] / slabs in d[][DQ_PAGE_TOKENS]: where they lie, or copied to `own` where
- * they do not follow each other. */
+/* Rows of output heads order[n] / slabs in d[][DQ_PAGE_TOKENS]: in place, or copied to `own`. */
 static const float *rows_of(float *own, const float *d, const int *order, int n, int slabs)
 {
     const int first = order[0] / slabs;
@@ -593,12 +592,10 @@ static int cpu_task_parts(const dq_attend_args *args, int threads)
  * calls or threads. */
 
 enum {
-    /* Scores of a block: 64 MiB at most where 16 rows take no more. Keys and values of long contexts are read from memory for
-     * every block, which takes longer than their products do where few rows share them. */
+    /* 64 MiB at most: every block reads keys and values of long contexts from memory. */
     BLOCK_FLOATS = 1 << 24,
     LEAST_ROWS = 16,
-    /* Output heads are taken together as long as scores of many rows fit a second-level cache, 1 MiB; those of few rows are
-     * little beside the pages, which shall be read once for all heads. */
+    /* Output heads are taken together while scores of many rows fit a second-level cache, 1 MiB. */
     NEAR_FLOATS = 1 << 18,
     MAX_SLOTS = 32
 };
@@ -628,8 +625,7 @@ void dq_cpu_rows_last_tile(dq_kv_rows *rows, const dq_batch *batch, int seq, int
     rows->pos = batch->pos + rows->first;
 }
 
-/* Chains of what reads the same KV head, so that a page is read once for all of them: next[i] is the
- * following one with head[i], n after the last; again[i]: an earlier one has it too. */
+/* next[i]: the following one with head[i], n after the last; again[i]: an earlier one has it too. */
 static void chain_heads(int *next, bool *again, const int *head, int n)
 {
     for (int i = 0; i < n; i++) again[i] = false;
@@ -731,8 +727,7 @@ static void round_tiles(const work *w, scratch *s, float *x, int64_t ld, int64_t
     }
 }
 
-/* S in a slot, the rows' largest known, becomes exp(S - max), zero where the row sees nothing, with sums in s->sum. A row is done with
- * while it is in a near cache; a tile needs all its rows. */
+/* exp(S - max) in a slot, zero where a row sees nothing; row by row while it is in a near cache. */
 static void softmax_rows(const work *w, scratch *s, int slot, int64_t ld, const dq_kv_rows *rows,
                          int head, int64_t keys, const float *largest)
 {
@@ -787,8 +782,7 @@ static void times_values(const work *w, const scratch *s, int64_t ld, const dq_k
     for (int64_t p = 0; p * DQ_PAGE_TOKENS < keys; p++) {
         const int n_at = dq_kv_page_spans(at, span, n_spans, p);
         for (int i = 0; i < u->n_outs; i++) {
-            /* One page of the first map's slot becomes P1 - lambda P2, just before it is needed; a single map stays
-             * exp(S - max): y is divided instead. */
+            /* P1 - lambda P2; a single map stays exp(S - max): y is divided instead. */
             if (w->args->attn->map->n_maps == 1) continue;
             for (int64_t r = 0; r < rows->n; r++) {
                 float *p1 = s->slot[u->first[i]] + r * ld + p * DQ_PAGE_TOKENS;

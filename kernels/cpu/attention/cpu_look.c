@@ -7,7 +7,6 @@
 
 enum { LANES = 8 };
 
-/* What a walk over n keys sums up. */
 typedef struct walked {
     double square[2], mass[3], common, cancelled; /* mass: of A1, A2, |D| */
 } walked;
@@ -59,7 +58,6 @@ static walked walk_both(const float *p1, const float *p2, int64_t n, float a, fl
                     .cancelled = lambda > 0 ? lanes_sum(sum[6]) : 0};
 }
 
-/* A row's maps from some key on. */
 typedef struct row {
     const float *p1, *p2; /* p2 NULL: one map */
     float a, b, lambda;

@@ -37,8 +37,7 @@ static size_t absmax_bytes(const dq_attend_args *args)
            (size_t)n_q * (sizeof(dq_simd_int8_rows) + sizeof(int));
 }
 
-/* Raises *max to the largest |q . k| of one query head on a page; as NaN stays, unlike in a comparison. Later rows see more:
- * after the first that sees all of the page the products are one run. */
+/* Raises *max to the largest |q . k|; as NaN stays. After the first row that sees all it is one run. */
 static void raise_max(const dq_simd *simd, float *max, const float *product, const dq_kv_span *a,
                       const int64_t *visible, int64_t p)
 {
@@ -51,8 +50,7 @@ static void raise_max(const dq_simd *simd, float *max, const float *product, con
     *max = simd->absmax(pair, 2);
 }
 
-/* Largest |S| over a tile of rows, of every query head that reads KV head `key`. Rounding is monotonic
- * and scale positive, so scaling the largest |q . k| gives the largest |S| bit for bit. */
+/* Rounding is monotonic and scale positive: scaling the largest |q . k| gives the largest |S|. */
 static void tile_absmax(const dq_cpu *cpu, float *absmax, const dq_attend_args *args,
                         const dq_kv_rows *rows, int key, float *block)
 {
@@ -148,7 +146,6 @@ static void add_map(double *sums, const float *p, int64_t n, float a)
     for (int64_t i = 0; i < n; i++) sums[i] += (double)(p[i] * a);
 }
 
-/* The sum of p in 8 interleaved lanes. */
 static double sum_of(const float *p, int64_t n)
 {
     double lane[8] = {0}, sum = 0;
@@ -180,7 +177,6 @@ static void raise_peaks(double *peak, const float *p, int64_t n, double a)
     }
 }
 
-/* Index of the job's sequence and group. */
 static int64_t list_of(const dq_cpu_column_job *j)
 {
     const dq_head_order *map = j->args->attn->map;
@@ -293,7 +289,6 @@ void dq_cpu_measure(const dq_simd *simd, const dq_cpu_column_job *j, dq_head_mea
 
 enum { ROWS = 32, COLS = 64 };
 
-/* What the threads of a call fill. */
 typedef struct parts {
     const dq_profile *to;
     const dq_batch *batch;
@@ -400,7 +395,6 @@ static int64_t run_end(const parts *p, int64_t row, int64_t end, int64_t seq_end
     return next;
 }
 
-/* Columns col .. end - 1 of rows first .. first + n - 1 of the batch. */
 static void add_columns(const parts *p, dq_mat x, int64_t first, int64_t col, int64_t end)
 {
     const dq_batch *batch = p->batch;
@@ -483,8 +477,7 @@ void dq_cpu_count_spans(const dq_cpu_column_job *j, dq_span_mass *mass, const dq
 
 enum { ACTIVATION_ROWS = 32 };
 
-/* Empty tallies of the same pass as *tally, one per thread, which leave out what cannot enter its list. NULL with the sticky
- * error set. Their merge into a tally; their end. */
+/* Of the pass of *tally, one per thread, without what cannot enter its list. NULL: sticky error. */
 static dq_tally *cpu_tallies_new(dq_backend *b, const dq_tally *tally)
 {
     dq_tally *local = dq_block_new((size_t)b->threads, sizeof *local, &b->err);
@@ -515,7 +508,6 @@ typedef struct piece {
     int head;
 } piece;
 
-/* The logits of a piece, row by row. */
 static void walk_piece(dq_backend *b, const dq_attend_args *args, const piece *p, int64_t step,
                        int32_t seq_base, dq_cpu_take_logits *take, void *arg)
 {
@@ -603,7 +595,6 @@ void dq_cpu_attn_observe(dq_backend *b, dq_tally *tally, const dq_attend_args *a
     cpu_tallies_free(local, b->threads);
 }
 
-/* Sequence of the batch that holds a row. */
 static int cpu_seq_of_row(const dq_batch *batch, int64_t row)
 {
     int i = 0;

@@ -10,7 +10,6 @@
 
 /* ---- CPU key cosines ---- */
 
-/* Keys of one KV head as a query reads them. */
 typedef struct head_keys {
     dq_backend *b;
     const dq_kv *kv;

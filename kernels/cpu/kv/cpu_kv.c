@@ -212,13 +212,11 @@ static int64_t least(int64_t a, int64_t b)
 
 int64_t dq_cpu_kv_scratch_floats(const dq_kv *kv)
 {
-    /* values or keys as f32; as codes; scales (at most one per channel; of per-channel codes two, and a page of one set); last of
-     * all what is held in two bytes */
+    /* values or keys as f32, as codes, scales (of per-channel codes two pages and a set), and halves */
     const int64_t pages = kv->by_page ? 5 : kv->has_codes ? 3 : 0;
     return (pages + (kv->dense != DQ_F32)) * DQ_PAGE_TOKENS * kv->v_cols;
 }
 
-/* Elements first .. of a page's unquantized head as f32. */
 static void widen(const dq_simd *simd, const dq_kv *kv, float *out, const void *plain,
                   int64_t first, int64_t n)
 {
@@ -275,8 +273,7 @@ static void pack(uint8_t *line, const int8_t *q, int bits, int64_t n)
     }
 }
 
-/* Codes of a whole page of one head: keys [v_cols][DQ_PAGE_TOKENS], values [DQ_PAGE_TOKENS][v_cols]. Only tokens
- * first..end of values are touched; lines of keys hold all tokens. */
+/* keys [v_cols][DQ_PAGE_TOKENS], all of them, or values first..end of [DQ_PAGE_TOKENS][v_cols]. */
 static void unpack_head(const dq_kv *kv, int8_t *q, const uint8_t *codes, int bits, int side,
                         int64_t first, int64_t end)
 {
@@ -326,8 +323,7 @@ static void put_scale(dq_kv_part *part, int64_t i, float s)
 
 /* --------------------------------------------------------------------------------------- encoding */
 
-/* The scale of a run of values, as stored. Values that are not finite make it NaN, which then reaches
- * everything that reads the run. *overflow: f16 cannot hold it. */
+/* As stored; NaN where a value is not finite, which reaches all readers. *overflow: beyond f16. */
 static float scale_of(const dq_simd *simd, const float *x, int64_t n, int bits, bool *overflow)
 {
     const float peak = simd->absmax(x, n);
@@ -339,7 +335,6 @@ static float scale_of(const dq_simd *simd, const float *x, int64_t n, int bits, 
     return scale;
 }
 
-/* Codes and scales of one token. */
 static void encode_token(const dq_simd *simd, const dq_kv *kv, const dq_kv_page_form *form,
                          int bits, int8_t *q, float *scale, const float *x, bool *overflow)
 {
@@ -361,8 +356,7 @@ static void encode_token(const dq_simd *simd, const dq_kv *kv, const dq_kv_page_
     memset(q + d, 0, (size_t)(kv->v_cols - d));
 }
 
-/* Codes q[DQ_PAGE_TOKENS][v_cols] and scales [DQ_PAGE_TOKENS][n_scales] of what is due in one head; true when the
- * scales can be stored. */
+/* Codes q[DQ_PAGE_TOKENS][v_cols], scales [DQ_PAGE_TOKENS][n_scales]; true: they can be stored. */
 static bool encode_head(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int side, int h,
                         int8_t *q, float *scale, float *rows)
 {
@@ -450,7 +444,6 @@ static void read_sinks(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p
     }
 }
 
-/* The scales of one head as f32, in their own order. */
 static const float *read_scales(const dq_simd *simd, const dq_kv *kv, const dq_kv_part *part,
                                 int side, int h, float *scratch)
 {
@@ -569,8 +562,7 @@ static const float *turned_scales(float *out, const dq_simd *simd, const dq_kv *
     return out;
 }
 
-/* Codes of one head on page `page`, which is looked at soon; NULL: none. What leads to the page after it
- * and what goes with the codes is fetched ahead. */
+/* What is looked at soon; NULL: none. What leads to the page after it is fetched ahead. */
 static const uint8_t *next_codes(const dq_kv *kv, const dq_kv_list *list, int64_t page, int side,
                                  int h)
 {
@@ -782,8 +774,7 @@ typedef struct set_channel {
     bool overflow; /* f16 does not hold both */
 } set_channel;
 
-/* Whether with this low all values from `least` to `largest` are within half a step of what their codes say; without a step:
- * are alike and the low. */
+/* Whether all from `least` to `largest` are within half a step of their codes; or alike and the low. */
 static bool covers(set_channel c, float low, float least, float largest, int bits, bool dithers)
 {
     const float room = dithers ? 0.0f : 0.5f; /* dithering moves half a step either way */
@@ -792,8 +783,7 @@ static bool covers(set_channel c, float low, float least, float largest, int bit
            largest - low <= ((float)((1 << bits) - 1) + room) * c.step;
 }
 
-/* As stored, rounded to f16 where that does no harm. Values that are not finite, or so far apart, make both NaN, which then
- * reaches everything that reads the set. */
+/* As stored. Values that are not finite, or so far apart, make both NaN, which reaches all readers. */
 static set_channel channel_of(const dq_simd *simd, const float *x, int64_t n, int bits,
                               bool dithers)
 {
@@ -892,9 +882,8 @@ static bool cpu_kv_run_encode(const dq_simd *simd, int8_t *q, float *step, float
     return k.overflow;
 }
 
-/* Those of what is due in one head, less 2^(bits-1): keys q[v_cols][DQ_PAGE_TOKENS], values q[DQ_PAGE_TOKENS][v_cols]; other
- * slots stay. Steps and lows go to the page. False where one stays f32 (kv.h) and the side is not wide.
- * plain: the head's unquantized numbers; rows[DQ_PAGE_TOKENS * v_cols]. */
+/* Keys q[v_cols][DQ_PAGE_TOKENS], values q[DQ_PAGE_TOKENS][v_cols], less 2^(bits-1); other slots
+ * stay. False where a step or low stays f32 (kv.h) and the side is not wide. rows: of one page. */
 static bool cpu_kv_sets_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side,
                                int h, int8_t *q, const float *plain, float *rows)
 {
@@ -931,7 +920,6 @@ static void cpu_kv_sets_read(const dq_simd *simd, const dq_kv *kv, const dq_kv_p
     }
 }
 
-/* Numbers of set `from` become those of set `to`. */
 static void cpu_kv_sets_move(const dq_kv *kv, dq_kv_page *to, int set, const dq_kv_page *from,
                              int from_set, int group, int side, int h)
 {
@@ -1121,7 +1109,6 @@ static void write_full(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p
         memcpy(values + i * kv->v_cols, v + i * stride, (size_t)d * sizeof(float));
 }
 
-/* n rows of one sequence after the list's count. The largest magnitude that kv->dense cannot hold, 0: it can. */
 static float write_tokens(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list, int group,
                           const float *k, const float *v, int64_t n)
 {

@@ -178,11 +178,9 @@ dq_weight dq_cpu_dense_weight(dq_backend *b, const dq_weight *w, bool few_rows)
 /* ---- CPU matmul ----
  * Products with weights of any storage, and what is computed from logits. */
 
-/* An element of a product is the same for every number of rows, threads and pieces. A block of W, transposed to
- * [K_BLOCK][DQ_TILE_N], stays in the second-level cache while all rows of a piece pass over it. */
+/* The same for every number of rows, threads and pieces; a block of W stays in the second cache. */
 enum { K_BLOCK = DQ_CHAIN, STRIP = 16, STRIP_LD = K_BLOCK + 16, FEW_ROWS = 8 };
 
-/* A thread's block while a product runs. */
 typedef struct scratch {
     float b[K_BLOCK * DQ_TILE_N];
     float strip[STRIP * STRIP_LD]; /* STRIP rows of W widened to f32 */
@@ -233,8 +231,7 @@ static const uint8_t *stored_at(const dq_weight *w, int64_t row, int64_t first)
     return (const uint8_t *)w->data + row * bytes + stored_bytes(w, first);
 }
 
-/* Asks for columns k0 .. k0 + K_BLOCK of stored rows n0 .. n0 + nb, so that they arrive while the
- * block before them is worked on. */
+/* Columns k0 .. k0 + K_BLOCK of rows n0 .. n0 + nb, so that they arrive in time. */
 static void expect_block(const dq_weight *w, int64_t n0, int64_t nb, int64_t k0)
 {
     enum { LINE = 64 };

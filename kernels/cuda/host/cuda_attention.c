@@ -194,7 +194,6 @@ typedef struct observe_count {
 
 /* ------------------------------------------------------------------------------------------ merging */
 
-/* What take needs. */
 typedef struct observe_note {
     dq_tally *tally;
     int32_t layer, seq_base;
@@ -664,7 +663,6 @@ enum { PIECE = 64 };
 enum { PIECE = 4096 };
 #endif
 
-/* Hidden states and the head that makes logits of them. */
 typedef struct side {
     dq_mat hidden;
     const dq_cuda_weight *head;
@@ -684,7 +682,6 @@ static bool side_of(dq_backend *b, side *k, dq_mat hidden, const dq_weight *head
     return b->err.code == DQ_OK;
 }
 
-/* Logits of the tile of rows at m0, entries n0 .. n0 + n; wide: those rows of the head. */
 static void make_logits(dq_backend *b, const side *k, const void *wide, int64_t m0, int64_t n)
 {
     const void *rows = dq_cuda_tile_rows(b, k->hidden, m0, k->bf16);
@@ -782,8 +779,7 @@ void dq_cuda_kld(dq_backend *b, double *kld, dq_mat ref, const dq_weight *ref_he
 /* ---- CUDA attention ----
  * Attend, attn_absmax and absmax_join of the CUDA backend. */
 
-/* What attention runs in, math.qk and math.pv being what one --math makes them. Single rows go to kernels that
- * share pages among blocks; their results are those of the others. */
+/* math.qk and math.pv as one --math makes them. Single rows share pages among blocks. */
 typedef enum way { WAY_STRIPS, WAY_INT8, WAY_DECODE, WAY_BF16 } way;
 
 static way way_of(dq_math math, int64_t rows)
@@ -874,8 +870,7 @@ static bool observe_spans(dq_backend *b, const dq_attention_units *u, const dq_a
     return true;
 }
 
-/* One launch of units, from scores to outputs. The tensor cores need no strips: where something looks at the
- * maps, strips are made for it alone, so that looking never changes a result. */
+/* The tensor cores need no strips: they are made for what looks, so that looking changes nothing. */
 static bool attend_units(dq_backend *b, const dq_attention_units *u, const dq_attention_finish *f,
                          const dq_attend_args *args, const dq_cuda_observers *observers,
                          const dq_attention_unit *unit)

@@ -10,8 +10,7 @@
 
 /* ---- CUDA keys ---- */
 
-/* The keys, or the values, of a list with tokens, for kernels that are launched before the next dq_cuda_upload_end. False with
- * the sticky error set. */
+/* For kernels that are launched before the next dq_cuda_upload_end. False: sticky error. */
 static bool upload_side(dq_backend *b, dq_keys *k, const dq_kv *kv, const dq_kv_list *list,
                         int group, int side, int32_t t)
 {
@@ -164,7 +163,6 @@ static bool read_side(dq_backend *b, dq_mat x, const dq_kv *kv, const dq_kv_list
     return ok;
 }
 
-/* Half of each row, from the device. */
 static void put_half(dq_backend *b, float *row, dq_mat x, double unit)
 {
     float *host = dq_block_new((size_t)(x.rows * x.cols), sizeof *host, &b->err);
@@ -317,8 +315,7 @@ static void zero_each(dq_backend *b)
     c->n_fresh = 0;
 }
 
-/* A long prompt takes thousands of blocks, and a memset costs the host microseconds: where tokens are written or coded,
- * all blocks are zeroed by one kernel. Few of them, or after an error, one by one. */
+/* A long prompt takes thousands of blocks: one kernel zeroes all, few or after an error one by one. */
 static void zero_fresh(dq_backend *b)
 {
     enum { FEW = 4 };
@@ -429,8 +426,7 @@ static int batch_jobs(dq_kv_write_job *jobs, const dq_kv *kv, int layer, const d
 /* A grid's third axis ends at 65535. */
 enum { JOBS = 65535 };
 
-/* Where kernels put the largest number that kv->dense cannot hold; NULL with
- * f32, or with the sticky error set. */
+/* NULL with f32, or with the sticky error set. */
 static uint32_t *range_begin(dq_backend *b, const dq_kv *kv)
 {
     if (kv->dense == DQ_F32) return NULL;

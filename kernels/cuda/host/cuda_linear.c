@@ -46,8 +46,7 @@ static const char *last_part(const char *path)
 }
 
 /* ------------------------------------------------------------------------------------------ opening */
-/* libcublas needs the libcublasLt beside it, but may not say where that is, and LD_LIBRARY_PATH goes before what it
- * says: it is open before. */
+/* libcublas needs the libcublasLt beside it, which LD_LIBRARY_PATH could hide: it is open before. */
 static void open_companion(search *s, const char *path)
 {
     static const char stem[] = "libcublas";
