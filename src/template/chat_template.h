@@ -128,6 +128,7 @@ typedef struct dq_jinja_call {
     dq_jinja_list arg;                     /* given by position */
     dq_jinja_dict named;                   /* given by name */
     dq_jinja_value p[DQ_JINJA_PARAMETERS]; /* of the row's parameters, absent: not given */
+    unsigned which;                        /* the row's */
 } dq_jinja_call;
 
 typedef dq_jinja_value dq_jinja_code(dq_jinja_run *r, dq_jinja_call *c);
@@ -137,6 +138,7 @@ typedef struct dq_jinja_function {
         parameters; /* names with blanks between them, _name: by position only; NULL: the code takes arg and named */
     size_t required;     /* the first ones that must be given */
     dq_jinja_code *code; /* NULL: Jinja2 has it, and it is not implemented */
+    unsigned which;      /* for code of several rows */
 } dq_jinja_function;
 
 typedef struct dq_jinja_method {

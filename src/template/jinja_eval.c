@@ -360,6 +360,7 @@ value dq_jinja_eval_apply(run *r, const dq_jinja_function *f, dq_jinja_call *c)
     }
     if (f->parameters && (c->arg.n > i || c->named.n > named))
         return dq_jinja_fail(r, DQ_DAMAGED, "%s has an argument too many", f->name);
+    c->which = f->which;
     return dq_jinja_ok(r) ? f->code(r, c) : (value){0};
 }
 

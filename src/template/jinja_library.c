@@ -40,9 +40,9 @@ static value run_range(run *r, call *c)
 }
 
 /* dict(...) and namespace(...): another dict, and names. */
-static value make_dict(run *r, const call *c, dq_jinja_kind kind)
+static value make_dict(run *r, call *c)
 {
-    value out = dq_jinja_dict_new(r, kind);
+    value out = dq_jinja_dict_new(r, (dq_jinja_kind)c->which);
     if (c->arg.n > 1 || (c->arg.n && c->arg.item[0].kind != DQ_JINJA_DICT))
         return dq_jinja_fail(r, DQ_MISMATCH, "a dict of other things than a dict is not supported");
     for (size_t k = 0; k < 2 && dq_jinja_ok(r); k++) {
@@ -51,16 +51,6 @@ static value make_dict(run *r, const call *c, dq_jinja_kind kind)
             dq_jinja_dict_put(r, out.dict, from->entry[i].key, from->entry[i].value);
     }
     return out;
-}
-
-static value run_dict(run *r, call *c)
-{
-    return make_dict(r, c, DQ_JINJA_DICT);
-}
-
-static value run_namespace(run *r, call *c)
-{
-    return make_dict(r, c, DQ_JINJA_NAMESPACE);
 }
 
 static value run_raise_exception(run *r, call *c)
@@ -95,14 +85,14 @@ static value run_strftime_now(run *r, call *c)
 }
 
 static const dq_jinja_function functions[] = {
-    {"cycler", NULL, 0, NULL},
-    {"dict", NULL, 0, run_dict},
-    {"joiner", NULL, 0, NULL},
-    {"lipsum", NULL, 0, NULL},
-    {"namespace", NULL, 0, run_namespace},
-    {"raise_exception", "message", 1, run_raise_exception},
-    {"range", NULL, 0, run_range},
-    {"strftime_now", "format", 1, run_strftime_now},
+    {"cycler", NULL, 0, NULL, 0},
+    {"dict", NULL, 0, make_dict, DQ_JINJA_DICT},
+    {"joiner", NULL, 0, NULL, 0},
+    {"lipsum", NULL, 0, NULL, 0},
+    {"namespace", NULL, 0, make_dict, DQ_JINJA_NAMESPACE},
+    {"raise_exception", "message", 1, run_raise_exception, 0},
+    {"range", NULL, 0, run_range, 0},
+    {"strftime_now", "format", 1, run_strftime_now, 0},
 };
 
 const dq_jinja_function *dq_jinja_functions_find(dq_jinja_text name)
@@ -115,13 +105,6 @@ const dq_jinja_function *dq_jinja_functions_find(dq_jinja_text name)
 
 /* ---- Jinja tests ----
  * Tests (x is NAME), a row of `tests` each. */
-
-#define IS_OF(name, kinds)                                                                         \
-    static value is_##name(run *r, call *c)                                                        \
-    {                                                                                              \
-        (void)r;                                                                                   \
-        return dq_jinja_bool(((kinds)) >> c->self.kind & 1U);                                      \
-    }
 
 enum {
     UNDEFINED = 1 << DQ_JINJA_UNDEFINED,
@@ -136,66 +119,34 @@ enum {
     CALLED =
         1 << DQ_JINJA_LOOP | 1 << DQ_JINJA_MACRO | 1 << DQ_JINJA_FUNCTION | 1 << DQ_JINJA_METHOD
 };
-IS_OF(defined, ~(unsigned)UNDEFINED)
-IS_OF(undefined, UNDEFINED)
-IS_OF(none, NONE)
-IS_OF(boolean, BOOL)
-IS_OF(integer, INT)
-IS_OF(float, FLOAT)
-IS_OF(number, BOOL | INT | FLOAT)
-IS_OF(string, STRING)
-IS_OF(mapping, DICT)
-IS_OF(sequence,
-      UNDEFINED | STRING | LISTS | DICT) /* what has a length and items by number or key */
-IS_OF(iterable, UNDEFINED | STRING | LISTS | DICT | READ)
-IS_OF(callable, UNDEFINED | CALLED)
+/* Kinds that have a length and items by number or key; and those that have items at all. */
+enum { SEQUENCES = UNDEFINED | STRING | LISTS | DICT, ITERABLES = SEQUENCES | READ };
 
-static value is_true(run *r, call *c)
+static value is_of(run *r, call *c)
 {
     (void)r;
-    return dq_jinja_bool(c->self.kind == DQ_JINJA_BOOL && c->self.truth);
+    return dq_jinja_bool(c->which >> c->self.kind & 1U);
 }
 
-static value is_false(run *r, call *c)
+static value is_truth(run *r, call *c)
 {
     (void)r;
-    return dq_jinja_bool(c->self.kind == DQ_JINJA_BOOL && !c->self.truth);
+    return dq_jinja_bool(c->self.kind == DQ_JINJA_BOOL && c->self.truth == c->which);
 }
 
-#define COMPARES(name, operation)                                                                  \
-    static value is_##name(run *r, call *c)                                                        \
-    {                                                                                              \
-        return dq_jinja_bool(dq_jinja_operators_compare(r, operation, &c->self, &c->p[0]));        \
-    }
-
-COMPARES(equal, DQ_JINJA_EQUAL)
-COMPARES(not_equal, DQ_JINJA_NOT_EQUAL)
-COMPARES(less, DQ_JINJA_LESS)
-COMPARES(not_greater, DQ_JINJA_NOT_GREATER)
-COMPARES(greater, DQ_JINJA_GREATER)
-COMPARES(not_less, DQ_JINJA_NOT_LESS)
-COMPARES(in, DQ_JINJA_IN)
-
-static value has_rest(run *r, const call *c, value n, int64_t rest)
+static value compares(run *r, call *c)
 {
+    return dq_jinja_bool(
+        dq_jinja_operators_compare(r, (dq_jinja_operation)c->which, &c->self, &c->p[0]));
+}
+
+/* The rest of a division by the argument, or by 2. */
+static value has_rest(run *r, call *c)
+{
+    const value n = c->p[0].kind == DQ_JINJA_ABSENT ? dq_jinja_int(2) : c->p[0];
     const value found = dq_jinja_operators_arithmetic(r, DQ_JINJA_MODULO, &c->self, &n);
-    const value wanted = dq_jinja_int(rest);
+    const value wanted = dq_jinja_int(c->which);
     return dq_jinja_bool(dq_jinja_equal(r, &found, &wanted));
-}
-
-static value is_odd(run *r, call *c)
-{
-    return has_rest(r, c, dq_jinja_int(2), 1);
-}
-
-static value is_even(run *r, call *c)
-{
-    return has_rest(r, c, dq_jinja_int(2), 0);
-}
-
-static value is_divisibleby(run *r, call *c)
-{
-    return has_rest(r, c, c->p[0], 0);
 }
 
 /* Identity, which Python leaves open for numbers, strings and tuples. */
@@ -203,7 +154,8 @@ static value is_sameas(run *r, call *c)
 {
     const dq_jinja_kind kind = c->self.kind;
     if (kind != c->p[0].kind) return dq_jinja_bool(false);
-    if (kind == DQ_JINJA_NONE || kind == DQ_JINJA_BOOL) return is_equal(r, c);
+    if (kind == DQ_JINJA_NONE || kind == DQ_JINJA_BOOL)
+        return dq_jinja_bool(dq_jinja_equal(r, &c->self, &c->p[0]));
     if (kind == DQ_JINJA_LIST || kind == DQ_JINJA_DICT || kind == DQ_JINJA_NAMESPACE)
         return dq_jinja_bool((const void *)c->self.list == (const void *)c->p[0].list);
     return dq_jinja_fail(r, DQ_MISMATCH, "sameas of '%s' is not supported",
@@ -211,45 +163,45 @@ static value is_sameas(run *r, call *c)
 }
 
 static const dq_jinja_function tests[] = {
-    {"!=", "other", 1, is_not_equal},
-    {"<", "other", 1, is_less},
-    {"<=", "other", 1, is_not_greater},
-    {"==", "other", 1, is_equal},
-    {">", "other", 1, is_greater},
-    {">=", "other", 1, is_not_less},
-    {"boolean", "", 0, is_boolean},
-    {"callable", "", 0, is_callable},
-    {"defined", "", 0, is_defined},
-    {"divisibleby", "num", 1, is_divisibleby},
-    {"eq", "other", 1, is_equal},
-    {"equalto", "other", 1, is_equal},
-    {"escaped", NULL, 0, NULL},
-    {"even", "", 0, is_even},
-    {"false", "", 0, is_false},
-    {"filter", NULL, 0, NULL},
-    {"float", "", 0, is_float},
-    {"ge", "other", 1, is_not_less},
-    {"greaterthan", "other", 1, is_greater},
-    {"gt", "other", 1, is_greater},
-    {"in", "seq", 1, is_in},
-    {"integer", "", 0, is_integer},
-    {"iterable", "", 0, is_iterable},
-    {"le", "other", 1, is_not_greater},
-    {"lessthan", "other", 1, is_less},
-    {"lower", NULL, 0, NULL},
-    {"lt", "other", 1, is_less},
-    {"mapping", "", 0, is_mapping},
-    {"ne", "other", 1, is_not_equal},
-    {"none", "", 0, is_none},
-    {"number", "", 0, is_number},
-    {"odd", "", 0, is_odd},
-    {"sameas", "other", 1, is_sameas},
-    {"sequence", "", 0, is_sequence},
-    {"string", "", 0, is_string},
-    {"test", NULL, 0, NULL},
-    {"true", "", 0, is_true},
-    {"undefined", "", 0, is_undefined},
-    {"upper", NULL, 0, NULL},
+    {"!=", "other", 1, compares, DQ_JINJA_NOT_EQUAL},
+    {"<", "other", 1, compares, DQ_JINJA_LESS},
+    {"<=", "other", 1, compares, DQ_JINJA_NOT_GREATER},
+    {"==", "other", 1, compares, DQ_JINJA_EQUAL},
+    {">", "other", 1, compares, DQ_JINJA_GREATER},
+    {">=", "other", 1, compares, DQ_JINJA_NOT_LESS},
+    {"boolean", "", 0, is_of, BOOL},
+    {"callable", "", 0, is_of, UNDEFINED | CALLED},
+    {"defined", "", 0, is_of, ~(unsigned)UNDEFINED},
+    {"divisibleby", "num", 1, has_rest, 0},
+    {"eq", "other", 1, compares, DQ_JINJA_EQUAL},
+    {"equalto", "other", 1, compares, DQ_JINJA_EQUAL},
+    {"escaped", NULL, 0, NULL, 0},
+    {"even", "", 0, has_rest, 0},
+    {"false", "", 0, is_truth, false},
+    {"filter", NULL, 0, NULL, 0},
+    {"float", "", 0, is_of, FLOAT},
+    {"ge", "other", 1, compares, DQ_JINJA_NOT_LESS},
+    {"greaterthan", "other", 1, compares, DQ_JINJA_GREATER},
+    {"gt", "other", 1, compares, DQ_JINJA_GREATER},
+    {"in", "seq", 1, compares, DQ_JINJA_IN},
+    {"integer", "", 0, is_of, INT},
+    {"iterable", "", 0, is_of, ITERABLES},
+    {"le", "other", 1, compares, DQ_JINJA_NOT_GREATER},
+    {"lessthan", "other", 1, compares, DQ_JINJA_LESS},
+    {"lower", NULL, 0, NULL, 0},
+    {"lt", "other", 1, compares, DQ_JINJA_LESS},
+    {"mapping", "", 0, is_of, DICT},
+    {"ne", "other", 1, compares, DQ_JINJA_NOT_EQUAL},
+    {"none", "", 0, is_of, NONE},
+    {"number", "", 0, is_of, BOOL | INT | FLOAT},
+    {"odd", "", 0, has_rest, 1},
+    {"sameas", "other", 1, is_sameas, 0},
+    {"sequence", "", 0, is_of, SEQUENCES},
+    {"string", "", 0, is_of, STRING},
+    {"test", NULL, 0, NULL, 0},
+    {"true", "", 0, is_truth, true},
+    {"undefined", "", 0, is_of, UNDEFINED},
+    {"upper", NULL, 0, NULL, 0},
 };
 
 const dq_jinja_function *dq_jinja_tests_find(dq_jinja_text name)
@@ -266,19 +218,11 @@ const dq_jinja_function *dq_jinja_tests_find(dq_jinja_text name)
 
 /* ---- Strings ---- */
 
+enum { LEFT = 1, RIGHT = 2 };
+
 static dq_jinja_value run_strip(dq_jinja_run *r, dq_jinja_call *c)
 {
-    return dq_jinja_strings_strip(r, c->self.text, &c->p[0], true, true);
-}
-
-static dq_jinja_value run_lstrip(dq_jinja_run *r, dq_jinja_call *c)
-{
-    return dq_jinja_strings_strip(r, c->self.text, &c->p[0], true, false);
-}
-
-static dq_jinja_value run_rstrip(dq_jinja_run *r, dq_jinja_call *c)
-{
-    return dq_jinja_strings_strip(r, c->self.text, &c->p[0], false, true);
+    return dq_jinja_strings_strip(r, c->self.text, &c->p[0], c->which & LEFT, c->which & RIGHT);
 }
 
 static dq_jinja_value run_split(dq_jinja_run *r, dq_jinja_call *c)
@@ -300,7 +244,7 @@ static dq_jinja_value run_splitlines(dq_jinja_run *r, dq_jinja_call *c)
 }
 
 /* Whether t begins or ends with the text, or with one of a tuple of them. */
-static dq_jinja_value has_end(dq_jinja_run *r, dq_jinja_call *c, bool at_end)
+static dq_jinja_value has_end(dq_jinja_run *r, dq_jinja_call *c)
 {
     const dq_jinja_text t = c->self.text;
     const dq_jinja_list one = {.item = &c->p[0], .n = 1};
@@ -310,40 +254,15 @@ static dq_jinja_value has_end(dq_jinja_run *r, dq_jinja_call *c, bool at_end)
     for (size_t i = 0; i < all->n && !found && dq_jinja_ok(r); i++) {
         const dq_jinja_text part = dq_jinja_strings_text(r, &all->item[i]);
         if (part.n <= t.n)
-            found = dq_jinja_text_same(r, part,
-                                       (dq_jinja_text){at_end ? t.s + t.n - part.n : t.s, part.n});
+            found = dq_jinja_text_same(
+                r, part, (dq_jinja_text){c->which == RIGHT ? t.s + t.n - part.n : t.s, part.n});
     }
     return dq_jinja_bool(found);
 }
 
-static dq_jinja_value run_startswith(dq_jinja_run *r, dq_jinja_call *c)
+static dq_jinja_value run_case(dq_jinja_run *r, dq_jinja_call *c)
 {
-    return has_end(r, c, false);
-}
-
-static dq_jinja_value run_endswith(dq_jinja_run *r, dq_jinja_call *c)
-{
-    return has_end(r, c, true);
-}
-
-static dq_jinja_value run_upper(dq_jinja_run *r, dq_jinja_call *c)
-{
-    return dq_jinja_strings_case(r, c->self.text, DQ_JINJA_UPPER);
-}
-
-static dq_jinja_value run_lower(dq_jinja_run *r, dq_jinja_call *c)
-{
-    return dq_jinja_strings_case(r, c->self.text, DQ_JINJA_LOWER);
-}
-
-static dq_jinja_value run_title(dq_jinja_run *r, dq_jinja_call *c)
-{
-    return dq_jinja_strings_case(r, c->self.text, DQ_JINJA_TITLE);
-}
-
-static dq_jinja_value run_capitalize(dq_jinja_run *r, dq_jinja_call *c)
-{
-    return dq_jinja_strings_case(r, c->self.text, DQ_JINJA_CAPITALIZE);
+    return dq_jinja_strings_case(r, c->self.text, (dq_jinja_case)c->which);
 }
 
 static dq_jinja_value run_replace(dq_jinja_run *r, dq_jinja_call *c)
@@ -403,19 +322,9 @@ static dq_jinja_value jinja_methods_of_dict(dq_jinja_run *r, const dq_jinja_dict
     return out;
 }
 
-static dq_jinja_value run_keys(dq_jinja_run *r, dq_jinja_call *c)
+static dq_jinja_value run_view(dq_jinja_run *r, dq_jinja_call *c)
 {
-    return jinja_methods_of_dict(r, c->self.dict, 0, DQ_JINJA_VIEW);
-}
-
-static dq_jinja_value run_values(dq_jinja_run *r, dq_jinja_call *c)
-{
-    return jinja_methods_of_dict(r, c->self.dict, 1, DQ_JINJA_VIEW);
-}
-
-static dq_jinja_value run_items(dq_jinja_run *r, dq_jinja_call *c)
-{
-    return jinja_methods_of_dict(r, c->self.dict, 2, DQ_JINJA_VIEW);
+    return jinja_methods_of_dict(r, c->self.dict, (int)c->which, DQ_JINJA_VIEW);
 }
 
 static dq_jinja_value run_get(dq_jinja_run *r, dq_jinja_call *c)
@@ -429,28 +338,28 @@ static dq_jinja_value run_get(dq_jinja_run *r, dq_jinja_call *c)
 /* ---- Tables ---- */
 
 static const dq_jinja_function of_str[] = {
-    {"strip", "_chars", 0, run_strip},
-    {"lstrip", "_chars", 0, run_lstrip},
-    {"rstrip", "_chars", 0, run_rstrip},
-    {"split", "sep maxsplit", 0, run_split},
-    {"splitlines", "keepends", 0, run_splitlines},
-    {"startswith", "_prefix _start _end", 1, run_startswith},
-    {"endswith", "_suffix _start _end", 1, run_endswith},
-    {"upper", "", 0, run_upper},
-    {"lower", "", 0, run_lower},
-    {"title", "", 0, run_title},
-    {"capitalize", "", 0, run_capitalize},
-    {"replace", "_old _new _count", 2, run_replace},
-    {"find", "_part _start _end", 1, run_find},
-    {"rfind", "_part _start _end", 1, run_rfind},
-    {"join", "_items", 1, run_join},
+    {"strip", "_chars", 0, run_strip, LEFT | RIGHT},
+    {"lstrip", "_chars", 0, run_strip, LEFT},
+    {"rstrip", "_chars", 0, run_strip, RIGHT},
+    {"split", "sep maxsplit", 0, run_split, 0},
+    {"splitlines", "keepends", 0, run_splitlines, 0},
+    {"startswith", "_prefix _start _end", 1, has_end, LEFT},
+    {"endswith", "_suffix _start _end", 1, has_end, RIGHT},
+    {"upper", "", 0, run_case, DQ_JINJA_UPPER},
+    {"lower", "", 0, run_case, DQ_JINJA_LOWER},
+    {"title", "", 0, run_case, DQ_JINJA_TITLE},
+    {"capitalize", "", 0, run_case, DQ_JINJA_CAPITALIZE},
+    {"replace", "_old _new _count", 2, run_replace, 0},
+    {"find", "_part _start _end", 1, run_find, 0},
+    {"rfind", "_part _start _end", 1, run_rfind, 0},
+    {"join", "_items", 1, run_join, 0},
     {0},
 };
 static const dq_jinja_function of_dict[] = {
-    {"keys", "", 0, run_keys},
-    {"values", "", 0, run_values},
-    {"items", "", 0, run_items},
-    {"get", "_key _default", 1, run_get},
+    {"keys", "", 0, run_view, 0},
+    {"values", "", 0, run_view, 1},
+    {"items", "", 0, run_view, 2},
+    {"get", "_key _default", 1, run_get, 0},
     {0},
 };
 /* What a type has, names between blanks: others that Python has, and those that Jinja2's sandbox forbids. */
@@ -602,24 +511,9 @@ static value run_trim(run *r, call *c)
     return dq_jinja_strings_strip(r, text_of(r, c), &c->p[0], true, true);
 }
 
-static value filter_run_upper(run *r, call *c)
+static value filter_case(run *r, call *c)
 {
-    return dq_jinja_strings_case(r, text_of(r, c), DQ_JINJA_UPPER);
-}
-
-static value filter_run_lower(run *r, call *c)
-{
-    return dq_jinja_strings_case(r, text_of(r, c), DQ_JINJA_LOWER);
-}
-
-static value filter_run_capitalize(run *r, call *c)
-{
-    return dq_jinja_strings_case(r, text_of(r, c), DQ_JINJA_CAPITALIZE);
-}
-
-static value filter_run_title(run *r, call *c)
-{
-    return dq_jinja_strings_case(r, text_of(r, c), DQ_JINJA_WORDS);
+    return dq_jinja_strings_case(r, text_of(r, c), (dq_jinja_case)c->which);
 }
 
 static value filter_run_replace(run *r, call *c)
@@ -850,9 +744,12 @@ static value run_map(run *r, call *c)
     return out;
 }
 
+enum { WANTED = 1, BY_PATH = 2 };
+
 /* Items, or items whose attribute is, as a test says or, without one, as they are true. */
-static value run_choice(run *r, call *c, bool by_path, bool wanted)
+static value run_choice(run *r, call *c)
 {
+    const bool by_path = c->which & BY_PATH, wanted = c->which & WANTED;
     const size_t at = by_path ? 1 : 0;
     const dq_jinja_function *f = NULL;
     value out = dq_jinja_list_new(r, DQ_JINJA_ITERATOR, 0);
@@ -867,26 +764,6 @@ static value run_choice(run *r, call *c, bool by_path, bool wanted)
         if (dq_jinja_truth(&v) == wanted) dq_jinja_list_add(r, out.list, items.item[i]);
     }
     return out;
-}
-
-static value run_select(run *r, call *c)
-{
-    return run_choice(r, c, false, true);
-}
-
-static value run_reject(run *r, call *c)
-{
-    return run_choice(r, c, false, false);
-}
-
-static value run_selectattr(run *r, call *c)
-{
-    return run_choice(r, c, true, true);
-}
-
-static value run_rejectattr(run *r, call *c)
-{
-    return run_choice(r, c, true, false);
 }
 
 /* ---- Order ---- */
@@ -958,62 +835,41 @@ static value filter_run_items(run *r, call *c)
     return dq_jinja_fail(r, DQ_DAMAGED, "Can only get item pairs from a mapping.");
 }
 
-/* Rows without a function: Jinja2 has such a filter. */
+/* Filters that Jinja2 has and that are not implemented. */
+static const char unwritten[] =
+    "abs attr batch center e escape filesizeformat float forceescape format groupby max "
+    "min pprint random round slice striptags sum truncate unique urlencode urlize "
+    "wordcount wordwrap xmlattr";
+
 static const dq_jinja_function filters[] = {
-    {"abs", NULL, 0, NULL},
-    {"attr", NULL, 0, NULL},
-    {"batch", NULL, 0, NULL},
-    {"capitalize", "", 0, filter_run_capitalize},
-    {"center", NULL, 0, NULL},
-    {"count", "", 0, run_length},
-    {"d", "default_value boolean", 0, run_default},
-    {"default", "default_value boolean", 0, run_default},
-    {"dictsort", "case_sensitive by reverse", 0, run_dictsort},
-    {"e", NULL, 0, NULL},
-    {"escape", NULL, 0, NULL},
-    {"filesizeformat", NULL, 0, NULL},
-    {"first", "", 0, run_first},
-    {"float", NULL, 0, NULL},
-    {"forceescape", NULL, 0, NULL},
-    {"format", NULL, 0, NULL},
-    {"groupby", NULL, 0, NULL},
-    {"indent", "width first blank", 0, run_indent},
-    {"int", "default base", 0, run_int},
-    {"items", "", 0, filter_run_items},
-    {"join", "d attribute", 0, filter_run_join},
-    {"last", "", 0, run_last},
-    {"length", "", 0, run_length},
-    {"list", "", 0, run_list},
-    {"lower", "", 0, filter_run_lower},
-    {"map", NULL, 0, run_map},
-    {"max", NULL, 0, NULL},
-    {"min", NULL, 0, NULL},
-    {"pprint", NULL, 0, NULL},
-    {"random", NULL, 0, NULL},
-    {"reject", NULL, 0, run_reject},
-    {"rejectattr", NULL, 0, run_rejectattr},
-    {"replace", "old new count", 2, filter_run_replace},
-    {"reverse", "", 0, run_reverse},
-    {"round", NULL, 0, NULL},
-    {"safe", "", 0, run_safe},
-    {"select", NULL, 0, run_select},
-    {"selectattr", NULL, 0, run_selectattr},
-    {"slice", NULL, 0, NULL},
-    {"sort", "reverse case_sensitive attribute", 0, run_sort},
-    {"string", "", 0, run_string},
-    {"striptags", NULL, 0, NULL},
-    {"sum", NULL, 0, NULL},
-    {"title", "", 0, filter_run_title},
-    {"tojson", "ensure_ascii indent separators sort_keys", 0, run_tojson},
-    {"trim", "chars", 0, run_trim},
-    {"truncate", NULL, 0, NULL},
-    {"unique", NULL, 0, NULL},
-    {"upper", "", 0, filter_run_upper},
-    {"urlencode", NULL, 0, NULL},
-    {"urlize", NULL, 0, NULL},
-    {"wordcount", NULL, 0, NULL},
-    {"wordwrap", NULL, 0, NULL},
-    {"xmlattr", NULL, 0, NULL},
+    {"capitalize", "", 0, filter_case, DQ_JINJA_CAPITALIZE},
+    {"count", "", 0, run_length, 0},
+    {"d", "default_value boolean", 0, run_default, 0},
+    {"default", "default_value boolean", 0, run_default, 0},
+    {"dictsort", "case_sensitive by reverse", 0, run_dictsort, 0},
+    {"first", "", 0, run_first, 0},
+    {"indent", "width first blank", 0, run_indent, 0},
+    {"int", "default base", 0, run_int, 0},
+    {"items", "", 0, filter_run_items, 0},
+    {"join", "d attribute", 0, filter_run_join, 0},
+    {"last", "", 0, run_last, 0},
+    {"length", "", 0, run_length, 0},
+    {"list", "", 0, run_list, 0},
+    {"lower", "", 0, filter_case, DQ_JINJA_LOWER},
+    {"map", NULL, 0, run_map, 0},
+    {"reject", NULL, 0, run_choice, 0},
+    {"rejectattr", NULL, 0, run_choice, BY_PATH},
+    {"replace", "old new count", 2, filter_run_replace, 0},
+    {"reverse", "", 0, run_reverse, 0},
+    {"safe", "", 0, run_safe, 0},
+    {"select", NULL, 0, run_choice, WANTED},
+    {"selectattr", NULL, 0, run_choice, WANTED | BY_PATH},
+    {"sort", "reverse case_sensitive attribute", 0, run_sort, 0},
+    {"string", "", 0, run_string, 0},
+    {"title", "", 0, filter_case, DQ_JINJA_WORDS},
+    {"tojson", "ensure_ascii indent separators sort_keys", 0, run_tojson, 0},
+    {"trim", "chars", 0, run_trim, 0},
+    {"upper", "", 0, filter_case, DQ_JINJA_UPPER},
 };
 
 const dq_jinja_function *dq_jinja_filters_find(dq_jinja_text name)
@@ -1021,5 +877,6 @@ const dq_jinja_function *dq_jinja_filters_find(dq_jinja_text name)
     for (size_t i = 0; i < sizeof filters / sizeof *filters; i++) {
         if (dq_jinja_text_is(name, filters[i].name)) return &filters[i];
     }
-    return NULL;
+    static const dq_jinja_function none = {0};
+    return is_listed(unwritten, name) ? &none : NULL;
 }
