@@ -30,14 +30,6 @@ typedef struct dq_container_h5_block {
     hid_t type;  /* kept in the reader until the caller drops it */
 } dq_container_h5_block;
 
-static dq_status container_h5_ints(dq_container_h5 *r, const char *path, const char *name,
-                                   int64_t *v, int n);
-static dq_status container_h5_real(dq_container_h5 *r, const char *path, const char *name,
-                                   double *v);
-static bool container_h5_has(dq_container_h5 *r, const char *path, const char *name);
-static dq_status container_h5_words(dq_container_h5 *r, const char *path, const char *name,
-                                    char *buf, size_t cap);
-
 /* ---- Container check ---- */
 
 static dq_status damaged(const dq_container *c, const char *path, const char *what, dq_err *err)
@@ -166,86 +158,6 @@ dq_status dq_container_check_weights(dq_container *c, dq_err *err)
     return err->code;
 }
 
-/* ---- Container settings ----
- * The settings of the KV cache that a container remembers. */
-
-static const char kv_group[] = "/kv_cache";
-
-static dq_status read_integer(dq_container_h5 *r, const dq_kv_field *f, dq_kv_config *c)
-{
-    int64_t v;
-    DQ_TRY(container_h5_ints(r, kv_group, f->name, &v, 1));
-    if ((f->type == DQ_KV_INT || f->type == DQ_KV_WIDTH) && (v < 0 || v > INT_MAX))
-        return dq_fail(r->err, DQ_DAMAGED, "%s: %s: attribute %s: expected 0 to %d, found %lld",
-                       r->path, kv_group, f->name, INT_MAX, (long long)v);
-    dq_kv_field_set_integer(f, c, v);
-    return DQ_OK;
-}
-
-static dq_status read_text(dq_container_h5 *r, const dq_kv_field *f, dq_kv_config *c, dq_arena *a)
-{
-    char word[DQ_KV_HEADS_TEXT]; /* the longest there is */
-    const size_t cap = f->type == DQ_KV_BY_GROUP ? sizeof word : DQ_KV_LISTS;
-    DQ_TRY(container_h5_words(r, kv_group, f->name, word, cap));
-    if (f->type == DQ_KV_POLICY && strcmp(word, "none") == 0) return DQ_OK;
-    return dq_kv_field_set_text(f, c, word, a, r->err) == DQ_OK
-               ? DQ_OK
-               : dq_in(r->err, "%s: %s: ", r->path, kv_group);
-}
-
-static dq_status read_field(dq_container_h5 *r, const dq_kv_field *f, dq_kv_config *c, dq_arena *a)
-{
-    double real;
-    if (dq_kv_field_evicts(f) && !c->evict.policy) return DQ_OK;
-    if (f->later && !container_h5_has(r, kv_group, f->name)) {
-        dq_kv_field_leave_out(f, c);
-        return DQ_OK;
-    }
-    switch (dq_kv_field_form(f)) {
-    case DQ_KV_AS_INTEGER: return read_integer(r, f, c);
-    case DQ_KV_AS_TEXT: return read_text(r, f, c, a);
-    case DQ_KV_AS_REAL: break;
-    }
-    DQ_TRY(container_h5_real(r, kv_group, f->name, &real));
-    dq_kv_field_set_real(f, c, real);
-    return DQ_OK;
-}
-
-/* An unknown policy goes to the arena. */
-static dq_status container_h5_kv_config(dq_container_h5 *r, dq_kv_config *c, dq_arena *a)
-{
-    *c = dq_kv_config_plain;
-    for (int i = 0; i < DQ_KV_FIELDS; i++) {
-        DQ_TRY(read_field(r, &dq_kv_fields[i], c, a));
-    }
-    dq_kv_config_renew(c);
-    return dq_kv_config_check(c, r->err) == DQ_OK ? DQ_OK
-                                                  : dq_in(r->err, "%s: %s: ", r->path, kv_group);
-}
-
-/* What attributes say about running the model stands in the recipe too, whose bytes have a hash. */
-static dq_status container_agrees(const dq_container_info *info, const json_t *recipe, dq_arena *a,
-                                  dq_err *err)
-{
-    int64_t bits;
-    const char *granularity;
-    dq_logit_spec logit;
-    dq_kv_config kv = dq_kv_config_plain;
-    const json_t *stored = json_object_get(recipe, "kv");
-    DQ_TRY(dq_json_int(&bits, recipe, "logit_bits", 2, 16, NULL, err));
-    DQ_TRY(dq_json_text(&granularity, recipe, "logit_granularity", NULL, err));
-    if (stored) DQ_TRY(dq_kv_config_read(&kv, stored, a, err));
-    dq_kv_config_renew(&kv);
-    const bool good = dq_logit_parse(&logit, bits, granularity);
-    if (!good || logit.bits != info->logit.bits || logit.granularity != info->logit.granularity)
-        return dq_fail(err, DQ_DAMAGED, "\"%s\" differs from /attention",
-                       good && logit.bits == info->logit.bits ? "logit_granularity" : "logit_bits");
-    const char *differs = dq_kv_config_differs(&kv, &info->kv);
-    if (!differs) return DQ_OK;
-    return dq_fail(err, DQ_DAMAGED, "\"kv\" differs from the attributes of /kv_cache (%s)",
-                   differs);
-}
-
 /* ---- Read ----
  * Look-ups in an open file, every one with its own shape and type to expect. Handles are kept on a
  * stack in dq_h5 and dropped to a mark, so that no way out leaks one; HDF5's own messages stay
@@ -330,15 +242,31 @@ static dq_status container_h5_find(dq_container_h5 *r, const char *path, dq_cont
     return DQ_OK;
 }
 
-static hid_t open_attr(dq_container_h5 *r, const char *path, const char *name)
+static bool container_h5_has(dq_container_h5 *r, const char *path, const char *name)
 {
-    if (H5Aexists_by_name(r->file, path, name, H5P_DEFAULT) <= 0) return H5I_INVALID_HID;
-    return dq_h5_keep(&r->h, H5Aopen_by_name(r->file, path, name, H5P_DEFAULT, H5P_DEFAULT));
+    return H5Aexists_by_name(r->file, path, name, H5P_DEFAULT) > 0;
 }
 
-static dq_status bad_attr(dq_container_h5 *r, const char *path, const char *name, int mark)
+/* An attribute of the object at `path`: n numbers as type `as`, or a text of less than `cap` bytes. */
+static dq_status read_attr(dq_container_h5 *r, const char *path, const char *name,
+                           H5T_class_t class, hid_t as, int n, void *out, size_t cap)
 {
+    const int mark = r->h.n;
+    hid_t a = H5I_INVALID_HID;
+    if (container_h5_has(r, path, name))
+        a = dq_h5_keep(&r->h, H5Aopen_by_name(r->file, path, name, H5P_DEFAULT, H5P_DEFAULT));
+    hid_t type = a < 0 ? a : dq_h5_keep(&r->h, H5Aget_type(a));
+    hid_t space = a < 0 ? a : dq_h5_keep(&r->h, H5Aget_space(a));
+    bool good = type >= 0 && space >= 0 && H5Tget_class(type) == class &&
+                H5Sget_simple_extent_npoints(space) == n;
+    if (class == H5T_STRING) {
+        good = good && H5Tis_variable_str(type) == 0 && H5Tget_size(type) < cap;
+        memset(out, 0, cap);
+        as = type;
+    }
+    good = good && H5Aread(a, as, out) >= 0;
     dq_h5_drop(&r->h, mark);
+    if (good) return DQ_OK;
     return dq_fail(r->err, DQ_DAMAGED, "%s: %s: attribute %s is missing or malformed", r->path,
                    path, name);
 }
@@ -346,54 +274,13 @@ static dq_status bad_attr(dq_container_h5 *r, const char *path, const char *name
 static dq_status container_h5_ints(dq_container_h5 *r, const char *path, const char *name,
                                    int64_t *v, int n)
 {
-    int mark = r->h.n;
-    hid_t a = open_attr(r, path, name);
-    if (a < 0) return bad_attr(r, path, name, mark);
-    hid_t type = dq_h5_keep(&r->h, H5Aget_type(a));
-    hid_t space = dq_h5_keep(&r->h, H5Aget_space(a));
-    if (type < 0 || space < 0 || H5Tget_class(type) != H5T_INTEGER ||
-        H5Sget_simple_extent_npoints(space) != n || H5Aread(a, H5T_NATIVE_INT64, v) < 0)
-        return bad_attr(r, path, name, mark);
-    dq_h5_drop(&r->h, mark);
-    return DQ_OK;
-}
-
-static bool container_h5_has(dq_container_h5 *r, const char *path, const char *name)
-{
-    return H5Aexists_by_name(r->file, path, name, H5P_DEFAULT) > 0;
-}
-
-static dq_status container_h5_real(dq_container_h5 *r, const char *path, const char *name,
-                                   double *v)
-{
-    int mark = r->h.n;
-    hid_t a = open_attr(r, path, name);
-    if (a < 0) return bad_attr(r, path, name, mark);
-    hid_t type = dq_h5_keep(&r->h, H5Aget_type(a));
-    hid_t space = dq_h5_keep(&r->h, H5Aget_space(a));
-    if (type < 0 || space < 0 || H5Tget_class(type) != H5T_FLOAT ||
-        H5Sget_simple_extent_npoints(space) != 1 || H5Aread(a, H5T_NATIVE_DOUBLE, v) < 0)
-        return bad_attr(r, path, name, mark);
-    dq_h5_drop(&r->h, mark);
-    return DQ_OK;
+    return read_attr(r, path, name, H5T_INTEGER, H5T_NATIVE_INT64, n, v, 0);
 }
 
 static dq_status container_h5_words(dq_container_h5 *r, const char *path, const char *name,
                                     char *buf, size_t cap)
 {
-    int mark = r->h.n;
-    hid_t a = open_attr(r, path, name);
-    if (a < 0) return bad_attr(r, path, name, mark);
-    hid_t type = dq_h5_keep(&r->h, H5Aget_type(a));
-    hid_t space = dq_h5_keep(&r->h, H5Aget_space(a));
-    if (type < 0 || space < 0 || H5Tget_class(type) != H5T_STRING ||
-        H5Tis_variable_str(type) != 0 || H5Tget_size(type) >= cap ||
-        H5Sget_simple_extent_npoints(space) != 1)
-        return bad_attr(r, path, name, mark);
-    memset(buf, 0, cap);
-    if (H5Aread(a, type, buf) < 0) return bad_attr(r, path, name, mark);
-    dq_h5_drop(&r->h, mark);
-    return DQ_OK;
+    return read_attr(r, path, name, H5T_STRING, H5I_INVALID_HID, 1, buf, cap);
 }
 
 /* The element type is exactly the one dq writes for dtype; or a fixed-length text. */
@@ -449,6 +336,86 @@ static int64_t container_h5_count_links(dq_container_h5 *r, const char *group)
     H5G_info_t info;
     if (H5Gget_info_by_name(r->file, group, &info, H5P_DEFAULT) < 0) return -1;
     return (int64_t)info.nlinks;
+}
+
+/* ---- Container settings ----
+ * The settings of the KV cache that a container remembers. */
+
+static const char kv_group[] = "/kv_cache";
+
+static dq_status read_integer(dq_container_h5 *r, const dq_kv_field *f, dq_kv_config *c)
+{
+    int64_t v;
+    DQ_TRY(container_h5_ints(r, kv_group, f->name, &v, 1));
+    if ((f->type == DQ_KV_INT || f->type == DQ_KV_WIDTH) && (v < 0 || v > INT_MAX))
+        return dq_fail(r->err, DQ_DAMAGED, "%s: %s: attribute %s: expected 0 to %d, found %lld",
+                       r->path, kv_group, f->name, INT_MAX, (long long)v);
+    dq_kv_field_set_integer(f, c, v);
+    return DQ_OK;
+}
+
+static dq_status read_text(dq_container_h5 *r, const dq_kv_field *f, dq_kv_config *c, dq_arena *a)
+{
+    char word[DQ_KV_HEADS_TEXT]; /* the longest there is */
+    const size_t cap = f->type == DQ_KV_BY_GROUP ? sizeof word : DQ_KV_LISTS;
+    DQ_TRY(container_h5_words(r, kv_group, f->name, word, cap));
+    if (f->type == DQ_KV_POLICY && strcmp(word, "none") == 0) return DQ_OK;
+    return dq_kv_field_set_text(f, c, word, a, r->err) == DQ_OK
+               ? DQ_OK
+               : dq_in(r->err, "%s: %s: ", r->path, kv_group);
+}
+
+static dq_status read_field(dq_container_h5 *r, const dq_kv_field *f, dq_kv_config *c, dq_arena *a)
+{
+    double real;
+    if (dq_kv_field_evicts(f) && !c->evict.policy) return DQ_OK;
+    if (f->later && !container_h5_has(r, kv_group, f->name)) {
+        dq_kv_field_leave_out(f, c);
+        return DQ_OK;
+    }
+    switch (dq_kv_field_form(f)) {
+    case DQ_KV_AS_INTEGER: return read_integer(r, f, c);
+    case DQ_KV_AS_TEXT: return read_text(r, f, c, a);
+    case DQ_KV_AS_REAL: break;
+    }
+    DQ_TRY(read_attr(r, kv_group, f->name, H5T_FLOAT, H5T_NATIVE_DOUBLE, 1, &real, 0));
+    dq_kv_field_set_real(f, c, real);
+    return DQ_OK;
+}
+
+/* An unknown policy goes to the arena. */
+static dq_status container_h5_kv_config(dq_container_h5 *r, dq_kv_config *c, dq_arena *a)
+{
+    *c = dq_kv_config_plain;
+    for (int i = 0; i < DQ_KV_FIELDS; i++) {
+        DQ_TRY(read_field(r, &dq_kv_fields[i], c, a));
+    }
+    dq_kv_config_renew(c);
+    return dq_kv_config_check(c, r->err) == DQ_OK ? DQ_OK
+                                                  : dq_in(r->err, "%s: %s: ", r->path, kv_group);
+}
+
+/* What attributes say about running the model stands in the recipe too, whose bytes have a hash. */
+static dq_status container_agrees(const dq_container_info *info, const json_t *recipe, dq_arena *a,
+                                  dq_err *err)
+{
+    int64_t bits;
+    const char *granularity;
+    dq_logit_spec logit;
+    dq_kv_config kv = dq_kv_config_plain;
+    const json_t *stored = json_object_get(recipe, "kv");
+    DQ_TRY(dq_json_int(&bits, recipe, "logit_bits", 2, 16, NULL, err));
+    DQ_TRY(dq_json_text(&granularity, recipe, "logit_granularity", NULL, err));
+    if (stored) DQ_TRY(dq_kv_config_read(&kv, stored, a, err));
+    dq_kv_config_renew(&kv);
+    const bool good = dq_logit_parse(&logit, bits, granularity);
+    if (!good || logit.bits != info->logit.bits || logit.granularity != info->logit.granularity)
+        return dq_fail(err, DQ_DAMAGED, "\"%s\" differs from /attention",
+                       good && logit.bits == info->logit.bits ? "logit_granularity" : "logit_bits");
+    const char *differs = dq_kv_config_differs(&kv, &info->kv);
+    if (!differs) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "\"kv\" differs from the attributes of /kv_cache (%s)",
+                   differs);
 }
 
 /* ---- Container summary ----

@@ -491,7 +491,7 @@ static dq_status check_line(const dq_container *c, dq_container_h5 *r, const cha
     size_t len;
     if (!path) return err->code;
     const int mark = r->h.n;
-    name_list attributes = {.arena = list.arena, .err = list.err};
+    name_list attributes = {.arena = a, .err = err};
     H5L_info_t link = {.type = H5L_TYPE_HARD};
     const bool there =
         strcmp(path, "/") == 0 || H5Lget_info(r->file, path, &link, H5P_DEFAULT) >= 0;
@@ -508,7 +508,7 @@ static dq_status check_line(const dq_container *c, dq_container_h5 *r, const cha
     if (type == H5I_GROUP || type == H5I_DATASET) {
         if (H5Aiterate2(o, H5_INDEX_NAME, H5_ITER_NATIVE, NULL, note_attribute, &attributes) < 0)
             object_list_other(&list, "(attributes that cannot be listed)");
-        for (size_t i = 0; i < attributes.n && list.err->code == DQ_OK; i++)
+        for (size_t i = 0; i < attributes.n && err->code == DQ_OK; i++)
             add_attribute(r, o, attributes.name[i], &list);
     }
     dq_h5_drop(&r->h, mark);

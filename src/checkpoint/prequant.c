@@ -25,8 +25,6 @@ static inline bool prequant_is(const dq_tensor *t, int64_t rows, int64_t cols)
 }
 
 static const dq_prequant_format dq_prequant_compressed, dq_prequant_gptq, dq_prequant_awq;
-static const dq_prequant_format dq_prequant_compressed, dq_prequant_gptq, dq_prequant_awq;
-static const dq_prequant_format dq_prequant_compressed, dq_prequant_gptq, dq_prequant_awq;
 
 /* ---- Prequant config ---- */
 
