@@ -38,15 +38,19 @@ const dq_weight_format dq_format_dense = {
 
 enum { BLOCK = 256 }; /* codes held at once on the stack */
 
-static dq_part zeros(const dq_weight *w)
+static dq_part zeros_of(const dq_weight *w, int64_t groups)
 {
-    const int64_t groups = w->zero ? dq_quant_groups(w->cols, w->group_size) : 0;
     return (dq_part){.bits = w->bits,
                      .rows = w->scale_rows,
                      .cols = groups,
                      .dtype = DQ_U8,
                      .shape = {w->scale_rows, (int64_t)dq_weight_zero_bytes(groups, w->bits)},
                      .data = w->zero};
+}
+
+static dq_part zeros(const dq_weight *w)
+{
+    return zeros_of(w, w->zero ? dq_quant_groups(w->cols, w->group_size) : 0);
 }
 
 static dq_part columns(const dq_weight *w)
@@ -122,13 +126,7 @@ const dq_weight_format dq_format_int_index = {
 
 static dq_part zero_zeros(const dq_weight *w)
 {
-    const int64_t groups = dq_quant_groups(w->cols, w->group_size);
-    return (dq_part){.bits = w->bits,
-                     .rows = w->scale_rows,
-                     .cols = groups,
-                     .dtype = DQ_U8,
-                     .shape = {w->scale_rows, (int64_t)dq_weight_zero_bytes(groups, w->bits)},
-                     .data = w->zero};
+    return zeros_of(w, dq_quant_groups(w->cols, w->group_size));
 }
 
 static const char *take_zeros(dq_weight *w, const dq_tensor *found)
@@ -340,9 +338,9 @@ static const char *take_rings(dq_weight *w, const dq_tensor *found)
     return NULL;
 }
 
-static const char *wrong_rings(const dq_part *p, dq_scale_mode mode)
+static const char *never_wrong(const dq_part *p, dq_scale_mode mode)
 {
-    (void)p, (void)mode; /* every bit counts */
+    (void)p, (void)mode; /* every bit counts, and all 256 are factors */
     return NULL;
 }
 
@@ -393,12 +391,6 @@ static const char *take_factors(dq_weight *w, const dq_tensor *found)
     return NULL;
 }
 
-static const char *wrong_factors(const dq_part *p, dq_scale_mode mode)
-{
-    (void)p, (void)mode; /* all 256 are factors */
-    return NULL;
-}
-
 static const void *factors_of(const dq_quant_spec *s)
 {
     return s->column;
@@ -411,7 +403,7 @@ static const dq_weight_part_row trellis_parts[] = {
      .is_codes = true,
      .of = rings,
      .take = take_rings,
-     .wrong = wrong_rings},
+     .wrong = never_wrong},
     {.name = "scale",
      .encoding = "scale",
      .label = "group",
@@ -423,7 +415,7 @@ static const dq_weight_part_row trellis_parts[] = {
      .label = "in",
      .of = factors,
      .take = take_factors,
-     .wrong = wrong_factors,
+     .wrong = never_wrong,
      .fixed = factors_of},
     {.name = "table",
      .encoding = "table",
