@@ -20,7 +20,6 @@
 
 /* ---- Peak ---- */
 
-/* "Peak" */
 static double cpu_peak_ops(dq_backend *b, dq_num num, const dq_weight *w, const char **instruction)
 {
     enum {
@@ -63,7 +62,6 @@ static int team(const dq_backend *b, int64_t rows, int64_t cols)
     return rows * cols < SMALL ? 1 : b->threads;
 }
 
-/* "Rows" */
 static void cpu_embed(dq_backend *b, dq_mat dst, const dq_weight *table, const int32_t *ids)
 {
     if (b->err.code != DQ_OK) return;
@@ -219,8 +217,7 @@ static void cpu_gather(dq_backend *b, dq_mat dst, dq_mat src, const int64_t *ind
 /* ---- CPU ----
  * The CPU backend's table, memory and scratch. The definition of right. */
 
-/* Scratch of threads and products, and what a plain read is measured on: in large pages, as packings of weights are, so that the read
- * is not of slower memory. */
+/* In large pages, as packings of weights are, so that a plain read is not measured on slower memory. */
 static void *new_block(dq_backend *b, size_t bytes)
 {
     void *p = b->err.code == DQ_OK ? dq_block_raw(1, bytes, &b->err) : NULL;

@@ -343,7 +343,6 @@ static void free_plain(dq_kv *kv, dq_kv_page *p, int group, int side)
     p->part[side].plain = NULL;
 }
 
-/* Frees what no holder reads any more. */
 static void kv_page_release(dq_kv *kv, dq_kv_page *p, int group)
 {
     if (p->agreed < p->holders) return;
@@ -930,7 +929,6 @@ static bool kept_is_valid(const int32_t *kept, int64_t n, int64_t count)
     return true;
 }
 
-/* Of two tokens with per-channel codes. */
 static bool same_set(const dq_kv_list *list, int64_t a, int64_t b)
 {
     const dq_kv_page *p = list->page[a / DQ_PAGE_TOKENS];

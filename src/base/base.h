@@ -227,7 +227,6 @@ static inline uint64_t dq_map64_get(const dq_map64 *m, uint64_t key)
 
 /* A second value for a key replaces the first; value > 0. */
 dq_status dq_map64_put(dq_map64 *m, uint64_t key, uint64_t value, dq_err *err);
-/* One more of the key. */
 dq_status dq_map64_count(dq_map64 *m, uint64_t key, dq_err *err);
 
 /* ---- Strmap ----

@@ -66,9 +66,7 @@ dq_status dq_journal_resume(dq_journal **out, const char *path, dq_journal_damag
 /* After a failure the file is as it was before. DQ_BUG: a newline in the text. */
 dq_status dq_journal_add(dq_journal *j, const char *text, size_t len, dq_err *err);
 dq_status dq_journal_sync(dq_journal *j, dq_err *err);
-/* Drops all lines. */
 dq_status dq_journal_clear(dq_journal *j, dq_err *err);
-/* Lines in the file. */
 int64_t dq_journal_count(const dq_journal *j);
 /* `done`: nothing is to be resumed, the file goes away. NULL allowed. */
 void dq_journal_close(dq_journal *j, bool done);

@@ -199,7 +199,6 @@ typedef struct dq_prequant_words {
     const uint8_t *order; /* [per_word] place in the word of each; NULL: as they come */
 } dq_prequant_words;
 
-/* A weight on its way. */
 typedef struct dq_prequant_linear {
     const char *name; /* without its suffix */
     const dq_tensor *part[DQ_PREQUANT_PARTS];

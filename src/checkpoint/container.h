@@ -56,7 +56,6 @@ typedef struct dq_payload {
     bool sound;          /* checked before it was used */
 } dq_payload;
 
-/* A file the container was made from. */
 typedef struct dq_source_file {
     const char *name;
     int64_t bytes;
@@ -124,7 +123,6 @@ typedef enum dq_encoding {
     DQ_ENC_TABLE  /* source_files */
 } dq_encoding;
 
-/* One payload dataset. */
 typedef struct dq_slot {
     const char *path; /* "/tensors/NAME/packed" */
     int64_t origin;   /* the caller's own number for where the bytes come from */

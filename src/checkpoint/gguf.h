@@ -21,7 +21,6 @@ typedef struct dq_gguf_tensor {
     size_t bytes;
 } dq_gguf_tensor;
 
-/* A list of metadata where it lies in the file. */
 typedef struct dq_gguf_list {
     const char *key;
     bool texts;           /* it holds texts, else numbers */
@@ -58,7 +57,6 @@ dq_status dq_gguf_parse_fields(dq_gguf *g, const uint8_t *bytes, size_t len, dq_
 const dq_gguf_tensor *dq_gguf_find(const dq_gguf *g, const char *name); /* NULL: absent */
 /* The items of a list of texts, [l->n]; in the arena. */
 dq_status dq_gguf_list_texts(dq_gguf_span **out, const dq_gguf_list *l, dq_arena *a, dq_err *err);
-/* Item i of a list of numbers. */
 double dq_gguf_list_number(const dq_gguf_list *l, size_t i);
 
 /* ---- GGUF config ----

@@ -52,7 +52,6 @@ enum { DQ_COL_NAME, DQ_COL_SIZE, DQ_COL_FILE_SHA, DQ_SOURCE_COLUMNS };
 size_t dq_h5_source_columns(dq_h5_column col[DQ_SOURCE_COLUMNS], size_t len);
 hid_t dq_h5_table_type(dq_h5 *h, const dq_h5_column *col, int n, size_t row_bytes);
 
-/* Of a table with these rows. */
 const char *dq_object_list_table(dq_object_list *l, int64_t rows, const dq_h5_column *col, int n);
 /* "f32", in buf. */
 const char *dq_object_list_dtype(char buf[16], dq_dtype dtype);
@@ -137,7 +136,6 @@ typedef struct dq_gguf_pre {
 /* The first that splits as a pre-tokenizer of tokenizer.json does (merges are another matter); NULL: none that is known. */
 const dq_gguf_pre *dq_gguf_pre_of(json_t *pre_tokenizer);
 
-/* Types of tokens. */
 enum {
     DQ_GGUF_NORMAL = 1,
     DQ_GGUF_UNKNOWN,

@@ -135,7 +135,6 @@ typedef struct dq_quant_spec {
         *column; /* [cols] factors of columns (dq_weight_factor), somebody else's; NULL: all 1 */
 } dq_quant_spec;
 
-/* The spec of columns from `at` on. */
 static inline dq_quant_spec dq_quant_spec_at(const dq_quant_spec *s, int64_t at)
 {
     dq_quant_spec own = *s;

@@ -40,7 +40,6 @@ enum {
     HEAD = 64 /* before every chunk and block, so that these are aligned */
 };
 
-/* Stands before every block. */
 typedef struct block_head {
     dq_cpu_chunk *chunk;
     struct block_head *next; /* free ones of the chunk */

@@ -314,9 +314,8 @@ static void run_skinny(const product *p, scratch *s, int64_t n0, int64_t nb)
     for (; i < nb; i += STRIP) run_strip(p, s, n0 + i, nb - i < STRIP ? nb - i : STRIP);
 }
 
-/* Rows per piece. Every piece fetches its weights anew, so more than PANEL rows are cut only because
- * a panel of src that fits the last-instruction set cache pays for that, and fewer only when the columns alone
- * do not make enough pieces for many threads. */
+/* Every piece fetches its weights anew: a panel of src that fits a cache pays for more cuts than
+ * PANEL rows, and too few columns for many threads for fewer rows. */
 static int64_t piece_rows(int64_t rows, int64_t n_blocks)
 {
     enum { PANEL = 768, ENOUGH = 16, STEP = 48 };
@@ -366,7 +365,6 @@ static void run_product(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *
     dq_os_check_stop(&b->err);
 }
 
-/* What a product runs. */
 typedef enum way { WAY_NONE, WAY_F32, WAY_INT8 } way;
 
 static way way_of(const dq_weight *w, dq_num num)

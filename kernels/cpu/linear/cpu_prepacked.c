@@ -49,7 +49,6 @@ static int64_t blocks_of(const dq_simd_prepacked_weight *d)
     return (d->rows + ROWS - 1) / ROWS;
 }
 
-/* Of a block whose rows all exist. */
 static int64_t used_bytes(const dq_simd_prepacked_weight *d)
 {
     const int64_t codes = d->chunks * d->bits * LINE + d->groups * d->scales;
@@ -81,8 +80,7 @@ dq_simd_prepacked_weight dq_cpu_prepacked_shape(const dq_weight *w)
     return d;
 }
 
-/* Columns of words as they are stored, from word k on, n of them of which the first `have` exist, to[n][32 rows]; the last
- * of a row is cut by `mask`. */
+/* n columns of stored words, of which `have` exist, to[n][32 rows]; `mask` cuts the last of a row. */
 typedef struct word_run {
     const dq_simd *simd;
     const uint8_t *row; /* the first of the block */
@@ -115,7 +113,6 @@ static void fetch_words(uint8_t *to, const word_run *r, int64_t k, int64_t n)
     }
 }
 
-/* Where chunk c of a block is. */
 static uint8_t *chunk_at(uint8_t *block, const dq_simd_prepacked_weight *d, int64_t c)
 {
     return block + dq_simd_prepacked_group(d, c / d->group) + c % d->group * d->bits * LINE;
@@ -141,14 +138,12 @@ static int64_t repacked_bytes(const dq_simd_prepacked_weight *d)
     return ROWS * d->chunks * d->bits * 4 + 2 * d->chunks * COLS;
 }
 
-/* Block i of it, to[d->bytes] on 64 bytes; after it there is room up to cpu_prepacked_scratch bytes. Every instruction set makes the
- * same. */
+/* What a block takes beside its d->bytes; every instruction set makes the same. */
 static int64_t cpu_prepacked_scratch(const dq_weight *w, const dq_simd_prepacked_weight *d)
 {
     return d->bytes + (is_odd(w) && !w->level ? repacked_bytes(d) : 0);
 }
 
-/* Rows of w from `first` on into to[rows][chunks * bits * 4]. */
 static void repack(uint8_t *to, const dq_weight *w, const dq_simd_prepacked_weight *d,
                    int64_t first, int64_t rows)
 {
@@ -450,8 +445,7 @@ static int task_run(const dq_backend *b, int64_t tasks, bool once)
     return n > 0 ? (int)n : 1;
 }
 
-/* A weight, and what products read of it: its packed form, or (data is NULL) blocks that are packed when they are needed, in a
- * thread's scratch. */
+/* What products read of a weight: its packed form, or (data NULL) blocks packed as they are needed. */
 typedef struct operand {
     const dq_weight *w;
     dq_simd_prepacked_weight d;
@@ -471,7 +465,6 @@ static int64_t with_row(const dq_weight *w, int64_t bytes)
     return w->column ? padded(bytes) + w->cols * (int64_t)sizeof(float) : bytes;
 }
 
-/* Bytes for the factors themselves. */
 static size_t factor_bytes(const dq_weight *w)
 {
     return w->column ? (size_t)w->cols * sizeof(float) : 0;
@@ -528,8 +521,7 @@ static void put(dq_mat dst, int64_t row, const task *t, const float *y, int m, c
     }
 }
 
-/* All activations of a call: panels of columns one after another, of each tiles of rows. Scales and sums are those of
- * tiles. */
+/* All activations of a call: panels of columns, of each tiles of rows, which scales and sums are of. */
 typedef struct activations {
     int8_t *code;
     float *scale;
@@ -540,7 +532,6 @@ typedef struct activations {
     bool words;                   /* codes are words of 16 bits */
 } activations;
 
-/* Columns of the panel that begins at column k. */
 static int64_t panel_cols(const activations *a, int64_t k)
 {
     return a->padded - k < a->panel ? a->padded - k : a->panel;
@@ -595,7 +586,6 @@ int32_t dq_cpu_round8(const dq_simd *simd, int8_t *code, float *scale, const flo
     return 0;
 }
 
-/* Rows of a tile. */
 static int int8_most(const dq_simd_prepacked *blocks, int64_t rows)
 {
     return rows > blocks->int8_rows ? blocks->int8_one : blocks->int8_rows;
@@ -625,8 +615,7 @@ static void run_int8(dq_backend *b, dq_mat dst, const activations *a, const oper
     }
 }
 
-/* A part of a product: one panel of activations, and rows of it whose codes stay in the second-level cache while all
- * blocks pass over them. */
+/* One panel of activations, and rows of it whose codes stay in the second cache for all blocks. */
 typedef struct part {
     int64_t k, group, chunks; /* of the panel: its first column and group */
     int64_t tile, end;
@@ -690,7 +679,6 @@ static void run_panel(dq_backend *b, dq_mat dst, const activations *a,
     }
 }
 
-/* Columns of a panel of activations: whole groups. */
 static int64_t panel_of(const dq_simd_prepacked_weight *w)
 {
     enum { CHUNKS = 32 };
@@ -782,7 +770,6 @@ typedef struct piece {
     int64_t k, n;
 } piece;
 
-/* False after the last one. */
 static bool next_piece(piece *p, const dq_simd_prepacked_weight *w)
 {
     const int64_t group = w->group * MATMUL_COLS, k = p->k + p->n;
@@ -911,8 +898,7 @@ static void rest_of_row(const dq_cpu *cpu, float *rest, const dq_simd_prepacked_
     }
 }
 
-/* Adds the products of what is left of uneven rows, `each` of them at a time; row[n], rest[each][cols], sum[each][w->rows],
- * own[cols], and factors[cols] after it. */
+/* `each` uneven rows at a time; row[n], rest[each][cols], sum[each][w->rows], own[cols], factors[cols]. */
 static void add_rests(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const int64_t *row,
                       int64_t n, int64_t each, float *rest, float *sum, float *own)
 {

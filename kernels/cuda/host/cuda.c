@@ -19,7 +19,6 @@ enum { UNITS = 65535 }; /* a grid's third axis ends there */
 
 /* ---------------------------------------------------------------------------------------- sizes */
 
-/* Host arrays while they are made. */
 typedef struct draft {
     const dq_attend_args *args;
     dq_cuda_units_request request;
@@ -416,7 +415,6 @@ static uint32_t *slot_of(const dq_cuda_pool *pool, const void *p)
     return &pool->slot[i];
 }
 
-/* Tables of addresses and of free blocks, made anew. */
 static void index_blocks(dq_cuda_pool *pool)
 {
     memset(pool->slot, 0, 2 * pool->capacity * sizeof *pool->slot);
@@ -597,7 +595,6 @@ typedef struct result {
     size_t bytes;
 } result;
 
-/* A list of n things of one size. */
 typedef struct list {
     void *item;
     size_t n, capacity;
@@ -791,8 +788,7 @@ void dq_cuda_get(dq_backend *b, void *host, const void *src, size_t bytes)
 
 enum { OLDEST = 80 }; /* compute capability of the oldest device that the kernels are built for */
 
-/* Strips of a launch take 1/SHARE of the device's memory, and no more than MAX_STRIPS bytes: that keeps every
- * multiprocessor busy, and small launches stay in the cache between kernels. */
+/* Strips of a launch: every multiprocessor is busy, and small launches stay in the cache. */
 enum { SHARE = 64, MAX_STRIPS = 256 << 20 };
 
 bool dq_cuda_ok(dq_backend *b, cudaError_t e, const char *what)
@@ -847,7 +843,6 @@ static void cuda_close(dq_backend *b)
     b->state = NULL;
 }
 
-/* What kernels want of heads and caches. */
 static dq_status cuda_can(const dq_need *need, dq_err *err)
 {
     const dq_kv_spec *kv = need->kv;

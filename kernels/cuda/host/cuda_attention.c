@@ -12,7 +12,6 @@
 #include <math.h>
 #include <string.h>
 
-/* One call of attend. */
 typedef struct dq_cuda_observers {
     const dq_attend_args *args;
     dq_map_sums sums;   /* device; all NULL: no columns */
@@ -157,7 +156,6 @@ static bool cuda_spans_begin(dq_backend *b, dq_cuda_observers *l)
     return ok;
 }
 
-/* Where sums belong, kept until the next sync. */
 typedef struct span_note {
     dq_span_share *sums;
     int n_seq, n_out, n_classes;
@@ -180,7 +178,6 @@ enum { PIECE_ROWS = 1024 };
 _Static_assert((int)DQ_OBSERVE_TOP == (int)DQ_TOP && (int)DQ_OBSERVE_BINS == (int)DQ_HIST_BINS,
                "kernels count what dq_tally holds");
 
-/* One call, on the device. */
 typedef struct observe_count {
     dq_tally *tally;
     const dq_attend_args *args; /* of logits */
@@ -559,7 +556,6 @@ static bool cuda_observers_run(dq_backend *b, const dq_cuda_observers *l,
 
 /* --------------------------------------------------------------------------------------------- end */
 
-/* Where sums belong, kept until the next sync. */
 typedef struct column_note {
     double *host[N_COLUMNS];
     int n_lists;

@@ -112,7 +112,6 @@ static void try_python(search *s, const char *prefix)
                                 prefix, between[i]));
 }
 
-/* Bytes of path[len] without its last part. */
 static size_t folder_len(const char *path, size_t len)
 {
     while (len > 0 && path[len - 1] != '/') len--;
@@ -612,13 +611,11 @@ static bool is_aligned(const void *p)
     return (uintptr_t)p % 256 == 0;
 }
 
-/* Whether cuBLAS takes a weight where it lies. */
 static bool is_whole(int kind, bool bf16)
 {
     return kind == (bf16 ? DQ_STORED_BF16 : DQ_STORED_F32);
 }
 
-/* What a product with a stored weight runs. */
 typedef enum way { WAY_NONE, WAY_PACKED, WAY_F32, WAY_WIDE_F32, WAY_BF16, WAY_WIDE_BF16 } way;
 
 static way way_of(int kind, dq_num num)
@@ -637,7 +634,6 @@ const char *dq_cuda_matmul_kernel(const dq_backend *b, const dq_weight *w, dq_nu
     return name[way_of(cuda_stored_kind(w), num)];
 }
 
-/* Rows of w that a product widens at a time. */
 static int64_t cuda_wide_count(const dq_cuda_weight *w)
 {
     const int64_t rows = WIDE_BYTES / (4 * w->cols) / WIDE_STEP * WIDE_STEP;
