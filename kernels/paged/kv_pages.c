@@ -18,7 +18,7 @@ static inline int64_t dq_kv_code_bytes(const dq_kv *kv, const dq_kv_page *p, int
     return dq_kv_head_codes_of(kv, p, side, kv->heads[group])->at;
 }
 
-static void kv_page_drop(dq_kv *kv, dq_kv_page *p, int group);
+static void drop_page(dq_kv *kv, dq_kv_page *p, int group);
 
 /* ---- Key factor ---- */
 
@@ -190,7 +190,7 @@ static int64_t sink_bytes(const dq_kv *kv, int group, int32_t n_sinks)
 }
 
 /* ---- "Page memory": memory of one page. On one thread; kv->bytes follows. */
-static dq_kv_page *kv_page_new(dq_kv *kv, int place)
+static dq_kv_page *new_page(dq_kv *kv, int place)
 {
     dq_kv_page *p = dq_block_new(1, sizeof *p, &kv->b->err);
     if (!p) return NULL;
@@ -201,7 +201,7 @@ static dq_kv_page *kv_page_new(dq_kv *kv, int place)
 }
 
 /* Unquantized parts; sinks among the first `at` slots come back into them. */
-static bool kv_page_add_plain(dq_kv *kv, dq_kv_page *p, int group, int64_t at)
+static bool add_plain(dq_kv *kv, dq_kv_page *p, int group, int64_t at)
 {
     for (int side = DQ_K; side <= DQ_V; side++) {
         if (p->part[side].plain) continue;
@@ -231,7 +231,7 @@ static void free_codes(dq_kv *kv, dq_kv_page *p, int group)
 }
 
 /* Codes and f16 scales, of zero; n_sinks slots are copied beside them. Per-channel codes get room for the sets of p->begins. */
-static bool kv_page_add_codes(dq_kv *kv, dq_kv_page *p, int group, int32_t n_sinks)
+static bool add_codes(dq_kv *kv, dq_kv_page *p, int group, int32_t n_sinks)
 {
     p->n_sinks = p->coded = p->due = (int16_t)n_sinks;
     for (int side = DQ_K; side <= DQ_V; side++) {
@@ -266,7 +266,7 @@ static bool grow_sets(dq_kv *kv, dq_kv_part *part, int group, int side, int n)
 }
 
 /* Per-channel codes: sets for slots coded .. due-1, by their positions, and room for their scales. */
-static bool kv_page_add_sets(dq_kv *kv, dq_kv_page *p, int group)
+static bool add_sets(dq_kv *kv, dq_kv_page *p, int group)
 {
     p->begins &= (1ull << p->coded) - 1; /* coded < due */
     for (int i = p->coded; i < p->due; i++) {
@@ -281,7 +281,7 @@ static bool kv_page_add_sets(dq_kv *kv, dq_kv_page *p, int group)
     return true;
 }
 
-static bool kv_page_widen(dq_kv *kv, dq_kv_page *p, int group, int side)
+static bool widen_page(dq_kv *kv, dq_kv_page *p, int group, int side)
 {
     dq_kv_part *part = &p->part[side];
     const int64_t n = part_scale_bytes(kv, group, side, part) / 2;
@@ -304,9 +304,9 @@ static bool copy_block(const dq_kv *kv, int64_t *account, void **to, const void 
     return *to != NULL;
 }
 
-static dq_kv_page *kv_page_copy(dq_kv *kv, const dq_kv_page *p, int group)
+static dq_kv_page *copy_page(dq_kv *kv, const dq_kv_page *p, int group)
 {
-    dq_kv_page *own = kv_page_new(kv, p->place);
+    dq_kv_page *own = new_page(kv, p->place);
     if (!own) return NULL;
     memcpy(own->pos, p->pos, sizeof own->pos);
     own->n_sinks = p->n_sinks;
@@ -333,7 +333,7 @@ static dq_kv_page *kv_page_copy(dq_kv *kv, const dq_kv_page *p, int group)
         to->sinks = block[3];
     }
     if (ok) return own;
-    kv_page_drop(kv, own, group);
+    drop_page(kv, own, group);
     return NULL;
 }
 
@@ -343,7 +343,7 @@ static void free_plain(dq_kv *kv, dq_kv_page *p, int group, int side)
     p->part[side].plain = NULL;
 }
 
-static void kv_page_release(dq_kv *kv, dq_kv_page *p, int group)
+static void release_page(dq_kv *kv, dq_kv_page *p, int group)
 {
     if (p->agreed < p->holders) return;
     for (int side = DQ_K; side <= DQ_V; side++) {
@@ -351,10 +351,10 @@ static void kv_page_release(dq_kv *kv, dq_kv_page *p, int group)
     }
 }
 
-static void kv_page_drop(dq_kv *kv, dq_kv_page *p, int group)
+static void drop_page(dq_kv *kv, dq_kv_page *p, int group)
 {
     if (--p->holders > 0) {
-        kv_page_release(kv, p, group);
+        release_page(kv, p, group);
         return;
     }
     free_codes(kv, p, group);
@@ -388,7 +388,7 @@ static bool plan_codes(dq_kv *kv, const dq_kv_list *list, int group, int32_t t, 
         if (!jobs || page->due == page->coded) ++*n;
         if (!jobs) continue;
         const bool coded = page->part[DQ_K].codes || page->part[DQ_V].codes;
-        if (!coded && !kv_page_add_codes(kv, page, group, from)) {
+        if (!coded && !add_codes(kv, page, group, from)) {
             --*n;
             return false;
         }
@@ -419,7 +419,7 @@ static bool encode_wide(dq_backend *b, dq_kv *kv, const dq_kv_job *job)
     for (int side = DQ_K; side <= DQ_V; side++) {
         if (!job->page->part[side].overflow) continue;
         const dq_kv_job again = {job->page, job->group, side};
-        if (!kv_page_widen(kv, job->page, job->group, side)) return false;
+        if (!widen_page(kv, job->page, job->group, side)) return false;
         if (!kv->device->encode(b, kv, &again, 1)) return false;
     }
     return true;
@@ -430,7 +430,7 @@ static bool do_jobs(dq_backend *b, dq_kv *kv, const dq_kv_job *jobs, int64_t n, 
 {
     bool ok = planned;
     for (int64_t i = 0; ok && kv->by_page && i < n; i++)
-        ok = kv_page_add_sets(kv, jobs[i].page, jobs[i].group);
+        ok = add_sets(kv, jobs[i].page, jobs[i].group);
     ok = ok && kv->device->encode(b, kv, jobs, n);
     for (int64_t i = 0; ok && i < n; i++) ok = encode_wide(b, kv, &jobs[i]);
     for (int64_t i = 0; i < n; i++) {
@@ -442,7 +442,7 @@ static bool do_jobs(dq_backend *b, dq_kv *kv, const dq_kv_job *jobs, int64_t n, 
 
 /* ---- "Page codes". False: b->err is set. */
 /* Codes of all that the last row of each sequence of a batch reads so, or the row `ahead` after it. */
-static bool kv_make_codes(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, int ahead)
+static bool make_codes(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, int ahead)
 {
     int64_t n;
     plan_batch(kv, layer, batch, ahead, NULL, &n);
@@ -456,7 +456,7 @@ static bool kv_make_codes(dq_backend *b, dq_kv *kv, int layer, const dq_batch *b
 }
 
 /* Of what is due after the list's last token, where codes depend on tokens that are about to go. */
-static bool kv_code_due(dq_backend *b, dq_kv *kv, const dq_kv_list *list, int group)
+static bool code_due(dq_backend *b, dq_kv *kv, const dq_kv_list *list, int group)
 {
     int64_t n = 0;
     if (!kv->by_page || list->count == 0) return true;
@@ -505,7 +505,7 @@ static void list_cut(dq_kv *kv, dq_kv_list *list, int group, int64_t n_pages)
             list->agreed = list->n_pages;
             p->agreed--;
         }
-        kv_page_drop(kv, p, group);
+        drop_page(kv, p, group);
     }
 }
 
@@ -767,15 +767,15 @@ void dq_kv_pages_seq_free(dq_backend *b, dq_kv *kv, int32_t seq)
 static bool open_tail(dq_kv *kv, dq_kv_list *list, int group, int64_t tail, int64_t at)
 {
     dq_kv_page *p = list->page[tail];
-    dq_kv_page *own = p->holders > 1 ? kv_page_copy(kv, p, group) : p;
+    dq_kv_page *own = p->holders > 1 ? copy_page(kv, p, group) : p;
     if (!own) return false;
     if (list->agreed > tail) {
         list->agreed = tail;
         p->agreed--;
     }
     list->page[tail] = own;
-    if (own != p) kv_page_drop(kv, p, group);
-    if (!kv_page_add_plain(kv, own, group, at)) return false;
+    if (own != p) drop_page(kv, p, group);
+    if (!add_plain(kv, own, group, at)) return false;
     /* Forgets codes of slots from `at` on, which are written next. The page has its plain parts. */
     if (own->coded > at) {
         const int32_t cut = own->pos[at] / DQ_PAGE_TOKENS; /* sets of it are made again, whole */
@@ -797,10 +797,10 @@ static bool reserve(dq_backend *b, dq_kv *kv, dq_kv_list *list, int layer, int g
         !open_tail(kv, list, group, tail, list->count % DQ_PAGE_TOKENS))
         return false;
     while (list->n_pages < need) {
-        dq_kv_page *p = kv_page_new(kv, dq_kv_place(kv, layer, group));
+        dq_kv_page *p = new_page(kv, dq_kv_place(kv, layer, group));
         if (!p) return false;
         list->page[list->n_pages++] = p;
-        if (!kv_page_add_plain(kv, p, group, 0)) {
+        if (!add_plain(kv, p, group, 0)) {
             list_cut(kv, list, group, list->n_pages - 1);
             return false;
         }
@@ -857,7 +857,7 @@ void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *bat
             list->page[list->count / DQ_PAGE_TOKENS]->pos[list->count % DQ_PAGE_TOKENS] =
                 batch->pos[first + j];
     }
-    if (!kv->has_codes || kv_make_codes(b, kv, layer, batch, 0)) return;
+    if (!kv->has_codes || make_codes(b, kv, layer, batch, 0)) return;
     for (int task = 0; task < batch->n_seq * groups; task++) {
         const int i = task / groups;
         kv->seq[batch->seq[i]][layer * groups + task % groups].count -=
@@ -875,7 +875,7 @@ static void agree(dq_kv *kv, dq_kv_list *list, int group)
         const int64_t stop = (list->agreed + 1) * DQ_PAGE_TOKENS;
         if ((stop < list->count ? stop : list->count) > end) return;
         list->page[list->agreed]->agreed++;
-        kv_page_release(kv, list->page[list->agreed], group);
+        release_page(kv, list->page[list->agreed], group);
     }
 }
 
@@ -885,7 +885,7 @@ void dq_kv_pages_compact(dq_backend *b, dq_kv *kv, int layer, const dq_batch *ba
     for (int i = 0; i < batch->n_seq; i++) {
         if (!dq_kv_pages_known(b, kv, batch->seq[i])) return;
     }
-    if (!kv->has_codes || !kv_make_codes(b, kv, layer, batch, dq_kv_ahead(&kv->spec))) return;
+    if (!kv->has_codes || !make_codes(b, kv, layer, batch, dq_kv_ahead(&kv->spec))) return;
     for (int i = 0; i < batch->n_seq; i++) {
         const int64_t end = batch->cu_rows[i + 1];
         if (end == batch->cu_rows[i]) continue;
@@ -961,20 +961,20 @@ static dq_kv_page *dense_page(dq_kv *kv, const dq_kv_list *list, int group, cons
         for (int side = DQ_K; side <= DQ_V; side++)
             wide[side] = wide[side] || from->part[side].wide;
     }
-    dq_kv_page *p = kv_page_new(kv, list->page[0]->place);
+    dq_kv_page *p = new_page(kv, list->page[0]->place);
     if (!p) return NULL;
     if (kv->by_page) p->begins = begins;
-    bool ok = !coded || kv_page_add_codes(kv, p, group, sinks);
+    bool ok = !coded || add_codes(kv, p, group, sinks);
     for (int side = DQ_K; ok && coded && side <= DQ_V; side++)
-        ok = !wide[side] || kv_page_widen(kv, p, group, side);
-    if (ok) ok = kv_page_add_plain(kv, p, group, 0);
+        ok = !wide[side] || widen_page(kv, p, group, side);
+    if (ok) ok = add_plain(kv, p, group, 0);
     if (ok && coded) p->coded = p->due = (int16_t)(sinks + coded);
     if (ok && coded && !plain) {
         p->agreed = 1;
-        kv_page_release(kv, p, group);
+        release_page(kv, p, group);
     }
     if (ok) return p;
-    kv_page_drop(kv, p, group);
+    drop_page(kv, p, group);
     return NULL;
 }
 
@@ -995,7 +995,7 @@ void dq_kv_pages_keep(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int grou
         whole++;
     }
     dq_kv_list dense = {0};
-    if (!kv_code_due(b, kv, list, group)) return;
+    if (!code_due(b, kv, list, group)) return;
     if (!list_reserve(b, kv, &dense, pages_of(n))) return;
     bool ok = true;
     for (int64_t p = whole; ok && p < pages_of(n); p++) {

@@ -223,7 +223,7 @@ dq_status dq_os_check_stop(dq_err *err)
 
 enum { PATH_BYTES = 4096 };
 
-static FILE *os_groups_open(const char *root, const char *folder, const char *name)
+static FILE *open_group(const char *root, const char *folder, const char *name)
 {
     char path[PATH_BYTES];
     const int n = snprintf(path, sizeof path, "%s%s%s", root, folder, name);
@@ -231,12 +231,11 @@ static FILE *os_groups_open(const char *root, const char *folder, const char *na
 }
 
 /* The number after the word `key` at the begin of a line, "": the file's first number; -1: none. */
-static int64_t os_groups_number(const char *root, const char *folder, const char *name,
-                                const char *key)
+static int64_t group_number(const char *root, const char *folder, const char *name, const char *key)
 {
     char line[256];
     long long x = -1;
-    FILE *f = os_groups_open(root, folder, name);
+    FILE *f = open_group(root, folder, name);
     if (!f) return -1;
     while (x < 0 && fgets(line, sizeof line, f))
         if (strncmp(line, key, strlen(key)) == 0 &&
@@ -246,11 +245,11 @@ static int64_t os_groups_number(const char *root, const char *folder, const char
     return x;
 }
 
-static void os_groups_each(const char *root, dq_os_group_visit *visit, void *arg)
+static void each_group(const char *root, dq_os_group_visit *visit, void *arg)
 {
     static const char mount[] = "/sys/fs/cgroup";
     char line[PATH_BYTES / 2] = "", folder[PATH_BYTES] = "";
-    FILE *f = os_groups_open(root, "/proc/self", "/cgroup");
+    FILE *f = open_group(root, "/proc/self", "/cgroup");
     if (!f) return;
     while (fgets(line, sizeof line, f) && strncmp(line, "0::", 3) != 0) line[0] = 0;
     fclose(f);
@@ -473,12 +472,12 @@ static void lower(int64_t *left, int64_t limit, int64_t taken)
 static void lower_by_group(void *bound, const char *root, const char *folder)
 {
     int64_t *left = bound;
-    const int64_t limit = os_groups_number(root, folder, "/memory.max", "");
-    int64_t taken = os_groups_number(root, folder, "/memory.current", "");
+    const int64_t limit = group_number(root, folder, "/memory.max", "");
+    int64_t taken = group_number(root, folder, "/memory.current", "");
     static const char *const files[] = {"active_file ", "inactive_file "};
     if (limit < 0 || taken < 0) return;
     for (int i = 0; i < 2; i++) {
-        const int64_t bytes = os_groups_number(root, folder, "/memory.stat", files[i]);
+        const int64_t bytes = group_number(root, folder, "/memory.stat", files[i]);
         if (bytes > 0) taken -= bytes;
     }
     lower(left, limit, taken > 0 ? taken : 0);
@@ -490,13 +489,13 @@ int64_t dq_os_memory_left(const char *root)
 {
     int64_t left = INT64_MAX;
     const int64_t machine = dq_os_memory_bytes();
-    const int64_t free_kib = os_groups_number(root, "/proc", "/meminfo", "MemAvailable:");
-    const int64_t mapped_kib = os_groups_number(root, "/proc/self", "/status", "VmSize:");
+    const int64_t free_kib = group_number(root, "/proc", "/meminfo", "MemAvailable:");
+    const int64_t mapped_kib = group_number(root, "/proc/self", "/status", "VmSize:");
     struct rlimit limit;
     if (machine > 0) lower(&left, machine, 0);
     int64_t of_all = INT64_MAX;
     if (free_kib >= 0) lower(&of_all, free_kib * 1024, 0);
-    os_groups_each(root, lower_by_group, &of_all);
+    each_group(root, lower_by_group, &of_all);
     if (of_all < INT64_MAX) lower(&left, of_all / os_sharing(), 0);
     if (mapped_kib >= 0 && getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < INT64_MAX)
         lower(&left, (int64_t)limit.rlim_cur, mapped_kib * 1024);
@@ -512,7 +511,7 @@ static void lower_by_quota(void *bound, const char *root, const char *folder)
 {
     long long most, period;
     int *count = bound;
-    FILE *f = os_groups_open(root, folder, "/cpu.max");
+    FILE *f = open_group(root, folder, "/cpu.max");
     if (!f) return;
     if (fscanf(f, "%lld %lld", &most, &period) == 2 && most > 0 && period > 0) {
         const long long whole = (most + period - 1) / period;
@@ -538,7 +537,7 @@ int dq_os_cpu_count(const char *root)
     cpu_set_t set;
     int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     const bool whole = n >= sysconf(_SC_NPROCESSORS_ONLN);
-    os_groups_each(root, lower_by_quota, &n);
+    each_group(root, lower_by_quota, &n);
     if (whole) n /= shared_by;
     return n > 0 ? n : 1;
 }

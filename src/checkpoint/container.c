@@ -15,20 +15,20 @@
 #define DQ_PATH_TENSORS "/tensors/"
 #define DQ_PATH_FILES   "/tokenizer/"
 
-static inline bool container_payload_in(const dq_payload *p, const char *folder)
+static inline bool is_in(const dq_payload *p, const char *folder)
 {
     return strncmp(p->path, folder, strlen(folder)) == 0;
 }
 
 /* A contiguous dataset in the mapping. */
-typedef struct dq_container_h5_block {
+typedef struct block {
     const uint8_t *data;
     int64_t bytes;
     int n_dims;
     int64_t shape[DQ_MAX_DIMS];
     size_t item; /* bytes per element */
     hid_t type;  /* kept in the reader until the caller drops it */
-} dq_container_h5_block;
+} block;
 
 /* ---- Container check ---- */
 
@@ -93,7 +93,7 @@ dq_status dq_container_check_index(const dq_container *c, dq_err *err)
 /* ---- What is read is checked once ---- */
 
 /* dq_container_payload_check, but nothing the second time. */
-static dq_status container_payload_check_once(dq_container *c, int64_t i, dq_err *err)
+static dq_status check_once(dq_container *c, int64_t i, dq_err *err)
 {
     dq_err one = {0};
     if (c->payload[i].sound) return DQ_OK;
@@ -108,8 +108,7 @@ dq_status dq_container_check_header(dq_container *c, dq_err *err)
     DQ_TRY(dq_container_check_index(c, err));
     for (int64_t i = 0; i < c->n_payloads; i++) {
         const dq_payload *p = &c->payload[i];
-        if (!container_payload_in(p, DQ_PATH_TENSORS) && !container_payload_in(p, DQ_PATH_FILES))
-            DQ_TRY(container_payload_check_once(c, i, err));
+        if (!is_in(p, DQ_PATH_TENSORS) && !is_in(p, DQ_PATH_FILES)) DQ_TRY(check_once(c, i, err));
     }
     if (c->objects_sound) return DQ_OK;
     dq_err one = {0};
@@ -138,7 +137,7 @@ dq_status dq_container_check_weights(dq_container *c, dq_err *err)
     to_check *list = dq_block_new((size_t)c->n_payloads, sizeof *list, err);
     if (!list) return err->code;
     for (int64_t i = 0; i < c->n_payloads; i++) {
-        if (!container_payload_in(&c->payload[i], DQ_PATH_TENSORS)) continue;
+        if (!is_in(&c->payload[i], DQ_PATH_TENSORS)) continue;
         list[n++].payload = &c->payload[i];
         bytes += c->payload[i].bytes;
     }
@@ -146,7 +145,7 @@ dq_status dq_container_check_weights(dq_container *c, dq_err *err)
 #pragma omp parallel for schedule(dynamic, 1) if (bytes > SMALL_BYTES)
     for (int64_t k = 0; k < n; k++) {
         if (dq_os_check_stop(&list[k].err) == DQ_OK)
-            container_payload_check_once(c, list[k].payload - c->payload, &list[k].err);
+            check_once(c, list[k].payload - c->payload, &list[k].err);
     }
     const to_check *bad = NULL; /* in path order, whichever thread was first */
     for (int64_t k = 0; k < n; k++) {
@@ -178,7 +177,7 @@ dq_status dq_container_h5_open(dq_container_h5 *r, const dq_os_map *map, const c
     return DQ_OK;
 }
 
-static void container_h5_reset(dq_container_h5 *r)
+static void reset(dq_container_h5 *r)
 {
     dq_h5_drop(&r->h, r->base);
 }
@@ -193,7 +192,7 @@ static dq_status read_damaged(dq_container_h5 *r, const char *path, const char *
     return dq_fail(r->err, DQ_DAMAGED, "%s: %s: %s", r->path, path, what);
 }
 
-static bool read_shape(dq_h5 *h, hid_t dataset, dq_container_h5_block *b)
+static bool read_shape(dq_h5 *h, hid_t dataset, block *b)
 {
     hsize_t dim[H5S_MAX_RANK];
     hid_t space = dq_h5_keep(h, H5Dget_space(dataset));
@@ -215,7 +214,7 @@ static bool is_contiguous(dq_h5 *h, hid_t dataset)
 }
 
 /* DQ_DAMAGED with the dataset's path unless all of it lies inside the file. */
-static dq_status container_h5_find(dq_container_h5 *r, const char *path, dq_container_h5_block *b)
+static dq_status find_dataset(dq_container_h5 *r, const char *path, block *b)
 {
     H5L_info_t link;
     size_t want, limit = r->map->bytes;
@@ -242,7 +241,7 @@ static dq_status container_h5_find(dq_container_h5 *r, const char *path, dq_cont
     return DQ_OK;
 }
 
-static bool container_h5_has(dq_container_h5 *r, const char *path, const char *name)
+static bool has_attr(dq_container_h5 *r, const char *path, const char *name)
 {
     return H5Aexists_by_name(r->file, path, name, H5P_DEFAULT) > 0;
 }
@@ -253,7 +252,7 @@ static dq_status read_attr(dq_container_h5 *r, const char *path, const char *nam
 {
     const int mark = r->h.n;
     hid_t a = H5I_INVALID_HID;
-    if (container_h5_has(r, path, name))
+    if (has_attr(r, path, name))
         a = dq_h5_keep(&r->h, H5Aopen_by_name(r->file, path, name, H5P_DEFAULT, H5P_DEFAULT));
     hid_t type = a < 0 ? a : dq_h5_keep(&r->h, H5Aget_type(a));
     hid_t space = a < 0 ? a : dq_h5_keep(&r->h, H5Aget_space(a));
@@ -271,20 +270,20 @@ static dq_status read_attr(dq_container_h5 *r, const char *path, const char *nam
                    path, name);
 }
 
-static dq_status container_h5_ints(dq_container_h5 *r, const char *path, const char *name,
-                                   int64_t *v, int n)
+static dq_status read_ints(dq_container_h5 *r, const char *path, const char *name, int64_t *v,
+                           int n)
 {
     return read_attr(r, path, name, H5T_INTEGER, H5T_NATIVE_INT64, n, v, 0);
 }
 
-static dq_status container_h5_words(dq_container_h5 *r, const char *path, const char *name,
-                                    char *buf, size_t cap)
+static dq_status read_words(dq_container_h5 *r, const char *path, const char *name, char *buf,
+                            size_t cap)
 {
     return read_attr(r, path, name, H5T_STRING, H5I_INVALID_HID, 1, buf, cap);
 }
 
 /* The element type is exactly the one dq writes for dtype; or a fixed-length text. */
-static bool container_h5_is(dq_container_h5 *r, const dq_container_h5_block *b, dq_dtype dtype)
+static bool is_type(dq_container_h5 *r, const block *b, dq_dtype dtype)
 {
     hid_t want = dq_h5_type(dtype);
     (void)r;
@@ -294,15 +293,15 @@ static bool container_h5_is(dq_container_h5 *r, const dq_container_h5_block *b, 
     return same;
 }
 
-static bool container_h5_is_text(const dq_container_h5_block *b)
+static bool is_text(const block *b)
 {
     return H5Tget_class(b->type) == H5T_STRING && H5Tis_variable_str(b->type) == 0 &&
            b->n_dims == 0;
 }
 
 /* Finds the columns of a table by name; other columns are allowed. */
-static dq_status container_h5_columns(dq_container_h5 *r, const char *path,
-                                      const dq_container_h5_block *b, dq_h5_column *col, int n)
+static dq_status find_columns(dq_container_h5 *r, const char *path, const block *b,
+                              dq_h5_column *col, int n)
 {
     if (H5Tget_class(b->type) != H5T_COMPOUND || b->n_dims != 1)
         return read_damaged(r, path, "is not a table");
@@ -331,7 +330,7 @@ static dq_status container_h5_columns(dq_container_h5 *r, const char *path,
     return DQ_OK;
 }
 
-static int64_t container_h5_count_links(dq_container_h5 *r, const char *group)
+static int64_t count_links(dq_container_h5 *r, const char *group)
 {
     H5G_info_t info;
     if (H5Gget_info_by_name(r->file, group, &info, H5P_DEFAULT) < 0) return -1;
@@ -346,7 +345,7 @@ static const char kv_group[] = "/kv_cache";
 static dq_status read_integer(dq_container_h5 *r, const dq_kv_field *f, dq_kv_config *c)
 {
     int64_t v;
-    DQ_TRY(container_h5_ints(r, kv_group, f->name, &v, 1));
+    DQ_TRY(read_ints(r, kv_group, f->name, &v, 1));
     if ((f->type == DQ_KV_INT || f->type == DQ_KV_WIDTH) && (v < 0 || v > INT_MAX))
         return dq_fail(r->err, DQ_DAMAGED, "%s: %s: attribute %s: expected 0 to %d, found %lld",
                        r->path, kv_group, f->name, INT_MAX, (long long)v);
@@ -358,7 +357,7 @@ static dq_status read_text(dq_container_h5 *r, const dq_kv_field *f, dq_kv_confi
 {
     char word[DQ_KV_HEADS_TEXT]; /* the longest there is */
     const size_t cap = f->type == DQ_KV_BY_GROUP ? sizeof word : DQ_KV_LISTS;
-    DQ_TRY(container_h5_words(r, kv_group, f->name, word, cap));
+    DQ_TRY(read_words(r, kv_group, f->name, word, cap));
     if (f->type == DQ_KV_POLICY && strcmp(word, "none") == 0) return DQ_OK;
     return dq_kv_field_set_text(f, c, word, a, r->err) == DQ_OK
                ? DQ_OK
@@ -369,7 +368,7 @@ static dq_status read_field(dq_container_h5 *r, const dq_kv_field *f, dq_kv_conf
 {
     double real;
     if (dq_kv_field_evicts(f) && !c->evict.policy) return DQ_OK;
-    if (f->later && !container_h5_has(r, kv_group, f->name)) {
+    if (f->later && !has_attr(r, kv_group, f->name)) {
         dq_kv_field_leave_out(f, c);
         return DQ_OK;
     }
@@ -384,7 +383,7 @@ static dq_status read_field(dq_container_h5 *r, const dq_kv_field *f, dq_kv_conf
 }
 
 /* An unknown policy goes to the arena. */
-static dq_status container_h5_kv_config(dq_container_h5 *r, dq_kv_config *c, dq_arena *a)
+static dq_status read_kv(dq_container_h5 *r, dq_kv_config *c, dq_arena *a)
 {
     *c = dq_kv_config_plain;
     for (int i = 0; i < DQ_KV_FIELDS; i++) {
@@ -396,8 +395,8 @@ static dq_status container_h5_kv_config(dq_container_h5 *r, dq_kv_config *c, dq_
 }
 
 /* What attributes say about running the model stands in the recipe too, whose bytes have a hash. */
-static dq_status container_agrees(const dq_container_info *info, const json_t *recipe, dq_arena *a,
-                                  dq_err *err)
+static dq_status agrees(const dq_container_info *info, const json_t *recipe, dq_arena *a,
+                        dq_err *err)
 {
     int64_t bits;
     const char *granularity;
@@ -430,7 +429,7 @@ static dq_status add_up(dq_container *c, dq_err *err)
     const char *mode = "";
     for (i = 0; i < c->n_payloads; i++) {
         const dq_payload *p = &c->payload[i];
-        if (container_payload_in(p, DQ_PATH_TENSORS)) bytes += p->bytes;
+        if (is_in(p, DQ_PATH_TENSORS)) bytes += p->bytes;
         if (!p->row) continue;
         const char *own = dq_quant_modes[p->mode].name;
         mode = *mode == 0 || mode == own ? own : "mixed";
@@ -489,7 +488,7 @@ static dq_status name_group(dq_container *c, const char *wanted, dq_err *err)
     return err->code;
 }
 
-static dq_status container_sum_up(dq_container *c, dq_err *err)
+static dq_status sum_up(dq_container *c, dq_err *err)
 {
     DQ_TRY(add_up(c, err));
     static const char *const keep = "keep";
@@ -500,7 +499,7 @@ static dq_status container_sum_up(dq_container *c, dq_err *err)
         return dq_in(err, "%s: ", c->path);
     if (dq_json_text(&group, recipe, "group", NULL, err) == DQ_OK &&
         dq_json_text(&dense, recipe, "dense_type", &keep, err) == DQ_OK &&
-        container_agrees(&c->info, recipe, c->arena, err) == DQ_OK) {
+        agrees(&c->info, recipe, c->arena, err) == DQ_OK) {
         c->info.is_rounded = c->info.weight_bits != 16 || strcmp(dense, keep) != 0;
         if (c->info.weight_bits != 16) name_group(c, group, err);
     } else {
@@ -523,10 +522,10 @@ static const char tensors[] = DQ_PATH_TENSORS;
 static dq_status read_json_text(dq_container *c, dq_container_h5 *r, const char *path,
                                 const char **text, size_t *len)
 {
-    dq_container_h5_block b;
-    DQ_TRY(container_h5_find(r, path, &b));
-    bool good = container_h5_is_text(&b);
-    container_h5_reset(r);
+    block b;
+    DQ_TRY(find_dataset(r, path, &b));
+    bool good = is_text(&b);
+    reset(r);
     if (!good) return damaged(c, path, "is not a fixed-length text", r->err);
     *len = (size_t)b.bytes;
     *text = dq_text(c->arena, (const char *)b.data, *len, r->err);
@@ -554,7 +553,7 @@ static dq_status read_word(dq_container *c, dq_container_h5 *r, const char *path
                            const char **out)
 {
     char buf[512];
-    DQ_TRY(container_h5_words(r, path, name, buf, sizeof buf));
+    DQ_TRY(read_words(r, path, name, buf, sizeof buf));
     *out = dq_text(c->arena, buf, strlen(buf), r->err);
     return r->err->code;
 }
@@ -565,7 +564,7 @@ static dq_status read_header(dq_container *c, dq_container_h5 *r)
     const char *print, *granularity;
     int bits;
     char type[64];
-    if (container_h5_words(r, "/", "encoding-type", type, sizeof type) != DQ_OK ||
+    if (read_words(r, "/", "encoding-type", type, sizeof type) != DQ_OK ||
         strcmp(type, DQ_H5_FORMAT) != 0) {
         *r->err = (dq_err){0}; /* replaces the text about an attribute */
         return dq_fail(r->err, DQ_MISMATCH, "%s: an HDF5 file, but not a dq container", c->path);
@@ -580,18 +579,18 @@ static dq_status read_header(dq_container *c, dq_container_h5 *r)
                             ". An earlier dq wrote containers without it: quantize again");
     DQ_TRY(read_word(c, r, "/", "dq_version", &i->dq_version));
     DQ_TRY(read_word(c, r, "/", "architecture", &i->architecture));
-    DQ_TRY(container_h5_ints(r, "/", "params", &i->params, 1));
-    DQ_TRY(container_h5_ints(r, "/", "bytes_total", &i->weight_bytes, 1));
+    DQ_TRY(read_ints(r, "/", "params", &i->params, 1));
+    DQ_TRY(read_ints(r, "/", "bytes_total", &i->weight_bytes, 1));
     int64_t v;
-    DQ_TRY(container_h5_ints(r, "/attention", "logit_bits", &v, 1));
+    DQ_TRY(read_ints(r, "/attention", "logit_bits", &v, 1));
     bits = v < 0 || v > 1 << 20 ? -1 : (int)v;
     DQ_TRY(read_word(c, r, "/attention", "logit_granularity", &granularity));
-    DQ_TRY(container_h5_kv_config(r, &i->kv, c->arena));
+    DQ_TRY(read_kv(r, &i->kv, c->arena));
     DQ_TRY(read_word(c, r, "/provenance", "source", &i->source));
     DQ_TRY(read_word(c, r, "/provenance", "source_fingerprint", &print));
-    if (container_h5_has(r, "/provenance", "source_types"))
+    if (has_attr(r, "/provenance", "source_types"))
         DQ_TRY(read_word(c, r, "/provenance", "source_types", &i->source_types));
-    if (container_h5_has(r, "/provenance", "arithmetic"))
+    if (has_attr(r, "/provenance", "arithmetic"))
         DQ_TRY(read_word(c, r, "/provenance", "arithmetic", &i->arithmetic));
     if (strlen(print) != 64)
         return damaged(c, "/provenance", "source_fingerprint is malformed", r->err);
@@ -628,11 +627,11 @@ static int64_t int_field(const uint8_t *row, const dq_h5_column *col)
 static dq_status read_index(dq_container *c, dq_container_h5 *r)
 {
     dq_h5_column col[DQ_INDEX_COLUMNS];
-    dq_container_h5_block b;
-    DQ_TRY(container_h5_find(r, "/index", &b));
+    block b;
+    DQ_TRY(find_dataset(r, "/index", &b));
     dq_h5_index_columns(col, 1);
-    DQ_TRY(container_h5_columns(r, "/index", &b, col, DQ_INDEX_COLUMNS));
-    container_h5_reset(r);
+    DQ_TRY(find_columns(r, "/index", &b, col, DQ_INDEX_COLUMNS));
+    reset(r);
     c->index = b.data;
     c->index_bytes = b.bytes;
     c->n_payloads = b.shape[0];
@@ -662,12 +661,12 @@ static dq_status read_index(dq_container *c, dq_container_h5 *r)
     return DQ_OK;
 }
 
-static dq_status read_sources(dq_container *c, dq_container_h5 *r, const dq_container_h5_block *b)
+static dq_status read_sources(dq_container *c, dq_container_h5 *r, const block *b)
 {
     static const char path[] = "/provenance/source_files";
     dq_h5_column col[DQ_SOURCE_COLUMNS];
     dq_h5_source_columns(col, 1);
-    DQ_TRY(container_h5_columns(r, path, b, col, DQ_SOURCE_COLUMNS));
+    DQ_TRY(find_columns(r, path, b, col, DQ_SOURCE_COLUMNS));
     if (b->shape[0] > 1 << 20) return damaged(c, path, "too many rows", r->err);
     c->n_sources = (int)b->shape[0];
     c->source = dq_alloc(c->arena, (size_t)c->n_sources, sizeof *c->source, r->err);
@@ -696,11 +695,11 @@ static const char *tensor_name(dq_container *c, const char *path, const char **p
 }
 
 /* A dataset as tensor; of DQ_DTYPE_COUNT where its elements have no type of ours. */
-static dq_tensor tensor_of(dq_container_h5 *r, const dq_container_h5_block *b)
+static dq_tensor tensor_of(dq_container_h5 *r, const block *b)
 {
     dq_tensor t = {.n_dims = b->n_dims, .data = b->data};
     int type = 0;
-    while (type < DQ_DTYPE_COUNT && !container_h5_is(r, b, (dq_dtype)type)) type++;
+    while (type < DQ_DTYPE_COUNT && !is_type(r, b, (dq_dtype)type)) type++;
     t.dtype = (dq_dtype)type;
     memcpy(t.shape, b->shape, sizeof t.shape);
     return t;
@@ -710,7 +709,7 @@ static dq_status read_mode(dq_container *c, dq_container_h5 *r, const char *grou
 {
     char word[64];
     int mode = 0;
-    DQ_TRY(container_h5_words(r, group, "scale_mode", word, sizeof word));
+    DQ_TRY(read_words(r, group, "scale_mode", word, sizeof word));
     while (mode < DQ_QUANT_MODES && strcmp(word, dq_quant_modes[mode].name) != 0) mode++;
     if (mode == DQ_QUANT_MODES || !(w->format->modes >> mode & 1))
         return damaged(c, group, "unknown scale_mode", r->err);
@@ -733,13 +732,13 @@ static dq_status begin_coded(dq_container *c, dq_container_h5 *r, dq_weight *w, 
     int64_t shape[2], v[2];
     if (snprintf(group, sizeof group, "%s%s", tensors, w->name) >= (int)sizeof group)
         return damaged(c, w->name, "name too long", r->err);
-    DQ_TRY(container_h5_words(r, group, "encoding-type", word, sizeof word));
+    DQ_TRY(read_words(r, group, "encoding-type", word, sizeof word));
     w->format = dq_weight_format_named(word);
     if (!dq_weight_is_coded(w) || strcmp(word, p->encoding) != 0)
         return damaged(c, group, "encoding-type is unknown, or another one than in /index", r->err);
-    DQ_TRY(container_h5_ints(r, group, "bits", &v[0], 1));
-    DQ_TRY(container_h5_ints(r, group, "group_size", &v[1], 1));
-    DQ_TRY(container_h5_ints(r, group, "shape", shape, 2));
+    DQ_TRY(read_ints(r, group, "bits", &v[0], 1));
+    DQ_TRY(read_ints(r, group, "group_size", &v[1], 1));
+    DQ_TRY(read_ints(r, group, "shape", shape, 2));
     DQ_TRY(read_mode(c, r, group, w));
     if (v[0] < 2 || v[0] > 8) return damaged(c, group, "bits outside 2..8", r->err);
     if (shape[0] < 1 || shape[1] < 1) return damaged(c, group, "shape below 1", r->err);
@@ -755,8 +754,7 @@ static dq_status begin_coded(dq_container *c, dq_container_h5 *r, dq_weight *w, 
     return DQ_OK;
 }
 
-static dq_status check_tensor(dq_container *c, dq_container_h5 *r, dq_payload *p,
-                              const dq_container_h5_block *b)
+static dq_status check_tensor(dq_container *c, dq_container_h5 *r, dq_payload *p, const block *b)
 {
     dq_weight *w = &c->tensor[c->n_tensors];
     const char *part, *name = tensor_name(c, p->path, &part, r->err);
@@ -804,7 +802,7 @@ static dq_status check_tensor(dq_container *c, dq_container_h5 *r, dq_payload *p
 }
 
 static dq_status check_other(dq_container *c, dq_container_h5 *r, const dq_payload *p,
-                             const dq_container_h5_block *b)
+                             const block *b)
 {
     int64_t rows = 1, cols = b->bytes;
     bool fits = false;
@@ -814,9 +812,9 @@ static dq_status check_other(dq_container *c, dq_container_h5 *r, const dq_paylo
         cols = (int64_t)b->item;
         fits = strcmp(p->encoding, "table") == 0;
     } else if (strcmp(p->encoding, "text") == 0) {
-        fits = container_h5_is_text(b);
+        fits = is_text(b);
     } else if (strcmp(p->encoding, "bytes") == 0) {
-        fits = container_h5_is(r, b, DQ_U8) && b->n_dims == 1;
+        fits = is_type(r, b, DQ_U8) && b->n_dims == 1;
     }
     if (!fits) return damaged(c, p->path, "type and encoding of /index disagree", r->err);
     if (p->rows != rows || p->cols != cols || p->bits != 8 || p->group_size)
@@ -826,17 +824,17 @@ static dq_status check_other(dq_container *c, dq_container_h5 *r, const dq_paylo
 
 static dq_status check_payload(dq_container *c, dq_container_h5 *r, dq_payload *p)
 {
-    dq_container_h5_block b;
-    DQ_TRY(container_h5_find(r, p->path, &b));
+    block b;
+    DQ_TRY(find_dataset(r, p->path, &b));
     if (b.bytes != p->bytes) return damaged(c, p->path, "size and /index disagree", r->err);
     p->data = b.data;
     p->n_dims = b.n_dims;
     memcpy(p->shape, b.shape, sizeof p->shape);
-    if (container_payload_in(p, tensors))
+    if (is_in(p, tensors))
         check_tensor(c, r, p, &b);
     else
         check_other(c, r, p, &b);
-    container_h5_reset(r);
+    reset(r);
     return r->err->code;
 }
 
@@ -858,7 +856,7 @@ static dq_status read_payloads(dq_container *c, dq_container_h5 *r)
     }
     if (c->tensor[c->n_tensors].name)
         return damaged(c, c->tensor[c->n_tensors].name, "a part of it is missing", r->err);
-    if (container_h5_count_links(r, "/tensors") != c->n_tensors)
+    if (count_links(r, "/tensors") != c->n_tensors)
         return damaged(c, "/tensors", "holds tensors that /index does not list", r->err);
     return DQ_OK;
 }
@@ -870,7 +868,7 @@ static dq_status read_all(dq_container *c, dq_err *err)
     dq_container_h5 r;
     DQ_TRY(dq_container_h5_open(&r, &c->map, c->path, err));
     if (read_header(c, &r) == DQ_OK && read_index(c, &r) == DQ_OK && read_payloads(c, &r) == DQ_OK)
-        container_sum_up(c, err);
+        sum_up(c, err);
     dq_container_h5_close(&r);
     if (err->code == DQ_OK) qsort(c->tensor, (size_t)c->n_tensors, sizeof *c->tensor, by_name);
     return err->code;
@@ -949,9 +947,8 @@ dq_status dq_container_file(dq_container *c, const char *name, const char **text
     }
     for (int64_t i = 0; i < c->n_payloads; i++) {
         const dq_payload *p = &c->payload[i];
-        if (!container_payload_in(p, files) || strcmp(p->path + sizeof files - 1, name) != 0)
-            continue;
-        DQ_TRY(container_payload_check_once(c, i, err));
+        if (!is_in(p, files) || strcmp(p->path + sizeof files - 1, name) != 0) continue;
+        DQ_TRY(check_once(c, i, err));
         *text = (const char *)p->data;
         *len = (size_t)p->bytes;
     }

@@ -82,14 +82,14 @@ static const char *escaped(const char *text, const char *marks, dq_arena *a, dq_
 }
 
 /* A text with its backslashes, tabs and newlines spelled out, in the arena. */
-static const char *object_list_plain(const char *text, dq_arena *a, dq_err *err)
+static const char *plain_text(const char *text, dq_arena *a, dq_err *err)
 {
     return escaped(text, "", a, err);
 }
 
 static const char *plain(dq_object_list *l, const char *text)
 {
-    return object_list_plain(text, l->arena, l->err);
+    return plain_text(text, l->arena, l->err);
 }
 
 void dq_object_list_add(dq_object_list *l, const char *path, const char *kind)
@@ -145,7 +145,7 @@ void dq_object_list_texts(dq_object_list *l, const char *name, const char *const
 }
 
 /* A value of a type that dq does not write. */
-static void object_list_other(dq_object_list *l, const char *name)
+static void other(dq_object_list *l, const char *name)
 {
     attribute(l, name, "of another type");
 }
@@ -336,7 +336,7 @@ static void add_labels(dq_object_list *l, const char *name, hid_t a, hid_t type,
     const char **text = dq_alloc(l->arena, (size_t)n, sizeof *text, l->err);
     if (!v || !text) return;
     if (H5Aread(a, type, v) < 0) {
-        object_list_other(l, name);
+        other(l, name);
         return;
     }
     for (int i = 0; i < n; i++) {
@@ -357,7 +357,7 @@ static void add_text(dq_object_list *l, const char *name, hid_t a, hid_t type)
     const bool read = H5Aread(a, type, buf) >= 0;
     const size_t len = strlen(text); /* an empty text is one padding byte */
     if (!read || (len ? len : 1) != bytes)
-        object_list_other(l, name);
+        other(l, name);
     else
         dq_object_list_texts(l, name, &text, 0);
 }
@@ -370,7 +370,7 @@ static void add_numbers(dq_object_list *l, const char *name, hid_t a, hid_t type
     if (!v) return;
     if ((!whole && (H5Tequal(type, H5T_IEEE_F64LE) <= 0 || dims != 0)) ||
         H5Aread(a, whole ? H5T_NATIVE_INT64 : H5T_NATIVE_DOUBLE, v) < 0)
-        object_list_other(l, name);
+        other(l, name);
     else if (whole)
         dq_object_list_ints(l, name, v, dims ? n : 0);
     else
@@ -397,7 +397,7 @@ static void add_attribute(dq_container_h5 *r, hid_t object, const char *name, dq
     else if (class == H5T_INTEGER || class == H5T_FLOAT)
         add_numbers(l, name, a, type, dims, (int)n);
     else
-        object_list_other(l, name);
+        other(l, name);
     dq_h5_drop(&r->h, mark);
 }
 
@@ -507,7 +507,7 @@ static dq_status check_line(const dq_container *c, dq_container_h5 *r, const cha
                                                                     : "no group or dataset");
     if (type == H5I_GROUP || type == H5I_DATASET) {
         if (H5Aiterate2(o, H5_INDEX_NAME, H5_ITER_NATIVE, NULL, note_attribute, &attributes) < 0)
-            object_list_other(&list, "(attributes that cannot be listed)");
+            other(&list, "(attributes that cannot be listed)");
         for (size_t i = 0; i < attributes.n && err->code == DQ_OK; i++)
             add_attribute(r, o, attributes.name[i], &list);
     }
@@ -547,7 +547,7 @@ static dq_status check_links(const dq_container *c, dq_container_h5 *r, const li
     DQ_TRY(r->err->code);
     for (size_t i = 0; i < n; i++) {
         const char *path = dq_textf(a, err, "%s/%s", n_path == 1 ? "" : group, name[i]);
-        const char *listed = path ? object_list_plain(path, a, err) : NULL;
+        const char *listed = path ? plain_text(path, a, err) : NULL;
         if (!listed) return err->code;
         if (!bsearch(listed, l->line, l->n, sizeof *l->line, by_path))
             return dq_fail(err, DQ_DAMAGED, "%s: %s: was not written with the file", c->path, path);
@@ -588,7 +588,7 @@ static dq_status compare_lines(const lines *want, const lines *found, dq_arena *
         const char *f = i < found->n ? found->line[i] : NULL;
         if (w && f && strcmp(w, f) == 0) continue;
         const char *path = path_of(w ? w : f, a, err);
-        const bool same = path && w && f && by_path(object_list_plain(path, a, err), &f) == 0;
+        const bool same = path && w && f && by_path(plain_text(path, a, err), &f) == 0;
         const char *wrong = same ? dq_object_list_differs(w, f, a, err) : NULL;
         if (err->code != DQ_OK) return err->code;
         if (same)

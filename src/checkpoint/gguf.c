@@ -19,7 +19,7 @@
 #include <string.h>
 
 /* The stored row of row r of transformers: a GGUF file has both of a rotary pair side by side. */
-static inline int64_t gguf_name_stored_row(int64_t r, int64_t size)
+static inline int64_t row_of_pairs(int64_t r, int64_t size)
 {
     const int64_t half = size / 2, head = r / size, i = r % size;
     return head * size + i % half * 2 + i / half;
@@ -388,8 +388,8 @@ dq_status dq_gguf_parse_fields(dq_gguf *g, const uint8_t *bytes, size_t len, dq_
 }
 
 /* The tensors of n files, [*n_out], by name, in the arena. DQ_DAMAGED: one is there twice. */
-static dq_status gguf_join(dq_gguf_tensor **out, int64_t *n_out, const dq_gguf *const *g, int n,
-                           dq_arena *a, dq_err *err)
+static dq_status join(dq_gguf_tensor **out, int64_t *n_out, const dq_gguf *const *g, int n,
+                      dq_arena *a, dq_err *err)
 {
     int64_t at = 0;
     *n_out = 0;
@@ -518,7 +518,7 @@ static const char *other(bool *pairs, const char *name, bool by_hf, dq_arena *a,
 }
 
 /* NULL without an error: no Llama of transformers has such a tensor. */
-static const char *gguf_name_hf(bool *pairs, const char *gguf, dq_arena *a, dq_err *err)
+static const char *name_hf(bool *pairs, const char *gguf, dq_arena *a, dq_err *err)
 {
     return other(pairs, gguf, false, a, err);
 }
@@ -1018,7 +1018,7 @@ static dq_weight weight_of(const dq_gguf_tensor *t, const char *name)
 
 static int64_t stored_row(const entry *e, int64_t r)
 {
-    return e->heads ? gguf_name_stored_row(r, e->w.rows / e->heads) : r;
+    return e->heads ? row_of_pairs(r, e->w.rows / e->heads) : r;
 }
 
 /* Codes u - 2^(bits-1) of a block, and its scale. */
@@ -1105,7 +1105,7 @@ static dq_status add_entry(dq_gguf_model *m, const dq_gguf_tensor *t, int64_t he
     entry *e = &m->entry[m->n_entries];
     bool pairs;
     if (strcmp(t->name, "rope_freqs.weight") == 0) return DQ_OK; /* is in the configuration */
-    *e = (entry){.name = gguf_name_hf(&pairs, t->name, m->arena, err), .t = t};
+    *e = (entry){.name = name_hf(&pairs, t->name, m->arena, err), .t = t};
     DQ_TRY(err->code);
     if (!e->name)
         return dq_fail(err, DQ_MISMATCH, "tensor \"%s\" does not belong to a Llama that dq runs",
@@ -1151,7 +1151,7 @@ static dq_status add_zero_bias(dq_gguf_model *m, const dq_gguf_tensor *t, dq_err
                              .data = values,
                              .bytes = (size_t)t->shape[0] * 4};
     entry *e = &m->entry[m->n_entries++];
-    *e = (entry){.name = gguf_name_hf(&pairs, name, m->arena, err), .t = zero};
+    *e = (entry){.name = name_hf(&pairs, name, m->arena, err), .t = zero};
     e->w = weight_of(zero, e->name);
     return err->code;
 }
@@ -1240,7 +1240,7 @@ static dq_status join_parts(dq_gguf_model *m, dq_err *err)
     if (!g) return err->code;
     for (int i = 0; i < m->n_parts; i++) g[i] = &m->part[i].g;
     m->all = *g[0];
-    DQ_TRY(gguf_join(&m->all.tensor, &m->all.n_tensors, g, m->n_parts, m->arena, err));
+    DQ_TRY(join(&m->all.tensor, &m->all.n_tensors, g, m->n_parts, m->arena, err));
     DQ_TRY(dq_json_int(&stated, m->all.fields, "split.tensors.count", 0, INT32_MAX,
                        &m->all.n_tensors, err));
     if (stated == m->all.n_tensors) return DQ_OK;

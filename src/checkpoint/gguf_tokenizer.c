@@ -50,7 +50,7 @@ static const dq_gguf_pre known[] = {
 enum { N_KNOWN = sizeof known / sizeof *known };
 
 /* The one that the metadata of a file name; DQ_MISMATCH by name: none, or one that is not known. */
-static dq_status gguf_pre_find(const dq_gguf_pre **out, const json_t *f, dq_err *err)
+static dq_status find_pre(const dq_gguf_pre **out, const json_t *f, dq_err *err)
 {
     static const char *const none = "";
     const char *name;
@@ -73,14 +73,14 @@ static dq_status gguf_pre_find(const dq_gguf_pre **out, const json_t *f, dq_err 
 }
 
 /* ByteLevel; with a pattern of its own it splits nothing itself. */
-static json_t *gguf_pre_byte_level(bool use_regex)
+static json_t *byte_level(bool use_regex)
 {
     return json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0,
                      "trim_offsets", 1, "use_regex", (int)use_regex);
 }
 
 /* As tokenizer.json has it; the caller ends it with json_decref. */
-static json_t *gguf_pre_json(const dq_gguf_pre *p)
+static json_t *pre_json(const dq_gguf_pre *p)
 {
     json_t *first = NULL;
     if (p->digits)
@@ -90,7 +90,7 @@ static json_t *gguf_pre_json(const dq_gguf_pre *p)
                           p->pattern, "behavior", "Isolated", "invert", 0);
     json_t *list = json_array();
     if (first) json_array_append_new(list, first);
-    json_array_append_new(list, gguf_pre_byte_level(!p->pattern));
+    json_array_append_new(list, byte_level(!p->pattern));
     return json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", list);
 }
 
@@ -142,7 +142,7 @@ const dq_gguf_pre *dq_gguf_pre_of(json_t *pre_tokenizer)
     json_t *want = json_array();
     add_steps(want, pre_tokenizer, 0);
     for (int i = 0; i < N_KNOWN && !found; i++) {
-        json_t *whole = gguf_pre_json(&known[i]), *steps = json_array();
+        json_t *whole = pre_json(&known[i]), *steps = json_array();
         add_steps(steps, whole, 0);
         if (json_equal(steps, want)) found = &known[i];
         json_decref(steps);
@@ -668,7 +668,7 @@ static dq_status list_of(const dq_gguf_list **out, const dq_gguf *g, const char 
                    texts ? "texts" : "numbers");
 }
 
-static int gguf_vocab_type(const dq_gguf_vocab *v, size_t i)
+static int type_of(const dq_gguf_vocab *v, size_t i)
 {
     return v->type ? (int)dq_gguf_list_number(v->type, i) : DQ_GGUF_NORMAL;
 }
@@ -701,10 +701,10 @@ bool dq_gguf_vocab_ends(const char *text, size_t len)
     return false;
 }
 
-static const dq_gguf_span *gguf_vocab_first(const dq_gguf_vocab *v, int type)
+static const dq_gguf_span *first_of_type(const dq_gguf_vocab *v, int type)
 {
     for (size_t i = 0; i < v->n; i++) {
-        if (gguf_vocab_type(v, i) == type) return &v->token[i];
+        if (type_of(v, i) == type) return &v->token[i];
     }
     return NULL;
 }
@@ -791,8 +791,7 @@ static dq_status find_merges(dq_gguf_vocab *v, dq_arena *a, dq_err *err)
 
 /* Tokens, types and, with spm, scores and all ways in which a token is made of two, best first.
  * DQ_MISMATCH: a piece beyond 1024 bytes, or far more merges than published vocabularies have. */
-static dq_status gguf_vocab_read(dq_gguf_vocab *v, const dq_gguf *g, bool spm, dq_arena *a,
-                                 dq_err *err)
+static dq_status read_tokens(dq_gguf_vocab *v, const dq_gguf *g, bool spm, dq_arena *a, dq_err *err)
 {
     const dq_gguf_list *tokens, *merges;
     *v = (dq_gguf_vocab){0};
@@ -903,8 +902,7 @@ static dq_status write_pair(dq_strbuf *out, const merge *m, bool comma, int inde
     return close_with(out, 2, "]", indent, err);
 }
 
-static dq_status gguf_vocab_write_merges(dq_strbuf *out, const dq_gguf_vocab *v, int indent,
-                                         dq_err *err)
+static dq_status write_merges(dq_strbuf *out, const dq_gguf_vocab *v, int indent, dq_err *err)
 {
     DQ_TRY(dq_strbuf_add(out, "[", 1, err));
     for (size_t i = 0; i < v->n_merges; i++) {
@@ -971,7 +969,7 @@ static json_t *added_json(const dq_gguf_vocab *v, const json_t *f)
     json_t *list = json_array();
     for (size_t i = 0; i < v->n; i++) {
         const dq_gguf_span *t = &v->token[i];
-        const int type = gguf_vocab_type(v, i);
+        const int type = type_of(v, i);
         if (type != DQ_GGUF_CONTROL && type != DQ_GGUF_USER_DEFINED && type != DQ_GGUF_UNKNOWN)
             continue;
         json_array_append_new(list,
@@ -1096,28 +1094,28 @@ static dq_status fill(vocab_files *x, const char *model, dq_arena *a, dq_err *er
     json_object_set_new(x->root, "version", json_string("1.0"));
     if (strcmp(model, "gpt2") == 0) {
         const dq_gguf_pre *pre = NULL;
-        DQ_TRY(gguf_pre_find(&pre, x->g->fields, err));
-        DQ_TRY(gguf_vocab_read(&x->v, x->g, false, a, err));
+        DQ_TRY(find_pre(&pre, x->g->fields, err));
+        DQ_TRY(read_tokens(&x->v, x->g, false, a, err));
         x->add_bos = pre->add_bos;
         json_object_set_new(x->root, "added_tokens", added_json(&x->v, x->g->fields));
         json_object_set_new(x->root, "normalizer",
                             pre->nfc ? json_pack("{s:s}", "type", "NFC") : json_null());
-        json_object_set_new(x->root, "pre_tokenizer", gguf_pre_json(pre));
-        json_object_set_new(x->root, "decoder", gguf_pre_byte_level(true));
+        json_object_set_new(x->root, "pre_tokenizer", pre_json(pre));
+        json_object_set_new(x->root, "decoder", byte_level(true));
         json_object_set_new(x->root, "model", bpe_json(NULL, false, pre->ignore_merges));
     } else if (strcmp(model, "llama") == 0) {
         static const bool yes = true;
         bool prefix;
         DQ_TRY(dq_json_bool(&prefix, x->g->fields, "tokenizer.ggml.add_space_prefix", &yes, err));
-        DQ_TRY(gguf_vocab_read(&x->v, x->g, true, a, err));
+        DQ_TRY(read_tokens(&x->v, x->g, true, a, err));
         x->add_bos = x->spm = true;
         json_object_set_new(x->root, "added_tokens", added_json(&x->v, x->g->fields));
         json_object_set_new(x->root, "normalizer", spaces_json(prefix));
         json_object_set_new(x->root, "pre_tokenizer", json_null());
         json_object_set_new(x->root, "decoder", spaces_back_json(prefix));
         json_object_set_new(x->root, "model",
-                            bpe_json(gguf_vocab_first(&x->v, DQ_GGUF_UNKNOWN),
-                                     gguf_vocab_first(&x->v, DQ_GGUF_BYTE) != NULL, false));
+                            bpe_json(first_of_type(&x->v, DQ_GGUF_UNKNOWN),
+                                     first_of_type(&x->v, DQ_GGUF_BYTE) != NULL, false));
     } else
         return dq_fail(err, DQ_MISMATCH,
                        "key \"tokenizer.ggml.model\": \"%s\" is not supported (expected \"gpt2\" "
@@ -1186,7 +1184,7 @@ static dq_status write_tokenizer(dq_strbuf *out, const vocab_files *x, const cha
     DQ_TRY(close_with(out, v->n, "}", INDENT, err));
     vocab += VALUE;
     DQ_TRY(dq_strbuf_add(out, vocab, (size_t)(merges - vocab), err));
-    DQ_TRY(gguf_vocab_write_merges(out, &x->v, INDENT, err));
+    DQ_TRY(write_merges(out, &x->v, INDENT, err));
     return dq_strbuf_add(out, merges + VALUE, strlen(merges + VALUE), err);
 }
 

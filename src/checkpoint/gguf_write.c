@@ -58,7 +58,7 @@ void dq_gguf_write_f32(dq_gguf_fields *f, const char *key, float x)
     add_number(&f->bytes, bits_of(x), 4, &f->err);
 }
 
-static void gguf_write_bool(dq_gguf_fields *f, const char *key, bool x)
+static void write_bool(dq_gguf_fields *f, const char *key, bool x)
 {
     begin(f, key, BOOL);
     add_number(&f->bytes, x, 1, &f->err);
@@ -70,7 +70,7 @@ void dq_gguf_write_text(dq_gguf_fields *f, const char *key, const char *s, size_
     add_text(&f->bytes, s, len, &f->err);
 }
 
-static void gguf_write_list(dq_gguf_fields *f, const char *key, dq_gguf_item type, size_t n)
+static void write_list(dq_gguf_fields *f, const char *key, dq_gguf_item type, size_t n)
 {
     static const uint32_t types[] = {
         [DQ_GGUF_TEXTS] = TEXT, [DQ_GGUF_I32S] = I32, [DQ_GGUF_F32S] = F32};
@@ -79,7 +79,7 @@ static void gguf_write_list(dq_gguf_fields *f, const char *key, dq_gguf_item typ
     add_number(&f->bytes, n, 8, &f->err);
 }
 
-static void gguf_write_item_text(dq_gguf_fields *f, const char *s, size_t len)
+static void write_item(dq_gguf_fields *f, const char *s, size_t len)
 {
     add_text(&f->bytes, s, len, &f->err);
 }
@@ -258,14 +258,14 @@ static int64_t model_id(const vocabulary *v, const char *text)
 
 static void write_tokens(dq_gguf_fields *f, const vocabulary *v)
 {
-    gguf_write_list(f, "tokenizer.ggml.tokens", DQ_GGUF_TEXTS, (size_t)v->n);
+    write_list(f, "tokenizer.ggml.tokens", DQ_GGUF_TEXTS, (size_t)v->n);
     for (int64_t i = 0; i < v->n; i++) {
         char unused[32];
         const token *t = &v->token[i];
         const int n = snprintf(unused, sizeof unused, "[PAD%lld]", (long long)i);
-        gguf_write_item_text(f, t->text ? t->text : unused, t->text ? t->len : (size_t)n);
+        write_item(f, t->text ? t->text : unused, t->text ? t->len : (size_t)n);
     }
-    gguf_write_list(f, "tokenizer.ggml.token_type", DQ_GGUF_I32S, (size_t)v->n);
+    write_list(f, "tokenizer.ggml.token_type", DQ_GGUF_I32S, (size_t)v->n);
     for (int64_t i = 0; i < v->n; i++) {
         add_number(&f->bytes, (uint32_t)(v->token[i].text ? v->token[i].type : DQ_GGUF_UNUSED), 4,
                    &f->err);
@@ -395,8 +395,8 @@ static dq_status write_roles(dq_gguf_fields *f, vocabulary *v, dq_err *err)
     }
     write_id(f, "unknown", unk);
     write_id(f, "padding", pad);
-    gguf_write_bool(f, "tokenizer.ggml.add_bos_token", v->add_bos);
-    gguf_write_bool(f, "tokenizer.ggml.add_eos_token", v->add_eos);
+    write_bool(f, "tokenizer.ggml.add_bos_token", v->add_bos);
+    write_bool(f, "tokenizer.ggml.add_eos_token", v->add_eos);
     return DQ_OK;
 }
 
@@ -476,12 +476,12 @@ static dq_status write_gpt2(dq_gguf_fields *f, vocabulary *v, dq_err *err)
     dq_gguf_write_text(f, "tokenizer.ggml.pre", pre->name, strlen(pre->name));
     write_tokens(f, v);
     const int64_t n = dq_gguf_merges_count(v->merges);
-    gguf_write_list(f, "tokenizer.ggml.merges", DQ_GGUF_TEXTS, (size_t)n);
+    write_list(f, "tokenizer.ggml.merges", DQ_GGUF_TEXTS, (size_t)n);
     for (int64_t i = 0; i < n && err->code == DQ_OK; i++) {
         const dq_gguf_merge *m = dq_gguf_merges_at(v->merges, i);
         const char *text = dq_textf(v->arena, err, "%.*s %.*s", (int)m->len[0], m->text[0],
                                     (int)m->len[1], m->text[1]);
-        if (text) gguf_write_item_text(f, text, m->len[0] + m->len[1] + 1);
+        if (text) write_item(f, text, m->len[0] + m->len[1] + 1);
     }
     return err->code;
 }
@@ -578,12 +578,12 @@ static dq_status write_llama(dq_gguf_fields *f, vocabulary *v, dq_err *err)
     dq_gguf_write_text(f, "tokenizer.ggml.model", "llama", 5);
     dq_gguf_write_text(f, "tokenizer.ggml.pre", "default", 7);
     write_tokens(f, v);
-    gguf_write_list(f, "tokenizer.ggml.scores", DQ_GGUF_F32S, (size_t)v->n);
+    write_list(f, "tokenizer.ggml.scores", DQ_GGUF_F32S, (size_t)v->n);
     for (int64_t i = 0; i < v->n; i++) {
         add_number(&f->bytes, bits_of(v->token[i].type == DQ_GGUF_NORMAL ? score[i] : 0), 4,
                    &f->err);
     }
-    gguf_write_bool(f, "tokenizer.ggml.add_space_prefix", prefix);
+    write_bool(f, "tokenizer.ggml.add_space_prefix", prefix);
     return DQ_OK;
 }
 

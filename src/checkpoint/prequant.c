@@ -14,12 +14,12 @@
 #include <strings.h>
 
 /* Words that hold n fields, one after the other or `per` in each. */
-static inline int64_t prequant_words_for(int64_t n, int bits, int per)
+static inline int64_t words_for(int64_t n, int bits, int per)
 {
     return per ? (n + per - 1) / per : (n * bits + 31) / 32;
 }
 
-static inline bool prequant_is(const dq_tensor *t, int64_t rows, int64_t cols)
+static inline bool is_matrix(const dq_tensor *t, int64_t rows, int64_t cols)
 {
     return t->n_dims == 2 && t->shape[0] == rows && t->shape[1] == cols;
 }
@@ -32,7 +32,7 @@ static const dq_prequant_format *const formats[] = {&dq_prequant_compressed, &dq
                                                     &dq_prequant_awq};
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 
-static dq_status prequant_config_refuse(const char *key, const char *word, dq_err *err)
+static dq_status refuse(const char *key, const char *word, dq_err *err)
 {
     return dq_fail(
         err, DQ_MISMATCH,
@@ -41,8 +41,7 @@ static dq_status prequant_config_refuse(const char *key, const char *word, dq_er
 }
 
 /* A scheme more, where there is none of its bits, group and zero points; DQ_MISMATCH for a width or group that is not read. */
-static dq_status prequant_config_add(dq_prequant_config *c, int64_t bits, dq_prequant_scheme s,
-                                     dq_err *err)
+static dq_status add_scheme(dq_prequant_config *c, int64_t bits, dq_prequant_scheme s, dq_err *err)
 {
     if (bits < 2 || bits > 8)
         return dq_fail(err, DQ_MISMATCH, "weights of %lld bits are not read (2 to 8 are)",
@@ -82,7 +81,7 @@ dq_status dq_prequant_config_read(dq_prequant_config *c, const json_t *config, d
         c->format = formats[i];
         return c->format->read(c, config, a, err);
     }
-    return prequant_config_refuse("quant_method", method, err);
+    return refuse("quant_method", method, err);
 }
 
 /* ---- Prequant match ----
@@ -94,8 +93,7 @@ dq_status dq_prequant_config_read(dq_prequant_config *c, const json_t *config, d
  * Source: compressed-tensors utils/match.py, GPTQModel quantization/config.py (dynamic_get). */
 
 /* A word more, or all words of an array (NULL or null: none); DQ_DAMAGED where it is none of texts. */
-static dq_status prequant_config_name(dq_prequant_config *c, dq_prequant_word word, dq_arena *a,
-                                      dq_err *err)
+static dq_status add_word(dq_prequant_config *c, dq_prequant_word word, dq_arena *a, dq_err *err)
 {
     dq_prequant_word *list =
         dq_grow(a, c->word, (size_t)c->n_words + 1, &c->word_capacity, sizeof *list, err);
@@ -105,8 +103,8 @@ static dq_status prequant_config_name(dq_prequant_config *c, dq_prequant_word wo
     return DQ_OK;
 }
 
-static dq_status prequant_config_names(dq_prequant_config *c, dq_prequant_word word,
-                                       const json_t *list, dq_arena *a, dq_err *err)
+static dq_status add_words(dq_prequant_config *c, dq_prequant_word word, const json_t *list,
+                           dq_arena *a, dq_err *err)
 {
     const json_t *item;
     size_t i;
@@ -118,7 +116,7 @@ static dq_status prequant_config_names(dq_prequant_config *c, dq_prequant_word w
         word.text = json_string_value(item);
         if (!word.text || strlen(word.text) != json_string_length(item))
             return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected an array of names", word.key);
-        DQ_TRY(prequant_config_name(c, word, a, err));
+        DQ_TRY(add_word(c, word, a, err));
     }
     return DQ_OK;
 }
@@ -229,8 +227,8 @@ static dq_status try_word(dq_prequant_linear *linear, int64_t n, const dq_prequa
 }
 
 /* DQ_MISMATCH for a weight that the configuration leaves out, does not name, or stores in two ways. */
-static dq_status prequant_match(dq_prequant_linear *linear, int64_t n, const dq_prequant_config *c,
-                                dq_err *err)
+static dq_status match_all(dq_prequant_linear *linear, int64_t n, const dq_prequant_config *c,
+                           dq_err *err)
 {
     for (int i = 0; i < c->n_words; i++) DQ_TRY(try_word(linear, n, &c->word[i], err));
     for (int64_t i = 0; i < n; i++) {
@@ -297,8 +295,7 @@ static dq_status check_parts(const dq_prequant_linear *l, const dq_prequant_form
     return DQ_OK;
 }
 
-static dq_status prequant_linear_fit(dq_prequant_linear *l, const dq_prequant_config *c,
-                                     dq_err *err)
+static dq_status fit_linear(dq_prequant_linear *l, const dq_prequant_config *c, dq_err *err)
 {
     const char *why = NULL, *reason = NULL;
     dq_prequant_linear found = {0};
@@ -513,7 +510,7 @@ static void fill_index(dq_prequant_linear *l)
 }
 
 /* Zero points and index first, which tell the weight's format; by one thread, errors in l->err. */
-static void prequant_linear_read(dq_prequant_linear *l, const dq_prequant_config *c)
+static void read_linear(dq_prequant_linear *l, const dq_prequant_config *c)
 {
     dq_weight *w = &l->w;
     if (l->own_bytes[DQ_PREQUANT_ZEROS]) fill_zeros(l, c);
@@ -521,7 +518,7 @@ static void prequant_linear_read(dq_prequant_linear *l, const dq_prequant_config
     w->format = w->index ? &dq_format_int_index : w->zero ? &dq_format_int_zero : &dq_format_int;
 }
 
-static void prequant_linear_fill(dq_prequant_linear *l, const dq_prequant_config *c)
+static void fill_linear(dq_prequant_linear *l, const dq_prequant_config *c)
 {
     (void)c;
     const dq_weight_part_row *row = &dq_format_int.part[0];
@@ -581,7 +578,7 @@ static dq_status check_word(const json_t *config, const char *key, const char *w
 {
     const char *word = NULL;
     DQ_TRY(dq_json_text(&word, config, key, &want, err));
-    return strcasecmp(word, want) == 0 ? DQ_OK : prequant_config_refuse(key, word, err);
+    return strcasecmp(word, want) == 0 ? DQ_OK : refuse(key, word, err);
 }
 
 /* A number under either of its names. */
@@ -602,17 +599,16 @@ static dq_status read_config(dq_prequant_config *c, const json_t *config, dq_are
     DQ_TRY(check_word(config, "pack_dtype", "int32", err));
     const json_t *backend = json_object_get(config, "backend");
     if (json_is_string(backend) && strcasecmp(json_string_value(backend), "llm-awq") == 0)
-        return prequant_config_refuse("backend", "llm-awq", err);
+        return refuse("backend", "llm-awq", err);
     DQ_TRY(read_int(&bits, config, "bits", "w_bit", err));
     DQ_TRY(read_int(&group, config, "group_size", "q_group_size", err));
     if (bits != BITS)
         return dq_fail(err, DQ_MISMATCH, "key \"bits\": %lld is not read for awq (4 is)",
                        (long long)bits);
     c->unnamed = 1;
-    DQ_TRY(
-        prequant_config_add(c, bits, (dq_prequant_scheme){.group = group, .any_zero = true}, err));
+    DQ_TRY(add_scheme(c, bits, (dq_prequant_scheme){.group = group, .any_zero = true}, err));
     const dq_prequant_word word = {DQ_PREQUANT_PART_OF, "modules_to_not_convert", NULL, -1};
-    return prequant_config_names(c, word, json_object_get(config, word.key), a, err);
+    return add_words(c, word, json_object_get(config, word.key), a, err);
 }
 
 static const char *fit(dq_prequant_linear *l, const dq_prequant_scheme *s)
@@ -629,7 +625,7 @@ static const char *fit(dq_prequant_linear *l, const dq_prequant_scheme *s)
     w->scale_rows = w->rows;
     if (w->cols % w->group_size) return "columns are no multiple of group_size";
     const int64_t groups = w->cols / w->group_size;
-    if (!prequant_is(scales, groups, w->rows) || !prequant_is(zeros, groups, words))
+    if (!is_matrix(scales, groups, w->rows) || !is_matrix(zeros, groups, words))
         return "scales or qzeros do not have the shape of qweight and group_size";
     l->by_column = true;
     l->codes = (dq_prequant_words){codes->data, 1, words, BITS, PER_WORD, place};
@@ -664,11 +660,11 @@ static dq_status check_only(const json_t *config, dq_err *err)
     const char *word = NULL;
     bool marlin = false;
     DQ_TRY(dq_json_text(&word, config, "pack_dtype", &int32, err));
-    if (strcasecmp(word, int32) != 0) return prequant_config_refuse("pack_dtype", word, err);
+    if (strcasecmp(word, int32) != 0) return refuse("pack_dtype", word, err);
     DQ_TRY(dq_json_bool(&marlin, config, "is_marlin_format", &no, err));
-    if (marlin) return prequant_config_refuse("is_marlin_format", "true", err);
+    if (marlin) return refuse("is_marlin_format", "true", err);
     if (adapter && !json_is_null(adapter))
-        return prequant_config_refuse("adapter", "weights beside the codes", err);
+        return refuse("adapter", "weights beside the codes", err);
     return DQ_OK;
 }
 
@@ -690,7 +686,7 @@ static dq_status add(dq_prequant_config *c, const json_t *object, const dq_prequ
                        "key \"bits\": %lld is not read for gptq (2, 3, 4 and 8 are)", (long long)b);
     const dq_prequant_scheme found = {
         .group = g, .any_zero = !s, .any_index = true, .needs_index = ordered};
-    return prequant_config_add(c, b, found, err);
+    return add_scheme(c, b, found, err);
 }
 
 static dq_status gptq_read_config(dq_prequant_config *c, const json_t *config, dq_arena *a,
@@ -705,8 +701,7 @@ static dq_status gptq_read_config(dq_prequant_config *c, const json_t *config, d
     DQ_TRY(dq_json_text(&word, config, "format", &v1, err));
     DQ_TRY(dq_json_text(&word, config, "checkpoint_format", &word, err));
     c->zero_shift = strcasecmp(word, v1) == 0;
-    if (!c->zero_shift && strcasecmp(word, "gptq_v2") != 0)
-        return prequant_config_refuse(key, word, err);
+    if (!c->zero_shift && strcasecmp(word, "gptq_v2") != 0) return refuse(key, word, err);
     c->about = dq_textf(a, err, "GPTQ, checkpoint_format %s", c->zero_shift ? v1 : "gptq_v2");
     if (!c->about) return err->code;
     DQ_TRY(check_only(config, err));
@@ -723,11 +718,11 @@ static dq_status gptq_read_config(dq_prequant_config *c, const json_t *config, d
         if (!out && add(c, other, &first, err) != DQ_OK)
             return dq_in(err, "\"dynamic\": \"%s\": ", name);
         const dq_prequant_word rule = {DQ_PREQUANT_DYNAMIC, "dynamic", name, out ? -1 : c->added};
-        DQ_TRY(prequant_config_name(c, rule, a, err));
+        DQ_TRY(add_word(c, rule, a, err));
     }
     return json_is_false(json_object_get(config, "lm_head"))
-               ? prequant_config_name(
-                     c, (dq_prequant_word){DQ_PREQUANT_PART_OF, "lm_head", "lm_head", -1}, a, err)
+               ? add_word(c, (dq_prequant_word){DQ_PREQUANT_PART_OF, "lm_head", "lm_head", -1}, a,
+                          err)
                : DQ_OK;
 }
 
@@ -744,11 +739,10 @@ static const char *gptq_fit(dq_prequant_linear *l, const dq_prequant_scheme *s)
     w->group_size = s->group < 1 || s->group > w->cols ? w->cols : s->group;
     w->scale_rows = w->rows;
     const int64_t groups = dq_quant_groups(w->cols, w->group_size),
-                  words = prequant_words_for(w->rows, s->bits, 0);
-    if (!prequant_is(scales, groups, w->rows))
+                  words = words_for(w->rows, s->bits, 0);
+    if (!is_matrix(scales, groups, w->rows))
         return "scales do not have the shape of bits and group_size";
-    if (!prequant_is(zeros, groups, words))
-        return "qzeros do not have the shape of bits and scales";
+    if (!is_matrix(zeros, groups, words)) return "qzeros do not have the shape of bits and scales";
     l->codes = (dq_prequant_words){codes->data, w->rows, 1, s->bits, 0, NULL};
     l->zeros = (dq_prequant_words){zeros->data, 1, words, s->bits, 0, NULL};
     l->scale_row = 1;
@@ -788,7 +782,7 @@ static dq_status check_format(const json_t *object, const char *missing, dq_err 
     const char *format = NULL;
     DQ_TRY(dq_json_text(&format, object, "format", missing ? &missing : NULL, err));
     if (strcasecmp(format, "pack-quantized") == 0) return DQ_OK;
-    return prequant_config_refuse("format", format, err);
+    return refuse("format", format, err);
 }
 
 static dq_status read_group(int64_t *group, const json_t *weights, dq_err *err)
@@ -804,7 +798,7 @@ static dq_status read_group(int64_t *group, const json_t *weights, dq_err *err)
     if (strcasecmp(strategy, "group") == 0) return DQ_OK;
     *group = strcasecmp(strategy, "channel") == 0 ? DQ_GROUP_ROW : DQ_GROUP_TENSOR;
     if (*group == DQ_GROUP_ROW || strcasecmp(strategy, "tensor") == 0) return DQ_OK;
-    return prequant_config_refuse("strategy", strategy, err);
+    return refuse("strategy", strategy, err);
 }
 
 /* Of both orders by activation only "group" leaves groups that are not runs of columns. */
@@ -832,14 +826,14 @@ static dq_status read_weights(dq_prequant_config *c, const json_t *weights, dq_e
     if (!json_is_object(weights))
         return dq_fail(err, DQ_DAMAGED, "key \"weights\": expected an object");
     DQ_TRY(dq_json_text(&type, weights, "type", &integer, err));
-    if (strcasecmp(type, integer) != 0) return prequant_config_refuse("type", type, err);
+    if (strcasecmp(type, integer) != 0) return refuse("type", type, err);
     DQ_TRY(dq_json_int(&bits, weights, "num_bits", 0, 64, &eight, err));
     DQ_TRY(dq_json_bool(&symmetric, weights, "symmetric", &yes, err));
     DQ_TRY(read_group(&s.group, weights, err));
     DQ_TRY(read_order(&s.any_index, weights, err));
     s.any_zero = !symmetric;
     s.needs_index = s.any_index;
-    return prequant_config_add(c, bits, s, err);
+    return add_scheme(c, bits, s, err);
 }
 
 static dq_status warn(dq_prequant_config *c, const json_t *scheme, const char *what, dq_arena *a,
@@ -877,7 +871,7 @@ static dq_status read_scheme(dq_prequant_config *c, const json_t *scheme, const 
     if (json_is_array(targets) && json_array_size(targets) == 0)
         return dq_fail(err, DQ_MISMATCH,
                        "key \"targets\" is empty, so that no module has these weights");
-    DQ_TRY(prequant_config_names(c, word, targets, a, err));
+    DQ_TRY(add_words(c, word, targets, a, err));
     DQ_TRY(warn(c, scheme, "input_activations", a, err));
     return warn(c, scheme, "output_activations", a, err);
 }
@@ -895,11 +889,10 @@ static dq_status compressed_read_config(dq_prequant_config *c, const json_t *con
     if (is_set(config, "sparsity_config")) {
         DQ_TRY(dq_json_text(&sparse, json_object_get(config, "sparsity_config"), "format", &dense,
                             err));
-        if (strcasecmp(sparse, dense) != 0)
-            return prequant_config_refuse("sparsity_config", sparse, err);
+        if (strcasecmp(sparse, dense) != 0) return refuse("sparsity_config", sparse, err);
     }
     if (is_set(json_object_get(config, "transform_config"), "config_groups"))
-        return prequant_config_refuse("transform_config", "rotations of activations", err);
+        return refuse("transform_config", "rotations of activations", err);
     if (!json_is_object(groups))
         return dq_fail(err, DQ_DAMAGED, "key \"config_groups\" is missing or not an object");
     json_object_foreach(groups, name, scheme)
@@ -908,7 +901,7 @@ static dq_status compressed_read_config(dq_prequant_config *c, const json_t *con
             return dq_in(err, "\"%s\": ", name);
     }
     const dq_prequant_word left_out = {DQ_PREQUANT_TARGET, "ignore", NULL, -1};
-    DQ_TRY(prequant_config_names(c, left_out, json_object_get(config, "ignore"), a, err));
+    DQ_TRY(add_words(c, left_out, json_object_get(config, "ignore"), a, err));
     if (c->n_schemes == 0)
         return dq_fail(err, DQ_MISMATCH, "\"config_groups\" quantizes no weights");
     return warn(c, config, "kv_cache_scheme", a, err);
@@ -920,8 +913,8 @@ static const char *fit_codes(dq_prequant_linear *l, int bits, int64_t rows, int6
 {
     const dq_tensor *t = l->part[DQ_PREQUANT_CODES];
     const int per = 32 % bits ? 32 / bits : 0;
-    const int64_t words = t->shape[1], dense = prequant_words_for(cols, bits, 0),
-                  gaps = prequant_words_for(cols, bits, per);
+    const int64_t words = t->shape[1], dense = words_for(cols, bits, 0),
+                  gaps = words_for(cols, bits, per);
     if (t->shape[0] != rows || (words != dense && words != gaps))
         return "not as many words as weight_shape and num_bits say";
     if (dense == gaps && words > 1 && per)
@@ -941,7 +934,7 @@ static const char *fit_scales(dq_prequant_linear *l, int64_t group)
     w->scale_rows = one ? 1 : w->rows;
     const int64_t groups = w->cols / w->group_size;
     const bool flat = groups == 1 && t->n_dims <= 1 && dq_tensor_numel(t) == w->scale_rows;
-    if (!flat && !prequant_is(t, w->scale_rows, groups))
+    if (!flat && !is_matrix(t, w->scale_rows, groups))
         return "weight_scale does not have the shape of strategy and group_size";
     l->scale_row = groups;
     l->scale_group = 1;
@@ -962,10 +955,10 @@ static const char *fit_zeros(dq_prequant_linear *l, const dq_prequant_scheme *s)
         l->signed_zeros = t->data;
         return NULL;
     }
-    const int64_t dense = prequant_words_for(l->w.rows, s->bits, 0),
-                  gaps = prequant_words_for(l->w.rows, s->bits, per),
+    const int64_t dense = words_for(l->w.rows, s->bits, 0),
+                  gaps = words_for(l->w.rows, s->bits, per),
                   want = l->codes.per_word ? gaps : dense;
-    if (t->dtype != DQ_I32 || l->w.scale_rows == 1 || !prequant_is(t, want, groups))
+    if (t->dtype != DQ_I32 || l->w.scale_rows == 1 || !is_matrix(t, want, groups))
         return "weight_zero_point does not have the type and shape of weight_scale and num_bits";
     l->zeros = (dq_prequant_words){t->data, groups, 1, s->bits, l->codes.per_word, NULL};
     return NULL;
@@ -1181,9 +1174,9 @@ static dq_status read_all(dq_prequant *p, const json_t *config, dq_err *err)
     p->info.method = p->config.format->method;
     p->info.about = p->config.about;
     DQ_TRY(find_linears(p, err));
-    DQ_TRY(prequant_match(p->linear, p->info.n_weights, &p->config, err));
+    DQ_TRY(match_all(p->linear, p->info.n_weights, &p->config, err));
     for (int64_t i = 0; i < p->info.n_weights; i++)
-        DQ_TRY(prequant_linear_fit(&p->linear[i], &p->config, err));
+        DQ_TRY(fit_linear(&p->linear[i], &p->config, err));
     size_t at = 0;
     for (int64_t i = 0; i < p->info.n_weights; i++) {
         dq_prequant_linear *l = &p->linear[i];
@@ -1208,7 +1201,7 @@ static dq_status read_all(dq_prequant *p, const json_t *config, dq_err *err)
     if (p->late_bytes) dq_os_block_reserve(&p->late, p->late_bytes);
     for (int64_t i = 0; i < p->info.n_weights && p->late.data; i++)
         at += place_late(&p->linear[i], p->late.data + at);
-    DQ_TRY(for_all(p, prequant_linear_read, err));
+    DQ_TRY(for_all(p, read_linear, err));
     for (int64_t i = 0; i < p->info.n_weights; i++) {
         p->info.n_zeros += p->linear[i].w.zero != NULL;
         p->info.n_indexed += p->linear[i].w.index != NULL;
@@ -1285,7 +1278,7 @@ dq_status dq_prequant_load(dq_prequant *p, dq_err *err)
             "with more, or quantize the original checkpoint: a container is read where "
             "it lies.",
             p->config.about, (double)want / mib, (double)have / mib);
-    DQ_TRY(for_all(p, prequant_linear_fill, err));
+    DQ_TRY(for_all(p, fill_linear, err));
     p->loaded = true;
     return DQ_OK;
 }

@@ -103,7 +103,7 @@ static int by_range(const void *x, const void *y)
     return strcmp(a->tensor.name, b->tensor.name);
 }
 
-static int safetensors_by_name(const void *x, const void *y)
+static int by_name(const void *x, const void *y)
 {
     const dq_tensor *a = x, *b = y;
     return strcmp(a->name, b->name);
@@ -161,7 +161,7 @@ static dq_status read_entries(dq_tensor **out, int64_t *count, json_t *header, c
         t[i] = s[i].tensor;
         t[i].data = data + s[i].begin;
     }
-    qsort(t, n, sizeof *t, safetensors_by_name);
+    qsort(t, n, sizeof *t, by_name);
     *out = t;
     *count = (int64_t)n;
     return DQ_OK;
@@ -473,7 +473,7 @@ static dq_status open_files(dq_checkpoint *c, const char *dir, dq_err *err)
         c->tensor = at;
         for (int i = 0; i < c->n_files; at += count[i++])
             memcpy(at, part[i], (size_t)count[i] * sizeof *at);
-        qsort(c->tensor, total, sizeof *c->tensor, safetensors_by_name);
+        qsort(c->tensor, total, sizeof *c->tensor, by_name);
     }
     c->count = (int64_t)total;
     return DQ_OK;
@@ -712,8 +712,7 @@ const dq_tensor *dq_checkpoint_at(const dq_checkpoint *c, int64_t i)
 const dq_tensor *dq_checkpoint_find(const dq_checkpoint *c, const char *name)
 {
     dq_tensor key = {.name = name};
-    return c->count ? bsearch(&key, c->tensor, (size_t)c->count, sizeof key, safetensors_by_name)
-                    : NULL;
+    return c->count ? bsearch(&key, c->tensor, (size_t)c->count, sizeof key, by_name) : NULL;
 }
 
 size_t dq_checkpoint_stored_bytes(const dq_checkpoint *c, int64_t i)

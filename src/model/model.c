@@ -803,7 +803,7 @@ static bool value_of_list(const char *word)
     return word[0] && word[strspn(word, "0123456789.,:")] == 0;
 }
 
-static dq_status model_refuse_missing(const char *path, dq_err *err)
+static dq_status refuse_missing(const char *path, dq_err *err)
 {
     if (!*path) return dq_fail(err, DQ_FILE, "the path of a model is empty");
     if (value_of_list(path))
@@ -832,7 +832,7 @@ dq_status dq_model_open_as(dq_model **out, const char *path, dq_pairing pairing,
     o->arena = arena;
     if (name_model(o, path, err) == DQ_OK) {
         if (!dq_file_exists(path))
-            model_refuse_missing(path, err);
+            refuse_missing(path, err);
         else if (dq_file_is_dir(path))
             open_checkpoint(o, path, pairing, err);
         else

@@ -7,10 +7,10 @@
 #include <math.h>
 #include <string.h>
 
-static dq_jinja_value jinja_eval(dq_jinja_run *r, const dq_jinja_node *n);
-static dq_jinja_value jinja_eval_macro(dq_jinja_run *r, const struct dq_jinja_macro *m,
-                                       const dq_jinja_call *c);
-static void jinja_eval_assign(dq_jinja_run *r, const dq_jinja_node *target, dq_jinja_value v);
+static dq_jinja_value evaluate_node(dq_jinja_run *r, const dq_jinja_node *n);
+static dq_jinja_value call_macro(dq_jinja_run *r, const struct dq_jinja_macro *m,
+                                 const dq_jinja_call *c);
+static void assign(dq_jinja_run *r, const dq_jinja_node *target, dq_jinja_value v);
 
 /* ---- Jinja operators ---- */
 
@@ -228,8 +228,8 @@ static int64_t bound(dq_jinja_run *r, const dq_jinja_value *v, int64_t n, int64_
 }
 
 /* v[part[0]:part[1]:part[2]], where absent is as None. */
-static dq_jinja_value jinja_operators_slice(dq_jinja_run *r, const dq_jinja_value *v,
-                                            const dq_jinja_value part[3])
+static dq_jinja_value slice_of(dq_jinja_run *r, const dq_jinja_value *v,
+                               const dq_jinja_value part[3])
 {
     const int64_t step = dq_jinja_strings_int(r, &part[2], 1);
     if (v->kind == DQ_JINJA_UNDEFINED) return dq_jinja_fail_undefined(r, v);
@@ -288,7 +288,7 @@ static value eval_items(run *r, const node *n)
     const dq_jinja_kind kind = n->kind == DQ_JINJA_LIST_OF ? DQ_JINJA_LIST : DQ_JINJA_TUPLE;
     value out = dq_jinja_list_new(r, kind, n->item.n);
     for (size_t i = 0; i < n->item.n && dq_jinja_ok(r); i++)
-        dq_jinja_list_add(r, out.list, jinja_eval(r, n->item.at[i]));
+        dq_jinja_list_add(r, out.list, evaluate_node(r, n->item.at[i]));
     return out;
 }
 
@@ -296,7 +296,7 @@ static value eval_dict(run *r, const node *n)
 {
     value out = dq_jinja_dict_new(r, DQ_JINJA_DICT);
     for (size_t i = 0; i < n->item.n && dq_jinja_ok(r); i += 2) {
-        const value key = jinja_eval(r, n->item.at[i]), v = jinja_eval(r, n->item.at[i + 1]);
+        const value key = evaluate_node(r, n->item.at[i]), v = evaluate_node(r, n->item.at[i + 1]);
         if (key.kind != DQ_JINJA_STRING || key.is_safe)
             return dq_jinja_fail(r, DQ_MISMATCH, "a key of type '%s' is not supported",
                                  dq_jinja_type(&key));
@@ -307,24 +307,24 @@ static value eval_dict(run *r, const node *n)
 
 static value eval_attribute(run *r, const node *n)
 {
-    const value of = jinja_eval(r, n->a);
+    const value of = evaluate_node(r, n->a);
     return dq_jinja_ok(r) ? dq_jinja_methods_attribute(r, &of, n->name) : of;
 }
 
 static value eval_subscript(run *r, const node *n)
 {
-    const value of = jinja_eval(r, n->a), key = jinja_eval(r, n->b);
+    const value of = evaluate_node(r, n->a), key = evaluate_node(r, n->b);
     return dq_jinja_ok(r) ? dq_jinja_methods_subscript(r, &of, &key) : of;
 }
 
 static value eval_slice(run *r, const node *n)
 {
-    const value of = jinja_eval(r, n->a);
+    const value of = evaluate_node(r, n->a);
     value part[3] = {{0}};
     for (size_t i = 0; i < 3; i++) {
-        if (n->item.at[i]) part[i] = jinja_eval(r, n->item.at[i]);
+        if (n->item.at[i]) part[i] = evaluate_node(r, n->item.at[i]);
     }
-    return dq_jinja_ok(r) ? jinja_operators_slice(r, &of, part) : of;
+    return dq_jinja_ok(r) ? slice_of(r, &of, part) : of;
 }
 
 /* ---- Calls ---- */
@@ -334,9 +334,9 @@ static void eval_arguments(run *r, const node *n, dq_jinja_call *c)
     for (size_t i = 0; i < n->item.n && dq_jinja_ok(r); i++) {
         const node *one = n->item.at[i];
         if (one->kind == DQ_JINJA_KEYWORD)
-            dq_jinja_dict_put(r, &c->named, one->name, jinja_eval(r, one->a));
+            dq_jinja_dict_put(r, &c->named, one->name, evaluate_node(r, one->a));
         else
-            dq_jinja_list_add(r, &c->arg, jinja_eval(r, one));
+            dq_jinja_list_add(r, &c->arg, evaluate_node(r, one));
     }
     r->line = n->line;
 }
@@ -366,13 +366,13 @@ value dq_jinja_eval_apply(run *r, const dq_jinja_function *f, dq_jinja_call *c)
 
 static value eval_call(run *r, const node *n)
 {
-    const value f = jinja_eval(r, n->a);
+    const value f = evaluate_node(r, n->a);
     dq_jinja_call c = {0};
     eval_arguments(r, n, &c);
     if (!dq_jinja_ok(r)) return f;
     switch (f.kind) {
     case DQ_JINJA_FUNCTION: return dq_jinja_eval_apply(r, f.function, &c);
-    case DQ_JINJA_MACRO: return jinja_eval_macro(r, f.macro, &c);
+    case DQ_JINJA_MACRO: return call_macro(r, f.macro, &c);
     case DQ_JINJA_METHOD:
         c.self = f.method->self;
         if (c.self.is_safe)
@@ -385,7 +385,7 @@ static value eval_call(run *r, const node *n)
 
 static value eval_filter(run *r, const node *n)
 {
-    dq_jinja_call c = {.self = jinja_eval(r, n->a)};
+    dq_jinja_call c = {.self = evaluate_node(r, n->a)};
     eval_arguments(r, n, &c);
     if (n->function) return dq_jinja_ok(r) ? dq_jinja_eval_apply(r, n->function, &c) : c.self;
     return dq_jinja_fail(r, DQ_DAMAGED, "there is no filter or test \"%.*s\"", (int)n->name.n,
@@ -396,13 +396,13 @@ static value eval_filter(run *r, const node *n)
 
 static value eval_not(run *r, const node *n)
 {
-    const value a = jinja_eval(r, n->a);
+    const value a = evaluate_node(r, n->a);
     return dq_jinja_bool(!dq_jinja_truth(&a));
 }
 
 static value eval_sign(run *r, const node *n)
 {
-    const value a = jinja_eval(r, n->a), zero = dq_jinja_int(0);
+    const value a = evaluate_node(r, n->a), zero = dq_jinja_int(0);
     if (a.kind == DQ_JINJA_FLOAT && n->operation == DQ_JINJA_SUBTRACT) return dq_jinja_float(-a.f);
     if (!dq_jinja_is_integer(&a) && a.kind != DQ_JINJA_FLOAT && a.kind != DQ_JINJA_UNDEFINED)
         return dq_jinja_fail(r, DQ_DAMAGED, "a sign before '%s'", dq_jinja_type(&a));
@@ -411,7 +411,7 @@ static value eval_sign(run *r, const node *n)
 
 static value eval_arithmetic(run *r, const node *n)
 {
-    const value a = jinja_eval(r, n->a), b = jinja_eval(r, n->b);
+    const value a = evaluate_node(r, n->a), b = evaluate_node(r, n->b);
     r->line = n->line;
     return dq_jinja_ok(r) ? dq_jinja_operators_arithmetic(r, n->operation, &a, &b) : a;
 }
@@ -421,7 +421,7 @@ static value eval_join(run *r, const node *n)
     dq_strbuf mine, *before;
     value all = dq_jinja_list_new(r, DQ_JINJA_LIST, n->item.n);
     for (size_t i = 0; i < n->item.n && dq_jinja_ok(r); i++)
-        dq_jinja_list_add(r, all.list, jinja_eval(r, n->item.at[i]));
+        dq_jinja_list_add(r, all.list, evaluate_node(r, n->item.at[i]));
     before = dq_jinja_capture(r, &mine);
     for (size_t i = 0; i < n->item.n && dq_jinja_ok(r); i++) dq_jinja_print(r, &all.list->item[i]);
     return dq_jinja_captured(r, &mine, before);
@@ -429,10 +429,10 @@ static value eval_join(run *r, const node *n)
 
 static value eval_compare(run *r, const node *n)
 {
-    value a = jinja_eval(r, n->a);
+    value a = evaluate_node(r, n->a);
     bool all = true;
     for (size_t i = 0; i < n->item.n && all && dq_jinja_ok(r); i++) {
-        const value b = jinja_eval(r, n->item.at[i]->a);
+        const value b = evaluate_node(r, n->item.at[i]->a);
         r->line = n->line;
         all = dq_jinja_ok(r) && dq_jinja_operators_compare(r, n->item.at[i]->operation, &a, &b);
         a = b;
@@ -442,15 +442,15 @@ static value eval_compare(run *r, const node *n)
 
 static value eval_and(run *r, const node *n)
 {
-    const value a = jinja_eval(r, n->a);
-    return dq_jinja_truth(&a) == (n->kind == DQ_JINJA_AND) ? jinja_eval(r, n->b) : a;
+    const value a = evaluate_node(r, n->a);
+    return dq_jinja_truth(&a) == (n->kind == DQ_JINJA_AND) ? evaluate_node(r, n->b) : a;
 }
 
 static value eval_if_else(run *r, const node *n)
 {
-    const value condition = jinja_eval(r, n->b);
-    if (dq_jinja_truth(&condition)) return jinja_eval(r, n->a);
-    if (n->c) return jinja_eval(r, n->c);
+    const value condition = evaluate_node(r, n->b);
+    if (dq_jinja_truth(&condition)) return evaluate_node(r, n->a);
+    if (n->c) return evaluate_node(r, n->c);
     return dq_jinja_undefined(r,
                               "the inline if-expression on line %d evaluated to false and no else "
                               "section was defined.",
@@ -465,7 +465,7 @@ static value eval_captured(run *r, const node *n)
     return v ? *v : (value){0};
 }
 
-static value jinja_eval(run *r, const node *n)
+static value evaluate_node(run *r, const node *n)
 {
     static value (*const evaluate[DQ_JINJA_NODE_KINDS])(run *, const node *) = {
         [DQ_JINJA_CONSTANT] = eval_constant,
@@ -509,8 +509,8 @@ static bool has_item(dq_jinja_run *r, dq_jinja_loop *l, size_t number)
         const dq_jinja_value item = l->source.item[l->at++];
         dq_jinja_value yes = dq_jinja_bool(true);
         if (condition && dq_jinja_eval_scope(r, l->scope)) {
-            jinja_eval_assign(r, l->node->a, item);
-            yes = jinja_eval(r, condition);
+            assign(r, l->node->a, item);
+            yes = evaluate_node(r, condition);
         }
         if (dq_jinja_truth(&yes)) dq_jinja_list_add(r, &l->taken, item);
     }
@@ -539,10 +539,10 @@ dq_jinja_value dq_jinja_loop_attribute(dq_jinja_run *r, dq_jinja_loop *l, dq_jin
     return (dq_jinja_value){0};
 }
 
-static void jinja_loop_run(dq_jinja_run *r, const dq_jinja_node *n)
+static void run_for(dq_jinja_run *r, const dq_jinja_node *n)
 {
     dq_jinja_scope *const before = r->scope;
-    const dq_jinja_value over = jinja_eval(r, n->b);
+    const dq_jinja_value over = evaluate_node(r, n->b);
     dq_jinja_loop *l = dq_jinja_ok(r) ? dq_jinja_alloc(r, 1, sizeof *l) : NULL;
     bool ended = false;
     if (!l) return;
@@ -551,7 +551,7 @@ static void jinja_loop_run(dq_jinja_run *r, const dq_jinja_node *n)
         const dq_jinja_value self = {.kind = DQ_JINJA_LOOP, .loop = l};
         if (!dq_jinja_eval_scope(r, before)) break;
         dq_jinja_dict_put(r, &r->scope->names, dq_jinja_text_of("loop"), self);
-        jinja_eval_assign(r, n->a, l->taken.item[l->index]);
+        assign(r, n->a, l->taken.item[l->index]);
         dq_jinja_eval_body(r, &n->body);
         r->scope = before;
         const dq_jinja_flow flow = r->flow;
@@ -843,12 +843,12 @@ bool dq_jinja_eval_scope(run *r, dq_jinja_scope *parent)
 }
 
 /* Gives the value to the names of a target. */
-static void jinja_eval_assign(run *r, const node *target, value v)
+static void assign(run *r, const node *target, value v)
 {
     if (target->kind == DQ_JINJA_VARIABLE) {
         dq_jinja_dict_put(r, &r->scope->names, target->name, v);
     } else if (target->kind == DQ_JINJA_ATTRIBUTE) {
-        const value space = jinja_eval(r, target->a);
+        const value space = evaluate_node(r, target->a);
         if (space.kind == DQ_JINJA_NAMESPACE)
             dq_jinja_dict_put(r, space.dict, target->name, v);
         else
@@ -858,7 +858,7 @@ static void jinja_eval_assign(run *r, const node *target, value v)
         if (items.n != target->item.n)
             dq_jinja_fail(r, DQ_DAMAGED, "%zu values for %zu names", items.n, target->item.n);
         for (size_t i = 0; i < items.n && dq_jinja_ok(r); i++)
-            jinja_eval_assign(r, target->item.at[i], items.item[i]);
+            assign(r, target->item.at[i], items.item[i]);
     }
 }
 
@@ -873,7 +873,7 @@ static value capture_body(run *r, const dq_jinja_nodes *body)
 /* ---- Macros ---- */
 
 /* What calls a macro has made of it. */
-static value jinja_eval_macro(run *r, const dq_jinja_macro *m, const dq_jinja_call *c)
+static value call_macro(run *r, const dq_jinja_macro *m, const dq_jinja_call *c)
 {
     dq_jinja_scope *const before = r->scope;
     const dq_jinja_nodes *parameters = &m->node->item;
@@ -894,7 +894,7 @@ static value jinja_eval_macro(run *r, const dq_jinja_macro *m, const dq_jinja_ca
             v = *by_name;
             ++named;
         } else if (parameter->a) {
-            v = jinja_eval(r, parameter->a);
+            v = evaluate_node(r, parameter->a);
         } else {
             v = dq_jinja_undefined(r, "parameter '%.*s' was not provided", (int)name.n, name.s);
         }
@@ -918,7 +918,7 @@ static void run_text(run *r, const node *n)
 
 static void run_output(run *r, const node *n)
 {
-    const value v = jinja_eval(r, n->a);
+    const value v = evaluate_node(r, n->a);
     r->line = n->line;
     if (dq_jinja_ok(r)) dq_jinja_print(r, &v);
 }
@@ -926,7 +926,7 @@ static void run_output(run *r, const node *n)
 static void run_if(run *r, const node *n)
 {
     for (; n && dq_jinja_ok(r); n = n->c) {
-        const value condition = jinja_eval(r, n->a);
+        const value condition = evaluate_node(r, n->a);
         const bool yes = dq_jinja_truth(&condition);
         dq_jinja_eval_body(r, yes ? &n->body : &n->item);
         if (yes) break;
@@ -935,8 +935,8 @@ static void run_if(run *r, const node *n)
 
 static void run_set(run *r, const node *n)
 {
-    const value v = jinja_eval(r, n->b);
-    if (dq_jinja_ok(r)) jinja_eval_assign(r, n->a, v);
+    const value v = evaluate_node(r, n->b);
+    if (dq_jinja_ok(r)) assign(r, n->a, v);
 }
 
 static void run_set_text(run *r, const node *n)
@@ -945,9 +945,9 @@ static void run_set_text(run *r, const node *n)
     if (!dq_jinja_eval_scope(r, before)) return;
     const value text = capture_body(r, &n->body);
     dq_jinja_dict_put(r, &r->scope->names, dq_jinja_text_of(""), text);
-    const value v = jinja_eval(r, n->b);
+    const value v = evaluate_node(r, n->b);
     r->scope = before;
-    if (dq_jinja_ok(r) && r->flow == DQ_JINJA_ON) jinja_eval_assign(r, n->a, v);
+    if (dq_jinja_ok(r) && r->flow == DQ_JINJA_ON) assign(r, n->a, v);
 }
 
 static void run_macro(run *r, const node *n)
@@ -974,7 +974,7 @@ void dq_jinja_eval_body(run *r, const dq_jinja_nodes *body)
 {
     static void (*const execute[DQ_JINJA_NODE_KINDS])(run *, const node *) = {
         [DQ_JINJA_TEXT] = run_text,      [DQ_JINJA_OUTPUT] = run_output,
-        [DQ_JINJA_FOR] = jinja_loop_run, [DQ_JINJA_IF] = run_if,
+        [DQ_JINJA_FOR] = run_for,        [DQ_JINJA_IF] = run_if,
         [DQ_JINJA_SET] = run_set,        [DQ_JINJA_SET_TEXT] = run_set_text,
         [DQ_JINJA_MACRO_OF] = run_macro, [DQ_JINJA_SCOPE] = run_scope,
         [DQ_JINJA_LEAVE] = run_leave,

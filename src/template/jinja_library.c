@@ -305,8 +305,8 @@ static dq_jinja_value run_join(dq_jinja_run *r, dq_jinja_call *c)
 /* ---- Dicts ---- */
 
 /* Keys (0), values (1) or pairs (2) of a dict as a list of the kind. */
-static dq_jinja_value jinja_methods_of_dict(dq_jinja_run *r, const dq_jinja_dict *d, int part,
-                                            dq_jinja_kind kind)
+static dq_jinja_value list_of_dict(dq_jinja_run *r, const dq_jinja_dict *d, int part,
+                                   dq_jinja_kind kind)
 {
     dq_jinja_value out = dq_jinja_list_new(r, kind, d->n);
     for (size_t i = 0; i < d->n && dq_jinja_ok(r); i++) {
@@ -324,7 +324,7 @@ static dq_jinja_value jinja_methods_of_dict(dq_jinja_run *r, const dq_jinja_dict
 
 static dq_jinja_value run_view(dq_jinja_run *r, dq_jinja_call *c)
 {
-    return jinja_methods_of_dict(r, c->self.dict, (int)c->which, DQ_JINJA_VIEW);
+    return list_of_dict(r, c->self.dict, (int)c->which, DQ_JINJA_VIEW);
 }
 
 static dq_jinja_value run_get(dq_jinja_run *r, dq_jinja_call *c)
@@ -516,7 +516,7 @@ static value filter_case(run *r, call *c)
     return dq_jinja_strings_case(r, text_of(r, c), (dq_jinja_case)c->which);
 }
 
-static value filter_run_replace(run *r, call *c)
+static value replace_text(run *r, call *c)
 {
     const dq_jinja_text t = dq_jinja_print_text(r, &c->self);
     const dq_jinja_text old = dq_jinja_print_text(r, &c->p[0]);
@@ -695,7 +695,7 @@ static value get_path(run *r, value item, const value *attribute, const value *f
     return item;
 }
 
-static value filter_run_join(run *r, call *c)
+static value join_items(run *r, call *c)
 {
     const dq_jinja_text between =
         c->p[0].kind == DQ_JINJA_ABSENT ? (dq_jinja_text){"", 0} : dq_jinja_print_text(r, &c->p[0]);
@@ -804,8 +804,8 @@ static value run_dictsort(run *r, call *c)
     if (!by_value && by->kind != DQ_JINJA_ABSENT &&
         (by->kind != DQ_JINJA_STRING || !dq_jinja_text_is(by->text, "key")))
         return dq_jinja_fail(r, DQ_DAMAGED, "dictsort goes by \"key\" or \"value\"");
-    const value pairs = jinja_methods_of_dict(r, c->self.dict, 2, DQ_JINJA_LIST);
-    const value keys = jinja_methods_of_dict(r, c->self.dict, by_value ? 1 : 0, DQ_JINJA_LIST);
+    const value pairs = list_of_dict(r, c->self.dict, 2, DQ_JINJA_LIST);
+    const value keys = list_of_dict(r, c->self.dict, by_value ? 1 : 0, DQ_JINJA_LIST);
     for (size_t i = 0; dq_jinja_ok(r) && i < keys.list->n; i++)
         keys.list->item[i] = sort_key(r, keys.list->item[i], dq_jinja_truth(&c->p[0]));
     return dq_jinja_ok(r) ? sorted(r, pairs.list, keys.list->item, dq_jinja_truth(&c->p[2]))
@@ -827,11 +827,10 @@ static value run_sort(run *r, call *c)
     return dq_jinja_ok(r) ? sorted(r, &items, keys.list->item, dq_jinja_truth(&c->p[0])) : keys;
 }
 
-static value filter_run_items(run *r, call *c)
+static value list_items(run *r, call *c)
 {
     if (c->self.kind == DQ_JINJA_UNDEFINED) return dq_jinja_list_new(r, DQ_JINJA_ITERATOR, 0);
-    if (c->self.kind == DQ_JINJA_DICT)
-        return jinja_methods_of_dict(r, c->self.dict, 2, DQ_JINJA_ITERATOR);
+    if (c->self.kind == DQ_JINJA_DICT) return list_of_dict(r, c->self.dict, 2, DQ_JINJA_ITERATOR);
     return dq_jinja_fail(r, DQ_DAMAGED, "Can only get item pairs from a mapping.");
 }
 
@@ -850,8 +849,8 @@ static const dq_jinja_function filters[] = {
     {"first", "", 0, run_first, 0},
     {"indent", "width first blank", 0, run_indent, 0},
     {"int", "default base", 0, run_int, 0},
-    {"items", "", 0, filter_run_items, 0},
-    {"join", "d attribute", 0, filter_run_join, 0},
+    {"items", "", 0, list_items, 0},
+    {"join", "d attribute", 0, join_items, 0},
     {"last", "", 0, run_last, 0},
     {"length", "", 0, run_length, 0},
     {"list", "", 0, run_list, 0},
@@ -859,7 +858,7 @@ static const dq_jinja_function filters[] = {
     {"map", NULL, 0, run_map, 0},
     {"reject", NULL, 0, run_choice, 0},
     {"rejectattr", NULL, 0, run_choice, BY_PATH},
-    {"replace", "old new count", 2, filter_run_replace, 0},
+    {"replace", "old new count", 2, replace_text, 0},
     {"reverse", "", 0, run_reverse, 0},
     {"safe", "", 0, run_safe, 0},
     {"select", NULL, 0, run_choice, WANTED},

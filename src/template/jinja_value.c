@@ -13,7 +13,7 @@
 
 /* Of any text that is made: 4 million tokens, 32 times what a model of 131072 positions reads. */
 enum { DQ_JINJA_MAX_TEXT = 16 << 20 };
-static uint32_t jinja_text_last(dq_jinja_run *r, dq_jinja_text t, size_t *end);
+static uint32_t last_character(dq_jinja_run *r, dq_jinja_text t, size_t *end);
 
 /* ---- Jinja strings ---- */
 
@@ -104,7 +104,7 @@ dq_jinja_value dq_jinja_strings_strip(dq_jinja_run *r, dq_jinja_text t, const dq
         if (!is_stripped(r, c, t, from, next, only)) break;
     }
     for (size_t next = to; right && from < to && dq_jinja_ok(r); to = next) {
-        const uint32_t c = jinja_text_last(r, t, &next);
+        const uint32_t c = last_character(r, t, &next);
         if (!is_stripped(r, c, t, next, to, only)) break;
     }
     return dq_jinja_ok(r) ? dq_jinja_string(t.s + from, to - from) : (dq_jinja_value){0};
@@ -167,7 +167,7 @@ static dq_jinja_value split_spaces(dq_jinja_run *r, dq_jinja_text t, int64_t cou
     }
     end = t.n;
     for (size_t next = end; at < end && dq_jinja_ok(r); end = next) { /* the rest */
-        if (!dq_jinja_lex_is_space(jinja_text_last(r, t, &next))) break;
+        if (!dq_jinja_lex_is_space(last_character(r, t, &next))) break;
     }
     if (at < end) add_part(r, &out, t, at, end);
     return out;
@@ -340,7 +340,7 @@ bool dq_jinja_text_same(dq_jinja_run *r, dq_jinja_text a, dq_jinja_text b)
     return dq_jinja_spend(r, DQ_JINJA_PIECE + (a.n == b.n ? a.n : 0)) && has_bytes(a, b);
 }
 
-static int jinja_text_order(dq_jinja_run *r, dq_jinja_text a, dq_jinja_text b)
+static int order_texts(dq_jinja_run *r, dq_jinja_text a, dq_jinja_text b)
 {
     const size_t n = a.n < b.n ? a.n : b.n;
     if (!dq_jinja_spend(r, DQ_JINJA_PIECE + n)) return 0;
@@ -357,7 +357,7 @@ uint32_t dq_jinja_text_next(dq_jinja_run *r, dq_jinja_text t, size_t *at)
     return c;
 }
 
-static uint32_t jinja_text_last(dq_jinja_run *r, dq_jinja_text t, size_t *end)
+static uint32_t last_character(dq_jinja_run *r, dq_jinja_text t, size_t *end)
 {
     size_t bytes = *end;
     const bool ok = dq_jinja_spend(r, DQ_JINJA_CHARACTER);
@@ -429,7 +429,7 @@ const char *dq_jinja_type(const dq_jinja_value *v)
     return v->is_safe ? "markupsafe.Markup" : name[v->kind];
 }
 
-static bool jinja_is_list(const dq_jinja_value *v)
+static bool is_list(const dq_jinja_value *v)
 {
     return v->kind >= DQ_JINJA_LIST && v->kind <= DQ_JINJA_ITERATOR;
 }
@@ -504,7 +504,7 @@ dq_jinja_list dq_jinja_items(dq_jinja_run *r, const dq_jinja_value *v)
             const dq_jinja_text key = v->dict->entry[i].key;
             dq_jinja_list_add(r, &out, dq_jinja_string(key.s, key.n));
         }
-    } else if (jinja_is_list(v)) {
+    } else if (is_list(v)) {
         out = *v->list;
         if (v->kind == DQ_JINJA_ITERATOR) v->list->n = 0;
     } else if (v->kind != DQ_JINJA_UNDEFINED) {
@@ -518,7 +518,7 @@ size_t dq_jinja_length(dq_jinja_run *r, const dq_jinja_value *v)
 {
     if (v->kind == DQ_JINJA_UNDEFINED) return 0;
     if (v->kind == DQ_JINJA_DICT) return v->dict->n;
-    if (jinja_is_list(v) && v->kind != DQ_JINJA_ITERATOR) return v->list->n;
+    if (is_list(v) && v->kind != DQ_JINJA_ITERATOR) return v->list->n;
     if (v->kind == DQ_JINJA_STRING)
         return dq_jinja_spend(r, v->text.n) ? (size_t)dq_utf8_count(v->text.s, v->text.n) : 0;
     dq_jinja_fail(r, DQ_DAMAGED, "object of type '%s' has no len()", dq_jinja_type(v));
@@ -536,7 +536,7 @@ bool dq_jinja_truth(const dq_jinja_value *v)
     case DQ_JINJA_FLOAT: return v->f < 0 || v->f > 0 || v->f != v->f;
     case DQ_JINJA_STRING: return v->text.n > 0;
     case DQ_JINJA_DICT: return v->dict->n > 0;
-    default: return !jinja_is_list(v) || v->kind == DQ_JINJA_ITERATOR || v->list->n > 0;
+    default: return !is_list(v) || v->kind == DQ_JINJA_ITERATOR || v->list->n > 0;
     }
 }
 
@@ -612,7 +612,7 @@ int dq_jinja_order(dq_jinja_run *r, const dq_jinja_value *a, const dq_jinja_valu
     else if (is_number(a) && is_number(b))
         order = order_numbers(a, b);
     else if (a->kind == DQ_JINJA_STRING && b->kind == DQ_JINJA_STRING)
-        order = jinja_text_order(r, a->text, b->text);
+        order = order_texts(r, a->text, b->text);
     else if (a->kind == b->kind && (a->kind == DQ_JINJA_LIST || a->kind == DQ_JINJA_TUPLE))
         order = order_lists(r, a->list, b->list);
     else
@@ -755,8 +755,7 @@ static void put_dict(dq_jinja_run *r, const dq_jinja_dict *d, const dq_jinja_jso
         for (size_t i = 1; i < d->n && dq_jinja_ok(r); i++) {
             const dq_jinja_entry one = e[i];
             size_t at = i;
-            for (; at > 0 && jinja_text_order(r, one.key, e[at - 1].key) < 0; at--)
-                e[at] = e[at - 1];
+            for (; at > 0 && order_texts(r, one.key, e[at - 1].key) < 0; at--) e[at] = e[at - 1];
             e[at] = one;
         }
     }

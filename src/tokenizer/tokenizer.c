@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Whether a model of so many rows has none for it, as the files only name it. */
-static inline bool added_token_is_beyond(const dq_added_token *t, int64_t rows)
+static inline bool is_beyond(const dq_added_token *t, int64_t rows)
 {
     return t->is_named_only && t->id >= rows;
 }
@@ -647,7 +647,7 @@ static bool has_added(const dq_tokenizer *a, const dq_tokenizer *b, int64_t rows
 {
     for (size_t i = 0; i < a->n_added; i++) {
         const dq_added_token *x = &a->added[i], *y = i < b->n_added ? &b->added[i] : NULL;
-        if (added_token_is_beyond(x, rows)) continue;
+        if (is_beyond(x, rows)) continue;
         if (!y || y->id != x->id) y = added_of(b, x->id);
         if (!y || !same_text(x->text, x->len, y->text, y->len) ||
             !same_text(x->form, x->form_len, y->form, y->form_len) || x->special != y->special ||
@@ -692,7 +692,7 @@ static bool same_ids(const int32_t *a, int n, const int32_t *b, int n_b)
 static size_t n_pieces(const dq_tokenizer *t, int64_t rows)
 {
     size_t n = t->n_pieces;
-    for (size_t i = 0; i < t->n_added; i++) n -= added_token_is_beyond(&t->added[i], rows);
+    for (size_t i = 0; i < t->n_added; i++) n -= is_beyond(&t->added[i], rows);
     return n;
 }
 
@@ -772,7 +772,7 @@ dq_status dq_tokenizer_added(json_t **out, const dq_tokenizer *t, int64_t rows, 
     *out = json_array();
     for (size_t i = 0; i < t->n_added; i++) {
         const dq_added_token *a = &t->added[i];
-        if (added_token_is_beyond(a, rows)) continue;
+        if (is_beyond(a, rows)) continue;
         json_array_append_new(*out,
                               json_pack("{s:i, s:o, s:b, s:b, s:b, s:b, s:b}", "id", a->id,
                                         "content", json_stringn(a->text, a->len), "single_word",

@@ -15,8 +15,8 @@
 #include <omp.h>
 #include <string.h>
 
-static inline void cpu_scale_page(const dq_simd *simd, float *s, int64_t ld, int64_t rows,
-                                  int64_t page, float scale, const int64_t *visible, float *top)
+static inline void scale_page(const dq_simd *simd, float *s, int64_t ld, int64_t rows, int64_t page,
+                              float scale, const int64_t *visible, float *top)
 {
     for (int64_t r = 0; r < rows; r++) {
         const float max = simd->scale_max(s + r * ld, dq_kv_slots(visible[r], page), scale);
@@ -43,7 +43,7 @@ typedef struct dq_cpu_task {
 enum { MAX_ROWS = 64 }; /* of all products of a page */
 
 /* Scratch: rows of queries, or of y, in the order of their KV heads; what a page makes of them, or takes; D of output heads. */
-static int64_t cpu_token_floats(const dq_attend_args *args, int64_t heads)
+static int64_t token_floats(const dq_attend_args *args, int64_t heads)
 {
     const dq_head_order *map = args->attn->map;
     return heads * (map->n_slabs * (map->head_dim + DQ_PAGE_TOKENS) + DQ_PAGE_TOKENS);
@@ -88,11 +88,11 @@ static void fetch_row(const float *s, int64_t page)
 }
 
 /* ---- "CPU attention token": a block of one row. Heads that share a KV head are rows of one product. */
-/* As dq_cpu_scores. token: cpu_token_floats. */
-static void cpu_token_scores(const dq_cpu *cpu, float *const *s, const dq_attend_args *args,
-                             const dq_kv_rows *row, const dq_kv_list *list, const int *head,
-                             int n_heads, int64_t keys, const dq_cpu_scaled *scaled, float *scratch,
-                             float *token)
+/* As dq_cpu_scores. token: token_floats. */
+static void token_scores(const dq_cpu *cpu, float *const *s, const dq_attend_args *args,
+                         const dq_kv_rows *row, const dq_kv_list *list, const int *head,
+                         int n_heads, int64_t keys, const dq_cpu_scaled *scaled, float *scratch,
+                         float *token)
 {
     const dq_head_order *map = args->attn->map;
     const int64_t d = map->head_dim;
@@ -119,8 +119,8 @@ static void cpu_token_scores(const dq_cpu *cpu, float *const *s, const dq_attend
             dq_cpu_rows_times_keys(cpu, to, ld, args, x + i * d, d, end - i, &q, i, &page, scratch);
             for (int k = i; k < end; k++, to += ld) {
                 if (slots < keys - p * DQ_PAGE_TOKENS) fetch_row(s[order[k]], p + 1);
-                cpu_scale_page(cpu->simd, to, 0, 1, p, scaled->scale, scaled->visible,
-                               scaled->top[order[k]]);
+                scale_page(cpu->simd, to, 0, 1, p, scaled->scale, scaled->visible,
+                           scaled->top[order[k]]);
                 if (!apart)
                     memcpy(s[order[k]] + p * DQ_PAGE_TOKENS, to, (size_t)slots * sizeof *product);
             }
@@ -496,7 +496,7 @@ static bool whole_sequences(const dq_attend_args *args)
     return args->columns || args->measure || args->look;
 }
 
-static int cpu_group_of_out(const dq_head_order *map, int out)
+static int group_of_out(const dq_head_order *map, int out)
 {
     return map->group[map->head[out].v[0]];
 }
@@ -507,7 +507,7 @@ static int share_end(const dq_head_order *map, int out)
     int end = out + 1;
     if (map->n_maps < 2) return end;
     while (end < map->n_out && map->head[end].q[1] == map->head[out].q[1] &&
-           cpu_group_of_out(map, end) == cpu_group_of_out(map, out)) {
+           group_of_out(map, end) == group_of_out(map, out)) {
         end++;
     }
     return end;
@@ -519,9 +519,9 @@ static int64_t cut_group(dq_cpu_task *list, const dq_head_order *map, const dq_c
 {
     int64_t n = 0;
     int heads = 0, done = 0;
-    for (int out = 0; out < map->n_out; out++) heads += cpu_group_of_out(map, out) == whole->group;
+    for (int out = 0; out < map->n_out; out++) heads += group_of_out(map, out) == whole->group;
     for (int out = 0, first = 0; out < map->n_out && done < heads; out++) {
-        if (cpu_group_of_out(map, out) != whole->group) continue;
+        if (group_of_out(map, out) != whole->group) continue;
         done++;
         if (done < heads && (int64_t)done * parts < (n + 1) * heads) continue;
         if (list) {
@@ -548,15 +548,15 @@ static int64_t cut_rows(dq_cpu_task *list, const dq_head_order *map, const dq_kv
     for (int out = 0; parts == 0 && out < map->n_out; n++) {
         const int next = share_end(map, out);
         if (list)
-            list[n] = (dq_cpu_task){rows->seq, rows->first, whole.end,
-                                    out,       next,        cpu_group_of_out(map, out)};
+            list[n] =
+                (dq_cpu_task){rows->seq, rows->first, whole.end, out, next, group_of_out(map, out)};
         out = next;
     }
     return n;
 }
 
 /* Fills list (NULL: only counts); returns how many tasks there are. */
-static int64_t cpu_tasks(dq_cpu_task *list, const dq_attend_args *args, int parts)
+static int64_t list_tasks(dq_cpu_task *list, const dq_attend_args *args, int parts)
 {
     const dq_batch *batch = args->batch;
     int64_t n = 0;
@@ -572,9 +572,9 @@ static int64_t cpu_tasks(dq_cpu_task *list, const dq_attend_args *args, int part
 }
 
 /* Into how many parts each KV head group is cut; 0: into its output heads. */
-static int cpu_task_parts(const dq_attend_args *args, int threads)
+static int task_parts(const dq_attend_args *args, int threads)
 {
-    const int64_t n = cpu_tasks(NULL, args, 1);
+    const int64_t n = list_tasks(NULL, args, 1);
     if (whole_sequences(args) || n >= 2 * (int64_t)threads) return 1;
     if (args->batch->n_rows > args->batch->n_seq) return 0;
     if (n % threads == 0) return 1;
@@ -661,8 +661,8 @@ void dq_cpu_scores(const dq_cpu *cpu, float *const *s, int64_t ld, const dq_atte
                 float *to = s[h] + a->first * ld + p * DQ_PAGE_TOKENS;
                 dq_cpu_times_keys(cpu, to, ld, args, rows, a, head[h], &q[h], &page, scratch);
                 if (scaled)
-                    cpu_scale_page(cpu->simd, to, ld, a->n, p, scaled->scale,
-                                   scaled->visible + a->first, scaled->top[h] + a->first);
+                    scale_page(cpu->simd, to, ld, a->n, p, scaled->scale,
+                               scaled->visible + a->first, scaled->top[h] + a->first);
             }
         }
     }
@@ -852,7 +852,7 @@ static void next_bundle(bundle *u, scratch *s, const dq_head_order *map, const d
     int next = 0;
     u->n_outs = u->n_fresh = 0;
     for (; *out < t->out_end; ++*out) {
-        if (cpu_group_of_out(map, *out) != t->group) continue;
+        if (group_of_out(map, *out) != t->group) continue;
         if (u->n_outs == 0 && map->head[*out].q[1] != s->held) s->kept = s->held = -1;
         int second = map->n_maps == 2 ? second_slot(map, s, u, *out) : 0;
         int need = u->n_fresh + (s->kept >= 0) + 1 + (second < 0);
@@ -888,8 +888,8 @@ static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_kv_row
     const bool token = rows->n == 1 && keys > 0;
     for (int i = 0; i < u->n_fresh; i++) into[i] = s->slot[u->slot[i]];
     if (token)
-        cpu_token_scores(w->cpu, into, w->args, rows, list, u->head, u->n_fresh, keys, &scaled,
-                         s->read, s->token);
+        token_scores(w->cpu, into, w->args, rows, list, u->head, u->n_fresh, keys, &scaled, s->read,
+                     s->token);
     else
         dq_cpu_scores(w->cpu, into, ld, w->args, rows, list, u->head, u->n_fresh, keys, &scaled,
                       s->read);
@@ -995,7 +995,7 @@ static void run_task(const work *w, const dq_cpu_task *t, const plan *p, void *b
     for (int i = 0; i < p->slots; i++) s.slot[i] = (float *)block + i * floats;
     s.read = (float *)block + p->slots * floats;
     s.token = s.read + dq_cpu_score_floats(args, p->block_rows, p->slots);
-    s.edge = (int32_t *)(void *)(s.token + cpu_token_floats(args, p->slots));
+    s.edge = (int32_t *)(void *)(s.token + token_floats(args, p->slots));
     for (int64_t end = t->end; end > t->first;) {
         dq_kv_rows tile;
         dq_cpu_rows_last_tile(&tile, args->batch, t->seq, t->first, end);
@@ -1062,14 +1062,14 @@ void dq_cpu_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
     while (p.slots < useful && (p.slots + 1) * floats <= max) p.slots++;
     p.bytes = (size_t)(p.slots * floats + dq_cpu_score_floats(args, p.block_rows, p.slots)) *
               sizeof(float);
-    p.bytes += (size_t)cpu_token_floats(args, p.slots) * sizeof(float);
+    p.bytes += (size_t)token_floats(args, p.slots) * sizeof(float);
     p.bytes += (size_t)(p.keys + 16) * sizeof(int32_t);
-    const int parts = cpu_task_parts(args, b->threads);
-    const int64_t n = cpu_tasks(NULL, args, parts);
+    const int parts = task_parts(args, b->threads);
+    const int64_t n = list_tasks(NULL, args, parts);
     dq_cpu_task *tasks = dq_cpu_shared(b, (size_t)(n + 1) * sizeof *tasks);
     if (!tasks || !dq_cpu_reserve(b, p.bytes)) return;
     if (begin_observers(b, &w)) {
-        cpu_tasks(tasks, args, parts);
+        list_tasks(tasks, args, parts);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(b->threads)
         for (int64_t i = 0; i < n; i++) {
             run_task(&w, &tasks[i], &p, dq_cpu_of(b)->block[omp_get_thread_num()]);

@@ -13,12 +13,12 @@
 /* Takes the logits s[n] that a query head has in a row; list: of the keys. at.col is not set. */
 typedef void dq_cpu_take_logits(void *arg, int thread, const float *s, int64_t n,
                                 const dq_kv_list *list, dq_place at);
-static dq_tally *cpu_tallies_new(dq_backend *b, const dq_tally *tally);
-static void cpu_tallies_join(dq_tally *tally, const dq_tally *local, int n);
-static void cpu_tallies_free(dq_tally *local, int n);
-static void cpu_walk_logits(dq_backend *b, const dq_attend_args *args, int32_t seq_base,
-                            dq_cpu_take_logits *take, void *arg);
-static int cpu_seq_of_row(const dq_batch *batch, int64_t row);
+static dq_tally *new_tallies(dq_backend *b, const dq_tally *tally);
+static void join_tallies(dq_tally *tally, const dq_tally *local, int n);
+static void free_tallies(dq_tally *local, int n);
+static void walk_logits(dq_backend *b, const dq_attend_args *args, int32_t seq_base,
+                        dq_cpu_take_logits *take, void *arg);
+static int seq_of_row(const dq_batch *batch, int64_t row);
 
 /* ---- CPU absmax ---- */
 
@@ -302,8 +302,8 @@ typedef struct parts {
 
 static void parts_end(parts *p)
 {
-    cpu_tallies_free(p->ordinary, p->n);
-    cpu_tallies_free(p->other, p->n);
+    free_tallies(p->ordinary, p->n);
+    free_tallies(p->other, p->n);
     dq_block_free(p->head);
     dq_block_free(p->cu);
     dq_block_free(p->special);
@@ -312,17 +312,17 @@ static void parts_end(parts *p)
 static bool parts_begin(dq_backend *b, parts *p, const dq_profile *to, const dq_batch *batch)
 {
     *p = (parts){.to = to, .batch = batch, .n = b->threads};
-    p->ordinary = cpu_tallies_new(b, to->ordinary);
-    p->other = cpu_tallies_new(b, to->all);
+    p->ordinary = new_tallies(b, to->ordinary);
+    p->other = new_tallies(b, to->all);
     return b->err.code == DQ_OK;
 }
 
 static void parts_join(const parts *p)
 {
     const dq_profile *to = p->to;
-    cpu_tallies_join(to->all, p->ordinary, p->n);
-    cpu_tallies_join(to->all, p->other, p->n);
-    cpu_tallies_join(to->ordinary, p->ordinary, p->n);
+    join_tallies(to->all, p->ordinary, p->n);
+    join_tallies(to->all, p->other, p->n);
+    join_tallies(to->ordinary, p->ordinary, p->n);
     for (int64_t i = 0; i < p->n_head * p->n; i++)
         dq_moments_merge(&to->head[i % p->n_head], &p->head[i]);
 }
@@ -378,7 +378,7 @@ void dq_cpu_profile_logits(dq_backend *b, const dq_profile *to, const dq_attend_
     if (parts_begin(b, &p, to, args->batch) && list_special(b, &p)) {
         p.n_head = (int64_t)args->attn->map->n_q * DQ_TOKEN_CLASSES;
         p.head = dq_block_new((size_t)(p.n_head * p.n), sizeof *p.head, &b->err);
-        if (p.head) cpu_walk_logits(b, args, to->seq_base, take_logits, &p);
+        if (p.head) walk_logits(b, args, to->seq_base, take_logits, &p);
         if (b->err.code == DQ_OK) parts_join(&p);
     }
     parts_end(&p);
@@ -400,7 +400,7 @@ static void add_columns(const parts *p, dq_mat x, int64_t first, int64_t col, in
     const dq_batch *batch = p->batch;
     const int64_t last = first + x.rows;
     for (int64_t row = first, next; row < last; row = next) {
-        const int seq = cpu_seq_of_row(batch, row);
+        const int seq = seq_of_row(batch, row);
         next = run_end(p, row, last, batch->cu_rows[seq + 1]);
         dq_channels_add(p->to->channels, p->to->class[row], x.p + (row - first) * x.cols,
                         next - row, col, end, p->to->seq_base + seq, batch->pos[row]);
@@ -419,7 +419,7 @@ void dq_cpu_profile_rows(dq_backend *b, const dq_profile *to, dq_mat x, int64_t 
 #pragma omp for schedule(dynamic, ROWS)
             for (int64_t r = 0; r < x.rows; r++) {
                 const int64_t row = first + r;
-                const dq_place at = {to->seq_base + cpu_seq_of_row(batch, row), layer, -1,
+                const dq_place at = {to->seq_base + seq_of_row(batch, row), layer, -1,
                                      batch->pos[row], 0};
                 dq_tally_add(to->class[row] == DQ_TOKEN_ORDINARY ? &p.ordinary[thread]
                                                                  : &p.other[thread],
@@ -440,8 +440,8 @@ void dq_cpu_profile_rows(dq_backend *b, const dq_profile *to, dq_mat x, int64_t 
  * What rows give to classes of tokens, between softmax and subtraction. */
 
 /* In the order of the list, with the roundings of the subtraction itself. */
-static void spans_count_row(const dq_cpu_column_job *j, dq_span_mass *mass, const uint8_t *label,
-                            int64_t r)
+static void count_spans(const dq_cpu_column_job *j, dq_span_mass *mass, const uint8_t *label,
+                        int64_t r)
 {
     const float *p1 = j->p[0] + r * j->ld, *p2 = j->p[1] ? j->p[1] + r * j->ld : NULL;
     const float a = (float)(1.0 / j->sum[0][r]);
@@ -467,7 +467,7 @@ void dq_cpu_count_spans(const dq_cpu_column_job *j, dq_span_mass *mass, const dq
         s->label + s->key[seq * map->n_groups + map->group[map->head[j->out].v[0]]];
     for (int64_t r = first > j->rows.first ? first - j->rows.first : 0; r < j->rows.n; r++) {
         const int64_t record = s->at[seq] + j->rows.first + r - first;
-        spans_count_row(j, mass + (record * map->n_out + j->out) * n_classes, label, r);
+        count_spans(j, mass + (record * map->n_out + j->out) * n_classes, label, r);
     }
 }
 
@@ -478,7 +478,7 @@ void dq_cpu_count_spans(const dq_cpu_column_job *j, dq_span_mass *mass, const dq
 enum { ACTIVATION_ROWS = 32 };
 
 /* Of the pass of *tally, one per thread, without what cannot enter its list. NULL: sticky error. */
-static dq_tally *cpu_tallies_new(dq_backend *b, const dq_tally *tally)
+static dq_tally *new_tallies(dq_backend *b, const dq_tally *tally)
 {
     dq_tally *local = dq_block_new((size_t)b->threads, sizeof *local, &b->err);
     for (int i = 0; local && i < b->threads; i++) {
@@ -492,13 +492,13 @@ static dq_tally *cpu_tallies_new(dq_backend *b, const dq_tally *tally)
     return local;
 }
 
-static void cpu_tallies_free(dq_tally *local, int n)
+static void free_tallies(dq_tally *local, int n)
 {
     for (int i = 0; local && i < n; i++) dq_tally_free(&local[i]);
     dq_block_free(local);
 }
 
-static void cpu_tallies_join(dq_tally *tally, const dq_tally *local, int n)
+static void join_tallies(dq_tally *tally, const dq_tally *local, int n)
 {
     for (int i = 0; local && i < n; i++) dq_tally_merge(tally, &local[i]);
 }
@@ -557,8 +557,8 @@ static int64_t list_pieces(piece *list, const dq_attend_args *args, int64_t *key
 }
 
 /* Those of all query heads and rows, by all threads, in any order. */
-static void cpu_walk_logits(dq_backend *b, const dq_attend_args *args, int32_t seq_base,
-                            dq_cpu_take_logits *take, void *arg)
+static void walk_logits(dq_backend *b, const dq_attend_args *args, int32_t seq_base,
+                        dq_cpu_take_logits *take, void *arg)
 {
     int64_t keys, n = list_pieces(NULL, args, &keys);
     const int64_t step = dq_cpu_block_rows(keys, 1); /* pieces that see less keep to it too */
@@ -589,13 +589,13 @@ void dq_cpu_attn_observe(dq_backend *b, dq_tally *tally, const dq_attend_args *a
                          int32_t seq_base)
 {
     if (b->err.code != DQ_OK) return;
-    dq_tally *local = cpu_tallies_new(b, tally);
-    if (b->err.code == DQ_OK) cpu_walk_logits(b, args, seq_base, tally_row, local);
-    if (b->err.code == DQ_OK) cpu_tallies_join(tally, local, b->threads);
-    cpu_tallies_free(local, b->threads);
+    dq_tally *local = new_tallies(b, tally);
+    if (b->err.code == DQ_OK) walk_logits(b, args, seq_base, tally_row, local);
+    if (b->err.code == DQ_OK) join_tallies(tally, local, b->threads);
+    free_tallies(local, b->threads);
 }
 
-static int cpu_seq_of_row(const dq_batch *batch, int64_t row)
+static int seq_of_row(const dq_batch *batch, int64_t row)
 {
     int i = 0;
     while (batch->cu_rows[i + 1] <= row) i++;
@@ -606,14 +606,14 @@ void dq_cpu_observe(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *ba
                     int32_t seq_base)
 {
     if (b->err.code != DQ_OK) return;
-    dq_tally *local = cpu_tallies_new(b, tally);
+    dq_tally *local = new_tallies(b, tally);
     if (b->err.code == DQ_OK) {
 #pragma omp parallel for schedule(dynamic, ACTIVATION_ROWS) num_threads(b->threads)
         for (int64_t row = 0; row < x.rows; row++)
             dq_tally_add(
                 &local[omp_get_thread_num()], x.p + row * x.cols, x.cols,
-                (dq_place){seq_base + cpu_seq_of_row(batch, row), layer, -1, batch->pos[row], 0});
-        cpu_tallies_join(tally, local, b->threads);
+                (dq_place){seq_base + seq_of_row(batch, row), layer, -1, batch->pos[row], 0});
+        join_tallies(tally, local, b->threads);
     }
-    cpu_tallies_free(local, b->threads);
+    free_tallies(local, b->threads);
 }

@@ -16,17 +16,17 @@
 #include <omp.h>
 #include <string.h>
 
-static bool cpu_kv_run_encode(const dq_simd *simd, int8_t *q, float *step, float *low,
-                              const float *x, int64_t n, int bits);
-static bool cpu_kv_sets_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side,
-                               int h, int8_t *q, const float *plain, float *rows);
-static void cpu_kv_sets_read(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int group,
-                             int side, int h, int n, float *out);
-static const float *cpu_kv_sets_dither(const dq_kv *kv, const dq_kv_page *p, float *own);
-static void cpu_kv_sets_move(const dq_kv *kv, dq_kv_page *to, int set, const dq_kv_page *from,
-                             int from_set, int group, int side, int h);
-static void cpu_kv_copy(const dq_kv *kv, void *to, int64_t to_step, const void *from,
-                        int64_t from_step, int64_t n);
+static bool encode_run(const dq_simd *simd, int8_t *q, float *step, float *low, const float *x,
+                       int64_t n, int bits);
+static bool encode_head_sets(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side,
+                             int h, int8_t *q, const float *plain, float *rows);
+static void read_numbers(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int group,
+                         int side, int h, int n, float *out);
+static const float *dither_of(const dq_kv *kv, const dq_kv_page *p, float *own);
+static void move_sets(const dq_kv *kv, dq_kv_page *to, int set, const dq_kv_page *from,
+                      int from_set, int group, int side, int h);
+static void copy_elements(const dq_kv *kv, void *to, int64_t to_step, const void *from,
+                          int64_t from_step, int64_t n);
 
 /* ---- CPU blocks ---- */
 
@@ -342,7 +342,7 @@ static void encode_token(const dq_simd *simd, const dq_kv *kv, const dq_kv_page_
         const int64_t begin = g * form->group, n = least(form->group, d - begin);
         if (form->has_lows) {
             *overflow |=
-                cpu_kv_run_encode(simd, q + begin, scale + g, scale + runs + g, x + begin, n, bits);
+                encode_run(simd, q + begin, scale + g, scale + runs + g, x + begin, n, bits);
             continue;
         }
         scale[g] = scale_of(simd, x + begin, n, bits, overflow);
@@ -406,7 +406,7 @@ static bool encode_sets(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *j
     const int64_t first = side == DQ_K ? 0 : p->coded, end = side == DQ_K ? DQ_PAGE_TOKENS : p->due;
     if (side == DQ_K) unpack_head(kv, q, codes, bits, side, first, end);
     const float *plain = plain_page(simd, kv, p, side, h, rows);
-    if (!cpu_kv_sets_encode(simd, kv, job, side, h, q, plain, rows)) return false;
+    if (!encode_head_sets(simd, kv, job, side, h, q, plain, rows)) return false;
     pack_head(kv, codes, q, bits, side, first, end);
     return true;
 }
@@ -482,8 +482,8 @@ static void read_sets(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p,
     const int h = kv->slot[head], bits = dq_kv_bits_of(kv, p, side, h);
     const uint8_t *codes = dq_kv_codes_of(kv, p, side, h);
     float own[DQ_PAGE_TOKENS], *step = scratch + size, *other = scratch + 4 * size;
-    const float *dither = cpu_kv_sets_dither(kv, p, own);
-    cpu_kv_sets_read(simd, kv, p, kv->map->group[head], side, h, dq_kv_sets(p, slots), step);
+    const float *dither = dither_of(kv, p, own);
+    read_numbers(simd, kv, p, kv->map->group[head], side, h, dq_kv_sets(p, slots), step);
     for (int64_t i = p->n_sinks, end; i < slots; i = end, step += 2 * kv->v_cols) {
         const float *low = step + kv->v_cols;
         const bool whole = i == p->n_sinks;
@@ -591,8 +591,8 @@ static void view_sets(dq_cpu_kv_view *v, const dq_simd *simd, const dq_kv *kv, c
     const float half = (float)(1 << (v->bits - 1));
     const int n = dq_kv_sets(p, v->end);
     float *out = scratch + DQ_PAGE_TOKENS;
-    cpu_kv_sets_read(simd, kv, p, kv->map->group[head], side, kv->slot[head], n, out);
-    if (side == DQ_V) v->dither = cpu_kv_sets_dither(kv, p, scratch);
+    read_numbers(simd, kv, p, kv->map->group[head], side, kv->slot[head], n, out);
+    if (side == DQ_V) v->dither = dither_of(kv, p, scratch);
     v->sets = out;
     v->begins = p->begins;
     for (int i = 0; i < n; i++, out += 2 * kv->v_cols)
@@ -710,10 +710,10 @@ static void move_plain(const dq_kv *kv, dq_kv_page *to, int64_t slot, const dq_k
     }
     if (!x) return; /* held as codes only */
     if (to->part[side].plain)
-        cpu_kv_copy(kv, (uint8_t *)dq_kv_plain_of(kv, to, side, h) + slot * token, channel, x, step,
-                    d);
+        copy_elements(kv, (uint8_t *)dq_kv_plain_of(kv, to, side, h) + slot * token, channel, x,
+                      step, d);
     if (slot < to->n_sinks && to->part[side].sinks)
-        cpu_kv_copy(kv, (uint8_t *)dq_kv_sinks_of(kv, to, side, h) + slot * sink, 1, x, step, d);
+        copy_elements(kv, (uint8_t *)dq_kv_sinks_of(kv, to, side, h) + slot * sink, 1, x, step, d);
 }
 
 static void move_head(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *list,
@@ -742,8 +742,8 @@ static void move_head(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_li
                       get_scale(&from->part[side], head + scale_at(kv, side, at, g)));
         }
         if (to->begins >> i & 1)
-            cpu_kv_sets_move(kv, to, dq_kv_sets(to, i), from, dq_kv_sets(from, at + 1) - 1, group,
-                             side, h);
+            move_sets(kv, to, dq_kv_sets(to, i), from, dq_kv_sets(from, at + 1) - 1, group, side,
+                      h);
     }
     if (to->part[side].codes)
         pack_head(kv, dq_kv_codes_of(kv, to, side, h), y, bits, side, 0, DQ_PAGE_TOKENS);
@@ -828,7 +828,7 @@ static void encode_channel(float *u, const float *x, const float *d, int64_t n, 
 static const float none[DQ_PAGE_TOKENS] = {0};
 
 /* Dither of the page's slots, zeros below 4 bits; own[DQ_PAGE_TOKENS] is for where they do not lie in the order of positions. */
-static const float *cpu_kv_sets_dither(const dq_kv *kv, const dq_kv_page *p, float *own)
+static const float *dither_of(const dq_kv *kv, const dq_kv_page *p, float *own)
 {
     if (!dq_kv_dithers(&kv->spec) || dq_kv_bits_of(kv, p, DQ_V, 0) < 4) return none;
     const int64_t last = p->coded > p->due ? p->coded : p->due;
@@ -866,8 +866,8 @@ static bool encode_set(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *jo
 
 /* ---- "CPU KV sets": codes with a low */
 /* n values as u - 2^(bits-1), their step and low as they are stored; true where f16 does not hold both. */
-static bool cpu_kv_run_encode(const dq_simd *simd, int8_t *q, float *step, float *low,
-                              const float *x, int64_t n, int bits)
+static bool encode_run(const dq_simd *simd, int8_t *q, float *step, float *low, const float *x,
+                       int64_t n, int bits)
 {
     const set_channel k = channel_of(simd, x, n, bits, false);
     for (int64_t i = 0; i < n; i += DQ_PAGE_TOKENS) {
@@ -883,12 +883,12 @@ static bool cpu_kv_run_encode(const dq_simd *simd, int8_t *q, float *step, float
 
 /* Keys q[v_cols][DQ_PAGE_TOKENS], values q[DQ_PAGE_TOKENS][v_cols], less 2^(bits-1); other slots
  * stay. False where a step or low stays f32 (kv.h) and the side is not wide. rows: of one page. */
-static bool cpu_kv_sets_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side,
-                               int h, int8_t *q, const float *plain, float *rows)
+static bool encode_head_sets(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side,
+                             int h, int8_t *q, const float *plain, float *rows)
 {
     const dq_kv_page *p = job->page;
     float own[DQ_PAGE_TOKENS];
-    const float *d = side == DQ_V ? cpu_kv_sets_dither(kv, p, own) : none;
+    const float *d = side == DQ_V ? dither_of(kv, p, own) : none;
     if (side == DQ_V) {
         simd->transpose(rows, DQ_PAGE_TOKENS, plain, kv->v_cols, p->due, kv->map->head_dim);
         for (int64_t i = p->coded; i < p->due; i++) /* what stands in the padding is no value */
@@ -904,8 +904,8 @@ static bool cpu_kv_sets_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv
 }
 
 /* Steps [v_cols] and lows [v_cols] of the first n sets of a head, one set after the other, filled up with zeros. */
-static void cpu_kv_sets_read(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int group,
-                             int side, int h, int n, float *out)
+static void read_numbers(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int group,
+                         int side, int h, int n, float *out)
 {
     const dq_kv_part *part = &p->part[side];
     const int64_t dim = kv->map->head_dim;
@@ -919,8 +919,8 @@ static void cpu_kv_sets_read(const dq_simd *simd, const dq_kv *kv, const dq_kv_p
     }
 }
 
-static void cpu_kv_sets_move(const dq_kv *kv, dq_kv_page *to, int set, const dq_kv_page *from,
-                             int from_set, int group, int side, int h)
+static void move_sets(const dq_kv *kv, dq_kv_page *to, int set, const dq_kv_page *from,
+                      int from_set, int group, int side, int h)
 {
     const int64_t at = dq_kv_set_at(kv, group, side, set, h);
     const int64_t was = dq_kv_set_at(kv, group, side, from_set, h);
@@ -1036,8 +1036,8 @@ static void block_copy(dq_backend *b, void *dst, const void *src, int64_t bytes)
 
 /* ---- cpu_kv.c */
 /* n elements of kv->dense, each so many after the one before. */
-static void cpu_kv_copy(const dq_kv *kv, void *to, int64_t to_step, const void *from,
-                        int64_t from_step, int64_t n)
+static void copy_elements(const dq_kv *kv, void *to, int64_t to_step, const void *from,
+                          int64_t from_step, int64_t n)
 {
     const bool half = kv->dense_bytes == 2;
     const uint16_t *x = from;
@@ -1058,8 +1058,8 @@ static void move_sinks(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group,
         uint8_t *plain = dq_kv_plain_of(kv, p, side, h), *sinks = dq_kv_sinks_of(kv, p, side, h);
         for (int64_t i = 0; i < n; i++) {
             void *at = plain + i * token * kv->dense_bytes, *sink = sinks + i * d * kv->dense_bytes;
-            if (back) cpu_kv_copy(kv, at, channel, sink, 1, d);
-            if (!back) cpu_kv_copy(kv, sink, 1, at, channel, d);
+            if (back) copy_elements(kv, at, channel, sink, 1, d);
+            if (!back) copy_elements(kv, sink, 1, at, channel, d);
         }
     }
 }
@@ -1091,7 +1091,7 @@ static float write_half(const dq_kv *kv, const dq_kv_page *p, int slot, int64_t 
         for (int64_t c = 0; c < d; c += RUN) {
             const int64_t m = d - c < RUN ? d - c : RUN;
             beyond = fmaxf(beyond, narrow(kv, run, k + i * stride + c, m));
-            cpu_kv_copy(kv, keys + c * DQ_PAGE_TOKENS + at + i, DQ_PAGE_TOKENS, run, 1, m);
+            copy_elements(kv, keys + c * DQ_PAGE_TOKENS + at + i, DQ_PAGE_TOKENS, run, 1, m);
         }
     }
     return beyond;
@@ -1187,7 +1187,7 @@ static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_
     return true;
 }
 
-static void pages_widen(dq_backend *b, float *to, const void *f16, int64_t n)
+static void widen_pages(dq_backend *b, float *to, const void *f16, int64_t n)
 {
     (void)b;
     dq_tensor_to_f32(to, f16, DQ_F16, n);
@@ -1211,7 +1211,7 @@ static const dq_kv_device device = {
     .sinks = move_sinks,
     .write = write_batch,
     .encode = encode,
-    .widen = pages_widen,
+    .widen = widen_pages,
     .move = move,
 };
 

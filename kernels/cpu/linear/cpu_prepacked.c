@@ -139,7 +139,7 @@ static int64_t repacked_bytes(const dq_simd_prepacked_weight *d)
 }
 
 /* What a block takes beside its d->bytes; every instruction set makes the same. */
-static int64_t cpu_prepacked_scratch(const dq_weight *w, const dq_simd_prepacked_weight *d)
+static int64_t block_scratch(const dq_weight *w, const dq_simd_prepacked_weight *d)
 {
     return d->bytes + (is_odd(w) && !w->level ? repacked_bytes(d) : 0);
 }
@@ -492,12 +492,12 @@ static const float *row_for(const float *factor, const float *x, int64_t cols, v
 /* Scratch of a thread for that, and for `bytes` before. */
 static bool reserve(dq_backend *b, const operand *o, int64_t bytes)
 {
-    const int64_t own = o->d.data ? 0 : cpu_prepacked_scratch(o->w, &o->d);
+    const int64_t own = o->d.data ? 0 : block_scratch(o->w, &o->d);
     return dq_cpu_reserve(b, (size_t)(own > bytes ? own : bytes));
 }
 
 /* Without a kept packing, a task has one block. */
-static dq_simd_blocks matmul_blocks_of(const dq_cpu *cpu, const operand *o, const task *t)
+static dq_simd_blocks blocks_for(const dq_cpu *cpu, const operand *o, const task *t)
 {
     const dq_simd_prepacked_weight *d = &o->d;
     if (d->data) return (dq_simd_blocks){d->data + t->first * d->bytes, t->step * d->bytes, t->n};
@@ -603,7 +603,7 @@ static void run_int8(dq_backend *b, dq_mat dst, const activations *a, const oper
     for (int64_t i = 0; i < tasks; i++) {
         if (dq_os_stop_signal()) continue;
         const task own = task_at(n_blocks, tasks, i);
-        const dq_simd_blocks blocks = matmul_blocks_of(cpu, o, &own);
+        const dq_simd_blocks blocks = blocks_for(cpu, o, &own);
         for (int64_t t = 0; t < n_tiles(dst.rows, most); t++) {
             const int64_t first = tile_at(dst.rows, most, t);
             const int m = (int)(tile_at(dst.rows, most, t + 1) - first);
@@ -878,7 +878,7 @@ static bool product(dq_backend *b, split_rows *a, dq_mat dst, dq_mat src, const 
         if (dq_os_stop_signal()) continue;
         const task own = task_at(n_blocks, tasks, i % tasks);
         const int64_t first = i / tasks * each, end = tiles - first < each ? tiles : first + each;
-        run_f32(cpu, dst, a, d, &own, matmul_blocks_of(cpu, &o, &own), first, end, bias);
+        run_f32(cpu, dst, a, d, &own, blocks_for(cpu, &o, &own), first, end, bias);
     }
     return true;
 }

@@ -381,7 +381,7 @@ struct dq_cuda_pool {
 };
 
 /* ---- "CUDA memory" */
-static dq_cuda_pool *cuda_pool_new(dq_err *err)
+static dq_cuda_pool *pool_new(dq_err *err)
 {
     const char *kind = getenv("DQ_CUDA_POOL");
     const bool exact = kind && strcmp(kind, "exact") == 0;
@@ -735,7 +735,7 @@ static void *area_take(dq_backend *b, size_t bytes)
 }
 
 /* Waits; then what was downloaded is given to the caller, or forgotten after an error. */
-static void cuda_finish_uploads(dq_backend *b)
+static void finish_uploads(dq_backend *b)
 {
     dq_cuda *c = dq_cuda_of(b);
     dq_cuda_transfer *t = c->transfer;
@@ -780,7 +780,7 @@ void dq_cuda_get(dq_backend *b, void *host, const void *src, size_t bytes)
     if (bytes)
         dq_cuda_ok(b, cudaMemcpyAsync(host, src, bytes, cudaMemcpyDeviceToHost, c->stream),
                    "copy from the device");
-    cuda_finish_uploads(b);
+    finish_uploads(b);
 }
 
 /* ---- CUDA ----
@@ -804,7 +804,7 @@ bool dq_cuda_ok(dq_backend *b, cudaError_t e, const char *what)
 
 static void cuda_sync(dq_backend *b)
 {
-    cuda_finish_uploads(b);
+    finish_uploads(b);
     dq_cuda_upload_end(b); /* what an operation that failed half-way left */
 }
 
@@ -997,7 +997,7 @@ dq_status dq_cuda_open(dq_backend *b, int device, dq_err *err)
     if (!c) return err->code;
     b->state = c;
     b->ops = &ops_cuda;
-    c->pool = cuda_pool_new(err);
+    c->pool = pool_new(err);
     c->transfer = dq_block_new(1, sizeof(dq_cuda_transfer), err);
     c->weights = dq_cuda_weights_new(err);
     if (!c->pool || !c->transfer || !c->weights || cuda_describe(b, device, err) != DQ_OK)

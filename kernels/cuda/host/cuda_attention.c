@@ -22,7 +22,7 @@ typedef struct dq_cuda_observers {
     double *scratch; /* there */
 } dq_cuda_observers;
 
-static cudaError_t cuda_scores(const dq_attend_args *args, dq_attention_units u, cudaStream_t s);
+static cudaError_t scores(const dq_attend_args *args, dq_attention_units u, cudaStream_t s);
 
 /* ---- CUDA rows ---- */
 
@@ -137,7 +137,7 @@ _Static_assert(sizeof(dq_span_mass) == 2 * sizeof(double), "masses are pairs of 
 
 /* ---- "CUDA spans" */
 /* Of args->spans: classes to the device, room for masses. False with the sticky error set. */
-static bool cuda_spans_begin(dq_backend *b, dq_cuda_observers *l)
+static bool spans_begin(dq_backend *b, dq_cuda_observers *l)
 {
     const dq_attend_args *args = l->args;
     dq_span_rows rows;
@@ -348,7 +348,7 @@ static bool observe_launch(dq_backend *b, observe_count *c, const dq_cuda_units 
         n_pieces += add_pieces(pieces + n_pieces, u, launch, unit + i, end - i, map, &record);
     }
     const bool ok =
-        dq_cuda_ok(b, cuda_scores(c->args, *launch, dq_cuda_stream(b)), "attn_observe (scores)") &&
+        dq_cuda_ok(b, scores(c->args, *launch, dq_cuda_stream(b)), "attn_observe (scores)") &&
         count_rows(b, c, pieces, n_pieces, scratch);
     dq_block_free(pieces);
     return ok;
@@ -485,13 +485,13 @@ static size_t measure_bytes(const dq_attend_args *args)
 }
 
 /* Makes and clears the sums. False with the sticky error set. */
-static bool cuda_observers_begin(dq_backend *b, dq_cuda_observers *l, const dq_cuda_units *u,
-                                 const dq_attend_args *args)
+static bool observers_begin(dq_backend *b, dq_cuda_observers *l, const dq_cuda_units *u,
+                            const dq_attend_args *args)
 {
     memset(l, 0, sizeof *l);
     l->args = args;
     if (args->columns && !begin_columns(b, l)) return false;
-    if (args->spans && !cuda_spans_begin(b, l)) return false;
+    if (args->spans && !spans_begin(b, l)) return false;
     if (args->measure) {
         l->after = (size_t)u->max_factors * DQ_MAP_FIELDS * sizeof(double);
         l->measure = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_BATCH, measure_bytes(args));
@@ -541,8 +541,8 @@ static bool sum_up(dq_backend *b, const dq_cuda_observers *l, const dq_attention
 }
 
 /* Columns and measures, between softmax and values of a launch, whose units on the host start at `unit`. */
-static bool cuda_observers_run(dq_backend *b, const dq_cuda_observers *l,
-                               const dq_attention_units *u, const dq_attention_unit *unit)
+static bool observers_run(dq_backend *b, const dq_cuda_observers *l, const dq_attention_units *u,
+                          const dq_attention_unit *unit)
 {
     int max;
     if (!l->sums.at && !l->measure) return true;
@@ -607,7 +607,7 @@ static void take_measures(void *arg, const void *data, size_t bytes)
 }
 
 /* Sums go to the host at the next sync. */
-static void cuda_observers_end(dq_backend *b, const dq_cuda_observers *l)
+static void observers_end(dq_backend *b, const dq_cuda_observers *l)
 {
     if (b->err.code != DQ_OK) return;
     if (l->sums.at) {
@@ -829,7 +829,7 @@ static int fused_math(const dq_attend_args *args)
 }
 
 /* Strips of S in the arithmetic that attention runs in. */
-static cudaError_t cuda_scores(const dq_attend_args *args, dq_attention_units u, cudaStream_t s)
+static cudaError_t scores(const dq_attend_args *args, dq_attention_units u, cudaStream_t s)
 {
     if (args->math.qk == DQ_NUM_F32) return dq_attention_scores(u, s);
     return dq_fused_scores(u, fused_math(args), s);
@@ -839,7 +839,7 @@ static cudaError_t cuda_scores(const dq_attend_args *args, dq_attention_units u,
 static bool make_strips(dq_backend *b, const dq_attention_units *u, const dq_attend_args *args)
 {
     const cudaStream_t s = dq_cuda_stream(b);
-    return dq_cuda_ok(b, cuda_scores(args, *u, s), "attend (scores)") &&
+    return dq_cuda_ok(b, scores(args, *u, s), "attend (scores)") &&
            dq_cuda_ok(b,
                       dq_attention_softmax(*u, rounding_of(args->logit), qmax_of(args->logit),
                                            args->absmax, s),
@@ -874,8 +874,7 @@ static bool attend_units(dq_backend *b, const dq_attention_units *u, const dq_at
     const cudaStream_t s = dq_cuda_stream(b);
     const way to = way_of_call(args);
     const bool all = to == WAY_STRIPS || args->columns || args->measure;
-    if (all && !(make_strips(b, u, args) && cuda_observers_run(b, observers, u, unit)))
-        return false;
+    if (all && !(make_strips(b, u, args) && observers_run(b, observers, u, unit))) return false;
     if (!observe_spans(b, u, args, observers, unit, all)) return false;
     if (to == WAY_STRIPS) return dq_cuda_ok(b, dq_attention_values(*u, *f, s), "attend (values)");
     const dq_fused_logits logits = {rounding_of(args->logit), qmax_of(args->logit), args->absmax};
@@ -929,13 +928,13 @@ void dq_cuda_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
     void *after;
     if (!dq_cuda_units_begin(b, &u, args, request)) return;
     if (describe_finish(b, &f, dst, args) && taken(b, &u, &f, args) &&
-        cuda_observers_begin(b, &observers, &u, args) &&
+        observers_begin(b, &observers, &u, args) &&
         dq_cuda_units_scratch(b, &u, observers.after, &after)) {
         dq_attention_units launch;
         observers.scratch = after;
         for (int first; b->err.code == DQ_OK && dq_cuda_units_next(&u, &launch, &first);)
             attend_units(b, &launch, &f, args, &observers, u.unit + first);
-        cuda_observers_end(b, &observers);
+        observers_end(b, &observers);
     }
     dq_cuda_units_end(b, &u);
 }

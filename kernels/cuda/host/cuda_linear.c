@@ -157,7 +157,7 @@ static void try_places(search *s)
 }
 
 /* Says that there is none; `why` may tell of one that does not open ("": none was there). */
-static dq_status cuda_blas_missing(const char *why, dq_err *err)
+static dq_status blas_missing(const char *why, dq_err *err)
 {
     return dq_fail_with(
         err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_OR_CPU},
@@ -201,7 +201,7 @@ dq_status dq_cuda_blas_find(dq_cuda_blas_file *out, const char *root, dq_arena *
         }
     }
     if (!done(&s)) try_places(&s);
-    return done(&s) ? err->code : cuda_blas_missing(s.why, err);
+    return done(&s) ? err->code : blas_missing(s.why, err);
 }
 
 /* ---- CUDA BLAS ----
@@ -255,7 +255,7 @@ static dq_status open_library(dq_cuda_blas_file *f, dq_arena *a, dq_err *err)
 {
     (void)a;
     *f = (dq_cuda_blas_file){.library = dq_simt_blas_library(), .path = "simulated"};
-    return f->library ? DQ_OK : cuda_blas_missing("", err);
+    return f->library ? DQ_OK : blas_missing("", err);
 }
 
 static dq_os_function *function(void *library, const char *name)
@@ -436,7 +436,7 @@ static int64_t padded(int64_t n, int64_t step)
 }
 
 /* ------------------------------------------------------------------------------------------ uploads */
-static int cuda_stored_kind(const dq_weight *w)
+static int stored_kind(const dq_weight *w)
 {
     if (dq_weight_is_affine(w)) return DQ_STORED_PACKED;
     if (dq_weight_is_coded(w)) return DQ_STORED_F32;
@@ -540,7 +540,7 @@ bool dq_cuda_weight_acquire(dq_backend *b, const dq_weight *w)
     }
     if (!dq_address_list_reserve(&all->entries, &b->err)) return false;
     entry e = {.key = w->data, .users = 1, .w = {.rows = w->rows, .cols = w->cols}};
-    e.w.kind = cuda_stored_kind(w);
+    e.w.kind = stored_kind(w);
     if (e.w.kind == DQ_STORED_PACKED)
         put_packed(b, &e, w);
     else if (dq_weight_is_coded(w)) {
@@ -631,10 +631,10 @@ const char *dq_cuda_matmul_kernel(const dq_backend *b, const dq_weight *w, dq_nu
                                        "cublasSgemm",  "widen + cublasSgemm",
                                        "cublasGemmEx", "widen + cublasGemmEx"};
     (void)b;
-    return name[way_of(cuda_stored_kind(w), num)];
+    return name[way_of(stored_kind(w), num)];
 }
 
-static int64_t cuda_wide_count(const dq_cuda_weight *w)
+static int64_t wide_count(const dq_cuda_weight *w)
 {
     const int64_t rows = WIDE_BYTES / (4 * w->cols) / WIDE_STEP * WIDE_STEP;
     return rows > WIDE_STEP ? rows : WIDE_STEP;
@@ -704,7 +704,7 @@ void dq_cuda_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, c
         multiply_packed(b, dst, src, stored, added);
     } else if (b->err.code == DQ_OK) {
         const bool bf16 = num == DQ_NUM_BF16;
-        const int64_t step = is_whole(stored->kind, bf16) ? stored->rows : cuda_wide_count(stored);
+        const int64_t step = is_whole(stored->kind, bf16) ? stored->rows : wide_count(stored);
         for (int64_t n0 = 0; n0 < stored->rows && b->err.code == DQ_OK; n0 += step) {
             const int64_t n = stored->rows - n0 < step ? stored->rows - n0 : step;
             const void *wide = dq_cuda_wide_rows(b, stored, n0, n, bf16);
