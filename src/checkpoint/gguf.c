@@ -940,42 +940,9 @@ dq_status dq_gguf_config(json_t **out, int64_t *heads, int64_t *kv_heads, const 
 
 enum { MAX_PARTS = 1000, LINE = 64 };
 
-typedef struct entry {
-    const char *name; /* as transformers has it */
-    const dq_gguf_tensor *t;
-    int64_t heads; /* rows are in the order of rotary pairs of so many heads; 0: as they are */
-    dq_weight w;
-    uint8_t *own; /* where it is laid out anew; NULL: it stays */
-    dq_err err;
-} entry;
-
-typedef struct part {
-    const char *name;
-    dq_os_map map;
-    dq_gguf g;
-} part;
-
-enum { CONFIG, TOKENIZER, TOKENIZER_CONFIG, GENERATION, N_TEXTS };
-static const char *const text_names[N_TEXTS] = {"config.json", "tokenizer.json",
-                                                "tokenizer_config.json", "generation_config.json"};
-
-struct dq_gguf_model {
-    dq_arena *arena; /* owns this struct too */
-    part *part;      /* [n_parts] */
-    int n_parts;     /* open, of n_files */
-    int64_t n_files;
-    dq_gguf all; /* the first part's keys, which are the model's, and the tensors of every part */
-    json_t *config;
-    /* config.json, and those of the tokenizer, which are made when one is asked for */
-    dq_strbuf text[N_TEXTS];
-    bool tokenizer_made;
-    entry *entry; /* [n_entries], by name */
-    int64_t n_entries;
-    const char *about;
-    dq_os_block own;
-    size_t own_bytes;
-    bool loaded;
-};
+enum { CONFIG, TOKENIZER, TOKENIZER_CONFIG, GENERATION };
+static const char *const text_names[DQ_GGUF_MODEL_TEXTS] = {
+    "config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"};
 
 /* ---- Weights ---- */
 
@@ -994,7 +961,7 @@ static size_t code_bytes(const dq_weight *w)
     return whole_lines((size_t)w->rows * dq_quant_row_bytes(w->cols, w->bits));
 }
 
-static size_t own_bytes(const entry *e)
+static size_t own_bytes(const dq_gguf_entry *e)
 {
     if (becomes_codes(e->t))
         return code_bytes(&e->w) + whole_lines((size_t)(e->w.rows * e->w.cols / 32) * 2);
@@ -1016,7 +983,7 @@ static dq_weight weight_of(const dq_gguf_tensor *t, const char *name)
     return w;
 }
 
-static int64_t stored_row(const entry *e, int64_t r)
+static int64_t stored_row(const dq_gguf_entry *e, int64_t r)
 {
     return e->heads ? row_of_pairs(r, e->w.rows / e->heads) : r;
 }
@@ -1036,7 +1003,7 @@ static void split_block(int8_t q[32], uint16_t *scale, const uint8_t *b, uint32_
     }
 }
 
-static void fill_codes(entry *e)
+static void fill_codes(dq_gguf_entry *e)
 {
     const dq_weight *w = &e->w;
     const dq_block *k = dq_format_ggml(e->t->type)->block;
@@ -1063,7 +1030,7 @@ static void fill_codes(entry *e)
     }
 }
 
-static void fill_rows(entry *e)
+static void fill_rows(dq_gguf_entry *e)
 {
     const size_t row = e->t->bytes / (size_t)e->w.rows;
     for (int64_t r = 0; r < e->w.rows; r++)
@@ -1079,7 +1046,7 @@ dq_status dq_gguf_model_load(dq_gguf_model *m, dq_err *err)
                        (double)m->own_bytes / 1048576.0);
 #pragma omp parallel for schedule(dynamic, 1)
     for (int64_t i = 0; i < m->n_entries; i++) {
-        entry *e = &m->entry[i];
+        dq_gguf_entry *e = &m->entry[i];
         if (!e->own || dq_os_check_stop(&e->err) != DQ_OK) continue;
         if (becomes_codes(e->t))
             fill_codes(e);
@@ -1096,16 +1063,16 @@ dq_status dq_gguf_model_load(dq_gguf_model *m, dq_err *err)
 
 static int model_by_name(const void *x, const void *y)
 {
-    return strcmp(((const entry *)x)->name, ((const entry *)y)->name);
+    return strcmp(((const dq_gguf_entry *)x)->name, ((const dq_gguf_entry *)y)->name);
 }
 
 static dq_status add_entry(dq_gguf_model *m, const dq_gguf_tensor *t, int64_t heads,
                            int64_t kv_heads, dq_err *err)
 {
-    entry *e = &m->entry[m->n_entries];
+    dq_gguf_entry *e = &m->entry[m->n_entries];
     bool pairs;
     if (strcmp(t->name, "rope_freqs.weight") == 0) return DQ_OK; /* is in the configuration */
-    *e = (entry){.name = name_hf(&pairs, t->name, m->arena, err), .t = t};
+    *e = (dq_gguf_entry){.name = name_hf(&pairs, t->name, m->arena, err), .t = t};
     DQ_TRY(err->code);
     if (!e->name)
         return dq_fail(err, DQ_MISMATCH, "tensor \"%s\" does not belong to a Llama that dq runs",
@@ -1150,8 +1117,8 @@ static dq_status add_zero_bias(dq_gguf_model *m, const dq_gguf_tensor *t, dq_err
                              .shape = {t->shape[0]},
                              .data = values,
                              .bytes = (size_t)t->shape[0] * 4};
-    entry *e = &m->entry[m->n_entries++];
-    *e = (entry){.name = name_hf(&pairs, name, m->arena, err), .t = zero};
+    dq_gguf_entry *e = &m->entry[m->n_entries++];
+    *e = (dq_gguf_entry){.name = name_hf(&pairs, name, m->arena, err), .t = zero};
     e->w = weight_of(zero, e->name);
     return err->code;
 }
@@ -1159,7 +1126,7 @@ static dq_status add_zero_bias(dq_gguf_model *m, const dq_gguf_tensor *t, dq_err
 /* ---- Files ---- */
 
 /* Of a file with a type of tensors that is not read: whether it would be refused whatever the type. */
-static dq_status refuse_kind(const part *p, dq_arena *a, dq_err *err)
+static dq_status refuse_kind(const dq_gguf_part *p, dq_arena *a, dq_err *err)
 {
     dq_gguf g;
     dq_err other = {0};
@@ -1171,7 +1138,7 @@ static dq_status refuse_kind(const part *p, dq_arena *a, dq_err *err)
 
 static dq_status open_part(dq_gguf_model *m, int i, const char *path, bool tensors, dq_err *err)
 {
-    part *p = &m->part[i];
+    dq_gguf_part *p = &m->part[i];
     const char *slash = strrchr(path, '/');
     p->name = dq_text(m->arena, slash ? slash + 1 : path, strlen(slash ? slash + 1 : path), err);
     if (!p->name) return err->code;
@@ -1199,7 +1166,7 @@ static char *part_path(const char *path, int64_t i, int64_t n, dq_arena *a, dq_e
                     (long long)n);
 }
 
-static dq_status split_number(int64_t *out, const part *p, const char *key, dq_err *err)
+static dq_status split_number(int64_t *out, const dq_gguf_part *p, const char *key, dq_err *err)
 {
     return dq_json_int(out, p->g.fields, key, 0, MAX_PARTS, NULL, err);
 }
@@ -1207,7 +1174,7 @@ static dq_status split_number(int64_t *out, const part *p, const char *key, dq_e
 /* Whether a later part says where it belongs, and of the model nothing but what the first says: keys are the first's. */
 static dq_status check_part(const dq_gguf_model *m, int64_t i, dq_err *err)
 {
-    const part *p = &m->part[i];
+    const dq_gguf_part *p = &m->part[i];
     int64_t count, number;
     const char *key;
     json_t *value;
@@ -1313,7 +1280,7 @@ static dq_status read_head(dq_gguf_model *m, dq_err *err)
     for (int64_t i = 0; i < m->n_entries; i++) {
         const size_t bytes = own_bytes(&m->entry[i]);
         if (bytes) {
-            entry *e = &m->entry[i];
+            dq_gguf_entry *e = &m->entry[i];
             uint8_t *p = m->own.data ? m->own.data + at : NULL;
             e->own = p;
             e->w.data = p;
@@ -1338,7 +1305,7 @@ static dq_gguf_model *new_model(dq_err *err)
 {
     dq_arena *arena = dq_arena_new();
     dq_gguf_model *m = arena ? dq_alloc(arena, 1, sizeof *m, err) : NULL;
-    part *parts = m ? dq_alloc(arena, MAX_PARTS, sizeof *parts, err) : NULL;
+    dq_gguf_part *parts = m ? dq_alloc(arena, MAX_PARTS, sizeof *parts, err) : NULL;
     if (!parts) {
         dq_arena_free(arena);
         dq_fail(err, DQ_RESOURCE, "out of memory");
@@ -1380,15 +1347,10 @@ void dq_gguf_model_close(dq_gguf_model *m)
         json_decref(m->part[i].g.fields);
         dq_os_map_close(&m->part[i].map);
     }
-    for (int i = 0; i < N_TEXTS; i++) dq_block_free(m->text[i].s);
+    for (int i = 0; i < DQ_GGUF_MODEL_TEXTS; i++) dq_block_free(m->text[i].s);
     json_decref(m->config);
     dq_os_block_free(&m->own);
     dq_arena_free(m->arena); /* m itself lives there */
-}
-
-const json_t *dq_gguf_model_config(const dq_gguf_model *m)
-{
-    return m->config;
 }
 
 dq_status dq_gguf_model_text(dq_gguf_model *m, const char *name, const char **out, size_t *len,
@@ -1396,41 +1358,11 @@ dq_status dq_gguf_model_text(dq_gguf_model *m, const char *name, const char **ou
 {
     *out = NULL;
     *len = 0;
-    for (int i = 0; i < N_TEXTS; i++) {
+    for (int i = 0; i < DQ_GGUF_MODEL_TEXTS; i++) {
         if (strcmp(text_names[i], name) != 0) continue;
         if (i != CONFIG) DQ_TRY(make_tokenizer(m, err));
         *out = m->text[i].s;
         *len = m->text[i].n;
     }
     return DQ_OK;
-}
-
-const char *dq_gguf_model_about(const dq_gguf_model *m)
-{
-    return m->about;
-}
-
-int dq_gguf_model_n_files(const dq_gguf_model *m)
-{
-    return m->n_parts;
-}
-
-const char *dq_gguf_model_file(const dq_gguf_model *m, int i, size_t *bytes, const uint8_t **data,
-                               size_t *header)
-{
-    *bytes = m->part[i].map.bytes;
-    *data = m->part[i].map.data;
-    *header = m->part[i].g.header_bytes;
-    return m->part[i].name;
-}
-
-int64_t dq_gguf_model_count(const dq_gguf_model *m)
-{
-    return m->n_entries;
-}
-
-const dq_gguf_tensor *dq_gguf_model_at(const dq_gguf_model *m, int64_t i, dq_weight *w)
-{
-    *w = m->entry[i].w;
-    return m->entry[i].t;
 }

@@ -163,16 +163,6 @@ const dq_gguf_pre *dq_gguf_pre_of(json_t *pre_tokenizer)
  * shows whether that state is ever reached. Pieces whose merges do not stand apart had one score:
  * these are let through where they are runs of one character that both ways join alike. */
 
-struct dq_gguf_merges {
-    dq_strmap ids;     /* of texts */
-    dq_strmap pairs;   /* of two tokens: the rank */
-    const char **text; /* [n] by id; NULL: not in the vocabulary */
-    size_t *len;
-    int64_t n;
-    dq_gguf_merge *merge;
-    int64_t n_merges;
-};
-
 static dq_status damaged(dq_err *err, const char *what)
 {
     return dq_fail(err, DQ_DAMAGED, "tokenizer.json: %s", what);
@@ -269,16 +259,6 @@ dq_status dq_gguf_merges_new(dq_gguf_merges **out, const json_t *model, int64_t 
     }
     dq_block_free(joined.s);
     return err->code;
-}
-
-int64_t dq_gguf_merges_count(const dq_gguf_merges *m)
-{
-    return m->n_merges;
-}
-
-const dq_gguf_merge *dq_gguf_merges_at(const dq_gguf_merges *m, int64_t i)
-{
-    return &m->merge[i];
 }
 
 /* ---- Joining ---- */

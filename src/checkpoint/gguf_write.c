@@ -475,10 +475,10 @@ static dq_status write_gpt2(dq_gguf_fields *f, vocabulary *v, dq_err *err)
     dq_gguf_write_text(f, "tokenizer.ggml.model", "gpt2", 4);
     dq_gguf_write_text(f, "tokenizer.ggml.pre", pre->name, strlen(pre->name));
     write_tokens(f, v);
-    const int64_t n = dq_gguf_merges_count(v->merges);
+    const int64_t n = v->merges->n_merges;
     write_list(f, "tokenizer.ggml.merges", DQ_GGUF_TEXTS, (size_t)n);
     for (int64_t i = 0; i < n && err->code == DQ_OK; i++) {
-        const dq_gguf_merge *m = dq_gguf_merges_at(v->merges, i);
+        const dq_gguf_merge *m = &v->merges->merge[i];
         const char *text = dq_textf(v->arena, err, "%.*s %.*s", (int)m->len[0], m->text[0],
                                     (int)m->len[1], m->text[1]);
         if (text) write_item(f, text, m->len[0] + m->len[1] + 1);

@@ -85,14 +85,20 @@ typedef struct dq_gguf_merge {
 } dq_gguf_merge;
 
 /* Vocabulary and merges, in the arena; texts belong to the JSON. */
-typedef struct dq_gguf_merges dq_gguf_merges;
+typedef struct dq_gguf_merges {
+    dq_strmap ids;     /* of texts */
+    dq_strmap pairs;   /* of two tokens: the rank */
+    const char **text; /* [n] by id; NULL: not in the vocabulary */
+    size_t *len;
+    int64_t n;
+    dq_gguf_merge *merge;
+    int64_t n_merges;
+} dq_gguf_merges;
 
 /* `model` is the member of tokenizer.json of that name, with ids below n. DQ_DAMAGED: not a vocabulary with merges of it;
  * DQ_MISMATCH: an id of n or more, or a merge that is there twice. */
 dq_status dq_gguf_merges_new(dq_gguf_merges **out, const json_t *model, int64_t n, dq_arena *a,
                              dq_err *err);
-int64_t dq_gguf_merges_count(const dq_gguf_merges *m);
-const dq_gguf_merge *dq_gguf_merges_at(const dq_gguf_merges *m, int64_t i);
 
 /* The first token with is_piece[id] that merges do not make of its characters; -1: none, so that it makes no difference whether
  * a word that is a token is one without merges. */
@@ -107,23 +113,47 @@ int32_t dq_gguf_merges_unmade(const dq_gguf_merges *m, const bool *is_piece, dq_
 dq_status dq_gguf_merges_scores(float *score, const char **why, const dq_gguf_merges *m,
                                 const bool *is_piece, int32_t first, dq_arena *a, dq_err *err);
 
+typedef struct dq_gguf_entry {
+    const char *name; /* as transformers has it */
+    const dq_gguf_tensor *t;
+    int64_t heads; /* rows are in the order of rotary pairs of so many heads; 0: as they are */
+    dq_weight w;
+    uint8_t *own; /* where it is laid out anew; NULL: it stays */
+    dq_err err;
+} dq_gguf_entry;
+
+typedef struct dq_gguf_part {
+    const char *name;
+    dq_os_map map;
+    dq_gguf g;
+} dq_gguf_part;
+
+enum { DQ_GGUF_MODEL_TEXTS = 4 };
+
+struct dq_gguf_model {
+    dq_arena *arena;    /* owns this struct too */
+    dq_gguf_part *part; /* [n_parts] */
+    int n_parts;        /* open, of n_files */
+    int64_t n_files;
+    dq_gguf all; /* the first part's keys, which are the model's, and the tensors of every part */
+    json_t *config;
+    /* config.json, and those of the tokenizer, which are made when one is asked for */
+    dq_strbuf text[DQ_GGUF_MODEL_TEXTS];
+    bool tokenizer_made;
+    dq_gguf_entry *entry; /* [n_entries], by name */
+    int64_t n_entries;
+    const char *about;
+    dq_os_block own;
+    size_t own_bytes;
+    bool loaded;
+};
+
 /* `path` is a whole file, or the first part NAME-00001-of-0000N.gguf of a split one whose other parts lie beside it. Reads
  * headers only. DQ_MISMATCH by name: another architecture or type of tensors. */
 dq_status dq_gguf_model_open(dq_gguf_model **out, const char *path, dq_err *err);
-const json_t *dq_gguf_model_config(const dq_gguf_model *m);
-/* For people: "GGUF, 210 Q4_1, 1 Q8_0, 61 F32". */
-const char *dq_gguf_model_about(const dq_gguf_model *m);
 /* Makes what lies anew: codes, and rows of q and k. Once; until then such weights have shapes, but no values to read. A
  * scale that is not finite is DQ_DAMAGED by name; DQ_RESOURCE where memory is too short. */
 dq_status dq_gguf_model_load(dq_gguf_model *m, dq_err *err);
-/* Tensors in the order of the names of transformers: the stored one, its name there and, in *w, the weight. */
-int64_t dq_gguf_model_count(const dq_gguf_model *m);
-const dq_gguf_tensor *dq_gguf_model_at(const dq_gguf_model *m, int64_t i, dq_weight *w);
-/* The files: base name, mapping, and where the data of tensors begin. */
-int dq_gguf_model_n_files(const dq_gguf_model *m);
-const char *dq_gguf_model_file(const dq_gguf_model *m, int i, size_t *bytes, const uint8_t **data,
-                               size_t *header);
-
 typedef struct dq_gguf_pre {
     const char *name;    /* tokenizer.ggml.pre */
     bool digits;         /* each digit on its own, then GPT-2's pattern */

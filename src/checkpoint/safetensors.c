@@ -620,15 +620,15 @@ bool dq_checkpoint_is_gguf(const char *path)
 static dq_status open_gguf(dq_checkpoint *c, const char *path, dq_err *err)
 {
     DQ_TRY(dq_gguf_model_open(&c->gguf, path, err));
-    c->count = dq_gguf_model_count(c->gguf);
-    c->n_files = dq_gguf_model_n_files(c->gguf);
+    c->count = c->gguf->n_entries;
+    c->n_files = c->gguf->n_parts;
     c->tensor = dq_alloc(c->arena, (size_t)c->count, sizeof *c->tensor, err);
     if (!c->tensor) return err->code;
     for (int64_t i = 0; i < c->count; i++) {
         dq_tensor *to = &c->tensor[i];
-        dq_weight w;
-        const dq_gguf_tensor *t = dq_gguf_model_at(c->gguf, i, &w);
-        *to = (dq_tensor){.name = w.name, .dtype = w.dtype, .n_dims = t->n_dims, .data = t->data};
+        const dq_weight *w = &c->gguf->entry[i].w;
+        const dq_gguf_tensor *t = c->gguf->entry[i].t;
+        *to = (dq_tensor){.name = w->name, .dtype = w->dtype, .n_dims = t->n_dims, .data = t->data};
         for (int k = 0; k < t->n_dims; k++) to->shape[k] = t->shape[k];
     }
     return DQ_OK;
@@ -669,12 +669,12 @@ void dq_checkpoint_close(dq_checkpoint *c)
 
 const json_t *dq_checkpoint_config(const dq_checkpoint *c)
 {
-    return c->gguf ? dq_gguf_model_config(c->gguf) : c->config;
+    return c->gguf ? c->gguf->config : c->config;
 }
 
 const char *dq_checkpoint_about(const dq_checkpoint *c)
 {
-    return c->gguf ? dq_gguf_model_about(c->gguf) : NULL;
+    return c->gguf ? c->gguf->about : NULL;
 }
 
 dq_status dq_checkpoint_tokenizer_text(const dq_checkpoint *c, const char *name, const char **text,
@@ -717,14 +717,12 @@ const dq_tensor *dq_checkpoint_find(const dq_checkpoint *c, const char *name)
 
 size_t dq_checkpoint_stored_bytes(const dq_checkpoint *c, int64_t i)
 {
-    dq_weight w;
-    return c->gguf ? dq_gguf_model_at(c->gguf, i, &w)->bytes : dq_tensor_bytes(&c->tensor[i]);
+    return c->gguf ? c->gguf->entry[i].t->bytes : dq_tensor_bytes(&c->tensor[i]);
 }
 
 const char *dq_checkpoint_type(const dq_checkpoint *c, int64_t i)
 {
-    dq_weight w;
-    return c->gguf ? dq_gguf_type_name(dq_gguf_model_at(c->gguf, i, &w)->type)
+    return c->gguf ? dq_gguf_type_name(c->gguf->entry[i].t->type)
                    : dq_dtypes[c->tensor[i].dtype].name;
 }
 
@@ -733,7 +731,7 @@ bool dq_checkpoint_weight(const dq_checkpoint *c, const char *name, dq_weight *w
     const dq_tensor *t = dq_checkpoint_find(c, name);
     if (!t) return false;
     if (c->gguf) {
-        dq_gguf_model_at(c->gguf, t - c->tensor, w);
+        *w = c->gguf->entry[t - c->tensor].w;
         return true;
     }
     *w = (dq_weight){.name = t->name, .bits = 16, .dtype = t->dtype, .data = t->data};
@@ -777,22 +775,16 @@ int dq_checkpoint_n_files(const dq_checkpoint *c)
 
 const char *dq_checkpoint_file(const dq_checkpoint *c, int i, size_t *bytes, const uint8_t **data)
 {
-    size_t header;
-    if (c->gguf) return dq_gguf_model_file(c->gguf, i, bytes, data, &header);
-    *bytes = c->file[i].map.bytes;
-    *data = c->file[i].map.data;
-    return c->file[i].name;
+    const dq_os_map *map = c->gguf ? &c->gguf->part[i].map : &c->file[i].map;
+    *bytes = map->bytes;
+    *data = map->data;
+    return c->gguf ? c->gguf->part[i].name : c->file[i].name;
 }
 
 size_t dq_checkpoint_header_bytes(const dq_checkpoint *c, int i)
 {
-    size_t bytes, header;
-    const uint8_t *data;
     uint64_t length;
-    if (c->gguf) {
-        dq_gguf_model_file(c->gguf, i, &bytes, &data, &header);
-        return header;
-    }
+    if (c->gguf) return c->gguf->part[i].g.header_bytes;
     memcpy(&length, c->file[i].map.data, sizeof length); /* checked when the file was opened */
     return sizeof length + (size_t)length;
 }
