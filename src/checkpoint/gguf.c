@@ -18,13 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The stored row of row r of transformers: a GGUF file has both of a rotary pair side by side. */
-static inline int64_t row_of_pairs(int64_t r, int64_t size)
-{
-    const int64_t half = size / 2, head = r / size, i = r % size;
-    return head * size + i % half * 2 + i / half;
-}
-
 /* ---- GGUF ---- */
 
 enum { MAX_FIELDS = 1 << 16, MAX_TENSORS = 1 << 20, MAX_NAME = 1 << 16 };
@@ -158,14 +151,6 @@ static const uint8_t *take_bytes(cursor *c, uint64_t type, uint64_t *n)
     return take(c, *n);
 }
 
-static json_t *take_value(cursor *c, uint64_t type)
-{
-    uint64_t n;
-    const uint8_t *p = take_bytes(c, type, &n);
-    if (!p) return NULL;
-    return type == STRING ? json_stringn_nocheck((const char *)p, (size_t)n) : fixed_value(p, type);
-}
-
 static dq_status check_type(cursor *c, const char *key, uint64_t type)
 {
     if (type < N_VALUES && type != ARRAY) return DQ_OK;
@@ -200,7 +185,7 @@ static dq_status take_list(cursor *c, dq_gguf *g, const char *key)
 static dq_status take_field(cursor *c, dq_gguf *g)
 {
     const char *key;
-    uint64_t type;
+    uint64_t type, n;
     json_t *v = NULL;
     DQ_TRY(take_name(c, &key, "a key"));
     DQ_TRY(take_number(c, &type, 4));
@@ -211,8 +196,10 @@ static dq_status take_field(cursor *c, dq_gguf *g)
         v = json_array();
     } else {
         DQ_TRY(check_type(c, key, type));
-        v = take_value(c, type);
-        DQ_TRY(c->err->code);
+        const uint8_t *p = take_bytes(c, type, &n);
+        if (!p) return c->err->code;
+        v = type == STRING ? json_stringn_nocheck((const char *)p, (size_t)n)
+                           : fixed_value(p, type);
     }
     json_object_set_new_nocheck(g->fields, key, v);
     return DQ_OK;
@@ -515,12 +502,6 @@ static const char *other(bool *pairs, const char *name, bool by_hf, dq_arena *a,
     if (!row) return NULL;
     *pairs = row->pairs;
     return dq_textf(a, err, "%s%.*s.%s", to, (int)digits, name + k, by_hf ? row->gguf : row->hf);
-}
-
-/* NULL without an error: no Llama of transformers has such a tensor. */
-static const char *name_hf(bool *pairs, const char *gguf, dq_arena *a, dq_err *err)
-{
-    return other(pairs, gguf, false, a, err);
 }
 
 const char *dq_gguf_name_of(bool *pairs, const char *hf, dq_arena *a, dq_err *err)
@@ -983,9 +964,12 @@ static dq_weight weight_of(const dq_gguf_tensor *t, const char *name)
     return w;
 }
 
+/* transformers has the first of all rotary pairs of a head, then the second; a GGUF file has them side by side. */
 static int64_t stored_row(const dq_gguf_entry *e, int64_t r)
 {
-    return e->heads ? row_of_pairs(r, e->w.rows / e->heads) : r;
+    if (!e->heads) return r;
+    const int64_t size = e->w.rows / e->heads, half = size / 2, head = r / size, i = r % size;
+    return head * size + i % half * 2 + i / half;
 }
 
 /* Codes u - 2^(bits-1) of a block, and its scale. */
@@ -1072,7 +1056,7 @@ static dq_status add_entry(dq_gguf_model *m, const dq_gguf_tensor *t, int64_t he
     dq_gguf_entry *e = &m->entry[m->n_entries];
     bool pairs;
     if (strcmp(t->name, "rope_freqs.weight") == 0) return DQ_OK; /* is in the configuration */
-    *e = (dq_gguf_entry){.name = name_hf(&pairs, t->name, m->arena, err), .t = t};
+    *e = (dq_gguf_entry){.name = other(&pairs, t->name, false, m->arena, err), .t = t};
     DQ_TRY(err->code);
     if (!e->name)
         return dq_fail(err, DQ_MISMATCH, "tensor \"%s\" does not belong to a Llama that dq runs",
@@ -1118,7 +1102,7 @@ static dq_status add_zero_bias(dq_gguf_model *m, const dq_gguf_tensor *t, dq_err
                              .data = values,
                              .bytes = (size_t)t->shape[0] * 4};
     dq_gguf_entry *e = &m->entry[m->n_entries++];
-    *e = (dq_gguf_entry){.name = name_hf(&pairs, name, m->arena, err), .t = zero};
+    *e = (dq_gguf_entry){.name = other(&pairs, name, false, m->arena, err), .t = zero};
     e->w = weight_of(zero, e->name);
     return err->code;
 }

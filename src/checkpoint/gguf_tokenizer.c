@@ -558,16 +558,6 @@ static const char *check_class(ranks *r, int32_t begin, int32_t end, dq_err *err
     return NULL;
 }
 
-static const char *check_classes(ranks *r, dq_err *err)
-{
-    const char *why = NULL;
-    for (int32_t i = 0, end; i < r->m->n_merges && !why && err->code == DQ_OK; i = end) {
-        end = class_end(r, i);
-        if (!one_piece(r, i, end - 1)) why = check_class(r, i, end, err);
-    }
-    return why;
-}
-
 /* ---- */
 
 /* Pieces that have a score of their own have ids in the order of their merges, and those of one score are the last. */
@@ -620,7 +610,10 @@ dq_status dq_gguf_merges_scores(float *score, const char **why, const dq_gguf_me
         if (r.first[id] < 0) r.first[id] = (int32_t)i;
         r.last[id] = (int32_t)i;
     }
-    if (!*why) *why = check_classes(&r, err);
+    for (int32_t i = 0, end; i < m->n_merges && !*why && err->code == DQ_OK; i = end) {
+        end = class_end(&r, i);
+        if (!one_piece(&r, i, end - 1)) *why = check_class(&r, i, end, err);
+    }
     for (int64_t i = 0; i < m->n && !*why && err->code == DQ_OK; i++) {
         if (is_piece[i] && m->text[i]) *why = check_ways(&r, (int32_t)i, err);
     }

@@ -84,15 +84,6 @@ static void write_item(dq_gguf_fields *f, const char *s, size_t len)
     add_text(&f->bytes, s, len, &f->err);
 }
 
-static void add_tensor(dq_strbuf *b, const dq_gguf_tensor *t, uint64_t offset, dq_err *err)
-{
-    add_text(b, t->name, strlen(t->name), err);
-    add_number(b, (uint64_t)t->n_dims, 4, err);
-    for (int i = t->n_dims - 1; i >= 0; i--) add_number(b, (uint64_t)t->shape[i], 8, err);
-    add_number(b, t->type, 4, err);
-    add_number(b, offset, 8, err);
-}
-
 dq_status dq_gguf_write_head(dq_strbuf *out, const dq_gguf_fields *f, const dq_gguf_tensor *tensor,
                              int64_t n, dq_err *err)
 {
@@ -106,8 +97,13 @@ dq_status dq_gguf_write_head(dq_strbuf *out, const dq_gguf_fields *f, const dq_g
     add_number(out, f->n, 8, err);
     add(out, f->bytes.s, f->bytes.n, err);
     for (int64_t i = 0; i < n; i++) {
-        add_tensor(out, &tensor[i], offset, err);
-        offset += dq_gguf_write_stride(tensor[i].bytes);
+        const dq_gguf_tensor *t = &tensor[i];
+        add_text(out, t->name, strlen(t->name), err);
+        add_number(out, (uint64_t)t->n_dims, 4, err);
+        for (int k = t->n_dims - 1; k >= 0; k--) add_number(out, (uint64_t)t->shape[k], 8, err);
+        add_number(out, t->type, 4, err);
+        add_number(out, offset, 8, err);
+        offset += dq_gguf_write_stride(t->bytes);
     }
     const size_t bytes = out->n - from;
     add(out, zeros, dq_gguf_write_stride(bytes) - bytes, err);

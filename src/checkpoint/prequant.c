@@ -1042,11 +1042,6 @@ static size_t before(const char *name, const char *suffix)
     return m && n > m && strcmp(name + n - m, suffix) == 0 ? n - m : 0;
 }
 
-static bool is_named(const char *name, const char *start, size_t n)
-{
-    return strncmp(name, start, n) == 0 && name[n] == 0;
-}
-
 static dq_prequant_linear *find_linear(const dq_prequant *p, const char *start, size_t n)
 {
     int64_t low = 0, high = p->info.n_weights;
@@ -1059,8 +1054,8 @@ static dq_prequant_linear *find_linear(const dq_prequant *p, const char *start, 
         else
             high = middle; /* a longer name comes after */
     }
-    return n && low < p->info.n_weights && is_named(p->linear[low].name, start, n) ? &p->linear[low]
-                                                                                   : NULL;
+    dq_prequant_linear *l = low < p->info.n_weights ? &p->linear[low] : NULL;
+    return n && l && strncmp(l->name, start, n) == 0 && l->name[n] == 0 ? l : NULL;
 }
 
 /* The tensor is part of a quantized weight, or of activations that are not quantized here. */
@@ -1144,16 +1139,6 @@ static dq_status for_all(dq_prequant *p, step *f, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status place_early(dq_prequant_linear *l, dq_arena *a, dq_err *err)
-{
-    static const dq_prequant_part early[] = {DQ_PREQUANT_ZEROS, DQ_PREQUANT_INDEX};
-    for (int i = 0; i < 2; i++) {
-        const size_t bytes = l->own_bytes[early[i]];
-        if (bytes) l->own[early[i]] = dq_alloc(a, bytes, 1, err);
-    }
-    return err->code;
-}
-
 /* Codes and scales get addresses from p on; NULL: none, the model can be described. Returns bytes. */
 static size_t place_late(dq_prequant_linear *l, uint8_t *p)
 {
@@ -1194,8 +1179,12 @@ static dq_status read_all(dq_prequant *p, const json_t *config, dq_err *err)
                            dq_weight_zero_bytes(groups, w->bits), err));
         if (l->part[DQ_PREQUANT_INDEX])
             DQ_TRY(size_of(l, DQ_PREQUANT_INDEX, w->cols, sizeof(int32_t), err));
-        DQ_TRY(place_early(l, p->arena, err));
-        for (int k = 0; k < DQ_PREQUANT_PARTS; k++) p->info.own_bytes += (int64_t)l->own_bytes[k];
+        for (int k = 0; k < DQ_PREQUANT_PARTS; k++) {
+            const bool early = k == DQ_PREQUANT_ZEROS || k == DQ_PREQUANT_INDEX;
+            if (early && l->own_bytes[k]) l->own[k] = dq_alloc(p->arena, l->own_bytes[k], 1, err);
+            p->info.own_bytes += (int64_t)l->own_bytes[k];
+        }
+        DQ_TRY(err->code);
         p->late_bytes += place_late(l, NULL);
     }
     if (p->late_bytes) dq_os_block_reserve(&p->late, p->late_bytes);
@@ -1304,14 +1293,6 @@ static const char *name_at(void *arg, int64_t i)
     return ((const dq_prequant *)arg)->name[i];
 }
 
-static int64_t part_bytes(const dq_prequant_linear *l)
-{
-    int64_t bytes = 0;
-    for (int i = 0; i < DQ_PREQUANT_PARTS; i++)
-        bytes += l->part[i] ? (int64_t)dq_tensor_bytes(l->part[i]) : 0;
-    return bytes;
-}
-
 /* Of a quantized weight its codes, scales, zero points and index as its tool wrote them. */
 static int64_t stored_bytes(void *arg, const char *name)
 {
@@ -1319,7 +1300,10 @@ static int64_t stored_bytes(void *arg, const char *name)
     const size_t n = before(name, weight);
     const dq_prequant_linear *l = n ? find_linear(p, name, n) : NULL;
     const dq_tensor *t = l ? NULL : dq_checkpoint_find(p->checkpoint, name);
-    return l ? part_bytes(l) : t ? (int64_t)dq_tensor_bytes(t) : 0;
+    int64_t bytes = t ? (int64_t)dq_tensor_bytes(t) : 0;
+    for (int i = 0; l && i < DQ_PREQUANT_PARTS; i++)
+        bytes += l->part[i] ? (int64_t)dq_tensor_bytes(l->part[i]) : 0;
+    return bytes;
 }
 
 static dq_status load(void *arg, dq_err *err)

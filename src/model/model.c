@@ -997,11 +997,6 @@ dq_status dq_model_kv_size(dq_kv_config *c, dq_kv_sized *out, const dq_kv_size *
  * rows are compared with each other and with all inputs, as the system knows them (dq_file_same).
  * What would be new in a folder that is read is told by the names that checkpoints use. */
 
-static bool begins(const char *name, const char *with)
-{
-    return strncmp(name, with, strlen(with)) == 0;
-}
-
 static bool ends(const char *name, const char *with)
 {
     size_t n = strlen(name), k = strlen(with);
@@ -1022,7 +1017,7 @@ static bool of_checkpoint(const char *name)
         if (strcmp(name, whole[i]) == 0) return true;
     }
     for (size_t i = 0; i < sizeof first / sizeof *first; i++) {
-        if (begins(name, first[i])) return true;
+        if (strncmp(name, first[i], strlen(first[i])) == 0) return true;
     }
     for (size_t i = 0; i < sizeof last / sizeof *last; i++) {
         if (ends(name, last[i])) return true;
