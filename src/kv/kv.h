@@ -63,7 +63,7 @@ typedef struct dq_kv_policy {
     bool baseline;          /* there to compare the others with; these stand last */
     /* score[n]: larger is kept first. Before pooling: callers want dq_kv_policy_score. NULL: a policy that
      * some container names and this program does not have. */
-    void (*score)(double *score, const dq_token_columns *c);
+    void (*score)(double *score, const struct dq_kv_policy *p, const dq_token_columns *c);
 } dq_kv_policy;
 
 /* streaming, h2o, snapkv, knorm, random, diff, kvzip, kvzap, keydiff, leverage, and for comparison a1, a2, sum. */

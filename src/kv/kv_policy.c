@@ -10,54 +10,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void score_streaming(double *score, const dq_token_columns *c)
+static void score_streaming(double *score, const dq_kv_policy *p, const dq_token_columns *c)
 {
+    (void)p;
     for (int64_t i = 0; i < c->n; i++) score[i] = (double)c->pos[i];
 }
 
-/* Columns of a second map that a model lacks count as zero. */
-static void score_sum(double *score, const double *a, const double *b, int64_t n)
+/* The one or two columns that the policy needs; those of a second map that a model lacks count as zero. */
+static void score_sum(double *score, const dq_kv_policy *p, const dq_token_columns *c)
 {
-    for (int64_t i = 0; i < n; i++) score[i] = (a ? a[i] : 0.0) + (b ? b[i] : 0.0);
+    const double *const all[] = {c->mass[0], c->mass[1],    c->lambda_mass,  c->diff, c->key_norm,
+                                 c->peak,    c->key_cosine, c->key_leverage, c->gate};
+    const double *of[2] = {NULL, NULL};
+    int n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all && n < 2; i++) {
+        if (p->needs >> i & 1) of[n++] = all[i];
+    }
+    for (int64_t i = 0; i < c->n; i++)
+        score[i] = (of[0] ? of[0][i] : 0.0) + (of[1] ? of[1][i] : 0.0);
 }
 
-static void score_both(double *score, const dq_token_columns *c)
+static void score_key_norm(double *score, const dq_kv_policy *p, const dq_token_columns *c)
 {
-    score_sum(score, c->mass[0], c->mass[1], c->n);
-}
-
-static void score_weighted(double *score, const dq_token_columns *c)
-{
-    score_sum(score, c->mass[0], c->lambda_mass, c->n);
-}
-
-static void score_first(double *score, const dq_token_columns *c)
-{
-    score_sum(score, c->mass[0], NULL, c->n);
-}
-
-static void score_second(double *score, const dq_token_columns *c)
-{
-    score_sum(score, NULL, c->mass[1], c->n);
-}
-
-static void score_diff(double *score, const dq_token_columns *c)
-{
-    score_sum(score, c->diff, NULL, c->n);
-}
-
-static void score_peak(double *score, const dq_token_columns *c)
-{
-    score_sum(score, c->peak, NULL, c->n);
-}
-
-static void score_gate(double *score, const dq_token_columns *c)
-{
-    score_sum(score, c->gate, NULL, c->n);
-}
-
-static void score_key_norm(double *score, const dq_token_columns *c)
-{
+    (void)p;
     for (int64_t i = 0; i < c->n; i++) score[i] = -c->key_norm[i];
 }
 
@@ -69,19 +44,16 @@ uint64_t dq_kv_policy_seed(uint64_t seed, int layer, int group)
     return dq_random_of(seed, stream).state;
 }
 
-static void score_key_cosine(double *score, const dq_token_columns *c)
+static void score_key_cosine(double *score, const dq_kv_policy *p, const dq_token_columns *c)
 {
+    (void)p;
     for (int64_t i = 0; i < c->n; i++) score[i] = -c->key_cosine[i];
 }
 
-static void score_key_leverage(double *score, const dq_token_columns *c)
-{
-    score_sum(score, c->key_leverage, NULL, c->n);
-}
-
 /* 53 bits, so that the double is exact and equal everywhere. */
-static void score_random(double *score, const dq_token_columns *c)
+static void score_random(double *score, const dq_kv_policy *p, const dq_token_columns *c)
 {
+    (void)p;
     for (int64_t i = 0; i < c->n; i++) {
         uint64_t h = dq_random_mix(c->seed ^ dq_random_mix((uint64_t)(uint32_t)c->pos[i] + 1));
         score[i] = (double)(h >> 11) * 0x1p-53;
@@ -97,13 +69,13 @@ const dq_kv_policy dq_kv_policies[] = {
      .about = "attention of both maps, all rows. arXiv 2306.14048",
      .needs = DQ_NEEDS_MASS1 | DQ_NEEDS_MASS2,
      .pool = 1,
-     .score = score_both},
+     .score = score_sum},
     {.name = "snapkv",
      .about = "attention of both maps, last 64 rows, maximum of 5 positions. arXiv 2404.14469",
      .needs = DQ_NEEDS_MASS1 | DQ_NEEDS_MASS2,
      .window = 64,
      .pool = 5,
-     .score = score_both},
+     .score = score_sum},
     {.name = "knorm",
      .about = "keys of small norm. arXiv 2406.11430",
      .needs = DQ_NEEDS_KEY_NORM,
@@ -118,21 +90,21 @@ const dq_kv_policy dq_kv_policies[] = {
      .about = "|A1 - lambda A2|, all rows",
      .needs = DQ_NEEDS_DIFF,
      .pool = 1,
-     .score = score_diff},
+     .score = score_sum},
     {.name = "kvzip",
      .about = "largest attention when the context is read again. arXiv 2505.23416",
      .needs = DQ_NEEDS_PEAK,
      .pool = 1,
      .common = true,
      .budget = {DQ_KV_BUDGET_GLOBAL, DQ_KV_BUDGET_GLOBAL},
-     .score = score_peak},
+     .score = score_sum},
     {.name = "kvzap",
      .about = "what kvzip finds, foretold from keys and values. After arXiv 2601.07891",
      .needs = DQ_NEEDS_GATES,
      .pool = 1,
      .common = true,
      .budget = {DQ_KV_BUDGET_GLOBAL, DQ_KV_BUDGET_GLOBAL},
-     .score = score_gate},
+     .score = score_sum},
     {.name = "keydiff",
      .about = "keys unlike the mean of all keys. arXiv 2504.15364",
      .needs = DQ_NEEDS_KEY_COSINE,
@@ -145,25 +117,25 @@ const dq_kv_policy dq_kv_policies[] = {
      .needs = DQ_NEEDS_KEY_LEVERAGE,
      .pool = 1,
      .common = true,
-     .score = score_key_leverage},
+     .score = score_sum},
     {.name = "a1",
      .about = "attention of the first map, all rows",
      .needs = DQ_NEEDS_MASS1,
      .pool = 1,
      .baseline = true,
-     .score = score_first},
+     .score = score_sum},
     {.name = "a2",
      .about = "attention of the second map, all rows",
      .needs = DQ_NEEDS_MASS2,
      .pool = 1,
      .baseline = true,
-     .score = score_second},
+     .score = score_sum},
     {.name = "sum",
      .about = "A1 + lambda A2, all rows",
      .needs = DQ_NEEDS_MASS1 | DQ_NEEDS_LAMBDA_MASS,
      .pool = 1,
      .baseline = true,
-     .score = score_weighted},
+     .score = score_sum},
 };
 const int dq_kv_n_policies = sizeof dq_kv_policies / sizeof dq_kv_policies[0];
 const char *const dq_kv_budget_name[DQ_KV_BUDGETS + 1] = {"uniform", "adaptive", "global", "heads",
@@ -257,7 +229,7 @@ static void pool_scores(double *score, const int32_t *pos, int64_t n, int width,
 void dq_kv_policy_score(double *score, const dq_kv_policy *p, const dq_token_columns *c,
                         dq_kv_protected safe)
 {
-    p->score(score, c);
+    p->score(score, p, c);
     for (int64_t i = 0; i < c->n; i++) score[i] = plain(score[i]);
     if (p->pool > 1) pool_scores(score, c->pos, c->n, p->pool, safe);
 }

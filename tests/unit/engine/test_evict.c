@@ -51,7 +51,7 @@ static void slow_scores(const rig *x, double *score, int layer, int seq, int gro
                                 .diff = sum[3],
                                 .key_norm = norm,
                                 .seed = dq_kv_policy_seed(x->spec.seed, layer, group)};
-    x->spec.policy->score(raw, &c);
+    x->spec.policy->score(raw, x->spec.policy, &c);
     for (int64_t i = 0; i < l->n; i++) {
         score[i] = raw[i];
         for (int64_t j = 0; j < l->n && strcmp(name, "snapkv") == 0; j++) {
