@@ -18,8 +18,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Peak ---- */
-
 static double cpu_peak_ops(dq_backend *b, dq_num num, const dq_weight *w, const char **instruction)
 {
     enum {

@@ -20,8 +20,6 @@ static inline int64_t dq_kv_code_bytes(const dq_kv *kv, const dq_kv_page *p, int
 
 static void drop_page(dq_kv *kv, dq_kv_page *p, int group);
 
-/* ---- Key factor ---- */
-
 /* What the source adds to the diagonal; ten times as much as long as there is no factor. */
 static const double ridge = 1e-2;
 

@@ -482,8 +482,6 @@ static dq_status follow(dq_err *err)
     return err->code;
 }
 
-/* ---- Work ---- */
-
 dq_status dq_ranks_run(const dq_ranks_work *w, dq_err *err)
 {
     DQ_TRY(dq_ranks_agree(NULL, NULL, err));

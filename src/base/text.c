@@ -17,8 +17,6 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* ---- Real ---- */
-
 double dq_real_parse(const char *text, char **end)
 {
     const char *digits = text + (*text == '-' || *text == '+');

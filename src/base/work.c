@@ -183,8 +183,6 @@ dq_status dq_part_read_head(json_t **head, bool *ended, const char *path, dq_err
     return err->code;
 }
 
-/* ---- Numbers ---- */
-
 void dq_part_put_reals(FILE *f, const char *key, const double *x, int64_t n)
 {
     fprintf(f, ", \"%s\": \"", key);

@@ -1,11 +1,7 @@
 /* The contents of a container against its hashes.
  * SPDX-License-Identifier: MIT */
-#include "checkpoint/container.h"
-
 #include "base/file.h"
-#include "base/os.h"
 #include "checkpoint/inside.h"
-#include "kv/kv.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -1,10 +1,7 @@
 /* An object's attributes are gathered and sorted when the next one begins, lines when all are
  * there, so that whoever makes them need not know the order.
  * SPDX-License-Identifier: MIT */
-#include "base/os.h"
-#include "base/text.h"
 #include "checkpoint/inside.h"
-#include "kv/kv.h"
 
 #include <ctype.h>
 #include <stdio.h>

@@ -6,10 +6,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "checkpoint/inside.h"
-#include "kv/kv.h"
-#include "tensor/tensor.h"
 
-#include <hdf5.h>
 #include <string.h>
 
 #define DQ_H5_VERSION "1.0"

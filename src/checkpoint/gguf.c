@@ -2,15 +2,9 @@
  * base/json.h name what is wrong; lists are checked and stay where they lie; tensors are sorted by
  * place to see that none overlap, then by name.
  * SPDX-License-Identifier: MIT */
-#include "checkpoint/gguf.h"
-
 #include "base/base.h"
 #include "base/file.h"
-#include "base/json.h"
-#include "base/os.h"
-#include "base/text.h"
 #include "checkpoint/inside.h"
-#include "tensor/tensor.h"
 
 #include <float.h>
 #include <math.h>

@@ -6,8 +6,6 @@
  * llama.cpp names them.
  * SPDX-License-Identifier: MIT */
 #include "base/base.h"
-#include "base/json.h"
-#include "base/text.h"
 #include "checkpoint/inside.h"
 
 #include <stdlib.h>

@@ -1,6 +1,5 @@
 /* Keys are appended as the file has them; a failure stays with them until the head is asked for.
  * SPDX-License-Identifier: MIT */
-#include "base/text.h"
 #include "checkpoint/inside.h"
 
 #include <stdio.h>

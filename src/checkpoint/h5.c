@@ -2,15 +2,10 @@
  * their space is taken when they are made, and time stamps are off: equal numbers give equal
  * bytes.
  * SPDX-License-Identifier: MIT */
-#include "checkpoint/h5.h"
-
 #include "base/file.h"
-#include "base/os.h"
 #include "checkpoint/inside.h"
-#include "tensor/tensor.h"
 
 #include <errno.h>
-#include <hdf5.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -2,10 +2,7 @@
  * changing the weights is refused by name, what concerns activations alone is said as a warning.
  * SPDX-License-Identifier: MIT */
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include "base/json.h"
-#include "base/os.h"
 #include "checkpoint/inside.h"
-#include "tensor/tensor.h"
 
 #include <math.h>
 #include <pcre2.h>
@@ -268,8 +265,6 @@ static int64_t groups_of(const dq_weight *w)
     return dq_quant_groups(w->cols, w->group_size);
 }
 
-/* ---- Schemes ---- */
-
 static dq_status check_parts(const dq_prequant_linear *l, const dq_prequant_format *f, dq_err *err)
 {
     for (int i = 0; i < DQ_PREQUANT_PARTS; i++) {
@@ -345,8 +340,6 @@ static dq_status fit_linear(dq_prequant_linear *l, const dq_prequant_config *c, 
                        (long long)index->shape[0], (long long)l->w.cols);
     return DQ_OK;
 }
-
-/* ---- Room ---- */
 
 /* Widened to f32, or turned. */
 static bool scales_lie_in_rows(const dq_prequant_linear *l)

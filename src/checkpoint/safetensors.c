@@ -1,10 +1,7 @@
 /* The header's entries sorted by the bytes they claim, which must tile the file.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
-#include "base/json.h"
-#include "base/os.h"
 #include "checkpoint/inside.h"
-#include "tensor/tensor.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -603,8 +600,6 @@ static dq_status open_weights(dq_checkpoint *c, const char *dir, dq_err *err)
     c->n_files = 1;
     return open_files(c, dir, err);
 }
-
-/* ---- GGUF files ---- */
 
 bool dq_checkpoint_is_gguf(const char *path)
 {

@@ -219,8 +219,6 @@ double dq_kv_size_share(int64_t kept, int64_t context)
     return share;
 }
 
-/* ---- Words ---- */
-
 static bool parse_size(double *size, const char *text, const char *end)
 {
     char *at;

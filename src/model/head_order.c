@@ -1,7 +1,5 @@
 /* Head orders of all pairings and the KV head groups that follow from them.
  * SPDX-License-Identifier: MIT */
-#include "model/head_order.h"
-
 #include "model/inside.h"
 
 #include <float.h>

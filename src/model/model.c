@@ -1,7 +1,5 @@
 /* Turns a configuration and a source of tensors into a model. Declared in model.h.
  * SPDX-License-Identifier: MIT */
-#include "model/model.h"
-
 #include "base/file.h"
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"

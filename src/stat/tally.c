@@ -6,8 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- Place ---- */
-
 int dq_place_order(const dq_place *a, const dq_place *b)
 {
     const int32_t x[5] = {a->seq, a->layer, a->head, a->row, a->col};

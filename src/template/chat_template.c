@@ -1,10 +1,7 @@
 /* The template of a model and its special tokens, from the texts that came with it: those of a
  * folder, of a GGUF file or of a container, which dq_model_file makes alike.
  * SPDX-License-Identifier: MIT */
-#include "template/chat_template.h"
-
 #include "base/json.h"
-#include "base/text.h"
 #include "model/model.h"
 #include "template/inside.h"
 

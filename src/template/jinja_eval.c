@@ -1,7 +1,6 @@
 /* Integers are checked, since Python's have no end; a comparison goes by the order or the equality
  * of values.
  * SPDX-License-Identifier: MIT */
-#include "base/text.h"
 #include "template/inside.h"
 
 #include <math.h>
@@ -11,8 +10,6 @@ static dq_jinja_value evaluate_node(dq_jinja_run *r, const dq_jinja_node *n);
 static dq_jinja_value call_macro(dq_jinja_run *r, const struct dq_jinja_macro *m,
                                  const dq_jinja_call *c);
 static void assign(dq_jinja_run *r, const dq_jinja_node *target, dq_jinja_value v);
-
-/* ---- Jinja operators ---- */
 
 /* ---- Arithmetic ---- */
 
@@ -154,8 +151,6 @@ dq_jinja_value dq_jinja_operators_arithmetic(dq_jinja_run *r, dq_jinja_operation
     return dq_jinja_fail(r, DQ_DAMAGED, "an operator between '%s' and '%s'", dq_jinja_type(a),
                          dq_jinja_type(b));
 }
-
-/* ---- Comparison ---- */
 
 static bool contains(dq_jinja_run *r, const dq_jinja_value *in, const dq_jinja_value *v)
 {
@@ -594,8 +589,6 @@ static void parse_inner(parser *p, dq_jinja_nodes *out, const char *const *ends,
     p->loops = had;
 }
 
-/* ---- Targets ---- */
-
 static node *parse_target(parser *p, bool with_namespace, const char *end);
 
 static node *parse_target_one(parser *p, bool with_namespace)
@@ -869,8 +862,6 @@ static value capture_body(run *r, const dq_jinja_nodes *body)
     dq_jinja_eval_body(r, body);
     return dq_jinja_captured(r, &mine, before);
 }
-
-/* ---- Macros ---- */
 
 /* What calls a macro has made of it. */
 static value call_macro(run *r, const dq_jinja_macro *m, const dq_jinja_call *c)

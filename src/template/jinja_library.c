@@ -1,6 +1,5 @@
 /* Functions that a template finds without being given them, a row of `functions` each.
  * SPDX-License-Identifier: MIT */
-#include "base/text.h"
 #include "template/inside.h"
 
 #include <ctype.h>
@@ -570,8 +569,6 @@ static value run_tojson(run *r, call *c)
     return dq_jinja_ok(r) ? dq_jinja_print_json(r, &c->self, &form) : (value){0};
 }
 
-/* ---- Numbers ---- */
-
 /* The digits of int() or float() in a text without blanks at its ends; absent: it is neither. */
 static value parse_int(run *r, dq_jinja_text t)
 {
@@ -614,8 +611,6 @@ static value run_int(run *r, call *c)
     if (fabs(v.f) < 9.2e18) return dq_jinja_int((int64_t)v.f);
     return dq_jinja_fail(r, DQ_MISMATCH, "int: an integer beyond 64 bits is not supported");
 }
-
-/* ---- Any values ---- */
 
 static value run_default(run *r, call *c)
 {

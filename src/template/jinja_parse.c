@@ -2,7 +2,6 @@
  * which counts only where all brackets are closed. Lines are counted in what is passed over. The
  * grammar is that of Jinja2's own lexer.
  * SPDX-License-Identifier: MIT */
-#include "base/text.h"
 #include "template/inside.h"
 
 #include <ctype.h>

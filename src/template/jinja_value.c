@@ -1,7 +1,6 @@
 /* Parts of a string point into it; what is put together is captured as output is.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
-#include "base/text.h"
 #include "template/inside.h"
 
 #include <math.h>

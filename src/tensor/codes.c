@@ -100,8 +100,6 @@ dq_status dq_codes_columns_of(int8_t *column, const float *w, int64_t rows, int6
     return err->code;
 }
 
-/* ---- Grids ---- */
-
 void dq_codes_fit(dq_codes *c, const float *w)
 {
     const dq_weight_format *f = dq_weight_format_of_mode(c->spec.mode);
@@ -132,8 +130,6 @@ bool dq_codes_row_fits(const float *row, const dq_code_shape *s, const dq_quant_
     }
     return true;
 }
-
-/* ---- Strips ---- */
 
 static void refit_group(dq_codes *c, const float *w, int64_t row, int64_t group)
 {

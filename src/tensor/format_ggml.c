@@ -130,8 +130,6 @@ static void write_q5_1(uint8_t *b, const int8_t *q, uint16_t d, uint16_t low)
     put_nibbles(b + 8, q, 0);
 }
 
-/* ---- Blocks of 32 whose codes stand for values of a table ---- */
-
 static const int8_t nonlinear[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                      1,    13,   25,  38,  53,  69,  89,  113};
 

@@ -1,8 +1,6 @@
 /* Conversions by bits, round to nearest even, without the compiler's half types: the same on every
  * machine. NaN stays NaN, what is too large becomes infinity.
  * SPDX-License-Identifier: MIT */
-#include "tensor/tensor.h"
-
 #include "tensor/inside.h"
 
 #include <string.h>

@@ -2,7 +2,6 @@
  * strings that end in NUL. Offsets come from a file, so each step checks that it stays inside; the
  * shortest match counts, as in the reference.
  * SPDX-License-Identifier: MIT */
-#include "base/base.h"
 #include "base/text.h"
 #include "tokenizer/inside.h"
 

@@ -7,8 +7,6 @@
  * here: a literal under (?i) that could fold so is refused. Everything that is not known to mean
  * the same in both is refused by name; nothing is passed on in hope.
  * SPDX-License-Identifier: MIT */
-#include "tokenizer/regex.h"
-
 #include "base/os.h"
 #include "base/text.h"
 #include "tokenizer/inside.h"

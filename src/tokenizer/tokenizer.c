@@ -1,9 +1,6 @@
 /* Tokenizer.json and the files beside it into a dq_tokenizer. Added tokens come in the order in
  * which transformers adds them, as new ones get the next id.
  * SPDX-License-Identifier: MIT */
-#include "tokenizer/tokenizer.h"
-
-#include "base/base.h"
 #include "base/text.h"
 #include "tokenizer/inside.h"
 

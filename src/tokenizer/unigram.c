@@ -7,7 +7,6 @@
  * its ids go out and the window begins anew there, so memory is bounded by such places and not by
  * the text. Neighbouring unknown characters become one unknown id.
  * SPDX-License-Identifier: MIT */
-#include "base/base.h"
 #include "tokenizer/inside.h"
 
 #include <stdlib.h>

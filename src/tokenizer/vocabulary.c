@@ -1,6 +1,5 @@
 /* A block that at least doubles.
  * SPDX-License-Identifier: MIT */
-#include "base/json.h"
 #include "base/os.h"
 #include "base/text.h"
 #include "tokenizer/inside.h"
@@ -12,8 +11,6 @@
 #include <string.h>
 
 enum { DQ_TOKENIZER_MAX_ID = INT32_MAX - 1 };
-
-/* ---- Id list ---- */
 
 dq_status dq_id_list_reserve(dq_id_list *ids, size_t more, dq_err *err)
 {
