@@ -830,8 +830,7 @@ static bool grow_lists(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batc
             }
             if (n && kv->has_codes && lost(kv, list, batch->pos[first])) {
                 dq_fail(&b->err, DQ_BUG,
-                        "a row at position %d would read unquantized what is held "
-                        "as codes only",
+                        "a row at position %d would read unquantized what is held as codes only",
                         (int)batch->pos[first]);
                 return false;
             }

@@ -300,8 +300,7 @@ dq_status dq_file_check_bytes(const char *path, const void *data, size_t bytes, 
     if (bytes < n || bytes > LARGEST || memcmp(data, begin, n) != 0) return DQ_OK;
     return dq_fail(
         err, DQ_MISMATCH,
-        "%s: a Git LFS pointer stands in the file's place. Fetch the file itself: git lfs "
-        "pull.",
+        "%s: a Git LFS pointer stands in the file's place. Fetch the file itself: git lfs pull.",
         path);
 }
 

@@ -185,11 +185,10 @@ static dq_status meet(reason why, int64_t number, const char *what, const char *
     if (!failed) {
         for (int i = 1; i < job.count && err->code == DQ_OK; i++) {
             if (strcmp(all[i].same, all[0].same) != 0)
-                dq_fail(
-                    err, DQ_MISMATCH,
-                    "rank %d has another %s than rank 0 (%.40s there, %.40s here). Run the same "
-                    "program on the same inputs everywhere",
-                    i, what, all[i].same, all[0].same);
+                dq_fail(err, DQ_MISMATCH,
+                        "rank %d has another %s than rank 0 (%.40s there, %.40s here). Run the "
+                        "same program on the same inputs everywhere",
+                        i, what, all[i].same, all[0].same);
         }
     }
     job.failed = err->code != DQ_OK;

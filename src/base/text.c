@@ -427,11 +427,10 @@ dq_status dq_csv_record(dq_csv *c, char *out, const char **field, int want, int 
             c->at++;
             if (c->at < c->n && c->s[c->at] == '\r') c->at++;
             if (c->at < c->n && c->s[c->at] != ',' && c->s[c->at] != '\n')
-                return dq_fail(
-                    err, DQ_DAMAGED,
-                    "line %lld: text after a closing quote (expected a comma or the end of the "
-                    "line)",
-                    (long long)c->line);
+                return dq_fail(err, DQ_DAMAGED,
+                               "line %lld: text after a closing quote (expected a comma or the end "
+                               "of the line)",
+                               (long long)c->line);
         } else {
             for (; c->at < c->n && c->s[c->at] != ',' && c->s[c->at] != '\n'; c->at++) {
                 if (c->s[c->at] == '"')

@@ -279,8 +279,7 @@ static dq_status place(cursor *c, dq_gguf *g, const uint64_t *offset, uint64_t a
         if (offset[i] > rest || t->bytes > rest - offset[i])
             return dq_fail(c->err, DQ_DAMAGED,
                            "tensor \"%s\": ends beyond the file (%zu bytes from %llu on; there are "
-                           "%zu of data). The "
-                           "file is incomplete: fetch it again.",
+                           "%zu of data). The file is incomplete: fetch it again.",
                            t->name, t->bytes, (unsigned long long)offset[i], rest);
         t->data = c->bytes + g->header_bytes + offset[i];
     }
@@ -582,11 +581,10 @@ static dq_status rope_json(json_t **out, const scaling *s, const dq_gguf_tensor 
     }
     for (int64_t i = 0; t && i < n; i++) most = fmaxf(most, divisor_at(t, i));
     if (t && yarn)
-        return dq_fail(
-            err, DQ_MISMATCH,
-            "key \"llama.rope.scaling.factor\": %g of yarn beside the divisors of tensor "
-            "\"%s\" is not supported (expected 1)",
-            s->factor, t->name);
+        return dq_fail(err, DQ_MISMATCH,
+                       "key \"llama.rope.scaling.factor\": %g of yarn beside the divisors of "
+                       "tensor \"%s\" is not supported (expected 1)",
+                       s->factor, t->name);
     if (t && plain && is_llama3(t, n, theta, (double)most))
         *out = json_pack("{s:s, s:f, s:f, s:f, s:i}", "rope_type", "llama3", "factor", (double)most,
                          "low_freq_factor", 1.0, "high_freq_factor", 4.0,
@@ -626,8 +624,7 @@ static dq_status set_rope(json_t *config, const dq_gguf *g, int64_t head_dim, in
     if (turned != head_dim)
         return dq_fail(err, DQ_MISMATCH,
                        "key \"llama.rope.dimension_count\": %lld of %lld elements of a head are "
-                       "rotated; only all are "
-                       "supported",
+                       "rotated; only all are supported",
                        (long long)turned, (long long)head_dim);
     json_object_set_new(config, "rope_theta", json_real(theta));
     /* A type that is missing is linear, a factor of 0 is none, and without scaling there is no factor. */
@@ -701,8 +698,8 @@ dq_status dq_gguf_config_kind(const json_t *f, dq_err *err)
     DQ_TRY(dq_gguf_text(&name, f, "general.architecture", NULL, err));
     if (strcmp(name, arch) == 0) return DQ_OK;
     return dq_fail(err, DQ_MISMATCH,
-                   "architecture \"%s\" is not read from GGUF files (read is \"%s\", and no "
-                   "folder of such a model would be either)",
+                   "architecture \"%s\" is not read from GGUF files (read is \"%s\", and no folder "
+                   "of such a model would be either)",
                    name, arch);
 }
 
@@ -1169,10 +1166,9 @@ static dq_status check_part(const dq_gguf_model *m, int64_t i, dq_err *err)
             (strncmp(key, "general.", 8) == 0 && strcmp(key, "general.architecture") != 0))
             continue;
         if (!first || !json_equal(first, value))
-            return dq_fail(err, DQ_MISMATCH,
-                           "key \"%s\" is not what the first part says, which has the keys of a "
-                           "model",
-                           key);
+            return dq_fail(
+                err, DQ_MISMATCH,
+                "key \"%s\" is not what the first part says, which has the keys of a model", key);
     }
     return DQ_OK;
 }
@@ -1211,10 +1207,10 @@ static dq_status open_parts(dq_gguf_model *m, const char *path, dq_err *err)
         if (check_part(m, i, err) != DQ_OK) return dq_in(err, "%s: ", other);
     }
     if (number != 0)
-        return dq_fail(err, DQ_DAMAGED,
-                       "%s: says that it is part %lld (expected 0, from 0 on, which has the keys "
-                       "of a model)",
-                       path, (long long)number);
+        return dq_fail(
+            err, DQ_DAMAGED,
+            "%s: says that it is part %lld (expected 0, from 0 on, which has the keys of a model)",
+            path, (long long)number);
     return DQ_OK;
 }
 

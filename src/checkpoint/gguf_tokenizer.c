@@ -61,13 +61,12 @@ static dq_status find_pre(const dq_gguf_pre **out, const json_t *f, dq_err *err)
     if (!name[0])
         return dq_fail(err, DQ_MISMATCH,
                        "key \"tokenizer.ggml.pre\" is missing, so that the split of text into "
-                       "words is not known. Convert "
-                       "the model again with a converter of today.");
-    return dq_fail(err, DQ_MISMATCH,
-                   "key \"tokenizer.ggml.pre\": \"%s\" is not known (known are gpt-2, smollm, "
-                   "starcoder, refact, codeshell, "
-                   "qwen2, llama-bpe). Texts cannot be read with this file; ids can.",
-                   name);
+                       "words is not known. Convert the model again with a converter of today.");
+    return dq_fail(
+        err, DQ_MISMATCH,
+        "key \"tokenizer.ggml.pre\": \"%s\" is not known (known are gpt-2, smollm, starcoder, "
+        "refact, codeshell, qwen2, llama-bpe). Texts cannot be read with this file; ids can.",
+        name);
 }
 
 /* ByteLevel; with a pattern of its own it splits nothing itself. */
@@ -714,11 +713,10 @@ static dq_status add_merges(dq_gguf_vocab *v, size_t *cap, room *left_over, cons
     const char *s = v->token[i].s;
     const size_t n = v->token[i].len;
     if (n > DQ_GGUF_PIECE_BYTES)
-        return dq_fail(
-            err, DQ_MISMATCH,
-            "key \"tokenizer.ggml.tokens\": token %zu has %zu bytes (expected at most %d in a "
-            "vocabulary of SentencePiece)",
-            i, n, DQ_GGUF_PIECE_BYTES);
+        return dq_fail(err, DQ_MISMATCH,
+                       "key \"tokenizer.ggml.tokens\": token %zu has %zu bytes (expected at most "
+                       "%d in a vocabulary of SentencePiece)",
+                       i, n, DQ_GGUF_PIECE_BYTES);
     for (size_t k = 1; k < n; k++) {
         if (!dq_utf8_begins(s[k])) continue;
         const int32_t left = dq_strmap_get(ids, s, k);

@@ -448,9 +448,8 @@ static dq_status write_gpt2(dq_gguf_fields *f, vocabulary *v, dq_err *err)
     if (!pre)
         return dq_fail(
             err, DQ_MISMATCH,
-            "tokenizer.json: pre_tokenizer \"%s\" is none of those that have a name in "
-            "GGUF files (gpt-2, smollm, qwen2, llama-bpe), so that llama.cpp would split "
-            "words otherwise",
+            "tokenizer.json: pre_tokenizer \"%s\" is none of those that have a name in GGUF files "
+            "(gpt-2, smollm, qwen2, llama-bpe), so that llama.cpp would split words otherwise",
             type_name(steps));
     DQ_TRY(check_ignored(v, pre->ignore_merges, pre->name, err));
     /* Of bytes without a token the tokenizers library joins what stands around them, and llama.cpp does not. Those of control
@@ -461,11 +460,10 @@ static dq_status write_gpt2(dq_gguf_fields *f, vocabulary *v, dq_err *err)
         if (control || b == 0xc0 || b == 0xc1 || b == 0xf1 || b == 0xf2 || b > 0xf3) continue;
         dq_utf8_of_byte(text, (uint8_t)b);
         if (model_id(v, text) < 0)
-            return dq_fail(
-                err, DQ_MISMATCH,
-                "tokenizer.json: byte 0x%02X (\"%s\") has no token, and llama.cpp would not "
-                "join what stands around it",
-                b, text);
+            return dq_fail(err, DQ_MISMATCH,
+                           "tokenizer.json: byte 0x%02X (\"%s\") has no token, and llama.cpp would "
+                           "not join what stands around it",
+                           b, text);
     }
     dq_gguf_write_text(f, "tokenizer.ggml.model", "gpt2", 4);
     dq_gguf_write_text(f, "tokenizer.ggml.pre", pre->name, strlen(pre->name));
@@ -529,9 +527,7 @@ static dq_status mark_bytes(vocabulary *v, dq_err *err)
     if (n == 256) return DQ_OK;
     return dq_fail(
         err, DQ_MISMATCH,
-        "tokenizer.json: %d of 256 tokens of bytes are there, and llama.cpp needs all of "
-        "them",
-        n);
+        "tokenizer.json: %d of 256 tokens of bytes are there, and llama.cpp needs all of them", n);
 }
 
 static int32_t first_piece(const vocabulary *v)
@@ -565,11 +561,10 @@ static dq_status write_llama(dq_gguf_fields *f, vocabulary *v, dq_err *err)
     DQ_TRY(
         dq_gguf_merges_scores(score, &why, v->merges, v->is_piece, first_piece(v), v->arena, err));
     if (why)
-        return dq_fail(
-            err, DQ_MISMATCH,
-            "tokenizer.json: its merges are not those of a SentencePiece vocabulary (%s), "
-            "so that llama.cpp would give other tokens",
-            why);
+        return dq_fail(err, DQ_MISMATCH,
+                       "tokenizer.json: its merges are not those of a SentencePiece vocabulary "
+                       "(%s), so that llama.cpp would give other tokens",
+                       why);
     dq_gguf_write_text(f, "tokenizer.ggml.model", "llama", 5);
     dq_gguf_write_text(f, "tokenizer.ggml.pre", "default", 7);
     write_tokens(f, v);

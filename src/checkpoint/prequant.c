@@ -195,8 +195,7 @@ static dq_status take(dq_prequant_linear *l, const dq_prequant_word *w, int how,
     if (w->scheme < 0)
         return dq_fail(
             err, DQ_MISMATCH,
-            "tensor \"%s\" is quantized, but quantization_config leaves it out: \"%s\" has "
-            "\"%s\"",
+            "tensor \"%s\" is quantized, but quantization_config leaves it out: \"%s\" has \"%s\"",
             l->part[DQ_PREQUANT_CODES]->name, w->key, w->text);
     if (l->named && how == l->named && l->by->scheme != w->scheme)
         return dq_fail(err, DQ_MISMATCH,
@@ -321,12 +320,11 @@ static dq_status fit_linear(dq_prequant_linear *l, const dq_prequant_config *c, 
         char group[32] = "for each row";
         if (s->group == DQ_GROUP_TENSOR) strcpy(group, "for the tensor");
         if (s->group > 0) snprintf(group, sizeof group, "for %lld columns", (long long)s->group);
-        return dq_fail(
-            err, DQ_MISMATCH,
-            "tensor \"%s\" and those beside it are not what quantization_config says (%d "
-            "bits, a scale %s%s): %s",
-            l->part[DQ_PREQUANT_CODES]->name, s->bits, group,
-            l->schemes >> first > 1 ? ", or others" : "", reason);
+        return dq_fail(err, DQ_MISMATCH,
+                       "tensor \"%s\" and those beside it are not what quantization_config says "
+                       "(%d bits, a scale %s%s): %s",
+                       l->part[DQ_PREQUANT_CODES]->name, s->bits, group,
+                       l->schemes >> first > 1 ? ", or others" : "", reason);
     }
     *l = found;
     const dq_tensor *index = l->part[DQ_PREQUANT_INDEX];
@@ -495,11 +493,10 @@ static void fill_index(dq_prequant_linear *l)
     if (runs) return;
     w->index = to;
     if (!l->any_index)
-        dq_fail(
-            &l->err, DQ_MISMATCH,
-            "tensor \"%s\": groups are not runs of columns, but quantization_config names no order "
-            "(actorder) of that kind",
-            t->name);
+        dq_fail(&l->err, DQ_MISMATCH,
+                "tensor \"%s\": groups are not runs of columns, but quantization_config names no "
+                "order (actorder) of that kind",
+                t->name);
 }
 
 /* Zero points and index first, which tell the weight's format; by one thread, errors in l->err. */
@@ -1194,11 +1191,11 @@ static dq_status read_all(dq_prequant *p, const json_t *config, dq_err *err)
     p->info.warnings = p->warnings;
     for (int64_t i = 0; i < p->info.n_weights; i++) wrapped += p->linear[i].n_wrapped;
     if (wrapped == 0) return DQ_OK;
-    const char *text = dq_textf(p->arena, err,
-                                "%lld zero points of checkpoint_format gptq are 0, stored as one "
-                                "less; programs differ in how "
-                                "they read that: it is read as GPTQModel does, word by word",
-                                (long long)wrapped);
+    const char *text =
+        dq_textf(p->arena, err,
+                 "%lld zero points of checkpoint_format gptq are 0, stored as one less; programs "
+                 "differ in how they read that: it is read as GPTQModel does, word by word",
+                 (long long)wrapped);
     if (!text) return err->code;
     p->warnings[p->info.n_warnings++] = text;
     return DQ_OK;
@@ -1214,12 +1211,11 @@ dq_status dq_prequant_open(dq_prequant **out, const dq_checkpoint *c, dq_err *er
             for (int k = 0; k < 2; k++) {
                 const char *name = dq_checkpoint_at(c, i)->name;
                 if (before(name, codes[k]))
-                    return dq_fail(
-                        err, DQ_MISMATCH,
-                        "tensor \"%s\" is quantized, but config.json has no %s. Early tools "
-                        "wrote it as a file of its own: put that object there, with its "
-                        "\"quant_method\".",
-                        name, key);
+                    return dq_fail(err, DQ_MISMATCH,
+                                   "tensor \"%s\" is quantized, but config.json has no %s. Early "
+                                   "tools wrote it as a file of its own: put that object there, "
+                                   "with its \"quant_method\".",
+                                   name, key);
             }
         }
         return DQ_OK;
@@ -1255,10 +1251,9 @@ dq_status dq_prequant_load(dq_prequant *p, dq_err *err)
     if (want > 0 && ((have > 0 && want > have) || !dq_os_block_take(&p->late)))
         return dq_fail(
             err, DQ_RESOURCE,
-            "not enough memory for weights that are laid out anew (%s; expected %.1f "
-            "MiB beside the files, this process can have %.1f MiB in all). Use a machine "
-            "with more, or quantize the original checkpoint: a container is read where "
-            "it lies.",
+            "not enough memory for weights that are laid out anew (%s; expected %.1f MiB beside "
+            "the files, this process can have %.1f MiB in all). Use a machine with more, or "
+            "quantize the original checkpoint: a container is read where it lies.",
             p->config.about, (double)want / mib, (double)have / mib);
     DQ_TRY(for_all(p, fill_linear, err));
     p->loaded = true;

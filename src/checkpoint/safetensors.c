@@ -66,9 +66,7 @@ static dq_status read_entry(span *s, const char *name, const json_t *entry, uint
         uint64_t x;
         if (!count_at(&x, shape, i))
             return dq_fail(err, DQ_DAMAGED,
-                           "tensor \"%s\": \"shape\" holds something that is not "
-                           "a count",
-                           t->name);
+                           "tensor \"%s\": \"shape\" holds something that is not a count", t->name);
         if (!dq_mul_ok(&total, total, x))
             return dq_fail(err, DQ_DAMAGED, "tensor \"%s\": shape too large for any file", t->name);
         t->shape[i] = (int64_t)x;
@@ -170,10 +168,10 @@ static dq_status header_length(uint64_t *n, const uint8_t *bytes, size_t len, dq
         return dq_fail(err, DQ_DAMAGED, "%zu bytes are too few for a safetensors file", len);
     memcpy(n, bytes, 8);
     if (*n > max_header)
-        return dq_fail(err, DQ_DAMAGED,
-                       "header length %llu is not plausible (expected at most %llu). Not a "
-                       "safetensors file?",
-                       (unsigned long long)*n, (unsigned long long)max_header);
+        return dq_fail(
+            err, DQ_DAMAGED,
+            "header length %llu is not plausible (expected at most %llu). Not a safetensors file?",
+            (unsigned long long)*n, (unsigned long long)max_header);
     if (*n > len - 8)
         return dq_fail(err, DQ_DAMAGED,
                        "header says it has %llu bytes, the file has %zu. The file is incomplete: "
@@ -181,8 +179,7 @@ static dq_status header_length(uint64_t *n, const uint8_t *bytes, size_t len, dq
                        (unsigned long long)*n, len);
     if (*n == 0 || bytes[8] != '{')
         return dq_fail(err, DQ_DAMAGED,
-                       "the header does not begin with '{'. Not a safetensors "
-                       "file?");
+                       "the header does not begin with '{'. Not a safetensors file?");
     return DQ_OK;
 }
 

@@ -153,16 +153,15 @@ dq_status dq_evict_check(const dq_kv_spec *spec, dq_err *err)
         return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_OPTION},
                             "keep %g: expected a share from %g to 1.", e->keep, DQ_KV_KEEP_LEAST);
     if (e->tokens != 0 && e->tokens < least)
-        return dq_fail_with(
-            err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_SINK_RECENT},
-            "tokens %lld is less than the %d first and %d last tokens that are always kept. "
-            "Give at least %lld",
-            (long long)e->tokens, spec->sink, spec->recent, (long long)least);
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_SINK_RECENT},
+                            "tokens %lld is less than the %d first and %d last tokens that are "
+                            "always kept. Give at least %lld",
+                            (long long)e->tokens, spec->sink, spec->recent, (long long)least);
     if (e->tokens < 0 || e->every < 0 || e->window < -1)
-        return dq_fail(err, DQ_USAGE,
-                       "numbers of tokens must not be negative (tokens %lld, every "
-                       "%lld, window %lld).",
-                       (long long)e->tokens, (long long)e->every, (long long)e->window);
+        return dq_fail(
+            err, DQ_USAGE,
+            "numbers of tokens must not be negative (tokens %lld, every %lld, window %lld).",
+            (long long)e->tokens, (long long)e->every, (long long)e->window);
     if ((unsigned)e->budget >= DQ_KV_BUDGETS)
         return dq_fail(err, DQ_BUG, "no KV budget number %d", (int)e->budget);
     if (e->budget == DQ_KV_BUDGET_HEADS && !e->heads[0])
@@ -467,9 +466,9 @@ static dq_status check_roles(const dq_evict_spec *x, dq_err *err)
                        dq_kv_budget_name[x->budget]);
     if (x->budget != DQ_KV_BUDGET_HEADS) return DQ_OK;
     if (!x->heads[0])
-        return dq_fail(err, DQ_DAMAGED,
-                       "KV settings: the budget \"heads\" needs heads, groups of KV heads in "
-                       "order of need");
+        return dq_fail(
+            err, DQ_DAMAGED,
+            "KV settings: the budget \"heads\" needs heads, groups of KV heads in order of need");
     if (dq_kv_heads_parse(&r, x->heads, &e) == DQ_OK) return DQ_OK;
     return dq_fail(err, DQ_DAMAGED, "KV settings: heads: %s", e.text);
 }

@@ -240,9 +240,9 @@ dq_status dq_kv_size_parse(double *size, int64_t *context, const char *text, dq_
     char *at = NULL;
     *context = 0;
     if (!parse_size(size, text, end))
-        return dq_fail(err, DQ_USAGE,
-                       "expected a share of the bytes of 16 bits, above 0 and below 1 (1/8 or "
-                       "0.125).");
+        return dq_fail(
+            err, DQ_USAGE,
+            "expected a share of the bytes of 16 bits, above 0 and below 1 (1/8 or 0.125).");
     if (!*end) return DQ_OK;
     const double n = dq_real_parse(end + 1, &at);
     if (at == end + 1 || *at || !(n >= 1 && n <= DQ_KV_SIZE_CONTEXT) || n != floor(n))

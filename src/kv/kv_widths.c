@@ -29,9 +29,8 @@ static dq_status wrong(const char *at, dq_err *err)
 {
     return dq_fail(
         err, DQ_USAGE,
-        "expected widths by layer as \"3|5+3:3|6\" at \"%.40s\": | between layers, : "
-        "between keys and values, + between the keys of two maps, *N for N layers, * for "
-        "those that are left.",
+        "expected widths by layer as \"3|5+3:3|6\" at \"%.40s\": | between layers, : between keys "
+        "and values, + between the keys of two maps, *N for N layers, * for those that are left.",
         at);
 }
 
@@ -222,11 +221,11 @@ static int heads_take_number(const char **text)
 
 static dq_status heads_wrong(const char *at, dq_err *err)
 {
-    return dq_fail(err, DQ_USAGE,
-                   "expected layers and their groups of KV heads in order of need, as "
-                   "\"1.0,1.1,0.0,0.1\", or with one / between those that share and the others, "
-                   "at \"%.40s\".",
-                   at);
+    return dq_fail(
+        err, DQ_USAGE,
+        "expected layers and their groups of KV heads in order of need, as \"1.0,1.1,0.0,0.1\", or "
+        "with one / between those that share and the others, at \"%.40s\".",
+        at);
 }
 
 dq_status dq_kv_heads_parse(dq_kv_heads *out, const char *text, dq_err *err)
@@ -261,16 +260,16 @@ dq_status dq_kv_heads_fit(const dq_kv_heads *r, int n_layers, int n_groups, dq_e
     const dq_remedy remedy = {.code = DQ_REMEDY_KV_HEADS};
     for (int i = 0; i < r->n; i++) {
         if (r->at[i].layer >= n_layers || r->at[i].group >= n_groups)
-            return dq_fail_with(err, DQ_MISMATCH, remedy,
-                                "the heads name group %d.%d, and the model has %d layers of %d "
-                                "groups of KV heads",
-                                r->at[i].layer, r->at[i].group, n_layers, n_groups);
+            return dq_fail_with(
+                err, DQ_MISMATCH, remedy,
+                "the heads name group %d.%d, and the model has %d layers of %d groups of KV heads",
+                r->at[i].layer, r->at[i].group, n_layers, n_groups);
     }
     if (r->n == n_layers * n_groups) return DQ_OK; /* none stands twice */
-    return dq_fail_with(err, DQ_MISMATCH, remedy,
-                        "the heads name %d of the %d groups of KV heads that the model has (%d "
-                        "layers of %d)",
-                        r->n, n_layers * n_groups, n_layers, n_groups);
+    return dq_fail_with(
+        err, DQ_MISMATCH, remedy,
+        "the heads name %d of the %d groups of KV heads that the model has (%d layers of %d)", r->n,
+        n_layers * n_groups, n_layers, n_groups);
 }
 
 /* What a group still lacks of all that it holds. */

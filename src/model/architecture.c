@@ -278,16 +278,14 @@ dq_status dq_architecture_find(const dq_architecture **out, const json_t *config
     DQ_TRY(optional_text(&variant, config, "diff_variant", err));
     if (!model_type && !class_name)
         return dq_fail(err, DQ_DAMAGED,
-                       "neither \"model_type\" nor \"architectures\" names the "
-                       "kind of model");
+                       "neither \"model_type\" nor \"architectures\" names the kind of model");
     DQ_TRY(refuse_known(config, model_type, class_name, err));
     const char *about = about_class(class_name);
     if (about)
-        return dq_fail(
-            err, DQ_MISMATCH,
-            "architectures \"%s\" is %s, not a language model that gives the next token. "
-            "Use a checkpoint whose class ends in ForCausalLM.",
-            class_name, about);
+        return dq_fail(err, DQ_MISMATCH,
+                       "architectures \"%s\" is %s, not a language model that gives the next "
+                       "token. Use a checkpoint whose class ends in ForCausalLM.",
+                       class_name, about);
     DQ_TRY(dq_json_int(&noise, config, "num_noise_heads", 0, INT32_MAX, &zero, err));
     for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++) {
         const dq_architecture *row = &architectures[i];
@@ -305,20 +303,19 @@ dq_status dq_architecture_find(const dq_architecture **out, const json_t *config
                 model_type, class_name);
         const json_t *v = json_object_get(config, "quantization");
         if (!v || json_is_null(v)) return DQ_OK;
-        return dq_fail(
-            err, DQ_MISMATCH,
-            "key \"quantization\": the weights are quantized already by another tool. Use the "
-            "original checkpoint.");
+        return dq_fail(err, DQ_MISMATCH,
+                       "key \"quantization\": the weights are quantized already by another tool. "
+                       "Use the original checkpoint.");
     }
     if (model_type && strcasecmp(model_type, "diff_transformer") == 0)
         return dq_fail(err, DQ_MISMATCH,
                        "model type \"diff_transformer\" needs the key \"diff_variant\" (expected "
                        "\"v1\", \"v1_naive\", \"v2\" or \"plain\", found %s%s%s)",
                        variant ? "\"" : "", variant ? variant : "none", variant ? "\"" : "");
-    return dq_fail(err, DQ_MISMATCH,
-                   "model type \"%s\" is not supported (supported: llama, diffllama, motif, "
-                   "diff_transformer)",
-                   model_type ? model_type : class_name);
+    return dq_fail(
+        err, DQ_MISMATCH,
+        "model type \"%s\" is not supported (supported: llama, diffllama, motif, diff_transformer)",
+        model_type ? model_type : class_name);
 }
 
 /* ---- Published ----
@@ -557,10 +554,10 @@ static dq_status check_neutral(const dq_model *m, const json_t *config, dq_err *
         if (n->is == is_beyond && has_no_window(m->architecture, config)) continue;
         dq_err why = {0};
         dq_json_wrong(key, n->expected, value, &why);
-        return dq_fail(err, DQ_MISMATCH,
-                       "%s: programs that read it compute something else. Take the key out to run "
-                       "a plain %s.",
-                       why.text, m->architecture->name);
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "%s: programs that read it compute something else. Take the key out to run a plain %s.",
+            why.text, m->architecture->name);
     }
     return DQ_OK;
 }
@@ -576,8 +573,7 @@ static dq_status check_code(dq_model *m, const json_t *config, dq_arena *a, dq_e
     if (strcasecmp(name, arch->class_name) != 0)
         return dq_fail(
             err, DQ_MISMATCH,
-            "key \"auto_map\": the model's own code \"%s\" is not run (expected the class "
-            "%s)",
+            "key \"auto_map\": the model's own code \"%s\" is not run (expected the class %s)",
             code, arch->class_name);
     if (arch->remote_code) return DQ_OK;
     const char *text = dq_textf(a, err,
@@ -663,8 +659,7 @@ dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t 
     else if (m->dim % n_q)
         return dq_fail(
             err, DQ_DAMAGED,
-            "hidden_size %d is not a multiple of num_attention_heads %d, and there is no "
-            "head_dim",
+            "hidden_size %d is not a multiple of num_attention_heads %d, and there is no head_dim",
             m->dim, n_q);
     DQ_TRY(choose_pairing(&pairing, m->architecture, err));
     DQ_TRY(dq_head_order_build(&m->map, pairing, n_q, n_kv, head_dim, n_noise, a, err));

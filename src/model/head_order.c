@@ -290,10 +290,10 @@ static dq_status scale_llama3(double *freq, int n, const json_t *parameters, con
     DQ_TRY(positive(&high, parameters, "high_freq_factor", NULL, err));
     DQ_TRY(read_original(&original, parameters, config, max_positions, err));
     if (!(high > low))
-        return dq_fail(err, DQ_DAMAGED,
-                       "key \"high_freq_factor\": expected more than low_freq_factor (%g), found "
-                       "%g",
-                       low, high);
+        return dq_fail(
+            err, DQ_DAMAGED,
+            "key \"high_freq_factor\": expected more than low_freq_factor (%g), found %g", low,
+            high);
     for (int i = 0; i < n; i++) {
         double length = two_pi / freq[i];
         if (length < original / high) continue;
@@ -336,10 +336,10 @@ static dq_status yarn_amplitude(float *out, const json_t *parameters, double fac
     }
     *out = (float)amplitude;
     if (!(isfinite(*out) && *out > 0))
-        return dq_fail(err, DQ_DAMAGED,
-                       "keys \"mscale\" and \"mscale_all_dim\" or the factor %g give no usable "
-                       "amplitude (%g)",
-                       factor, amplitude);
+        return dq_fail(
+            err, DQ_DAMAGED,
+            "keys \"mscale\" and \"mscale_all_dim\" or the factor %g give no usable amplitude (%g)",
+            factor, amplitude);
     return DQ_OK;
 }
 

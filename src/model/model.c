@@ -109,8 +109,8 @@ static dq_status load_weight(builder *b, dq_role role, int layer, dq_weight *w, 
         if (like && head && !about)
             return dq_fail(
                 err, DQ_MISMATCH,
-                "tensor \"%s\" is missing, but \"%s\" is there, as another program names "
-                "it. Give all tensors the names of transformers, as this one the first.",
+                "tensor \"%s\" is missing, but \"%s\" is there, as another program names it. Give "
+                "all tensors the names of transformers, as this one the first.",
                 name, like);
         if (like && !about) {
             about = "a model without an output head, as encoders and embeddings have it";
@@ -290,9 +290,7 @@ static dq_status load_layer(builder *b, int l, dq_err *err)
         x->attn.out_scale = (float)(1.0 - init);
         if (!isfinite(x->attn.lambda))
             return dq_fail(err, DQ_DAMAGED,
-                           "layer %d: the lambda vectors give a lambda that is not "
-                           "finite",
-                           l);
+                           "layer %d: the lambda vectors give a lambda that is not finite", l);
         return DQ_OK;
     }
     if (kind == DQ_LAMBDA_TOKEN)
@@ -356,10 +354,10 @@ static dq_status check_all_used(builder *b, dq_err *err)
         const char *name = b->source->name_at(b->source->arg, i);
         if (is_expected(b, name)) continue;
         if (!is_zero_bias(b, name))
-            return dq_fail(err, DQ_MISMATCH,
-                           "tensor \"%s\" does not belong to a %s model of %d layers with this "
-                           "configuration",
-                           name, m->architecture->name, m->n_layers);
+            return dq_fail(
+                err, DQ_MISMATCH,
+                "tensor \"%s\" does not belong to a %s model of %d layers with this configuration",
+                name, m->architecture->name, m->n_layers);
         const char **list =
             dq_grow(b->arena, m->left_out, (size_t)m->n_left_out + 1, &capacity, sizeof *list, err);
         if (!list) return err->code;
@@ -369,8 +367,7 @@ static dq_status check_all_used(builder *b, dq_err *err)
     if (m->n_left_out == 0) return DQ_OK;
     const char *text =
         dq_textf(b->arena, err,
-                 "%lld biases that are all zero, the first %s, change nothing and are "
-                 "left out",
+                 "%lld biases that are all zero, the first %s, change nothing and are left out",
                  (long long)m->n_left_out, m->left_out[0]);
     return text ? dq_model_config_warn(m, b->arena, text, err) : err->code;
 }
@@ -654,11 +651,10 @@ static dq_status build_from_container(opened *o, dq_pairing pairing, dq_err *err
         return dq_fail(err, DQ_MISMATCH,
                        "the settings of /kv_cache do not go with the head order %s: %s",
                        dq_head_order_pairing_name(m->map.pairing), why.text);
-    return dq_fail(
-        err, DQ_DAMAGED,
-        "the settings of /kv_cache are not of this model: %s. The container is damaged, or "
-        "written wrongly; quantize the model again.",
-        why.text);
+    return dq_fail(err, DQ_DAMAGED,
+                   "the settings of /kv_cache are not of this model: %s. The container is damaged, "
+                   "or written wrongly; quantize the model again.",
+                   why.text);
 }
 
 dq_status dq_model_check_weights(const dq_model *m, dq_err *err)
@@ -739,10 +735,10 @@ static dq_status open_file(opened *o, const char *path, dq_pairing pairing, dq_e
     }
     const bool is_safetensors = head[sizeof first] == '{' && first < bytes;
     if (is_safetensors || ends_in(path, ".safetensors") || ends_in(path, ".json"))
-        return dq_fail(err, DQ_MISMATCH,
-                       "%s: one file is no model. Name the folder that holds config.json and the "
-                       "weights.",
-                       path);
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "%s: one file is no model. Name the folder that holds config.json and the weights.",
+            path);
     if (ends_in(path, ".onnx"))
         return dq_fail(err, DQ_MISMATCH,
                        "%s: a model in ONNX is not read. Use the checkpoint that it was made of.",
@@ -896,9 +892,9 @@ static dq_status check_maps(const dq_kv_spec *s, const dq_head_order *map, dq_er
                             "the widths of keys are for two maps, and the model has one");
     for (int i = 0; i < map->n_kv; i++) {
         if (dq_head_order_key_map(map, i) < 0)
-            return dq_fail_with(err, DQ_MISMATCH, one,
-                                "the widths of keys differ by map, and both maps of the model "
-                                "read the same keys");
+            return dq_fail_with(
+                err, DQ_MISMATCH, one,
+                "the widths of keys differ by map, and both maps of the model read the same keys");
     }
     return DQ_OK;
 }
@@ -1073,20 +1069,20 @@ static dq_status protect(const written *w, const char *input, dq_arena *a, dq_er
     const bool folder = w->of->form == DQ_OUTPUT_FOLDER;
     if (strcmp(input, "-") == 0) input = "/dev/fd/0";
     if (dq_file_same(w->path, input) && (folder || !dq_file_is_dir(w->path)))
-        return dq_fail(err, DQ_USAGE,
-                       "%s: input and output are the same file (the input is %s). Choose another "
-                       "name.",
-                       w->path, input);
+        return dq_fail(
+            err, DQ_USAGE,
+            "%s: input and output are the same file (the input is %s). Choose another name.",
+            w->path, input);
     if (folder) {
         const char *real = dq_file_resolved(input, a, err);
         const char *here = real ? folder_of(real, a, err) : NULL;
         const char *named = folder_of(input, a, err);
         if (!here || !named) return err->code;
         if (dq_file_same(w->path, here) || dq_file_same(w->path, named))
-            return dq_fail(err, DQ_USAGE,
-                           "%s: holds the input %s, which the output would remove. Choose another "
-                           "name.",
-                           w->path, input);
+            return dq_fail(
+                err, DQ_USAGE,
+                "%s: holds the input %s, which the output would remove. Choose another name.",
+                w->path, input);
         return DQ_OK;
     }
     if (!dq_file_is_dir(input)) return DQ_OK;

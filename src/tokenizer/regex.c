@@ -502,10 +502,10 @@ static dq_status refused(int rc, size_t len, dq_err *err)
 {
     PCRE2_UCHAR message[160] = "";
     pcre2_get_error_message(rc, message, sizeof message);
-    return dq_fail(err, DQ_RESOURCE,
-                   "matching the tokenizer's pattern on a piece of %zu bytes failed: PCRE2 says: "
-                   "%s",
-                   len, (const char *)message);
+    return dq_fail(
+        err, DQ_RESOURCE,
+        "matching the tokenizer's pattern on a piece of %zu bytes failed: PCRE2 says: %s", len,
+        (const char *)message);
 }
 
 /* One that begins from m->at to `last`, with so many steps at each beginning; *rc: PCRE2's code. */

@@ -73,11 +73,10 @@ static dq_status add_token(dq_tokenizer_loader *l, const json_t *v, int64_t id, 
     int64_t want = is_new ? l->next_id : known;
     if (a.id < 0) a.id = (int32_t)want;
     if (want != a.id)
-        return dq_fail(
-            err, DQ_MISMATCH,
-            "added token \"%.100s\" has id %d where the vocabulary puts it at %lld. Make the "
-            "ids of added tokens follow those of the vocabulary.",
-            a.text, (int)a.id, (long long)want);
+        return dq_fail(err, DQ_MISMATCH,
+                       "added token \"%.100s\" has id %d where the vocabulary puts it at %lld. "
+                       "Make the ids of added tokens follow those of the vocabulary.",
+                       a.text, (int)a.id, (long long)want);
     DQ_TRY(make_form(l, &a, err));
     int32_t at = dq_strmap_get(&l->by_text, a.text, a.len);
     if (at < 0) {
@@ -303,11 +302,10 @@ static dq_status refuse_versions(const dq_tokenizer_loader *l, dq_err *err)
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *name = json_string_value(json_array_get(list, i));
         if (name && strcmp(name, own) != 0)
-            return dq_fail(
-                err, DQ_MISMATCH,
-                "tokenizer_config.json: key \"%s\": %.100s may count instead of %s. Give "
-                "the one that counts this name, and take the key out.",
-                key, name, own);
+            return dq_fail(err, DQ_MISMATCH,
+                           "tokenizer_config.json: key \"%s\": %.100s may count instead of %s. "
+                           "Give the one that counts this name, and take the key out.",
+                           key, name, own);
     }
     return DQ_OK;
 }
@@ -352,11 +350,10 @@ static dq_status template_ids(const dq_tokenizer *t, const json_t *special, cons
         const json_t *v = json_array_get(ids, i);
         int64_t id;
         if (!dq_json_whole(&id, v) || id < 0 || id > INT32_MAX || !tokenizer_find(t, (int32_t)id))
-            return dq_fail(
-                err, DQ_DAMAGED,
-                "post_processor: special token \"%.100s\" of the template has an id that "
-                "no token has",
-                name);
+            return dq_fail(err, DQ_DAMAGED,
+                           "post_processor: special token \"%.100s\" of the template has an id "
+                           "that no token has",
+                           name);
         if (*n == capacity)
             return dq_fail(err, DQ_MISMATCH, "post_processor: more than %d template tokens",
                            capacity);

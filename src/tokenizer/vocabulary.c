@@ -299,10 +299,10 @@ static dq_status lists_of_tokens(dq_tokenizer_lists *out, json_t *vocab, dq_aren
     {
         int64_t id;
         if (!dq_json_whole(&id, value) || id < 0 || id > DQ_TOKENIZER_MAX_ID)
-            return dq_fail(err, DQ_DAMAGED,
-                           "model vocab: the id of token \"%.100s\" is not a whole number from 0 "
-                           "to %d",
-                           key, DQ_TOKENIZER_MAX_ID);
+            return dq_fail(
+                err, DQ_DAMAGED,
+                "model vocab: the id of token \"%.100s\" is not a whole number from 0 to %d", key,
+                DQ_TOKENIZER_MAX_ID);
         out->token[out->n_tokens++] = (dq_tokenizer_token){key, strlen(key), (int32_t)id};
     }
     return DQ_OK;

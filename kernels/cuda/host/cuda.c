@@ -860,8 +860,8 @@ static dq_status cuda_can(const dq_need *need, dq_err *err)
                             name, dq_kv_dense_name[kv->dense]);
     if (d % 16 || d > 128) {
         dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MATH_HEADS},
-                     "math %s on the cuda backend needs a head_dim that is a multiple of 16 "
-                     "up to 128, and this model has %d",
+                     "math %s on the cuda backend needs a head_dim that is a multiple of 16 up to "
+                     "128, and this model has %d",
                      name, d);
         return dq_in(err, "%s: ", need->path);
     }
@@ -929,9 +929,9 @@ dq_status dq_cuda_refuse(cudaError_t e, int driver, int runtime, dq_err *err)
     /* versions are 1000 * major + 10 * minor */
     const int major = runtime / 1000, minor = runtime % 1000 / 10;
     if (e == cudaErrorNoDevice)
-        return dq_fail_with(err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_CPU},
-                            "no CUDA device is visible (nvidia-smi lists them; "
-                            "CUDA_VISIBLE_DEVICES hides some)");
+        return dq_fail_with(
+            err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_CPU},
+            "no CUDA device is visible (nvidia-smi lists them; CUDA_VISIBLE_DEVICES hides some)");
     if (e == cudaErrorInsufficientDriver && driver == 0)
         return dq_fail_with(
             err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_OR_CPU},

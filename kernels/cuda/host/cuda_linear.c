@@ -161,10 +161,10 @@ static dq_status blas_missing(const char *why, dq_err *err)
 {
     return dq_fail_with(
         err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_OR_CPU},
-        "cuBLAS is missing: no libcublas.so.13 or libcublas.so.12 on the loader's path, in "
-        "CUDA's folders (CUDA_HOME, CUDA_PATH, /usr/local/cuda*) or in Python's nvidia "
-        "packages%s%.400s%s. Install NVIDIA's package libcublas-13-0 or pip's "
-        "nvidia-cublas, or name the file with DQ_CUBLAS=PATH",
+        "cuBLAS is missing: no libcublas.so.13 or libcublas.so.12 on the loader's path, in CUDA's "
+        "folders (CUDA_HOME, CUDA_PATH, /usr/local/cuda*) or in Python's nvidia "
+        "packages%s%.400s%s. Install NVIDIA's package libcublas-13-0 or pip's nvidia-cublas, or "
+        "name the file with DQ_CUBLAS=PATH",
         *why ? " opens (" : "", why, *why ? ")" : "");
 }
 
@@ -287,8 +287,7 @@ static dq_status bind(dq_cuda_blas *k, const dq_cuda_blas_file *f, dq_err *err)
         return dq_fail_with(
             err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_OR_CPU},
             "%.400s lacks functions (expected cuBLAS 12 or 13). Install NVIDIA's package "
-            "libcublas-13-0 or pip's nvidia-cublas, or name another file with "
-            "DQ_CUBLAS=PATH",
+            "libcublas-13-0 or pip's nvidia-cublas, or name another file with DQ_CUBLAS=PATH",
             f->path);
     return DQ_OK;
 }
