@@ -73,12 +73,10 @@ void dq_folder_drop(dq_folder *f);
  * standard input. DQ_FILE for folders and devices, DQ_RESOURCE where it has more than a third of memory, as reading holds it up to
  * three times. */
 dq_status dq_file_read(char **out, size_t *len, const char *path, dq_arena *a, dq_err *err);
-/* The same for a text, of at most `max` bytes (0: of that third), which are counted before more is read; DQ_MISMATCH where it
- * is no text (dq_utf8_check_text) or has more. */
+/* A text of at most `max` bytes (0: that third); DQ_MISMATCH: no text (dq_utf8_check_text), or more. */
 dq_status dq_file_read_text(char **out, size_t *len, const char *path, size_t max, dq_arena *a,
                             dq_err *err);
-/* The same for what belongs to a model: a regular file of at most `max` bytes, else DQ_FILE or
- * DQ_DAMAGED; its size is looked at before it is read. */
+/* A regular file of at most `max` bytes, whose size is looked at first; else DQ_FILE or DQ_DAMAGED. */
 enum {
     DQ_MAX_CONFIG = 16 << 20,
     DQ_MAX_INDEX = 256 << 20,
@@ -102,8 +100,7 @@ dq_status dq_file_paths_like(const char ***paths, size_t *n, const char *pattern
                              dq_err *err);
 /* What a symbolic link names, seen from where the link is seen from; in the arena. NULL: not a link, or an error. */
 const char *dq_file_link_target(const char *path, dq_arena *a, dq_err *err);
-/* Whether both names lead to one file, through links too: same device and inode, or, where nothing is there yet, the
- * same name in the same folder. */
+/* Through links too: one device and inode or, where nothing is there yet, one name in one folder. */
 bool dq_file_same(const char *a, const char *b);
 /* An existing file's path without links; else path itself. In the arena. */
 const char *dq_file_resolved(const char *path, dq_arena *a, dq_err *err);

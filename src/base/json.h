@@ -14,8 +14,7 @@
  * Numbers may have any size, as in every JSON: an integer beyond int64 becomes the nearest real, what
  * is beyond every double becomes -DBL_MAX or DBL_MAX, which no look-up below takes for a value. */
 dq_status dq_json_parse(json_t **out, const char *text, size_t len, const char *what, dq_err *err);
-/* The same for a configuration that Python's json has written: NaN, Infinity and -Infinity become what is beyond every
- * double. */
+/* Python's NaN, Infinity and -Infinity become what is beyond every double. */
 dq_status dq_json_parse_config(json_t **out, const char *text, size_t len, const char *what,
                                dq_err *err);
 /* The same for one line of a file of lines, whose number the caller says: DQ_DAMAGED with the column alone. */
@@ -43,11 +42,9 @@ dq_status dq_json_wrong(const char *key, const char *expected, const json_t *fou
 
 /* From now on every allocation of jansson is watched. Once, before the first value is made. */
 void dq_json_watch(void);
-/* DQ_RESOURCE when one of them has failed: some value since then lacks a member, and no document of
- * this process may be written. */
+/* DQ_RESOURCE when one has failed: some value lacks a member, and no document may be written. */
 dq_status dq_json_complete(dq_err *err);
-/* The text of a value, ended by free; `flags` are jansson's. DQ_RESOURCE as above, or for a NULL
- * value. */
+/* Ended by free; `flags` are jansson's. DQ_RESOURCE as above, or for a NULL value. */
 dq_status dq_json_dump(char **text, const json_t *v, size_t flags, dq_err *err);
 
 /* ---- JSON edit ----

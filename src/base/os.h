@@ -8,8 +8,7 @@
 /* "path: what: reason", the reason from errno: DQ_RESOURCE for memory, else DQ_FILE. */
 dq_status dq_os_fail(dq_err *err, const char *path, const char *what);
 
-/* os.c. Every mapping is remembered until it is closed, so that a change of its file is seen. Maps
- * may be opened and closed by any thread. */
+/* Remembered until it is closed, so that a change of its file is seen. By any thread. */
 typedef struct dq_os_map {
     const uint8_t *data; /* NULL when the file is empty */
     size_t bytes;
@@ -19,13 +18,11 @@ typedef struct dq_os_map {
 /* Read-only mapping of a regular file; the caller closes it. DQ_FILE names the path. Never waits. */
 dq_status dq_os_map_open(dq_os_map *m, const char *path, dq_err *err);
 void dq_os_map_close(dq_os_map *m); /* leaves an empty map; may be called again */
-/* Tells the kernel that [p, p + bytes) of a mapping will not be needed again: resident memory stays
- * bounded while a file larger than memory is walked. */
+/* [p, p + bytes) of a mapping is not needed again: resident memory stays bounded. */
 void dq_os_map_release(const void *p, size_t bytes);
 /* Reading a page may make this many bytes before and after it resident, too. */
 enum { DQ_OS_MAP_AROUND = 64 << 10 };
-/* Makes the pages of [p, p + bytes) of this process's own memory at once, rather than at the first touch of each, for
- * whoever is about to write all of them. What they hold stays; a system that cannot does nothing. */
+/* Makes pages at once for whoever is about to write all of them; what they hold stays. */
 void dq_os_memory_touch(void *p, size_t bytes);
 /* Asks for large pages (2 MiB on x86-64) wherever a whole one fits into [p, p + bytes) of this process's own memory that is
  * not touched yet: what is read in long streams is then translated, and fetched ahead, across 4 KiB. A system that
@@ -42,8 +39,7 @@ typedef struct dq_os_block {
 bool dq_os_block_reserve(dq_os_block *b, size_t bytes); /* false: an empty one */
 bool dq_os_block_take(dq_os_block *b); /* zeros at first; again: as it is; false: not to be had */
 void dq_os_block_free(dq_os_block *b); /* leaves an empty one */
-/* The file whose mapping holds p, NULL: none. *cut: it is shorter now. For handlers of SIGBUS: calls
- * only what these may call. */
+/* NULL: none. *cut: the file is shorter now. For handlers of SIGBUS: calls only what these may call. */
 const char *dq_os_map_at(const void *p, bool *cut);
 
 /* A shared library: a path, or a name that the loader searches for; it stays open. NULL: *why says what the loader

@@ -11,8 +11,7 @@
 
 /* Before anything else here. DQ_MISMATCH: mpirun has started several, but there is no MPI in this program. */
 dq_status dq_ranks_begin(dq_err *err);
-/* By all, last of all, after a last dq_ranks_agree and after messages: without MPI nothing. Ends the job where ranks do not
- * answer. */
+/* Last of all, after dq_ranks_agree and messages. Ends the job where ranks do not answer. */
 void dq_ranks_end(dq_status status);
 
 int dq_ranks_count(void);
@@ -69,8 +68,7 @@ typedef struct dq_ranks_work {
 dq_status dq_ranks_run(const dq_ranks_work *w, dq_err *err);
 /* Within run, on a rank other than 0: copies the text, and sends it. */
 dq_status dq_ranks_tell(const char *text, size_t len, dq_err *err);
-/* To be called now and then within run, on any rank, by the thread that runs it, so that others need not wait. Costs a
- * microsecond. */
+/* Now and then within run, by the thread that runs it, so that others need not wait: a microsecond. */
 void dq_ranks_poll(void);
 
 #endif

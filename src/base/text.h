@@ -27,12 +27,10 @@ dq_status dq_utf8_check_text(const char *s, size_t len, dq_err *err);
  * bytes. Returns the bytes written. */
 size_t dq_utf8_repair(char *out, const char *s, size_t len);
 
-/* Bytes of the byte order mark that s[len] begins with: 3, or 0 where there is none. Readers of forms
- * pass over it; in a text it is a character like others. */
+/* 3, or 0 where there is none. Readers of forms pass over it; in a text it is a character. */
 size_t dq_utf8_mark(const char *s, size_t len);
 
-/* Character that begins at s[0], and the one that ends before s[at], of well-formed text with at
- * least one character there; *bytes is its length. */
+/* And the one that ends before s[at]; well-formed, with a character there; *bytes is its length. */
 uint32_t dq_utf8_first(const char *s, size_t *bytes);
 uint32_t dq_utf8_last(const char *s, size_t at, size_t *bytes);
 
@@ -68,8 +66,7 @@ bool dq_utf8_is_word(uint32_t c);
  * other 68 as U+0100 + n in increasing order. Returns the length of the UTF-8 form, 1 or 2.
  * Source: bytes_to_unicode of the GPT-2 encoder. */
 size_t dq_utf8_of_byte(char out[2], uint8_t byte);
-/* The bytes that the characters of well-formed s[len] stand for; out has capacity for len bytes. False
- * when some character stands for no byte. */
+/* out has capacity for len bytes. False when some character stands for no byte. */
 bool dq_utf8_to_bytes(char *out, size_t *out_len, const char *s, size_t len);
 
 /* ---- Strbuf ----

@@ -38,8 +38,7 @@ dq_status dq_safetensors_parse(dq_tensor **out, int64_t *count, const uint8_t *b
 /* ---- Safetensors write ----
  * The head of a weight file, for who writes its tensors after it, one after the other. */
 
-/* The order of a file's tensors: those of larger elements first, by name among equals, so that each of them begins on a
- * multiple of its element's size. For qsort. */
+/* Larger elements first, by name among equals: each begins on a multiple of its size. For qsort. */
 int dq_safetensors_write_order(const dq_tensor *a, const dq_tensor *b);
 /* Appends the head of tensor[0 .. n - 1], which have this order and whose data follow in it without gaps: length, JSON,
  * spaces up to a multiple of 8 bytes. Data of the tensors are not looked at.
@@ -59,8 +58,7 @@ typedef struct dq_checkpoint dq_checkpoint;
 dq_status dq_checkpoint_open(dq_checkpoint **out, const char *path, dq_err *err);
 /* Whether it is a file that begins as a GGUF file does. */
 bool dq_checkpoint_is_gguf(const char *path);
-/* Paths of the weight files that the index of a folder lists, sorted, in the arena; none where it has no index, or one that
- * cannot be read. */
+/* Weight files that a folder's index lists, sorted, in the arena; none without a readable index. */
 dq_status dq_checkpoint_index_files(const char ***file, size_t *n, const char *dir, dq_arena *a,
                                     dq_err *err);
 void dq_checkpoint_close(dq_checkpoint *c); /* NULL allowed */
@@ -69,8 +67,7 @@ const json_t *dq_checkpoint_config(const dq_checkpoint *c);
 const char *dq_checkpoint_config_text(const dq_checkpoint *c, size_t *len);
 /* For people, of a GGUF file: "GGUF, 210 Q4_1, 61 F32, 1 Q8_0"; NULL: a folder. */
 const char *dq_checkpoint_about(const dq_checkpoint *c);
-/* tokenizer.json, tokenizer_config.json or generation_config.json, as a GGUF file has them: NULL where it has none, and of a folder. See
- * dq_gguf_model_text. */
+/* As a GGUF file has them (dq_gguf_model_text): NULL where it has none, and of a folder. */
 dq_status dq_checkpoint_tokenizer_text(const dq_checkpoint *c, const char *name, const char **text,
                                        size_t *len, dq_err *err);
 /* Lets the values of weights be read that lie anew, once; see dq_gguf_model_load. */
@@ -91,8 +88,7 @@ dq_source dq_checkpoint_source(dq_checkpoint *c);
 int dq_checkpoint_n_files(const dq_checkpoint *c);
 const char *dq_checkpoint_file(const dq_checkpoint *c, int i, size_t *bytes, const uint8_t **data);
 size_t dq_checkpoint_header_bytes(const dq_checkpoint *c, int i);
-/* Gives all their pages back to the kernel. Reading one byte may map two megabytes around it, so resident
- * memory stays bounded only if this is called now and then. */
+/* Gives all pages back to the kernel: reading one byte may map two megabytes around it. */
 void dq_checkpoint_release(const dq_checkpoint *c);
 
 /* ---- Prequant ----

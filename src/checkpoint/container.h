@@ -75,12 +75,10 @@ const dq_container_info *dq_container_header(const dq_container *c);
 const char *dq_container_config(const dq_container *c, size_t *len);
 const char *dq_container_recipe(const dq_container *c, size_t *len);
 const char *dq_container_gates(const dq_container *c, size_t *len); /* NULL: it has none */
-/* A verbatim file: "config.json", "tokenizer.json", ... *text is NULL when there is none. No NUL follows
- * the tokenizer's files, whose hash is compared the first time. */
+/* *text NULL: no such file. No NUL follows the tokenizer's files, whose hash is compared once. */
 dq_status dq_container_file(dq_container *c, const char *name, const char **text, size_t *len,
                             dq_err *err);
-/* For dq_model_build; valid until the container is closed. Vectors and scalars come with
- * rows = numel, cols = 1. */
+/* Valid until the container is closed. Vectors and scalars come with rows = numel, cols = 1. */
 dq_source dq_container_source(dq_container *c);
 
 int64_t dq_container_n_payloads(const dq_container *c);
@@ -88,8 +86,7 @@ const dq_payload *dq_container_payload(const dq_container *c, int64_t i); /* in 
 int dq_container_n_sources(const dq_container *c);
 const dq_source_file *dq_container_source_file(const dq_container *c, int i);
 
-/* SHA-256 of the lines "path sha256\n" of /index under /tensors, in path order: the same weights, whatever else a container
- * says. From the index alone. */
+/* Of the lines "path sha256\n" of /index under /tensors: the same weights, whatever else differs. */
 dq_status dq_container_weights_sha256(char hex[65], const dq_container *c, dq_err *err);
 
 /* Compares the payload's hash; scales must be finite too, those of absmax, asym and trellis not negative, and padding
@@ -100,8 +97,7 @@ dq_status dq_container_check_index(const dq_container *c, dq_err *err);
 /* Every group, dataset and attribute against /objects, in both directions. DQ_DAMAGED names the first that differs, is missing
  * or was not written with the file. What /objects says is believed: its hash is a payload's. */
 dq_status dq_container_check_objects(const dq_container *c, dq_err *err);
-/* What /objects says against the list of another container, `len` bytes in the form of dq_container_objects. DQ_DAMAGED names the
- * first object that differs, without the file. */
+/* Against the list of another container; DQ_DAMAGED names the first object that differs. */
 dq_status dq_container_compare_objects(const dq_container *c, const char *want, size_t len,
                                        dq_err *err);
 int64_t dq_container_n_objects(const dq_container *c); /* groups and datasets that /objects lists */
@@ -161,8 +157,7 @@ typedef struct dq_container_skeleton {
     int64_t index_at, index_bytes, content_at, index_sha_at, file_bytes;
 } dq_container_skeleton;
 
-/* The payload of /objects: see h5.h. It has a slot of that path, whose bytes need not be known yet. In the arena;
- * depends on the plan alone. */
+/* The payload of /objects (h5.h), in the arena; depends on the plan alone. */
 dq_status dq_container_objects(const char **text, size_t *len, const dq_container_skeleton *s,
                                dq_arena *a, dq_err *err);
 /* Writes the file at `path` (an existing one is replaced) and closes it. */

@@ -111,8 +111,7 @@ static inline int64_t dq_gguf_name_hf_row(int64_t stored, int64_t size)
 
 enum { DQ_GGUF_ALIGNMENT = 32 };
 
-/* Metadata on their way: {0} is empty; `bytes.s` is a block, ended by dq_block_free. The first failure is kept and comes with
- * dq_gguf_write_head; what comes after it is left out. */
+/* {0} is empty; `bytes.s` is a block, ended by dq_block_free. The first failure is kept. */
 typedef struct dq_gguf_fields {
     dq_strbuf bytes;
     uint64_t n;
@@ -128,8 +127,7 @@ static inline size_t dq_gguf_write_stride(size_t bytes)
     return (bytes + DQ_GGUF_ALIGNMENT - 1) / DQ_GGUF_ALIGNMENT * DQ_GGUF_ALIGNMENT;
 }
 
-/* Appends everything before the data of tensors, which stand after it in this order, each padded to dq_gguf_write_stride. Of a
- * tensor name, type, shape and bytes count. */
+/* What stands before the data of tensors, each of which is padded to dq_gguf_write_stride. */
 dq_status dq_gguf_write_head(dq_strbuf *out, const dq_gguf_fields *f, const dq_gguf_tensor *tensor,
                              int64_t n, dq_err *err);
 

@@ -94,8 +94,7 @@ const char *dq_object_list_kind(dq_object_list *l, const char *type, int n_dims,
 /* All lines, each with a newline, in order. */
 dq_status dq_object_list_end(dq_object_list *l, const char **text, size_t *len);
 
-/* What is wrong with an object, whose line was `written` and is `found` now, both without a newline: "attribute bits is i64:9
- * (expected i64:8)"; in the arena. NULL: nothing, or *err. */
+/* "attribute bits is i64:9 (expected i64:8)" of two lines without a newline; NULL: nothing, or *err. */
 const char *dq_object_list_differs(const char *written, const char *found, dq_arena *a,
                                    dq_err *err);
 

@@ -17,8 +17,7 @@ dq_status dq_h5_result_check(const char *path, bool force, dq_err *err);
 dq_status dq_h5_result_new(dq_h5_result **out, const char *path, bool force, dq_err *err);
 /* Flushes and closes the partial file: whatever can fail for want of space has happened then. */
 dq_status dq_h5_result_close(dq_h5_result *h, dq_err *err);
-/* Closes, if that has not been done, and renames to the final name; on failure, a full disk too,
- * nothing is left. Frees *h and sets it to NULL either way. */
+/* Closes and renames; on failure, a full disk too, nothing is left. Frees *h and sets it to NULL. */
 dq_status dq_h5_result_commit(dq_h5_result **h, dq_err *err);
 void dq_h5_result_drop(dq_h5_result *h); /* removes the partial file and frees h; NULL allowed */
 
@@ -27,8 +26,7 @@ dq_status dq_h5_result_group(dq_h5_result *h, const char *name, dq_err *err);
 /* A whole array of n_dims (1..4) dimensions. */
 dq_status dq_h5_result_array(dq_h5_result *h, const char *name, dq_h5_result_type type, int n_dims,
                              const int64_t *shape, const void *data, dq_err *err);
-/* A matrix f32 [rows, cols] that is filled by blocks of rows. All space is taken at once. One at a
- * time: the next dq_h5_result_matrix ends the one before. */
+/* Filled by blocks of rows; its space is taken at once. The next one ends the one before. */
 dq_status dq_h5_result_matrix(dq_h5_result *h, const char *name, int64_t rows, int64_t cols,
                               dq_err *err);
 dq_status dq_h5_result_rows(dq_h5_result *h, int64_t first, int64_t n, const float *data,

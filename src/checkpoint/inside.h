@@ -95,13 +95,11 @@ typedef struct dq_gguf_merges {
     int64_t n_merges;
 } dq_gguf_merges;
 
-/* `model` is the member of tokenizer.json of that name, with ids below n. DQ_DAMAGED: not a vocabulary with merges of it;
- * DQ_MISMATCH: an id of n or more, or a merge that is there twice. */
+/* DQ_DAMAGED: not a vocabulary with merges; DQ_MISMATCH: an id of n or more, or a merge twice. */
 dq_status dq_gguf_merges_new(dq_gguf_merges **out, const json_t *model, int64_t n, dq_arena *a,
                              dq_err *err);
 
-/* The first token with is_piece[id] that merges do not make of its characters; -1: none, so that it makes no difference whether
- * a word that is a token is one without merges. */
+/* The first piece that merges do not make of its characters; -1: none. */
 int32_t dq_gguf_merges_unmade(const dq_gguf_merges *m, const bool *is_piece, dq_err *err);
 
 /* Scores of pieces, [n] by id, with which SentencePiece's BPE (the best score first, of equals the leftmost) joins what the
@@ -148,11 +146,9 @@ struct dq_gguf_model {
     bool loaded;
 };
 
-/* `path` is a whole file, or the first part NAME-00001-of-0000N.gguf of a split one whose other parts lie beside it. Reads
- * headers only. DQ_MISMATCH by name: another architecture or type of tensors. */
+/* A whole file, or the first part of a split one. DQ_MISMATCH: another architecture or type. */
 dq_status dq_gguf_model_open(dq_gguf_model **out, const char *path, dq_err *err);
-/* Makes what lies anew: codes, and rows of q and k. Once; until then such weights have shapes, but no values to read. A
- * scale that is not finite is DQ_DAMAGED by name; DQ_RESOURCE where memory is too short. */
+/* Codes, and rows of q and k, once. DQ_DAMAGED: a scale that is not finite; DQ_RESOURCE: memory. */
 dq_status dq_gguf_model_load(dq_gguf_model *m, dq_err *err);
 typedef struct dq_gguf_pre {
     const char *name;    /* tokenizer.ggml.pre */
@@ -175,8 +171,7 @@ enum {
     DQ_GGUF_BYTE
 };
 
-/* Whether libllama takes a token of this text for one that ends what is written, whatever its type.
- * Source: llama.cpp src/llama-vocab.cpp (special_eog_ids). */
+/* Whether a text ends at it for libllama. Source: llama.cpp src/llama-vocab.cpp (special_eog_ids). */
 bool dq_gguf_vocab_ends(const char *text, size_t len);
 
 #endif

@@ -77,14 +77,12 @@ const dq_kv_policy *dq_kv_policy_usual(bool gates);
 dq_kv_budget dq_kv_budget_for(dq_kv_budget b, const dq_kv_policy *p, int n_maps);
 /* DQ_USAGE with the names for an unknown one. */
 const dq_kv_policy *dq_kv_policy_find(const char *name, dq_err *err);
-/* For an unknown one a row with nothing but its name, in the arena: it can be shown, but not used. NULL
- * where memory is short. */
+/* An unknown one has nothing but its name: it can be shown, not used. NULL: memory. */
 const dq_kv_policy *dq_kv_policy_stored(const char *name, dq_arena *a, dq_err *err);
 /* By name; two NULLs, which are no policy, are the same. */
 bool dq_kv_policy_same(const dq_kv_policy *a, const dq_kv_policy *b);
 
-/* A layer's and group's share of `seed`. Sequences are left out: their handles depend on how a run was
- * batched. */
+/* Of a layer and group; sequences are left out: their handles depend on how a run was batched. */
 uint64_t dq_kv_policy_seed(uint64_t seed, int layer, int group);
 
 /* Tokens that are kept whatever they score: positions below `sink`, and the last `recent` before `end`. */
@@ -117,8 +115,7 @@ typedef struct dq_pool {
     int n_groups;
     int64_t budget; /* tokens of a group on average */
     dq_kv_protected safe;
-    /* Scores are compared as they are; else as parts of the sum of their magnitudes over the group's unprotected
-     * tokens. */
+    /* As they are; else as parts of the sum of magnitudes over the group's unprotected tokens. */
     bool common;
     /* Of the unprotected tokens that `budget` would have left it, a group keeps at least one part in so many
      * (rounded up); 0: none. */
@@ -130,8 +127,7 @@ typedef struct dq_pool {
 } dq_pool;
 enum { DQ_KV_ADAPTIVE_FLOOR = 5 };
 
-/* share[g] = tokens that each group keeps, its protected ones among them. *gap: as dq_kv_policy_gap, of the pool's
- * cut. */
+/* Tokens that each group keeps, protected ones too. *gap: as dq_kv_policy_gap, of the pool's cut. */
 dq_status dq_kv_budget_of_groups(int64_t *share, double *gap, const dq_pool *pool, dq_err *err);
 
 /* Chooses what is kept: protected tokens and the best-scoring others up to `budget` tokens in all, ties
@@ -339,8 +335,7 @@ int64_t dq_evict_budget(const dq_kv_spec *spec, int64_t prefix, bool *raised);
 int64_t dq_evict_window(const dq_evict_spec *evict);
 /* First position that a query at position t reads unquantized, sinks aside. */
 int32_t dq_kv_coded_end(const dq_kv_spec *spec, int32_t t);
-/* How many rows after the last one codes are made for, and policies read keys for: 1, but where per-channel codes of a page that
- * is not full would be due. */
+/* 1, but where per-channel codes of a page that is not full would be due. */
 int dq_kv_ahead(const dq_kv_spec *spec);
 /* How many of the n ascending positions a query at position t reads, and how many of these as codes. */
 void dq_kv_reads(const dq_kv_spec *spec, int32_t t, const int32_t *pos, int64_t n, int64_t *reads,
@@ -400,8 +395,7 @@ static inline bool dq_logit_rounds(dq_logit_spec s)
     return s.bits < 16;
 }
 
-/* Whether a row's result depends on the other rows of its sequence: then nothing of it can be computed
- * beforehand and shared. */
+/* Whether a row depends on the others of its sequence: nothing can be computed beforehand. */
 static inline bool dq_logit_ties_rows(dq_logit_spec s)
 {
     return dq_logit_rounds(s) && s.granularity != DQ_GRANULARITY_ROW;

@@ -54,12 +54,10 @@ typedef struct dq_moments {
     dq_fixed sum2, sum4;
 } dq_moments;
 
-/* Looks for the largest of x[n], `size`, where it is larger than m->max, or stands before it: value i stands at `at` with
- * col = at.col + i. Adds nothing to counts and sums. */
+/* Where `size` is larger than m->max, or stands before it; value i has col = at.col + i. */
 void dq_moments_raise(dq_moments *m, float size, const float *x, int64_t n, dq_place at);
 void dq_moments_merge(dq_moments *into, const dq_moments *from);
-/* NaN without values. n sum x^4 / (sum x^2)^2: the kurtosis of the values taken around zero, 3 for a normal distribution
- * without mean. */
+/* NaN without values. n sum x^4 / (sum x^2)^2: 3 for a normal distribution without mean. */
 double dq_moments_rms(const dq_moments *m);
 double dq_moments_kurtosis0(const dq_moments *m);
 
@@ -94,8 +92,7 @@ dq_interval dq_interval_share(int64_t k, int64_t n);
 /* (up - down) / n of n pairs of which `up` went up and `down` went down: Tango's score interval (Statistics in
  * Medicine 17, 1998). Without any pair that moved it is +- z^2 / (n + z^2). */
 dq_interval dq_interval_paired(int64_t up, int64_t down, int64_t n);
-/* A mean of values in low .. high that are all the same over `clusters` pieces, so that nothing is known of their
- * spread: as far to both sides as the intervals above are where nothing moved. */
+/* Of values in low .. high that are all the same: as far as the others are where nothing moved. */
 dq_interval dq_interval_still(double mean, int64_t clusters, double low, double high);
 
 /* A loss against a margin: the whole interval is within it, or exceeds it, or neither. */
@@ -260,8 +257,7 @@ dq_status dq_tally_merge_bytes(dq_tally *into, const char **at, const char *end,
 /* Smallest value v such that at least ceil(p * n) values are <= v, to the middle of its bin; exact
  * after the second pass over its bin. *exact (may be NULL) says which. NaN when n = 0. */
 double dq_tally_quantile(const dq_tally *t, double p, bool *exact);
-/* Prepares a second pass that resolves quantile p: later adds count only values of its bin into
- * `fine`; every other field stays. */
+/* A second pass: later adds count only values of the bin of quantile p into `fine`. */
 dq_status dq_tally_refine(dq_tally *t, double p, dq_err *err);
 
 #endif

@@ -18,8 +18,7 @@ const char *dq_weight_part_take_codes(dq_weight *w, const dq_tensor *found);
 dq_part dq_weight_part_of_scales(const dq_weight *w);
 const char *dq_weight_part_take_scales(dq_weight *w, const dq_tensor *found);
 
-/* Rows of packed entries whose padding bits are not all zero; scales that are not finite, or negative where
- * their mode never makes them so. */
+/* Padding bits that are not zero; scales that are not finite, or negative where none may be. */
 const char *dq_weight_part_wrong_codes(const dq_part *p, dq_scale_mode mode);
 bool dq_weight_part_is(const dq_part *want, const dq_tensor *found);
 bool dq_weight_part_holds_scale(float scale, dq_dtype type);

@@ -39,8 +39,7 @@ extern const dq_dtype_info dq_dtypes[DQ_DTYPE_COUNT];
 
 enum { DQ_MAX_DIMS = 8 };
 
-/* Names a block of host memory owned by somebody else. Row-major, last dimension contiguous. The
- * data may be unaligned: read it with memcpy or dq_tensor_to_f32. */
+/* Of somebody else, row-major, perhaps unaligned: read it with memcpy or dq_tensor_to_f32. */
 typedef struct dq_tensor {
     const char *name;
     dq_dtype dtype;
@@ -52,8 +51,7 @@ typedef struct dq_tensor {
 int64_t
 dq_tensor_numel(const dq_tensor *t); /* product of shape, 1 for a scalar; shapes are checked */
 size_t dq_tensor_bytes(const dq_tensor *t);
-/* dst[n] f32 from F32, F16, BF16 (exact) or F64 (rounded to nearest). Unaligned src allowed.
- * False for any other type. */
+/* From F32, F16, BF16 (exact) or F64 (nearest), perhaps unaligned. False for any other type. */
 bool dq_tensor_to_f32(float *dst, const void *src, dq_dtype type, int64_t n);
 /* Round to nearest, ties to even; out of range becomes infinity; NaN stays NaN. */
 uint16_t dq_f16_from_f32(float x);
@@ -157,8 +155,7 @@ void dq_quant_unpack_row(int8_t *q, const uint8_t *packed, int64_t cols, int bit
 float dq_quant_group_scale(const float *w, int64_t n, int bits, dq_scale_mode mode, dq_dtype dtype);
 /* The value a scale has once stored as `dtype` (rounded to nearest even). */
 float dq_quant_stored_scale(float scale, dq_dtype dtype);
-/* q[n] = clamp(rint(w / scale)), one f32 division each, ties to even; scale 0 gives 0. Limits are
- * +-Qmax for DQ_ABSMAX, else -2^(b-1)..Qmax. */
+/* clamp(rint(w / scale)), limits +-Qmax for DQ_ABSMAX, else -2^(b-1)..Qmax; scale 0 gives 0. */
 void dq_quant_encode(int8_t *q, const float *w, int64_t n, int bits, float scale,
                      dq_scale_mode mode);
 /* The same, and got[n] = q * scale. */
@@ -577,8 +574,7 @@ typedef struct dq_coded {
 
 /* Packs codes and grids. Free with dq_coded_free. DQ_RESOURCE. */
 dq_status dq_coded_pack(dq_coded *out, const dq_codes *c, dq_err *err);
-/* A matrix of a shape without contents, for rows that are packed one band after the other, or parts that are read from a
- * file: dq_weight_part says where each lies. */
+/* For rows packed band by band, or parts read from a file: dq_weight_part says where each lies. */
 dq_status dq_coded_new(dq_coded *out, int64_t rows, int64_t cols, const dq_quant_spec *spec,
                        dq_err *err);
 /* Packs codes and grids as rows first .. of a matrix of the same spec; with one grid for all rows, all of them. */
