@@ -24,8 +24,6 @@ static dq_status caches_ask_take(dq_plan_caches *c, const json_t *line, dq_err *
 
 /* ---- Caches ---- */
 
-/* ---- Caches ---- */
-
 /* -1: see err. */
 static int find(dq_plan_caches *c, const char *name, dq_err *err)
 {
@@ -147,9 +145,11 @@ static dq_status caches_hear(dq_plan_caches *c, const char *text, size_t len, dq
 
 /* ---- The key ---- */
 
-/* All that numbers of a cache on a window depend on; ids: dq_windows_hash. */
-static json_t *key_of(const dq_plan_caches *c, const char *ids)
+dq_status dq_plan_caches_begin(dq_plan_caches *c, dq_err *err)
 {
+    char key[65] = "", ids[65];
+    DQ_TRY(dq_windows_hash(ids, &c->win, err));
+    /* All that numbers of a cache on a window depend on; ids: dq_windows_hash. */
     const dq_plan_caches_input *in = c->in;
     json_t *of = json_object();
     json_object_set_new(of, "version", json_string(in->dq_version));
@@ -163,14 +163,6 @@ static json_t *key_of(const dq_plan_caches *c, const char *ids)
     json_object_set_new(of, "windows", json_integer(c->win.n));
     c->kind.depend(of, c->kind.arg);
     if (c->n_questions) json_object_set_new(of, "questions", json_string(c->questions_sha256));
-    return of;
-}
-
-dq_status dq_plan_caches_begin(dq_plan_caches *c, dq_err *err)
-{
-    char key[65] = "", ids[65];
-    DQ_TRY(dq_windows_hash(ids, &c->win, err));
-    json_t *of = key_of(c, ids);
     dq_plan_journal_key(key, of, err);
     if (dq_ranks_agree("set of inputs or settings", key, err) == DQ_OK) {
         const dq_plan_journal_how how = {.out = c->in->out,
@@ -296,20 +288,6 @@ static void caches_progress(void *arg, double share, const char *note)
 
 /* ---- Numbers ---- */
 
-/* Sums over the ids of each cluster: documents, or windows of a single one; of: number_clusters. */
-static void sum_up(double *kld, double *loss, int64_t *ids, const int64_t *of,
-                   const dq_plan_caches *c, int cache, int less, dq_plan_caches_part part)
-{
-    const dq_plan_cache *m = &c->list[cache], *other = less < 0 ? NULL : &c->list[less];
-    for (int64_t x = 0; x < c->win.n; x++) {
-        if (!is_in(c, x, part)) continue;
-        const int64_t scored = dq_window_scored(&c->win.win[x]);
-        kld[of[x]] += (double)scored * (m->kld[x] - (other ? other->kld[x] : 0));
-        loss[of[x]] += (double)scored * (m->loss[x] - (other ? other->loss[x] : 0));
-        ids[of[x]] += scored;
-    }
-}
-
 dq_status dq_plan_caches_numbers_of(dq_plan_caches_numbers *out, const dq_plan_caches *c, int cache,
                                     int less, dq_plan_caches_part part, dq_err *err)
 {
@@ -317,7 +295,17 @@ dq_status dq_plan_caches_numbers_of(dq_plan_caches_numbers *out, const dq_plan_c
     double *sums = dq_block_new(2 * all, sizeof *sums, err);
     int64_t *ids = dq_block_new(2 * all, sizeof *ids, err), n;
     if (sums && ids && number_clusters(ids + all, &n, c, part, err) == DQ_OK) {
-        sum_up(sums, sums + all, ids, ids + all, c, cache, less, part);
+        /* Sums over the ids of each cluster: documents, or windows of a single one; of:
+         * number_clusters. */
+        const int64_t *of = ids + all;
+        const dq_plan_cache *m = &c->list[cache], *other = less < 0 ? NULL : &c->list[less];
+        for (int64_t x = 0; x < c->win.n; x++) {
+            if (!is_in(c, x, part)) continue;
+            const int64_t scored = dq_window_scored(&c->win.win[x]);
+            sums[of[x]] += (double)scored * (m->kld[x] - (other ? other->kld[x] : 0));
+            (sums + all)[of[x]] += (double)scored * (m->loss[x] - (other ? other->loss[x] : 0));
+            ids[of[x]] += scored;
+        }
         dq_plan_decide_mean(&out->kld, sums, ids, n, err);
         dq_plan_decide_mean(&out->loss, sums + all, ids, n, err);
         out->kld_skew = dq_plan_decide_skew(sums, ids, n);
@@ -335,22 +323,6 @@ dq_status dq_plan_caches_numbers_of(dq_plan_caches_numbers *out, const dq_plan_c
 enum { TOGETHER = 8 }; /* questions */
 
 /* ---- Questions ---- */
-
-/* Of all requests their ids, and which choice is the right one. */
-static dq_status hash_requests(char hex[65], const dq_requests *q, const dq_items *items,
-                               dq_err *err)
-{
-    dq_sha256 h;
-    DQ_TRY(dq_sha256_begin(&h, err));
-    for (int64_t i = 0; i < q->n; i++) {
-        const dq_request *r = &q->req[i];
-        const int64_t head[] = {r->item, r->choice, items->item[r->item].gold, r->n_ctx, r->n_cont};
-        dq_sha256_add(&h, head, sizeof head);
-        dq_sha256_add(&h, r->ctx, (size_t)r->n_ctx * sizeof *r->ctx);
-        dq_sha256_add(&h, r->cont, (size_t)r->n_cont * sizeof *r->cont);
-    }
-    return dq_sha256_end(&h, hex, err);
-}
 
 static dq_status find_clusters(dq_plan_caches *c, const dq_items *items, dq_err *err)
 {
@@ -386,7 +358,18 @@ static dq_status caches_ask_open(dq_plan_caches *c, dq_err *err)
     c->n_choices = q.n;
     c->n_truncated = q.n_truncated;
     DQ_TRY(find_clusters(c, in->questions, err));
-    return hash_requests(c->questions_sha256, &q, in->questions, err);
+    /* Of all requests their ids, and which choice is the right one. */
+    dq_sha256 h;
+    DQ_TRY(dq_sha256_begin(&h, err));
+    for (int64_t i = 0; i < q.n; i++) {
+        const dq_request *r = &q.req[i];
+        const int64_t head[] = {r->item, r->choice, in->questions->item[r->item].gold, r->n_ctx,
+                                r->n_cont};
+        dq_sha256_add(&h, head, sizeof head);
+        dq_sha256_add(&h, r->ctx, (size_t)r->n_ctx * sizeof *r->ctx);
+        dq_sha256_add(&h, r->cont, (size_t)r->n_cont * sizeof *r->cont);
+    }
+    return dq_sha256_end(&h, c->questions_sha256, err);
 }
 
 void dq_plan_caches_ask_expect(dq_plan_caches *c, int64_t caches)
@@ -409,16 +392,6 @@ dq_status dq_plan_caches_ask_mean(dq_mean *out, const dq_plan_caches *c, int cac
 }
 
 /* ---- The journal ---- */
-
-static dq_status tell_answers(dq_plan_caches *c, int cache, int64_t begin, int64_t n, dq_err *err)
-{
-    const dq_plan_cache *m = &c->list[cache];
-    json_t *line = json_object();
-    json_object_set_new(line, c->kind.key, json_string(m->name));
-    json_object_set_new(line, "question", json_integer(begin));
-    json_object_set_new(line, "lack", dq_plan_journal_reals(m->lack + begin, n));
-    return caches_tell(c, line, err);
-}
 
 /* Takes a line of the journal: {KEY: name, "question": the first, "lack": [...]}. */
 static dq_status caches_ask_take(dq_plan_caches *c, const json_t *line, dq_err *err)
@@ -507,7 +480,12 @@ static dq_status run_part(void *arg, int64_t i, dq_err *err)
     dq_arena_free(a);
     DQ_TRY(err->code);
     c->done += ids;
-    return tell_answers(c, p->cache, p->begin, p->n, err);
+    const dq_plan_cache *m = &c->list[p->cache];
+    json_t *line = json_object();
+    json_object_set_new(line, c->kind.key, json_string(m->name));
+    json_object_set_new(line, "question", json_integer(p->begin));
+    json_object_set_new(line, "lack", dq_plan_journal_reals(m->lack + p->begin, p->n));
+    return caches_tell(c, line, err);
 }
 
 /* dq_ranks_take. */
@@ -585,46 +563,6 @@ typedef struct pieces {
 
 /* ---- A piece ---- */
 
-/* The part of all windows. */
-static dq_status slice(dq_windows *out, const dq_windows *all, const piece *p, dq_arena *a,
-                       dq_err *err)
-{
-    dq_window *win = dq_alloc(a, (size_t)(p->end - p->begin), sizeof *win, err);
-    if (!win) return err->code;
-    const int64_t first = dq_windows_values(all, p->begin);
-    *out = *all;
-    out->win = win;
-    out->n = p->end - p->begin;
-    out->n_values = dq_windows_values(all, p->end) - first;
-    for (int64_t i = 0; i < out->n; i++) {
-        win[i] = all->win[p->begin + i];
-        win[i].value -= first;
-    }
-    return DQ_OK;
-}
-
-/* Means by window of rows, which stand in the order of the caches, their reference among them. */
-static void take_rows(dq_plan_caches *c, const dq_eval *e, const piece *p)
-{
-    const dq_windows *w = &e->ids[0].win;
-    for (int i = 0, k = 0; i < e->n_rows; i++) {
-        const dq_eval_row *row = &e->row[i], *ref = &e->row[row->ref];
-        if (row->ref == i) continue;
-        dq_plan_cache *m = &c->list[p->cache[k++]];
-        for (int64_t x = 0; x < w->n; x++) {
-            const int64_t from = w->win[x].value, to = dq_windows_values(w, x + 1);
-            double kld = 0, loss = 0;
-            for (int64_t v = from; v < to; v++) {
-                kld += row->kld[v];
-                loss += ref->logp[v] - row->logp[v];
-            }
-            m->kld[p->begin + x] = kld / (double)(to - from);
-            m->loss[p->begin + x] = loss / (double)(to - from);
-            m->known[p->begin + x] = true;
-        }
-    }
-}
-
 static double caches_run_ids_of(const dq_plan_caches *c, const piece *p)
 {
     return (double)(p->n + 1) * (double)(p->end - p->begin) * (double)c->in->ctx;
@@ -651,23 +589,41 @@ static dq_status caches_run_compute(dq_plan_caches *c, const piece *p, const cha
                  .alone = true,
                  .progress = caches_progress,
                  .progress_arg = &work};
-    DQ_TRY(slice(&ids.win, &c->win, p, a, err));
+    /* The part of all windows. */
+    dq_windows *out = &ids.win;
+    dq_window *win = dq_alloc(a, (size_t)(p->end - p->begin), sizeof *win, err);
+    if (!win) return err->code;
+    const int64_t first = dq_windows_values(&c->win, p->begin);
+    *out = c->win;
+    out->win = win;
+    out->n = p->end - p->begin;
+    out->n_values = dq_windows_values(&c->win, p->end) - first;
+    for (int64_t i = 0; i < out->n; i++) {
+        win[i] = c->win.win[p->begin + i];
+        win[i].value -= first;
+    }
     for (int i = 0; i < p->n; i++) DQ_TRY(caches_add(&e, c, p->cache[i], err));
     DQ_TRY(dq_eval_run(&e, err));
-    take_rows(c, &e, p);
+    /* Means by window of rows, which stand in the order of the caches, their reference among
+     * them. */
+    const dq_windows *w = &e.ids[0].win;
+    for (int t = 0, k = 0; t < e.n_rows; t++) {
+        const dq_eval_row *row = &e.row[t], *ref = &e.row[row->ref];
+        if (row->ref == t) continue;
+        dq_plan_cache *m = &c->list[p->cache[k++]];
+        for (int64_t x = 0; x < w->n; x++) {
+            const int64_t from = w->win[x].value, to = dq_windows_values(w, x + 1);
+            double kld = 0, loss = 0;
+            for (int64_t v = from; v < to; v++) {
+                kld += row->kld[v];
+                loss += ref->logp[v] - row->logp[v];
+            }
+            m->kld[p->begin + x] = kld / (double)(to - from);
+            m->loss[p->begin + x] = loss / (double)(to - from);
+            m->known[p->begin + x] = true;
+        }
+    }
     return DQ_OK;
-}
-
-static dq_status tell_cache(dq_plan_caches *c, int cache, const piece *p, dq_err *err)
-{
-    const dq_plan_cache *m = &c->list[cache];
-    const int64_t n = p->end - p->begin;
-    json_t *line = json_object();
-    json_object_set_new(line, c->kind.key, json_string(m->name));
-    json_object_set_new(line, "from", json_integer(p->begin));
-    json_object_set_new(line, "kld", dq_plan_journal_reals(m->kld + p->begin, n));
-    json_object_set_new(line, "loss", dq_plan_journal_reals(m->loss + p->begin, n));
-    return caches_tell(c, line, err);
 }
 
 /* dq_ranks_take. */
@@ -686,7 +642,17 @@ static dq_status run_piece(void *arg, int64_t i, dq_err *err)
     dq_arena_free(a);
     DQ_TRY(err->code);
     x->c->done += caches_run_ids_of(x->c, p);
-    for (int k = 0; k < p->n; k++) DQ_TRY(tell_cache(x->c, p->cache[k], p, err));
+    for (int k = 0; k < p->n; k++) {
+        dq_plan_caches *c = x->c;
+        const dq_plan_cache *m = &c->list[p->cache[k]];
+        const int64_t n = p->end - p->begin;
+        json_t *line = json_object();
+        json_object_set_new(line, c->kind.key, json_string(m->name));
+        json_object_set_new(line, "from", json_integer(p->begin));
+        json_object_set_new(line, "kld", dq_plan_journal_reals(m->kld + p->begin, n));
+        json_object_set_new(line, "loss", dq_plan_journal_reals(m->loss + p->begin, n));
+        DQ_TRY(caches_tell(c, line, err));
+    }
     return DQ_OK;
 }
 
@@ -736,26 +702,6 @@ static dq_status add_piece(pieces *x, const int *cache, int n, int64_t begin, in
     return DQ_OK;
 }
 
-/* The caches that are not known in these windows, some at a time: as many as a sweep may have, or about as many in each piece. */
-static dq_status add_pieces(pieces *x, const int *cache, int n, int64_t begin, int64_t end,
-                            dq_err *err)
-{
-    int lacking = 0;
-    int *list = dq_block_new((size_t)n, sizeof *list, err);
-    for (int i = 0; list && i < n; i++) {
-        if (!is_before(cache, i) && !caches_run_is_known(&x->c->list[cache[i]], begin, end))
-            list[lacking++] = cache[i];
-    }
-    const int most = DQ_PLAN_CACHES_SWEEP, groups = (lacking + most - 1) / most;
-    for (int k = 0, from = 0, to; err->code == DQ_OK && k < groups; k++, from = to) {
-        to = dq_ranks_count() > 1 ? (k + 1) * lacking / groups : (k + 1) * most;
-        if (to > lacking) to = lacking;
-        add_piece(x, list + from, to - from, begin, end, err);
-    }
-    dq_block_free(list);
-    return err->code;
-}
-
 /* Windows that search lie between others. */
 static dq_status add_part(pieces *x, const int *cache, int n, dq_plan_caches_part part, dq_err *err)
 {
@@ -767,16 +713,37 @@ static dq_status add_part(pieces *x, const int *cache, int n, dq_plan_caches_par
         if ((i == 1) != (part == DQ_PLAN_CACHES_SEARCH)) continue;
         for (int64_t begin = edge[i]; begin < edge[i + 1]; begin += step) {
             const int64_t end = begin + step < edge[i + 1] ? begin + step : edge[i + 1];
-            DQ_TRY(add_pieces(x, cache, n, begin, end, err));
+            /* The caches that are not known in these windows, some at a time: as many as a sweep may
+             * have, or about as many in each piece. */
+            int lacking = 0;
+            int *list = dq_block_new((size_t)n, sizeof *list, err);
+            for (int t = 0; list && t < n; t++) {
+                if (!is_before(cache, t) && !caches_run_is_known(&x->c->list[cache[t]], begin, end))
+                    list[lacking++] = cache[t];
+            }
+            const int most = DQ_PLAN_CACHES_SWEEP, groups = (lacking + most - 1) / most;
+            for (int k = 0, from = 0, to; err->code == DQ_OK && k < groups; k++, from = to) {
+                to = dq_ranks_count() > 1 ? (k + 1) * lacking / groups : (k + 1) * most;
+                if (to > lacking) to = lacking;
+                add_piece(x, list + from, to - from, begin, end, err);
+            }
+            dq_block_free(list);
+            if (err->code != DQ_OK) return err->code;
         }
     }
     return DQ_OK;
 }
 
-/* What rank 0 has of cache[n], which is all of a part, becomes what all have. */
-static dq_status caches_run_share(dq_plan_caches *c, const int *cache, int n,
-                                  dq_plan_caches_part part, dq_err *err)
+dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n, dq_plan_caches_part part,
+                             const char *what, dq_err *err)
 {
+    pieces x = {.c = c, .what = what};
+    add_part(&x, cache, n, part, err);
+    const dq_ranks_work work = {.n = x.n, .run = run_piece, .take = caches_run_hear, .arg = &x};
+    dq_ranks_run(&work, err);
+    dq_block_free(x.list);
+    if (err->code != DQ_OK) return err->code;
+    /* What rank 0 has of cache[n], which is all of a part, becomes what all have. */
     const size_t w = (size_t)c->win.n;
     if (dq_ranks_count() == 1) return err->code;
     double *all = dq_block_new(2 * w * (size_t)n, sizeof *all, err);
@@ -790,22 +757,11 @@ static dq_status caches_run_share(dq_plan_caches *c, const int *cache, int n,
         dq_plan_cache *m = &c->list[cache[i]];
         memcpy(m->kld, all + 2 * w * (size_t)i, w * sizeof *all);
         memcpy(m->loss, all + 2 * w * (size_t)i + w, w * sizeof *all);
-        for (int64_t x = 0; x < c->win.n; x++) {
-            const bool searches = x >= c->begin && x < c->end;
-            m->known[x] = m->known[x] || searches == (part == DQ_PLAN_CACHES_SEARCH);
+        for (int64_t k = 0; k < c->win.n; k++) {
+            const bool searches = k >= c->begin && k < c->end;
+            m->known[k] = m->known[k] || searches == (part == DQ_PLAN_CACHES_SEARCH);
         }
     }
     dq_block_free(all);
     return err->code;
-}
-
-dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n, dq_plan_caches_part part,
-                             const char *what, dq_err *err)
-{
-    pieces x = {.c = c, .what = what};
-    add_part(&x, cache, n, part, err);
-    const dq_ranks_work work = {.n = x.n, .run = run_piece, .take = caches_run_hear, .arg = &x};
-    dq_ranks_run(&work, err);
-    dq_block_free(x.list);
-    return err->code == DQ_OK ? caches_run_share(c, cache, n, part, err) : err->code;
 }

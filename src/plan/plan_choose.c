@@ -49,22 +49,6 @@ static int compare(const void *left, const void *right)
     return x->step.to < y->step.to ? -1 : x->step.to > y->step.to;
 }
 
-/* Along a hull rates fall but for rounding. */
-static int64_t list_moves(move *out, const dq_plan_item *item, int64_t n)
-{
-    int64_t count = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double last = 0;
-        for (int from = 0, to; from + 1 < item[i].n; from = to) {
-            to = next_of(&item[i], from);
-            double rate = rate_of(&item[i], from, to);
-            if (from > 0 && rate > last) rate = last;
-            out[count++] = (move){{i, to}, last = rate};
-        }
-    }
-    return count;
-}
-
 dq_status dq_plan_alloc_curve(dq_plan_curve *out, const dq_plan_item *item, int64_t n, dq_arena *a,
                               dq_err *err)
 {
@@ -77,7 +61,17 @@ dq_status dq_plan_alloc_curve(dq_plan_curve *out, const dq_plan_item *item, int6
     out->cost = dq_alloc(a, max, sizeof *out->cost, err);
     out->loss = dq_alloc(a, max, sizeof *out->loss, err);
     if (err->code != DQ_OK) return err->code;
-    const int64_t steps = list_moves(all, item, n);
+    /* Along a hull rates fall but for rounding. */
+    int64_t steps = 0;
+    for (int64_t t = 0; t < n; t++) {
+        double last = 0;
+        for (int from = 0, to; from + 1 < item[t].n; from = to) {
+            to = next_of(&item[t], from);
+            double rate = rate_of(&item[t], from, to);
+            if (from > 0 && rate > last) rate = last;
+            all[steps++] = (move){{t, to}, last = rate};
+        }
+    }
     qsort(all, (size_t)steps, sizeof *all, compare);
     out->n = steps + 1;
     for (int64_t k = 0; k < out->n; k++) {
@@ -430,24 +424,6 @@ static dq_status split(dq_journal_lines *found, char *text, size_t bytes, dq_are
     return DQ_OK;
 }
 
-/* What rank 0 has found is taken by all. */
-static dq_status share_lines(const dq_plan_journal *j, const dq_journal_lines *found,
-                             const dq_plan_journal_how *how, dq_arena *a, dq_err *err)
-{
-    dq_journal_lines same = {0};
-    uint64_t bytes = join(NULL, found);
-    if (dq_ranks_count() == 1) return err->code;
-    DQ_TRY(dq_ranks_share(&bytes, sizeof bytes, err));
-    if (bytes == 0) return DQ_OK;
-    char *text = dq_block_new(bytes, 1, err);
-    if (text) join(text, found);
-    if (dq_ranks_share(text, bytes, err) == DQ_OK && dq_ranks_number() > 0 &&
-        split(&same, text, bytes, a, err) == DQ_OK)
-        take_lines(j, &same, how, a, err);
-    dq_block_free(text);
-    return err->code;
-}
-
 static dq_status open_file(dq_plan_journal *j, dq_journal_lines *found,
                            const dq_plan_journal_how *how, dq_arena *a, dq_err *err)
 {
@@ -473,7 +449,19 @@ dq_status dq_plan_journal_open(dq_plan_journal *j, const dq_plan_journal_how *ho
     *j = (dq_plan_journal){.resumes = how->resume};
     j->path = dq_textf(a, err, "%s.journal", how->out);
     if (j->path && dq_ranks_number() == 0) open_file(j, &found, how, a, err);
-    return share_lines(j, &found, how, a, err);
+    /* What rank 0 has found is taken by all. */
+    dq_journal_lines same = {0};
+    uint64_t bytes = join(NULL, &found);
+    if (dq_ranks_count() == 1) return err->code;
+    DQ_TRY(dq_ranks_share(&bytes, sizeof bytes, err));
+    if (bytes == 0) return DQ_OK;
+    char *text = dq_block_new(bytes, 1, err);
+    if (text) join(text, &found);
+    if (dq_ranks_share(text, bytes, err) == DQ_OK && dq_ranks_number() > 0 &&
+        split(&same, text, bytes, a, err) == DQ_OK)
+        take_lines(j, &same, how, a, err);
+    dq_block_free(text);
+    return err->code;
 }
 
 void dq_plan_journal_end(dq_plan_journal *j, bool done)
@@ -487,15 +475,6 @@ void dq_plan_journal_end(dq_plan_journal *j, bool done)
 bool dq_plan_journal_resumable(const dq_err *err)
 {
     return err->code == DQ_STOPPED || err->code == DQ_FILE || err->code == DQ_RESOURCE;
-}
-
-/* The same of a part of the run, whose words give way. */
-static void take_back(dq_err *err)
-{
-    dq_remedy_at *last = err->n_remedies > 0 ? &err->remedy[err->n_remedies - 1] : NULL;
-    if (!last || last->code != DQ_REMEDY_RESUMABLE) return;
-    err->text[last->begin] = 0;
-    err->n_remedies--;
 }
 
 dq_status dq_plan_journal_failed(dq_plan_journal *j, dq_err *err)
@@ -513,7 +492,12 @@ dq_status dq_plan_journal_failed(dq_plan_journal *j, dq_err *err)
         if (drop) dq_plan_journal_end(j, true);
         return err->code;
     }
-    take_back(err);
+    /* The same of a part of the run, whose words give way. */
+    dq_remedy_at *last = err->n_remedies > 0 ? &err->remedy[err->n_remedies - 1] : NULL;
+    if (last && last->code == DQ_REMEDY_RESUMABLE) {
+        err->text[last->begin] = 0;
+        err->n_remedies--;
+    }
     err->text[MAX_TEXT] = 0;
     return dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_RESUMABLE}, ". %.200s is kept", j->path);
 }

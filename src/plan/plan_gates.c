@@ -10,8 +10,6 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- Gates ---- */
-
 /* ---- The fit ---- */
 
 void dq_plan_gates_add(dq_plan_gates_sums *s, const double *f, const double *y, int64_t rows)
@@ -50,19 +48,6 @@ static void centre(double *a, double *b, const dq_plan_gates_sums *s, int64_t ld
     }
 }
 
-/* x = (L L')^-1 x */
-static void solve_factored(double *x, const double *l, int64_t m, int64_t ld)
-{
-    for (int64_t i = 0; i < m; i++) {
-        for (int64_t k = 0; k < i; k++) x[i] -= l[i * ld + k] * x[k];
-        x[i] /= l[i * ld + i];
-    }
-    for (int64_t i = m - 1; i >= 0; i--) {
-        x[i] /= l[i * ld + i];
-        for (int64_t k = 0; k < i; k++) x[k] -= l[i * ld + k] * x[i];
-    }
-}
-
 dq_status dq_plan_gates_solve(double *weight, const dq_plan_gates_sums *s, dq_err *err)
 {
     const int64_t m = s->n - 1, ld = dq_cholesky_stride(m);
@@ -72,7 +57,17 @@ dq_status dq_plan_gates_solve(double *weight, const dq_plan_gates_sums *s, dq_er
     double *a = dq_block_new((size_t)(m * ld), sizeof *a, err);
     if (!a) return err->code;
     centre(a, weight, s, ld);
-    if (dq_cholesky(&bad, a, m, ld, err) == DQ_OK && bad < 0) solve_factored(weight, a, m, ld);
+    if (dq_cholesky(&bad, a, m, ld, err) == DQ_OK && bad < 0) {
+        /* x = (L L')^-1 x */
+        for (int64_t i = 0; i < m; i++) {
+            for (int64_t k = 0; k < i; k++) weight[i] -= a[i * ld + k] * weight[k];
+            weight[i] /= a[i * ld + i];
+        }
+        for (int64_t i = m - 1; i >= 0; i--) {
+            weight[i] /= a[i * ld + i];
+            for (int64_t k = 0; k < i; k++) weight[k] -= a[i * ld + k] * weight[i];
+        }
+    }
     dq_block_free(a);
     DQ_TRY(err->code);
     weight[m] = s->by[m] / tokens;
@@ -232,21 +227,6 @@ static void add_letter(run *x, const letter *l)
     x->next[list]++;
 }
 
-static dq_status keep_early(run *x, const letter *l, dq_err *err)
-{
-    const size_t bytes = bytes_of(x, l);
-    early *e = dq_block_new(1, sizeof *e, err);
-    letter *copy = e ? dq_block_raw(1, bytes, err) : NULL;
-    if (!copy) {
-        dq_block_free(e);
-        return err->code;
-    }
-    memcpy(copy, l, bytes);
-    *e = (early){x->early, copy};
-    x->early = e;
-    return DQ_OK;
-}
-
 static void free_early(early **at)
 {
     early *e = *at;
@@ -262,14 +242,6 @@ static early **next_early(run *x, int64_t list)
         if ((*at)->l->list == list && (*at)->l->window == x->next[list]) return at;
     }
     return NULL;
-}
-
-static dq_status take_fitted(run *x, const letter *l, dq_err *err)
-{
-    if (l->window != x->next[l->list]) return keep_early(x, l, err);
-    add_letter(x, l);
-    for (early **at; (at = next_early(x, l->list)); free_early(at)) add_letter(x, (*at)->l);
-    return DQ_OK;
 }
 
 /* ---- What was not, on rank 0 ---- */
@@ -305,28 +277,6 @@ static dq_status judge(verdict *v, const unseen *u, int64_t n, dq_err *err)
     return DQ_OK;
 }
 
-/* All windows have as many tokens. */
-static dq_status take_unseen(run *x, const letter *l, dq_err *err)
-{
-    const int lists = x->p->n_lists;
-    const size_t n = (size_t)l->n, all = n * (size_t)lists;
-    unseen *u = &x->unseen[l->window];
-    if (!u->is) u->is = dq_block_new(2 * all, sizeof *u->is, err);
-    if (!u->is) return err->code;
-    u->said = u->is + all;
-    memcpy(u->is + (size_t)l->list * n, peak_of(l), n * sizeof *u->is);
-    memcpy(u->said + (size_t)l->list * n, peak_of(l) + n, n * sizeof *u->said);
-    u->lists++;
-    for (int64_t i; (i = x->p->fitted + x->v.windows) < x->p->win.n;) {
-        u = &x->unseen[i];
-        if (u->lists < lists) return DQ_OK;
-        DQ_TRY(judge(&x->v, u, (int64_t)all, err));
-        dq_block_free(u->is);
-        u->is = NULL;
-    }
-    return DQ_OK;
-}
-
 /* dq_ranks_take, of one letter. */
 static dq_status take(void *arg, const char *text, size_t len, dq_err *err)
 {
@@ -334,7 +284,42 @@ static dq_status take(void *arg, const char *text, size_t len, dq_err *err)
     const letter *l = (const letter *)(const void *)text;
     if (len < sizeof *l || bytes_of(x, l) != len)
         return dq_fail(err, DQ_BUG, "a letter of %zu bytes", len);
-    return l->window < x->p->fitted ? take_fitted(x, l, err) : take_unseen(x, l, err);
+    if (l->window >= x->p->fitted) {
+        /* All windows have as many tokens. */
+        const int lists = x->p->n_lists;
+        const size_t n = (size_t)l->n, all = n * (size_t)lists;
+        unseen *u = &x->unseen[l->window];
+        if (!u->is) u->is = dq_block_new(2 * all, sizeof *u->is, err);
+        if (!u->is) return err->code;
+        u->said = u->is + all;
+        memcpy(u->is + (size_t)l->list * n, peak_of(l), n * sizeof *u->is);
+        memcpy(u->said + (size_t)l->list * n, peak_of(l) + n, n * sizeof *u->said);
+        u->lists++;
+        for (int64_t i; (i = x->p->fitted + x->v.windows) < x->p->win.n;) {
+            u = &x->unseen[i];
+            if (u->lists < lists) return DQ_OK;
+            DQ_TRY(judge(&x->v, u, (int64_t)all, err));
+            dq_block_free(u->is);
+            u->is = NULL;
+        }
+        return DQ_OK;
+    }
+    if (l->window != x->next[l->list]) {
+        const size_t bytes = bytes_of(x, l);
+        early *e = dq_block_new(1, sizeof *e, err);
+        letter *copy = e ? dq_block_raw(1, bytes, err) : NULL;
+        if (!copy) {
+            dq_block_free(e);
+            return err->code;
+        }
+        memcpy(copy, l, bytes);
+        *e = (early){x->early, copy};
+        x->early = e;
+        return DQ_OK;
+    }
+    add_letter(x, l);
+    for (early **at; (at = next_early(x, l->list)); free_early(at)) add_letter(x, (*at)->l);
+    return DQ_OK;
 }
 
 /* ---- One window ---- */
@@ -351,27 +336,6 @@ typedef struct reading {
     float *row;
     int64_t first; /* tokens before it are left out */
 } reading;
-
-static dq_status reserve(reading *w, dq_arena *a, dq_err *err)
-{
-    const dq_plan_gates *p = w->x->p;
-    const size_t lists = (size_t)p->n_lists, n = (size_t)w->n;
-    int cols = 0;
-    for (int i = 0; i < p->gates->n_groups; i++) {
-        const int c = cols_of(p->gates, i);
-        cols = c > cols ? c : cols;
-    }
-    w->at = dq_alloc(a, lists + 1, sizeof *w->at, err);
-    w->pos = dq_alloc(a, lists * n, sizeof *w->pos, err);
-    w->peak = dq_alloc(a, lists * n, sizeof *w->peak, err);
-    w->foretold = dq_alloc(a, n, sizeof *w->foretold, err);
-    w->row = dq_alloc(a, n * (size_t)cols, sizeof *w->row, err);
-    for (size_t i = 0; err->code == DQ_OK && i < lists; i++) {
-        w->at[i + 1] = w->at[i] + w->n;
-        for (size_t t = 0; t < n; t++) w->pos[i * n + t] = (int32_t)t;
-    }
-    return err->code;
-}
 
 /* dq_pass_listener. */
 static void listen(void *arg, double rows)
@@ -408,16 +372,6 @@ static dq_status run_passes(reading *w, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status read_rows(reading *w, int list, dq_err *err)
-{
-    const dq_plan_gates *p = w->x->p;
-    dq_backend *b = p->set.backend;
-    const int groups = p->gates->n_groups;
-    b->ops->kv_rows(b, dq_runner_kv(w->x->r), w->seq, list / groups, list % groups,
-                    (int32_t)(w->n - 1), &p->set.model->rope, w->row);
-    return dq_backend_sync(b, err);
-}
-
 /* What follows peak[] in a letter. */
 static dq_status say(void *to, reading *w, const letter *l, dq_err *err)
 {
@@ -434,26 +388,26 @@ static dq_status say(void *to, reading *w, const letter *l, dq_err *err)
     return DQ_OK;
 }
 
-/* To rank 0, which may be this one. */
-static dq_status tell_list(reading *w, int list, dq_err *err)
-{
-    const letter l = {w->number, list, w->first, w->n - w->first};
-    const size_t bytes = bytes_of(w->x, &l), peaks = (size_t)l.n * sizeof *w->peak;
-    char *text = dq_block_raw(1, bytes, err);
-    if (!text) return err->code;
-    memcpy(text, &l, sizeof l);
-    memcpy(text + sizeof l, w->peak + w->at[list] + l.first, peaks);
-    if (say(text + sizeof l + peaks, w, &l, err) == DQ_OK)
-        dq_ranks_number() > 0 ? dq_ranks_tell(text, bytes, err) : take(w->x, text, bytes, err);
-    dq_block_free(text);
-    return err->code;
-}
-
 static dq_status tell_all(reading *w, dq_err *err)
 {
     for (int i = 0; i < w->x->p->n_lists; i++) {
-        DQ_TRY(read_rows(w, i, err));
-        DQ_TRY(tell_list(w, i, err));
+        const dq_plan_gates *p = w->x->p;
+        dq_backend *b = p->set.backend;
+        const int groups = p->gates->n_groups;
+        b->ops->kv_rows(b, dq_runner_kv(w->x->r), w->seq, i / groups, i % groups,
+                        (int32_t)(w->n - 1), &p->set.model->rope, w->row);
+        DQ_TRY(dq_backend_sync(b, err));
+        /* To rank 0, which may be this one. */
+        const letter l = {w->number, i, w->first, w->n - w->first};
+        const size_t bytes = bytes_of(w->x, &l), peaks = (size_t)l.n * sizeof *w->peak;
+        char *text = dq_block_raw(1, bytes, err);
+        if (!text) return err->code;
+        memcpy(text, &l, sizeof l);
+        memcpy(text + sizeof l, w->peak + w->at[i] + l.first, peaks);
+        if (say(text + sizeof l + peaks, w, &l, err) == DQ_OK)
+            dq_ranks_number() > 0 ? dq_ranks_tell(text, bytes, err) : take(w->x, text, bytes, err);
+        dq_block_free(text);
+        if (err->code != DQ_OK) return err->code;
         dq_ranks_poll();
     }
     return DQ_OK;
@@ -463,7 +417,23 @@ static dq_status run_window(reading *w, dq_arena *a, dq_err *err)
 {
     dq_backend *b = w->x->p->set.backend;
     dq_kv *kv = dq_runner_kv(w->x->r);
-    DQ_TRY(reserve(w, a, err));
+    const dq_plan_gates *p = w->x->p;
+    const size_t lists = (size_t)p->n_lists, n = (size_t)w->n;
+    int cols = 0;
+    for (int i = 0; i < p->gates->n_groups; i++) {
+        const int c = cols_of(p->gates, i);
+        cols = c > cols ? c : cols;
+    }
+    w->at = dq_alloc(a, lists + 1, sizeof *w->at, err);
+    w->pos = dq_alloc(a, lists * n, sizeof *w->pos, err);
+    w->peak = dq_alloc(a, lists * n, sizeof *w->peak, err);
+    w->foretold = dq_alloc(a, n, sizeof *w->foretold, err);
+    w->row = dq_alloc(a, n * (size_t)cols, sizeof *w->row, err);
+    for (size_t i = 0; err->code == DQ_OK && i < lists; i++) {
+        w->at[i + 1] = w->at[i] + w->n;
+        for (size_t t = 0; t < n; t++) w->pos[i * n + t] = (int32_t)t;
+    }
+    if (err->code != DQ_OK) return err->code;
     w->seq = b->ops->kv_seq_new(b, kv);
     if (w->seq < 0) {
         dq_backend_sync(b, err);

@@ -142,33 +142,6 @@ static void add_depends(json_t *of, const void *arg)
 
 /* ---- Opening ---- */
 
-static dq_status list_groups(dq_plan_heads *p, dq_err *err)
-{
-    const dq_model *m = p->set.in.model;
-    const int n = p->n_groups = m->n_layers * m->map.n_groups;
-    if (n < 2)
-        return dq_fail(err, DQ_MISMATCH,
-                       "%s: has one group of KV heads, so that there is nothing to share. Let the "
-                       "cache keep as much of each context without heads",
-                       m->path);
-    p->group = dq_alloc(p->arena, (size_t)n, sizeof *p->group, err);
-    p->alone = dq_alloc(p->arena, (size_t)n, sizeof *p->alone, err);
-    p->question_alone = dq_alloc(p->arena, (size_t)n, sizeof *p->question_alone, err);
-    p->missed = dq_alloc(p->arena, (size_t)n, sizeof *p->missed, err);
-    p->lack = dq_alloc(p->arena, (size_t)n, sizeof *p->lack, err);
-    p->order = dq_alloc(p->arena, (size_t)n, sizeof *p->order, err);
-    p->trial = dq_alloc(p->arena, (size_t)p->set.tries, sizeof *p->trial, err);
-    for (int i = 0; err->code == DQ_OK && i < n; i++) {
-        p->group[i] =
-            (dq_kv_heads_group){(int16_t)(i / m->map.n_groups), (int16_t)(i % m->map.n_groups)};
-        p->order[i] = i;
-    }
-    DQ_TRY(err->code);
-    if (dq_plan_heads_order_text(p->text, p->group, n, n, err) != DQ_OK)
-        return dq_in(err, "%s: ", m->path);
-    return DQ_OK;
-}
-
 /* That a share leaves something beside what always stays, and less than all. */
 static dq_status check_share(dq_plan_heads *p, dq_err *err)
 {
@@ -217,9 +190,36 @@ static dq_status check_questions(dq_plan_heads *p, dq_err *err)
         s->in.questions_path, (long long)shortest, s->kv.sink, s->kv.recent, p->n_groups);
 }
 
-/* Before anything runs: that the model and the device have the caches of a plan. */
-static dq_status check_caches(dq_plan_heads *p, dq_err *err)
+static dq_status open_all(dq_plan_heads *p, dq_err *err)
 {
+    const dq_plan_caches_kind kind = {
+        .key = "cache", .config = config_of, .is_name = is_name, .depend = add_depends, .arg = p};
+    DQ_TRY(dq_plan_caches_fit(&p->set.in, err));
+    const dq_model *m = p->set.in.model;
+    const int n = p->n_groups = m->n_layers * m->map.n_groups;
+    if (n < 2)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: has one group of KV heads, so that there is nothing to share. Let the "
+                       "cache keep as much of each context without heads",
+                       m->path);
+    p->group = dq_alloc(p->arena, (size_t)n, sizeof *p->group, err);
+    p->alone = dq_alloc(p->arena, (size_t)n, sizeof *p->alone, err);
+    p->question_alone = dq_alloc(p->arena, (size_t)n, sizeof *p->question_alone, err);
+    p->missed = dq_alloc(p->arena, (size_t)n, sizeof *p->missed, err);
+    p->lack = dq_alloc(p->arena, (size_t)n, sizeof *p->lack, err);
+    p->order = dq_alloc(p->arena, (size_t)n, sizeof *p->order, err);
+    p->trial = dq_alloc(p->arena, (size_t)p->set.tries, sizeof *p->trial, err);
+    for (int i = 0; err->code == DQ_OK && i < n; i++) {
+        p->group[i] =
+            (dq_kv_heads_group){(int16_t)(i / m->map.n_groups), (int16_t)(i % m->map.n_groups)};
+        p->order[i] = i;
+    }
+    DQ_TRY(err->code);
+    if (dq_plan_heads_order_text(p->text, p->group, n, n, err) != DQ_OK)
+        return dq_in(err, "%s: ", m->path);
+    DQ_TRY(check_share(p, err));
+    DQ_TRY(dq_plan_caches_cut(&p->caches, &p->set.in, &kind, p->arena, err));
+    /* Before anything runs: that the model and the device have the caches of a plan. */
     const char *const heads[] = {"", p->text};
     for (int i = 0; i < 2; i++) {
         char name[NAME];
@@ -228,34 +228,17 @@ static dq_status check_caches(dq_plan_heads *p, dq_err *err)
         if (dq_plan_caches_spec(&spec, &p->caches, name, err) != DQ_OK)
             return dq_in(err, "%s: ", p->set.in.model->path);
     }
-    return DQ_OK;
-}
-
-static dq_status split_text(dq_plan_heads *p, dq_err *err)
-{
+    DQ_TRY(check_questions(p, err));
     const dq_plan_heads_settings *s = &p->set;
-    const long long n = p->caches.win.n, find = s->find;
-    if (n < find + DQ_PLAN_HEADS_LEAST_UNSEEN)
+    const long long windows = p->caches.win.n, find = s->find;
+    if (windows < find + DQ_PLAN_HEADS_LEAST_UNSEEN)
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
                             "%s: too little text: %lld windows of %lld tokens (expected at least "
                             "%lld, of which the first %lld find heads and the others decide). "
                             "Give more text",
-                            s->in.text, n, (long long)s->in.ctx, find + DQ_PLAN_HEADS_LEAST_UNSEEN,
-                            find);
+                            s->in.text, windows, (long long)s->in.ctx,
+                            find + DQ_PLAN_HEADS_LEAST_UNSEEN, find);
     return dq_plan_caches_split(&p->caches, 0, find, err);
-}
-
-static dq_status open_all(dq_plan_heads *p, dq_err *err)
-{
-    const dq_plan_caches_kind kind = {
-        .key = "cache", .config = config_of, .is_name = is_name, .depend = add_depends, .arg = p};
-    DQ_TRY(dq_plan_caches_fit(&p->set.in, err));
-    DQ_TRY(list_groups(p, err));
-    DQ_TRY(check_share(p, err));
-    DQ_TRY(dq_plan_caches_cut(&p->caches, &p->set.in, &kind, p->arena, err));
-    DQ_TRY(check_caches(p, err));
-    DQ_TRY(check_questions(p, err));
-    return split_text(p, err);
 }
 
 dq_status dq_plan_heads_open(dq_plan_heads **out, const dq_plan_heads_settings *s, dq_err *err)
@@ -371,25 +354,6 @@ static dq_status numbers_of(dq_plan_caches_numbers *x, dq_mean *lack, const dq_p
     return dq_plan_caches_numbers_of(x, &p->caches, cache, -1, DQ_PLAN_CACHES_SEARCH, err);
 }
 
-static dq_status find_order(dq_plan_heads *p, dq_kv_heads_group *order, dq_err *err)
-{
-    const int n = p->n_groups;
-    double *missed = dq_alloc(p->arena, (size_t)n, sizeof *missed, err);
-    if (!missed) return err->code;
-    dq_plan_caches_stage(&p->caches, "groups alone");
-    DQ_TRY(list_alone(p->alone, p, order, p->whole, err));
-    if (p->caches.n_questions)
-        DQ_TRY(list_alone(p->question_alone, p, order, p->question_whole, err));
-    expect(p, p->alone, p->question_alone, n, dq_plan_heads_numbers(p));
-    DQ_TRY(measure(p, p->alone, p->question_alone, n, "alone", err));
-    for (int g = 0; g < n; g++) {
-        DQ_TRY(numbers_of(&p->missed[g], &p->lack[g], p, p->alone[g], p->question_alone[g], err));
-        missed[g] = p->missed[g].kld.value + p->lack[g].value;
-    }
-    dq_plan_heads_order_sort(p->order, missed, n);
-    return DQ_OK;
-}
-
 /* ---- The number that share ---- */
 
 static dq_status find_number(dq_plan_heads *p, dq_kv_heads_group *order, dq_err *err)
@@ -449,7 +413,20 @@ static dq_status run_all(dq_plan_heads *p, dq_err *err)
     dq_kv_heads_group *order = dq_alloc(p->arena, (size_t)p->n_groups, sizeof *order, err);
     if (!order) return err->code;
     DQ_TRY(dq_plan_caches_begin(&p->caches, err));
-    DQ_TRY(find_order(p, order, err));
+    const int n = p->n_groups;
+    double *missed = dq_alloc(p->arena, (size_t)n, sizeof *missed, err);
+    if (!missed) return err->code;
+    dq_plan_caches_stage(&p->caches, "groups alone");
+    DQ_TRY(list_alone(p->alone, p, order, p->whole, err));
+    if (p->caches.n_questions)
+        DQ_TRY(list_alone(p->question_alone, p, order, p->question_whole, err));
+    expect(p, p->alone, p->question_alone, n, dq_plan_heads_numbers(p));
+    DQ_TRY(measure(p, p->alone, p->question_alone, n, "alone", err));
+    for (int g = 0; g < n; g++) {
+        DQ_TRY(numbers_of(&p->missed[g], &p->lack[g], p, p->alone[g], p->question_alone[g], err));
+        missed[g] = p->missed[g].kld.value + p->lack[g].value;
+    }
+    dq_plan_heads_order_sort(p->order, missed, n);
     DQ_TRY(find_number(p, order, err));
     return decide(p, err);
 }

@@ -210,23 +210,6 @@ static void add_depends(json_t *of, const void *arg)
 
 /* ---- Settings ---- */
 
-static dq_status check_settings(const dq_plan_kv *p, dq_err *err)
-{
-    const dq_plan_kv_settings *s = &p->set;
-    const int least = s->bits[0], largest = s->bits[s->n_bits - 1];
-    if (s->kv.quant == DQ_KV_PER_TOKEN)
-        return dq_fail_with(
-            err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_OPTION},
-            "quant per-token: its widths are the same for all layers and maps, so there "
-            "is nothing to plan. Use mixed, per-channel or dither.");
-    if (s->mean < least || s->mean > largest)
-        return dq_fail_with(
-            err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
-            "kv-bits %g: is out of reach of the widths (expected a mean of %d to %d).", s->mean,
-            least, largest);
-    return DQ_OK;
-}
-
 /* The last row that is scored must read something as codes. */
 static dq_status check_codes(const dq_plan_kv *p, dq_err *err)
 {
@@ -253,19 +236,6 @@ static dq_status too_little(const dq_plan_kv *p, dq_err *err)
         "which two fifths search and the others decide). Give more text",
         p->set.in.text, (long long)p->caches.win.n, (long long)p->set.in.ctx,
         DQ_PLAN_KV_LEAST_WINDOWS);
-}
-
-static dq_status split_text(dq_plan_kv *p, dq_err *err)
-{
-    const int64_t n = p->caches.win.n, begin = n / 5;
-    int64_t search = 2 * n / 5;
-    if (n < DQ_PLAN_KV_LEAST_WINDOWS) return too_little(p, err);
-    p->coarse = dq_plan_kv_caches(p) * search * p->set.in.ctx > DQ_PLAN_KV_ALONE;
-    if (p->coarse) {
-        const int64_t fit = DQ_PLAN_KV_ALONE / (dq_plan_kv_caches(p) * p->set.in.ctx);
-        if (search > fit) search = fit > 1 ? fit : 1;
-    }
-    return dq_plan_caches_split(&p->caches, begin, begin + search, err);
 }
 
 /* ---- Units ---- */
@@ -332,12 +302,31 @@ static dq_status open_all(dq_plan_kv *p, dq_err *err)
                                       .is_name = is_widths,
                                       .depend = add_depends,
                                       .arg = p};
-    DQ_TRY(check_settings(p, err));
+    const dq_plan_kv_settings *s = &p->set;
+    const int least = s->bits[0], largest = s->bits[s->n_bits - 1];
+    if (s->kv.quant == DQ_KV_PER_TOKEN)
+        return dq_fail_with(
+            err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_OPTION},
+            "quant per-token: its widths are the same for all layers and maps, so there "
+            "is nothing to plan. Use mixed, per-channel or dither.");
+    if (s->mean < least || s->mean > largest)
+        return dq_fail_with(
+            err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
+            "kv-bits %g: is out of reach of the widths (expected a mean of %d to %d).", s->mean,
+            least, largest);
     DQ_TRY(dq_plan_caches_fit(&p->set.in, err));
     DQ_TRY(list_units(p, err));
     DQ_TRY(check_codes(p, err));
     DQ_TRY(dq_plan_caches_cut(&p->caches, &p->set.in, &kind, p->arena, err));
-    return split_text(p, err);
+    const int64_t n = p->caches.win.n, begin = n / 5;
+    int64_t search = 2 * n / 5;
+    if (n < DQ_PLAN_KV_LEAST_WINDOWS) return too_little(p, err);
+    p->coarse = dq_plan_kv_caches(p) * search * p->set.in.ctx > DQ_PLAN_KV_ALONE;
+    if (p->coarse) {
+        const int64_t fit = DQ_PLAN_KV_ALONE / (dq_plan_kv_caches(p) * p->set.in.ctx);
+        if (search > fit) search = fit > 1 ? fit : 1;
+    }
+    return dq_plan_caches_split(&p->caches, begin, begin + search, err);
 }
 
 dq_status dq_plan_kv_open(dq_plan_kv **out, const dq_plan_kv_settings *s, dq_err *err)
@@ -428,30 +417,6 @@ static int list_measured(int *mix, const dq_plan_kv *p)
         if (p->alone[i] >= 0) mix[n++] = p->alone[i];
     }
     return n;
-}
-
-static dq_status measure_alone(dq_plan_kv *p, dq_err *err)
-{
-    const int n = p->space.n_units * p->space.n_bits;
-    int *mix = dq_alloc(p->arena, (size_t)n, sizeof *mix, err);
-    if (!mix) return err->code;
-    dq_plan_caches_stage(&p->caches, "units alone");
-    DQ_TRY(list_alone(p, err));
-    dq_plan_caches_expect(&p->caches, left_alone(p) + mixes_expected(p), 1 + RIVALS);
-    DQ_TRY(dq_plan_caches_run(&p->caches, mix, list_measured(mix, p), DQ_PLAN_CACHES_SEARCH,
-                              "alone", err));
-    for (int i = 0; i < n; i++) {
-        if (p->alone[i] < 0) continue;
-        DQ_TRY(dq_plan_caches_numbers_of(&p->unit[i], &p->caches, p->alone[i], -1,
-                                         DQ_PLAN_CACHES_SEARCH, err));
-        p->item[i / p->space.n_bits].loss[i % p->space.n_bits] = p->unit[i].kld.value;
-    }
-    for (int u = 0; u < p->space.n_units; u++) {
-        for (int k = 0; k < p->space.n_bits; k++) {
-            if (!dq_plan_kv_measures(p, k)) dq_plan_kv_space_between(p->item[u].loss, &p->space, k);
-        }
-    }
-    return DQ_OK;
 }
 
 /* ---- Whole mixes ---- */
@@ -550,21 +515,6 @@ static void choose(dq_plan_kv *p, int trial)
     p->trial[trial].taken = true;
 }
 
-/* What is left of the mean after the curve's point goes to later steps. */
-static dq_status by_units(int *width, dq_plan_kv *p, dq_err *err)
-{
-    const double budget = kv_space_budget(&p->space, p->set.mean);
-    int choice[DQ_PLAN_KV_UNITS];
-    dq_plan_curve c;
-    DQ_TRY(dq_plan_alloc_curve(&c, p->item, p->space.n_units, p->arena, err));
-    const int64_t point = dq_plan_alloc_by_cost(&c, budget);
-    if (point < 0) return dq_fail(err, DQ_BUG, "no widths within the mean");
-    dq_plan_alloc_at(choice, &c, point);
-    dq_plan_alloc_fill(choice, &c, point, budget);
-    for (int u = 0; u < p->space.n_units; u++) width[u] = p->space.bits[choice[u]];
-    return DQ_OK;
-}
-
 /* All keys and all values alike; false where the widths are none that units may have. */
 static bool uniform_widths(int *width, const dq_plan_kv *p, const int pair[2])
 {
@@ -580,7 +530,16 @@ static dq_status first_mixes(offers *o, dq_err *err)
     dq_plan_kv *p = o->p;
     int pair[2][2], width[DQ_PLAN_KV_UNITS] = {0}, best;
     const int n = dq_plan_kv_space_uniform(pair, p->set.mean);
-    DQ_TRY(by_units(width, p, err));
+    /* What is left of the mean after the curve's point goes to later steps. */
+    const double budget = kv_space_budget(&p->space, p->set.mean);
+    int choice[DQ_PLAN_KV_UNITS];
+    dq_plan_curve c;
+    DQ_TRY(dq_plan_alloc_curve(&c, p->item, p->space.n_units, p->arena, err));
+    const int64_t point = dq_plan_alloc_by_cost(&c, budget);
+    if (point < 0) return dq_fail(err, DQ_BUG, "no widths within the mean");
+    dq_plan_alloc_at(choice, &c, point);
+    dq_plan_alloc_fill(choice, &c, point, budget);
+    for (int u = 0; u < p->space.n_units; u++) width[u] = p->space.bits[choice[u]];
     DQ_TRY(add_offer(o, width, err));
     DQ_TRY(try_offers(&best, o, 1, "units", err));
     choose(p, best);
@@ -621,24 +580,6 @@ static dq_status search(offers *o, dq_err *err)
 
 /* ---- The windows that are left ---- */
 
-static dq_status list_baselines(dq_plan_kv *p, dq_err *err)
-{
-    int pair[2][2], width[DQ_PLAN_KV_UNITS] = {0};
-    char text[DQ_KV_LISTS];
-    const int n = dq_plan_kv_space_uniform(pair, p->set.mean);
-    for (int i = 0; i < n; i++) {
-        dq_plan_kv_baseline *r = &p->baseline[p->n_baselines];
-        uniform_widths(width, p, pair[i]);
-        DQ_TRY(dq_plan_kv_space_text(text, &p->space, width, err));
-        r->mix = dq_plan_caches_find(&p->caches, text, err);
-        r->bits = dq_plan_kv_space_mean(&p->space, width);
-        if (r->mix < 0) return err->code;
-        p->n_baselines += r->mix != p->trial[p->chosen].mix;
-    }
-    p->outside = 0.05 / (VERDICTS * (p->n_baselines > 1 ? p->n_baselines : 1));
-    return DQ_OK;
-}
-
 static dq_status compare_baseline(dq_plan_kv *p, dq_plan_kv_baseline *r, dq_err *err)
 {
     const int mine = p->trial[p->chosen].mix;
@@ -655,7 +596,19 @@ static dq_status decide(dq_plan_kv *p, dq_err *err)
 {
     int mix[1 + RIVALS] = {p->trial[p->chosen].mix};
     dq_plan_caches_stage(&p->caches, "unseen windows");
-    DQ_TRY(list_baselines(p, err));
+    int pair[2][2], width[DQ_PLAN_KV_UNITS] = {0};
+    char text[DQ_KV_LISTS];
+    const int n = dq_plan_kv_space_uniform(pair, p->set.mean);
+    for (int i = 0; i < n; i++) {
+        dq_plan_kv_baseline *r = &p->baseline[p->n_baselines];
+        uniform_widths(width, p, pair[i]);
+        DQ_TRY(dq_plan_kv_space_text(text, &p->space, width, err));
+        r->mix = dq_plan_caches_find(&p->caches, text, err);
+        r->bits = dq_plan_kv_space_mean(&p->space, width);
+        if (r->mix < 0) return err->code;
+        p->n_baselines += r->mix != p->trial[p->chosen].mix;
+    }
+    p->outside = 0.05 / (VERDICTS * (p->n_baselines > 1 ? p->n_baselines : 1));
     for (int i = 0; i < p->n_baselines; i++) mix[1 + i] = p->baseline[i].mix;
     dq_plan_caches_expect(&p->caches, 0, 1 + p->n_baselines);
     DQ_TRY(dq_plan_caches_run(&p->caches, mix, 1 + p->n_baselines, DQ_PLAN_CACHES_UNSEEN,
@@ -670,7 +623,25 @@ static dq_status run_all(dq_plan_kv *p, dq_err *err)
 {
     offers o = {.p = p};
     DQ_TRY(dq_plan_caches_begin(&p->caches, err));
-    DQ_TRY(measure_alone(p, err));
+    const int n = p->space.n_units * p->space.n_bits;
+    int *mix = dq_alloc(p->arena, (size_t)n, sizeof *mix, err);
+    if (!mix) return err->code;
+    dq_plan_caches_stage(&p->caches, "units alone");
+    DQ_TRY(list_alone(p, err));
+    dq_plan_caches_expect(&p->caches, left_alone(p) + mixes_expected(p), 1 + RIVALS);
+    DQ_TRY(dq_plan_caches_run(&p->caches, mix, list_measured(mix, p), DQ_PLAN_CACHES_SEARCH,
+                              "alone", err));
+    for (int i = 0; i < n; i++) {
+        if (p->alone[i] < 0) continue;
+        DQ_TRY(dq_plan_caches_numbers_of(&p->unit[i], &p->caches, p->alone[i], -1,
+                                         DQ_PLAN_CACHES_SEARCH, err));
+        p->item[i / p->space.n_bits].loss[i % p->space.n_bits] = p->unit[i].kld.value;
+    }
+    for (int u = 0; u < p->space.n_units; u++) {
+        for (int k = 0; k < p->space.n_bits; k++) {
+            if (!dq_plan_kv_measures(p, k)) dq_plan_kv_space_between(p->item[u].loss, &p->space, k);
+        }
+    }
     search(&o, err);
     dq_block_free(o.list);
     return err->code == DQ_OK ? decide(p, err) : err->code;

@@ -27,23 +27,7 @@ typedef struct dq_plan_trials {
 static double weights_quantize_flop(const dq_plan_weights *p); /* of that, without measuring it */
 static const char *const dq_plan_goal_name[DQ_PLAN_GOALS];     /* "kld", ... */
 
-/* ---- State ---- */
-
 /* ---- The key ---- */
-
-static dq_status settings_key(json_t *o, const dq_plan_weights *p, dq_err *err)
-{
-    const dq_plan_weights_settings *s = &p->set;
-    json_t *recipe = NULL, *bits = json_array();
-    for (int i = 0; i < s->n_bits; i++) json_array_append_new(bits, json_integer(s->bits[i]));
-    json_object_set_new(o, "bits", bits);
-    json_object_set_new(o, "ends", json_boolean(s->ends));
-    json_object_set_new(o, "method", json_string(s->rule->name));
-    json_object_set_new(o, "tokens", json_integer(s->tokens));
-    DQ_TRY(dq_quantize_recipe_of(&recipe, &s->set, err));
-    json_object_set_new(o, "recipe", recipe);
-    return DQ_OK;
-}
 
 dq_status dq_plan_state_key(char hex[65], json_t **out, const dq_plan_weights *p,
                             const dq_quantize_needs *codes, dq_err *err)
@@ -61,7 +45,15 @@ dq_status dq_plan_state_key(char hex[65], json_t **out, const dq_plan_weights *p
                             json_pack("[s, I, I, I, i]", t->sha256, (json_int_t)t->n_ids,
                                       (json_int_t)t->n_seq, (json_int_t)t->ctx, (int)p->part[i]));
     }
-    DQ_TRY(settings_key(o, p, err));
+    const dq_plan_weights_settings *s = &p->set;
+    json_t *recipe = NULL, *bits = json_array();
+    for (int i = 0; i < s->n_bits; i++) json_array_append_new(bits, json_integer(s->bits[i]));
+    json_object_set_new(o, "bits", bits);
+    json_object_set_new(o, "ends", json_boolean(s->ends));
+    json_object_set_new(o, "method", json_string(s->rule->name));
+    json_object_set_new(o, "tokens", json_integer(s->tokens));
+    DQ_TRY(dq_quantize_recipe_of(&recipe, &s->set, err));
+    json_object_set_new(o, "recipe", recipe);
     return dq_plan_journal_key(hex, o, err);
 }
 
@@ -97,45 +89,12 @@ static json_t *list_of(const double *x, int64_t n)
     return list;
 }
 
-static dq_status state_put_probe(dq_plan_weights *p, int64_t tensor, dq_err *err)
-{
-    const dq_plan_tensor *t = &p->tensor[tensor];
-    const dq_mean *m = &t->kld;
-    json_t *line = json_object();
-    json_object_set_new(line, "tensor", json_integer(tensor));
-    json_object_set_new(line, "loss", list_of(t->loss, t->n));
-    json_object_set_new(line, "kld", json_real(m->value));
-    json_object_set_new(line, "stderr", isfinite(m->std_err) ? json_real(m->std_err) : json_null());
-    json_object_set_new(line, "clusters", json_integer(m->clusters));
-    return put(p, line, err);
-}
-
 /* "0213...": the options of a trial. */
 static char *choice_text(dq_plan_weights *p, const int *choice, dq_err *err)
 {
     char *text = dq_alloc(p->arena, (size_t)p->n_tensors + 1, 1, err);
     for (int64_t i = 0; text && i < p->n_tensors; i++) text[i] = (char)('0' + choice[i]);
     return text;
-}
-
-/* A trial's results go in and come back by its choice; *found: whether they were there. */
-static dq_status state_put_trial(dq_plan_weights *p, const dq_plan_trial *t, dq_err *err)
-{
-    const char *choice = choice_text(p, t->choice, err);
-    if (!choice) return err->code;
-    json_t *line = json_object();
-    json_object_set_new(line, "trial", json_string(choice));
-    json_object_set_new(line, "packed_bytes", json_integer(t->packed_bytes));
-    json_object_set_new(line, "file_bytes", json_integer(t->file_bytes));
-    json_object_set_new(line, "weights_sha256", json_string(t->weights_sha256));
-    for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
-        const dq_plan_sums *s = &t->on[i].sums;
-        json_t *o = json_object();
-        json_object_set_new(o, "kld", list_of(s->kld, s->n));
-        json_object_set_new(o, "loss", list_of(s->loss, s->n));
-        json_object_set_new(line, dq_plan_text_name[i], o);
-    }
-    return put(p, line, err);
 }
 
 static dq_status take_list(double *x, int64_t n, const json_t *o, const char *key, dq_err *err)
@@ -219,74 +178,38 @@ static dq_status state_begin_trial(bool *again, dq_plan_weights *p, const dq_pla
     return *again ? DQ_OK : put(p, json_pack("{s: s}", "begun", choice), err);
 }
 
-static dq_status take_look(dq_plan_weights *p, json_t *line, dq_err *err)
-{
-    const json_t *value = json_object_get(line, "value");
-    if (json_object_size(line) != 3 || !json_is_string(json_object_get(line, "goal")) ||
-        !json_is_real(value))
-        return dq_fail(err, DQ_DAMAGED, "%s: a look without its budget", p->state->journal.path);
-    json_array_append(p->state->look, line);
-    return DQ_OK;
-}
-
-static dq_status take_probe(dq_plan_weights *p, const json_t *line, dq_err *err)
-{
-    const double none = (double)NAN;
-    int64_t tensor;
-    dq_mean m;
-    DQ_TRY(dq_json_int(&tensor, line, "tensor", 0, p->n_tensors - 1, NULL, err));
-    dq_plan_tensor *t = &p->tensor[tensor];
-    DQ_TRY(take_list(t->loss, t->n, line, "loss", err));
-    DQ_TRY(dq_json_float(&m.value, line, "kld", NULL, err));
-    DQ_TRY(dq_json_float(&m.std_err, line, "stderr", &none, err));
-    DQ_TRY(dq_json_int(&m.clusters, line, "clusters", 0, INT64_MAX, NULL, err));
-    t->kld = m;
-    t->measured = dq_plan_probe_measured(t);
-    t->known = true;
-    p->n_resumed++;
-    return DQ_OK;
-}
-
 static dq_status take_line(void *arg, json_t *line, dq_err *err)
 {
     dq_plan_weights *p = arg;
     const char *trial = json_string_value(json_object_get(line, "trial"));
     const char *begun = json_string_value(json_object_get(line, "begun"));
     if (trial) return json_object_set(p->state->kept, trial, line), DQ_OK;
-    if (json_object_get(line, "look")) return take_look(p, line, err);
-    if (!begun) return take_probe(p, line, err);
-    p->state->begun = dq_text(p->arena, begun, strlen(begun), err);
-    return err->code;
-}
-
-/* By all ranks (base/ranks.h), of which 0 has the journal: opens it, and takes over what an earlier run has found. DQ_FILE for one that is there, where nothing is to be
- * resumed; DQ_MISMATCH for one of other inputs or settings, and where those of ranks differ. */
-static dq_status state_begin(dq_plan_weights *p, dq_err *err)
-{
-    char key[65] = "";
-    json_t *of = NULL;
-    dq_plan_state *s = p->state = dq_alloc(p->arena, 1, sizeof *s, err);
-    if (!s) return err->code;
-    s->kept = json_object();
-    s->look = json_array();
-    key_of(key, &of, p, err);
-    if (dq_ranks_agree("set of model, texts, settings or processor", key, err) == DQ_OK) {
-        const dq_plan_journal_how how = {
-            .out = p->set.out,
-            .key = key,
-            .of = of,
-            .file = {{"model", p->set.model},
-                     {"calib", p->set.calib},
-                     {dq_plan_text_name[0], p->set.calib},
-                     {dq_plan_text_name[1], p->set.calib},
-                     {dq_plan_text_name[2], p->set.unseen ? p->set.unseen : p->set.calib}},
-            .resume = p->set.resume,
-            .force = p->set.force,
-            .take = take_line,
-            .arg = p};
-        dq_plan_journal_open(&s->journal, &how, p->arena, err);
+    if (json_object_get(line, "look")) {
+        const json_t *value = json_object_get(line, "value");
+        if (json_object_size(line) != 3 || !json_is_string(json_object_get(line, "goal")) ||
+            !json_is_real(value))
+            return dq_fail(err, DQ_DAMAGED, "%s: a look without its budget",
+                           p->state->journal.path);
+        json_array_append(p->state->look, line);
+        return DQ_OK;
     }
-    json_decref(of);
+    if (!begun) {
+        const double none = (double)NAN;
+        int64_t tensor;
+        dq_mean m;
+        DQ_TRY(dq_json_int(&tensor, line, "tensor", 0, p->n_tensors - 1, NULL, err));
+        dq_plan_tensor *t = &p->tensor[tensor];
+        DQ_TRY(take_list(t->loss, t->n, line, "loss", err));
+        DQ_TRY(dq_json_float(&m.value, line, "kld", NULL, err));
+        DQ_TRY(dq_json_float(&m.std_err, line, "stderr", &none, err));
+        DQ_TRY(dq_json_int(&m.clusters, line, "clusters", 0, INT64_MAX, NULL, err));
+        t->kld = m;
+        t->measured = dq_plan_probe_measured(t);
+        t->known = true;
+        p->n_resumed++;
+        return DQ_OK;
+    }
+    p->state->begun = dq_text(p->arena, begun, strlen(begun), err);
     return err->code;
 }
 
@@ -304,28 +227,8 @@ static void state_end(dq_plan_weights *p, bool done)
     p->state = NULL;
 }
 
-/* Room for the sums of a trial. */
-static dq_status state_alloc(dq_plan_weights *p, dq_plan_trial *t, dq_err *err)
-{
-    for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
-        dq_plan_sums *s = &t->on[i].sums;
-        const dq_calib_text *text = &p->text[i];
-        s->kld = dq_alloc(p->arena, (size_t)text->n_seq, sizeof *s->kld, err);
-        s->loss = dq_alloc(p->arena, (size_t)text->n_seq, sizeof *s->loss, err);
-        s->ids = dq_plan_part_scored(text, p->arena, err);
-        s->n = text->n_clusters;
-        if (err->code != DQ_OK) return err->code;
-    }
-    return DQ_OK;
-}
-
 /* ---- Search ----
  * `low` is the dearest point that misses, `high` the cheapest that keeps the budget. */
-
-static int64_t clamp(int64_t k, int64_t low, int64_t high)
-{
-    return k <= low ? low + 1 : k >= high ? high - 1 : k;
-}
 
 static int64_t middle_of(const dq_plan_curve *c, int64_t low, int64_t high)
 {
@@ -354,7 +257,7 @@ dq_status dq_plan_search_run(int64_t *point, const dq_plan_search *s, dq_err *er
     for (int i = 0; i < s->max && !is_close(c, low, high); i++) {
         double upper;
         if (i == s->max - 1 && high == c->n) next = c->n - 1;
-        const int64_t k = clamp(next, low, high);
+        const int64_t k = next <= low ? low + 1 : next >= high ? high - 1 : next;
         DQ_TRY(s->measure(s->arg, k, &upper, err));
         if (upper <= s->budget)
             high = k;
@@ -381,18 +284,6 @@ int64_t dq_plan_search_next(const dq_plan_curve *c, int64_t point)
 /* ---- Trial ----
  * The container is made by the code that makes the user's, and read back as any model is, by every
  * rank (base/ranks.h); rank 0 removes it. */
-
-static dq_status means_of(dq_plan_trial *t, dq_err *err)
-{
-    for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
-        dq_plan_numbers *n = &t->on[i];
-        DQ_TRY(dq_plan_decide_mean(&n->kld, n->sums.kld, n->sums.ids, n->sums.n, err));
-        DQ_TRY(dq_plan_decide_mean(&n->loss, n->sums.loss, n->sums.ids, n->sums.n, err));
-        n->kld_skew = dq_plan_decide_skew(n->sums.kld, n->sums.ids, n->sums.n);
-        n->loss_skew = dq_plan_decide_skew(n->sums.loss, n->sums.ids, n->sums.n);
-    }
-    return DQ_OK;
-}
 
 static dq_status measure(dq_plan_trial *t, dq_plan_trials *parts, const char *path, dq_err *err)
 {
@@ -535,7 +426,23 @@ static dq_status make(dq_plan_weights *p, dq_plan_trials *parts, dq_plan_trial *
     if (!again) trial_clear(p);
     if (quantize(p, t, name[0], again, err) == DQ_OK) measure(t, parts, name[0], err);
     if (!dq_plan_journal_resumable(err)) trial_clear(p);
-    return err->code == DQ_OK ? state_put_trial(p, t, err) : err->code;
+    if (err->code != DQ_OK) return err->code;
+    /* A trial's results go in and come back by its choice; *found: whether they were there. */
+    const char *choice = choice_text(p, t->choice, err);
+    if (!choice) return err->code;
+    json_t *line = json_object();
+    json_object_set_new(line, "trial", json_string(choice));
+    json_object_set_new(line, "packed_bytes", json_integer(t->packed_bytes));
+    json_object_set_new(line, "file_bytes", json_integer(t->file_bytes));
+    json_object_set_new(line, "weights_sha256", json_string(t->weights_sha256));
+    for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
+        const dq_plan_sums *s = &t->on[i].sums;
+        json_t *o = json_object();
+        json_object_set_new(o, "kld", list_of(s->kld, s->n));
+        json_object_set_new(o, "loss", list_of(s->loss, s->n));
+        json_object_set_new(line, dq_plan_text_name[i], o);
+    }
+    return put(p, line, err);
 }
 
 /* By all ranks (base/ranks.h). Index in p->trial of the trial of a choice, which is copied; made where there is none. point: of the curve, -1: none.
@@ -556,11 +463,26 @@ static dq_status trial_of(int64_t *out, dq_plan_weights *p, dq_plan_trials *part
     if (!t.choice) return err->code;
     memcpy(t.choice, choice, bytes);
     t.predicted = dq_plan_alloc_loss(&p->curve, choice);
-    DQ_TRY(state_alloc(p, &t, err));
+    /* Room for the sums of a trial. */
+    for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
+        dq_plan_sums *s = &t.on[i].sums;
+        const dq_calib_text *text = &p->text[i];
+        s->kld = dq_alloc(p->arena, (size_t)text->n_seq, sizeof *s->kld, err);
+        s->loss = dq_alloc(p->arena, (size_t)text->n_seq, sizeof *s->loss, err);
+        s->ids = dq_plan_part_scored(text, p->arena, err);
+        s->n = text->n_clusters;
+        if (err->code != DQ_OK) return err->code;
+    }
     DQ_TRY(state_get_trial(&found, p, &t, err));
     if (!found) DQ_TRY(make(p, parts, &t, err));
     t.bits_per_weight = dq_plan_weights_bits_per_weight(p, (double)t.packed_bytes);
-    DQ_TRY(means_of(&t, err));
+    for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
+        dq_plan_numbers *n = &t.on[i];
+        DQ_TRY(dq_plan_decide_mean(&n->kld, n->sums.kld, n->sums.ids, n->sums.n, err));
+        DQ_TRY(dq_plan_decide_mean(&n->loss, n->sums.loss, n->sums.ids, n->sums.n, err));
+        n->kld_skew = dq_plan_decide_skew(n->sums.kld, n->sums.ids, n->sums.n);
+        n->loss_skew = dq_plan_decide_skew(n->sums.loss, n->sums.ids, n->sums.n);
+    }
     p->trial[p->n_trials++] = t;
     return DQ_OK;
 }
@@ -689,40 +611,6 @@ static dq_status take_tensor(dq_plan_weights *p, const offers *o, int64_t row, d
                        "%s: %s is no matrix of a layer of its own, so its share in what is lost "
                        "cannot be measured",
                        p->set.model, t->name);
-    return DQ_OK;
-}
-
-static dq_status list_tensors(dq_plan_weights *p, dq_err *err)
-{
-    offers o;
-    if (open_offers(&o, p, err) == DQ_OK) {
-        const dq_quantize_info *i = dq_quantize_result(o.q[0]);
-        const dq_quantize_settings *set = dq_quantize_effective(o.q[0]);
-        p->set.set.group = set->group; /* the same at every width */
-        if (!p->set.ends) p->set.set.embed_bits = set->embed_bits;
-        if (!p->set.ends) p->set.set.head_bits = set->head_bits;
-        p->other_bytes = i->file_bytes - i->packed_bytes;
-        p->source_bytes = i->source_bytes;
-        p->tensor = dq_alloc(p->arena, (size_t)i->n_packed, sizeof *p->tensor, err);
-        for (int64_t r = 0; err->code == DQ_OK && r < i->n_tensors; r++) {
-            if (dq_quantize_row_at(o.q[0], r).packed) take_tensor(p, &o, r, err);
-        }
-        if (err->code == DQ_OK && p->n_tensors == 0)
-            dq_fail(err, DQ_MISMATCH, "%s: no tensor is to be packed, so there is nothing to plan",
-                    p->set.model);
-    }
-    close_offers(&o);
-    return err->code;
-}
-
-static dq_status list_items(dq_plan_weights *p, dq_err *err)
-{
-    p->item = dq_alloc(p->arena, (size_t)p->n_tensors, sizeof *p->item, err);
-    if (!p->item) return err->code;
-    for (int64_t i = 0; i < p->n_tensors; i++) {
-        p->item[i].n = p->tensor[i].n;
-        for (int k = 0; k < p->tensor[i].n; k++) p->item[i].cost[k] = (double)p->tensor[i].bytes[k];
-    }
     return DQ_OK;
 }
 
@@ -867,8 +755,31 @@ static dq_status open_all(dq_plan_weights *p, dq_err *err)
                        "%s: is a container; a plan is made for the checkpoint that it came from",
                        p->set.model);
     if (p->set.tokens == 0) p->set.tokens = DQ_CALIB_TEXT_TOKENS;
-    DQ_TRY(list_tensors(p, err));
-    DQ_TRY(list_items(p, err));
+    offers o;
+    if (open_offers(&o, p, err) == DQ_OK) {
+        const dq_quantize_info *i = dq_quantize_result(o.q[0]);
+        const dq_quantize_settings *set = dq_quantize_effective(o.q[0]);
+        p->set.set.group = set->group; /* the same at every width */
+        if (!p->set.ends) p->set.set.embed_bits = set->embed_bits;
+        if (!p->set.ends) p->set.set.head_bits = set->head_bits;
+        p->other_bytes = i->file_bytes - i->packed_bytes;
+        p->source_bytes = i->source_bytes;
+        p->tensor = dq_alloc(p->arena, (size_t)i->n_packed, sizeof *p->tensor, err);
+        for (int64_t r = 0; err->code == DQ_OK && r < i->n_tensors; r++) {
+            if (dq_quantize_row_at(o.q[0], r).packed) take_tensor(p, &o, r, err);
+        }
+        if (err->code == DQ_OK && p->n_tensors == 0)
+            dq_fail(err, DQ_MISMATCH, "%s: no tensor is to be packed, so there is nothing to plan",
+                    p->set.model);
+    }
+    close_offers(&o);
+    if (err->code != DQ_OK) return err->code;
+    p->item = dq_alloc(p->arena, (size_t)p->n_tensors, sizeof *p->item, err);
+    if (!p->item) return err->code;
+    for (int64_t t = 0; t < p->n_tensors; t++) {
+        p->item[t].n = p->tensor[t].n;
+        for (int k = 0; k < p->tensor[t].n; k++) p->item[t].cost[k] = (double)p->tensor[t].bytes[k];
+    }
     DQ_TRY(check_budget(p, err));
     DQ_TRY(read_texts(p, err));
     take_first(p);
@@ -969,21 +880,17 @@ double dq_plan_weights_choices(const dq_plan_weights *p)
     return n;
 }
 
-/* The width that most tensors have. */
-static int common_width(const dq_plan_weights *p, const int *choice)
-{
-    int64_t of_bits[9] = {0};
-    int best = 2;
-    for (int64_t i = 0; i < p->n_tensors; i++) of_bits[p->tensor[i].bits[choice[i]]]++;
-    for (int b = 2; b <= 8; b++) best = of_bits[b] > of_bits[best] ? b : best;
-    return best;
-}
-
 dq_quantize_settings dq_plan_weights_settings_of(const dq_plan_weights *p, int64_t trial,
                                                  const json_t *rules, const json_t *plan)
 {
     dq_quantize_settings s = p->set.set;
-    s.bits = common_width(p, p->trial[trial].choice);
+    /* The width that most tensors have. */
+    int64_t of_bits[9] = {0};
+    int best = 2;
+    for (int64_t i = 0; i < p->n_tensors; i++)
+        of_bits[p->tensor[i].bits[p->trial[trial].choice[i]]]++;
+    for (int b = 2; b <= 8; b++) best = of_bits[b] > of_bits[best] ? b : best;
+    s.bits = best;
     s.method_name = p->set.rule->name;
     s.rules = rules;
     s.plan = plan;
@@ -1026,7 +933,16 @@ static dq_status try_choice(int64_t *trial, job *j, int64_t point, dq_err *err)
 
 static dq_status found(void *arg, int64_t tensor, dq_err *err)
 {
-    return state_put_probe(((job *)arg)->p, tensor, err);
+    dq_plan_weights *p = ((job *)arg)->p;
+    const dq_plan_tensor *t = &p->tensor[tensor];
+    const dq_mean *m = &t->kld;
+    json_t *line = json_object();
+    json_object_set_new(line, "tensor", json_integer(tensor));
+    json_object_set_new(line, "loss", list_of(t->loss, t->n));
+    json_object_set_new(line, "kld", json_real(m->value));
+    json_object_set_new(line, "stderr", isfinite(m->std_err) ? json_real(m->std_err) : json_null());
+    json_object_set_new(line, "clusters", json_integer(m->clusters));
+    return put(p, line, err);
 }
 
 static dq_status probe_all(job *j, dq_plan_part *search, dq_err *err)
@@ -1165,17 +1081,6 @@ static dq_status find_uniform(int *bits, job *j, int64_t point, dq_err *err)
     return DQ_OK;
 }
 
-/* Of what was looked at for this budget, the one whose upper end is least. */
-static int64_t nearest(const dq_plan_weights *p)
-{
-    int64_t best = -1;
-    for (int64_t i = 0; i < p->n_trials; i++) {
-        const dq_plan_trial *t = &p->trial[i];
-        if (t->look && (best < 0 || t->interval.high < p->trial[best].interval.high)) best = i;
-    }
-    return best;
-}
-
 /* Shows a trial's numbers of the unseen text to the budget of quality. */
 static dq_status look(dq_plan_decider *l, dq_plan_weights *p, int64_t trial, dq_err *err)
 {
@@ -1213,7 +1118,15 @@ static dq_status choose_by_quality(job *j, dq_err *err)
             DQ_TRY(try_point(&trial, j, l.point, err));
         DQ_TRY(look(&l, p, trial, err));
     }
-    if (!p->met) p->chosen = nearest(p);
+    if (!p->met) {
+        /* Of what was looked at for this budget, the one whose upper end is least. */
+        int64_t best = -1;
+        for (int64_t i = 0; i < p->n_trials; i++) {
+            const dq_plan_trial *t = &p->trial[i];
+            if (t->look && (best < 0 || t->interval.high < p->trial[best].interval.high)) best = i;
+        }
+        p->chosen = best;
+    }
     return DQ_OK;
 }
 
@@ -1287,18 +1200,6 @@ static dq_status choose_by_size(job *j, dq_err *err)
 
 /* ---- Beside uniform widths ---- */
 
-static dq_status compare(dq_plan_weights *p, dq_plan_baseline *r, dq_err *err)
-{
-    const dq_plan_sums *own = &p->trial[p->chosen].on[DQ_PLAN_UNSEEN].sums;
-    const dq_plan_sums *its = &p->trial[r->trial].on[DQ_PLAN_UNSEEN].sums;
-    double *x = dq_block_new((size_t)own->n, sizeof *x, err);
-    for (int64_t i = 0; x && i < own->n; i++) x[i] = own->kld[i] - its->kld[i];
-    if (x) dq_plan_decide_mean(&r->difference, x, own->ids, own->n, err);
-    if (x) r->skew = dq_plan_decide_skew(x, own->ids, own->n);
-    dq_block_free(x);
-    return err->code;
-}
-
 static dq_status add_baseline(job *j, int bits, dq_err *err)
 {
     dq_plan_weights *p = j->p;
@@ -1308,24 +1209,14 @@ static dq_status add_baseline(job *j, int bits, dq_err *err)
     if (r->trial == p->chosen || (p->n_baselines == 1 && r->trial == p->baseline[0].trial))
         return DQ_OK;
     p->n_baselines++;
-    return compare(p, r, err);
-}
-
-/* The nearest uniform widths on both sides. */
-static dq_status beside_uniform(job *j, dq_err *err)
-{
-    dq_plan_weights *p = j->p;
-    const dq_plan_trial *t = &p->trial[p->chosen];
-    const double cost = dq_plan_alloc_cost(&p->curve, t->choice);
-    const double outside = dq_plan_decide_outside_of(t->look, 2);
-    expect(j, RIVALS, 0);
-    DQ_TRY(add_baseline(j, uniform_near(j, cost - !!t->uniform, true), err));
-    DQ_TRY(add_baseline(j, uniform_near(j, cost + !!t->uniform, false), err));
-    for (int i = 0; i < p->n_baselines; i++) {
-        dq_plan_baseline *r = &p->baseline[i];
-        r->interval = dq_plan_decide_interval(r->difference, r->skew, outside);
-    }
-    return DQ_OK;
+    const dq_plan_sums *own = &p->trial[p->chosen].on[DQ_PLAN_UNSEEN].sums;
+    const dq_plan_sums *its = &p->trial[r->trial].on[DQ_PLAN_UNSEEN].sums;
+    double *x = dq_block_new((size_t)own->n, sizeof *x, err);
+    for (int64_t i = 0; x && i < own->n; i++) x[i] = own->kld[i] - its->kld[i];
+    if (x) dq_plan_decide_mean(&r->difference, x, own->ids, own->n, err);
+    if (x) r->skew = dq_plan_decide_skew(x, own->ids, own->n);
+    dq_block_free(x);
+    return err->code;
 }
 
 /* The size of the file, now that all is known that its recipe tells; it decides about a budget of size. The figure of "met"
@@ -1352,14 +1243,6 @@ static dq_status weigh(dq_plan_weights *p, dq_err *err)
     return trial_bytes(&p->container_bytes, p, p->chosen, err);
 }
 
-/* The source on both texts, sensitivities, and whole models. */
-static void expect_all(const job *j)
-{
-    dq_plan_weights *p = j->p;
-    const double models = dq_plan_weights_models(p) * dq_plan_weights_trial_flop(p);
-    dq_plan_work_expect(&p->work, dq_plan_weights_flop(p) + models);
-}
-
 static dq_status run_job(job *j, dq_err *err)
 {
     dq_plan_weights *p = j->p;
@@ -1367,16 +1250,53 @@ static dq_status run_job(job *j, dq_err *err)
     if (!j->choice) return err->code;
     DQ_TRY(dq_plan_memory_check(p, err));
     DQ_TRY(trial_guard(p, err));
-    DQ_TRY(state_begin(p, err));
+    /* h), of which 0 has the journal: opens it, and takes over what an earlier run has found. */
+    char key[65] = "";
+    json_t *of = NULL;
+    dq_plan_state *s = p->state = dq_alloc(p->arena, 1, sizeof *s, err);
+    if (!s) return err->code;
+    s->kept = json_object();
+    s->look = json_array();
+    key_of(key, &of, p, err);
+    if (dq_ranks_agree("set of model, texts, settings or processor", key, err) == DQ_OK) {
+        const dq_plan_journal_how how = {
+            .out = p->set.out,
+            .key = key,
+            .of = of,
+            .file = {{"model", p->set.model},
+                     {"calib", p->set.calib},
+                     {dq_plan_text_name[0], p->set.calib},
+                     {dq_plan_text_name[1], p->set.calib},
+                     {dq_plan_text_name[2], p->set.unseen ? p->set.unseen : p->set.calib}},
+            .resume = p->set.resume,
+            .force = p->set.force,
+            .take = take_line,
+            .arg = p};
+        dq_plan_journal_open(&s->journal, &how, p->arena, err);
+    }
+    json_decref(of);
+    if (err->code != DQ_OK) return err->code;
     stage(p, "the model before rounding");
-    expect_all(j);
+    /* The source on both texts, sensitivities, and whole models. */
+    const double models = dq_plan_weights_models(p) * dq_plan_weights_trial_flop(p);
+    dq_plan_work_expect(&p->work, dq_plan_weights_flop(p) + models);
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++)
         DQ_TRY(dq_plan_part_new(&j->parts.part[i], &p->text[i], p->model, p->set.backend,
                                 p->set.out, false, &p->work, err));
     DQ_TRY(probe(j, err));
     DQ_TRY(is_quality(p) ? choose_by_quality(j, err) : choose_by_size(j, err));
     p->n_earlier = (int)json_array_size(p->state->look) - p->n_look;
-    DQ_TRY(beside_uniform(j, err));
+    /* The nearest uniform widths on both sides. */
+    const dq_plan_trial *t = &p->trial[p->chosen];
+    const double cost = dq_plan_alloc_cost(&p->curve, t->choice);
+    const double outside = dq_plan_decide_outside_of(t->look, 2);
+    expect(j, RIVALS, 0);
+    DQ_TRY(add_baseline(j, uniform_near(j, cost - !!t->uniform, true), err));
+    DQ_TRY(add_baseline(j, uniform_near(j, cost + !!t->uniform, false), err));
+    for (int k = 0; k < p->n_baselines; k++) {
+        dq_plan_baseline *r = &p->baseline[k];
+        r->interval = dq_plan_decide_interval(r->difference, r->skew, outside);
+    }
     DQ_TRY(weigh(p, err));
     trial_clear(p);
     return DQ_OK;

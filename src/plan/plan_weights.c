@@ -151,9 +151,18 @@ static dq_status diverge(dq_plan_part *p, const dq_calib_chunk *k, dq_mat ref, d
     return err->code;
 }
 
-static dq_status run_source(dq_plan_part *p, dq_err *err)
+static dq_status begin(dq_plan_part *p, dq_backend *b, const char *beside, dq_err *err)
 {
+    const dq_calib_text *text = p->text;
     const dq_model *m = p->source;
+    p->arena = dq_arena_new();
+    if (!p->arena) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    DQ_TRY(dq_calib_pass_new(&p->pass, m, b, text, err));
+    p->logp = dq_alloc(p->arena, (size_t)p->pass.n_rows, sizeof *p->logp, err);
+    p->scored = dq_plan_part_scored(text, p->arena, err);
+    DQ_TRY(err->code);
+    DQ_TRY(dq_activations_open(&p->act, b, beside, p->pass.n_rows, m->dim, p->keeps_next ? 2 : 1,
+                               m->dim, err));
     for (int64_t i = 0; i < p->pass.n_chunks; i++) {
         const dq_calib_chunk *k = &p->pass.chunk[i];
         const dq_mat x = pass_stream(&p->pass, k);
@@ -171,21 +180,6 @@ static dq_status run_source(dq_plan_part *p, dq_err *err)
         advance(p, i, head_flop(m, n / 2), "source");
     }
     return DQ_OK;
-}
-
-static dq_status begin(dq_plan_part *p, dq_backend *b, const char *beside, dq_err *err)
-{
-    const dq_calib_text *text = p->text;
-    const dq_model *m = p->source;
-    p->arena = dq_arena_new();
-    if (!p->arena) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    DQ_TRY(dq_calib_pass_new(&p->pass, m, b, text, err));
-    p->logp = dq_alloc(p->arena, (size_t)p->pass.n_rows, sizeof *p->logp, err);
-    p->scored = dq_plan_part_scored(text, p->arena, err);
-    DQ_TRY(err->code);
-    DQ_TRY(dq_activations_open(&p->act, b, beside, p->pass.n_rows, m->dim, p->keeps_next ? 2 : 1,
-                               m->dim, err));
-    return run_source(p, err);
 }
 
 dq_status dq_plan_part_new(dq_plan_part *p, const dq_calib_text *text, const dq_model *source,
@@ -291,21 +285,6 @@ static dq_status compare_all(row *x, dq_plan_part *p, const dq_plan_other *o, bo
     return dq_ranks_agree(NULL, NULL, err);
 }
 
-/* Row by row, so that the sums are those of one process whoever has compared the rows. */
-static void add_up(dq_plan_sums *out, const dq_calib_text *t, const row *x)
-{
-    memset(out->kld, 0, (size_t)out->n * sizeof *out->kld);
-    if (out->loss) memset(out->loss, 0, (size_t)out->n * sizeof *out->loss);
-    for (int64_t s = 0; s < t->n_seq; s++) {
-        const int32_t c = t->cluster[s];
-        const row_range at = scored_rows(t->cu, s);
-        for (int64_t r = at.begin; r < at.end; r++) {
-            out->kld[c] += x[r].kld;
-            if (out->loss) out->loss[c] += x[r].loss;
-        }
-    }
-}
-
 dq_status dq_plan_part_next(dq_plan_part *p, int from, const dq_plan_inputs *inputs, dq_err *err)
 {
     const dq_model *m = p->source;
@@ -335,18 +314,6 @@ dq_status dq_plan_part_move(dq_plan_part *p, dq_err *err)
     return DQ_OK;
 }
 
-/* |x - y|^2 / |y|^2 of one row; 0 for rows that are alike. */
-static double relative_error(const float *x, const float *y, int64_t n)
-{
-    double error = 0, signal = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const double d = (double)x[i] - (double)y[i];
-        error += d * d;
-        signal += (double)y[i] * (double)y[i];
-    }
-    return error <= 0 ? 0 : error / signal;
-}
-
 /* A chunk's rows; the source's take the buffer of norms, which has served. */
 static dq_status local_chunk(double *x, dq_plan_part *p, const dq_calib_chunk *k,
                              const dq_plan_other *o, dq_err *err)
@@ -363,8 +330,17 @@ static dq_status local_chunk(double *x, dq_plan_part *p, const dq_calib_chunk *k
     }
     DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_BEFORE, k->first, was, err));
 #pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < is.rows; r++)
-        x[r] = relative_error(is.p + r * is.cols, was.p + r * is.cols, is.cols);
+    for (int64_t r = 0; r < is.rows; r++) {
+        /* |x - y|^2 / |y|^2 of one row; 0 for rows that are alike. */
+        const float *y = was.p + r * is.cols;
+        double error = 0, signal = 0;
+        for (int64_t i = 0; i < is.cols; i++) {
+            const double d = (double)(is.p + r * is.cols)[i] - (double)y[i];
+            error += d * d;
+            signal += (double)y[i] * (double)y[i];
+        }
+        x[r] = error <= 0 ? 0 : error / signal;
+    }
     return DQ_OK;
 }
 
@@ -407,7 +383,18 @@ dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan
     out->ids = p->scored;
     if (compare_all(x, p, other, out->loss, err) == DQ_OK) {
         dq_calib_pass_join(&p->pass, x, sizeof *x);
-        add_up(out, p->text, x);
+        /* Row by row, so that the sums are those of one process whoever has compared the rows. */
+        const dq_calib_text *t = p->text;
+        memset(out->kld, 0, (size_t)out->n * sizeof *out->kld);
+        if (out->loss) memset(out->loss, 0, (size_t)out->n * sizeof *out->loss);
+        for (int64_t s = 0; s < t->n_seq; s++) {
+            const int32_t c = t->cluster[s];
+            const row_range at = scored_rows(t->cu, s);
+            for (int64_t r = at.begin; r < at.end; r++) {
+                out->kld[c] += x[r].kld;
+                if (out->loss) out->loss[c] += x[r].loss;
+            }
+        }
     }
     dq_block_free(x);
     return err->code;
@@ -432,25 +419,6 @@ static void see(const dq_plan_inputs *inputs, dq_plan_product product, dq_mat x)
     if (inputs && inputs->see) inputs->see(inputs->arg, product, x);
 }
 
-/* Ranks add up whole chunks, for which gate has the rows (calibrate.h). */
-static void feed_forward(dq_calib_pass *p, const dq_layer_steps *s, const dq_plan_inputs *inputs)
-{
-    const bool whole = inputs && inputs->see && dq_ranks_count() > 1;
-    dq_layer_steps_norm_ffn(s);
-    see(inputs, DQ_PLAN_GATE_UP, s->h);
-    for (int64_t at = 0; at < s->h.rows; at += DQ_FFN_ROWS) {
-        const int64_t left = s->h.rows - at, n = left < DQ_FFN_ROWS ? left : DQ_FFN_ROWS,
-                      to = whole ? at : 0;
-        const dq_mat in = dq_layer_steps_rows(s->h, at, at + n),
-                     gate = dq_layer_steps_rows(p->gate, to, to + n);
-        dq_layer_steps_gate_up(s, gate, dq_calib_pass_first(p->up, n), in);
-        if (!whole) see(inputs, DQ_PLAN_DOWN, gate);
-        dq_layer_steps_down(s, in, gate);
-    }
-    if (whole) see(inputs, DQ_PLAN_DOWN, dq_calib_pass_first(p->gate, s->h.rows));
-    p->b->ops->add(p->b, s->x, s->h);
-}
-
 /* The absolute maxima that a granularity needs before the first row is rounded; NULL: it needs none, or there is no memory,
  * which sticks in the backend. */
 static float *find_absmax(const dq_layer_steps *s, const dq_attend_args *extra)
@@ -469,23 +437,6 @@ static float *find_absmax(const dq_layer_steps *s, const dq_attend_args *extra)
     return absmax;
 }
 
-static void attention(const dq_layer_steps *s, const dq_plan_change *change,
-                      const dq_plan_inputs *inputs)
-{
-    dq_attend_args extra = {.logit = change && change->logit ? *change->logit : dq_logit_plain,
-                            .rounds = change ? change->rounds : NULL};
-    dq_layer_steps_norm_attn(s);
-    see(inputs, DQ_PLAN_QKV, s->h);
-    dq_layer_steps_qkv(s);
-    if (inputs && inputs->see_heads) inputs->see_heads(inputs->arg, s);
-    float *absmax = find_absmax(s, &extra);
-    extra.absmax = absmax;
-    dq_layer_steps_attend(s, &extra);
-    s->b->ops->free(s->b, absmax);
-    see(inputs, DQ_PLAN_O, s->y);
-    dq_layer_steps_out(s);
-}
-
 /* It through layer number `layer` of m. change, inputs: NULL for none. DQ_STOPPED. */
 static dq_status pass_layer(dq_calib_pass *p, const dq_model *m, int layer,
                             const dq_plan_change *change, const dq_calib_chunk *k,
@@ -496,8 +447,33 @@ static dq_status pass_layer(dq_calib_pass *p, const dq_model *m, int layer,
     if (change && change->kv) s.kv_spec = change->kv;
     DQ_TRY(dq_os_check_stop(err));
     DQ_TRY(dq_calib_pass_cache(p, &s, err));
-    attention(&s, change, inputs);
-    feed_forward(p, &s, inputs);
+    dq_attend_args extra = {.logit = change && change->logit ? *change->logit : dq_logit_plain,
+                            .rounds = change ? change->rounds : NULL};
+    dq_layer_steps_norm_attn(&s);
+    see(inputs, DQ_PLAN_QKV, s.h);
+    dq_layer_steps_qkv(&s);
+    if (inputs && inputs->see_heads) inputs->see_heads(inputs->arg, &s);
+    float *absmax = find_absmax(&s, &extra);
+    extra.absmax = absmax;
+    dq_layer_steps_attend(&s, &extra);
+    s.b->ops->free(s.b, absmax);
+    see(inputs, DQ_PLAN_O, s.y);
+    dq_layer_steps_out(&s);
+    /* Ranks add up whole chunks, for which gate has the rows (calibrate.h). */
+    const bool whole = inputs && inputs->see && dq_ranks_count() > 1;
+    dq_layer_steps_norm_ffn(&s);
+    see(inputs, DQ_PLAN_GATE_UP, s.h);
+    for (int64_t at = 0; at < s.h.rows; at += DQ_FFN_ROWS) {
+        const int64_t left = s.h.rows - at, n = left < DQ_FFN_ROWS ? left : DQ_FFN_ROWS,
+                      to = whole ? at : 0;
+        const dq_mat in = dq_layer_steps_rows(s.h, at, at + n),
+                     gate = dq_layer_steps_rows(p->gate, to, to + n);
+        dq_layer_steps_gate_up(&s, gate, dq_calib_pass_first(p->up, n), in);
+        if (!whole) see(inputs, DQ_PLAN_DOWN, gate);
+        dq_layer_steps_down(&s, in, gate);
+    }
+    if (whole) see(inputs, DQ_PLAN_DOWN, dq_calib_pass_first(p->gate, s.h.rows));
+    p->b->ops->add(p->b, s.x, s.h);
     dq_backend_sync(p->b, err);
     p->b->ops->kv_free(p->b, s.kv);
     return err->code;
@@ -815,21 +791,6 @@ static dq_status round_option(dq_coded *out, job *j, dq_plan_tensor *t, int opti
 
 /* ---- Measuring ---- */
 
-static dq_status measure(job *j, const dq_plan_tensor *t, const dq_weight *w, dq_err *err)
-{
-    const dq_model *m = j->p->m;
-    dq_layer layer = m->layer[t->layer];
-    const dq_plan_change change = {.layer = &layer};
-    dq_plan_other other = {.m = m, .from = first_layer(m, t), .head = &m->head, .what = t->name};
-    if (t->slot == DQ_PLAN_EMBED) other.embed = w;
-    if (t->slot == DQ_PLAN_HEAD || (t->slot == DQ_PLAN_EMBED && m->tied)) other.head = w;
-    if (!is_end(t)) {
-        *dq_plan_probe_weight(&layer, t->slot) = *w;
-        other.change = &change;
-    }
-    return dq_plan_part_measure(&j->sums, j->p->search, &other, err);
-}
-
 static dq_status probe_option(job *j, dq_plan_tensor *t, int option, const dq_weight *w,
                               dq_err *err)
 {
@@ -838,7 +799,21 @@ static dq_status probe_option(job *j, dq_plan_tensor *t, int option, const dq_we
     DQ_TRY(dq_os_check_stop(err));
     if (round_option(&coded, j, t, option, w, err) == DQ_OK) {
         dq_plan_work_add(p->work, rounding_flop(p, t), t->name);
-        if (option == t->measured) measure(j, t, &coded.weight, err);
+        if (option == t->measured) {
+            const dq_model *m = j->p->m;
+            dq_layer layer = m->layer[t->layer];
+            const dq_plan_change change = {.layer = &layer};
+            dq_plan_other other = {
+                .m = m, .from = first_layer(m, t), .head = &m->head, .what = t->name};
+            if (t->slot == DQ_PLAN_EMBED) other.embed = &coded.weight;
+            if (t->slot == DQ_PLAN_HEAD || (t->slot == DQ_PLAN_EMBED && m->tied))
+                other.head = &coded.weight;
+            if (!is_end(t)) {
+                *dq_plan_probe_weight(&layer, t->slot) = coded.weight;
+                other.change = &change;
+            }
+            dq_plan_part_measure(&j->sums, j->p->search, &other, err);
+        }
     }
     dq_coded_free(&coded);
     return err->code;
@@ -916,25 +891,6 @@ static dq_status see_chunk(job *j, int number, const dq_calib_chunk *k, dq_err *
     return dq_activations_put(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err);
 }
 
-/* All of it. */
-static dq_status see_layer(job *j, int number, dq_err *err)
-{
-    const dq_model *m = j->p->m;
-    const double layer = dq_calibrate_work_layer(&m->layer[number]);
-    for (int i = 0; i < DQ_PLAN_PRODUCTS; i++) {
-        j->factored[i] = false;
-        if (j->wanted[i]) dq_hessian_begin(j->h[i], pass_width(m, (dq_plan_product)i));
-    }
-    for (int64_t i = 0; i < j->pass.n_rounds; i++) {
-        const dq_calib_chunk *k = dq_calib_pass_chunk(&j->pass, i);
-        DQ_TRY(k ? see_chunk(j, number, k, err) : see_none(j, err));
-        const double rows = k ? (double)k->batch.n_rows : 0;
-        probe_advance(j, i, rows * layer + hessians_flop(m, j->wanted, rows));
-    }
-    dq_plan_work_add(j->p->work, factors_flop(m, j->wanted), "hessians");
-    return DQ_OK;
-}
-
 /* Tensors of a layer whose numbers lack; *later: some of a layer after it do. */
 static bool wants_layer(job *j, int number, bool *later)
 {
@@ -955,7 +911,22 @@ static dq_status run_layers(job *j, bool head, dq_err *err)
     bool any = true, later = true;
     for (int l = 0; l < p->m->n_layers && (later || head); l++) {
         any = wants_layer(j, l, &later);
-        if (any || later || head) DQ_TRY(see_layer(j, l, err));
+        if (any || later || head) {
+            /* All of it. */
+            const dq_model *m = j->p->m;
+            const double layer = dq_calibrate_work_layer(&m->layer[l]);
+            for (int i = 0; i < DQ_PLAN_PRODUCTS; i++) {
+                j->factored[i] = false;
+                if (j->wanted[i]) dq_hessian_begin(j->h[i], pass_width(m, (dq_plan_product)i));
+            }
+            for (int64_t i = 0; i < j->pass.n_rounds; i++) {
+                const dq_calib_chunk *k = dq_calib_pass_chunk(&j->pass, i);
+                DQ_TRY(k ? see_chunk(j, l, k, err) : see_none(j, err));
+                const double rows = k ? (double)k->batch.n_rows : 0;
+                probe_advance(j, i, rows * layer + hessians_flop(m, j->wanted, rows));
+            }
+            dq_plan_work_add(j->p->work, factors_flop(m, j->wanted), "hessians");
+        }
         for (int64_t i = 0; any && i < p->n; i++) {
             const dq_plan_tensor *t = &p->tensor[i];
             if (is_end(t) || t->layer != l || t->known) continue;
@@ -1053,20 +1024,6 @@ static dq_status ignore(void *arg, int64_t tensor, dq_err *err)
     return err->code;
 }
 
-/* The first sequences: one, or a chunk for each of several ranks. */
-static dq_calib_text first_of(const dq_calib_text *t)
-{
-    const int64_t others = DQ_CALIB_PASS_ROWS * ((int64_t)dq_ranks_count() - 1);
-    dq_calib_text some = *t;
-    some.n_seq = some.n_clusters = 0;
-    while (some.n_seq < t->n_seq && (some.n_seq == 0 || t->cu[some.n_seq] <= others)) {
-        const int64_t next = t->cluster[some.n_seq++] + 1;
-        if (next > some.n_clusters) some.n_clusters = next;
-    }
-    some.n_ids = t->cu[some.n_seq];
-    return some;
-}
-
 /* The last layer's tensors, or the ends where no layer has any, each with the option that is measured. */
 static int64_t take_last(dq_plan_tensor *out, const dq_plan_weights *p)
 {
@@ -1089,7 +1046,16 @@ static int64_t take_last(dq_plan_tensor *out, const dq_plan_weights *p)
 
 dq_status dq_plan_pace(double *seconds, const dq_plan_weights *p, const char *beside, dq_err *err)
 {
-    const dq_calib_text text = first_of(&p->text[DQ_PLAN_CALIB]);
+    /* The first sequences: one, or a chunk for each of several ranks. */
+    const dq_calib_text *t = &p->text[DQ_PLAN_CALIB];
+    const int64_t others = DQ_CALIB_PASS_ROWS * ((int64_t)dq_ranks_count() - 1);
+    dq_calib_text text = *t;
+    text.n_seq = text.n_clusters = 0;
+    while (text.n_seq < t->n_seq && (text.n_seq == 0 || t->cu[text.n_seq] <= others)) {
+        const int64_t next = t->cluster[text.n_seq++] + 1;
+        if (next > text.n_clusters) text.n_clusters = next;
+    }
+    text.n_ids = t->cu[text.n_seq];
     dq_plan_work work = {.step = NULL};
     dq_plan_part part = {.act.file.fd = -1};
     dq_plan_probe probe = {.m = p->model,
@@ -1248,24 +1214,6 @@ static dq_status take_width(offer *o, int w, const char *model, const dq_quantiz
     return DQ_OK;
 }
 
-/* One item a role that there is; *role: which. */
-static int64_t list_items(dq_plan_item *item, int *role, const offer *o, const costs *c)
-{
-    int64_t n = 0;
-    for (int k = 0; k < ROLES; k++) {
-        if (!*o->name[k]) continue;
-        role[n] = k;
-        item[n].n = WIDTHS;
-        const double *ends = o->tied ? c->tied : c->embed;
-        for (int w = 0; w < WIDTHS; w++) {
-            item[n].cost[w] = o->bytes[k][w];
-            item[n].loss[w] = roles[k] == DQ_ROLE_EMBED ? ends[w] : c->role[k] * c->width[w];
-        }
-        n++;
-    }
-    return n;
-}
-
 /* "^model\.layers\.[0-9]+\.mlp\.down_proj\.weight$" for the tensors of a role. */
 static json_t *rule_of(const char *name, int bits)
 {
@@ -1318,7 +1266,20 @@ dq_status dq_plan_size_choose(dq_quantize_settings *s, json_t **rules, const cha
     int role[ROLES], choice[ROLES];
     *rules = NULL;
     for (int w = 0; w < WIDTHS; w++) DQ_TRY(take_width(&o, w, model, s, err));
-    const int64_t n = list_items(item, role, &o, s->method ? &calibrated : &nearest);
+    /* One item a role that there is; *role: which. */
+    const costs *c = s->method ? &calibrated : &nearest;
+    int64_t n = 0;
+    for (int k = 0; k < ROLES; k++) {
+        if (!*o.name[k]) continue;
+        role[n] = k;
+        item[n].n = WIDTHS;
+        const double *ends = o.tied ? c->tied : c->embed;
+        for (int i = 0; i < WIDTHS; i++) {
+            item[n].cost[i] = o.bytes[k][i];
+            item[n].loss[i] = roles[k] == DQ_ROLE_EMBED ? ends[i] : c->role[k] * c->width[i];
+        }
+        n++;
+    }
     const double room = bits * o.params / 8 - o.other;
     dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");

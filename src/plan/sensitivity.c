@@ -134,21 +134,6 @@ dq_status dq_forecast_advantage_of(dq_forecast_advantage *out, const dq_forecast
     return err->code;
 }
 
-/* Memory in the arena. DQ_RESOURCE. */
-static dq_status forecast_new(dq_forecast *f, const dq_model *m, int64_t n_clusters, dq_arena *a,
-                              dq_err *err)
-{
-    *f = (dq_forecast){.n_layers = m->n_layers,
-                       .n_q = m->map.n_q,
-                       .n_out = m->map.n_out,
-                       .n_clusters = n_clusters};
-    f->logits = dq_alloc(a, (size_t)f->n_layers * (size_t)f->n_q, sizeof *f->logits, err);
-    f->maps = dq_alloc(a, (size_t)f->n_layers * (size_t)f->n_out, sizeof *f->maps, err);
-    f->logits_of = dq_alloc(a, (size_t)n_clusters, sizeof *f->logits_of, err);
-    f->maps_of = dq_alloc(a, (size_t)n_clusters, sizeof *f->maps_of, err);
-    return err->code;
-}
-
 /* ---- One sequence ---- */
 
 /* Maxima of a query head's logits: of all, of rows, of tiles [n_tiles][n_tiles]. */
@@ -241,13 +226,6 @@ typedef struct task {
     float *s[2], *p[2], *rounded[2]; /* [n] */
 } task;
 
-static double squares(const float *x, int64_t n)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
-    return sum;
-}
-
 static double lambda_at(const sequence *x, int out, int64_t r)
 {
     const dq_attn *attn = &x->s->layer->attn;
@@ -264,7 +242,9 @@ static void add_row(task *t, const sequence *x, int map, int head, int64_t r)
     logits_of_row(t->s[map], x, head, r);
     softmax(t->p[map], t->s[map], n);
     l->n += n;
-    l->sum2 += squares(t->s[map], n);
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (double)t->s[map][i] * (double)t->s[map][i];
+    l->sum2 += sum;
     for (int g = 0; g < DQ_GRANULARITIES; g++) {
         for (int64_t i = 0; i < n; i += TILE) {
             const double a = (double)absmax_at(x, head, (dq_granularity)g, r, i);
@@ -332,19 +312,6 @@ static bool is_first(const dq_head_order *map, int out, int k)
     return true;
 }
 
-static void add_task(dq_forecast *f, int layer, int64_t cluster, const dq_head_order *map, int out,
-                     const task *t)
-{
-    for (int k = 0; k < map->n_maps; k++) {
-        if (!is_first(map, out, k)) continue;
-        dq_forecast_logits_merge(&f->logits[(int64_t)layer * f->n_q + map->head[out].q[k]],
-                                 &t->logits[k]);
-        dq_forecast_logits_merge(&f->logits_of[cluster], &t->logits[k]);
-    }
-    dq_forecast_maps_merge(&f->maps[(int64_t)layer * f->n_out + out], &t->maps);
-    dq_forecast_maps_merge(&f->maps_of[cluster], &t->maps);
-}
-
 static dq_status add_sequence(dq_forecast *f, int layer, sequence *x, int64_t cluster, dq_arena *a,
                               dq_err *err)
 {
@@ -371,7 +338,16 @@ static dq_status add_sequence(dq_forecast *f, int layer, sequence *x, int64_t cl
     for (int i = 0; i < map->n_q; i++) x->tensor = fmaxf(x->tensor, x->of[i].head);
 #pragma omp parallel for schedule(dynamic)
     for (int i = 0; i < map->n_out; i++) run_task(&t[i], x, i);
-    for (int i = 0; i < map->n_out; i++) add_task(f, layer, cluster, map, i, &t[i]);
+    for (int i = 0; i < map->n_out; i++) {
+        for (int k = 0; k < map->n_maps; k++) {
+            if (!is_first(map, i, k)) continue;
+            dq_forecast_logits_merge(&f->logits[(int64_t)layer * f->n_q + map->head[i].q[k]],
+                                     &t[i].logits[k]);
+            dq_forecast_logits_merge(&f->logits_of[cluster], &t[i].logits[k]);
+        }
+        dq_forecast_maps_merge(&f->maps[(int64_t)layer * f->n_out + i], &t[i].maps);
+        dq_forecast_maps_merge(&f->maps_of[cluster], &t[i].maps);
+    }
     return DQ_OK;
 }
 
@@ -482,18 +458,6 @@ static int64_t largest(const dq_sensitivity *s, dq_sensitivity_kind kind, int ha
     return best;
 }
 
-/* What the first loses more in a cluster than each of the others. */
-static double more_in(const dq_sensitivity *s, dq_sensitivity_kind kind, int64_t first, int64_t c)
-{
-    double least = INFINITY;
-    for (int64_t i = 0; i < s->n; i++) {
-        const dq_sensitivity_unit *u = &s->unit[i];
-        if (u->kind == kind && u->known && i != first)
-            least = fmin(least, s->unit[first].sums[c] - u->sums[c]);
-    }
-    return least;
-}
-
 dq_status dq_sensitivity_first_of(dq_sensitivity_first *out, const dq_sensitivity *s,
                                   dq_sensitivity_kind kind, dq_err *err)
 {
@@ -506,7 +470,15 @@ dq_status dq_sensitivity_first_of(dq_sensitivity_first *out, const dq_sensitivit
     double *more = dq_block_new((size_t)n, sizeof *more, err);
     int64_t *tokens = dq_block_new((size_t)n, sizeof *tokens, err);
     for (int64_t i = 0; err->code == DQ_OK && i < n; i++) {
-        more[i] = more_in(s, kind, first, 2 * i + 1);
+        /* What the first loses more in a cluster than each of the others. */
+        const int64_t c = 2 * i + 1;
+        double least = INFINITY;
+        for (int64_t k = 0; k < s->n; k++) {
+            const dq_sensitivity_unit *u = &s->unit[k];
+            if (u->kind == kind && u->known && k != first)
+                least = fmin(least, s->unit[first].sums[c] - u->sums[c]);
+        }
+        more[i] = least;
         tokens[i] = s->scored_of[2 * i + 1];
     }
     if (err->code == DQ_OK && dq_plan_decide_mean(&out->more, more, tokens, n, err) == DQ_OK)
@@ -560,41 +532,38 @@ static bool is_shared(const dq_head_order *map, int out)
     return false;
 }
 
-static void list_layer(dq_sensitivity *s, int l)
-{
-    const dq_head_order *map = &s->m->map;
-    const dq_sensitivity_unit none = {.layer = l, .head = -1, .map = -1};
-    dq_sensitivity_unit u = none;
-    static const dq_sensitivity_kind whole[] = {DQ_SENSITIVITY_LAYERS, DQ_SENSITIVITY_KEYS,
-                                                DQ_SENSITIVITY_VALUES};
-    for (int i = 0; i < 3; i++) {
-        u.kind = whole[i];
-        if (wants(s, u.kind)) add(s, u);
-    }
-    for (u.head = 0; u.head < map->n_out; u.head++) {
-        u.kind = DQ_SENSITIVITY_HEADS;
-        u.map = -1;
-        if (wants(s, u.kind)) add(s, u);
-        u.kind = DQ_SENSITIVITY_MAPS;
-        for (u.map = 0; u.map < 2 && map->n_maps == 2 && wants(s, u.kind); u.map++) {
-            if (u.map == 0 || !is_shared(map, u.head)) add(s, u);
-        }
-    }
-    u = none;
-    u.kind = DQ_SENSITIVITY_WEIGHTS;
-    for (int slot = DQ_PLAN_Q; slot <= DQ_PLAN_DOWN_PROJ && wants(s, u.kind); slot++) {
-        u.slot = (dq_plan_slot)slot;
-        if (weight_of(s->m, &u)->rows > 0) add(s, u);
-    }
-}
-
 static void list(dq_sensitivity *s)
 {
     dq_sensitivity_unit end = {
         .kind = DQ_SENSITIVITY_WEIGHTS, .layer = -1, .head = -1, .map = -1, .slot = DQ_PLAN_EMBED};
     s->n = 0;
     if (wants(s, end.kind)) add(s, end);
-    for (int l = 0; l < s->m->n_layers; l++) list_layer(s, l);
+    for (int l = 0; l < s->m->n_layers; l++) {
+        const dq_head_order *map = &s->m->map;
+        const dq_sensitivity_unit none = {.layer = l, .head = -1, .map = -1};
+        dq_sensitivity_unit u = none;
+        static const dq_sensitivity_kind whole[] = {DQ_SENSITIVITY_LAYERS, DQ_SENSITIVITY_KEYS,
+                                                    DQ_SENSITIVITY_VALUES};
+        for (int i = 0; i < 3; i++) {
+            u.kind = whole[i];
+            if (wants(s, u.kind)) add(s, u);
+        }
+        for (u.head = 0; u.head < map->n_out; u.head++) {
+            u.kind = DQ_SENSITIVITY_HEADS;
+            u.map = -1;
+            if (wants(s, u.kind)) add(s, u);
+            u.kind = DQ_SENSITIVITY_MAPS;
+            for (u.map = 0; u.map < 2 && map->n_maps == 2 && wants(s, u.kind); u.map++) {
+                if (u.map == 0 || !is_shared(map, u.head)) add(s, u);
+            }
+        }
+        u = none;
+        u.kind = DQ_SENSITIVITY_WEIGHTS;
+        for (int slot = DQ_PLAN_Q; slot <= DQ_PLAN_DOWN_PROJ && wants(s, u.kind); slot++) {
+            u.slot = (dq_plan_slot)slot;
+            if (weight_of(s->m, &u)->rows > 0) add(s, u);
+        }
+    }
     end.slot = DQ_PLAN_HEAD;
     if (wants(s, end.kind) && !s->m->tied) add(s, end);
 }
@@ -629,7 +598,18 @@ dq_status dq_sensitivity_new(dq_sensitivity *s, const dq_model *m, const dq_cali
     s->scored_of = dq_plan_part_scored(text, a, err);
     if (!s->scored_of) return err->code;
     for (int64_t i = 0; i < text->n_clusters; i++) s->scored += s->scored_of[i];
-    return forecast_new(&s->forecast, m, text->n_clusters, a, err);
+    /* Memory in the arena. */
+    dq_forecast *f = &s->forecast;
+    const int64_t n_clusters = text->n_clusters;
+    *f = (dq_forecast){.n_layers = m->n_layers,
+                       .n_q = m->map.n_q,
+                       .n_out = m->map.n_out,
+                       .n_clusters = n_clusters};
+    f->logits = dq_alloc(a, (size_t)f->n_layers * (size_t)f->n_q, sizeof *f->logits, err);
+    f->maps = dq_alloc(a, (size_t)f->n_layers * (size_t)f->n_out, sizeof *f->maps, err);
+    f->logits_of = dq_alloc(a, (size_t)n_clusters, sizeof *f->logits_of, err);
+    f->maps_of = dq_alloc(a, (size_t)n_clusters, sizeof *f->maps_of, err);
+    return err->code;
 }
 
 /* ---- The journal ---- */
@@ -686,28 +666,24 @@ typedef struct change {
     bool *rounds;
 } change;
 
-static dq_status round_weight(change *c, const dq_sensitivity *s, const dq_weight *w, dq_err *err)
-{
-    const bool ends = w == &s->m->embed || w == &s->m->head;
-    dq_quant_spec spec = {.bits = s->set.bits, .group = s->set.group, .scale_dtype = DQ_F16};
-    dq_gptq_loss loss = {0};
-    float *values;
-    spec.mode = dq_quantize_mode(DQ_SEARCH, spec.bits, !ends);
-    if (dq_plan_round_values(&values, w, err) == DQ_OK) {
-        spec.scale_dtype = dq_plan_round_scale(values, w->rows, w->cols, &spec);
-        dq_plan_round_nearest(&c->coded, &loss, values, w->rows, w->cols, &spec, err);
-        c->coded.weight.name = w->name;
-    }
-    dq_block_free(values);
-    return err->code;
-}
-
 static dq_status make_change(change *c, const dq_sensitivity *s, const dq_sensitivity_unit *u,
                              dq_err *err)
 {
     const dq_head_order *map = &s->m->map;
     if (u->kind == DQ_SENSITIVITY_WEIGHTS) {
-        DQ_TRY(round_weight(c, s, weight_of(s->m, u), err));
+        const dq_weight *w = weight_of(s->m, u);
+        const bool ends = w == &s->m->embed || w == &s->m->head;
+        dq_quant_spec spec = {.bits = s->set.bits, .group = s->set.group, .scale_dtype = DQ_F16};
+        dq_gptq_loss loss = {0};
+        float *values;
+        spec.mode = dq_quantize_mode(DQ_SEARCH, spec.bits, !ends);
+        if (dq_plan_round_values(&values, w, err) == DQ_OK) {
+            spec.scale_dtype = dq_plan_round_scale(values, w->rows, w->cols, &spec);
+            dq_plan_round_nearest(&c->coded, &loss, values, w->rows, w->cols, &spec, err);
+            c->coded.weight.name = w->name;
+        }
+        dq_block_free(values);
+        if (err->code != DQ_OK) return err->code;
         if (u->layer < 0) return DQ_OK;
         c->layer = s->m->layer[u->layer];
         *dq_plan_probe_weight(&c->layer, u->slot) = c->coded.weight;
@@ -761,16 +737,6 @@ static dq_status measure(dq_sensitivity *s, dq_plan_part *part, dq_sensitivity_u
                : DQ_OK;
 }
 
-static dq_status run_unit(dq_sensitivity *s, dq_plan_part *part, dq_sensitivity_unit *u,
-                          dq_err *err)
-{
-    change c = {.coded.bytes = NULL};
-    if (make_change(&c, s, u, err) == DQ_OK) measure(s, part, u, &c, err);
-    dq_coded_free(&c.coded);
-    dq_block_free(c.rounds);
-    return err->code;
-}
-
 /* ---- Layers ---- */
 
 /* Where heads are shown to the forecast. */
@@ -799,7 +765,11 @@ static dq_status run_units(dq_sensitivity *s, dq_plan_part *part, int layer, boo
         if (u->known || u->layer != layer) continue;
         if (layer < 0 && (u->slot == DQ_PLAN_HEAD) != head) continue;
         DQ_TRY(dq_os_check_stop(err));
-        DQ_TRY(run_unit(s, part, u, err));
+        change c = {.coded.bytes = NULL};
+        if (make_change(&c, s, u, err) == DQ_OK) measure(s, part, u, &c, err);
+        dq_coded_free(&c.coded);
+        dq_block_free(c.rounds);
+        if (err->code != DQ_OK) return err->code;
     }
     return DQ_OK;
 }
