@@ -204,17 +204,6 @@ dq_status dq_eval_numbers_of(const dq_eval *e, int row, dq_eval_numbers *out, dq
  * The longest prefix that is evicted from decides: a share of a shorter one is no more tokens, and
  * a budget that holds all of a prefix holds all of a shorter one. */
 
-/* Ids of the longest window, or of the longest context of one, after which a cache is cut. */
-static int64_t longest_of_windows(const dq_windows *w, bool whole)
-{
-    int64_t n = 0;
-    for (int64_t i = 0; i < w->n; i++) {
-        const int64_t here = whole ? w->win[i].n : w->win[i].first;
-        if (here > n) n = here;
-    }
-    return n;
-}
-
 /* whole: to the end of each request. A shared prefix is what is cut, where there is one. */
 static int64_t longest_of_requests(const dq_requests *q, bool whole)
 {
@@ -234,8 +223,14 @@ static int64_t longest(const dq_eval *e, const dq_eval_row *row)
     const dq_eval_ids *ids = &e->ids[row->ids];
     const dq_eval_kind *kind = dq_eval_source_of(e, row)->kind;
     const bool again = row->kv.evict.every > 0;
-    return kind->windows ? longest_of_windows(&ids->win, again)
-                         : longest_of_requests(&ids->req, again || kind->score);
+    if (!kind->windows) return longest_of_requests(&ids->req, again || kind->score);
+    /* Ids of the longest window, or of the longest context of one, after which a cache is cut. */
+    int64_t n = 0;
+    for (int64_t i = 0; i < ids->win.n; i++) {
+        const int64_t here = again ? ids->win.win[i].n : ids->win.win[i].first;
+        if (here > n) n = here;
+    }
+    return n;
 }
 
 /* Before the row ran. */
@@ -342,27 +337,24 @@ static dq_status find_misfits(misfit *f, const dq_eval *e, const dq_eval_source 
     return DQ_OK;
 }
 
-/* Keeps the others, with their numbers. */
-static dq_status leave_out(dq_eval *e, dq_eval_source *s, const misfit *f, int64_t n, dq_err *err)
-{
-    int64_t *number = dq_alloc(e->a, (size_t)(n - f->n) + 1, sizeof *number, err), kept = 0;
-    if (!number) return err->code;
-    for (int64_t i = 0; i < n; i++) {
-        if (!f->is[i]) number[kept++] = i;
-    }
-    DQ_TRY(s->kind->keep(s, number, kept, e->a, err));
-    s->number = number;
-    s->n_skipped = f->n;
-    return DQ_OK;
-}
-
 static dq_status judge_misfits(dq_eval *e, dq_eval_source *s, const misfit *f, int64_t n,
                                dq_long way, dq_err *err)
 {
     char line[48] = "";
     const int64_t at = dq_eval_line(s, f->first);
     if (f->n == 0) return DQ_OK;
-    if (way == DQ_LONG_SKIP && f->n < n) return leave_out(e, s, f, n, err);
+    if (way == DQ_LONG_SKIP && f->n < n) {
+        /* Keeps the others, with their numbers. */
+        int64_t *number = dq_alloc(e->a, (size_t)(n - f->n) + 1, sizeof *number, err), kept = 0;
+        if (!number) return err->code;
+        for (int64_t i = 0; i < n; i++) {
+            if (!f->is[i]) number[kept++] = i;
+        }
+        DQ_TRY(s->kind->keep(s, number, kept, e->a, err));
+        s->number = number;
+        s->n_skipped = f->n;
+        return DQ_OK;
+    }
     if (at) snprintf(line, sizeof line, ", line %lld", (long long)at);
     const bool none = way == DQ_LONG_SKIP;
     return dq_fail_with(

@@ -125,12 +125,6 @@ static int by_turn(const void *a, const void *b)
     return x->turn != y->turn ? (x->turn < y->turn ? -1 : 1) : by_work(a, b);
 }
 
-/* Within each turn the largest come first. */
-static void pieces_sort(dq_eval_pieces *p)
-{
-    if (p->n) qsort(p->piece, (size_t)p->n, sizeof *p->piece, by_turn);
-}
-
 /* Rows of items of one model, or the texts that it is the reference of. */
 static dq_status add_model(builder *b, int model, bool windows, dq_err *err)
 {
@@ -158,15 +152,6 @@ dq_status dq_eval_pieces_of(dq_eval_pieces *out, const dq_eval *e, bool cut, dq_
 
 /* ---- Shards ---- */
 
-static int least(const double *work, int n)
-{
-    int at = 0;
-    for (int i = 1; i < n; i++) {
-        if (work[i] < work[at]) at = i;
-    }
-    return at;
-}
-
 dq_status dq_eval_pieces_share(int *shard, const dq_eval_pieces *p, int n_shards, dq_err *err)
 {
     double *work = dq_block_new((size_t)n_shards, sizeof *work, err);
@@ -174,7 +159,10 @@ dq_status dq_eval_pieces_share(int *shard, const dq_eval_pieces *p, int n_shards
     if (order && p->n) memcpy(order, p->piece, (size_t)p->n * sizeof *order);
     if (order) qsort(order, (size_t)p->n, sizeof *order, by_work);
     for (int64_t i = 0; order && i < p->n; i++) {
-        const int to = least(work, n_shards);
+        int to = 0;
+        for (int k = 1; k < n_shards; k++) {
+            if (work[k] < work[to]) to = k;
+        }
         shard[order[i].number] = to;
         work[to] += order[i].work;
     }
@@ -223,14 +211,18 @@ static int64_t *held_field(dq_kv_cached *h, int i)
     return all[i];
 }
 
-/* The row's units from .. to - 1, and what they cost. */
-static void put_row(FILE *f, const dq_eval *e, int index, int64_t from, int64_t to)
+/* Writes a step down, or tells rank 0. */
+static dq_status put(const dq_eval *e, int row, int64_t from, int64_t to, dq_err *err)
 {
-    const dq_eval_row *r = &e->row[index];
+    dq_strbuf text = {0};
+    FILE *f = dq_strbuf_memory_open(&text, err);
+    if (!f) return err->code;
+    /* The row's units from .. to - 1, and what they cost. */
+    const dq_eval_row *r = &e->row[row];
     int64_t at = dq_eval_values(e, r, from), n = dq_eval_values(e, r, to) - at;
     int64_t extra = e->ids[r->ids].n_extra;
     dq_score_work w = r->pending;
-    fprintf(f, "{\"row\": %d, \"from\": %" PRId64 ", \"to\": %" PRId64, index, from, to);
+    fprintf(f, "{\"row\": %d, \"from\": %" PRId64 ", \"to\": %" PRId64, row, from, to);
     fprintf(f, ", \"tokens\": %" PRId64 ", \"computed\": %" PRId64, w.tokens, w.computed);
     fprintf(f, ", \"seconds\": \"%a\", \"held\": [", w.seconds);
     for (int i = 0; i < N_HELD; i++)
@@ -244,15 +236,6 @@ static void put_row(FILE *f, const dq_eval *e, int index, int64_t from, int64_t 
     if (r->top_logp) dq_part_put_reals(f, "top_logp", r->top_logp + at, n);
     if (r->extra) dq_part_put_reals(f, "extra", r->extra + from * extra, (to - from) * extra);
     fputc('}', f);
-}
-
-/* Writes a step down, or tells rank 0. */
-static dq_status put(const dq_eval *e, int row, int64_t from, int64_t to, dq_err *err)
-{
-    dq_strbuf text = {0};
-    FILE *f = dq_strbuf_memory_open(&text, err);
-    if (!f) return err->code;
-    put_row(f, e, row, from, to);
     if (dq_strbuf_memory_close(f, err) == DQ_OK && e->journal)
         dq_journal_add(e->journal, text.s, text.n, err);
     else if (err->code == DQ_OK)
@@ -286,19 +269,6 @@ static dq_status get_ids(int32_t *x, int64_t n, const json_t *line, const char *
     return *s ? dq_fail(err, DQ_DAMAGED, "\"%s\" has too many values", key) : DQ_OK;
 }
 
-static dq_status get_held(dq_kv_cached *h, const json_t *line, dq_err *err)
-{
-    const json_t *list = json_object_get(line, "held");
-    if (json_array_size(list) != N_HELD)
-        return dq_fail(err, DQ_DAMAGED, "\"held\": expected %d numbers", N_HELD);
-    for (size_t i = 0; i < N_HELD; i++) {
-        const json_t *v = json_array_get(list, i);
-        if (!json_is_integer(v)) return dq_fail(err, DQ_DAMAGED, "\"held\": not a number");
-        *held_field(h, (int)i) = json_integer_value(v);
-    }
-    return DQ_OK;
-}
-
 static dq_status get_row(dq_eval *e, const json_t *o, dq_err *err)
 {
     int64_t index, from, to;
@@ -316,7 +286,14 @@ static dq_status get_row(dq_eval *e, const json_t *o, dq_err *err)
     DQ_TRY(dq_json_int(&w.tokens, o, "tokens", 0, INT64_MAX, NULL, err));
     DQ_TRY(dq_json_int(&w.computed, o, "computed", 0, INT64_MAX, NULL, err));
     DQ_TRY(dq_part_get_reals(&w.seconds, 1, o, "seconds", err));
-    DQ_TRY(get_held(&w.cached, o, err));
+    const json_t *list = json_object_get(o, "held");
+    if (json_array_size(list) != N_HELD)
+        return dq_fail(err, DQ_DAMAGED, "\"held\": expected %d numbers", N_HELD);
+    for (size_t i = 0; i < N_HELD; i++) {
+        const json_t *v = json_array_get(list, i);
+        if (!json_is_integer(v)) return dq_fail(err, DQ_DAMAGED, "\"held\": not a number");
+        *held_field(&w.cached, (int)i) = json_integer_value(v);
+    }
     DQ_TRY(dq_part_get_reals(&w.cached.gap_min, 1, o, "gap_min", err));
     int64_t at = dq_eval_values(e, r, from), n = dq_eval_values(e, r, to) - at;
     DQ_TRY(dq_part_get_reals(r->logp + at, n, o, "logp", err));
@@ -334,36 +311,6 @@ static dq_status get_row(dq_eval *e, const json_t *o, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status get_line(dq_eval *e, const char *text, size_t len, int64_t *row, int64_t *from,
-                          int64_t *to, dq_err *err)
-{
-    json_t *step = NULL;
-    if (dq_json_parse(&step, text, len, "step", err) == DQ_OK && get_row(e, step, err) == DQ_OK) {
-        *row = json_integer_value(json_object_get(step, "row"));
-        *from = json_integer_value(json_object_get(step, "from"));
-        *to = json_integer_value(json_object_get(step, "to"));
-    }
-    json_decref(step);
-    return err->code;
-}
-
-/* What another rank has finished, as finish told it: into the rows and the journal, if there is one. */
-static dq_status sweep_take(dq_eval_sweep *s, const char *text, size_t len, dq_err *err)
-{
-    dq_eval *e = s->e;
-    int64_t row = 0, from = 0, to = 0;
-    DQ_TRY(get_line(e, text, len, &row, &from, &to, err));
-    sweep_told(s, &e->row[row], from, to);
-    if (e->journal && e->journal_err.code == DQ_OK)
-        dq_journal_add(e->journal, text, len, &e->journal_err);
-    return DQ_OK;
-}
-
-static bool is_piece(const json_t *step)
-{
-    return json_object_get(step, "piece");
-}
-
 /* A journal, or another run's file. */
 typedef struct journal {
     dq_eval *e;
@@ -371,20 +318,17 @@ typedef struct journal {
     bool own; /* it is gone on from */
 } journal;
 
-static dq_status check_head(const journal *x, const json_t *head, dq_err *err)
-{
-    const dq_eval *e = x->e;
-    const dq_part_head want = {schema, x->key, e->n_shards ? e->shard + 1 : 0, e->n_shards};
-    int64_t rows;
-    DQ_TRY(dq_part_check(head, &want, !x->own, err));
-    return dq_json_int(&rows, head, "rows", e->n_rows, e->n_rows, NULL, err);
-}
-
 static dq_status take_step(void *arg, int64_t line, const json_t *step, dq_err *err)
 {
     const journal *x = arg;
-    if (line == 0) return check_head(x, step, err);
-    return is_piece(step) ? DQ_OK : get_row(x->e, step, err);
+    if (line == 0) {
+        const dq_eval *e = x->e;
+        const dq_part_head want = {schema, x->key, e->n_shards ? e->shard + 1 : 0, e->n_shards};
+        int64_t rows;
+        DQ_TRY(dq_part_check(step, &want, !x->own, err));
+        return dq_json_int(&rows, step, "rows", e->n_rows, e->n_rows, NULL, err);
+    }
+    return json_object_get(step, "piece") ? DQ_OK : get_row(x->e, step, err);
 }
 
 static dq_status add_head(dq_eval *e, const char *key, dq_err *err)
@@ -395,19 +339,6 @@ static dq_status add_head(dq_eval *e, const char *key, dq_err *err)
     json_object_set_new(o, "rows", json_integer(e->n_rows));
     if (e->about) json_object_update(o, e->about);
     return dq_part_add(e->journal, o, err);
-}
-
-/* A shard has computed a piece in so many seconds, which its file says. */
-static void journal_piece(dq_eval *e, int64_t piece, double work, double seconds)
-{
-    json_t *o = json_object();
-    json_object_set_new(o, "piece", json_integer(piece));
-    json_object_set_new(o, "work", json_real(work));
-    json_object_set_new(o, "seconds", json_real(seconds));
-    if (e->journal_err.code == DQ_OK)
-        dq_part_add(e->journal, o, &e->journal_err);
-    else
-        json_decref(o);
 }
 
 dq_status dq_eval_journal_end(dq_eval *e, dq_err *err)
@@ -504,22 +435,6 @@ static dq_status noise_floor(const cluster *c, const dq_eval_row *row, dq_mat st
     return err->code;
 }
 
-/* What only a reference row has: how sure it is of its most likely ids, and the noise floors. */
-static dq_status observe_reference(const cluster *c, dq_eval_row *row, const step *x, dq_err *err)
-{
-    c->b->ops->logprob(c->b, row->top_logp + x->at, NULL, x->state,
-                       &c->e->model[row->model].m->head, row->top1 + x->at, row->math.linear);
-    DQ_TRY(dq_backend_sync(c->b, err));
-    for (int64_t i = x->begin; row->extra && i < x->end; i++) {
-        dq_mat few = x->state;
-        few.p += (c->w->win[i].value - x->at) * few.cols;
-        few.rows = dq_window_scored(&c->w->win[i]);
-        if (few.rows > FLOOR_STATES) few.rows = FLOOR_STATES;
-        DQ_TRY(noise_floor(c, row, few, &row->extra[i], err));
-    }
-    return DQ_OK;
-}
-
 /* The reference's final states of the turn, from scored id `at` on. */
 static dq_mat ref_states(const cluster *c, int64_t at, int64_t n)
 {
@@ -529,15 +444,6 @@ static dq_mat ref_states(const cluster *c, int64_t at, int64_t n)
     m.cols = c->e->model[ref->model].m->dim; /* a reference may be of another size */
     m.p += (at - dq_windows_values(c->w, c->begin)) * m.cols;
     return m;
-}
-
-static dq_status compare(const cluster *c, dq_eval_row *row, const step *x, dq_err *err)
-{
-    const dq_eval_row *ref = &c->e->row[c->rows[0]];
-    c->b->ops->kld(c->b, row->kld + x->at, ref_states(c, x->at, x->n),
-                   &c->e->model[ref->model].m->head, ref->math.linear, x->state,
-                   &c->e->model[row->model].m->head, row->math.linear);
-    return dq_backend_sync(c->b, err);
 }
 
 static dq_status run_step(const cluster *c, dq_eval_row *row, step *x, bool again, dq_err *err)
@@ -554,7 +460,26 @@ static dq_status run_step(const cluster *c, dq_eval_row *row, step *x, bool agai
               (long long)x->begin, (long long)x->end - 1);
     if (err->code != DQ_OK || again) return err->code;
     for (int64_t i = 0; i < x->n; i++) row->kld[x->at + i] = 0;
-    return is_ref ? observe_reference(c, row, x, err) : compare(c, row, x, err);
+    if (!is_ref) {
+        const dq_eval_row *ref = &c->e->row[c->rows[0]];
+        c->b->ops->kld(c->b, row->kld + x->at, ref_states(c, x->at, x->n),
+                       &c->e->model[ref->model].m->head, ref->math.linear, x->state,
+                       &c->e->model[row->model].m->head, row->math.linear);
+        return dq_backend_sync(c->b, err);
+    }
+    /* What only a reference row has: how sure it is of its most likely ids, and the noise
+     * floors. */
+    c->b->ops->logprob(c->b, row->top_logp + x->at, NULL, x->state,
+                       &c->e->model[row->model].m->head, row->top1 + x->at, row->math.linear);
+    DQ_TRY(dq_backend_sync(c->b, err));
+    for (int64_t k = x->begin; row->extra && k < x->end; k++) {
+        dq_mat few = x->state;
+        few.p += (c->w->win[k].value - x->at) * few.cols;
+        few.rows = dq_window_scored(&c->w->win[k]);
+        if (few.rows > FLOOR_STATES) few.rows = FLOOR_STATES;
+        DQ_TRY(noise_floor(c, row, few, &row->extra[k], err));
+    }
+    return DQ_OK;
 }
 
 /* The end of a group of windows before `limit`: as many as have max_rows rows, or one. */
@@ -771,25 +696,23 @@ enum { STEP_ROWS = 512 }; /* of a step at least: products over fewer rows cost m
 
 /* ---- How far ---- */
 
-/* ", KV 4:4 h2o 0.25"; "" of a plain cache. */
-static void cache_note(char *note, size_t cap, const dq_kv_spec *s)
-{
-    char widths[DQ_KV_TEXT];
-    const dq_evict_spec *x = &s->evict;
-    if (dq_kv_spec_is_plain(s)) return;
-    const size_t n = (size_t)snprintf(note, cap, ", KV %s", dq_kv_codes_text(widths, s));
-    if (x->policy && n < cap)
-        snprintf(note + n, cap - n, " %s %g", x->policy->name,
-                 x->tokens ? (double)x->tokens : x->keep);
-}
-
 static void report(dq_eval_sweep *s)
 {
     const dq_eval *e = s->e;
     char note[200], cache[64] = "";
     const double taken = dq_pace_taken(&s->pace), all = taken + dq_pace_left(&s->pace);
     if (!e->progress) return;
-    cache_note(cache, sizeof cache, &s->row->kv);
+    /* ", KV 4:4 h2o 0.25"; "" of a plain cache. */
+    const size_t cap = sizeof cache;
+    char widths[DQ_KV_TEXT];
+    const dq_evict_spec *x = &s->row->kv.evict;
+    if (!dq_kv_spec_is_plain(&s->row->kv)) {
+        const size_t n =
+            (size_t)snprintf(cache, cap, ", KV %s", dq_kv_codes_text(widths, &s->row->kv));
+        if (x->policy && n < cap)
+            snprintf(cache + n, cap - n, " %s %g", x->policy->name,
+                     x->tokens ? (double)x->tokens : x->keep);
+    }
     snprintf(note, sizeof note, "%s, %s, %d bits%s", e->model[s->row->model].m->name,
              dq_eval_source_of(e, s->row)->name, s->row->logit.bits, cache);
     e->progress(e->progress_arg, all > 0 ? taken / all : 1, note);
@@ -930,16 +853,6 @@ int64_t dq_eval_sweep_rows(const dq_eval_row *row, int64_t max)
     return rows < max ? rows : max;
 }
 
-/* A step of so many rows has taken so long: how many the next one may have. */
-static void set_pace(dq_eval_row *row, double rows, double seconds)
-{
-    const double most = row->step_rows ? (double)row->step_rows : STEP_ROWS;
-    double next = most;
-    if (seconds < 0.5 && 2 * rows >= most) next = 2 * (rows > most ? rows : most);
-    if (seconds > 1) next = rows * 0.5 / seconds;
-    row->step_rows = next > STEP_ROWS ? (int64_t)next : STEP_ROWS;
-}
-
 void dq_eval_sweep_step(dq_eval_sweep *s, dq_eval_row *row, int64_t begin, int64_t end, bool again)
 {
     s->row = row;
@@ -955,7 +868,14 @@ void dq_eval_sweep_step_end(dq_eval_sweep *s)
     const double now = dq_os_seconds(), seconds = now - s->begun;
     advance(s, s->feeds, now);
     report(s);
-    set_pace(s->row, s->feeds, seconds);
+    /* A step of so many rows has taken so long: how many the next one may have. */
+    dq_eval_row *row = s->row;
+    const double rows = s->feeds;
+    const double most = row->step_rows ? (double)row->step_rows : STEP_ROWS;
+    double next = most;
+    if (seconds < 0.5 && 2 * rows >= most) next = 2 * (rows > most ? rows : most);
+    if (seconds > 1) next = rows * 0.5 / seconds;
+    row->step_rows = next > STEP_ROWS ? (int64_t)next : STEP_ROWS;
 }
 
 /* ---- Run ----
@@ -1066,15 +986,19 @@ static dq_status run_piece(void *arg, int64_t i, dq_err *err)
         run_items(&x->s, p->row, p->begin, p->end, false, err);
     /* what was not told, or is not in the file of a part, is lost */
     if (err->code == DQ_OK && (e->n_shards || dq_ranks_number() > 0)) *err = e->journal_err;
-    if (err->code == DQ_OK && e->n_shards && e->journal && dq_journal_count(e->journal) > before)
-        journal_piece(e, p->number, p->work, dq_os_seconds() - begun);
+    if (err->code == DQ_OK && e->n_shards && e->journal && dq_journal_count(e->journal) > before) {
+        /* A shard has computed a piece in so many seconds, which its file says. */
+        const double seconds = dq_os_seconds() - begun;
+        json_t *o = json_object();
+        json_object_set_new(o, "piece", json_integer(p->number));
+        json_object_set_new(o, "work", json_real(p->work));
+        json_object_set_new(o, "seconds", json_real(seconds));
+        if (e->journal_err.code == DQ_OK)
+            dq_part_add(e->journal, o, &e->journal_err);
+        else
+            json_decref(o);
+    }
     return err->code;
-}
-
-/* A shared prefix is fed once for all items after it, so that a step of these is not to be parted from them. */
-static bool has_prefix(const dq_eval *e, const dq_eval_row *row)
-{
-    return dq_items_shared_prefix(&e->ids[row->ids].req, 0)->n > 0;
 }
 
 /* A step of each row first, so that what the others will take is known. */
@@ -1085,7 +1009,7 @@ static dq_status run_first(run *x, dq_err *err)
         const dq_eval_piece *p = &x->pieces.piece[i];
         if (dq_eval_source_of(e, &e->row[p->row])->kind->windows)
             sweep_windows(&x->s, p->row, p->begin, p->end, true, err);
-        else if (!has_prefix(e, &e->row[p->row]))
+        else if (!(dq_items_shared_prefix(&e->ids[(&e->row[p->row])->ids].req, 0)->n > 0))
             run_items(&x->s, p->row, p->begin, p->end, true, err);
     }
     e->is_paced = true;
@@ -1095,7 +1019,22 @@ static dq_status run_first(run *x, dq_err *err)
 static dq_status take(void *arg, const char *text, size_t len, dq_err *err)
 {
     run *x = arg;
-    return sweep_take(&x->s, text, len, err);
+    /* What another rank has finished, as finish told it: into the rows and the journal, if there
+     * is one. */
+    dq_eval *e = x->s.e;
+    int64_t row = 0, from = 0, to = 0;
+    json_t *told = NULL;
+    if (dq_json_parse(&told, text, len, "told", err) == DQ_OK && get_row(e, told, err) == DQ_OK) {
+        row = json_integer_value(json_object_get(told, "row"));
+        from = json_integer_value(json_object_get(told, "from"));
+        to = json_integer_value(json_object_get(told, "to"));
+    }
+    json_decref(told);
+    if (err->code != DQ_OK) return err->code;
+    sweep_told(&x->s, &e->row[row], from, to);
+    if (e->journal && e->journal_err.code == DQ_OK)
+        dq_journal_add(e->journal, text, len, &e->journal_err);
+    return DQ_OK;
 }
 
 static bool is_shared(const dq_eval *e)
@@ -1122,7 +1061,10 @@ static dq_status choose(run *x, dq_err *err)
     }
     p->n = n;
     e->share = all > 0 ? work / all : 1;
-    if (is_shared(e)) pieces_sort(p);
+    if (is_shared(e)) {
+        /* Within each turn the largest come first. */
+        if (p->n) qsort(p->piece, (size_t)p->n, sizeof *p->piece, by_turn);
+    }
     return DQ_OK;
 }
 

@@ -148,15 +148,6 @@ static void close_one(run *x, int32_t *seq)
     *seq = -1;
 }
 
-static void run_end(run *x)
-{
-    dq_backend *b = dq_runner_backend(x->s->r);
-    for (int64_t i = 0; x->seq && i < x->g->n; i++) close_one(x, &x->seq[i]);
-    close_one(x, &x->beginning);
-    b->ops->free(b, x->state);
-    dq_arena_free(x->a);
-}
-
 static dq_status run_begin(run *x, dq_err *err)
 {
     dq_runner *r = x->s->r;
@@ -312,7 +303,11 @@ static dq_status run_group(dq_scorer *s, const dq_generate_spec *spec, const gro
     int64_t alive = 0, fed = 0;
     if (run_begin(&x, err) == DQ_OK && run_prompts(&x, err) == DQ_OK) alive = take(&x);
     while (alive > 0 && run_step(&x, ++fed, err) == DQ_OK) alive = take(&x);
-    run_end(&x);
+    dq_backend *b = dq_runner_backend(x.s->r);
+    for (int64_t i = 0; x.seq && i < x.g->n; i++) close_one(&x, &x.seq[i]);
+    close_one(&x, &x.beginning);
+    b->ops->free(b, x.state);
+    dq_arena_free(x.a);
     return err->code;
 }
 

@@ -261,14 +261,6 @@ static dq_status add_demos(dq_strbuf *out, const dq_icl_task *task, const dq_icl
     return DQ_OK;
 }
 
-/* The prompt of query q after the demonstrations of b. Appends. */
-static dq_status icl_prompt(dq_strbuf *out, const dq_icl_task *task, const dq_icl_data *d,
-                            const dq_icl_block *b, const dq_icl_example *q, dq_err *err)
-{
-    DQ_TRY(add_demos(out, task, d, b, err));
-    return add_example(out, task, q, NULL, err);
-}
-
 /* ---- What is left of the examples ---- */
 
 typedef struct ids {
@@ -329,26 +321,6 @@ static dq_status drop_longest(maker *m, const dq_icl_pool *pool, bool labels, in
     for (int64_t i = 0; i < pool->n; i++) {
         if (len[i] <= max) left[(*n_left)++] = (int32_t)i;
     }
-    return DQ_OK;
-}
-
-static dq_status choose_examples(maker *m, dq_err *err)
-{
-    const dq_icl_data *d = m->d;
-    int32_t *left = dq_alloc(m->a, (size_t)d->queries.n, sizeof *left, err);
-    int32_t *perm = dq_alloc(m->a, (size_t)d->queries.n, sizeof *perm, err);
-    m->left = dq_alloc(m->a, (size_t)d->demos.n, sizeof *m->left, err);
-    int64_t n = 0;
-    if (!left || !perm || !m->left) return err->code;
-    DQ_TRY(drop_longest(m, &d->demos, true, m->left, &m->n_left, err));
-    DQ_TRY(drop_longest(m, &d->queries, false, left, &n, err));
-    m->p->demos = m->n_left;
-    m->p->demos_dropped = d->demos.n - m->n_left;
-    m->p->queries_dropped = d->queries.n - n;
-    dq_icl_permute(perm, n, m->s->seed, 0);
-    for (int64_t i = 0; i < n; i++) perm[i] = left[perm[i]];
-    m->p->query = perm;
-    m->p->n_queries = n < m->s->queries ? n : m->s->queries;
     return DQ_OK;
 }
 
@@ -466,22 +438,6 @@ static dq_status add_block(maker *m, dq_icl_block b, bool *fits, dq_err *err)
     return err->code;
 }
 
-/* The blocks with so many shots: all of them, or none where one does not fit. */
-static dq_status add_shots(maker *m, int64_t shots, bool *fits, dq_err *err)
-{
-    int64_t before = m->p->n_blocks;
-    *fits = shots <= m->n_left;
-    for (int64_t r = 0; *fits && r < m->s->runs; r++)
-        DQ_TRY(add_block(m, (dq_icl_block){.run = r, .shots = shots}, fits, err));
-    for (int64_t k = 1; *fits && k < m->s->orders; k++)
-        DQ_TRY(add_block(m, (dq_icl_block){.order = k, .shots = shots}, fits, err));
-    if (*fits)
-        m->p->shots[m->p->n_shots++] = (int)shots;
-    else
-        m->p->n_blocks = before;
-    return DQ_OK;
-}
-
 /* More shots than do not fit do not fit either: sets are nested, and every label adds ids. */
 static dq_status make_blocks(maker *m, dq_err *err)
 {
@@ -492,7 +448,19 @@ static dq_status make_blocks(maker *m, dq_err *err)
     int64_t shots = 0;
     for (int i = 0; i < n; i++) {
         shots = m->s->n_shots ? m->s->shots[i] : i < n_first ? first[i] : 2 * shots;
-        if (fits) DQ_TRY(add_shots(m, shots, &fits, err));
+        if (fits) {
+            /* The blocks with so many shots: all of them, or none where one does not fit. */
+            int64_t before = m->p->n_blocks;
+            fits = shots <= m->n_left;
+            for (int64_t r = 0; fits && r < m->s->runs; r++)
+                DQ_TRY(add_block(m, (dq_icl_block){.run = r, .shots = shots}, &fits, err));
+            for (int64_t k = 1; fits && k < m->s->orders; k++)
+                DQ_TRY(add_block(m, (dq_icl_block){.order = k, .shots = shots}, &fits, err));
+            if (fits)
+                m->p->shots[m->p->n_shots++] = (int)shots;
+            else
+                m->p->n_blocks = before;
+        }
         if (!fits && !m->s->n_shots) break;
         if (!fits) m->p->over[m->p->n_over++] = (int)shots;
     }
@@ -566,28 +534,24 @@ static dq_status make_labels(maker *m, dq_err *err)
 static dq_status make_plan(maker *m, dq_requests *req, dq_err *err)
 {
     DQ_TRY(make_labels(m, err));
-    DQ_TRY(choose_examples(m, err));
+    const dq_icl_data *d = m->d;
+    int32_t *left = dq_alloc(m->a, (size_t)d->queries.n, sizeof *left, err);
+    int32_t *perm = dq_alloc(m->a, (size_t)d->queries.n, sizeof *perm, err);
+    m->left = dq_alloc(m->a, (size_t)d->demos.n, sizeof *m->left, err);
+    int64_t n = 0;
+    if (!left || !perm || !m->left) return err->code;
+    DQ_TRY(drop_longest(m, &d->demos, true, m->left, &m->n_left, err));
+    DQ_TRY(drop_longest(m, &d->queries, false, left, &n, err));
+    m->p->demos = m->n_left;
+    m->p->demos_dropped = d->demos.n - m->n_left;
+    m->p->queries_dropped = d->queries.n - n;
+    dq_icl_permute(perm, n, m->s->seed, 0);
+    for (int64_t i = 0; i < n; i++) perm[i] = left[perm[i]];
+    m->p->query = perm;
+    m->p->n_queries = n < m->s->queries ? n : m->s->queries;
     DQ_TRY(make_blocks(m, err));
     m->p->block = m->block;
     return make_requests(m, req, err);
-}
-
-/* Blocks share their queries, of which some may be copies. */
-static dq_status find_clusters(const maker *m, dq_eval_ids *out, dq_err *err)
-{
-    const int64_t n = m->p->n_queries, all = m->p->n_blocks * n;
-    const int32_t *of = NULL;
-    uint64_t *key = dq_alloc(m->a, (size_t)n, sizeof *key, err);
-    int32_t *cluster = dq_alloc(m->a, (size_t)all, sizeof *cluster, err);
-    if (!key || !cluster) return err->code;
-    for (int64_t i = 0; i < n; i++) {
-        const dq_icl_example *x = &m->d->queries.ex[m->p->query[i]];
-        key[i] = dq_repeats_key(x->text, x->len);
-    }
-    DQ_TRY(dq_repeats_keys(&of, key, n, m->a, err));
-    for (int64_t i = 0; i < all; i++) cluster[i] = of ? of[i % n] : (int32_t)(i % n);
-    out->cluster = cluster;
-    return DQ_OK;
 }
 
 static dq_status encode_icl(dq_eval *e, dq_eval_ids *out, dq_err *err)
@@ -608,7 +572,21 @@ static dq_status encode_icl(dq_eval *e, dq_eval_ids *out, dq_err *err)
     DQ_TRY(dq_items_bos_check(em->tok, e->bos, err));
     make_plan(&m, &out->req, err);
     dq_block_free(m.buf.s);
-    return err->code == DQ_OK ? find_clusters(&m, out, err) : err->code;
+    if (err->code != DQ_OK) return err->code;
+    /* Blocks share their queries, of which some may be copies. */
+    const int64_t n = m.p->n_queries, all = m.p->n_blocks * n;
+    const int32_t *of = NULL;
+    uint64_t *key = dq_alloc(m.a, (size_t)n, sizeof *key, err);
+    int32_t *cluster = dq_alloc(m.a, (size_t)all, sizeof *cluster, err);
+    if (!key || !cluster) return err->code;
+    for (int64_t i = 0; i < n; i++) {
+        const dq_icl_example *x = &m.d->queries.ex[m.p->query[i]];
+        key[i] = dq_repeats_key(x->text, x->len);
+    }
+    DQ_TRY(dq_repeats_keys(&of, key, n, m.a, err));
+    for (int64_t i = 0; i < all; i++) cluster[i] = of ? of[i % n] : (int32_t)(i % n);
+    out->cluster = cluster;
+    return DQ_OK;
 }
 
 /* 1 where the picked label is the query's own. */
@@ -631,8 +609,11 @@ static dq_status icl_words(const dq_eval *e, const dq_eval_ids *x, const dq_requ
     const dq_icl_label *l = &p->label[r->choice];
     out->n_cont = l->n;
     DQ_TRY(add(&out->cont, l->text, err));
-    return icl_prompt(&out->ctx, settings->task, d, &p->block[r->item / p->n_queries],
-                      &d->queries.ex[p->query[r->item % p->n_queries]], err);
+    /* The prompt of query q after the demonstrations of b. Appends. */
+    const dq_icl_task *task = settings->task;
+    DQ_TRY(add_demos(&out->ctx, task, d, &p->block[r->item / p->n_queries], err));
+    return add_example(&out->ctx, task, &d->queries.ex[p->query[r->item % p->n_queries]], NULL,
+                       err);
 }
 
 const dq_eval_kind dq_eval_icl_kind = {

@@ -129,25 +129,6 @@ typedef struct asking {
     dq_stop_ids stops;
 } asking;
 
-static dq_status asking_begin(asking *q, const run *x, dq_err *err)
-{
-    const size_t n = (size_t)(x->end - x->begin);
-    q->ids = dq_alloc(x->a, n, sizeof *q->ids, err);
-    q->n = dq_alloc(x->a, n, sizeof *q->n, err);
-    q->sum = dq_alloc(x->a, n, sizeof *q->sum, err);
-    q->prompt = dq_alloc(x->a, n, sizeof *q->prompt, err);
-    q->unit = dq_alloc(x->a, n, sizeof *q->unit, err);
-    for (size_t i = 0; err->code == DQ_OK && i < n; i++) {
-        const dq_needle_prompt *p = &x->set->prompt[x->begin + (int64_t)i];
-        q->ids[i] = dq_alloc(x->a, (size_t)(p->n + p->budget), sizeof **q->ids, err);
-        if (!q->ids[i]) break;
-        memcpy(q->ids[i], p->ids, (size_t)p->n * sizeof **q->ids);
-        q->n[i] = p->n;
-    }
-    DQ_TRY(err->code);
-    return dq_eval_stop_ids(&q->stops, x->e, x->row->model, err);
-}
-
 /* City k of all units that ask for so many. */
 static dq_status ask(asking *q, const run *x, int k, dq_err *err)
 {
@@ -181,7 +162,21 @@ static dq_status generate(const run *x, dq_err *err)
 {
     asking q = {0};
     int max = 0;
-    DQ_TRY(asking_begin(&q, x, err));
+    const size_t n = (size_t)(x->end - x->begin);
+    q.ids = dq_alloc(x->a, n, sizeof *q.ids, err);
+    q.n = dq_alloc(x->a, n, sizeof *q.n, err);
+    q.sum = dq_alloc(x->a, n, sizeof *q.sum, err);
+    q.prompt = dq_alloc(x->a, n, sizeof *q.prompt, err);
+    q.unit = dq_alloc(x->a, n, sizeof *q.unit, err);
+    for (size_t i = 0; err->code == DQ_OK && i < n; i++) {
+        const dq_needle_prompt *p = &x->set->prompt[x->begin + (int64_t)i];
+        q.ids[i] = dq_alloc(x->a, (size_t)(p->n + p->budget), sizeof **q.ids, err);
+        if (!q.ids[i]) break;
+        memcpy(q.ids[i], p->ids, (size_t)p->n * sizeof **q.ids);
+        q.n[i] = p->n;
+    }
+    DQ_TRY(err->code);
+    DQ_TRY(dq_eval_stop_ids(&q.stops, x->e, x->row->model, err));
     for (int64_t i = x->begin; i < x->end; i++)
         max = x->set->prompt[i].requested > max ? x->set->prompt[i].requested : max;
     for (int k = 0; k < max; k++) DQ_TRY(ask(&q, x, k, err));
@@ -314,20 +309,14 @@ static dq_status template_ids(dq_needle_maker *m, dq_bos bos, dq_err *err)
     return dq_tokenizer_check_ids(kept, m->n_bos, m->vocab, err);
 }
 
-/* The fewest positions of the models that are there. */
-static const dq_model *shortest(const dq_eval *e)
+static dq_status make_cells(dq_needle_set *set, const dq_eval *e, dq_err *err)
 {
+    const dq_needle_settings *s = set->settings;
+    /* The fewest positions of the models that are there. */
     const dq_model *least = e->model[0].m;
     for (int i = 1; i < e->n_models; i++) {
         if (e->model[i].m->max_positions < least->max_positions) least = e->model[i].m;
     }
-    return least;
-}
-
-static dq_status make_cells(dq_needle_set *set, const dq_eval *e, dq_err *err)
-{
-    const dq_needle_settings *s = set->settings;
-    const dq_model *least = shortest(e);
     const int usual = least->max_positions < DQ_NEEDLE_DEFAULT_LENGTH ? least->max_positions
                                                                       : DQ_NEEDLE_DEFAULT_LENGTH;
     const int n_lengths = s->n_lengths ? s->n_lengths : 1;
@@ -347,41 +336,6 @@ static dq_status make_cells(dq_needle_set *set, const dq_eval *e, dq_err *err)
         }
     }
     set->cell = cell;
-    return DQ_OK;
-}
-
-static void make_request(dq_request *r, int64_t *n_values, const dq_needle_prompt *p, int64_t unit,
-                         bool generated)
-{
-    const int64_t ctx = generated ? p->n : p->question;
-    *r = (dq_request){.ctx = p->ids,
-                      .n_ctx = ctx,
-                      .cont = generated ? NULL : p->ids + ctx,
-                      .n_cont = generated ? (int64_t)p->requested * DQ_NEEDLE_NEW
-                                          : p->n - ctx + p->n_answer,
-                      .value = *n_values,
-                      .item = unit};
-    *n_values += r->n_cont;
-}
-
-static dq_status make_prompts(dq_needle_set *set, dq_requests *req, const dq_needle_maker *m,
-                              dq_err *err)
-{
-    const int64_t n = set->n_cells * set->samples;
-    dq_needle_prompt *prompt = dq_alloc(m->a, (size_t)n, sizeof *prompt, err);
-    dq_request *r = dq_alloc(m->a, (size_t)n, sizeof *r, err);
-    int64_t *at = dq_alloc(m->a, (size_t)n + 1, sizeof *at, err);
-    if (!prompt || !r || !at) return err->code;
-    for (int64_t i = 0; i < n; i++) {
-        DQ_TRY(dq_needle_make(&prompt[i], m, &set->cell[i / set->samples], set->settings->seed,
-                              i % set->samples, err));
-        make_request(&r[i], &req->n_values, &prompt[i], i, set->settings->generated);
-        at[i + 1] = i + 1;
-    }
-    set->prompt = prompt;
-    req->req = r;
-    req->at = at;
-    req->n = req->n_items = n;
     return DQ_OK;
 }
 
@@ -406,7 +360,32 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     ids->n_bad = filler->n_bad;
     ids->first_bad = filler->first_bad < 0 ? -1 : filler->first_bad + (int64_t)own;
     DQ_TRY(make_cells(set, e, err));
-    DQ_TRY(make_prompts(set, &ids->req, &m, err));
+    dq_requests *req = &ids->req;
+    const int64_t n = set->n_cells * set->samples;
+    dq_needle_prompt *prompt = dq_alloc(m.a, (size_t)n, sizeof *prompt, err);
+    dq_request *r = dq_alloc(m.a, (size_t)n, sizeof *r, err);
+    int64_t *at = dq_alloc(m.a, (size_t)n + 1, sizeof *at, err);
+    if (!prompt || !r || !at) return err->code;
+    for (int64_t i = 0; i < n; i++) {
+        DQ_TRY(dq_needle_make(&prompt[i], &m, &set->cell[i / set->samples], set->settings->seed,
+                              i % set->samples, err));
+        const dq_needle_prompt *p = &prompt[i];
+        const bool generated = set->settings->generated;
+        const int64_t ctx = generated ? p->n : p->question;
+        r[i] = (dq_request){.ctx = p->ids,
+                            .n_ctx = ctx,
+                            .cont = generated ? NULL : p->ids + ctx,
+                            .n_cont = generated ? (int64_t)p->requested * DQ_NEEDLE_NEW
+                                                : p->n - ctx + p->n_answer,
+                            .value = req->n_values,
+                            .item = i};
+        req->n_values += r[i].n_cont;
+        at[i + 1] = i + 1;
+    }
+    set->prompt = prompt;
+    req->req = r;
+    req->at = at;
+    req->n = req->n_items = n;
     ids->n_extra =
         set->settings->attention ? DQ_NEEDLE_AT_HEADS + set->n_heads : DQ_NEEDLE_AT_SHARE;
     ids->own = set;

@@ -51,29 +51,6 @@ static dq_status choose_lengths(dq_ruler_set *set, const dq_eval *e, dq_err *err
     return DQ_OK;
 }
 
-static dq_status make_prompts(dq_ruler_set *set, dq_requests *req, const dq_ruler_maker *m,
-                              dq_err *err)
-{
-    const int64_t n = set->n_lengths * set->samples, max_new = m->task->max_new;
-    dq_ruler_prompt *prompt = dq_alloc(m->a, (size_t)n, sizeof *prompt, err);
-    dq_request *r = dq_alloc(m->a, (size_t)n, sizeof *r, err);
-    int64_t *at = dq_alloc(m->a, (size_t)n + 1, sizeof *at, err);
-    if (!prompt || !r || !at) return err->code;
-    for (int64_t i = 0; i < n; i++) {
-        DQ_TRY(dq_ruler_make(&prompt[i], m, set->length[i / set->samples], set->settings->seed,
-                             i % set->samples, err));
-        r[i] = (dq_request){.ctx = prompt[i].ids,
-                            .n_ctx = prompt[i].n,
-                            .n_cont = max_new,
-                            .value = i * max_new,
-                            .item = i};
-        at[i + 1] = i + 1;
-    }
-    set->prompt = prompt;
-    *req = (dq_requests){.req = r, .at = at, .n = n, .n_items = n, .n_values = n * max_new};
-    return DQ_OK;
-}
-
 static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
 {
     const dq_eval_source *s = &e->source[ids->source];
@@ -90,7 +67,23 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     }
     DQ_TRY(dq_items_bos_check(m.t, e->bos, err));
     DQ_TRY(choose_lengths(set, e, err));
-    DQ_TRY(make_prompts(set, &ids->req, &m, err));
+    const int64_t n = set->n_lengths * set->samples, max_new = m.task->max_new;
+    dq_ruler_prompt *prompt = dq_alloc(m.a, (size_t)n, sizeof *prompt, err);
+    dq_request *r = dq_alloc(m.a, (size_t)n, sizeof *r, err);
+    int64_t *at = dq_alloc(m.a, (size_t)n + 1, sizeof *at, err);
+    if (!prompt || !r || !at) return err->code;
+    for (int64_t i = 0; i < n; i++) {
+        DQ_TRY(dq_ruler_make(&prompt[i], &m, set->length[i / set->samples], set->settings->seed,
+                             i % set->samples, err));
+        r[i] = (dq_request){.ctx = prompt[i].ids,
+                            .n_ctx = prompt[i].n,
+                            .n_cont = max_new,
+                            .value = i * max_new,
+                            .item = i};
+        at[i + 1] = i + 1;
+    }
+    set->prompt = prompt;
+    ids->req = (dq_requests){.req = r, .at = at, .n = n, .n_items = n, .n_values = n * max_new};
     ids->n_extra = DQ_RULER_EXTRA;
     ids->own = set;
     return DQ_OK;

@@ -72,11 +72,22 @@ static double step(int k)
            pow(DQ_TEXT_FIT_STEEPEST / DQ_TEXT_FIT_FLATTEST, (double)k / STEPS);
 }
 
-/* The least sum of squares between steps k - 1 and k + 1. */
-static double refine(const curve_of_means *c, int k)
+/* False: the best beta is the flattest or the steepest one. */
+static bool fit_curve(const curve_of_means *c, double first,
+                      double parameter[DQ_TEXT_FIT_PARAMETERS], double *residual)
 {
+    int best = 0;
+    double least = INFINITY;
+    for (int k = 0; k <= STEPS; k++) {
+        const double squares = line_at(c, step(k)).squares;
+        if (!(squares < least)) continue;
+        least = squares;
+        best = k;
+    }
+    if (best == 0 || best == STEPS) return false;
+    /* The least sum of squares between steps k - 1 and k + 1. */
     const double golden = (sqrt(5) - 1) / 2;
-    double low = step(k + 1), high = step(k - 1);
+    double low = step(best + 1), high = step(best - 1);
     double a = high - golden * (high - low), b = low + golden * (high - low);
     double at_a = line_at(c, a).squares, at_b = line_at(c, b).squares;
     for (int i = 0; i < 60; i++) {
@@ -94,23 +105,7 @@ static double refine(const curve_of_means *c, int k)
             at_b = line_at(c, b).squares;
         }
     }
-    return (low + high) / 2;
-}
-
-/* False: the best beta is the flattest or the steepest one. */
-static bool fit_curve(const curve_of_means *c, double first,
-                      double parameter[DQ_TEXT_FIT_PARAMETERS], double *residual)
-{
-    int best = 0;
-    double least = INFINITY;
-    for (int k = 0; k <= STEPS; k++) {
-        const double squares = line_at(c, step(k)).squares;
-        if (!(squares < least)) continue;
-        least = squares;
-        best = k;
-    }
-    if (best == 0 || best == STEPS) return false;
-    const double beta = refine(c, best);
+    const double beta = (low + high) / 2;
     const line l = line_at(c, beta);
     parameter[0] = l.slope / pow(first, beta);
     parameter[1] = beta;
@@ -131,22 +126,6 @@ static void mean_curve(curve_of_means *c, const double *sum, const double *curve
     }
 }
 
-/* Errors of the parameters from those of the curves without a document each, part[documents * 3]. */
-static void jackknife(dq_text_fit *o, const double *part, int64_t documents)
-{
-    const double d = (double)documents;
-    for (int p = 0; p < DQ_TEXT_FIT_PARAMETERS; p++) {
-        double mean = 0, squares = 0;
-        for (int64_t i = 0; i < documents; i++) mean += part[i * DQ_TEXT_FIT_PARAMETERS + p] / d;
-        for (int64_t i = 0; i < documents; i++) {
-            const double off = part[i * DQ_TEXT_FIT_PARAMETERS + p] - mean;
-            squares += off * off;
-        }
-        o->parameter[p].std_err = sqrt((d - 1) / d * squares);
-        o->interval[p] = dq_mean_interval(o->parameter[p]);
-    }
-}
-
 static dq_status find_errors(dq_text_fit *o, curve_of_means *c, double first, const double *sum,
                              const double *curves, int64_t documents, dq_err *err)
 {
@@ -158,7 +137,22 @@ static dq_status find_errors(dq_text_fit *o, curve_of_means *c, double first, co
         mean_curve(c, sum, curves, documents, i);
         all = fit_curve(c, first, part + i * DQ_TEXT_FIT_PARAMETERS, &unused);
     }
-    if (all) jackknife(o, part, documents);
+    if (all) {
+        /* Errors of the parameters from those of the curves without a document each, part[documents
+         * * 3]. */
+        const double d = (double)documents;
+        for (int p = 0; p < DQ_TEXT_FIT_PARAMETERS; p++) {
+            double mean = 0, squares = 0;
+            for (int64_t i = 0; i < documents; i++)
+                mean += part[i * DQ_TEXT_FIT_PARAMETERS + p] / d;
+            for (int64_t i = 0; i < documents; i++) {
+                const double off = part[i * DQ_TEXT_FIT_PARAMETERS + p] - mean;
+                squares += off * off;
+            }
+            o->parameter[p].std_err = sqrt((d - 1) / d * squares);
+            o->interval[p] = dq_mean_interval(o->parameter[p]);
+        }
+    }
     dq_block_free(part);
     return DQ_OK;
 }
@@ -400,18 +394,6 @@ static bool in_confidence(const text *t, int64_t i, double from, double to)
     return p >= from && (p < to || to == 1);
 }
 
-static void confidences(text *t, dq_text_details *o)
-{
-    static const double edge[DQ_CONFIDENCES + 1] = {0, 0.25, 0.5, 0.75, 0.9, 1};
-    for (int i = 0; i < DQ_CONFIDENCES; i++) {
-        dq_confidence *c = &o->confidence[i];
-        c->from = edge[i];
-        c->to = edge[i + 1];
-        c->kld = difference_in(t, kld_of, in_confidence, c->from, c->to, &c->n);
-        c->same = agreement(t, in_confidence, c->from, c->to);
-    }
-}
-
 int dq_text_numbers_positions(int64_t at[DQ_POSITIONS_MAX], int64_t t)
 {
     int n = 0;
@@ -513,7 +495,14 @@ dq_status dq_text_numbers_details(const dq_eval *e, int row, dq_text_details *ou
     const dq_text_settings *s = dq_eval_source_of(e, r)->settings;
     memset(out, 0, sizeof *out);
     DQ_TRY(text_begin(&t, e, r, err));
-    confidences(&t, out);
+    static const double edge[DQ_CONFIDENCES + 1] = {0, 0.25, 0.5, 0.75, 0.9, 1};
+    for (int i = 0; i < DQ_CONFIDENCES; i++) {
+        dq_confidence *c = &out->confidence[i];
+        c->from = edge[i];
+        c->to = edge[i + 1];
+        c->kld = difference_in(&t, kld_of, in_confidence, c->from, c->to, &c->n);
+        c->same = agreement(&t, in_confidence, c->from, c->to);
+    }
     if (s && s->scheme == DQ_WINDOW_POSITIONS) positions(&t, out, err);
     if (err->code == DQ_OK && e->ids[r->ids].slices) slices(&t, out, err);
     text_end(&t);

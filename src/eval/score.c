@@ -81,30 +81,26 @@ dq_status dq_pass_plan_run(dq_pass_plan *p, dq_mat *hidden, dq_err *err)
     return DQ_OK;
 }
 
-/* What the requested rows read. */
-static dq_status count_reads(const dq_pass_plan *p, dq_err *err)
-{
-    dq_runner *r = p->s->r;
-    int32_t *pos;
-    if (!dq_kv_has_codes(dq_runner_kv_spec(r))) return DQ_OK;
-    pos = dq_block_new((size_t)p->n_requested, sizeof *pos, err);
-    for (int64_t k = 0; pos && k < p->n_requested; k++) pos[k] = p->pos[p->row[k]];
-    for (int64_t i = 0, k = 0; pos && err->code == DQ_OK && i < p->n_seq; i++) {
-        const int64_t from = k;
-        while (k < p->n_requested && p->row[k] < p->cu[i + 1]) k++;
-        dq_kv_cached_reads(&p->s->work.cached, r, p->seq[i], pos + from, k - from, err);
-    }
-    dq_block_free(pos);
-    return err->code;
-}
-
 dq_status dq_pass_plan_answer(dq_pass_plan *p, dq_mat state, dq_scores out, dq_err *err)
 {
     dq_scorer *s = p->s;
     dq_backend *b = dq_runner_backend(s->r);
     dq_mat hidden;
     DQ_TRY(dq_pass_plan_run(p, &hidden, err));
-    DQ_TRY(count_reads(p, err));
+    /* What the requested rows read. */
+    dq_runner *r = p->s->r;
+    int32_t *pos;
+    if (dq_kv_has_codes(dq_runner_kv_spec(r))) {
+        pos = dq_block_new((size_t)p->n_requested, sizeof *pos, err);
+        for (int64_t k = 0; pos && k < p->n_requested; k++) pos[k] = p->pos[p->row[k]];
+        for (int64_t i = 0, k = 0; pos && err->code == DQ_OK && i < p->n_seq; i++) {
+            const int64_t from = k;
+            while (k < p->n_requested && p->row[k] < p->cu[i + 1]) k++;
+            dq_kv_cached_reads(&p->s->work.cached, r, p->seq[i], pos + from, k - from, err);
+        }
+        dq_block_free(pos);
+        if (err->code != DQ_OK) return err->code;
+    }
     double start = dq_os_seconds();
     b->ops->gather(b, state, hidden, p->row);
     b->ops->logprob(b, out.logp, out.top1, state, &dq_runner_model(s->r)->head, p->target,
@@ -112,18 +108,6 @@ dq_status dq_pass_plan_answer(dq_pass_plan *p, dq_mat state, dq_scores out, dq_e
     if (dq_backend_sync(b, err) != DQ_OK) return dq_runner_advise(s->r, p->n_rows, err);
     s->work.seconds += dq_os_seconds() - start;
     return DQ_OK;
-}
-
-static dq_mat state_new(dq_runner *r, int64_t rows, dq_err *err)
-{
-    dq_backend *b = dq_runner_backend(r);
-    dq_mat m = {.rows = rows, .cols = dq_runner_model(r)->dim};
-    m.p = b->ops->alloc(b, (size_t)(m.rows * m.cols) * sizeof *m.p);
-    if (!m.p) {
-        dq_backend_sync(b, err);
-        dq_fail(err, DQ_RESOURCE, "out of memory for %lld final states", (long long)rows);
-    }
-    return m;
 }
 
 /* Runs it, if it has rows; answers go to `out` by `value`. */
@@ -136,7 +120,16 @@ static dq_status pass_plan_score(dq_pass_plan *p, dq_scores out, dq_err *err)
     dq_scores requested = {
         .logp = dq_alloc(p->a, (size_t)p->n_requested, sizeof *requested.logp, err),
         .top1 = dq_alloc(p->a, (size_t)p->n_requested, sizeof *requested.top1, err)};
-    if (err->code == DQ_OK) state = state_new(p->s->r, p->n_requested, err);
+    if (err->code == DQ_OK) {
+        const int64_t rows = p->n_requested;
+        dq_mat m = {.rows = rows, .cols = dq_runner_model(p->s->r)->dim};
+        m.p = b->ops->alloc(b, (size_t)(m.rows * m.cols) * sizeof *m.p);
+        if (!m.p) {
+            dq_backend_sync(b, err);
+            dq_fail(err, DQ_RESOURCE, "out of memory for %lld final states", (long long)rows);
+        }
+        state = m;
+    }
     if (err->code == DQ_OK && dq_pass_plan_answer(p, state, requested, err) == DQ_OK) {
         for (int64_t i = 0; i < p->n_requested; i++) {
             out.logp[p->value[i]] = requested.logp[i];
@@ -147,22 +140,16 @@ static dq_status pass_plan_score(dq_pass_plan *p, dq_scores out, dq_err *err)
     return err->code;
 }
 
-/* Position of the next row of each sequence (0 where it had no rows): [n_seq], a block. */
-static int32_t *next_positions(const dq_pass_plan *p, dq_err *err)
-{
-    int32_t *next = dq_block_new((size_t)p->n_seq, sizeof *next, err);
-    for (int i = 0; next && i < p->n_seq; i++)
-        next[i] = p->cu[i + 1] > p->cu[i] ? p->pos[p->cu[i + 1] - 1] + 1 : 0;
-    return next;
-}
-
 dq_status dq_pass_plan_compress(const dq_pass_plan *p, const dq_kv_bytes *floor, dq_err *err)
 {
     dq_scorer *s = p->s;
     const dq_batch batch = batch_of(p);
     dq_evict_report report = dq_evict_report_none;
     const double start = dq_os_seconds();
-    int32_t *next = next_positions(p, err);
+    /* Position of the next row of each sequence (0 where it had no rows): [n_seq], a block. */
+    int32_t *next = dq_block_new((size_t)p->n_seq, sizeof *next, err);
+    for (int i = 0; next && i < p->n_seq; i++)
+        next[i] = p->cu[i + 1] > p->cu[i] ? p->pos[p->cu[i + 1] - 1] + 1 : 0;
     if (!next) return err->code;
     if (s->evictor) {
         dq_evictor_run(s->evictor, &batch, next, &report, err);
@@ -385,32 +372,6 @@ static dq_status run_piece(pass_group *g, dq_pass_plan *p, int64_t skip, int64_t
     return pass_plan_score(p, g->out, err);
 }
 
-/* Evicts in the sequences that have had `fed` ids of their feeds and go on: whether one does depends on
- * nothing but itself. Later evictions are not part of what a context took. */
-static dq_status evict_feeds(const pass_group *g, int64_t fed, dq_err *err)
-{
-    dq_scorer *s = g->s;
-    dq_evict_report report = dq_evict_report_none;
-    const double start = dq_os_seconds();
-    if (!s->evictor) return DQ_OK;
-    int32_t *seq = dq_alloc(g->a, (size_t)g->n_feeds, sizeof *seq, err);
-    int32_t *next = dq_alloc(g->a, (size_t)g->n_feeds, sizeof *next, err);
-    dq_batch batch = {.seq = seq};
-    if (!seq || !next) return err->code;
-    for (int64_t i = 0; i < g->n_feeds; i++) {
-        const feed *f = &g->feed[i];
-        const int64_t left = f->end - f->begin - fed;
-        const bool is_context = f->begin < scored_at(g, &g->q->req[f->req]);
-        if (left < 0 || (left == 0 && !is_context)) continue; /* a context is followed by rests */
-        seq[batch.n_seq] = f->seq;
-        next[batch.n_seq++] = (int32_t)(f->begin + fed);
-    }
-    if (batch.n_seq) DQ_TRY(dq_evictor_run(s->evictor, &batch, next, &report, err));
-    s->work.computed += report.second_pass;
-    s->work.seconds += dq_os_seconds() - start;
-    return DQ_OK;
-}
-
 /* Runs all feeds, evicting in between. */
 static dq_status run_feeds(pass_group *g, dq_err *err)
 {
@@ -423,7 +384,30 @@ static dq_status run_feeds(pass_group *g, dq_err *err)
     for (int64_t skip = 0; skip < longest; skip += piece) {
         dq_pass_plan p;
         DQ_TRY(run_piece(g, &p, skip, piece, err));
-        DQ_TRY(evict_feeds(g, skip + piece, err));
+        /* Evicts in the sequences that have had `fed` ids of their feeds and go on: whether one does
+         * depends on nothing but itself. Later evictions are not part of what a context took. */
+        const int64_t fed = skip + piece;
+        dq_scorer *s = g->s;
+        dq_evict_report report = dq_evict_report_none;
+        const double start = dq_os_seconds();
+        if (s->evictor) {
+            int32_t *seq = dq_alloc(g->a, (size_t)g->n_feeds, sizeof *seq, err);
+            int32_t *next = dq_alloc(g->a, (size_t)g->n_feeds, sizeof *next, err);
+            dq_batch batch = {.seq = seq};
+            if (!seq || !next) return err->code;
+            for (int64_t i = 0; i < g->n_feeds; i++) {
+                const feed *f = &g->feed[i];
+                const int64_t left = f->end - f->begin - fed;
+                const bool is_context = f->begin < scored_at(g, &g->q->req[f->req]);
+                if (left < 0 || (left == 0 && !is_context))
+                    continue; /* a context is followed by rests */
+                seq[batch.n_seq] = f->seq;
+                next[batch.n_seq++] = (int32_t)(f->begin + fed);
+            }
+            if (batch.n_seq) DQ_TRY(dq_evictor_run(s->evictor, &batch, next, &report, err));
+            s->work.computed += report.second_pass;
+            s->work.seconds += dq_os_seconds() - start;
+        }
     }
     return DQ_OK;
 }
@@ -437,32 +421,6 @@ static int32_t open_sequence(pass_group *g, int32_t parent, dq_err *err)
     return seq;
 }
 
-/* An item's contexts: one where its choices agree. A plain cache gains nothing from a context that one choice
- * alone has: such choices are fed in one piece. */
-static dq_status open_item(pass_group *g, int64_t item, dq_err *err)
-{
-    const dq_requests *q = g->q;
-    const bool same = same_context(q, item), whole = g->plain && !(g->shares && same);
-    g->whole = g->whole || whole;
-    for (int64_t k = q->at[item]; k < q->at[item + 1]; k++) {
-        const dq_request *r = &q->req[k];
-        int32_t *context = &g->context[k - g->first];
-        if (same && !whole && k > q->at[item]) {
-            *context = context[-1];
-            continue;
-        }
-        const int32_t seq = open_sequence(g, g->s->cached, err);
-        if (seq < 0) return err->code;
-        *context = whole ? -1 : seq;
-        g->feed[g->n_feeds++] = (feed){.seq = seq,
-                                       .begin = g->s->cached < 0 ? 0 : g->prefix->n,
-                                       .end = scored_at(g, r) + (whole ? r->n_cont - 1 : 0),
-                                       .req = k,
-                                       .req_end = same && !whole ? q->at[item + 1] : k + 1};
-    }
-    return DQ_OK;
-}
-
 /* The first pass. Contexts that start from nothing are what is compressed and measured. */
 static dq_status run_contexts(pass_group *g, dq_err *err)
 {
@@ -470,30 +428,34 @@ static dq_status run_contexts(pass_group *g, dq_err *err)
     dq_pass_plan p;
     dq_kv_bytes floor;
     if (s->cached < 0) DQ_TRY(dq_kv_cached_floor(&floor, s->r, g->n, err));
-    for (int64_t i = g->begin; i < g->end; i++) DQ_TRY(open_item(g, i, err));
+    for (int64_t i = g->begin; i < g->end; i++) {
+        /* An item's contexts: one where its choices agree. A plain cache gains nothing from a
+         * context that one choice alone has: such choices are fed in one piece. */
+        const dq_requests *q = g->q;
+        const bool same = same_context(q, i), whole = g->plain && !(g->shares && same);
+        g->whole = g->whole || whole;
+        for (int64_t k = q->at[i]; k < q->at[i + 1]; k++) {
+            const dq_request *r = &q->req[k];
+            int32_t *context = &g->context[k - g->first];
+            if (same && !whole && k > q->at[i]) {
+                *context = context[-1];
+                continue;
+            }
+            const int32_t seq = open_sequence(g, g->s->cached, err);
+            if (seq < 0) return err->code;
+            *context = whole ? -1 : seq;
+            g->feed[g->n_feeds++] = (feed){.seq = seq,
+                                           .begin = g->s->cached < 0 ? 0 : g->prefix->n,
+                                           .end = scored_at(g, r) + (whole ? r->n_cont - 1 : 0),
+                                           .req = k,
+                                           .req_end = same && !whole ? q->at[i + 1] : k + 1};
+        }
+    }
     if (s->cached < 0 && !g->whole) {
         DQ_TRY(run_piece(g, &p, 0, INT32_MAX, err));
         return dq_pass_plan_compress(&p, &floor, err);
     }
     if (g->plain) s->work.cached.missed += g->n_feeds;
-    return run_feeds(g, err);
-}
-
-/* The second pass: a copy of its context for the rest of each choice. */
-static dq_status run_rests(pass_group *g, dq_err *err)
-{
-    g->n_feeds = 0;
-    for (int64_t i = 0; i < g->n; i++) {
-        const dq_request *r = &g->q->req[g->first + i];
-        if (g->context[i] < 0 || r->n_cont == 1) continue;
-        const int32_t copy = open_sequence(g, g->context[i], err);
-        if (copy < 0) return err->code;
-        g->feed[g->n_feeds++] = (feed){.seq = copy,
-                                       .begin = scored_at(g, r),
-                                       .end = scored_at(g, r) + r->n_cont - 1,
-                                       .req = g->first + i,
-                                       .req_end = g->first + i + 1};
-    }
     return run_feeds(g, err);
 }
 
@@ -528,7 +490,20 @@ static dq_status score_group(pass_group *g, dq_err *err)
     if (err->code != DQ_OK) return err->code;
     if (g->shares) DQ_TRY(cache_prefix(g, err));
     DQ_TRY(run_contexts(g, err));
-    return run_rests(g, err);
+    /* The second pass: a copy of its context for the rest of each choice. */
+    g->n_feeds = 0;
+    for (int64_t i = 0; i < g->n; i++) {
+        const dq_request *r = &g->q->req[g->first + i];
+        if (g->context[i] < 0 || r->n_cont == 1) continue;
+        const int32_t copy = open_sequence(g, g->context[i], err);
+        if (copy < 0) return err->code;
+        g->feed[g->n_feeds++] = (feed){.seq = copy,
+                                       .begin = scored_at(g, r),
+                                       .end = scored_at(g, r) + r->n_cont - 1,
+                                       .req = g->first + i,
+                                       .req_end = g->first + i + 1};
+    }
+    return run_feeds(g, err);
 }
 
 dq_status dq_score_items(dq_scorer *s, const dq_requests *q, int64_t begin, int64_t end,
@@ -684,26 +659,6 @@ static dq_status run_pieces(const window_group *g, dq_err *err)
     return DQ_OK;
 }
 
-/* The most likely ids and the targets' log-probabilities of all states at once: with many small pieces
- * the output head would be read for each of them. */
-static dq_status answer(const window_group *g, dq_err *err)
-{
-    dq_scorer *s = g->s;
-    dq_backend *b = dq_runner_backend(s->r);
-    const double start = dq_os_seconds();
-    const int64_t scored = dq_window_scored(g->w);
-    int32_t *target = dq_alloc(g->a, (size_t)(g->n * scored), sizeof *target, err);
-    if (!target) return err->code;
-    for (int64_t i = 0; i < g->n; i++)
-        memcpy(target + i * scored, g->w[i].ids + g->w[i].first + 1,
-               (size_t)scored * sizeof *target);
-    b->ops->logprob(b, g->out.logp, g->out.top1, g->state, &dq_runner_model(s->r)->head, target,
-                    s->pass.math.linear);
-    DQ_TRY(dq_backend_sync(b, err));
-    s->work.seconds += dq_os_seconds() - start;
-    return DQ_OK;
-}
-
 static dq_status score_pieces(window_group *g, dq_err *err)
 {
     dq_scorer *s = g->s;
@@ -720,7 +675,21 @@ static dq_status score_pieces(window_group *g, dq_err *err)
         s->work.cached.missed += g->n;
     }
     DQ_TRY(run_pieces(g, err));
-    return answer(g, err);
+    /* The most likely ids and the targets' log-probabilities of all states at once: with many
+     * small pieces the output head would be read for each of them. */
+    dq_backend *b = dq_runner_backend(s->r);
+    const double start = dq_os_seconds();
+    const int64_t scored = dq_window_scored(g->w);
+    int32_t *target = dq_alloc(g->a, (size_t)(g->n * scored), sizeof *target, err);
+    if (!target) return err->code;
+    for (int64_t i = 0; i < g->n; i++)
+        memcpy(target + i * scored, g->w[i].ids + g->w[i].first + 1,
+               (size_t)scored * sizeof *target);
+    b->ops->logprob(b, g->out.logp, g->out.top1, g->state, &dq_runner_model(s->r)->head, target,
+                    s->pass.math.linear);
+    DQ_TRY(dq_backend_sync(b, err));
+    s->work.seconds += dq_os_seconds() - start;
+    return DQ_OK;
 }
 
 dq_status dq_score_windows(dq_scorer *s, const dq_windows *w, int64_t begin, int64_t end,
