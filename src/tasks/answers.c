@@ -20,8 +20,6 @@
 #include <string.h>
 #include <strings.h>
 
-/* ---- Math answer ---- */
-
 /* ---- Where an answer is ---- */
 
 /* Where the last `part` begins; SIZE_MAX: nowhere. */
@@ -120,15 +118,6 @@ static size_t count(const form *f, const char *part)
          at += strlen(part))
         n++;
     return n;
-}
-
-/* "\text{ " begins a unit, which ends the expression. */
-static void cut_units(form *f)
-{
-    static const char unit[] = "\\text{ ";
-    const size_t n = count(f, unit);
-    if (n > 1) f->odd = true;
-    if (n == 1) f->s.n = dq_regex_find_text(f->s.s, f->s.n, 0, unit, sizeof unit - 1);
 }
 
 /* "k = 5" as "5": what stands before a single '=' and is at most two characters long. */
@@ -261,7 +250,11 @@ static void rewrite(form *f)
         {"\\left", ""}, {"\\right", ""}, {"^{\\circ}", ""}, {"^\\circ", ""},   {"\\$", ""},
     };
     for (size_t i = 0; i < sizeof gone / sizeof gone[0]; i++) replace(f, gone[i][0], gone[i][1]);
-    cut_units(f);
+    /* "\text{ " begins a unit, which ends the expression. */
+    static const char unit[] = "\\text{ ";
+    const size_t n = count(f, unit);
+    if (n > 1) f->odd = true;
+    if (n == 1) f->s.n = dq_regex_find_text(f->s.s, f->s.n, 0, unit, sizeof unit - 1);
     replace(f, "\\%", "");
     replace(f, " .", " 0.");
     replace(f, "{.", "{0.");
@@ -515,18 +508,6 @@ bool dq_answer_same_value(const char *a, const char *b)
            same_span(x.whole, y.whole) && same_span(x.fraction, y.fraction);
 }
 
-/* 576.0 as 576, in place; what is no number stays. */
-static void drop_zeros(char *s)
-{
-    decimal d;
-    char *const point = strchr(s, '.');
-    if (!point || point == s || !decimal_of(&d, s)) return;
-    if (d.fraction.len)
-        point[1 + d.fraction.len] = '\0';
-    else
-        *point = '\0';
-}
-
 /* A number's shortest text that reads as the same number. */
 static char *number_text(const json_t *number, dq_arena *a, dq_err *err)
 {
@@ -560,7 +541,17 @@ dq_status dq_answer_gold(const char **gold, const json_t *record, dq_arena *a, d
                        "expected an \"answer\" (or \"Answer\") that is a text or a number");
     char *s = dq_answer_clean(raw, a, err);
     if (!s) return err->code;
-    if (dq_regex_find_text(raw.s, raw.len, 0, mark, MARK) == SIZE_MAX) drop_zeros(s);
+    if (dq_regex_find_text(raw.s, raw.len, 0, mark, MARK) == SIZE_MAX) {
+        /* 576.0 as 576, in place; what is no number stays. */
+        decimal d;
+        char *const point = strchr(s, '.');
+        if (point && point != s && decimal_of(&d, s)) {
+            if (d.fraction.len)
+                point[1 + d.fraction.len] = '\0';
+            else
+                *point = '\0';
+        }
+    }
     if (!*s) return dq_fail(err, DQ_DAMAGED, "the \"answer\" is empty");
     *gold = s;
     return DQ_OK;
@@ -599,9 +590,17 @@ static dq_status name_line(char id[ID], int64_t line, const char *s, size_t n, d
 
 /* ---- Requests ---- */
 
-/* "- one\n- two\n" */
-static dq_status list_references(const char **out, const json_t *list, dq_arena *a, dq_err *err)
+static dq_status add_request(json_t *o, const char *id, const char *judge, dq_judge_take *take,
+                             void *arg, dq_arena *a, dq_err *err)
 {
+    const char *question;
+    const char *prompt, *completion, *references = "";
+    const bool summary = json_is_null(json_object_get(o, "query"));
+    const char *what = summary ? "summary" : "answer";
+    DQ_TRY(dq_json_text(&prompt, o, "prompt", NULL, err));
+    DQ_TRY(dq_json_text(&completion, o, "completion", NULL, err));
+    /* "- one\n- two\n" */
+    const json_t *list = json_object_get(o, "reference");
     dq_strbuf all = {0};
     for (size_t i = 0; err->code == DQ_OK && i < json_array_size(list); i++) {
         const json_t *text = json_array_get(list, i);
@@ -612,35 +611,18 @@ static dq_status list_references(const char **out, const json_t *list, dq_arena 
                      DQ_OK)
             dq_strbuf_add(&all, "\n", 1, err);
     }
-    if (err->code == DQ_OK) *out = dq_text(a, all.s ? all.s : "", all.n, err);
+    if (err->code == DQ_OK) references = dq_text(a, all.s ? all.s : "", all.n, err);
     dq_block_free(all.s);
-    return err->code;
-}
-
-static dq_status question_for(const char **out, const json_t *o, dq_arena *a, dq_err *err)
-{
-    const char *prompt, *completion, *references = "";
-    const bool summary = json_is_null(json_object_get(o, "query"));
-    const char *what = summary ? "summary" : "answer";
-    DQ_TRY(dq_json_text(&prompt, o, "prompt", NULL, err));
-    DQ_TRY(dq_json_text(&completion, o, "completion", NULL, err));
-    DQ_TRY(list_references(&references, json_object_get(o, "reference"), a, err));
-    *out = dq_textf(a, err,
-                    "A language model was given this text to go on with:\n\n<text>\n%s\n</text>\n\n"
-                    "%s%s%sIt wrote this %s:\n\n<%s>\n%s\n</%s>\n\n"
-                    "Is the %s accurate%s, and free of anything that the text does not support? "
-                    "Reply with one word, correct or incorrect.",
-                    prompt, *references ? "These are right:\n\n" : "", references,
-                    *references ? "\n" : "", what, what, completion, what, what,
-                    *references ? " beside those that are right" : "");
-    return err->code;
-}
-
-static dq_status add_request(json_t *o, const char *id, const char *judge, dq_judge_take *take,
-                             void *arg, dq_arena *a, dq_err *err)
-{
-    const char *question;
-    DQ_TRY(question_for(&question, o, a, err));
+    if (err->code != DQ_OK) return err->code;
+    question = dq_textf(
+        a, err,
+        "A language model was given this text to go on with:\n\n<text>\n%s\n</text>\n\n"
+        "%s%s%sIt wrote this %s:\n\n<%s>\n%s\n</%s>\n\n"
+        "Is the %s accurate%s, and free of anything that the text does not support? "
+        "Reply with one word, correct or incorrect.",
+        prompt, *references ? "These are right:\n\n" : "", references, *references ? "\n" : "",
+        what, what, completion, what, what, *references ? " beside those that are right" : "");
+    if (err->code != DQ_OK) return err->code;
     json_t *request =
         json_pack("{s:s, s:s, s:s, s:{s:s, s:[{s:s, s:s}], s:i, s:i}}", "custom_id", id, "method",
                   "POST", "url", "/v1/chat/completions", "body", "model", judge, "messages", "role",
@@ -958,15 +940,6 @@ static int group_of(verdict_reader *r, json_t *o, dq_err *err)
     return v->n++;
 }
 
-static dq_status read_cluster(dq_verdict *v, const json_t *o, dq_err *err)
-{
-    const json_t *prompt = json_object_get(o, "prompt");
-    v->cluster = dq_random_mix((uint64_t)v->item);
-    if (json_is_string(prompt))
-        v->cluster = dq_repeats_key(json_string_value(prompt), json_string_length(prompt));
-    return dq_task_file_read_cluster(&v->cluster, o, err);
-}
-
 static dq_status read_entry(verdict_reader *r, json_t *o, int64_t line, dq_err *err)
 {
     if (!json_is_object(o)) return dq_fail(err, DQ_DAMAGED, "expected a JSON object");
@@ -977,7 +950,11 @@ static dq_status read_entry(verdict_reader *r, json_t *o, int64_t line, dq_err *
     e->verdict.line = line;
     DQ_TRY(dq_json_int(&e->verdict.item, o, "item", 0, INT64_MAX, NULL, err));
     DQ_TRY(read_score(&e->verdict.score, o, err));
-    DQ_TRY(read_cluster(&e->verdict, o, err));
+    const json_t *prompt = json_object_get(o, "prompt");
+    e->verdict.cluster = dq_random_mix((uint64_t)e->verdict.item);
+    if (json_is_string(prompt))
+        e->verdict.cluster = dq_repeats_key(json_string_value(prompt), json_string_length(prompt));
+    DQ_TRY(dq_task_file_read_cluster(&e->verdict.cluster, o, err));
     e->group = group_of(r, o, err);
     r->n++;
     return err->code;

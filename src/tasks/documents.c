@@ -408,48 +408,6 @@ static dq_status copy_ids(cutter *c, dq_arena *a, dq_err *err)
     return DQ_OK;
 }
 
-/* Why nothing can be scored, in the words of one document where there is one. */
-static dq_status too_short(const dq_windows *w, const dq_window_spec *spec, dq_err *err)
-{
-    enum { LEAST_CTX = 4 };
-    const long long n = w->n_ids, L = spec->n_ctx;
-    const long long need[DQ_SCHEMES] = {2 * L, 2, L, 1, L + 1};
-    const char *name = dq_scheme_name[spec->scheme];
-    if (w->n_all > 1)
-        return dq_fail_with(
-            err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
-            "none of %lld documents is long enough (%s windows of %lld tokens need %lld). "
-            "Use longer documents",
-            (long long)w->n_all, name, L, spec->scheme == DQ_WINDOW_CHUNK ? L : need[spec->scheme]);
-    if (spec->scheme == DQ_WINDOW_CHUNK && n < 2 * LEAST_CTX)
-        return dq_fail(
-            err, DQ_MISMATCH,
-            "the text has %lld tokens, two of the smallest windows need %d. Use more text", n,
-            2 * LEAST_CTX);
-    if (spec->scheme == DQ_WINDOW_CHUNK)
-        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_CTX, .number = {n / 2}},
-                            "the text has %lld tokens, two windows of %lld need %lld", n, L, 2 * L);
-    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
-                        "the text has %lld tokens, %s windows of %lld need %lld. Use more text", n,
-                        name, L, need[spec->scheme]);
-}
-
-static dq_status find_clusters(dq_windows *w, dq_arena *a, dq_err *err)
-{
-    int32_t *cluster = dq_alloc(a, (size_t)w->n, sizeof *cluster, err);
-    dq_repeats_run *run = dq_block_new((size_t)w->n, sizeof *run, err);
-    for (int64_t i = 0; cluster && run && i < w->n; i++) {
-        const dq_window *x = &w->win[i];
-        const int64_t unit = w->n_docs < 2 ? i : x->doc;
-        run[i] = (dq_repeats_run){x->ids, x->n + x->past, (int32_t)unit};
-    }
-    if (err->code == DQ_OK)
-        dq_repeats_clusters(cluster, &w->n_clusters, &w->n_copies, run, w->n, err);
-    dq_block_free(run);
-    w->cluster = cluster;
-    return err->code;
-}
-
 /* n_all: documents there are; those after n_docs are not needed, as the limit is reached before them. */
 static dq_status cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs, int64_t n_all,
                      const dq_window_spec *spec, int32_t before, int32_t bos, dq_arena *a,
@@ -465,8 +423,32 @@ static dq_status cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs, int
         out->n_short += n == 0;
         all += n;
     }
-    if (all < (spec->scheme == DQ_WINDOW_CHUNK && n_all == 1 ? 2 : 1))
-        return too_short(out, spec, err);
+    if (all < (spec->scheme == DQ_WINDOW_CHUNK && n_all == 1 ? 2 : 1)) {
+        /* Why nothing can be scored, in the words of one document where there is one. */
+        enum { LEAST_CTX = 4 };
+        const long long n = out->n_ids, L = spec->n_ctx;
+        const long long need[DQ_SCHEMES] = {2 * L, 2, L, 1, L + 1};
+        const char *name = dq_scheme_name[spec->scheme];
+        if (out->n_all > 1)
+            return dq_fail_with(
+                err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
+                "none of %lld documents is long enough (%s windows of %lld tokens need %lld). "
+                "Use longer documents",
+                (long long)out->n_all, name, L,
+                spec->scheme == DQ_WINDOW_CHUNK ? L : need[spec->scheme]);
+        if (spec->scheme == DQ_WINDOW_CHUNK && n < 2 * LEAST_CTX)
+            return dq_fail(
+                err, DQ_MISMATCH,
+                "the text has %lld tokens, two of the smallest windows need %d. Use more text", n,
+                2 * LEAST_CTX);
+        if (spec->scheme == DQ_WINDOW_CHUNK)
+            return dq_fail_with(
+                err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_CTX, .number = {n / 2}},
+                "the text has %lld tokens, two windows of %lld need %lld", n, L, 2 * L);
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
+                            "the text has %lld tokens, %s windows of %lld need %lld. Use more text",
+                            n, name, L, need[spec->scheme]);
+    }
     int64_t take = spec->limit && spec->limit < all ? spec->limit : all;
     dq_window *win = dq_alloc(a, (size_t)take, sizeof *win, err);
     if (!win) return err->code;
@@ -486,7 +468,18 @@ static dq_status cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs, int
             out->cut = out->n == take && i + 1 < n;
         }
     }
-    return find_clusters(out, a, err);
+    int32_t *cluster = dq_alloc(a, (size_t)out->n, sizeof *cluster, err);
+    dq_repeats_run *run = dq_block_new((size_t)out->n, sizeof *run, err);
+    for (int64_t i = 0; cluster && run && i < out->n; i++) {
+        const dq_window *x = &out->win[i];
+        const int64_t unit = out->n_docs < 2 ? i : x->doc;
+        run[i] = (dq_repeats_run){x->ids, x->n + x->past, (int32_t)unit};
+    }
+    if (err->code == DQ_OK)
+        dq_repeats_clusters(cluster, &out->n_clusters, &out->n_copies, run, out->n, err);
+    dq_block_free(run);
+    out->cluster = cluster;
+    return err->code;
 }
 
 dq_status dq_windows_cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs,
@@ -512,19 +505,6 @@ dq_status dq_windows_encode(dq_doc_ids *out, const dq_tokenizer *t, const dq_doc
     dq_block_free(ids);
     *out = (dq_doc_ids){.ids = kept, .n = n, .n_before = n_before, .n_after = n_after};
     return err->code;
-}
-
-/* Words and bytes of the documents that have windows. */
-static void count_text(dq_windows *w, const dq_docs *docs)
-{
-    int64_t last = -1;
-    for (int64_t i = 0; i < w->n; i++) {
-        const dq_doc *d = &docs->doc[w->win[i].doc];
-        if (w->win[i].doc == last) continue;
-        last = w->win[i].doc;
-        w->n_words += d->words;
-        w->bytes += (int64_t)d->len;
-    }
 }
 
 /* ids[*n]: of documents until the limit's windows are there, and of the last one a window more, which tells that it goes on. */
@@ -562,7 +542,15 @@ dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs 
     int64_t n = 0;
     DQ_TRY(encode_docs(ids, &n, t, docs, spec, a, err));
     DQ_TRY(cut(out, ids, n, docs->n, spec, before, dq_items_bos(t, spec->bos), a, err));
-    count_text(out, docs);
+    /* Words and bytes of the documents that have windows. */
+    int64_t last = -1;
+    for (int64_t k = 0; k < out->n; k++) {
+        const dq_doc *d = &docs->doc[out->win[k].doc];
+        if (out->win[k].doc == last) continue;
+        last = out->win[k].doc;
+        out->n_words += d->words;
+        out->bytes += (int64_t)d->len;
+    }
     out->prefixed = spec->scheme == DQ_WINDOW_ROLLING;
     return DQ_OK;
 }

@@ -214,13 +214,6 @@ static dq_status add_example(dq_icl_reader *r, dq_icl_pool *pool, size_t *cap, c
     return err->code;
 }
 
-/* The one pool that a file without parts is read for. */
-static dq_status add(dq_icl_reader *r, const char *text, size_t len, const char *label, dq_err *err)
-{
-    if (r->demos) return add_example(r, r->demos, &r->cap_demos, text, len, label, err);
-    return add_example(r, r->queries, &r->cap_queries, text, len, label, err);
-}
-
 /* "intent_name" -> "intent name" */
 static dq_status add_named(dq_icl_reader *r, dq_icl_pool *pool, size_t *cap, const char *text,
                            size_t len, const char *name, dq_err *err)
@@ -272,24 +265,6 @@ static void trec_name(char *out, const struct coarse *c, const char *fine)
     memcpy(out + n + 1, fine, m + 1);
 }
 
-/* Labels are all there are, whether or not a file has examples of each. */
-static dq_status trec_labels(dq_icl_reader *r, dq_err *err)
-{
-    char name[TREC_NAME];
-    int index;
-    for (int i = 0; i < TREC_COARSE; i++) {
-        if (!r->fine) {
-            trec_name(name, &trec[i], NULL);
-            DQ_TRY(add_label(r, name, &index, err));
-        }
-        for (int k = 0; r->fine && trec[i].fine[k]; k += 2) {
-            trec_name(name, &trec[i], trec[i].fine[k + 1]);
-            DQ_TRY(add_label(r, name, &index, err));
-        }
-    }
-    return DQ_OK;
-}
-
 static bool is_word(const char *s, size_t n, const char *word)
 {
     return strlen(word) == n && memcmp(s, word, n) == 0;
@@ -329,7 +304,11 @@ static dq_status trec_line(dq_icl_reader *r, const char *line, size_t n, int64_t
     if (code == n)
         return dq_fail(err, DQ_DAMAGED, "line %lld: no question after the class",
                        (long long)number);
-    return add(r, line + code, n - code, name, err);
+    /* The one pool that a file without parts is read for. */
+    const char *text = line + code;
+    const size_t len = n - code;
+    if (r->demos) return add_example(r, r->demos, &r->cap_demos, text, len, name, err);
+    return add_example(r, r->queries, &r->cap_queries, text, len, name, err);
 }
 
 /* The official files are Latin-1; a copy that is well-formed UTF-8 stays as it is. */
@@ -348,7 +327,19 @@ static dq_status from_latin1(const char **text, size_t *len, dq_arena *a, dq_err
 
 static dq_status read_trec(dq_icl_reader *r, const char *text, size_t len, dq_err *err)
 {
-    DQ_TRY(trec_labels(r, err));
+    /* Labels are all there are, whether or not a file has examples of each. */
+    char name[TREC_NAME];
+    int index;
+    for (int i = 0; i < TREC_COARSE; i++) {
+        if (!r->fine) {
+            trec_name(name, &trec[i], NULL);
+            DQ_TRY(add_label(r, name, &index, err));
+        }
+        for (int k = 0; r->fine && trec[i].fine[k]; k += 2) {
+            trec_name(name, &trec[i], trec[i].fine[k + 1]);
+            DQ_TRY(add_label(r, name, &index, err));
+        }
+    }
     const size_t mark = dq_utf8_mark(text, len);
     text += mark;
     len -= mark;
@@ -497,26 +488,6 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Labels by name, whatever order the files brought them in. */
-static dq_status sort_labels(dq_icl_data *d, dq_icl_reader *r, dq_err *err)
-{
-    const char **sorted = dq_alloc(r->a, (size_t)r->n_labels, sizeof *sorted, err);
-    int *to = dq_alloc(r->a, (size_t)r->n_labels, sizeof *to, err);
-    if (!sorted || !to) return err->code;
-    memcpy(sorted, r->label, (size_t)r->n_labels * sizeof *sorted);
-    qsort(sorted, (size_t)r->n_labels, sizeof *sorted, by_name);
-    for (int i = 0; i < r->n_labels; i++) {
-        const char **at =
-            bsearch(&r->label[i], sorted, (size_t)r->n_labels, sizeof *sorted, by_name);
-        to[i] = (int)(at - sorted);
-    }
-    for (int64_t i = 0; i < d->demos.n; i++) d->demos.ex[i].label = to[d->demos.ex[i].label];
-    for (int64_t i = 0; i < d->queries.n; i++) d->queries.ex[i].label = to[d->queries.ex[i].label];
-    d->label = sorted;
-    d->n_labels = r->n_labels;
-    return DQ_OK;
-}
-
 /* No query is shown its own answer: examples with its text are no demonstrations. */
 static dq_status leave_out_queries(dq_icl_data *d, dq_err *err)
 {
@@ -561,7 +532,21 @@ dq_status dq_icl_read(dq_icl_data *out, const dq_icl_task *task, const dq_icl_fi
         out->n_bad_demos = r.n_bad;
         out->first_bad_demos = r.first_bad;
     }
-    DQ_TRY(sort_labels(out, &r, err));
+    /* Labels by name, whatever order the files brought them in. */
+    const char **sorted = dq_alloc(r.a, (size_t)r.n_labels, sizeof *sorted, err);
+    int *to = dq_alloc(r.a, (size_t)r.n_labels, sizeof *to, err);
+    if (!sorted || !to) return err->code;
+    memcpy(sorted, r.label, (size_t)r.n_labels * sizeof *sorted);
+    qsort(sorted, (size_t)r.n_labels, sizeof *sorted, by_name);
+    for (int i = 0; i < r.n_labels; i++) {
+        const char **at = bsearch(&r.label[i], sorted, (size_t)r.n_labels, sizeof *sorted, by_name);
+        to[i] = (int)(at - sorted);
+    }
+    for (int64_t i = 0; i < out->demos.n; i++) out->demos.ex[i].label = to[out->demos.ex[i].label];
+    for (int64_t i = 0; i < out->queries.n; i++)
+        out->queries.ex[i].label = to[out->queries.ex[i].label];
+    out->label = sorted;
+    out->n_labels = r.n_labels;
     if (leave_out_queries(out, err) == DQ_OK) return DQ_OK;
     return dq_in(err, "%s: ", demos->text ? demos->path : queries->path);
 }
@@ -577,17 +562,6 @@ void dq_icl_permute(int32_t *out, int64_t n, uint64_t seed, uint64_t stream)
     dq_random_permute(&r, out, n);
 }
 
-/* Into `sorted`, label by label; first[label] is where each begins, first[n_labels] = n. */
-static void by_class(int32_t *sorted, int64_t *first, const int32_t *demo, int64_t n,
-                     const dq_icl_pool *pool, int n_labels)
-{
-    for (int64_t i = 0; i < n; i++) first[pool->ex[demo[i]].label + 1]++;
-    for (int l = 0; l < n_labels; l++) first[l + 1] += first[l];
-    for (int64_t i = 0; i < n; i++) sorted[first[pool->ex[demo[i]].label]++] = demo[i];
-    for (int l = n_labels; l > 0; l--) first[l] = first[l - 1]; /* now after what it began */
-    first[0] = 0;
-}
-
 dq_status dq_icl_arrange(int32_t *demo, int64_t n, const dq_icl_pool *pool, int n_labels,
                          dq_icl_order order, dq_err *err)
 {
@@ -595,7 +569,12 @@ dq_status dq_icl_arrange(int32_t *demo, int64_t n, const dq_icl_pool *pool, int 
     int32_t *sorted = dq_block_new((size_t)n, sizeof *sorted, err);
     int64_t *first = dq_block_new((size_t)n_labels + 1, sizeof *first, err);
     if (sorted && first) {
-        by_class(sorted, first, demo, n, pool, n_labels);
+        /* Into `sorted`, label by label; first[label] is where each begins, first[n_labels] = n. */
+        for (int64_t i = 0; i < n; i++) first[pool->ex[demo[i]].label + 1]++;
+        for (int l = 0; l < n_labels; l++) first[l + 1] += first[l];
+        for (int64_t i = 0; i < n; i++) sorted[first[pool->ex[demo[i]].label]++] = demo[i];
+        for (int l = n_labels; l > 0; l--) first[l] = first[l - 1]; /* now after what it began */
+        first[0] = 0;
         if (order == DQ_ICL_CLASS) memcpy(demo, sorted, (size_t)n * sizeof *demo);
         int64_t have = order == DQ_ICL_CLASS ? n : 0;
         for (int64_t turn = 0; have < n; turn++) {

@@ -74,13 +74,6 @@ static void shuffle(int *thing, int k, int n, dq_random *r)
 
 /* ---- Filler ---- */
 
-static bool ends_sentence(const dq_tokenizer *t, int32_t id)
-{
-    size_t len;
-    const char *piece = dq_tokenizer_piece(t, id, &len);
-    return piece && len > 0 && memchr(".!?\n", piece[len - 1], 4);
-}
-
 static dq_status index_filler(dq_needle_filler *out, const dq_tokenizer *t, const int32_t *from,
                               dq_arena *a, dq_err *err)
 {
@@ -91,7 +84,9 @@ static dq_status index_filler(dq_needle_filler *out, const dq_tokenizer *t, cons
     if (!ids || !ends || !start) return err->code;
     memcpy(ids, from, (size_t)out->n * sizeof *ids);
     for (int64_t i = 0; i < out->n; i++) {
-        ends[i] = ends_sentence(t, ids[i]);
+        size_t len;
+        const char *piece = dq_tokenizer_piece(t, ids[i], &len);
+        ends[i] = piece && len > 0 && memchr(".!?\n", piece[len - 1], 4);
         any = any || ends[i];
         if (!ends[i] && (i == 0 || ends[i - 1])) start[out->n_starts++] = i;
     }
@@ -212,30 +207,6 @@ static bool taken(const char **number, int n, const char *text)
     return false;
 }
 
-/* Cities, then numbers, then the order of the question, which takes the same draws where it is not random: prompts of both
- * orders differ in their question alone. */
-static dq_status draw(making *x, dq_err *err)
-{
-    const int n = x->cell->n, r = x->cell->r;
-    int city[DQ_NEEDLE_CITIES], requested[DQ_NEEDLE_CITIES];
-    for (int i = 0; i < DQ_NEEDLE_CITIES; i++) city[i] = i;
-    shuffle(city, n, DQ_NEEDLE_CITIES, &x->random);
-    for (int i = 0; i < n; i++) {
-        char digits[DQ_NEEDLE_DIGITS + 1];
-        do {
-            snprintf(digits, sizeof digits, "%u",
-                     1000000u + (unsigned)dq_random_below(&x->random, 9000000));
-        } while (taken(x->number, i, digits));
-        x->city[i] = dq_needle_city[city[i]];
-        x->number[i] = dq_text(x->m->a, digits, DQ_NEEDLE_DIGITS, err);
-        if (!x->number[i]) return err->code;
-    }
-    for (int i = 0; i < r; i++) requested[i] = i;
-    shuffle(requested, r, r, &x->random);
-    for (int i = 0; i < r; i++) x->answer[i].needle = x->m->depth_first ? i : requested[i];
-    return DQ_OK;
-}
-
 static dq_status encode_needles(making *x, dq_err *err)
 {
     for (int i = 0; i < x->cell->n; i++) {
@@ -319,36 +290,6 @@ static int64_t budget_of(const making *x)
     return sum;
 }
 
-static dq_status too_many(const dq_needle_cell *c, int64_t need, dq_err *err)
-{
-    char cities[32];
-    snprintf(cities, sizeof cities, "%d:%d", c->n, c->r);
-    return dq_fail_with(
-        err, DQ_MISMATCH,
-        (dq_remedy){.code = DQ_REMEDY_NEEDLES, .number = {need, c->length}, .word = cities},
-        "needles %s with their question, room for answers and some filler need %lld tokens, a "
-        "length "
-        "of %lld is less",
-        cities, (long long)need, (long long)c->length);
-}
-
-/* The ids of the filler, and where it begins and each needle goes. */
-static dq_status lay_out(making *x, dq_err *err)
-{
-    const dq_needle_filler *f = x->m->filler;
-    dq_needle_prompt *p = x->p;
-    p->filler = dq_needle_left(x->cell, p->n_bos, x->len, x->n_query, p->budget);
-    if (p->filler < 1) return too_many(x->cell, x->cell->length - p->filler + 1, err);
-    p->start = f->start[dq_random_below(&x->random, (uint64_t)f->n_starts)];
-    x->anchor[0] = dq_needle_anchor(x->cell->depth, p->filler);
-    for (int i = 1; i < x->cell->n; i++)
-        x->anchor[i] = (int64_t)dq_random_below(&x->random, (uint64_t)p->filler + 1);
-    for (int i = 0; i < x->cell->n; i++) x->tie[i] = dq_random_next(&x->random);
-    dq_needle_place(x->anchor, x->order, x->tie, x->cell->n, x->cell->depth, f, p->start,
-                    p->filler);
-    return DQ_OK;
-}
-
 static dq_status assemble(making *x, dq_err *err)
 {
     const dq_needle_filler *f = x->m->filler;
@@ -384,13 +325,54 @@ static dq_status assemble(making *x, dq_err *err)
 static dq_status make(making *x, dq_err *err)
 {
     dq_strbuf b = {0};
-    DQ_TRY(draw(x, err));
+    /* Cities, then numbers, then the order of the question, which takes the same draws where it
+     * is not random: prompts of both orders differ in their question alone. */
+    const int n = x->cell->n, r = x->cell->r;
+    int city[DQ_NEEDLE_CITIES], requested[DQ_NEEDLE_CITIES];
+    for (int i = 0; i < DQ_NEEDLE_CITIES; i++) city[i] = i;
+    shuffle(city, n, DQ_NEEDLE_CITIES, &x->random);
+    for (int i = 0; i < n; i++) {
+        char digits[DQ_NEEDLE_DIGITS + 1];
+        do {
+            snprintf(digits, sizeof digits, "%u",
+                     1000000u + (unsigned)dq_random_below(&x->random, 9000000));
+        } while (taken(x->number, i, digits));
+        x->city[i] = dq_needle_city[city[i]];
+        x->number[i] = dq_text(x->m->a, digits, DQ_NEEDLE_DIGITS, err);
+        if (!x->number[i]) return err->code;
+    }
+    for (int i = 0; i < r; i++) requested[i] = i;
+    shuffle(requested, r, r, &x->random);
+    for (int i = 0; i < r; i++) x->answer[i].needle = x->m->depth_first ? i : requested[i];
     DQ_TRY(encode_needles(x, err));
     encode_asking(x, &b, err);
     dq_block_free(b.s);
     if (err->code != DQ_OK) return err->code;
     x->p->budget = budget_of(x);
-    DQ_TRY(lay_out(x, err));
+    /* The ids of the filler, and where it begins and each needle goes. */
+    const dq_needle_filler *f = x->m->filler;
+    dq_needle_prompt *p = x->p;
+    p->filler = dq_needle_left(x->cell, p->n_bos, x->len, x->n_query, p->budget);
+    if (p->filler < 1) {
+        const dq_needle_cell *c = x->cell;
+        const int64_t need = x->cell->length - p->filler + 1;
+        char cities[32];
+        snprintf(cities, sizeof cities, "%d:%d", c->n, c->r);
+        return dq_fail_with(
+            err, DQ_MISMATCH,
+            (dq_remedy){.code = DQ_REMEDY_NEEDLES, .number = {need, c->length}, .word = cities},
+            "needles %s with their question, room for answers and some filler need %lld tokens, a "
+            "length "
+            "of %lld is less",
+            cities, (long long)need, (long long)c->length);
+    }
+    p->start = f->start[dq_random_below(&x->random, (uint64_t)f->n_starts)];
+    x->anchor[0] = dq_needle_anchor(x->cell->depth, p->filler);
+    for (int k = 1; k < x->cell->n; k++)
+        x->anchor[k] = (int64_t)dq_random_below(&x->random, (uint64_t)p->filler + 1);
+    for (int k = 0; k < x->cell->n; k++) x->tie[k] = dq_random_next(&x->random);
+    dq_needle_place(x->anchor, x->order, x->tie, x->cell->n, x->cell->depth, f, p->start,
+                    p->filler);
     return assemble(x, err);
 }
 

@@ -150,25 +150,6 @@ static dq_status gold_of(const char **gold, json_t *value, dq_arena *a, dq_err *
     return err->code;
 }
 
-/* "9 (apples)" as "9". */
-static dq_status without_units(const char **out, const char *text, dq_arena *a, dq_err *err)
-{
-    size_t n = 0;
-    char *s = dq_text(a, text, strlen(text), err);
-    if (!s) return err->code;
-    const char *last = strrchr(text, ')');
-    for (const char *c = text; *c; c++) {
-        if (*c == '(' && c < last)
-            c = strchr(c, ')');
-        else
-            s[n++] = *c;
-    }
-    while (n && (s[n - 1] == ' ' || s[n - 1] == '\n' || s[n - 1] == '\r')) n--;
-    s[n] = 0;
-    *out = s + strspn(s, " \r\n");
-    return DQ_OK;
-}
-
 static dq_status read_asdiv(dq_question_parts *out, const json_t *record, dq_arena *a, dq_err *err)
 {
     const bool upper = json_object_get(record, "Body") != NULL;
@@ -176,7 +157,20 @@ static dq_status read_asdiv(dq_question_parts *out, const json_t *record, dq_are
     DQ_TRY(dq_json_text(&body, record, upper ? "Body" : "body", NULL, err));
     DQ_TRY(dq_json_text(&question, record, upper ? "Question" : "question", NULL, err));
     DQ_TRY(dq_json_text(&answer, record, upper ? "Answer" : "answer", NULL, err));
-    DQ_TRY(without_units(&answer, answer, a, err));
+    /* "9 (apples)" as "9". */
+    size_t n = 0;
+    char *s = dq_text(a, answer, strlen(answer), err);
+    if (!s) return err->code;
+    const char *last = strrchr(answer, ')');
+    for (const char *c = answer; *c; c++) {
+        if (*c == '(' && c < last)
+            c = strchr(c, ')');
+        else
+            s[n++] = *c;
+    }
+    while (n && (s[n - 1] == ' ' || s[n - 1] == '\n' || s[n - 1] == '\r')) n--;
+    s[n] = 0;
+    answer = s + strspn(s, " \r\n");
     DQ_TRY(gold_of(&out->gold, json_string(answer), a, err));
     out->question = dq_textf(a, err, "%s %s", body, question);
     out->passage = body;
@@ -185,22 +179,18 @@ static dq_status read_asdiv(dq_question_parts *out, const json_t *record, dq_are
     return err->code;
 }
 
-/* The one solution of a list of numbers. */
-static dq_status only_solution(json_t **out, const json_t *record, dq_err *err)
-{
-    const json_t *list = json_object_get(record, "lSolutions");
-    *out = json_array_get(list, 0);
-    if (json_array_size(list) != 1 || !json_is_number(*out))
-        return dq_json_wrong("lSolutions", "a list of one number", list, err);
-    return DQ_OK;
-}
-
 static dq_status read_mawps(dq_question_parts *out, const json_t *record, dq_arena *a, dq_err *err)
 {
     const bool original = json_object_get(record, "sQuestion") != NULL;
     json_t *value = json_object_get(record, "target");
     DQ_TRY(dq_json_text(&out->question, record, original ? "sQuestion" : "input", NULL, err));
-    if (original) DQ_TRY(only_solution(&value, record, err));
+    if (original) {
+        /* The one solution of a list of numbers. */
+        const json_t *list = json_object_get(record, "lSolutions");
+        value = json_array_get(list, 0);
+        if (json_array_size(list) != 1 || !json_is_number(value))
+            return dq_json_wrong("lSolutions", "a list of one number", list, err);
+    }
     if (!json_is_number(value) && !json_is_string(value))
         return dq_json_wrong("target", "a number or a text", value, err);
     DQ_TRY(gold_of(&out->gold, json_incref(value), a, err));

@@ -167,25 +167,6 @@ static const char *draw_new(dq_ruler_draft *d, draw_one *draw, const char *const
     }
 }
 
-static int64_t count_sentences(const dq_ruler_text *t, int64_t start, int64_t units)
-{
-    int64_t n = 0;
-    for (int64_t i = 0; i < units; i++) n += t->piece[(start + i) % t->n].ends || i + 1 == units;
-    return n;
-}
-
-static void place(dq_ruler_draft *d, needles *x, int64_t sentences)
-{
-    const int32_t *perm = ruler_draft_shuffled(d, DEPTHS);
-    bool taken[DEPTHS] = {false};
-    if (!perm) return;
-    for (int i = 0; i < x->n; i++) taken[perm[i]] = true;
-    for (int i = 0, k = 0; i < DEPTHS; i++) {
-        const int64_t percent = (2 * 100 * i + DEPTHS - 1) / (2 * (DEPTHS - 1)); /* rounded */
-        if (taken[i]) x->before[k++] = sentences * percent / 100;
-    }
-}
-
 static void put_text(dq_ruler_draft *d, const needles *x, const int32_t *order, int64_t start,
                      int64_t units)
 {
@@ -253,7 +234,18 @@ static void ruler_niah(dq_ruler_draft *d, int64_t units)
     const int32_t *order = ruler_draft_shuffled(d, x.n);
     const int64_t start = t->start[dq_random_below(&d->random, (uint64_t)t->n_starts)];
     if (!asked || !order) return;
-    place(d, &x, count_sentences(t, start, units));
+    int64_t sentences = 0;
+    for (int64_t i = 0; i < units; i++)
+        sentences += t->piece[(start + i) % t->n].ends || i + 1 == units;
+    const int32_t *perm = ruler_draft_shuffled(d, DEPTHS);
+    bool taken[DEPTHS] = {false};
+    if (perm) {
+        for (int i = 0; i < x.n; i++) taken[perm[i]] = true;
+        for (int i = 0, k = 0; i < DEPTHS; i++) {
+            const int64_t percent = (2 * 100 * i + DEPTHS - 1) / (2 * (DEPTHS - 1)); /* rounded */
+            if (taken[i]) x.before[k++] = sentences * percent / 100;
+        }
+    }
     ruler_draft_put(
         d,
         "Special numbers are hidden in the text below, each with a key. Remember them: a question "
@@ -276,20 +268,6 @@ typedef struct chain {
     char name[2 * VARIABLES][VT_LETTERS + 1]; /* of the chain, and of the example's after it */
     int n;
 } chain;
-
-/* A name that the chain does not have yet; names of different lengths do not stand in each other. */
-static void draw_name(dq_ruler_draft *d, chain *c, int letters)
-{
-    bool is_new;
-    do {
-        char *s = c->name[c->n];
-        for (int i = 0; i < letters; i++) s[i] = (char)('A' + dq_random_below(&d->random, 26));
-        s[letters] = 0;
-        is_new = true;
-        for (int i = 0; i < c->n; i++) is_new = is_new && !strstr(c->name[i], s);
-    } while (!is_new);
-    c->n++;
-}
 
 /* Lines with the assignments among them, and what is asked. */
 static void vt_put_item(dq_ruler_draft *d, char (*name)[VT_LETTERS + 1], unsigned value,
@@ -323,7 +301,20 @@ static void vt_put_item(dq_ruler_draft *d, char (*name)[VT_LETTERS + 1], unsigne
 static void ruler_vt(dq_ruler_draft *d, int64_t units)
 {
     chain c = {.n = 0};
-    while (c.n < 2 * VARIABLES) draw_name(d, &c, c.n < VARIABLES ? VT_LETTERS : EXAMPLE_LETTERS);
+    while (c.n < 2 * VARIABLES) {
+        /* A name that the chain does not have yet; names of different lengths do not stand in each
+         * other. */
+        const int letters = c.n < VARIABLES ? VT_LETTERS : EXAMPLE_LETTERS;
+        bool is_new;
+        do {
+            char *s = c.name[c.n];
+            for (int i = 0; i < letters; i++) s[i] = (char)('A' + dq_random_below(&d->random, 26));
+            s[letters] = 0;
+            is_new = true;
+            for (int i = 0; i < c.n; i++) is_new = is_new && !strstr(c.name[i], s);
+        } while (!is_new);
+        c.n++;
+    }
     const unsigned value = 10000u + (unsigned)dq_random_below(&d->random, 90000);
     unsigned other;
     do other = 10000u + (unsigned)dq_random_below(&d->random, 90000);
@@ -395,24 +386,6 @@ static bool is_word(const dq_ruler_piece *p)
     return true;
 }
 
-/* The different words among the pieces. */
-static dq_status index_words(dq_ruler_text *t, dq_arena *a, dq_err *err)
-{
-    dq_strmap seen = {0};
-    const char **word = dq_alloc(a, (size_t)t->n, sizeof *word, err);
-    if (!word || dq_strmap_new(&seen, (size_t)t->n, a, err) != DQ_OK) return err->code;
-    for (int64_t i = 0; i < t->n; i++) {
-        const dq_ruler_piece *p = &t->piece[i];
-        if (!is_word(p) || dq_strmap_get(&seen, p->s, (size_t)p->len) >= 0) continue;
-        char *own = dq_text(a, p->s, (size_t)p->len, err);
-        if (!own) return err->code;
-        dq_strmap_put(&seen, own, (size_t)p->len, (int32_t)t->n_words);
-        word[t->n_words++] = own;
-    }
-    t->word = word;
-    return DQ_OK;
-}
-
 dq_status dq_ruler_text_read(dq_ruler_text *out, const char *text, size_t len, dq_arena *a,
                              dq_err *err)
 {
@@ -432,7 +405,19 @@ dq_status dq_ruler_text_read(dq_ruler_text *out, const char *text, size_t len, d
     }
     out->piece = piece;
     out->start = start;
-    DQ_TRY(index_words(out, a, err));
+    /* The different words among the pieces. */
+    dq_strmap seen = {0};
+    const char **word = dq_alloc(a, (size_t)out->n, sizeof *word, err);
+    if (!word || dq_strmap_new(&seen, (size_t)out->n, a, err) != DQ_OK) return err->code;
+    for (int64_t i = 0; i < out->n; i++) {
+        const dq_ruler_piece *p = &out->piece[i];
+        if (!is_word(p) || dq_strmap_get(&seen, p->s, (size_t)p->len) >= 0) continue;
+        char *own = dq_text(a, p->s, (size_t)p->len, err);
+        if (!own) return err->code;
+        dq_strmap_put(&seen, own, (size_t)p->len, (int32_t)out->n_words);
+        word[out->n_words++] = own;
+    }
+    out->word = word;
     if (any && out->n_words > 1) return DQ_OK;
     return dq_fail(err, DQ_DAMAGED,
                    "has no end of a sentence (a word that ends in . ! or ?), or no two words of 3 "
@@ -487,20 +472,6 @@ static dq_random random_of(const fitting *f)
     return r;
 }
 
-/* How many tokens the two texts begin with alike. */
-static dq_status find_question(int64_t *out, const fitting *f, const dq_ruler_draft *d,
-                               unsigned flags, const int32_t *ids, int64_t n, dq_err *err)
-{
-    int32_t *before;
-    int64_t n_before;
-    DQ_TRY(dq_tokenizer_encode(f->m->t, d->prompt.s, d->question, flags, &before, &n_before, NULL,
-                               NULL, err));
-    *out = 0;
-    while (*out < n && *out < n_before && ids[*out] == before[*out]) ++*out;
-    dq_block_free(before);
-    return DQ_OK;
-}
-
 /* Keeps a draft that fits as the best so far. */
 static dq_status keep(const fitting *f, const dq_ruler_draft *d, unsigned flags, const int32_t *ids,
                       int64_t n, int64_t units, dq_err *err)
@@ -515,7 +486,16 @@ static dq_status keep(const fitting *f, const dq_ruler_draft *d, unsigned flags,
         if (!answer[i]) return err->code;
     }
     *p = (dq_ruler_prompt){kept, n, 0, answer, d->n_answers, units};
-    return find_question(&p->question, f, d, flags, ids, n, err);
+    /* How many tokens the two texts begin with alike. */
+    int64_t *out = &p->question;
+    int32_t *before;
+    int64_t n_before;
+    DQ_TRY(dq_tokenizer_encode(f->m->t, d->prompt.s, d->question, flags, &before, &n_before, NULL,
+                               NULL, err));
+    *out = 0;
+    while (*out < n && *out < n_before && ids[*out] == before[*out]) ++*out;
+    dq_block_free(before);
+    return DQ_OK;
 }
 
 /* *n: ids of the prompt with so many units. With `take` it is kept. */
@@ -555,27 +535,29 @@ static int64_t guess(int64_t lo, int64_t n_lo, int64_t hi, int64_t n_hi, int64_t
     return hi && to >= hi ? hi - 1 : to;
 }
 
-static dq_status fit(const fitting *f, dq_err *err)
+dq_status dq_ruler_make(dq_ruler_prompt *out, const dq_ruler_maker *m, int64_t length,
+                        uint64_t seed, int64_t sample, dq_err *err)
 {
+    const fitting f = {m, out, length, length - m->task->max_new, seed, sample};
     enum { LINES = 12 }; /* rounds by a line; then halves */
-    const int64_t words = f->m->task->by_words ? f->m->text->n_words : INT64_MAX - 1;
-    int64_t lo = f->m->task->least, n_lo, hi = 0, n_hi = 0, last = lo, n_last;
-    DQ_TRY(try_units(f, lo, false, &n_lo, err));
-    if (n_lo > f->room)
+    const int64_t words = f.m->task->by_words ? f.m->text->n_words : INT64_MAX - 1;
+    int64_t lo = f.m->task->least, n_lo, hi = 0, n_hi = 0, last = lo, n_last;
+    DQ_TRY(try_units(&f, lo, false, &n_lo, err));
+    if (n_lo > f.room)
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_OPTION},
                             "lengths %lld: the shortest prompt of %s and room for its answer need "
                             "%lld tokens. Use longer "
                             "ones",
-                            (long long)f->length, f->m->task->name,
-                            (long long)(n_lo + f->m->task->max_new));
+                            (long long)f.length, f.m->task->name,
+                            (long long)(n_lo + f.m->task->max_new));
     n_last = n_lo;
     for (int round = 0; hi != lo + 1; round++) {
         int64_t n, to = hi && round >= LINES ? lo + (hi - lo) / 2
-                                             : guess(lo, n_lo, hi, n_hi, last, n_last, f->room);
+                                             : guess(lo, n_lo, hi, n_hi, last, n_last, f.room);
         if (to > words)
             to = lo < words ? words : words + 1; /* of which the task says that they lack */
-        DQ_TRY(try_units(f, to, false, &n, err));
-        if (n <= f->room) {
+        DQ_TRY(try_units(&f, to, false, &n, err));
+        if (n <= f.room) {
             last = lo;
             n_last = n_lo;
             lo = to;
@@ -585,14 +567,7 @@ static dq_status fit(const fitting *f, dq_err *err)
             n_hi = n;
         }
     }
-    return try_units(f, lo, true, &n_lo, err);
-}
-
-dq_status dq_ruler_make(dq_ruler_prompt *out, const dq_ruler_maker *m, int64_t length,
-                        uint64_t seed, int64_t sample, dq_err *err)
-{
-    const fitting f = {m, out, length, length - m->task->max_new, seed, sample};
-    return fit(&f, err);
+    return try_units(&f, lo, true, &n_lo, err);
 }
 
 /* ---- What an answer says ---- */

@@ -511,50 +511,6 @@ dq_status dq_read_mc(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
     return task_file_set_context(item, a, err, "%s", ctx);
 }
 
-/* Choice i of [{"text", "label"}, ...] or {"text": [...], "label": [...]}. */
-static dq_status labelled(const json_t *choices, size_t i, const char **text, const char **label,
-                          dq_err *err)
-{
-    const json_t *one = json_array_get(choices, i);
-    const json_t *t =
-        one ? json_object_get(one, "text") : json_array_get(json_object_get(choices, "text"), i);
-    const json_t *l =
-        one ? json_object_get(one, "label") : json_array_get(json_object_get(choices, "label"), i);
-    *text = json_string_value(t);
-    *label = json_string_value(l);
-    if (!*text || !*label || strlen(*text) != json_string_length(t))
-        return dq_fail(err, DQ_DAMAGED,
-                       "key \"choices\": entry %zu lacks a string \"text\" or \"label\"", i);
-    return DQ_OK;
-}
-
-/* The labels there are, for a message. */
-static void list_labels(char *out, size_t cap, const char *const *label, int n)
-{
-    size_t used = 0;
-    out[0] = 0;
-    for (int i = 0; i < n && used + 1 < cap; i++) {
-        int k = snprintf(out + used, cap - used, "%s%.8s", i ? ", " : "", label[i]);
-        used += k > 0 ? (size_t)k : 0;
-    }
-}
-
-static dq_status find_answer(dq_item *item, const json_t *o, const char *const *label, dq_err *err)
-{
-    const char *key;
-    char all[96];
-    size_t bytes;
-    DQ_TRY(dq_json_text(&key, o, "answerKey", NULL, err));
-    const char *at = key;
-    while (*at && dq_items_is_strip_space(dq_utf8_first(at, &bytes))) at += bytes;
-    for (item->gold = 0; item->gold < item->n_choices; item->gold++) {
-        if (strcmp(label[item->gold], at) == 0) return DQ_OK;
-    }
-    list_labels(all, sizeof all, label, item->n_choices);
-    return dq_fail(err, DQ_DAMAGED,
-                   "key \"answerKey\": expected one of the labels %s, found \"%.40s\"", all, key);
-}
-
 /* Choices of `holder`, and which of them the answerKey of o names. */
 static dq_status read_labelled(dq_item *item, const json_t *o, const json_t *holder, dq_arena *a,
                                dq_err *err)
@@ -569,9 +525,39 @@ static dq_status read_labelled(dq_item *item, const json_t *o, const json_t *hol
     const char **text = dq_alloc(a, n, sizeof *text, err);
     const char **label = dq_alloc(a, n, sizeof *label, err);
     if (!text || !label) return err->code;
-    for (size_t i = 0; i < n; i++) DQ_TRY(labelled(choices, i, &text[i], &label[i], err));
+    for (size_t i = 0; i < n; i++) {
+        /* Choice i of [{"text", "label"}, ...] or {"text": [...], "label": [...]}. */
+        const json_t *one = json_array_get(choices, i);
+        const json_t *t = one ? json_object_get(one, "text")
+                              : json_array_get(json_object_get(choices, "text"), i);
+        const json_t *l = one ? json_object_get(one, "label")
+                              : json_array_get(json_object_get(choices, "label"), i);
+        text[i] = json_string_value(t);
+        label[i] = json_string_value(l);
+        if (!text[i] || !label[i] || strlen(text[i]) != json_string_length(t))
+            return dq_fail(err, DQ_DAMAGED,
+                           "key \"choices\": entry %zu lacks a string \"text\" or \"label\"", i);
+    }
     DQ_TRY(task_file_set_choices(item, text, (int)n, a, err));
-    return find_answer(item, o, label, err);
+    const char *key;
+    char all[96];
+    size_t bytes;
+    DQ_TRY(dq_json_text(&key, o, "answerKey", NULL, err));
+    const char *at = key;
+    while (*at && dq_items_is_strip_space(dq_utf8_first(at, &bytes))) at += bytes;
+    for (item->gold = 0; item->gold < item->n_choices; item->gold++) {
+        if (strcmp(label[item->gold], at) == 0) return DQ_OK;
+    }
+    /* The labels there are, for a message. */
+    const size_t cap = sizeof all;
+    size_t used = 0;
+    all[0] = 0;
+    for (int i = 0; i < item->n_choices && used + 1 < cap; i++) {
+        int k = snprintf(all + used, cap - used, "%s%.8s", i ? ", " : "", label[i]);
+        used += k > 0 ? (size_t)k : 0;
+    }
+    return dq_fail(err, DQ_DAMAGED,
+                   "key \"answerKey\": expected one of the labels %s, found \"%.40s\"", all, key);
 }
 
 /* The question: {"question": {"stem", "choices"}} of the original files, or text under `flat` with the
@@ -782,9 +768,14 @@ static dq_status read_six(dq_item *item, int64_t index, char *const *line, dq_ar
     return task_file_set_choices(item, (const char *const *)line + 2, TEXT_ENDINGS, a, err);
 }
 
-static dq_status load_six(dq_task_items *l, const char *text, size_t len, int64_t limit,
-                          dq_err *err)
+/* Both forms: a file that begins with "{" is the first. At most `limit` items (0: all). */
+static dq_status hellaswag_load(dq_task_items *l, const char *text, size_t len, int64_t limit,
+                                dq_err *err)
 {
+    size_t first = 0;
+    while (first < len && dq_task_file_is_blank(text + first, 1)) first++;
+    if (first < len && text[first] == '{')
+        return task_file_read_jsonl(l, text, len, limit, read_official, err);
     const char *s;
     char *line[TEXT_LINES];
     size_t at = 0, n;
@@ -813,17 +804,6 @@ static dq_status load_six(dq_task_items *l, const char *text, size_t len, int64_
     return DQ_OK;
 }
 
-/* Both forms: a file that begins with "{" is the first. At most `limit` items (0: all). */
-static dq_status hellaswag_load(dq_task_items *l, const char *text, size_t len, int64_t limit,
-                                dq_err *err)
-{
-    size_t first = 0;
-    while (first < len && dq_task_file_is_blank(text + first, 1)) first++;
-    if (first < len && text[first] == '{')
-        return task_file_read_jsonl(l, text, len, limit, read_official, err);
-    return load_six(l, text, len, limit, err);
-}
-
 /* ---- Fewshot ----
  * Draws come from random_mt in the order of the reference, one sample an item. Where the reference
  * knows of no other split, one example more is drawn. Examples of the item's content are taken
@@ -846,9 +826,17 @@ static void say_examples(int64_t n, dq_err *err)
                  (long long)n);
 }
 
-/* A pool may hold an item more than once: then its copies are taken out and n are drawn anew. */
-static dq_status draw_from_others(drawer *d, const dq_item *item, dq_err *err)
+static dq_status draw(drawer *d, const dq_item *item, dq_err *err)
 {
+    int64_t kept = 0, all = d->n + d->spare;
+    DQ_TRY(dq_random_mt_sample(&d->random, d->draw, d->pool->n, all, err));
+    for (int64_t i = 0; i < all; i++) {
+        if (d->pool->item[d->draw[i]].content != item->content) d->draw[kept++] = d->draw[i];
+    }
+    d->n_own += kept < all;
+    if (kept >= d->n) return DQ_OK;
+    /* A pool may hold an item more than once: then its copies are taken out and n are drawn
+     * anew. */
     int64_t n = 0;
     int64_t *other = dq_block_new((size_t)d->pool->n, sizeof *other, err);
     if (!other) return err->code;
@@ -866,17 +854,6 @@ static dq_status draw_from_others(drawer *d, const dq_item *item, dq_err *err)
         for (int64_t i = 0; i < d->n; i++) d->draw[i] = other[d->draw[i]];
     dq_block_free(other);
     return err->code;
-}
-
-static dq_status draw(drawer *d, const dq_item *item, dq_err *err)
-{
-    int64_t kept = 0, all = d->n + d->spare;
-    DQ_TRY(dq_random_mt_sample(&d->random, d->draw, d->pool->n, all, err));
-    for (int64_t i = 0; i < all; i++) {
-        if (d->pool->item[d->draw[i]].content != item->content) d->draw[kept++] = d->draw[i];
-    }
-    d->n_own += kept < all;
-    return kept < d->n ? draw_from_others(d, item, err) : DQ_OK;
 }
 
 /* Context, answer, two line ends. An empty text after a choice's own context is no answer: then the
@@ -903,25 +880,20 @@ static const char *joined(const drawer *d, const char *ctx, size_t *len, dq_aren
     return s;
 }
 
-static dq_status extend(const drawer *d, dq_item *item, dq_arena *a, dq_err *err)
-{
-    dq_choice *c = dq_alloc(a, (size_t)item->n_choices, sizeof *c, err);
-    if (!c) return err->code;
-    memcpy(c, item->choice, (size_t)item->n_choices * sizeof *c);
-    if (item->ctx) item->ctx = joined(d, item->ctx, &item->ctx_len, a, err);
-    for (int i = 0; i < item->n_choices; i++) {
-        if (c[i].ctx) c[i].ctx = joined(d, c[i].ctx, &c[i].ctx_len, a, err);
-    }
-    item->choice = c;
-    return err->code;
-}
-
 static dq_status add_examples(drawer *d, dq_item *item, dq_arena *a, dq_err *err)
 {
     d->text.n = 0;
     DQ_TRY(draw(d, item, err));
     for (int64_t i = 0; i < d->n; i++) DQ_TRY(add_example(d, &d->pool->item[d->draw[i]], err));
-    return extend(d, item, a, err);
+    dq_choice *c = dq_alloc(a, (size_t)item->n_choices, sizeof *c, err);
+    if (!c) return err->code;
+    memcpy(c, item->choice, (size_t)item->n_choices * sizeof *c);
+    if (item->ctx) item->ctx = joined(d, item->ctx, &item->ctx_len, a, err);
+    for (int k = 0; k < item->n_choices; k++) {
+        if (c[k].ctx) c[k].ctx = joined(d, c[k].ctx, &c[k].ctx_len, a, err);
+    }
+    item->choice = c;
+    return err->code;
 }
 
 dq_status dq_fewshot(dq_items *items, int64_t *n_own, const dq_items *pool, const dq_task *task,
@@ -1106,18 +1078,6 @@ static void add_form(dq_err *err, const dq_task *task)
     dq_fail_more(err, dq_remedy_none, " (expected %s)", task->form);
 }
 
-static uint64_t content_of(const dq_item *item)
-{
-    uint64_t sum = 0;
-    for (int c = 0; c < item->n_choices; c++) {
-        size_t n;
-        const char *ctx = dq_item_context(item, c, &n);
-        sum += dq_random_mix(dq_repeats_key(item->choice[c].text, item->choice[c].len) +
-                             dq_random_mix(dq_repeats_key(ctx, n)));
-    }
-    return dq_random_mix(sum);
-}
-
 dq_status dq_task_load(dq_items *out, const dq_task *task, const char *path, const char *text,
                        size_t len, int64_t limit, dq_arena *a, dq_err *err)
 {
@@ -1140,7 +1100,14 @@ dq_status dq_task_load(dq_items *out, const dq_task *task, const char *path, con
     if (err->code != DQ_OK) return dq_in(err, "%s: ", path);
     DQ_TRY(find_labels(out, &l, task, path, text, len, err));
     for (int64_t i = 0; i < l.n; i++) {
-        l.item[i].content = content_of(&l.item[i]);
+        uint64_t sum = 0;
+        for (int c = 0; c < l.item[i].n_choices; c++) {
+            size_t n;
+            const char *ctx = dq_item_context(&l.item[i], c, &n);
+            sum += dq_random_mix(dq_repeats_key(l.item[i].choice[c].text, l.item[i].choice[c].len) +
+                                 dq_random_mix(dq_repeats_key(ctx, n)));
+        }
+        l.item[i].content = dq_random_mix(sum);
         if (!l.item[i].cluster) l.item[i].cluster = l.item[i].content;
     }
     out->item = l.item;
