@@ -19,18 +19,6 @@
 
 /* ---- Plan ---- */
 
-static dq_status make_recipe(dq_quantizer *q, dq_err *err)
-{
-    char *text = NULL;
-    json_t *r = NULL;
-    if (dq_quantize_recipe_of(&r, &q->set, err) == DQ_OK)
-        dq_json_dump(&text, r, JSON_SORT_KEYS | JSON_INDENT(0), err);
-    json_decref(r);
-    if (text) q->recipe = dq_text(q->arena, text, strlen(text), err);
-    free(text);
-    return err->code;
-}
-
 const char *const dq_quantize_methods[] = {"gptq", "align", NULL};
 
 /* ---- Tensors ---- */
@@ -80,34 +68,6 @@ static bool is_fed_head(const dq_quantizer *q, const char *name, dq_role role)
     return strcmp(name, q->model->embed.name) == 0 &&
            !(dq_checkpoint_find(q->checkpoint, names[DQ_ROLE_EMBED]) &&
              dq_checkpoint_find(q->checkpoint, names[DQ_ROLE_HEAD]));
-}
-
-/* What the role of a tensor gives, before any rule. */
-static dq_quantize_choice choice_of(const dq_quantizer *q, const char *name,
-                                    const named_role *names, int n_names)
-{
-    const dq_quantize_settings *s = &q->set;
-    const named_role key = {.name = name},
-                     *found = bsearch(&key, names, (size_t)n_names, sizeof key, by_name);
-    dq_quantize_choice c = {.name = name,
-                            .packable = found != NULL,
-                            .role = found ? found->role : DQ_ROLE_COUNT,
-                            .bits = s->bits,
-                            .group = s->group,
-                            .mode = s->mode};
-    const int embed = s->embed_bits ? s->embed_bits : 16;
-    if (!found)
-        c.bits = 16;
-    else if (found->role == DQ_ROLE_EMBED)
-        c.bits = embed;
-    else if (found->role == DQ_ROLE_HEAD)
-        c.bits = q->model->tied ? embed : s->head_bits ? s->head_bits : 16;
-    else
-        c.projection = true;
-    const bool calibrated = s->method || s->method_name;
-    c.embedding = found && found->role == DQ_ROLE_EMBED;
-    c.fed = c.projection || (found && calibrated && is_fed_head(q, name, found->role));
-    return c;
 }
 
 /* ---- Settings that depend on the model ---- */
@@ -221,24 +181,6 @@ dq_scale_mode dq_quantize_mode(dq_scale_mode mode, int bits, bool fed)
     return fed || bits > DQ_QUANTIZE_EMBED_BITS ? DQ_SEARCH : DQ_ASYM;
 }
 
-static dq_status check_trellis(const dq_quantize_choice *c, dq_err *err)
-{
-    const bool is = c->mode == DQ_TRELLIS && c->bits != 16;
-    const bool becomes = is && dq_quantize_mode(c->mode, c->bits, c->fed) == DQ_TRELLIS;
-    if (is && !becomes && c->own_mode)
-        return dq_fail(
-            err, DQ_MISMATCH,
-            "%s: trellis codes have 2 to %d bits, and an embedding has them where a text chooses "
-            "them and it is the head too",
-            c->name, DQ_TRELLIS_MAX_BITS);
-    if (becomes && c->group == DQ_GROUP_TENSOR)
-        return dq_fail(
-            err, DQ_MISMATCH,
-            "%s: trellis codes have a scale for each group or row, not one for the tensor",
-            c->name);
-    return DQ_OK;
-}
-
 static dq_status plan_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t,
                              const dq_quantize_choice *c, dq_err *err)
 {
@@ -260,7 +202,19 @@ static dq_status plan_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t,
         x->dense_dtype = q->set.dense_type == DQ_DENSE_F16 ? DQ_F16 : DQ_BF16;
     if (c->bits == 16) return DQ_OK;
     x->is_fed = c->fed;
-    DQ_TRY(check_trellis(c, err));
+    const bool is = c->mode == DQ_TRELLIS && c->bits != 16;
+    const bool becomes = is && dq_quantize_mode(c->mode, c->bits, c->fed) == DQ_TRELLIS;
+    if (is && !becomes && c->own_mode)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "%s: trellis codes have 2 to %d bits, and an embedding has them where a text chooses "
+            "them and it is the head too",
+            c->name, DQ_TRELLIS_MAX_BITS);
+    if (becomes && c->group == DQ_GROUP_TENSOR)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "%s: trellis codes have a scale for each group or row, not one for the tensor",
+            c->name);
     x->spec = (dq_quant_spec){c->bits, c->group, dq_quantize_mode(c->mode, c->bits, c->fed),
                               q->set.scale_dtype, NULL};
     x->format = dq_weight_format_of_mode(x->spec.mode);
@@ -310,8 +264,32 @@ static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
     q->loss = dq_alloc(q->arena, (size_t)n, sizeof *q->loss, err);
     if (err->code != DQ_OK) return err->code;
     for (int64_t i = 0; i < n; i++) q->loss[i] = (double)NAN;
-    for (int64_t i = 0; i < n; i++)
-        choice[i] = choice_of(q, dq_checkpoint_at(q->checkpoint, i)->name, names, n_names);
+    for (int64_t i = 0; i < n; i++) {
+        /* What the role of a tensor gives, before any rule. */
+        const char *name = dq_checkpoint_at(q->checkpoint, i)->name;
+        const dq_quantize_settings *s = &q->set;
+        const named_role key = {.name = name},
+                         *found = bsearch(&key, names, (size_t)n_names, sizeof key, by_name);
+        dq_quantize_choice c = {.name = name,
+                                .packable = found != NULL,
+                                .role = found ? found->role : DQ_ROLE_COUNT,
+                                .bits = s->bits,
+                                .group = s->group,
+                                .mode = s->mode};
+        const int embed = s->embed_bits ? s->embed_bits : 16;
+        if (!found)
+            c.bits = 16;
+        else if (found->role == DQ_ROLE_EMBED)
+            c.bits = embed;
+        else if (found->role == DQ_ROLE_HEAD)
+            c.bits = q->model->tied ? embed : s->head_bits ? s->head_bits : 16;
+        else
+            c.projection = true;
+        const bool calibrated = s->method || s->method_name;
+        c.embedding = found && found->role == DQ_ROLE_EMBED;
+        c.fed = c.projection || (found && calibrated && is_fed_head(q, name, found->role));
+        choice[i] = c;
+    }
     DQ_TRY(dq_quantize_rules_apply(
         &q->set, q->model->tied ? q->model->architecture->tensor[DQ_ROLE_HEAD] : NULL, choice, n,
         err));
@@ -357,67 +335,7 @@ static dq_status add_tokenizer(dq_quantizer *q, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status plan_sources(dq_quantizer *q, dq_err *err)
-{
-    int n = q->n_files = dq_checkpoint_n_files(q->checkpoint);
-    q->file = dq_alloc(q->arena, (size_t)n, sizeof *q->file, err);
-    q->file_bytes = dq_alloc(q->arena, (size_t)n, sizeof *q->file_bytes, err);
-    q->file_sha = dq_alloc(q->arena, (size_t)n, sizeof *q->file_sha, err);
-    if (err->code != DQ_OK) return err->code;
-    for (int i = 0; i < n; i++) {
-        size_t bytes;
-        const uint8_t *data;
-        q->file[i] = dq_checkpoint_file(q->checkpoint, i, &bytes, &data);
-        q->file_bytes[i] = (int64_t)bytes;
-        q->info.source_bytes += (int64_t)bytes;
-    }
-    q->table = q->n_blobs;
-    size_t row =
-        dq_container_source_table(NULL, n, q->file, q->file_bytes, (const char(*)[65])q->file_sha);
-    void *rows = dq_alloc(q->arena, (size_t)n, row, err);
-    add_blob(q, "/provenance/source_files", rows, row * (size_t)n, DQ_ENC_TABLE);
-    return err->code;
-}
-
 /* ---- Slots ---- */
-
-static void tensor_slot(dq_slot *s, const dq_quantize_tensor *x)
-{
-    const dq_tensor *t = x->t;
-    s->encoding = DQ_ENC_DENSE;
-    s->dtype = x->dense_dtype;
-    s->n_dims = t->n_dims;
-    memcpy(s->shape, t->shape, sizeof s->shape);
-    s->bytes = dq_tensor_numel(t) * (int64_t)dq_dtypes[s->dtype].bytes;
-    s->bits = (int)dq_dtypes[s->dtype].bytes * 8;
-    s->rows = x->rows;
-    s->cols = x->cols;
-    s->bits_per_weight = s->bits;
-    s->sqnr_db = (double)NAN;
-}
-
-static void part_slot(dq_slot *s, const dq_quantize_tensor *x, int part)
-{
-    const dq_weight w = dq_quantize_tensor_weight(x);
-    const dq_part p = dq_weight_part(&w, part);
-    s->encoding = DQ_ENC_PART;
-    s->part = part;
-    s->weight = w;
-    s->mode = x->spec.mode;
-    s->source_dtype = x->t->dtype;
-    s->dtype = p.dtype;
-    s->n_dims = 2;
-    s->shape[0] = p.shape[0];
-    s->shape[1] = p.shape[1];
-    s->bytes = (int64_t)dq_weight_part_bytes(&p);
-    s->bits = p.bits;
-    s->group_size = w.group_size;
-    s->rows = p.rows;
-    s->cols = p.cols;
-    const bool codes = w.format->part[part].is_codes;
-    s->bits_per_weight = codes ? dq_weight_bits_per_weight(&w) : 0;
-    s->sqnr_db = codes ? 0 : (double)NAN; /* known once they are made */
-}
 
 static void blob_slot(dq_slot *s, const dq_blob *b, int n_files)
 {
@@ -487,11 +405,39 @@ static dq_status tensor_slots(dq_quantizer *q, int64_t i, dq_err *err)
         dq_slot *s = &q->skeleton.slot[q->skeleton.n_slots++];
         s->origin = i;
         if (x->format) {
-            part_slot(s, x, k);
+            const dq_weight w = dq_quantize_tensor_weight(x);
+            const dq_part p = dq_weight_part(&w, k);
+            s->encoding = DQ_ENC_PART;
+            s->part = k;
+            s->weight = w;
+            s->mode = x->spec.mode;
+            s->source_dtype = x->t->dtype;
+            s->dtype = p.dtype;
+            s->n_dims = 2;
+            s->shape[0] = p.shape[0];
+            s->shape[1] = p.shape[1];
+            s->bytes = (int64_t)dq_weight_part_bytes(&p);
+            s->bits = p.bits;
+            s->group_size = w.group_size;
+            s->rows = p.rows;
+            s->cols = p.cols;
+            const bool codes = w.format->part[k].is_codes;
+            s->bits_per_weight = codes ? dq_weight_bits_per_weight(&w) : 0;
+            s->sqnr_db = codes ? 0 : (double)NAN; /* known once they are made */
             s->path =
                 dq_textf(q->arena, err, "/tensors/%s/%s", x->t->name, x->format->part[k].name);
         } else {
-            tensor_slot(s, x);
+            const dq_tensor *t = x->t;
+            s->encoding = DQ_ENC_DENSE;
+            s->dtype = x->dense_dtype;
+            s->n_dims = t->n_dims;
+            memcpy(s->shape, t->shape, sizeof s->shape);
+            s->bytes = dq_tensor_numel(t) * (int64_t)dq_dtypes[s->dtype].bytes;
+            s->bits = (int)dq_dtypes[s->dtype].bytes * 8;
+            s->rows = x->rows;
+            s->cols = x->cols;
+            s->bits_per_weight = s->bits;
+            s->sqnr_db = (double)NAN;
             s->path = dq_textf(q->arena, err, "/tensors/%s", x->t->name);
         }
     }
@@ -591,14 +537,38 @@ static dq_status plan_make(dq_quantizer *q, const char *model, dq_err *err)
     DQ_TRY(begin_method(q, err));
     choose_bits(q);
     DQ_TRY(plan_tensors(q, err));
-    DQ_TRY(make_recipe(q, err));
+    char *text = NULL;
+    json_t *r = NULL;
+    if (dq_quantize_recipe_of(&r, &q->set, err) == DQ_OK)
+        dq_json_dump(&text, r, JSON_SORT_KEYS | JSON_INDENT(0), err);
+    json_decref(r);
+    if (text) q->recipe = dq_text(q->arena, text, strlen(text), err);
+    free(text);
+    if (err->code != DQ_OK) return err->code;
     config = dq_checkpoint_config_text(q->checkpoint, &len);
     add_blob(q, "/config/model_json", config, len, DQ_ENC_TEXT);
     add_blob(q, "/config/recipe_json", q->recipe, strlen(q->recipe), DQ_ENC_TEXT);
     if (q->model->gates)
         add_blob(q, DQ_PATH_GATES, q->model->gates->text, q->model->gates->len, DQ_ENC_TEXT);
     DQ_TRY(add_tokenizer(q, err));
-    DQ_TRY(plan_sources(q, err));
+    int n = q->n_files = dq_checkpoint_n_files(q->checkpoint);
+    q->file = dq_alloc(q->arena, (size_t)n, sizeof *q->file, err);
+    q->file_bytes = dq_alloc(q->arena, (size_t)n, sizeof *q->file_bytes, err);
+    q->file_sha = dq_alloc(q->arena, (size_t)n, sizeof *q->file_sha, err);
+    if (err->code != DQ_OK) return err->code;
+    for (int i = 0; i < n; i++) {
+        size_t bytes;
+        const uint8_t *data;
+        q->file[i] = dq_checkpoint_file(q->checkpoint, i, &bytes, &data);
+        q->file_bytes[i] = (int64_t)bytes;
+        q->info.source_bytes += (int64_t)bytes;
+    }
+    q->table = q->n_blobs;
+    size_t row =
+        dq_container_source_table(NULL, n, q->file, q->file_bytes, (const char(*)[65])q->file_sha);
+    void *rows = dq_alloc(q->arena, (size_t)n, row, err);
+    add_blob(q, "/provenance/source_files", rows, row * (size_t)n, DQ_ENC_TABLE);
+    if (err->code != DQ_OK) return err->code;
     q->objects = q->n_blobs;
     add_blob(q, DQ_PATH_OBJECTS, NULL, 0, DQ_ENC_TEXT);
     s->dq_version = q->set.dq_version;

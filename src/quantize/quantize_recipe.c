@@ -15,8 +15,6 @@ static dq_status recipe_group(int64_t *out, const json_t *group, dq_err *err);
 static dq_status recipe_mode(int *out, const json_t *mode, dq_err *err);
 static dq_status recipe_keys(const json_t *object, const char *const *keys, dq_err *err);
 
-/* ---- Rules ---- */
-
 /* ---- Patterns ---- */
 
 /* A regular expression or the name of one tensor. */
@@ -157,8 +155,10 @@ typedef struct rule {
 /* Keys that a rule may have; the last says something to people only. */
 static const char *const rule_keys[] = {"match", "name", "bits", "group", "scale", "comment", NULL};
 
-static dq_status read_place(rule *r, const json_t *o, dq_err *err)
+static dq_status read_rule(rule *r, const json_t *o, dq_err *err)
 {
+    if (!json_is_object(o)) return dq_fail(err, DQ_DAMAGED, "not an object");
+    DQ_TRY(recipe_keys(o, rule_keys, err));
     const char *none = NULL, *match, *name;
     DQ_TRY(dq_json_text(&match, o, "match", &none, err));
     DQ_TRY(dq_json_text(&name, o, "name", &none, err));
@@ -167,14 +167,6 @@ static dq_status read_place(rule *r, const json_t *o, dq_err *err)
                        "expected either \"match\", a regular expression, or \"name\", a tensor");
     r->exact = name != NULL;
     r->text = name ? name : match;
-    return DQ_OK;
-}
-
-static dq_status read_rule(rule *r, const json_t *o, dq_err *err)
-{
-    if (!json_is_object(o)) return dq_fail(err, DQ_DAMAGED, "not an object");
-    DQ_TRY(recipe_keys(o, rule_keys, err));
-    DQ_TRY(read_place(r, o, err));
     if (!json_object_get(o, "bits")) return dq_fail(err, DQ_DAMAGED, "key \"bits\" is missing");
     DQ_TRY(recipe_bits(&r->bits, json_object_get(o, "bits"), "bits", err));
     r->group = 0;
@@ -219,9 +211,34 @@ static dq_status apply_rule(const dq_quantize_settings *s, const rule *r, const 
     return in_origin(&p, DQ_MISMATCH, err);
 }
 
-static dq_status apply_skip(const dq_quantize_settings *s, const char *tied_head,
-                            dq_quantize_choice *choice, int64_t n, dq_err *err)
+/* The same refusals of rules, as far as no tensor is needed. */
+static dq_status rules_check(const json_t *rules, dq_err *err)
 {
+    rule r;
+    if (rules && !json_is_array(rules))
+        return dq_fail(err, DQ_DAMAGED, "\"rules\": not an array of rules");
+    for (size_t i = 0; i < json_array_size(rules); i++) {
+        pattern p = {.kind = "rule"};
+        if (read_rule(&r, json_array_get(rules, i), err) == DQ_OK)
+            pattern_begin(&p, r.text, r.exact, err);
+        pattern_end(&p);
+        if (err->code == DQ_DAMAGED) dq_in(err, "\"rules\", rule %zu: ", i + 1);
+        DQ_TRY(err->code);
+    }
+    return DQ_OK;
+}
+
+dq_status dq_quantize_rules_apply(const dq_quantize_settings *s, const char *tied_head,
+                                  dq_quantize_choice *choice, int64_t n, dq_err *err)
+{
+    rule r;
+    DQ_TRY(rules_check(s->rules, err));
+    for (size_t i = 0; i < json_array_size(s->rules); i++) {
+        DQ_TRY(read_rule(&r, json_array_get(s->rules, i), err));
+        const char *origin = i < s->file.rules ? s->file.path : NULL;
+        if (apply_rule(s, &r, origin, tied_head, choice, n, err) != DQ_OK) return err->code;
+    }
+    if (!s->skip) return DQ_OK;
     pattern p = {.kind = "skip", .origin = s->skip == s->file.skip ? s->file.path : NULL};
     int64_t found = 0;
     pattern_begin(&p, s->skip, false, err);
@@ -238,41 +255,6 @@ static dq_status apply_skip(const dq_quantize_settings *s, const char *tied_head
         matches_nothing(&p, choice, n, err);
     pattern_end(&p);
     return in_origin(&p, DQ_MISMATCH, err);
-}
-
-static dq_status in_rule(size_t at, dq_err *err)
-{
-    return dq_in(err, "\"rules\", rule %zu: ", at + 1);
-}
-
-/* The same refusals of rules, as far as no tensor is needed. */
-static dq_status rules_check(const json_t *rules, dq_err *err)
-{
-    rule r;
-    if (rules && !json_is_array(rules))
-        return dq_fail(err, DQ_DAMAGED, "\"rules\": not an array of rules");
-    for (size_t i = 0; i < json_array_size(rules); i++) {
-        pattern p = {.kind = "rule"};
-        if (read_rule(&r, json_array_get(rules, i), err) == DQ_OK)
-            pattern_begin(&p, r.text, r.exact, err);
-        pattern_end(&p);
-        if (err->code == DQ_DAMAGED) in_rule(i, err);
-        DQ_TRY(err->code);
-    }
-    return DQ_OK;
-}
-
-dq_status dq_quantize_rules_apply(const dq_quantize_settings *s, const char *tied_head,
-                                  dq_quantize_choice *choice, int64_t n, dq_err *err)
-{
-    rule r;
-    DQ_TRY(rules_check(s->rules, err));
-    for (size_t i = 0; i < json_array_size(s->rules); i++) {
-        DQ_TRY(read_rule(&r, json_array_get(s->rules, i), err));
-        const char *origin = i < s->file.rules ? s->file.path : NULL;
-        if (apply_rule(s, &r, origin, tied_head, choice, n, err) != DQ_OK) return err->code;
-    }
-    return s->skip ? apply_skip(s, tied_head, choice, n, err) : DQ_OK;
 }
 
 /* ---- Recipe ----
@@ -576,9 +558,18 @@ dq_status dq_quantize_recipe_file(json_t **out, const char *recipe, dq_err *err)
 
 /* ---- Containers ---- */
 
-/* Adds what older files do not have, where something is asked for. */
-static void put_newer(json_t *r, const dq_quantize_settings *s)
+dq_status dq_quantize_recipe_of(json_t **out, const dq_quantize_settings *s, dq_err *err)
 {
+    json_t *r = *out = json_object();
+    json_object_set_new(r, "bits", json_integer(s->bits));
+    json_object_set_new(r, "group", group_json(s->group));
+    json_object_set_new(r, "scale", json_string(dq_quant_modes[s->mode].name));
+    json_object_set_new(r, "scale_dtype", json_string(s->scale_dtype == DQ_F16 ? "f16" : "f32"));
+    json_object_set_new(r, "skip", s->skip ? json_string(s->skip) : json_null());
+    json_object_set_new(r, "logit_bits", json_integer(s->logit.bits));
+    json_object_set_new(r, "logit_granularity",
+                        json_string(dq_granularity_name[s->logit.granularity]));
+    /* Adds what older files do not have, where something is asked for. */
     if (s->embed_bits) json_object_set_new(r, "embed_bits", json_integer(s->embed_bits));
     if (s->head_bits) json_object_set_new(r, "head_bits", json_integer(s->head_bits));
     if (s->dense_type != DQ_DENSE_KEEP)
@@ -591,20 +582,6 @@ static void put_newer(json_t *r, const dq_quantize_settings *s)
     if (s->comment) json_object_set_new(r, "comment", json_deep_copy(s->comment));
     if (!dq_kv_config_same(&s->kv, &dq_kv_config_plain))
         json_object_set_new(r, "kv", dq_kv_config_json(&s->kv));
-}
-
-dq_status dq_quantize_recipe_of(json_t **out, const dq_quantize_settings *s, dq_err *err)
-{
-    json_t *r = *out = json_object();
-    json_object_set_new(r, "bits", json_integer(s->bits));
-    json_object_set_new(r, "group", group_json(s->group));
-    json_object_set_new(r, "scale", json_string(dq_quant_modes[s->mode].name));
-    json_object_set_new(r, "scale_dtype", json_string(s->scale_dtype == DQ_F16 ? "f16" : "f32"));
-    json_object_set_new(r, "skip", s->skip ? json_string(s->skip) : json_null());
-    json_object_set_new(r, "logit_bits", json_integer(s->logit.bits));
-    json_object_set_new(r, "logit_granularity",
-                        json_string(dq_granularity_name[s->logit.granularity]));
-    put_newer(r, s);
     DQ_TRY(dq_json_complete(err));
     if (json_object_get(r, "skip")) return DQ_OK;
     /* a pattern that is not UTF-8 cannot be stored */

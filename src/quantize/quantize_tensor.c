@@ -261,32 +261,6 @@ static void scan_block(const dq_quantize_tensor *q, dq_quantize_piece *p, int64_
     dq_weight_range_ends(&p->range, w, n);
 }
 
-/* Of value `at` after the start of a row. */
-static dq_status refuse_value(const dq_quantize_tensor *q, int64_t row, int64_t at, dq_err *err)
-{
-    const long long r = (long long)(row + at / q->cols), c = (long long)(at % q->cols);
-    float few[8]; /* from a multiple of 8 on */
-    dq_weight_format_of(&q->w)->dequantize(few, &q->w, r, c / 8 * 8, c % 8 + 1);
-    const float x = few[c % 8];
-    if (!isfinite(x))
-        return dq_fail(err, DQ_DAMAGED,
-                       "tensor \"%s\": the value at row %lld, column %lld is not finite",
-                       q->t->name, r, c);
-    const char *other = q->dense_dtype == DQ_F16 ? "bf16" : "keep";
-    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_DENSE_TYPE, .word = other},
-                        "tensor \"%s\": the value at row %lld, column %lld, %g, is infinite as %s",
-                        q->t->name, r, c, (double)x, dq_dtypes[q->dense_dtype].name);
-}
-
-/* What the factors of columns are found from. */
-static void add_squares(const dq_quantize_tensor *q, dq_quantize_piece *p, int64_t begin,
-                        int64_t end)
-{
-    memset(p->squares, 0, (size_t)q->cols * sizeof *p->squares);
-    dq_codes_column_sums(p->squares, values_rows(q, p->w, begin, end - begin), end - begin,
-                         q->cols);
-}
-
 /* What all blocks tell. */
 typedef struct scan {
     dq_weight_range range;
@@ -305,11 +279,32 @@ static dq_status scan_tile(dq_quantize_tiles *g, dq_quantize_tensor *q, int64_t 
         int64_t b = begin + i * g->block_rows, e;
         tiles_range(q, &e, b, g->block_rows);
         scan_block(q, &g->piece[i], b, e);
-        if (all->squares) add_squares(q, &g->piece[i], b, e);
+        if (all->squares) {
+            /* What the factors of columns are found from. */
+            memset(g->piece[i].squares, 0, (size_t)q->cols * sizeof *g->piece[i].squares);
+            dq_codes_column_sums(g->piece[i].squares, values_rows(q, g->piece[i].w, b, e - b),
+                                 e - b, q->cols);
+        }
     }
     for (int i = 0; i < n; i++) {
         const dq_quantize_piece *p = &g->piece[i];
-        if (p->bad >= 0) return refuse_value(q, begin + i * g->block_rows, p->bad, err);
+        if (p->bad >= 0) {
+            /* Of value `at` after the start of a row. */
+            const long long r = (long long)((begin + i * g->block_rows) + p->bad / q->cols),
+                            c = (long long)(p->bad % q->cols);
+            float few[8]; /* from a multiple of 8 on */
+            dq_weight_format_of(&q->w)->dequantize(few, &q->w, r, c / 8 * 8, c % 8 + 1);
+            const float x = few[c % 8];
+            if (!isfinite(x))
+                return dq_fail(err, DQ_DAMAGED,
+                               "tensor \"%s\": the value at row %lld, column %lld is not finite",
+                               q->t->name, r, c);
+            const char *other = q->dense_dtype == DQ_F16 ? "bf16" : "keep";
+            return dq_fail_with(
+                err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_DENSE_TYPE, .word = other},
+                "tensor \"%s\": the value at row %lld, column %lld, %g, is infinite as %s",
+                q->t->name, r, c, (double)x, dq_dtypes[q->dense_dtype].name);
+        }
         if (fabsf(p->range.peak) > fabsf(all->range.peak)) all->range.peak = p->range.peak;
         all->range.low = fminf(all->range.low, p->range.low);
         all->range.high = fmaxf(all->range.high, p->range.high);
@@ -349,28 +344,6 @@ static dq_status search_sweep(dq_quantize_tiles *g, const dq_quantize_tensor *q,
     return DQ_OK;
 }
 
-static dq_status search_tensor(dq_quantize_tiles *g, dq_quantize_tensor *q, float peak, dq_err *err)
-{
-    dq_quant_search s;
-    double rank[DQ_N_CANDIDATES] = {0}, error[DQ_N_FINALISTS] = {0};
-    dq_quant_search_begin(&s, peak, q->spec.bits, q->spec.scale_dtype);
-    DQ_TRY(search_sweep(g, q, &s, true, rank, DQ_N_CANDIDATES, err));
-    dq_quant_search_narrow(&s, rank);
-    DQ_TRY(search_sweep(g, q, &s, false, error, s.n_finalists, err));
-    q->grid.scale = dq_quant_search_end(&s, error);
-    return DQ_OK;
-}
-
-/* Factors of columns; a group that they make smaller may be too small for F16. */
-static void find_factors(dq_quantize_tensor *q, scan *all, dq_err *err)
-{
-    float most = 1;
-    if (dq_codes_columns(q->column, all->squares, q->cols, err) != DQ_OK) return;
-    for (int64_t k = 0; k < q->cols; k++) most = fmaxf(most, dq_weight_factor(q->column[k]));
-    const dq_weight_range least = {.peak = all->least / most};
-    if (isfinite(all->least) && !q->format->fits_f16(&least, &q->spec)) all->wide = true;
-}
-
 dq_status dq_quantize_tensor_scan(dq_quantize_tensor *q, dq_quantize_tensor_buffers *buffers,
                                   const dq_quantize_tick *tick, dq_err *err)
 {
@@ -384,14 +357,31 @@ dq_status dq_quantize_tensor_scan(dq_quantize_tensor *q, dq_quantize_tensor_buff
         if (dq_os_check_stop(err) == DQ_OK) scan_tile(&g, q, begin, &all, err);
         values_release_rows(q, begin, end, tick);
     }
-    if (err->code == DQ_OK && all.squares) find_factors(q, &all, err);
+    if (err->code == DQ_OK && all.squares) {
+        /* Factors of columns; a group that they make smaller may be too small for F16. */
+        float most = 1;
+        if (dq_codes_columns(q->column, all.squares, q->cols, err) == DQ_OK) {
+            for (int64_t k = 0; k < q->cols; k++)
+                most = fmaxf(most, dq_weight_factor(q->column[k]));
+            const dq_weight_range least = {.peak = all.least / most};
+            if (isfinite(all.least) && !q->format->fits_f16(&least, &q->spec)) all.wide = true;
+        }
+    }
     dq_block_free(all.squares);
     const bool one = q->format && q->one_scale;
     if (one) all.wide = !q->format->fits_f16(&all.range, &q->spec);
     if (all.wide) q->spec.scale_dtype = DQ_F32;
     if (err->code != DQ_OK || !one) return err->code;
-    if (q->spec.mode == DQ_SEARCH && all.range.peak != 0)
-        return search_tensor(&g, q, all.range.peak, err);
+    if (q->spec.mode == DQ_SEARCH && all.range.peak != 0) {
+        dq_quant_search s;
+        double rank[DQ_N_CANDIDATES] = {0}, error[DQ_N_FINALISTS] = {0};
+        dq_quant_search_begin(&s, all.range.peak, q->spec.bits, q->spec.scale_dtype);
+        DQ_TRY(search_sweep(&g, q, &s, true, rank, DQ_N_CANDIDATES, err));
+        dq_quant_search_narrow(&s, rank);
+        DQ_TRY(search_sweep(&g, q, &s, false, error, s.n_finalists, err));
+        q->grid.scale = dq_quant_search_end(&s, error);
+        return DQ_OK;
+    }
     q->grid = q->format->grid(&all.range, &q->spec);
     return DQ_OK;
 }
@@ -460,21 +450,6 @@ void dq_quantize_tensor_read_back(const dq_quantize_tensor *q, const float *w, f
     }
 }
 
-static void encode_row(const dq_quantize_tensor *q, const float *w, float *got, int8_t *codes,
-                       uint8_t *const part[DQ_MAX_PARTS])
-{
-    const dq_weight_format *f = q->format;
-    for (int64_t c = 0, i = 0; c < q->cols; c += q->group_size, i++) {
-        const int64_t n = q->cols - c < q->group_size ? q->cols - c : q->group_size;
-        const dq_grid g = grid_of(q, w + c, n);
-        if (!q->one_scale) f->put(part, i, g, &q->spec);
-        f->encode(codes + c, got + c, w + c, n, g, &q->spec);
-    }
-    for (int i = 0; i < f->n_parts; i++) {
-        if (f->part[i].is_codes) dq_quant_pack_row(part[i], codes, q->cols, q->spec.bits);
-    }
-}
-
 /* Codes of one strip w[rows, cols], in the piece's memory. */
 static dq_codes strip_of(const dq_quantize_tensor *q, dq_quantize_piece *p, int64_t rows)
 {
@@ -522,7 +497,16 @@ static void encode_block(const dq_quantize_tensor *q, dq_quantize_piece *p, int6
     for (int64_t r = 0; r < end - begin; r++) {
         const float *w = values + (size_t)r * (size_t)q->cols;
         for (int i = 0; i < q->format->n_parts; i++) memset(part[i], 0, step[i]);
-        encode_row(q, w, p->got, p->codes, part);
+        const dq_weight_format *f = q->format;
+        for (int64_t c = 0, k = 0; c < q->cols; c += q->group_size, k++) {
+            const int64_t n = q->cols - c < q->group_size ? q->cols - c : q->group_size;
+            const dq_grid g = grid_of(q, w + c, n);
+            if (!q->one_scale) f->put(part, k, g, &q->spec);
+            f->encode(p->codes + c, p->got + c, w + c, n, g, &q->spec);
+        }
+        for (int k = 0; k < f->n_parts; k++) {
+            if (f->part[k].is_codes) dq_quant_pack_row(part[k], p->codes, q->cols, q->spec.bits);
+        }
         dq_quant_error_add(&p->error, w, p->got, q->cols);
         for (int i = 0; i < q->format->n_parts; i++) part[i] += step[i];
     }
@@ -554,23 +538,6 @@ static void hand_out(const output *o, const dq_quantize_sink *sink, dq_err *err)
     }
 }
 
-/* The parts of which the whole tensor has one row, and those that its width says. */
-static void put_shared(const dq_quantize_tensor *q, const dq_quantize_sink *sink, dq_err *err)
-{
-    uint8_t space[DQ_MAX_PARTS][sizeof(float)] = {{0}}, *part[DQ_MAX_PARTS];
-    const dq_weight w = dq_quantize_tensor_weight(q);
-    for (int i = 0; i < DQ_MAX_PARTS; i++) part[i] = space[i];
-    if (q->one_scale) q->format->put(part, 0, q->grid, &q->spec);
-    for (int i = 0; i < q->format->n_parts && err->code == DQ_OK; i++) {
-        const dq_weight_part_row *row = &q->format->part[i];
-        const dq_part p = dq_weight_part(&w, i);
-        if (row->fixed)
-            sink->put(sink->arg, i, row->fixed(&q->spec), dq_weight_part_bytes(&p), err);
-        else if (q->one_scale && !row->is_codes)
-            sink->put(sink->arg, i, part[i], dq_weight_part_bytes(&p), err);
-    }
-}
-
 /* Two outputs take turns: one is hashed and written while the next is computed. Only the task touches
  * err while it runs. Groups, not taskwait: other tasks of the caller are none of our business. */
 static void all_tiles(dq_quantize_tiles *g, output out[2], const dq_quantize_sink *sink,
@@ -596,7 +563,21 @@ static void all_tiles(dq_quantize_tiles *g, output out[2], const dq_quantize_sin
         last = o;
     }
     if (err->code == DQ_OK && last) hand_out(last, sink, err);
-    if (err->code == DQ_OK) put_shared(q, sink, err);
+    if (err->code == DQ_OK) {
+        /* The parts of which the whole tensor has one row, and those that its width says. */
+        uint8_t space[DQ_MAX_PARTS][sizeof(float)] = {{0}}, *part[DQ_MAX_PARTS];
+        const dq_weight w = dq_quantize_tensor_weight(q);
+        for (int i = 0; i < DQ_MAX_PARTS; i++) part[i] = space[i];
+        if (q->one_scale) q->format->put(part, 0, q->grid, &q->spec);
+        for (int i = 0; i < q->format->n_parts && err->code == DQ_OK; i++) {
+            const dq_weight_part_row *row = &q->format->part[i];
+            const dq_part p = dq_weight_part(&w, i);
+            if (row->fixed)
+                sink->put(sink->arg, i, row->fixed(&q->spec), dq_weight_part_bytes(&p), err);
+            else if (q->one_scale && !row->is_codes)
+                sink->put(sink->arg, i, part[i], dq_weight_part_bytes(&p), err);
+        }
+    }
 }
 
 /* n values, rounded. */
@@ -681,18 +662,6 @@ dq_status dq_quantize_tensor_write(const dq_quantize_tensor *q, dq_quantize_tens
 
 enum { ERROR_ROWS = 64 };
 
-static void error_of_rows(dq_quant_error *e, const dq_quantize_tensor *q, const dq_weight *w,
-                          int64_t begin, float *want, float *got)
-{
-    int64_t end;
-    tiles_range(q, &end, begin, ERROR_ROWS);
-    for (int64_t r = begin; r < end; r++) {
-        dq_weight_dequantize_rows(want, &q->w, r, r + 1);
-        dq_weight_dequantize_rows(got, w, r, r + 1);
-        dq_quant_error_add(e, want, got, q->cols);
-    }
-}
-
 dq_status dq_quantize_tensor_error(dq_quant_error *e, const dq_quantize_tensor *q,
                                    const dq_weight *w, dq_err *err)
 {
@@ -703,7 +672,15 @@ dq_status dq_quantize_tensor_error(dq_quant_error *e, const dq_quantize_tensor *
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < (each && rows ? n : 0); i++) {
         float *want = rows + i * 2 * q->cols;
-        error_of_rows(&each[i], q, w, i * ERROR_ROWS, want, want + q->cols);
+        const int64_t begin = i * ERROR_ROWS;
+        float *got = want + q->cols;
+        int64_t end;
+        tiles_range(q, &end, begin, ERROR_ROWS);
+        for (int64_t r = begin; r < end; r++) {
+            dq_weight_dequantize_rows(want, &q->w, r, r + 1);
+            dq_weight_dequantize_rows(got, w, r, r + 1);
+            dq_quant_error_add(&each[i], want, got, q->cols);
+        }
     }
     for (int64_t i = 0; each && rows && i < n; i++) dq_quant_error_merge(e, &each[i]);
     dq_block_free(each);

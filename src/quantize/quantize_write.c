@@ -132,20 +132,6 @@ static dq_status time_like(dq_quantize_rates *r, const dq_quantize_tensor *like,
     return err->code;
 }
 
-static dq_status time_hash(dq_quantize_rates *r, dq_err *err)
-{
-    char sha[65];
-    uint8_t *p = dq_block_new(HASH_BYTES, 1, err);
-    if (!p) return err->code;
-    const double begin = dq_os_seconds();
-    dq_sha256_of(sha, p, HASH_BYTES, err);
-    const double each = (dq_os_seconds() - begin) / HASH_BYTES;
-    r->hash = each / dq_os_threads(); /* other threads do something else meanwhile */
-    r->dense = each + dq_quantize_rates_usual.scan;
-    dq_block_free(p);
-    return err->code;
-}
-
 /* ---- A run ---- */
 
 static dq_quantize_kind kind_of(const dq_quantize_tensor *t)
@@ -167,7 +153,16 @@ dq_status dq_quantize_measure(dq_quantizer *q, dq_err *err)
         known[t->spec.mode][t->spec.bits] = true;
         DQ_TRY(time_like(&q->rates, t, err));
     }
-    return time_hash(&q->rates, err);
+    char sha[65];
+    uint8_t *p = dq_block_new(HASH_BYTES, 1, err);
+    if (!p) return err->code;
+    const double begin = dq_os_seconds();
+    dq_sha256_of(sha, p, HASH_BYTES, err);
+    const double each = (dq_os_seconds() - begin) / HASH_BYTES;
+    q->rates.hash = each / dq_os_threads(); /* other threads do something else meanwhile */
+    q->rates.dense = each + dq_quantize_rates_usual.scan;
+    dq_block_free(p);
+    return err->code;
 }
 
 static void expect_all(const dq_quantizer *q, dq_pace *p)
@@ -259,12 +254,6 @@ static void plan_skip(dq_quantizer *q, int64_t tensor)
     dq_pace_expect(&q->pace, (int)kind_of(t), -rates_tensor(&q->rates, t));
 }
 
-static void plan_told(dq_quantizer *q, int64_t tensor)
-{
-    const dq_quantize_tensor *t = &q->tensor[tensor];
-    advance(q, (int)kind_of(t), rates_tensor(&q->rates, t), (int64_t)dq_tensor_bytes(t->t));
-}
-
 void dq_quantize_feed_advance(dq_quantize_feed *f, int kind, double seconds, const char *what)
 {
     f->q->what = what;
@@ -319,21 +308,18 @@ static dq_status journal_join(dq_quantize_feed *w, dq_strbuf *b, dq_err *err)
     return DQ_OK;
 }
 
-/* On ranks other than 0. */
-static dq_status tell_pending(dq_quantize_feed *w, dq_err *err)
-{
-    dq_strbuf b = {0};
-    if (journal_join(w, &b, err) == DQ_OK) dq_ranks_tell(b.s, b.n, err);
-    dq_block_free(b.s);
-    return err->code;
-}
-
 /* What is pending: payloads are on the disk after it, and then the lines about them in the journal; ranks other than 0 tell these,
  * within dq_ranks_run. */
 static dq_status journal_flush(dq_quantize_feed *w, dq_err *err)
 {
     if (w->n_pending == 0) return DQ_OK;
-    if (dq_ranks_number() > 0) return tell_pending(w, err);
+    if (dq_ranks_number() > 0) {
+        /* On ranks other than 0. */
+        dq_strbuf b = {0};
+        if (journal_join(w, &b, err) == DQ_OK) dq_ranks_tell(b.s, b.n, err);
+        dq_block_free(b.s);
+        return err->code;
+    }
     DQ_TRY(dq_os_maps_check(err));
     DQ_TRY(dq_quantize_plan_hashes(w->q, err));
     DQ_TRY(dq_inplace_file_sync(&w->file, err));
@@ -454,29 +440,6 @@ static int64_t journal_replay(dq_quantize_feed *w, const char *line)
     return i;
 }
 
-/* Of lines that an earlier run wrote. */
-static void replay_found(dq_quantize_feed *w, int64_t first)
-{
-    for (int64_t k = first; k < w->found.n; k++) {
-        const int64_t i = journal_replay(w, w->found.text[k]);
-        if (i < 0 || w->done[i]) continue;
-        w->done[i] = true;
-        w->n_done++;
-    }
-}
-
-static dq_status write_head(dq_quantize_feed *w, char **head, int n, dq_err *err)
-{
-    DQ_TRY(dq_journal_clear(w->journal, err));
-    for (int i = 0; i < n; i++) DQ_TRY(journal_line(w, head[i], err));
-    DQ_TRY(dq_journal_sync(w->journal, err));
-    DQ_TRY(dq_container_skeleton_create(&w->q->skeleton, w->partial, err));
-    DQ_TRY(dq_inplace_file_open(&w->file, w->partial, err));
-    DQ_TRY(dq_inplace_file_sync(&w->file, err));
-    DQ_TRY(journal_line(w, "skeleton", err));
-    return dq_journal_sync(w->journal, err);
-}
-
 /* The journal says "complete SHA" once the partial file is whole. True when `out` is that file: the
  * earlier run was killed between the rename and the removal of its journal. */
 static bool finished_before(dq_quantize_feed *w)
@@ -522,7 +485,13 @@ static dq_status journal_take_up(dq_quantize_feed *w, bool *finished, dq_err *er
     }
     if (usable) {
         w->n_sources = w->q->n_files;
-        replay_found(w, n + 1 + w->n_sources);
+        /* Of lines that an earlier run wrote. */
+        for (int64_t k = n + 1 + w->n_sources; k < w->found.n; k++) {
+            const int64_t i = journal_replay(w, w->found.text[k]);
+            if (i < 0 || w->done[i]) continue;
+            w->done[i] = true;
+            w->n_done++;
+        }
         *finished = finished_before(w);
         if (*finished) return DQ_OK;
     }
@@ -535,7 +504,14 @@ static dq_status journal_take_up(dq_quantize_feed *w, bool *finished, dq_err *er
                                 w->out);
         w->n_done = w->n_sources = 0;
         memset(w->done, 0, (size_t)w->q->skeleton.n_slots * sizeof *w->done);
-        DQ_TRY(write_head(w, head, n, err));
+        DQ_TRY(dq_journal_clear(w->journal, err));
+        for (int t = 0; t < n; t++) DQ_TRY(journal_line(w, head[t], err));
+        DQ_TRY(dq_journal_sync(w->journal, err));
+        DQ_TRY(dq_container_skeleton_create(&w->q->skeleton, w->partial, err));
+        DQ_TRY(dq_inplace_file_open(&w->file, w->partial, err));
+        DQ_TRY(dq_inplace_file_sync(&w->file, err));
+        DQ_TRY(journal_line(w, "skeleton", err));
+        DQ_TRY(dq_journal_sync(w->journal, err));
     }
     return dq_container_skeleton_locate(&w->q->skeleton, w->partial, err);
 }
@@ -609,12 +585,6 @@ dq_status dq_quantize_feed_take(dq_quantize_feed *f, const dq_quantize_tensor *t
     return err->code;
 }
 
-/* On ranks other than 0. */
-static void mark_done(dq_quantize_feed *f, int64_t i)
-{
-    for (int k = 0; k < quantize_out_parts(&f->q->skeleton.slot[i]); k++) f->done[i + k] = true;
-}
-
 dq_status dq_quantize_feed_put(dq_quantize_feed *f, const dq_quantize_tensor *t, const dq_weight *w,
                                double loss, dq_err *err)
 {
@@ -622,7 +592,9 @@ dq_status dq_quantize_feed_put(dq_quantize_feed *f, const dq_quantize_tensor *t,
     const int n = quantize_out_parts(s);
     dq_quant_error e;
     if (dq_ranks_number() > 0) {
-        mark_done(f, s - f->q->skeleton.slot);
+        /* On ranks other than 0. */
+        const int64_t i = s - f->q->skeleton.slot;
+        for (int k = 0; k < quantize_out_parts(&f->q->skeleton.slot[i]); k++) f->done[i + k] = true;
         return DQ_OK;
     }
     DQ_TRY(dq_quantize_tensor_error(&e, t, w, err));
@@ -745,23 +717,6 @@ static int by_bytes(const void *a, const void *b)
     return (x->tensor > y->tensor) - (x->tensor < y->tensor);
 }
 
-static dq_status tell_finding(const dq_quantizer *q, const scan_piece *p, dq_err *err)
-{
-    const dq_quantize_tensor *t = p->tensor >= 0 ? &q->tensor[p->tensor] : NULL;
-    const size_t columns = t && t->column ? (size_t)t->cols : 0;
-    char *text = dq_block_new(1, sizeof(finding) + columns, err);
-    if (!text) return err->code;
-    finding f = {.file = p->file, .tensor = p->tensor};
-    if (t) f.scale_dtype = t->spec.scale_dtype;
-    if (t) f.grid = t->grid;
-    if (p->file >= 0) memcpy(f.sha, q->file_sha[p->file], sizeof f.sha);
-    memcpy(text, &f, sizeof f);
-    if (columns) memcpy(text + sizeof f, t->column, columns);
-    dq_ranks_tell(text, sizeof f + columns, err);
-    dq_block_free(text);
-    return err->code;
-}
-
 static dq_status scan_piece_run(void *arg, int64_t i, dq_err *err)
 {
     const scan_job *s = arg;
@@ -775,7 +730,19 @@ static dq_status scan_piece_run(void *arg, int64_t i, dq_err *err)
         dq_quantize_tensor_scan(&q->tensor[p->tensor], &q->buffers, &tick, err);
     }
     if (err->code != DQ_OK || dq_ranks_number() == 0) return err->code;
-    return tell_finding(q, p, err);
+    const dq_quantize_tensor *t = p->tensor >= 0 ? &q->tensor[p->tensor] : NULL;
+    const size_t columns = t && t->column ? (size_t)t->cols : 0;
+    char *text = dq_block_new(1, sizeof(finding) + columns, err);
+    if (!text) return err->code;
+    finding f = {.file = p->file, .tensor = p->tensor};
+    if (t) f.scale_dtype = t->spec.scale_dtype;
+    if (t) f.grid = t->grid;
+    if (p->file >= 0) memcpy(f.sha, q->file_sha[p->file], sizeof f.sha);
+    memcpy(text, &f, sizeof f);
+    if (columns) memcpy(text + sizeof f, t->column, columns);
+    dq_ranks_tell(text, sizeof f + columns, err);
+    dq_block_free(text);
+    return err->code;
 }
 
 static dq_status take_finding(void *arg, const char *text, size_t len, dq_err *err)
@@ -869,12 +836,6 @@ static dq_status write_part(void *arg, int part, const void *p, size_t bytes, dq
     return err->code;
 }
 
-static dq_status begin_part(dq_quantize_feed *w, int part, const dq_slot *s, dq_err *err)
-{
-    w->at[part] = s->offset;
-    return dq_sha256_begin(&w->hash[part], err);
-}
-
 /* Slot i is the first part. */
 static dq_status run_tensor(dq_quantize_feed *w, int64_t i, dq_err *err)
 {
@@ -884,7 +845,10 @@ static dq_status run_tensor(dq_quantize_feed *w, int64_t i, dq_err *err)
     dq_quantize_tick tick = {plan_advance_job, w->q};
     dq_quant_error e;
     const int n = quantize_out_parts(s);
-    for (int k = 0; k < n; k++) DQ_TRY(begin_part(w, k, &s[k], err));
+    for (int k = 0; k < n; k++) {
+        w->at[k] = s[k].offset;
+        DQ_TRY(dq_sha256_begin(&w->hash[k], err));
+    }
     DQ_TRY(dq_quantize_tensor_write(x, &w->q->buffers, &sink, &e, &tick, err));
     for (int k = n - 1; k >= 0; k--) {
         if (x->format && x->format->part[k].is_codes) s[k].sqnr_db = dq_quant_sqnr_db(&e);
@@ -914,21 +878,6 @@ static dq_status run_slot(dq_quantize_feed *w, int64_t i, dq_err *err)
     DQ_TRY(dq_sha256_of(s->sha256, b->data, b->bytes, err));
     DQ_TRY(dq_inplace_file_put(&w->file, s->offset, b->data, b->bytes, err));
     return journal_finish(w, i, err);
-}
-
-/* /index and the two hashes, which depend on everything else. */
-static dq_status write_tables(dq_quantize_feed *w, dq_err *err)
-{
-    dq_container_skeleton *s = &w->q->skeleton;
-    char sha[65];
-    uint8_t *rows = dq_alloc(w->q->arena, (size_t)s->index_bytes, 1, err);
-    if (!rows) return err->code;
-    DQ_TRY(dq_container_index_encode(rows, s, err));
-    DQ_TRY(dq_inplace_file_put(&w->file, s->index_at, rows, (size_t)s->index_bytes, err));
-    DQ_TRY(dq_sha256_of(sha, rows, (size_t)s->index_bytes, err));
-    DQ_TRY(dq_inplace_file_put(&w->file, s->index_sha_at, sha, 64, err));
-    DQ_TRY(dq_container_content_sha256(w->q->info.content_sha256, s, err));
-    return dq_inplace_file_put(&w->file, s->content_at, w->q->info.content_sha256, 64, err);
 }
 
 /* ---- Output ---- */
@@ -1007,7 +956,11 @@ static dq_status take_lines(void *arg, const char *text, size_t len, dq_err *err
         if (i < 0) return dq_fail(err, DQ_BUG, "told: %s", line);
         DQ_TRY(journal_add(w, i, line, err));
         const dq_slot *s = &w->q->skeleton.slot[i];
-        if (s->encoding != DQ_ENC_PART || s->part == 0) plan_told(w->q, s->origin);
+        if (s->encoding != DQ_ENC_PART || s->part == 0) {
+            dq_quantizer *q = w->q;
+            const dq_quantize_tensor *t = &q->tensor[s->origin];
+            advance(q, (int)kind_of(t), rates_tensor(&q->rates, t), (int64_t)dq_tensor_bytes(t->t));
+        }
         len -= (size_t)(end + 1 - text);
     }
     return err->code;
@@ -1029,36 +982,28 @@ static int64_t list_pieces(pieces *p)
     return n;
 }
 
-/* Insertion keeps the order of slots among tensors of a size. */
-static void largest_first(const pieces *p, int64_t n)
-{
-    for (int64_t i = 1; i < n; i++) {
-        const int64_t slot = p->slot[i], bytes = source_bytes(p->w, slot);
-        int64_t k = i;
-        for (; k > 0 && source_bytes(p->w, p->slot[k - 1]) < bytes; k--)
-            p->slot[k] = p->slot[k - 1];
-        p->slot[k] = slot;
-    }
-}
-
-/* What the others have not told yet. */
-static dq_status collect_lines(pieces *p, dq_err *err)
-{
-    dq_strbuf b = {0};
-    if (dq_ranks_number() > 0) journal_join(p->w, &b, err);
-    dq_ranks_collect(b.s, b.n, take_lines, p, err);
-    dq_block_free(b.s);
-    return err->code;
-}
-
 static dq_status write_tensors(dq_quantize_feed *w, dq_err *err)
 {
     pieces p = {w, dq_alloc(w->q->arena, (size_t)w->q->skeleton.n_slots, sizeof *p.slot, err)};
     const int64_t n = p.slot ? list_pieces(&p) : 0;
     const dq_ranks_work all = {n, write_piece, take_lines, &p};
-    if (dq_ranks_count() > 1) largest_first(&p, n);
+    if (dq_ranks_count() > 1) {
+        /* Insertion keeps the order of slots among tensors of a size. */
+        for (int64_t i = 1; i < n; i++) {
+            const int64_t slot = p.slot[i], bytes = source_bytes(p.w, slot);
+            int64_t k = i;
+            for (; k > 0 && source_bytes(p.w, p.slot[k - 1]) < bytes; k--)
+                p.slot[k] = p.slot[k - 1];
+            p.slot[k] = slot;
+        }
+    }
     DQ_TRY(dq_ranks_run(&all, err));
-    return collect_lines(&p, err);
+    /* What the others have not told yet. */
+    dq_strbuf b = {0};
+    if (dq_ranks_number() > 0) journal_join(p.w, &b, err);
+    dq_ranks_collect(b.s, b.n, take_lines, &p, err);
+    dq_block_free(b.s);
+    return err->code;
 }
 
 /* On rank 0: what is no tensor; the table of source files waits for the hashes, so it comes last. */
@@ -1083,7 +1028,17 @@ static dq_status commit(dq_quantize_feed *w, dq_err *err)
     dq_quantizer *q = w->q;
     char line[80];
     DQ_TRY(journal_flush(w, err));
-    DQ_TRY(write_tables(w, err));
+    /* /index and the two hashes, which depend on everything else. */
+    dq_container_skeleton *s = &w->q->skeleton;
+    char sha[65];
+    uint8_t *rows = dq_alloc(w->q->arena, (size_t)s->index_bytes, 1, err);
+    if (!rows) return err->code;
+    DQ_TRY(dq_container_index_encode(rows, s, err));
+    DQ_TRY(dq_inplace_file_put(&w->file, s->index_at, rows, (size_t)s->index_bytes, err));
+    DQ_TRY(dq_sha256_of(sha, rows, (size_t)s->index_bytes, err));
+    DQ_TRY(dq_inplace_file_put(&w->file, s->index_sha_at, sha, 64, err));
+    DQ_TRY(dq_container_content_sha256(w->q->info.content_sha256, s, err));
+    DQ_TRY(dq_inplace_file_put(&w->file, s->content_at, w->q->info.content_sha256, 64, err));
     DQ_TRY(dq_inplace_file_sync(&w->file, err));
     DQ_TRY(dq_os_maps_check(err));
     snprintf(line, sizeof line, "complete %s", q->info.content_sha256);
@@ -1135,9 +1090,20 @@ static void clean_up(dq_quantize_feed *w, dq_err *err)
     }
 }
 
-/* On ranks other than 0 the partial file is opened, and is to be that of rank 0, which leaves a mark where the index will be. */
-static dq_status open_by_ranks(dq_quantize_feed *w, dq_err *err)
+/* What rank 0 has taken up or begun, for all: what is done, and where in the file everything lies. */
+static dq_status share_start(dq_quantize_feed *w, dq_err *err)
 {
+    dq_container_skeleton *s = &w->q->skeleton;
+    DQ_TRY(dq_ranks_share(&w->finished, sizeof w->finished, err));
+    if (w->finished) return share_info(w->q, err);
+    dq_ranks_spread(0, w->done, (size_t)s->n_slots * sizeof *w->done);
+    dq_ranks_spread(0, &s->index_at, sizeof s->index_at);
+    for (int64_t i = 0; i < s->n_slots; i++) {
+        dq_ranks_spread(0, &s->slot[i].offset, sizeof s->slot[i].offset);
+        dq_ranks_spread(0, s->slot[i].sha256, sizeof s->slot[i].sha256);
+    }
+    /* On ranks other than 0 the partial file is opened, and is to be that of rank 0, which
+     * leaves a mark where the index will be. */
     const int64_t at = w->q->skeleton.index_at;
     double mark = dq_os_seconds(), found = -1;
     if (dq_ranks_count() == 1) return DQ_OK;
@@ -1155,21 +1121,6 @@ static dq_status open_by_ranks(dq_quantize_feed *w, dq_err *err)
                 w->partial);
     }
     return dq_ranks_agree(NULL, NULL, err);
-}
-
-/* What rank 0 has taken up or begun, for all: what is done, and where in the file everything lies. */
-static dq_status share_start(dq_quantize_feed *w, dq_err *err)
-{
-    dq_container_skeleton *s = &w->q->skeleton;
-    DQ_TRY(dq_ranks_share(&w->finished, sizeof w->finished, err));
-    if (w->finished) return share_info(w->q, err);
-    dq_ranks_spread(0, w->done, (size_t)s->n_slots * sizeof *w->done);
-    dq_ranks_spread(0, &s->index_at, sizeof s->index_at);
-    for (int64_t i = 0; i < s->n_slots; i++) {
-        dq_ranks_spread(0, &s->slot[i].offset, sizeof s->slot[i].offset);
-        dq_ranks_spread(0, s->slot[i].sha256, sizeof s->slot[i].sha256);
-    }
-    return open_by_ranks(w, err);
 }
 
 /* The scan, and what an earlier run has left. */
@@ -1215,23 +1166,18 @@ static dq_status write_with_method(dq_quantize_feed *w, dq_err *err)
     return err->code;
 }
 
-/* Ranks make the same thing of the same thing. */
-static dq_status agree(dq_quantizer *q, dq_err *err)
-{
-    char sha[65] = "";
-    const char *text = dq_textf(q->arena, err, "%s %s %s", q->recipe, q->model->fingerprint,
-                                q->skeleton.arithmetic);
-    if (text) dq_sha256_of(sha, text, strlen(text), err);
-    return dq_ranks_agree("set of model, settings and processor", sha, err);
-}
-
 dq_status dq_quantize_write(dq_quantizer *q, const char *out, bool force, bool resume,
                             const dq_quantize_progress *p, dq_err *err)
 {
     dq_quantize_feed w;
     dq_quantize_plan_progress(q, p);
     dq_quantize_check_output(q, out, force, resume, err);
-    DQ_TRY(agree(q, err));
+    /* Ranks make the same thing of the same thing. */
+    char sha[65] = "";
+    const char *text = dq_textf(q->arena, err, "%s %s %s", q->recipe, q->model->fingerprint,
+                                q->skeleton.arithmetic);
+    if (text) dq_sha256_of(sha, text, strlen(text), err);
+    DQ_TRY(dq_ranks_agree("set of model, settings and processor", sha, err));
     DQ_TRY(name_files(q, &w, out, err));
     w.force = force;
     w.resume = resume;
