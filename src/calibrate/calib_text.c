@@ -45,40 +45,6 @@ static size_t quarter_begin(const char *text, size_t len, int64_t quarter)
     return begin_of(text, each * (size_t)quarter, each * (size_t)(quarter + 1));
 }
 
-static dq_status add_quarters(dq_calib_excerpt *x, const char *path, const char *text, size_t len,
-                              dq_arena *a, dq_err *err)
-{
-    x->quarters = true;
-    for (int64_t q = 0; q < QUARTERS; q++) {
-        const size_t begin = quarter_begin(text, len, q), end = quarter_begin(text, len, q + 1);
-        x->docs.at = (int64_t)begin;
-        DQ_TRY(dq_documents_add(&x->docs, path, text + begin, end - begin, a, err));
-    }
-    x->n_units = x->docs.n;
-    return DQ_OK;
-}
-
-/* Adds region `k` of `n`, which lies within its quarter. */
-static dq_status add_region(dq_calib_excerpt *x, const char *path, const char *text, size_t len,
-                            int64_t k, int64_t n, size_t most, dq_arena *a, dq_err *err)
-{
-    const double each = (double)len / (double)n;
-    const size_t from = quarter_begin(text, len, k * QUARTERS / n);
-    const size_t to = quarter_begin(text, len, k * QUARTERS / n + 1);
-    const size_t stop = (size_t)(each * (double)(k + 1));
-    size_t end = k + 1 == n || stop > to ? to : stop;
-    size_t begin = begin_of(text, (size_t)(each * (double)k), end);
-    if (begin < from) begin = from;
-    if (end < begin) end = begin;
-    if (end - begin > most) end = begin + most;
-    while (end > begin && end < len && is_inside(text[end])) end--;
-    x->docs.at = (int64_t)begin;
-    DQ_TRY(dq_documents_add(&x->docs, path, text + begin, end - begin, a, err));
-    x->bytes += (int64_t)(end - begin);
-    x->all = x->all && end - begin < most;
-    return DQ_OK;
-}
-
 static dq_status add_regions(dq_calib_excerpt *x, const char *path, const char *text, size_t len,
                              int64_t tokens, int64_t ctx, unsigned part, int64_t per_token,
                              dq_arena *a, dq_err *err)
@@ -92,7 +58,21 @@ static dq_status add_regions(dq_calib_excerpt *x, const char *path, const char *
     for (int64_t k = 0; k < n; k++) {
         if (!(part >> k * QUARTERS / n & 1)) continue;
         unit[x->docs.n] = (int32_t)k;
-        DQ_TRY(add_region(x, path, text, len, k, n, most, a, err));
+        /* Adds region `k` of `n`, which lies within its quarter. */
+        const double each = (double)len / (double)n;
+        const size_t from = quarter_begin(text, len, k * QUARTERS / n);
+        const size_t to = quarter_begin(text, len, k * QUARTERS / n + 1);
+        const size_t stop = (size_t)(each * (double)(k + 1));
+        size_t end = k + 1 == n || stop > to ? to : stop;
+        size_t begin = begin_of(text, (size_t)(each * (double)k), end);
+        if (begin < from) begin = from;
+        if (end < begin) end = begin;
+        if (end - begin > most) end = begin + most;
+        while (end > begin && end < len && is_inside(text[end])) end--;
+        x->docs.at = (int64_t)begin;
+        DQ_TRY(dq_documents_add(&x->docs, path, text + begin, end - begin, a, err));
+        x->bytes += (int64_t)(end - begin);
+        x->all = x->all && end - begin < most;
     }
     x->unit = unit;
     x->n_units = n;
@@ -110,39 +90,6 @@ static int64_t count_lines(const char *text, size_t len)
     return found;
 }
 
-/* Some of the `lines` documents of a file. */
-static dq_status add_some_lines(dq_calib_excerpt *x, const char *path, const char *text, size_t len,
-                                int64_t lines, int64_t tokens, unsigned part, int64_t per_token,
-                                dq_arena *a, dq_err *err)
-{
-    const char *line;
-    size_t at = dq_utf8_mark(text, len), n;
-    int64_t number = 0, i = 0, mine = 0, next = 0;
-    const double each = (double)len / (double)lines;
-    int64_t all = 0;
-    x->n_units = lines;
-    for (int64_t k = 0; k < lines; k++) all += part >> k % QUARTERS & 1;
-    int64_t wanted = (int64_t)((double)(tokens * per_token) / each) + QUARTERS;
-    if (wanted > all) wanted = all;
-    x->all = wanted == all;
-    int32_t *unit = dq_alloc(a, (size_t)wanted + 1, sizeof *unit, err);
-    if (!unit) return err->code;
-    while (next < wanted && dq_task_file_next_line(text, len, &at, &line, &n)) {
-        number++;
-        if (dq_task_file_is_blank(line, n)) continue;
-        const int64_t this = i++;
-        if (!(part >> this % QUARTERS & 1)) continue;
-        if (mine++ != (int64_t)((double)next * (double)all / (double)wanted)) continue;
-        unit[x->docs.n] = (int32_t)this;
-        next++;
-        x->docs.at = line - text;
-        DQ_TRY(dq_documents_add_line(&x->docs, path, number, line, n, a, err));
-        x->bytes += (int64_t)n;
-    }
-    x->unit = unit;
-    return DQ_OK;
-}
-
 dq_status dq_calib_excerpt_make(dq_calib_excerpt *out, const char *path, const char *text,
                                 size_t len, int64_t tokens, int64_t ctx, unsigned part,
                                 int64_t per_token, dq_arena *a, dq_err *err)
@@ -151,8 +98,16 @@ dq_status dq_calib_excerpt_make(dq_calib_excerpt *out, const char *path, const c
     bool whole = !large || (int64_t)len / DQ_CALIB_EXCERPT_BYTES <= tokens;
     const int64_t lines = has_lines && !whole ? count_lines(text, len) : 0;
     *out = (dq_calib_excerpt){.all = true, .bytes = (int64_t)len};
-    if (large && whole && !has_lines && part != DQ_CALIB_TEXT_ALL)
-        return add_quarters(out, path, text, len, a, err);
+    if (large && whole && !has_lines && part != DQ_CALIB_TEXT_ALL) {
+        out->quarters = true;
+        for (int64_t q = 0; q < QUARTERS; q++) {
+            const size_t begin = quarter_begin(text, len, q), end = quarter_begin(text, len, q + 1);
+            out->docs.at = (int64_t)begin;
+            DQ_TRY(dq_documents_add(&out->docs, path, text + begin, end - begin, a, err));
+        }
+        out->n_units = out->docs.n;
+        return DQ_OK;
+    }
     whole = whole || (has_lines && lines < 2); /* no line is parsed in part */
     if (whole) {
         DQ_TRY(dq_documents_add(&out->docs, path, text, len, a, err));
@@ -160,8 +115,35 @@ dq_status dq_calib_excerpt_make(dq_calib_excerpt *out, const char *path, const c
         return DQ_OK;
     }
     out->bytes = 0;
-    if (has_lines)
-        return add_some_lines(out, path, text, len, lines, tokens, part, per_token, a, err);
+    if (has_lines) {
+        /* Some of the `lines` documents of a file. */
+        const char *line;
+        size_t at = dq_utf8_mark(text, len), n;
+        int64_t number = 0, i = 0, mine = 0, next = 0;
+        const double each = (double)len / (double)lines;
+        int64_t all = 0;
+        out->n_units = lines;
+        for (int64_t k = 0; k < lines; k++) all += part >> k % QUARTERS & 1;
+        int64_t wanted = (int64_t)((double)(tokens * per_token) / each) + QUARTERS;
+        if (wanted > all) wanted = all;
+        out->all = wanted == all;
+        int32_t *unit = dq_alloc(a, (size_t)wanted + 1, sizeof *unit, err);
+        if (!unit) return err->code;
+        while (next < wanted && dq_task_file_next_line(text, len, &at, &line, &n)) {
+            number++;
+            if (dq_task_file_is_blank(line, n)) continue;
+            const int64_t this = i++;
+            if (!(part >> this % QUARTERS & 1)) continue;
+            if (mine++ != (int64_t)((double)next * (double)all / (double)wanted)) continue;
+            unit[out->docs.n] = (int32_t)this;
+            next++;
+            out->docs.at = line - text;
+            DQ_TRY(dq_documents_add_line(&out->docs, path, number, line, n, a, err));
+            out->bytes += (int64_t)n;
+        }
+        out->unit = unit;
+        return DQ_OK;
+    }
     return add_regions(out, path, text, len, tokens, ctx, part, per_token, a, err);
 }
 
@@ -247,20 +229,6 @@ static dq_repeats_run run_of(const dq_calib_text *t, int64_t s, int32_t unit)
     return (dq_repeats_run){t->ids + t->cu[s], t->cu[s + 1] - t->cu[s], unit};
 }
 
-static dq_status find_repeats(dq_calib_text *out, dq_arena *a, dq_err *err)
-{
-    const int64_t n = out->n_seq;
-    int32_t *cluster = dq_alloc(a, (size_t)n, sizeof *cluster, err);
-    dq_repeats_run *run = dq_block_new((size_t)n, sizeof *run, err);
-    for (int64_t s = 0; cluster && run && s < n; s++) run[s] = run_of(out, s, out->unit[s]);
-    if (err->code == DQ_OK)
-        dq_repeats_clusters(cluster, &out->n_clusters, &out->n_copies, run, n, err);
-    if (err->code == DQ_OK) dq_repeats_count(&out->n_places, &out->n_new, run, n, err);
-    dq_block_free(run);
-    out->cluster = cluster;
-    return err->code;
-}
-
 dq_status dq_calib_text_shared(int64_t *n, const dq_calib_text *t, const dq_calib_text *before,
                                dq_err *err)
 {
@@ -344,7 +312,17 @@ static dq_status read_pieces(dq_calib_text *out, const char *path, const char *t
     out->json_lines = x.docs.lines_path != NULL;
     out->bytes = (int64_t)len;
     out->bytes_read = x.bytes;
-    return err->code == DQ_OK ? find_repeats(out, a, err) : err->code;
+    if (err->code != DQ_OK) return err->code;
+    const int64_t n = out->n_seq;
+    int32_t *cluster = dq_alloc(a, (size_t)n, sizeof *cluster, err);
+    dq_repeats_run *run = dq_block_new((size_t)n, sizeof *run, err);
+    for (int64_t s = 0; cluster && run && s < n; s++) run[s] = run_of(out, s, out->unit[s]);
+    if (err->code == DQ_OK)
+        dq_repeats_clusters(cluster, &out->n_clusters, &out->n_copies, run, n, err);
+    if (err->code == DQ_OK) dq_repeats_count(&out->n_places, &out->n_new, run, n, err);
+    dq_block_free(run);
+    out->cluster = cluster;
+    return err->code;
 }
 
 dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_model *m,

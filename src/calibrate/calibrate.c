@@ -93,9 +93,11 @@ static dq_status job_factor(dq_calibrate_job *j, double damping, const char *nam
     return DQ_OK;
 }
 
-/* The same beside a reference, whose sums become what is added to the weights. */
-static dq_status solve(dq_calibrate_job *j, double damping, const char *name, dq_err *err)
+static dq_status factor(dq_calibrate_job *j, const char *name, dq_err *err)
 {
+    const double damping = dq_calibrate_damping(j->h->n, j->c->text.n_ids);
+    if (!j->ref.act) return job_factor(j, damping, name, err);
+    /* The same beside a reference, whose sums become what is added to the weights. */
     double share;
     DQ_TRY(dq_backend_sync(j->b, err));
     job_begin_part(j->c);
@@ -106,12 +108,6 @@ static dq_status solve(dq_calibrate_job *j, double damping, const char *name, dq
     const double flop = dq_calibrate_work_correction((double)j->ref.sums->m, (double)j->h->n);
     job_advance(j, DQ_CALIBRATE_FACTORS, flop, name);
     return DQ_OK;
-}
-
-static dq_status factor(dq_calibrate_job *j, const char *name, dq_err *err)
-{
-    const double damping = dq_calibrate_damping(j->h->n, j->c->text.n_ids);
-    return j->ref.act ? solve(j, damping, name, err) : job_factor(j, damping, name, err);
 }
 
 /* Rows first .. first + rows - 1. */
@@ -185,33 +181,26 @@ static dq_status note_kept(dq_calibrate_job *j, const rounding *r, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status round_values(dq_calibrate_job *j, dq_coded *out, dq_gptq_loss *loss,
-                              const dq_quantize_tensor *t, const dq_weight *w, bool aligns,
-                              dq_err *err)
-{
-    const bool whole = t->one_scale || w->rows < DQ_CALIBRATE_BAND_ROWS;
-    const int64_t band = whole ? w->rows : DQ_CALIBRATE_BAND_ROWS;
-    rounding r = {.j = j, .t = t, .w = w, .aligns = aligns};
-    *loss = (dq_gptq_loss){0};
-    r.f32 = dq_block_new((size_t)band, (size_t)w->cols * sizeof *r.f32, err);
-    r.loss = dq_block_new((size_t)band, sizeof *r.loss, err);
-    if (err->code == DQ_OK) dq_gptq_zero_columns(&r.zero, w, err);
-    if (err->code == DQ_OK) dq_coded_new(out, w->rows, w->cols, &t->spec, err);
-    if (err->code == DQ_OK) round_bands(j, out, loss, &r, band, err);
-    if (err->code == DQ_OK) note_kept(j, &r, err);
-    dq_block_free(r.f32);
-    dq_block_free(r.zero);
-    dq_block_free(r.loss);
-    return err->code;
-}
-
 /* Codes of one tensor by factored sums, into the container and *out, which the caller ends. aligns: it is corrected before. */
 static dq_status job_round_tensor(dq_calibrate_job *j, const dq_quantize_tensor *t,
                                   const dq_weight *w, bool aligns, dq_coded *out, dq_err *err)
 {
     dq_gptq_loss loss;
     job_begin_part(j->c);
-    DQ_TRY(round_values(j, out, &loss, t, w, aligns, err));
+    const bool whole = t->one_scale || w->rows < DQ_CALIBRATE_BAND_ROWS;
+    const int64_t band = whole ? w->rows : DQ_CALIBRATE_BAND_ROWS;
+    rounding r = {.j = j, .t = t, .w = w, .aligns = aligns};
+    loss = (dq_gptq_loss){0};
+    r.f32 = dq_block_new((size_t)band, (size_t)w->cols * sizeof *r.f32, err);
+    r.loss = dq_block_new((size_t)band, sizeof *r.loss, err);
+    if (err->code == DQ_OK) dq_gptq_zero_columns(&r.zero, w, err);
+    if (err->code == DQ_OK) dq_coded_new(out, w->rows, w->cols, &t->spec, err);
+    if (err->code == DQ_OK) round_bands(j, out, &loss, &r, band, err);
+    if (err->code == DQ_OK) note_kept(j, &r, err);
+    dq_block_free(r.f32);
+    dq_block_free(r.zero);
+    dq_block_free(r.loss);
+    if (err->code != DQ_OK) return err->code;
     DQ_TRY(dq_quantize_feed_put(j->feed, t, &out->weight,
                                 loss.signal > 0 ? loss.error / loss.signal : 0, err));
     job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
@@ -314,21 +303,6 @@ static dq_status round_tied(dq_calibrate_job *j, const dq_quantize_tensor *t, dq
     return job_round_tensor(j, t, w, false, out, err);
 }
 
-/* Rows of an embedding that no method rounds, as they are read back. */
-static dq_status read_back(const dq_quantize_tensor *t, dq_mat x, dq_err *err)
-{
-    float *got = dq_block_new((size_t)x.cols, sizeof *got, err);
-    int8_t *codes = dq_block_new((size_t)x.cols, sizeof *codes, err);
-    for (int64_t r = 0; err->code == DQ_OK && r < x.rows; r++) {
-        float *row = x.p + r * x.cols;
-        dq_quantize_tensor_read_back(t, row, got, codes);
-        memcpy(row, got, (size_t)x.cols * sizeof *row);
-    }
-    dq_block_free(got);
-    dq_block_free(codes);
-    return err->code;
-}
-
 static dq_status begin_streams(dq_calibrate_job *j, const dq_quantize_tensor *t,
                                const dq_weight *rounded, dq_err *err)
 {
@@ -340,27 +314,22 @@ static dq_status begin_streams(dq_calibrate_job *j, const dq_quantize_tensor *t,
         if (j->ref.act) DQ_TRY(dq_reference_put(&j->ref, k->first, x, err));
         if (rounded)
             DQ_TRY(embed(j, x, rounded, k, err));
-        else if (t)
-            DQ_TRY(read_back(t, x, err));
+        else if (t) {
+            /* Rows of an embedding that no method rounds, as they are read back. */
+            float *got = dq_block_new((size_t)x.cols, sizeof *got, err);
+            int8_t *codes = dq_block_new((size_t)x.cols, sizeof *codes, err);
+            for (int64_t r = 0; err->code == DQ_OK && r < x.rows; r++) {
+                float *row = x.p + r * x.cols;
+                dq_quantize_tensor_read_back(t, row, got, codes);
+                memcpy(row, got, (size_t)x.cols * sizeof *row);
+            }
+            dq_block_free(got);
+            dq_block_free(codes);
+            if (err->code != DQ_OK) return err->code;
+        }
         DQ_TRY(job_put_stream(j, k, err));
     }
     return DQ_OK;
-}
-
-/* Both streams of the text begin: with the embedding, and as it is rounded. One that is the head too is rounded here, by what
- * the final norm of the model before rounding gives. */
-static dq_status job_run_embedding(dq_calibrate_job *j, dq_err *err)
-{
-    const dq_quantize_tensor *t = dq_quantize_feed_tensor(j->feed, j->m->embed.name);
-    const bool fed = t && t->format && t->is_fed;
-    dq_coded coded = {0};
-    if (j->embed)
-        DQ_TRY(round_tied(j, t, &coded, err));
-    else if (fed)
-        DQ_TRY(dq_quantize_feed_take(j->feed, t, &coded, err));
-    begin_streams(j, t, fed ? &coded.weight : NULL, err);
-    if (fed) dq_coded_free(&coded);
-    return err->code;
 }
 
 /* ---- Layer ----
@@ -565,25 +534,6 @@ static void read_maps(dq_calibrate_job *j, const dq_calib_chunk *k, const dq_lay
     job_advance(j, DQ_CALIBRATE_MAPS, flop, "values by maps");
 }
 
-/* Takes the reference through attention, o included; where v is to be rounded, ref.lacks becomes what its maps make of its
- * inputs. */
-static dq_status reference_attend(dq_calibrate_job *j, const dq_calib_chunk *k, bool sums,
-                                  dq_err *err)
-{
-    const dq_layer_steps rounded = steps_of(j, k);
-    const dq_layer_steps s = dq_reference_steps(&j->ref, &rounded, j->number);
-    job_begin_part(j->c);
-    DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
-    job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
-    DQ_TRY(attend(j, k, s, err));
-    if (sums) read_maps(j, k, &s, dq_calib_pass_first(j->ref.lacks, k->batch.n_rows));
-    dq_layer_steps_out(&s);
-    DQ_TRY(dq_reference_put(&j->ref, k->first, s.x, err));
-    job_advance(j, DQ_CALIBRATE_FORWARD, dq_calibrate_work_rows(&s.layer->o, k->batch.n_rows),
-                "attention");
-    return DQ_OK;
-}
-
 /* The maps multiply a row that is not finite by 0 too, so that others are not finite either: what v reads is looked at before
  * them, and while the reference's stream is still the one that attention reads. */
 static dq_status check_values(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
@@ -638,7 +588,21 @@ static dq_status pass_values(dq_calibrate_job *j, dq_err *err)
     for (int64_t i = 0; i < j->pass.n_rounds; i++) {
         const dq_calib_chunk *k = job_chunk(j, i);
         if (k && sums) DQ_TRY(check_values(j, k, err));
-        if (k) DQ_TRY(reference_attend(j, k, sums, err));
+        if (k) {
+            /* Takes the reference through attention, o included; where v is to be rounded, ref.lacks
+             * becomes what its maps make of its inputs. */
+            const dq_layer_steps rounded = steps_of(j, k);
+            const dq_layer_steps s = dq_reference_steps(&j->ref, &rounded, j->number);
+            job_begin_part(j->c);
+            DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
+            job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+            DQ_TRY(attend(j, k, s, err));
+            if (sums) read_maps(j, k, &s, dq_calib_pass_first(j->ref.lacks, k->batch.n_rows));
+            dq_layer_steps_out(&s);
+            DQ_TRY(dq_reference_put(&j->ref, k->first, s.x, err));
+            job_advance(j, DQ_CALIBRATE_FORWARD,
+                        dq_calibrate_work_rows(&s.layer->o, k->batch.n_rows), "attention");
+        }
         if (sums) DQ_TRY(k ? add_values(j, k, err) : add_none(j, DQ_TILE_SUMS_NO_PIECES, err));
     }
     return job_round(j, (dq_weight *const[]){v}, 1, sums, err);
@@ -731,21 +695,6 @@ static dq_status gate_up(dq_calibrate_job *j, const dq_calib_chunk *k, bool sums
     return add_gate(j, k, 0, dq_calib_pass_first(j->pass.gate, k->batch.n_rows), err);
 }
 
-/* Takes the reference through the rest of the layer. */
-static dq_status reference_feed_forward(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
-{
-    const dq_layer_steps rounded = steps_of(j, k);
-    const dq_layer_steps s = dq_reference_steps(&j->ref, &rounded, j->number);
-    job_begin_part(j->c);
-    DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
-    dq_reference_feed_forward(&s, j->pass.gate, j->pass.up);
-    DQ_TRY(dq_reference_put(&j->ref, k->first, s.x, err));
-    const double flop = 2 * dq_calibrate_work_rows(&s.layer->gate, s.x.rows) +
-                        dq_calibrate_work_rows(&s.layer->down, s.x.rows);
-    job_advance(j, DQ_CALIBRATE_FORWARD, flop, "feed-forward");
-    return DQ_OK;
-}
-
 /* Nothing that is left to round lies after the layer. */
 static bool is_last(const dq_calibrate_job *j)
 {
@@ -761,7 +710,18 @@ static dq_status pass_gate_up(dq_calibrate_job *j, dq_err *err)
         const dq_calib_chunk *k = job_chunk(j, i);
         if (!k && sums) DQ_TRY(add_none(j, DQ_FFN_ROWS, err));
         if (!k) continue;
-        if (j->ref.act) DQ_TRY(reference_feed_forward(j, k, err));
+        if (j->ref.act) {
+            /* Takes the reference through the rest of the layer. */
+            const dq_layer_steps rounded = steps_of(j, k);
+            const dq_layer_steps s = dq_reference_steps(&j->ref, &rounded, j->number);
+            job_begin_part(j->c);
+            DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
+            dq_reference_feed_forward(&s, j->pass.gate, j->pass.up);
+            DQ_TRY(dq_reference_put(&j->ref, k->first, s.x, err));
+            const double flop = 2 * dq_calibrate_work_rows(&s.layer->gate, s.x.rows) +
+                                dq_calibrate_work_rows(&s.layer->down, s.x.rows);
+            job_advance(j, DQ_CALIBRATE_FORWARD, flop, "feed-forward");
+        }
         DQ_TRY(get_stream(j, k, err));
         DQ_TRY(gate_up(j, k, sums, err));
     }
@@ -796,21 +756,6 @@ static void free_rounded(dq_calibrate_job *j)
     while (j->n_dense > 0) dq_block_free(j->dense[--j->n_dense]);
 }
 
-/* Rounds the projections of a layer, and takes the stream, and the reference's, through it. */
-static dq_status job_run_layer(dq_calibrate_job *j, int number, dq_err *err)
-{
-    j->layer = j->m->layer[number];
-    j->number = number;
-    if (job_take_stored(j, &j->layer.lambda_proj, err) == DQ_OK && pass_qkv(j, err) == DQ_OK &&
-        (!j->ref.act || pass_values(j, err) == DQ_OK) && pass_attend(j, err) == DQ_OK &&
-        pass_out(j, err) == DQ_OK && pass_gate_up(j, err) == DQ_OK && !is_last(j))
-        pass_down(j, err);
-    free_rounded(j);
-    if (err->code != DQ_OK && err->code != DQ_STOPPED && err->code != DQ_DAMAGED)
-        dq_in(err, "layer %d: ", number);
-    return err->code;
-}
-
 /* Takes j->pass.x, a chunk's embeddings, through all layers before rounding. */
 static dq_status job_run_source(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
 {
@@ -830,15 +775,6 @@ static dq_status job_run_source(dq_calibrate_job *j, const dq_calib_chunk *k, dq
         job_advance(j, DQ_CALIBRATE_FORWARD, flop, "model before rounding");
     }
     return DQ_OK;
-}
-
-/* Rounds a head of its own by the outputs of the final norm, of both streams, after the last layer. */
-static dq_status job_run_head(dq_calibrate_job *j, dq_err *err)
-{
-    dq_weight head = j->m->head;
-    pass_norm(j, (dq_weight *const[]){&head}, 1, dq_layer_steps_norm_out, err);
-    free_rounded(j);
-    return err->code;
 }
 
 /* ---- Calibrate ----
@@ -895,9 +831,38 @@ static dq_status run_job(dq_calibrate_job *j, dq_err *err)
         DQ_TRY(dq_reference_new(&j->ref, &j->act, j->m, j->pass.max_rows, err));
         DQ_TRY(dq_value_maps_new(&j->maps, j->m, dq_calib_text_longest(&c->text), err));
     }
-    DQ_TRY(job_run_embedding(j, err));
-    for (int i = 0; i < j->n_layers; i++) DQ_TRY(job_run_layer(j, i, err));
-    return j->head ? job_run_head(j, err) : DQ_OK;
+    /* Both streams of the text begin: with the embedding, and as it is rounded. One that is the
+     * head too is rounded here, by what the final norm of the model before rounding gives. */
+    const dq_quantize_tensor *t = dq_quantize_feed_tensor(j->feed, j->m->embed.name);
+    const bool fed = t && t->format && t->is_fed;
+    dq_coded coded = {0};
+    if (j->embed)
+        DQ_TRY(round_tied(j, t, &coded, err));
+    else if (fed)
+        DQ_TRY(dq_quantize_feed_take(j->feed, t, &coded, err));
+    begin_streams(j, t, fed ? &coded.weight : NULL, err);
+    if (fed) dq_coded_free(&coded);
+    if (err->code != DQ_OK) return err->code;
+    for (int i = 0; i < j->n_layers; i++) {
+        /* Rounds the projections of a layer, and takes the stream, and the reference's, through it. */
+        j->layer = j->m->layer[i];
+        j->number = i;
+        if (job_take_stored(j, &j->layer.lambda_proj, err) == DQ_OK && pass_qkv(j, err) == DQ_OK &&
+            (!j->ref.act || pass_values(j, err) == DQ_OK) && pass_attend(j, err) == DQ_OK &&
+            pass_out(j, err) == DQ_OK && pass_gate_up(j, err) == DQ_OK && !is_last(j))
+            pass_down(j, err);
+        free_rounded(j);
+        if (err->code != DQ_OK && err->code != DQ_STOPPED && err->code != DQ_DAMAGED)
+            dq_in(err, "layer %d: ", i);
+        if (err->code != DQ_OK) return err->code;
+    }
+    if (!j->head) return DQ_OK;
+    /* Rounds a head of its own by the outputs of the final norm, of both streams, after the last
+     * layer. */
+    dq_weight head = j->m->head;
+    pass_norm(j, (dq_weight *const[]){&head}, 1, dq_layer_steps_norm_out, err);
+    free_rounded(j);
+    return err->code;
 }
 
 /* What went with chunks, of all ranks. */
@@ -942,12 +907,6 @@ static void expect(void *arg, const dq_quantizer *q, dq_quantize_feed *feed, dq_
     dq_calibrate_pace_expect(&j, p);
 }
 
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_err *err)
 {
     dq_calibrate *c = arg;
@@ -967,7 +926,8 @@ static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_
                                                  dq_calib_pass_widest(m));
     out->scratch_bytes = c->info.scratch_bytes;
     json_t *o = out->calib = json_object();
-    const char *file = base_name(c->set.path);
+    const char *slash = strrchr(c->set.path, '/');
+    const char *file = slash ? slash + 1 : c->set.path;
     int64_t first;
     if (dq_utf8_check(file, strlen(file), &first) > 0)
         return dq_fail(err, DQ_USAGE, "%s: the name of the calibration text is not UTF-8",

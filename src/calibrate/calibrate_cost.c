@@ -514,24 +514,6 @@ typedef struct timing {
     double begin, least;
 } timing;
 
-/* The beginning of the text's longest sequence, as long as a layer over it takes little time. */
-static void take_text(timing *t)
-{
-    const dq_calib_text *all = &t->c->text;
-    const double fit = much / dq_calibrate_work_layer(&t->c->m->layer[0]);
-    int64_t longest = 0;
-    for (int64_t s = 0; s < all->n_seq; s++)
-        if (all->cu[s + 1] - all->cu[s] > all->cu[longest + 1] - all->cu[longest]) longest = s;
-    int64_t n = all->cu[longest + 1] - all->cu[longest];
-    const int64_t most = fit > LEAST_ROWS ? (int64_t)fit : LEAST_ROWS;
-    if (n > most) n = most;
-    t->text = *all;
-    t->text.ids = all->ids + all->cu[longest];
-    t->text.n_ids = t->cu[1] = n;
-    t->text.cu = t->cu;
-    t->text.n_seq = 1;
-}
-
 static void begin(timing *t, int number)
 {
     if (number == 0) t->least = INFINITY;
@@ -546,23 +528,6 @@ static void end(timing *t)
 static void keep(const timing *t, dq_calibrate_part part, double flop)
 {
     t->c->rates.flop[part] = t->least / flop;
-}
-
-/* What maps make of a layer's inputs. */
-static dq_status time_maps(timing *t, const dq_layer_steps *s, dq_err *err)
-{
-    const dq_model *m = t->c->m;
-    dq_value_maps *maps = NULL;
-    if (dq_value_maps_new(&maps, m, s->x.rows, err) == DQ_OK) {
-        for (int i = 0; i < TIMES; i++) {
-            begin(t, i);
-            dq_value_maps_read(maps, s->x, s, 0);
-            end(t);
-        }
-        keep(t, DQ_CALIBRATE_MAPS, dq_value_maps_flop(m, s->x.rows));
-    }
-    dq_value_maps_free(maps);
-    return dq_backend_sync(t->c->set.backend, err);
 }
 
 /* A layer's forward pass, and what maps make of it. */
@@ -590,7 +555,19 @@ static dq_status time_forward(timing *t, dq_err *err)
     }
     keep(t, DQ_CALIBRATE_FORWARD,
          (double)n * dq_calibrate_work_layer(l) + dq_calibrate_work_attention(m, n));
-    return t->c->set.rule->aligns ? time_maps(t, &s, err) : DQ_OK;
+    if (!t->c->set.rule->aligns) return DQ_OK;
+    /* What maps make of a layer's inputs. */
+    dq_value_maps *maps = NULL;
+    if (dq_value_maps_new(&maps, m, s.x.rows, err) == DQ_OK) {
+        for (int i = 0; i < TIMES; i++) {
+            begin(t, i);
+            dq_value_maps_read(maps, s.x, &s, 0);
+            end(t);
+        }
+        keep(t, DQ_CALIBRATE_MAPS, dq_value_maps_flop(m, s.x.rows));
+    }
+    dq_value_maps_free(maps);
+    return dq_backend_sync(t->c->set.backend, err);
 }
 
 /* Numbers of chance in rows of a buffer. */
@@ -617,9 +594,17 @@ static dq_status time_sums(timing *t, dq_mat x, int64_t n, dq_err *err)
     return dq_hessian_share(t->h, err);
 }
 
-/* Solving for as many outputs as there are inputs, by the factor. */
-static dq_status time_solving(timing *t, dq_err *err)
+/* The factor; a rule that aligns solves by it, which is most of the work. */
+static dq_status time_factor(timing *t, dq_err *err)
 {
+    for (int i = 0; i < TIMES; i++) {
+        begin(t, i);
+        DQ_TRY(dq_hessian_refactor(t->h, 1, "timing", err));
+        end(t);
+    }
+    keep(t, DQ_CALIBRATE_FACTORS, dq_calibrate_work_factor((double)t->h->n));
+    if (!t->c->set.rule->aligns) return DQ_OK;
+    /* Solving for as many outputs as there are inputs, by the factor. */
     const int64_t n = t->h->n;
     dq_cross *x = NULL;
     if (dq_cross_new(&x, n, n, 1, err) == DQ_OK) {
@@ -633,18 +618,6 @@ static dq_status time_solving(timing *t, dq_err *err)
     }
     dq_cross_free(x);
     return err->code;
-}
-
-/* The factor; a rule that aligns solves by it, which is most of the work. */
-static dq_status time_factor(timing *t, dq_err *err)
-{
-    for (int i = 0; i < TIMES; i++) {
-        begin(t, i);
-        DQ_TRY(dq_hessian_refactor(t->h, 1, "timing", err));
-        end(t);
-    }
-    keep(t, DQ_CALIBRATE_FACTORS, dq_calibrate_work_factor((double)t->h->n));
-    return t->c->set.rule->aligns ? time_solving(t, err) : DQ_OK;
 }
 
 /* Rows [n of t->h] rounded by a spec. */
@@ -707,7 +680,21 @@ static dq_status time_all(timing *t, dq_err *err)
     const dq_quant_spec plain = {.bits = 4, .group = 128, .mode = DQ_ABSMAX, .scale_dtype = DQ_F32};
     const int64_t cols = m->dim < ROUND_COLS ? m->dim : ROUND_COLS,
                   rows = (int64_t)DQ_F64_TILE * dq_os_threads();
-    take_text(t);
+    /* The beginning of the text's longest sequence, as long as a layer over it takes little
+     * time. */
+    const dq_calib_text *all = &t->c->text;
+    const double fit = much / dq_calibrate_work_layer(&t->c->m->layer[0]);
+    int64_t longest = 0;
+    for (int64_t s = 0; s < all->n_seq; s++)
+        if (all->cu[s + 1] - all->cu[s] > all->cu[longest + 1] - all->cu[longest]) longest = s;
+    int64_t n = all->cu[longest + 1] - all->cu[longest];
+    const int64_t most = fit > LEAST_ROWS ? (int64_t)fit : LEAST_ROWS;
+    if (n > most) n = most;
+    t->text = *all;
+    t->text.ids = all->ids + all->cu[longest];
+    t->text.n_ids = t->cu[1] = n;
+    t->text.cu = t->cu;
+    t->text.n_seq = 1;
     DQ_TRY(dq_calib_pass_new(&t->pass, m, t->c->set.backend, &t->text, err));
     DQ_TRY(dq_hessian_new(&t->h, m->dim, t->pass.max_rows, err));
     DQ_TRY(time_forward(t, err));

@@ -116,17 +116,6 @@ static int64_t least(int64_t x, int64_t y)
     return x < y ? x : y;
 }
 
-static void pack_before(const panel *p)
-{
-#pragma omp parallel for schedule(static) if (p->first > 4 * PANEL_DEPTH)
-    for (int64_t k = 0; k < p->first; k += PANEL_DEPTH) {
-        const int64_t depth = least(PANEL_DEPTH, p->first - k);
-        double *to = p->before + k * TILE;
-        dq_f64_tile_transpose(to, p->a + p->first * p->ld + k, p->ld, p->cols, depth);
-        for (int64_t i = 0; i < depth * TILE; i++) to[i] = -to[i];
-    }
-}
-
 /* A tile of the panel, [64 columns, 64 rows], from and to its place in the lower triangle. */
 static void load(double *tile, const panel *p, int64_t row, int64_t rows)
 {
@@ -198,7 +187,13 @@ dq_status dq_cholesky(int64_t *bad_column, double *a, int64_t n, int64_t ld, dq_
     if (!p.before) return err->code;
     for (; bad < 0 && p.first < n; p.first += TILE) {
         p.cols = least(TILE, n - p.first);
-        pack_before(&p);
+#pragma omp parallel for schedule(static) if (p.first > 4 * PANEL_DEPTH)
+        for (int64_t k = 0; k < p.first; k += PANEL_DEPTH) {
+            const int64_t depth = least(PANEL_DEPTH, p.first - k);
+            double *to = p.before + k * TILE;
+            dq_f64_tile_transpose(to, p.a + p.first * p.ld + k, p.ld, p.cols, depth);
+            for (int64_t i = 0; i < depth * TILE; i++) to[i] = -to[i];
+        }
 #pragma omp parallel for schedule(dynamic) if (p.first > TILE)
         for (int64_t row = p.first; row < n; row += TILE) take_products(&p, row);
         bad = factor_diagonal(&p);

@@ -185,22 +185,11 @@ static bool solve(double *left, double *right, int64_t n, int64_t ld, dq_err *er
     return true;
 }
 
-/* The band's scales of a row, where they may stand. */
-static void take(const refit *f, int64_t row, const double *scale)
+static dq_status refit_band(refit *f, int64_t first, int64_t rows, dq_err *err)
 {
-    dq_grid *grid = f->c->grid + row * f->groups + f->first_group;
-    const dq_dtype type = f->c->spec.scale_dtype;
-    const dq_weight_format *format = dq_weight_format_of_mode(f->c->spec.mode);
-    for (int64_t g = 0; g < f->end_group - f->first_group; g++) {
-        const float got = dq_quant_stored_scale((float)scale[g], type);
-        const float ratio = got / grid[g].scale; /* NaN and infinity where the old one is 0 */
-        if (ratio >= 0.5f && ratio <= 2 && format->holds(got, type)) grid[g].scale = got;
-    }
-}
-
-/* The systems of rows first .. for the groups of a band. */
-static dq_status fill_band(refit *f, int64_t rows, dq_err *err)
-{
+    const int64_t groups = f->end_group - f->first_group, ld = f->size.ld;
+    load(f, first, rows);
+    /* The systems of rows first .. for the groups of a band. */
     const dq_code_shape *s = &f->c->shape;
     for (int64_t g = f->first_group; g < f->end_group; g++) {
         const int64_t last = least((g + 1) * s->group_size, s->cols);
@@ -213,20 +202,22 @@ static dq_status fill_band(refit *f, int64_t rows, dq_err *err)
                 fill(f, t, least(ROWS, rows - t * ROWS), g, begin, end);
         }
     }
-    return DQ_OK;
-}
-
-static dq_status refit_band(refit *f, int64_t first, int64_t rows, dq_err *err)
-{
-    const int64_t groups = f->end_group - f->first_group, ld = f->size.ld;
-    load(f, first, rows);
-    DQ_TRY(fill_band(f, rows, err));
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         dq_err mine = {0};
         double *right = f->right + r * ld;
-        if (solve(f->left + r * f->size.band * ld, right, groups, ld, &mine))
-            take(f, first + r, right);
+        if (solve(f->left + r * f->size.band * ld, right, groups, ld, &mine)) {
+            /* The band's scales of a row, where they may stand. */
+            dq_grid *grid = f->c->grid + (first + r) * f->groups + f->first_group;
+            const dq_dtype type = f->c->spec.scale_dtype;
+            const dq_weight_format *format = dq_weight_format_of_mode(f->c->spec.mode);
+            for (int64_t g = 0; g < f->end_group - f->first_group; g++) {
+                const float got = dq_quant_stored_scale((float)right[g], type);
+                const float ratio =
+                    got / grid[g].scale; /* NaN and infinity where the old one is 0 */
+                if (ratio >= 0.5f && ratio <= 2 && format->holds(got, type)) grid[g].scale = got;
+            }
+        }
 #pragma omp critical(dq_scale_refit_error)
         dq_fail_as(err, &mine);
     }
@@ -286,15 +277,6 @@ static void gptq_load(strip *s, const rounding *g, int64_t first, int64_t rows)
         for (int64_t r = 0; r < BLOCK_ROWS; r++) to[r] = r < rows ? (double)w[r * n] : 0;
         for (int64_t r = 0; g->less && r < rows; r++)
             to[r] -= (double)dq_codes_value(g->less, first + r, col);
-    }
-}
-
-static void load_corner(strip *s, const dq_hessian *h, int64_t begin, int64_t end)
-{
-    for (int64_t i = begin; i < end; i++) {
-        double *to = s->corner + (i - begin) * BLOCK;
-        memset(to, 0, BLOCK * sizeof *to);
-        memcpy(to, h->a + i * h->ld + begin, (size_t)(i - begin + 1) * sizeof *to);
     }
 }
 
@@ -431,7 +413,13 @@ static void run_strip(strip *const s[TILES], const rounding *g, int64_t first)
     }
     for (int64_t end = n, begin; end > 0; end = begin) {
         begin = end > BLOCK ? end - BLOCK : 0;
-        for (int t = 0; t < tiles; t++) load_corner(s[t], g->h, begin, end);
+        for (int t = 0; t < tiles; t++) {
+            for (int64_t i = begin; i < end; i++) {
+                double *to = s[t]->corner + (i - begin) * BLOCK;
+                memset(to, 0, BLOCK * sizeof *to);
+                memcpy(to, g->h->a + i * g->h->ld + begin, (size_t)(i - begin + 1) * sizeof *to);
+            }
+        }
         if (g->c)
             round_block(s, tiles, g, first, rows, begin, end);
         else
@@ -576,26 +564,6 @@ static dq_status try_variants(dq_codes *c, dq_gptq_loss *loss, const float *w, c
     return err->code;
 }
 
-/* Scales found anew from the codes, and a rounding by them. */
-static dq_status gptq_refit(dq_codes *c, dq_gptq_loss *loss, const float *w, const dq_hessian *h,
-                            const bool *zero, int times, dq_err *err)
-{
-    const dq_code_shape s = c->shape;
-    dq_codes *other = NULL;
-    dq_gptq_loss *its = dq_block_new((size_t)s.rows, sizeof *its, err);
-    if (its) dq_codes_new(&other, s.rows, s.cols, &c->spec, err);
-    for (int i = 0; err->code == DQ_OK && i < times; i++) {
-        memcpy(other->code, c->code, (size_t)(dq_codes_rows(s.rows, &c->spec) * s.cols));
-        memcpy(other->grid, c->grid, (size_t)(s.rows * s.groups) * sizeof *c->grid);
-        dq_scale_refit(other, w, h, err);
-        if (err->code == DQ_OK) dq_gptq_round(other, w, h, zero, its, err);
-        if (err->code == DQ_OK) take_better_rows(c, loss, other, its);
-    }
-    dq_codes_free(other);
-    dq_block_free(its);
-    return err->code;
-}
-
 dq_status dq_gptq_measure(dq_gptq_loss *loss, const dq_codes *c, const float *w,
                           const dq_hessian *h, dq_err *err)
 {
@@ -696,8 +664,23 @@ dq_status dq_gptq(dq_codes **out, const float *w, int64_t rows, int64_t cols, co
         if (err->code == DQ_OK && dq_quant_modes[spec->mode].tries[0] > 0 &&
             (*out)->shape.grid_rows == rows)
             try_variants(*out, each, w, h, zero, err);
-        if (err->code == DQ_OK && refits > 0 && (*out)->shape.grid_rows == rows)
-            gptq_refit(*out, each, w, h, zero, refits, err);
+        if (err->code == DQ_OK && refits > 0 && (*out)->shape.grid_rows == rows) {
+            /* Scales found anew from the codes, and a rounding by them. */
+            dq_codes *c = *out;
+            const dq_code_shape s = c->shape;
+            dq_codes *other = NULL;
+            dq_gptq_loss *its = dq_block_new((size_t)s.rows, sizeof *its, err);
+            if (its) dq_codes_new(&other, s.rows, s.cols, &c->spec, err);
+            for (int i = 0; err->code == DQ_OK && i < refits; i++) {
+                memcpy(other->code, c->code, (size_t)(dq_codes_rows(s.rows, &c->spec) * s.cols));
+                memcpy(other->grid, c->grid, (size_t)(s.rows * s.groups) * sizeof *c->grid);
+                dq_scale_refit(other, w, h, err);
+                if (err->code == DQ_OK) dq_gptq_round(other, w, h, zero, its, err);
+                if (err->code == DQ_OK) take_better_rows(c, each, other, its);
+            }
+            dq_codes_free(other);
+            dq_block_free(its);
+        }
         if (err->code == DQ_OK && loss) run_strips(&signal, err);
     }
     dq_block_free(own);
@@ -724,9 +707,19 @@ static dq_status pass_codes(dq_codes **c, const dq_gptq_stripes *s, int rank, in
     return DQ_OK;
 }
 
-static dq_status round_stripes(const dq_gptq_stripes *s, dq_coded *out, dq_gptq_loss *loss,
-                               int64_t first, int64_t rows, dq_err *err)
+static dq_status round_whole(const dq_gptq_stripes *s, dq_coded *out, dq_gptq_loss *loss,
+                             int64_t first, int64_t rows, dq_err *err)
 {
+    dq_codes *codes = NULL;
+    if (s->round(s->arg, &codes, loss, first, rows, err) == DQ_OK) dq_coded_put(out, codes, first);
+    dq_codes_free(codes);
+    return err->code;
+}
+
+dq_status dq_gptq_stripes_round(const dq_gptq_stripes *s, dq_coded *out, dq_gptq_loss *loss,
+                                int64_t first, int64_t rows, dq_err *err)
+{
+    if (s->whole) return round_whole(s, out, loss, first, rows, err);
     enum { UNIT = DQ_STRIP_ROWS };
     const dq_ranks_rows mine = dq_ranks_stripe(dq_ranks_number(), rows, UNIT);
     dq_codes *own = NULL;
@@ -744,20 +737,4 @@ static dq_status round_stripes(const dq_gptq_stripes *s, dq_coded *out, dq_gptq_
     DQ_TRY(dq_ranks_agree(NULL, NULL, err));
     dq_ranks_join(loss, rows, UNIT, sizeof *loss);
     return DQ_OK;
-}
-
-static dq_status round_whole(const dq_gptq_stripes *s, dq_coded *out, dq_gptq_loss *loss,
-                             int64_t first, int64_t rows, dq_err *err)
-{
-    dq_codes *codes = NULL;
-    if (s->round(s->arg, &codes, loss, first, rows, err) == DQ_OK) dq_coded_put(out, codes, first);
-    dq_codes_free(codes);
-    return err->code;
-}
-
-dq_status dq_gptq_stripes_round(const dq_gptq_stripes *s, dq_coded *out, dq_gptq_loss *loss,
-                                int64_t first, int64_t rows, dq_err *err)
-{
-    return s->whole ? round_whole(s, out, loss, first, rows, err)
-                    : round_stripes(s, out, loss, first, rows, err);
 }

@@ -368,49 +368,9 @@ static bool look(dq_hessian *h)
     return finite;
 }
 
-static dq_status find_order(dq_hessian *h, dq_err *err)
-{
-    key *k = dq_block_new((size_t)h->n, sizeof *k, err);
-    if (!k) return err->code;
-    for (int64_t i = 0; i < h->n; i++) k[i] = (key){h->diagonal[i], i};
-    qsort(k, (size_t)h->n, sizeof *k, by_value);
-    for (int64_t i = 0; i < h->n; i++) h->order[i] = k[i].column;
-    dq_block_free(k);
-    return DQ_OK;
-}
-
 static double at(const dq_hessian *h, int64_t i, int64_t j)
 {
     return i > j ? h->a[i * h->ld + j] : h->a[j * h->ld + i];
-}
-
-/* The matrix in the new order: gathered into the upper triangle, which is free, row by row. */
-static void permute(dq_hessian *h)
-{
-    const int64_t *o = h->order;
-#pragma omp parallel for schedule(dynamic, 16)
-    for (int64_t i = 0; i < h->n; i++) {
-        double *to = h->a + i * h->ld;
-        for (int64_t j = i + 1; j < h->n; j++) to[j] = at(h, o[i], o[j]);
-    }
-}
-
-/* Lower triangle and diagonal from the upper triangle. */
-static void restore(dq_hessian *h, double damping)
-{
-    enum { STEP = 64 };
-#pragma omp parallel for schedule(dynamic)
-    for (int64_t i0 = 0; i0 < h->n; i0 += STEP) {
-        const int64_t end = i0 + STEP < h->n ? i0 + STEP : h->n;
-        for (int64_t j = 0; j < end; j++) {
-            for (int64_t i = i0 > j ? i0 : j + 1; i < end; i++)
-                h->a[i * h->ld + j] = h->a[j * h->ld + i];
-        }
-        for (int64_t i = i0; i < end; i++) {
-            const int64_t c = h->order[i];
-            h->a[i * h->ld + i] = h->dead[c] ? 1 : h->diagonal[c] + damping;
-        }
-    }
 }
 
 dq_status dq_hessian_refactor(dq_hessian *h, double share, const char *what, dq_err *err)
@@ -421,7 +381,20 @@ dq_status dq_hessian_refactor(dq_hessian *h, double share, const char *what, dq_
         int64_t bad;
         h->damping_share = share;
         h->damping = share * mean;
-        restore(h, h->damping);
+        /* Lower triangle and diagonal from the upper triangle. */
+        enum { STEP = 64 };
+#pragma omp parallel for schedule(dynamic)
+        for (int64_t i0 = 0; i0 < h->n; i0 += STEP) {
+            const int64_t end = i0 + STEP < h->n ? i0 + STEP : h->n;
+            for (int64_t j = 0; j < end; j++) {
+                for (int64_t k = i0 > j ? i0 : j + 1; k < end; k++)
+                    h->a[k * h->ld + j] = h->a[j * h->ld + k];
+            }
+            for (int64_t k = i0; k < end; k++) {
+                const int64_t c = h->order[k];
+                h->a[k * h->ld + k] = h->dead[c] ? 1 : h->diagonal[c] + h->damping;
+            }
+        }
         DQ_TRY(dq_cholesky(&bad, h->a, h->n, h->ld, err));
         if (bad < 0) return DQ_OK;
     }
@@ -438,32 +411,20 @@ dq_status dq_hessian_factor(dq_hessian *h, double share, const char *what, dq_er
         return dq_fail_with(
             err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_SUMS},
             "%s: sums of squares of its inputs on the calibration text are not finite", what);
-    DQ_TRY(find_order(h, err));
-    permute(h);
+    key *k = dq_block_new((size_t)h->n, sizeof *k, err);
+    if (!k) return err->code;
+    for (int64_t i = 0; i < h->n; i++) k[i] = (key){h->diagonal[i], i};
+    qsort(k, (size_t)h->n, sizeof *k, by_value);
+    for (int64_t i = 0; i < h->n; i++) h->order[i] = k[i].column;
+    dq_block_free(k);
+    /* The matrix in the new order: gathered into the upper triangle, which is free, row by row. */
+    const int64_t *o = h->order;
+#pragma omp parallel for schedule(dynamic, 16)
+    for (int64_t t = 0; t < h->n; t++) {
+        double *to = h->a + t * h->ld;
+        for (int64_t j = t + 1; j < h->n; j++) to[j] = at(h, o[t], o[j]);
+    }
     return dq_hessian_refactor(h, share, what, err);
-}
-
-/* ---- Sums of two parts ---- */
-
-/* Before factoring: the sums of part, of as many inputs, are kept beside those of h, in the triangle that these leave free; and
- * become part of them, as those of `rows` inputs. */
-static void hessian_set_aside(dq_hessian *h, const dq_hessian *part)
-{
-#pragma omp parallel for schedule(dynamic, 16)
-    for (int64_t r = 0; r < h->n; r++) {
-        h->diagonal[r] = part->a[r * part->ld + r];
-        for (int64_t c = r + 1; c < h->n; c++) h->a[r * h->ld + c] = part->a[c * part->ld + r];
-    }
-}
-
-static void hessian_take_in(dq_hessian *h, int64_t rows)
-{
-#pragma omp parallel for schedule(dynamic, 16)
-    for (int64_t r = 0; r < h->n; r++) {
-        for (int64_t c = 0; c < r; c++) h->a[r * h->ld + c] += h->a[c * h->ld + r];
-        h->a[r * h->ld + r] += h->diagonal[r];
-    }
-    h->rows += rows;
 }
 
 /* ---- Cross ----
@@ -574,31 +535,6 @@ static void subtract(double *y, const double *sum, int64_t n)
     for (int64_t i = 0; i < n * SOLVED_ROWS; i++) y[i] -= sum[i];
 }
 
-/* L y = c, in place. */
-static void forward(strip *s, const dq_hessian *h)
-{
-    for (int64_t b = 0; b < h->n; b += SOLVED_ROWS) {
-        const int64_t cols = least(SOLVED_ROWS, h->n - b);
-        double *y = s->y + b * SOLVED_ROWS;
-        memset(s->sum, 0, sizeof s->sum);
-        for (int64_t k = 0; k < b; k += DEPTH) {
-            const int64_t depth = least(DEPTH, b - k);
-            dq_f64_tile_transpose(s->panel, h->a + b * h->ld + k, h->ld, cols, depth);
-            dq_f64_tile_add(s->sum, s->panel, SOLVED_ROWS, s->y + k * SOLVED_ROWS, SOLVED_ROWS,
-                            depth);
-        }
-        subtract(y, s->sum, cols);
-        for (int64_t i = 0; i < cols; i++) {
-            const double *l = h->a + (b + i) * h->ld + b;
-            for (int64_t k = 0; k < i; k++) {
-                for (int64_t r = 0; r < SOLVED_ROWS; r++)
-                    y[i * SOLVED_ROWS + r] -= l[k] * y[k * SOLVED_ROWS + r];
-            }
-            for (int64_t r = 0; r < SOLVED_ROWS; r++) y[i * SOLVED_ROWS + r] /= l[i];
-        }
-    }
-}
-
 /* L^T x = y, in place. */
 static void backward(strip *s, const dq_hessian *h)
 {
@@ -630,7 +566,27 @@ static void solve_strip(strip *s, const dq_cross *x, const dq_hessian *h, int64_
         for (int64_t r = 0; r < SOLVED_ROWS; r++)
             s->y[i * SOLVED_ROWS + r] = r < rows ? from[r * x->ld] : 0;
     }
-    forward(s, h);
+    /* L y = c, in place. */
+    for (int64_t b = 0; b < h->n; b += SOLVED_ROWS) {
+        const int64_t cols = least(SOLVED_ROWS, h->n - b);
+        double *y = s->y + b * SOLVED_ROWS;
+        memset(s->sum, 0, sizeof s->sum);
+        for (int64_t k = 0; k < b; k += DEPTH) {
+            const int64_t depth = least(DEPTH, b - k);
+            dq_f64_tile_transpose(s->panel, h->a + b * h->ld + k, h->ld, cols, depth);
+            dq_f64_tile_add(s->sum, s->panel, SOLVED_ROWS, s->y + k * SOLVED_ROWS, SOLVED_ROWS,
+                            depth);
+        }
+        subtract(y, s->sum, cols);
+        for (int64_t i = 0; i < cols; i++) {
+            const double *l = h->a + (b + i) * h->ld + b;
+            for (int64_t k = 0; k < i; k++) {
+                for (int64_t t = 0; t < SOLVED_ROWS; t++)
+                    y[i * SOLVED_ROWS + t] -= l[k] * y[k * SOLVED_ROWS + t];
+            }
+            for (int64_t t = 0; t < SOLVED_ROWS; t++) y[i * SOLVED_ROWS + t] /= l[i];
+        }
+    }
     backward(s, h);
     for (int64_t i = 0; i < n; i++) {
         double *to = x->c + first * x->ld + h->order[i];
@@ -767,25 +723,6 @@ static void energy_of_strip(double *out, strip *s, const dq_cross *k, const dq_h
     }
 }
 
-/* out[k->m] = diagonal of K H K^T, H the sums of h, which is not factored: the squares that each output changes by, summed over
- * its inputs. The same bits for any number of threads. DQ_RESOURCE. */
-static dq_status correction_energy(double *out, const dq_cross *k, const dq_hessian *h, dq_err *err)
-{
-#pragma omp parallel
-    {
-        dq_err mine = {0};
-        strip *s = strip_new(h->n, &mine);
-#pragma omp for schedule(dynamic)
-        for (int64_t first = 0; first < k->m; first += SOLVED_ROWS) {
-            if (mine.code == DQ_OK) energy_of_strip(out, s, k, h, first);
-        }
-        strip_free(s);
-#pragma omp critical(dq_correction_error)
-        dq_fail_as(err, &mine);
-    }
-    return err->code;
-}
-
 /* ---- Shrinkage ----
  * The sums of A lie in the free triangle of those of B while A is factored. */
 
@@ -848,7 +785,21 @@ static dq_status judge_rows(double *share, double *gain, dq_shrinkage *o, const 
     k.m = rows.end - rows.first;
     for (int64_t i = 0; i < k.m * k.ld; i++) k.c[i] = o->c->c[before + i] / (double)k.rows;
     DQ_TRY(dq_correction_solve(&k, o->h, err));
-    DQ_TRY(correction_energy(gain + rows.first, &k, h, err));
+    /* out[k->m] = diagonal of K H K^T, H the sums of h, which is not factored: the squares that
+     * each output changes by, summed over its inputs. The same bits for any number of threads. */
+#pragma omp parallel
+    {
+        dq_err mine = {0};
+        strip *s = strip_new(h->n, &mine);
+#pragma omp for schedule(dynamic)
+        for (int64_t first = 0; first < k.m; first += SOLVED_ROWS) {
+            if (mine.code == DQ_OK) energy_of_strip(gain + rows.first, s, &k, h, first);
+        }
+        strip_free(s);
+#pragma omp critical(dq_correction_error)
+        dq_fail_as(err, &mine);
+    }
+    if (err->code != DQ_OK) return err->code;
 #pragma omp parallel for schedule(static)
     for (int64_t r = rows.first; r < rows.end; r++) {
         double inner = 0;
@@ -883,33 +834,6 @@ static bool is_better(const double *later, const double *before, int64_t m)
     return sum > clear * (double)m;
 }
 
-/* The sums of A are lost. */
-static dq_status choose(double *ridge, dq_shrinkage *o, const dq_hessian *h, const dq_cross *c,
-                        const char *what, dq_err *err)
-{
-    const int64_t m = c->m;
-    const size_t bytes = (size_t)m * sizeof *o->share;
-    double *gain = o->share + m, *next_share = gain + m, *next_gain = next_share + m;
-    DQ_TRY(dq_hessian_factor(o->h, ridges[0], what, err));
-    DQ_TRY(judge(o->share, gain, o, h, c, err));
-    for (int i = 1; i < DQ_SHRINKAGE_RIDGES; i++) {
-        DQ_TRY(dq_hessian_refactor(o->h, ridges[i], what, err));
-        DQ_TRY(judge(next_share, next_gain, o, h, c, err));
-        if (!is_better(next_gain, gain, m)) break;
-        memcpy(o->share, next_share, bytes);
-        memcpy(gain, next_gain, bytes);
-        *ridge = ridges[i];
-    }
-    return DQ_OK;
-}
-
-/* That of all rows, of one that A gave. */
-static double share_of_all(double share)
-{
-    const double doubt = 1.3, a = share * doubt < 1 ? share * doubt : 1;
-    return 2 * a / (1 + a);
-}
-
 dq_status dq_shrinkage_find(double *ridge, dq_shrinkage *o, dq_hessian *h, dq_cross *c,
                             const char *what, dq_err *err)
 {
@@ -920,11 +844,42 @@ dq_status dq_shrinkage_find(double *ridge, dq_shrinkage *o, dq_hessian *h, dq_cr
     DQ_TRY(cross_share(c, err));
     *ridge = ridges[0];
     memset(o->share, 0, (size_t)c->m * sizeof *o->share);
-    hessian_set_aside(h, o->h);
-    if (rows > 0) DQ_TRY(choose(ridge, o, h, c, what, err));
-    hessian_take_in(h, rows);
+    /* Before factoring: the sums of part, of as many inputs, are kept beside those of h, in the
+     * triangle that these leave free; and become part of them, as those of `rows` inputs. */
+    const dq_hessian *part = o->h;
+#pragma omp parallel for schedule(dynamic, 16)
+    for (int64_t r = 0; r < h->n; r++) {
+        h->diagonal[r] = part->a[r * part->ld + r];
+        for (int64_t i = r + 1; i < h->n; i++) h->a[r * h->ld + i] = part->a[i * part->ld + r];
+    }
+    if (rows > 0) {
+        /* The sums of A are lost. */
+        const int64_t m = c->m;
+        const size_t bytes = (size_t)m * sizeof *o->share;
+        double *gain = o->share + m, *next_share = gain + m, *next_gain = next_share + m;
+        DQ_TRY(dq_hessian_factor(o->h, ridges[0], what, err));
+        DQ_TRY(judge(o->share, gain, o, h, c, err));
+        for (int t = 1; t < DQ_SHRINKAGE_RIDGES; t++) {
+            DQ_TRY(dq_hessian_refactor(o->h, ridges[t], what, err));
+            DQ_TRY(judge(next_share, next_gain, o, h, c, err));
+            if (!is_better(next_gain, gain, m)) break;
+            memcpy(o->share, next_share, bytes);
+            memcpy(gain, next_gain, bytes);
+            *ridge = ridges[t];
+        }
+    }
+#pragma omp parallel for schedule(dynamic, 16)
+    for (int64_t r = 0; r < h->n; r++) {
+        for (int64_t k = 0; k < r; k++) h->a[r * h->ld + k] += h->a[k * h->ld + r];
+        h->a[r * h->ld + r] += h->diagonal[r];
+    }
+    h->rows += rows;
     cross_take_in(c, o->c);
     *ridge = *ridge / 2 > ridges[0] ? *ridge / 2 : ridges[0];
-    for (int64_t r = 0; r < c->m; r++) o->share[r] = share_of_all(o->share[r]);
+    for (int64_t r = 0; r < c->m; r++) {
+        /* That of all rows, of one that A gave. */
+        const double doubt = 1.3, a = o->share[r] * doubt < 1 ? o->share[r] * doubt : 1;
+        o->share[r] = 2 * a / (1 + a);
+    }
     return DQ_OK;
 }

@@ -204,50 +204,28 @@ static float lambda_of(const rows_at *r, int64_t row)
     return r->s->lambda.p[(r->first + r->at + row) * r->s->lambda.cols + r->out];
 }
 
-/* d[n, ld]: the rows' D, 0 after their own keys. */
-static void maps_of_block(dq_value_maps *v, const rows_at *r, float *d, int64_t ld)
-{
-    const bool two = r->head->q[1] >= 0;
-    const float scale = r->s->m->map.scale;
-    logits_of(v, r, 0);
-    if (two) logits_of(v, r, 1);
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < r->n; i++) {
-        const int64_t keys = r->at + i + 1, stride = r->at + r->n;
-        float *a = v->logits[0] + i * stride, *b = v->logits[1] + i * stride, *to = d + i * ld;
-        const float plus = (float)(1 / exponentials(a, keys, scale));
-        const float minus =
-            two ? (float)((double)lambda_of(r, i) / exponentials(b, keys, scale)) : 0;
-        for (int64_t k = 0; k < keys; k++) to[k] = a[k] * plus - (two ? b[k] * minus : 0);
-        memset(to + keys, 0, (size_t)(ld - keys) * sizeof *to);
-    }
-}
-
-/* Adds to sum[n] the squares of a slab of what the head makes of z[n, dim]. */
-static void add_squares(dq_value_maps *v, const rows_at *r, dq_mat z, int slab, double *sum)
-{
-    const dq_layer_steps *s = r->s;
-    const int64_t d = s->m->map.head_dim, first = r->head->v[slab] * d;
-    const float *bias = s->layer->v_bias;
-    dq_weight w = s->layer->v;
-    w.data = (const char *)w.data + first * w.cols * (int64_t)dq_dtypes[w.dtype].bytes;
-    w.rows = d;
-    s->b->ops->matmul(s->b, (dq_mat){v->y, r->n, d}, z, &w, NULL, DQ_NUM_F32);
-    for (int64_t i = 0; i < r->n; i++) {
-        const float share = 1 - lambda_of(r, i); /* of a bias: all rows of a map add up to 1 */
-        for (int64_t c = 0; c < d; c++) {
-            const double y = (double)(v->y[i * d + c] + (bias ? share * bias[first + c] : 0));
-            sum[i] += y * y;
-        }
-    }
-}
-
 /* z[n, dim] times the gain of the head norm. */
 static void normalize(dq_value_maps *v, const rows_at *r, dq_mat z)
 {
     const dq_head_order *a = &r->s->m->map;
     double sum[BLOCK] = {0};
-    for (int slab = 0; slab < a->n_slabs; slab++) add_squares(v, r, z, slab, sum);
+    for (int slab = 0; slab < a->n_slabs; slab++) {
+        /* Adds to sum[n] the squares of a slab of what the head makes of z[n, dim]. */
+        const dq_layer_steps *s = r->s;
+        const int64_t d = s->m->map.head_dim, first = r->head->v[slab] * d;
+        const float *bias = s->layer->v_bias;
+        dq_weight w = s->layer->v;
+        w.data = (const char *)w.data + first * w.cols * (int64_t)dq_dtypes[w.dtype].bytes;
+        w.rows = d;
+        s->b->ops->matmul(s->b, (dq_mat){v->y, r->n, d}, z, &w, NULL, DQ_NUM_F32);
+        for (int64_t i = 0; i < r->n; i++) {
+            const float share = 1 - lambda_of(r, i); /* of a bias: all rows of a map add up to 1 */
+            for (int64_t c = 0; c < d; c++) {
+                const double y = (double)(v->y[i * d + c] + (bias ? share * bias[first + c] : 0));
+                sum[i] += y * y;
+            }
+        }
+    }
     for (int64_t i = 0; i < r->n; i++) {
         const double mean = sum[i] / (a->n_slabs * a->head_dim);
         const float gain = (float)(1 / sqrt(mean + (double)r->s->layer->attn.norm_eps));
@@ -274,7 +252,22 @@ static void read_panel(dq_value_maps *v, dq_mat z, const rows_at *p, int64_t seq
     const int64_t end = p->at + p->n;
     for (int64_t at = p->at; at < end; at += BLOCK) {
         const rows_at r = block_of(p, at, seq);
-        maps_of_block(v, &r, v->d + (at - p->at) * end, end);
+        /* d[n, ld]: the rows' D, 0 after their own keys. */
+        const bool two = r.head->q[1] >= 0;
+        const float scale = r.s->m->map.scale;
+        logits_of(v, &r, 0);
+        if (two) logits_of(v, &r, 1);
+#pragma omp parallel for schedule(static)
+        for (int64_t i = 0; i < r.n; i++) {
+            const int64_t keys = r.at + i + 1, stride = r.at + r.n;
+            float *a = v->logits[0] + i * stride, *b = v->logits[1] + i * stride,
+                  *to = (v->d + (at - p->at) * end) + i * end;
+            const float plus = (float)(1 / exponentials(a, keys, scale));
+            const float minus =
+                two ? (float)((double)lambda_of(&r, i) / exponentials(b, keys, scale)) : 0;
+            for (int64_t k = 0; k < keys; k++) to[k] = a[k] * plus - (two ? b[k] * minus : 0);
+            memset(to + keys, 0, (size_t)(end - keys) * sizeof *to);
+        }
     }
     dq_tile_sums_transpose(v->inputs, dq_layer_steps_rows(s->h, p->first, p->first + end));
     const dq_weight inputs = dq_weight_of_f32("inputs", s->h.cols, end, v->inputs);
