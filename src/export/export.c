@@ -155,25 +155,6 @@ static dq_status set_dtype(const char **text, size_t *len, dq_export *x, dq_err 
     return err->code;
 }
 
-/* Texts in the arena, of *len bytes: config.json, dq_settings.json, the index. Defined in "Config". */
-static dq_status config_json(const char **out, size_t *len, dq_export *x, dq_err *err)
-{
-    static const char key[] = "quantization_config";
-    /* counts whatever the source says, and its codes are tied to nothing */
-    const dq_export_row *own = head_row(x);
-    const char *value = NULL;
-    size_t n;
-    *out = dq_container_config(x->model->container, len);
-    DQ_TRY(set(out, len, x, "transformers_weights", NULL, err)); /* of the source */
-    if (!x->model->tied || (own && own->scheme >= 0))
-        DQ_TRY(set(out, len, x, "tie_word_embeddings", "false", err));
-    if (x->set.form == DQ_EXPORT_SAFETENSORS)
-        DQ_TRY(set_dtype(out, len, x, err));
-    else
-        DQ_TRY(dump(&value, &n, x, quantization_json(x), false, err));
-    return set(out, len, x, key, value, err);
-}
-
 /* ---- The other texts ---- */
 
 static dq_status config_settings(const char **out, size_t *len, dq_export *x, dq_err *err)
@@ -378,24 +359,6 @@ static const char *tensor_name(dq_export *x, const dq_payload *p, dq_err *err)
     return p->row == w.format->part ? name : NULL;
 }
 
-static dq_status find_tensors(dq_export *x, dq_err *err)
-{
-    dq_container *c = x->model->container;
-    dq_source source = dq_container_source(c);
-    for (int64_t i = 0; i < dq_container_n_payloads(c); i++) {
-        const dq_payload *p = dq_container_payload(c, i);
-        const char *name = tensor_name(x, p, err);
-        if (err->code != DQ_OK) return err->code;
-        const int64_t row = x->info.n_rows;
-        if (!name || row == source.count || !source.find(source.arg, name, &x->weight[row]))
-            continue;
-        const int64_t slots = x->n_slots;
-        DQ_TRY(plan_tensor(x, row, p, err));
-        x->info.n_rows += x->n_slots > slots;
-    }
-    return DQ_OK;
-}
-
 /* ---- Files ---- */
 
 static int by_place(const void *a, const void *b)
@@ -473,7 +436,19 @@ static dq_status plan_tensors(dq_export *x, dq_err *err)
     x->weight = dq_alloc(x->arena, n, sizeof *x->weight, err);
     x->slot = dq_alloc(x->arena, SLOTS * n + 1, sizeof *x->slot, err);
     if (!x->row || !x->weight || !x->slot) return err->code;
-    DQ_TRY(find_tensors(x, err));
+    dq_container *c = x->model->container;
+    dq_source source = dq_container_source(c);
+    for (int64_t i = 0; i < dq_container_n_payloads(c); i++) {
+        const dq_payload *p = dq_container_payload(c, i);
+        const char *name = tensor_name(x, p, err);
+        if (err->code != DQ_OK) return err->code;
+        const int64_t row = x->info.n_rows;
+        if (!name || row == source.count || !source.find(source.arg, name, &x->weight[row]))
+            continue;
+        const int64_t slots = x->n_slots;
+        DQ_TRY(plan_tensor(x, row, p, err));
+        x->info.n_rows += x->n_slots > slots;
+    }
     if (x->set.form == DQ_EXPORT_COMPRESSED_TENSORS && x->info.n_packed == 0)
         return dq_fail_with(err, DQ_MISMATCH,
                             (dq_remedy){.code = DQ_REMEDY_EXPORT_CODES,
@@ -687,7 +662,22 @@ static dq_status add_texts(dq_export *x, dq_err *err)
     dq_container *c = x->model->container;
     const char *text;
     size_t len;
-    DQ_TRY(config_json(&text, &len, x, err));
+    /* Texts in the arena, of *len bytes: config.json, dq_settings.json, the index. Defined in
+     * "Config". */
+    static const char key[] = "quantization_config";
+    /* counts whatever the source says, and its codes are tied to nothing */
+    const dq_export_row *own = head_row(x);
+    const char *value = NULL;
+    size_t n;
+    text = dq_container_config(x->model->container, &len);
+    DQ_TRY(set(&text, &len, x, "transformers_weights", NULL, err)); /* of the source */
+    if (!x->model->tied || (own && own->scheme >= 0))
+        DQ_TRY(set(&text, &len, x, "tie_word_embeddings", "false", err));
+    if (x->set.form == DQ_EXPORT_SAFETENSORS)
+        DQ_TRY(set_dtype(&text, &len, x, err));
+    else
+        DQ_TRY(dump(&value, &n, x, quantization_json(x), false, err));
+    DQ_TRY(set(&text, &len, x, key, value, err));
     add_text(x, "config.json", text, len);
     DQ_TRY(config_settings(&text, &len, x, err));
     add_text(x, settings_name, text, len);
@@ -733,19 +723,6 @@ static dq_status add_shard(dq_export *x, int shard, int64_t *first, dq_err *err)
     return DQ_OK;
 }
 
-/* One file with all slots. */
-static dq_status add_gguf(dq_export *x, dq_err *err)
-{
-    const char *head;
-    size_t len;
-    DQ_TRY(dq_export_gguf_head(&head, &len, x, err));
-    add_text(x, "model.gguf", head, len);
-    x->content[0].end = x->n_slots;
-    for (int64_t i = 0; i < x->n_slots; i++)
-        x->file[0].bytes += (int64_t)dq_gguf_write_stride(dq_tensor_bytes(&x->slot[i].tensor));
-    return DQ_OK;
-}
-
 static dq_status plan_files(dq_export *x, dq_err *err)
 {
     enum { TEXTS = 3 };
@@ -755,7 +732,14 @@ static dq_status plan_files(dq_export *x, dq_err *err)
     x->content = dq_alloc(x->arena, n, sizeof *x->content, err);
     if (!x->file || !x->content) return err->code;
     if (is_gguf(x)) {
-        DQ_TRY(add_gguf(x, err));
+        /* One file with all slots. */
+        const char *head;
+        size_t len;
+        DQ_TRY(dq_export_gguf_head(&head, &len, x, err));
+        add_text(x, "model.gguf", head, len);
+        x->content[0].end = x->n_slots;
+        for (int64_t i = 0; i < x->n_slots; i++)
+            x->file[0].bytes += (int64_t)dq_gguf_write_stride(dq_tensor_bytes(&x->slot[i].tensor));
     } else {
         DQ_TRY(add_texts(x, err));
         for (int i = 0; i < x->n_shards; i++) DQ_TRY(add_shard(x, i, &first, err));
@@ -880,15 +864,6 @@ static dq_status put_copy(work *w, const dq_tensor *t, dq_err *err)
     return DQ_OK;
 }
 
-/* What rows of a weight's own datasets were read for is not needed again. */
-static void release(const dq_weight *w)
-{
-    for (int i = 0; i < dq_weight_format_of(w)->n_parts; i++) {
-        const dq_part p = dq_weight_part(w, i);
-        dq_os_map_release(p.data, dq_weight_part_bytes(&p));
-    }
-}
-
 static dq_status put_rows(work *w, const dq_export_slot *s, dq_err *err)
 {
     const dq_weight *weight = &w->x->weight[s->row];
@@ -904,7 +879,11 @@ static dq_status put_rows(work *w, const dq_export_slot *s, dq_err *err)
         const int64_t n = rows - r < step ? rows - r : step;
         if (tensor_rows(w->out, w->values, w->x, s, r, n, err) == DQ_OK)
             put(w, w->out, (size_t)n * bytes, err);
-        release(weight);
+        /* What rows of a weight's own datasets were read for is not needed again. */
+        for (int i = 0; i < dq_weight_format_of(weight)->n_parts; i++) {
+            const dq_part p = dq_weight_part(weight, i);
+            dq_os_map_release(p.data, dq_weight_part_bytes(&p));
+        }
     }
     dq_block_free(w->values);
     dq_block_free(w->out);
@@ -932,14 +911,6 @@ static dq_status put_content(work *w, int i, dq_err *err)
     return dq_sha256_end(&w->hash, w->x->file[i].sha256, err);
 }
 
-static dq_status put_file(work *w, int i, dq_err *err)
-{
-    dq_export *x = w->x;
-    DQ_TRY(dq_folder_file_begin(&x->folder, x->file[i].name, err));
-    DQ_TRY(put_content(w, i, err));
-    return dq_folder_file_end(&x->folder, err);
-}
-
 static dq_status put_all(work *w, dq_err *err)
 {
     dq_export *x = w->x;
@@ -948,7 +919,11 @@ static dq_status put_all(work *w, dq_err *err)
         return put_content(w, 0, err);
     }
     DQ_TRY(dq_folder_begin(&x->folder, err));
-    for (int i = 0; i < x->info.n_files; i++) DQ_TRY(put_file(w, i, err));
+    for (int i = 0; i < x->info.n_files; i++) {
+        DQ_TRY(dq_folder_file_begin(&x->folder, x->file[i].name, err));
+        DQ_TRY(put_content(w, i, err));
+        DQ_TRY(dq_folder_file_end(&x->folder, err));
+    }
     return DQ_OK;
 }
 

@@ -16,8 +16,6 @@
 #include <string.h>
 #include <strings.h>
 
-/* ---- GGUF keys ---- */
-
 /* ---- Rotary parameters ---- */
 
 /* Where they stand; what is not there counts as `config`. */
@@ -82,27 +80,6 @@ static dq_status parse_config(json_t **config, const dq_export *x, dq_err *err)
     return dq_json_parse_config(config, text, len, "config.json", err);
 }
 
-static dq_status gguf_divisors(const float **divisors, dq_export *x, dq_err *err)
-{
-    const int n = x->model->map.head_dim / 2;
-    const json_t *rotary;
-    const char *type;
-    json_t *config = NULL;
-    *divisors = NULL;
-    DQ_TRY(parse_config(&config, x, err));
-    if (parameters(&rotary, &type, config, err) == DQ_OK &&
-        (strcmp(type, "llama3") == 0 || strcmp(type, "longrope") == 0)) {
-        const json_t *list = json_object_get(rotary, "short_factor"); /* both are the same */
-        float *d = dq_alloc(x->arena, (size_t)n, sizeof *d, err);
-        for (int i = 0; d && i < n; i++)
-            d[i] = (float)json_number_value(json_array_get(list, (size_t)i));
-        if (d && strcmp(type, "llama3") == 0) llama3(d, n, x->model, rotary, config, err);
-        if (err->code == DQ_OK) *divisors = d;
-    }
-    json_decref(config);
-    return err->code;
-}
-
 /* What multiplies cosine and sine is not said in GGUF so that all its readers agree. */
 static dq_status check_gain(const dq_model *m, const char *type, double usual, dq_err *err)
 {
@@ -112,26 +89,6 @@ static dq_status check_gain(const dq_model *m, const char *type, double usual, d
                    "key \"attention_factor\" of %s: %g cannot be said in GGUF so that its readers "
                    "agree (expected %g)",
                    type, gain, usual);
-}
-
-/* Parameters of yarn that a reader of GGUF files takes as they usually are. */
-static dq_status check_yarn(const json_t *r, dq_err *err)
-{
-    static const double usual[] = {32, 1};
-    static const char *const keys[] = {"beta_fast", "beta_slow"};
-    const json_t *whole = json_object_get(r, "truncate");
-    for (int i = 0; i < 2; i++) {
-        double x;
-        DQ_TRY(dq_json_float(&x, r, keys[i], &usual[i], err));
-        if (fabs(x - usual[i]) > 1e-6 * usual[i])
-            return dq_fail(
-                err, DQ_MISMATCH,
-                "key \"%s\" of yarn: %g cannot be said in GGUF so that its readers agree "
-                "(expected %g)",
-                keys[i], x, usual[i]);
-    }
-    if (!whole || json_is_true(whole)) return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH, "key \"truncate\" of yarn: false cannot be said in GGUF");
 }
 
 static dq_status write_rope(dq_gguf_fields *f, const dq_model *m, const json_t *config, dq_err *err)
@@ -162,7 +119,22 @@ static dq_status write_rope(dq_gguf_fields *f, const dq_model *m, const json_t *
     if (strcmp(type, "linear") == 0) return DQ_OK;
     dq_gguf_write_u32(f, "llama.rope.scaling.original_context_length", (uint32_t)original);
     DQ_TRY(check_gain(m, type, factor > 1 ? 0.1 * log(factor) + 1 : 1, err));
-    return check_yarn(r, err);
+    /* Parameters of yarn that a reader of GGUF files takes as they usually are. */
+    static const double usual[] = {32, 1};
+    static const char *const keys[] = {"beta_fast", "beta_slow"};
+    const json_t *whole = json_object_get(r, "truncate");
+    for (int i = 0; i < 2; i++) {
+        double x;
+        DQ_TRY(dq_json_float(&x, r, keys[i], &usual[i], err));
+        if (fabs(x - usual[i]) > 1e-6 * usual[i])
+            return dq_fail(
+                err, DQ_MISMATCH,
+                "key \"%s\" of yarn: %g cannot be said in GGUF so that its readers agree "
+                "(expected %g)",
+                keys[i], x, usual[i]);
+    }
+    if (!whole || json_is_true(whole)) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH, "key \"truncate\" of yarn: false cannot be said in GGUF");
 }
 
 /* ---- The model ---- */
@@ -177,29 +149,6 @@ static bool acts_on(const char *name)
         }
     }
     return false;
-}
-
-static void write_model(dq_gguf_fields *f, const dq_export *x, uint32_t file_type)
-{
-    const dq_model *m = x->model;
-    const char *name = dq_container_header(m->container)->source;
-    dq_gguf_write_text(f, "general.architecture", "llama", 5);
-    dq_gguf_write_text(f, "general.type", "model", 5);
-    if (!acts_on(name)) dq_gguf_write_text(f, "general.name", name, strlen(name));
-    dq_gguf_write_u32(f, "general.alignment", DQ_GGUF_ALIGNMENT);
-    dq_gguf_write_u32(f, "general.quantization_version", 2);
-    dq_gguf_write_u32(f, "general.file_type", file_type);
-    dq_gguf_write_u32(f, "llama.vocab_size", (uint32_t)m->vocab);
-    dq_gguf_write_u32(f, "llama.context_length", (uint32_t)m->max_positions);
-    dq_gguf_write_u32(f, "llama.embedding_length", (uint32_t)m->dim);
-    dq_gguf_write_u32(f, "llama.block_count", (uint32_t)m->n_layers);
-    dq_gguf_write_u32(f, "llama.feed_forward_length", (uint32_t)m->ffn);
-    dq_gguf_write_u32(f, "llama.attention.head_count", (uint32_t)m->map.n_q);
-    dq_gguf_write_u32(f, "llama.attention.head_count_kv", (uint32_t)m->map.n_kv);
-    dq_gguf_write_u32(f, "llama.attention.key_length", (uint32_t)m->map.head_dim);
-    dq_gguf_write_u32(f, "llama.attention.value_length", (uint32_t)m->map.head_dim);
-    dq_gguf_write_f32(f, "llama.attention.layer_norm_rms_epsilon", m->norm_eps);
-    dq_gguf_write_u32(f, "llama.rope.dimension_count", (uint32_t)m->map.head_dim);
 }
 
 /* ---- The tokenizer ---- */
@@ -257,7 +206,25 @@ static dq_status gguf_keys(dq_gguf_fields *f, dq_export *x, uint32_t file_type, 
 {
     json_t *config = NULL;
     DQ_TRY(parse_config(&config, x, err));
-    write_model(f, x, file_type);
+    const dq_model *m = x->model;
+    const char *name = dq_container_header(m->container)->source;
+    dq_gguf_write_text(f, "general.architecture", "llama", 5);
+    dq_gguf_write_text(f, "general.type", "model", 5);
+    if (!acts_on(name)) dq_gguf_write_text(f, "general.name", name, strlen(name));
+    dq_gguf_write_u32(f, "general.alignment", DQ_GGUF_ALIGNMENT);
+    dq_gguf_write_u32(f, "general.quantization_version", 2);
+    dq_gguf_write_u32(f, "general.file_type", file_type);
+    dq_gguf_write_u32(f, "llama.vocab_size", (uint32_t)m->vocab);
+    dq_gguf_write_u32(f, "llama.context_length", (uint32_t)m->max_positions);
+    dq_gguf_write_u32(f, "llama.embedding_length", (uint32_t)m->dim);
+    dq_gguf_write_u32(f, "llama.block_count", (uint32_t)m->n_layers);
+    dq_gguf_write_u32(f, "llama.feed_forward_length", (uint32_t)m->ffn);
+    dq_gguf_write_u32(f, "llama.attention.head_count", (uint32_t)m->map.n_q);
+    dq_gguf_write_u32(f, "llama.attention.head_count_kv", (uint32_t)m->map.n_kv);
+    dq_gguf_write_u32(f, "llama.attention.key_length", (uint32_t)m->map.head_dim);
+    dq_gguf_write_u32(f, "llama.attention.value_length", (uint32_t)m->map.head_dim);
+    dq_gguf_write_f32(f, "llama.attention.layer_norm_rms_epsilon", m->norm_eps);
+    dq_gguf_write_u32(f, "llama.rope.dimension_count", (uint32_t)m->map.head_dim);
     if (write_rope(f, x->model, config, err) == DQ_OK) write_tokenizer(f, x, config, err);
     json_decref(config);
     return err->code == DQ_OK ? DQ_OK : dq_in(err, "%s: ", x->model->path);
@@ -450,7 +417,23 @@ static int by_name(const void *a, const void *b)
 dq_status dq_export_gguf_more(dq_export *x, dq_err *err)
 {
     const float *divisors;
-    DQ_TRY(gguf_divisors(&divisors, x, err));
+    const int n = x->model->map.head_dim / 2;
+    const json_t *rotary;
+    const char *type;
+    json_t *config = NULL;
+    divisors = NULL;
+    DQ_TRY(parse_config(&config, x, err));
+    if (parameters(&rotary, &type, config, err) == DQ_OK &&
+        (strcmp(type, "llama3") == 0 || strcmp(type, "longrope") == 0)) {
+        const json_t *list = json_object_get(rotary, "short_factor"); /* both are the same */
+        float *d = dq_alloc(x->arena, (size_t)n, sizeof *d, err);
+        for (int i = 0; d && i < n; i++)
+            d[i] = (float)json_number_value(json_array_get(list, (size_t)i));
+        if (d && strcmp(type, "llama3") == 0) llama3(d, n, x->model, rotary, config, err);
+        if (err->code == DQ_OK) divisors = d;
+    }
+    json_decref(config);
+    if (err->code != DQ_OK) return err->code;
     if (divisors)
         x->slot[x->n_slots++] = (dq_export_slot){.tensor = {.name = "rope_freqs.weight",
                                                             .dtype = DQ_F32,
