@@ -104,25 +104,20 @@ dq_status dq_stop_ids_add(dq_stop_ids *s, const dq_model *m, const dq_tokenizer 
 
 const dq_sampling dq_sampler_greedy = {.top_p = 1};
 
-/* DQ_USAGE naming a number that is none of these. */
-static dq_status sampler_check(const dq_sampling *s, dq_err *err)
-{
-    if (!(s->temperature >= 0) || !isfinite(s->temperature))
-        return dq_fail(err, DQ_USAGE, "temperature: expected 0 or more, found %g", s->temperature);
-    if (s->top_k < 0)
-        return dq_fail(err, DQ_USAGE, "top_k: expected 0 or more, found %lld", (long long)s->top_k);
-    if (!(s->top_p > 0 && s->top_p <= 1))
-        return dq_fail(err, DQ_USAGE, "top_p: expected more than 0 and at most 1, found %g",
-                       s->top_p);
-    if (!(s->min_p >= 0 && s->min_p <= 1))
-        return dq_fail(err, DQ_USAGE, "min_p: expected 0 to 1, found %g", s->min_p);
-    return DQ_OK;
-}
-
 dq_status dq_sampler_begin(dq_sampler *s, const dq_sampling *how, int64_t vocab, dq_err *err)
 {
     *s = (dq_sampler){.how = *how, .random = dq_random_of(how->seed, 0), .vocab = vocab};
-    DQ_TRY(sampler_check(how, err));
+    if (!(how->temperature >= 0) || !isfinite(how->temperature))
+        return dq_fail(err, DQ_USAGE, "temperature: expected 0 or more, found %g",
+                       how->temperature);
+    if (how->top_k < 0)
+        return dq_fail(err, DQ_USAGE, "top_k: expected 0 or more, found %lld",
+                       (long long)how->top_k);
+    if (!(how->top_p > 0 && how->top_p <= 1))
+        return dq_fail(err, DQ_USAGE, "top_p: expected more than 0 and at most 1, found %g",
+                       how->top_p);
+    if (!(how->min_p >= 0 && how->min_p <= 1))
+        return dq_fail(err, DQ_USAGE, "min_p: expected 0 to 1, found %g", how->min_p);
     if (how->temperature > 0) s->choice = dq_block_new((size_t)vocab, sizeof *s->choice, err);
     return err->code;
 }
@@ -194,12 +189,6 @@ int64_t dq_sampler_choices(dq_sampler *s, const float *logits)
     return n;
 }
 
-/* Uniform in [0, 1), of 53 bits. */
-static double uniform(dq_random *r)
-{
-    return (double)(dq_random_next(r) >> 11) * 0x1p-53;
-}
-
 int32_t dq_sampler_pick(dq_sampler *s, const float *logits, double *logp)
 {
     int32_t id;
@@ -207,7 +196,7 @@ int32_t dq_sampler_pick(dq_sampler *s, const float *logits, double *logp)
         id = largest(logits, s->vocab);
     } else {
         const int64_t n = dq_sampler_choices(s, logits);
-        double left = uniform(&s->random);
+        double left = (double)(dq_random_next(&s->random) >> 11) * 0x1p-53;
         int64_t i = 0;
         while (i < n - 1 && left >= s->choice[i].p) left -= s->choice[i++].p;
         id = s->choice[i].id;
@@ -239,14 +228,6 @@ void dq_text_stream_free(dq_text_stream *s)
     *s = (dq_text_stream){0};
 }
 
-/* Bytes of the text before what is not certain. */
-static size_t certain(const dq_strbuf *text)
-{
-    size_t n = text->n;
-    while (n >= 3 && memcmp(text->s + n - 3, "\xEF\xBF\xBD", 3) == 0) n -= 3;
-    return n;
-}
-
 /* Says the text up to byte `until`, if there is more than was said. */
 static dq_status say(dq_text_stream *s, size_t until, const char **piece, size_t *len, dq_err *err)
 {
@@ -273,7 +254,9 @@ dq_status dq_text_stream_add(dq_text_stream *s, int32_t id, const char **piece, 
     DQ_TRY(dq_tokenizer_decode(s->t, s->ids, s->n, s->flags, &text.s, &text.n, err));
     dq_block_free(s->text.s);
     s->text = text;
-    const size_t until = certain(&s->text);
+    /* Bytes of the text before what is not certain. */
+    size_t until = s->text.n;
+    while (until >= 3 && memcmp(s->text.s + until - 3, "\xEF\xBF\xBD", 3) == 0) until -= 3;
     const bool goes_on =
         until > s->said.n && (!s->said.n || memcmp(s->text.s, s->said.s, s->said.n) == 0);
     return goes_on ? say(s, until, piece, len, err) : DQ_OK;
@@ -378,11 +361,6 @@ int32_t dq_session_seq(const dq_session *s)
     return s->seq;
 }
 
-static dq_runner *runner(const dq_session *s)
-{
-    return s->r;
-}
-
 const dq_evict_report *dq_session_evicted(const dq_session *s)
 {
     return &s->evicted;
@@ -410,20 +388,6 @@ static dq_status make_blocks(dq_session *s, dq_err *err)
     return err->code;
 }
 
-static dq_status check_numbers(const dq_session *s, int64_t first, int64_t n, dq_err *err)
-{
-    const int64_t vocab = s->m->vocab;
-    for (int64_t i = 0; i < n * vocab; i++) {
-        if (!isfinite(s->host[i]))
-            return dq_fail(err, DQ_DAMAGED,
-                           "%s: the logit of id %lld at position %lld is %g, which a damaged "
-                           "output head or final norm does",
-                           s->m->path, (long long)(i % vocab), (long long)(first + i / vocab),
-                           (double)s->host[i]);
-    }
-    return DQ_OK;
-}
-
 /* Of rows at .. at + n - 1 of hidden, whose row 0 stands at position `base`. */
 static dq_status give_block(dq_session *s, dq_mat hidden, int64_t at, int64_t n, int64_t base,
                             const target *to, dq_err *err)
@@ -437,7 +401,15 @@ static dq_status give_block(dq_session *s, dq_mat hidden, int64_t at, int64_t n,
     s->b->ops->matmul(s->b, logits, rows, &s->m->head, NULL, num);
     s->b->ops->get(s->b, s->host, s->logits, (size_t)n * (size_t)s->m->vocab * sizeof *s->host);
     DQ_TRY(dq_backend_sync(s->b, err));
-    DQ_TRY(check_numbers(s, base + at, n, err));
+    const int64_t vocab = s->m->vocab;
+    for (int64_t k = 0; k < n * vocab; k++) {
+        if (!isfinite(s->host[k]))
+            return dq_fail(err, DQ_DAMAGED,
+                           "%s: the logit of id %lld at position %lld is %g, which a damaged "
+                           "output head or final norm does",
+                           s->m->path, (long long)(k % vocab), (long long)((base + at) + k / vocab),
+                           (double)s->host[k]);
+    }
     return to->sink(to->arg, s->host, base + at, n, err);
 }
 
@@ -557,20 +529,6 @@ static dq_status pick(void *arg, const float *logits, int64_t first, int64_t n, 
     return DQ_OK;
 }
 
-static dq_status keep(dq_writer_text *t, const next *x, dq_err *err)
-{
-    const size_t want = (size_t)t->n + 1;
-    int32_t *ids = dq_grow(NULL, t->ids, want, &t->cap, sizeof *ids, err);
-    if (!ids) return err->code;
-    t->ids = ids;
-    double *logp = dq_grow(NULL, t->logp, want, &t->cap_logp, sizeof *logp, err);
-    if (!logp) return err->code;
-    t->logp = logp;
-    t->ids[t->n] = x->id;
-    t->logp[t->n++] = x->logp;
-    return DQ_OK;
-}
-
 /* Whether the text ends before this id. */
 static bool ends_before(const dq_writer *w, const next *x, dq_writer_text *t)
 {
@@ -579,29 +537,30 @@ static bool ends_before(const dq_writer *w, const next *x, dq_writer_text *t)
     return true;
 }
 
-/* Takes an id and says it. */
-static dq_status take(const dq_writer *w, const next *x, dq_text_stream *stream, dq_writer_text *t,
-                      dq_err *err)
-{
-    const dq_model *m = dq_runner_model(runner(w->session));
-    const char *piece = "";
-    size_t len = 0;
-    DQ_TRY(keep(t, x, err));
-    if (w->tok) DQ_TRY(dq_text_stream_add(stream, x->id, &piece, &len, err));
-    if (w->listener && w->listener(w->arg, x->id, x->logp, piece, len))
-        t->end = DQ_TEXT_END_REQUESTED;
-    else if (t->n >= w->max_new)
-        t->end = DQ_TEXT_END_MAX_NEW;
-    else if (m->max_positions > 0 && dq_session_length(w->session) >= m->max_positions)
-        t->end = DQ_TEXT_END_POSITIONS;
-    return DQ_OK;
-}
-
 static dq_status write_all(const dq_writer *w, next *x, dq_text_stream *stream, dq_writer_text *t,
                            dq_err *err)
 {
     while (!ends_before(w, x, t)) {
-        DQ_TRY(take(w, x, stream, t, err));
+        /* Takes an id and says it. */
+        const dq_model *m = dq_runner_model(w->session->r);
+        const char *piece = "";
+        size_t len = 0;
+        const size_t want = (size_t)t->n + 1;
+        int32_t *ids = dq_grow(NULL, t->ids, want, &t->cap, sizeof *ids, err);
+        if (!ids) return err->code;
+        t->ids = ids;
+        double *logp = dq_grow(NULL, t->logp, want, &t->cap_logp, sizeof *logp, err);
+        if (!logp) return err->code;
+        t->logp = logp;
+        t->ids[t->n] = x->id;
+        t->logp[t->n++] = x->logp;
+        if (w->tok) DQ_TRY(dq_text_stream_add(stream, x->id, &piece, &len, err));
+        if (w->listener && w->listener(w->arg, x->id, x->logp, piece, len))
+            t->end = DQ_TEXT_END_REQUESTED;
+        else if (t->n >= w->max_new)
+            t->end = DQ_TEXT_END_MAX_NEW;
+        else if (m->max_positions > 0 && dq_session_length(w->session) >= m->max_positions)
+            t->end = DQ_TEXT_END_POSITIONS;
         if (t->end != DQ_TEXT_END_NONE) return DQ_OK;
         DQ_TRY(dq_session_continue(w->session, &x->id, 1, 1, pick, x, err));
     }
