@@ -41,9 +41,22 @@ static const dq_weight *find_dense(const dq_backend *b, const dq_model *m)
     return NULL;
 }
 
-static dq_status can_int8(const dq_backend *b, const dq_model *m, dq_math math,
-                          const dq_kv_spec *kv, dq_err *err)
+dq_status dq_backend_can_evict(const dq_backend *b, const dq_kv_policy *policy, dq_err *err)
 {
+    const unsigned needs = policy ? policy->needs : 0;
+    if ((!(needs & DQ_NEEDS_PEAK) || b->ops->has_peaks) &&
+        (!(needs & DQ_NEEDS_KEY_COSINE) || b->ops->kv_key_cosines) &&
+        (!(needs & DQ_NEEDS_KEY_LEVERAGE) || b->ops->kv_key_leverages) &&
+        (!(needs & DQ_NEEDS_GATES) || b->ops->kv_rows))
+        return DQ_OK;
+    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_DEVICE},
+                        "the policy %s is not on the %s backend", policy->name, b->ops->name);
+}
+
+dq_status dq_backend_can(const dq_backend *b, const struct dq_model *m, dq_math math,
+                         const dq_kv_spec *kv, dq_err *err)
+{
+    const dq_need need = {m ? m->path : "", m ? m->map.head_dim : 0, math, kv};
     const dq_weight *dense = m && math.linear == DQ_NUM_INT8 ? find_dense(b, m) : NULL;
     const bool attends = math.qk == DQ_NUM_INT8 || math.pv == DQ_NUM_INT8 || math.kv == DQ_NUM_INT8;
     if (dense && dq_weight_is_coded(dense)) {
@@ -63,26 +76,6 @@ static dq_status can_int8(const dq_backend *b, const dq_model *m, dq_math math,
                             "math int8 needs a packed KV cache, and this one has %d-bit keys and "
                             "%d-bit values",
                             kv->k_bits, kv->v_bits);
-    return DQ_OK;
-}
-
-dq_status dq_backend_can_evict(const dq_backend *b, const dq_kv_policy *policy, dq_err *err)
-{
-    const unsigned needs = policy ? policy->needs : 0;
-    if ((!(needs & DQ_NEEDS_PEAK) || b->ops->has_peaks) &&
-        (!(needs & DQ_NEEDS_KEY_COSINE) || b->ops->kv_key_cosines) &&
-        (!(needs & DQ_NEEDS_KEY_LEVERAGE) || b->ops->kv_key_leverages) &&
-        (!(needs & DQ_NEEDS_GATES) || b->ops->kv_rows))
-        return DQ_OK;
-    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_DEVICE},
-                        "the policy %s is not on the %s backend", policy->name, b->ops->name);
-}
-
-dq_status dq_backend_can(const dq_backend *b, const struct dq_model *m, dq_math math,
-                         const dq_kv_spec *kv, dq_err *err)
-{
-    const dq_need need = {m ? m->path : "", m ? m->map.head_dim : 0, math, kv};
-    DQ_TRY(can_int8(b, m, math, kv, err));
     DQ_TRY(b->ops->can(&need, err));
     DQ_TRY(dq_backend_can_evict(b, kv->evict.policy, err));
     if (math.kv != kv->num)
@@ -160,27 +153,6 @@ typedef struct weight_sum {
     double elements, end_elements, end_bytes, others;
 } weight_sum;
 
-static weight_sum count_weights(const dq_model *m)
-{
-    weight_sum s = {.others = (double)m->weight_bytes};
-    for (int i = 0; i < m->n_layers; i++) {
-        const dq_layer *l = &m->layer[i];
-        const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
-        for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
-            s.elements += (double)all[k]->rows * (double)all[k]->cols;
-            s.others -= (double)dq_weight_bytes(all[k]);
-        }
-    }
-    const dq_weight *const ends[] = {&m->embed, m->tied ? NULL : &m->head};
-    for (int k = 0; k < 2; k++) {
-        if (!ends[k] || ends[k]->rows == 0) continue;
-        s.end_elements += (double)ends[k]->rows * (double)ends[k]->cols;
-        s.end_bytes += (double)dq_weight_bytes(ends[k]);
-    }
-    s.others -= s.end_bytes;
-    return s;
-}
-
 /* Whether it all fits at so many bits; end_bits 0: the embedding and the head as they are. */
 static bool fits(const weight_sum *s, int bits, int end_bits, double available)
 {
@@ -201,7 +173,22 @@ static void find_bits(const dq_model *m, double available, int *bits, int *end)
     const bool packed = m->weight_bits > 1 && m->weight_bits <= 8;
     const int own = packed ? m->weight_bits : 8;
     const int own_end = m->embed_bits > 1 && m->embed_bits <= 8 ? m->embed_bits : 8;
-    const weight_sum s = count_weights(m);
+    weight_sum s = {.others = (double)m->weight_bytes};
+    for (int i = 0; i < m->n_layers; i++) {
+        const dq_layer *l = &m->layer[i];
+        const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+            s.elements += (double)all[k]->rows * (double)all[k]->cols;
+            s.others -= (double)dq_weight_bytes(all[k]);
+        }
+    }
+    const dq_weight *const ends[] = {&m->embed, m->tied ? NULL : &m->head};
+    for (int k = 0; k < 2; k++) {
+        if (!ends[k] || ends[k]->rows == 0) continue;
+        s.end_elements += (double)ends[k]->rows * (double)ends[k]->cols;
+        s.end_bytes += (double)dq_weight_bytes(ends[k]);
+    }
+    s.others -= s.end_bytes;
     *end = 0;
     for (*bits = packed ? own - 1 : own; *bits > 1; --*bits)
         if (fits(&s, *bits, 0, available)) return;

@@ -320,47 +320,6 @@ typedef struct cut {
     sums *sums;           /* NULL: the policy needs none */
 } cut;
 
-static dq_status cut_new(const dq_evictor *e, cut *k, dq_arena *a, dq_err *err)
-{
-    const size_t lists = (size_t)e->n_lists;
-    k->at = dq_alloc(a, lists + 1, sizeof *k->at, err);
-    k->n_kept = dq_alloc(a, lists, sizeof *k->n_kept, err);
-    k->share = dq_alloc(a, lists, sizeof *k->share, err);
-    k->group = dq_alloc(a, lists, sizeof *k->group, err);
-    if (err->code != DQ_OK) return err->code;
-    for (int i = 0; i < e->n_lists; i++) k->at[i + 1] = k->at[i] + cached(e, k->seq, i);
-    const size_t n = (size_t)k->at[e->n_lists];
-    k->pos = dq_alloc(a, n, sizeof *k->pos, err);
-    k->kept = dq_alloc(a, n, sizeof *k->kept, err);
-    k->score = dq_alloc(a, n, sizeof *k->score, err);
-    k->key_norm = dq_alloc(a, n, sizeof *k->key_norm, err);
-    k->key_cosine = dq_alloc(a, n, sizeof *k->key_cosine, err);
-    k->key_leverage = dq_alloc(a, n, sizeof *k->key_leverage, err);
-    k->peak = dq_alloc(a, n, sizeof *k->peak, err);
-    k->gate = dq_alloc(a, n, sizeof *k->gate, err);
-    if (err->code != DQ_OK) return err->code;
-    for (int i = 0; i < e->n_lists; i++)
-        e->b->ops->kv_count(e->b, e->kv, k->seq, i / e->n_groups, i % e->n_groups,
-                            k->pos + k->at[i]);
-    return dq_backend_sync(e->b, err);
-}
-
-/* What gates foretell of a list's tokens. */
-static dq_status foretell(const dq_evictor *e, cut *k, int list, dq_err *err)
-{
-    const dq_model *m = dq_runner_model(e->r);
-    const int64_t n = k->at[list + 1] - k->at[list];
-    const int64_t cols = 2 * dq_head_order_key_channels(&m->map, list % e->n_groups);
-    float *row = dq_block_new((size_t)(n * cols), sizeof *row, err);
-    if (!row) return err->code;
-    e->b->ops->kv_rows(e->b, e->kv, k->seq, list / e->n_groups, list % e->n_groups, k->row,
-                       &m->rope, row);
-    if (dq_backend_sync(e->b, err) == DQ_OK)
-        dq_kv_gates_score(k->gate + k->at[list], m->gates, list, row, k->pos + k->at[list], n, err);
-    dq_block_free(row);
-    return err->code;
-}
-
 /* What the policy wants to know of keys. */
 static dq_status read_keys(const dq_evictor *e, cut *k, dq_err *err)
 {
@@ -376,7 +335,20 @@ static dq_status read_keys(const dq_evictor *e, cut *k, dq_err *err)
         if (needs & DQ_NEEDS_KEY_LEVERAGE)
             e->b->ops->kv_key_leverages(e->b, e->kv, k->seq, layer, group, k->row,
                                         &dq_runner_model(e->r)->rope, k->key_leverage + k->at[i]);
-        if (needs & DQ_NEEDS_GATES) DQ_TRY(foretell(e, k, i, err));
+        if (needs & DQ_NEEDS_GATES) {
+            /* What gates foretell of a list's tokens. */
+            const dq_model *m = dq_runner_model(e->r);
+            const int64_t n = k->at[i + 1] - k->at[i];
+            const int64_t cols = 2 * dq_head_order_key_channels(&m->map, i % e->n_groups);
+            float *row = dq_block_new((size_t)(n * cols), sizeof *row, err);
+            if (!row) return err->code;
+            e->b->ops->kv_rows(e->b, e->kv, k->seq, i / e->n_groups, i % e->n_groups, k->row,
+                               &m->rope, row);
+            if (dq_backend_sync(e->b, err) == DQ_OK)
+                dq_kv_gates_score(k->gate + k->at[i], m->gates, i, row, k->pos + k->at[i], n, err);
+            dq_block_free(row);
+            if (err->code != DQ_OK) return err->code;
+        }
     }
     return dq_backend_sync(e->b, err);
 }
@@ -403,26 +375,6 @@ static dq_status find_sums(dq_evictor *e, cut *k, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status second_pass(dq_evictor *e, cut *k, dq_evict_report *report, dq_err *err)
-{
-    if (!has_second_pass(e)) return DQ_OK;
-    const text *t = k->seq < e->n_seq ? &e->text[k->seq] : NULL;
-    const int most = dq_runner_model(e->r)->max_positions;
-    if (!t || t->n != k->safe.end)
-        return dq_fail(err, DQ_BUG, "not all tokens of sequence %d were watched", (int)k->seq);
-    const dq_second_pass w = {.r = e->r,
-                              .pass = e->pass,
-                              .seq = k->seq,
-                              .ids = t->ids,
-                              .n = t->n,
-                              .sink = e->spec.sink,
-                              .at = k->at,
-                              .pos = k->pos};
-    report->second_pass += dq_second_pass_rows(t->n);
-    report->beyond += most > 0 && dq_second_pass_end(t->n) > most;
-    return dq_second_pass_peaks(k->peak, &w, err);
-}
-
 /* As many keys as they have channels span all directions, each its own. */
 static bool is_flat(const dq_evictor *e, const cut *k)
 {
@@ -433,28 +385,6 @@ static bool is_flat(const dq_evictor *e, const cut *k)
             return true;
     }
     return false;
-}
-
-static void score_list(const dq_evictor *e, const cut *k, int list)
-{
-    const double *sum[N_COLUMNS] = {0};
-    for (int c = 0; c < N_COLUMNS; c++) {
-        if (e->slot[c] >= 0) sum[c] = sums_list(e, k->sums, e->slot[c], list);
-    }
-    const dq_token_columns c = {
-        .n = k->at[list + 1] - k->at[list],
-        .pos = k->pos + k->at[list],
-        .mass = {sum[0], sum[1]},
-        .lambda_mass = sum[2],
-        .diff = sum[3],
-        .key_norm = k->key_norm + k->at[list],
-        .key_cosine = k->key_cosine + k->at[list],
-        .key_leverage = k->key_leverage + k->at[list],
-        .peak = k->peak + k->at[list],
-        .gate = k->gate + k->at[list],
-        .seed = dq_kv_policy_seed(e->spec.evict.seed, list / e->n_groups, list % e->n_groups),
-    };
-    dq_kv_policy_score(k->score + k->at[list], e->spec.evict.policy, &c, k->safe);
 }
 
 /* What lists first .. first + n - 1 keep, if they share a budget by score. */
@@ -479,7 +409,24 @@ static dq_status share(const dq_evictor *e, cut *k, dq_evict_report *report, dq_
 {
     const dq_kv_budget kind = e->spec.evict.budget;
     for (int i = 0; i < e->n_lists; i++) {
-        score_list(e, k, i);
+        const double *sum[N_COLUMNS] = {0};
+        for (int c = 0; c < N_COLUMNS; c++) {
+            if (e->slot[c] >= 0) sum[c] = sums_list(e, k->sums, e->slot[c], i);
+        }
+        const dq_token_columns c = {
+            .n = k->at[i + 1] - k->at[i],
+            .pos = k->pos + k->at[i],
+            .mass = {sum[0], sum[1]},
+            .lambda_mass = sum[2],
+            .diff = sum[3],
+            .key_norm = k->key_norm + k->at[i],
+            .key_cosine = k->key_cosine + k->at[i],
+            .key_leverage = k->key_leverage + k->at[i],
+            .peak = k->peak + k->at[i],
+            .gate = k->gate + k->at[i],
+            .seed = dq_kv_policy_seed(e->spec.evict.seed, i / e->n_groups, i % e->n_groups),
+        };
+        dq_kv_policy_score(k->score + k->at[i], e->spec.evict.policy, &c, k->safe);
         k->group[i] =
             (dq_pool_group){k->score + k->at[i], k->pos + k->at[i], k->at[i + 1] - k->at[i]};
         k->share[i] = k->budget < k->safe.end ? k->budget : k->safe.end;
@@ -490,21 +437,6 @@ static dq_status share(const dq_evictor *e, cut *k, dq_evict_report *report, dq_
     const dq_pool all = {
         .group = k->group, .n_groups = e->n_lists, .budget = k->budget, .safe = k->safe};
     if (kind == DQ_KV_BUDGET_HEADS) dq_kv_budget_of_heads(k->share, &all, &e->heads, e->n_groups);
-    return DQ_OK;
-}
-
-static dq_status choose(const dq_evictor *e, cut *k, dq_evict_report *report, dq_err *err)
-{
-    DQ_TRY(share(e, k, report, err));
-    for (int i = 0; i < e->n_lists; i++) {
-        const dq_pool_group *p = &k->group[i];
-        int32_t *kept = k->kept + k->at[i];
-        DQ_TRY(dq_kv_policy_keep(kept, &k->n_kept[i], p->score, p->pos, p->n, k->share[i], k->safe,
-                                 err));
-        report->gap_min = fmin(
-            report->gap_min, dq_kv_policy_gap(kept, k->n_kept[i], p->score, p->pos, p->n, k->safe));
-        report->kept += k->n_kept[i];
-    }
     return DQ_OK;
 }
 
@@ -528,12 +460,57 @@ static dq_status compact(const dq_evictor *e, const cut *k, dq_err *err)
 static dq_status evict_tokens(dq_evictor *e, cut *k, dq_arena *a, dq_evict_report *report,
                               dq_err *err)
 {
-    DQ_TRY(cut_new(e, k, a, err));
+    const size_t lists = (size_t)e->n_lists;
+    k->at = dq_alloc(a, lists + 1, sizeof *k->at, err);
+    k->n_kept = dq_alloc(a, lists, sizeof *k->n_kept, err);
+    k->share = dq_alloc(a, lists, sizeof *k->share, err);
+    k->group = dq_alloc(a, lists, sizeof *k->group, err);
+    if (err->code != DQ_OK) return err->code;
+    for (int i = 0; i < e->n_lists; i++) k->at[i + 1] = k->at[i] + cached(e, k->seq, i);
+    const size_t n = (size_t)k->at[e->n_lists];
+    k->pos = dq_alloc(a, n, sizeof *k->pos, err);
+    k->kept = dq_alloc(a, n, sizeof *k->kept, err);
+    k->score = dq_alloc(a, n, sizeof *k->score, err);
+    k->key_norm = dq_alloc(a, n, sizeof *k->key_norm, err);
+    k->key_cosine = dq_alloc(a, n, sizeof *k->key_cosine, err);
+    k->key_leverage = dq_alloc(a, n, sizeof *k->key_leverage, err);
+    k->peak = dq_alloc(a, n, sizeof *k->peak, err);
+    k->gate = dq_alloc(a, n, sizeof *k->gate, err);
+    if (err->code != DQ_OK) return err->code;
+    for (int i = 0; i < e->n_lists; i++)
+        e->b->ops->kv_count(e->b, e->kv, k->seq, i / e->n_groups, i % e->n_groups,
+                            k->pos + k->at[i]);
+    DQ_TRY(dq_backend_sync(e->b, err));
     DQ_TRY(read_keys(e, k, err));
     DQ_TRY(find_sums(e, k, err));
-    DQ_TRY(second_pass(e, k, report, err));
+    if (has_second_pass(e)) {
+        const text *t = k->seq < e->n_seq ? &e->text[k->seq] : NULL;
+        const int most = dq_runner_model(e->r)->max_positions;
+        if (!t || t->n != k->safe.end)
+            return dq_fail(err, DQ_BUG, "not all tokens of sequence %d were watched", (int)k->seq);
+        const dq_second_pass w = {.r = e->r,
+                                  .pass = e->pass,
+                                  .seq = k->seq,
+                                  .ids = t->ids,
+                                  .n = t->n,
+                                  .sink = e->spec.sink,
+                                  .at = k->at,
+                                  .pos = k->pos};
+        report->second_pass += dq_second_pass_rows(t->n);
+        report->beyond += most > 0 && dq_second_pass_end(t->n) > most;
+        DQ_TRY(dq_second_pass_peaks(k->peak, &w, err));
+    }
     report->flat += is_flat(e, k);
-    DQ_TRY(choose(e, k, report, err));
+    DQ_TRY(share(e, k, report, err));
+    for (int j = 0; j < e->n_lists; j++) {
+        const dq_pool_group *p = &k->group[j];
+        int32_t *kept = k->kept + k->at[j];
+        DQ_TRY(dq_kv_policy_keep(kept, &k->n_kept[j], p->score, p->pos, p->n, k->share[j], k->safe,
+                                 err));
+        report->gap_min = fmin(
+            report->gap_min, dq_kv_policy_gap(kept, k->n_kept[j], p->score, p->pos, p->n, k->safe));
+        report->kept += k->n_kept[j];
+    }
     for (int i = 0; i < e->n_lists; i++) {
         if (k->n_kept[i] < k->at[i + 1] - k->at[i])
             e->b->ops->kv_keep(e->b, e->kv, k->seq, i / e->n_groups, i % e->n_groups,

@@ -256,35 +256,6 @@ dq_status dq_runner_advise(const dq_runner *r, int64_t rows, dq_err *err)
     return dq_memory_fit_advise_rows(r->m, &r->kv_spec, available_for(r), rows, err);
 }
 
-/* ends: nothing after the maps is wanted. */
-static void attention(dq_runner *r, const dq_layer_steps *s, const dq_pass *pass, int i, bool ends)
-{
-    const dq_model *m = r->m;
-    const dq_ops *op = r->b->ops;
-    dq_backend *b = r->b;
-    dq_attend_args extra = {.logit = pass->logit,
-                            .columns = pass->columns ? &pass->columns[i] : NULL,
-                            .spans = pass->spans ? &pass->spans[i] : NULL,
-                            .measure = pass->watch && pass->watch->measure
-                                           ? pass->watch->measure + (int64_t)i * m->map.n_out
-                                           : NULL,
-                            .look =
-                                pass->watch && pass->watch->look ? &pass->watch->look[i] : NULL};
-    dq_layer_steps_norm_attn(s);
-    dq_layer_steps_qkv(s);
-    const dq_attend_args args = dq_layer_steps_args(s, &extra);
-    if (dq_logit_needs_absmax(pass->logit)) {
-        dq_mat absmax = take(r, &r->absmax, s->batch->n_seq, m->map.n_q);
-        op->attn_absmax(b, absmax.p, &args);
-        if (pass->logit.granularity == DQ_GRANULARITY_TENSOR)
-            op->absmax_join(b, absmax.p, s->batch->n_seq, m->map.n_q);
-        extra.absmax = absmax.p;
-    }
-    dq_layer_steps_attend(s, &extra);
-    if (pass->watch && pass->watch->attended) pass->watch->attended(pass->watch->arg, i, s, &args);
-    if (!ends) dq_layer_steps_out(s);
-}
-
 static void feed_forward(dq_runner *r, const dq_layer_steps *s, const dq_pass *pass, int i)
 {
     const dq_watch *watch = pass->watch && pass->watch->fed ? pass->watch : NULL;
@@ -368,7 +339,30 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
         s.kv_layer = i;
         const bool ends = pass->maps_only && i + 1 == m->n_layers;
         if (ends) s.y.p = NULL;
-        attention(r, &s, pass, i, ends);
+        /* ends: nothing after the maps is wanted. */
+        dq_backend *b = r->b;
+        dq_attend_args extra = {.logit = pass->logit,
+                                .columns = pass->columns ? &pass->columns[i] : NULL,
+                                .spans = pass->spans ? &pass->spans[i] : NULL,
+                                .measure = pass->watch && pass->watch->measure
+                                               ? pass->watch->measure + (int64_t)i * m->map.n_out
+                                               : NULL,
+                                .look = pass->watch && pass->watch->look ? &pass->watch->look[i]
+                                                                         : NULL};
+        dq_layer_steps_norm_attn(&s);
+        dq_layer_steps_qkv(&s);
+        const dq_attend_args args = dq_layer_steps_args(&s, &extra);
+        if (dq_logit_needs_absmax(pass->logit)) {
+            dq_mat absmax = take(r, &r->absmax, s.batch->n_seq, m->map.n_q);
+            op->attn_absmax(b, absmax.p, &args);
+            if (pass->logit.granularity == DQ_GRANULARITY_TENSOR)
+                op->absmax_join(b, absmax.p, s.batch->n_seq, m->map.n_q);
+            extra.absmax = absmax.p;
+        }
+        dq_layer_steps_attend(&s, &extra);
+        if (pass->watch && pass->watch->attended)
+            pass->watch->attended(pass->watch->arg, i, &s, &args);
+        if (!ends) dq_layer_steps_out(&s);
         if (ends) break;
         feed_forward(r, &s, pass, i);
         if (pass->watch && pass->watch->passed) pass->watch->passed(pass->watch->arg, i, &s);
@@ -492,39 +486,35 @@ static dq_status run_chunk(double *peak, chunk *c, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status read_chunk(double *peak, const dq_second_pass *w, int64_t begin, dq_err *err)
-{
-    dq_backend *b = dq_runner_backend(w->r);
-    dq_kv *kv = dq_runner_kv(w->r);
-    const dq_model *m = dq_runner_model(w->r);
-    const int64_t left = w->n - begin,
-                  n = left < DQ_SECOND_PASS_CHUNK ? left : DQ_SECOND_PASS_CHUNK;
-    chunk c = {.w = w,
-               .begin = begin,
-               .end = begin + n,
-               .lead = lead_of(begin),
-               .rows = n + lead_of(begin),
-               .n_layers = m->n_layers,
-               .n_groups = m->map.n_groups};
-    dq_arena *a = dq_arena_new();
-    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (lay_out(&c, a, err) == DQ_OK) {
-        c.seq = b->ops->kv_fork(b, kv, w->seq);
-        if (c.seq < 0) {
-            dq_backend_sync(b, err);
-            dq_fail(err, DQ_RESOURCE, "out of memory for the KV cache");
-        } else {
-            run_chunk(peak, &c, err);
-            b->ops->kv_seq_free(b, kv, c.seq);
-        }
-    }
-    dq_arena_free(a);
-    return err->code;
-}
-
 dq_status dq_second_pass_peaks(double *peak, const dq_second_pass *w, dq_err *err)
 {
-    for (int64_t begin = 0; begin < w->n; begin += DQ_SECOND_PASS_CHUNK)
-        DQ_TRY(read_chunk(peak, w, begin, err));
+    for (int64_t begin = 0; begin < w->n; begin += DQ_SECOND_PASS_CHUNK) {
+        dq_backend *b = dq_runner_backend(w->r);
+        dq_kv *kv = dq_runner_kv(w->r);
+        const dq_model *m = dq_runner_model(w->r);
+        const int64_t left = w->n - begin,
+                      n = left < DQ_SECOND_PASS_CHUNK ? left : DQ_SECOND_PASS_CHUNK;
+        chunk c = {.w = w,
+                   .begin = begin,
+                   .end = begin + n,
+                   .lead = lead_of(begin),
+                   .rows = n + lead_of(begin),
+                   .n_layers = m->n_layers,
+                   .n_groups = m->map.n_groups};
+        dq_arena *a = dq_arena_new();
+        if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+        if (lay_out(&c, a, err) == DQ_OK) {
+            c.seq = b->ops->kv_fork(b, kv, w->seq);
+            if (c.seq < 0) {
+                dq_backend_sync(b, err);
+                dq_fail(err, DQ_RESOURCE, "out of memory for the KV cache");
+            } else {
+                run_chunk(peak, &c, err);
+                b->ops->kv_seq_free(b, kv, c.seq);
+            }
+        }
+        dq_arena_free(a);
+        if (err->code != DQ_OK) return err->code;
+    }
     return DQ_OK;
 }
