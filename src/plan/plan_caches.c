@@ -426,18 +426,6 @@ typedef struct parts {
     size_t cap;
 } parts;
 
-static double lack_of(const dq_eval *e, int64_t item)
-{
-    const dq_requests *q = &e->ids[0].req;
-    const int64_t first = q->at[item], end = q->at[item + 1];
-    const double right =
-        dq_eval_ll(&e->row[0], &q->req[first + e->source[0].items.item[item].gold]);
-    double best = right, sum = 0;
-    for (int64_t k = first; k < end; k++) best = fmax(best, dq_eval_ll(&e->row[0], &q->req[k]));
-    for (int64_t k = first; k < end; k++) sum += exp(dq_eval_ll(&e->row[0], &q->req[k]) - best);
-    return best + log(sum) - right;
-}
-
 static dq_status compute(dq_plan_caches *c, const batch *p, dq_plan_caches_work *work, dq_arena *a,
                          dq_err *err)
 {
@@ -461,7 +449,13 @@ static dq_status compute(dq_plan_caches *c, const batch *p, dq_plan_caches_work 
     DQ_TRY(caches_add(&e, c, p->cache, err));
     DQ_TRY(dq_eval_run(&e, err));
     for (int64_t i = 0; i < p->n; i++) {
-        m->lack[p->begin + i] = lack_of(&e, i);
+        const dq_requests *q = &e.ids[0].req;
+        const int64_t first = q->at[i], end = q->at[i + 1];
+        const double right = dq_eval_ll(&e.row[0], &q->req[first + e.source[0].items.item[i].gold]);
+        double best = right, sum = 0;
+        for (int64_t k = first; k < end; k++) best = fmax(best, dq_eval_ll(&e.row[0], &q->req[k]));
+        for (int64_t k = first; k < end; k++) sum += exp(dq_eval_ll(&e.row[0], &q->req[k]) - best);
+        m->lack[p->begin + i] = best + log(sum) - right;
         m->answered[p->begin + i] = true;
     }
     return DQ_OK;

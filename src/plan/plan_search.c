@@ -310,32 +310,6 @@ dq_calibrate_settings dq_plan_trial_calibrate(const dq_plan_weights *p, const ch
                                    .out = out};
 }
 
-/* resume: from what an interrupted run has left of the same trial. */
-static dq_status quantize(dq_plan_weights *p, dq_plan_trial *t, const char *path, bool resume,
-                          dq_err *err)
-{
-    dq_quantize_settings set = p->set.set;
-    const dq_calibrate_settings how = dq_plan_trial_calibrate(p, path);
-    dq_plan_work_share share = {&p->work, weights_quantize_flop(p), 0};
-    const dq_quantize_progress progress = {dq_plan_work_step, &share};
-    dq_calibrate *c = NULL;
-    dq_quantizer *q = NULL;
-    json_t *rules = dq_plan_weights_rules(p, t->choice);
-    set.rules = rules;
-    if (dq_calibrate_new(&c, &how, err) == DQ_OK) {
-        set.method = dq_calibrate_method(c);
-        if (dq_quantize_open(&q, p->set.model, &set, err) == DQ_OK &&
-            dq_quantize_write(q, path, true, resume, &progress, err) == DQ_OK) {
-            t->packed_bytes = dq_quantize_result(q)->packed_bytes;
-            t->file_bytes = dq_quantize_result(q)->file_bytes;
-        }
-    }
-    dq_quantize_close(q);
-    dq_calibrate_free(c);
-    json_decref(rules);
-    return err->code;
-}
-
 /* What a container with such settings is expected to take: off by the same bytes for all with the same tensors. */
 static dq_status estimate(int64_t *out, const dq_plan_weights *p, dq_quantize_settings *s,
                           const dq_calibrate *c, dq_err *err)
@@ -424,7 +398,26 @@ static dq_status make(dq_plan_weights *p, dq_plan_trials *parts, dq_plan_trial *
     DQ_TRY(state_begin_trial(&again, p, t, err));
     again = again && dq_file_exists(name[2]);
     if (!again) trial_clear(p);
-    if (quantize(p, t, name[0], again, err) == DQ_OK) measure(t, parts, name[0], err);
+    dq_quantize_settings set = p->set.set;
+    const dq_calibrate_settings how = dq_plan_trial_calibrate(p, name[0]);
+    dq_plan_work_share share = {&p->work, weights_quantize_flop(p), 0};
+    const dq_quantize_progress progress = {dq_plan_work_step, &share};
+    dq_calibrate *c = NULL;
+    dq_quantizer *q = NULL;
+    json_t *rules = dq_plan_weights_rules(p, t->choice);
+    set.rules = rules;
+    if (dq_calibrate_new(&c, &how, err) == DQ_OK) {
+        set.method = dq_calibrate_method(c);
+        if (dq_quantize_open(&q, p->set.model, &set, err) == DQ_OK &&
+            dq_quantize_write(q, name[0], true, again, &progress, err) == DQ_OK) {
+            t->packed_bytes = dq_quantize_result(q)->packed_bytes;
+            t->file_bytes = dq_quantize_result(q)->file_bytes;
+        }
+    }
+    dq_quantize_close(q);
+    dq_calibrate_free(c);
+    json_decref(rules);
+    if (err->code == DQ_OK) measure(t, parts, name[0], err);
     if (!dq_plan_journal_resumable(err)) trial_clear(p);
     if (err->code != DQ_OK) return err->code;
     /* A trial's results go in and come back by its choice; *found: whether they were there. */
@@ -684,25 +677,6 @@ static dq_status too_little(const dq_plan_weights *p, dq_plan_text which, dq_err
         (long long)t->requested);
 }
 
-/* What a part has of those before it; nothing can be shown on text that is all of it. */
-static dq_status count_seen(dq_plan_weights *p, dq_err *err)
-{
-    for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
-        for (int k = 0; k < i; k++) {
-            int64_t n;
-            DQ_TRY(dq_calib_text_shared(&n, &p->text[i], &p->text[k], err));
-            if (n > p->n_seen[i]) p->n_seen[i] = n;
-        }
-    }
-    const dq_calib_text *t = &p->text[DQ_PLAN_UNSEEN];
-    if (p->n_seen[DQ_PLAN_UNSEEN] < t->n_seq) return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH,
-                   "%s: each of the %lld sequences of the unseen part is a copy of one that is "
-                   "calibrated or searched with, so nothing is unseen. Give text that does not "
-                   "repeat itself, or another unseen text.",
-                   p->set.unseen ? p->set.unseen : p->set.calib, (long long)t->n_seq);
-}
-
 static dq_status read_texts(dq_plan_weights *p, dq_err *err)
 {
     const dq_plan_weights_settings *s = &p->set;
@@ -727,7 +701,21 @@ static dq_status read_texts(dq_plan_weights *p, dq_err *err)
     if (s->unseen && strcmp(p->text[DQ_PLAN_UNSEEN].sha256, p->text[DQ_PLAN_CALIB].sha256) == 0)
         return dq_fail(err, DQ_MISMATCH,
                        "%s: is the text that is calibrated with, so it is not unseen", s->unseen);
-    return count_seen(p, err);
+    /* What a part has of those before it; nothing can be shown on text that is all of it. */
+    for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
+        for (int k = 0; k < i; k++) {
+            int64_t n;
+            DQ_TRY(dq_calib_text_shared(&n, &p->text[i], &p->text[k], err));
+            if (n > p->n_seen[i]) p->n_seen[i] = n;
+        }
+    }
+    const dq_calib_text *t = &p->text[DQ_PLAN_UNSEEN];
+    if (p->n_seen[DQ_PLAN_UNSEEN] < t->n_seq) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "%s: each of the %lld sequences of the unseen part is a copy of one that is "
+                   "calibrated or searched with, so nothing is unseen. Give text that does not "
+                   "repeat itself, or another unseen text.",
+                   p->set.unseen ? p->set.unseen : p->set.calib, (long long)t->n_seq);
 }
 
 /* At least two clusters, as an error needs. */

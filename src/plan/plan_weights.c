@@ -132,25 +132,6 @@ static dq_status ask(dq_plan_part *p, const dq_calib_chunk *k, dq_mat h, const d
     return err->code;
 }
 
-/* kld[row] of the scored rows; ref: the source's final states. */
-static dq_status diverge(dq_plan_part *p, const dq_calib_chunk *k, dq_mat ref, dq_mat h,
-                         const dq_weight *head, double *kld, dq_err *err)
-{
-    dq_backend *b = p->pass.b;
-    for (int s = 0; s < k->batch.n_seq; s++) {
-        const row_range at = scored_rows(k->batch.cu_rows, s);
-        if (at.begin < at.end)
-            b->ops->kld(b, kld + at.begin, dq_layer_steps_rows(ref, at.begin, at.end),
-                        &p->source->head, DQ_NUM_F32, dq_layer_steps_rows(h, at.begin, at.end),
-                        head, DQ_NUM_F32);
-        dq_backend_sync(b, err);
-        for (int64_t i = at.begin; err->code == DQ_OK && i < at.end; i++) {
-            if (!isfinite(kld[i])) dq_fail(err, DQ_DAMAGED, "gives a KL divergence of %g", kld[i]);
-        }
-    }
-    return err->code;
-}
-
 static dq_status begin(dq_plan_part *p, dq_backend *b, const char *beside, dq_err *err)
 {
     const dq_calib_text *text = p->text;
@@ -257,7 +238,21 @@ static dq_status compare(dq_plan_part *p, const dq_calib_chunk *k, const dq_plan
     h.rows = k->batch.n_rows;
     DQ_TRY(run_other(p, k, o, err));
     DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_OTHER, k->first, ref, err));
-    DQ_TRY(diverge(p, k, ref, h, o->head, buf.kld, err));
+    /* kld[row] of the scored rows; ref: the source's final states. */
+    double *kld = buf.kld;
+    dq_backend *b = p->pass.b;
+    for (int s = 0; s < k->batch.n_seq; s++) {
+        const row_range at = scored_rows(k->batch.cu_rows, s);
+        if (at.begin < at.end)
+            b->ops->kld(b, kld + at.begin, dq_layer_steps_rows(ref, at.begin, at.end),
+                        &p->source->head, DQ_NUM_F32, dq_layer_steps_rows(h, at.begin, at.end),
+                        o->head, DQ_NUM_F32);
+        dq_backend_sync(b, err);
+        for (int64_t i = at.begin; err->code == DQ_OK && i < at.end; i++) {
+            if (!isfinite(kld[i])) dq_fail(err, DQ_DAMAGED, "gives a KL divergence of %g", kld[i]);
+        }
+    }
+    if (err->code != DQ_OK) return err->code;
     if (buf.logp) DQ_TRY(ask(p, k, h, o->head, buf.logp, err));
     for (int s = 0; s < k->batch.n_seq; s++) {
         const row_range at = scored_rows(k->batch.cu_rows, s);
@@ -265,24 +260,6 @@ static dq_status compare(dq_plan_part *p, const dq_calib_chunk *k, const dq_plan
             x[r] = (row){buf.kld[r], buf.logp ? p->logp[k->first + r] - buf.logp[r] : 0};
     }
     return DQ_OK;
-}
-
-static dq_status compare_all(row *x, dq_plan_part *p, const dq_plan_other *o, bool loss,
-                             dq_err *err)
-{
-    double *buf = dq_block_new((size_t)p->pass.max_rows, 2 * sizeof *buf, err);
-    const int from = o->embed ? 0 : o->from;
-    for (int64_t i = 0; err->code == DQ_OK && i < p->pass.n_chunks; i++) {
-        const dq_calib_chunk *k = &p->pass.chunk[i];
-        const double n = (double)k->batch.n_rows;
-        if (compare(p, k, o, x + k->first_row,
-                    (chunk_rows){buf, loss ? buf + p->pass.max_rows : NULL}, err) == DQ_OK)
-            advance(p, i,
-                    loss ? dq_plan_part_flop(o->m, from, n) : dq_plan_part_kld_flop(o->m, from, n),
-                    o->what);
-    }
-    dq_block_free(buf);
-    return dq_ranks_agree(NULL, NULL, err);
 }
 
 dq_status dq_plan_part_next(dq_plan_part *p, int from, const dq_plan_inputs *inputs, dq_err *err)
@@ -344,24 +321,21 @@ static dq_status local_chunk(double *x, dq_plan_part *p, const dq_calib_chunk *k
     return DQ_OK;
 }
 
-static dq_status local_rows(double *x, dq_plan_part *p, const dq_plan_other *o, dq_err *err)
-{
-    for (int64_t i = 0; err->code == DQ_OK && i < p->pass.n_chunks; i++) {
-        const dq_calib_chunk *k = &p->pass.chunk[i];
-        if (local_chunk(x + k->first_row, p, k, o, err) == DQ_OK && !o->embed)
-            advance(p, i, (double)k->batch.n_rows * dq_calibrate_work_layer(&o->m->layer[o->from]),
-                    o->what);
-    }
-    return dq_ranks_agree(NULL, NULL, err);
-}
-
 dq_status dq_plan_part_local(double *out, dq_plan_part *p, const dq_plan_other *other, dq_err *err)
 {
     const dq_calib_text *t = p->text;
     double *x = dq_block_new((size_t)t->n_ids, sizeof *x, err), sum = 0;
     int64_t n = 0;
     if (!x) return err->code;
-    if (local_rows(x, p, other, err) == DQ_OK) {
+    for (int64_t i = 0; err->code == DQ_OK && i < p->pass.n_chunks; i++) {
+        const dq_calib_chunk *k = &p->pass.chunk[i];
+        if (local_chunk(x + k->first_row, p, k, other, err) == DQ_OK && !other->embed)
+            advance(p, i,
+                    (double)k->batch.n_rows *
+                        dq_calibrate_work_layer(&other->m->layer[other->from]),
+                    other->what);
+    }
+    if (dq_ranks_agree(NULL, NULL, err) == DQ_OK) {
         dq_calib_pass_join(&p->pass, x, sizeof *x);
         for (int64_t s = 0; s < t->n_seq; s++) {
             const row_range at = scored_rows(t->cu, s);
@@ -381,7 +355,20 @@ dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan
     row *x = dq_block_new((size_t)p->text->n_ids, sizeof *x, err);
     out->n = p->text->n_clusters;
     out->ids = p->scored;
-    if (compare_all(x, p, other, out->loss, err) == DQ_OK) {
+    double *buf = dq_block_new((size_t)p->pass.max_rows, 2 * sizeof *buf, err);
+    const int from = other->embed ? 0 : other->from;
+    for (int64_t i = 0; err->code == DQ_OK && i < p->pass.n_chunks; i++) {
+        const dq_calib_chunk *k = &p->pass.chunk[i];
+        const double n = (double)k->batch.n_rows;
+        if (compare(p, k, other, x + k->first_row,
+                    (chunk_rows){buf, out->loss ? buf + p->pass.max_rows : NULL}, err) == DQ_OK)
+            advance(p, i,
+                    out->loss ? dq_plan_part_flop(other->m, from, n)
+                              : dq_plan_part_kld_flop(other->m, from, n),
+                    other->what);
+    }
+    dq_block_free(buf);
+    if (dq_ranks_agree(NULL, NULL, err) == DQ_OK) {
         dq_calib_pass_join(&p->pass, x, sizeof *x);
         /* Row by row, so that the sums are those of one process whoever has compared the rows. */
         const dq_calib_text *t = p->text;
@@ -761,9 +748,14 @@ static dq_status round_by_method(dq_coded *out, dq_gptq_loss *loss, by_method *m
     return err->code;
 }
 
-static dq_status round_option(dq_coded *out, job *j, dq_plan_tensor *t, int option,
-                              const dq_weight *w, dq_err *err)
+/* ---- Measuring ---- */
+
+static dq_status probe_option(job *j, dq_plan_tensor *t, int option, const dq_weight *w,
+                              dq_err *err)
 {
+    dq_plan_probe *p = j->p;
+    dq_coded coded = {.bytes = NULL};
+    DQ_TRY(dq_os_check_stop(err));
     const bool fed = !is_nearest(j->p->m, t);
     dq_gptq_loss loss = {0};
     dq_quant_spec spec = t->spec;
@@ -778,26 +770,15 @@ static dq_status round_option(dq_coded *out, job *j, dq_plan_tensor *t, int opti
     if (err->code == DQ_OK) {
         spec.scale_dtype = dq_plan_round_scale(f32, t->rows, t->cols, &spec);
         if (!fed)
-            dq_plan_round_nearest(out, &loss, f32, t->rows, t->cols, &spec, err);
+            dq_plan_round_nearest(&coded, &loss, f32, t->rows, t->cols, &spec, err);
         else
-            round_by_method(out, &loss, &(by_method){j, f32, t, &spec}, err);
+            round_by_method(&coded, &loss, &(by_method){j, f32, t, &spec}, err);
     }
     t->loss[option] = loss.signal > 0 ? loss.error / loss.signal : 0;
     dq_block_free(f32);
     dq_block_free(column);
-    out->weight.name = t->name;
-    return err->code;
-}
-
-/* ---- Measuring ---- */
-
-static dq_status probe_option(job *j, dq_plan_tensor *t, int option, const dq_weight *w,
-                              dq_err *err)
-{
-    dq_plan_probe *p = j->p;
-    dq_coded coded = {.bytes = NULL};
-    DQ_TRY(dq_os_check_stop(err));
-    if (round_option(&coded, j, t, option, w, err) == DQ_OK) {
+    coded.weight.name = t->name;
+    if (err->code == DQ_OK) {
         dq_plan_work_add(p->work, rounding_flop(p, t), t->name);
         if (option == t->measured) {
             const dq_model *m = j->p->m;

@@ -190,19 +190,6 @@ static float absmax_at(const sequence *x, int head, dq_granularity g, int64_t r,
     return m->tile[r / TILE * x->n_tiles + i / TILE];
 }
 
-/* to[0 .. r] = s[0 .. r] rounded, a run of keys with one maximum after the other. */
-static void round_row(float *to, const float *s, const sequence *x, int head, dq_granularity g,
-                      int64_t r, float qmax)
-{
-    for (int64_t begin = 0, end; begin <= r; begin = end) {
-        end = g == DQ_GRANULARITY_TILE && begin + TILE <= r ? begin + TILE : r + 1;
-        const float a = absmax_at(x, head, g, r, begin);
-        const float up = a > 0 ? qmax / a : 0, down = a / qmax;
-        for (int64_t i = begin; i < end; i++)
-            to[i] = fminf(fmaxf(rintf(s[i] * up), -qmax), qmax) * down;
-    }
-}
-
 /* p[n] = softmax of s[n]; p may be s. */
 static void softmax(float *p, const float *s, int64_t n)
 {
@@ -261,8 +248,15 @@ static void round_maps(task *t, const sequence *x, const int *head, int n_maps, 
     double first = 0, second = 0, both = 0;
     for (int k = 0; k < n_maps; k++) {
         double error = 0;
-        round_row(t->rounded[k], t->s[k], x, head[k], g, r,
-                  (float)max_code(dq_forecast_bits[width]));
+        /* to[0 .. r] = s[0 .. r] rounded, a run of keys with one maximum after the other. */
+        const float qmax = (float)max_code(dq_forecast_bits[width]);
+        for (int64_t begin = 0, end; begin <= r; begin = end) {
+            end = g == DQ_GRANULARITY_TILE && begin + TILE <= r ? begin + TILE : r + 1;
+            const float a = absmax_at(x, head[k], g, r, begin);
+            const float up = a > 0 ? qmax / a : 0, down = a / qmax;
+            for (int64_t i = begin; i < end; i++)
+                t->rounded[k][i] = fminf(fmaxf(rintf(t->s[k][i] * up), -qmax), qmax) * down;
+        }
         for (int64_t i = 0; i < n; i++) {
             const double off = (double)t->rounded[k][i] - (double)t->s[k][i];
             error += off * off;
@@ -788,21 +782,6 @@ static dq_status run_layers(dq_sensitivity *s, dq_plan_part *part, dq_err *err)
     return run_units(s, part, -1, true, err);
 }
 
-/* Multiplications and additions that lack; expected by work. */
-static double sensitivity_flop(const dq_sensitivity *s)
-{
-    const double ids = (double)s->text->n_ids;
-    double flop = dq_plan_part_source_flop(s->m, ids);
-    for (int l = 0; l < s->m->n_layers; l++) flop += ids * dq_calibrate_work_layer(&s->m->layer[l]);
-    for (int64_t i = 0; i < s->n; i++) {
-        const dq_sensitivity_unit *u = &s->unit[i];
-        if (u->known) continue;
-        flop += dq_plan_part_kld_flop(s->m, first_layer(s->m, u), ids);
-        if (u->layer >= 0) flop += ids * dq_calibrate_work_layer(&s->m->layer[u->layer]);
-    }
-    return flop;
-}
-
 /* The predicted error of a unit's logits: of all that it rounds together. */
 static double logit_error(const dq_sensitivity *s, const dq_sensitivity_unit *u)
 {
@@ -821,7 +800,17 @@ static double logit_error(const dq_sensitivity *s, const dq_sensitivity_unit *u)
 dq_status dq_sensitivity_run(dq_sensitivity *s, dq_err *err)
 {
     dq_plan_part part;
-    dq_plan_work_expect(&s->work, sensitivity_flop(s));
+    /* Multiplications and additions that lack; expected by work. */
+    const double ids = (double)s->text->n_ids;
+    double flop = dq_plan_part_source_flop(s->m, ids);
+    for (int l = 0; l < s->m->n_layers; l++) flop += ids * dq_calibrate_work_layer(&s->m->layer[l]);
+    for (int64_t i = 0; i < s->n; i++) {
+        const dq_sensitivity_unit *u = &s->unit[i];
+        if (u->known) continue;
+        flop += dq_plan_part_kld_flop(s->m, first_layer(s->m, u), ids);
+        if (u->layer >= 0) flop += ids * dq_calibrate_work_layer(&s->m->layer[u->layer]);
+    }
+    dq_plan_work_expect(&s->work, flop);
     if (dq_plan_part_new(&part, s->text, s->m, s->set.backend, s->set.beside, true, &s->work,
                          err) == DQ_OK)
         run_layers(s, &part, err);
