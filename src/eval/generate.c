@@ -202,20 +202,6 @@ static dq_status run_beginning(run *x, dq_err *err)
     return DQ_OK;
 }
 
-/* What is after the contexts. */
-static dq_status run_rest(run *x, dq_err *err)
-{
-    dq_pass_plan_clear(&x->plan);
-    for (int64_t i = 0; i < x->g->n; i++) {
-        const dq_generate_prompt *p = prompt_of(x, i);
-        const int64_t from = context_of(x, p);
-        dq_pass_plan_sequence(&x->plan, x->seq[i]);
-        dq_pass_plan_rows(&x->plan, p->ids + from, p->n - from, from);
-        dq_pass_plan_ask(&x->plan, x->plan.n_rows - 1, -1, i);
-    }
-    return ask(x, err);
-}
-
 static dq_status run_prompts(run *x, dq_err *err)
 {
     const int64_t shared = x->g->shared;
@@ -235,7 +221,17 @@ static dq_status run_prompts(run *x, dq_err *err)
     close_one(x, &x->beginning);
     DQ_TRY(split ? dq_pass_plan_run(&x->plan, &hidden, err) : ask(x, err));
     DQ_TRY(dq_pass_plan_compress(&x->plan, x->spec->measure ? &x->floor : NULL, err));
-    return split ? run_rest(x, err) : DQ_OK;
+    if (!split) return DQ_OK;
+    /* What is after the contexts. */
+    dq_pass_plan_clear(&x->plan);
+    for (int64_t i = 0; i < x->g->n; i++) {
+        const dq_generate_prompt *p = prompt_of(x, i);
+        const int64_t from = context_of(x, p);
+        dq_pass_plan_sequence(&x->plan, x->seq[i]);
+        dq_pass_plan_rows(&x->plan, p->ids + from, p->n - from, from);
+        dq_pass_plan_ask(&x->plan, x->plan.n_rows - 1, -1, i);
+    }
+    return ask(x, err);
 }
 
 /* One row for the last id of every sequence that is alive; they all have as many new ids. */
@@ -296,21 +292,6 @@ static int64_t take(run *x)
     return alive;
 }
 
-static dq_status run_group(dq_scorer *s, const dq_generate_spec *spec, const group *g,
-                           dq_generate_state *out, dq_err *err)
-{
-    run x = {.s = s, .spec = spec, .out = out, .g = g, .beginning = -1};
-    int64_t alive = 0, fed = 0;
-    if (run_begin(&x, err) == DQ_OK && run_prompts(&x, err) == DQ_OK) alive = take(&x);
-    while (alive > 0 && run_step(&x, ++fed, err) == DQ_OK) alive = take(&x);
-    dq_backend *b = dq_runner_backend(x.s->r);
-    for (int64_t i = 0; x.seq && i < x.g->n; i++) close_one(&x, &x.seq[i]);
-    close_one(&x, &x.beginning);
-    b->ops->free(b, x.state);
-    dq_arena_free(x.a);
-    return err->code;
-}
-
 dq_status dq_generate(dq_scorer *s, const dq_generate_spec *spec, dq_generate_state *g, dq_err *err)
 {
     int64_t *left = dq_block_new((size_t)g->n, sizeof *left, err), n = 0, at = 0;
@@ -322,7 +303,16 @@ dq_status dq_generate(dq_scorer *s, const dq_generate_spec *spec, dq_generate_st
     }
     while (at < n) {
         const group next = next_group(s, spec, left + at, n - at);
-        if (run_group(s, spec, &next, g, err) != DQ_OK) break;
+        run x = {.s = s, .spec = spec, .out = g, .g = &next, .beginning = -1};
+        int64_t alive = 0, fed = 0;
+        if (run_begin(&x, err) == DQ_OK && run_prompts(&x, err) == DQ_OK) alive = take(&x);
+        while (alive > 0 && run_step(&x, ++fed, err) == DQ_OK) alive = take(&x);
+        dq_backend *b = dq_runner_backend(x.s->r);
+        for (int64_t i = 0; x.seq && i < x.g->n; i++) close_one(&x, &x.seq[i]);
+        close_one(&x, &x.beginning);
+        b->ops->free(b, x.state);
+        dq_arena_free(x.a);
+        if (err->code != DQ_OK) break;
         at += next.n;
     }
     count_done(g);

@@ -488,34 +488,6 @@ static dq_mean mean_of_sum(const dq_eval *e, const dq_eval_row *row, int64_t beg
     return dq_mean_of(room, n);
 }
 
-static void sum_attention(dq_needle_numbers *o, const dq_eval *e, const dq_eval_row *row,
-                          int64_t begin, int64_t end, double *room)
-{
-    const dq_model *m = e->model[row->model].m;
-    for (int k = 0; k < DQ_N_SPAN_NORMS; k++) {
-        const int64_t at = DQ_NEEDLE_AT_SHARE + k * DQ_NEEDLE_CLASSES;
-        o->answer[k] = mean_of_sum(e, row, begin, end, at + DQ_NEEDLE_ANSWER, -1, room);
-        o->noise[k] =
-            mean_of_sum(e, row, begin, end, at + DQ_NEEDLE_NOISE, at + DQ_NEEDLE_DISTRACTOR, room);
-        for (int c = 0; c < DQ_NEEDLE_CLASSES; c++)
-            o->share[k][c] =
-                mean_at(e, row, begin, end, DQ_NEEDLE_AT_SHARE + k * DQ_NEEDLE_CLASSES + c);
-        for (int64_t i = begin; i < end; i++)
-            o->skipped[k] += (int64_t)dq_needle_unit(e, row, i)[DQ_NEEDLE_AT_SKIPPED + k];
-    }
-    for (int64_t i = begin; i < end; i++) {
-        o->rows += (int64_t)dq_needle_unit(e, row, i)[DQ_NEEDLE_AT_ROWS];
-        o->small += (int64_t)dq_needle_unit(e, row, i)[DQ_NEEDLE_AT_SMALL];
-    }
-    for (int i = 0; i < m->n_layers * m->map.n_out; i++) {
-        const double x = mean_at(e, row, begin, end, DQ_NEEDLE_AT_HEADS + i);
-        if (isnan(x) || (o->best_layer >= 0 && x <= o->best)) continue;
-        o->best = x;
-        o->best_layer = i / m->map.n_out;
-        o->best_head = i % m->map.n_out;
-    }
-}
-
 void dq_needle_scores(double *score, const dq_eval *e, const dq_eval_row *row, int64_t cell,
                       int64_t n_cells)
 {
@@ -550,7 +522,31 @@ dq_status dq_needle_numbers_of(dq_needle_numbers *out, const dq_eval *e, const d
         out->acc = dq_mean_of(acc, out->n);
         out->all_correct = dq_mean_share(all, out->n);
         out->ll = s->settings->generated ? dq_mean_none : dq_mean_of(ll, out->n);
-        if (s->settings->attention) sum_attention(out, e, row, begin, end, acc);
+        if (s->settings->attention) {
+            const dq_model *m = e->model[row->model].m;
+            for (int k = 0; k < DQ_N_SPAN_NORMS; k++) {
+                const int64_t at = DQ_NEEDLE_AT_SHARE + k * DQ_NEEDLE_CLASSES;
+                out->answer[k] = mean_of_sum(e, row, begin, end, at + DQ_NEEDLE_ANSWER, -1, acc);
+                out->noise[k] = mean_of_sum(e, row, begin, end, at + DQ_NEEDLE_NOISE,
+                                            at + DQ_NEEDLE_DISTRACTOR, acc);
+                for (int c = 0; c < DQ_NEEDLE_CLASSES; c++)
+                    out->share[k][c] =
+                        mean_at(e, row, begin, end, DQ_NEEDLE_AT_SHARE + k * DQ_NEEDLE_CLASSES + c);
+                for (int64_t i = begin; i < end; i++)
+                    out->skipped[k] += (int64_t)dq_needle_unit(e, row, i)[DQ_NEEDLE_AT_SKIPPED + k];
+            }
+            for (int64_t i = begin; i < end; i++) {
+                out->rows += (int64_t)dq_needle_unit(e, row, i)[DQ_NEEDLE_AT_ROWS];
+                out->small += (int64_t)dq_needle_unit(e, row, i)[DQ_NEEDLE_AT_SMALL];
+            }
+            for (int i = 0; i < m->n_layers * m->map.n_out; i++) {
+                const double x = mean_at(e, row, begin, end, DQ_NEEDLE_AT_HEADS + i);
+                if (isnan(x) || (out->best_layer >= 0 && x <= out->best)) continue;
+                out->best = x;
+                out->best_layer = i / m->map.n_out;
+                out->best_head = i % m->map.n_out;
+            }
+        }
     }
     dq_block_free(acc);
     dq_block_free(ll);
