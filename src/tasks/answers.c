@@ -799,25 +799,6 @@ static dq_status add_line(dq_strbuf *out, const char *s, size_t n, const char *v
     return dq_strbuf_add(out, "}", 1, err);
 }
 
-static dq_status join_lines(reader *r, dq_strbuf *out, const char *text, size_t len, dq_err *err)
-{
-    const char *s;
-    size_t at = dq_utf8_mark(text, len), n;
-    for (int64_t line = 1; dq_task_file_next_line(text, len, &at, &s, &n); line++) {
-        char id[ID];
-        DQ_TRY(name_line(id, line, s, n, err));
-        const int i = dq_task_file_is_blank(s, n) ? -1 : dq_strmap_get(&r->index, id, strlen(id));
-        r->tally->completions += !dq_task_file_is_blank(s, n);
-        if (i >= 0) r->reply[i].taken = true;
-        if (i >= 0 && r->reply[i].verdict)
-            DQ_TRY(add_line(out, s, n, r->reply[i].verdict, err));
-        else
-            r->tally->lacking += !dq_task_file_is_blank(s, n);
-        DQ_TRY(dq_strbuf_add(out, "\n", 1, err));
-    }
-    return DQ_OK;
-}
-
 dq_status dq_judge_join(dq_strbuf *out, dq_judge_tally *tally, const char *text, size_t len,
                         const char *path, const char *replies, size_t replies_len, dq_arena *a,
                         dq_err *err)
@@ -825,7 +806,20 @@ dq_status dq_judge_join(dq_strbuf *out, dq_judge_tally *tally, const char *text,
     reader r = {.tally = tally, .a = a};
     *tally = (dq_judge_tally){0};
     if (read_replies(&r, replies, replies_len, err) != DQ_OK) return dq_in(err, "%s: ", path);
-    DQ_TRY(join_lines(&r, out, text, len, err));
+    const char *s;
+    size_t at = dq_utf8_mark(text, len), n;
+    for (int64_t line = 1; dq_task_file_next_line(text, len, &at, &s, &n); line++) {
+        char id[ID];
+        DQ_TRY(name_line(id, line, s, n, err));
+        const int i = dq_task_file_is_blank(s, n) ? -1 : dq_strmap_get(&r.index, id, strlen(id));
+        r.tally->completions += !dq_task_file_is_blank(s, n);
+        if (i >= 0) r.reply[i].taken = true;
+        if (i >= 0 && r.reply[i].verdict)
+            DQ_TRY(add_line(out, s, n, r.reply[i].verdict, err));
+        else
+            r.tally->lacking += !dq_task_file_is_blank(s, n);
+        DQ_TRY(dq_strbuf_add(out, "\n", 1, err));
+    }
     for (int i = 0; i < r.n; i++) {
         if (!r.reply[i].taken)
             return dq_fail(err, DQ_MISMATCH,

@@ -507,24 +507,6 @@ dq_status dq_windows_encode(dq_doc_ids *out, const dq_tokenizer *t, const dq_doc
     return err->code;
 }
 
-/* ids[*n]: of documents until the limit's windows are there, and of the last one a window more, which tells that it goes on. */
-static dq_status encode_docs(dq_doc_ids *ids, int64_t *n, const dq_tokenizer *t,
-                             const dq_docs *docs, const dq_window_spec *spec, dq_arena *a,
-                             dq_err *err)
-{
-    const bool first = spec->limit > 0 && !spec->whole;
-    const cutter c = {.spec = spec,
-                      .before = dq_tokenizer_prefix(t),
-                      .stride = spec->stride ? spec->stride : spec->n_ctx / 2};
-    for (int64_t left = spec->limit; *n < docs->n && (!first || left > 0); ++*n) {
-        const int64_t max = first ? (left + 2) * spec->n_ctx + 1 : 0;
-        dq_doc_ids *d = &ids[*n];
-        DQ_TRY(dq_windows_encode(d, t, &docs->doc[*n], spec->bos, spec->vocab, max, a, err));
-        left -= count_windows(&c, d);
-    }
-    return DQ_OK;
-}
-
 dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs *docs,
                           const dq_window_spec *spec, dq_arena *a, dq_err *err)
 {
@@ -540,7 +522,18 @@ dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs 
     dq_doc_ids *ids = dq_alloc(a, (size_t)docs->n, sizeof *ids, err);
     if (!ids) return err->code;
     int64_t n = 0;
-    DQ_TRY(encode_docs(ids, &n, t, docs, spec, a, err));
+    /* ids[*n]: of documents until the limit's windows are there, and of the last one a window
+     * more, which tells that it goes on. */
+    const bool first = spec->limit > 0 && !spec->whole;
+    const cutter c = {.spec = spec,
+                      .before = dq_tokenizer_prefix(t),
+                      .stride = spec->stride ? spec->stride : spec->n_ctx / 2};
+    for (int64_t left = spec->limit; n < docs->n && (!first || left > 0); ++n) {
+        const int64_t max = first ? (left + 2) * spec->n_ctx + 1 : 0;
+        dq_doc_ids *d = &ids[n];
+        DQ_TRY(dq_windows_encode(d, t, &docs->doc[n], spec->bos, spec->vocab, max, a, err));
+        left -= count_windows(&c, d);
+    }
     DQ_TRY(cut(out, ids, n, docs->n, spec, before, dq_items_bos(t, spec->bos), a, err));
     /* Words and bytes of the documents that have windows. */
     int64_t last = -1;

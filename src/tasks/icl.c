@@ -311,20 +311,6 @@ static dq_status trec_line(dq_icl_reader *r, const char *line, size_t n, int64_t
     return add_example(r, r->queries, &r->cap_queries, text, len, name, err);
 }
 
-/* The official files are Latin-1; a copy that is well-formed UTF-8 stays as it is. */
-static dq_status from_latin1(const char **text, size_t *len, dq_arena *a, dq_err *err)
-{
-    int64_t first_bad;
-    if (dq_utf8_check(*text, *len, &first_bad) == 0) return DQ_OK;
-    char *out = dq_alloc(a, 2 * *len + 1, 1, err);
-    size_t n = 0;
-    if (!out) return err->code;
-    for (size_t i = 0; i < *len; i++) n += dq_utf8_put(out + n, (unsigned char)(*text)[i]);
-    *text = out;
-    *len = n;
-    return DQ_OK;
-}
-
 static dq_status read_trec(dq_icl_reader *r, const char *text, size_t len, dq_err *err)
 {
     /* Labels are all there are, whether or not a file has examples of each. */
@@ -343,7 +329,16 @@ static dq_status read_trec(dq_icl_reader *r, const char *text, size_t len, dq_er
     const size_t mark = dq_utf8_mark(text, len);
     text += mark;
     len -= mark;
-    DQ_TRY(from_latin1(&text, &len, r->a, err));
+    /* The official files are Latin-1; a copy that is well-formed UTF-8 stays as it is. */
+    int64_t first_bad;
+    if (dq_utf8_check(text, len, &first_bad) != 0) {
+        char *out = dq_alloc(r->a, 2 * len + 1, 1, err);
+        size_t n = 0;
+        if (!out) return err->code;
+        for (size_t i = 0; i < len; i++) n += dq_utf8_put(out + n, (unsigned char)(text)[i]);
+        text = out;
+        len = n;
+    }
     for (int64_t number = 1; len > 0; number++) {
         const char *nl = memchr(text, '\n', len);
         size_t n = nl ? (size_t)(nl - text) : len;
