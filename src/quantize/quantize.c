@@ -117,10 +117,18 @@ static void choose_group(dq_quantizer *q, dq_quantize_choice *choice, int64_t n)
     }
 }
 
-/* Of the usual groups the largest that as the group of the settings leaves no packed tensor short. */
-static void find_whole_group(dq_quantizer *q)
+static void find_short_groups(dq_quantizer *q)
 {
     dq_quantize_short *s = &q->info.short_groups;
+    for (int64_t i = 0; i < q->info.n_tensors; i++) {
+        const dq_quantize_tensor *x = &q->tensor[i];
+        if (!x->format || !leaves_short(x->cols, x->group_size) || s->n++ > 0) continue;
+        s->name = x->t->name;
+        s->cols = x->cols;
+        s->group = x->group_size;
+    }
+    /* Of the usual groups the largest that as the group of the settings leaves no packed tensor
+     * short. */
     for (int k = 0; k < USUAL_GROUPS && !s->whole; k++) {
         bool left = false;
         s->divides = true;
@@ -132,19 +140,6 @@ static void find_whole_group(dq_quantizer *q)
         }
         if (!left) s->whole = usual_groups[k];
     }
-}
-
-static void find_short_groups(dq_quantizer *q)
-{
-    dq_quantize_short *s = &q->info.short_groups;
-    for (int64_t i = 0; i < q->info.n_tensors; i++) {
-        const dq_quantize_tensor *x = &q->tensor[i];
-        if (!x->format || !leaves_short(x->cols, x->group_size) || s->n++ > 0) continue;
-        s->name = x->t->name;
-        s->cols = x->cols;
-        s->group = x->group_size;
-    }
-    find_whole_group(q);
 }
 
 /* One matrix is the embedding and the head: it has one width. */
@@ -477,18 +472,6 @@ dq_status dq_quantize_plan_slots(dq_quantizer *q, dq_err *err)
     return list_objects(q, err);
 }
 
-/* Widths that were measured on one model say nothing of another. */
-static dq_status check_planned(const dq_quantizer *q, dq_err *err)
-{
-    const char *planned = json_string_value(json_object_get(q->set.plan, "model_fingerprint"));
-    if (!planned || strcmp(planned, q->model->fingerprint) == 0) return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH,
-                   "%s: is not the model that the recipe was planned for (its fingerprint is "
-                   "%.12s..., expected %.12s...). Plan for this model, or take \"plan\" out of the "
-                   "recipe to use the rest as plain settings.",
-                   q->dir, q->model->fingerprint, planned);
-}
-
 static dq_status begin_method(dq_quantizer *q, dq_err *err)
 {
     const dq_quantize_method *m = q->set.method;
@@ -521,7 +504,16 @@ static dq_status plan_make(dq_quantizer *q, const char *model, dq_err *err)
                        "%s: the weights are quantized already (%s). Use the original checkpoint: a "
                        "second rounding would add to the first.",
                        model, q->model->prequant->about);
-    DQ_TRY(check_planned(q, err));
+    /* Widths that were measured on one model say nothing of another. */
+    const char *planned = json_string_value(json_object_get(q->set.plan, "model_fingerprint"));
+    if (planned && strcmp(planned, q->model->fingerprint) != 0) {
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "%s: is not the model that the recipe was planned for (its fingerprint is "
+            "%.12s..., expected %.12s...). Plan for this model, or take \"plan\" out of the "
+            "recipe to use the rest as plain settings.",
+            q->dir, q->model->fingerprint, planned);
+    }
     DQ_TRY(dq_model_check_weights(q->model, err));
     q->checkpoint = dq_model_checkpoint(q->model);
     if (q->set.gates) DQ_TRY(dq_model_take_gates(q->model, q->set.gates, err));

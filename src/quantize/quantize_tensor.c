@@ -594,36 +594,31 @@ static void round_values(const dq_quantize_tensor *q, uint16_t *to, const float 
     }
 }
 
-/* Rows that pass as floats: rounded, or out of codes. */
-static dq_status write_rows(const dq_quantize_tensor *q, dq_quantize_tensor_buffers *buffers,
-                            const dq_quantize_sink *sink, const dq_quantize_tick *tick, dq_err *err)
-{
-    enum { VALUES = COPY_BYTES / sizeof(float) };
-    const int64_t each = VALUES / q->cols > 0 ? VALUES / q->cols : 1;
-    const size_t values = (size_t)each * (size_t)q->cols;
-    float *space = tiles_buffer(buffers, 1, values, sizeof *space, err);
-    uint16_t *half = tiles_buffer(buffers, 2, values, sizeof *half, err);
-    for (int64_t begin = 0, end; begin < q->rows && err->code == DQ_OK; begin = end) {
-        const int64_t n = tiles_range(q, &end, begin, each);
-        const float *x = values_rows(q, space, begin, n);
-        DQ_TRY(dq_os_check_stop(err));
-        if (quantize_values_are_rounded(q)) round_values(q, half, x, n * q->cols);
-        if (quantize_values_are_rounded(q))
-            DQ_TRY(sink->put(sink->arg, 0, half, (size_t)(n * q->cols) * sizeof *half, err));
-        else
-            DQ_TRY(sink->put(sink->arg, 0, x, (size_t)(n * q->cols) * sizeof *x, err));
-        values_release_rows(q, begin, end, tick);
-    }
-    return err->code;
-}
-
 static dq_status write_dense(const dq_quantize_tensor *q, dq_quantize_tensor_buffers *buffers,
                              const dq_quantize_sink *sink, const dq_quantize_tick *tick,
                              dq_err *err)
 {
     const size_t total = dq_tensor_bytes(q->t);
-    if (quantize_values_are_rounded(q) || dq_weight_is_coded(&q->w))
-        return write_rows(q, buffers, sink, tick, err);
+    if (quantize_values_are_rounded(q) || dq_weight_is_coded(&q->w)) {
+        /* Rows that pass as floats: rounded, or out of codes. */
+        enum { VALUES = COPY_BYTES / sizeof(float) };
+        const int64_t each = VALUES / q->cols > 0 ? VALUES / q->cols : 1;
+        const size_t values = (size_t)each * (size_t)q->cols;
+        float *space = tiles_buffer(buffers, 1, values, sizeof *space, err);
+        uint16_t *half = tiles_buffer(buffers, 2, values, sizeof *half, err);
+        for (int64_t begin = 0, end; begin < q->rows && err->code == DQ_OK; begin = end) {
+            const int64_t n = tiles_range(q, &end, begin, each);
+            const float *x = values_rows(q, space, begin, n);
+            DQ_TRY(dq_os_check_stop(err));
+            if (quantize_values_are_rounded(q)) round_values(q, half, x, n * q->cols);
+            if (quantize_values_are_rounded(q))
+                DQ_TRY(sink->put(sink->arg, 0, half, (size_t)(n * q->cols) * sizeof *half, err));
+            else
+                DQ_TRY(sink->put(sink->arg, 0, x, (size_t)(n * q->cols) * sizeof *x, err));
+            values_release_rows(q, begin, end, tick);
+        }
+        return err->code;
+    }
     for (size_t at = 0; at < total && err->code == DQ_OK;) {
         const size_t n = total - at < COPY_BYTES ? total - at : COPY_BYTES;
         const uint8_t *p = (const uint8_t *)q->w.data + at;

@@ -78,27 +78,6 @@ static void fill(float *w, int64_t n)
     }
 }
 
-/* The passes over a tensor: the scan, and the writing. */
-static dq_status time_passes(double *scan, double *write, dq_quantize_tensor *t, dq_err *err)
-{
-    dq_quantize_tensor_buffers buffers = {.bytes = {0}};
-    const dq_quantize_sink sink = {drop, NULL};
-    dq_quant_error e;
-    const double begin = dq_os_seconds();
-    double middle = begin;
-#pragma omp parallel
-#pragma omp single
-    {
-        dq_quantize_tensor_scan(t, &buffers, NULL, err);
-        middle = dq_os_seconds();
-        if (err->code == DQ_OK) dq_quantize_tensor_write(t, &buffers, &sink, &e, NULL, err);
-    }
-    *scan = middle - begin;
-    *write = dq_os_seconds() - middle;
-    dq_quantize_tensor_buffers_free(&buffers);
-    return err->code;
-}
-
 static dq_status time_like(dq_quantize_rates *r, const dq_quantize_tensor *like, dq_err *err)
 {
     const bool strips = like->format->encode_strip;
@@ -124,7 +103,23 @@ static dq_status time_like(dq_quantize_rates *r, const dq_quantize_tensor *like,
         t.spec.group = t.spec.group > cols ? cols : t.spec.group;
         t.spec.column = t.column;
         t.scale_rows = t.one_scale ? 1 : rows;
-        if (time_passes(&scan, &write, &t, err) == DQ_OK)
+        /* The passes over a tensor: the scan, and the writing. */
+        dq_quantize_tensor_buffers buffers = {.bytes = {0}};
+        const dq_quantize_sink sink = {drop, NULL};
+        dq_quant_error e;
+        const double begin = dq_os_seconds();
+        double middle = begin;
+#pragma omp parallel
+#pragma omp single
+        {
+            dq_quantize_tensor_scan(&t, &buffers, NULL, err);
+            middle = dq_os_seconds();
+            if (err->code == DQ_OK) dq_quantize_tensor_write(&t, &buffers, &sink, &e, NULL, err);
+        }
+        scan = middle - begin;
+        write = dq_os_seconds() - middle;
+        dq_quantize_tensor_buffers_free(&buffers);
+        if (err->code == DQ_OK)
             r->value[t.spec.mode][t.spec.bits] = (scan + write) / (double)values;
     }
     dq_block_free(w);
