@@ -182,18 +182,6 @@ static dq_status cut(pieces *p, const dq_doc_ids *doc, int32_t unit, int32_t qua
     return DQ_OK;
 }
 
-/* Leaves the pieces of a part. */
-static void take_part(pieces *p, unsigned part, int64_t n_units)
-{
-    int64_t n = 0;
-    for (int64_t i = 0; i < p->n; i++) {
-        int64_t quarter = p->list[i].quarter;
-        if (quarter < 0) quarter = (int64_t)p->list[i].unit * DQ_CALIB_TEXT_QUARTERS / n_units;
-        if (part >> quarter & 1) p->list[n++] = p->list[i];
-    }
-    p->n = n;
-}
-
 /* Pieces at even intervals until `tokens` ids are there. */
 static dq_status choose(dq_calib_text *out, const pieces *p, int64_t tokens, int32_t bos,
                         dq_arena *a, dq_err *err)
@@ -270,7 +258,15 @@ static dq_status encode(dq_calib_text *out, const dq_calib_excerpt *x, const dq_
     out->cut = x->cut;
     out->n_units = several || x->cut ? x->n_units : p.n;
     if (part != DQ_CALIB_TEXT_ALL) {
-        take_part(&p, part, out->n_units);
+        /* Leaves the pieces of a part. */
+        int64_t n = 0;
+        for (int64_t i = 0; i < p.n; i++) {
+            int64_t quarter = p.list[i].quarter;
+            if (quarter < 0)
+                quarter = (int64_t)p.list[i].unit * DQ_CALIB_TEXT_QUARTERS / out->n_units;
+            if (part >> quarter & 1) p.list[n++] = p.list[i];
+        }
+        p.n = n;
         out->found = 0;
         for (int64_t i = 0; i < p.n; i++) out->found += p.list[i].n;
     }

@@ -291,18 +291,6 @@ static dq_status add_chunk(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err 
     return DQ_OK;
 }
 
-static dq_status round_tied(dq_calibrate_job *j, const dq_quantize_tensor *t, dq_coded *out,
-                            dq_err *err)
-{
-    const dq_weight *w = &j->m->embed;
-    const double usual = dq_calibrate_damping(w->cols, j->c->text.n_ids),
-                 share = fmax(usual, DQ_CALIBRATE_EMBED_DAMPING);
-    dq_hessian_begin(j->h, w->cols);
-    for (int64_t i = 0; i < j->pass.n_rounds; i++) DQ_TRY(add_chunk(j, job_chunk(j, i), err));
-    DQ_TRY(job_factor(j, share, w->name, err));
-    return job_round_tensor(j, t, w, false, out, err);
-}
-
 static dq_status begin_streams(dq_calibrate_job *j, const dq_quantize_tensor *t,
                                const dq_weight *rounded, dq_err *err)
 {
@@ -312,9 +300,9 @@ static dq_status begin_streams(dq_calibrate_job *j, const dq_quantize_tensor *t,
         const dq_mat x = dq_calib_pass_first(j->pass.x, k->batch.n_rows);
         DQ_TRY(embed(j, x, &j->m->embed, k, err));
         if (j->ref.act) DQ_TRY(dq_reference_put(&j->ref, k->first, x, err));
-        if (rounded)
+        if (rounded) {
             DQ_TRY(embed(j, x, rounded, k, err));
-        else if (t) {
+        } else if (t) {
             /* Rows of an embedding that no method rounds, as they are read back. */
             float *got = dq_block_new((size_t)x.cols, sizeof *got, err);
             int8_t *codes = dq_block_new((size_t)x.cols, sizeof *codes, err);
@@ -836,10 +824,17 @@ static dq_status run_job(dq_calibrate_job *j, dq_err *err)
     const dq_quantize_tensor *t = dq_quantize_feed_tensor(j->feed, j->m->embed.name);
     const bool fed = t && t->format && t->is_fed;
     dq_coded coded = {0};
-    if (j->embed)
-        DQ_TRY(round_tied(j, t, &coded, err));
-    else if (fed)
+    if (j->embed) {
+        const dq_weight *w = &j->m->embed;
+        const double usual = dq_calibrate_damping(w->cols, j->c->text.n_ids),
+                     share = fmax(usual, DQ_CALIBRATE_EMBED_DAMPING);
+        dq_hessian_begin(j->h, w->cols);
+        for (int64_t i = 0; i < j->pass.n_rounds; i++) DQ_TRY(add_chunk(j, job_chunk(j, i), err));
+        DQ_TRY(job_factor(j, share, w->name, err));
+        DQ_TRY(job_round_tensor(j, t, w, false, &coded, err));
+    } else if (fed) {
         DQ_TRY(dq_quantize_feed_take(j->feed, t, &coded, err));
+    }
     begin_streams(j, t, fed ? &coded.weight : NULL, err);
     if (fed) dq_coded_free(&coded);
     if (err->code != DQ_OK) return err->code;

@@ -299,29 +299,6 @@ double dq_calibrate_work_embedding(const dq_model *m, const dq_calibrate_rule *r
  * Adds up what lives at the same time: a pass, the sums, the coded matrices of a layer, and the
  * rounding of the one that takes most. */
 
-/* Correcting a band of rows, rounding it, fitting scales: the one that takes most. */
-static int64_t rounding_bytes(const dq_quantize_row *r, const dq_calibrate_rule *rule)
-{
-    const int64_t rows =
-        r->one_scale || r->rows < DQ_CALIBRATE_BAND_ROWS ? r->rows : DQ_CALIBRATE_BAND_ROWS;
-    const int64_t values = rows * r->cols, groups = (r->cols + r->group_size - 1) / r->group_size;
-    const int64_t f32 = values * (int64_t)sizeof(float);
-    const int64_t grids = rows * groups * (int64_t)sizeof(dq_grid), codes = values + grids;
-    const int64_t corner = 1 << 15; /* what a thread has besides its rows, at most */
-    const dq_weight_format *format = dq_weight_format_named(r->format);
-    const int64_t tiles = format && format->encode_strip ? DQ_STRIP_ROWS / DQ_F64_TILE : 1;
-    const int64_t strips =
-        dq_os_threads() * tiles * (2 * r->cols * DQ_F64_TILE + corner) * (int64_t)sizeof(double);
-    const dq_code_shape shape = {.rows = rows,
-                                 .cols = r->cols,
-                                 .group_size = r->group_size,
-                                 .groups = groups,
-                                 .grid_rows = rows};
-    const int64_t refit = rule->refits > 0 ? dq_scale_refit_bytes(&shape) : 0;
-    const int64_t round = 2 * codes + larger(grids + strips, refit);
-    return f32 + (rule->aligns ? larger(f32 + strips, round) : round);
-}
-
 /* A matrix of a layer as the plan has it; false: it is absent. */
 static bool find_row(dq_quantize_row *out, const dq_quantizer *q, const dq_weight *w)
 {
@@ -343,7 +320,26 @@ static int64_t matrices_bytes(const dq_calibrate *c, const dq_quantizer *q,
         if (!find_row(&r, q, all[i])) continue;
         if (r.packed) {
             kept += r.bytes;
-            most = larger(most, rounding_bytes(&r, c->set.rule));
+            /* Correcting a band of rows, rounding it, fitting scales: the one that takes most. */
+            const int64_t rows =
+                r.one_scale || r.rows < DQ_CALIBRATE_BAND_ROWS ? r.rows : DQ_CALIBRATE_BAND_ROWS;
+            const int64_t values = rows * r.cols,
+                          groups = (r.cols + r.group_size - 1) / r.group_size;
+            const int64_t f32 = values * (int64_t)sizeof(float);
+            const int64_t grids = rows * groups * (int64_t)sizeof(dq_grid), codes = values + grids;
+            const int64_t corner = 1 << 15; /* what a thread has besides its rows, at most */
+            const dq_weight_format *format = dq_weight_format_named(r.format);
+            const int64_t tiles = format && format->encode_strip ? DQ_STRIP_ROWS / DQ_F64_TILE : 1;
+            const int64_t strips = dq_os_threads() * tiles * (2 * r.cols * DQ_F64_TILE + corner) *
+                                   (int64_t)sizeof(double);
+            const dq_code_shape shape = {.rows = rows,
+                                         .cols = r.cols,
+                                         .group_size = r.group_size,
+                                         .groups = groups,
+                                         .grid_rows = rows};
+            const int64_t refit = c->set.rule->refits > 0 ? dq_scale_refit_bytes(&shape) : 0;
+            const int64_t round = 2 * codes + larger(grids + strips, refit);
+            most = larger(most, f32 + (c->set.rule->aligns ? larger(f32 + strips, round) : round));
         } else if (r.dense_dtype != r.dtype) {
             kept += r.rows * r.cols * (int64_t)sizeof(float);
         }

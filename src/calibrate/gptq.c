@@ -315,33 +315,6 @@ static void round_alone(strip *s, double missed[BLOCK_ROWS], const rounding *g, 
     }
 }
 
-/* The same of rows whose codes are found together, ROWS of them in each of s. */
-static void round_together(strip *const s[TILES], double missed[TILES][BLOCK_ROWS],
-                           const rounding *g, int64_t first, int64_t rows, int64_t begin, int64_t i)
-{
-    const int64_t cols = g->c->shape.cols, col = g->h->order[i], n = dq_weight_strip_padded(rows);
-    const float factor = dq_codes_factor(g->c, col);
-    float want[DQ_STRIP_ROWS], scale[DQ_STRIP_ROWS], got[DQ_STRIP_ROWS];
-    int8_t q[DQ_STRIP_ROWS];
-    for (int64_t r = 0; r < rows; r++) {
-        const strip *t = s[r / BLOCK_ROWS];
-        const double pivot = t->corner[(i - begin) * BLOCK + i - begin];
-        const double ahead = t->ahead[(i - begin) * BLOCK_ROWS + r % BLOCK_ROWS];
-        want[r] = (float)(t->w[i * BLOCK_ROWS + r % BLOCK_ROWS] + made_up(g, col, ahead, pivot));
-        scale[r] = dq_codes_grid(g->c, first + r, col).scale * factor;
-    }
-    g->format->encode_strip(q, got, want, scale, rows, &g->c->spec);
-    for (int64_t r = 0; r < n; r++) g->c->code[(first + r) * cols + col] = q[r];
-    for (int64_t r = 0; r < rows; r++) {
-        strip *t = s[r / BLOCK_ROWS];
-        const double pivot = t->corner[(i - begin) * BLOCK + i - begin];
-        const double w = t->w[i * BLOCK_ROWS + r % BLOCK_ROWS];
-        const double ahead = t->ahead[(i - begin) * BLOCK_ROWS + r % BLOCK_ROWS];
-        t->error[i * BLOCK_ROWS + r % BLOCK_ROWS] = w - (double)got[r];
-        missed[r / BLOCK_ROWS][r % BLOCK_ROWS] = w + ahead / pivot - (double)got[r];
-    }
-}
-
 /* After column i of the order: what it says about those of the block that are still to come, and what it lost. */
 static void pass_on(strip *s, const double missed[BLOCK_ROWS], const rounding *g, int64_t first,
                     int64_t rows, int64_t begin, int64_t end, int64_t i)
@@ -374,10 +347,34 @@ static void round_block(strip *const s[TILES], int tiles, const rounding *g, int
     double missed[TILES][BLOCK_ROWS];
     for (int t = 0; t < tiles; t++) look_ahead(s[t], g->h, s[t]->error, begin, end);
     for (int64_t i = end - 1; i >= begin; i--) {
-        if (g->format->encode_strip)
-            round_together(s, missed, g, first, rows, begin, i);
-        else
+        if (g->format->encode_strip) {
+            /* The same of rows whose codes are found together, ROWS of them in each of s. */
+            const int64_t cols = g->c->shape.cols, col = g->h->order[i],
+                          n = dq_weight_strip_padded(rows);
+            const float factor = dq_codes_factor(g->c, col);
+            float want[DQ_STRIP_ROWS], scale[DQ_STRIP_ROWS], got[DQ_STRIP_ROWS];
+            int8_t q[DQ_STRIP_ROWS];
+            for (int64_t r = 0; r < rows; r++) {
+                const strip *t = s[r / BLOCK_ROWS];
+                const double pivot = t->corner[(i - begin) * BLOCK + i - begin];
+                const double ahead = t->ahead[(i - begin) * BLOCK_ROWS + r % BLOCK_ROWS];
+                want[r] =
+                    (float)(t->w[i * BLOCK_ROWS + r % BLOCK_ROWS] + made_up(g, col, ahead, pivot));
+                scale[r] = dq_codes_grid(g->c, first + r, col).scale * factor;
+            }
+            g->format->encode_strip(q, got, want, scale, rows, &g->c->spec);
+            for (int64_t r = 0; r < n; r++) g->c->code[(first + r) * cols + col] = q[r];
+            for (int64_t r = 0; r < rows; r++) {
+                strip *t = s[r / BLOCK_ROWS];
+                const double pivot = t->corner[(i - begin) * BLOCK + i - begin];
+                const double w = t->w[i * BLOCK_ROWS + r % BLOCK_ROWS];
+                const double ahead = t->ahead[(i - begin) * BLOCK_ROWS + r % BLOCK_ROWS];
+                t->error[i * BLOCK_ROWS + r % BLOCK_ROWS] = w - (double)got[r];
+                missed[r / BLOCK_ROWS][r % BLOCK_ROWS] = w + ahead / pivot - (double)got[r];
+            }
+        } else {
             round_alone(s[0], missed[0], g, first, rows, begin, i);
+        }
         for (int t = 0; t < tiles; t++)
             pass_on(s[t], missed[t], g, first + t * BLOCK_ROWS, tile_rows(rows, t), begin, end, i);
     }

@@ -176,19 +176,6 @@ static void add(const dq_tile_sums *s, const float *product, int64_t i)
 
 /* ---- Calls ---- */
 
-static void add_alone(const dq_tile_sums *s, dq_backend *b, dq_mat a, dq_mat x,
-                      dq_tile_sums_rows which)
-{
-    block k;
-    for (int64_t at = 0; next_block(&k, &at, x.rows, which);) {
-        put_block(s, a, x, k, 0);
-        for (int64_t i = 0; i < s->m; i += TILE) {
-            multiply(s, b, s->product[0], i, k.n, 0);
-            add(s, s->product[0], i);
-        }
-    }
-}
-
 /* Own products of a tile, block by block. */
 static void multiply_blocks(const dq_tile_sums *s, dq_backend *b, float *out, int64_t i,
                             int64_t rows, dq_tile_sums_rows which)
@@ -220,28 +207,6 @@ static int owner_of(int64_t tile)
     return (int)(tile / TILE % dq_ranks_count());
 }
 
-static void add_in_step(const dq_tile_sums *s, dq_backend *b, dq_mat a, dq_mat x,
-                        dq_tile_sums_rows which)
-{
-    int64_t ignore, n = count_blocks(x.rows, which, &ignore), turn = 0;
-    block k;
-    for (int64_t at = 0, before = 0; next_block(&k, &at, x.rows, which); before += k.n)
-        put_block(s, a, x, k, before);
-    for (int64_t i = 0; i < s->m; i += TILE, turn = 1 - turn) {
-        const size_t size = (size_t)(tile_rows(s, i) * tile_cols(s, i));
-        float *own = s->product[turn];
-        dq_ranks_sent(own, s->product_bytes);
-        multiply_blocks(s, b, own, i, x.rows, which);
-        if (owner_of(i) == dq_ranks_number())
-            add_all(s, own, i, which);
-        else
-            for (int64_t j = 0; j < n; j++)
-                dq_ranks_send(owner_of(i), own + (size_t)j * size, size * sizeof *own);
-    }
-    dq_ranks_sent(s->product[0], s->product_bytes);
-    dq_ranks_sent(s->product[1], s->product_bytes);
-}
-
 dq_status dq_tile_sums_add(const dq_tile_sums *s, dq_backend *b, dq_mat a, dq_mat x,
                            dq_tile_sums_rows which, int64_t *rows, dq_err *err)
 {
@@ -254,10 +219,34 @@ dq_status dq_tile_sums_add(const dq_tile_sums *s, dq_backend *b, dq_mat a, dq_ma
         count_blocks(s->rows_of[i], which, &n);
         *rows += n;
     }
-    if (dq_ranks_count() == 1)
-        add_alone(s, b, a, x, which);
-    else
-        add_in_step(s, b, a, x, which);
+    if (dq_ranks_count() == 1) {
+        block k;
+        for (int64_t at = 0; next_block(&k, &at, x.rows, which);) {
+            put_block(s, a, x, k, 0);
+            for (int64_t i = 0; i < s->m; i += TILE) {
+                multiply(s, b, s->product[0], i, k.n, 0);
+                add(s, s->product[0], i);
+            }
+        }
+    } else {
+        int64_t ignore, n = count_blocks(x.rows, which, &ignore), turn = 0;
+        block k;
+        for (int64_t at = 0, before = 0; next_block(&k, &at, x.rows, which); before += k.n)
+            put_block(s, a, x, k, before);
+        for (int64_t i = 0; i < s->m; i += TILE, turn = 1 - turn) {
+            const size_t size = (size_t)(tile_rows(s, i) * tile_cols(s, i));
+            float *own = s->product[turn];
+            dq_ranks_sent(own, s->product_bytes);
+            multiply_blocks(s, b, own, i, x.rows, which);
+            if (owner_of(i) == dq_ranks_number())
+                add_all(s, own, i, which);
+            else
+                for (int64_t j = 0; j < n; j++)
+                    dq_ranks_send(owner_of(i), own + (size_t)j * size, size * sizeof *own);
+        }
+        dq_ranks_sent(s->product[0], s->product_bytes);
+        dq_ranks_sent(s->product[1], s->product_bytes);
+    }
     return DQ_OK;
 }
 
@@ -535,29 +524,6 @@ static void subtract(double *y, const double *sum, int64_t n)
     for (int64_t i = 0; i < n * SOLVED_ROWS; i++) y[i] -= sum[i];
 }
 
-/* L^T x = y, in place. */
-static void backward(strip *s, const dq_hessian *h)
-{
-    for (int64_t end = h->n, b; end > 0; end = b) {
-        b = (end - 1) / SOLVED_ROWS * SOLVED_ROWS;
-        const int64_t cols = end - b;
-        double *y = s->y + b * SOLVED_ROWS;
-        memset(s->sum, 0, sizeof s->sum);
-        dq_f64_tile_add(s->sum, h->a + end * h->ld + b, h->ld, s->y + end * SOLVED_ROWS,
-                        (cols + 3) / 4 * 4, h->n - end); /* padding reads what is not used */
-        subtract(y, s->sum, cols);
-        for (int64_t i = cols - 1; i >= 0; i--) {
-            for (int64_t k = i + 1; k < cols; k++) {
-                const double l = h->a[(b + k) * h->ld + b + i];
-                for (int64_t r = 0; r < SOLVED_ROWS; r++)
-                    y[i * SOLVED_ROWS + r] -= l * y[k * SOLVED_ROWS + r];
-            }
-            const double pivot = h->a[(b + i) * h->ld + b + i];
-            for (int64_t r = 0; r < SOLVED_ROWS; r++) y[i * SOLVED_ROWS + r] /= pivot;
-        }
-    }
-}
-
 static void solve_strip(strip *s, const dq_cross *x, const dq_hessian *h, int64_t first)
 {
     const int64_t rows = least(SOLVED_ROWS, x->m - first), n = h->n;
@@ -587,7 +553,25 @@ static void solve_strip(strip *s, const dq_cross *x, const dq_hessian *h, int64_
             for (int64_t t = 0; t < SOLVED_ROWS; t++) y[i * SOLVED_ROWS + t] /= l[i];
         }
     }
-    backward(s, h);
+    /* L^T x = y, in place. */
+    for (int64_t end = h->n, b; end > 0; end = b) {
+        b = (end - 1) / SOLVED_ROWS * SOLVED_ROWS;
+        const int64_t cols = end - b;
+        double *y = s->y + b * SOLVED_ROWS;
+        memset(s->sum, 0, sizeof s->sum);
+        dq_f64_tile_add(s->sum, h->a + end * h->ld + b, h->ld, s->y + end * SOLVED_ROWS,
+                        (cols + 3) / 4 * 4, h->n - end); /* padding reads what is not used */
+        subtract(y, s->sum, cols);
+        for (int64_t i = cols - 1; i >= 0; i--) {
+            for (int64_t k = i + 1; k < cols; k++) {
+                const double l = h->a[(b + k) * h->ld + b + i];
+                for (int64_t r = 0; r < SOLVED_ROWS; r++)
+                    y[i * SOLVED_ROWS + r] -= l * y[k * SOLVED_ROWS + r];
+            }
+            const double pivot = h->a[(b + i) * h->ld + b + i];
+            for (int64_t r = 0; r < SOLVED_ROWS; r++) y[i * SOLVED_ROWS + r] /= pivot;
+        }
+    }
     for (int64_t i = 0; i < n; i++) {
         double *to = x->c + first * x->ld + h->order[i];
         const bool dead = h->dead[h->order[i]];
