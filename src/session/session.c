@@ -32,23 +32,19 @@ typedef struct adding {
     int vocab;
 } adding;
 
-/* What a file says and no text can end at; the first of them is said. */
-static void pass_over(const adding *x, const char *key, const json_t *v)
-{
-    char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
-    if (!x->s->unknown[0])
-        snprintf(x->s->unknown, sizeof x->s->unknown, "%s: %s %.60s", x->file, key,
-                 text ? text : "");
-    free(text);
-}
-
 static void add_id(const adding *x, const char *key, const json_t *v, int64_t id)
 {
     dq_stop_ids *s = x->s;
-    if (id < 0 || id >= x->vocab || (s->n == DQ_STOP_IDS && !stop_ids_has(s, (int32_t)id)))
-        pass_over(x, key, v);
-    else if (!stop_ids_has(s, (int32_t)id))
+    if (id < 0 || id >= x->vocab || (s->n == DQ_STOP_IDS && !stop_ids_has(s, (int32_t)id))) {
+        /* What a file says and no text can end at; the first of them is said. */
+        char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
+        if (!x->s->unknown[0])
+            snprintf(x->s->unknown, sizeof x->s->unknown, "%s: %s %.60s", x->file, key,
+                     text ? text : "");
+        free(text);
+    } else if (!stop_ids_has(s, (int32_t)id)) {
         s->id[s->n++] = (int32_t)id;
+    }
 }
 
 /* eos_token_id: a number or a list of them. */
