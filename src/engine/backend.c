@@ -89,35 +89,29 @@ dq_status dq_backend_can(const dq_backend *b, const struct dq_model *m, dq_math 
  * attention, and the tokens that it appends, in whole pages. It grows with n, so the largest n
  * that fits is found by bisection, with an eighth left over. */
 
-static double pass_bytes(const dq_model *m, const dq_kv_spec *kv, int64_t n_rows)
-{
-    const dq_head_order *a = &m->map;
-    const int64_t heads = a->n_q + 2 * (int64_t)a->n_kv + (int64_t)a->n_out * a->n_slabs + 1;
-    const int64_t ffn_rows = n_rows < DQ_FFN_ROWS ? n_rows : DQ_FFN_ROWS;
-    const int64_t strips =
-        (int64_t)a->n_q / a->n_groups * DQ_PAGE_TOKENS; /* of a tile of rows, per key */
-    const int64_t states = 2; /* matrices of hidden states that the caller keeps */
-    const int64_t own = 2;    /* those that the pass itself needs: x and h of the runner */
-    const int64_t floats =
-        n_rows * ((states + own) * m->dim + heads * a->head_dim + a->n_out + strips) +
-        2 * ffn_rows * m->ffn;
-    const int64_t tokens =
-        (n_rows + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS * a->n_kv;
-    const double plain =
-        2.0 * a->head_dim * dq_kv_dense_bytes(kv); /* of one token, layer and head */
-    double cache = plain * m->n_layers;
-    /* tokens of a layer become codes when all of them are there */
-    if (kv->k_bits < 16 && kv->v_bits < 16)
-        cache = dq_kv_token_bytes(kv, a->head_dim) * m->n_layers + plain;
-    return (double)floats * sizeof(float) + cache * (double)tokens;
-}
-
 int64_t dq_memory_fit_rows(const dq_model *m, const dq_kv_spec *kv, double available, int64_t max)
 {
     int64_t low = 0, high = max;
     while (low < high) {
         const int64_t n = low + (high - low + 1) / 2;
-        if (pass_bytes(m, kv, n) * 9 / 8 <= available)
+        const dq_head_order *a = &m->map;
+        const int64_t heads = a->n_q + 2 * (int64_t)a->n_kv + (int64_t)a->n_out * a->n_slabs + 1;
+        const int64_t ffn_rows = n < DQ_FFN_ROWS ? n : DQ_FFN_ROWS;
+        const int64_t strips =
+            (int64_t)a->n_q / a->n_groups * DQ_PAGE_TOKENS; /* of a tile of rows, per key */
+        const int64_t states = 2; /* matrices of hidden states that the caller keeps */
+        const int64_t own = 2;    /* those that the pass itself needs: x and h of the runner */
+        const int64_t floats =
+            n * ((states + own) * m->dim + heads * a->head_dim + a->n_out + strips) +
+            2 * ffn_rows * m->ffn;
+        const int64_t tokens = (n + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS * a->n_kv;
+        const double plain =
+            2.0 * a->head_dim * dq_kv_dense_bytes(kv); /* of one token, layer and head */
+        double cache = plain * m->n_layers;
+        /* tokens of a layer become codes when all of them are there */
+        if (kv->k_bits < 16 && kv->v_bits < 16)
+            cache = dq_kv_token_bytes(kv, a->head_dim) * m->n_layers + plain;
+        if (((double)floats * sizeof(float) + cache * (double)tokens) * 9 / 8 <= available)
             low = n;
         else
             high = n - 1;

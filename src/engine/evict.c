@@ -440,23 +440,6 @@ static dq_status share(const dq_evictor *e, cut *k, dq_evict_report *report, dq_
     return DQ_OK;
 }
 
-/* Sums go on with the kept tokens only. */
-static dq_status compact(const dq_evictor *e, const cut *k, dq_err *err)
-{
-    sums fresh;
-    DQ_TRY(sums_new(e, &fresh, k->n_kept, err));
-    for (int c = 0; c < e->n_columns; c++) {
-        for (int i = 0; i < e->n_lists; i++) {
-            const double *from = sums_list(e, k->sums, c, i);
-            double *to = sums_list(e, &fresh, c, i);
-            for (int64_t t = 0; t < k->n_kept[i]; t++) to[t] = from[k->kept[k->at[i] + t]];
-        }
-    }
-    sums_drop(k->sums);
-    *k->sums = fresh;
-    return DQ_OK;
-}
-
 static dq_status evict_tokens(dq_evictor *e, cut *k, dq_arena *a, dq_evict_report *report,
                               dq_err *err)
 {
@@ -517,7 +500,20 @@ static dq_status evict_tokens(dq_evictor *e, cut *k, dq_arena *a, dq_evict_repor
                                k->kept + k->at[i], k->n_kept[i]);
     }
     DQ_TRY(dq_backend_sync(e->b, err));
-    return k->sums && e->spec.evict.every && e->window == 0 ? compact(e, k, err) : DQ_OK;
+    if (!k->sums || !e->spec.evict.every || e->window != 0) return DQ_OK;
+    /* Sums go on with the kept tokens only. */
+    sums fresh;
+    DQ_TRY(sums_new(e, &fresh, k->n_kept, err));
+    for (int c = 0; c < e->n_columns; c++) {
+        for (int i = 0; i < e->n_lists; i++) {
+            const double *from = sums_list(e, k->sums, c, i);
+            double *to = sums_list(e, &fresh, c, i);
+            for (int64_t t = 0; t < k->n_kept[i]; t++) to[t] = from[k->kept[k->at[i] + t]];
+        }
+    }
+    sums_drop(k->sums);
+    *k->sums = fresh;
+    return DQ_OK;
 }
 
 static dq_status evict_sequence(dq_evictor *e, int32_t seq, int32_t prefix, dq_evict_report *report,

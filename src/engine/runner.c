@@ -273,26 +273,6 @@ static void feed_forward(dq_runner *r, const dq_layer_steps *s, const dq_pass *p
     r->b->ops->add(r->b, s->x, s->h);
 }
 
-static dq_status check_batch(const dq_runner *r, const dq_batch *batch, const dq_pass *pass,
-                             dq_err *err)
-{
-    const int limit = r->m->rope.max_positions;
-    if (pass->math.kv != r->kv_spec.num)
-        return dq_fail(err, DQ_BUG, "the cache was made for another arithmetic");
-    for (int64_t i = 0; i < batch->n_rows; i++) {
-        if (batch->ids[i] < 0 || batch->ids[i] >= r->m->vocab)
-            return dq_fail(err, DQ_MISMATCH, "%s: id %d is outside the vocabulary of %d tokens",
-                           r->m->path, (int)batch->ids[i], r->m->vocab);
-        if (batch->pos[i] < 0) return dq_fail(err, DQ_BUG, "negative position in a batch");
-        if (limit && batch->pos[i] >= limit)
-            return dq_fail(err, DQ_MISMATCH,
-                           "%s: position %d: rope type \"dynamic\" is supported up to "
-                           "max_position_embeddings (%d) only. Give shorter texts.",
-                           r->m->path, (int)batch->pos[i], limit);
-    }
-    return DQ_OK;
-}
-
 static dq_status bad_row(const dq_runner *r, const dq_batch *batch, int64_t row, dq_err *err)
 {
     int s = 0;
@@ -311,7 +291,20 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
     const dq_ops *op = r->b->ops;
     int64_t n = batch->n_rows, bad = -1;
 
-    DQ_TRY(check_batch(r, batch, pass, err));
+    const int limit = r->m->rope.max_positions;
+    if (pass->math.kv != r->kv_spec.num)
+        return dq_fail(err, DQ_BUG, "the cache was made for another arithmetic");
+    for (int64_t i = 0; i < batch->n_rows; i++) {
+        if (batch->ids[i] < 0 || batch->ids[i] >= r->m->vocab)
+            return dq_fail(err, DQ_MISMATCH, "%s: id %d is outside the vocabulary of %d tokens",
+                           r->m->path, (int)batch->ids[i], r->m->vocab);
+        if (batch->pos[i] < 0) return dq_fail(err, DQ_BUG, "negative position in a batch");
+        if (limit && batch->pos[i] >= limit)
+            return dq_fail(err, DQ_MISMATCH,
+                           "%s: position %d: rope type \"dynamic\" is supported up to "
+                           "max_position_embeddings (%d) only. Give shorter texts.",
+                           r->m->path, (int)batch->pos[i], limit);
+    }
     dq_layer_steps s = {.b = r->b,
                         .m = m,
                         .batch = batch,
