@@ -254,29 +254,6 @@ static double quarter_of(const double *x, int64_t n, double *scratch)
     return scratch[n - (n + 3) / 4];
 }
 
-/* n: tokens of all lists. */
-static dq_status judge(verdict *v, const unseen *u, int64_t n, dq_err *err)
-{
-    double *scratch = dq_block_new((size_t)n, sizeof *scratch, err);
-    int64_t both = 0, wanted = 0;
-    if (!scratch) return err->code;
-    for (int64_t k = 0; k < n; k++) {
-        v->n++;
-        v->sum += u->is[k];
-        v->squares += u->is[k] * u->is[k];
-        v->errors += (u->is[k] - u->said[k]) * (u->is[k] - u->said[k]);
-    }
-    const double least = quarter_of(u->is, n, scratch),
-                 least_said = quarter_of(u->said, n, scratch);
-    for (int64_t k = 0; k < n; k++) {
-        wanted += u->is[k] >= least;
-        both += u->is[k] >= least && u->said[k] >= least_said;
-    }
-    v->kept[v->windows++] = (double)both / (double)wanted;
-    dq_block_free(scratch);
-    return DQ_OK;
-}
-
 /* dq_ranks_take, of one letter. */
 static dq_status take(void *arg, const char *text, size_t len, dq_err *err)
 {
@@ -298,7 +275,25 @@ static dq_status take(void *arg, const char *text, size_t len, dq_err *err)
         for (int64_t i; (i = x->p->fitted + x->v.windows) < x->p->win.n;) {
             u = &x->unseen[i];
             if (u->lists < lists) return DQ_OK;
-            DQ_TRY(judge(&x->v, u, (int64_t)all, err));
+            verdict *v = &x->v;
+            const int64_t values = (int64_t)all;
+            double *scratch = dq_block_new((size_t)values, sizeof *scratch, err);
+            int64_t both = 0, wanted = 0;
+            if (!scratch) return err->code;
+            for (int64_t k = 0; k < values; k++) {
+                v->n++;
+                v->sum += u->is[k];
+                v->squares += u->is[k] * u->is[k];
+                v->errors += (u->is[k] - u->said[k]) * (u->is[k] - u->said[k]);
+            }
+            const double least = quarter_of(u->is, values, scratch),
+                         least_said = quarter_of(u->said, values, scratch);
+            for (int64_t k = 0; k < values; k++) {
+                wanted += u->is[k] >= least;
+                both += u->is[k] >= least && u->said[k] >= least_said;
+            }
+            v->kept[v->windows++] = (double)both / (double)wanted;
+            dq_block_free(scratch);
             dq_block_free(u->is);
             u->is = NULL;
         }

@@ -354,34 +354,6 @@ static dq_status numbers_of(dq_plan_caches_numbers *x, dq_mean *lack, const dq_p
     return dq_plan_caches_numbers_of(x, &p->caches, cache, -1, DQ_PLAN_CACHES_SEARCH, err);
 }
 
-/* ---- The number that share ---- */
-
-static dq_status find_number(dq_plan_heads *p, dq_kv_heads_group *order, dq_err *err)
-{
-    int *number = dq_alloc(p->arena, (size_t)p->set.tries, sizeof *number, err);
-    int *cache = dq_alloc(p->arena, (size_t)p->set.tries, sizeof *cache, err);
-    DQ_TRY(err->code);
-    dq_plan_caches_stage(&p->caches, "numbers that share");
-    for (int i = 0; i < p->n_groups; i++) order[i] = p->group[p->order[i]];
-    const int n = dq_plan_heads_order_numbers(number, p->least, p->n_groups, p->set.tries);
-    for (int i = 0; i < n; i++) {
-        if ((cache[i] = cache_of(p, order, number[i], 0, err)) < 0) return err->code;
-    }
-    expect(p, cache, cache, n, 0);
-    DQ_TRY(measure(p, cache, cache, n, "share", err));
-    for (int i = 0; i < n; i++) {
-        dq_plan_caches_numbers x;
-        dq_mean lack;
-        dq_plan_heads_trial *t = &p->trial[p->n_trials++];
-        DQ_TRY(numbers_of(&x, &lack, p, cache[i], cache[i], err));
-        *t = (dq_plan_heads_trial){number[i], cache[i], x.kld.value, lack.value};
-        if (i == 0 || dq_plan_heads_lost(t) < dq_plan_heads_lost(&p->trial[p->chosen]))
-            p->chosen = i;
-    }
-    p->all_share = p->trial[p->chosen].sharing == p->n_groups;
-    return dq_plan_heads_order_text(p->text, order, p->n_groups, p->trial[p->chosen].sharing, err);
-}
-
 /* ---- The windows that are left ---- */
 
 static dq_status decide(dq_plan_heads *p, dq_err *err)
@@ -427,7 +399,28 @@ static dq_status run_all(dq_plan_heads *p, dq_err *err)
         missed[g] = p->missed[g].kld.value + p->lack[g].value;
     }
     dq_plan_heads_order_sort(p->order, missed, n);
-    DQ_TRY(find_number(p, order, err));
+    int *number = dq_alloc(p->arena, (size_t)p->set.tries, sizeof *number, err);
+    int *cache = dq_alloc(p->arena, (size_t)p->set.tries, sizeof *cache, err);
+    DQ_TRY(err->code);
+    dq_plan_caches_stage(&p->caches, "numbers that share");
+    for (int i = 0; i < p->n_groups; i++) order[i] = p->group[p->order[i]];
+    const int count = dq_plan_heads_order_numbers(number, p->least, p->n_groups, p->set.tries);
+    for (int i = 0; i < count; i++) {
+        if ((cache[i] = cache_of(p, order, number[i], 0, err)) < 0) return err->code;
+    }
+    expect(p, cache, cache, count, 0);
+    DQ_TRY(measure(p, cache, cache, count, "share", err));
+    for (int i = 0; i < count; i++) {
+        dq_plan_caches_numbers x;
+        dq_mean lack;
+        dq_plan_heads_trial *t = &p->trial[p->n_trials++];
+        DQ_TRY(numbers_of(&x, &lack, p, cache[i], cache[i], err));
+        *t = (dq_plan_heads_trial){number[i], cache[i], x.kld.value, lack.value};
+        if (i == 0 || dq_plan_heads_lost(t) < dq_plan_heads_lost(&p->trial[p->chosen]))
+            p->chosen = i;
+    }
+    p->all_share = p->trial[p->chosen].sharing == p->n_groups;
+    DQ_TRY(dq_plan_heads_order_text(p->text, order, p->n_groups, p->trial[p->chosen].sharing, err));
     return decide(p, err);
 }
 

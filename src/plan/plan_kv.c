@@ -240,25 +240,6 @@ static dq_status too_little(const dq_plan_kv *p, dq_err *err)
 
 /* ---- Units ---- */
 
-static dq_status list_units(dq_plan_kv *p, dq_err *err)
-{
-    const dq_plan_kv_settings *s = &p->set;
-    p->space.n_bits = s->n_bits;
-    memcpy(p->space.bits, s->bits, sizeof p->space.bits);
-    DQ_TRY(dq_plan_kv_space_begin(&p->space, s->in.model->n_layers, s->together,
-                                  key_maps(&s->in.model->map), err));
-    const size_t n = (size_t)p->space.n_units, all = n * (size_t)s->n_bits;
-    p->item = dq_alloc(p->arena, n, sizeof *p->item, err);
-    p->unit = dq_alloc(p->arena, all, sizeof *p->unit, err);
-    p->alone = dq_alloc(p->arena, all, sizeof *p->alone, err);
-    for (int u = 0; err->code == DQ_OK && u < p->space.n_units; u++) {
-        p->item[u].n = s->n_bits;
-        for (int k = 0; k < s->n_bits; k++)
-            p->item[u].cost[k] = s->bits[k] * kv_space_cost(&p->space, u);
-    }
-    return err->code;
-}
-
 bool dq_plan_kv_measures(const dq_plan_kv *p, int k)
 {
     const int n = p->space.n_bits;
@@ -315,7 +296,20 @@ static dq_status open_all(dq_plan_kv *p, dq_err *err)
             "kv-bits %g: is out of reach of the widths (expected a mean of %d to %d).", s->mean,
             least, largest);
     DQ_TRY(dq_plan_caches_fit(&p->set.in, err));
-    DQ_TRY(list_units(p, err));
+    p->space.n_bits = s->n_bits;
+    memcpy(p->space.bits, s->bits, sizeof p->space.bits);
+    DQ_TRY(dq_plan_kv_space_begin(&p->space, s->in.model->n_layers, s->together,
+                                  key_maps(&s->in.model->map), err));
+    const size_t units = (size_t)p->space.n_units, all = units * (size_t)s->n_bits;
+    p->item = dq_alloc(p->arena, units, sizeof *p->item, err);
+    p->unit = dq_alloc(p->arena, all, sizeof *p->unit, err);
+    p->alone = dq_alloc(p->arena, all, sizeof *p->alone, err);
+    for (int u = 0; err->code == DQ_OK && u < p->space.n_units; u++) {
+        p->item[u].n = s->n_bits;
+        for (int k = 0; k < s->n_bits; k++)
+            p->item[u].cost[k] = s->bits[k] * kv_space_cost(&p->space, u);
+    }
+    if (err->code != DQ_OK) return err->code;
     DQ_TRY(check_codes(p, err));
     DQ_TRY(dq_plan_caches_cut(&p->caches, &p->set.in, &kind, p->arena, err));
     const int64_t n = p->caches.win.n, begin = n / 5;
@@ -580,18 +574,6 @@ static dq_status search(offers *o, dq_err *err)
 
 /* ---- The windows that are left ---- */
 
-static dq_status compare_baseline(dq_plan_kv *p, dq_plan_kv_baseline *r, dq_err *err)
-{
-    const int mine = p->trial[p->chosen].mix;
-    const dq_plan_caches_numbers *d = &r->difference;
-    DQ_TRY(dq_plan_caches_numbers_of(&r->its, &p->caches, r->mix, -1, DQ_PLAN_CACHES_UNSEEN, err));
-    DQ_TRY(dq_plan_caches_numbers_of(&r->difference, &p->caches, mine, r->mix,
-                                     DQ_PLAN_CACHES_UNSEEN, err));
-    r->kld = dq_plan_decide_interval(d->kld, d->kld_skew, p->outside);
-    r->loss = dq_plan_decide_interval(d->loss, d->loss_skew, p->outside);
-    return DQ_OK;
-}
-
 static dq_status decide(dq_plan_kv *p, dq_err *err)
 {
     int mix[1 + RIVALS] = {p->trial[p->chosen].mix};
@@ -615,7 +597,17 @@ static dq_status decide(dq_plan_kv *p, dq_err *err)
                               "plan and uniform", err));
     DQ_TRY(
         dq_plan_caches_numbers_of(&p->found, &p->caches, mix[0], -1, DQ_PLAN_CACHES_UNSEEN, err));
-    for (int i = 0; i < p->n_baselines; i++) DQ_TRY(compare_baseline(p, &p->baseline[i], err));
+    for (int i = 0; i < p->n_baselines; i++) {
+        dq_plan_kv_baseline *base = &p->baseline[i];
+        const int mine = p->trial[p->chosen].mix;
+        const dq_plan_caches_numbers *d = &base->difference;
+        DQ_TRY(dq_plan_caches_numbers_of(&base->its, &p->caches, base->mix, -1,
+                                         DQ_PLAN_CACHES_UNSEEN, err));
+        DQ_TRY(dq_plan_caches_numbers_of(&base->difference, &p->caches, mine, base->mix,
+                                         DQ_PLAN_CACHES_UNSEEN, err));
+        base->kld = dq_plan_decide_interval(d->kld, d->kld_skew, p->outside);
+        base->loss = dq_plan_decide_interval(d->loss, d->loss_skew, p->outside);
+    }
     return DQ_OK;
 }
 

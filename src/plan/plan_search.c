@@ -539,11 +539,6 @@ typedef struct offers {
     int n;
 } offers;
 
-static void close_offers(offers *o)
-{
-    while (o->n > 0) dq_quantize_close(o->q[--o->n]);
-}
-
 dq_quantize_settings dq_plan_weights_uniform(const dq_plan_weights *p, int bits)
 {
     dq_quantize_settings s = p->set.set;
@@ -718,21 +713,6 @@ static dq_status read_texts(dq_plan_weights *p, dq_err *err)
                    p->set.unseen ? p->set.unseen : p->set.calib, (long long)t->n_seq);
 }
 
-/* At least two clusters, as an error needs. */
-static void take_first(dq_plan_weights *p)
-{
-    const dq_calib_text *all = &p->text[DQ_PLAN_SEARCH];
-    dq_calib_text *t = &p->probe_text;
-    *t = *all;
-    t->n_seq = t->n_clusters = 0;
-    while (t->n_seq < all->n_seq &&
-           (all->cu[t->n_seq] < DQ_PLAN_PROBE_TOKENS || t->n_clusters < 2)) {
-        const int64_t next = all->cluster[t->n_seq++] + 1;
-        if (next > t->n_clusters) t->n_clusters = next;
-    }
-    t->n_ids = all->cu[t->n_seq];
-}
-
 /* ---- The plan ---- */
 
 static dq_status open_all(dq_plan_weights *p, dq_err *err)
@@ -760,7 +740,7 @@ static dq_status open_all(dq_plan_weights *p, dq_err *err)
             dq_fail(err, DQ_MISMATCH, "%s: no tensor is to be packed, so there is nothing to plan",
                     p->set.model);
     }
-    close_offers(&o);
+    while (o.n > 0) dq_quantize_close(o.q[--o.n]);
     if (err->code != DQ_OK) return err->code;
     p->item = dq_alloc(p->arena, (size_t)p->n_tensors, sizeof *p->item, err);
     if (!p->item) return err->code;
@@ -770,7 +750,17 @@ static dq_status open_all(dq_plan_weights *p, dq_err *err)
     }
     DQ_TRY(check_budget(p, err));
     DQ_TRY(read_texts(p, err));
-    take_first(p);
+    /* At least two clusters, as an error needs. */
+    const dq_calib_text *all = &p->text[DQ_PLAN_SEARCH];
+    dq_calib_text *few = &p->probe_text;
+    *few = *all;
+    few->n_seq = few->n_clusters = 0;
+    while (few->n_seq < all->n_seq &&
+           (all->cu[few->n_seq] < DQ_PLAN_PROBE_TOKENS || few->n_clusters < 2)) {
+        const int64_t next = all->cluster[few->n_seq++] + 1;
+        if (next > few->n_clusters) few->n_clusters = next;
+    }
+    few->n_ids = all->cu[few->n_seq];
     return dq_model_check_weights(p->model, err);
 }
 

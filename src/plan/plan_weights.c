@@ -181,21 +181,6 @@ void dq_plan_part_end(dq_plan_part *p)
     *p = (dq_plan_part){.act.file.fd = -1};
 }
 
-/* Takes the source's stream through one of its layers. */
-static dq_status part_advance(dq_plan_part *p, int layer, dq_err *err)
-{
-    for (int64_t i = 0; i < p->pass.n_chunks; i++) {
-        const dq_calib_chunk *k = &p->pass.chunk[i];
-        const dq_mat x = pass_stream(&p->pass, k);
-        DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
-        DQ_TRY(pass_layer(&p->pass, p->source, layer, NULL, k, NULL, err));
-        DQ_TRY(dq_activations_put(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
-        advance(p, i, (double)x.rows * dq_calibrate_work_layer(&p->source->layer[layer]),
-                "forward");
-    }
-    return DQ_OK;
-}
-
 /* The other model's final states of a chunk. */
 static dq_status run_other(dq_plan_part *p, const dq_calib_chunk *k, const dq_plan_other *o,
                            dq_err *err)
@@ -914,7 +899,19 @@ static dq_status run_layers(job *j, bool head, dq_err *err)
             if (probe_tensor(j, i, err) != DQ_OK)
                 return err->code == DQ_STOPPED ? err->code : dq_in(err, "layer %d: ", l);
         }
-        if (later) DQ_TRY(part_advance(p->search, l, err));
+        if (later) {
+            /* Takes the source's stream through one of its layers. */
+            dq_plan_part *part = p->search;
+            for (int64_t i = 0; i < part->pass.n_chunks; i++) {
+                const dq_calib_chunk *k = &part->pass.chunk[i];
+                const dq_mat x = pass_stream(&part->pass, k);
+                DQ_TRY(dq_activations_get(&part->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
+                DQ_TRY(pass_layer(&part->pass, part->source, l, NULL, k, NULL, err));
+                DQ_TRY(dq_activations_put(&part->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
+                advance(part, i, (double)x.rows * dq_calibrate_work_layer(&part->source->layer[l]),
+                        "forward");
+            }
+        }
     }
     return DQ_OK;
 }
