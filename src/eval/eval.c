@@ -204,26 +204,23 @@ dq_status dq_eval_numbers_of(const dq_eval *e, int row, dq_eval_numbers *out, dq
  * The longest prefix that is evicted from decides: a share of a shorter one is no more tokens, and
  * a budget that holds all of a prefix holds all of a shorter one. */
 
-/* whole: to the end of each request. A shared prefix is what is cut, where there is one. */
-static int64_t longest_of_requests(const dq_requests *q, bool whole)
-{
-    int64_t n = 0;
-    for (int64_t k = 0; k < q->n; k++) {
-        const dq_request *r = &q->req[k];
-        const int64_t prefix = dq_items_shared_prefix(q, r->item)->n;
-        int64_t here = prefix ? prefix : r->n_ctx;
-        if (whole) here = prefix + r->n_ctx + r->n_cont;
-        if (here > n) n = here;
-    }
-    return n;
-}
-
 static int64_t longest(const dq_eval *e, const dq_eval_row *row)
 {
     const dq_eval_ids *ids = &e->ids[row->ids];
     const dq_eval_kind *kind = dq_eval_source_of(e, row)->kind;
     const bool again = row->kv.evict.every > 0;
-    if (!kind->windows) return longest_of_requests(&ids->req, again || kind->score);
+    if (!kind->windows) {
+        /* A shared prefix is what is cut, where there is one. */
+        int64_t most = 0;
+        for (int64_t k = 0; k < ids->req.n; k++) {
+            const dq_request *r = &ids->req.req[k];
+            const int64_t prefix = dq_items_shared_prefix(&ids->req, r->item)->n;
+            int64_t own = prefix ? prefix : r->n_ctx;
+            if (again || kind->score) own = prefix + r->n_ctx + r->n_cont;
+            if (own > most) most = own;
+        }
+        return most;
+    }
     /* Ids of the longest window, or of the longest context of one, after which a cache is cut. */
     int64_t n = 0;
     for (int64_t i = 0; i < ids->win.n; i++) {

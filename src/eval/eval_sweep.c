@@ -46,18 +46,6 @@ static bool belongs(const dq_eval *e, int i, int first)
     return row->same == i && row->ref == first && dq_eval_source_of(e, row)->kind->windows;
 }
 
-static double parameters_of(const dq_eval *e, int first, bool *several)
-{
-    double n = 0;
-    *several = false;
-    for (int i = 0; i < e->n_rows; i++) {
-        if (!belongs(e, i, first)) continue;
-        n += (double)e->model[e->row[i].model].m->n_params;
-        *several = *several || e->row[i].model != e->row[first].model;
-    }
-    return n;
-}
-
 /* Units that must not be parted: those that are finished together, and those that share a prefix, which is fed once for them;
  * the end of the ones that begin with `at`, and the ids that they feed. */
 static int64_t together(const dq_eval *e, const dq_eval_row *row, int64_t at, double *fed)
@@ -95,8 +83,14 @@ static dq_status add_row(builder *b, int first, dq_err *err)
 {
     const dq_eval_row *row = &b->e->row[first];
     const int64_t n = dq_eval_units(b->e, row);
-    bool several;
-    const double parameters = parameters_of(b->e, first, &several);
+    bool several = false;
+    const dq_eval *e = b->e;
+    double parameters = 0;
+    for (int i = 0; i < e->n_rows; i++) {
+        if (!belongs(e, i, first)) continue;
+        parameters += (double)e->model[e->row[i].model].m->n_params;
+        several = several || e->row[i].model != e->row[first].model;
+    }
     const double rows = !b->cut ? INFINITY : several ? DQ_SCORE_ROWS : PIECE_ROWS;
     for (int64_t begin = 0, end; begin < n; begin = end) {
         double fed;
@@ -1024,7 +1018,7 @@ static dq_status take(void *arg, const char *text, size_t len, dq_err *err)
     dq_eval *e = x->s.e;
     int64_t row = 0, from = 0, to = 0;
     json_t *told = NULL;
-    if (dq_json_parse(&told, text, len, "told", err) == DQ_OK && get_row(e, told, err) == DQ_OK) {
+    if (dq_json_parse(&told, text, len, "step", err) == DQ_OK && get_row(e, told, err) == DQ_OK) {
         row = json_integer_value(json_object_get(told, "row"));
         from = json_integer_value(json_object_get(told, "from"));
         to = json_integer_value(json_object_get(told, "to"));

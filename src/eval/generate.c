@@ -20,26 +20,6 @@ static int64_t max_new_of(const dq_generate_prompt *p, const dq_model *m)
     return n;
 }
 
-static dq_status check_prompt(const dq_generate_prompt *p, int64_t i, const dq_model *m,
-                              dq_err *err)
-{
-    if (p->n < 1)
-        return dq_fail(
-            err, DQ_MISMATCH,
-            "prompt %lld has no tokens, so nothing can follow them. Put text or a BOS there.",
-            (long long)i);
-    if (m->max_positions > 0 && p->n > m->max_positions)
-        return dq_fail(
-            err, DQ_MISMATCH,
-            "%s: prompt %lld has too many tokens (expected at most %d, found %lld). Shorten "
-            "it.",
-            m->path, (long long)i, m->max_positions, (long long)p->n);
-    if (p->context < 0 || p->context >= p->n)
-        return dq_fail(err, DQ_BUG, "prompt %lld: a context of %lld of its %lld tokens",
-                       (long long)i, (long long)p->context, (long long)p->n);
-    return DQ_OK;
-}
-
 static void count_done(dq_generate_state *g)
 {
     while (g->n_done < g->n && g->of[g->n_done].end != DQ_TEXT_END_NONE) g->n_done++;
@@ -50,7 +30,21 @@ dq_status dq_generate_new(dq_generate_state *g, const dq_generate_spec *spec, co
 {
     *g = (dq_generate_state){.n = spec->n};
     for (int64_t i = 0; i < spec->n; i++) {
-        DQ_TRY(check_prompt(&spec->prompt[i], i, m, err));
+        const dq_generate_prompt *p = &spec->prompt[i];
+        if (p->n < 1)
+            return dq_fail(
+                err, DQ_MISMATCH,
+                "prompt %lld has no tokens, so nothing can follow them. Put text or a BOS there.",
+                (long long)i);
+        if (m->max_positions > 0 && p->n > m->max_positions)
+            return dq_fail(
+                err, DQ_MISMATCH,
+                "%s: prompt %lld has too many tokens (expected at most %d, found %lld). Shorten "
+                "it.",
+                m->path, (long long)i, m->max_positions, (long long)p->n);
+        if (p->context < 0 || p->context >= p->n)
+            return dq_fail(err, DQ_BUG, "prompt %lld: a context of %lld of its %lld tokens",
+                           (long long)i, (long long)p->context, (long long)p->n);
         if (!spec->prompt[i].context != !spec->prompt[0].context)
             return dq_fail(err, DQ_BUG, "prompt %lld: some have a context and some have none",
                            (long long)i);

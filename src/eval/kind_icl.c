@@ -326,28 +326,6 @@ static dq_status drop_longest(maker *m, const dq_icl_pool *pool, bool labels, in
 
 /* ---- Blocks ---- */
 
-/* The demonstrations of a block: the first of its run's permutation, perhaps shuffled again, in the
- * settings' order. */
-static dq_status draw(const maker *m, dq_icl_block *b, dq_err *err)
-{
-    int64_t n = b->shots;
-    int32_t *perm = dq_block_new((size_t)m->n_left, sizeof *perm, err);
-    int32_t *again = dq_block_new((size_t)n, sizeof *again, err);
-    int32_t *demo = dq_alloc(m->a, (size_t)n, sizeof *demo, err);
-    if (perm && again && demo) {
-        dq_icl_permute(perm, m->n_left, m->s->seed, 1 + (uint64_t)b->run);
-        for (int64_t i = 0; i < n; i++) again[i] = (int32_t)i;
-        if (b->order > 0)
-            dq_icl_permute(again, n, m->s->seed, (uint64_t)b->order << 32 | (uint64_t)n);
-        for (int64_t i = 0; i < n; i++) demo[i] = m->left[perm[again[i]]];
-        dq_icl_arrange(demo, n, &m->d->demos, m->d->n_labels, m->s->order, err);
-    }
-    b->demo = demo;
-    dq_block_free(perm);
-    dq_block_free(again);
-    return err->code;
-}
-
 static int64_t common(const ids *a, const ids *b)
 {
     int64_t n = 0;
@@ -428,7 +406,24 @@ static dq_status add_block(maker *m, dq_icl_block b, bool *fits, dq_err *err)
 {
     int64_t n = m->p->n_queries;
     DQ_TRY(grow(m, err));
-    DQ_TRY(draw(m, &b, err));
+    /* The demonstrations of a block: the first of its run's permutation, perhaps shuffled again,
+     * in the settings' order. */
+    int64_t shots = b.shots;
+    int32_t *perm = dq_block_new((size_t)m->n_left, sizeof *perm, err);
+    int32_t *again = dq_block_new((size_t)shots, sizeof *again, err);
+    int32_t *demo = dq_alloc(m->a, (size_t)shots, sizeof *demo, err);
+    if (perm && again && demo) {
+        dq_icl_permute(perm, m->n_left, m->s->seed, 1 + (uint64_t)b.run);
+        for (int64_t i = 0; i < shots; i++) again[i] = (int32_t)i;
+        if (b.order > 0)
+            dq_icl_permute(again, shots, m->s->seed, (uint64_t)b.order << 32 | (uint64_t)shots);
+        for (int64_t i = 0; i < shots; i++) demo[i] = m->left[perm[again[i]]];
+        dq_icl_arrange(demo, shots, &m->d->demos, m->d->n_labels, m->s->order, err);
+    }
+    b.demo = demo;
+    dq_block_free(perm);
+    dq_block_free(again);
+    if (err->code != DQ_OK) return err->code;
     ids *w = dq_block_new((size_t)n + 1, sizeof *w, err);
     if (!w) return err->code;
     if (encode_prompts(m, &b, w, fits, err) == DQ_OK && *fits && store_prompts(m, w, err) == DQ_OK)
@@ -516,24 +511,18 @@ static dq_status load_icl(dq_eval *e, dq_eval_source *s, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status make_labels(maker *m, dq_err *err)
-{
-    dq_icl_label *label;
-    int n = m->d->n_labels;
-    DQ_TRY(dq_icl_labels(&label, m->d->label, n, m->t, m->vocab, m->a, err));
-    m->p->alive = dq_alloc(m->a, (size_t)n, sizeof *m->p->alive, err);
-    if (!m->p->alive) return err->code;
-    m->p->label = label;
-    m->p->n_label_ids = label[n - 1].at + label[n - 1].n_cont;
-    for (int i = 0; i < n; i++) {
-        if (label[i].n_cont > m->longest) m->longest = label[i].n_cont;
-    }
-    return DQ_OK;
-}
-
 static dq_status make_plan(maker *m, dq_requests *req, dq_err *err)
 {
-    DQ_TRY(make_labels(m, err));
+    dq_icl_label *label;
+    int labels = m->d->n_labels;
+    DQ_TRY(dq_icl_labels(&label, m->d->label, labels, m->t, m->vocab, m->a, err));
+    m->p->alive = dq_alloc(m->a, (size_t)labels, sizeof *m->p->alive, err);
+    if (!m->p->alive) return err->code;
+    m->p->label = label;
+    m->p->n_label_ids = label[labels - 1].at + label[labels - 1].n_cont;
+    for (int i = 0; i < labels; i++) {
+        if (label[i].n_cont > m->longest) m->longest = label[i].n_cont;
+    }
     const dq_icl_data *d = m->d;
     int32_t *left = dq_alloc(m->a, (size_t)d->queries.n, sizeof *left, err);
     int32_t *perm = dq_alloc(m->a, (size_t)d->queries.n, sizeof *perm, err);

@@ -79,21 +79,6 @@ static bool is_over(void *arg, int64_t prompt, const int32_t *ids, int64_t n)
     return over;
 }
 
-/* How many of the first ids have neither a newline nor a period in their text. */
-static dq_status cut(int64_t *kept, const dq_tokenizer *tok, const int32_t *ids, int64_t n,
-                     dq_err *err)
-{
-    for (*kept = 0; *kept < n; ++*kept) {
-        char *text;
-        size_t len;
-        DQ_TRY(dq_tokenizer_decode(tok, ids, *kept + 1, 0, &text, &len, err));
-        const bool ends = memchr(text, '\n', len) || memchr(text, '.', len);
-        dq_block_free(text);
-        if (ends) break;
-    }
-    return DQ_OK;
-}
-
 /* Writes down what was generated for city k of a unit, and lets the next question follow it. */
 static dq_status take_answer(const run *x, int64_t unit, int k, const dq_generate_result *g,
                              int32_t *ids, int64_t *n, dq_needle_recall *sum, dq_err *err)
@@ -111,7 +96,15 @@ static dq_status take_answer(const run *x, int64_t unit, int k, const dq_generat
     dq_needle_judge_text(sum, p, k, text, len, err);
     dq_block_free(text);
     if (err->code != DQ_OK || k + 1 == p->requested) return err->code;
-    DQ_TRY(cut(&kept, x->tok, g->ids, g->n, err));
+    /* How many of the first ids have neither a newline nor a period in their text. */
+    for (kept = 0; kept < g->n; ++kept) {
+        char *piece;
+        size_t bytes;
+        DQ_TRY(dq_tokenizer_decode(x->tok, g->ids, kept + 1, 0, &piece, &bytes, err));
+        const bool ends = memchr(piece, '\n', bytes) || memchr(piece, '.', bytes);
+        dq_block_free(piece);
+        if (ends) break;
+    }
     memcpy(ids + *n, g->ids, (size_t)kept * sizeof *ids);
     const int64_t from = p->answer[k].to, to = p->answer[k + 1].begin;
     memcpy(ids + *n + kept, p->ids + p->n + from, (size_t)(to - from) * sizeof *ids);

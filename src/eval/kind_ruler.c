@@ -130,16 +130,6 @@ static bool all_found(void *arg, int64_t prompt, const int32_t *ids, int64_t n)
     return found_in(&share, x, x->begin + prompt, ids, n, &x->err) != DQ_OK || share == 1;
 }
 
-static dq_status keep(const run *x, int64_t unit, const dq_generate_result *g, dq_err *err)
-{
-    const dq_request *r = &x->e->ids[x->row->ids].req.req[unit];
-    double *extra = x->row->extra + unit * DQ_RULER_EXTRA;
-    for (int64_t i = 0; i < r->n_cont; i++) x->row->top1[r->value + i] = i < g->n ? g->ids[i] : -1;
-    extra[DQ_RULER_AT_COUNT] = (double)g->n;
-    extra[DQ_RULER_AT_END] = g->end;
-    return found_in(&extra[DQ_RULER_AT_FOUND], x, unit, g->ids, g->n, err);
-}
-
 static dq_status answer(run *x, dq_scorer *s, dq_arena *a, dq_err *err)
 {
     const int64_t n = x->end - x->begin;
@@ -166,7 +156,17 @@ static dq_status answer(run *x, dq_scorer *s, dq_arena *a, dq_err *err)
     DQ_TRY(dq_generate_new(&g, &spec, dq_runner_model(s->r), a, err));
     DQ_TRY(dq_generate(s, &spec, &g, err));
     if (x->err.code != DQ_OK) return dq_fail_as(err, &x->err);
-    for (int64_t i = 0; i < n; i++) DQ_TRY(keep(x, x->begin + i, &g.of[i], err));
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t unit = x->begin + i;
+        const dq_generate_result *result = &g.of[i];
+        const dq_request *r = &x->e->ids[x->row->ids].req.req[unit];
+        double *extra = x->row->extra + unit * DQ_RULER_EXTRA;
+        for (int64_t k = 0; k < r->n_cont; k++)
+            x->row->top1[r->value + k] = k < result->n ? result->ids[k] : -1;
+        extra[DQ_RULER_AT_COUNT] = (double)result->n;
+        extra[DQ_RULER_AT_END] = result->end;
+        DQ_TRY(found_in(&extra[DQ_RULER_AT_FOUND], x, unit, result->ids, result->n, err));
+    }
     return DQ_OK;
 }
 

@@ -612,18 +612,6 @@ static int64_t scored_of(const dq_window *w, int64_t from, int64_t to)
     return to < w->n ? to - from : to - from - 1 + w->past;
 }
 
-/* What they read, in every window. */
-static dq_status count_columns(const window_group *g, int64_t from, int64_t to, dq_err *err)
-{
-    const int64_t n = scored_of(g->w, from, to);
-    int32_t *pos = dq_alloc(g->a, (size_t)(to - from), sizeof *pos, err);
-    if (!pos) return err->code;
-    for (int64_t i = 0; i < n; i++) pos[i] = (int32_t)(from + i);
-    for (int64_t i = 0; i < g->n; i++)
-        DQ_TRY(dq_kv_cached_reads(&g->s->work.cached, g->s->r, g->seq[i], pos, n, err));
-    return DQ_OK;
-}
-
 /* Their final states. */
 static dq_status gather_columns(const window_group *g, dq_mat hidden, int64_t from, int64_t to,
                                 dq_err *err)
@@ -652,7 +640,13 @@ static dq_status run_pieces(const window_group *g, dq_err *err)
         DQ_TRY(plan_columns(g, &p, from, to, err));
         DQ_TRY(dq_pass_plan_run(&p, &hidden, err));
         DQ_TRY(gather_columns(g, hidden, from, to, err));
-        DQ_TRY(count_columns(g, from, to, err));
+        /* What they read, in every window. */
+        const int64_t scored = scored_of(g->w, from, to);
+        int32_t *pos = dq_alloc(g->a, (size_t)(to - from), sizeof *pos, err);
+        if (!pos) return err->code;
+        for (int64_t i = 0; i < scored; i++) pos[i] = (int32_t)(from + i);
+        for (int64_t i = 0; i < g->n; i++)
+            DQ_TRY(dq_kv_cached_reads(&g->s->work.cached, g->s->r, g->seq[i], pos, scored, err));
         /* not part of what a context took */
         if (to < n) DQ_TRY(dq_pass_plan_compress(&p, NULL, err));
     }
