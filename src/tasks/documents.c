@@ -595,20 +595,6 @@ static bool is_frequent(const run *x, int32_t first, int32_t second)
     return (double)n > (max > 1 ? max : 1);
 }
 
-/* A bigram joins what was seen after its second id has been judged. */
-static dq_status classify(run *x, const dq_window *w, dq_err *err)
-{
-    dq_map64_clear(&x->seen);
-    for (int64_t t = 1; t < w->n + w->past; t++) {
-        const int32_t a = w->ids[t - 1], b = w->ids[t];
-        if (t > w->first)
-            x->hit[w->value + t - w->first - 1] =
-                dq_map64_get(&x->seen, pair(a, b)) > 0 && !is_frequent(x, a, b);
-        DQ_TRY(dq_map64_count(&x->seen, pair(a, b), err));
-    }
-    return DQ_OK;
-}
-
 static dq_status classify_all(run *x, const dq_windows *w, const dq_doc_ids *corpus,
                               int64_t n_corpus, dq_err *err)
 {
@@ -623,7 +609,16 @@ static dq_status classify_all(run *x, const dq_windows *w, const dq_doc_ids *cor
             dq_map64_clear(&x->mine);
             DQ_TRY(count(&x->mine, d, err));
         }
-        DQ_TRY(classify(x, &w->win[i], err));
+        /* A bigram joins what was seen after its second id has been judged. */
+        const dq_window *win = &w->win[i];
+        dq_map64_clear(&x->seen);
+        for (int64_t t = 1; t < win->n + win->past; t++) {
+            const int32_t a = win->ids[t - 1], b = win->ids[t];
+            if (t > win->first)
+                x->hit[win->value + t - win->first - 1] =
+                    dq_map64_get(&x->seen, pair(a, b)) > 0 && !is_frequent(x, a, b);
+            DQ_TRY(dq_map64_count(&x->seen, pair(a, b), err));
+        }
     }
     return DQ_OK;
 }

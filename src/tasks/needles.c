@@ -207,16 +207,6 @@ static bool taken(const char **number, int n, const char *text)
     return false;
 }
 
-static dq_status encode_needles(making *x, dq_err *err)
-{
-    for (int i = 0; i < x->cell->n; i++) {
-        char text[128];
-        int n = snprintf(text, sizeof text, "\n" ASKS " %s\n", x->city[i], x->number[i]);
-        DQ_TRY(encode(x, text, (size_t)n, &x->sentence[i], &x->len[i], err));
-    }
-    return DQ_OK;
-}
-
 static dq_status add(dq_strbuf *b, dq_err *err, const char *text)
 {
     return dq_strbuf_add(b, text, strlen(text), err);
@@ -277,19 +267,6 @@ static dq_status encode_asking(making *x, dq_strbuf *b, dq_err *err)
     return DQ_OK;
 }
 
-/* Ids kept for answers: what the numbers take or DQ_NEEDLE_NEW, and the text between. */
-static int64_t budget_of(const making *x)
-{
-    int64_t sum = 0;
-    for (int i = 0; i < x->cell->r; i++) {
-        const dq_needle_answer *o = &x->answer[i];
-        const int64_t n = o->to - o->begin;
-        sum += n > DQ_NEEDLE_NEW ? n : DQ_NEEDLE_NEW;
-        if (i) sum += o->begin - o[-1].to;
-    }
-    return sum;
-}
-
 static dq_status assemble(making *x, dq_err *err)
 {
     const dq_needle_filler *f = x->m->filler;
@@ -344,11 +321,23 @@ static dq_status make(making *x, dq_err *err)
     for (int i = 0; i < r; i++) requested[i] = i;
     shuffle(requested, r, r, &x->random);
     for (int i = 0; i < r; i++) x->answer[i].needle = x->m->depth_first ? i : requested[i];
-    DQ_TRY(encode_needles(x, err));
+    for (int i = 0; i < x->cell->n; i++) {
+        char text[128];
+        int bytes = snprintf(text, sizeof text, "\n" ASKS " %s\n", x->city[i], x->number[i]);
+        DQ_TRY(encode(x, text, (size_t)bytes, &x->sentence[i], &x->len[i], err));
+    }
     encode_asking(x, &b, err);
     dq_block_free(b.s);
     if (err->code != DQ_OK) return err->code;
-    x->p->budget = budget_of(x);
+    /* Ids kept for answers: what the numbers take or DQ_NEEDLE_NEW, and the text between. */
+    int64_t sum = 0;
+    for (int i = 0; i < x->cell->r; i++) {
+        const dq_needle_answer *o = &x->answer[i];
+        const int64_t own = o->to - o->begin;
+        sum += own > DQ_NEEDLE_NEW ? own : DQ_NEEDLE_NEW;
+        if (i) sum += o->begin - o[-1].to;
+    }
+    x->p->budget = sum;
     /* The ids of the filler, and where it begins and each needle goes. */
     const dq_needle_filler *f = x->m->filler;
     dq_needle_prompt *p = x->p;

@@ -43,24 +43,6 @@ static size_t entity(dq_strbuf *out, const char *s, size_t len, dq_err *err)
     return (size_t)(end + 1 - s);
 }
 
-/* s[n] with its entities replaced, as a value of the record. */
-static dq_status set_text(json_t *record, const char *key, const char *s, size_t n, dq_err *err)
-{
-    dq_strbuf text = {0};
-    for (size_t i = 0; err->code == DQ_OK && i < n;) {
-        const size_t used = s[i] == '&' ? entity(&text, s + i, n - i, err) : 1;
-        if (used == 0)
-            dq_fail(err, DQ_DAMAGED, "element %s: an entity that is not known", key);
-        else if (s[i] != '&')
-            dq_strbuf_add(&text, s + i, 1, err);
-        i += used;
-    }
-    if (err->code == DQ_OK)
-        json_object_set_new(record, key, json_stringn(text.n ? text.s : "", text.n));
-    dq_block_free(text.s);
-    return err->code;
-}
-
 /* The text of element `key` of a problem. */
 static dq_status take_element(json_t *record, const char *key, const char *s, size_t len,
                               dq_err *err)
@@ -72,7 +54,22 @@ static dq_status take_element(json_t *record, const char *key, const char *s, si
     const size_t end = at == SIZE_MAX ? SIZE_MAX : find(s, len, at, close);
     if (end == SIZE_MAX) return dq_fail(err, DQ_DAMAGED, "element %s is missing", key);
     const size_t begin = at + strlen(open);
-    return set_text(record, key, s + begin, end - begin, err);
+    /* With its entities replaced, as a value of the record. */
+    const char *from = s + begin;
+    const size_t n = end - begin;
+    dq_strbuf text = {0};
+    for (size_t i = 0; err->code == DQ_OK && i < n;) {
+        const size_t used = from[i] == '&' ? entity(&text, from + i, n - i, err) : 1;
+        if (used == 0)
+            dq_fail(err, DQ_DAMAGED, "element %s: an entity that is not known", key);
+        else if (from[i] != '&')
+            dq_strbuf_add(&text, from + i, 1, err);
+        i += used;
+    }
+    if (err->code == DQ_OK)
+        json_object_set_new(record, key, json_stringn(text.n ? text.s : "", text.n));
+    dq_block_free(text.s);
+    return err->code;
 }
 
 /* The next <Problem ID="..."> of text[len] from *at on as {"ID", "Body", "Question", "Answer"}, with entities replaced;

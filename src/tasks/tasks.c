@@ -754,20 +754,6 @@ static dq_status read_official(dq_item *item, const json_t *o, dq_arena *a, dq_e
 
 enum { TEXT_LINES = 6, TEXT_ENDINGS = 4 };
 
-/* Context, label, four endings, all as stored. */
-static dq_status read_six(dq_item *item, int64_t index, char *const *line, dq_arena *a, dq_err *err)
-{
-    const char *label = line[1];
-    if (label[0] < '0' || label[0] >= '0' + TEXT_ENDINGS || label[1])
-        return dq_fail(err, DQ_DAMAGED,
-                       "item %lld, line %lld: expected a label from 0 to %d, found \"%.40s\"",
-                       (long long)index, (long long)item->line + 1, TEXT_ENDINGS - 1, label);
-    item->ctx = line[0];
-    item->ctx_len = strlen(line[0]);
-    item->gold = label[0] - '0';
-    return task_file_set_choices(item, (const char *const *)line + 2, TEXT_ENDINGS, a, err);
-}
-
 /* Both forms: a file that begins with "{" is the first. At most `limit` items (0: all). */
 static dq_status hellaswag_load(dq_task_items *l, const char *text, size_t len, int64_t limit,
                                 dq_err *err)
@@ -793,7 +779,17 @@ static dq_status hellaswag_load(dq_task_items *l, const char *text, size_t len, 
         dq_item *item = task_file_add(l, err);
         if (!item) return err->code;
         item->line = number - TEXT_LINES + 1;
-        DQ_TRY(read_six(item, l->n - 1, line, l->a, err));
+        /* Context, label, four endings, all as stored. */
+        const char *label = line[1];
+        if (label[0] < '0' || label[0] >= '0' + TEXT_ENDINGS || label[1])
+            return dq_fail(err, DQ_DAMAGED,
+                           "item %lld, line %lld: expected a label from 0 to %d, found \"%.40s\"",
+                           (long long)(l->n - 1), (long long)item->line + 1, TEXT_ENDINGS - 1,
+                           label);
+        item->ctx = line[0];
+        item->ctx_len = strlen(line[0]);
+        item->gold = label[0] - '0';
+        DQ_TRY(task_file_set_choices(item, (const char *const *)line + 2, TEXT_ENDINGS, l->a, err));
         have = 0;
     }
     if (have)
