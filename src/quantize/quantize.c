@@ -72,15 +72,6 @@ static bool is_fed_head(const dq_quantizer *q, const char *name, dq_role role)
 
 /* ---- Settings that depend on the model ---- */
 
-static void choose_bits(dq_quantizer *q)
-{
-    dq_quantize_settings *s = &q->set;
-    const bool tied = q->model->tied;
-    if (s->embed_bits == DQ_QUANTIZE_BITS_AUTO)
-        s->embed_bits = s->bits > DQ_QUANTIZE_EMBED_BITS ? s->bits : DQ_QUANTIZE_EMBED_BITS;
-    if (s->head_bits == DQ_QUANTIZE_BITS_AUTO) s->head_bits = tied ? 0 : s->embed_bits;
-}
-
 static const int64_t usual_groups[] = {128, 64, 32};
 enum { USUAL_GROUPS = sizeof usual_groups / sizeof *usual_groups };
 
@@ -312,24 +303,6 @@ static void add_blob(dq_quantizer *q, const char *path, const void *data, size_t
     q->blob[q->n_blobs++] = (dq_blob){path, data, bytes, encoding};
 }
 
-static dq_status add_tokenizer(dq_quantizer *q, dq_err *err)
-{
-    static const char *const names[] = {"tokenizer.json",          "tokenizer_config.json",
-                                        "special_tokens_map.json", "added_tokens.json",
-                                        "chat_template.jinja",     "generation_config.json"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *text;
-        size_t len;
-        DQ_TRY(dq_model_file(q->model, names[i], &text, &len, err));
-        if (!text) continue;
-        if (len == 0) return dq_fail(err, DQ_DAMAGED, "%s/%s: the file is empty", q->dir, names[i]);
-        const char *path = dq_textf(q->arena, err, "/tokenizer/%s", names[i]);
-        if (!path) return err->code;
-        add_blob(q, path, text, len, DQ_ENC_BYTES);
-    }
-    return DQ_OK;
-}
-
 /* ---- Slots ---- */
 
 static void blob_slot(dq_slot *s, const dq_blob *b, int n_files)
@@ -439,21 +412,6 @@ static dq_status tensor_slots(dq_quantizer *q, int64_t i, dq_err *err)
     return err->code;
 }
 
-/* The payload that says what all others are, and all sums. */
-static dq_status list_objects(dq_quantizer *q, dq_err *err)
-{
-    dq_container_skeleton *s = &q->skeleton;
-    dq_blob *b = &q->blob[q->objects];
-    const char *text;
-    DQ_TRY(dq_container_objects(&text, &b->bytes, s, q->arena, err));
-    b->data = text;
-    for (int64_t i = 0; i < s->n_slots; i++) {
-        if (s->slot[i].origin == -1 - q->objects) blob_slot(&s->slot[i], b, q->n_files);
-    }
-    add_up(q);
-    return DQ_OK;
-}
-
 dq_status dq_quantize_plan_slots(dq_quantizer *q, dq_err *err)
 {
     dq_container_skeleton *s = &q->skeleton;
@@ -469,7 +427,16 @@ dq_status dq_quantize_plan_slots(dq_quantizer *q, dq_err *err)
     }
     qsort(s->slot, (size_t)s->n_slots, sizeof *s->slot, by_path);
     add_up(q);
-    return list_objects(q, err);
+    /* The payload that says what all others are, and all sums. */
+    dq_blob *blob = &q->blob[q->objects];
+    const char *text;
+    DQ_TRY(dq_container_objects(&text, &blob->bytes, s, q->arena, err));
+    blob->data = text;
+    for (int64_t i = 0; i < s->n_slots; i++) {
+        if (s->slot[i].origin == -1 - q->objects) blob_slot(&s->slot[i], blob, q->n_files);
+    }
+    add_up(q);
+    return DQ_OK;
 }
 
 static dq_status begin_method(dq_quantizer *q, dq_err *err)
@@ -527,7 +494,11 @@ static dq_status plan_make(dq_quantizer *q, const char *model, dq_err *err)
     q->set.kv.evict.budget =
         dq_kv_budget_for(q->set.kv.evict.budget, q->set.kv.evict.policy, q->model->map.n_maps);
     DQ_TRY(begin_method(q, err));
-    choose_bits(q);
+    dq_quantize_settings *set = &q->set;
+    const bool tied = q->model->tied;
+    if (set->embed_bits == DQ_QUANTIZE_BITS_AUTO)
+        set->embed_bits = set->bits > DQ_QUANTIZE_EMBED_BITS ? set->bits : DQ_QUANTIZE_EMBED_BITS;
+    if (set->head_bits == DQ_QUANTIZE_BITS_AUTO) set->head_bits = tied ? 0 : set->embed_bits;
     DQ_TRY(plan_tensors(q, err));
     char *text = NULL;
     json_t *r = NULL;
@@ -542,7 +513,20 @@ static dq_status plan_make(dq_quantizer *q, const char *model, dq_err *err)
     add_blob(q, "/config/recipe_json", q->recipe, strlen(q->recipe), DQ_ENC_TEXT);
     if (q->model->gates)
         add_blob(q, DQ_PATH_GATES, q->model->gates->text, q->model->gates->len, DQ_ENC_TEXT);
-    DQ_TRY(add_tokenizer(q, err));
+    static const char *const names[] = {"tokenizer.json",          "tokenizer_config.json",
+                                        "special_tokens_map.json", "added_tokens.json",
+                                        "chat_template.jinja",     "generation_config.json"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *file;
+        size_t bytes;
+        DQ_TRY(dq_model_file(q->model, names[i], &file, &bytes, err));
+        if (!file) continue;
+        if (bytes == 0)
+            return dq_fail(err, DQ_DAMAGED, "%s/%s: the file is empty", q->dir, names[i]);
+        const char *path = dq_textf(q->arena, err, "/tokenizer/%s", names[i]);
+        if (!path) return err->code;
+        add_blob(q, path, file, bytes, DQ_ENC_BYTES);
+    }
     int n = q->n_files = dq_checkpoint_n_files(q->checkpoint);
     q->file = dq_alloc(q->arena, (size_t)n, sizeof *q->file, err);
     q->file_bytes = dq_alloc(q->arena, (size_t)n, sizeof *q->file_bytes, err);
@@ -699,27 +683,6 @@ static dq_status check_sqnr(const dq_payload *codes, const dq_quant_error *e, dq
                    codes->path, sqnr, codes->sqnr_db);
 }
 
-/* Codes of a method: what they are is the method's business, how far they are from the source is on record. */
-static dq_status compare_sqnr(dq_quantizer *q, int64_t tensor, const comparison *now, dq_err *err)
-{
-    const dq_quantize_tensor *x = &q->tensor[tensor];
-    dq_weight w = dq_quantize_tensor_weight(x);
-    dq_quant_error e;
-    for (int k = 0; k < x->format->n_parts; k++) {
-        const dq_part p = dq_weight_part(&w, k);
-        const dq_tensor found = {.dtype = p.dtype,
-                                 .n_dims = 2,
-                                 .shape = {p.shape[0], p.shape[1]},
-                                 .data = now->part[k]->data};
-        x->format->part[k].take(&w, &found);
-    }
-    DQ_TRY(dq_quantize_tensor_error(&e, x, &w, err));
-    q->info.n_by_sqnr++;
-    dq_quantize_plan_begin(q, DQ_QUANTIZE_DENSE, q->rates.dense);
-    dq_quantize_plan_advance(q, (int64_t)dq_tensor_bytes(x->t));
-    return check_sqnr(codes_of(now, slot_of(q, tensor)), &e, err);
-}
-
 static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i, dq_err *err)
 {
     const dq_slot *s = &q->skeleton.slot[i];
@@ -746,8 +709,26 @@ static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i,
             return dq_fail(err, DQ_DAMAGED, "%s: of another size than the source gives", s[k].path);
         now.part[k] = dq_container_payload(c, i + k);
     }
-    if (s->encoding == DQ_ENC_PART && q->set.method_name && q->tensor[s->origin].is_fed)
-        return compare_sqnr(q, s->origin, &now, err);
+    if (s->encoding == DQ_ENC_PART && q->set.method_name && q->tensor[s->origin].is_fed) {
+        /* Codes of a method: what they are is the method's business, how far they are from the
+         * source is on record. */
+        const dq_quantize_tensor *x = &q->tensor[s->origin];
+        dq_weight w = dq_quantize_tensor_weight(x);
+        dq_quant_error error;
+        for (int k = 0; k < x->format->n_parts; k++) {
+            const dq_part part = dq_weight_part(&w, k);
+            const dq_tensor found = {.dtype = part.dtype,
+                                     .n_dims = 2,
+                                     .shape = {part.shape[0], part.shape[1]},
+                                     .data = now.part[k]->data};
+            x->format->part[k].take(&w, &found);
+        }
+        DQ_TRY(dq_quantize_tensor_error(&error, x, &w, err));
+        q->info.n_by_sqnr++;
+        dq_quantize_plan_begin(q, DQ_QUANTIZE_DENSE, q->rates.dense);
+        dq_quantize_plan_advance(q, (int64_t)dq_tensor_bytes(x->t));
+        return check_sqnr(codes_of(&now, slot_of(q, s->origin)), &error, err);
+    }
     dq_quantize_sink sink = {compare_part, &now};
     dq_quantize_tick tick = {dq_quantize_plan_advance, q};
     dq_quant_error e;

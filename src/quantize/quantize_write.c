@@ -67,17 +67,6 @@ static dq_status drop(void *arg, int part, const void *p, size_t bytes, dq_err *
     return err->code;
 }
 
-/* Sums of numbers of chance, as weights are distributed. */
-static void fill(float *w, int64_t n)
-{
-    dq_random r = dq_random_of(0, 0);
-    for (int64_t i = 0; i < n; i++) {
-        const uint64_t x = dq_random_next(&r);
-        w[i] = 0;
-        for (int k = 0; k < 64; k += 16) w[i] += (float)(x >> k & 0xffff) / 65536.0f - 0.5f;
-    }
-}
-
 static dq_status time_like(dq_quantize_rates *r, const dq_quantize_tensor *like, dq_err *err)
 {
     const bool strips = like->format->encode_strip;
@@ -94,7 +83,13 @@ static dq_status time_like(dq_quantize_rates *r, const dq_quantize_tensor *like,
                                   .n_dims = 2,
                                   .shape = {rows, cols},
                                   .data = (const void *)w};
-        fill(w, rows * cols);
+        /* Sums of numbers of chance, as weights are distributed. */
+        dq_random random = dq_random_of(0, 0);
+        for (int64_t i = 0; i < rows * cols; i++) {
+            const uint64_t x = dq_random_next(&random);
+            w[i] = 0;
+            for (int k = 0; k < 64; k += 16) w[i] += (float)(x >> k & 0xffff) / 65536.0f - 0.5f;
+        }
         t.t = &source;
         t.w = dq_weight_of_f32(like->t->name, rows, cols, w);
         t.rows = rows;
