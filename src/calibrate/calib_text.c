@@ -276,17 +276,6 @@ static dq_status encode(dq_calib_text *out, const dq_calib_excerpt *x, const dq_
     return choose(out, &p, tokens, dq_items_bos(t, DQ_BOS_AUTO), a, err);
 }
 
-static dq_status tokenizer_of(dq_tokenizer **out, const dq_model *m, dq_err *err)
-{
-    dq_tokenizer_text text[DQ_TOKENIZER_FILES] = {{NULL, 0}};
-    for (int i = 0; i < DQ_TOKENIZER_FILES; i++)
-        DQ_TRY(dq_model_file(m, dq_tokenizer_file[i], &text[i].s, &text[i].len, err));
-    if (!text[0].s)
-        return dq_fail(err, DQ_MISMATCH, "%s: has no tokenizer.json, so text cannot become ids",
-                       m->path);
-    return dq_tokenizer_load_files(out, text, err);
-}
-
 /* More of the file where an excerpt has too few tokens. */
 static dq_status read_pieces(dq_calib_text *out, const char *path, const char *text, size_t len,
                              const dq_model *m, unsigned part, dq_arena *a, dq_err *err)
@@ -294,7 +283,13 @@ static dq_status read_pieces(dq_calib_text *out, const char *path, const char *t
     enum { PER_TOKEN = 16, MORE = 4 };
     dq_calib_excerpt x;
     dq_tokenizer *t = NULL;
-    DQ_TRY(tokenizer_of(&t, m, err));
+    dq_tokenizer_text files[DQ_TOKENIZER_FILES] = {{NULL, 0}};
+    for (int i = 0; i < DQ_TOKENIZER_FILES; i++)
+        DQ_TRY(dq_model_file(m, dq_tokenizer_file[i], &files[i].s, &files[i].len, err));
+    if (!files[0].s)
+        return dq_fail(err, DQ_MISMATCH, "%s: has no tokenizer.json, so text cannot become ids",
+                       m->path);
+    DQ_TRY(dq_tokenizer_load_files(&t, files, err));
     for (int64_t per = PER_TOKEN;; per *= MORE) {
         if (dq_calib_excerpt_make(&x, path, text, len, out->requested, out->ctx, part, per, a,
                                   err) != DQ_OK)

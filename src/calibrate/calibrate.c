@@ -361,22 +361,6 @@ static bool begin_sums(dq_calibrate_job *j, const dq_weight *const *w, int n)
     return any;
 }
 
-/* Whether the model before rounding, where it runs beside, is finite in a row of a chunk: its stream, and the norm of that, if
- * one is read; what o and down read is part of its stream by then. */
-static dq_status look_before(dq_calibrate_job *j, const dq_calib_chunk *k, int64_t row,
-                             norm_step *norm, bool *finite, dq_err *err)
-{
-    dq_layer_steps s = steps_of(j, k);
-    int64_t bad = -1, bad_norm = -1;
-    s.x = dq_calib_pass_first(j->ref.x, k->batch.n_rows);
-    DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
-    j->b->ops->first_bad_row(j->b, &bad, dq_layer_steps_rows(s.x, row, row + 1));
-    if (norm) norm(&s);
-    if (norm) j->b->ops->first_bad_row(j->b, &bad_norm, dq_layer_steps_rows(s.h, row, row + 1));
-    *finite = bad < 0 && bad_norm < 0;
-    return dq_backend_sync(j->b, err);
-}
-
 /* What w reads in row `at` of a chunk is not finite. DQ_DAMAGED. */
 static dq_status job_refuse_row(const dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at,
                                 const dq_weight *w, const char *what, const char *where,
@@ -409,7 +393,21 @@ static dq_status check_inputs(dq_calibrate_job *j, const dq_calib_chunk *k, int6
     j->b->ops->first_bad_row(j->b, &bad, x);
     DQ_TRY(dq_backend_sync(j->b, err));
     if (bad < 0) return DQ_OK;
-    if (j->ref.act) DQ_TRY(look_before(j, k, at + bad, norm, &before, err));
+    if (j->ref.act) {
+        /* Whether the model before rounding, where it runs beside, is finite in a row of a chunk:
+         * its stream, and the norm of that, if one is read; what o and down read is part of its
+         * stream by then. */
+        const int64_t row = at + bad;
+        dq_layer_steps s = steps_of(j, k);
+        int64_t bad_before = -1, bad_norm = -1;
+        s.x = dq_calib_pass_first(j->ref.x, k->batch.n_rows);
+        DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
+        j->b->ops->first_bad_row(j->b, &bad_before, dq_layer_steps_rows(s.x, row, row + 1));
+        if (norm) norm(&s);
+        if (norm) j->b->ops->first_bad_row(j->b, &bad_norm, dq_layer_steps_rows(s.h, row, row + 1));
+        before = bad_before < 0 && bad_norm < 0;
+        DQ_TRY(dq_backend_sync(j->b, err));
+    }
     return job_refuse_row(j, k, at + bad, w, "its input", where_of(j, before), err);
 }
 
@@ -522,16 +520,6 @@ static void read_maps(dq_calibrate_job *j, const dq_calib_chunk *k, const dq_lay
     job_advance(j, DQ_CALIBRATE_MAPS, flop, "values by maps");
 }
 
-/* The maps multiply a row that is not finite by 0 too, so that others are not finite either: what v reads is looked at before
- * them, and while the reference's stream is still the one that attention reads. */
-static dq_status check_values(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
-{
-    const dq_layer_steps s = steps_of(j, k);
-    DQ_TRY(get_stream(j, k, err));
-    dq_layer_steps_norm_attn(&s);
-    return check_inputs(j, k, 0, s.h, &s.layer->v, dq_layer_steps_norm_attn, err);
-}
-
 /* What the maps make of v's inputs, in z, is to be finite; ref.lacks is what those of the reference make of its own. */
 static dq_status check_maps(dq_calibrate_job *j, const dq_calib_chunk *k, dq_mat z, dq_err *err)
 {
@@ -575,7 +563,15 @@ static dq_status pass_values(dq_calibrate_job *j, dq_err *err)
     dq_reference_begin_inputs(&j->ref, v->cols);
     for (int64_t i = 0; i < j->pass.n_rounds; i++) {
         const dq_calib_chunk *k = job_chunk(j, i);
-        if (k && sums) DQ_TRY(check_values(j, k, err));
+        if (k && sums) {
+            /* The maps multiply a row that is not finite by 0 too, so that others are not finite either:
+             * what v reads is looked at before them, and while the reference's stream is still the one
+             * that attention reads. */
+            const dq_layer_steps steps = steps_of(j, k);
+            DQ_TRY(get_stream(j, k, err));
+            dq_layer_steps_norm_attn(&steps);
+            DQ_TRY(check_inputs(j, k, 0, steps.h, &steps.layer->v, dq_layer_steps_norm_attn, err));
+        }
         if (k) {
             /* Takes the reference through attention, o included; where v is to be rounded, ref.lacks
              * becomes what its maps make of its inputs. */

@@ -492,13 +492,6 @@ dq_status dq_cross_mean(dq_cross *x, const char *what, dq_err *err)
         "%s: sums of what the rounded model lacks on the calibration text are not finite", what);
 }
 
-/* x += part, sums of as many values over other rows. */
-static void cross_take_in(dq_cross *x, const dq_cross *part)
-{
-    for (int64_t i = 0; i < x->m * x->ld; i++) x->c[i] += part->c[i];
-    x->rows += part->rows;
-}
-
 /* ---- Correction ----
  * Rows of C are independent right-hand sides: a task takes 64 of them, transposed, through L y = c
  * and L^T x = y, blocks of 64 columns at a time, where what other blocks say is one product of
@@ -858,7 +851,10 @@ dq_status dq_shrinkage_find(double *ridge, dq_shrinkage *o, dq_hessian *h, dq_cr
         h->a[r * h->ld + r] += h->diagonal[r];
     }
     h->rows += rows;
-    cross_take_in(c, o->c);
+    /* x += part, sums of as many values over other rows. */
+    const dq_cross *other = o->c;
+    for (int64_t i = 0; i < c->m * c->ld; i++) c->c[i] += other->c[i];
+    c->rows += other->rows;
     *ridge = *ridge / 2 > ridges[0] ? *ridge / 2 : ridges[0];
     for (int64_t r = 0; r < c->m; r++) {
         /* That of all rows, of one that A gave. */
