@@ -148,14 +148,6 @@ static int by_logit(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* Turns choice[n], logits less the largest in falling order, into probabilities. */
-static void normalize(dq_sampler_choice *choice, int64_t n)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += choice[i].p = exp(choice[i].p);
-    for (int64_t i = 0; i < n; i++) choice[i].p /= sum;
-}
-
 /* The fewest that have `share` together: an id stays while those before it have less. */
 static int64_t cut_share(const dq_sampler_choice *choice, int64_t n, double share)
 {
@@ -175,7 +167,11 @@ int64_t dq_sampler_choices(dq_sampler *s, const float *logits)
             (dq_sampler_choice){(int32_t)i, ((double)logits[i] - max) / how->temperature};
     qsort(s->choice, (size_t)n, sizeof *s->choice, by_logit);
     if (how->top_k > 0 && how->top_k < n) n = how->top_k;
-    normalize(s->choice, n);
+    /* Turns choice[n], logits less the largest in falling order, into probabilities. */
+    dq_sampler_choice *choice = s->choice;
+    double whole = 0;
+    for (int64_t i = 0; i < n; i++) whole += choice[i].p = exp(choice[i].p);
+    for (int64_t i = 0; i < n; i++) choice[i].p /= whole;
     const double least = how->min_p * s->choice[0].p;
     if (how->top_p < 1) n = cut_share(s->choice, n, how->top_p);
     while (n > 1 && s->choice[n - 1].p < least) n--;
@@ -409,18 +405,6 @@ static dq_status give_block(dq_session *s, dq_mat hidden, int64_t at, int64_t n,
     return to->sink(to->arg, s->host, base + at, n, err);
 }
 
-static dq_status give(dq_session *s, dq_mat hidden, int64_t base, const target *to, dq_err *err)
-{
-    const int64_t step = block_rows(s->m), n = hidden.rows;
-    int64_t at = to->first > base ? to->first - base : 0;
-    if (at < n) DQ_TRY(make_blocks(s, err));
-    for (; at < n; at += step) {
-        DQ_TRY(dq_os_check_stop(err));
-        DQ_TRY(give_block(s, hidden, at, n - at < step ? n - at : step, base, to, err));
-    }
-    return DQ_OK;
-}
-
 /* ---- Passes ---- */
 
 static dq_status run_pass(dq_session *s, const int32_t *ids, int64_t n, const target *to,
@@ -440,7 +424,14 @@ static dq_status run_pass(dq_session *s, const int32_t *ids, int64_t n, const ta
     const int64_t base = s->length;
     s->length += n;
     s->since += n;
-    return give(s, hidden, base, to, err);
+    const int64_t step = block_rows(s->m), rows = hidden.rows;
+    int64_t at = to->first > base ? to->first - base : 0;
+    if (at < rows) DQ_TRY(make_blocks(s, err));
+    for (; at < rows; at += step) {
+        DQ_TRY(dq_os_check_stop(err));
+        DQ_TRY(give_block(s, hidden, at, rows - at < step ? rows - at : step, base, to, err));
+    }
+    return DQ_OK;
 }
 
 static dq_status check(const dq_session *s, const int32_t *ids, int64_t n, dq_err *err)
