@@ -139,22 +139,6 @@ static dq_status set(const char **text, size_t *len, dq_export *x, const char *k
     return err->code;
 }
 
-/* The type of the weights, under the name or names that the source has for it. */
-static dq_status set_dtype(const char **text, size_t *len, dq_export *x, dq_err *err)
-{
-    static const char *const keys[] = {"dtype", "torch_dtype"};
-    const char *name = x->set.dtype == DQ_F32   ? "\"float32\""
-                       : x->set.dtype == DQ_F16 ? "\"float16\""
-                                                : "\"bfloat16\"";
-    json_t *config = NULL;
-    DQ_TRY(dq_json_parse_config(&config, *text, *len, "config.json", err));
-    for (size_t i = 0; i < sizeof keys / sizeof *keys && err->code == DQ_OK; i++) {
-        if (json_object_get(config, keys[i])) set(text, len, x, keys[i], name, err);
-    }
-    json_decref(config);
-    return err->code;
-}
-
 /* ---- The other texts ---- */
 
 static dq_status config_settings(const char **out, size_t *len, dq_export *x, dq_err *err)
@@ -673,10 +657,22 @@ static dq_status add_texts(dq_export *x, dq_err *err)
     DQ_TRY(set(&text, &len, x, "transformers_weights", NULL, err)); /* of the source */
     if (!x->model->tied || (own && own->scheme >= 0))
         DQ_TRY(set(&text, &len, x, "tie_word_embeddings", "false", err));
-    if (x->set.form == DQ_EXPORT_SAFETENSORS)
-        DQ_TRY(set_dtype(&text, &len, x, err));
-    else
+    if (x->set.form == DQ_EXPORT_SAFETENSORS) {
+        /* The type of the weights, under the name or names that the source has for it. */
+        static const char *const keys[] = {"dtype", "torch_dtype"};
+        const char *type = x->set.dtype == DQ_F32   ? "\"float32\""
+                           : x->set.dtype == DQ_F16 ? "\"float16\""
+                                                    : "\"bfloat16\"";
+        json_t *config = NULL;
+        DQ_TRY(dq_json_parse_config(&config, text, len, "config.json", err));
+        for (size_t i = 0; i < sizeof keys / sizeof *keys && err->code == DQ_OK; i++) {
+            if (json_object_get(config, keys[i])) set(&text, &len, x, keys[i], type, err);
+        }
+        json_decref(config);
+        if (err->code != DQ_OK) return err->code;
+    } else {
         DQ_TRY(dump(&value, &n, x, quantization_json(x), false, err));
+    }
     DQ_TRY(set(&text, &len, x, key, value, err));
     add_text(x, "config.json", text, len);
     DQ_TRY(config_settings(&text, &len, x, err));
