@@ -144,14 +144,6 @@ static bool acquire_weights(dq_runner *r)
     return true;
 }
 
-static void release_weights(dq_runner *r)
-{
-    while (r->n_weights > 0) {
-        const dq_weight *w = weight_at(r->m, --r->n_weights);
-        if (is_acquired(r, w)) r->b->ops->weight_release(r->b, w);
-    }
-}
-
 static dq_mat take(dq_runner *r, slot *s, int64_t rows, int64_t cols)
 {
     dq_mat m = {.rows = rows, .cols = cols};
@@ -205,7 +197,10 @@ void dq_runner_free(dq_runner *r)
                    &r->angles, &r->lambda, &r->gate, &r->up, &r->absmax};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) r->b->ops->free(r->b, all[i]->p);
     if (r->kv) r->b->ops->kv_free(r->b, r->kv);
-    release_weights(r);
+    while (r->n_weights > 0) {
+        const dq_weight *w = weight_at(r->m, --r->n_weights);
+        if (is_acquired(r, w)) r->b->ops->weight_release(r->b, w);
+    }
     dq_block_free(r);
 }
 
@@ -271,16 +266,6 @@ static void feed_forward(dq_runner *r, const dq_layer_steps *s, const dq_pass *p
         dq_layer_steps_down(s, in, gate); /* gate does not overlap h */
     }
     r->b->ops->add(r->b, s->x, s->h);
-}
-
-static dq_status bad_row(const dq_runner *r, const dq_batch *batch, int64_t row, dq_err *err)
-{
-    int s = 0;
-    while (batch->cu_rows[s + 1] <= row) s++;
-    return dq_fail(err, DQ_DAMAGED,
-                   "%s: the hidden state is not finite at position %d (sequence %d of the pass); a "
-                   "weight is NaN or the model overflows in f32",
-                   r->m->path, (int)batch->pos[row], s);
 }
 
 dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pass, dq_mat *hidden,
@@ -365,7 +350,14 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
     if (!pass->maps_only) dq_layer_steps_norm_out(&s);
     op->first_bad_row(r->b, &bad, pass->maps_only ? s.x : s.h);
     dq_backend_sync(r->b, err); /* on every way out: the caller's arrays may be in use till here */
-    if (err->code == DQ_OK && bad >= 0) bad_row(r, batch, bad, err);
+    if (err->code == DQ_OK && bad >= 0) {
+        int seq = 0;
+        while (batch->cu_rows[seq + 1] <= bad) seq++;
+        dq_fail(err, DQ_DAMAGED,
+                "%s: the hidden state is not finite at position %d (sequence %d of the pass); a "
+                "weight is NaN or the model overflows in f32",
+                r->m->path, (int)batch->pos[bad], seq);
+    }
     *hidden = pass->maps_only ? (dq_mat){0} : s.h;
     return dq_runner_advise(r, n, err);
 }
