@@ -78,8 +78,15 @@ dq_status dq_plan_gates_solve(double *weight, const dq_plan_gates_sums *s, dq_er
 
 /* ---- Opening ---- */
 
-static dq_status cut_text(dq_plan_gates *p, dq_err *err)
+static dq_status open_all(dq_plan_gates *p, dq_err *err)
 {
+    const dq_model *m = p->set.model;
+    dq_arena *a = p->arena;
+    p->n_lists = m->n_layers * m->map.n_groups;
+    const dq_ops *ops = p->set.backend->ops;
+    if (!ops->has_peaks || !ops->kv_rows)
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_CPU},
+                            "gates are not fitted on the %s backend", ops->name);
     dq_plan_gates_settings *s = &p->set;
     const int positions = s->model->max_positions;
     if (s->ctx == 0) {
@@ -100,23 +107,12 @@ static dq_status cut_text(dq_plan_gates *p, dq_err *err)
     if (err->code == DQ_MISMATCH && p->win.doc && p->win.n == 0) *err = (dq_err){0};
     if (err->code != DQ_OK) return dq_in(err, "%s: ", s->text);
     p->fitted = p->win.n - p->win.n / DQ_PLAN_GATES_PART;
-    if (p->win.n >= DQ_PLAN_GATES_LEAST) return DQ_OK;
-    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
-                        "%s: too little text: %lld windows of %lld tokens (expected at least %d, "
-                        "of which the last quarter is not fitted). Give more text",
-                        s->text, (long long)p->win.n, (long long)s->ctx, DQ_PLAN_GATES_LEAST);
-}
-
-static dq_status open_all(dq_plan_gates *p, dq_err *err)
-{
-    const dq_model *m = p->set.model;
-    dq_arena *a = p->arena;
-    p->n_lists = m->n_layers * m->map.n_groups;
-    const dq_ops *ops = p->set.backend->ops;
-    if (!ops->has_peaks || !ops->kv_rows)
-        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_CPU},
-                            "gates are not fitted on the %s backend", ops->name);
-    DQ_TRY(cut_text(p, err));
+    if (p->win.n < DQ_PLAN_GATES_LEAST)
+        return dq_fail_with(
+            err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
+            "%s: too little text: %lld windows of %lld tokens (expected at least %d, "
+            "of which the last quarter is not fitted). Give more text",
+            s->text, (long long)p->win.n, (long long)s->ctx, DQ_PLAN_GATES_LEAST);
     DQ_TRY(dq_model_new_gates(&p->gates, m, a, err));
     p->sums = dq_alloc(a, (size_t)p->n_lists, sizeof *p->sums, err);
     for (int i = 0; err->code == DQ_OK && i < p->n_lists; i++) {

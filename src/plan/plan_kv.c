@@ -208,24 +208,6 @@ static void add_depends(json_t *of, const void *arg)
     json_object_set_new(of, "sink", json_integer(kv->sink));
 }
 
-/* ---- Settings ---- */
-
-/* The last row that is scored must read something as codes. */
-static dq_status check_codes(const dq_plan_kv *p, dq_err *err)
-{
-    const dq_plan_kv_settings *s = &p->set;
-    dq_kv_config c;
-    dq_kv_spec spec;
-    DQ_TRY(kv_config(&c, p, "8:8", err));
-    DQ_TRY(dq_model_kv_spec(&spec, &c, s->in.model, DQ_NUM_F32, err));
-    if (dq_kv_coded_end(&spec, (int32_t)s->in.ctx - 2) > spec.sink) return DQ_OK;
-    return dq_fail(
-        err, DQ_MISMATCH,
-        "windows of %lld tokens with the last %d and the first %d unquantized hold no page "
-        "of codes. Use longer windows or fewer recent tokens",
-        (long long)s->in.ctx, spec.recent, spec.sink);
-}
-
 /* ---- The text ---- */
 
 static dq_status too_little(const dq_plan_kv *p, dq_err *err)
@@ -310,7 +292,17 @@ static dq_status open_all(dq_plan_kv *p, dq_err *err)
             p->item[u].cost[k] = s->bits[k] * kv_space_cost(&p->space, u);
     }
     if (err->code != DQ_OK) return err->code;
-    DQ_TRY(check_codes(p, err));
+    /* The last row that is scored must read something as codes. */
+    dq_kv_config c;
+    dq_kv_spec spec;
+    DQ_TRY(kv_config(&c, p, "8:8", err));
+    DQ_TRY(dq_model_kv_spec(&spec, &c, s->in.model, DQ_NUM_F32, err));
+    if (dq_kv_coded_end(&spec, (int32_t)s->in.ctx - 2) <= spec.sink)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "windows of %lld tokens with the last %d and the first %d unquantized hold no page "
+            "of codes. Use longer windows or fewer recent tokens",
+            (long long)s->in.ctx, spec.recent, spec.sink);
     DQ_TRY(dq_plan_caches_cut(&p->caches, &p->set.in, &kind, p->arena, err));
     const int64_t n = p->caches.win.n, begin = n / 5;
     int64_t search = 2 * n / 5;

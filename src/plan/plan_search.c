@@ -1124,26 +1124,6 @@ static dq_status excess_of(double *out, dq_plan_weights *p, int64_t trial, dq_er
     return DQ_OK;
 }
 
-/* The mix that fills the room. What a file has beside tensors, and scales that f16 does not hold, are known once one is
- * written: where that is more than was thought, there is less room. */
-static dq_status fill_room(job *j, dq_err *err)
-{
-    dq_plan_weights *p = j->p;
-    p->capacity = weights_packed_budget(p);
-    for (int i = 0; i < DQ_PLAN_SIZE_TRIES && !p->met; i++) {
-        const int64_t point = dq_plan_alloc_by_cost(&p->curve, p->capacity);
-        if (point < 0) break;
-        dq_plan_alloc_at(j->choice, &p->curve, point);
-        dq_plan_alloc_fill(j->choice, &p->curve, point, p->capacity);
-        DQ_TRY(try_choice(&p->chosen, j, -1, err));
-        double excess;
-        DQ_TRY(excess_of(&excess, p, p->chosen, err));
-        p->met = excess <= 0;
-        if (!p->met) p->capacity -= excess;
-    }
-    return p->chosen < 0 ? dq_fail(err, DQ_BUG, "no allocation within the budget") : DQ_OK;
-}
-
 static dq_status offer_of(dq_plan_offer *out, dq_plan_weights *p, int64_t trial, dq_err *err)
 {
     out->kld = p->trial[trial].on[DQ_PLAN_SEARCH].kld.value;
@@ -1156,7 +1136,22 @@ static dq_status choose_by_size(job *j, dq_err *err)
     dq_plan_weights *p = j->p;
     int64_t uniform;
     expect(j, dq_plan_weights_models(p), 1 + RIVALS);
-    DQ_TRY(fill_room(j, err));
+    /* The mix that fills the room. What a file has beside tensors, and scales that f16 does not
+     * hold, are known once one is written: where that is more than was thought, there is less
+     * room. */
+    p->capacity = weights_packed_budget(p);
+    for (int i = 0; i < DQ_PLAN_SIZE_TRIES && !p->met; i++) {
+        const int64_t point = dq_plan_alloc_by_cost(&p->curve, p->capacity);
+        if (point < 0) break;
+        dq_plan_alloc_at(j->choice, &p->curve, point);
+        dq_plan_alloc_fill(j->choice, &p->curve, point, p->capacity);
+        DQ_TRY(try_choice(&p->chosen, j, -1, err));
+        double excess;
+        DQ_TRY(excess_of(&excess, p, p->chosen, err));
+        p->met = excess <= 0;
+        if (!p->met) p->capacity -= excess;
+    }
+    if (p->chosen < 0) return dq_fail(err, DQ_BUG, "no allocation within the budget");
     const int bits = uniform_near(j, weights_packed_budget(p), true);
     if (bits) {
         DQ_TRY(try_uniform(&uniform, j, bits, err));
