@@ -250,19 +250,6 @@ static void finish(dq_eval *e, int row, int64_t from, int64_t to)
         put(e, row, from, to, &e->journal_err);
 }
 
-static dq_status get_ids(int32_t *x, int64_t n, const json_t *line, const char *key, dq_err *err)
-{
-    const char *s;
-    DQ_TRY(dq_json_text(&s, line, key, NULL, err));
-    for (int64_t i = 0; i < n; i++) {
-        char *end;
-        x[i] = (int32_t)strtol(s, &end, 10);
-        if (end == s || (*end != ' ' && *end)) return dq_fail(err, DQ_DAMAGED, "\"%s\"", key);
-        s = end;
-    }
-    return *s ? dq_fail(err, DQ_DAMAGED, "\"%s\" has too many values", key) : DQ_OK;
-}
-
 static dq_status get_row(dq_eval *e, const json_t *o, dq_err *err)
 {
     int64_t index, from, to;
@@ -291,7 +278,15 @@ static dq_status get_row(dq_eval *e, const json_t *o, dq_err *err)
     DQ_TRY(dq_part_get_reals(&w.cached.gap_min, 1, o, "gap_min", err));
     int64_t at = dq_eval_values(e, r, from), n = dq_eval_values(e, r, to) - at;
     DQ_TRY(dq_part_get_reals(r->logp + at, n, o, "logp", err));
-    DQ_TRY(get_ids(r->top1 + at, n, o, "top1", err));
+    const char *s;
+    DQ_TRY(dq_json_text(&s, o, "top1", NULL, err));
+    for (int64_t i = 0; i < n; i++) {
+        char *end;
+        r->top1[at + i] = (int32_t)strtol(s, &end, 10);
+        if (end == s || (*end != ' ' && *end)) return dq_fail(err, DQ_DAMAGED, "\"top1\"");
+        s = end;
+    }
+    if (*s) return dq_fail(err, DQ_DAMAGED, "\"top1\" has too many values");
     for (int64_t i = 0; i < n; i++) {
         if (!isfinite(r->logp[at + i]))
             return dq_fail(err, DQ_DAMAGED, "\"logp\" of row %lld is not finite", (long long)index);
