@@ -594,19 +594,6 @@ static dq_status choose_shots(list *l, uint64_t content, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status join_shots(list *l, uint64_t content, dq_err *err)
-{
-    const dq_question_shots *s = l->shots;
-    l->text.n = 0;
-    if (!s || s->n == 0) return DQ_OK;
-    DQ_TRY(choose_shots(l, content, err));
-    for (int64_t i = 0; i < s->n; i++) {
-        const char *text = s->example[l->draw[i]].text;
-        DQ_TRY(dq_strbuf_add(&l->text, text, strlen(text), err));
-    }
-    return DQ_OK;
-}
-
 static dq_question *next_question(list *l, dq_err *err)
 {
     dq_question *more = dq_grow(l->a, l->question, (size_t)l->n + 1, &l->cap, sizeof *more, err);
@@ -665,7 +652,17 @@ static dq_status add_question(void *arg, const json_t *record, int64_t line, dq_
     const uint64_t content = dq_repeats_key(p.question, strlen(p.question));
     q->cluster = p.passage ? dq_repeats_key(p.passage, strlen(p.passage)) : content;
     DQ_TRY(dq_task_file_read_cluster(&q->cluster, record, err));
-    if (l->set->answered) DQ_TRY(join_shots(l, content, err));
+    if (l->set->answered) {
+        const dq_question_shots *s = l->shots;
+        l->text.n = 0;
+        if (s && s->n != 0) {
+            DQ_TRY(choose_shots(l, content, err));
+            for (int64_t i = 0; i < s->n; i++) {
+                const char *text = s->example[l->draw[i]].text;
+                DQ_TRY(dq_strbuf_add(&l->text, text, strlen(text), err));
+            }
+        }
+    }
     if (l->set->answered)
         q->prompt = dq_textf(l->a, err, "%.*sQuestion: %s\nAnswer:", (int)l->text.n,
                              l->text.n ? l->text.s : "", p.question);

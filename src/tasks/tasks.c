@@ -344,24 +344,6 @@ bool dq_task_file_is_blank(const char *line, size_t n)
     return n == 0;
 }
 
-static dq_status read_line(dq_task_items *l, const char *line, size_t n, int64_t number,
-                           dq_task_file_object *read, dq_err *err)
-{
-    json_t *o = NULL;
-    dq_item *item = task_file_add(l, err);
-    if (!item) return err->code;
-    item->line = number;
-    if (dq_json_parse_line(&o, line, n, "item", err) == DQ_OK) {
-        if (!json_is_object(o))
-            dq_fail(err, DQ_DAMAGED, "expected a JSON object");
-        else if (read(item, o, l->a, err) == DQ_OK)
-            dq_task_file_read_cluster(&item->cluster, o, err);
-    }
-    json_decref(o);
-    if (err->code == DQ_OK) return DQ_OK;
-    return dq_in(err, "item %lld, line %lld: ", (long long)l->n - 1, (long long)number);
-}
-
 /* An item per line that is not blank, at most `limit` (0: all). Messages begin with item and line. */
 static dq_status task_file_read_jsonl(dq_task_items *l, const char *text, size_t len, int64_t limit,
                                       dq_task_file_object *read, dq_err *err)
@@ -371,7 +353,19 @@ static dq_status task_file_read_jsonl(dq_task_items *l, const char *text, size_t
     for (int64_t number = 1; dq_task_file_next_line(text, len, &at, &line, &n); number++) {
         if (limit && l->n == limit) break;
         if (dq_task_file_is_blank(line, n)) continue;
-        DQ_TRY(read_line(l, line, n, number, read, err));
+        json_t *o = NULL;
+        dq_item *item = task_file_add(l, err);
+        if (!item) return err->code;
+        item->line = number;
+        if (dq_json_parse_line(&o, line, n, "item", err) == DQ_OK) {
+            if (!json_is_object(o))
+                dq_fail(err, DQ_DAMAGED, "expected a JSON object");
+            else if (read(item, o, l->a, err) == DQ_OK)
+                dq_task_file_read_cluster(&item->cluster, o, err);
+        }
+        json_decref(o);
+        if (err->code != DQ_OK)
+            return dq_in(err, "item %lld, line %lld: ", (long long)l->n - 1, (long long)number);
     }
     return DQ_OK;
 }
@@ -634,16 +628,6 @@ dq_status dq_read_piqa(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
     return task_file_set_context(item, a, err, "Question: %s\nAnswer:", goal);
 }
 
-/* What the copies of the test split have for an answer is an empty string. */
-static dq_status read_option_number(dq_item *item, const json_t *o, dq_err *err)
-{
-    static const int none = -1;
-    const char *text = json_string_value(json_object_get(o, "answer"));
-    item->gold = -1;
-    return text && !text[0] ? DQ_OK
-                            : task_file_read_index(&item->gold, o, "answer", 1, 2, &none, err);
-}
-
 dq_status dq_read_winogrande(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
 {
     const char *sentence, *option[2];
@@ -651,7 +635,11 @@ dq_status dq_read_winogrande(dq_item *item, const json_t *o, dq_arena *a, dq_err
     DQ_TRY(dq_json_text(&sentence, o, "sentence", NULL, err));
     DQ_TRY(dq_json_text(&option[0], o, "option1", NULL, err));
     DQ_TRY(dq_json_text(&option[1], o, "option2", NULL, err));
-    DQ_TRY(read_option_number(item, o, err));
+    /* What the copies of the test split have for an answer is an empty string. */
+    static const int none = -1;
+    const char *text = json_string_value(json_object_get(o, "answer"));
+    item->gold = -1;
+    if (!text || text[0]) DQ_TRY(task_file_read_index(&item->gold, o, "answer", 1, 2, &none, err));
     const char *blank = strchr(sentence, '_');
     if (!blank)
         return dq_fail(err, DQ_DAMAGED, "key \"sentence\": has no blank (expected a \"_\")");
