@@ -886,24 +886,22 @@ static dq_status put_rows(work *w, const dq_export_slot *s, dq_err *err)
     return err->code;
 }
 
-static dq_status put_slot(work *w, const dq_export_slot *s, dq_err *err)
-{
-    static const uint8_t zeros[DQ_GGUF_ALIGNMENT];
-    const size_t bytes = dq_tensor_bytes(&s->tensor);
-    w->what = s->tensor.name;
-    DQ_TRY(s->kind == DQ_EXPORT_OWN    ? put(w, s->tensor.data, bytes, err)
-           : s->kind == DQ_EXPORT_COPY ? put_copy(w, &s->tensor, err)
-                                       : put_rows(w, s, err));
-    return is_gguf(w->x) ? put(w, zeros, dq_gguf_write_stride(bytes) - bytes, err) : DQ_OK;
-}
-
 static dq_status put_content(work *w, int i, dq_err *err)
 {
     const dq_export_content *c = &w->x->content[i];
     w->what = w->x->file[i].name;
     DQ_TRY(dq_sha256_begin(&w->hash, err));
     DQ_TRY(put(w, c->text, c->len, err));
-    for (int64_t k = c->first; k < c->end; k++) DQ_TRY(put_slot(w, &w->x->slot[k], err));
+    for (int64_t k = c->first; k < c->end; k++) {
+        const dq_export_slot *s = &w->x->slot[k];
+        static const uint8_t zeros[DQ_GGUF_ALIGNMENT];
+        const size_t bytes = dq_tensor_bytes(&s->tensor);
+        w->what = s->tensor.name;
+        DQ_TRY(s->kind == DQ_EXPORT_OWN    ? put(w, s->tensor.data, bytes, err)
+               : s->kind == DQ_EXPORT_COPY ? put_copy(w, &s->tensor, err)
+                                           : put_rows(w, s, err));
+        if (is_gguf(w->x)) DQ_TRY(put(w, zeros, dq_gguf_write_stride(bytes) - bytes, err));
+    }
     return dq_sha256_end(&w->hash, w->x->file[i].sha256, err);
 }
 
