@@ -225,6 +225,16 @@ void *dq_alloc(dq_arena *a, size_t n, size_t size, dq_err *err)
     return p;
 }
 
+void *dq_arena_object(dq_arena **a, size_t size, dq_err *err)
+{
+    *a = dq_arena_new();
+    void *p = *a ? dq_alloc(*a, 1, size, err) : NULL;
+    if (p) return p;
+    dq_arena_free(*a);
+    dq_fail(err, DQ_RESOURCE, "out of memory");
+    return NULL;
+}
+
 char *dq_text(dq_arena *a, const char *s, size_t len, dq_err *err)
 {
     char *p = len < SIZE_MAX ? dq_alloc(a, len + 1, 1, err) : NULL;

@@ -165,6 +165,8 @@ typedef struct dq_arena dq_arena;
 
 dq_arena *dq_arena_new(void);    /* NULL: out of memory */
 void dq_arena_free(dq_arena *a); /* NULL allowed */
+/* The first thing in an arena of its own, *a: `size` bytes as dq_alloc gives them. NULL with DQ_RESOURCE. */
+void *dq_arena_object(dq_arena **a, size_t size, dq_err *err);
 /* n items of `size` bytes, zeroed, 64-byte aligned, valid until the arena is freed (n = 0 gives a
  * valid pointer). NULL with DQ_RESOURCE in err on overflow or exhaustion. */
 void *dq_alloc(dq_arena *a, size_t n, size_t size, dq_err *err);

@@ -39,20 +39,6 @@ static dq_status dump(const char **out, size_t *len, dq_export *x, json_t *v, bo
 
 /* ---- quantization_config ---- */
 
-/* Only keys that every version of compressed-tensors and vLLM knows. */
-static json_t *weights_json(const dq_export_scheme *s)
-{
-    json_t *o = json_object();
-    json_object_set_new(o, "num_bits", json_integer(s->bits));
-    json_object_set_new(o, "type", json_string("int"));
-    json_object_set_new(o, "symmetric", json_boolean(s->symmetric));
-    json_object_set_new(o, "strategy", json_string(s->group ? "group" : "channel"));
-    json_object_set_new(o, "group_size", s->group ? json_integer(s->group) : json_null());
-    json_object_set_new(o, "dynamic", json_false());
-    json_object_set_new(o, "actorder", json_null());
-    return o;
-}
-
 /* "model.layers.0.mlp.up_proj" of its weight's name; NULL: not the weight of a module. */
 static json_t *module_json(const char *name)
 {
@@ -75,22 +61,6 @@ static json_t *targets_json(const dq_export *x, int scheme)
     return list;
 }
 
-static json_t *groups_json(const dq_export *x)
-{
-    json_t *groups = json_object();
-    for (int i = 0; i < x->info.n_schemes; i++) {
-        json_t *o = json_object();
-        char name[32];
-        snprintf(name, sizeof name, "group_%d", i);
-        json_object_set_new(o, "targets", targets_json(x, i));
-        json_object_set_new(o, "weights", weights_json(&x->scheme[i]));
-        json_object_set_new(o, "input_activations", json_null());
-        json_object_set_new(o, "output_activations", json_null());
-        json_object_set_new(groups, name, o);
-    }
-    return groups;
-}
-
 static const dq_export_row *head_row(const dq_export *x)
 {
     for (int64_t i = 0; i < x->info.n_rows; i++) {
@@ -99,29 +69,33 @@ static const dq_export_row *head_row(const dq_export *x)
     return NULL;
 }
 
-/* Every matrix without codes; a tied head is a module without a tensor. */
-static json_t *ignore_json(const dq_export *x)
+static json_t *quantization_json(const dq_export *x)
 {
-    json_t *list = json_array();
+    json_t *groups = json_object(), *ignore = json_array();
+    for (int i = 0; i < x->info.n_schemes; i++) {
+        const dq_export_scheme *s = &x->scheme[i];
+        char name[32];
+        snprintf(name, sizeof name, "group_%d", i);
+        /* Only keys that every version of compressed-tensors and vLLM knows. */
+        json_t *weights = json_pack(
+            "{s:i, s:s, s:b, s:s, s:o, s:b, s:n}", "num_bits", s->bits, "type", "int", "symmetric",
+            s->symmetric, "strategy", s->group ? "group" : "channel", "group_size",
+            s->group ? json_integer(s->group) : json_null(), "dynamic", 0, "actorder");
+        json_object_set_new(groups, name,
+                            json_pack("{s:o, s:o, s:n, s:n}", "targets", targets_json(x, i),
+                                      "weights", weights, "input_activations",
+                                      "output_activations"));
+    }
+    /* Every matrix without codes; a tied head is a module without a tensor. */
     for (int64_t i = 0; i < x->info.n_rows; i++) {
         const dq_export_row *r = &x->row[i];
         json_t *module = r->scheme < 0 && r->cols > 1 ? module_json(r->name) : NULL;
-        if (module) json_array_append_new(list, module);
+        if (module) json_array_append_new(ignore, module);
     }
-    if (!head_row(x)) json_array_append_new(list, module_json(lm_head));
-    return list;
-}
-
-static json_t *quantization_json(const dq_export *x)
-{
-    json_t *o = json_object();
-    json_object_set_new(o, "quant_method", json_string("compressed-tensors"));
-    json_object_set_new(o, "format", json_string("pack-quantized"));
-    json_object_set_new(o, "quantization_status", json_string("compressed"));
-    json_object_set_new(o, "kv_cache_scheme", json_null());
-    json_object_set_new(o, "config_groups", groups_json(x));
-    json_object_set_new(o, "ignore", ignore_json(x));
-    return o;
+    if (!head_row(x)) json_array_append_new(ignore, module_json(lm_head));
+    return json_pack("{s:s, s:s, s:s, s:n, s:o, s:o}", "quant_method", "compressed-tensors",
+                     "format", "pack-quantized", "quantization_status", "compressed",
+                     "kv_cache_scheme", "config_groups", groups, "ignore", ignore);
 }
 
 /* ---- config.json ---- */
@@ -145,22 +119,16 @@ static dq_status config_settings(const char **out, size_t *len, dq_export *x, dq
 {
     const dq_model *m = x->model;
     const dq_container_info *i = dq_container_header(m->container);
-    json_t *o = json_object(), *logit = json_object(), *recipe = NULL;
+    json_t *recipe = NULL;
     size_t n;
     const char *text = dq_container_recipe(m->container, &n);
     dq_json_parse(&recipe, text, n, "/config/recipe_json", err);
-    json_object_set_new(logit, "bits", json_integer(m->logit.bits));
-    json_object_set_new(logit, "granularity",
-                        json_string(dq_granularity_name[m->logit.granularity]));
-    json_object_set_new(o, "schema", json_string("dq-settings/1"));
-    json_object_set_new(o, "dq_version", json_string(x->set.dq_version));
-    json_object_set_new(o, "format", json_string(dq_export_form_name[x->set.form]));
-    json_object_set_new(o, "architecture", json_string(i->architecture));
-    json_object_set_new(o, "content_sha256", json_string(i->content_sha256));
-    json_object_set_new(o, "source_fingerprint", json_string(i->fingerprint));
-    json_object_set_new(o, "logit", logit);
-    json_object_set_new(o, "kv", dq_kv_config_json(&m->kv));
-    json_object_set_new(o, "recipe", recipe);
+    json_t *o = json_pack(
+        "{s:s, s:s, s:s, s:s, s:s, s:s, s:{s:i, s:s}, s:o, s:o*}", "schema", "dq-settings/1",
+        "dq_version", x->set.dq_version, "format", dq_export_form_name[x->set.form], "architecture",
+        i->architecture, "content_sha256", i->content_sha256, "source_fingerprint", i->fingerprint,
+        "logit", "bits", m->logit.bits, "granularity", dq_granularity_name[m->logit.granularity],
+        "kv", dq_kv_config_json(&m->kv), "recipe", recipe);
     if (err->code == DQ_OK) return dump(out, len, x, o, true, err);
     json_decref(o);
     return err->code;
@@ -182,14 +150,13 @@ static dq_status config_index(const char **out, size_t *len, dq_export *x, dq_er
         total += (int64_t)dq_tensor_bytes(&x->slot[i].tensor);
     }
     qsort(list, (size_t)x->n_slots, sizeof *list, by_name);
-    json_t *o = json_object(), *meta = json_object(), *map = json_object();
-    json_object_set_new(meta, "total_size", json_integer(total));
+    json_t *map = json_object();
     for (int64_t i = 0; i < x->n_slots; i++) {
         const char *file = plan_shard_name(x, list[i]->shard, err);
         if (file) json_object_set_new(map, list[i]->tensor.name, json_string(file));
     }
-    json_object_set_new(o, "metadata", meta);
-    json_object_set_new(o, "weight_map", map);
+    json_t *o =
+        json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
     if (err->code == DQ_OK) return dump(out, len, x, o, true, err);
     json_decref(o);
     return err->code;
@@ -749,13 +716,10 @@ static dq_status plan_files(dq_export *x, dq_err *err)
 dq_status dq_export_open(dq_export **out, const dq_model *m, const dq_export_settings *s,
                          dq_err *err)
 {
-    dq_arena *arena = dq_arena_new();
-    dq_export *x = arena ? dq_alloc(arena, 1, sizeof *x, err) : NULL;
+    dq_arena *arena;
+    dq_export *x = dq_arena_object(&arena, sizeof *x, err);
     *out = NULL;
-    if (!x) {
-        dq_arena_free(arena);
-        return dq_fail(err, DQ_RESOURCE, "out of memory");
-    }
+    if (!x) return err->code;
     x->arena = arena;
     x->model = m;
     x->set = *s;

@@ -243,12 +243,9 @@ static dq_status open_all(dq_plan_heads *p, dq_err *err)
 
 dq_status dq_plan_heads_open(dq_plan_heads **out, const dq_plan_heads_settings *s, dq_err *err)
 {
-    dq_arena *a = dq_arena_new();
-    dq_plan_heads *p = *out = a ? dq_alloc(a, 1, sizeof *p, err) : NULL;
-    if (!p) {
-        dq_arena_free(a);
-        return dq_fail(err, DQ_RESOURCE, "out of memory");
-    }
+    dq_arena *a;
+    dq_plan_heads *p = *out = dq_arena_object(&a, sizeof *p, err);
+    if (!p) return err->code;
     p->arena = a;
     p->set = *s;
     p->chosen = -1;

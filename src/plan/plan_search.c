@@ -82,13 +82,6 @@ static dq_status put(dq_plan_weights *p, json_t *line, dq_err *err)
     return err->code;
 }
 
-static json_t *list_of(const double *x, int64_t n)
-{
-    json_t *list = json_array();
-    for (int64_t i = 0; i < n; i++) json_array_append_new(list, json_real(x[i]));
-    return list;
-}
-
 /* "0213...": the options of a trial. */
 static char *choice_text(dq_plan_weights *p, const int *choice, dq_err *err)
 {
@@ -431,8 +424,8 @@ static dq_status make(dq_plan_weights *p, dq_plan_trials *parts, dq_plan_trial *
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
         const dq_plan_sums *s = &t->on[i].sums;
         json_t *o = json_object();
-        json_object_set_new(o, "kld", list_of(s->kld, s->n));
-        json_object_set_new(o, "loss", list_of(s->loss, s->n));
+        json_object_set_new(o, "kld", dq_plan_journal_reals(s->kld, s->n));
+        json_object_set_new(o, "loss", dq_plan_journal_reals(s->loss, s->n));
         json_object_set_new(line, dq_plan_text_name[i], o);
     }
     return put(p, line, err);
@@ -767,12 +760,9 @@ static dq_status open_all(dq_plan_weights *p, dq_err *err)
 dq_status dq_plan_weights_open(dq_plan_weights **out, const dq_plan_weights_settings *s,
                                dq_err *err)
 {
-    dq_arena *a = dq_arena_new();
-    dq_plan_weights *p = *out = a ? dq_alloc(a, 1, sizeof *p, err) : NULL;
-    if (!p) {
-        dq_arena_free(a);
-        return dq_fail(err, DQ_RESOURCE, "out of memory");
-    }
+    dq_arena *a;
+    dq_plan_weights *p = *out = dq_arena_object(&a, sizeof *p, err);
+    if (!p) return err->code;
     p->arena = a;
     p->set = *s;
     p->chosen = p->mix = -1;
@@ -916,7 +906,7 @@ static dq_status found(void *arg, int64_t tensor, dq_err *err)
     const dq_mean *m = &t->kld;
     json_t *line = json_object();
     json_object_set_new(line, "tensor", json_integer(tensor));
-    json_object_set_new(line, "loss", list_of(t->loss, t->n));
+    json_object_set_new(line, "loss", dq_plan_journal_reals(t->loss, t->n));
     json_object_set_new(line, "kld", json_real(m->value));
     json_object_set_new(line, "stderr", isfinite(m->std_err) ? json_real(m->std_err) : json_null());
     json_object_set_new(line, "clusters", json_integer(m->clusters));

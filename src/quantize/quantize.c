@@ -564,13 +564,10 @@ static dq_status plan_make(dq_quantizer *q, const char *model, dq_err *err)
 dq_status dq_quantize_open(dq_quantizer **out, const char *model, const dq_quantize_settings *s,
                            dq_err *err)
 {
-    dq_arena *arena = dq_arena_new();
-    dq_quantizer *q = arena ? dq_alloc(arena, 1, sizeof *q, err) : NULL;
+    dq_arena *arena;
+    dq_quantizer *q = dq_arena_object(&arena, sizeof *q, err);
     *out = NULL;
-    if (!q) {
-        dq_arena_free(arena);
-        return dq_fail(err, DQ_RESOURCE, "out of memory");
-    }
+    if (!q) return err->code;
     q->arena = arena;
     q->set = *s;
     q->rates = dq_quantize_rates_usual;
