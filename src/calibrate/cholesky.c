@@ -111,11 +111,6 @@ typedef struct panel {
     double *before;             /* [first, 64]: its rows of L, transposed, with the other sign */
 } panel;
 
-static int64_t least(int64_t x, int64_t y)
-{
-    return x < y ? x : y;
-}
-
 /* A tile of the panel, [64 columns, 64 rows], from and to its place in the lower triangle. */
 static void load(double *tile, const panel *p, int64_t row, int64_t rows)
 {
@@ -127,7 +122,7 @@ static void store(const double *tile, const panel *p, int64_t row, int64_t rows)
 {
     for (int64_t r = 0; r < rows; r++) {
         double *to = p->a + (row + r) * p->ld + p->first;
-        const int64_t end = least(p->cols, row + r - p->first + 1);
+        const int64_t end = dq_least(p->cols, row + r - p->first + 1);
         for (int64_t c = 0; c < end; c++) to[c] = tile[c * TILE + r];
     }
 }
@@ -135,10 +130,10 @@ static void store(const double *tile, const panel *p, int64_t row, int64_t rows)
 static void take_products(const panel *p, int64_t row)
 {
     _Alignas(64) double tile[TILE * TILE], rows_of[PANEL_DEPTH * TILE];
-    const int64_t rows = least(TILE, p->n - row);
+    const int64_t rows = dq_least(TILE, p->n - row);
     load(tile, p, row, rows);
     for (int64_t k = 0; k < p->first; k += PANEL_DEPTH) {
-        const int64_t depth = least(PANEL_DEPTH, p->first - k);
+        const int64_t depth = dq_least(PANEL_DEPTH, p->first - k);
         dq_f64_tile_transpose(rows_of, p->a + row * p->ld + k, p->ld, rows, depth);
         dq_f64_tile_add(tile, p->before + k * TILE, TILE, rows_of, TILE, depth);
     }
@@ -166,7 +161,7 @@ static int64_t factor_diagonal(const panel *p)
 static void solve(const panel *p, int64_t row)
 {
     _Alignas(64) double tile[TILE * TILE];
-    const int64_t rows = least(TILE, p->n - row);
+    const int64_t rows = dq_least(TILE, p->n - row);
     load(tile, p, row, rows);
     for (int64_t c = 0; c < p->cols; c++) {
         const double *l = p->a + (p->first + c) * p->ld + p->first;
@@ -186,10 +181,10 @@ dq_status dq_cholesky(int64_t *bad_column, double *a, int64_t n, int64_t ld, dq_
     p.before = dq_block_new((size_t)n, sizeof(double) * TILE, err);
     if (!p.before) return err->code;
     for (; bad < 0 && p.first < n; p.first += TILE) {
-        p.cols = least(TILE, n - p.first);
+        p.cols = dq_least(TILE, n - p.first);
 #pragma omp parallel for schedule(static) if (p.first > 4 * PANEL_DEPTH)
         for (int64_t k = 0; k < p.first; k += PANEL_DEPTH) {
-            const int64_t depth = least(PANEL_DEPTH, p.first - k);
+            const int64_t depth = dq_least(PANEL_DEPTH, p.first - k);
             double *to = p.before + k * TILE;
             dq_f64_tile_transpose(to, p.a + p.first * p.ld + k, p.ld, p.cols, depth);
             for (int64_t i = 0; i < depth * TILE; i++) to[i] = -to[i];

@@ -43,11 +43,6 @@ typedef struct refit {
     int64_t first_group, end_group; /* of the band at hand */
 } refit;
 
-static int64_t least(int64_t x, int64_t y)
-{
-    return x < y ? x : y;
-}
-
 static int64_t up_to(int64_t x, int64_t step)
 {
     return (x + step - 1) / step * step;
@@ -55,12 +50,12 @@ static int64_t up_to(int64_t x, int64_t step)
 
 static sizes sizes_of(const dq_code_shape *s)
 {
-    sizes z = {.band = least(s->groups, BAND), .panel = least(s->group_size, PANEL)};
+    sizes z = {.band = dq_least(s->groups, BAND), .panel = dq_least(s->group_size, PANEL)};
     z.ld = dq_cholesky_stride(z.band);
     z.panel_ld = up_to(s->cols, 8);
     const int64_t strip = ROWS * z.band * z.ld * (int64_t)sizeof(double);
-    const int64_t fit = SYSTEMS / strip, strips = least(fit > 1 ? fit : 1, STRIPS);
-    z.rows = least(strips * ROWS, up_to(s->rows, ROWS));
+    const int64_t fit = SYSTEMS / strip, strips = dq_least(fit > 1 ? fit : 1, STRIPS);
+    z.rows = dq_least(strips * ROWS, up_to(s->rows, ROWS));
     return z;
 }
 
@@ -134,7 +129,7 @@ static void gather(refit *f, int64_t begin, int64_t end)
         const int64_t p = f->place[i];
         for (int64_t j = 0; j < h->n; j++) {
             const int64_t q = f->place[j];
-            to[j] = h->a[least(p, q) * h->ld + (p > q ? p : q)];
+            to[j] = h->a[dq_least(p, q) * h->ld + (p > q ? p : q)];
         }
         to[i] = h->diagonal[i] + h->damping;
     }
@@ -147,7 +142,7 @@ static void fill(refit *f, int64_t strip, int64_t rows, int64_t group, int64_t b
     const int64_t n = f->h->n, ld = f->size.ld, mine = group - f->first_group;
     const double *level = f->level + strip * n * ROWS, *weight = f->weight + strip * n * ROWS;
     for (int64_t c = 0; c < n; c += ROWS) {
-        const int64_t cols = least(ROWS, n - c);
+        const int64_t cols = dq_least(ROWS, n - c);
         memset(tile, 0, sizeof tile);
         dq_f64_tile_add(tile, f->panel + c, f->size.panel_ld, level + begin * ROWS,
                         (cols + 3) / 4 * 4, end - begin);
@@ -192,14 +187,14 @@ static dq_status refit_band(refit *f, int64_t first, int64_t rows, dq_err *err)
     /* The systems of rows first .. for the groups of a band. */
     const dq_code_shape *s = &f->c->shape;
     for (int64_t g = f->first_group; g < f->end_group; g++) {
-        const int64_t last = least((g + 1) * s->group_size, s->cols);
+        const int64_t last = dq_least((g + 1) * s->group_size, s->cols);
         for (int64_t begin = g * s->group_size, end; begin < last; begin = end) {
-            end = least(begin + PANEL, last);
+            end = dq_least(begin + PANEL, last);
             DQ_TRY(dq_os_check_stop(err));
             gather(f, begin, end);
 #pragma omp parallel for schedule(dynamic)
             for (int64_t t = 0; t < (rows + ROWS - 1) / ROWS; t++)
-                fill(f, t, least(ROWS, rows - t * ROWS), g, begin, end);
+                fill(f, t, dq_least(ROWS, rows - t * ROWS), g, begin, end);
         }
     }
 #pragma omp parallel for schedule(static)
@@ -231,10 +226,10 @@ dq_status dq_scale_refit(dq_codes *c, const float *w, const dq_hessian *h, dq_er
     if (c->shape.grid_rows == 1 && c->shape.rows > 1) return DQ_OK;
     DQ_TRY(refit_new(&f, c, w, h, err));
     for (int64_t r = 0; r < c->shape.rows; r += f.size.rows) {
-        const int64_t rows = least(f.size.rows, c->shape.rows - r);
+        const int64_t rows = dq_least(f.size.rows, c->shape.rows - r);
         for (int64_t g = 0; err->code == DQ_OK && g < f.groups; g = f.end_group) {
             f.first_group = g;
-            f.end_group = least(g + BAND, f.groups);
+            f.end_group = dq_least(g + BAND, f.groups);
             refit_band(&f, r, rows, err);
         }
     }

@@ -507,11 +507,6 @@ typedef struct strip {
         panel[DEPTH * SOLVED_ROWS]; /* of one block */
 } strip;
 
-static int64_t least(int64_t x, int64_t y)
-{
-    return x < y ? x : y;
-}
-
 static void subtract(double *y, const double *sum, int64_t n)
 {
     for (int64_t i = 0; i < n * SOLVED_ROWS; i++) y[i] -= sum[i];
@@ -519,7 +514,7 @@ static void subtract(double *y, const double *sum, int64_t n)
 
 static void solve_strip(strip *s, const dq_cross *x, const dq_hessian *h, int64_t first)
 {
-    const int64_t rows = least(SOLVED_ROWS, x->m - first), n = h->n;
+    const int64_t rows = dq_least(SOLVED_ROWS, x->m - first), n = h->n;
     for (int64_t i = 0; i < n; i++) {
         const double *from = x->c + first * x->ld + h->order[i];
         for (int64_t r = 0; r < SOLVED_ROWS; r++)
@@ -527,11 +522,11 @@ static void solve_strip(strip *s, const dq_cross *x, const dq_hessian *h, int64_
     }
     /* L y = c, in place. */
     for (int64_t b = 0; b < h->n; b += SOLVED_ROWS) {
-        const int64_t cols = least(SOLVED_ROWS, h->n - b);
+        const int64_t cols = dq_least(SOLVED_ROWS, h->n - b);
         double *y = s->y + b * SOLVED_ROWS;
         memset(s->sum, 0, sizeof s->sum);
         for (int64_t k = 0; k < b; k += DEPTH) {
-            const int64_t depth = least(DEPTH, b - k);
+            const int64_t depth = dq_least(DEPTH, b - k);
             dq_f64_tile_transpose(s->panel, h->a + b * h->ld + k, h->ld, cols, depth);
             dq_f64_tile_add(s->sum, s->panel, SOLVED_ROWS, s->y + k * SOLVED_ROWS, SOLVED_ROWS,
                             depth);
@@ -625,7 +620,7 @@ static void multiply_strip(strip *s, float *w, int64_t rows, const dq_cross *k)
             s->y[i * SOLVED_ROWS + r] = r < rows ? (double)w[r * n + i] : 0;
     }
     for (int64_t c = 0; c < n; c += SOLVED_ROWS) {
-        const int64_t cols = least(SOLVED_ROWS, n - c);
+        const int64_t cols = dq_least(SOLVED_ROWS, n - c);
         memset(s->sum, 0, sizeof s->sum);
         dq_f64_tile_add(s->sum, k->c + c, k->ld, s->y, (cols + 3) / 4 * 4, n);
         for (int64_t i = 0; i < cols; i++) {
@@ -648,7 +643,7 @@ dq_status dq_correction_of_inputs(float *w, int64_t rows, const dq_cross *k, dq_
 #pragma omp for schedule(dynamic)
         for (int64_t first = 0; first < rows; first += SOLVED_ROWS) {
             if (mine.code == DQ_OK)
-                multiply_strip(s, w + first * k->n, least(SOLVED_ROWS, rows - first), k);
+                multiply_strip(s, w + first * k->n, dq_least(SOLVED_ROWS, rows - first), k);
         }
         strip_free(s);
 #pragma omp critical(dq_correction_error)
@@ -675,14 +670,14 @@ dq_status dq_correction_of_outputs(float *w, int64_t first, int64_t rows, const 
 static void energy_of_strip(double *out, strip *s, const dq_cross *k, const dq_hessian *h,
                             int64_t first)
 {
-    const int64_t rows = least(SOLVED_ROWS, k->m - first), n = h->n;
+    const int64_t rows = dq_least(SOLVED_ROWS, k->m - first), n = h->n;
     for (int64_t i = 0; i < n; i++) {
         for (int64_t r = 0; r < SOLVED_ROWS; r++)
             s->y[i * SOLVED_ROWS + r] = r < rows ? k->c[(first + r) * k->ld + i] : 0;
     }
     for (int64_t r = 0; r < rows; r++) out[first + r] = 0;
     for (int64_t c = 0; c < n; c += SOLVED_ROWS) {
-        const int64_t cols = least(SOLVED_ROWS, n - c), below = c + cols;
+        const int64_t cols = dq_least(SOLVED_ROWS, n - c), below = c + cols;
         const double *y = s->y + c * SOLVED_ROWS;
         memset(s->sum, 0, sizeof s->sum);
         dq_f64_tile_add(s->sum, h->a + below * h->ld + c, h->ld, s->y + below * SOLVED_ROWS,

@@ -11,6 +11,11 @@
 
 #include <stdint.h>
 
+static inline int64_t dq_least(int64_t x, int64_t y)
+{
+    return x < y ? x : y;
+}
+
 /* ---- F64 tile ----
  * The product of two tiles in f64, on which the factorization and the rounding stand. Every
  * element is its own chain of products and sums in ascending k, so that the bits are the same on
