@@ -79,7 +79,6 @@ static dq_status add_regions(dq_calib_excerpt *x, const char *path, const char *
     return DQ_OK;
 }
 
-/* Lines that are not blank. */
 static int64_t count_lines(const char *text, size_t len)
 {
     const char *line;

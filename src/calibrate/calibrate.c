@@ -14,28 +14,28 @@
 #include <stdio.h>
 #include <string.h>
 
-static void job_begin_part(dq_calibrate *c);
-static void job_end_part(dq_calibrate *c, dq_calibrate_part part, double flop);
-static dq_status job_put_stream(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err);
-static dq_status job_refuse_row(const dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at,
-                                const dq_weight *w, const char *what, const char *where,
-                                dq_err *err);
-static dq_status job_run_source(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err);
-
 /* ---- Round ---- */
 
 /* The chunk of this rank in a round, NULL: it has none. */
-static const dq_calib_chunk *job_chunk(dq_calibrate_job *j, int64_t round)
+static const dq_calib_chunk *chunk_at(dq_calibrate_job *j, int64_t round)
 {
     j->at_once = dq_calib_pass_at_once(&j->pass, round);
     return dq_calib_pass_chunk(&j->pass, round);
 }
 
+static void end_part(dq_calibrate *c, dq_calibrate_part part, double flop)
+{
+    const double now = dq_os_seconds();
+    c->info.seconds[part] += now - c->lap;
+    c->info.flop[part] += flop;
+    c->lap = now;
+}
+
 /* Likewise, and progress is told of it: of all ranks, which do the same of their chunks, or share factors. */
-static void job_advance(dq_calibrate_job *j, dq_calibrate_part part, double flop, const char *what)
+static void advance(dq_calibrate_job *j, dq_calibrate_part part, double flop, const char *what)
 {
     const double seconds = flop * j->c->rates.flop[part];
-    job_end_part(j->c, part, flop);
+    end_part(j->c, part, flop);
     dq_quantize_feed_advance(j->feed, (int)part,
                              part == DQ_CALIBRATE_FACTORS ? seconds : seconds * j->at_once, what);
 }
@@ -57,7 +57,7 @@ bool dq_calibrate_job_is_left(const dq_calibrate_job *j, const dq_weight *const 
 }
 
 /* What is left to round: n_layers, embed, head. */
-static void job_find_left(dq_calibrate_job *j)
+static void find_left(dq_calibrate_job *j)
 {
     const dq_weight *const head[] = {&j->m->head}, *const embed[] = {&j->m->embed};
     int n = j->m->n_layers;
@@ -81,15 +81,21 @@ static void note_factor(dq_calibrate_job *j, double damping, const char *name)
     if (j->h->damping_share > info->damped_share) info->damped_share = j->h->damping_share;
 }
 
+/* The clock of the parts: what runs from here, and that it ended, with the arithmetic that it did. */
+static void begin_part(dq_calibrate *c)
+{
+    c->lap = dq_os_seconds();
+}
+
 /* Factors j->h, with what is unusual about it noted. */
 static dq_status job_factor(dq_calibrate_job *j, double damping, const char *name, dq_err *err)
 {
     DQ_TRY(dq_backend_sync(j->b, err));
-    job_begin_part(j->c);
+    begin_part(j->c);
     DQ_TRY(dq_hessian_share(j->h, err));
     DQ_TRY(dq_hessian_factor(j->h, damping, name, err));
     note_factor(j, damping, name);
-    job_advance(j, DQ_CALIBRATE_FACTORS, dq_calibrate_work_factor((double)j->h->n), name);
+    advance(j, DQ_CALIBRATE_FACTORS, dq_calibrate_work_factor((double)j->h->n), name);
     return DQ_OK;
 }
 
@@ -100,13 +106,13 @@ static dq_status factor(dq_calibrate_job *j, const char *name, dq_err *err)
     /* The same beside a reference, whose sums become what is added to the weights. */
     double share;
     DQ_TRY(dq_backend_sync(j->b, err));
-    job_begin_part(j->c);
+    begin_part(j->c);
     DQ_TRY(dq_reference_solve(&j->ref, j->h, damping, name, &share, err));
     j->c->info.n_corrected++;
     j->c->info.trust += share;
     note_factor(j, damping, name);
     const double flop = dq_calibrate_work_correction((double)j->ref.sums->m, (double)j->h->n);
-    job_advance(j, DQ_CALIBRATE_FACTORS, flop, name);
+    advance(j, DQ_CALIBRATE_FACTORS, flop, name);
     return DQ_OK;
 }
 
@@ -118,7 +124,6 @@ static void take_values(float *to, const dq_weight *w, int64_t first, int64_t ro
         dq_weight_dequantize_rows(to + r * w->cols, w, first + r, first + r + 1);
 }
 
-/* One tensor on its way to codes. */
 typedef struct rounding {
     dq_calibrate_job *j;
     const dq_quantize_tensor *t;
@@ -160,9 +165,9 @@ static dq_status round_bands(dq_calibrate_job *j, dq_coded *out, dq_gptq_loss *l
         const int64_t left = w->rows - first, rows = left < band ? left : band;
         DQ_TRY(dq_gptq_stripes_round(&stripes, out, r->loss, first, rows, err));
         dq_gptq_loss_add(loss, r->loss, rows);
-        job_end_part(j->c, DQ_CALIBRATE_ROUNDING,
-                     dq_calibrate_work_rounding((double)rows, (double)w->cols, r->t->spec.mode,
-                                                j->c->set.rule));
+        end_part(j->c, DQ_CALIBRATE_ROUNDING,
+                 dq_calibrate_work_rounding((double)rows, (double)w->cols, r->t->spec.mode,
+                                            j->c->set.rule));
         dq_quantize_feed_advance(
             j->feed, DQ_CALIBRATE_ROUNDING,
             dq_calibrate_pace_rounding(j->c, (double)rows, (double)w->cols, &r->t->spec), w->name);
@@ -182,11 +187,11 @@ static dq_status note_kept(dq_calibrate_job *j, const rounding *r, dq_err *err)
 }
 
 /* Codes of one tensor by factored sums, into the container and *out, which the caller ends. aligns: it is corrected before. */
-static dq_status job_round_tensor(dq_calibrate_job *j, const dq_quantize_tensor *t,
-                                  const dq_weight *w, bool aligns, dq_coded *out, dq_err *err)
+static dq_status round_tensor(dq_calibrate_job *j, const dq_quantize_tensor *t, const dq_weight *w,
+                              bool aligns, dq_coded *out, dq_err *err)
 {
     dq_gptq_loss loss;
-    job_begin_part(j->c);
+    begin_part(j->c);
     const bool whole = t->one_scale || w->rows < DQ_CALIBRATE_BAND_ROWS;
     const int64_t band = whole ? w->rows : DQ_CALIBRATE_BAND_ROWS;
     rounding r = {.j = j, .t = t, .w = w, .aligns = aligns};
@@ -203,12 +208,12 @@ static dq_status job_round_tensor(dq_calibrate_job *j, const dq_quantize_tensor 
     if (err->code != DQ_OK) return err->code;
     DQ_TRY(dq_quantize_feed_put(j->feed, t, &out->weight,
                                 loss.signal > 0 ? loss.error / loss.signal : 0, err));
-    job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+    end_part(j->c, DQ_CALIBRATE_FILES, 0);
     return DQ_OK;
 }
 
 /* Gives the layer a matrix that is not coded as it will be read back: in another type, where it is to have one. */
-static dq_status job_take_stored(dq_calibrate_job *j, dq_weight *w, dq_err *err)
+static dq_status take_stored(dq_calibrate_job *j, dq_weight *w, dq_err *err)
 {
     const dq_quantize_tensor *t = w->rows > 0 ? dq_quantize_feed_tensor(j->feed, w->name) : NULL;
     if (!t || t->format || t->dense_dtype == t->t->dtype) return DQ_OK;
@@ -230,7 +235,7 @@ static dq_status job_round(dq_calibrate_job *j, dq_weight *const *w, int n, bool
     for (int i = 0; i < n; i++) {
         const char *name = w[i]->name;
         if (!is_coded(j, w[i])) {
-            DQ_TRY(job_take_stored(j, w[i], err));
+            DQ_TRY(take_stored(j, w[i], err));
             continue;
         }
         dq_coded *out = &j->coded[j->n_coded++];
@@ -242,7 +247,7 @@ static dq_status job_round(dq_calibrate_job *j, dq_weight *const *w, int n, bool
             if (!sums) return dq_fail(err, DQ_BUG, "%s: no sums of its inputs", name);
             if (!factored) DQ_TRY(factor(j, name, err));
             factored = true;
-            DQ_TRY(job_round_tensor(j, t, w[i], j->ref.act, out, err));
+            DQ_TRY(round_tensor(j, t, w[i], j->ref.act, out, err));
         }
         *w[i] = out->weight;
         w[i]->name = name;
@@ -269,6 +274,62 @@ static dq_status add_rows(dq_calibrate_job *j, dq_mat x, dq_err *err)
     return dq_hessian_add(j->h, j->b, x, all, err);
 }
 
+/* What w reads in row `at` of a chunk is not finite. DQ_DAMAGED. */
+static dq_status refuse_row(const dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at,
+                            const dq_weight *w, const char *what, const char *where, dq_err *err)
+{
+    const dq_calib_text *t = &j->c->text;
+    int64_t seq = 0;
+    while (t->cu[seq + 1] <= k->first_row + at) seq++;
+    return dq_fail_with(err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_NOT_FINITE},
+                        "%s: %s at position %lld of sequence %lld of the calibration text is not "
+                        "finite%s",
+                        w->name, what, (long long)(k->first_row + at - t->cu[seq]), (long long)seq,
+                        where);
+}
+
+/* y of one chunk and the stream in s, in a cache that lives as long. */
+static dq_status attend(dq_calibrate_job *j, const dq_calib_chunk *k, dq_layer_steps s, dq_err *err)
+{
+    const dq_attend_args plain = {.logit = dq_logit_plain};
+    double maps = 0;
+    DQ_TRY(dq_calib_pass_cache(&j->pass, &s, err));
+    dq_layer_steps_norm_attn(&s);
+    dq_layer_steps_qkv(&s);
+    dq_layer_steps_attend(&s, &plain);
+    dq_backend_sync(j->b, err);
+    j->b->ops->kv_free(j->b, s.kv);
+    const int64_t n = k->batch.n_rows;
+    for (int i = 0; i < k->batch.n_seq; i++)
+        maps += dq_calibrate_work_attention(j->m, k->batch.cu_rows[i + 1] - k->batch.cu_rows[i]);
+    advance(j, DQ_CALIBRATE_FORWARD,
+            maps + dq_calibrate_work_rows(&s.layer->q, n) + dq_calibrate_work_rows(&s.layer->k, n) +
+                dq_calibrate_work_rows(&s.layer->v, n),
+            "attention");
+    return err->code;
+}
+
+/* Takes j->pass.x, a chunk's embeddings, through all layers before rounding. */
+static dq_status run_source(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
+{
+    for (int i = 0; i < j->m->n_layers; i++) {
+        const dq_layer *l = &j->m->layer[i];
+        const dq_layer_steps s = dq_calib_pass_steps(&j->pass, j->m, l, k);
+        DQ_TRY(dq_os_check_stop(err));
+        begin_part(j->c);
+        DQ_TRY(attend(j, k, s, err));
+        dq_layer_steps_out(&s);
+        dq_reference_feed_forward(&s, j->pass.gate, j->pass.up);
+        DQ_TRY(dq_backend_sync(j->b, err));
+        const int64_t n = s.x.rows; /* attention has told of q, k and v */
+        const double flop = dq_calibrate_work_layer(l) * (double)n -
+                            dq_calibrate_work_rows(&l->q, n) - dq_calibrate_work_rows(&l->k, n) -
+                            dq_calibrate_work_rows(&l->v, n);
+        advance(j, DQ_CALIBRATE_FORWARD, flop, "model before rounding");
+    }
+    return DQ_OK;
+}
+
 /* What the head reads of a chunk, added to the sums. NULL: of none. */
 static dq_status add_chunk(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
 {
@@ -276,27 +337,34 @@ static dq_status add_chunk(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err 
     if (!k) return add_rows(j, (dq_mat){NULL, 0, j->m->dim}, err);
     const dq_layer_steps s = dq_calib_pass_steps(&j->pass, j->m, &j->layer, k);
     DQ_TRY(embed(j, s.x, &j->m->embed, k, err));
-    DQ_TRY(job_run_source(j, k, err));
+    DQ_TRY(run_source(j, k, err));
     dq_layer_steps_norm_out(&s);
     j->b->ops->first_bad_row(j->b, &bad, s.h);
     DQ_TRY(dq_backend_sync(j->b, err));
     if (bad >= 0)
-        return job_refuse_row(j, k, bad, &j->m->embed, "what the head reads", ", before rounding",
-                              err);
-    job_begin_part(j->c);
+        return refuse_row(j, k, bad, &j->m->embed, "what the head reads", ", before rounding", err);
+    begin_part(j->c);
     DQ_TRY(add_rows(j, s.h, err));
     const double n = (double)s.h.rows;
-    job_advance(j, DQ_CALIBRATE_HESSIANS, dq_calibrate_work_hessian(n, (double)s.h.cols),
-                "hessians");
+    advance(j, DQ_CALIBRATE_HESSIANS, dq_calibrate_work_hessian(n, (double)s.h.cols), "hessians");
+    return DQ_OK;
+}
+
+/* j->pass.x of a chunk to the scratch file. */
+static dq_status put_stream(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
+{
+    DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_STREAM, k->first,
+                              dq_calib_pass_first(j->pass.x, k->batch.n_rows), err));
+    end_part(j->c, DQ_CALIBRATE_FILES, 0);
     return DQ_OK;
 }
 
 static dq_status begin_streams(dq_calibrate_job *j, const dq_quantize_tensor *t,
                                const dq_weight *rounded, dq_err *err)
 {
-    job_begin_part(j->c);
+    begin_part(j->c);
     for (int64_t i = 0; i < j->pass.n_chunks; i++) {
-        const dq_calib_chunk *k = job_chunk(j, i);
+        const dq_calib_chunk *k = chunk_at(j, i);
         const dq_mat x = dq_calib_pass_first(j->pass.x, k->batch.n_rows);
         DQ_TRY(embed(j, x, &j->m->embed, k, err));
         if (j->ref.act) DQ_TRY(dq_reference_put(&j->ref, k->first, x, err));
@@ -315,7 +383,7 @@ static dq_status begin_streams(dq_calibrate_job *j, const dq_quantize_tensor *t,
             dq_block_free(codes);
             if (err->code != DQ_OK) return err->code;
         }
-        DQ_TRY(job_put_stream(j, k, err));
+        DQ_TRY(put_stream(j, k, err));
     }
     return DQ_OK;
 }
@@ -337,19 +405,10 @@ static dq_layer_steps steps_of(const dq_calibrate_job *j, const dq_calib_chunk *
 static dq_status get_stream(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
 {
     DQ_TRY(dq_os_check_stop(err));
-    job_begin_part(j->c);
+    begin_part(j->c);
     DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_STREAM, k->first,
                               dq_calib_pass_first(j->pass.x, k->batch.n_rows), err));
-    job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
-    return DQ_OK;
-}
-
-/* j->pass.x of a chunk to the scratch file. */
-static dq_status job_put_stream(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
-{
-    DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_STREAM, k->first,
-                              dq_calib_pass_first(j->pass.x, k->batch.n_rows), err));
-    job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+    end_part(j->c, DQ_CALIBRATE_FILES, 0);
     return DQ_OK;
 }
 
@@ -359,21 +418,6 @@ static bool begin_sums(dq_calibrate_job *j, const dq_weight *const *w, int n)
     const bool any = dq_calibrate_job_is_left(j, w, n);
     if (any) dq_hessian_begin(j->h, w[0]->cols);
     return any;
-}
-
-/* What w reads in row `at` of a chunk is not finite. DQ_DAMAGED. */
-static dq_status job_refuse_row(const dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at,
-                                const dq_weight *w, const char *what, const char *where,
-                                dq_err *err)
-{
-    const dq_calib_text *t = &j->c->text;
-    int64_t seq = 0;
-    while (t->cu[seq + 1] <= k->first_row + at) seq++;
-    return dq_fail_with(err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_NOT_FINITE},
-                        "%s: %s at position %lld of sequence %lld of the calibration text is not "
-                        "finite%s",
-                        w->name, what, (long long)(k->first_row + at - t->cu[seq]), (long long)seq,
-                        where);
 }
 
 /* Where what the rounded model reads is not finite; before: whether it is in the model before rounding. */
@@ -408,7 +452,7 @@ static dq_status check_inputs(dq_calibrate_job *j, const dq_calib_chunk *k, int6
         before = bad_before < 0 && bad_norm < 0;
         DQ_TRY(dq_backend_sync(j->b, err));
     }
-    return job_refuse_row(j, k, at + bad, w, "its input", where_of(j, before), err);
+    return refuse_row(j, k, at + bad, w, "its input", where_of(j, before), err);
 }
 
 static dq_status add_sums(dq_calibrate_job *j, dq_mat x, int64_t piece, dq_err *err)
@@ -417,8 +461,8 @@ static dq_status add_sums(dq_calibrate_job *j, dq_mat x, int64_t piece, dq_err *
         dq_shrinkage_add_inputs(&j->ref.half, j->h, j->b, x, piece, err);
     else
         dq_hessian_add(j->h, j->b, x, (dq_tile_sums_rows){DQ_ROWS_ALL, piece}, err);
-    job_advance(j, DQ_CALIBRATE_HESSIANS, dq_calibrate_work_hessian((double)x.rows, (double)x.cols),
-                "hessians");
+    advance(j, DQ_CALIBRATE_HESSIANS, dq_calibrate_work_hessian((double)x.rows, (double)x.cols),
+            "hessians");
     return err->code;
 }
 
@@ -441,8 +485,8 @@ static dq_status add_none(dq_calibrate_job *j, int64_t piece, dq_err *err)
 static void end_lacks(dq_calibrate_job *j, int64_t rows, int64_t n, const dq_weight *product)
 {
     const double sums = dq_calibrate_work_cross((double)rows, (double)j->ref.sums->m, (double)n);
-    job_advance(j, DQ_CALIBRATE_HESSIANS,
-                sums + (product ? dq_calibrate_work_rows(product, rows) : 0), "hessians");
+    advance(j, DQ_CALIBRATE_HESSIANS, sums + (product ? dq_calibrate_work_rows(product, rows) : 0),
+            "hessians");
 }
 
 /* ---- Passes of a layer ---- */
@@ -453,7 +497,7 @@ static dq_status add_lacking_inputs(dq_calibrate_job *j, const dq_calib_chunk *k
 {
     if (!j->ref.act) return DQ_OK;
     DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
-    job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+    end_part(j->c, DQ_CALIBRATE_FILES, 0);
     DQ_TRY(dq_reference_add_inputs(&j->ref, s, norm, err));
     end_lacks(j, s->h.rows, s->h.cols, NULL);
     return DQ_OK;
@@ -466,7 +510,7 @@ static dq_status pass_norm(dq_calibrate_job *j, dq_weight *const *w, int n, norm
     const bool sums = begin_sums(j, (const dq_weight *const *)w, n);
     if (j->ref.act) dq_reference_begin_inputs(&j->ref, w[0]->cols);
     for (int64_t i = 0; sums && i < j->pass.n_rounds; i++) {
-        const dq_calib_chunk *k = job_chunk(j, i);
+        const dq_calib_chunk *k = chunk_at(j, i);
         if (!k) {
             DQ_TRY(add_none(j, DQ_TILE_SUMS_NO_PIECES, err));
             continue;
@@ -488,27 +532,6 @@ static dq_status pass_qkv(dq_calibrate_job *j, dq_err *err)
                      dq_layer_steps_norm_attn, err);
 }
 
-/* y of one chunk and the stream in s, in a cache that lives as long. */
-static dq_status attend(dq_calibrate_job *j, const dq_calib_chunk *k, dq_layer_steps s, dq_err *err)
-{
-    const dq_attend_args plain = {.logit = dq_logit_plain};
-    double maps = 0;
-    DQ_TRY(dq_calib_pass_cache(&j->pass, &s, err));
-    dq_layer_steps_norm_attn(&s);
-    dq_layer_steps_qkv(&s);
-    dq_layer_steps_attend(&s, &plain);
-    dq_backend_sync(j->b, err);
-    j->b->ops->kv_free(j->b, s.kv);
-    const int64_t n = k->batch.n_rows;
-    for (int i = 0; i < k->batch.n_seq; i++)
-        maps += dq_calibrate_work_attention(j->m, k->batch.cu_rows[i + 1] - k->batch.cu_rows[i]);
-    job_advance(j, DQ_CALIBRATE_FORWARD,
-                maps + dq_calibrate_work_rows(&s.layer->q, n) +
-                    dq_calibrate_work_rows(&s.layer->k, n) + dq_calibrate_work_rows(&s.layer->v, n),
-                "attention");
-    return err->code;
-}
-
 /* What the maps of s make of its h. */
 static void read_maps(dq_calibrate_job *j, const dq_calib_chunk *k, const dq_layer_steps *s,
                       dq_mat z)
@@ -517,7 +540,7 @@ static void read_maps(dq_calibrate_job *j, const dq_calib_chunk *k, const dq_lay
     dq_value_maps_read(j->maps, z, s, k->first_seq);
     for (int i = 0; i < k->batch.n_seq; i++)
         flop += dq_value_maps_flop(j->m, k->batch.cu_rows[i + 1] - k->batch.cu_rows[i]);
-    job_advance(j, DQ_CALIBRATE_MAPS, flop, "values by maps");
+    advance(j, DQ_CALIBRATE_MAPS, flop, "values by maps");
 }
 
 /* What the maps make of v's inputs, in z, is to be finite; ref.lacks is what those of the reference make of its own. */
@@ -529,8 +552,8 @@ static dq_status check_maps(dq_calibrate_job *j, const dq_calib_chunk *k, dq_mat
     if (bad < 0) return DQ_OK;
     j->b->ops->first_bad_row(j->b, &bad_before, dq_layer_steps_rows(j->ref.lacks, bad, bad + 1));
     DQ_TRY(dq_backend_sync(j->b, err));
-    return job_refuse_row(j, k, bad, &j->layer.v, "what attention makes of its inputs",
-                          where_of(j, bad_before < 0), err);
+    return refuse_row(j, k, bad, &j->layer.v, "what attention makes of its inputs",
+                      where_of(j, bad_before < 0), err);
 }
 
 /* Sums for v: of what the maps of the rounded q and k make of its inputs, and what they lack beside the reference's. */
@@ -544,9 +567,9 @@ static dq_status add_values(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err
     j->b->ops->rope_table(j->b, s.angles, k->batch.pos, &j->m->rope);
     dq_layer_steps_qk(&s);
     DQ_TRY(dq_backend_sync(j->b, err));
-    job_advance(j, DQ_CALIBRATE_FORWARD,
-                dq_calibrate_work_rows(&s.layer->q, n) + dq_calibrate_work_rows(&s.layer->k, n),
-                "attention");
+    advance(j, DQ_CALIBRATE_FORWARD,
+            dq_calibrate_work_rows(&s.layer->q, n) + dq_calibrate_work_rows(&s.layer->k, n),
+            "attention");
     read_maps(j, k, &s, z);
     DQ_TRY(check_maps(j, k, z, err));
     DQ_TRY(add_sums(j, z, DQ_TILE_SUMS_NO_PIECES, err));
@@ -562,7 +585,7 @@ static dq_status pass_values(dq_calibrate_job *j, dq_err *err)
     const bool sums = begin_sums(j, (const dq_weight *const[]){v}, 1);
     dq_reference_begin_inputs(&j->ref, v->cols);
     for (int64_t i = 0; i < j->pass.n_rounds; i++) {
-        const dq_calib_chunk *k = job_chunk(j, i);
+        const dq_calib_chunk *k = chunk_at(j, i);
         if (k && sums) {
             /* The maps multiply a row that is not finite by 0 too, so that others are not finite either:
              * what v reads is looked at before them, and while the reference's stream is still the one
@@ -577,15 +600,15 @@ static dq_status pass_values(dq_calibrate_job *j, dq_err *err)
              * becomes what its maps make of its inputs. */
             const dq_layer_steps rounded = steps_of(j, k);
             const dq_layer_steps s = dq_reference_steps(&j->ref, &rounded, j->number);
-            job_begin_part(j->c);
+            begin_part(j->c);
             DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
-            job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+            end_part(j->c, DQ_CALIBRATE_FILES, 0);
             DQ_TRY(attend(j, k, s, err));
             if (sums) read_maps(j, k, &s, dq_calib_pass_first(j->ref.lacks, k->batch.n_rows));
             dq_layer_steps_out(&s);
             DQ_TRY(dq_reference_put(&j->ref, k->first, s.x, err));
-            job_advance(j, DQ_CALIBRATE_FORWARD,
-                        dq_calibrate_work_rows(&s.layer->o, k->batch.n_rows), "attention");
+            advance(j, DQ_CALIBRATE_FORWARD, dq_calibrate_work_rows(&s.layer->o, k->batch.n_rows),
+                    "attention");
         }
         if (sums) DQ_TRY(k ? add_values(j, k, err) : add_none(j, DQ_TILE_SUMS_NO_PIECES, err));
     }
@@ -598,19 +621,19 @@ static dq_status pass_attend(dq_calibrate_job *j, dq_err *err)
     const bool sums = begin_sums(j, in, 1);
     if (j->ref.act) dq_reference_begin_outputs(&j->ref, j->layer.o.cols);
     for (int64_t i = 0; i < j->pass.n_rounds; i++) {
-        const dq_calib_chunk *k = job_chunk(j, i);
+        const dq_calib_chunk *k = chunk_at(j, i);
         if (!k && sums) DQ_TRY(add_none(j, DQ_TILE_SUMS_NO_PIECES, err));
         if (!k) continue;
         const dq_layer_steps s = steps_of(j, k);
         DQ_TRY(get_stream(j, k, err));
         DQ_TRY(attend(j, k, s, err));
         DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_OTHER, k->first, s.y, err));
-        job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+        end_part(j->c, DQ_CALIBRATE_FILES, 0);
         if (!sums) continue;
         DQ_TRY(add_inputs(j, k, 0, s.y, in[0], NULL, DQ_TILE_SUMS_NO_PIECES, err));
         if (!j->ref.act) continue;
         DQ_TRY(dq_reference_get(&j->ref, k->first, s.x.rows, err));
-        job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+        end_part(j->c, DQ_CALIBRATE_FILES, 0);
         DQ_TRY(dq_reference_add_attention(&j->ref, &s, j->number, err));
         end_lacks(j, s.y.rows, s.y.cols, &j->layer.o);
     }
@@ -624,17 +647,17 @@ static dq_status pass_out(dq_calibrate_job *j, dq_err *err)
     const bool sums = begin_sums(j, in, 2);
     if (j->ref.act) dq_reference_begin_inputs(&j->ref, l->gate.cols);
     for (int64_t i = 0; i < j->pass.n_rounds; i++) {
-        const dq_calib_chunk *k = job_chunk(j, i);
+        const dq_calib_chunk *k = chunk_at(j, i);
         if (!k && sums) DQ_TRY(add_none(j, DQ_TILE_SUMS_NO_PIECES, err));
         if (!k) continue;
         const dq_layer_steps s = steps_of(j, k);
         DQ_TRY(get_stream(j, k, err));
         DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_OTHER, k->first, s.y, err));
-        job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+        end_part(j->c, DQ_CALIBRATE_FILES, 0);
         dq_layer_steps_out(&s);
-        job_advance(j, DQ_CALIBRATE_FORWARD, dq_calibrate_work_rows(&l->o, k->batch.n_rows),
-                    "attention");
-        DQ_TRY(job_put_stream(j, k, err));
+        advance(j, DQ_CALIBRATE_FORWARD, dq_calibrate_work_rows(&l->o, k->batch.n_rows),
+                "attention");
+        DQ_TRY(put_stream(j, k, err));
         if (!sums) continue;
         dq_layer_steps_norm_ffn(&s);
         DQ_TRY(
@@ -669,10 +692,10 @@ static dq_status gate_up(dq_calibrate_job *j, const dq_calib_chunk *k, bool sums
                      up = dq_calib_pass_first(j->pass.up, n);
         dq_layer_steps_gate_up(&s, gate, up, dq_layer_steps_rows(s.h, at, at + n));
         DQ_TRY(dq_backend_sync(j->b, err));
-        job_advance(j, DQ_CALIBRATE_FORWARD, 2 * dq_calibrate_work_rows(&j->layer.gate, n),
-                    "feed-forward");
+        advance(j, DQ_CALIBRATE_FORWARD, 2 * dq_calibrate_work_rows(&j->layer.gate, n),
+                "feed-forward");
         DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_OTHER, k->first + at, gate, err));
-        job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+        end_part(j->c, DQ_CALIBRATE_FILES, 0);
         if (sums && !whole) DQ_TRY(add_gate(j, k, at, gate, err));
     }
     if (!sums || !whole) return DQ_OK;
@@ -691,20 +714,20 @@ static dq_status pass_gate_up(dq_calibrate_job *j, dq_err *err)
     const bool sums = begin_sums(j, in, 1), last = is_last(j);
     if (j->ref.act) dq_reference_begin_outputs(&j->ref, j->layer.down.cols);
     for (int64_t i = 0; (sums || !last) && i < j->pass.n_rounds; i++) {
-        const dq_calib_chunk *k = job_chunk(j, i);
+        const dq_calib_chunk *k = chunk_at(j, i);
         if (!k && sums) DQ_TRY(add_none(j, DQ_FFN_ROWS, err));
         if (!k) continue;
         if (j->ref.act) {
             /* Takes the reference through the rest of the layer. */
             const dq_layer_steps rounded = steps_of(j, k);
             const dq_layer_steps s = dq_reference_steps(&j->ref, &rounded, j->number);
-            job_begin_part(j->c);
+            begin_part(j->c);
             DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
             dq_reference_feed_forward(&s, j->pass.gate, j->pass.up);
             DQ_TRY(dq_reference_put(&j->ref, k->first, s.x, err));
             const double flop = 2 * dq_calibrate_work_rows(&s.layer->gate, s.x.rows) +
                                 dq_calibrate_work_rows(&s.layer->down, s.x.rows);
-            job_advance(j, DQ_CALIBRATE_FORWARD, flop, "feed-forward");
+            advance(j, DQ_CALIBRATE_FORWARD, flop, "feed-forward");
         }
         DQ_TRY(get_stream(j, k, err));
         DQ_TRY(gate_up(j, k, sums, err));
@@ -715,21 +738,21 @@ static dq_status pass_gate_up(dq_calibrate_job *j, dq_err *err)
 static dq_status pass_down(dq_calibrate_job *j, dq_err *err)
 {
     for (int64_t i = 0; i < j->pass.n_chunks; i++) {
-        const dq_calib_chunk *k = job_chunk(j, i);
+        const dq_calib_chunk *k = chunk_at(j, i);
         const dq_layer_steps s = steps_of(j, k);
         DQ_TRY(get_stream(j, k, err));
         for (int64_t at = 0; at < k->batch.n_rows; at += DQ_FFN_ROWS) {
             const int64_t left = k->batch.n_rows - at, n = left < DQ_FFN_ROWS ? left : DQ_FFN_ROWS;
             const dq_mat gate = dq_calib_pass_first(j->pass.gate, n);
             DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_OTHER, k->first + at, gate, err));
-            job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+            end_part(j->c, DQ_CALIBRATE_FILES, 0);
             dq_layer_steps_down(&s, dq_layer_steps_rows(s.h, at, at + n), gate);
             DQ_TRY(dq_backend_sync(j->b, err));
-            job_advance(j, DQ_CALIBRATE_FORWARD, dq_calibrate_work_rows(&j->layer.down, n),
-                        "feed-forward");
+            advance(j, DQ_CALIBRATE_FORWARD, dq_calibrate_work_rows(&j->layer.down, n),
+                    "feed-forward");
         }
         j->b->ops->add(j->b, s.x, s.h);
-        DQ_TRY(job_put_stream(j, k, err));
+        DQ_TRY(put_stream(j, k, err));
     }
     return DQ_OK;
 }
@@ -738,27 +761,6 @@ static void free_rounded(dq_calibrate_job *j)
 {
     while (j->n_coded > 0) dq_coded_free(&j->coded[--j->n_coded]);
     while (j->n_dense > 0) dq_block_free(j->dense[--j->n_dense]);
-}
-
-/* Takes j->pass.x, a chunk's embeddings, through all layers before rounding. */
-static dq_status job_run_source(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
-{
-    for (int i = 0; i < j->m->n_layers; i++) {
-        const dq_layer *l = &j->m->layer[i];
-        const dq_layer_steps s = dq_calib_pass_steps(&j->pass, j->m, l, k);
-        DQ_TRY(dq_os_check_stop(err));
-        job_begin_part(j->c);
-        DQ_TRY(attend(j, k, s, err));
-        dq_layer_steps_out(&s);
-        dq_reference_feed_forward(&s, j->pass.gate, j->pass.up);
-        DQ_TRY(dq_backend_sync(j->b, err));
-        const int64_t n = s.x.rows; /* attention has told of q, k and v */
-        const double flop = dq_calibrate_work_layer(l) * (double)n -
-                            dq_calibrate_work_rows(&l->q, n) - dq_calibrate_work_rows(&l->k, n) -
-                            dq_calibrate_work_rows(&l->v, n);
-        job_advance(j, DQ_CALIBRATE_FORWARD, flop, "model before rounding");
-    }
-    return DQ_OK;
 }
 
 /* ---- Calibrate ----
@@ -784,26 +786,12 @@ double dq_calibrate_damping(int64_t inputs, int64_t tokens)
 
 /* ---- Parts ---- */
 
-/* The clock of the parts: what runs from here, and that it ended, with the arithmetic that it did. */
-static void job_begin_part(dq_calibrate *c)
-{
-    c->lap = dq_os_seconds();
-}
-
-static void job_end_part(dq_calibrate *c, dq_calibrate_part part, double flop)
-{
-    const double now = dq_os_seconds();
-    c->info.seconds[part] += now - c->lap;
-    c->info.flop[part] += flop;
-    c->lap = now;
-}
-
 /* ---- The method ---- */
 
 static dq_status run_job(dq_calibrate_job *j, dq_err *err)
 {
     dq_calibrate *c = j->c;
-    job_find_left(j);
+    find_left(j);
     if (j->n_layers == 0 && !j->embed) return DQ_OK;
     dq_quantize_feed_expect(j->feed);
     DQ_TRY(dq_calib_pass_new(&j->pass, j->m, j->b, &c->text, err));
@@ -825,9 +813,9 @@ static dq_status run_job(dq_calibrate_job *j, dq_err *err)
         const double usual = dq_calibrate_damping(w->cols, j->c->text.n_ids),
                      share = fmax(usual, DQ_CALIBRATE_EMBED_DAMPING);
         dq_hessian_begin(j->h, w->cols);
-        for (int64_t i = 0; i < j->pass.n_rounds; i++) DQ_TRY(add_chunk(j, job_chunk(j, i), err));
+        for (int64_t i = 0; i < j->pass.n_rounds; i++) DQ_TRY(add_chunk(j, chunk_at(j, i), err));
         DQ_TRY(job_factor(j, share, w->name, err));
-        DQ_TRY(job_round_tensor(j, t, w, false, &coded, err));
+        DQ_TRY(round_tensor(j, t, w, false, &coded, err));
     } else if (fed) {
         DQ_TRY(dq_quantize_feed_take(j->feed, t, &coded, err));
     }
@@ -838,7 +826,7 @@ static dq_status run_job(dq_calibrate_job *j, dq_err *err)
         /* Rounds the projections of a layer, and takes the stream, and the reference's, through it. */
         j->layer = j->m->layer[i];
         j->number = i;
-        if (job_take_stored(j, &j->layer.lambda_proj, err) == DQ_OK && pass_qkv(j, err) == DQ_OK &&
+        if (take_stored(j, &j->layer.lambda_proj, err) == DQ_OK && pass_qkv(j, err) == DQ_OK &&
             (!j->ref.act || pass_values(j, err) == DQ_OK) && pass_attend(j, err) == DQ_OK &&
             pass_out(j, err) == DQ_OK && pass_gate_up(j, err) == DQ_OK && !is_last(j))
             pass_down(j, err);
@@ -894,7 +882,7 @@ static void expect(void *arg, const dq_quantizer *q, dq_quantize_feed *feed, dq_
 {
     dq_calibrate *c = arg;
     dq_calibrate_job j = {.c = c, .q = q, .feed = feed, .m = c->m};
-    job_find_left(&j);
+    find_left(&j);
     dq_calibrate_pace_expect(&j, p);
 }
 

@@ -499,7 +499,6 @@ void dq_calibrate_pace_expect(const dq_calibrate_job *j, dq_pace *p)
 enum { LEAST_ROWS = 64, ROUND_COLS = 512, VALUE_COLS = 64, TIMES = 5 };
 static const double much = 2e9;
 
-/* What is timed. */
 typedef struct timing {
     dq_calibrate *c;
     const dq_quantizer *q;
@@ -566,7 +565,6 @@ static dq_status time_forward(timing *t, dq_err *err)
     return dq_backend_sync(t->c->set.backend, err);
 }
 
-/* Numbers of chance in rows of a buffer. */
 static void fill(float *x, int64_t n)
 {
     dq_random r = dq_random_of(0, 1);
@@ -574,7 +572,6 @@ static void fill(float *x, int64_t n)
         x[i] = (float)(dq_random_next(&r) >> 40) / (float)(1 << 24) - 0.5f;
 }
 
-/* Sums over n inputs. */
 static dq_status time_sums(timing *t, dq_mat x, int64_t n, dq_err *err)
 {
     const dq_tile_sums_rows all = {DQ_ROWS_ALL, DQ_TILE_SUMS_NO_PIECES};

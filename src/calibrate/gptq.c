@@ -22,7 +22,6 @@ enum {
 };
 #define SYSTEMS ((int64_t)256 << 20) /* bytes */
 
-/* What is allocated for a matrix. */
 typedef struct sizes {
     int64_t rows;     /* at a time, whole strips */
     int64_t band, ld; /* groups of a system, and its row stride */
@@ -388,7 +387,6 @@ static void signal_of_block(strip *s, const rounding *g, int64_t first, int64_t 
     }
 }
 
-/* Rows that are rounded together. */
 static int64_t strip_rows(const rounding *g)
 {
     return g->c && g->format->encode_strip ? DQ_STRIP_ROWS : BLOCK_ROWS;

@@ -148,7 +148,6 @@ typedef struct rows_at {
     int out; /* its number */
 } rows_at;
 
-/* dst[n, head_dim] = one head of rows of x. */
 static void take_head(float *dst, dq_mat x, int64_t first, int64_t n, int head, int64_t head_dim)
 {
     for (int64_t r = 0; r < n; r++)

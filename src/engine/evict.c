@@ -119,7 +119,6 @@ void dq_evictor_free(dq_evictor *e)
     dq_block_free(e);
 }
 
-/* Makes the lists hold one more handle. */
 static dq_status reach(dq_evictor *e, int32_t seq, dq_err *err)
 {
     if (seq < 0) return dq_fail(err, DQ_BUG, "no sequence %d to evict from", (int)seq);
@@ -214,7 +213,6 @@ static dq_status compact_sequence(dq_evictor *e, int watched, int64_t *count, dq
     return DQ_OK;
 }
 
-/* Ends the watching of a pass. */
 static dq_status end_watch(dq_evictor *e, dq_err *err)
 {
     if (!e->area) return DQ_OK;
@@ -259,7 +257,6 @@ static dq_status area_new(dq_evictor *e, const dq_batch *batch, dq_err *err)
     return err->code;
 }
 
-/* What a sequence has summed up so far. */
 static void resume(dq_evictor *e, int watched, int64_t rows)
 {
     sums *s = &e->seq[e->watched[watched]];
@@ -320,7 +317,6 @@ typedef struct cut {
     sums *sums;           /* NULL: the policy needs none */
 } cut;
 
-/* What the policy wants to know of keys. */
 static dq_status read_keys(const dq_evictor *e, cut *k, dq_err *err)
 {
     const unsigned needs = e->spec.evict.policy->needs;

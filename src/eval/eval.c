@@ -104,7 +104,6 @@ int dq_eval_quoted(const dq_eval_source *source)
     return source->kind->quoted ? source->kind->quoted(source) : 0;
 }
 
-/* What was lost by a difference of scores. */
 static dq_interval_loss loss_of(const dq_stat_flips *f)
 {
     /* 0 - x: a loss of -0 would print as one */

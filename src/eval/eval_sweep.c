@@ -18,13 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void sweep_told(dq_eval_sweep *s, const dq_eval_row *row, int64_t begin, int64_t end);
-static dq_status sweep_hold(dq_eval_sweep *s, int model, dq_err *err);
 static dq_pass sweep_pass(dq_eval_sweep *s, const dq_eval_row *row);
-static dq_status sweep_runner(dq_runner **r, const dq_eval_sweep *s, const dq_eval_row *row,
-                              dq_err *err);
-static void sweep_runner_end(dq_runner *r, const dq_eval_sweep *s);
-static double sweep_feeds(const dq_eval *e, const dq_eval_row *row, int64_t begin, int64_t end);
 
 /* ---- Pieces ---- */
 
@@ -44,6 +38,20 @@ static bool belongs(const dq_eval *e, int i, int first)
     const dq_eval_row *row = &e->row[i];
     if (i == first) return true;
     return row->same == i && row->ref == first && dq_eval_source_of(e, row)->kind->windows;
+}
+
+/* Ids that the sequences of the units feed, each counted for itself. */
+static double sweep_feeds(const dq_eval *e, const dq_eval_row *row, int64_t begin, int64_t end)
+{
+    const dq_eval_ids *ids = &e->ids[row->ids];
+    const dq_requests *q = &ids->req;
+    double n = 0;
+    if (dq_eval_source_of(e, row)->kind->windows) {
+        for (int64_t i = begin; i < end; i++) n += (double)ids->win.win[i].n;
+        return n;
+    }
+    for (int64_t k = q->at[begin]; k < q->at[end]; k++) n += (double)dq_score_fed(&q->req[k]);
+    return n;
 }
 
 /* Units that must not be parted: those that are finished together, and those that share a prefix, which is fed once for them;
@@ -300,7 +308,6 @@ static dq_status get_row(dq_eval *e, const json_t *o, dq_err *err)
     return DQ_OK;
 }
 
-/* A journal, or another run's file. */
 typedef struct journal {
     dq_eval *e;
     const char *key;
@@ -379,12 +386,26 @@ typedef struct cluster {
     dq_mat state;          /* of the windows at hand */
 } cluster;
 
-/* Windows begin .. end - 1 of one row. */
 typedef struct step {
     int64_t begin, end;
     int64_t at, n; /* its scored tokens: the first, and how many */
     dq_mat state;
 } step;
+
+/* The runner of the model that is held, which is the row's, or a new one with the row's cache: a cache has one form for its life. */
+static dq_status sweep_runner(dq_runner **r, const dq_eval_sweep *s, const dq_eval_row *row,
+                              dq_err *err)
+{
+    const dq_eval_model *m = &s->e->model[row->model];
+    *r = s->runner;
+    if (dq_kv_spec_is_plain(&row->kv) && row->kv.num == dq_kv_plain.num) return DQ_OK;
+    return dq_runner_new(r, m->m, dq_runner_backend(s->runner), &row->kv, err);
+}
+
+static void end_runner(dq_runner *r, const dq_eval_sweep *s)
+{
+    if (r != s->runner) dq_runner_free(r);
+}
 
 static dq_status score(const cluster *c, dq_eval_row *row, const step *x, dq_err *err)
 {
@@ -397,7 +418,7 @@ static dq_status score(const cluster *c, dq_eval_row *row, const step *x, dq_err
         dq_score_windows(&s, c->w, x->begin, x->end, x->state, out, err);
     row->pending = s.work;
     dq_score_end(&s);
-    sweep_runner_end(r, c->s);
+    end_runner(r, c->s);
     return err->code;
 }
 
@@ -569,6 +590,32 @@ static int64_t first_lacking(const cluster *c, int64_t at)
     return first;
 }
 
+static void let_go(dq_eval_sweep *s)
+{
+    if (s->model < 0) return;
+    const dq_eval_model *m = &s->e->model[s->model];
+    if (!m->runner) {
+        dq_runner_free(s->runner);
+        dq_model_release(m->m);
+    }
+    s->runner = NULL;
+    s->model = -1;
+}
+
+/* Rows of the model begin: what memory the one before has taken, packed weights, activations, cached tokens and pages of its
+ * files, is given back, and this one has its runner. */
+static dq_status hold(dq_eval_sweep *s, int model, dq_err *err)
+{
+    const dq_eval_model *m = &s->e->model[model];
+    if (s->model == model) return DQ_OK;
+    let_go(s);
+    s->runner = m->runner;
+    if (!m->runner) DQ_TRY(dq_runner_new(&s->runner, m->m, s->e->backend, &dq_kv_plain, err));
+    s->model = model;
+    if (s->e->begins) s->e->begins(s->e->progress_arg, model);
+    return DQ_OK;
+}
+
 /* With several models a turn is as long as it can be, as each of them packs its weights anew; with one it is a step, after
  * which nothing of the reference is computed again. */
 static dq_status run_turns(cluster *c, bool once, dq_err *err)
@@ -581,7 +628,7 @@ static dq_status run_turns(cluster *c, bool once, dq_err *err)
         for (int i = 0; i < c->n_rows; i++) {
             const dq_eval_row *row = &c->e->row[c->rows[i]];
             if (i > 0 && dq_eval_lacking(row, c->begin, c->end) == c->end) continue;
-            DQ_TRY(sweep_hold(c->s, row->model, err));
+            DQ_TRY(hold(c->s, row->model, err));
             DQ_TRY(run_row(c, c->rows[i], err));
         }
         if (once) break;
@@ -605,7 +652,7 @@ static dq_status sweep_windows(dq_eval_sweep *s, int ref, int64_t begin, int64_t
     const dq_eval_row *row = &s->e->row[ref];
     cluster c = {.s = s, .e = s->e, .w = &s->e->ids[row->ids].win, .begin = begin, .limit = end};
     if (find_rows(&c, ref, err) == DQ_OK && first_lacking(&c, begin) < end &&
-        sweep_hold(s, row->model, err) == DQ_OK) {
+        hold(s, row->model, err) == DQ_OK) {
         c.b = dq_runner_backend(s->runner);
         c.max_rows = dq_runner_rows(s->runner, DQ_SCORE_ROWS);
         if (make_states(&c, err) == DQ_OK && keep_head(&c, err) == DQ_OK) run_turns(&c, once, err);
@@ -653,7 +700,7 @@ static dq_status time_model(dq_eval_sweep *s, const dq_eval_row *row, dq_err *er
     dq_eval_model *m = &s->e->model[row->model];
     const dq_pass pass = {.logit = dq_logit_plain,
                           .math = {row->math.linear, DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32}};
-    DQ_TRY(sweep_hold(s, row->model, err));
+    DQ_TRY(hold(s, row->model, err));
     return dq_eval_token_seconds(&m->seconds, s->runner, &pass, err);
 }
 
@@ -773,68 +820,12 @@ static dq_pass sweep_pass(dq_eval_sweep *s, const dq_eval_row *row)
     return (dq_pass){.logit = row->logit, .math = row->math, .listener = {tell, s}};
 }
 
-/* The runner of the model that is held, which is the row's, or a new one with the row's cache: a cache has one form for its life. */
-static dq_status sweep_runner(dq_runner **r, const dq_eval_sweep *s, const dq_eval_row *row,
-                              dq_err *err)
-{
-    const dq_eval_model *m = &s->e->model[row->model];
-    *r = s->runner;
-    if (dq_kv_spec_is_plain(&row->kv) && row->kv.num == dq_kv_plain.num) return DQ_OK;
-    return dq_runner_new(r, m->m, dq_runner_backend(s->runner), &row->kv, err);
-}
-
-static void sweep_runner_end(dq_runner *r, const dq_eval_sweep *s)
-{
-    if (r != s->runner) dq_runner_free(r);
-}
-
-/* Nothing is held. */
-static void let_go(dq_eval_sweep *s)
-{
-    if (s->model < 0) return;
-    const dq_eval_model *m = &s->e->model[s->model];
-    if (!m->runner) {
-        dq_runner_free(s->runner);
-        dq_model_release(m->m);
-    }
-    s->runner = NULL;
-    s->model = -1;
-}
-
-/* Rows of the model begin: what memory the one before has taken, packed weights, activations, cached tokens and pages of its
- * files, is given back, and this one has its runner. */
-static dq_status sweep_hold(dq_eval_sweep *s, int model, dq_err *err)
-{
-    const dq_eval_model *m = &s->e->model[model];
-    if (s->model == model) return DQ_OK;
-    let_go(s);
-    s->runner = m->runner;
-    if (!m->runner) DQ_TRY(dq_runner_new(&s->runner, m->m, s->e->backend, &dq_kv_plain, err));
-    s->model = model;
-    if (s->e->begins) s->e->begins(s->e->progress_arg, model);
-    return DQ_OK;
-}
-
 void dq_eval_sweep_end(dq_eval_sweep *s)
 {
     let_go(s);
 }
 
 /* ---- Steps ---- */
-
-/* Ids that the sequences of the units feed, each counted for itself. */
-static double sweep_feeds(const dq_eval *e, const dq_eval_row *row, int64_t begin, int64_t end)
-{
-    const dq_eval_ids *ids = &e->ids[row->ids];
-    const dq_requests *q = &ids->req;
-    double n = 0;
-    if (dq_eval_source_of(e, row)->kind->windows) {
-        for (int64_t i = begin; i < end; i++) n += (double)ids->win.win[i].n;
-        return n;
-    }
-    for (int64_t k = q->at[begin]; k < q->at[end]; k++) n += (double)dq_score_fed(&q->req[k]);
-    return n;
-}
 
 int64_t dq_eval_sweep_rows(const dq_eval_row *row, int64_t max)
 {
@@ -945,12 +936,12 @@ static dq_status run_items(dq_eval_sweep *s, int index, int64_t begin, int64_t e
     dq_scorer scorer;
     dq_runner *r;
     if (dq_eval_lacking(row, begin, end) == end) return DQ_OK;
-    DQ_TRY(sweep_hold(s, row->model, err));
+    DQ_TRY(hold(s, row->model, err));
     DQ_TRY(sweep_runner(&r, s, row, err));
     if (dq_score_begin(&scorer, r, &pass, &row->run, err) == DQ_OK)
         run_groups(s, index, &scorer, begin, end, once, err);
     dq_score_end(&scorer);
-    sweep_runner_end(r, s);
+    end_runner(r, s);
     return err->code;
 }
 

@@ -64,7 +64,6 @@ dq_status dq_generate_new(dq_generate_state *g, const dq_generate_spec *spec, co
 
 /* ---- Groups ---- */
 
-/* Prompts that are alive together. */
 typedef struct group {
     const int64_t *prompt; /* [n] */
     int64_t n;
@@ -163,7 +162,6 @@ static dq_status run_begin(run *x, dq_err *err)
     return err->code;
 }
 
-/* Runs the planned pass. */
 static dq_status ask(run *x, dq_err *err)
 {
     const dq_model *m = dq_runner_model(x->s->r);

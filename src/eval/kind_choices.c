@@ -49,7 +49,6 @@ static int64_t line(const dq_eval_source *s, int64_t unit)
     return s->items.item[unit].line;
 }
 
-/* Of the longest choice of each item. */
 static dq_status need_positions(int64_t *need, const dq_eval *e, const dq_eval_source *s,
                                 const dq_eval_model *m, dq_arena *a, dq_err *err)
 {

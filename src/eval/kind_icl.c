@@ -268,13 +268,11 @@ typedef struct ids {
     int64_t n;
 } ids;
 
-/* Ids that stay, in the arena. */
 typedef struct span {
     const int32_t *p;
     int64_t n;
 } span;
 
-/* Everything that encoding needs. */
 typedef struct maker {
     dq_eval *e;
     dq_arena *a;

@@ -7,7 +7,6 @@
 
 /* ---- Kind needle run ---- */
 
-/* What scoring a group of units needs. */
 typedef struct run {
     dq_eval *e;
     dq_eval_row *row;
@@ -222,7 +221,6 @@ static dq_status attend(const run *x, int64_t unit, dq_err *err)
     return err->code;
 }
 
-/* dq_eval_kind.score */
 static dq_status needle_score(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin,
                               int64_t end, dq_err *err)
 {

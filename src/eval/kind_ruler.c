@@ -101,7 +101,6 @@ static dq_status takes(const dq_eval_source *source, const dq_kv_spec *kv, dq_er
 
 /* ---- Answers ---- */
 
-/* What scoring a group of units needs. */
 typedef struct run {
     dq_eval *e;
     dq_eval_row *row;

@@ -370,7 +370,6 @@ static dq_status text_numbers_of(const dq_eval *e, const dq_eval_row *row, dq_ev
     return DQ_OK;
 }
 
-/* KLD of `after` less that of `before`. */
 static dq_status text_numbers_worse(dq_interval_loss *out, const dq_eval *e,
                                     const dq_eval_row *before, const dq_eval_row *after,
                                     dq_err *err)

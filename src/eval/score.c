@@ -11,8 +11,6 @@
 #include <math.h>
 #include <string.h>
 
-static void kv_cached_add(dq_kv_cached *into, const dq_kv_cached *from);
-
 /* ---- Pass plan ---- */
 
 dq_status dq_pass_plan_begin(dq_pass_plan *p, dq_scorer *s, dq_arena *a, int64_t seqs, int64_t rows,
@@ -181,6 +179,36 @@ dq_status dq_pass_plan_compress(const dq_pass_plan *p, const dq_kv_bytes *floor,
  * later feeds run in pieces of so many tokens, all feeds side by side, with an eviction after each
  * piece. */
 
+static void add_bytes(dq_kv_bytes *into, const dq_kv_bytes *from, int sign)
+{
+    into->codes += sign * from->codes;
+    into->scales += sign * from->scales;
+    into->unquantized += sign * from->unquantized;
+    into->index += sign * from->index;
+    into->tokens += sign * from->tokens;
+    into->tokens_coded += sign * from->tokens_coded;
+}
+
+static void kv_cached_add(dq_kv_cached *into, const dq_kv_cached *from)
+{
+    if (from->evicted && (!into->evicted || from->gap_min < into->gap_min))
+        into->gap_min = from->gap_min;
+    into->contexts += from->contexts;
+    into->missed += from->missed;
+    into->tokens += from->tokens;
+    into->tokens_cut += from->tokens_cut;
+    into->slots += from->slots;
+    into->baseline += from->baseline;
+    into->dense16 += from->dense16;
+    add_bytes(&into->bytes, &from->bytes, 1);
+    into->reads += from->reads;
+    into->reads_coded += from->reads_coded;
+    into->evicted += from->evicted;
+    into->raised += from->raised;
+    into->beyond += from->beyond;
+    into->flat += from->flat;
+}
+
 void dq_score_work_add(dq_score_work *into, const dq_score_work *from)
 {
     into->tokens += from->tokens;
@@ -306,7 +334,6 @@ typedef struct feed {
         req_end; /* requests whose first scored id is asked for after their common context */
 } feed;
 
-/* A group of items on its way. */
 typedef struct pass_group {
     dq_scorer *s;
     const dq_requests *q;
@@ -325,7 +352,6 @@ typedef struct pass_group {
     dq_scores out;
 } pass_group;
 
-/* Position of a request's first scored id. */
 static int64_t scored_at(const pass_group *g, const dq_request *r)
 {
     return g->prefix->n + r->n_ctx;
@@ -340,7 +366,6 @@ static void plan_ids(dq_pass_plan *p, const int32_t *ids, int64_t n, int64_t at,
     if (from < to) dq_pass_plan_rows(p, ids + (from - at), to - from, from);
 }
 
-/* Up to n tokens of a feed, from its id `skip` on. */
 static void plan_feed(dq_pass_plan *p, const pass_group *g, const feed *f, int64_t skip, int64_t n)
 {
     const dq_request *r = &g->q->req[f->req];
@@ -372,7 +397,6 @@ static dq_status run_piece(pass_group *g, dq_pass_plan *p, int64_t skip, int64_t
     return pass_plan_score(p, g->out, err);
 }
 
-/* Runs all feeds, evicting in between. */
 static dq_status run_feeds(pass_group *g, dq_err *err)
 {
     const int64_t piece = dq_score_piece(g->s);
@@ -549,7 +573,6 @@ dq_status dq_score_check_logp(const dq_model *m, const double *logp, int64_t n, 
  * every piece are put where one pass would have put them, and the output head is read once at the
  * end. */
 
-/* A group of windows on its way. */
 typedef struct window_group {
     dq_scorer *s;
     dq_arena *a;
@@ -711,36 +734,6 @@ dq_status dq_score_windows(dq_scorer *s, const dq_windows *w, int64_t begin, int
  * The backend says what its whole cache takes; the floor is what a cache takes that has no
  * sequence in it, and the difference is what the contexts do. Reads are counted from the positions
  * that each layer and group still has, not measured. */
-
-static void add_bytes(dq_kv_bytes *into, const dq_kv_bytes *from, int sign)
-{
-    into->codes += sign * from->codes;
-    into->scales += sign * from->scales;
-    into->unquantized += sign * from->unquantized;
-    into->index += sign * from->index;
-    into->tokens += sign * from->tokens;
-    into->tokens_coded += sign * from->tokens_coded;
-}
-
-static void kv_cached_add(dq_kv_cached *into, const dq_kv_cached *from)
-{
-    if (from->evicted && (!into->evicted || from->gap_min < into->gap_min))
-        into->gap_min = from->gap_min;
-    into->contexts += from->contexts;
-    into->missed += from->missed;
-    into->tokens += from->tokens;
-    into->tokens_cut += from->tokens_cut;
-    into->slots += from->slots;
-    into->baseline += from->baseline;
-    into->dense16 += from->dense16;
-    add_bytes(&into->bytes, &from->bytes, 1);
-    into->reads += from->reads;
-    into->reads_coded += from->reads_coded;
-    into->evicted += from->evicted;
-    into->raised += from->raised;
-    into->beyond += from->beyond;
-    into->flat += from->flat;
-}
 
 dq_status dq_kv_cached_floor(dq_kv_bytes *floor, dq_runner *r, int64_t n, dq_err *err)
 {

@@ -17,8 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *plan_shard_name(dq_export *x, int shard, dq_err *err);
-
 /* ---- Config ---- */
 
 static const char lm_head[] = "lm_head.weight";
@@ -140,6 +138,13 @@ static int by_name(const void *a, const void *b)
     return strcmp((*x)->tensor.name, (*y)->tensor.name);
 }
 
+/* "model-00001-of-00003.safetensors", in the arena. */
+static const char *shard_name(dq_export *x, int shard, dq_err *err)
+{
+    if (x->n_shards == 1) return "model.safetensors";
+    return dq_textf(x->arena, err, "model-%05d-of-%05d.safetensors", shard + 1, x->n_shards);
+}
+
 static dq_status config_index(const char **out, size_t *len, dq_export *x, dq_err *err)
 {
     int64_t total = 0;
@@ -152,7 +157,7 @@ static dq_status config_index(const char **out, size_t *len, dq_export *x, dq_er
     qsort(list, (size_t)x->n_slots, sizeof *list, by_name);
     json_t *map = json_object();
     for (int64_t i = 0; i < x->n_slots; i++) {
-        const char *file = plan_shard_name(x, list[i]->shard, err);
+        const char *file = shard_name(x, list[i]->shard, err);
         if (file) json_object_set_new(map, list[i]->tensor.name, json_string(file));
     }
     json_t *o =
@@ -258,7 +263,6 @@ static dq_status plan_codes(dq_export *x, int64_t row, dq_err *err)
     return DQ_OK;
 }
 
-/* p is the tensor's first dataset. */
 static dq_status plan_tensor(dq_export *x, int64_t row, const dq_payload *p, dq_err *err)
 {
     const dq_weight *w = &x->weight[row];
@@ -337,13 +341,6 @@ static void fill_shards(dq_export *x)
     }
     x->n_shards++;
     qsort(x->slot, (size_t)x->n_slots, sizeof *x->slot, by_place);
-}
-
-/* "model-00001-of-00003.safetensors", in the arena. */
-static const char *plan_shard_name(dq_export *x, int shard, dq_err *err)
-{
-    if (x->n_shards == 1) return "model.safetensors";
-    return dq_textf(x->arena, err, "model-%05d-of-%05d.safetensors", shard + 1, x->n_shards);
 }
 
 /* ---- What vLLM joins ---- */
@@ -586,7 +583,6 @@ static bool of_tokenizer(const char *name)
     return false;
 }
 
-/* Names that an export of any model may have. */
 static bool of_export(const char *name)
 {
     return strcmp(name, "config.json") == 0 || strcmp(name, settings_name) == 0 ||
@@ -672,7 +668,7 @@ static dq_status add_shard(dq_export *x, int shard, int64_t *first, dq_err *err)
         list[i] = &x->slot[*first + i].tensor;
         bytes += (int64_t)dq_tensor_bytes(list[i]);
     }
-    const char *name = plan_shard_name(x, shard, err), *text = NULL;
+    const char *name = shard_name(x, shard, err), *text = NULL;
     if (dq_safetensors_write_head(&head, list, n, err) == DQ_OK)
         text = dq_text(x->arena, head.s, head.n, err);
     dq_block_free(head.s);
@@ -787,7 +783,6 @@ dq_status dq_export_check(dq_export *x, const char *path, bool force, dq_err *er
     return check_space(x, x->folder.path, err);
 }
 
-/* A file on its way. */
 typedef struct work {
     dq_export *x;
     const dq_export_progress *progress;

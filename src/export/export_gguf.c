@@ -241,7 +241,6 @@ enum { BLOCK = 32 };
 
 /* ---- Types ---- */
 
-/* Whether f16 has this value. */
 static bool is_f16(float x)
 {
     const float back = dq_f32_from_f16(dq_f16_from_f32(x));

@@ -19,8 +19,6 @@ typedef struct dq_plan_caches_work {
     double ids;
     const char *what;
 } dq_plan_caches_work;
-static dq_status caches_ask_open(dq_plan_caches *c, dq_err *err);
-static dq_status caches_ask_take(dq_plan_caches *c, const json_t *line, dq_err *err);
 
 /* ---- Caches ---- */
 
@@ -62,7 +60,7 @@ dq_status dq_plan_caches_spec(dq_kv_spec *out, const dq_plan_caches *c, const ch
 }
 
 /* The cache as a row of the only model and source. */
-static dq_status caches_add(dq_eval *e, const dq_plan_caches *c, int cache, dq_err *err)
+static dq_status add_cache(dq_eval *e, const dq_plan_caches *c, int cache, dq_err *err)
 {
     dq_kv_spec spec;
     DQ_TRY(dq_plan_caches_spec(&spec, c, c->list[cache].name, err));
@@ -72,7 +70,7 @@ static dq_status caches_add(dq_eval *e, const dq_plan_caches *c, int cache, dq_e
 /* ---- The journal ---- */
 
 /* The cache that a line of the journal names; -1: see err. */
-static int caches_of_line(dq_plan_caches *c, const json_t *line, dq_err *err)
+static int of_line(dq_plan_caches *c, const json_t *line, dq_err *err)
 {
     const char *name;
     if (dq_json_text(&name, line, c->kind.key, NULL, err) != DQ_OK) return -1;
@@ -84,7 +82,7 @@ static int caches_of_line(dq_plan_caches *c, const json_t *line, dq_err *err)
 static dq_status take_windows(dq_plan_caches *c, const json_t *line, dq_err *err)
 {
     int64_t from, n_kld, n_loss;
-    const int cache = caches_of_line(c, line, err);
+    const int cache = of_line(c, line, err);
     if (cache < 0) return err->code;
     DQ_TRY(dq_json_int(&from, line, "from", 0, c->win.n - 1, NULL, err));
     dq_plan_cache *m = &c->list[cache];
@@ -98,10 +96,27 @@ static dq_status take_windows(dq_plan_caches *c, const json_t *line, dq_err *err
     return DQ_OK;
 }
 
+/* Takes a line of the journal: {KEY: name, "question": the first, "lack": [...]}. */
+static dq_status take_answers(dq_plan_caches *c, const json_t *line, dq_err *err)
+{
+    int64_t begin, n;
+    const int cache = of_line(c, line, err);
+    if (cache < 0) return err->code;
+    DQ_TRY(dq_json_int(&begin, line, "question", 0, c->n_questions - 1, NULL, err));
+    dq_plan_cache *m = &c->list[cache];
+    DQ_TRY(
+        dq_plan_journal_take_reals(m->lack + begin, c->n_questions - begin, &n, line, "lack", err));
+    for (int64_t i = begin; i < begin + n; i++) {
+        c->n_resumed += !m->answered[i];
+        m->answered[i] = true;
+    }
+    return DQ_OK;
+}
+
 static dq_status take_line(void *arg, json_t *line, dq_err *err)
 {
     dq_plan_caches *c = arg;
-    json_object_get(line, "lack") ? caches_ask_take(c, line, err) : take_windows(c, line, err);
+    json_object_get(line, "lack") ? take_answers(c, line, err) : take_windows(c, line, err);
     return err->code == DQ_OK ? DQ_OK : dq_in(err, "%s: ", c->journal.path);
 }
 
@@ -129,7 +144,7 @@ static double ids_of(const dq_plan_caches *c, const json_t *line)
 }
 
 /* What others tell so. On rank 0. */
-static dq_status caches_hear(dq_plan_caches *c, const char *text, size_t len, dq_err *err)
+static dq_status hear_line(dq_plan_caches *c, const char *text, size_t len, dq_err *err)
 {
     const int64_t resumed = c->n_resumed;
     json_t *line;
@@ -201,6 +216,53 @@ dq_status dq_plan_caches_fit(dq_plan_caches_input *in, dq_err *err)
                         positions, (long long)in->ctx);
 }
 
+static dq_status find_clusters(dq_plan_caches *c, const dq_items *items, dq_err *err)
+{
+    const int64_t n = c->n_questions;
+    const int32_t *cluster;
+    uint64_t *key = dq_alloc(c->arena, (size_t)n, sizeof *key, err);
+    if (!key) return err->code;
+    for (int64_t i = 0; i < n; i++) key[i] = items->item[i].cluster;
+    DQ_TRY(dq_repeats_keys(&cluster, key, n, c->arena, err));
+    if (!cluster) return DQ_OK;
+    c->question_place = dq_alloc(c->arena, (size_t)n, sizeof *c->question_place, err);
+    c->question_cluster = dq_alloc(c->arena, (size_t)n, sizeof *c->question_cluster, err);
+    if (!c->question_place || !c->question_cluster) return err->code;
+    return dq_repeats_order(c->question_place, c->question_cluster, cluster, n, err);
+}
+
+static dq_status open_questions(dq_plan_caches *c, dq_err *err)
+{
+    const dq_plan_caches_input *in = c->in;
+    dq_requests q;
+    if (dq_items_encode(&q, in->questions, in->tok, DQ_BOS_AUTO, in->model->max_positions,
+                        in->model->vocab, c->arena, err) != DQ_OK)
+        return dq_in(err, "%s: ", in->questions_path);
+    c->n_questions = q.n_items;
+    for (int64_t i = 0; i < q.n_items; i++) {
+        const dq_request *first = &q.req[q.at[i]];
+        if (i == 0 || first->n_ctx < c->shortest) c->shortest = first->n_ctx;
+        if (first->n_ctx > c->longest) c->longest = first->n_ctx;
+        c->question_ids += first->n_ctx;
+    }
+    for (int64_t k = 0; k < q.n; k++) c->n_single += q.req[k].n_cont == 1;
+    c->n_choices = q.n;
+    c->n_truncated = q.n_truncated;
+    DQ_TRY(find_clusters(c, in->questions, err));
+    /* Of all requests their ids, and which choice is the right one. */
+    dq_sha256 h;
+    DQ_TRY(dq_sha256_begin(&h, err));
+    for (int64_t i = 0; i < q.n; i++) {
+        const dq_request *r = &q.req[i];
+        const int64_t head[] = {r->item, r->choice, in->questions->item[r->item].gold, r->n_ctx,
+                                r->n_cont};
+        dq_sha256_add(&h, head, sizeof head);
+        dq_sha256_add(&h, r->ctx, (size_t)r->n_ctx * sizeof *r->ctx);
+        dq_sha256_add(&h, r->cont, (size_t)r->n_cont * sizeof *r->cont);
+    }
+    return dq_sha256_end(&h, c->questions_sha256, err);
+}
+
 dq_status dq_plan_caches_cut(dq_plan_caches *c, const dq_plan_caches_input *in,
                              const dq_plan_caches_kind *kind, dq_arena *a, dq_err *err)
 {
@@ -214,7 +276,7 @@ dq_status dq_plan_caches_cut(dq_plan_caches *c, const dq_plan_caches_input *in,
     /* documents are there once they are encoded, so that the tokenizer has failed at none */
     if (err->code == DQ_MISMATCH && c->win.doc && c->win.n == 0) *err = (dq_err){0};
     if (err->code != DQ_OK) return dq_in(err, "%s: ", in->text);
-    return in->questions ? caches_ask_open(c, err) : DQ_OK;
+    return in->questions ? open_questions(c, err) : DQ_OK;
 }
 
 static bool is_in(const dq_plan_caches *c, int64_t window, dq_plan_caches_part part)
@@ -324,54 +386,6 @@ enum { TOGETHER = 8 }; /* questions */
 
 /* ---- Questions ---- */
 
-static dq_status find_clusters(dq_plan_caches *c, const dq_items *items, dq_err *err)
-{
-    const int64_t n = c->n_questions;
-    const int32_t *cluster;
-    uint64_t *key = dq_alloc(c->arena, (size_t)n, sizeof *key, err);
-    if (!key) return err->code;
-    for (int64_t i = 0; i < n; i++) key[i] = items->item[i].cluster;
-    DQ_TRY(dq_repeats_keys(&cluster, key, n, c->arena, err));
-    if (!cluster) return DQ_OK;
-    c->question_place = dq_alloc(c->arena, (size_t)n, sizeof *c->question_place, err);
-    c->question_cluster = dq_alloc(c->arena, (size_t)n, sizeof *c->question_cluster, err);
-    if (!c->question_place || !c->question_cluster) return err->code;
-    return dq_repeats_order(c->question_place, c->question_cluster, cluster, n, err);
-}
-
-/* Reads in->questions with the model's tokenizer. */
-static dq_status caches_ask_open(dq_plan_caches *c, dq_err *err)
-{
-    const dq_plan_caches_input *in = c->in;
-    dq_requests q;
-    if (dq_items_encode(&q, in->questions, in->tok, DQ_BOS_AUTO, in->model->max_positions,
-                        in->model->vocab, c->arena, err) != DQ_OK)
-        return dq_in(err, "%s: ", in->questions_path);
-    c->n_questions = q.n_items;
-    for (int64_t i = 0; i < q.n_items; i++) {
-        const dq_request *first = &q.req[q.at[i]];
-        if (i == 0 || first->n_ctx < c->shortest) c->shortest = first->n_ctx;
-        if (first->n_ctx > c->longest) c->longest = first->n_ctx;
-        c->question_ids += first->n_ctx;
-    }
-    for (int64_t k = 0; k < q.n; k++) c->n_single += q.req[k].n_cont == 1;
-    c->n_choices = q.n;
-    c->n_truncated = q.n_truncated;
-    DQ_TRY(find_clusters(c, in->questions, err));
-    /* Of all requests their ids, and which choice is the right one. */
-    dq_sha256 h;
-    DQ_TRY(dq_sha256_begin(&h, err));
-    for (int64_t i = 0; i < q.n; i++) {
-        const dq_request *r = &q.req[i];
-        const int64_t head[] = {r->item, r->choice, in->questions->item[r->item].gold, r->n_ctx,
-                                r->n_cont};
-        dq_sha256_add(&h, head, sizeof head);
-        dq_sha256_add(&h, r->ctx, (size_t)r->n_ctx * sizeof *r->ctx);
-        dq_sha256_add(&h, r->cont, (size_t)r->n_cont * sizeof *r->cont);
-    }
-    return dq_sha256_end(&h, c->questions_sha256, err);
-}
-
 void dq_plan_caches_ask_expect(dq_plan_caches *c, int64_t caches)
 {
     c->total += (double)(caches * c->question_ids);
@@ -393,26 +407,8 @@ dq_status dq_plan_caches_ask_mean(dq_mean *out, const dq_plan_caches *c, int cac
 
 /* ---- The journal ---- */
 
-/* Takes a line of the journal: {KEY: name, "question": the first, "lack": [...]}. */
-static dq_status caches_ask_take(dq_plan_caches *c, const json_t *line, dq_err *err)
-{
-    int64_t begin, n;
-    const int cache = caches_of_line(c, line, err);
-    if (cache < 0) return err->code;
-    DQ_TRY(dq_json_int(&begin, line, "question", 0, c->n_questions - 1, NULL, err));
-    dq_plan_cache *m = &c->list[cache];
-    DQ_TRY(
-        dq_plan_journal_take_reals(m->lack + begin, c->n_questions - begin, &n, line, "lack", err));
-    for (int64_t i = begin; i < begin + n; i++) {
-        c->n_resumed += !m->answered[i];
-        m->answered[i] = true;
-    }
-    return DQ_OK;
-}
-
 /* ---- Asking ---- */
 
-/* Questions begin .. begin + n - 1 to one cache. */
 typedef struct batch {
     int cache;
     int64_t begin, n;
@@ -446,7 +442,7 @@ static dq_status compute(dq_plan_caches *c, const batch *p, dq_plan_caches_work 
                  .alone = true,
                  .progress = caches_progress,
                  .progress_arg = work};
-    DQ_TRY(caches_add(&e, c, p->cache, err));
+    DQ_TRY(add_cache(&e, c, p->cache, err));
     DQ_TRY(dq_eval_run(&e, err));
     for (int64_t i = 0; i < p->n; i++) {
         const dq_requests *q = &e.ids[0].req;
@@ -485,7 +481,7 @@ static dq_status run_part(void *arg, int64_t i, dq_err *err)
 /* dq_ranks_take. */
 static dq_status hear(void *arg, const char *text, size_t len, dq_err *err)
 {
-    return caches_hear(((parts *)arg)->c, text, len, err);
+    return hear_line(((parts *)arg)->c, text, len, err);
 }
 
 static bool is_known(const dq_plan_caches *c, const batch *p)
@@ -541,7 +537,6 @@ dq_status dq_plan_caches_ask_run(dq_plan_caches *c, const int *cache, int n, con
 
 enum { SHARED_ROWS = 512 }; /* of a cache in a piece: products over fewer cost more each */
 
-/* Some caches on windows begin .. end - 1. */
 typedef struct piece {
     int64_t begin, end;
     int cache[DQ_PLAN_CACHES_SWEEP], n;
@@ -557,17 +552,17 @@ typedef struct pieces {
 
 /* ---- A piece ---- */
 
-static double caches_run_ids_of(const dq_plan_caches *c, const piece *p)
+static double ids_of_piece(const dq_plan_caches *c, const piece *p)
 {
     return (double)(p->n + 1) * (double)(p->end - p->begin) * (double)c->in->ctx;
 }
 
 /* Without the journal. */
-static dq_status caches_run_compute(dq_plan_caches *c, const piece *p, const char *what,
-                                    dq_arena *a, dq_err *err)
+static dq_status compute_piece(dq_plan_caches *c, const piece *p, const char *what, dq_arena *a,
+                               dq_err *err)
 {
     const dq_plan_caches_input *in = c->in;
-    dq_plan_caches_work work = {c, caches_run_ids_of(c, p), what};
+    dq_plan_caches_work work = {c, ids_of_piece(c, p), what};
     dq_eval_model model = {.m = in->model, .tok = in->tok, .runner = c->runner, .shown = true};
     /* its windows are cut already: it has no settings */
     dq_eval_source source = {.name = "text", .path = in->text, .kind = &dq_eval_text};
@@ -596,7 +591,7 @@ static dq_status caches_run_compute(dq_plan_caches *c, const piece *p, const cha
         win[i] = c->win.win[p->begin + i];
         win[i].value -= first;
     }
-    for (int i = 0; i < p->n; i++) DQ_TRY(caches_add(&e, c, p->cache[i], err));
+    for (int i = 0; i < p->n; i++) DQ_TRY(add_cache(&e, c, p->cache[i], err));
     DQ_TRY(dq_eval_run(&e, err));
     /* Means by window of rows, which stand in the order of the caches, their reference among
      * them. */
@@ -621,9 +616,9 @@ static dq_status caches_run_compute(dq_plan_caches *c, const piece *p, const cha
 }
 
 /* dq_ranks_take. */
-static dq_status caches_run_hear(void *arg, const char *text, size_t len, dq_err *err)
+static dq_status hear_piece(void *arg, const char *text, size_t len, dq_err *err)
 {
-    return caches_hear(((pieces *)arg)->c, text, len, err);
+    return hear_line(((pieces *)arg)->c, text, len, err);
 }
 
 static dq_status run_piece(void *arg, int64_t i, dq_err *err)
@@ -632,10 +627,10 @@ static dq_status run_piece(void *arg, int64_t i, dq_err *err)
     const piece *p = &x->list[i];
     dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    caches_run_compute(x->c, p, x->what, a, err);
+    compute_piece(x->c, p, x->what, a, err);
     dq_arena_free(a);
     DQ_TRY(err->code);
-    x->c->done += caches_run_ids_of(x->c, p);
+    x->c->done += ids_of_piece(x->c, p);
     for (int k = 0; k < p->n; k++) {
         dq_plan_caches *c = x->c;
         const dq_plan_cache *m = &c->list[p->cache[k]];
@@ -657,8 +652,8 @@ dq_status dq_plan_caches_pace(double *seconds, dq_plan_caches *c, int cache, dq_
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     if (dq_runner_new(&c->runner, c->in->model, c->in->backend, &dq_kv_plain, err) == DQ_OK) {
         const double before = dq_os_seconds();
-        caches_run_compute(c, &p, NULL, a, err);
-        *seconds = (dq_os_seconds() - before) / caches_run_ids_of(c, &p) / dq_ranks_count();
+        compute_piece(c, &p, NULL, a, err);
+        *seconds = (dq_os_seconds() - before) / ids_of_piece(c, &p) / dq_ranks_count();
     }
     dq_runner_free(c->runner);
     c->runner = NULL;
@@ -668,7 +663,7 @@ dq_status dq_plan_caches_pace(double *seconds, dq_plan_caches *c, int cache, dq_
 
 /* ---- All of them ---- */
 
-static bool caches_run_is_known(const dq_plan_cache *m, int64_t begin, int64_t end)
+static bool is_known_in(const dq_plan_cache *m, int64_t begin, int64_t end)
 {
     for (int64_t i = begin; i < end; i++) {
         if (!m->known[i]) return false;
@@ -712,7 +707,7 @@ static dq_status add_part(pieces *x, const int *cache, int n, dq_plan_caches_par
             int lacking = 0;
             int *list = dq_block_new((size_t)n, sizeof *list, err);
             for (int t = 0; list && t < n; t++) {
-                if (!is_before(cache, t) && !caches_run_is_known(&x->c->list[cache[t]], begin, end))
+                if (!is_before(cache, t) && !is_known_in(&x->c->list[cache[t]], begin, end))
                     list[lacking++] = cache[t];
             }
             const int most = DQ_PLAN_CACHES_SWEEP, groups = (lacking + most - 1) / most;
@@ -733,7 +728,7 @@ dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n, dq_plan
 {
     pieces x = {.c = c, .what = what};
     add_part(&x, cache, n, part, err);
-    const dq_ranks_work work = {.n = x.n, .run = run_piece, .take = caches_run_hear, .arg = &x};
+    const dq_ranks_work work = {.n = x.n, .run = run_piece, .take = hear_piece, .arg = &x};
     dq_ranks_run(&work, err);
     dq_block_free(x.list);
     if (err->code != DQ_OK) return err->code;

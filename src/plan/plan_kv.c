@@ -29,7 +29,7 @@ static double kv_space_cost(const dq_plan_kv_space *s, int unit)
     return u.layers * (u.values ? s->n_maps : 1);
 }
 
-static double kv_space_budget(const dq_plan_kv_space *s, double mean)
+static double budget_of(const dq_plan_kv_space *s, double mean)
 {
     return mean * 2 * s->n_layers * s->n_maps + 1e-9;
 }
@@ -113,7 +113,7 @@ static int step(const dq_plan_kv_space *s, int width, int by)
 dq_status dq_plan_kv_space_near(const dq_plan_kv_space *s, const int *width, double mean,
                                 dq_plan_kv_space_take *take, void *arg, dq_err *err)
 {
-    const double budget = kv_space_budget(s, mean), spent = cost_of(s, width);
+    const double budget = budget_of(s, mean), spent = cost_of(s, width);
     int one[DQ_PLAN_KV_UNITS];
     memcpy(one, width, (size_t)s->n_units * sizeof *one);
     for (int u = 0; u < s->n_units; u++) {
@@ -175,7 +175,6 @@ static int key_maps(const dq_head_order *map)
 
 /* ---- Mixes as caches ---- */
 
-/* The cache with such widths. */
 static dq_status kv_config(dq_kv_config *out, const dq_plan_kv *p, const char *widths, dq_err *err)
 {
     *out = p->set.kv;
@@ -384,7 +383,6 @@ static dq_status list_alone(dq_plan_kv *p, dq_err *err)
     return DQ_OK;
 }
 
-/* Caches of units that are still to be measured. */
 static int64_t left_alone(const dq_plan_kv *p)
 {
     int64_t n = 0;
@@ -404,7 +402,6 @@ static int list_measured(int *mix, const dq_plan_kv *p)
 
 /* ---- Whole mixes ---- */
 
-/* A mix that may be measured. */
 typedef struct offer {
     int mix, place; /* its place among caches */
     double predicted;
@@ -514,7 +511,7 @@ static dq_status first_mixes(offers *o, dq_err *err)
     int pair[2][2], width[DQ_PLAN_KV_UNITS] = {0}, best;
     const int n = dq_plan_kv_space_uniform(pair, p->set.mean);
     /* What is left of the mean after the curve's point goes to later steps. */
-    const double budget = kv_space_budget(&p->space, p->set.mean);
+    const double budget = budget_of(&p->space, p->set.mean);
     int choice[DQ_PLAN_KV_UNITS];
     dq_plan_curve c;
     DQ_TRY(dq_plan_alloc_curve(&c, p->item, p->space.n_units, p->arena, err));

@@ -19,13 +19,11 @@
 enum { DQ_PLAN_PROBE_TOKENS = 4096 }; /* of the search text: what a tensor alone is measured on */
 enum { DQ_PLAN_TRIAL_BYTES = 1024 };  /* of a recipe, for what it tells of a trial, at most */
 
-/* The parts of the text with the source's answers. */
 typedef struct dq_plan_trials {
     dq_plan_part part[DQ_PLAN_TEXTS]; /* search and unseen */
 } dq_plan_trials;
 
-static double weights_quantize_flop(const dq_plan_weights *p); /* of that, without measuring it */
-static const char *const dq_plan_goal_name[DQ_PLAN_GOALS];     /* "kld", ... */
+static const char *const dq_plan_goal_name[DQ_PLAN_GOALS]; /* "kld", ... */
 
 /* ---- The key ---- */
 
@@ -121,7 +119,7 @@ static dq_status take_trial(dq_plan_trial *t, const json_t *line, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status state_get_trial(bool *found, dq_plan_weights *p, dq_plan_trial *t, dq_err *err)
+static dq_status get_trial(bool *found, dq_plan_weights *p, dq_plan_trial *t, dq_err *err)
 {
     const char *choice = choice_text(p, t->choice, err);
     if (!choice) return err->code;
@@ -161,8 +159,7 @@ static dq_status state_look(int *number, dq_plan_weights *p, const dq_plan_trial
 }
 
 /* Writes down that the trial of a choice is begun; *again: an earlier run had begun it last, and what it left is its. */
-static dq_status state_begin_trial(bool *again, dq_plan_weights *p, const dq_plan_trial *t,
-                                   dq_err *err)
+static dq_status begin_trial(bool *again, dq_plan_weights *p, const dq_plan_trial *t, dq_err *err)
 {
     char *choice = choice_text(p, t->choice, err);
     if (!choice) return err->code;
@@ -353,7 +350,7 @@ static dq_status names_of(char *name[FILES], const dq_plan_weights *p, dq_err *e
 
 /* DQ_USAGE where a file of a trial would replace an input; DQ_FILE where one exists, unless the journal of
  * an earlier run is there too, or force. Before state_begin. */
-static dq_status trial_guard(const dq_plan_weights *p, dq_err *err)
+static dq_status guard_files(const dq_plan_weights *p, dq_err *err)
 {
     char *name[FILES];
     if (dq_ranks_number() > 0) return err->code; /* rank 0 may have begun one */
@@ -377,6 +374,15 @@ static void trial_clear(const dq_plan_weights *p)
     for (int i = 0; i < FILES; i++) dq_file_remove(name[i], &ignored);
 }
 
+static double quantize_flop(const dq_plan_weights *p)
+{
+    double n = dq_calibrate_work_all(p->model, p->set.rule, &p->text[DQ_PLAN_CALIB]);
+    const double ids = (double)p->text[DQ_PLAN_CALIB].n_ids;
+    if (p->model->tied && (p->set.ends || p->set.set.embed_bits != 16))
+        n += dq_calibrate_work_embedding(p->model, p->set.rule, ids);
+    return n;
+}
+
 /* What was interrupted stays, for a run that resumes to go on from. */
 static dq_status make(dq_plan_weights *p, dq_plan_trials *parts, dq_plan_trial *t, dq_err *err)
 {
@@ -388,12 +394,12 @@ static dq_status make(dq_plan_weights *p, dq_plan_trials *parts, dq_plan_trial *
                  dq_plan_weights_bits_per_weight(p, dq_plan_alloc_cost(&p->curve, t->choice)));
     if (!stage) return err->code;
     if (p->set.stage) p->set.stage(p->set.arg, stage);
-    DQ_TRY(state_begin_trial(&again, p, t, err));
+    DQ_TRY(begin_trial(&again, p, t, err));
     again = again && dq_file_exists(name[2]);
     if (!again) trial_clear(p);
     dq_quantize_settings set = p->set.set;
     const dq_calibrate_settings how = dq_plan_trial_calibrate(p, name[0]);
-    dq_plan_work_share share = {&p->work, weights_quantize_flop(p), 0};
+    dq_plan_work_share share = {&p->work, quantize_flop(p), 0};
     const dq_quantize_progress progress = {dq_plan_work_step, &share};
     dq_calibrate *c = NULL;
     dq_quantizer *q = NULL;
@@ -459,7 +465,7 @@ static dq_status trial_of(int64_t *out, dq_plan_weights *p, dq_plan_trials *part
         s->n = text->n_clusters;
         if (err->code != DQ_OK) return err->code;
     }
-    DQ_TRY(state_get_trial(&found, p, &t, err));
+    DQ_TRY(get_trial(&found, p, &t, err));
     if (!found) DQ_TRY(make(p, parts, &t, err));
     t.bits_per_weight = dq_plan_weights_bits_per_weight(p, (double)t.packed_bytes);
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
@@ -526,7 +532,6 @@ dq_status dq_plan_weights_budget_parse(dq_plan_budget *out, const char *text, dq
 
 /* ---- Tensors ---- */
 
-/* Plans of quantization, one for each width. */
 typedef struct offers {
     dq_quantizer *q[DQ_PLAN_WIDTHS];
     int n;
@@ -603,7 +608,7 @@ double dq_plan_weights_bits_per_weight(const dq_plan_weights *p, double packed_b
 /* ---- Budgets of size ---- */
 
 /* Bytes that a container may take for what its recipe says of the plan: about what it is, for a first try. */
-static double weights_recipe_bytes(const dq_plan_weights *p)
+static double recipe_bytes(const dq_plan_weights *p)
 {
     enum { FRAME = 3072, TRIALS = 6, TENSOR = 128, NUMBER = 128, POINT = 96, POINTS = 101 };
     double n = FRAME + TRIALS * DQ_PLAN_TRIAL_BYTES;
@@ -616,11 +621,11 @@ static double weights_recipe_bytes(const dq_plan_weights *p)
 }
 
 /* Bytes that a budget of size leaves for packed tensors. */
-static double weights_packed_budget(const dq_plan_weights *p)
+static double packed_budget(const dq_plan_weights *p)
 {
     const dq_plan_budget b = p->set.budget;
     if (b.goal == DQ_PLAN_BPW) return b.value * (double)p->packed_params / 8;
-    return b.value - (double)p->other_bytes - weights_recipe_bytes(p);
+    return b.value - (double)p->other_bytes - recipe_bytes(p);
 }
 
 static dq_status check_budget(const dq_plan_weights *p, dq_err *err)
@@ -628,7 +633,7 @@ static dq_status check_budget(const dq_plan_weights *p, dq_err *err)
     const dq_plan_budget b = p->set.budget;
     double least = 0;
     for (int64_t i = 0; i < p->n_tensors; i++) least += p->item[i].cost[0];
-    if (b.goal < DQ_PLAN_BPW || least <= weights_packed_budget(p)) return DQ_OK;
+    if (b.goal < DQ_PLAN_BPW || least <= packed_budget(p)) return DQ_OK;
     if (b.goal == DQ_PLAN_BPW)
         return dq_fail_with(
             err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
@@ -638,7 +643,7 @@ static dq_status check_budget(const dq_plan_weights *p, dq_err *err)
     return dq_fail_with(
         err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
         "budget: %.0f bytes are less than the least that these widths give, about %.0f.", b.value,
-        least + (double)p->other_bytes + weights_recipe_bytes(p));
+        least + (double)p->other_bytes + recipe_bytes(p));
 }
 
 /* ---- Texts ---- */
@@ -796,18 +801,9 @@ double dq_plan_weights_flop(const dq_plan_weights *p)
            dq_plan_part_source_flop(p->model, ids);
 }
 
-static double weights_quantize_flop(const dq_plan_weights *p)
-{
-    double n = dq_calibrate_work_all(p->model, p->set.rule, &p->text[DQ_PLAN_CALIB]);
-    const double ids = (double)p->text[DQ_PLAN_CALIB].n_ids;
-    if (p->model->tied && (p->set.ends || p->set.set.embed_bits != 16))
-        n += dq_calibrate_work_embedding(p->model, p->set.rule, ids);
-    return n;
-}
-
 double dq_plan_weights_trial_flop(const dq_plan_weights *p)
 {
-    double n = weights_quantize_flop(p);
+    double n = quantize_flop(p);
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++)
         n += dq_plan_part_flop(p->model, 0, (double)p->text[i].n_ids);
     return n;
@@ -868,7 +864,6 @@ dq_quantize_settings dq_plan_weights_settings_of(const dq_plan_weights *p, int64
 /* ---- Run ----
  * Sensitivities, then whole models in the order that choosing gives, then looks at the unseen text, then uniform widths beside what was chosen. */
 
-/* One run. */
 typedef struct job {
     dq_plan_weights *p;
     dq_plan_trials parts;
@@ -1106,7 +1101,7 @@ static dq_status excess_of(double *out, dq_plan_weights *p, int64_t trial, dq_er
 {
     int64_t bytes;
     if (p->set.budget.goal == DQ_PLAN_BPW) {
-        *out = (double)p->trial[trial].packed_bytes - weights_packed_budget(p);
+        *out = (double)p->trial[trial].packed_bytes - packed_budget(p);
         return DQ_OK;
     }
     DQ_TRY(trial_bytes(&bytes, p, trial, err));
@@ -1129,7 +1124,7 @@ static dq_status choose_by_size(job *j, dq_err *err)
     /* The mix that fills the room. What a file has beside tensors, and scales that f16 does not
      * hold, are known once one is written: where that is more than was thought, there is less
      * room. */
-    p->capacity = weights_packed_budget(p);
+    p->capacity = packed_budget(p);
     for (int i = 0; i < DQ_PLAN_SIZE_TRIES && !p->met; i++) {
         const int64_t point = dq_plan_alloc_by_cost(&p->curve, p->capacity);
         if (point < 0) break;
@@ -1142,7 +1137,7 @@ static dq_status choose_by_size(job *j, dq_err *err)
         if (!p->met) p->capacity -= excess;
     }
     if (p->chosen < 0) return dq_fail(err, DQ_BUG, "no allocation within the budget");
-    const int bits = uniform_near(j, weights_packed_budget(p), true);
+    const int bits = uniform_near(j, packed_budget(p), true);
     if (bits) {
         DQ_TRY(try_uniform(&uniform, j, bits, err));
         dq_plan_offer mix, its;
@@ -1188,7 +1183,7 @@ static dq_status weigh(dq_plan_weights *p, dq_err *err)
 {
     dq_plan_trial *t = &p->trial[p->chosen];
     const dq_plan_budget b = p->set.budget;
-    double used = (double)t->packed_bytes, room = weights_packed_budget(p);
+    double used = (double)t->packed_bytes, room = packed_budget(p);
     if (!is_quality(p)) p->met = t->meets = false;
     DQ_TRY(trial_bytes(&p->container_bytes, p, p->chosen, err));
     if (is_quality(p)) return DQ_OK;
@@ -1212,7 +1207,7 @@ static dq_status run_job(job *j, dq_err *err)
     j->choice = dq_alloc(p->arena, (size_t)p->n_tensors, sizeof *j->choice, err);
     if (!j->choice) return err->code;
     DQ_TRY(dq_plan_memory_check(p, err));
-    DQ_TRY(trial_guard(p, err));
+    DQ_TRY(guard_files(p, err));
     /* h), of which 0 has the journal: opens it, and takes over what an earlier run has found. */
     char key[65] = "";
     json_t *of = NULL;

@@ -14,12 +14,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static dq_mat pass_stream(const dq_calib_pass *p, const dq_calib_chunk *k);
-static dq_status pass_layer(dq_calib_pass *p, const dq_model *m, int layer,
-                            const dq_plan_change *change, const dq_calib_chunk *k,
-                            const dq_plan_inputs *inputs, dq_err *err);
-static dq_mat pass_final(dq_calib_pass *p, const dq_model *m, const dq_calib_chunk *k);
-
 /* ---- Work ---- */
 
 void dq_plan_work_add(dq_plan_work *w, double flop, const char *what)
@@ -132,6 +126,85 @@ static dq_status ask(dq_plan_part *p, const dq_calib_chunk *k, dq_mat h, const d
     return err->code;
 }
 
+/* The residual stream of a chunk: rows of p->x. */
+static dq_mat pass_stream(const dq_calib_pass *p, const dq_calib_chunk *k)
+{
+    return dq_calib_pass_first(p->x, k->batch.n_rows);
+}
+
+static void see(const dq_plan_inputs *inputs, dq_plan_product product, dq_mat x)
+{
+    if (inputs && inputs->see) inputs->see(inputs->arg, product, x);
+}
+
+/* The absolute maxima that a granularity needs before the first row is rounded; NULL: it needs none, or there is no memory,
+ * which sticks in the backend. */
+static float *find_absmax(const dq_layer_steps *s, const dq_attend_args *extra)
+{
+    const size_t n = (size_t)s->batch->n_seq * (size_t)s->m->map.n_q;
+    if (!dq_logit_needs_absmax(extra->logit)) return NULL;
+    float *absmax = s->b->ops->alloc(s->b, n * sizeof *absmax);
+    if (!absmax) {
+        dq_fail(&s->b->err, DQ_RESOURCE, "out of memory for the maxima of attention logits");
+        return NULL;
+    }
+    const dq_attend_args args = dq_layer_steps_args(s, extra);
+    s->b->ops->attn_absmax(s->b, absmax, &args);
+    if (extra->logit.granularity == DQ_GRANULARITY_TENSOR)
+        s->b->ops->absmax_join(s->b, absmax, s->batch->n_seq, s->m->map.n_q);
+    return absmax;
+}
+
+/* It through layer number `layer` of m. change, inputs: NULL for none. DQ_STOPPED. */
+static dq_status pass_layer(dq_calib_pass *p, const dq_model *m, int layer,
+                            const dq_plan_change *change, const dq_calib_chunk *k,
+                            const dq_plan_inputs *inputs, dq_err *err)
+{
+    const dq_layer *own = change && change->layer ? change->layer : &m->layer[layer];
+    dq_layer_steps s = dq_calib_pass_steps(p, m, own, k);
+    if (change && change->kv) s.kv_spec = change->kv;
+    DQ_TRY(dq_os_check_stop(err));
+    DQ_TRY(dq_calib_pass_cache(p, &s, err));
+    dq_attend_args extra = {.logit = change && change->logit ? *change->logit : dq_logit_plain,
+                            .rounds = change ? change->rounds : NULL};
+    dq_layer_steps_norm_attn(&s);
+    see(inputs, DQ_PLAN_QKV, s.h);
+    dq_layer_steps_qkv(&s);
+    if (inputs && inputs->see_heads) inputs->see_heads(inputs->arg, &s);
+    float *absmax = find_absmax(&s, &extra);
+    extra.absmax = absmax;
+    dq_layer_steps_attend(&s, &extra);
+    s.b->ops->free(s.b, absmax);
+    see(inputs, DQ_PLAN_O, s.y);
+    dq_layer_steps_out(&s);
+    /* Ranks add up whole chunks, for which gate has the rows (calibrate.h). */
+    const bool whole = inputs && inputs->see && dq_ranks_count() > 1;
+    dq_layer_steps_norm_ffn(&s);
+    see(inputs, DQ_PLAN_GATE_UP, s.h);
+    for (int64_t at = 0; at < s.h.rows; at += DQ_FFN_ROWS) {
+        const int64_t left = s.h.rows - at, n = left < DQ_FFN_ROWS ? left : DQ_FFN_ROWS,
+                      to = whole ? at : 0;
+        const dq_mat in = dq_layer_steps_rows(s.h, at, at + n),
+                     gate = dq_layer_steps_rows(p->gate, to, to + n);
+        dq_layer_steps_gate_up(&s, gate, dq_calib_pass_first(p->up, n), in);
+        if (!whole) see(inputs, DQ_PLAN_DOWN, gate);
+        dq_layer_steps_down(&s, in, gate);
+    }
+    if (whole) see(inputs, DQ_PLAN_DOWN, dq_calib_pass_first(p->gate, s.h.rows));
+    p->b->ops->add(p->b, s.x, s.h);
+    dq_backend_sync(p->b, err);
+    p->b->ops->kv_free(p->b, s.kv);
+    return err->code;
+}
+
+/* The last norm of it: rows of p->h. */
+static dq_mat pass_final(dq_calib_pass *p, const dq_model *m, const dq_calib_chunk *k)
+{
+    const dq_layer_steps s = dq_calib_pass_steps(p, m, &m->layer[m->n_layers - 1], k);
+    dq_layer_steps_norm_out(&s);
+    return s.h;
+}
+
 static dq_status begin(dq_plan_part *p, dq_backend *b, const char *beside, dq_err *err)
 {
     const dq_calib_text *text = p->text;
@@ -209,7 +282,6 @@ typedef struct row {
     double kld, loss;
 } row;
 
-/* Buffers of a chunk's rows. */
 typedef struct chunk_rows {
     double *kld, *logp; /* [max_rows]; logp NULL: not wanted */
 } chunk_rows;
@@ -380,85 +452,6 @@ static int64_t pass_width(const dq_model *m, dq_plan_product product)
     return product == DQ_PLAN_O ? dq_calib_pass_y(m) : product == DQ_PLAN_DOWN ? m->ffn : m->dim;
 }
 
-/* The residual stream of a chunk: rows of p->x. */
-static dq_mat pass_stream(const dq_calib_pass *p, const dq_calib_chunk *k)
-{
-    return dq_calib_pass_first(p->x, k->batch.n_rows);
-}
-
-static void see(const dq_plan_inputs *inputs, dq_plan_product product, dq_mat x)
-{
-    if (inputs && inputs->see) inputs->see(inputs->arg, product, x);
-}
-
-/* The absolute maxima that a granularity needs before the first row is rounded; NULL: it needs none, or there is no memory,
- * which sticks in the backend. */
-static float *find_absmax(const dq_layer_steps *s, const dq_attend_args *extra)
-{
-    const size_t n = (size_t)s->batch->n_seq * (size_t)s->m->map.n_q;
-    if (!dq_logit_needs_absmax(extra->logit)) return NULL;
-    float *absmax = s->b->ops->alloc(s->b, n * sizeof *absmax);
-    if (!absmax) {
-        dq_fail(&s->b->err, DQ_RESOURCE, "out of memory for the maxima of attention logits");
-        return NULL;
-    }
-    const dq_attend_args args = dq_layer_steps_args(s, extra);
-    s->b->ops->attn_absmax(s->b, absmax, &args);
-    if (extra->logit.granularity == DQ_GRANULARITY_TENSOR)
-        s->b->ops->absmax_join(s->b, absmax, s->batch->n_seq, s->m->map.n_q);
-    return absmax;
-}
-
-/* It through layer number `layer` of m. change, inputs: NULL for none. DQ_STOPPED. */
-static dq_status pass_layer(dq_calib_pass *p, const dq_model *m, int layer,
-                            const dq_plan_change *change, const dq_calib_chunk *k,
-                            const dq_plan_inputs *inputs, dq_err *err)
-{
-    const dq_layer *own = change && change->layer ? change->layer : &m->layer[layer];
-    dq_layer_steps s = dq_calib_pass_steps(p, m, own, k);
-    if (change && change->kv) s.kv_spec = change->kv;
-    DQ_TRY(dq_os_check_stop(err));
-    DQ_TRY(dq_calib_pass_cache(p, &s, err));
-    dq_attend_args extra = {.logit = change && change->logit ? *change->logit : dq_logit_plain,
-                            .rounds = change ? change->rounds : NULL};
-    dq_layer_steps_norm_attn(&s);
-    see(inputs, DQ_PLAN_QKV, s.h);
-    dq_layer_steps_qkv(&s);
-    if (inputs && inputs->see_heads) inputs->see_heads(inputs->arg, &s);
-    float *absmax = find_absmax(&s, &extra);
-    extra.absmax = absmax;
-    dq_layer_steps_attend(&s, &extra);
-    s.b->ops->free(s.b, absmax);
-    see(inputs, DQ_PLAN_O, s.y);
-    dq_layer_steps_out(&s);
-    /* Ranks add up whole chunks, for which gate has the rows (calibrate.h). */
-    const bool whole = inputs && inputs->see && dq_ranks_count() > 1;
-    dq_layer_steps_norm_ffn(&s);
-    see(inputs, DQ_PLAN_GATE_UP, s.h);
-    for (int64_t at = 0; at < s.h.rows; at += DQ_FFN_ROWS) {
-        const int64_t left = s.h.rows - at, n = left < DQ_FFN_ROWS ? left : DQ_FFN_ROWS,
-                      to = whole ? at : 0;
-        const dq_mat in = dq_layer_steps_rows(s.h, at, at + n),
-                     gate = dq_layer_steps_rows(p->gate, to, to + n);
-        dq_layer_steps_gate_up(&s, gate, dq_calib_pass_first(p->up, n), in);
-        if (!whole) see(inputs, DQ_PLAN_DOWN, gate);
-        dq_layer_steps_down(&s, in, gate);
-    }
-    if (whole) see(inputs, DQ_PLAN_DOWN, dq_calib_pass_first(p->gate, s.h.rows));
-    p->b->ops->add(p->b, s.x, s.h);
-    dq_backend_sync(p->b, err);
-    p->b->ops->kv_free(p->b, s.kv);
-    return err->code;
-}
-
-/* The last norm of it: rows of p->h. */
-static dq_mat pass_final(dq_calib_pass *p, const dq_model *m, const dq_calib_chunk *k)
-{
-    const dq_layer_steps s = dq_calib_pass_steps(p, m, &m->layer[m->n_layers - 1], k);
-    dq_layer_steps_norm_out(&s);
-    return s.h;
-}
-
 /* ---- Memory ----
  * The passes of the two texts that are measured live all the time; beside them a calibrated run,
  * in the sensitivities with the Hessians of all four kinds of inputs and a head's values, or the
@@ -555,7 +548,6 @@ dq_status dq_plan_memory_check(const dq_plan_weights *p, dq_err *err)
  * and takes the text on to the next layer; after the last one the final norm gives that of a
  * head's. */
 
-/* One run. */
 typedef struct job {
     dq_plan_probe *p;
     dq_calib_pass pass; /* of the calibration text */
@@ -697,7 +689,6 @@ double dq_plan_probe_flop(const dq_plan_probe *p, int64_t calib_ids, int64_t sea
 
 /* ---- Rounding one tensor ---- */
 
-/* What rounds rows of a tensor by the method. */
 typedef struct by_method {
     job *j;
     const float *w;

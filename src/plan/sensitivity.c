@@ -650,7 +650,6 @@ dq_status dq_sensitivity_take(void *arg, json_t *line, dq_err *err)
 
 /* ---- One unit ---- */
 
-/* What a change consists of, while it is measured. */
 typedef struct change {
     dq_plan_change of;
     dq_layer layer;

@@ -10,14 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dq_status recipe_bits(int *out, const json_t *v, const char *key, dq_err *err);
-static dq_status recipe_group(int64_t *out, const json_t *group, dq_err *err);
-static dq_status recipe_mode(int *out, const json_t *mode, dq_err *err);
-static dq_status recipe_keys(const json_t *object, const char *const *keys, dq_err *err);
-
 /* ---- Patterns ---- */
 
-/* A regular expression or the name of one tensor. */
 typedef struct pattern {
     const char *kind;   /* "skip" or "rule", for messages */
     const char *origin; /* the file that it is from; NULL: an option, or none that is known */
@@ -155,6 +149,76 @@ typedef struct rule {
 /* Keys that a rule may have; the last says something to people only. */
 static const char *const rule_keys[] = {"match", "name", "bits", "group", "scale", "comment", NULL};
 
+/* Values, DQ_DAMAGED with the key. Bits are 2..8 or 16; a group is a number of columns from 1 up, as number or text,
+ * "row" or "tensor". */
+static dq_status recipe_bits(int *out, const json_t *v, const char *key, dq_err *err)
+{
+    int64_t bits;
+    if (!dq_json_whole(&bits, v) || bits < 2 || (bits > 8 && bits != 16))
+        return dq_json_wrong(key, "2 to 8, or 16", v, err);
+    *out = (int)bits;
+    return DQ_OK;
+}
+
+/* NULL: no string, or one with a NUL. */
+static const char *text_of(const json_t *v)
+{
+    const char *text = json_string_value(v);
+    return text && strlen(text) == json_string_length(v) ? text : NULL;
+}
+
+bool dq_quantize_group_parse(int64_t *out, const char *text)
+{
+    char *end;
+    errno = 0;
+    const long long v = strtoll(text, &end, 10);
+    if (strcmp(text, "row") == 0)
+        *out = DQ_GROUP_ROW;
+    else if (strcmp(text, "tensor") == 0)
+        *out = DQ_GROUP_TENSOR;
+    else if (end == text || *end || errno || v < 1 || v > INT32_MAX)
+        return false;
+    else
+        *out = v;
+    return true;
+}
+
+static dq_status recipe_group(int64_t *out, const json_t *group, dq_err *err)
+{
+    const char *text = text_of(group);
+    if (text ? dq_quantize_group_parse(out, text)
+             : dq_json_whole(out, group) && *out > 0 && *out <= INT32_MAX)
+        return DQ_OK;
+    return dq_json_wrong("group", "a number of columns up to 2147483647, \"row\" or \"tensor\"",
+                         group, err);
+}
+
+static dq_status recipe_mode(int *out, const json_t *mode, dq_err *err)
+{
+    const char *text = text_of(mode);
+    for (int i = 0; text && i < DQ_QUANT_MODES; i++) {
+        *out = i;
+        if (strcmp(text, dq_quant_modes[i].name) == 0) return DQ_OK;
+    }
+    return dq_json_wrong("scale", "the name of a mode of scales", mode, err);
+}
+
+/* DQ_DAMAGED for a key of the object that is not in the list, which ends with NULL. */
+static dq_status recipe_keys(const json_t *object, const char *const *keys, dq_err *err)
+{
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)object, key, v)
+    {
+        int i = 0;
+        while (keys[i] && strcmp(keys[i], key) != 0) i++;
+        if (!keys[i]) return dq_fail(err, DQ_DAMAGED, "unknown key \"%s\"", key);
+        if (json_is_null(v) && strcmp(key, "skip") != 0 && strcmp(key, "comment") != 0)
+            return dq_json_wrong(key, "a value, or no such key", v, err);
+    }
+    return DQ_OK;
+}
+
 static dq_status read_rule(rule *r, const json_t *o, dq_err *err)
 {
     if (!json_is_object(o)) return dq_fail(err, DQ_DAMAGED, "not an object");
@@ -266,76 +330,6 @@ static const char schema[] = "dq-recipe/1";
 const char *const dq_dense_type_name[DQ_DENSE_TYPES] = {"keep", "bf16", "f16"};
 
 /* ---- Values ---- */
-
-/* NULL: no string, or one with a NUL. */
-static const char *text_of(const json_t *v)
-{
-    const char *text = json_string_value(v);
-    return text && strlen(text) == json_string_length(v) ? text : NULL;
-}
-
-/* Values, DQ_DAMAGED with the key. Bits are 2..8 or 16; a group is a number of columns from 1 up, as number or text,
- * "row" or "tensor". */
-static dq_status recipe_bits(int *out, const json_t *v, const char *key, dq_err *err)
-{
-    int64_t bits;
-    if (!dq_json_whole(&bits, v) || bits < 2 || (bits > 8 && bits != 16))
-        return dq_json_wrong(key, "2 to 8, or 16", v, err);
-    *out = (int)bits;
-    return DQ_OK;
-}
-
-bool dq_quantize_group_parse(int64_t *out, const char *text)
-{
-    char *end;
-    errno = 0;
-    const long long v = strtoll(text, &end, 10);
-    if (strcmp(text, "row") == 0)
-        *out = DQ_GROUP_ROW;
-    else if (strcmp(text, "tensor") == 0)
-        *out = DQ_GROUP_TENSOR;
-    else if (end == text || *end || errno || v < 1 || v > INT32_MAX)
-        return false;
-    else
-        *out = v;
-    return true;
-}
-
-static dq_status recipe_group(int64_t *out, const json_t *group, dq_err *err)
-{
-    const char *text = text_of(group);
-    if (text ? dq_quantize_group_parse(out, text)
-             : dq_json_whole(out, group) && *out > 0 && *out <= INT32_MAX)
-        return DQ_OK;
-    return dq_json_wrong("group", "a number of columns up to 2147483647, \"row\" or \"tensor\"",
-                         group, err);
-}
-
-static dq_status recipe_mode(int *out, const json_t *mode, dq_err *err)
-{
-    const char *text = text_of(mode);
-    for (int i = 0; text && i < DQ_QUANT_MODES; i++) {
-        *out = i;
-        if (strcmp(text, dq_quant_modes[i].name) == 0) return DQ_OK;
-    }
-    return dq_json_wrong("scale", "the name of a mode of scales", mode, err);
-}
-
-/* DQ_DAMAGED for a key of the object that is not in the list, which ends with NULL. */
-static dq_status recipe_keys(const json_t *object, const char *const *keys, dq_err *err)
-{
-    const char *key;
-    json_t *v;
-    json_object_foreach((json_t *)(uintptr_t)object, key, v)
-    {
-        int i = 0;
-        while (keys[i] && strcmp(keys[i], key) != 0) i++;
-        if (!keys[i]) return dq_fail(err, DQ_DAMAGED, "unknown key \"%s\"", key);
-        if (json_is_null(v) && strcmp(key, "skip") != 0 && strcmp(key, "comment") != 0)
-            return dq_json_wrong(key, "a value, or no such key", v, err);
-    }
-    return DQ_OK;
-}
 
 static json_t *group_json(int64_t group)
 {

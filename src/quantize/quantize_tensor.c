@@ -9,7 +9,6 @@
 
 enum { DQ_QUANTIZE_BLOCK_VALUES = 1 << 16 }; /* one piece of work */
 
-/* What a block of rows tells. */
 typedef struct dq_quantize_piece {
     int64_t bad; /* index of the first value that is not finite, or not as it is stored; -1: none */
     dq_weight_range range;
@@ -33,28 +32,26 @@ typedef struct dq_quantize_tiles {
 } dq_quantize_tiles;
 
 /* Whether a block is a strip, whose codes depend on one another. */
-static inline bool quantize_tiles_in_strips(const dq_quantize_tensor *q)
+static inline bool in_strips(const dq_quantize_tensor *q)
 {
     return q->format && q->format->encode_strip;
 }
 
 /* Whether a dense tensor stores other values than the source. */
-static inline bool quantize_values_are_rounded(const dq_quantize_tensor *q)
+static inline bool are_rounded(const dq_quantize_tensor *q)
 {
     return !q->format && q->dense_dtype != q->t->dtype;
 }
 
-/* A value as a dense tensor stores it. */
 static inline float quantize_values_stored(const dq_quantize_tensor *q, float x)
 {
-    if (!quantize_values_are_rounded(q)) return x;
+    if (!are_rounded(q)) return x;
     return q->dense_dtype == DQ_F16 ? dq_f32_from_f16(dq_f16_from_f32(x))
                                     : dq_f32_from_bf16(dq_bf16_from_f32(x));
 }
 
 /* ---- Values ---- */
 
-/* Where a row of dense values lies. */
 static const uint8_t *values_row(const dq_quantize_tensor *q, int64_t row)
 {
     return (const uint8_t *)q->w.data +
@@ -138,11 +135,11 @@ static piece_bytes bytes_of(const dq_quantize_tiles *g, bool both)
     const dq_quantize_tensor *q = g->q;
     const size_t cols = (size_t)q->cols, rows = (size_t)g->block_rows;
     piece_bytes b = {.w = whole_lines(rows * cols * sizeof(float))};
-    if (!both && quantize_tiles_in_strips(q)) b.squares = whole_lines(cols * sizeof(double));
+    if (!both && in_strips(q)) b.squares = whole_lines(cols * sizeof(double));
     if (!both) return b;
     b.got = whole_lines(cols * sizeof(float));
     b.codes = whole_lines(cols);
-    if (!quantize_tiles_in_strips(q)) return b;
+    if (!in_strips(q)) return b;
     b.codes = whole_lines((size_t)dq_weight_strip_padded(g->block_rows) * cols);
     b.grid = whole_lines(rows * (size_t)dq_quant_groups(q->cols, q->group_size) * sizeof(dq_grid));
     return b;
@@ -157,14 +154,14 @@ static dq_status tiles_begin(dq_quantize_tiles *g, const dq_quantize_tensor *q, 
     g->q = q;
     g->block_rows = DQ_QUANTIZE_BLOCK_VALUES / q->cols;
     if (g->block_rows < 1) g->block_rows = 1;
-    if (quantize_tiles_in_strips(q)) g->block_rows = DQ_STRIP_ROWS;
+    if (in_strips(q)) g->block_rows = DQ_STRIP_ROWS;
     if (g->block_rows > q->rows) g->block_rows = q->rows;
     int64_t blocks = (q->rows + g->block_rows - 1) / g->block_rows;
     /* wide rows: fewer blocks, so that a tile stays within its 8 MiB of floats */
     int64_t max = (int64_t)TILE_BLOCKS * DQ_QUANTIZE_BLOCK_VALUES / (g->block_rows * q->cols);
     if (max > TILE_BLOCKS) max = TILE_BLOCKS;
     if (max < 1) max = 1;
-    if (quantize_tiles_in_strips(q) && max < STRIPS)
+    if (in_strips(q) && max < STRIPS)
         max = STRIPS; /* to code one takes far longer than to read it */
     g->n_pieces = (int)(blocks < max ? blocks : max);
     g->tile_rows = g->block_rows * g->n_pieces;
@@ -261,7 +258,6 @@ static void scan_block(const dq_quantize_tensor *q, dq_quantize_piece *p, int64_
     dq_weight_range_ends(&p->range, w, n);
 }
 
-/* What all blocks tell. */
 typedef struct scan {
     dq_weight_range range;
     bool wide;
@@ -350,7 +346,7 @@ dq_status dq_quantize_tensor_scan(dq_quantize_tensor *q, dq_quantize_tensor_buff
     dq_quantize_tiles g;
     scan all = {.least = INFINITY};
     tiles_begin(&g, q, false, buffers, err);
-    if (err->code == DQ_OK && quantize_tiles_in_strips(q))
+    if (err->code == DQ_OK && in_strips(q))
         all.squares = dq_block_new((size_t)q->cols, sizeof *all.squares, err);
     for (int64_t begin = 0, end; err->code == DQ_OK && begin < q->rows; begin = end) {
         tiles_range(q, &end, begin, g.tile_rows);
@@ -426,7 +422,7 @@ static void row_bytes(size_t bytes[DQ_MAX_PARTS], const dq_quantize_tensor *q, i
         const dq_part p = dq_weight_part(&w, i);
         if (row->fixed || (q->one_scale && !row->is_codes))
             bytes[i] = 0;
-        else if (row->is_codes && quantize_tiles_in_strips(q))
+        else if (row->is_codes && in_strips(q))
             bytes[i] =
                 (size_t)dq_weight_strip_padded(rows) / 8 * (size_t)q->cols * (size_t)q->spec.bits;
         else
@@ -434,7 +430,6 @@ static void row_bytes(size_t bytes[DQ_MAX_PARTS], const dq_quantize_tensor *q, i
     }
 }
 
-/* The grid of a group of n values from w on. */
 static dq_grid grid_of(const dq_quantize_tensor *q, const float *w, int64_t n)
 {
     return q->one_scale ? q->grid : q->format->fit(w, n, &q->spec);
@@ -487,7 +482,7 @@ static void encode_block(const dq_quantize_tensor *q, dq_quantize_piece *p, int6
                          int64_t end, uint8_t *part[DQ_MAX_PARTS])
 {
     size_t step[DQ_MAX_PARTS];
-    if (quantize_tiles_in_strips(q)) {
+    if (in_strips(q)) {
         encode_strip(q, p, begin, end, part);
         return;
     }
@@ -580,7 +575,6 @@ static void all_tiles(dq_quantize_tiles *g, output out[2], const dq_quantize_sin
     }
 }
 
-/* n values, rounded. */
 static void round_values(const dq_quantize_tensor *q, uint16_t *to, const float *x, int64_t n)
 {
     const int blocks = (int)((n + DQ_QUANTIZE_BLOCK_VALUES - 1) / DQ_QUANTIZE_BLOCK_VALUES);
@@ -599,7 +593,7 @@ static dq_status write_dense(const dq_quantize_tensor *q, dq_quantize_tensor_buf
                              dq_err *err)
 {
     const size_t total = dq_tensor_bytes(q->t);
-    if (quantize_values_are_rounded(q) || dq_weight_is_coded(&q->w)) {
+    if (are_rounded(q) || dq_weight_is_coded(&q->w)) {
         /* Rows that pass as floats: rounded, or out of codes. */
         enum { VALUES = COPY_BYTES / sizeof(float) };
         const int64_t each = VALUES / q->cols > 0 ? VALUES / q->cols : 1;
@@ -610,8 +604,8 @@ static dq_status write_dense(const dq_quantize_tensor *q, dq_quantize_tensor_buf
             const int64_t n = tiles_range(q, &end, begin, each);
             const float *x = values_rows(q, space, begin, n);
             DQ_TRY(dq_os_check_stop(err));
-            if (quantize_values_are_rounded(q)) round_values(q, half, x, n * q->cols);
-            if (quantize_values_are_rounded(q))
+            if (are_rounded(q)) round_values(q, half, x, n * q->cols);
+            if (are_rounded(q))
                 DQ_TRY(sink->put(sink->arg, 0, half, (size_t)(n * q->cols) * sizeof *half, err));
             else
                 DQ_TRY(sink->put(sink->arg, 0, x, (size_t)(n * q->cols) * sizeof *x, err));

@@ -31,8 +31,6 @@ static inline bool quantize_out_done(const dq_quantize_feed *w, int64_t i)
     return done;
 }
 
-static bool plan_hashes_ready(const dq_quantizer *q);
-
 /* ---- Pace ---- */
 
 #define ALL(x)                                                                                     \
@@ -222,21 +220,21 @@ void dq_quantize_plan_advance(void *arg, int64_t bytes)
     advance(q, (int)q->kind, (double)bytes * q->rate, bytes);
 }
 
-static void plan_advance_hash(void *arg, int64_t bytes)
+static void advance_hash(void *arg, int64_t bytes)
 {
     dq_quantizer *q = arg;
     advance(q, DQ_QUANTIZE_HASH, (double)bytes * q->rates.hash, bytes);
 }
 
 /* The same on the thread of the job, which hears other ranks meanwhile. */
-static void plan_advance_job(void *arg, int64_t bytes)
+static void advance_job(void *arg, int64_t bytes)
 {
     dq_quantize_plan_advance(arg, bytes);
     dq_ranks_poll();
 }
 
 /* A tensor was written before; or now, by another rank. */
-static void plan_skip(dq_quantizer *q, int64_t tensor)
+static void skip(dq_quantizer *q, int64_t tensor)
 {
     const dq_quantize_tensor *t = &q->tensor[tensor];
     if (is_method_s(q, t)) return;
@@ -327,6 +325,13 @@ static dq_status journal_flush(dq_quantize_feed *w, dq_err *err)
     return DQ_OK;
 }
 
+/* Inside a job: whether all hashes are there, and waiting until they are. The table of source files
+ * is filled by the wait. */
+static bool hashes_are_ready(const dq_quantizer *q)
+{
+    return atomic_load(&q->hashing) == 0;
+}
+
 static dq_status journal_add(dq_quantize_feed *w, int64_t i, char *line, dq_err *err)
 {
     enum { SYNC_BYTES = 256 << 20, SYNC_SECONDS = 2 };
@@ -336,7 +341,7 @@ static dq_status journal_add(dq_quantize_feed *w, int64_t i, char *line, dq_err 
     w->unsynced += w->q->skeleton.slot[i].bytes;
     if (w->unsynced < SYNC_BYTES && dq_os_seconds() - w->synced < SYNC_SECONDS) return DQ_OK;
     /* before the source is hashed nothing may be recorded, and waiting for that gains nothing */
-    return plan_hashes_ready(w->q) ? journal_flush(w, err) : DQ_OK;
+    return hashes_are_ready(w->q) ? journal_flush(w, err) : DQ_OK;
 }
 
 /* Slot i is written; and the same with the line about it (NULL: see err), which lives as long as q's arena. Both flush now and then. */
@@ -632,13 +637,6 @@ static void hash_file(dq_quantizer *q, int i, const dq_quantize_tick *tick, dq_e
     if (err->code == DQ_OK) atomic_fetch_sub(&q->hashing, 1);
 }
 
-/* Inside a job: whether all hashes are there, and waiting until they are. The table of source files
- * is filled by the wait. */
-static bool plan_hashes_ready(const dq_quantizer *q)
-{
-    return atomic_load(&q->hashing) == 0;
-}
-
 dq_status dq_quantize_plan_hashes(dq_quantizer *q, dq_err *err)
 {
     if (q->hashed) return DQ_OK;
@@ -663,7 +661,7 @@ dq_status dq_quantize_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_e
     enum { SMALL_BYTES = 4 << 20 }; /* waking threads costs more than this much work */
     q->file_err = dq_alloc(q->arena, (size_t)q->n_files, sizeof *q->file_err, err);
     if (!q->file_err) return err->code;
-    const dq_quantize_tick tick = {plan_advance_hash, q};
+    const dq_quantize_tick tick = {advance_hash, q};
     const int tasks = dq_ranks_count() == 1 ? q->n_files : 0;
     atomic_store(&q->hashing, tasks);
     atomic_store(&q->give_up, 0);
@@ -712,7 +710,7 @@ static dq_status scan_piece_run(void *arg, int64_t i, dq_err *err)
     const scan_job *s = arg;
     dq_quantizer *q = s->q;
     const scan_piece *p = &s->piece[i];
-    const dq_quantize_tick tick = {p->file >= 0 ? plan_advance_hash : plan_advance_job, q};
+    const dq_quantize_tick tick = {p->file >= 0 ? advance_hash : advance_job, q};
     if (p->file >= 0) {
         atomic_fetch_add(&q->hashing, 1);
         hash_file(q, (int)p->file, &tick, err);
@@ -742,7 +740,7 @@ static dq_status take_finding(void *arg, const char *text, size_t len, dq_err *e
     memcpy(&f, text, sizeof f);
     if (f.file >= 0) {
         memcpy(q->file_sha[f.file], f.sha, sizeof f.sha);
-        plan_advance_hash(q, q->file_bytes[f.file]);
+        advance_hash(q, q->file_bytes[f.file]);
         return DQ_OK;
     }
     dq_quantize_tensor *t = &q->tensor[f.tensor];
@@ -832,7 +830,7 @@ static dq_status run_tensor(dq_quantize_feed *w, int64_t i, dq_err *err)
     dq_slot *s = &w->q->skeleton.slot[i];
     const dq_quantize_tensor *x = &w->q->tensor[s->origin];
     dq_quantize_sink sink = {write_part, w};
-    dq_quantize_tick tick = {plan_advance_job, w->q};
+    dq_quantize_tick tick = {advance_job, w->q};
     dq_quant_error e;
     const int n = quantize_out_parts(s);
     for (int k = 0; k < n; k++) {
@@ -855,7 +853,7 @@ static dq_status run_slot(dq_quantize_feed *w, int64_t i, dq_err *err)
     q->what = s->path;
     if (s->origin >= 0) {
         if (quantize_out_done(w, i)) {
-            plan_skip(q, s->origin);
+            skip(q, s->origin);
             return DQ_OK;
         }
         dq_quantize_plan_begin_tensor(q, s->origin);
@@ -965,7 +963,7 @@ static int64_t list_pieces(pieces *p)
         const bool later = s->slot[i].encoding == DQ_ENC_PART && s->slot[i].part > 0;
         if (s->slot[i].origin < 0 || later) continue;
         if (dq_ranks_count() > 1 && quantize_out_done(w, i))
-            plan_skip(w->q, s->slot[i].origin);
+            skip(w->q, s->slot[i].origin);
         else
             p->slot[n++] = i;
     }
@@ -1038,7 +1036,6 @@ static dq_status commit(dq_quantize_feed *w, dq_err *err)
     return dq_file_commit(w->partial, w->out, err);
 }
 
-/* What rank 0 knows of the output. */
 static dq_status share_info(dq_quantizer *q, dq_err *err)
 {
     DQ_TRY(dq_ranks_share(q->info.content_sha256, sizeof q->info.content_sha256, err));
@@ -1113,7 +1110,6 @@ static dq_status share_start(dq_quantize_feed *w, dq_err *err)
     return dq_ranks_agree(NULL, NULL, err);
 }
 
-/* The scan, and what an earlier run has left. */
 static dq_status begin_output(void *arg, dq_err *err)
 {
     dq_quantize_feed *w = arg;

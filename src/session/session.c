@@ -16,7 +16,7 @@
 
 /* ---- Stop ids ---- */
 
-static bool stop_ids_has(const dq_stop_ids *s, int32_t id)
+static bool has_id(const dq_stop_ids *s, int32_t id)
 {
     for (int64_t i = 0; i < s->n; i++) {
         if (s->id[i] == id) return true;
@@ -24,7 +24,6 @@ static bool stop_ids_has(const dq_stop_ids *s, int32_t id)
     return false;
 }
 
-/* What adds to a list: one file of one model. */
 typedef struct adding {
     dq_stop_ids *s;
     const dq_tokenizer *t;
@@ -35,14 +34,14 @@ typedef struct adding {
 static void add_id(const adding *x, const char *key, const json_t *v, int64_t id)
 {
     dq_stop_ids *s = x->s;
-    if (id < 0 || id >= x->vocab || (s->n == DQ_STOP_IDS && !stop_ids_has(s, (int32_t)id))) {
+    if (id < 0 || id >= x->vocab || (s->n == DQ_STOP_IDS && !has_id(s, (int32_t)id))) {
         /* What a file says and no text can end at; the first of them is said. */
         char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
         if (!x->s->unknown[0])
             snprintf(x->s->unknown, sizeof x->s->unknown, "%s: %s %.60s", x->file, key,
                      text ? text : "");
         free(text);
-    } else if (!stop_ids_has(s, (int32_t)id)) {
+    } else if (!has_id(s, (int32_t)id)) {
         s->id[s->n++] = (int32_t)id;
     }
 }
@@ -283,7 +282,6 @@ struct dq_session {
     float *host;          /* [block][vocab] */
 };
 
-/* Where logits go. */
 typedef struct target {
     int64_t first; /* position from which on they are wanted */
     dq_session_sink *sink;
@@ -499,7 +497,6 @@ void dq_writer_text_free(dq_writer_text *t)
     *t = (dq_writer_text){0};
 }
 
-/* The id that comes next. */
 typedef struct next {
     const dq_writer *w;
     int32_t id;
@@ -516,10 +513,9 @@ static dq_status pick(void *arg, const float *logits, int64_t first, int64_t n, 
     return DQ_OK;
 }
 
-/* Whether the text ends before this id. */
 static bool ends_before(const dq_writer *w, const next *x, dq_writer_text *t)
 {
-    if (!stop_ids_has(w->stops, x->id)) return false;
+    if (!has_id(w->stops, x->id)) return false;
     t->end = DQ_TEXT_END_STOP_ID;
     return true;
 }

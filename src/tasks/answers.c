@@ -835,7 +835,6 @@ dq_status dq_judge_join(dq_strbuf *out, dq_judge_tally *tally, const char *text,
  * Each group is sorted by item, and a group is compared with another over the items that both
  * have. */
 
-/* One line, before lines are sorted into groups. */
 typedef struct entry {
     dq_verdict verdict;
     int group;

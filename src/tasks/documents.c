@@ -327,7 +327,6 @@ bool dq_windows_alike(const dq_windows *w, int64_t begin, int64_t end)
     return true;
 }
 
-/* Windows of a document in the making. */
 typedef struct cutter {
     const dq_window_spec *spec;
     const dq_doc_ids *doc;
@@ -556,13 +555,11 @@ dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs 
 
 enum { FIRST_PAIRS = 512 };
 
-/* Of two tokens, a map's key. */
 static uint64_t pair(int32_t first, int32_t second)
 {
     return (uint64_t)(uint32_t)first << 32 | (uint32_t)second;
 }
 
-/* A classification on its way. */
 typedef struct run {
     dq_map64 all, mine, seen; /* counts of bigrams: the corpus, the document, the window at hand */
     dq_slices *out;

@@ -54,7 +54,6 @@ static dq_status label_ids(dq_icl_label *l, const char *name, const dq_tokenizer
     return err->code;
 }
 
-/* Whether b begins with all tokens of a. */
 static bool begins(const dq_icl_label *b, const dq_icl_label *a)
 {
     return a->n_cont <= b->n_cont &&

@@ -153,7 +153,6 @@ void dq_needle_place(int64_t *anchor, int *order, const uint64_t *tie, int n, in
 
 /* ---- Prompts ---- */
 
-/* A prompt in the making. */
 typedef struct making {
     const dq_needle_maker *m;
     const dq_needle_cell *cell;

@@ -43,7 +43,6 @@ static size_t entity(dq_strbuf *out, const char *s, size_t len, dq_err *err)
     return (size_t)(end + 1 - s);
 }
 
-/* The text of element `key` of a problem. */
 static dq_status take_element(json_t *record, const char *key, const char *s, size_t len,
                               dq_err *err)
 {
@@ -445,7 +444,6 @@ const dq_question_set *dq_question_set_find(const char *name)
 
 typedef dq_status take_record(void *arg, const json_t *record, int64_t line, dq_err *err);
 
-/* What the records of a file become. */
 typedef struct reader {
     take_record *take;
     void *arg;
@@ -528,7 +526,6 @@ static dq_status read_xml(reader *r, const char *text, size_t len, dq_err *err)
     return DQ_OK;
 }
 
-/* Every record of the file goes to r->take. */
 static dq_status read_records(reader *r, const dq_question_set *set, dq_questions *out,
                               const char *path, const char *text, size_t len, dq_arena *a,
                               dq_err *err)

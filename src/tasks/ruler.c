@@ -14,10 +14,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static void ruler_draft_put(dq_ruler_draft *d, const char *fmt, ...) DQ_PRINTF(2, 3);
-static int32_t *ruler_draft_shuffled(dq_ruler_draft *d, int64_t n);
-static void ruler_draft_answer(dq_ruler_draft *d, const char *answer);
-
 /* ---- RULER CWE ---- */
 
 enum { COMMON = 10, SHORT = 4096 };
@@ -27,24 +23,48 @@ typedef struct repeats {
     int common, others;
 } repeats;
 
+static void put(dq_ruler_draft *d, const char *fmt, ...)
+{
+    va_list args, again;
+    va_start(args, fmt);
+    va_copy(again, args);
+    const int n = vsnprintf(NULL, 0, fmt, args);
+    if (d->err->code == DQ_OK && dq_strbuf_reserve(&d->prompt, (size_t)n + 1, d->err) == DQ_OK)
+        d->prompt.n += (size_t)vsnprintf(d->prompt.s + d->prompt.n, (size_t)n + 1, fmt, again);
+    va_end(again);
+    va_end(args);
+}
+
+/* perm[n]: 0 .. n - 1, shuffled; NULL: see d->err. */
+static int32_t *ruler_draft_shuffled(dq_ruler_draft *d, int64_t n)
+{
+    int32_t *perm = d->err->code == DQ_OK ? dq_alloc(d->a, (size_t)n, sizeof *perm, d->err) : NULL;
+    if (perm) dq_random_permute(&d->random, perm, n);
+    return perm;
+}
+
 static void put_item(dq_ruler_draft *d, const int32_t *word, int64_t n, repeats r)
 {
     const int64_t all = COMMON * r.common + (n - COMMON) * r.others;
     const int32_t *order = ruler_draft_shuffled(d, all);
     if (!order) return;
-    ruler_draft_put(
-        d, "Below is a numbered list of words. Some words stand in it more often than the others. "
+    put(d, "Below is a numbered list of words. Some words stand in it more often than the others. "
            "Remember those.\n");
     for (int64_t i = 0; i < all; i++) {
         const int64_t k = order[i];
         const int64_t at = k < COMMON * r.common
                                ? k / r.common
                                : COMMON + (k - (int64_t)COMMON * r.common) / r.others;
-        ruler_draft_put(d, "%s%lld. %s", i ? " " : "", (long long)i + 1, d->text->word[word[at]]);
+        put(d, "%s%lld. %s", i ? " " : "", (long long)i + 1, d->text->word[word[at]]);
     }
     d->question = d->prompt.n;
-    ruler_draft_put(d, "\nQuestion: Which %d words stand most often in the list above?", COMMON);
-    ruler_draft_put(d, " Answer: The %d words that stand most often in it are:", COMMON);
+    put(d, "\nQuestion: Which %d words stand most often in the list above?", COMMON);
+    put(d, " Answer: The %d words that stand most often in it are:", COMMON);
+}
+
+static void add_answer(dq_ruler_draft *d, const char *answer)
+{
+    if (answer) d->answer[d->n_answers++] = answer;
 }
 
 static void ruler_cwe(dq_ruler_draft *d, int64_t units)
@@ -66,10 +86,10 @@ static void ruler_cwe(dq_ruler_draft *d, int64_t units)
     const int32_t *others = ruler_draft_shuffled(d, d->text->n_words);
     if (!mine || !others) return;
     put_item(d, others, of_example, example);
-    for (int i = 0; i < COMMON; i++) ruler_draft_put(d, " %d. %s", i + 1, d->text->word[others[i]]);
-    ruler_draft_put(d, "\n");
+    for (int i = 0; i < COMMON; i++) put(d, " %d. %s", i + 1, d->text->word[others[i]]);
+    put(d, "\n");
     put_item(d, mine, units, usual);
-    for (int i = 0; i < COMMON; i++) ruler_draft_answer(d, d->text->word[mine[i]]);
+    for (int i = 0; i < COMMON; i++) add_answer(d, d->text->word[mine[i]]);
 }
 
 /* ---- RULER FWE ----
@@ -117,14 +137,13 @@ static void ruler_fwe(dq_ruler_draft *d, int64_t units)
     for (int64_t k = 1; k <= n; k++) {
         for (int64_t i = times(units, k); i > 0; i--) text[order[at++]] = word[k - 1];
     }
-    ruler_draft_put(d,
-                    "Below is a text of coded words. Watch how often each of them stands in it.\n");
-    for (int64_t i = 0; i < all; i++) ruler_draft_put(d, "%s%s", i ? " " : "", text[i]);
+    put(d, "Below is a text of coded words. Watch how often each of them stands in it.\n");
+    for (int64_t i = 0; i < all; i++) put(d, "%s%s", i ? " " : "", text[i]);
     d->question = d->prompt.n;
-    ruler_draft_put(d, "\nQuestion: Dots do not count. Which three coded words stand most often "
-                       "in the text above?");
-    ruler_draft_put(d, " Answer: The three coded words that stand most often in it are:");
-    for (int i = 1; i <= ANSWERS; i++) ruler_draft_answer(d, word[i]);
+    put(d, "\nQuestion: Dots do not count. Which three coded words stand most often "
+           "in the text above?");
+    put(d, " Answer: The three coded words that stand most often in it are:");
+    for (int i = 1; i <= ANSWERS; i++) add_answer(d, word[i]);
 }
 
 /* ---- RULER NIAH ----
@@ -176,13 +195,12 @@ static void put_text(dq_ruler_draft *d, const needles *x, const int32_t *order, 
     const char *gap = "";
     for (;; sentence++) {
         for (; k < x->n && (i == units || x->before[k] <= sentence); k++, gap = " ")
-            ruler_draft_put(d, "%sA special number for %s is %s.", gap, x->key[order[k]],
-                            x->value[order[k]]);
+            put(d, "%sA special number for %s is %s.", gap, x->key[order[k]], x->value[order[k]]);
         if (i == units) return;
         const dq_ruler_piece *p;
         do { /* up to the end of the sentence */
             p = &t->piece[(start + i++) % t->n];
-            ruler_draft_put(d, "%s%.*s", gap, (int)p->len, p->s);
+            put(d, "%s%.*s", gap, (int)p->len, p->s);
             gap = " ";
         } while (!p->ends && i < units);
     }
@@ -207,17 +225,17 @@ static void put_question(dq_ruler_draft *d, const needles *x, const int32_t *ask
     const bool one = d->task->requested * d->task->values == 1;
     const char *keys = list_keys(d, x, asked);
     d->question = d->prompt.n;
-    ruler_draft_put(d,
-                    one ? "\nWhat is the special number for %s in this text?"
-                        : "\nWhat are all the special numbers for %s in this text?",
-                    keys);
-    ruler_draft_put(d,
-                    one ? " The special number for %s in this text is"
-                        : " The special numbers for %s in this text are",
-                    keys);
+    put(d,
+        one ? "\nWhat is the special number for %s in this text?"
+            : "\nWhat are all the special numbers for %s in this text?",
+        keys);
+    put(d,
+        one ? " The special number for %s in this text is"
+            : " The special numbers for %s in this text are",
+        keys);
     for (int i = 0; i < d->task->requested; i++) {
         for (int v = 0; v < d->task->values; v++)
-            ruler_draft_answer(d, x->value[asked[i] * d->task->values + v]);
+            add_answer(d, x->value[asked[i] * d->task->values + v]);
     }
 }
 
@@ -246,8 +264,7 @@ static void ruler_niah(dq_ruler_draft *d, int64_t units)
             if (taken[i]) x.before[k++] = sentences * percent / 100;
         }
     }
-    ruler_draft_put(
-        d,
+    put(d,
         "Special numbers are hidden in the text below, each with a key. Remember them: a question "
         "about them follows.\n");
     put_text(d, &x, order, start, units);
@@ -277,23 +294,22 @@ static void vt_put_item(dq_ruler_draft *d, char (*name)[VT_LETTERS + 1], unsigne
     bool *taken = perm ? dq_alloc(d->a, (size_t)lines, sizeof *taken, d->err) : NULL;
     if (!taken) return;
     for (int i = 0; i < VARIABLES; i++) taken[perm[i]] = true;
-    ruler_draft_put(d, "Assignments of variables are hidden in the text below. Follow them from "
-                       "one to the next.\n\n");
+    put(d, "Assignments of variables are hidden in the text below. Follow them from "
+           "one to the next.\n\n");
     for (int64_t i = 0, k = 0; i < lines; i++) {
         if (taken[i]) {
-            ruler_draft_put(d, "VAR %s = ", name[k]);
+            put(d, "VAR %s = ", name[k]);
             if (k == 0)
-                ruler_draft_put(d, "%u\n", value);
+                put(d, "%u\n", value);
             else
-                ruler_draft_put(d, "VAR %s\n", name[k - 1]);
+                put(d, "VAR %s\n", name[k - 1]);
             k++;
         }
-        ruler_draft_put(d, "%s\n", line);
+        put(d, "%s\n", line);
     }
     d->question = d->prompt.n;
-    ruler_draft_put(d, "Question: Which variables have the value %u in the text above?", value);
-    ruler_draft_put(
-        d,
+    put(d, "Question: Which variables have the value %u in the text above?", value);
+    put(d,
         " Answer: By the assignments in the text above, %d variables have the value %u:", VARIABLES,
         value);
 }
@@ -320,11 +336,10 @@ static void ruler_vt(dq_ruler_draft *d, int64_t units)
     do other = 10000u + (unsigned)dq_random_below(&d->random, 90000);
     while (other == value);
     vt_put_item(d, c.name + VARIABLES, other, EXAMPLE_LINES);
-    for (int i = 0; i < VARIABLES; i++) ruler_draft_put(d, " %s", c.name[VARIABLES + i]);
-    ruler_draft_put(d, "\n\n");
+    for (int i = 0; i < VARIABLES; i++) put(d, " %s", c.name[VARIABLES + i]);
+    put(d, "\n\n");
     vt_put_item(d, c.name, value, units);
-    for (int i = 0; i < VARIABLES; i++)
-        ruler_draft_answer(d, dq_text(d->a, c.name[i], VT_LETTERS, d->err));
+    for (int i = 0; i < VARIABLES; i++) add_answer(d, dq_text(d->a, c.name[i], VT_LETTERS, d->err));
 }
 
 /* ---- RULER ----
@@ -427,35 +442,8 @@ dq_status dq_ruler_text_read(dq_ruler_text *out, const char *text, size_t len, d
 
 /* ---- Drafts ---- */
 
-/* printf after what is there. */
-static void ruler_draft_put(dq_ruler_draft *d, const char *fmt, ...)
-{
-    va_list args, again;
-    va_start(args, fmt);
-    va_copy(again, args);
-    const int n = vsnprintf(NULL, 0, fmt, args);
-    if (d->err->code == DQ_OK && dq_strbuf_reserve(&d->prompt, (size_t)n + 1, d->err) == DQ_OK)
-        d->prompt.n += (size_t)vsnprintf(d->prompt.s + d->prompt.n, (size_t)n + 1, fmt, again);
-    va_end(again);
-    va_end(args);
-}
-
-/* perm[n]: 0 .. n - 1, shuffled; NULL: see d->err. */
-static int32_t *ruler_draft_shuffled(dq_ruler_draft *d, int64_t n)
-{
-    int32_t *perm = d->err->code == DQ_OK ? dq_alloc(d->a, (size_t)n, sizeof *perm, d->err) : NULL;
-    if (perm) dq_random_permute(&d->random, perm, n);
-    return perm;
-}
-
-static void ruler_draft_answer(dq_ruler_draft *d, const char *answer)
-{
-    if (answer) d->answer[d->n_answers++] = answer;
-}
-
 /* ---- The longest that fits ---- */
 
-/* A search for the number of units of one prompt. */
 typedef struct fitting {
     const dq_ruler_maker *m;
     dq_ruler_prompt *best;
@@ -472,7 +460,6 @@ static dq_random random_of(const fitting *f)
     return r;
 }
 
-/* Keeps a draft that fits as the best so far. */
 static dq_status keep(const fitting *f, const dq_ruler_draft *d, unsigned flags, const int32_t *ids,
                       int64_t n, int64_t units, dq_err *err)
 {

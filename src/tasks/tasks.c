@@ -109,7 +109,6 @@ unsigned dq_items_bos_flags(const dq_tokenizer *t, dq_bos bos, const char *s, si
     return dq_items_bos_spelled(t, bos, s, len) ? 0 : flags_of(bos);
 }
 
-/* What encoding needs besides the text. */
 typedef struct encoder {
     const dq_tokenizer *t;
     dq_bos bos;
@@ -314,7 +313,7 @@ int64_t dq_items_values(const dq_requests *q, int64_t item)
  * item and line. The readers of single fields name the key and what they expected. */
 
 /* A zeroed item after the others, or NULL with DQ_RESOURCE. */
-static dq_item *task_file_add(dq_task_items *l, dq_err *err)
+static dq_item *add_item(dq_task_items *l, dq_err *err)
 {
     dq_item *list = dq_grow(l->a, l->item, (size_t)l->n + 1, &l->cap, sizeof *list, err);
     if (!list) return NULL;
@@ -345,8 +344,8 @@ bool dq_task_file_is_blank(const char *line, size_t n)
 }
 
 /* An item per line that is not blank, at most `limit` (0: all). Messages begin with item and line. */
-static dq_status task_file_read_jsonl(dq_task_items *l, const char *text, size_t len, int64_t limit,
-                                      dq_task_file_object *read, dq_err *err)
+static dq_status read_jsonl(dq_task_items *l, const char *text, size_t len, int64_t limit,
+                            dq_task_file_object *read, dq_err *err)
 {
     const char *line;
     size_t at = 0, n;
@@ -354,7 +353,7 @@ static dq_status task_file_read_jsonl(dq_task_items *l, const char *text, size_t
         if (limit && l->n == limit) break;
         if (dq_task_file_is_blank(line, n)) continue;
         json_t *o = NULL;
-        dq_item *item = task_file_add(l, err);
+        dq_item *item = add_item(l, err);
         if (!item) return err->code;
         item->line = number;
         if (dq_json_parse_line(&o, line, n, "item", err) == DQ_OK) {
@@ -383,8 +382,8 @@ dq_status dq_task_file_read_cluster(uint64_t *out, const json_t *o, dq_err *err)
 }
 
 /* A choice after the item's delimiter; its points are those of the text alone. */
-static dq_status task_file_set_choice(const dq_item *item, dq_choice *c, const char *text,
-                                      dq_arena *a, dq_err *err)
+static dq_status set_choice(const dq_item *item, dq_choice *c, const char *text, dq_arena *a,
+                            dq_err *err)
 {
     c->points = dq_utf8_count(text, strlen(text));
     c->delimiter = strlen(item->delimiter);
@@ -394,12 +393,12 @@ static dq_status task_file_set_choice(const dq_item *item, dq_choice *c, const c
     return DQ_OK;
 }
 
-static dq_status task_file_set_choices(dq_item *item, const char *const *text, int n, dq_arena *a,
-                                       dq_err *err)
+static dq_status set_choices(dq_item *item, const char *const *text, int n, dq_arena *a,
+                             dq_err *err)
 {
     dq_choice *c = dq_alloc(a, (size_t)n, sizeof *c, err);
     if (!c) return err->code;
-    for (int i = 0; i < n; i++) DQ_TRY(task_file_set_choice(item, &c[i], text[i], a, err));
+    for (int i = 0; i < n; i++) DQ_TRY(set_choice(item, &c[i], text[i], a, err));
     item->choice = c;
     item->n_choices = n;
     return DQ_OK;
@@ -425,7 +424,7 @@ dq_status dq_task_file_read_choices(dq_item *item, const json_t *o, const char *
                            key, i);
         if (clean) s = clean(a, s, err);
         if (!s) return err->code;
-        DQ_TRY(task_file_set_choice(item, &c[i], s, a, err));
+        DQ_TRY(set_choice(item, &c[i], s, a, err));
     }
     item->choice = c;
     item->n_choices = (int)n;
@@ -433,8 +432,7 @@ dq_status dq_task_file_read_choices(dq_item *item, const json_t *o, const char *
 }
 
 /* printf into the item's context. */
-static dq_status task_file_set_context(dq_item *item, dq_arena *a, dq_err *err, const char *fmt,
-                                       ...)
+static dq_status set_context(dq_item *item, dq_arena *a, dq_err *err, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
@@ -466,8 +464,8 @@ int dq_task_file_index_of(const char *s, size_t len, int first, int n)
 
 /* A key that counts n things from `first`: a number in original files, a string in later copies.
  * *out counts from 0; it is *fallback where the key is absent, DQ_DAMAGED if there is none. */
-static dq_status task_file_read_index(int *out, const json_t *o, const char *key, int first, int n,
-                                      const int *fallback, dq_err *err)
+static dq_status read_index(int *out, const json_t *o, const char *key, int first, int n,
+                            const int *fallback, dq_err *err)
 {
     const json_t *v = json_object_get(o, key);
     const char *text = json_string_value(v);
@@ -502,7 +500,7 @@ dq_status dq_read_mc(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
     DQ_TRY(dq_task_file_read_choices(item, o, "choices", NULL, a, err));
     DQ_TRY(dq_json_int(&gold, o, "gold", 0, item->n_choices - 1, NULL, err));
     item->gold = (int)gold;
-    return task_file_set_context(item, a, err, "%s", ctx);
+    return set_context(item, a, err, "%s", ctx);
 }
 
 /* Choices of `holder`, and which of them the answerKey of o names. */
@@ -532,7 +530,7 @@ static dq_status read_labelled(dq_item *item, const json_t *o, const json_t *hol
             return dq_fail(err, DQ_DAMAGED,
                            "key \"choices\": entry %zu lacks a string \"text\" or \"label\"", i);
     }
-    DQ_TRY(task_file_set_choices(item, text, (int)n, a, err));
+    DQ_TRY(set_choices(item, text, (int)n, a, err));
     const char *key;
     char all[96];
     size_t bytes;
@@ -570,7 +568,7 @@ dq_status dq_read_arc(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
     const json_t *holder;
     DQ_TRY(read_stem(o, "question", &stem, &holder, err));
     DQ_TRY(read_labelled(item, o, holder, a, err));
-    return task_file_set_context(item, a, err, "Question: %s\nAnswer:", stem);
+    return set_context(item, a, err, "Question: %s\nAnswer:", stem);
 }
 
 dq_status dq_read_openbookqa(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
@@ -579,7 +577,7 @@ dq_status dq_read_openbookqa(dq_item *item, const json_t *o, dq_arena *a, dq_err
     const json_t *holder;
     DQ_TRY(read_stem(o, "question_stem", &stem, &holder, err));
     DQ_TRY(read_labelled(item, o, holder, a, err));
-    return task_file_set_context(item, a, err, "%s", stem);
+    return set_context(item, a, err, "%s", stem);
 }
 
 /* A boolean; also 0, 1 and the strings that copies have in its place. */
@@ -588,7 +586,7 @@ static dq_status read_truth(int *gold, const json_t *o, const char *key, dq_err 
     const json_t *v = json_object_get(o, key);
     const char *text = json_string_value(v);
     bool yes;
-    if (json_is_number(v)) return task_file_read_index(gold, o, key, 0, 2, NULL, err);
+    if (json_is_number(v)) return read_index(gold, o, key, 0, 2, NULL, err);
     if (!text) {
         DQ_TRY(dq_json_bool(&yes, o, key, NULL, err));
     } else {
@@ -610,10 +608,10 @@ dq_status dq_read_boolq(dq_item *item, const json_t *o, dq_arena *a, dq_err *err
     DQ_TRY(dq_json_text(&passage, o, "passage", NULL, err));
     DQ_TRY(dq_json_text(&question, o, "question", NULL, err));
     DQ_TRY(read_truth(&item->gold, o, original ? "answer" : "label", err));
-    DQ_TRY(task_file_set_choices(item, answers, 2, a, err));
+    DQ_TRY(set_choices(item, answers, 2, a, err));
     item->cluster = dq_repeats_key(passage, strlen(passage));
-    return task_file_set_context(item, a, err, "%s%s%s\nQuestion: %s?\nAnswer:", title ? title : "",
-                                 title ? " -- " : "", passage, question);
+    return set_context(item, a, err, "%s%s%s\nQuestion: %s?\nAnswer:", title ? title : "",
+                       title ? " -- " : "", passage, question);
 }
 
 dq_status dq_read_piqa(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
@@ -623,9 +621,9 @@ dq_status dq_read_piqa(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
     DQ_TRY(dq_json_text(&goal, o, "goal", NULL, err));
     DQ_TRY(dq_json_text(&solution[0], o, "sol1", NULL, err));
     DQ_TRY(dq_json_text(&solution[1], o, "sol2", NULL, err));
-    DQ_TRY(task_file_read_index(&item->gold, o, "label", 0, 2, &none, err));
-    DQ_TRY(task_file_set_choices(item, solution, 2, a, err));
-    return task_file_set_context(item, a, err, "Question: %s\nAnswer:", goal);
+    DQ_TRY(read_index(&item->gold, o, "label", 0, 2, &none, err));
+    DQ_TRY(set_choices(item, solution, 2, a, err));
+    return set_context(item, a, err, "Question: %s\nAnswer:", goal);
 }
 
 dq_status dq_read_winogrande(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
@@ -639,7 +637,7 @@ dq_status dq_read_winogrande(dq_item *item, const json_t *o, dq_arena *a, dq_err
     static const int none = -1;
     const char *text = json_string_value(json_object_get(o, "answer"));
     item->gold = -1;
-    if (!text || text[0]) DQ_TRY(task_file_read_index(&item->gold, o, "answer", 1, 2, &none, err));
+    if (!text || text[0]) DQ_TRY(read_index(&item->gold, o, "answer", 1, 2, &none, err));
     const char *blank = strchr(sentence, '_');
     if (!blank)
         return dq_fail(err, DQ_DAMAGED, "key \"sentence\": has no blank (expected a \"_\")");
@@ -649,7 +647,7 @@ dq_status dq_read_winogrande(dq_item *item, const json_t *o, dq_arena *a, dq_err
     dq_choice *c = dq_alloc(a, 2, sizeof *c, err);
     if (!rest || !c) return err->code;
     for (int i = 0; i < 2; i++) {
-        DQ_TRY(task_file_set_choice(item, &c[i], rest, a, err));
+        DQ_TRY(set_choice(item, &c[i], rest, a, err));
         if (c[i].points == 0) c[i].points = 1; /* of one text for both, acc_norm is acc */
         c[i].ctx = dq_textf(a, err, "%.*s%s", (int)(blank - sentence), sentence, option[i]);
         if (!c[i].ctx) return err->code;
@@ -731,7 +729,7 @@ static dq_status read_official(dq_item *item, const json_t *o, dq_arena *a, dq_e
     DQ_TRY(dq_json_text(&ctx_a, o, "ctx_a", NULL, err));
     DQ_TRY(dq_json_text(&ctx_b, o, "ctx_b", NULL, err));
     DQ_TRY(dq_task_file_read_choices(item, o, "endings", dq_hellaswag_clean, a, err));
-    DQ_TRY(task_file_read_index(&item->gold, o, "label", 0, item->n_choices, NULL, err));
+    DQ_TRY(read_index(&item->gold, o, "label", 0, item->n_choices, NULL, err));
     char *second = dq_hellaswag_capitalize(a, ctx_b, err);
     char *all = second ? dq_textf(a, err, "%s: %s %s", activity, ctx_a, second) : NULL;
     item->ctx = all ? dq_hellaswag_clean(a, all, err) : NULL;
@@ -749,7 +747,7 @@ static dq_status hellaswag_load(dq_task_items *l, const char *text, size_t len, 
     size_t first = 0;
     while (first < len && dq_task_file_is_blank(text + first, 1)) first++;
     if (first < len && text[first] == '{')
-        return task_file_read_jsonl(l, text, len, limit, read_official, err);
+        return read_jsonl(l, text, len, limit, read_official, err);
     const char *s;
     char *line[TEXT_LINES];
     size_t at = 0, n;
@@ -764,7 +762,7 @@ static dq_status hellaswag_load(dq_task_items *l, const char *text, size_t len, 
         line[have] = dq_text(l->a, s, n, err);
         if (!line[have]) return err->code;
         if (++have < TEXT_LINES) continue;
-        dq_item *item = task_file_add(l, err);
+        dq_item *item = add_item(l, err);
         if (!item) return err->code;
         item->line = number - TEXT_LINES + 1;
         /* Context, label, four endings, all as stored. */
@@ -777,7 +775,7 @@ static dq_status hellaswag_load(dq_task_items *l, const char *text, size_t len, 
         item->ctx = line[0];
         item->ctx_len = strlen(line[0]);
         item->gold = label[0] - '0';
-        DQ_TRY(task_file_set_choices(item, (const char *const *)line + 2, TEXT_ENDINGS, l->a, err));
+        DQ_TRY(set_choices(item, (const char *const *)line + 2, TEXT_ENDINGS, l->a, err));
         have = 0;
     }
     if (have)
@@ -853,7 +851,6 @@ static dq_status add_example(drawer *d, const dq_item *item, dq_err *err)
     return dq_strbuf_add(&d->text, "\n\n", 2, err);
 }
 
-/* The examples and a context after them. */
 static const char *joined(const drawer *d, const char *ctx, size_t *len, dq_arena *a, dq_err *err)
 {
     char *s = dq_alloc(a, d->text.n + *len + 1, 1, err);
@@ -914,7 +911,7 @@ dq_status dq_fewshot(dq_items *items, int64_t *n_own, const dq_items *pool, cons
     static dq_status load_##name(dq_task_items *l, const char *text, size_t len, int64_t limit,    \
                                  dq_err *err)                                                      \
     {                                                                                              \
-        return task_file_read_jsonl(l, text, len, limit, dq_read_##name, err);                     \
+        return read_jsonl(l, text, len, limit, dq_read_##name, err);                               \
     }
 JSONL_LOADER(mc)
 JSONL_LOADER(arc)
