@@ -763,8 +763,7 @@ static void free_rounded(dq_calibrate_job *j)
     while (j->n_dense > 0) dq_block_free(j->dense[--j->n_dense]);
 }
 
-/* ---- Calibrate ----
- * Calibrate_layer.c takes the chunks of the text through the layers. */
+/* ---- Calibrate ---- */
 
 const char *const dq_calibrate_part_name[DQ_CALIBRATE_PARTS] = {"forward", "maps",     "hessians",
                                                                 "factors", "rounding", "files"};
@@ -783,8 +782,6 @@ double dq_calibrate_damping(int64_t inputs, int64_t tokens)
     const double least = 0.01, share = tokens > 0 ? 0.5 * (double)inputs / (double)tokens : 0;
     return share > least ? share : least;
 }
-
-/* ---- Parts ---- */
 
 /* ---- The method ---- */
 

@@ -48,14 +48,6 @@ int64_t dq_calib_pass_bytes(const dq_model *m, int64_t rows)
     return (rows * (2 * m->dim + heads + y + cache) + ffn + moved) * (int64_t)sizeof(float);
 }
 
-/* Sequence after the last one of the chunk that begins with s. */
-static int64_t chunk_end(const dq_calib_text *t, int64_t s)
-{
-    int64_t end = s + 1;
-    while (end < t->n_seq && t->cu[end + 1] - t->cu[s] <= DQ_CALIB_PASS_ROWS) end++;
-    return end;
-}
-
 static dq_status list_chunks(dq_calib_pass *p, const dq_calib_text *t, dq_err *err)
 {
     dq_arena *a = p->arena;
@@ -68,7 +60,8 @@ static dq_status list_chunks(dq_calib_pass *p, const dq_calib_text *t, dq_err *e
     if (err->code != DQ_OK) return err->code;
     for (int64_t s = 0, end; s < t->n_seq; s = end) {
         const int64_t first = t->cu[s];
-        end = chunk_end(t, s);
+        end = s + 1;
+        while (end < t->n_seq && t->cu[end + 1] - t->cu[s] <= DQ_CALIB_PASS_ROWS) end++;
         p->max_rows = larger(p->max_rows, t->cu[end] - first);
         p->row[p->n_all] = first;
         p->row[p->n_all + 1] = t->cu[end];
@@ -415,14 +408,6 @@ static void expect(const dq_calibrate_job *j, dq_pace *p, dq_calibrate_part part
     dq_pace_expect(p, DQ_QUANTIZE_METHOD + (int)part, flop * j->c->rates.flop[part]);
 }
 
-static void expect_rounding(const dq_calibrate_job *j, dq_pace *p, const dq_weight *w)
-{
-    if (!dq_calibrate_job_is_left(j, &w, 1)) return;
-    const dq_quant_spec *spec = &dq_quantize_tensor_of(j->q, w->name)->spec;
-    dq_pace_expect(p, DQ_QUANTIZE_METHOD + DQ_CALIBRATE_ROUNDING,
-                   dq_calibrate_pace_rounding(j->c, (double)w->rows, (double)w->cols, spec));
-}
-
 /* Matrices with the same inputs: sums of these, and m outputs of what they lack; the factor; codes. */
 static void expect_group(const dq_calibrate_job *j, dq_pace *p, const dq_weight *const *w, int n,
                          double m, bool aligns)
@@ -434,7 +419,15 @@ static void expect_group(const dq_calibrate_job *j, dq_pace *p, const dq_weight 
     expect(j, p, DQ_CALIBRATE_HESSIANS, sums);
     expect(j, p, DQ_CALIBRATE_FACTORS,
            aligns ? dq_calibrate_work_correction(m, cols) : dq_calibrate_work_factor(cols));
-    for (int i = 0; i < n; i++) expect_rounding(j, p, w[i]);
+    for (int i = 0; i < n; i++) {
+        const dq_weight *one = w[i];
+        if (dq_calibrate_job_is_left(j, &one, 1)) {
+            const dq_quant_spec *spec = &dq_quantize_tensor_of(j->q, one->name)->spec;
+            dq_pace_expect(
+                p, DQ_QUANTIZE_METHOD + DQ_CALIBRATE_ROUNDING,
+                dq_calibrate_pace_rounding(j->c, (double)one->rows, (double)one->cols, spec));
+        }
+    }
 }
 
 /* Of all sequences of the text. */

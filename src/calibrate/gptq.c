@@ -697,19 +697,15 @@ static dq_status pass_codes(dq_codes **c, const dq_gptq_stripes *s, int rank, in
     return DQ_OK;
 }
 
-static dq_status round_whole(const dq_gptq_stripes *s, dq_coded *out, dq_gptq_loss *loss,
-                             int64_t first, int64_t rows, dq_err *err)
-{
-    dq_codes *codes = NULL;
-    if (s->round(s->arg, &codes, loss, first, rows, err) == DQ_OK) dq_coded_put(out, codes, first);
-    dq_codes_free(codes);
-    return err->code;
-}
-
 dq_status dq_gptq_stripes_round(const dq_gptq_stripes *s, dq_coded *out, dq_gptq_loss *loss,
                                 int64_t first, int64_t rows, dq_err *err)
 {
-    if (s->whole) return round_whole(s, out, loss, first, rows, err);
+    if (s->whole) {
+        dq_codes *all = NULL;
+        if (s->round(s->arg, &all, loss, first, rows, err) == DQ_OK) dq_coded_put(out, all, first);
+        dq_codes_free(all);
+        return err->code;
+    }
     enum { UNIT = DQ_STRIP_ROWS };
     const dq_ranks_rows mine = dq_ranks_stripe(dq_ranks_number(), rows, UNIT);
     dq_codes *own = NULL;

@@ -257,18 +257,6 @@ static dq_status area_new(dq_evictor *e, const dq_batch *batch, dq_err *err)
     return err->code;
 }
 
-static void resume(dq_evictor *e, int watched, int64_t rows)
-{
-    sums *s = &e->seq[e->watched[watched]];
-    if (e->window > 0 && rows >= e->window) sums_drop(s);
-    for (int i = 0; s->at && i < e->n_lists; i++) {
-        const int64_t now = cached(e, e->watched[watched], i), had = sums_count(s, i);
-        const size_t n = (size_t)(now < had ? now : had); /* less after a rewind */
-        for (int c = 0; n && c < e->n_columns; c++)
-            memcpy(area_list(e, c, watched, i), sums_list(e, s, c, i), n * sizeof(double));
-    }
-}
-
 static double *column(const dq_evictor *e, int c)
 {
     const int64_t end = e->offset[(int64_t)e->n_lists * e->n_watched];
@@ -290,7 +278,17 @@ dq_status dq_evictor_watch(dq_evictor *e, const dq_batch *batch, const dq_column
         area_drop(e);
         return err->code;
     }
-    for (int i = 0; i < batch->n_seq; i++) resume(e, i, rows_of(batch, i));
+    for (int i = 0; i < batch->n_seq; i++) {
+        const int64_t rows = rows_of(batch, i);
+        sums *s = &e->seq[e->watched[i]];
+        if (e->window > 0 && rows >= e->window) sums_drop(s);
+        for (int list = 0; s->at && list < e->n_lists; list++) {
+            const int64_t now = cached(e, e->watched[i], list), had = sums_count(s, list);
+            const size_t n = (size_t)(now < had ? now : had); /* less after a rewind */
+            for (int c = 0; n && c < e->n_columns; c++)
+                memcpy(area_list(e, c, i, list), sums_list(e, s, c, list), n * sizeof(double));
+        }
+    }
     for (int l = 0; l < e->n_layers; l++) {
         e->columns[l] = (dq_columns){
             .last_rows = e->window,
@@ -546,17 +544,6 @@ dq_status dq_evictor_run(dq_evictor *e, const dq_batch *batch, const int32_t *pr
     return err->code;
 }
 
-static dq_status text_copy(text *to, const text *from, dq_err *err)
-{
-    to->n = from->n;
-    if (from->n <= 0) return DQ_OK;
-    int32_t *ids = dq_grow(NULL, to->ids, (size_t)from->n, &to->cap, sizeof *ids, err);
-    if (!ids) return err->code;
-    to->ids = ids;
-    memcpy(ids, from->ids, (size_t)from->n * sizeof *ids);
-    return DQ_OK;
-}
-
 dq_status dq_evictor_fork(dq_evictor *e, int32_t from, int32_t to, dq_err *err)
 {
     DQ_TRY(end_watch(e, err));
@@ -564,7 +551,17 @@ dq_status dq_evictor_fork(dq_evictor *e, int32_t from, int32_t to, dq_err *err)
     DQ_TRY(reach(e, to, err));
     sums *parent = &e->seq[from], copy;
     sums_drop(&e->seq[to]);
-    if (has_second_pass(e)) DQ_TRY(text_copy(&e->text[to], &e->text[from], err));
+    if (has_second_pass(e)) {
+        const text *source = &e->text[from];
+        e->text[to].n = source->n;
+        if (source->n > 0) {
+            int32_t *ids = dq_grow(NULL, e->text[to].ids, (size_t)source->n, &e->text[to].cap,
+                                   sizeof *ids, err);
+            if (!ids) return err->code;
+            e->text[to].ids = ids;
+            memcpy(ids, source->ids, (size_t)source->n * sizeof *ids);
+        }
+    }
     if (!parent->at) return DQ_OK;
     int64_t *count = dq_block_new((size_t)e->n_lists, sizeof *count, err);
     if (!count) return err->code;

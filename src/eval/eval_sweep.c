@@ -152,8 +152,6 @@ dq_status dq_eval_pieces_of(dq_eval_pieces *out, const dq_eval *e, bool cut, dq_
     return DQ_OK;
 }
 
-/* ---- Shards ---- */
-
 dq_status dq_eval_pieces_share(int *shard, const dq_eval_pieces *p, int n_shards, dq_err *err)
 {
     double *work = dq_block_new((size_t)n_shards, sizeof *work, err);

@@ -32,28 +32,24 @@ static void keep_recall(double *extra, const dq_needle_recall *sum)
 
 /* ---- Forced ---- */
 
-static dq_status judge_forced(const run *x, int64_t unit, dq_err *err)
-{
-    const dq_needle_prompt *p = &x->set->prompt[unit];
-    double *extra = extra_of(x, unit);
-    dq_needle_recall sum = {0};
-    extra[DQ_NEEDLE_AT_LL] = 0;
-    for (int k = 0; k < p->requested; k++) {
-        const int64_t v = dq_needle_value(x->e, x->row, unit, k);
-        DQ_TRY(dq_needle_judge_ids(&sum, p, k, x->tok, x->row->top1 + v, err));
-        for (int64_t i = 0; i < p->answer[k].to - p->answer[k].from; i++)
-            extra[DQ_NEEDLE_AT_LL] += x->row->logp[v + i];
-    }
-    keep_recall(extra, &sum);
-    return DQ_OK;
-}
-
 static dq_status force(const run *x, dq_err *err)
 {
     const dq_requests *q = &x->e->ids[x->row->ids].req;
     const dq_scores out = {x->row->logp, x->row->top1};
     DQ_TRY(dq_score_items(x->s, q, x->begin, x->end, out, err));
-    for (int64_t i = x->begin; i < x->end; i++) DQ_TRY(judge_forced(x, i, err));
+    for (int64_t i = x->begin; i < x->end; i++) {
+        const dq_needle_prompt *p = &x->set->prompt[i];
+        double *extra = extra_of(x, i);
+        dq_needle_recall sum = {0};
+        extra[DQ_NEEDLE_AT_LL] = 0;
+        for (int k = 0; k < p->requested; k++) {
+            const int64_t v = dq_needle_value(x->e, x->row, i, k);
+            DQ_TRY(dq_needle_judge_ids(&sum, p, k, x->tok, x->row->top1 + v, err));
+            for (int64_t t = 0; t < p->answer[k].to - p->answer[k].from; t++)
+                extra[DQ_NEEDLE_AT_LL] += x->row->logp[v + t];
+        }
+        keep_recall(extra, &sum);
+    }
     return DQ_OK;
 }
 

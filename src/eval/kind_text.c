@@ -418,26 +418,6 @@ static dq_mean loss_over_documents(text *t, int64_t from, int64_t to)
     return differs(t) ? m : dq_mean_none;
 }
 
-/* Through the mean NLL of the first tokens of each document. */
-static dq_status fit(const text *t, dq_text_details *o, int64_t scored, dq_err *err)
-{
-    int64_t at[DQ_TEXT_FIT_POINTS];
-    const int n = o->fit_points = dq_text_fit_points(at, o->at[0].at, scored);
-    double *curve = dq_block_new((size_t)(t->w->n * n), sizeof *curve, err);
-    if (!curve) return err->code;
-    for (int64_t d = 0; d < t->w->n; d++) {
-        double sum = 0;
-        int64_t k = 0;
-        for (int i = 0; i < n; i++) {
-            for (; k < at[i]; k++) sum += nll_of(t, t->w->win[d].value + k);
-            curve[d * n + i] = sum / (double)at[i];
-        }
-    }
-    dq_text_fit_of(&o->fit, curve, t->w->n, at, n, err);
-    dq_block_free(curve);
-    return err->code;
-}
-
 static dq_status positions(text *t, dq_text_details *o, dq_err *err)
 {
     const int64_t scored = dq_window_scored(&t->w->win[0]);
@@ -455,7 +435,22 @@ static dq_status positions(text *t, dq_text_details *o, dq_err *err)
                                                 .nll = over_documents(t, nll_of, from, to),
                                                 .difference = loss_over_documents(t, from, to)};
     }
-    return fit(t, o, scored, err);
+    /* Through the mean NLL of the first tokens of each document. */
+    int64_t point[DQ_TEXT_FIT_POINTS];
+    const int n = o->fit_points = dq_text_fit_points(point, o->at[0].at, scored);
+    double *curve = dq_block_new((size_t)(t->w->n * n), sizeof *curve, err);
+    if (!curve) return err->code;
+    for (int64_t d = 0; d < t->w->n; d++) {
+        double sum = 0;
+        int64_t k = 0;
+        for (int i = 0; i < n; i++) {
+            for (; k < point[i]; k++) sum += nll_of(t, t->w->win[d].value + k);
+            curve[d * n + i] = sum / (double)point[i];
+        }
+    }
+    dq_text_fit_of(&o->fit, curve, t->w->n, point, n, err);
+    dq_block_free(curve);
+    return err->code;
 }
 
 static bool in_slice(const text *t, int64_t i, double want, double unused)

@@ -596,8 +596,6 @@ static dq_status open_sequences(window_group *g, dq_err *err)
     return err->code;
 }
 
-/* ---- In one pass ---- */
-
 static dq_status score_whole(window_group *g, dq_err *err)
 {
     dq_pass_plan p;

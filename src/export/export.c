@@ -373,7 +373,7 @@ static const char *row_name(const void *x, int64_t i)
     return ((const dq_export *)x)->row[i].name;
 }
 
-/* Rows and slots, in the order of the files. Defined in "Plan". */
+/* Rows and slots, in the order of the files. */
 static dq_status plan_tensors(dq_export *x, dq_err *err)
 {
     enum { SLOTS = 4 }; /* of a tensor */
@@ -527,7 +527,7 @@ static void write_blocks(uint8_t *out, const dq_weight *w, const dq_block *b,
 }
 
 /* Rows first .. first + n - 1 (of the leading dimension; a scalar has one) of a slot that is no copy. `values` has capacity
- * for n rows of the weight. DQ_MISMATCH for a value that the type cannot hold. Defined in "Tensor". */
+ * for n rows of the weight. DQ_MISMATCH for a value that the type cannot hold. */
 static dq_status tensor_rows(uint8_t *out, float *values, const dq_export *x,
                              const dq_export_slot *s, int64_t first, int64_t n, dq_err *err)
 {
@@ -609,11 +609,7 @@ static dq_status add_texts(dq_export *x, dq_err *err)
     dq_container *c = x->model->container;
     const char *text;
     size_t len;
-    /* Texts in the arena, of *len bytes: config.json, dq_settings.json, the index. Defined in
-     * "Config". */
-    static const char key[] = "quantization_config";
-    /* counts whatever the source says, and its codes are tied to nothing */
-    const dq_export_row *own = head_row(x);
+    const dq_export_row *own = head_row(x); /* whose codes are tied to nothing */
     const char *value = NULL;
     size_t n;
     text = dq_container_config(x->model->container, &len);
@@ -636,7 +632,7 @@ static dq_status add_texts(dq_export *x, dq_err *err)
     } else {
         DQ_TRY(dump(&value, &n, x, quantization_json(x), false, err));
     }
-    DQ_TRY(set(&text, &len, x, key, value, err));
+    DQ_TRY(set(&text, &len, x, "quantization_config", value, err));
     add_text(x, "config.json", text, len);
     DQ_TRY(config_settings(&text, &len, x, err));
     add_text(x, settings_name, text, len);

@@ -137,8 +137,6 @@ static dq_status write_rope(dq_gguf_fields *f, const dq_model *m, const json_t *
     return dq_fail(err, DQ_MISMATCH, "key \"truncate\" of yarn: false cannot be said in GGUF");
 }
 
-/* ---- The model ---- */
-
 /* Readers of GGUF files change tokens by these words in the name of a model. */
 static bool acts_on(const char *name)
 {
@@ -200,8 +198,7 @@ static dq_status write_tokenizer(dq_gguf_fields *f, const dq_export *x, json_t *
     return err->code;
 }
 
-/* Metadata of model and tokenizer; *divisors gets those of rotary frequencies, [head_dim / 2] in the arena, or NULL. Defined in
- * "GGUF keys". */
+/* Metadata of model and tokenizer; *divisors gets those of rotary frequencies, [head_dim / 2] in the arena, or NULL. */
 static dq_status gguf_keys(dq_gguf_fields *f, dq_export *x, uint32_t file_type, dq_err *err)
 {
     json_t *config = NULL;

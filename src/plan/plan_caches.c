@@ -67,8 +67,6 @@ static dq_status add_cache(dq_eval *e, const dq_plan_caches *c, int cache, dq_er
     return dq_eval_add(e, 0, 0, dq_logit_plain, (dq_math){0}, &spec, err);
 }
 
-/* ---- The journal ---- */
-
 /* The cache that a line of the journal names; -1: see err. */
 static int of_line(dq_plan_caches *c, const json_t *line, dq_err *err)
 {
@@ -348,8 +346,6 @@ static void caches_progress(void *arg, double share, const char *note)
     if (c->in->step) c->in->step(c->in->arg, done, c->total, w->what);
 }
 
-/* ---- Numbers ---- */
-
 dq_status dq_plan_caches_numbers_of(dq_plan_caches_numbers *out, const dq_plan_caches *c, int cache,
                                     int less, dq_plan_caches_part part, dq_err *err)
 {
@@ -357,8 +353,7 @@ dq_status dq_plan_caches_numbers_of(dq_plan_caches_numbers *out, const dq_plan_c
     double *sums = dq_block_new(2 * all, sizeof *sums, err);
     int64_t *ids = dq_block_new(2 * all, sizeof *ids, err), n;
     if (sums && ids && number_clusters(ids + all, &n, c, part, err) == DQ_OK) {
-        /* Sums over the ids of each cluster: documents, or windows of a single one; of:
-         * number_clusters. */
+        /* Sums over the ids of each cluster: documents, or windows of a single one. */
         const int64_t *of = ids + all;
         const dq_plan_cache *m = &c->list[cache], *other = less < 0 ? NULL : &c->list[less];
         for (int64_t x = 0; x < c->win.n; x++) {

@@ -30,16 +30,6 @@ static double rate_of(const dq_plan_item *t, int from, int to)
     return (loss_of(t, from) - loss_of(t, to)) / (t->cost[to] - t->cost[from]);
 }
 
-/* The next option of the hull: the one that saves most for its cost, the farthest of equals. */
-static int next_of(const dq_plan_item *t, int from)
-{
-    int best = from + 1;
-    for (int to = from + 2; to < t->n; to++) {
-        if (rate_of(t, from, to) >= rate_of(t, from, best)) best = to;
-    }
-    return best;
-}
-
 /* By falling rate; equal ones as the tensors stand, and along one tensor upwards. */
 static int compare(const void *left, const void *right)
 {
@@ -66,7 +56,11 @@ dq_status dq_plan_alloc_curve(dq_plan_curve *out, const dq_plan_item *item, int6
     for (int64_t t = 0; t < n; t++) {
         double last = 0;
         for (int from = 0, to; from + 1 < item[t].n; from = to) {
-            to = next_of(&item[t], from);
+            /* The one that saves most for its cost, the farthest of equals. */
+            to = from + 1;
+            for (int k = from + 2; k < item[t].n; k++) {
+                if (rate_of(&item[t], from, k) >= rate_of(&item[t], from, to)) to = k;
+            }
             double rate = rate_of(&item[t], from, to);
             if (from > 0 && rate > last) rate = last;
             all[steps++] = (move){{t, to}, last = rate};

@@ -353,30 +353,6 @@ static dq_status numbers_of(dq_plan_caches_numbers *x, dq_mean *lack, const dq_p
 
 /* ---- The windows that are left ---- */
 
-static dq_status decide(dq_plan_heads *p, dq_err *err)
-{
-    enum { VERDICTS = 2 }; /* KLD and perplexity */
-    const dq_plan_caches_part part = DQ_PLAN_CACHES_UNSEEN;
-    dq_plan_caches *c = &p->caches;
-    char name[NAME];
-    int cache[DQ_PLAN_HEADS_UNSEEN] = {p->trial[p->chosen].cache};
-    name_of(name, p->set.keep, 0, "");
-    dq_plan_caches_stage(c, "unseen windows");
-    const int n = p->all_share ? 1 : 2;
-    if (n > 1 && (cache[1] = dq_plan_caches_find(c, name, err)) < 0) return err->code;
-    dq_plan_caches_expect(c, 0, n);
-    DQ_TRY(dq_plan_caches_run(c, cache, n, part, "heads and uniform", err));
-    DQ_TRY(dq_plan_caches_numbers_of(&p->found, c, cache[0], -1, part, err));
-    if (p->all_share) return DQ_OK;
-    p->outside = 0.05 / VERDICTS;
-    DQ_TRY(dq_plan_caches_numbers_of(&p->uniform, c, cache[1], -1, part, err));
-    DQ_TRY(dq_plan_caches_numbers_of(&p->difference, c, cache[0], cache[1], part, err));
-    const dq_plan_caches_numbers *d = &p->difference;
-    p->kld = dq_plan_decide_interval(d->kld, d->kld_skew, p->outside);
-    p->loss = dq_plan_decide_interval(d->loss, d->loss_skew, p->outside);
-    return DQ_OK;
-}
-
 static dq_status run_all(dq_plan_heads *p, dq_err *err)
 {
     dq_kv_heads_group *order = dq_alloc(p->arena, (size_t)p->n_groups, sizeof *order, err);
@@ -418,7 +394,26 @@ static dq_status run_all(dq_plan_heads *p, dq_err *err)
     }
     p->all_share = p->trial[p->chosen].sharing == p->n_groups;
     DQ_TRY(dq_plan_heads_order_text(p->text, order, p->n_groups, p->trial[p->chosen].sharing, err));
-    return decide(p, err);
+    enum { VERDICTS = 2 }; /* KLD and perplexity */
+    const dq_plan_caches_part part = DQ_PLAN_CACHES_UNSEEN;
+    dq_plan_caches *c = &p->caches;
+    char name[NAME];
+    int compared[DQ_PLAN_HEADS_UNSEEN] = {p->trial[p->chosen].cache};
+    name_of(name, p->set.keep, 0, "");
+    dq_plan_caches_stage(c, "unseen windows");
+    const int n_compared = p->all_share ? 1 : 2;
+    if (n_compared > 1 && (compared[1] = dq_plan_caches_find(c, name, err)) < 0) return err->code;
+    dq_plan_caches_expect(c, 0, n_compared);
+    DQ_TRY(dq_plan_caches_run(c, compared, n_compared, part, "heads and uniform", err));
+    DQ_TRY(dq_plan_caches_numbers_of(&p->found, c, compared[0], -1, part, err));
+    if (p->all_share) return DQ_OK;
+    p->outside = 0.05 / VERDICTS;
+    DQ_TRY(dq_plan_caches_numbers_of(&p->uniform, c, compared[1], -1, part, err));
+    DQ_TRY(dq_plan_caches_numbers_of(&p->difference, c, compared[0], compared[1], part, err));
+    const dq_plan_caches_numbers *d = &p->difference;
+    p->kld = dq_plan_decide_interval(d->kld, d->kld_skew, p->outside);
+    p->loss = dq_plan_decide_interval(d->loss, d->loss_skew, p->outside);
+    return DQ_OK;
 }
 
 dq_status dq_plan_heads_run(dq_plan_heads *p, dq_err *err)

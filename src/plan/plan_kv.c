@@ -207,8 +207,6 @@ static void add_depends(json_t *of, const void *arg)
     json_object_set_new(of, "sink", json_integer(kv->sink));
 }
 
-/* ---- The text ---- */
-
 static dq_status too_little(const dq_plan_kv *p, dq_err *err)
 {
     return dq_fail_with(

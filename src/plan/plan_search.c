@@ -349,7 +349,7 @@ static dq_status names_of(char *name[FILES], const dq_plan_weights *p, dq_err *e
 }
 
 /* DQ_USAGE where a file of a trial would replace an input; DQ_FILE where one exists, unless the journal of
- * an earlier run is there too, or force. Before state_begin. */
+ * an earlier run is there too, or force. */
 static dq_status guard_files(const dq_plan_weights *p, dq_err *err)
 {
     char *name[FILES];

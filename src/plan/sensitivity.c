@@ -14,8 +14,6 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- Forecast ---- */
-
 enum { TILE = DQ_PAGE_TOKENS };
 const int dq_forecast_bits[DQ_FORECAST_WIDTHS] = {8, 6, 4, 3};
 

@@ -295,8 +295,6 @@ static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
     return dq_name_order_make(&q->order, kept, tensor_name, q, q->arena, err);
 }
 
-/* ---- Other payloads ---- */
-
 static void add_blob(dq_quantizer *q, const char *path, const void *data, size_t bytes,
                      dq_encoding encoding)
 {

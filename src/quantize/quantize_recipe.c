@@ -637,8 +637,6 @@ const char *dq_quantize_recipe_changes(dq_arena *a, const char *found, const cha
     return changes ? changes : "";
 }
 
-/* ---- Settings of a container ---- */
-
 dq_status dq_quantize_settings_of(dq_quantize_settings *s, json_t **recipe, const dq_container *c,
                                   dq_err *err)
 {

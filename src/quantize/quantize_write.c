@@ -31,8 +31,6 @@ static inline bool quantize_out_done(const dq_quantize_feed *w, int64_t i)
     return done;
 }
 
-/* ---- Pace ---- */
-
 #define ALL(x)                                                                                     \
     {                                                                                              \
         0, 0, x, x, x, x, x, x, x                                                                  \

@@ -521,8 +521,8 @@ dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs 
     dq_doc_ids *ids = dq_alloc(a, (size_t)docs->n, sizeof *ids, err);
     if (!ids) return err->code;
     int64_t n = 0;
-    /* ids[*n]: of documents until the limit's windows are there, and of the last one a window
-     * more, which tells that it goes on. */
+    /* Until the limit's windows are there, and of the last document a window more, which tells
+     * that it goes on. */
     const bool first = spec->limit > 0 && !spec->whole;
     const cutter c = {.spec = spec,
                       .before = dq_tokenizer_prefix(t),

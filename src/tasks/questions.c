@@ -388,8 +388,6 @@ static dq_status read_hops(dq_question_parts *out, const json_t *record, dq_aren
     return list_text(&out->reference, json_pack("[s]", answer), a, err);
 }
 
-/* ---- The table ---- */
-
 #define LINES "JSON lines or one JSON list of "
 static const char answered_form[] =
     LINES "{\"question\", \"answer\"} or {\"Body\", \"Question\", \"Answer\"}";

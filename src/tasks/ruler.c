@@ -440,8 +440,6 @@ dq_status dq_ruler_text_read(dq_ruler_text *out, const char *text, size_t len, d
                    "Give running text");
 }
 
-/* ---- Drafts ---- */
-
 /* ---- The longest that fits ---- */
 
 typedef struct fitting {
