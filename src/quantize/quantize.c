@@ -449,12 +449,55 @@ static dq_status begin_method(dq_quantizer *q, dq_err *err)
 }
 
 /* Opens everything and fills tensors, blobs, slots and info. */
+static dq_status list_payloads(dq_quantizer *q, dq_err *err)
+{
+    size_t len;
+    const char *config = dq_checkpoint_config_text(q->checkpoint, &len);
+    add_blob(q, "/config/model_json", config, len, DQ_ENC_TEXT);
+    add_blob(q, "/config/recipe_json", q->recipe, strlen(q->recipe), DQ_ENC_TEXT);
+    if (q->model->gates)
+        add_blob(q, DQ_PATH_GATES, q->model->gates->text, q->model->gates->len, DQ_ENC_TEXT);
+    static const char *const names[] = {"tokenizer.json",          "tokenizer_config.json",
+                                        "special_tokens_map.json", "added_tokens.json",
+                                        "chat_template.jinja",     "generation_config.json"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *file;
+        size_t bytes;
+        DQ_TRY(dq_model_file(q->model, names[i], &file, &bytes, err));
+        if (!file) continue;
+        if (bytes == 0)
+            return dq_fail(err, DQ_DAMAGED, "%s/%s: the file is empty", q->dir, names[i]);
+        const char *path = dq_textf(q->arena, err, "/tokenizer/%s", names[i]);
+        if (!path) return err->code;
+        add_blob(q, path, file, bytes, DQ_ENC_BYTES);
+    }
+    const int n = q->n_files = dq_checkpoint_n_files(q->checkpoint);
+    q->file = dq_alloc(q->arena, (size_t)n, sizeof *q->file, err);
+    q->file_bytes = dq_alloc(q->arena, (size_t)n, sizeof *q->file_bytes, err);
+    q->file_sha = dq_alloc(q->arena, (size_t)n, sizeof *q->file_sha, err);
+    if (err->code != DQ_OK) return err->code;
+    for (int i = 0; i < n; i++) {
+        size_t bytes;
+        const uint8_t *data;
+        q->file[i] = dq_checkpoint_file(q->checkpoint, i, &bytes, &data);
+        q->file_bytes[i] = (int64_t)bytes;
+        q->info.source_bytes += (int64_t)bytes;
+    }
+    q->table = q->n_blobs;
+    size_t row =
+        dq_container_source_table(NULL, n, q->file, q->file_bytes, (const char(*)[65])q->file_sha);
+    void *rows = dq_alloc(q->arena, (size_t)n, row, err);
+    add_blob(q, "/provenance/source_files", rows, row * (size_t)n, DQ_ENC_TABLE);
+    if (err->code != DQ_OK) return err->code;
+    q->objects = q->n_blobs;
+    add_blob(q, DQ_PATH_OBJECTS, NULL, 0, DQ_ENC_TEXT);
+    return DQ_OK;
+}
+
 static dq_status plan_make(dq_quantizer *q, const char *model, dq_err *err)
 {
     dq_container_skeleton *s = &q->skeleton;
     dq_kv_spec spec;
-    size_t len;
-    const char *config;
     q->dir = dq_text(q->arena, model, strlen(model), err);
     if (!q->dir) return err->code;
     if (dq_file_is_regular(model) && !dq_checkpoint_is_gguf(model))
@@ -506,45 +549,7 @@ static dq_status plan_make(dq_quantizer *q, const char *model, dq_err *err)
     if (text) q->recipe = dq_text(q->arena, text, strlen(text), err);
     free(text);
     if (err->code != DQ_OK) return err->code;
-    config = dq_checkpoint_config_text(q->checkpoint, &len);
-    add_blob(q, "/config/model_json", config, len, DQ_ENC_TEXT);
-    add_blob(q, "/config/recipe_json", q->recipe, strlen(q->recipe), DQ_ENC_TEXT);
-    if (q->model->gates)
-        add_blob(q, DQ_PATH_GATES, q->model->gates->text, q->model->gates->len, DQ_ENC_TEXT);
-    static const char *const names[] = {"tokenizer.json",          "tokenizer_config.json",
-                                        "special_tokens_map.json", "added_tokens.json",
-                                        "chat_template.jinja",     "generation_config.json"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *file;
-        size_t bytes;
-        DQ_TRY(dq_model_file(q->model, names[i], &file, &bytes, err));
-        if (!file) continue;
-        if (bytes == 0)
-            return dq_fail(err, DQ_DAMAGED, "%s/%s: the file is empty", q->dir, names[i]);
-        const char *path = dq_textf(q->arena, err, "/tokenizer/%s", names[i]);
-        if (!path) return err->code;
-        add_blob(q, path, file, bytes, DQ_ENC_BYTES);
-    }
-    int n = q->n_files = dq_checkpoint_n_files(q->checkpoint);
-    q->file = dq_alloc(q->arena, (size_t)n, sizeof *q->file, err);
-    q->file_bytes = dq_alloc(q->arena, (size_t)n, sizeof *q->file_bytes, err);
-    q->file_sha = dq_alloc(q->arena, (size_t)n, sizeof *q->file_sha, err);
-    if (err->code != DQ_OK) return err->code;
-    for (int i = 0; i < n; i++) {
-        size_t bytes;
-        const uint8_t *data;
-        q->file[i] = dq_checkpoint_file(q->checkpoint, i, &bytes, &data);
-        q->file_bytes[i] = (int64_t)bytes;
-        q->info.source_bytes += (int64_t)bytes;
-    }
-    q->table = q->n_blobs;
-    size_t row =
-        dq_container_source_table(NULL, n, q->file, q->file_bytes, (const char(*)[65])q->file_sha);
-    void *rows = dq_alloc(q->arena, (size_t)n, row, err);
-    add_blob(q, "/provenance/source_files", rows, row * (size_t)n, DQ_ENC_TABLE);
-    if (err->code != DQ_OK) return err->code;
-    q->objects = q->n_blobs;
-    add_blob(q, DQ_PATH_OBJECTS, NULL, 0, DQ_ENC_TEXT);
+    DQ_TRY(list_payloads(q, err));
     s->dq_version = q->set.dq_version;
     s->architecture = q->info.architecture = q->model->architecture->name;
     s->source = q->info.source = q->model->name;
