@@ -55,34 +55,16 @@ static const dq_moments *head(const dq_outliers *o, int layer, int64_t q, dq_tok
     return &o->head[(layer * o->n_q + q) * DQ_TOKEN_CLASSES + class];
 }
 
-/* The place among the found that a magnitude takes, room: none. Of equal ones the first found stays before. */
-static int rank_of(const dq_element *out, int n, int room, float max)
-{
-    int i = n;
-    while (i > 0 && max > out[i - 1].max) i--;
-    return max > 0 ? i : room;
-}
-
 static void insert(dq_element *out, int *n, int room, const dq_element *e)
 {
-    const int i = rank_of(out, *n, room, e->max);
+    /* of equal ones the first found stays before */
+    int k = *n;
+    while (k > 0 && e->max > out[k - 1].max) k--;
+    const int i = e->max > 0 ? k : room;
     if (i >= room) return;
     if (*n < room) ++*n;
     memmove(&out[i + 1], &out[i], (size_t)(*n - 1 - i) * sizeof *out);
     out[i] = *e;
-}
-
-static void find_spans(dq_element *e, const dq_outliers *o)
-{
-    int standing = 0;
-    e->first = e->last = e->at.layer;
-    for (int l = 0; l < o->n_layers; l++) {
-        const double size = (double)channel(o, e->kind, l, e->class, e->col)->max;
-        if (size < stands_from * (double)e->max) continue;
-        if (standing++ == 0) e->first = l;
-        e->last = l;
-    }
-    e->n_gaps = e->last - e->first + 1 - standing;
 }
 
 /* What follows from where the largest is. */
@@ -97,7 +79,17 @@ static void complete(dq_element *e, const dq_outliers *o)
         return;
     }
     e->rms = dq_channels_rms(&o->kind[e->kind].channels[layer], e->class, e->col);
-    if (element_spans_layers(e->kind)) find_spans(e, o);
+    if (element_spans_layers(e->kind)) {
+        int standing = 0;
+        e->first = e->last = e->at.layer;
+        for (int l = 0; l < o->n_layers; l++) {
+            const double size = (double)channel(o, e->kind, l, e->class, e->col)->max;
+            if (size < stands_from * (double)e->max) continue;
+            if (standing++ == 0) e->first = l;
+            e->last = l;
+        }
+        e->n_gaps = e->last - e->first + 1 - standing;
+    }
     e->before = element_spans_layers(e->kind) && e->first > 0
                     ? (double)channel(o, e->kind, e->first - 1, e->class, e->col)->max
                     : (double)NAN;
@@ -187,20 +179,13 @@ static dq_status find_column(dq_weight_outlier *to, const dq_channels *c, dq_err
     return DQ_OK;
 }
 
-static void read_tally(dq_weight_outlier *to, const dq_tally *t)
+static dq_status add(dq_weight_outliers *o, const dq_weight *w, const char *role, int layer,
+                     dq_tally *t, dq_err *err)
 {
-    to->n_bad = t->n_bad;
-    to->max = t->n_top ? t->top[0] : 0;
-    to->row = t->n_top ? t->place[0].row : -1;
-    to->col = t->n_top ? t->place[0].col : -1;
-    to->median = dq_tally_quantile(t, 0.5, NULL);
-    to->p99_9 = dq_tally_quantile(t, 0.999, NULL);
-    to->rms = dq_outlier_rms(t);
-    to->kurtosis0 = dq_outlier_kurtosis0(t);
-}
-
-static dq_status look_at(dq_weight_outlier *to, const dq_weight *w, dq_tally *t, dq_err *err)
-{
+    if (w->rows == 0) return DQ_OK;
+    dq_weight_outlier *to = &o->of[o->n];
+    *to = (dq_weight_outlier){
+        .name = w->name, .role = role, .layer = layer, .rows = w->rows, .cols = w->cols};
     dq_channels c;
     float *x = dq_block_raw((size_t)(ROWS * w->cols), sizeof *x, err);
     dq_channels_init(&c, w->cols, err);
@@ -216,22 +201,19 @@ static dq_status look_at(dq_weight_outlier *to, const dq_weight *w, dq_tally *t,
         c.rows[DQ_TOKEN_ORDINARY] += end - row;
     }
     if (err->code == DQ_OK) {
-        read_tally(to, t);
+        to->n_bad = t->n_bad;
+        to->max = t->n_top ? t->top[0] : 0;
+        to->row = t->n_top ? t->place[0].row : -1;
+        to->col = t->n_top ? t->place[0].col : -1;
+        to->median = dq_tally_quantile(t, 0.5, NULL);
+        to->p99_9 = dq_tally_quantile(t, 0.999, NULL);
+        to->rms = dq_outlier_rms(t);
+        to->kurtosis0 = dq_outlier_kurtosis0(t);
         find_column(to, &c, err);
     }
     dq_channels_free(&c);
     dq_block_free(x);
-    return err->code;
-}
-
-static dq_status add(dq_weight_outliers *o, const dq_weight *w, const char *role, int layer,
-                     dq_tally *t, dq_err *err)
-{
-    if (w->rows == 0) return DQ_OK;
-    dq_weight_outlier *to = &o->of[o->n];
-    *to = (dq_weight_outlier){
-        .name = w->name, .role = role, .layer = layer, .rows = w->rows, .cols = w->cols};
-    DQ_TRY(look_at(to, w, t, err));
+    if (err->code != DQ_OK) return err->code;
     o->n++;
     return DQ_OK;
 }
@@ -296,17 +278,6 @@ static dq_status init_tallies(dq_tally *pooled, dq_tally **layer, int n, dq_err 
     return DQ_OK;
 }
 
-static dq_status init_profile(dq_outlier_kind *x, const dq_model *m, int kind, dq_err *err)
-{
-    DQ_TRY(init_tallies(&x->pooled_ordinary, &x->ordinary, m->n_layers, err));
-    if (kind == DQ_KIND_LOGITS) return DQ_OK;
-    x->channels = dq_block_new((size_t)m->n_layers, sizeof *x->channels, err);
-    if (!x->channels) return err->code;
-    for (int i = 0; i < m->n_layers; i++)
-        DQ_TRY(dq_channels_init(&x->channels[i], cols_of(m, kind), err));
-    return DQ_OK;
-}
-
 dq_status dq_outliers_init(dq_outliers *o, const dq_model *m, dq_outlier_detail detail, dq_err *err)
 {
     const bool profile = detail == DQ_DETAIL_ALL;
@@ -320,7 +291,15 @@ dq_status dq_outliers_init(dq_outliers *o, const dq_model *m, dq_outlier_detail 
         DQ_TRY(init_tallies(&x->pooled, &x->layer, m->n_layers, err));
         x->layer_median = dq_block_new(layers, sizeof *x->layer_median, err);
         if (!x->layer_median) return err->code;
-        if (profile) DQ_TRY(init_profile(x, m, k, err));
+        if (profile) {
+            DQ_TRY(init_tallies(&x->pooled_ordinary, &x->ordinary, m->n_layers, err));
+            if (k != DQ_KIND_LOGITS) {
+                x->channels = dq_block_new((size_t)m->n_layers, sizeof *x->channels, err);
+                if (!x->channels) return err->code;
+                for (int i = 0; i < m->n_layers; i++)
+                    DQ_TRY(dq_channels_init(&x->channels[i], cols_of(m, k), err));
+            }
+        }
     }
     if (detail == DQ_DETAIL_TABLE5) return DQ_OK;
     o->measure_sum = dq_block_new(outs, sizeof *o->measure_sum, err);
@@ -455,23 +434,20 @@ dq_median dq_outlier_median(const dq_tally *t)
     return m;
 }
 
-static void pool_kind(dq_outlier_kind *x, int n_layers, bool refined)
-{
-    for (int i = 0; i < n_layers; i++) {
-        dq_tally_merge(&x->pooled, &x->layer[i]);
-        if (x->ordinary && !refined) dq_tally_merge(&x->pooled_ordinary, &x->ordinary[i]);
-        x->layer_median[i] = dq_outlier_median(&x->layer[i]);
-    }
-    x->pooled_median = dq_outlier_median(&x->pooled);
-}
-
 /* Fills what follows from the layers: pooled tallies, medians, measures. Once after each pass over the data; after the first one
  * it adds only what was refined. */
 static void outliers_pool(dq_outliers *o)
 {
     const bool refined = o->kind[0].pooled.fine;
-    for (int k = 0; k < (refined ? DQ_N_TABLE5 : o->n_kinds); k++)
-        pool_kind(&o->kind[k], o->n_layers, refined);
+    for (int k = 0; k < (refined ? DQ_N_TABLE5 : o->n_kinds); k++) {
+        dq_outlier_kind *x = &o->kind[k];
+        for (int i = 0; i < o->n_layers; i++) {
+            dq_tally_merge(&x->pooled, &x->layer[i]);
+            if (x->ordinary && !refined) dq_tally_merge(&x->pooled_ordinary, &x->ordinary[i]);
+            x->layer_median[i] = dq_outlier_median(&x->layer[i]);
+        }
+        x->pooled_median = dq_outlier_median(&x->pooled);
+    }
     for (int i = 0; o->measure && i < o->n_layers * o->n_out; i++)
         o->measure[i] = dq_head_measure_sum_value(&o->measure_sum[i]);
     for (int i = 0; o->look && i < o->n_layers * o->n_out; i++)
@@ -559,50 +535,12 @@ static bool looks_at_maps(const walk *w)
     return w->o->measure_sum && w->number == 0;
 }
 
-static dq_status check_sequences(const dq_model *m, const dq_sequences *s, dq_err *err)
-{
-    for (int64_t i = 0; i < s->n; i++) {
-        int64_t len = s->cu[i + 1] - s->cu[i];
-        if (len > m->max_positions)
-            return dq_fail(err, DQ_MISMATCH,
-                           "%s: sequence %lld has %lld ids, the model has %d positions", m->path,
-                           (long long)i, (long long)len, m->max_positions);
-    }
-    for (int64_t i = 0; i < s->cu[s->n]; i++) {
-        if (s->ids[i] < 0 || s->ids[i] >= m->vocab)
-            return dq_fail(err, DQ_MISMATCH, "%s: id %d is outside the vocabulary of %d tokens",
-                           m->path, (int)s->ids[i], m->vocab);
-    }
-    return DQ_OK;
-}
-
 /* First sequence after the pass that begins with `first`. */
 static int64_t pass_end(const dq_sequences *s, int64_t first, int64_t max_rows)
 {
     int64_t end = first + 1;
     while (end < s->n && s->cu[end + 1] - s->cu[first] <= max_rows) end++;
     return end;
-}
-
-static dq_status outlier_walk_init_profile(walk *w, int64_t rows, int64_t seqs, dq_err *err)
-{
-    const dq_head_order *map = &w->m->map;
-    const size_t keys = (size_t)rows * (size_t)map->n_groups;
-    w->class = dq_block_new((size_t)rows, 1, err);
-    w->mass = dq_block_new((size_t)map->n_maps * keys, sizeof *w->mass, err);
-    w->offset = dq_block_new((size_t)(seqs * map->n_groups), sizeof *w->offset, err);
-    w->columns = dq_block_new((size_t)w->o->n_layers, sizeof *w->columns, err);
-    w->seen = dq_block_new((size_t)(w->o->n_layers * w->o->n_out), sizeof *w->seen, err);
-    w->look = dq_block_new((size_t)w->o->n_layers, sizeof *w->look, err);
-    w->copy = dq_block_new((size_t)rows, sizeof *w->copy, err);
-    w->last = dq_block_new((size_t)w->m->vocab, sizeof *w->last, err);
-    if (err->code != DQ_OK) return err->code;
-    for (int i = 0; i < w->o->n_layers; i++)
-        w->look[i] = (dq_head_look){w->seen + (int64_t)i * w->o->n_out, w->copy};
-    for (int i = 0; i < w->o->n_layers; i++)
-        w->columns[i] = (dq_columns){.offset = w->offset,
-                                     .mass = {w->mass, map->n_maps > 1 ? w->mass + keys : NULL}};
-    return DQ_OK;
 }
 
 static dq_status walk_init(walk *w, dq_err *err)
@@ -626,7 +564,23 @@ static dq_status walk_init(walk *w, dq_err *err)
     if (looks_at_maps(w))
         w->measure = dq_block_new((size_t)(w->o->n_layers * w->o->n_out), sizeof *w->measure, err);
     if (err->code != DQ_OK || !is_profile(w)) return err->code;
-    return outlier_walk_init_profile(w, rows, seqs, err);
+    const dq_head_order *map = &w->m->map;
+    const size_t keys = (size_t)rows * (size_t)map->n_groups;
+    w->class = dq_block_new((size_t)rows, 1, err);
+    w->mass = dq_block_new((size_t)map->n_maps * keys, sizeof *w->mass, err);
+    w->offset = dq_block_new((size_t)(seqs * map->n_groups), sizeof *w->offset, err);
+    w->columns = dq_block_new((size_t)w->o->n_layers, sizeof *w->columns, err);
+    w->seen = dq_block_new((size_t)(w->o->n_layers * w->o->n_out), sizeof *w->seen, err);
+    w->look = dq_block_new((size_t)w->o->n_layers, sizeof *w->look, err);
+    w->copy = dq_block_new((size_t)rows, sizeof *w->copy, err);
+    w->last = dq_block_new((size_t)w->m->vocab, sizeof *w->last, err);
+    if (err->code != DQ_OK) return err->code;
+    for (int i = 0; i < w->o->n_layers; i++)
+        w->look[i] = (dq_head_look){w->seen + (int64_t)i * w->o->n_out, w->copy};
+    for (int i = 0; i < w->o->n_layers; i++)
+        w->columns[i] = (dq_columns){.offset = w->offset,
+                                     .mass = {w->mass, map->n_maps > 1 ? w->mass + keys : NULL}};
+    return DQ_OK;
 }
 
 /* ---- What is looked at ---- */
@@ -666,41 +620,32 @@ static void class_sequence(walk *w, const dq_batch *batch, int i, int layer)
     }
 }
 
-static void count_tokens(const walk *w, int layer, int64_t rows)
-{
-    int64_t *n = w->o->tokens + (int64_t)layer * DQ_TOKEN_CLASSES;
-    for (int64_t i = 0; i < rows; i++) n[w->class[i]]++;
-}
-
-static void profile_attention(walk *w, int layer, const dq_layer_steps *s,
-                              const dq_attend_args *args)
-{
-    dq_outlier_kind *k = &w->o->kind[DQ_KIND_LOGITS];
-    const int64_t heads = (int64_t)w->o->n_q * DQ_TOKEN_CLASSES;
-    s->b->ops->sync(s->b); /* the columns are there then */
-    if (s->b->err.code != DQ_OK) return;
-    for (int i = 0; i < s->batch->n_seq; i++) class_sequence(w, s->batch, i, layer);
-    count_tokens(w, layer, s->batch->n_rows);
-    const dq_profile to = {.all = &k->layer[layer],
-                           .ordinary = &k->ordinary[layer],
-                           .head = w->o->head + layer * heads,
-                           .class = w->class,
-                           .seq_base = w->seq_base};
-    s->b->ops->profile_logits(s->b, &to, args);
-    outlier_walk_look_at(w, DQ_KIND_QKV_IN, layer, s, s->h, 0);
-    outlier_walk_look_at(w, DQ_KIND_Q, layer, s, s->q, 0);
-    outlier_walk_look_at(w, DQ_KIND_K, layer, s, s->k, 0);
-    outlier_walk_look_at(w, DQ_KIND_V, layer, s, s->v, 0);
-    outlier_walk_look_at(w, DQ_KIND_O_IN, layer, s, s->y, 0);
-    if (layer > 0) outlier_walk_look_at(w, DQ_KIND_HIDDEN, layer - 1, s, s->x, 0);
-}
-
 static void attended(void *arg, int layer, const dq_layer_steps *s, const dq_attend_args *args)
 {
     walk *w = arg;
-    if (is_profile(w))
-        profile_attention(w, layer, s, args);
-    else
+    if (is_profile(w)) {
+        dq_outlier_kind *k = &w->o->kind[DQ_KIND_LOGITS];
+        const int64_t heads = (int64_t)w->o->n_q * DQ_TOKEN_CLASSES;
+        s->b->ops->sync(s->b); /* the columns are there then */
+        if (s->b->err.code == DQ_OK) {
+            for (int i = 0; i < s->batch->n_seq; i++) class_sequence(w, s->batch, i, layer);
+            int64_t *n = w->o->tokens + (int64_t)layer * DQ_TOKEN_CLASSES;
+            for (int64_t i = 0; i < s->batch->n_rows; i++) n[w->class[i]]++;
+            const dq_profile to = {.all = &k->layer[layer],
+                                   .ordinary = &k->ordinary[layer],
+                                   .head = w->o->head + layer * heads,
+                                   .class = w->class,
+                                   .seq_base = w->seq_base};
+            s->b->ops->profile_logits(s->b, &to, args);
+            outlier_walk_look_at(w, DQ_KIND_QKV_IN, layer, s, s->h, 0);
+            outlier_walk_look_at(w, DQ_KIND_Q, layer, s, s->q, 0);
+            outlier_walk_look_at(w, DQ_KIND_K, layer, s, s->k, 0);
+            outlier_walk_look_at(w, DQ_KIND_V, layer, s, s->v, 0);
+            outlier_walk_look_at(w, DQ_KIND_O_IN, layer, s, s->y, 0);
+            if (layer > 0) outlier_walk_look_at(w, DQ_KIND_HIDDEN, layer - 1, s, s->x, 0);
+        }
+
+    } else
         s->b->ops->attn_observe(s->b, &w->o->kind[DQ_KIND_LOGITS].layer[layer], args, w->seq_base);
 }
 
@@ -734,16 +679,6 @@ static void tell(void *arg, double rows)
     if (w->plan->tick) w->plan->tick(w->plan->arg, w->number, (int64_t)w->told);
 }
 
-/* Where the mass on the keys of each sequence and group is added. */
-static void place_columns(walk *w, int n_seq)
-{
-    const int n_groups = w->m->map.n_groups;
-    for (int i = 0; i < n_seq; i++) {
-        for (int g = 0; g < n_groups; g++)
-            w->offset[i * n_groups + g] = w->cu[i] * n_groups + g * (w->cu[i + 1] - w->cu[i]);
-    }
-}
-
 /* For each row the position after the last one, before its local keys, that has its token. */
 static void find_copies(walk *w, const int32_t *ids, int n_seq)
 {
@@ -756,22 +691,6 @@ static void find_copies(walk *w, const int32_t *ids, int n_seq)
             const int32_t last = w->last[ids[first + t]];
             w->copy[first + t] = last < 0 ? -1 : last + 1;
         }
-    }
-}
-
-static void add_looks(walk *w)
-{
-    for (int i = 0; i < w->o->n_layers * w->o->n_out; i++) {
-        dq_head_profile_sum_add(&w->o->look_sum[i], &w->seen[i]);
-        w->seen[i] = (dq_head_profile){0};
-    }
-}
-
-static void add_measures(walk *w)
-{
-    for (int i = 0; i < w->o->n_layers * w->o->n_out; i++) {
-        dq_head_measure_sum_add(&w->o->measure_sum[i], &w->measure[i]);
-        w->measure[i] = (dq_head_measure){0};
     }
 }
 
@@ -793,7 +712,14 @@ static dq_status one_pass(walk *w, int64_t first, int64_t end, dq_err *err)
         for (int64_t t = w->cu[i]; t < w->cu[i + 1]; t++) w->pos[t] = (int32_t)(t - w->cu[i]);
     }
     w->seq_base = (int32_t)first;
-    if (is_profile(w)) place_columns(w, n);
+    if (is_profile(w)) {
+        /* Where the mass on the keys of each sequence and group is added. */
+        const int n_groups = w->m->map.n_groups;
+        for (int i = 0; i < n; i++) {
+            for (int g = 0; g < n_groups; g++)
+                w->offset[i * n_groups + g] = w->cu[i] * n_groups + g * (w->cu[i + 1] - w->cu[i]);
+        }
+    }
     if (is_profile(w)) find_copies(w, w->s->ids + cu[first], n);
     const dq_batch batch = {.n_seq = n,
                             .n_rows = w->cu[n],
@@ -819,8 +745,18 @@ static dq_status one_pass(walk *w, int64_t first, int64_t end, dq_err *err)
     while (open > 0) op->kv_seq_free(b, kv, w->seq[--open]);
     if (err->code != DQ_OK) return err->code;
     DQ_TRY(dq_backend_sync(b, err));
-    if (looks_at_maps(w)) add_measures(w);
-    if (is_profile(w)) add_looks(w);
+    if (looks_at_maps(w)) {
+        for (int i = 0; i < w->o->n_layers * w->o->n_out; i++) {
+            dq_head_measure_sum_add(&w->o->measure_sum[i], &w->measure[i]);
+            w->measure[i] = (dq_head_measure){0};
+        }
+    }
+    if (is_profile(w)) {
+        for (int i = 0; i < w->o->n_layers * w->o->n_out; i++) {
+            dq_head_profile_sum_add(&w->o->look_sum[i], &w->seen[i]);
+            w->seen[i] = (dq_head_profile){0};
+        }
+    }
     return DQ_OK;
 }
 
@@ -863,24 +799,19 @@ static dq_status merge_layers(void *arg, const char *text, size_t len, dq_err *e
     return DQ_OK;
 }
 
-/* What the others found, to rank 0. */
-static dq_status collect_layers(walk *w, dq_err *err)
-{
-    dq_strbuf found = {0};
-    for (int i = 0; dq_ranks_number() > 0 && i < w->o->n_layers && err->code == DQ_OK; i++)
-        dq_outliers_put(w->o, i, &found, err);
-    dq_ranks_collect(found.s, found.n, merge_layers, w, err);
-    dq_block_free(found.s);
-    return err->code;
-}
-
 static dq_status run_walk(walk *w, int number, dq_err *err)
 {
     const dq_ranks_work work = {.n = w->n_blocks, .run = run_block, .take = take_block, .arg = w};
     w->number = number;
     w->told = 0;
     DQ_TRY(dq_ranks_run(&work, err));
-    return collect_layers(w, err);
+    /* What the others found, to rank 0. */
+    dq_strbuf found = {0};
+    for (int i = 0; dq_ranks_number() > 0 && i < w->o->n_layers && err->code == DQ_OK; i++)
+        dq_outliers_put(w->o, i, &found, err);
+    dq_ranks_collect(found.s, found.n, merge_layers, w, err);
+    dq_block_free(found.s);
+    return err->code;
 }
 
 /* Walk 2: the bin of the pooled median is split in every layer and the pieces are added up. A tally
@@ -918,14 +849,6 @@ static dq_status aim_layers(dq_outliers *o, dq_err *err)
     return DQ_OK;
 }
 
-static void read_layers(dq_outliers *o)
-{
-    for (int k = 0; k < DQ_N_TABLE5; k++) {
-        for (int i = 0; i < o->n_layers; i++)
-            o->kind[k].layer_median[i] = dq_outlier_median(&o->kind[k].layer[i]);
-    }
-}
-
 /* The bins that rank 0, which has all counts, has chosen. */
 static dq_status share_bins(dq_outliers *o, dq_err *err)
 {
@@ -956,7 +879,10 @@ static dq_status run_walks(dq_outliers *o, walk *w, dq_err *err)
     aim_layers(o, err);
     DQ_TRY(share_bins(o, err));
     DQ_TRY(run_walk(w, 2, err));
-    read_layers(o);
+    for (int k = 0; k < DQ_N_TABLE5; k++) {
+        for (int i = 0; i < o->n_layers; i++)
+            o->kind[k].layer_median[i] = dq_outlier_median(&o->kind[k].layer[i]);
+    }
     return DQ_OK;
 }
 
@@ -964,7 +890,18 @@ static dq_status walk_begin(walk *w, dq_outliers *o, const dq_model *m, const dq
                             const dq_outlier_plan *plan, dq_err *err)
 {
     *w = (walk){.s = s, .plan = plan, .o = o, .m = m};
-    DQ_TRY(check_sequences(m, s, err));
+    for (int64_t i = 0; i < s->n; i++) {
+        int64_t len = s->cu[i + 1] - s->cu[i];
+        if (len > m->max_positions)
+            return dq_fail(err, DQ_MISMATCH,
+                           "%s: sequence %lld has %lld ids, the model has %d positions", m->path,
+                           (long long)i, (long long)len, m->max_positions);
+    }
+    for (int64_t i = 0; i < s->cu[s->n]; i++) {
+        if (s->ids[i] < 0 || s->ids[i] >= m->vocab)
+            return dq_fail(err, DQ_MISMATCH, "%s: id %d is outside the vocabulary of %d tokens",
+                           m->path, (int)s->ids[i], m->vocab);
+    }
     return walk_init(w, err);
 }
 
