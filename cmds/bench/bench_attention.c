@@ -93,23 +93,6 @@ static double time_form(const attention *x, const form *f)
 
 /* ---- One length ---- */
 
-static dq_status fill(attention *x, dq_err *err)
-{
-    const dq_head_order *map = &x->m->map;
-    const int64_t cols = (int64_t)map->n_kv * map->head_dim, cu[2] = {0, x->n};
-    const dq_batch batch = {
-        .n_seq = 1, .n_rows = x->n, .cu_rows = cu, .seq = &x->seq, .pos = x->pos};
-    float *kv = dq_bench_floats(x->b, x->n * cols, err);
-    if (kv) {
-        x->seq = x->b->ops->kv_seq_new(x->b, x->kv);
-        x->b->ops->kv_append(x->b, x->kv, 0, &batch, (dq_mat){kv, x->n, cols},
-                             (dq_mat){kv, x->n, cols});
-        dq_backend_sync(x->b, err);
-    }
-    x->b->ops->free(x->b, kv);
-    return err->code;
-}
-
 static dq_status begin_length(attention *x, dq_err *err)
 {
     const dq_head_order *map = &x->m->map;
@@ -124,20 +107,19 @@ static dq_status begin_length(attention *x, dq_err *err)
     if (x->q) x->y = dq_bench_floats(x->b, x->n * map->n_out * map->n_slabs * map->head_dim, err);
     if (x->y) x->lambda = dq_bench_floats(x->b, x->n * map->n_out, err);
     if (x->lambda) x->absmax = dq_bench_floats(x->b, map->n_q, err);
-    return x->absmax ? fill(x, err) : err->code;
-}
-
-static void end_length(attention *x)
-{
-    float **all[] = {&x->q, &x->y, &x->lambda, &x->absmax};
-    for (int i = 0; i < 4; i++) {
-        x->b->ops->free(x->b, *all[i]);
-        *all[i] = NULL;
+    if (!x->absmax) return err->code;
+    const int64_t cols = (int64_t)map->n_kv * map->head_dim, cu[2] = {0, x->n};
+    const dq_batch batch = {
+        .n_seq = 1, .n_rows = x->n, .cu_rows = cu, .seq = &x->seq, .pos = x->pos};
+    float *kv = dq_bench_floats(x->b, x->n * cols, err);
+    if (kv) {
+        x->seq = x->b->ops->kv_seq_new(x->b, x->kv);
+        x->b->ops->kv_append(x->b, x->kv, 0, &batch, (dq_mat){kv, x->n, cols},
+                             (dq_mat){kv, x->n, cols});
+        dq_backend_sync(x->b, err);
     }
-    if (x->kv) x->b->ops->kv_free(x->b, x->kv);
-    x->kv = NULL;
-    dq_block_free(x->pos);
-    x->pos = NULL;
+    x->b->ops->free(x->b, kv);
+    return err->code;
 }
 
 static dq_status run_length(attention *x, dq_err *err)
@@ -214,25 +196,6 @@ static void add_result(attention *x, const form *f, double peak, dq_bench_report
         dq_bench_report_add(r, "attention", all, (int)(sizeof all / sizeof *all), err), f->logit);
 }
 
-static dq_status run_lengths(attention *x, dq_bench_report *r, dq_err *err)
-{
-    double pairs = 0;
-    for (int i = 0; i < x->length.n; i++) pairs += (double)x->length.at[i] * x->length.at[i];
-    dq_progress_begin(&x->progress, &x->o->logger, "timed", pairs * (double)(x->o->runs + 1));
-    dq_progress_set(&x->progress, 0, NULL);
-    for (int i = 0; i < x->length.n && err->code == DQ_OK; i++) {
-        x->n = x->length.at[i];
-        if (begin_length(x, err) == DQ_OK && run_length(x, err) == DQ_OK) {
-            const double peak =
-                x->instruction ? dq_bench_timing_of(x->ops, x->o->runs).median : (double)NAN;
-            for (int k = 0; k < x->n_forms; k++) add_result(x, &x->form[k], peak, r, err);
-        }
-        end_length(x);
-    }
-    dq_progress_end(&x->progress);
-    return err->code;
-}
-
 static void print_heading(const attention *x)
 {
     char peak[DQ_BENCH_PEAK];
@@ -250,7 +213,29 @@ static dq_status run_all(attention *x, dq_err *err)
 {
     dq_bench_report r;
     DQ_TRY(dq_bench_report_begin(&r, x->o, err));
-    if (run_lengths(x, &r, err) == DQ_OK) {
+    double pairs = 0;
+    for (int i = 0; i < x->length.n; i++) pairs += (double)x->length.at[i] * x->length.at[i];
+    dq_progress_begin(&x->progress, &x->o->logger, "timed", pairs * (double)(x->o->runs + 1));
+    dq_progress_set(&x->progress, 0, NULL);
+    for (int i = 0; i < x->length.n && err->code == DQ_OK; i++) {
+        x->n = x->length.at[i];
+        if (begin_length(x, err) == DQ_OK && run_length(x, err) == DQ_OK) {
+            const double peak =
+                x->instruction ? dq_bench_timing_of(x->ops, x->o->runs).median : (double)NAN;
+            for (int k = 0; k < x->n_forms; k++) add_result(x, &x->form[k], peak, &r, err);
+        }
+        float **all[] = {&x->q, &x->y, &x->lambda, &x->absmax};
+        for (int j = 0; j < 4; j++) {
+            x->b->ops->free(x->b, *all[j]);
+            *all[j] = NULL;
+        }
+        if (x->kv) x->b->ops->kv_free(x->b, x->kv);
+        x->kv = NULL;
+        dq_block_free(x->pos);
+        x->pos = NULL;
+    }
+    dq_progress_end(&x->progress);
+    if (err->code == DQ_OK) {
         dq_bench_report_runs(&r);
         json_object_set_new(r.settings, "kv_bits", json_integer(x->o->kv.k_bits));
         dq_bench_peak_json(r.settings, x->o->math.qk, x->instruction);
@@ -369,18 +354,6 @@ static const char *const *policy_words(const char *word[POLICIES + 1])
     return word;
 }
 
-/* Those of a list of names; of none, all. */
-static void take_policies(policies *x, const dq_words *names)
-{
-    for (int i = 0; i < dq_kv_n_policies; i++) {
-        const bool in_all = !dq_kv_policies[i].baseline;
-        bool asked = names->n == 0 && in_all;
-        for (int k = 0; k < names->n; k++)
-            asked = asked || names->at[k] == i || (names->at[k] == dq_kv_n_policies && in_all);
-        if (asked) x->policy[x->n_policies++] = &dq_kv_policies[i];
-    }
-}
-
 /* One context, watched and cut by e, or by nobody. *evicting: the part of *seconds after the pass. */
 static dq_status run_one(policies *x, const dq_bench_prompt *p, dq_evictor *e, double *seconds,
                          double *evicting, dq_evict_report *report, dq_err *err)
@@ -405,26 +378,6 @@ static dq_status run_one(policies *x, const dq_bench_prompt *p, dq_evictor *e, d
     return err->code;
 }
 
-static dq_status run_policy(policies *x, const dq_bench_prompt *p, int i, double *seconds,
-                            double *evicting, dq_err *err)
-{
-    const dq_pass pass = {.logit = dq_logit_plain, .math = x->o->math};
-    dq_kv_spec spec = x->o->kv;
-    dq_evict_report report = dq_evict_report_none;
-    dq_kv_cached told = {0};
-    dq_evictor *e = NULL;
-    char what[400];
-    spec.evict.policy = x->policy[i];
-    spec.evict.keep = keep;
-    if (dq_evictor_new(&e, x->o->runner, &spec, &pass, err) == DQ_OK)
-        run_one(x, p, e, seconds, evicting, &report, err);
-    dq_evictor_free(e);
-    dq_kv_cached_report(&told, &report, 1);
-    snprintf(what, sizeof what, "%s, %d tokens", x->o->model->name, (int)p->n);
-    if (err->code == DQ_OK) dq_kv_report_warn_policy(&x->o->logger, what, &spec, &told);
-    return err->code;
-}
-
 /* A round of all policies and of the prefill that nobody watches: what is first changes from round to round. */
 static dq_status evict_run_all(policies *x, const dq_bench_prompt *p, int64_t evict_run,
                                dq_err *err)
@@ -437,44 +390,30 @@ static dq_status evict_run_all(policies *x, const dq_bench_prompt *p, int64_t ev
         const int i = (first + k) % (n + 1);
         if (i == n)
             DQ_TRY(run_one(x, p, NULL, &x->prefill[at], &unused, &none, err));
-        else
-            DQ_TRY(run_policy(x, p, i, &x->over[i * runs + at], &x->evicting[i * runs + at], err));
+        else {
+            double *seconds = &x->over[i * runs + at];
+            double *evicting = &x->evicting[i * runs + at];
+            const dq_pass pass = {.logit = dq_logit_plain, .math = x->o->math};
+            dq_kv_spec spec = x->o->kv;
+            dq_evict_report report = dq_evict_report_none;
+            dq_kv_cached told = {0};
+            dq_evictor *e = NULL;
+            char what[400];
+            spec.evict.policy = x->policy[i];
+            spec.evict.keep = keep;
+            if (dq_evictor_new(&e, x->o->runner, &spec, &pass, err) == DQ_OK)
+                run_one(x, p, e, seconds, evicting, &report, err);
+            dq_evictor_free(e);
+            dq_kv_cached_report(&told, &report, 1);
+            snprintf(what, sizeof what, "%s, %d tokens", x->o->model->name, (int)p->n);
+            if (err->code == DQ_OK) dq_kv_report_warn_policy(&x->o->logger, what, &spec, &told);
+            if (err->code != DQ_OK) return err->code;
+        }
     }
     for (int i = 0; i < n; i++) {
         x->over[i * runs + at] = x->over[i * runs + at] / x->prefill[at] - 1;
         x->evicting[i * runs + at] /= x->prefill[at];
     }
-    return err->code;
-}
-
-static void evict_add_result(policies *x, int n, int i, dq_bench_report *r, dq_err *err)
-{
-    const int64_t runs = x->o->runs;
-    const dq_bench_timing prefill = dq_bench_timing_of(x->prefill, runs);
-    const dq_bench_timing over = dq_bench_timing_of(x->over + i * runs, runs);
-    const double evicting = dq_bench_timing_of(x->evicting + i * runs, runs).median;
-    const dq_bench_figure f[] = {
-        dq_bench_count("tokens", "tokens", n),
-        dq_bench_text("policy", "policy", x->policy[i]->name),
-        dq_bench_real("prefill_seconds_median", "prefill s", prefill.median, 1, 3),
-        dq_bench_real("over_prefill_median", "more", over.median, 1, 3),
-        dq_bench_real("over_prefill_min", "least", over.min, 1, 3),
-        dq_bench_real("over_prefill_max", "most", over.max, 1, 3),
-        dq_bench_real("evicting_over_prefill_median", "evicting", evicting, 1, 3)};
-    dq_bench_report_add(r, "evict", f, (int)(sizeof f / sizeof *f), err);
-}
-
-static dq_status measure(policies *x, int length, dq_bench_report *r, dq_err *err)
-{
-    dq_bench_prompt prompt = {0};
-    dq_bench_prompt_new(&prompt, x->o->model, length, err);
-    for (int64_t i = -1; err->code == DQ_OK && i < x->o->runs; i++) {
-        evict_run_all(x, &prompt, i, err);
-        dq_progress_set(&x->progress, x->progress.done + length, NULL);
-    }
-    for (int i = 0; err->code == DQ_OK && i < x->n_policies; i++)
-        evict_add_result(x, length, i, r, err);
-    dq_bench_prompt_free(&prompt);
     return err->code;
 }
 
@@ -486,7 +425,31 @@ static dq_status evict_run_lengths(policies *x, dq_bench_report *r, dq_err *err)
     json_object_set_new(r->settings, "keep", dq_document_real(keep));
     dq_progress_begin(&x->progress, &x->o->logger, "timed", rows * (double)(x->o->runs + 1));
     dq_progress_set(&x->progress, 0, NULL);
-    for (int i = 0; i < x->length.n && err->code == DQ_OK; i++) measure(x, x->length.at[i], r, err);
+    for (int i = 0; i < x->length.n && err->code == DQ_OK; i++) {
+        const int length = x->length.at[i];
+        dq_bench_prompt prompt = {0};
+        dq_bench_prompt_new(&prompt, x->o->model, length, err);
+        for (int64_t j = -1; err->code == DQ_OK && j < x->o->runs; j++) {
+            evict_run_all(x, &prompt, j, err);
+            dq_progress_set(&x->progress, x->progress.done + length, NULL);
+        }
+        for (int j = 0; err->code == DQ_OK && j < x->n_policies; j++) {
+            const int64_t runs = x->o->runs;
+            const dq_bench_timing prefill = dq_bench_timing_of(x->prefill, runs);
+            const dq_bench_timing over = dq_bench_timing_of(x->over + j * runs, runs);
+            const double evicting = dq_bench_timing_of(x->evicting + j * runs, runs).median;
+            const dq_bench_figure f[] = {
+                dq_bench_count("tokens", "tokens", length),
+                dq_bench_text("policy", "policy", x->policy[j]->name),
+                dq_bench_real("prefill_seconds_median", "prefill s", prefill.median, 1, 3),
+                dq_bench_real("over_prefill_median", "more", over.median, 1, 3),
+                dq_bench_real("over_prefill_min", "least", over.min, 1, 3),
+                dq_bench_real("over_prefill_max", "most", over.max, 1, 3),
+                dq_bench_real("evicting_over_prefill_median", "evicting", evicting, 1, 3)};
+            dq_bench_report_add(r, "evict", f, (int)(sizeof f / sizeof *f), err);
+        }
+        dq_bench_prompt_free(&prompt);
+    }
     dq_progress_end(&x->progress);
     if (err->code != DQ_OK) return err->code;
     if (!x->o->json)
@@ -498,9 +461,12 @@ static dq_status evict_run_lengths(policies *x, dq_bench_report *r, dq_err *err)
     return dq_bench_report_print(r, err);
 }
 
-/* The share is that of every context: tokens that always stay do not raise it. */
-static dq_status check_lengths(const policies *x, dq_err *err)
+static dq_status evict_run(policies *x, dq_arena *a, dq_err *err)
 {
+    const size_t runs = (size_t)x->o->runs, n = (size_t)x->n_policies;
+    dq_bench_report r;
+    x->b = x->o->backend;
+    /* The share is that of every context: tokens that always stay do not raise it. */
     const int least = x->o->kv.sink + x->o->kv.recent;
     for (int i = 0; i < x->length.n; i++) {
         if (x->length.at[i] * keep < least)
@@ -509,28 +475,14 @@ static dq_status check_lengths(const policies *x, dq_err *err)
                            "always stay. Give %.0f or more",
                            x->length.at[i], keep, least, ceil(least / keep));
     }
-    return DQ_OK;
-}
-
-/* Gates of zero, where the model has none and a policy needs them: what weights say takes no time. */
-static dq_status lend_gates(policies *x, dq_arena *a, dq_err *err)
-{
+    /* Gates of zero, where the model has none and a policy needs them: what weights say takes no time. */
     dq_kv_gates *gates;
     bool needed = false;
     for (int i = 0; i < x->n_policies; i++) needed = needed || x->policy[i]->needs & DQ_NEEDS_GATES;
-    if (!needed || x->o->model->gates) return DQ_OK;
-    DQ_TRY(dq_model_new_gates(&gates, x->o->model, a, err));
-    x->o->model->gates = gates;
-    return DQ_OK;
-}
-
-static dq_status evict_run(policies *x, dq_arena *a, dq_err *err)
-{
-    const size_t runs = (size_t)x->o->runs, n = (size_t)x->n_policies;
-    dq_bench_report r;
-    x->b = x->o->backend;
-    DQ_TRY(check_lengths(x, err));
-    DQ_TRY(lend_gates(x, a, err));
+    if (needed && !x->o->model->gates) {
+        DQ_TRY(dq_model_new_gates(&gates, x->o->model, a, err));
+        x->o->model->gates = gates;
+    }
     DQ_TRY(dq_bench_open_runner(x->o, err));
     double *times = dq_block_new((2 * n + 1) * runs, sizeof *times, err);
     if (times && dq_bench_report_begin(&r, x->o, err) == DQ_OK) {
@@ -572,7 +524,14 @@ dq_status dq_cmd_bench_evict(int argc, char **argv, dq_err *err)
     dq_args args;
     DQ_TRY(dq_help_parse(&args, argc, argv, opts, &evict_usage, err));
     if (args.help) return DQ_OK;
-    take_policies(&x, &names);
+    /* Those of a list of names; of none, all. */
+    for (int i = 0; i < dq_kv_n_policies; i++) {
+        const bool in_all = !dq_kv_policies[i].baseline;
+        bool asked = names.n == 0 && in_all;
+        for (int k = 0; k < names.n; k++)
+            asked = asked || names.at[k] == i || (names.at[k] == dq_kv_n_policies && in_all);
+        if (asked) x.policy[x.n_policies++] = &dq_kv_policies[i];
+    }
     DQ_TRY(dq_bench_list_read(&x.length, lengths, "tokens", 1 << 20, err));
     dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
@@ -673,28 +632,6 @@ static dq_status run_group(items_bench *x, encoded *e, dq_scorer *scorer, int64_
     return DQ_OK;
 }
 
-static void items_keep(items_bench *x, const encoded *e, const sums *s, const dq_score_work *work,
-                       int64_t items_run)
-{
-    const double tokens = (double)x->prompt.n * (double)s->groups;
-    const double computed = (double)work->computed / s->score, prefill = tokens / s->prefill;
-    const double all[N_COLUMNS] = {[TOKENIZE] = e->seconds,
-                                   [SCORE] = s->score,
-                                   [FLOOR] = s->floor,
-                                   [COMPUTED_RATE] = computed,
-                                   [NAIVE_RATE] = (double)work->tokens / s->score,
-                                   [PREFILL_RATE] = prefill,
-                                   [PRODUCT_RATE] = s->flops / s->floor,
-                                   [OF_PREFILL] = computed / prefill,
-                                   [OF_FLOOR] = s->floor / s->score};
-    for (int i = 0; i < N_COLUMNS; i++) x->value[i][items_run] = all[i];
-    x->naive = work->tokens;
-    x->computed = work->computed;
-    x->scored = e->q.n_values;
-    x->n_truncated = e->q.n_truncated;
-    x->n_groups = s->groups;
-}
-
 /* Run -1 warms up with the first group. */
 static dq_status run_once(items_bench *x, int64_t items_run, dq_err *err)
 {
@@ -710,7 +647,26 @@ static dq_status run_once(items_bench *x, int64_t items_run, dq_err *err)
             &x->progress,
             ((double)items_run + (double)end / (double)e.q.n_items) / (double)x->o->runs, x->task);
     }
-    if (err->code == DQ_OK && items_run >= 0) items_keep(x, &e, &s, &scorer.work, items_run);
+    if (err->code == DQ_OK && items_run >= 0) {
+        const double tokens = (double)x->prompt.n * (double)s.groups;
+        const double computed = (double)scorer.work.computed / s.score,
+                     prefill = tokens / s.prefill;
+        const double all[N_COLUMNS] = {[TOKENIZE] = e.seconds,
+                                       [SCORE] = s.score,
+                                       [FLOOR] = s.floor,
+                                       [COMPUTED_RATE] = computed,
+                                       [NAIVE_RATE] = (double)scorer.work.tokens / s.score,
+                                       [PREFILL_RATE] = prefill,
+                                       [PRODUCT_RATE] = s.flops / s.floor,
+                                       [OF_PREFILL] = computed / prefill,
+                                       [OF_FLOOR] = s.floor / s.score};
+        for (int i = 0; i < N_COLUMNS; i++) x->value[i][items_run] = all[i];
+        x->naive = scorer.work.tokens;
+        x->computed = scorer.work.computed;
+        x->scored = e.q.n_values;
+        x->n_truncated = e.q.n_truncated;
+        x->n_groups = s.groups;
+    }
     dq_score_end(&scorer);
     dq_arena_free(e.a);
     return err->code;

@@ -138,8 +138,11 @@ static dq_status run_lengths(prefill *x, dq_bench_report *r, dq_err *err)
     return err->code == DQ_OK ? dq_bench_report_print(r, err) : err->code;
 }
 
-static void warn_positions(prefill *x)
+static dq_status run(prefill *x, dq_err *err)
 {
+    const size_t runs = (size_t)x->o->runs, n = (size_t)x->o->n_logits;
+    dq_bench_report r;
+    DQ_TRY(dq_bench_open_runner(x->o, err));
     const int most = x->o->model->max_positions;
     for (int i = 0; i < x->length.n; i++) {
         if (most > 0 && x->length.at[i] > most)
@@ -148,14 +151,6 @@ static void warn_positions(prefill *x)
                            "time is that of as many rows, but no text of this model is as long",
                            x->o->model->name, x->length.at[i], most);
     }
-}
-
-static dq_status run(prefill *x, dq_err *err)
-{
-    const size_t runs = (size_t)x->o->runs, n = (size_t)x->o->n_logits;
-    dq_bench_report r;
-    DQ_TRY(dq_bench_open_runner(x->o, err));
-    warn_positions(x);
     double *times = dq_block_new((4 * n + 1) * runs, sizeof *times, err);
     if (times && dq_bench_report_begin(&r, x->o, err) == DQ_OK) {
         x->ops = times + 4 * n * runs;
@@ -268,27 +263,6 @@ static const variant *variant_of(const decode *x, int i)
     return &variants[i / x->n_types];
 }
 
-/* Invented keys and values at positions 0 .. context-1 of every layer. */
-static void fill_context(decode *x, subject *s)
-{
-    const int64_t cols = (int64_t)x->m->map.n_kv * x->m->map.head_dim;
-    int32_t ids[CHUNK] = {0}, pos[CHUNK];
-    for (; s->pos < x->context; s->pos += CHUNK) {
-        const int64_t left = x->context - s->pos, n = left < CHUNK ? left : CHUNK;
-        const int64_t cu[2] = {0, n};
-        for (int32_t i = 0; i < n; i++) pos[i] = s->pos + i;
-        const dq_batch batch = {
-            .n_seq = 1, .n_rows = n, .cu_rows = cu, .seq = &s->seq, .ids = ids, .pos = pos};
-        for (int l = 0; l < x->m->n_layers; l++) {
-            dq_kv *kv = dq_runner_kv(s->runner);
-            x->b->ops->kv_append(x->b, kv, l, &batch, (dq_mat){x->k, n, cols},
-                                 (dq_mat){x->v, n, cols});
-            x->b->ops->kv_compact(x->b, kv, l, &batch);
-        }
-    }
-    s->pos = (int32_t)x->context;
-}
-
 static dq_math math_of(const decode *x, int i)
 {
     const dq_num num = variant_of(x, i)->num;
@@ -303,21 +277,6 @@ static dq_status spec_of(dq_kv_spec *out, const decode *x, int i, dq_err *err)
     c.quant = variant_of(x, i)->quant;
     c.dense = (dq_kv_dense)x->types[i % x->n_types];
     return dq_kv_options_fit(out, &c, x->m, math_of(x, i), x->b, &x->o->logger, err);
-}
-
-static dq_status open_subject(decode *x, int i, dq_err *err)
-{
-    dq_kv_spec spec;
-    subject *s = &x->at[i];
-    DQ_TRY(spec_of(&spec, x, i, err));
-    s->token_s = dq_block_new((size_t)x->tokens, sizeof *s->token_s, err);
-    s->attend_s = dq_block_new((size_t)x->tokens, sizeof *s->attend_s, err);
-    s->read_rate = dq_block_new((size_t)x->tokens, sizeof *s->read_rate, err);
-    if (err->code != DQ_OK) return err->code;
-    DQ_TRY(dq_runner_new(&s->runner, x->m, x->b, &spec, err));
-    s->seq = x->b->ops->kv_seq_new(x->b, dq_runner_kv(s->runner));
-    fill_context(x, s);
-    return dq_backend_sync(x->b, err);
 }
 
 /* Attention of all layers alone, for the position after the last token: only that one, and later ones,
@@ -376,7 +335,33 @@ static dq_status step(decode *x, int i, int64_t decode_run, dq_err *err)
 static dq_status decode_run_all(decode *x, dq_err *err)
 {
     for (int i = 0; i < x->n_subjects; i++) {
-        DQ_TRY(open_subject(x, i, err));
+        dq_kv_spec spec;
+        subject *s = &x->at[i];
+        DQ_TRY(spec_of(&spec, x, i, err));
+        s->token_s = dq_block_new((size_t)x->tokens, sizeof *s->token_s, err);
+        s->attend_s = dq_block_new((size_t)x->tokens, sizeof *s->attend_s, err);
+        s->read_rate = dq_block_new((size_t)x->tokens, sizeof *s->read_rate, err);
+        if (err->code != DQ_OK) return err->code;
+        DQ_TRY(dq_runner_new(&s->runner, x->m, x->b, &spec, err));
+        s->seq = x->b->ops->kv_seq_new(x->b, dq_runner_kv(s->runner));
+        /* Invented keys and values at positions 0 .. context-1 of every layer. */
+        const int64_t cols = (int64_t)x->m->map.n_kv * x->m->map.head_dim;
+        int32_t ids[CHUNK] = {0}, pos[CHUNK];
+        for (; s->pos < x->context; s->pos += CHUNK) {
+            const int64_t left = x->context - s->pos, n = left < CHUNK ? left : CHUNK;
+            const int64_t cu[2] = {0, n};
+            for (int32_t j = 0; j < n; j++) pos[j] = s->pos + j;
+            const dq_batch batch = {
+                .n_seq = 1, .n_rows = n, .cu_rows = cu, .seq = &s->seq, .ids = ids, .pos = pos};
+            for (int l = 0; l < x->m->n_layers; l++) {
+                dq_kv *kv = dq_runner_kv(s->runner);
+                x->b->ops->kv_append(x->b, kv, l, &batch, (dq_mat){x->k, n, cols},
+                                     (dq_mat){x->v, n, cols});
+                x->b->ops->kv_compact(x->b, kv, l, &batch);
+            }
+        }
+        s->pos = (int32_t)x->context;
+        DQ_TRY(dq_backend_sync(x->b, err));
         dq_progress_set(&x->progress, x->progress.done + 1, NULL);
     }
     for (int64_t decode_run = -1; decode_run < x->tokens; decode_run++) {
@@ -392,38 +377,35 @@ static dq_status decode_run_all(decode *x, dq_err *err)
     return err->code;
 }
 
-static void decode_add_result(const decode *x, int i, double plain, dq_bench_report *r, dq_err *err)
-{
-    const subject *s = &x->at[i];
-    const dq_bench_timing token = dq_bench_timing_of(s->token_s, x->tokens);
-    const dq_bench_timing attend = dq_bench_timing_of(s->attend_s, x->tokens);
-    const double rate = s->kv_bytes / attend.median;
-    const double read = dq_bench_timing_of(s->read_rate, x->tokens).median;
-    char bits[DQ_KV_TEXT];
-    dq_kv_codes_text(bits, dq_runner_kv_spec(s->runner));
-    const dq_bench_figure all[] = {
-        dq_bench_count("context", "context", x->context),
-        dq_bench_text("kv_bits", "KV bits", bits),
-        dq_bench_text("attention_math", "math", dq_num_name[variant_of(x, i)->num]),
-        dq_bench_real("kv_bytes", "KV, MiB", s->kv_bytes, 1.0 / 1048576, 2),
-        dq_bench_real("attention_seconds_median", "ms", attend.median, 1e3, 3),
-        dq_bench_real("attention_seconds_min", "least", attend.min, 1e3, 3),
-        dq_bench_real("attention_bytes_per_second", "GB/s", rate, 1e-9, 1),
-        dq_bench_real("read_bytes_per_second", NULL, read, 1e-9, 1),
-        dq_bench_real("share_of_read", "share of read", rate / read, 1, 2),
-        dq_bench_real("speedup_over_16_bits", "times", plain / attend.median, 1, 2),
-        dq_bench_real("weight_bytes", NULL, x->weight_bytes, 1, 0),
-        dq_bench_real("token_seconds_median", "ms/token", token.median, 1e3, 2),
-        dq_bench_real("tokens_per_second", NULL, 1 / token.median, 1, 1)};
-    dq_bench_report_add(r, "decode", all, (int)(sizeof all / sizeof *all), err);
-}
-
 /* Caches of one context, from invented tokens to results. */
 static dq_status run_context(decode *x, dq_bench_report *r, dq_err *err)
 {
     if (decode_run_all(x, err) == DQ_OK) {
         const double plain = dq_bench_timing_of(x->at[0].attend_s, x->tokens).median;
-        for (int i = 0; i < x->n_subjects; i++) decode_add_result(x, i, plain, r, err);
+        for (int i = 0; i < x->n_subjects; i++) {
+            const subject *s = &x->at[i];
+            const dq_bench_timing token = dq_bench_timing_of(s->token_s, x->tokens);
+            const dq_bench_timing attend = dq_bench_timing_of(s->attend_s, x->tokens);
+            const double rate = s->kv_bytes / attend.median;
+            const double read = dq_bench_timing_of(s->read_rate, x->tokens).median;
+            char bits[DQ_KV_TEXT];
+            dq_kv_codes_text(bits, dq_runner_kv_spec(s->runner));
+            const dq_bench_figure all[] = {
+                dq_bench_count("context", "context", x->context),
+                dq_bench_text("kv_bits", "KV bits", bits),
+                dq_bench_text("attention_math", "math", dq_num_name[variant_of(x, i)->num]),
+                dq_bench_real("kv_bytes", "KV, MiB", s->kv_bytes, 1.0 / 1048576, 2),
+                dq_bench_real("attention_seconds_median", "ms", attend.median, 1e3, 3),
+                dq_bench_real("attention_seconds_min", "least", attend.min, 1e3, 3),
+                dq_bench_real("attention_bytes_per_second", "GB/s", rate, 1e-9, 1),
+                dq_bench_real("read_bytes_per_second", NULL, read, 1e-9, 1),
+                dq_bench_real("share_of_read", "share of read", rate / read, 1, 2),
+                dq_bench_real("speedup_over_16_bits", "times", plain / attend.median, 1, 2),
+                dq_bench_real("weight_bytes", NULL, x->weight_bytes, 1, 0),
+                dq_bench_real("token_seconds_median", "ms/token", token.median, 1e3, 2),
+                dq_bench_real("tokens_per_second", NULL, 1 / token.median, 1, 1)};
+            dq_bench_report_add(r, "decode", all, (int)(sizeof all / sizeof *all), err);
+        }
     }
     for (int i = 0; i < x->n_subjects; i++) {
         subject *s = &x->at[i];
@@ -461,22 +443,6 @@ static dq_status run_contexts(decode *x, dq_bench_report *r, dq_err *err)
     return dq_bench_report_print(r, err);
 }
 
-static dq_status check(const decode *x, dq_err *err)
-{
-    if (!x->b->ops->peak_read)
-        return dq_fail(err, DQ_MISMATCH,
-                       "dq bench decode takes shares of what the processor reads, not of %s. Use "
-                       "--device cpu",
-                       x->b->device);
-    for (int i = 0; i < x->contexts.n; i++) {
-        if (x->contexts.at[i] + x->tokens + 1 > x->m->max_positions)
-            return dq_fail(err, DQ_MISMATCH,
-                           "%s: has %d positions. Lower --context or --new-tokens", x->m->path,
-                           x->m->max_positions);
-    }
-    return DQ_OK;
-}
-
 static dq_status decode_run(decode *x, dq_err *err)
 {
     const dq_head_order *map = &x->o->model->map;
@@ -489,7 +455,17 @@ static dq_status decode_run(decode *x, dq_err *err)
     x->b = x->o->backend;
     x->n_subjects = N_VARIANTS * x->n_types;
     x->weight_bytes = dq_bench_bytes_of(x->m, 1).total;
-    DQ_TRY(check(x, err));
+    if (!x->b->ops->peak_read)
+        return dq_fail(err, DQ_MISMATCH,
+                       "dq bench decode takes shares of what the processor reads, not of %s. Use "
+                       "--device cpu",
+                       x->b->device);
+    for (int i = 0; i < x->contexts.n; i++) {
+        if (x->contexts.at[i] + x->tokens + 1 > x->m->max_positions)
+            return dq_fail(err, DQ_MISMATCH,
+                           "%s: has %d positions. Lower --context or --new-tokens", x->m->path,
+                           x->m->max_positions);
+    }
     DQ_TRY(dq_bench_report_begin(&r, x->o, err));
     dq_bench_block_new(&x->block, x->b, 0);
     if (!x->block.p) /* it also empties the caches */
@@ -637,13 +613,6 @@ static double step_flops(const generate *x, const generate_subject *s)
     return s->batch * (dq_bench_row_flops(x->m) + dq_bench_logits_flops(x->m));
 }
 
-static void add_shares(const generate *x, generate_subject *s, int64_t generate_run)
-{
-    const double step = s->seconds[generate_run] / (double)x->steps;
-    s->share[generate_run] = (s->weights.total + s->kv_bytes) / step / s->read[generate_run];
-    s->ops[generate_run] = step_flops(x, s) / step / s->peak[generate_run];
-}
-
 /* Run -1 warms up. */
 static dq_status generate_run_all(generate *x, dq_err *err)
 {
@@ -661,7 +630,10 @@ static dq_status generate_run_all(generate *x, dq_err *err)
             s->read[generate_run] = rate;
             s->peak[generate_run] = ops;
             s->kv_bytes = (w.kv_first + w.kv_last) / 2;
-            add_shares(x, s, generate_run);
+            const double step = s->seconds[generate_run] / (double)x->steps;
+            s->share[generate_run] =
+                (s->weights.total + s->kv_bytes) / step / s->read[generate_run];
+            s->ops[generate_run] = step_flops(x, s) / step / s->peak[generate_run];
         }
     }
     return err->code;
@@ -703,53 +675,6 @@ static int64_t peak_bytes(const generate *x)
     return now > x->peak_bytes ? now : x->peak_bytes;
 }
 
-static void generate_add_result(const generate *x, const generate_subject *s, dq_bench_report *r,
-                                dq_err *err)
-{
-    const figures f = figures_of(x, s);
-    const double rate = s->batch / f.step.median;
-    char weights[DQ_BENCH_WEIGHTS];
-    const dq_bench_figure all[] = {
-        dq_bench_count("context", "context", s->context),
-        dq_bench_count("batch", "batch", s->batch),
-        dq_bench_text("weights", NULL, dq_bench_weights(weights, x->m)),
-        dq_bench_real("bits_per_weight", NULL, 8 * s->weights.total / s->weights.weights, 1, 2),
-        dq_bench_real("step_seconds_median", "ms/step", f.step.median, 1e3, 3),
-        dq_bench_real("step_seconds_min", NULL, f.step.min, 1e3, 3),
-        dq_bench_real("step_seconds_max", NULL, f.step.max, 1e3, 3),
-        dq_bench_real("tokens_per_second", "tokens/s", rate, 1, 1),
-        dq_bench_real("tokens_per_second_min", "least", s->batch / f.step.max, 1, 1),
-        dq_bench_real("tokens_per_second_max", "most", s->batch / f.step.min, 1, 1),
-        dq_bench_real(NULL, "weights, MiB", s->weights.total, 1.0 / 1048576, 2),
-        dq_bench_real("kv_bytes", "KV, MiB", s->kv_bytes, 1.0 / 1048576, 2),
-        dq_bench_real("bytes_per_second", "GB/s", f.rate, 1e-9, 1),
-        dq_bench_real("read_bytes_per_second", NULL, f.read, 1e-9, 1),
-        dq_bench_real("share_of_read", x->block.p ? "share of read" : NULL, f.share, 1, 2),
-        dq_bench_real("flops_per_second", NULL, step_flops(x, s) / f.step.median, 1, 0),
-        dq_bench_real("peak_flops_per_second", NULL, f.peak, 1, 0),
-        dq_bench_real("share_of_peak", x->instruction ? "share of peak" : NULL, f.ops, 1, 2),
-        dq_bench_count("peak_bytes", NULL, peak_bytes(x))};
-    json_object_set_new(
-        dq_bench_report_add(r, "generate", all, (int)(sizeof all / sizeof *all), err),
-        "weight_bytes", dq_bench_bytes_json(&s->weights));
-}
-
-static void generate_print_heading(const generate *x)
-{
-    char weights[DQ_BENCH_WEIGHTS], peak[DQ_BENCH_PEAK];
-    printf("%s: decoding with %s in %s on %s, %lld tokens a run, medians of %lld run%s\n"
-           "GB/s: stored bytes of the weights and KV that a step reads, over its time",
-           x->m->name, dq_bench_weights(weights, x->m), x->o->math_word.text, x->b->device,
-           (long long)x->steps, (long long)x->o->runs, x->o->runs == 1 ? "" : "s");
-    if (x->block.p)
-        printf("; a plain read of %zu MiB reaches %.1f", x->block.bytes >> 20,
-               figures_of(x, &x->at[0]).read * 1e-9);
-    if (x->instruction)
-        printf("\nshare of peak: multiply-adds with weights, over %s on registers alone",
-               dq_bench_peak(peak, x->o->math.linear, x->instruction));
-    printf("\n\n");
-}
-
 static dq_status report(const generate *x, dq_err *err)
 {
     dq_bench_report r;
@@ -760,8 +685,49 @@ static dq_status report(const generate *x, dq_err *err)
     json_object_set_new(r.settings, "read_bytes",
                         x->block.p ? json_integer((json_int_t)x->block.bytes) : json_null());
     json_object_set_new(r.settings, "generate", json_integer((json_int_t)x->steps));
-    for (int i = 0; i < x->n; i++) generate_add_result(x, &x->at[i], &r, err);
-    if (!x->o->json) generate_print_heading(x);
+    for (int i = 0; i < x->n; i++) {
+        const generate_subject *s = &x->at[i];
+        const figures f = figures_of(x, s);
+        const double rate = s->batch / f.step.median;
+        char weights[DQ_BENCH_WEIGHTS];
+        const dq_bench_figure all[] = {
+            dq_bench_count("context", "context", s->context),
+            dq_bench_count("batch", "batch", s->batch),
+            dq_bench_text("weights", NULL, dq_bench_weights(weights, x->m)),
+            dq_bench_real("bits_per_weight", NULL, 8 * s->weights.total / s->weights.weights, 1, 2),
+            dq_bench_real("step_seconds_median", "ms/step", f.step.median, 1e3, 3),
+            dq_bench_real("step_seconds_min", NULL, f.step.min, 1e3, 3),
+            dq_bench_real("step_seconds_max", NULL, f.step.max, 1e3, 3),
+            dq_bench_real("tokens_per_second", "tokens/s", rate, 1, 1),
+            dq_bench_real("tokens_per_second_min", "least", s->batch / f.step.max, 1, 1),
+            dq_bench_real("tokens_per_second_max", "most", s->batch / f.step.min, 1, 1),
+            dq_bench_real(NULL, "weights, MiB", s->weights.total, 1.0 / 1048576, 2),
+            dq_bench_real("kv_bytes", "KV, MiB", s->kv_bytes, 1.0 / 1048576, 2),
+            dq_bench_real("bytes_per_second", "GB/s", f.rate, 1e-9, 1),
+            dq_bench_real("read_bytes_per_second", NULL, f.read, 1e-9, 1),
+            dq_bench_real("share_of_read", x->block.p ? "share of read" : NULL, f.share, 1, 2),
+            dq_bench_real("flops_per_second", NULL, step_flops(x, s) / f.step.median, 1, 0),
+            dq_bench_real("peak_flops_per_second", NULL, f.peak, 1, 0),
+            dq_bench_real("share_of_peak", x->instruction ? "share of peak" : NULL, f.ops, 1, 2),
+            dq_bench_count("peak_bytes", NULL, peak_bytes(x))};
+        json_object_set_new(
+            dq_bench_report_add(&r, "generate", all, (int)(sizeof all / sizeof *all), err),
+            "weight_bytes", dq_bench_bytes_json(&s->weights));
+    }
+    if (!x->o->json) {
+        char weights[DQ_BENCH_WEIGHTS], peak[DQ_BENCH_PEAK];
+        printf("%s: decoding with %s in %s on %s, %lld tokens a run, medians of %lld run%s\n"
+               "GB/s: stored bytes of the weights and KV that a step reads, over its time",
+               x->m->name, dq_bench_weights(weights, x->m), x->o->math_word.text, x->b->device,
+               (long long)x->steps, (long long)x->o->runs, x->o->runs == 1 ? "" : "s");
+        if (x->block.p)
+            printf("; a plain read of %zu MiB reaches %.1f", x->block.bytes >> 20,
+                   figures_of(x, &x->at[0]).read * 1e-9);
+        if (x->instruction)
+            printf("\nshare of peak: multiply-adds with weights, over %s on registers alone",
+                   dq_bench_peak(peak, x->o->math.linear, x->instruction));
+        printf("\n\n");
+    }
     dq_bench_report_print(&r, err);
     dq_bench_report_end(&r);
     return err->code;

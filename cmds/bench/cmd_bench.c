@@ -192,11 +192,6 @@ double dq_bench_now(const dq_backend *b)
     return by_processor(b) ? dq_os_own_seconds() : dq_os_seconds();
 }
 
-static const char *bench_clock(const dq_backend *b)
-{
-    return by_processor(b) ? "processor" : "wall";
-}
-
 double dq_bench_row_flops(const dq_model *m)
 {
     const dq_layer *l = &m->layer[0];
@@ -414,8 +409,10 @@ dq_status dq_bench_list_read(dq_bench_list *out, const char *text, const char *o
     return dq_options_ints(out->at, &out->n, DQ_BENCH_LIST, text, option, 1, max, err);
 }
 
-static dq_status read_logits(dq_bench *x, dq_err *err)
+dq_status dq_bench_open(dq_bench *x, const char *command, const char *path, dq_err *err)
 {
+    const dq_num num = (dq_num)x->math_word.at;
+    x->math = (dq_math){num, num, num, num};
     int width[8], n_widths = 0;
     dq_words *of = &x->logit_granularity;
     if (of->text && !x->logit_bits)
@@ -429,11 +426,9 @@ static dq_status read_logits(dq_bench *x, dq_err *err)
         for (int g = 0; width[i] < 16 && g < of->n; g++)
             x->logit[x->n_logits++] = (dq_logit_spec){width[i], (dq_granularity)of->at[g]};
     }
-    return DQ_OK;
-}
-
-static dq_status choose_cache(dq_bench *x, dq_err *err)
-{
+    DQ_TRY(dq_progress_listen(&x->logger, command, err));
+    DQ_TRY(dq_model_open(&x->model, path, err));
+    DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
     dq_kv_config kv = dq_kv_config_plain;
     kv.quant = DQ_KV_PER_TOKEN;
     if (x->math.kv == DQ_NUM_INT8) {
@@ -441,17 +436,6 @@ static dq_status choose_cache(dq_bench *x, dq_err *err)
         kv.dense = DQ_KV_DENSE_AUTO;
     }
     return dq_kv_options_fit(&x->kv, &kv, x->model, x->math, x->backend, &x->logger, err);
-}
-
-dq_status dq_bench_open(dq_bench *x, const char *command, const char *path, dq_err *err)
-{
-    const dq_num num = (dq_num)x->math_word.at;
-    x->math = (dq_math){num, num, num, num};
-    DQ_TRY(read_logits(x, err));
-    DQ_TRY(dq_progress_listen(&x->logger, command, err));
-    DQ_TRY(dq_model_open(&x->model, path, err));
-    DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
-    return choose_cache(x, err);
 }
 
 dq_status dq_bench_open_runner(dq_bench *x, dq_err *err)
@@ -489,7 +473,8 @@ dq_status dq_bench_report_begin(dq_bench_report *r, const dq_bench *bench, dq_er
     json_array_append_new(json_object_get(r->doc, "inputs"), dq_document_name(bench->model->path));
     json_object_set_new(r->settings, "device", json_string(bench->backend->device));
     json_object_set_new(r->settings, "threads", json_integer(bench->backend->threads));
-    json_object_set_new(r->settings, "clock", json_string(bench_clock(bench->backend)));
+    json_object_set_new(r->settings, "clock",
+                        json_string(by_processor(bench->backend) ? "processor" : "wall"));
     return DQ_OK;
 }
 
@@ -515,23 +500,20 @@ static void put_cell(dq_table *t, const dq_bench_figure *f)
         dq_table_cell(t, "-");
 }
 
-static dq_status begin_table(dq_bench_report *r, const dq_bench_figure *f, int n, dq_err *err)
-{
-    const char *titles[COLUMNS];
-    int columns = 0;
-    for (int i = 0; i < n && columns < COLUMNS; i++) {
-        if (f[i].title) titles[columns++] = f[i].title;
-    }
-    return dq_table_new(&r->table, titles, columns, err);
-}
-
 json_t *dq_bench_report_add(dq_bench_report *r, const char *what, const dq_bench_figure *f, int n,
                             dq_err *err)
 {
     json_t *result = json_object();
     json_object_set_new(result, "model", dq_document_name(r->bench->model->name));
     json_object_set_new(result, "what", json_string(what));
-    if (!r->table) begin_table(r, f, n, err);
+    if (!r->table) {
+        const char *titles[COLUMNS];
+        int columns = 0;
+        for (int i = 0; i < n && columns < COLUMNS; i++) {
+            if (f[i].title) titles[columns++] = f[i].title;
+        }
+        dq_table_new(&r->table, titles, columns, err);
+    }
     for (int i = 0; i < n; i++) {
         if (f[i].member) json_object_set_new(result, f[i].member, json_of(&f[i]));
         if (f[i].title && r->table) put_cell(r->table, &f[i]);
@@ -652,9 +634,9 @@ static const char *work_of(const json_t *result, const json_t *settings, dq_aren
                     threads == 1 ? "" : "s");
 }
 
-/* Which of two equal ones is meant, nobody could say. */
-static dq_status check_new(const comparison *c, const line *l, dq_err *err)
+static dq_status add_line(comparison *c, const line *l, dq_err *err)
 {
+    /* Which of two equal ones is meant, nobody could say. */
     for (int i = 0; i < c->n; i++) {
         const line *have = &c->at[i];
         if (strcmp(have->work, l->work) == 0 && strcmp(have->peer, l->peer) == 0 &&
@@ -663,12 +645,6 @@ static dq_status check_new(const comparison *c, const line *l, dq_err *err)
                            "holds \"%s\"%s%s, which %.200s holds as well. Give one of them",
                            l->work, *l->peer ? " beside " : "", l->peer, have->path);
     }
-    return DQ_OK;
-}
-
-static dq_status add_line(comparison *c, const line *l, dq_err *err)
-{
-    DQ_TRY(check_new(c, l, err));
     if (c->n == c->cap) {
         const int cap = c->cap ? 2 * c->cap : 64;
         line *at = dq_alloc(c->a, (size_t)cap, sizeof *at, err);
@@ -774,8 +750,18 @@ static void put_rate(dq_table *table, double x, const char *mark)
         dq_table_cell(table, "-");
 }
 
-static dq_status print_lines(const comparison *c, dq_err *err)
+/* Texts of a document live as long as it does. */
+static dq_status read_all(comparison *c, json_t **doc, const char *const *path, int n, dq_err *err)
 {
+    for (int i = 0; i < n; i++) {
+        char *text;
+        size_t len;
+        c->path = path[i];
+        DQ_TRY(dq_file_read_text(&text, &len, path[i], DQ_MAX_DOCUMENT, c->a, err));
+        DQ_TRY(dq_json_parse(&doc[i], text, len, path[i], err));
+        if (take_document(c, doc[i], err) != DQ_OK) return dq_in(err, "%s: ", path[i]);
+    }
+    join(c);
     static const char *const titles[] = {"work", "peer",  "its weights", "peer",
                                          "dq",   "ratio", "95 %"};
     dq_table *table = NULL;
@@ -808,33 +794,6 @@ static dq_status print_lines(const comparison *c, dq_err *err)
     return err->code;
 }
 
-/* Texts of a document live as long as it does. */
-static dq_status read_all(comparison *c, json_t **doc, const char *const *path, int n, dq_err *err)
-{
-    for (int i = 0; i < n; i++) {
-        char *text;
-        size_t len;
-        c->path = path[i];
-        DQ_TRY(dq_file_read_text(&text, &len, path[i], DQ_MAX_DOCUMENT, c->a, err));
-        DQ_TRY(dq_json_parse(&doc[i], text, len, path[i], err));
-        if (take_document(c, doc[i], err) != DQ_OK) return dq_in(err, "%s: ", path[i]);
-    }
-    join(c);
-    return print_lines(c, err);
-}
-
-static dq_status compare(const char *const *path, int n, dq_err *err)
-{
-    comparison c = {.a = dq_arena_new()};
-    json_t **doc = dq_block_new((size_t)n, sizeof(json_t *), err);
-    if (!c.a) dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (err->code == DQ_OK) read_all(&c, doc, path, n, err);
-    for (int i = 0; doc && i < n; i++) json_decref(doc[i]);
-    dq_block_free(doc);
-    dq_arena_free(c.a);
-    return err->code;
-}
-
 static const dq_usage usage = {
     .name = "bench compare",
     .synopsis = "FILE.json...",
@@ -850,5 +809,14 @@ dq_status dq_cmd_bench_compare(int argc, char **argv, dq_err *err)
     const dq_opt opts[] = {{0}};
     dq_args args;
     DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
-    return args.help ? DQ_OK : compare(args.item, args.n, err);
+    if (args.help) return DQ_OK;
+    const int n = args.n;
+    comparison c = {.a = dq_arena_new()};
+    json_t **doc = dq_block_new((size_t)n, sizeof(json_t *), err);
+    if (!c.a) dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (err->code == DQ_OK) read_all(&c, doc, args.item, n, err);
+    for (int i = 0; doc && i < n; i++) json_decref(doc[i]);
+    dq_block_free(doc);
+    dq_arena_free(c.a);
+    return err->code;
 }
