@@ -94,12 +94,6 @@ dq_status dq_help_pages_markdown(const dq_help_pages *all, dq_err *err)
 
 /* ---- The manual ---- */
 
-static void put_exits(void)
-{
-    dq_manual_section("EXIT STATUS");
-    for (int i = 0; i < N_EXITS; i++) dq_manual_item(exits[i].status, exits[i].meaning);
-}
-
 /* Commands of a group, NULL: all, as a list of what they are for. */
 static void put_list(const dq_help_pages *all, const char *group)
 {
@@ -110,61 +104,49 @@ static void put_list(const dq_help_pages *all, const char *group)
     }
 }
 
-static void put_dq(const dq_help_pages *all)
-{
-    dq_manual_section("SYNOPSIS");
-    dq_manual_synopsis(NULL, "COMMAND [options] ARGUMENTS\nhelp [COMMAND [TOPIC]]\n--version");
-    dq_manual_section("DESCRIPTION");
-    dq_manual_text(
-        "Quantizes the weights, attention logits and KV caches of Differential Transformers "
-        "and of plain ones, and measures what is lost by it.\n"
-        "A MODEL is a folder with config.json and *.safetensors, a .gguf file, or a .h5 "
-        "container that dq quantize wrote.");
-    put_list(all, NULL);
-    dq_manual_section("HELP");
-    dq_manual_item("dq COMMAND --help",
-                   "the options of a command, as does dq help COMMAND; of dq eval the "
-                   "most important ones, and the topics that hold the others");
-    dq_manual_item("dq help --man [COMMAND]", "a page of this manual, in roff");
-    dq_manual_item("dq help --completion bash|zsh", "completion for a shell");
-    dq_manual_item("dq help --markdown", "all options of all commands, in Markdown");
-    dq_manual_item("dq help --commands", "the names of all commands");
-    dq_manual_item("dq --version",
-                   "the version, and the commit that dq was built from where that is known");
-}
-
-static void put_group(const dq_help_pages *all, const dq_cmd *group)
-{
-    dq_manual_section("SYNOPSIS");
-    dq_manual_synopsis(group->name, "COMMAND [options] ARGUMENTS");
-    put_list(all, group->name);
-}
-
-/* The page of dq, and that of the group that cmd is of. */
-static void put_see_also(const dq_help_pages *all, const dq_cmd *cmd)
-{
-    const dq_cmd *group = NULL;
-    for (int i = 0; i < all->n; i++) {
-        if (!all->cmd[i].run && is_of(cmd, all->cmd[i].name)) group = &all->cmd[i];
-    }
-    dq_manual_section("SEE ALSO");
-    dq_manual_see(NULL, group != NULL);
-    if (group) dq_manual_see(group->name, false);
-}
-
 dq_status dq_help_pages_manual(const dq_help_pages *all, const dq_cmd *cmd, dq_err *err)
 {
     dq_manual_begin(cmd ? cmd->name : NULL,
                     cmd ? cmd->purpose : "low-bit quantization of Differential Transformers");
     dq_help_take(dq_manual_command);
-    if (!cmd)
-        put_dq(all);
-    else if (!cmd->run)
-        put_group(all, cmd);
-    else
+    if (!cmd) {
+        dq_manual_section("SYNOPSIS");
+        dq_manual_synopsis(NULL, "COMMAND [options] ARGUMENTS\nhelp [COMMAND [TOPIC]]\n--version");
+        dq_manual_section("DESCRIPTION");
+        dq_manual_text(
+            "Quantizes the weights, attention logits and KV caches of Differential Transformers "
+            "and of plain ones, and measures what is lost by it.\n"
+            "A MODEL is a folder with config.json and *.safetensors, a .gguf file, or a .h5 "
+            "container that dq quantize wrote.");
+        put_list(all, NULL);
+        dq_manual_section("HELP");
+        dq_manual_item("dq COMMAND --help",
+                       "the options of a command, as does dq help COMMAND; of dq eval the "
+                       "most important ones, and the topics that hold the others");
+        dq_manual_item("dq help --man [COMMAND]", "a page of this manual, in roff");
+        dq_manual_item("dq help --completion bash|zsh", "completion for a shell");
+        dq_manual_item("dq help --markdown", "all options of all commands, in Markdown");
+        dq_manual_item("dq help --commands", "the names of all commands");
+        dq_manual_item("dq --version",
+                       "the version, and the commit that dq was built from where that is known");
+    } else if (!cmd->run) {
+        dq_manual_section("SYNOPSIS");
+        dq_manual_synopsis(cmd->name, "COMMAND [options] ARGUMENTS");
+        put_list(all, cmd->name);
+    } else
         DQ_TRY(hand_over(cmd, err));
-    put_exits();
-    if (cmd) put_see_also(all, cmd);
+    dq_manual_section("EXIT STATUS");
+    for (int i = 0; i < N_EXITS; i++) dq_manual_item(exits[i].status, exits[i].meaning);
+    if (cmd) {
+        /* The page of dq, and that of the group that cmd is of. */
+        const dq_cmd *group = NULL;
+        for (int i = 0; i < all->n; i++) {
+            if (!all->cmd[i].run && is_of(cmd, all->cmd[i].name)) group = &all->cmd[i];
+        }
+        dq_manual_section("SEE ALSO");
+        dq_manual_see(NULL, group != NULL);
+        if (group) dq_manual_see(group->name, false);
+    }
     return dq_stdout_flush(err);
 }
 

@@ -193,26 +193,6 @@ static bool is_among(dq_cmd_run *run, dq_cmd_run *const *list, size_t n)
     return false;
 }
 
-static bool runs_by_ranks(dq_cmd_run *run)
-{
-    return is_among(run, by_ranks, sizeof by_ranks / sizeof *by_ranks);
-}
-
-/* Why there is no --shard, and what there is. */
-static dq_status refuse_shard(const call *c, dq_err *err)
-{
-    if (!is_among(c->cmd->run, without_parts, sizeof without_parts / sizeof *without_parts))
-        return DQ_OK;
-    for (int i = 1; i < c->argc && strcmp(c->argv[i], "--") != 0; i++) {
-        if (strcmp(c->argv[i], "--shard") != 0 && strncmp(c->argv[i], "--shard=", 8) != 0) continue;
-        return dq_fail(err, DQ_USAGE,
-                       "--shard: later steps need the results of earlier ones, so this is not cut "
-                       "into parts, which never meet. Use mpirun -n N dq %s.",
-                       c->cmd->name);
-    }
-    return DQ_OK;
-}
-
 static dq_status run_call(const call *c, const char **name, dq_err *err)
 {
     *name = c->cmd->name;
@@ -224,7 +204,7 @@ static dq_status run_call(const call *c, const char **name, dq_err *err)
         print_group(stdout, c->cmd);
         return dq_stdout_flush(err);
     }
-    if (runs_by_ranks(c->cmd->run)) {
+    if (is_among(c->cmd->run, by_ranks, sizeof by_ranks / sizeof *by_ranks)) {
         DQ_TRY(dq_ranks_begin(err));
         if (dq_ranks_number() > 0 && !(stdout = fopen("/dev/null", "w")))
             return dq_os_fail(err, "/dev/null", "cannot open");
@@ -232,7 +212,18 @@ static dq_status run_call(const call *c, const char **name, dq_err *err)
         return dq_fail(err, DQ_USAGE,
                        "is one process, and mpirun has started %d. Leave out mpirun.", launched());
     }
-    DQ_TRY(refuse_shard(c, err));
+    /* Why there is no --shard, and what there is. */
+    if (is_among(c->cmd->run, without_parts, sizeof without_parts / sizeof *without_parts)) {
+        for (int i = 1; i < c->argc && strcmp(c->argv[i], "--") != 0; i++) {
+            if (strcmp(c->argv[i], "--shard") != 0 && strncmp(c->argv[i], "--shard=", 8) != 0)
+                continue;
+            return dq_fail(
+                err, DQ_USAGE,
+                "--shard: later steps need the results of earlier ones, so this is not cut "
+                "into parts, which never meet. Use mpirun -n N dq %s.",
+                c->cmd->name);
+        }
+    }
     dq_last_words_name(*name);
     if (c->cmd->run(c->argc, c->argv, err) == DQ_OK && dq_json_complete(err) == DQ_OK)
         dq_stdout_flush(err);

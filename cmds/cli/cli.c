@@ -411,53 +411,7 @@ static bool print_options(const dq_opt *opts, const char *topic, const dq_usage 
     return found;
 }
 
-static void print_all(const dq_opt *opts, const dq_usage *usage)
-{
-    printf("usage: dq %s %s\n\n", usage->name, usage->synopsis);
-    print_wrapped(usage->about, 0, 0);
-    print_options(opts, NULL, usage);
-    printf("  -h, --help                      this text\n");
-    if (usage->examples) printf("\nexamples:\n%s", usage->examples);
-}
-
-static dq_status print_first(const dq_opt *opts, const dq_usage *usage, dq_err *err)
-{
-    printf("usage: dq %s %s\n\n", usage->name, usage->synopsis);
-    print_wrapped(usage->first_about, 0, 0);
-    for (const dq_opt_brief *b = usage->first; b->text; b++) {
-        const dq_opt *o = opts;
-        if (!b->name) {
-            printf("\n%s\n", b->text);
-            continue;
-        }
-        while (!dq_opt_is_end(o) && (!o->name || strcmp(o->name, b->name) != 0)) o++;
-        if (dq_opt_is_end(o)) return dq_fail(err, DQ_BUG, "help: there is no option --%s", b->name);
-        print_option(o, b->text);
-    }
-    printf("\nall of them, by topic: dq help %s TOPIC\n", usage->name);
-    for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
-        if (o->name || !o->value) continue;
-        printf("  %-10s%.*s\n", o->value, (int)help_title(o), o->help);
-    }
-    printf("  %-10severy option, and how results are to be read\n", "all");
-    printf("\nexamples:\n%s", usage->first_examples);
-    return DQ_OK;
-}
-
 /* ---- Markdown ---- */
-
-/* A cell of a table: lines become one, and what would end the cell is escaped. */
-static void print_cell(const char *text)
-{
-    for (; *text; text++) {
-        if (*text == '\n')
-            fputs("<br>", stdout);
-        else if (*text == '|' || *text == '<')
-            printf("\\%c", *text);
-        else
-            putchar(*text);
-    }
-}
 
 void dq_help_markdown(const dq_opt *opts, const dq_usage *usage)
 {
@@ -482,7 +436,16 @@ void dq_help_markdown(const dq_opt *opts, const dq_usage *usage)
                dq_opt_takes_value(o) ? o->value : "");
         if (o->letter) printf(", `-%c`", o->letter);
         printf(" | ");
-        print_cell(help_text(cell, o, o->help));
+        /* A cell of a table: lines become one, and what would end the cell is escaped. */
+        const char *text = help_text(cell, o, o->help);
+        for (; *text; text++) {
+            if (*text == '\n')
+                fputs("<br>", stdout);
+            else if (*text == '|' || *text == '<')
+                printf("\\%c", *text);
+            else
+                putchar(*text);
+        }
         printf(" |\n");
     }
     if (usage->examples) printf("\n```\n%s```\n", usage->examples);
@@ -496,11 +459,35 @@ static dq_status help_print(const dq_opt *opts, const dq_usage *usage, const cha
 {
     if (taker)
         taker(opts, usage);
-    else if (!topic && usage->first)
-        return print_first(opts, usage, err);
-    else if (!topic || strcmp(topic, "all") == 0)
-        print_all(opts, usage);
-    else if (!print_options(opts, topic, usage))
+    else if (!topic && usage->first) {
+        printf("usage: dq %s %s\n\n", usage->name, usage->synopsis);
+        print_wrapped(usage->first_about, 0, 0);
+        for (const dq_opt_brief *b = usage->first; b->text; b++) {
+            const dq_opt *o = opts;
+            if (!b->name) {
+                printf("\n%s\n", b->text);
+                continue;
+            }
+            while (!dq_opt_is_end(o) && (!o->name || strcmp(o->name, b->name) != 0)) o++;
+            if (dq_opt_is_end(o))
+                return dq_fail(err, DQ_BUG, "help: there is no option --%s", b->name);
+            print_option(o, b->text);
+        }
+        printf("\nall of them, by topic: dq help %s TOPIC\n", usage->name);
+        for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
+            if (o->name || !o->value) continue;
+            printf("  %-10s%.*s\n", o->value, (int)help_title(o), o->help);
+        }
+        printf("  %-10severy option, and how results are to be read\n", "all");
+        printf("\nexamples:\n%s", usage->first_examples);
+        return DQ_OK;
+    } else if (!topic || strcmp(topic, "all") == 0) {
+        printf("usage: dq %s %s\n\n", usage->name, usage->synopsis);
+        print_wrapped(usage->about, 0, 0);
+        print_options(opts, NULL, usage);
+        printf("  -h, --help                      this text\n");
+        if (usage->examples) printf("\nexamples:\n%s", usage->examples);
+    } else if (!print_options(opts, topic, usage))
         return dq_fail(err, DQ_USAGE, "there is no topic \"%s\". See dq help %s.", topic,
                        usage->name);
     return DQ_OK;
@@ -593,24 +580,6 @@ static void put_filled(const char *text, const char *between)
     putchar('\n');
 }
 
-/* Options in bold, what is in capitals in italics. */
-static void put_styled(const char *text, size_t len)
-{
-    static const char lower[] = "-abcdefghijklmnopqrstuvwxyz0123456789",
-                      *const upper = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
-    for (size_t i = 0, n; i < len; i += n) {
-        const bool option = text[i] == '-' && strchr(lower, text[i + 1]);
-        n = strspn(text + i, option ? lower : upper);
-        const bool capitals = !option && n > 0;
-        if (capitals && text[i + n] == '.') /* OUT.h5, but not MODEL... */
-            n += strspn(text + i + n + 1, lower) ? 1 + strspn(text + i + n + 1, lower) : 0;
-        if (n == 0) n = 1;
-        if (option || capitals) fputs(option ? "\\fB" : "\\fI", stdout);
-        put(text + i, n);
-        if (option || capitals) fputs("\\fR", stdout);
-    }
-}
-
 /* ---- Parts of a page ---- */
 
 /* "dq-plan-kv", of which NULL is "dq". */
@@ -666,7 +635,21 @@ void dq_manual_synopsis(const char *name, const char *text)
         printf("%s\\fBdq", first ? "" : again);
         if (name) printf(" %s", name);
         printf("\\fR ");
-        put_styled(text, (size_t)(end - text));
+        /* Options in bold, what is in capitals in italics. */
+        const size_t len = (size_t)(end - text);
+        static const char lower[] = "-abcdefghijklmnopqrstuvwxyz0123456789",
+                          *const upper = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+        for (size_t i = 0, n; i < len; i += n) {
+            const bool option = text[i] == '-' && strchr(lower, text[i + 1]);
+            n = strspn(text + i, option ? lower : upper);
+            const bool capitals = !option && n > 0;
+            if (capitals && text[i + n] == '.') /* OUT.h5, but not MODEL... */
+                n += strspn(text + i + n + 1, lower) ? 1 + strspn(text + i + n + 1, lower) : 0;
+            if (n == 0) n = 1;
+            if (option || capitals) fputs(option ? "\\fB" : "\\fI", stdout);
+            put(text + i, n);
+            if (option || capitals) fputs("\\fR", stdout);
+        }
     }
     putchar('\n');
 }
@@ -696,37 +679,6 @@ void dq_manual_see(const char *name, bool more)
 
 /* ---- The options of a command ---- */
 
-/* A heading, which may say more in parentheses. */
-static void put_heading(const dq_opt *heading)
-{
-    const size_t n = help_title(heading);
-    const char *more = strchr(heading->help, '('), *end = more ? strrchr(more, ')') : NULL;
-    printf(".SS ");
-    put(heading->help, n);
-    putchar('\n');
-    if (!end || more != heading->help + n + 1) return;
-    char text[DQ_HELP_TEXT];
-    snprintf(text, sizeof text, "%.*s", (int)(end - more - 1), more + 1);
-    dq_manual_text(text);
-}
-
-static void put_option(const dq_opt *o)
-{
-    char text[DQ_HELP_TEXT];
-    printf(".TP\n");
-    if (o->letter) printf("\\fB\\-%c\\fR, ", o->letter);
-    printf("\\fB\\-\\-");
-    put(o->name, strlen(o->name));
-    printf("\\fR");
-    if (dq_opt_takes_value(o)) {
-        printf(" \\fI");
-        put(o->value, strlen(o->value));
-        printf("\\fR");
-    }
-    putchar('\n');
-    put_filled(help_text(text, o, o->help), ".br");
-}
-
 /* Options that the page of dq eval explains. Returns the last row. */
 static const dq_opt *put_names(const dq_opt *heading)
 {
@@ -750,12 +702,35 @@ void dq_manual_command(const dq_opt *opts, const dq_usage *usage)
     dq_manual_text(usage->about);
     dq_manual_section("OPTIONS");
     for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
-        if (o->name)
-            put_option(o);
-        else if (help_is_elsewhere(o, usage))
+        if (o->name) {
+            char text[DQ_HELP_TEXT];
+            printf(".TP\n");
+            if (o->letter) printf("\\fB\\-%c\\fR, ", o->letter);
+            printf("\\fB\\-\\-");
+            put(o->name, strlen(o->name));
+            printf("\\fR");
+            if (dq_opt_takes_value(o)) {
+                printf(" \\fI");
+                put(o->value, strlen(o->value));
+                printf("\\fR");
+            }
+            putchar('\n');
+            put_filled(help_text(text, o, o->help), ".br");
+        } else if (help_is_elsewhere(o, usage))
             o = put_names(o);
-        else
-            put_heading(o);
+        else {
+            /* A heading, which may say more in parentheses. */
+            const size_t n = help_title(o);
+            const char *more = strchr(o->help, '('), *end = more ? strrchr(more, ')') : NULL;
+            printf(".SS ");
+            put(o->help, n);
+            putchar('\n');
+            if (end && !(more != o->help + n + 1)) {
+                char text[DQ_HELP_TEXT];
+                snprintf(text, sizeof text, "%.*s", (int)(end - more - 1), more + 1);
+                dq_manual_text(text);
+            }
+        }
     }
     printf(".TP\n\\fB\\-h\\fR, \\fB\\-\\-help\\fR\nprint the options\n");
     if (!usage->examples) return;
@@ -840,37 +815,6 @@ static void put_bash_values(const dq_opt *opts, value v, const char *name)
     if (any) printf(") value=%s ;;\n", name);
 }
 
-static void put_bash(const dq_opt *opts, const dq_usage *usage)
-{
-    bool any = false;
-    put_function(usage);
-    printf("    options='");
-    for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
-        if (!o->name) continue;
-        printf("%s--%s", any ? " " : "", o->name);
-        any = true;
-    }
-    printf("'\n");
-    if (usage->first) {
-        printf("    topics='");
-        put_topics(opts);
-        printf("'\n");
-    }
-    if (usage->max_args == 0) printf("    arguments=none\n");
-    printf("    case $1 in\n");
-    for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
-        if (!o->name || value_of(o) != WORDS) continue;
-        printf("    ");
-        put_bash_name(o);
-        printf(") value=words words='");
-        completed_put_words(o);
-        printf("' ;;\n");
-    }
-    put_bash_values(opts, PATH, "path");
-    put_bash_values(opts, OTHER, "other");
-    printf("    esac\n}\n\n");
-}
-
 /* ---- zsh ---- */
 
 /* Text inside single quotes, where _arguments reads it. */
@@ -886,9 +830,17 @@ static void put_zsh_text(const char *text, size_t len)
     }
 }
 
-/* What an option is, in a few words: its help up to where that says more, or what fits a line. */
-static void put_zsh_about(const dq_opt *o)
+static void put_zsh_option(const dq_opt *o)
 {
+    const char *equals = dq_opt_takes_value(o) ? "=" : "",
+               *star = o->kind == DQ_OPT_LIST ? "*" : "";
+    printf(" \\\n        ");
+    if (o->letter)
+        printf("'(-%c --%s)'{-%c%s,--%s%s}'[", o->letter, o->name, o->letter, *equals ? "+" : "",
+               o->name, equals);
+    else
+        printf("'%s--%s%s[", star, o->name, equals);
+    /* What an option is, in a few words: its help up to where that says more, or what fits a line. */
     enum { SHORTEST = 12, LONGEST = 72 };
     char text[DQ_HELP_TEXT];
     const char *help = help_text(text, o, o->help), *const more[] = {"\n", "; ", " (", ". "};
@@ -905,54 +857,18 @@ static void put_zsh_about(const dq_opt *o)
     while (n > 0 && strchr(";:,", help[n - 1])) n--;
     put_zsh_text(help, n);
     if (cut) printf(" ...");
-}
-
-/* ":FILE:_files" */
-static void put_zsh_value(const dq_opt *o)
-{
-    const value v = value_of(o);
-    if (v == NONE) return;
-    putchar(':');
-    put_zsh_text(o->value, strlen(o->value));
-    if (v == PATH) printf(":_files");
-    if (v == OTHER) printf(": ");
-    if (v == WORDS) printf(o->kind == DQ_OPT_WORD ? ":(" : ": _sequence compadd - ");
-    if (v == WORDS) completed_put_words(o);
-    if (v == WORDS && o->kind == DQ_OPT_WORD) putchar(')');
-}
-
-static void put_zsh_option(const dq_opt *o)
-{
-    const char *equals = dq_opt_takes_value(o) ? "=" : "",
-               *star = o->kind == DQ_OPT_LIST ? "*" : "";
-    printf(" \\\n        ");
-    if (o->letter)
-        printf("'(-%c --%s)'{-%c%s,--%s%s}'[", o->letter, o->name, o->letter, *equals ? "+" : "",
-               o->name, equals);
-    else
-        printf("'%s--%s%s[", star, o->name, equals);
-    put_zsh_about(o);
     putchar(']');
-    put_zsh_value(o);
+    const value v = value_of(o);
+    if (v != NONE) {
+        putchar(':');
+        put_zsh_text(o->value, strlen(o->value));
+        if (v == PATH) printf(":_files");
+        if (v == OTHER) printf(": ");
+        if (v == WORDS) printf(o->kind == DQ_OPT_WORD ? ":(" : ": _sequence compadd - ");
+        if (v == WORDS) completed_put_words(o);
+        if (v == WORDS && o->kind == DQ_OPT_WORD) putchar(')');
+    }
     putchar('\'');
-}
-
-static void put_zsh(const dq_opt *opts, const dq_usage *usage)
-{
-    if (usage->first) {
-        printf("typeset -ga _dq_topics_");
-        put_name(usage->name);
-        printf("=(");
-        put_topics(opts);
-        printf(")\n\n");
-    }
-    put_function(usage);
-    printf("    _arguments -s -S : '(- *)'{-h,--help}'[print the options]'");
-    for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
-        if (o->name) put_zsh_option(o);
-    }
-    if (usage->max_args) printf(" \\\n        '*:argument:_files'");
-    printf("\n}\n\n");
 }
 
 /* ---- Both ---- */
@@ -968,10 +884,50 @@ dq_status dq_completion_begin(const char *name, dq_err *err)
 
 void dq_completion_command(const dq_opt *opts, const dq_usage *usage)
 {
-    if (of == BASH)
-        put_bash(opts, usage);
-    else
-        put_zsh(opts, usage);
+    if (of == BASH) {
+        bool any = false;
+        put_function(usage);
+        printf("    options='");
+        for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
+            if (!o->name) continue;
+            printf("%s--%s", any ? " " : "", o->name);
+            any = true;
+        }
+        printf("'\n");
+        if (usage->first) {
+            printf("    topics='");
+            put_topics(opts);
+            printf("'\n");
+        }
+        if (usage->max_args == 0) printf("    arguments=none\n");
+        printf("    case $1 in\n");
+        for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
+            if (!o->name || value_of(o) != WORDS) continue;
+            printf("    ");
+            put_bash_name(o);
+            printf(") value=words words='");
+            completed_put_words(o);
+            printf("' ;;\n");
+        }
+        put_bash_values(opts, PATH, "path");
+        put_bash_values(opts, OTHER, "other");
+        printf("    esac\n}\n\n");
+    } else {
+        if (usage->first) {
+            printf("typeset -ga _dq_topics_");
+            put_name(usage->name);
+            printf("=(");
+            put_topics(opts);
+            printf(")\n\n");
+        }
+        put_function(usage);
+        printf("    _arguments -s -S : '(- *)'{-h,--help}'[print the options]'");
+        for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
+            if (o->name) put_zsh_option(o);
+        }
+        if (usage->max_args) printf(" \\\n        '*:argument:_files'");
+        printf("\n}\n\n");
+    }
 }
 
 void dq_completion_names(void)

@@ -128,19 +128,6 @@ typedef struct layout {
     bool right[MAX_COLS], shown[MAX_COLS];
 } layout;
 
-static void measure(layout *l, const dq_table *t)
-{
-    for (int c = 0; c < t->n_cols; c++) {
-        l->wide[c] = 0;
-        l->right[c] = l->shown[c] = true;
-        for (int i = c; i < t->n_cells; i += t->n_cols) {
-            int w = width(t->cell[i].text);
-            if (w > l->wide[c]) l->wide[c] = w;
-            if (i >= t->n_cols && !is_number(t->cell[i].text)) l->right[c] = false;
-        }
-    }
-}
-
 /* Of the columns first .. end-1 that are shown, with a gap after each. */
 static int columns(const layout *l, int first, int end)
 {
@@ -185,23 +172,6 @@ static void say_constant(layout *l, const dq_table *t, int c, int *at)
     printf(" %s %s", title, text);
     *at += 1 + n;
     l->shown[c] = false;
-}
-
-/* As many as it takes until the table fits, from the left. The first column stays while it alone tells rows apart, or there is room for it. */
-static void say_constants(layout *l, const dq_table *t)
-{
-    layout rest = *l;
-    int at = 0;
-    bool other_keys = false;
-    for (int c = 1; c < t->n_cols; c++) {
-        rest.shown[c] = l->shown[c] && !is_constant(t, c);
-        other_keys = other_keys || (rest.shown[c] && c < t->n_keys);
-    }
-    const bool keep = fits(&rest, t) || !other_keys || !is_constant(t, 0);
-    for (int c = keep; c < t->n_cols && !fits(l, t); c++) {
-        if (l->shown[c] && is_constant(t, c)) say_constant(l, t, c, &at);
-    }
-    if (at) printf(".\n");
 }
 
 /* Of bytes that begin a code point of s, the n-th; the end where there are fewer. */
@@ -262,47 +232,61 @@ static void print_rule(const layout *l, int c, bool last)
     printf("%s", last ? "\n" : "  ");
 }
 
-/* The keys, and columns first .. end-1. */
-static void print_block(const layout *l, const dq_table *t, int first, int end)
-{
-    int list[MAX_COLS], n = 0;
-    for (int c = 0; c < end; c++) {
-        if (l->shown[c] && (c < t->n_keys || c >= first)) list[n++] = c;
-    }
-    for (int row = 0; row < t->n_cells; row += t->n_cols) {
-        const bool rule = t->cell[row].rule || row == t->n_cols;
-        for (int i = 0; rule && i < n; i++) print_rule(l, list[i], i + 1 == n);
-        for (int i = 0; i < n; i++) print_cell(l, t->cell[row + list[i]].text, list[i], i + 1 == n);
-    }
-}
-
-/* All columns, as many in a block as fit after the keys, one at least. */
-static void print_blocks(const layout *l, const dq_table *t)
-{
-    const int keys = columns(l, 0, t->n_keys);
-    int first = t->n_keys, end;
-    do {
-        for (end = first; end < t->n_cols; end++) {
-            if (l->shown[end] && columns(l, first, end) &&
-                keys + columns(l, first, end + 1) - GAP > LINE)
-                break;
-        }
-        print_block(l, t, first, end);
-        first = end;
-        if (first < t->n_cols) printf("\n");
-    } while (first < t->n_cols);
-}
-
 dq_status dq_table_print(const dq_table *t, dq_err *err)
 {
     layout l;
     DQ_TRY(complete(t, err));
     if (t->n_cols > MAX_COLS) return dq_fail(err, DQ_BUG, "table of %d columns", t->n_cols);
-    measure(&l, t);
+    for (int c = 0; c < t->n_cols; c++) {
+        l.wide[c] = 0;
+        l.right[c] = l.shown[c] = true;
+        for (int i = c; i < t->n_cells; i += t->n_cols) {
+            int w = width(t->cell[i].text);
+            if (w > l.wide[c]) l.wide[c] = w;
+            if (i >= t->n_cols && !is_number(t->cell[i].text)) l.right[c] = false;
+        }
+    }
     for (int c = 1; !fits(&l, t) && c < t->n_cols; c++) l.shown[c] = !is_empty(t, c);
-    if (!fits(&l, t) && t->n_cells > 2 * t->n_cols) say_constants(&l, t);
+    if (!fits(&l, t) && t->n_cells > 2 * t->n_cols) {
+        /* As many as it takes until the table fits, from the left. The first column stays while it
+         * alone tells rows apart, or there is room for it. */
+        layout rest = l;
+        int at = 0;
+        bool other_keys = false;
+        for (int c = 1; c < t->n_cols; c++) {
+            rest.shown[c] = l.shown[c] && !is_constant(t, c);
+            other_keys = other_keys || (rest.shown[c] && c < t->n_keys);
+        }
+        const bool keep = fits(&rest, t) || !other_keys || !is_constant(t, 0);
+        for (int c = keep; c < t->n_cols && !fits(&l, t); c++) {
+            if (l.shown[c] && is_constant(t, c)) say_constant(&l, t, c, &at);
+        }
+        if (at) printf(".\n");
+    }
     if (!fits(&l, t)) shorten_names(&l, t);
-    print_blocks(&l, t);
+    /* All columns, as many in a block as fit after the keys, one at least. */
+    const int keys = columns(&l, 0, t->n_keys);
+    int first = t->n_keys, end;
+    do {
+        for (end = first; end < t->n_cols; end++) {
+            if (l.shown[end] && columns(&l, first, end) &&
+                keys + columns(&l, first, end + 1) - GAP > LINE)
+                break;
+        }
+        /* The keys, and columns first .. end-1. */
+        int list[MAX_COLS], n = 0;
+        for (int c = 0; c < end; c++) {
+            if (l.shown[c] && (c < t->n_keys || c >= first)) list[n++] = c;
+        }
+        for (int row = 0; row < t->n_cells; row += t->n_cols) {
+            const bool rule = t->cell[row].rule || row == t->n_cols;
+            for (int i = 0; rule && i < n; i++) print_rule(&l, list[i], i + 1 == n);
+            for (int i = 0; i < n; i++)
+                print_cell(&l, t->cell[row + list[i]].text, list[i], i + 1 == n);
+        }
+        first = end;
+        if (first < t->n_cols) printf("\n");
+    } while (first < t->n_cols);
     return DQ_OK;
 }
 
