@@ -86,33 +86,6 @@ static dq_status try_one(trial *t, int i, dq_err *err)
     return err->code;
 }
 
-/* The ids, and which head orders there are to try. */
-static dq_status prepare(trial *t, const char *text_path, dq_err *err)
-{
-    dq_model *m = NULL;
-    dq_tokenizer *tok = NULL;
-    dq_input_text text = {0};
-    if (dq_input_model(&m, t->model, NULL, t->logger, err) == DQ_OK &&
-        dq_input_tokenizer(&tok, m, true, err) == DQ_OK &&
-        dq_input_read(&text, text_path, t->a, err) == DQ_OK &&
-        dq_input_encode(&t->in, tok, &text,
-                        dq_items_bos_flags(tok, DQ_BOS_AUTO, text.text, text.bytes), t->logger,
-                        t->a, err) == DQ_OK) {
-        const dq_pairing own = m->map.pairing;
-        t->n = (t->in.n < MAX_IDS ? t->in.n : MAX_IDS) - 1;
-        if (t->n > m->max_positions) t->n = m->max_positions;
-        t->map[t->n_maps++] = own;
-        for (int p = 0; p < DQ_PAIR_COUNT; p++) {
-            if ((dq_pairing)p != own && dq_head_order_pairing_same_shape(own, (dq_pairing)p))
-                t->map[t->n_maps++] = (dq_pairing)p;
-        }
-        if (t->n < 1) dq_fail(err, DQ_DAMAGED, "%s: fewer than 2 tokens", text.path);
-    }
-    dq_tokenizer_free(tok);
-    dq_model_close(m);
-    return err->code;
-}
-
 /* Mean of x - y (y NULL: of x) over blocks of ids; scratch[n] and cluster[n] are for its own use. */
 static dq_mean mean_of(const trial *t, const double *x, const double *y, double *scratch,
                        int32_t *cluster)
@@ -136,19 +109,6 @@ static const char *judge(dq_interval x)
     return x.low > -clear ? "not better" : "inconclusive";
 }
 
-static json_t *map_json(const trial *t, int i, dq_mean nll, dq_mean minus_own)
-{
-    json_t *x = json_object(),
-           *d = i ? dq_document_metric(minus_own.value, minus_own.std_err) : json_null();
-    const dq_interval interval = dq_mean_interval(minus_own);
-    json_object_set_new(x, "head_order", json_string(dq_head_order_pairing_name(t->map[i])));
-    json_object_set_new(x, "nll_nats", dq_document_metric(nll.value, nll.std_err));
-    json_object_set_new(x, "minus_own", d);
-    json_object_set_new(x, "is", i ? json_string(judge(interval)) : json_null());
-    if (i) json_object_set_new(d, "interval", interval_json(interval));
-    return x;
-}
-
 static void warn_better(const trial *t, int better)
 {
     dq_logger_warn(
@@ -170,7 +130,15 @@ static dq_status report(json_t **out, const trial *t, dq_err *err)
     for (int i = 0; i < t->n_maps; i++) {
         nll = mean_of(t, t->nll[i], NULL, scratch, cluster);
         const dq_mean d = mean_of(t, t->nll[i], t->nll[0], scratch, cluster);
-        json_array_append_new(maps, map_json(t, i, nll, d));
+        json_t *x = json_object(),
+               *entry = i ? dq_document_metric(d.value, d.std_err) : json_null();
+        const dq_interval interval = dq_mean_interval(d);
+        json_object_set_new(x, "head_order", json_string(dq_head_order_pairing_name(t->map[i])));
+        json_object_set_new(x, "nll_nats", dq_document_metric(nll.value, nll.std_err));
+        json_object_set_new(x, "minus_own", entry);
+        json_object_set_new(x, "is", i ? json_string(judge(interval)) : json_null());
+        if (i) json_object_set_new(entry, "interval", interval_json(interval));
+        json_array_append_new(maps, x);
         if (i && d.value < best && dq_mean_interval(d).high < -clear) {
             best = d.value;
             better = i;
@@ -200,7 +168,29 @@ static dq_status head_order_trial_try(json_t **out, const char *model, const cha
     trial t = {.model = model, .logger = logger, .a = dq_arena_new()};
     *out = NULL;
     if (!t.a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (prepare(&t, text_path, err) == DQ_OK) dq_backend_open(&t.b, "cpu", 0, err);
+    /* The ids, and which head orders there are to try. */
+    dq_model *m = NULL;
+    dq_tokenizer *tok = NULL;
+    dq_input_text text = {0};
+    if (dq_input_model(&m, t.model, NULL, t.logger, err) == DQ_OK &&
+        dq_input_tokenizer(&tok, m, true, err) == DQ_OK &&
+        dq_input_read(&text, text_path, t.a, err) == DQ_OK &&
+        dq_input_encode(&t.in, tok, &text,
+                        dq_items_bos_flags(tok, DQ_BOS_AUTO, text.text, text.bytes), t.logger, t.a,
+                        err) == DQ_OK) {
+        const dq_pairing own = m->map.pairing;
+        t.n = (t.in.n < MAX_IDS ? t.in.n : MAX_IDS) - 1;
+        if (t.n > m->max_positions) t.n = m->max_positions;
+        t.map[t.n_maps++] = own;
+        for (int p = 0; p < DQ_PAIR_COUNT; p++) {
+            if ((dq_pairing)p != own && dq_head_order_pairing_same_shape(own, (dq_pairing)p))
+                t.map[t.n_maps++] = (dq_pairing)p;
+        }
+        if (t.n < 1) dq_fail(err, DQ_DAMAGED, "%s: fewer than 2 tokens", text.path);
+    }
+    dq_tokenizer_free(tok);
+    dq_model_close(m);
+    if (err->code == DQ_OK) dq_backend_open(&t.b, "cpu", 0, err);
     for (int i = 0; err->code == DQ_OK && i < t.n_maps; i++) try_one(&t, i, err);
     if (err->code == DQ_OK) report(out, &t, err);
     dq_backend_close(t.b);
@@ -290,25 +280,6 @@ static const dq_usage usage = {
     .args = "no argument",
 };
 
-/* Groups of named facts, in the order in which they are printed. */
-static json_t *libraries(void)
-{
-    char text[128];
-    json_t *x = json_object();
-    json_object_set_new(x, "hdf5", json_string(dq_h5_result_version(text, sizeof text)));
-    json_object_set_new(x, "jansson", json_string(JANSSON_VERSION));
-    if (pcre2_config(PCRE2_CONFIG_VERSION, NULL) <= (int)sizeof text) {
-        pcre2_config(PCRE2_CONFIG_VERSION, text);
-        json_object_set_new(x, "pcre2", json_string(text));
-    }
-    json_object_set_new(x, "utf8proc", json_string(utf8proc_version()));
-    json_object_set_new(x, "openssl", json_string(OpenSSL_version(OPENSSL_VERSION)));
-    snprintf(text, sizeof text, "%d", _OPENMP);
-    json_object_set_new(x, "openmp", json_string(text));
-    json_object_set_new(x, "mpi", *dq_ranks_mpi() ? json_string(dq_ranks_mpi()) : json_null());
-    return x;
-}
-
 static json_t *text_or_null(const char *s)
 {
     return s ? json_string(s) : json_null();
@@ -340,36 +311,6 @@ static json_t *memory_line(const char *info, const char *key)
     const char *p = info ? strstr(info, key) : NULL;
     if (!p) return json_null();
     return json_integer(strtoll(p + strlen(key), NULL, 10) * 1024);
-}
-
-static json_t *machine(dq_logger *logger, dq_arena *a)
-{
-    dq_err ignored = {0};
-    char *info;
-    size_t len;
-    bool unknown;
-    unsigned have = dq_os_cpu_features(&unknown);
-    char arithmetic[DQ_OS_ARITHMETIC];
-    json_t *x = json_object(), *features = json_array();
-    const char *limit = getenv("DQ_CPU");
-    if (unknown)
-        dq_logger_warn(logger, "DQ_CPU=%s is none of scalar, avx2, avx512 and has no effect",
-                       limit);
-    if (have & DQ_CPU_AVX2) json_array_append_new(features, json_string("avx2"));
-    if (have & DQ_CPU_AVX512) json_array_append_new(features, json_string("avx512"));
-    if (have & DQ_CPU_VNNI) json_array_append_new(features, json_string("avx512vnni"));
-    if (have & DQ_CPU_VBMI) json_array_append_new(features, json_string("avx512vbmi"));
-    dq_os_arithmetic(arithmetic);
-    dq_file_read(&info, &len, "/proc/meminfo", a, &ignored);
-    json_object_set_new(x, "processors", json_integer(dq_os_cpu_count("")));
-    json_object_set_new(x, "openmp_threads", json_integer(omp_get_max_threads()));
-    json_object_set_new(x, "cpu_features", features);
-    json_object_set_new(x, "arithmetic", json_string(arithmetic));
-    json_object_set_new(x, "dq_cpu_limit", limit && *limit ? json_string(limit) : json_null());
-    json_object_set_new(x, "memory_bytes", memory_line(info, "MemTotal:"));
-    json_object_set_new(x, "memory_available_bytes", memory_line(info, "MemAvailable:"));
-    json_object_set_new(x, "disk_free_bytes", json_integer(dq_file_disk_free("./x")));
-    return x;
 }
 
 static json_t *device(const char *name)
@@ -443,15 +384,6 @@ static void print_device(const json_t *d)
            json_string_value(json_object_get(d, "about")));
 }
 
-static void print_devices(const json_t *devices, const json_t *blas)
-{
-    size_t i;
-    json_t *d;
-    printf("devices\n");
-    json_array_foreach(devices, i, d) print_device(d);
-    print_device(blas);
-}
-
 typedef struct request {
     const char *model, *text;
     bool json;
@@ -475,8 +407,47 @@ static dq_status run(request *q, dq_err *err)
     json_array_append_new(devices, device("cpu"));
     json_array_append_new(devices, device("cuda"));
     json_object_set_new(r, "program", program());
-    json_object_set_new(r, "libraries", libraries());
-    json_object_set_new(r, "machine", machine(logger, a));
+    /* Groups of named facts, in the order in which they are printed. */
+    char text[128];
+    json_t *x = json_object();
+    json_object_set_new(x, "hdf5", json_string(dq_h5_result_version(text, sizeof text)));
+    json_object_set_new(x, "jansson", json_string(JANSSON_VERSION));
+    if (pcre2_config(PCRE2_CONFIG_VERSION, NULL) <= (int)sizeof text) {
+        pcre2_config(PCRE2_CONFIG_VERSION, text);
+        json_object_set_new(x, "pcre2", json_string(text));
+    }
+    json_object_set_new(x, "utf8proc", json_string(utf8proc_version()));
+    json_object_set_new(x, "openssl", json_string(OpenSSL_version(OPENSSL_VERSION)));
+    snprintf(text, sizeof text, "%d", _OPENMP);
+    json_object_set_new(x, "openmp", json_string(text));
+    json_object_set_new(x, "mpi", *dq_ranks_mpi() ? json_string(dq_ranks_mpi()) : json_null());
+    json_object_set_new(r, "libraries", x);
+    dq_err ignored = {0};
+    char *info;
+    size_t len;
+    bool unknown;
+    unsigned have = dq_os_cpu_features(&unknown);
+    char arithmetic[DQ_OS_ARITHMETIC];
+    json_t *entry = json_object(), *features = json_array();
+    const char *limit = getenv("DQ_CPU");
+    if (unknown)
+        dq_logger_warn(logger, "DQ_CPU=%s is none of scalar, avx2, avx512 and has no effect",
+                       limit);
+    if (have & DQ_CPU_AVX2) json_array_append_new(features, json_string("avx2"));
+    if (have & DQ_CPU_AVX512) json_array_append_new(features, json_string("avx512"));
+    if (have & DQ_CPU_VNNI) json_array_append_new(features, json_string("avx512vnni"));
+    if (have & DQ_CPU_VBMI) json_array_append_new(features, json_string("avx512vbmi"));
+    dq_os_arithmetic(arithmetic);
+    dq_file_read(&info, &len, "/proc/meminfo", a, &ignored);
+    json_object_set_new(entry, "processors", json_integer(dq_os_cpu_count("")));
+    json_object_set_new(entry, "openmp_threads", json_integer(omp_get_max_threads()));
+    json_object_set_new(entry, "cpu_features", features);
+    json_object_set_new(entry, "arithmetic", json_string(arithmetic));
+    json_object_set_new(entry, "dq_cpu_limit", limit && *limit ? json_string(limit) : json_null());
+    json_object_set_new(entry, "memory_bytes", memory_line(info, "MemTotal:"));
+    json_object_set_new(entry, "memory_available_bytes", memory_line(info, "MemAvailable:"));
+    json_object_set_new(entry, "disk_free_bytes", json_integer(dq_file_disk_free("./x")));
+    json_object_set_new(r, "machine", entry);
     json_object_set_new(r, "devices", devices);
     json_object_set_new(r, "cublas", cublas(a));
     if (tried) json_object_set_new(r, "head_orders", tried);
@@ -486,7 +457,12 @@ static dq_status run(request *q, dq_err *err)
     print_group("program", json_object_get(r, "program"));
     print_group("libraries", json_object_get(r, "libraries"));
     print_group("machine", json_object_get(r, "machine"));
-    print_devices(devices, json_object_get(r, "cublas"));
+    const json_t *blas = json_object_get(r, "cublas");
+    size_t i;
+    json_t *d;
+    printf("devices\n");
+    json_array_foreach(devices, i, d) print_device(d);
+    print_device(blas);
     if (tried) head_order_trial_print(tried, err);
     json_decref(doc);
     return dq_stdout_flush(err);

@@ -64,39 +64,6 @@ static const int64_t usual_shard_mb = 5000;
 enum { N_DTYPES = 3 };
 static const char *const dtype_name[N_DTYPES] = {"bf16", "f16", "f32"};
 
-static dq_status make_settings(request *r, dq_err *err)
-{
-    static const dq_dtype types[N_DTYPES] = {DQ_BF16, DQ_F16, DQ_F32};
-    if (!r->form.text && !r->out)
-        return dq_fail(err, DQ_USAGE,
-                       "-o is missing, and no --format says what the plan is of: "
-                       "compressed-tensors (codes), safetensors (values) or gguf (codes, one "
-                       "file).");
-    const char *end = r->out ? strrchr(r->out, '.') : NULL;
-    const bool names_gguf = end && strcmp(end, ".gguf") == 0;
-    const dq_export_form form = r->form.text ? (dq_export_form)r->form.at
-                                : names_gguf ? DQ_EXPORT_GGUF
-                                             : DQ_EXPORT_COMPRESSED_TENSORS;
-    if (names_gguf && form != DQ_EXPORT_GGUF)
-        return dq_fail(err, DQ_USAGE,
-                       "-o %s names a file, and --format %s is a folder. Give --format gguf, or "
-                       "another name.",
-                       r->out, dq_export_form_name[form]);
-    const dq_dtype usual = form == DQ_EXPORT_SAFETENSORS ? DQ_BF16 : DQ_F32;
-    if (!r->out && !r->dry_run)
-        return dq_fail(err, DQ_USAGE, "-o %s is missing (or --dry-run to see the plan).",
-                       form == DQ_EXPORT_GGUF ? "FILE" : "DIR");
-    if (form == DQ_EXPORT_GGUF && r->shard_mb)
-        return dq_fail(err, DQ_USAGE, "--shard-mb goes with folders: --format gguf is one file.");
-    if (!r->shard_mb) r->shard_mb = usual_shard_mb;
-    r->set = (dq_export_settings){.form = form,
-                                  .dtype = r->dtype.text ? types[r->dtype.at] : usual,
-                                  .values = r->dtype.text != NULL,
-                                  .shard_bytes = r->shard_mb * 1000000,
-                                  .dq_version = DQ_VERSION};
-    return DQ_OK;
-}
-
 /* ---- Text ---- */
 
 static bool is_gguf(const request *r)
@@ -235,16 +202,6 @@ static double bits_of(const dq_model *m, const dq_export *x)
     return dq_weight_bits_over(bytes, values);
 }
 
-static void print_left_out(const request *r, const dq_export_info *i)
-{
-    if (!i->has_logit && !i->has_kv) return;
-    printf("not in the model   settings of %s: %s\n",
-           !i->has_kv      ? "attention logits"
-           : !i->has_logit ? "the KV cache"
-                           : "attention logits and the KV cache",
-           is_gguf(r) ? "a GGUF file has no place for them" : "dq_settings.json has them");
-}
-
 /* What is written, and where. */
 static void print_out(const request *r, const dq_export_info *i)
 {
@@ -283,7 +240,12 @@ static void print_summary(const request *r, const dq_model *m, const dq_export *
         print_decoded(x);
     else
         printf("type               %s\n", dq_dtypes[r->set.dtype].name);
-    print_left_out(r, i);
+    if (!i->has_logit && !i->has_kv) return;
+    printf("not in the model   settings of %s: %s\n",
+           !i->has_kv      ? "attention logits"
+           : !i->has_logit ? "the KV cache"
+                           : "attention logits and the KV cache",
+           is_gguf(r) ? "a GGUF file has no place for them" : "dq_settings.json has them");
 }
 
 /* ---- JSON ---- */
@@ -311,20 +273,6 @@ static json_t *row_json(const dq_export *x, const dq_export_row *r)
     json_object_set_new(o, "why_values", r->why ? json_string(r->why) : json_null());
     json_object_set_new(o, "bytes", json_integer(r->bytes));
     return o;
-}
-
-static json_t *files_json(const dq_export *x)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < dq_export_result(x)->n_files; i++) {
-        const dq_export_file *f = dq_export_file_at(x, i);
-        json_t *o = json_object();
-        json_object_set_new(o, "name", dq_document_name(f->name));
-        json_object_set_new(o, "bytes", json_integer(f->bytes));
-        json_object_set_new(o, "sha256", *f->sha256 ? json_string(f->sha256) : json_null());
-        json_array_append_new(list, o);
-    }
-    return list;
 }
 
 /* Of all files but those of configuration and tokenizer. */
@@ -361,7 +309,16 @@ static dq_status print_json(const request *r, const dq_model *m, const dq_export
     json_object_set_new(out, "decoded", json_integer(i->n_decoded));
     json_object_set_new(out, "logit_settings_apart", json_boolean(i->has_logit));
     json_object_set_new(out, "kv_settings_apart", json_boolean(i->has_kv));
-    json_object_set_new(out, "files", files_json(x));
+    json_t *list = json_array();
+    for (int j = 0; j < dq_export_result(x)->n_files; j++) {
+        const dq_export_file *f = dq_export_file_at(x, j);
+        json_t *o = json_object();
+        json_object_set_new(o, "name", dq_document_name(f->name));
+        json_object_set_new(o, "bytes", json_integer(f->bytes));
+        json_object_set_new(o, "sha256", *f->sha256 ? json_string(f->sha256) : json_null());
+        json_array_append_new(list, o);
+    }
+    json_object_set_new(out, "files", list);
     for (int64_t k = 0; k < i->n_rows; k++)
         json_array_append_new(rows, row_json(x, dq_export_row_at(x, k)));
     json_object_set_new(out, "rows", rows);
@@ -371,9 +328,10 @@ static dq_status print_json(const request *r, const dq_model *m, const dq_export
 
 /* ---- Running ---- */
 
-/* What transformers reads and vLLM does not. */
-static void warn(request *r, const dq_export *x)
+static dq_status export(request *r, const dq_model *m, dq_export *x, dq_err *err)
 {
+    if (r->out) DQ_TRY(dq_export_check(x, r->out, r->force, err));
+    /* What transformers reads and vLLM does not. */
     const dq_export_info *i = dq_export_result(x);
     for (int k = 0; k < i->n_schemes; k++) {
         const dq_export_scheme *s = dq_export_scheme_at(x, k);
@@ -393,12 +351,6 @@ static void warn(request *r, const dq_export *x)
                        "layer %d: transformers reads it, but by its sources vLLM joins q, k and v, "
                        "and gate and up, and refuses tensors that are not coded alike",
                        i->split_layer);
-}
-
-static dq_status export(request *r, const dq_model *m, dq_export *x, dq_err *err)
-{
-    if (r->out) DQ_TRY(dq_export_check(x, r->out, r->force, err));
-    warn(r, x);
     if (!r->dry_run) {
         dq_progress bar;
         const dq_export_progress p = {dq_progress_step, &bar};
@@ -475,7 +427,34 @@ dq_status dq_cmd_export(int argc, char **argv, dq_err *err)
     dq_args args;
     DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
-    DQ_TRY(make_settings(&r, err));
+    static const dq_dtype types[N_DTYPES] = {DQ_BF16, DQ_F16, DQ_F32};
+    if (!r.form.text && !r.out)
+        return dq_fail(err, DQ_USAGE,
+                       "-o is missing, and no --format says what the plan is of: "
+                       "compressed-tensors (codes), safetensors (values) or gguf (codes, one "
+                       "file).");
+    const char *end = r.out ? strrchr(r.out, '.') : NULL;
+    const bool names_gguf = end && strcmp(end, ".gguf") == 0;
+    const dq_export_form form = r.form.text  ? (dq_export_form)r.form.at
+                                : names_gguf ? DQ_EXPORT_GGUF
+                                             : DQ_EXPORT_COMPRESSED_TENSORS;
+    if (names_gguf && form != DQ_EXPORT_GGUF)
+        return dq_fail(err, DQ_USAGE,
+                       "-o %s names a file, and --format %s is a folder. Give --format gguf, or "
+                       "another name.",
+                       r.out, dq_export_form_name[form]);
+    const dq_dtype usual = form == DQ_EXPORT_SAFETENSORS ? DQ_BF16 : DQ_F32;
+    if (!r.out && !r.dry_run)
+        return dq_fail(err, DQ_USAGE, "-o %s is missing (or --dry-run to see the plan).",
+                       form == DQ_EXPORT_GGUF ? "FILE" : "DIR");
+    if (form == DQ_EXPORT_GGUF && r.shard_mb)
+        return dq_fail(err, DQ_USAGE, "--shard-mb goes with folders: --format gguf is one file.");
+    if (!r.shard_mb) r.shard_mb = usual_shard_mb;
+    r.set = (dq_export_settings){.form = form,
+                                 .dtype = r.dtype.text ? types[r.dtype.at] : usual,
+                                 .values = r.dtype.text != NULL,
+                                 .shard_bytes = r.shard_mb * 1000000,
+                                 .dq_version = DQ_VERSION};
     DQ_TRY(dq_progress_listen(&r.logger, "export", err));
 #ifdef _OPENMP
     omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_os_cpu_count(""));

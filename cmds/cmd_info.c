@@ -82,41 +82,6 @@ static dq_status info_lists_payloads(const dq_container *c, dq_err *err)
     return err->code;
 }
 
-static void shape_text(char *out, size_t cap, const dq_tensor *t)
-{
-    size_t n = 0;
-    out[0] = 0;
-    for (int d = 0; d < t->n_dims && n < cap; d++)
-        n += (size_t)snprintf(out + n, cap - n, "%s%lld", d ? "x" : "", (long long)t->shape[d]);
-    if (t->n_dims == 0) snprintf(out, cap, "scalar");
-}
-
-static dq_status info_lists_tensors(const dq_checkpoint *k, dq_err *err)
-{
-    static const char *const titles[] = {"tensor", "type", "shape", "bytes"};
-    dq_table *t;
-    char shape[200];
-    dq_arena *a;
-    const int64_t *order = order_of(&a, dq_checkpoint_count(k), tensor_name, k, err);
-    if (!order || dq_table_new(&t, titles, 4, err) != DQ_OK) {
-        dq_arena_free(a);
-        return err->code;
-    }
-    for (int64_t i = 0; i < dq_checkpoint_count(k); i++) {
-        const dq_tensor *x = dq_checkpoint_at(k, order[i]);
-        shape_text(shape, sizeof shape, x);
-        dq_table_cell(t, "%s", x->name);
-        dq_table_cell(t, "%s", dq_checkpoint_type(k, i));
-        dq_table_cell(t, "%s", shape);
-        dq_table_cell(t, "%zu", dq_checkpoint_stored_bytes(k, i));
-    }
-    putchar('\n');
-    dq_table_print(t, err);
-    dq_table_free(t);
-    dq_arena_free(a);
-    return err->code;
-}
-
 /* ---- Cmd info ----
  * Dq info FILE|DIR */
 
@@ -173,30 +138,17 @@ static void print_ends(text_ends *e)
     printf("\n");
 }
 
-static json_t *ends_json(const text_ends *e)
+static void print_model(const dq_model *m, int n_files, text_ends *e)
 {
-    json_t *list = e->why.code == DQ_OK ? json_array() : json_null();
-    for (int64_t i = 0; json_is_array(list) && i < e->ids.n; i++)
-        json_array_append_new(list, json_integer(e->ids.id[i]));
-    return list;
-}
-
-/* What programs are compared by comes first. */
-static void print_size(const dq_model *m, int n_files)
-{
+    const dq_head_order *map = &m->map;
+    const dq_published *known = dq_published_find(m);
+    /* What programs are compared by comes first. */
     const dq_model_size s = dq_model_size_of(m);
     char text[32];
     dq_stdout_print_bits(s.bits_per_weight, s.params);
     printf("\nfile size          %s", dq_document_size_text(text, sizeof text, s.file_bytes));
     if (n_files > 1) printf(" in %d files", n_files);
     printf("; tensors %s\n", dq_document_size_text(text, sizeof text, s.weight_bytes));
-}
-
-static void print_model(const dq_model *m, int n_files, text_ends *e)
-{
-    const dq_head_order *map = &m->map;
-    const dq_published *known = dq_published_find(m);
-    print_size(m, n_files);
     printf("model              %s, %.2f %s parameters\n", m->architecture->about,
            (double)m->n_params / (m->n_params < 1000000000 ? 1e6 : 1e9),
            m->n_params < 1000000000 ? "million" : "billion");
@@ -335,7 +287,10 @@ static json_t *model_json(const dq_model *m, const text_ends *e)
     json_object_set_new(o, "dim", json_integer(m->dim));
     json_object_set_new(o, "ffn", json_integer(m->ffn));
     json_object_set_new(o, "vocab", json_integer(m->vocab));
-    json_object_set_new(o, "stop_ids", ends_json(e));
+    json_t *list = e->why.code == DQ_OK ? json_array() : json_null();
+    for (int64_t i = 0; json_is_array(list) && i < e->ids.n; i++)
+        json_array_append_new(list, json_integer(e->ids.id[i]));
+    json_object_set_new(o, "stop_ids", list);
     json_object_set_new(o, "tied", json_boolean(m->tied));
     json_object_set_new(o, "max_positions", json_integer(m->max_positions));
     json_object_set_new(o, "kv_bytes_per_token", dq_document_real(token_bytes(m)));
@@ -347,11 +302,6 @@ static json_t *model_json(const dq_model *m, const text_ends *e)
 
 /* ---- Containers ---- */
 
-static bool holds_codes(const dq_payload *p)
-{
-    return p->row && p->row->is_codes;
-}
-
 static json_t *recipe_of(const dq_container *c)
 {
     dq_err ignored = {0}; /* opening has read it */
@@ -360,24 +310,6 @@ static json_t *recipe_of(const dq_container *c)
     const char *text = dq_container_recipe(c, &len);
     dq_json_parse(&recipe, text, len, "/config/recipe_json", &ignored);
     return recipe;
-}
-
-/* The text that codes were chosen by, what their bits depend on, and what the values were in before. */
-static void print_method(const dq_container *c, const json_t *recipe)
-{
-    const char *arithmetic = dq_container_header(c)->arithmetic;
-    const char *types = dq_container_header(c)->source_types;
-    const json_t *calib = json_object_get(recipe, "calib");
-    const char *method = json_string_value(json_object_get(recipe, "method"));
-    const char *file = json_string_value(json_object_get(calib, "file"));
-    const json_int_t ids = json_integer_value(json_object_get(calib, "tokens")),
-                     n = json_integer_value(json_object_get(calib, "sequences"));
-    if (method && file)
-        printf("method             %s, %lld token%s of %s in %lld sequence%s of at most %lld\n",
-               method, (long long)ids, ids == 1 ? "" : "s", file, (long long)n, n == 1 ? "" : "s",
-               (long long)json_integer_value(json_object_get(calib, "ctx")));
-    if (arithmetic) printf("made with          %s\n", arithmetic);
-    if (types) printf("source types       %s\n", types);
 }
 
 /* Whether the weights are those that the recipe's plan measured; -1: there is no plan that names its weights. */
@@ -389,17 +321,6 @@ static int as_planned(const dq_container *c, const json_t *recipe)
     const char *planned = json_string_value(json_object_get(plan, "weights_sha256"));
     if (!planned || dq_container_weights_sha256(sha, c, &ignored) != DQ_OK) return -1;
     return strcmp(sha, planned) == 0;
-}
-
-static void print_plan(const dq_container *c, const json_t *recipe)
-{
-    const char *budget =
-        json_string_value(json_object_get(json_object_get(recipe, "plan"), "budget"));
-    const int same = as_planned(c, recipe);
-    if (same >= 0)
-        printf("planned            for %s, %s\n", budget ? budget : "a budget",
-               same ? "the weights that the plan measured"
-                    : "but other weights than the plan measured: its figures are not theirs");
 }
 
 /* The packed matrices of one role. */
@@ -442,18 +363,6 @@ static void sum_roles(role_sum sum[ROLES], const dq_model *m, const json_t *reci
     }
 }
 
-/* "3 bits in 2, 4 bits in 10" */
-static void print_widths(const role_sum *s)
-{
-    const char *between = "";
-    for (int b = 2; b <= 16; b++) {
-        if (!s->of_bits[b]) continue;
-        printf("%s%d bits", between, b);
-        if (s->of_bits[b] < s->n) printf(" in %lld", (long long)s->of_bits[b]);
-        between = ", ";
-    }
-}
-
 static void print_packed(const dq_container_info *i, const dq_model *m, const json_t *recipe)
 {
     role_sum sum[ROLES];
@@ -473,33 +382,17 @@ static void print_packed(const dq_container_info *i, const dq_model *m, const js
         if (sum[r].n == 0) continue;
         printf("  %-16s %.3f bits per weight: ", sum[r].name,
                dq_weight_bits_over(sum[r].bytes, sum[r].params));
-        print_widths(&sum[r]);
+        /* "3 bits in 2, 4 bits in 10" */
+        const role_sum *s = &sum[r];
+        const char *between = "";
+        for (int b = 2; b <= 16; b++) {
+            if (!s->of_bits[b]) continue;
+            printf("%s%d bits", between, b);
+            if (s->of_bits[b] < s->n) printf(" in %lld", (long long)s->of_bits[b]);
+            between = ", ";
+        }
         printf("%s%s\n", sum[r].method ? "; " : "", sum[r].method ? sum[r].method : "");
     }
-}
-
-static json_t *roles_json(const dq_model *m, const json_t *recipe)
-{
-    role_sum sum[ROLES];
-    json_t *list = json_array();
-    sum_roles(sum, m, recipe);
-    for (int r = 0; r < ROLES; r++) {
-        json_t *o, *widths;
-        if (sum[r].n == 0) continue;
-        json_array_append_new(list, o = json_object());
-        json_object_set_new(o, "role", json_string(sum[r].name));
-        json_object_set_new(o, "matrices", json_integer(sum[r].n));
-        json_object_set_new(o, "params", json_integer(sum[r].params));
-        json_object_set_new(o, "bytes", json_integer(sum[r].bytes));
-        if (sum[r].method) json_object_set_new(o, "method", json_string(sum[r].method));
-        json_object_set_new(o, "widths", widths = json_array());
-        for (int b = 2; b <= 16; b++) {
-            if (!sum[r].of_bits[b]) continue;
-            json_array_append_new(widths, json_pack("{s:i,s:I}", "bits", b, "matrices",
-                                                    (json_int_t)sum[r].of_bits[b]));
-        }
-    }
-    return list;
 }
 
 static void print_container(const dq_container *c, const dq_model *m, text_ends *e)
@@ -510,8 +403,27 @@ static void print_container(const dq_container *c, const dq_model *m, text_ends 
     print_model(m, 1, e);
     printf("container          dq-model %s, written by dq %s\n", i->version, i->dq_version);
     print_packed(i, m, recipe);
-    print_method(c, recipe);
-    print_plan(c, recipe);
+    /* The text that codes were chosen by, what their bits depend on, and what the values were in before. */
+    const char *arithmetic = dq_container_header(c)->arithmetic;
+    const char *types = dq_container_header(c)->source_types;
+    const json_t *calib = json_object_get(recipe, "calib");
+    const char *method = json_string_value(json_object_get(recipe, "method"));
+    const char *file = json_string_value(json_object_get(calib, "file"));
+    const json_int_t ids = json_integer_value(json_object_get(calib, "tokens")),
+                     n = json_integer_value(json_object_get(calib, "sequences"));
+    if (method && file)
+        printf("method             %s, %lld token%s of %s in %lld sequence%s of at most %lld\n",
+               method, (long long)ids, ids == 1 ? "" : "s", file, (long long)n, n == 1 ? "" : "s",
+               (long long)json_integer_value(json_object_get(calib, "ctx")));
+    if (arithmetic) printf("made with          %s\n", arithmetic);
+    if (types) printf("source types       %s\n", types);
+    const char *budget =
+        json_string_value(json_object_get(json_object_get(recipe, "plan"), "budget"));
+    const int same = as_planned(c, recipe);
+    if (same >= 0)
+        printf("planned            for %s, %s\n", budget ? budget : "a budget",
+               same ? "the weights that the plan measured"
+                    : "but other weights than the plan measured: its figures are not theirs");
     json_decref(recipe);
     printf("attention logits   %d bits, granularity %s\n", i->logit.bits,
            dq_granularity_name[i->logit.granularity]);
@@ -528,7 +440,7 @@ static void print_container(const dq_container *c, const dq_model *m, text_ends 
 static json_t *payload_json(const dq_payload *p)
 {
     json_t *o = json_object();
-    const bool codes = holds_codes(p);
+    const bool codes = p->row && p->row->is_codes;
     json_object_set_new(o, "path", dq_document_name(p->path));
     json_object_set_new(o, "encoding", json_string(p->encoding));
     json_object_set_new(o, "bits", json_integer(p->bits));
@@ -558,7 +470,26 @@ static json_t *container_json(const dq_container *c, const dq_model *m, bool ten
                         i->weight_bits ? json_integer(i->weight_bits) : json_string("mixed"));
     json_object_set_new(o, "weight_group", json_string(i->weight_group));
     json_object_set_new(o, "scale_mode", json_string(i->scale_mode));
-    json_object_set_new(o, "by_role", roles_json(m, recipe));
+    role_sum sum[ROLES];
+    json_t *list = json_array();
+    sum_roles(sum, m, recipe);
+    for (int r = 0; r < ROLES; r++) {
+        json_t *entry, *widths;
+        if (sum[r].n == 0) continue;
+        json_array_append_new(list, entry = json_object());
+        json_object_set_new(entry, "role", json_string(sum[r].name));
+        json_object_set_new(entry, "matrices", json_integer(sum[r].n));
+        json_object_set_new(entry, "params", json_integer(sum[r].params));
+        json_object_set_new(entry, "bytes", json_integer(sum[r].bytes));
+        if (sum[r].method) json_object_set_new(entry, "method", json_string(sum[r].method));
+        json_object_set_new(entry, "widths", widths = json_array());
+        for (int b = 2; b <= 16; b++) {
+            if (!sum[r].of_bits[b]) continue;
+            json_array_append_new(widths, json_pack("{s:i,s:I}", "bits", b, "matrices",
+                                                    (json_int_t)sum[r].of_bits[b]));
+        }
+    }
+    json_object_set_new(o, "by_role", list);
     json_object_set_new(o, "logit_bits", json_integer(i->logit.bits));
     json_object_set_new(o, "logit_granularity",
                         json_string(dq_granularity_name[i->logit.granularity]));
@@ -706,7 +637,35 @@ static dq_status show(request *r, const dq_model *m, const dq_container *c, cons
         return r->tensors ? info_lists_payloads(c, err) : DQ_OK;
     }
     print_folder(k, m, e);
-    return r->tensors ? info_lists_tensors(k, err) : DQ_OK;
+    if (!r->tensors) return DQ_OK;
+    static const char *const titles[] = {"tensor", "type", "shape", "bytes"};
+    dq_table *t;
+    char shape[200];
+    dq_arena *a;
+    const int64_t *order = order_of(&a, dq_checkpoint_count(k), tensor_name, k, err);
+    if (!order || dq_table_new(&t, titles, 4, err) != DQ_OK) {
+        dq_arena_free(a);
+        return err->code;
+    }
+    for (int64_t i = 0; i < dq_checkpoint_count(k); i++) {
+        const dq_tensor *x = dq_checkpoint_at(k, order[i]);
+        const size_t cap = sizeof shape;
+        size_t n = 0;
+        shape[0] = 0;
+        for (int d = 0; d < x->n_dims && n < cap; d++)
+            n += (size_t)snprintf(shape + n, cap - n, "%s%lld", d ? "x" : "",
+                                  (long long)x->shape[d]);
+        if (x->n_dims == 0) snprintf(shape, cap, "scalar");
+        dq_table_cell(t, "%s", x->name);
+        dq_table_cell(t, "%s", dq_checkpoint_type(k, i));
+        dq_table_cell(t, "%s", shape);
+        dq_table_cell(t, "%zu", dq_checkpoint_stored_bytes(k, i));
+    }
+    putchar('\n');
+    dq_table_print(t, err);
+    dq_table_free(t);
+    dq_arena_free(a);
+    return err->code;
 }
 
 static dq_status run(request *r, const char *path, dq_err *err)

@@ -64,65 +64,6 @@ static const dq_usage usage = {
     .args = "one MODEL",
 };
 
-static dq_status check_options(logits *x, const dq_args *args, dq_err *err)
-{
-    if (!x->out_path) return dq_fail(err, DQ_USAGE, "no output named. Add -o OUT.h5.");
-    if (!x->text_path == !x->ids.n)
-        return dq_fail(err, DQ_USAGE, "give either --ids \"1 2 3\" or --text FILE.");
-    if (x->ids.n > 1)
-        return dq_fail(err, DQ_USAGE, "--ids: one sequence only. Run dq logits once for each.");
-    DQ_TRY(dq_pass_options_read(&x->how, err));
-    const dq_output out = {"-o", x->out_path, DQ_OUTPUT_HDF5, NULL};
-    return dq_output_guard_check(&out, 1, args->input, args->n_inputs, x->force, err);
-}
-
-static dq_status settings(logits *x, dq_err *err)
-{
-    x->how.kv.logger = &x->logger;
-    x->how.kv.context = x->prefix;
-    DQ_TRY(dq_pass_options_of(&x->pass, &x->kv, &x->how, x->model, x->backend, err));
-    const dq_evict_spec *evict = &x->kv.evict;
-    x->evicts = evict->policy && x->prefix > 0;
-    if (evict->policy && x->prefix == 0 && (evict->tokens || evict->keep < 1))
-        return dq_fail(err, DQ_USAGE,
-                       "tokens are evicted after a context, and none is named. Add --prefix N%s.",
-                       x->model->kv.evict.policy
-                           ? ", or --kv-keep 1 against what the container asks for"
-                           : "");
-    return DQ_OK;
-}
-
-static dq_status read_ids(logits *x, dq_err *err)
-{
-    const dq_model *m = x->model;
-    if (x->ids.n) {
-        DQ_TRY(dq_input_parse_ids(&x->in, x->ids.item, 1, x->arena, err));
-    } else {
-        DQ_TRY(dq_input_read(&x->text, x->text_path, x->arena, err));
-        DQ_TRY(dq_input_tokenizer(&x->tokenizer, m, true, err));
-        DQ_TRY(dq_input_encode(&x->in, x->tokenizer, &x->text, 0, &x->logger, x->arena, err));
-    }
-    if (x->in.n > m->max_positions)
-        return dq_fail(err, DQ_MISMATCH, "%s: %lld tokens, but the model has %d positions", m->path,
-                       (long long)x->in.n, m->max_positions);
-    if (x->prefix > x->in.n)
-        return dq_fail(err, DQ_USAGE, "--prefix %lld is more than the %lld tokens there are.",
-                       (long long)x->prefix, (long long)x->in.n);
-    return DQ_OK;
-}
-
-static dq_status check_space(const logits *x, dq_err *err)
-{
-    int64_t need = x->in.n * (int64_t)x->model->vocab * 4, left = dq_file_disk_free(x->out_path);
-    if (left >= 0 && left < need)
-        return dq_fail(
-            err, DQ_FILE,
-            "%s: the disk is too full (%lld bytes needed, %lld free). Use fewer tokens or "
-            "another disk.",
-            x->out_path, (long long)need, (long long)left);
-    return DQ_OK;
-}
-
 /* ----- running ----- */
 
 /* ----- progress ----- */
@@ -131,16 +72,6 @@ static void tell(void *arg, double rows)
 {
     logits *x = arg;
     dq_progress_set(&x->progress, x->progress.done + rows, NULL);
-}
-
-static void begin_progress(logits *x)
-{
-    const double head = (double)x->model->vocab * x->model->dim;
-    const double all = (double)x->model->n_params, layers = all > 2 * head ? all - head : head;
-    x->head_rows = head / layers;
-    dq_progress_begin(&x->progress, &x->logger, x->model->name,
-                      (double)x->in.n * (1 + x->head_rows));
-    dq_progress_set(&x->progress, 0, NULL);
 }
 
 /* A block of logits into the file. */
@@ -164,8 +95,37 @@ static dq_status put_json(dq_h5_result *h, const char *name, json_t *value, dq_e
     return err->code;
 }
 
-static dq_status begin_file(logits *x, dq_err *err)
+/* Where the pass that begins at row `from` ends: after the context, then every --kv-every rows. */
+static int64_t pass_end(const logits *x, int64_t from)
 {
+    int64_t every = x->evicts ? x->kv.evict.every : 0;
+    if (from < x->prefix) return x->prefix;
+    return every > 0 && x->in.n - from > every ? from + every : x->in.n;
+}
+
+/* Rows from .. to - 1 as one pass. */
+static dq_status run_pass(logits *x, const int32_t *pos, int64_t from, int64_t to, dq_err *err)
+{
+    DQ_TRY(
+        dq_session_feed(x->session, x->in.ids + from, to - from, to - from, write_block, x, err));
+    DQ_TRY(dq_kv_cached_reads(&x->cached, x->runner, dq_session_seq(x->session), pos + from,
+                              to - from, err));
+    if (x->cached.contexts && to == x->in.n) return DQ_OK; /* nobody reads what would be left */
+    /* After the context (or all tokens, where none is named): evicts if asked to, and measures. */
+    const int32_t length = (int32_t)dq_session_length(x->session), seq = dq_session_seq(x->session);
+    const bool measured = x->cached.contexts > 0;
+    DQ_TRY(dq_session_evict(x->session, err));
+    if (measured) return DQ_OK;
+    if (x->evicts) dq_kv_cached_report(&x->cached, dq_session_evicted(x->session), 1);
+    dq_kv_cached_measure(&x->cached, x->runner, &x->kv, &x->floor, &seq, &length, 1);
+    return DQ_OK;
+}
+
+static dq_status run_passes(logits *x, dq_err *err)
+{
+    int32_t *pos = dq_alloc(x->arena, (size_t)x->in.n, sizeof *pos, err);
+    if (!pos) return err->code;
+    for (int64_t i = 0; i < x->in.n; i++) pos[i] = (int32_t)i;
     DQ_TRY(dq_h5_result_new(&x->h, x->out_path, x->force, err));
     DQ_TRY(dq_h5_result_text(x->h, "/", "format", "dq-logits", err));
     DQ_TRY(dq_h5_result_text(x->h, "/", "format_version", "1.0", err));
@@ -178,46 +138,7 @@ static dq_status begin_file(logits *x, dq_err *err)
     DQ_TRY(put_json(x->h, "math", dq_kv_report_math_json(x->pass.math), err));
     DQ_TRY(dq_h5_result_array(x->h, "/ids", DQ_OUT_I32, 1, &x->in.n, x->in.ids, err));
     DQ_TRY(dq_h5_result_matrix(x->h, "/logits", x->in.n, x->model->vocab, err));
-    return dq_sha256_begin(&x->sha, err);
-}
-
-/* Where the pass that begins at row `from` ends: after the context, then every --kv-every rows. */
-static int64_t pass_end(const logits *x, int64_t from)
-{
-    int64_t every = x->evicts ? x->kv.evict.every : 0;
-    if (from < x->prefix) return x->prefix;
-    return every > 0 && x->in.n - from > every ? from + every : x->in.n;
-}
-
-/* After the context (or all tokens, where none is named): evicts if asked to, and measures. */
-static dq_status compress(logits *x, dq_err *err)
-{
-    const int32_t length = (int32_t)dq_session_length(x->session), seq = dq_session_seq(x->session);
-    const bool measured = x->cached.contexts > 0;
-    DQ_TRY(dq_session_evict(x->session, err));
-    if (measured) return DQ_OK;
-    if (x->evicts) dq_kv_cached_report(&x->cached, dq_session_evicted(x->session), 1);
-    dq_kv_cached_measure(&x->cached, x->runner, &x->kv, &x->floor, &seq, &length, 1);
-    return DQ_OK;
-}
-
-/* Rows from .. to - 1 as one pass. */
-static dq_status run_pass(logits *x, const int32_t *pos, int64_t from, int64_t to, dq_err *err)
-{
-    DQ_TRY(
-        dq_session_feed(x->session, x->in.ids + from, to - from, to - from, write_block, x, err));
-    DQ_TRY(dq_kv_cached_reads(&x->cached, x->runner, dq_session_seq(x->session), pos + from,
-                              to - from, err));
-    if (x->cached.contexts && to == x->in.n) return DQ_OK; /* nobody reads what would be left */
-    return compress(x, err);
-}
-
-static dq_status run_passes(logits *x, dq_err *err)
-{
-    int32_t *pos = dq_alloc(x->arena, (size_t)x->in.n, sizeof *pos, err);
-    if (!pos) return err->code;
-    for (int64_t i = 0; i < x->in.n; i++) pos[i] = (int32_t)i;
-    DQ_TRY(begin_file(x, err));
+    DQ_TRY(dq_sha256_begin(&x->sha, err));
     for (int64_t from = 0, to; from < x->in.n; from = to) {
         to = pass_end(x, from);
         DQ_TRY(run_pass(x, pos, from, to, err));
@@ -226,19 +147,6 @@ static dq_status run_passes(logits *x, dq_err *err)
     DQ_TRY(dq_sha256_end(&x->sha, x->sha256, err));
     DQ_TRY(put_json(x->h, "kv", dq_kv_report_json(&x->kv, &x->cached), err));
     return dq_h5_result_close(x->h, err);
-}
-
-static dq_status run_model(logits *x, dq_err *err)
-{
-    DQ_TRY(dq_runner_new(&x->runner, x->model, x->backend, &x->kv, err));
-    dq_kv_report_note_routes(&x->logger, x->backend, x->model, x->pass.math, &x->kv);
-    DQ_TRY(dq_kv_cached_floor(&x->floor, x->runner, 1, err));
-    x->pass.listener = (dq_pass_listener){tell, x};
-    DQ_TRY(dq_session_new(&x->session, x->runner, &x->pass, x->evicts, err));
-    begin_progress(x);
-    run_passes(x, err);
-    dq_progress_end(&x->progress);
-    return err->code;
 }
 
 /* ----- output ----- */
@@ -285,16 +193,65 @@ static dq_status print_json(const logits *x, dq_err *err)
 static dq_status run(logits *x, const dq_args *args, dq_err *err)
 {
     const char *path = args->item[0];
-    DQ_TRY(check_options(x, args, err));
+    if (!x->out_path) return dq_fail(err, DQ_USAGE, "no output named. Add -o OUT.h5.");
+    if (!x->text_path == !x->ids.n)
+        return dq_fail(err, DQ_USAGE, "give either --ids \"1 2 3\" or --text FILE.");
+    if (x->ids.n > 1)
+        return dq_fail(err, DQ_USAGE, "--ids: one sequence only. Run dq logits once for each.");
+    DQ_TRY(dq_pass_options_read(&x->how, err));
+    const dq_output out = {"-o", x->out_path, DQ_OUTPUT_HDF5, NULL};
+    DQ_TRY(dq_output_guard_check(&out, 1, args->input, args->n_inputs, x->force, err));
     dq_input_head_order_read(&x->head_order);
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
     DQ_TRY(dq_input_model(&x->model, path, &x->head_order, &x->logger, err));
     DQ_TRY(dq_input_head_order_check(&x->head_order, err));
-    DQ_TRY(settings(x, err));
+    x->how.kv.logger = &x->logger;
+    x->how.kv.context = x->prefix;
+    DQ_TRY(dq_pass_options_of(&x->pass, &x->kv, &x->how, x->model, x->backend, err));
+    const dq_evict_spec *evict = &x->kv.evict;
+    x->evicts = evict->policy && x->prefix > 0;
+    if (evict->policy && x->prefix == 0 && (evict->tokens || evict->keep < 1))
+        return dq_fail(err, DQ_USAGE,
+                       "tokens are evicted after a context, and none is named. Add --prefix N%s.",
+                       x->model->kv.evict.policy
+                           ? ", or --kv-keep 1 against what the container asks for"
+                           : "");
     dq_kv_report_note_math(&x->logger, x->backend->device, x->pass.math);
-    DQ_TRY(read_ids(x, err));
-    DQ_TRY(check_space(x, err));
-    DQ_TRY(run_model(x, err));
+    const dq_model *m = x->model;
+    if (x->ids.n) {
+        DQ_TRY(dq_input_parse_ids(&x->in, x->ids.item, 1, x->arena, err));
+    } else {
+        DQ_TRY(dq_input_read(&x->text, x->text_path, x->arena, err));
+        DQ_TRY(dq_input_tokenizer(&x->tokenizer, m, true, err));
+        DQ_TRY(dq_input_encode(&x->in, x->tokenizer, &x->text, 0, &x->logger, x->arena, err));
+    }
+    if (x->in.n > m->max_positions)
+        return dq_fail(err, DQ_MISMATCH, "%s: %lld tokens, but the model has %d positions", m->path,
+                       (long long)x->in.n, m->max_positions);
+    if (x->prefix > x->in.n)
+        return dq_fail(err, DQ_USAGE, "--prefix %lld is more than the %lld tokens there are.",
+                       (long long)x->prefix, (long long)x->in.n);
+    int64_t need = x->in.n * (int64_t)x->model->vocab * 4, left = dq_file_disk_free(x->out_path);
+    if (left >= 0 && left < need)
+        return dq_fail(
+            err, DQ_FILE,
+            "%s: the disk is too full (%lld bytes needed, %lld free). Use fewer tokens or "
+            "another disk.",
+            x->out_path, (long long)need, (long long)left);
+    DQ_TRY(dq_runner_new(&x->runner, x->model, x->backend, &x->kv, err));
+    dq_kv_report_note_routes(&x->logger, x->backend, x->model, x->pass.math, &x->kv);
+    DQ_TRY(dq_kv_cached_floor(&x->floor, x->runner, 1, err));
+    x->pass.listener = (dq_pass_listener){tell, x};
+    DQ_TRY(dq_session_new(&x->session, x->runner, &x->pass, x->evicts, err));
+    const double head = (double)x->model->vocab * x->model->dim;
+    const double all = (double)x->model->n_params, layers = all > 2 * head ? all - head : head;
+    x->head_rows = head / layers;
+    dq_progress_begin(&x->progress, &x->logger, x->model->name,
+                      (double)x->in.n * (1 + x->head_rows));
+    dq_progress_set(&x->progress, 0, NULL);
+    run_passes(x, err);
+    dq_progress_end(&x->progress);
+    if (err->code != DQ_OK) return err->code;
     dq_kv_report_warn(&x->logger, x->model->name, &x->kv, &x->cached);
     if (x->json) {
         DQ_TRY(print_json(x, err));

@@ -107,14 +107,6 @@ static bool same_but_number(const cut_name *a, const cut_name *b)
            strcmp(a->name + a->before + a->digits, b->name + b->before + b->digits) == 0;
 }
 
-static bool stored_alike(const dq_quantize_row *a, const dq_quantize_row *b)
-{
-    return a->packed == b->packed && a->skipped == b->skipped && a->dtype == b->dtype &&
-           a->dense_dtype == b->dense_dtype && a->scale_dtype == b->scale_dtype &&
-           a->bits == b->bits && a->rows == b->rows && a->cols == b->cols &&
-           a->group_size == b->group_size && a->bytes == b->bytes;
-}
-
 /* The rows that one line stands for. */
 typedef struct fold {
     cut_name name;
@@ -153,7 +145,12 @@ static void add_fold(dq_table *t, const dq_quantizer *q, bool *taken, int64_t fr
         if (taken[i]) continue;
         const dq_quantize_row r = dq_quantize_row_at(q, i);
         const cut_name c = cut(r.name);
-        if (!same_but_number(&f.name, &c) || !stored_alike(&first, &r)) continue;
+        if (!same_but_number(&f.name, &c) ||
+            !(first.packed == r.packed && first.skipped == r.skipped && first.dtype == r.dtype &&
+              first.dense_dtype == r.dense_dtype && first.scale_dtype == r.scale_dtype &&
+              first.bits == r.bits && first.rows == r.rows && first.cols == r.cols &&
+              first.group_size == r.group_size && first.bytes == r.bytes))
+            continue;
         taken[i] = true;
         take(&f, c.number);
     }
@@ -263,19 +260,6 @@ static void print_widths(const dq_quantizer *q)
     if (!first) putchar('\n');
 }
 
-static void print_no_text(const command *c, const dq_quantizer *q)
-{
-    bool any = false; /* whose codes a text could choose: all but an embedding that is no head */
-    const bool tied = dq_quantize_effective(q)->head_bits == 0;
-    for (int64_t i = 0; i < dq_quantize_result(q)->n_tensors; i++) {
-        const dq_quantize_row row = dq_quantize_row_at(q, i);
-        any = any || (row.packed && (row.role != DQ_ROLE_EMBED || tied));
-    }
-    if (dq_calib_run_wanted(&c->request.calib) || !any) return;
-    printf("no text            codes are the nearest ones. --calib TEXT chooses them by what the "
-           "model reads\n");
-}
-
 static void print_calibration(const dq_calib_run *c, const dq_quantizer *q)
 {
     char a[32];
@@ -324,7 +308,17 @@ static void print_summary(const command *c, const dq_quantizer *q)
     if (c->request.set.kv_size.size > 0)
         printf("KV size            %s\n", dq_kv_sweep_sized(size, &i->kv_sized));
     print_calibration(&c->request.calib, q);
-    print_no_text(c, q);
+    bool any = false; /* whose codes a text could choose: all but an embedding that is no head */
+    const bool tied = dq_quantize_effective(q)->head_bits == 0;
+    for (int64_t k = 0; k < dq_quantize_result(q)->n_tensors; k++) {
+        const dq_quantize_row row = dq_quantize_row_at(q, k);
+        any = any || (row.packed && (row.role != DQ_ROLE_EMBED || tied));
+    }
+    if (!dq_calib_run_wanted(&c->request.calib) && any) {
+        printf(
+            "no text            codes are the nearest ones. --calib TEXT chooses them by what the "
+            "model reads\n");
+    }
     if (c->dry_run) {
         printf("time               about %s on %d thread%s\n",
                dq_document_time_text(a, sizeof a, c->seconds), dq_os_threads(),
@@ -339,29 +333,6 @@ static void print_summary(const command *c, const dq_quantizer *q)
     if (worst_of(q, &worst) && isfinite(worst.sqnr_db))
         printf("worst SQNR         %.2f dB (%s)\n", worst.sqnr_db, worst.name);
     printf("content SHA-256    %s\n", i->content_sha256);
-}
-
-static json_t *row_json(const dq_quantize_row *r)
-{
-    json_t *o = json_object();
-    json_object_set_new(o, "name", dq_document_name(r->name));
-    json_object_set_new(o, "encoding", json_string(r->format));
-    json_object_set_new(o, "skipped", json_boolean(r->skipped));
-    json_object_set_new(o, "source_dtype", json_string(dq_dtypes[r->dtype].name));
-    if (!r->packed && r->dense_dtype != r->dtype)
-        json_object_set_new(o, "dense_dtype", json_string(dq_dtypes[r->dense_dtype].name));
-    json_object_set_new(o, "bits", json_integer(r->bits));
-    json_object_set_new(o, "rows", json_integer(r->rows));
-    json_object_set_new(o, "cols", json_integer(r->cols));
-    json_object_set_new(o, "group_size", r->packed ? json_integer(r->group_size) : json_null());
-    json_object_set_new(o, "scale_dtype",
-                        r->packed ? json_string(dq_dtypes[r->scale_dtype].name) : json_null());
-    json_object_set_new(o, "source_bytes", json_integer(r->source_bytes));
-    json_object_set_new(o, "bytes", json_integer(r->bytes));
-    json_object_set_new(o, "bits_per_weight", dq_document_real(r->bits_per_weight));
-    json_object_set_new(o, "sqnr_db", r->packed ? dq_document_real(r->sqnr_db) : json_null());
-    if (isfinite(r->loss)) json_object_set_new(o, "loss", dq_document_real(r->loss));
-    return o;
 }
 
 static dq_status print_json(const command *c, const char *model, const dq_quantizer *q, dq_err *err)
@@ -399,7 +370,27 @@ static dq_status print_json(const command *c, const char *model, const dq_quanti
     for (int64_t k = 0; k < i->n_tensors; k++) {
         dq_quantize_row row = dq_quantize_row_at(q, k);
         if (c->dry_run) row.sqnr_db = (double)NAN;
-        json_array_append_new(rows, row_json(&row));
+        json_t *o = json_object();
+        json_object_set_new(o, "name", dq_document_name(row.name));
+        json_object_set_new(o, "encoding", json_string(row.format));
+        json_object_set_new(o, "skipped", json_boolean(row.skipped));
+        json_object_set_new(o, "source_dtype", json_string(dq_dtypes[row.dtype].name));
+        if (!row.packed && row.dense_dtype != row.dtype)
+            json_object_set_new(o, "dense_dtype", json_string(dq_dtypes[row.dense_dtype].name));
+        json_object_set_new(o, "bits", json_integer(row.bits));
+        json_object_set_new(o, "rows", json_integer(row.rows));
+        json_object_set_new(o, "cols", json_integer(row.cols));
+        json_object_set_new(o, "group_size",
+                            row.packed ? json_integer(row.group_size) : json_null());
+        json_object_set_new(o, "scale_dtype",
+                            row.packed ? json_string(dq_dtypes[row.scale_dtype].name)
+                                       : json_null());
+        json_object_set_new(o, "source_bytes", json_integer(row.source_bytes));
+        json_object_set_new(o, "bytes", json_integer(row.bytes));
+        json_object_set_new(o, "bits_per_weight", dq_document_real(row.bits_per_weight));
+        json_object_set_new(o, "sqnr_db", row.packed ? dq_document_real(row.sqnr_db) : json_null());
+        if (isfinite(row.loss)) json_object_set_new(o, "loss", dq_document_real(row.loss));
+        json_array_append_new(rows, o);
     }
     json_object_set_new(out, "rows", rows);
     if (c->request.planned && !c->dry_run)

@@ -76,13 +76,6 @@ static dq_status no_tokenizer(const char *path, dq_err *err)
                    "%s: the file holds no tokenizer. Give the folder of its source.", path);
 }
 
-static dq_status from_container(tokenize *x, const char *path, dq_err *err)
-{
-    DQ_TRY(dq_model_open(&x->model, path, err));
-    DQ_TRY(dq_input_tokenizer(&x->tokenizer, x->model, false, err));
-    return x->tokenizer ? DQ_OK : no_tokenizer(path, err);
-}
-
 /* The metadata alone are read: any model's, or those of a file that holds nothing else. */
 static dq_status from_gguf(tokenize *x, const char *path, dq_err *err)
 {
@@ -100,15 +93,6 @@ static dq_status from_gguf(tokenize *x, const char *path, dq_err *err)
     return err->code;
 }
 
-static dq_status begin_of(uint8_t begin[8], const char *path, dq_err *err)
-{
-    dq_os_map map;
-    DQ_TRY(dq_os_map_open(&map, path, err));
-    if (map.bytes >= 8) memcpy(begin, map.data, 8);
-    dq_os_map_close(&map);
-    return DQ_OK;
-}
-
 static dq_status open_tokenizer(tokenize *x, const char *path, dq_err *err)
 {
     static const uint8_t hdf5[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1A, '\n'};
@@ -116,8 +100,15 @@ static dq_status open_tokenizer(tokenize *x, const char *path, dq_err *err)
     char *json;
     size_t len;
     if (dq_file_is_dir(path)) return from_folder(x, path, err);
-    DQ_TRY(begin_of(begin, path, err));
-    if (memcmp(begin, hdf5, 8) == 0) return from_container(x, path, err);
+    dq_os_map map;
+    DQ_TRY(dq_os_map_open(&map, path, err));
+    if (map.bytes >= 8) memcpy(begin, map.data, 8);
+    dq_os_map_close(&map);
+    if (memcmp(begin, hdf5, 8) == 0) {
+        DQ_TRY(dq_model_open(&x->model, path, err));
+        DQ_TRY(dq_input_tokenizer(&x->tokenizer, x->model, false, err));
+        return x->tokenizer ? DQ_OK : no_tokenizer(path, err);
+    }
     if (memcmp(begin, "GGUF", 4) == 0) return from_gguf(x, path, err);
     DQ_TRY(dq_file_read_small(&json, &len, path, DQ_MAX_TOKENIZER, x->arena, err));
     return load(x, path, json, len, NULL, 0, err);

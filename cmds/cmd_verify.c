@@ -49,31 +49,6 @@ static void check_objects(request *r, const dq_container *c, dq_err *err)
     dq_fail_as(err, &one);
 }
 
-/* Checks everything; err keeps the first failure, the later ones are warnings. */
-static dq_status check_hashes(request *r, const dq_container *c, dq_err *err)
-{
-    dq_progress bar;
-    double total = 0, done = 0;
-    int64_t n = dq_container_n_payloads(c);
-    for (int64_t i = 0; i < n; i++) total += (double)dq_container_payload(c, i)->bytes;
-    dq_progress_begin(&bar, &r->logger, "hashes", total);
-    dq_container_check_index(c, err);
-    check_objects(r, c, err);
-    for (int64_t i = 0; i < n; i++) {
-        const dq_payload *p = dq_container_payload(c, i);
-        dq_err one = {0};
-        dq_progress_set(&bar, done, p->path);
-        done += (double)p->bytes;
-        if (dq_os_check_stop(err) == DQ_STOPPED) break;
-        if (dq_container_payload_check(c, i, &one) == DQ_OK) continue;
-        dq_advice_apply(&one);
-        if (err->code != DQ_OK) dq_logger_warn(&r->logger, "%s", one.text);
-        dq_fail_as(err, &one);
-    }
-    dq_progress_end(&bar);
-    return err->code;
-}
-
 /* The settings of the cache are the container's, which no option of dq verify changes: the source is another model. */
 static dq_status of_another_model(const char *path, dq_err *err)
 {
@@ -118,28 +93,6 @@ static dq_status check_source(request *r, const char *path, const dq_container *
     return err->code;
 }
 
-static dq_status print_json(const request *r, const char *path, const dq_container *c, dq_err *err)
-{
-    const dq_container_info *i = dq_container_header(c);
-    json_t *doc = dq_document_new(&r->logger, "dq-verify/1"), *in = json_object(),
-           *out = json_object();
-    json_object_set_new(in, "path", dq_document_name(path));
-    json_object_set_new(in, "file_bytes", json_integer(i->file_bytes));
-    json_array_append_new(json_object_get(doc, "inputs"), in);
-    json_object_set_new(json_object_get(doc, "settings"), "source",
-                        r->source ? json_string(r->source) : json_null());
-    json_object_set_new(out, "path", dq_document_name(path));
-    json_object_set_new(out, "datasets", json_integer(dq_container_n_payloads(c)));
-    json_object_set_new(out, "objects", json_integer(dq_container_n_objects(c)));
-    json_object_set_new(out, "ok", json_true());
-    json_object_set_new(out, "source_checked", json_boolean(r->source != NULL));
-    if (r->n_by_sqnr)
-        json_object_set_new(out, "tensors_compared_by_sqnr", json_integer(r->n_by_sqnr));
-    json_object_set_new(out, "content_sha256", json_string(i->content_sha256));
-    json_array_append_new(json_object_get(doc, "results"), out);
-    return dq_stdout_print(doc, err);
-}
-
 static dq_status run(request *r, const char *path, dq_err *err)
 {
     dq_container *c;
@@ -149,11 +102,49 @@ static dq_status run(request *r, const char *path, dq_err *err)
                        "Name a container (.h5).",
                        path);
     DQ_TRY(dq_container_open(&c, path, err));
-    if (check_hashes(r, c, err) == DQ_OK && r->source) check_source(r, path, c, err);
+    /* Checks everything; err keeps the first failure, the later ones are warnings. */
+    dq_progress bar;
+    double total = 0, done = 0;
+    int64_t n = dq_container_n_payloads(c);
+    for (int64_t i = 0; i < n; i++) total += (double)dq_container_payload(c, i)->bytes;
+    dq_progress_begin(&bar, &r->logger, "hashes", total);
+    dq_container_check_index(c, err);
+    check_objects(r, c, err);
+    for (int64_t i = 0; i < n; i++) {
+        const dq_payload *p = dq_container_payload(c, i);
+        dq_err one = {0};
+        dq_progress_set(&bar, done, p->path);
+        done += (double)p->bytes;
+        if (dq_os_check_stop(err) == DQ_STOPPED) break;
+        if (dq_container_payload_check(c, i, &one) == DQ_OK) continue;
+        dq_advice_apply(&one);
+        if (err->code != DQ_OK) dq_logger_warn(&r->logger, "%s", one.text);
+        dq_fail_as(err, &one);
+    }
+    dq_progress_end(&bar);
+    if (err->code == DQ_OK && r->source) check_source(r, path, c, err);
     if (err->code == DQ_OK) dq_os_maps_check(err);
-    if (err->code == DQ_OK && r->json)
-        print_json(r, path, c, err);
-    else if (err->code == DQ_OK)
+    if (err->code == DQ_OK && r->json) {
+        const dq_container_info *i = dq_container_header(c);
+        json_t *doc = dq_document_new(&r->logger, "dq-verify/1"), *in = json_object(),
+               *out = json_object();
+        json_object_set_new(in, "path", dq_document_name(path));
+        json_object_set_new(in, "file_bytes", json_integer(i->file_bytes));
+        json_array_append_new(json_object_get(doc, "inputs"), in);
+        json_object_set_new(json_object_get(doc, "settings"), "source",
+                            r->source ? json_string(r->source) : json_null());
+        json_object_set_new(out, "path", dq_document_name(path));
+        json_object_set_new(out, "datasets", json_integer(dq_container_n_payloads(c)));
+        json_object_set_new(out, "objects", json_integer(dq_container_n_objects(c)));
+        json_object_set_new(out, "ok", json_true());
+        json_object_set_new(out, "source_checked", json_boolean(r->source != NULL));
+        if (r->n_by_sqnr)
+            json_object_set_new(out, "tensors_compared_by_sqnr", json_integer(r->n_by_sqnr));
+        json_object_set_new(out, "content_sha256", json_string(i->content_sha256));
+        json_array_append_new(json_object_get(doc, "results"), out);
+        dq_stdout_print(doc, err);
+
+    } else if (err->code == DQ_OK)
         printf("%s: %lld datasets, every dataset and attribute as written%s", path,
                (long long)dq_container_n_payloads(c),
                r->source ? ", and as the source gives them" : "");
