@@ -144,28 +144,24 @@ static void keys(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t it
                             json_integer(dq_eval_pick(of, row, &q->req[q->at[item]], m == 1)));
 }
 
-static dq_status dump_item(FILE *f, const char *name, const dq_item *item, int64_t index,
-                           dq_err *err)
-{
-    for (int c = 0; c < item->n_choices; c++) {
-        size_t n;
-        const char *ctx = dq_item_context(item, c, &n);
-        json_t *o = json_object();
-        json_object_set_new(o, "task", json_string(name));
-        json_object_set_new(o, "item", json_integer((json_int_t)index));
-        json_object_set_new(o, "choice", json_integer(c));
-        json_object_set_new(o, "context", json_stringn(ctx, n));
-        json_object_set_new(o, "continuation",
-                            json_stringn(item->choice[c].text, item->choice[c].len));
-        DQ_TRY(dq_document_put_line(f, o, err));
-    }
-    return DQ_OK;
-}
-
 static dq_status requests(FILE *f, const dq_eval_source *s, dq_err *err)
 {
-    for (int64_t k = 0; k < s->items.n; k++)
-        DQ_TRY(dump_item(f, s->name, &s->items.item[k], dq_eval_number(s, k), err));
+    for (int64_t k = 0; k < s->items.n; k++) {
+        const dq_item *item = &s->items.item[k];
+        const int64_t index = dq_eval_number(s, k);
+        for (int c = 0; c < item->n_choices; c++) {
+            size_t n;
+            const char *ctx = dq_item_context(item, c, &n);
+            json_t *o = json_object();
+            json_object_set_new(o, "task", json_string(s->name));
+            json_object_set_new(o, "item", json_integer((json_int_t)index));
+            json_object_set_new(o, "choice", json_integer(c));
+            json_object_set_new(o, "context", json_stringn(ctx, n));
+            json_object_set_new(o, "continuation",
+                                json_stringn(item->choice[c].text, item->choice[c].len));
+            DQ_TRY(dq_document_put_line(f, o, err));
+        }
+    }
     return DQ_OK;
 }
 

@@ -44,34 +44,6 @@ typedef struct cmd_eval_resume {
 
 /* ---- Settings ---- */
 
-static json_t *int_list(const int *v, int n)
-{
-    json_t *l = json_array();
-    for (int i = 0; i < n; i++) json_array_append_new(l, json_integer(v[i]));
-    return l;
-}
-
-/* The widths and granularities that occur, in the order of the rows. */
-static void put_sweep(json_t *s, const dq_eval *e)
-{
-    int bits[16], n = 0;
-    bool seen[DQ_GRANULARITIES] = {false};
-    json_t *granularities = json_array();
-    for (int i = 0; i < e->n_rows; i++) {
-        const dq_eval_row *r = &e->row[i];
-        bool known = !r->shown;
-        for (int k = 0; k < n; k++) known = known || bits[k] == r->logit.bits;
-        if (!known && n < 16) bits[n++] = r->logit.bits;
-        if (r->shown && !seen[r->logit.granularity]) {
-            seen[r->logit.granularity] = true;
-            json_array_append_new(granularities,
-                                  json_string(dq_granularity_name[r->logit.granularity]));
-        }
-    }
-    json_object_set_new(s, "logit_bits", int_list(bits, n));
-    json_object_set_new(s, "logit_granularity", granularities);
-}
-
 /* The seed of few-shot examples, one for all; null where none are drawn. */
 static json_t *drawn_seed(const dq_eval *e)
 {
@@ -93,7 +65,25 @@ static void cmd_eval_settings(json_t *s, const cmd_eval_options *o, const cmd_ev
     json_object_set_new(s, "long", o->too_long.text ? json_string(o->too_long.text) : json_null());
     json_object_set_new(s, "num_fewshot", json_integer((json_int_t)o->num_fewshot));
     json_object_set_new(s, "seed", drawn_seed(e));
-    put_sweep(s, e);
+    /* The widths and granularities that occur, in the order of the rows. */
+    int bits[16], n = 0;
+    bool seen[DQ_GRANULARITIES] = {false};
+    json_t *granularities = json_array();
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *r = &e->row[i];
+        bool known = !r->shown;
+        for (int k = 0; k < n; k++) known = known || bits[k] == r->logit.bits;
+        if (!known && n < 16) bits[n++] = r->logit.bits;
+        if (r->shown && !seen[r->logit.granularity]) {
+            seen[r->logit.granularity] = true;
+            json_array_append_new(granularities,
+                                  json_string(dq_granularity_name[r->logit.granularity]));
+        }
+    }
+    json_t *l = json_array();
+    for (int i = 0; i < n; i++) json_array_append_new(l, json_integer(bits[i]));
+    json_object_set_new(s, "logit_bits", l);
+    json_object_set_new(s, "logit_granularity", granularities);
     json_object_set_new(s, "head_order", dq_input_head_order_json(&o->head_order));
     cmd_eval_kv_settings(s, e, &o->kv, v->names);
     json_object_set_new(s, "math", json_string(o->math_words.text));
@@ -148,28 +138,6 @@ static work work_of(const dq_eval *e, const dq_eval_row *r)
     return w;
 }
 
-static void print_row(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r)
-{
-    const dq_eval_source *s = dq_eval_source_of(v->e, r);
-    work w = work_of(v->e, r);
-    char label[DQ_KV_LABEL];
-    dq_table_cell(t, "%s", v->names[r->model]);
-    dq_table_cell(t, "%d", r->logit.bits);
-    dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_granularity_name[r->logit.granularity]);
-    if (cmd_eval_kv_swept(v->e))
-        dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
-    dq_table_cell(t, "%s", s->name);
-    dq_table_cell(t, "%lld", (long long)s->n_shots);
-    dq_table_cell(t, "%lld", (long long)w.units);
-    dq_table_cell(t, "%lld", (long long)w.sequences);
-    dq_table_cell(t, "%lld", (long long)w.ids);
-    if (is_computed(v->e, r))
-        dq_table_cell(t, "%s", r->shown ? "result" : "reference");
-    else
-        dq_table_cell(t, "the same as %s",
-                      dq_kv_report_label(label, sizeof label, &v->e->row[r->same].kv));
-}
-
 /* Prints the rows, references that are only computed among them, and their sum. */
 static dq_status plan_print(const cmd_eval_view *v, double seconds, dq_err *err)
 {
@@ -189,7 +157,26 @@ static dq_status plan_print(const cmd_eval_view *v, double seconds, dq_err *err)
     DQ_TRY(dq_table_new(&t, titles, n, err));
     dq_table_keys(t, keys);
     for (int i = 0; i < v->e->n_rows; i++) {
-        print_row(t, v, &v->e->row[i]);
+        const dq_eval_row *r = &v->e->row[i];
+        const dq_eval_source *s = dq_eval_source_of(v->e, r);
+        work w = work_of(v->e, r);
+        char label[DQ_KV_LABEL];
+        dq_table_cell(t, "%s", v->names[r->model]);
+        dq_table_cell(t, "%d", r->logit.bits);
+        dq_table_cell(t, "%s",
+                      r->logit.bits == 16 ? "-" : dq_granularity_name[r->logit.granularity]);
+        if (cmd_eval_kv_swept(v->e))
+            dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
+        dq_table_cell(t, "%s", s->name);
+        dq_table_cell(t, "%lld", (long long)s->n_shots);
+        dq_table_cell(t, "%lld", (long long)w.units);
+        dq_table_cell(t, "%lld", (long long)w.sequences);
+        dq_table_cell(t, "%lld", (long long)w.ids);
+        if (is_computed(v->e, r))
+            dq_table_cell(t, "%s", r->shown ? "result" : "reference");
+        else
+            dq_table_cell(t, "the same as %s",
+                          dq_kv_report_label(label, sizeof label, &v->e->row[r->same].kv));
         if (is_computed(v->e, &v->e->row[i])) all += work_of(v->e, &v->e->row[i]).ids;
     }
     if (dq_table_print(t, err) == DQ_OK)
@@ -197,63 +184,6 @@ static dq_status plan_print(const cmd_eval_view *v, double seconds, dq_err *err)
                (long long)all, dq_document_time_text(time, sizeof time, seconds));
     dq_table_free(t);
     return err->code == DQ_OK ? dq_stdout_flush(err) : err->code;
-}
-
-/* One line on stderr: how many rows there are, and ids. */
-static void plan_say(dq_logger *logger, const cmd_eval_view *v)
-{
-    int64_t ids = 0;
-    int shown = 0, computed = 0;
-    char same[64] = "";
-    for (int i = 0; i < v->e->n_rows; i++) {
-        const dq_eval_row *r = &v->e->row[i];
-        if (!is_computed(v->e, r)) continue;
-        ids += work_of(v->e, r).ids;
-        shown += r->shown;
-        computed++;
-    }
-    if (computed < v->e->n_rows)
-        snprintf(same, sizeof same, "; %d more results are of the same caches",
-                 v->e->n_rows - computed);
-    dq_logger_say(
-        logger,
-        "%d results and %d references to compute, %lld tokens in all (--dry-run lists them)%s",
-        shown, computed - shown, (long long)ids, same);
-}
-
-static void add_row(json_t *results, const cmd_eval_view *v, int row)
-{
-    const dq_eval_row *r = &v->e->row[row];
-    const dq_eval_source *s = dq_eval_source_of(v->e, r);
-    work w = work_of(v->e, r);
-    json_t *o = json_object();
-    json_object_set_new(o, "model", json_string(v->names[r->model]));
-    json_object_set_new(o, "reference", json_string(v->names[v->e->row[r->ref].model]));
-    json_object_set_new(o, "shown", json_boolean(r->shown));
-    json_object_set_new(o, "same_as", cmd_eval_same_as_json(v->e, row));
-    json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
-    json_object_set_new(o, "logit_granularity",
-                        json_string(dq_granularity_name[r->logit.granularity]));
-    json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
-    json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
-    json_object_set_new(o, "passes", json_string(dq_eval_passes(r)));
-    json_object_set_new(o, "task", json_string(s->name));
-    json_object_set_new(o, s->kind->windows ? "windows" : "items",
-                        json_integer((json_int_t)w.units));
-    if (cmd_eval_kind_of(s)->out.plan) cmd_eval_kind_of(s)->out.plan(o, v->e, r);
-    json_object_set_new(o, "sequences", json_integer((json_int_t)w.sequences));
-    json_object_set_new(o, "tokens", json_integer((json_int_t)w.ids));
-    json_array_append_new(results, o);
-}
-
-/* Those that the run will show come first: their places are those of its results. */
-static void plan_json(json_t *results, const cmd_eval_view *v)
-{
-    for (int shown = 1; shown >= 0; shown--) {
-        for (int i = 0; i < v->e->n_rows; i++) {
-            if (v->e->row[i].shown == shown) add_row(results, v, i);
-        }
-    }
 }
 
 /* ---- Resume ----
@@ -283,15 +213,6 @@ static dq_status add_json(dq_sha256 *h, json_t *value, dq_err *err)
     return DQ_OK;
 }
 
-static json_t *source_json(const dq_eval_source *s)
-{
-    json_t *o = json_object();
-    json_object_set_new(o, "task", json_string(s->name));
-    json_object_set_new(o, "num_fewshot", json_integer((json_int_t)s->n_shots));
-    json_object_set_new(o, "seed", json_integer((json_int_t)s->seed));
-    return o;
-}
-
 static json_t *settings_json(const cmd_eval_identity *id)
 {
     const dq_eval *e = id->e;
@@ -307,7 +228,12 @@ static json_t *settings_json(const cmd_eval_identity *id)
         json_array_append_new(files, json_string(id->files->sha[i]));
     for (int i = 0; i < e->n_sources; i++) {
         const cmd_eval_kind *kind = cmd_eval_kind_of(&e->source[i]);
-        json_array_append_new(sources, source_json(&e->source[i]));
+        const dq_eval_source *s = &e->source[i];
+        json_t *entry = json_object();
+        json_object_set_new(entry, "task", json_string(s->name));
+        json_object_set_new(entry, "num_fewshot", json_integer((json_int_t)s->n_shots));
+        json_object_set_new(entry, "seed", json_integer((json_int_t)s->seed));
+        json_array_append_new(sources, entry);
         json_object_set_new(kinds, kind->name,
                             cmd_eval_kind_scored(kind, cmd_eval_own(id->o, kind), e));
     }
@@ -347,41 +273,12 @@ static dq_status add_rows(dq_sha256 *h, const dq_eval *e, dq_err *err)
     return DQ_OK;
 }
 
-/* Key and path of a planned sweep, or of its shard. */
-static dq_status resume_name(cmd_eval_resume *s, const cmd_eval_identity *id, dq_err *err)
-{
-    dq_sha256 h;
-    dq_identity_text(s->program, id->backend);
-    if (id->program) snprintf(s->program, sizeof s->program, "%s", id->program);
-    DQ_TRY(dq_sha256_begin(&h, err));
-    add_line(&h, "%s\n", s->program);
-    if (add_json(&h, settings_json(id), err) != DQ_OK || add_models(&h, id, err) != DQ_OK ||
-        add_rows(&h, id->e, err) != DQ_OK) {
-        dq_sha256_drop(&h);
-        return err->code;
-    }
-    DQ_TRY(dq_sha256_end(&h, s->key, err));
-    snprintf(s->own, sizeof s->own, "dq-eval-%.12s.resume", s->key);
-    snprintf(s->old, sizeof s->old, "%s.old", s->own);
-    s->shard = id->o->part.n > 0;
-    s->path = s->shard ? id->o->document : s->own;
-    return DQ_OK;
-}
-
 /* Replaces the message of an interruption by one that says how to go on. */
 static dq_status resume_stopped(const cmd_eval_resume *s, const dq_eval *e, int argc, char **argv,
                                 dq_err *err)
 {
     if (!e->journal) return err->code;
     return dq_shard_stopped("eval", s->path, e->journal_err.code == DQ_OK, argc, argv, err);
-}
-
-static dq_status go_on(const cmd_eval_resume *s, dq_eval *e, dq_err *err)
-{
-    if (dq_eval_journal(e, s->key, s->path, true, err) == DQ_OK) return DQ_OK;
-    if (err->code == DQ_DAMAGED || err->code == DQ_MISMATCH)
-        dq_fail_more(err, dq_remedy_none, ". Remove it, or run without --resume to start anew");
-    return err->code;
 }
 
 /* Another run's file of finished work; "" without one. */
@@ -443,7 +340,12 @@ static dq_status resume_begin(cmd_eval_resume *s, dq_eval *e, bool resume, dq_lo
     s->begun = true;
     if (s->shard && !(resume && dq_file_exists(s->path)))
         return dq_eval_journal(e, s->key, s->path, false, err);
-    if (resume && dq_file_exists(s->path)) return go_on(s, e, err);
+    if (resume && dq_file_exists(s->path)) {
+        if (dq_eval_journal(e, s->key, s->path, true, err) == DQ_OK) return DQ_OK;
+        if (err->code == DQ_DAMAGED || err->code == DQ_MISMATCH)
+            dq_fail_more(err, dq_remedy_none, ". Remove it, or run without --resume to start anew");
+        return err->code;
+    }
     if (resume) say_nothing_here(s->path, logger);
     set_aside(s, logger);
     if (dq_eval_journal(e, s->key, s->path, false, &why) != DQ_OK) {
@@ -506,10 +408,18 @@ typedef struct eval_run {
     bool requested; /* --dump-requests is written */
 } eval_run;
 
-/* A checkpoint is known by its fingerprint; a container by the hash over its own contents, because
- * several are made from one checkpoint. */
-static dq_status identify(eval_run *x, const dq_model *m, int index, dq_err *err)
+static dq_status open_model(eval_run *x, const char *path, bool shown, dq_err *err)
 {
+    opened *o = &x->open[x->n_open];
+    dq_eval_model *em = &x->e.model[x->n_open];
+    dq_logger_note(&x->o.logger, "opening %s", path);
+    DQ_TRY(dq_input_model(&o->m, path, &x->o.head_order, &x->o.logger, err));
+    x->n_open++; /* from here on it is closed with the others */
+    DQ_TRY(dq_kv_options_gates(&x->o.kv, o->m, err));
+    /* A checkpoint is known by its fingerprint; a container by the hash over its own contents, because
+ * several are made from one checkpoint. */
+    const dq_model *m = o->m;
+    const int index = x->n_open - 1;
     char *content = x->content[index];
     json_t *in = dq_input_model_json(m);
     json_array_append_new(x->inputs, in);
@@ -524,27 +434,10 @@ static dq_status identify(eval_run *x, const dq_model *m, int index, dq_err *err
                             json_string(dq_granularity_name[m->logit.granularity]));
         json_object_set_new(in, "stored_kv", dq_kv_config_json(&m->kv));
     }
-    return err->code;
-}
-
-static dq_status open_tokenizer(opened *o, dq_eval_model *em, dq_err *err)
-{
+    if (err->code != DQ_OK) return err->code;
     DQ_TRY(dq_model_file(o->m, dq_tokenizer_file[0], &em->tok_text, &em->tok_len, err));
     DQ_TRY(dq_input_tokenizer(&o->tok, o->m, false, err));
     em->tok = o->tok;
-    return DQ_OK;
-}
-
-static dq_status open_model(eval_run *x, const char *path, bool shown, dq_err *err)
-{
-    opened *o = &x->open[x->n_open];
-    dq_eval_model *em = &x->e.model[x->n_open];
-    dq_logger_note(&x->o.logger, "opening %s", path);
-    DQ_TRY(dq_input_model(&o->m, path, &x->o.head_order, &x->o.logger, err));
-    x->n_open++; /* from here on it is closed with the others */
-    DQ_TRY(dq_kv_options_gates(&x->o.kv, o->m, err));
-    DQ_TRY(identify(x, o->m, x->n_open - 1, err));
-    DQ_TRY(open_tokenizer(o, em, err));
     DQ_TRY(dq_model_check_weights(o->m, err));
     dq_model_release(o->m);
     em->m = o->m;
@@ -565,53 +458,6 @@ static dq_status choose_ref(eval_run *x, const dq_args *args, int *ref, dq_err *
     DQ_TRY(open_model(x, x->o.ref, false, err));
     for (int i = 0; i < *ref; i++) {
         if (strcmp(x->content[i], x->content[*ref]) == 0) *ref = i;
-    }
-    return DQ_OK;
-}
-
-/* Which model each is compared with: --ref, a container's source where it is in the run, else itself. */
-static dq_status choose_references(eval_run *x, const dq_args *args, dq_err *err)
-{
-    int ref = -1;
-    if (x->o.ref) DQ_TRY(choose_ref(x, args, &ref, err));
-    for (int i = 0; i < x->e.n_models; i++) {
-        dq_eval_model *m = &x->e.model[i];
-        m->ref = x->o.ref ? ref : i;
-        for (int k = 0; !x->o.ref && m->m->is_container && k < x->e.n_models; k++) {
-            const dq_model *other = x->e.model[k].m;
-            if (!other->is_container && strcmp(other->fingerprint, m->m->fingerprint) == 0)
-                m->ref = k;
-        }
-        m->sourceless = !x->o.ref && m->ref == i && m->m->is_rounded;
-    }
-    return DQ_OK;
-}
-
-/* The last part of the path; the whole path where two models share it. */
-static dq_status choose_names(eval_run *x, dq_err *err)
-{
-    for (int i = 0; i < x->e.n_models; i++) {
-        const char *name = x->e.model[i].m->name;
-        for (int k = 0; k < x->e.n_models; k++) {
-            if (k != i && strcmp(x->e.model[k].m->name, x->e.model[i].m->name) == 0)
-                name = x->e.model[i].m->path;
-        }
-        DQ_TRY(dq_document_name_text(&x->names[i], name, x->a, err));
-    }
-    return DQ_OK;
-}
-
-/* Ids per window, and what the kinds say when this and the models are known. */
-static dq_status choose_ctx(eval_run *x, dq_err *err)
-{
-    int64_t fewest = 2048;
-    for (int i = 0; i < x->e.n_models; i++) {
-        if (x->e.model[i].m->max_positions < fewest) fewest = x->e.model[i].m->max_positions;
-    }
-    x->e.n_ctx = x->o.ctx ? x->o.ctx : fewest;
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        if (cmd_eval_kinds[i]->opened)
-            DQ_TRY(cmd_eval_kinds[i]->opened(x->o.own[i], &x->o, &x->e, err));
     }
     return DQ_OK;
 }
@@ -638,29 +484,39 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
     x->e.model = dq_alloc(x->a, DQ_EVAL_MODELS + 1, sizeof *x->e.model, err);
     if (!x->e.model) return err->code;
     for (int i = 0; i < args->n; i++) DQ_TRY(open_model(x, args->item[i], true, err));
-    DQ_TRY(choose_references(x, args, err));
-    DQ_TRY(dq_input_head_order_check(&x->o.head_order, err));
-    DQ_TRY(choose_names(x, err));
-    for (int i = 0; i < x->e.n_sources; i++) DQ_TRY(dq_eval_long_fit(&x->e, i, err));
-    return choose_ctx(x, err);
-}
-
-/* Widths and granularities of one model: the options, or what it stores itself. */
-static dq_status eval_add_rows(eval_run *x, int model, int source, dq_math math,
-                               const dq_kv_spec *kv, dq_err *err)
-{
-    const dq_model *m = x->e.model[model].m;
-    int bits[DQ_EVAL_BITS] = {m->logit.bits}, n_bits = 1, n_granularities = 1;
-    dq_granularity granularity[DQ_GRANULARITIES] = {m->logit.granularity};
-    if (x->o.n_bits) memcpy(bits, x->o.bits, sizeof bits);
-    if (x->o.n_bits) n_bits = x->o.n_bits;
-    if (x->o.n_granularities) memcpy(granularity, x->o.granularity, sizeof granularity);
-    if (x->o.n_granularities) n_granularities = x->o.n_granularities;
-    for (int g = 0; g < n_granularities; g++) {
-        for (int b = 0; b < n_bits; b++) {
-            dq_logit_spec spec = {.bits = bits[b], .granularity = granularity[g]};
-            DQ_TRY(dq_eval_add(&x->e, model, source, spec, math, kv, err));
+    /* Which model each is compared with: --ref, a container's source where it is in the run, else itself. */
+    int ref = -1;
+    if (x->o.ref) DQ_TRY(choose_ref(x, args, &ref, err));
+    for (int i = 0; i < x->e.n_models; i++) {
+        dq_eval_model *m = &x->e.model[i];
+        m->ref = x->o.ref ? ref : i;
+        for (int k = 0; !x->o.ref && m->m->is_container && k < x->e.n_models; k++) {
+            const dq_model *other = x->e.model[k].m;
+            if (!other->is_container && strcmp(other->fingerprint, m->m->fingerprint) == 0)
+                m->ref = k;
         }
+        m->sourceless = !x->o.ref && m->ref == i && m->m->is_rounded;
+    }
+    DQ_TRY(dq_input_head_order_check(&x->o.head_order, err));
+    /* The last part of the path; the whole path where two models share it. */
+    for (int i = 0; i < x->e.n_models; i++) {
+        const char *name = x->e.model[i].m->name;
+        for (int k = 0; k < x->e.n_models; k++) {
+            if (k != i && strcmp(x->e.model[k].m->name, x->e.model[i].m->name) == 0)
+                name = x->e.model[i].m->path;
+        }
+        DQ_TRY(dq_document_name_text(&x->names[i], name, x->a, err));
+    }
+    for (int i = 0; i < x->e.n_sources; i++) DQ_TRY(dq_eval_long_fit(&x->e, i, err));
+    /* Ids per window, and what the kinds say when this and the models are known. */
+    int64_t fewest = 2048;
+    for (int i = 0; i < x->e.n_models; i++) {
+        if (x->e.model[i].m->max_positions < fewest) fewest = x->e.model[i].m->max_positions;
+    }
+    x->e.n_ctx = x->o.ctx ? x->o.ctx : fewest;
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        if (cmd_eval_kinds[i]->opened)
+            DQ_TRY(cmd_eval_kinds[i]->opened(x->o.own[i], &x->o, &x->e, err));
     }
     return DQ_OK;
 }
@@ -673,39 +529,28 @@ static dq_status add_math(eval_run *x, int model, int source, const dq_kv_config
     dq_kv_spec kv;
     dq_err lacks = {0};
     DQ_TRY(dq_kv_options_spec(&kv, cache, m, math.kv, err));
-    if (dq_kv_options_fit(&kv, cache, m, math, x->backend, &x->o.logger, &lacks) == DQ_OK)
-        return eval_add_rows(x, model, source, math, &kv, err);
+    if (dq_kv_options_fit(&kv, cache, m, math, x->backend, &x->o.logger, &lacks) == DQ_OK) {
+        /* Widths and granularities of one model: the options, or what it stores itself. */
+        int bits[DQ_EVAL_BITS] = {m->logit.bits}, n_bits = 1, n_granularities = 1;
+        dq_granularity granularity[DQ_GRANULARITIES] = {m->logit.granularity};
+        if (x->o.n_bits) memcpy(bits, x->o.bits, sizeof bits);
+        if (x->o.n_bits) n_bits = x->o.n_bits;
+        if (x->o.n_granularities) memcpy(granularity, x->o.granularity, sizeof granularity);
+        if (x->o.n_granularities) n_granularities = x->o.n_granularities;
+        for (int g = 0; g < n_granularities; g++) {
+            for (int b = 0; b < n_bits; b++) {
+                dq_logit_spec spec = {.bits = bits[b], .granularity = granularity[g]};
+                DQ_TRY(dq_eval_add(&x->e, model, source, spec, math, &kv, err));
+            }
+        }
+        return DQ_OK;
+    }
     dq_advice_apply(&lacks);
     if (x->o.n_math > 1 && lacks.code == DQ_MISMATCH)
         dq_logger_left_out(&x->o.logger, NULL, lacks.text);
     else
         *err = lacks;
     return err->code;
-}
-
-/* The rows of one model and source, cache by cache. */
-static dq_status add_settings(eval_run *x, int model, int source, dq_err *err)
-{
-    dq_kv_config *list;
-    int n;
-    x->o.kv.context = x->e.source[source].kind->windows ? x->e.n_ctx / 2 : 0;
-    dq_kv_sweep_list(&list, &n, &x->o.kv, &x->e.model[model].m->kv, x->e.model[model].m, err);
-    for (int i = 0; err->code == DQ_OK && i < n; i++) {
-        for (int k = 0; err->code == DQ_OK && k < x->o.n_math; k++)
-            add_math(x, model, source, &list[i], x->o.math[k], err);
-    }
-    dq_block_free(list);
-    return err->code;
-}
-
-static void warn_granularity(eval_run *x)
-{
-    bool rounded = false;
-    for (int i = 0; i < x->e.n_rows; i++) rounded = rounded || x->e.row[i].logit.bits < 16;
-    if (x->o.logit_granularity.text && !rounded)
-        dq_logger_warn(&x->o.logger,
-                       "--logit-granularity says nothing here: no logits are rounded. Add "
-                       "--logit-bits of 2 to 8");
 }
 
 /* Items that lost the beginning of their context, and where the first of them stands. */
@@ -729,19 +574,6 @@ static void warn_truncated(eval_run *x, const dq_eval_ids *ids)
                    reserves ? " with room for " : "", reserves ? reserves : "", first);
 }
 
-/* What --long skip has left out. */
-static void warn_skipped(eval_run *x)
-{
-    for (int i = 0; i < x->e.n_sources; i++) {
-        const dq_eval_source *s = &x->e.source[i];
-        if (s->n_skipped)
-            dq_logger_warn(
-                &x->o.logger,
-                "%s: items that have more tokens than a model has positions are left out: %lld",
-                s->path, (long long)s->n_skipped);
-    }
-}
-
 static cmd_eval_view view_of(const eval_run *x)
 {
     return (cmd_eval_view){.e = &x->e, .names = x->names, .margin = x->o.margin};
@@ -750,10 +582,29 @@ static cmd_eval_view view_of(const eval_run *x)
 static dq_status plan(eval_run *x, dq_err *err)
 {
     const cmd_eval_view v = view_of(x);
-    warn_skipped(x);
+    /* What --long skip has left out. */
+    for (int i = 0; i < x->e.n_sources; i++) {
+        const dq_eval_source *s = &x->e.source[i];
+        if (s->n_skipped)
+            dq_logger_warn(
+                &x->o.logger,
+                "%s: items that have more tokens than a model has positions are left out: %lld",
+                s->path, (long long)s->n_skipped);
+    }
     for (int m = 0; m < x->e.n_models; m++) {
-        for (int s = 0; x->e.model[m].shown && s < x->e.n_sources; s++)
-            DQ_TRY(add_settings(x, m, s, err));
+        for (int s = 0; x->e.model[m].shown && s < x->e.n_sources; s++) {
+            /* The rows of one model and source, cache by cache. */
+            dq_kv_config *list;
+            int n;
+            x->o.kv.context = x->e.source[s].kind->windows ? x->e.n_ctx / 2 : 0;
+            dq_kv_sweep_list(&list, &n, &x->o.kv, &x->e.model[m].m->kv, x->e.model[m].m, err);
+            for (int i = 0; err->code == DQ_OK && i < n; i++) {
+                for (int k = 0; err->code == DQ_OK && k < x->o.n_math; k++)
+                    add_math(x, m, s, &list[i], x->o.math[k], err);
+            }
+            dq_block_free(list);
+            if (err->code != DQ_OK) return err->code;
+        }
     }
     dq_logger_say_left_out(&x->o.logger);
     DQ_TRY(dq_kv_options_check(&x->o.kv, err));
@@ -762,7 +613,12 @@ static dq_status plan(eval_run *x, dq_err *err)
                        "nothing is left of --math %s for these models. Add f32, or give packed "
                        "containers and --kv-bits 8",
                        x->o.math_words.text);
-    warn_granularity(x);
+    bool rounded = false;
+    for (int i = 0; i < x->e.n_rows; i++) rounded = rounded || x->e.row[i].logit.bits < 16;
+    if (x->o.logit_granularity.text && !rounded)
+        dq_logger_warn(&x->o.logger,
+                       "--logit-granularity says nothing here: no logits are rounded. Add "
+                       "--logit-bits of 2 to 8");
     cmd_eval_warn_sources(&x->o.logger, &v, x->made_from);
     for (int m = 0; x->o.dry_run && m < x->e.n_models; m++)
         cmd_eval_say_routes(&x->o.logger, x->backend, &x->e, m);
@@ -805,23 +661,36 @@ static void on_begins(void *arg, int model)
     x->open[model].said = true;
 }
 
-static dq_status say_ends(eval_run *x, const cmd_eval_view *v, dq_err *err)
+static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
 {
+    const cmd_eval_view v = view_of(x);
+    if (cmd_eval_kv_policies(&x->e)) {
+        /* One line on stderr: how many rows there are, and ids. */
+        int64_t ids = 0;
+        int shown = 0, computed = 0;
+        char same[64] = "";
+        for (int i = 0; i < v.e->n_rows; i++) {
+            const dq_eval_row *r = &v.e->row[i];
+            if (!is_computed(v.e, r)) continue;
+            ids += work_of(v.e, r).ids;
+            shown += r->shown;
+            computed++;
+        }
+        if (computed < v.e->n_rows)
+            snprintf(same, sizeof same, "; %d more results are of the same caches",
+                     v.e->n_rows - computed);
+        dq_logger_say(
+            &x->o.logger,
+            "%d results and %d references to compute, %lld tokens in all (--dry-run lists them)%s",
+            shown, computed - shown, (long long)ids, same);
+    }
     for (int i = 0; cmd_eval_kind_stops(&x->e) && i < x->e.n_models; i++) {
         dq_stop_ids stops;
         DQ_TRY(dq_eval_stop_ids(&stops, &x->e, i, err));
         for (int64_t k = 0; k < stops.n; k++)
-            dq_logger_note(&x->o.logger, "%s: id %d ends a text", v->names[i], (int)stops.id[k]);
-        dq_input_warn_stops(&stops, v->names[i], &x->o.logger);
+            dq_logger_note(&x->o.logger, "%s: id %d ends a text", v.names[i], (int)stops.id[k]);
+        dq_input_warn_stops(&stops, v.names[i], &x->o.logger);
     }
-    return DQ_OK;
-}
-
-static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
-{
-    const cmd_eval_view v = view_of(x);
-    if (cmd_eval_kv_policies(&x->e)) plan_say(&x->o.logger, &v);
-    DQ_TRY(say_ends(x, &v, err));
     if (dq_ranks_number() == 0) resume_begin(&x->resume, &x->e, x->o.resume, &x->o.logger, err);
     DQ_TRY(dq_ranks_agree("evaluation, program or processor", x->resume.key, err));
     dq_progress_begin(&x->progress, &x->o.logger, "scored", 1);
@@ -954,7 +823,22 @@ static dq_status name_work(eval_run *x, const dq_args *args, dq_err *err)
     const cmd_eval_identity id = {&x->e,      &x->o,
                                   &x->files,  (const char(*)[65])x->content,
                                   x->backend, x->o.merge ? x->o.merge->program : NULL};
-    DQ_TRY(resume_name(&x->resume, &id, err));
+    cmd_eval_resume *s = &x->resume;
+    dq_sha256 h;
+    dq_identity_text(s->program, id.backend);
+    if (id.program) snprintf(s->program, sizeof s->program, "%s", id.program);
+    DQ_TRY(dq_sha256_begin(&h, err));
+    add_line(&h, "%s\n", s->program);
+    if (add_json(&h, settings_json(&id), err) != DQ_OK || add_models(&h, &id, err) != DQ_OK ||
+        add_rows(&h, id.e, err) != DQ_OK) {
+        dq_sha256_drop(&h);
+        return err->code;
+    }
+    DQ_TRY(dq_sha256_end(&h, s->key, err));
+    snprintf(s->own, sizeof s->own, "dq-eval-%.12s.resume", s->key);
+    snprintf(s->old, sizeof s->old, "%s.old", s->own);
+    s->shard = id.o->part.n > 0;
+    s->path = s->shard ? id.o->document : s->own;
     return cmd_eval_check_outputs(&x->o, args, x->resume.path, x->a, err);
 }
 
@@ -978,7 +862,35 @@ static dq_status show_plan(eval_run *x, dq_err *err)
     json_t *doc = dq_document_new(&x->o.logger, "dq-eval-plan/1");
     json_object_set(doc, "inputs", x->inputs);
     json_object_set(doc, "settings", x->settings);
-    plan_json(json_object_get(doc, "results"), &v);
+    /* Those that the run will show come first: their places are those of its results. */
+    json_t *results = json_object_get(doc, "results");
+    for (int shown = 1; shown >= 0; shown--) {
+        for (int i = 0; i < v.e->n_rows; i++) {
+            if (v.e->row[i].shown == shown) {
+                const dq_eval_row *r = &v.e->row[i];
+                const dq_eval_source *s = dq_eval_source_of(v.e, r);
+                work w = work_of(v.e, r);
+                json_t *o = json_object();
+                json_object_set_new(o, "model", json_string(v.names[r->model]));
+                json_object_set_new(o, "reference", json_string(v.names[v.e->row[r->ref].model]));
+                json_object_set_new(o, "shown", json_boolean(r->shown));
+                json_object_set_new(o, "same_as", cmd_eval_same_as_json(v.e, i));
+                json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
+                json_object_set_new(o, "logit_granularity",
+                                    json_string(dq_granularity_name[r->logit.granularity]));
+                json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
+                json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
+                json_object_set_new(o, "passes", json_string(dq_eval_passes(r)));
+                json_object_set_new(o, "task", json_string(s->name));
+                json_object_set_new(o, s->kind->windows ? "windows" : "items",
+                                    json_integer((json_int_t)w.units));
+                if (cmd_eval_kind_of(s)->out.plan) cmd_eval_kind_of(s)->out.plan(o, v.e, r);
+                json_object_set_new(o, "sequences", json_integer((json_int_t)w.sequences));
+                json_object_set_new(o, "tokens", json_integer((json_int_t)w.ids));
+                json_array_append_new(results, o);
+            }
+        }
+    }
     if (x->o.document) dq_document_write(json_incref(doc), x->o.document, err);
     if (err->code == DQ_OK && x->o.json) {
         dq_stdout_print(json_incref(doc), err);
@@ -987,36 +899,6 @@ static dq_status show_plan(eval_run *x, dq_err *err)
     json_decref(doc);
     if (err->code != DQ_OK || x->o.json) return err->code;
     return plan_print(&v, seconds, err);
-}
-
-static void close_all(eval_run *x)
-{
-    for (int i = 0; i < x->n_open; i++) {
-        dq_tokenizer_free(x->open[i].tok);
-        dq_model_close(x->open[i].m);
-    }
-    dq_backend_close(x->backend);
-    json_decref(x->inputs);
-    json_decref(x->settings);
-    json_decref(x->doc);
-    cmd_eval_baseline_end(&x->o.gates.baseline);
-    dq_logger_end(&x->o.logger);
-    dq_arena_free(x->a);
-}
-
-/* --shard: the file of -o is the journal, whose last line says that this part is whole. */
-static dq_status run_shard(eval_run *x, int argc, char **argv, dq_err *err)
-{
-    x->e.shard = x->o.part.shard - 1;
-    x->e.n_shards = x->o.part.n;
-    const dq_shard_about about = {"eval", &x->o.part, x->resume.program, x->backend,
-                                  conditions(&x->o)};
-    if (dq_shard_head(&x->e.about, &about, argc, argv, err) == DQ_OK) run(x, argc, argv, err);
-    json_decref(x->e.about);
-    DQ_TRY(err->code);
-    DQ_TRY(dq_eval_journal_end(&x->e, err));
-    dq_shard_say(&x->o.part, x->o.document, x->e.share, "OUT.json", &x->o.logger);
-    return DQ_OK;
 }
 
 static dq_status take_shards(eval_run *x, dq_err *err)
@@ -1040,7 +922,19 @@ static dq_status score_or_show(eval_run *x, int argc, char **argv, dq_err *err)
     const bool hands_out = dq_ranks_number() == 0;
     if (x->o.dry_run) return hands_out ? show_plan(x, err) : DQ_OK;
     if (x->o.merge) return take_shards(x, err) == DQ_OK ? hand_out(x, err) : err->code;
-    if (x->o.part.n) return run_shard(x, argc, argv, err);
+    if (x->o.part.n) {
+        /* --shard: the file of -o is the journal, whose last line says that this part is whole. */
+        x->e.shard = x->o.part.shard - 1;
+        x->e.n_shards = x->o.part.n;
+        const dq_shard_about about = {"eval", &x->o.part, x->resume.program, x->backend,
+                                      conditions(&x->o)};
+        if (dq_shard_head(&x->e.about, &about, argc, argv, err) == DQ_OK) run(x, argc, argv, err);
+        json_decref(x->e.about);
+        DQ_TRY(err->code);
+        DQ_TRY(dq_eval_journal_end(&x->e, err));
+        dq_shard_say(&x->o.part, x->o.document, x->e.share, "OUT.json", &x->o.logger);
+        return DQ_OK;
+    }
     DQ_TRY(run(x, argc, argv, err));
     return hands_out ? hand_out(x, err) : DQ_OK;
 }
@@ -1071,7 +965,17 @@ dq_status cmd_eval_merged(const dq_shard_merge *merge, int argc, char **argv, dq
     resume_end(&x->resume, &x->e, err->code);
     bool fine = err->code == DQ_OK || err->code == DQ_GATE;
     if (!fine && x->requested) remove(x->o.requests);
-    close_all(x);
+    for (int i = 0; i < x->n_open; i++) {
+        dq_tokenizer_free(x->open[i].tok);
+        dq_model_close(x->open[i].m);
+    }
+    dq_backend_close(x->backend);
+    json_decref(x->inputs);
+    json_decref(x->settings);
+    json_decref(x->doc);
+    cmd_eval_baseline_end(&x->o.gates.baseline);
+    dq_logger_end(&x->o.logger);
+    dq_arena_free(x->a);
     dq_block_free(x);
     return err->code;
 }

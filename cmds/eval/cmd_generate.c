@@ -199,31 +199,28 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
     return DQ_OK;
 }
 
-/* The examples of a source; a file that several have is an input once. */
-static dq_status read_shots(generate_options *o, int i, cmd_eval_files *files, dq_arena *a,
-                            dq_err *err)
-{
-    const char *path = o->shots_path[i], *text = NULL;
-    char *bytes;
-    size_t len;
-    bool again = false;
-    for (int k = 0; k < i; k++)
-        again = again || (o->shots_path[k] && strcmp(o->shots_path[k], path) == 0);
-    if (again) {
-        DQ_TRY(dq_file_read_text(&bytes, &len, path, 0, a, err));
-        text = bytes;
-    } else {
-        DQ_TRY(cmd_eval_file_read(files, files->sha[files->n++], "fewshot", path, &text, &len, a,
-                                  err));
-    }
-    return dq_questions_shots(&o->setting[i].shots, o->setting[i].set, path, text, len, a, err);
-}
-
 static dq_status open_shots(void *own, cmd_eval_files *files, dq_arena *a, dq_err *err)
 {
     generate_options *o = own;
     for (int i = 0; i < o->n; i++) {
-        if (o->setting[i].shots.n) DQ_TRY(read_shots(o, i, files, a, err));
+        if (o->setting[i].shots.n) {
+            /* The examples of a source; a file that several have is an input once. */
+            const char *path = o->shots_path[i], *text = NULL;
+            char *bytes;
+            size_t len;
+            bool again = false;
+            for (int k = 0; k < i; k++)
+                again = again || (o->shots_path[k] && strcmp(o->shots_path[k], path) == 0);
+            if (again) {
+                DQ_TRY(dq_file_read_text(&bytes, &len, path, 0, a, err));
+                text = bytes;
+            } else {
+                DQ_TRY(cmd_eval_file_read(files, files->sha[files->n++], "fewshot", path, &text,
+                                          &len, a, err));
+            }
+            DQ_TRY(dq_questions_shots(&o->setting[i].shots, o->setting[i].set, path, text, len, a,
+                                      err));
+        }
     }
     return DQ_OK;
 }
@@ -368,42 +365,39 @@ static dq_status put_question(json_t *o, const dq_question *q, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status dump_unit(FILE *f, const cmd_eval_view *v, int row, int64_t unit, dq_err *err)
-{
-    const dq_eval *e = v->e;
-    const dq_eval_row *r = &e->row[row];
-    const dq_eval_source *s = dq_eval_source_of(e, r);
-    const dq_questions *all = s->own;
-    const dq_question *q = &all->question[unit];
-    const double *extra = r->extra + unit * DQ_GEN_EXTRA;
-    char *text, cluster[17];
-    size_t len;
-    DQ_TRY(dq_eval_completion(e, r, unit, &text, &len, err));
-    json_t *o = json_object();
-    cmd_eval_row_keys(o, v, r);
-    json_object_set_new(o, "item", json_integer((json_int_t)dq_eval_number(s, unit)));
-    snprintf(cluster, sizeof cluster, "%016" PRIx64, q->cluster);
-    json_object_set_new(o, "cluster", json_string(cluster));
-    put_question(o, q, err);
-    json_object_set_new(o, "completion", json_stringn(text, len));
-    json_object_set_new(o, "end", json_string(dq_text_end_name[(int)extra[DQ_GEN_END]]));
-    json_object_set_new(o, "tokens", json_integer((json_int_t)extra[DQ_GEN_COUNT]));
-    if (q->gold) {
-        json_object_set_new(o, "gold", json_string(q->gold));
-        json_object_set_new(o, "exact_match", json_boolean(extra[DQ_GEN_EXACT] == 1));
-        json_object_set_new(o, "strict_match", json_boolean(extra[DQ_GEN_STRICT] == 1));
-    }
-    dq_block_free(text);
-    dq_document_put_line(f, o, err);
-    return err->code;
-}
-
 static dq_status dump_units(FILE *f, const void *view, dq_err *err)
 {
     const cmd_eval_view *v = view;
     for (int i = 0; i < v->e->n_rows; i++) {
         const int64_t n = shows(v->e, i) ? dq_eval_units(v->e, &v->e->row[i]) : 0;
-        for (int64_t k = 0; k < n; k++) DQ_TRY(dump_unit(f, v, i, k, err));
+        for (int64_t k = 0; k < n; k++) {
+            const dq_eval *e = v->e;
+            const dq_eval_row *r = &e->row[i];
+            const dq_eval_source *s = dq_eval_source_of(e, r);
+            const dq_questions *all = s->own;
+            const dq_question *q = &all->question[k];
+            const double *extra = r->extra + k * DQ_GEN_EXTRA;
+            char *text, cluster[17];
+            size_t len;
+            DQ_TRY(dq_eval_completion(e, r, k, &text, &len, err));
+            json_t *o = json_object();
+            cmd_eval_row_keys(o, v, r);
+            json_object_set_new(o, "item", json_integer((json_int_t)dq_eval_number(s, k)));
+            snprintf(cluster, sizeof cluster, "%016" PRIx64, q->cluster);
+            json_object_set_new(o, "cluster", json_string(cluster));
+            put_question(o, q, err);
+            json_object_set_new(o, "completion", json_stringn(text, len));
+            json_object_set_new(o, "end", json_string(dq_text_end_name[(int)extra[DQ_GEN_END]]));
+            json_object_set_new(o, "tokens", json_integer((json_int_t)extra[DQ_GEN_COUNT]));
+            if (q->gold) {
+                json_object_set_new(o, "gold", json_string(q->gold));
+                json_object_set_new(o, "exact_match", json_boolean(extra[DQ_GEN_EXACT] == 1));
+                json_object_set_new(o, "strict_match", json_boolean(extra[DQ_GEN_STRICT] == 1));
+            }
+            dq_block_free(text);
+            dq_document_put_line(f, o, err);
+            if (err->code != DQ_OK) return err->code;
+        }
     }
     return DQ_OK;
 }

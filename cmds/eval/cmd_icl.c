@@ -67,32 +67,6 @@ static json_t *plateau_number(const char *name, const dq_icl_plateau *x)
     return o;
 }
 
-/* "plateau" of a result; null where no number of shots is in its range. */
-static dq_status icl_plateau_json(json_t *icl, const cmd_eval_view *v, int row, dq_err *err)
-{
-    plateau x;
-    DQ_TRY(plateau_of(&x, v, row, err));
-    json_t *o = json_null(), *shots = json_array();
-    for (int i = 0; i < x.range.n; i++)
-        json_array_append_new(shots, json_integer(x.range.shots[i]));
-    if (x.range.n) {
-        o = json_object();
-        json_object_set_new(o, "from", json_integer(x.range.from));
-        json_object_set(o, "shots", shots);
-        json_object_set_new(o, "acc", plateau_number("value", &x.acc));
-        json_object_set_new(o, "paired",
-                            x.before >= 0 ? plateau_number("delta", &x.delta) : json_null());
-    }
-    if (x.range.n && x.cross_row >= 0) {
-        json_t *cross = plateau_number("delta", &x.cross);
-        json_object_set_new(cross, "model", json_string(v->names[v->e->row[x.cross_row].model]));
-        json_object_set_new(o, "cross_paired", cross);
-    }
-    json_decref(shots);
-    json_object_set_new(icl, "plateau", o);
-    return DQ_OK;
-}
-
 /* ---- The table ---- */
 
 /* Numbers of shots that some shown row has, rising. */
@@ -119,16 +93,6 @@ static bool has_shots(const dq_icl_plan *p, int shots)
         if (p->shots[i] == shots) return true;
     }
     return false;
-}
-
-static void point_cell(dq_table *t, const dq_icl_point *x, bool margin)
-{
-    if (margin)
-        dq_table_cell(t, "%.4f", x->max - x->min);
-    else if (isnan(x->std))
-        dq_table_cell(t, "%.4f", x->mean);
-    else
-        dq_table_cell(t, "%.4f \u00b1 %.4f", x->mean, x->std);
 }
 
 /* The cells that tell a row apart. */
@@ -165,7 +129,12 @@ static void table_line(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r
             continue;
         }
         dq_icl_point y = dq_icl_point_of(p, score, shots[i], margin);
-        point_cell(t, &y, margin);
+        if (margin)
+            dq_table_cell(t, "%.4f", y.max - y.min);
+        else if (isnan(y.std))
+            dq_table_cell(t, "%.4f", y.mean);
+        else
+            dq_table_cell(t, "%.4f \u00b1 %.4f", y.mean, y.std);
     }
 }
 
@@ -235,8 +204,12 @@ static dq_status fill_plateau(dq_table *t, const cmd_eval_view *v, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status print_plateau(const cmd_eval_view *v, dq_err *err)
+/* Accuracy by the number of demonstrations, and over the plateau. */
+static dq_status icl_tables(const cmd_eval_view *v, dq_err *err)
 {
+    int shots[DQ_ICL_SHOTS];
+    if (all_shots(v->e, shots) == 0) return DQ_OK;
+    DQ_TRY(print_curve(v, err));
     static const char *const rest[] = {
         "KV", "task", "order", "shots", "acc", "against reference", "against first model"};
     enum { REST = sizeof rest / sizeof rest[0] };
@@ -254,15 +227,6 @@ static dq_status print_plateau(const cmd_eval_view *v, dq_err *err)
     }
     dq_table_free(t);
     return err->code;
-}
-
-/* Accuracy by the number of demonstrations, and over the plateau. */
-static dq_status icl_tables(const cmd_eval_view *v, dq_err *err)
-{
-    int shots[DQ_ICL_SHOTS];
-    if (all_shots(v->e, shots) == 0) return DQ_OK;
-    DQ_TRY(print_curve(v, err));
-    return print_plateau(v, err);
 }
 
 /* ---- Cmd ICL ----
@@ -552,26 +516,6 @@ static json_t *point_json(int shots, const char *what, const dq_icl_point *x)
     return o;
 }
 
-static void put_blocks(json_t *icl, const dq_icl_plan *p, const dq_icl_settings *s,
-                       const dq_icl_score *score)
-{
-    json_t *runs = json_array(), *orders = json_array(), *curve = json_array();
-    json_t *spread = json_array();
-    for (int64_t b = 0; b < p->n_blocks; b++)
-        json_array_append_new(p->block[b].order ? orders : runs,
-                              block_json(&p->block[b], &score[b], p->n_queries));
-    for (int i = 0; i < p->n_shots; i++) {
-        dq_icl_point x = dq_icl_point_of(p, score, p->shots[i], false);
-        json_array_append_new(curve, point_json(p->shots[i], "runs", &x));
-        x = dq_icl_point_of(p, score, p->shots[i], true);
-        if (s->orders) json_array_append_new(spread, point_json(p->shots[i], "permutations", &x));
-    }
-    json_object_set_new(icl, "runs", runs);
-    json_object_set_new(icl, "curve", curve);
-    json_object_set_new(icl, "permutations", orders);
-    json_object_set_new(icl, "permutation_spread", spread);
-}
-
 static dq_status details(json_t *row, const cmd_eval_view *v, int index, dq_err *err)
 {
     const dq_eval_row *r = &v->e->row[index];
@@ -591,10 +535,45 @@ static dq_status details(json_t *row, const cmd_eval_view *v, int index, dq_err 
     json_t *over = json_array();
     for (int i = 0; i < p->n_over; i++) json_array_append_new(over, json_integer(p->over[i]));
     json_object_set_new(o, "shots_left_out", over);
-    put_blocks(o, p, s, score);
+    json_t *runs = json_array(), *orders = json_array(), *curve = json_array();
+    json_t *spread = json_array();
+    for (int64_t b = 0; b < p->n_blocks; b++)
+        json_array_append_new(p->block[b].order ? orders : runs,
+                              block_json(&p->block[b], &score[b], p->n_queries));
+    for (int i = 0; i < p->n_shots; i++) {
+        dq_icl_point x = dq_icl_point_of(p, score, p->shots[i], false);
+        json_array_append_new(curve, point_json(p->shots[i], "runs", &x));
+        x = dq_icl_point_of(p, score, p->shots[i], true);
+        if (s->orders) json_array_append_new(spread, point_json(p->shots[i], "permutations", &x));
+    }
+    json_object_set_new(o, "runs", runs);
+    json_object_set_new(o, "curve", curve);
+    json_object_set_new(o, "permutations", orders);
+    json_object_set_new(o, "permutation_spread", spread);
     json_object_set_new(row, "icl", o);
     dq_block_free(score);
-    return icl_plateau_json(o, v, index, err);
+    /* "plateau" of a result; null where no number of shots is in its range. */
+    plateau x;
+    DQ_TRY(plateau_of(&x, v, index, err));
+    json_t *entry = json_null(), *shots = json_array();
+    for (int i = 0; i < x.range.n; i++)
+        json_array_append_new(shots, json_integer(x.range.shots[i]));
+    if (x.range.n) {
+        entry = json_object();
+        json_object_set_new(entry, "from", json_integer(x.range.from));
+        json_object_set(entry, "shots", shots);
+        json_object_set_new(entry, "acc", plateau_number("value", &x.acc));
+        json_object_set_new(entry, "paired",
+                            x.before >= 0 ? plateau_number("delta", &x.delta) : json_null());
+    }
+    if (x.range.n && x.cross_row >= 0) {
+        json_t *cross = plateau_number("delta", &x.cross);
+        json_object_set_new(cross, "model", json_string(v->names[v->e->row[x.cross_row].model]));
+        json_object_set_new(entry, "cross_paired", cross);
+    }
+    json_decref(shots);
+    json_object_set_new(o, "plateau", entry);
+    return DQ_OK;
 }
 
 static void told_by(json_t *result, const dq_eval_source *source)

@@ -47,46 +47,43 @@ static json_t *math_json(const char *word)
     return o;
 }
 
-/* The keys of every row of dq-eval/1; null for what a file of verdicts does not say. */
-static json_t *group_json(const dq_verdicts *v, int index)
-{
-    static const char *const unknown[] = {"passes", "throughput"};
-    const dq_verdict_group *g = &v->group[index];
-    json_t *o = json_object(), *metrics = json_object();
-    json_object_set_new(o, "model", json_string(g->model));
-    json_object_set_new(o, "reference", text_or_null(g->ref >= 0 ? v->group[g->ref].model : NULL));
-    json_object_set_new(o, "logit_bits", json_integer(g->bits));
-    json_object_set_new(o, "logit_granularity", json_string(g->granularity));
-    json_object_set_new(o, "kv", g->kv ? json_deep_copy(g->kv) : json_null());
-    json_object_set_new(o, "weights", json_null());
-    json_object_set_new(o, "math", math_json(g->math));
-    for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++)
-        json_object_set_new(o, unknown[i], json_null());
-    json_object_set_new(o, "task", json_string("judged"));
-    json_object_set_new(o, "of_task", text_or_null(g->task));
-    json_object_set_new(o, "n", json_integer((json_int_t)g->n));
-    json_t *acc = cmd_eval_mean_json(g->acc);
-    json_object_set_new(acc, "interval", cmd_eval_interval_json(g->acc_interval));
-    json_object_set_new(metrics, "acc", acc);
-    json_object_set_new(o, "metrics", metrics);
-    json_object_set_new(o, "paired",
-                        g->ref >= 0 && g->ref != index ? paired_json(&g->flips) : json_null());
-    if (g->cross >= 0) {
-        json_t *c = paired_json(&g->cross_flips);
-        json_object_set_new(c, "model", json_string(v->group[g->cross].model));
-        json_object_set_new(o, "cross_paired", c);
-    }
-    return o;
-}
-
 static json_t *document(const options *o, const dq_verdicts *v, json_t *inputs)
 {
     json_t *doc = dq_document_new(&o->logger, "dq-eval/1"), *tasks = json_array();
     json_array_append_new(tasks, json_string("judged"));
     json_object_set_new(json_object_get(doc, "settings"), "tasks", tasks);
     json_object_set(doc, "inputs", inputs);
-    for (int i = 0; i < v->n; i++)
-        json_array_append_new(json_object_get(doc, "results"), group_json(v, i));
+    for (int i = 0; i < v->n; i++) {
+        /* The keys of every row of dq-eval/1; null for what a file of verdicts does not say. */
+        static const char *const unknown[] = {"passes", "throughput"};
+        const dq_verdict_group *g = &v->group[i];
+        json_t *entry = json_object(), *metrics = json_object();
+        json_object_set_new(entry, "model", json_string(g->model));
+        json_object_set_new(entry, "reference",
+                            text_or_null(g->ref >= 0 ? v->group[g->ref].model : NULL));
+        json_object_set_new(entry, "logit_bits", json_integer(g->bits));
+        json_object_set_new(entry, "logit_granularity", json_string(g->granularity));
+        json_object_set_new(entry, "kv", g->kv ? json_deep_copy(g->kv) : json_null());
+        json_object_set_new(entry, "weights", json_null());
+        json_object_set_new(entry, "math", math_json(g->math));
+        for (size_t k = 0; k < sizeof unknown / sizeof unknown[0]; k++)
+            json_object_set_new(entry, unknown[k], json_null());
+        json_object_set_new(entry, "task", json_string("judged"));
+        json_object_set_new(entry, "of_task", text_or_null(g->task));
+        json_object_set_new(entry, "n", json_integer((json_int_t)g->n));
+        json_t *acc = cmd_eval_mean_json(g->acc);
+        json_object_set_new(acc, "interval", cmd_eval_interval_json(g->acc_interval));
+        json_object_set_new(metrics, "acc", acc);
+        json_object_set_new(entry, "metrics", metrics);
+        json_object_set_new(entry, "paired",
+                            g->ref >= 0 && g->ref != i ? paired_json(&g->flips) : json_null());
+        if (g->cross >= 0) {
+            json_t *c = paired_json(&g->cross_flips);
+            json_object_set_new(c, "model", json_string(v->group[g->cross].model));
+            json_object_set_new(entry, "cross_paired", c);
+        }
+        json_array_append_new(json_object_get(doc, "results"), entry);
+    }
     return doc;
 }
 
@@ -268,40 +265,6 @@ static dq_status write_csv(const dq_verdicts *v, const char *path, dq_err *err)
     return err->code;
 }
 
-/* Groups that lack items of the group they are compared with are compared over the rest. */
-static void warn_missing(dq_logger *logger, const dq_verdicts *v)
-{
-    for (int i = 0; i < v->n; i++) {
-        const dq_verdict_group *g = &v->group[i];
-        const dq_verdict_group *ref = g->ref >= 0 ? &v->group[g->ref] : NULL;
-        if (ref && (g->flips.n != g->n || g->flips.n != ref->n))
-            dq_logger_warn(
-                logger,
-                "%s, %d bits: %lld items have a verdict, %lld at 16 bits; %lld are compared",
-                g->model, g->bits, (long long)g->n, (long long)ref->n, (long long)g->flips.n);
-    }
-}
-
-static dq_status hand_out(options *o, const dq_verdicts *v, json_t *inputs, dq_err *err)
-{
-    const char *written[2];
-    int n = 0;
-    warn_missing(&o->logger, v);
-    if (o->csv && write_csv(v, o->csv, err) == DQ_OK) written[n++] = o->csv;
-    if (err->code == DQ_OK && o->document &&
-        dq_document_write(document(o, v, inputs), o->document, err) == DQ_OK)
-        written[n++] = o->document;
-    if (err->code == DQ_OK) {
-        if (o->json)
-            dq_stdout_print(document(o, v, inputs), err);
-        else
-            print_table(v, err);
-    }
-    for (int i = 0; err->code != DQ_OK && i < n; i++)
-        remove(written[i]); /* no output of a failure */
-    return err->code;
-}
-
 static dq_status check_outputs(const options *o, const dq_args *args, dq_err *err)
 {
     const dq_output out[] = {{"--csv", o->csv, DQ_OUTPUT_CSV, NULL},
@@ -403,8 +366,33 @@ static dq_status run(options *o, dq_err *err)
         if (o->requests)
             ask(o, text, len, err);
         else if (join(o, &files, &joined, &text, &len, a, err) == DQ_OK &&
-                 dq_verdicts_load(&v, o->path, text, len, a, err) == DQ_OK)
-            hand_out(o, &v, files.inputs, err);
+                 dq_verdicts_load(&v, o->path, text, len, a, err) == DQ_OK) {
+            const char *written[2];
+            int n = 0;
+            /* Groups that lack items of the group they are compared with are compared over the rest. */
+            for (int i = 0; i < v.n; i++) {
+                const dq_verdict_group *g = &v.group[i];
+                const dq_verdict_group *ref = g->ref >= 0 ? &v.group[g->ref] : NULL;
+                if (ref && (g->flips.n != g->n || g->flips.n != ref->n))
+                    dq_logger_warn(&o->logger,
+                                   "%s, %d bits: %lld items have a verdict, %lld at 16 bits; %lld "
+                                   "are compared",
+                                   g->model, g->bits, (long long)g->n, (long long)ref->n,
+                                   (long long)g->flips.n);
+            }
+            if (o->csv && write_csv(&v, o->csv, err) == DQ_OK) written[n++] = o->csv;
+            if (err->code == DQ_OK && o->document &&
+                dq_document_write(document(o, &v, files.inputs), o->document, err) == DQ_OK)
+                written[n++] = o->document;
+            if (err->code == DQ_OK) {
+                if (o->json)
+                    dq_stdout_print(document(o, &v, files.inputs), err);
+                else
+                    print_table(&v, err);
+            }
+            for (int i = 0; err->code != DQ_OK && i < n; i++)
+                remove(written[i]); /* no output of a failure */
+        }
     }
     dq_block_free(joined.s);
     json_decref(files.inputs);

@@ -146,24 +146,6 @@ static dq_status fill_accuracy(dq_table *t, const grid *g, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status print_accuracy(const grid *g, dq_err *err)
-{
-    char name[DQ_NEEDLE_SWEEP][24];
-    const char *titles[DQ_NEEDLE_SWEEP + 1] = {"depth"};
-    dq_table *t = NULL;
-    for (int l = 0; l < g->n_lengths; l++) {
-        snprintf(name[l], sizeof name[l], "%lld tokens", (long long)cell_of(g, l, 0)->length);
-        titles[l + 1] = name[l];
-    }
-    print_title(g, "Accuracy");
-    printf(":\n");
-    if (dq_table_new(&t, titles, g->n_lengths + 1, err) == DQ_OK &&
-        fill_accuracy(t, g, err) == DQ_OK)
-        dq_table_print(t, err);
-    dq_table_free(t);
-    return err->code;
-}
-
 /* Rows of all cells of a length, as dq_needle_numbers counts them. */
 typedef struct row_count {
     int64_t all, small;
@@ -226,7 +208,21 @@ static dq_status needle_tables(const cmd_eval_view *v, dq_err *err)
         g.n_depths = s->n_depths;
         g.n_lengths = (int)(g.set->n_cells / s->n_pairs / s->n_depths);
         for (; g.first < g.set->n_cells; g.first += (int64_t)g.n_lengths * g.n_depths) {
-            DQ_TRY(print_accuracy(&g, err));
+            char name[DQ_NEEDLE_SWEEP][24];
+            const char *titles[DQ_NEEDLE_SWEEP + 1] = {"depth"};
+            dq_table *t = NULL;
+            for (int l = 0; l < g.n_lengths; l++) {
+                snprintf(name[l], sizeof name[l], "%lld tokens",
+                         (long long)cell_of(&g, l, 0)->length);
+                titles[l + 1] = name[l];
+            }
+            print_title(&g, "Accuracy");
+            printf(":\n");
+            if (dq_table_new(&t, titles, g.n_lengths + 1, err) == DQ_OK &&
+                fill_accuracy(t, &g, err) == DQ_OK)
+                dq_table_print(t, err);
+            dq_table_free(t);
+            if (err->code != DQ_OK) return err->code;
             for (int l = 0; s->attention && l < g.n_lengths; l++)
                 DQ_TRY(print_attention(&g, l, err));
         }

@@ -123,20 +123,6 @@ static void put_settings(json_t *settings, const void *own, const dq_eval *e)
     json_object_set_new(settings, "ruler", o);
 }
 
-static json_t *cell_json(int length, const dq_ruler_numbers *x)
-{
-    json_t *o = json_object();
-    json_object_set_new(o, "length", json_integer(length));
-    json_object_set_new(o, "n", json_integer((json_int_t)x->n));
-    json_object_set_new(o, "acc", dq_document_metric(x->acc.value, x->acc.std_err));
-    json_object_set_new(o, "all_correct",
-                        dq_document_metric(x->all_correct.value, x->all_correct.std_err));
-    json_object_set_new(o, "prompt_tokens_mean",
-                        dq_document_real((double)x->prompt_ids / (double)x->n));
-    json_object_set_new(o, "new_tokens_mean", dq_document_real((double)x->new_ids / (double)x->n));
-    return o;
-}
-
 static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval_row *r = &v->e->row[row];
@@ -152,7 +138,17 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
     for (int l = 0; l < set->n_lengths; l++) {
         dq_ruler_numbers x;
         DQ_TRY(dq_ruler_numbers_of(&x, v->e, r, l, err));
-        json_array_append_new(cells, cell_json(set->length[l], &x));
+        json_t *cell = json_object();
+        json_object_set_new(cell, "length", json_integer(set->length[l]));
+        json_object_set_new(cell, "n", json_integer((json_int_t)x.n));
+        json_object_set_new(cell, "acc", dq_document_metric(x.acc.value, x.acc.std_err));
+        json_object_set_new(cell, "all_correct",
+                            dq_document_metric(x.all_correct.value, x.all_correct.std_err));
+        json_object_set_new(cell, "prompt_tokens_mean",
+                            dq_document_real((double)x.prompt_ids / (double)x.n));
+        json_object_set_new(cell, "new_tokens_mean",
+                            dq_document_real((double)x.new_ids / (double)x.n));
+        json_array_append_new(cells, cell);
     }
     return DQ_OK;
 }
@@ -169,36 +165,32 @@ static json_t *text_json(const dq_tokenizer *t, const int32_t *ids, int64_t n, d
     return j ? j : json_null();
 }
 
-static dq_status dump_unit(FILE *f, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
-                           dq_err *err)
-{
-    const dq_ruler_set *set = dq_ruler_set_of(v->e, r);
-    const dq_ruler_prompt *p = &set->prompt[unit];
-    const dq_tokenizer *t = v->e->model[v->e->ids[r->ids].model].tok;
-    const double *x = dq_ruler_unit(r, unit);
-    json_t *o = json_object(), *outputs = json_array();
-    cmd_eval_row_keys(o, v, r);
-    json_object_set_new(o, "length", json_integer(set->length[unit / set->samples]));
-    json_object_set_new(o, "sample", json_integer((json_int_t)(unit % set->samples)));
-    json_object_set_new(o, "input", text_json(t, p->ids, p->n, err));
-    json_object_set_new(o, "n_input", json_integer((json_int_t)p->n));
-    json_object_set_new(o, "question", json_integer((json_int_t)p->question));
-    for (int i = 0; i < p->n_answers; i++)
-        json_array_append_new(outputs, json_string(p->answer[i]));
-    json_object_set_new(o, "outputs", outputs);
-    json_object_set_new(o, "prediction",
-                        text_json(t, r->top1 + v->e->ids[r->ids].req.req[unit].value,
-                                  (int64_t)x[DQ_RULER_AT_COUNT], err));
-    json_object_set_new(o, "end", json_string(dq_text_end_name[(int)x[DQ_RULER_AT_END]]));
-    json_object_set_new(o, "found", dq_document_real(x[DQ_RULER_AT_FOUND]));
-    dq_document_put_line(f, o, err);
-    return err->code;
-}
-
 static dq_status dump(FILE *f, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval_row *r = &v->e->row[row];
-    for (int64_t i = 0; i < dq_eval_units(v->e, r); i++) DQ_TRY(dump_unit(f, v, r, i, err));
+    for (int64_t i = 0; i < dq_eval_units(v->e, r); i++) {
+        const dq_ruler_set *set = dq_ruler_set_of(v->e, r);
+        const dq_ruler_prompt *p = &set->prompt[i];
+        const dq_tokenizer *t = v->e->model[v->e->ids[r->ids].model].tok;
+        const double *x = dq_ruler_unit(r, i);
+        json_t *o = json_object(), *outputs = json_array();
+        cmd_eval_row_keys(o, v, r);
+        json_object_set_new(o, "length", json_integer(set->length[i / set->samples]));
+        json_object_set_new(o, "sample", json_integer((json_int_t)(i % set->samples)));
+        json_object_set_new(o, "input", text_json(t, p->ids, p->n, err));
+        json_object_set_new(o, "n_input", json_integer((json_int_t)p->n));
+        json_object_set_new(o, "question", json_integer((json_int_t)p->question));
+        for (int k = 0; k < p->n_answers; k++)
+            json_array_append_new(outputs, json_string(p->answer[k]));
+        json_object_set_new(o, "outputs", outputs);
+        json_object_set_new(o, "prediction",
+                            text_json(t, r->top1 + v->e->ids[r->ids].req.req[i].value,
+                                      (int64_t)x[DQ_RULER_AT_COUNT], err));
+        json_object_set_new(o, "end", json_string(dq_text_end_name[(int)x[DQ_RULER_AT_END]]));
+        json_object_set_new(o, "found", dq_document_real(x[DQ_RULER_AT_FOUND]));
+        dq_document_put_line(f, o, err);
+        if (err->code != DQ_OK) return err->code;
+    }
     return DQ_OK;
 }
 

@@ -45,20 +45,6 @@ static int first_text(const dq_eval *e)
 enum { ROW_TITLES = 4 };
 static const char *const row_title[ROW_TITLES + 1] = {"model", "weights", "logit bits", "KV",
                                                       "math"};
-static void row_cells(dq_table *t, const cmd_eval_view *v, int row)
-{
-    const dq_eval_row *r = &v->e->row[row];
-    char label[DQ_KV_LABEL];
-    dq_table_cell(t, "%s", v->names[r->model]);
-    cmd_eval_weights_cell(t, v->e->model[r->model].m);
-    if (r->logit.bits == 16)
-        dq_table_cell(t, "16");
-    else
-        dq_table_cell(t, "%d %s", r->logit.bits, dq_granularity_name[r->logit.granularity]);
-    dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
-    if (cmd_eval_math_swept(v->e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
-}
-
 /* Cells of a row after those that tell it apart. */
 typedef void fill_row(dq_table *t, const dq_text_details *d, const dq_eval_numbers *x, bool is_ref);
 
@@ -80,7 +66,16 @@ static dq_status print(const cmd_eval_view *v, const char *head, const char *con
         if (dq_text_numbers_details(v->e, i, &d, err) != DQ_OK ||
             dq_eval_numbers_of(v->e, i, &x, err) != DQ_OK)
             break;
-        row_cells(t, v, i);
+        const dq_eval_row *r = &v->e->row[i];
+        char label[DQ_KV_LABEL];
+        dq_table_cell(t, "%s", v->names[r->model]);
+        cmd_eval_weights_cell(t, v->e->model[r->model].m);
+        if (r->logit.bits == 16)
+            dq_table_cell(t, "16");
+        else
+            dq_table_cell(t, "%d %s", r->logit.bits, dq_granularity_name[r->logit.granularity]);
+        dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
+        if (cmd_eval_math_swept(v->e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
         fill(t, &d, &x, is_reference(v->e, i));
     }
     if (err->code == DQ_OK) {
@@ -214,21 +209,6 @@ static const char *const slice_column[] = {
     "others_nll_nats_stderr", "others_delta_nats",        "others_delta_nats_stderr"};
 enum { SLICE_COLUMNS = 9 };
 
-static dq_status position_titles(const char **titles, int *n, dq_arena *a, int64_t scored,
-                                 dq_err *err)
-{
-    static const char *const base[] = {"cumulative_nll_nats", "cumulative_difference_nats"};
-    static const char *const form[] = {"", "_stderr"};
-    int64_t at[DQ_POSITIONS_MAX];
-    int marks = dq_text_numbers_positions(at, scored);
-    for (int i = 0; i < 4 * marks; i++) {
-        titles[*n] =
-            dq_textf(a, err, "%s_%lld%s", base[i / 2 % 2], (long long)at[i / 4], form[i % 2]);
-        if (!titles[(*n)++]) return err->code;
-    }
-    return DQ_OK;
-}
-
 static dq_status text_csv_titles(const char **titles, int *n, const cmd_eval_view *v, dq_err *err)
 {
     const int row = first_text(v->e);
@@ -237,7 +217,17 @@ static dq_status text_csv_titles(const char **titles, int *n, const cmd_eval_vie
     const dq_scheme scheme = settings_of(v->e, row)->scheme;
     for (int i = 0; ids->slices && i < SLICE_COLUMNS; i++) titles[(*n)++] = slice_column[i];
     if (scheme != DQ_WINDOW_POSITIONS) return DQ_OK;
-    return position_titles(titles, n, v->e->a, dq_window_scored(&ids->win.win[0]), err);
+    const int64_t scored = dq_window_scored(&ids->win.win[0]);
+    static const char *const base[] = {"cumulative_nll_nats", "cumulative_difference_nats"};
+    static const char *const form[] = {"", "_stderr"};
+    int64_t at[DQ_POSITIONS_MAX];
+    int marks = dq_text_numbers_positions(at, scored);
+    for (int i = 0; i < 4 * marks; i++) {
+        titles[*n] =
+            dq_textf(v->e->a, err, "%s_%lld%s", base[i / 2 % 2], (long long)at[i / 4], form[i % 2]);
+        if (!titles[(*n)++]) return err->code;
+    }
+    return DQ_OK;
 }
 
 static dq_status text_csv_cells(dq_table *t, const cmd_eval_view *v, int row, dq_err *err)
@@ -329,9 +319,22 @@ static void begin(void *own)
     t->stride = t->threshold = -1;
 }
 
-/* Options that say nothing without another one. */
-static dq_status check_company(const text_options *t, int64_t ctx, dq_err *err)
+static dq_status check_stride(const text_options *t, int64_t n_ctx, dq_err *err)
 {
+    if (t->stride < n_ctx) return DQ_OK;
+    return dq_fail(
+        err, DQ_USAGE,
+        "--stride %lld: expected less than the %lld tokens of a window. Use --window block "
+        "for windows that do not overlap.",
+        (long long)t->stride, (long long)n_ctx);
+}
+
+static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a, dq_err *err)
+{
+    text_options *t = own;
+    const int64_t ctx = run->ctx;
+    (void)a;
+    /* Options that say nothing without another one. */
     const struct {
         bool given;
         const char *name;
@@ -352,25 +355,6 @@ static dq_status check_company(const text_options *t, int64_t ctx, dq_err *err)
         return dq_fail(err, DQ_USAGE,
                        "--positions makes windows of its own; it does not go with --window %s.",
                        t->window.text);
-    return DQ_OK;
-}
-
-static dq_status check_stride(const text_options *t, int64_t n_ctx, dq_err *err)
-{
-    if (t->stride < n_ctx) return DQ_OK;
-    return dq_fail(
-        err, DQ_USAGE,
-        "--stride %lld: expected less than the %lld tokens of a window. Use --window block "
-        "for windows that do not overlap.",
-        (long long)t->stride, (long long)n_ctx);
-}
-
-static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a, dq_err *err)
-{
-    text_options *t = own;
-    const int64_t ctx = run->ctx;
-    (void)a;
-    DQ_TRY(check_company(t, ctx, err));
     dq_text_settings *s = &t->settings;
     s->scheme = t->positions ? DQ_WINDOW_POSITIONS : (dq_scheme)t->window.at;
     if (t->stride >= 0 && s->scheme != DQ_WINDOW_STRIDE)
@@ -535,22 +519,6 @@ static void warn_plan(dq_logger *logger, const cmd_eval_view *v)
     }
 }
 
-static json_t *confidence_json(const dq_text_details *d)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < DQ_CONFIDENCES; i++) {
-        const dq_confidence *c = &d->confidence[i];
-        json_t *o = json_object();
-        json_object_set_new(o, "from", dq_document_real(c->from));
-        json_object_set_new(o, "to", dq_document_real(c->to));
-        json_object_set_new(o, "n", json_integer((json_int_t)c->n));
-        json_object_set_new(o, "kld_nats", cmd_eval_mean_json(c->kld));
-        json_object_set_new(o, "same_top1", cmd_eval_mean_json(c->same));
-        json_array_append_new(list, o);
-    }
-    return list;
-}
-
 static json_t *difference_json(dq_mean m, bool is_ref)
 {
     return is_ref ? json_null() : cmd_eval_mean_json(m);
@@ -637,7 +605,18 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
     json_object_set_new(o, "window", json_string(dq_scheme_name[s->scheme]));
     json_object_set_new(o, "windows", json_integer((json_int_t)ids->win.n));
     json_object_set_new(o, "documents", json_integer((json_int_t)ids->win.n_docs));
-    json_object_set_new(o, "kld_by_confidence", confidence_json(&d));
+    json_t *list = json_array();
+    for (int i = 0; i < DQ_CONFIDENCES; i++) {
+        const dq_confidence *c = &d.confidence[i];
+        json_t *entry = json_object();
+        json_object_set_new(entry, "from", dq_document_real(c->from));
+        json_object_set_new(entry, "to", dq_document_real(c->to));
+        json_object_set_new(entry, "n", json_integer((json_int_t)c->n));
+        json_object_set_new(entry, "kld_nats", cmd_eval_mean_json(c->kld));
+        json_object_set_new(entry, "same_top1", cmd_eval_mean_json(c->same));
+        json_array_append_new(list, entry);
+    }
+    json_object_set_new(o, "kld_by_confidence", list);
     if (d.n_at) json_object_set_new(o, "positions", positions_json(&d, ids->win.n_docs, is_ref));
     if (d.sliced) json_object_set_new(o, "slices", slices_json(&d, ids->slices, s, is_ref));
     return DQ_OK;

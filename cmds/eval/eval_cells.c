@@ -324,24 +324,6 @@ static bool first_width(const dq_eval *e, int row)
     return e->row[row].shown;
 }
 
-static json_t *sizes_json(const dq_kv_options *o)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < o->n_sized; i++) {
-        const dq_kv_sized *s = &o->sized[i];
-        json_t *x = json_object();
-        json_object_set_new(x, "size", dq_document_real(s->of.size));
-        json_object_set_new(x, "context", json_integer((json_int_t)s->of.context));
-        json_object_set_new(x, "bits", json_integer(s->row.bits));
-        json_object_set_new(x, "keep", dq_document_real(s->keep));
-        json_object_set_new(x, "recent",
-                            s->row.recent < 0 ? json_null() : json_integer(s->row.recent));
-        json_object_set_new(x, "share_at_most", dq_document_real(s->share));
-        json_array_append_new(list, x);
-    }
-    return list;
-}
-
 void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const dq_kv_options *o,
                           const char *const *names)
 {
@@ -360,7 +342,20 @@ void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const dq_kv_option
     json_object_set_new(settings, "kv_bits", bits);
     json_object_set_new(kv, "effective", effective);
     json_object_set_new(kv, "stored", stored);
-    json_object_set_new(kv, "sizes", sizes_json(o));
+    json_t *list = json_array();
+    for (int i = 0; i < o->n_sized; i++) {
+        const dq_kv_sized *s = &o->sized[i];
+        json_t *x = json_object();
+        json_object_set_new(x, "size", dq_document_real(s->of.size));
+        json_object_set_new(x, "context", json_integer((json_int_t)s->of.context));
+        json_object_set_new(x, "bits", json_integer(s->row.bits));
+        json_object_set_new(x, "keep", dq_document_real(s->keep));
+        json_object_set_new(x, "recent",
+                            s->row.recent < 0 ? json_null() : json_integer(s->row.recent));
+        json_object_set_new(x, "share_at_most", dq_document_real(s->share));
+        json_array_append_new(list, x);
+    }
+    json_object_set_new(kv, "sizes", list);
     json_object_set_new(settings, "kv", kv);
 }
 
@@ -441,21 +436,6 @@ static bool speaks(const dq_eval *e, int row, bool *several)
     return others > 0;
 }
 
-/* What the cache has kept, as measured: the rows have as many raised budgets. */
-static void put_kept(int *at, const dq_eval *e, const dq_eval_row *r)
-{
-    char text[200];
-    if (dq_eval_kept_of(e, r) == DQ_EVAL_KEPT_ALL)
-        snprintf(text, sizeof text, "It keeps all tokens.");
-    else
-        snprintf(text, sizeof text,
-                 "It keeps the first %d and the last %d tokens of a context%s: nothing is left to "
-                 "choose.",
-                 r->kv.sink, r->kv.recent,
-                 r->work.cached.raised ? ", to which these budgets are raised" : "");
-    put_words(at, text);
-}
-
 static void print_same(const cmd_eval_view *v, int computed, bool several)
 {
     const dq_eval *e = v->e;
@@ -476,7 +456,17 @@ static void print_same(const cmd_eval_view *v, int computed, bool several)
                  dq_kv_report_label(label, sizeof label, &e->row[i].kv), --left ? "," : ".");
         put(&at, piece);
     }
-    put_kept(&at, e, r);
+    /* What the cache has kept, as measured: the rows have as many raised budgets. */
+    char text[200];
+    if (dq_eval_kept_of(e, r) == DQ_EVAL_KEPT_ALL)
+        snprintf(text, sizeof text, "It keeps all tokens.");
+    else
+        snprintf(text, sizeof text,
+                 "It keeps the first %d and the last %d tokens of a context%s: nothing is left to "
+                 "choose.",
+                 r->kv.sink, r->kv.recent,
+                 r->work.cached.raised ? ", to which these budgets are raised" : "");
+    put_words(&at, text);
     printf("\n");
 }
 

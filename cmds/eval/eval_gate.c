@@ -199,8 +199,17 @@ static dq_status check_result(const json_t *r, size_t i, const char *path, dq_er
                    path, i, wrong);
 }
 
-static dq_status check(const json_t *d, const char *path, dq_err *err)
+dq_status cmd_eval_baseline_read(cmd_eval_baseline *b, const char *path, dq_arena *a, dq_err *err)
 {
+    char *text;
+    size_t len;
+    b->path = path;
+    DQ_TRY(dq_document_name_text(&b->name, path, a, err));
+    DQ_TRY(dq_file_read_small(&text, &len, path, DQ_MAX_DOCUMENT, a, err));
+    DQ_TRY(dq_sha256_of(b->sha256, text, len, err));
+    b->bytes = (int64_t)len;
+    DQ_TRY(dq_json_parse(&b->document, text, len, path, err));
+    const json_t *d = b->document;
     static const char schema[] = "dq-eval/1";
     const char *found = text_of(d, "schema");
     size_t i;
@@ -224,19 +233,6 @@ static dq_status check(const json_t *d, const char *path, dq_err *err)
                        path);
     json_array_foreach(json_object_get(d, "results"), i, r) DQ_TRY(check_result(r, i, path, err));
     return DQ_OK;
-}
-
-dq_status cmd_eval_baseline_read(cmd_eval_baseline *b, const char *path, dq_arena *a, dq_err *err)
-{
-    char *text;
-    size_t len;
-    b->path = path;
-    DQ_TRY(dq_document_name_text(&b->name, path, a, err));
-    DQ_TRY(dq_file_read_small(&text, &len, path, DQ_MAX_DOCUMENT, a, err));
-    DQ_TRY(dq_sha256_of(b->sha256, text, len, err));
-    b->bytes = (int64_t)len;
-    DQ_TRY(dq_json_parse(&b->document, text, len, path, err));
-    return check(b->document, path, err);
 }
 
 void cmd_eval_baseline_end(cmd_eval_baseline *b)
@@ -347,46 +343,7 @@ static dq_status compare_files(const cmd_eval_baseline *b, const char *kind, con
     return err->code;
 }
 
-static dq_status compare_run(const cmd_eval_baseline *b, const cmd_eval_view *v,
-                             const cmd_eval_options *o, const json_t *inputs,
-                             const json_t *settings, dq_err *err)
-{
-    static const char *const of_all[] = {"limit",      "num_fewshot", "seed", "long",
-                                         "head_order", "bos",         NULL};
-    const json_t *there = json_object_get(b->document, "settings");
-    size_t i;
-    json_t *in;
-    for (const char *const *key = of_all; *key; key++)
-        DQ_TRY(
-            compare(b, *key, json_object_get(there, *key), json_object_get(settings, *key), err));
-    for (int k = 0; k < DQ_EVAL_KINDS; k++) DQ_TRY(compare_kind(b, cmd_eval_kinds[k], v, o, err));
-    json_array_foreach(inputs, i, in)
-    {
-        if (strcmp(text_of(in, "kind"), "model") != 0)
-            DQ_TRY(compare_files(b, text_of(in, "kind"), inputs, err));
-    }
-    return DQ_OK;
-}
-
 /* ---- Rows ---- */
-
-/* Members of a result that tell it from all others. */
-static json_t *key_of(const cmd_eval_view *v, const dq_eval_row *r)
-{
-    const dq_eval_source *s = dq_eval_source_of(v->e, r);
-    const cmd_eval_kind *kind = cmd_eval_kind_of(s);
-    json_t *o = json_object();
-    json_object_set_new(o, "model", json_string(v->names[r->model]));
-    json_object_set_new(o, "task", json_string(s->name));
-    json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
-    if (r->logit.bits < 16)
-        json_object_set_new(o, "logit_granularity",
-                            json_string(dq_granularity_name[r->logit.granularity]));
-    json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
-    json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
-    if (kind->out.told_by) kind->out.told_by(o, s);
-    return o;
-}
 
 /* Whether the value holds every member of the part. */
 static bool holds(const json_t *value, json_t *part)
@@ -419,14 +376,6 @@ static dq_status find_result(const cmd_eval_baseline *b, json_t *key, int *found
         *found = (int)i;
     }
     return DQ_OK;
-}
-
-static dq_status find(const cmd_eval_baseline *b, const cmd_eval_view *v, int row, dq_err *err)
-{
-    json_t *key = key_of(v, &v->e->row[row]);
-    if (dq_json_complete(err) == DQ_OK) find_result(b, key, &b->result[row], err);
-    json_decref(key);
-    return err->code;
 }
 
 /* As many items, or scored tokens of a text: with another tokenizer, or fewer positions, a number is of something else. */
@@ -491,11 +440,40 @@ dq_status cmd_eval_baseline_fit(cmd_eval_baseline *b, const cmd_eval_view *v,
     if (!b->path) return DQ_OK;
     b->result = dq_alloc(v->e->a, (size_t)v->e->n_rows, sizeof *b->result, err);
     if (!b->result) return err->code;
-    DQ_TRY(compare_run(b, v, o, inputs, settings, err));
+    static const char *const of_all[] = {"limit",      "num_fewshot", "seed", "long",
+                                         "head_order", "bos",         NULL};
+    const json_t *there = json_object_get(b->document, "settings");
+    size_t j;
+    json_t *in;
+    for (const char *const *key = of_all; *key; key++)
+        DQ_TRY(
+            compare(b, *key, json_object_get(there, *key), json_object_get(settings, *key), err));
+    for (int k = 0; k < DQ_EVAL_KINDS; k++) DQ_TRY(compare_kind(b, cmd_eval_kinds[k], v, o, err));
+    json_array_foreach(inputs, j, in)
+    {
+        if (strcmp(text_of(in, "kind"), "model") != 0)
+            DQ_TRY(compare_files(b, text_of(in, "kind"), inputs, err));
+    }
     for (int i = 0; i < v->e->n_rows; i++) {
         b->result[i] = -1;
         if (!v->e->row[i].shown) continue;
-        DQ_TRY(find(b, v, i, err));
+        /* Members of a result that tell it from all others. */
+        const dq_eval_row *r = &v->e->row[i];
+        const dq_eval_source *s = dq_eval_source_of(v->e, r);
+        const cmd_eval_kind *kind = cmd_eval_kind_of(s);
+        json_t *key = json_object();
+        json_object_set_new(key, "model", json_string(v->names[r->model]));
+        json_object_set_new(key, "task", json_string(s->name));
+        json_object_set_new(key, "logit_bits", json_integer(r->logit.bits));
+        if (r->logit.bits < 16)
+            json_object_set_new(key, "logit_granularity",
+                                json_string(dq_granularity_name[r->logit.granularity]));
+        json_object_set_new(key, "kv", dq_kv_spec_json(&r->kv));
+        json_object_set_new(key, "math", dq_kv_report_math_json(r->math));
+        if (kind->out.told_by) kind->out.told_by(key, s);
+        if (dq_json_complete(err) == DQ_OK) find_result(b, key, &b->result[i], err);
+        json_decref(key);
+        if (err->code != DQ_OK) return err->code;
         if (b->result[i] >= 0) DQ_TRY(compare_units(b, v, i, err));
     }
     warn_references(b, v, inputs, logger);
@@ -511,14 +489,6 @@ static const json_t *baseline_result(const cmd_eval_baseline *b, int row)
 
 /* ---- Gate table ----
  * A row of the table is an object of "compared" in a gate of the document. */
-
-/* The row of result i. */
-static int row_of(const dq_eval *e, int64_t i)
-{
-    int row = 0;
-    while (!e->row[row].shown || i-- > 0) row++;
-    return row;
-}
 
 static double real_of(const json_t *o, const char *key)
 {
@@ -538,7 +508,9 @@ static void number_cell(dq_table *t, double x, double std_err)
 
 static void add_row(dq_table *t, const cmd_eval_view *v, const char *condition, const json_t *c)
 {
-    const int index = row_of(v->e, json_integer_value(json_object_get(c, "result")));
+    int64_t i = json_integer_value(json_object_get(c, "result"));
+    int index = 0;
+    while (!v->e->row[index].shown || i-- > 0) index++;
     const dq_eval_row *r = &v->e->row[index];
     const json_t *met = json_object_get(c, "met");
     const double change = real_of(c, "change");
@@ -699,13 +671,6 @@ static bool is_metric(const char *metric, const dq_eval_source *s)
            (own->metric && strcmp(metric, own->metric) == 0);
 }
 
-static bool is_member(const char *metric, const char *member, const dq_eval_source *s)
-{
-    static const char *const of_all[] = {"value", "stderr", NULL};
-    return among(member, of_all) ||
-           cmd_eval_field_known(cmd_eval_kind_of(s)->out.fields, s, metric, member);
-}
-
 /* Whether the name is a paired difference of a metric of the source, or its p. */
 static bool is_paired(const char *name, const dq_eval_source *s)
 {
@@ -736,7 +701,11 @@ static bool known(const char *name, const dq_eval_source *s)
     memcpy(base, name, n);
     base[n] = 0;
     name += n + 1;
-    if (is_metric(base, s)) return is_member(base, name, s);
+    if (is_metric(base, s)) {
+        static const char *const of_all[] = {"value", "stderr", NULL};
+        return among(name, of_all) ||
+               cmd_eval_field_known(cmd_eval_kind_of(s)->out.fields, s, base, name);
+    }
     return *name && (among(base, part) || among(base, cmd_eval_kind_of(s)->out.parts));
 }
 
@@ -962,27 +931,6 @@ static void say(dq_logger *logger, cmd_eval_gates *all, const cmd_eval_gate *g, 
     sum->bad++;
 }
 
-/* Beside its number in the baseline; why: that there is none. */
-static void note_compared(looked *sum, const cmd_eval_gate *g, const json_t *row,
-                          const json_t *there, const seen *it, const char *why)
-{
-    json_t *o = json_object();
-    json_object_set_new(o, "result", json_integer(it->number));
-    json_object_set_new(o, "value", dq_document_real(it->x));
-    json_object_set_new(o, "stderr", dq_document_real(find_error(row, g->name)));
-    json_object_set_new(o, "baseline", dq_document_real(it->baseline));
-    json_object_set_new(o, "baseline_stderr",
-                        isnan(it->baseline) ? json_null()
-                                            : dq_document_real(find_error(there, g->name)));
-    json_object_set_new(o, "change", dq_document_real(it->x - it->baseline));
-    json_object_set_new(o, "limit", dq_document_real(it->limit));
-    json_object_set_new(o, "met",
-                        why ? json_null()
-                            : json_boolean(isnan(it->x) || gate_holds(g, it->x, it->limit)));
-    json_object_set_new(o, "unchecked", why ? json_string(why) : json_null());
-    json_array_append_new(sum->compared, o);
-}
-
 /* Fills what a limit needs; false: it has none, and the result is not checked. */
 static bool take_limit(const cmd_eval_gates *all, const cmd_eval_gate *g, dq_logger *logger,
                        const cmd_eval_view *v, int index, const json_t *row, seen *it, looked *sum)
@@ -996,7 +944,23 @@ static bool take_limit(const cmd_eval_gates *all, const cmd_eval_gate *g, dq_log
         dq_logger_warn(logger, "--fail-if \"%s\": %s: cannot be checked, %s (%.6g)", g->text,
                        it->name, why, it->baseline);
     }
-    if (g->limit.baseline) note_compared(sum, g, row, there, it, why);
+    if (g->limit.baseline) {
+        json_t *o = json_object();
+        json_object_set_new(o, "result", json_integer(it->number));
+        json_object_set_new(o, "value", dq_document_real(it->x));
+        json_object_set_new(o, "stderr", dq_document_real(find_error(row, g->name)));
+        json_object_set_new(o, "baseline", dq_document_real(it->baseline));
+        json_object_set_new(o, "baseline_stderr",
+                            isnan(it->baseline) ? json_null()
+                                                : dq_document_real(find_error(there, g->name)));
+        json_object_set_new(o, "change", dq_document_real(it->x - it->baseline));
+        json_object_set_new(o, "limit", dq_document_real(it->limit));
+        json_object_set_new(o, "met",
+                            why ? json_null()
+                                : json_boolean(isnan(it->x) || gate_holds(g, it->x, it->limit)));
+        json_object_set_new(o, "unchecked", why ? json_string(why) : json_null());
+        json_array_append_new(sum->compared, o);
+    }
     sum->unmatched += why != NULL;
     return !why;
 }
@@ -1035,21 +999,6 @@ static void look_at(cmd_eval_gates *all, const cmd_eval_gate *g, dq_logger *logg
     if (isnan(it.x) || gate_holds(g, it.x, it.limit)) say(logger, all, g, sum, &it);
 }
 
-static json_t *gate_json(const cmd_eval_gate *g, looked *sum)
-{
-    json_t *o = json_object();
-    json_object_set_new(o, "fail_if", dq_document_name(g->text));
-    json_object_set_new(o, "checked", json_integer(sum->n));
-    json_object_set_new(o, "missed", json_integer(sum->bad));
-    json_object_set_new(o, "met", sum->met);
-    json_object_set_new(o, "unchecked", json_integer(sum->sourceless + sum->unmatched));
-    if (g->limit.baseline)
-        json_object_set_new(o, "compared", sum->compared);
-    else
-        json_decref(sum->compared);
-    return o;
-}
-
 void cmd_eval_gates_apply(cmd_eval_gates *g, dq_logger *logger, const cmd_eval_view *v,
                           json_t *document)
 {
@@ -1071,7 +1020,17 @@ void cmd_eval_gates_apply(cmd_eval_gates *g, dq_logger *logger, const cmd_eval_v
         g->unchecked += sum.n == 0 || sum.sourceless > 0 || sum.unmatched > 0;
         g->sourceless += sum.sourceless > 0;
         g->unmatched += sum.unmatched > 0;
-        json_array_append_new(list, gate_json(&g->gate[i], &sum));
+        json_t *o = json_object();
+        json_object_set_new(o, "fail_if", dq_document_name(g->gate[i].text));
+        json_object_set_new(o, "checked", json_integer(sum.n));
+        json_object_set_new(o, "missed", json_integer(sum.bad));
+        json_object_set_new(o, "met", sum.met);
+        json_object_set_new(o, "unchecked", json_integer(sum.sourceless + sum.unmatched));
+        if (g->gate[i].limit.baseline)
+            json_object_set_new(o, "compared", sum.compared);
+        else
+            json_decref(sum.compared);
+        json_array_append_new(list, o);
     }
     if (g->n) json_object_set(document, "gates", list);
     if (g->baseline.path) json_object_set_new(document, "baseline", baseline_json(&g->baseline));

@@ -213,22 +213,6 @@ void *cmd_eval_own(const cmd_eval_options *o, const cmd_eval_kind *kind)
     return o->own[i];
 }
 
-static dq_status begin(cmd_eval_options *o, dq_arena *a, dq_err *err)
-{
-    o->bos.text = dq_bos_name[DQ_BOS_AUTO];
-    o->math_words = (dq_words){.text = dq_num_name[DQ_NUM_F32], .at = {DQ_NUM_F32}, .n = 1};
-    o->device = "auto";
-    o->margin = DQ_EVAL_MARGIN;
-    dq_kv_options_begin(&o->kv, "of what is drawn: --num-fewshot (default 1234), needles and the "
-                                "policy random (default 1)");
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        const cmd_eval_kind *kind = cmd_eval_kinds[i];
-        if (kind->cli.size) o->own[i] = dq_alloc(a, 1, kind->cli.size, err);
-        if (kind->cli.size && o->own[i] && kind->cli.begin) kind->cli.begin(o->own[i]);
-    }
-    return err->code;
-}
-
 /* Rows of all options, as they come together; after the last one an empty one. */
 enum { MAX_ROWS = 128 };
 typedef struct rows {
@@ -278,29 +262,6 @@ static int task_names(const char **names)
         for (int k = 0; cli->task && n < MAX_TASKS && (name = cli->task(k)); k++) names[n++] = name;
     }
     return n;
-}
-
-/* What is scored: tasks and their examples; after them what kinds score without --task, and then add_limits. */
-static void add_scored(rows *to, cmd_eval_options *o, const char *tasks, const char **names)
-{
-    const dq_opt opts[] = {
-        dq_opt_topic("tasks", "tasks and their files"),
-        dq_opt_offer(names, task_names(names),
-                     dq_opt_list("task", "NAME[,NAME]", &o->tasks, tasks)),
-        dq_opt_list("data", "FILE", &o->data,
-                    "file of the task; with several tasks once for each, in the same order, or "
-                    "NAME=FILE"),
-        dq_opt_text("num-fewshot", "LIST", &o->shots_word,
-                    "solved examples before every item, drawn as lm-evaluation-harness does "
-                    "(default 0); in-context tasks take a list of demonstrations per prompt "
-                    "(default 1,10,25,50,100,200,400,... as many as fit)"),
-        dq_opt_list(
-            "fewshot-data", "FILE", &o->fewshot,
-            "file that the examples come from, the task's training split; given as --data is; "
-            "clinic150 needs none, its --data has them"),
-        {0},
-    };
-    add_rows(to, opts);
 }
 
 static void add_limits(rows *to, cmd_eval_options *o)
@@ -425,9 +386,38 @@ dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **ar
     rows all = {.n = 0};
     char *tasks = NULL;
     const char *names[MAX_TASKS];
-    DQ_TRY(begin(o, a, err));
+    o->bos.text = dq_bos_name[DQ_BOS_AUTO];
+    o->math_words = (dq_words){.text = dq_num_name[DQ_NUM_F32], .at = {DQ_NUM_F32}, .n = 1};
+    o->device = "auto";
+    o->margin = DQ_EVAL_MARGIN;
+    dq_kv_options_begin(&o->kv, "of what is drawn: --num-fewshot (default 1234), needles and the "
+                                "policy random (default 1)");
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        const cmd_eval_kind *kind = cmd_eval_kinds[i];
+        if (kind->cli.size) o->own[i] = dq_alloc(a, 1, kind->cli.size, err);
+        if (kind->cli.size && o->own[i] && kind->cli.begin) kind->cli.begin(o->own[i]);
+    }
+    if (err->code != DQ_OK) return err->code;
     DQ_TRY(tasks_help(&tasks, a, err));
-    add_scored(&all, o, tasks, names);
+    /* What is scored: tasks and their examples; after them what kinds score without --task, and then add_limits. */
+    const dq_opt opts[] = {
+        dq_opt_topic("tasks", "tasks and their files"),
+        dq_opt_offer(names, task_names(names),
+                     dq_opt_list("task", "NAME[,NAME]", &o->tasks, tasks)),
+        dq_opt_list("data", "FILE", &o->data,
+                    "file of the task; with several tasks once for each, in the same order, or "
+                    "NAME=FILE"),
+        dq_opt_text("num-fewshot", "LIST", &o->shots_word,
+                    "solved examples before every item, drawn as lm-evaluation-harness does "
+                    "(default 0); in-context tasks take a list of demonstrations per prompt "
+                    "(default 1,10,25,50,100,200,400,... as many as fit)"),
+        dq_opt_list(
+            "fewshot-data", "FILE", &o->fewshot,
+            "file that the examples come from, the task's training split; given as --data is; "
+            "clinic150 needs none, its --data has them"),
+        {0},
+    };
+    add_rows(&all, opts);
     add_rows(&all, (const dq_opt[]){dq_opt_topic("text", "text and its windows"), {0}});
     for (int i = 0; i < DQ_EVAL_KINDS; i++) add_own(&all, cmd_eval_kinds[i]->cli.scored, o->own[i]);
     add_limits(&all, o);
@@ -456,25 +446,6 @@ static dq_status cmd_eval_split(const char *text, const char *option, dq_list *o
     }
 }
 
-static dq_status read_logits(cmd_eval_options *o, dq_err *err)
-{
-    o->n_granularities = o->logit_granularity.n;
-    for (int i = 0; i < o->n_granularities; i++)
-        o->granularity[i] = (dq_granularity)o->logit_granularity.at[i];
-    return o->logit_bits ? dq_options_bits(o->bits, &o->n_bits, DQ_EVAL_BITS, o->logit_bits,
-                                           "logit-bits", err)
-                         : DQ_OK;
-}
-
-static void read_math(cmd_eval_options *o)
-{
-    o->n_math = o->math_words.n;
-    for (int i = 0; i < o->n_math; i++) {
-        const dq_num num = (dq_num)o->math_words.at[i];
-        o->math[i] = (dq_math){num, num, num, num};
-    }
-}
-
 /* Of which items may be too long. */
 static const char *long_tasks(const cmd_eval_kind *kind)
 {
@@ -498,35 +469,33 @@ static int rising(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Which tasks may have a list, "Tasks" says. */
-static dq_status read_shots(cmd_eval_options *o, dq_err *err)
-{
-    if (!o->shots_word) return DQ_OK;
-    DQ_TRY(dq_options_ints(o->shots, &o->n_shots, DQ_EVAL_SHOTS, o->shots_word, "num-fewshot", 0,
-                           1000000, err));
-    qsort(o->shots, (size_t)o->n_shots, sizeof o->shots[0], rising);
-    o->num_fewshot = o->n_shots == 1 ? o->shots[0] : 0;
-    return DQ_OK;
-}
-
-static dq_status read_part(cmd_eval_options *o, const dq_args *args, dq_err *err)
+static dq_status read_words(cmd_eval_options *o, const dq_args *args, dq_err *err)
 {
     DQ_TRY(dq_shard_read(&o->part, o->document, args->also, err));
     if (o->part.n && o->dry_run)
         return dq_fail(err, DQ_USAGE, "--dry-run shows the whole. Leave out --shard.");
-    return DQ_OK;
-}
-
-static dq_status read_words(cmd_eval_options *o, const dq_args *args, dq_err *err)
-{
-    DQ_TRY(read_part(o, args, err));
     if (o->lengths_word)
         DQ_TRY(dq_options_ints(o->length, &o->n_lengths, DQ_EVAL_LENGTHS, o->lengths_word,
                                "lengths", 1, 1 << 30, err));
     o->samples = o->limit ? o->limit : SAMPLES;
-    DQ_TRY(read_shots(o, err));
-    read_math(o);
-    return read_logits(o, err);
+    /* Which tasks may have a list, "Tasks" says. */
+    if (o->shots_word) {
+        DQ_TRY(dq_options_ints(o->shots, &o->n_shots, DQ_EVAL_SHOTS, o->shots_word, "num-fewshot",
+                               0, 1000000, err));
+        qsort(o->shots, (size_t)o->n_shots, sizeof o->shots[0], rising);
+        o->num_fewshot = o->n_shots == 1 ? o->shots[0] : 0;
+    }
+    o->n_math = o->math_words.n;
+    for (int i = 0; i < o->n_math; i++) {
+        const dq_num num = (dq_num)o->math_words.at[i];
+        o->math[i] = (dq_math){num, num, num, num};
+    }
+    o->n_granularities = o->logit_granularity.n;
+    for (int i = 0; i < o->n_granularities; i++)
+        o->granularity[i] = (dq_granularity)o->logit_granularity.at[i];
+    return o->logit_bits ? dq_options_bits(o->bits, &o->n_bits, DQ_EVAL_BITS, o->logit_bits,
+                                           "logit-bits", err)
+                         : DQ_OK;
 }
 
 /* What tasks with prompts of their own take. */
@@ -708,28 +677,6 @@ static void find_piece(pieces *p, const int32_t *ids, int64_t n)
            (size_t)p->n_tail * sizeof *seam);
 }
 
-static void find_requests(bool *found, const dq_repeats_sketch *s, const dq_requests *q)
-{
-    const dq_shared_prefix *prefix = NULL;
-    pieces before = {.found = found, .sketch = s}, context = before;
-    for (int64_t i = 0; i < q->n; i++) {
-        const dq_request *r = &q->req[i];
-        const dq_shared_prefix *own = dq_items_shared_prefix(q, r->item);
-        const bool other = own != prefix;
-        if (other) {
-            before = (pieces){.found = found, .sketch = s};
-            find_piece(&before, own->ids, own->n);
-            prefix = own;
-        }
-        if (i == 0 || other || r->ctx != r[-1].ctx || r->n_ctx != r[-1].n_ctx) {
-            context = before;
-            find_piece(&context, r->ctx, r->n_ctx);
-        }
-        pieces all = context;
-        if (r->cont) find_piece(&all, r->cont, r->n_cont);
-    }
-}
-
 typedef struct seen_text {
     double share;     /* of a text that chose something, the largest that is found */
     const char *file; /* that is this text, whole; NULL: none */
@@ -767,7 +714,25 @@ static void find_seen(seen_text *out, const json_t *of, const dq_eval_ids *ids,
         int n = 0;
         for (int64_t k = 0; k < ids->win.n; k++)
             dq_repeats_sketch_find(found, &s, ids->win.win[k].ids, ids->win.win[k].n);
-        find_requests(found, &s, &ids->req);
+        const dq_requests *q = &ids->req;
+        const dq_shared_prefix *prefix = NULL;
+        pieces before = {.found = found, .sketch = &s}, context = before;
+        for (int64_t j = 0; j < q->n; j++) {
+            const dq_request *r = &q->req[j];
+            const dq_shared_prefix *own = dq_items_shared_prefix(q, r->item);
+            const bool other = own != prefix;
+            if (other) {
+                before = (pieces){.found = found, .sketch = &s};
+                find_piece(&before, own->ids, own->n);
+                prefix = own;
+            }
+            if (j == 0 || other || r->ctx != r[-1].ctx || r->n_ctx != r[-1].n_ctx) {
+                context = before;
+                find_piece(&context, r->ctx, r->n_ctx);
+            }
+            pieces all = context;
+            if (r->cont) find_piece(&all, r->cont, r->n_cont);
+        }
         for (int k = 0; k < s.n; k++) n += found[k];
         out->share = fmax(out->share, (double)n / s.n);
     }
@@ -898,20 +863,6 @@ dq_status cmd_eval_add_source(cmd_eval_options *o, const dq_eval_source *source,
     return DQ_OK;
 }
 
-static dq_status refuse_unknown(const char *name, dq_err *err)
-{
-    char all[512] = "";
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        const cmd_eval_kind *kind = cmd_eval_kinds[i];
-        const char *task;
-        for (int k = 0; kind->cli.task && (task = kind->cli.task(k)) != NULL; k++) {
-            size_t n = strlen(all);
-            snprintf(all + n, sizeof all - n, "%s%s", n ? ", " : "", task);
-        }
-    }
-    return dq_fail(err, DQ_USAGE, "unknown task \"%s\". There are: %s.", name, all);
-}
-
 enum { MAX_FEWSHOT = 1000 };
 /* Where the examples before source i, just chosen, come from. */
 static dq_status take_examples(cmd_eval_options *o, int i, dq_err *err)
@@ -944,7 +895,18 @@ static dq_status choose_task(cmd_eval_options *o, const char *name, int *used, d
                              dq_err *err)
 {
     const int i = kind_named(name), first = o->n_sources;
-    if (i < 0) return refuse_unknown(name, err);
+    if (i < 0) {
+        char all[512] = "";
+        for (int j = 0; j < DQ_EVAL_KINDS; j++) {
+            const cmd_eval_kind *kind = cmd_eval_kinds[j];
+            const char *task;
+            for (int k = 0; kind->cli.task && (task = kind->cli.task(k)) != NULL; k++) {
+                size_t n = strlen(all);
+                snprintf(all + n, sizeof all - n, "%s%s", n ? ", " : "", task);
+            }
+        }
+        return dq_fail(err, DQ_USAGE, "unknown task \"%s\". There are: %s.", name, all);
+    }
     for (int k = 0; k < first; k++) {
         if (strcmp(o->source[k].name, name) == 0)
             return dq_fail(err, DQ_USAGE, "--task: %s stands twice.", name);
@@ -971,32 +933,6 @@ static bool takes_examples(const cmd_eval_options *o)
     return false;
 }
 
-static dq_status check_lists(const cmd_eval_options *o, int n_tasks, dq_err *err)
-{
-    const char *end = n_tasks == 1 ? "" : "s";
-    if (o->data.n > n_tasks)
-        return dq_fail(err, DQ_USAGE, "--data is given %d times for %d task%s.", o->data.n, n_tasks,
-                       end);
-    if (o->n_shots > 0 && n_tasks == 0)
-        return dq_fail(err, DQ_USAGE, "--num-fewshot is for items of a --task; there is none.");
-    if (o->fewshot.n > 0 && o->fewshot_used == 0 && !takes_examples(o))
-        return dq_fail(err, DQ_USAGE, "--fewshot-data has nothing to act on: add --num-fewshot N.");
-    if (o->fewshot.n > n_tasks)
-        return dq_fail(err, DQ_USAGE, "--fewshot-data is given %d times for %d task%s.",
-                       o->fewshot.n, n_tasks, end);
-    return DQ_OK;
-}
-
-/* Files without a name that no task has taken. */
-static dq_status check_data(const cmd_eval_options *o, int used, dq_err *err)
-{
-    for (int i = 0, plain = 0; i < o->data.n; i++) {
-        if (!is_named(o->data.item[i]) && plain++ >= used)
-            return dq_fail(err, DQ_USAGE, "--data %s: no task takes it.", o->data.item[i]);
-    }
-    return DQ_OK;
-}
-
 /* The first option of a file of results that is given; NULL: none is. */
 static const char *given_file(const cmd_eval_options *o)
 {
@@ -1017,9 +953,42 @@ static const char *shown(const cmd_eval_kind *kind)
     return kind->out.requests ? kind->cli.has : NULL;
 }
 
-/* Outputs that something must come out for. */
-static dq_status check_dumps(const cmd_eval_options *o, dq_err *err)
+/* Fills o->source and o->examples. DQ_USAGE: names, files or options that do not go together. */
+static dq_status cmd_eval_choose(cmd_eval_options *o, dq_arena *a, dq_err *err)
 {
+    dq_list names = {.n = 0};
+    int used = 0; /* files without a name that earlier tasks have taken */
+    DQ_TRY(check_twice(&o->data, "data", err));
+    DQ_TRY(check_twice(&o->fewshot, "fewshot-data", err));
+    for (int i = 0; i < o->tasks.n; i++)
+        DQ_TRY(cmd_eval_split(o->tasks.item[i], "task", &names, a, err));
+    for (int i = 0; i < names.n; i++) DQ_TRY(choose_task(o, names.item[i], &used, a, err));
+    const int n_tasks = names.n;
+    const char *end = n_tasks == 1 ? "" : "s";
+    if (o->data.n > n_tasks)
+        return dq_fail(err, DQ_USAGE, "--data is given %d times for %d task%s.", o->data.n, n_tasks,
+                       end);
+    if (o->n_shots > 0 && n_tasks == 0)
+        return dq_fail(err, DQ_USAGE, "--num-fewshot is for items of a --task; there is none.");
+    if (o->fewshot.n > 0 && o->fewshot_used == 0 && !takes_examples(o))
+        return dq_fail(err, DQ_USAGE, "--fewshot-data has nothing to act on: add --num-fewshot N.");
+    if (o->fewshot.n > n_tasks)
+        return dq_fail(err, DQ_USAGE, "--fewshot-data is given %d times for %d task%s.",
+                       o->fewshot.n, n_tasks, end);
+    /* Files without a name that no task has taken. */
+    for (int i = 0, plain = 0; i < o->data.n; i++) {
+        if (!is_named(o->data.item[i]) && plain++ >= used)
+            return dq_fail(err, DQ_USAGE, "--data %s: no task takes it.", o->data.item[i]);
+    }
+    /* Sources that options of their own name, without --task. */
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        if (cmd_eval_kinds[i]->cli.choose_more)
+            DQ_TRY(cmd_eval_kinds[i]->cli.choose_more(o->own[i], o, err));
+    }
+    if (o->n_sources == 0)
+        return dq_fail(err, DQ_USAGE,
+                       "nothing to score: give --task NAME --data FILE or --text FILE.");
+    /* Outputs that something must come out for. */
     bool items = false, requests = false;
     char what[200];
     for (int i = 0; i < o->n_sources; i++) {
@@ -1047,35 +1016,6 @@ static dq_status check_dumps(const cmd_eval_options *o, dq_err *err)
         return dq_fail(err, DQ_USAGE, "--dry-run scores nothing, so --%s cannot go with it.",
                        scored);
     return DQ_OK;
-}
-
-/* Sources that options of their own name, without --task. */
-static dq_status choose_more(cmd_eval_options *o, dq_err *err)
-{
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        if (cmd_eval_kinds[i]->cli.choose_more)
-            DQ_TRY(cmd_eval_kinds[i]->cli.choose_more(o->own[i], o, err));
-    }
-    return DQ_OK;
-}
-
-/* Fills o->source and o->examples. DQ_USAGE: names, files or options that do not go together. */
-static dq_status cmd_eval_choose(cmd_eval_options *o, dq_arena *a, dq_err *err)
-{
-    dq_list names = {.n = 0};
-    int used = 0; /* files without a name that earlier tasks have taken */
-    DQ_TRY(check_twice(&o->data, "data", err));
-    DQ_TRY(check_twice(&o->fewshot, "fewshot-data", err));
-    for (int i = 0; i < o->tasks.n; i++)
-        DQ_TRY(cmd_eval_split(o->tasks.item[i], "task", &names, a, err));
-    for (int i = 0; i < names.n; i++) DQ_TRY(choose_task(o, names.item[i], &used, a, err));
-    DQ_TRY(check_lists(o, names.n, err));
-    DQ_TRY(check_data(o, used, err));
-    DQ_TRY(choose_more(o, err));
-    if (o->n_sources == 0)
-        return dq_fail(err, DQ_USAGE,
-                       "nothing to score: give --task NAME --data FILE or --text FILE.");
-    return check_dumps(o, err);
 }
 
 dq_status cmd_eval_inputs_add(cmd_eval_inputs *in, const char *path, dq_arena *a, dq_err *err)

@@ -49,24 +49,6 @@ static dq_mean mean_of_flips(const dq_stat_flips *f)
     return (dq_mean){f->delta, f->std_err, f->clusters};
 }
 
-static dq_status find_cross(line *l, const cmd_eval_view *v, dq_err *err)
-{
-    const dq_eval *e = v->e;
-    dq_mean mean[DQ_EVAL_SOURCES];
-    dq_interval interval[DQ_EVAL_SOURCES];
-    l->crossed = has_cross(e, l->row, l->n);
-    for (int i = 0; l->crossed && i < l->n; i++) {
-        dq_stat_flips f;
-        const int other = cmd_eval_cross_row(e, l->row[i]);
-        DQ_TRY(dq_eval_compare(e, other, l->row[i], quoted(e, l->row[i]), &f, err));
-        mean[i] = mean_of_flips(&f);
-        interval[i] = f.interval;
-        l->cross_model = e->row[other].model;
-    }
-    if (l->crossed) l->cross = dq_eval_average_of(mean, interval, l->n);
-    return DQ_OK;
-}
-
 /* l->n is 0 where no line begins at that row. */
 static dq_status line_of(line *l, const cmd_eval_view *v, int row, dq_err *err)
 {
@@ -88,7 +70,19 @@ static dq_status line_of(line *l, const cmd_eval_view *v, int row, dq_err *err)
     }
     l->mean = dq_eval_average_of(l->score, score_interval, l->n);
     if (l->compared) l->delta = dq_eval_average_of(delta, delta_interval, l->n);
-    return find_cross(l, v, err);
+    dq_mean mean[DQ_EVAL_SOURCES];
+    dq_interval interval[DQ_EVAL_SOURCES];
+    l->crossed = has_cross(e, l->row, l->n);
+    for (int i = 0; l->crossed && i < l->n; i++) {
+        dq_stat_flips f;
+        const int other = cmd_eval_cross_row(e, l->row[i]);
+        DQ_TRY(dq_eval_compare(e, other, l->row[i], quoted(e, l->row[i]), &f, err));
+        mean[i] = mean_of_flips(&f);
+        interval[i] = f.interval;
+        l->cross_model = e->row[other].model;
+    }
+    if (l->crossed) l->cross = dq_eval_average_of(mean, interval, l->n);
+    return DQ_OK;
 }
 
 static dq_interval loss_interval(const line *l)
@@ -138,43 +132,6 @@ static void difference_cell(dq_table *t, bool there, const dq_eval_average *x)
         dq_table_cell(t, "-");
 }
 
-static void table_line(dq_table *t, const cmd_eval_view *v, const line *l, const columns *c)
-{
-    const dq_eval_row *r = &v->e->row[l->row[0]];
-    char label[DQ_KV_LABEL];
-    dq_table_cell(t, "%s", v->names[r->model]);
-    cmd_eval_weights_cell(t, cmd_eval_model_of(v->e, l->row[0]));
-    if (r->logit.bits == 16)
-        dq_table_cell(t, "16");
-    else
-        dq_table_cell(t, "%d %s", r->logit.bits, dq_granularity_name[r->logit.granularity]);
-    if (c->kv) dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
-    if (c->math) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
-    for (int i = 0; i < l->n; i++) dq_table_cell(t, "%.4f", l->score[i].value);
-    cmd_eval_score_cell(t, l->mean.mean, l->mean.interval, "");
-    if (c->difference) {
-        difference_cell(t, l->compared, &l->delta);
-        dq_table_cell(
-            t, "%s",
-            l->compared ? dq_interval_decision_name[dq_interval_decide(loss_interval(l), v->margin)]
-                        : "-");
-    }
-    if (c->cross) difference_cell(t, l->crossed, &l->cross);
-}
-
-/* "acc", or "acc_norm of hellaswag, acc of the others". */
-static void print_metrics(const dq_eval *e, const dq_eval_kind *kind, const line *l)
-{
-    int second = 0;
-    for (int i = 0; i < l->n; i++) {
-        if (quoted(e, l->row[i]) == 0) continue;
-        if (second == 0) printf("%s of ", kind->metric[1]);
-        printf("%s%s", second++ ? ", " : "", cmd_eval_title(e, l->row[i]));
-    }
-    if (second < l->n)
-        printf("%s%s%s", second ? ", " : "", kind->metric[0], second ? " of the others" : "");
-}
-
 static dq_status print_kind(const cmd_eval_view *v, const dq_eval_kind *kind, const line *first,
                             dq_err *err)
 {
@@ -197,12 +154,40 @@ static dq_status print_kind(const cmd_eval_view *v, const dq_eval_kind *kind, co
     dq_table_keys(t, keys);
     for (int i = 0; err->code == DQ_OK && i < v->e->n_rows; i++) {
         line l;
-        if (kind_of(v->e, i) == kind && line_of(&l, v, i, err) == DQ_OK && l.n)
-            table_line(t, v, &l, &c);
+        if (kind_of(v->e, i) == kind && line_of(&l, v, i, err) == DQ_OK && l.n) {
+            const dq_eval_row *r = &v->e->row[l.row[0]];
+            char label[DQ_KV_LABEL];
+            dq_table_cell(t, "%s", v->names[r->model]);
+            cmd_eval_weights_cell(t, cmd_eval_model_of(v->e, l.row[0]));
+            if (r->logit.bits == 16)
+                dq_table_cell(t, "16");
+            else
+                dq_table_cell(t, "%d %s", r->logit.bits, dq_granularity_name[r->logit.granularity]);
+            if (c.kv) dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
+            if (c.math) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
+            for (int k = 0; k < l.n; k++) dq_table_cell(t, "%.4f", l.score[k].value);
+            cmd_eval_score_cell(t, l.mean.mean, l.mean.interval, "");
+            if (c.difference) {
+                difference_cell(t, l.compared, &l.delta);
+                dq_table_cell(t, "%s",
+                              l.compared ? dq_interval_decision_name[dq_interval_decide(
+                                               loss_interval(&l), v->margin)]
+                                         : "-");
+            }
+            if (c.cross) difference_cell(t, l.crossed, &l.cross);
+        }
     }
     if (err->code == DQ_OK) {
         printf("\nMean over %d tasks, each counting as much (", first->n);
-        print_metrics(v->e, kind, first);
+        /* "acc", or "acc_norm of hellaswag, acc of the others". */
+        int second = 0;
+        for (int i = 0; i < first->n; i++) {
+            if (quoted(v->e, first->row[i]) == 0) continue;
+            if (second == 0) printf("%s of ", kind->metric[1]);
+            printf("%s%s", second++ ? ", " : "", cmd_eval_title(v->e, first->row[i]));
+        }
+        if (second < first->n)
+            printf("%s%s%s", second ? ", " : "", kind->metric[0], second ? " of the others" : "");
         printf("):\n");
         dq_table_print(t, err);
     }
@@ -295,38 +280,6 @@ dq_status cmd_eval_averages_json(json_t *document, const cmd_eval_view *v, dq_er
 /* ---- Report ----
  * Results as JSON: members that every row has, and between them what its kind adds. */
 
-static json_t *weights_json(const dq_model *m)
-{
-    json_t *w = json_object();
-    const char *g = m->weight_group;
-    bool packed = g[0], number = g[0] && isdigit((unsigned char)g[0]);
-    dq_size_report_json(w, m);
-    json_object_set_new(w, "bits",
-                        m->weight_bits ? json_integer(m->weight_bits) : json_string("mixed"));
-    json_object_set_new(w, "group",
-                        !packed  ? json_null()
-                        : number ? json_integer(strtol(g, NULL, 10))
-                                 : json_string(g));
-    json_object_set_new(w, "scale", packed ? json_string(m->scale_mode) : json_null());
-    if (m->embed_bits != 16) json_object_set_new(w, "embed_bits", json_integer(m->embed_bits));
-    if (m->head_bits != 16) json_object_set_new(w, "head_bits", json_integer(m->head_bits));
-    if (!m->weight_bits || m->embed_bits != 16 || m->head_bits != 16)
-        json_object_set_new(w, "packed_bits_per_weight", dq_document_real(m->packed_bits));
-    return w;
-}
-
-/* Numbers that a row has not, being its own reference, say why. */
-static void give_reason(json_t *metrics, const char *reason)
-{
-    const char *key;
-    json_t *m;
-    json_object_foreach(metrics, key, m)
-    {
-        if (json_is_null(json_object_get(m, "value")) && !json_object_get(m, "reason"))
-            json_object_set_new(m, "reason", json_string(reason));
-    }
-}
-
 /* What the kind judges by, and what it says besides. */
 static dq_status add_metrics(json_t *row, const cmd_eval_view *v, int index,
                              const dq_eval_numbers *x, dq_err *err)
@@ -343,7 +296,16 @@ static dq_status add_metrics(json_t *row, const cmd_eval_view *v, int index,
     }
     cmd_eval_field_json(o, kind->out.fields, x);
     if (kind->out.metrics) DQ_TRY(kind->out.metrics(o, v, index, err));
-    if (reason) give_reason(o, reason);
+    if (reason) {
+        /* Numbers that a row has not, being its own reference, say why. */
+        const char *key;
+        json_t *m;
+        json_object_foreach(o, key, m)
+        {
+            if (json_is_null(json_object_get(m, "value")) && !json_object_get(m, "reason"))
+                json_object_set_new(m, "reason", json_string(reason));
+        }
+    }
     return DQ_OK;
 }
 
@@ -398,7 +360,23 @@ static dq_status row_json(json_t *results, const cmd_eval_view *v, int row, dq_e
     json_object_set_new(o, "model", json_string(v->names[r->model]));
     json_object_set_new(o, "reference", json_string(v->names[e->row[r->ref].model]));
     json_object_set_new(o, "reference_weights", json_string(cmd_eval_reference_weights(e, r)));
-    json_object_set_new(o, "weights", weights_json(cmd_eval_model_of(e, row)));
+    const dq_model *m = cmd_eval_model_of(e, row);
+    json_t *w = json_object();
+    const char *g = m->weight_group;
+    bool packed = g[0], number = g[0] && isdigit((unsigned char)g[0]);
+    dq_size_report_json(w, m);
+    json_object_set_new(w, "bits",
+                        m->weight_bits ? json_integer(m->weight_bits) : json_string("mixed"));
+    json_object_set_new(w, "group",
+                        !packed  ? json_null()
+                        : number ? json_integer(strtol(g, NULL, 10))
+                                 : json_string(g));
+    json_object_set_new(w, "scale", packed ? json_string(m->scale_mode) : json_null());
+    if (m->embed_bits != 16) json_object_set_new(w, "embed_bits", json_integer(m->embed_bits));
+    if (m->head_bits != 16) json_object_set_new(w, "head_bits", json_integer(m->head_bits));
+    if (!m->weight_bits || m->embed_bits != 16 || m->head_bits != 16)
+        json_object_set_new(w, "packed_bits_per_weight", dq_document_real(m->packed_bits));
+    json_object_set_new(o, "weights", w);
     json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
     json_object_set_new(o, "logit_granularity",
                         json_string(dq_granularity_name[r->logit.granularity]));

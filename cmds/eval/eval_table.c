@@ -73,11 +73,6 @@ static bool chooses(const dq_eval *e, const dq_eval_row *r)
     return dq_eval_kept_of(e, r) == DQ_EVAL_KEPT_CHOSEN;
 }
 
-static bool chooses_otherwise(const dq_evict_spec *a, const dq_evict_spec *b)
-{
-    return a->policy != b->policy || a->budget != b->budget;
-}
-
 /* Whether caches differ in how numbers become codes, and in nothing else. */
 static bool other_code(const dq_kv_spec *a, const dq_kv_spec *b)
 {
@@ -111,7 +106,7 @@ static bool begins(const dq_eval *e, int i)
         if (k < i) return false;
         several = several || has_other_code(e, k);
         if (!chooses(e, &e->row[k])) continue;
-        several = several || (seen && chooses_otherwise(seen, s));
+        several = several || (seen && (seen->policy != s->policy || seen->budget != s->budget));
         seen = s;
     }
     return several;
@@ -154,37 +149,6 @@ static double nearness(is now, const dq_interval_loss *worse)
                               : worse->value;
 }
 
-/* Takes what the difference to point k says about p: the worst verdict rules. */
-static void compare(point *p, int k, const dq_interval_loss *worse)
-{
-    const is now = worse->interval.high < 0  ? ON_FRONT
-                   : worse->interval.low > 0 ? DOMINATED
-                                             : UNDECIDED; /* also without an interval */
-    if (p->against >= 0 &&
-        (now < p->front || (now == p->front && nearness(now, worse) <= nearness(now, &p->worse))))
-        return;
-    p->front = now;
-    p->against = k;
-    p->worse = *worse;
-}
-
-static dq_status decide(front *f, dq_err *err)
-{
-    for (int i = 0; i < f->n; i++) {
-        point *p = &f->of[i];
-        for (int k = 0; p->front != USELESS && k < f->n; k++) {
-            dq_interval_loss worse;
-            if (k == i || f->of[k].front == USELESS ||
-                (double)f->of[k].bytes > SAME_BYTES * (double)p->bytes)
-                continue;
-            DQ_TRY(dq_eval_worse(&worse, f->v->e, f->of[k].row, p->row, err));
-            compare(p, k, &worse);
-            f->comparisons++;
-        }
-    }
-    return DQ_OK;
-}
-
 static dq_status front_of(front *f, const cmd_eval_view *v, int first, dq_err *err)
 {
     const dq_eval *e = v->e;
@@ -194,7 +158,30 @@ static dq_status front_of(front *f, const cmd_eval_view *v, int first, dq_err *e
         if (is_point(e, i) && belongs(&e->row[first], &e->row[i]) && !is_again(f, i))
             DQ_TRY(add_point(f, i, err));
     }
-    return f->of ? decide(f, err) : err->code;
+    if (!f->of) return err->code;
+    for (int i = 0; i < f->n; i++) {
+        point *p = &f->of[i];
+        for (int k = 0; p->front != USELESS && k < f->n; k++) {
+            dq_interval_loss worse;
+            if (k == i || f->of[k].front == USELESS ||
+                (double)f->of[k].bytes > SAME_BYTES * (double)p->bytes)
+                continue;
+            DQ_TRY(dq_eval_worse(&worse, f->v->e, f->of[k].row, p->row, err));
+            /* Takes what the difference to point k says about p: the worst verdict rules. */
+            const is now = worse.interval.high < 0  ? ON_FRONT
+                           : worse.interval.low > 0 ? DOMINATED
+                                                    : UNDECIDED; /* also without an interval */
+            if (!(p->against >= 0) ||
+                !(now < p->front ||
+                  (now == p->front && nearness(now, &worse) <= nearness(now, &p->worse)))) {
+                p->front = now;
+                p->against = k;
+                p->worse = worse;
+            }
+            f->comparisons++;
+        }
+    }
+    return DQ_OK;
 }
 
 static const char *metric_of(const front *f)
@@ -248,25 +235,6 @@ static json_t *point_json(const front *f, int i)
     return o;
 }
 
-static json_t *front_json(const front *f)
-{
-    const dq_eval *e = f->v->e;
-    const dq_eval_row *r = &e->row[f->of[0].row];
-    json_t *o = json_object(), *points = json_array();
-    json_object_set_new(o, "model", json_string(f->v->names[r->model]));
-    json_object_set_new(o, "task", json_string(cmd_eval_title(e, f->of[0].row)));
-    json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
-    json_object_set_new(o, "logit_granularity",
-                        json_string(dq_granularity_name[r->logit.granularity]));
-    json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
-    json_object_set_new(o, "metric", json_string(metric_of(f)));
-    json_object_set_new(o, "cluster", json_string(dq_eval_cluster(e, r)));
-    json_object_set_new(o, "comparisons", json_integer((json_int_t)f->comparisons));
-    json_object_set_new(o, "points", points);
-    for (int i = 0; i < f->n; i++) json_array_append_new(points, point_json(f, i));
-    return o;
-}
-
 typedef dq_status each_front(const front *f, void *arg, dq_err *err);
 
 static dq_status walk(const cmd_eval_view *v, each_front *visit, void *arg, dq_err *err)
@@ -283,7 +251,21 @@ static dq_status walk(const cmd_eval_view *v, each_front *visit, void *arg, dq_e
 
 static dq_status append(const front *f, void *arg, dq_err *err)
 {
-    json_array_append_new(arg, front_json(f));
+    const dq_eval *e = f->v->e;
+    const dq_eval_row *r = &e->row[f->of[0].row];
+    json_t *o = json_object(), *points = json_array();
+    json_object_set_new(o, "model", json_string(f->v->names[r->model]));
+    json_object_set_new(o, "task", json_string(cmd_eval_title(e, f->of[0].row)));
+    json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
+    json_object_set_new(o, "logit_granularity",
+                        json_string(dq_granularity_name[r->logit.granularity]));
+    json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
+    json_object_set_new(o, "metric", json_string(metric_of(f)));
+    json_object_set_new(o, "cluster", json_string(dq_eval_cluster(e, r)));
+    json_object_set_new(o, "comparisons", json_integer((json_int_t)f->comparisons));
+    json_object_set_new(o, "points", points);
+    for (int i = 0; i < f->n; i++) json_array_append_new(points, point_json(f, i));
+    json_array_append_new(arg, o);
     return err->code;
 }
 
@@ -429,35 +411,6 @@ static dq_status series_of(series *f, const cmd_eval_view *v, int i, bool *speak
     return DQ_OK;
 }
 
-static void print_series(const cmd_eval_view *v, const series *f)
-{
-    const dq_eval_row *r = &v->e->row[f->row[f->n - 1]];
-    const char *cluster = dq_eval_cluster(v->e, r);
-    char label[DQ_KV_LABEL];
-    printf("  %s, %s, granularity %s", v->names[r->model], cmd_eval_title(v->e, f->row[0]),
-           dq_granularity_name[r->logit.granularity]);
-    if (cmd_eval_math_swept(v->e)) printf(", math %s", dq_num_name[r->math.linear]);
-    if (cmd_eval_kv_swept(v->e)) printf(", KV %s", dq_kv_report_label(label, sizeof label, &r->kv));
-    if (f->lowest)
-        printf(": %d\n", f->lowest);
-    else
-        printf(": none\n");
-    for (int i = 0; i < f->n; i++) {
-        const cmd_eval_verdict *y = &f->verdict[i];
-        if (!y->there) continue;
-        printf("    %d bits: %s; loss %+.4f", v->e->row[f->row[i]].logit.bits,
-               dq_interval_decision_name[y->is], y->loss.value);
-        if (isnan(y->loss.interval.low))
-            printf(", no interval over one %s", cluster);
-        else
-            printf(", interval %+.4f to %+.4f", y->loss.interval.low, y->loss.interval.high);
-        if (y->missing)
-            printf(", roughly %s more would decide",
-                   cmd_eval_clusters_text(label, sizeof label, y->missing, cluster));
-        printf("\n");
-    }
-}
-
 /* ---- What the numbers rest on ---- */
 
 /* Differences of the quoted metric: shown rows against their references, and those of tasks against the first model, and
@@ -538,20 +491,6 @@ static void print_shares(const dq_eval *e)
            nothing ? " From 1 on a cache " DQ_KV_SAVES_NOTHING "." : "");
 }
 
-static void print_sourceless(const cmd_eval_view *v)
-{
-    const dq_eval *e = v->e;
-    for (int m = 0; m < e->n_models; m++) {
-        bool any = false;
-        for (int i = 0; i < e->n_rows; i++)
-            any = any || (e->row[i].model == m && is_compared(e, i));
-        if (any && e->model[m].sourceless)
-            printf("%s: compared with nothing, as its source checkpoint is not in the run. Add it, "
-                   "or --ref MODEL (the container itself: without what its weights lost).\n",
-                   v->names[m]);
-    }
-}
-
 /* Whether models m and k are references of their own rows and have scored the same tokens of a text. */
 static bool stand_apart(const dq_eval *e, int m, int k)
 {
@@ -567,9 +506,21 @@ static bool stand_apart(const dq_eval *e, int m, int k)
     return false;
 }
 
-static void print_apart(const cmd_eval_view *v)
+dq_status cmd_eval_claims(const cmd_eval_view *v, dq_err *err)
 {
+    bool first = true;
+    print_notes(v->e);
+    print_shares(v->e);
     const dq_eval *e = v->e;
+    for (int m = 0; m < e->n_models; m++) {
+        bool any = false;
+        for (int i = 0; i < e->n_rows; i++)
+            any = any || (e->row[i].model == m && is_compared(e, i));
+        if (any && e->model[m].sourceless)
+            printf("%s: compared with nothing, as its source checkpoint is not in the run. Add it, "
+                   "or --ref MODEL (the container itself: without what its weights lost).\n",
+                   v->names[m]);
+    }
     bool any = false;
     for (int m = 0; m < e->n_models; m++) {
         bool apart = false;
@@ -580,15 +531,6 @@ static void print_apart(const cmd_eval_view *v)
     if (any)
         printf(": each is its own reference, so neither KLD nor a difference of a text compares "
                "them. --ref MODEL compares every row with one model.\n");
-}
-
-dq_status cmd_eval_claims(const cmd_eval_view *v, dq_err *err)
-{
-    bool first = true;
-    print_notes(v->e);
-    print_shares(v->e);
-    print_sourceless(v);
-    print_apart(v);
     for (int i = 0; i < v->e->n_rows; i++) {
         series f;
         bool speaks;
@@ -602,7 +544,32 @@ dq_status cmd_eval_claims(const cmd_eval_view *v, dq_err *err)
                    : !has_windows(v->e, false) ? "nats of NLL"
                                                : "of accuracy, or nats of NLL");
         first = false;
-        print_series(v, &f);
+        const dq_eval_row *r = &v->e->row[f.row[f.n - 1]];
+        const char *cluster = dq_eval_cluster(v->e, r);
+        char label[DQ_KV_LABEL];
+        printf("  %s, %s, granularity %s", v->names[r->model], cmd_eval_title(v->e, f.row[0]),
+               dq_granularity_name[r->logit.granularity]);
+        if (cmd_eval_math_swept(v->e)) printf(", math %s", dq_num_name[r->math.linear]);
+        if (cmd_eval_kv_swept(v->e))
+            printf(", KV %s", dq_kv_report_label(label, sizeof label, &r->kv));
+        if (f.lowest)
+            printf(": %d\n", f.lowest);
+        else
+            printf(": none\n");
+        for (int k = 0; k < f.n; k++) {
+            const cmd_eval_verdict *y = &f.verdict[k];
+            if (!y->there) continue;
+            printf("    %d bits: %s; loss %+.4f", v->e->row[f.row[k]].logit.bits,
+                   dq_interval_decision_name[y->is], y->loss.value);
+            if (isnan(y->loss.interval.low))
+                printf(", no interval over one %s", cluster);
+            else
+                printf(", interval %+.4f to %+.4f", y->loss.interval.low, y->loss.interval.high);
+            if (y->missing)
+                printf(", roughly %s more would decide",
+                       cmd_eval_clusters_text(label, sizeof label, y->missing, cluster));
+            printf("\n");
+        }
     }
     return DQ_OK;
 }
@@ -692,31 +659,6 @@ json_t *cmd_eval_verdict_json(const cmd_eval_view *v, int row, const dq_eval_num
     return o;
 }
 
-static json_t *series_json(const cmd_eval_view *v, const series *f)
-{
-    const dq_eval_row *r = &v->e->row[f->row[f->n - 1]];
-    json_t *o = json_object(), *widths = json_object();
-    char bits[16], label[DQ_KV_LABEL];
-    json_object_set_new(o, "model", json_string(v->names[r->model]));
-    json_object_set_new(o, "task", json_string(cmd_eval_title(v->e, f->row[0])));
-    json_object_set_new(o, "logit_granularity",
-                        json_string(dq_granularity_name[r->logit.granularity]));
-    json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
-    json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
-    json_object_set_new(o, "kv_label",
-                        json_string(dq_kv_report_label(label, sizeof label, &r->kv)));
-    json_object_set_new(o, "lowest", f->lowest ? json_integer(f->lowest) : json_null());
-    for (int i = 0; i < f->n; i++) {
-        const cmd_eval_verdict *y = &f->verdict[i];
-        snprintf(bits, sizeof bits, "%d", v->e->row[f->row[i]].logit.bits);
-        json_object_set_new(
-            widths, bits,
-            json_string(y->there ? dq_interval_decision_name[y->is] : "is the reference"));
-    }
-    json_object_set_new(o, "widths", widths);
-    return o;
-}
-
 dq_status cmd_eval_claims_json(json_t *document, const cmd_eval_view *v, dq_err *err)
 {
     const int n = n_comparisons(v->e);
@@ -730,7 +672,29 @@ dq_status cmd_eval_claims_json(json_t *document, const cmd_eval_view *v, dq_err 
         series f;
         bool speaks;
         DQ_TRY(series_of(&f, v, i, &speaks, err));
-        if (speaks) json_array_append_new(lowest, series_json(v, &f));
+        if (speaks) {
+            const dq_eval_row *r = &v->e->row[f.row[f.n - 1]];
+            json_t *o = json_object(), *widths = json_object();
+            char bits[16], label[DQ_KV_LABEL];
+            json_object_set_new(o, "model", json_string(v->names[r->model]));
+            json_object_set_new(o, "task", json_string(cmd_eval_title(v->e, f.row[0])));
+            json_object_set_new(o, "logit_granularity",
+                                json_string(dq_granularity_name[r->logit.granularity]));
+            json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
+            json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
+            json_object_set_new(o, "kv_label",
+                                json_string(dq_kv_report_label(label, sizeof label, &r->kv)));
+            json_object_set_new(o, "lowest", f.lowest ? json_integer(f.lowest) : json_null());
+            for (int k = 0; k < f.n; k++) {
+                const cmd_eval_verdict *y = &f.verdict[k];
+                snprintf(bits, sizeof bits, "%d", v->e->row[f.row[k]].logit.bits);
+                json_object_set_new(
+                    widths, bits,
+                    json_string(y->there ? dq_interval_decision_name[y->is] : "is the reference"));
+            }
+            json_object_set_new(o, "widths", widths);
+            json_array_append_new(lowest, o);
+        }
     }
     return DQ_OK;
 }
@@ -774,8 +738,59 @@ static const char *metric_title(const dq_eval *e, int m)
     return name;
 }
 
-static void difference_cells(dq_table *t, const cmd_eval_view *v, int row, const dq_eval_numbers *x)
+/* The columns of the fields that kinds of the run have. */
+static int field_titles(const char **titles, int n, const dq_eval *e)
 {
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        const cmd_eval_field *f = cmd_eval_kinds[i]->out.fields;
+        for (; in_run(cmd_eval_kinds[i], e) && f && f->name; f++) {
+            if (f->title) titles[n++] = f->title;
+        }
+    }
+    return n;
+}
+
+static void table_row(dq_table *t, const cmd_eval_view *v, int row, const dq_eval_numbers *x)
+{
+    const dq_eval *e = v->e;
+    const dq_eval_row *r = &e->row[row];
+    char clusters[48];
+    dq_table_cell(t, "%s", v->names[r->model]);
+    cmd_eval_weights_cell(t, cmd_eval_model_of(e, row));
+    dq_table_cell(t, "%d", r->logit.bits);
+    dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_granularity_name[r->logit.granularity]);
+    if (cmd_eval_math_swept(e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
+    /* "4:4", how it evicts and how much it is told to keep; in runs with such a cache only. */
+    const dq_evict_spec *evict = &r->kv.evict;
+    const bool cuts = evict->policy && evict->keep != 1; /* else no policy has anything to choose */
+    char widths[DQ_KV_TEXT], keep[DQ_KV_KEEP];
+    if (cmd_eval_kv_swept(e)) {
+        dq_table_cell(t, "%s", dq_kv_codes_text(widths, &r->kv));
+        if (cmd_eval_kv_policies(e)) dq_table_cell(t, "%s", cuts ? evict->policy->name : "-");
+        if (cmd_eval_kv_budgets(e))
+            dq_table_cell(t, "%s", cuts ? dq_kv_budget_name[evict->budget] : "-");
+        if (cmd_eval_kv_keeps(e)) dq_table_cell(t, "%s", cmd_eval_kv_keep_text(keep, &r->kv));
+    }
+    dq_table_cell(t, "%s", cmd_eval_title(e, row));
+    dq_table_cell(t, "%lld", (long long)x->n);
+    dq_table_cell(
+        t, "%s",
+        cmd_eval_clusters_text(clusters, sizeof clusters, x->n_clusters, dq_eval_cluster(e, r)));
+    for (int m = 0; m < 2 && metric_title(e, m); m++) {
+        const bool there = m < x->n_metrics;
+        cmd_eval_score_cell(t, there ? x->score[m] : dq_mean_none, x->score_interval[m], "");
+    }
+    /* Their cells; "-" in the columns of other kinds. */
+    const cmd_eval_kind *own = cmd_eval_kind_of(dq_eval_source_of(e, &e->row[row]));
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        const cmd_eval_field *f = cmd_eval_kinds[i]->out.fields;
+        for (; in_run(cmd_eval_kinds[i], e) && f && f->name; f++) {
+            if (f->title && cmd_eval_kinds[i] == own)
+                f->cell(t, cmd_eval_field_value(f, x));
+            else if (f->title)
+                dq_table_cell(t, "-");
+        }
+    }
     const dq_stat_flips *f = &x->flips[dq_eval_quoted(dq_eval_source_of(v->e, &v->e->row[row]))];
     const cmd_eval_verdict y = verdict_of(v, row, x);
     if (!y.there)
@@ -791,87 +806,18 @@ static void difference_cells(dq_table *t, const cmd_eval_view *v, int row, const
             dq_table_cell(t, "-");
     }
     dq_table_cell(t, "%s", y.there ? dq_interval_decision_name[y.is] : "-");
-}
-
-/* "4:4", how it evicts and how much it is told to keep; in runs with such a cache only. */
-static void kv_cells(dq_table *t, const dq_eval *e, const dq_eval_row *r)
-{
-    const dq_evict_spec *evict = &r->kv.evict;
-    const bool cuts = evict->policy && evict->keep != 1; /* else no policy has anything to choose */
-    char widths[DQ_KV_TEXT], keep[DQ_KV_KEEP];
-    if (!cmd_eval_kv_swept(e)) return;
-    dq_table_cell(t, "%s", dq_kv_codes_text(widths, &r->kv));
-    if (cmd_eval_kv_policies(e)) dq_table_cell(t, "%s", cuts ? evict->policy->name : "-");
-    if (cmd_eval_kv_budgets(e))
-        dq_table_cell(t, "%s", cuts ? dq_kv_budget_name[evict->budget] : "-");
-    if (cmd_eval_kv_keeps(e)) dq_table_cell(t, "%s", cmd_eval_kv_keep_text(keep, &r->kv));
-}
-
-/* The share kept and the bytes, in the same runs. */
-static void kv_shares_cells(dq_table *t, const dq_eval *e, const dq_eval_row *r)
-{
+    /* The share kept and the bytes, in the same runs. */
     dq_kv_report_shares s = dq_kv_report_shares_of(&r->kv, &r->work.cached);
-    if (!cmd_eval_kv_swept(e)) return;
-    if (isfinite(s.kept))
-        dq_table_cell(t, "%.3f", s.kept);
-    else
-        dq_table_cell(t, "-");
-    if (isfinite(s.share))
-        dq_table_cell(t, "%.4f%s", s.share, s.saves_nothing ? ", saves nothing" : "");
-    else
-        dq_table_cell(t, "-");
-}
-
-/* The columns of the fields that kinds of the run have. */
-static int field_titles(const char **titles, int n, const dq_eval *e)
-{
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        const cmd_eval_field *f = cmd_eval_kinds[i]->out.fields;
-        for (; in_run(cmd_eval_kinds[i], e) && f && f->name; f++) {
-            if (f->title) titles[n++] = f->title;
-        }
+    if (cmd_eval_kv_swept(e)) {
+        if (isfinite(s.kept))
+            dq_table_cell(t, "%.3f", s.kept);
+        else
+            dq_table_cell(t, "-");
+        if (isfinite(s.share))
+            dq_table_cell(t, "%.4f%s", s.share, s.saves_nothing ? ", saves nothing" : "");
+        else
+            dq_table_cell(t, "-");
     }
-    return n;
-}
-
-/* Their cells; "-" in the columns of other kinds. */
-static void field_cells(dq_table *t, const dq_eval *e, int row, const dq_eval_numbers *x)
-{
-    const cmd_eval_kind *own = cmd_eval_kind_of(dq_eval_source_of(e, &e->row[row]));
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        const cmd_eval_field *f = cmd_eval_kinds[i]->out.fields;
-        for (; in_run(cmd_eval_kinds[i], e) && f && f->name; f++) {
-            if (f->title && cmd_eval_kinds[i] == own)
-                f->cell(t, cmd_eval_field_value(f, x));
-            else if (f->title)
-                dq_table_cell(t, "-");
-        }
-    }
-}
-
-static void table_row(dq_table *t, const cmd_eval_view *v, int row, const dq_eval_numbers *x)
-{
-    const dq_eval *e = v->e;
-    const dq_eval_row *r = &e->row[row];
-    char clusters[48];
-    dq_table_cell(t, "%s", v->names[r->model]);
-    cmd_eval_weights_cell(t, cmd_eval_model_of(e, row));
-    dq_table_cell(t, "%d", r->logit.bits);
-    dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_granularity_name[r->logit.granularity]);
-    if (cmd_eval_math_swept(e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
-    kv_cells(t, e, r);
-    dq_table_cell(t, "%s", cmd_eval_title(e, row));
-    dq_table_cell(t, "%lld", (long long)x->n);
-    dq_table_cell(
-        t, "%s",
-        cmd_eval_clusters_text(clusters, sizeof clusters, x->n_clusters, dq_eval_cluster(e, r)));
-    for (int m = 0; m < 2 && metric_title(e, m); m++) {
-        const bool there = m < x->n_metrics;
-        cmd_eval_score_cell(t, there ? x->score[m] : dq_mean_none, x->score_interval[m], "");
-    }
-    field_cells(t, e, row, x);
-    difference_cells(t, v, row, x);
-    kv_shares_cells(t, e, r);
     dq_table_cell(t, "%.0f", cmd_eval_rate(&r->work));
 }
 
@@ -1006,38 +952,6 @@ static void score_titles(char (*name)[SCORE_NAME], const char **titles, int n, c
     }
 }
 
-/* Columns of the kinds of the run after those of all rows; n_own: how many each has. */
-static dq_status kind_titles(const char **titles, int *n, int *n_own, const cmd_eval_view *v,
-                             dq_err *err)
-{
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        const cmd_eval_kind *kind = cmd_eval_kinds[i];
-        const dq_eval_source *source = cmd_eval_kind_source(kind, v->e->source, v->e->n_sources);
-        const int first = *n;
-        if (source)
-            DQ_TRY(cmd_eval_field_csv_titles(titles, n, kind->out.fields, source, v->e->a, err));
-        if (source && kind->out.csv_titles) DQ_TRY(kind->out.csv_titles(titles, n, v, err));
-        n_own[i] = *n - first;
-    }
-    return DQ_OK;
-}
-
-/* Their cells, empty in the columns of other kinds. */
-static dq_status kind_columns(dq_table *t, const int *n_own, const cmd_eval_view *v, int row,
-                              const dq_eval_numbers *x, dq_err *err)
-{
-    const dq_eval_source *source = dq_eval_source_of(v->e, &v->e->row[row]);
-    const cmd_eval_kind *own = cmd_eval_kind_of(source);
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        if (cmd_eval_kinds[i] == own) {
-            cmd_eval_field_csv_cells(t, own->out.fields, source, x);
-            if (own->out.csv_cells) DQ_TRY(own->out.csv_cells(t, v, row, err));
-        }
-        for (int c = 0; cmd_eval_kinds[i] != own && c < n_own[i]; c++) dq_table_cell(t, "%s", "");
-    }
-    return DQ_OK;
-}
-
 /* Columns of every CSV; those of the cache follow where some cache is not plain. */
 static const char *const common[] = {"model",
                                      "bits_per_weight",
@@ -1092,14 +1006,34 @@ dq_status cmd_eval_columns(dq_table **out, const cmd_eval_view *v, dq_err *err)
     memcpy(titles, common, sizeof common);
     if (cmd_eval_kv_swept(v->e)) n += dq_kv_report_titles(titles + n);
     score_titles(name, titles, n, v->e);
-    DQ_TRY(kind_titles(titles, &n, n_own, v, err));
+    /* Columns of the kinds of the run after those of all rows; n_own: how many each has. */
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        const cmd_eval_kind *kind = cmd_eval_kinds[i];
+        const dq_eval_source *source = cmd_eval_kind_source(kind, v->e->source, v->e->n_sources);
+        const int first = n;
+        if (source)
+            DQ_TRY(cmd_eval_field_csv_titles(titles, &n, kind->out.fields, source, v->e->a, err));
+        if (source && kind->out.csv_titles) DQ_TRY(kind->out.csv_titles(titles, &n, v, err));
+        n_own[i] = n - first;
+    }
     DQ_TRY(dq_table_new(out, titles, n, err));
     for (int i = 0; i < v->e->n_rows; i++) {
         dq_eval_numbers x;
         if (!v->e->row[i].shown) continue;
         DQ_TRY(dq_eval_numbers_of(v->e, i, &x, err));
         columns_row(*out, v, i, &x);
-        DQ_TRY(kind_columns(*out, n_own, v, i, &x, err));
+        /* Their cells, empty in the columns of other kinds. */
+        dq_table *t = *out;
+        const dq_eval_source *source = dq_eval_source_of(v->e, &v->e->row[i]);
+        const cmd_eval_kind *own = cmd_eval_kind_of(source);
+        for (int k = 0; k < DQ_EVAL_KINDS; k++) {
+            if (cmd_eval_kinds[k] == own) {
+                cmd_eval_field_csv_cells(t, own->out.fields, source, &x);
+                if (own->out.csv_cells) DQ_TRY(own->out.csv_cells(t, v, i, err));
+            }
+            for (int c = 0; cmd_eval_kinds[k] != own && c < n_own[k]; c++)
+                dq_table_cell(t, "%s", "");
+        }
     }
     return DQ_OK;
 }
