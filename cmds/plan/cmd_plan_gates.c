@@ -54,29 +54,6 @@ static json_t *settings_json(const dq_plan_gates *p)
     return o;
 }
 
-static dq_status write_file(const dq_cache_job *j, const dq_plan_gates *p, dq_err *err)
-{
-    json_t *o = json_object();
-    dq_repeats_sketch sketch = {.n = 0};
-    char *text = NULL;
-    json_object_set_new(o, "dq_version", json_string(j->in.dq_version));
-    json_object_set_new(o, "model", dq_document_name(j->model->name));
-    json_object_set_new(o, "model_fingerprint", json_string(j->model->fingerprint));
-    for (int64_t i = 0; i < p->win.n; i++)
-        dq_repeats_sketch_add(&sketch, p->win.win[i].ids, p->win.win[i].n);
-    json_object_set_new(o, "text_sha256", json_string(j->text.sha256));
-    json_object_set_new(o, "sketch", dq_repeats_sketch_json(&sketch));
-    json_object_set_new(o, "settings", settings_json(p));
-    json_object_set_new(o, "result", result_json(p));
-    dq_kv_gates_put(o, p->gates);
-    if (dq_json_complete(err) == DQ_OK &&
-        dq_json_dump(&text, o, JSON_REAL_PRECISION(9) | JSON_COMPACT, err) == DQ_OK)
-        dq_file_write(j->c->out, text, strlen(text), err);
-    free(text);
-    json_decref(o);
-    return err->code;
-}
-
 static dq_status print_json(const dq_cache_job *j, const dq_plan_gates *p, dq_err *err)
 {
     json_t *doc = dq_document_new(&j->c->logger, "dq-plan/1");
@@ -129,19 +106,6 @@ static dq_status print_text(const dq_cache_job *j, const dq_plan_gates *p, dq_er
     return dq_stdout_flush(err);
 }
 
-static void warn(const dq_cache_job *j, const dq_plan_gates *p)
-{
-    const int most = j->model->max_positions;
-    if (most > 0 && dq_second_pass_end(p->set.ctx) > most)
-        dq_logger_warn(&j->c->logger,
-                       "the second reading of windows of %lld tokens stands after the %d positions "
-                       "of %s; use --ctx %d or less",
-                       (long long)p->set.ctx, most, j->model->path, most / 2);
-    if (p->win.n_copies)
-        dq_logger_warn(&j->c->logger, "%s: %lld windows or documents are copies of earlier ones",
-                       j->c->text, (long long)p->win.n_copies);
-}
-
 static dq_status run_plan(dq_cache_job *j, dq_err *err)
 {
     const dq_plan_gates_settings set = {.model = j->model,
@@ -155,13 +119,40 @@ static dq_status run_plan(dq_cache_job *j, dq_err *err)
                                         .arg = &j->bar};
     dq_plan_gates *p;
     DQ_TRY(dq_plan_gates_open(&p, &set, err));
-    warn(j, p);
+    const int most = j->model->max_positions;
+    if (most > 0 && dq_second_pass_end(p->set.ctx) > most)
+        dq_logger_warn(&j->c->logger,
+                       "the second reading of windows of %lld tokens stands after the %d positions "
+                       "of %s; use --ctx %d or less",
+                       (long long)p->set.ctx, most, j->model->path, most / 2);
+    if (p->win.n_copies)
+        dq_logger_warn(&j->c->logger, "%s: %lld windows or documents are copies of earlier ones",
+                       j->c->text, (long long)p->win.n_copies);
     const bool hands_out = dq_ranks_number() == 0;
     if (!j->c->dry_run && dq_cache_job_agree(j, settings_json(p), &p->win, err) == DQ_OK) {
         dq_progress_begin(&j->bar, &j->c->logger, "gates", 1);
         dq_plan_gates_run(p, err);
         dq_progress_end(&j->bar);
-        if (err->code == DQ_OK && hands_out) write_file(j, p, err);
+        if (err->code == DQ_OK && hands_out) {
+            json_t *o = json_object();
+            dq_repeats_sketch sketch = {.n = 0};
+            char *text = NULL;
+            json_object_set_new(o, "dq_version", json_string(j->in.dq_version));
+            json_object_set_new(o, "model", dq_document_name(j->model->name));
+            json_object_set_new(o, "model_fingerprint", json_string(j->model->fingerprint));
+            for (int64_t i = 0; i < p->win.n; i++)
+                dq_repeats_sketch_add(&sketch, p->win.win[i].ids, p->win.win[i].n);
+            json_object_set_new(o, "text_sha256", json_string(j->text.sha256));
+            json_object_set_new(o, "sketch", dq_repeats_sketch_json(&sketch));
+            json_object_set_new(o, "settings", settings_json(p));
+            json_object_set_new(o, "result", result_json(p));
+            dq_kv_gates_put(o, p->gates);
+            if (dq_json_complete(err) == DQ_OK &&
+                dq_json_dump(&text, o, JSON_REAL_PRECISION(9) | JSON_COMPACT, err) == DQ_OK)
+                dq_file_write(j->c->out, text, strlen(text), err);
+            free(text);
+            json_decref(o);
+        }
     }
     if (err->code == DQ_OK && hands_out) j->c->json ? print_json(j, p, err) : print_text(j, p, err);
     dq_plan_gates_close(p);

@@ -66,30 +66,6 @@ static void set_lost(json_t *o, const dq_plan_heads *p, const dq_plan_heads_tria
                         p->caches.n_questions ? dq_document_real(t->lack) : json_null());
 }
 
-static json_t *trials_json(const dq_plan_heads *p)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < p->n_trials; i++) {
-        json_t *o = json_object();
-        json_object_set_new(o, "sharing", json_integer(p->trial[i].sharing));
-        set_lost(o, p, &p->trial[i]);
-        json_object_set_new(o, "taken", json_boolean(i == p->chosen));
-        json_array_append_new(list, o);
-    }
-    return list;
-}
-
-/* The uniform share; nothing where all groups share, so that there is nothing to compare. */
-static json_t *baselines_json(const dq_plan_heads *p)
-{
-    json_t *list = json_array(), *o = json_object();
-    json_object_set_new(o, "unseen", dq_cache_numbers_json(&p->uniform));
-    json_object_set_new(o, "plan_less_it",
-                        dq_cache_numbers_difference(&p->difference, p->kld, p->loss, p->outside));
-    p->all_share ? json_decref(o) : (void)json_array_append_new(list, o);
-    return list;
-}
-
 static json_t *result_json(const dq_plan_heads *p)
 {
     json_t *o = json_object(), *groups = json_array();
@@ -103,8 +79,23 @@ static json_t *result_json(const dq_plan_heads *p)
         json_object_set_new(chosen, "search", search);
         json_object_set_new(chosen, "unseen", dq_cache_numbers_found(&p->found));
         json_object_set_new(o, "chosen", chosen);
-        json_object_set_new(o, "baselines", baselines_json(p));
-        json_object_set_new(o, "trials", trials_json(p));
+        /* The uniform share; nothing where all groups share, so that there is nothing to compare. */
+        json_t *baselines = json_array(), *item = json_object();
+        json_object_set_new(item, "unseen", dq_cache_numbers_json(&p->uniform));
+        json_object_set_new(
+            item, "plan_less_it",
+            dq_cache_numbers_difference(&p->difference, p->kld, p->loss, p->outside));
+        p->all_share ? json_decref(item) : (void)json_array_append_new(baselines, item);
+        json_object_set_new(o, "baselines", baselines);
+        json_t *list = json_array();
+        for (int i = 0; i < p->n_trials; i++) {
+            json_t *entry = json_object();
+            json_object_set_new(entry, "sharing", json_integer(p->trial[i].sharing));
+            set_lost(entry, p, &p->trial[i]);
+            json_object_set_new(entry, "taken", json_boolean(i == p->chosen));
+            json_array_append_new(list, entry);
+        }
+        json_object_set_new(o, "trials", list);
         json_object_set_new(o, "path", dq_document_name(p->set.in.out));
         json_object_set_new(o, "results_taken_over", json_integer(p->caches.n_resumed));
     } else {
@@ -184,26 +175,6 @@ static void number_cell(dq_table *t, dq_mean m)
                         : dq_table_cell(t, "%.4g ± -", m.value);
 }
 
-static dq_status print_groups(const dq_plan_heads *p, dq_err *err)
-{
-    const char *titles[4] = {"layer.group", "shares"};
-    int n = 2;
-    dq_table *t;
-    if (p->set.find) titles[n++] = "KLD without its context";
-    if (p->caches.n_questions) titles[n++] = "answers lack";
-    DQ_TRY(dq_table_new(&t, titles, n, err));
-    for (int i = 0; i < p->n_groups; i++) {
-        const int g = p->order[i];
-        dq_table_cell(t, "%d.%d", p->group[g].layer, p->group[g].group);
-        dq_table_cell(t, "%s", i < p->trial[p->chosen].sharing ? "yes" : "no");
-        if (p->set.find) number_cell(t, p->missed[g].kld);
-        if (p->caches.n_questions) number_cell(t, p->lack[g]);
-    }
-    dq_table_print(t, err);
-    dq_table_free(t);
-    return err->code;
-}
-
 static void print_inputs(const dq_heads_output_view *v)
 {
     const dq_plan_heads *p = v->plan;
@@ -254,18 +225,6 @@ static dq_status heads_output_work(const dq_heads_output_view *v, dq_err *err)
     return dq_stdout_flush(err);
 }
 
-static void print_plan(const dq_plan_heads *p)
-{
-    printf("%-19s", p->set.find ? p->caches.n_questions ? "KLD + answers" : "KLD by number"
-                                : "answers lack");
-    for (int i = 0; i < p->n_trials; i++)
-        printf("%s%d: %.4g", i ? ", " : "", p->trial[i].sharing, dq_plan_heads_lost(&p->trial[i]));
-    printf("\nplan               --kv-policy %s --kv-keep %.15g --kv-sink %d --kv-recent %d "
-           "--kv-budget heads --kv-heads %s\n",
-           p->set.kv.evict.policy->name, p->set.keep, p->set.kv.sink, p->set.kv.recent, p->text);
-    dq_cache_numbers_print(&p->found, &p->caches);
-}
-
 static void print_uniform(const dq_plan_heads *p)
 {
     const dq_mean kld = p->difference.kld, loss = p->difference.loss;
@@ -293,13 +252,35 @@ static void print_uniform(const dq_plan_heads *p)
 static dq_status heads_output_print(const dq_heads_output_view *v, dq_err *err)
 {
     const dq_plan_heads *p = v->plan;
-    DQ_TRY(print_groups(p, err));
+    const char *titles[4] = {"layer.group", "shares"};
+    int n = 2;
+    dq_table *t;
+    if (p->set.find) titles[n++] = "KLD without its context";
+    if (p->caches.n_questions) titles[n++] = "answers lack";
+    DQ_TRY(dq_table_new(&t, titles, n, err));
+    for (int i = 0; i < p->n_groups; i++) {
+        const int g = p->order[i];
+        dq_table_cell(t, "%d.%d", p->group[g].layer, p->group[g].group);
+        dq_table_cell(t, "%s", i < p->trial[p->chosen].sharing ? "yes" : "no");
+        if (p->set.find) number_cell(t, p->missed[g].kld);
+        if (p->caches.n_questions) number_cell(t, p->lack[g]);
+    }
+    dq_table_print(t, err);
+    dq_table_free(t);
+    if (err->code != DQ_OK) return err->code;
     putchar('\n');
     print_inputs(v);
     if (p->caches.n_resumed)
         printf("taken over         %lld windows and answers of caches of an earlier run\n",
                (long long)p->caches.n_resumed);
-    print_plan(p);
+    printf("%-19s", p->set.find ? p->caches.n_questions ? "KLD + answers" : "KLD by number"
+                                : "answers lack");
+    for (int i = 0; i < p->n_trials; i++)
+        printf("%s%d: %.4g", i ? ", " : "", p->trial[i].sharing, dq_plan_heads_lost(&p->trial[i]));
+    printf("\nplan               --kv-policy %s --kv-keep %.15g --kv-sink %d --kv-recent %d "
+           "--kv-budget heads --kv-heads %s\n",
+           p->set.kv.evict.policy->name, p->set.keep, p->set.kv.sink, p->set.kv.recent, p->text);
+    dq_cache_numbers_print(&p->found, &p->caches);
     print_uniform(p);
     printf("recipe             %s\n", p->set.in.out);
     return dq_stdout_flush(err);
@@ -399,31 +380,6 @@ static dq_status read_questions(dq_items *items, dq_input_text *text, dq_cache_j
     return DQ_OK;
 }
 
-/* What questions say less with than they seem to. */
-static void warn_questions(const dq_cache_job *j, const dq_plan_caches *c)
-{
-    const char *path = j->c->questions;
-    if (c->n_single)
-        dq_logger_warn(&j->c->logger,
-                       "%s: %lld of %lld choices are a single token, which is predicted before "
-                       "anything is evicted. Move the last words of each context, which are the "
-                       "question, into its choices",
-                       path, (long long)c->n_single, (long long)c->n_choices);
-    if (c->n_truncated)
-        dq_logger_warn(&j->c->logger,
-                       "%s: %lld of %lld questions are longer than the %d positions of %s and lost "
-                       "the beginning of their context",
-                       path, (long long)c->n_truncated, (long long)c->n_questions,
-                       j->model->max_positions, j->model->path);
-    if ((double)c->longest > 1.1 * (double)c->shortest)
-        dq_logger_warn(
-            &j->c->logger,
-            "%s: contexts have %lld to %lld tokens, and the groups that are whole keep as "
-            "many tokens as the shortest has: in longer ones no group is cut alone. Use "
-            "questions with contexts of one length",
-            path, (long long)c->shortest, (long long)c->longest);
-}
-
 /* ---- The recipe ---- */
 
 static json_t *recipe_of(const void *arg, const json_t *weights)
@@ -444,25 +400,6 @@ static void warn_onto(const dq_cache_job *j, const void *arg, const dq_kv_config
     if (kv->dense != mine->dense)
         dq_logger_warn(&j->c->logger, "%s: has dense_type %s: the plan is measured with %s", path,
                        dq_kv_dense_name[kv->dense], dq_kv_dense_name[mine->dense]);
-}
-
-/* What of weights' cache the recipe has otherwise, as the plan is measured so. */
-static void warn_replaced(const dq_cache_job *j, const dq_plan_heads_settings *s)
-{
-    const json_t *kv = json_object_get(j->onto, "kv");
-    const struct {
-        const char *key;
-        int mine;
-    } all[] = {{"recent", s->kv.recent}, {"sink", s->kv.sink}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        const json_t *was = json_object_get(kv, all[i].key);
-        if (was && json_integer_value(was) != all[i].mine)
-            dq_logger_warn(&j->c->logger,
-                           "%s: has %s %lld, which becomes %d, as the plan is measured. Or give "
-                           "--kv-%s",
-                           j->c->onto, all[i].key, (long long)json_integer_value(was), all[i].mine,
-                           all[i].key);
-    }
 }
 
 /* The same of what it evicts, in one line. */
@@ -497,9 +434,56 @@ static dq_status warn_forgotten(const dq_cache_job *j, const dq_plan_heads_setti
 
 /* ---- Warnings of the run ---- */
 
-/* Of contexts with which the policy could not do what it is for, as dq eval warns of them. */
-static void warn_policy(const dq_cache_job *j, const dq_plan_heads *p)
+/* ---- The run ---- */
+
+/* The recipe is finished once it is written: it stays where what is said of it does not come out. */
+static dq_status hand_out(const dq_cache_job *j, dq_plan_heads *p, const dq_heads_output_view *v,
+                          dq_err *err)
 {
+    json_t *recipe = heads_output_recipe_of(&p->set, j->onto, p->text);
+    if (dq_cache_job_write(j, &p->caches, recipe, err) != DQ_OK)
+        return dq_plan_heads_failed(p, err);
+    dq_plan_heads_done(p);
+    /* The recipe has what the search found, whatever the other windows say. */
+    if (!p->all_share && p->kld.low > 0)
+        dq_logger_warn(
+            &j->c->logger,
+            "%s: on windows that no choice has seen the same share in every group loses "
+            "less than these heads; find them on more (--search-windows), or leave them out",
+            j->c->out);
+    return j->c->json ? heads_output_json(v, err) : heads_output_print(v, err);
+}
+
+static dq_status run_plan(dq_cache_job *j, const dq_plan_heads_settings *set,
+                          const dq_input_text *questions, dq_err *err)
+{
+    dq_plan_heads *p;
+    DQ_TRY(dq_plan_heads_open(&p, set, err));
+    dq_heads_output_view v = {p, &j->text, questions, &j->c->logger, 0};
+    dq_cache_job_warn(j, &p->caches);
+    /* What questions say less with than they seem to. */
+    const dq_plan_caches *c = &p->caches;
+    const char *path = j->c->questions;
+    if (c->n_single)
+        dq_logger_warn(&j->c->logger,
+                       "%s: %lld of %lld choices are a single token, which is predicted before "
+                       "anything is evicted. Move the last words of each context, which are the "
+                       "question, into its choices",
+                       path, (long long)c->n_single, (long long)c->n_choices);
+    if (c->n_truncated)
+        dq_logger_warn(&j->c->logger,
+                       "%s: %lld of %lld questions are longer than the %d positions of %s and lost "
+                       "the beginning of their context",
+                       path, (long long)c->n_truncated, (long long)c->n_questions,
+                       j->model->max_positions, j->model->path);
+    if ((double)c->longest > 1.1 * (double)c->shortest)
+        dq_logger_warn(
+            &j->c->logger,
+            "%s: contexts have %lld to %lld tokens, and the groups that are whole keep as "
+            "many tokens as the shortest has: in longer ones no group is cut alone. Use "
+            "questions with contexts of one length",
+            path, (long long)c->shortest, (long long)c->longest);
+    /* Of contexts with which the policy could not do what it is for, as dq eval warns of them. */
     const dq_head_order *map = &j->model->map;
     const int64_t n = p->caches.win.n, most = j->model->max_positions;
     const unsigned needs = p->set.kv.evict.policy->needs;
@@ -514,42 +498,6 @@ static void warn_policy(const dq_cache_job *j, const dq_plan_heads *p)
     spec.evict = p->set.kv.evict;
     spec.evict.keep = p->set.keep;
     dq_kv_report_warn_policy(&j->c->logger, j->c->text, &spec, &told);
-}
-
-/* The recipe has what the search found, whatever the other windows say. */
-static void warn_worse(const dq_cache_job *j, const dq_plan_heads *p)
-{
-    if (!p->all_share && p->kld.low > 0)
-        dq_logger_warn(
-            &j->c->logger,
-            "%s: on windows that no choice has seen the same share in every group loses "
-            "less than these heads; find them on more (--search-windows), or leave them out",
-            j->c->out);
-}
-
-/* ---- The run ---- */
-
-/* The recipe is finished once it is written: it stays where what is said of it does not come out. */
-static dq_status hand_out(const dq_cache_job *j, dq_plan_heads *p, const dq_heads_output_view *v,
-                          dq_err *err)
-{
-    json_t *recipe = heads_output_recipe_of(&p->set, j->onto, p->text);
-    if (dq_cache_job_write(j, &p->caches, recipe, err) != DQ_OK)
-        return dq_plan_heads_failed(p, err);
-    dq_plan_heads_done(p);
-    warn_worse(j, p);
-    return j->c->json ? heads_output_json(v, err) : heads_output_print(v, err);
-}
-
-static dq_status run_plan(dq_cache_job *j, const dq_plan_heads_settings *set,
-                          const dq_input_text *questions, dq_err *err)
-{
-    dq_plan_heads *p;
-    DQ_TRY(dq_plan_heads_open(&p, set, err));
-    dq_heads_output_view v = {p, &j->text, questions, &j->c->logger, 0};
-    dq_cache_job_warn(j, &p->caches);
-    warn_questions(j, &p->caches);
-    warn_policy(j, p);
     const bool hands_out = dq_ranks_number() == 0;
     if (j->c->dry_run && hands_out) {
         if (j->c->json)
@@ -587,7 +535,22 @@ static void open_and_run(options *o, const dq_args *args, dq_plan_heads_settings
     dq_input_text questions = {0};
     if (dq_cache_job_open(&j, &o->all, args, DQ_PLAN_HEADS_WINDOWS, &recipe, err) == DQ_OK &&
         take_gates(&j, o, set, err) == DQ_OK) {
-        warn_replaced(&j, set);
+        /* What of weights' cache the recipe has otherwise, as the plan is measured so. */
+        const json_t *kv = json_object_get(j.onto, "kv");
+        const struct {
+            const char *key;
+            int mine;
+        } all[] = {{"recent", set->kv.recent}, {"sink", set->kv.sink}};
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+            const json_t *was = json_object_get(kv, all[i].key);
+            if (was && json_integer_value(was) != all[i].mine)
+                dq_logger_warn(
+                    &j.c->logger,
+                    "%s: has %s %lld, which becomes %d, as the plan is measured. Or give "
+                    "--kv-%s",
+                    j.c->onto, all[i].key, (long long)json_integer_value(was), all[i].mine,
+                    all[i].key);
+        }
         if (warn_forgotten(&j, set, err) == DQ_OK &&
             read_questions(&items, &questions, &j, o->search_items, err) == DQ_OK) {
             set->in = j.in;
@@ -597,17 +560,6 @@ static void open_and_run(options *o, const dq_args *args, dq_plan_heads_settings
         }
     }
     dq_cache_job_close(&j);
-}
-
-static void start(options *o, const dq_args *args, dq_err *err)
-{
-    dq_plan_heads_settings set = {0};
-    if (!(o->keep > 0)) dq_fail(err, DQ_USAGE, "--kv-keep SHARE is missing: 0.001 to 0.999.");
-    if (err->code != DQ_OK || make_settings(&set, o, err) != DQ_OK ||
-        dq_progress_listen(&o->all.logger, usage.name, err) != DQ_OK)
-        return;
-    open_and_run(o, args, &set, err);
-    dq_logger_end(&o->all.logger);
 }
 
 dq_status dq_cmd_plan_heads(int argc, char **argv, dq_err *err)
@@ -637,6 +589,14 @@ dq_status dq_cmd_plan_heads(int argc, char **argv, dq_err *err)
         {0}};
     dq_args args;
     DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
-    if (!args.help) start(&o, &args, err);
+    if (!args.help) {
+        dq_plan_heads_settings set = {0};
+        if (!(o.keep > 0)) dq_fail(err, DQ_USAGE, "--kv-keep SHARE is missing: 0.001 to 0.999.");
+        if (err->code == DQ_OK && make_settings(&set, &o, err) == DQ_OK &&
+            dq_progress_listen(&o.all.logger, usage.name, err) == DQ_OK) {
+            open_and_run(&o, &args, &set, err);
+            dq_logger_end(&o.all.logger);
+        }
+    }
     return err->code;
 }

@@ -128,20 +128,6 @@ static dq_status check_recipe(const dq_cache_job *j, const dq_cache_job_recipe *
                    j->c->onto, e.text);
 }
 
-/* What its files say, and that they are a recipe. */
-static dq_status read_recipe(dq_cache_job *j, const dq_cache_job_recipe *r, dq_err *err)
-{
-    dq_quantize_settings s = {0};
-    char *text;
-    size_t len;
-    const char *path = j->c->onto;
-    if (!path) return DQ_OK;
-    DQ_TRY(dq_file_read_text(&text, &len, path, DQ_MAX_DOCUMENT, j->a, err));
-    DQ_TRY(dq_json_parse(&j->onto, text, len, path, err));
-    if (dq_quantize_recipe_read(&s, j->onto, err) != DQ_OK) return dq_in(err, "%s: ", path);
-    return check_recipe(j, r, err);
-}
-
 dq_status dq_cache_job_write(const dq_cache_job *j, const dq_plan_caches *c, json_t *recipe,
                              dq_err *err)
 {
@@ -162,20 +148,6 @@ dq_status dq_cache_job_write(const dq_cache_job *j, const dq_plan_caches *c, jso
 }
 
 /* ---- Inputs ---- */
-
-static dq_status check_files(const dq_cache_options *c, const dq_args *args, dq_err *err)
-{
-    const dq_plan_files f = {.out = c->out,
-                             .inputs = args->input,
-                             .n_inputs = args->n_inputs,
-                             .resume = c->resume,
-                             .force = c->force};
-    if (!c->text) return dq_fail(err, DQ_USAGE, "--text FILE is missing.");
-    if (!c->out && !c->dry_run)
-        return dq_fail(err, DQ_USAGE,
-                       "-o RECIPE.json is missing (or --dry-run to see what would be done).");
-    return dq_ranks_number() > 0 ? DQ_OK : dq_plan_files_check(&f, err);
-}
 
 static dq_status open_text(dq_cache_job *j, dq_err *err)
 {
@@ -208,7 +180,16 @@ dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const dq_args 
     dq_plan_caches_input *in = &j->in;
     *j = (dq_cache_job){.c = c, .a = dq_arena_new()};
     if (!j->a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    DQ_TRY(check_files(c, args, err));
+    const dq_plan_files f = {.out = c->out,
+                             .inputs = args->input,
+                             .n_inputs = args->n_inputs,
+                             .resume = c->resume,
+                             .force = c->force};
+    if (!c->text) return dq_fail(err, DQ_USAGE, "--text FILE is missing.");
+    if (!c->out && !c->dry_run)
+        return dq_fail(err, DQ_USAGE,
+                       "-o RECIPE.json is missing (or --dry-run to see what would be done).");
+    DQ_TRY(dq_ranks_number() > 0 ? DQ_OK : dq_plan_files_check(&f, err));
 #ifdef _OPENMP
     omp_set_num_threads(c->threads > 0 ? (int)c->threads : dq_os_cpu_count(""));
 #endif
@@ -234,7 +215,16 @@ dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const dq_args 
     in->step = on_step;
     in->stage = on_stage;
     in->arg = j;
-    return read_recipe(j, recipe, err);
+    /* What its files say, and that they are a recipe. */
+    dq_quantize_settings s = {0};
+    char *text;
+    size_t len;
+    const char *path = j->c->onto;
+    if (!path) return DQ_OK;
+    DQ_TRY(dq_file_read_text(&text, &len, path, DQ_MAX_DOCUMENT, j->a, err));
+    DQ_TRY(dq_json_parse(&j->onto, text, len, path, err));
+    if (dq_quantize_recipe_read(&s, j->onto, err) != DQ_OK) return dq_in(err, "%s: ", path);
+    return check_recipe(j, recipe, err);
 }
 
 dq_status dq_cache_job_agree(const dq_cache_job *j, json_t *settings, const dq_windows *win,
@@ -309,62 +299,6 @@ static double kv_output_coded(const dq_plan_kv *p)
 
 /* ---- The document ---- */
 
-static json_t *unit_json(const dq_plan_kv *p, int u, bool searched)
-{
-    const dq_plan_kv_unit x = dq_plan_kv_space_unit(&p->space, u);
-    json_t *o = json_object(), *widths = json_array();
-    json_object_set_new(o, "side", json_string(x.values ? "values" : "keys"));
-    json_object_set_new(o, "layers", json_pack("[i, i]", x.first, x.first + x.layers - 1));
-    json_object_set_new(o, "map", x.map < 0 ? json_null() : json_integer(x.map + 1));
-    if (searched) {
-        json_object_set_new(o, "bits", json_integer(p->trial[p->chosen].width[u]));
-        for (int k = 0; k < p->space.n_bits; k++) {
-            if (!dq_plan_kv_measures(p, k)) continue;
-            json_t *w = dq_cache_numbers_json(&p->unit[u * p->space.n_bits + k]);
-            json_object_set_new(w, "bits", json_integer(p->space.bits[k]));
-            json_array_append_new(widths, w);
-        }
-        json_object_set_new(o, "alone", widths);
-    } else {
-        json_decref(widths);
-    }
-    return o;
-}
-
-static json_t *trials_json(const dq_plan_kv *p)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < p->n_trials; i++) {
-        const dq_plan_kv_trial *t = &p->trial[i];
-        json_t *o = json_object();
-        json_object_set_new(o, "widths", json_string(p->caches.list[t->mix].name));
-        json_object_set_new(o, "from", json_string(t->from));
-        json_object_set_new(o, "mean_bits", dq_document_real(t->bits));
-        json_object_set_new(o, "kld_nats", dq_document_real(t->kld));
-        json_object_set_new(o, "units_kld_nats", dq_document_real(t->added));
-        json_object_set_new(o, "taken", json_boolean(t->taken));
-        json_array_append_new(list, o);
-    }
-    return list;
-}
-
-static json_t *baselines_json(const dq_plan_kv *p)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < p->n_baselines; i++) {
-        const dq_plan_kv_baseline *r = &p->baseline[i];
-        json_t *o = json_object();
-        json_object_set_new(o, "widths", json_string(p->caches.list[r->mix].name));
-        json_object_set_new(o, "mean_bits", dq_document_real(r->bits));
-        json_object_set_new(o, "unseen", dq_cache_numbers_json(&r->its));
-        json_object_set_new(
-            o, "plan_less_it",
-            dq_cache_numbers_difference(&r->difference, r->kld, r->loss, p->outside));
-        json_array_append_new(list, o);
-    }
-    return list;
-}
-
 static json_t *kv_json(const dq_plan_kv_settings *s, const char *widths)
 {
     json_t *o = json_object();
@@ -380,8 +314,26 @@ static json_t *result_json(const dq_plan_kv *p)
 {
     const bool searched = p->chosen >= 0;
     json_t *o = json_object(), *units = json_array();
-    for (int u = 0; u < p->space.n_units; u++)
-        json_array_append_new(units, unit_json(p, u, searched));
+    for (int u = 0; u < p->space.n_units; u++) {
+        const dq_plan_kv_unit x = dq_plan_kv_space_unit(&p->space, u);
+        json_t *entry = json_object(), *widths = json_array();
+        json_object_set_new(entry, "side", json_string(x.values ? "values" : "keys"));
+        json_object_set_new(entry, "layers", json_pack("[i, i]", x.first, x.first + x.layers - 1));
+        json_object_set_new(entry, "map", x.map < 0 ? json_null() : json_integer(x.map + 1));
+        if (searched) {
+            json_object_set_new(entry, "bits", json_integer(p->trial[p->chosen].width[u]));
+            for (int k = 0; k < p->space.n_bits; k++) {
+                if (!dq_plan_kv_measures(p, k)) continue;
+                json_t *w = dq_cache_numbers_json(&p->unit[u * p->space.n_bits + k]);
+                json_object_set_new(w, "bits", json_integer(p->space.bits[k]));
+                json_array_append_new(widths, w);
+            }
+            json_object_set_new(entry, "alone", widths);
+        } else {
+            json_decref(widths);
+        }
+        json_array_append_new(units, entry);
+    }
     if (searched) {
         json_t *chosen = json_object();
         json_object_set_new(chosen, "kv", kv_json(&p->set, dq_plan_kv_widths(p)));
@@ -389,8 +341,32 @@ static json_t *result_json(const dq_plan_kv *p)
         json_object_set_new(chosen, "search_kld_nats", dq_document_real(p->trial[p->chosen].kld));
         json_object_set_new(chosen, "unseen", dq_cache_numbers_found(&p->found));
         json_object_set_new(o, "chosen", chosen);
-        json_object_set_new(o, "baselines", baselines_json(p));
-        json_object_set_new(o, "trials", trials_json(p));
+        json_t *baselines = json_array();
+        for (int i = 0; i < p->n_baselines; i++) {
+            const dq_plan_kv_baseline *r = &p->baseline[i];
+            json_t *inner = json_object();
+            json_object_set_new(inner, "widths", json_string(p->caches.list[r->mix].name));
+            json_object_set_new(inner, "mean_bits", dq_document_real(r->bits));
+            json_object_set_new(inner, "unseen", dq_cache_numbers_json(&r->its));
+            json_object_set_new(
+                inner, "plan_less_it",
+                dq_cache_numbers_difference(&r->difference, r->kld, r->loss, p->outside));
+            json_array_append_new(baselines, inner);
+        }
+        json_object_set_new(o, "baselines", baselines);
+        json_t *list = json_array();
+        for (int i = 0; i < p->n_trials; i++) {
+            const dq_plan_kv_trial *t = &p->trial[i];
+            json_t *item = json_object();
+            json_object_set_new(item, "widths", json_string(p->caches.list[t->mix].name));
+            json_object_set_new(item, "from", json_string(t->from));
+            json_object_set_new(item, "mean_bits", dq_document_real(t->bits));
+            json_object_set_new(item, "kld_nats", dq_document_real(t->kld));
+            json_object_set_new(item, "units_kld_nats", dq_document_real(t->added));
+            json_object_set_new(item, "taken", json_boolean(t->taken));
+            json_array_append_new(list, item);
+        }
+        json_object_set_new(o, "trials", list);
         json_object_set_new(o, "path", dq_document_name(p->set.in.out));
         json_object_set_new(o, "results_taken_over", json_integer(p->caches.n_resumed));
     } else {
@@ -468,49 +444,6 @@ static json_t *kv_output_recipe_of(const dq_plan_kv_settings *s, const json_t *w
 
 /* ---- Tables ---- */
 
-static void unit_name(char name[128], const dq_plan_kv *p, int u)
-{
-    const dq_plan_kv_unit x = dq_plan_kv_space_unit(&p->space, u);
-    char map[32] = "", last[32] = "";
-    if (x.map >= 0) snprintf(map, sizeof map, ", map %d", x.map + 1);
-    if (x.layers > 1) snprintf(last, sizeof last, " to %d", x.first + x.layers - 1);
-    snprintf(name, 128, "%s of layer%s %d%s%s", x.values ? "values" : "keys",
-             x.layers > 1 ? "s" : "", x.first, last, map);
-}
-
-static dq_status print_units(const dq_plan_kv *p, dq_err *err)
-{
-    const char *titles[DQ_PLAN_WIDTHS + 2] = {"unit", "bits"};
-    char head[DQ_PLAN_WIDTHS][24], name[128];
-    int n = 2;
-    dq_table *t;
-    for (int k = 0; k < p->space.n_bits; k++) {
-        if (!dq_plan_kv_measures(p, k)) continue;
-        snprintf(head[k], sizeof head[k], "KLD at %d", p->space.bits[k]);
-        titles[n++] = head[k];
-    }
-    DQ_TRY(dq_table_new(&t, titles, n, err));
-    for (int u = 0; u < p->space.n_units; u++) {
-        unit_name(name, p, u);
-        dq_table_cell(t, "%s", name);
-        dq_table_cell(t, "%d", p->trial[p->chosen].width[u]);
-        for (int k = 0; k < p->space.n_bits; k++) {
-            if (!dq_plan_kv_measures(p, k)) continue;
-            const dq_mean m = p->unit[u * p->space.n_bits + k].kld;
-            isfinite(m.std_err) ? dq_table_cell(t, "%.2e ± %.0e", m.value, m.std_err)
-                                : dq_table_cell(t, "%.2e ± -", m.value);
-        }
-    }
-    dq_table_print(t, err);
-    dq_table_free(t);
-    return err->code;
-}
-
-static void print_widths(const dq_plan_kv *p)
-{
-    for (int k = 0; k < p->space.n_bits; k++) printf("%s%d", k ? "," : "", p->space.bits[k]);
-}
-
 static void print_inputs(const dq_kv_output_view *v)
 {
     const dq_plan_kv *p = v->plan;
@@ -529,7 +462,7 @@ static void print_inputs(const dq_kv_output_view *v)
     printf("units              %d: keys%s and values of %d layer%s%s, each with ", p->space.n_units,
            p->space.n_maps == 2 ? " by map" : "", p->space.n_layers,
            p->space.n_layers > 1 ? "s" : "", together);
-    print_widths(p);
+    for (int k = 0; k < p->space.n_bits; k++) printf("%s%d", k ? "," : "", p->space.bits[k]);
     printf(" bits\n");
 }
 
@@ -572,16 +505,6 @@ static void print_search(const dq_plan_kv *p)
     printf("measured           %d mix%s whole\n", p->n_trials, p->n_trials > 1 ? "es" : "");
 }
 
-static void print_plan(const dq_plan_kv *p)
-{
-    printf("plan               --kv-quant %s --kv-recent %d --kv-sink %d --kv-bits '%s'\n",
-           dq_kv_quant_name[p->set.kv.quant], p->set.kv.recent, p->set.kv.sink,
-           dq_plan_kv_widths(p));
-    printf("bits               %.4g of keys and values, without scales\n",
-           p->trial[p->chosen].bits);
-    dq_cache_numbers_print(&p->found, &p->caches);
-}
-
 static void print_baselines(const dq_plan_kv *p)
 {
     for (int i = 0; i < p->n_baselines; i++) {
@@ -618,14 +541,47 @@ static void print_baselines(const dq_plan_kv *p)
 static dq_status kv_output_print(const dq_kv_output_view *v, dq_err *err)
 {
     const dq_plan_kv *p = v->plan;
-    DQ_TRY(print_units(p, err));
+    const char *titles[DQ_PLAN_WIDTHS + 2] = {"unit", "bits"};
+    char head[DQ_PLAN_WIDTHS][24], name[128];
+    int n = 2;
+    dq_table *t;
+    for (int k = 0; k < p->space.n_bits; k++) {
+        if (!dq_plan_kv_measures(p, k)) continue;
+        snprintf(head[k], sizeof head[k], "KLD at %d", p->space.bits[k]);
+        titles[n++] = head[k];
+    }
+    DQ_TRY(dq_table_new(&t, titles, n, err));
+    for (int u = 0; u < p->space.n_units; u++) {
+        const dq_plan_kv_unit x = dq_plan_kv_space_unit(&p->space, u);
+        char map[32] = "", last[32] = "";
+        if (x.map >= 0) snprintf(map, sizeof map, ", map %d", x.map + 1);
+        if (x.layers > 1) snprintf(last, sizeof last, " to %d", x.first + x.layers - 1);
+        snprintf(name, 128, "%s of layer%s %d%s%s", x.values ? "values" : "keys",
+                 x.layers > 1 ? "s" : "", x.first, last, map);
+        dq_table_cell(t, "%s", name);
+        dq_table_cell(t, "%d", p->trial[p->chosen].width[u]);
+        for (int k = 0; k < p->space.n_bits; k++) {
+            if (!dq_plan_kv_measures(p, k)) continue;
+            const dq_mean m = p->unit[u * p->space.n_bits + k].kld;
+            isfinite(m.std_err) ? dq_table_cell(t, "%.2e ± %.0e", m.value, m.std_err)
+                                : dq_table_cell(t, "%.2e ± -", m.value);
+        }
+    }
+    dq_table_print(t, err);
+    dq_table_free(t);
+    if (err->code != DQ_OK) return err->code;
     putchar('\n');
     print_inputs(v);
     if (p->caches.n_resumed)
         printf("taken over         %lld windows of mixes of an earlier run\n",
                (long long)p->caches.n_resumed);
     print_search(p);
-    print_plan(p);
+    printf("plan               --kv-quant %s --kv-recent %d --kv-sink %d --kv-bits '%s'\n",
+           dq_kv_quant_name[p->set.kv.quant], p->set.kv.recent, p->set.kv.sink,
+           dq_plan_kv_widths(p));
+    printf("bits               %.4g of keys and values, without scales\n",
+           p->trial[p->chosen].bits);
+    dq_cache_numbers_print(&p->found, &p->caches);
     print_baselines(p);
     printf("recipe             %s\n", p->set.in.out);
     return dq_stdout_flush(err);
@@ -667,20 +623,6 @@ static int ascending(const void *a, const void *b)
     return *(const int *)a - *(const int *)b;
 }
 
-static dq_status read_widths(dq_plan_kv_settings *s, const options *c, dq_err *err)
-{
-    const char *widths = c->widths ? c->widths : "2,3,4,5,6,8";
-    DQ_TRY(dq_options_ints(s->bits, &s->n_bits, DQ_PLAN_WIDTHS, widths, "widths", 2, 8, err));
-    qsort(s->bits, (size_t)s->n_bits, sizeof *s->bits, ascending);
-    for (int i = 0; i < s->n_bits; i++) {
-        if (s->bits[i] == 7)
-            return dq_fail(err, DQ_USAGE,
-                           "--widths %s: 7 bits are not offered for a cache (8, 6, 5, 4, 3, 2).",
-                           widths);
-    }
-    return DQ_OK;
-}
-
 enum { N_CODES = 3 };
 static const dq_kv_quant code[N_CODES] = {DQ_KV_DITHER, DQ_KV_PER_CHANNEL, DQ_KV_MIXED};
 
@@ -704,7 +646,15 @@ static dq_status read_code(dq_kv_quant *out, const char *text, dq_err *err)
 
 static dq_status make_settings(dq_plan_kv_settings *s, const options *c, dq_err *err)
 {
-    DQ_TRY(read_widths(s, c, err));
+    const char *widths = c->widths ? c->widths : "2,3,4,5,6,8";
+    DQ_TRY(dq_options_ints(s->bits, &s->n_bits, DQ_PLAN_WIDTHS, widths, "widths", 2, 8, err));
+    qsort(s->bits, (size_t)s->n_bits, sizeof *s->bits, ascending);
+    for (int i = 0; i < s->n_bits; i++) {
+        if (s->bits[i] == 7)
+            return dq_fail(err, DQ_USAGE,
+                           "--widths %s: 7 bits are not offered for a cache (8, 6, 5, 4, 3, 2).",
+                           widths);
+    }
     if (c->all.windows && c->all.windows < DQ_PLAN_KV_LEAST_WINDOWS)
         return dq_fail(err, DQ_USAGE, "--limit %lld: expected at least %d windows.",
                        (long long)c->all.windows, DQ_PLAN_KV_LEAST_WINDOWS);
@@ -748,18 +698,6 @@ static void warn_onto(const dq_cache_job *j, const void *arg, const dq_kv_config
 
 /* ---- The run ---- */
 
-static void warn(const dq_cache_job *j, const dq_plan_kv *p)
-{
-    const double coded = kv_output_coded(p);
-    dq_cache_job_warn(j, &p->caches);
-    if (coded < 0.5)
-        dq_logger_warn(
-            &j->c->logger,
-            "only %.1f %% of what scored tokens read are codes: windows of %lld tokens are "
-            "short for %d recent tokens. Use a larger --ctx",
-            100 * coded, (long long)p->set.in.ctx, p->set.kv.recent);
-}
-
 /* The recipe is finished once it is written: it stays where what is said of it does not come out. */
 static dq_status hand_out(const dq_cache_job *j, dq_plan_kv *p, dq_err *err)
 {
@@ -774,7 +712,14 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_kv_settings *set, dq_er
 {
     dq_plan_kv *p;
     DQ_TRY(dq_plan_kv_open(&p, set, err));
-    warn(j, p);
+    const double coded = kv_output_coded(p);
+    dq_cache_job_warn(j, &p->caches);
+    if (coded < 0.5)
+        dq_logger_warn(
+            &j->c->logger,
+            "only %.1f %% of what scored tokens read are codes: windows of %lld tokens are "
+            "short for %d recent tokens. Use a larger --ctx",
+            100 * coded, (long long)p->set.in.ctx, p->set.kv.recent);
     const bool hands_out = dq_ranks_number() == 0;
     if (j->c->dry_run && hands_out) {
         dq_kv_output_view v = {p, &j->text, &j->c->logger, 0};

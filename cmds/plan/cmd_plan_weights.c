@@ -68,26 +68,6 @@ static const char *weights_output_file(const dq_plan_weights *p, int text)
 
 /* ---- The object of a plan ---- */
 
-static json_t *texts_json(const dq_plan_weights *p)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < DQ_PLAN_TEXTS; i++) {
-        const dq_calib_text *t = &p->text[i];
-        json_t *o = json_object();
-        json_object_set_new(o, "part", json_string(dq_plan_text_name[i]));
-        json_object_set_new(o, "file", dq_document_name(base_name(weights_output_file(p, i))));
-        json_object_set_new(o, "sha256", json_string(t->sha256));
-        if (i == DQ_PLAN_SEARCH) /* the one that chose widths */
-            json_object_set_new(o, "sketch", dq_calib_text_sketch(t));
-        json_object_set_new(o, "quarters", dq_calib_text_quarters(p->part[i]));
-        json_object_set_new(o, "tokens", json_integer(t->n_ids));
-        json_object_set_new(o, "sequences", json_integer(t->n_seq));
-        json_object_set_new(o, "ctx", json_integer(t->ctx));
-        json_array_append_new(list, o);
-    }
-    return list;
-}
-
 /* What makes the codes of the plan again: read by dq quantize. */
 static json_t *calib_json(const dq_plan_weights *p)
 {
@@ -98,32 +78,6 @@ static json_t *calib_json(const dq_plan_weights *p)
     json_object_set_new(o, "tokens", json_integer(t->requested));
     json_object_set_new(o, "ctx", json_integer(t->ctx));
     return o;
-}
-
-static json_t *tensors_json(const dq_plan_weights *p)
-{
-    json_t *list = json_array();
-    for (int64_t i = 0; i < p->n_tensors; i++) {
-        const dq_plan_tensor *t = &p->tensor[i];
-        json_t *o = json_object(), *widths = json_array();
-        json_object_set_new(o, "name", dq_document_name(t->name));
-        json_object_set_new(o, "weights", json_integer(t->rows * t->cols));
-        if (p->chosen >= 0)
-            json_object_set_new(o, "bits", json_integer(t->bits[p->trial[p->chosen].choice[i]]));
-        for (int k = 0; k < t->n; k++) {
-            json_t *w = json_object();
-            json_object_set_new(w, "bits", json_integer(t->bits[k]));
-            json_object_set_new(w, "bytes", json_integer(t->bytes[k]));
-            const dq_mean kld = dq_plan_probe_kld(t, k);
-            json_object_set_new(w, "loss", dq_document_real(t->loss[k]));
-            json_object_set_new(w, "kld", dq_document_metric(kld.value, kld.std_err));
-            json_array_append_new(widths, w);
-        }
-        json_object_set_new(o, "measured_bits", json_integer(t->bits[t->measured]));
-        json_object_set_new(o, "widths", widths);
-        json_array_append_new(list, o);
-    }
-    return list;
 }
 
 /* Every point, or about `rows` of them at even intervals of cost. */
@@ -204,26 +158,6 @@ static double outside_baseline(const dq_plan_weights *p)
     return dq_plan_decide_outside_of(p->trial[p->chosen].look, 2);
 }
 
-static json_t *baselines_json(const dq_plan_weights *p)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < p->n_baselines; i++) {
-        const dq_plan_baseline *r = &p->baseline[i];
-        json_t *o = json_object();
-        json_object_set_new(o, "bits", json_integer(p->trial[r->trial].uniform));
-        json_object_set_new(o, "packed_bits_per_weight",
-                            dq_document_real(p->trial[r->trial].bits_per_weight));
-        json_object_set_new(o, "kld_difference",
-                            dq_document_metric(r->difference.value, r->difference.std_err));
-        json_object_set_new(o, "interval", interval_json(r->interval));
-        json_object_set_new(o, "outside", dq_document_real(outside_baseline(p)));
-        if (p->set.budget.goal >= DQ_PLAN_BPW)
-            json_object_set_new(o, "beyond_budget", json_boolean(r->beyond));
-        json_array_append_new(list, o);
-    }
-    return list;
-}
-
 static json_t *plan_json(const dq_plan_weights *p, const char *budget)
 {
     const dq_plan_trial *chosen = &p->trial[p->chosen];
@@ -238,48 +172,71 @@ static json_t *plan_json(const dq_plan_weights *p, const char *budget)
     json_object_set_new(o, "weights_sha256", json_string(chosen->weights_sha256));
     json_object_set_new(o, "model_fingerprint", json_string(p->model->fingerprint));
     json_object_set_new(o, "calib", calib_json(p));
-    json_object_set_new(o, "texts", texts_json(p));
+    json_t *list = json_array();
+    for (int i = 0; i < DQ_PLAN_TEXTS; i++) {
+        const dq_calib_text *t = &p->text[i];
+        json_t *entry = json_object();
+        json_object_set_new(entry, "part", json_string(dq_plan_text_name[i]));
+        json_object_set_new(entry, "file", dq_document_name(base_name(weights_output_file(p, i))));
+        json_object_set_new(entry, "sha256", json_string(t->sha256));
+        if (i == DQ_PLAN_SEARCH) /* the one that chose widths */
+            json_object_set_new(entry, "sketch", dq_calib_text_sketch(t));
+        json_object_set_new(entry, "quarters", dq_calib_text_quarters(p->part[i]));
+        json_object_set_new(entry, "tokens", json_integer(t->n_ids));
+        json_object_set_new(entry, "sequences", json_integer(t->n_seq));
+        json_object_set_new(entry, "ctx", json_integer(t->ctx));
+        json_array_append_new(list, entry);
+    }
+    json_object_set_new(o, "texts", list);
     json_object_set_new(o, "interim_looks", json_integer(p->n_look));
     json_object_set_new(o, "looks_for_other_budgets", json_integer(p->n_earlier));
     json_object_set_new(o, "chosen", trial_json(p, p->chosen));
-    json_object_set_new(o, "baselines", baselines_json(p));
+    json_t *baselines = json_array();
+    for (int i = 0; i < p->n_baselines; i++) {
+        const dq_plan_baseline *r = &p->baseline[i];
+        json_t *inner = json_object();
+        json_object_set_new(inner, "bits", json_integer(p->trial[r->trial].uniform));
+        json_object_set_new(inner, "packed_bits_per_weight",
+                            dq_document_real(p->trial[r->trial].bits_per_weight));
+        json_object_set_new(inner, "kld_difference",
+                            dq_document_metric(r->difference.value, r->difference.std_err));
+        json_object_set_new(inner, "interval", interval_json(r->interval));
+        json_object_set_new(inner, "outside", dq_document_real(outside_baseline(p)));
+        if (p->set.budget.goal >= DQ_PLAN_BPW)
+            json_object_set_new(inner, "beyond_budget", json_boolean(r->beyond));
+        json_array_append_new(baselines, inner);
+    }
+    json_object_set_new(o, "baselines", baselines);
     json_object_set_new(o, "uniform_was_better", json_boolean(p->mix >= 0));
     for (int64_t i = 0; i < p->n_trials; i++) json_array_append_new(trials, trial_json(p, i));
     json_object_set_new(o, "trials", trials);
-    json_object_set_new(o, "units", tensors_json(p));
+    json_t *tensors = json_array();
+    for (int64_t i = 0; i < p->n_tensors; i++) {
+        const dq_plan_tensor *t = &p->tensor[i];
+        json_t *item = json_object(), *widths = json_array();
+        json_object_set_new(item, "name", dq_document_name(t->name));
+        json_object_set_new(item, "weights", json_integer(t->rows * t->cols));
+        if (p->chosen >= 0)
+            json_object_set_new(item, "bits", json_integer(t->bits[p->trial[p->chosen].choice[i]]));
+        for (int k = 0; k < t->n; k++) {
+            json_t *w = json_object();
+            json_object_set_new(w, "bits", json_integer(t->bits[k]));
+            json_object_set_new(w, "bytes", json_integer(t->bytes[k]));
+            const dq_mean kld = dq_plan_probe_kld(t, k);
+            json_object_set_new(w, "loss", dq_document_real(t->loss[k]));
+            json_object_set_new(w, "kld", dq_document_metric(kld.value, kld.std_err));
+            json_array_append_new(widths, w);
+        }
+        json_object_set_new(item, "measured_bits", json_integer(t->bits[t->measured]));
+        json_object_set_new(item, "widths", widths);
+        json_array_append_new(tensors, item);
+    }
+    json_object_set_new(o, "units", tensors);
     json_object_set_new(o, "curve", curve_json(p));
     return o;
 }
 
-/* What a recipe tells of the plan: dq_plan_weights_settings.told. budget: a const char **, as it was given. */
-static json_t *weights_output_told(void *budget, const dq_plan_weights *p)
-{
-    return plan_json(p, *(const char **)budget);
-}
-
 /* ---- Files ---- */
-
-/* The recipe file, to p->set.out; the document dq-plan/1 on stdout. budget: as it was given. */
-static dq_status weights_output_recipe(const dq_plan_weights *p, const char *budget, dq_err *err)
-{
-    json_t *rules = dq_plan_weights_rules(p, p->trial[p->chosen].choice),
-           *plan = plan_json(p, budget);
-    json_t *recipe = NULL, *file = NULL;
-    char *text = NULL, *whole = NULL;
-    const dq_quantize_settings s = dq_plan_weights_settings_of(p, p->chosen, rules, plan);
-    if (dq_quantize_recipe_of(&recipe, &s, err) == DQ_OK &&
-        dq_json_dump(&whole, recipe, 0, err) == DQ_OK &&
-        dq_quantize_recipe_file(&file, whole, err) == DQ_OK &&
-        dq_json_dump(&text, file, JSON_INDENT(2), err) == DQ_OK)
-        dq_file_write(p->set.out, text, strlen(text), err);
-    free(text);
-    free(whole);
-    json_decref(file);
-    json_decref(recipe);
-    json_decref(plan);
-    json_decref(rules);
-    return err->code;
-}
 
 static dq_status weights_output_json(const dq_plan_weights *p, const char *budget,
                                      const dq_logger *logger, dq_err *err)
@@ -322,19 +279,6 @@ static figure nats(double x)
     return f;
 }
 
-/* Recipes count quarters from 0, so words, not numbers. */
-static void print_quarters(unsigned part)
-{
-    static const char *const names[DQ_CALIB_TEXT_QUARTERS] = {"first", "second", "third", "fourth"};
-    const char *between = ": the ";
-    for (int q = 0; q < DQ_CALIB_TEXT_QUARTERS && part != DQ_CALIB_TEXT_ALL; q++) {
-        if (!(part >> q & 1)) continue;
-        printf("%s%s", between, names[q]);
-        between = " and ";
-    }
-    printf("%s\n", part != DQ_CALIB_TEXT_ALL ? " quarter" : "");
-}
-
 /* Before a run: parts of the text, tensors and sizes; with arithmetic, scratch and memory. */
 static void weights_output_inputs(const dq_plan_weights *p)
 {
@@ -348,7 +292,17 @@ static void weights_output_inputs(const dq_plan_weights *p)
         printf("%-18s %lld token%s in %lld sequence%s of at most %lld, of %s", dq_plan_text_name[i],
                (long long)t->n_ids, t->n_ids == 1 ? "" : "s", (long long)t->n_seq,
                t->n_seq == 1 ? "" : "s", (long long)t->ctx, weights_output_file(p, i));
-        print_quarters(p->part[i]);
+        /* Recipes count quarters from 0, so words, not numbers. */
+        const unsigned part = p->part[i];
+        static const char *const names[DQ_CALIB_TEXT_QUARTERS] = {"first", "second", "third",
+                                                                  "fourth"};
+        const char *between = ": the ";
+        for (int q = 0; q < DQ_CALIB_TEXT_QUARTERS && part != DQ_CALIB_TEXT_ALL; q++) {
+            if (!(part >> q & 1)) continue;
+            printf("%s%s", between, names[q]);
+            between = " and ";
+        }
+        printf("%s\n", part != DQ_CALIB_TEXT_ALL ? " quarter" : "");
     }
     printf("tensors            %lld to be packed, %lld weights, %.3f", (long long)p->n_tensors,
            (long long)p->packed_params, dq_plan_weights_bits_per_weight(p, least));
@@ -407,38 +361,6 @@ static dq_status weights_output_work(const dq_plan_weights *p, dq_err *err)
     DQ_TRY(dq_ranks_share(&runs, sizeof runs, err));
     if (!runs) return DQ_OK;
     return print_time(p, choices < search + after ? choices : search + after, err);
-}
-
-static dq_status print_tensors(const dq_plan_weights *p, dq_err *err)
-{
-    const char *titles[DQ_PLAN_WIDTHS + 3] = {"tensor", "weights", "bits"};
-    char head[DQ_PLAN_WIDTHS][24];
-    dq_table *t;
-    for (int i = 0; i < p->set.n_bits; i++) {
-        snprintf(head[i], sizeof head[i], "KLD at %d", p->set.bits[i]);
-        titles[3 + i] = head[i];
-    }
-    DQ_TRY(dq_table_new(&t, titles, 3 + p->set.n_bits, err));
-    for (int64_t i = 0; i < p->n_tensors; i++) {
-        const dq_plan_tensor *x = &p->tensor[i];
-        dq_table_cell(t, "%s", x->name);
-        dq_table_cell(t, "%lld", (long long)(x->rows * x->cols));
-        dq_table_cell(t, "%d", x->bits[p->trial[p->chosen].choice[i]]);
-        for (int w = 0; w < p->set.n_bits; w++) {
-            int k = 0;
-            while (k < x->n && x->bits[k] != p->set.bits[w]) k++;
-            const dq_mean kld = k < x->n ? dq_plan_probe_kld(x, k) : (dq_mean){0};
-            if (k < x->n && k == x->measured)
-                dq_table_cell(t, "%.2e ± %.0e", kld.value, kld.std_err);
-            else if (k < x->n)
-                dq_table_cell(t, "%.2e", kld.value);
-            else
-                dq_table_cell(t, "-");
-        }
-    }
-    dq_table_print(t, err);
-    dq_table_free(t);
-    return err->code;
 }
 
 /* The trial of a point, NULL: none. */
@@ -506,31 +428,6 @@ static dq_status print_curve(const dq_plan_weights *p, dq_err *err)
 
 /* ---- Sentences ---- */
 
-static void print_baselines(const dq_plan_weights *p)
-{
-    for (int i = 0; i < p->n_baselines; i++) {
-        const dq_plan_baseline *r = &p->baseline[i];
-        const double high = r->interval.high, low = r->interval.low;
-        const char *says = high < 0  ? "the plan is closer"
-                           : low > 0 ? "the uniform width is closer"
-                                     : "inconclusive which is closer";
-        printf("against uniform %d  %.3f bits per weight%s; KLD of the plan less its own %+.3g "
-               "(nominally %.5g %%: %+.3g to %+.3g): %s\n",
-               p->trial[r->trial].uniform, p->trial[r->trial].bits_per_weight,
-               r->beyond ? ", beyond the budget" : "", r->difference.value,
-               100 * (1 - outside_baseline(p)), low, high, says);
-    }
-    if (p->n_baselines)
-        printf("                   two such comparisons share the 5 %% outside with the interim "
-               "looks\n");
-    if (p->mix >= 0)
-        printf("                   on the search text a mix of %.3f bits per weight was not "
-               "closer (KLD %s) than this uniform width (%s)\n",
-               p->trial[p->mix].bits_per_weight,
-               nats(p->trial[p->mix].on[DQ_PLAN_SEARCH].kld.value).text,
-               nats(p->trial[p->chosen].on[DQ_PLAN_SEARCH].kld.value).text);
-}
-
 static void print_result(const dq_plan_weights *p)
 {
     const dq_plan_trial *t = &p->trial[p->chosen];
@@ -577,7 +474,34 @@ static void print_budget(const dq_plan_weights *p)
 /* After it: tables and verdict. */
 static dq_status weights_output_print(const dq_plan_weights *p, dq_err *err)
 {
-    DQ_TRY(print_tensors(p, err));
+    const char *titles[DQ_PLAN_WIDTHS + 3] = {"tensor", "weights", "bits"};
+    char head[DQ_PLAN_WIDTHS][24];
+    dq_table *t;
+    for (int i = 0; i < p->set.n_bits; i++) {
+        snprintf(head[i], sizeof head[i], "KLD at %d", p->set.bits[i]);
+        titles[3 + i] = head[i];
+    }
+    DQ_TRY(dq_table_new(&t, titles, 3 + p->set.n_bits, err));
+    for (int64_t i = 0; i < p->n_tensors; i++) {
+        const dq_plan_tensor *x = &p->tensor[i];
+        dq_table_cell(t, "%s", x->name);
+        dq_table_cell(t, "%lld", (long long)(x->rows * x->cols));
+        dq_table_cell(t, "%d", x->bits[p->trial[p->chosen].choice[i]]);
+        for (int w = 0; w < p->set.n_bits; w++) {
+            int k = 0;
+            while (k < x->n && x->bits[k] != p->set.bits[w]) k++;
+            const dq_mean kld = k < x->n ? dq_plan_probe_kld(x, k) : (dq_mean){0};
+            if (k < x->n && k == x->measured)
+                dq_table_cell(t, "%.2e ± %.0e", kld.value, kld.std_err);
+            else if (k < x->n)
+                dq_table_cell(t, "%.2e", kld.value);
+            else
+                dq_table_cell(t, "-");
+        }
+    }
+    dq_table_print(t, err);
+    dq_table_free(t);
+    if (err->code != DQ_OK) return err->code;
     putchar('\n');
     DQ_TRY(print_curve(p, err));
     putchar('\n');
@@ -585,39 +509,30 @@ static dq_status weights_output_print(const dq_plan_weights *p, dq_err *err)
     if (p->n_resumed)
         printf("taken over         %lld results of an earlier run\n", (long long)p->n_resumed);
     print_result(p);
-    print_baselines(p);
+    for (int i = 0; i < p->n_baselines; i++) {
+        const dq_plan_baseline *r = &p->baseline[i];
+        const double high = r->interval.high, low = r->interval.low;
+        const char *says = high < 0  ? "the plan is closer"
+                           : low > 0 ? "the uniform width is closer"
+                                     : "inconclusive which is closer";
+        printf("against uniform %d  %.3f bits per weight%s; KLD of the plan less its own %+.3g "
+               "(nominally %.5g %%: %+.3g to %+.3g): %s\n",
+               p->trial[r->trial].uniform, p->trial[r->trial].bits_per_weight,
+               r->beyond ? ", beyond the budget" : "", r->difference.value,
+               100 * (1 - outside_baseline(p)), low, high, says);
+    }
+    if (p->n_baselines)
+        printf("                   two such comparisons share the 5 %% outside with the interim "
+               "looks\n");
+    if (p->mix >= 0)
+        printf("                   on the search text a mix of %.3f bits per weight was not "
+               "closer (KLD %s) than this uniform width (%s)\n",
+               p->trial[p->mix].bits_per_weight,
+               nats(p->trial[p->mix].on[DQ_PLAN_SEARCH].kld.value).text,
+               nats(p->trial[p->chosen].on[DQ_PLAN_SEARCH].kld.value).text);
     print_budget(p);
     printf("recipe             %s\n", p->set.out);
     return DQ_OK;
-}
-
-/* DQ_GATE for a budget that was missed, with a sentence. */
-static dq_status weights_output_verdict(const dq_plan_weights *p, const char *budget, dq_err *err)
-{
-    if (p->met) return DQ_OK;
-    const dq_plan_trial *t = &p->trial[p->chosen];
-    const bool ratio = p->set.budget.goal == DQ_PLAN_PPL;
-    if (p->set.budget.goal == DQ_PLAN_SIZE)
-        return dq_fail(err, DQ_GATE,
-                       "budget %s: missed; the recipe in %s has what came nearest, a file of "
-                       "%lld bytes",
-                       budget, p->set.out, (long long)p->container_bytes);
-    if (p->set.budget.goal == DQ_PLAN_BPW)
-        return dq_fail(err, DQ_GATE,
-                       "budget %s: missed; the recipe in %s has what came nearest, %.3f bits per "
-                       "weight as written",
-                       budget, p->set.out, t->bits_per_weight);
-    char looks[120] = "the interim look at the unseen text does not show that it is met, at";
-    if (p->n_look > 1)
-        snprintf(
-            looks, sizeof looks,
-            "none of %d interim looks at the unseen text shows that it is met, the last of them at",
-            p->n_look);
-    return dq_fail(err, DQ_GATE,
-                   "budget %s: %s the most bits that these widths give; the recipe in %s has what "
-                   "came nearest, %.3f bits per weight, where the upper end is %.*g",
-                   budget, looks, p->set.out, t->bits_per_weight, ratio ? 6 : 3,
-                   ratio ? exp(t->interval.high) : t->interval.high);
 }
 
 /* ---- Cmd plan weights ----
@@ -734,7 +649,7 @@ static void stage(void *arg, const char *name)
 
 static json_t *told(void *arg, const dq_plan_weights *p)
 {
-    return weights_output_told(&((request *)arg)->budget, p);
+    return plan_json(p, ((request *)arg)->budget);
 }
 
 static void step(void *arg, double done, double total, const char *what)
@@ -744,8 +659,71 @@ static void step(void *arg, double done, double total, const char *what)
 
 /* ---- The run ---- */
 
-static void warn_text(request *r, const dq_plan_weights *p)
+static dq_status finish(request *r, dq_plan_weights *p, dq_err *err)
 {
+    json_t *rules = dq_plan_weights_rules(p, p->trial[p->chosen].choice),
+           *plan = plan_json(p, r->budget);
+    json_t *recipe = NULL, *file = NULL;
+    char *text = NULL, *whole = NULL;
+    const dq_quantize_settings s = dq_plan_weights_settings_of(p, p->chosen, rules, plan);
+    if (dq_quantize_recipe_of(&recipe, &s, err) == DQ_OK &&
+        dq_json_dump(&whole, recipe, 0, err) == DQ_OK &&
+        dq_quantize_recipe_file(&file, whole, err) == DQ_OK &&
+        dq_json_dump(&text, file, JSON_INDENT(2), err) == DQ_OK)
+        dq_file_write(p->set.out, text, strlen(text), err);
+    free(text);
+    free(whole);
+    json_decref(file);
+    json_decref(recipe);
+    json_decref(plan);
+    json_decref(rules);
+    if (err->code != DQ_OK) return dq_plan_weights_failed(p, err);
+    dq_plan_weights_done(p);
+    DQ_TRY(r->json ? weights_output_json(p, r->budget, &r->logger, err)
+                   : weights_output_print(p, err));
+    const char *budget = r->budget;
+    if (p->met) return DQ_OK;
+    const dq_plan_trial *t = &p->trial[p->chosen];
+    const bool ratio = p->set.budget.goal == DQ_PLAN_PPL;
+    if (p->set.budget.goal == DQ_PLAN_SIZE)
+        return dq_fail(err, DQ_GATE,
+                       "budget %s: missed; the recipe in %s has what came nearest, a file of "
+                       "%lld bytes",
+                       budget, p->set.out, (long long)p->container_bytes);
+    if (p->set.budget.goal == DQ_PLAN_BPW)
+        return dq_fail(err, DQ_GATE,
+                       "budget %s: missed; the recipe in %s has what came nearest, %.3f bits per "
+                       "weight as written",
+                       budget, p->set.out, t->bits_per_weight);
+    char looks[120] = "the interim look at the unseen text does not show that it is met, at";
+    if (p->n_look > 1)
+        snprintf(
+            looks, sizeof looks,
+            "none of %d interim looks at the unseen text shows that it is met, the last of them at",
+            p->n_look);
+    return dq_fail(err, DQ_GATE,
+                   "budget %s: %s the most bits that these widths give; the recipe in %s has what "
+                   "came nearest, %.3f bits per weight, where the upper end is %.*g",
+                   budget, looks, p->set.out, t->bits_per_weight, ratio ? 6 : 3,
+                   ratio ? exp(t->interval.high) : t->interval.high);
+}
+
+static dq_status run_plan(request *r, dq_err *err)
+{
+    dq_plan_weights *p;
+    /* Ranks are to run one program for one thing; of model and texts the library sees to it. */
+    const dq_plan_weights_settings *s = &r->set;
+    char program[DQ_IDENTITY], key[65] = "";
+    dq_arena *a = dq_arena_new();
+    dq_identity_text(program, s->backend);
+    const char *text = a ? dq_textf(a, err, "%s %s %d %d %d %d %s", program, r->budget, s->trials,
+                                    s->resume, s->force, r->dry_run, s->out ? s->out : "")
+                         : NULL;
+    if (text) dq_sha256_of(key, text, strlen(text), err);
+    if (!a) dq_fail(err, DQ_RESOURCE, "out of memory");
+    dq_arena_free(a);
+    DQ_TRY(dq_ranks_agree("program, processor, budget or set of options", key, err));
+    DQ_TRY(dq_plan_weights_open(&p, &r->set, err));
     dq_calib_run_warn(&p->text[DQ_PLAN_CALIB], r->set.calib, r->set.rule,
                       dq_calib_pass_widest(p->model), &r->logger);
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
@@ -776,39 +754,6 @@ static void warn_text(request *r, const dq_plan_weights *p)
                            weights_output_file(p, i), (long long)p->clusters[i],
                            dq_plan_text_name[i], DQ_PLAN_FEW_CLUSTERS);
     }
-}
-
-static dq_status finish(request *r, dq_plan_weights *p, dq_err *err)
-{
-    if (weights_output_recipe(p, r->budget, err) != DQ_OK) return dq_plan_weights_failed(p, err);
-    dq_plan_weights_done(p);
-    DQ_TRY(r->json ? weights_output_json(p, r->budget, &r->logger, err)
-                   : weights_output_print(p, err));
-    return weights_output_verdict(p, r->budget, err);
-}
-
-/* Ranks are to run one program for one thing; of model and texts the library sees to it. */
-static dq_status agree(const request *r, dq_err *err)
-{
-    const dq_plan_weights_settings *s = &r->set;
-    char program[DQ_IDENTITY], key[65] = "";
-    dq_arena *a = dq_arena_new();
-    dq_identity_text(program, s->backend);
-    const char *text = a ? dq_textf(a, err, "%s %s %d %d %d %d %s", program, r->budget, s->trials,
-                                    s->resume, s->force, r->dry_run, s->out ? s->out : "")
-                         : NULL;
-    if (text) dq_sha256_of(key, text, strlen(text), err);
-    if (!a) dq_fail(err, DQ_RESOURCE, "out of memory");
-    dq_arena_free(a);
-    return dq_ranks_agree("program, processor, budget or set of options", key, err);
-}
-
-static dq_status run_plan(request *r, dq_err *err)
-{
-    dq_plan_weights *p;
-    DQ_TRY(agree(r, err));
-    DQ_TRY(dq_plan_weights_open(&p, &r->set, err));
-    warn_text(r, p);
     if (r->dry_run) {
         weights_output_inputs(p);
         weights_output_work(p, err);
