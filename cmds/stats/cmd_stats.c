@@ -78,28 +78,6 @@ typedef struct cmd_stats_part {
 static const char schema[] = "dq-stats-part/2";
 enum { SHARE = 20, LEAST_SECONDS = 5 }; /* between states: times the writing, and at least */
 
-/* head_order: of the command line, NULL: none. key->program is there. */
-static dq_status key_make(cmd_stats_key *key, const cmd_stats_entry *e, int n,
-                          const char *head_order, dq_outlier_detail detail, dq_err *err)
-{
-    dq_sha256 h;
-    DQ_TRY(dq_sha256_begin(&h, err));
-    dq_sha256_add(&h, key->program, strlen(key->program) + 1);
-    dq_sha256_add(&h, dq_outlier_detail_name[detail], strlen(dq_outlier_detail_name[detail]) + 1);
-    if (head_order) dq_sha256_add(&h, head_order, strlen(head_order));
-    for (int i = 0; i < n; i++, e++) {
-        const int64_t ids = e->in.cu[e->in.n_seq];
-        const dq_model *m = e->model;
-        dq_sha256_add(&h, m->fingerprint, 64);
-        if (m->is_container)
-            dq_sha256_add(&h, dq_container_header(m->container)->content_sha256, 64);
-        dq_sha256_add(&h, &e->in.n_seq, sizeof e->in.n_seq);
-        dq_sha256_add(&h, e->in.cu, ((size_t)e->in.n_seq + 1) * sizeof *e->in.cu);
-        dq_sha256_add(&h, e->in.ids, (size_t)ids * sizeof *e->in.ids);
-    }
-    return dq_sha256_end(&h, key->text, err);
-}
-
 /* One model's blocks, and a state of it as a file has it. */
 typedef struct blocks {
     dq_outlier_walk *walk;
@@ -154,42 +132,6 @@ static bool is_mine(const work *w, int model, int block)
 
 /* ---- Reading ---- */
 
-static dq_status take_found(work *w, const json_t *step, dq_err *err)
-{
-    const char *text;
-    int64_t model, layer;
-    size_t n;
-    DQ_TRY(dq_json_int(&model, step, "model", 0, w->x->n - 1, NULL, err));
-    DQ_TRY(
-        dq_json_int(&layer, step, "layer", 0, w->x->entry[model].model->n_layers - 1, NULL, err));
-    DQ_TRY(dq_json_text(&text, step, "found", NULL, err));
-    const size_t len = strlen(text);
-    dq_strbuf *to = &w->model[model].found[layer];
-    if (to->n) return dq_fail(err, DQ_DAMAGED, "a layer is there twice");
-    DQ_TRY(dq_strbuf_reserve(to, len / 4 * 3 + 1, err));
-    if (!dq_base64_get(to->s, &n, text, len)) return dq_fail(err, DQ_DAMAGED, "\"found\"");
-    to->n = n;
-    return DQ_OK;
-}
-
-static dq_status mark_blocks(work *w, int model, const json_t *list, dq_err *err)
-{
-    blocks *of = &w->model[model];
-    size_t i;
-    json_t *x;
-    json_array_foreach(list, i, x)
-    {
-        const int64_t block = json_is_integer(x) ? json_integer_value(x) : -1;
-        if (block < 0 || block >= dq_outlier_walk_blocks(of->walk))
-            return dq_fail(err, DQ_DAMAGED, "\"blocks\"");
-        if (of->done[block] || (!w->whole && !is_mine(w, model, (int)block)))
-            return dq_fail(err, DQ_DAMAGED, "block %lld of model %d is %s", (long long)block, model,
-                           of->done[block] ? "there twice" : "not of this part");
-        of->done[block] = true;
-    }
-    return DQ_OK;
-}
-
 /* The state that the lines before have, in full. */
 static dq_status merge_found(work *w, int model, dq_err *err)
 {
@@ -212,12 +154,39 @@ static dq_status take_line(void *arg, int64_t line, const json_t *step, dq_err *
                                w->whole ? 0 : w->x->part->n};
     if (line == 0) return dq_part_check(step, &want, w->whole, err);
     const json_t *all = json_object_get(step, "blocks");
-    if (!all) return take_found(w, step, err);
+    if (!all) {
+        const char *text;
+        int64_t model, layer;
+        size_t n;
+        DQ_TRY(dq_json_int(&model, step, "model", 0, w->x->n - 1, NULL, err));
+        DQ_TRY(dq_json_int(&layer, step, "layer", 0, w->x->entry[model].model->n_layers - 1, NULL,
+                           err));
+        DQ_TRY(dq_json_text(&text, step, "found", NULL, err));
+        const size_t len = strlen(text);
+        dq_strbuf *to = &w->model[model].found[layer];
+        if (to->n) return dq_fail(err, DQ_DAMAGED, "a layer is there twice");
+        DQ_TRY(dq_strbuf_reserve(to, len / 4 * 3 + 1, err));
+        if (!dq_base64_get(to->s, &n, text, len)) return dq_fail(err, DQ_DAMAGED, "\"found\"");
+        to->n = n;
+        return DQ_OK;
+    }
     if ((int)json_array_size(all) != w->x->n) return dq_fail(err, DQ_DAMAGED, "\"blocks\"");
     for (int i = 0; i < w->x->n; i++) {
         const json_t *list = json_array_get(all, (size_t)i);
         if (json_array_size(list) == 0) continue;
-        DQ_TRY(mark_blocks(w, i, list, err));
+        blocks *of = &w->model[i];
+        size_t k;
+        json_t *x;
+        json_array_foreach(list, k, x)
+        {
+            const int64_t block = json_is_integer(x) ? json_integer_value(x) : -1;
+            if (block < 0 || block >= dq_outlier_walk_blocks(of->walk))
+                return dq_fail(err, DQ_DAMAGED, "\"blocks\"");
+            if (of->done[block] || (!w->whole && !is_mine(w, i, (int)block)))
+                return dq_fail(err, DQ_DAMAGED, "block %lld of model %d is %s", (long long)block, i,
+                               of->done[block] ? "there twice" : "not of this part");
+            of->done[block] = true;
+        }
         DQ_TRY(merge_found(w, i, err));
     }
     return DQ_OK;
@@ -233,26 +202,6 @@ static dq_status read_part(work *w, const char *path, dq_err *err)
         }
     }
     return DQ_OK;
-}
-
-/* Fills entry[].out from the files of all parts. DQ_MISMATCH: of another run, or not all of it. */
-static dq_status part_merge(const cmd_stats_part *x, const dq_shard_merge *merge, dq_err *err)
-{
-    work *w = dq_block_new(1, sizeof *w, err);
-    if (!w) return err->code;
-    w->x = x;
-    w->whole = true;
-    begin(w, err);
-    for (int i = 0; err->code == DQ_OK && i < merge->n; i++) read_part(w, merge->path[i], err);
-    for (int i = 0; err->code == DQ_OK && i < x->n; i++) {
-        const blocks *of = &w->model[i];
-        for (int b = 0; b < dq_outlier_walk_blocks(of->walk); b++) {
-            if (!of->done[b]) dq_fail(err, DQ_MISMATCH, "a part of the work lacks");
-        }
-        dq_outlier_walk_end(of->walk);
-    }
-    end(w);
-    return err->code;
 }
 
 /* ---- Writing ---- */
@@ -376,21 +325,6 @@ static dq_status run_model(work *w, int model, dq_err *err)
     return err->code;
 }
 
-static double share_of(const work *w)
-{
-    double mine = 0, all = 0;
-    for (int m = 0; m < w->x->n; m++) {
-        const dq_outlier_walk *walk = w->model[m].walk;
-        for (int i = 0; i < dq_outlier_walk_blocks(walk); i++) {
-            const double rows = (double)dq_outlier_walk_rows(walk, i),
-                         one = rows * (double)w->x->entry[m].model->n_params;
-            mine += is_mine(w, m, i) ? one : 0;
-            all += one;
-        }
-    }
-    return all > 0 ? mine / all : 0;
-}
-
 /* Computes the blocks of a part that its file lacks; the file has all of them then. */
 static dq_status part_run(cmd_stats_part *x, dq_err *err)
 {
@@ -399,7 +333,17 @@ static dq_status part_run(cmd_stats_part *x, dq_err *err)
     if (!w) return err->code;
     w->x = x;
     if (begin(w, err) == DQ_OK && open_file(w, &ended, err) == DQ_OK) {
-        x->share = share_of(w);
+        double mine = 0, all = 0;
+        for (int m = 0; m < w->x->n; m++) {
+            const dq_outlier_walk *walk = w->model[m].walk;
+            for (int i = 0; i < dq_outlier_walk_blocks(walk); i++) {
+                const double rows = (double)dq_outlier_walk_rows(walk, i),
+                             one = rows * (double)w->x->entry[m].model->n_params;
+                mine += is_mine(w, m, i) ? one : 0;
+                all += one;
+            }
+        }
+        x->share = all > 0 ? mine / all : 0;
         for (int i = 0; err->code == DQ_OK && i < x->n; i++) run_model(w, i, err);
         if (err->code == DQ_OK && !ended) write_state(w, true, err);
     }
@@ -595,35 +539,6 @@ static dq_status put(dq_h5_result *h, const char *group, const char *name, dq_h5
     return dq_h5_result_array(h, path, type, n_dims, shape, data, err);
 }
 
-static dq_status channels_h5(dq_h5_result *h, const char *group, const dq_channels *layer,
-                             int n_layers, dq_arena *a, dq_err *err)
-{
-    const int64_t cols = layer->cols;
-    const int64_t shape[4] = {n_layers, DQ_TOKEN_CLASSES, cols, 2};
-    arrays x;
-    DQ_TRY(arrays_init(&x, (size_t)(n_layers * DQ_TOKEN_CLASSES * cols), a, err));
-    for (int l = 0; l < n_layers; l++) {
-        for (int c = 0; c < DQ_TOKEN_CLASSES; c++) {
-            const int64_t first = (l * DQ_TOKEN_CLASSES + c) * cols;
-            x.n[l * DQ_TOKEN_CLASSES + c] = layer[l].rows[c];
-            for (int64_t i = 0; i < cols; i++) {
-                const dq_channel *y = &layer[l].of[c * cols + i];
-                x.max[first + i] = y->max;
-                x.rms[first + i] = dq_channels_rms(&layer[l], c, i);
-                x.place[2 * (first + i)] = y->max > 0 ? y->seq : -1;
-                x.place[2 * (first + i) + 1] = y->max > 0 ? y->row : -1;
-            }
-        }
-    }
-    DQ_TRY(dq_h5_result_group(h, group, err));
-    DQ_TRY(put(h, group, "n", DQ_OUT_I64, 2, shape, x.n, err));
-    DQ_TRY(put(h, group, "max", DQ_OUT_F32, 3, shape, x.max, err));
-    DQ_TRY(put(h, group, "rms", DQ_OUT_F64, 3, shape, x.rms, err));
-    DQ_TRY(put(h, group, "place", DQ_OUT_I32, 4, shape, x.place, err));
-    return dq_h5_result_text(h, group, "axes",
-                             "layer; ordinary sink first; channel; sequence position", err);
-}
-
 static dq_status heads_h5(dq_h5_result *h, const char *group, const dq_outliers *o, dq_arena *a,
                           dq_err *err)
 {
@@ -674,7 +589,31 @@ static dq_status kind_h5(dq_h5_result *h, const char *group, const dq_outliers *
     DQ_TRY(tallies_h5(h, name, &k->pooled_ordinary, NULL, 1, false, a, err));
     if (!k->channels) return DQ_OK;
     snprintf(name, sizeof name, "%s/channels", group);
-    return channels_h5(h, name, k->channels, n, a, err);
+    const dq_channels *layer = k->channels;
+    const int64_t cols = layer->cols;
+    const int64_t shape[4] = {n, DQ_TOKEN_CLASSES, cols, 2};
+    arrays x;
+    DQ_TRY(arrays_init(&x, (size_t)(n * DQ_TOKEN_CLASSES * cols), a, err));
+    for (int l = 0; l < n; l++) {
+        for (int c = 0; c < DQ_TOKEN_CLASSES; c++) {
+            const int64_t first = (l * DQ_TOKEN_CLASSES + c) * cols;
+            x.n[l * DQ_TOKEN_CLASSES + c] = layer[l].rows[c];
+            for (int64_t i = 0; i < cols; i++) {
+                const dq_channel *y = &layer[l].of[c * cols + i];
+                x.max[first + i] = y->max;
+                x.rms[first + i] = dq_channels_rms(&layer[l], c, i);
+                x.place[2 * (first + i)] = y->max > 0 ? y->seq : -1;
+                x.place[2 * (first + i) + 1] = y->max > 0 ? y->row : -1;
+            }
+        }
+    }
+    DQ_TRY(dq_h5_result_group(h, name, err));
+    DQ_TRY(put(h, name, "n", DQ_OUT_I64, 2, shape, x.n, err));
+    DQ_TRY(put(h, name, "max", DQ_OUT_F32, 3, shape, x.max, err));
+    DQ_TRY(put(h, name, "rms", DQ_OUT_F64, 3, shape, x.rms, err));
+    DQ_TRY(put(h, name, "place", DQ_OUT_I32, 4, shape, x.place, err));
+    return dq_h5_result_text(h, name, "axes",
+                             "layer; ordinary sink first; channel; sequence position", err);
 }
 
 static dq_status profile_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
@@ -772,80 +711,10 @@ static const dq_usage usage = {
 
 /* ----- input ----- */
 
-static dq_status check_shard(stats *x, const dq_args *args, dq_err *err)
-{
-    DQ_TRY(dq_shard_read(&x->part, x->out_path, args->also, err));
-    if (x->resume && !x->part.n && !(x->sensitivity.kinds.n && x->out_path))
-        return dq_fail(err, DQ_USAGE,
-                       "--resume goes on with a part, or with --sensitivity and -o. Add %s.",
-                       x->sensitivity.kinds.n ? "-o" : "--shard I/N");
-    if (!x->part.n) return DQ_OK;
-    if (cmd_stats_sensitivity_wanted(&x->sensitivity))
-        return dq_fail(err, DQ_USAGE,
-                       "--shard cuts no work of --sensitivity and --forecast. Run them in one "
-                       "process.");
-    if (!x->one_pass)
-        return dq_fail(err, DQ_USAGE,
-                       "--shard: exact medians take walks that depend on the counts of all parts. "
-                       "Add --one-pass, whose medians carry a bound, or share exact ones with "
-                       "mpirun.");
-    if (x->text_path && strcmp(x->text_path, "-") == 0)
-        return dq_fail(err, DQ_USAGE,
-                       "--shard: dq merge reads the text again, and so do the other parts. Give "
-                       "--text a file.");
-    return DQ_OK;
-}
-
-static dq_status check_options(stats *x, const dq_args *args, dq_err *err)
-{
-    if (x->text_path && x->ids.n)
-        return dq_fail(err, DQ_USAGE, "--text and --ids exclude each other. Give one of them.");
-    if (x->ids.n && (x->ctx || x->bos.at != DQ_BOS_AUTO))
-        dq_logger_warn(&x->logger, "--ids are taken as they are; --ctx and --bos have no effect");
-    return check_shard(x, args, err);
-}
-
 static dq_output_form form_of_output(const stats *x)
 {
     if (!x->part.n) return DQ_OUTPUT_HDF5;
     return x->resume ? DQ_OUTPUT_JOURNAL : DQ_OUTPUT_LINES;
-}
-
-static dq_status check_outputs(const stats *x, const dq_args *args, dq_arena *a, dq_err *err)
-{
-    const char *label = x->part.n ? "-o with --shard" : "-o";
-    const dq_output out[] = {{label, x->out_path, form_of_output(x), NULL},
-                             {"--csv", x->csv_path, DQ_OUTPUT_CSV, NULL}};
-    const int n_parts = x->merge ? x->merge->n : 0;
-    int n = args->n_inputs;
-    const char **input = dq_alloc(a, (size_t)(n + n_parts), sizeof *input, err);
-    if (!input) return err->code;
-    memcpy(input, args->input, (size_t)n * sizeof *input);
-    for (int i = 0; i < n_parts; i++) input[n++] = x->merge->path[i];
-    return dq_output_guard_check(out, 2, input, n, x->force, err);
-}
-
-static dq_status encode(stats *x, cmd_stats_entry *e, dq_err *err)
-{
-    DQ_TRY(dq_input_tokenizer(&e->tokenizer, e->model, true, err));
-    if (dq_items_bos_check(e->tokenizer, (dq_bos)x->bos.at, err) != DQ_OK)
-        return dq_in(err, "%s: ", e->model->path);
-    return dq_input_encode(
-        &e->in, e->tokenizer, &x->text,
-        dq_items_bos_flags(e->tokenizer, (dq_bos)x->bos.at, x->text.text, x->text.bytes),
-        &x->logger, x->arena, err);
-}
-
-/* Cuts the only sequence into windows of e->ctx ids. */
-static dq_status cut(stats *x, cmd_stats_entry *e, dq_err *err)
-{
-    int64_t n = (e->in.n + e->ctx - 1) / e->ctx;
-    int64_t *cu = dq_alloc(x->arena, (size_t)n + 1, sizeof *cu, err);
-    if (!cu) return err->code;
-    for (int64_t i = 0; i <= n; i++) cu[i] = i * e->ctx < e->in.n ? i * e->ctx : e->in.n;
-    e->in.cu = cu;
-    e->in.n_seq = n;
-    return DQ_OK;
 }
 
 static dq_status sequences(stats *x, cmd_stats_entry *e, dq_err *err)
@@ -864,8 +733,20 @@ static dq_status sequences(stats *x, cmd_stats_entry *e, dq_err *err)
         if (e->ctx > m->max_positions)
             return dq_fail(err, DQ_MISMATCH, "%s: --ctx %lld, but the model has %d positions",
                            m->path, (long long)e->ctx, m->max_positions);
-        DQ_TRY(encode(x, e, err));
-        DQ_TRY(cut(x, e, err));
+        DQ_TRY(dq_input_tokenizer(&e->tokenizer, e->model, true, err));
+        if (dq_items_bos_check(e->tokenizer, (dq_bos)x->bos.at, err) != DQ_OK)
+            return dq_in(err, "%s: ", e->model->path);
+        DQ_TRY(dq_input_encode(
+            &e->in, e->tokenizer, &x->text,
+            dq_items_bos_flags(e->tokenizer, (dq_bos)x->bos.at, x->text.text, x->text.bytes),
+            &x->logger, x->arena, err));
+        /* Cuts the only sequence into windows of e->ctx ids. */
+        int64_t n = (e->in.n + e->ctx - 1) / e->ctx;
+        int64_t *cu = dq_alloc(x->arena, (size_t)n + 1, sizeof *cu, err);
+        if (!cu) return err->code;
+        for (int64_t i = 0; i <= n; i++) cu[i] = i * e->ctx < e->in.n ? i * e->ctx : e->in.n;
+        e->in.cu = cu;
+        e->in.n_seq = n;
     }
     if (x->limit && e->in.n_seq > x->limit) e->in.n_seq = x->limit;
     return DQ_OK;
@@ -906,19 +787,6 @@ static dq_outlier_plan plan_of(stats *x)
 {
     return (dq_outlier_plan){
         .max_rows = PASS_ROWS, .walks = x->one_pass ? 1 : 3, .tick = tick, .arg = x};
-}
-
-static dq_status cmd_stats_run_model(stats *x, int model, dq_err *err)
-{
-    cmd_stats_entry *e = &x->entry[model];
-    const dq_outlier_plan plan = plan_of(x);
-    dq_runner *r = NULL;
-    e->fed = (dq_sequences){.n = e->in.n_seq, .cu = e->in.cu, .ids = e->in.ids};
-    DQ_TRY(dq_outliers_init(&e->out, e->model, (dq_outlier_detail)x->detail.at, err));
-    DQ_TRY(begin_model(x, model, e->in.cu[e->in.n_seq], &r, err));
-    dq_outlier_walk_collect(&e->out, r, &e->fed, &plan, err);
-    end_model(x, r);
-    return err->code;
 }
 
 static void warn_bad(stats *x, const cmd_stats_entry *e)
@@ -971,21 +839,6 @@ static void settings_json(const stats *x, json_t *s)
     json_object_set_new(s, "math", json_string(dq_num_name[DQ_NUM_F32]));
 }
 
-static void inputs_json(const stats *x, json_t *inputs)
-{
-    for (int i = 0; i < x->n; i++)
-        json_array_append_new(inputs, dq_input_model_json(x->entry[i].model));
-    if (x->text.text) {
-        json_array_append_new(inputs, dq_input_text_json(&x->text));
-    } else {
-        json_t *ids = json_object(), *list = json_array();
-        for (int i = 0; i < x->ids.n; i++) json_array_append_new(list, json_string(x->ids.item[i]));
-        json_object_set_new(ids, "kind", json_string("ids"));
-        json_object_set_new(ids, "sequences", list);
-        json_array_append_new(inputs, ids);
-    }
-}
-
 static dq_status print_json(const stats *x, dq_err *err)
 {
     json_t *doc = dq_document_new(&x->logger, "dq-stats/1");
@@ -997,7 +850,18 @@ static dq_status print_json(const stats *x, dq_err *err)
         json_object_set(settings, "device", (json_t *)(uintptr_t)x->merge->device);
         json_object_set(settings, "threads", (json_t *)(uintptr_t)x->merge->threads);
     }
-    inputs_json(x, json_object_get(doc, "inputs"));
+    json_t *inputs = json_object_get(doc, "inputs");
+    for (int i = 0; i < x->n; i++)
+        json_array_append_new(inputs, dq_input_model_json(x->entry[i].model));
+    if (x->text.text) {
+        json_array_append_new(inputs, dq_input_text_json(&x->text));
+    } else {
+        json_t *ids = json_object(), *list = json_array();
+        for (int i = 0; i < x->ids.n; i++) json_array_append_new(list, json_string(x->ids.item[i]));
+        json_object_set_new(ids, "kind", json_string("ids"));
+        json_object_set_new(ids, "sequences", list);
+        json_array_append_new(inputs, ids);
+    }
     for (int i = 0; i < x->n && err->code == DQ_OK; i++) {
         json_t *result = cmd_stats_json(&x->entry[i], (int)x->places);
         json_array_append_new(json_object_get(doc, "results"), result);
@@ -1116,7 +980,17 @@ static dq_status compute(stats *x, dq_err *err)
                                               .arena = x->arena};
     const bool rounds = cmd_stats_sensitivity_wanted(&x->sensitivity);
     if (rounds) DQ_TRY(cmd_stats_sensitivity_begin(&x->rounding, err));
-    for (int i = 0; i < x->n; i++) DQ_TRY(cmd_stats_run_model(x, i, err));
+    for (int i = 0; i < x->n; i++) {
+        cmd_stats_entry *e = &x->entry[i];
+        const dq_outlier_plan plan = plan_of(x);
+        dq_runner *r = NULL;
+        e->fed = (dq_sequences){.n = e->in.n_seq, .cu = e->in.cu, .ids = e->in.ids};
+        DQ_TRY(dq_outliers_init(&e->out, e->model, (dq_outlier_detail)x->detail.at, err));
+        DQ_TRY(begin_model(x, i, e->in.cu[e->in.n_seq], &r, err));
+        dq_outlier_walk_collect(&e->out, r, &e->fed, &plan, err);
+        end_model(x, r);
+        if (err->code != DQ_OK) return err->code;
+    }
     return rounds ? cmd_stats_sensitivity_compute(&x->rounding, err) : DQ_OK;
 }
 
@@ -1126,14 +1000,66 @@ static dq_status name_key(stats *x, dq_err *err)
 {
     dq_identity_text(x->key.program, x->backend);
     if (x->merge) snprintf(x->key.program, sizeof x->key.program, "%s", x->merge->program);
-    return key_make(&x->key, x->entry, x->n, x->head_order.word.text,
-                    (dq_outlier_detail)x->detail.at, err);
+    cmd_stats_key *key = &x->key;
+    const cmd_stats_entry *e = x->entry;
+    const char *head_order = x->head_order.word.text;
+    const dq_outlier_detail detail = (dq_outlier_detail)x->detail.at;
+    dq_sha256 h;
+    DQ_TRY(dq_sha256_begin(&h, err));
+    dq_sha256_add(&h, key->program, strlen(key->program) + 1);
+    dq_sha256_add(&h, dq_outlier_detail_name[detail], strlen(dq_outlier_detail_name[detail]) + 1);
+    if (head_order) dq_sha256_add(&h, head_order, strlen(head_order));
+    for (int i = 0; i < x->n; i++, e++) {
+        const int64_t ids = e->in.cu[e->in.n_seq];
+        const dq_model *m = e->model;
+        dq_sha256_add(&h, m->fingerprint, 64);
+        if (m->is_container)
+            dq_sha256_add(&h, dq_container_header(m->container)->content_sha256, 64);
+        dq_sha256_add(&h, &e->in.n_seq, sizeof e->in.n_seq);
+        dq_sha256_add(&h, e->in.cu, ((size_t)e->in.n_seq + 1) * sizeof *e->in.cu);
+        dq_sha256_add(&h, e->in.ids, (size_t)ids * sizeof *e->in.ids);
+    }
+    return dq_sha256_end(&h, key->text, err);
 }
 
 static dq_status run(stats *x, const dq_args *args, int argc, char **argv, dq_err *err)
 {
-    DQ_TRY(check_options(x, args, err));
-    DQ_TRY(check_outputs(x, args, x->arena, err));
+    if (x->text_path && x->ids.n)
+        return dq_fail(err, DQ_USAGE, "--text and --ids exclude each other. Give one of them.");
+    if (x->ids.n && (x->ctx || x->bos.at != DQ_BOS_AUTO))
+        dq_logger_warn(&x->logger, "--ids are taken as they are; --ctx and --bos have no effect");
+    DQ_TRY(dq_shard_read(&x->part, x->out_path, args->also, err));
+    if (x->resume && !x->part.n && !(x->sensitivity.kinds.n && x->out_path))
+        return dq_fail(err, DQ_USAGE,
+                       "--resume goes on with a part, or with --sensitivity and -o. Add %s.",
+                       x->sensitivity.kinds.n ? "-o" : "--shard I/N");
+    if (x->part.n) {
+        if (cmd_stats_sensitivity_wanted(&x->sensitivity))
+            return dq_fail(err, DQ_USAGE,
+                           "--shard cuts no work of --sensitivity and --forecast. Run them in one "
+                           "process.");
+        if (!x->one_pass)
+            return dq_fail(
+                err, DQ_USAGE,
+                "--shard: exact medians take walks that depend on the counts of all parts. "
+                "Add --one-pass, whose medians carry a bound, or share exact ones with "
+                "mpirun.");
+        if (x->text_path && strcmp(x->text_path, "-") == 0)
+            return dq_fail(
+                err, DQ_USAGE,
+                "--shard: dq merge reads the text again, and so do the other parts. Give "
+                "--text a file.");
+    }
+    const char *label = x->part.n ? "-o with --shard" : "-o";
+    const dq_output out[] = {{label, x->out_path, form_of_output(x), NULL},
+                             {"--csv", x->csv_path, DQ_OUTPUT_CSV, NULL}};
+    const int n_parts = x->merge ? x->merge->n : 0;
+    int n = args->n_inputs;
+    const char **input = dq_alloc(x->arena, (size_t)(n + n_parts), sizeof *input, err);
+    if (!input) return err->code;
+    memcpy(input, args->input, (size_t)n * sizeof *input);
+    for (int i = 0; i < n_parts; i++) input[n++] = x->merge->path[i];
+    DQ_TRY(dq_output_guard_check(out, 2, input, n, x->force, err));
     dq_input_head_order_read(&x->head_order);
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
     if (x->detail.at == DQ_DETAIL_ALL && !x->backend->ops->profile_rows)
@@ -1148,7 +1074,23 @@ static dq_status run(stats *x, const dq_args *args, int argc, char **argv, dq_er
     if (x->part.n) return run_part(x, argc, argv, err);
     if (x->merge) {
         const cmd_stats_part p = part_of(x);
-        DQ_TRY(part_merge(&p, x->merge, err));
+        /* Fills entry[].out from the files of all parts. DQ_MISMATCH: of another run, or not all of it. */
+        work *w = dq_block_new(1, sizeof *w, err);
+        if (!w) return err->code;
+        w->x = &p;
+        w->whole = true;
+        begin(w, err);
+        for (int i = 0; err->code == DQ_OK && i < x->merge->n; i++)
+            read_part(w, x->merge->path[i], err);
+        for (int i = 0; err->code == DQ_OK && i < p.n; i++) {
+            const blocks *of = &w->model[i];
+            for (int b = 0; b < dq_outlier_walk_blocks(of->walk); b++) {
+                if (!of->done[b]) dq_fail(err, DQ_MISMATCH, "a part of the work lacks");
+            }
+            dq_outlier_walk_end(of->walk);
+        }
+        end(w);
+        if (err->code != DQ_OK) return err->code;
     } else {
         DQ_TRY(compute(x, err));
     }
@@ -1165,22 +1107,6 @@ static dq_status run(stats *x, const dq_args *args, int argc, char **argv, dq_er
 dq_status dq_cmd_stats(int argc, char **argv, dq_err *err)
 {
     return cmd_stats_merged(NULL, argc, argv, err);
-}
-
-static dq_status cmd_stats_end(stats *x, dq_err *err)
-{
-    cmd_stats_sensitivity_end(&x->rounding, err);
-    for (int i = 0; i < x->n; i++) {
-        dq_outliers_free(&x->entry[i].out);
-        dq_weight_outliers_free(&x->entry[i].weights);
-        dq_tokenizer_free(x->entry[i].tokenizer);
-        dq_model_close(x->entry[i].model);
-    }
-    dq_backend_close(x->backend);
-    dq_logger_end(&x->logger);
-    dq_arena_free(x->arena);
-    dq_block_free(x);
-    return err->code;
 }
 
 dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, dq_err *err)
@@ -1240,5 +1166,16 @@ dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, d
         !args.help) {
         if (dq_progress_listen(&x->logger, "stats", err) == DQ_OK) run(x, &args, argc, argv, err);
     }
-    return cmd_stats_end(x, err);
+    cmd_stats_sensitivity_end(&x->rounding, err);
+    for (int i = 0; i < x->n; i++) {
+        dq_outliers_free(&x->entry[i].out);
+        dq_weight_outliers_free(&x->entry[i].weights);
+        dq_tokenizer_free(x->entry[i].tokenizer);
+        dq_model_close(x->entry[i].model);
+    }
+    dq_backend_close(x->backend);
+    dq_logger_end(&x->logger);
+    dq_arena_free(x->arena);
+    dq_block_free(x);
+    return err->code;
 }

@@ -27,11 +27,6 @@ static const struct {
     [DQ_SENSITIVITY_WEIGHTS] = {"weights", "tensor", "a matrix of weights"},
 };
 
-static bool wanted(const cmd_stats_entry *e, int kind)
-{
-    return e->sensitivity->set.kinds >> kind & 1;
-}
-
 /* Largest KLD first; equal ones in the order of layers. */
 static int by_kld(const void *a, const void *b)
 {
@@ -73,33 +68,6 @@ static const char *unit_name(char buf[NAME], const dq_sensitivity_unit *u)
 }
 
 /* ----- tables of units ----- */
-
-static dq_status print_units(const cmd_stats_entry *e, int kind, int most, dq_err *err)
-{
-    static const char *const titles[] = {"alone", "KLD, nats",   "+-",
-                                         "95 %",  "local error", "logit error"};
-    char name[NAME];
-    int64_t n;
-    dq_table *t = NULL;
-    const dq_sensitivity_unit **u = ranked(&n, e->sensitivity, kind, err);
-    if (u && dq_table_new(&t, titles, 6, err) == DQ_OK) {
-        for (int64_t i = 0; i < n && i < most; i++) {
-            dq_table_cell(t, "%s", unit_name(name, u[i]));
-            cmd_stats_number(t, u[i]->kld.value, 4);
-            cmd_stats_number(t, u[i]->kld.std_err, 2);
-            if (isfinite(u[i]->interval.low))
-                dq_table_cell(t, "%.3g to %.3g", u[i]->interval.low, u[i]->interval.high);
-            else
-                dq_table_cell(t, "-");
-            cmd_stats_number(t, u[i]->local, 3);
-            cmd_stats_number(t, u[i]->logit_error, 3);
-        }
-        dq_table_print(t, err);
-    }
-    dq_table_free(t);
-    dq_block_free(u);
-    return err->code;
-}
 
 /* What breaks first, where windows that did not choose it say so. */
 static dq_status print_first(const cmd_stats_entry *e, int kind, dq_err *err)
@@ -151,7 +119,31 @@ static dq_status print_kind(const cmd_stats_entry *e, int kind, int most, dq_err
            e->label, kind_names[kind].title, s->set.bits, kind <= DQ_SENSITIVITY_MAPS ? " " : "",
            kind <= DQ_SENSITIVITY_MAPS ? dq_granularity_name[s->set.granularity] : "",
            (long long)r.n, (long long)s->scored, (long long)s->text->n_clusters);
-    if (most > 0) DQ_TRY(print_units(e, kind, most, err));
+    if (most > 0) {
+        static const char *const titles[] = {"alone", "KLD, nats",   "+-",
+                                             "95 %",  "local error", "logit error"};
+        char name[NAME];
+        int64_t n;
+        dq_table *t = NULL;
+        const dq_sensitivity_unit **u = ranked(&n, e->sensitivity, kind, err);
+        if (u && dq_table_new(&t, titles, 6, err) == DQ_OK) {
+            for (int64_t i = 0; i < n && i < most; i++) {
+                dq_table_cell(t, "%s", unit_name(name, u[i]));
+                cmd_stats_number(t, u[i]->kld.value, 4);
+                cmd_stats_number(t, u[i]->kld.std_err, 2);
+                if (isfinite(u[i]->interval.low))
+                    dq_table_cell(t, "%.3g to %.3g", u[i]->interval.low, u[i]->interval.high);
+                else
+                    dq_table_cell(t, "-");
+                cmd_stats_number(t, u[i]->local, 3);
+                cmd_stats_number(t, u[i]->logit_error, 3);
+            }
+            dq_table_print(t, err);
+        }
+        dq_table_free(t);
+        dq_block_free(u);
+        if (err->code != DQ_OK) return err->code;
+    }
     DQ_TRY(print_first(e, kind, err));
     if (r.n >= LEAST && (isfinite(r.local) || isfinite(r.logit_error))) {
         printf("Rank correlation with the KLD (Spearman; 95 %% if units were independent)\n");
@@ -167,7 +159,7 @@ static dq_status print_kind(const cmd_stats_entry *e, int kind, int most, dq_err
 dq_status cmd_stats_units_print(const cmd_stats_entry *e, int n_places, dq_err *err)
 {
     for (int k = 0; e->sensitivity && k < DQ_SENSITIVITY_KINDS; k++) {
-        if (wanted(e, k)) DQ_TRY(print_kind(e, k, n_places, err));
+        if (e->sensitivity->set.kinds >> k & 1) DQ_TRY(print_kind(e, k, n_places, err));
     }
     return err->code;
 }
@@ -192,21 +184,6 @@ static json_t *which_json(const dq_sensitivity_unit *u)
     return x;
 }
 
-static dq_status units_json(json_t *units, const cmd_stats_entry *e, int kind, dq_err *err)
-{
-    int64_t n;
-    const dq_sensitivity_unit **u = ranked(&n, e->sensitivity, kind, err);
-    for (int64_t i = 0; u && i < n; i++) {
-        json_t *x = which_json(u[i]);
-        json_object_set_new(x, "kld_nats", cmd_stats_mean_json(u[i]->kld, u[i]->interval));
-        json_object_set_new(x, "local_error", dq_document_real(u[i]->local));
-        json_object_set_new(x, "logit_error", dq_document_real(u[i]->logit_error));
-        json_array_append_new(units, x);
-    }
-    dq_block_free(u);
-    return err->code;
-}
-
 static void correlation_json(json_t *list, int kind, const char *forecast, int64_t n, double r,
                              dq_interval i, double repeat)
 {
@@ -220,27 +197,6 @@ static void correlation_json(json_t *list, int kind, const char *forecast, int64
     json_object_set_new(x, "interval", interval_json(i));
     json_object_set_new(x, "repeat", dq_document_real(repeat));
     json_array_append_new(list, x);
-}
-
-static dq_status kind_json(json_t *units, json_t *correlation, json_t *first,
-                           const cmd_stats_entry *e, int kind, dq_err *err)
-{
-    const dq_sensitivity *s = e->sensitivity;
-    dq_sensitivity_rank r;
-    dq_sensitivity_first f;
-    DQ_TRY(units_json(units, e, kind, err));
-    DQ_TRY(dq_sensitivity_rank_of(&r, s, (dq_sensitivity_kind)kind, err));
-    DQ_TRY(dq_sensitivity_first_of(&f, s, (dq_sensitivity_kind)kind, err));
-    correlation_json(correlation, kind, "local_error", r.n, r.local, r.local_interval, r.repeat);
-    correlation_json(correlation, kind, "logit_error", r.n, r.logit_error, r.logit_interval,
-                     r.repeat);
-    if (f.first < 0) return DQ_OK;
-    json_t *x = json_object();
-    json_object_set_new(x, "first", which_json(&s->unit[f.first]));
-    json_object_set_new(x, "next", which_json(&s->unit[f.next]));
-    json_object_set_new(x, "more_nats", cmd_stats_mean_json(f.more, f.interval));
-    json_array_append_new(first, x);
-    return DQ_OK;
 }
 
 dq_status cmd_stats_units_json(json_t *result, const cmd_stats_entry *e, dq_err *err)
@@ -259,8 +215,33 @@ dq_status cmd_stats_units_json(json_t *result, const cmd_stats_entry *e, dq_err 
     json_object_set_new(x, "correlation", correlation);
     json_object_set_new(x, "first", first);
     json_object_set_new(result, "sensitivity", x);
-    for (int k = 0; k < DQ_SENSITIVITY_KINDS; k++)
-        DQ_TRY(kind_json(units, correlation, first, e, k, err));
+    for (int k = 0; k < DQ_SENSITIVITY_KINDS; k++) {
+        dq_sensitivity_rank r;
+        dq_sensitivity_first f;
+        int64_t n;
+        const dq_sensitivity_unit **u = ranked(&n, e->sensitivity, k, err);
+        for (int64_t i = 0; u && i < n; i++) {
+            json_t *item = which_json(u[i]);
+            json_object_set_new(item, "kld_nats", cmd_stats_mean_json(u[i]->kld, u[i]->interval));
+            json_object_set_new(item, "local_error", dq_document_real(u[i]->local));
+            json_object_set_new(item, "logit_error", dq_document_real(u[i]->logit_error));
+            json_array_append_new(units, item);
+        }
+        dq_block_free(u);
+        if (err->code != DQ_OK) return err->code;
+        DQ_TRY(dq_sensitivity_rank_of(&r, s, (dq_sensitivity_kind)k, err));
+        DQ_TRY(dq_sensitivity_first_of(&f, s, (dq_sensitivity_kind)k, err));
+        correlation_json(correlation, k, "local_error", r.n, r.local, r.local_interval, r.repeat);
+        correlation_json(correlation, k, "logit_error", r.n, r.logit_error, r.logit_interval,
+                         r.repeat);
+        if (!(f.first < 0)) {
+            json_t *item = json_object();
+            json_object_set_new(item, "first", which_json(&s->unit[f.first]));
+            json_object_set_new(item, "next", which_json(&s->unit[f.next]));
+            json_object_set_new(item, "more_nats", cmd_stats_mean_json(f.more, f.interval));
+            json_array_append_new(first, item);
+        }
+    }
     return DQ_OK;
 }
 
@@ -444,14 +425,6 @@ static dq_head_measure layers_of(const dq_outliers *o, int first, int end)
     return all;
 }
 
-static void cell(dq_table *t, double x)
-{
-    if (isfinite(x))
-        dq_table_cell(t, "%.4g", x);
-    else
-        dq_table_cell(t, "-");
-}
-
 static void row(dq_table *t, const cmd_stats_entry *e, int first, int end)
 {
     const dq_head_measure m = layers_of(&e->out, first, end);
@@ -464,27 +437,12 @@ static void row(dq_table *t, const cmd_stats_entry *e, int first, int end)
         dq_table_cell(t, "%d", first);
     else
         dq_table_cell(t, "all");
-    for (size_t c = 0; c < sizeof x / sizeof *x; c++) cell(t, x[c]);
-}
-
-/* One line per model, or per model and layer: means over the heads. */
-static dq_status attention_print(const cmd_stats_entry *e, int n, bool layers, dq_err *err)
-{
-    static const char *const titles[] = {
-        "model",   "layer", "entropy 1",  "entropy 2",  "sinks 1",      "sinks 2",
-        "sum |D|", "D < 0", "|D| < 1e-3", "|D| < 1e-2", "pages < 1e-3", "pages < 1e-2"};
-    dq_table *t;
-    if (dq_table_new(&t, titles, 12, err) == DQ_OK) {
-        dq_table_keys(t, 2);
-        for (int i = 0; i < n; i++) {
-            if (i && layers) dq_table_rule(t);
-            for (int l = 0; layers && l < e[i].out.n_layers; l++) row(t, &e[i], l, l + 1);
-            if (!layers) row(t, &e[i], 0, e[i].out.n_layers);
-        }
-        dq_table_print(t, err);
+    for (size_t c = 0; c < sizeof x / sizeof *x; c++) {
+        if (isfinite(x[c]))
+            dq_table_cell(t, "%.4g", x[c]);
+        else
+            dq_table_cell(t, "-");
     }
-    dq_table_free(t);
-    return err->code;
 }
 
 /* "3.1 11.0": layers and heads of a kind, as many as a cell takes. */
@@ -503,27 +461,6 @@ static void heads_cell(dq_table *t, const dq_outliers *o, dq_head_kind kind)
                               i % o->n_out);
     }
     dq_table_cell(t, "%s", *text ? text : "-");
-}
-
-/* What heads of a profile do, by kind. */
-static dq_status kinds_print(const cmd_stats_entry *e, dq_err *err)
-{
-    static const char *const titles[] = {"kind", "heads", "layer.head"};
-    const dq_outliers *o = &e->out;
-    int count[DQ_HEAD_KINDS] = {0};
-    dq_table *t;
-    for (int i = 0; i < o->n_layers * o->n_out; i++)
-        count[dq_head_kind_of(&o->measure[i], &o->look[i])]++;
-    if (dq_table_new(&t, titles, 3, err) == DQ_OK) {
-        for (int k = 0; k < DQ_HEAD_KINDS; k++) {
-            dq_table_cell(t, "%s", dq_head_kind_name[k]);
-            dq_table_cell(t, "%d", count[k]);
-            heads_cell(t, o, (dq_head_kind)k);
-        }
-        dq_table_print(t, err);
-    }
-    dq_table_free(t);
-    return err->code;
 }
 
 /* {"1e-04": share, ...} */
@@ -587,37 +524,6 @@ static json_t *measure_json(const dq_head_measure *m, int n_maps)
     json_object_set_new(x, "positive_mass", dq_document_real(s.variation - s.negative));
     json_object_set_new(x, "near_zero_keys", thresholds_json(s.near_zero));
     json_object_set_new(x, "skippable_pages", thresholds_json(s.skippable));
-    return x;
-}
-
-/* "attention" of one layer: {"mean": {...}, "heads": [{...}]}. */
-static json_t *attention_json(const cmd_stats_entry *e, int layer)
-{
-    const dq_outliers *o = &e->out;
-    const int n_maps = e->model->map.n_maps;
-    const dq_head_measure all = layers_of(o, layer, layer + 1);
-    json_t *x = json_object(), *heads = json_array(), *mean = measure_json(&all, n_maps);
-    dq_head_profile seen = {0};
-    for (int h = 0; h < o->n_out; h++) {
-        const int64_t at = (int64_t)layer * o->n_out + h;
-        json_t *head = measure_json(&o->measure[at], n_maps);
-        json_object_set_new(head, "head", json_integer(h));
-        if (o->look) {
-            profile_json(head, &o->look[at], n_maps);
-            json_object_set_new(
-                head, "kind",
-                json_string(dq_head_kind_name[dq_head_kind_of(&o->measure[at], &o->look[at])]));
-            dq_head_profile_merge(&seen, &o->look[at]);
-        }
-        json_array_append_new(heads, head);
-    }
-    if (o->look) profile_json(mean, &seen, n_maps);
-    json_object_set_new(x, "lambda",
-                        e->model->layer[layer].attn.lambda_kind == DQ_LAMBDA_LAYER
-                            ? dq_document_real((double)e->model->layer[layer].attn.lambda)
-                            : json_null());
-    json_object_set_new(x, "mean", mean);
-    json_object_set_new(x, "heads", heads);
     return x;
 }
 
@@ -715,25 +621,6 @@ static const dq_weight_outlier *worst(const dq_weight_outliers *o, int x)
     return found;
 }
 
-static void weights_row(dq_table *t, const dq_weight_outlier *w)
-{
-    dq_table_cell(t, "%s", w->role);
-    if (w->layer < 0)
-        dq_table_cell(t, "-");
-    else
-        dq_table_cell(t, "%d", w->layer);
-    cmd_stats_number(t, (double)w->max, 5);
-    cmd_stats_number(t, w->median, 4);
-    cmd_stats_number(t, w->p99_9, 4);
-    cmd_stats_number(t, w->rms, 4);
-    cmd_stats_number(t, crest(w), 4);
-    cmd_stats_number(t, w->kurtosis0, 4);
-    dq_table_cell(t, "%lld", (long long)w->row);
-    dq_table_cell(t, "%lld", (long long)w->col);
-    dq_table_cell(t, "%lld", (long long)w->largest_col);
-    cmd_stats_number(t, w->col_ratio, 4);
-}
-
 /* One line per role: the matrix with the largest crest factor. */
 static dq_status weights_print(const cmd_stats_entry *e, dq_err *err)
 {
@@ -744,40 +631,28 @@ static dq_status weights_print(const cmd_stats_entry *e, dq_err *err)
     if (dq_table_new(&t, titles, 12, err) == DQ_OK) {
         for (int i = 0; i < e->weights.n; i++) {
             const dq_weight_outlier *w = worst(&e->weights, i);
-            if (w) weights_row(t, w);
+            if (w) {
+                dq_table_cell(t, "%s", w->role);
+                if (w->layer < 0)
+                    dq_table_cell(t, "-");
+                else
+                    dq_table_cell(t, "%d", w->layer);
+                cmd_stats_number(t, (double)w->max, 5);
+                cmd_stats_number(t, w->median, 4);
+                cmd_stats_number(t, w->p99_9, 4);
+                cmd_stats_number(t, w->rms, 4);
+                cmd_stats_number(t, crest(w), 4);
+                cmd_stats_number(t, w->kurtosis0, 4);
+                dq_table_cell(t, "%lld", (long long)w->row);
+                dq_table_cell(t, "%lld", (long long)w->col);
+                dq_table_cell(t, "%lld", (long long)w->largest_col);
+                cmd_stats_number(t, w->col_ratio, 4);
+            }
         }
         dq_table_print(t, err);
     }
     dq_table_free(t);
     return err->code;
-}
-
-/* A list of all matrices. */
-static json_t *weights_json(const cmd_stats_entry *e)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < e->weights.n; i++) {
-        const dq_weight_outlier *w = &e->weights.of[i];
-        json_t *x = json_object();
-        json_object_set_new(x, "tensor", dq_document_name(w->name));
-        json_object_set_new(x, "role", json_string(w->role));
-        json_object_set_new(x, "layer", w->layer < 0 ? json_null() : json_integer(w->layer));
-        json_object_set_new(x, "rows", json_integer(w->rows));
-        json_object_set_new(x, "cols", json_integer(w->cols));
-        json_object_set_new(x, "max", json_real((double)w->max));
-        json_object_set_new(x, "row", json_integer(w->row));
-        json_object_set_new(x, "column", json_integer(w->col));
-        json_object_set_new(x, "median", dq_document_real(w->median));
-        json_object_set_new(x, "p99_9", dq_document_real(w->p99_9));
-        json_object_set_new(x, "rms", dq_document_real(w->rms));
-        json_object_set_new(x, "crest", dq_document_real(crest(w)));
-        json_object_set_new(x, "kurtosis0", dq_document_real(w->kurtosis0));
-        json_object_set_new(x, "largest_column", json_integer(w->largest_col));
-        json_object_set_new(x, "column_over_median", dq_document_real(w->col_ratio));
-        json_object_set_new(x, "n_not_finite", json_integer(w->n_bad));
-        json_array_append_new(list, x);
-    }
-    return list;
 }
 
 /* ---- Tables ----
@@ -823,11 +698,6 @@ static dq_status print_table5(const cmd_stats_entry *e, int n, dq_err *err)
 
 /* ----- all kinds ----- */
 
-static int layer_of_max(const dq_tally *t)
-{
-    return t->n_top ? t->place[0].layer : -1;
-}
-
 static void kind_row(dq_table *t, const cmd_stats_entry *e, int k)
 {
     const dq_outlier_kind *x = &e->out.kind[k];
@@ -841,7 +711,7 @@ static void kind_row(dq_table *t, const cmd_stats_entry *e, int k)
         cmd_stats_number(t, top / rms, 4);
         cmd_stats_number(t, dq_outlier_kurtosis0(both[i]), 4);
     }
-    dq_table_cell(t, "%d", layer_of_max(&x->pooled_ordinary));
+    dq_table_cell(t, "%d", x->pooled_ordinary.n_top ? x->pooled_ordinary.place[0].layer : -1);
 }
 
 static dq_status print_kinds(const cmd_stats_entry *e, dq_err *err)
@@ -860,21 +730,16 @@ static dq_status print_kinds(const cmd_stats_entry *e, dq_err *err)
 
 /* ----- outliers, each once ----- */
 
-static void layers_cell(dq_table *t, const dq_element *x)
+static void channel_row(dq_table *t, const cmd_stats_entry *e, const dq_element *x)
 {
+    dq_table_cell(t, "%s", dq_token_class_name[x->class]);
+    dq_table_cell(t, "%lld", (long long)x->col);
     if (x->first == x->last)
         dq_table_cell(t, "%d", x->first);
     else if (x->n_gaps == 0)
         dq_table_cell(t, "%d-%d", x->first, x->last);
     else
         dq_table_cell(t, "%d-%d less %d", x->first, x->last, x->n_gaps);
-}
-
-static void channel_row(dq_table *t, const cmd_stats_entry *e, const dq_element *x)
-{
-    dq_table_cell(t, "%s", dq_token_class_name[x->class]);
-    dq_table_cell(t, "%lld", (long long)x->col);
-    layers_cell(t, x);
     cmd_stats_number(t, x->before, 5);
     cmd_stats_number(t, (double)x->max, 5);
     dq_table_cell(t, "%d", (int)x->at.layer);
@@ -942,26 +807,6 @@ static dq_status print_heads(const cmd_stats_entry *e, int most, dq_err *err)
     return err->code;
 }
 
-/* Without a profile: the largest values, whatever they are of. */
-static void place_row(dq_table *t, const cmd_stats_entry *e, int k, int rank)
-{
-    const dq_tally *x = &e->out.kind[k].pooled;
-    const dq_place *p = &x->place[rank];
-    dq_table_cell(t, "%d", rank + 1);
-    cmd_stats_number(t, (double)x->top[rank], 5);
-    dq_table_cell(t, "%d", (int)p->seq);
-    dq_table_cell(t, "%d", (int)p->layer);
-    if (k == DQ_KIND_LOGITS) {
-        const int map = dq_outlier_map(&e->model->map, p->head);
-        dq_table_cell(t, "%d", (int)p->head);
-        dq_table_cell(t, "%s", map == 0 ? "-" : map == 1 ? "1" : "2");
-    }
-    dq_table_cell(t, "%d", (int)p->row);
-    if (k == DQ_KIND_LOGITS) cmd_stats_token(t, e, p->seq, p->row);
-    dq_table_cell(t, "%d", (int)p->col);
-    cmd_stats_token(t, e, p->seq, k == DQ_KIND_LOGITS ? p->col : p->row);
-}
-
 static dq_status print_places(const cmd_stats_entry *e, int k, int most, dq_err *err)
 {
     static const char *const titles[DQ_N_TABLE5][10] = {
@@ -970,7 +815,24 @@ static dq_status print_places(const cmd_stats_entry *e, int k, int most, dq_err 
         {"rank", "|x|", "seq", "layer", "pos", "channel", "token"}};
     dq_table *t;
     if (dq_table_new(&t, titles[k], k == DQ_KIND_LOGITS ? 10 : 7, err) == DQ_OK) {
-        for (int i = 0; i < most && i < e->out.kind[k].pooled.n_top; i++) place_row(t, e, k, i);
+        for (int i = 0; i < most && i < e->out.kind[k].pooled.n_top; i++) {
+            /* Without a profile: the largest values, whatever they are of. */
+            const dq_tally *x = &e->out.kind[k].pooled;
+            const dq_place *p = &x->place[i];
+            dq_table_cell(t, "%d", i + 1);
+            cmd_stats_number(t, (double)x->top[i], 5);
+            dq_table_cell(t, "%d", (int)p->seq);
+            dq_table_cell(t, "%d", (int)p->layer);
+            if (k == DQ_KIND_LOGITS) {
+                const int map = dq_outlier_map(&e->model->map, p->head);
+                dq_table_cell(t, "%d", (int)p->head);
+                dq_table_cell(t, "%s", map == 0 ? "-" : map == 1 ? "1" : "2");
+            }
+            dq_table_cell(t, "%d", (int)p->row);
+            if (k == DQ_KIND_LOGITS) cmd_stats_token(t, e, p->seq, p->row);
+            dq_table_cell(t, "%d", (int)p->col);
+            cmd_stats_token(t, e, p->seq, k == DQ_KIND_LOGITS ? p->col : p->row);
+        }
         dq_table_print(t, err);
     }
     dq_table_free(t);
@@ -1033,7 +895,23 @@ static dq_status print_profile(const cmd_stats_entry *e, int most, dq_err *err)
         e->label);
     DQ_TRY(weights_print(e, err));
     printf("\n%s: what heads do, by where their attention goes\n\n", e->label);
-    DQ_TRY(kinds_print(e, err));
+    /* What heads of a profile do, by kind. */
+    static const char *const titles[] = {"kind", "heads", "layer.head"};
+    const dq_outliers *o = &e->out;
+    int count[DQ_HEAD_KINDS] = {0};
+    dq_table *t;
+    for (int i = 0; i < o->n_layers * o->n_out; i++)
+        count[dq_head_kind_of(&o->measure[i], &o->look[i])]++;
+    if (dq_table_new(&t, titles, 3, err) == DQ_OK) {
+        for (int k = 0; k < DQ_HEAD_KINDS; k++) {
+            dq_table_cell(t, "%s", dq_head_kind_name[k]);
+            dq_table_cell(t, "%d", count[k]);
+            heads_cell(t, o, (dq_head_kind)k);
+        }
+        dq_table_print(t, err);
+    }
+    dq_table_free(t);
+    if (err->code != DQ_OK) return err->code;
     if (most == 0) return DQ_OK;
     printf("\n%s: channels of the hidden states, each once, with the layers where they come to a "
            "tenth "
@@ -1056,7 +934,22 @@ dq_status cmd_stats_print(const cmd_stats_entry *e, int n, int n_places, bool la
         printf(
             "\nAttention maps, means over rows and heads (D = A1 - lambda A2; sinks: mass on the "
             "first 4 positions; shares of keys and of 64-key pages)\n\n");
-        DQ_TRY(attention_print(e, n, layers, err));
+        /* One line per model, or per model and layer: means over the heads. */
+        static const char *const titles[] = {
+            "model",   "layer", "entropy 1",  "entropy 2",  "sinks 1",      "sinks 2",
+            "sum |D|", "D < 0", "|D| < 1e-3", "|D| < 1e-2", "pages < 1e-3", "pages < 1e-2"};
+        dq_table *t;
+        if (dq_table_new(&t, titles, 12, err) == DQ_OK) {
+            dq_table_keys(t, 2);
+            for (int i = 0; i < n; i++) {
+                if (i && layers) dq_table_rule(t);
+                for (int l = 0; layers && l < e[i].out.n_layers; l++) row(t, &e[i], l, l + 1);
+                if (!layers) row(t, &e[i], 0, e[i].out.n_layers);
+            }
+            dq_table_print(t, err);
+        }
+        dq_table_free(t);
+        if (err->code != DQ_OK) return err->code;
     }
     for (int i = 0; i < n; i++) {
         if (e[i].out.n_kinds > DQ_N_TABLE5) {
@@ -1079,13 +972,6 @@ static json_t *ratio_json(double x, double y)
     return dq_document_real(y > 0 ? x / y : (double)NAN);
 }
 
-static void quantiles_json(json_t *x, const dq_tally *t)
-{
-    for (int i = 0; i < CMD_STATS_QUANTILES; i++)
-        json_object_set_new(x, cmd_stats_quantile[i].name,
-                            dq_document_real(dq_tally_quantile(t, cmd_stats_quantile[i].p, NULL)));
-}
-
 static json_t *tally_json(const dq_tally *t, dq_median m)
 {
     char key[16];
@@ -1097,7 +983,9 @@ static json_t *tally_json(const dq_tally *t, dq_median m)
     }
     json_object_set_new(x, "median", dq_document_real(m.value));
     json_object_set_new(x, "median_bound", dq_document_real(m.bound));
-    quantiles_json(x, t);
+    for (int i = 0; i < CMD_STATS_QUANTILES; i++)
+        json_object_set_new(x, cmd_stats_quantile[i].name,
+                            dq_document_real(dq_tally_quantile(t, cmd_stats_quantile[i].p, NULL)));
     json_object_set_new(
         x, "mean_magnitude",
         dq_document_real(t->n ? dq_fixed_value(&t->sum) / (double)t->n : (double)NAN));
@@ -1152,23 +1040,6 @@ static void place_json(json_t *x, const cmd_stats_entry *e, int k, const dq_plac
     }
 }
 
-static json_t *top_json(const cmd_stats_entry *e, int n_places)
-{
-    json_t *top = json_array();
-    for (int k = 0; k < DQ_N_TABLE5; k++) {
-        const dq_tally *t = &e->out.kind[k].pooled;
-        for (int i = 0; i < n_places && i < t->n_top; i++) {
-            json_t *x = json_object();
-            json_object_set_new(x, "values", json_string(dq_outlier_name[k]));
-            json_object_set_new(x, "rank", json_integer(i + 1));
-            json_object_set_new(x, "magnitude", json_real((double)t->top[i]));
-            place_json(x, e, k, &t->place[i]);
-            json_array_append_new(top, x);
-        }
-    }
-    return top;
-}
-
 /* ----- profile ----- */
 
 static json_t *element_json(const cmd_stats_entry *e, const dq_element *y)
@@ -1212,8 +1083,53 @@ static json_t *moments_json(const dq_moments *m)
     return x;
 }
 
-static json_t *heads_json(const cmd_stats_entry *e, int layer)
+/* ----- all ----- */
+
+static json_t *layer_json(const cmd_stats_entry *e, int layer)
 {
+    json_t *l = json_object();
+    json_object_set_new(l, "layer", json_integer(layer));
+    for (int k = 0; k < e->out.n_kinds; k++) {
+        const dq_outlier_kind *x = &e->out.kind[k];
+        json_object_set_new(l, dq_outlier_name[k],
+                            json_kind_json(&x->layer[layer], x->layer_median[layer],
+                                           x->ordinary ? &x->ordinary[layer] : NULL));
+    }
+    if (e->out.measure) {
+        /* "attention" of one layer: {"mean": {...}, "heads": [{...}]}. */
+        const dq_outliers *o = &e->out;
+        const int n_maps = e->model->map.n_maps;
+        const dq_head_measure all = layers_of(o, layer, layer + 1);
+        json_t *x = json_object(), *heads = json_array(), *mean = measure_json(&all, n_maps);
+        dq_head_profile seen = {0};
+        for (int h = 0; h < o->n_out; h++) {
+            const int64_t at = (int64_t)layer * o->n_out + h;
+            json_t *head = measure_json(&o->measure[at], n_maps);
+            json_object_set_new(head, "head", json_integer(h));
+            if (o->look) {
+                profile_json(head, &o->look[at], n_maps);
+                json_object_set_new(
+                    head, "kind",
+                    json_string(dq_head_kind_name[dq_head_kind_of(&o->measure[at], &o->look[at])]));
+                dq_head_profile_merge(&seen, &o->look[at]);
+            }
+            json_array_append_new(heads, head);
+        }
+        if (o->look) profile_json(mean, &seen, n_maps);
+        json_object_set_new(x, "lambda",
+                            e->model->layer[layer].attn.lambda_kind == DQ_LAMBDA_LAYER
+                                ? dq_document_real((double)e->model->layer[layer].attn.lambda)
+                                : json_null());
+        json_object_set_new(x, "mean", mean);
+        json_object_set_new(x, "heads", heads);
+        json_object_set_new(l, "attention", x);
+    }
+    if (!e->out.head) return l;
+    json_t *entry = json_object();
+    for (int c = 0; c < DQ_TOKEN_CLASSES; c++)
+        json_object_set_new(entry, dq_token_class_name[c],
+                            json_integer(e->out.tokens[layer * DQ_TOKEN_CLASSES + c]));
+    json_object_set_new(l, "tokens", entry);
     json_t *heads = json_array();
     for (int q = 0; q < e->out.n_q; q++) {
         const dq_moments all = dq_outlier_head(&e->out, layer, q, ~0u);
@@ -1224,12 +1140,8 @@ static json_t *heads_json(const cmd_stats_entry *e, int layer)
         json_object_set_new(x, "ordinary", moments_json(&ordinary));
         json_array_append_new(heads, x);
     }
-    return heads;
-}
-
-/* Both maps of a layer: heads of each together; of a model of one map, all. */
-static json_t *maps_json(const cmd_stats_entry *e, int layer)
-{
+    json_object_set_new(l, "heads", heads);
+    /* Both maps of a layer: heads of each together; of a model of one map, all. */
     json_t *maps = json_array();
     for (int map = 0; map < e->model->map.n_maps; map++) {
         dq_moments both[2] = {{0}};
@@ -1245,35 +1157,7 @@ static json_t *maps_json(const cmd_stats_entry *e, int layer)
         json_object_set_new(x, "ordinary", moments_json(&both[1]));
         json_array_append_new(maps, x);
     }
-    return maps;
-}
-
-static json_t *tokens_json(const cmd_stats_entry *e, int layer)
-{
-    json_t *x = json_object();
-    for (int c = 0; c < DQ_TOKEN_CLASSES; c++)
-        json_object_set_new(x, dq_token_class_name[c],
-                            json_integer(e->out.tokens[layer * DQ_TOKEN_CLASSES + c]));
-    return x;
-}
-
-/* ----- all ----- */
-
-static json_t *layer_json(const cmd_stats_entry *e, int layer)
-{
-    json_t *l = json_object();
-    json_object_set_new(l, "layer", json_integer(layer));
-    for (int k = 0; k < e->out.n_kinds; k++) {
-        const dq_outlier_kind *x = &e->out.kind[k];
-        json_object_set_new(l, dq_outlier_name[k],
-                            json_kind_json(&x->layer[layer], x->layer_median[layer],
-                                           x->ordinary ? &x->ordinary[layer] : NULL));
-    }
-    if (e->out.measure) json_object_set_new(l, "attention", attention_json(e, layer));
-    if (!e->out.head) return l;
-    json_object_set_new(l, "tokens", tokens_json(e, layer));
-    json_object_set_new(l, "heads", heads_json(e, layer));
-    json_object_set_new(l, "maps", maps_json(e, layer));
+    json_object_set_new(l, "maps", maps);
     return l;
 }
 
@@ -1298,8 +1182,43 @@ json_t *cmd_stats_json(const cmd_stats_entry *e, int n_places)
     json_object_set_new(x, "table5", table);
     json_object_set_new(x, "values", kinds);
     json_object_set_new(x, "layers", layers);
-    json_object_set_new(x, "top", top_json(e, n_places));
-    json_object_set_new(x, "weights", weights_json(e));
+    json_t *top = json_array();
+    for (int k = 0; k < DQ_N_TABLE5; k++) {
+        const dq_tally *t = &e->out.kind[k].pooled;
+        for (int i = 0; i < n_places && i < t->n_top; i++) {
+            json_t *item = json_object();
+            json_object_set_new(item, "values", json_string(dq_outlier_name[k]));
+            json_object_set_new(item, "rank", json_integer(i + 1));
+            json_object_set_new(item, "magnitude", json_real((double)t->top[i]));
+            place_json(item, e, k, &t->place[i]);
+            json_array_append_new(top, item);
+        }
+    }
+    json_object_set_new(x, "top", top);
+    /* A list of all matrices. */
+    json_t *list = json_array();
+    for (int i = 0; i < e->weights.n; i++) {
+        const dq_weight_outlier *w = &e->weights.of[i];
+        json_t *entry = json_object();
+        json_object_set_new(entry, "tensor", dq_document_name(w->name));
+        json_object_set_new(entry, "role", json_string(w->role));
+        json_object_set_new(entry, "layer", w->layer < 0 ? json_null() : json_integer(w->layer));
+        json_object_set_new(entry, "rows", json_integer(w->rows));
+        json_object_set_new(entry, "cols", json_integer(w->cols));
+        json_object_set_new(entry, "max", json_real((double)w->max));
+        json_object_set_new(entry, "row", json_integer(w->row));
+        json_object_set_new(entry, "column", json_integer(w->col));
+        json_object_set_new(entry, "median", dq_document_real(w->median));
+        json_object_set_new(entry, "p99_9", dq_document_real(w->p99_9));
+        json_object_set_new(entry, "rms", dq_document_real(w->rms));
+        json_object_set_new(entry, "crest", dq_document_real(crest(w)));
+        json_object_set_new(entry, "kurtosis0", dq_document_real(w->kurtosis0));
+        json_object_set_new(entry, "largest_column", json_integer(w->largest_col));
+        json_object_set_new(entry, "column_over_median", dq_document_real(w->col_ratio));
+        json_object_set_new(entry, "n_not_finite", json_integer(w->n_bad));
+        json_array_append_new(list, entry);
+    }
+    json_object_set_new(x, "weights", list);
     json_object_set_new(x, "outliers", o->head ? elements_json(e, n_places) : json_array());
     return x;
 }

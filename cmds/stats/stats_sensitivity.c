@@ -106,19 +106,6 @@ static int by_error(const void *a, const void *b)
     return x->error < y->error ? 1 : x->at - y->at;
 }
 
-static void head_row(dq_table *t, const cmd_stats_entry *e, int at)
-{
-    const dq_forecast *f = &e->sensitivity->forecast;
-    const dq_forecast_logits *x = &f->logits[at];
-    const int map = dq_outlier_map(&e->model->map, at % f->n_q);
-    dq_table_cell(t, "%d", at / f->n_q);
-    dq_table_cell(t, "%d", at % f->n_q);
-    dq_table_cell(t, "%s", map == 0 ? "-" : map == 1 ? "1" : "2");
-    cmd_stats_number(t, x->n ? sqrt(x->sum2 / (double)x->n) : (double)NAN, 4);
-    for (int g = 0; g < DQ_GRANULARITIES; g++)
-        cmd_stats_number(t, dq_forecast_predicted(x, SHOWN_BITS, (dq_granularity)g), 4);
-}
-
 /* Heads by their predicted error with a scale a row, which is the one that no other head has a part in. */
 static dq_status print_forecast_heads(const cmd_stats_entry *e, int64_t most, dq_err *err)
 {
@@ -134,7 +121,17 @@ static dq_status print_forecast_heads(const cmd_stats_entry *e, int64_t most, dq
             all[i] =
                 (by_head){i, dq_forecast_predicted(&f->logits[i], SHOWN_BITS, DQ_GRANULARITY_ROW)};
         qsort(all, (size_t)n, sizeof *all, by_error);
-        for (int i = 0; i < n && i < most; i++) head_row(t, e, all[i].at);
+        for (int i = 0; i < n && i < most; i++) {
+            const int at = all[i].at;
+            const dq_forecast_logits *x = &f->logits[at];
+            const int map = dq_outlier_map(&e->model->map, at % f->n_q);
+            dq_table_cell(t, "%d", at / f->n_q);
+            dq_table_cell(t, "%d", at % f->n_q);
+            dq_table_cell(t, "%s", map == 0 ? "-" : map == 1 ? "1" : "2");
+            cmd_stats_number(t, x->n ? sqrt(x->sum2 / (double)x->n) : (double)NAN, 4);
+            for (int g = 0; g < DQ_GRANULARITIES; g++)
+                cmd_stats_number(t, dq_forecast_predicted(x, SHOWN_BITS, (dq_granularity)g), 4);
+        }
         dq_table_print(t, err);
     }
     dq_table_free(t);
@@ -250,37 +247,16 @@ static void maps_json(json_t *x, const dq_forecast_maps *m, int n_maps)
     json_object_set_new(x, "cancellation", n_maps == 2 ? grid_json(cancellation, m) : json_null());
 }
 
-static dq_status advantages_json(json_t *forecast, const cmd_stats_entry *e,
-                                 const cmd_stats_entry *first, dq_err *err)
+dq_status cmd_stats_forecast_json(json_t *result, const cmd_stats_entry *e,
+                                  const cmd_stats_entry *all, dq_err *err)
 {
-    static const char *const name[] = {"logits", "maps"};
-    json_t *x = json_object();
-    json_object_set_new(x, "over", dq_document_name(first->model->path));
-    json_object_set_new(x, "at_bits", json_integer(DQ_FORECAST_ADVANTAGE_BITS));
-    for (int of = DQ_FORECAST_OF_LOGITS; of <= DQ_FORECAST_OF_MAPS; of++) {
-        json_t *by = json_object();
-        for (int g = 0; err->code == DQ_OK && g < DQ_GRANULARITIES; g++) {
-            dq_forecast_advantage y;
-            if (advantage(&y, e, first, (dq_forecast_error)of, g, err) != DQ_OK) break;
-            json_t *bits =
-                isfinite(y.bits.value) ? cmd_stats_mean_json(y.bits, y.interval) : json_null();
-            if (json_is_object(bits))
-                json_object_set_new(bits, "windows", json_integer(y.bits.clusters));
-            json_object_set_new(by, dq_granularity_name[g], bits);
-        }
-        json_object_set_new(x, name[of], by);
-    }
-    json_object_set_new(forecast, "bit_advantage", x);
-    return err->code;
-}
-
-static json_t *forecast_json(const cmd_stats_entry *e)
-{
+    if (!e->sensitivity) return DQ_OK;
     const dq_forecast *f = &e->sensitivity->forecast;
     const int n_maps = e->model->map.n_maps;
     const dq_forecast_logits logits = all_logits(f);
     const dq_forecast_maps maps = all_maps(f);
-    json_t *x = json_object(), *pooled = json_object(), *heads = json_array(), *outs = json_array();
+    json_t *forecast = json_object(), *pooled = json_object(), *heads = json_array(),
+           *outs = json_array();
     logits_json(pooled, &logits);
     json_object_set_new(pooled, "error", grid_json(predicted_all, f));
     maps_json(pooled, &maps, n_maps);
@@ -300,20 +276,31 @@ static json_t *forecast_json(const cmd_stats_entry *e)
         maps_json(out, &f->maps[i], n_maps);
         json_array_append_new(outs, out);
     }
-    json_object_set_new(x, "n_tokens", json_integer(e->sensitivity->text->n_ids));
-    json_object_set_new(x, "pooled", pooled);
-    json_object_set_new(x, "heads", heads);
-    json_object_set_new(x, "outputs", outs);
-    return x;
-}
-
-dq_status cmd_stats_forecast_json(json_t *result, const cmd_stats_entry *e,
-                                  const cmd_stats_entry *all, dq_err *err)
-{
-    if (!e->sensitivity) return DQ_OK;
-    json_t *forecast = forecast_json(e);
+    json_object_set_new(forecast, "n_tokens", json_integer(e->sensitivity->text->n_ids));
+    json_object_set_new(forecast, "pooled", pooled);
+    json_object_set_new(forecast, "heads", heads);
+    json_object_set_new(forecast, "outputs", outs);
     json_object_set_new(result, "forecast", forecast);
-    return e != all ? advantages_json(forecast, e, all, err) : DQ_OK;
+    if (e == all) return DQ_OK;
+    static const char *const name[] = {"logits", "maps"};
+    json_t *x = json_object();
+    json_object_set_new(x, "over", dq_document_name(all->model->path));
+    json_object_set_new(x, "at_bits", json_integer(DQ_FORECAST_ADVANTAGE_BITS));
+    for (int of = DQ_FORECAST_OF_LOGITS; of <= DQ_FORECAST_OF_MAPS; of++) {
+        json_t *by = json_object();
+        for (int g = 0; err->code == DQ_OK && g < DQ_GRANULARITIES; g++) {
+            dq_forecast_advantage y;
+            if (advantage(&y, e, all, (dq_forecast_error)of, g, err) != DQ_OK) break;
+            json_t *bits =
+                isfinite(y.bits.value) ? cmd_stats_mean_json(y.bits, y.interval) : json_null();
+            if (json_is_object(bits))
+                json_object_set_new(bits, "windows", json_integer(y.bits.clusters));
+            json_object_set_new(by, dq_granularity_name[g], bits);
+        }
+        json_object_set_new(x, name[of], by);
+    }
+    json_object_set_new(forecast, "bit_advantage", x);
+    return err->code;
 }
 
 /* ----- the file ----- */
@@ -390,17 +377,6 @@ enum {
         1u << DQ_SENSITIVITY_LAYERS | 1u << DQ_SENSITIVITY_HEADS | 1u << DQ_SENSITIVITY_MAPS
 };
 
-/* What is not given. */
-static void fill_in(cmd_stats_sensitivity *x)
-{
-    if (!x->bits) x->bits = BITS;
-    if (!x->windows) x->windows = WINDOWS;
-    if (!x->tokens) x->tokens = TOKENS;
-    if (!x->granularity.text)
-        x->granularity =
-            (dq_word){dq_granularity_name[DQ_GRANULARITY_TENSOR], DQ_GRANULARITY_TENSOR};
-}
-
 dq_status cmd_stats_sensitivity_check(cmd_stats_sensitivity *x, const dq_backend *b, dq_err *err)
 {
     if (!x->kinds.n && (x->bits || x->granularity.text))
@@ -418,7 +394,13 @@ dq_status cmd_stats_sensitivity_check(cmd_stats_sensitivity *x, const dq_backend
                        "--logit-granularity is about attention logits, which --sensitivity %s does "
                        "not round. Leave it out, or add layers, heads or maps.",
                        x->kinds.text);
-    fill_in(x);
+    /* What is not given. */
+    if (!x->bits) x->bits = BITS;
+    if (!x->windows) x->windows = WINDOWS;
+    if (!x->tokens) x->tokens = TOKENS;
+    if (!x->granularity.text)
+        x->granularity =
+            (dq_word){dq_granularity_name[DQ_GRANULARITY_TENSOR], DQ_GRANULARITY_TENSOR};
     if (!cmd_stats_sensitivity_wanted(x)) return DQ_OK;
     if (x->bits == 7)
         return dq_fail(err, DQ_USAGE,
@@ -451,34 +433,6 @@ void cmd_stats_sensitivity_settings(const cmd_stats_sensitivity *x, json_t *s)
                         x->kinds.n ? json_string(x->granularity.text) : json_null());
 }
 
-/* The beginnings of some of the sequences that were fed. */
-static dq_status cut(dq_calib_text *t, const cmd_stats_entry *e, const cmd_stats_sensitivity *x,
-                     dq_arena *a, dq_err *err)
-{
-    const int64_t n = e->in.n_seq < x->windows ? e->in.n_seq : x->windows;
-    int64_t *cu = dq_alloc(a, (size_t)n + 1, sizeof *cu, err);
-    int32_t *ids = dq_alloc(a, (size_t)n * (size_t)x->tokens, sizeof *ids, err);
-    int32_t *number = dq_alloc(a, (size_t)n, sizeof *number, err);
-    if (err->code != DQ_OK) return err->code;
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t from = i * e->in.n_seq / n, begin = e->in.cu[from];
-        const int64_t all = e->in.cu[from + 1] - begin, take = all < x->tokens ? all : x->tokens;
-        memcpy(ids + cu[i], e->in.ids + begin, (size_t)take * sizeof *ids);
-        cu[i + 1] = cu[i] + take;
-        number[i] = (int32_t)i;
-    }
-    *t = (dq_calib_text){.ids = ids,
-                         .n_ids = cu[n],
-                         .cu = cu,
-                         .unit = number,
-                         .n_seq = n,
-                         .ctx = x->tokens,
-                         .cluster = number,
-                         .n_clusters = n,
-                         .n_units = n};
-    return DQ_OK;
-}
-
 static dq_status take_line(void *arg, json_t *line, dq_err *err)
 {
     const cmd_stats_sensitivity_run *r = arg;
@@ -488,35 +442,6 @@ static dq_status take_line(void *arg, json_t *line, dq_err *err)
     else
         dq_sensitivity_take(r->entry[model].sensitivity, line, err);
     return err->code == DQ_OK ? DQ_OK : dq_in(err, "%s: ", r->journal.path);
-}
-
-static dq_status open_journal(cmd_stats_sensitivity_run *r, dq_err *err)
-{
-    char arithmetic[DQ_OS_ARITHMETIC], key[65] = "";
-    json_t *of = json_object();
-    dq_os_arithmetic(arithmetic);
-    json_object_set_new(of, "version", json_string(DQ_VERSION));
-    json_object_set_new(of, "arithmetic", json_string(arithmetic));
-    json_object_set_new(of, "models and text", json_string(r->key));
-    cmd_stats_sensitivity_settings(r->set, of);
-    const dq_plan_journal_how how = {.out = r->out,
-                                     .key = key,
-                                     .of = of,
-                                     .resume = r->resume,
-                                     .force = r->force,
-                                     .take = take_line,
-                                     .arg = r};
-    if (dq_plan_journal_key(key, of, err) == DQ_OK)
-        dq_plan_journal_open(&r->journal, &how, r->arena, err);
-    json_decref(of);
-    return err->code;
-}
-
-/* Scratch files lie beside the output, else where temporary files do. */
-static const char *beside_of(const cmd_stats_sensitivity_run *r, dq_err *err)
-{
-    const char *folder = getenv("TMPDIR");
-    return r->out ? r->out : dq_textf(r->arena, err, "%s/dq", folder && *folder ? folder : "/tmp");
 }
 
 static bool has(const dq_sensitivity *s, dq_sensitivity_kind kind)
@@ -547,7 +472,10 @@ static dq_status prepare(cmd_stats_sensitivity_run *r, int model, dq_err *err)
     cmd_stats_entry *e = &r->entry[model];
     dq_calib_text *text = dq_alloc(r->arena, 1, sizeof *text, err);
     dq_sensitivity *s = dq_alloc(r->arena, 1, sizeof *s, err);
-    const char *beside = beside_of(r, err);
+    /* Scratch files lie beside the output, else where temporary files do. */
+    const char *folder = getenv("TMPDIR");
+    const char *beside =
+        r->out ? r->out : dq_textf(r->arena, err, "%s/dq", folder && *folder ? folder : "/tmp");
     if (!text || !s || !beside) return err->code;
     const dq_sensitivity_settings set = {.kinds = kinds_of(r->set),
                                          .bits = (int)r->set->bits,
@@ -558,7 +486,31 @@ static dq_status prepare(cmd_stats_sensitivity_run *r, int model, dq_err *err)
                                          .beside = beside,
                                          .number = model,
                                          .journal = r->out ? &r->journal : NULL};
-    DQ_TRY(cut(text, e, r->set, r->arena, err));
+    /* The beginnings of some of the sequences that were fed. */
+    dq_calib_text *t = text;
+    const cmd_stats_sensitivity *x = r->set;
+    dq_arena *a = r->arena;
+    const int64_t n = e->in.n_seq < x->windows ? e->in.n_seq : x->windows;
+    int64_t *cu = dq_alloc(a, (size_t)n + 1, sizeof *cu, err);
+    int32_t *ids = dq_alloc(a, (size_t)n * (size_t)x->tokens, sizeof *ids, err);
+    int32_t *number = dq_alloc(a, (size_t)n, sizeof *number, err);
+    if (err->code != DQ_OK) return err->code;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t from = i * e->in.n_seq / n, begin = e->in.cu[from];
+        const int64_t all = e->in.cu[from + 1] - begin, take = all < x->tokens ? all : x->tokens;
+        memcpy(ids + cu[i], e->in.ids + begin, (size_t)take * sizeof *ids);
+        cu[i + 1] = cu[i] + take;
+        number[i] = (int32_t)i;
+    }
+    *t = (dq_calib_text){.ids = ids,
+                         .n_ids = cu[n],
+                         .cu = cu,
+                         .unit = number,
+                         .n_seq = n,
+                         .ctx = x->tokens,
+                         .cluster = number,
+                         .n_clusters = n,
+                         .n_units = n};
     if (dq_sensitivity_new(s, e->model, text, &set, r->arena, err) != DQ_OK ||
         check_windows(s, err) != DQ_OK)
         return dq_in(err, "%s: ", e->model->path);
@@ -584,7 +536,25 @@ dq_status cmd_stats_sensitivity_begin(cmd_stats_sensitivity_run *r, dq_err *err)
         return dq_fail(err, DQ_MISMATCH,
                        "--sensitivity %s: no model has two maps. Give other kinds.",
                        r->set->kinds.text);
-    return r->out && r->set->kinds.n ? open_journal(r, err) : DQ_OK;
+    if (!r->out || !r->set->kinds.n) return DQ_OK;
+    char arithmetic[DQ_OS_ARITHMETIC], key[65] = "";
+    json_t *of = json_object();
+    dq_os_arithmetic(arithmetic);
+    json_object_set_new(of, "version", json_string(DQ_VERSION));
+    json_object_set_new(of, "arithmetic", json_string(arithmetic));
+    json_object_set_new(of, "models and text", json_string(r->key));
+    cmd_stats_sensitivity_settings(r->set, of);
+    const dq_plan_journal_how how = {.out = r->out,
+                                     .key = key,
+                                     .of = of,
+                                     .resume = r->resume,
+                                     .force = r->force,
+                                     .take = take_line,
+                                     .arg = r};
+    if (dq_plan_journal_key(key, of, err) == DQ_OK)
+        dq_plan_journal_open(&r->journal, &how, r->arena, err);
+    json_decref(of);
+    return err->code;
 }
 
 dq_status cmd_stats_sensitivity_compute(cmd_stats_sensitivity_run *r, dq_err *err)
