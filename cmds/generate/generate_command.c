@@ -102,24 +102,11 @@ static dq_status conversation_system(dq_conversation *t, const char *text, dq_er
     return say(t, "system", text, strlen(text), err);
 }
 
-static int n_kept(const dq_conversation *t)
-{
-    return t->n_said > 0 && strcmp(t->said[0].role, "system") == 0;
-}
-
 static void begin_anew(dq_conversation *t)
 {
     dq_err again = {0};
     t->n_cached = 0;
     dq_session_clear(t->lm.session, &again); /* a failure comes back with the next pass */
-}
-
-/* Forgets what was said, but for what conversation_system set. */
-static void conversation_restart(dq_conversation *t)
-{
-    drop_said(t, n_kept(t));
-    t->n_ids = 0;
-    begin_anew(t);
 }
 
 /* ---- A turn ---- */
@@ -244,20 +231,6 @@ static dq_status take_two(void *arg, const float *logits, int64_t first, int64_t
     return DQ_OK;
 }
 
-/* ln of the probabilities of two ids as they would have come after the first n ids of the last turn's text. The session is
- * used up: nothing but conversation_end may follow. */
-static dq_status conversation_probe(double logp[2], dq_conversation *t, int64_t n,
-                                    const int32_t id[2], dq_err *err)
-{
-    two x = {id, logp, t->lm.model->vocab};
-    dq_session *s = t->lm.session;
-    DQ_TRY(dq_session_clear(s, err));
-    DQ_TRY(dq_session_read(s, t->ids, t->n_prompt, 1, take_two, &x, err));
-    for (int64_t i = 0; i < n; i++) /* as they were written */
-        DQ_TRY(dq_session_continue(s, &t->text.ids[i], 1, 1, take_two, &x, err));
-    return DQ_OK;
-}
-
 /* Text of ids in a block, with a NUL after its *len bytes, of which others may be NUL; flags: of dq_tokenizer_decode. */
 static dq_status conversation_text(char **text, size_t *len, const dq_conversation *t,
                                    const int32_t *ids, int64_t n, unsigned flags, dq_err *err)
@@ -280,11 +253,6 @@ static dq_status conversation_text(char **text, size_t *len, const dq_conversati
 
 enum { COLUMN = 48 };
 
-static int32_t id_at(const dq_writer_text *t, int64_t i)
-{
-    return i < t->n ? t->ids[i] : -1;
-}
-
 /* After one turn of each. Uses up the sessions. */
 static dq_status compare_texts(dq_compare_parting *out, dq_conversation side[2], dq_err *err)
 {
@@ -294,7 +262,7 @@ static dq_status compare_texts(dq_compare_parting *out, dq_conversation side[2],
         out->same++;
     out->parts = out->same < a->n || out->same < b->n;
     for (int i = 0; i < 2; i++) {
-        out->id[i] = id_at(&side[i].text, out->same);
+        out->id[i] = out->same < side[i].text.n ? side[i].text.ids[out->same] : -1;
         for (int k = 0; k < 2; k++) out->p[i][k] = (double)NAN;
     }
     if (!out->parts) return DQ_OK;
@@ -303,28 +271,20 @@ static dq_status compare_texts(dq_compare_parting *out, dq_conversation side[2],
                               out->id[1] >= 0 ? out->id[1] : known};
     for (int i = 0; i < 2; i++) {
         double logp[2];
-        DQ_TRY(conversation_probe(logp, &side[i], out->same, asked, err));
+        /* ln of the probabilities of two ids as they would have come after the first n ids of the last turn's text. The session is
+ * used up: nothing but conversation_end may follow. */
+        dq_conversation *t = &side[i];
+        two x = {asked, logp, t->lm.model->vocab};
+        dq_session *s = t->lm.session;
+        DQ_TRY(dq_session_clear(s, err));
+        DQ_TRY(dq_session_read(s, t->ids, t->n_prompt, 1, take_two, &x, err));
+        for (int64_t j = 0; j < out->same; j++) /* as they were written */
+            DQ_TRY(dq_session_continue(s, &t->text.ids[j], 1, 1, take_two, &x, err));
         for (int k = 0; k < 2; k++) {
             if (out->id[k] >= 0) out->p[i][k] = exp(logp[k]);
         }
     }
     return DQ_OK;
-}
-
-static json_t *compare_json(const dq_compare_parting *p)
-{
-    json_t *o = json_object(), *ids = json_array(), *rows = json_array();
-    json_object_set_new(o, "equal_tokens", json_integer(p->same));
-    json_object_set_new(o, "parts", json_boolean(p->parts));
-    for (int i = 0; i < 2; i++) {
-        json_t *row = json_array();
-        json_array_append_new(ids, p->id[i] < 0 ? json_null() : json_integer(p->id[i]));
-        for (int k = 0; k < 2; k++) json_array_append_new(row, dq_document_real(p->p[i][k]));
-        json_array_append_new(rows, row);
-    }
-    json_object_set_new(o, "token_ids", ids);
-    json_object_set_new(o, "probabilities", rows);
-    return o;
 }
 
 /* ---- Columns ---- */
@@ -442,36 +402,6 @@ static void end_text(answer *a)
     a->s[a->n] = 0;
 }
 
-static void print_texts(answer text[2], const dq_conversation side[2], bool parts)
-{
-    end_text(&text[0]);
-    end_text(&text[1]);
-    const size_t n = common(text[0], text[1]);
-    for (int i = 0; i < 2; i++) text[i].s[n + make_plain(text[i].s + n, text[i].n - n)] = 0;
-    const int plain = (int)make_plain(text[0].s, n);
-    if (n) printf("%s:\n%.*s\n", parts ? "both" : "both, every token", plain, text[0].s);
-    if (!parts) return;
-    if (n) putchar('\n');
-    print_columns(side[0].lm.model->name, side[1].lm.model->name);
-    print_columns(text[0].s + n, text[1].s + n);
-}
-
-/* What both wrote, then each one's own in a column, then the tokens where they part. */
-static dq_status compare_print(const dq_compare_parting *p, const dq_conversation side[2],
-                               dq_err *err)
-{
-    answer text[2] = {{NULL, 0}, {NULL, 0}};
-    for (int i = 0; i < 2 && err->code == DQ_OK; i++)
-        conversation_text(&text[i].s, &text[i].n, &side[i], side[i].text.ids, side[i].text.n, 0,
-                          err);
-    if (err->code == DQ_OK) {
-        print_texts(text, side, p->parts);
-        if (p->parts) print_parting(p, side, err);
-    }
-    for (int i = 0; i < 2; i++) dq_block_free(text[i].s);
-    return err->code;
-}
-
 /* ---- Chat ----
  * Dq generate MODEL "prompt": what a model writes, as it comes; two of them side by side; a
  * conversation. */
@@ -515,43 +445,6 @@ static const dq_usage usage = {
     .args = "one MODEL and one prompt"};
 
 /* ---- Before a model is open ---- */
-
-static uint64_t seed_of(const generate *x)
-{
-    return x->lm.how.kv.seed < 0 ? 1 : (uint64_t)x->lm.how.kv.seed;
-}
-
-static dq_status check_options(generate *x, const dq_args *args, dq_err *err)
-{
-    const bool given = args->n > 1;
-    if (x->interactive && x->json)
-        return dq_fail(err, DQ_USAGE,
-                       "-i is a conversation; --json is for one prompt. Leave one of them out.");
-    if (x->interactive && x->compare)
-        return dq_fail(err, DQ_USAGE, "--compare takes one prompt. Leave out -i.");
-    if (given && x->prompt_file)
-        return dq_fail(err, DQ_USAGE,
-                       "a prompt and --prompt-file are two prompts. Give one of them.");
-    if (x->interactive && x->prompt_file && strcmp(x->prompt_file, "-") == 0)
-        return dq_fail(err, DQ_USAGE,
-                       "-i reads turns from standard input. Give --prompt-file a file.");
-    if (!x->interactive && !given && !x->prompt_file)
-        return dq_fail(
-            err, DQ_USAGE,
-            "no prompt. Add one in quotes, --prompt-file FILE, or -i for a conversation.");
-    if (x->raw && x->system)
-        return dq_fail(err, DQ_USAGE, "--system needs the chat template. Leave out --raw.");
-    if (x->temperature == 0 && (x->top_k || x->top_p < 1 || x->min_p > 0))
-        return dq_fail(err, DQ_USAGE,
-                       "--top-k, --top-p and --min-p choose what is drawn from. Add "
-                       "--temperature 1.");
-    x->lm.how.kv.draws = x->temperature > 0;
-    DQ_TRY(dq_lm_options_read(&x->lm, err));
-    if (x->lm.how.kv.seed >= 0 && x->temperature == 0 && x->lm.how.kv.n_policies == 0)
-        return dq_fail(err, DQ_USAGE, "--seed: nothing is drawn. Add --temperature 1.");
-    x->how = (dq_sampling){x->temperature, x->top_k, x->top_p, x->min_p, seed_of(x)};
-    return DQ_OK;
-}
 
 /* A text that the model is told. More of it than any model reads would cost memory before its tokens are counted. */
 static dq_status check_text(const char *what, const char *text, size_t len, dq_err *err)
@@ -605,8 +498,13 @@ static bool chat_say(void *arg, int32_t id, double logp, const char *piece, size
     return ferror(stdout) || dq_stdout_reader_left();
 }
 
-static void say_speed(generate *x, const dq_conversation *t)
+static dq_status one_turn(generate *x, dq_conversation *t, const char *prompt, dq_err *err)
 {
+    x->said = false;
+    conversation_turn(t, prompt, x->max_new, chat_say, x, err);
+    if (x->streams && (x->said || err->code == DQ_OK)) putchar('\n');
+    DQ_TRY(err->code);
+    if (x->streams) DQ_TRY(dq_stdout_flush(err));
     const dq_writer_text *text = &t->text;
     const int64_t steps = text->n - (text->end != DQ_TEXT_END_STOP_ID);
     const char *what = text->end == DQ_TEXT_END_MAX_NEW     ? " (--max-new)"
@@ -621,16 +519,6 @@ static void say_speed(generate *x, const dq_conversation *t)
     dq_logger_say(&x->logger, "%sprompt of %lld token%s%s in %.2f s; %lld token%s%s%s", of,
                   (long long)t->n_prompt, t->n_prompt == 1 ? "" : "s", read, text->read_seconds,
                   (long long)text->n, text->n == 1 ? "" : "s", what, rate);
-}
-
-static dq_status one_turn(generate *x, dq_conversation *t, const char *prompt, dq_err *err)
-{
-    x->said = false;
-    conversation_turn(t, prompt, x->max_new, chat_say, x, err);
-    if (x->streams && (x->said || err->code == DQ_OK)) putchar('\n');
-    DQ_TRY(err->code);
-    if (x->streams) DQ_TRY(dq_stdout_flush(err));
-    say_speed(x, t);
     return DQ_OK;
 }
 
@@ -684,30 +572,6 @@ static dq_status end_turn(generate *x, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status converse(generate *x, dq_err *err)
-{
-    const char *mark = isatty(STDIN_FILENO) ? "> " : "";
-    dq_strbuf line = {0};
-    bool more = true;
-    x->streams = true;
-    if (x->prompt) one_turn(x, &x->side[0], x->prompt, err);
-    while (more && end_turn(x, err) == DQ_OK) {
-        if (chat_next_line(&line, &more, mark, err) != DQ_OK || line.n == 0) continue;
-        if (strcmp(line.s, "/new") == 0)
-            conversation_restart(&x->side[0]);
-        else
-            one_turn(x, &x->side[0], line.s, err);
-    }
-    dq_block_free(line.s);
-    DQ_TRY(err->code);
-    if (*mark) fputc('\n', stderr);
-    DQ_TRY(dq_os_check_stop(err));
-    if (x->n_refused && !*mark)
-        return dq_fail(err, x->refusal, "%d turn%s refused, see above", x->n_refused,
-                       x->n_refused == 1 ? " was" : "s were");
-    return DQ_OK;
-}
-
 /* ---- One prompt ---- */
 
 static json_t *ids_json(const int32_t *ids, int64_t n)
@@ -715,32 +579,6 @@ static json_t *ids_json(const int32_t *ids, int64_t n)
     json_t *list = json_array();
     for (int64_t i = 0; i < n; i++) json_array_append_new(list, json_integer(ids[i]));
     return list;
-}
-
-static json_t *text_json(const dq_conversation *t, dq_err *err)
-{
-    const dq_writer_text *text = &t->text;
-    json_t *o = json_object(), *logp = json_array();
-    char *words;
-    size_t len;
-    for (int64_t i = 0; i < text->n; i++)
-        json_array_append_new(logp, dq_document_real(text->logp[i]));
-    json_object_set_new(o, "model", dq_document_name(t->lm.model->path));
-    if (conversation_text(&words, &len, t, text->ids, text->n, 0, err) == DQ_OK)
-        json_object_set_new(o, "text", json_stringn(words, len));
-    dq_block_free(words);
-    json_object_set_new(o, "end", json_string(dq_text_end_name[text->end]));
-    json_object_set_new(o, "chat_template", json_boolean(!t->raw));
-    json_object_set_new(o, "prompt_tokens", json_integer(t->n_prompt));
-    json_object_set_new(o, "new_tokens", json_integer(text->n));
-    json_object_set_new(o, "prompt_ids", ids_json(t->ids, t->n_prompt));
-    json_object_set_new(o, "ids", ids_json(text->ids, text->n));
-    json_object_set_new(o, "logp_nats", logp);
-    json_object_set_new(o, "read_seconds", dq_document_real(text->read_seconds));
-    json_object_set_new(o, "write_seconds", dq_document_real(text->write_seconds));
-    json_object_set_new(o, "logit_bits", json_integer(t->lm.pass.logit.bits));
-    json_object_set_new(o, "kv", dq_kv_spec_json(&t->lm.kv));
-    return o;
 }
 
 static dq_status print_json(generate *x, const dq_compare_parting *p, dq_err *err)
@@ -759,9 +597,44 @@ static dq_status print_json(generate *x, const dq_compare_parting *p, dq_err *er
     for (int i = 0; i < x->n_models; i++) {
         json_array_append_new(json_object_get(doc, "inputs"),
                               dq_input_model_json(x->side[i].lm.model));
-        json_array_append_new(json_object_get(doc, "results"), text_json(&x->side[i], err));
+        const dq_conversation *t = &x->side[i];
+        const dq_writer_text *text = &t->text;
+        json_t *o = json_object(), *logp = json_array();
+        char *words;
+        size_t len;
+        for (int64_t j = 0; j < text->n; j++)
+            json_array_append_new(logp, dq_document_real(text->logp[j]));
+        json_object_set_new(o, "model", dq_document_name(t->lm.model->path));
+        if (conversation_text(&words, &len, t, text->ids, text->n, 0, err) == DQ_OK)
+            json_object_set_new(o, "text", json_stringn(words, len));
+        dq_block_free(words);
+        json_object_set_new(o, "end", json_string(dq_text_end_name[text->end]));
+        json_object_set_new(o, "chat_template", json_boolean(!t->raw));
+        json_object_set_new(o, "prompt_tokens", json_integer(t->n_prompt));
+        json_object_set_new(o, "new_tokens", json_integer(text->n));
+        json_object_set_new(o, "prompt_ids", ids_json(t->ids, t->n_prompt));
+        json_object_set_new(o, "ids", ids_json(text->ids, text->n));
+        json_object_set_new(o, "logp_nats", logp);
+        json_object_set_new(o, "read_seconds", dq_document_real(text->read_seconds));
+        json_object_set_new(o, "write_seconds", dq_document_real(text->write_seconds));
+        json_object_set_new(o, "logit_bits", json_integer(t->lm.pass.logit.bits));
+        json_object_set_new(o, "kv", dq_kv_spec_json(&t->lm.kv));
+        json_array_append_new(json_object_get(doc, "results"), o);
     }
-    if (p) json_object_set_new(doc, "comparison", compare_json(p));
+    if (p) {
+        json_t *o = json_object(), *ids = json_array(), *rows = json_array();
+        json_object_set_new(o, "equal_tokens", json_integer(p->same));
+        json_object_set_new(o, "parts", json_boolean(p->parts));
+        for (int i = 0; i < 2; i++) {
+            json_t *row = json_array();
+            json_array_append_new(ids, p->id[i] < 0 ? json_null() : json_integer(p->id[i]));
+            for (int k = 0; k < 2; k++) json_array_append_new(row, dq_document_real(p->p[i][k]));
+            json_array_append_new(rows, row);
+        }
+        json_object_set_new(o, "token_ids", ids);
+        json_object_set_new(o, "probabilities", rows);
+        json_object_set_new(doc, "comparison", o);
+    }
     if (err->code == DQ_OK) return dq_stdout_print(doc, err);
     json_decref(doc);
     return err->code;
@@ -773,13 +646,61 @@ static dq_status compare(generate *x, dq_err *err)
     for (int i = 0; i < MODELS; i++) DQ_TRY(one_turn(x, &x->side[i], x->prompt, err));
     DQ_TRY(compare_texts(&p, x->side, err));
     if (x->json) return print_json(x, &p, err);
-    DQ_TRY(compare_print(&p, x->side, err));
+    /* What both wrote, then each one's own in a column, then the tokens where they part. */
+    const dq_conversation *side = x->side;
+    answer text[2] = {{NULL, 0}, {NULL, 0}};
+    for (int i = 0; i < 2 && err->code == DQ_OK; i++)
+        conversation_text(&text[i].s, &text[i].n, &side[i], side[i].text.ids, side[i].text.n, 0,
+                          err);
+    if (err->code == DQ_OK) {
+        end_text(&text[0]);
+        end_text(&text[1]);
+        const size_t n = common(text[0], text[1]);
+        for (int i = 0; i < 2; i++) text[i].s[n + make_plain(text[i].s + n, text[i].n - n)] = 0;
+        const int plain = (int)make_plain(text[0].s, n);
+        if (n) printf("%s:\n%.*s\n", p.parts ? "both" : "both, every token", plain, text[0].s);
+        if (p.parts) {
+            if (n) putchar('\n');
+            print_columns(side[0].lm.model->name, side[1].lm.model->name);
+            print_columns(text[0].s + n, text[1].s + n);
+        }
+        if (p.parts) print_parting(&p, side, err);
+    }
+    for (int i = 0; i < 2; i++) dq_block_free(text[i].s);
+    if (err->code != DQ_OK) return err->code;
     return dq_stdout_flush(err);
 }
 
 static dq_status run(generate *x, const dq_args *args, dq_err *err)
 {
-    DQ_TRY(check_options(x, args, err));
+    const bool given = args->n > 1;
+    if (x->interactive && x->json)
+        return dq_fail(err, DQ_USAGE,
+                       "-i is a conversation; --json is for one prompt. Leave one of them out.");
+    if (x->interactive && x->compare)
+        return dq_fail(err, DQ_USAGE, "--compare takes one prompt. Leave out -i.");
+    if (given && x->prompt_file)
+        return dq_fail(err, DQ_USAGE,
+                       "a prompt and --prompt-file are two prompts. Give one of them.");
+    if (x->interactive && x->prompt_file && strcmp(x->prompt_file, "-") == 0)
+        return dq_fail(err, DQ_USAGE,
+                       "-i reads turns from standard input. Give --prompt-file a file.");
+    if (!x->interactive && !given && !x->prompt_file)
+        return dq_fail(
+            err, DQ_USAGE,
+            "no prompt. Add one in quotes, --prompt-file FILE, or -i for a conversation.");
+    if (x->raw && x->system)
+        return dq_fail(err, DQ_USAGE, "--system needs the chat template. Leave out --raw.");
+    if (x->temperature == 0 && (x->top_k || x->top_p < 1 || x->min_p > 0))
+        return dq_fail(err, DQ_USAGE,
+                       "--top-k, --top-p and --min-p choose what is drawn from. Add "
+                       "--temperature 1.");
+    x->lm.how.kv.draws = x->temperature > 0;
+    DQ_TRY(dq_lm_options_read(&x->lm, err));
+    if (x->lm.how.kv.seed >= 0 && x->temperature == 0 && x->lm.how.kv.n_policies == 0)
+        return dq_fail(err, DQ_USAGE, "--seed: nothing is drawn. Add --temperature 1.");
+    x->how = (dq_sampling){x->temperature, x->top_k, x->top_p, x->min_p,
+                           (x->lm.how.kv.seed < 0 ? 1 : (uint64_t)x->lm.how.kv.seed)};
     DQ_TRY(read_texts(x, args, err));
     DQ_TRY(open_model(x, args->item[0], err));
     if (x->compare) {
@@ -797,7 +718,32 @@ static dq_status run(generate *x, const dq_args *args, dq_err *err)
                                    x->side[i].lm.model->vocab, err));
     }
     DQ_TRY(dq_input_head_order_check(&x->lm.head_order, err));
-    if (x->interactive) return converse(x, err);
+    if (x->interactive) {
+        const char *mark = isatty(STDIN_FILENO) ? "> " : "";
+        dq_strbuf line = {0};
+        bool more = true;
+        x->streams = true;
+        if (x->prompt) one_turn(x, &x->side[0], x->prompt, err);
+        while (more && end_turn(x, err) == DQ_OK) {
+            if (chat_next_line(&line, &more, mark, err) != DQ_OK || line.n == 0) continue;
+            if (strcmp(line.s, "/new") == 0) {
+                /* Forgets what was said, but for what conversation_system set. */
+                dq_conversation *t = &x->side[0];
+                drop_said(t, t->n_said > 0 && strcmp(t->said[0].role, "system") == 0);
+                t->n_ids = 0;
+                begin_anew(t);
+            } else
+                one_turn(x, &x->side[0], line.s, err);
+        }
+        dq_block_free(line.s);
+        DQ_TRY(err->code);
+        if (*mark) fputc('\n', stderr);
+        DQ_TRY(dq_os_check_stop(err));
+        if (x->n_refused && !*mark)
+            return dq_fail(err, x->refusal, "%d turn%s refused, see above", x->n_refused,
+                           x->n_refused == 1 ? " was" : "s were");
+        return DQ_OK;
+    }
     if (x->compare) return compare(x, err);
     x->streams = !x->json;
     DQ_TRY(one_turn(x, &x->side[0], x->prompt, err));
