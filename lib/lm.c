@@ -410,20 +410,6 @@ static dq_status make_requests(dq_requests *q, const dq_lm *m, const dq_lm_reque
     return DQ_OK;
 }
 
-static dq_status score_all(dq_lm *m, const dq_requests *q, dq_scores out, dq_err *err)
-{
-    dq_scorer s;
-    const bool shared = dq_score_shares(&m->pass, &m->kv);
-    const int64_t rows = dq_score_rows(m->runner, shared);
-    DQ_TRY(dq_score_begin(&s, m->runner, &m->pass, &m->kv, err));
-    for (int64_t begin = 0, end; begin < q->n_items && err->code == DQ_OK; begin = end) {
-        end = dq_score_group(q, begin, rows, shared);
-        dq_score_items(&s, q, begin, end, out, err);
-    }
-    dq_score_end(&s);
-    return err->code;
-}
-
 static dq_status score(dq_lm *m, const dq_lm_request *requests, int64_t n, double *logp,
                        int *greedy, dq_arena *a, dq_err *err)
 {
@@ -433,7 +419,16 @@ static dq_status score(dq_lm *m, const dq_lm_request *requests, int64_t n, doubl
     out.logp = dq_alloc(a, (size_t)q.n_values, sizeof *out.logp, err);
     out.top1 = dq_alloc(a, (size_t)q.n_values, sizeof *out.top1, err);
     DQ_TRY(err->code);
-    DQ_TRY(score_all(m, &q, out, err));
+    dq_scorer s;
+    const bool shared = dq_score_shares(&m->pass, &m->kv);
+    const int64_t rows = dq_score_rows(m->runner, shared);
+    DQ_TRY(dq_score_begin(&s, m->runner, &m->pass, &m->kv, err));
+    for (int64_t begin = 0, end; begin < q.n_items && err->code == DQ_OK; begin = end) {
+        end = dq_score_group(&q, begin, rows, shared);
+        dq_score_items(&s, &q, begin, end, out, err);
+    }
+    dq_score_end(&s);
+    if (err->code != DQ_OK) return err->code;
     for (int64_t i = 0; i < n; i++) {
         const dq_request *r = &q.req[i];
         logp[i] = 0;

@@ -125,26 +125,6 @@ static void put(words *w, const char *s, size_t n)
     w->n += n;
 }
 
-static void put_form(words *out, const dq_remedy_at *r, const char *text)
-{
-    const char *slash = strchr(r->word, '/');
-    char number[24];
-    for (const char *f = form[r->code]; *f; f++) {
-        if (*f != '%') {
-            put(out, f, 1);
-            continue;
-        }
-        f++;
-        const int of = *f == 'm';
-        if (*f == 't') put(out, text + r->begin, (size_t)(r->end - r->begin));
-        if (*f == 'w') put(out, r->word, strlen(r->word));
-        if (*f == 'b' && slash) put(out, slash + 1, strlen(slash + 1));
-        if (*f == 'n' || *f == 'm')
-            put(out, number,
-                (size_t)snprintf(number, sizeof number, "%lld", (long long)r->number[of]));
-    }
-}
-
 void dq_advice_apply(dq_err *err)
 {
     words out = {.n = 0};
@@ -154,7 +134,22 @@ void dq_advice_apply(dq_err *err)
         const dq_remedy_at *r = &err->remedy[i];
         if (r->begin < at || r->end < r->begin || r->end > len) continue; /* its text was cut off */
         put(&out, err->text + at, r->begin - at);
-        put_form(&out, r, err->text);
+        const char *slash = strchr(r->word, '/');
+        char number[24];
+        for (const char *f = form[r->code]; *f; f++) {
+            if (*f != '%') {
+                put(&out, f, 1);
+                continue;
+            }
+            f++;
+            const int of = *f == 'm';
+            if (*f == 't') put(&out, err->text + r->begin, (size_t)(r->end - r->begin));
+            if (*f == 'w') put(&out, r->word, strlen(r->word));
+            if (*f == 'b' && slash) put(&out, slash + 1, strlen(slash + 1));
+            if (*f == 'n' || *f == 'm')
+                put(&out, number,
+                    (size_t)snprintf(number, sizeof number, "%lld", (long long)r->number[of]));
+        }
         at = r->end;
     }
     put(&out, err->text + at, len - at);

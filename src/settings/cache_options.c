@@ -58,20 +58,6 @@ static void append_names(char help[DQ_KV_HELP], const dq_kv_field *f)
     if (f->words == dq_kv_quant_name) append(help, codes_help, strlen(codes_help));
 }
 
-static void append_default(char help[DQ_KV_HELP], const dq_kv_field *f)
-{
-    char number[32];
-    const char *text = number;
-    if (f->type == DQ_KV_POLICY)
-        text = "kvzap where there are gates, else " DQ_POLICY_USUAL;
-    else if (dq_kv_field_form(f) == DQ_KV_AS_TEXT)
-        text = dq_kv_field_text(f, &dq_kv_config_plain);
-    else
-        snprintf(number, sizeof number, "%lld",
-                 (long long)dq_kv_field_integer(f, &dq_kv_config_plain));
-    append(help, text, strlen(text));
-}
-
 /* The help of a field that has one, {default} and {names} filled in; cut off where it has more bytes than that, with its 0. */
 static void kv_help_fill(char help[DQ_KV_HELP], const dq_kv_field *f)
 {
@@ -83,8 +69,18 @@ static void kv_help_fill(char help[DQ_KV_HELP], const dq_kv_field *f)
         if (!*p) break;
         if (strncmp(p, "{names}", 7) == 0)
             append_names(help, f);
-        else
-            append_default(help, f);
+        else {
+            char number[32];
+            const char *text = number;
+            if (f->type == DQ_KV_POLICY)
+                text = "kvzap where there are gates, else " DQ_POLICY_USUAL;
+            else if (dq_kv_field_form(f) == DQ_KV_AS_TEXT)
+                text = dq_kv_field_text(f, &dq_kv_config_plain);
+            else
+                snprintf(number, sizeof number, "%lld",
+                         (long long)dq_kv_field_integer(f, &dq_kv_config_plain));
+            append(help, text, strlen(text));
+        }
         p += strcspn(p, "}") + 1;
     }
 }
@@ -333,22 +329,20 @@ static dq_status read_list(dq_kv_options *o, const dq_kv_field *f, const char *t
     }
 }
 
-/* With --kv-policy all: what policies are compared over where nobody says. */
-static void sweep_rest(dq_kv_options *o)
+/* An option of one value that comes as a text. */
+static dq_status read_one(dq_kv_options *o, int i, dq_err *err)
 {
-    static const double share[] = {1, 0.5, 0.25, 0.125};
-    static const int bits[] = {16, 8, 4};
-    const bool no_budgets = o->n_budgets == 0, no_bits = o->n_bits == 0 && !o->size_text;
-    for (size_t i = 0; no_budgets && i < sizeof share / sizeof *share; i++)
-        o->share[o->n_budgets++] = share[i];
-    for (size_t i = 0; no_bits && i < sizeof bits / sizeof *bits; i++, o->n_bits++) {
-        o->bits[i].k_bits = o->bits[i].v_bits = bits[i];
-        o->bits[i].dense = DQ_KV_DENSE_AUTO;
-    }
+    const dq_kv_field *f = &dq_kv_fields[i];
+    dq_kv_config c = dq_kv_config_plain;
+    if (f->type == DQ_KV_BY_GROUP)
+        return dq_kv_config_set_heads(&c, o->given[i].text, err) == DQ_OK
+                   ? DQ_OK
+                   : dq_in(err, "--%s: ", f->option);
+    o->given[i].number = dq_options_word(o->given[i].text, f->option, f->words, f->n_words, err);
+    return o->given[i].number < 0 ? err->code : DQ_OK;
 }
 
-/* Two ways to say one thing. */
-static dq_status check_others(const dq_kv_options *o, dq_err *err)
+dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
 {
     const dq_kv_field *first = NULL;
     for (int place = 1; o->size_text && place <= DQ_KV_OPTIONS; place++) {
@@ -366,25 +360,6 @@ static dq_status check_others(const dq_kv_options *o, dq_err *err)
                            first->option, f->option);
         first = f;
     }
-    return DQ_OK;
-}
-
-/* An option of one value that comes as a text. */
-static dq_status read_one(dq_kv_options *o, int i, dq_err *err)
-{
-    const dq_kv_field *f = &dq_kv_fields[i];
-    dq_kv_config c = dq_kv_config_plain;
-    if (f->type == DQ_KV_BY_GROUP)
-        return dq_kv_config_set_heads(&c, o->given[i].text, err) == DQ_OK
-                   ? DQ_OK
-                   : dq_in(err, "--%s: ", f->option);
-    o->given[i].number = dq_options_word(o->given[i].text, f->option, f->words, f->n_words, err);
-    return o->given[i].number < 0 ? err->code : DQ_OK;
-}
-
-dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
-{
-    DQ_TRY(check_others(o, err));
     for (int widths = 0; widths < 2; widths++) { /* after the codes that they depend on */
         for (int place = 1; place <= DQ_KV_OPTIONS; place++) {
             const int i = dq_kv_field_of_option(place);
@@ -396,7 +371,18 @@ dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
     }
     DQ_TRY(each_part(o, o->size_text, "kv-size", &o->n_budgets, sweep, take_size, err));
     DQ_TRY(kv_sweep_check_dense(o, err));
-    if (o->all) sweep_rest(o); /* of the given type, whichever it is */
+    if (o->all) {
+        /* With --kv-policy all: what policies are compared over where nobody says. */
+        static const double share[] = {1, 0.5, 0.25, 0.125};
+        static const int bits[] = {16, 8, 4};
+        const bool no_budgets = o->n_budgets == 0, no_bits = o->n_bits == 0 && !o->size_text;
+        for (size_t i = 0; no_budgets && i < sizeof share / sizeof *share; i++)
+            o->share[o->n_budgets++] = share[i];
+        for (size_t i = 0; no_bits && i < sizeof bits / sizeof *bits; i++, o->n_bits++) {
+            o->bits[i].k_bits = o->bits[i].v_bits = bits[i];
+            o->bits[i].dense = DQ_KV_DENSE_AUTO;
+        }
+    } /* of the given type, whichever it is */
     return kv_sweep_check_codes(o, err);
 }
 
@@ -445,29 +431,17 @@ dq_status dq_kv_options_gates(const dq_kv_options *o, dq_model *m, dq_err *err)
     return o->gates ? dq_model_take_gates(m, o->gates, err) : DQ_OK;
 }
 
-/* Whether it is the container's own number of tokens that is too small. */
-static bool stores_few_tokens(const dq_kv_config *c, const dq_model *m)
-{
-    return m->is_container && c->evict.tokens && c->evict.tokens == m->kv.evict.tokens &&
-           c->evict.tokens < c->sink + c->recent;
-}
-
-/* Whether the widths are the container's own. */
-static bool stores_widths(const dq_kv_config *c, const dq_model *m)
-{
-    return m->is_container && c->k_bits == m->kv.k_bits && c->v_bits == m->kv.v_bits &&
-           strcmp(c->widths, m->kv.widths) == 0;
-}
-
 dq_status dq_kv_options_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
                              dq_err *err)
 {
     bool stored;
     if (dq_model_kv_spec(out, c, m, num, err) == DQ_OK) {
         dq_evict_check(out, err);
-        stored = stores_few_tokens(c, m);
+        stored = m->is_container && c->evict.tokens && c->evict.tokens == m->kv.evict.tokens &&
+                 c->evict.tokens < c->sink + c->recent;
     } else {
-        stored = stores_widths(c, m);
+        stored = m->is_container && c->k_bits == m->kv.k_bits && c->v_bits == m->kv.v_bits &&
+                 strcmp(c->widths, m->kv.widths) == 0;
         if (err->code == DQ_USAGE && !stored) return dq_in(err, "--kv-bits: ");
     }
     return err->code == DQ_MISMATCH || (err->code == DQ_USAGE && stored)
@@ -622,25 +596,10 @@ static dq_kv_config overridden(const dq_kv_options *o, const dq_kv_config *store
     return c;
 }
 
-/* Nothing of an eviction stays where there is none, and no heads beside another budget. */
-static void drop_unused(dq_kv_config *c)
-{
-    if (!c->evict.policy) c->evict = dq_kv_config_plain.evict;
-    if (c->evict.budget != DQ_KV_BUDGET_HEADS) memset(c->evict.heads, 0, sizeof c->evict.heads);
-}
-
 /* How many of each list that is swept, and places in them. */
 typedef struct combination {
     int bits, code, policy, kind, budget;
 } combination;
-
-/* Lists that nobody gave count one; where nothing evicts, so do those of policies and budgets. */
-static combination sizes_of(const dq_kv_options *o, bool evicts)
-{
-    return (combination){at_least_one(o->n_bits), at_least_one(o->n_codes),
-                         evicts ? at_least_one(o->n_policies) : 1,
-                         evicts ? at_least_one(o->n_kinds) : 1, at_least_one(o->n_budgets)};
-}
 
 /* Places of combination i; budgets change first, widths last. */
 static combination places_of(combination n, int i)
@@ -752,26 +711,6 @@ static const char *lacking(const dq_kv_spec *s, const dq_err *lacks)
     return lacks->text;
 }
 
-/* Of two codes that are one, page is what results call it. */
-static void say_omission(const dq_kv_options *o, const dq_kv_config *c, omission why)
-{
-    char widths[DQ_KV_TEXT], what[DQ_KV_TEXT + 32];
-    dq_kv_spec spec;
-    dq_err lacks = {0};
-    if (o->logger && why == UNGATED)
-        dq_logger_left_out(o->logger, "the policy kvzap",
-                           "the model has no gates. Make them by dq plan gates, for --kv-gates");
-    if (!o->logger || (why != UNDITHERED && why != LACKING)) return;
-    check_exists(&spec, c, &lacks);
-    snprintf(what, sizeof what, "%s as %s codes", dq_kv_spec_widths(widths, &spec),
-             dq_kv_quant_name[why == LACKING ? spec.quant : DQ_KV_DITHER]);
-    dq_logger_left_out(
-        o->logger, what,
-        why == LACKING
-            ? lacking(&spec, &lacks)
-            : "the same as per-channel codes, as only values of 4 to 8 bits are dithered");
-}
-
 /* ---- Sizes ---- */
 
 static bool same_size(const dq_kv_sized *a, const dq_kv_sized *b)
@@ -831,7 +770,10 @@ dq_status dq_kv_sweep_list(dq_kv_config **out, int *n, dq_kv_options *o, const d
                            const dq_model *m, dq_err *err)
 {
     const sweep s = {o, m, overridden(o, stored), o->n_budgets || stored->evict.policy};
-    const combination of = sizes_of(o, s.evicts);
+    const combination of =
+        (combination){at_least_one(o->n_bits), at_least_one(o->n_codes),
+                      s.evicts ? at_least_one(o->n_policies) : 1,
+                      s.evicts ? at_least_one(o->n_kinds) : 1, at_least_one(o->n_budgets)};
     const int all = of.bits * of.code * of.policy * of.kind * of.budget;
     dq_kv_config *list = dq_block_new((size_t)all, sizeof *list, err);
     *out = list;
@@ -840,11 +782,30 @@ dq_status dq_kv_sweep_list(dq_kv_config **out, int *n, dq_kv_options *o, const d
         const combination at = places_of(of, i);
         dq_kv_config c = combined(&s, at);
         const omission why = omission_of(&s, at);
-        say_omission(o, &c, why);
+        /* Of two codes that are one, page is what results call it. */
+        char widths[DQ_KV_TEXT], what[DQ_KV_TEXT + 32];
+        dq_kv_spec spec;
+        dq_err lacks = {0};
+        if (o->logger && why == UNGATED)
+            dq_logger_left_out(
+                o->logger, "the policy kvzap",
+                "the model has no gates. Make them by dq plan gates, for --kv-gates");
+        if (o->logger && !(why != UNDITHERED && why != LACKING)) {
+            check_exists(&spec, &c, &lacks);
+            snprintf(what, sizeof what, "%s as %s codes", dq_kv_spec_widths(widths, &spec),
+                     dq_kv_quant_name[why == LACKING ? spec.quant : DQ_KV_DITHER]);
+            dq_logger_left_out(
+                o->logger, what,
+                why == LACKING
+                    ? lacking(&spec, &lacks)
+                    : "the same as per-channel codes, as only values of 4 to 8 bits are dithered");
+        }
         if (why != LISTED) continue;
         if (o->size_text && m && set_size(o, &c, at.budget, m, err) != DQ_OK) break;
         o->uses |= dq_kv_config_uses(&c, maps_of(&s));
-        drop_unused(&c);
+        /* Nothing of an eviction stays where there is none, and no heads beside another budget. */
+        if (!c.evict.policy) c.evict = dq_kv_config_plain.evict;
+        if (c.evict.budget != DQ_KV_BUDGET_HEADS) memset(c.evict.heads, 0, sizeof c.evict.heads);
         list[(*n)++] = c;
     }
     return err->code;

@@ -87,32 +87,29 @@ static DQ_PRINTF(2, 3) void add(route_text *t, const char *fmt, ...)
     t->capacity -= used;
 }
 
-static void add_storage(route_text *t, const dq_weight *w)
-{
-    const char *note = dq_weight_format_of(w)->note;
-    if (!dq_weight_is_coded(w))
-        add(t, "%s", dq_dtypes[w->dtype].name);
-    else if (w->scale_rows == 1 && w->rows > 1)
-        add(t, "%d bits, tensor", w->bits);
-    else if (w->group_size >= w->cols)
-        add(t, "%d bits, row", w->bits);
-    else
-        add(t, "%d bits, group %lld", w->bits, (long long)w->group_size);
-    if (note) add(t, ", %s", note);
-}
-
 static void one_weight(char to[PART], const dq_backend *b, const dq_weight *w, dq_num num)
 {
     route_text t = {to, PART};
     const char *kernel = b->ops->matmul_kernel(b, w, num);
     add(&t, "%s %s (", kernel ? kernel : "no kernel for", dq_num_name[num]);
-    add_storage(&t, w);
+    const char *note = dq_weight_format_of(w)->note;
+    if (!dq_weight_is_coded(w))
+        add(&t, "%s", dq_dtypes[w->dtype].name);
+    else if (w->scale_rows == 1 && w->rows > 1)
+        add(&t, "%d bits, tensor", w->bits);
+    else if (w->group_size >= w->cols)
+        add(&t, "%d bits, row", w->bits);
+    else
+        add(&t, "%d bits, group %lld", w->bits, (long long)w->group_size);
+    if (note) add(&t, ", %s", note);
     add(&t, ")");
 }
 
-/* Projections that run alike stand together, in the order of the first of them. */
-static void add_linear(route_text *t, const dq_backend *b, const dq_layer *l, dq_num num)
+static void describe(char buf[DQ_ROUTE_TEXT], const dq_backend *b, const dq_layer *l, dq_math math,
+                     const dq_kv_spec *kv)
 {
+    route_text t = {buf, DQ_ROUTE_TEXT};
+    /* Projections that run alike stand together, in the order of the first of them. */
     static const char *const name[ROLES] = {"q", "k", "v", "o", "gate", "up", "down", "lambda"};
     const dq_weight *const all[ROLES] = {&l->q,    &l->k,  &l->v,    &l->o,
                                          &l->gate, &l->up, &l->down, &l->lambda_proj};
@@ -120,38 +117,26 @@ static void add_linear(route_text *t, const dq_backend *b, const dq_layer *l, dq
     bool mixed = false;
     for (int i = 0; i < ROLES; i++) {
         if (all[i]->rows == 0) continue;
-        one_weight(part[i], b, all[i], all[i] == &l->lambda_proj ? DQ_NUM_F32 : num);
+        one_weight(part[i], b, all[i], all[i] == &l->lambda_proj ? DQ_NUM_F32 : math.linear);
         mixed = mixed || strcmp(part[i], part[0]) != 0;
     }
-    add(t, "linear");
+    add(&t, "linear");
     for (int i = 0; i < ROLES; i++) {
         if (!part[i][0]) continue;
-        add(t, i ? ", %s" : " %s", part[i]);
+        add(&t, i ? ", %s" : " %s", part[i]);
         for (int k = i, n = 0; k < ROLES; k++) {
             if (k > i && strcmp(part[k], part[i]) != 0) continue;
-            if (mixed) add(t, n++ ? " %s" : " of %s", name[k]);
+            if (mixed) add(&t, n++ ? " %s" : " of %s", name[k]);
             if (k > i) part[k][0] = 0;
         }
     }
-}
-
-static void add_attention(route_text *t, const dq_backend *b, dq_math math, const dq_kv_spec *kv)
-{
     const char *many = b->ops->attend_kernel(b, kv, math, DQ_PAGE_TOKENS);
     const char *one = b->ops->attend_kernel(b, kv, math, 1);
-    add(t, "; attention %s", many ? many : "no kernel for");
-    if (one && many && strcmp(one, many) != 0) add(t, " (%s for single rows)", one);
+    add(&t, "; attention %s", many ? many : "no kernel for");
+    if (one && many && strcmp(one, many) != 0) add(&t, " (%s for single rows)", one);
     char widths[DQ_KV_TEXT];
-    add(t, ": qk %s, pv %s; kv %s %s", dq_num_name[math.qk], dq_num_name[math.pv],
+    add(&t, ": qk %s, pv %s; kv %s %s", dq_num_name[math.qk], dq_num_name[math.pv],
         dq_kv_codes_text(widths, kv), dq_num_name[math.kv]);
-}
-
-static void describe(char buf[DQ_ROUTE_TEXT], const dq_backend *b, const dq_layer *l, dq_math math,
-                     const dq_kv_spec *kv)
-{
-    route_text t = {buf, DQ_ROUTE_TEXT};
-    add_linear(&t, b, l, math.linear);
-    add_attention(&t, b, math, kv);
 }
 
 const char *dq_kernel_routes_text(char buf[DQ_ROUTE_TEXT], int *next, const dq_backend *b,
@@ -259,26 +244,6 @@ dq_status dq_input_read(dq_input_text *t, const char *path, dq_arena *a, dq_err 
 
 static const char spaces[] = " \t\r\n";
 
-/* Appends the numbers of one item to ids, which has capacity for all of them. */
-static dq_status parse_item(dq_input_ids *out, const char *text, dq_err *err)
-{
-    int64_t before = out->n;
-    const char *p = text + strspn(text, spaces);
-    while (*p) {
-        char *end;
-        errno = 0;
-        long v = *p >= '0' && *p <= '9' ? strtol(p, &end, 10) : -1;
-        if (v < 0 || errno || v > INT32_MAX || (*end && !strchr(spaces, *end)))
-            return dq_fail(err, DQ_USAGE,
-                           "--ids: expected decimal ids with spaces between, found \"%.40s\".", p);
-        out->ids[out->n++] = (int32_t)v;
-        p = end + strspn(end, spaces);
-    }
-    if (out->n == before)
-        return dq_fail(err, DQ_USAGE, "--ids: expected at least one id, found \"%.40s\".", text);
-    return DQ_OK;
-}
-
 dq_status dq_input_parse_ids(dq_input_ids *out, const char *const *item, int n, dq_arena *a,
                              dq_err *err)
 {
@@ -289,7 +254,24 @@ dq_status dq_input_parse_ids(dq_input_ids *out, const char *const *item, int n, 
     out->cu = dq_alloc(a, (size_t)n + 1, sizeof *out->cu, err);
     if (!out->ids || !out->cu) return err->code;
     for (int i = 0; i < n; i++) {
-        DQ_TRY(parse_item(out, item[i], err));
+        /* Appends the numbers of one item to ids, which has capacity for all of them. */
+        const char *text = item[i];
+        int64_t before = out->n;
+        const char *p = text + strspn(text, spaces);
+        while (*p) {
+            char *end;
+            errno = 0;
+            long v = *p >= '0' && *p <= '9' ? strtol(p, &end, 10) : -1;
+            if (v < 0 || errno || v > INT32_MAX || (*end && !strchr(spaces, *end)))
+                return dq_fail(err, DQ_USAGE,
+                               "--ids: expected decimal ids with spaces between, found \"%.40s\".",
+                               p);
+            out->ids[out->n++] = (int32_t)v;
+            p = end + strspn(end, spaces);
+        }
+        if (out->n == before)
+            return dq_fail(err, DQ_USAGE, "--ids: expected at least one id, found \"%.40s\".",
+                           text);
         out->cu[++out->n_seq] = out->n;
     }
     return DQ_OK;

@@ -260,31 +260,6 @@ static dq_status set(const dq_opt *o, const char *text, dq_err *err)
     return dq_fail(err, DQ_BUG, "option kind %d", (int)o->kind);
 }
 
-static dq_status build_tables(struct option *lopts, char *sopts, const dq_opt **row,
-                              const dq_opt *opts, dq_err *err)
-{
-    int n = 0;
-    size_t s = 0;
-    sopts[s++] = ':'; /* tell a missing value from an unknown option */
-    sopts[s++] = 'h';
-    for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
-        if (!o->name) continue;
-        if (n >= DQ_OPTIONS_MAX - 2) return dq_fail(err, DQ_BUG, "too many options");
-        lopts[n] =
-            (struct option){.name = o->name,
-                            .has_arg = dq_opt_takes_value(o) ? required_argument : no_argument,
-                            .val = LONG_BASE + n};
-        row[n++] = o;
-        if (o->letter) {
-            sopts[s++] = o->letter;
-            if (dq_opt_takes_value(o)) sopts[s++] = ':';
-        }
-    }
-    lopts[n] = (struct option){.name = "help", .has_arg = optional_argument, .val = 'h'};
-    sopts[s] = 0;
-    return DQ_OK;
-}
-
 /* getopt_long accepts abbreviations; scripts must not depend on them. `name` is the full one. */
 static bool abbreviated(char **argv, const char *name, bool value)
 {
@@ -383,17 +358,6 @@ dq_status dq_options_flatten(dq_opt flat[DQ_OPTIONS_MAX], const dq_opt *rows, dq
     return append(flat, &n, rows, err);
 }
 
-/* A failure is one line: of a synopsis of several, the help is named. */
-static dq_status refuse_count(int found, const dq_usage *usage, dq_err *err)
-{
-    const char *plural = found == 1 ? "" : "s";
-    if (strchr(usage->synopsis, '\n'))
-        return dq_fail(err, DQ_USAGE, "expected %s, found %d argument%s. See dq %s --help.",
-                       usage->args, found, plural, usage->name);
-    return dq_fail(err, DQ_USAGE, "expected %s, found %d argument%s. Usage: dq %s %s", usage->args,
-                   found, plural, usage->name, usage->synopsis);
-}
-
 static dq_status parse(dq_args *args, int argc, char **argv, const dq_opt *rows, bool part,
                        const dq_usage *usage, dq_err *err)
 {
@@ -405,7 +369,25 @@ static dq_status parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
 
     memset(args, 0, sizeof *args);
     DQ_TRY(dq_options_flatten(opts, rows, err));
-    DQ_TRY(build_tables(lopts, sopts, row, opts, err));
+    int n = 0;
+    size_t s = 0;
+    sopts[s++] = ':'; /* tell a missing value from an unknown option */
+    sopts[s++] = 'h';
+    for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
+        if (!o->name) continue;
+        if (n >= DQ_OPTIONS_MAX - 2) return dq_fail(err, DQ_BUG, "too many options");
+        lopts[n] =
+            (struct option){.name = o->name,
+                            .has_arg = dq_opt_takes_value(o) ? required_argument : no_argument,
+                            .val = LONG_BASE + n};
+        row[n++] = o;
+        if (o->letter) {
+            sopts[s++] = o->letter;
+            if (dq_opt_takes_value(o)) sopts[s++] = ':';
+        }
+    }
+    lopts[n] = (struct option){.name = "help", .has_arg = optional_argument, .val = 'h'};
+    sopts[s] = 0;
     opterr = 0;
     optind = 1;
     while ((c = getopt_long(argc, argv, sopts, lopts, NULL)) != -1) {
@@ -423,8 +405,16 @@ static dq_status parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
         args->item[args->n++] = argv[i];
         DQ_TRY(add_input(args, argv[i], err));
     }
-    if (args->n < usage->min_args || args->n > usage->max_args)
-        return refuse_count(args->n, usage, err);
+    if (args->n < usage->min_args || args->n > usage->max_args) {
+        /* A failure is one line: of a synopsis of several, the help is named. */
+        const int found = args->n;
+        const char *plural = found == 1 ? "" : "s";
+        if (strchr(usage->synopsis, '\n'))
+            return dq_fail(err, DQ_USAGE, "expected %s, found %d argument%s. See dq %s --help.",
+                           usage->args, found, plural, usage->name);
+        return dq_fail(err, DQ_USAGE, "expected %s, found %d argument%s. Usage: dq %s %s",
+                       usage->args, found, plural, usage->name, usage->synopsis);
+    }
     return dq_options_inputs(args, opts, err);
 }
 
