@@ -543,46 +543,6 @@ static int64_t pass_end(const dq_sequences *s, int64_t first, int64_t max_rows)
     return end;
 }
 
-static dq_status walk_init(walk *w, dq_err *err)
-{
-    int64_t rows = 0, seqs = 0, passes = 0, number = 0;
-    for (int64_t first = 0, end; first < w->s->n; first = end, passes++) {
-        end = pass_end(w->s, first, w->plan->max_rows);
-        int64_t n = w->s->cu[end] - w->s->cu[first];
-        if (n > rows) rows = n;
-        if (end - first > seqs) seqs = end - first;
-    }
-    const int64_t n_blocks = passes < DQ_OUTLIER_BLOCKS ? passes : DQ_OUTLIER_BLOCKS;
-    for (int64_t first = 0; first < w->s->n; number++) {
-        if (number == w->n_blocks * passes / n_blocks) w->start[w->n_blocks++] = first;
-        first = pass_end(w->s, first, w->plan->max_rows);
-    }
-    w->start[w->n_blocks] = w->s->n;
-    w->cu = dq_block_new((size_t)seqs + 1, sizeof *w->cu, err);
-    w->seq = dq_block_new((size_t)seqs, sizeof *w->seq, err);
-    w->pos = dq_block_new((size_t)rows, sizeof *w->pos, err);
-    if (looks_at_maps(w))
-        w->measure = dq_block_new((size_t)(w->o->n_layers * w->o->n_out), sizeof *w->measure, err);
-    if (err->code != DQ_OK || !is_profile(w)) return err->code;
-    const dq_head_order *map = &w->m->map;
-    const size_t keys = (size_t)rows * (size_t)map->n_groups;
-    w->class = dq_block_new((size_t)rows, 1, err);
-    w->mass = dq_block_new((size_t)map->n_maps * keys, sizeof *w->mass, err);
-    w->offset = dq_block_new((size_t)(seqs * map->n_groups), sizeof *w->offset, err);
-    w->columns = dq_block_new((size_t)w->o->n_layers, sizeof *w->columns, err);
-    w->seen = dq_block_new((size_t)(w->o->n_layers * w->o->n_out), sizeof *w->seen, err);
-    w->look = dq_block_new((size_t)w->o->n_layers, sizeof *w->look, err);
-    w->copy = dq_block_new((size_t)rows, sizeof *w->copy, err);
-    w->last = dq_block_new((size_t)w->m->vocab, sizeof *w->last, err);
-    if (err->code != DQ_OK) return err->code;
-    for (int i = 0; i < w->o->n_layers; i++)
-        w->look[i] = (dq_head_look){w->seen + (int64_t)i * w->o->n_out, w->copy};
-    for (int i = 0; i < w->o->n_layers; i++)
-        w->columns[i] = (dq_columns){.offset = w->offset,
-                                     .mass = {w->mass, map->n_maps > 1 ? w->mass + keys : NULL}};
-    return DQ_OK;
-}
-
 /* ---- What is looked at ---- */
 
 static void outlier_walk_look_at(const walk *w, int kind, int layer, const dq_layer_steps *s,
@@ -902,7 +862,42 @@ static dq_status walk_begin(walk *w, dq_outliers *o, const dq_model *m, const dq
             return dq_fail(err, DQ_MISMATCH, "%s: id %d is outside the vocabulary of %d tokens",
                            m->path, (int)s->ids[i], m->vocab);
     }
-    return walk_init(w, err);
+    int64_t rows = 0, seqs = 0, passes = 0, number = 0;
+    for (int64_t first = 0, end; first < w->s->n; first = end, passes++) {
+        end = pass_end(w->s, first, w->plan->max_rows);
+        int64_t n = w->s->cu[end] - w->s->cu[first];
+        if (n > rows) rows = n;
+        if (end - first > seqs) seqs = end - first;
+    }
+    const int64_t n_blocks = passes < DQ_OUTLIER_BLOCKS ? passes : DQ_OUTLIER_BLOCKS;
+    for (int64_t first = 0; first < w->s->n; number++) {
+        if (number == w->n_blocks * passes / n_blocks) w->start[w->n_blocks++] = first;
+        first = pass_end(w->s, first, w->plan->max_rows);
+    }
+    w->start[w->n_blocks] = w->s->n;
+    w->cu = dq_block_new((size_t)seqs + 1, sizeof *w->cu, err);
+    w->seq = dq_block_new((size_t)seqs, sizeof *w->seq, err);
+    w->pos = dq_block_new((size_t)rows, sizeof *w->pos, err);
+    if (looks_at_maps(w))
+        w->measure = dq_block_new((size_t)(w->o->n_layers * w->o->n_out), sizeof *w->measure, err);
+    if (err->code != DQ_OK || !is_profile(w)) return err->code;
+    const dq_head_order *map = &w->m->map;
+    const size_t keys = (size_t)rows * (size_t)map->n_groups;
+    w->class = dq_block_new((size_t)rows, 1, err);
+    w->mass = dq_block_new((size_t)map->n_maps * keys, sizeof *w->mass, err);
+    w->offset = dq_block_new((size_t)(seqs * map->n_groups), sizeof *w->offset, err);
+    w->columns = dq_block_new((size_t)w->o->n_layers, sizeof *w->columns, err);
+    w->seen = dq_block_new((size_t)(w->o->n_layers * w->o->n_out), sizeof *w->seen, err);
+    w->look = dq_block_new((size_t)w->o->n_layers, sizeof *w->look, err);
+    w->copy = dq_block_new((size_t)rows, sizeof *w->copy, err);
+    w->last = dq_block_new((size_t)w->m->vocab, sizeof *w->last, err);
+    if (err->code != DQ_OK) return err->code;
+    for (int i = 0; i < w->o->n_layers; i++)
+        w->look[i] = (dq_head_look){w->seen + (int64_t)i * w->o->n_out, w->copy};
+    for (int i = 0; i < w->o->n_layers; i++)
+        w->columns[i] = (dq_columns){.offset = w->offset,
+                                     .mass = {w->mass, map->n_maps > 1 ? w->mass + keys : NULL}};
+    return DQ_OK;
 }
 
 static void walk_release(walk *w)

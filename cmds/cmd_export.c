@@ -110,25 +110,6 @@ static dq_status print_rows(const request *asked, const dq_export *x, dq_err *er
     return err->code;
 }
 
-/* Codes that stand in wider ones, by their width. */
-static void print_widened(const dq_export *x)
-{
-    for (int bits = 2; bits <= 8; bits++) {
-        int64_t n = 0;
-        int in = 0;
-        for (int64_t i = 0; i < dq_export_result(x)->n_rows; i++) {
-            const dq_export_row *r = dq_export_row_at(x, i);
-            if (r->scheme < 0 || r->bits != bits) continue;
-            in = dq_export_scheme_at(x, r->scheme)->bits;
-            n += in != bits;
-        }
-        if (n)
-            printf("widened            %lld tensors: codes of %d bits stand in %d, with the same "
-                   "values\n",
-                   (long long)n, bits, in);
-    }
-}
-
 static bool same_reason(const dq_export_row *a, const dq_export_row *b)
 {
     return a->why && b->why && a->dtype == b->dtype && strcmp(a->why, b->why) == 0;
@@ -202,19 +183,6 @@ static double bits_of(const dq_model *m, const dq_export *x)
     return dq_weight_bits_over(bytes, values);
 }
 
-/* What is written, and where. */
-static void print_out(const request *r, const dq_export_info *i)
-{
-    char text[96];
-    dq_document_size_text(text, sizeof text, i->bytes);
-    if (is_gguf(r))
-        printf("file               %s%s: %s\n", r->dry_run ? "would have " : "", text,
-               r->out ? r->out : "(no output named)");
-    else
-        printf("folder             %s%s in %d files: %s\n", r->dry_run ? "would have " : "", text,
-               i->n_files, r->out ? r->out : "(no output named)");
-}
-
 static void print_summary(const request *r, const dq_model *m, const dq_export *x)
 {
     const dq_export_info *i = dq_export_result(x);
@@ -222,7 +190,15 @@ static void print_summary(const request *r, const dq_model *m, const dq_export *
     char text[96];
     printf("bits per weight    %.3f (in the container %.3f)\n", bits_of(m, x),
            dq_model_size_of(m).bits_per_weight);
-    print_out(r, i);
+    /* What is written, and where. */
+    char out_text[96];
+    dq_document_size_text(out_text, sizeof out_text, i->bytes);
+    if (is_gguf(r))
+        printf("file               %s%s: %s\n", r->dry_run ? "would have " : "", out_text,
+               r->out ? r->out : "(no output named)");
+    else
+        printf("folder             %s%s in %d files: %s\n", r->dry_run ? "would have " : "",
+               out_text, i->n_files, r->out ? r->out : "(no output named)");
     printf("format             %s%s\n", dq_export_form_name[r->set.form],
            codes ? ", pack-quantized" : "");
     printf("tensors            %lld as codes, %lld decoded, %lld that had none\n",
@@ -234,7 +210,22 @@ static void print_summary(const request *r, const dq_model *m, const dq_export *
     if (is_gguf(r)) {
         print_blocks(x);
     } else {
-        print_widened(x);
+        /* Codes that stand in wider ones, by their width. */
+        for (int bits = 2; bits <= 8; bits++) {
+            int64_t n = 0;
+            int in = 0;
+            for (int64_t j = 0; j < dq_export_result(x)->n_rows; j++) {
+                const dq_export_row *row = dq_export_row_at(x, j);
+                if (row->scheme < 0 || row->bits != bits) continue;
+                in = dq_export_scheme_at(x, row->scheme)->bits;
+                n += in != bits;
+            }
+            if (n)
+                printf(
+                    "widened            %lld tensors: codes of %d bits stand in %d, with the same "
+                    "values\n",
+                    (long long)n, bits, in);
+        }
     }
     if (codes || is_gguf(r))
         print_decoded(x);
@@ -287,45 +278,6 @@ static int64_t weight_file_bytes(const dq_export *x)
     return sum;
 }
 
-static dq_status print_json(const request *r, const dq_model *m, const dq_export *x, dq_err *err)
-{
-    const dq_export_info *i = dq_export_result(x);
-    json_t *doc = dq_document_new(&r->logger, "dq-export/1"), *out = json_object();
-    json_t *set = json_object_get(doc, "settings"), *rows = json_array();
-    json_array_append_new(json_object_get(doc, "inputs"), dq_input_model_json(m));
-    json_object_set_new(set, "format", json_string(dq_export_form_name[r->set.form]));
-    json_object_set_new(set, "dtype",
-                        is_gguf(r) && !r->set.values ? json_null()
-                                                     : json_string(dq_dtypes[r->set.dtype].name));
-    json_object_set_new(set, "shard_mb", is_gguf(r) ? json_null() : json_integer(r->shard_mb));
-    json_object_set_new(set, "dry_run", json_boolean(r->dry_run));
-    json_object_set_new(out, "path", r->out ? dq_document_name(r->out) : json_null());
-    json_object_set_new(out, "bits_per_weight", dq_document_real(bits_of(m, x)));
-    json_object_set_new(out, "file_bytes", json_integer(weight_file_bytes(x)));
-    json_object_set_new(out, "bytes", json_integer(i->bytes));
-    json_object_set_new(out, "tensors", json_integer(i->n_rows));
-    json_object_set_new(out, "packed", json_integer(i->n_packed));
-    json_object_set_new(out, "widened", json_integer(i->n_widened));
-    json_object_set_new(out, "decoded", json_integer(i->n_decoded));
-    json_object_set_new(out, "logit_settings_apart", json_boolean(i->has_logit));
-    json_object_set_new(out, "kv_settings_apart", json_boolean(i->has_kv));
-    json_t *list = json_array();
-    for (int j = 0; j < dq_export_result(x)->n_files; j++) {
-        const dq_export_file *f = dq_export_file_at(x, j);
-        json_t *o = json_object();
-        json_object_set_new(o, "name", dq_document_name(f->name));
-        json_object_set_new(o, "bytes", json_integer(f->bytes));
-        json_object_set_new(o, "sha256", *f->sha256 ? json_string(f->sha256) : json_null());
-        json_array_append_new(list, o);
-    }
-    json_object_set_new(out, "files", list);
-    for (int64_t k = 0; k < i->n_rows; k++)
-        json_array_append_new(rows, row_json(x, dq_export_row_at(x, k)));
-    json_object_set_new(out, "rows", rows);
-    json_array_append_new(json_object_get(doc, "results"), out);
-    return dq_stdout_print(doc, err);
-}
-
 /* ---- Running ---- */
 
 static dq_status export(request *r, const dq_model *m, dq_export *x, dq_err *err)
@@ -359,7 +311,41 @@ static dq_status export(request *r, const dq_model *m, dq_export *x, dq_err *err
         dq_progress_end(&bar);
     }
     if (err->code == DQ_OK && r->json) {
-        print_json(r, m, x, err);
+        const dq_export_info *info = dq_export_result(x);
+        json_t *doc = dq_document_new(&r->logger, "dq-export/1"), *out = json_object();
+        json_t *set = json_object_get(doc, "settings"), *rows = json_array();
+        json_array_append_new(json_object_get(doc, "inputs"), dq_input_model_json(m));
+        json_object_set_new(set, "format", json_string(dq_export_form_name[r->set.form]));
+        json_object_set_new(
+            set, "dtype",
+            is_gguf(r) && !r->set.values ? json_null() : json_string(dq_dtypes[r->set.dtype].name));
+        json_object_set_new(set, "shard_mb", is_gguf(r) ? json_null() : json_integer(r->shard_mb));
+        json_object_set_new(set, "dry_run", json_boolean(r->dry_run));
+        json_object_set_new(out, "path", r->out ? dq_document_name(r->out) : json_null());
+        json_object_set_new(out, "bits_per_weight", dq_document_real(bits_of(m, x)));
+        json_object_set_new(out, "file_bytes", json_integer(weight_file_bytes(x)));
+        json_object_set_new(out, "bytes", json_integer(info->bytes));
+        json_object_set_new(out, "tensors", json_integer(info->n_rows));
+        json_object_set_new(out, "packed", json_integer(info->n_packed));
+        json_object_set_new(out, "widened", json_integer(info->n_widened));
+        json_object_set_new(out, "decoded", json_integer(info->n_decoded));
+        json_object_set_new(out, "logit_settings_apart", json_boolean(info->has_logit));
+        json_object_set_new(out, "kv_settings_apart", json_boolean(info->has_kv));
+        json_t *list = json_array();
+        for (int j = 0; j < dq_export_result(x)->n_files; j++) {
+            const dq_export_file *f = dq_export_file_at(x, j);
+            json_t *o = json_object();
+            json_object_set_new(o, "name", dq_document_name(f->name));
+            json_object_set_new(o, "bytes", json_integer(f->bytes));
+            json_object_set_new(o, "sha256", *f->sha256 ? json_string(f->sha256) : json_null());
+            json_array_append_new(list, o);
+        }
+        json_object_set_new(out, "files", list);
+        for (int64_t k = 0; k < info->n_rows; k++)
+            json_array_append_new(rows, row_json(x, dq_export_row_at(x, k)));
+        json_object_set_new(out, "rows", rows);
+        json_array_append_new(json_object_get(doc, "results"), out);
+        dq_stdout_print(doc, err);
     } else if (err->code == DQ_OK) {
         if (r->tensors || r->dry_run) print_rows(r, x, err);
         if (err->code == DQ_OK) print_summary(r, m, x);

@@ -4,7 +4,6 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
 #include "cmds/cli/cli.h"
-#include "cmds/cli/kv_report.h"
 #include "cmds/command.h"
 #include "model/model.h"
 #include "record/record.h"
@@ -224,25 +223,6 @@ static void print_kv(const dq_model *m)
     if (s->evict.window >= 0) printf(", window %lld", (long long)s->evict.window);
     if (s->evict.policy->draws) printf(", seed %llu", (unsigned long long)s->evict.seed);
     printf("\n");
-}
-
-/* Of a folder that another tool has quantized. */
-static void print_prequant(const dq_model *m)
-{
-    const dq_prequant_info *i = m->prequant;
-    char a[32];
-    printf("quantized by       %s\n", i->about);
-    printf("packed             ");
-    if (m->weight_bits == 16)
-        printf("no projection");
-    else if (m->weight_bits)
-        printf("%d bits, group %s", m->weight_bits, m->weight_group);
-    else
-        printf("mixed bits, group %s", m->weight_group);
-    printf("; %lld weights", (long long)i->n_weights);
-    if (i->n_zeros) printf(", %lld with zero points", (long long)i->n_zeros);
-    if (i->n_indexed) printf(", %lld with a group for each column", (long long)i->n_indexed);
-    printf("\nlaid out anew      %s\n", dq_document_size_text(a, sizeof a, i->own_bytes));
 }
 
 static json_t *prequant_json(const dq_model *m)
@@ -559,7 +539,23 @@ static void print_folder(const dq_checkpoint *k, const dq_model *m, text_ends *e
     char a[32];
     print_model(m, dq_checkpoint_n_files(k), e);
     print_kv(m);
-    if (m->prequant) print_prequant(m);
+    if (m->prequant) {
+        /* Of a folder that another tool has quantized. */
+        const dq_prequant_info *i = m->prequant;
+        char size[32];
+        printf("quantized by       %s\n", i->about);
+        printf("packed             ");
+        if (m->weight_bits == 16)
+            printf("no projection");
+        else if (m->weight_bits)
+            printf("%d bits, group %s", m->weight_bits, m->weight_group);
+        else
+            printf("mixed bits, group %s", m->weight_group);
+        printf("; %lld weights", (long long)i->n_weights);
+        if (i->n_zeros) printf(", %lld with zero points", (long long)i->n_zeros);
+        if (i->n_indexed) printf(", %lld with a group for each column", (long long)i->n_indexed);
+        printf("\nlaid out anew      %s\n", dq_document_size_text(size, sizeof size, i->own_bytes));
+    }
     count_types(k, sum);
     for (const type_sum *t = sum; t->name; t++)
         printf("%-18s %s%s\n", t->name, dq_document_size_text(a, sizeof a, t->bytes), t->way);

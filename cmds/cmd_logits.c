@@ -17,7 +17,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct logits {
     const char *text_path, *out_path, *device;
@@ -63,8 +62,6 @@ static const dq_usage usage = {
     .max_args = 1,
     .args = "one MODEL",
 };
-
-/* ----- running ----- */
 
 /* ----- progress ----- */
 

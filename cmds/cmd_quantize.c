@@ -7,7 +7,6 @@
 #include "quantize/quantize.h"
 #include "record/record.h"
 #include "settings/cache_options.h"
-#include "settings/inputs.h"
 #include "settings/options.h"
 #include "settings/quantize_options.h"
 

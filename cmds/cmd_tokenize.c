@@ -116,19 +116,6 @@ static dq_status open_tokenizer(tokenize *x, const char *path, dq_err *err)
 
 /* ----- output ----- */
 
-static void put_number(dq_strbuf *out, int32_t id)
-{
-    char digits[12];
-    size_t n = sizeof digits;
-    uint32_t v = (uint32_t)id;
-    do {
-        digits[--n] = (char)('0' + v % 10);
-        v /= 10;
-    } while (v);
-    memcpy(out->s + out->n, digits + n, sizeof digits - n);
-    out->n += sizeof digits - n;
-}
-
 /* Appends the line of ids of text[len], which stands at offset `at` of the whole. */
 static dq_status put_line(tokenize *x, const char *text, size_t len, size_t at, dq_err *err)
 {
@@ -142,7 +129,15 @@ static dq_status put_line(tokenize *x, const char *text, size_t len, size_t at, 
     if (dq_strbuf_reserve(out, (size_t)n * 12 + 1, err) == DQ_OK) {
         for (int64_t i = 0; i < n; i++) {
             if (i) out->s[out->n++] = ' ';
-            put_number(out, ids[i]);
+            char digits[12];
+            size_t count = sizeof digits;
+            uint32_t v = (uint32_t)ids[i];
+            do {
+                digits[--count] = (char)('0' + v % 10);
+                v /= 10;
+            } while (v);
+            memcpy(out->s + out->n, digits + count, sizeof digits - count);
+            out->n += sizeof digits - count;
         }
         out->s[out->n++] = '\n';
     }

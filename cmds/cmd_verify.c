@@ -10,7 +10,6 @@
 #include "settings/options.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #ifdef _OPENMP
 #include <omp.h>

@@ -4,15 +4,12 @@
 #include "base/os.h"
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"
-#include "record/record.h"
 
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-/* ---- Help pages ---- */
 
 /* ---- Exit status ---- */
 

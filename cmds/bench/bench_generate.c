@@ -279,31 +279,6 @@ static dq_status spec_of(dq_kv_spec *out, const decode *x, int i, dq_err *err)
     return dq_kv_options_fit(out, &c, x->m, math_of(x, i), x->b, &x->o->logger, err);
 }
 
-/* Attention of all layers alone, for the position after the last token: only that one, and later ones,
- * may read what has been compacted. */
-static double time_attention(const decode *x, const subject *s, const dq_batch *last, dq_math math)
-{
-    const dq_head_order *map = &x->m->map;
-    const int32_t pos = s->pos + 1;
-    dq_batch batch = *last;
-    batch.pos = &pos;
-    const int64_t width = (int64_t)map->n_out * map->n_slabs * map->head_dim;
-    const double start = dq_bench_now(x->b);
-    for (int l = 0; l < x->m->n_layers; l++) {
-        const dq_attend_args args = {.attn = &x->m->layer[l].attn,
-                                     .batch = &batch,
-                                     .kv = dq_runner_kv(s->runner),
-                                     .layer = l,
-                                     .q = {x->q, 1, (int64_t)map->n_q * map->head_dim},
-                                     .lambda = {x->lambda, 1, map->n_out},
-                                     .logit = {.bits = 16},
-                                     .math = math};
-        x->b->ops->attend(x->b, (dq_mat){x->y, 1, width}, &args);
-    }
-    x->b->ops->sync(x->b);
-    return dq_bench_now(x->b) - start;
-}
-
 /* The next token of one cache; run -1 warms up. */
 static dq_status step(decode *x, int i, int64_t decode_run, dq_err *err)
 {
@@ -321,7 +296,27 @@ static dq_status step(decode *x, int i, int64_t decode_run, dq_err *err)
     x->b->ops->logprob(x->b, &logp, &top1, hidden, &x->m->head, &id, DQ_NUM_F32);
     DQ_TRY(dq_backend_sync(x->b, err));
     const double token = dq_bench_now(x->b) - start, read = dq_bench_block_read(&x->block, 0);
-    const double attend = time_attention(x, s, &batch, math);
+    /* Attention of all layers alone, for the position after the last token: only that one, and later ones,
+ * may read what has been compacted. */
+    const dq_head_order *map = &x->m->map;
+    const int32_t pos = s->pos + 1;
+    dq_batch next = batch;
+    next.pos = &pos;
+    const int64_t width = (int64_t)map->n_out * map->n_slabs * map->head_dim;
+    const double again = dq_bench_now(x->b);
+    for (int l = 0; l < x->m->n_layers; l++) {
+        const dq_attend_args args = {.attn = &x->m->layer[l].attn,
+                                     .batch = &next,
+                                     .kv = dq_runner_kv(s->runner),
+                                     .layer = l,
+                                     .q = {x->q, 1, (int64_t)map->n_q * map->head_dim},
+                                     .lambda = {x->lambda, 1, map->n_out},
+                                     .logit = {.bits = 16},
+                                     .math = math};
+        x->b->ops->attend(x->b, (dq_mat){x->y, 1, width}, &args);
+    }
+    x->b->ops->sync(x->b);
+    const double attend = dq_bench_now(x->b) - again;
     DQ_TRY(dq_score_check_logp(x->m, &logp, 1, err));
     if (decode_run >= 0) {
         s->token_s[decode_run] = token;

@@ -7,7 +7,6 @@
 #include "base/os.h"
 #include "base/ranks.h"
 #include "base/text.h"
-#include "cmds/cli/kv_report.h"
 #include "quantize/quantize.h"
 #include "record/record.h"
 #include "record/version.h"

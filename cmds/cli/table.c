@@ -7,7 +7,6 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "cmds/cli/cli.h"
-#include "cmds/cli/kv_report.h"
 
 #include <math.h>
 #include <stdarg.h>

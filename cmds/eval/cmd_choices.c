@@ -1,7 +1,6 @@
 /* Multiple choice in dq eval. Its options, those of few-shot examples, are shared with questions
  * and stand in eval_inputs.c.
  * SPDX-License-Identifier: MIT */
-#include "base/file.h"
 #include "cmds/eval/inside.h"
 #include "record/record.h"
 #include "tasks/tasks.h"

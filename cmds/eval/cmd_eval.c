@@ -4,7 +4,6 @@
 #include "cmds/eval/cmd_eval.h"
 
 #include "base/file.h"
-#include "base/os.h"
 #include "base/ranks.h"
 #include "checkpoint/container.h"
 #include "cmds/cli/cli.h"
@@ -18,7 +17,6 @@
 #include "settings/cache_options.h"
 #include "settings/inputs.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -370,15 +368,6 @@ static dq_status resume_keep(const cmd_eval_resume *s, const dq_eval *e, dq_err 
         ". %s scores are in %s: the same command with --resume, and with --force or "
         "other outputs where files are in the way, goes on from there",
         e->journal_err.code == DQ_OK ? "The" : "Not all, but the first", s->path);
-}
-
-/* Closes the file, and removes it unless there is something to go on from. */
-static void resume_end(const cmd_eval_resume *s, dq_eval *e, dq_status outcome)
-{
-    bool fine = outcome == DQ_OK || outcome == DQ_GATE;
-    bool keep = outcome == DQ_STOPPED || (!fine && has_work(e)) || (s->shard && s->begun);
-    dq_journal_close(e->journal, !keep);
-    if (fine && s->begun && !s->shard) remove(s->old);
 }
 
 /* ---- Eval ----
@@ -962,7 +951,13 @@ dq_status cmd_eval_merged(const dq_shard_merge *merge, int argc, char **argv, dq
             dump_requests(x, err) == DQ_OK)
             score_or_show(x, argc, argv, err);
     }
-    resume_end(&x->resume, &x->e, err->code);
+    /* Closes the file, and removes it unless there is something to go on from. */
+    const cmd_eval_resume *s = &x->resume;
+    const dq_status outcome = err->code;
+    bool passed = outcome == DQ_OK || outcome == DQ_GATE;
+    bool keep = outcome == DQ_STOPPED || (!passed && has_work(&x->e)) || (s->shard && s->begun);
+    dq_journal_close(x->e.journal, !keep);
+    if (passed && s->begun && !s->shard) remove(s->old);
     bool fine = err->code == DQ_OK || err->code == DQ_GATE;
     if (!fine && x->requested) remove(x->o.requests);
     for (int i = 0; i < x->n_open; i++) {

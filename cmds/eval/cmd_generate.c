@@ -3,7 +3,6 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/text.h"
-#include "cmds/cli/kv_report.h"
 #include "cmds/eval/inside.h"
 #include "eval/kinds.h"
 #include "record/record.h"
@@ -146,26 +145,21 @@ static dq_status unescape(const char **out, const char *word, dq_arena *a, dq_er
     return DQ_OK;
 }
 
-static dq_status read_stops(generate_options *o, dq_arena *a, dq_err *err)
-{
-    const int n = o->stop_words.n, own = dq_answer_n_stops;
-    if (n + own > STOP_TEXTS)
-        return dq_fail(err, DQ_USAGE, "--stop is given %d times (expected at most %d).", n,
-                       STOP_TEXTS - own);
-    for (int i = 0; i < own; i++) o->stop[i] = dq_answer_stop[i];
-    for (int i = 0; i < n; i++) DQ_TRY(unescape(&o->stop[own + i], o->stop_words.item[i], a, err));
-    o->of_questions.stop = o->stop;
-    o->of_questions.n_stop = own + n;
-    o->of_prompts.stop = o->stop + own;
-    o->of_prompts.n_stop = n;
-    return DQ_OK;
-}
-
 static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a, dq_err *err)
 {
     generate_options *o = own;
     (void)run;
-    DQ_TRY(read_stops(o, a, err));
+    const int n = o->stop_words.n, builtin = dq_answer_n_stops;
+    if (n + builtin > STOP_TEXTS)
+        return dq_fail(err, DQ_USAGE, "--stop is given %d times (expected at most %d).", n,
+                       STOP_TEXTS - builtin);
+    for (int i = 0; i < builtin; i++) o->stop[i] = dq_answer_stop[i];
+    for (int i = 0; i < n; i++)
+        DQ_TRY(unescape(&o->stop[builtin + i], o->stop_words.item[i], a, err));
+    o->of_questions.stop = o->stop;
+    o->of_questions.n_stop = builtin + n;
+    o->of_prompts.stop = o->stop + builtin;
+    o->of_prompts.n_stop = n;
     o->of_questions.max_new = o->of_prompts.max_new = o->max_new ? o->max_new : MAX_NEW;
     return DQ_OK;
 }

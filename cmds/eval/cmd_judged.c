@@ -2,7 +2,6 @@
  * judge, and those that it gave a "verdict" each become rows like those of dq eval, each beside
  * the same model's 16-bit row.
  * SPDX-License-Identifier: MIT */
-#include "base/file.h"
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"
 #include "cmds/eval/inside.h"

@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Cmd needle table ---- */
-
 /* ---- Over all depths ---- */
 
 /* An entry of Table 2 of arXiv 2410.05258: all prompts of N:R at a length, whatever the depth. */

@@ -412,27 +412,6 @@ static const json_t *model_input(const json_t *inputs, const char *name)
     return NULL;
 }
 
-/* Allowed, as a model may have been trained further, but told. */
-static void warn_references(const cmd_eval_baseline *b, const cmd_eval_view *v,
-                            const json_t *inputs, dq_logger *logger)
-{
-    const json_t *there = json_object_get(b->document, "inputs");
-    for (int m = 0; m < v->e->n_models; m++) {
-        bool is_reference = false;
-        for (int i = 0; i < v->e->n_rows; i++) {
-            const dq_eval_row *r = &v->e->row[i];
-            is_reference = is_reference || (r->shown && b->result[i] >= 0 && r->ref != i &&
-                                            v->e->row[r->ref].model == m);
-        }
-        const json_t *x = model_input(there, v->names[m]), *y = model_input(inputs, v->names[m]);
-        if (is_reference && strcmp(text_of(x, "fingerprint"), text_of(y, "fingerprint")) != 0)
-            dq_logger_warn(logger,
-                           "%s: the reference %s had other weights there, so differences to it are "
-                           "differences to something else",
-                           b->path, v->names[m]);
-    }
-}
-
 dq_status cmd_eval_baseline_fit(cmd_eval_baseline *b, const cmd_eval_view *v,
                                 const cmd_eval_options *o, const json_t *inputs,
                                 const json_t *settings, dq_logger *logger, dq_err *err)
@@ -476,7 +455,23 @@ dq_status cmd_eval_baseline_fit(cmd_eval_baseline *b, const cmd_eval_view *v,
         if (err->code != DQ_OK) return err->code;
         if (b->result[i] >= 0) DQ_TRY(compare_units(b, v, i, err));
     }
-    warn_references(b, v, inputs, logger);
+    /* Allowed, as a model may have been trained further, but told. */
+    const json_t *references = json_object_get(b->document, "inputs");
+    for (int m = 0; m < v->e->n_models; m++) {
+        bool is_reference = false;
+        for (int i = 0; i < v->e->n_rows; i++) {
+            const dq_eval_row *r = &v->e->row[i];
+            is_reference = is_reference || (r->shown && b->result[i] >= 0 && r->ref != i &&
+                                            v->e->row[r->ref].model == m);
+        }
+        const json_t *x = model_input(references, v->names[m]),
+                     *y = model_input(inputs, v->names[m]);
+        if (is_reference && strcmp(text_of(x, "fingerprint"), text_of(y, "fingerprint")) != 0)
+            dq_logger_warn(logger,
+                           "%s: the reference %s had other weights there, so differences to it are "
+                           "differences to something else",
+                           b->path, v->names[m]);
+    }
     return dq_json_complete(err);
 }
 

@@ -469,35 +469,6 @@ static int rising(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static dq_status read_words(cmd_eval_options *o, const dq_args *args, dq_err *err)
-{
-    DQ_TRY(dq_shard_read(&o->part, o->document, args->also, err));
-    if (o->part.n && o->dry_run)
-        return dq_fail(err, DQ_USAGE, "--dry-run shows the whole. Leave out --shard.");
-    if (o->lengths_word)
-        DQ_TRY(dq_options_ints(o->length, &o->n_lengths, DQ_EVAL_LENGTHS, o->lengths_word,
-                               "lengths", 1, 1 << 30, err));
-    o->samples = o->limit ? o->limit : SAMPLES;
-    /* Which tasks may have a list, "Tasks" says. */
-    if (o->shots_word) {
-        DQ_TRY(dq_options_ints(o->shots, &o->n_shots, DQ_EVAL_SHOTS, o->shots_word, "num-fewshot",
-                               0, 1000000, err));
-        qsort(o->shots, (size_t)o->n_shots, sizeof o->shots[0], rising);
-        o->num_fewshot = o->n_shots == 1 ? o->shots[0] : 0;
-    }
-    o->n_math = o->math_words.n;
-    for (int i = 0; i < o->n_math; i++) {
-        const dq_num num = (dq_num)o->math_words.at[i];
-        o->math[i] = (dq_math){num, num, num, num};
-    }
-    o->n_granularities = o->logit_granularity.n;
-    for (int i = 0; i < o->n_granularities; i++)
-        o->granularity[i] = (dq_granularity)o->logit_granularity.at[i];
-    return o->logit_bits ? dq_options_bits(o->bits, &o->n_bits, DQ_EVAL_BITS, o->logit_bits,
-                                           "logit-bits", err)
-                         : DQ_OK;
-}
-
 /* What tasks with prompts of their own take. */
 static dq_status check_lengths(const cmd_eval_options *o, dq_err *err)
 {
@@ -571,7 +542,31 @@ static bool draws(const cmd_eval_options *o)
  * of each kind, the sources that both name, and then what does not go together. */
 dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err)
 {
-    DQ_TRY(read_words(o, args, err));
+    DQ_TRY(dq_shard_read(&o->part, o->document, args->also, err));
+    if (o->part.n && o->dry_run)
+        return dq_fail(err, DQ_USAGE, "--dry-run shows the whole. Leave out --shard.");
+    if (o->lengths_word)
+        DQ_TRY(dq_options_ints(o->length, &o->n_lengths, DQ_EVAL_LENGTHS, o->lengths_word,
+                               "lengths", 1, 1 << 30, err));
+    o->samples = o->limit ? o->limit : SAMPLES;
+    /* Which tasks may have a list, "Tasks" says. */
+    if (o->shots_word) {
+        DQ_TRY(dq_options_ints(o->shots, &o->n_shots, DQ_EVAL_SHOTS, o->shots_word, "num-fewshot",
+                               0, 1000000, err));
+        qsort(o->shots, (size_t)o->n_shots, sizeof o->shots[0], rising);
+        o->num_fewshot = o->n_shots == 1 ? o->shots[0] : 0;
+    }
+    o->n_math = o->math_words.n;
+    for (int i = 0; i < o->n_math; i++) {
+        const dq_num num = (dq_num)o->math_words.at[i];
+        o->math[i] = (dq_math){num, num, num, num};
+    }
+    o->n_granularities = o->logit_granularity.n;
+    for (int i = 0; i < o->n_granularities; i++)
+        o->granularity[i] = (dq_granularity)o->logit_granularity.at[i];
+    if (o->logit_bits)
+        DQ_TRY(
+            dq_options_bits(o->bits, &o->n_bits, DQ_EVAL_BITS, o->logit_bits, "logit-bits", err));
     dq_input_head_order_read(&o->head_order);
     DQ_TRY(dq_kv_options_read(&o->kv, true, err));
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {

@@ -9,10 +9,8 @@
 #include "settings/inputs.h"
 
 #include <ctype.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- Averages ---- */
 

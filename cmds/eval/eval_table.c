@@ -122,25 +122,6 @@ static bool is_again(const front *f, int row)
     return false;
 }
 
-static dq_status add_point(front *f, int row, dq_err *err)
-{
-    const dq_eval *e = f->v->e;
-    const dq_eval_row *r = &e->row[row];
-    const dq_kv_report_shares s = dq_kv_report_shares_of(&r->kv, &r->work.cached);
-    dq_eval_numbers x;
-    int at = f->n++;
-    DQ_TRY(dq_eval_numbers_of(e, row, &x, err));
-    for (; at > 0 && f->of[at - 1].bytes > s.bytes_cached; at--) f->of[at] = f->of[at - 1];
-    f->of[at] =
-        (point){.row = row,
-                .bytes = s.bytes_cached,
-                .share = s.share,
-                .front = s.saves_nothing ? USELESS : ON_FRONT,
-                .value = f->windows ? x.kld : x.score[dq_eval_quoted(dq_eval_source_of(e, r))],
-                .against = -1};
-    return DQ_OK;
-}
-
 /* Among differences of one verdict, the larger the nearer it is to being worse. */
 static double nearness(is now, const dq_interval_loss *worse)
 {
@@ -155,8 +136,22 @@ static dq_status front_of(front *f, const cmd_eval_view *v, int first, dq_err *e
     *f = (front){.v = v, .windows = dq_eval_source_of(e, &e->row[first])->kind->windows};
     f->of = dq_block_new((size_t)e->n_rows, sizeof *f->of, err);
     for (int i = first; f->of && i < e->n_rows; i++) {
-        if (is_point(e, i) && belongs(&e->row[first], &e->row[i]) && !is_again(f, i))
-            DQ_TRY(add_point(f, i, err));
+        if (is_point(e, i) && belongs(&e->row[first], &e->row[i]) && !is_again(f, i)) {
+            const dq_eval *eval = f->v->e;
+            const dq_eval_row *r = &eval->row[i];
+            const dq_kv_report_shares s = dq_kv_report_shares_of(&r->kv, &r->work.cached);
+            dq_eval_numbers x;
+            int at = f->n++;
+            DQ_TRY(dq_eval_numbers_of(eval, i, &x, err));
+            for (; at > 0 && f->of[at - 1].bytes > s.bytes_cached; at--) f->of[at] = f->of[at - 1];
+            f->of[at] = (point){
+                .row = i,
+                .bytes = s.bytes_cached,
+                .share = s.share,
+                .front = s.saves_nothing ? USELESS : ON_FRONT,
+                .value = f->windows ? x.kld : x.score[dq_eval_quoted(dq_eval_source_of(eval, r))],
+                .against = -1};
+        }
     }
     if (!f->of) return err->code;
     for (int i = 0; i < f->n; i++) {

@@ -111,20 +111,6 @@ static void begin_anew(dq_conversation *t)
 
 /* ---- A turn ---- */
 
-static dq_status encode_chat(dq_conversation *t, int32_t **ids, int64_t *n, dq_err *err)
-{
-    char *text = NULL;
-    size_t len;
-    int64_t bad, first;
-    if (dq_chat_template_prompt(t->lm.chat, t->lm.model->path, t->said, t->n_said, true, &text,
-                                &len, err) == DQ_OK) {
-        dq_lm_warn_lost(&t->lm, text, len, t->said, t->n_said);
-        dq_tokenizer_encode(t->lm.tok, text, len, 0, ids, n, &first, &bad, err);
-    }
-    dq_block_free(text);
-    return err->code;
-}
-
 /* What has been written so far with `text` after it, or that alone. */
 static dq_status encode_raw(dq_conversation *t, const char *text, int32_t **ids, int64_t *n,
                             dq_err *err)
@@ -197,7 +183,17 @@ static dq_status conversation_turn(dq_conversation *t, const char *text, int64_t
     char *answer = NULL;
     size_t len;
     if (!t->raw) {
-        if (say(t, "user", text, strlen(text), err) == DQ_OK) encode_chat(t, &ids, &n, err);
+        if (say(t, "user", text, strlen(text), err) == DQ_OK) {
+            char *chat = NULL;
+            size_t length;
+            int64_t bad, first;
+            if (dq_chat_template_prompt(t->lm.chat, t->lm.model->path, t->said, t->n_said, true,
+                                        &chat, &length, err) == DQ_OK) {
+                dq_lm_warn_lost(&t->lm, chat, length, t->said, t->n_said);
+                dq_tokenizer_encode(t->lm.tok, chat, length, 0, &ids, &n, &first, &bad, err);
+            }
+            dq_block_free(chat);
+        }
     } else {
         encode_raw(t, text, &ids, &n, err);
     }

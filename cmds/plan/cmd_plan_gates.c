@@ -12,7 +12,6 @@
 #include "record/record.h"
 #include "tasks/documents.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -13,7 +13,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* A plan with what it was made from. */
 typedef struct dq_heads_output_view {
@@ -23,8 +22,6 @@ typedef struct dq_heads_output_view {
     const dq_logger *logger;
     double pace; /* of a dry run: seconds a token takes */
 } dq_heads_output_view;
-
-/* ---- Heads ---- */
 
 /* ---- The document ---- */
 
@@ -431,8 +428,6 @@ static dq_status warn_forgotten(const dq_cache_job *j, const dq_plan_heads_setti
                        j->c->onto, list, s->kv.evict.policy->name, s->keep);
     return err->code;
 }
-
-/* ---- Warnings of the run ---- */
 
 /* ---- The run ---- */
 

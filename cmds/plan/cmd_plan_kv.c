@@ -112,22 +112,6 @@ const dq_cache_options dq_cache_options_none = {.recent = -1, .sink = -1};
 
 /* ---- The recipe to plan onto ---- */
 
-/* That dq quantize takes the recipe that this becomes. */
-static dq_status check_recipe(const dq_cache_job *j, const dq_cache_job_recipe *r, dq_err *err)
-{
-    dq_quantize_settings s = {0};
-    dq_err e = {0};
-    json_t *recipe = r->make(r->arg, j->onto);
-    if (dq_json_complete(err) == DQ_OK && dq_quantize_recipe_read(&s, recipe, &e) == DQ_OK)
-        r->warn(j, r->arg, &s.kv);
-    json_decref(recipe);
-    if (e.code == DQ_OK) return err->code;
-    return dq_fail(err, e.code,
-                   "%s: with the cache that is planned: %s. Change the recipe, or --kv-recent and "
-                   "--kv-sink",
-                   j->c->onto, e.text);
-}
-
 dq_status dq_cache_job_write(const dq_cache_job *j, const dq_plan_caches *c, json_t *recipe,
                              dq_err *err)
 {
@@ -148,19 +132,6 @@ dq_status dq_cache_job_write(const dq_cache_job *j, const dq_plan_caches *c, jso
 }
 
 /* ---- Inputs ---- */
-
-static dq_status open_text(dq_cache_job *j, dq_err *err)
-{
-    const char *path = j->c->text;
-    DQ_TRY(dq_input_read(&j->text, path, j->a, err));
-    DQ_TRY(dq_documents_add(&j->docs, path, j->text.text, j->text.bytes, j->a, err));
-    if (j->docs.n_bad)
-        dq_logger_warn(&j->c->logger,
-                       "%s: %lld ill-formed UTF-8 sequences read as U+FFFD, the first at byte %lld",
-                       path, (long long)j->docs.n_bad, (long long)j->docs.first_bad);
-    if (j->docs.lines_path) dq_input_warn_lines(path, &j->c->logger);
-    return DQ_OK;
-}
 
 static void on_stage(void *arg, const char *name)
 {
@@ -196,7 +167,14 @@ dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const dq_args 
     DQ_TRY(dq_backend_open(&in->backend, c->device ? c->device : "auto", (int)c->threads, err));
     DQ_TRY(dq_input_model(&j->model, args->item[0], NULL, &c->logger, err));
     DQ_TRY(dq_input_tokenizer(&j->tok, j->model, true, err));
-    DQ_TRY(open_text(j, err));
+    const char *file = j->c->text;
+    DQ_TRY(dq_input_read(&j->text, file, j->a, err));
+    DQ_TRY(dq_documents_add(&j->docs, file, j->text.text, j->text.bytes, j->a, err));
+    if (j->docs.n_bad)
+        dq_logger_warn(&j->c->logger,
+                       "%s: %lld ill-formed UTF-8 sequences read as U+FFFD, the first at byte %lld",
+                       file, (long long)j->docs.n_bad, (long long)j->docs.first_bad);
+    if (j->docs.lines_path) dq_input_warn_lines(file, &j->c->logger);
     in->model = j->model;
     const dq_kv_dense dense = c->dense.text ? (dq_kv_dense)c->dense.at : DQ_KV_DENSE_AUTO;
     if (recipe) recipe->kv->dense = dq_model_kv_dense(j->model, dense);
@@ -224,7 +202,18 @@ dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const dq_args 
     DQ_TRY(dq_file_read_text(&text, &len, path, DQ_MAX_DOCUMENT, j->a, err));
     DQ_TRY(dq_json_parse(&j->onto, text, len, path, err));
     if (dq_quantize_recipe_read(&s, j->onto, err) != DQ_OK) return dq_in(err, "%s: ", path);
-    return check_recipe(j, recipe, err);
+    /* That dq quantize takes the recipe that this becomes. */
+    dq_quantize_settings settings = {0};
+    dq_err e = {0};
+    json_t *entry = recipe->make(recipe->arg, j->onto);
+    if (dq_json_complete(err) == DQ_OK && dq_quantize_recipe_read(&settings, entry, &e) == DQ_OK)
+        recipe->warn(j, recipe->arg, &settings.kv);
+    json_decref(entry);
+    if (e.code == DQ_OK) return err->code;
+    return dq_fail(err, e.code,
+                   "%s: with the cache that is planned: %s. Change the recipe, or --kv-recent and "
+                   "--kv-sink",
+                   j->c->onto, e.text);
 }
 
 dq_status dq_cache_job_agree(const dq_cache_job *j, json_t *settings, const dq_windows *win,

@@ -310,25 +310,6 @@ static void weights_output_inputs(const dq_plan_weights *p)
     printf(" bits per weight\n");
 }
 
-/* How long it takes, by what is run now. */
-static dq_status print_time(const dq_plan_weights *p, double most, dq_err *err)
-{
-    const char *dir = getenv("TMPDIR");
-    char a[32], b[32];
-    double seconds;
-    const char *beside =
-        p->set.out ? p->set.out : dq_textf(p->arena, err, "%s/dq", dir ? dir : "/tmp");
-    if (!beside) return err->code;
-    DQ_TRY(dq_plan_pace(&seconds, p, beside, err));
-    const double once = dq_plan_weights_flop(p), each = dq_plan_weights_trial_flop(p);
-    const double usual = fmin(dq_plan_weights_models(p), most);
-    printf("time               about %s here, with %.0f whole models, and %s with all of them; at "
-           "the %.3g GFLOP/s of a layer\n",
-           dq_document_time_text(a, sizeof a, (once + usual * each) * seconds), usual,
-           dq_document_time_text(b, sizeof b, (once + most * each) * seconds), 1e-9 / seconds);
-    return DQ_OK;
-}
-
 /* By all ranks (base/ranks.h), of which 0 prints what counts. */
 static dq_status weights_output_work(const dq_plan_weights *p, dq_err *err)
 {
@@ -360,7 +341,22 @@ static dq_status weights_output_work(const dq_plan_weights *p, dq_err *err)
     bool runs = have <= 0 || memory <= have;
     DQ_TRY(dq_ranks_share(&runs, sizeof runs, err));
     if (!runs) return DQ_OK;
-    return print_time(p, choices < search + after ? choices : search + after, err);
+    /* How long it takes, by what is run now. */
+    const double most = choices < search + after ? choices : search + after;
+    const char *dir = getenv("TMPDIR");
+    char time[32], b[32];
+    double seconds;
+    const char *beside =
+        p->set.out ? p->set.out : dq_textf(p->arena, err, "%s/dq", dir ? dir : "/tmp");
+    if (!beside) return err->code;
+    DQ_TRY(dq_plan_pace(&seconds, p, beside, err));
+    const double once = dq_plan_weights_flop(p), each = dq_plan_weights_trial_flop(p);
+    const double usual = fmin(dq_plan_weights_models(p), most);
+    printf("time               about %s here, with %.0f whole models, and %s with all of them; at "
+           "the %.3g GFLOP/s of a layer\n",
+           dq_document_time_text(time, sizeof time, (once + usual * each) * seconds), usual,
+           dq_document_time_text(b, sizeof b, (once + most * each) * seconds), 1e-9 / seconds);
+    return DQ_OK;
 }
 
 /* The trial of a point, NULL: none. */

@@ -20,7 +20,6 @@
 #include "cmds/command.h"
 #include "cmds/stats/inside.h"
 #include "model/model.h"
-#include "plan/sensitivity.h"
 #include "record/record.h"
 #include "record/version.h"
 #include "settings/inputs.h"
@@ -215,22 +214,6 @@ static dq_status add_head(const cmd_stats_part *x, dq_journal *j, dq_err *err)
     return dq_part_add(j, o, err);
 }
 
-static dq_status add_layer(dq_journal *j, int model, int layer, const dq_outliers *o, dq_err *err)
-{
-    dq_strbuf bytes = {0}, line = {0};
-    char head[64];
-    const int n =
-        snprintf(head, sizeof head, "{\"model\": %d, \"layer\": %d, \"found\": \"", model, layer);
-    if (dq_outliers_put(o, layer, &bytes, err) == DQ_OK &&
-        dq_strbuf_add(&line, head, (size_t)n, err) == DQ_OK &&
-        dq_base64_put(&line, bytes.s, bytes.n, err) == DQ_OK &&
-        dq_strbuf_add(&line, "\"}", 2, err) == DQ_OK)
-        dq_journal_add(j, line.s, line.n, err);
-    dq_block_free(bytes.s);
-    dq_block_free(line.s);
-    return err->code;
-}
-
 static dq_status add_state(const work *w, dq_journal *j, dq_err *err)
 {
     json_t *all = json_array(), *line = json_object();
@@ -241,8 +224,19 @@ static dq_status add_state(const work *w, dq_journal *j, dq_err *err)
         for (int b = 0; b < dq_outlier_walk_blocks(of->walk); b++) {
             if (of->done[b] && is_mine(w, i, b)) json_array_append_new(list, json_integer(b));
         }
-        for (int l = 0; json_array_size(list) && l < o->n_layers && err->code == DQ_OK; l++)
-            add_layer(j, i, l, o, err);
+        for (int l = 0; json_array_size(list) && l < o->n_layers && err->code == DQ_OK; l++) {
+            dq_strbuf bytes = {0}, strbuf = {0};
+            char head[64];
+            const int n =
+                snprintf(head, sizeof head, "{\"model\": %d, \"layer\": %d, \"found\": \"", i, l);
+            if (dq_outliers_put(o, l, &bytes, err) == DQ_OK &&
+                dq_strbuf_add(&strbuf, head, (size_t)n, err) == DQ_OK &&
+                dq_base64_put(&strbuf, bytes.s, bytes.n, err) == DQ_OK &&
+                dq_strbuf_add(&strbuf, "\"}", 2, err) == DQ_OK)
+                dq_journal_add(j, strbuf.s, strbuf.n, err);
+            dq_block_free(bytes.s);
+            dq_block_free(strbuf.s);
+        }
         json_array_append_new(all, list);
     }
     json_object_set_new(line, "blocks", all);

@@ -621,40 +621,6 @@ static const dq_weight_outlier *worst(const dq_weight_outliers *o, int x)
     return found;
 }
 
-/* One line per role: the matrix with the largest crest factor. */
-static dq_status weights_print(const cmd_stats_entry *e, dq_err *err)
-{
-    static const char *const titles[] = {
-        "weights", "layer",     "max", "median", "p99.9",          "rms",
-        "max/rms", "kurtosis0", "row", "column", "largest column", "/median"};
-    dq_table *t;
-    if (dq_table_new(&t, titles, 12, err) == DQ_OK) {
-        for (int i = 0; i < e->weights.n; i++) {
-            const dq_weight_outlier *w = worst(&e->weights, i);
-            if (w) {
-                dq_table_cell(t, "%s", w->role);
-                if (w->layer < 0)
-                    dq_table_cell(t, "-");
-                else
-                    dq_table_cell(t, "%d", w->layer);
-                cmd_stats_number(t, (double)w->max, 5);
-                cmd_stats_number(t, w->median, 4);
-                cmd_stats_number(t, w->p99_9, 4);
-                cmd_stats_number(t, w->rms, 4);
-                cmd_stats_number(t, crest(w), 4);
-                cmd_stats_number(t, w->kurtosis0, 4);
-                dq_table_cell(t, "%lld", (long long)w->row);
-                dq_table_cell(t, "%lld", (long long)w->col);
-                dq_table_cell(t, "%lld", (long long)w->largest_col);
-                cmd_stats_number(t, w->col_ratio, 4);
-            }
-        }
-        dq_table_print(t, err);
-    }
-    dq_table_free(t);
-    return err->code;
-}
-
 /* ---- Tables ----
  * What dq stats prints: Table 5, outliers that are each named once, kinds of values, attention
  * maps. Tables by layer are for who asks: a model has dozens. */
@@ -674,26 +640,6 @@ static void table5_row(dq_table *t, const cmd_stats_entry *e, int k, bool ordina
         cmd_stats_number(t, dq_outlier_top(y, cmd_stats_tops[c]), 5);
     cmd_stats_median(t, ordinary ? dq_outlier_median(y) : x->pooled_median);
     dq_table_cell(t, "%lld", (long long)y->n);
-}
-
-static dq_status print_table5(const cmd_stats_entry *e, int n, dq_err *err)
-{
-    static const char *const titles[] = {"model", "values", "tokens", "top1",   "top2",
-                                         "top3",  "top10",  "top100", "median", "n"};
-    dq_table *t;
-    if (dq_table_new(&t, titles, 10, err) == DQ_OK) {
-        dq_table_keys(t, 3);
-        for (int k = 0; k < DQ_N_TABLE5; k++) {
-            if (k) dq_table_rule(t);
-            for (int i = 0; i < n; i++) {
-                table5_row(t, &e[i], k, false);
-                if (e[i].out.n_kinds > DQ_N_TABLE5) table5_row(t, &e[i], k, true);
-            }
-        }
-        dq_table_print(t, err);
-    }
-    dq_table_free(t);
-    return err->code;
 }
 
 /* ----- all kinds ----- */
@@ -893,7 +839,36 @@ static dq_status print_profile(const cmd_stats_entry *e, int most, dq_err *err)
         "\n%s: weights, of each role the matrix with the largest crest factor; largest column: by "
         "rms, over the median of columns\n\n",
         e->label);
-    DQ_TRY(weights_print(e, err));
+    /* One line per role: the matrix with the largest crest factor. */
+    static const char *const weights_titles[] = {
+        "weights", "layer",     "max", "median", "p99.9",          "rms",
+        "max/rms", "kurtosis0", "row", "column", "largest column", "/median"};
+    dq_table *table;
+    if (dq_table_new(&table, weights_titles, 12, err) == DQ_OK) {
+        for (int i = 0; i < e->weights.n; i++) {
+            const dq_weight_outlier *w = worst(&e->weights, i);
+            if (w) {
+                dq_table_cell(table, "%s", w->role);
+                if (w->layer < 0)
+                    dq_table_cell(table, "-");
+                else
+                    dq_table_cell(table, "%d", w->layer);
+                cmd_stats_number(table, (double)w->max, 5);
+                cmd_stats_number(table, w->median, 4);
+                cmd_stats_number(table, w->p99_9, 4);
+                cmd_stats_number(table, w->rms, 4);
+                cmd_stats_number(table, crest(w), 4);
+                cmd_stats_number(table, w->kurtosis0, 4);
+                dq_table_cell(table, "%lld", (long long)w->row);
+                dq_table_cell(table, "%lld", (long long)w->col);
+                dq_table_cell(table, "%lld", (long long)w->largest_col);
+                cmd_stats_number(table, w->col_ratio, 4);
+            }
+        }
+        dq_table_print(table, err);
+    }
+    dq_table_free(table);
+    if (err->code != DQ_OK) return err->code;
     printf("\n%s: what heads do, by where their attention goes\n\n", e->label);
     /* What heads of a profile do, by kind. */
     static const char *const titles[] = {"kind", "heads", "layer.head"};
@@ -925,7 +900,22 @@ static dq_status print_profile(const cmd_stats_entry *e, int most, dq_err *err)
 dq_status cmd_stats_print(const cmd_stats_entry *e, int n, int n_places, bool layers, dq_err *err)
 {
     printf("Largest magnitudes, all layers, heads and maps together\n\n");
-    DQ_TRY(print_table5(e, n, err));
+    static const char *const table5_titles[] = {"model", "values", "tokens", "top1",   "top2",
+                                                "top3",  "top10",  "top100", "median", "n"};
+    dq_table *table;
+    if (dq_table_new(&table, table5_titles, 10, err) == DQ_OK) {
+        dq_table_keys(table, 3);
+        for (int k = 0; k < DQ_N_TABLE5; k++) {
+            if (k) dq_table_rule(table);
+            for (int i = 0; i < n; i++) {
+                table5_row(table, &e[i], k, false);
+                if (e[i].out.n_kinds > DQ_N_TABLE5) table5_row(table, &e[i], k, true);
+            }
+        }
+        dq_table_print(table, err);
+    }
+    dq_table_free(table);
+    if (err->code != DQ_OK) return err->code;
     if (layers) {
         printf("\nLayers (kurtosis0 is taken around zero; ord.: ordinary tokens alone)\n\n");
         DQ_TRY(print_layers(e, n, err));

@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Forecast ---- */
-
 /* ----- numbers ----- */
 
 /* A number for every width and granularity. */

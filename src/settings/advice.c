@@ -3,10 +3,7 @@
  * slash.
  * SPDX-License-Identifier: MIT */
 #include "kv/kv.h"
-#include "settings/cache_options.h"
 #include "settings/inputs.h"
-#include "settings/options.h"
-#include "settings/quantize_options.h"
 
 #include <stdio.h>
 #include <string.h>

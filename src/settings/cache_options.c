@@ -7,7 +7,6 @@
 #include "kv/kv.h"
 #include "model/model.h"
 #include "record/record.h"
-#include "settings/inputs.h"
 #include "settings/options.h"
 #include "settings/quantize_options.h"
 
@@ -38,26 +37,6 @@ static const char all_help[] =
 static const char codes_help[] =
     "; in dq eval, per-token,per-channel,mixed compares them at every width that they have";
 
-/* "a, b or c"; policies: "a, b; to compare them with: c, d". */
-static void append_names(char help[DQ_KV_HELP], const dq_kv_field *f)
-{
-    const bool policies = f->type == DQ_KV_POLICY;
-    const int n = policies ? dq_kv_n_policies : f->n_words;
-    for (int i = 0; i < n; i++) {
-        const char *name = policies ? dq_kv_policies[i].name : f->words[i];
-        const bool turn =
-            policies && dq_kv_policies[i].baseline && i && !dq_kv_policies[i - 1].baseline;
-        const char *before = i == 0                    ? ""
-                             : turn                    ? "; to compare them with: "
-                             : !policies && i == n - 1 ? " or "
-                                                       : ", ";
-        append(help, before, strlen(before));
-        append(help, name, strlen(name));
-    }
-    if (policies) append(help, all_help, strlen(all_help));
-    if (f->words == dq_kv_quant_name) append(help, codes_help, strlen(codes_help));
-}
-
 /* The help of a field that has one, {default} and {names} filled in; cut off where it has more bytes than that, with its 0. */
 static void kv_help_fill(char help[DQ_KV_HELP], const dq_kv_field *f)
 {
@@ -67,9 +46,24 @@ static void kv_help_fill(char help[DQ_KV_HELP], const dq_kv_field *f)
         append(help, p, n);
         p += n;
         if (!*p) break;
-        if (strncmp(p, "{names}", 7) == 0)
-            append_names(help, f);
-        else {
+        if (strncmp(p, "{names}", 7) == 0) {
+            /* "a, b or c"; policies: "a, b; to compare them with: c, d". */
+            const bool policies = f->type == DQ_KV_POLICY;
+            const int count = policies ? dq_kv_n_policies : f->n_words;
+            for (int i = 0; i < count; i++) {
+                const char *name = policies ? dq_kv_policies[i].name : f->words[i];
+                const bool turn =
+                    policies && dq_kv_policies[i].baseline && i && !dq_kv_policies[i - 1].baseline;
+                const char *before = i == 0                        ? ""
+                                     : turn                        ? "; to compare them with: "
+                                     : !policies && i == count - 1 ? " or "
+                                                                   : ", ";
+                append(help, before, strlen(before));
+                append(help, name, strlen(name));
+            }
+            if (policies) append(help, all_help, strlen(all_help));
+            if (f->words == dq_kv_quant_name) append(help, codes_help, strlen(codes_help));
+        } else {
             char number[32];
             const char *text = number;
             if (f->type == DQ_KV_POLICY)

@@ -8,8 +8,6 @@
 #include "calib/sample.h"
 #include "record/record.h"
 #include "settings/cache_options.h"
-#include "settings/options.h"
-#include "settings/quantize_options.h"
 #include "tasks/documents.h"
 #include "tensor/tensor.h"
 

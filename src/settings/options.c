@@ -6,7 +6,6 @@
 
 #include "base/text.h"
 #include "record/record.h"
-#include "settings/inputs.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -16,7 +16,6 @@
 #include "settings/options.h"
 #include "tasks/documents.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -381,11 +380,6 @@ static dq_status calib_run_announce(const dq_calib_run *c, const dq_quantize_inf
     return DQ_OK;
 }
 
-static dq_status calib_run_memory(const dq_calib_run *c, const dq_quantizer *q, dq_err *err)
-{
-    return c->calibrate ? dq_calibrate_memory_check(c->calibrate, q, err) : DQ_OK;
-}
-
 /* How much of them tokens that they were not found from have left (calibrate.h). */
 static void report_corrections(const dq_calibrate_info *i, dq_logger *logger)
 {
@@ -665,7 +659,7 @@ dq_status dq_quantize_request_check(dq_quantize_request *r, dq_quantizer *q, dq_
 {
     const dq_quantize_info *i = dq_quantize_result(q);
     DQ_TRY(dq_ranks_agree("program", dq_commit_version(), err));
-    DQ_TRY(calib_run_memory(&r->calib, q, err));
+    if (r->calib.calibrate) DQ_TRY(dq_calibrate_memory_check(r->calib.calibrate, q, err));
     char partial[4096];
     int n = snprintf(partial, sizeof partial, "%s.partial", r->out);
     if (r->resume && n < (int)sizeof partial && !dq_file_exists(partial) && !dq_file_exists(r->out))
