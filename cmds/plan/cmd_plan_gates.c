@@ -55,15 +55,9 @@ static json_t *settings_json(const dq_plan_gates *p)
 
 static dq_status print_json(const dq_cache_job *j, const dq_plan_gates *p, dq_err *err)
 {
-    json_t *doc = dq_document_new(&j->c->logger, "dq-plan/1");
-    json_t *inputs = json_object_get(doc, "inputs");
-    json_array_append_new(inputs, dq_input_model_json(j->model));
-    json_array_append_new(inputs, dq_input_text_json(&j->text));
-    json_object_set_new(doc, "settings", settings_json(p));
-    json_object_set_new(json_object_get(doc, "settings"), "device",
-                        json_string(p->set.backend->device));
-    if (!j->c->dry_run) json_array_append_new(json_object_get(doc, "results"), result_json(p));
-    return dq_stdout_print(doc, err);
+    json_t *settings = settings_json(p);
+    json_object_set_new(settings, "device", json_string(p->set.backend->device));
+    return dq_cache_job_print(j, settings, j->c->dry_run ? NULL : result_json(p), err);
 }
 
 static double tokens_of(const dq_plan_gates *p)

@@ -14,15 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A plan with what it was made from. */
-typedef struct dq_heads_output_view {
-    const dq_plan_heads *plan;
-    const dq_input_text *text;
-    const dq_input_text *questions; /* its path NULL: none */
-    const dq_logger *logger;
-    double pace; /* of a dry run: seconds a token takes */
-} dq_heads_output_view;
-
 /* ---- The document ---- */
 
 static void set_kv(json_t *o, const dq_plan_heads_settings *s, const char *heads)
@@ -107,7 +98,6 @@ static json_t *result_json(const dq_plan_heads *p)
     return o;
 }
 
-/* What the plan was to do, a new reference. */
 static json_t *heads_output_settings(const dq_plan_heads *p)
 {
     const dq_plan_heads_settings *s = &p->set;
@@ -128,19 +118,6 @@ static json_t *heads_output_settings(const dq_plan_heads *p)
     json_object_set_new(o, "trials", json_integer(s->tries));
     json_object_set_new(o, "device", json_string(s->in.backend->device));
     return o;
-}
-
-/* The document dq-plan/1 on stdout; of a dry run without results of a search. */
-static dq_status heads_output_json(const dq_heads_output_view *v, dq_err *err)
-{
-    json_t *doc = dq_document_new(v->logger, "dq-plan/1");
-    json_t *inputs = json_object_get(doc, "inputs");
-    json_array_append_new(inputs, dq_input_model_json(v->plan->set.in.model));
-    json_array_append_new(inputs, dq_input_text_json(v->text));
-    if (v->questions->path) json_array_append_new(inputs, dq_input_text_json(v->questions));
-    json_object_set_new(doc, "settings", heads_output_settings(v->plan));
-    json_array_append_new(json_object_get(doc, "results"), result_json(v->plan));
-    return dq_stdout_print(doc, err);
 }
 
 /* ---- The recipe ---- */
@@ -172,13 +149,12 @@ static void number_cell(dq_table *t, dq_mean m)
                         : dq_table_cell(t, "%.4g ± -", m.value);
 }
 
-static void print_inputs(const dq_heads_output_view *v)
+static void print_inputs(const dq_cache_job *j, const dq_plan_heads *p)
 {
-    const dq_plan_heads *p = v->plan;
     const dq_model *m = p->set.in.model;
     printf("text               %lld windows of %lld tokens of %s: the first half of each is "
            "compressed, the second scored\n",
-           (long long)p->caches.win.n, (long long)p->set.in.ctx, v->text->path);
+           (long long)p->caches.win.n, (long long)p->set.in.ctx, j->text.path);
     if (p->set.find)
         printf(
             "find               window%s 1 to %lld; the other %lld decide, which no choice sees\n",
@@ -187,7 +163,7 @@ static void print_inputs(const dq_heads_output_view *v)
     if (p->caches.n_questions)
         printf("ask                the last %lld questions of %s, whose contexts are compressed: "
                "-ln of the right answer's share of all choices counts%s\n",
-               (long long)p->caches.n_questions, v->questions->path,
+               (long long)p->caches.n_questions, j->questions.path,
                p->set.find ? " beside the KLD" : "; all windows decide");
     printf("cache              16 bits; %s keeps %g of %lld tokens, the first %d and the last %d "
            "always\n",
@@ -197,15 +173,14 @@ static void print_inputs(const dq_heads_output_view *v)
            m->n_layers > 1 ? "s" : "", m->map.n_groups);
 }
 
-/* Before a run: windows, groups and passes. */
-static dq_status heads_output_work(const dq_heads_output_view *v, dq_err *err)
+static dq_status heads_output_work(const dq_cache_job *j, const dq_plan_heads *p, double pace,
+                                   dq_err *err)
 {
-    const dq_plan_heads *p = v->plan;
     const long long search = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_SEARCH);
     const long long unseen = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_UNSEEN);
     const long long asked = p->caches.question_ids;
     const int n = dq_plan_heads_numbers(p);
-    print_inputs(v);
+    print_inputs(j, p);
     printf("alone              %d caches, a group without its context and the others with all: "
            "%lld tokens\n",
            p->n_groups, p->n_groups * (search + asked));
@@ -218,7 +193,7 @@ static dq_status heads_output_work(const dq_heads_output_view *v, dq_err *err)
     const double all =
         (1 + 1.0 / DQ_PLAN_CACHES_SWEEP) *
         (double)((p->n_groups + n) * (search + asked) + DQ_PLAN_HEADS_UNSEEN * unseen);
-    dq_cache_numbers_time(v->pace, all, all);
+    dq_cache_numbers_time(pace, all, all);
     return dq_stdout_flush(err);
 }
 
@@ -245,10 +220,8 @@ static void print_uniform(const dq_plan_heads *p)
                                     "inconclusive which loses less"));
 }
 
-/* After it: tables and verdicts. */
-static dq_status heads_output_print(const dq_heads_output_view *v, dq_err *err)
+static dq_status heads_output_print(const dq_cache_job *j, const dq_plan_heads *p, dq_err *err)
 {
-    const dq_plan_heads *p = v->plan;
     const char *titles[4] = {"layer.group", "shares"};
     int n = 2;
     dq_table *t;
@@ -266,7 +239,7 @@ static dq_status heads_output_print(const dq_heads_output_view *v, dq_err *err)
     dq_table_free(t);
     if (err->code != DQ_OK) return err->code;
     putchar('\n');
-    print_inputs(v);
+    print_inputs(j, p);
     if (p->caches.n_resumed)
         printf("taken over         %lld windows and answers of caches of an earlier run\n",
                (long long)p->caches.n_resumed);
@@ -353,20 +326,17 @@ static dq_status make_settings(dq_plan_heads_settings *s, const options *c, dq_e
 enum { ASK = 32 }; /* without other words */
 
 /* The last ones of a file. */
-static dq_status read_questions(dq_items *items, dq_input_text *text, dq_cache_job *j,
-                                int64_t asked, dq_err *err)
+static dq_status read_questions(dq_items *items, dq_cache_job *j, int64_t asked, dq_err *err)
 {
     const char *path = j->c->questions;
     const int64_t ask = asked ? asked : ASK;
     if (!path) return DQ_OK;
+    dq_input_text *text = &j->questions;
     DQ_TRY(dq_input_read(text, path, j->a, err));
     const dq_task *task = dq_task_find("mc", err);
     if (!task) return err->code;
     DQ_TRY(dq_task_load(items, task, path, text->text, text->bytes, 0, j->a, err));
-    if (items->n_bad)
-        dq_logger_warn(&j->c->logger,
-                       "%s: %lld ill-formed UTF-8 sequences read as U+FFFD, the first at byte %lld",
-                       path, (long long)items->n_bad, (long long)items->first_bad);
+    dq_input_warn_bad(&j->c->logger, path, items->n_bad, items->first_bad);
     if (items->n < ask)
         return dq_fail(err, DQ_MISMATCH,
                        "%s: has %lld items, and the last %lld are asked. Use --search-items %lld",
@@ -384,19 +354,12 @@ static json_t *recipe_of(const void *arg, const json_t *weights)
     return heads_output_recipe_of(arg, weights, "0.0,0.1/"); /* whatever stands in it */
 }
 
-static void warn_onto(const dq_cache_job *j, const void *arg, const dq_kv_config *kv)
+static void warn_onto(const dq_cache_job *j, const dq_kv_config *kv)
 {
-    const dq_kv_config *mine = &((const dq_plan_heads_settings *)arg)->kv;
     const char *path = j->c->onto;
     if (kv->widths[0] || kv->k_bits < 16 || kv->v_bits < 16)
         dq_logger_warn(&j->c->logger,
                        "%s: its cache holds codes: the plan is measured with 16 bits", path);
-    if (kv->rotate != mine->rotate)
-        dq_logger_warn(&j->c->logger, "%s: has rotate %s: the plan is measured with %s", path,
-                       dq_rotate_name[kv->rotate], dq_rotate_name[mine->rotate]);
-    if (kv->dense != mine->dense)
-        dq_logger_warn(&j->c->logger, "%s: has dense_type %s: the plan is measured with %s", path,
-                       dq_kv_dense_name[kv->dense], dq_kv_dense_name[mine->dense]);
 }
 
 /* The same of what it evicts, in one line. */
@@ -432,8 +395,7 @@ static dq_status warn_forgotten(const dq_cache_job *j, const dq_plan_heads_setti
 /* ---- The run ---- */
 
 /* The recipe is finished once it is written: it stays where what is said of it does not come out. */
-static dq_status hand_out(const dq_cache_job *j, dq_plan_heads *p, const dq_heads_output_view *v,
-                          dq_err *err)
+static dq_status hand_out(const dq_cache_job *j, dq_plan_heads *p, dq_err *err)
 {
     json_t *recipe = heads_output_recipe_of(&p->set, j->onto, p->text);
     if (dq_cache_job_write(j, &p->caches, recipe, err) != DQ_OK)
@@ -446,15 +408,14 @@ static dq_status hand_out(const dq_cache_job *j, dq_plan_heads *p, const dq_head
             "%s: on windows that no choice has seen the same share in every group loses "
             "less than these heads; find them on more (--search-windows), or leave them out",
             j->c->out);
-    return j->c->json ? heads_output_json(v, err) : heads_output_print(v, err);
+    return j->c->json ? dq_cache_job_print(j, heads_output_settings(p), result_json(p), err)
+                      : heads_output_print(j, p, err);
 }
 
-static dq_status run_plan(dq_cache_job *j, const dq_plan_heads_settings *set,
-                          const dq_input_text *questions, dq_err *err)
+static dq_status run_plan(dq_cache_job *j, const dq_plan_heads_settings *set, dq_err *err)
 {
     dq_plan_heads *p;
     DQ_TRY(dq_plan_heads_open(&p, set, err));
-    dq_heads_output_view v = {p, &j->text, questions, &j->c->logger, 0};
     dq_cache_job_warn(j, &p->caches);
     /* What questions say less with than they seem to. */
     const dq_plan_caches *c = &p->caches;
@@ -495,17 +456,18 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_heads_settings *set,
     dq_kv_report_warn_policy(&j->c->logger, j->c->text, &spec, &told);
     const bool hands_out = dq_ranks_number() == 0;
     if (j->c->dry_run && hands_out) {
+        double pace; /* seconds a token takes */
         if (j->c->json)
-            heads_output_json(&v, err);
-        else if (dq_plan_heads_pace(&v.pace, p, err) == DQ_OK)
-            heads_output_work(&v, err);
+            dq_cache_job_print(j, heads_output_settings(p), result_json(p), err);
+        else if (dq_plan_heads_pace(&pace, p, err) == DQ_OK)
+            heads_output_work(j, p, pace, err);
     } else if (!j->c->dry_run &&
                dq_cache_job_agree(j, heads_output_settings(p), &p->caches.win, err) == DQ_OK) {
         dq_progress_begin(&j->bar, &j->c->logger, "plan", 1);
         j->bar.rough = true;
         dq_plan_heads_run(p, err);
         dq_progress_end(&j->bar);
-        if (err->code == DQ_OK && hands_out) hand_out(j, p, &v, err);
+        if (err->code == DQ_OK && hands_out) hand_out(j, p, err);
     }
     dq_plan_heads_close(p);
     return err->code;
@@ -527,7 +489,6 @@ static void open_and_run(options *o, const dq_args *args, dq_plan_heads_settings
     const dq_cache_job_recipe recipe = {recipe_of, warn_onto, set, &set->kv};
     dq_cache_job j;
     dq_items items;
-    dq_input_text questions = {0};
     if (dq_cache_job_open(&j, &o->all, args, DQ_PLAN_HEADS_WINDOWS, &recipe, err) == DQ_OK &&
         take_gates(&j, o, set, err) == DQ_OK) {
         /* What of weights' cache the recipe has otherwise, as the plan is measured so. */
@@ -547,11 +508,11 @@ static void open_and_run(options *o, const dq_args *args, dq_plan_heads_settings
                     all[i].key);
         }
         if (warn_forgotten(&j, set, err) == DQ_OK &&
-            read_questions(&items, &questions, &j, o->search_items, err) == DQ_OK) {
+            read_questions(&items, &j, o->search_items, err) == DQ_OK) {
             set->in = j.in;
             set->in.questions = o->all.questions ? &items : NULL;
             set->in.questions_path = o->all.questions;
-            run_plan(&j, set, &questions, err);
+            run_plan(&j, set, err);
         }
     }
     dq_cache_job_close(&j);

@@ -22,14 +22,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A plan with what it was made from. */
-typedef struct dq_kv_output_view {
-    const dq_plan_kv *plan;
-    const dq_input_text *text;
-    const dq_logger *logger;
-    double pace; /* of a dry run: seconds a token takes */
-} dq_kv_output_view;
-
 /* ---- Cache numbers ---- */
 
 static const double OUTSIDE = 0.05; /* of the interval of the plan by itself */
@@ -167,14 +159,10 @@ dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const dq_args 
     DQ_TRY(dq_backend_open(&in->backend, c->device ? c->device : "auto", (int)c->threads, err));
     DQ_TRY(dq_input_model(&j->model, args->item[0], NULL, &c->logger, err));
     DQ_TRY(dq_input_tokenizer(&j->tok, j->model, true, err));
-    const char *file = j->c->text;
-    DQ_TRY(dq_input_read(&j->text, file, j->a, err));
-    DQ_TRY(dq_documents_add(&j->docs, file, j->text.text, j->text.bytes, j->a, err));
-    if (j->docs.n_bad)
-        dq_logger_warn(&j->c->logger,
-                       "%s: %lld ill-formed UTF-8 sequences read as U+FFFD, the first at byte %lld",
-                       file, (long long)j->docs.n_bad, (long long)j->docs.first_bad);
-    if (j->docs.lines_path) dq_input_warn_lines(file, &j->c->logger);
+    DQ_TRY(dq_input_read(&j->text, c->text, j->a, err));
+    DQ_TRY(dq_documents_add(&j->docs, c->text, j->text.text, j->text.bytes, j->a, err));
+    dq_input_warn_bad(&j->c->logger, c->text, j->docs.n_bad, j->docs.first_bad);
+    if (j->docs.lines_path) dq_input_warn_lines(c->text, &j->c->logger);
     in->model = j->model;
     const dq_kv_dense dense = c->dense.text ? (dq_kv_dense)c->dense.at : DQ_KV_DENSE_AUTO;
     if (recipe) recipe->kv->dense = dq_model_kv_dense(j->model, dense);
@@ -206,8 +194,16 @@ dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const dq_args 
     dq_quantize_settings settings = {0};
     dq_err e = {0};
     json_t *entry = recipe->make(recipe->arg, j->onto);
-    if (dq_json_complete(err) == DQ_OK && dq_quantize_recipe_read(&settings, entry, &e) == DQ_OK)
-        recipe->warn(j, recipe->arg, &settings.kv);
+    const dq_kv_config *kv = &settings.kv, *mine = recipe->kv;
+    if (dq_json_complete(err) == DQ_OK && dq_quantize_recipe_read(&settings, entry, &e) == DQ_OK) {
+        recipe->warn(j, kv);
+        if (kv->rotate != mine->rotate)
+            dq_logger_warn(&c->logger, "%s: has rotate %s: the plan is measured with %s", path,
+                           dq_rotate_name[kv->rotate], dq_rotate_name[mine->rotate]);
+        if (kv->dense != mine->dense)
+            dq_logger_warn(&c->logger, "%s: has dense_type %s: the plan is measured with %s", path,
+                           dq_kv_dense_name[kv->dense], dq_kv_dense_name[mine->dense]);
+    }
     json_decref(entry);
     if (e.code == DQ_OK) return err->code;
     return dq_fail(err, e.code,
@@ -234,6 +230,18 @@ dq_status dq_cache_job_agree(const dq_cache_job *j, json_t *settings, const dq_w
     free(text);
     json_decref(settings);
     return dq_ranks_agree("set of inputs, settings, program or processor", key, err);
+}
+
+dq_status dq_cache_job_print(const dq_cache_job *j, json_t *settings, json_t *result, dq_err *err)
+{
+    json_t *doc = dq_document_new(&j->c->logger, "dq-plan/1");
+    json_t *inputs = json_object_get(doc, "inputs");
+    json_array_append_new(inputs, dq_input_model_json(j->model));
+    json_array_append_new(inputs, dq_input_text_json(&j->text));
+    if (j->questions.path) json_array_append_new(inputs, dq_input_text_json(&j->questions));
+    json_object_set_new(doc, "settings", settings);
+    if (result) json_array_append_new(json_object_get(doc, "results"), result);
+    return dq_stdout_print(doc, err);
 }
 
 void dq_cache_job_close(dq_cache_job *j)
@@ -370,7 +378,6 @@ static json_t *result_json(const dq_plan_kv *p)
     return o;
 }
 
-/* What the plan was to do, a new reference. */
 static json_t *kv_output_settings(const dq_plan_kv *p)
 {
     const dq_plan_kv_settings *s = &p->set;
@@ -394,18 +401,6 @@ static json_t *kv_output_settings(const dq_plan_kv *p)
     json_object_set_new(o, "trials", json_integer(s->trials));
     json_object_set_new(o, "device", json_string(s->in.backend->device));
     return o;
-}
-
-/* The document dq-plan/1 on stdout; of a dry run without results of a search. */
-static dq_status kv_output_json(const dq_kv_output_view *v, dq_err *err)
-{
-    json_t *doc = dq_document_new(v->logger, "dq-plan/1");
-    json_t *inputs = json_object_get(doc, "inputs");
-    json_array_append_new(inputs, dq_input_model_json(v->plan->set.in.model));
-    json_array_append_new(inputs, dq_input_text_json(v->text));
-    json_object_set_new(doc, "settings", kv_output_settings(v->plan));
-    json_array_append_new(json_object_get(doc, "results"), result_json(v->plan));
-    return dq_stdout_print(doc, err);
 }
 
 /* ---- The recipe ---- */
@@ -433,13 +428,12 @@ static json_t *kv_output_recipe_of(const dq_plan_kv_settings *s, const json_t *w
 
 /* ---- Tables ---- */
 
-static void print_inputs(const dq_kv_output_view *v)
+static void print_inputs(const dq_cache_job *j, const dq_plan_kv *p)
 {
-    const dq_plan_kv *p = v->plan;
     char together[32] = "";
     if (p->set.together > 1) snprintf(together, sizeof together, ", %d together", p->set.together);
     printf("text               %lld windows of %lld tokens of %s, the second half of each scored\n",
-           (long long)p->caches.win.n, (long long)p->set.in.ctx, v->text->path);
+           (long long)p->caches.win.n, (long long)p->set.in.ctx, j->text.path);
     printf("search             windows %lld to %lld; the other %lld decide, which no choice sees\n",
            (long long)p->caches.begin + 1, (long long)p->caches.end,
            (long long)(p->caches.win.n - p->caches.end + p->caches.begin));
@@ -455,14 +449,13 @@ static void print_inputs(const dq_kv_output_view *v)
     printf(" bits\n");
 }
 
-/* Before a run: windows, units and passes. */
-static dq_status kv_output_work(const dq_kv_output_view *v, dq_err *err)
+static dq_status kv_output_work(const dq_cache_job *j, const dq_plan_kv *p, double pace,
+                                dq_err *err)
 {
-    const dq_plan_kv *p = v->plan;
     const long long search = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_SEARCH);
     const long long unseen = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_UNSEEN);
     const long long alone = dq_plan_kv_caches(p), whole = dq_plan_kv_max_trials(p);
-    print_inputs(v);
+    print_inputs(j, p);
     printf("alone              %lld caches, a unit at a width and the others at %d bits: %lld "
            "tokens\n",
            alone, DQ_PLAN_KV_OTHERS, alone * search);
@@ -473,7 +466,7 @@ static dq_status kv_output_work(const dq_kv_output_view *v, dq_err *err)
            DQ_PLAN_CACHES_SWEEP);
     printf("mean               %g bits of keys and values\n", p->set.mean);
     const double beside = 1 + 1.0 / DQ_PLAN_CACHES_SWEEP;
-    dq_cache_numbers_time(v->pace, beside * (double)(alone * search + 3 * unseen),
+    dq_cache_numbers_time(pace, beside * (double)(alone * search + 3 * unseen),
                           beside * (double)((alone + whole) * search + 3 * unseen));
     return dq_stdout_flush(err);
 }
@@ -526,10 +519,8 @@ static void print_baselines(const dq_plan_kv *p)
                "search windows is closer there (no interval)\n");
 }
 
-/* After it: tables and verdicts. */
-static dq_status kv_output_print(const dq_kv_output_view *v, dq_err *err)
+static dq_status kv_output_print(const dq_cache_job *j, const dq_plan_kv *p, dq_err *err)
 {
-    const dq_plan_kv *p = v->plan;
     const char *titles[DQ_PLAN_WIDTHS + 2] = {"unit", "bits"};
     char head[DQ_PLAN_WIDTHS][24], name[128];
     int n = 2;
@@ -560,7 +551,7 @@ static dq_status kv_output_print(const dq_kv_output_view *v, dq_err *err)
     dq_table_free(t);
     if (err->code != DQ_OK) return err->code;
     putchar('\n');
-    print_inputs(v);
+    print_inputs(j, p);
     if (p->caches.n_resumed)
         printf("taken over         %lld windows of mixes of an earlier run\n",
                (long long)p->caches.n_resumed);
@@ -669,20 +660,13 @@ static json_t *recipe_of(const void *arg, const json_t *weights)
     return kv_output_recipe_of(arg, weights, "4:4"); /* whatever widths stand in it */
 }
 
-static void warn_onto(const dq_cache_job *j, const void *arg, const dq_kv_config *kv)
+static void warn_onto(const dq_cache_job *j, const dq_kv_config *kv)
 {
-    const dq_kv_config *plain = &((const dq_plan_kv_settings *)arg)->kv;
     const char *path = j->c->onto;
     if (kv->evict.policy)
         dq_logger_warn(&j->c->logger,
                        "%s: its cache evicts tokens (policy %s): the plan is measured without",
                        path, kv->evict.policy->name);
-    if (kv->rotate != plain->rotate)
-        dq_logger_warn(&j->c->logger, "%s: has rotate %s: the plan is measured with %s", path,
-                       dq_rotate_name[kv->rotate], dq_rotate_name[plain->rotate]);
-    if (kv->dense != plain->dense)
-        dq_logger_warn(&j->c->logger, "%s: has dense_type %s: the plan is measured with %s", path,
-                       dq_kv_dense_name[kv->dense], dq_kv_dense_name[plain->dense]);
 }
 
 /* ---- The run ---- */
@@ -690,11 +674,11 @@ static void warn_onto(const dq_cache_job *j, const void *arg, const dq_kv_config
 /* The recipe is finished once it is written: it stays where what is said of it does not come out. */
 static dq_status hand_out(const dq_cache_job *j, dq_plan_kv *p, dq_err *err)
 {
-    const dq_kv_output_view v = {p, &j->text, &j->c->logger, 0};
     json_t *recipe = kv_output_recipe_of(&p->set, j->onto, dq_plan_kv_widths(p));
     if (dq_cache_job_write(j, &p->caches, recipe, err) != DQ_OK) return dq_plan_kv_failed(p, err);
     dq_plan_kv_done(p);
-    return j->c->json ? kv_output_json(&v, err) : kv_output_print(&v, err);
+    return j->c->json ? dq_cache_job_print(j, kv_output_settings(p), result_json(p), err)
+                      : kv_output_print(j, p, err);
 }
 
 static dq_status run_plan(dq_cache_job *j, const dq_plan_kv_settings *set, dq_err *err)
@@ -711,11 +695,11 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_kv_settings *set, dq_er
             100 * coded, (long long)p->set.in.ctx, p->set.kv.recent);
     const bool hands_out = dq_ranks_number() == 0;
     if (j->c->dry_run && hands_out) {
-        dq_kv_output_view v = {p, &j->text, &j->c->logger, 0};
+        double pace; /* seconds a token takes */
         if (j->c->json)
-            kv_output_json(&v, err);
-        else if (dq_plan_kv_pace(&v.pace, p, err) == DQ_OK)
-            kv_output_work(&v, err);
+            dq_cache_job_print(j, kv_output_settings(p), result_json(p), err);
+        else if (dq_plan_kv_pace(&pace, p, err) == DQ_OK)
+            kv_output_work(j, p, pace, err);
     } else if (!j->c->dry_run &&
                dq_cache_job_agree(j, kv_output_settings(p), &p->caches.win, err) == DQ_OK) {
         dq_progress_begin(&j->bar, &j->c->logger, "plan", 1);

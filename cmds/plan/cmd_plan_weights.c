@@ -60,7 +60,6 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* The file of a part of the text. */
 static const char *weights_output_file(const dq_plan_weights *p, int text)
 {
     return text == DQ_PLAN_UNSEEN && p->set.unseen ? p->set.unseen : p->set.calib;
@@ -279,7 +278,6 @@ static figure nats(double x)
     return f;
 }
 
-/* Before a run: parts of the text, tensors and sizes; with arithmetic, scratch and memory. */
 static void weights_output_inputs(const dq_plan_weights *p)
 {
     double least = 0, all = 0;
@@ -359,7 +357,6 @@ static dq_status weights_output_work(const dq_plan_weights *p, dq_err *err)
     return DQ_OK;
 }
 
-/* The trial of a point, NULL: none. */
 static const dq_plan_trial *trial_at(const dq_plan_weights *p, int64_t point)
 {
     for (int64_t i = 0; i < p->n_trials; i++) {
@@ -450,7 +447,6 @@ static void print_result(const dq_plan_weights *p)
     putchar('\n');
 }
 
-/* The limit beside what is compared with it. */
 static void print_budget(const dq_plan_weights *p)
 {
     const dq_plan_trial *t = &p->trial[p->chosen];
@@ -467,7 +463,6 @@ static void print_budget(const dq_plan_weights *p)
         printf("upper end of the KLD %s, at most %g\n", nats(t->interval.high).text, b.value);
 }
 
-/* After it: tables and verdict. */
 static dq_status weights_output_print(const dq_plan_weights *p, dq_err *err)
 {
     const char *titles[DQ_PLAN_WIDTHS + 3] = {"tensor", "weights", "bits"};

@@ -72,8 +72,8 @@ typedef struct dq_cache_job {
     dq_model *model;
     dq_tokenizer *tok;
     dq_docs docs;
-    dq_input_text text;
-    json_t *onto; /* NULL: none */
+    dq_input_text text, questions; /* without a path: none */
+    json_t *onto;                  /* NULL: none */
     dq_progress bar;
     dq_arena *a;
 } dq_cache_job;
@@ -82,7 +82,7 @@ typedef struct dq_cache_job {
  * and what of the recipe's own cache `kv` is not measured, a warning each. */
 typedef struct dq_cache_job_recipe {
     json_t *(*make)(const void *arg, const json_t *onto);
-    void (*warn)(const dq_cache_job *j, const void *arg, const dq_kv_config *kv);
+    void (*warn)(const dq_cache_job *j, const dq_kv_config *kv);
     const void *arg;
     dq_kv_config *kv; /* what is measured; the type of what is not coded becomes the model's */
 } dq_cache_job_recipe;
@@ -95,6 +95,8 @@ void dq_cache_job_close(dq_cache_job *j);
 /* Before the run, by all ranks: DQ_MISMATCH where their inputs, their settings, which it takes, or the program differ. */
 dq_status dq_cache_job_agree(const dq_cache_job *j, json_t *settings, const dq_windows *win,
                              dq_err *err);
+/* The document dq-plan/1 on stdout; takes settings and result, NULL: none. */
+dq_status dq_cache_job_print(const dq_cache_job *j, json_t *settings, json_t *result, dq_err *err);
 /* Warnings: where few documents, or windows of a single one, decide; where the model rounds logits. */
 void dq_cache_job_warn(const dq_cache_job *j, const dq_plan_caches *c);
 /* A recipe as a file, to c->out, with the text of the windows that searched; takes the value. */
