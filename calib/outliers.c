@@ -252,7 +252,6 @@ const char *const dq_outlier_name[DQ_N_KINDS] = {
 
 const char *const dq_outlier_detail_name[DQ_DETAILS] = {"table5", "maps", "all"};
 
-/* Columns of a kind of activations. */
 static int64_t cols_of(const dq_model *m, int kind)
 {
     const dq_head_order *map = &m->map;
@@ -739,7 +738,6 @@ static dq_status run_block(void *arg, int64_t block, dq_err *err)
     return dq_ranks_number() == 0 ? DQ_OK : dq_ranks_tell((const char *)&block, sizeof block, err);
 }
 
-/* What run_block told. */
 static dq_status take_block(void *arg, const char *text, size_t len, dq_err *err)
 {
     walk *w = arg;
@@ -809,7 +807,6 @@ static dq_status aim_layers(dq_outliers *o, dq_err *err)
     return DQ_OK;
 }
 
-/* The bins that rank 0, which has all counts, has chosen. */
 static dq_status share_bins(dq_outliers *o, dq_err *err)
 {
     for (int k = 0; k < DQ_N_TABLE5; k++) {

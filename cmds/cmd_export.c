@@ -92,10 +92,7 @@ static dq_status print_rows(const request *asked, const dq_export *x, dq_err *er
         const dq_export_row *r = dq_export_row_at(x, i);
         dq_table_cell(t, "%s", r->name);
         dq_table_cell(t, "%lldx%lld", (long long)r->rows, (long long)r->cols);
-        if (r->group_size)
-            dq_table_cell(t, "%d bits", r->bits);
-        else
-            dq_table_cell(t, "-");
+        dq_table_known(t, r->group_size, "%d bits", r->bits);
         dq_table_cell(t, "%s",
                       r->blocks ? "codes in blocks"
                       : r->scheme < 0
@@ -133,7 +130,6 @@ static int64_t alike(const dq_export *x, int64_t i,
     return n;
 }
 
-/* A line for each reason. */
 static void print_decoded(const dq_export *x)
 {
     char label[24];

@@ -4,6 +4,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
 #include "cmds/cli/cli.h"
+#include "cmds/cli/kv_report.h"
 #include "cmds/command.h"
 #include "model/model.h"
 #include "record/record.h"
@@ -58,21 +59,12 @@ static dq_status info_lists_payloads(const dq_container *c, dq_err *err)
         dq_table_cell(t, "%s", p->path);
         dq_table_cell(t, "%s", p->encoding);
         dq_table_cell(t, "%d", p->bits);
-        if (p->group_size)
-            dq_table_cell(t, "%lld", (long long)p->group_size);
-        else
-            dq_table_cell(t, "-");
+        dq_table_known(t, p->group_size, "%lld", (long long)p->group_size);
         dq_table_cell(t, "%lld", (long long)p->rows);
         dq_table_cell(t, "%lld", (long long)p->cols);
         dq_table_cell(t, "%lld", (long long)p->bytes);
-        if (p->bits_per_weight > 0)
-            dq_table_cell(t, "%.3f", p->bits_per_weight);
-        else
-            dq_table_cell(t, "-");
-        if (isfinite(p->sqnr_db) && p->row && p->row->is_codes)
-            dq_table_cell(t, "%.2f", p->sqnr_db);
-        else
-            dq_table_cell(t, "-");
+        dq_table_known(t, p->bits_per_weight > 0, "%.3f", p->bits_per_weight);
+        dq_table_known(t, isfinite(p->sqnr_db) && p->row && p->row->is_codes, "%.2f", p->sqnr_db);
     }
     putchar('\n');
     dq_table_print(t, err);
@@ -303,7 +295,6 @@ static int as_planned(const dq_container *c, const json_t *recipe)
     return strcmp(sha, planned) == 0;
 }
 
-/* The packed matrices of one role. */
 typedef struct role_sum {
     const char *name, *method; /* method NULL: no codes, or there is but one */
     int64_t n, of_bits[17], params, bytes;
@@ -470,9 +461,7 @@ static json_t *container_json(const dq_container *c, const dq_model *m, bool ten
         }
     }
     json_object_set_new(o, "by_role", list);
-    json_object_set_new(o, "logit_bits", json_integer(i->logit.bits));
-    json_object_set_new(o, "logit_granularity",
-                        json_string(dq_granularity_name[i->logit.granularity]));
+    dq_kv_report_logit(o, i->logit);
     json_t *kv = dq_kv_config_json(&i->kv);
     json_object_set(o, "k_bits", json_object_get(kv, "k_bits"));
     json_object_set(o, "v_bits", json_object_get(kv, "v_bits"));
@@ -506,7 +495,6 @@ static json_t *container_json(const dq_container *c, const dq_model *m, bool ten
 
 enum { TYPES = 32 }; /* more than there are */
 
-/* Tensors of one type. */
 typedef struct type_sum {
     const char *name; /* NULL: ends the list */
     const char *way;  /* what products do with it; "": with values as they are */

@@ -71,7 +71,6 @@ static void tell(void *arg, double rows)
     dq_progress_set(&x->progress, x->progress.done + rows, NULL);
 }
 
-/* A block of logits into the file. */
 static dq_status write_block(void *arg, const float *logit, int64_t first, int64_t n, dq_err *err)
 {
     logits *x = arg;
@@ -100,7 +99,6 @@ static int64_t pass_end(const logits *x, int64_t from)
     return every > 0 && x->in.n - from > every ? from + every : x->in.n;
 }
 
-/* Rows from .. to - 1 as one pass. */
 static dq_status run_pass(logits *x, const int32_t *pos, int64_t from, int64_t to, dq_err *err)
 {
     DQ_TRY(

@@ -128,7 +128,6 @@ static const dq_usage usage = {
     .max_args = DQ_SHARDS,
     .args = "one FILE or more"};
 
-/* Commands that have parts. */
 static const struct kind {
     const char *name, *what; /* what messages call a run of it */
     dq_shard_merged *run;

@@ -17,7 +17,6 @@
 
 /* ---- Quantize rows ---- */
 
-/* Cells after the name, without SQNR and loss. */
 static void stored_cells(dq_table *t, const dq_quantize_row *r, int64_t bytes)
 {
     char size[32];
@@ -30,15 +29,11 @@ static void stored_cells(dq_table *t, const dq_quantize_row *r, int64_t bytes)
     else
         dq_table_cell(t, "%s", r->skipped ? "dense, skipped" : "dense");
     dq_table_cell(t, "%d", r->bits);
-    if (r->packed)
-        dq_table_cell(t, "%lld", (long long)r->group_size);
-    else
-        dq_table_cell(t, "-");
+    dq_table_known(t, r->packed, "%lld", (long long)r->group_size);
     dq_table_cell(t, "%.3f", r->bits_per_weight);
     dq_table_cell(t, "%s", dq_document_size_text(size, sizeof size, bytes));
 }
 
-/* All tensors together, in a last row. */
 static void sum_cells(dq_table *t, const dq_quantizer *q, bool folded)
 {
     const dq_quantize_info *i = dq_quantize_result(q);
@@ -70,10 +65,7 @@ static dq_status quantize_rows_print(const dq_quantizer *q, bool loss, dq_err *e
         const dq_quantize_row r = dq_quantize_row_at(q, i);
         dq_table_cell(t, "%s", r.name);
         stored_cells(t, &r, r.bytes);
-        if (r.packed && isfinite(r.sqnr_db) && r.sqnr_db != 0)
-            dq_table_cell(t, "%.2f", r.sqnr_db);
-        else
-            dq_table_cell(t, "-");
+        dq_table_known(t, r.packed && isfinite(r.sqnr_db) && r.sqnr_db != 0, "%.2f", r.sqnr_db);
         if (loss && isfinite(r.loss)) dq_table_cell(t, "%.3g", r.loss);
         if (loss && !isfinite(r.loss)) dq_table_cell(t, "-");
     }
@@ -106,7 +98,6 @@ static bool same_but_number(const cut_name *a, const cut_name *b)
            strcmp(a->name + a->before + a->digits, b->name + b->before + b->digits) == 0;
 }
 
-/* The rows that one line stands for. */
 typedef struct fold {
     cut_name name;
     int64_t n;

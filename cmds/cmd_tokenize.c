@@ -153,7 +153,6 @@ static int64_t line_of(const char *text, size_t at)
     return line;
 }
 
-/* Appends the text of one line of decimal ids. */
 static dq_status put_text(tokenize *x, const char *text, size_t len, size_t at, dq_err *err)
 {
     const char *line = text + at;
@@ -191,7 +190,6 @@ static dq_status put_text(tokenize *x, const char *text, size_t len, size_t at, 
     return err->code;
 }
 
-/* One line, of ids from text or of text from ids. */
 static dq_status put(tokenize *x, const char *text, size_t len, size_t at, dq_err *err)
 {
     return x->decode ? put_text(x, text, len, at, err) : put_line(x, text, len, at, err);

@@ -91,7 +91,6 @@ dq_status dq_help_pages_markdown(const dq_help_pages *all, dq_err *err)
 
 /* ---- The manual ---- */
 
-/* Commands of a group, NULL: all, as a list of what they are for. */
 static void put_list(const dq_help_pages *all, const char *group)
 {
     dq_manual_section("COMMANDS");

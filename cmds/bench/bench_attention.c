@@ -246,7 +246,6 @@ static dq_status run_all(attention *x, dq_err *err)
     return err->code;
 }
 
-/* Every output head with one of its maps. */
 static dq_status one_map(attention *x, int k, dq_err *err)
 {
     const dq_head_order *map = &x->m->map;
@@ -575,7 +574,6 @@ typedef struct items_bench {
     int64_t naive, computed, scored, n_truncated, n_groups;
 } items_bench;
 
-/* The items as ids, and where their scores go. */
 typedef struct encoded {
     dq_arena *a;
     dq_requests q;
@@ -600,13 +598,11 @@ static dq_status encode(items_bench *x, encoded *e, dq_err *err)
     return err->code;
 }
 
-/* Sums over the groups of one run. */
 typedef struct sums {
     double score, prefill, floor, flops;
     int64_t groups;
 } sums;
 
-/* One group, then what it is compared with. */
 static dq_status run_group(items_bench *x, encoded *e, dq_scorer *scorer, int64_t begin,
                            int64_t end, sums *s, dq_err *err)
 {
@@ -632,7 +628,6 @@ static dq_status run_group(items_bench *x, encoded *e, dq_scorer *scorer, int64_
     return DQ_OK;
 }
 
-/* Run -1 warms up with the first group. */
 static dq_status run_once(items_bench *x, int64_t items_run, dq_err *err)
 {
     encoded e = {0};

@@ -31,7 +31,6 @@ typedef struct prefill {
     } of[DQ_BENCH_LOGITS];
 } prefill;
 
-/* One run of all roundings in turns; run -1 warms up. */
 static dq_status run_all(prefill *x, const dq_bench_prompt *prompt, int64_t run, dq_err *err)
 {
     double first = 0;
@@ -233,7 +232,6 @@ enum {
     MAX_SUBJECTS = N_VARIANTS * (DQ_KV_DENSE_TYPES + 1)
 };
 
-/* One cache under test. */
 typedef struct subject {
     dq_runner *runner;
     int32_t seq, pos;
@@ -279,7 +277,6 @@ static dq_status spec_of(dq_kv_spec *out, const decode *x, int i, dq_err *err)
     return dq_kv_options_fit(out, &c, x->m, math_of(x, i), x->b, &x->o->logger, err);
 }
 
-/* The next token of one cache; run -1 warms up. */
 static dq_status step(decode *x, int i, int64_t decode_run, dq_err *err)
 {
     subject *s = &x->at[i];
@@ -372,7 +369,6 @@ static dq_status decode_run_all(decode *x, dq_err *err)
     return err->code;
 }
 
-/* Caches of one context, from invented tokens to results. */
 static dq_status run_context(decode *x, dq_bench_report *r, dq_err *err)
 {
     if (decode_run_all(x, err) == DQ_OK) {
@@ -522,7 +518,6 @@ dq_status dq_cmd_bench_decode(int argc, char **argv, dq_err *err)
  * else goes on in the machine. */
 enum { READ_PART = 4, BATCH_MAX = 8 };
 
-/* One context and batch. */
 typedef struct generate_subject {
     int context, batch;
     double *seconds, *read; /* [runs] of all steps; bytes per second */
@@ -547,7 +542,6 @@ typedef struct generate {
     dq_progress progress; /* in runs; told between them */
 } generate;
 
-/* What is seen of a run. */
 typedef struct watch {
     generate *x;
     int64_t last; /* sequence */
@@ -602,13 +596,11 @@ static dq_status run_once(generate *x, const generate_subject *s, watch *w, dq_e
     return err->code;
 }
 
-/* Of multiply-adds with weights in one step. */
 static double step_flops(const generate *x, const generate_subject *s)
 {
     return s->batch * (dq_bench_row_flops(x->m) + dq_bench_logits_flops(x->m));
 }
 
-/* Run -1 warms up. */
 static dq_status generate_run_all(generate *x, dq_err *err)
 {
     for (int64_t generate_run = -1; generate_run < x->o->runs; generate_run++) {

@@ -658,7 +658,6 @@ static dq_status add_line(comparison *c, const line *l, dq_err *err)
     return DQ_OK;
 }
 
-/* A number that need not be there. */
 static double told(const json_t *result, const char *key)
 {
     const json_t *x = json_object_get(result, key);
@@ -744,10 +743,7 @@ static dq_status take_document(comparison *c, const json_t *doc, dq_err *err)
 
 static void put_rate(dq_table *table, double x, const char *mark)
 {
-    if (isfinite(x))
-        dq_table_cell(table, "%.*f%s", x < 100 ? 1 : 0, x, mark);
-    else
-        dq_table_cell(table, "-");
+    dq_table_known(table, isfinite(x), "%.*f%s", x < 100 ? 1 : 0, x, mark);
 }
 
 /* Texts of a document live as long as it does. */
@@ -775,15 +771,10 @@ static dq_status read_all(comparison *c, json_t **doc, const char *const *path, 
         put_rate(table, l->peer_rate, "");
         put_rate(table, l->dq_rate, l->joined ? "*" : "");
         any = any || l->joined;
-        if (l->peer_rate > 0)
-            dq_table_cell(table, "%.2f", isfinite(l->ratio) ? l->ratio : l->dq_rate / l->peer_rate);
-        else
-            dq_table_cell(table, "-");
+        dq_table_known(table, l->peer_rate > 0, "%.2f",
+                       isfinite(l->ratio) ? l->ratio : l->dq_rate / l->peer_rate);
         within = within || isfinite(l->low);
-        if (isfinite(l->low) && isfinite(l->high))
-            dq_table_cell(table, "%.2f-%.2f", l->low, l->high);
-        else
-            dq_table_cell(table, "-");
+        dq_table_known(table, isfinite(l->low) && isfinite(l->high), "%.2f-%.2f", l->low, l->high);
     }
     printf(
         "tokens per second; ratio: dq over the peer, the median of rounds where it is told%s%s\n\n",

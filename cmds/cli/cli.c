@@ -362,7 +362,6 @@ static void print_wrapped(const char *text, int indent, int at)
     putchar('\n');
 }
 
-/* --name VALUE and what it is. */
 static void print_option(const dq_opt *o, const char *help)
 {
     char left[64], text[DQ_HELP_TEXT];

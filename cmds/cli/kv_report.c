@@ -38,6 +38,12 @@ dq_kv_report_shares dq_kv_report_shares_of(const dq_kv_spec *set, const dq_kv_ca
     return s;
 }
 
+void dq_kv_report_logit(json_t *o, dq_logit_spec s)
+{
+    json_object_set_new(o, "logit_bits", json_integer(s.bits));
+    json_object_set_new(o, "logit_granularity", json_string(dq_granularity_name[s.granularity]));
+}
+
 json_t *dq_kv_report_math_json(dq_math m)
 {
     json_t *o = json_object();

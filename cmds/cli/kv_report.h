@@ -28,6 +28,7 @@ dq_kv_report_shares dq_kv_report_shares_of(const dq_kv_spec *s, const dq_kv_cach
 
 /* The `math` object of a result: which arithmetic ran, product by product. */
 json_t *dq_kv_report_math_json(dq_math m);
+void dq_kv_report_logit(json_t *o, dq_logit_spec s); /* "logit_bits", "logit_granularity" */
 /* The same with -v. */
 void dq_kv_report_note_math(dq_logger *logger, const char *device, dq_math m);
 /* With -v, kernel and arithmetic of every layer; layers that run alike share a line. */

@@ -71,6 +71,16 @@ void dq_table_cell(dq_table *t, const char *fmt, ...)
     add_cell(t, text);
 }
 
+void dq_table_known(dq_table *t, bool known, const char *fmt, ...)
+{
+    char text[CELL];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    add_cell(t, known ? text : "-");
+}
+
 void dq_table_real(dq_table *t, double x)
 {
     if (!isnan(x))
@@ -121,7 +131,6 @@ static dq_status complete(const dq_table *t, dq_err *err)
     return dq_json_complete(err);
 }
 
-/* What of a table is printed, and how. */
 typedef struct layout {
     int wide[MAX_COLS];
     bool right[MAX_COLS], shown[MAX_COLS];

@@ -72,7 +72,7 @@ static dq_status read_items(dq_items *items, const dq_task *of, const char *path
     if (!kind || !labels) return err->code;
     DQ_TRY(cmd_eval_file_read(f, f->sha[f->n++], kind, path, &text, &len, a, err));
     DQ_TRY(dq_task_load(items, of, path, text, len, limit, a, err));
-    cmd_eval_warn_bad(f->logger, path, items->n_bad, items->first_bad);
+    dq_input_warn_bad(f->logger, path, items->n_bad, items->first_bad);
     if (!of->metric)
         dq_input_warn_spaces(items, path, f->logger); /* published ones are as they are */
     if (!items->labels_path) return DQ_OK;

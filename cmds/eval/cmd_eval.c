@@ -111,7 +111,6 @@ static json_t *conditions(const cmd_eval_options *o)
  * Ids are counted for each sequence by itself, the prefix included, shared or not; of a text,
  * those of its windows. The table and JSON walk the same rows. */
 
-/* What one row has to do. */
 typedef struct work {
     int64_t units;     /* items or windows */
     int64_t sequences; /* choices or windows */
@@ -373,7 +372,6 @@ static dq_status resume_keep(const cmd_eval_resume *s, const dq_eval *e, dq_err 
 /* ---- Eval ----
  * Scores models on tasks and text over widths of attention logits. */
 
-/* One model with all that hangs on it. */
 typedef struct opened {
     dq_model *m;
     dq_tokenizer *tok;
@@ -615,7 +613,7 @@ static dq_status plan(eval_run *x, dq_err *err)
         const dq_eval_ids *ids = &x->e.ids[i];
         const char *path = x->e.source[ids->source].path;
         if (ids->req.n_truncated) warn_truncated(x, ids);
-        cmd_eval_warn_bad(&x->o.logger, path, ids->n_bad, ids->first_bad);
+        dq_input_warn_bad(&x->o.logger, path, ids->n_bad, ids->first_bad);
     }
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         if (cmd_eval_kinds[i]->warn_plan) cmd_eval_kinds[i]->warn_plan(&x->o.logger, &v);
@@ -696,7 +694,6 @@ static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
     return s == DQ_STOPPED ? resume_stopped(&x->resume, &x->e, argc, argv, err) : s;
 }
 
-/* What the kinds print after the table, before the claims or after them. */
 static dq_status print_kinds(const cmd_eval_view *v, bool last, dq_err *err)
 {
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
@@ -864,9 +861,7 @@ static dq_status show_plan(eval_run *x, dq_err *err)
                 json_object_set_new(o, "reference", json_string(v.names[v.e->row[r->ref].model]));
                 json_object_set_new(o, "shown", json_boolean(r->shown));
                 json_object_set_new(o, "same_as", cmd_eval_same_as_json(v.e, i));
-                json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
-                json_object_set_new(o, "logit_granularity",
-                                    json_string(dq_granularity_name[r->logit.granularity]));
+                dq_kv_report_logit(o, r->logit);
                 json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
                 json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
                 json_object_set_new(o, "passes", json_string(dq_eval_passes(r)));

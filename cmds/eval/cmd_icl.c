@@ -94,7 +94,6 @@ static bool has_shots(const dq_icl_plan *p, int shots)
     return false;
 }
 
-/* The cells that tell a row apart. */
 static void row_cells(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r)
 {
     const dq_eval_source *s = dq_eval_source_of(v->e, r);
@@ -111,7 +110,6 @@ static void row_cells(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r)
     dq_table_cell(t, "%s", dq_icl_order_name[x->order]);
 }
 
-/* A line of a row: means over runs, or margins over orders. */
 static void table_line(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r,
                        const dq_icl_score *score, const int *shots, int n_shots, bool margin)
 {
@@ -203,7 +201,6 @@ static dq_status fill_plateau(dq_table *t, const cmd_eval_view *v, dq_err *err)
     return DQ_OK;
 }
 
-/* Accuracy by the number of demonstrations, and over the plateau. */
 static dq_status icl_tables(const cmd_eval_view *v, dq_err *err)
 {
     int shots[DQ_ICL_SHOTS];

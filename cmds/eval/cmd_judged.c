@@ -203,10 +203,7 @@ static dq_status print_table(const dq_verdicts *v, dq_err *err)
                                 g->flips.interval, "+");
         else
             dq_table_cell(t, "-");
-        if (paired)
-            dq_table_cell(t, "%.3g", g->flips.p);
-        else
-            dq_table_cell(t, "-");
+        dq_table_known(t, paired, "%.3g", g->flips.p);
         if (cross && g->cross >= 0)
             cmd_eval_score_cell(
                 t, (dq_mean){g->cross_flips.delta, g->cross_flips.std_err, g->cross_flips.clusters},
@@ -284,7 +281,6 @@ static dq_status check_outputs(const options *o, const dq_args *args, dq_err *er
 
 /* ---- The judge ---- */
 
-/* Completions, and where their requests go. */
 typedef struct asking {
     const options *o;
     const char *text;

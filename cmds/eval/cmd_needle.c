@@ -93,10 +93,7 @@ static const dq_needle_cell *cell_of(const grid *g, int length, int depth)
 
 static void share_cell(dq_table *t, double x)
 {
-    if (isnan(x))
-        dq_table_cell(t, "-");
-    else
-        dq_table_cell(t, "%.3f", x);
+    dq_table_known(t, !isnan(x), "%.3f", x);
 }
 
 static void share_mean_cell(dq_table *t, dq_mean x)
@@ -119,7 +116,6 @@ static void print_title(const grid *g, const char *what)
         printf(", KV %s", dq_kv_report_label(label, sizeof label, &g->row->kv));
 }
 
-/* Depth by length, and the mean over depths. */
 static dq_status fill_accuracy(dq_table *t, const grid *g, dq_err *err)
 {
     for (int d = 0; d <= g->n_depths; d++) {
@@ -166,10 +162,8 @@ static dq_status fill_attention(dq_table *t, const grid *g, int length, row_coun
         share_cell(t, s[DQ_NEEDLE_DISTRACTOR]);
         share_cell(t, s[DQ_NEEDLE_BOS]);
         share_cell(t, s[DQ_NEEDLE_QUERY]);
-        if (x.best_layer < 0)
-            dq_table_cell(t, "-");
-        else
-            dq_table_cell(t, "%.3f (layer %d, head %d)", x.best, x.best_layer, x.best_head);
+        dq_table_known(t, x.best_layer >= 0, "%.3f (layer %d, head %d)", x.best, x.best_layer,
+                       x.best_head);
     }
     return DQ_OK;
 }
@@ -195,7 +189,6 @@ static dq_status print_attention(const grid *g, int length, dq_err *err)
     return err->code;
 }
 
-/* Accuracy by depth and length; with --attention where attention goes. */
 static dq_status needle_tables(const cmd_eval_view *v, dq_err *err)
 {
     for (int i = 0; i < v->e->n_rows; i++) {

@@ -216,7 +216,6 @@ static dq_status fill_row(dq_table *t, const cmd_eval_view *v, const dq_eval_row
     return DQ_OK;
 }
 
-/* Accuracy by length: all rows have the same ones. */
 static dq_status tables(const cmd_eval_view *v, dq_err *err)
 {
     char name[DQ_RULER_LENGTHS][24];

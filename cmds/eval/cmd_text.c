@@ -41,14 +41,11 @@ static int first_text(const dq_eval *e)
 
 /* ---- Tables ---- */
 
-/* What tells rows apart. */
 enum { ROW_TITLES = 4 };
 static const char *const row_title[ROW_TITLES + 1] = {"model", "weights", "logit bits", "KV",
                                                       "math"};
-/* Cells of a row after those that tell it apart. */
 typedef void fill_row(dq_table *t, const dq_text_details *d, const dq_eval_numbers *x, bool is_ref);
 
-/* A table of all shown rows of texts. */
 static dq_status print(const cmd_eval_view *v, const char *head, const char *const *titles,
                        int n_titles, fill_row *fill, dq_err *err)
 {
@@ -119,10 +116,7 @@ static void fill_fit(dq_table *t, const dq_text_details *d, const dq_eval_number
     (void)is_ref;
     for (int i = 0; i < DQ_TEXT_FIT_PARAMETERS; i++)
         cmd_eval_mean_cell(t, d->fit.there ? d->fit.parameter[i] : dq_mean_none, "");
-    if (d->fit.there)
-        dq_table_cell(t, "%.4f", d->fit.residual);
-    else
-        dq_table_cell(t, "-");
+    dq_table_known(t, d->fit.there, "%.4f", d->fit.residual);
 }
 
 static void fill_slices(dq_table *t, const dq_text_details *d, const dq_eval_numbers *x,
@@ -137,7 +131,6 @@ static void fill_slices(dq_table *t, const dq_text_details *d, const dq_eval_num
     cmd_eval_mean_cell(t, is_ref ? none : d->others.delta, "+");
 }
 
-/* Whether some shown row is compared with another. */
 static bool compared(const dq_eval *e)
 {
     for (int i = 0; i < e->n_rows; i++) {
@@ -177,7 +170,6 @@ static dq_status print_positions(const cmd_eval_view *v, const dq_windows *w, dq
     return print_fit(v, at[0], err);
 }
 
-/* Perplexity per word, positions, slices. */
 static dq_status text_tables(const cmd_eval_view *v, dq_err *err)
 {
     static const char *const rolling[] = {"PPL per word", "per byte", "bits per byte"};
@@ -385,7 +377,6 @@ static dq_status choose_more(void *own, cmd_eval_options *run, dq_err *err)
 
 /* ---- Files ---- */
 
-/* Reads one file of documents. */
 static dq_status read_docs(dq_docs *docs, const char *path, const char *kind, cmd_eval_files *files,
                            char sha[65], dq_arena *a, dq_err *err)
 {
@@ -430,9 +421,9 @@ static dq_status load(void *own, dq_eval *e, const cmd_eval_options *run, int so
         dq_sha256_drop(&h);
         return err->code;
     }
-    cmd_eval_warn_bad(files->logger, s->docs.bad_path, s->docs.n_bad, s->docs.first_bad);
+    dq_input_warn_bad(files->logger, s->docs.bad_path, s->docs.n_bad, s->docs.first_bad);
     if (s->docs.lines_path) dq_input_warn_lines(s->docs.lines_path, files->logger);
-    cmd_eval_warn_bad(files->logger, s->counts.bad_path, s->counts.n_bad, s->counts.first_bad);
+    dq_input_warn_bad(files->logger, s->counts.bad_path, s->counts.n_bad, s->counts.first_bad);
     return dq_sha256_end(&h, sha, err);
 }
 
@@ -454,7 +445,6 @@ static bool is_text(const dq_eval *e, const dq_eval_ids *ids)
     return cmd_eval_kind_of(&e->source[ids->source]) == &cmd_eval_text;
 }
 
-/* The windows of a text of the run; NULL: there is none. */
 static const dq_windows *windows_of(const dq_eval *e)
 {
     for (int i = 0; i < e->n_ids; i++) {
@@ -709,10 +699,7 @@ static void kld_cell(dq_table *t, dq_mean m)
 
 static void value_cell(dq_table *t, dq_mean m)
 {
-    if (isnan(m.value))
-        dq_table_cell(t, "-");
-    else
-        dq_table_cell(t, "%.4f", m.value);
+    dq_table_known(t, !isnan(m.value), "%.4f", m.value);
 }
 
 #define AT(member) .at = offsetof(dq_eval_numbers, member)

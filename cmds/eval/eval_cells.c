@@ -291,9 +291,7 @@ void cmd_eval_row_keys(json_t *o, const cmd_eval_view *v, const dq_eval_row *r)
 {
     json_object_set_new(o, "model", json_string(v->names[r->model]));
     json_object_set_new(o, "task", json_string(dq_eval_source_of(v->e, r)->name));
-    json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
-    json_object_set_new(o, "logit_granularity",
-                        json_string(dq_granularity_name[r->logit.granularity]));
+    dq_kv_report_logit(o, r->logit);
     if (!dq_kv_spec_is_plain(&r->kv)) json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
     json_object_set_new(o, "math", json_string(dq_num_name[r->math.linear]));
 }
@@ -403,7 +401,6 @@ static void put(int *at, const char *piece)
     *at = breaks ? 2 + n : *at + (*at > 0) + n;
 }
 
-/* The piece's words. */
 static void put_words(int *at, const char *text)
 {
     char word[64];

@@ -475,7 +475,6 @@ dq_status cmd_eval_baseline_fit(cmd_eval_baseline *b, const cmd_eval_view *v,
     return dq_json_complete(err);
 }
 
-/* The result of a row; NULL: there is none. */
 static const json_t *baseline_result(const cmd_eval_baseline *b, int row)
 {
     if (!b->result || b->result[row] < 0) return NULL;
@@ -519,10 +518,7 @@ static void add_row(dq_table *t, const cmd_eval_view *v, const char *condition, 
     dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
     number_cell(t, real_of(c, "value"), real_of(c, "stderr"));
     number_cell(t, real_of(c, "baseline"), real_of(c, "baseline_stderr"));
-    if (isnan(change))
-        dq_table_cell(t, "-");
-    else
-        dq_table_cell(t, "%+.4g", change);
+    dq_table_known(t, !isnan(change), "%+.4g", change);
     number_cell(t, real_of(c, "limit"), (double)NAN);
     dq_table_cell(t, "%s",
                   json_is_null(met)   ? "not checked"
@@ -655,7 +651,6 @@ static bool among(const char *word, const char *const *list)
     return false;
 }
 
-/* Whether `metric` is one that results of the source hold under "metrics". */
 static bool is_metric(const char *metric, const dq_eval_source *s)
 {
     const cmd_eval_kind_output *own = &cmd_eval_kind_of(s)->out;
@@ -876,7 +871,6 @@ static double find_error(const json_t *row, const char *name)
     return json_is_number(x) ? json_number_value(x) : (double)NAN;
 }
 
-/* What became of one gate. */
 typedef struct looked {
     int n, bad;       /* results with such a number, and those in which the condition holds */
     int sourceless;   /* results that would have one if their source were in the run */
@@ -885,7 +879,6 @@ typedef struct looked {
     json_t *compared; /* and for each that is to be compared with the baseline */
 } looked;
 
-/* A result as a gate sees it. */
 typedef struct seen {
     const char *name, *brief; /* whole, and for an error */
     int number;               /* among the results */

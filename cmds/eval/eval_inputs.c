@@ -591,15 +591,6 @@ dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena
  * Files are read once and hashed as they are read: what results depend on is known by these
  * hashes. */
 
-void cmd_eval_warn_bad(dq_logger *logger, const char *path, int64_t n_bad, int64_t first)
-{
-    if (n_bad > 0)
-        dq_logger_warn(logger,
-                       "%s: %lld ill-formed UTF-8 sequences read as U+FFFD, the first at byte "
-                       "%lld",
-                       path, (long long)n_bad, (long long)first);
-}
-
 dq_status cmd_eval_file_note(cmd_eval_files *files, char sha[65], const char *kind,
                              const char *path, const char *text, size_t len, dq_err *err)
 {
@@ -859,7 +850,6 @@ dq_status cmd_eval_add_source(cmd_eval_options *o, const dq_eval_source *source,
 }
 
 enum { MAX_FEWSHOT = 1000 };
-/* Where the examples before source i, just chosen, come from. */
 static dq_status take_examples(cmd_eval_options *o, int i, dq_err *err)
 {
     dq_eval_source *s = &o->source[i];
@@ -885,7 +875,6 @@ static dq_status take_examples(cmd_eval_options *o, int i, dq_err *err)
     return kind->cli.examples(cmd_eval_own(o, kind), o, s, o->examples[i], err);
 }
 
-/* One task with its file and that of its examples. */
 static dq_status choose_task(cmd_eval_options *o, const char *name, int *used, dq_arena *a,
                              dq_err *err)
 {
@@ -919,7 +908,6 @@ static dq_status choose_task(cmd_eval_options *o, const char *name, int *used, d
     return take_examples(o, first, err);
 }
 
-/* Whether some source has examples before its items. */
 static bool takes_examples(const cmd_eval_options *o)
 {
     for (int i = 0; i < o->n_sources; i++) {
@@ -1022,7 +1010,6 @@ dq_status cmd_eval_inputs_add(cmd_eval_inputs *in, const char *path, dq_arena *a
     return DQ_OK;
 }
 
-/* All that the run reads, once it is chosen. */
 static dq_status inputs_list(cmd_eval_inputs *in, const cmd_eval_options *o, const dq_args *args,
                              dq_arena *a, dq_err *err)
 {

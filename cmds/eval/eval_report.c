@@ -103,7 +103,6 @@ int cmd_eval_averages_compared(const dq_eval *e)
 
 /* ---- The table ---- */
 
-/* Columns that not every table has. */
 typedef struct columns {
     bool math, kv, difference, cross;
 } columns;
@@ -244,9 +243,7 @@ static json_t *line_json(const cmd_eval_view *v, const line *l)
     }
     json_object_set_new(o, "model", json_string(v->names[r->model]));
     json_object_set_new(o, "reference", json_string(v->names[e->row[r->ref].model]));
-    json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
-    json_object_set_new(o, "logit_granularity",
-                        json_string(dq_granularity_name[r->logit.granularity]));
+    dq_kv_report_logit(o, r->logit);
     json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
     json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
     json_object_set_new(o, "tasks", tasks);
@@ -278,7 +275,6 @@ dq_status cmd_eval_averages_json(json_t *document, const cmd_eval_view *v, dq_er
 /* ---- Report ----
  * Results as JSON: members that every row has, and between them what its kind adds. */
 
-/* What the kind judges by, and what it says besides. */
 static dq_status add_metrics(json_t *row, const cmd_eval_view *v, int index,
                              const dq_eval_numbers *x, dq_err *err)
 {
@@ -375,9 +371,7 @@ static dq_status row_json(json_t *results, const cmd_eval_view *v, int row, dq_e
     if (!m->weight_bits || m->embed_bits != 16 || m->head_bits != 16)
         json_object_set_new(w, "packed_bits_per_weight", dq_document_real(m->packed_bits));
     json_object_set_new(o, "weights", w);
-    json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
-    json_object_set_new(o, "logit_granularity",
-                        json_string(dq_granularity_name[r->logit.granularity]));
+    dq_kv_report_logit(o, r->logit);
     json_object_set_new(o, "kv", dq_kv_report_json(&r->kv, &r->work.cached));
     json_object_set_new(o, "same_as", cmd_eval_same_as_json(e, row));
     json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
@@ -431,7 +425,6 @@ static dq_status dump_request(FILE *f, const cmd_eval_view *v, int row, const dq
     return dq_document_put_line(f, o, err);
 }
 
-/* A line for every request. */
 static dq_status dump_row(FILE *f, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval_ids *ids = &v->e->ids[v->e->row[row].ids];

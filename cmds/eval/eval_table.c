@@ -67,7 +67,6 @@ static bool belongs(const dq_eval_row *a, const dq_eval_row *b)
            dq_math_same(a->math, b->math);
 }
 
-/* Whether something is left to choose. */
 static bool chooses(const dq_eval *e, const dq_eval_row *r)
 {
     return dq_eval_kept_of(e, r) == DQ_EVAL_KEPT_CHOSEN;
@@ -251,9 +250,7 @@ static dq_status append(const front *f, void *arg, dq_err *err)
     json_t *o = json_object(), *points = json_array();
     json_object_set_new(o, "model", json_string(f->v->names[r->model]));
     json_object_set_new(o, "task", json_string(cmd_eval_title(e, f->of[0].row)));
-    json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
-    json_object_set_new(o, "logit_granularity",
-                        json_string(dq_granularity_name[r->logit.granularity]));
+    dq_kv_report_logit(o, r->logit);
     json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
     json_object_set_new(o, "metric", json_string(metric_of(f)));
     json_object_set_new(o, "cluster", json_string(dq_eval_cluster(e, r)));
@@ -469,7 +466,6 @@ static void print_notes(const dq_eval *e)
                n, 0.05 * n);
 }
 
-/* What the columns of a cache say. */
 static void print_shares(const dq_eval *e)
 {
     bool any = false, nothing = false;
@@ -707,7 +703,6 @@ void cmd_eval_table_sizes(const cmd_eval_view *v)
     putchar('\n');
 }
 
-/* Whether the run has items, whose scores have a p. */
 static bool has_items(const dq_eval *e)
 {
     for (int i = 0; i < e->n_sources; i++) {
@@ -733,7 +728,6 @@ static const char *metric_title(const dq_eval *e, int m)
     return name;
 }
 
-/* The columns of the fields that kinds of the run have. */
 static int field_titles(const char **titles, int n, const dq_eval *e)
 {
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
@@ -795,23 +789,15 @@ static void table_row(dq_table *t, const cmd_eval_view *v, int row, const dq_eva
     else
         cmd_eval_mean_cell(t, x->ln_ratio, "+");
     if (has_items(v->e)) {
-        if (x->is_task && y.there)
-            dq_table_cell(t, "%.3g", f->p);
-        else
-            dq_table_cell(t, "-");
+        dq_table_known(t, x->is_task && y.there, "%.3g", f->p);
     }
     dq_table_cell(t, "%s", y.there ? dq_interval_decision_name[y.is] : "-");
     /* The share kept and the bytes, in the same runs. */
     dq_kv_report_shares s = dq_kv_report_shares_of(&r->kv, &r->work.cached);
     if (cmd_eval_kv_swept(e)) {
-        if (isfinite(s.kept))
-            dq_table_cell(t, "%.3f", s.kept);
-        else
-            dq_table_cell(t, "-");
-        if (isfinite(s.share))
-            dq_table_cell(t, "%.4f%s", s.share, s.saves_nothing ? ", saves nothing" : "");
-        else
-            dq_table_cell(t, "-");
+        dq_table_known(t, isfinite(s.kept), "%.3f", s.kept);
+        dq_table_known(t, isfinite(s.share), "%.4f%s", s.share,
+                       s.saves_nothing ? ", saves nothing" : "");
     }
     dq_table_cell(t, "%.0f", cmd_eval_rate(&r->work));
 }

@@ -351,8 +351,6 @@ dq_status cmd_eval_source_read(dq_eval *e, const cmd_eval_options *o, int i, cmd
 /* One file as a whole, of which the kind makes what it needs. */
 dq_status cmd_eval_source_load(dq_eval *e, dq_eval_source *source, cmd_eval_files *files,
                                dq_err *err);
-/* A warning about ill-formed UTF-8, if there was any. */
-void cmd_eval_warn_bad(dq_logger *logger, const char *path, int64_t n_bad, int64_t first);
 /* Warns of what e->ids[ids], or a file of its source among `inputs`, has of a text that chose codes, widths or gates of a
  * model: it is no test of them. */
 void cmd_eval_warn_seen(dq_logger *logger, const cmd_eval_view *v, int ids, const json_t *inputs);

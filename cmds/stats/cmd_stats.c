@@ -245,7 +245,6 @@ static dq_status add_state(const work *w, dq_journal *j, dq_err *err)
     return err->code;
 }
 
-/* Puts the state in the place of the one before. */
 static dq_status write_state(work *w, bool all, dq_err *err)
 {
     const double began = dq_os_seconds();
@@ -272,7 +271,6 @@ static dq_status write_state(work *w, bool all, dq_err *err)
     return err->code;
 }
 
-/* The part's file, with its head. */
 static dq_status open_file(work *w, bool *ended, dq_err *err)
 {
     const char *path = w->x->path;
@@ -401,7 +399,6 @@ static dq_status cmd_stats_csv(const cmd_stats_entry *e, int n, const char *path
 
 /* ----- HDF5: tallies ----- */
 
-/* What a block of n tallies becomes: arrays whose first dimension is n. */
 typedef struct columns {
     int64_t *count, *bad, *hist; /* hist NULL: left out */
     double *median, *bound, *quantile, *sum, *rms, *kurtosis0;
@@ -508,7 +505,6 @@ static dq_status tallies_h5(dq_h5_result *h, const char *group, const dq_tally *
 
 /* ----- HDF5: channels and heads ----- */
 
-/* What a table of n entries becomes, by layer, class and channel or head. */
 typedef struct arrays {
     float *max;
     double *rms;

@@ -131,10 +131,8 @@ static dq_status print_kind(const cmd_stats_entry *e, int kind, int most, dq_err
                 dq_table_cell(t, "%s", unit_name(name, u[i]));
                 cmd_stats_number(t, u[i]->kld.value, 4);
                 cmd_stats_number(t, u[i]->kld.std_err, 2);
-                if (isfinite(u[i]->interval.low))
-                    dq_table_cell(t, "%.3g to %.3g", u[i]->interval.low, u[i]->interval.high);
-                else
-                    dq_table_cell(t, "-");
+                dq_table_known(t, isfinite(u[i]->interval.low), "%.3g to %.3g", u[i]->interval.low,
+                               u[i]->interval.high);
                 cmd_stats_number(t, u[i]->local, 3);
                 cmd_stats_number(t, u[i]->logit_error, 3);
             }
@@ -171,7 +169,6 @@ static json_t *number_or_null(int x)
     return x < 0 ? json_null() : json_integer(x);
 }
 
-/* Which unit it is. */
 static json_t *which_json(const dq_sensitivity_unit *u)
 {
     json_t *x = json_object();
@@ -301,10 +298,7 @@ static const char *const cmd_stats_kind_title[DQ_N_KINDS] = {
 
 void cmd_stats_number(dq_table *t, double x, int digits)
 {
-    if (isfinite(x))
-        dq_table_cell(t, "%.*g", digits, x);
-    else
-        dq_table_cell(t, "-");
+    dq_table_known(t, isfinite(x), "%.*g", digits, x);
 }
 
 /* With its bound where it has one. */
@@ -390,7 +384,6 @@ json_t *cmd_stats_mean_json(dq_mean m, dq_interval i)
  * Sums over rows are divided here and nowhere before, so that layers can be added up first. The
  * table, the document and the file show the same shares. */
 
-/* Means and shares of one measure. */
 typedef struct shares {
     double entropy[2], sink_mass[2], variation, negative;
     double near_zero[DQ_N_THRESHOLDS], skippable[DQ_N_THRESHOLDS];
@@ -438,10 +431,7 @@ static void row(dq_table *t, const cmd_stats_entry *e, int first, int end)
     else
         dq_table_cell(t, "all");
     for (size_t c = 0; c < sizeof x / sizeof *x; c++) {
-        if (isfinite(x[c]))
-            dq_table_cell(t, "%.4g", x[c]);
-        else
-            dq_table_cell(t, "-");
+        dq_table_known(t, isfinite(x[c]), "%.4g", x[c]);
     }
 }
 
@@ -494,7 +484,6 @@ static json_t *masses_json(const dq_head_profile *p, dq_head_sum first, int64_t 
     return x;
 }
 
-/* What a profile has of a head, or of several. */
 static void profile_json(json_t *x, const dq_head_profile *p, int n_maps)
 {
     const double support[2] = {over(p->sum[DQ_HEAD_SUPPORT_1], p->rows),
@@ -849,10 +838,7 @@ static dq_status print_profile(const cmd_stats_entry *e, int most, dq_err *err)
             const dq_weight_outlier *w = worst(&e->weights, i);
             if (w) {
                 dq_table_cell(table, "%s", w->role);
-                if (w->layer < 0)
-                    dq_table_cell(table, "-");
-                else
-                    dq_table_cell(table, "%d", w->layer);
+                dq_table_known(table, w->layer >= 0, "%d", w->layer);
                 cmd_stats_number(table, (double)w->max, 5);
                 cmd_stats_number(table, w->median, 4);
                 cmd_stats_number(table, w->p99_9, 4);
@@ -1011,7 +997,6 @@ static json_t *map_json(const cmd_stats_entry *e, int head)
     return map ? json_integer(map) : json_null();
 }
 
-/* The members of a place. */
 static void place_json(json_t *x, const cmd_stats_entry *e, int k, const dq_place *p)
 {
     json_object_set_new(x, "sequence", json_integer(p->seq));

@@ -91,7 +91,6 @@ static dq_status print_forecast(const cmd_stats_entry *e, int n, dq_err *err)
 
 enum { SHOWN_BITS = 4 };
 
-/* A query head of a layer. */
 typedef struct by_head {
     int at;
     double error;
@@ -148,10 +147,7 @@ static void advantage_cells(dq_table *t, const dq_forecast_advantage *x)
 {
     cmd_stats_number(t, x->bits.value, 3);
     dq_table_cell(t, "%lld", (long long)(isfinite(x->bits.value) ? x->bits.clusters : 0));
-    if (isfinite(x->interval.low))
-        dq_table_cell(t, "%.3g to %.3g", x->interval.low, x->interval.high);
-    else
-        dq_table_cell(t, "-");
+    dq_table_known(t, isfinite(x->interval.low), "%.3g to %.3g", x->interval.low, x->interval.high);
 }
 
 /* Each model beside the first, where both read the same tokens. */

@@ -295,7 +295,6 @@ static dq_status expand_policies(dq_kv_options *o, char *text, size_t cap, const
     return DQ_OK;
 }
 
-/* Codes or budgets. */
 static dq_status read_words(dq_kv_options *o, const dq_kv_field *f, const char *text, bool sweep,
                             dq_err *err)
 {
@@ -323,7 +322,6 @@ static dq_status read_list(dq_kv_options *o, const dq_kv_field *f, const char *t
     }
 }
 
-/* An option of one value that comes as a text. */
 static dq_status read_one(dq_kv_options *o, int i, dq_err *err)
 {
     const dq_kv_field *f = &dq_kv_fields[i];
@@ -576,7 +574,6 @@ static dq_kv_dense dense_of(const dq_kv_options *o, const dq_kv_config *stored)
     return kv_options_given(o) ? DQ_KV_DENSE_AUTO : stored->dense;
 }
 
-/* The settings without what is swept. */
 static dq_kv_config overridden(const dq_kv_options *o, const dq_kv_config *stored)
 {
     dq_kv_config c = *stored;

@@ -68,7 +68,6 @@ void dq_size_report_json(json_t *o, const dq_model *m)
 
 enum { ROLES = 8, PART = 128 };
 
-/* Text that ends where the buffer does. */
 typedef struct route_text {
     char *at;
     size_t capacity;
@@ -199,6 +198,15 @@ dq_status dq_input_model(dq_model **out, const char *path, dq_input_head_order *
     for (int i = 0; i < m->n_warnings; i++)
         dq_logger_warn(logger, "%s: %s", m->path, m->warnings[i]);
     return DQ_OK;
+}
+
+void dq_input_warn_bad(dq_logger *logger, const char *path, int64_t n_bad, int64_t first)
+{
+    if (n_bad > 0)
+        dq_logger_warn(logger,
+                       "%s: %lld ill-formed UTF-8 sequences read as U+FFFD, the first at byte "
+                       "%lld",
+                       path, (long long)n_bad, (long long)first);
 }
 
 void dq_input_warn_lines(const char *path, dq_logger *logger)

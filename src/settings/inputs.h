@@ -93,6 +93,8 @@ typedef struct dq_input_ids {
     int64_t n, *cu, n_seq;
 } dq_input_ids;
 
+/* About ill-formed UTF-8, if there was any. */
+void dq_input_warn_bad(dq_logger *logger, const char *path, int64_t n_bad, int64_t first);
 /* That a file of JSON lines is taken as running text, where another name would make documents of them. */
 void dq_input_warn_lines(const char *path, dq_logger *logger);
 /* Of items in whose prompts white space meets white space where a choice begins. */

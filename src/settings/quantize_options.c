@@ -240,7 +240,6 @@ const char *const *dq_calib_run_method_names(dq_calib_run *c)
     return c->method_name;
 }
 
-/* The rule of a name; NULL: rounding to nearest, which has none. */
 static const dq_calibrate_rule *rule_named(const char *name)
 {
     for (int i = 0; i < DQ_CALIBRATE_RULES; i++) {
