@@ -95,46 +95,35 @@ static void complete(dq_element *e, const dq_outliers *o)
                     : (double)NAN;
 }
 
-static void look_at_logits(dq_element *out, int *n, int room, const dq_outliers *o,
-                           dq_token_class class)
-{
-    for (int l = 0; l < o->n_layers; l++) {
-        for (int q = 0; q < o->n_q; q++) {
-            const dq_moments *m = head(o, l, q, class);
-            const dq_element e = {
-                .kind = DQ_KIND_LOGITS, .class = class, .col = q, .max = m->max, .at = m->at};
-            insert(out, n, room, &e);
-        }
-    }
-}
-
-static void look_at_channels(dq_element *out, int *n, int room, const dq_outliers *o, int kind,
-                             dq_token_class class)
-{
-    const int64_t cols = o->kind[kind].channels[0].cols;
-    for (int64_t c = 0; c < cols; c++) {
-        dq_element e = {.kind = kind, .class = class, .col = c};
-        for (int l = 0; l < o->n_layers; l++) {
-            const dq_channel *x = channel(o, kind, l, class, c);
-            if (x->max > e.max) {
-                e.max = x->max;
-                e.at = (dq_place){x->seq, l, -1, x->row, (int32_t)c};
-            }
-            if (element_spans_layers(kind)) continue;
-            insert(out, n, room, &e);
-            e.max = 0;
-        }
-        insert(out, n, room, &e);
-    }
-}
-
 int dq_elements_find(dq_element *out, int max, const dq_outliers *o, int kind, dq_token_class class)
 {
     int n = 0;
-    if (kind == DQ_KIND_LOGITS)
-        look_at_logits(out, &n, max, o, class);
-    else
-        look_at_channels(out, &n, max, o, kind, class);
+    if (kind == DQ_KIND_LOGITS) {
+        for (int l = 0; l < o->n_layers; l++) {
+            for (int q = 0; q < o->n_q; q++) {
+                const dq_moments *m = head(o, l, q, class);
+                const dq_element e = {
+                    .kind = DQ_KIND_LOGITS, .class = class, .col = q, .max = m->max, .at = m->at};
+                insert(out, &n, max, &e);
+            }
+        }
+    } else {
+        const int64_t cols = o->kind[kind].channels[0].cols;
+        for (int64_t c = 0; c < cols; c++) {
+            dq_element e = {.kind = kind, .class = class, .col = c};
+            for (int l = 0; l < o->n_layers; l++) {
+                const dq_channel *x = channel(o, kind, l, class, c);
+                if (x->max > e.max) {
+                    e.max = x->max;
+                    e.at = (dq_place){x->seq, l, -1, x->row, (int32_t)c};
+                }
+                if (element_spans_layers(kind)) continue;
+                insert(out, &n, max, &e);
+                e.max = 0;
+            }
+            insert(out, &n, max, &e);
+        }
+    }
     for (int i = 0; i < n; i++) complete(&out[i], o);
     return n;
 }
@@ -311,24 +300,22 @@ dq_status dq_outliers_init(dq_outliers *o, const dq_model *m, dq_outlier_detail 
     return err->code;
 }
 
-static void free_kind(dq_outlier_kind *x, int n_layers)
-{
-    for (int i = 0; i < n_layers; i++) {
-        if (x->layer) dq_tally_free(&x->layer[i]);
-        if (x->ordinary) dq_tally_free(&x->ordinary[i]);
-        if (x->channels) dq_channels_free(&x->channels[i]);
-    }
-    dq_tally_free(&x->pooled);
-    dq_tally_free(&x->pooled_ordinary);
-    dq_block_free(x->layer);
-    dq_block_free(x->ordinary);
-    dq_block_free(x->channels);
-    dq_block_free(x->layer_median);
-}
-
 void dq_outliers_free(dq_outliers *o)
 {
-    for (int k = 0; k < DQ_N_KINDS; k++) free_kind(&o->kind[k], o->n_layers);
+    for (int k = 0; k < DQ_N_KINDS; k++) {
+        dq_outlier_kind *x = &o->kind[k];
+        for (int i = 0; i < o->n_layers; i++) {
+            if (x->layer) dq_tally_free(&x->layer[i]);
+            if (x->ordinary) dq_tally_free(&x->ordinary[i]);
+            if (x->channels) dq_channels_free(&x->channels[i]);
+        }
+        dq_tally_free(&x->pooled);
+        dq_tally_free(&x->pooled_ordinary);
+        dq_block_free(x->layer);
+        dq_block_free(x->ordinary);
+        dq_block_free(x->channels);
+        dq_block_free(x->layer_median);
+    }
     dq_block_free(o->head);
     dq_block_free(o->tokens);
     dq_block_free(o->look_sum);

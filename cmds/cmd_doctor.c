@@ -109,16 +109,6 @@ static const char *judge(dq_interval x)
     return x.low > -clear ? "not better" : "inconclusive";
 }
 
-static void warn_better(const trial *t, int better)
-{
-    dq_logger_warn(
-        t->logger,
-        "%s: head order \"%s\" reads this text better than the \"%s\" of its architecture. If more "
-        "text agrees, give --head-order %s",
-        t->model, dq_head_order_pairing_name(t->map[better]), dq_head_order_pairing_name(t->map[0]),
-        dq_head_order_pairing_name(t->map[better]));
-}
-
 static dq_status report(json_t **out, const trial *t, dq_err *err)
 {
     double *scratch = dq_alloc(t->a, (size_t)t->n, sizeof *scratch, err), best = 0.0;
@@ -152,7 +142,15 @@ static dq_status report(json_t **out, const trial *t, dq_err *err)
     json_object_set_new(o, "n", json_integer(t->n));
     json_object_set_new(o, "n_clusters", json_integer(nll.clusters));
     json_object_set_new(o, "maps", maps);
-    if (better) warn_better(t, better);
+    if (better) {
+        dq_logger_warn(t->logger,
+                       "%s: head order \"%s\" reads this text better than the \"%s\" of its "
+                       "architecture. If more "
+                       "text agrees, give --head-order %s",
+                       t->model, dq_head_order_pairing_name(t->map[better]),
+                       dq_head_order_pairing_name(t->map[0]),
+                       dq_head_order_pairing_name(t->map[better]));
+    }
     *out = o;
     return DQ_OK;
 }
@@ -345,37 +343,35 @@ static json_t *cublas(dq_arena *a)
     return x;
 }
 
-static void print_value(const char *key, const json_t *v)
-{
-    char buf[32];
-    size_t n = strlen(key);
-    printf("  %-24s ", key);
-    if (json_is_array(v)) {
-        size_t i;
-        json_t *item;
-        json_array_foreach(v, i, item) printf("%s%s", i ? " " : "", json_string_value(item));
-        if (json_array_size(v) == 0) printf("none");
-    } else if (json_is_string(v)) {
-        printf("%s", json_string_value(v));
-    } else if (json_is_integer(v)) {
-        int64_t x = json_integer_value(v);
-        bool bytes = n > 6 && strcmp(key + n - 6, "_bytes") == 0;
-        if (bytes && x >= 0)
-            printf("%s", dq_document_size_text(buf, sizeof buf, x));
-        else
-            printf("%lld", (long long)x);
-    } else {
-        printf("%s", json_is_true(v) ? "yes" : json_is_false(v) ? "no" : "-");
-    }
-    printf("\n");
-}
-
 static void print_group(const char *title, json_t *group)
 {
     const char *key;
     json_t *v;
     printf("%s\n", title);
-    json_object_foreach(group, key, v) print_value(key, v);
+    json_object_foreach(group, key, v)
+    {
+        char buf[32];
+        size_t n = strlen(key);
+        printf("  %-24s ", key);
+        if (json_is_array(v)) {
+            size_t i;
+            json_t *item;
+            json_array_foreach(v, i, item) printf("%s%s", i ? " " : "", json_string_value(item));
+            if (json_array_size(v) == 0) printf("none");
+        } else if (json_is_string(v)) {
+            printf("%s", json_string_value(v));
+        } else if (json_is_integer(v)) {
+            int64_t x = json_integer_value(v);
+            bool bytes = n > 6 && strcmp(key + n - 6, "_bytes") == 0;
+            if (bytes && x >= 0)
+                printf("%s", dq_document_size_text(buf, sizeof buf, x));
+            else
+                printf("%lld", (long long)x);
+        } else {
+            printf("%s", json_is_true(v) ? "yes" : json_is_false(v) ? "no" : "-");
+        }
+        printf("\n");
+    }
 }
 
 static void print_device(const json_t *d)

@@ -130,21 +130,6 @@ static int64_t alike(const dq_export *x, int64_t i,
     return n;
 }
 
-static void print_decoded(const dq_export *x)
-{
-    char label[24];
-    for (int64_t i = 0; i < dq_export_result(x)->n_rows; i++) {
-        const dq_export_row *r = dq_export_row_at(x, i);
-        const int64_t n = alike(x, i, same_reason);
-        if (n == 0) continue;
-        snprintf(label, sizeof label, "as %s values", dq_dtypes[r->dtype].name);
-        if (n == 1)
-            printf("%-18s %s: %s\n", label, r->name, r->why);
-        else
-            printf("%-18s %lld tensors, %s first: %s\n", label, (long long)n, r->name, r->why);
-    }
-}
-
 /* How many tensors have each type, and of how many bits their codes are: "Q4_0  210 tensors, codes of 4 bits". */
 static void print_blocks(const dq_export *x)
 {
@@ -223,9 +208,20 @@ static void print_summary(const request *r, const dq_model *m, const dq_export *
                     (long long)n, bits, in);
         }
     }
-    if (codes || is_gguf(r))
-        print_decoded(x);
-    else
+    if (codes || is_gguf(r)) {
+        char label[24];
+        for (int64_t c = 0; c < dq_export_result(x)->n_rows; c++) {
+            const dq_export_row *row = dq_export_row_at(x, c);
+            const int64_t n = alike(x, c, same_reason);
+            if (n == 0) continue;
+            snprintf(label, sizeof label, "as %s values", dq_dtypes[row->dtype].name);
+            if (n == 1)
+                printf("%-18s %s: %s\n", label, row->name, row->why);
+            else
+                printf("%-18s %lld tensors, %s first: %s\n", label, (long long)n, row->name,
+                       row->why);
+        }
+    } else
         printf("type               %s\n", dq_dtypes[r->set.dtype].name);
     if (!i->has_logit && !i->has_kv) return;
     printf("not in the model   settings of %s: %s\n",

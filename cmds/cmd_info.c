@@ -109,26 +109,6 @@ static dq_status read_ends(text_ends *e, const dq_model *m, dq_err *err)
     return e->why.code == DQ_RESOURCE ? dq_fail_as(err, &e->why) : DQ_OK;
 }
 
-static void print_ends(text_ends *e)
-{
-    const dq_stop_ids *s = &e->ids;
-    const bool known = e->why.code == DQ_OK;
-    printf("a text ends at     ");
-    dq_advice_apply(&e->why);
-    for (int64_t i = 0; known && i < s->n; i++) {
-        size_t len = 0;
-        const char *piece = e->t ? dq_tokenizer_piece(e->t, s->id[i], &len) : NULL;
-        json_t *text = piece ? json_stringn(piece, len) : NULL;
-        char *shown = text ? json_dumps(text, JSON_ENCODE_ANY | JSON_ENSURE_ASCII) : NULL;
-        printf("%s%d%s%s", i ? ", " : "", (int)s->id[i], shown ? " " : "", shown ? shown : "");
-        free(shown);
-        json_decref(text);
-    }
-    printf("%s%s", !known ? "not known: " : s->n ? "" : "no token", e->why.text);
-    if (s->unknown[0]) printf("; %s is no token", s->unknown);
-    printf("\n");
-}
-
 static void print_model(const dq_model *m, int n_files, text_ends *e)
 {
     const dq_head_order *map = &m->map;
@@ -151,7 +131,22 @@ static void print_model(const dq_model *m, int n_files, text_ends *e)
     printf("head order           %s\n", dq_head_order_pairing_name(map->pairing));
     printf("width              %d, feed-forward %d\n", m->dim, m->ffn);
     printf("vocabulary         %d%s\n", m->vocab, m->tied ? ", output tied to the input" : "");
-    print_ends(e);
+    const dq_stop_ids *ids = &e->ids;
+    const bool readable = e->why.code == DQ_OK;
+    printf("a text ends at     ");
+    dq_advice_apply(&e->why);
+    for (int64_t i = 0; readable && i < ids->n; i++) {
+        size_t len = 0;
+        const char *piece = e->t ? dq_tokenizer_piece(e->t, ids->id[i], &len) : NULL;
+        json_t *entry = piece ? json_stringn(piece, len) : NULL;
+        char *shown = entry ? json_dumps(entry, JSON_ENCODE_ANY | JSON_ENSURE_ASCII) : NULL;
+        printf("%s%d%s%s", i ? ", " : "", (int)ids->id[i], shown ? " " : "", shown ? shown : "");
+        free(shown);
+        json_decref(entry);
+    }
+    printf("%s%s", !readable ? "not known: " : ids->n ? "" : "no token", e->why.text);
+    if (ids->unknown[0]) printf("; %s is no token", ids->unknown);
+    printf("\n");
     printf("positions          %d\n", m->max_positions);
     printf("norm epsilon       %g", (double)m->norm_eps);
     if (m->layer[0].attn.head_norm) printf(", heads %g", (double)m->layer[0].attn.norm_eps);

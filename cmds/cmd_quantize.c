@@ -91,13 +91,6 @@ static cut_name cut(const char *name)
     return c;
 }
 
-static bool same_but_number(const cut_name *a, const cut_name *b)
-{
-    return a->digits && b->digits && a->before == b->before &&
-           strncmp(a->name, b->name, a->before) == 0 &&
-           strcmp(a->name + a->before + a->digits, b->name + b->before + b->digits) == 0;
-}
-
 typedef struct fold {
     cut_name name;
     int64_t n;
@@ -135,7 +128,10 @@ static void add_fold(dq_table *t, const dq_quantizer *q, bool *taken, int64_t fr
         if (taken[i]) continue;
         const dq_quantize_row r = dq_quantize_row_at(q, i);
         const cut_name c = cut(r.name);
-        if (!same_but_number(&f.name, &c) ||
+        if (!(f.name.digits && c.digits && f.name.before == c.before &&
+              strncmp(f.name.name, c.name, f.name.before) == 0 &&
+              strcmp(f.name.name + f.name.before + f.name.digits, c.name + c.before + c.digits) ==
+                  0) ||
             !(first.packed == r.packed && first.skipped == r.skipped && first.dtype == r.dtype &&
               first.dense_dtype == r.dense_dtype && first.scale_dtype == r.scale_dtype &&
               first.bits == r.bits && first.rows == r.rows && first.cols == r.cols &&
@@ -225,31 +221,6 @@ static bool worst_of(const dq_quantizer *q, dq_quantize_row *worst)
     return any;
 }
 
-/* "packed             4 bits in 210 tensors, 4.250 bits per weight; 6 bits in 1, 6.250" */
-static void print_widths(const dq_quantizer *q)
-{
-    int64_t n[9] = {0}, params[9] = {0}, bytes[9] = {0};
-    bool first = true;
-    for (int64_t i = 0; i < dq_quantize_result(q)->n_tensors; i++) {
-        const dq_quantize_row r = dq_quantize_row_at(q, i);
-        if (!r.packed) continue;
-        n[r.bits]++;
-        params[r.bits] += r.rows * r.cols;
-        bytes[r.bits] += r.bytes;
-    }
-    for (int b = 2; b <= 8; b++) {
-        if (!n[b]) continue;
-        printf("%s%d bits in %lld%s, %.3f%s", first ? "packed             " : "; ", b,
-               (long long)n[b],
-               !first      ? ""
-               : n[b] == 1 ? " tensor"
-                           : " tensors",
-               dq_weight_bits_over(bytes[b], params[b]), first ? " bits per weight" : "");
-        first = false;
-    }
-    if (!first) putchar('\n');
-}
-
 static void print_calibration(const dq_calib_run *c, const dq_quantizer *q)
 {
     char a[32];
@@ -283,7 +254,27 @@ static void print_summary(const command *c, const dq_quantizer *q)
            c->request.out ? c->request.out : "(no output named)",
            100.0 * (double)i->file_bytes / (double)i->source_bytes,
            dq_document_size_text(b, sizeof b, i->source_bytes));
-    print_widths(q);
+    /* "packed             4 bits in 210 tensors, 4.250 bits per weight; 6 bits in 1, 6.250" */
+    int64_t n[9] = {0}, params[9] = {0}, bytes[9] = {0};
+    bool first = true;
+    for (int64_t j = 0; j < dq_quantize_result(q)->n_tensors; j++) {
+        const dq_quantize_row r = dq_quantize_row_at(q, j);
+        if (!r.packed) continue;
+        n[r.bits]++;
+        params[r.bits] += r.rows * r.cols;
+        bytes[r.bits] += r.bytes;
+    }
+    for (int bits = 2; bits <= 8; bits++) {
+        if (!n[bits]) continue;
+        printf("%s%d bits in %lld%s, %.3f%s", first ? "packed             " : "; ", bits,
+               (long long)n[bits],
+               !first         ? ""
+               : n[bits] == 1 ? " tensor"
+                              : " tensors",
+               dq_weight_bits_over(bytes[bits], params[bits]), first ? " bits per weight" : "");
+        first = false;
+    }
+    if (!first) putchar('\n');
     printf("tensors            %lld packed, %lld dense", (long long)i->n_packed,
            (long long)(i->n_tensors - i->n_packed));
     if (i->n_skipped) printf(" (%lld of them skipped)", (long long)i->n_skipped);

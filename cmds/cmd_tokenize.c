@@ -54,43 +54,10 @@ static dq_status load(tokenize *x, const char *where, const char *json, size_t l
     return DQ_OK;
 }
 
-static dq_status from_folder(tokenize *x, const char *path, dq_err *err)
-{
-    dq_tokenizer_text text[DQ_TOKENIZER_FILES] = {{NULL, 0}};
-    for (int i = 0; i < DQ_TOKENIZER_FILES; i++) {
-        const size_t max = i ? DQ_MAX_CONFIG : DQ_MAX_TOKENIZER;
-        const char *file = dq_textf(x->arena, err, "%s/%s", path, dq_tokenizer_file[i]);
-        char *s;
-        if (!file) return err->code;
-        if (i && !dq_file_exists(file)) continue;
-        DQ_TRY(dq_file_read_small(&s, &text[i].len, file, max, x->arena, err));
-        text[i].s = s;
-    }
-    if (dq_tokenizer_load_files(&x->tokenizer, text, err) != DQ_OK) return dq_in(err, "%s: ", path);
-    return DQ_OK;
-}
-
 static dq_status no_tokenizer(const char *path, dq_err *err)
 {
     return dq_fail(err, DQ_MISMATCH,
                    "%s: the file holds no tokenizer. Give the folder of its source.", path);
-}
-
-/* The metadata alone are read: any model's, or those of a file that holds nothing else. */
-static dq_status from_gguf(tokenize *x, const char *path, dq_err *err)
-{
-    const char *json, *config;
-    size_t len, config_len;
-    dq_gguf_model *m;
-    DQ_TRY(dq_gguf_model_open_tokenizer(&m, path, err));
-    dq_gguf_model_text(m, "tokenizer.json", &json, &len, err);
-    dq_gguf_model_text(m, "tokenizer_config.json", &config, &config_len, err);
-    if (json)
-        load(x, path, json, len, config, config_len, err);
-    else
-        no_tokenizer(path, err);
-    dq_gguf_model_close(m);
-    return err->code;
 }
 
 static dq_status open_tokenizer(tokenize *x, const char *path, dq_err *err)
@@ -99,7 +66,21 @@ static dq_status open_tokenizer(tokenize *x, const char *path, dq_err *err)
     uint8_t begin[8] = {0};
     char *json;
     size_t len;
-    if (dq_file_is_dir(path)) return from_folder(x, path, err);
+    if (dq_file_is_dir(path)) {
+        dq_tokenizer_text text[DQ_TOKENIZER_FILES] = {{NULL, 0}};
+        for (int i = 0; i < DQ_TOKENIZER_FILES; i++) {
+            const size_t max = i ? DQ_MAX_CONFIG : DQ_MAX_TOKENIZER;
+            const char *file = dq_textf(x->arena, err, "%s/%s", path, dq_tokenizer_file[i]);
+            char *s;
+            if (!file) return err->code;
+            if (i && !dq_file_exists(file)) continue;
+            DQ_TRY(dq_file_read_small(&s, &text[i].len, file, max, x->arena, err));
+            text[i].s = s;
+        }
+        if (dq_tokenizer_load_files(&x->tokenizer, text, err) != DQ_OK)
+            return dq_in(err, "%s: ", path);
+        return DQ_OK;
+    }
     dq_os_map map;
     DQ_TRY(dq_os_map_open(&map, path, err));
     if (map.bytes >= 8) memcpy(begin, map.data, 8);
@@ -109,7 +90,21 @@ static dq_status open_tokenizer(tokenize *x, const char *path, dq_err *err)
         DQ_TRY(dq_input_tokenizer(&x->tokenizer, x->model, false, err));
         return x->tokenizer ? DQ_OK : no_tokenizer(path, err);
     }
-    if (memcmp(begin, "GGUF", 4) == 0) return from_gguf(x, path, err);
+    if (memcmp(begin, "GGUF", 4) == 0) {
+        /* The metadata alone are read: any model's, or those of a file that holds nothing else. */
+        const char *tokens, *config;
+        size_t length, config_len;
+        dq_gguf_model *m;
+        DQ_TRY(dq_gguf_model_open_tokenizer(&m, path, err));
+        dq_gguf_model_text(m, "tokenizer.json", &tokens, &length, err);
+        dq_gguf_model_text(m, "tokenizer_config.json", &config, &config_len, err);
+        if (tokens)
+            load(x, path, tokens, length, config, config_len, err);
+        else
+            no_tokenizer(path, err);
+        dq_gguf_model_close(m);
+        return err->code;
+    }
     DQ_TRY(dq_file_read_small(&json, &len, path, DQ_MAX_TOKENIZER, x->arena, err));
     return load(x, path, json, len, NULL, 0, err);
 }

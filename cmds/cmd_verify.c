@@ -70,28 +70,6 @@ static dq_status begin_source(request *r, dq_progress *bar, dq_quantizer *q, dq_
     return DQ_OK;
 }
 
-static dq_status check_source(request *r, const char *path, const dq_container *c, dq_err *err)
-{
-    dq_quantize_settings set;
-    dq_quantizer *q = NULL;
-    json_t *recipe = NULL;
-    dq_progress bar = {.shown = false};
-    dq_quantize_progress p = {dq_progress_pace, &bar};
-    if (dq_quantize_settings_of(&set, &recipe, c, err) != DQ_OK)
-        dq_in(err, "%s: ", path);
-    else if (dq_quantize_open(&q, r->source, &set, err) != DQ_OK)
-        of_another_model(path, err);
-    else if (begin_source(r, &bar, q, err) == DQ_OK &&
-             dq_quantize_compare(q, c, &p, err) != DQ_OK && err->code != DQ_STOPPED)
-        dq_in(err, "%s: ", path);
-    dq_progress_end(&bar);
-    if (q) r->n_by_sqnr = dq_quantize_result(q)->n_by_sqnr;
-    if (q && set.method_name) snprintf(r->method, sizeof r->method, "%s", set.method_name);
-    dq_quantize_close(q);
-    json_decref(recipe);
-    return err->code;
-}
-
 static dq_status run(request *r, const char *path, dq_err *err)
 {
     dq_container *c;
@@ -121,7 +99,25 @@ static dq_status run(request *r, const char *path, dq_err *err)
         dq_fail_as(err, &one);
     }
     dq_progress_end(&bar);
-    if (err->code == DQ_OK && r->source) check_source(r, path, c, err);
+    if (err->code == DQ_OK && r->source) {
+        dq_quantize_settings set;
+        dq_quantizer *q = NULL;
+        json_t *recipe = NULL;
+        dq_progress progress = {.shown = false};
+        dq_quantize_progress p = {dq_progress_pace, &progress};
+        if (dq_quantize_settings_of(&set, &recipe, c, err) != DQ_OK)
+            dq_in(err, "%s: ", path);
+        else if (dq_quantize_open(&q, r->source, &set, err) != DQ_OK)
+            of_another_model(path, err);
+        else if (begin_source(r, &progress, q, err) == DQ_OK &&
+                 dq_quantize_compare(q, c, &p, err) != DQ_OK && err->code != DQ_STOPPED)
+            dq_in(err, "%s: ", path);
+        dq_progress_end(&progress);
+        if (q) r->n_by_sqnr = dq_quantize_result(q)->n_by_sqnr;
+        if (q && set.method_name) snprintf(r->method, sizeof r->method, "%s", set.method_name);
+        dq_quantize_close(q);
+        json_decref(recipe);
+    }
     if (err->code == DQ_OK) dq_os_maps_check(err);
     if (err->code == DQ_OK && r->json) {
         const dq_container_info *i = dq_container_header(c);

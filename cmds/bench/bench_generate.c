@@ -369,46 +369,6 @@ static dq_status decode_run_all(decode *x, dq_err *err)
     return err->code;
 }
 
-static dq_status run_context(decode *x, dq_bench_report *r, dq_err *err)
-{
-    if (decode_run_all(x, err) == DQ_OK) {
-        const double plain = dq_bench_timing_of(x->at[0].attend_s, x->tokens).median;
-        for (int i = 0; i < x->n_subjects; i++) {
-            const subject *s = &x->at[i];
-            const dq_bench_timing token = dq_bench_timing_of(s->token_s, x->tokens);
-            const dq_bench_timing attend = dq_bench_timing_of(s->attend_s, x->tokens);
-            const double rate = s->kv_bytes / attend.median;
-            const double read = dq_bench_timing_of(s->read_rate, x->tokens).median;
-            char bits[DQ_KV_TEXT];
-            dq_kv_codes_text(bits, dq_runner_kv_spec(s->runner));
-            const dq_bench_figure all[] = {
-                dq_bench_count("context", "context", x->context),
-                dq_bench_text("kv_bits", "KV bits", bits),
-                dq_bench_text("attention_math", "math", dq_num_name[variant_of(x, i)->num]),
-                dq_bench_real("kv_bytes", "KV, MiB", s->kv_bytes, 1.0 / 1048576, 2),
-                dq_bench_real("attention_seconds_median", "ms", attend.median, 1e3, 3),
-                dq_bench_real("attention_seconds_min", "least", attend.min, 1e3, 3),
-                dq_bench_real("attention_bytes_per_second", "GB/s", rate, 1e-9, 1),
-                dq_bench_real("read_bytes_per_second", NULL, read, 1e-9, 1),
-                dq_bench_real("share_of_read", "share of read", rate / read, 1, 2),
-                dq_bench_real("speedup_over_16_bits", "times", plain / attend.median, 1, 2),
-                dq_bench_real("weight_bytes", NULL, x->weight_bytes, 1, 0),
-                dq_bench_real("token_seconds_median", "ms/token", token.median, 1e3, 2),
-                dq_bench_real("tokens_per_second", NULL, 1 / token.median, 1, 1)};
-            dq_bench_report_add(r, "decode", all, (int)(sizeof all / sizeof *all), err);
-        }
-    }
-    for (int i = 0; i < x->n_subjects; i++) {
-        subject *s = &x->at[i];
-        dq_runner_free(s->runner);
-        dq_block_free(s->token_s);
-        dq_block_free(s->attend_s);
-        dq_block_free(s->read_rate);
-        *s = (subject){0};
-    }
-    return err->code;
-}
-
 static dq_status run_contexts(decode *x, dq_bench_report *r, dq_err *err)
 {
     for (int i = 0; i < x->n_subjects; i++) {
@@ -422,7 +382,41 @@ static dq_status run_contexts(decode *x, dq_bench_report *r, dq_err *err)
     dq_progress_set(&x->progress, 0, NULL);
     for (int i = 0; i < x->contexts.n && err->code == DQ_OK; i++) {
         x->context = x->contexts.at[i];
-        run_context(x, r, err);
+        if (decode_run_all(x, err) == DQ_OK) {
+            const double plain = dq_bench_timing_of(x->at[0].attend_s, x->tokens).median;
+            for (int j = 0; j < x->n_subjects; j++) {
+                const subject *s = &x->at[j];
+                const dq_bench_timing token = dq_bench_timing_of(s->token_s, x->tokens);
+                const dq_bench_timing attend = dq_bench_timing_of(s->attend_s, x->tokens);
+                const double rate = s->kv_bytes / attend.median;
+                const double read = dq_bench_timing_of(s->read_rate, x->tokens).median;
+                char bits[DQ_KV_TEXT];
+                dq_kv_codes_text(bits, dq_runner_kv_spec(s->runner));
+                const dq_bench_figure all[] = {
+                    dq_bench_count("context", "context", x->context),
+                    dq_bench_text("kv_bits", "KV bits", bits),
+                    dq_bench_text("attention_math", "math", dq_num_name[variant_of(x, j)->num]),
+                    dq_bench_real("kv_bytes", "KV, MiB", s->kv_bytes, 1.0 / 1048576, 2),
+                    dq_bench_real("attention_seconds_median", "ms", attend.median, 1e3, 3),
+                    dq_bench_real("attention_seconds_min", "least", attend.min, 1e3, 3),
+                    dq_bench_real("attention_bytes_per_second", "GB/s", rate, 1e-9, 1),
+                    dq_bench_real("read_bytes_per_second", NULL, read, 1e-9, 1),
+                    dq_bench_real("share_of_read", "share of read", rate / read, 1, 2),
+                    dq_bench_real("speedup_over_16_bits", "times", plain / attend.median, 1, 2),
+                    dq_bench_real("weight_bytes", NULL, x->weight_bytes, 1, 0),
+                    dq_bench_real("token_seconds_median", "ms/token", token.median, 1e3, 2),
+                    dq_bench_real("tokens_per_second", NULL, 1 / token.median, 1, 1)};
+                dq_bench_report_add(r, "decode", all, (int)(sizeof all / sizeof *all), err);
+            }
+        }
+        for (int j = 0; j < x->n_subjects; j++) {
+            subject *s = &x->at[j];
+            dq_runner_free(s->runner);
+            dq_block_free(s->token_s);
+            dq_block_free(s->attend_s);
+            dq_block_free(s->read_rate);
+            *s = (subject){0};
+        }
     }
     dq_progress_end(&x->progress);
     if (err->code != DQ_OK) return err->code;

@@ -692,27 +692,6 @@ static dq_status take_own(comparison *c, const json_t *settings, const json_t *r
     return err->code == DQ_OK ? add_line(c, &l, err) : err->code;
 }
 
-/* Lines of dq alone go into those of the same work beside a peer. */
-static void join(comparison *c)
-{
-    int n = 0;
-    for (int k = 0; k < c->n; k++) {
-        const line own = c->at[k];
-        bool found = false;
-        for (int i = 0; !*own.peer && i < c->n; i++) {
-            line *l = &c->at[i];
-            if (i == k || !*l->peer || strcmp(l->work, own.work) != 0) continue;
-            l->dq_rate = own.dq_rate;
-            l->ratio = l->low = l->high = (double)NAN;
-            l->joined = found = true;
-        }
-        c->at[k].work = found ? NULL : own.work;
-    }
-    for (int k = 0; k < c->n; k++)
-        if (c->at[k].work) c->at[n++] = c->at[k];
-    c->n = n;
-}
-
 static dq_status take_document(comparison *c, const json_t *doc, dq_err *err)
 {
     const json_t *result, *schema = json_object_get(doc, "schema");
@@ -757,7 +736,23 @@ static dq_status read_all(comparison *c, json_t **doc, const char *const *path, 
         DQ_TRY(dq_json_parse(&doc[i], text, len, path[i], err));
         if (take_document(c, doc[i], err) != DQ_OK) return dq_in(err, "%s: ", path[i]);
     }
-    join(c);
+    /* Lines of dq alone go into those of the same work beside a peer. */
+    int count = 0;
+    for (int k = 0; k < c->n; k++) {
+        const line own = c->at[k];
+        bool found = false;
+        for (int i = 0; !*own.peer && i < c->n; i++) {
+            line *l = &c->at[i];
+            if (i == k || !*l->peer || strcmp(l->work, own.work) != 0) continue;
+            l->dq_rate = own.dq_rate;
+            l->ratio = l->low = l->high = (double)NAN;
+            l->joined = found = true;
+        }
+        c->at[k].work = found ? NULL : own.work;
+    }
+    for (int k = 0; k < c->n; k++)
+        if (c->at[k].work) c->at[count++] = c->at[k];
+    c->n = count;
     static const char *const titles[] = {"work", "peer",  "its weights", "peer",
                                          "dq",   "ratio", "95 %"};
     dq_table *table = NULL;
@@ -780,9 +775,7 @@ static dq_status read_all(comparison *c, json_t **doc, const char *const *path, 
         "tokens per second; ratio: dq over the peer, the median of rounds where it is told%s%s\n\n",
         within ? "; 95 %: what holds that median" : "",
         any ? "; *: dq measured by itself, not in turns with the peer" : "");
-    dq_table_print(table, err);
-    dq_table_free(table);
-    return err->code;
+    return dq_table_finish(table, err);
 }
 
 static const dq_usage usage = {

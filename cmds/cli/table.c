@@ -234,12 +234,6 @@ static void print_cell(const layout *l, const char *whole, int c, bool last)
     printf("%s", last ? "\n" : "  ");
 }
 
-static void print_rule(const layout *l, int c, bool last)
-{
-    for (int i = 0; i < l->wide[c]; i++) putchar('-');
-    printf("%s", last ? "\n" : "  ");
-}
-
 dq_status dq_table_print(const dq_table *t, dq_err *err)
 {
     layout l;
@@ -288,7 +282,11 @@ dq_status dq_table_print(const dq_table *t, dq_err *err)
         }
         for (int row = 0; row < t->n_cells; row += t->n_cols) {
             const bool rule = t->cell[row].rule || row == t->n_cols;
-            for (int i = 0; rule && i < n; i++) print_rule(&l, list[i], i + 1 == n);
+            for (int i = 0; rule && i < n; i++) {
+                const bool last = i + 1 == n;
+                for (int k = 0; k < l.wide[list[i]]; k++) putchar('-');
+                printf("%s", last ? "\n" : "  ");
+            }
             for (int i = 0; i < n; i++)
                 print_cell(&l, t->cell[row + list[i]].text, list[i], i + 1 == n);
         }
@@ -296,6 +294,13 @@ dq_status dq_table_print(const dq_table *t, dq_err *err)
         if (first < t->n_cols) printf("\n");
     } while (first < t->n_cols);
     return DQ_OK;
+}
+
+dq_status dq_table_finish(dq_table *t, dq_err *err)
+{
+    dq_table_print(t, err);
+    dq_table_free(t);
+    return err->code;
 }
 
 dq_status dq_table_csv(const dq_table *t, const char *path, dq_err *err)

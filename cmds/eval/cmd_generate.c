@@ -121,30 +121,6 @@ static dq_status examples(void *own, const cmd_eval_options *o, dq_eval_source *
     return DQ_OK;
 }
 
-/* \n, \t and \\ as what they stand for. */
-static dq_status unescape(const char **out, const char *word, dq_arena *a, dq_err *err)
-{
-    static const char from[] = "nt\\", to[] = "\n\t\\";
-    int64_t first_bad;
-    char *s = dq_text(a, word, strlen(word), err), *end = s;
-    if (!s) return err->code;
-    for (const char *c = word; *c; c++) {
-        const char *at = *c == '\\' && c[1] ? strchr(from, c[1]) : NULL;
-        if (*c == '\\' && !at)
-            return dq_fail(err, DQ_USAGE,
-                           "--stop: expected \\n, \\t or \\\\ in \"%s\", found \\%c.", word,
-                           c[1] ? c[1] : ' ');
-        *end++ = at ? to[at - from] : *c;
-        c += at != NULL;
-    }
-    *end = 0;
-    if (!*s) return dq_fail(err, DQ_USAGE, "--stop: an empty text would end everything.");
-    if (dq_utf8_check(s, (size_t)(end - s), &first_bad) > 0)
-        return dq_fail(err, DQ_USAGE, "--stop: \"%s\" is not UTF-8.", word);
-    *out = s;
-    return DQ_OK;
-}
-
 static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a, dq_err *err)
 {
     generate_options *o = own;
@@ -154,8 +130,29 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
         return dq_fail(err, DQ_USAGE, "--stop is given %d times (expected at most %d).", n,
                        STOP_TEXTS - builtin);
     for (int i = 0; i < builtin; i++) o->stop[i] = dq_answer_stop[i];
-    for (int i = 0; i < n; i++)
-        DQ_TRY(unescape(&o->stop[builtin + i], o->stop_words.item[i], a, err));
+    for (int i = 0; i < n; i++) {
+        /* \n, \t and \\ as what they stand for. */
+        const char **out = &o->stop[builtin + i];
+        const char *word = o->stop_words.item[i];
+        static const char from[] = "nt\\", to[] = "\n\t\\";
+        int64_t first_bad;
+        char *s = dq_text(a, word, strlen(word), err), *end = s;
+        if (!s) return err->code;
+        for (const char *c = word; *c; c++) {
+            const char *at = *c == '\\' && c[1] ? strchr(from, c[1]) : NULL;
+            if (*c == '\\' && !at)
+                return dq_fail(err, DQ_USAGE,
+                               "--stop: expected \\n, \\t or \\\\ in \"%s\", found \\%c.", word,
+                               c[1] ? c[1] : ' ');
+            *end++ = at ? to[at - from] : *c;
+            c += at != NULL;
+        }
+        *end = 0;
+        if (!*s) return dq_fail(err, DQ_USAGE, "--stop: an empty text would end everything.");
+        if (dq_utf8_check(s, (size_t)(end - s), &first_bad) > 0)
+            return dq_fail(err, DQ_USAGE, "--stop: \"%s\" is not UTF-8.", word);
+        *out = s;
+    }
     o->of_questions.stop = o->stop;
     o->of_questions.n_stop = builtin + n;
     o->of_prompts.stop = o->stop + builtin;

@@ -139,17 +139,6 @@ static bool compared(const dq_eval *e)
     return false;
 }
 
-static dq_status print_fit(const cmd_eval_view *v, int64_t from, dq_err *err)
-{
-    static const char *const titles[] = {"alpha", "beta", "gamma", "residual"};
-    char head[160];
-    snprintf(head, sizeof head,
-             "alpha t^beta + gamma through the mean NLL of the first t tokens, t from %lld on "
-             "(\u00b1 jackknife over documents):",
-             (long long)from);
-    return print(v, head, titles, 4, fill_fit, err);
-}
-
 static dq_status print_positions(const cmd_eval_view *v, const dq_windows *w, dq_err *err)
 {
     const int64_t scored = dq_window_scored(&w->win[0]);
@@ -167,7 +156,13 @@ static dq_status print_positions(const cmd_eval_view *v, const dq_windows *w, dq
     DQ_TRY(print(v, head, titles, n, fill_cumulative, err));
     if (compared(v->e))
         DQ_TRY(print(v, "The same, less that of the reference:", titles, n, fill_difference, err));
-    return print_fit(v, at[0], err);
+    static const char *const fit_titles[] = {"alpha", "beta", "gamma", "residual"};
+    char law[160];
+    snprintf(law, sizeof law,
+             "alpha t^beta + gamma through the mean NLL of the first t tokens, t from %lld on "
+             "(\u00b1 jackknife over documents):",
+             (long long)at[0]);
+    return print(v, law, fit_titles, 4, fill_fit, err);
 }
 
 static dq_status text_tables(const cmd_eval_view *v, dq_err *err)

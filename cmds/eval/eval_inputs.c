@@ -264,35 +264,6 @@ static int task_names(const char **names)
     return n;
 }
 
-static void add_limits(rows *to, cmd_eval_options *o)
-{
-    const dq_opt opts[] = {
-        dq_opt_topic("limits", "how much of it"),
-        dq_opt_int("limit", "N", &o->limit, 1, 1e15,
-                   "at most N items of each task (default all; 250 test examples of in-context "
-                   "tasks, drawn once), N prompts per length, and of needles per depth and N:R "
-                   "(default 50), N windows of the text (default all)"),
-        dq_opt_text("lengths", "LIST", &o->lengths_word,
-                    "tokens of a prompt and the room for its answers, of tasks that make their own "
-                    "prompts (default 4096, "
-                    "or the fewest positions of the models)"),
-        dq_opt_word(
-            "long", "WHAT", &o->too_long, dq_eval_long_name + 1, DQ_EVAL_LONGS,
-            "items with more tokens than a model has positions: error: refuse them, all counted, "
-            "before anything is scored (the default for generated text); skip: leave them out "
-            "for every model; cut: drop the beginning of the context as lm-eval does, BOS "
-            "too, for generated text so that --max-new tokens have room (the default for "
-            "choices); not for in-context tasks and those with --lengths, which say it"),
-        dq_opt_int(
-            "ctx", "N", &o->ctx, 4, 1e9,
-            "tokens per window of --text (default 2048, or the fewest positions of the models)"),
-        dq_opt_word("bos", "WHEN", &o->bos, dq_bos_name, DQ_BOS_WHENS,
-                    "{words} (default auto: as the tokenizer's own template says)"),
-        {0},
-    };
-    add_rows(to, opts);
-}
-
 static void add_computed(rows *to, cmd_eval_options *o)
 {
     const dq_opt opts[] = {
@@ -420,7 +391,31 @@ dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **ar
     add_rows(&all, opts);
     add_rows(&all, (const dq_opt[]){dq_opt_topic("text", "text and its windows"), {0}});
     for (int i = 0; i < DQ_EVAL_KINDS; i++) add_own(&all, cmd_eval_kinds[i]->cli.scored, o->own[i]);
-    add_limits(&all, o);
+    const dq_opt opt[] = {
+        dq_opt_topic("limits", "how much of it"),
+        dq_opt_int("limit", "N", &o->limit, 1, 1e15,
+                   "at most N items of each task (default all; 250 test examples of in-context "
+                   "tasks, drawn once), N prompts per length, and of needles per depth and N:R "
+                   "(default 50), N windows of the text (default all)"),
+        dq_opt_text("lengths", "LIST", &o->lengths_word,
+                    "tokens of a prompt and the room for its answers, of tasks that make their own "
+                    "prompts (default 4096, "
+                    "or the fewest positions of the models)"),
+        dq_opt_word(
+            "long", "WHAT", &o->too_long, dq_eval_long_name + 1, DQ_EVAL_LONGS,
+            "items with more tokens than a model has positions: error: refuse them, all counted, "
+            "before anything is scored (the default for generated text); skip: leave them out "
+            "for every model; cut: drop the beginning of the context as lm-eval does, BOS "
+            "too, for generated text so that --max-new tokens have room (the default for "
+            "choices); not for in-context tasks and those with --lengths, which say it"),
+        dq_opt_int(
+            "ctx", "N", &o->ctx, 4, 1e9,
+            "tokens per window of --text (default 2048, or the fewest positions of the models)"),
+        dq_opt_word("bos", "WHEN", &o->bos, dq_bos_name, DQ_BOS_WHENS,
+                    "{words} (default auto: as the tokenizer's own template says)"),
+        {0},
+    };
+    add_rows(&all, opt);
     add_computed(&all, o);
     for (int i = 0; i < DQ_EVAL_KINDS; i++)
         add_own(&all, cmd_eval_kinds[i]->cli.options, o->own[i]);

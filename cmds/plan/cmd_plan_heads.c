@@ -235,9 +235,7 @@ static dq_status heads_output_print(const dq_cache_job *j, const dq_plan_heads *
         if (p->set.find) number_cell(t, p->missed[g].kld);
         if (p->caches.n_questions) number_cell(t, p->lack[g]);
     }
-    dq_table_print(t, err);
-    dq_table_free(t);
-    if (err->code != DQ_OK) return err->code;
+    DQ_TRY(dq_table_finish(t, err));
     putchar('\n');
     print_inputs(j, p);
     if (p->caches.n_resumed)
@@ -484,40 +482,6 @@ static dq_status take_gates(dq_cache_job *j, const options *o, dq_plan_heads_set
                    o->policy);
 }
 
-static void open_and_run(options *o, const dq_args *args, dq_plan_heads_settings *set, dq_err *err)
-{
-    const dq_cache_job_recipe recipe = {recipe_of, warn_onto, set, &set->kv};
-    dq_cache_job j;
-    dq_items items;
-    if (dq_cache_job_open(&j, &o->all, args, DQ_PLAN_HEADS_WINDOWS, &recipe, err) == DQ_OK &&
-        take_gates(&j, o, set, err) == DQ_OK) {
-        /* What of weights' cache the recipe has otherwise, as the plan is measured so. */
-        const json_t *kv = json_object_get(j.onto, "kv");
-        const struct {
-            const char *key;
-            int mine;
-        } all[] = {{"recent", set->kv.recent}, {"sink", set->kv.sink}};
-        for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-            const json_t *was = json_object_get(kv, all[i].key);
-            if (was && json_integer_value(was) != all[i].mine)
-                dq_logger_warn(
-                    &j.c->logger,
-                    "%s: has %s %lld, which becomes %d, as the plan is measured. Or give "
-                    "--kv-%s",
-                    j.c->onto, all[i].key, (long long)json_integer_value(was), all[i].mine,
-                    all[i].key);
-        }
-        if (warn_forgotten(&j, set, err) == DQ_OK &&
-            read_questions(&items, &j, o->search_items, err) == DQ_OK) {
-            set->in = j.in;
-            set->in.questions = o->all.questions ? &items : NULL;
-            set->in.questions_path = o->all.questions;
-            run_plan(&j, set, err);
-        }
-    }
-    dq_cache_job_close(&j);
-}
-
 dq_status dq_cmd_plan_heads(int argc, char **argv, dq_err *err)
 {
     options o = {.all = dq_cache_options_none, .search_windows = -1};
@@ -550,7 +514,37 @@ dq_status dq_cmd_plan_heads(int argc, char **argv, dq_err *err)
         if (!(o.keep > 0)) dq_fail(err, DQ_USAGE, "--kv-keep SHARE is missing: 0.001 to 0.999.");
         if (err->code == DQ_OK && make_settings(&set, &o, err) == DQ_OK &&
             dq_progress_listen(&o.all.logger, usage.name, err) == DQ_OK) {
-            open_and_run(&o, &args, &set, err);
+            const dq_cache_job_recipe recipe = {recipe_of, warn_onto, &set, &set.kv};
+            dq_cache_job j;
+            dq_items items;
+            if (dq_cache_job_open(&j, &o.all, &args, DQ_PLAN_HEADS_WINDOWS, &recipe, err) ==
+                    DQ_OK &&
+                take_gates(&j, &o, &set, err) == DQ_OK) {
+                /* What of weights' cache the recipe has otherwise, as the plan is measured so. */
+                const json_t *kv = json_object_get(j.onto, "kv");
+                const struct {
+                    const char *key;
+                    int mine;
+                } all[] = {{"recent", set.kv.recent}, {"sink", set.kv.sink}};
+                for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+                    const json_t *was = json_object_get(kv, all[i].key);
+                    if (was && json_integer_value(was) != all[i].mine)
+                        dq_logger_warn(
+                            &j.c->logger,
+                            "%s: has %s %lld, which becomes %d, as the plan is measured. Or give "
+                            "--kv-%s",
+                            j.c->onto, all[i].key, (long long)json_integer_value(was), all[i].mine,
+                            all[i].key);
+                }
+                if (warn_forgotten(&j, &set, err) == DQ_OK &&
+                    read_questions(&items, &j, o.search_items, err) == DQ_OK) {
+                    set.in = j.in;
+                    set.in.questions = o.all.questions ? &items : NULL;
+                    set.in.questions_path = o.all.questions;
+                    run_plan(&j, &set, err);
+                }
+            }
+            dq_cache_job_close(&j);
             dq_logger_end(&o.all.logger);
         }
     }

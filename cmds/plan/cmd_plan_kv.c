@@ -449,28 +449,6 @@ static void print_inputs(const dq_cache_job *j, const dq_plan_kv *p)
     printf(" bits\n");
 }
 
-static dq_status kv_output_work(const dq_cache_job *j, const dq_plan_kv *p, double pace,
-                                dq_err *err)
-{
-    const long long search = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_SEARCH);
-    const long long unseen = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_UNSEEN);
-    const long long alone = dq_plan_kv_caches(p), whole = dq_plan_kv_max_trials(p);
-    print_inputs(j, p);
-    printf("alone              %lld caches, a unit at a width and the others at %d bits: %lld "
-           "tokens\n",
-           alone, DQ_PLAN_KV_OTHERS, alone * search);
-    printf("whole              at most %lld caches in the search: %lld tokens\n", whole,
-           whole * search);
-    printf("decide             at most 3 caches: %lld tokens\n", 3 * unseen);
-    printf("beside             the unquantized cache, once for up to %d of these\n",
-           DQ_PLAN_CACHES_SWEEP);
-    printf("mean               %g bits of keys and values\n", p->set.mean);
-    const double beside = 1 + 1.0 / DQ_PLAN_CACHES_SWEEP;
-    dq_cache_numbers_time(pace, beside * (double)(alone * search + 3 * unseen),
-                          beside * (double)((alone + whole) * search + 3 * unseen));
-    return dq_stdout_flush(err);
-}
-
 /* Mixes that were the plan for a while, and how many were not. */
 static void print_search(const dq_plan_kv *p)
 {
@@ -485,38 +463,6 @@ static void print_search(const dq_plan_kv *p)
                    p->caches.list[t->mix].name, t->kld, t->added);
     }
     printf("measured           %d mix%s whole\n", p->n_trials, p->n_trials > 1 ? "es" : "");
-}
-
-static void print_baselines(const dq_plan_kv *p)
-{
-    for (int i = 0; i < p->n_baselines; i++) {
-        const dq_plan_kv_baseline *r = &p->baseline[i];
-        const double more = p->trial[p->chosen].bits - r->bits;
-        char name[DQ_KV_LISTS + 16];
-        snprintf(name, sizeof name, "against %s", p->caches.list[r->mix].name);
-        printf("%-18s %.4g bits; KLD %.3g, perplexity %+.3f %%\n", name, r->bits, r->its.kld.value,
-               dq_cache_numbers_percent(r->its.loss.value));
-        printf("                   KLD of the plan less its own %+.3g (nominally %.5g %%: %+.3g to "
-               "%+.3g): %s\n",
-               r->difference.kld.value, 100 * (1 - p->outside), r->kld.low, r->kld.high,
-               dq_cache_numbers_verdict(r->kld, "the plan is closer", "the uniform width is closer",
-                                        "inconclusive which is closer"));
-        printf("                   perplexity %+.3f %% (nominally %.5g %%: %+.3f to %+.3f): %s\n",
-               dq_cache_numbers_percent(r->difference.loss.value), 100 * (1 - p->outside),
-               dq_cache_numbers_percent(r->loss.low), dq_cache_numbers_percent(r->loss.high),
-               dq_cache_numbers_verdict(r->loss, "the plan loses less",
-                                        "the uniform width loses less",
-                                        "inconclusive which loses less"));
-        if (more > 1e-9)
-            printf("                   the plan has %.3g bits more: no uniform widths come nearer "
-                   "to the mean from below\n",
-                   more);
-    }
-    if (p->n_baselines == 0 && p->n_trials == 1)
-        printf("uniform            no other mix within the mean was measured\n");
-    else if (p->n_baselines == 0)
-        printf("uniform            the plan is this one: nothing else that was measured on the "
-               "search windows is closer there (no interval)\n");
 }
 
 static dq_status kv_output_print(const dq_cache_job *j, const dq_plan_kv *p, dq_err *err)
@@ -547,9 +493,7 @@ static dq_status kv_output_print(const dq_cache_job *j, const dq_plan_kv *p, dq_
                                 : dq_table_cell(t, "%.2e ± -", m.value);
         }
     }
-    dq_table_print(t, err);
-    dq_table_free(t);
-    if (err->code != DQ_OK) return err->code;
+    DQ_TRY(dq_table_finish(t, err));
     putchar('\n');
     print_inputs(j, p);
     if (p->caches.n_resumed)
@@ -562,7 +506,34 @@ static dq_status kv_output_print(const dq_cache_job *j, const dq_plan_kv *p, dq_
     printf("bits               %.4g of keys and values, without scales\n",
            p->trial[p->chosen].bits);
     dq_cache_numbers_print(&p->found, &p->caches);
-    print_baselines(p);
+    for (int i = 0; i < p->n_baselines; i++) {
+        const dq_plan_kv_baseline *r = &p->baseline[i];
+        const double more = p->trial[p->chosen].bits - r->bits;
+        char baselines_name[DQ_KV_LISTS + 16];
+        snprintf(baselines_name, sizeof baselines_name, "against %s", p->caches.list[r->mix].name);
+        printf("%-18s %.4g bits; KLD %.3g, perplexity %+.3f %%\n", baselines_name, r->bits,
+               r->its.kld.value, dq_cache_numbers_percent(r->its.loss.value));
+        printf("                   KLD of the plan less its own %+.3g (nominally %.5g %%: %+.3g to "
+               "%+.3g): %s\n",
+               r->difference.kld.value, 100 * (1 - p->outside), r->kld.low, r->kld.high,
+               dq_cache_numbers_verdict(r->kld, "the plan is closer", "the uniform width is closer",
+                                        "inconclusive which is closer"));
+        printf("                   perplexity %+.3f %% (nominally %.5g %%: %+.3f to %+.3f): %s\n",
+               dq_cache_numbers_percent(r->difference.loss.value), 100 * (1 - p->outside),
+               dq_cache_numbers_percent(r->loss.low), dq_cache_numbers_percent(r->loss.high),
+               dq_cache_numbers_verdict(r->loss, "the plan loses less",
+                                        "the uniform width loses less",
+                                        "inconclusive which loses less"));
+        if (more > 1e-9)
+            printf("                   the plan has %.3g bits more: no uniform widths come nearer "
+                   "to the mean from below\n",
+                   more);
+    }
+    if (p->n_baselines == 0 && p->n_trials == 1)
+        printf("uniform            no other mix within the mean was measured\n");
+    else if (p->n_baselines == 0)
+        printf("uniform            the plan is this one: nothing else that was measured on the "
+               "search windows is closer there (no interval)\n");
     printf("recipe             %s\n", p->set.in.out);
     return dq_stdout_flush(err);
 }
@@ -698,8 +669,26 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_kv_settings *set, dq_er
         double pace; /* seconds a token takes */
         if (j->c->json)
             dq_cache_job_print(j, kv_output_settings(p), result_json(p), err);
-        else if (dq_plan_kv_pace(&pace, p, err) == DQ_OK)
-            kv_output_work(j, p, pace, err);
+        else if (dq_plan_kv_pace(&pace, p, err) == DQ_OK) {
+            const long long search = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_SEARCH);
+            const long long unseen = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_UNSEEN);
+            const long long alone = dq_plan_kv_caches(p), whole = dq_plan_kv_max_trials(p);
+            print_inputs(j, p);
+            printf(
+                "alone              %lld caches, a unit at a width and the others at %d bits: %lld "
+                "tokens\n",
+                alone, DQ_PLAN_KV_OTHERS, alone * search);
+            printf("whole              at most %lld caches in the search: %lld tokens\n", whole,
+                   whole * search);
+            printf("decide             at most 3 caches: %lld tokens\n", 3 * unseen);
+            printf("beside             the unquantized cache, once for up to %d of these\n",
+                   DQ_PLAN_CACHES_SWEEP);
+            printf("mean               %g bits of keys and values\n", p->set.mean);
+            const double beside = 1 + 1.0 / DQ_PLAN_CACHES_SWEEP;
+            dq_cache_numbers_time(pace, beside * (double)(alone * search + 3 * unseen),
+                                  beside * (double)((alone + whole) * search + 3 * unseen));
+            dq_stdout_flush(err);
+        }
     } else if (!j->c->dry_run &&
                dq_cache_job_agree(j, kv_output_settings(p), &p->caches.win, err) == DQ_OK) {
         dq_progress_begin(&j->bar, &j->c->logger, "plan", 1);

@@ -414,9 +414,7 @@ static dq_status print_curve(const dq_plan_weights *p, dq_err *err)
         dq_table_cell(t, "%s", nats(x->predicted).text);
         measured_cells(t, x);
     }
-    dq_table_print(t, err);
-    dq_table_free(t);
-    return err->code;
+    return dq_table_finish(t, err);
 }
 
 /* ---- Sentences ---- */
@@ -447,22 +445,6 @@ static void print_result(const dq_plan_weights *p)
     putchar('\n');
 }
 
-static void print_budget(const dq_plan_weights *p)
-{
-    const dq_plan_trial *t = &p->trial[p->chosen];
-    const dq_plan_budget b = p->set.budget;
-    printf("budget             %s: ", p->met ? "met" : "not met");
-    if (b.goal == DQ_PLAN_SIZE)
-        printf("%lld bytes of %.0f\n", (long long)p->container_bytes, b.value);
-    else if (b.goal == DQ_PLAN_BPW)
-        printf("%.5g bits per weight of %.5g\n", t->bits_per_weight, b.value);
-    else if (b.goal == DQ_PLAN_PPL)
-        printf("upper end of the perplexity ratio %.7g, at most %.7g\n", exp(t->interval.high),
-               b.value);
-    else
-        printf("upper end of the KLD %s, at most %g\n", nats(t->interval.high).text, b.value);
-}
-
 static dq_status weights_output_print(const dq_plan_weights *p, dq_err *err)
 {
     const char *titles[DQ_PLAN_WIDTHS + 3] = {"tensor", "weights", "bits"};
@@ -490,9 +472,7 @@ static dq_status weights_output_print(const dq_plan_weights *p, dq_err *err)
                 dq_table_cell(t, "-");
         }
     }
-    dq_table_print(t, err);
-    dq_table_free(t);
-    if (err->code != DQ_OK) return err->code;
+    DQ_TRY(dq_table_finish(t, err));
     putchar('\n');
     DQ_TRY(print_curve(p, err));
     putchar('\n');
@@ -521,7 +501,18 @@ static dq_status weights_output_print(const dq_plan_weights *p, dq_err *err)
                p->trial[p->mix].bits_per_weight,
                nats(p->trial[p->mix].on[DQ_PLAN_SEARCH].kld.value).text,
                nats(p->trial[p->chosen].on[DQ_PLAN_SEARCH].kld.value).text);
-    print_budget(p);
+    const dq_plan_trial *taken = &p->trial[p->chosen];
+    const dq_plan_budget b = p->set.budget;
+    printf("budget             %s: ", p->met ? "met" : "not met");
+    if (b.goal == DQ_PLAN_SIZE)
+        printf("%lld bytes of %.0f\n", (long long)p->container_bytes, b.value);
+    else if (b.goal == DQ_PLAN_BPW)
+        printf("%.5g bits per weight of %.5g\n", taken->bits_per_weight, b.value);
+    else if (b.goal == DQ_PLAN_PPL)
+        printf("upper end of the perplexity ratio %.7g, at most %.7g\n", exp(taken->interval.high),
+               b.value);
+    else
+        printf("upper end of the KLD %s, at most %g\n", nats(taken->interval.high).text, b.value);
     printf("recipe             %s\n", p->set.out);
     return DQ_OK;
 }

@@ -529,35 +529,6 @@ static dq_status put(dq_h5_result *h, const char *group, const char *name, dq_h5
     return dq_h5_result_array(h, path, type, n_dims, shape, data, err);
 }
 
-static dq_status heads_h5(dq_h5_result *h, const char *group, const dq_outliers *o, dq_arena *a,
-                          dq_err *err)
-{
-    const int64_t n = (int64_t)o->n_layers * o->n_q * DQ_TOKEN_CLASSES;
-    const int64_t shape[4] = {o->n_layers, o->n_q, DQ_TOKEN_CLASSES, 3};
-    double *kurtosis0 = dq_alloc(a, (size_t)n, sizeof *kurtosis0, err);
-    arrays x;
-    if (!kurtosis0) return err->code;
-    DQ_TRY(arrays_init(&x, (size_t)n, a, err));
-    for (int64_t i = 0; i < n; i++) {
-        const dq_moments *m = &o->head[i];
-        x.n[i] = m->n;
-        x.max[i] = m->n ? m->max : (float)NAN;
-        x.rms[i] = dq_moments_rms(m);
-        kurtosis0[i] = dq_moments_kurtosis0(m);
-        x.place[3 * i] = m->max > 0 ? m->at.seq : -1;
-        x.place[3 * i + 1] = m->max > 0 ? m->at.row : -1;
-        x.place[3 * i + 2] = m->max > 0 ? m->at.col : -1;
-    }
-    DQ_TRY(dq_h5_result_group(h, group, err));
-    DQ_TRY(put(h, group, "n", DQ_OUT_I64, 3, shape, x.n, err));
-    DQ_TRY(put(h, group, "max", DQ_OUT_F32, 3, shape, x.max, err));
-    DQ_TRY(put(h, group, "rms", DQ_OUT_F64, 3, shape, x.rms, err));
-    DQ_TRY(put(h, group, "kurtosis0", DQ_OUT_F64, 3, shape, kurtosis0, err));
-    DQ_TRY(put(h, group, "place", DQ_OUT_I32, 4, shape, x.place, err));
-    return dq_h5_result_text(h, group, "axes",
-                             "layer; query head; key ordinary sink first; sequence query key", err);
-}
-
 /* ----- HDF5: all ----- */
 
 static dq_status kind_h5(dq_h5_result *h, const char *group, const dq_outliers *o, int kind,
@@ -613,7 +584,31 @@ static dq_status profile_h5(dq_h5_result *h, const char *group, const cmd_stats_
     char name[128];
     DQ_TRY(put(h, group, "tokens", DQ_OUT_I64, 2, shape, e->out.tokens, err));
     snprintf(name, sizeof name, "%s/attention_logits/heads", group);
-    return heads_h5(h, name, &e->out, a, err);
+    const dq_outliers *o = &e->out;
+    const int64_t n = (int64_t)o->n_layers * o->n_q * DQ_TOKEN_CLASSES;
+    const int64_t heads_shape[4] = {o->n_layers, o->n_q, DQ_TOKEN_CLASSES, 3};
+    double *kurtosis0 = dq_alloc(a, (size_t)n, sizeof *kurtosis0, err);
+    arrays x;
+    if (!kurtosis0) return err->code;
+    DQ_TRY(arrays_init(&x, (size_t)n, a, err));
+    for (int64_t i = 0; i < n; i++) {
+        const dq_moments *m = &o->head[i];
+        x.n[i] = m->n;
+        x.max[i] = m->n ? m->max : (float)NAN;
+        x.rms[i] = dq_moments_rms(m);
+        kurtosis0[i] = dq_moments_kurtosis0(m);
+        x.place[3 * i] = m->max > 0 ? m->at.seq : -1;
+        x.place[3 * i + 1] = m->max > 0 ? m->at.row : -1;
+        x.place[3 * i + 2] = m->max > 0 ? m->at.col : -1;
+    }
+    DQ_TRY(dq_h5_result_group(h, name, err));
+    DQ_TRY(put(h, name, "n", DQ_OUT_I64, 3, heads_shape, x.n, err));
+    DQ_TRY(put(h, name, "max", DQ_OUT_F32, 3, heads_shape, x.max, err));
+    DQ_TRY(put(h, name, "rms", DQ_OUT_F64, 3, heads_shape, x.rms, err));
+    DQ_TRY(put(h, name, "kurtosis0", DQ_OUT_F64, 3, heads_shape, kurtosis0, err));
+    DQ_TRY(put(h, name, "place", DQ_OUT_I32, 4, heads_shape, x.place, err));
+    return dq_h5_result_text(h, name, "axes",
+                             "layer; query head; key ordinary sink first; sequence query key", err);
 }
 
 /* Arrays of model number i under /models/i. */
@@ -707,41 +702,6 @@ static dq_output_form form_of_output(const stats *x)
     return x->resume ? DQ_OUTPUT_JOURNAL : DQ_OUTPUT_LINES;
 }
 
-static dq_status sequences(stats *x, cmd_stats_entry *e, dq_err *err)
-{
-    const dq_model *m = e->model;
-    if (x->ids.n) {
-        DQ_TRY(dq_input_parse_ids(&e->in, x->ids.item, x->ids.n, x->arena, err));
-        /* only for showing tokens: a tokenizer that dq cannot read is no obstacle here */
-        dq_err ignored = {0};
-        if (dq_input_tokenizer(&e->tokenizer, m, false, &ignored) != DQ_OK) {
-            dq_advice_apply(&ignored);
-            dq_logger_warn(&x->logger, "tokens are shown as numbers: %s", ignored.text);
-        }
-    } else {
-        e->ctx = x->ctx ? x->ctx : m->max_positions < DEFAULT_CTX ? m->max_positions : DEFAULT_CTX;
-        if (e->ctx > m->max_positions)
-            return dq_fail(err, DQ_MISMATCH, "%s: --ctx %lld, but the model has %d positions",
-                           m->path, (long long)e->ctx, m->max_positions);
-        DQ_TRY(dq_input_tokenizer(&e->tokenizer, e->model, true, err));
-        if (dq_items_bos_check(e->tokenizer, (dq_bos)x->bos.at, err) != DQ_OK)
-            return dq_in(err, "%s: ", e->model->path);
-        DQ_TRY(dq_input_encode(
-            &e->in, e->tokenizer, &x->text,
-            dq_items_bos_flags(e->tokenizer, (dq_bos)x->bos.at, x->text.text, x->text.bytes),
-            &x->logger, x->arena, err));
-        /* Cuts the only sequence into windows of e->ctx ids. */
-        int64_t n = (e->in.n + e->ctx - 1) / e->ctx;
-        int64_t *cu = dq_alloc(x->arena, (size_t)n + 1, sizeof *cu, err);
-        if (!cu) return err->code;
-        for (int64_t i = 0; i <= n; i++) cu[i] = i * e->ctx < e->in.n ? i * e->ctx : e->in.n;
-        e->in.cu = cu;
-        e->in.n_seq = n;
-    }
-    if (x->limit && e->in.n_seq > x->limit) e->in.n_seq = x->limit;
-    return DQ_OK;
-}
-
 /* ----- running ----- */
 
 static void tick(void *arg, int walk, int64_t rows)
@@ -795,7 +755,38 @@ static dq_status open_models(stats *x, const dq_args *args, dq_err *err)
     for (int i = 0; i < args->n; i++) {
         cmd_stats_entry *e = &x->entry[x->n++];
         DQ_TRY(dq_input_model(&e->model, args->item[i], &x->head_order, &x->logger, err));
-        DQ_TRY(sequences(x, e, err));
+        const dq_model *m = e->model;
+        if (x->ids.n) {
+            DQ_TRY(dq_input_parse_ids(&e->in, x->ids.item, x->ids.n, x->arena, err));
+            /* only for showing tokens: a tokenizer that dq cannot read is no obstacle here */
+            dq_err ignored = {0};
+            if (dq_input_tokenizer(&e->tokenizer, m, false, &ignored) != DQ_OK) {
+                dq_advice_apply(&ignored);
+                dq_logger_warn(&x->logger, "tokens are shown as numbers: %s", ignored.text);
+            }
+        } else {
+            e->ctx = x->ctx                           ? x->ctx
+                     : m->max_positions < DEFAULT_CTX ? m->max_positions
+                                                      : DEFAULT_CTX;
+            if (e->ctx > m->max_positions)
+                return dq_fail(err, DQ_MISMATCH, "%s: --ctx %lld, but the model has %d positions",
+                               m->path, (long long)e->ctx, m->max_positions);
+            DQ_TRY(dq_input_tokenizer(&e->tokenizer, e->model, true, err));
+            if (dq_items_bos_check(e->tokenizer, (dq_bos)x->bos.at, err) != DQ_OK)
+                return dq_in(err, "%s: ", e->model->path);
+            DQ_TRY(dq_input_encode(
+                &e->in, e->tokenizer, &x->text,
+                dq_items_bos_flags(e->tokenizer, (dq_bos)x->bos.at, x->text.text, x->text.bytes),
+                &x->logger, x->arena, err));
+            /* Cuts the only sequence into windows of e->ctx ids. */
+            int64_t n = (e->in.n + e->ctx - 1) / e->ctx;
+            int64_t *cu = dq_alloc(x->arena, (size_t)n + 1, sizeof *cu, err);
+            if (!cu) return err->code;
+            for (int64_t k = 0; k <= n; k++) cu[k] = k * e->ctx < e->in.n ? k * e->ctx : e->in.n;
+            e->in.cu = cu;
+            e->in.n_seq = n;
+        }
+        if (x->limit && e->in.n_seq > x->limit) e->in.n_seq = x->limit;
     }
     DQ_TRY(dq_input_head_order_check(&x->head_order, err));
     for (int i = 0; i < x->n; i++) {

@@ -435,24 +435,6 @@ static void row(dq_table *t, const cmd_stats_entry *e, int first, int end)
     }
 }
 
-/* "3.1 11.0": layers and heads of a kind, as many as a cell takes. */
-static void heads_cell(dq_table *t, const dq_outliers *o, dq_head_kind kind)
-{
-    enum { WIDE = 78 };
-    char text[WIDE + 24] = "";
-    size_t n = 0;
-    for (int i = 0; i < o->n_layers * o->n_out; i++) {
-        if (dq_head_kind_of(&o->measure[i], &o->look[i]) != kind) continue;
-        if (n > WIDE) {
-            snprintf(text + n, sizeof text - n, " ...");
-            break;
-        }
-        n += (size_t)snprintf(text + n, sizeof text - n, "%s%d.%d", n ? " " : "", i / o->n_out,
-                              i % o->n_out);
-    }
-    dq_table_cell(t, "%s", *text ? text : "-");
-}
-
 /* {"1e-04": share, ...} */
 static json_t *thresholds_json(const double *share)
 {
@@ -633,34 +615,28 @@ static void table5_row(dq_table *t, const cmd_stats_entry *e, int k, bool ordina
 
 /* ----- all kinds ----- */
 
-static void kind_row(dq_table *t, const cmd_stats_entry *e, int k)
-{
-    const dq_outlier_kind *x = &e->out.kind[k];
-    const dq_tally *const both[2] = {&x->pooled, &x->pooled_ordinary};
-    dq_table_cell(t, "%s", cmd_stats_kind_title[k]);
-    for (int i = 0; i < 2; i++) {
-        const double rms = dq_outlier_rms(both[i]), top = dq_outlier_top(both[i], 1);
-        cmd_stats_number(t, top, 5);
-        cmd_stats_number(t, dq_tally_quantile(both[i], 0.999, NULL), 4);
-        cmd_stats_number(t, rms, 4);
-        cmd_stats_number(t, top / rms, 4);
-        cmd_stats_number(t, dq_outlier_kurtosis0(both[i]), 4);
-    }
-    dq_table_cell(t, "%d", x->pooled_ordinary.n_top ? x->pooled_ordinary.place[0].layer : -1);
-}
-
 static dq_status print_kinds(const cmd_stats_entry *e, dq_err *err)
 {
     static const char *const titles[] = {"values",  "max",       "p99.9",     "rms",
                                          "max/rms", "kurtosis0", "ord. max",  "p99.9",
                                          "rms",     "max/rms",   "kurtosis0", "layer"};
     dq_table *t;
-    if (dq_table_new(&t, titles, 12, err) == DQ_OK) {
-        for (int k = 0; k < e->out.n_kinds; k++) kind_row(t, e, k);
-        dq_table_print(t, err);
+    DQ_TRY(dq_table_new(&t, titles, 12, err));
+    for (int k = 0; k < e->out.n_kinds; k++) {
+        const dq_outlier_kind *x = &e->out.kind[k];
+        const dq_tally *const both[2] = {&x->pooled, &x->pooled_ordinary};
+        dq_table_cell(t, "%s", cmd_stats_kind_title[k]);
+        for (int i = 0; i < 2; i++) {
+            const double rms = dq_outlier_rms(both[i]), top = dq_outlier_top(both[i], 1);
+            cmd_stats_number(t, top, 5);
+            cmd_stats_number(t, dq_tally_quantile(both[i], 0.999, NULL), 4);
+            cmd_stats_number(t, rms, 4);
+            cmd_stats_number(t, top / rms, 4);
+            cmd_stats_number(t, dq_outlier_kurtosis0(both[i]), 4);
+        }
+        dq_table_cell(t, "%d", x->pooled_ordinary.n_top ? x->pooled_ordinary.place[0].layer : -1);
     }
-    dq_table_free(t);
-    return err->code;
+    return dq_table_finish(t, err);
 }
 
 /* ----- outliers, each once ----- */
@@ -692,17 +668,14 @@ static dq_status print_channels(const cmd_stats_entry *e, int most, dq_err *err)
                                          "seq",    "pos",      "token"};
     static dq_element found[MOST];
     dq_table *t;
-    if (dq_table_new(&t, titles, 11, err) == DQ_OK) {
-        dq_table_keys(t, 2);
-        for (int c = DQ_TOKEN_CLASSES - 1; c >= 0; c--) {
-            const int n = dq_elements_find(found, most, &e->out, DQ_KIND_HIDDEN, c);
-            if (n && c + 1 < DQ_TOKEN_CLASSES) dq_table_rule(t);
-            for (int i = 0; i < n; i++) channel_row(t, e, &found[i]);
-        }
-        dq_table_print(t, err);
+    DQ_TRY(dq_table_new(&t, titles, 11, err));
+    dq_table_keys(t, 2);
+    for (int c = DQ_TOKEN_CLASSES - 1; c >= 0; c--) {
+        const int n = dq_elements_find(found, most, &e->out, DQ_KIND_HIDDEN, c);
+        if (n && c + 1 < DQ_TOKEN_CLASSES) dq_table_rule(t);
+        for (int i = 0; i < n; i++) channel_row(t, e, &found[i]);
     }
-    dq_table_free(t);
-    return err->code;
+    return dq_table_finish(t, err);
 }
 
 static void head_row(dq_table *t, const cmd_stats_entry *e, const dq_element *x)
@@ -729,17 +702,14 @@ static dq_status print_heads(const cmd_stats_entry *e, int most, dq_err *err)
                                          "query", "query token", "key",     "key token"};
     static dq_element found[MOST];
     dq_table *t;
-    if (dq_table_new(&t, titles, 12, err) == DQ_OK) {
-        dq_table_keys(t, 3);
-        for (int c = DQ_TOKEN_CLASSES - 1; c >= 0; c--) {
-            const int n = dq_elements_find(found, most, &e->out, DQ_KIND_LOGITS, c);
-            if (n && c + 1 < DQ_TOKEN_CLASSES) dq_table_rule(t);
-            for (int i = 0; i < n; i++) head_row(t, e, &found[i]);
-        }
-        dq_table_print(t, err);
+    DQ_TRY(dq_table_new(&t, titles, 12, err));
+    dq_table_keys(t, 3);
+    for (int c = DQ_TOKEN_CLASSES - 1; c >= 0; c--) {
+        const int n = dq_elements_find(found, most, &e->out, DQ_KIND_LOGITS, c);
+        if (n && c + 1 < DQ_TOKEN_CLASSES) dq_table_rule(t);
+        for (int i = 0; i < n; i++) head_row(t, e, &found[i]);
     }
-    dq_table_free(t);
-    return err->code;
+    return dq_table_finish(t, err);
 }
 
 static dq_status print_places(const cmd_stats_entry *e, int k, int most, dq_err *err)
@@ -749,29 +719,26 @@ static dq_status print_places(const cmd_stats_entry *e, int k, int most, dq_err 
          "key token"},
         {"rank", "|x|", "seq", "layer", "pos", "channel", "token"}};
     dq_table *t;
-    if (dq_table_new(&t, titles[k], k == DQ_KIND_LOGITS ? 10 : 7, err) == DQ_OK) {
-        for (int i = 0; i < most && i < e->out.kind[k].pooled.n_top; i++) {
-            /* Without a profile: the largest values, whatever they are of. */
-            const dq_tally *x = &e->out.kind[k].pooled;
-            const dq_place *p = &x->place[i];
-            dq_table_cell(t, "%d", i + 1);
-            cmd_stats_number(t, (double)x->top[i], 5);
-            dq_table_cell(t, "%d", (int)p->seq);
-            dq_table_cell(t, "%d", (int)p->layer);
-            if (k == DQ_KIND_LOGITS) {
-                const int map = dq_outlier_map(&e->model->map, p->head);
-                dq_table_cell(t, "%d", (int)p->head);
-                dq_table_cell(t, "%s", map == 0 ? "-" : map == 1 ? "1" : "2");
-            }
-            dq_table_cell(t, "%d", (int)p->row);
-            if (k == DQ_KIND_LOGITS) cmd_stats_token(t, e, p->seq, p->row);
-            dq_table_cell(t, "%d", (int)p->col);
-            cmd_stats_token(t, e, p->seq, k == DQ_KIND_LOGITS ? p->col : p->row);
+    DQ_TRY(dq_table_new(&t, titles[k], k == DQ_KIND_LOGITS ? 10 : 7, err));
+    for (int i = 0; i < most && i < e->out.kind[k].pooled.n_top; i++) {
+        /* Without a profile: the largest values, whatever they are of. */
+        const dq_tally *x = &e->out.kind[k].pooled;
+        const dq_place *p = &x->place[i];
+        dq_table_cell(t, "%d", i + 1);
+        cmd_stats_number(t, (double)x->top[i], 5);
+        dq_table_cell(t, "%d", (int)p->seq);
+        dq_table_cell(t, "%d", (int)p->layer);
+        if (k == DQ_KIND_LOGITS) {
+            const int map = dq_outlier_map(&e->model->map, p->head);
+            dq_table_cell(t, "%d", (int)p->head);
+            dq_table_cell(t, "%s", map == 0 ? "-" : map == 1 ? "1" : "2");
         }
-        dq_table_print(t, err);
+        dq_table_cell(t, "%d", (int)p->row);
+        if (k == DQ_KIND_LOGITS) cmd_stats_token(t, e, p->seq, p->row);
+        dq_table_cell(t, "%d", (int)p->col);
+        cmd_stats_token(t, e, p->seq, k == DQ_KIND_LOGITS ? p->col : p->row);
     }
-    dq_table_free(t);
-    return err->code;
+    return dq_table_finish(t, err);
 }
 
 /* ----- layers ----- */
@@ -784,36 +751,6 @@ static void layer_cells(dq_table *t, const dq_tally *x, dq_median m)
     cmd_stats_number(t, rms, 5);
     cmd_stats_number(t, rms > 0 ? top / rms : (double)NAN, 5);
     cmd_stats_number(t, dq_outlier_kurtosis0(x), 5);
-}
-
-static dq_status print_layers(const cmd_stats_entry *e, int n, dq_err *err)
-{
-    static const char *const titles[] = {"model", "values",   "layer",     "top1",      "median",
-                                         "rms",   "top1/rms", "kurtosis0", "ord. top1", "median",
-                                         "rms",   "top1/rms", "kurtosis0"};
-    dq_table *t;
-    if (dq_table_new(&t, titles, 13, err) == DQ_OK) {
-        dq_table_keys(t, 3);
-        for (int i = 0; i < n; i++) {
-            for (int k = 0; k < DQ_N_TABLE5; k++) {
-                const dq_outlier_kind *x = &e[i].out.kind[k];
-                if (i || k) dq_table_rule(t);
-                for (int l = 0; l < e[i].out.n_layers; l++) {
-                    const dq_tally none = {0};
-                    const dq_tally *o = x->ordinary ? &x->ordinary[l] : &none;
-                    dq_table_cell(t, "%s", e[i].label);
-                    dq_table_cell(t, "%s", cmd_stats_kind_title[k]);
-                    dq_table_cell(t, "%d", l);
-                    layer_cells(t, &x->layer[l], x->layer_median[l]);
-                    layer_cells(t, o,
-                                o->n ? dq_outlier_median(o) : (dq_median){.value = (double)NAN});
-                }
-            }
-        }
-        dq_table_print(t, err);
-    }
-    dq_table_free(t);
-    return err->code;
 }
 
 /* ----- all ----- */
@@ -833,28 +770,25 @@ static dq_status print_profile(const cmd_stats_entry *e, int most, dq_err *err)
         "weights", "layer",     "max", "median", "p99.9",          "rms",
         "max/rms", "kurtosis0", "row", "column", "largest column", "/median"};
     dq_table *table;
-    if (dq_table_new(&table, weights_titles, 12, err) == DQ_OK) {
-        for (int i = 0; i < e->weights.n; i++) {
-            const dq_weight_outlier *w = worst(&e->weights, i);
-            if (w) {
-                dq_table_cell(table, "%s", w->role);
-                dq_table_known(table, w->layer >= 0, "%d", w->layer);
-                cmd_stats_number(table, (double)w->max, 5);
-                cmd_stats_number(table, w->median, 4);
-                cmd_stats_number(table, w->p99_9, 4);
-                cmd_stats_number(table, w->rms, 4);
-                cmd_stats_number(table, crest(w), 4);
-                cmd_stats_number(table, w->kurtosis0, 4);
-                dq_table_cell(table, "%lld", (long long)w->row);
-                dq_table_cell(table, "%lld", (long long)w->col);
-                dq_table_cell(table, "%lld", (long long)w->largest_col);
-                cmd_stats_number(table, w->col_ratio, 4);
-            }
+    DQ_TRY(dq_table_new(&table, weights_titles, 12, err));
+    for (int i = 0; i < e->weights.n; i++) {
+        const dq_weight_outlier *w = worst(&e->weights, i);
+        if (w) {
+            dq_table_cell(table, "%s", w->role);
+            dq_table_known(table, w->layer >= 0, "%d", w->layer);
+            cmd_stats_number(table, (double)w->max, 5);
+            cmd_stats_number(table, w->median, 4);
+            cmd_stats_number(table, w->p99_9, 4);
+            cmd_stats_number(table, w->rms, 4);
+            cmd_stats_number(table, crest(w), 4);
+            cmd_stats_number(table, w->kurtosis0, 4);
+            dq_table_cell(table, "%lld", (long long)w->row);
+            dq_table_cell(table, "%lld", (long long)w->col);
+            dq_table_cell(table, "%lld", (long long)w->largest_col);
+            cmd_stats_number(table, w->col_ratio, 4);
         }
-        dq_table_print(table, err);
     }
-    dq_table_free(table);
-    if (err->code != DQ_OK) return err->code;
+    DQ_TRY(dq_table_finish(table, err));
     printf("\n%s: what heads do, by where their attention goes\n\n", e->label);
     /* What heads of a profile do, by kind. */
     static const char *const titles[] = {"kind", "heads", "layer.head"};
@@ -863,16 +797,27 @@ static dq_status print_profile(const cmd_stats_entry *e, int most, dq_err *err)
     dq_table *t;
     for (int i = 0; i < o->n_layers * o->n_out; i++)
         count[dq_head_kind_of(&o->measure[i], &o->look[i])]++;
-    if (dq_table_new(&t, titles, 3, err) == DQ_OK) {
-        for (int k = 0; k < DQ_HEAD_KINDS; k++) {
-            dq_table_cell(t, "%s", dq_head_kind_name[k]);
-            dq_table_cell(t, "%d", count[k]);
-            heads_cell(t, o, (dq_head_kind)k);
+    DQ_TRY(dq_table_new(&t, titles, 3, err));
+    for (int k = 0; k < DQ_HEAD_KINDS; k++) {
+        dq_table_cell(t, "%s", dq_head_kind_name[k]);
+        dq_table_cell(t, "%d", count[k]);
+        /* "3.1 11.0": layers and heads of a kind, as many as a cell takes. */
+        const dq_head_kind kind = (dq_head_kind)k;
+        enum { WIDE = 78 };
+        char text[WIDE + 24] = "";
+        size_t n = 0;
+        for (int i = 0; i < o->n_layers * o->n_out; i++) {
+            if (dq_head_kind_of(&o->measure[i], &o->look[i]) != kind) continue;
+            if (n > WIDE) {
+                snprintf(text + n, sizeof text - n, " ...");
+                break;
+            }
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%d.%d", n ? " " : "", i / o->n_out,
+                                  i % o->n_out);
         }
-        dq_table_print(t, err);
+        dq_table_cell(t, "%s", *text ? text : "-");
     }
-    dq_table_free(t);
-    if (err->code != DQ_OK) return err->code;
+    DQ_TRY(dq_table_finish(t, err));
     if (most == 0) return DQ_OK;
     printf("\n%s: channels of the hidden states, each once, with the layers where they come to a "
            "tenth "
@@ -889,22 +834,41 @@ dq_status cmd_stats_print(const cmd_stats_entry *e, int n, int n_places, bool la
     static const char *const table5_titles[] = {"model", "values", "tokens", "top1",   "top2",
                                                 "top3",  "top10",  "top100", "median", "n"};
     dq_table *table;
-    if (dq_table_new(&table, table5_titles, 10, err) == DQ_OK) {
-        dq_table_keys(table, 3);
-        for (int k = 0; k < DQ_N_TABLE5; k++) {
-            if (k) dq_table_rule(table);
-            for (int i = 0; i < n; i++) {
-                table5_row(table, &e[i], k, false);
-                if (e[i].out.n_kinds > DQ_N_TABLE5) table5_row(table, &e[i], k, true);
-            }
+    DQ_TRY(dq_table_new(&table, table5_titles, 10, err));
+    dq_table_keys(table, 3);
+    for (int k = 0; k < DQ_N_TABLE5; k++) {
+        if (k) dq_table_rule(table);
+        for (int i = 0; i < n; i++) {
+            table5_row(table, &e[i], k, false);
+            if (e[i].out.n_kinds > DQ_N_TABLE5) table5_row(table, &e[i], k, true);
         }
-        dq_table_print(table, err);
     }
-    dq_table_free(table);
-    if (err->code != DQ_OK) return err->code;
+    DQ_TRY(dq_table_finish(table, err));
     if (layers) {
         printf("\nLayers (kurtosis0 is taken around zero; ord.: ordinary tokens alone)\n\n");
-        DQ_TRY(print_layers(e, n, err));
+        static const char *const titles[] = {
+            "model",     "values",    "layer",  "top1", "median",   "rms",      "top1/rms",
+            "kurtosis0", "ord. top1", "median", "rms",  "top1/rms", "kurtosis0"};
+        dq_table *t;
+        DQ_TRY(dq_table_new(&t, titles, 13, err));
+        dq_table_keys(t, 3);
+        for (int i = 0; i < n; i++) {
+            for (int k = 0; k < DQ_N_TABLE5; k++) {
+                const dq_outlier_kind *x = &e[i].out.kind[k];
+                if (i || k) dq_table_rule(t);
+                for (int l = 0; l < e[i].out.n_layers; l++) {
+                    const dq_tally none = {0};
+                    const dq_tally *o = x->ordinary ? &x->ordinary[l] : &none;
+                    dq_table_cell(t, "%s", e[i].label);
+                    dq_table_cell(t, "%s", cmd_stats_kind_title[k]);
+                    dq_table_cell(t, "%d", l);
+                    layer_cells(t, &x->layer[l], x->layer_median[l]);
+                    layer_cells(t, o,
+                                o->n ? dq_outlier_median(o) : (dq_median){.value = (double)NAN});
+                }
+            }
+        }
+        DQ_TRY(dq_table_finish(t, err));
     }
     if (e->out.measure) {
         printf(
@@ -915,17 +879,14 @@ dq_status cmd_stats_print(const cmd_stats_entry *e, int n, int n_places, bool la
             "model",   "layer", "entropy 1",  "entropy 2",  "sinks 1",      "sinks 2",
             "sum |D|", "D < 0", "|D| < 1e-3", "|D| < 1e-2", "pages < 1e-3", "pages < 1e-2"};
         dq_table *t;
-        if (dq_table_new(&t, titles, 12, err) == DQ_OK) {
-            dq_table_keys(t, 2);
-            for (int i = 0; i < n; i++) {
-                if (i && layers) dq_table_rule(t);
-                for (int l = 0; layers && l < e[i].out.n_layers; l++) row(t, &e[i], l, l + 1);
-                if (!layers) row(t, &e[i], 0, e[i].out.n_layers);
-            }
-            dq_table_print(t, err);
+        DQ_TRY(dq_table_new(&t, titles, 12, err));
+        dq_table_keys(t, 2);
+        for (int i = 0; i < n; i++) {
+            if (i && layers) dq_table_rule(t);
+            for (int l = 0; layers && l < e[i].out.n_layers; l++) row(t, &e[i], l, l + 1);
+            if (!layers) row(t, &e[i], 0, e[i].out.n_layers);
         }
-        dq_table_free(t);
-        if (err->code != DQ_OK) return err->code;
+        DQ_TRY(dq_table_finish(t, err));
     }
     for (int i = 0; i < n; i++) {
         if (e[i].out.n_kinds > DQ_N_TABLE5) {

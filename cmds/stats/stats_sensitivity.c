@@ -54,41 +54,6 @@ static dq_forecast_maps all_maps(const dq_forecast *f)
     return all;
 }
 
-static dq_status print_forecast(const cmd_stats_entry *e, int n, dq_err *err)
-{
-    static const char *const titles[] = {"model",    "bits",      "scale",       "predicted error",
-                                         "measured", "map error", "cancellation"};
-    dq_table *t;
-    if (dq_table_new(&t, titles, 7, err) == DQ_OK) {
-        dq_table_keys(t, 3);
-        for (int i = 0; i < n; i++) {
-            const dq_forecast *f = &e[i].sensitivity->forecast;
-            const dq_forecast_logits l = all_logits(f);
-            const dq_forecast_maps m = all_maps(f);
-            for (int w = 0; w < DQ_FORECAST_WIDTHS; w++) {
-                if (i || w) dq_table_rule(t);
-                for (int k = 0; k < DQ_GRANULARITIES; k++) {
-                    const dq_granularity g = (dq_granularity)k;
-                    dq_table_cell(t, "%s", e[i].label);
-                    dq_table_cell(t, "%d", dq_forecast_bits[w]);
-                    dq_table_cell(t, "%s", dq_granularity_name[k]);
-                    cmd_stats_number(t, predicted_all(f, w, g), 4);
-                    cmd_stats_number(t, dq_forecast_measured(&l, w, g), 4);
-                    cmd_stats_number(t, dq_forecast_map_error(&m, w, g), 4);
-                    cmd_stats_number(t,
-                                     e[i].model->map.n_maps == 2
-                                         ? dq_forecast_cancellation(&m, w, g)
-                                         : (double)NAN,
-                                     3);
-                }
-            }
-        }
-        dq_table_print(t, err);
-    }
-    dq_table_free(t);
-    return err->code;
-}
-
 enum { SHOWN_BITS = 4 };
 
 typedef struct by_head {
@@ -195,7 +160,33 @@ dq_status cmd_stats_forecast_print(const cmd_stats_entry *e, int n, int n_places
         "root mean square error of a logit, predicted from absolute maxima and measured; "
         "|D' - D| / |D| of maps\n\n",
         (long long)e->sensitivity->text->n_ids, (long long)e->sensitivity->text->n_clusters);
-    DQ_TRY(print_forecast(e, n, err));
+    static const char *const titles[] = {"model",    "bits",      "scale",       "predicted error",
+                                         "measured", "map error", "cancellation"};
+    dq_table *t;
+    DQ_TRY(dq_table_new(&t, titles, 7, err));
+    dq_table_keys(t, 3);
+    for (int i = 0; i < n; i++) {
+        const dq_forecast *f = &e[i].sensitivity->forecast;
+        const dq_forecast_logits l = all_logits(f);
+        const dq_forecast_maps m = all_maps(f);
+        for (int w = 0; w < DQ_FORECAST_WIDTHS; w++) {
+            if (i || w) dq_table_rule(t);
+            for (int k = 0; k < DQ_GRANULARITIES; k++) {
+                const dq_granularity g = (dq_granularity)k;
+                dq_table_cell(t, "%s", e[i].label);
+                dq_table_cell(t, "%d", dq_forecast_bits[w]);
+                dq_table_cell(t, "%s", dq_granularity_name[k]);
+                cmd_stats_number(t, predicted_all(f, w, g), 4);
+                cmd_stats_number(t, dq_forecast_measured(&l, w, g), 4);
+                cmd_stats_number(t, dq_forecast_map_error(&m, w, g), 4);
+                cmd_stats_number(t,
+                                 e[i].model->map.n_maps == 2 ? dq_forecast_cancellation(&m, w, g)
+                                                             : (double)NAN,
+                                 3);
+            }
+        }
+    }
+    DQ_TRY(dq_table_finish(t, err));
     for (int i = 0; i < n && (layers || n_places > 0); i++) {
         printf(
             "\n%s: heads by the predicted error of their logits at %d bits with a scale a row\n\n",
