@@ -590,7 +590,6 @@ static void attended(void *arg, int layer, const dq_layer_steps *s, const dq_att
             outlier_walk_look_at(w, DQ_KIND_O_IN, layer, s, s->y, 0);
             if (layer > 0) outlier_walk_look_at(w, DQ_KIND_HIDDEN, layer - 1, s, s->x, 0);
         }
-
     } else
         s->b->ops->attn_observe(s->b, &w->o->kind[DQ_KIND_LOGITS].layer[layer], args, w->seq_base);
 }

@@ -165,10 +165,14 @@ static dq_status print_curve(const cmd_eval_view *v, dq_err *err)
         snprintf(title[i], sizeof title[i], "%d shot%s", shots[i], shots[i] == 1 ? "" : "s");
         titles[head + i] = title[i];
     }
-    DQ_TRY(dq_table_new(&t, titles, head + n, err) == DQ_OK && fill(t, v, shots, n, err));
-    dq_table_keys(t, head - 1);
-    printf("\nAccuracy by the number of demonstrations (\u00b1 standard deviation over runs):\n");
-    return dq_table_finish(t, err);
+    if (dq_table_new(&t, titles, head + n, err) == DQ_OK && fill(t, v, shots, n, err) == DQ_OK) {
+        dq_table_keys(t, head - 1);
+        printf(
+            "\nAccuracy by the number of demonstrations (\u00b1 standard deviation over runs):\n");
+        dq_table_print(t, err);
+    }
+    dq_table_free(t);
+    return err->code;
 }
 
 static void plateau_cell(dq_table *t, bool there, const dq_icl_plateau *x, const char *sign)
@@ -210,11 +214,15 @@ static dq_status icl_tables(const cmd_eval_view *v, dq_err *err)
     dq_table *t = NULL;
     if (head > 3) titles[3] = "math";
     for (int i = 0; i < REST; i++) titles[head + i] = rest[i];
-    DQ_TRY(dq_table_new(&t, titles, head + REST, err) == DQ_OK && fill_plateau(t, v, err));
-    dq_table_keys(t, head + 3);
-    printf("\nMean accuracy over the larger numbers of demonstrations (\u00b1 standard error for "
-           "other runs and queries):\n");
-    return dq_table_finish(t, err);
+    if (dq_table_new(&t, titles, head + REST, err) == DQ_OK && fill_plateau(t, v, err) == DQ_OK) {
+        dq_table_keys(t, head + 3);
+        printf(
+            "\nMean accuracy over the larger numbers of demonstrations (\u00b1 standard error for "
+            "other runs and queries):\n");
+        dq_table_print(t, err);
+    }
+    dq_table_free(t);
+    return err->code;
 }
 
 /* ---- Cmd ICL ----

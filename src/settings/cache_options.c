@@ -372,9 +372,9 @@ dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
             o->share[o->n_budgets++] = share[i];
         for (size_t i = 0; no_bits && i < sizeof bits / sizeof *bits; i++, o->n_bits++) {
             o->bits[i].k_bits = o->bits[i].v_bits = bits[i];
-            o->bits[i].dense = DQ_KV_DENSE_AUTO;
+            o->bits[i].dense = DQ_KV_DENSE_AUTO; /* of the given type, whichever it is */
         }
-    } /* of the given type, whichever it is */
+    }
     return kv_sweep_check_codes(o, err);
 }
 
