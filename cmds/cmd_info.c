@@ -369,7 +369,8 @@ static void print_container(const dq_container *c, const dq_model *m, text_ends 
     print_model(m, 1, e);
     printf("container          dq-model %s, written by dq %s\n", i->version, i->dq_version);
     print_packed(i, m, recipe);
-    /* The text that codes were chosen by, what their bits depend on, and what the values were in before. */
+    /* The text that codes were chosen by, what their bits depend on, and what the values were in
+     * before. */
     const char *arithmetic = dq_container_header(c)->arithmetic;
     const char *types = dq_container_header(c)->source_types;
     const json_t *calib = json_object_get(recipe, "calib");

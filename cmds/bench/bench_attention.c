@@ -474,7 +474,8 @@ static dq_status evict_run(policies *x, dq_arena *a, dq_err *err)
                            "always stay. Give %.0f or more",
                            x->length.at[i], keep, least, ceil(least / keep));
     }
-    /* Gates of zero, where the model has none and a policy needs them: what weights say takes no time. */
+    /* Gates of zero, where the model has none and a policy needs them: what weights say takes no
+     * time. */
     dq_kv_gates *gates;
     bool needed = false;
     for (int i = 0; i < x->n_policies; i++) needed = needed || x->policy[i]->needs & DQ_NEEDS_GATES;

@@ -293,8 +293,8 @@ static dq_status step(decode *x, int i, int64_t decode_run, dq_err *err)
     x->b->ops->logprob(x->b, &logp, &top1, hidden, &x->m->head, &id, DQ_NUM_F32);
     DQ_TRY(dq_backend_sync(x->b, err));
     const double token = dq_bench_now(x->b) - start, read = dq_bench_block_read(&x->block, 0);
-    /* Attention of all layers alone, for the position after the last token: only that one, and later ones,
- * may read what has been compacted. */
+    /* Attention of all layers alone, for the position after the last token: only that one, and
+     * later ones, may read what has been compacted. */
     const dq_head_order *map = &x->m->map;
     const int32_t pos = s->pos + 1;
     dq_batch next = batch;

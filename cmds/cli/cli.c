@@ -838,7 +838,8 @@ static void put_zsh_option(const dq_opt *o)
                o->name, equals);
     else
         printf("'%s--%s%s[", star, o->name, equals);
-    /* What an option is, in a few words: its help up to where that says more, or what fits a line. */
+    /* What an option is, in a few words: its help up to where that says more, or what fits a
+     * line. */
     enum { SHORTEST = 12, LONGEST = 72 };
     char text[DQ_HELP_TEXT];
     const char *help = help_text(text, o, o->help), *const more[] = {"\n", "; ", " (", ". "};

@@ -403,8 +403,8 @@ static dq_status open_model(eval_run *x, const char *path, bool shown, dq_err *e
     DQ_TRY(dq_input_model(&o->m, path, &x->o.head_order, &x->o.logger, err));
     x->n_open++; /* from here on it is closed with the others */
     DQ_TRY(dq_kv_options_gates(&x->o.kv, o->m, err));
-    /* A checkpoint is known by its fingerprint; a container by the hash over its own contents, because
- * several are made from one checkpoint. */
+    /* A checkpoint is known by its fingerprint; a container by the hash over its own contents,
+     * because several are made from one checkpoint. */
     const dq_model *m = o->m;
     const int index = x->n_open - 1;
     char *content = x->content[index];
@@ -471,7 +471,8 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
     x->e.model = dq_alloc(x->a, DQ_EVAL_MODELS + 1, sizeof *x->e.model, err);
     if (!x->e.model) return err->code;
     for (int i = 0; i < args->n; i++) DQ_TRY(open_model(x, args->item[i], true, err));
-    /* Which model each is compared with: --ref, a container's source where it is in the run, else itself. */
+    /* Which model each is compared with: --ref, a container's source where it is in the run,
+     * else itself. */
     int ref = -1;
     if (x->o.ref) DQ_TRY(choose_ref(x, args, &ref, err));
     for (int i = 0; i < x->e.n_models; i++) {

@@ -364,7 +364,8 @@ static dq_status run(options *o, dq_err *err)
                  dq_verdicts_load(&v, o->path, text, len, a, err) == DQ_OK) {
             const char *written[2];
             int n = 0;
-            /* Groups that lack items of the group they are compared with are compared over the rest. */
+            /* Groups that lack items of the group they are compared with are compared over the
+             * rest. */
             for (int i = 0; i < v.n; i++) {
                 const dq_verdict_group *g = &v.group[i];
                 const dq_verdict_group *ref = g->ref >= 0 ? &v.group[g->ref] : NULL;

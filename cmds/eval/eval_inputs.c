@@ -370,7 +370,7 @@ dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **ar
     }
     if (err->code != DQ_OK) return err->code;
     DQ_TRY(tasks_help(&tasks, a, err));
-    /* What is scored: tasks and their examples; after them what kinds score without --task, and then add_limits. */
+    /* What is scored: tasks and their examples; after them what kinds score without --task. */
     const dq_opt opts[] = {
         dq_opt_topic("tasks", "tasks and their files"),
         dq_opt_offer(names, task_names(names),

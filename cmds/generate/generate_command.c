@@ -267,8 +267,8 @@ static dq_status compare_texts(dq_compare_parting *out, dq_conversation side[2],
                               out->id[1] >= 0 ? out->id[1] : known};
     for (int i = 0; i < 2; i++) {
         double logp[2];
-        /* ln of the probabilities of two ids as they would have come after the first n ids of the last turn's text. The session is
- * used up: nothing but conversation_end may follow. */
+        /* ln of the probabilities of two ids as they would have come after the first n ids of
+         * the last turn's text. The session is used up: nothing but conversation_end may follow. */
         dq_conversation *t = &side[i];
         two x = {asked, logp, t->lm.model->vocab};
         dq_session *s = t->lm.session;

@@ -67,7 +67,8 @@ static json_t *result_json(const dq_plan_heads *p)
         json_object_set_new(chosen, "search", search);
         json_object_set_new(chosen, "unseen", dq_cache_numbers_found(&p->found));
         json_object_set_new(o, "chosen", chosen);
-        /* The uniform share; nothing where all groups share, so that there is nothing to compare. */
+        /* The uniform share; nothing where all groups share, so that there is nothing to
+         * compare. */
         json_t *baselines = json_array(), *item = json_object();
         json_object_set_new(item, "unseen", dq_cache_numbers_json(&p->uniform));
         json_object_set_new(

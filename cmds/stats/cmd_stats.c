@@ -1055,7 +1055,8 @@ static dq_status run(stats *x, const dq_args *args, int argc, char **argv, dq_er
     if (x->part.n) return run_part(x, argc, argv, err);
     if (x->merge) {
         const cmd_stats_part p = part_of(x);
-        /* Fills entry[].out from the files of all parts. DQ_MISMATCH: of another run, or not all of it. */
+        /* Fills entry[].out from the files of all parts. DQ_MISMATCH: of another run, or not all
+         * of it. */
         work *w = dq_block_new(1, sizeof *w, err);
         if (!w) return err->code;
         w->x = &p;

@@ -293,7 +293,7 @@ static dq_status calib_run_check(dq_calib_run *c, const dq_quantize_settings *se
     return DQ_OK;
 }
 
-/* Sets the method of *set. out NULL: a dry run. End with calib_run_end. */
+/* Sets the method of *set. out NULL: a dry run. */
 static dq_status calib_run_begin(dq_calib_run *c, dq_quantize_settings *set, const char *out,
                                  int64_t threads, dq_err *err)
 {
@@ -306,8 +306,8 @@ static dq_status calib_run_begin(dq_calib_run *c, dq_quantize_settings *set, con
                                .ctx = c->ctx,
                                .backend = c->backend,
                                .out = out};
-    /* What a planned recipe says about its text: the part that it was measured with, so that the codes are those of the plan.
- * Options go before it. */
+    /* What a planned recipe says about its text: the part that it was measured with, so that the
+     * codes are those of the plan. Options go before it. */
     const json_t *calib =
         json_object_get(set->plan, "calib"); /* as it was checked with the recipe */
     if (calib) {
@@ -501,7 +501,8 @@ dq_status dq_quantize_request_read(dq_quantize_request *r, dq_err *err)
         dq_quantize_mode(r->set.mode, r->set.bits, true) != r->set.mode)
         return dq_fail(err, DQ_USAGE, "--scale %s: has no codes of %d bits. Use search.",
                        dq_quant_modes[r->set.mode].name, r->set.bits);
-    /* What is wrong for any model is wrong here; what is wrong for this one is found when it is open. */
+    /* What is wrong for any model is wrong here; what is wrong for this one is found when it is
+     * open. */
     dq_kv_config *list;
     dq_kv_spec any;
     int n;
