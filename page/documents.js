@@ -1,8 +1,8 @@
-/* documents.js: the documents of a page, sorted into parts; names that tell their results apart; the settings of dq eval with their
- * verdicts; the command that measures a point. Nothing here computes a statistic. SPDX-License-Identifier: MIT */
+/* documents.js: the documents of a page, sorted into parts; names that tell their results apart; the settings of dq eval with
+ * their verdicts; the command that measures a point. Nothing here computes a statistic. SPDX-License-Identifier: MIT */
 
-/* One row a kind of document: its schema "dq-stats/1", of plans the setting "kind"; the member that names a result; whether all its
- * documents make one part. In the order of the page. */
+/* One row a kind of document: its schema "dq-stats/1", of plans the setting "kind"; the member that names a result; whether
+ * all its documents make one part. In the order of the page. */
 const KINDS = [
   {kind: 'stats', schema: 'stats', command: 'stats', subject: 'Outliers', name: 'model', together: true},
   {kind: 'quantize', schema: 'quantize', command: 'quantize', subject: 'Containers', name: 'path', together: true},
@@ -21,8 +21,7 @@ function isOf(kind, document) {
     && (!kind.of || text(document, 'settings.kind') === kind.of);
 }
 
-/* [{kind, inputs: [{name, document}], items}]: a document is named by its file, by its path where two files have one
- * name. */
+/* [{kind, inputs: [{name, document}], items}]: a document is named by its file, by its path where two files have one name. */
 function partsOf(inputs) {
   const files = inputs.map(x => lastPart(x.name));
   const named = inputs.map((x, i) => ({document: x.document,
@@ -116,8 +115,8 @@ function keptLabel(kv) {
   return keep < 1 ? `${text(kv, 'policy')} keep ${general(keep, 6)}${shared}` : '';
 }
 
-/* Fills the rows of a part: kv is '' for a cache that changes nothing; label and line hold the model and what differs among the rows
- * of a task, the line without logit bits. */
+/* Fills the rows of a part: kv is '' for a cache that changes nothing; label and line hold the model and what differs among
+ * the rows of a task, the line without logit bits. */
 function readRows(part) {
   const rows = part.items;
   part.models = unique(rows.map(r => text(r.j, 'model')));
@@ -163,8 +162,7 @@ function nameRows(part, rows) {
   }
 }
 
-/* Lines over logit bits: [{name, rows}], the widest first; a row of 16 bits belongs to the lines of all
- * granularities. */
+/* Lines over logit bits: [{name, rows}], the widest first; a row of 16 bits belongs to the lines of all granularities. */
 function bitLines(rows) {
   const alike = new Map(), lines = [];
   const key = r => JSON.stringify([r.model, r.math, r.kv, orderOf(r)]);

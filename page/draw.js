@@ -185,8 +185,8 @@ function cell(x) {
   return x;
 }
 
-/* A column is [title, path or function of the row, form of what that gives]. A title that begins with '<' stands to the left; with
- * '^' too, and what the row before has already is left out. Longer tables fold. */
+/* A column is [title, path or function of the row, form of what that gives]. A title that begins with '<' stands to the left;
+ * with '^' too, and what the row before has already is left out. Longer tables fold. */
 function table(words, columns, rows, {foldable = true} = {}) {
   if (!rows.length) return null;
   const left = columns.map(c => '<^'.includes(c[0][0]));
@@ -216,8 +216,8 @@ function bar(share, low, high) {
     el('b', {style: `left:${percent(low)}%;width:${percent(percent(high) / 100 - percent(low) / 100)}%`}));
 }
 
-/* Numbers by row and column, darker where they are larger. shade 'share': of 1; 'value': of the largest; 'logarithm'; 'kind': a
- * letter and a colour. Cells are {row, column, x, shown, bold, word, tip}. */
+/* Numbers by row and column, darker where they are larger. shade 'share': of 1; 'value': of the largest; 'logarithm'; 'kind':
+ * a letter and a colour. Cells are {row, column, x, shown, bold, word, tip}. */
 const KINDS_OF_HEADS = ['retrieval', 'sink', 'local', 'mixed'];
 const CELLS_MAX = 1 << 17;
 
@@ -328,8 +328,7 @@ function tokenTicks(low, high) {
   return ticks;
 }
 
-/* An axis {label, log: true or 2, range, ticks, clip: [least, most], zero, whole} over values: where x lies from 0
- * to 1. */
+/* An axis {label, log: true or 2, range, ticks, clip: [least, most], zero, whole} over values: where x lies from 0 to 1. */
 function scaleOf(axis, values) {
   let [low, high] = values.reduce(([a, b], x) => [Math.min(a, x), Math.max(b, x)], [Infinity, -Infinity]);
   if (axis.range) [low, high] = axis.range;
@@ -355,8 +354,8 @@ function path(points) {
   return points.map(([x, y], i) => (i ? 'L' : 'M') + x.toFixed(1) + ' ' + y.toFixed(1)).join('');
 }
 
-/* Series are {name, colour, mark, dash, line, small, points: [{x, y, lo, hi, far, tip}], band: [{x, lo, hi}]}: a line of marks with
- * bars from lo to hi and a dotted reach up to `far`. Rings are points; `level` is a dotted line. */
+/* Series are {name, colour, mark, dash, line, small, points: [{x, y, lo, hi, far, tip}], band: [{x, lo, hi}]}: a line of
+ * marks with bars from lo to hi and a dotted reach up to `far`. Rings are points; `level` is a dotted line. */
 function plot(words, {x, y, series, rings = [], level, wide = 460, high = 280, withLegend = true, before}) {
   const shown = series.map(s => ({...s, points: s.points.filter(p => drawable(p.x) && drawable(p.y)
     && (!y.log || p.y > 0) && (!x.log || p.x > 0))}))

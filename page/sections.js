@@ -1,5 +1,5 @@
-/* sections.js: one row a section: whose documents, its anchor and heading, what it draws, and whether it stands open. It appears where
- * `show` gives something. To add one: a row in SECTIONS. SPDX-License-Identifier: MIT */
+/* sections.js: one row a section: whose documents, its anchor and heading, what it draws, and whether it stands open. It
+ * appears where `show` gives something. To add one: a row in SECTIONS. SPDX-License-Identifier: MIT */
 
 /* ---- Outliers: dq stats ---- */
 
@@ -117,9 +117,9 @@ function forecastPlot(item, kind, key, name, tip) {
 }
 
 function sensitivity(part) {
-  const with_ = part.items.filter(x => list(x.j, 'sensitivity.units').length);
-  return with_.length && [
-    with_.map(x => [
+  const tested = part.items.filter(x => list(x.j, 'sensitivity.units').length);
+  return tested.length && [
+    tested.map(x => [
       el('p', `${x.name}: one unit rounded to ${count(x.j.sensitivity.bits)} bits, all else as it was; KL divergence of ` +
         `${count(number(x.j, 'sensitivity.scored'))} tokens, error between ${count(number(x.j, 'sensitivity.clusters'))} ` +
           `windows.`),
@@ -621,8 +621,8 @@ function headsSharing(part) {
 
 /* ---- Speed: dq bench ---- */
 
-/* One row a kind of work: its caption; of its curve the members x, seconds and what divides them, and those that tell curves apart; its columns
- * [title, member, factor, digits], without a factor text. */
+/* One row a kind of work: its caption; of its curve the members x, seconds and what divides them, and those that tell curves
+ * apart; its columns [title, member, factor, digits], without a factor text. */
 const WORKS = {
   prefill: {x: 'tokens', seconds: 'seconds_median', each: 'tokens', label: ['weights'],
     words: 'Prefill of one prompt: shares are of one dense product of the same model, and of the peak, multiply-adds on ' +
@@ -868,8 +868,8 @@ function frontTitle(front) {
     `logits${bits < 16 ? ` (${text(front, 'logit_granularity')})` : ''}, ${text(front, 'math.linear')}`;
 }
 
-/* The curve of a point: its policy and budget, and where codes are compared how numbers become codes. Points without codes belong to the curve of each code, per-channel codes that
- * dithering leaves alone to both. */
+/* The curve of a point: its policy and budget, and where codes are compared how numbers become codes. Points without codes
+ * belong to the curve of each code, per-channel codes that dithering leaves alone to both. */
 function curveOf(part, point) {
   const row = part.items[point.result], kv = row && at(row.j, 'kv'),
     policy = text(point, 'kept') === 'least' ? 'nothing but first and last tokens' : text(point, 'policy');
@@ -1033,8 +1033,8 @@ function needleCells(part) {
     ({...c, row: r, label: r.label, kind: `N = ${c.n_needles}, R = ${c.n_queries}`})));
 }
 
-function depthText(cell_) {
-  return `${general(100 * cell_.depth, 6)} %`;
+function depthText(c) {
+  return `${general(100 * c.depth, 6)} %`;
 }
 
 const ANSWERS = [['correct', 'correct', 0], ['other_needle', 'another needle\'s number', 4],
@@ -1071,7 +1071,8 @@ function needle(part) {
         {foldable: false}))];
 }
 
-/* Ways to make shares of a row of attention whose entries may be negative. The first lies in 0 to 1 and counts all attention. */
+/* Ways to make shares of a row of attention whose entries may be negative. The first lies in 0 to 1 and counts all attention.
+ * */
 const NORMS = [['absolute', 'absolute values, divided by their sum'],
   ['positive', 'negative entries left out, divided by the sum of the rest'],
   ['sum', 'divided by the sum of the row: no share where that sum is near 0']];
@@ -1265,7 +1266,7 @@ function sizes(settings) {
   const models = unique(settings.map(s => s.model)), axes = unique(settings.map(s => s.axis)).sort(ascending);
   return [
     legend([...axes.map(a => ({name: AXES[a], colour: AXIS_COLOURS[a], swatch: true})),
-      ...(models.length > 1 ? models.map((name, mark_) => ({name, colour: 6, mark: mark_, line: false})) : [])]),
+      ...(models.length > 1 ? models.map((name, m) => ({name, colour: 6, mark: m, line: false})) : [])]),
     el('div.pair', drawn.map(([label, of, words]) =>
       plot(words, {high: 300, withLegend: false, x: {label}, y: LOSS,
       series: models.flatMap((model, m) => axes.map(a => ({colour: AXIS_COLOURS[a], mark: m, line: false,
@@ -1295,10 +1296,10 @@ function notFoundText(group) {
 }
 
 function lowestSettings(settings, groups) {
-  const heads_ = unique(groups.map(g => JSON.stringify([g[0].model, g[0].margin])));
+  const models = unique(groups.map(g => JSON.stringify([g[0].model, g[0].margin])));
   const elsewhere = g => settings.some(s => s.axis === g.axis && s.model === g.model && s.kind === g.kind
     && (s.n !== g.n || s.task !== g.task));
-  return heads_.map(key => {
+  return models.map(key => {
     const its = groups.filter(g => JSON.stringify([g[0].model, g[0].margin]) === key);
     return el('p.says', `Lowest settings of ${its[0][0].model} whose loss is within the margin, ` +
       `${general(its[0][0].margin, 6)} nats of NLL: `, its.map((group, i) => [i ? '; ' : '', AXES[group[0].axis], ' ',
@@ -1459,8 +1460,8 @@ function entry(id, title, inside) {
 
 /* A link to what is folded opens it, and what it stands in. */
 function openTarget() {
-  for (let e = document.getElementById(location.hash.slice(1)); e; e = e.parentElement) if (e.tagName === 'DETAILS') e.open = true;
   const target = document.getElementById(location.hash.slice(1));
+  for (let e = target; e; e = e.parentElement) if (e.tagName === 'DETAILS') e.open = true;
   if (target) target.scrollIntoView();
 }
 
