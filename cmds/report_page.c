@@ -1,11 +1,12 @@
-/* Documents are checked for what the script cannot do without; a mark "@name@" of page.html stands for the text of a file or for
- * the documents.
+/* Documents are checked for what the script cannot do without. A mark "@name@" of page.html stands for the text of a file, for
+ * the documents, or for the hash of the script.
  * SPDX-License-Identifier: MIT */
 #include "cmds/report_page.h"
 
 #include "base/file.h"
 #include "base/os.h"
 #include "base/text.h"
+#include "record/record.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -112,13 +113,20 @@ static const struct kind {
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
+static const char *text_of(const json_t *object, const char *key)
+{
+    const json_t *x = json_object_get(object, key);
+    const char *s = json_string_value(x);
+    return s && strlen(s) == json_string_length(x) ? s : ""; /* a NUL ends what is compared */
+}
+
 /* What dq bench times, as sections.js knows it. */
-static bool is_work(const json_t *x)
+static bool is_work(const char *what)
 {
     static const char *const works[] = {"prefill", "attention", "generate",
                                         "decode",  "evict",     "items"};
     for (int i = 0; i < 6; i++) {
-        if (json_is_string(x) && strcmp(json_string_value(x), works[i]) == 0) return true;
+        if (strcmp(what, works[i]) == 0) return true;
     }
     return false;
 }
@@ -137,7 +145,7 @@ static dq_status check_member(const json_t *object, const char *key, kind_of_mem
     };
     const json_t *x = json_object_get(object, key);
     const bool fits = is == TEXT      ? json_is_string(x)
-                      : is == WORK    ? is_work(x)
+                      : is == WORK    ? is_work(text_of(object, key))
                       : is == BOOLEAN ? json_is_boolean(x)
                       : is == OBJECT  ? json_is_object(x)
                       : is == LIST    ? json_is_array(x)
@@ -183,12 +191,6 @@ static dq_status check_path(const json_t *object, const char *path, const char *
     return DQ_OK;
 }
 
-static const char *text_of(const json_t *object, const char *key)
-{
-    const char *s = json_string_value(json_object_get(object, key));
-    return s ? s : "";
-}
-
 /* "1" or "1." and digits. */
 static bool is_of_version(const char *version)
 {
@@ -220,6 +222,9 @@ static dq_status find_kind(const struct kind **kind, const json_t *document, dq_
         if (!k->plan || strcmp(k->plan, plan) == 0) return DQ_OK;
         is_plan = true;
     }
+    if (is_plan && strcmp(plan, "gates") == 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "no page is made of gates (expected a plan of weights, kv or heads)");
     if (is_plan)
         return dq_fail(err, DQ_DAMAGED,
                        "settings: \"kind\" is \"%.60s\" (expected weights, kv or heads). Is the "
@@ -281,7 +286,7 @@ static void add_documents(dq_strbuf *page, const dq_page_input *in, int n, dq_er
     char *text = NULL;
     for (int i = 0; i < n; i++) {
         json_t *one = json_object();
-        json_object_set_new(one, "name", json_string(n > 1 ? in[i].name : ""));
+        json_object_set_new(one, "name", dq_document_name(n > 1 ? in[i].name : ""));
         json_object_set(one, "document",
                         (json_t *)(uintptr_t)in[i].document); /* counted, not changed */
         json_array_append_new(all, one);
@@ -297,41 +302,64 @@ static void add_documents(dq_strbuf *page, const dq_page_input *in, int n, dq_er
     free(text);
 }
 
+/* The hash by which the page's own script alone may run, whatever a document holds. */
+static void add_hash(dq_strbuf *page, const dq_strbuf *script, dq_err *err)
+{
+    char hex[65];
+    unsigned char hash[32];
+    if (dq_sha256_of(hex, script->s, script->n, err) != DQ_OK) return;
+    for (int i = 0; i < 32; i++) {
+        const char digits[] = {hex[2 * i], hex[2 * i + 1], 0};
+        hash[i] = (unsigned char)strtoul(digits, NULL, 16);
+    }
+    dq_strbuf_add(page, "sha256-", 7, err);
+    if (err->code == DQ_OK) dq_base64_put(page, hash, sizeof hash, err);
+}
+
+/* Puts the parts of the page where page.html has marks for them. */
+static dq_status fill_template(dq_strbuf *page, const dq_strbuf *script, const dq_page_input *in,
+                               int n, dq_err *err)
+{
+    static const char *const marks[] = {"@script@", "@page.css@", "@documents@", "@sections.js@"};
+    const char *rest = dq_page_html;
+    for (int i = 0; i < 4; i++) {
+        const char *at = strstr(rest, marks[i]);
+        if (!at) return dq_fail(err, DQ_BUG, "page: no %s", marks[i]);
+        DQ_TRY(dq_strbuf_add(page, rest, (size_t)(at - rest), err));
+        if (i == 0) add_hash(page, script, err);
+        if (i == 1) dq_strbuf_add(page, dq_page_css, dq_page_css_len, err);
+        if (i == 2) add_documents(page, in, n, err);
+        if (i == 3) dq_strbuf_add(page, script->s, script->n, err);
+        if (err->code != DQ_OK) return err->code;
+        rest = at + strlen(marks[i]);
+    }
+    return dq_strbuf_add(page, rest, strlen(rest), err);
+}
+
 dq_status dq_page_write(const dq_page_input *in, int n, const char *path, dq_err *err)
 {
-    const struct piece {
-        const char *mark, *text;
+    const struct file {
+        const char *text;
         size_t len;
-    } pieces[] = {
-        {"@page.css@", dq_page_css, dq_page_css_len},
-        {"@documents@", NULL, 0},
-        {"@draw.js@", dq_page_draw, dq_page_draw_len},
-        {"@documents.js@", dq_page_documents, dq_page_documents_len},
-        {"@sections.js@", dq_page_sections, dq_page_sections_len},
-    };
+    } files[] = {{dq_page_draw, dq_page_draw_len},
+                 {dq_page_documents, dq_page_documents_len},
+                 {dq_page_sections, dq_page_sections_len}};
     size_t results = 0, parts = 0;
-    dq_strbuf page = {0};
-    const char *rest = dq_page_html;
+    dq_strbuf page = {0}, script = {0};
     DQ_TRY(dq_json_complete(err));
     for (int i = 0; i < n; i++) {
         DQ_TRY(dq_os_check_stop(err));
         if (check_document(in[i].document, &results, &parts, err) == DQ_OK) continue;
         return *in[i].name ? dq_in(err, "%s: ", in[i].name) : err->code;
     }
-    for (const struct piece *p = pieces; p < pieces + sizeof pieces / sizeof *pieces; p++) {
-        const char *at = strstr(rest, p->mark);
-        if (!at) dq_fail(err, DQ_BUG, "page: no %s", p->mark);
-        if (err->code == DQ_OK) dq_strbuf_add(&page, rest, (size_t)(at - rest), err);
-        if (err->code == DQ_OK && p->text) dq_strbuf_add(&page, p->text, p->len, err);
-        if (err->code == DQ_OK && !p->text) add_documents(&page, in, n, err);
-        if (err->code != DQ_OK) break;
-        rest = at + strlen(p->mark);
-    }
-    if (err->code == DQ_OK) dq_strbuf_add(&page, rest, strlen(rest), err);
+    for (int i = 0; i < 3 && err->code == DQ_OK; i++)
+        dq_strbuf_add(&script, files[i].text, files[i].len, err);
+    if (err->code == DQ_OK) fill_template(&page, &script, in, n, err);
     if (err->code == DQ_OK && path)
         dq_file_write(path, page.s, page.n, err);
     else if (err->code == DQ_OK)
         fwrite(page.s, 1, page.n, stdout); /* a failure stays with the stream */
+    dq_block_free(script.s);
     dq_block_free(page.s);
     return err->code;
 }

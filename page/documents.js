@@ -21,11 +21,18 @@ function isOf(kind, document) {
     && (!kind.of || text(document, 'settings.kind') === kind.of);
 }
 
+/* Objects of a document are told from those of the script: none is taken for attributes, and as text they are JSON. */
+const OF_DOCUMENT = {toString() { return JSON.stringify(this); }};
+
+function parseDocuments(json) {
+  return JSON.parse(json, (key, x) => (isObject(x) ? Object.setPrototypeOf(x, OF_DOCUMENT) : x));
+}
+
 /* [{kind, inputs: [{name, document}], items}]: a document is named by its file, by its path where two files have one name. */
 function partsOf(inputs) {
-  const files = inputs.map(x => lastPart(x.name));
+  const files = inputs.map(x => lastPart(text(x, 'name')));
   const named = inputs.map((x, i) => ({document: x.document,
-    name: files.filter(f => f === files[i]).length > 1 ? x.name : files[i]}));
+    name: files.filter(f => f === files[i]).length > 1 ? text(x, 'name') : files[i]}));
   const parts = KINDS.flatMap(kind => {
     const its = named.filter(x => isOf(kind, x.document));
     return kind.together ? (its.length ? [{kind, inputs: its}] : []) : its.map(x => ({kind, inputs: [x]}));
@@ -217,7 +224,7 @@ function settingsOf(parts) {
     const logits = row.bits < 16 ? `logits ${row.bits} bits ${row.granularity}` : '';
     return {
       part, n, row, axis, verdict, kld: number(row.j, 'metrics.kld_nats.value'), margin: number(verdict, 'margin'),
-      is: text(verdict, 'is') || 'inconclusive', model: text(row.j, 'reference') || row.model, task: row.task,
+      is: text(verdict, 'is') || NONE, model: text(row.j, 'reference') || row.model, task: row.task,
       kind: [axis === LOGITS ? row.granularity : '', row.math !== 'f32' ? row.math : ''].filter(x => x).join(', '),
       label: axis === LOGITS ? `${row.bits} bits` : axis === WEIGHTS ? row.model : axis !== MIXED ? row.kv
         : [row.model, logits, row.kv ? `KV ${row.kv}` : ''].filter(x => x).join(', '),
@@ -285,10 +292,12 @@ function shellWord(x) {
   return /^[\w.,:/=+@%-]+$/.test(word) ? word : `'${word.replace(/'/g, '\'\\\'\'')}'`;
 }
 
+/* Pairs of an option and its value; '' before what is no option, no pair where there is no value, --positions has none. */
 function commandLine(command, ...pairs) {
-  return ['dq', command, ...pairs.filter(x => x && x[1] !== undefined && x[1] !== null && x[1] !== ''
+  return ['dq', command, ...pairs.filter(x => x && x[1] !== undefined && x[1] !== null
+    && (x[1] !== '' || x[0] === '--positions')
     && !(Array.isArray(x[1]) && !x[1].length))
-    .flatMap(([option, x]) => (option ? [option, shellWord(x)] : [shellWord(x)]))].join(' ');
+    .flatMap(([option, x]) => (x === '' ? [option] : option ? [option, shellWord(x)] : [shellWord(x)]))].join(' ');
 }
 
 function pathOf(document, name) {
@@ -300,40 +309,61 @@ function textsOf(document) {
   return list(document, 'inputs').filter(x => text(x, 'kind') === 'text').map(x => ['--text', text(x, 'path')]);
 }
 
-/* What measures this row alone, with its reference. */
+/* What measures this row alone, with its reference. " ..." ends a command that needs more options than are spelled here: those of
+ * prompts that are generated, of few-shot examples, of drawn numbers. */
+const MORE = ' ...';
+
 function commandOfRow(row) {
-  const document = row.input.document, s = row.settings || {}, kv = at(row.j, 'kv') || {};
-  const isText = row.task === 'text' || at(row.j, 'metrics.ppl');
-  const data = list(document, 'inputs').find(x => text(x, 'kind') === row.task);
-  const reference = text(row.j, 'reference');
-  const coded = row.kv ? [['--kv-bits', text(kv, 'widths')
-    || (kv.k_bits === kv.v_bits ? kv.k_bits : `${kv.k_bits}:${kv.v_bits}`)],
-    codeOf(kv) ? ['--kv-quant', text(kv, 'quant')] : null,
-    codeOf(kv) || row.kept ? ['--kv-recent', kv.recent] : null, codeOf(kv) || row.kept ? ['--kv-sink', kv.sink] : null,
-      ['--kv-dense-type', text(kv, 'dense_type')],
+  const document = row.input.document, s = row.settings || {}, kv = at(row.j, 'kv') || {}, reference = text(row.j, 'reference');
+  const isText = at(row.j, 'metrics.ppl') !== undefined,
+    data = list(document, 'inputs').find(x => text(x, 'kind') === row.task);
+  if (text(document, 'command') !== 'eval') return commandLine(text(document, 'command'),
+    data ? ['', text(data, 'path')] : null) + MORE;
+  const isContainer = at(s, 'kv.stored') && Object.keys(s.kv.stored).length > 0; /* it may store settings of its own */
+  const coded = codeOf(kv) !== '', window = text(s, 'window'), dense = number(kv, 'k_bits') === 32;
+  const bits = text(kv, 'widths') || (kv.k_bits === kv.v_bits ? kv.k_bits : `${kv.k_bits}:${kv.v_bits}`);
+  const cache = [['--kv-bits', bits], ...(dense && !row.kept ? [] : [['--kv-dense-type', text(kv, 'dense_type')]]),
+    ...(coded ? [['--kv-quant', text(kv, 'quant')], ['--kv-group', kv.group === 32 ? null : kv.group]] : []),
+    ...(coded || row.kept ? [['--kv-recent', kv.recent], ['--kv-sink', kv.sink]] : []),
     ...(row.kept ? [['--kv-policy', text(kv, 'policy')],
       Number.isFinite(number(kv, 'tokens')) ? ['--kv-tokens', kv.tokens] : ['--kv-keep', kv.keep],
-      ['--kv-budget', text(kv, 'budget')], ['--kv-heads', text(kv, 'heads')]] : [])] : [];
-  return commandLine(text(document, 'command') || 'eval', ['', pathOf(document, row.model)],
+      ['--kv-budget', text(kv, 'budget')], ['--kv-heads', text(kv, 'heads')], ['--kv-window', kv.window || null],
+      ['--kv-every', kv.every || null]] : [])];
+  const spelled = isText || (row.task === 'mc' && !s.num_fewshot);
+  const more = !spelled || s.slices || s.long || s.head_order || s.icl || !['auto', undefined].includes(s.bos) || rotationOf(kv)
+    || text(kv, 'policy') === 'random';
+  return commandLine('eval', ['', pathOf(document, row.model)],
     reference && reference !== row.model ? ['--ref', pathOf(document, reference)] : null,
     ...(isText ? textsOf(document) : [['--task', row.task], data ? ['--data', text(data, 'path')] : null]),
-    isText ? ['--ctx', s.ctx] : null, s.num_fewshot ? ['--num-fewshot', s.num_fewshot] : null, ['--limit', s.limit],
-    row.bits < 16 ? ['--logit-bits', row.bits] : null, row.bits < 16 ? ['--logit-granularity', row.granularity] : null,
-    row.math && row.math !== 'f32' ? ['--math', row.math] : null, ...coded);
+    ...(isText ? [['--ctx', s.ctx], window === 'positions' ? ['--positions', ''] : window === 'chunk' ? null
+      : ['--window', window], ['--stride', s.stride]] : []),
+    ['--limit', s.limit], ...(row.bits < 16 || isContainer ? [['--logit-bits', row.bits]] : []),
+    row.bits < 16 ? ['--logit-granularity', row.granularity] : null,
+    row.math && row.math !== 'f32' ? ['--math', row.math] : null, ...(row.kv || isContainer ? cache : []),
+    s.margin !== undefined && s.margin !== 0.01 ? ['--margin', s.margin] : null) + (more ? MORE : '');
 }
+
+/* Settings of dq quantize that the command spells, and those that are as they are by themselves. */
+const QUANTIZE = {bits: '--bits', group: '--group', scale: '--scale', embed_bits: '--embed-bits'};
+const QUANTIZE_IDLE = {logit_bits: [16], logit_granularity: ['per-tensor'], scale_dtype: ['f16'], skip: [null],
+  dry_run: [true, false]};
 
 function commandOfItem(item) {
   const document = item.input.document, s = item.settings || {};
-  const models = list(document, 'inputs').filter(x => x.architecture).map(x => ['', text(x, 'path')]);
-  if (item.part.kind.kind === 'stats')
+  const models = list(document, 'inputs').filter(x => at(x, 'architecture')).map(x => ['', text(x, 'path')]);
+  if (item.part.kind.kind === 'stats') {
+    const more = at(item.j, 'sensitivity') || at(item.j, 'forecast') || s.head_order || !['auto', undefined].includes(s.bos)
+      || !textsOf(document).length;
     return commandLine('stats', ['', pathOf(document, text(item.j, 'model'))], ...textsOf(document),
       s.ctx === 'auto' ? null : ['--ctx', s.ctx], ['--limit', s.limit],
       ['--detail', text(s, 'detail')], ...(at(item.j, 'sensitivity')
-        ? [['--sensitivity', list(s, 'sensitivity').join(',')],
-        ['--sensitivity-bits', s.sensitivity_bits], ['--sensitivity-windows', s.sensitivity_windows]] : []));
-  if (item.part.kind.kind === 'quantize')
-    return commandLine('quantize', ...models, ['-o', text(item.j, 'path') || 'out.h5'], ['--bits', s.bits],
-      ['--group', s.group], ['--scale', text(s, 'scale')],
-      ['--embed-bits', s.embed_bits]) + (list(s, 'rules').length ? ' ...' : '');
-  return commandLine(text(document, 'command') || item.part.kind.command, ...models, ...textsOf(document)) + ' ...';
+        ? [['--sensitivity', list(s, 'sensitivity').join(',')], ['--sensitivity-bits', s.sensitivity_bits],
+        ['--sensitivity-windows', s.sensitivity_windows]] : [])) + (more ? MORE : '');
+  }
+  if (item.part.kind.kind === 'quantize') {
+    const more = Object.keys(s).some(key => !QUANTIZE[key] && key !== 'kv' && !(QUANTIZE_IDLE[key] || []).includes(s[key]));
+    return commandLine('quantize', ...models, ['-o', text(item.j, 'path') || 'out.h5'],
+      ...Object.keys(QUANTIZE).map(key => [QUANTIZE[key], s[key]])) + (more ? MORE : '');
+  }
+  return commandLine(text(document, 'command') || item.part.kind.command, ...models, ...textsOf(document)) + MORE;
 }

@@ -1,17 +1,20 @@
 /* draw.js: what a page is made of: elements, numbers, tables, plots and heat maps. Text is only ever text: every string of a
  * document becomes a text node or an attribute, never markup. SPDX-License-Identifier: MIT */
+'use strict';
 
 /* ---- Elements ---- */
 
 const NONE = '\u2013', PLUS_MINUS = '\u00b1', LINE_BREAKS_BEFORE = ' ' + PLUS_MINUS + '\u00a0';
 const COLOURS = 7;
 
-/* Strings and nodes go inside, objects are attributes; `tip` is what hovering shows: a list of lines. */
+/* Strings and nodes go inside, objects of the script are attributes; `tip` is what hovering shows: a list of lines. What comes out
+ * of a document (its objects have a prototype of their own) is text, whatever it is. */
 function fill(element, inside) {
   for (const x of inside.flat(Infinity)) {
     if (x === null || x === undefined || x === '' || x === false) continue;
     if (x instanceof Node) element.append(x);
     else if (typeof x !== 'object') element.append(String(x));
+    else if (Object.getPrototypeOf(x) !== Object.prototype) element.append(JSON.stringify(x));
     else for (const [key, value] of Object.entries(x)) {
       if (key === 'tip') element.tip = value;
       else if (value !== undefined && value !== false) element.setAttribute(key, value === true ? '' : value);
@@ -90,7 +93,7 @@ function scientific(x, digits) {
 function rounded(x, digits) {
   const up = x.toFixed(digits), exact = x.toFixed(Math.min(100, digits + 60));
   const tie = /^50*$/.test(exact.slice(exact.indexOf('.') + 1 + digits));
-  return tie && up.slice(-1) % 2 ? (x - Math.sign(x) * 10 ** -digits * 0.75).toFixed(digits) : up;
+  return tie && up.slice(-1) % 2 ? (x - Math.sign(x) * 10 ** -digits * 0.25).toFixed(digits) : up;
 }
 
 function fixed(x, digits) {
@@ -182,7 +185,7 @@ function cell(x) {
   if (typeof x === 'number') return value(x);
   if (typeof x === 'boolean') return x ? 'yes' : 'no';
   if (x === null || x === undefined || x === '') return NONE;
-  return x;
+  return Array.isArray(x) ? JSON.stringify(x) : x;
 }
 
 /* A column is [title, path or function of the row, form of what that gives]. A title that begins with '<' stands to the left;
@@ -300,37 +303,47 @@ function linearTicks(low, high, whole, most) {
   const raw = (high - low) / most, unit = 10 ** power(raw);
   let step = unit * [1, 2, 5, 10].find(k => k * unit >= raw * 0.999);
   if (whole) step = Math.max(1, step);
-  const ticks = [], digits = Math.max(0, -power(step * 1.001));
-  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; k++)
-    ticks.push([k * step, Math.abs(k * step) >= 1e5 || digits > 5 ? general(k * step, 3) : (k * step).toFixed(digits)]);
-  return ticks;
+  const first = Math.ceil(low / step - 1e-9), n = Math.min(50, Math.floor(high / step + 1e-9) - first + 1);
+  return labelled(Array.from({length: Math.max(0, n)}, (_, i) => (first + i) * step));
 }
 
-function logTicks(low, high) {
-  const ticks = [], decades = Math.log10(high / low), step = Math.ceil(decades / 7);
-  for (let p = Math.ceil(Math.log10(low) - 1e-9); p <= Math.log10(high) + 1e-9; p++) {
-    if (p % step) continue;
-    ticks.push([10 ** p, p < -3 || p > 4 ? superscript(p) : general(10 ** p, 1 + Math.max(0, p))]);
+/* Places with labels of as many digits as tell them apart. */
+function labelled(places) {
+  for (let digits = 3; digits < 17; digits++) {
+    const labels = places.map(x => (Math.abs(x) >= 1e5 || (x !== 0 && Math.abs(x) < 1e-3) ? general(x, digits)
+      : general(x, Math.max(digits, 1 + power(x || 1)))));
+    if (new Set(labels).size === places.length) return places.map((x, i) => [x, labels[i]]);
   }
-  if (decades >= 1.5) return ticks;
-  const more = [];
-  for (let p = Math.floor(Math.log10(low)); p <= Math.log10(high); p++)
-    for (const k of decades < 0.5 ? [1, 1.5, 2, 3, 4, 5, 6, 7, 8] : [1, 2, 5])
-      if (k * 10 ** p >= low && k * 10 ** p <= high) more.push([k * 10 ** p, general(k * 10 ** p, 3)]);
-  return more.length > ticks.length ? more : ticks;
+  return places.map(x => [x, String(x)]);
 }
 
-/* Tokens: powers of 2. */
+/* Whole decades where there are three; else steps within them, else even ones. */
+function logTicks(low, high) {
+  const p = [Math.ceil(Math.log10(low) - 1e-9), Math.floor(Math.log10(high) + 1e-9)], step = Math.ceil((p[1] - p[0] + 1) / 8);
+  const decades = [];
+  for (let k = p[0]; k <= p[1]; k++) if (k % step === 0) decades.push(k);
+  if (decades.length >= 3) return decades.map(k =>
+    [10 ** k, k < -3 || k > 4 ? superscript(k) : general(10 ** k, 1 + Math.max(0, k))]);
+  for (const steps of [[1, 2, 5], [1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9]]) {
+    const places = [];
+    for (let k = p[0] - 1; k <= p[1]; k++) places.push(...steps.map(s => s * 10 ** k).filter(x => x >= low && x <= high));
+    if (places.length >= 3) return labelled(places.length > 9 ? places.filter((_, i) => i % 2 === 0) : places);
+  }
+  return linearTicks(low, high, false, 5);
+}
+
+/* Tokens: powers of 2 where there are three. */
 function tokenTicks(low, high) {
   const ticks = [];
   for (let x = 2 ** Math.ceil(Math.log2(low) - 1e-9); x <= high; x *= high / low > 64 ? 4 : 2)
     ticks.push([x, x >= 1024 && x % 1024 === 0 ? `${x / 1024}K` : general(x, 4)]);
-  return ticks;
+  return ticks.length >= 3 ? ticks : linearTicks(low, high, true, 5);
 }
 
 /* An axis {label, log: true or 2, range, ticks, clip: [least, most], zero, whole} over values: where x lies from 0 to 1. */
 function scaleOf(axis, values) {
   let [low, high] = values.reduce(([a, b], x) => [Math.min(a, x), Math.max(b, x)], [Infinity, -Infinity]);
+  if (!(high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high)))) high = low; /* sums in another order are equal */
   if (axis.range) [low, high] = axis.range;
   else if (axis.log) {
     const room = axis.log === 2 ? 1.1 : axis.room || Math.max(1.05, (high / low) ** 0.06);
@@ -360,8 +373,10 @@ function plot(words, {x, y, series, rings = [], level, wide = 460, high = 280, w
   const shown = series.map(s => ({...s, points: s.points.filter(p => drawable(p.x) && drawable(p.y)
     && (!y.log || p.y > 0) && (!x.log || p.x > 0))}))
     .filter(s => s.points.length);
-  const points = shown.flatMap(s => s.points);
-  const names = withLegend ? legend(series.filter(s => s.name)) : '';
+  const points = shown.flatMap(s => s.points), there = new Set(shown.map(s => s.name));
+  const names = withLegend ? legend(series.filter(s => s.name && (there.has(s.name) || !points.length))) : '';
+  if (!points.some(p => drawable(p.lo) && drawable(p.hi))) words = [words].flat().map(w =>
+    (typeof w === 'string' ? w.replace(/ Bars are [^.]*\./, '').replace(/; bars are [^;.]*/, '') : w));
   if (!points.length)
     return el('figure', before, el('p.soft', 'No value that could be drawn.'), names, caption('Figure', words));
   const heights = points.flatMap(p => [p.y, p.lo, p.hi,
@@ -389,7 +404,7 @@ function plot(words, {x, y, series, rings = [], level, wide = 460, high = 280, w
   const middle = (top + bottom) / 2;
   return el('figure', before,
     svg('svg.plot', {viewBox: `0 0 ${wide} ${high}`, role: 'img',
-      'aria-label': typeof words === 'string' ? words : words.filter(w => typeof w === 'string').join('')},
+      'aria-label': [words].flat().filter(w => typeof w === 'string').join('')},
       sy.ticks.map(([v, label]) => [svg('path.grid', {d: `M${left} ${py(v).toFixed(1)}H${right}`}),
         svg('text', {x: left - 6, y: (py(v) + 4.5).toFixed(1), 'text-anchor': 'end'}, label)]),
       sx.ticks.map(([v, label]) => [svg('path.axis', {d: `M${px(v).toFixed(1)} ${bottom}v5`}),
@@ -442,9 +457,9 @@ function showTips() {
     let target = e.target;
     while (target && !target.tip) target = target.parentElement;
     tip.hidden = !target;
-    if (!target) return;
+    if (!target || !Array.isArray(target.tip)) return;
     tip.replaceChildren(...target.tip.filter(line => line !== '' && line !== undefined).map(
-      line => el(String(line).startsWith('dq ') ? 'div.command' : 'div', line)));
+      line => el(typeof line === 'string' && line.startsWith('dq ') ? 'div.command' : 'div', line)));
     tip.style.left = Math.max(4, Math.min(e.clientX + 14, innerWidth - tip.offsetWidth - 8)) + 'px';
     const below = e.clientY + 18 + tip.offsetHeight < innerHeight;
     tip.style.top = (below ? e.clientY + 18 : Math.max(4, e.clientY - tip.offsetHeight - 12)) + 'px';

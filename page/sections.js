@@ -25,7 +25,7 @@ function layersOf(item) {
 }
 
 function lastLayer(part) {
-  return Math.max(0, ...part.items.flatMap(x => layersOf(x).map(layer => number(layer, 'layer'))));
+  return part.items.flatMap(layersOf).reduce((last, layer) => Math.max(last, number(layer, 'layer') || 0), 0);
 }
 
 /* Rows of all results: each element with its result. */
@@ -91,6 +91,7 @@ function unitBars(item, kind) {
   const short = `The ${shown.length} of ${kind.units.length} units that cost most, each rounded alone: KL divergence, nats ` +
     `per token. Thin bars are intervals ` +
     'of 95 %; where they overlap, the order is inconclusive. Two forecasts: what the change does to the residual stream after ' +
+      '' +
       'the layer, and the predicted error of a logit.';
   return fold(`${item.name}: ${kind.name}`, table(short, [
     ['<unit', unitName], ['<KLD, from 0', u => bar(kld(u) / most, number(u, 'kld_nats.interval.0') / most,
@@ -176,8 +177,8 @@ function headCells(item, from) {
 function heads(part) {
   const drawn = part.items.map(item => el('div.maps',
     HEAD_MAPS.map(([what, words, shade, from]) => headMap(item, words, what, shade, headCells(item, from)))));
-  return drawn.some(d => d.children.length) && part.items.some(x => list(layersOf(x)[0], 'attention.heads').length) &&
-    [el('p', 'A row for each layer, a column for each head; of a differential model, head/map. Darker: more.'), drawn];
+  return drawn.some(d => d.children.length) && [el('p',
+    'A row for each layer, a column for each head; of a differential model, head/map. Darker: more.'), drawn];
 }
 
 /* Lines over layers: [{key: of a layer, dash}]. */
@@ -197,6 +198,7 @@ function profiles(part) {
   const five = [['top1', 'largest'], ['p99_9', 'p99.9'], ['rms', 'rms'], ['crest', 'max/rms'], ['kurtosis0', 'kurtosis']];
   return [
     el('p', 'Solid: the largest magnitude of ordinary tokens. Dashed: of all tokens. Dotted: the root mean square of ordinary ' +
+      '' +
       'ones. Where dashed lies above solid, the first token of a sequence or an attention sink has the largest value.'),
     part.items.length > 1 && legend(part.items.map((x, i) => ({name: x.name, ...styleOf(i)}))),
     el('div.multiples', VALUE_KINDS.filter(([key]) => part.items.some(x => at(layersOf(x)[0], key))).map(([key, name]) =>
@@ -229,6 +231,7 @@ function channels(part) {
   return all.length && [
     table('Channels of the hidden states, each once: the layers where it comes to a tenth of its largest magnitude, its ' +
       'magnitude in the layer before these, its root mean square in the layer of the largest, and the largest over the median ' +
+        '' +
       'of ordinary tokens there.', [['^model', 'name'], ...channel], of(v => v === 'hidden_states')),
     table('Heads with the largest attention logits, by what the key is; query and key are positions in the sequence.',
       [['^model', 'name'], ['<keys', 'tokens'],
@@ -238,6 +241,7 @@ function channels(part) {
       ['<token', tokenOf('key_token', 'key_id')]],
     of(v => v === 'attention_logits')),
     table('Channels of other values; those of queries, keys, values and the inputs of o and down mean something else in every ' +
+      '' +
       'layer.',
       [['^model', 'name'], ['<values', 'values'], ...channel], of(v => v !== 'hidden_states' && v !== 'attention_logits')),
   ];
@@ -397,7 +401,8 @@ function worst(part) {
 
 function tensors(part) {
   return part.items.map(item => fold(item.name,
-    table('All tensors, as they are stored.', TENSORS, rowsOf(part, 'rows').filter(r => r.item === item), {foldable: false})));
+    table('All tensors, as they are stored.', TENSORS, list(item.j, 'rows').map(r => ({...r, name: item.name, own: r.name})),
+      {foldable: false})));
 }
 
 /* ---- Plans ---- */
@@ -514,6 +519,7 @@ function unitOfCache(unit) {
 
 function kvUnits(part) {
   return [el('p', 'KLD \u00b1 one standard error on the search windows where one unit is coded at a width and all others at 8 ' +
+    '' +
     'bits. Darker: more, by its logarithm. In bold: the width that the unit got, where it was measured alone.'),
   el('div.maps', part.items.map(item => heat(item.name, 'units alone',
     {corner: 'unit \\ bits', shade: 'logarithm', cells: list(item.j, 'units').flatMap(
@@ -565,6 +571,7 @@ function headsUniform(part) {
     list(item.j, 'baselines').slice(0, 1).map(it => ({item, it, plan, label: `${item.name} against the uniform share`})));
   return [besides(rows, {all: 'the uniform share', one: 'the uniform share',
     words: 'The plan beside the uniform share, which keeps as much in every group, on windows that no choice saw. An interval ' +
+      '' +
       'that holds 0 decides nothing.'}),
   part.items.filter(x => !list(x.j, 'baselines').length).map(x =>
     el('p', `${x.name}: the plan is this one: all groups share, so each keeps as much. Nothing is compared.`))];
@@ -627,6 +634,7 @@ const WORKS = {
   prefill: {x: 'tokens', seconds: 'seconds_median', each: 'tokens', label: ['weights'],
     words: 'Prefill of one prompt: shares are of one dense product of the same model, and of the peak, multiply-adds on ' +
       'registers alone, which products of other instructions may exceed; products and attention are shares of the pass, times ' +
+        '' +
       'is against unrounded logits.',
     columns: [['tokens', 'tokens', 1, 0], ['<weights', 'weights'], ['median s', 'seconds_median', 1, 3],
       ['tokens/s', 'tokens_per_second', 1, 0], ['GFLOP/s', 'flops_per_second', 1e-9, 1],
@@ -662,6 +670,7 @@ const WORKS = {
       ['more', 'over_prefill_median', 1, 3], ['least', 'over_prefill_min', 1, 3],
       ['most', 'over_prefill_max', 1, 3], ['evicting', 'evicting_over_prefill_median', 1, 3]]},
   items: {words: 'Scoring of short items: computed tokens, and beside them one long prefill and the bare products of the same ' +
+    '' +
     'rows.',
     columns: [['<task', 'task'], ['items', 'items', 1, 0], ['computed/s', 'computed_tokens_per_second_median', 1, 0],
       ['naive/s', 'naive_tokens_per_second_median', 1, 0],
@@ -684,6 +693,7 @@ function growth(part) {
   const drawn = part.items.filter(x => (WORKS[x.j.what] || {}).x).map(x =>
     ({item: x, label: curveLabel(part, x), work: WORKS[x.j.what]}));
   return drawn.length > 0 && plot('Time per token: of prefill and attention (one layer) the mean over the prompt, of decoding ' +
+    '' +
     'that of one token after the context, a batch sharing its step.', {
     wide: 620, high: 350, x: {label: 'tokens in the context', log: 2}, y: {label: 'milliseconds per token', log: true},
     series: unique(drawn.map(d => d.label)).map((name, i) =>
@@ -732,6 +742,7 @@ function verdicts(part) {
         ? ` ${n} comparison${n === 1 ? '' : 's'}, at 95 % each: about ${fixed(missed, 1)} of their intervals are expected to ` +
         `miss by chance.` : '')),
     table('The lowest width of the attention logits within the margin, with every larger width that was tested. 16 bits stand ' +
+      '' +
       'for no rounding.', [['<model', 'model'], ['<task', 'task'],
       ['<granularity', 'logit_granularity'], ['<KV cache', x => `${text(x, 'kv_label')}, ${text(x, 'math.linear')}`],
       ['lowest', x => (x.lowest ? count(x.lowest) : 'none')],
@@ -739,6 +750,7 @@ function verdicts(part) {
       ['inconclusive', x => widths(x, 'inconclusive')]], list(part.document, 'lowest_logit_bits')),
     table('Loss of each row against its reference on the same items or tokens: accuracy lost, or nats of negative ' +
       'log-likelihood. The interval is a paired one of 95 % (Student\'s t over clusters; of independent items, Tango\'s score ' +
+        '' +
       'interval). The last column is a rough count of clusters.',
       [...ROW, ['<compared with', 'j.reference'], ['<verdict', 'j.verdict.is'], ['loss', 'j.verdict.loss'],
       ['interval', 'j.verdict.interval', interval], ['clusters', 'j.verdict.n_clusters', count], ['<each a', 'j.cluster'],
@@ -824,6 +836,7 @@ function kldOverBits(part, task, rows) {
   const drawn = floor > least / 100, cluster = clusterOf(part); /* decades below, it would take the picture from them */
   return [
     overBits(rows, `KL divergence of the next-token distribution from that of the reference, in nats per token, over the bits ` +
+      `` +
       `of the attention logits. Marks are means; bars are one standard error, each ${cluster} ` +
       'a cluster; thin dotted lines reach up to the 99th percentile of single tokens (squares).' +
         (floor ? ` ${drawn ? 'The dotted level is' : 'Far below the picture lies'} the noise floor, ${scientific(floor, 1)} ` +
@@ -832,6 +845,7 @@ function kldOverBits(part, task, rows) {
         'place; rounding in the layers before comes on top.' : ''),
     LOSS, () => 'kld_nats', {far: true, level: drawn ? floor : undefined}),
     overBits(rows, `Mean negative log-likelihood less that of the reference on the same tokens (the logarithm of the ratio of ` +
+      `` +
       `perplexities). Bars are one paired standard error, each ${cluster} a cluster.`,
       {label: 'NLL minus reference, nats per token', zero: true}, () => 'ln_ppl_ratio')];
 }
@@ -980,6 +994,7 @@ function kv(part) {
   });
   return drawn.length > 0 && [el('div.pair', pictures),
     table('What the caches hold: bytes over all contexts and per token of context, as a share of 16 bits, the share of tokens ' +
+      '' +
     'kept, and the share of codes among the keys that scored rows read.',
     [...ROW, ['bytes held', 'j.kv.bytes_held', count], ['per token', 'j.kv.bytes_per_token'], ['share of 16 bits', saves],
     ['tokens kept', 'j.kv.kept_fraction'],
@@ -1006,7 +1021,7 @@ function positions(part) {
   const fits = rows.filter(r => isObject(at(r.j, 'positions.fit')));
   const bins = rows.flatMap(r => list(r.j, 'positions.bins').map(b => ({...b, label: r.label})));
   return rows.length && [
-    el('p', `${count(number(rows[0].j, 'positions.documents'))} documents.`),
+    el('p', `Documents: ${count(number(rows[0].j, 'positions.documents'))}.`),
     el('div.pair', plot('Mean negative log-likelihood of all tokens up to a position, averaged over documents that reach the ' +
       'last one. Standard errors over documents stand in the table.',
       {x, y: {label: 'cumulative NLL, nats per token'}, series: curve('cumulative_nll_nats', false)}),
@@ -1016,6 +1031,7 @@ function positions(part) {
       'differences \u00b1 paired standard error.',
       [['^row', 'label'], ['<value', 'what'], ...columns.map(n => [count(n), x => measured(x.at(n))])], lines),
     table('alpha t^beta + gamma through the cumulative NLL of the first t tokens, by least squares \u00b1 standard error over ' +
+      '' +
       'documents.', [['<row', 'label'],
       ...['alpha', 'beta', 'gamma'].map(key => [key, `j.positions.fit.${key}`, measured]),
       ['residual (nats)', 'j.positions.fit.residual_nats']], fits),
@@ -1121,6 +1137,7 @@ function icl(part) {
   return rows.length && [
     el('div.pair', byTask(part, rows).map(([task, its]) =>
       plot(`${task}: accuracy over the number of demonstrations. Lines are means over runs, each with other demonstrations in ` +
+        `` +
       `another order; bands reach from the worst run to ` +
       'the best; small marks are single runs.', {x: {label: 'demonstrations (shots)', whole: true},
         y: {label: 'accuracy', range: [0, 1.03]}, series: its.flatMap(r => [
@@ -1191,6 +1208,7 @@ function paired(part) {
       || {}).filter(([, d]) => isObject(d)).map(([metric, d]) => ({...r, against, metric, d}))));
   return table('Differences on the same items or tokens, \u00b1 one paired standard error. n01: items whose score fell; n10: ' +
     'whose score rose; p: exact two-sided McNemar test of the two, or where items share queries a t test over these. Of tests ' +
+      '' +
     'at 0.05, one in 20 calls equal rows different.',
     [...ROW, ['<compared with', 'against'], ['<metric', 'metric'],
     ['difference', x => (x.d.delta > 0 ? '+' : '') + difference(x.d)],
@@ -1215,10 +1233,12 @@ const ABOUT = {
   'plan heads': 'KLD is in nats per id. It and the perplexity are against the same weights with a cache that evicts nothing, ' +
     'on the second half of each window. What answers lack is \u2212ln of the right answer\'s share of all choices, in nats, ' +
     'the mean over questions. \u00b1 is one standard error: between documents, or between windows of a single one; of answers ' +
+      '' +
     'between questions.',
   bench: 'Times are medians; one thread of the CPU is timed by processor time, several by the clock on the wall.',
   eval: 'Every row is compared with its reference: the same checkpoint at 16-bit logits and a cache of 32 bits, or the model ' +
     'given with --ref. A container without either is compared with nothing. \u00b1 is one standard error over the clusters of ' +
+      '' +
     'a row (items, queries, documents or windows); where no item differs, a 95 % bound stands instead.',
 };
 
@@ -1308,19 +1328,19 @@ function lowestSettings(settings, groups) {
   });
 }
 
-function lowestTable(settings, groups) {
+function lowestTable(groups) {
   const labels = (group, is) => {
     const its = group.filter(s => is(s)).map(s => s.label);
     return its.length > 4 ? `${its.slice(0, 4).join(', ')} and ${its.length - 4} more` : its.join(', ') || NONE;
   };
+  const known = groups.flat().filter(s => Number.isFinite(number(s.verdict, 'interval.0'))).length;
   return fold('What this follows from', el('p',
     'The verdicts are those of dq eval on the loss: nats of NLL per token against the reference. A setting is within the ' +
     'margin if the upper end of the paired 95 % interval of its loss is at most the margin; it exceeds the margin if the ' +
     'lower end is above; else it is inconclusive. The KL divergence is shown, not judged. A width of logits counts if every ' +
     'larger one that was tested is within the margin too. A cache of as many bytes as all tokens take in 16 bits saves ' +
     'nothing at this context, and does not count. Nothing but the named setting differs from the reference. ' +
-    `${settings.length} settings: about ${fixed(0.05 * settings.length, 1)} of their intervals are expected to miss by ` +
-      `chance.`),
+    (known ? `${known} intervals: about ${fixed(0.05 * known, 1)} are expected to miss by chance.` : '')),
   table('The lowest settings within the margin.',
     [['^model', '0.model'], ['<what', g => [AXES[g[0].axis], g[0].kind].filter(x => x).join(', ')], ['<task', '0.where'],
     ['<lowest within', g => (lowestOf(g) ? foundText(lowestOf(g)) : NONE)], ['loss', g => number(lowestOf(g), 'verdict.loss')],
@@ -1381,7 +1401,7 @@ function answer(parts, settings) {
   const said = [lowestSettings(settings, groups),
     items.map(x => [firstToBreak(x), bitsFewer(x), largestOutliers(x)])].flat(Infinity).filter(x => x);
   return said.length > 0 && el('section.answer', {id: 'answer'}, el('h2', 'In short'), said,
-    groups.length > 0 && lowestTable(settings, groups));
+    groups.length > 0 && lowestTable(groups));
 }
 
 /* ---- The page ---- */
@@ -1485,7 +1505,8 @@ function drawPage(inputs) {
     el('main', size, shown.map(p => (several ? el('section.part', {id: p.id}, el('h2', p.title), p.node) : p.node))));
   showTips();
   addEventListener('hashchange', openTarget);
+  document.querySelector('nav').addEventListener('click', () => setTimeout(openTarget)); /* the same link again */
   if (location.hash) openTarget();
 }
 
-drawPage(JSON.parse(document.getElementById('documents').textContent));
+drawPage(parseDocuments(document.getElementById('documents').textContent));

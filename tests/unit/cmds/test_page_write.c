@@ -21,7 +21,7 @@ static json_t *parsed(const char *text)
     for (char *c = buf; *c; c++) {
         if (*c == '\'') *c = '"';
     }
-    json_t *v = json_loads(buf, 0, &e);
+    json_t *v = json_loads(buf, JSON_ALLOW_NUL, &e);
     if (!v) fail_msg("%s: %s", e.text, buf);
     return v;
 }
@@ -78,6 +78,8 @@ static const struct {
     {"{'schema':'dq-plan/2','results':[]}", "expected dq-plan/1, found", DQ_MISMATCH},
     {"{'schema':'dq-plan/1','results':[]}",
      "settings: \"kind\" is \"\" (expected weights, kv or heads)", DQ_DAMAGED},
+    {PLAN("gates", ""), "no page is made of gates", DQ_MISMATCH},
+    {PLAN("kv\\u0000x", ""), "\"kind\" is \"\"", DQ_DAMAGED},
     {PLAN("weights", "{'budget':'b'}"), "\"packed_bits_per_weight\" is missing", DQ_DAMAGED},
     {PLAN("kv", "{'caches_alone':13,'units':[]}"),
      "one.json: results[0]: a plan of --dry-run, which measures nothing", DQ_MISMATCH},
