@@ -5,16 +5,8 @@
 #include "tests/rigs/suite.h"
 #include "tests/simt/check.h"
 
-#include "kernels/cuda/device/fused.h"
-#include "kernels/cuda/device/keys.h"
-#include "kernels/cuda/device/kv_launch.h"
-#include "kernels/cuda/device/linear.h"
-#include "kernels/cuda/device/logprob.h"
-#include "kernels/cuda/device/maps.h"
-#include "kernels/cuda/device/observe_launch.h"
+#include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/device/ptx.cuh"
-#include "kernels/cuda/device/rows.h"
-#include "kernels/cuda/device/spans.h"
 
 #include <math.h>
 

@@ -1,4 +1,4 @@
-/* attention: see attention.h. Attention in launches that pass strips on, one row of numbers per query head and
+/* attention: attention in launches that pass strips on, one row of numbers per query head and
  * row:
  * 1. scores: S = scale * Q K^T of every page, to the strips. For a granularity above a row, the same kernel finds the
  *    largest |S| first, without strips.

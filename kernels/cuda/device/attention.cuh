@@ -1,9 +1,9 @@
-/* attention: what kernels over strips share. See attention.h.
+/* attention: what kernels over strips share.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_ATTENTION_CUH
 #define DQ_ATTENTION_CUH
 
-#include "kernels/cuda/device/attention.h"
+#include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/device/page.cuh"
 
 enum {

@@ -1,8 +1,8 @@
-/* fused: see fused.h. The host side alone: which arguments the kernels take, and which of the two arithmetics a
+/* fused: the host side alone: which arguments the kernels take, and which of the two arithmetics a
  * launch goes to. dq_fused_lacks asks first, so the launches below it do not check again.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/fused.h"
 #include "kernels/cuda/device/fused_launch.h"
+#include "kernels/cuda/device/launch.h"
 
 static const char *dims_lack(const dq_page_form *f)
 {

@@ -1,11 +1,11 @@
-/* fused: what the kernels of fused.h share. A block is four warps; a warp owns 16 rows of the unit. Of a
+/* fused: what the fused kernels share. A block is four warps; a warp owns 16 rows of the unit. Of a
  * product a lane holds rows lane / 4 and lane / 4 + 8, so that rows never leave their four lanes.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_FUSED_CUH
 #define DQ_FUSED_CUH
 
 #include "kernels/cuda/device/attention.cuh"
-#include "kernels/cuda/device/fused.h"
+#include "kernels/cuda/device/launch.h"
 
 #include <math.h>
 

@@ -1,4 +1,4 @@
-/* fused_bf16: see fused.h. A block has 64 rows of queries, 16 a warp, and all its warps share the page that
+/* fused_bf16: attention in one kernel, in bf16. A block has 64 rows of queries, 16 a warp, and all its warps share the page that
  * is in shared memory as bf16. The first pass finds maxima and sums, the second makes the scores again, and D from
  * registers is the left operand of the product with V. Texts of masks are quoted by tests/simt/defects.tsv.
  * SPDX-License-Identifier: MIT */

@@ -5,7 +5,7 @@
  * Every sum has the order of attend_int8, so that the results are its own bit for bit, however blocks share
  * the pages. Sums of codes are exact, and what they add to a row, page by page, is kept until it is its turn.
  * Three chains cannot be cut, but are short: a sum of exps is four lanes' (decode_sums), the unquantized
- * tokens of a page are added to the sum of the pages before (decode_join), and so is a norm. See fused.h.
+ * tokens of a page are added to the sum of the pages before (decode_join), and so is a norm.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/fused_decode_sets.cuh"
 

@@ -1,4 +1,4 @@
-/* fused_int8: see fused.h. Codes are multiplied as they are stored, unsigned, and the sum of a query's codes
+/* fused_int8: attention in one kernel, in int8. Codes are multiplied as they are stored, unsigned, and the sum of a query's codes
  * times the offset is taken off after the product. Keys of the next page are fetched while this one is
  * multiplied. D is rounded to 16 bits by row and run of scales and multiplied as two bytes; tokens that are read
  * unquantized are added in f32. Texts of masks are quoted by tests/simt/defects.tsv.

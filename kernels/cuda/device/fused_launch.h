@@ -1,9 +1,9 @@
-/* fused_launch: the launchers of one arithmetic each, after those of fused.h.
+/* fused_launch: the launchers of one arithmetic each.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_FUSED_LAUNCH_H
 #define DQ_FUSED_LAUNCH_H
 
-#include "kernels/cuda/device/fused.h"
+#include "kernels/cuda/device/launch.h"
 
 #ifdef __cplusplus
 extern "C" {

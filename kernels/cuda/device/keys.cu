@@ -1,7 +1,7 @@
-/* keys: see keys.h. A sum over tokens is one chain in the order of the list, so its terms are staged by a whole block and
+/* keys: a sum over tokens is one chain in the order of the list, so its terms are staged by a whole block and
  * added by one warp, a channel a lane; a sum over channels belongs to one thread.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/keys.h"
+#include "kernels/cuda/device/launch.h"
 
 #include "kernels/cuda/device/page.cuh"
 

@@ -1,8 +1,8 @@
-/* kv: see kv_launch.h. A warp makes the codes of one token: it finds the largest magnitude of each run of channels, from
+/* kv: a warp makes the codes of one token: it finds the largest magnitude of each run of channels, from
  * it the scale, and packs the codes through shared memory, so that no thread writes a part of a byte. Of per-channel codes a
  * thread makes those of one channel and set. Moving tokens copies codes and never makes them again.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/kv_launch.h"
+#include "kernels/cuda/device/launch.h"
 
 #include "kernels/cuda/device/page.cuh"
 

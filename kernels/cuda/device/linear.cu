@@ -1,6 +1,6 @@
-/* linear: weights widened for products of floats, and activations rounded to 8 bits. See linear.h.
+/* linear: weights widened for products of floats, and activations rounded to 8 bits.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/linear.h"
+#include "kernels/cuda/device/launch.h"
 
 #include "kernels/cuda/device/stored.cuh"
 

@@ -13,7 +13,7 @@
  *
  * Text of this file is quoted by tests/simt/defects.tsv, which spoils it.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/linear.h"
+#include "kernels/cuda/device/launch.h"
 
 #include "kernels/cuda/device/stored.cuh"
 

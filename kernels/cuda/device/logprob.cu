@@ -1,7 +1,7 @@
-/* logprob: see logprob.h. One block takes one row of a piece: its largest entry first, then the sums
+/* logprob: one block takes one row of a piece: its largest entry first, then the sums
  * relative to the largest so far; those of earlier pieces are brought down to it.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/logprob.h"
+#include "kernels/cuda/device/launch.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
-/* maps: see maps.h. Every sum over rows belongs to one thread, which adds units, heads and rows in their order, in
+/* maps: every sum over rows belongs to one thread, which adds units, heads and rows in their order, in
  * f64: results do not depend on the grid.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/maps.h"
+#include "kernels/cuda/device/launch.h"
 
 #include "kernels/cuda/device/attention.cuh"
 

@@ -1,8 +1,8 @@
-/* observe: see observe_launch.h. The largest values of a launch are found in four walks over its rows: counts by the
+/* observe: the largest values of a launch are found in four walks over its rows: counts by the
  * upper 16 bits give the bin of the last one wanted, counts by the lower 16 bits inside that bin its bits;
  * then everything above is gathered in any order, and of the values equal to it the first ones by place.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/observe_launch.h"
+#include "kernels/cuda/device/launch.h"
 
 #include "kernels/cuda/device/ptx.cuh"
 

@@ -20,7 +20,7 @@
 #ifndef DQ_PAGE_CUH
 #define DQ_PAGE_CUH
 
-#include "kernels/cuda/device/page.h"
+#include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/device/ptx.cuh"
 
 /* Byte of one code in a plane; *shift: its lowest bit. */

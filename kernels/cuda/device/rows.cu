@@ -1,6 +1,6 @@
-/* rows: see rows.h. One block makes one row where a row has a sum of its own.
+/* rows: one block makes one row where a row has a sum of its own.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/rows.h"
+#include "kernels/cuda/device/launch.h"
 
 #include <math.h>
 

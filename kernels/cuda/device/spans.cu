@@ -1,8 +1,8 @@
-/* spans: see spans.h. A block adds D of one row and output head by the classes of its keys, positive and negative
+/* spans: a block adds D of one row and output head by the classes of its keys, positive and negative
  * apart, in f64; its threads' sums are folded in a fixed order. Rows become shares on the host, in
  * observe.c.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/spans.h"
+#include "kernels/cuda/device/launch.h"
 
 #include "kernels/cuda/device/attention.cuh"
 #include "kernels/cuda/device/reduce.cuh"

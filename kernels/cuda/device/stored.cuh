@@ -3,7 +3,7 @@
 #ifndef DQ_STORED_CUH
 #define DQ_STORED_CUH
 
-#include "kernels/cuda/device/cuda_weight.h"
+#include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/device/ptx.cuh"
 
 /* Scale of a row's group of a packed weight. */

@@ -5,9 +5,6 @@
 #include "kernels/cuda/host/cuda.h"
 
 #include "engine/backend.h"
-#include "kernels/cuda/device/cuda_weight.h"
-#include "kernels/cuda/device/fused.h"
-#include "kernels/cuda/host/runtime.h"
 
 #include <stdio.h>
 #include <stdlib.h>

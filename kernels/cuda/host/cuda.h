@@ -5,10 +5,7 @@
 
 #include "base/base.h"
 #include "engine/backend.h"
-#include "kernels/cuda/device/attention.h"
-#include "kernels/cuda/device/cuda_weight.h"
-#include "kernels/cuda/device/page.h"
-#include "kernels/cuda/host/runtime.h"
+#include "kernels/cuda/device/launch.h"
 #include "kernels/paged/kv_pages.h"
 
 /* ---- CUDA open ----
@@ -26,7 +23,7 @@ dq_status dq_cuda_blas_about(const char **path, const char **number, dq_arena *a
 /* ---- CUDA ----
  * The state of the CUDA backend and what its files share. Private to kernels/cuda.
  *
- * Two kinds of files: `device/NAME.cu` holds kernels and the C functions that launch them (NAME.h:
+ * Two kinds of files: `device/NAME.cu` holds kernels and the C functions that launch them (launch.h:
  * device pointers and numbers in, a cudaError_t out; nothing of dq but base types), so that it
  * also compiles for the host and is tested alone; `host/cuda_NAME.c` makes operations of backend.h
  * out of them. Those of fused*.cu are chosen in cuda_attention.c, those of linear_packed.cu in
@@ -160,7 +157,7 @@ dq_page dq_cuda_page_dithered(dq_cuda_dither *d, const dq_kv *kv, const dq_kv_pa
 bool dq_cuda_dither_upload(dq_backend *b, dq_page_form form[2], const dq_cuda_dither *d);
 
 /* ---- CUDA units ----
- * A call of attention as units of rows (attention.h), with everything about them that kernels
+ * A call of attention as units of rows (launch.h), with everything about them that kernels
  * read, cut into launches whose strips fit in memory. Private to kernels/cuda. */
 
 /* Units stand by sequence, KV head group and position: those of one list follow each other. */

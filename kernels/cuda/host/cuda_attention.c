@@ -1,11 +1,5 @@
 /* Operations on rows of activations. The kernels are in rows.cu.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/fused.h"
-#include "kernels/cuda/device/logprob.h"
-#include "kernels/cuda/device/maps.h"
-#include "kernels/cuda/device/observe_launch.h"
-#include "kernels/cuda/device/rows.h"
-#include "kernels/cuda/device/spans.h"
 #include "kernels/cuda/host/cuda.h"
 #include "kernels/paged/kv_pages.h"
 
@@ -822,7 +816,7 @@ static float qmax_of(dq_logit_spec logit)
     return (float)((1 << (logit.bits - 1)) - 1);
 }
 
-/* Of fused.h; math f32 is not among them. */
+/* Of DQ_FUSED_; math f32 is not among them. */
 static int fused_math(const dq_attend_args *args)
 {
     return args->math.qk == DQ_NUM_INT8 ? DQ_FUSED_INT8 : DQ_FUSED_BF16;

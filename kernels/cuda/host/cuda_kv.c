@@ -1,8 +1,6 @@
 /* What policies ask of keys. The kernels are in kv.cu (norms) and keys.cu; the small matrix of
  * leverages is factored on the host, which waits for it.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/keys.h"
-#include "kernels/cuda/device/kv_launch.h"
 #include "kernels/cuda/host/cuda.h"
 #include "kernels/paged/kv_pages.h"
 

@@ -4,10 +4,7 @@
 #include "base/file.h"
 #include "base/os.h"
 #include "engine/backend.h"
-#include "kernels/cuda/device/cuda_weight.h"
-#include "kernels/cuda/device/linear.h"
 #include "kernels/cuda/host/cuda.h"
-#include "kernels/cuda/host/runtime.h"
 #include "kernels/cuda/host/trace.h"
 #include "tensor/tensor.h"
 

@@ -1,4 +1,4 @@
-/* fused_rig: random caches, units and heads for the kernels of fused.h, and what these must give, in
+/* fused_rig: random caches, units and heads for the fused kernels, and what these must give, in
  * plain loops over tokens that know nothing of tiles.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_FUSED_RIG_H
@@ -6,7 +6,7 @@
 
 #include "tests/simt/check.h"
 
-#include "kernels/cuda/device/fused.h"
+#include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/device/page.cuh"
 
 enum { MAX_PAGES = 18, MAX_HEADS = 4, MAX_DIM = 128, MAX_UNITS = 2, MAX_SETS = 64 };

@@ -3,7 +3,7 @@
 #ifndef DQ_PAGE_CODES_H
 #define DQ_PAGE_CODES_H
 
-#include "kernels/cuda/device/page.h"
+#include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/host/runtime.h"
 
 #ifdef __cplusplus

@@ -2,14 +2,7 @@
  * thread. What they compute is checked elsewhere.
  *   race_kernels [FAMILY]...   none: all of them
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/keys.h"
-#include "kernels/cuda/device/kv_launch.h"
-#include "kernels/cuda/device/linear.h"
-#include "kernels/cuda/device/logprob.h"
-#include "kernels/cuda/device/maps.h"
-#include "kernels/cuda/device/observe_launch.h"
-#include "kernels/cuda/device/rows.h"
-#include "kernels/cuda/device/spans.h"
+#include "kernels/cuda/device/launch.h"
 #include "tests/kernels/cuda/fused_rig.h"
 
 #include <math.h>
