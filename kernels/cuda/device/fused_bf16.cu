@@ -1,9 +1,182 @@
-/* fused_bf16: attention in one kernel, in bf16. A block has 64 rows of queries, 16 a warp, and all its warps share the page that
- * is in shared memory as bf16. The first pass finds maxima and sums, the second makes the scores again, and D from
- * registers is the left operand of the product with V. Texts of masks are quoted by tests/simt/defects.tsv.
+/* fused_bf16: attention in one kernel, in bf16. A block has 64 rows of queries, 16 a warp, and all its
+ * warps share the page that is in shared memory as bf16. The first pass finds maxima and sums, the
+ * second makes the scores again, and D from registers is the left operand of the product with V. The
+ * last chapter is that of both arithmetics. Texts of masks are quoted by tests/simt/defects.tsv.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/fused_bf16.cuh"
-#include "kernels/cuda/device/fused_launch.h"
+#include "kernels/cuda/device/fused.cuh"
+
+/* ---------------------------------------------------------------------------------------- pages */
+/* Keys and values of a page are read back to bf16 in shared memory, one after the other in the same
+ * place, once for each of the ways in which rows of the unit read them. A cell holds eight channels of a
+ * query or key, or eight tokens of a channel of values. */
+
+/* Where things lie in a block's shared memory, in bytes. */
+struct bf16_space {
+    int32_t q, page, rows, shares, total;
+};
+
+/* Eight values as a cell. */
+DQ_DEVICE void put_cell(uint8_t *to, const float x[8])
+{
+    dq_store16(to, dq_u4{dq_f32x2_bf16(x[0], x[1]), dq_f32x2_bf16(x[2], x[3]),
+                         dq_f32x2_bf16(x[4], x[5]), dq_f32x2_bf16(x[6], x[7])});
+}
+
+DQ_DEVICE void load_eight(float x[8], const float *global)
+{
+    DQ_UNROLL
+    for (int i = 0; i < 8; i += 4) {
+        dq_u4 v = dq_load16_const(global + i);
+        x[i] = dq_bits_f32(v.x);
+        x[i + 1] = dq_bits_f32(v.y);
+        x[i + 2] = dq_bits_f32(v.z);
+        x[i + 3] = dq_bits_f32(v.w);
+    }
+}
+
+/* The same of what is not coded. */
+DQ_DEVICE void load_eight_plain(float x[8], const dq_page_form *f, plain_place p)
+{
+    if (f->dense == DQ_PAGE_F32) {
+        load_eight(x, (const float *)p.from + p.at);
+        return;
+    }
+    dq_u4 v = dq_load16_const((const uint16_t *)p.from + p.at);
+    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+    DQ_UNROLL
+    for (int i = 0; i < 8; i++) {
+        uint16_t half = (uint16_t)(word[i / 2] >> 16 * (i % 2));
+        x[i] = f->dense == DQ_PAGE_F16 ? dq_f16_f32(half) : dq_bf16_f32(half);
+    }
+}
+
+/* Rows of all maps, zero after the unit's. By all threads, before a barrier. */
+DQ_DEVICE void put_queries(uint8_t *to, const dq_attention_units *u, const fused_job *j)
+{
+    int dim = u->form[0].dim, per = dim / 8 * TILE;
+    for (int i = (int)dq_thread(); i < j->n_maps * per; i += THREADS) {
+        int m = i / per, c = i % (dim / 8), r = i % per / (dim / 8);
+        float x[8] = {};
+        if (r < j->w->n)
+            load_eight(x, u->q + ((int64_t)(j->w->row + r) * u->n_q + j->query[m]) * dim + 8 * c);
+        put_cell(to + ((m * (dim / 8) + c) * TILE + r) * 16, x);
+    }
+}
+
+/* ----------------------------------------------------------------------------------------- ways */
+
+/* How many ways the unit's rows read a side of a page, 1 or 2. */
+DQ_DEVICE int ways_of(const fused_job *j, int side, int page)
+{
+    const dq_page_side *s = &j->pages[page].side[side];
+    bool both = j->w->split > 0 && j->w->split < j->w->n && s->codes && s->plain;
+    return both && slots_of(j->w->coded[0], page) != slots_of(j->w->coded[1], page) ? 2 : 1;
+}
+
+/* Slots before *end, but for the sinks, are codes in a way. */
+DQ_DEVICE int way_end(const fused_job *j, int side, int page, int ways, int way)
+{
+    const dq_page_side *s = &j->pages[page].side[side];
+    if (!s->codes) return 0;
+    if (!s->plain) return DQ_PAGE_SLOTS;
+    return slots_of(j->w->coded[ways == 2 ? way : j->w->split == 0], page);
+}
+
+/* The lane's rows, of which those that read the page in another way see nothing. */
+DQ_DEVICE lane_page way_of_lane(const fused_job *j, const lane_rows *l, int side, int page,
+                                int ways, int way)
+{
+    lane_page at = page_of_lane(j, l, side, page);
+    DQ_UNROLL
+    for (int i = 0; i < 2; i++)
+        if (ways == 2 && (l->row[i] >= j->w->split) != (way == 1)) at.seen[i] = 0;
+    return at;
+}
+
+/* The bytes of a word, signed or not, times x. */
+DQ_DEVICE void read_bytes(float to[4], uint32_t w, int half)
+{
+    DQ_UNROLL
+    for (int i = 0; i < 4; i++)
+        to[i] = (float)(half ? (int32_t)(w >> 8 * i & 255) - half
+                             : (int32_t)(int8_t)(w >> 8 * i & 255));
+}
+
+/* Keys of the page as a way has them; tokens after the unit's keys are zero. */
+DQ_DEVICE void put_keys(uint8_t *to, const dq_attention_units *u, const fused_job *j, int page,
+                        int end)
+{
+    const dq_page_form *f = &u->form[0];
+    const dq_page *p = j->pages + page;
+    int per = f->dim / 16 * DQ_PAGE_SLOTS, n = slots_of(j->w->keys, page);
+    for (int i = (int)dq_thread(); i < j->n_keys * per; i += THREADS) {
+        int k = i / per, block = i % per / DQ_PAGE_SLOTS, t = i % DQ_PAGE_SLOTS, head = j->key[k];
+        float x[16] = {};
+        if (t >= n) {
+        } else if (t < end && t >= p->n_sinks) {
+            int bits = dq_page_bits(f, p, 0, head);
+            dq_u4 w = key_cell(dq_page_codes(f, p, 0, head), bits, f->cols, block, t);
+            const uint32_t word[4] = {w.x, w.y, w.z, w.w};
+            DQ_UNROLL
+            for (int b = 0; b < 4; b++) read_bytes(x + 4 * b, word[b], 1 << (bits - 1));
+            DQ_UNROLL
+            for (int b = 0; b < 16; b++)
+                x[b] = dq_page_decoded(f, p, 0, head, t, 16 * block + b, x[b]);
+        } else {
+            plain_place from = place_of_plain(f, p, 0, head, t);
+            from.at += 16 * block;
+            load_eight_plain(x, f, from);
+            from.at += 8;
+            load_eight_plain(x + 8, f, from);
+        }
+        uint8_t *cell = to + ((k * (f->dim / 8) + 2 * block) * DQ_PAGE_SLOTS + t) * 16;
+        put_cell(cell, x);
+        put_cell(cell + DQ_PAGE_SLOTS * 16, x + 8);
+    }
+}
+
+/* 16 tokens from 16 block on of one channel. */
+DQ_DEVICE void read_channel(float x[16], const dq_page_form *f, const dq_page *p, int head,
+                            int block, int c, int end, int n)
+{
+    int t0 = 16 * block;
+    if (t0 < end && t0 + 16 > p->n_sinks) {
+        dq_u4 w = value_cell(dq_page_codes(f, p, 1, head), dq_page_bits(f, p, 1, head), f->cols,
+                             block, c);
+        const uint32_t word[4] = {w.x, w.y, w.z, w.w};
+        DQ_UNROLL
+        for (int b = 0; b < 4; b++) read_bytes(x + 4 * b, word[b], 0);
+    }
+    DQ_UNROLL
+    for (int i = 0; i < 16; i++) {
+        int t = t0 + i;
+        if (t >= n) {
+            x[i] = 0;
+        } else if (t < end && t >= p->n_sinks) {
+            x[i] = dq_page_decoded(f, p, 1, head, t, c, x[i]);
+        } else {
+            plain_place from = place_of_plain(f, p, 1, head, t);
+            x[i] = dq_page_plain(f, from.from, from.at + c);
+        }
+    }
+}
+
+/* Values likewise. */
+DQ_DEVICE void put_values(uint8_t *to, const dq_attention_units *u, const fused_job *j, int page,
+                          int end)
+{
+    const dq_page_form *f = &u->form[1];
+    const dq_page *p = j->pages + page;
+    int per = f->dim * DQ_PAGE_SLOTS / 16, n = slots_of(j->w->keys, page);
+    for (int i = (int)dq_thread(); i < j->n_slabs * per; i += THREADS) {
+        int slab = i / per, block = i % per / f->dim, c = i % f->dim;
+        float x[16] = {};
+        read_channel(x, f, p, j->value[slab], block, c, end, n);
+        uint8_t *cell = to + ((slab * 8 + 2 * block) * f->dim + c) * 16;
+        put_cell(cell, x);
+        put_cell(cell + f->dim * 16, x + 8);
+    }
+}
 
 /* ------------------------------------------------------------------------------------- products */
 
@@ -229,4 +402,63 @@ cudaError_t dq_fused_scores_bf16(dq_attention_units u, uint32_t *max, cudaStream
     const int blocks = u.n * u.max_q;
     if (max) DQ_FUSED_LAUNCH(absmax_bf16, blocks, THREADS, at.total, s, u, max, at);
     DQ_FUSED_LAUNCH(scores_bf16, blocks, THREADS, at.total, s, u, at);
+}
+
+/* ----------------------------------------------------------------------------- both arithmetics */
+/* The host side alone: which arguments the kernels take, and which of the two arithmetics a launch goes
+ * to. dq_fused_lacks asks first, so the launches below it do not check again. */
+
+static const char *dims_lack(const dq_page_form *f)
+{
+    if (f->dim % 16 || f->dim < 16 || f->dim > 128)
+        return "head_dim is not a multiple of 16 up to 128";
+    if (f->cols != f->dim || f->stride != f->dim) return "channels are padded";
+    if (f->bits < 16 && f->n_scales > 1 && f->group % 16)
+        return "groups of scales are no multiples of 16";
+    return NULL;
+}
+
+const char *dq_fused_lacks(const dq_attention_units *u, const dq_attention_finish *f, int math,
+                           int round)
+{
+    const char *s = dims_lack(&u->form[0]);
+    if (!s) s = dims_lack(&u->form[1]);
+    if (s) return s;
+    if (u->form[0].dim != u->form[1].dim) return "keys and values differ in width";
+    if (f && f->out_cols % 2) return "the output's rows have an odd length";
+    if (f && f->rotated && u->form[1].dim & (u->form[1].dim - 1))
+        return "rotation of such a head_dim";
+    if (u->n_maps > 2 || u->n_slabs > 2) return "more than two maps or slabs of values";
+    if (math == DQ_FUSED_INT8 && u->form[0].dense != DQ_PAGE_F32)
+        return "int8 arithmetic with unquantized tokens in two bytes";
+    if (math == DQ_FUSED_INT8 && (u->form[0].bits > 8 || u->form[1].bits > 8))
+        return "int8 arithmetic on pages without codes";
+    const bool lows = u->form[1].has_lows;
+    if (math == DQ_FUSED_INT8 && !u->form[0].set_numbers != !(lows || u->form[1].set_numbers))
+        return lows ? "int8 arithmetic with lows of values beside per-token codes of keys"
+                    : "int8 arithmetic with per-channel codes of keys or values alone";
+    if (round == DQ_ROUND_TILE) return "rounding of logits by tiles";
+    return NULL;
+}
+
+cudaError_t dq_fused_scores(dq_attention_units u, int math, cudaStream_t s)
+{
+    if (dq_fused_lacks(&u, NULL, math, DQ_ROUND_NOT)) return cudaErrorInvalidValue;
+    return math == DQ_FUSED_INT8 ? dq_fused_scores_int8(u, NULL, s)
+                                 : dq_fused_scores_bf16(u, NULL, s);
+}
+
+cudaError_t dq_fused_absmax(dq_attention_units u, uint32_t *max, int math, cudaStream_t s)
+{
+    if (dq_fused_lacks(&u, NULL, math, DQ_ROUND_NOT)) return cudaErrorInvalidValue;
+    return math == DQ_FUSED_INT8 ? dq_fused_scores_int8(u, max, s)
+                                 : dq_fused_scores_bf16(u, max, s);
+}
+
+cudaError_t dq_fused_attend(dq_attention_units u, dq_attention_finish f, dq_fused_logits l,
+                            int math, cudaStream_t s)
+{
+    if (dq_fused_lacks(&u, &f, math, l.round)) return cudaErrorInvalidValue;
+    return math == DQ_FUSED_INT8 ? dq_fused_attend_int8(u, f, l, s)
+                                 : dq_fused_attend_bf16(u, f, l, s);
 }

@@ -7,7 +7,403 @@
  * Three chains cannot be cut, but are short: a sum of exps is four lanes' (decode_sums), the unquantized
  * tokens of a page are added to the sum of the pages before (decode_join), and so is a norm.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/fused_decode_sets.cuh"
+#include "kernels/cuda/device/fused_int8.cuh"
+
+/* --------------------------------------------------------------------------------------- shared */
+/* What a block has to do, tokens that are read unquantized, and D of a page. */
+
+enum {
+    MAX_DECODE_ROWS = DQ_FUSED_DECODE_ROWS,
+    SPLIT = 8, /* pages of a block */
+    AHEAD = 32 /* parts that are on their way together, or half as many and what runs add in them */
+};
+
+/* What a row adds of a page: parts from `first` on, and whether it reads tokens of it unquantized. */
+struct page_parts {
+    int32_t first, n;
+    bool plain;
+};
+
+/* The i-th output head of the unit's group, by one thread. */
+DQ_DEVICE void open_values(fused_job *j, const dq_attention_units *u, const dq_attention_unit *w,
+                           int i)
+{
+    const dq_o_head o = u->o_head[u->o_first[w->group] + i];
+    j->out = o.out;
+    j->n_maps = 0;
+    j->n_slabs = u->n_slabs;
+    for (int m = 0; m < 2; m++) {
+        j->strip[m] = o.q[m];
+        j->value[m] = o.v[m];
+    }
+    open_maps(j, u, w);
+}
+
+/* Grid: splits, heads (of queries, or output) of a group, units. */
+DQ_DEVICE bool open_split(fused_job *j, const dq_attention_units *u, const int32_t *heads)
+{
+    const dq_attention_unit *w = u->unit + dq_block_z();
+    int i = (int)dq_block_y();
+    if ((int)dq_block_x() * SPLIT * DQ_PAGE_SLOTS >= w->keys || i >= heads_of(heads, w->group))
+        return false;
+    if (dq_thread() == 0) {
+        if (heads == u->o_first) {
+            open_values(j, u, w, i);
+        } else {
+            j->n_maps = 1;
+            j->n_slabs = 0;
+            j->strip[0] = i;
+            open_maps(j, u, w);
+        }
+    }
+    DQ_SYNC(decode_job); /* the job is there */
+    return true;
+}
+
+DQ_DEVICE bool next_page(const fused_job *j, int *page)
+{
+    *page += *page < 0 ? (int)dq_block_x() * SPLIT + (int)dq_warp() + 1 : WARPS;
+    return *page < j->n_pages && *page < ((int)dq_block_x() + 1) * SPLIT;
+}
+
+/* Row r reads slots n_sinks .. end-1 as codes. */
+DQ_DEVICE int code_end(const fused_job *j, int side, int page, int r)
+{
+    const dq_page_side *s = &j->pages[page].side[side];
+    if (!s->codes) return 0;
+    return s->plain ? slots_of(j->w->coded[r >= j->w->split], page) : DQ_PAGE_SLOTS;
+}
+
+/* acc + the codes of 16 channels of a row times those of a token. */
+DQ_DEVICE int32_t multiply_cell(int32_t acc, dq_u4 x, dq_u4 k)
+{
+    acc = dq_dp4a_s8u8(acc, x.x, k.x);
+    acc = dq_dp4a_s8u8(acc, x.y, k.y);
+    acc = dq_dp4a_s8u8(acc, x.z, k.z);
+    return dq_dp4a_s8u8(acc, x.w, k.w);
+}
+
+/* S of token t and row r in f32, unscaled. */
+DQ_DEVICE float token_plain(const dq_attention_units *u, const fused_job *j, int page, int t, int r)
+{
+    const float *q = query_of(u, j, 0, r);
+    const float *k = plain_token(&u->form[0], j->pages + page, 0, j->key[0], t);
+    float s = 0;
+    for (int c = 0; c < u->form[0].dim; c += 4) {
+        dq_u4 x = dq_load16_const(q + c), y = dq_load16_const(k + c);
+        s = dq_fma_rn(dq_bits_f32(x.x), dq_bits_f32(y.x), s);
+        s = dq_fma_rn(dq_bits_f32(x.y), dq_bits_f32(y.y), s);
+        s = dq_fma_rn(dq_bits_f32(x.z), dq_bits_f32(y.z), s);
+        s = dq_fma_rn(dq_bits_f32(x.w), dq_bits_f32(y.w), s);
+    }
+    return s;
+}
+
+/* A row's maximum and sum of exps, where softmax of attention.cu has its sum. */
+DQ_DEVICE pair *sums_of(const dq_attention_units *u, const dq_attention_unit *w, int i, int r)
+{
+    return (pair *)(u->sum + w->record + (int64_t)i * w->n + r);
+}
+
+/* A warp's page: D, and D times scales of a run in bytes. */
+struct decode_page {
+    float d[MAX_DECODE_ROWS][DQ_PAGE_SLOTS];
+    int8_t high[MAX_DECODE_ROWS][DQ_PAGE_SLOTS], low[MAX_DECODE_ROWS][DQ_PAGE_SLOTS];
+    float scale[MAX_DECODE_ROWS];
+};
+
+/* A row's maxima, and what its exps are multiplied with; in shared memory. */
+struct row_known {
+    float top[2], factor[2];
+};
+
+/* Of row r, by one thread: quotients in the loops over pages cost registers. */
+DQ_DEVICE void know_row(row_known *to, const dq_attention_units *u, const fused_job *j, int r)
+{
+    for (int m = 0; m < u->n_maps; m++) {
+        pair known = *sums_of(u, j->w, j->strip[m], r);
+        float over = m ? -lambda_at(u, j->w, r, j->out) : 1.0f;
+        to->top[m] = known.x;
+        to->factor[m] = dq_div_rn(over, known.y);
+    }
+}
+
+/* P1 - lambda P2, of one map exp(S - max), at the list's token `at`; zero where row r does not see it. */
+DQ_DEVICE float difference_at(const dq_attention_units *u, const fused_job *j,
+                              const row_known *known, int r, int at)
+{
+    float d = 0;
+    if (at >= visible_of(u, j->w, r)) return d;
+    for (int m = 0; m < u->n_maps; m++) {
+        float x = exp_less(strip_of(u, j->w, j->strip[m], r)[at], known->top[m]);
+        d = dq_add_rn(d, dq_mul_rn(x, u->n_maps == 2 ? known->factor[m] : 1.0f));
+    }
+    return d;
+}
+
+DQ_DEVICE void page_difference(decode_page *to, const dq_attention_units *u, const fused_job *j,
+                               const row_known *known, int page)
+{
+    for (int i = (int)dq_lane(); i < j->w->n * DQ_PAGE_SLOTS; i += DQ_WARP)
+        to->d[i / DQ_PAGE_SLOTS][i % DQ_PAGE_SLOTS] =
+            difference_at(u, j, known + i / DQ_PAGE_SLOTS, i / DQ_PAGE_SLOTS,
+                          page * DQ_PAGE_SLOTS + i % DQ_PAGE_SLOTS);
+}
+
+/* e[i] of token lane + 32 i and row r, in bytes. By a warp. */
+DQ_DEVICE void row_bytes(decode_page *to, const float e[2], int r)
+{
+    uint32_t a = dq_f32_bits(e[0]) & 0x7fffffffu, b = dq_f32_bits(e[1]) & 0x7fffffffu,
+             max = a > b ? a : b;
+    for (unsigned o = 16; o; o >>= 1) {
+        uint32_t other = dq_shfl_xor(max, o);
+        max = other > max ? other : max;
+    }
+    float peak = dq_bits_f32(max);
+    bool real = max < 0x7f800000u, some = real && peak >= 0x1p-100f;
+    float factor = some ? dq_div_rn(32512.0f, peak) : 0.0f; /* 127 * 256: both bytes are signed */
+    DQ_UNROLL
+    for (int i = 0; i < 2; i++) {
+        int t = (int)dq_lane() + DQ_WARP * i, c = some ? dq_f32_s32(dq_mul_rn(e[i], factor)) : 0;
+        to->low[r][t] = (int8_t)(((c + 128) & 255) - 128);
+        to->high[r][t] = (int8_t)((c + 128) >> 8);
+    }
+    if (dq_lane() == 0)
+        to->scale[r] = some ? dq_div_rn(peak, 32512.0f) : real ? 0.0f : dq_bits_f32(0x7fc00000u);
+}
+
+/* sum[r] = the sum of codes of D V in one channel. sixteens: D of tokens elsewhere is zero. */
+DQ_DEVICE void channel_sums(int32_t sum[MAX_DECODE_ROWS], const decode_page *d,
+                            const dq_page_form *f, int bits, const uint8_t *codes, int c, int n,
+                            uint32_t sixteens)
+{
+    int32_t high[MAX_DECODE_ROWS] = {}, low[MAX_DECODE_ROWS] = {};
+    DQ_UNROLL
+    for (int b = 0; b < 4; b++) {
+        if (!(sixteens >> b & 1)) continue;
+        dq_u4 v = value_cell(codes, bits, f->cols, b, c);
+        DQ_UNROLL
+        for (int r = 0; r < MAX_DECODE_ROWS; r++) {
+            if (r >= n) break;
+            dq_u4 h = dq_load16(&d->high[r][16 * b]), l = dq_load16(&d->low[r][16 * b]);
+            high[r] = dq_dp4a_s8s8(dq_dp4a_s8s8(high[r], h.x, v.x), h.y, v.y);
+            high[r] = dq_dp4a_s8s8(dq_dp4a_s8s8(high[r], h.z, v.z), h.w, v.w);
+            low[r] = dq_dp4a_s8s8(dq_dp4a_s8s8(low[r], l.x, v.x), l.y, v.y);
+            low[r] = dq_dp4a_s8s8(dq_dp4a_s8s8(low[r], l.z, v.z), l.w, v.w);
+        }
+    }
+    DQ_UNROLL
+    for (int r = 0; r < MAX_DECODE_ROWS; r++) sum[r] = high[r] * 256 + low[r];
+}
+
+/* Floats of a row in a part: its channels, then, of values with lows, what a run adds to each of its own. */
+DQ_BOTH int part_width(const dq_attention_units *u)
+{
+    const dq_page_form *f = &u->form[1];
+    return u->n_slabs * (f->has_lows ? f->dim + dq_page_runs(f) : f->dim);
+}
+
+/* A part, [rows][part_width], after the unit's strips: [output head][page, or set of per-channel codes]. */
+DQ_DEVICE float *part_of(const dq_attention_units *u, const dq_attention_unit *w, int out, int part)
+{
+    int64_t strips = (int64_t)heads_of(u->q_first, w->group) * w->n * w->ld;
+    int64_t at = (int64_t)out * w->n_parts + part;
+    return u->strip + w->strip + strips + at * w->n * part_width(u);
+}
+
+/* ---------------------------------------------------------------------------- per-channel codes */
+/* A warp reads a page; it rounds the rows anew for every set of the page, a single row by eight sets
+ * at once, and what a set adds to a row is a part of its own. */
+
+/* ------------------------------------------------------------------------------- scores of sets */
+
+/* A warp's rows of queries, rounded by a set; or one row, by as many sets. */
+struct set_queries {
+    int8_t code[MAX_DECODE_ROWS * 128];
+    float scale[MAX_DECODE_ROWS], base[MAX_DECODE_ROWS];
+    int32_t sum[MAX_DECODE_ROWS];
+};
+
+/* Strips of the tokens of a page that rows read unquantized. */
+DQ_DEVICE void put_plain(const dq_attention_units *u, const fused_job *j, int page, bool coded)
+{
+    int n = slots_of(j->w->keys, page), sinks = j->pages[page].n_sinks;
+    for (int t = (int)dq_lane(); t < n; t += DQ_WARP) {
+        for (int r = 0; r < j->w->n; r++) {
+            if (coded && t >= sinks && t < code_end(j, 0, page, r)) continue;
+            strip_of(u, j->w, j->strip[0], r)[page * DQ_PAGE_SLOTS + t] =
+                dq_mul_rn(token_plain(u, j, page, t, r), u->scale);
+        }
+    }
+}
+
+/* Strip of token t and row r, of which slot `slot` of q has what acc was made with. */
+DQ_DEVICE void put_score(const dq_attention_units *u, const fused_job *j, const set_queries *q,
+                         int32_t acc, int bits, int page, int t, int slot, int r)
+{
+    if (t >= code_end(j, 0, page, r)) return;
+    float x = dq_s32_f32(acc - q->sum[slot] * (1 << (bits - 1)));
+    x = dq_add_rn(dq_mul_rn(x, q->scale[slot]), q->base[slot]);
+    strip_of(u, j->w, j->strip[0], r)[page * DQ_PAGE_SLOTS + t] = dq_mul_rn(x, u->scale);
+}
+
+/* Strips of token t and the rows that read it as a code, from a head's codes. */
+DQ_DEVICE void put_code(const dq_attention_units *u, const fused_job *j, const set_queries *q,
+                        const uint8_t *codes, int bits, int page, int t)
+{
+    const dq_page_form *f = &u->form[0];
+    int32_t acc[MAX_DECODE_ROWS] = {};
+    for (int block = 0; block < f->cols / 16; block++) {
+        dq_u4 k = key_cell(codes, bits, f->cols, block, t);
+        DQ_UNROLL
+        for (int r = 0; r < MAX_DECODE_ROWS; r++) {
+            if (r >= j->w->n) break;
+            acc[r] =
+                multiply_cell(acc[r], dq_load16(q->code + (block * MAX_DECODE_ROWS + r) * 16), k);
+        }
+    }
+    DQ_UNROLL
+    for (int r = 0; r < MAX_DECODE_ROWS; r++) {
+        if (r >= j->w->n) break;
+        put_score(u, j, q, acc[r], bits, page, t, r, r);
+    }
+}
+
+/* Strips of a page's codes and a single row: a quad of lanes rounds it by a set, a lane has a token. */
+DQ_DEVICE void put_single(const dq_attention_units *u, const fused_job *j, set_queries *mine,
+                          const key_numbers *k, int page)
+{
+    const rounded_queries to = {mine->code, mine->scale, mine->sum, MAX_DECODE_ROWS};
+    const uint8_t *codes = dq_page_codes(k->form, k->page, 0, k->head);
+    int n = slots_of(j->w->keys, page), n_sets = dq_page_ones(k->page->begins);
+    int quad = (int)dq_lane() / 4;
+    for (int from = 0; from < n_sets; from += MAX_DECODE_ROWS) {
+        DQ_WARP_SYNC(decode_single_read); /* what eight sets before rounded has been read */
+        round_row_by_set(&to, mine->base, k, from + quad < n_sets ? from + quad : n_sets - 1,
+                         query_of(u, j, 0, 0), quad);
+        DQ_WARP_SYNC(decode_single_rounded); /* the row is rounded by eight sets */
+        for (int t = (int)dq_lane(); t < n; t += DQ_WARP) {
+            int slot = dq_page_set_of(k->page, t) - from;
+            if (slot < 0 || slot >= MAX_DECODE_ROWS) continue;
+            int32_t acc = 0;
+            for (int block = 0; block < k->form->cols / 16; block++)
+                acc = multiply_cell(acc,
+                                    dq_load16(mine->code + (block * MAX_DECODE_ROWS + slot) * 16),
+                                    key_cell(codes, k->bits, k->form->cols, block, t));
+            put_score(u, j, mine, acc, k->bits, page, t, slot, 0);
+        }
+    }
+}
+
+/* Strips, of tokens that the unit has. */
+DQ_KERNEL_BLOCKS(THREADS, 4) decode_scores_sets(dq_attention_units u)
+{
+    DQ_SHARED(fused_job, job, [1]);
+    DQ_SHARED(set_queries, rows, [WARPS]);
+    if (!open_split(job, &u, u.q_first)) return;
+    const dq_page_form *f = &u.form[0];
+    set_queries *mine = rows + dq_warp();
+    const rounded_queries to = {mine->code, mine->scale, mine->sum, MAX_DECODE_ROWS};
+    const int row = (int)dq_lane() / 4;
+    const float *q = query_of(&u, job, 0, row < job->w->n ? row : 0);
+    for (int page = -1; next_page(job, &page);) {
+        const dq_page *p = job->pages + page;
+        bool coded = is_coded(job, p, 0, page);
+        int n = slots_of(job->w->keys, page), head = job->key[0];
+        put_plain(&u, job, page, coded);
+        if (!coded) continue;
+        const key_numbers k = {f, p, NULL, head, dq_page_bits(f, p, 0, head)};
+        if (job->w->n == 1) {
+            put_single(&u, job, mine, &k, page);
+            continue;
+        }
+        for (dq_page_set set = dq_page_sets(p); dq_page_next_set(p, &set) && set.first < n;) {
+            DQ_WARP_SYNC(decode_set_read); /* rows of the set before have been read */
+            round_row_by_set(&to, mine->base, &k, set.index, q, row);
+            DQ_WARP_SYNC(decode_set_rounded); /* rows are rounded */
+            int end = set.end < n ? set.end : n;
+            for (int t = set.first + (int)dq_lane(); t < end; t += DQ_WARP)
+                put_code(&u, job, mine, dq_page_codes(f, p, 0, head), k.bits, page, t);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------- values of sets */
+
+/* Sums over the tokens of a page, of which a lane has x[i] of token lane + 32 i, in the order of fold_sums. By a warp. */
+DQ_DEVICE float fold_page(const float x[2])
+{
+    bool upper = dq_lane() >= 16;
+    float a = dq_shfl_xor(x[0], 16u), b = dq_shfl_xor(x[1], 16u);
+    float sum = dq_add_rn(dq_add_rn(0.0f, upper ? a : x[0]), upper ? x[0] : a);
+    sum = dq_add_rn(dq_add_rn(sum, upper ? b : x[1]), upper ? x[1] : b);
+    for (unsigned o = 8; o; o >>= 1) sum = dq_add_rn(sum, dq_shfl_xor(sum, o));
+    return sum;
+}
+
+/* D of row r in a set: bytes, its sum and that of D times dither. */
+DQ_DEVICE void round_set_row(decode_page *to, pair *sums, const dq_attention_units *u,
+                             const fused_job *j, int page, const dq_page_set *set, int r)
+{
+    const dq_page *p = j->pages + page;
+    int end = code_end(j, 1, page, r), seen = visible_of(u, j->w, r) - page * DQ_PAGE_SLOTS;
+    float e[2], dithered[2];
+    DQ_UNROLL
+    for (int i = 0; i < 2; i++) {
+        int t = (int)dq_lane() + DQ_WARP * i;
+        bool in = t >= set->first && t < set->end && t < end && t < seen;
+        e[i] = in ? to->d[r][t] : 0.0f;
+        dithered[i] = dq_mul_rn(e[i], dq_page_dither(&u->form[1], p, 1, t));
+    }
+    row_bytes(to, e, r);
+    float base = fold_page(e), less = p->dither >= 0 ? fold_page(dithered) : 0.0f;
+    if (dq_lane() == 0) sums[r] = pair{base, less};
+}
+
+/* What a set adds to rows, to [rows][width]. */
+DQ_DEVICE void add_set(float *to, decode_page *d, pair *sums, const dq_attention_units *u,
+                       const fused_job *j, int page, const dq_page_set *set)
+{
+    const dq_page_form *f = &u->form[1];
+    const dq_page *p = j->pages + page;
+    int width = j->n_slabs * f->dim;
+    DQ_WARP_SYNC(decode_set_bytes_read); /* D is there; bytes of the set before have been read */
+    for (int r = 0; r < j->w->n; r++) round_set_row(d, sums, u, j, page, set, r);
+    DQ_WARP_SYNC(decode_set_bytes_there); /* D is there in bytes */
+    for (int i = (int)dq_lane(); i < width; i += DQ_WARP) {
+        int head = j->value[i / f->dim], c = i % f->dim, bits = dq_page_bits(f, p, 1, head);
+        int64_t at = (int64_t)(set->index * p->heads + head) * f->set_numbers;
+        pair number = set_number(f, p->side[1].scale, p->wide[1], at, bits, c);
+        int32_t sum[MAX_DECODE_ROWS];
+        channel_sums(sum, d, f, bits, dq_page_codes(f, p, 1, head), c, j->w->n,
+                     sixteens_of(set->first, set->end));
+        DQ_UNROLL
+        for (int r = 0; r < MAX_DECODE_ROWS; r++)
+            if (r < j->w->n)
+                to[r * width + i] =
+                    set_part(sum[r], d->scale[r], sums[r].y, sums[r].x, number.x, number.y);
+    }
+}
+
+DQ_KERNEL(THREADS) decode_values_sets(dq_attention_units u)
+{
+    DQ_SHARED(fused_job, job, [1]);
+    DQ_SHARED(decode_page, pages, [WARPS]);
+    DQ_SHARED(pair, sums, [WARPS * MAX_DECODE_ROWS]);
+    DQ_SHARED(row_known, known, [MAX_DECODE_ROWS]);
+    if (!open_split(job, &u, u.o_first)) return;
+    if ((int)dq_thread() < job->w->n) know_row(known + dq_thread(), &u, job, (int)dq_thread());
+    DQ_SYNC(decode_set_rows_known); /* rows are known */
+    decode_page *d = pages + dq_warp();
+    for (int page = -1; next_page(job, &page);) {
+        const dq_page *p = job->pages + page;
+        if (!is_coded(job, p, 1, page)) continue;
+        page_difference(d, &u, job, known, page);
+        for (dq_page_set set = dq_page_sets(p); dq_page_next_set(p, &set);)
+            add_set(part_of(&u, job->w, (int)dq_block_y(), p->first_set + set.index), d,
+                    sums + dq_warp() * MAX_DECODE_ROWS, &u, job, page, &set);
+    }
+}
 
 /* -------------------------------------------------------------------------------------- scores */
 

@@ -1,12 +1,12 @@
-/* fused_int8: attention in one kernel, in int8. Codes are multiplied as they are stored, unsigned, and the sum of a query's codes
- * times the offset is taken off after the product. Keys of the next page are fetched while this one is
- * multiplied. D is rounded to 16 bits by row and run of scales and multiplied as two bytes; tokens that are read
- * unquantized are added in f32. Texts of masks are quoted by tests/simt/defects.tsv.
- * Kernels on per-channel codes (SETS, KEY_SETS of keys, VALUE_SETS of values) are instances of the same passes, see fused_sets.cuh.
- * Mixed codes are keys with and values without: a token's values have lows.
+/* fused_int8: attention in one kernel, in int8. Codes are multiplied as they are stored, unsigned, and
+ * the sum of a query's codes times the offset is taken off after the product. Keys of the next page are
+ * fetched while this one is multiplied. D is rounded to 16 bits by row and run of scales and multiplied
+ * as two bytes; tokens that are read unquantized are added in f32. Texts of masks are quoted by
+ * tests/simt/defects.tsv.
+ * Kernels on per-channel codes (SETS, KEY_SETS of keys, VALUE_SETS of values) are instances of the same
+ * passes, see fused_int8.cuh. Mixed codes are keys with and values without: a token's values have lows.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/fused_launch.h"
-#include "kernels/cuda/device/fused_sets.cuh"
+#include "kernels/cuda/device/fused_int8.cuh"
 
 /* -------------------------------------------------------------------------------------- scores */
 

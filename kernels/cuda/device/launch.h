@@ -344,7 +344,7 @@ typedef struct dq_attention_finish {
 /* (P1 - lambda P2) V, then norm and scale. dim a power of two where rotated. */
 cudaError_t dq_attention_values(dq_attention_units u, dq_attention_finish f, cudaStream_t s);
 
-/* ---- fused.cu, fused_int8.cu, fused_bf16.cu, fused_decode.cu ----
+/* ---- fused_int8.cu, fused_bf16.cu, fused_decode.cu ----
  * Attention in one kernel: scores, both softmaxes, their difference and the product with the
  * values of a page stay on the multiprocessor; nothing of the size of a strip is held.
  *
