@@ -7,7 +7,7 @@
  * 3. factors: what turns the exps of both maps into P1 - lambda P2, once per row and output head.
  * 4. values: D = P1 - lambda P2 of a page in shared memory, times V, pages in ascending order; D is never stored.
  * 5. finish: rotation back, norm and scale of an output row.
- * Observers (maps.cu, spans.cu) read the strips between 3 and 4. A sum has one order, whatever the grid: one
+ * Observers (observe.cu) read the strips between 3 and 4. A sum has one order, whatever the grid: one
  * thread owns it, or a fixed number of lanes is folded in halves.
  * The text of masks is quoted by rows of tests/simt/defects.tsv.
  * SPDX-License-Identifier: MIT */

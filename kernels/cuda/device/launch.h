@@ -44,7 +44,7 @@ typedef struct dq_cuda_weight {
     int64_t zero_pitch;  /* a multiple of 16, at least rows */
 } dq_cuda_weight;
 
-/* ---- linear.cu and linear_packed.cu ----
+/* ---- linear.cu ----
  * Around products with weights, and the product of 8-bit activations with packed ones. Results are
  * in row-major order. */
 
@@ -70,7 +70,7 @@ cudaError_t dq_linear_packed(float *dst, const int8_t *code, const float *scale,
                              int64_t rows, const dq_cuda_weight *w, const float *bias,
                              cudaStream_t s);
 
-/* ---- rows.cu ----
+/* ---- rows.cu: rows ----
  * Rows of activations, f32 in row-major order: what cpu.c computes; sums are in double and in a
  * fixed order. */
 
@@ -102,7 +102,7 @@ cudaError_t dq_rows_add(float *dst, const float *src, int64_t n, cudaStream_t s)
 cudaError_t dq_rows_first_bad(uint32_t *found, const float *x, int64_t rows, int64_t cols,
                               cudaStream_t s);
 
-/* ---- logprob.cu ----
+/* ---- rows.cu: log-probabilities ----
  * Sums over a vocabulary that comes in pieces, in ascending order, so that no row of all logits is
  * ever made. Everything is in double but the logits themselves. */
 
@@ -181,7 +181,7 @@ typedef struct dq_page_form {
     const float *dither; /* of values: rows of DQ_PAGE_SLOTS, one number a slot; NULL: none */
 } dq_page_form;
 
-/* ---- kv.cu ----
+/* ---- kv.cu: pages ----
  * Fills and moves pages of the KV cache. Pointers in structs are device memory too; form[0] is
  * that of keys. */
 
@@ -231,7 +231,7 @@ cudaError_t dq_kv_launch_widen(float *to, const uint16_t *from, int64_t n, cudaS
 cudaError_t dq_kv_launch_norms(double *sum, const dq_page *pages, int64_t count, int64_t coded,
                                dq_page_form form, int heads, cudaStream_t s);
 
-/* ---- keys.cu ----
+/* ---- kv.cu: keys ----
  * Reads and measures the keys of a list for policies, and reads its values, in the order of the
  * CPU's sums (cpu_keys.c). */
 
@@ -388,7 +388,7 @@ int64_t dq_fused_decode_floats(const dq_attention_units *u, int64_t outs, int64_
 cudaError_t dq_fused_decode(dq_attention_units u, dq_attention_finish f, dq_fused_logits l,
                             cudaStream_t s);
 
-/* ---- maps.cu ----
+/* ---- observe.cu: maps ----
  * Looks at the maps of output heads between softmax and subtraction: per-key sums, and measures of
  * rows. Strips hold exp(S - max); sums and factors are there. Sums are f64 in an order that
  * depends on the sequence alone. */
@@ -418,7 +418,7 @@ typedef struct dq_map_limits {
 cudaError_t dq_maps_measure(dq_attention_units u, dq_map_limits limits, double *into, double *row,
                             const dq_map_run *runs, int n_runs, cudaStream_t s);
 
-/* ---- spans.cu ----
+/* ---- observe.cu: spans ----
  * Adds up what rows give to classes of tokens (observe.h), between softmax and subtraction. */
 
 enum { DQ_SPAN_SUM_CLASSES = 8 };
@@ -434,7 +434,7 @@ typedef struct dq_span_sums {
 /* Masses of the units' rows that count are overwritten. f64, in an order that depends on what a row sees alone. */
 cudaError_t dq_spans_add_sums(dq_attention_units u, dq_span_sums c, cudaStream_t s);
 
-/* ---- observe.cu ----
+/* ---- observe.cu: magnitudes ----
  * Reduces magnitudes of rows of values to what dq_tally holds: counts by the upper 16 bits, sums,
  * the largest values with their places. */
 

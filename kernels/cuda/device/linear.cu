@@ -1,7 +1,7 @@
-/* linear: weights widened for products of floats, and activations rounded to 8 bits.
+/* linear: weights widened for products of floats, activations rounded to 8 bits, and the products of
+ * those with packed weights. Text of this file is quoted by tests/simt/defects.tsv, which spoils it.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/launch.h"
-
 #include "kernels/cuda/device/stored.cuh"
 
 enum { THREADS = 256 };
@@ -123,7 +123,7 @@ template <bool WIDE> DQ_KERNEL(THREADS) round_rows(rounding p)
     if (me == 0) p.sum[g * p.scale_pitch + row] = sum;
 }
 
-/* -------------------------------------------------------------------------------------------- launches */
+/* ------------------------------------------------------------------------------------- launches */
 cudaError_t dq_linear_widen(void *dst, bool bf16, const dq_cuda_weight *w, int64_t n0, int64_t n,
                             cudaStream_t s)
 {
@@ -178,4 +178,388 @@ cudaError_t dq_linear_round(int8_t *code, float *scale, int32_t *sum, const floa
         DQ_LAUNCH(round_rows<false>, dim3((unsigned)((teams * DQ_WARP + THREADS - 1) / THREADS)),
                   THREADS, 0, s, p);
     return cudaGetLastError();
+}
+
+/* ------------------------------------------------------------------------------ packed products */
+/* Of 8-bit activations with packed weights, in integers on tensor cores.
+ *
+ * A block makes a tile of BM rows and BN columns of the result. It walks along k in stages of 128 codes
+ * that arrive by asynchronous copies of 16 bytes while the stage before is worked on: activations as
+ * they are used, weights packed as they are stored. Each stage's weights are unpacked once, to bytes in
+ * shared memory, from where every warp of a row of the tile reads its fragments. Rows in shared memory
+ * are 16 bytes longer than a stage, so that eight of them lie in different banks.
+ *
+ * Sums inside a group are exact in 32 bits. At a group's end they become total += (float)sum * (scale of
+ * x * scale of w), in the order of the groups and every step rounded: what the CPU computes, bit for
+ * bit, whatever the tile. The codes are multiplied less 2^(b-1). Where a group has a zero point z, (2^(b-1) - z)
+ * times the sum of its activations' codes is added to its sum; kernels without zero points know nothing of it. */
+
+enum {
+    STAGE = 128,             /* codes of k per stage: whole cells of 16 bytes at every width */
+    STEP = 32,               /* codes of k per matrix instruction */
+    STEPS = STAGE / STEP,    /* per stage; a group ends after a step */
+    PITCH = STAGE + 16,      /* bytes of a row of codes in shared memory */
+    CELL = 16,               /* bytes per copy */
+    ROW_CELLS = STAGE / CELL /* of a row of activations */
+};
+static_assert((int)DQ_GROUP_STEP == (int)STEP, "groups are padded to the step of the product");
+
+/* BM x BN: tile; WM x WN: warps in it; STAGES: on their way or in use; ZERO: with zero points. */
+template <int BITS_, int BM_, int BN_, int WM_, int WN_, int STAGES_, bool ZERO_> struct shape {
+    static const bool ZERO = ZERO_;
+    static const int BITS = BITS_, BM = BM_, BN = BN_, WM = WM_, WN = WN_, STAGES = STAGES_;
+    static const int THREADS = DQ_WARP * WM * WN;
+    static const int MT = BM / WM / 16, NT = BN / WN / 8; /* instructions per warp and step */
+    /* Bytes of a stage: activations, packed weights, scales of both (a group may end in each step). */
+    static const int A_BYTES = BM * PITCH, W_BYTES = BN * CELL * BITS;
+    static const int X_SCALES = STEPS * BM * 4, W_SCALES = STEPS * BN * 4;
+    static const int STAGE_BYTES = A_BYTES + W_BYTES + X_SCALES + W_SCALES;
+    static const int SMEM = STAGES * STAGE_BYTES + BN * PITCH; /* and the unpacked weights */
+    /* With zero points, after all that, for each stage: sums of activations, and zero points. */
+    static const int X_SUMS = STEPS * BM * 4, ZERO_BYTES = X_SUMS + STEPS * BN;
+};
+
+struct product {
+    float *dst;
+    const int8_t *code;
+    const float *scale, *bias;
+    const int32_t *sum; /* with zero points */
+    int64_t rows, code_pitch, scale_pitch;
+    dq_cuda_weight w;
+    int stages;      /* along k */
+    int group_steps; /* steps per group */
+};
+
+/* ----------------------------------------------------------------------------------------- a stage */
+/* The group that ends with a step of the stage; -1: none does. */
+DQ_DEVICE int group_ending(const product &p, int stage, int k)
+{
+    const int step = stage * STEPS + k, group = step / p.group_steps;
+    return (step + 1) % p.group_steps == 0 && group < p.w.groups ? group : -1;
+}
+
+/* Scales of the groups that end in the stage's steps: [STEPS][BM] f32, [STEPS][BN] as stored. */
+template <class S>
+DQ_DEVICE void copy_scales(unsigned char *to, const product &p, int stage, int64_t m0, int64_t n0)
+{
+    const int w_size = p.w.scale_f16 ? 2 : 4, w_cells = S::BN * w_size / CELL;
+    const int x_cells = S::BM * 4 / CELL, cells = x_cells + w_cells;
+    for (int k = 0; k < STEPS; k++) {
+        const int group = group_ending(p, stage, k);
+        if (group < 0) continue;
+        for (int i = (int)dq_thread(); i < cells; i += S::THREADS) {
+            if (i < x_cells) {
+                const int64_t row = m0 + 4 * i;
+                const float *from = p.scale + group * p.scale_pitch;
+                const bool there = row < p.scale_pitch;
+                dq_cp_async16_zfill(to + (k * S::BM + 4 * i) * 4, there ? from + row : from,
+                                    there ? CELL : 0);
+            } else {
+                const int at = (i - x_cells) * CELL / w_size;
+                const unsigned char *from =
+                    (const unsigned char *)p.w.scale + group * p.w.scale_pitch * w_size;
+                const bool there = n0 + at < p.w.scale_pitch;
+                dq_cp_async16_zfill(to + S::X_SCALES + (k * S::BN + at) * w_size,
+                                    there ? from + (n0 + at) * w_size : from, there ? CELL : 0);
+            }
+        }
+    }
+}
+
+/* The same for what zero points want: [STEPS][BM] sums, [STEPS][BN] zero points. */
+template <class S>
+DQ_DEVICE void copy_zeros(unsigned char *to, const product &p, int stage, int64_t m0, int64_t n0)
+{
+    const int x_cells = S::BM * 4 / CELL, each = x_cells + S::BN / CELL;
+    DQ_LOOP
+    for (int i = (int)dq_thread(); i < STEPS * each; i += S::THREADS) {
+        const int k = i / each, cell = i % each, group = group_ending(p, stage, k);
+        if (group < 0) continue;
+        const bool of_x = cell < x_cells;
+        const int at = of_x ? 4 * cell : (cell - x_cells) * CELL;
+        const unsigned char *from = of_x ? (const unsigned char *)(p.sum + group * p.scale_pitch)
+                                         : p.w.zero + group * p.w.zero_pitch;
+        const bool there = of_x ? m0 + at < p.scale_pitch : n0 + at < p.w.zero_pitch;
+        if (there) from += of_x ? (m0 + at) * 4 : n0 + at;
+        dq_cp_async16_zfill(to + (of_x ? (k * S::BM + at) * 4 : S::X_SUMS + k * S::BN + at), from,
+                            there ? CELL : 0);
+    }
+}
+
+/* Starts the copies of one stage; what lies beyond the edges becomes zero. Always closes a group. */
+template <class S>
+DQ_DEVICE void copy_stage(unsigned char *smem, const product &p, int stage, int64_t m0, int64_t n0)
+{
+    unsigned char *to = smem + stage % S::STAGES * S::STAGE_BYTES;
+    if (stage < p.stages) {
+        DQ_UNROLL
+        for (int i = 0; i < S::BM * ROW_CELLS; i += S::THREADS) {
+            const int at = i + (int)dq_thread(), r = at / ROW_CELLS, c = at % ROW_CELLS;
+            if (S::BM * ROW_CELLS % S::THREADS != 0 && r >= S::BM) break;
+            const bool there = m0 + r < p.rows;
+            const int8_t *from = p.code + (there ? m0 + r : 0) * p.code_pitch + stage * STAGE;
+            dq_cp_async16_zfill(to + r * PITCH + c * CELL, from + c * CELL, there ? CELL : 0);
+        }
+        DQ_UNROLL
+        for (int i = 0; i < S::BN * S::BITS; i += S::THREADS) {
+            const int at = i + (int)dq_thread(), r = at / S::BITS, c = at % S::BITS;
+            if (S::BN * S::BITS % S::THREADS != 0 && r >= S::BN) break;
+            const int64_t byte = ((int64_t)stage * S::BITS + c) * CELL;
+            const bool there = n0 + r < p.w.rows && byte < p.w.pitch;
+            const unsigned char *from = (const unsigned char *)p.w.data;
+            if (there) from += (n0 + r) * p.w.pitch + byte;
+            dq_cp_async16_zfill(to + S::A_BYTES + at * CELL, from, there ? CELL : 0);
+        }
+        copy_scales<S>(to + S::A_BYTES + S::W_BYTES, p, stage, m0, n0);
+        if (S::ZERO)
+            copy_zeros<S>(smem + S::SMEM + stage % S::STAGES * S::ZERO_BYTES, p, stage, m0, n0);
+    }
+    dq_cp_async_commit();
+}
+
+/* Four codes of BITS bits, the lowest of t, as four signed bytes: apart in pairs, then alone; the offset
+ * is taken off with the high bit of each byte set, so that no byte borrows from the next. */
+template <int BITS> DQ_DEVICE uint32_t signed_bytes(uint32_t t)
+{
+    const uint32_t pair = (uint32_t)((1ull << (2 * BITS)) - 1), one = ((1u << BITS) - 1) * 0x10001u;
+    const uint32_t x = (t & pair) | (t >> (2 * BITS) & pair) << 16;
+    const uint32_t y = (x & one) | (x & one << BITS) << (8 - BITS);
+    if (BITS == 8) return y ^ 0x80808080u;
+    return ((y | 0x80808080u) - (1u << (BITS - 1)) * 0x01010101u) ^ 0x80808080u;
+}
+
+/* 32 codes at a time from the packed stage into rows of PITCH bytes. */
+template <class S> DQ_DEVICE void unpack_stage(unsigned char *to, const unsigned char *packed)
+{
+    DQ_UNROLL
+    for (int i = 0; i < S::BN * STEPS; i += S::THREADS) {
+        const int at = i + (int)dq_thread(), row = at / STEPS, step = at % STEPS;
+        uint32_t word[S::BITS], out[8];
+        if (S::BITS % 4 == 0) {
+            DQ_UNROLL
+            for (int k = 0; k < S::BITS; k += 4) {
+                const dq_u4 v = dq_load16(packed + (at * S::BITS + k) * 4);
+                word[k] = v.x, word[k + 1] = v.y, word[k + 2] = v.z, word[k + 3] = v.w;
+            }
+        } else {
+            DQ_UNROLL
+            for (int k = 0; k < S::BITS; k++)
+                word[k] = ((const uint32_t *)packed)[at * S::BITS + k];
+        }
+        DQ_UNROLL
+        for (int j = 0; j < 8; j++) {
+            const int bit = 4 * S::BITS * j, k = bit / 32, shift = bit % 32;
+            uint32_t t = word[k] >> shift;
+            if (shift + 4 * S::BITS > 32) t |= word[(k + 1) % S::BITS] << (32 - shift) % 32;
+            out[j] = signed_bytes<S::BITS>(t);
+        }
+        unsigned char *line = to + row * PITCH + step * STEP;
+        dq_store16(line, dq_u4{out[0], out[1], out[2], out[3]});
+        dq_store16(line + CELL, dq_u4{out[4], out[5], out[6], out[7]});
+    }
+}
+
+/* ------------------------------------------------------------------------------------- the product */
+/* Sum of the current group, and total of those before, of a warp's part of the tile. */
+template <class S> struct sums {
+    int32_t d[S::MT][S::NT][4];
+    float total[S::MT][S::NT][4];
+};
+
+/* Adds one step: a and w point at the warp's rows and columns, at the step's codes. */
+template <class S>
+DQ_DEVICE void multiply_step(sums<S> &t, const unsigned char *a, const unsigned char *w)
+{
+    const int lane = (int)dq_lane();
+    uint32_t fa[S::MT][4], fb[S::NT][2];
+    DQ_UNROLL
+    for (int i = 0; i < S::MT; i++)
+        dq_ldmatrix_x4(fa[i], a + (16 * i + lane % 16) * PITCH + 16 * (lane / 16));
+    if (S::NT % 2 == 0) {
+        DQ_UNROLL
+        for (int j = 0; j < S::NT; j += 2) {
+            uint32_t both[4];
+            dq_ldmatrix_x4(both,
+                           w + (8 * j + 8 * (lane / 16) + lane % 8) * PITCH + 16 * (lane / 8 % 2));
+            fb[j][0] = both[0], fb[j][1] = both[1];
+            fb[(j + 1) % S::NT][0] = both[2], fb[(j + 1) % S::NT][1] = both[3];
+        }
+    } else {
+        DQ_UNROLL
+        for (int j = 0; j < S::NT; j++)
+            dq_ldmatrix_x2(fb[j], w + (8 * j + lane % 8) * PITCH + 16 * (lane / 8 % 2));
+    }
+    DQ_UNROLL
+    for (int i = 0; i < S::MT; i++) {
+        DQ_UNROLL
+        for (int j = 0; j < S::NT; j++) dq_mma_s8s8(t.d[i][j], fa[i], fb[j]);
+    }
+}
+
+/* The group's end: its sums go to the totals. x and w point at the scales of the warp's rows and columns. */
+template <class S>
+DQ_DEVICE void end_group(sums<S> &t, const float *x, const unsigned char *w, int column, bool f16)
+{
+    const int lane = (int)dq_lane();
+    DQ_UNROLL
+    for (int j = 0; j < S::NT; j++) {
+        DQ_UNROLL
+        for (int e = 0; e < 2; e++) {
+            const int c = column + 8 * j + 2 * (lane % 4) + e;
+            const float ws = f16 ? dq_f16_f32(((const uint16_t *)w)[c]) : ((const float *)w)[c];
+            DQ_UNROLL
+            for (int i = 0; i < S::MT; i++) {
+                DQ_UNROLL
+                for (int h = 0; h < 2; h++) {
+                    const float s = dq_mul_rn(x[16 * i + lane / 4 + 8 * h], ws);
+                    float &sum = t.total[i][j][2 * h + e];
+                    sum = dq_add_rn(sum, dq_mul_rn(dq_s32_f32(t.d[i][j][2 * h + e]), s));
+                    t.d[i][j][2 * h + e] = 0;
+                }
+            }
+        }
+    }
+}
+
+template <class S>
+DQ_DEVICE void store_tile(const sums<S> &t, const product &p, int64_t row0, int64_t col0)
+{
+    const int lane = (int)dq_lane();
+    DQ_UNROLL
+    for (int i = 0; i < S::MT; i++) {
+        DQ_UNROLL
+        for (int j = 0; j < S::NT; j++) {
+            DQ_UNROLL
+            for (int e = 0; e < 4; e++) {
+                const int64_t r = row0 + 16 * i + lane / 4 + 8 * (e / 2);
+                const int64_t c = col0 + 8 * j + 2 * (lane % 4) + e % 2;
+                if (r >= p.rows || c >= p.w.rows) continue;
+                const float y = t.total[i][j][e];
+                p.dst[r * p.w.rows + c] = p.bias ? dq_add_rn(y, p.bias[c]) : y;
+            }
+        }
+    }
+}
+
+/* Before that, where codes have zero points: sums and zeros point at those of the warp's rows and of the tile's
+ * columns. Rows after the last one have any sum; their results are never stored, and unsigned numbers may wrap. */
+template <class S>
+DQ_DEVICE void shift_group(sums<S> &t, const int32_t *x, const unsigned char *zeros, int column)
+{
+    const int lane = (int)dq_lane();
+    DQ_UNROLL
+    for (int j = 0; j < S::NT; j++) {
+        DQ_UNROLL
+        for (int e = 0; e < 2; e++) {
+            const int32_t shift =
+                (1 << (S::BITS - 1)) - (int32_t)zeros[column + 8 * j + 2 * (lane % 4) + e];
+            DQ_UNROLL
+            for (int i = 0; i < S::MT; i++) {
+                DQ_UNROLL
+                for (int h = 0; h < 2; h++) {
+                    const uint32_t off = (uint32_t)shift * (uint32_t)x[16 * i + lane / 4 + 8 * h];
+                    t.d[i][j][2 * h + e] = (int32_t)((uint32_t)t.d[i][j][2 * h + e] + off);
+                }
+            }
+        }
+    }
+}
+
+template <class S> DQ_KERNEL(S::THREADS) multiply(product p)
+{
+    DQ_SHARED_DYNAMIC(smem);
+    unsigned char *const unpacked = smem + S::STAGES * S::STAGE_BYTES;
+    const int64_t m0 = (int64_t)dq_block_x() * S::BM, n0 = (int64_t)dq_block_y() * S::BN;
+    const int warp_row = (int)dq_warp() / S::WN * (S::BM / S::WM);
+    const int warp_col = (int)dq_warp() % S::WN * (S::BN / S::WN);
+    int left = p.group_steps; /* of the current group */
+    int group = 0;
+    sums<S> t = {};
+
+    for (int i = 0; i < S::STAGES - 1; i++) copy_stage<S>(smem, p, i, m0, n0);
+    for (int i = 0; i < p.stages; i++) {
+        const unsigned char *a = smem + i % S::STAGES * S::STAGE_BYTES, *w = a + S::A_BYTES;
+        DQ_CP_ASYNC_WAIT(S::STAGES - 2, packed_wait);
+        DQ_SYNC(packed_stage); /* stage i is there for all, and stage i - 1 has been read by all */
+        copy_stage<S>(smem, p, i + S::STAGES - 1, m0, n0);
+        unpack_stage<S>(unpacked, w);
+        DQ_SYNC(packed_weights); /* the weights are unpacked */
+        DQ_UNROLL
+        for (int k = 0; k < STEPS; k++) {
+            multiply_step<S>(t, a + warp_row * PITCH + k * STEP,
+                             unpacked + warp_col * PITCH + k * STEP);
+            if (--left > 0) continue;
+            left = p.group_steps;
+            if (group++ >= p.w.groups)
+                continue; /* fills up the last stage: no scales were copied */
+            const float *x_scale = (const float *)(w + S::W_BYTES) + k * S::BM + warp_row;
+            const unsigned char *w_scale =
+                w + S::W_BYTES + S::X_SCALES + k * S::BN * (p.w.scale_f16 ? 2 : 4);
+            if (S::ZERO) {
+                const unsigned char *zero = smem + S::SMEM + i % S::STAGES * S::ZERO_BYTES;
+                shift_group<S>(t, (const int32_t *)zero + k * S::BM + warp_row,
+                               zero + S::X_SUMS + k * S::BN, warp_col);
+            }
+            end_group<S>(t, x_scale, w_scale, warp_col, p.w.scale_f16 != 0);
+        }
+    }
+    store_tile<S>(t, p, m0 + warp_row, n0 + warp_col);
+}
+
+/* -------------------------------------------------------------------------------------------- launches */
+template <class S> static cudaError_t launch(const product &p, cudaStream_t s)
+{
+    const int smem = S::SMEM + (S::ZERO ? S::STAGES * S::ZERO_BYTES : 0);
+    const dim3 grid((unsigned)((p.rows + S::BM - 1) / S::BM),
+                    (unsigned)((p.w.rows + S::BN - 1) / S::BN));
+    const cudaError_t e = DQ_ALLOW_SMEM(multiply<S>, smem);
+    if (e != cudaSuccess) return e;
+    DQ_LAUNCH(multiply<S>, grid, S::THREADS, smem, s, p);
+    return cudaGetLastError();
+}
+
+/* Few rows: narrow tiles, so that all multiprocessors fetch weights, and more stages on their way. */
+template <int BITS, bool ZERO> static cudaError_t launch_form(const product &p, cudaStream_t s)
+{
+    if (p.rows <= 16) return launch<shape<BITS, 16, 32, 1, 4, 4, ZERO>>(p, s);
+    return launch<shape<BITS, 128, 64, 2, 2, 2, ZERO>>(p, s);
+}
+
+template <int BITS> static cudaError_t launch_width(const product &p, cudaStream_t s)
+{
+    return p.w.zero ? launch_form<BITS, true>(p, s) : launch_form<BITS, false>(p, s);
+}
+
+int64_t dq_linear_code_pitch(const dq_cuda_weight *w)
+{
+    return (w->groups * w->group_codes + STAGE - 1) / STAGE * STAGE;
+}
+
+cudaError_t dq_linear_packed(float *dst, const int8_t *code, const float *scale, const int32_t *sum,
+                             int64_t rows, const dq_cuda_weight *w, const float *bias,
+                             cudaStream_t s)
+{
+    product p = {};
+    p.dst = dst;
+    p.code = code;
+    p.scale = scale;
+    p.sum = sum;
+    p.bias = bias;
+    p.rows = rows;
+    p.code_pitch = dq_linear_code_pitch(w);
+    p.scale_pitch = dq_linear_scale_pitch(rows);
+    p.w = *w;
+    p.stages = (int)(p.code_pitch / STAGE);
+    p.group_steps = (int)(w->group_codes / STEP);
+    if (rows == 0 || w->rows == 0) return cudaSuccess;
+    switch (w->bits) {
+    case 2: return launch_width<2>(p, s);
+    case 3: return launch_width<3>(p, s);
+    case 4: return launch_width<4>(p, s);
+    case 5: return launch_width<5>(p, s);
+    case 6: return launch_width<6>(p, s);
+    case 7: return launch_width<7>(p, s);
+    case 8: return launch_width<8>(p, s);
+    }
+    return cudaErrorInvalidValue;
 }

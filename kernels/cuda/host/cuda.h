@@ -26,7 +26,7 @@ dq_status dq_cuda_blas_about(const char **path, const char **number, dq_arena *a
  * Two kinds of files: `device/NAME.cu` holds kernels and the C functions that launch them (launch.h:
  * device pointers and numbers in, a cudaError_t out; nothing of dq but base types), so that it
  * also compiles for the host and is tested alone; `host/cuda_NAME.c` makes operations of backend.h
- * out of them. Those of fused*.cu are chosen in cuda_attention.c, those of linear_packed.cu in
+ * out of them. Those of fused*.cu are chosen in cuda_attention.c, those of linear.cu in
  * cuda_linear.c; the other files of host have no kernels. */
 
 /* Named device scratch: two operations that use one slot are ordered by the stream. */

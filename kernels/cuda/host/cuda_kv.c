@@ -1,4 +1,4 @@
-/* What policies ask of keys. The kernels are in kv.cu (norms) and keys.cu; the small matrix of
+/* What policies ask of keys. The kernels are in kv.cu; the small matrix of
  * leverages is factored on the host, which waits for it.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/host/cuda.h"

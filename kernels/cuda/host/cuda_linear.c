@@ -594,7 +594,7 @@ const dq_cuda_weight *dq_cuda_weight_of(dq_backend *b, const dq_weight *w)
 
 /* ---- CUDA linear ----
  * Products with weights of any storage. Floats go to cuBLAS in tiles of a fixed number of rows;
- * 8-bit activations times packed weights are linear_packed.cu. */
+ * 8-bit activations times packed weights are the last chapter of linear.cu. */
 
 #ifdef DQ_SIMT /* tests see several pieces of a small matrix */
 enum { WIDE_BYTES = 1 << 16, WIDE_STEP = 32 };
