@@ -3,8 +3,7 @@
  * part of a byte. Of per-channel codes a thread makes those of one channel and set. Moving tokens copies
  * codes and never makes them again.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/launch.h"
-#include "kernels/cuda/device/page.cuh"
+#include "kernels/cuda/device/attention.cuh"
 
 typedef struct dq_two_forms {
     dq_page_form side[2];
@@ -425,13 +424,6 @@ cudaError_t dq_kv_launch_norms(double *sum, const dq_page *pages, int64_t count,
 /* What policies ask of the keys of a list. A sum over tokens is one chain in the order of the list, so
  * its terms are staged by a whole block and added by one warp, a channel a lane; a sum over channels
  * belongs to one thread. */
-
-enum {
-    TILE = DQ_PAGE_SLOTS, /* tokens of a page, rows and columns of a product */
-    WIDE = TILE + 1,
-    STEP = 32, /* channels that are staged at once */
-    PITCH = STEP + 1
-};
 
 DQ_DEVICE int tokens_of(int64_t count, int64_t page)
 {
