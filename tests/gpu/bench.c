@@ -5,11 +5,11 @@
  *
  * One layer of 12 output heads (2 with --small) with two maps of head_dim 128 and values of 256, as the peers have it. Times
  * are of the whole operation as dq runs it (queries rounded, lambda, norm), as the host waits for it; beside them,
- * from a run of its own, the time of each kernel between two events (trace.h): where the device waits for the host,
+ * from a run of its own, the time of each kernel between two events (runtime.h): where the device waits for the host,
  * that includes the launch. Multiply-adds count as two; of causal products the visible half counts.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
-#include "kernels/cuda/host/trace.h"
+#include "kernels/cuda/host/runtime.h"
 #include "tensor/tensor.h"
 #include "tests/gpu/peaks.h"
 

@@ -11,7 +11,7 @@
  * thread owns it, or a fixed number of lanes is folded in halves.
  * The text of masks is quoted by rows of tests/simt/defects.tsv.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/attention.cuh"
+#include "kernels/cuda/device/page.cuh"
 
 #include <math.h>
 

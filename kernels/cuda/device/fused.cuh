@@ -4,8 +4,7 @@
 #ifndef DQ_FUSED_CUH
 #define DQ_FUSED_CUH
 
-#include "kernels/cuda/device/attention.cuh"
-#include "kernels/cuda/device/launch.h"
+#include "kernels/cuda/device/page.cuh"
 
 #include <math.h>
 

@@ -3,7 +3,7 @@
  * part of a byte. Of per-channel codes a thread makes those of one channel and set. Moving tokens copies
  * codes and never makes them again.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/attention.cuh"
+#include "kernels/cuda/device/page.cuh"
 
 typedef struct dq_two_forms {
     dq_page_form side[2];

@@ -8,8 +8,6 @@
 #include "kernels/cuda/host/runtime.h"
 
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {

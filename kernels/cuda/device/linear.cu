@@ -1,7 +1,6 @@
 /* linear: weights widened for products of floats, activations rounded to 8 bits, and the products of
  * those with packed weights. Text of this file is quoted by tests/simt/defects.tsv, which spoils it.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/device/stored.cuh"
 
 enum { THREADS = 256 };

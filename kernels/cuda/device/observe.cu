@@ -1,8 +1,7 @@
 /* observe: what observers see: maps between softmax and subtraction, and magnitudes of any values.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/attention.cuh"
-#include "kernels/cuda/device/launch.h"
-#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/page.cuh"
+#include "kernels/cuda/device/stored.cuh"
 
 #include <math.h>
 

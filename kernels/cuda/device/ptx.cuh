@@ -11,11 +11,7 @@
 #ifndef DQ_PTX_CUH
 #define DQ_PTX_CUH
 
-#include <stddef.h>
-#include <stdint.h>
-
 #include "kernels/cuda/host/runtime.h"
-#include "kernels/cuda/host/trace.h"
 
 #define DQ_WARP  32
 #define DQ_LANES 0xffffffffu

@@ -1,7 +1,5 @@
 /* rows: rows of activations and of logits. One block makes one row where a row has a sum of its own.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/launch.h"
-#include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/stored.cuh"
 
 #include <math.h>

@@ -5,7 +5,6 @@
 #include "base/os.h"
 #include "engine/backend.h"
 #include "kernels/cuda/host/cuda.h"
-#include "kernels/cuda/host/trace.h"
 #include "tensor/tensor.h"
 
 #include <stdio.h>
