@@ -597,16 +597,11 @@ DQ_DEVICE void raise_absmax(uint32_t *max, const row_stats *stats, const dq_atte
 }
 
 /* ------------------------------------------------------------------------------------- launches */
-/* Of one arithmetic each, after those of launch.h. most NULL: strips. */
+/* Of int8, after those of launch.h. max NULL: strips. */
 
-extern "C" {
 cudaError_t dq_fused_scores_int8(dq_attention_units u, uint32_t *max, cudaStream_t s);
-cudaError_t dq_fused_scores_bf16(dq_attention_units u, uint32_t *max, cudaStream_t s);
 cudaError_t dq_fused_attend_int8(dq_attention_units u, dq_attention_finish f, dq_fused_logits l,
                                  cudaStream_t s);
-cudaError_t dq_fused_attend_bf16(dq_attention_units u, dq_attention_finish f, dq_fused_logits l,
-                                 cudaStream_t s);
-}
 
 /* Returns the result of launching a kernel of blocks of `threads` for `blocks` pairs of units and heads,
  * after permission for its shared memory. A macro, so that a failed launch is reported by the kernel's name. */

@@ -385,7 +385,7 @@ static bf16_space space_of(const dq_attention_units *u, int maps, int slabs)
     return s;
 }
 
-cudaError_t dq_fused_attend_bf16(dq_attention_units u, dq_attention_finish f, dq_fused_logits l,
+static cudaError_t launch_attend(dq_attention_units u, dq_attention_finish f, dq_fused_logits l,
                                  cudaStream_t s)
 {
     const bf16_space at = space_of(&u, u.n_maps, u.n_slabs);
@@ -396,7 +396,8 @@ cudaError_t dq_fused_attend_bf16(dq_attention_units u, dq_attention_finish f, dq
     DQ_FUSED_LAUNCH(attend_bf16<32>, blocks, THREADS, at.total, s, u, f, l, at);
 }
 
-cudaError_t dq_fused_scores_bf16(dq_attention_units u, uint32_t *max, cudaStream_t s)
+/* max NULL: strips. */
+static cudaError_t launch_scores(dq_attention_units u, uint32_t *max, cudaStream_t s)
 {
     const bf16_space at = space_of(&u, 1, 0);
     const int blocks = u.n * u.max_q;
@@ -444,21 +445,18 @@ const char *dq_fused_lacks(const dq_attention_units *u, const dq_attention_finis
 cudaError_t dq_fused_scores(dq_attention_units u, int math, cudaStream_t s)
 {
     if (dq_fused_lacks(&u, NULL, math, DQ_ROUND_NOT)) return cudaErrorInvalidValue;
-    return math == DQ_FUSED_INT8 ? dq_fused_scores_int8(u, NULL, s)
-                                 : dq_fused_scores_bf16(u, NULL, s);
+    return math == DQ_FUSED_INT8 ? dq_fused_scores_int8(u, NULL, s) : launch_scores(u, NULL, s);
 }
 
 cudaError_t dq_fused_absmax(dq_attention_units u, uint32_t *max, int math, cudaStream_t s)
 {
     if (dq_fused_lacks(&u, NULL, math, DQ_ROUND_NOT)) return cudaErrorInvalidValue;
-    return math == DQ_FUSED_INT8 ? dq_fused_scores_int8(u, max, s)
-                                 : dq_fused_scores_bf16(u, max, s);
+    return math == DQ_FUSED_INT8 ? dq_fused_scores_int8(u, max, s) : launch_scores(u, max, s);
 }
 
 cudaError_t dq_fused_attend(dq_attention_units u, dq_attention_finish f, dq_fused_logits l,
                             int math, cudaStream_t s)
 {
     if (dq_fused_lacks(&u, &f, math, l.round)) return cudaErrorInvalidValue;
-    return math == DQ_FUSED_INT8 ? dq_fused_attend_int8(u, f, l, s)
-                                 : dq_fused_attend_bf16(u, f, l, s);
+    return math == DQ_FUSED_INT8 ? dq_fused_attend_int8(u, f, l, s) : launch_attend(u, f, l, s);
 }
