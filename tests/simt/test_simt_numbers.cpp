@@ -268,22 +268,11 @@ TEST(test_integers)
 
 TEST(test_exponentials)
 {
-    double worst = 0, worst_fast = 0;
-    for (float x = -126.0f; x < 127.99f; x += 0.00317f) {
-        double right = exp2((double)x);
-        worst = fmax(worst, fabs((double)dq_exp2(x) / right - 1));
-        worst_fast = fmax(worst_fast, fabs((double)dq_exp2_fast(x) / right - 1));
-    }
-    assert_true(worst < 1.5 * 0x1p-23);
-    assert_true(worst_fast < 0x1p-22);
-    for (float x = -152.0f; x < -126.0f; x += 0.01f) { /* subnormal: one more rounding */
-        double right = exp2((double)x);
-        assert_true(fabs((double)dq_exp2(x) - right) <= 0x1p-150 + 1.5 * 0x1p-23 * right);
-    }
-    for (int n = -149; n < 128; n++) assert_true((double)dq_exp2((float)n) == ldexp(1, n));
-    assert_true(dq_exp2(-INFINITY) == 0 && dq_exp2(-1e30f) == 0 && dq_exp2_fast(-INFINITY) == 0);
-    assert_true(isinf(dq_exp2(128.0f)) && isinf(dq_exp2(INFINITY)) && isnan(dq_exp2(NAN)));
-    assert_true(dq_exp2_fast(-126.5f) == 0);
+    double worst = 0;
+    for (float x = -126.0f; x < 127.99f; x += 0.00317f)
+        worst = fmax(worst, fabs((double)dq_exp2_fast(x) / exp2((double)x) - 1));
+    assert_true(worst < 0x1p-22);
+    assert_true(dq_exp2_fast(-INFINITY) == 0 && dq_exp2_fast(-126.5f) == 0);
 }
 
 TEST(test_exact_operations)

@@ -503,31 +503,8 @@ DQ_DEVICE float dq_exp2_fast(float x)
     return r;
 }
 
-/* ------------------------------------------------------------- Hopper: wgmma, bulk copy, mbarrier */
-
 #else
 #include "tests/simt/simt.h"
 #endif
-
-/* -------------------------------------------------------------------------------- both compilers */
-/* 2^x from f32 operations alone, equal bit for bit on host and device; relative error below 1.5 ulp
- * of f32. x = n + f, |f| <= 1/2; 2^f by a polynomial of degree 6 that interpolates (2^f - 1) / f at the
- * Chebyshev points (2^-26.7); 2^n in two factors, so that subnormal results and infinity come out
- * rounded once. */
-DQ_DEVICE float dq_exp2(float x)
-{
-    float clamped = x < -152.0f ? -152.0f : x > 130.0f ? 130.0f : x; /* a NaN stays */
-    float n = dq_rint(clamped), f = dq_sub_rn(clamped, n);
-    float p = 0.000154531634f;
-    p = dq_fma_rn(p, f, 0.00133908633f);
-    p = dq_fma_rn(p, f, 0.00961808302f);
-    p = dq_fma_rn(p, f, 0.0555035695f);
-    p = dq_fma_rn(p, f, 0.240226507f);
-    p = dq_fma_rn(p, f, 0.693147182f);
-    p = dq_fma_rn(p, f, 1.0f);
-    int32_t k = dq_f32_s32(n), half = k >> 1, rest = k - half;
-    p = dq_mul_rn(p, dq_bits_f32((uint32_t)(half + 127) << 23));
-    return dq_mul_rn(p, dq_bits_f32((uint32_t)(rest + 127) << 23));
-}
 
 #endif
