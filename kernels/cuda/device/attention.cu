@@ -134,31 +134,6 @@ DQ_KERNEL(32) join(float *DQ_RESTRICT x, int cols)
 
 /* --------------------------------------------------------------------------------------- softmax */
 
-/* exp as the CPU's vector code has it: exp(x) = 2^n exp(r), r = x - n ln 2 in two steps, exp(r) by its
- * series; results that would be subnormal are 0. */
-DQ_DEVICE float exp_of(float x)
-{
-    const float low = -87.33654f, high = 88.72283f;
-    float held = x < high ? x : high;
-    held = held > low ? held : low;
-    float n = dq_rint(dq_mul_rn(held, 1.44269504f));
-    float r = dq_sub_rn(held, dq_mul_rn(n, 0.693359375f));
-    r = dq_sub_rn(r, dq_mul_rn(n, -2.12194440e-4f));
-    float q = dq_add_rn(dq_mul_rn(1.98412698e-4f, r), 1.38888889e-3f);
-    q = dq_add_rn(dq_mul_rn(q, r), 8.33333333e-3f);
-    q = dq_add_rn(dq_mul_rn(q, r), 4.16666667e-2f);
-    q = dq_add_rn(dq_mul_rn(q, r), 1.66666667e-1f);
-    q = dq_add_rn(dq_mul_rn(q, r), 0.5f);
-    float y = dq_add_rn(dq_mul_rn(dq_mul_rn(q, r), r), r);
-    y = dq_add_rn(y, 1.0f);
-    int32_t k = dq_f32_s32(n), half = k >> 1, rest = k - half;
-    y = dq_mul_rn(y, dq_bits_f32((uint32_t)(half + 127) << 23));
-    y = dq_mul_rn(y, dq_bits_f32((uint32_t)(rest + 127) << 23));
-    if (x < low) y = 0.0f;
-    if (x > high) y = dq_bits_f32(0x7f800000u);
-    return x != x ? x : y;
-}
-
 /* S on the grid of a group whose largest |S| is absmax. */
 DQ_DEVICE float rounded(float s, float absmax, float qmax)
 {
@@ -242,7 +217,7 @@ DQ_DEVICE double exp_sum(float *row, int n, float top, float *run)
             float s = 0;
             for (int i = (base + j) * TILE + lane, k = 0; k < 4; i += 16, k++) {
                 if (i >= n) break;
-                float p = exp_of(dq_sub_rn(row[i], top));
+                float p = dq_exp_as_cpu(dq_sub_rn(row[i], top));
                 row[i] = p;
                 s = dq_add_rn(s, p);
             }

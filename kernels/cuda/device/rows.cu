@@ -138,35 +138,11 @@ DQ_KERNEL(THREADS) hadamard(float *x, int64_t n, int dim, int per_block, float n
 }
 
 /* --------------------------------------------------------------------------------------- elementwise */
-/* exp of kernels/cpu/isa/loops_exp.h, the same products and sums. */
-DQ_DEVICE float exp_as_cpu(float x)
-{
-    const float high = 88.72283f, low = -87.33654f;
-    float r = x < high ? x : high;
-    r = r > low ? r : low;
-    const float n = dq_rint(dq_mul_rn(r, 1.44269504f));
-    r = dq_sub_rn(r, dq_mul_rn(n, 0.693359375f));
-    r = dq_sub_rn(r, dq_mul_rn(n, -2.12194440e-4f));
-    float q = dq_add_rn(dq_mul_rn(1.98412698e-4f, r), 1.38888889e-3f);
-    q = dq_add_rn(dq_mul_rn(q, r), 8.33333333e-3f);
-    q = dq_add_rn(dq_mul_rn(q, r), 4.16666667e-2f);
-    q = dq_add_rn(dq_mul_rn(q, r), 1.66666667e-1f);
-    q = dq_add_rn(dq_mul_rn(q, r), 0.5f);
-    float y = dq_add_rn(dq_mul_rn(dq_mul_rn(q, r), r), r);
-    y = dq_add_rn(y, 1.0f);
-    const int32_t k = dq_f32_s32(n), half = k >> 1, rest = k - half;
-    y = dq_mul_rn(y, dq_bits_f32((uint32_t)(half + 127) << 23));
-    y = dq_mul_rn(y, dq_bits_f32((uint32_t)(rest + 127) << 23));
-    if (x < low) y = 0.0f;
-    if (x > high) y = dq_bits_f32(0x7f800000u);
-    return x != x ? x : y;
-}
-
 DQ_KERNEL(THREADS) silu(float *gate, const float *up, int64_t n)
 {
     for (int64_t i = first_of(); i < n; i += step_of()) {
         const float g = gate[i];
-        gate[i] = dq_mul_rn(dq_div_rn(g, dq_add_rn(1.0f, exp_as_cpu(-g))), up[i]);
+        gate[i] = dq_mul_rn(dq_div_rn(g, dq_add_rn(1.0f, dq_exp_as_cpu(-g))), up[i]);
     }
 }
 
