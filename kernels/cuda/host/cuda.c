@@ -377,7 +377,6 @@ struct dq_cuda_pool {
     bool exact;
 };
 
-/* ---- "CUDA memory" */
 static dq_cuda_pool *pool_new(dq_err *err)
 {
     const char *kind = getenv("DQ_CUDA_POOL");
@@ -615,7 +614,6 @@ static void *push(dq_backend *b, list *l, size_t size)
     return (uint8_t *)l->item + size * l->n++;
 }
 
-/* ---- "CUDA transfer" */
 static void forget_results(dq_cuda_transfer *t)
 {
     area *a = t->area.item;

@@ -16,7 +16,18 @@ typedef struct dq_cuda_observers {
     double *scratch; /* there */
 } dq_cuda_observers;
 
-static cudaError_t scores(const dq_attend_args *args, dq_attention_units u, cudaStream_t s);
+/* Of DQ_FUSED_; math f32 is not among them. */
+static int fused_math(const dq_attend_args *args)
+{
+    return args->math.qk == DQ_NUM_INT8 ? DQ_FUSED_INT8 : DQ_FUSED_BF16;
+}
+
+/* Strips of S in the arithmetic that attention runs in. */
+static cudaError_t scores(const dq_attend_args *args, dq_attention_units u, cudaStream_t s)
+{
+    if (args->math.qk == DQ_NUM_F32) return dq_attention_scores(u, s);
+    return dq_fused_scores(u, fused_math(args), s);
+}
 
 /* ---- CUDA rows ---- */
 
@@ -129,7 +140,6 @@ void dq_cuda_first_bad_row(dq_backend *b, int64_t *row, dq_mat x)
 _Static_assert((int)DQ_SPAN_SUM_CLASSES == (int)DQ_SPAN_CLASSES, "classes");
 _Static_assert(sizeof(dq_span_mass) == 2 * sizeof(double), "masses are pairs of doubles");
 
-/* ---- "CUDA spans" */
 /* Of args->spans: classes to the device, room for masses. False with the sticky error set. */
 static bool spans_begin(dq_backend *b, dq_cuda_observers *l)
 {
@@ -814,19 +824,6 @@ static int rounding_of(dq_logit_spec logit)
 static float qmax_of(dq_logit_spec logit)
 {
     return (float)((1 << (logit.bits - 1)) - 1);
-}
-
-/* Of DQ_FUSED_; math f32 is not among them. */
-static int fused_math(const dq_attend_args *args)
-{
-    return args->math.qk == DQ_NUM_INT8 ? DQ_FUSED_INT8 : DQ_FUSED_BF16;
-}
-
-/* Strips of S in the arithmetic that attention runs in. */
-static cudaError_t scores(const dq_attend_args *args, dq_attention_units u, cudaStream_t s)
-{
-    if (args->math.qk == DQ_NUM_F32) return dq_attention_scores(u, s);
-    return dq_fused_scores(u, fused_math(args), s);
 }
 
 /* Strips up to exp(S - max). */
