@@ -4,8 +4,6 @@
 #define DQ_CPU_H
 
 #include "engine/backend.h"
-#include "kernels/cpu/isa/levels.h"
-#include "kernels/cpu/isa/peak.h"
 #include "kernels/cpu/simd.h"
 
 /* cpu_kv.c: blocks of one size. A cache has some of keys and of values each: whole pages, codes by width, sinks, and the

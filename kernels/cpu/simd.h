@@ -352,4 +352,58 @@ static inline int64_t dq_simd_set_work_bytes(int64_t dim)
     return 8 * ((cols < 128 ? 128 : cols) + 16) + 4 * cols;
 }
 
+/* Windows of trellis codes to the levels that they name, for blocks of prepacked products. */
+
+/* Bytes after the last column's codes that may be read. */
+enum { DQ_LEVELS_SPARE = 24 };
+
+/* 32 rows of columns: their codes, each column's `apart` bytes after those of the one before, and the byte after, likewise. */
+typedef struct dq_levels_rings {
+    const uint8_t *codes, *after;
+    int64_t apart;
+    int bits;
+} dq_levels_rings;
+
+/* n chunks of 8 bits, [n][8 steps][32 rows][4 columns], of 32 n columns; table: what stands for a window. Every instruction set
+ * gives the same. */
+typedef void dq_levels_chunks(uint8_t *to, const dq_levels_rings *r, int64_t n,
+                              const uint8_t table[256]);
+
+dq_levels_chunks dq_levels_plain;
+#if defined(__x86_64__)
+dq_levels_chunks dq_levels_vbmi; /* AVX-512 with VBMI */
+#endif
+
+/* What a processor reaches at most: for benchmarks to compare with. */
+typedef struct dq_simd_peak {
+    /* The instructions of the instruction set that do most multiply-adds of f32, of 8-bit codes, and of products in f32 with packed
+     * weights, which are three of codes. Products are made of no fewer. */
+    const char *fma, *dot, *three_dots;
+    /* A million of them and more in independent chains, on registers alone. Returns the operations done: a multiply-add of
+     * two numbers counts as two. */
+    double (*run_fma)(void);
+    double (*run_dot)(void);
+    /* Loads p[bytes], a multiple of 64 from an address that is one, once. */
+    void (*read)(const void *p, size_t bytes);
+} dq_simd_peak;
+
+extern const dq_simd_peak dq_simd_peak_scalar;
+#if defined(__x86_64__)
+extern const dq_simd_peak dq_simd_peak_avx2, dq_simd_peak_avx512;
+extern const dq_simd_peak dq_simd_peak_vnni; /* AVX-512 with VNNI */
+#endif
+
+/* An instruction set: a row of isa.c, and the files that it names. */
+typedef struct dq_cpu_isa {
+    unsigned needs;                     /* feature bits of dq_os_cpu_features(), all of them */
+    const dq_simd *simd;                /* f32, and reading codes */
+    const dq_simd_prepacked *prepacked; /* products with prepacked weights */
+    dq_levels_chunks *levels;           /* of trellis codes */
+    const dq_simd_pages *pages;         /* packed KV pages in integers */
+    const dq_simd_peak *peak;
+} dq_cpu_isa;
+
+/* The highest instruction set whose needs `features` has. */
+const dq_cpu_isa *dq_cpu_isa_of(unsigned features);
+
 #endif

@@ -9,7 +9,7 @@
 
 #include "base/os.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/isa/isa.h"
+#include "kernels/cpu/simd.h"
 
 #include <stdlib.h>
 #include <string.h>

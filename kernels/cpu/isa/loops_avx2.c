@@ -1,23 +1,80 @@
 /* loops_avx2: the table for AVX2, FMA and F16C.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cpu/isa/loops_avx2.h"
+#include "kernels/cpu/isa/kv_lines.h"
+#include "kernels/cpu/simd.h"
 
 #if defined(__x86_64__)
 
 #include <immintrin.h>
+#include <stdbool.h>
+#include <string.h>
 
-#include "kernels/cpu/isa/kv_lines.h"
-#include "kernels/cpu/isa/loops_codes.h"
-#include "kernels/cpu/isa/loops_exp.h"
+#define INLINE       static inline __attribute__((always_inline))
+#define VECTOR_BYTES 32
 
-#define DIVERGENCE_BYTES 32
-#define LINES_BYTES      32
-#include "kernels/cpu/isa/loops_divergence.h"
-#include "kernels/cpu/isa/loops_lines.h"
-#include "kernels/cpu/isa/loops_maps.h"
-#include "kernels/cpu/isa/loops_powers.h"
+/* y[j] = column j of 8 rows of 8 words, `stride` bytes apart. */
+INLINE void columns8(__m256 y[8], const void *src, int64_t stride)
+{
+    const uint8_t *in = src;
+    __m256 r[8], t[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++)
+        r[i] = _mm256_loadu_ps((const float *)(const void *)(in + i * stride));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) { /* r[4i + c]: column c of each lane, rows 4i..4i+3 */
+        r[4 * i] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0x44);
+        r[4 * i + 1] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0xee);
+        r[4 * i + 2] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
+        r[4 * i + 3] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xee);
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+        y[c] = _mm256_permute2f128_ps(r[c], r[4 + c], 0x20);
+        y[4 + c] = _mm256_permute2f128_ps(r[c], r[4 + c], 0x31);
+    }
+}
 
-#define INLINE static inline __attribute__((always_inline))
+INLINE void transpose8(float *dst, int64_t ldd, const float *src, int64_t lds)
+{
+    __m256 y[8];
+    columns8(y, src, 4 * lds);
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; j++) _mm256_storeu_ps(dst + j * ldd, y[j]);
+}
+
+#define LANES    8
+#define MAX_ROWS 4
+#define STRIPS   2
+typedef __m256 vec;
+#define zero_vec   _mm256_setzero_ps
+#define splat_vec  _mm256_set1_ps
+#define fma_vec    _mm256_fmadd_ps
+#define columns_of columns8
+
+INLINE __m256 low_of(__m256 words)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(words), 16));
+}
+
+INLINE __m256 high_of(__m256 words)
+{
+    const __m256i high = _mm256_set1_epi32(-65536);
+    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(words), high));
+}
+
+INLINE void put_sums(float *c, __m256 s, int64_t n, bool add)
+{
+    float part[8];
+    _mm256_storeu_ps(part, s);
+    for (int64_t j = 0; j < 8 && j < n; j++) c[j] = add ? c[j] + part[j] : part[j];
+}
+
+#include "kernels/cpu/isa/loops.h"
 
 /* 8 elements as f32. */
 INLINE __m256 load8(const void *from, const dq_dtype type)
@@ -106,70 +163,6 @@ static void gemm_half(float *c, int64_t ldc, const float *a, int64_t lda, const 
     else
         tiles(DQ_BF16, c, ldc, a, lda, b, ldb, m, n, k, add);
 }
-
-/* y[j] = column j of 8 rows of 8 words, `stride` bytes apart. */
-INLINE void columns8(__m256 y[8], const void *src, int64_t stride)
-{
-    const uint8_t *in = src;
-    __m256 r[8], t[8];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++)
-        r[i] = _mm256_loadu_ps((const float *)(const void *)(in + i * stride));
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
-        t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; i++) { /* r[4i + c]: column c of each lane, rows 4i..4i+3 */
-        r[4 * i] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0x44);
-        r[4 * i + 1] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0xee);
-        r[4 * i + 2] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
-        r[4 * i + 3] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xee);
-    }
-#pragma GCC unroll 4
-    for (int c = 0; c < 4; c++) {
-        y[c] = _mm256_permute2f128_ps(r[c], r[4 + c], 0x20);
-        y[4 + c] = _mm256_permute2f128_ps(r[c], r[4 + c], 0x31);
-    }
-}
-
-INLINE void transpose8(float *dst, int64_t ldd, const float *src, int64_t lds)
-{
-    __m256 y[8];
-    columns8(y, src, 4 * lds);
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; j++) _mm256_storeu_ps(dst + j * ldd, y[j]);
-}
-
-#define LANES    8
-#define MAX_ROWS 4
-#define STRIPS   2
-typedef __m256 vec;
-#define zero_vec   _mm256_setzero_ps
-#define splat_vec  _mm256_set1_ps
-#define fma_vec    _mm256_fmadd_ps
-#define columns_of columns8
-
-INLINE __m256 low_of(__m256 words)
-{
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(words), 16));
-}
-
-INLINE __m256 high_of(__m256 words)
-{
-    const __m256i high = _mm256_set1_epi32(-65536);
-    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(words), high));
-}
-
-INLINE void put_sums(float *c, __m256 s, int64_t n, bool add)
-{
-    float part[8];
-    _mm256_storeu_ps(part, s);
-    for (int64_t j = 0; j < 8 && j < n; j++) c[j] = add ? c[j] + part[j] : part[j];
-}
-
-#include "kernels/cpu/isa/loops_skinny.h"
 
 static void transpose(float *dst, int64_t ldd, const float *src, int64_t lds, int64_t rows,
                       int64_t cols)

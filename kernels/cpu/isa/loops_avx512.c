@@ -1,120 +1,20 @@
 /* loops_avx512: the table for AVX-512 F, BW, DQ and VL.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cpu/isa/loops_avx2.h"
+#include "kernels/cpu/isa/kv_lines.h"
+#include "kernels/cpu/simd.h"
 
 #if defined(__x86_64__)
 
 #include <immintrin.h>
+#include <stdbool.h>
+#include <string.h>
 
-#include "kernels/cpu/isa/kv_lines.h"
-#include "kernels/cpu/isa/loops_codes.h"
-#include "kernels/cpu/isa/loops_exp.h"
-
-#define DIVERGENCE_BYTES 64
-#define LINES_BYTES      64
-#include "kernels/cpu/isa/loops_divergence.h"
-#include "kernels/cpu/isa/loops_lines.h"
-#include "kernels/cpu/isa/loops_maps.h"
-#include "kernels/cpu/isa/loops_powers.h"
-
-#define INLINE static inline __attribute__((always_inline))
+#define INLINE       static inline __attribute__((always_inline))
+#define VECTOR_BYTES 64
 
 static __mmask16 lanes(int64_t n)
 {
     return (__mmask16)(n >= 16 ? 0xffffu : (1u << n) - 1u);
-}
-
-/* 16 elements of two bytes as f32. */
-INLINE __m512 as_floats(__m256i h, const dq_dtype type)
-{
-    if (type == DQ_F16) return _mm512_cvtph_ps(h);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
-}
-
-INLINE __m512 load16(const void *from, const dq_dtype type)
-{
-    if (type == DQ_F32) return _mm512_loadu_ps(from);
-    return as_floats(_mm256_loadu_si256(from), type);
-}
-
-/* One tile of mr x 16 nv elements; mr, nv and the type of B are constants at every call, so that the sums stay in
- * registers. `last` selects the columns of the last vector. */
-INLINE void tile(const dq_dtype type, const int mr, const int nv, float *c, int64_t ldc,
-                 const float *a, int64_t lda, const void *from, int64_t ldb, int64_t k, bool add,
-                 __mmask16 last)
-{
-    const int bytes = type == DQ_F32 ? 4 : 2;
-    const uint8_t *b = from;
-    __m512 s[6][4];
-#pragma GCC unroll 6
-    for (int i = 0; i < mr; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < nv; j++) s[i][j] = _mm512_setzero_ps();
-    for (int64_t kk = 0; kk < k; kk++) {
-        __m512 w[4];
-#pragma GCC unroll 4
-        for (int j = 0; j < nv; j++) w[j] = load16(b + 16 * bytes * j, type);
-        b += ldb * bytes;
-#pragma GCC unroll 6
-        for (int i = 0; i < mr; i++) {
-            const __m512 x = _mm512_set1_ps(a[i * lda + kk]);
-#pragma GCC unroll 4
-            for (int j = 0; j < nv; j++) s[i][j] = _mm512_fmadd_ps(x, w[j], s[i][j]);
-        }
-    }
-#pragma GCC unroll 6
-    for (int i = 0; i < mr; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < nv; j++) {
-            float *to = c + i * ldc + 16 * j;
-            const __mmask16 keep = j + 1 < nv ? (__mmask16)0xffff : last;
-            if (add) s[i][j] = _mm512_add_ps(_mm512_maskz_loadu_ps(keep, to), s[i][j]);
-            _mm512_mask_storeu_ps(to, keep, s[i][j]);
-        }
-}
-
-INLINE void rows_of_tiles(const dq_dtype type, const int nv, float *c, int64_t ldc, const float *a,
-                          int64_t lda, const void *b, int64_t ldb, int64_t m, int64_t k, bool add,
-                          __mmask16 last)
-{
-    for (; m >= 6; m -= 6, a += 6 * lda, c += 6 * ldc)
-        tile(type, 6, nv, c, ldc, a, lda, b, ldb, k, add, last);
-    switch (m) {
-    case 5: tile(type, 5, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
-    case 4: tile(type, 4, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
-    case 3: tile(type, 3, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
-    case 2: tile(type, 2, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
-    case 1: tile(type, 1, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
-    default: break;
-    }
-}
-
-INLINE void tiles(const dq_dtype type, float *c, int64_t ldc, const float *a, int64_t lda,
-                  const void *b, int64_t ldb, int64_t m, int64_t n, int64_t k, bool add)
-{
-    const int64_t nv = (n + 15) / 16;
-    const __mmask16 last = lanes(n - 16 * (nv - 1));
-    switch (nv) {
-    case 4: rows_of_tiles(type, 4, c, ldc, a, lda, b, ldb, m, k, add, last); break;
-    case 3: rows_of_tiles(type, 3, c, ldc, a, lda, b, ldb, m, k, add, last); break;
-    case 2: rows_of_tiles(type, 2, c, ldc, a, lda, b, ldb, m, k, add, last); break;
-    default: rows_of_tiles(type, 1, c, ldc, a, lda, b, ldb, m, k, add, last); break;
-    }
-}
-
-static void gemm(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb,
-                 int64_t m, int64_t n, int64_t k, bool add)
-{
-    tiles(DQ_F32, c, ldc, a, lda, b, ldb, m, n, k, add);
-}
-
-static void gemm_half(float *c, int64_t ldc, const float *a, int64_t lda, const void *b,
-                      dq_dtype type, int64_t ldb, int64_t m, int64_t n, int64_t k, bool add)
-{
-    if (type == DQ_F16)
-        tiles(DQ_F16, c, ldc, a, lda, b, ldb, m, n, k, add);
-    else
-        tiles(DQ_BF16, c, ldc, a, lda, b, ldb, m, n, k, add);
 }
 
 /* y[j] = column j of 16 rows of 16 words, `stride` bytes apart: pairs of rows inside 128-bit lanes, then lanes. */
@@ -228,7 +128,100 @@ INLINE void put_sums(float *c, __m512 s, int64_t n, bool add)
     _mm512_mask_storeu_ps(c, keep, add ? _mm512_add_ps(_mm512_maskz_loadu_ps(keep, c), s) : s);
 }
 
-#include "kernels/cpu/isa/loops_skinny.h"
+#include "kernels/cpu/isa/loops.h"
+
+/* 16 elements of two bytes as f32. */
+INLINE __m512 as_floats(__m256i h, const dq_dtype type)
+{
+    if (type == DQ_F16) return _mm512_cvtph_ps(h);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+
+INLINE __m512 load16(const void *from, const dq_dtype type)
+{
+    if (type == DQ_F32) return _mm512_loadu_ps(from);
+    return as_floats(_mm256_loadu_si256(from), type);
+}
+
+/* One tile of mr x 16 nv elements; mr, nv and the type of B are constants at every call, so that the sums stay in
+ * registers. `last` selects the columns of the last vector. */
+INLINE void tile(const dq_dtype type, const int mr, const int nv, float *c, int64_t ldc,
+                 const float *a, int64_t lda, const void *from, int64_t ldb, int64_t k, bool add,
+                 __mmask16 last)
+{
+    const int bytes = type == DQ_F32 ? 4 : 2;
+    const uint8_t *b = from;
+    __m512 s[6][4];
+#pragma GCC unroll 6
+    for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) s[i][j] = _mm512_setzero_ps();
+    for (int64_t kk = 0; kk < k; kk++) {
+        __m512 w[4];
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) w[j] = load16(b + 16 * bytes * j, type);
+        b += ldb * bytes;
+#pragma GCC unroll 6
+        for (int i = 0; i < mr; i++) {
+            const __m512 x = _mm512_set1_ps(a[i * lda + kk]);
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) s[i][j] = _mm512_fmadd_ps(x, w[j], s[i][j]);
+        }
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) {
+            float *to = c + i * ldc + 16 * j;
+            const __mmask16 keep = j + 1 < nv ? (__mmask16)0xffff : last;
+            if (add) s[i][j] = _mm512_add_ps(_mm512_maskz_loadu_ps(keep, to), s[i][j]);
+            _mm512_mask_storeu_ps(to, keep, s[i][j]);
+        }
+}
+
+INLINE void rows_of_tiles(const dq_dtype type, const int nv, float *c, int64_t ldc, const float *a,
+                          int64_t lda, const void *b, int64_t ldb, int64_t m, int64_t k, bool add,
+                          __mmask16 last)
+{
+    for (; m >= 6; m -= 6, a += 6 * lda, c += 6 * ldc)
+        tile(type, 6, nv, c, ldc, a, lda, b, ldb, k, add, last);
+    switch (m) {
+    case 5: tile(type, 5, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
+    case 4: tile(type, 4, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
+    case 3: tile(type, 3, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
+    case 2: tile(type, 2, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
+    case 1: tile(type, 1, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
+    default: break;
+    }
+}
+
+INLINE void tiles(const dq_dtype type, float *c, int64_t ldc, const float *a, int64_t lda,
+                  const void *b, int64_t ldb, int64_t m, int64_t n, int64_t k, bool add)
+{
+    const int64_t nv = (n + 15) / 16;
+    const __mmask16 last = lanes(n - 16 * (nv - 1));
+    switch (nv) {
+    case 4: rows_of_tiles(type, 4, c, ldc, a, lda, b, ldb, m, k, add, last); break;
+    case 3: rows_of_tiles(type, 3, c, ldc, a, lda, b, ldb, m, k, add, last); break;
+    case 2: rows_of_tiles(type, 2, c, ldc, a, lda, b, ldb, m, k, add, last); break;
+    default: rows_of_tiles(type, 1, c, ldc, a, lda, b, ldb, m, k, add, last); break;
+    }
+}
+
+static void gemm(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb,
+                 int64_t m, int64_t n, int64_t k, bool add)
+{
+    tiles(DQ_F32, c, ldc, a, lda, b, ldb, m, n, k, add);
+}
+
+static void gemm_half(float *c, int64_t ldc, const float *a, int64_t lda, const void *b,
+                      dq_dtype type, int64_t ldb, int64_t m, int64_t n, int64_t k, bool add)
+{
+    if (type == DQ_F16)
+        tiles(DQ_F16, c, ldc, a, lda, b, ldb, m, n, k, add);
+    else
+        tiles(DQ_BF16, c, ldc, a, lda, b, ldb, m, n, k, add);
+}
 
 static void transpose(float *dst, int64_t ldd, const float *src, int64_t lds, int64_t rows,
                       int64_t cols)

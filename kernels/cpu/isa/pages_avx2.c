@@ -1,7 +1,6 @@
 /* pages_avx2: attention on packed KV pages with AVX2. See simd.h.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/isa/kv_lines.h"
-#include "kernels/cpu/isa/pages_portable.h"
 #include "kernels/cpu/simd.h"
 
 #if defined(__x86_64__)
@@ -60,7 +59,7 @@ static void pages_dots(int32_t *sum, const int8_t *const a[4], int64_t lda, cons
     }
 }
 
-#include "kernels/cpu/isa/pages_loops.h"
+#include "kernels/cpu/isa/pages.h"
 
 const dq_simd_pages dq_simd_pages_avx2 = DQ_PAGES_TABLE;
 

@@ -281,10 +281,700 @@ static inline int32_t pages_split(int8_t *high, const float *e, float r)
     return _mm512_reduce_add_epi32(sum);
 }
 
-#include "kernels/cpu/isa/pages_few.h"
-#include "kernels/cpu/isa/pages_sets_few.h"
+/* -------------------------------------------------------------------------------------- few rows */
 
-#include "kernels/cpu/isa/pages_loops.h"
+/* Products of few rows with a page of 8 or 4 bits. Four lines become words of four codes each while codes are still packed; low and
+ * high halves of bytes are then parted by masks alone, and what a mask leaves 16 times too large is shifted back when the sums
+ * are ready. Sums stand in the order that unpacking gives. Scales are brought into it once for all rows, and results leave it once. */
+
+/* Lines of 32 bytes as two vectors of words: bytes 0-3, 16-19, 4-7, 20-23 of each line, and those 8 after. */
+DQ_KV_INLINE __m512i quads32(const uint8_t *line, int64_t stride, int half)
+{
+    const __m256i a = _mm256_loadu_si256((const void *)line);
+    const __m256i b = _mm256_loadu_si256((const void *)(line + stride));
+    const __m256i c = _mm256_loadu_si256((const void *)(line + 2 * stride));
+    const __m256i d = _mm256_loadu_si256((const void *)(line + 3 * stride));
+    const __m256i ab = half ? _mm256_unpackhi_epi8(a, b) : _mm256_unpacklo_epi8(a, b);
+    const __m256i cd = half ? _mm256_unpackhi_epi8(c, d) : _mm256_unpacklo_epi8(c, d);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_unpacklo_epi16(ab, cd)),
+                              _mm256_unpackhi_epi16(ab, cd), 1);
+}
+
+/* 32 values in the order of quads32, and back. */
+DQ_KV_INLINE void to_quads(__m512 w[2], __m512 a, __m512 b)
+{
+    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    w[0] = _mm512_permutex2var_ps(a, first, b);
+    w[1] = _mm512_permutex2var_ps(a, _mm512_add_epi32(first, _mm512_set1_epi32(8)), b);
+}
+
+DQ_KV_INLINE void from_quads(__m512 a[2], __m512 w0, __m512 w1)
+{
+    a[0] = _mm512_shuffle_f32x4(w0, w1, 0x88);
+    a[1] = _mm512_shuffle_f32x4(w0, w1, 0xdd);
+}
+
+/* Lanes of four vectors, transposed: to and from the order of quads_of. */
+DQ_KV_INLINE void turn_lanes(__m512 out[4], const __m512 z[4])
+{
+    const __m512 a = _mm512_shuffle_f32x4(z[0], z[1], 0x44);
+    const __m512 b = _mm512_shuffle_f32x4(z[2], z[3], 0x44);
+    const __m512 c = _mm512_shuffle_f32x4(z[0], z[1], 0xee);
+    const __m512 d = _mm512_shuffle_f32x4(z[2], z[3], 0xee);
+    out[0] = _mm512_shuffle_f32x4(a, b, 0x88);
+    out[1] = _mm512_shuffle_f32x4(a, b, 0xdd);
+    out[2] = _mm512_shuffle_f32x4(c, d, 0x88);
+    out[3] = _mm512_shuffle_f32x4(c, d, 0xdd);
+}
+
+/* Codes of four channels of 64 slots; of 4 bits the last two hold 16 times the high code, and the low one. */
+DQ_KV_INLINE void key_quads(__m512i u[4], const uint8_t *at, int bits)
+{
+    if (bits == 8) {
+        quads_of(u, _mm512_loadu_si512(at), _mm512_loadu_si512(at + 64),
+                 _mm512_loadu_si512(at + 128), _mm512_loadu_si512(at + 192));
+        return;
+    }
+    for (int j = 0; j < 2; j++) {
+        u[2 + j] = quads32(at, 32, j);
+        u[j] = _mm512_and_si512(u[2 + j], _mm512_set1_epi8(15));
+    }
+}
+
+/* One run of n channels: sums of codes less 2^(bits-1). */
+DQ_KV_INLINE void key_run(__m512i z[16], const int8_t *code, int64_t ld, const int32_t *sum,
+                          int64_t n_sums, const uint8_t *at, const uint8_t *next, int bits,
+                          int64_t n, int m)
+{
+    const int64_t quad = 32 * bits;
+#pragma GCC unroll 4
+    for (int i = 0; i < m; i++) {
+        const int32_t start = -sum[i * n_sums] * (1 << (bits - 1));
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++)
+            z[4 * i + j] = _mm512_set1_epi32(bits == 4 && j >= 2 ? 17 * start : start);
+    }
+    for (int64_t c = 0; c < n; c += 4, at += quad, next += quad) {
+        __m512i u[4];
+        for (int64_t i = 0; i < quad; i += 64) DQ_KV_FETCH(next + i);
+        key_quads(u, at, bits);
+#pragma GCC unroll 4
+        for (int i = 0; i < m; i++) {
+            const __m512i x = four_of(code + i * ld + c);
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; j++) z[4 * i + j] = add_dots(z[4 * i + j], u[j], x);
+        }
+    }
+    if (bits == 8) return;
+#pragma GCC unroll 16
+    for (int i = 0; i < 4 * m; i++)
+        if (i % 4 >= 2) z[i] = _mm512_srai_epi32(_mm512_sub_epi32(z[i], z[i - 2]), 4);
+}
+
+/* Scales of 64 slots in the order of sums; scores out of it. */
+DQ_KV_INLINE void key_order(__m512 to[4], const __m512 from[4], int bits, bool back)
+{
+    if (bits == 8) {
+        turn_lanes(to, from);
+    } else if (back) { /* low halves of bytes are slots 0 .. 31 */
+        from_quads(to, from[0], from[1]);
+        from_quads(to + 2, from[2], from[3]);
+    } else {
+        to_quads(to, from[0], from[1]);
+        to_quads(to + 2, from[2], from[3]);
+    }
+}
+
+DQ_KV_INLINE void few_keys(float *s, int64_t lds, const dq_simd_int8_rows *q,
+                           const dq_simd_int8_page *p, int bits, int m)
+{
+    const int64_t stride = SLOTS / 8 * bits;
+    const int8_t *code = q->code;
+    __m512 total[16];
+    for (int i = 0; i < 4 * m; i++)
+        total[i] = _mm512_set1_ps(-0.0f); /* what adding does not show */
+    for (int64_t g = 0; g < p->n; g++) {
+        const int64_t first = g * p->group, n = pages_min(p->group, p->dim - first);
+        const uint8_t *next = p->next ? p->next : p->codes;
+        __m512 scale[4], key[4];
+        __m512i z[16];
+        key_run(z, code, q->ld, q->sum + g, p->n, p->codes + first * stride, next + first * stride,
+                bits, n, m);
+        for (int j = 0; j < 4; j++) scale[j] = _mm512_loadu_ps(p->scale + g * SLOTS + 16 * j);
+        key_order(key, scale, bits, false);
+#pragma GCC unroll 4
+        for (int i = 0; i < m; i++) {
+            const __m512 by = _mm512_set1_ps(q->scale[i * p->n + g]);
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; j++) {
+                const __m512 x =
+                    _mm512_mul_ps(_mm512_cvtepi32_ps(z[4 * i + j]), _mm512_mul_ps(by, key[j]));
+                total[4 * i + j] = _mm512_add_ps(total[4 * i + j], x);
+            }
+        }
+        code += n;
+    }
+    for (int i = 0; i < m; i++) {
+        __m512 out[4];
+        key_order(out, total + 4 * i, bits, true);
+        for (int j = 0; j < 4; j++) _mm512_storeu_ps(s + i * lds + 16 * j, out[j]);
+    }
+}
+
+DQ_KV_INLINE void few_keys_rows(float *s, int64_t lds, const dq_simd_int8_rows *q, int64_t m,
+                                const dq_simd_int8_page *p, int bits)
+{
+    switch (m) {
+    case 1: few_keys(s, lds, q, p, bits, 1); break;
+    case 2: few_keys(s, lds, q, p, bits, 2); break;
+    case 3: few_keys(s, lds, q, p, bits, 3); break;
+    default: few_keys(s, lds, q, p, bits, 4); break;
+    }
+}
+
+/* Whole pages whose runs are whole quads; false: not these. */
+static bool pages_few_keys(float *s, int64_t lds, const dq_simd_int8_rows *q, int64_t m,
+                           const dq_simd_int8_page *p)
+{
+    if (!p->codes || m > DQ_PAGES_FEW || p->first > 0 || p->end < SLOTS) return false;
+    if (p->group % 4 || p->dim % 4) return false;
+    if (p->bits == 8)
+        few_keys_rows(s, lds, q, m, p, 8);
+    else if (p->bits == 4)
+        few_keys_rows(s, lds, q, m, p, 4);
+    return p->bits == 8 || p->bits == 4;
+}
+
+/* ---------------------------------------------------------------------------------------- values */
+
+/* Lane i < n: what all lanes of v[i] come to; n is 4 or 16. */
+DQ_KV_INLINE __m512i lanes_of(__m512i *v, int n, bool sums)
+{
+#define JOIN(a, b) (sums ? _mm512_add_epi32(a, b) : _mm512_max_epu32(a, b))
+    for (int i = 0; i < n / 2; i++)
+        v[i] = JOIN(_mm512_unpacklo_epi32(v[2 * i], v[2 * i + 1]),
+                    _mm512_unpackhi_epi32(v[2 * i], v[2 * i + 1]));
+    for (int i = 0; i < n / 4; i++)
+        v[i] = JOIN(_mm512_unpacklo_epi64(v[2 * i], v[2 * i + 1]),
+                    _mm512_unpackhi_epi64(v[2 * i], v[2 * i + 1]));
+    if (n == 4) {
+        v[0] = JOIN(v[0], _mm512_shuffle_i32x4(v[0], v[0], 0x4e));
+        return JOIN(v[0], _mm512_shuffle_i32x4(v[0], v[0], 0xb1));
+    }
+    for (int k = 2; k > 0; k--) {
+        for (int i = 0; i < k; i++)
+            v[i] = JOIN(_mm512_shuffle_i32x4(v[2 * i], v[2 * i + 1], 0x88),
+                        _mm512_shuffle_i32x4(v[2 * i], v[2 * i + 1], 0xdd));
+    }
+#undef JOIN
+    return v[0];
+}
+
+/* D of up to 16 rows and runs in 16 bits, as pages_round defines it: of each the high bytes of 64 slots and the low ones.
+ * Word 4 i + k of either has slots 16 k + 4 i .. 16 k + 4 i + 3. */
+typedef struct few_rounded {
+    int8_t *code; /* [n * m][128]: of run g and row r the one of number g * m + r */
+    float *scale;
+    int32_t *sum;
+} few_rounded;
+
+/* e = d factor times `by`; what all lanes come to together is the sum of codes. */
+DQ_KV_INLINE __m512i round_one(int8_t *code, const float *d, const __m512 factor[4], float by)
+{
+    const __m512i half = _mm512_set1_epi16(128), one = _mm512_set1_epi16(1);
+    const __m512i parted = _mm512_set4_epi32(0x0f0d0b09, 0x07050301, 0x0e0c0a08, 0x06040200);
+    const __m512 r = _mm512_set1_ps(by);
+    __m512i c[4];
+#pragma GCC unroll 4
+    for (int t = 0; t < 4; t++)
+        c[t] = _mm512_cvtps_epi32(
+            _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(d + 16 * t), factor[t]), r));
+    const __m512i a = _mm512_packs_epi32(c[0], c[1]), b = _mm512_packs_epi32(c[2], c[3]);
+    /* 128 more: the high bytes are then right, and the low ones have another sign */
+    const __m512i x = _mm512_shuffle_epi8(_mm512_add_epi16(a, half), parted);
+    const __m512i y = _mm512_shuffle_epi8(_mm512_add_epi16(b, half), parted);
+    _mm512_store_si512(code, _mm512_unpackhi_epi64(x, y));
+    _mm512_store_si512(code + 64,
+                       _mm512_xor_si512(_mm512_unpacklo_epi64(x, y), _mm512_set1_epi8(-128)));
+    return _mm512_dpwssd_epi32(_mm512_madd_epi16(a, one), b, one);
+}
+
+enum { Q_MAX = 127, D_MAX = 32512 }; /* codes of D are 127 * 256 at most: both bytes are signed */
+
+/* From the largest |e| of up to 16 rows and runs, of which `keep` counts: scales, and what e is multiplied with so that codes
+ * reach `max`. */
+DQ_KV_INLINE void round_scales(float by[16], float *scale, __m512 peak, __mmask16 keep, int max)
+{
+    const __mmask16 finite = _mm512_cmp_ps_mask(peak, _mm512_set1_ps(FLT_MAX), _CMP_LE_OQ);
+    const __mmask16 good =
+        _mm512_mask_cmp_ps_mask(finite, peak, _mm512_set1_ps(0x1p-100f), _CMP_GE_OQ);
+    const __m512 top = _mm512_set1_ps((float)max);
+    const __m512 s = _mm512_maskz_div_ps(good, peak, top);
+    _mm512_mask_storeu_ps(scale, keep, _mm512_mask_mov_ps(_mm512_set1_ps(NAN), finite, s));
+    _mm512_storeu_ps(by, _mm512_maskz_div_ps(good, top, peak));
+}
+
+/* n runs from `first` on, up to `capacity` numbers, 4 or 16. */
+DQ_KV_INLINE void round_runs(const few_rounded *w, const float *d, int64_t ldd, const float *factor,
+                             int64_t first, int64_t n, int m, int capacity)
+{
+    const __m512i no_sign = _mm512_set1_epi32(0x7fffffff);
+    const __mmask16 keep = (__mmask16)((1u << n * m) - 1);
+    __m512 s[4], size[16];
+    __m512i v[16];
+    float by[16];
+    for (int i = 0; i < capacity; i++) v[i] = _mm512_setzero_si512();
+#pragma GCC unroll 16
+    for (int i = 0; i < 4 * m; i++)
+        size[i] = _mm512_abs_ps(_mm512_loadu_ps(d + i / 4 * ldd + i % 4 * 16));
+    for (int64_t g = 0; g < n; g++) {
+        for (int t = 0; t < 4; t++) s[t] = _mm512_loadu_ps(factor + (first + g) * SLOTS + 16 * t);
+#pragma GCC unroll 4
+        for (int r = 0; r < m; r++) {
+            __m512i max = _mm512_castps_si512(_mm512_mul_ps(size[4 * r], s[0]));
+#pragma GCC unroll 3
+            for (int t = 1; t < 4; t++) /* a NaN, with a sign or not, is more than everything */
+                max = _mm512_max_epu32(max,
+                                       _mm512_castps_si512(_mm512_mul_ps(size[4 * r + t], s[t])));
+            v[g * m + r] = max;
+        }
+    }
+    round_scales(by, w->scale + first * m,
+                 _mm512_castsi512_ps(_mm512_and_si512(lanes_of(v, capacity, false), no_sign)), keep,
+                 D_MAX);
+    for (int64_t g = 0; g < n; g++) {
+        for (int t = 0; t < 4; t++) s[t] = _mm512_loadu_ps(factor + (first + g) * SLOTS + 16 * t);
+#pragma GCC unroll 4
+        for (int r = 0; r < m; r++)
+            v[g * m + r] =
+                round_one(w->code + ((first + g) * m + r) * 128, d + r * ldd, s, by[g * m + r]);
+    }
+    for (int64_t i = n * m; i < capacity; i++) v[i] = _mm512_setzero_si512();
+    _mm512_mask_storeu_epi32(w->sum + first * m, keep, lanes_of(v, capacity, true));
+}
+
+static inline __m512i add_spread(__m512i z, __m512i u, const int8_t *x)
+{
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0"
+            : "+v"(z)
+            : "v"(u), "m"(*(const int32_t *)(const void *)x));
+    return z;
+}
+
+/* 64 slots times two vectors of columns: 4 bits the low and the high codes of 16 bytes, which are of two runs or (`same`) of one;
+ * 8 bits both halves of 32 bytes. z[4 * row + 2 * vector]: sums of high bytes, of low bytes after them. */
+DQ_KV_INLINE void value_tile(__m512i z[16], const int8_t *const code[2], const uint8_t *at,
+                             int64_t stride, const uint8_t *next, int half, int bits, bool same,
+                             int m)
+{
+    for (int t = 0; t < SLOTS; t += 4, at += 4 * stride, next += 16 * bits) {
+        const int x = t % 16 * 4 + t / 16 * 4;
+        __m512i u[2];
+        for (int i = 0; i < 16 * bits; i += 64) DQ_KV_FETCH(next + i);
+        u[1] = quads32(at, stride, bits == 8 ? 1 : half);
+        if (bits == 8) {
+            u[0] = quads32(at, stride, 0);
+        } else {
+            u[0] = _mm512_and_si512(u[1], _mm512_set1_epi8(15));
+            u[1] = _mm512_xor_si512(u[1], u[0]);
+        }
+        if (bits == 8 || same) {
+#pragma GCC unroll 8
+            for (int i = 0; i < 2 * m; i++) {
+                const __m512i s = four_of(code[0] + i * 64 + x);
+                z[i / 2 * 4 + i % 2] = add_dots(z[i / 2 * 4 + i % 2], u[0], s);
+                z[i / 2 * 4 + i % 2 + 2] = add_dots(z[i / 2 * 4 + i % 2 + 2], u[1], s);
+            }
+            continue;
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < 4 * m; i++)
+            z[i] = add_spread(z[i], u[i / 2 % 2], code[i / 2 % 2] + i / 4 * 128 + i % 2 * 64 + x);
+    }
+}
+
+/* The same as numbers that are to be added to y. */
+DQ_KV_INLINE void value_part(__m512 out[8], const few_rounded *w, const int64_t run[2],
+                             const uint8_t *at, int64_t stride, const uint8_t *next, int half,
+                             int bits, int m)
+{
+    const int8_t *const code[2] = {w->code + run[0] * m * 128, w->code + run[1] * m * 128};
+    __m512i z[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 2 * m; i++) {
+        const int32_t sum = w->sum[run[i % 2] * m + i / 2];
+        z[2 * i] = _mm512_setzero_si512();
+        z[2 * i + 1] = _mm512_set1_epi32(-sum * (1 << (bits == 4 && i % 2 ? 7 : bits - 1)));
+    }
+    value_tile(z, code, at, stride, next, half, bits, false, m);
+#pragma GCC unroll 8
+    for (int i = 0; i < 2 * m; i++) {
+        __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(z[2 * i], 8), z[2 * i + 1]);
+        if (bits == 4 && i % 2) sum = _mm512_srai_epi32(sum, 4);
+        out[i] = _mm512_mul_ps(_mm512_cvtepi32_ps(sum),
+                               _mm512_set1_ps(w->scale[run[i % 2] * m + i / 2]));
+    }
+}
+
+/* y[32] += what stands in the order of quads32. */
+DQ_KV_INLINE void add_quads(float *y, __m512 w0, __m512 w1)
+{
+    __m512 a[2];
+    from_quads(a, w0, w1);
+    _mm512_storeu_ps(y, _mm512_add_ps(_mm512_loadu_ps(y), a[0]));
+    _mm512_storeu_ps(y + 16, _mm512_add_ps(_mm512_loadu_ps(y + 16), a[1]));
+}
+
+/* 32 bytes of every line, which begins with column c: 32 columns, or of 4 bits as many `apart` columns after, too. */
+DQ_KV_INLINE void value_piece(float *y, int64_t ldy, const few_rounded *w, const int64_t run[2],
+                              const uint8_t *at, int64_t stride, const uint8_t *next, int64_t apart,
+                              int bits, int m)
+{
+    __m512 part[2][8];
+    value_part(part[0], w, run, at, stride, next, 0, bits, m);
+    if (bits == 8) {
+        for (int i = 0; i < m; i++) add_quads(y + i * ldy, part[0][2 * i], part[0][2 * i + 1]);
+        return;
+    }
+    value_part(part[1], w, run, at, stride, next + 1024, 1, bits, m);
+    for (int i = 0; i < 2 * m; i++)
+        add_quads(y + i / 2 * ldy + i % 2 * apart, part[0][i], part[1][i]);
+}
+
+DQ_KV_INLINE void few_values(float *y, int64_t ldy, const float *d, int64_t ldd,
+                             const dq_simd_int8_page *p, void *work, int bits, int m)
+{
+    few_rounded w = {.code = work};
+    const int64_t n = m * p->n, stride = p->dim * bits / 8;
+    const uint8_t *next = p->next ? p->next : p->codes;
+    w.scale = (float *)(void *)(w.code + n * 128);
+    w.sum = (int32_t *)(void *)(w.scale + n);
+    if (n <= 4) round_runs(&w, d, ldd, p->scale, 0, p->n, m, 4);
+    for (int64_t g = 0; n > 4 && g < p->n; g += 16 / m)
+        round_runs(&w, d, ldd, p->scale, g, pages_min(p->n - g, 16 / m), m, 16);
+    for (int64_t c = 0; c < p->dim; c += DQ_KV_LINE) {
+        const int64_t bytes = pages_min(p->dim - c, DQ_KV_LINE) * bits / 8;
+        const int64_t apart = bits == 4 ? bytes : 0;
+        for (int64_t b = 0; b < bytes; b += 32, next += 2048) {
+            const int64_t run[2] = {pages_min((c + b) / p->group, p->n - 1),
+                                    pages_min((c + b + apart) / p->group, p->n - 1)};
+            value_piece(y + c + b, ldy, &w, run, p->codes + c * bits / 8 + b, stride, next, apart,
+                        bits, m);
+        }
+    }
+}
+
+DQ_KV_INLINE void few_values_rows(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
+                                  const dq_simd_int8_page *p, void *work, int bits)
+{
+    switch (m) {
+    case 1: few_values(y, ldy, d, ldd, p, work, bits, 1); break;
+    case 2: few_values(y, ldy, d, ldd, p, work, bits, 2); break;
+    case 3: few_values(y, ldy, d, ldd, p, work, bits, 3); break;
+    default: few_values(y, ldy, d, ldd, p, work, bits, 4); break;
+    }
+}
+
+/* Whole pages of whole chunks, whose runs are whole quads32; false: not these. One or two rows of 8 bits have little to part
+ * and to round. */
+static bool pages_few_values(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
+                             const dq_simd_int8_page *p, void *work)
+{
+    if (!p->codes || m > DQ_PAGES_FEW || p->first > 0 || p->end < SLOTS) return false;
+    if (p->dim % 64 || (p->n > 1 && p->group % 32) || (p->bits == 8 && m < 3)) return false;
+    if (m > dq_simd_int8_value_rows(p->n)) return false; /* of which there is work */
+    if (p->bits == 8)
+        few_values_rows(y, ldy, d, ldd, m, p, work, 8);
+    else if (p->bits == 4)
+        few_values_rows(y, ldy, d, ldd, m, p, work, 4);
+    return p->bits == 8 || p->bits == 4;
+}
+
+/* -------------------------------------------------------------------------------- few rows, sets */
+
+/* The same where a page's slots are one set of per-channel codes; pages.h has it for all other pages. A channel's step and middle
+ * belong to all slots, so keys take one sum over all channels, and D is rounded once for all columns: products, quads and
+ * rounding are those above with one run. All rows are rounded together, and what they are reduced to (peaks, sums, dots) is
+ * reduced in the lanes of one vector. */
+
+enum { SET_DOTS = 8 }; /* that dots_of adds up at a time */
+
+/* out[i]: lanes of v[i], lane k with lane k + 8, then + 4, + 2, + 1. */
+DQ_KV_INLINE void dots_of(float out[SET_DOTS], const __m512 v[SET_DOTS])
+{
+    const __m512i from = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 4, 8, 12, 2, 6, 10, 14);
+    __m512 w[4], x[2];
+    for (int i = 0; i < 4; i++)
+        w[i] = _mm512_add_ps(_mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x44),
+                             _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xee));
+    for (int i = 0; i < 2; i++)
+        x[i] = _mm512_add_ps(_mm512_shuffle_f32x4(w[2 * i], w[2 * i + 1], 0x88),
+                             _mm512_shuffle_f32x4(w[2 * i], w[2 * i + 1], 0xdd));
+    const __m512 y =
+        _mm512_add_ps(_mm512_shuffle_ps(x[0], x[1], 0x44), _mm512_shuffle_ps(x[0], x[1], 0xee));
+    const __m512 z = _mm512_add_ps(y, _mm512_permute_ps(y, 0xb1));
+    _mm256_storeu_ps(out, _mm512_castps512_ps256(_mm512_permutexvar_ps(from, z)));
+}
+
+/* What few rows become: codes, and per row a scale, the codes' sum and two dots. */
+typedef struct few_set {
+    int8_t *code;
+    float scale[4], by[16], dot[SET_DOTS];
+    int32_t sum[4];
+} few_set;
+
+/* Scales from the largest |e| of up to 4 rows, whose lanes hold bits of numbers without a sign. */
+DQ_KV_INLINE void set_scales(few_set *w, __m512i peak[4], int max, int m)
+{
+    for (int i = m; i < 4; i++) peak[i] = _mm512_setzero_si512();
+    round_scales(w->by, w->scale, _mm512_castsi512_ps(lanes_of(peak, 4, false)),
+                 (__mmask16)((1u << m) - 1), max);
+}
+
+DQ_KV_INLINE void set_code_sums(few_set *w, __m512i sum[4], int m)
+{
+    for (int i = m; i < 4; i++) sum[i] = _mm512_setzero_si512();
+    _mm512_mask_storeu_epi32(w->sum, 0xf, lanes_of(sum, 4, true));
+}
+
+/* ------------------------------------------------------------------------------------------ keys */
+
+/* 64 channels of one row times steps and `by`: codes, and words that come to their sum with what `sum` holds. */
+DQ_KV_INLINE __m512i query_codes(int8_t *code, __m512i sum, const float *q, const float *step,
+                                 float by)
+{
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512 r = _mm512_set1_ps(by);
+    __m512i c[4];
+#pragma GCC unroll 4
+    for (int t = 0; t < 4; t++)
+        c[t] = _mm512_cvtps_epi32(_mm512_mul_ps(
+            _mm512_mul_ps(_mm512_loadu_ps(q + 16 * t), _mm512_loadu_ps(step + 16 * t)), r));
+    const __m512i x =
+        _mm512_packs_epi16(_mm512_packs_epi32(c[0], c[1]), _mm512_packs_epi32(c[2], c[3]));
+    _mm512_storeu_si512(code, _mm512_permutexvar_epi32(order, x));
+    return _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), x);
+}
+
+/* Query rows times the set's steps in 8 bits, and their products with its middles. */
+DQ_KV_INLINE void few_queries(few_set *w, const float *q, int64_t ldq, const float *step,
+                              const float *middle, int64_t dim, int m)
+{
+    const __m512i no_sign = _mm512_set1_epi32(0x7fffffff);
+    __m512i peak[4], sum[4];
+    __m512 base[SET_DOTS];
+    for (int i = 0; i < SET_DOTS; i++) base[i] = _mm512_setzero_ps();
+    for (int i = 0; i < 4; i++) peak[i] = sum[i] = _mm512_setzero_si512();
+    for (int64_t c = 0; c < dim; c += 16) {
+        const __m512 s = _mm512_loadu_ps(step + c), l = _mm512_loadu_ps(middle + c);
+#pragma GCC unroll 4
+        for (int r = 0; r < m; r++) {
+            const __m512 x = _mm512_loadu_ps(q + r * ldq + c);
+            const __m512i e = _mm512_castps_si512(_mm512_mul_ps(x, s));
+            peak[r] = _mm512_max_epu32(peak[r], _mm512_and_si512(e, no_sign));
+            base[r] = _mm512_add_ps(base[r], _mm512_mul_ps(x, l));
+        }
+    }
+    set_scales(w, peak, Q_MAX, m);
+    dots_of(w->dot, base);
+    for (int64_t c = 0; c < dim; c += 64) {
+#pragma GCC unroll 4
+        for (int r = 0; r < m; r++)
+            sum[r] =
+                query_codes(w->code + r * dim + c, sum[r], q + r * ldq + c, step + c, w->by[r]);
+    }
+    set_code_sums(w, sum, m);
+}
+
+DQ_KV_INLINE void few_set_keys(float *s, int64_t lds, const float *q, int64_t ldq,
+                               const dq_simd_set_page *p, void *work, int bits, int m)
+{
+    few_set w;
+    __m512i z[16];
+    w.code = work; /* the rest is written as it becomes known */
+    few_queries(&w, q, ldq, p->sets, p->sets + p->cols, p->dim, m);
+    key_run(z, w.code, p->dim, w.sum, 1, p->codes, p->next ? p->next : p->codes, bits, p->dim, m);
+#pragma GCC unroll 4
+    for (int i = 0; i < m; i++) {
+        const __m512 scale = _mm512_set1_ps(w.scale[i]), base = _mm512_set1_ps(w.dot[i]);
+        __m512 x[4], out[4];
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++)
+            x[j] = _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(z[4 * i + j]), scale), base);
+        key_order(out, x, bits, true);
+        for (int j = 0; j < 4; j++) _mm512_storeu_ps(s + i * lds + 16 * j, out[j]);
+    }
+}
+
+DQ_KV_INLINE void few_set_keys_rows(float *s, int64_t lds, const float *q, int64_t ldq, int64_t m,
+                                    const dq_simd_set_page *p, void *work, int bits)
+{
+    switch (m) {
+    case 1: few_set_keys(s, lds, q, ldq, p, work, bits, 1); break;
+    case 2: few_set_keys(s, lds, q, ldq, p, work, bits, 2); break;
+    case 3: few_set_keys(s, lds, q, ldq, p, work, bits, 3); break;
+    default: few_set_keys(s, lds, q, ldq, p, work, bits, 4); break;
+    }
+}
+
+/* Pages of 8 or 4 bits whose 64 slots are one set, and whole chunks of columns. */
+static bool sets_few(const dq_simd_set_page *p, int64_t m)
+{
+    return p->codes && m <= DQ_PAGES_FEW && p->first == 0 && p->end == SLOTS &&
+           p->begins >> 1 == 0 && p->dim % 64 == 0 && (p->bits == 8 || p->bits == 4);
+}
+
+/* false: not this page. */
+static bool sets_few_keys(float *s, int64_t lds, const float *q, int64_t ldq, int64_t m,
+                          const dq_simd_set_page *p, void *work)
+{
+    if (!sets_few(p, m)) return false;
+    if (p->bits == 8)
+        few_set_keys_rows(s, lds, q, ldq, m, p, work, 8);
+    else
+        few_set_keys_rows(s, lds, q, ldq, m, p, work, 4);
+    return true;
+}
+
+/* ---------------------------------------------------------------------------------------- values */
+
+/* D of up to 4 rows in 16 bits, as round_one leaves it; sums of D, then of D times dither. */
+DQ_KV_INLINE void few_weights(few_set *w, const float *d, int64_t ldd, const float *dither, int m)
+{
+    const __m512i no_sign = _mm512_set1_epi32(0x7fffffff);
+    const __m512 one = _mm512_set1_ps(1.0f), factor[4] = {one, one, one, one};
+    __m512i peak[4], sum[4];
+    __m512 dot[SET_DOTS];
+    for (int i = 0; i < SET_DOTS; i++) dot[i] = _mm512_setzero_ps();
+    for (int i = 0; i < 4; i++) peak[i] = sum[i] = _mm512_setzero_si512();
+#pragma GCC unroll 4
+    for (int t = 0; t < SLOTS; t += 16) {
+        const __m512 by = _mm512_loadu_ps(dither + t);
+#pragma GCC unroll 4
+        for (int r = 0; r < m; r++) {
+            const __m512 x = _mm512_loadu_ps(d + r * ldd + t);
+            peak[r] = _mm512_max_epu32(peak[r], _mm512_and_si512(_mm512_castps_si512(x), no_sign));
+            dot[r] = _mm512_add_ps(dot[r], x);
+            dot[4 + r] = _mm512_add_ps(dot[4 + r], _mm512_mul_ps(x, by));
+        }
+    }
+    set_scales(w, peak, D_MAX, m);
+    dots_of(w->dot, dot);
+#pragma GCC unroll 4
+    for (int r = 0; r < m; r++)
+        sum[r] = round_one(w->code + r * 128, d + r * ldd, factor, w->by[r]);
+    set_code_sums(w, sum, m);
+}
+
+/* Sums of codes less 2^(bits-1) of 2 m vectors, see value_tile. */
+DQ_KV_INLINE void set_part(__m512i sum[8], const few_set *w, const uint8_t *at, int64_t stride,
+                           const uint8_t *next, int half, int bits, int m)
+{
+    const int8_t *const code[2] = {w->code, w->code};
+    __m512i z[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 2 * m; i++) {
+        z[2 * i] = _mm512_setzero_si512();
+        z[2 * i + 1] =
+            _mm512_set1_epi32(-w->sum[i / 2] * (1 << (bits == 4 && i % 2 ? 7 : bits - 1)));
+    }
+    value_tile(z, code, at, stride, next, half, bits, true, m);
+#pragma GCC unroll 8
+    for (int i = 0; i < 2 * m; i++) {
+        sum[i] = _mm512_add_epi32(_mm512_slli_epi32(z[2 * i], 8), z[2 * i + 1]);
+        if (bits == 4 && i % 2) sum[i] = _mm512_srai_epi32(sum[i], 4);
+    }
+}
+
+/* Keeps the compiler from holding in registers what waits there. */
+static inline void in_memory(const __m512i *p)
+{
+    __asm__("" : : "r"(p) : "memory");
+}
+
+/* y[16] += (sum scale - less) step + middle base */
+DQ_KV_INLINE void add_set(float *y, __m512i sum, const few_set *w, int r, __m512 step,
+                          __m512 middle)
+{
+    const __m512 x =
+        _mm512_sub_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(w->scale[r])),
+                      _mm512_set1_ps(w->dot[4 + r]));
+    const __m512 more =
+        _mm512_add_ps(_mm512_mul_ps(x, step), _mm512_mul_ps(middle, _mm512_set1_ps(w->dot[r])));
+    _mm512_storeu_ps(y, _mm512_add_ps(_mm512_loadu_ps(y), more));
+}
+
+/* y[32] of m rows from sums in the order of quads32: vectors of a row stand `apart` after each other. */
+DQ_KV_INLINE void add_set_rows(float *y, int64_t ldy, const __m512i *first, const __m512i *second,
+                               int apart, const few_set *w, const float *step, const float *middle,
+                               int m)
+{
+    const __m512 s0 = _mm512_loadu_ps(step), s1 = _mm512_loadu_ps(step + 16);
+    const __m512 l0 = _mm512_loadu_ps(middle), l1 = _mm512_loadu_ps(middle + 16);
+#pragma GCC unroll 4
+    for (int r = 0; r < m; r++) {
+        const __m512i a = first[r * apart], b = second[r * apart];
+        add_set(y + r * ldy, _mm512_shuffle_i32x4(a, b, 0x88), w, r, s0, l0);
+        add_set(y + r * ldy + 16, _mm512_shuffle_i32x4(a, b, 0xdd), w, r, s1, l1);
+    }
+}
+
+DQ_KV_INLINE void few_set_values(float *y, int64_t ldy, const float *d, int64_t ldd,
+                                 const dq_simd_set_page *p, void *work, int bits, int m)
+{
+    few_set w;
+    const int64_t stride = p->dim * bits / 8;
+    const uint8_t *next = p->next ? p->next : p->codes;
+    const float *step = p->sets, *middle = p->sets + p->cols;
+    w.code = work;
+    few_weights(&w, d, ldd, p->dither, m);
+    for (int64_t c = 0; c < p->dim; c += DQ_KV_LINE) {
+        const int64_t bytes = pages_min(p->dim - c, DQ_KV_LINE) * bits / 8;
+        for (int64_t b = 0; b < bytes; b += 32, next += 2048) {
+            const uint8_t *at = p->codes + c * bits / 8 + b;
+            const int64_t x = c + b, far = x + bytes;
+            __m512i part[2][8];
+            set_part(part[0], &w, at, stride, next, 0, bits, m);
+            if (bits == 8) {
+                add_set_rows(y + x, ldy, part[0], part[0] + 1, 2, &w, step + x, middle + x, m);
+                continue;
+            }
+            in_memory(part[0]); /* the second part takes all registers */
+            set_part(part[1], &w, at, stride, next + 1024, 1, bits, m);
+            add_set_rows(y + x, ldy, part[0], part[1], 2, &w, step + x, middle + x, m);
+            add_set_rows(y + far, ldy, part[0] + 1, part[1] + 1, 2, &w, step + far, middle + far,
+                         m);
+        }
+    }
+}
+
+DQ_KV_INLINE void few_set_values_rows(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
+                                      const dq_simd_set_page *p, void *work, int bits)
+{
+    switch (m) {
+    case 1: few_set_values(y, ldy, d, ldd, p, work, bits, 1); break;
+    case 2: few_set_values(y, ldy, d, ldd, p, work, bits, 2); break;
+    case 3: few_set_values(y, ldy, d, ldd, p, work, bits, 3); break;
+    default: few_set_values(y, ldy, d, ldd, p, work, bits, 4); break;
+    }
+}
+
+/* false: not this page. */
+static bool sets_few_values(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
+                            const dq_simd_set_page *p, void *work)
+{
+    if (!sets_few(p, m)) return false;
+    if (p->bits == 8)
+        few_set_values_rows(y, ldy, d, ldd, m, p, work, 8);
+    else
+        few_set_values_rows(y, ldy, d, ldd, m, p, work, 4);
+    return true;
+}
+
+/* ----------------------------------------------------------------------------------------- table */
+
+#define PAGES_WHOLE
+#include "kernels/cpu/isa/pages.h"
 
 const dq_simd_pages dq_simd_pages_vnni = DQ_PAGES_TABLE;
 

@@ -131,7 +131,7 @@ VEC veci add_dots(veci sum, veci u, const int8_t *x, int64_t i, int bits)
 enum { INT8_ONE = 5 };
 #define int8_vectors(m, bits) 2
 
-#include "kernels/cpu/isa/prepacked_split.h"
+#include "kernels/cpu/isa/prepacked.h"
 
 PREPACKED_WIDTHS(INT8_FUNCTION, 1)
 PREPACKED_WIDTHS(INT8_FUNCTION, 2)

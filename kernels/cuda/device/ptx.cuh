@@ -508,7 +508,7 @@ DQ_DEVICE float dq_exp2_fast(float x)
 #endif
 
 /* ------------------------------------------------------------------------------- both compilers */
-/* exp as kernels/cpu/isa/loops_exp.h has it, bit for bit: exp(x) = 2^n exp(r), r = x - n ln 2 in two
+/* exp as kernels/cpu/isa/loops.h has it, bit for bit: exp(x) = 2^n exp(r), r = x - n ln 2 in two
  * steps, exp(r) by its series; results that would be subnormal are 0. */
 DQ_DEVICE float dq_exp_as_cpu(float x)
 {

@@ -2,8 +2,8 @@
  * scales cannot describe, moved codes, bytes, exhausted memory.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
-#include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/kv/cpu_kv.h"
+#include "kernels/cpu/simd.h"
 #include "tensor/tensor.h"
 #include "tests/rigs/golden.h"
 #include "tests/rigs/kv_stage.h"

@@ -6,7 +6,7 @@
 
 #include "base/os.h"
 #include "kernels/cpu/attention/cpu_attention.h"
-#include "kernels/cpu/isa/isa.h"
+#include "kernels/cpu/simd.h"
 #include "tests/kernels/cpu/kv_defined.h"
 
 static const dq_pairing pairings[] = {DQ_PAIR_NONE,   DQ_PAIR_ADJACENT, DQ_PAIR_ADJACENT_NAIVE,

@@ -5,7 +5,7 @@
 #include "tests/rigs/prepacked_rig.h"
 #include "tests/rigs/suite.h"
 
-#include "kernels/cpu/isa/levels.h"
+#include "kernels/cpu/simd.h"
 #include "tensor/tensor.h"
 
 /* Any rings, levels and factors. */

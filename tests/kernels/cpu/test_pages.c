@@ -4,7 +4,6 @@
 #include "tests/rigs/suite.h"
 
 #include "base/os.h"
-#include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/simd.h"
 
 #include <math.h>

@@ -5,7 +5,6 @@
 #include "tests/rigs/suite.h"
 
 #include "base/os.h"
-#include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/simd.h"
 #include "tensor/tensor.h"
 

@@ -1,16 +1,41 @@
-/* levels_vbmi: 32 windows of two columns at a time: bytes are brought to where their windows are cut out of, the table lies in
- * four registers, and two such pairs become lines of four columns. Compiled with flags of its own.
+/* levels: windows of trellis codes to the levels that they name, eight of a column at a time, out of one word. With VBMI,
+ * compiled by attribute, 32 of two columns: bytes are brought to where their windows are cut out of, the table lies in
+ * four registers, and two such pairs become lines of four columns.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cpu/isa/levels.h"
+#include "kernels/cpu/simd.h"
+
+#include <string.h>
 
 #if defined(__x86_64__)
-
 #include <immintrin.h>
 #include <stdbool.h>
+#endif
 
-#define INLINE static inline __attribute__((always_inline))
+enum { ROWS = 32, COLS = 32 };
 
-enum { ROWS = 32, COLS = 32, AHEAD = 4096 };
+void dq_levels_plain(uint8_t *to, const dq_levels_rings *r, int64_t n, const uint8_t table[256])
+{
+    const int bits = r->bits, last = 3 * bits;
+    for (int64_t c = 0; c < n * COLS; c++) {
+        const uint8_t *codes = r->codes + c * r->apart;
+        uint8_t *out = to + c / 4 * (4 * ROWS) + c % 4;
+        for (int at = 0; at <= last; at += bits, out += 32) {
+            uint64_t word; /* little-endian, as every target is */
+            memcpy(&word, codes + at, sizeof word);
+            if (at == last) {
+                const uint64_t own = ((uint64_t)1 << 8 * bits) - 1;
+                word = (word & own) | (uint64_t)r->after[c * r->apart] << 8 * bits;
+            }
+            for (int i = 0; i < 8; i++) out[4 * i] = table[word >> (bits * i) & 255];
+        }
+    }
+}
+
+#if defined(__x86_64__)
+#define FOR_VBMI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi")))
+#define INLINE   FOR_VBMI static inline __attribute__((always_inline))
+
+enum { AHEAD = 4096 };
 
 typedef struct tables {
     __m512i level[4];     /* of windows 64 i .. */
@@ -53,7 +78,8 @@ INLINE void chunks(uint8_t *to, const dq_levels_rings *r, int64_t n, const table
     }
 }
 
-void dq_levels_vbmi(uint8_t *to, const dq_levels_rings *r, int64_t n, const uint8_t table[256])
+FOR_VBMI void dq_levels_vbmi(uint8_t *to, const dq_levels_rings *r, int64_t n,
+                             const uint8_t table[256])
 {
     static const uint8_t top[64] = {0,   32,  64, 96,  1,   33,  65,  97,  2,   34,  66,  98, 3,
                                     35,  67,  99, 4,   36,  68,  100, 5,   37,  69,  101, 6,  38,
@@ -76,5 +102,4 @@ void dq_levels_vbmi(uint8_t *to, const dq_levels_rings *r, int64_t n, const uint
     else
         chunks(to, r, n, &t, true);
 }
-
 #endif

@@ -1,0 +1,596 @@
+/* loops: what all instruction sets compute in the same words. They differ in VECTOR_BYTES, the length of their vectors:
+ * every product and sum is rounded alone, and 8 lanes are summed whatever a vector holds.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_LOOPS_H
+#define DQ_LOOPS_H
+
+#include "kernels/cpu/simd.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+/* ----------------------------------------------------------------------------------- exponential */
+
+/* exp(x) = 2^n * exp(r), n = rint(x / ln 2), r = x - n ln 2 in two steps: n * EXP_LN2_HI is exact (9
+ * bits by 8 bits). exp(r) = 1 + (r + r^2 q(r)), q of degree 5, Taylor: the next term is below 2^-28
+ * for |r| <= ln 2 / 2. Below EXP_LOW the result would be subnormal: it is 0. */
+#define EXP_LOW    (-87.33654f)
+#define EXP_HIGH   88.72283f
+#define EXP_LOG2E  1.44269504f
+#define EXP_LN2_HI 0.693359375f
+#define EXP_LN2_LO (-2.12194440e-4f)
+#define EXP_C7     1.98412698e-4f
+#define EXP_C6     1.38888889e-3f
+#define EXP_C5     8.33333333e-3f
+#define EXP_C4     4.16666667e-2f
+#define EXP_C3     1.66666667e-1f
+#define EXP_C2     0.5f
+
+static inline float exp_scalar(float x)
+{
+    float low = x < EXP_HIGH ? x : EXP_HIGH; /* NaN is put back at the end */
+    low = low > EXP_LOW ? low : EXP_LOW;
+    float n = rintf(low * EXP_LOG2E);
+    float r = low - n * EXP_LN2_HI;
+    r = r - n * EXP_LN2_LO;
+    float q = EXP_C7 * r + EXP_C6;
+    q = q * r + EXP_C5;
+    q = q * r + EXP_C4;
+    q = q * r + EXP_C3;
+    q = q * r + EXP_C2;
+    float y = (q * r) * r + r;
+    y = y + 1.0f;
+    /* 2^n in two factors: n = 128 has no f32 of its own */
+    int32_t k = (int32_t)n, half = k >> 1, rest = k - half;
+    int32_t a = (half + 127) << 23, b = (rest + 127) << 23;
+    float fa, fb;
+    memcpy(&fa, &a, sizeof fa);
+    memcpy(&fb, &b, sizeof fb);
+    y = (y * fa) * fb;
+    if (x < EXP_LOW) y = 0.0f;
+    if (x > EXP_HIGH) y = INFINITY;
+    return x != x ? x : y;
+}
+
+/* ------------------------------------------------------------------------------------ divergence */
+
+typedef double wide_doubles __attribute__((vector_size(VECTOR_BYTES)));
+typedef int64_t wide_words __attribute__((vector_size(VECTOR_BYTES)));
+typedef float wide_floats __attribute__((vector_size(VECTOR_BYTES / 2), aligned(4)));
+enum { DIVERGENCE_LANES = 8, DIVERGENCE_STEP = VECTOR_BYTES / 8 };
+
+#define DIVERGENCE_INLINE static inline __attribute__((always_inline))
+
+/* exp(x) for x <= 0 or NaN, within 1 ulp; 0 below -708. x = n ln 2 + r with n = rint(x / ln 2), which adding 1.5 * 2^52
+ * leaves in the low bits; n times the first part of ln 2, 32 bits, is exact. exp(r) = 1 + (r + r^2 q(r)), q of degree 9
+ * through Chebyshev's points of |r| <= ln 2 / 2: within 2^-55.7 of it. 2^n is made of bits, and times NaN stays NaN. */
+DIVERGENCE_INLINE wide_doubles exp_of(wide_doubles x)
+{
+    static const double q[] = {0x1.af390ba7e6f47p-26, 0x1.2891d4ffbb0f9p-22, 0x1.71de0d85293b8p-19,
+                               0x1.a019b8ca26fcfp-16, 0x1.a01a01a7cebcdp-13, 0x1.6c16c1789d1d7p-10,
+                               0x1.11111111109a6p-7,  0x1.5555555553d37p-5,  0x1.5555555555556p-3,
+                               0x1.0000000000001p-1};
+    const double round = 0x1.8p52;
+    const wide_doubles shifted = x * 0x1.71547652b82fep+0 + round, n = shifted - round;
+    const wide_doubles r = (x - n * 0x1.62e42feep-1) - n * 0x1.a39ef35793c76p-33;
+    wide_doubles y = r * q[0] + q[1];
+#pragma GCC unroll 8
+    for (int i = 2; i < 10; i++) y = y * r + q[i];
+    y = (y * r) * r + r;
+    const wide_words exponent = ((wide_words)shifted + 1023) << 52;
+    y = (y + 1.0) * (wide_doubles)exponent;
+    return (wide_doubles)((wide_words)y & ~(wide_words)(x < -708.0));
+}
+
+/* Lane by lane: sums of exp(u), exp(v) and exp(u) (u - v), the last where exp(u) is not 0. */
+typedef struct divergence_sums {
+    wide_doubles p, q, weighted;
+} divergence_sums;
+
+DIVERGENCE_INLINE void add_divergence(divergence_sums *s, const float *p, const float *q,
+                                      double top_p, double top_q)
+{
+    wide_floats a, b;
+    memcpy(&a, p, sizeof a);
+    memcpy(&b, q, sizeof b);
+    const wide_doubles u = __builtin_convertvector(a, wide_doubles) - top_p;
+    const wide_doubles v = __builtin_convertvector(b, wide_doubles) - top_q;
+    const wide_doubles e = exp_of(u), term = e * (u - v);
+    s->p += e;
+    s->q += exp_of(v);
+    s->weighted += (wide_doubles)((wide_words)term & (wide_words)(e > 0.0));
+}
+
+/* Lane i with lane i + 4, then + 2, + 1. */
+DIVERGENCE_INLINE double fold_lanes(const double *lane)
+{
+    double x[DIVERGENCE_LANES];
+    memcpy(x, lane, sizeof x);
+    for (int step = DIVERGENCE_LANES / 2; step > 0; step /= 2)
+        for (int i = 0; i < step; i++) x[i] += x[i + step];
+    return x[0];
+}
+
+static void divergence(double sum[3], const float *p, const float *q, int64_t n, double top_p,
+                       double top_q)
+{
+    enum { VECTORS = DIVERGENCE_LANES / DIVERGENCE_STEP };
+    divergence_sums s[VECTORS];
+    double lane[3][DIVERGENCE_LANES];
+    float rest[2][DIVERGENCE_LANES];
+    memset(s, 0, sizeof s);
+    int64_t i = 0;
+    for (; i + DIVERGENCE_LANES <= n; i += DIVERGENCE_LANES)
+        for (int j = 0; j < VECTORS; j++)
+            add_divergence(&s[j], p + i + j * DIVERGENCE_STEP, q + i + j * DIVERGENCE_STEP, top_p,
+                           top_q);
+    for (int j = 0; j < DIVERGENCE_LANES; j++) { /* what does not exist adds nothing */
+        rest[0][j] = i + j < n ? p[i + j] : -INFINITY;
+        rest[1][j] = i + j < n ? q[i + j] : -INFINITY;
+    }
+    for (int j = 0; j < VECTORS && i < n; j++)
+        add_divergence(&s[j], rest[0] + j * DIVERGENCE_STEP, rest[1] + j * DIVERGENCE_STEP, top_p,
+                       top_q);
+    for (int j = 0; j < VECTORS; j++) {
+        memcpy(lane[0] + j * DIVERGENCE_STEP, &s[j].p, sizeof s[j].p);
+        memcpy(lane[1] + j * DIVERGENCE_STEP, &s[j].q, sizeof s[j].q);
+        memcpy(lane[2] + j * DIVERGENCE_STEP, &s[j].weighted, sizeof s[j].weighted);
+    }
+    for (int k = 0; k < 3; k++) sum[k] = fold_lanes(lane[k]);
+}
+
+/* ------------------------------------------------------------------------------------------ maps */
+
+typedef float maps_floats __attribute__((vector_size(VECTOR_BYTES / 2)));
+typedef int32_t maps_ints __attribute__((vector_size(VECTOR_BYTES / 2)));
+typedef uint32_t maps_words __attribute__((vector_size(VECTOR_BYTES / 2)));
+enum { MAPS_VECTORS = DIVERGENCE_LANES / DIVERGENCE_STEP };
+
+/* log(x) of a normal x > 0. x = 2^n m with m from sqrt(1/2) to sqrt(2), r = m - 1 is exact; log(1 + r) = r - r^2 / 2 + r^3 q(r), q of
+ * degree 7 with the least relative error of log, 2^-27.3. n times the first part of ln 2, 9 bits, is exact. */
+DIVERGENCE_INLINE maps_floats maps_log(maps_floats x)
+{
+    static const float q[] = {-0x1.38b57fp-4f, 0x1.055b6ap-3f, -0x1.0d8542p-3f, 0x1.22da1cp-3f,
+                              -0x1.547244p-3f, 0x1.99a008p-3f, -0x1.000226p-2f, 0x1.555554p-2f};
+    const maps_words bits = (maps_words)x, above = bits - 0x3f3504f3u; /* sqrt(1/2) */
+    const maps_floats n = __builtin_convertvector((maps_ints)above >> 23, maps_floats);
+    const maps_floats r = (maps_floats)(bits - (above & 0xff800000u)) - 1.0f, square = r * r;
+    maps_floats y = r * q[0] + q[1];
+#pragma GCC unroll 6
+    for (int i = 2; i < 8; i++) y = y * r + q[i];
+    y = y * r * square - n * 2.12194440e-4f; /* the second part of ln 2 is below 0 */
+    return ((y - square * 0.5f) + r) + n * 0.693359375f;
+}
+
+DIVERGENCE_INLINE maps_floats maps_load(const float *p)
+{
+    maps_floats x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
+DIVERGENCE_INLINE maps_floats maps_size(maps_floats x)
+{
+    return (maps_floats)((maps_ints)x & INT32_MAX);
+}
+
+DIVERGENCE_INLINE double maps_fold(const wide_doubles *sum)
+{
+    double lane[DIVERGENCE_LANES];
+    memcpy(lane, sum, sizeof lane);
+    return fold_lanes(lane);
+}
+
+DIVERGENCE_INLINE void maps_add_entropy(wide_doubles *sum, const float *p, float a)
+{
+    for (int j = 0; j < MAPS_VECTORS; j++) {
+        const maps_floats x = maps_load(p + j * DIVERGENCE_STEP) * a;
+        const maps_floats term = (maps_floats)((maps_ints)(x * maps_log(x)) & (x >= FLT_MIN));
+        sum[j] -= __builtin_convertvector(term, wide_doubles);
+    }
+}
+
+static double entropy(const float *p, int64_t n, float a)
+{
+    wide_doubles sum[MAPS_VECTORS] = {{0}};
+    float rest[DIVERGENCE_LANES] = {0};
+    int64_t i = 0;
+    for (; i + DIVERGENCE_LANES <= n; i += DIVERGENCE_LANES) maps_add_entropy(sum, p + i, a);
+    if (i < n) {
+        memcpy(rest, p + i, (size_t)(n - i) * sizeof *rest);
+        maps_add_entropy(sum, rest, a);
+    }
+    return maps_fold(sum);
+}
+
+/* Lane by lane, of a row and of its page: what is below 0, what there is; how many values lie below each limit. */
+typedef struct maps_walk {
+    wide_doubles negative[MAPS_VECTORS], page[MAPS_VECTORS];
+    maps_ints below[DQ_SIMD_LIMITS];
+} maps_walk;
+
+/* `both` is a constant at every call. */
+DIVERGENCE_INLINE void maps_add_sizes(maps_walk *w, const float *p1, const float *p2, float a,
+                                      float b, const float *limit, const bool both)
+{
+    for (int j = 0; j < MAPS_VECTORS; j++) {
+        maps_floats d = maps_load(p1 + j * DIVERGENCE_STEP) * a;
+        if (both) {
+            d -= maps_load(p2 + j * DIVERGENCE_STEP) * b;
+            const maps_floats low = (maps_floats)((maps_ints)d & (d < 0.0f));
+            w->negative[j] -= __builtin_convertvector(low, wide_doubles);
+        }
+        const maps_floats size = maps_size(d);
+        w->page[j] += __builtin_convertvector(size, wide_doubles);
+        for (int k = 0; k < DQ_SIMD_LIMITS; k++) w->below[k] -= size < limit[k];
+    }
+}
+
+DIVERGENCE_INLINE void maps_walk_page(maps_walk *w, const float *p1, const float *p2, int64_t n,
+                                      float a, float b, const float *limit, const bool both)
+{
+    float rest[2][DIVERGENCE_LANES] = {{0}};
+    int64_t i = 0;
+    for (int j = 0; j < MAPS_VECTORS; j++) w->page[j] = (wide_doubles){0};
+    for (; i + DIVERGENCE_LANES <= n; i += DIVERGENCE_LANES)
+        maps_add_sizes(w, p1 + i, both ? p2 + i : p1, a, b, limit, both);
+    if (i == n) return;
+    memcpy(rest[0], p1 + i, (size_t)(n - i) * sizeof **rest);
+    if (both) memcpy(rest[1], p2 + i, (size_t)(n - i) * sizeof **rest);
+    maps_add_sizes(w, rest[0], rest[1], a, b, limit, both);
+}
+
+DIVERGENCE_INLINE double maps_walk_row(double *page, int64_t *below, const float *p1,
+                                       const float *p2, int64_t n, float a, float b,
+                                       const float *limit, const bool both)
+{
+    const int64_t spare = (DIVERGENCE_LANES - n % DIVERGENCE_LANES) % DIVERGENCE_LANES;
+    const float none = fabsf(0.0f * a - 0.0f * b); /* |d| of what fills up */
+    maps_walk w;
+    memset(&w, 0, sizeof w);
+    for (int64_t i = 0; i < n; i += DQ_TILE_N) {
+        const int64_t end = n - i < DQ_TILE_N ? n - i : DQ_TILE_N;
+        maps_walk_page(&w, p1 + i, both ? p2 + i : NULL, end, a, b, limit, both);
+        page[i / DQ_TILE_N] = maps_fold(w.page);
+    }
+    for (int k = 0; k < DQ_SIMD_LIMITS; k++) {
+        for (int j = 0; j < DIVERGENCE_STEP; j++) below[k] += w.below[k][j];
+        if (none < limit[k]) below[k] -= spare;
+    }
+    return maps_fold(w.negative);
+}
+
+static double map_sizes(double *page, int64_t *below, const float *p1, const float *p2, int64_t n,
+                        float a, float b, const float *limit)
+{
+    return p2 ? maps_walk_row(page, below, p1, p2, n, a, b, limit, true)
+              : maps_walk_row(page, below, p1, NULL, n, a, 0.0f, limit, false);
+}
+
+/* ---------------------------------------------------------------------------------------- powers */
+
+enum { POWERS_VECTORS = DIVERGENCE_LANES / DIVERGENCE_STEP };
+
+static void power_sums(double sum[3], const float *x, int n)
+{
+    wide_doubles s[3][POWERS_VECTORS] = {{{0}}};
+    double lane[3][DIVERGENCE_LANES];
+    int i = 0;
+    for (; i + DIVERGENCE_LANES <= n; i += DIVERGENCE_LANES) {
+        for (int j = 0; j < POWERS_VECTORS; j++) {
+            wide_floats a;
+            memcpy(&a, x + i + j * DIVERGENCE_STEP, sizeof a);
+            const wide_doubles v = __builtin_convertvector(a, wide_doubles), w = v * v;
+            s[0][j] += (wide_doubles)((wide_words)v & INT64_MAX);
+            s[1][j] += w;
+            s[2][j] += w * w;
+        }
+    }
+    memcpy(lane, s, sizeof lane);
+    for (int k = 0; i < n; i++, k++) {
+        const double v = (double)x[i], w = v * v;
+        lane[0][k] += fabs(v);
+        lane[1][k] += w;
+        lane[2][k] += w * w;
+    }
+    for (int k = 0; k < 3; k++) sum[k] += fold_lanes(lane[k]);
+}
+
+/* ----------------------------------------------------------------------------------------- lines */
+
+/* The codes of a packed weight as lines (dq_simd_prepacked_weight). A vector holds the same word of VECTOR_BYTES / 4 rows: what is done
+ * to it is done to all of them, and no byte changes its row. */
+typedef uint32_t lines_rows __attribute__((vector_size(VECTOR_BYTES), may_alias,
+                                           aligned(4))); /* what wrote it wrote floats */
+enum { LINES_STEPS = DQ_PREPACKED_COLS / 4, LINES_VECTORS = 4 * DQ_PREPACKED_ROWS / VECTOR_BYTES };
+
+#define LINES_INLINE static inline __attribute__((always_inline))
+
+/* Ones in the low n bits of every `step` bits. */
+LINES_INLINE uint32_t lines_mask(const int n, const int step)
+{
+    uint32_t x = 0;
+    for (int at = 0; at < 32; at += step) x |= ((1u << n) - 1) << at;
+    return x;
+}
+
+/* Columns 4 s .. 4 s + 3 of a chunk, each into a byte of its own: halves move apart, then quarters. */
+LINES_INLINE lines_rows lines_step(const lines_rows *in, const int s, const int bits)
+{
+    const int at = 4 * bits * s, word = at / 32, shift = at % 32;
+    const uint32_t one = lines_mask(bits, 16);
+    lines_rows x = in[word * LINES_VECTORS] >> shift;
+    if (shift + 4 * bits > 32) x |= in[(word + 1) * LINES_VECTORS] << (32 - shift);
+    x = (x & ((1u << 2 * bits) - 1)) | (x >> 2 * bits & ((1u << 2 * bits) - 1)) << 16;
+    return (x & one) | (x >> bits & one) << 8;
+}
+
+/* A chunk of as many rows as a vector has lanes. */
+LINES_INLINE void lines_chunk(lines_rows *to, const lines_rows *in, const int bits)
+{
+    const int each = 8 / bits, whole = each * bits, spare = 8 - whole;
+    lines_rows step[LINES_STEPS];
+#pragma GCC unroll 8
+    for (int s = 0; s < LINES_STEPS; s++) step[s] = lines_step(in, s, bits);
+#pragma GCC unroll 7
+    for (int l = 0; l < bits; l++) {
+        lines_rows x = step[l * each];
+#pragma GCC unroll 4
+        for (int i = 1; i < each; i++) x |= step[l * each + i] << bits * i;
+#pragma GCC unroll 3
+        for (int s = whole; s < LINES_STEPS; s++) {
+            const int at =
+                (s - whole) * bits - l * spare; /* of the step's codes in the spare bits */
+            const int from = at > 0 ? at : 0, end = at + bits < spare ? at + bits : spare;
+            if (from < end)
+                x |= (step[s] >> (from - at) & lines_mask(end - from, 8)) << (whole + from);
+        }
+        to[l * LINES_VECTORS] = x;
+    }
+}
+
+LINES_INLINE void lines_chunks(void *to, const void *words, const int bits, int64_t chunks)
+{
+    lines_rows *out = to;
+    const lines_rows *in = words;
+    for (int64_t i = 0; i < chunks; i++, out += bits * LINES_VECTORS, in += bits * LINES_VECTORS)
+        for (int j = 0; j < LINES_VECTORS; j++) lines_chunk(out + j, in + j, bits);
+}
+
+static void lines(void *to, const void *words, int bits, int64_t chunks)
+{
+    switch (bits) { /* a constant, for speed */
+    case 2: lines_chunks(to, words, 2, chunks); break;
+    case 3: lines_chunks(to, words, 3, chunks); break;
+    case 4: lines_chunks(to, words, 4, chunks); break;
+    case 5: lines_chunks(to, words, 5, chunks); break;
+    case 6: lines_chunks(to, words, 6, chunks); break;
+    default: lines_chunks(to, words, 7, chunks); break;
+    }
+}
+
+#if VECTOR_BYTES > 16
+/* ----------------------------------------------------------------------------------------- codes */
+
+/* Where codes lie in packed bytes. A code of at most 8 bits lies in two neighbouring bytes: 16 pairs of bytes are
+ * gathered with one shuffle, then each pair is shifted by its own amount. Rows of both tables go by width, from 2 on.
+ * The high byte of the last 8-bit code would be byte 16: 0x80 makes the shuffle give 0. */
+#define PAIR(b, i) ((i) * (b) / 8), ((i) * (b) / 8 + 1 < 16 ? (i) * (b) / 8 + 1 : 0x80)
+#define PAIRS(b)                                                                                   \
+    {                                                                                              \
+        PAIR(b, 0), PAIR(b, 1), PAIR(b, 2), PAIR(b, 3), PAIR(b, 4), PAIR(b, 5), PAIR(b, 6),        \
+            PAIR(b, 7), PAIR(b, 8), PAIR(b, 9), PAIR(b, 10), PAIR(b, 11), PAIR(b, 12),             \
+            PAIR(b, 13), PAIR(b, 14), PAIR(b, 15)                                                  \
+    }
+#define SHIFTS(b)                                                                                  \
+    {                                                                                              \
+        0, (b) % 8, 2 * (b) % 8, 3 * (b) % 8, 4 * (b) % 8, 5 * (b) % 8, 6 * (b) % 8, 7 * (b) % 8,  \
+            0, (b) % 8, 2 * (b) % 8, 3 * (b) % 8, 4 * (b) % 8, 5 * (b) % 8, 6 * (b) % 8,           \
+            7 * (b) % 8                                                                            \
+    }
+
+static const uint8_t code_bytes[7][32] = {PAIRS(2), PAIRS(3), PAIRS(4), PAIRS(5),
+                                          PAIRS(6), PAIRS(7), PAIRS(8)};
+static const uint32_t code_shift[7][16] = {SHIFTS(2), SHIFTS(3), SHIFTS(4), SHIFTS(5),
+                                           SHIFTS(6), SHIFTS(7), SHIFTS(8)};
+
+/* -------------------------------------------------------------------------- products of few rows */
+
+/* With weights that lie as they are stored, read once for MAX_ROWS. The instruction set has defined vec, a vector of LANES f32 or
+ * words; MAX_ROWS of activations at a time; STRIPS of LANES rows of W for f32; zero_vec, splat_vec and fma_vec;
+ * columns_of, LANES words of LANES rows transposed; high_of and low_of, the halves of words as f32; put_sums, which
+ * adds to n columns of C or replaces them. */
+typedef struct thin_job {
+    float *c;
+    const float *a;
+    const uint8_t *w;
+    int64_t ldc, lda, stride, n, k; /* stride: bytes between rows of W */
+    bool add;
+} thin_job;
+
+enum { LINE = 64, WORDS = LINE / 4 };
+/* Lines of a row that are asked for one after the other: memory gives neighbours faster. */
+enum { RUN = 4 };
+
+/* A word holds one value, or two of bfloat16, the first in its low half. */
+INLINE vec value_of(const int per, vec word, int64_t which)
+{
+    if (per == 1) return word;
+    return which ? high_of(word) : low_of(word);
+}
+
+/* dst[WORDS] = bytes first .. end of a line of each row, zeros beside them. */
+static __attribute__((noinline)) void part_of_line(vec dst[WORDS], const uint8_t *src,
+                                                   int64_t stride, int64_t first, int64_t end)
+{
+    uint8_t line[LANES * LINE] = {0};
+    for (int i = 0; i < LANES; i++)
+        memcpy(line + i * LINE + first, src + i * stride + first, (size_t)(end - first));
+    for (int h = 0; h < WORDS; h += LANES) columns_of(dst + h, line + 4 * h, LINE);
+}
+
+/* A chain of m rows ends. */
+INLINE void fold_rows(const int m, float *c, int64_t ldc, vec s[MAX_ROWS], int64_t n, bool add)
+{
+#pragma GCC unroll 8
+    for (int i = 0; i < m; i++) {
+        put_sums(c + i * ldc, s[i], n, add);
+        s[i] = zero_vec();
+    }
+}
+
+/* A line inside of which a chain or a row of W begins or ends, a column after the other. */
+INLINE void thin_edge(const thin_job *t, const int m, const int per, vec s[MAX_ROWS], int64_t row,
+                      const uint8_t *w, int64_t kk)
+{
+    const int64_t wide = WORDS * per, first = kk < 0 ? -kk : 0;
+    const int64_t end = t->k - kk < wide ? t->k - kk : wide;
+    const int64_t cut = kk <= 0 ? -1 : (DQ_CHAIN - kk % DQ_CHAIN) % DQ_CHAIN;
+    vec y[WORDS];
+    if (first == 0 && end == wide) {
+#pragma GCC unroll 2
+        for (int h = 0; h < WORDS; h += LANES) columns_of(y + h, w + 4 * h, t->stride);
+    } else
+        part_of_line(y, w, t->stride, first * 4 / per, end * 4 / per);
+    for (int64_t j = first; j < end; j++) {
+        const vec x = value_of(per, y[j / per], j % per);
+        if (j == cut) fold_rows(m, t->c + row, t->ldc, s, t->n - row, t->add || kk + j > DQ_CHAIN);
+#pragma GCC unroll 8
+        for (int i = 0; i < m; i++) s[i] = fma_vec(splat_vec(t->a[i * t->lda + kk + j]), x, s[i]);
+    }
+}
+
+/* What is asked for while a line of LANES rows is worked on: RUN lines of each of LANES / RUN rows, so that RUN such lines ask
+ * for all rows. Asked twice, as the processor drops what it is asked for while it is busy. */
+typedef struct ahead {
+    const uint8_t *row;
+    int64_t soon, later; /* bytes */
+} ahead;
+
+INLINE void ask(ahead *h, int64_t stride, const int i)
+{
+    __builtin_prefetch(h->row + h->soon + i % RUN * LINE, 0, 2);
+    __builtin_prefetch(h->row + h->later + i % RUN * LINE, 0, 2);
+    if (i % RUN == RUN - 1) h->row += stride;
+    __asm__("" : "+r"(h->row)); /* one address, not LANES on the stack */
+}
+
+/* A whole line of LANES rows, others being asked for between columns. */
+INLINE void thin_line(const thin_job *t, const int m, const int per, vec s[MAX_ROWS],
+                      const uint8_t *w, const float *a, ahead next)
+{
+    vec y[LANES];
+#pragma GCC unroll 2
+    for (int h = 0; h < WORDS; h += LANES) {
+        columns_of(y, w + 4 * h, t->stride);
+        __asm__ volatile("" ::: "memory"); /* factors are read again, not kept on the stack */
+#pragma GCC unroll 16
+        for (int j = 0; j < LANES; j++) {
+            if (h == 0) ask(&next, t->stride, j);
+#pragma GCC unroll 2
+            for (int p = 0; p < per; p++) {
+                const vec value = value_of(per, y[j], p);
+#pragma GCC unroll 8
+                for (int i = 0; i < m; i++)
+                    s[i] = fma_vec(splat_vec(a[i * t->lda + (h + j) * per + p]), value, s[i]);
+            }
+        }
+    }
+}
+
+/* The sums of m rows with LANES nv rows of W. Rows whose lengths are multiples of ALIKE lines meet in few sets of the cache,
+ * where two halves of two lines would be read twice: of these, whole lines are read, and the columns before the first cost
+ * more. */
+INLINE void thin_rows(const thin_job *t, const int m, const int nv, const int per)
+{
+    enum { SOON = 16, LATER = 64, ALIKE = 16 }; /* lines */
+    const int64_t wide = WORDS * per, half = wide / 2, turn = (LANES * nv - 1) * t->stride;
+    const int64_t begin = (int64_t)((uintptr_t)t->w % LINE) * per / 4;
+    const int64_t skip = t->stride % (ALIKE * LINE) ? 0 : begin;
+    vec s[2][MAX_ROWS];
+#pragma GCC unroll 2
+    for (int v = 0; v < nv; v++)
+#pragma GCC unroll 8
+        for (int i = 0; i < m; i++) s[v][i] = zero_vec();
+    for (int64_t kk = -skip; kk < t->k; kk += wide) {
+        const int64_t nth = (kk + skip) / wide % RUN, run = kk - nth * wide;
+        const int64_t soon = LINE * SOON + (run + SOON * wide + half < t->k ? 0 : turn);
+        const int64_t later = LINE * LATER + (run + LATER * wide + half < t->k ? 0 : turn);
+        const bool edge = kk < 0 || kk + wide > t->k || kk % DQ_CHAIN + wide > DQ_CHAIN;
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++) {
+            const uint8_t *w = t->w + v * LANES * t->stride + kk * 4 / per;
+            ahead next = {w - nth * LINE + nth * (LANES / RUN) * t->stride, soon, later};
+            if (!edge) {
+                if (kk % DQ_CHAIN == 0 && kk > 0)
+                    fold_rows(m, t->c + v * LANES, t->ldc, s[v], t->n - v * LANES,
+                              t->add || kk > DQ_CHAIN);
+                thin_line(t, m, per, s[v], w, t->a + kk, next);
+                continue;
+            }
+            for (int j = 0; j < LANES; j++) ask(&next, t->stride, j);
+            thin_edge(t, m, per, s[v], v * LANES, w, kk);
+        }
+    }
+#pragma GCC unroll 2
+    for (int v = 0; v < nv; v++)
+        fold_rows(m, t->c + v * LANES, t->ldc, s[v], t->n - v * LANES, t->add || t->k > DQ_CHAIN);
+}
+
+INLINE void thin_any(thin_job t, int64_t m, const int nv, const int per)
+{
+    for (; m > 0; m -= MAX_ROWS, t.a += MAX_ROWS * t.lda, t.c += MAX_ROWS * t.ldc)
+        switch (m < MAX_ROWS ? m : MAX_ROWS) {
+        case 1: thin_rows(&t, 1, nv, per); break;
+        case 2: thin_rows(&t, 2, nv, per); break;
+        case 3: thin_rows(&t, 3, nv, per); break;
+#if MAX_ROWS > 4
+        case 4: thin_rows(&t, 4, nv, per); break;
+        case 5: thin_rows(&t, 5, nv, per); break;
+        case 6: thin_rows(&t, 6, nv, per); break;
+        case 7: thin_rows(&t, 7, nv, per); break;
+#endif
+        default: thin_rows(&t, MAX_ROWS, nv, per); break;
+        }
+}
+
+static void skinny(float *c, int64_t ldc, const float *a, int64_t lda, const float *w, int64_t ldw,
+                   int64_t m, int64_t n, int64_t k, bool add)
+{
+    const uint8_t *data = (const uint8_t *)(const void *)w;
+    thin_any((thin_job){c, a, data, ldc, lda, 4 * ldw, n, k, add}, m, STRIPS, 1);
+}
+
+/* Two columns a word: one chain alone would wait for itself. */
+static void skinny_bf16(float *c, int64_t ldc, const float *a, int64_t lda, const uint16_t *w,
+                        int64_t ldw, int64_t m, int64_t n, int64_t k, bool add)
+{
+    const int64_t step = m == 1 && n % (2 * LANES) == 0 ? 2 * LANES : STRIPS * LANES;
+    for (; n > 0; n -= step, w += step * ldw, c += step) {
+        const uint8_t *data = (const uint8_t *)(const void *)w;
+        const thin_job t = {c, a, data, ldc, lda, 2 * ldw, step, k, add};
+        if (step == STRIPS * LANES)
+            thin_any(t, m, STRIPS, 2);
+        else
+            thin_rows(&t, 1, 2, 2);
+    }
+}
+
+/* ----------------------------------------------------------- what wider vectors do not gain from */
+
+float dq_simd_avx2_scale_max(float *x, int64_t n, float scale);
+float dq_simd_avx2_max(const float *x, int64_t n);
+float dq_simd_avx2_absmax(const float *x, int64_t n);
+void dq_simd_avx2_round_to_grid(float *x, int64_t n, float r, float qmax, float delta);
+void dq_simd_avx2_diff(float *d, const float *p1, const float *p2, int64_t n, float a, float b);
+void dq_simd_avx2_scale(float *x, int64_t n, float a);
+void dq_simd_avx2_scale_gain(float *y, const float *x, int64_t n, float a, const float *w);
+double dq_simd_avx2_sum_squares(const float *x, int64_t n);
+void dq_simd_avx2_add(float *x, const float *y, int64_t n);
+void dq_simd_avx2_rotate(float *lo, float *hi, const float *cos, const float *sin, int64_t n);
+
+#endif
+
+#endif
