@@ -5,6 +5,8 @@
 
 #include "tensor/tensor.h"
 
+#define INLINE static inline __attribute__((always_inline))
+
 /* Columns of a tile of B: K pages ([head_dim][64]) and blocks of transposed weights share it. */
 enum { DQ_TILE_N = 64 };
 /* An element of a product with weights is the sum, in order, of chains over DQ_CHAIN values of k. */

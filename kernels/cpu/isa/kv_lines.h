@@ -9,6 +9,8 @@
 #ifndef DQ_KV_LINES_H
 #define DQ_KV_LINES_H
 
+#include "kernels/cpu/simd.h"
+
 #include <stdint.h>
 #include <string.h>
 
@@ -84,25 +86,19 @@ static inline void kv_unpack(int8_t *restrict q, const uint8_t *restrict line, i
     for (int64_t i = 0; i < n; i++) q[i] = (int8_t)(u[i] - half);
 }
 
-#if defined(__GNUC__)
-#define DQ_KV_INLINE   static inline __attribute__((always_inline))
 #define DQ_KV_FETCH(p) __builtin_prefetch(p, 0, 2) /* towards the second-level cache */
-#else
-#define DQ_KV_INLINE   static inline
-#define DQ_KV_FETCH(p) (void)(p)
-#endif
 
 /* Codes of one plane in the j-th of `parts` equal pieces of a line. */
-DQ_KV_INLINE unsigned kv_bits(const uint8_t *restrict plane, int width, int parts, int64_t piece,
-                              int j, int64_t i)
+INLINE unsigned kv_bits(const uint8_t *restrict plane, int width, int parts, int64_t piece, int j,
+                        int64_t i)
 {
     const int pieces = width * parts / 8; /* of bytes in this plane */
     return (unsigned)plane[j % pieces * piece + i] >> (j / pieces * width) & ((1u << width) - 1);
 }
 
 /* Codes of the j-th piece, each times its own scale. */
-DQ_KV_INLINE void kv_piece(float *restrict dst, const uint8_t *restrict line, int bits, int parts,
-                           int64_t piece, int j, const float *restrict s)
+INLINE void kv_piece(float *restrict dst, const uint8_t *restrict line, int bits, int parts,
+                     int64_t piece, int j, const float *restrict s)
 {
     const int half = 1 << (bits - 1), low = kv_low(bits), high = bits - low;
     const uint8_t *restrict second = line + piece * parts * low / 8;
@@ -118,8 +114,8 @@ DQ_KV_INLINE void kv_piece(float *restrict dst, const uint8_t *restrict line, in
 
 /* n codes of one line. A piece lies in one place of every byte; which one is a constant here, as `bits`
  * and mostly n are, so that each piece becomes a few vectors without a branch. */
-DQ_KV_INLINE void kv_line(float *restrict dst, const uint8_t *restrict line, int bits, int64_t n,
-                          const float *restrict s)
+INLINE void kv_line(float *restrict dst, const uint8_t *restrict line, int bits, int64_t n,
+                    const float *restrict s)
 {
     const int parts = bits == 3 || bits == 5 ? 8 : 4;
     kv_piece(dst, line, bits, parts, n / parts, 0, s);
@@ -133,8 +129,8 @@ DQ_KV_INLINE void kv_line(float *restrict dst, const uint8_t *restrict line, int
     kv_piece(dst, line, bits, parts, n / parts, 7, s);
 }
 
-DQ_KV_INLINE void kv_keys(float *restrict dst, const uint8_t *restrict codes, int bits,
-                          int64_t channels, int64_t group, const float *restrict scale)
+INLINE void kv_keys(float *restrict dst, const uint8_t *restrict codes, int bits, int64_t channels,
+                    int64_t group, const float *restrict scale)
 {
     int64_t left = group;
     for (int64_t c = 0; c < channels; c++, left--) {
@@ -157,9 +153,9 @@ static inline void read_keys(float *restrict dst, const uint8_t *restrict codes,
 }
 
 /* Per-channel codes of the j-th piece: (code - d) times a step, and a low: those of one channel, or (each 1) of every code. */
-DQ_KV_INLINE void kv_page_piece(float *restrict dst, const uint8_t *restrict line, int bits,
-                                int parts, int64_t piece, int j, float d,
-                                const float *restrict step, const float *restrict least, int each)
+INLINE void kv_page_piece(float *restrict dst, const uint8_t *restrict line, int bits, int parts,
+                          int64_t piece, int j, float d, const float *restrict step,
+                          const float *restrict least, int each)
 {
     const int low = kv_low(bits), high = bits - low;
     const uint8_t *restrict second = line + piece * parts * low / 8;
@@ -172,9 +168,8 @@ DQ_KV_INLINE void kv_page_piece(float *restrict dst, const uint8_t *restrict lin
     }
 }
 
-DQ_KV_INLINE void kv_page_line(float *restrict dst, const uint8_t *restrict line, int bits,
-                               int64_t n, float d, const float *restrict step,
-                               const float *restrict least, int each)
+INLINE void kv_page_line(float *restrict dst, const uint8_t *restrict line, int bits, int64_t n,
+                         float d, const float *restrict step, const float *restrict least, int each)
 {
     const int parts = bits % 2 ? 8 : 4; /* constants, as in kv_line */
     kv_page_piece(dst, line, bits, parts, n / parts, 0, d, step, least, each);
@@ -188,9 +183,8 @@ DQ_KV_INLINE void kv_page_line(float *restrict dst, const uint8_t *restrict line
     kv_page_piece(dst, line, bits, parts, n / parts, 7, d, step, least, each);
 }
 
-DQ_KV_INLINE void kv_page_keys(float *restrict dst, const uint8_t *restrict codes, int bits,
-                               int64_t channels, const float *restrict step,
-                               const float *restrict least)
+INLINE void kv_page_keys(float *restrict dst, const uint8_t *restrict codes, int bits,
+                         int64_t channels, const float *restrict step, const float *restrict least)
 {
     for (int64_t c = 0; c < channels; c++)
         kv_page_line(dst + c * 64, codes + c * 8 * bits, bits, 64, 0, step + c, least + c, 0);
@@ -210,9 +204,9 @@ static inline void read_page_keys(float *restrict dst, const uint8_t *restrict c
     }
 }
 
-DQ_KV_INLINE void kv_page_values(float *restrict dst, const uint8_t *restrict codes, int bits,
-                                 int64_t first, int64_t end, int64_t cols, const float *step,
-                                 const float *least, const float *dither)
+INLINE void kv_page_values(float *restrict dst, const uint8_t *restrict codes, int bits,
+                           int64_t first, int64_t end, int64_t cols, const float *step,
+                           const float *least, const float *dither)
 {
     for (int64_t t = first; t < end; t++) {
         for (int64_t c = 0; c < cols; c += DQ_KV_LINE) {
@@ -259,9 +253,8 @@ static inline void kv_spread(float *restrict s, int64_t c, int64_t n, int64_t gr
     }
 }
 
-DQ_KV_INLINE void kv_values(float *restrict dst, const uint8_t *restrict codes, int bits,
-                            int64_t tokens, int64_t cols, int64_t group,
-                            const float *restrict scale, int64_t n_scales)
+INLINE void kv_values(float *restrict dst, const uint8_t *restrict codes, int bits, int64_t tokens,
+                      int64_t cols, int64_t group, const float *restrict scale, int64_t n_scales)
 {
     float s[DQ_KV_LINE];
     for (int64_t t = 0; t < tokens; t++) {

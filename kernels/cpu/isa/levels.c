@@ -33,7 +33,6 @@ void dq_levels_plain(uint8_t *to, const dq_levels_rings *r, int64_t n, const uin
 
 #if defined(__x86_64__)
 #define FOR_VBMI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi")))
-#define INLINE   FOR_VBMI static inline __attribute__((always_inline))
 
 enum { AHEAD = 4096 };
 
@@ -45,13 +44,13 @@ typedef struct tables {
 } tables;
 
 /* 32 rows of a column. The byte after its own lies there, or is put there. */
-INLINE __m256i column(const dq_levels_rings *r, int64_t c, const tables *t, bool wraps)
+FOR_VBMI INLINE __m256i column(const dq_levels_rings *r, int64_t c, const tables *t, bool wraps)
 {
     const __m256i x = _mm256_loadu_si256((const void *)(r->codes + c * r->apart));
     return wraps ? _mm256_mask_set1_epi8(x, t->after, (char)r->after[c * r->apart]) : x;
 }
 
-INLINE __m512i look_up(const tables *t, __m512i w)
+FOR_VBMI INLINE __m512i look_up(const tables *t, __m512i w)
 {
     const __m512i low = _mm512_permutex2var_epi8(t->level[0], w, t->level[1]);
     const __m512i high = _mm512_permutex2var_epi8(t->level[2], w, t->level[3]);
@@ -59,7 +58,7 @@ INLINE __m512i look_up(const tables *t, __m512i w)
 }
 
 /* Levels of columns c and c + 1, row after row. */
-INLINE __m512i pair(const dq_levels_rings *r, int64_t c, const tables *t, bool wraps)
+FOR_VBMI INLINE __m512i pair(const dq_levels_rings *r, int64_t c, const tables *t, bool wraps)
 {
     const __m512i x = _mm512_inserti64x4(_mm512_castsi256_si512(column(r, c, t, wraps)),
                                          column(r, c + 1, t, wraps), 1);
@@ -67,7 +66,8 @@ INLINE __m512i pair(const dq_levels_rings *r, int64_t c, const tables *t, bool w
     return look_up(t, _mm512_multishift_epi64_epi8(t->cut, bytes));
 }
 
-INLINE void chunks(uint8_t *to, const dq_levels_rings *r, int64_t n, const tables *t, bool wraps)
+FOR_VBMI INLINE void chunks(uint8_t *to, const dq_levels_rings *r, int64_t n, const tables *t,
+                            bool wraps)
 {
     for (int64_t c = 0; c < n * COLS; c += 4, to += 4 * ROWS) {
         for (int i = 0; i < 4; i++)

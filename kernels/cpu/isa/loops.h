@@ -61,12 +61,10 @@ typedef int64_t wide_words __attribute__((vector_size(VECTOR_BYTES)));
 typedef float wide_floats __attribute__((vector_size(VECTOR_BYTES / 2), aligned(4)));
 enum { DIVERGENCE_LANES = 8, DIVERGENCE_STEP = VECTOR_BYTES / 8 };
 
-#define DIVERGENCE_INLINE static inline __attribute__((always_inline))
-
 /* exp(x) for x <= 0 or NaN, within 1 ulp; 0 below -708. x = n ln 2 + r with n = rint(x / ln 2), which adding 1.5 * 2^52
  * leaves in the low bits; n times the first part of ln 2, 32 bits, is exact. exp(r) = 1 + (r + r^2 q(r)), q of degree 9
  * through Chebyshev's points of |r| <= ln 2 / 2: within 2^-55.7 of it. 2^n is made of bits, and times NaN stays NaN. */
-DIVERGENCE_INLINE wide_doubles exp_of(wide_doubles x)
+INLINE wide_doubles exp_of(wide_doubles x)
 {
     static const double q[] = {0x1.af390ba7e6f47p-26, 0x1.2891d4ffbb0f9p-22, 0x1.71de0d85293b8p-19,
                                0x1.a019b8ca26fcfp-16, 0x1.a01a01a7cebcdp-13, 0x1.6c16c1789d1d7p-10,
@@ -89,8 +87,8 @@ typedef struct divergence_sums {
     wide_doubles p, q, weighted;
 } divergence_sums;
 
-DIVERGENCE_INLINE void add_divergence(divergence_sums *s, const float *p, const float *q,
-                                      double top_p, double top_q)
+INLINE void add_divergence(divergence_sums *s, const float *p, const float *q, double top_p,
+                           double top_q)
 {
     wide_floats a, b;
     memcpy(&a, p, sizeof a);
@@ -104,7 +102,7 @@ DIVERGENCE_INLINE void add_divergence(divergence_sums *s, const float *p, const 
 }
 
 /* Lane i with lane i + 4, then + 2, + 1. */
-DIVERGENCE_INLINE double fold_lanes(const double *lane)
+INLINE double fold_lanes(const double *lane)
 {
     double x[DIVERGENCE_LANES];
     memcpy(x, lane, sizeof x);
@@ -150,7 +148,7 @@ enum { MAPS_VECTORS = DIVERGENCE_LANES / DIVERGENCE_STEP };
 
 /* log(x) of a normal x > 0. x = 2^n m with m from sqrt(1/2) to sqrt(2), r = m - 1 is exact; log(1 + r) = r - r^2 / 2 + r^3 q(r), q of
  * degree 7 with the least relative error of log, 2^-27.3. n times the first part of ln 2, 9 bits, is exact. */
-DIVERGENCE_INLINE maps_floats maps_log(maps_floats x)
+INLINE maps_floats maps_log(maps_floats x)
 {
     static const float q[] = {-0x1.38b57fp-4f, 0x1.055b6ap-3f, -0x1.0d8542p-3f, 0x1.22da1cp-3f,
                               -0x1.547244p-3f, 0x1.99a008p-3f, -0x1.000226p-2f, 0x1.555554p-2f};
@@ -164,26 +162,26 @@ DIVERGENCE_INLINE maps_floats maps_log(maps_floats x)
     return ((y - square * 0.5f) + r) + n * 0.693359375f;
 }
 
-DIVERGENCE_INLINE maps_floats maps_load(const float *p)
+INLINE maps_floats maps_load(const float *p)
 {
     maps_floats x;
     memcpy(&x, p, sizeof x);
     return x;
 }
 
-DIVERGENCE_INLINE maps_floats maps_size(maps_floats x)
+INLINE maps_floats maps_size(maps_floats x)
 {
     return (maps_floats)((maps_ints)x & INT32_MAX);
 }
 
-DIVERGENCE_INLINE double maps_fold(const wide_doubles *sum)
+INLINE double maps_fold(const wide_doubles *sum)
 {
     double lane[DIVERGENCE_LANES];
     memcpy(lane, sum, sizeof lane);
     return fold_lanes(lane);
 }
 
-DIVERGENCE_INLINE void maps_add_entropy(wide_doubles *sum, const float *p, float a)
+INLINE void maps_add_entropy(wide_doubles *sum, const float *p, float a)
 {
     for (int j = 0; j < MAPS_VECTORS; j++) {
         const maps_floats x = maps_load(p + j * DIVERGENCE_STEP) * a;
@@ -212,8 +210,8 @@ typedef struct maps_walk {
 } maps_walk;
 
 /* `both` is a constant at every call. */
-DIVERGENCE_INLINE void maps_add_sizes(maps_walk *w, const float *p1, const float *p2, float a,
-                                      float b, const float *limit, const bool both)
+INLINE void maps_add_sizes(maps_walk *w, const float *p1, const float *p2, float a, float b,
+                           const float *limit, const bool both)
 {
     for (int j = 0; j < MAPS_VECTORS; j++) {
         maps_floats d = maps_load(p1 + j * DIVERGENCE_STEP) * a;
@@ -228,8 +226,8 @@ DIVERGENCE_INLINE void maps_add_sizes(maps_walk *w, const float *p1, const float
     }
 }
 
-DIVERGENCE_INLINE void maps_walk_page(maps_walk *w, const float *p1, const float *p2, int64_t n,
-                                      float a, float b, const float *limit, const bool both)
+INLINE void maps_walk_page(maps_walk *w, const float *p1, const float *p2, int64_t n, float a,
+                           float b, const float *limit, const bool both)
 {
     float rest[2][DIVERGENCE_LANES] = {{0}};
     int64_t i = 0;
@@ -242,9 +240,8 @@ DIVERGENCE_INLINE void maps_walk_page(maps_walk *w, const float *p1, const float
     maps_add_sizes(w, rest[0], rest[1], a, b, limit, both);
 }
 
-DIVERGENCE_INLINE double maps_walk_row(double *page, int64_t *below, const float *p1,
-                                       const float *p2, int64_t n, float a, float b,
-                                       const float *limit, const bool both)
+INLINE double maps_walk_row(double *page, int64_t *below, const float *p1, const float *p2,
+                            int64_t n, float a, float b, const float *limit, const bool both)
 {
     const int64_t spare = (DIVERGENCE_LANES - n % DIVERGENCE_LANES) % DIVERGENCE_LANES;
     const float none = fabsf(0.0f * a - 0.0f * b); /* |d| of what fills up */
@@ -306,10 +303,8 @@ typedef uint32_t lines_rows __attribute__((vector_size(VECTOR_BYTES), may_alias,
                                            aligned(4))); /* what wrote it wrote floats */
 enum { LINES_STEPS = DQ_PREPACKED_COLS / 4, LINES_VECTORS = 4 * DQ_PREPACKED_ROWS / VECTOR_BYTES };
 
-#define LINES_INLINE static inline __attribute__((always_inline))
-
 /* Ones in the low n bits of every `step` bits. */
-LINES_INLINE uint32_t lines_mask(const int n, const int step)
+INLINE uint32_t lines_mask(const int n, const int step)
 {
     uint32_t x = 0;
     for (int at = 0; at < 32; at += step) x |= ((1u << n) - 1) << at;
@@ -317,7 +312,7 @@ LINES_INLINE uint32_t lines_mask(const int n, const int step)
 }
 
 /* Columns 4 s .. 4 s + 3 of a chunk, each into a byte of its own: halves move apart, then quarters. */
-LINES_INLINE lines_rows lines_step(const lines_rows *in, const int s, const int bits)
+INLINE lines_rows lines_step(const lines_rows *in, const int s, const int bits)
 {
     const int at = 4 * bits * s, word = at / 32, shift = at % 32;
     const uint32_t one = lines_mask(bits, 16);
@@ -328,7 +323,7 @@ LINES_INLINE lines_rows lines_step(const lines_rows *in, const int s, const int 
 }
 
 /* A chunk of as many rows as a vector has lanes. */
-LINES_INLINE void lines_chunk(lines_rows *to, const lines_rows *in, const int bits)
+INLINE void lines_chunk(lines_rows *to, const lines_rows *in, const int bits)
 {
     const int each = 8 / bits, whole = each * bits, spare = 8 - whole;
     lines_rows step[LINES_STEPS];
@@ -351,7 +346,7 @@ LINES_INLINE void lines_chunk(lines_rows *to, const lines_rows *in, const int bi
     }
 }
 
-LINES_INLINE void lines_chunks(void *to, const void *words, const int bits, int64_t chunks)
+INLINE void lines_chunks(void *to, const void *words, const int bits, int64_t chunks)
 {
     lines_rows *out = to;
     const lines_rows *in = words;

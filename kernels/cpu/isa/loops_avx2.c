@@ -9,7 +9,6 @@
 #include <stdbool.h>
 #include <string.h>
 
-#define INLINE       static inline __attribute__((always_inline))
 #define VECTOR_BYTES 32
 
 /* y[j] = column j of 8 rows of 8 words, `stride` bytes apart. */

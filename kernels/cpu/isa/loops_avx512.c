@@ -9,7 +9,6 @@
 #include <stdbool.h>
 #include <string.h>
 
-#define INLINE       static inline __attribute__((always_inline))
 #define VECTOR_BYTES 64
 
 static __mmask16 lanes(int64_t n)

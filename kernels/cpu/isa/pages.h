@@ -104,13 +104,13 @@ static inline int32_t pages_split(int8_t *restrict high, const float *restrict e
 enum { PART = 256, KEY_ROWS = 8 };
 
 /* Pages lie all over memory, and hardware does not fetch ahead from one to the next. */
-DQ_KV_INLINE void pages_fetch(const uint8_t *next, int64_t from, int64_t bytes)
+INLINE void pages_fetch(const uint8_t *next, int64_t from, int64_t bytes)
 {
     for (int64_t i = from; next && i < from + bytes; i += 64) DQ_KV_FETCH(next + i);
 }
 
-DQ_KV_INLINE void pages_keys(uint8_t *block, const uint8_t *codes, const uint8_t *next, int bits,
-                             int64_t dim, int64_t group)
+INLINE void pages_keys(uint8_t *block, const uint8_t *codes, const uint8_t *next, int bits,
+                       int64_t dim, int64_t group)
 {
     for (int64_t c = 0; c < dim;) {
         const int64_t end = pages_min(c + group, dim);
@@ -140,8 +140,8 @@ static void pages_key_block(uint8_t *block, const uint8_t *codes, const uint8_t 
 
 /* Chunks of 64 columns one after the other, 16 parts each. What quads get to know of a line are constants
  * wherever that can be: shifts and masks are then ready. */
-DQ_KV_INLINE void pages_values(uint8_t *block, const uint8_t *codes, const uint8_t *next, int bits,
-                               int64_t cols)
+INLINE void pages_values(uint8_t *block, const uint8_t *codes, const uint8_t *next, int bits,
+                         int64_t cols)
 {
     for (int64_t t = 0; t < SLOTS; t += 4) {
         pages_fetch(next, t * cols * bits / 8, cols * bits / 2);

@@ -8,8 +8,8 @@
 #include <immintrin.h>
 
 /* Columns in their own order. */
-DQ_KV_INLINE void pages_quads(uint8_t *block, const uint8_t *const line[4], int bits, int64_t n,
-                              int64_t chunk)
+INLINE void pages_quads(uint8_t *block, const uint8_t *const line[4], int bits, int64_t n,
+                        int64_t chunk)
 {
     uint8_t u[4][2 * DQ_KV_LINE] = {{0}};
     for (int i = 0; i < 4; i++) {

@@ -12,7 +12,7 @@
 
 /* Codes of `width` bits of one plane: columns chunk * 64 .. + 63 of a line of n, 64 or 128. The plane's
  * bytes repeat with growing shifts; what a shift of words drags in from a neighbour is masked. */
-DQ_KV_INLINE __m512i plane64(const uint8_t *plane, int width, int n, int chunk)
+INLINE __m512i plane64(const uint8_t *plane, int width, int n, int chunk)
 {
     const int bytes = n * width / 8;
     const uint8_t *at = plane + chunk * 64 % bytes;
@@ -31,7 +31,7 @@ DQ_KV_INLINE __m512i plane64(const uint8_t *plane, int width, int n, int chunk)
     return _mm512_and_si512(x, _mm512_set1_epi8((char)((1 << width) - 1)));
 }
 
-DQ_KV_INLINE __m512i codes64(const uint8_t *line, int bits, int64_t n, int64_t chunk)
+INLINE __m512i codes64(const uint8_t *line, int bits, int64_t n, int64_t chunk)
 {
     const int low = kv_low(bits), high = bits - low;
     __m512i x = plane64(line, low, (int)n, (int)chunk);
@@ -42,7 +42,7 @@ DQ_KV_INLINE __m512i codes64(const uint8_t *line, int bits, int64_t n, int64_t c
 }
 
 /* The same where the line may be missing (NULL: zeros) or be the last columns of an odd width. */
-DQ_KV_INLINE __m512i any_codes64(const uint8_t *line, int bits, int64_t n, int64_t chunk)
+INLINE __m512i any_codes64(const uint8_t *line, int bits, int64_t n, int64_t chunk)
 {
     uint8_t u[2 * DQ_KV_LINE] = {0};
     if (!line) return _mm512_setzero_si512();
@@ -52,7 +52,7 @@ DQ_KV_INLINE __m512i any_codes64(const uint8_t *line, int bits, int64_t n, int64
 }
 
 /* Column 16i + 4j + k of a part is word k of lane i in vector j: what unpacking gives. */
-DQ_KV_INLINE void quads_of(__m512i u[4], __m512i a, __m512i b, __m512i c, __m512i d)
+INLINE void quads_of(__m512i u[4], __m512i a, __m512i b, __m512i c, __m512i d)
 {
     const __m512i ab0 = _mm512_unpacklo_epi8(a, b), ab1 = _mm512_unpackhi_epi8(a, b);
     const __m512i cd0 = _mm512_unpacklo_epi8(c, d), cd1 = _mm512_unpackhi_epi8(c, d);
@@ -62,8 +62,8 @@ DQ_KV_INLINE void quads_of(__m512i u[4], __m512i a, __m512i b, __m512i c, __m512
     u[3] = _mm512_unpackhi_epi16(ab1, cd1);
 }
 
-DQ_KV_INLINE void pages_quads(uint8_t *block, const uint8_t *const line[4], int bits, int64_t n,
-                              int64_t chunk)
+INLINE void pages_quads(uint8_t *block, const uint8_t *const line[4], int bits, int64_t n,
+                        int64_t chunk)
 {
     __m512i u[4];
     quads_of(u, any_codes64(line[0], bits, n, chunk), any_codes64(line[1], bits, n, chunk),
@@ -87,7 +87,7 @@ static inline __m512i four_of(const int8_t *a)
 }
 
 /* The same four codes for every column, or for each half or lane their own. */
-DQ_KV_INLINE __m512i spread(const int8_t *const a[4], int64_t at, int parts)
+INLINE __m512i spread(const int8_t *const a[4], int64_t at, int parts)
 {
     __m512i x = four_of(a[0] + at);
     if (parts == 2) x = _mm512_mask_mov_epi32(x, 0xff00, four_of(a[2] + at));
@@ -112,8 +112,8 @@ static inline void put_sums(int32_t *sum, const __m512i z[4])
     _mm512_storeu_si512(sum + 48, _mm512_shuffle_i32x4(c, d, 0xdd));
 }
 
-DQ_KV_INLINE void page_rows(int32_t *sum, const int8_t *const a[4], int64_t lda,
-                            const uint8_t *block, int m, int64_t k, int parts)
+INLINE void page_rows(int32_t *sum, const int8_t *const a[4], int64_t lda, const uint8_t *block,
+                      int m, int64_t k, int parts)
 {
     __m512i z[4][4];
     for (int i = 0; i < m; i++) {
@@ -130,8 +130,8 @@ DQ_KV_INLINE void page_rows(int32_t *sum, const int8_t *const a[4], int64_t lda,
     for (int i = 0; i < m; i++) put_sums(sum + 64 * i, z[i]);
 }
 
-DQ_KV_INLINE void all_rows(int32_t *sum, const int8_t *const a[4], int64_t lda,
-                           const uint8_t *block, int64_t m, int64_t k, int parts)
+INLINE void all_rows(int32_t *sum, const int8_t *const a[4], int64_t lda, const uint8_t *block,
+                     int64_t m, int64_t k, int parts)
 {
     for (int64_t i = 0; i < m;) {
         const int8_t *const at[4] = {a[0] + i * lda, a[1] + i * lda, a[2] + i * lda,
@@ -161,8 +161,8 @@ static void pages_dots(int32_t *sum, const int8_t *const a[4], int64_t lda, cons
 
 /* Few rows do not pay for a block. More than four have registers for half of the columns at a time; a line of the codes that
  * follow is fetched in one of the passes over these ones. */
-DQ_KV_INLINE void line_rows(int32_t *sum, const int8_t *const a[4], int64_t lda,
-                            const pages_lines *l, int bits, int n, int chunk, int m, int parts)
+INLINE void line_rows(int32_t *sum, const int8_t *const a[4], int64_t lda, const pages_lines *l,
+                      int bits, int n, int chunk, int m, int parts)
 {
     const int v = m > 4 ? 2 : 4, passes = 4 / v * (n / 64);
     const uint8_t *next = l->next ? l->next : l->codes;
@@ -196,8 +196,8 @@ DQ_KV_INLINE void line_rows(int32_t *sum, const int8_t *const a[4], int64_t lda,
     }
 }
 
-DQ_KV_INLINE void lines_rows(int32_t *sum, const int8_t *const a[4], int64_t lda,
-                             const pages_lines *l, int bits, int n, int chunk, int64_t m, int parts)
+INLINE void lines_rows(int32_t *sum, const int8_t *const a[4], int64_t lda, const pages_lines *l,
+                       int bits, int n, int chunk, int64_t m, int parts)
 {
     for (int64_t i = 0; i < m;) {
         const int64_t left = m - i;
@@ -216,8 +216,8 @@ DQ_KV_INLINE void lines_rows(int32_t *sum, const int8_t *const a[4], int64_t lda
     }
 }
 
-DQ_KV_INLINE void lines_parts(int32_t *sum, const int8_t *const a[4], int64_t lda,
-                              const pages_lines *l, int bits, int n, int chunk, int64_t m)
+INLINE void lines_parts(int32_t *sum, const int8_t *const a[4], int64_t lda, const pages_lines *l,
+                        int bits, int n, int chunk, int64_t m)
 {
     if (a[0] != a[1] || a[2] != a[3])
         lines_rows(sum, a, lda, l, bits, n, chunk, m, 4);
@@ -227,8 +227,8 @@ DQ_KV_INLINE void lines_parts(int32_t *sum, const int8_t *const a[4], int64_t ld
         lines_rows(sum, a, lda, l, bits, n, chunk, m, 1);
 }
 
-DQ_KV_INLINE void lines_bits(int32_t *sum, const int8_t *const a[4], int64_t lda,
-                             const pages_lines *l, int bits, int64_t m)
+INLINE void lines_bits(int32_t *sum, const int8_t *const a[4], int64_t lda, const pages_lines *l,
+                       int bits, int64_t m)
 {
     if (l->cols == 64)
         lines_parts(sum, a, lda, l, bits, 64, 0, m);
@@ -288,7 +288,7 @@ static inline int32_t pages_split(int8_t *high, const float *e, float r)
  * are ready. Sums stand in the order that unpacking gives. Scales are brought into it once for all rows, and results leave it once. */
 
 /* Lines of 32 bytes as two vectors of words: bytes 0-3, 16-19, 4-7, 20-23 of each line, and those 8 after. */
-DQ_KV_INLINE __m512i quads32(const uint8_t *line, int64_t stride, int half)
+INLINE __m512i quads32(const uint8_t *line, int64_t stride, int half)
 {
     const __m256i a = _mm256_loadu_si256((const void *)line);
     const __m256i b = _mm256_loadu_si256((const void *)(line + stride));
@@ -301,21 +301,21 @@ DQ_KV_INLINE __m512i quads32(const uint8_t *line, int64_t stride, int half)
 }
 
 /* 32 values in the order of quads32, and back. */
-DQ_KV_INLINE void to_quads(__m512 w[2], __m512 a, __m512 b)
+INLINE void to_quads(__m512 w[2], __m512 a, __m512 b)
 {
     const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     w[0] = _mm512_permutex2var_ps(a, first, b);
     w[1] = _mm512_permutex2var_ps(a, _mm512_add_epi32(first, _mm512_set1_epi32(8)), b);
 }
 
-DQ_KV_INLINE void from_quads(__m512 a[2], __m512 w0, __m512 w1)
+INLINE void from_quads(__m512 a[2], __m512 w0, __m512 w1)
 {
     a[0] = _mm512_shuffle_f32x4(w0, w1, 0x88);
     a[1] = _mm512_shuffle_f32x4(w0, w1, 0xdd);
 }
 
 /* Lanes of four vectors, transposed: to and from the order of quads_of. */
-DQ_KV_INLINE void turn_lanes(__m512 out[4], const __m512 z[4])
+INLINE void turn_lanes(__m512 out[4], const __m512 z[4])
 {
     const __m512 a = _mm512_shuffle_f32x4(z[0], z[1], 0x44);
     const __m512 b = _mm512_shuffle_f32x4(z[2], z[3], 0x44);
@@ -328,7 +328,7 @@ DQ_KV_INLINE void turn_lanes(__m512 out[4], const __m512 z[4])
 }
 
 /* Codes of four channels of 64 slots; of 4 bits the last two hold 16 times the high code, and the low one. */
-DQ_KV_INLINE void key_quads(__m512i u[4], const uint8_t *at, int bits)
+INLINE void key_quads(__m512i u[4], const uint8_t *at, int bits)
 {
     if (bits == 8) {
         quads_of(u, _mm512_loadu_si512(at), _mm512_loadu_si512(at + 64),
@@ -342,9 +342,9 @@ DQ_KV_INLINE void key_quads(__m512i u[4], const uint8_t *at, int bits)
 }
 
 /* One run of n channels: sums of codes less 2^(bits-1). */
-DQ_KV_INLINE void key_run(__m512i z[16], const int8_t *code, int64_t ld, const int32_t *sum,
-                          int64_t n_sums, const uint8_t *at, const uint8_t *next, int bits,
-                          int64_t n, int m)
+INLINE void key_run(__m512i z[16], const int8_t *code, int64_t ld, const int32_t *sum,
+                    int64_t n_sums, const uint8_t *at, const uint8_t *next, int bits, int64_t n,
+                    int m)
 {
     const int64_t quad = 32 * bits;
 #pragma GCC unroll 4
@@ -372,7 +372,7 @@ DQ_KV_INLINE void key_run(__m512i z[16], const int8_t *code, int64_t ld, const i
 }
 
 /* Scales of 64 slots in the order of sums; scores out of it. */
-DQ_KV_INLINE void key_order(__m512 to[4], const __m512 from[4], int bits, bool back)
+INLINE void key_order(__m512 to[4], const __m512 from[4], int bits, bool back)
 {
     if (bits == 8) {
         turn_lanes(to, from);
@@ -385,8 +385,8 @@ DQ_KV_INLINE void key_order(__m512 to[4], const __m512 from[4], int bits, bool b
     }
 }
 
-DQ_KV_INLINE void few_keys(float *s, int64_t lds, const dq_simd_int8_rows *q,
-                           const dq_simd_int8_page *p, int bits, int m)
+INLINE void few_keys(float *s, int64_t lds, const dq_simd_int8_rows *q, const dq_simd_int8_page *p,
+                     int bits, int m)
 {
     const int64_t stride = SLOTS / 8 * bits;
     const int8_t *code = q->code;
@@ -421,8 +421,8 @@ DQ_KV_INLINE void few_keys(float *s, int64_t lds, const dq_simd_int8_rows *q,
     }
 }
 
-DQ_KV_INLINE void few_keys_rows(float *s, int64_t lds, const dq_simd_int8_rows *q, int64_t m,
-                                const dq_simd_int8_page *p, int bits)
+INLINE void few_keys_rows(float *s, int64_t lds, const dq_simd_int8_rows *q, int64_t m,
+                          const dq_simd_int8_page *p, int bits)
 {
     switch (m) {
     case 1: few_keys(s, lds, q, p, bits, 1); break;
@@ -448,7 +448,7 @@ static bool pages_few_keys(float *s, int64_t lds, const dq_simd_int8_rows *q, in
 /* ---------------------------------------------------------------------------------------- values */
 
 /* Lane i < n: what all lanes of v[i] come to; n is 4 or 16. */
-DQ_KV_INLINE __m512i lanes_of(__m512i *v, int n, bool sums)
+INLINE __m512i lanes_of(__m512i *v, int n, bool sums)
 {
 #define JOIN(a, b) (sums ? _mm512_add_epi32(a, b) : _mm512_max_epu32(a, b))
     for (int i = 0; i < n / 2; i++)
@@ -479,7 +479,7 @@ typedef struct few_rounded {
 } few_rounded;
 
 /* e = d factor times `by`; what all lanes come to together is the sum of codes. */
-DQ_KV_INLINE __m512i round_one(int8_t *code, const float *d, const __m512 factor[4], float by)
+INLINE __m512i round_one(int8_t *code, const float *d, const __m512 factor[4], float by)
 {
     const __m512i half = _mm512_set1_epi16(128), one = _mm512_set1_epi16(1);
     const __m512i parted = _mm512_set4_epi32(0x0f0d0b09, 0x07050301, 0x0e0c0a08, 0x06040200);
@@ -503,7 +503,7 @@ enum { Q_MAX = 127, D_MAX = 32512 }; /* codes of D are 127 * 256 at most: both b
 
 /* From the largest |e| of up to 16 rows and runs, of which `keep` counts: scales, and what e is multiplied with so that codes
  * reach `max`. */
-DQ_KV_INLINE void round_scales(float by[16], float *scale, __m512 peak, __mmask16 keep, int max)
+INLINE void round_scales(float by[16], float *scale, __m512 peak, __mmask16 keep, int max)
 {
     const __mmask16 finite = _mm512_cmp_ps_mask(peak, _mm512_set1_ps(FLT_MAX), _CMP_LE_OQ);
     const __mmask16 good =
@@ -515,8 +515,8 @@ DQ_KV_INLINE void round_scales(float by[16], float *scale, __m512 peak, __mmask1
 }
 
 /* n runs from `first` on, up to `capacity` numbers, 4 or 16. */
-DQ_KV_INLINE void round_runs(const few_rounded *w, const float *d, int64_t ldd, const float *factor,
-                             int64_t first, int64_t n, int m, int capacity)
+INLINE void round_runs(const few_rounded *w, const float *d, int64_t ldd, const float *factor,
+                       int64_t first, int64_t n, int m, int capacity)
 {
     const __m512i no_sign = _mm512_set1_epi32(0x7fffffff);
     const __mmask16 keep = (__mmask16)((1u << n * m) - 1);
@@ -563,9 +563,8 @@ static inline __m512i add_spread(__m512i z, __m512i u, const int8_t *x)
 
 /* 64 slots times two vectors of columns: 4 bits the low and the high codes of 16 bytes, which are of two runs or (`same`) of one;
  * 8 bits both halves of 32 bytes. z[4 * row + 2 * vector]: sums of high bytes, of low bytes after them. */
-DQ_KV_INLINE void value_tile(__m512i z[16], const int8_t *const code[2], const uint8_t *at,
-                             int64_t stride, const uint8_t *next, int half, int bits, bool same,
-                             int m)
+INLINE void value_tile(__m512i z[16], const int8_t *const code[2], const uint8_t *at,
+                       int64_t stride, const uint8_t *next, int half, int bits, bool same, int m)
 {
     for (int t = 0; t < SLOTS; t += 4, at += 4 * stride, next += 16 * bits) {
         const int x = t % 16 * 4 + t / 16 * 4;
@@ -594,9 +593,8 @@ DQ_KV_INLINE void value_tile(__m512i z[16], const int8_t *const code[2], const u
 }
 
 /* The same as numbers that are to be added to y. */
-DQ_KV_INLINE void value_part(__m512 out[8], const few_rounded *w, const int64_t run[2],
-                             const uint8_t *at, int64_t stride, const uint8_t *next, int half,
-                             int bits, int m)
+INLINE void value_part(__m512 out[8], const few_rounded *w, const int64_t run[2], const uint8_t *at,
+                       int64_t stride, const uint8_t *next, int half, int bits, int m)
 {
     const int8_t *const code[2] = {w->code + run[0] * m * 128, w->code + run[1] * m * 128};
     __m512i z[16];
@@ -617,7 +615,7 @@ DQ_KV_INLINE void value_part(__m512 out[8], const few_rounded *w, const int64_t 
 }
 
 /* y[32] += what stands in the order of quads32. */
-DQ_KV_INLINE void add_quads(float *y, __m512 w0, __m512 w1)
+INLINE void add_quads(float *y, __m512 w0, __m512 w1)
 {
     __m512 a[2];
     from_quads(a, w0, w1);
@@ -626,9 +624,9 @@ DQ_KV_INLINE void add_quads(float *y, __m512 w0, __m512 w1)
 }
 
 /* 32 bytes of every line, which begins with column c: 32 columns, or of 4 bits as many `apart` columns after, too. */
-DQ_KV_INLINE void value_piece(float *y, int64_t ldy, const few_rounded *w, const int64_t run[2],
-                              const uint8_t *at, int64_t stride, const uint8_t *next, int64_t apart,
-                              int bits, int m)
+INLINE void value_piece(float *y, int64_t ldy, const few_rounded *w, const int64_t run[2],
+                        const uint8_t *at, int64_t stride, const uint8_t *next, int64_t apart,
+                        int bits, int m)
 {
     __m512 part[2][8];
     value_part(part[0], w, run, at, stride, next, 0, bits, m);
@@ -641,8 +639,8 @@ DQ_KV_INLINE void value_piece(float *y, int64_t ldy, const few_rounded *w, const
         add_quads(y + i / 2 * ldy + i % 2 * apart, part[0][i], part[1][i]);
 }
 
-DQ_KV_INLINE void few_values(float *y, int64_t ldy, const float *d, int64_t ldd,
-                             const dq_simd_int8_page *p, void *work, int bits, int m)
+INLINE void few_values(float *y, int64_t ldy, const float *d, int64_t ldd,
+                       const dq_simd_int8_page *p, void *work, int bits, int m)
 {
     few_rounded w = {.code = work};
     const int64_t n = m * p->n, stride = p->dim * bits / 8;
@@ -664,8 +662,8 @@ DQ_KV_INLINE void few_values(float *y, int64_t ldy, const float *d, int64_t ldd,
     }
 }
 
-DQ_KV_INLINE void few_values_rows(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
-                                  const dq_simd_int8_page *p, void *work, int bits)
+INLINE void few_values_rows(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
+                            const dq_simd_int8_page *p, void *work, int bits)
 {
     switch (m) {
     case 1: few_values(y, ldy, d, ldd, p, work, bits, 1); break;
@@ -700,7 +698,7 @@ static bool pages_few_values(float *y, int64_t ldy, const float *d, int64_t ldd,
 enum { SET_DOTS = 8 }; /* that dots_of adds up at a time */
 
 /* out[i]: lanes of v[i], lane k with lane k + 8, then + 4, + 2, + 1. */
-DQ_KV_INLINE void dots_of(float out[SET_DOTS], const __m512 v[SET_DOTS])
+INLINE void dots_of(float out[SET_DOTS], const __m512 v[SET_DOTS])
 {
     const __m512i from = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 4, 8, 12, 2, 6, 10, 14);
     __m512 w[4], x[2];
@@ -724,14 +722,14 @@ typedef struct few_set {
 } few_set;
 
 /* Scales from the largest |e| of up to 4 rows, whose lanes hold bits of numbers without a sign. */
-DQ_KV_INLINE void set_scales(few_set *w, __m512i peak[4], int max, int m)
+INLINE void set_scales(few_set *w, __m512i peak[4], int max, int m)
 {
     for (int i = m; i < 4; i++) peak[i] = _mm512_setzero_si512();
     round_scales(w->by, w->scale, _mm512_castsi512_ps(lanes_of(peak, 4, false)),
                  (__mmask16)((1u << m) - 1), max);
 }
 
-DQ_KV_INLINE void set_code_sums(few_set *w, __m512i sum[4], int m)
+INLINE void set_code_sums(few_set *w, __m512i sum[4], int m)
 {
     for (int i = m; i < 4; i++) sum[i] = _mm512_setzero_si512();
     _mm512_mask_storeu_epi32(w->sum, 0xf, lanes_of(sum, 4, true));
@@ -740,8 +738,7 @@ DQ_KV_INLINE void set_code_sums(few_set *w, __m512i sum[4], int m)
 /* ------------------------------------------------------------------------------------------ keys */
 
 /* 64 channels of one row times steps and `by`: codes, and words that come to their sum with what `sum` holds. */
-DQ_KV_INLINE __m512i query_codes(int8_t *code, __m512i sum, const float *q, const float *step,
-                                 float by)
+INLINE __m512i query_codes(int8_t *code, __m512i sum, const float *q, const float *step, float by)
 {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const __m512 r = _mm512_set1_ps(by);
@@ -757,8 +754,8 @@ DQ_KV_INLINE __m512i query_codes(int8_t *code, __m512i sum, const float *q, cons
 }
 
 /* Query rows times the set's steps in 8 bits, and their products with its middles. */
-DQ_KV_INLINE void few_queries(few_set *w, const float *q, int64_t ldq, const float *step,
-                              const float *middle, int64_t dim, int m)
+INLINE void few_queries(few_set *w, const float *q, int64_t ldq, const float *step,
+                        const float *middle, int64_t dim, int m)
 {
     const __m512i no_sign = _mm512_set1_epi32(0x7fffffff);
     __m512i peak[4], sum[4];
@@ -786,8 +783,8 @@ DQ_KV_INLINE void few_queries(few_set *w, const float *q, int64_t ldq, const flo
     set_code_sums(w, sum, m);
 }
 
-DQ_KV_INLINE void few_set_keys(float *s, int64_t lds, const float *q, int64_t ldq,
-                               const dq_simd_set_page *p, void *work, int bits, int m)
+INLINE void few_set_keys(float *s, int64_t lds, const float *q, int64_t ldq,
+                         const dq_simd_set_page *p, void *work, int bits, int m)
 {
     few_set w;
     __m512i z[16];
@@ -806,8 +803,8 @@ DQ_KV_INLINE void few_set_keys(float *s, int64_t lds, const float *q, int64_t ld
     }
 }
 
-DQ_KV_INLINE void few_set_keys_rows(float *s, int64_t lds, const float *q, int64_t ldq, int64_t m,
-                                    const dq_simd_set_page *p, void *work, int bits)
+INLINE void few_set_keys_rows(float *s, int64_t lds, const float *q, int64_t ldq, int64_t m,
+                              const dq_simd_set_page *p, void *work, int bits)
 {
     switch (m) {
     case 1: few_set_keys(s, lds, q, ldq, p, work, bits, 1); break;
@@ -839,7 +836,7 @@ static bool sets_few_keys(float *s, int64_t lds, const float *q, int64_t ldq, in
 /* ---------------------------------------------------------------------------------------- values */
 
 /* D of up to 4 rows in 16 bits, as round_one leaves it; sums of D, then of D times dither. */
-DQ_KV_INLINE void few_weights(few_set *w, const float *d, int64_t ldd, const float *dither, int m)
+INLINE void few_weights(few_set *w, const float *d, int64_t ldd, const float *dither, int m)
 {
     const __m512i no_sign = _mm512_set1_epi32(0x7fffffff);
     const __m512 one = _mm512_set1_ps(1.0f), factor[4] = {one, one, one, one};
@@ -867,8 +864,8 @@ DQ_KV_INLINE void few_weights(few_set *w, const float *d, int64_t ldd, const flo
 }
 
 /* Sums of codes less 2^(bits-1) of 2 m vectors, see value_tile. */
-DQ_KV_INLINE void set_part(__m512i sum[8], const few_set *w, const uint8_t *at, int64_t stride,
-                           const uint8_t *next, int half, int bits, int m)
+INLINE void set_part(__m512i sum[8], const few_set *w, const uint8_t *at, int64_t stride,
+                     const uint8_t *next, int half, int bits, int m)
 {
     const int8_t *const code[2] = {w->code, w->code};
     __m512i z[16];
@@ -893,8 +890,7 @@ static inline void in_memory(const __m512i *p)
 }
 
 /* y[16] += (sum scale - less) step + middle base */
-DQ_KV_INLINE void add_set(float *y, __m512i sum, const few_set *w, int r, __m512 step,
-                          __m512 middle)
+INLINE void add_set(float *y, __m512i sum, const few_set *w, int r, __m512 step, __m512 middle)
 {
     const __m512 x =
         _mm512_sub_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(w->scale[r])),
@@ -905,9 +901,8 @@ DQ_KV_INLINE void add_set(float *y, __m512i sum, const few_set *w, int r, __m512
 }
 
 /* y[32] of m rows from sums in the order of quads32: vectors of a row stand `apart` after each other. */
-DQ_KV_INLINE void add_set_rows(float *y, int64_t ldy, const __m512i *first, const __m512i *second,
-                               int apart, const few_set *w, const float *step, const float *middle,
-                               int m)
+INLINE void add_set_rows(float *y, int64_t ldy, const __m512i *first, const __m512i *second,
+                         int apart, const few_set *w, const float *step, const float *middle, int m)
 {
     const __m512 s0 = _mm512_loadu_ps(step), s1 = _mm512_loadu_ps(step + 16);
     const __m512 l0 = _mm512_loadu_ps(middle), l1 = _mm512_loadu_ps(middle + 16);
@@ -919,8 +914,8 @@ DQ_KV_INLINE void add_set_rows(float *y, int64_t ldy, const __m512i *first, cons
     }
 }
 
-DQ_KV_INLINE void few_set_values(float *y, int64_t ldy, const float *d, int64_t ldd,
-                                 const dq_simd_set_page *p, void *work, int bits, int m)
+INLINE void few_set_values(float *y, int64_t ldy, const float *d, int64_t ldd,
+                           const dq_simd_set_page *p, void *work, int bits, int m)
 {
     few_set w;
     const int64_t stride = p->dim * bits / 8;
@@ -948,8 +943,8 @@ DQ_KV_INLINE void few_set_values(float *y, int64_t ldy, const float *d, int64_t 
     }
 }
 
-DQ_KV_INLINE void few_set_values_rows(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
-                                      const dq_simd_set_page *p, void *work, int bits)
+INLINE void few_set_values_rows(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
+                                const dq_simd_set_page *p, void *work, int bits)
 {
     switch (m) {
     case 1: few_set_values(y, ldy, d, ldd, p, work, bits, 1); break;

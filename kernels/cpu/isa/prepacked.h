@@ -11,42 +11,40 @@
 #include <math.h>
 #include <string.h>
 
-#define PREPACKED_INLINE static inline __attribute__((always_inline))
-
 /* A line: one word of each of a block's rows. */
 enum { LINE = 4 * DQ_PREPACKED_ROWS, STEPS = DQ_PREPACKED_COLS / 4 };
 
 /* Asks for what is read later, as far as the second-level cache: the loads of products alone do not keep enough lines
  * under way, and asking the first level for them costs more than it brings. */
-PREPACKED_INLINE void prepacked_ask(const uint8_t *p, const int bytes)
+INLINE void prepacked_ask(const uint8_t *p, const int bytes)
 {
     enum { CACHE_LINE = 64 };
 #pragma GCC unroll 16
     for (int i = 0; i < bytes; i += CACHE_LINE) __builtin_prefetch(p + i, 0, 2);
 }
 
-PREPACKED_INLINE void prepacked_ask_scales(const uint8_t *p, const dq_simd_prepacked_weight *w)
+INLINE void prepacked_ask_scales(const uint8_t *p, const dq_simd_prepacked_weight *w)
 {
     prepacked_ask(p, 2 * DQ_PREPACKED_ROWS);
     if (!w->scale_f16) prepacked_ask(p + 2 * DQ_PREPACKED_ROWS, 2 * DQ_PREPACKED_ROWS);
 }
 
 /* Zero points of a group. */
-PREPACKED_INLINE const uint8_t *prepacked_zeros(const uint8_t *at,
-                                                const dq_simd_prepacked_weight *w, int64_t group)
+INLINE const uint8_t *prepacked_zeros(const uint8_t *at, const dq_simd_prepacked_weight *w,
+                                      int64_t group)
 {
     const int64_t own = group % 2 * DQ_PREPACKED_ROWS;
     return at + dq_simd_prepacked_group(w, group - group % 2) - DQ_PREPACKED_ZEROS + own;
 }
 
 /* Zero points stand before every two groups: bytes of them before this one. */
-PREPACKED_INLINE int64_t prepacked_skip(const dq_simd_prepacked_weight *w, int64_t group)
+INLINE int64_t prepacked_skip(const dq_simd_prepacked_weight *w, int64_t group)
 {
     return w->own_zeros && group % 2 == 0 ? DQ_PREPACKED_ZEROS : 0;
 }
 
 /* Codes of step s, each in the low bits of its byte; the bits above are anything. */
-PREPACKED_INLINE veci prepacked_codes(const uint8_t *chunk, const int bits, const int s)
+INLINE veci prepacked_codes(const uint8_t *chunk, const int bits, const int s)
 {
     const int each = 8 / bits, whole = each * bits, spare = 8 - whole, at = (s - whole) * bits;
     if (s < whole) {
@@ -65,16 +63,15 @@ PREPACKED_INLINE veci prepacked_codes(const uint8_t *chunk, const int bits, cons
 }
 
 /* Scales of rows `row` .. of a group. */
-PREPACKED_INLINE vecf prepacked_scale(const dq_simd_prepacked_weight *w, const uint8_t *scales,
-                                      int64_t row)
+INLINE vecf prepacked_scale(const dq_simd_prepacked_weight *w, const uint8_t *scales, int64_t row)
 {
     return w->scale_f16 ? load_halves(scales + 2 * row)
                         : load_floats((const float *)(const void *)scales + row);
 }
 
 /* total[m], of nv vectors each, from y[m][ldy]; prepacked_put: back to it. */
-PREPACKED_INLINE void prepacked_total(vecf (*total)[4], const float *y, int64_t ldy, const int m,
-                                      const int nv)
+INLINE void prepacked_total(vecf (*total)[4], const float *y, int64_t ldy, const int m,
+                            const int nv)
 {
 #pragma GCC unroll 8
     for (int i = 0; i < m; i++)
@@ -82,8 +79,7 @@ PREPACKED_INLINE void prepacked_total(vecf (*total)[4], const float *y, int64_t 
         for (int j = 0; j < nv; j++) total[i][j] = load_floats(y + i * ldy + j * LANES);
 }
 
-PREPACKED_INLINE void prepacked_put(float *y, int64_t ldy, vecf (*total)[4], const int m,
-                                    const int nv)
+INLINE void prepacked_put(float *y, int64_t ldy, vecf (*total)[4], const int m, const int nv)
 {
 #pragma GCC unroll 8
     for (int i = 0; i < m; i++)
@@ -95,26 +91,26 @@ PREPACKED_INLINE void prepacked_put(float *y, int64_t ldy, vecf (*total)[4], con
 
 #ifndef SUMS_OF_16_BITS
 /* add_dots is whole: int8_run says that nothing below it is used. */
-PREPACKED_INLINE int int8_run(int bits)
+INLINE int int8_run(int bits)
 {
     (void)bits;
     return 1;
 }
 
-PREPACKED_INLINE veci pairs(veci u, veci x)
+INLINE veci pairs(veci u, veci x)
 {
     (void)x;
     return u;
 }
 
-PREPACKED_INLINE veci add_pairs(veci a, veci u, veci x)
+INLINE veci add_pairs(veci a, veci u, veci x)
 {
     (void)u;
     (void)x;
     return a;
 }
 
-PREPACKED_INLINE veci add_both(veci sum, veci a)
+INLINE veci add_both(veci sum, veci a)
 {
     (void)a;
     return sum;
@@ -122,10 +118,9 @@ PREPACKED_INLINE veci add_both(veci sum, veci a)
 #endif
 
 /* What the sums of a group start from. */
-PREPACKED_INLINE void prepacked_start(veci sum[DQ_PREPACKED_INT8_MAX][4],
-                                      const dq_simd_prepacked_weight *w, const uint8_t *at,
-                                      int64_t group, int64_t row, const int32_t *of, const int m,
-                                      const int nv)
+INLINE void prepacked_start(veci sum[DQ_PREPACKED_INT8_MAX][4], const dq_simd_prepacked_weight *w,
+                            const uint8_t *at, int64_t group, int64_t row, const int32_t *of,
+                            const int m, const int nv)
 {
     if (!w->own_zeros) {
 #pragma GCC unroll 8
@@ -146,15 +141,15 @@ PREPACKED_INLINE void prepacked_start(veci sum[DQ_PREPACKED_INT8_MAX][4],
 }
 
 /* Bytes of a row's activations of a chunk. */
-PREPACKED_INLINE int64_t int8_bytes(const int bits)
+INLINE int64_t int8_bytes(const int bits)
 {
     return DQ_PREPACKED_COLS * (bits == INT8_WORDS ? 2 : 1);
 }
 
 /* sum[m], of m of the ld rows of `code`. Products of int8_run(bits) steps go to 16 bits, where an instruction set has such sums: of a whole chunk, whose sums
  * stay in registers, or of fewer steps, whose codes do. */
-PREPACKED_INLINE void prepacked_dots(veci (*sum)[4], const uint8_t *chunk, const int8_t *code,
-                                     const int ld, const int m, const int nv, const int bits)
+INLINE void prepacked_dots(veci (*sum)[4], const uint8_t *chunk, const int8_t *code, const int ld,
+                           const int m, const int nv, const int bits)
 {
     const int run = int8_run(bits), each = run < STEPS ? run : 1;
     veci part[DQ_PREPACKED_DOTS_MAX][4];
@@ -188,10 +183,9 @@ PREPACKED_INLINE void prepacked_dots(veci (*sum)[4], const uint8_t *chunk, const
 }
 
 /* Adds a group's sums to the totals. */
-PREPACKED_INLINE void prepacked_fold(vecf total[DQ_PREPACKED_INT8_MAX][4],
-                                     veci sum[DQ_PREPACKED_INT8_MAX][4],
-                                     const dq_simd_prepacked_weight *w, const uint8_t *scales,
-                                     int64_t row, const float *of, const int m, const int nv)
+INLINE void prepacked_fold(vecf total[DQ_PREPACKED_INT8_MAX][4], veci sum[DQ_PREPACKED_INT8_MAX][4],
+                           const dq_simd_prepacked_weight *w, const uint8_t *scales, int64_t row,
+                           const float *of, const int m, const int nv)
 {
     vecf scale[4];
 #pragma GCC unroll 4
@@ -208,10 +202,9 @@ PREPACKED_INLINE void prepacked_fold(vecf total[DQ_PREPACKED_INT8_MAX][4],
 }
 
 /* Rows `row` .. of a block, nv vectors of them: totals stay in registers. */
-PREPACKED_INLINE void prepacked_int8_one(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
-                                         const uint8_t *at, int64_t row,
-                                         const dq_simd_prepacked_rows *a, const int m, const int nv,
-                                         const int bits)
+INLINE void prepacked_int8_one(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
+                               const uint8_t *at, int64_t row, const dq_simd_prepacked_rows *a,
+                               const int m, const int nv, const int bits)
 {
     enum { AHEAD = 4096 };
     const uint8_t *p = at;
@@ -239,8 +232,8 @@ PREPACKED_INLINE void prepacked_int8_one(float *y, int64_t ldy, const dq_simd_pr
 }
 
 /* kept[m][32] */
-PREPACKED_INLINE void prepacked_keep(int32_t *kept, veci sum[DQ_PREPACKED_INT8_MAX][4], const int m,
-                                     const int nv)
+INLINE void prepacked_keep(int32_t *kept, veci sum[DQ_PREPACKED_INT8_MAX][4], const int m,
+                           const int nv)
 {
 #pragma GCC unroll 8
     for (int i = 0; i < m; i++)
@@ -249,8 +242,8 @@ PREPACKED_INLINE void prepacked_keep(int32_t *kept, veci sum[DQ_PREPACKED_INT8_M
             store_words(kept + i * DQ_PREPACKED_ROWS + j * LANES, sum[i][j]);
 }
 
-PREPACKED_INLINE void prepacked_get(veci sum[DQ_PREPACKED_INT8_MAX][4], const int32_t *kept,
-                                    const int m, const int nv)
+INLINE void prepacked_get(veci sum[DQ_PREPACKED_INT8_MAX][4], const int32_t *kept, const int m,
+                          const int nv)
 {
 #pragma GCC unroll 8
     for (int i = 0; i < m; i++)
@@ -269,10 +262,9 @@ typedef struct prepacked_turn {
 } prepacked_turn;
 
 /* One turn of rows `row` .. of a block, nv vectors of them; kept[m][32]: sums between turns. y has the totals. */
-PREPACKED_INLINE void prepacked_int8_turn(float *y, int64_t ldy, int32_t *kept,
-                                          const dq_simd_prepacked_weight *w, const uint8_t *at,
-                                          int64_t row, const prepacked_turn *t, const int m,
-                                          const int nv, const int bits)
+INLINE void prepacked_int8_turn(float *y, int64_t ldy, int32_t *kept,
+                                const dq_simd_prepacked_weight *w, const uint8_t *at, int64_t row,
+                                const prepacked_turn *t, const int m, const int nv, const int bits)
 {
     const uint8_t *p = at + t->at;
     const int8_t *code = t->code;
@@ -298,11 +290,10 @@ PREPACKED_INLINE void prepacked_int8_turn(float *y, int64_t ldy, int32_t *kept,
 
 /* Groups t->group .. end - 1 of rows `row` .. of a block, nv vectors of them, with m of ld rows of activations from `first`
  * on: totals stay in registers. */
-PREPACKED_INLINE void prepacked_int8_groups(float *y, int64_t ldy,
-                                            const dq_simd_prepacked_weight *w, const uint8_t *at,
-                                            int64_t row, const prepacked_turn *t, int64_t end,
-                                            const int first, const int ld, const int m,
-                                            const int nv, const int bits)
+INLINE void prepacked_int8_groups(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
+                                  const uint8_t *at, int64_t row, const prepacked_turn *t,
+                                  int64_t end, const int first, const int ld, const int m,
+                                  const int nv, const int bits)
 {
     const bool asks = row == 0 && first == 0;
     const uint8_t *p = at + t->at;
@@ -334,17 +325,15 @@ enum { HALVES_TURN = 8 }; /* measured */
 
 /* Both halves unpack codes. Groups of more chunks load totals less often: there, only codes that are cheap to unpack win. One
  * row more than INT8_ONE is as fast with its totals in memory. */
-PREPACKED_INLINE bool prepacked_is_halved(const dq_simd_prepacked_weight *w, const int m,
-                                          const int bits)
+INLINE bool prepacked_is_halved(const dq_simd_prepacked_weight *w, const int m, const int bits)
 {
     if (m <= INT8_ONE + 1 || w->group > HALVES_TURN) return false;
     return w->group == 1 || 8 % bits == 0;
 }
 
-PREPACKED_INLINE void prepacked_int8_halves(float *y, int64_t ldy,
-                                            const dq_simd_prepacked_weight *w,
-                                            const dq_simd_blocks b, const dq_simd_prepacked_rows *a,
-                                            const int m, const int nv, const int bits)
+INLINE void prepacked_int8_halves(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
+                                  const dq_simd_blocks b, const dq_simd_prepacked_rows *a,
+                                  const int m, const int nv, const int bits)
 {
     const int half = (m + 1) / 2;
     const int64_t each = HALVES_TURN / w->group;
@@ -373,9 +362,9 @@ PREPACKED_INLINE void prepacked_int8_halves(float *y, int64_t ldy,
 
 /* Blocks side by side, a few chunks of each in turn: that keeps more lines under way than one stream
  * does. What is asked for is read in the next turn at the soonest; many rows take their time. */
-PREPACKED_INLINE void prepacked_int8_wide(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
-                                          const dq_simd_blocks b, const dq_simd_prepacked_rows *a,
-                                          const int m, const int nv, const int bits)
+INLINE void prepacked_int8_wide(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
+                                const dq_simd_blocks b, const dq_simd_prepacked_rows *a,
+                                const int m, const int nv, const int bits)
 {
     const int64_t turn = w->group < 2 ? w->group : 2, bytes = turn * bits * LINE + w->scales;
     const int64_t least = m > 2 ? 4096 : 1024; /* measured */
@@ -401,9 +390,9 @@ PREPACKED_INLINE void prepacked_int8_wide(float *y, int64_t ldy, const dq_simd_p
     }
 }
 
-PREPACKED_INLINE void prepacked_int8(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
-                                     const dq_simd_blocks b, const dq_simd_prepacked_rows *a,
-                                     const int m, const int nv, const int bits)
+INLINE void prepacked_int8(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
+                           const dq_simd_blocks b, const dq_simd_prepacked_rows *a, const int m,
+                           const int nv, const int bits)
 {
     if (prepacked_is_halved(w, m, bits)) {
         prepacked_int8_halves(y, ldy, w, b, a, m, nv, bits);
@@ -460,7 +449,7 @@ static int split_exponent(float max)
 }
 
 /* Nearest integer, ties to even, for |x| < 2^23: half of it is rounded first, what is left is at most 1. */
-PREPACKED_INLINE int32_t nearest(float x)
+INLINE int32_t nearest(float x)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23 */
     const float half = x * 0.5f + magic - magic, rest = x - (half + half);
@@ -492,8 +481,8 @@ typedef struct split_sums {
 } split_sums;
 
 /* Parts of LANES columns, to[3][ld]; x is taken a * b times. */
-PREPACKED_INLINE void split_columns(split_sums *sum, int8_t *to, int64_t ld, const float *x,
-                                    float a, float b, int32_t small)
+INLINE void split_columns(split_sums *sum, int8_t *to, int64_t ld, const float *x, float a, float b,
+                          int32_t small)
 {
     const float magic = 12582912.0f; /* as in nearest() */
     split_floats units;
@@ -518,7 +507,7 @@ PREPACKED_INLINE void split_columns(split_sums *sum, int8_t *to, int64_t ld, con
     sum->left |= rest != fine;
 }
 
-PREPACKED_INLINE int32_t sum_of(const split_words *x)
+INLINE int32_t sum_of(const split_words *x)
 {
     int32_t sum = 0;
 #pragma GCC unroll 16
@@ -561,10 +550,10 @@ static bool split(int8_t *line, int64_t ld, float *unit, int32_t sum[3], float *
 /* ----------------------------------------------------------------------------------------- products */
 
 /* What the sums of a piece start from: -zero * (sum of parts), whole in `start` where groups share a zero point. */
-PREPACKED_INLINE void prepacked_split_start(veci sum[3 * DQ_PREPACKED_F32_MAX][4],
-                                            const dq_simd_prepacked_weight *w, const uint8_t *at,
-                                            int64_t group, int64_t row, const int32_t *start,
-                                            const int m, const int nv)
+INLINE void prepacked_split_start(veci sum[3 * DQ_PREPACKED_F32_MAX][4],
+                                  const dq_simd_prepacked_weight *w, const uint8_t *at,
+                                  int64_t group, int64_t row, const int32_t *start, const int m,
+                                  const int nv)
 {
 #pragma GCC unroll 9
     for (int i = 0; i < 3 * m; i++) {
@@ -582,10 +571,9 @@ PREPACKED_INLINE void prepacked_split_start(veci sum[3 * DQ_PREPACKED_F32_MAX][4
 }
 
 /* Adds a piece's sums to the totals. The first product is exact, and the last one where it is no denormal. */
-PREPACKED_INLINE void prepacked_split_fold(vecf total[DQ_PREPACKED_F32_MAX][4],
-                                           veci sum[3 * DQ_PREPACKED_F32_MAX][4],
-                                           const vecf scale[4], const float *unit, const int m,
-                                           const int nv)
+INLINE void prepacked_split_fold(vecf total[DQ_PREPACKED_F32_MAX][4],
+                                 veci sum[3 * DQ_PREPACKED_F32_MAX][4], const vecf scale[4],
+                                 const float *unit, const int m, const int nv)
 {
     const vecf high = all_floats(65536.0f);
 #pragma GCC unroll 4
@@ -601,7 +589,7 @@ PREPACKED_INLINE void prepacked_split_fold(vecf total[DQ_PREPACKED_F32_MAX][4],
     }
 }
 
-PREPACKED_INLINE bool are_zero(const float *unit, const int m)
+INLINE bool are_zero(const float *unit, const int m)
 {
     bool zero = true;
     for (int i = 0; i < m; i++) zero &= unit[i] == 0;
@@ -619,10 +607,9 @@ typedef struct prepacked_piece {
 } prepacked_piece;
 
 /* Adds a piece of rows `row` .. of a block, nv vectors of them, to the totals. */
-PREPACKED_INLINE void prepacked_f32_piece(vecf total[DQ_PREPACKED_F32_MAX][4],
-                                          const dq_simd_prepacked_weight *w, const uint8_t *at,
-                                          int64_t row, const prepacked_piece *t, const int m,
-                                          const int nv, const int bits)
+INLINE void prepacked_f32_piece(vecf total[DQ_PREPACKED_F32_MAX][4],
+                                const dq_simd_prepacked_weight *w, const uint8_t *at, int64_t row,
+                                const prepacked_piece *t, const int m, const int nv, const int bits)
 {
     const uint8_t *p = at + t->at, *scales = p + t->left * bits * LINE;
     const int8_t *code = t->code;
@@ -640,8 +627,8 @@ PREPACKED_INLINE void prepacked_f32_piece(vecf total[DQ_PREPACKED_F32_MAX][4],
 }
 
 /* After a piece; `chunks` are left of the block. False after the last one. */
-PREPACKED_INLINE bool prepacked_next_piece(prepacked_piece *t, const dq_simd_prepacked_weight *w,
-                                           int64_t *chunks, const int m, const int bits)
+INLINE bool prepacked_next_piece(prepacked_piece *t, const dq_simd_prepacked_weight *w,
+                                 int64_t *chunks, const int m, const int bits)
 {
     *chunks -= t->n;
     t->left -= t->n;
@@ -659,8 +646,8 @@ PREPACKED_INLINE bool prepacked_next_piece(prepacked_piece *t, const dq_simd_pre
     return true;
 }
 
-PREPACKED_INLINE prepacked_piece prepacked_first_piece(const dq_simd_prepacked_weight *w,
-                                                       const dq_simd_split_rows *a, int64_t ahead)
+INLINE prepacked_piece prepacked_first_piece(const dq_simd_prepacked_weight *w,
+                                             const dq_simd_split_rows *a, int64_t ahead)
 {
     const int64_t n = w->group < DQ_PREPACKED_PIECE ? w->group : DQ_PREPACKED_PIECE;
     return (prepacked_piece){.left = w->group,
@@ -673,9 +660,9 @@ PREPACKED_INLINE prepacked_piece prepacked_first_piece(const dq_simd_prepacked_w
 }
 
 /* Rows `row` .. of a block, nv vectors of them: totals stay in registers. */
-PREPACKED_INLINE void prepacked_f32_one(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
-                                        const uint8_t *at, int64_t row, const dq_simd_split_rows *a,
-                                        const int m, const int nv, const int bits)
+INLINE void prepacked_f32_one(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
+                              const uint8_t *at, int64_t row, const dq_simd_split_rows *a,
+                              const int m, const int nv, const int bits)
 {
     prepacked_piece t = prepacked_first_piece(w, a, 4096);
     int64_t chunks = w->chunks;
@@ -692,9 +679,9 @@ PREPACKED_INLINE void prepacked_f32_one(float *y, int64_t ldy, const dq_simd_pre
 }
 
 /* Blocks side by side, a piece of each in turn (see prepacked_int8_wide). */
-PREPACKED_INLINE void prepacked_f32_wide(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
-                                         const dq_simd_blocks b, const dq_simd_split_rows *a,
-                                         const int m, const int nv, const int bits)
+INLINE void prepacked_f32_wide(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
+                               const dq_simd_blocks b, const dq_simd_split_rows *a, const int m,
+                               const int nv, const int bits)
 {
     prepacked_piece t = prepacked_first_piece(w, a, 0);
     int64_t chunks = w->chunks;
@@ -721,9 +708,9 @@ PREPACKED_INLINE void prepacked_f32_wide(float *y, int64_t ldy, const dq_simd_pr
 }
 
 /* Only one row waits for memory. */
-PREPACKED_INLINE void prepacked_f32(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
-                                    const dq_simd_blocks b, const dq_simd_split_rows *a,
-                                    const int m, const int nv, const int bits)
+INLINE void prepacked_f32(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
+                          const dq_simd_blocks b, const dq_simd_split_rows *a, const int m,
+                          const int nv, const int bits)
 {
     if (m == 1 && b.n > 1) {
         prepacked_f32_wide(y, ldy, w, b, a, m, nv, bits);

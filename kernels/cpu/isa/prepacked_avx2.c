@@ -7,106 +7,105 @@
 #include <immintrin.h>
 #include <string.h>
 
-#define VEC   static inline __attribute__((always_inline))
 #define LANES 8
 typedef __m256i veci;
 typedef __m256 vecf;
 
-VEC veci load_words(const uint8_t *p)
+INLINE veci load_words(const uint8_t *p)
 {
     return _mm256_loadu_si256((const void *)p);
 }
 
-VEC void store_words(int32_t *p, veci x)
+INLINE void store_words(int32_t *p, veci x)
 {
     _mm256_storeu_si256((void *)p, x);
 }
 
-VEC veci load_bytes(const uint8_t *p)
+INLINE veci load_bytes(const uint8_t *p)
 {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p));
 }
 
-VEC veci all_words(int32_t x)
+INLINE veci all_words(int32_t x)
 {
     return _mm256_set1_epi32(x);
 }
 
-VEC veci all_fours(const int8_t *p)
+INLINE veci all_fours(const int8_t *p)
 {
     int32_t four;
     memcpy(&four, p, sizeof four);
     return _mm256_set1_epi32(four);
 }
 
-VEC veci words_right(veci x, int n)
+INLINE veci words_right(veci x, int n)
 {
     return _mm256_srli_epi32(x, n);
 }
 
-VEC veci words_left(veci x, int n)
+INLINE veci words_left(veci x, int n)
 {
     return _mm256_slli_epi32(x, n);
 }
 
-VEC veci words_plus(veci a, veci b)
+INLINE veci words_plus(veci a, veci b)
 {
     return _mm256_add_epi32(a, b);
 }
 
-VEC veci words_less(veci a, veci b)
+INLINE veci words_less(veci a, veci b)
 {
     return _mm256_sub_epi32(a, b);
 }
 
-VEC veci words_times(veci a, veci b)
+INLINE veci words_times(veci a, veci b)
 {
     return _mm256_mullo_epi32(a, b);
 }
 
 /* The low n bits of every byte of a, the others of b. */
-VEC veci low_bits_or(int n, veci a, veci b)
+INLINE veci low_bits_or(int n, veci a, veci b)
 {
     const veci mask = _mm256_set1_epi8((char)((1 << n) - 1));
     return _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b));
 }
 
-VEC vecf load_floats(const float *p)
+INLINE vecf load_floats(const float *p)
 {
     return _mm256_loadu_ps(p);
 }
 
-VEC vecf load_halves(const uint8_t *p)
+INLINE vecf load_halves(const uint8_t *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
 }
 
-VEC void store_floats(float *p, vecf x)
+INLINE void store_floats(float *p, vecf x)
 {
     _mm256_storeu_ps(p, x);
 }
 
-VEC vecf all_floats(float x)
+INLINE vecf all_floats(float x)
 {
     return _mm256_set1_ps(x);
 }
 
-VEC vecf floats_of(veci x)
+INLINE vecf floats_of(veci x)
 {
     return _mm256_cvtepi32_ps(x);
 }
 
-VEC vecf floats_plus(vecf a, vecf b)
+INLINE vecf floats_plus(vecf a, vecf b)
 {
     return _mm256_add_ps(a, b);
 }
 
-VEC vecf floats_times(vecf a, vecf b)
+INLINE vecf floats_times(vecf a, vecf b)
 {
     return _mm256_mul_ps(a, b);
 }
 
-VEC vecf floats_fma(vecf a, vecf b, vecf c)
+INLINE vecf floats_fma(vecf a, vecf b, vecf c)
 {
     return _mm256_fmadd_ps(a, b, c);
 }
@@ -117,24 +116,24 @@ VEC vecf floats_fma(vecf a, vecf b, vecf c)
  * multiplied as words of 16, even and odd columns apart, and so are their activations packed, but where codes are unpacked. */
 enum { INT8_WORDS = 8 };
 
-VEC veci int8_codes(veci x, int bits)
+INLINE veci int8_codes(veci x, int bits)
 {
     return bits == 8 ? x : _mm256_and_si256(x, _mm256_set1_epi8((char)((1 << bits) - 1)));
 }
 
 /* Sums are made in the order in which they are written: compilers that make trees of them have not the registers. */
-VEC veci in_order(veci x)
+INLINE veci in_order(veci x)
 {
     __asm__("" : "+x"(x));
     return x;
 }
 
-VEC veci add_both(veci sum, veci a)
+INLINE veci add_both(veci sum, veci a)
 {
     return in_order(_mm256_add_epi32(sum, _mm256_madd_epi16(a, _mm256_set1_epi16(1))));
 }
 
-VEC veci add_words(veci sum, veci u, veci even, veci odd)
+INLINE veci add_words(veci sum, veci u, veci even, veci odd)
 {
     const veci low = _mm256_and_si256(u, _mm256_set1_epi16(255)), high = _mm256_srli_epi16(u, 8);
     sum = in_order(_mm256_add_epi32(sum, _mm256_madd_epi16(low, even)));
@@ -142,7 +141,7 @@ VEC veci add_words(veci sum, veci u, veci even, veci odd)
 }
 
 /* x: activations i of four columns each. */
-VEC veci add_dots(veci sum, veci u, const int8_t *x, int64_t i, int bits)
+INLINE veci add_dots(veci sum, veci u, const int8_t *x, int64_t i, int bits)
 {
     if (bits == INT8_WORDS)
         return add_words(sum, u, all_fours(x + 8 * i), all_fours(x + 8 * i + 4));
@@ -150,17 +149,17 @@ VEC veci add_dots(veci sum, veci u, const int8_t *x, int64_t i, int bits)
 }
 
 /* So many sums of two products stay below 2^15 together. */
-VEC int int8_run(int bits)
+INLINE int int8_run(int bits)
 {
     return bits <= 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
 }
 
-VEC veci pairs(veci u, veci x)
+INLINE veci pairs(veci u, veci x)
 {
     return _mm256_maddubs_epi16(u, x);
 }
 
-VEC veci add_pairs(veci a, veci u, veci x)
+INLINE veci add_pairs(veci a, veci u, veci x)
 {
     return in_order(_mm256_add_epi16(a, _mm256_maddubs_epi16(u, x)));
 }
@@ -168,31 +167,31 @@ VEC veci add_pairs(veci a, veci u, veci x)
 enum { INT8_ONE = 4 };
 
 /* Vectors of weights that are multiplied by m rows at a time: codes of a run and sums shall stay in 16 registers. */
-VEC int int8_vectors(int m, int bits)
+INLINE int int8_vectors(int m, int bits)
 {
     const int run = int8_run(bits);
     return m > 4 ? 1 : run == 4 ? (m <= 2 ? 2 : 1) : m <= (run == 8 ? 2 : 1) ? 4 : 2;
 }
 
 /* Of bytes less 128: their magnitudes, 128 at most, and -1 where they are negative, else 0. */
-VEC veci byte_sizes(veci u)
+INLINE veci byte_sizes(veci u)
 {
     return _mm256_abs_epi8(_mm256_xor_si256(u, _mm256_set1_epi8(-128)));
 }
 
-VEC veci byte_signs(veci u)
+INLINE veci byte_signs(veci u)
 {
     return _mm256_cmpgt_epi8(_mm256_setzero_si256(), _mm256_xor_si256(u, _mm256_set1_epi8(-128)));
 }
 
 /* sum + (x ^ sign) * size: no pair leaves 16 bits, as 2 * 128 * -128 does not. */
-VEC veci add_signed(veci sum, veci size, veci sign, veci x)
+INLINE veci add_signed(veci sum, veci size, veci sign, veci x)
 {
     return add_both(sum, _mm256_maddubs_epi16(size, _mm256_xor_si256(x, sign)));
 }
 
 /* sum + the sizes that have a sign. */
-VEC veci add_negative(veci sum, veci size, veci sign)
+INLINE veci add_negative(veci sum, veci size, veci sign)
 {
     return words_less(sum,
                       _mm256_madd_epi16(_mm256_maddubs_epi16(size, sign), _mm256_set1_epi16(1)));
@@ -207,19 +206,19 @@ VEC veci add_negative(veci sum, veci size, veci sign)
  * |c| s depends on weights alone. */
 
 /* Bytes of a step, and of a chunk. */
-PREPACKED_INLINE int64_t unpacked_step(const int bits)
+INLINE int64_t unpacked_step(const int bits)
 {
     return bits == 8 ? 2 * LINE : LINE;
 }
 
-PREPACKED_INLINE int64_t unpacked_chunk(const int bits)
+INLINE int64_t unpacked_chunk(const int bits)
 {
     return STEPS * unpacked_step(bits);
 }
 
 /* sum[m], of step s of a chunk of codes of 8 bits. */
-PREPACKED_INLINE void unpacked_signed(veci (*sum)[4], const uint8_t *chunk, const int8_t *code,
-                                      const int s, const int m, const int nv)
+INLINE void unpacked_signed(veci (*sum)[4], const uint8_t *chunk, const int8_t *code, const int s,
+                            const int m, const int nv)
 {
     veci size[4], sign[4];
 #pragma GCC unroll 4
@@ -237,8 +236,8 @@ PREPACKED_INLINE void unpacked_signed(veci (*sum)[4], const uint8_t *chunk, cons
 }
 
 /* sum[m], of a chunk. Sums of two steps in 16 bits are made and used at once, sums of more stay in registers. */
-PREPACKED_INLINE void unpacked_dots(veci (*sum)[4], const uint8_t *chunk, const int8_t *code,
-                                    const int m, const int nv, const int bits)
+INLINE void unpacked_dots(veci (*sum)[4], const uint8_t *chunk, const int8_t *code, const int m,
+                          const int nv, const int bits)
 {
     const int run = int8_run(bits), each = run == 2 ? 2 : 1;
     veci part[DQ_PREPACKED_INT8_MAX][4];
@@ -276,10 +275,9 @@ PREPACKED_INLINE void unpacked_dots(veci (*sum)[4], const uint8_t *chunk, const 
 }
 
 /* What the sums of a group start from. */
-PREPACKED_INLINE void unpacked_start(veci sum[DQ_PREPACKED_INT8_MAX][4],
-                                     const dq_simd_prepacked_weight *w, const uint8_t *tail,
-                                     int64_t row, const int32_t *of, const int m, const int nv,
-                                     const int bits)
+INLINE void unpacked_start(veci sum[DQ_PREPACKED_INT8_MAX][4], const dq_simd_prepacked_weight *w,
+                           const uint8_t *tail, int64_t row, const int32_t *of, const int m,
+                           const int nv, const int bits)
 {
 #pragma GCC unroll 8
     for (int i = 0; i < m; i++) {
@@ -294,9 +292,9 @@ PREPACKED_INLINE void unpacked_start(veci sum[DQ_PREPACKED_INT8_MAX][4],
 }
 
 /* Adds a group's sums to the totals. */
-PREPACKED_INLINE void unpacked_fold(vecf total[DQ_PREPACKED_INT8_MAX][4],
-                                    veci sum[DQ_PREPACKED_INT8_MAX][4], const uint8_t *tail,
-                                    int64_t row, const float *of, const int m, const int nv)
+INLINE void unpacked_fold(vecf total[DQ_PREPACKED_INT8_MAX][4], veci sum[DQ_PREPACKED_INT8_MAX][4],
+                          const uint8_t *tail, int64_t row, const float *of, const int m,
+                          const int nv)
 {
     const float *scale = (const float *)(const void *)tail + row;
 #pragma GCC unroll 8
@@ -311,10 +309,9 @@ PREPACKED_INLINE void unpacked_fold(vecf total[DQ_PREPACKED_INT8_MAX][4],
 }
 
 /* A group of n chunks of rows `row` .. of a block, nv vectors of them. */
-PREPACKED_INLINE void unpacked_group(vecf total[DQ_PREPACKED_INT8_MAX][4],
-                                     const dq_simd_prepacked_weight *w, const uint8_t *p,
-                                     int64_t row, const dq_simd_prepacked_rows *a, const int64_t n,
-                                     const int m, const int nv, const int bits)
+INLINE void unpacked_group(vecf total[DQ_PREPACKED_INT8_MAX][4], const dq_simd_prepacked_weight *w,
+                           const uint8_t *p, int64_t row, const dq_simd_prepacked_rows *a,
+                           const int64_t n, const int m, const int nv, const int bits)
 {
     const uint8_t *tail = p + n * unpacked_chunk(bits);
     const int8_t *code = a->code;
@@ -326,11 +323,10 @@ PREPACKED_INLINE void unpacked_group(vecf total[DQ_PREPACKED_INT8_MAX][4],
 }
 
 /* Groups of `group` chunks; a constant lets the sums stay in registers. */
-PREPACKED_INLINE void unpacked_groups(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
-                                      const uint8_t *from, int64_t chunks,
-                                      const dq_simd_prepacked_rows *a, bool add,
-                                      const int64_t group, const int m, const int nv,
-                                      const int bits)
+INLINE void unpacked_groups(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
+                            const uint8_t *from, int64_t chunks, const dq_simd_prepacked_rows *a,
+                            bool add, const int64_t group, const int m, const int nv,
+                            const int bits)
 {
     for (int64_t row = 0; row < DQ_PREPACKED_ROWS; row += nv * LANES) {
         const uint8_t *p = from;
@@ -351,10 +347,9 @@ PREPACKED_INLINE void unpacked_groups(float *y, int64_t ldy, const dq_simd_prepa
     }
 }
 
-PREPACKED_INLINE void unpacked_int8(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
-                                    const uint8_t *from, int64_t chunks,
-                                    const dq_simd_prepacked_rows *a, bool add, const int m,
-                                    const int nv, const int bits)
+INLINE void unpacked_int8(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
+                          const uint8_t *from, int64_t chunks, const dq_simd_prepacked_rows *a,
+                          bool add, const int m, const int nv, const int bits)
 {
     if (w->group == 1)
         unpacked_groups(y, ldy, w, from, chunks, a, add, 1, m, nv, bits);
@@ -363,7 +358,7 @@ PREPACKED_INLINE void unpacked_int8(float *y, int64_t ldy, const dq_simd_prepack
 }
 
 /* A chunk of rows `row` .. of a block. The sum of |c| of negative codes c, of 8 bits and less 128; else 0. */
-PREPACKED_INLINE veci unpack_chunk(uint8_t *to, const uint8_t *chunk, int row, const int bits)
+INLINE veci unpack_chunk(uint8_t *to, const uint8_t *chunk, int row, const int bits)
 {
     veci sum = all_words(0);
 #pragma GCC unroll 8
@@ -379,9 +374,8 @@ PREPACKED_INLINE veci unpack_chunk(uint8_t *to, const uint8_t *chunk, int row, c
 }
 
 /* Chunks of a block from a group on, as dq_simd_prepacked.unpack says. */
-PREPACKED_INLINE void unpack_block(uint8_t *to, const dq_simd_prepacked_weight *w,
-                                   const uint8_t *block, int64_t group, int64_t chunks,
-                                   const int bits)
+INLINE void unpack_block(uint8_t *to, const dq_simd_prepacked_weight *w, const uint8_t *block,
+                         int64_t group, int64_t chunks, const int bits)
 {
     for (int64_t left = chunks; left > 0; left -= w->group, group++) {
         const uint8_t *p = block + dq_simd_prepacked_group(w, group);

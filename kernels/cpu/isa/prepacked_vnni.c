@@ -7,111 +7,110 @@
 #include <immintrin.h>
 #include <string.h>
 
-#define VEC   static inline __attribute__((always_inline))
 #define LANES 16
 typedef __m512i veci;
 typedef __m512 vecf;
 
-VEC veci load_words(const uint8_t *p)
+INLINE veci load_words(const uint8_t *p)
 {
     return _mm512_loadu_si512(p);
 }
 
-VEC void store_words(int32_t *p, veci x)
+INLINE void store_words(int32_t *p, veci x)
 {
     _mm512_storeu_si512(p, x);
 }
 
-VEC veci load_bytes(const uint8_t *p)
+INLINE veci load_bytes(const uint8_t *p)
 {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p));
 }
 
-VEC veci all_words(int32_t x)
+INLINE veci all_words(int32_t x)
 {
     return _mm512_set1_epi32(x);
 }
 
-VEC veci all_fours(const int8_t *p)
+INLINE veci all_fours(const int8_t *p)
 {
     int32_t four;
     memcpy(&four, p, sizeof four);
     return _mm512_set1_epi32(four);
 }
 
-VEC veci words_right(veci x, int n)
+INLINE veci words_right(veci x, int n)
 {
     return _mm512_srli_epi32(x, (unsigned)n);
 }
 
-VEC veci words_left(veci x, int n)
+INLINE veci words_left(veci x, int n)
 {
     return _mm512_slli_epi32(x, (unsigned)n);
 }
 
-VEC veci words_plus(veci a, veci b)
+INLINE veci words_plus(veci a, veci b)
 {
     return _mm512_add_epi32(a, b);
 }
 
-VEC veci words_less(veci a, veci b)
+INLINE veci words_less(veci a, veci b)
 {
     return _mm512_sub_epi32(a, b);
 }
 
-VEC veci words_times(veci a, veci b)
+INLINE veci words_times(veci a, veci b)
 {
     return _mm512_mullo_epi32(a, b);
 }
 
 /* The low n bits of every byte of a, the others of b. */
-VEC veci low_bits_or(int n, veci a, veci b)
+INLINE veci low_bits_or(int n, veci a, veci b)
 {
     return _mm512_ternarylogic_epi32(_mm512_set1_epi8((char)((1 << n) - 1)), a, b, 0xca);
 }
 
-VEC vecf load_floats(const float *p)
+INLINE vecf load_floats(const float *p)
 {
     return _mm512_loadu_ps(p);
 }
 
-VEC vecf load_halves(const uint8_t *p)
+INLINE vecf load_halves(const uint8_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
 }
 
-VEC void store_floats(float *p, vecf x)
+INLINE void store_floats(float *p, vecf x)
 {
     _mm512_storeu_ps(p, x);
 }
 
-VEC vecf all_floats(float x)
+INLINE vecf all_floats(float x)
 {
     return _mm512_set1_ps(x);
 }
 
-VEC vecf floats_of(veci x)
+INLINE vecf floats_of(veci x)
 {
     return _mm512_cvtepi32_ps(x);
 }
 
-VEC vecf floats_plus(vecf a, vecf b)
+INLINE vecf floats_plus(vecf a, vecf b)
 {
     return _mm512_add_ps(a, b);
 }
 
-VEC vecf floats_times(vecf a, vecf b)
+INLINE vecf floats_times(vecf a, vecf b)
 {
     return _mm512_mul_ps(a, b);
 }
 
-VEC vecf floats_fma(vecf a, vecf b, vecf c)
+INLINE vecf floats_fma(vecf a, vecf b, vecf c)
 {
     return _mm512_fmadd_ps(a, b, c);
 }
 
 /* Codes of 8 bits are loaded once: compilers load them again for every row, and one load a cycle is all there is. */
-VEC veci int8_codes(veci x, int bits)
+INLINE veci int8_codes(veci x, int bits)
 {
     if (bits < 8) return _mm512_and_si512(x, _mm512_set1_epi8((char)((1 << bits) - 1)));
     __asm__("" : "+v"(x));
@@ -121,7 +120,7 @@ VEC veci int8_codes(veci x, int bits)
 enum { INT8_WORDS = 0 };
 
 /* x: activations i of four columns each. */
-VEC veci add_dots(veci sum, veci u, const int8_t *x, int64_t i, int bits)
+INLINE veci add_dots(veci sum, veci u, const int8_t *x, int64_t i, int bits)
 {
     (void)bits;
     return _mm512_dpbusd_epi32(sum, u, all_fours(x + 4 * i));

@@ -286,7 +286,6 @@ const dq_simd dq_simd_scalar = {
 
 /* ----------------------------------------------------------------------------- prepacked weights */
 
-#define VEC   static inline
 #define LANES 16
 
 typedef struct veci {
@@ -298,7 +297,7 @@ typedef struct vecf {
 } vecf;
 
 #define EACH(T, NAME, ARGUMENTS, VALUE)                                                            \
-    VEC T NAME ARGUMENTS                                                                           \
+    static inline T NAME ARGUMENTS                                                                 \
     {                                                                                              \
         T to;                                                                                      \
         for (int i = 0; i < LANES; i++) to.x[i] = VALUE;                                           \
@@ -321,14 +320,14 @@ EACH(vecf, floats_plus, (vecf a, vecf b), a.x[i] + b.x[i])
 EACH(vecf, floats_times, (vecf a, vecf b), a.x[i] * b.x[i])
 EACH(vecf, floats_fma, (vecf a, vecf b, vecf c), a.x[i] * b.x[i] + c.x[i])
 
-VEC veci load_words(const uint8_t *p)
+static inline veci load_words(const uint8_t *p)
 {
     veci to;
     memcpy(to.x, p, sizeof to.x);
     return to;
 }
 
-VEC veci all_fours(const int8_t *p)
+static inline veci all_fours(const int8_t *p)
 {
     int32_t four;
     memcpy(&four, p, sizeof four);
@@ -336,7 +335,7 @@ VEC veci all_fours(const int8_t *p)
 }
 
 /* The low n bits of every byte of a, the others of b. */
-VEC veci low_bits_or(int n, veci a, veci b)
+static inline veci low_bits_or(int n, veci a, veci b)
 {
     const uint32_t mask = 0x01010101u * ((1u << n) - 1);
     veci to;
@@ -344,12 +343,12 @@ VEC veci low_bits_or(int n, veci a, veci b)
     return to;
 }
 
-VEC void store_floats(float *p, vecf a)
+static inline void store_floats(float *p, vecf a)
 {
     memcpy(p, a.x, sizeof a.x);
 }
 
-VEC veci int8_codes(veci a, int bits)
+static inline veci int8_codes(veci a, int bits)
 {
     for (int i = 0; i < LANES; i++) a.x[i] &= 0x01010101u * ((1u << bits) - 1);
     return a;
@@ -358,7 +357,7 @@ VEC veci int8_codes(veci a, int bits)
 enum { INT8_WORDS = 0 };
 
 /* at: activations i of four columns each. */
-VEC veci add_dots(veci sum, veci u, const int8_t *at, int64_t i4, int bits)
+static inline veci add_dots(veci sum, veci u, const int8_t *at, int64_t i4, int bits)
 {
     const veci x = all_fours(at + 4 * i4);
     (void)bits;
@@ -370,7 +369,7 @@ VEC veci add_dots(veci sum, veci u, const int8_t *at, int64_t i4, int bits)
     return sum;
 }
 
-VEC void store_words(int32_t *p, veci a)
+static inline void store_words(int32_t *p, veci a)
 {
     memcpy(p, a.x, sizeof a.x);
 }

@@ -525,8 +525,8 @@ static const float *read_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_
     return scratch;
 }
 
-DQ_KV_INLINE void turn(float *restrict out, const float *restrict scale, int64_t n, int64_t first,
-                       int64_t end)
+INLINE void turn(float *restrict out, const float *restrict scale, int64_t n, int64_t first,
+                 int64_t end)
 {
     for (int64_t g = 0; g < n; g++) {
 #pragma omp simd

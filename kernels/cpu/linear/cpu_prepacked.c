@@ -210,8 +210,6 @@ static int64_t readable_cols(const dq_weight *w, const dq_levels_rings *r)
     return rest < 0 ? 0 : rest / r->apart + 1;
 }
 
-#define INLINE static inline __attribute__((always_inline))
-
 /* Scales of `size` bytes each, of n rows of a matrix, `ld` bytes apart (0: all have the same), after the codes of their groups. */
 INLINE void pack_scales(uint8_t *block, int64_t n, const uint8_t *scale, int64_t ld,
                         const dq_simd_prepacked_weight *d, const size_t size)
