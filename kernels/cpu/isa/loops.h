@@ -367,6 +367,90 @@ static void lines(void *to, const void *words, int bits, int64_t chunks)
 }
 
 #if VECTOR_BYTES > 16
+/* --------------------------------------------------------------------------------------- vectors */
+
+/* The instruction set has defined columns, LANES words of LANES rows transposed, and defines sum_of_exp and tiles. */
+
+/* exp(x) / 2^n, as exp_scalar has it. */
+INLINE vecf exp_rest(vecf x, vecf n)
+{
+    vecf r = x - n * EXP_LN2_HI;
+    r = r - n * EXP_LN2_LO;
+    vecf q = EXP_C7 * r + EXP_C6;
+    q = q * r + EXP_C5;
+    q = q * r + EXP_C4;
+    q = q * r + EXP_C3;
+    q = q * r + EXP_C2;
+    return (q * r) * r + r + 1.0f;
+}
+
+/* Lane i with lane i + 4, then + 2, + 1. */
+INLINE float fold8(__m256 a)
+{
+    const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_shuffle_ps(c, c, 1)));
+}
+
+INLINE double sum_of_exp(float *p, const float *s, int64_t n, float m);
+
+static double exp_sum(float *p, const float *s, int64_t n, float m)
+{
+    return sum_of_exp(p, s, n, m);
+}
+
+static double sum_exp(const float *s, int64_t n, float m)
+{
+    return sum_of_exp(NULL, s, n, m);
+}
+
+/* Elements of two bytes as f32. */
+INLINE vecf as_floats(vech h, const dq_dtype type)
+{
+    if (type == DQ_F16) return VECTOR(cvtph_ps)(h);
+    return (vecf)words_left(VECTOR(cvtepu16_epi32)(h), 16);
+}
+
+INLINE vecf load_as(const void *from, const dq_dtype type)
+{
+    return type == DQ_F32 ? load_floats(from) : as_floats(load_half(from), type);
+}
+
+INLINE void tiles(const dq_dtype type, float *c, int64_t ldc, const float *a, int64_t lda,
+                  const void *b, int64_t ldb, int64_t m, int64_t n, int64_t k, bool add);
+
+static void gemm(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb,
+                 int64_t m, int64_t n, int64_t k, bool add)
+{
+    tiles(DQ_F32, c, ldc, a, lda, b, ldb, m, n, k, add);
+}
+
+static void gemm_half(float *c, int64_t ldc, const float *a, int64_t lda, const void *b,
+                      dq_dtype type, int64_t ldb, int64_t m, int64_t n, int64_t k, bool add)
+{
+    if (type == DQ_F16)
+        tiles(DQ_F16, c, ldc, a, lda, b, ldb, m, n, k, add);
+    else
+        tiles(DQ_BF16, c, ldc, a, lda, b, ldb, m, n, k, add);
+}
+
+static void transpose(float *dst, int64_t ldd, const float *src, int64_t lds, int64_t rows,
+                      int64_t cols)
+{
+    const int64_t whole_rows = rows / LANES * LANES, whole_cols = cols / LANES * LANES;
+    for (int64_t i = 0; i < whole_rows; i += LANES)
+        for (int64_t j = 0; j < whole_cols; j += LANES) {
+            vecf y[LANES];
+            float *to = dst + j * ldd + i;
+            columns(y, src + i * lds + j, 4 * lds);
+#pragma GCC unroll 16
+            for (int k = 0; k < LANES; k++) store_floats(to + k * ldd, y[k]);
+        }
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = i < whole_rows ? whole_cols : 0; j < cols; j++)
+            dst[j * ldd + i] = src[i * lds + j];
+}
+
 /* ----------------------------------------------------------------------------------------- codes */
 
 /* Where codes lie in packed bytes. A code of at most 8 bits lies in two neighbouring bytes: 16 pairs of bytes are
@@ -393,10 +477,9 @@ static const uint32_t code_shift[7][16] = {SHIFTS(2), SHIFTS(3), SHIFTS(4), SHIF
 
 /* -------------------------------------------------------------------------- products of few rows */
 
-/* With weights that lie as they are stored, read once for MAX_ROWS. The instruction set has defined vec, a vector of LANES f32 or
- * words; MAX_ROWS of activations at a time; STRIPS of LANES rows of W for f32; zero_vec, splat_vec and fma_vec;
- * columns_of, LANES words of LANES rows transposed; high_of and low_of, the halves of words as f32; put_sums, which
- * adds to n columns of C or replaces them. */
+/* With weights that lie as they are stored, read once for MAX_ROWS. The instruction set has defined MAX_ROWS of
+ * activations at a time, STRIPS of LANES rows of W for f32, columns_far, columns of rows that come from memory, and
+ * put_sums, which adds to n columns of C or replaces them. */
 typedef struct thin_job {
     float *c;
     const float *a;
@@ -409,51 +492,62 @@ enum { LINE = 64, WORDS = LINE / 4 };
 /* Lines of a row that are asked for one after the other: memory gives neighbours faster. */
 enum { RUN = 4 };
 
+INLINE vecf low_of(vecf words)
+{
+    return (vecf)words_left((veci)words, 16);
+}
+
+INLINE vecf high_of(vecf words)
+{
+    return (vecf)((veci)words & all_words(-65536));
+}
+
 /* A word holds one value, or two of bfloat16, the first in its low half. */
-INLINE vec value_of(const int per, vec word, int64_t which)
+INLINE vecf value_of(const int per, vecf word, int64_t which)
 {
     if (per == 1) return word;
     return which ? high_of(word) : low_of(word);
 }
 
 /* dst[WORDS] = bytes first .. end of a line of each row, zeros beside them. */
-static __attribute__((noinline)) void part_of_line(vec dst[WORDS], const uint8_t *src,
+static __attribute__((noinline)) void part_of_line(vecf dst[WORDS], const uint8_t *src,
                                                    int64_t stride, int64_t first, int64_t end)
 {
     uint8_t line[LANES * LINE] = {0};
     for (int i = 0; i < LANES; i++)
         memcpy(line + i * LINE + first, src + i * stride + first, (size_t)(end - first));
-    for (int h = 0; h < WORDS; h += LANES) columns_of(dst + h, line + 4 * h, LINE);
+    for (int h = 0; h < WORDS; h += LANES) columns_far(dst + h, line + 4 * h, LINE);
 }
 
 /* A chain of m rows ends. */
-INLINE void fold_rows(const int m, float *c, int64_t ldc, vec s[MAX_ROWS], int64_t n, bool add)
+INLINE void fold_rows(const int m, float *c, int64_t ldc, vecf s[MAX_ROWS], int64_t n, bool add)
 {
 #pragma GCC unroll 8
     for (int i = 0; i < m; i++) {
         put_sums(c + i * ldc, s[i], n, add);
-        s[i] = zero_vec();
+        s[i] = VECTOR(setzero_ps)();
     }
 }
 
 /* A line inside of which a chain or a row of W begins or ends, a column after the other. */
-INLINE void thin_edge(const thin_job *t, const int m, const int per, vec s[MAX_ROWS], int64_t row,
+INLINE void thin_edge(const thin_job *t, const int m, const int per, vecf s[MAX_ROWS], int64_t row,
                       const uint8_t *w, int64_t kk)
 {
     const int64_t wide = WORDS * per, first = kk < 0 ? -kk : 0;
     const int64_t end = t->k - kk < wide ? t->k - kk : wide;
     const int64_t cut = kk <= 0 ? -1 : (DQ_CHAIN - kk % DQ_CHAIN) % DQ_CHAIN;
-    vec y[WORDS];
+    vecf y[WORDS];
     if (first == 0 && end == wide) {
 #pragma GCC unroll 2
-        for (int h = 0; h < WORDS; h += LANES) columns_of(y + h, w + 4 * h, t->stride);
+        for (int h = 0; h < WORDS; h += LANES) columns_far(y + h, w + 4 * h, t->stride);
     } else
         part_of_line(y, w, t->stride, first * 4 / per, end * 4 / per);
     for (int64_t j = first; j < end; j++) {
-        const vec x = value_of(per, y[j / per], j % per);
+        const vecf x = value_of(per, y[j / per], j % per);
         if (j == cut) fold_rows(m, t->c + row, t->ldc, s, t->n - row, t->add || kk + j > DQ_CHAIN);
 #pragma GCC unroll 8
-        for (int i = 0; i < m; i++) s[i] = fma_vec(splat_vec(t->a[i * t->lda + kk + j]), x, s[i]);
+        for (int i = 0; i < m; i++)
+            s[i] = floats_fma(all_floats(t->a[i * t->lda + kk + j]), x, s[i]);
     }
 }
 
@@ -473,23 +567,23 @@ INLINE void ask(ahead *h, int64_t stride, const int i)
 }
 
 /* A whole line of LANES rows, others being asked for between columns. */
-INLINE void thin_line(const thin_job *t, const int m, const int per, vec s[MAX_ROWS],
+INLINE void thin_line(const thin_job *t, const int m, const int per, vecf s[MAX_ROWS],
                       const uint8_t *w, const float *a, ahead next)
 {
-    vec y[LANES];
+    vecf y[LANES];
 #pragma GCC unroll 2
     for (int h = 0; h < WORDS; h += LANES) {
-        columns_of(y, w + 4 * h, t->stride);
+        columns_far(y, w + 4 * h, t->stride);
         __asm__ volatile("" ::: "memory"); /* factors are read again, not kept on the stack */
 #pragma GCC unroll 16
         for (int j = 0; j < LANES; j++) {
             if (h == 0) ask(&next, t->stride, j);
 #pragma GCC unroll 2
             for (int p = 0; p < per; p++) {
-                const vec value = value_of(per, y[j], p);
+                const vecf value = value_of(per, y[j], p);
 #pragma GCC unroll 8
                 for (int i = 0; i < m; i++)
-                    s[i] = fma_vec(splat_vec(a[i * t->lda + (h + j) * per + p]), value, s[i]);
+                    s[i] = floats_fma(all_floats(a[i * t->lda + (h + j) * per + p]), value, s[i]);
             }
         }
     }
@@ -504,11 +598,11 @@ INLINE void thin_rows(const thin_job *t, const int m, const int nv, const int pe
     const int64_t wide = WORDS * per, half = wide / 2, turn = (LANES * nv - 1) * t->stride;
     const int64_t begin = (int64_t)((uintptr_t)t->w % LINE) * per / 4;
     const int64_t skip = t->stride % (ALIKE * LINE) ? 0 : begin;
-    vec s[2][MAX_ROWS];
+    vecf s[2][MAX_ROWS];
 #pragma GCC unroll 2
     for (int v = 0; v < nv; v++)
 #pragma GCC unroll 8
-        for (int i = 0; i < m; i++) s[v][i] = zero_vec();
+        for (int i = 0; i < m; i++) s[v][i] = VECTOR(setzero_ps)();
     for (int64_t kk = -skip; kk < t->k; kk += wide) {
         const int64_t nth = (kk + skip) / wide % RUN, run = kk - nth * wide;
         const int64_t soon = LINE * SOON + (run + SOON * wide + half < t->k ? 0 : turn);

@@ -1,18 +1,13 @@
 /* loops_avx2: the table for AVX2, FMA and F16C.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/isa/kv_lines.h"
-#include "kernels/cpu/simd.h"
 
 #if defined(__x86_64__)
 
-#include <immintrin.h>
-#include <stdbool.h>
-#include <string.h>
-
-#define VECTOR_BYTES 32
+#include "kernels/cpu/isa/vectors.h"
 
 /* y[j] = column j of 8 rows of 8 words, `stride` bytes apart. */
-INLINE void columns8(__m256 y[8], const void *src, int64_t stride)
+INLINE void columns(__m256 y[8], const void *src, int64_t stride)
 {
     const uint8_t *in = src;
     __m256 r[8], t[8];
@@ -38,33 +33,9 @@ INLINE void columns8(__m256 y[8], const void *src, int64_t stride)
     }
 }
 
-INLINE void transpose8(float *dst, int64_t ldd, const float *src, int64_t lds)
-{
-    __m256 y[8];
-    columns8(y, src, 4 * lds);
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; j++) _mm256_storeu_ps(dst + j * ldd, y[j]);
-}
-
-#define LANES    8
-#define MAX_ROWS 4
-#define STRIPS   2
-typedef __m256 vec;
-#define zero_vec   _mm256_setzero_ps
-#define splat_vec  _mm256_set1_ps
-#define fma_vec    _mm256_fmadd_ps
-#define columns_of columns8
-
-INLINE __m256 low_of(__m256 words)
-{
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(words), 16));
-}
-
-INLINE __m256 high_of(__m256 words)
-{
-    const __m256i high = _mm256_set1_epi32(-65536);
-    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(words), high));
-}
+#define MAX_ROWS    4
+#define STRIPS      2
+#define columns_far columns
 
 INLINE void put_sums(float *c, __m256 s, int64_t n, bool add)
 {
@@ -74,15 +45,6 @@ INLINE void put_sums(float *c, __m256 s, int64_t n, bool add)
 }
 
 #include "kernels/cpu/isa/loops.h"
-
-/* 8 elements as f32. */
-INLINE __m256 load8(const void *from, const dq_dtype type)
-{
-    if (type == DQ_F32) return _mm256_loadu_ps(from);
-    const __m128i h = _mm_loadu_si128(from);
-    if (type == DQ_F16) return _mm256_cvtph_ps(h);
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
-}
 
 /* One tile of mr x 8 nv elements, constants at every call as the type of B is. Columns beyond n are computed and not
  * stored. */
@@ -100,7 +62,7 @@ INLINE void tile(const dq_dtype type, const int mr, const int nv, float *c, int6
     for (int64_t kk = 0; kk < k; kk++, b += ldb * bytes) {
         __m256 w[2];
 #pragma GCC unroll 2
-        for (int j = 0; j < nv; j++) w[j] = load8(b + 8 * bytes * j, type);
+        for (int j = 0; j < nv; j++) w[j] = load_as(b + 8 * bytes * j, type);
 #pragma GCC unroll 6
         for (int i = 0; i < mr; i++) {
             const __m256 x = _mm256_broadcast_ss(a + i * lda + kk);
@@ -146,33 +108,6 @@ INLINE void tiles(const dq_dtype type, float *c, int64_t ldc, const float *a, in
             default: tile(type, 6, 2, c + j, ldc, a, lda, at, ldb, w, k, add); break;
             }
         }
-}
-
-static void gemm(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb,
-                 int64_t m, int64_t n, int64_t k, bool add)
-{
-    tiles(DQ_F32, c, ldc, a, lda, b, ldb, m, n, k, add);
-}
-
-static void gemm_half(float *c, int64_t ldc, const float *a, int64_t lda, const void *b,
-                      dq_dtype type, int64_t ldb, int64_t m, int64_t n, int64_t k, bool add)
-{
-    if (type == DQ_F16)
-        tiles(DQ_F16, c, ldc, a, lda, b, ldb, m, n, k, add);
-    else
-        tiles(DQ_BF16, c, ldc, a, lda, b, ldb, m, n, k, add);
-}
-
-static void transpose(float *dst, int64_t ldd, const float *src, int64_t lds, int64_t rows,
-                      int64_t cols)
-{
-    const int64_t whole_rows = rows / 8 * 8, whole_cols = cols / 8 * 8;
-    for (int64_t i = 0; i < whole_rows; i += 8)
-        for (int64_t j = 0; j < whole_cols; j += 8)
-            transpose8(dst + j * ldd + i, ldd, src + i * lds + j, lds);
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = i < whole_rows ? whole_cols : 0; j < cols; j++)
-            dst[j * ldd + i] = src[i * lds + j];
 }
 
 /* Largest of 8 lanes; none is NaN. */
@@ -260,15 +195,7 @@ INLINE __m256 exp8(__m256 x)
     const __m256 in = _mm256_max_ps(_mm256_min_ps(x, high), low);
     const __m256 n = _mm256_round_ps(_mm256_mul_ps(in, _mm256_set1_ps(EXP_LOG2E)),
                                      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m256 r = _mm256_sub_ps(in, _mm256_mul_ps(n, _mm256_set1_ps(EXP_LN2_HI)));
-    r = _mm256_sub_ps(r, _mm256_mul_ps(n, _mm256_set1_ps(EXP_LN2_LO)));
-    __m256 q = _mm256_add_ps(_mm256_mul_ps(_mm256_set1_ps(EXP_C7), r), _mm256_set1_ps(EXP_C6));
-    q = _mm256_add_ps(_mm256_mul_ps(q, r), _mm256_set1_ps(EXP_C5));
-    q = _mm256_add_ps(_mm256_mul_ps(q, r), _mm256_set1_ps(EXP_C4));
-    q = _mm256_add_ps(_mm256_mul_ps(q, r), _mm256_set1_ps(EXP_C3));
-    q = _mm256_add_ps(_mm256_mul_ps(q, r), _mm256_set1_ps(EXP_C2));
-    __m256 y = _mm256_add_ps(_mm256_mul_ps(_mm256_mul_ps(q, r), r), r);
-    y = _mm256_add_ps(y, _mm256_set1_ps(1.0f));
+    __m256 y = exp_rest(in, n);
     const __m256i k = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(k, 1);
     const __m256i rest = _mm256_sub_epi32(k, half), bias = _mm256_set1_epi32(127);
     const __m256i a = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
@@ -277,15 +204,6 @@ INLINE __m256 exp8(__m256 x)
     y = _mm256_andnot_ps(_mm256_cmp_ps(x, low, _CMP_LT_OQ), y);
     y = _mm256_blendv_ps(y, _mm256_set1_ps(INFINITY), _mm256_cmp_ps(x, high, _CMP_GT_OQ));
     return _mm256_blendv_ps(y, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-}
-
-/* 16 lanes in two vectors: lane i with i + 8, then + 4, + 2, + 1. */
-INLINE float fold(__m256 lo, __m256 hi)
-{
-    const __m256 a = _mm256_add_ps(lo, hi);
-    const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
-    return _mm_cvtss_f32(_mm_add_ss(c, _mm_shuffle_ps(c, c, 1)));
 }
 
 INLINE double sum_of_exp(float *p, const float *s, int64_t n, float m)
@@ -313,19 +231,9 @@ INLINE double sum_of_exp(float *p, const float *s, int64_t n, float m)
             for (int j = 0; j < 2; j++)
                 part[j] = _mm256_add_ps(part[j], _mm256_loadu_ps(rest + 8 * j));
         }
-        sum += (double)fold(part[0], part[1]);
+        sum += (double)fold8(_mm256_add_ps(part[0], part[1]));
     }
     return sum;
-}
-
-static double exp_sum(float *p, const float *s, int64_t n, float m)
-{
-    return sum_of_exp(p, s, n, m);
-}
-
-static double sum_exp(const float *s, int64_t n, float m)
-{
-    return sum_of_exp(NULL, s, n, m);
 }
 
 void dq_simd_avx2_diff(float *d, const float *p1, const float *p2, int64_t n, float a, float b)
@@ -430,7 +338,7 @@ static void widen(float *dst, const void *src, dq_dtype type, int64_t n)
         const bool whole = i + 8 <= n;
         if (!whole) memcpy(rest, in + 2 * i, (size_t)(n - i) * 2);
         const void *from = whole ? (const void *)(in + 2 * i) : rest;
-        const __m256 x = load8(from, type);
+        const __m256 x = load_as(from, type);
         if (whole) {
             _mm256_storeu_ps(dst + i, x);
         } else {

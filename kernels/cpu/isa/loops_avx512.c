@@ -1,15 +1,10 @@
 /* loops_avx512: the table for AVX-512 F, BW, DQ and VL.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/isa/kv_lines.h"
-#include "kernels/cpu/simd.h"
 
 #if defined(__x86_64__)
 
-#include <immintrin.h>
-#include <stdbool.h>
-#include <string.h>
-
-#define VECTOR_BYTES 64
+#include "kernels/cpu/isa/vectors.h"
 
 static __mmask16 lanes(int64_t n)
 {
@@ -17,7 +12,7 @@ static __mmask16 lanes(int64_t n)
 }
 
 /* y[j] = column j of 16 rows of 16 words, `stride` bytes apart: pairs of rows inside 128-bit lanes, then lanes. */
-INLINE void columns16(__m512 y[16], const void *src, int64_t stride)
+INLINE void columns(__m512 y[16], const void *src, int64_t stride)
 {
     const uint8_t *in = src;
     __m512 r[16], t[16];
@@ -67,9 +62,9 @@ INLINE __m512 lanes_of(const uint8_t *row, int64_t stride)
     return _mm512_mask_broadcast_f32x4(x, 0xf000, load4(row + 12 * stride));
 }
 
-/* The same columns16 of rows that come from memory: loads put words into their 128-bit lanes, and of 64 bits a shuffle mixes
+/* The same columns of rows that come from memory: loads put words into their 128-bit lanes, and of 64 bits a shuffle mixes
  * what two blends take apart. From the caches it is slower, but waiting rows hold up fewer instructions. */
-INLINE void columns16_far(__m512 y[16], const void *src, int64_t stride)
+INLINE void columns_far(__m512 y[16], const void *src, int64_t stride)
 {
     const uint8_t *in = src;
     __m512 r[4][4]; /* row, lane of its line */
@@ -93,33 +88,8 @@ INLINE void columns16_far(__m512 y[16], const void *src, int64_t stride)
     }
 }
 
-INLINE void transpose16(float *dst, int64_t ldd, const float *src, int64_t lds)
-{
-    __m512 y[16];
-    columns16(y, src, 4 * lds);
-#pragma GCC unroll 16
-    for (int j = 0; j < 16; j++) _mm512_storeu_ps(dst + j * ldd, y[j]);
-}
-
-#define LANES    16
 #define MAX_ROWS 8
 #define STRIPS   1
-typedef __m512 vec;
-#define zero_vec   _mm512_setzero_ps
-#define splat_vec  _mm512_set1_ps
-#define fma_vec    _mm512_fmadd_ps
-#define columns_of columns16_far
-
-INLINE __m512 low_of(__m512 words)
-{
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(words), 16));
-}
-
-INLINE __m512 high_of(__m512 words)
-{
-    const __m512i high = _mm512_set1_epi32(-65536);
-    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(words), high));
-}
 
 INLINE void put_sums(float *c, __m512 s, int64_t n, bool add)
 {
@@ -128,19 +98,6 @@ INLINE void put_sums(float *c, __m512 s, int64_t n, bool add)
 }
 
 #include "kernels/cpu/isa/loops.h"
-
-/* 16 elements of two bytes as f32. */
-INLINE __m512 as_floats(__m256i h, const dq_dtype type)
-{
-    if (type == DQ_F16) return _mm512_cvtph_ps(h);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
-}
-
-INLINE __m512 load16(const void *from, const dq_dtype type)
-{
-    if (type == DQ_F32) return _mm512_loadu_ps(from);
-    return as_floats(_mm256_loadu_si256(from), type);
-}
 
 /* One tile of mr x 16 nv elements; mr, nv and the type of B are constants at every call, so that the sums stay in
  * registers. `last` selects the columns of the last vector. */
@@ -158,7 +115,7 @@ INLINE void tile(const dq_dtype type, const int mr, const int nv, float *c, int6
     for (int64_t kk = 0; kk < k; kk++) {
         __m512 w[4];
 #pragma GCC unroll 4
-        for (int j = 0; j < nv; j++) w[j] = load16(b + 16 * bytes * j, type);
+        for (int j = 0; j < nv; j++) w[j] = load_as(b + 16 * bytes * j, type);
         b += ldb * bytes;
 #pragma GCC unroll 6
         for (int i = 0; i < mr; i++) {
@@ -207,33 +164,6 @@ INLINE void tiles(const dq_dtype type, float *c, int64_t ldc, const float *a, in
     }
 }
 
-static void gemm(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb,
-                 int64_t m, int64_t n, int64_t k, bool add)
-{
-    tiles(DQ_F32, c, ldc, a, lda, b, ldb, m, n, k, add);
-}
-
-static void gemm_half(float *c, int64_t ldc, const float *a, int64_t lda, const void *b,
-                      dq_dtype type, int64_t ldb, int64_t m, int64_t n, int64_t k, bool add)
-{
-    if (type == DQ_F16)
-        tiles(DQ_F16, c, ldc, a, lda, b, ldb, m, n, k, add);
-    else
-        tiles(DQ_BF16, c, ldc, a, lda, b, ldb, m, n, k, add);
-}
-
-static void transpose(float *dst, int64_t ldd, const float *src, int64_t lds, int64_t rows,
-                      int64_t cols)
-{
-    const int64_t whole_rows = rows / 16 * 16, whole_cols = cols / 16 * 16;
-    for (int64_t i = 0; i < whole_rows; i += 16)
-        for (int64_t j = 0; j < whole_cols; j += 16)
-            transpose16(dst + j * ldd + i, ldd, src + i * lds + j, lds);
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = i < whole_rows ? whole_cols : 0; j < cols; j++)
-            dst[j * ldd + i] = src[i * lds + j];
-}
-
 /* Where x <= EXP_HIGH; a NaN stays the NaN it is. */
 INLINE __m512 exp16_low(__m512 x)
 {
@@ -241,15 +171,7 @@ INLINE __m512 exp16_low(__m512 x)
     const __m512 in = _mm512_max_ps(low, x); /* x, where that is a NaN */
     const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(in, _mm512_set1_ps(EXP_LOG2E)),
                                           _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m512 r = _mm512_sub_ps(in, _mm512_mul_ps(n, _mm512_set1_ps(EXP_LN2_HI)));
-    r = _mm512_sub_ps(r, _mm512_mul_ps(n, _mm512_set1_ps(EXP_LN2_LO)));
-    __m512 q = _mm512_add_ps(_mm512_mul_ps(_mm512_set1_ps(EXP_C7), r), _mm512_set1_ps(EXP_C6));
-    q = _mm512_add_ps(_mm512_mul_ps(q, r), _mm512_set1_ps(EXP_C5));
-    q = _mm512_add_ps(_mm512_mul_ps(q, r), _mm512_set1_ps(EXP_C4));
-    q = _mm512_add_ps(_mm512_mul_ps(q, r), _mm512_set1_ps(EXP_C3));
-    q = _mm512_add_ps(_mm512_mul_ps(q, r), _mm512_set1_ps(EXP_C2));
-    __m512 y = _mm512_add_ps(_mm512_mul_ps(_mm512_mul_ps(q, r), r), r);
-    y = _mm512_add_ps(y, _mm512_set1_ps(1.0f));
+    const __m512 y = exp_rest(in, n);
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, low, _CMP_NLT_UQ), y, n);
 }
 
@@ -264,10 +186,7 @@ INLINE __m512 exp16(__m512 x)
 /* Lane i with lane i + 8, then + 4, + 2, + 1. */
 INLINE float fold(__m512 s)
 {
-    const __m256 a = _mm256_add_ps(_mm512_castps512_ps256(s), _mm512_extractf32x8_ps(s, 1));
-    const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
-    return _mm_cvtss_f32(_mm_add_ss(c, _mm_shuffle_ps(c, c, 1)));
+    return fold8(_mm256_add_ps(_mm512_castps512_ps256(s), _mm512_extractf32x8_ps(s, 1)));
 }
 
 INLINE double sum_of_exp(float *p, const float *s, int64_t n, float m)
@@ -300,16 +219,6 @@ INLINE double sum_of_exp(float *p, const float *s, int64_t n, float m)
         part = _mm512_add_ps(part, y);
     }
     return first < n ? sum + (double)fold(part) : sum;
-}
-
-static double exp_sum(float *p, const float *s, int64_t n, float m)
-{
-    return sum_of_exp(p, s, n, m);
-}
-
-static double sum_exp(const float *s, int64_t n, float m)
-{
-    return sum_of_exp(NULL, s, n, m);
 }
 
 static void silu_mul(float *g, const float *u, int64_t n)
@@ -366,9 +275,9 @@ static void widen(float *dst, const void *src, dq_dtype type, int64_t n)
         return;
     }
     for (; type == DQ_BF16 && i + 16 <= n; i += 16)
-        _mm512_storeu_ps(dst + i, load16(in + 2 * i, DQ_BF16));
+        _mm512_storeu_ps(dst + i, load_as(in + 2 * i, DQ_BF16));
     for (; type == DQ_F16 && i + 16 <= n; i += 16)
-        _mm512_storeu_ps(dst + i, load16(in + 2 * i, DQ_F16));
+        _mm512_storeu_ps(dst + i, load_as(in + 2 * i, DQ_F16));
     if (i < n) {
         const __mmask16 keep = lanes(n - i);
         _mm512_mask_storeu_ps(dst + i, keep,

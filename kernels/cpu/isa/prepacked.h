@@ -1,7 +1,8 @@
 /* prepacked: products with prepacked weights (simd.h), written once for all instruction sets. The file that includes this
- * has defined LANES, INT8_ONE, INT8_WORDS, the types veci of LANES words and vecf of LANES floats, and the functions on
- * them that are used here; `bits`, `m` and numbers of vectors are constants wherever speed counts. A instruction set whose sums of
- * products pass through 16 bits has defined SUMS_OF_16_BITS, and what stands below where it is missing.
+ * has the words of vectors.h, or its own, load_bytes, low_bits_or, int8_codes, add_dots, INT8_ONE and INT8_WORDS; with
+ * INT8_ROWS and F32_ROWS, the most rows of a call, also int8_vectors, and it gets int8 and f32. An instruction set whose
+ * sums of products pass through 16 bits has defined SUMS_OF_16_BITS, and what stands below where that is missing. `bits`,
+ * `m` and numbers of vectors are constants wherever speed counts.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_PREPACKED_H
 #define DQ_PREPACKED_H
@@ -731,5 +732,53 @@ INLINE void prepacked_f32(float *y, int64_t ldy, const dq_simd_prepacked_weight 
         prepacked_f32(y, ldy, w, b, a, M, int8_vectors(3 * M, BITS), BITS);                        \
     }
 #define F32_NAME(M, BITS) f32_##M##_##BITS,
+
+#ifdef INT8_ROWS
+/* ---------------------------------------------------------------------------------------- tables */
+
+PREPACKED_WIDTHS(INT8_FUNCTION, 1)
+PREPACKED_WIDTHS(INT8_FUNCTION, 2)
+PREPACKED_WIDTHS(INT8_FUNCTION, 3)
+PREPACKED_WIDTHS(INT8_FUNCTION, 4)
+#if INT8_ROWS == 8
+PREPACKED_WIDTHS(INT8_FUNCTION, 5)
+PREPACKED_WIDTHS(INT8_FUNCTION, 6)
+PREPACKED_WIDTHS(INT8_FUNCTION, 7)
+PREPACKED_WIDTHS(INT8_FUNCTION, 8)
+#endif
+static void (*const int8_of[INT8_ROWS][WIDTHS])(INT8_ARGS) = {
+    {PREPACKED_WIDTHS(INT8_NAME, 1)}, {PREPACKED_WIDTHS(INT8_NAME, 2)},
+    {PREPACKED_WIDTHS(INT8_NAME, 3)}, {PREPACKED_WIDTHS(INT8_NAME, 4)},
+#if INT8_ROWS == 8
+    {PREPACKED_WIDTHS(INT8_NAME, 5)}, {PREPACKED_WIDTHS(INT8_NAME, 6)},
+    {PREPACKED_WIDTHS(INT8_NAME, 7)}, {PREPACKED_WIDTHS(INT8_NAME, 8)},
+#endif
+};
+
+static void int8(float *y, int64_t ldy, const dq_simd_prepacked_weight *w, dq_simd_blocks b,
+                 const dq_simd_prepacked_rows *a, int m)
+{
+    int8_of[m - 1][w->bits - LEAST_WIDTH](y, ldy, w, b, a);
+}
+
+PREPACKED_WIDTHS(F32_FUNCTION, 1)
+PREPACKED_WIDTHS(F32_FUNCTION, 2)
+#if F32_ROWS == 3
+PREPACKED_WIDTHS(F32_FUNCTION, 3)
+#endif
+static void (*const f32_of[F32_ROWS][WIDTHS])(F32_ARGS) = {
+    {PREPACKED_WIDTHS(F32_NAME, 1)},
+    {PREPACKED_WIDTHS(F32_NAME, 2)},
+#if F32_ROWS == 3
+    {PREPACKED_WIDTHS(F32_NAME, 3)},
+#endif
+};
+
+static void f32(float *y, int64_t ldy, const dq_simd_prepacked_weight *w, dq_simd_blocks b,
+                const dq_simd_split_rows *a, int m)
+{
+    f32_of[m - 1][w->bits - LEAST_WIDTH](y, ldy, w, b, a);
+}
+#endif
 
 #endif

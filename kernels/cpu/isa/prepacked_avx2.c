@@ -4,63 +4,11 @@
 
 #if defined(__x86_64__)
 
-#include <immintrin.h>
-#include <string.h>
-
-#define LANES 8
-typedef __m256i veci;
-typedef __m256 vecf;
-
-INLINE veci load_words(const uint8_t *p)
-{
-    return _mm256_loadu_si256((const void *)p);
-}
-
-INLINE void store_words(int32_t *p, veci x)
-{
-    _mm256_storeu_si256((void *)p, x);
-}
+#include "kernels/cpu/isa/vectors.h"
 
 INLINE veci load_bytes(const uint8_t *p)
 {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p));
-}
-
-INLINE veci all_words(int32_t x)
-{
-    return _mm256_set1_epi32(x);
-}
-
-INLINE veci all_fours(const int8_t *p)
-{
-    int32_t four;
-    memcpy(&four, p, sizeof four);
-    return _mm256_set1_epi32(four);
-}
-
-INLINE veci words_right(veci x, int n)
-{
-    return _mm256_srli_epi32(x, n);
-}
-
-INLINE veci words_left(veci x, int n)
-{
-    return _mm256_slli_epi32(x, n);
-}
-
-INLINE veci words_plus(veci a, veci b)
-{
-    return _mm256_add_epi32(a, b);
-}
-
-INLINE veci words_less(veci a, veci b)
-{
-    return _mm256_sub_epi32(a, b);
-}
-
-INLINE veci words_times(veci a, veci b)
-{
-    return _mm256_mullo_epi32(a, b);
 }
 
 /* The low n bits of every byte of a, the others of b. */
@@ -68,46 +16,6 @@ INLINE veci low_bits_or(int n, veci a, veci b)
 {
     const veci mask = _mm256_set1_epi8((char)((1 << n) - 1));
     return _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b));
-}
-
-INLINE vecf load_floats(const float *p)
-{
-    return _mm256_loadu_ps(p);
-}
-
-INLINE vecf load_halves(const uint8_t *p)
-{
-    return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
-}
-
-INLINE void store_floats(float *p, vecf x)
-{
-    _mm256_storeu_ps(p, x);
-}
-
-INLINE vecf all_floats(float x)
-{
-    return _mm256_set1_ps(x);
-}
-
-INLINE vecf floats_of(veci x)
-{
-    return _mm256_cvtepi32_ps(x);
-}
-
-INLINE vecf floats_plus(vecf a, vecf b)
-{
-    return _mm256_add_ps(a, b);
-}
-
-INLINE vecf floats_times(vecf a, vecf b)
-{
-    return _mm256_mul_ps(a, b);
-}
-
-INLINE vecf floats_fma(vecf a, vecf b, vecf c)
-{
-    return _mm256_fmadd_ps(a, b, c);
 }
 
 #define SUMS_OF_16_BITS
@@ -197,6 +105,8 @@ INLINE veci add_negative(veci sum, veci size, veci sign)
                       _mm256_madd_epi16(_mm256_maddubs_epi16(size, sign), _mm256_set1_epi16(1)));
 }
 
+#define INT8_ROWS 4
+#define F32_ROWS  2
 #include "kernels/cpu/isa/prepacked.h"
 
 /* ------------------------------------------------------------------------------------- many rows */
@@ -439,40 +349,10 @@ static void int8_unpacked(float *y, int64_t ldy, const dq_simd_prepacked_weight 
     unpacked_of[m - 2][w->bits - LEAST_WIDTH](y, ldy, w, unpacked, chunks, a, add);
 }
 
-PREPACKED_WIDTHS(INT8_FUNCTION, 1)
-PREPACKED_WIDTHS(INT8_FUNCTION, 2)
-PREPACKED_WIDTHS(INT8_FUNCTION, 3)
-PREPACKED_WIDTHS(INT8_FUNCTION, 4)
-static void (*const int8_of[4][WIDTHS])(INT8_ARGS) = {
-    {PREPACKED_WIDTHS(INT8_NAME, 1)},
-    {PREPACKED_WIDTHS(INT8_NAME, 2)},
-    {PREPACKED_WIDTHS(INT8_NAME, 3)},
-    {PREPACKED_WIDTHS(INT8_NAME, 4)},
-};
-
-static void int8(float *y, int64_t ldy, const dq_simd_prepacked_weight *w, dq_simd_blocks b,
-                 const dq_simd_prepacked_rows *a, int m)
-{
-    int8_of[m - 1][w->bits - LEAST_WIDTH](y, ldy, w, b, a);
-}
-
-PREPACKED_WIDTHS(F32_FUNCTION, 1)
-PREPACKED_WIDTHS(F32_FUNCTION, 2)
-static void (*const f32_of[2][WIDTHS])(F32_ARGS) = {
-    {PREPACKED_WIDTHS(F32_NAME, 1)},
-    {PREPACKED_WIDTHS(F32_NAME, 2)},
-};
-
-static void f32(float *y, int64_t ldy, const dq_simd_prepacked_weight *w, dq_simd_blocks b,
-                const dq_simd_split_rows *a, int m)
-{
-    f32_of[m - 1][w->bits - LEAST_WIDTH](y, ldy, w, b, a);
-}
-
-const dq_simd_prepacked dq_simd_prepacked_avx2 = {.int8_rows = 4,
+const dq_simd_prepacked dq_simd_prepacked_avx2 = {.int8_rows = INT8_ROWS,
                                                   .int8_one = INT8_ONE,
                                                   .int8_words = INT8_WORDS,
-                                                  .f32_rows = 2,
+                                                  .f32_rows = F32_ROWS,
                                                   .int8 = int8,
                                                   .f32 = f32,
                                                   .unpack = unpack,
