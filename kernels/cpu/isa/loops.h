@@ -59,7 +59,7 @@ static inline float exp_scalar(float x)
 typedef double wide_doubles __attribute__((vector_size(VECTOR_BYTES)));
 typedef int64_t wide_words __attribute__((vector_size(VECTOR_BYTES)));
 typedef float wide_floats __attribute__((vector_size(VECTOR_BYTES / 2), aligned(4)));
-enum { DIVERGENCE_LANES = 8, DIVERGENCE_STEP = VECTOR_BYTES / 8 };
+enum { WIDE_LANES = 8, WIDE_STEP = VECTOR_BYTES / 8, WIDE_VECTORS = WIDE_LANES / WIDE_STEP };
 
 /* exp(x) for x <= 0 or NaN, within 1 ulp; 0 below -708. x = n ln 2 + r with n = rint(x / ln 2), which adding 1.5 * 2^52
  * leaves in the low bits; n times the first part of ln 2, 32 bits, is exact. exp(r) = 1 + (r + r^2 q(r)), q of degree 9
@@ -83,30 +83,28 @@ INLINE wide_doubles exp_of(wide_doubles x)
 }
 
 /* Lane by lane: sums of exp(u), exp(v) and exp(u) (u - v), the last where exp(u) is not 0. */
-typedef struct divergence_sums {
-    wide_doubles p, q, weighted;
-} divergence_sums;
-
-INLINE void add_divergence(divergence_sums *s, const float *p, const float *q, double top_p,
-                           double top_q)
+INLINE void add_divergence(wide_doubles s[3][WIDE_VECTORS], const float *p, const float *q,
+                           double top_p, double top_q)
 {
-    wide_floats a, b;
-    memcpy(&a, p, sizeof a);
-    memcpy(&b, q, sizeof b);
-    const wide_doubles u = __builtin_convertvector(a, wide_doubles) - top_p;
-    const wide_doubles v = __builtin_convertvector(b, wide_doubles) - top_q;
-    const wide_doubles e = exp_of(u), term = e * (u - v);
-    s->p += e;
-    s->q += exp_of(v);
-    s->weighted += (wide_doubles)((wide_words)term & (wide_words)(e > 0.0));
+    for (int j = 0; j < WIDE_VECTORS; j++) {
+        wide_floats a, b;
+        memcpy(&a, p + j * WIDE_STEP, sizeof a);
+        memcpy(&b, q + j * WIDE_STEP, sizeof b);
+        const wide_doubles u = __builtin_convertvector(a, wide_doubles) - top_p;
+        const wide_doubles v = __builtin_convertvector(b, wide_doubles) - top_q;
+        const wide_doubles e = exp_of(u), term = e * (u - v);
+        s[0][j] += e;
+        s[1][j] += exp_of(v);
+        s[2][j] += (wide_doubles)((wide_words)term & (wide_words)(e > 0.0));
+    }
 }
 
 /* Lane i with lane i + 4, then + 2, + 1. */
-INLINE double fold_lanes(const double *lane)
+INLINE double fold_lanes(const void *lanes)
 {
-    double x[DIVERGENCE_LANES];
-    memcpy(x, lane, sizeof x);
-    for (int step = DIVERGENCE_LANES / 2; step > 0; step /= 2)
+    double x[WIDE_LANES];
+    memcpy(x, lanes, sizeof x);
+    for (int step = WIDE_LANES / 2; step > 0; step /= 2)
         for (int i = 0; i < step; i++) x[i] += x[i + step];
     return x[0];
 }
@@ -114,29 +112,18 @@ INLINE double fold_lanes(const double *lane)
 static void divergence(double sum[3], const float *p, const float *q, int64_t n, double top_p,
                        double top_q)
 {
-    enum { VECTORS = DIVERGENCE_LANES / DIVERGENCE_STEP };
-    divergence_sums s[VECTORS];
-    double lane[3][DIVERGENCE_LANES];
-    float rest[2][DIVERGENCE_LANES];
-    memset(s, 0, sizeof s);
+    wide_doubles s[3][WIDE_VECTORS] = {{{0}}};
     int64_t i = 0;
-    for (; i + DIVERGENCE_LANES <= n; i += DIVERGENCE_LANES)
-        for (int j = 0; j < VECTORS; j++)
-            add_divergence(&s[j], p + i + j * DIVERGENCE_STEP, q + i + j * DIVERGENCE_STEP, top_p,
-                           top_q);
-    for (int j = 0; j < DIVERGENCE_LANES; j++) { /* what does not exist adds nothing */
-        rest[0][j] = i + j < n ? p[i + j] : -INFINITY;
-        rest[1][j] = i + j < n ? q[i + j] : -INFINITY;
+    for (; i + WIDE_LANES <= n; i += WIDE_LANES) add_divergence(s, p + i, q + i, top_p, top_q);
+    if (i < n) {
+        float rest[2][WIDE_LANES]; /* what does not exist adds nothing */
+        for (int j = 0; j < WIDE_LANES; j++) {
+            rest[0][j] = i + j < n ? p[i + j] : -INFINITY;
+            rest[1][j] = i + j < n ? q[i + j] : -INFINITY;
+        }
+        add_divergence(s, rest[0], rest[1], top_p, top_q);
     }
-    for (int j = 0; j < VECTORS && i < n; j++)
-        add_divergence(&s[j], rest[0] + j * DIVERGENCE_STEP, rest[1] + j * DIVERGENCE_STEP, top_p,
-                       top_q);
-    for (int j = 0; j < VECTORS; j++) {
-        memcpy(lane[0] + j * DIVERGENCE_STEP, &s[j].p, sizeof s[j].p);
-        memcpy(lane[1] + j * DIVERGENCE_STEP, &s[j].q, sizeof s[j].q);
-        memcpy(lane[2] + j * DIVERGENCE_STEP, &s[j].weighted, sizeof s[j].weighted);
-    }
-    for (int k = 0; k < 3; k++) sum[k] = fold_lanes(lane[k]);
+    for (int k = 0; k < 3; k++) sum[k] = fold_lanes(s[k]);
 }
 
 /* ------------------------------------------------------------------------------------------ maps */
@@ -144,7 +131,6 @@ static void divergence(double sum[3], const float *p, const float *q, int64_t n,
 typedef float maps_floats __attribute__((vector_size(VECTOR_BYTES / 2)));
 typedef int32_t maps_ints __attribute__((vector_size(VECTOR_BYTES / 2)));
 typedef uint32_t maps_words __attribute__((vector_size(VECTOR_BYTES / 2)));
-enum { MAPS_VECTORS = DIVERGENCE_LANES / DIVERGENCE_STEP };
 
 /* log(x) of a normal x > 0. x = 2^n m with m from sqrt(1/2) to sqrt(2), r = m - 1 is exact; log(1 + r) = r - r^2 / 2 + r^3 q(r), q of
  * degree 7 with the least relative error of log, 2^-27.3. n times the first part of ln 2, 9 bits, is exact. */
@@ -174,17 +160,10 @@ INLINE maps_floats maps_size(maps_floats x)
     return (maps_floats)((maps_ints)x & INT32_MAX);
 }
 
-INLINE double maps_fold(const wide_doubles *sum)
-{
-    double lane[DIVERGENCE_LANES];
-    memcpy(lane, sum, sizeof lane);
-    return fold_lanes(lane);
-}
-
 INLINE void maps_add_entropy(wide_doubles *sum, const float *p, float a)
 {
-    for (int j = 0; j < MAPS_VECTORS; j++) {
-        const maps_floats x = maps_load(p + j * DIVERGENCE_STEP) * a;
+    for (int j = 0; j < WIDE_VECTORS; j++) {
+        const maps_floats x = maps_load(p + j * WIDE_STEP) * a;
         const maps_floats term = (maps_floats)((maps_ints)(x * maps_log(x)) & (x >= FLT_MIN));
         sum[j] -= __builtin_convertvector(term, wide_doubles);
     }
@@ -192,20 +171,20 @@ INLINE void maps_add_entropy(wide_doubles *sum, const float *p, float a)
 
 static double entropy(const float *p, int64_t n, float a)
 {
-    wide_doubles sum[MAPS_VECTORS] = {{0}};
-    float rest[DIVERGENCE_LANES] = {0};
+    wide_doubles sum[WIDE_VECTORS] = {{0}};
+    float rest[WIDE_LANES] = {0};
     int64_t i = 0;
-    for (; i + DIVERGENCE_LANES <= n; i += DIVERGENCE_LANES) maps_add_entropy(sum, p + i, a);
+    for (; i + WIDE_LANES <= n; i += WIDE_LANES) maps_add_entropy(sum, p + i, a);
     if (i < n) {
         memcpy(rest, p + i, (size_t)(n - i) * sizeof *rest);
         maps_add_entropy(sum, rest, a);
     }
-    return maps_fold(sum);
+    return fold_lanes(sum);
 }
 
 /* Lane by lane, of a row and of its page: what is below 0, what there is; how many values lie below each limit. */
 typedef struct maps_walk {
-    wide_doubles negative[MAPS_VECTORS], page[MAPS_VECTORS];
+    wide_doubles negative[WIDE_VECTORS], page[WIDE_VECTORS];
     maps_ints below[DQ_SIMD_LIMITS];
 } maps_walk;
 
@@ -213,10 +192,10 @@ typedef struct maps_walk {
 INLINE void maps_add_sizes(maps_walk *w, const float *p1, const float *p2, float a, float b,
                            const float *limit, const bool both)
 {
-    for (int j = 0; j < MAPS_VECTORS; j++) {
-        maps_floats d = maps_load(p1 + j * DIVERGENCE_STEP) * a;
+    for (int j = 0; j < WIDE_VECTORS; j++) {
+        maps_floats d = maps_load(p1 + j * WIDE_STEP) * a;
         if (both) {
-            d -= maps_load(p2 + j * DIVERGENCE_STEP) * b;
+            d -= maps_load(p2 + j * WIDE_STEP) * b;
             const maps_floats low = (maps_floats)((maps_ints)d & (d < 0.0f));
             w->negative[j] -= __builtin_convertvector(low, wide_doubles);
         }
@@ -229,10 +208,10 @@ INLINE void maps_add_sizes(maps_walk *w, const float *p1, const float *p2, float
 INLINE void maps_walk_page(maps_walk *w, const float *p1, const float *p2, int64_t n, float a,
                            float b, const float *limit, const bool both)
 {
-    float rest[2][DIVERGENCE_LANES] = {{0}};
+    float rest[2][WIDE_LANES] = {{0}};
     int64_t i = 0;
-    for (int j = 0; j < MAPS_VECTORS; j++) w->page[j] = (wide_doubles){0};
-    for (; i + DIVERGENCE_LANES <= n; i += DIVERGENCE_LANES)
+    for (int j = 0; j < WIDE_VECTORS; j++) w->page[j] = (wide_doubles){0};
+    for (; i + WIDE_LANES <= n; i += WIDE_LANES)
         maps_add_sizes(w, p1 + i, both ? p2 + i : p1, a, b, limit, both);
     if (i == n) return;
     memcpy(rest[0], p1 + i, (size_t)(n - i) * sizeof **rest);
@@ -243,20 +222,20 @@ INLINE void maps_walk_page(maps_walk *w, const float *p1, const float *p2, int64
 INLINE double maps_walk_row(double *page, int64_t *below, const float *p1, const float *p2,
                             int64_t n, float a, float b, const float *limit, const bool both)
 {
-    const int64_t spare = (DIVERGENCE_LANES - n % DIVERGENCE_LANES) % DIVERGENCE_LANES;
+    const int64_t spare = (WIDE_LANES - n % WIDE_LANES) % WIDE_LANES;
     const float none = fabsf(0.0f * a - 0.0f * b); /* |d| of what fills up */
     maps_walk w;
     memset(&w, 0, sizeof w);
     for (int64_t i = 0; i < n; i += DQ_TILE_N) {
         const int64_t end = n - i < DQ_TILE_N ? n - i : DQ_TILE_N;
         maps_walk_page(&w, p1 + i, both ? p2 + i : NULL, end, a, b, limit, both);
-        page[i / DQ_TILE_N] = maps_fold(w.page);
+        page[i / DQ_TILE_N] = fold_lanes(w.page);
     }
     for (int k = 0; k < DQ_SIMD_LIMITS; k++) {
-        for (int j = 0; j < DIVERGENCE_STEP; j++) below[k] += w.below[k][j];
+        for (int j = 0; j < WIDE_STEP; j++) below[k] += w.below[k][j];
         if (none < limit[k]) below[k] -= spare;
     }
-    return maps_fold(w.negative);
+    return fold_lanes(w.negative);
 }
 
 static double map_sizes(double *page, int64_t *below, const float *p1, const float *p2, int64_t n,
@@ -268,17 +247,15 @@ static double map_sizes(double *page, int64_t *below, const float *p1, const flo
 
 /* ---------------------------------------------------------------------------------------- powers */
 
-enum { POWERS_VECTORS = DIVERGENCE_LANES / DIVERGENCE_STEP };
-
 static void power_sums(double sum[3], const float *x, int n)
 {
-    wide_doubles s[3][POWERS_VECTORS] = {{{0}}};
-    double lane[3][DIVERGENCE_LANES];
+    wide_doubles s[3][WIDE_VECTORS] = {{{0}}};
+    double lane[3][WIDE_LANES];
     int i = 0;
-    for (; i + DIVERGENCE_LANES <= n; i += DIVERGENCE_LANES) {
-        for (int j = 0; j < POWERS_VECTORS; j++) {
+    for (; i + WIDE_LANES <= n; i += WIDE_LANES) {
+        for (int j = 0; j < WIDE_VECTORS; j++) {
             wide_floats a;
-            memcpy(&a, x + i + j * DIVERGENCE_STEP, sizeof a);
+            memcpy(&a, x + i + j * WIDE_STEP, sizeof a);
             const wide_doubles v = __builtin_convertvector(a, wide_doubles), w = v * v;
             s[0][j] += (wide_doubles)((wide_words)v & INT64_MAX);
             s[1][j] += w;
