@@ -16,7 +16,6 @@ static inline bool is_in(const dq_payload *p, const char *folder)
     return strncmp(p->path, folder, strlen(folder)) == 0;
 }
 
-/* A contiguous dataset in the mapping. */
 typedef struct block {
     const uint8_t *data;
     int64_t bytes;
@@ -25,8 +24,6 @@ typedef struct block {
     size_t item; /* bytes per element */
     hid_t type;  /* kept in the reader until the caller drops it */
 } block;
-
-/* ---- Container check ---- */
 
 static dq_status damaged(const dq_container *c, const char *path, const char *what, dq_err *err)
 {
@@ -45,7 +42,7 @@ dq_status dq_container_payload_check(const dq_container *c, int64_t i, dq_err *e
                        c->path, p->path, p->sha256, hex);
     const char *wrong = p->row ? p->row->wrong(&p->part, p->mode) : NULL;
     if (wrong) damaged(c, p->path, wrong, err);
-    /* Gives back what reading a payload has made resident. Its neighbours' pages may be wanted by other threads: no more. */
+    /* Other threads may be reading neighbouring payloads, so only this one's pages are released. */
     const size_t at = (size_t)(p->data - c->map.data), end = at + (size_t)p->bytes;
     const size_t from = at < DQ_OS_MAP_AROUND ? 0 : at - DQ_OS_MAP_AROUND;
     const size_t to = c->map.bytes - end < DQ_OS_MAP_AROUND ? c->map.bytes : end + DQ_OS_MAP_AROUND;
@@ -53,7 +50,7 @@ dq_status dq_container_payload_check(const dq_container *c, int64_t i, dq_err *e
     return err->code;
 }
 
-/* Of the lines "path sha256\n" of payloads below a folder; "": all. */
+/* Hashes the lines "path sha256\n" of the payloads below a folder; "": all. */
 static dq_status hash_rows(char hex[65], const dq_container *c, const char *folder, dq_err *err)
 {
     dq_sha256 h;
@@ -86,9 +83,6 @@ dq_status dq_container_check_index(const dq_container *c, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- What is read is checked once ---- */
-
-/* dq_container_payload_check, but nothing the second time. */
 static dq_status check_once(dq_container *c, int64_t i, dq_err *err)
 {
     dq_err one = {0};
@@ -153,10 +147,8 @@ dq_status dq_container_check_weights(dq_container *c, dq_err *err)
     return err->code;
 }
 
-/* ---- Read ----
- * Look-ups in an open file, every one with its own shape and type to expect. Handles are kept on a
- * stack in dq_h5 and dropped to a mark, so that no way out leaks one; HDF5's own messages stay
- * silent. */
+/* Handles are kept on a stack in dq_h5 and dropped to a mark, so that no exit leaks one; HDF5's own
+ * messages stay silent. */
 
 dq_status dq_container_h5_open(dq_container_h5 *r, const dq_os_map *map, const char *path,
                                dq_err *err)
@@ -209,7 +201,6 @@ static bool is_contiguous(dq_h5 *h, hid_t dataset)
     return p >= 0 && H5Pget_layout(p) == H5D_CONTIGUOUS && H5Pget_external_count(p) == 0;
 }
 
-/* DQ_DAMAGED with the dataset's path unless all of it lies inside the file. */
 static dq_status find_dataset(dq_container_h5 *r, const char *path, block *b)
 {
     H5L_info_t link;
@@ -242,7 +233,7 @@ static bool has_attr(dq_container_h5 *r, const char *path, const char *name)
     return H5Aexists_by_name(r->file, path, name, H5P_DEFAULT) > 0;
 }
 
-/* An attribute of the object at `path`: n numbers as type `as`, or a text of less than `cap` bytes. */
+/* n numbers as type `as`, or a text of less than `cap` bytes. */
 static dq_status read_attr(dq_container_h5 *r, const char *path, const char *name,
                            H5T_class_t class, hid_t as, int n, void *out, size_t cap)
 {
@@ -278,7 +269,6 @@ static dq_status read_words(dq_container_h5 *r, const char *path, const char *na
     return read_attr(r, path, name, H5T_STRING, H5I_INVALID_HID, 1, buf, cap);
 }
 
-/* The element type is exactly the one dq writes for dtype; or a fixed-length text. */
 static bool is_type(dq_container_h5 *r, const block *b, dq_dtype dtype)
 {
     hid_t want = dq_h5_type(dtype);
@@ -295,7 +285,7 @@ static bool is_text(const block *b)
            b->n_dims == 0;
 }
 
-/* Finds the columns of a table by name; other columns are allowed. */
+/* Other columns are allowed. */
 static dq_status find_columns(dq_container_h5 *r, const char *path, const block *b,
                               dq_h5_column *col, int n)
 {
@@ -332,9 +322,6 @@ static int64_t count_links(dq_container_h5 *r, const char *group)
     if (H5Gget_info_by_name(r->file, group, &info, H5P_DEFAULT) < 0) return -1;
     return (int64_t)info.nlinks;
 }
-
-/* ---- Container settings ----
- * The settings of the KV cache that a container remembers. */
 
 static const char kv_group[] = "/kv_cache";
 
@@ -378,7 +365,6 @@ static dq_status read_field(dq_container_h5 *r, const dq_kv_field *f, dq_kv_conf
     return DQ_OK;
 }
 
-/* An unknown policy goes to the arena. */
 static dq_status read_kv(dq_container_h5 *r, dq_kv_config *c, dq_arena *a)
 {
     *c = dq_kv_config_plain;
@@ -390,7 +376,7 @@ static dq_status read_kv(dq_container_h5 *r, dq_kv_config *c, dq_arena *a)
                                                   : dq_in(r->err, "%s: %s: ", r->path, kv_group);
 }
 
-/* What attributes say about running the model stands in the recipe too, whose bytes have a hash. */
+/* The attributes repeat what the recipe says, and only the recipe's bytes are hashed. */
 static dq_status agrees(const dq_container_info *info, const json_t *recipe, dq_arena *a,
                         dq_err *err)
 {
@@ -412,10 +398,6 @@ static dq_status agrees(const dq_container_info *info, const json_t *recipe, dq_
     return dq_fail(err, DQ_DAMAGED, "\"kv\" differs from the attributes of /kv_cache (%s)",
                    differs);
 }
-
-/* ---- Container summary ----
- * What a container says of itself as a whole. Its payloads are added up and compared with the
- * attributes of its root; what the recipe asked for is named where all tensors have it. */
 
 static dq_status add_up(dq_container *c, dq_err *err)
 {
@@ -446,7 +428,7 @@ static dq_status add_up(dq_container *c, dq_err *err)
     return DQ_OK;
 }
 
-/* Whether a tensor is stored as the wanted group has it: 128 of 64 columns is stored as 64. */
+/* A group of 128 on 64 columns is stored as 64. */
 static bool has_group(const dq_weight *w, const char *group)
 {
     const bool one = w->scale_rows == 1 && w->rows > 1;
@@ -465,7 +447,7 @@ static bool all_have_group(const dq_container *c, const char *group)
     return true;
 }
 
-/* As wanted, which the stored sizes alone do not tell, or what rules gave all of them, or "mixed". */
+/* The wanted group where all sizes agree with it, or what the rules gave to all, or "mixed". */
 static dq_status name_group(dq_container *c, const char *wanted, dq_err *err)
 {
     int64_t widest = 0;
@@ -505,15 +487,11 @@ static dq_status sum_up(dq_container *c, dq_err *err)
     return err->code;
 }
 
-/* ---- Container ----
- * Everything in the file is a claim until it is checked here. The order: header, index; then each
- * payload's row against the dataset that it names, whose shape, type and place are looked up in
- * HDF5; then what "Container summary" adds up. Weights are mapped and not read: their bytes are
- * checked by "Container check" when they are first used. */
+/* Everything in the file is a claim until it is checked here: header, index, then each payload's
+ * row against the type, shape and place of its dataset in HDF5. Weights are only mapped: their
+ * bytes are checked when they are first used. */
 
 static const char tensors[] = DQ_PATH_TENSORS;
-
-/* ---- Header ---- */
 
 static dq_status read_json_text(dq_container *c, dq_container_h5 *r, const char *path,
                                 const char **text, size_t *len)
@@ -599,8 +577,6 @@ static dq_status read_header(dq_container *c, dq_container_h5 *r)
     return read_hash(c, r, "/index_sha256", c->index_sha256);
 }
 
-/* ---- Tables ---- */
-
 static char *text_field(dq_container *c, const uint8_t *row, const dq_h5_column *col, dq_err *err)
 {
     size_t n = 0;
@@ -678,9 +654,8 @@ static dq_status read_sources(dq_container *c, dq_container_h5 *r, const block *
     return r->err->code;
 }
 
-/* ---- Payloads ---- */
-
-/* NAME of "/tensors/NAME" and "/tensors/NAME/PART", and PART or ""; NULL: a path of another form. */
+/* NAME of "/tensors/NAME" and "/tensors/NAME/PART", and PART or ""; NULL: a path of another
+ * form. */
 static const char *tensor_name(dq_container *c, const char *path, const char **part, dq_err *err)
 {
     const char *name = path + sizeof tensors - 1, *slash = strchr(name, '/');
@@ -690,7 +665,7 @@ static const char *tensor_name(dq_container *c, const char *path, const char **p
     return dq_text(c->arena, name, n, err);
 }
 
-/* A dataset as tensor; of DQ_DTYPE_COUNT where its elements have no type of ours. */
+/* DQ_DTYPE_COUNT: an element type that dq does not have. */
 static dq_tensor tensor_of(dq_container_h5 *r, const block *b)
 {
     dq_tensor t = {.n_dims = b->n_dims, .data = b->data};
@@ -721,7 +696,7 @@ static dq_status same_as_row(dq_container *c, dq_container_h5 *r, const char *gr
                    c->path, group, name, (long long)found, (long long)row);
 }
 
-/* The first part of a coded tensor, which is its codes: what the attributes of its group say. */
+/* Codes are the first part of a coded tensor; its group's attributes describe the rest. */
 static dq_status begin_coded(dq_container *c, dq_container_h5 *r, dq_weight *w, const dq_payload *p)
 {
     char group[1024], word[64];
@@ -845,7 +820,7 @@ static dq_status read_payloads(dq_container *c, dq_container_h5 *r)
     if (!c->tensor) return r->err->code;
     for (int64_t i = 0, left = (int64_t)c->map.bytes; i < c->n_payloads; i++) {
         DQ_TRY(check_payload(c, r, &c->payload[i]));
-        /* many names of one dataset would take for ever to read */
+        /* many names of one dataset would take forever to read */
         if (c->payload[i].bytes > left)
             return damaged(c, "/index", "lists more bytes than the file has", r->err);
         left -= c->payload[i].bytes;
@@ -856,8 +831,6 @@ static dq_status read_payloads(dq_container *c, dq_container_h5 *r)
         return damaged(c, "/tensors", "holds tensors that /index does not list", r->err);
     return DQ_OK;
 }
-
-/* ---- Opening ---- */
 
 static dq_status read_all(dq_container *c, dq_err *err)
 {
@@ -901,8 +874,6 @@ void dq_container_release(const dq_container *c)
 {
     dq_os_map_release(c->map.data, c->map.bytes);
 }
-
-/* ---- Look-ups ---- */
 
 const dq_container_info *dq_container_header(const dq_container *c)
 {

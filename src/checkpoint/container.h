@@ -14,7 +14,7 @@
 /* Owns the mapping, every name and every text. */
 typedef struct dq_container dq_container;
 
-/* What the header says. Texts belong to the container. */
+/* Texts belong to the container. */
 typedef struct dq_container_info {
     const char *version;      /* encoding-version, "1.0" */
     const char *dq_version;   /* program that wrote it */
@@ -37,7 +37,6 @@ typedef struct dq_container_info {
     char content_sha256[65];
 } dq_container_info;
 
-/* One row of /index with its bytes. */
 typedef struct dq_payload {
     const char *path;     /* "/tensors/NAME/packed" */
     const char *encoding; /* of a part of a coded tensor, or "dense", "text", "bytes", "table" */
@@ -67,7 +66,7 @@ typedef struct dq_source_file {
  * that is not a complete container is DQ_DAMAGED; another major version is DQ_MISMATCH. */
 dq_status dq_container_open(dq_container **out, const char *path, dq_err *err);
 void dq_container_close(dq_container *c); /* NULL allowed */
-/* The system may take back the memory of its file's pages, which come again when they are read. */
+/* Lets the system reclaim the pages of the file; they are read again when needed. */
 void dq_container_release(const dq_container *c);
 
 const dq_container_info *dq_container_header(const dq_container *c);
@@ -75,7 +74,7 @@ const dq_container_info *dq_container_header(const dq_container *c);
 const char *dq_container_config(const dq_container *c, size_t *len);
 const char *dq_container_recipe(const dq_container *c, size_t *len);
 const char *dq_container_gates(const dq_container *c, size_t *len); /* NULL: it has none */
-/* *text NULL: no such file. No NUL follows the tokenizer's files, whose hash is compared once. */
+/* *text NULL: no such file. No NUL follows a tokenizer's file, whose hash is compared once. */
 dq_status dq_container_file(dq_container *c, const char *name, const char **text, size_t *len,
                             dq_err *err);
 /* Valid until the container is closed. Vectors and scalars come with rows = numel, cols = 1. */
@@ -86,30 +85,30 @@ const dq_payload *dq_container_payload(const dq_container *c, int64_t i); /* in 
 int dq_container_n_sources(const dq_container *c);
 const dq_source_file *dq_container_source_file(const dq_container *c, int i);
 
-/* Of the lines "path sha256\n" of /index under /tensors: the same weights, whatever else differs. */
+/* SHA-256 of the lines "path sha256\n" of /index under /tensors: equal for equal weights. */
 dq_status dq_container_weights_sha256(char hex[65], const dq_container *c, dq_err *err);
 
-/* Compares the payload's hash; scales must be finite too, those of absmax, asym and trellis not negative, and padding
- * bits zero. DQ_DAMAGED names the dataset. Pages are given back to the kernel on the way. */
+/* Compares the payload's hash; scales must also be finite, those of absmax, asym and trellis not
+ * negative, and padding bits zero. DQ_DAMAGED names the dataset. Releases pages as it goes. */
 dq_status dq_container_payload_check(const dq_container *c, int64_t i, dq_err *err);
 /* The two hashes over /index itself. */
 dq_status dq_container_check_index(const dq_container *c, dq_err *err);
-/* Every group, dataset and attribute against /objects, in both directions. DQ_DAMAGED names the first that differs, is missing
- * or was not written with the file. What /objects says is believed: its hash is a payload's. */
+/* Compares every group, dataset and attribute with /objects, both ways. DQ_DAMAGED names the first
+ * that differs, is missing or was added. /objects itself is trusted: it is a hashed payload. */
 dq_status dq_container_check_objects(const dq_container *c, dq_err *err);
-/* Against the list of another container; DQ_DAMAGED names the first object that differs. */
+/* Compares with the list of another container; DQ_DAMAGED names the first object that differs. */
 dq_status dq_container_compare_objects(const dq_container *c, const char *want, size_t len,
                                        dq_err *err);
 int64_t dq_container_n_objects(const dq_container *c); /* groups and datasets that /objects lists */
-/* The same for what is read: /index, the texts and all objects, then every tensor (by all threads; nothing the second
- * time). dq_model_open and dq_model_check_weights ask, so that no number comes from damaged weights. */
+/* Checks of what a model reads: /index, texts and objects; then every tensor, in parallel and once.
+ * dq_model_open and dq_model_check_weights call them, so that no number comes from damaged
+ * weights. */
 dq_status dq_container_check_header(dq_container *c, dq_err *err);
 dq_status dq_container_check_weights(dq_container *c, dq_err *err);
 
-/* ---- Container write ----
- * Makes the skeleton of a container: every group, attribute and dataset, with space for all
- * payloads but no payload. The HDF5 library is done with the file then; payloads, /index and the
- * two hashes are written in place at the offsets found here. */
+/* Writes the skeleton of a container: every group, attribute and dataset, with space for the
+ * payloads. HDF5 is closed then; payloads, /index and the two hashes are written in place at the
+ * offsets found here. */
 
 typedef enum dq_encoding {
     DQ_ENC_DENSE, /* a tensor as it was */
@@ -131,7 +130,7 @@ typedef struct dq_slot {
     int bits;
     int64_t group_size, rows, cols;
     double bits_per_weight;
-    /* DQ_ENC_PART only: which one, and what the attributes of the tensor's group say */
+    /* only for DQ_ENC_PART */
     int part;
     dq_weight weight; /* without data */
     dq_scale_mode mode;
@@ -157,22 +156,20 @@ typedef struct dq_container_skeleton {
     int64_t index_at, index_bytes, content_at, index_sha_at, file_bytes;
 } dq_container_skeleton;
 
-/* The payload of /objects (h5.h), in the arena; depends on the plan alone. */
+/* The payload of /objects (h5.h), in the arena; it depends on the skeleton alone. */
 dq_status dq_container_objects(const char **text, size_t *len, const dq_container_skeleton *s,
                                dq_arena *a, dq_err *err);
-/* Writes the file at `path` (an existing one is replaced) and closes it. */
+/* Replaces an existing file. */
 dq_status dq_container_skeleton_create(const dq_container_skeleton *s, const char *path,
                                        dq_err *err);
-/* Fills every offset from a finished skeleton. */
 dq_status dq_container_skeleton_locate(dq_container_skeleton *s, const char *path, dq_err *err);
 
 /* The bytes of /index (index_bytes of them) from the slots. */
 dq_status dq_container_index_encode(uint8_t *out, const dq_container_skeleton *s, dq_err *err);
 int64_t dq_container_index_bytes(const dq_container_skeleton *s);
-/* SHA-256 over "path sha256\n" of all slots, in path order. */
 dq_status dq_container_content_sha256(char hex[65], const dq_container_skeleton *s, dq_err *err);
 
-/* The bytes of the table of source files; name[n], size[n], sha[n]. out NULL: only the row's size. */
+/* Encodes the table of source files and returns the bytes of a row; out NULL: only that. */
 size_t dq_container_source_table(uint8_t *out, int n, const char *const *name, const int64_t *size,
                                  const char (*sha)[65]);
 

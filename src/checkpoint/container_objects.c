@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Object list ---- */
-
 static void push(dq_object_list *l, const char ***list, size_t *n, size_t *capacity,
                  const char *text)
 {
@@ -39,7 +37,6 @@ static int by_name(const void *a, const void *b)
     return order ? order : n < m ? -1 : n > m;
 }
 
-/* parts[n] with `between` before each of them, after `first`. */
 static const char *join(dq_object_list *l, const char *first, const char *between,
                         const char *const *part, size_t n)
 {
@@ -62,7 +59,6 @@ static void end_object(dq_object_list *l)
     l->n_attributes = 0;
 }
 
-/* With a backslash before each character of `marks` too. */
 static const char *escaped(const char *text, const char *marks, dq_arena *a, dq_err *err)
 {
     char *out = dq_alloc(a, 2 * strlen(text) + 1, 1, err), *to = out;
@@ -78,7 +74,6 @@ static const char *escaped(const char *text, const char *marks, dq_arena *a, dq_
     return out;
 }
 
-/* A text with its backslashes, tabs and newlines spelled out, in the arena. */
 static const char *plain_text(const char *text, dq_arena *a, dq_err *err)
 {
     return escaped(text, "", a, err);
@@ -103,7 +98,7 @@ static void attribute(dq_object_list *l, const char *name, const char *value)
          plain_name ? dq_textf(l->arena, l->err, "%s=%s", plain_name, value) : NULL);
 }
 
-/* n values, or (0) one, as "TYPE:VALUE" or "TYPE:[VALUE,VALUE]". */
+/* n values as "TYPE:[VALUE,VALUE]"; n 0: "TYPE:VALUE". */
 static const char *values(dq_object_list *l, const char *type, const char *const *value, int n)
 {
     if (n == 0) return dq_textf(l->arena, l->err, "%s:%s", type, value[0]);
@@ -125,7 +120,7 @@ void dq_object_list_real(dq_object_list *l, const char *name, double v)
     attribute(l, name, dq_textf(l->arena, l->err, "f64:%.17g", v));
 }
 
-/* So that a text that looks like an array is none, and one with a comma is one: "\[a", "[a\,b,c]". */
+/* Escapes a text that looks like an array, and commas in an array: "\[a", "[a\,b,c]". */
 static const char *plain_item(dq_object_list *l, const char *text, int n)
 {
     if (n) return escaped(text, ",", l->arena, l->err);
@@ -141,7 +136,6 @@ void dq_object_list_texts(dq_object_list *l, const char *name, const char *const
     if (l->err->code == DQ_OK) attribute(l, name, values(l, "text", text, n));
 }
 
-/* A value of a type that dq does not write. */
 static void other(dq_object_list *l, const char *name)
 {
     attribute(l, name, "of another type");
@@ -196,8 +190,6 @@ dq_status dq_object_list_end(dq_object_list *l, const char **text, size_t *len)
     return l->err->code;
 }
 
-/* ---- What differs ---- */
-
 static int field_length(const char *s)
 {
     return (int)strcspn(s, "\t");
@@ -222,7 +214,7 @@ static const char *value_of(const char *attribute)
     return *end == '=' ? end + 1 : end;
 }
 
-/* Two attributes of one name; found NULL: it is not there. */
+/* found NULL: the attribute is missing. */
 static const char *value_differs(const char *w, const char *f, dq_arena *a, dq_err *err)
 {
     const char *want = value_of(w), *is = f ? value_of(f) : "missing";
@@ -250,14 +242,10 @@ const char *dq_object_list_differs(const char *written, const char *found, dq_ar
     return NULL;
 }
 
-/* ---- Container objects ----
- * What HDF5 says of a file's objects beside what /objects says. Every object that is listed is
- * described anew and compared as a line; then every link of every listed group must be listed.
- * Nothing else is walked, so that links that lead in circles end. */
+/* Every listed object is described again and compared as a line; then every link of every listed
+ * group must be listed. Nothing else is walked, so circular links end. */
 
 enum { MAX_ATTRIBUTE = 1 << 16, MAX_ATTRIBUTES = 4096 };
-
-/* ---- One object as a line ---- */
 
 static const char *type_name(char buf[16], hid_t type)
 {
@@ -326,7 +314,7 @@ static const char *dataset_kind(dq_container_h5 *r, hid_t dataset, dq_object_lis
     return element ? dq_object_list_kind(l, element, n, shape) : "dataset of another type";
 }
 
-/* Texts of varying length, as h5py reads them. */
+/* Texts of variable length, as h5py reads them. */
 static void add_labels(dq_object_list *l, const char *name, hid_t a, hid_t type, hid_t space, int n)
 {
     char **v = dq_alloc(l->arena, (size_t)n, sizeof *v, l->err);
@@ -344,7 +332,7 @@ static void add_labels(dq_object_list *l, const char *name, hid_t a, hid_t type,
     if (l->err->code == DQ_OK) dq_object_list_texts(l, name, text, n);
 }
 
-/* All its bytes are text: none hides after a NUL. */
+/* A NUL does not end the text, so that nothing hides after it. */
 static void add_text(dq_object_list *l, const char *name, hid_t a, hid_t type)
 {
     const size_t bytes = H5Tget_size(type);
@@ -359,7 +347,6 @@ static void add_text(dq_object_list *l, const char *name, hid_t a, hid_t type)
         dq_object_list_texts(l, name, &text, 0);
 }
 
-/* i64 or f64, one or a row of them. */
 static void add_numbers(dq_object_list *l, const char *name, hid_t a, hid_t type, int dims, int n)
 {
     const bool whole = H5Tequal(type, H5T_STD_I64LE) > 0;
@@ -405,7 +392,6 @@ typedef struct name_list {
     size_t n, capacity;
 } name_list;
 
-/* Below 0 ends an iteration. */
 static herr_t note(name_list *to, const char *name)
 {
     const char **grown =
@@ -430,8 +416,6 @@ static herr_t note_link(hid_t at, const char *name, const H5L_info_t *info, void
     (void)info;
     return note(arg, name);
 }
-
-/* ---- All of them ---- */
 
 typedef struct lines {
     const char **line;
@@ -463,7 +447,6 @@ static dq_status split(lines *l, const char *of, const char *text, size_t len, d
     return DQ_OK;
 }
 
-/* Path of a line, with what plain() has spelled out read back. */
 static const char *path_of(const char *line, dq_arena *a, dq_err *err)
 {
     const size_t n = strcspn(line, "\t");
@@ -516,7 +499,6 @@ static dq_status check_line(const dq_container *c, dq_container_h5 *r, const cha
     return err->code;
 }
 
-/* Whether a line is about this path, as it stands in lines. */
 static int by_path(const void *key, const void *item)
 {
     const char *path = key, *line = *(const char *const *)item;
@@ -554,7 +536,7 @@ static dq_status check_links(const dq_container *c, dq_container_h5 *r, const li
 
 static dq_status check_all(const dq_container *c, dq_container_h5 *r, lines *l, dq_err *err)
 {
-    /* Objects are all there is: HDF5 begins with the file and ends with it. */
+    /* HDF5's signature: /objects lists everything, from the first byte of the file to the last. */
     static const uint8_t signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
     haddr_t end = 0;
     if (c->map.bytes < sizeof signature || memcmp(c->map.data, signature, sizeof signature) != 0)

@@ -27,7 +27,7 @@ static const char *encoding_name(const dq_slot *s)
     }
 }
 
-/* Where objects go: into a file or, with a list, into that alone. Attributes follow the object that they belong to. */
+/* Writes into a file or, with a list, only into that. Attributes follow their object. */
 typedef struct target {
     dq_h5 *h;
     hid_t file;
@@ -66,7 +66,7 @@ static bool put_numbers(dq_h5 *h, hid_t at, const char *name, hid_t type, int n,
     return dq_h5_drop(h, mark) && good;
 }
 
-/* n 0: one that is no array. */
+/* n 0: a scalar. */
 static bool put_ints(target *t, hid_t at, const char *name, const int64_t *v, int n)
 {
     if (!t->list) return put_numbers(t->h, at, name, H5T_STD_I64LE, n, v);
@@ -86,7 +86,7 @@ static bool put_real(target *t, hid_t at, const char *name, double v)
     return true;
 }
 
-/* The axis names as the dimension scales interface spells them, so that h5py shows them. */
+/* Axis names follow HDF5's dimension scales, so that h5py shows them. */
 static bool put_labels(target *t, hid_t at, const char *first, const char *second)
 {
     static const char name[] = "DIMENSION_LABELS";
@@ -104,7 +104,7 @@ static bool put_labels(target *t, hid_t at, const char *first, const char *secon
     return dq_h5_drop(t->h, mark) && good;
 }
 
-/* A group without a time stamp that remembers the order of its links; stays open in t->h. */
+/* No time stamp, and links keep their order; stays open in t->h. */
 static hid_t make_group(target *t, const char *path)
 {
     if (t->list) {
@@ -188,7 +188,6 @@ static const char *long_name(dq_dtype dtype)
     }
 }
 
-/* The attributes of one format stand after the width. */
 static bool put_own_attrs(target *t, hid_t group, const dq_weight *w)
 {
     bool good = put_int(t, group, "bits", w->bits);
@@ -210,7 +209,7 @@ static bool put_group_attrs(target *t, hid_t group, const dq_slot *s)
            put_text(t, group, "source_dtype", long_name(s->source_dtype));
 }
 
-/* The parts of a tensor stand together in path order: the first makes the group. */
+/* The parts of a tensor are adjacent in path order: the first creates the group. */
 static bool put_slot(target *t, const dq_slot *s)
 {
     int mark = t->h->n;
@@ -233,7 +232,7 @@ static bool put_slot(target *t, const dq_slot *s)
     return dq_h5_drop(t->h, mark) && good;
 }
 
-/* Attributes stand there also where they mean nothing, but for those that came later. */
+/* Older attributes are always written, later ones only where they mean something. */
 static bool put_kv(target *t, hid_t kv, const dq_kv_config *c)
 {
     bool good = true;
@@ -403,7 +402,7 @@ int64_t dq_container_index_bytes(const dq_container_skeleton *s)
     return s->n_slots * (int64_t)dq_h5_index_columns(col, path_width(s));
 }
 
-/* Texts fill their column without a final NUL when they are as long as it. */
+/* A text as long as its column has no final NUL. */
 static void put_field(uint8_t *row, const dq_h5_column *col, const void *v)
 {
     size_t n = col->bytes;

@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- GGUF ---- */
-
 enum { MAX_FIELDS = 1 << 16, MAX_TENSORS = 1 << 20, MAX_NAME = 1 << 16 };
 
 enum { U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64, N_VALUES };
@@ -41,8 +39,6 @@ typedef struct cursor {
     dq_arena *arena;
     dq_err *err;
 } cursor;
-
-/* ---- Single values ---- */
 
 static dq_status ended(cursor *c)
 {
@@ -77,7 +73,7 @@ static dq_status take_number(cursor *c, uint64_t *out, int bytes)
     return c->err->code;
 }
 
-/* A name: a text without NUL, copied. */
+/* A copied text without NUL. */
 static dq_status take_name(cursor *c, const char **out, const char *what)
 {
     uint64_t n;
@@ -91,8 +87,6 @@ static dq_status take_name(cursor *c, const char **out, const char *what)
     *out = dq_text(c->arena, (const char *)p, (size_t)n, c->err);
     return c->err->code;
 }
-
-/* ---- Metadata ---- */
 
 static double real_at(const uint8_t *p, uint64_t type)
 {
@@ -112,7 +106,8 @@ static int64_t signed_at(const uint8_t *p, uint64_t type)
     return (int64_t)(little(p, n) << (64 - 8 * n)) >> (64 - 8 * n);
 }
 
-/* What a value that no reader can take is not; NULL: it is one. A foreign key may have such a value. */
+/* What is wrong with a value that no reader can use, which a foreign key may hold; NULL:
+ * nothing. */
 static const char *fault_of(const uint8_t *p, uint64_t n, uint64_t type)
 {
     int64_t bad;
@@ -122,7 +117,7 @@ static const char *fault_of(const uint8_t *p, uint64_t n, uint64_t type)
     return type == BOOL && *p > 1 ? "neither true nor false" : NULL;
 }
 
-/* A value of fixed size. What is none becomes one that no look-up of base/json.h takes for it. */
+/* A faulty value becomes one that no look-up of base/json.h accepts. */
 static json_t *fixed_value(const uint8_t *p, uint64_t type)
 {
     const uint64_t x = little(p, value_bytes[type]);
@@ -199,9 +194,7 @@ static dq_status take_field(cursor *c, dq_gguf *g)
     return DQ_OK;
 }
 
-/* ---- Tensors ---- */
-
-/* Its offset is kept in `data`'s place until the data's begin is known. */
+/* The offset stays in place of `data` until the start of the data is known. */
 static dq_status take_tensor(cursor *c, dq_gguf_tensor *t, uint64_t *offset)
 {
     uint64_t n, x;
@@ -292,8 +285,6 @@ static dq_status place(cursor *c, dq_gguf *g, const uint64_t *offset, uint64_t a
     return sort_by_name(g->tensor, g->n_tensors, c->err);
 }
 
-/* ---- The file ---- */
-
 static dq_status take_head(cursor *c, uint64_t *n_fields, dq_gguf *g)
 {
     uint64_t version, n;
@@ -367,7 +358,7 @@ dq_status dq_gguf_parse_fields(dq_gguf *g, const uint8_t *bytes, size_t len, dq_
     return parse(g, &c, false);
 }
 
-/* The tensors of n files, [*n_out], by name, in the arena. DQ_DAMAGED: one is there twice. */
+/* Joins the tensors of n files by name, in the arena. DQ_DAMAGED: a duplicate. */
 static dq_status join(dq_gguf_tensor **out, int64_t *n_out, const dq_gguf *const *g, int n,
                       dq_arena *a, dq_err *err)
 {
@@ -480,7 +471,7 @@ static const name_row *row_of(const name_row *rows, size_t n, const char *name, 
     return NULL;
 }
 
-/* The same name in the other column; NULL without an error: it has none. */
+/* The name in the other column; NULL without an error: there is none. */
 static const char *other(bool *pairs, const char *name, bool by_hf, dq_arena *a, dq_err *err)
 {
     const char *from = by_hf ? hf_layer : gguf_layer, *to = by_hf ? gguf_layer : hf_layer;
@@ -514,8 +505,6 @@ const char *dq_gguf_name_of(bool *pairs, const char *hf, dq_arena *a, dq_err *er
 static const char arch[] = "llama";
 enum { MOST_HEAD_DIM = 1 << 16 };
 
-/* ---- Rotary parameters ---- */
-
 static float divisor_at(const dq_gguf_tensor *t, int64_t i)
 {
     float x;
@@ -523,7 +512,7 @@ static float divisor_at(const dq_gguf_tensor *t, int64_t i)
     return x;
 }
 
-/* Whether these are the divisors of llama3 with `factor`, 1, 4 and 8192 positions, as f32. */
+/* Whether these f32 divisors are llama3's with `factor`, 1, 4 and 8192 positions. */
 static bool is_llama3(const dq_gguf_tensor *t, int64_t n, double theta, double factor)
 {
     static const double two_pi = 6.283185307179586476925, low = 1, high = 4, original = 8192;
@@ -552,7 +541,7 @@ static bool is_one(double x)
     return !(x < 1 || x > 1);
 }
 
-/* A number above 0; `usual` where the file does not say. */
+/* A number above 0; `usual` where the key is absent. */
 static dq_status positive(double *out, const json_t *f, const char *key, double usual, dq_err *err)
 {
     DQ_TRY(dq_json_float(out, f, key, &usual, err));
@@ -560,7 +549,7 @@ static dq_status positive(double *out, const json_t *f, const char *key, double 
     return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected more than 0, found %g", key, *out);
 }
 
-/* NULL: frequencies as they are. Each form is the narrowest that transformers has for it. */
+/* NULL: unscaled. Each form is the narrowest that transformers has for it. */
 static dq_status rope_json(json_t **out, const scaling *s, const dq_gguf_tensor *t, int64_t n,
                            double theta, dq_err *err)
 {
@@ -590,7 +579,7 @@ static dq_status rope_json(json_t **out, const scaling *s, const dq_gguf_tensor 
                          "low_freq_factor", 1.0, "high_freq_factor", 4.0,
                          "original_max_position_embeddings", 8192);
     else if (t || (!yarn && !is_one(s->factor) && !is_one(s->gain))) {
-        /* A divisor for each frequency, which holds for texts of any length: the file's, if there are any, times the factor. */
+        /* A divisor per frequency holds at any length: the file's, if present, times the factor. */
         json_t *list = json_array();
         for (int64_t i = 0; i < n; i++)
             json_array_append_new(list, json_real(s->factor * (t ? (double)divisor_at(t, i) : 1)));
@@ -598,7 +587,8 @@ static dq_status rope_json(json_t **out, const scaling *s, const dq_gguf_tensor 
                          list, "long_factor", list, "factor", 1.0, "attention_factor", s->gain,
                          "original_max_position_embeddings", (json_int_t)s->original);
     } else if (yarn || !is_one(s->gain)) {
-        /* The gain of yarn is its own, by its factor, times the file's; alone it stands as a yarn of factor 1. */
+        /* yarn's own gain follows from its factor and multiplies the file's; a gain alone is yarn
+         * with factor 1. */
         const double own = s->factor > 1 ? 1 + 0.1 * log(s->factor) : 1;
         json_t *rope = json_pack("{s:s, s:f, s:I}", "rope_type", "yarn", "factor", s->factor,
                                  "original_max_position_embeddings", (json_int_t)s->original);
@@ -627,7 +617,7 @@ static dq_status set_rope(json_t *config, const dq_gguf *g, int64_t head_dim, in
                        "rotated; only all are supported",
                        (long long)turned, (long long)head_dim);
     json_object_set_new(config, "rope_theta", json_real(theta));
-    /* A type that is missing is linear, a factor of 0 is none, and without scaling there is no factor. */
+    /* A missing type is linear, and a factor of 0 is none. */
     const json_t *f = g->fields;
     static const char *const usual = "linear";
     static const double none = 0;
@@ -655,9 +645,7 @@ static dq_status set_rope(json_t *config, const dq_gguf *g, int64_t head_dim, in
     return DQ_OK;
 }
 
-/* ---- The rest ---- */
-
-/* Files of GGUF form that are no language model, by a text of one of their keys. */
+/* GGUF files that are no language model, recognized by one key. */
 static const struct {
     const char *key, *text, *what; /* text NULL: whatever the key says */
 } others[] = {
@@ -703,7 +691,7 @@ dq_status dq_gguf_config_kind(const json_t *f, dq_err *err)
                    name, arch);
 }
 
-/* Keys that are not read: with these values they change nothing, with others what dq does not run. */
+/* Keys that are not read: other values than these would change the model. */
 static const struct {
     const char *key;
     double fine[2];
@@ -758,7 +746,6 @@ static bool near(double x, double y)
     return fabs(x - y) <= 1e-6 * fabs(y);
 }
 
-/* Whether a key is absent, or every number of it is a or b. */
 static dq_status check_only(const dq_gguf *g, const char *name, double a, double b, dq_err *err)
 {
     static const double none = 0;
@@ -806,7 +793,7 @@ static dq_status check_keys(const dq_gguf *g, int64_t dim, int64_t head_dim, int
     return check_text(g->fields, "llama.hidden_activation", "silu", "swish", err);
 }
 
-/* An integer key of the file, or a list that says the same for every layer, under its name in config.json. */
+/* Copies an integer key, or a list with the same value for every layer. */
 static dq_status copy_int(json_t *config, const char *name, const dq_gguf *g, const char *key,
                           const int64_t *fallback, int64_t *out, dq_err *err)
 {
@@ -830,7 +817,7 @@ static dq_status copy_int(json_t *config, const char *name, const dq_gguf *g, co
     return err->code;
 }
 
-/* Of any layer: each bias is there or not for itself, and what is not there is zero ("Model"). */
+/* In some layer: biases are optional per tensor, and a missing one becomes zero. */
 static bool has_bias(const dq_gguf *g, const char *part)
 {
     for (int64_t i = 0; i < g->n_tensors; i++) {
@@ -903,11 +890,8 @@ dq_status dq_gguf_config(json_t **out, int64_t *heads, int64_t *kv_heads, const 
     return err->code;
 }
 
-/* ---- Model ----
- * Tensors of all parts get the names of transformers (gguf.h); one that has none is refused.
- * What is laid out anew gets addresses when the file is opened and is filled by all threads, a
- * tensor at a time, when the model is to be run.
- *
+/* Permuted and repacked tensors get addresses when the file is opened and are filled in parallel,
+ * one tensor per thread, by load.
  * Source: llama.cpp convert_hf_to_gguf.py, LlamaModel.permute (order of rows). */
 
 enum { MAX_PARTS = 1000, LINE = 64 };
@@ -915,8 +899,6 @@ enum { MAX_PARTS = 1000, LINE = 64 };
 enum { CONFIG, TOKENIZER, TOKENIZER_CONFIG, GENERATION };
 static const char *const text_names[DQ_GGUF_MODEL_TEXTS] = {
     "config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"};
-
-/* ---- Weights ---- */
 
 static bool becomes_codes(const dq_gguf_tensor *t)
 {
@@ -955,7 +937,8 @@ static dq_weight weight_of(const dq_gguf_tensor *t, const char *name)
     return w;
 }
 
-/* transformers has the first of all rotary pairs of a head, then the second; a GGUF file has them side by side. */
+/* transformers stores the first halves of a head's rotary pairs, then the second; GGUF interleaves
+ * them. */
 static int64_t stored_row(const dq_gguf_entry *e, int64_t r)
 {
     if (!e->heads) return r;
@@ -963,7 +946,7 @@ static int64_t stored_row(const dq_gguf_entry *e, int64_t r)
     return head * size + i % half * 2 + i / half;
 }
 
-/* Codes u - 2^(bits-1) of a block, and its scale. */
+/* Codes are u - 2^(bits-1). */
 static void split_block(int8_t q[32], uint16_t *scale, const uint8_t *b, uint32_t type)
 {
     memcpy(scale, b, sizeof *scale);
@@ -1034,8 +1017,6 @@ dq_status dq_gguf_model_load(dq_gguf_model *m, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Tensors of all parts ---- */
-
 static int model_by_name(const void *x, const void *y)
 {
     return strcmp(((const dq_gguf_entry *)x)->name, ((const dq_gguf_entry *)y)->name);
@@ -1059,7 +1040,6 @@ static dq_status add_entry(dq_gguf_model *m, const dq_gguf_tensor *t, int64_t he
     e->w = weight_of(t, e->name);
     m->own_bytes += own_bytes(e);
     m->n_entries++;
-    /* Vectors are read when a model is built. */
     if (!(e->heads && t->n_dims == 1)) return DQ_OK;
     uint8_t *own = dq_alloc(m->arena, e->t->bytes, 1, err);
     if (!own) return err->code;
@@ -1070,7 +1050,7 @@ static dq_status add_entry(dq_gguf_model *m, const dq_gguf_tensor *t, int64_t he
     return DQ_OK;
 }
 
-/* The bias of a matrix that has none where others of its kind have: zero. */
+/* The missing bias of a matrix whose kind has biases elsewhere is zero. */
 static dq_status add_zero_bias(dq_gguf_model *m, const dq_gguf_tensor *t, dq_err *err)
 {
     static const char suffix[] = ".weight";
@@ -1098,9 +1078,7 @@ static dq_status add_zero_bias(dq_gguf_model *m, const dq_gguf_tensor *t, dq_err
     return err->code;
 }
 
-/* ---- Files ---- */
-
-/* Of a file with a type of tensors that is not read: whether it would be refused whatever the type. */
+/* For a file with an unsupported tensor type: whether it would be refused for its kind anyway. */
 static dq_status refuse_kind(const dq_gguf_part *p, dq_arena *a, dq_err *err)
 {
     dq_gguf g;
@@ -1146,7 +1124,7 @@ static dq_status split_number(int64_t *out, const dq_gguf_part *p, const char *k
     return dq_json_int(out, p->g.fields, key, 0, MAX_PARTS, NULL, err);
 }
 
-/* Whether a later part says where it belongs, and of the model nothing but what the first says: keys are the first's. */
+/* A later part must say its place and must not contradict the keys of the first. */
 static dq_status check_part(const dq_gguf_model *m, int64_t i, dq_err *err)
 {
     const dq_gguf_part *p = &m->part[i];
@@ -1173,7 +1151,7 @@ static dq_status check_part(const dq_gguf_model *m, int64_t i, dq_err *err)
     return DQ_OK;
 }
 
-/* The tensors of all parts, as many as the first says where it does. */
+/* The first part may say how many tensors all parts have. */
 static dq_status join_parts(dq_gguf_model *m, dq_err *err)
 {
     int64_t stated;
@@ -1226,12 +1204,11 @@ static dq_status read_head(dq_gguf_model *m, dq_err *err)
     free(text);
     DQ_TRY(err->code);
     size_t at = 0;
-    /* each may bring a bias */
+    /* each may need a bias */
     m->entry = dq_alloc(m->arena, 2 * (size_t)m->all.n_tensors, sizeof *m->entry, err);
     if (!m->entry) return err->code;
     for (int64_t i = 0; i < m->all.n_tensors; i++)
         DQ_TRY(add_entry(m, &m->all.tensor[i], heads, kv_heads, err));
-    /* "GGUF, 210 Q4_1, 61 F32": types by number. */
     enum { TYPES = 64 };
     int64_t count[TYPES] = {0};
     m->about = "GGUF";
@@ -1274,7 +1251,7 @@ static dq_status make_tokenizer(dq_gguf_model *m, dq_err *err)
     return DQ_OK;
 }
 
-/* With one part, which is not open yet; NULL: see err. */
+/* With the first part not yet open; NULL: see err. */
 static dq_gguf_model *new_model(dq_err *err)
 {
     dq_arena *arena = dq_arena_new();

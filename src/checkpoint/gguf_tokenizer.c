@@ -12,7 +12,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Bytes of a piece of SentencePiece, at most: work on its ways grows with the square. */
+/* Longest SentencePiece piece, in bytes: the work on its splits grows with the square. */
 enum { DQ_GGUF_PIECE_BYTES = 1024 };
 
 typedef struct dq_gguf_vocab {
@@ -24,8 +24,6 @@ typedef struct dq_gguf_vocab {
     struct dq_gguf_vocab_pair *pair; /* [n_merges] */
     size_t n_merges;
 } dq_gguf_vocab;
-
-/* ---- GGUF pre ---- */
 
 static const char qwen2_pattern[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
                                     "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
@@ -47,7 +45,7 @@ static const dq_gguf_pre known[] = {
 };
 enum { N_KNOWN = sizeof known / sizeof *known };
 
-/* The one that the metadata of a file name; DQ_MISMATCH by name: none, or one that is not known. */
+/* DQ_MISMATCH by name: none, or an unknown one. */
 static dq_status find_pre(const dq_gguf_pre **out, const json_t *f, dq_err *err)
 {
     static const char *const none = "";
@@ -69,14 +67,12 @@ static dq_status find_pre(const dq_gguf_pre **out, const json_t *f, dq_err *err)
         name);
 }
 
-/* ByteLevel; with a pattern of its own it splits nothing itself. */
 static json_t *byte_level(bool use_regex)
 {
     return json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0,
                      "trim_offsets", 1, "use_regex", (int)use_regex);
 }
 
-/* As tokenizer.json has it; the caller ends it with json_decref. */
 static json_t *pre_json(const dq_gguf_pre *p)
 {
     json_t *first = NULL;
@@ -91,15 +87,13 @@ static json_t *pre_json(const dq_gguf_pre *p)
     return json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", list);
 }
 
-/* ---- The other way ---- */
-
 static bool flag(const json_t *step, const char *key, bool usual)
 {
     const json_t *v = json_object_get(step, key);
     return json_is_boolean(v) ? json_is_true(v) : usual;
 }
 
-/* One step with what matters of it; as it is where it is of another type. */
+/* Keeps only the members that matter; a step of another type stays as it is. */
 static json_t *plain_step(json_t *step)
 {
     const char *type = json_string_value(json_object_get(step, "type"));
@@ -119,7 +113,7 @@ static json_t *plain_step(json_t *step)
     return json_incref(step);
 }
 
-/* Steps one after the other, sequences taken apart. */
+/* Flattens sequences. */
 static void add_steps(json_t *list, json_t *v, int depth)
 {
     const char *type = json_string_value(json_object_get(v, "type"));
@@ -149,25 +143,20 @@ const dq_gguf_pre *dq_gguf_pre_of(json_t *pre_tokenizer)
     return found;
 }
 
-/* ---- GGUF merges ----
- * Pairs of tokens in a hash table give the rank of their merge, and characters are joined by rank
- * as the tokenizers library does it, the best pair from a heap: a token may be long.
- *
- * That scores say what merges say: both join the pair of best rank, and a piece has one rank where
- * all its merges stand together. Two places with the same piece are where they could part, as
- * merges rank its ways and scores do not. If they share no part, both are joined; if they do, X Y
- * Z with XY = YZ, the tokens were made inside these three alone, so merging the text XYZ by itself
- * shows whether that state is ever reached. Pieces whose merges do not stand apart had one score:
- * these are let through where they are runs of one character that both ways join alike. */
+/* Pairs of tokens in a hash table give the rank of their merge, and characters are joined by rank
+ * as the tokenizers library does it, the best pair from a heap: a token may be long.  That scores
+ * say what merges say: both join the pair of best rank, and a piece has one rank where all its
+ * merges stand together. Two places with the same piece are where they could part, as merges rank
+ * its ways and scores do not. If they share no part, both are joined; if they do, X Y Z with XY =
+ * YZ, the tokens were made inside these three alone, so merging the text XYZ by itself shows
+ * whether that state is ever reached. Pieces whose merges do not stand apart had one score: these
+ * are let through where they are runs of one character that both ways join alike. */
 
 static dq_status damaged(dq_err *err, const char *what)
 {
     return dq_fail(err, DQ_DAMAGED, "tokenizer.json: %s", what);
 }
 
-/* ---- Reading ---- */
-
-/* "left right" or ["left", "right"]. */
 static bool split(dq_gguf_merge *out, const json_t *v)
 {
     if (json_is_array(v) && json_array_size(v) == 2) {
@@ -258,8 +247,6 @@ dq_status dq_gguf_merges_new(dq_gguf_merges **out, const json_t *model, int64_t 
     return err->code;
 }
 
-/* ---- Joining ---- */
-
 static bool begins_char(char c)
 {
     return ((unsigned char)c & 0xc0) != 0x80;
@@ -281,7 +268,6 @@ static int32_t rank_of(const dq_gguf_merges *m, const int32_t pair[2])
 
 enum { GONE = -2 }; /* an item that is joined to the one before */
 
-/* A pair that begins at an item, and its rank when it was met. */
 typedef struct candidate {
     int32_t rank, at;
 } candidate;
@@ -291,7 +277,6 @@ typedef struct heap {
     size_t n;
 } heap;
 
-/* The best rank first, of equals the leftmost. */
 static bool before(candidate a, candidate b)
 {
     return a.rank != b.rank ? a.rank < b.rank : a.at < b.at;
@@ -317,7 +302,7 @@ static candidate pop(heap *h)
     return top;
 }
 
-/* Items of a text on their way: those that are left are a list. */
+/* Items that are left form a linked list. */
 typedef struct joining {
     const dq_gguf_merges *m;
     int32_t *ids, *next, *prev; /* next of the last is n, prev of the first -1 */
@@ -339,7 +324,7 @@ static void meet(joining *j, int32_t at)
     if (rank >= 0) push(&j->h, (candidate){rank, at});
 }
 
-/* Ids of the tokens that ids[n] become by merges that rank before `limit`; how many they are. */
+/* Applies the merges that rank before `limit` to ids[n]; returns how many ids are left. */
 static size_t join(int32_t *ids, size_t n, const dq_gguf_merges *m, int32_t limit, dq_err *err)
 {
     size_t left = 0;
@@ -371,7 +356,7 @@ static size_t join(int32_t *ids, size_t n, const dq_gguf_merges *m, int32_t limi
     return left;
 }
 
-/* Ids of characters, -1 of one that is no token; how many they are. */
+/* Ids of characters, -1 where one is no token; returns how many there are. */
 static size_t characters(int32_t *ids, const dq_gguf_merges *m, const char *s, size_t len)
 {
     size_t n = 0;
@@ -396,8 +381,6 @@ int32_t dq_gguf_merges_unmade(const dq_gguf_merges *m, const bool *is_piece, dq_
     return found;
 }
 
-/* ---- Scores ---- */
-
 typedef struct ranks {
     const dq_gguf_merges *m;
     const bool *is_piece;
@@ -419,7 +402,8 @@ static size_t repeats(const ranks *r, int32_t id)
     return len % one == 0 && memcmp(s, s + one, len - one) == 0 ? one : 0;
 }
 
-/* The last merge of the pieces that this merge begins, as far as their merges do not stand apart. */
+/* The last merge of the pieces that this merge begins, as far as their merges do not stand
+ * apart. */
 static int32_t block_last(const ranks *r, int32_t begin)
 {
     int32_t last = begin;
@@ -469,7 +453,8 @@ static int32_t way(const ranks *r, const char *s, size_t len, size_t cut)
     return rank_of(r->m, pair);
 }
 
-/* Whether X, Y, Z come of their text, all merges before the ways of XY = YZ done; `limit` is the first of them. */
+/* Whether X, Y, Z come of their text, all merges before the ways of XY = YZ done; `limit` is the
+ * first of them. */
 static bool reached(const ranks *r, const char *s, size_t len, size_t x, int32_t limit, dq_err *err)
 {
     const dq_gguf_merges *m = r->m;
@@ -484,7 +469,8 @@ static bool reached(const ranks *r, const char *s, size_t len, size_t x, int32_t
     return is;
 }
 
-/* Ways of one piece: all are there, and none is taken before one that shares a part with it on its left. */
+/* Ways of one piece: all are there, and none is taken before one that shares a part with it on its
+ * left. */
 static const char *check_ways(const ranks *r, int32_t id, dq_err *err)
 {
     const char *s = r->m->text[id];
@@ -501,8 +487,6 @@ static const char *check_ways(const ranks *r, int32_t id, dq_err *err)
     }
     return NULL;
 }
-
-/* ---- Pieces of one score ---- */
 
 /* The leftmost pair each time, whatever its rank below `end`: what one score for all says. */
 static size_t join_leftmost(int32_t *ids, size_t n, const dq_gguf_merges *m, int32_t end)
@@ -555,9 +539,8 @@ static const char *check_class(ranks *r, int32_t begin, int32_t end, dq_err *err
     return NULL;
 }
 
-/* ---- */
-
-/* Pieces that have a score of their own have ids in the order of their merges, and those of one score are the last. */
+/* Pieces with a score of their own must have ids in the order of their merges; the others come
+ * last. */
 static bool ids_in_order(const ranks *r)
 {
     int32_t before = -1;
@@ -618,13 +601,9 @@ dq_status dq_gguf_merges_scores(float *score, const char **why, const dq_gguf_me
     return err->code;
 }
 
-/* ---- GGUF vocab ----
- * The texts are written without a tree of JSON values in between: a vocabulary has 100000 tokens
- * and as many merges, and whoever waits for a first token waits for them.
- *
+/* Texts are written without a tree of JSON values: a vocabulary has 100000 tokens and as many
+ * merges, and the first token waits for them.
  * Source: transformers convert_slow_tokenizer.py (generate_merges). */
-
-/* ---- Reading ---- */
 
 static dq_status list_of(const dq_gguf_list **out, const dq_gguf *g, const char *key, bool texts,
                          bool needed, dq_err *err)
@@ -679,8 +658,6 @@ static const dq_gguf_span *first_of_type(const dq_gguf_vocab *v, int type)
     return NULL;
 }
 
-/* ---- Merges of SentencePiece ---- */
-
 typedef struct dq_gguf_vocab_pair {
     const char *piece; /* left, then right */
     size_t left, bytes;
@@ -690,7 +667,7 @@ typedef struct dq_gguf_vocab_pair {
     size_t order; /* of the piece */
 } merge;
 
-/* Best score first, then longer parts, then as transformers comes by them. */
+/* Best score first, then longer parts, then in the order in which transformers finds them. */
 static int by_rank(const void *x, const void *y)
 {
     const merge *a = x, *b = y;
@@ -702,7 +679,7 @@ static int by_rank(const void *x, const void *y)
     return a->right_id < b->right_id ? -1 : a->right_id > b->right_id;
 }
 
-/* Merges, and bytes of their pieces, that there may be: published vocabularies have a few a token. */
+/* Limits on merges and bytes of pieces: published vocabularies have a few merges per token. */
 typedef struct room {
     size_t merges, bytes;
 } room;
@@ -758,8 +735,8 @@ static dq_status find_merges(dq_gguf_vocab *v, dq_arena *a, dq_err *err)
     return DQ_OK;
 }
 
-/* Tokens, types and, with spm, scores and all ways in which a token is made of two, best first.
- * DQ_MISMATCH: a piece beyond 1024 bytes, or far more merges than published vocabularies have. */
+/* Tokens, types and, with spm, scores and all splits of a token into two, best first. DQ_MISMATCH:
+ * a piece beyond DQ_GGUF_PIECE_BYTES, or far more merges than published vocabularies have. */
 static dq_status read_tokens(dq_gguf_vocab *v, const dq_gguf *g, bool spm, dq_arena *a, dq_err *err)
 {
     const dq_gguf_list *tokens, *merges;
@@ -774,7 +751,6 @@ static dq_status read_tokens(dq_gguf_vocab *v, const dq_gguf *g, bool spm, dq_ar
     if ((v->type && v->type->n != v->n) || (v->score && v->score->n != v->n))
         return dq_fail(err, DQ_DAMAGED,
                        "the lists of tokens, their types and scores differ in length");
-    /* Numbers of any type are whole ones of the enumeration, or 0, which says nothing. */
     for (size_t i = 0; v->type && i < v->n; i++) {
         const double type = dq_gguf_list_number(v->type, i);
         if (!(type >= 0 && type <= DQ_GGUF_BYTE) || (double)(int)type < type)
@@ -790,9 +766,7 @@ static dq_status read_tokens(dq_gguf_vocab *v, const dq_gguf *g, bool spm, dq_ar
     return dq_gguf_list_texts(&v->merge, merges, a, err);
 }
 
-/* ---- Writing ---- */
-
-/* s[len] as JSON has it, into room for 6 * len + 2 bytes; returns its end. */
+/* Writes s[len] as JSON into 6 * len + 2 bytes; returns its end. */
 static char *quote(char *out, const char *s, size_t len)
 {
     static const char digits[] = "0123456789ABCDEF";
@@ -831,7 +805,7 @@ static char *put_number(char *out, size_t x)
     return out + sizeof digits - n;
 }
 
-/* A new line of a list or an object, after a comma where one is due, with room for `bytes` after its indent; NULL: see err. */
+/* Starts a line of a list or object and reserves `bytes` after its indent; NULL: see err. */
 static char *line(dq_strbuf *out, bool comma, int indent, size_t bytes, dq_err *err)
 {
     if (dq_strbuf_reserve(out, bytes + (size_t)indent + 2, err) != DQ_OK) return NULL;
@@ -847,7 +821,7 @@ static void end_at(dq_strbuf *out, const char *p)
     out->n = (size_t)(p - out->s);
 }
 
-/* The brackets of what has no members stand side by side. */
+/* Brackets without members are adjacent. */
 static dq_status close_with(dq_strbuf *out, size_t n, const char *bracket, int indent, dq_err *err)
 {
     char *p = n ? line(out, false, indent, 1, err) : NULL;
@@ -886,18 +860,13 @@ static dq_status write_merges(dq_strbuf *out, const dq_gguf_vocab *v, int indent
     return close_with(out, v->n_merges, "]", indent, err);
 }
 
-/* ---- Vocab ----
- * Tokenizer.json out of the keys `tokenizer.ggml.*`, so that one loader serves both. A vocabulary
- * of `gpt2` is byte-level BPE, whose pre-tokenizer has a name (gguf.h). One of `llama` is
- * SentencePiece's BPE: its merges are all ways in which a piece is made of two, best score first,
- * as transformers lists them.
- *
+/* A vocabulary of `gpt2` is byte-level BPE, whose pre-tokenizer has a name (gguf.h). One of `llama`
+ * is SentencePiece's BPE: its merges are all splits of a piece into two, best score first, as
+ * transformers lists them.
  * Source: transformers convert_slow_tokenizer.py (generate_merges, LlamaConverter,
  * GGUFLlamaConverter). */
 
-/* ---- The files ---- */
-
-/* What the keys say, but for the vocabulary and the merges, which are written into the text. */
+/* Vocabulary and merges are streamed into the text and are not here. */
 typedef struct vocab_files {
     const dq_gguf *g;
     dq_gguf_vocab v;
@@ -917,7 +886,7 @@ static bool holds(const char *s, size_t len, const char *word)
     return false;
 }
 
-/* Special tokens of Phi-3 take the spaces after them, which a file does not say: libllama too goes by the name. */
+/* Special tokens of Phi-3 take the spaces after them; like libllama, this goes by the name. */
 static bool takes_spaces(const json_t *f, const dq_gguf_span *token)
 {
     static const char *const plain[] = {"<unk>", "<s>", "<|endoftext|>"};
@@ -963,7 +932,7 @@ static json_t *bpe_json(const dq_gguf_span *unknown, bool byte_fallback, bool ig
                      (int)byte_fallback, "ignore_merges", (int)ignore_merges, "vocab", "merges");
 }
 
-/* A space becomes U+2581, and one stands before a text, unless the file says that it does not. */
+/* A space becomes U+2581, and one precedes a text unless the file says no. */
 static json_t *spaces_json(bool prefix)
 {
     json_t *list = json_array();
@@ -1008,11 +977,9 @@ static void add_special(json_t *single, json_t *special, const dq_gguf_span *tok
                                    (json_int_t)id, "tokens", text_json(token)));
 }
 
-/* ---- What ends a text ---- */
-
 enum { FIM_NAMES = 5 };
 
-/* Ids that a key names; where it is not there, the token that has one of these names. */
+/* Ids that a key names; without it, the token with one of these names. */
 typedef struct ending {
     const char *key, *names[FIM_NAMES];
 } ending;
@@ -1036,7 +1003,8 @@ static int64_t id_of_name(const vocab_files *x, const char *text)
     return -1;
 }
 
-/* Of calls, o200k_harmony and solar-open end their texts at others than <|end|>, gemma4 at others than </s>. */
+/* o200k_harmony and solar-open do not end at <|end|>, nor gemma4 at </s>: those tokens belong to
+ * calls. */
 static bool goes_on(const vocab_files *x, const dq_gguf_span *t)
 {
     const bool call = id_of_name(x, "<|call|>") >= 0 || id_of_name(x, "<|calls|>") >= 0;
@@ -1053,8 +1021,6 @@ static void add_end(const vocab_files *x, int64_t id)
     }
     json_array_append_new(x->ends, json_integer(id));
 }
-
-/* ---- Around a text ---- */
 
 static dq_status fill(vocab_files *x, const char *model, dq_arena *a, dq_err *err)
 {
@@ -1129,7 +1095,7 @@ static dq_status fill(vocab_files *x, const char *model, dq_arena *a, dq_err *er
     return DQ_OK;
 }
 
-/* Quotes within texts of JSON have a backslash in front, so that these stand nowhere else. */
+/* Within JSON texts quotes are escaped, so these strings occur nowhere else. */
 static const char no_vocab[] = "\"vocab\": null", no_merges[] = "\"merges\": null";
 enum { INDENT = 4, VALUE = 4 }; /* of the members of "model"; bytes of null */
 
@@ -1139,7 +1105,6 @@ static dq_status write_tokenizer(dq_strbuf *out, const vocab_files *x, const cha
     const char *vocab = strstr(text, no_vocab) + sizeof no_vocab - 1 - VALUE;
     const char *merges = strstr(vocab, no_merges) + sizeof no_merges - 1 - VALUE;
     DQ_TRY(dq_strbuf_add(out, text, (size_t)(vocab - text), err));
-    /* Appends {token: id, ...} and the list of merges, two spaces deeper than `indent`, as json_dumps indents. */
     const dq_gguf_vocab *v = &x->v;
     DQ_TRY(dq_strbuf_add(out, "{", 1, err));
     for (size_t i = 0; i < v->n; i++) {

@@ -6,10 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A list of n items, each of which one call follows for: texts, i32 or f32. */
+/* One call per item follows: texts, i32 or f32. */
 typedef enum dq_gguf_item { DQ_GGUF_TEXTS, DQ_GGUF_I32S, DQ_GGUF_F32S } dq_gguf_item;
-
-/* ---- GGUF write ---- */
 
 enum { U32 = 4, I32 = 5, F32 = 6, BOOL = 7, TEXT = 8, LIST = 9 };
 
@@ -109,10 +107,8 @@ dq_status dq_gguf_write_head(dq_strbuf *out, const dq_gguf_fields *f, const dq_g
     return err->code;
 }
 
-/* ---- Write ----
- * Tokens by id first, then what splits and joins text, compared with the two forms that llama.cpp
- * runs; then the tokens with a role. What it would do otherwise is refused, so that ids are the
- * same or there is no file. */
+/* Tokens come by id first, then what splits and joins text, then tokens with a role. Whatever
+ * llama.cpp would do otherwise is refused, so that ids are the same or there is no file. */
 
 typedef struct token {
     const char *text; /* NULL: none of this id */
@@ -151,8 +147,6 @@ static dq_status refuse(const char *what, dq_err *err)
     return dq_fail(err, DQ_MISMATCH, "tokenizer.json: %s, which llama.cpp does not do", what);
 }
 
-/* ---- Tokens ---- */
-
 static dq_status add_special(vocabulary *v, const json_t *t, json_int_t id, dq_err *err)
 {
     static const char *const flags[] = {"single_word", "lstrip", "rstrip"};
@@ -181,7 +175,7 @@ static dq_status add_special(vocabulary *v, const json_t *t, json_int_t id, dq_e
     return DQ_OK;
 }
 
-/* Those of tokenizer.json, then those that only tokenizer_config.json has. */
+/* Those of tokenizer.json, then those only in tokenizer_config.json. */
 static dq_status add_specials(vocabulary *v, dq_err *err)
 {
     const json_t *added = json_object_get(v->files->tokenizer, "added_tokens");
@@ -209,7 +203,6 @@ static dq_status add_specials(vocabulary *v, dq_err *err)
     return DQ_OK;
 }
 
-/* Whether both texts are one and the same character over and over. */
 static bool same_runs(const token *a, const token *b)
 {
     size_t one;
@@ -218,7 +211,7 @@ static bool same_runs(const token *a, const token *b)
            memcmp(b->text, b->text + one, b->len - one) == 0;
 }
 
-/* Whether b may begin within a, at this byte of it or after. */
+/* Whether b may begin within a, at byte `at` or later. */
 static bool may_begin_in(const token *a, const token *b, size_t at)
 {
     for (; at < a->len; at++) {
@@ -228,8 +221,8 @@ static bool may_begin_in(const token *a, const token *b, size_t at)
     return false;
 }
 
-/* Of two added tokens that overlap the tokenizers library takes one that is not normalized, else the
- * left one, else the longer one, and llama.cpp the longer one. Asked of each two both ways. */
+/* Of two overlapping added tokens the tokenizers library takes one that is not normalized, else the
+ * left one, else the longer one, and llama.cpp the longer one. Each pair is asked both ways. */
 static bool same_choice(const token *a, const token *b)
 {
     if (a->len > b->len || (a->normalized && !b->normalized)) return true;
@@ -267,9 +260,7 @@ static void write_tokens(dq_gguf_fields *f, const vocabulary *v)
     }
 }
 
-/* ---- What is added around a text ---- */
-
-/* The id of a special token of the template; -1: it is not one token. */
+/* -1: it is not one token. */
 static int64_t template_id(const json_t *template, const json_t *item)
 {
     const char *name =
@@ -310,7 +301,7 @@ static dq_status read_post(vocabulary *v, const json_t *post, int depth, dq_err 
     return DQ_OK;
 }
 
-/* The id that tokenizer_config.json names by text, "eos_token", or config.json by number, "eos_token_id"; -1: neither. */
+/* The id from tokenizer_config.json ("eos_token") or config.json ("eos_token_id"); -1: neither. */
 static dq_status role_id(int64_t *id, const vocabulary *v, const char *role, dq_err *err)
 {
     const json_t *t = json_object_get(v->files->tokenizer_config, role);
@@ -333,7 +324,6 @@ static void write_id(dq_gguf_fields *f, const char *role, int64_t id)
     if (id >= 0) dq_gguf_write_u32(f, key, (uint32_t)id);
 }
 
-/* The ids that a configuration names, a number or a list; of the vocabulary, each once. */
 static void add_ends(int32_t *id, int64_t *n, int64_t max, const vocabulary *v, const json_t *named)
 {
     for (size_t i = 0; i < json_array_size(named); i++)
@@ -346,7 +336,7 @@ static void add_ends(int32_t *id, int64_t *n, int64_t max, const vocabulary *v, 
     id[(*n)++] = (int32_t)x;
 }
 
-/* Without ids of its own llama.cpp would take fixed ones. What has no BOS begins with EOS. */
+/* llama.cpp would use fixed ids where none are given. Without BOS a text begins with EOS. */
 static dq_status write_roles(dq_gguf_fields *f, vocabulary *v, dq_err *err)
 {
     int64_t bos, eos, unk, pad;
@@ -366,7 +356,7 @@ static dq_status write_roles(dq_gguf_fields *f, vocabulary *v, dq_err *err)
         unk = id_of(v, json_string_value(json_object_get(v->model, "unk_token")));
     write_id(f, "bos", bos);
     write_id(f, "eos", eos);
-    /* What ends a text besides eos, and by no name that llama.cpp knows, has two keys. */
+    /* End tokens beyond eos that llama.cpp does not know by name go under two keys. */
     enum { ENDS = 64 };
     static const char key[] = "eos_token_id", *const roles[] = {"eot", "eom"};
     const json_t *t = json_object_get(v->files->special_tokens_map, "eos_token");
@@ -413,15 +403,14 @@ static void write_chat(dq_gguf_fields *f, const vocabulary *v)
                            json_string_length(chat));
 }
 
-/* ---- Byte-level BPE ---- */
-
 static const char *type_name(const json_t *v)
 {
     const char *type = json_string_value(json_object_get(v, "type"));
     return type ? type : "none";
 }
 
-/* In llama.cpp a matter of the pre-tokenizer's name; no difference where merges make every token. */
+/* ignore_merges follows from the pre-tokenizer's name in llama.cpp; it is moot where merges make
+ * every token. */
 static dq_status check_ignored(const vocabulary *v, bool theirs, const char *name, dq_err *err)
 {
     const bool ignored = json_is_true(json_object_get(v->model, "ignore_merges"));
@@ -452,8 +441,8 @@ static dq_status write_gpt2(dq_gguf_fields *f, vocabulary *v, dq_err *err)
             "(gpt-2, smollm, qwen2, llama-bpe), so that llama.cpp would split words otherwise",
             type_name(steps));
     DQ_TRY(check_ignored(v, pre->ignore_merges, pre->name, err));
-    /* Of bytes without a token the tokenizers library joins what stands around them, and llama.cpp does not. Those of control
-     * characters and of planes without characters may lack one, as vocabularies of real models do. */
+    /* The tokenizers library joins across bytes without a token, llama.cpp does not. Control
+     * characters and empty planes may lack one, as in real models. */
     for (unsigned b = 0; b < 256; b++) {
         char text[3] = {0};
         const bool control = (b < 0x20 && b != '\t' && b != '\n' && b != '\r') || b == 0x7f;
@@ -479,9 +468,6 @@ static dq_status write_gpt2(dq_gguf_fields *f, vocabulary *v, dq_err *err)
     return err->code;
 }
 
-/* ---- BPE of SentencePiece ---- */
-
-/* {"type": "Replace", " " by the mark}; {"type": "Prepend", the mark}. */
 static bool is_replace(const json_t *v)
 {
     return is_text(json_object_get(v, "type"), "Replace") &&
@@ -495,7 +481,7 @@ static bool is_prepend(const json_t *v)
            is_text(json_object_get(v, "prepend"), space_mark);
 }
 
-/* A mark for each space, and perhaps one before the text; nothing else is what llama.cpp does. */
+/* Accepts only what llama.cpp does: a mark for each space, and perhaps one before the text. */
 static bool read_spaces(bool *prefix, const json_t *tokenizer)
 {
     const json_t *normalizer = json_object_get(tokenizer, "normalizer");
@@ -509,7 +495,7 @@ static bool read_spaces(bool *prefix, const json_t *tokenizer)
     return (n == 1 || *prefix) && is_replace(json_array_get(list, n - 1));
 }
 
-/* llama.cpp needs all tokens of bytes, and looks for neither them nor the unknown one in text. */
+/* llama.cpp needs a token for every byte and finds neither those nor the unknown one in text. */
 static dq_status mark_bytes(vocabulary *v, dq_err *err)
 {
     const char *unk = json_string_value(json_object_get(v->model, "unk_token"));
@@ -546,7 +532,8 @@ static dq_status write_llama(dq_gguf_fields *f, vocabulary *v, dq_err *err)
         return refuse("it makes more of spaces than U+2581, or of other characters", err);
     float *score = dq_alloc(v->arena, (size_t)v->n, sizeof *score, err);
     if (!score) return err->code;
-    /* A normalized added token is looked for in text with marks, whereas llama.cpp looks for all in text with spaces. */
+    /* Normalized added tokens are matched after spaces became marks; llama.cpp matches all
+     * before. */
     for (int64_t i = 0; i < v->n; i++) {
         const token *t = &v->token[i];
         if (!t->text || !t->normalized) continue;
@@ -577,8 +564,6 @@ static dq_status write_llama(dq_gguf_fields *f, vocabulary *v, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- All of it ---- */
-
 static bool is_empty(const json_t *v)
 {
     return !is_set(v) || is_text(v, "");
@@ -587,7 +572,6 @@ static bool is_empty(const json_t *v)
 static dq_status write_all(dq_gguf_fields *f, vocabulary *v, dq_err *err)
 {
     v->model = json_object_get(v->files->tokenizer, "model");
-    /* What no form has, whatever the vocabulary. */
     const json_t *type = json_object_get(v->model, "type");
     if (json_is_string(type) && !is_text(type, "BPE"))
         return dq_fail(

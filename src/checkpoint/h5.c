@@ -11,8 +11,6 @@
 
 static void h5_setup(void);
 
-/* ---- H5 result ---- */
-
 enum { PATH_CAP = 4096, MAX_TEXT = 60000 };
 
 struct dq_h5_result {
@@ -21,9 +19,9 @@ struct dq_h5_result {
     char path[PATH_CAP], partial[PATH_CAP + 16];
 };
 
-/* At exit the library would close once more what it failed to close on a full disk, and HDF5 1.10
- * crashes on the way. Every file is closed by its owner, so nothing is lost without that. It can only
- * be said before the library's first use, wherever that is, hence before main. */
+/* HDF5 1.10 crashes when it closes at exit what it failed to close on a full disk. Every file is
+ * closed by its owner, so the exit handler is switched off, before the library's first use and
+ * hence before main. */
 #if defined(__GNUC__)
 __attribute__((constructor)) static void no_work_at_exit(void)
 {
@@ -159,7 +157,7 @@ static hid_t type_of(dq_h5_result_type type, bool memory)
     return H5I_INVALID_HID;
 }
 
-/* A contiguous data set with its space taken now and no fill values written. */
+/* Space is allocated now, and no fill values are written. */
 static hid_t new_dataset(dq_h5_result *h, const char *name, dq_h5_result_type type, int n_dims,
                          const int64_t *shape)
 {
@@ -252,12 +250,10 @@ const char *dq_h5_result_version(char *buf, size_t cap)
     return buf;
 }
 
-/* ---- H5 ----
- * Handles go on a stack as they are opened, and are closed down to a mark in reverse order.
- * Payloads lie on pages of their own (DQ_H5_ALIGN), so that they can be mapped; links out of the
+/* Payloads lie on pages of their own (DQ_H5_ALIGN), so that they can be mapped; links out of the
  * file and plugins are switched off. */
 
-/* Before every use: no messages of the library, no code of plugins, no files that lead into others. */
+/* Needed before every use: silences messages and forbids plugins and external files. */
 static void h5_setup(void)
 {
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);

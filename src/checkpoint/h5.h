@@ -13,7 +13,6 @@
 
 hid_t dq_h5_text_type(size_t len); /* fixed length, UTF-8, NUL-padded */
 
-/* One column of a table. */
 typedef struct dq_h5_column {
     const char *name;
     char kind; /* 's' text, 'i' int32, 'l' int64, 'd' float64 */
@@ -32,10 +31,8 @@ enum {
     DQ_COL_SHA,
     DQ_INDEX_COLUMNS
 };
-/* Fills the columns without gaps for texts of `len` bytes in the first; returns the row's bytes. */
+/* Lays out the columns without gaps, texts of `len` bytes in the first; returns the row's bytes. */
 size_t dq_h5_index_columns(dq_h5_column col[DQ_INDEX_COLUMNS], size_t len);
-
-/* ---- An open container ---- */
 
 struct dq_container {
     dq_arena *arena; /* owns this struct too */
@@ -72,7 +69,7 @@ struct dq_container {
  * comma in an array of texts is \, and the bracket that a text begins with which is no array is
  * \[. What writes a container and what reads it make lines by the same functions. */
 
-/* Lines in the making; texts live in the arena. The first failure stays in *err, and what follows does nothing. */
+/* Texts live in the arena. The first failure stays in *err and makes later calls do nothing. */
 typedef struct dq_object_list {
     dq_arena *arena;
     dq_err *err;
@@ -81,20 +78,20 @@ typedef struct dq_object_list {
     size_t n_attributes, attribute_capacity, n_lines, line_capacity;
 } dq_object_list;
 
-/* One more object, which the attributes that follow belong to. */
+/* Begins an object; the attributes that follow belong to it. */
 void dq_object_list_add(dq_object_list *l, const char *path, const char *kind);
-/* n integers; 0: one that is no array. */
+/* n integers; 0: a scalar. */
 void dq_object_list_ints(dq_object_list *l, const char *name, const int64_t *v, int n);
 void dq_object_list_real(dq_object_list *l, const char *name, double v);
-/* n texts; 0: one that is no array. */
+/* n texts; 0: a scalar. */
 void dq_object_list_texts(dq_object_list *l, const char *name, const char *const *v, int n);
 /* "f16[64,2]", in the arena; NULL after a failure. dtype: lower-case name of the element. */
 const char *dq_object_list_kind(dq_object_list *l, const char *type, int n_dims,
                                 const int64_t *shape);
-/* All lines, each with a newline, in order. */
 dq_status dq_object_list_end(dq_object_list *l, const char **text, size_t *len);
 
-/* "attribute bits is i64:9 (expected i64:8)" of two lines without a newline; NULL: nothing, or *err. */
+/* "attribute bits is i64:9 (expected i64:8)" for two lines without newline; NULL: equal, or
+ * *err. */
 const char *dq_object_list_differs(const char *written, const char *found, dq_arena *a,
                                    dq_err *err);
 

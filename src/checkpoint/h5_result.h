@@ -10,28 +10,26 @@ typedef enum dq_h5_result_type { DQ_OUT_I32, DQ_OUT_I64, DQ_OUT_F32, DQ_OUT_F64 
 
 typedef struct dq_h5_result dq_h5_result;
 
-/* DQ_FILE when `path` cannot become a new file: it exists without `force`, is no regular file, or its
- * folder is missing or cannot be written. Nothing is written. Commands ask before long work. */
+/* DQ_FILE when `path` cannot become a new file: it exists without `force`, is no regular file, or
+ * its folder is missing or not writable. Writes nothing; commands ask before long work. */
 dq_status dq_h5_result_check(const char *path, bool force, dq_err *err);
 /* Starts path.partial (check included). Ended by dq_h5_result_commit or dq_h5_result_drop. */
 dq_status dq_h5_result_new(dq_h5_result **out, const char *path, bool force, dq_err *err);
-/* Flushes and closes the partial file: whatever can fail for want of space has happened then. */
+/* Flushes and closes the partial file, so that a full disk shows here. */
 dq_status dq_h5_result_close(dq_h5_result *h, dq_err *err);
-/* Closes and renames; on failure, a full disk too, nothing is left. Frees *h and sets it to NULL. */
+/* Closes and renames; a failure leaves no file. Frees *h and sets it to NULL. */
 dq_status dq_h5_result_commit(dq_h5_result **h, dq_err *err);
 void dq_h5_result_drop(dq_h5_result *h); /* removes the partial file and frees h; NULL allowed */
 
-/* A group; its parents must exist. */
 dq_status dq_h5_result_group(dq_h5_result *h, const char *name, dq_err *err);
-/* A whole array of n_dims (1..4) dimensions. */
 dq_status dq_h5_result_array(dq_h5_result *h, const char *name, dq_h5_result_type type, int n_dims,
                              const int64_t *shape, const void *data, dq_err *err);
-/* Filled by blocks of rows; its space is taken at once. The next one ends the one before. */
+/* Filled by blocks of rows; its space is allocated at once. A new matrix ends the previous one. */
 dq_status dq_h5_result_matrix(dq_h5_result *h, const char *name, int64_t rows, int64_t cols,
                               dq_err *err);
 dq_status dq_h5_result_rows(dq_h5_result *h, int64_t first, int64_t n, const float *data,
                             dq_err *err);
-/* Attributes of a group or array, "/" is the root. Texts are UTF-8, at most 60 000 bytes. */
+/* Attributes of a group or array; "/" is the root. Texts are UTF-8, at most 60 000 bytes. */
 dq_status dq_h5_result_text(dq_h5_result *h, const char *object, const char *name, const char *text,
                             dq_err *err);
 dq_status dq_h5_result_int(dq_h5_result *h, const char *object, const char *name, int64_t value,

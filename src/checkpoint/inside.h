@@ -16,9 +16,7 @@
 
 #include <hdf5.h>
 
-/* ---- H5 ----
- * What reading and writing containers share of HDF5: identifiers that close together, element
- * types, the layout of the tables. Private to checkpoint (tests/layers.sh). */
+/* What reading and writing containers share of HDF5; private to checkpoint (tests/layers.sh). */
 
 #define DQ_H5_FORMAT "dq-model"
 enum {
@@ -35,23 +33,22 @@ typedef struct dq_h5 {
 } dq_h5;
 
 void dq_h5_begin(dq_h5 *h); /* sets up first */
-/* Remembers id and returns it; a negative id is passed through. */
+/* A negative id is passed through. */
 hid_t dq_h5_keep(dq_h5 *h, hid_t id);
-/* Closes what was opened after `mark` identifiers. False when a close failed. */
+/* Closes what was opened after `mark` identifiers; false when a close failed. */
 bool dq_h5_drop(dq_h5 *h, int mark);
 
-/* File access as dq uses it: no lock (read-only file systems), strong close. */
+/* No lock, for read-only file systems; strong close. */
 hid_t dq_h5_access(dq_h5 *h, bool writing);
 
-/* Opens a file to read it. DQ_FILE where it cannot be opened at all, DQ_DAMAGED where it is none of HDF5. */
+/* DQ_FILE: the file cannot be opened; DQ_DAMAGED: it is not HDF5. */
 dq_status dq_h5_open(hid_t *out, dq_h5 *h, const char *path, dq_err *err);
 
-/* New identifiers, for the caller to keep. Negative when there is no such type. */
+/* The caller keeps the new identifiers; negative: no such type. */
 hid_t dq_h5_type(dq_dtype dtype);
 enum { DQ_COL_NAME, DQ_COL_SIZE, DQ_COL_FILE_SHA, DQ_SOURCE_COLUMNS };
 size_t dq_h5_source_columns(dq_h5_column col[DQ_SOURCE_COLUMNS], size_t len);
 hid_t dq_h5_table_type(dq_h5 *h, const dq_h5_column *col, int n, size_t row_bytes);
-
 const char *dq_object_list_table(dq_object_list *l, int64_t rows, const dq_h5_column *col, int n);
 /* "f32", in buf. */
 const char *dq_object_list_dtype(char buf[16], dq_dtype dtype);
@@ -69,13 +66,13 @@ dq_status dq_container_h5_open(dq_container_h5 *r, const dq_os_map *map, const c
                                dq_err *err);
 void dq_container_h5_close(dq_container_h5 *r);
 
-/* dq_json_text for a key of `fields`, whose texts need not be UTF-8: DQ_DAMAGED. */
+/* dq_json_text for a key of `fields`; DQ_DAMAGED where its text is not UTF-8. */
 dq_status dq_gguf_text(const char **out, const json_t *fields, const char *key,
                        const char *const *fallback, dq_err *err);
-/* *out is NULL where there is no such key, or no list. DQ_DAMAGED: an item has a fault. */
+/* *out is NULL where the key is absent or no list. DQ_DAMAGED: an item has a fault. */
 dq_status dq_gguf_find_list(const dq_gguf_list **out, const dq_gguf *g, const char *key,
                             dq_err *err);
-/* Name of a ggml_type, "Q4_K"; NULL: unknown. */
+/* "Q4_K"; NULL: unknown. */
 const char *dq_gguf_type_name(uint32_t type);
 
 typedef struct dq_gguf_merge {
@@ -84,7 +81,7 @@ typedef struct dq_gguf_merge {
     int32_t id[3]; /* left, right, result */
 } dq_gguf_merge;
 
-/* Vocabulary and merges, in the arena; texts belong to the JSON. */
+/* In the arena; texts belong to the JSON. */
 typedef struct dq_gguf_merges {
     dq_strmap ids;     /* of texts */
     dq_strmap pairs;   /* of two tokens: the rank */
@@ -95,19 +92,20 @@ typedef struct dq_gguf_merges {
     int64_t n_merges;
 } dq_gguf_merges;
 
-/* DQ_DAMAGED: not a vocabulary with merges; DQ_MISMATCH: an id of n or more, or a merge twice. */
+/* DQ_DAMAGED: no vocabulary with merges; DQ_MISMATCH: an id of n or more, or a duplicate merge. */
 dq_status dq_gguf_merges_new(dq_gguf_merges **out, const json_t *model, int64_t n, dq_arena *a,
                              dq_err *err);
 
-/* The first piece that merges do not make of its characters; -1: none. */
+/* The first piece that merges do not make from its characters; -1: none. */
 int32_t dq_gguf_merges_unmade(const dq_gguf_merges *m, const bool *is_piece, dq_err *err);
 
-/* Scores of pieces, [n] by id, with which SentencePiece's BPE (the best score first, of equals the leftmost) joins what the
- * merges join: those of the file that the merges came from where ids are in its order, else by rank. Needs: merges are all ways
- * in which a piece is made of two others or of characters, those of a piece one after the other (but for runs of one character,
- * which may have one score together); and where two ways of a piece
- * share a part (XY = YZ), the merges never reach X, Y, Z with YZ first. *why names what does not hold; NULL: scores are set.
- * `first` is the id whose score is 0. */
+/* Scores of pieces, [n] by id, with which SentencePiece's BPE (the best score first, of equals the
+ * leftmost) joins what the merges join: those of the file that the merges came from where ids are
+ * in its order, else by rank. Needs: merges are all ways in which a piece is made of two others or
+ * of characters, those of a piece one after the other (but for runs of one character, which may
+ * have one score together); and where two ways of a piece share a part (XY = YZ), the merges never
+ * reach X, Y, Z with YZ first. *why names what does not hold; NULL: scores are set. `first` is the
+ * id whose score is 0. */
 dq_status dq_gguf_merges_scores(float *score, const char **why, const dq_gguf_merges *m,
                                 const bool *is_piece, int32_t first, dq_arena *a, dq_err *err);
 
@@ -135,7 +133,7 @@ struct dq_gguf_model {
     int64_t n_files;
     dq_gguf all; /* the first part's keys, which are the model's, and the tensors of every part */
     json_t *config;
-    /* config.json, and those of the tokenizer, which are made when one is asked for */
+    /* the texts of the tokenizer are made on first use */
     dq_strbuf text[DQ_GGUF_MODEL_TEXTS];
     bool tokenizer_made;
     dq_gguf_entry *entry; /* [n_entries], by name */
@@ -148,7 +146,8 @@ struct dq_gguf_model {
 
 /* A whole file, or the first part of a split one. DQ_MISMATCH: another architecture or type. */
 dq_status dq_gguf_model_open(dq_gguf_model **out, const char *path, dq_err *err);
-/* Codes, and rows of q and k, once. DQ_DAMAGED: a scale that is not finite; DQ_RESOURCE: memory. */
+/* Repacks codes and permutes rows of q and k, once. DQ_DAMAGED: a scale is not finite; DQ_RESOURCE:
+ * memory. */
 dq_status dq_gguf_model_load(dq_gguf_model *m, dq_err *err);
 typedef struct dq_gguf_pre {
     const char *name;    /* tokenizer.ggml.pre */
@@ -159,7 +158,7 @@ typedef struct dq_gguf_pre {
     bool add_bos;        /* where the file does not say */
 } dq_gguf_pre;
 
-/* The first that splits as a pre-tokenizer of tokenizer.json does (merges are another matter); NULL: none that is known. */
+/* The first that splits as this pre_tokenizer of tokenizer.json, merges aside; NULL: none known. */
 const dq_gguf_pre *dq_gguf_pre_of(json_t *pre_tokenizer);
 
 enum {
@@ -171,7 +170,8 @@ enum {
     DQ_GGUF_BYTE
 };
 
-/* Whether a text ends at it for libllama. Source: llama.cpp src/llama-vocab.cpp (special_eog_ids). */
+/* Whether the token ends a text in libllama.
+ * Source: llama.cpp src/llama-vocab.cpp (special_eog_ids). */
 bool dq_gguf_vocab_ends(const char *text, size_t len);
 
 #endif

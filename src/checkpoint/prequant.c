@@ -10,7 +10,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Words that hold n fields, one after the other or `per` in each. */
+/* Words for n fields, packed without gaps or `per` to a word. */
 static inline int64_t words_for(int64_t n, int bits, int per)
 {
     return per ? (n + per - 1) / per : (n * bits + 31) / 32;
@@ -22,8 +22,6 @@ static inline bool is_matrix(const dq_tensor *t, int64_t rows, int64_t cols)
 }
 
 static const dq_prequant_format dq_prequant_compressed, dq_prequant_gptq, dq_prequant_awq;
-
-/* ---- Prequant config ---- */
 
 static const dq_prequant_format *const formats[] = {&dq_prequant_compressed, &dq_prequant_gptq,
                                                     &dq_prequant_awq};
@@ -37,7 +35,7 @@ static dq_status refuse(const char *key, const char *word, dq_err *err)
         word, formats[0]->reads, formats[1]->reads, formats[2]->reads);
 }
 
-/* A scheme more, where there is none of its bits, group and zero points; DQ_MISMATCH for a width or group that is not read. */
+/* Adds a scheme unless an equal one exists; DQ_MISMATCH: an unsupported width or group. */
 static dq_status add_scheme(dq_prequant_config *c, int64_t bits, dq_prequant_scheme s, dq_err *err)
 {
     if (bits < 2 || bits > 8)
@@ -81,15 +79,12 @@ dq_status dq_prequant_config_read(dq_prequant_config *c, const json_t *config, d
     return refuse("quant_method", method, err);
 }
 
-/* ---- Prequant match ----
- * Which module of the configuration a weight is. Every word is tried on all weights, one word
- * after the other, so that a pattern is compiled once. Of a compressed-tensors group a module's
- * own name goes before a pattern, and that before the name of a class; of "dynamic" the first
- * pattern that matches decides, as the packages that write them have it.
- *
+/* Every entry of the configuration is tried on all weights in turn, so that a pattern is compiled
+ * once. In a compressed-tensors group a module's own name beats a pattern, and that a class name;
+ * of "dynamic" the first matching pattern decides.
  * Source: compressed-tensors utils/match.py, GPTQModel quantization/config.py (dynamic_get). */
 
-/* A word more, or all words of an array (NULL or null: none); DQ_DAMAGED where it is none of texts. */
+/* Adds an entry, or all of an array (NULL or null: none); DQ_DAMAGED: not texts. */
 static dq_status add_word(dq_prequant_config *c, dq_prequant_word word, dq_arena *a, dq_err *err)
 {
     dq_prequant_word *list =
@@ -117,8 +112,6 @@ static dq_status add_words(dq_prequant_config *c, dq_prequant_word word, const j
     }
     return DQ_OK;
 }
-
-/* ---- One word ---- */
 
 typedef struct pattern {
     pcre2_code *re; /* NULL: the text is a name */
@@ -153,7 +146,6 @@ static void end(pattern *p)
     pcre2_code_free(p->re);
 }
 
-/* Whole parts of a name between dots. */
 static bool is_part(const char *name, const char *part)
 {
     const size_t n = strlen(part);
@@ -185,8 +177,6 @@ static int match(const pattern *p, const dq_prequant_word *w, const char *name, 
                 w->text, name, got);
     return got >= 0 ? BY_PATTERN : NOT_NAMED;
 }
-
-/* ---- All words on all weights ---- */
 
 static dq_status take(dq_prequant_linear *l, const dq_prequant_word *w, int how, dq_err *err)
 {
@@ -222,7 +212,7 @@ static dq_status try_word(dq_prequant_linear *linear, int64_t n, const dq_prequa
     return err->code;
 }
 
-/* DQ_MISMATCH for a weight that the configuration leaves out, does not name, or stores in two ways. */
+/* DQ_MISMATCH: a weight that the configuration leaves out, does not name, or stores in two ways. */
 static dq_status match_all(dq_prequant_linear *linear, int64_t n, const dq_prequant_config *c,
                            dq_err *err)
 {
@@ -240,10 +230,8 @@ static dq_status match_all(dq_prequant_linear *linear, int64_t n, const dq_prequ
     return DQ_OK;
 }
 
-/* ---- Prequant linear ----
- * One weight from words of 32 bits to dq's rows. A stream that runs down a column of words is
- * turned word by word; AWQ's words, which hold eight rows of a column, eight at a time; what is
- * left goes code by code. */
+/* A stream down a column of words is transposed word by word; AWQ's words, which hold eight rows of
+ * a column, eight at a time; the rest goes code by code. */
 
 enum { LINE_WORDS = 16 }; /* words of a cache line: so many columns of words are turned at once */
 
@@ -339,7 +327,7 @@ static dq_status fit_linear(dq_prequant_linear *l, const dq_prequant_config *c, 
     return DQ_OK;
 }
 
-/* Widened to f32, or turned. */
+/* Scales are widened to f32 or transposed. */
 static bool scales_lie_in_rows(const dq_prequant_linear *l)
 {
     const int64_t groups = groups_of(&l->w);
@@ -354,9 +342,6 @@ static dq_status size_of(dq_prequant_linear *l, dq_prequant_part part, int64_t r
     return dq_fail(err, DQ_RESOURCE, "tensor \"%s\": does not fit in memory", l->part[part]->name);
 }
 
-/* ---- Codes ---- */
-
-/* The word that holds the first bit of field i of a stream, and where in it the field begins. */
 static int64_t first_word(const dq_prequant_words *x, int64_t stream, int64_t i, int *at)
 {
     const int64_t bit = i * x->bits;
@@ -389,7 +374,8 @@ static void turn_words(dq_prequant_linear *l)
     }
 }
 
-/* Eight words of 4-bit codes, of columns k .. k + 7, become a word for each of their eight rows. */
+/* Eight words of 4-bit codes, for columns k .. k + 7, become one word for each of their eight
+ * rows. */
 static void turn_eight(dq_prequant_linear *l, int64_t k, int64_t word)
 {
     enum { N = 8 };
@@ -419,9 +405,7 @@ static void code_by_code(dq_prequant_linear *l)
     dq_block_free(q);
 }
 
-/* ---- Scales, zero points, index ---- */
-
-/* Fields of v1 were lowered word by word and are raised so, those of 3 bits each by itself. */
+/* v1 lowered zero points as whole words and is raised likewise; 3-bit fields one by one. */
 static int stored_zero(dq_prequant_linear *l, const dq_prequant_config *c, int64_t r, int64_t g)
 {
     const dq_prequant_words *x = &l->zeros;
@@ -499,7 +483,7 @@ static void fill_index(dq_prequant_linear *l)
                 t->name);
 }
 
-/* Zero points and index first, which tell the weight's format; by one thread, errors in l->err. */
+/* Zero points and index tell the weight's format; runs on one thread, errors in l->err. */
 static void read_linear(dq_prequant_linear *l, const dq_prequant_config *c)
 {
     dq_weight *w = &l->w;
@@ -571,7 +555,6 @@ static dq_status check_word(const json_t *config, const char *key, const char *w
     return strcasecmp(word, want) == 0 ? DQ_OK : refuse(key, word, err);
 }
 
-/* A number under either of its names. */
 static dq_status read_int(int64_t *x, const json_t *config, const char *key, const char *other,
                           dq_err *err)
 {
@@ -658,7 +641,7 @@ static dq_status check_only(const json_t *config, dq_err *err)
     return DQ_OK;
 }
 
-/* A width and a group that the packages write: checks them here, where their key is known. */
+/* Width and group are checked here, where their key is known. */
 static dq_status add(dq_prequant_config *c, const json_t *object, const dq_prequant_scheme *other,
                      dq_err *err)
 {
@@ -759,8 +742,6 @@ static const dq_prequant_format dq_prequant_gptq = {
  * Source: vllm-project/compressed-tensors, compressors/pack_quantized and
  * quantization/quant_args.py. */
 
-/* ---- Configuration ---- */
-
 static bool is_set(const json_t *object, const char *key)
 {
     const json_t *v = json_object_get(object, key);
@@ -854,7 +835,7 @@ static dq_status read_scheme(dq_prequant_config *c, const json_t *scheme, const 
     if (!is_set(scheme, "weights")) return warn(c, scheme, "input_activations", a, err);
     DQ_TRY(check_format(scheme, format, err));
     DQ_TRY(read_weights(c, json_object_get(scheme, "weights"), err));
-    /* The modules of a group; without "targets" those that no group names. */
+    /* Without "targets" the group has the modules that no other group names. */
     const json_t *targets = json_object_get(scheme, "targets");
     const dq_prequant_word word = {DQ_PREQUANT_TARGET, group, NULL, c->added};
     if (!targets || json_is_null(targets)) c->unnamed |= UINT32_C(1) << c->added;
@@ -897,8 +878,6 @@ static dq_status compressed_read_config(dq_prequant_config *c, const json_t *con
     return warn(c, config, "kv_cache_scheme", a, err);
 }
 
-/* ---- Tensors ---- */
-
 static const char *fit_codes(dq_prequant_linear *l, int bits, int64_t rows, int64_t cols)
 {
     const dq_tensor *t = l->part[DQ_PREQUANT_CODES];
@@ -931,7 +910,7 @@ static const char *fit_scales(dq_prequant_linear *l, int64_t group)
     return NULL;
 }
 
-/* Packed along the rows; one of a tensor, and all in early versions, as plain I8. */
+/* Packed along the rows; per tensor, and in early versions always, plain I8. */
 static const char *fit_zeros(dq_prequant_linear *l, const dq_prequant_scheme *s)
 {
     const dq_tensor *t = l->part[DQ_PREQUANT_ZEROS];
@@ -994,11 +973,9 @@ static const dq_prequant_format dq_prequant_compressed = {
     .fit = compressed_fit,
 };
 
-/* ---- Stored ----
- * Finds the weights by the suffix of their codes, asks the format's row for the scheme of each and
- * reads zero points and indices, which are few. Codes and scales get addresses only, so that a
- * model can be built, and are laid out by all threads, a weight at a time, when it is to be run.
- * The first error in the order of names is the one told. */
+/* Weights are found by the suffix of their codes; zero points and indices, which are few, are read
+ * at once. Codes and scales get addresses only, so that a model can be built, and are repacked in
+ * parallel by load. The first error in name order is the one reported. */
 
 static const char key[] = "quantization_config", weight[] = ".weight";
 
@@ -1017,15 +994,13 @@ struct dq_prequant {
     bool loaded;
 };
 
-/* ---- Names ---- */
-
 static int by_name(const void *x, const void *y)
 {
     const dq_prequant_linear *a = x, *b = y;
     return strcmp(a->name, b->name);
 }
 
-/* Length of what is before the suffix; 0: the name does not end in it. */
+/* Length before the suffix; 0: the name does not end in it. */
 static size_t before(const char *name, const char *suffix)
 {
     const size_t n = strlen(name), m = suffix ? strlen(suffix) : 0;
@@ -1048,7 +1023,7 @@ static dq_prequant_linear *find_linear(const dq_prequant *p, const char *start, 
     return n && l && strncmp(l->name, start, n) == 0 && l->name[n] == 0 ? l : NULL;
 }
 
-/* The tensor is part of a quantized weight, or of activations that are not quantized here. */
+/* Part of a quantized weight, or of activations that are not quantized here. */
 static bool is_hidden(const dq_prequant *p, const char *name)
 {
     const dq_prequant_format *f = p->config.format;
@@ -1108,8 +1083,6 @@ static dq_status find_linears(dq_prequant *p, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Weights ---- */
-
 typedef void step(dq_prequant_linear *l, const dq_prequant_config *c);
 
 static dq_status for_all(dq_prequant *p, step *f, dq_err *err)
@@ -1129,7 +1102,7 @@ static dq_status for_all(dq_prequant *p, step *f, dq_err *err)
     return DQ_OK;
 }
 
-/* Codes and scales get addresses from p on; NULL: none, the model can be described. Returns bytes. */
+/* Gives codes and scales addresses from p on; NULL: only describes. Returns bytes. */
 static size_t place_late(dq_prequant_linear *l, uint8_t *p)
 {
     enum { LINE = 64 };
@@ -1265,8 +1238,6 @@ const dq_prequant_info *dq_prequant_header(const dq_prequant *p)
     return &p->info;
 }
 
-/* ---- As a source ---- */
-
 static bool find(void *arg, const char *name, dq_weight *w)
 {
     const dq_prequant *p = arg;
@@ -1281,7 +1252,7 @@ static const char *name_at(void *arg, int64_t i)
     return ((const dq_prequant *)arg)->name[i];
 }
 
-/* Of a quantized weight its codes, scales, zero points and index as its tool wrote them. */
+/* For a quantized weight, the bytes of its parts as its tool wrote them. */
 static int64_t stored_bytes(void *arg, const char *name)
 {
     const dq_prequant *p = arg;

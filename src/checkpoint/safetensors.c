@@ -6,11 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Safetensors ---- */
-
 static const uint64_t max_header = 100000000; /* the limit of the reference reader */
 
-/* A tensor and the bytes it claims; sorted by the claim, then by name. */
+/* A tensor's byte range; sorted by range, then by name. */
 typedef struct span {
     dq_tensor tensor;
     uint64_t begin, end; /* relative to the end of the header */
@@ -18,7 +16,7 @@ typedef struct span {
 
 static dq_status read_dtype(dq_dtype *out, const char *name, const json_t *entry, dq_err *err)
 {
-    /* Of the format, but of no use to a language model that dq can run. */
+    /* Valid types that no language model of dq uses. */
     static const char *const other[] = {"F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C64",
                                         "F4",      "F6_E2M3",     "F6_E3M2"};
     const char *text;
@@ -138,7 +136,7 @@ static dq_status read_entries(dq_tensor **out, int64_t *count, json_t *header, c
         DQ_TRY(read_entry(&s[n++], name, value, data_bytes, err));
     }
     qsort(s, n, sizeof *s, by_range);
-    /* Spans sorted by range must tile the data from first to last byte. */
+    /* Ranges must tile the data from first to last byte. */
     uint64_t at = 0;
     for (size_t i = 0; i < n; i++) {
         if (s[i].begin < at)
@@ -200,8 +198,7 @@ dq_status dq_safetensors_parse(dq_tensor **out, int64_t *count, const uint8_t *b
     return err->code;
 }
 
-/* ---- Safetensors write ----
- * A JSON object made with jansson, whose members keep the order in which they are put in. */
+/* jansson keeps members in the order of insertion. */
 
 int dq_safetensors_write_order(const dq_tensor *a, const dq_tensor *b)
 {
@@ -251,10 +248,8 @@ dq_status dq_safetensors_write_head(dq_strbuf *out, const dq_tensor *const *tens
     return err->code;
 }
 
-/* ---- Checkpoint ----
- * The weight files of a folder, all mapped, and one table of their tensors in name order. Where
- * there is an index it decides which of them count. A GGUF file has the same table, beside the
- * weights that its tensors are. */
+/* All weight files are mapped into one table of tensors in name order; an index decides which
+ * count. A GGUF file has the same table. */
 
 enum { MAX_FILES = 10000 };
 
@@ -287,9 +282,8 @@ static bool ends_in(const char *s, const char *end)
     return n > k && strcmp(s + n - k, end) == 0;
 }
 
-/* ---- Folders that hold no model ---- */
-
-/* transformers reads an adapter with the model that it adapts, whatever else is in its folder. */
+/* An adapter is refused whatever else its folder holds, as transformers reads it on top of its
+ * model. */
 static dq_status refuse_adapter(const char *dir, dq_arena *a, dq_err *err)
 {
     char *path = join_path(a, dir, "adapter_config.json", err), *text;
@@ -333,7 +327,7 @@ static const struct {
     {".npz", "weights in NumPy's form are not read. Use those for transformers."},
 };
 
-/* What a folder without a file that a model needs was meant for. DQ_OK when there is nothing to say. */
+/* Guesses what a folder without a needed file was meant for; DQ_OK: nothing to say. */
 static dq_status explain(const char *dir, const char *lack, dq_arena *a, dq_err *err)
 {
     const char **name, *inner = NULL;
@@ -380,8 +374,6 @@ static dq_status read_config(dq_checkpoint *c, const char *dir, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Weight files ---- */
-
 /* Inside the folder: relative, and no component that leads out of it. */
 static bool stays_inside(const char *name)
 {
@@ -398,7 +390,7 @@ static int by_text(const void *x, const void *y)
     return strcmp(*(const char *const *)x, *(const char *const *)y);
 }
 
-/* The distinct file names of an index, in name order; the texts are the index's. */
+/* Distinct file names of an index, in name order; texts are the index's. */
 static dq_status distinct_names(const char ***out, size_t *n_out, json_t *weights, const char *path,
                                 dq_arena *a, dq_err *err)
 {
@@ -487,7 +479,8 @@ static bool is_in_file(const dq_checkpoint *c, const dq_tensor *t, const char *n
     return f && p >= begin && p <= begin + f->map.bytes;
 }
 
-/* The index's copy stays, and no tensor that it does not name; an only copy elsewhere counts too. */
+/* Of copies in several files the one that the index names stays; tensors that it does not name are
+ * dropped; a single copy counts in any file. */
 static dq_status keep_indexed(dq_checkpoint *c, const json_t *weights, const char *path,
                               dq_err *err)
 {
@@ -562,7 +555,7 @@ static dq_status no_weights(const char *dir, dq_arena *a, dq_err *err)
 static dq_status open_weights(dq_checkpoint *c, const char *dir, dq_err *err)
 {
     const char *name;
-    /* The file that "transformers_weights" of config.json names counts; else one file, else an index. */
+    /* "transformers_weights" of config.json comes first, then one file, then an index. */
     static const char *const usual[] = {"model.safetensors", "model.safetensors.index.json"};
     static const char key[] = "transformers_weights";
     name = NULL;
@@ -625,8 +618,6 @@ static dq_status open_gguf(dq_checkpoint *c, const char *path, dq_err *err)
     }
     return DQ_OK;
 }
-
-/* ---- Open and close ---- */
 
 dq_status dq_checkpoint_open(dq_checkpoint **out, const char *path, dq_err *err)
 {
