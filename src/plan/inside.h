@@ -15,22 +15,23 @@
 #include "stat/stat.h"
 #include "tensor/tensor.h"
 
-/* The upper end is at most the limit. Without an interval it is not. */
+/* The interval's upper end is at most the limit; false without an interval. */
 bool dq_plan_decide_keeps(dq_interval i, double limit);
 
-/* Mean per token of sums over clusters, with the error between these. ids[n]: tokens of each. DQ_RESOURCE. */
+/* Mean per token of sums over clusters, with the error between clusters; ids[n]: their tokens.
+ * DQ_RESOURCE. */
 dq_status dq_plan_decide_mean(dq_mean *out, const double *sums, const int64_t *ids, int64_t n,
                               dq_err *err);
 
-/* Numbers as a member of a line; and back: at most n of them to x, *found: how many. DQ_DAMAGED for a member with fewer than one,
- * or with what is no number of nats. */
+/* Numbers as a JSON array, and back: at most n to x, *found of them. DQ_DAMAGED: none, or one that
+ * is no number of nats. */
 json_t *dq_plan_journal_reals(const double *x, int64_t n);
 dq_status dq_plan_journal_take_reals(double *x, int64_t n, int64_t *found, const json_t *line,
                                      const char *key, dq_err *err);
-/* Whether a failure leaves what a later run goes on from: it is none of the inputs'. */
+/* Whether the failure leaves a journal to resume from: not for one of the inputs. */
 bool dq_plan_journal_resumable(const dq_err *err);
 
-/* How a layer differs from the model's own. {0}: in nothing. */
+/* How a layer differs from the model's own; {0}: not at all. */
 typedef struct dq_plan_change {
     const dq_layer *layer;      /* a copy with other weights; NULL: the model's */
     const dq_logit_spec *logit; /* of attention logits; NULL: not rounded */
@@ -39,7 +40,7 @@ typedef struct dq_plan_change {
     const dq_kv_spec *kv; /* of its cache; NULL: plain */
 } dq_plan_change;
 
-/* Products with inputs of their own. */
+/* Products that have inputs of their own. */
 typedef enum dq_plan_product {
     DQ_PLAN_QKV,
     DQ_PLAN_O,
@@ -47,8 +48,9 @@ typedef enum dq_plan_product {
     DQ_PLAN_DOWN,
     DQ_PLAN_PRODUCTS
 } dq_plan_product;
-/* Told the inputs of every product of a layer, in the order of products, and heads before they attend. The rows of DQ_PLAN_DOWN
- * come in pieces of at most DQ_FFN_ROWS, but of several ranks (base/ranks.h) as a whole chunk. */
+/* Hears the inputs of every product of a layer, in the order of products, and heads before they
+ * attend. Rows of DQ_PLAN_DOWN come in pieces of at most DQ_FFN_ROWS; with several ranks, as whole
+ * chunks. */
 typedef struct dq_plan_inputs {
     void (*see)(void *arg, dq_plan_product product, dq_mat x); /* NULL: nobody is told */
     void (*see_heads)(void *arg,
@@ -60,7 +62,8 @@ typedef struct dq_plan_part {
     const dq_calib_text *text;
     const dq_model *source;
     dq_calib_pass pass;
-    /* STREAM: of the source at some layer; BEFORE, with keeps_next: a layer later; OTHER: its final states */
+    /* STREAM: of the source at some layer; BEFORE, with keeps_next: a layer later; OTHER: its final
+     * states */
     dq_activations act;
     bool keeps_next;
     double *logp;    /* [pass.n_rows] of the source: ln p of the id after each row */
@@ -69,17 +72,17 @@ typedef struct dq_plan_part {
     dq_arena *arena;
 } dq_plan_part;
 
-/* By all ranks. Runs the source once; its stream is that of layer 0 then. b: one that computes in host memory. `beside`: where the
- * scratch file is. work: told what is done, now and later. DQ_DAMAGED for a model whose answers are not finite. */
+/* By all ranks. Runs the source once, whose stream then stands at layer 0. b: a backend in host
+ * memory; `beside`: where the scratch file goes. DQ_DAMAGED: the model's logits are not finite. */
 dq_status dq_plan_part_new(dq_plan_part *p, const dq_calib_text *text, const dq_model *source,
                            dq_backend *b, const char *beside, bool keeps_next, dq_plan_work *work,
                            dq_err *err);
-/* Multiplications and additions of the source's run over so many tokens, and of measuring, with the layers from `from` on. */
+/* Multiplications and additions of running the source over `ids` tokens, and of measuring from
+ * layer `from` on. */
 double dq_plan_part_source_flop(const dq_model *m, double ids);
 double dq_plan_part_flop(const dq_model *m, int from, double ids);
 double dq_plan_part_kld_flop(const dq_model *m, int from, double ids); /* the KLD alone */
 void dq_plan_part_end(dq_plan_part *p); /* {.act.file.fd = -1} allowed */
-/* A model that differs from the source. */
 typedef struct dq_plan_other {
     const dq_model *m; /* whose weights count but for those below */
     int from; /* layer at which the source's stream is, and differences begin; n_layers: the head alone differs */
@@ -88,25 +91,26 @@ typedef struct dq_plan_other {
     const dq_weight *head;
     const char *what; /* for progress */
 } dq_plan_other;
-/* By all ranks. kld[n], loss[n] of *out are the caller's; loss NULL: not wanted. DQ_DAMAGED for answers that are not finite;
- * DQ_STOPPED. */
+/* By all ranks. kld[n] and loss[n] of *out are the caller's; loss NULL: not wanted. DQ_DAMAGED:
+ * logits are not finite; DQ_STOPPED. */
 dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan_other *other,
                                dq_err *err);
 
-/* Of a part with `keeps_next`. Runs the source through layer `from`, at whose start its stream is, and keeps what comes out beside
- * it; -1: its embeddings. inputs: NULL for none. */
+/* For a part with `keeps_next`: runs the source through layer `from`, where its stream stands, and
+ * keeps the output beside it; -1: the embeddings. inputs NULL: none. */
 dq_status dq_plan_part_next(dq_plan_part *p, int from, const dq_plan_inputs *inputs, dq_err *err);
 /* By all ranks, after it: how far a change takes the residual stream away within its layer alone. Over scored rows, the mean of
  * |x' - x|^2 / |x|^2, with x what the source has after layer `from` of `other`, or as its embeddings where these differ.
  * DQ_DAMAGED where it is not finite. */
 dq_status dq_plan_part_local(double *out, dq_plan_part *p, const dq_plan_other *other, dq_err *err);
-/* Likewise: what it kept becomes the stream. */
+/* By all ranks: the output that dq_plan_part_next kept becomes the stream. */
 dq_status dq_plan_part_move(dq_plan_part *p, dq_err *err);
 
-/* Of a layer: any slot but DQ_PLAN_EMBED and DQ_PLAN_HEAD. */
+/* Any slot but DQ_PLAN_EMBED and DQ_PLAN_HEAD. */
 dq_weight *dq_plan_probe_weight(dq_layer *l, dq_plan_slot slot);
 
-/* The option to be measured: the narrowest of at least 3 bits, where errors are small and yet seen; else the widest. */
+/* The option to measure: the narrowest of at least 3 bits, whose error is small yet visible; else
+ * the widest. */
 int dq_plan_probe_measured(const dq_plan_tensor *t);
 
 typedef struct dq_plan_probe {
@@ -118,72 +122,75 @@ typedef struct dq_plan_probe {
     dq_plan_part *search;       /* with its stream at layer 0; it is moved on */
     dq_plan_tensor *tensor;     /* [n] in any order */
     int64_t n;
-    /* Told of every tensor when its numbers are there; what is known already is not computed. */
+    /* Called for each tensor whose numbers are complete; known ones are not computed again. */
     dq_status (*found)(void *arg, int64_t tensor, dq_err *err);
     void *arg;
     dq_plan_work *work;
 } dq_plan_probe;
 
-/* By all ranks (base/ranks.h), which know the same tensors. Fills loss and kld of all tensors. DQ_DAMAGED for inputs or weights that are not finite; DQ_STOPPED. */
+/* By all ranks, which know the same tensors; fills loss and kld. DQ_DAMAGED: inputs or weights are
+ * not finite; DQ_STOPPED. */
 dq_status dq_plan_probe_run(dq_plan_probe *p, dq_err *err);
-/* Multiplications and additions of what is not known yet, for texts of so many tokens. */
+/* Multiplications and additions still to do, for texts of so many tokens. */
 double dq_plan_probe_flop(const dq_plan_probe *p, int64_t calib_ids, int64_t search_ids);
 
-/* Everything that is planned at one width. */
 dq_quantize_settings dq_plan_weights_uniform(const dq_plan_weights *p, int bits);
 
-/* DQ_RESOURCE where the machine, or this process, has not so much. */
+/* DQ_RESOURCE: the machine, or this process, has too little memory. */
 dq_status dq_plan_memory_check(const dq_plan_weights *p, dq_err *err);
 
-/* The values of w[rows, cols], freed by dq_block_free. DQ_DAMAGED for one that is not finite; DQ_RESOURCE. *out is NULL or to be
- * freed after a failure too. */
+/* The values of w[rows, cols], freed by dq_block_free, after a failure too. DQ_DAMAGED: one is not
+ * finite; DQ_RESOURCE. */
 dq_status dq_plan_round_values(float **out, const dq_weight *w, dq_err *err);
-/* F32 where F16 cannot hold a scale that may come of some group, as a container of it would have. */
+/* F32 where some group's scale may exceed F16, as in a container. */
 dq_dtype dq_plan_round_scale(const float *w, int64_t rows, int64_t cols, const dq_quant_spec *spec);
-/* To the nearest codes: every input is taken to be as large as every other. Adds to *loss. DQ_RESOURCE. */
+/* Rounds to nearest, with all inputs weighted equally; adds to *loss. DQ_RESOURCE. */
 dq_status dq_plan_round_nearest(dq_coded *out, dq_gptq_loss *loss, const float *w, int64_t rows,
                                 int64_t cols, const dq_quant_spec *spec, dq_err *err);
 
-/* How the models of a plan are calibrated; out: NULL, nothing is run. */
+/* out NULL: nothing is run. */
 dq_calibrate_settings dq_plan_trial_calibrate(const dq_plan_weights *p, const char *out);
 
-/* in->ctx where it is 0: 2048 tokens, or all positions of the model. DQ_MISMATCH for windows that it has no positions for. */
+/* Replaces in->ctx 0 by 2048 tokens, or all positions. DQ_MISMATCH: windows beyond the model's
+ * positions. */
 dq_status dq_plan_caches_fit(dq_plan_caches_input *in, dq_err *err);
-/* Cuts the text, and reads questions; `in` and the arena outlive it. Of too little text win.n is 0, or too small: the caller says
- * what it needs. */
+/* Cuts the text and reads questions; `in` and the arena must outlive it. With too little text win.n
+ * is 0 or too small: the caller says what it needs. */
 dq_status dq_plan_caches_cut(dq_plan_caches *c, const dq_plan_caches_input *in,
                              const dq_plan_caches_kind *kind, dq_arena *a, dq_err *err);
-/* Windows begin .. end - 1 search. DQ_MISMATCH where the others lie in one document of several: intervals are between these. */
+/* Windows begin .. end - 1 search. DQ_MISMATCH: all others lie in one of several documents, so
+ * intervals between documents cannot be given. */
 dq_status dq_plan_caches_split(dq_plan_caches *c, int64_t begin, int64_t end, dq_err *err);
-/* Opens the journal, with what an earlier run has measured, and the runner. By all ranks; DQ_MISMATCH where they have other inputs or
- * settings. */
+/* By all ranks. Opens the runner, and the journal with earlier results. DQ_MISMATCH: those had
+ * other inputs or settings. */
 dq_status dq_plan_caches_begin(dq_plan_caches *c, dq_err *err);
 void dq_plan_caches_end(dq_plan_caches *c); /* {0} allowed */
-/* The cache of a name, made where there is none; -1: see err. */
+/* Finds or adds a cache by name; -1: see err. */
 int dq_plan_caches_find(dq_plan_caches *c, const char *name, dq_err *err);
-/* What a name stands for on this model. DQ_MISMATCH: the model, or the device, does not have it. */
+/* The configuration behind a name. DQ_MISMATCH: the model, or the device, does not have it. */
 dq_status dq_plan_caches_spec(dq_kv_spec *out, const dq_plan_caches *c, const char *name,
                               dq_err *err);
-/* Measures cache[n] on the windows of a part, where that is not done yet. What is finished stays after DQ_STOPPED. By all ranks. */
+/* By all ranks. Measures cache[n] on the windows of a part, where that is not done. Finished work
+ * survives DQ_STOPPED. */
 dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n, dq_plan_caches_part part,
                              const char *what, dq_err *err);
-/* Seconds that an id takes: of a window in this cache and in the unquantized one, run now; of several ranks as if each took as
- * long. By one of them. */
+/* By one rank. Seconds per token, the unquantized cache included, from a window run now; ranks
+ * count as equally fast. */
 dq_status dq_plan_caches_pace(double *seconds, dq_plan_caches *c, int cache, dq_err *err);
-/* Of a cache on a part, or less what another one has there (less: -1: none). */
+/* What a cache loses on a part, minus what cache `less` loses there; less -1: nothing. */
 dq_status dq_plan_caches_numbers_of(dq_plan_caches_numbers *out, const dq_plan_caches *c, int cache,
                                     int less, dq_plan_caches_part part, dq_err *err);
-/* From here on so many caches on a part are expected, and what comes after it. */
+/* Announces so many caches per part from here on, for progress. */
 void dq_plan_caches_expect(dq_plan_caches *c, int64_t search, int64_t unseen);
-/* Tells who watches the name of what begins. */
 void dq_plan_caches_stage(const dq_plan_caches *c, const char *name);
 
-/* Asks cache[n] all questions, where that is not done yet. What is finished stays after DQ_STOPPED. By all ranks. */
+/* By all ranks. Asks cache[n] all questions, where that is not done. Finished work survives
+ * DQ_STOPPED. */
 dq_status dq_plan_caches_ask_run(dq_plan_caches *c, const int *cache, int n, const char *what,
                                  dq_err *err);
-/* So many caches more are expected to be asked. */
+/* Announces so many more caches to ask, for progress. */
 void dq_plan_caches_ask_expect(dq_plan_caches *c, int64_t caches);
-/* Of a cache that has been asked. */
+/* The cache must have been asked. */
 dq_status dq_plan_caches_ask_mean(dq_mean *out, const dq_plan_caches *c, int cache, dq_err *err);
 
 #endif

@@ -23,7 +23,6 @@
 
 enum { DQ_PLAN_CACHES_SWEEP = 16 }; /* caches that the unquantized one runs once for */
 
-/* What is measured, and with what. */
 typedef struct dq_plan_caches_input {
     const dq_model *model;
     const char *content; /* 64 hex digits that stand for its bytes */
@@ -37,19 +36,19 @@ typedef struct dq_plan_caches_input {
     int64_t ctx, windows; /* ids of a window; windows at most */
     dq_backend *backend;
     bool resume, force;
-    /* Ids done and to be done, which is an expectation; and before a stage. */
+    /* Tokens done, and in all by the present estimate; and before a stage. */
     void (*step)(void *arg, double done, double total, const char *what);
     void (*stage)(void *arg, const char *name);
     void *arg;
 } dq_plan_caches_input;
 
-/* What names stand for; `arg` goes to the functions. */
+/* What names of caches mean; `arg` goes to the functions. */
 typedef struct dq_plan_caches_kind {
     const char *key; /* of a name in a line of the journal */
     dq_status (*config)(dq_kv_config *out, const void *arg, const char *name, dq_err *err);
-    /* Whether the plan would write it so, so that it is one cache with what is measured. */
+    /* Whether the plan would write this name so: one cache has one name. */
     bool (*is_name)(const void *arg, const char *name);
-    /* Adds what numbers depend on besides the name, to the key of the journal. */
+    /* Adds to the journal's key what numbers depend on besides the name. */
     void (*depend)(json_t *of, const void *arg);
     const void *arg;
 } dq_plan_caches_kind;
@@ -59,7 +58,8 @@ typedef enum dq_plan_caches_part {
     DQ_PLAN_CACHES_UNSEEN
 } dq_plan_caches_part;
 
-/* A cache with what it loses in each window: KLD, and ln p of the text less than without it; nats an id. */
+/* A cache and its loss in each window: KLD, and the decrease of ln p of the text; nats per
+ * token. */
 typedef struct dq_plan_cache {
     const char *name;
     int place;   /* in the order in which the search has looked for caches, from 1; 0: it has not */
@@ -85,21 +85,20 @@ typedef struct dq_plan_caches {
     int64_t n_resumed;  /* windows and answers of caches taken over from an earlier run */
     double done, total; /* ids */
     int64_t n_questions;
-    /* [n_questions] as dq_repeats_order gives them; NULL: no two depend on each other */
+    /* [n_questions] from dq_repeats_order; NULL: no two depend on each other */
     int64_t *question_place;
     int32_t *question_cluster;
     int64_t shortest, longest, question_ids; /* ids of contexts, and of all of them together */
     int64_t n_choices, n_single; /* choices of all questions, and those of them that are one id */
     int64_t n_truncated;         /* questions that lost the beginning of their context */
     char questions_sha256[65];   /* of their ids */
-    /* private */
     size_t cap;
     dq_runner *runner;
     dq_plan_journal journal;
     dq_arena *arena;
 } dq_plan_caches;
 
-/* Ids that a cache takes on a part, without the unquantized one. */
+/* Tokens that a cache runs on a part, without the unquantized one. */
 int64_t dq_plan_caches_ids(const dq_plan_caches *c, dq_plan_caches_part part);
 
 /* ---- Gates ----
@@ -127,7 +126,6 @@ typedef struct dq_plan_gates_settings {
     dq_backend *backend;
     int64_t ctx,
         windows; /* ids of a window, 0: DQ_PLAN_GATES_CTX, or half of the positions; windows at most */
-    /* Windows done, of all. */
     void (*step)(void *arg, double done, double total, const char *what);
     void *arg;
 } dq_plan_gates_settings;
@@ -137,51 +135,48 @@ typedef struct dq_plan_gates {
     dq_windows win;
     int64_t fitted; /* windows 0 .. fitted - 1 */
     dq_kv_gates *gates;
-    /* of the windows that were not fitted */
+    /* on the windows that were not fitted */
     double
         explained; /* share of the variance of ln(peak + floor) over all tokens of all layers and groups */
     dq_mean kept; /* share of kvzip's quarter, mean over windows */
-    /* private */
     int n_lists;
     struct dq_plan_gates_sums *sums; /* [n_lists] */
     dq_arena *arena;
 } dq_plan_gates;
 
-/* Cuts the text. DQ_MISMATCH for too little of it, for windows that the model has no positions for, for a device that cannot. */
+/* Cuts the text. DQ_MISMATCH: too little text, windows beyond the model's positions, or a device
+ * without the operation. */
 dq_status dq_plan_gates_open(dq_plan_gates **out, const dq_plan_gates_settings *s, dq_err *err);
-/* By all ranks (base/ranks.h), which share the windows; rank 0 has what comes of it. */
+/* By all ranks, which share the windows; rank 0 has the result. */
 dq_status dq_plan_gates_run(dq_plan_gates *p, dq_err *err);
 void dq_plan_gates_close(dq_plan_gates *p); /* NULL allowed */
 
-/* The fit alone: normal equations of n features, of which the last is 1. */
+/* Normal equations of n features, the last of which is 1. */
 typedef struct dq_plan_gates_sums {
     int64_t n;
     double *squares; /* [n][n], the lower triangle */
     double *by;      /* [n] sums of feature times target */
 } dq_plan_gates_sums;
-/* Adds rows f[rows][n] with their targets y[rows]; the result does not depend on the number of threads. */
+/* Adds rows f[rows][n] with targets y[rows]; the sums do not depend on the number of threads. */
 void dq_plan_gates_add(dq_plan_gates_sums *s, const double *f, const double *y, int64_t rows);
-/* weight[n] that minimize the sum of squared errors plus a thousandth of each feature's own variance. DQ_DAMAGED where no
- * token was added or sums are not finite. */
+/* weight[n] minimizes squared errors plus a ridge of a thousandth of each feature's variance.
+ * DQ_DAMAGED: no token was added, or sums are not finite. */
 dq_status dq_plan_gates_solve(double *weight, const dq_plan_gates_sums *s, dq_err *err);
 
-/* ---- Heads order ----
- * Groups of KV heads in order of need, and how many of them may share what is kept. Numbers and
- * texts alone. */
-
-/* As dq_kv_heads_parse reads it: the first `sharing` of order[n] stand before the /. DQ_MISMATCH for more than a text of heads
- * holds. */
+/* The text that dq_kv_heads_parse reads, the first `sharing` of order[n] before the /. DQ_MISMATCH:
+ * it does not fit. */
 dq_status dq_plan_heads_order_text(char text[DQ_KV_HEADS_TEXT], const dq_kv_heads_group *order,
                                    int n, int sharing, dq_err *err);
-/* Tokens a group with which n - 1 groups keep all of a context of so many, and the last one only `safe` of them; where division
- * leaves some, others lack one each. */
+/* Mean tokens per group, rounded down, when n - 1 groups keep a whole context and the last one only
+ * `safe`. */
 int64_t dq_plan_heads_order_whole(int64_t context, int64_t safe, int n);
-/* Of n groups that share what is kept of a context, as many as can be whole, at least 1: fewer that share are the same cache, as the
- * rest goes to the others in their order. kept: tokens of each group on average. */
+/* How many of n groups can be whole, at least 1; kept: mean tokens per group. Fewer sharing groups
+ * give the same cache, as the rest goes to the others in order. */
 int dq_plan_heads_order_least(int64_t context, int64_t safe, int64_t kept, int n);
-/* least to n, or at most `tries` (2 or more) numbers from least to n that grow by a factor, ascending, in out[tries]; how many. */
+/* Writes at most `tries` (2 or more) numbers from least to n to out, ascending by a factor; returns
+ * how many. */
 int dq_plan_heads_order_numbers(int *out, int least, int n, int tries);
-/* order[n] = 0 .. n - 1 by what each is missed, most first; equal ones as they were. */
+/* Sorts order[n] = 0 .. n - 1 by falling missed[]; stable. */
 void dq_plan_heads_order_sort(int *order, const double *missed, int n);
 
 /* ---- Heads ----
@@ -222,7 +217,7 @@ typedef struct dq_plan_heads_settings {
     int tries;       /* numbers of groups that share, at most */
 } dq_plan_heads_settings;
 
-/* A number of groups that share, with what that loses on the windows that find, and on questions. */
+/* A number of sharing groups and its loss on the searched windows and on questions. */
 typedef struct dq_plan_heads_trial {
     int sharing, cache; /* of dq_plan_heads.caches */
     double kld, lack;   /* 0 where there are no such windows, or no questions */
@@ -233,10 +228,12 @@ typedef struct dq_plan_heads {
     dq_plan_caches caches;
     dq_kv_heads_group *group; /* [n_groups] layer by layer */
     int n_groups;
-    /* tokens of a window's context; and what a group keeps on average where all but one are whole, of windows and questions */
+    /* tokens of a window's context; mean tokens per group where all but one are whole, on windows
+     * and questions */
     int64_t context, whole, question_whole;
     int least; /* groups that share in the first trial: see dq_plan_heads_order_least */
-    /* [n_groups] caches in which each is cut alone, what that loses on the windows that find, and groups in order of need */
+    /* [n_groups] caches in which one group is cut, their loss on the searched windows, and groups
+     * by need */
     int *alone, *question_alone;
     dq_plan_caches_numbers *missed;
     dq_mean *lack; /* the same of questions */
@@ -244,44 +241,41 @@ typedef struct dq_plan_heads {
     dq_plan_heads_trial *trial; /* [n_trials] */
     int n_trials, chosen;       /* -1: nothing was searched */
     char text[DQ_KV_HEADS_TEXT];
-    /* on the unseen windows: of the plan, of the same share in every group, and of the first less the second; where all groups
-     * share these two are one */
+    /* on unseen windows: the plan, the same share in every group, and the difference; all_share:
+     * both are one */
     bool all_share;
     dq_plan_caches_numbers found, uniform, difference;
     dq_interval kld, loss; /* of the difference */
     double outside;        /* of each of these: 5 % for both */
-    /* private */
     dq_arena *arena;
 } dq_plan_heads;
 
-/* Cuts the text and lists groups. DQ_MISMATCH for a model with one group or too many, a window that the model has no positions
- * for, too little text, a share or windows with which nothing is left to share, a policy that the model or the device does not
- * have, questions that no cache changes the answers to. */
+/* Cuts the text and lists groups. DQ_MISMATCH: a model with one group or too many, windows beyond
+ * its positions, too little text, a share that leaves nothing to distribute, a policy that model or
+ * device lack, or questions whose answers no cache changes. */
 dq_status dq_plan_heads_open(dq_plan_heads **out, const dq_plan_heads_settings *s, dq_err *err);
 void dq_plan_heads_close(dq_plan_heads *p); /* NULL allowed */
-/* Numbers of groups that are tried; caches on the unseen windows, at most. */
+/* Numbers of groups to try; and the most caches on the unseen windows. */
 int dq_plan_heads_numbers(const dq_plan_heads *p);
-/* What a choice goes by. */
+/* The loss by which a trial is chosen. */
 double dq_plan_heads_lost(const dq_plan_heads_trial *t);
 enum { DQ_PLAN_HEADS_UNSEEN = 2 };
-/* Seconds that a token takes, by a window that is run now. */
+/* Seconds per token, from a window run now. */
 dq_status dq_plan_heads_pace(double *seconds, dq_plan_heads *p, dq_err *err);
-/* All of it. After DQ_STOPPED and other failures that leave something, what was found is in out.journal, and a plan with
- * `resume` goes on from there to the same result, or to that of another share. */
+/* Runs everything. After DQ_STOPPED and other resumable failures results are in out.journal; a plan
+ * with `resume` continues to the same result, or to that of another share. */
 dq_status dq_plan_heads_run(dq_plan_heads *p, dq_err *err);
-/* After a failure of what is made of a plan, too: says what is kept. Returns err->code. */
+/* To be called also when writing the plan fails: says what is kept. Returns err->code. */
 dq_status dq_plan_heads_failed(dq_plan_heads *p, dq_err *err);
-/* Drops the journal: what it holds is written elsewhere. */
+/* Drops the journal, whose content is now written elsewhere. */
 void dq_plan_heads_done(dq_plan_heads *p);
 
-/* ---- KV space ----
- * Which widths the codes of a KV cache can have: units, which are keys of a run of layers and a
- * map, or values of a run of layers, each with one of some widths. A mix is a width for each unit.
- * Numbers alone. */
+/* Units of a KV cache, keys by run of layers and map or values by run, each with one of some
+ * widths; a mix is a width per unit. Numbers alone. */
 
 enum { DQ_PLAN_KV_UNITS = 3 * DQ_KV_RUNS };
 
-/* Units are keys by run and map, then values by run. */
+/* Keys come first, by run and map, then values by run. */
 typedef struct dq_plan_kv_space {
     int n_layers, together; /* layers of a run, of which the last may have fewer */
     int n_maps;             /* widths that keys of a layer can have: 2, or 1 */
@@ -295,28 +289,28 @@ typedef struct dq_plan_kv_unit {
     bool values;
 } dq_plan_kv_unit;
 
-/* bits[] of the space are there. DQ_USAGE where a text of widths may not hold the mixes: for more layers together it does. */
+/* The caller sets bits[]. DQ_USAGE: the mixes exceed a text of widths; more layers per run would
+ * fit. */
 dq_status dq_plan_kv_space_begin(dq_plan_kv_space *s, int n_layers, int together, int n_maps,
                                  dq_err *err);
 dq_plan_kv_unit dq_plan_kv_space_unit(const dq_plan_kv_space *s, int unit);
-/* Mean over keys and values of width[n_units]. */
 double dq_plan_kv_space_mean(const dq_plan_kv_space *s, const int *width);
-/* As dq_kv_widths_parse reads width[n_units]; every mix has one text. */
+/* The text that dq_kv_widths_parse reads; every mix has exactly one. */
 dq_status dq_plan_kv_space_text(char text[DQ_KV_LISTS], const dq_plan_kv_space *s, const int *width,
                                 dq_err *err);
 
-/* Mixes that are a step away from width[n_units] and within the mean: a unit a width up, and where that does not fit,
- * another one down with it, so that it does. Gives each to `take` until that fails. */
+/* Gives each mix within the mean that is one step from width[n_units] to `take`, until that fails:
+ * a unit one width up and, where that does not fit, another one down. */
 typedef dq_status dq_plan_kv_space_take(void *arg, const int *width, dq_err *err);
 dq_status dq_plan_kv_space_near(const dq_plan_kv_space *s, const int *width, double mean,
                                 dq_plan_kv_space_take *take, void *arg, dq_err *err);
 
-/* loss[k] of the k-th width from those of its two neighbours: ln of it is nearly a line over bits. Without two that lose something,
- * on the line between them. */
+/* Interpolates loss[k] from both neighbours: ln of it is nearly linear in bits. Unless both are
+ * positive, linearly. */
 void dq_plan_kv_space_between(double *loss, const dq_plan_kv_space *s, int k);
 
-/* Widths of all keys and of all values that come next to a mean from below, the nearest to each other of those: 4:4 for 4, 5:4
- * and 4:5 for 4.5. Their number, 1 or 2. */
+/* Uniform widths of keys and values just below a mean, the closest pairs: 4:4 for 4; 5:4 and 4:5
+ * for 4.5. Returns 1 or 2. */
 int dq_plan_kv_space_uniform(int pair[2][2], double mean);
 
 /* ---- KV ----
@@ -337,7 +331,7 @@ int dq_plan_kv_space_uniform(int pair[2][2], double mean);
 
 enum {
     DQ_PLAN_KV_WINDOWS = 60, /* without other words */
-    /* tokens of all caches of units alone, above which fewer are measured */
+    /* above so many tokens of units measured alone, fewer widths are measured */
     DQ_PLAN_KV_ALONE = 1600000,
     DQ_PLAN_KV_TRIALS = 200,
     DQ_PLAN_KV_LEAST_WINDOWS = 5,
@@ -353,7 +347,7 @@ typedef struct dq_plan_kv_settings {
     int64_t trials;  /* mixes measured whole in the search, at most */
 } dq_plan_kv_settings;
 
-/* A mix measured whole on the search windows. */
+/* A mix measured on the search windows. */
 typedef struct dq_plan_kv_trial {
     int mix; /* of dq_plan_kv.caches */
     int width[DQ_PLAN_KV_UNITS];
@@ -383,32 +377,29 @@ typedef struct dq_plan_kv {
     int n_baselines;
     double outside;               /* of each interval of a difference: 5 % for all together */
     dq_plan_caches_numbers found; /* of the plan on the unseen windows */
-    /* private */
-    bool coarse; /* units alone are measured at every other width */
+    bool coarse;                  /* units alone are measured at every other width */
     size_t cap_trials;
     dq_arena *arena;
 } dq_plan_kv;
 
-/* Cuts the text and lists units. DQ_USAGE for a mean that the widths cannot have, a window that the model has no positions for,
- * per-token codes, whose widths are the same everywhere; DQ_MISMATCH for too little text. */
+/* Cuts the text and lists units. DQ_USAGE: an impossible mean, windows beyond the model's
+ * positions, or per-token codes, whose widths are uniform; DQ_MISMATCH: too little text. */
 dq_status dq_plan_kv_open(dq_plan_kv **out, const dq_plan_kv_settings *s, dq_err *err);
 void dq_plan_kv_close(dq_plan_kv *p); /* NULL allowed */
-/* Whether the k-th width is measured of units alone. */
+/* Whether units are measured alone at the k-th width. */
 bool dq_plan_kv_measures(const dq_plan_kv *p, int k);
-/* Caches of units alone. */
+/* Number of caches with one unit changed. */
 int64_t dq_plan_kv_caches(const dq_plan_kv *p);
-/* Caches in the search beside these, at most. */
+/* The most further caches that the search measures. */
 int64_t dq_plan_kv_max_trials(const dq_plan_kv *p);
-/* Seconds that a token takes, by a window that is run now. */
+/* Seconds per token, from a window run now. */
 dq_status dq_plan_kv_pace(double *seconds, dq_plan_kv *p, dq_err *err);
-/* All of it. After DQ_STOPPED and other failures that leave something, what was found is in out.journal, and a plan with
- * `resume` goes on from there to the same result, or to that of another mean. */
+/* Runs everything; resumes as dq_plan_heads_run does, also with another mean. */
 dq_status dq_plan_kv_run(dq_plan_kv *p, dq_err *err);
-/* After a failure of what is made of a plan, too: says what is kept. Returns err->code. */
+/* As dq_plan_heads_failed. */
 dq_status dq_plan_kv_failed(dq_plan_kv *p, dq_err *err);
-/* Drops the journal: what it holds is written elsewhere. */
 void dq_plan_kv_done(dq_plan_kv *p);
-/* What the plan is, as --kv-bits takes it. */
+/* The plan in the form of --kv-bits. */
 const char *dq_plan_kv_widths(const dq_plan_kv *p);
 
 #endif

@@ -13,14 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A run of dq_eval of so many tokens, and its progress, whose argument that is. */
+/* Progress of a dq_eval over so many tokens; arg of its callback. */
 typedef struct dq_plan_caches_work {
     dq_plan_caches *c;
     double ids;
     const char *what;
 } dq_plan_caches_work;
-
-/* ---- Caches ---- */
 
 /* -1: see err. */
 static int find(dq_plan_caches *c, const char *name, dq_err *err)
@@ -59,7 +57,6 @@ dq_status dq_plan_caches_spec(dq_kv_spec *out, const dq_plan_caches *c, const ch
     return dq_backend_can(c->in->backend, c->in->model, math, out, err);
 }
 
-/* The cache as a row of the only model and source. */
 static dq_status add_cache(dq_eval *e, const dq_plan_caches *c, int cache, dq_err *err)
 {
     dq_kv_spec spec;
@@ -94,7 +91,7 @@ static dq_status take_windows(dq_plan_caches *c, const json_t *line, dq_err *err
     return DQ_OK;
 }
 
-/* Takes a line of the journal: {KEY: name, "question": the first, "lack": [...]}. */
+/* A line is {KEY: name, "question": the first, "lack": [...]}. */
 static dq_status take_answers(dq_plan_caches *c, const json_t *line, dq_err *err)
 {
     int64_t begin, n;
@@ -118,9 +115,7 @@ static dq_status take_line(void *arg, json_t *line, dq_err *err)
     return err->code == DQ_OK ? DQ_OK : dq_in(err, "%s: ", c->journal.path);
 }
 
-/* ---- Ranks ---- */
-
-/* A result as a line of the journal, whose value it takes: written down on rank 0, told to it by others. */
+/* Takes `line`: rank 0 writes it to the journal, others send it to rank 0. */
 static dq_status caches_tell(dq_plan_caches *c, json_t *line, dq_err *err)
 {
     if (dq_ranks_number() == 0) return dq_plan_journal_put(&c->journal, line, err);
@@ -132,7 +127,7 @@ static dq_status caches_tell(dq_plan_caches *c, json_t *line, dq_err *err)
     return err->code;
 }
 
-/* Ids that the caches of a line have run, their share of the unquantized one's among them. */
+/* Tokens run for a line, with its share of the unquantized cache. */
 static double ids_of(const dq_plan_caches *c, const json_t *line)
 {
     const size_t windows = json_array_size(json_object_get(line, "kld")),
@@ -141,7 +136,7 @@ static double ids_of(const dq_plan_caches *c, const json_t *line)
     return (double)windows * (double)c->in->ctx * (DQ_PLAN_CACHES_SWEEP + 1) / DQ_PLAN_CACHES_SWEEP;
 }
 
-/* What others tell so. On rank 0. */
+/* Runs on rank 0. */
 static dq_status hear_line(dq_plan_caches *c, const char *text, size_t len, dq_err *err)
 {
     const int64_t resumed = c->n_resumed;
@@ -156,13 +151,11 @@ static dq_status hear_line(dq_plan_caches *c, const char *text, size_t len, dq_e
     return err->code;
 }
 
-/* ---- The key ---- */
-
 dq_status dq_plan_caches_begin(dq_plan_caches *c, dq_err *err)
 {
     char key[65] = "", ids[65];
     DQ_TRY(dq_windows_hash(ids, &c->win, err));
-    /* All that numbers of a cache on a window depend on; ids: dq_windows_hash. */
+    /* Everything that a cache's numbers depend on. */
     const dq_plan_caches_input *in = c->in;
     json_t *of = json_object();
     json_object_set_new(of, "version", json_string(in->dq_version));
@@ -201,8 +194,6 @@ void dq_plan_caches_end(dq_plan_caches *c)
     dq_plan_journal_end(&c->journal, false);
     dq_runner_free(c->runner);
 }
-
-/* ---- The text ---- */
 
 dq_status dq_plan_caches_fit(dq_plan_caches_input *in, dq_err *err)
 {
@@ -247,7 +238,7 @@ static dq_status open_questions(dq_plan_caches *c, dq_err *err)
     c->n_choices = q.n;
     c->n_truncated = q.n_truncated;
     DQ_TRY(find_clusters(c, in->questions, err));
-    /* Of all requests their ids, and which choice is the right one. */
+    /* Hashes the tokens of all requests and the indices of right choices. */
     dq_sha256 h;
     DQ_TRY(dq_sha256_begin(&h, err));
     for (int64_t i = 0; i < q.n; i++) {
@@ -271,7 +262,7 @@ dq_status dq_plan_caches_cut(dq_plan_caches *c, const dq_plan_caches_input *in,
                                  .vocab = in->model->vocab};
     *c = (dq_plan_caches){.in = in, .kind = *kind, .arena = a};
     dq_windows_make(&c->win, in->tok, in->docs, &spec, a, err);
-    /* documents are there once they are encoded, so that the tokenizer has failed at none */
+    /* documents exist only after encoding, so the tokenizer did not fail */
     if (err->code == DQ_MISMATCH && c->win.doc && c->win.n == 0) *err = (dq_err){0};
     if (err->code != DQ_OK) return dq_in(err, "%s: ", in->text);
     return in->questions ? open_questions(c, err) : DQ_OK;
@@ -282,7 +273,7 @@ static bool is_in(const dq_plan_caches *c, int64_t window, dq_plan_caches_part p
     return (window >= c->begin && window < c->end) == (part == DQ_PLAN_CACHES_SEARCH);
 }
 
-/* of[window] of a part (NULL: not wanted): its cluster, numbered within the part. */
+/* of[window] within a part (NULL: not wanted) becomes its cluster, numbered from 0. */
 static dq_status number_clusters(int64_t *of, int64_t *n, const dq_plan_caches *c,
                                  dq_plan_caches_part part, dq_err *err)
 {
@@ -322,8 +313,6 @@ int64_t dq_plan_caches_ids(const dq_plan_caches *c, dq_plan_caches_part part)
     return (part == DQ_PLAN_CACHES_SEARCH ? search : c->win.n - search) * c->in->ctx;
 }
 
-/* ---- Progress ---- */
-
 void dq_plan_caches_expect(dq_plan_caches *c, int64_t search, int64_t unseen)
 {
     const double ids = (double)(search * dq_plan_caches_ids(c, DQ_PLAN_CACHES_SEARCH)) +
@@ -353,7 +342,7 @@ dq_status dq_plan_caches_numbers_of(dq_plan_caches_numbers *out, const dq_plan_c
     double *sums = dq_block_new(2 * all, sizeof *sums, err);
     int64_t *ids = dq_block_new(2 * all, sizeof *ids, err), n;
     if (sums && ids && number_clusters(ids + all, &n, c, part, err) == DQ_OK) {
-        /* Sums over the ids of each cluster: documents, or windows of a single one. */
+        /* Clusters are documents, or windows of a single one. */
         const int64_t *of = ids + all;
         const dq_plan_cache *m = &c->list[cache], *other = less < 0 ? NULL : &c->list[less];
         for (int64_t x = 0; x < c->win.n; x++) {
@@ -373,13 +362,10 @@ dq_status dq_plan_caches_numbers_of(dq_plan_caches_numbers *out, const dq_plan_c
     return err->code;
 }
 
-/* ---- Caches ask ----
- * A cache is asked a few questions at a time, so that an end in between costs little; an
- * unquantized cache is not asked, as what answers lack says enough by itself. */
+/* Few questions at a time, so that an interruption costs little. The unquantized cache is not
+ * asked: what answers lack says enough. */
 
 enum { TOGETHER = 8 }; /* questions */
-
-/* ---- Questions ---- */
 
 void dq_plan_caches_ask_expect(dq_plan_caches *c, int64_t caches)
 {
@@ -399,10 +385,6 @@ dq_status dq_plan_caches_ask_mean(dq_mean *out, const dq_plan_caches *c, int cac
     dq_block_free(ordered);
     return DQ_OK;
 }
-
-/* ---- The journal ---- */
-
-/* ---- Asking ---- */
 
 typedef struct batch {
     int cache;
@@ -473,7 +455,6 @@ static dq_status run_part(void *arg, int64_t i, dq_err *err)
     return caches_tell(c, line, err);
 }
 
-/* dq_ranks_take. */
 static dq_status hear(void *arg, const char *text, size_t len, dq_err *err)
 {
     return hear_line(((parts *)arg)->c, text, len, err);
@@ -501,7 +482,7 @@ static dq_status add_parts(parts *x, int cache, dq_err *err)
     return DQ_OK;
 }
 
-/* What rank 0 has of a cache, which is all, becomes what all have. */
+/* Rank 0 has all answers of a cache and shares them. */
 static dq_status share(dq_plan_caches *c, int cache, dq_err *err)
 {
     dq_plan_cache *m = &c->list[cache];
@@ -524,11 +505,9 @@ dq_status dq_plan_caches_ask_run(dq_plan_caches *c, const int *cache, int n, con
     return err->code;
 }
 
-/* ---- Caches run ----
- * dq_plan_caches_run of plan_cache.h. A piece is a sweep of dq_eval for some caches and as many
- * windows as a pass holds, so that the unquantized cache runs once for all of them and an end in
- * between costs little; its rows are summed by window and dropped. Where ranks share the pieces,
- * each has fewer windows and about as many caches, so that they end together. */
+/* A piece is a sweep of dq_eval for some caches and as many windows as a pass holds, so that the
+ * unquantized cache runs once for all and an interruption costs little. Where ranks share, each has
+ * fewer windows and about as many caches, so that they end together. */
 
 enum { SHARED_ROWS = 512 }; /* of a cache in a piece: products over fewer cost more each */
 
@@ -545,21 +524,18 @@ typedef struct pieces {
     size_t cap;
 } pieces;
 
-/* ---- A piece ---- */
-
 static double ids_of_piece(const dq_plan_caches *c, const piece *p)
 {
     return (double)(p->n + 1) * (double)(p->end - p->begin) * (double)c->in->ctx;
 }
 
-/* Without the journal. */
 static dq_status compute_piece(dq_plan_caches *c, const piece *p, const char *what, dq_arena *a,
                                dq_err *err)
 {
     const dq_plan_caches_input *in = c->in;
     dq_plan_caches_work work = {c, ids_of_piece(c, p), what};
     dq_eval_model model = {.m = in->model, .tok = in->tok, .runner = c->runner, .shown = true};
-    /* its windows are cut already: it has no settings */
+    /* its windows are cut already, so it needs no settings */
     dq_eval_source source = {.name = "text", .path = in->text, .kind = &dq_eval_text};
     dq_eval_ids ids = {.source = 0};
     dq_eval e = {.a = a,
@@ -573,7 +549,6 @@ static dq_status compute_piece(dq_plan_caches *c, const piece *p, const char *wh
                  .alone = true,
                  .progress = caches_progress,
                  .progress_arg = &work};
-    /* The part of all windows. */
     dq_windows *out = &ids.win;
     dq_window *win = dq_alloc(a, (size_t)(p->end - p->begin), sizeof *win, err);
     if (!win) return err->code;
@@ -588,8 +563,7 @@ static dq_status compute_piece(dq_plan_caches *c, const piece *p, const char *wh
     }
     for (int i = 0; i < p->n; i++) DQ_TRY(add_cache(&e, c, p->cache[i], err));
     DQ_TRY(dq_eval_run(&e, err));
-    /* Means by window of rows, which stand in the order of the caches, their reference among
-     * them. */
+    /* Rows stand in the order of the caches, with their reference. */
     const dq_windows *w = &e.ids[0].win;
     for (int t = 0, k = 0; t < e.n_rows; t++) {
         const dq_eval_row *row = &e.row[t], *ref = &e.row[row->ref];
@@ -610,7 +584,6 @@ static dq_status compute_piece(dq_plan_caches *c, const piece *p, const char *wh
     return DQ_OK;
 }
 
-/* dq_ranks_take. */
 static dq_status hear_piece(void *arg, const char *text, size_t len, dq_err *err)
 {
     return hear_line(((pieces *)arg)->c, text, len, err);
@@ -656,8 +629,6 @@ dq_status dq_plan_caches_pace(double *seconds, dq_plan_caches *c, int cache, dq_
     return err->code;
 }
 
-/* ---- All of them ---- */
-
 static bool is_known_in(const dq_plan_cache *m, int64_t begin, int64_t end)
 {
     for (int64_t i = begin; i < end; i++) {
@@ -697,8 +668,7 @@ static dq_status add_part(pieces *x, const int *cache, int n, dq_plan_caches_par
         if ((i == 1) != (part == DQ_PLAN_CACHES_SEARCH)) continue;
         for (int64_t begin = edge[i]; begin < edge[i + 1]; begin += step) {
             const int64_t end = begin + step < edge[i + 1] ? begin + step : edge[i + 1];
-            /* The caches that are not known in these windows, some at a time: as many as a sweep may
-             * have, or about as many in each piece. */
+            /* Unknown caches in batches: at most a sweep's, in pieces of similar size. */
             int lacking = 0;
             int *list = dq_block_new((size_t)n, sizeof *list, err);
             for (int t = 0; list && t < n; t++) {
@@ -727,7 +697,7 @@ dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n, dq_plan
     dq_ranks_run(&work, err);
     dq_block_free(x.list);
     if (err->code != DQ_OK) return err->code;
-    /* What rank 0 has of cache[n], which is all of a part, becomes what all have. */
+    /* Rank 0 has all of cache[n] on a part and shares it. */
     const size_t w = (size_t)c->win.n;
     if (dq_ranks_count() == 1) return err->code;
     double *all = dq_block_new(2 * w * (size_t)n, sizeof *all, err);

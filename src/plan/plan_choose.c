@@ -9,15 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Alloc ---- */
-
-/* A step with what it saves per unit of cost. */
+/* A step, and what it saves per unit of cost. */
 typedef struct move {
     dq_plan_step step;
     double rate;
 } move;
 
-/* Of an option, where more bits never hurt. */
+/* More bits never hurt, so an option loses at most what a cheaper one loses. */
 static double loss_of(const dq_plan_item *t, int option)
 {
     double least = t->loss[0];
@@ -30,7 +28,7 @@ static double rate_of(const dq_plan_item *t, int from, int to)
     return (loss_of(t, from) - loss_of(t, to)) / (t->cost[to] - t->cost[from]);
 }
 
-/* By falling rate; equal ones as the tensors stand, and along one tensor upwards. */
+/* By falling rate, then by tensor, then upwards within a tensor. */
 static int compare(const void *left, const void *right)
 {
     const move *x = left, *y = right;
@@ -51,12 +49,12 @@ dq_status dq_plan_alloc_curve(dq_plan_curve *out, const dq_plan_item *item, int6
     out->cost = dq_alloc(a, max, sizeof *out->cost, err);
     out->loss = dq_alloc(a, max, sizeof *out->loss, err);
     if (err->code != DQ_OK) return err->code;
-    /* Along a hull rates fall but for rounding. */
+    /* Along a hull rates fall, but for rounding. */
     int64_t steps = 0;
     for (int64_t t = 0; t < n; t++) {
         double last = 0;
         for (int from = 0, to; from + 1 < item[t].n; from = to) {
-            /* The one that saves most for its cost, the farthest of equals. */
+            /* The next corner saves most per cost; of equals, the farthest. */
             to = from + 1;
             for (int k = from + 2; k < item[t].n; k++) {
                 if (rate_of(&item[t], from, k) >= rate_of(&item[t], from, to)) to = k;
@@ -121,9 +119,6 @@ double dq_plan_alloc_loss(const dq_plan_curve *c, const int *choice)
     for (int64_t i = 0; i < c->n_items; i++) sum += loss_of(&c->item[i], choice[i]);
     return sum;
 }
-
-/* ---- Decide ----
- * A turn says where to look, a look says what was found, and nothing is kept beside these. */
 
 dq_interval dq_plan_decide_interval(dq_mean m, double skew, double outside)
 {
@@ -219,9 +214,8 @@ double dq_plan_decide_skew(const double *sums, const int64_t *ids, int64_t n)
     return two > 0 ? three / used / pow(two / used, 1.5) : 0;
 }
 
-/* ---- Journal ----
- * Reals have 17 digits, so that they come back to the last bit; where the first line is another's,
- * its members are compared one by one, so that the failure names the first that differs. */
+/* Reals have 17 digits, so that they come back to the last bit. A key that differs is compared
+ * member by member, so that the failure names the first. */
 
 dq_status dq_plan_journal_key(char hex[65], const json_t *of, dq_err *err)
 {
@@ -232,15 +226,13 @@ dq_status dq_plan_journal_key(char hex[65], const json_t *of, dq_err *err)
     return err->code;
 }
 
-/* ---- What differs ---- */
-
 static bool is_new(const json_t *was, const char *key, const json_t *now)
 {
     const json_t *old = json_object_get(was, key);
     return !old || !json_equal(old, now);
 }
 
-/* A value as a message has it: of a hash its first digits, of what is long nothing; in the arena. */
+/* Hashes are shortened, long values left out; in the arena. */
 static const char *shown(dq_arena *a, const json_t *v, dq_err *err)
 {
     enum { SHORT = 60, SHA = 64, DIGITS = 12 };
@@ -254,7 +246,7 @@ static const char *shown(dq_arena *a, const json_t *v, dq_err *err)
     return out;
 }
 
-/* "calib.sha256: begun with X, this run has Y": the first member that differs, after `path`. */
+/* "calib.sha256: begun with X, this run has Y": the first difference below `path`. */
 static const char *difference(dq_arena *a, const char *path, const json_t *was, const json_t *now,
                               dq_err *err)
 {
@@ -278,7 +270,7 @@ static const char *difference(dq_arena *a, const char *path, const json_t *was, 
     return NULL;
 }
 
-/* The file that a difference comes of; NULL: none. */
+/* The file that a difference comes from; NULL: none. */
 static const char *file_of(const dq_plan_journal_how *how, const char *what)
 {
     for (int i = 0; i < DQ_PLAN_JOURNAL_FILES && how->file[i].member; i++) {
@@ -289,7 +281,7 @@ static const char *file_of(const dq_plan_journal_how *how, const char *what)
     return NULL;
 }
 
-/* line: the first of a journal, with another key than this run's. */
+/* line: the first of a journal with another key. */
 static dq_status other_key(const dq_plan_journal *j, const json_t *line,
                            const dq_plan_journal_how *how, dq_arena *a, dq_err *err)
 {
@@ -303,8 +295,6 @@ static dq_status other_key(const dq_plan_journal *j, const json_t *line,
                         file ? " (" : "", file ? file : "", file ? ")" : "");
 }
 
-/* ---- Lines ---- */
-
 dq_status dq_plan_journal_put(dq_plan_journal *j, json_t *line, dq_err *err)
 {
     char *text = NULL;
@@ -315,7 +305,7 @@ dq_status dq_plan_journal_put(dq_plan_journal *j, json_t *line, dq_err *err)
     return err->code;
 }
 
-/* Nats an id that a file may say: more than logits of any model differ by, and little enough that sums are finite. */
+/* Bound on nats per token in a file: more than any model's, and small enough for finite sums. */
 static const double MAX_NATS = 1e9;
 
 json_t *dq_plan_journal_reals(const double *x, int64_t n)
@@ -378,7 +368,7 @@ dq_status dq_plan_journal_check(const char *path, dq_err *err)
         path);
 }
 
-/* A file that is none of these journals is not replaced unasked. */
+/* A file that is no such journal is never replaced unasked. */
 static dq_status read_back(dq_plan_journal *j, dq_journal_lines *found, dq_arena *a, dq_err *err)
 {
     dq_journal_resume(&j->file, j->path, DQ_JOURNAL_CUT, found, a, err);
@@ -396,7 +386,7 @@ static dq_status go_on(dq_plan_journal *j, dq_journal_lines *found, const dq_pla
     return put_key(j, how, err);
 }
 
-/* Bytes of lines, a NUL after each; the lines go to `out`, if there is one. */
+/* Bytes of all lines, each with a NUL; written to `out` unless NULL. */
 static size_t join(char *out, const dq_journal_lines *found)
 {
     size_t bytes = 0;
@@ -408,7 +398,7 @@ static size_t join(char *out, const dq_journal_lines *found)
     return bytes;
 }
 
-/* Of other ranks: found becomes what rank 0 has found; views into text. */
+/* Rebuilds rank 0's lines on other ranks, as views into `text`. */
 static dq_status split(dq_journal_lines *found, char *text, size_t bytes, dq_arena *a, dq_err *err)
 {
     for (size_t i = 0; i < bytes; i++) found->n += !text[i];
@@ -443,7 +433,7 @@ dq_status dq_plan_journal_open(dq_plan_journal *j, const dq_plan_journal_how *ho
     *j = (dq_plan_journal){.resumes = how->resume};
     j->path = dq_textf(a, err, "%s.journal", how->out);
     if (j->path && dq_ranks_number() == 0) open_file(j, &found, how, a, err);
-    /* What rank 0 has found is taken by all. */
+    /* All ranks take the lines that rank 0 has read. */
     dq_journal_lines same = {0};
     uint64_t bytes = join(NULL, &found);
     if (dq_ranks_count() == 1) return err->code;
@@ -463,8 +453,6 @@ void dq_plan_journal_end(dq_plan_journal *j, bool done)
     if (j->file) dq_journal_close(j->file, done);
     *j = (dq_plan_journal){0};
 }
-
-/* ---- Failures ---- */
 
 bool dq_plan_journal_resumable(const dq_err *err)
 {
@@ -486,7 +474,7 @@ dq_status dq_plan_journal_failed(dq_plan_journal *j, dq_err *err)
         if (drop) dq_plan_journal_end(j, true);
         return err->code;
     }
-    /* The same of a part of the run, whose words give way. */
+    /* Words about the part of the run give way. */
     dq_remedy_at *last = err->n_remedies > 0 ? &err->remedy[err->n_remedies - 1] : NULL;
     if (last && last->code == DQ_REMEDY_RESUMABLE) {
         err->text[last->begin] = 0;

@@ -10,8 +10,6 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- The fit ---- */
-
 void dq_plan_gates_add(dq_plan_gates_sums *s, const double *f, const double *y, int64_t rows)
 {
     const int64_t n = s->n;
@@ -26,8 +24,8 @@ void dq_plan_gates_add(dq_plan_gates_sums *s, const double *f, const double *y, 
     }
 }
 
-/* a[m][ld] = covariances times the number of tokens, with the ridge, b[m] those with the target; m features without the constant.
- * What does not vary says nothing: its weight becomes 0. */
+/* a[m][ld]: covariances times tokens, with the ridge; b[m]: those with the target; m excludes the
+ * constant. A constant feature gets weight 0. */
 static void centre(double *a, double *b, const dq_plan_gates_sums *s, int64_t ld)
 {
     const double ridge = 1e-3, still = 1e-12;
@@ -75,8 +73,6 @@ dq_status dq_plan_gates_solve(double *weight, const dq_plan_gates_sums *s, dq_er
     if (bad < 0 && isfinite(weight[m])) return DQ_OK;
     return dq_fail(err, DQ_DAMAGED, "keys and values are not finite, or too large to fit gates to");
 }
-
-/* ---- Opening ---- */
 
 static dq_status open_all(dq_plan_gates *p, dq_err *err)
 {
@@ -142,32 +138,28 @@ void dq_plan_gates_close(dq_plan_gates *p)
     if (p) dq_arena_free(p->arena);
 }
 
-/* ---- Gates run ----
- * dq_plan_gates_run of plan_cache.h. A window is a piece of work for one rank, which tells of each
- * list what tokens are seen to be and what is said of them. Rank 0 adds this up in the order of
- * windows, whoever is done first, so that sums are the same as of one process. */
+/* A window is one rank's piece of work, which sends for each list the measured and the predicted
+ * peaks. Rank 0 adds them up in the order of windows, so that the sums are those of one process. */
 
-/* ---- What is told ---- */
-
-/* Of tokens first .. first + n - 1 of a window, in one list. After it peak[n]; then, of a window that is fitted, keys and values as
- * floats, row[n][cols], of another what gates say, foretold[n]. */
+/* Tokens first .. first + n - 1 of a window in one list. Data follow: peak[n]; then, of a fitted
+ * window, keys and values as floats, row[n][cols]; of another, predictions foretold[n]. */
 typedef struct letter {
     int64_t window, list, first, n;
 } letter;
 
-/* One that came before its turn, with what follows it. */
+/* A letter that came before its turn, with its data. */
 typedef struct early {
     struct early *next;
     const letter *l; /* a block */
 } early;
 
-/* A window that is not fitted, of all lists. */
+/* All lists of a window that is not fitted. */
 typedef struct unseen {
     double *is, *said; /* [lists][n] a block of both */
     int lists;         /* that are there */
 } unseen;
 
-/* Sums over tokens of all lists, and of each window the share of kvzip's quarter. */
+/* Sums over the tokens of all lists; per window, the share of kvzip's quarter that is kept. */
 typedef struct verdict {
     double n, sum, squares, errors;
     double *kept; /* [windows] */
@@ -204,8 +196,6 @@ static size_t bytes_of(const run *x, const letter *l)
     return sizeof *l + n * (sizeof(double) + more);
 }
 
-/* ---- What was fitted, on rank 0 ---- */
-
 static void add_letter(run *x, const letter *l)
 {
     const dq_kv_gates *g = x->p->gates;
@@ -228,7 +218,7 @@ static void free_early(early **at)
     dq_block_free(e);
 }
 
-/* The one that is next of a list; NULL: it is not there. */
+/* NULL: the list's next letter is not there yet. */
 static early **next_early(run *x, int64_t list)
 {
     for (early **at = &x->early; *at; at = &(*at)->next) {
@@ -237,9 +227,7 @@ static early **next_early(run *x, int64_t list)
     return NULL;
 }
 
-/* ---- What was not, on rank 0 ---- */
-
-/* Value of which a quarter of x[n] is at least as large. */
+/* The threshold of the largest quarter of x[n]. */
 static double quarter_of(const double *x, int64_t n, double *scratch)
 {
     memcpy(scratch, x, (size_t)n * sizeof *x);
@@ -247,7 +235,6 @@ static double quarter_of(const double *x, int64_t n, double *scratch)
     return scratch[n - (n + 3) / 4];
 }
 
-/* dq_ranks_take, of one letter. */
 static dq_status take(void *arg, const char *text, size_t len, dq_err *err)
 {
     run *x = arg;
@@ -310,9 +297,7 @@ static dq_status take(void *arg, const char *text, size_t len, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- One window ---- */
-
-/* A window on its way. Per-token arrays hold all lists, each with all tokens of the window. */
+/* Per-token arrays hold all lists, each with all tokens of the window. */
 typedef struct reading {
     run *x;
     int32_t seq;
@@ -325,7 +310,6 @@ typedef struct reading {
     int64_t first; /* tokens before it are left out */
 } reading;
 
-/* dq_pass_listener. */
 static void listen(void *arg, double rows)
 {
     (void)arg;
@@ -333,7 +317,7 @@ static void listen(void *arg, double rows)
     dq_ranks_poll();
 }
 
-/* The window, then again after itself: peak[] becomes ln(peak + floor). */
+/* Runs the window, then again after itself: peak[] becomes ln(peak + floor). */
 static dq_status run_passes(reading *w, dq_err *err)
 {
     const int64_t cu[2] = {0, w->n};
@@ -360,7 +344,6 @@ static dq_status run_passes(reading *w, dq_err *err)
     return DQ_OK;
 }
 
-/* What follows peak[] in a letter. */
 static dq_status say(void *to, reading *w, const letter *l, dq_err *err)
 {
     const dq_kv_gates *g = w->x->p->gates;
@@ -385,7 +368,6 @@ static dq_status tell_all(reading *w, dq_err *err)
         b->ops->kv_rows(b, dq_runner_kv(w->x->r), w->seq, i / groups, i % groups,
                         (int32_t)(w->n - 1), &p->set.model->rope, w->row);
         DQ_TRY(dq_backend_sync(b, err));
-        /* To rank 0, which may be this one. */
         const letter l = {w->number, i, w->first, w->n - w->first};
         const size_t bytes = bytes_of(w->x, &l), peaks = (size_t)l.n * sizeof *w->peak;
         char *text = dq_block_raw(1, bytes, err);
@@ -450,8 +432,6 @@ static dq_status run_piece(void *arg, int64_t i, dq_err *err)
     return err->code;
 }
 
-/* ---- All of them ---- */
-
 static dq_status run_part(run *x, int64_t begin, int64_t end, dq_err *err)
 {
     const dq_ranks_work work = {.n = end - begin, .run = run_piece, .take = take, .arg = x};
@@ -459,7 +439,6 @@ static dq_status run_part(run *x, int64_t begin, int64_t end, dq_err *err)
     return dq_ranks_run(&work, err);
 }
 
-/* By rank 0, for all. */
 static dq_status solve_all(dq_plan_gates *p, dq_err *err)
 {
     double *weight = p->gates->weight;

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Heads order ---- */
-
 dq_status dq_plan_heads_order_text(char text[DQ_KV_HEADS_TEXT], const dq_kv_heads_group *order,
                                    int n, int sharing, dq_err *err)
 {
@@ -60,15 +58,12 @@ void dq_plan_heads_order_sort(int *order, const double *missed, int n)
     }
 }
 
-/* ---- Heads ----
- * A cache's name is what it keeps of a context and by which heads, "keep 0.125 heads 1.0/0.0" or
- * "tokens 390 heads 0.0/1.0"; without heads every group keeps as many tokens. */
+/* A cache's name is what it keeps and by which heads, "keep 0.125 heads 1.0/0.0" or "tokens 390
+ * heads 0.0/1.0"; without heads every group keeps the same. */
 
 enum { NAME = DQ_KV_HEADS_TEXT + 64 };
 
-/* ---- Caches ---- */
-
-/* heads: "" for none; tokens: 0 for the share. */
+/* heads "": none; tokens 0: use the share. */
 static void name_of(char name[NAME], double keep, int64_t tokens, const char *heads)
 {
     char how[48];
@@ -78,7 +73,7 @@ static void name_of(char name[NAME], double keep, int64_t tokens, const char *he
     snprintf(name, NAME, "%s%s%s", how, *heads ? " heads " : "", heads);
 }
 
-/* The parts of a name; false where it is none. */
+/* False: not such a name. */
 static bool read_name(double *keep, int64_t *tokens, const char **heads, const char *name)
 {
     const bool by_share = strncmp(name, "keep ", 5) == 0;
@@ -140,9 +135,7 @@ static void add_depends(json_t *of, const void *arg)
         json_object_set_new(of, "gates", json_string(p->set.in.model->gates->sha256));
 }
 
-/* ---- Opening ---- */
-
-/* That a share leaves something beside what always stays, and less than all. */
+/* A share must leave something beyond the protected tokens, and less than all. */
 static dq_status check_share(dq_plan_heads *p, dq_err *err)
 {
     const dq_plan_heads_settings *s = &p->set;
@@ -219,7 +212,7 @@ static dq_status open_all(dq_plan_heads *p, dq_err *err)
         return dq_in(err, "%s: ", m->path);
     DQ_TRY(check_share(p, err));
     DQ_TRY(dq_plan_caches_cut(&p->caches, &p->set.in, &kind, p->arena, err));
-    /* Before anything runs: that the model and the device have the caches of a plan. */
+    /* Model and device must support the plan's caches before anything runs. */
     const char *const heads[] = {"", p->text};
     for (int i = 0; i < 2; i++) {
         char name[NAME];
@@ -291,9 +284,7 @@ void dq_plan_heads_done(dq_plan_heads *p)
     dq_plan_journal_end(&p->caches.journal, true);
 }
 
-/* ---- The order ---- */
-
-/* The cache with the first `sharing` of order[n_groups] before the /. */
+/* The first `sharing` of order[n_groups] share. */
 static int cache_of(dq_plan_heads *p, const dq_kv_heads_group *order, int sharing, int64_t tokens,
                     dq_err *err)
 {
@@ -303,7 +294,6 @@ static int cache_of(dq_plan_heads *p, const dq_kv_heads_group *order, int sharin
     return dq_plan_caches_find(&p->caches, name, err);
 }
 
-/* Caches in which each group is cut alone. */
 static dq_status list_alone(int *alone, dq_plan_heads *p, dq_kv_heads_group *order, int64_t tokens,
                             dq_err *err)
 {
@@ -319,7 +309,7 @@ static dq_status list_alone(int *alone, dq_plan_heads *p, dq_kv_heads_group *ord
     return DQ_OK;
 }
 
-/* Windows, and questions, that are still to be run for n caches, and for others after these. */
+/* Announces windows and questions to run for n caches and `more` later ones. */
 static void expect(dq_plan_heads *p, const int *cache, const int *asked, int n, int more)
 {
     const dq_plan_caches *c = &p->caches;
@@ -332,7 +322,6 @@ static void expect(dq_plan_heads *p, const int *cache, const int *asked, int n, 
     dq_plan_caches_ask_expect(&p->caches, left_asked);
 }
 
-/* Windows that find with cache[n], questions with asked[n]. */
 static dq_status measure(dq_plan_heads *p, const int *cache, const int *asked, int n,
                          const char *what, dq_err *err)
 {
@@ -340,7 +329,7 @@ static dq_status measure(dq_plan_heads *p, const int *cache, const int *asked, i
     return dq_plan_caches_ask_run(&p->caches, asked, n, what, err);
 }
 
-/* What is measured of a cache; 0 without windows that find, or questions. */
+/* 0 without searched windows, or without questions. */
 static dq_status numbers_of(dq_plan_caches_numbers *x, dq_mean *lack, const dq_plan_heads *p,
                             int cache, int asked, dq_err *err)
 {
@@ -350,8 +339,6 @@ static dq_status numbers_of(dq_plan_caches_numbers *x, dq_mean *lack, const dq_p
     if (!p->set.find) return DQ_OK;
     return dq_plan_caches_numbers_of(x, &p->caches, cache, -1, DQ_PLAN_CACHES_SEARCH, err);
 }
-
-/* ---- The windows that are left ---- */
 
 static dq_status run_all(dq_plan_heads *p, dq_err *err)
 {

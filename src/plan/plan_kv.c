@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- KV space ---- */
-
 dq_plan_kv_unit dq_plan_kv_space_unit(const dq_plan_kv_space *s, int unit)
 {
     const int keys = s->n_runs * s->n_maps;
@@ -22,7 +20,7 @@ dq_plan_kv_unit dq_plan_kv_space_unit(const dq_plan_kv_space *s, int unit)
                              .values = values};
 }
 
-/* What a bit of the unit costs; costs of all are whole numbers. And a mean of so many bits over keys and values. */
+/* Costs are whole numbers: bits of a unit; and of a mean over keys and values. */
 static double kv_space_cost(const dq_plan_kv_space *s, int unit)
 {
     const dq_plan_kv_unit u = dq_plan_kv_space_unit(s, unit);
@@ -62,7 +60,7 @@ dq_status dq_plan_kv_space_text(char text[DQ_KV_LISTS], const dq_plan_kv_space *
     return dq_kv_widths_text(text, &w, err);
 }
 
-/* A mix of which no two neighbours are alike has the longest text. */
+/* The longest text belongs to a mix without equal neighbours. */
 static bool is_sayable(const dq_plan_kv_space *s)
 {
     int width[DQ_PLAN_KV_UNITS];
@@ -98,8 +96,6 @@ dq_status dq_plan_kv_space_begin(dq_plan_kv_space *s, int n_layers, int together
                         "holds. Give at least %d layers one width.",
                         together, n_layers, how, s->together);
 }
-
-/* ---- Steps ---- */
 
 /* The next width up (1) or down (-1); 0: none. */
 static int step(const dq_plan_kv_space *s, int width, int by)
@@ -160,10 +156,7 @@ int dq_plan_kv_space_uniform(int pair[2][2], double mean)
     return n;
 }
 
-/* ---- KV ----
- * Opening: windows, units, and the caches of units alone. */
-
-/* Whether each KV head's keys are for the logits of one map, so that keys of a layer can have two widths. */
+/* Whether each KV head's keys serve one map only, so that keys of a layer can have two widths. */
 static int key_maps(const dq_head_order *map)
 {
     if (map->n_maps < 2) return 1;
@@ -172,8 +165,6 @@ static int key_maps(const dq_head_order *map)
     }
     return 2;
 }
-
-/* ---- Mixes as caches ---- */
 
 static dq_status kv_config(dq_kv_config *out, const dq_plan_kv *p, const char *widths, dq_err *err)
 {
@@ -186,7 +177,7 @@ static dq_status config_of(dq_kv_config *out, const void *arg, const char *name,
     return kv_config(out, arg, name, err);
 }
 
-/* As dq_plan_kv_space_text writes it for the model. */
+/* Only the text that dq_plan_kv_space_text writes is a name. */
 static bool is_widths(const void *arg, const char *name)
 {
     const dq_plan_kv *p = arg;
@@ -217,8 +208,6 @@ static dq_status too_little(const dq_plan_kv *p, dq_err *err)
         DQ_PLAN_KV_LEAST_WINDOWS);
 }
 
-/* ---- Units ---- */
-
 bool dq_plan_kv_measures(const dq_plan_kv *p, int k)
 {
     const int n = p->space.n_bits;
@@ -230,7 +219,7 @@ int64_t dq_plan_kv_caches(const dq_plan_kv *p)
     int64_t all = 0;
     for (int k = 0; k < p->space.n_bits; k++)
         all += dq_plan_kv_measures(p, k) ? p->space.n_units : 0;
-    /* what has the width of the others is one cache for all units */
+    /* at the others' width all units are one cache */
     const bool with_others = p->space.bits[p->space.n_bits - 1] == DQ_PLAN_KV_OTHERS;
     return with_others ? all - p->space.n_units + 1 : all;
 }
@@ -252,8 +241,6 @@ const char *dq_plan_kv_widths(const dq_plan_kv *p)
 {
     return p->caches.list[p->trial[p->chosen].mix].name;
 }
-
-/* ---- The plan ---- */
 
 static dq_status open_all(dq_plan_kv *p, dq_err *err)
 {
@@ -289,7 +276,7 @@ static dq_status open_all(dq_plan_kv *p, dq_err *err)
             p->item[u].cost[k] = s->bits[k] * kv_space_cost(&p->space, u);
     }
     if (err->code != DQ_OK) return err->code;
-    /* The last row that is scored must read something as codes. */
+    /* The last scored row must read something as codes. */
     dq_kv_config c;
     dq_kv_spec spec;
     DQ_TRY(kv_config(&c, p, "8:8", err));
@@ -343,9 +330,7 @@ void dq_plan_kv_done(dq_plan_kv *p)
     dq_plan_journal_end(&p->caches.journal, true);
 }
 
-/* ---- KV run ----
- * dq_plan_kv_run of plan_cache.h: units alone, whole mixes as long as a step helps, then the windows
- * that none of that has seen. */
+/* Units alone, whole mixes as long as a step helps, then the unseen windows. */
 
 enum {
     USUAL_ROUNDS = 2,
@@ -358,8 +343,6 @@ static int64_t mixes_expected(const dq_plan_kv *p)
     const int64_t n = USUAL_ROUNDS * DQ_PLAN_KV_ROUND, most = dq_plan_kv_max_trials(p);
     return n < most ? n : most;
 }
-
-/* ---- Units alone ---- */
 
 static dq_status list_alone(dq_plan_kv *p, dq_err *err)
 {
@@ -388,7 +371,6 @@ static int64_t left_alone(const dq_plan_kv *p)
     return n;
 }
 
-/* The measured mixes of units alone, one after another. */
 static int list_measured(int *mix, const dq_plan_kv *p)
 {
     int n = 0;
@@ -397,8 +379,6 @@ static int list_measured(int *mix, const dq_plan_kv *p)
     }
     return n;
 }
-
-/* ---- Whole mixes ---- */
 
 typedef struct offer {
     int mix, place; /* its place among caches */
@@ -454,7 +434,7 @@ static dq_status add_offer(void *arg, const int *width, dq_err *err)
     return DQ_OK;
 }
 
-/* By what units lose; equal ones as they came first, whatever a journal has of them. */
+/* By loss of the units; stable, whatever a journal has of them. */
 static int compare(const void *left, const void *right)
 {
     const offer *a = left, *b = right;
@@ -462,7 +442,8 @@ static int compare(const void *left, const void *right)
     return a->place < b->place ? -1 : a->place > b->place;
 }
 
-/* Measures the first n offers; *best: the trial that loses least, if it loses less than the one chosen. */
+/* Measures the first n offers; *best: the trial with the least loss, if less than the chosen
+ * one's. */
 static dq_status try_offers(int *best, offers *o, int n, const char *from, dq_err *err)
 {
     dq_plan_kv *p = o->p;
@@ -493,7 +474,7 @@ static void choose(dq_plan_kv *p, int trial)
     p->trial[trial].taken = true;
 }
 
-/* All keys and all values alike; false where the widths are none that units may have. */
+/* False: units cannot have these widths. */
 static bool uniform_widths(int *width, const dq_plan_kv *p, const int pair[2])
 {
     const dq_plan_kv_space *s = &p->space;
@@ -502,13 +483,13 @@ static bool uniform_widths(int *width, const dq_plan_kv *p, const int pair[2])
     return option_of(s, pair[0]) >= 0 && option_of(s, pair[1]) >= 0;
 }
 
-/* The mix of the units, then uniform widths: the first that loses least. */
+/* Tries the mix from the units, then uniform widths; the best of them is chosen. */
 static dq_status first_mixes(offers *o, dq_err *err)
 {
     dq_plan_kv *p = o->p;
     int pair[2][2], width[DQ_PLAN_KV_UNITS] = {0}, best;
     const int n = dq_plan_kv_space_uniform(pair, p->set.mean);
-    /* What is left of the mean after the curve's point goes to later steps. */
+    /* What the curve's point leaves of the mean goes to later steps. */
     const double budget = budget_of(&p->space, p->set.mean);
     int choice[DQ_PLAN_KV_UNITS];
     dq_plan_curve c;
@@ -530,7 +511,7 @@ static dq_status first_mixes(offers *o, dq_err *err)
     return DQ_OK;
 }
 
-/* Steps from mix to mix, as long as one loses less. */
+/* Steps from mix to mix as long as the loss falls. */
 static dq_status search(offers *o, dq_err *err)
 {
     dq_plan_kv *p = o->p;
@@ -555,8 +536,6 @@ static dq_status search(offers *o, dq_err *err)
         choose(p, best);
     }
 }
-
-/* ---- The windows that are left ---- */
 
 static dq_status decide(dq_plan_kv *p, dq_err *err)
 {

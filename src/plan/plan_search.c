@@ -25,8 +25,6 @@ typedef struct dq_plan_trials {
 
 static const char *const dq_plan_goal_name[DQ_PLAN_GOALS]; /* "kld", ... */
 
-/* ---- The key ---- */
-
 dq_status dq_plan_state_key(char hex[65], json_t **out, const dq_plan_weights *p,
                             const dq_quantize_needs *codes, dq_err *err)
 {
@@ -55,7 +53,6 @@ dq_status dq_plan_state_key(char hex[65], json_t **out, const dq_plan_weights *p
     return dq_plan_journal_key(hex, o, err);
 }
 
-/* That of this run, and what it is made of, a new reference. */
 static dq_status key_of(char hex[65], json_t **out, const dq_plan_weights *p, dq_err *err)
 {
     const dq_calibrate_settings how = dq_plan_trial_calibrate(p, NULL);
@@ -69,8 +66,6 @@ static dq_status key_of(char hex[65], json_t **out, const dq_plan_weights *p, dq
     dq_calibrate_free(c);
     return err->code;
 }
-
-/* ---- Lines ---- */
 
 /* Takes the value. */
 static dq_status put(dq_plan_weights *p, json_t *line, dq_err *err)
@@ -131,8 +126,8 @@ static dq_status get_trial(bool *found, dq_plan_weights *p, dq_plan_trial *t, dq
     return DQ_OK;
 }
 
-/* The number of the look at a trial for the budget, from 1, over all of the journal; written down before anybody uses what it
- * says. DQ_MISMATCH after DQ_PLAN_LAST_LOOK. */
+/* Writes down a look at a trial before its result is used; *number counts looks over the whole
+ * journal, from 1. DQ_MISMATCH after DQ_PLAN_LAST_LOOK. */
 static dq_status state_look(int *number, dq_plan_weights *p, const dq_plan_trial *t, dq_err *err)
 {
     json_t *all = p->state->look;
@@ -158,7 +153,8 @@ static dq_status state_look(int *number, dq_plan_weights *p, const dq_plan_trial
     return put(p, line, err);
 }
 
-/* Writes down that the trial of a choice is begun; *again: an earlier run had begun it last, and what it left is its. */
+/* Writes down that a trial begins; *again: an earlier run was interrupted in it, and its files are
+ * there. */
 static dq_status begin_trial(bool *again, dq_plan_weights *p, const dq_plan_trial *t, dq_err *err)
 {
     char *choice = choice_text(p, t->choice, err);
@@ -217,8 +213,7 @@ static void state_end(dq_plan_weights *p, bool done)
     p->state = NULL;
 }
 
-/* ---- Search ----
- * `low` is the dearest point that misses, `high` the cheapest that keeps the budget. */
+/* `low` is the dearest point that misses the budget, `high` the cheapest that keeps it. */
 
 static int64_t middle_of(const dq_plan_curve *c, int64_t low, int64_t high)
 {
@@ -226,8 +221,8 @@ static int64_t middle_of(const dq_plan_curve *c, int64_t low, int64_t high)
     return dq_plan_alloc_by_cost(c, (from + to) / 2);
 }
 
-/* While all points that were measured keep the budget: at least 1 % of the cost below them, so that one that misses is known soon.
- * The middle of what is left would be far away. */
+/* While no measured point misses: at least 1 % cheaper, so that one soon does. The middle of the
+ * rest would be far away. */
 static int64_t below(const dq_plan_curve *c, int64_t high, int64_t next)
 {
     const int64_t k = dq_plan_alloc_by_cost(c, 0.99 * c->cost[high]);
@@ -271,9 +266,8 @@ int64_t dq_plan_search_next(const dq_plan_curve *c, int64_t point)
     return k < c->n ? (k > point ? k : point + 1) : c->n - 1;
 }
 
-/* ---- Trial ----
- * The container is made by the code that makes the user's, and read back as any model is, by every
- * rank (base/ranks.h); rank 0 removes it. */
+/* The container is made by the code behind `dq quantize` and opened like any model, by every rank;
+ * rank 0 removes it. */
 
 static dq_status measure(dq_plan_trial *t, dq_plan_trials *parts, const char *path, dq_err *err)
 {
@@ -300,7 +294,7 @@ dq_calibrate_settings dq_plan_trial_calibrate(const dq_plan_weights *p, const ch
                                    .out = out};
 }
 
-/* What a container with such settings is expected to take: off by the same bytes for all with the same tensors. */
+/* The estimate is off by the same bytes for all with the same tensors. */
 static dq_status estimate(int64_t *out, const dq_plan_weights *p, dq_quantize_settings *s,
                           const dq_calibrate *c, dq_err *err)
 {
@@ -312,8 +306,8 @@ static dq_status estimate(int64_t *out, const dq_plan_weights *p, dq_quantize_se
     return err->code;
 }
 
-/* Bytes of the file that the recipe gives with this trial chosen, from what the trial's own took and from plans of both: exact
- * for the plan as it stands. */
+/* Bytes of the final file for this trial, from its container's size and both plans: exact as the
+ * plan stands. */
 static dq_status trial_bytes(int64_t *out, dq_plan_weights *p, int64_t trial, dq_err *err)
 {
     const dq_calibrate_settings how = dq_plan_trial_calibrate(p, NULL);
@@ -337,7 +331,7 @@ static dq_status trial_bytes(int64_t *out, dq_plan_weights *p, int64_t trial, dq
     return err->code;
 }
 
-/* The container and what an interrupted run leaves of it. */
+/* the container and what an interrupted run leaves of it */
 enum { FILES = 3 };
 
 static dq_status names_of(char *name[FILES], const dq_plan_weights *p, dq_err *err)
@@ -348,8 +342,8 @@ static dq_status names_of(char *name[FILES], const dq_plan_weights *p, dq_err *e
     return err->code;
 }
 
-/* DQ_USAGE where a file of a trial would replace an input; DQ_FILE where one exists, unless the journal of
- * an earlier run is there too, or force. */
+/* DQ_USAGE: a trial's file would replace an input; DQ_FILE: it exists, without force or a journal
+ * to resume. */
 static dq_status guard_files(const dq_plan_weights *p, dq_err *err)
 {
     char *name[FILES];
@@ -365,7 +359,7 @@ static dq_status guard_files(const dq_plan_weights *p, dq_err *err)
     return DQ_OK;
 }
 
-/* Removes what trials of this run, and of those that it resumes, have left. */
+/* Removes the files of trials, of earlier runs too. */
 static void trial_clear(const dq_plan_weights *p)
 {
     char *name[FILES];
@@ -383,7 +377,7 @@ static double quantize_flop(const dq_plan_weights *p)
     return n;
 }
 
-/* What was interrupted stays, for a run that resumes to go on from. */
+/* Interrupted work stays for a run that resumes. */
 static dq_status make(dq_plan_weights *p, dq_plan_trials *parts, dq_plan_trial *t, dq_err *err)
 {
     char *name[FILES];
@@ -419,7 +413,6 @@ static dq_status make(dq_plan_weights *p, dq_plan_trials *parts, dq_plan_trial *
     if (err->code == DQ_OK) measure(t, parts, name[0], err);
     if (!dq_plan_journal_resumable(err)) trial_clear(p);
     if (err->code != DQ_OK) return err->code;
-    /* A trial's results go in and come back by its choice; *found: whether they were there. */
     const char *choice = choice_text(p, t->choice, err);
     if (!choice) return err->code;
     json_t *line = json_object();
@@ -437,8 +430,8 @@ static dq_status make(dq_plan_weights *p, dq_plan_trials *parts, dq_plan_trial *
     return put(p, line, err);
 }
 
-/* By all ranks (base/ranks.h). Index in p->trial of the trial of a choice, which is copied; made where there is none. point: of the curve, -1: none.
- * Numbers of the unseen text are there and not looked at. */
+/* By all ranks. Finds or makes the trial of a choice, which is copied; *out: its index. point: on
+ * the curve, -1: none. The unseen text is measured but not looked at. */
 static dq_status trial_of(int64_t *out, dq_plan_weights *p, dq_plan_trials *parts,
                           const int *choice, int64_t point, dq_err *err)
 {
@@ -455,7 +448,6 @@ static dq_status trial_of(int64_t *out, dq_plan_weights *p, dq_plan_trials *part
     if (!t.choice) return err->code;
     memcpy(t.choice, choice, bytes);
     t.predicted = dq_plan_alloc_loss(&p->curve, choice);
-    /* Room for the sums of a trial. */
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
         dq_plan_sums *s = &t.on[i].sums;
         const dq_calib_text *text = &p->text[i];
@@ -479,14 +471,10 @@ static dq_status trial_of(int64_t *out, dq_plan_weights *p, dq_plan_trials *part
     return DQ_OK;
 }
 
-/* ---- Weights ----
- * Opening: budget, texts, and what each tensor costs at each width, which plans of quantization
- * say without reading weights. */
+/* Plans of quantization say what each tensor costs at each width without reading weights. */
 
 static const char *const dq_plan_goal_name[DQ_PLAN_GOALS] = {"kld", "ppl", "bpw", "size"};
 const char *const dq_plan_text_name[DQ_PLAN_TEXTS] = {"calibration", "search", "unseen"};
-
-/* ---- Budgets ---- */
 
 static dq_status bad_budget(const char *text, dq_err *err)
 {
@@ -497,7 +485,7 @@ static dq_status bad_budget(const char *text, dq_err *err)
         text);
 }
 
-/* What a number of bytes is multiplied by; 0: no unit. */
+/* The factor of a unit; 0: unknown. */
 static double unit_of(const char *text)
 {
     static const struct {
@@ -530,8 +518,6 @@ dq_status dq_plan_weights_budget_parse(dq_plan_budget *out, const char *text, dq
     return DQ_OK;
 }
 
-/* ---- Tensors ---- */
-
 typedef struct offers {
     dq_quantizer *q[DQ_PLAN_WIDTHS];
     int n;
@@ -556,7 +542,6 @@ static dq_status open_offers(offers *o, const dq_plan_weights *p, dq_err *err)
     return DQ_OK;
 }
 
-/* Which weight of the model a tensor is. */
 static bool find_slot(dq_plan_tensor *t, const dq_model *m)
 {
     const bool embed = strcmp(m->embed.name, t->name) == 0;
@@ -605,9 +590,7 @@ double dq_plan_weights_bits_per_weight(const dq_plan_weights *p, double packed_b
     return dq_weight_bits_over((int64_t)packed_bytes, p->packed_params);
 }
 
-/* ---- Budgets of size ---- */
-
-/* Bytes that a container may take for what its recipe says of the plan: about what it is, for a first try. */
+/* First guess of the bytes that the plan's part of the recipe takes. */
 static double recipe_bytes(const dq_plan_weights *p)
 {
     enum { FRAME = 3072, TRIALS = 6, TENSOR = 128, NUMBER = 128, POINT = 96, POINTS = 101 };
@@ -645,8 +628,6 @@ static dq_status check_budget(const dq_plan_weights *p, dq_err *err)
         "budget: %.0f bytes are less than the least that these widths give, about %.0f.", b.value,
         least + (double)p->other_bytes + recipe_bytes(p));
 }
-
-/* ---- Texts ---- */
 
 static dq_status too_little(const dq_plan_weights *p, dq_plan_text which, dq_err *err)
 {
@@ -694,7 +675,7 @@ static dq_status read_texts(dq_plan_weights *p, dq_err *err)
     if (s->unseen && strcmp(p->text[DQ_PLAN_UNSEEN].sha256, p->text[DQ_PLAN_CALIB].sha256) == 0)
         return dq_fail(err, DQ_MISMATCH,
                        "%s: is the text that is calibrated with, so it is not unseen", s->unseen);
-    /* What a part has of those before it; nothing can be shown on text that is all of it. */
+    /* Overlap with earlier parts; text that is all overlap proves nothing. */
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
         for (int k = 0; k < i; k++) {
             int64_t n;
@@ -710,8 +691,6 @@ static dq_status read_texts(dq_plan_weights *p, dq_err *err)
                    "repeat itself, or another unseen text.",
                    p->set.unseen ? p->set.unseen : p->set.calib, (long long)t->n_seq);
 }
-
-/* ---- The plan ---- */
 
 static dq_status open_all(dq_plan_weights *p, dq_err *err)
 {
@@ -748,7 +727,7 @@ static dq_status open_all(dq_plan_weights *p, dq_err *err)
     }
     DQ_TRY(check_budget(p, err));
     DQ_TRY(read_texts(p, err));
-    /* At least two clusters, as an error needs. */
+    /* An error needs two clusters. */
     const dq_calib_text *all = &p->text[DQ_PLAN_SEARCH];
     dq_calib_text *few = &p->probe_text;
     *few = *all;
@@ -861,8 +840,8 @@ dq_quantize_settings dq_plan_weights_settings_of(const dq_plan_weights *p, int64
     return s;
 }
 
-/* ---- Run ----
- * Sensitivities, then whole models in the order that choosing gives, then looks at the unseen text, then uniform widths beside what was chosen. */
+/* Sensitivities, then whole models in the order of the search, looks at the unseen text, and
+ * uniform widths for comparison. */
 
 typedef struct job {
     dq_plan_weights *p;
@@ -877,7 +856,7 @@ static void stage(const dq_plan_weights *p, const char *name)
     if (p->set.stage) p->set.stage(p->set.arg, name);
 }
 
-/* From here on so many whole models are expected, `after` of them after what comes next. */
+/* Announces so many whole models, `after` of them after the next step, for progress. */
 static void expect(job *j, int models, int after)
 {
     j->models = models;
@@ -891,8 +870,6 @@ static dq_status try_choice(int64_t *trial, job *j, int64_t point, dq_err *err)
     expect(j, j->models - 1 > j->after ? j->models - 1 : j->after, j->after);
     return DQ_OK;
 }
-
-/* ---- Sensitivities ---- */
 
 static dq_status found(void *arg, int64_t tensor, dq_err *err)
 {
@@ -942,8 +919,6 @@ static dq_status probe(job *j, dq_err *err)
     return dq_plan_alloc_curve(&p->curve, p->item, p->n_tensors, p->arena, err);
 }
 
-/* ---- What the budget is about ---- */
-
 static bool is_quality(const dq_plan_weights *p)
 {
     return p->set.budget.goal == DQ_PLAN_KLD || p->set.budget.goal == DQ_PLAN_PPL;
@@ -951,7 +926,7 @@ static bool is_quality(const dq_plan_weights *p)
 
 enum { RIVALS = 2 }; /* uniform widths beside the plan */
 
-/* Whole models, on an average: half of the search, a uniform width, and two beside it. */
+/* The usual number: half of the search, a uniform width, and two for comparison. */
 int dq_plan_weights_models(const dq_plan_weights *p)
 {
     return (is_quality(p) ? (p->set.trials + 1) / 2 : 1) + 1 + RIVALS;
@@ -962,7 +937,7 @@ static double limit_of(const dq_plan_weights *p)
     return p->set.budget.goal == DQ_PLAN_PPL ? log(p->set.budget.value) : p->set.budget.value;
 }
 
-/* What the budget is about; *skew of what its error is over. */
+/* The quantity under the budget; *skew: of its clusters. */
 static dq_mean mean_of(const dq_plan_weights *p, const dq_plan_numbers *n, double *skew)
 {
     const bool loss = p->set.budget.goal == DQ_PLAN_PPL;
@@ -992,9 +967,6 @@ static dq_status measure_point(void *arg, int64_t point, double *upper, dq_err *
     return DQ_OK;
 }
 
-/* ---- Uniform widths ---- */
-
-/* All tensors at a width, where they may have it. */
 static void uniform_choice(const job *j, int bits)
 {
     const dq_plan_weights *p = j->p;
@@ -1025,10 +997,8 @@ static dq_status try_uniform(int64_t *trial, job *j, int bits, dq_err *err)
     return try_choice(trial, j, -1, err);
 }
 
-/* ---- Budgets of quality ---- */
-
-/* Width of a uniform model that is no larger than the point and keeps the budget on the search text as well, tried where its
- * prediction is not beyond twice the budget; 0: none. */
+/* A uniform width no larger than the point that keeps the budget on the search text, tried unless
+ * its prediction exceeds twice the budget; 0: none. */
 static dq_status find_uniform(int *bits, job *j, int64_t point, dq_err *err)
 {
     const dq_plan_weights *p = j->p;
@@ -1044,7 +1014,7 @@ static dq_status find_uniform(int *bits, job *j, int64_t point, dq_err *err)
     return DQ_OK;
 }
 
-/* Shows a trial's numbers of the unseen text to the budget of quality. */
+/* Compares a trial's unseen numbers with the budget of quality. */
 static dq_status look(dq_plan_decider *l, dq_plan_weights *p, int64_t trial, dq_err *err)
 {
     dq_plan_trial *t = &p->trial[trial];
@@ -1082,7 +1052,7 @@ static dq_status choose_by_quality(job *j, dq_err *err)
         DQ_TRY(look(&l, p, trial, err));
     }
     if (!p->met) {
-        /* Of what was looked at for this budget, the one whose upper end is least. */
+        /* Of this budget's looks, the one with the least upper end. */
         int64_t best = -1;
         for (int64_t i = 0; i < p->n_trials; i++) {
             const dq_plan_trial *t = &p->trial[i];
@@ -1093,10 +1063,8 @@ static dq_status choose_by_quality(job *j, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Budgets of size ---- */
-
-/* Bytes by which a trial is beyond a budget of bits, or its container beyond one of size, with a recipe that tells of the plan
- * and of two more trials. */
+/* Bytes by which a trial exceeds a budget of bits, or its container one of size, assuming a recipe
+ * with the plan and two more trials. */
 static dq_status excess_of(double *out, dq_plan_weights *p, int64_t trial, dq_err *err)
 {
     int64_t bytes;
@@ -1115,15 +1083,14 @@ static dq_status offer_of(dq_plan_offer *out, dq_plan_weights *p, int64_t trial,
     return excess_of(&out->excess, p, trial, err);
 }
 
-/* The mix, or the widest uniform width that there is room for; the unseen text then tells what that lost. */
+/* The mix or the widest uniform width that fits; the unseen text then tells the loss. */
 static dq_status choose_by_size(job *j, dq_err *err)
 {
     dq_plan_weights *p = j->p;
     int64_t uniform;
     expect(j, dq_plan_weights_models(p), 1 + RIVALS);
-    /* The mix that fills the room. What a file has beside tensors, and scales that f16 does not
-     * hold, are known once one is written: where that is more than was thought, there is less
-     * room. */
+    /* The overhead of a file, and scales that f16 cannot hold, are known once one is written; if
+     * larger than assumed, there is less room for packed tensors. */
     p->capacity = packed_budget(p);
     for (int i = 0; i < DQ_PLAN_SIZE_TRIES && !p->met; i++) {
         const int64_t point = dq_plan_alloc_by_cost(&p->curve, p->capacity);
@@ -1156,8 +1123,6 @@ static dq_status choose_by_size(job *j, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Beside uniform widths ---- */
-
 static dq_status add_baseline(job *j, int bits, dq_err *err)
 {
     dq_plan_weights *p = j->p;
@@ -1177,8 +1142,8 @@ static dq_status add_baseline(job *j, int bits, dq_err *err)
     return err->code;
 }
 
-/* The size of the file, now that all is known that its recipe tells; it decides about a budget of size. The figure of "met"
- * takes a byte more in a recipe that says false. */
+/* The exact size, now that the recipe is complete, decides a budget of size. "false" takes a byte
+ * more than "true". */
 static dq_status weigh(dq_plan_weights *p, dq_err *err)
 {
     dq_plan_trial *t = &p->trial[p->chosen];
@@ -1235,7 +1200,6 @@ static dq_status run_job(job *j, dq_err *err)
     json_decref(of);
     if (err->code != DQ_OK) return err->code;
     stage(p, "the model before rounding");
-    /* The source on both texts, sensitivities, and whole models. */
     const double models = dq_plan_weights_models(p) * dq_plan_weights_trial_flop(p);
     dq_plan_work_expect(&p->work, dq_plan_weights_flop(p) + models);
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++)

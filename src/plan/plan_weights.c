@@ -14,8 +14,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Work ---- */
-
 void dq_plan_work_add(dq_plan_work *w, double flop, const char *what)
 {
     w->done += flop;
@@ -38,10 +36,9 @@ void dq_plan_work_step(void *share, const dq_pace *pace, const char *what)
     s->told = done;
 }
 
-/* ---- Part ----
- * Final states of the source lie in the scratch file, its logits are made again for every
- * comparison, as no file could hold them. Numbers of rows are added up in the order of the text,
- * once all ranks have all of them. */
+/* The scratch file holds the source's final states; its logits, too large for a file, are
+ * recomputed for each comparison. Sums follow the order of the text, once all ranks have all
+ * rows. */
 
 int64_t dq_plan_part_bytes(const dq_calib_text *text, const dq_model *m)
 {
@@ -70,7 +67,7 @@ double dq_plan_part_source_flop(const dq_model *m, double ids)
     return layers_flop(m, 0, ids) + head_flop(m, ids / 2);
 }
 
-/* Of the rows that are scored, which are half: both heads. */
+/* Both heads run, on the scored half of the rows. */
 double dq_plan_part_kld_flop(const dq_model *m, int from, double ids)
 {
     return layers_flop(m, from, ids) + 2 * head_flop(m, ids / 2);
@@ -91,7 +88,6 @@ int64_t *dq_plan_part_scored(const dq_calib_text *t, dq_arena *a, dq_err *err)
     return ids;
 }
 
-/* Told of a chunk of a round, in which other ranks do the same of theirs. */
 static void advance(const dq_plan_part *p, int64_t round, double flop, const char *what)
 {
     dq_plan_work_add(p->work, flop * dq_calib_pass_at_once(&p->pass, round), what);
@@ -106,7 +102,7 @@ static row_range scored_rows(const int64_t *cu, int64_t s)
     return (row_range){cu[s] + dq_plan_part_first(cu[s + 1] - cu[s]) - 1, cu[s + 1] - 1};
 }
 
-/* logp[row] of the tokens after the scored rows of a chunk. */
+/* logp[row] of the tokens after a chunk's scored rows. */
 static dq_status ask(dq_plan_part *p, const dq_calib_chunk *k, dq_mat h, const dq_weight *head,
                      double *logp, dq_err *err)
 {
@@ -126,7 +122,6 @@ static dq_status ask(dq_plan_part *p, const dq_calib_chunk *k, dq_mat h, const d
     return err->code;
 }
 
-/* The residual stream of a chunk: rows of p->x. */
 static dq_mat pass_stream(const dq_calib_pass *p, const dq_calib_chunk *k)
 {
     return dq_calib_pass_first(p->x, k->batch.n_rows);
@@ -137,8 +132,8 @@ static void see(const dq_plan_inputs *inputs, dq_plan_product product, dq_mat x)
     if (inputs && inputs->see) inputs->see(inputs->arg, product, x);
 }
 
-/* The absolute maxima that a granularity needs before the first row is rounded; NULL: it needs none, or there is no memory,
- * which sticks in the backend. */
+/* Absolute maxima needed before the first row is rounded; NULL: not needed, or no memory, which
+ * sticks in the backend. */
 static float *find_absmax(const dq_layer_steps *s, const dq_attend_args *extra)
 {
     const size_t n = (size_t)s->batch->n_seq * (size_t)s->m->map.n_q;
@@ -155,7 +150,7 @@ static float *find_absmax(const dq_layer_steps *s, const dq_attend_args *extra)
     return absmax;
 }
 
-/* It through layer number `layer` of m. change, inputs: NULL for none. DQ_STOPPED. */
+/* change, inputs: NULL for none. DQ_STOPPED. */
 static dq_status pass_layer(dq_calib_pass *p, const dq_model *m, int layer,
                             const dq_plan_change *change, const dq_calib_chunk *k,
                             const dq_plan_inputs *inputs, dq_err *err)
@@ -197,7 +192,6 @@ static dq_status pass_layer(dq_calib_pass *p, const dq_model *m, int layer,
     return err->code;
 }
 
-/* The last norm of it: rows of p->h. */
 static dq_mat pass_final(dq_calib_pass *p, const dq_model *m, const dq_calib_chunk *k)
 {
     const dq_layer_steps s = dq_calib_pass_steps(p, m, &m->layer[m->n_layers - 1], k);
@@ -254,7 +248,6 @@ void dq_plan_part_end(dq_plan_part *p)
     *p = (dq_plan_part){.act.file.fd = -1};
 }
 
-/* The other model's final states of a chunk. */
 static dq_status run_other(dq_plan_part *p, const dq_calib_chunk *k, const dq_plan_other *o,
                            dq_err *err)
 {
@@ -277,7 +270,7 @@ static dq_status run_other(dq_plan_part *p, const dq_calib_chunk *k, const dq_pl
     return dq_backend_sync(p->pass.b, err);
 }
 
-/* What a row says of the id after it; whether that is scored is left to the sums. */
+/* ln p of the token after a row; the sums decide whether it is scored. */
 typedef struct row {
     double kld, loss;
 } row;
@@ -286,7 +279,7 @@ typedef struct chunk_rows {
     double *kld, *logp; /* [max_rows]; logp NULL: not wanted */
 } chunk_rows;
 
-/* The scored rows of a chunk, into x. The source's states take the buffer of the stream, which has served. */
+/* The source's states take the buffer of the stream, which is free by then. */
 static dq_status compare(dq_plan_part *p, const dq_calib_chunk *k, const dq_plan_other *o, row *x,
                          chunk_rows buf, dq_err *err)
 {
@@ -295,7 +288,6 @@ static dq_status compare(dq_plan_part *p, const dq_calib_chunk *k, const dq_plan
     h.rows = k->batch.n_rows;
     DQ_TRY(run_other(p, k, o, err));
     DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_OTHER, k->first, ref, err));
-    /* kld[row] of the scored rows; ref: the source's final states. */
     double *kld = buf.kld;
     dq_backend *b = p->pass.b;
     for (int s = 0; s < k->batch.n_seq; s++) {
@@ -348,7 +340,7 @@ dq_status dq_plan_part_move(dq_plan_part *p, dq_err *err)
     return DQ_OK;
 }
 
-/* A chunk's rows; the source's take the buffer of norms, which has served. */
+/* The source's rows take the buffer of norms, which is free by then. */
 static dq_status local_chunk(double *x, dq_plan_part *p, const dq_calib_chunk *k,
                              const dq_plan_other *o, dq_err *err)
 {
@@ -365,7 +357,7 @@ static dq_status local_chunk(double *x, dq_plan_part *p, const dq_calib_chunk *k
     DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_BEFORE, k->first, was, err));
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < is.rows; r++) {
-        /* |x - y|^2 / |y|^2 of one row; 0 for rows that are alike. */
+        /* |x - y|^2 / |y|^2 of a row; 0 where both are equal. */
         const float *y = was.p + r * is.cols;
         double error = 0, signal = 0;
         for (int64_t i = 0; i < is.cols; i++) {
@@ -427,7 +419,7 @@ dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan
     dq_block_free(buf);
     if (dq_ranks_agree(NULL, NULL, err) == DQ_OK) {
         dq_calib_pass_join(&p->pass, x, sizeof *x);
-        /* Row by row, so that the sums are those of one process whoever has compared the rows. */
+        /* Row by row, so that the sums do not depend on the ranks. */
         const dq_calib_text *t = p->text;
         memset(out->kld, 0, (size_t)out->n * sizeof *out->kld);
         if (out->loss) memset(out->loss, 0, (size_t)out->n * sizeof *out->loss);
@@ -444,20 +436,18 @@ dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan
     return err->code;
 }
 
-/* ---- Pass ----
- * A layer has a cache of its own for each chunk, so that memory is that of one layer. */
+/* Each chunk has a cache for one layer only, which bounds memory. */
 
 static int64_t pass_width(const dq_model *m, dq_plan_product product)
 {
     return product == DQ_PLAN_O ? dq_calib_pass_y(m) : product == DQ_PLAN_DOWN ? m->ffn : m->dim;
 }
 
-/* ---- Memory ----
- * The passes of the two texts that are measured live all the time; beside them a calibrated run,
- * in the sensitivities with the Hessians of all four kinds of inputs and a head's values, or the
- * embedding as values and codes; and the logits that are compared. */
+/* The passes of both measured texts are always there; beside them is the larger of a calibrated run
+ * (with four Hessians and a head's values, or the embedding as values and codes) and the compared
+ * logits. */
 
-/* Log-probabilities of a text and, while it is measured, numbers of its rows and of a chunk's. */
+/* Log-probabilities of a text and, while measured, numbers of its rows and of a chunk. */
 static int64_t numbers_bytes(const dq_calib_text *t, int64_t rows)
 {
     return (2 * rows + 3 * t->n_ids) * (int64_t)sizeof(double);
@@ -474,7 +464,7 @@ static int64_t parts_bytes(const dq_plan_weights *p)
     return n + dq_calib_pass_bytes(p->model, rows) + numbers_bytes(&p->probe_text, rows);
 }
 
-/* Of four Hessians but for the largest, which a calibrated run has. */
+/* Without the largest, which the calibrated run counts. */
 static int64_t hessians_bytes(const dq_model *m, int64_t rows)
 {
     int64_t n = -dq_hessian_bytes(dq_calib_pass_widest(m), rows);
@@ -483,7 +473,7 @@ static int64_t hessians_bytes(const dq_model *m, int64_t rows)
     return n;
 }
 
-/* Values of an end, codes, and both packed: the embedding's, when nothing else is there yet, or a head's. */
+/* Values, codes and both packed; the embedding comes before, a head after everything else. */
 static int64_t end_bytes(const dq_plan_weights *p, dq_plan_slot slot)
 {
     for (int64_t i = 0; i < p->n_tensors; i++) {
@@ -494,7 +484,6 @@ static int64_t end_bytes(const dq_plan_weights *p, dq_plan_slot slot)
     return 0;
 }
 
-/* Of whichever text is measured with more rows. */
 static int64_t logits_bytes(const dq_plan_weights *p)
 {
     const dq_backend *b = p->set.backend;
@@ -543,10 +532,8 @@ dq_status dq_plan_memory_check(const dq_plan_weights *p, dq_err *err)
                    p->set.model, (double)want / mib, (double)have / mib, less);
 }
 
-/* ---- Probe ----
- * One pass of the calibration text through a layer gives the Hessians of its four kinds of inputs
- * and takes the text on to the next layer; after the last one the final norm gives that of a
- * head's. */
+/* One pass of the calibration text through a layer gives the Hessians of its four kinds of inputs
+ * and moves the text on; the final norm gives the head's. */
 
 typedef struct job {
     dq_plan_probe *p;
@@ -558,7 +545,7 @@ typedef struct job {
     dq_err *err; /* of what sees inputs */
 } job;
 
-/* A head's inputs are as many as those of q, k and v, and come when these have served. */
+/* A head's inputs are as wide as those of q, k and v, and reuse their Hessian. */
 static dq_plan_product product_of(dq_plan_slot s)
 {
     if (s <= DQ_PLAN_V || s >= DQ_PLAN_EMBED) return DQ_PLAN_QKV;
@@ -577,13 +564,12 @@ dq_weight *dq_plan_probe_weight(dq_layer *l, dq_plan_slot s)
     return all[s];
 }
 
-/* An embedding that is no head: nothing says what reads its columns. */
+/* An embedding that is no head has no Hessian, as nothing weights its columns. */
 static bool is_nearest(const dq_model *m, const dq_plan_tensor *t)
 {
     return t->slot == DQ_PLAN_EMBED && !m->tied;
 }
 
-/* Whether the head, tied to the embedding or not, is to be measured. */
 static bool wants_head(const dq_plan_probe *p)
 {
     for (int64_t i = 0; i < p->n; i++) {
@@ -610,13 +596,10 @@ int dq_plan_probe_measured(const dq_plan_tensor *t)
     return i;
 }
 
-/* The first layer that runs when it is measured. */
 static int first_layer(const dq_model *m, const dq_plan_tensor *t)
 {
     return t->slot == DQ_PLAN_HEAD ? m->n_layers : t->layer;
 }
-
-/* ---- Arithmetic ---- */
 
 static double rounding_flop(const dq_plan_probe *p, const dq_plan_tensor *t)
 {
@@ -662,7 +645,6 @@ static double factors_flop(const dq_model *m, const bool *wanted)
     return n;
 }
 
-/* Products of a layer with tensors whose numbers lack. */
 static void find_wanted(bool wanted[DQ_PLAN_PRODUCTS], const dq_plan_probe *p, int layer)
 {
     memset(wanted, 0, DQ_PLAN_PRODUCTS * sizeof *wanted);
@@ -687,8 +669,6 @@ double dq_plan_probe_flop(const dq_plan_probe *p, int64_t calib_ids, int64_t sea
     return n;
 }
 
-/* ---- Rounding one tensor ---- */
-
 typedef struct by_method {
     job *j;
     const float *w;
@@ -705,7 +685,7 @@ static dq_status round_rows(void *arg, dq_codes **out, dq_gptq_loss *loss, int64
                    m->spec, m->j->p->rule->refits, loss, err);
 }
 
-/* In bands, which do not see each other, so that beside a head's values memory is that of a band. */
+/* Bands are independent, so that memory beside a head's values is that of one band. */
 static dq_status round_by_method(dq_coded *out, dq_gptq_loss *loss, by_method *m, dq_err *err)
 {
     enum { BAND = 4096 };
@@ -723,8 +703,6 @@ static dq_status round_by_method(dq_coded *out, dq_gptq_loss *loss, by_method *m
     dq_block_free(each);
     return err->code;
 }
-
-/* ---- Measuring ---- */
 
 static dq_status probe_option(job *j, dq_plan_tensor *t, int option, const dq_weight *w,
                               dq_err *err)
@@ -805,8 +783,6 @@ static dq_status probe_tensor(job *j, int64_t i, dq_err *err)
     return j->p->found(j->p->arg, i, err);
 }
 
-/* ---- Layers ---- */
-
 static dq_status add_inputs(job *j, dq_plan_product product, dq_mat x, dq_err *err)
 {
     const int64_t piece = product == DQ_PLAN_DOWN ? DQ_FFN_ROWS : DQ_TILE_SUMS_NO_PIECES;
@@ -820,7 +796,7 @@ static void probe_see(void *arg, dq_plan_product product, dq_mat x)
     if (j->wanted[product]) add_inputs(j, product, x, j->err);
 }
 
-/* The sums of a round in which this rank has no chunk. */
+/* Sums need all ranks, also in a round without a chunk for this one. */
 static dq_status see_none(job *j, dq_err *err)
 {
     for (int i = 0; i < DQ_PLAN_PRODUCTS; i++) {
@@ -830,13 +806,11 @@ static dq_status see_none(job *j, dq_err *err)
     return DQ_OK;
 }
 
-/* Told of a chunk of a round, in which other ranks do the same of theirs. */
 static void probe_advance(const job *j, int64_t round, double flop)
 {
     dq_plan_work_add(j->p->work, flop * dq_calib_pass_at_once(&j->pass, round), "hessians");
 }
 
-/* A chunk of the calibration text through a layer. */
 static dq_status see_chunk(job *j, int number, const dq_calib_chunk *k, dq_err *err)
 {
     const dq_model *m = j->p->m;
@@ -848,7 +822,7 @@ static dq_status see_chunk(job *j, int number, const dq_calib_chunk *k, dq_err *
     return dq_activations_put(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err);
 }
 
-/* Tensors of a layer whose numbers lack; *later: some of a layer after it do. */
+/* *later: tensors of a later layer are still to do. */
 static bool wants_layer(job *j, int number, bool *later)
 {
     bool any = false;
@@ -869,7 +843,6 @@ static dq_status run_layers(job *j, bool head, dq_err *err)
     for (int l = 0; l < p->m->n_layers && (later || head); l++) {
         any = wants_layer(j, l, &later);
         if (any || later || head) {
-            /* All of it. */
             const dq_model *m = j->p->m;
             const double layer = dq_calibrate_work_layer(&m->layer[l]);
             for (int i = 0; i < DQ_PLAN_PRODUCTS; i++) {
@@ -891,7 +864,6 @@ static dq_status run_layers(job *j, bool head, dq_err *err)
                 return err->code == DQ_STOPPED ? err->code : dq_in(err, "layer %d: ", l);
         }
         if (later) {
-            /* Takes the source's stream through one of its layers. */
             dq_plan_part *part = p->search;
             for (int64_t i = 0; i < part->pass.n_chunks; i++) {
                 const dq_calib_chunk *k = &part->pass.chunk[i];
@@ -907,7 +879,7 @@ static dq_status run_layers(job *j, bool head, dq_err *err)
     return DQ_OK;
 }
 
-/* The final norm of a chunk, into the sums; NULL: none. */
+/* NULL: no chunk in this round. */
 static dq_status see_final(job *j, const dq_calib_chunk *k, dq_err *err)
 {
     if (!k) return add_inputs(j, DQ_PLAN_QKV, (dq_mat){NULL, 0, j->p->m->dim}, err);
@@ -918,7 +890,6 @@ static dq_status see_final(job *j, const dq_calib_chunk *k, dq_err *err)
     return dq_backend_sync(j->pass.b, err);
 }
 
-/* The head, tied to the embedding or not, by the outputs of the final norm after the last layer. */
 static dq_status run_head(job *j, dq_err *err)
 {
     const dq_model *m = j->p->m;
@@ -983,9 +954,6 @@ dq_status dq_plan_probe_run(dq_plan_probe *p, dq_err *err)
     return err->code;
 }
 
-/* ---- Pace ----
- * A probe of few tensors, with the arithmetic that all probes are counted by. */
-
 static dq_status ignore(void *arg, int64_t tensor, dq_err *err)
 {
     (void)arg;
@@ -993,7 +961,7 @@ static dq_status ignore(void *arg, int64_t tensor, dq_err *err)
     return err->code;
 }
 
-/* The last layer's tensors, or the ends where no layer has any, each with the option that is measured. */
+/* The last layer's tensors or, without any, the ends; each with its measured option. */
 static int64_t take_last(dq_plan_tensor *out, const dq_plan_weights *p)
 {
     int64_t n = 0;
@@ -1015,7 +983,7 @@ static int64_t take_last(dq_plan_tensor *out, const dq_plan_weights *p)
 
 dq_status dq_plan_pace(double *seconds, const dq_plan_weights *p, const char *beside, dq_err *err)
 {
-    /* The first sequences: one, or a chunk for each of several ranks. */
+    /* One sequence, or one chunk for each rank. */
     const dq_calib_text *t = &p->text[DQ_PLAN_CALIB];
     const int64_t others = DQ_CALIB_PASS_ROWS * ((int64_t)dq_ranks_count() - 1);
     dq_calib_text text = *t;
@@ -1049,8 +1017,7 @@ dq_status dq_plan_pace(double *seconds, const dq_plan_weights *p, const char *be
     return err->code;
 }
 
-/* ---- Round ----
- * Rows are coded group by group with the loop of the format, as a container's are. */
+/* Rows are coded group by group with the loop of the format, as in a container. */
 
 dq_dtype dq_plan_round_scale(const float *w, int64_t rows, int64_t cols, const dq_quant_spec *spec)
 {
@@ -1104,9 +1071,6 @@ dq_status dq_plan_round_nearest(dq_coded *out, dq_gptq_loss *loss, const float *
     return err->code;
 }
 
-/* ---- Size ----
- * Plans of quantization say what each width takes, plan_weights.h allocates it. */
-
 const dq_plan_size dq_plan_sizes[DQ_PLAN_SIZES] = {
     {"small", 3.5},
     {"balanced", 4.5},
@@ -1116,19 +1080,20 @@ const dq_plan_size dq_plan_sizes[DQ_PLAN_SIZES] = {
 static const int widths[] = {2, 3, 4, 5, 6, 8};
 enum { WIDTHS = sizeof widths / sizeof *widths, PROJECTIONS = 7, ROLES = 9 };
 
-/* Projections, and a head; then the embedding, which may be the head too. */
+/* The embedding comes last, as it may be the head too. */
 static const dq_role roles[ROLES] = {DQ_ROLE_Q,    DQ_ROLE_K,    DQ_ROLE_V,
                                      DQ_ROLE_O,    DQ_ROLE_GATE, DQ_ROLE_UP,
                                      DQ_ROLE_DOWN, DQ_ROLE_HEAD, DQ_ROLE_EMBED};
 
-/* KLD in nats of each role's codes of 3 bits, those of all other roles being as in the model before; and what codes of other
- * widths lose beside that. */
+/* KLD in nats of each role's 3-bit codes with all other roles unrounded, and the loss at other
+ * widths relative to that. */
 typedef struct costs {
     double role[ROLES - 1], width[WIDTHS];
     double embed[WIDTHS], tied[WIDTHS]; /* of an embedding, and of one that is the head, in nats */
 } costs;
 
-/* SmolLM2-135M, in groups of 64, trellis codes of up to 5 bits: gptq with 16384 tokens, and nearest. */
+/* SmolLM2-135M, in groups of 64, trellis codes of up to 5 bits: gptq with 16384 tokens, and
+ * nearest. */
 static const costs calibrated = {
     .role = {0.0083, 0.0281, 0.0971, 0.0098, 0.0319, 0.0471, 0.0530, 0.0622},
     .width = {3.76, 1, 0.26, 0.07, 0.03, 0.0019},
@@ -1142,9 +1107,8 @@ static const costs nearest = {
     .tied = {3, 0.593, 0.139, 0.0268, 0.0063, 0.0004},
 };
 
-/* What the tensors of each role take at each width. */
 typedef struct offer {
-    char name[ROLES][256]; /* of one tensor; "": there is none */
+    char name[ROLES][256];
     double bytes[ROLES][WIDTHS];
     double other, params; /* bytes of what is not packed; of all tensors */
     bool tied;
@@ -1173,7 +1137,7 @@ static dq_status take_width(offer *o, int w, const char *model, const dq_quantiz
     o->other = (double)(info->weight_bytes - info->packed_bytes);
     for (int64_t i = 0; i < info->n_tensors; i++) {
         const dq_quantize_row r = dq_quantize_row_at(q, i);
-        /* a head that is the embedding, where both are stored, has the width of that */
+        /* a head stored beside its equal embedding has the embedding's width */
         const int k = index_of(o->tied && r.role == DQ_ROLE_HEAD ? DQ_ROLE_EMBED : r.role);
         if (!r.packed || !r.counts || k == ROLES) continue;
         o->bytes[k][w] += (double)r.bytes;
@@ -1183,7 +1147,7 @@ static dq_status take_width(offer *o, int w, const char *model, const dq_quantiz
     return DQ_OK;
 }
 
-/* "^model\.layers\.[0-9]+\.mlp\.down_proj\.weight$" for the tensors of a role. */
+/* "^model\.layers\.[0-9]+\.mlp\.down_proj\.weight$" matches the tensors of a role. */
 static json_t *rule_of(const char *name, int bits)
 {
     char text[1024] = "^";
@@ -1204,7 +1168,7 @@ static json_t *rule_of(const char *name, int bits)
     return rule;
 }
 
-/* The width of most bytes is the settings'; the others get rules. */
+/* The width of most bytes becomes the settings'; others become rules. */
 static dq_status take_choice(dq_quantize_settings *s, json_t **rules, const offer *o,
                              const int *role, const int *choice, int64_t n, dq_err *err)
 {
@@ -1235,7 +1199,6 @@ dq_status dq_plan_size_choose(dq_quantize_settings *s, json_t **rules, const cha
     int role[ROLES], choice[ROLES];
     *rules = NULL;
     for (int w = 0; w < WIDTHS; w++) DQ_TRY(take_width(&o, w, model, s, err));
-    /* One item a role that there is; *role: which. */
     const costs *c = s->method ? &calibrated : &nearest;
     int64_t n = 0;
     for (int k = 0; k < ROLES; k++) {

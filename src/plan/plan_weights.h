@@ -21,8 +21,8 @@
 
 enum { DQ_PLAN_WIDTHS = 8 };
 
-/* One tensor: n >= 1 options, costs ascending. Losses need not fall: an option that is no better than a cheaper one has the
- * cheaper one's loss, as more bits never hurt and what is measured has errors. */
+/* n >= 1 options, costs ascending. An option that loses more than a cheaper one counts as the
+ * cheaper one: more bits never hurt, and measurements have errors. */
 typedef struct dq_plan_item {
     int n;
     double cost[DQ_PLAN_WIDTHS], loss[DQ_PLAN_WIDTHS];
@@ -33,7 +33,7 @@ typedef struct dq_plan_step {
     int to; /* its option from here on */
 } dq_plan_step;
 
-/* Points 0 .. n - 1; at point k the first k steps are done. The last one has the largest option of each. */
+/* At point k of 0 .. n - 1 the first k steps are done; the last one has every largest option. */
 typedef struct dq_plan_curve {
     const dq_plan_item *item; /* [n_items], the caller's */
     int64_t n_items, n;
@@ -46,12 +46,12 @@ dq_status dq_plan_alloc_curve(dq_plan_curve *out, const dq_plan_item *item, int6
                               dq_err *err);
 /* choice[n_items]: the options at a point. */
 void dq_plan_alloc_at(int *choice, const dq_plan_curve *c, int64_t point);
-/* The point of greatest cost that is at most `cost`, -1: none; of least cost whose loss is at most `loss`, n: none. */
+/* The dearest point that costs at most `cost`, -1: none; the cheapest that loses at most `loss`, n:
+ * none. */
 int64_t dq_plan_alloc_by_cost(const dq_plan_curve *c, double cost);
 int64_t dq_plan_alloc_by_loss(const dq_plan_curve *c, double loss);
-/* What a budget leaves behind that point is given to later steps, in their order, as far as it reaches. */
+/* Spends the rest of a budget on later steps, in their order, as far as they fit. */
 void dq_plan_alloc_fill(int *choice, const dq_plan_curve *c, int64_t point, double cost);
-/* Sums of a choice. */
 double dq_plan_alloc_cost(const dq_plan_curve *c, const int *choice);
 double dq_plan_alloc_loss(const dq_plan_curve *c, const int *choice);
 
@@ -65,11 +65,11 @@ double dq_plan_alloc_loss(const dq_plan_curve *c, const int *choice);
  * only says yes or no. Look j leaves 0.05 / 2^(j - 1) outside of its interval, half of it above,
  * so that the chances to accept a model that misses add up to 5 % over any number of looks. */
 
-/* For one budget; in all, beyond which no interval is computed. */
+/* Looks for one budget; and in all, beyond which no interval is given. */
 enum { DQ_PLAN_MAX_LOOK = 8, DQ_PLAN_LAST_LOOK = 24 };
 
-/* What lies outside of the interval of a look, which are counted from 1; and of each of n differences shown with it, so that
- * those of all looks together hold 5 % as well, wherever the plan stops. */
+/* Probability outside the interval of a look (from 1), and of each of n differences shown with it:
+ * all looks together keep 5 %, wherever the plan stops. */
 double dq_plan_decide_outside(int look);
 double dq_plan_decide_outside_of(int look, int n);
 /* The looks of one budget of quality. */
@@ -79,7 +79,6 @@ typedef struct dq_plan_decider {
     double limit;  /* of the upper end */
     int64_t point; /* the cheapest that keeps the budget on the search text; -1: none */
     bool uniform;  /* a uniform width goes before it */
-    /* private */
     int n;
     bool met, at_uniform;
 } dq_plan_decider;
@@ -89,31 +88,29 @@ typedef enum dq_plan_turn {
     DQ_PLAN_TURN_POINT,   /* look at l->point */
     DQ_PLAN_TURN_END      /* l->met says how it went */
 } dq_plan_turn;
-/* Moves on, and puts l->point where it is to be looked at. */
+/* Moves on, and sets l->point for the next look. */
 dq_plan_turn dq_plan_decide_turn(dq_plan_decider *l);
-/* What was found there (its mean, and the skewness of what that is over), at a look of that number. */
+/* Takes the result of a look: mean, skewness of its clusters, and number. */
 dq_interval dq_plan_decide_look(dq_plan_decider *l, dq_mean found, double skew, int look);
 /* Of such a mean, nominally: see dq_interval_t_skewed. */
 dq_interval dq_plan_decide_interval(dq_mean m, double skew, double outside);
 
-/* The same of what is not below 0, as a KLD. */
+/* For a quantity that is not negative, as a KLD. */
 dq_interval dq_plan_decide_kld(dq_mean m, double skew, double outside);
 
-/* Skewness of what the error is over: sums less what the mean gives for as many tokens. 0 where all are alike. */
+/* Skewness over clusters of sums minus the mean times tokens; 0 where all are alike. */
 double dq_plan_decide_skew(const double *sums, const int64_t *ids, int64_t n);
 
-/* A model for a budget of size, with its KLD on the search text. */
+/* A model that competes for a budget of size, with its KLD on the search text. */
 typedef struct dq_plan_offer {
     double excess; /* bytes beyond the budget; above 0: does not fit */
     double kld;
 } dq_plan_offer;
-/* Whether the uniform width is taken, of those that fit: where it is closer on the search text. */
+/* Whether the uniform width is taken: it fits, and is closer on the search text or alone fits. */
 bool dq_plan_decide_uniform(dq_plan_offer mix, dq_plan_offer uniform);
 
-/* ---- Journal ----
- * Results of a plan in a journal beside its output, each a line of JSON. The first line names all
- * that they depend on: {"key": HASH, "of": {...}}; a run with other inputs or settings does not go
- * on from it. */
+/* Results of a plan, a line of JSON each, beside its output. The first line is {"key": HASH, "of":
+ * {...}}, all that they depend on; a run with other inputs or settings does not resume from it. */
 
 typedef struct dq_plan_journal {
     dq_journal *file; /* NULL: not open */
@@ -123,10 +120,10 @@ typedef struct dq_plan_journal {
     bool resumes;     /* what an earlier run left stays, even where this one fails */
 } dq_plan_journal;
 
-/* What a line after the first means; the line goes away after it. */
+/* Handles a line after the first, which is freed afterwards. */
 typedef dq_status dq_plan_journal_take(void *arg, json_t *line, dq_err *err);
 
-/* A member of `of` that comes of a file, for messages. */
+/* A member of `of` that comes from a file, for messages. */
 typedef struct dq_plan_journal_file {
     const char *member, *path;
 } dq_plan_journal_file;
@@ -142,25 +139,24 @@ typedef struct dq_plan_journal_how {
     void *arg;
 } dq_plan_journal_how;
 
-/* SHA-256 of an object's text with its keys in order. */
+/* SHA-256 of the object with sorted keys. */
 dq_status dq_plan_journal_key(char hex[65], const json_t *of, dq_err *err);
-/* DQ_FILE for what is there and no regular file: a folder or a FIFO holds no journal. */
+/* DQ_FILE: something is there that is no regular file. */
 dq_status dq_plan_journal_check(const char *path, dq_err *err);
-/* By all ranks (base/ranks.h): rank 0 alone has the file, and all take the lines that it finds. DQ_FILE as dq_plan_journal_check, and for one that is there, where nothing is to be resumed; DQ_MISMATCH for one of other
- * inputs or settings, and for a file that is none. */
+/* By all ranks: rank 0 has the file, and all take its lines. DQ_FILE: as dq_plan_journal_check, or
+ * a journal exists and is not to be resumed; DQ_MISMATCH: it has other inputs or settings, or is no
+ * journal. */
 dq_status dq_plan_journal_open(dq_plan_journal *j, const dq_plan_journal_how *how, dq_arena *a,
                                dq_err *err);
 /* On rank 0. Takes the value. */
 dq_status dq_plan_journal_put(dq_plan_journal *j, json_t *line, dq_err *err);
-/* done: what it holds is written elsewhere, or is nothing. {0} allowed. */
+/* done: the content is written elsewhere, or is nothing. {0} allowed. */
 void dq_plan_journal_end(dq_plan_journal *j, bool done);
-/* After a failure: says what is kept, or ends a journal with nothing in it. Returns err->code. */
+/* Says what is kept, or removes an empty journal. Returns err->code. */
 dq_status dq_plan_journal_failed(dq_plan_journal *j, dq_err *err);
 
-/* ---- Work ----
- * How far a whole plan is, over all of its stages, in multiplications and additions of f32; one of
- * f64 counts as DQ_CALIBRATE_F64_FLOP. What is left is an expectation: nobody knows before how
- * many whole models a search takes. */
+/* Progress of a plan over all stages, in f32 multiplications and additions; one of f64 counts as
+ * DQ_CALIBRATE_F64_FLOP. The total is an estimate: nobody knows how many models a search takes. */
 
 typedef struct dq_plan_work {
     void (*step)(void *arg, double done, double total, const char *what); /* NULL: nobody is told */
@@ -168,12 +164,11 @@ typedef struct dq_plan_work {
     double done, total; /* of this run */
 } dq_plan_work;
 
-/* So much was done. */
 void dq_plan_work_add(dq_plan_work *w, double flop, const char *what);
-/* So much is expected from here on. */
+/* Sets the estimate of the rest. */
 void dq_plan_work_expect(dq_plan_work *w, double flop);
 
-/* Takes the progress of a quantization, that of dq_quantize_progress, as a share of what is expected of it. */
+/* Turns dq_quantize_progress into a share of its estimate. */
 typedef struct dq_plan_work_share {
     dq_plan_work *work;
     double flop, told; /* of all of it; of what is done */
@@ -188,13 +183,12 @@ void dq_plan_work_step(void *share, const dq_pace *pace, const char *what);
  * one depend on each other. What is scored is the second half of every sequence, as evaluation in
  * chunks does. */
 
-/* The first id of a sequence of n that is scored, after the row before it; n where none is. */
+/* The first scored token of a sequence of n, which has a row before it; n: none. */
 int64_t dq_plan_part_first(int64_t n);
 
-/* Of each cluster of the text, in the arena. NULL: DQ_RESOURCE. */
+/* Per cluster of the text, in the arena. NULL: DQ_RESOURCE. */
 int64_t *dq_plan_part_scored(const dq_calib_text *t, dq_arena *a, dq_err *err);
 
-/* Sums over the ids of each cluster. */
 typedef struct dq_plan_sums {
     int64_t n; /* clusters */
     const int64_t *ids;
@@ -226,7 +220,7 @@ typedef enum dq_plan_slot {
     DQ_PLAN_HEAD
 } dq_plan_slot;
 
-/* A tensor that is packed, the widths that it may have, and what each costs. */
+/* A tensor to pack, its possible widths, and the cost of each. */
 typedef struct dq_plan_tensor {
     const char *name;
     dq_plan_slot slot;
@@ -242,7 +236,7 @@ typedef struct dq_plan_tensor {
     bool known;
 } dq_plan_tensor;
 
-/* KLD at a width, by the loss; the error is a share of it at all of them. */
+/* KLD at a width, scaled by the loss; so is its error. */
 dq_mean dq_plan_probe_kld(const dq_plan_tensor *t, int option);
 
 /* ---- Weights ----
@@ -268,10 +262,11 @@ typedef struct dq_plan_budget {
 /* "kld=0.01", "ppl=1.005", "bpw=4.2", "size=1.5GiB" (B, KiB, MiB, GiB, kB, MB, GB). DQ_USAGE. */
 dq_status dq_plan_weights_budget_parse(dq_plan_budget *out, const char *text, dq_err *err);
 
-/* Without other words: whole models, and sequences that are searched with. */
+/* Defaults for whole models and for sequences of the search. */
 enum { DQ_PLAN_TRIALS = 8, DQ_PLAN_SEQUENCES = 64 };
-/* With fewer documents an interval holds less than it says: of lognormal ones with sigma 0.5 the upper end of 95 % is below the
- * truth in 5.5 of 100 samples of 5 documents, in 4.9 of 10, in 4.2 of 20; nominally in 2.5 (tests/unit/plan). */
+/* With fewer documents an interval holds less than it says: of lognormal ones with sigma 0.5 the
+ * upper end of 95 % is below the truth in 5.5 of 100 samples of 5 documents, in 4.9 of 10, in 4.2
+ * of 20; nominally in 2.5 (tests/unit/plan). */
 enum { DQ_PLAN_FEW_CLUSTERS = 20 };
 enum { DQ_PLAN_MAX_TRIALS = 40, DQ_PLAN_SIZE_TRIES = 4 };
 struct dq_plan_weights;
@@ -289,10 +284,11 @@ typedef struct dq_plan_weights_settings {
     int trials;            /* whole models in the search at most */
     dq_backend *backend;
     bool resume, force; /* go on from a journal, or replace it */
-    /* Of the whole run; the total is an expectation, which changes. */
+    /* The total is an estimate and changes. */
     void (*step)(void *arg, double done, double total, const char *what);
     void (*stage)(void *arg, const char *name); /* before a stage */
-    /* What the recipe tells of the plan as it stands, with p->chosen; a new reference. It is part of the file's size. */
+    /* The plan's part of the recipe with p->chosen, a new reference; it counts in the file's
+     * size. */
     json_t *(*told)(void *arg, const struct dq_plan_weights *p);
     void *arg;
 } dq_plan_weights_settings;
@@ -305,14 +301,14 @@ typedef enum dq_plan_text {
 } dq_plan_text;
 extern const char *const dq_plan_text_name[DQ_PLAN_TEXTS]; /* "calibration", "search", "unseen" */
 
-/* A difference to the source on a part of the text. */
+/* Difference to the source on a part of the text. */
 typedef struct dq_plan_numbers {
     dq_plan_sums sums;
     dq_mean kld, loss;          /* nats per id; loss: ln of the ratio of perplexities */
     double kld_skew, loss_skew; /* dq_plan_decide_skew */
 } dq_plan_numbers;
 
-/* A whole model, quantized and measured; file_bytes without what a recipe tells of the plan. */
+/* A quantized and measured model; file_bytes excludes the plan's part of the recipe. */
 typedef struct dq_plan_trial {
     int *choice;   /* [n_tensors] options */
     int64_t point; /* of the curve; -1: none */
@@ -326,7 +322,7 @@ typedef struct dq_plan_trial {
     dq_interval interval; /* of what the budget is about, at that look */
 } dq_plan_trial;
 
-/* The plan beside a uniform width on the unseen text. */
+/* The plan compared with a uniform width on the unseen text. */
 typedef struct dq_plan_baseline {
     int64_t trial;
     dq_mean difference; /* KLD of the plan less its own */
@@ -367,68 +363,64 @@ typedef struct dq_plan_weights {
     dq_arena *arena;
 } dq_plan_weights;
 
-/* Opens model and texts and says what each tensor would cost. DQ_USAGE for budgets that no widths can meet, DQ_MISMATCH for a
- * model without packable tensors, for a container, and for too little text. */
+/* Opens model and texts and computes what each tensor costs. DQ_USAGE: no widths can meet the
+ * budget; DQ_MISMATCH: a model without packable tensors, a container, or too little text. */
 dq_status dq_plan_weights_open(dq_plan_weights **out, const dq_plan_weights_settings *s,
                                dq_err *err);
 void dq_plan_weights_close(dq_plan_weights *p); /* NULL allowed */
-/* What sensitivities take, with the model before rounding on all texts, and a whole model, in that measure; whole
- * models on an average. */
+/* Arithmetic of the sensitivities with the unrounded model on all texts, of a whole model, and the
+ * usual number of models. */
 double dq_plan_weights_flop(const dq_plan_weights *p);
 int dq_plan_weights_models(const dq_plan_weights *p);
 double dq_plan_weights_trial_flop(const dq_plan_weights *p);
-/* All of it, by all ranks (base/ranks.h), to the same numbers on each; rank 0 alone has files. After DQ_STOPPED, and after other failures, what was found is in out.journal, and a plan with `resume` goes on
- * from there to the same result, with any number of ranks; the failure says so. */
+/* By all ranks, with the same numbers on each; rank 0 has the files. After DQ_STOPPED and other
+ * resumable failures, which say so, results are in out.journal; a plan with `resume` continues to
+ * the same result, with any number of ranks. */
 dq_status dq_plan_weights_run(dq_plan_weights *p, dq_err *err);
-/* After a failure of what is made of a plan, too: says what is kept. Returns err->code. */
+/* As dq_plan_heads_failed. */
 dq_status dq_plan_weights_failed(dq_plan_weights *p, dq_err *err);
-/* Drops the journal: what it holds is written elsewhere. */
 void dq_plan_weights_done(dq_plan_weights *p);
-/* Rules of a recipe that give these options; a new reference. */
+/* Rules of a recipe with these options; a new reference. */
 json_t *dq_plan_weights_rules(const dq_plan_weights *p, const int *choice);
-/* The width that all tensors have which may have it; 0: mixed. */
+/* The common width of all tensors that may have it; 0: mixed. */
 int dq_plan_weights_uniform_of(const dq_plan_weights *p, const int *choice);
-/* Different choices of widths, as a number that may be beyond whole ones. */
+/* Number of different choices, which may exceed integers. */
 double dq_plan_weights_choices(const dq_plan_weights *p);
-/* Settings that the recipe has with a trial chosen; `rules` and `plan` are the caller's, set.method is not set. */
+/* Settings with a trial chosen; `rules` and `plan` are the caller's, and set.method is not set. */
 dq_quantize_settings dq_plan_weights_settings_of(const dq_plan_weights *p, int64_t trial,
                                                  const json_t *rules, const json_t *plan);
 double dq_plan_weights_bits_per_weight(const dq_plan_weights *p, double packed_bytes);
 
-/* ---- Memory ----
- * What a plan takes, before it begins. */
-
-/* Bytes of its largest stage, a trial at the widest width, or the sensitivities, as calibrate.h counts: mapped files are
- * not among them. Reads the text once more. */
+/* Bytes of the largest stage, a trial at the widest width or the sensitivities, counted as in
+ * calibrate.h without mapped files. Reads the text again. */
 dq_status dq_plan_memory(int64_t *out, const dq_plan_weights *p, dq_err *err);
 
-/* ---- Pace ----
- * How long a plan takes on this machine, by a piece of it that is run. */
-
-/* By all ranks (base/ranks.h). Seconds that a multiplication or addition takes: of the last layer's tensors, measured at one width on the first
- * sequence of the calibration text, of several ranks on as many as give each a chunk of it. beside: where the scratch file is. */
+/* By all ranks. Seconds per multiplication or addition, from the last layer's tensors measured at
+ * one width on the first sequence of the calibration text, or enough sequences for every rank.
+ * beside: where the scratch file goes. */
 dq_status dq_plan_pace(double *seconds, const dq_plan_weights *p, const char *beside, dq_err *err);
 
-/* ---- Search ----
- * The cheapest point of a curve that keeps a budget, with few measurements. What a point loses is
- * measured; what the curve predicts for it is off by a factor that changes little from point to
- * point. */
+/* Finds the cheapest point of a curve that keeps a budget in few measurements: the ratio of
+ * measured to predicted loss changes little from point to point. */
 
 typedef struct dq_plan_search {
     const dq_plan_curve *curve;
     double budget; /* in the unit of the curve's loss */
     int max;       /* measurements */
-    /* Of a point: what is compared with the budget; after that, whatever the caller keeps. */
+    /* *upper: what is compared with the budget. */
     dq_status (*measure)(void *arg, int64_t point, double *upper, dq_err *err);
     void *arg;
 } dq_plan_search;
 
-/* *point: the cheapest that was found to keep the budget, -1: none was. Measured are the point that the prediction names, then
- * the one that it names times what was measured over what was predicted, between those known to miss and to keep it; every
- * third time the middle of them, in cost, and while none is known to miss one of at least 1 % less cost. It ends where no point lies between, where they cost the same to 2 per mille,
- * or after `max` measurements, the last of which is the dearest point if none has kept the budget by then. */
+/* *point: the cheapest that was found to keep the budget, -1: none was. Measured are the point that
+ * the prediction names, then the one that it names times what was measured over what was predicted,
+ * between those known to miss and to keep it; every third time the middle of them, in cost, and
+ * while none is known to miss one of at least 1 % less cost. It ends where no point lies between,
+ * where they cost the same to 2 per mille, or after `max` measurements, the last of which is the
+ * dearest point if none has kept the budget by then. */
 dq_status dq_plan_search_run(int64_t *point, const dq_plan_search *s, dq_err *err);
-/* The next dearer point that is predicted to lose a tenth less; the last one where none is, -1 after that. */
+/* The next dearer point predicted to lose a tenth less; the last one where none is, -1 after
+ * that. */
 int64_t dq_plan_search_next(const dq_plan_curve *c, int64_t point);
 
 /* ---- Size ----
@@ -443,14 +435,14 @@ typedef struct dq_plan_size {
 enum { DQ_PLAN_SIZES = 3, DQ_PLAN_SIZE_USUAL = 1 };
 extern const dq_plan_size dq_plan_sizes[DQ_PLAN_SIZES];
 
-/* The widths of all tensors go into s, whose mode is that of projections: bits, embed_bits, head_bits and, for roles of other
- * widths, s->rules = *rules, which the caller ends with json_decref. DQ_USAGE where the narrowest codes have more bits. */
+/* Writes the widths into s, whose mode is that of projections: bits, embed_bits, head_bits and, for
+ * roles of other widths, s->rules = *rules, which the caller ends with json_decref. DQ_USAGE: even
+ * the narrowest codes exceed the bits. */
 dq_status dq_plan_size_choose(dq_quantize_settings *s, json_t **rules, const char *model,
                               double bits, dq_err *err);
 
-/* ---- State ----
- * What a plan has found, in a journal beside its output, so that a later run goes on from it to
- * the same numbers. The first line names all that numbers depend on; the budget is not among it. */
+/* Results of a plan in its journal. The first line names all that numbers depend on, which excludes
+ * the budget. */
 
 typedef struct dq_plan_state {
     dq_plan_journal journal;
@@ -459,8 +451,8 @@ typedef struct dq_plan_state {
     json_t *look; /* [{"look", "goal", "value"}] at the unseen text, as they came */
 } dq_plan_state;
 
-/* All that numbers depend on but for what is in the plan's settings of budget, as one hash; *out: member by member, a new
- * reference; codes: what the method's codes go by. DQ_RESOURCE. */
+/* Hash of all that numbers depend on, without the budget; *out: its members, a new reference;
+ * codes: the arithmetic of the method's codes. DQ_RESOURCE. */
 dq_status dq_plan_state_key(char hex[65], json_t **out, const dq_plan_weights *p,
                             const dq_quantize_needs *codes, dq_err *err);
 

@@ -17,8 +17,6 @@
 enum { TILE = DQ_PAGE_TOKENS };
 const int dq_forecast_bits[DQ_FORECAST_WIDTHS] = {8, 6, 4, 3};
 
-/* ---- Sums ---- */
-
 void dq_forecast_logits_merge(dq_forecast_logits *into, const dq_forecast_logits *from)
 {
     into->n += from->n;
@@ -80,13 +78,13 @@ double dq_forecast_cancellation(const dq_forecast_maps *x, int width, dq_granula
     return each > 0 ? sqrt(x->both2[width][g]) / each : (double)NAN;
 }
 
-/* The root mean square of the maxima of a cluster. */
+/* Root mean square of the maxima of a cluster. */
 static double absmax_of(const dq_forecast *f, int64_t c, dq_granularity g)
 {
     return sqrt(f->logits_of[c].absmax2[g] / (double)f->logits_of[c].n);
 }
 
-/* The width, between those that are measured, at which maps have an error; NaN: there is none. */
+/* The width at which maps have an error, interpolated between measured ones; NaN: none. */
 static double width_of(const dq_forecast_maps *x, double error, dq_granularity g)
 {
     for (int w = 0; w + 1 < DQ_FORECAST_WIDTHS; w++) {
@@ -99,7 +97,6 @@ static double width_of(const dq_forecast_maps *x, double error, dq_granularity g
     return (double)NAN;
 }
 
-/* In one cluster. */
 static double bits_fewer(const dq_forecast *model, const dq_forecast *other, int64_t c,
                          dq_forecast_error of, dq_granularity g)
 {
@@ -132,8 +129,6 @@ dq_status dq_forecast_advantage_of(dq_forecast_advantage *out, const dq_forecast
     return err->code;
 }
 
-/* ---- One sequence ---- */
-
 /* Maxima of a query head's logits: of all, of rows, of tiles [n_tiles][n_tiles]. */
 typedef struct maxima {
     float head, *row, *tile;
@@ -146,7 +141,6 @@ typedef struct sequence {
     float tensor;              /* of all heads */
 } sequence;
 
-/* s[i] of query row r and keys 0 .. r of a head. */
 static void logits_of_row(float *s, const sequence *x, int head, int64_t r)
 {
     const dq_head_order *map = &x->s->m->map;
@@ -188,7 +182,7 @@ static float absmax_at(const sequence *x, int head, dq_granularity g, int64_t r,
     return m->tile[r / TILE * x->n_tiles + i / TILE];
 }
 
-/* p[n] = softmax of s[n]; p may be s. */
+/* p may be s. */
 static void softmax(float *p, const float *s, int64_t n)
 {
     float top = s[0];
@@ -202,9 +196,6 @@ static void softmax(float *p, const float *s, int64_t n)
     for (int64_t i = 0; i < n; i++) p[i] *= by;
 }
 
-/* ---- A task ---- */
-
-/* Sums of an output head and of its maps, and rows of scratch. */
 typedef struct task {
     dq_forecast_logits logits[2];
     dq_forecast_maps maps;
@@ -238,7 +229,6 @@ static void add_row(task *t, const sequence *x, int map, int head, int64_t r)
     }
 }
 
-/* Both maps of a row rounded in one way. */
 static void round_maps(task *t, const sequence *x, const int *head, int n_maps, int width,
                        dq_granularity g, int64_t r, double lambda)
 {
@@ -246,7 +236,7 @@ static void round_maps(task *t, const sequence *x, const int *head, int n_maps, 
     double first = 0, second = 0, both = 0;
     for (int k = 0; k < n_maps; k++) {
         double error = 0;
-        /* to[0 .. r] = s[0 .. r] rounded, a run of keys with one maximum after the other. */
+        /* Keys in a run share one maximum. */
         const float qmax = (float)max_code(dq_forecast_bits[width]);
         for (int64_t begin = 0, end; begin <= r; begin = end) {
             end = g == DQ_GRANULARITY_TILE && begin + TILE <= r ? begin + TILE : r + 1;
@@ -293,9 +283,7 @@ static void run_task(task *t, const sequence *x, int out)
     }
 }
 
-/* ---- A layer ---- */
-
-/* A query head that several output heads read is counted with the first of them. */
+/* A query head of several output heads counts with the first. */
 static bool is_first(const dq_head_order *map, int out, int k)
 {
     for (int i = 0; i < out; i++) {
@@ -343,8 +331,8 @@ static dq_status add_sequence(dq_forecast *f, int layer, sequence *x, int64_t cl
     return DQ_OK;
 }
 
-/* Adds a layer's rows, whose q and k are in host memory: whole sequences, each of which belongs to a cluster. The same bits for any
- * number of threads. DQ_RESOURCE. */
+/* Adds a layer's rows, with q and k in host memory: whole sequences, each within a cluster. Results
+ * do not depend on the number of threads. DQ_RESOURCE. */
 static dq_status forecast_add(dq_forecast *f, int layer, const dq_layer_steps *s,
                               const int32_t *cluster, dq_err *err)
 {
@@ -359,11 +347,9 @@ static dq_status forecast_add(dq_forecast *f, int layer, const dq_layer_steps *s
     return err->code;
 }
 
-/* ---- Sensitivity rank ----
- * dq_sensitivity_rank_of and dq_sensitivity_first_of of sensitivity.h. Clusters are dealt to two
- * halves in turn, so that what one half chooses is judged on the other. */
+/* Clusters alternate between two halves, so that a choice on one half is judged on the other. */
 
-/* KLD per token on every second cluster, from `half` on. */
+/* KLD per token on every second cluster, starting at `half`. */
 static double on_half(const dq_sensitivity *s, const dq_sensitivity_unit *u, const int64_t *scored,
                       int half)
 {
@@ -376,7 +362,6 @@ static double on_half(const dq_sensitivity *s, const dq_sensitivity_unit *u, con
     return n ? sum / (double)n : (double)NAN;
 }
 
-/* Columns of the units of a kind. */
 typedef struct columns {
     int64_t n;
     double *kld, *local, *logit, *half[2];
@@ -403,7 +388,7 @@ static dq_status fill(columns *x, const dq_sensitivity *s, dq_sensitivity_kind k
     return DQ_OK;
 }
 
-/* Of the units that have such a forecast. */
+/* Over units that have this forecast. */
 static dq_status correlate(double *r, dq_interval *interval, const double *forecast,
                            const double *kld, int64_t n, dq_err *err)
 {
@@ -434,7 +419,7 @@ dq_status dq_sensitivity_rank_of(dq_sensitivity_rank *out, const dq_sensitivity 
     return err->code;
 }
 
-/* The unit of most KLD on a half that is not `but`. */
+/* The unit with the largest KLD on a half, other than `but`. */
 static int64_t largest(const dq_sensitivity *s, dq_sensitivity_kind kind, int half, int64_t but)
 {
     int64_t best = -1;
@@ -462,7 +447,7 @@ dq_status dq_sensitivity_first_of(dq_sensitivity_first *out, const dq_sensitivit
     double *more = dq_block_new((size_t)n, sizeof *more, err);
     int64_t *tokens = dq_block_new((size_t)n, sizeof *tokens, err);
     for (int64_t i = 0; err->code == DQ_OK && i < n; i++) {
-        /* What the first loses more in a cluster than each of the others. */
+        /* Excess loss of the first in a cluster over each other unit. */
         const int64_t c = 2 * i + 1;
         double least = INFINITY;
         for (int64_t k = 0; k < s->n; k++) {
@@ -482,15 +467,12 @@ dq_status dq_sensitivity_first_of(dq_sensitivity_first *out, const dq_sensitivit
     return err->code;
 }
 
-/* ---- Sensitivity ----
- * The source's stream is taken through the model once. At each layer every unit of it is changed
- * in a copy of the layer alone: run once for the local forecast, and through all later layers for
- * the KLD. */
+/* The source's stream passes through the model once. At each layer every unit is changed in a copy
+ * of the layer: run through the layer for the local forecast, and through all later ones for the
+ * KLD. */
 
 const char *const dq_sensitivity_name[DQ_SENSITIVITY_KINDS] = {"layers", "heads",  "maps",
                                                                "keys",   "values", "weights"};
-
-/* ---- Units ---- */
 
 static bool wants(const dq_sensitivity *s, dq_sensitivity_kind kind)
 {
@@ -515,7 +497,6 @@ static void add(dq_sensitivity *s, dq_sensitivity_unit unit)
     s->unit[s->n++] = unit;
 }
 
-/* Whether an earlier output head has the same second map. */
 static bool is_shared(const dq_head_order *map, int out)
 {
     for (int i = 0; i < out; i++) {
@@ -560,7 +541,6 @@ static void list(dq_sensitivity *s)
     if (wants(s, end.kind) && !s->m->tied) add(s, end);
 }
 
-/* The cache with keys alone, or values alone, as codes. */
 static dq_status cache_of(dq_kv_spec *out, const dq_sensitivity *s, dq_sensitivity_kind kind,
                           dq_err *err)
 {
@@ -604,8 +584,6 @@ dq_status dq_sensitivity_new(dq_sensitivity *s, const dq_model *m, const dq_cali
     return err->code;
 }
 
-/* ---- The journal ---- */
-
 static json_t *line_of(const dq_sensitivity *s, const dq_sensitivity_unit *u)
 {
     json_t *line = json_object();
@@ -645,8 +623,6 @@ dq_status dq_sensitivity_take(void *arg, json_t *line, dq_err *err)
     s->n_known += !u->known;
     return conclude(s, u, err);
 }
-
-/* ---- One unit ---- */
 
 typedef struct change {
     dq_plan_change of;
@@ -728,9 +704,6 @@ static dq_status measure(dq_sensitivity *s, dq_plan_part *part, dq_sensitivity_u
                : DQ_OK;
 }
 
-/* ---- Layers ---- */
-
-/* Where heads are shown to the forecast. */
 typedef struct seen {
     dq_sensitivity *s;
     const dq_plan_part *part;
@@ -748,7 +721,7 @@ static void see_heads(void *arg, const dq_layer_steps *steps)
     forecast_add(&x->s->forecast, x->layer, steps, p->text->cluster + k->first_seq, x->err);
 }
 
-/* Those of a layer, or of none: before the first layer the embedding, after the last one the head. */
+/* Before the first layer comes the embedding, after the last one the head. */
 static dq_status run_units(dq_sensitivity *s, dq_plan_part *part, int layer, bool head, dq_err *err)
 {
     for (int64_t i = 0; i < s->n; i++) {
@@ -779,7 +752,7 @@ static dq_status run_layers(dq_sensitivity *s, dq_plan_part *part, dq_err *err)
     return run_units(s, part, -1, true, err);
 }
 
-/* The predicted error of a unit's logits: of all that it rounds together. */
+/* The predicted error over all logits that the unit rounds. */
 static double logit_error(const dq_sensitivity *s, const dq_sensitivity_unit *u)
 {
     const dq_head_order *map = &s->m->map;
@@ -797,7 +770,7 @@ static double logit_error(const dq_sensitivity *s, const dq_sensitivity_unit *u)
 dq_status dq_sensitivity_run(dq_sensitivity *s, dq_err *err)
 {
     dq_plan_part part;
-    /* Multiplications and additions that lack; expected by work. */
+    /* Announces the arithmetic still to do. */
     const double ids = (double)s->text->n_ids;
     double flop = dq_plan_part_source_flop(s->m, ids);
     for (int l = 0; l < s->m->n_layers; l++) flop += ids * dq_calibrate_work_layer(&s->m->layer[l]);

@@ -18,7 +18,7 @@
 enum { DQ_FORECAST_WIDTHS = 4 };
 extern const int dq_forecast_bits[DQ_FORECAST_WIDTHS]; /* 8, 6, 4, 3 */
 
-/* Sums over the logits of a query head that rows see. */
+/* Sums over the visible logits of a query head. */
 typedef struct dq_forecast_logits {
     int64_t n;
     double sum2;                                         /* S^2 */
@@ -39,29 +39,32 @@ typedef struct dq_forecast {
     int64_t n_clusters;
     dq_forecast_logits *logits; /* [n_layers][n_q] */
     dq_forecast_maps *maps;     /* [n_layers][n_out] */
-    /* the same over all layers and heads, by cluster of the text */
+    /* sums over all layers and heads, by cluster of the text */
     dq_forecast_logits *logits_of; /* [n_clusters] */
     dq_forecast_maps *maps_of;
 } dq_forecast;
 
 void dq_forecast_logits_merge(dq_forecast_logits *into, const dq_forecast_logits *from);
 void dq_forecast_maps_merge(dq_forecast_maps *into, const dq_forecast_maps *from);
-/* Root mean square error of a logit of a head, predicted and measured; NaN without logits. */
+/* Root mean square error of a head's logit, predicted and measured; NaN without logits. */
 double dq_forecast_predicted(const dq_forecast_logits *x, int bits, dq_granularity g);
 /* The prediction for several heads together, each bounded by its own logits. */
 double dq_forecast_predicted_all(const dq_forecast_logits *x, int64_t n, int bits,
                                  dq_granularity g);
 double dq_forecast_measured(const dq_forecast_logits *x, int width, dq_granularity g);
-/* |D' - D| / |D|; NaN where D is nothing. */
+/* |D' - D| / |D|; NaN where D is 0. */
 double dq_forecast_map_error(const dq_forecast_maps *x, int width, dq_granularity g);
-/* |A1' - A1 - lambda (A2' - A2)| / (|A1' - A1| + lambda |A2' - A2|): 1 where the errors of both maps add up, 0 where they cancel;
- * 0.71 where they are of one size and have nothing to do with each other. NaN where there is no error. */
+/* |A1' - A1 - lambda (A2' - A2)| / (|A1' - A1| + lambda |A2' - A2|): 1 where the errors of both
+ * maps add up, 0 where they cancel, 0.71 where they are independent and of one size. NaN without
+ * error. */
 double dq_forecast_cancellation(const dq_forecast_maps *x, int width, dq_granularity g);
 
-/* How many bits fewer than 4 a model needs for errors as large as another's at 4 bits, its mean over clusters. Of logits as
- * predicted, where 2^(b - 1) - 1 steps make up for larger maxima; of maps between the widths that are measured, along straight lines
- * of log2. Both models have read the same tokens, so that clusters are pairs. A cluster without an error, as of a single token, or
- * with one beyond the widths does not count. None for fewer than two that count, or another number of clusters. */
+/* How many bits fewer than 4 a model needs for errors as large as another's at 4 bits, its mean
+ * over clusters. Of logits as predicted, where 2^(b - 1) - 1 steps make up for larger maxima; of
+ * maps between the widths that are measured, along straight lines of log2. Both models have read
+ * the same tokens, so that clusters are pairs. A cluster without an error, as of a single token, or
+ * with one beyond the widths does not count. None for fewer than two that count, or another number
+ * of clusters. */
 typedef struct dq_forecast_advantage {
     dq_mean bits; /* clusters: that count */
     dq_interval interval;
@@ -72,13 +75,10 @@ dq_status dq_forecast_advantage_of(dq_forecast_advantage *out, const dq_forecast
                                    const dq_forecast *other, dq_forecast_error of, dq_granularity g,
                                    dq_err *err);
 
-/* ---- Sensitivity ----
- * How far a model goes from itself when one thing alone is rounded: the attention logits of a
- * layer, head or map, the keys or values that a layer caches, one matrix of weights. What that
- * costs is measured by the parts of a plan (plan_weights.h); beside it stand forecasts that run no
- * more than the layer. */
+/* How far a model's output moves when one thing alone is rounded: the attention logits of a layer,
+ * head or map, the keys or values of a layer, or one weight matrix; beside the measured KLD stand
+ * forecasts that run at most the layer. */
 
-/* What is rounded, one thing at a time. */
 typedef enum dq_sensitivity_kind {
     DQ_SENSITIVITY_LAYERS, /* logits of a layer */
     DQ_SENSITIVITY_HEADS,  /* of an output head, both maps */
@@ -99,8 +99,8 @@ typedef struct dq_sensitivity_unit {
     double *sums;      /* [n_clusters] KLD, over the scored tokens of a cluster */
     dq_mean kld;       /* nats per token */
     dq_interval interval;
-    /* Forecasts; NaN: there is none. What the change does to the residual stream within its layer (dq_plan_part_local); the
-     * predicted error of a logit (dq_forecast_predicted). */
+    /* forecasts, NaN: none; the change of the residual stream within the layer
+     * (dq_plan_part_local), and the predicted error of a logit (dq_forecast_predicted) */
     double local, logit_error;
     bool known;
 } dq_sensitivity_unit;
@@ -130,16 +130,16 @@ typedef struct dq_sensitivity {
     dq_plan_work work; /* step and arg are the caller's */
 } dq_sensitivity;
 
-/* Units of the kinds that the model has. Memory in the arena. DQ_RESOURCE; DQ_MISMATCH for keys and values of widths that a cache
- * does not have. */
+/* Lists the units of the kinds that the model has. Memory in the arena. DQ_RESOURCE; DQ_MISMATCH: a
+ * cache does not have the widths. */
 dq_status dq_sensitivity_new(dq_sensitivity *s, const dq_model *m, const dq_calib_text *text,
                              const dq_sensitivity_settings *set, dq_arena *a, dq_err *err);
-/* A line of the journal: results of a unit. A dq_plan_journal_take; arg: the dq_sensitivity. */
+/* Takes a unit's results from a line of the journal; arg: the dq_sensitivity. */
 dq_plan_journal_take dq_sensitivity_take;
-/* By all ranks (base/ranks.h). DQ_STOPPED; DQ_DAMAGED for what is not finite. */
+/* By all ranks. DQ_STOPPED; DQ_DAMAGED: something is not finite. */
 dq_status dq_sensitivity_run(dq_sensitivity *s, dq_err *err);
 
-/* What forecasts are worth: of units of a kind. */
+/* How well forecasts rank the units of a kind. */
 typedef struct dq_sensitivity_rank {
     int64_t n;
     double local, logit_error; /* Spearman's correlation with the KLD; NaN: none */
@@ -149,9 +149,10 @@ typedef struct dq_sensitivity_rank {
 dq_status dq_sensitivity_rank_of(dq_sensitivity_rank *out, const dq_sensitivity *s,
                                  dq_sensitivity_kind kind, dq_err *err);
 
-/* Which unit of a kind breaks first: the one of most KLD on half of the clusters, judged on the other half. more: what it loses more
- * there than whichever other unit loses most in each cluster, which is at most what it loses more than any of them; so one interval
- * speaks for all. first -1: fewer than two units, or than DQ_SENSITIVITY_WINDOWS clusters. */
+/* Which unit of a kind breaks first: the one of most KLD on half of the clusters, judged on the
+ * other half. more: what it loses more there than whichever other unit loses most in each cluster,
+ * which is at most what it loses more than any of them; so one interval speaks for all. first -1:
+ * fewer than two units, or than DQ_SENSITIVITY_WINDOWS clusters. */
 enum { DQ_SENSITIVITY_WINDOWS = 4 };
 typedef struct dq_sensitivity_first {
     int64_t first,
