@@ -20,9 +20,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* ---- Where an answer is ---- */
-
-/* Where the last `part` begins; SIZE_MAX: nowhere. */
+/* SIZE_MAX: nowhere. */
 static size_t last_of(const char *text, size_t len, const char *part)
 {
     const size_t n = strlen(part);
@@ -75,9 +73,7 @@ dq_span dq_math_answer_stated(const char *text, size_t len)
     return (dq_span){text + found, end - found};
 }
 
-/* ---- One form of an expression ---- */
-
-/* A text in the making; `odd`: a step did not know what to do. */
+/* `odd`: a step cannot rewrite the text. */
 typedef struct form {
     dq_strbuf s, next; /* both end in no NUL */
     bool odd;
@@ -120,7 +116,7 @@ static size_t count(const form *f, const char *part)
     return n;
 }
 
-/* "k = 5" as "5": what stands before a single '=' and is at most two characters long. */
+/* "k = 5" becomes "5": a name of at most two characters before a single '=' goes. */
 static void cut_name(form *f)
 {
     const char *equals = f->s.n ? memchr(f->s.s, '=', f->s.n) : NULL;
@@ -131,7 +127,7 @@ static void cut_name(form *f)
     turn(f);
 }
 
-/* The next code point at s[at]; 0 bytes at the end. */
+/* Returns 0 bytes at the end. */
 static size_t point_at(const dq_strbuf *s, size_t at)
 {
     size_t bytes = s->n - at;
@@ -153,7 +149,7 @@ static void add_braced(form *f, const char *s, size_t n)
     add(f, "}", 1);
 }
 
-/* \sqrt3 as \sqrt{3}. */
+/* "\sqrt3" becomes "\sqrt{3}". */
 static void brace_roots(form *f)
 {
     static const char root[] = "\\sqrt";
@@ -175,7 +171,7 @@ static void brace_roots(form *f)
     turn(f);
 }
 
-/* \frac12 as \frac{1}{2}, \frac1{2} as \frac{1}{2}; as it was where a part has one character. */
+/* "\frac12" and "\frac1{2}" become "\frac{1}{2}"; unchanged where a part has one character. */
 static void brace_fractions(form *f)
 {
     static const char frac[] = "\\frac";
@@ -207,7 +203,7 @@ static void brace_fractions(form *f)
     turn(f);
 }
 
-/* Whether s[n] is an integer as Python's int() reads it, and whether it is written as that writes it. */
+/* As Python's int() reads it; *usual: also as Python writes it. */
 static bool is_integer(const char *s, size_t n, bool *usual)
 {
     size_t at = n > 0 && (s[0] == '-' || s[0] == '+');
@@ -224,7 +220,7 @@ static bool is_integer(const char *s, size_t n, bool *usual)
     return true;
 }
 
-/* a/b of integers as \frac{a}{b}. */
+/* a/b of integers becomes \frac{a}{b}. */
 static void turn_slash(form *f)
 {
     const char *slash = f->s.n ? memchr(f->s.s, '/', f->s.n) : NULL;
@@ -242,7 +238,7 @@ static void turn_slash(form *f)
     turn(f);
 }
 
-/* Every step in turn; f->odd: the text has no such form. */
+/* f->odd: the text has no such form. */
 static void rewrite(form *f)
 {
     static const char *const gone[][2] = {
@@ -307,10 +303,7 @@ dq_status dq_math_answer_same(bool *same, dq_span x, dq_span y, dq_err *err)
     return err->code;
 }
 
-/* ---- Answer rules ----
- * A text is narrowed down to the part that gives the answer, and that part compared. */
-
-/* Without spaces and '$' around it. */
+/* Strips spaces and '$'. */
 static dq_span bare(dq_span s)
 {
     while (s.len && (s.s[0] == ' ' || s.s[0] == '$' || s.s[0] == '\n')) {
@@ -322,7 +315,7 @@ static dq_span bare(dq_span s)
     return s;
 }
 
-/* A number as it is compared: without commas, '$' and '%'. */
+/* Drops commas, '$' and '%'. */
 static dq_status number_of(const char **out, dq_span s, dq_arena *a, dq_err *err)
 {
     char *text = dq_answer_clean(s, a, err);
@@ -350,7 +343,6 @@ dq_answer_rule dq_answer_rules_for(const char *gold)
     return dq_answer_same_value(gold, gold) ? DQ_ANSWER_VALUE : DQ_ANSWER_MATH;
 }
 
-/* Whether the part of a text that gives the answer is right. */
 static dq_status judge_part(bool *right, dq_answer_rule rule, dq_span part, const char *gold,
                             dq_arena *a, dq_err *err)
 {
@@ -386,10 +378,9 @@ dq_status dq_answer_rules_judge(dq_answer_verdict *out, dq_answer_rule rule, con
     return err->code;
 }
 
-/* ---- Answers ----
- * Runs of digits are found by hand, in the places that the reference's patterns match: after the
- * mark for the strict answer, the last of the text for the other. Values are compared as decimal
- * digits, never as floating-point numbers. */
+/* Digit runs are found by hand where the reference's patterns match: after the mark for the strict
+ * answer, last in the text for the other. Values are compared as decimal digits, never as
+ * floating-point numbers. */
 
 const char *const dq_answer_stop[] = {"Question:", "</s>", "<|im_end|>"};
 const int dq_answer_n_stops = sizeof dq_answer_stop / sizeof dq_answer_stop[0];
@@ -412,7 +403,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* Length of the run of digits, points, commas (and dollars) at s[at]. */
+/* A run of digits, points, commas (and dollars). */
 static size_t run_at(const char *s, size_t len, size_t at, bool dollars)
 {
     const size_t first = at;
@@ -469,7 +460,7 @@ char *dq_answer_clean(dq_span text, dq_arena *a, dq_err *err)
     return s;
 }
 
-/* A decimal number in its parts; zeros that say nothing are left out. */
+/* A decimal number without insignificant zeros. */
 typedef struct decimal {
     bool negative;
     dq_span whole, fraction;
@@ -508,7 +499,7 @@ bool dq_answer_same_value(const char *a, const char *b)
            same_span(x.whole, y.whole) && same_span(x.fraction, y.fraction);
 }
 
-/* A number's shortest text that reads as the same number. */
+/* The shortest text that reads as the same number. */
 static char *number_text(const json_t *number, dq_arena *a, dq_err *err)
 {
     if (json_is_integer(number)) return dq_textf(a, err, "%lld", json_integer_value(number));
@@ -542,7 +533,7 @@ dq_status dq_answer_gold(const char **gold, const json_t *record, dq_arena *a, d
     char *s = dq_answer_clean(raw, a, err);
     if (!s) return err->code;
     if (dq_regex_find_text(raw.s, raw.len, 0, mark, MARK) == SIZE_MAX) {
-        /* 576.0 as 576, in place; what is no number stays. */
+        /* "576.0" becomes "576" in place; no number: unchanged. */
         decimal d;
         char *const point = strchr(s, '.');
         if (point && point != s && decimal_of(&d, s)) {
@@ -573,10 +564,8 @@ dq_status dq_answer_judge(dq_answer_verdict *out, const char *text, size_t len, 
     return err->code;
 }
 
-/* ---- Judge ----
- * A completion is known by the number of its line and a hash of it, so replies to other
- * completions are told apart. Replies are read into a map by these names; completions then take
- * theirs. */
+/* A completion is known by its line number and a hash, which tells replies to other files apart.
+ * Replies go into a map by these names, and completions look theirs up. */
 
 enum { ID = 48, HASH = 16 };
 
@@ -587,8 +576,6 @@ static dq_status name_line(char id[ID], int64_t line, const char *s, size_t n, d
     snprintf(id, ID, "dq-%lld-%.*s", (long long)line, HASH, hex);
     return DQ_OK;
 }
-
-/* ---- Requests ---- */
 
 static dq_status add_request(json_t *o, const char *id, const char *judge, dq_judge_take *take,
                              void *arg, dq_arena *a, dq_err *err)
@@ -654,8 +641,6 @@ dq_status dq_judge_requests(const char *text, size_t len, const char *judge, dq_
     return DQ_OK;
 }
 
-/* ---- Replies ---- */
-
 typedef struct reply {
     const char *verdict; /* JSON text of it; NULL: unclear */
     int64_t line;
@@ -671,7 +656,7 @@ typedef struct reader {
     dq_arena *a;
 } reader;
 
-/* The next word of letters in *s, whose end *s becomes; 0 bytes: there is none. */
+/* Returns 0 bytes without a word; *s becomes its end. */
 static size_t next_word(const char **word, const char **s)
 {
     while (**s && !isalpha((unsigned char)**s)) ++*s;
@@ -686,7 +671,8 @@ static bool is_one_of(const char *word, size_t n, const char *const *list)
     return *list != NULL;
 }
 
-/* Whether a verdict ends before the next word, s[n] between them: "Correct answer: S" and "correct/incorrect" go on. */
+/* Whether a verdict ends before the next word: "Correct answer: S" and "correct/incorrect" go
+ * on. */
 static bool is_apart(const char *s, size_t n)
 {
     bool apart = false;
@@ -697,8 +683,9 @@ static bool is_apart(const char *s, size_t n)
     return apart;
 }
 
-/* The word that a text begins with, after a label or none, as JSON. NULL: neither, or the text takes it back: it has the other
- * word too, asks, goes on with the sentence but for a reason, or says how far. */
+/* The verdict that a text begins with, after a label or none, as JSON. NULL: none, or it is
+ * qualified: the other word occurs, it asks, the sentence goes on other than with a reason, or it
+ * names a degree. */
 static const char *first_word(const char *text)
 {
     static const char *const labels[] = {"final",     "verdict",  "answer",
@@ -726,7 +713,6 @@ static const char *first_word(const char *text)
     return wrong ? "\"incorrect\"" : "\"correct\"";
 }
 
-/* A verdict that stands there, or what the judge's text begins with. */
 static dq_status verdict_of(const char **out, const char **said, const json_t *o, dq_arena *a,
                             dq_err *err)
 {
@@ -787,7 +773,7 @@ static dq_status read_replies(reader *r, const char *text, size_t len, dq_err *e
     return DQ_OK;
 }
 
-/* s[n], one object, with the verdict as its last member. */
+/* Appends the object s[n] with the verdict as its last member. */
 static dq_status add_line(dq_strbuf *out, const char *s, size_t n, const char *verdict, dq_err *err)
 {
     static const char key[] = ", \"verdict\": ";
@@ -830,10 +816,8 @@ dq_status dq_judge_join(dq_strbuf *out, dq_judge_tally *tally, const char *text,
     return DQ_OK;
 }
 
-/* ---- Verdict ----
- * Lines are read in any order and given to groups by a key of everything that tells rows apart.
- * Each group is sorted by item, and a group is compared with another over the items that both
- * have. */
+/* Lines are grouped, in any order, by a key of everything that tells rows apart. Groups are sorted
+ * by item and compared over the items that both have. */
 
 typedef struct entry {
     dq_verdict verdict;
@@ -868,7 +852,7 @@ static dq_status read_score(double *score, const json_t *o, dq_err *err)
 
 static const char f32[] = "f32"; /* the arithmetic of references */
 
-/* What makes a group, as bytes in r->key: texts end in a NUL. Of 16 bits the granularity says nothing. */
+/* The key as bytes in r->key, texts with a NUL; 16 bits have no granularity. */
 static dq_status make_key(verdict_reader *r, const dq_verdict_group *g, dq_err *err)
 {
     const char *granularity = g->bits == 16 ? "" : g->granularity, bits = (char)g->bits;
@@ -884,14 +868,14 @@ static dq_status make_key(verdict_reader *r, const dq_verdict_group *g, dq_err *
     return err->code;
 }
 
-/* The group of that key, -1: none. Fails with -1, too. */
+/* -1: none, or see err. */
 static int find_group(verdict_reader *r, const dq_verdict_group *g, dq_err *err)
 {
     if (make_key(r, g, err) != DQ_OK) return -1;
     return dq_strmap_get(&r->index, r->key.s, r->key.n);
 }
 
-/* What a line says about itself; words belong to the line. */
+/* Words belong to the line. */
 static dq_status read_group(dq_verdict_group *g, const json_t *o, dq_err *err)
 {
     static const char *const model = "model", *const granularity = "per-tensor", *const none = "";
@@ -911,7 +895,7 @@ static dq_status read_group(dq_verdict_group *g, const json_t *o, dq_err *err)
     return DQ_OK;
 }
 
-/* The index of the line's group, which is made if it is not there; -1: see err. */
+/* Adds a missing group; -1: see err. */
 static int group_of(verdict_reader *r, json_t *o, dq_err *err)
 {
     dq_verdict_group g;
@@ -981,7 +965,7 @@ static int by_item_alone(const void *a, const void *b)
     return (x->item > y->item) - (x->item < y->item);
 }
 
-/* Hands the verdicts to their groups: one list, group after group. */
+/* Verdicts form one list, group after group. */
 static dq_status share_out(verdict_reader *r, dq_err *err)
 {
     dq_verdict_group *group = r->out->group;
@@ -1000,7 +984,7 @@ static dq_status share_out(verdict_reader *r, dq_err *err)
     return DQ_OK;
 }
 
-/* Places of n scores, and the cluster of each place; *of is NULL where all are independent. */
+/* Places of n scores and the cluster of each; *of is NULL where all are independent. */
 static dq_status place(int64_t **at, int32_t **of, const uint64_t *cluster, int64_t n, dq_arena *a,
                        dq_err *err)
 {
@@ -1015,7 +999,6 @@ static dq_status place(int64_t **at, int32_t **of, const uint64_t *cluster, int6
     return *of ? dq_repeats_order(*at, *of, number, n, err) : err->code;
 }
 
-/* Sorts the group's verdicts; their mean. */
 static dq_status fill(const verdict_reader *r, int index, dq_err *err)
 {
     dq_verdict_group *g = &r->out->group[index];
@@ -1041,7 +1024,6 @@ static dq_status fill(const verdict_reader *r, int index, dq_err *err)
     return DQ_OK;
 }
 
-/* Over the items that both have. */
 static dq_status pair(dq_stat_flips *out, const dq_verdict_group *before,
                       const dq_verdict_group *after, dq_arena *a, dq_err *err)
 {

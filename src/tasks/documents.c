@@ -17,8 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Documents ---- */
-
 int64_t dq_documents_count_words(const char *text, size_t len)
 {
     int64_t words = 1;
@@ -72,7 +70,7 @@ static dq_status add_lines(dq_docs *d, const char *path, const char *text, size_
     return DQ_OK;
 }
 
-/* *fixed[*fixed_len]: the text with U+FFFD in place of what is ill-formed, itself where nothing is. */
+/* Replaces ill-formed UTF-8 by U+FFFD; *fixed is the text itself where there is none. */
 static dq_status repair(dq_docs *d, const char **fixed, size_t *fixed_len, const char *path,
                         const char *text, size_t len, dq_arena *a, dq_err *err)
 {
@@ -136,8 +134,7 @@ dq_status dq_documents_add(dq_docs *d, const char *path, const char *text, size_
     return add(d, one, a, err);
 }
 
-/* ---- Repeats ----
- * Both count hashes of tokens in a table; a place's hash is made anew of its 16 tokens. */
+/* Hashes of 16 tokens are counted in a table and computed anew at each place. */
 
 static uint64_t hash_of(uint64_t h, const int32_t *ids, int64_t n)
 {
@@ -227,7 +224,7 @@ dq_status dq_repeats_count(int64_t *n_places, int64_t *n_new, const dq_repeats_r
     return err->code;
 }
 
-/* The first of the sketch's hashes that is not smaller. */
+/* The first hash of the sketch that is not smaller. */
 static int place_of(const dq_repeats_sketch *s, uint64_t hash)
 {
     int low = 0, high = s->n;
@@ -287,10 +284,9 @@ bool dq_repeats_sketch_read(dq_repeats_sketch *s, const json_t *text)
     return true;
 }
 
-/* ---- Windows ----
- * One function gives the i-th window of a document for each scheme, from its begin, its first
- * scored id and its length; counting, limits and cutting only call it. Ids are copied where a
- * window changes them, else windows point into the document. */
+/* One function gives the i-th window of a document by scheme: its begin, first scored token and
+ * length; counting, limits and cutting only call it. Windows point into the document unless they
+ * change it. */
 
 const char *const dq_scheme_name[DQ_SCHEMES] = {"chunk", "stride", "block", "rolling", "positions"};
 
@@ -337,14 +333,14 @@ typedef struct cutter {
         *copy; /* of the document's tokens, for windows that change or precede them; NULL: none */
 } cutter;
 
-/* Whether a rolling document begins with the prefix itself, which then stands for it. */
+/* Whether a rolling document begins with the prefix itself. */
 static bool spells_prefix(const cutter *c, const dq_doc_ids *d)
 {
     return c->spec->scheme == DQ_WINDOW_ROLLING && d->n > 0 && d->n_before == 0 &&
            d->ids[0] == c->before;
 }
 
-/* Window i of the document. Only those that count_windows has are asked for. */
+/* i must be below count_windows. */
 static dq_window window_at(const cutter *c, int64_t i)
 {
     const int skip = spells_prefix(c, c->doc);
@@ -391,7 +387,7 @@ static int64_t count_windows(const cutter *c, const dq_doc_ids *d)
     }
 }
 
-/* Ids of the document that windows may change, or that have the prefix in front. */
+/* A copy of the document that windows may change, or with the prefix in front. */
 static dq_status copy_ids(cutter *c, dq_arena *a, dq_err *err)
 {
     const int64_t L = c->spec->n_ctx, n = c->doc->n;
@@ -407,7 +403,7 @@ static dq_status copy_ids(cutter *c, dq_arena *a, dq_err *err)
     return DQ_OK;
 }
 
-/* n_all: documents there are; those after n_docs are not needed, as the limit is reached before them. */
+/* n_all: all documents; those after n_docs lie beyond the limit. */
 static dq_status cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs, int64_t n_all,
                      const dq_window_spec *spec, int32_t before, int32_t bos, dq_arena *a,
                      dq_err *err)
@@ -423,7 +419,7 @@ static dq_status cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs, int
         all += n;
     }
     if (all < (spec->scheme == DQ_WINDOW_CHUNK && n_all == 1 ? 2 : 1)) {
-        /* Why nothing can be scored, in the words of one document where there is one. */
+        /* Says why nothing can be scored. */
         enum { LEAST_CTX = 4 };
         const long long n = out->n_ids, L = spec->n_ctx;
         const long long need[DQ_SCHEMES] = {2 * L, 2, L, 1, L + 1};
@@ -521,8 +517,7 @@ dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs 
     dq_doc_ids *ids = dq_alloc(a, (size_t)docs->n, sizeof *ids, err);
     if (!ids) return err->code;
     int64_t n = 0;
-    /* Until the limit's windows are there, and of the last document a window more, which tells
-     * that it goes on. */
+    /* Stops when the limit's windows exist, plus one that shows that the last document goes on. */
     const bool first = spec->limit > 0 && !spec->whole;
     const cutter c = {.spec = spec,
                       .before = dq_tokenizer_prefix(t),
@@ -534,7 +529,7 @@ dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs 
         left -= count_windows(&c, d);
     }
     DQ_TRY(cut(out, ids, n, docs->n, spec, before, dq_items_bos(t, spec->bos), a, err));
-    /* Words and bytes of the documents that have windows. */
+    /* Words and bytes count only documents with windows. */
     int64_t last = -1;
     for (int64_t k = 0; k < out->n; k++) {
         const dq_doc *d = &docs->doc[out->win[k].doc];
@@ -547,11 +542,9 @@ dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs 
     return DQ_OK;
 }
 
-/* ---- Slices ----
- * Pairs of tokens are counted in hash tables: of the whole corpus, of the document at hand (taken
- * off where the corpus holds it) and of the window so far. A scored id is a hit if its pair stood
- * in the window before and is not frequent in the corpus; a pair joins the window's after its
- * second id has been judged. */
+/* Bigrams are counted in hash tables: the whole corpus, the current document (subtracted where the
+ * corpus holds it) and the window so far. A scored token is a hit if its bigram occurred earlier in
+ * the window and is not frequent in the corpus. */
 
 enum { FIRST_PAIRS = 512 };
 
@@ -606,7 +599,7 @@ static dq_status classify_all(run *x, const dq_windows *w, const dq_doc_ids *cor
             dq_map64_clear(&x->mine);
             DQ_TRY(count(&x->mine, d, err));
         }
-        /* A bigram joins what was seen after its second id has been judged. */
+        /* A bigram counts as seen only after its second id has been judged. */
         const dq_window *win = &w->win[i];
         dq_map64_clear(&x->seen);
         for (int64_t t = 1; t < win->n + win->past; t++) {

@@ -26,16 +26,16 @@ typedef struct dq_docs {
     int64_t at;      /* offset in its file of the text that is added next */
 } dq_docs;
 
-/* Adds what a file holds: with a name that ends in ".jsonl", a document for each line {"text": ...} that is
- * not blank; else one document. text[len] and path are kept, not copied. An empty file adds an empty
- * document, or none. DQ_DAMAGED names path and line. */
+/* Adds what a file holds: with a name that ends in ".jsonl", a document for each line {"text": ...}
+ * that is not blank; else one document. text[len] and path are kept, not copied. An empty file adds
+ * an empty document, or none. DQ_DAMAGED names path and line. */
 dq_status dq_documents_add(dq_docs *d, const char *path, const char *text, size_t len, dq_arena *a,
                            dq_err *err);
 
-/* Whether most of the first lines of text[len] are JSON objects. */
 bool dq_documents_are_json_lines(const char *text, size_t len);
 
-/* Whether a file of that name holds lines. One of them, which is not blank; its number is for messages. */
+/* Whether the name stands for a file of lines; and adds one line, not blank, whose number is for
+ * messages. */
 bool dq_documents_has_lines(const char *path);
 dq_status dq_documents_add_line(dq_docs *d, const char *path, int64_t number, const char *text,
                                 size_t len, dq_arena *a, dq_err *err);
@@ -44,9 +44,8 @@ dq_status dq_documents_add_line(dq_docs *d, const char *path, int64_t number, co
  * Source: lm-evaluation-harness lm_eval/tasks/wikitext/preprocess_wikitext.py (behaviour). */
 int64_t dq_documents_count_words(const char *text, size_t len);
 
-/* ---- Repeats ----
- * What a text says twice. Runs of tokens that are copies of an earlier one are no pieces of their
- * own for an error, and a text that goes on repeating itself teaches and tests little. */
+/* Text that occurs twice: copies of earlier runs are no independent samples for an error, and a
+ * repetitive text teaches and tests little. */
 
 typedef struct dq_repeats_run {
     const int32_t *ids; /* [n] */
@@ -55,45 +54,45 @@ typedef struct dq_repeats_run {
         unit; /* runs of one unit stand side by side and are compared together: a document in several sequences */
 } dq_repeats_run;
 
-/* cluster[i] of run i: its unit's number from 0, in the order in which they come; units with the same runs, by a hash of
- * 64 bits, have the same number. *n_clusters: how many there are; *n_copies (may be NULL): units that are copies. DQ_RESOURCE. */
+/* cluster[i] of run i: its unit's number, from 0 in order of appearance; units with equal runs, by
+ * a 64-bit hash, share one. *n_copies (NULL allowed): units that are copies. DQ_RESOURCE. */
 dq_status dq_repeats_clusters(int32_t *cluster, int64_t *n_clusters, int64_t *n_copies,
                               const dq_repeats_run *run, int64_t n, dq_err *err);
 
-/* The same of units that are known by a key each. *cluster is in the arena; NULL: no two keys are equal. DQ_RESOURCE. */
+/* The same for units with a key each. *cluster is in the arena; NULL: all keys differ.
+ * DQ_RESOURCE. */
 dq_status dq_repeats_keys(const int32_t **cluster, const uint64_t *key, int64_t n, dq_arena *a,
                           dq_err *err);
 
-/* Places that put units of a cluster side by side: unit i goes to at[i], where of[] has its cluster. DQ_RESOURCE. */
+/* Places that put units of a cluster side by side: unit i goes to at[i]; of[]: its cluster.
+ * DQ_RESOURCE. */
 dq_status dq_repeats_order(int64_t *at, int32_t *of, const int32_t *cluster, int64_t n,
                            dq_err *err);
 
-/* Key of a text, the same whatever white space is around and between its words. */
+/* The key ignores how much white space is around and between words. */
 uint64_t dq_repeats_key(const char *s, size_t len);
 
-/* Places of runs at which DQ_REPEATS_IDS ids begin, and how many of them begin ids that stand nowhere before. DQ_RESOURCE. */
+/* Places where DQ_REPEATS_IDS ids begin, and how many of them begin ids seen nowhere before.
+ * DQ_RESOURCE. */
 enum { DQ_REPEATS_IDS = 16 };
 dq_status dq_repeats_count(int64_t *n_places, int64_t *n_new, const dq_repeats_run *run, int64_t n,
                            dq_err *err);
 
-/* What a text leaves behind, so that another one can be asked for parts of it: the smallest hashes of its places, a uniform
- * draw of what it says. Of a text that has 1 % of another, about 3 of 256 are found again. */
+/* A sketch finds parts of one text in another: the smallest hashes of its places, which are a
+ * uniform sample. Of a text that shares 1 %, about 3 of 256 are found. */
 enum { DQ_REPEATS_SKETCH = 256 };
 typedef struct dq_repeats_sketch {
     uint64_t hash[DQ_REPEATS_SKETCH]; /* [n], rising */
     int n;
 } dq_repeats_sketch;
-/* Adds the places of ids[n]. */
 void dq_repeats_sketch_add(dq_repeats_sketch *s, const int32_t *ids, int64_t n);
-/* found[i] becomes true where a place of ids[n] has hash i. */
 void dq_repeats_sketch_find(bool *found, const dq_repeats_sketch *s, const int32_t *ids, int64_t n);
-/* A text of 16 hex digits a hash, and back; false: it is none. */
+/* 16 hex digits per hash, and back; false: invalid. */
 json_t *dq_repeats_sketch_json(const dq_repeats_sketch *s);
 bool dq_repeats_sketch_read(dq_repeats_sketch *s, const json_t *text);
 
-/* ---- Windows ----
- * Documents cut into pieces that fit a model, each with the ids that are scored in it. No window
- * reaches over the end of a document. */
+/* Documents cut into windows that fit a model, each with its scored tokens. No window crosses the
+ * end of a document. */
 
 /* Ids 0 .. n - 1 are fed; ids first + 1 .. n - 1 + past are scored, where id n is not fed. */
 typedef struct dq_window {
@@ -105,7 +104,7 @@ typedef struct dq_window {
     int64_t at;    /* index of ids[0] in the document, -1: a prefix stands there */
 } dq_window;
 
-/* The ids of a document; what the template adds is before and after them. */
+/* Ids of a document, template tokens included. */
 typedef struct dq_doc_ids {
     const int32_t *ids; /* [n], template and all */
     int64_t n, n_before, n_after;
@@ -117,8 +116,8 @@ typedef struct dq_windows {
     int64_t n_values; /* scored tokens of all windows */
     int64_t longest;  /* ids of the longest window */
     int64_t n_ids;    /* of all documents */
-    /* [n] of each window the piece that an error is over, from 0: its document, or of a single document itself; pieces
-     * that are copies of one another have one number ("Repeats") */
+    /* [n] for each window the unit of an error, from 0: its document, or the window itself in a
+     * single document; copies share a number ("Repeats") */
     const int32_t *cluster;
     int64_t n_clusters, n_copies; /* pieces that are copies of an earlier one */
     const dq_doc_ids *doc;        /* [n_given] all documents, used or not */
@@ -164,37 +163,36 @@ typedef struct dq_window_spec {
     int64_t vocab; /* ids must be below */
 } dq_window_spec;
 
-/* Scored tokens of a window, and of the windows before `i`. */
+/* Scored tokens of a window, and of all windows before `i`. */
 int64_t dq_window_scored(const dq_window *w);
 int64_t dq_windows_values(const dq_windows *w, int64_t i);
 
 /* Windows begin .. end - 1 have the same n, first and past. */
 bool dq_windows_alike(const dq_windows *w, int64_t begin, int64_t end);
 
-/* Of each window where it stands and its ids, which a tokenizer and a form of text make of the same bytes; as 64 hex digits. */
+/* Hash of every window's place and ids, which depend on the tokenizer and the form of text; 64 hex
+ * digits. */
 dq_status dq_windows_hash(char hex[65], const dq_windows *w, dq_err *err);
 
-/* Ids of a document, with the template unless `bos` is off; none of a document without text. max: of
+/* Ids of a document, with the template unless `bos` is off; none without text. max: as in
  * dq_tokenizer_encode_first, 0: all. */
 dq_status dq_windows_encode(dq_doc_ids *out, const dq_tokenizer *t, const dq_doc *d, dq_bos bos,
                             int64_t vocab, int64_t max, dq_arena *a, dq_err *err);
-/* Encodes each document once, with a limit as many and as much of them as it needs (n_given, n_ids and n_short count these), with the template unless `bos` is off, and cuts it. Documents without text,
- * or too short for a window, have none; DQ_MISMATCH when that is all of them, DQ_DAMAGED when none has
- * text. */
+/* Encodes each document once, as far as a limit needs it (n_given, n_ids and n_short count these),
+ * and cuts it. Documents without text, or too short, have no window; DQ_MISMATCH when that is all,
+ * DQ_DAMAGED when none has text. */
 dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs *docs,
                           const dq_window_spec *spec, dq_arena *a, dq_err *err);
-/* The same from ids that are there. before: id before the first one, for `rolling`; -1: none. bos: id
- * that overwrites the first of each chunk; -1: none. words and bytes are left 0. */
+/* Cuts given ids. before: the id before the first, for `rolling`, -1: none; bos: overwrites the
+ * first of each chunk, -1: none. words and bytes stay 0. */
 dq_status dq_windows_cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs,
                          const dq_window_spec *spec, int32_t before, int32_t bos, dq_arena *a,
                          dq_err *err);
 
-/* ---- Slices ----
- * Which scored tokens a model could have recalled from its context: the last id of a bigram that
- * the window has shown before and that training has not shown often. Source: Zoology, arXiv
- * 2312.04927, section 3; Just read twice, arXiv 2407.05483, appendix B.4. */
+/* Scored tokens that a model could recall from its context: the last token of a bigram that
+ * occurred earlier in the window and rarely in training.
+ * Source: Zoology, arXiv 2312.04927, section 3; Just read twice, arXiv 2407.05483, appendix B.4. */
 
-/* The scored tokens of windows, judged. */
 typedef struct dq_slices {
     const bool *hit;  /* [n_values] */
     double threshold; /* training occurrences, of 1e10 training ids, up to which a bigram is rare */
@@ -202,10 +200,10 @@ typedef struct dq_slices {
     bool own;         /* that is the documents themselves, less the one at hand */
 } dq_slices;
 
-/* A bigram is frequent if the corpus has it more often than max(1, threshold * corpus / 1e10) times.
- * corpus[n_corpus]: documents that stand for the training text; NULL: those of the windows, without the one at
- * hand; a document alone then has no frequent bigrams. Template tokens are not counted, but a window shows
- * them. */
+/* A bigram is frequent if the corpus has it more often than max(1, threshold * corpus / 1e10)
+ * times. corpus[n_corpus]: documents that stand for the training text; NULL: those of the windows,
+ * without the one at hand; a document alone then has no frequent bigrams. Template tokens are not
+ * counted, but a window shows them. */
 dq_status dq_slices_make(dq_slices *out, const dq_windows *w, const dq_doc_ids *corpus,
                          int64_t n_corpus, double threshold, dq_arena *a, dq_err *err);
 

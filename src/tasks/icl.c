@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- ICL labels ---- */
-
 static dq_status encode(const dq_tokenizer *t, const char *s, int64_t vocab, int32_t **ids,
                         int64_t *n, dq_err *err)
 {
@@ -23,7 +21,7 @@ static dq_status encode(const dq_tokenizer *t, const char *s, int64_t vocab, int
     return dq_tokenizer_check_ids(*ids, *n, vocab, err);
 }
 
-/* Whether the tokenizer puts a space before a text itself. */
+/* Whether the tokenizer itself puts a space before a text. */
 static bool spaces_itself(const dq_tokenizer *t, const int32_t *ids, int64_t n)
 {
     size_t len = 0;
@@ -31,7 +29,7 @@ static bool spaces_itself(const dq_tokenizer *t, const int32_t *ids, int64_t n)
     return piece && len > 0 && piece[0] == ' ';
 }
 
-/* One id more than the label has stays free for a newline. */
+/* Leaves space for a newline id after the label. */
 static dq_status label_ids(dq_icl_label *l, const char *name, const dq_tokenizer *t, int64_t vocab,
                            dq_arena *a, dq_err *err)
 {
@@ -70,8 +68,8 @@ static int by_ids(const void *x, const void *y)
     return a < b ? -1 : a > b;
 }
 
-/* other[i] becomes a label that goes on from label i or equals it, by index; -1: none. Sorted by their
- * ids, those that begin with a label's ids follow it, and equal ones stand together. */
+/* other[i]: a label that extends or equals label i, -1: none. In sorted order extensions follow it
+ * directly. */
 static void find_longer(int *other, const dq_icl_label *label, const dq_icl_label **sorted, int n)
 {
     for (int i = 0; i < n; i++) sorted[i] = &label[i];
@@ -84,7 +82,7 @@ static void find_longer(int *other, const dq_icl_label *label, const dq_icl_labe
     }
 }
 
-/* A newline is one id, the last where a tokenizer puts something in front. */
+/* A newline must be one id, the last where a tokenizer prefixes something. */
 static dq_status end_label(dq_icl_label *l, const dq_tokenizer *t, int64_t vocab, dq_arena *a,
                            dq_err *err)
 {
@@ -170,9 +168,6 @@ int dq_icl_likeliest(const dq_icl_label *label, int n, const double *logp)
     return best;
 }
 
-/* ---- ICL files ----
- * The files of the data sets. */
-
 struct dq_icl_reader {
     dq_arena *a;
     dq_icl_pool *demos, *queries; /* NULL: not wanted from this file */
@@ -213,7 +208,7 @@ static dq_status add_example(dq_icl_reader *r, dq_icl_pool *pool, size_t *cap, c
     return err->code;
 }
 
-/* "intent_name" -> "intent name" */
+/* "intent_name" becomes "intent name". */
 static dq_status add_named(dq_icl_reader *r, dq_icl_pool *pool, size_t *cap, const char *text,
                            size_t len, const char *name, dq_err *err)
 {
@@ -224,9 +219,7 @@ static dq_status add_named(dq_icl_reader *r, dq_icl_pool *pool, size_t *cap, con
     return label ? add_example(r, pool, cap, text, len, label, err) : err->code;
 }
 
-/* ---- TREC: "COARSE:fine text" a line ---- */
-
-/* The taxonomy of Li and Roth (2002); its short codes written out. */
+/* The taxonomy of Li and Roth (2002) with its short codes written out. */
 static const struct coarse {
     const char *code, *name;
     const char *fine[48]; /* code, word, ... NULL */
@@ -269,7 +262,7 @@ static bool is_word(const char *s, size_t n, const char *word)
     return strlen(word) == n && memcmp(s, word, n) == 0;
 }
 
-/* The name that "COARSE:fine" stands for; false: none. */
+/* False: unknown code. */
 static bool trec_find(char *out, const char *s, size_t n, bool fine)
 {
     const char *colon = memchr(s, ':', n);
@@ -303,7 +296,6 @@ static dq_status trec_line(dq_icl_reader *r, const char *line, size_t n, int64_t
     if (code == n)
         return dq_fail(err, DQ_DAMAGED, "line %lld: no question after the class",
                        (long long)number);
-    /* The one pool that a file without parts is read for. */
     const char *text = line + code;
     const size_t len = n - code;
     if (r->demos) return add_example(r, r->demos, &r->cap_demos, text, len, name, err);
@@ -312,7 +304,7 @@ static dq_status trec_line(dq_icl_reader *r, const char *line, size_t n, int64_t
 
 static dq_status read_trec(dq_icl_reader *r, const char *text, size_t len, dq_err *err)
 {
-    /* Labels are all there are, whether or not a file has examples of each. */
+    /* All labels count, whether or not a file has examples of each. */
     char name[TREC_NAME];
     int index;
     for (int i = 0; i < TREC_COARSE; i++) {
@@ -328,7 +320,7 @@ static dq_status read_trec(dq_icl_reader *r, const char *text, size_t len, dq_er
     const size_t mark = dq_utf8_mark(text, len);
     text += mark;
     len -= mark;
-    /* The official files are Latin-1; a copy that is well-formed UTF-8 stays as it is. */
+    /* The official files are Latin-1; a copy in well-formed UTF-8 stays as it is. */
     int64_t first_bad;
     if (dq_utf8_check(text, len, &first_bad) != 0) {
         char *out = dq_alloc(r->a, 2 * len + 1, 1, err);
@@ -357,9 +349,7 @@ static dq_status read_trec_fine(dq_icl_reader *r, const char *text, size_t len, 
     return read_trec(r, text, len, err);
 }
 
-/* ---- Banking-77: CSV (RFC 4180) with the header text,category ---- */
-
-/* A record as an example. Its text and category lie in `out`. */
+/* Text and category lie in `out`. */
 static dq_status csv_example(dq_icl_reader *r, dq_csv *c, char *out, dq_err *err)
 {
     const char *field[2] = {"", ""};
@@ -400,8 +390,6 @@ static dq_status read_csv(dq_icl_reader *r, const char *text, size_t len, dq_err
     while (c.at < c.n) DQ_TRY(csv_example(r, &c, out, err));
     return DQ_OK;
 }
-
-/* ---- CLINC-150: one JSON object of lists of [text, intent] ---- */
 
 static dq_status clinc_list(dq_icl_reader *r, const json_t *o, const char *key, bool needed,
                             dq_icl_pool *pool, size_t *cap, dq_err *err)
@@ -482,7 +470,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* No query is shown its own answer: examples with its text are no demonstrations. */
+/* A query must not see its own answer, so examples with its text are no demonstrations. */
 static dq_status leave_out_queries(dq_icl_data *d, dq_err *err)
 {
     dq_map64 asked = {0};
@@ -526,7 +514,7 @@ dq_status dq_icl_read(dq_icl_data *out, const dq_icl_task *task, const dq_icl_fi
         out->n_bad_demos = r.n_bad;
         out->first_bad_demos = r.first_bad;
     }
-    /* Labels by name, whatever order the files brought them in. */
+    /* Sorted by name, so that the order of files does not matter. */
     const char **sorted = dq_alloc(r.a, (size_t)r.n_labels, sizeof *sorted, err);
     int *to = dq_alloc(r.a, (size_t)r.n_labels, sizeof *to, err);
     if (!sorted || !to) return err->code;
@@ -545,9 +533,6 @@ dq_status dq_icl_read(dq_icl_data *out, const dq_icl_task *task, const dq_icl_fi
     return dq_in(err, "%s: ", demos->text ? demos->path : queries->path);
 }
 
-/* ---- ICL draw ----
- * Which demonstrations, in which order. */
-
 const char *const dq_icl_order_name[DQ_ICL_ORDERS] = {"random", "class", "alternate"};
 
 void dq_icl_permute(int32_t *out, int64_t n, uint64_t seed, uint64_t stream)
@@ -563,7 +548,7 @@ dq_status dq_icl_arrange(int32_t *demo, int64_t n, const dq_icl_pool *pool, int 
     int32_t *sorted = dq_block_new((size_t)n, sizeof *sorted, err);
     int64_t *first = dq_block_new((size_t)n_labels + 1, sizeof *first, err);
     if (sorted && first) {
-        /* Into `sorted`, label by label; first[label] is where each begins, first[n_labels] = n. */
+        /* Counting sort by label: label l takes first[l] .. first[l + 1] - 1 of `sorted`. */
         for (int64_t i = 0; i < n; i++) first[pool->ex[demo[i]].label + 1]++;
         for (int l = 0; l < n_labels; l++) first[l + 1] += first[l];
         for (int64_t i = 0; i < n; i++) sorted[first[pool->ex[demo[i]].label]++] = demo[i];

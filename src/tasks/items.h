@@ -20,14 +20,13 @@ typedef struct dq_item {
     const dq_choice *choice; /* [n_choices] */
     int n_choices, gold;
     int64_t line; /* of the data file, from 1 */
-    /* Hashes of its own contexts and choices in any order, and of what makes it depend on others: a cluster that its
-     * record names, a passage, or else the first. */
+    /* Hashes: of its contexts and choices in any order; and of what it shares with dependent items:
+     * the cluster of its record, a passage, or else the first hash. */
     uint64_t content, cluster;
 } dq_item;
 
-/* What stands before a choice. */
 const char *dq_item_context(const dq_item *item, int choice, size_t *len);
-/* Whether white space meets white space where a choice begins. */
+/* Whether context and choice meet with white space on both sides. */
 bool dq_item_has_two_spaces(const dq_item *item);
 
 typedef struct dq_items {
@@ -39,15 +38,15 @@ typedef struct dq_items {
     size_t labels_len;
 } dq_items;
 
-/* Ids before the contexts of several items, which are all that they have in common. */
+/* Ids that the contexts of several items have in common at the start. */
 typedef struct dq_shared_prefix {
     const int32_t *ids; /* [n]; n may be 0 */
     int64_t n;
     int64_t end; /* one past its last item */
 } dq_shared_prefix;
 
-/* One choice as ids: the shared prefix of its item and ctx are given, cont is scored (or, where cont is NULL,
- * generated); the very last id is not fed. Truncation has happened. */
+/* A choice as ids: the shared prefix and ctx are given, cont is scored (or generated, where NULL);
+ * the last id is not fed. Truncation has happened. */
 typedef struct dq_request {
     const int32_t *ctx;  /* [n_ctx], n_ctx > 0; choices may share it */
     const int32_t *cont; /* [n_cont], n_cont > 0 */
@@ -58,7 +57,7 @@ typedef struct dq_request {
     bool truncated;
 } dq_request;
 
-/* All choices of all items; those of item i are at[i] .. at[i + 1] - 1. */
+/* Choices of item i are at[i] .. at[i + 1] - 1. */
 typedef struct dq_requests {
     const dq_request *req;
     const int64_t *at;               /* [n_items + 1] */
@@ -70,9 +69,9 @@ typedef struct dq_requests {
     int64_t n_shared_prefixes;
 } dq_requests;
 
-/* The shared prefix of an item; an empty one where there is none. */
+/* Empty where there is none. */
 const dq_shared_prefix *dq_items_shared_prefix(const dq_requests *q, int64_t item);
-/* Values that the items before `item` have. */
+/* Scored tokens of all items before `item`. */
 int64_t dq_items_values(const dq_requests *q, int64_t item);
 
 typedef enum dq_bos {
@@ -83,15 +82,15 @@ typedef enum dq_bos {
 enum { DQ_BOS_WHENS = 3 };
 extern const char *const dq_bos_name[DQ_BOS_WHENS];
 
-/* DQ_MISMATCH when `bos` asks for what the tokenizer does not have. */
+/* DQ_MISMATCH: the tokenizer lacks what `bos` asks for. */
 dq_status dq_items_bos_check(const dq_tokenizer *t, dq_bos bos, dq_err *err);
 
-/* The id that a sequence begins with; -1: none. */
+/* -1: a sequence begins with no special id. */
 int32_t dq_items_bos(const dq_tokenizer *t, dq_bos bos);
-/* Bytes at the beginning of s[len] that spell that id; 0: they do not. */
+/* Bytes at the start of s[len] that spell that id; 0: none. */
 size_t dq_items_bos_spelled(const dq_tokenizer *t, dq_bos bos, const char *s, size_t len);
-/* Flags for encoding s[len] as the beginning of a sequence: a text that spells BOS itself gets no second one, and nothing else
- * of the template, as in lm-eval (has_bos_prefix). Whatever begins a sequence asks here. */
+/* Flags to encode the start of a sequence: a text that spells BOS itself gets no second one, as in
+ * lm-eval (has_bos_prefix). */
 unsigned dq_items_bos_flags(const dq_tokenizer *t, dq_bos bos, const char *s, size_t len);
 
 /* Splits every choice as lm-eval does: the ids of context + choice encoded together, after as many
@@ -103,7 +102,6 @@ dq_status dq_items_encode(dq_requests *out, const dq_items *items, const dq_toke
 
 /* White space as Python's str.isspace sees it. */
 bool dq_items_is_strip_space(uint32_t c);
-/* Offset after the last character of s[len] that is not white space. */
 size_t dq_items_strip_end(const char *s, size_t len);
 
 #endif

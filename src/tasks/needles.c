@@ -15,8 +15,6 @@
 
 enum { DQ_NEAR_DIGITS = 2 }; /* that may differ: 5 of 7 are equal */
 
-/* ---- Needle cities ---- */
-
 const char *const dq_needle_city[DQ_NEEDLE_CITIES] = {
     "Accra",    "Almaty",    "Amman",    "Ankara",  "Athens",   "Baku",     "Bangkok",  "Beirut",
     "Belgrade", "Berlin",    "Bern",     "Bogota",  "Boston",   "Brisbane", "Brussels", "Bucharest",
@@ -33,10 +31,9 @@ const char *const dq_needle_city[DQ_NEEDLE_CITIES] = {
     "Windhoek", "Yerevan",   "Zagreb",   "Zurich",
 };
 
-/* ---- Needles ----
- * A prompt is made in order: draw cities, numbers and the question; encode them; see how many
- * tokens are left for the filler; choose where it begins and where each needle goes; assemble. The
- * texts are drawn first, so that a seed gives the same needles at every length. */
+/* A prompt takes these steps: draw cities, numbers and the question; encode them; see how many
+ * tokens remain for filler; choose where it begins and where needles go; assemble. Texts are drawn
+ * first, so that a seed gives the same needles at every length. */
 
 #define ASKS "The special magic %s number is:"
 const char dq_needle_form[] =
@@ -50,9 +47,7 @@ const char dq_needle_form[] =
 const char *const dq_needle_class_name[DQ_NEEDLE_CLASSES] = {"bos", "answer", "distractor", "noise",
                                                              "query"};
 
-/* ---- Chance ---- */
-
-/* Begun from everything that names a sample: it does not depend on other cells or samples. */
+/* The seed covers everything that names a sample, so other cells and samples do not matter. */
 static dq_random needle_random(uint64_t seed, const dq_needle_cell *cell, int64_t sample)
 {
     const uint64_t name[] = {(uint64_t)cell->length, (uint64_t)cell->depth, (uint64_t)cell->n,
@@ -62,7 +57,7 @@ static dq_random needle_random(uint64_t seed, const dq_needle_cell *cell, int64_
     return r;
 }
 
-/* The first k of n shuffled things. */
+/* Fisher-Yates, of which only the first k are needed. */
 static void shuffle(int *thing, int k, int n, dq_random *r)
 {
     for (int i = 0; i < k; i++) {
@@ -71,8 +66,6 @@ static void shuffle(int *thing, int k, int n, dq_random *r)
         thing[other] = kept;
     }
 }
-
-/* ---- Filler ---- */
 
 static dq_status index_filler(dq_needle_filler *out, const dq_tokenizer *t, const int32_t *from,
                               dq_arena *a, dq_err *err)
@@ -113,8 +106,6 @@ dq_status dq_needle_filler_read(dq_needle_filler *out, const dq_tokenizer *t, co
     return err->code;
 }
 
-/* ---- Places ---- */
-
 int64_t dq_needle_left(const dq_needle_cell *cell, int n_bos, const int64_t *len, int64_t n_query,
                        int64_t budget)
 {
@@ -151,8 +142,6 @@ void dq_needle_place(int64_t *anchor, int *order, const uint64_t *tie, int n, in
     }
 }
 
-/* ---- Prompts ---- */
-
 typedef struct making {
     const dq_needle_maker *m;
     const dq_needle_cell *cell;
@@ -169,7 +158,7 @@ typedef struct making {
     int *order;
 } making;
 
-/* Ids of `text` as they are after other text: a tokenizer may begin a text in a way of its own. */
+/* Encodes `text` as a continuation, since a tokenizer may treat a beginning differently. */
 static dq_status encode(const making *x, const char *text, size_t len, const int32_t **out,
                         int64_t *n, dq_err *err)
 {
@@ -236,7 +225,7 @@ static bool has_digit(const dq_tokenizer *t, int32_t id)
     return false;
 }
 
-/* Question and answers as one text; where its parts end is where so many tokens as the text up to there has. */
+/* Encodes both as one text; its parts are split where the encoded prefix has so many tokens. */
 static dq_status encode_asking(making *x, dq_strbuf *b, dq_err *err)
 {
     int64_t n = 0;
@@ -301,8 +290,8 @@ static dq_status assemble(making *x, dq_err *err)
 static dq_status make(making *x, dq_err *err)
 {
     dq_strbuf b = {0};
-    /* Cities, then numbers, then the order of the question, which takes the same draws where it
-     * is not random: prompts of both orders differ in their question alone. */
+    /* A fixed order takes the same draws as a random one, so that prompts of both differ in the
+     * question alone. */
     const int n = x->cell->n, r = x->cell->r;
     int city[DQ_NEEDLE_CITIES], requested[DQ_NEEDLE_CITIES];
     for (int i = 0; i < DQ_NEEDLE_CITIES; i++) city[i] = i;
@@ -328,7 +317,7 @@ static dq_status make(making *x, dq_err *err)
     encode_asking(x, &b, err);
     dq_block_free(b.s);
     if (err->code != DQ_OK) return err->code;
-    /* Ids kept for answers: what the numbers take or DQ_NEEDLE_NEW, and the text between. */
+    /* Space for answers: what the numbers take, at least DQ_NEEDLE_NEW, and the text between. */
     int64_t sum = 0;
     for (int i = 0; i < x->cell->r; i++) {
         const dq_needle_answer *o = &x->answer[i];
@@ -337,7 +326,6 @@ static dq_status make(making *x, dq_err *err)
         if (i) sum += o->begin - o[-1].to;
     }
     x->p->budget = sum;
-    /* The ids of the filler, and where it begins and each needle goes. */
     const dq_needle_filler *f = x->m->filler;
     dq_needle_prompt *p = x->p;
     p->filler = dq_needle_left(x->cell, p->n_bos, x->len, x->n_query, p->budget);
@@ -384,8 +372,6 @@ dq_status dq_needle_make(dq_needle_prompt *out, const dq_needle_maker *m,
     return err->code == DQ_OK ? make(&x, err) : err->code;
 }
 
-/* ---- What prompts and answers say ---- */
-
 void dq_needle_labels(uint8_t *label, const dq_needle_prompt *p)
 {
     for (int64_t i = 0; i < p->n; i++)
@@ -431,11 +417,10 @@ dq_status dq_needle_judge_ids(dq_needle_recall *sum, const dq_needle_prompt *p, 
     return err->code;
 }
 
-/* ---- Needle recall ----
- * A text is split into runs of digits and each is compared with the numbers: equal is found, up to
- * DQ_NEAR_DIGITS other digits are near. Runs are whole, so 12 is not found in 123. */
+/* Whole digit runs are compared with the numbers: equal is found, up to DQ_NEAR_DIGITS different
+ * digits are near; 12 is not found in 123. */
 
-/* The next run of digits at or after *at, which becomes its end. False: there is none. */
+/* *at becomes the end of the run; false: there is none. */
 static bool next_run(const char *text, size_t len, size_t *at, const char **run, size_t *n)
 {
     size_t i = *at;

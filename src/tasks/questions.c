@@ -16,14 +16,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Question XML ---- */
-
 static size_t find(const char *text, size_t len, size_t at, const char *part)
 {
     return dq_regex_find_text(text, len, at, part, strlen(part));
 }
 
-/* The character of &name; or &#number; at s[0], whose bytes it returns; 0: it is none. */
+/* Decodes &name; or &#number; and returns its bytes; 0: no entity. */
 static size_t entity(dq_strbuf *out, const char *s, size_t len, dq_err *err)
 {
     static const char *const names[][2] = {
@@ -53,7 +51,6 @@ static dq_status take_element(json_t *record, const char *key, const char *s, si
     const size_t end = at == SIZE_MAX ? SIZE_MAX : find(s, len, at, close);
     if (end == SIZE_MAX) return dq_fail(err, DQ_DAMAGED, "element %s is missing", key);
     const size_t begin = at + strlen(open);
-    /* With its entities replaced, as a value of the record. */
     const char *from = s + begin;
     const size_t n = end - begin;
     dq_strbuf text = {0};
@@ -71,9 +68,9 @@ static dq_status take_element(json_t *record, const char *key, const char *s, si
     return err->code;
 }
 
-/* The next <Problem ID="..."> of text[len] from *at on as {"ID", "Body", "Question", "Answer"}, with entities replaced;
- * *out NULL: there is none. DQ_DAMAGED: it does not end, or an element or entity is not one of those. The caller ends *out
- * with json_decref. */
+/* The next <Problem ID="..."> from *at on as {"ID", "Body", "Question", "Answer"} with entities
+ * replaced; *out NULL: none. DQ_DAMAGED: unterminated, or an unknown element or entity. The caller
+ * ends *out with json_decref. */
 static dq_status question_xml_next(json_t **out, const char *text, size_t len, size_t *at,
                                    dq_err *err)
 {
@@ -104,13 +101,9 @@ static dq_status question_xml_next(json_t **out, const char *text, size_t len, s
     return err->code;
 }
 
-/* ---- Question sets ----
- * A reader knows the keys of its set by name; a key that is missing is named. Prompts of summaries
- * and of questions about a source are dq's own. */
+/* Prompts of summaries and of questions about a source are dq's own. */
 
-/* ---- Numbers ---- */
-
-/* The record's "answer" (or "Answer") as gsm8k has it. */
+/* The record's "answer" (or "Answer") in gsm8k's form. */
 static dq_status read_answered(dq_question_parts *out, const json_t *record, dq_arena *a,
                                dq_err *err)
 {
@@ -126,14 +119,14 @@ static dq_status read_answered(dq_question_parts *out, const json_t *record, dq_
         out->passage = body;
     }
     DQ_TRY(dq_answer_gold(&out->gold, record, a, err));
-    /* an answer with its reasoning stays as it stands; a bare one is given as it is judged */
+    /* An answer with reasoning is shown as it stands, a bare one in the form that is judged. */
     const json_t *answer = json_object_get(record, "answer");
     const char *text = json_string_value(answer ? answer : json_object_get(record, "Answer"));
     out->worked = text && strstr(text, "#### ") ? text : out->gold;
     return err->code;
 }
 
-/* A text or number as a gold answer, in the form that it is judged in. */
+/* A text or number in the form that is judged. */
 static dq_status gold_of(const char **gold, json_t *value, dq_arena *a, dq_err *err)
 {
     json_t *record = json_object();
@@ -153,7 +146,7 @@ static dq_status read_asdiv(dq_question_parts *out, const json_t *record, dq_are
     DQ_TRY(dq_json_text(&body, record, upper ? "Body" : "body", NULL, err));
     DQ_TRY(dq_json_text(&question, record, upper ? "Question" : "question", NULL, err));
     DQ_TRY(dq_json_text(&answer, record, upper ? "Answer" : "answer", NULL, err));
-    /* "9 (apples)" as "9". */
+    /* "9 (apples)" becomes "9". */
     size_t n = 0;
     char *s = dq_text(a, answer, strlen(answer), err);
     if (!s) return err->code;
@@ -181,7 +174,7 @@ static dq_status read_mawps(dq_question_parts *out, const json_t *record, dq_are
     json_t *value = json_object_get(record, "target");
     DQ_TRY(dq_json_text(&out->question, record, original ? "sQuestion" : "input", NULL, err));
     if (original) {
-        /* The one solution of a list of numbers. */
+        /* A list must hold exactly one solution. */
         const json_t *list = json_object_get(record, "lSolutions");
         value = json_array_get(list, 0);
         if (json_array_size(list) != 1 || !json_is_number(value))
@@ -195,9 +188,7 @@ static dq_status read_mawps(dq_question_parts *out, const json_t *record, dq_are
     return DQ_OK;
 }
 
-/* ---- Expressions ---- */
-
-/* The answer of a solution, or that of the record. */
+/* The answer in a solution, or else of the record. */
 static dq_status read_math(dq_question_parts *out, const json_t *record, dq_arena *a, dq_err *err)
 {
     DQ_TRY(dq_json_text(&out->question, record, "problem", NULL, err));
@@ -236,9 +227,7 @@ static dq_status read_college_math(dq_question_parts *out, const json_t *record,
     return err->code;
 }
 
-/* ---- Questions about a table ---- */
-
-/* The text that was written to f, which is closed, in the arena. */
+/* Closes f; the text moves to the arena. */
 static dq_status take_text(const char **out, FILE *f, dq_strbuf *b, dq_arena *a, dq_err *err)
 {
     if (dq_strbuf_memory_close(f, err) == DQ_OK) *out = dq_text(a, b->s ? b->s : "", b->n, err);
@@ -289,8 +278,6 @@ static dq_status read_tabmwp(dq_question_parts *out, const json_t *record, dq_ar
     return err->code;
 }
 
-/* ---- Texts for a judge ---- */
-
 static dq_status read_prompt(dq_question_parts *out, const json_t *record, dq_arena *a, dq_err *err)
 {
     const char *key =
@@ -299,7 +286,7 @@ static dq_status read_prompt(dq_question_parts *out, const json_t *record, dq_ar
     return dq_json_text(&out->question, record, key, NULL, err);
 }
 
-/* The JSON text of a list, which is given up. */
+/* Takes the list. */
 static dq_status list_text(const char **out, json_t *list, dq_arena *a, dq_err *err)
 {
     char *text = NULL;
@@ -317,7 +304,7 @@ static dq_status summary(dq_question_parts *out, const char *source, json_t *ref
     return list_text(&out->reference, references, a, err);
 }
 
-/* XSum and Multi-News as published; CNN/DailyMail has other names for the same. */
+/* CNN/DailyMail has other keys than XSum and Multi-News. */
 static dq_status read_summary(dq_question_parts *out, const json_t *record, dq_arena *a,
                               dq_err *err)
 {
@@ -328,7 +315,7 @@ static dq_status read_summary(dq_question_parts *out, const json_t *record, dq_a
     return summary(out, source, json_pack("[s]", reference), a, err);
 }
 
-/* LongBench's records: a source, a question (empty for summaries), right answers. */
+/* LongBench: a source, a question (empty for summaries), and right answers. */
 static dq_status read_long(dq_question_parts *out, const json_t *record, dq_arena *a, dq_err *err)
 {
     json_t *answers = json_object_get(record, "answers");
@@ -351,7 +338,7 @@ static dq_status read_multi_news(dq_question_parts *out, const json_t *record, d
                                               : read_summary(out, record, a, err);
 }
 
-/* [[title, [sentence, ...]], ...] as paragraphs. */
+/* [[title, [sentence, ...]], ...] becomes paragraphs. */
 static dq_status put_paragraphs(FILE *f, const json_t *context, dq_err *err)
 {
     for (size_t i = 0; i < json_array_size(context); i++) {
@@ -370,7 +357,7 @@ static dq_status put_paragraphs(FILE *f, const json_t *context, dq_err *err)
     return DQ_OK;
 }
 
-/* The release of HotpotQA, whose form 2WikiMultihopQA has too, or LongBench's. */
+/* HotpotQA's and 2WikiMultihopQA's release, or LongBench's form. */
 static dq_status read_hops(dq_question_parts *out, const json_t *record, dq_arena *a, dq_err *err)
 {
     const json_t *context = json_object_get(record, "context");
@@ -434,11 +421,9 @@ const dq_question_set *dq_question_set_find(const char *name)
     return NULL;
 }
 
-/* ---- Questions ----
- * A file is one JSON list or lines, one JSON object of records by their ids, or XML; all give
- * records, one after the other, to the same function. Examples are read from another file in the
- * same way; the text before each question is joined from those that it takes, drawn in the order
- * of the questions. */
+/* A file is a JSON list, JSON lines, an object of records by id, or XML; each record goes to the
+ * same function. Examples come from another file likewise and are drawn in the order of the
+ * questions. */
 
 typedef dq_status take_record(void *arg, const json_t *record, int64_t line, dq_err *err);
 
@@ -492,7 +477,7 @@ static dq_status read_list(reader *r, const char *text, size_t len, dq_err *err)
     return err->code;
 }
 
-/* One JSON object of records; *is false where it is one record, or lines of them. */
+/* One object of records by id; *is false: it is one record, or JSON lines. */
 static dq_status read_object(reader *r, bool *is, const char *text, size_t len, dq_err *err)
 {
     json_t *all = NULL, *record;
@@ -564,7 +549,7 @@ typedef struct list {
     dq_arena *a;
 } list;
 
-/* The examples before a question whose text has that hash, none of which is that question. */
+/* `content` is the hash of the question, which must not be among its examples. */
 static dq_status choose_shots(list *l, uint64_t content, dq_err *err)
 {
     const dq_question_shots *s = l->shots;
@@ -597,7 +582,7 @@ static dq_question *next_question(list *l, dq_err *err)
     return &l->question[l->n++];
 }
 
-/* The record's own name, whatever its type, for what is given. */
+/* The record's own id, of any JSON type. */
 static dq_status id_of(const char **id, const json_t *record, dq_arena *a, dq_err *err)
 {
     const json_t *v = json_object_get(record, "id");
@@ -614,7 +599,7 @@ static dq_status id_of(const char **id, const json_t *record, dq_arena *a, dq_er
     return err->code;
 }
 
-/* The record's parts, of which an answered one has an answer. */
+/* Answered records must have an answer. */
 static dq_status read_parts(dq_question_parts *out, const dq_question_set *set,
                             const json_t *record, dq_arena *a, dq_err *err)
 {
@@ -624,7 +609,7 @@ static dq_status read_parts(dq_question_parts *out, const dq_question_set *set,
     return DQ_OK;
 }
 
-/* A text of the record, which ends, in the arena; NULL stays NULL. */
+/* Copies a text that ends with the record; NULL stays NULL. */
 static dq_status keep(const char **out, const char *text, dq_arena *a, dq_err *err)
 {
     *out = text ? dq_text(a, text, strlen(text), err) : NULL;

@@ -7,34 +7,33 @@
 #include "base/text.h"
 #include "stat/stat.h"
 
-/* ---- Answers ----
- * Numbers that generated text gives as its answer, judged as lm-eval's gsm8k judges them. Source:
- * lm-evaluation-harness lm_eval/tasks/gsm8k/gsm8k.yaml, lm_eval/filters/extraction.py, exact_match
- * of lm_eval/api/metrics.py (behaviour). */
+/* Numeric answers in generated text, judged as in gsm8k.
+ * Source: lm-evaluation-harness lm_eval/tasks/gsm8k/gsm8k.yaml, lm_eval/filters/extraction.py,
+ * exact_match of lm_eval/api/metrics.py (behaviour). */
 
-/* What ends an answer to a gsm8k prompt: "Question:", "</s>", "<|im_end|>". */
+/* Stop texts of a gsm8k prompt: "Question:", "</s>", "<|im_end|>". */
 extern const char *const dq_answer_stop[];
 extern const int dq_answer_n_stops;
-/* Offset of the first of stop[n] (not empty) in text[len]; len: none is there. */
+/* Offset of the first of stop[n] (not empty) in text[len]; len: none. */
 size_t dq_answer_end(const char *text, size_t len, const char *const *stop, int n);
 
-/* A piece of somebody's text; s NULL: there is none. */
+/* A borrowed piece of text; s NULL: none. */
 typedef struct dq_span {
     const char *s;
     size_t len;
 } dq_span;
 
-/* What follows the first "#### " that has one of "-0-9.," after it: -?[0-9.,]+. */
+/* The -?[0-9.,]+ after the first "#### " that one of "-0-9.," follows. */
 dq_span dq_answer_strict(const char *text, size_t len);
-/* The last of the numbers that lie one after the other: -?[$0-9.,]{2,}, or else -?[0-9]+. */
+/* The last match of -?[$0-9.,]{2,}, else of -?[0-9]+, without overlap. */
 dq_span dq_answer_last(const char *text, size_t len);
-/* The text without every ',' and '$', then from after the last "#### " on, then without a '.' at its
- * end or before a newline at its end. In the arena, with a NUL; NULL: see err. */
+/* Drops ',' and '$', all up to the last "#### ", and a final '.'. In the arena, with a NUL; NULL:
+ * see err. */
 char *dq_answer_clean(dq_span text, dq_arena *a, dq_err *err);
 
-/* The gold answer of a record: its "answer", else "Answer", a text or a number, as dq_answer_clean has
- * it. A number without "#### " also loses the zeros at the end of its fraction (576.0 is 576): such
- * files hold answers that went through floating point. DQ_DAMAGED: there is none, or it is empty. */
+/* A record's "answer", else "Answer", a text or a number, cleaned. A number without "#### " also
+ * loses trailing zeros of its fraction (576.0 is 576), as such files went through floating point.
+ * DQ_DAMAGED: missing or empty. */
 dq_status dq_answer_gold(const char **gold, const json_t *record, dq_arena *a, dq_err *err);
 
 typedef struct dq_answer_verdict {
@@ -46,14 +45,11 @@ typedef struct dq_answer_verdict {
 dq_status dq_answer_judge(dq_answer_verdict *out, const char *text, size_t len, const char *gold,
                           dq_err *err);
 
-/* Whether two texts are decimal numbers (-?digits with at most one '.') of one value. */
+/* Whether two decimal numbers (-?digits, at most one '.') are equal in value. */
 bool dq_answer_same_value(const char *a, const char *b);
 
-/* ---- Answer rules ----
- * How an answer in generated text is judged, a rule for each kind of right answer. */
-
-/* All but the first look at what the text puts into a \boxed{}, else at the line after "answer is", else at the whole text. Their
- * strict verdict looks into the \boxed{} only. */
+/* All but the first look at the text's \boxed{}, else at the line after "answer is", else at the
+ * whole text; their strict verdict at the \boxed{} alone. */
 typedef enum dq_answer_rule {
     DQ_ANSWER_GSM8K, /* dq_answer_judge */
     DQ_ANSWER_VALUE, /* its last number, without '%', has the gold answer's value */
@@ -62,25 +58,24 @@ typedef enum dq_answer_rule {
     DQ_ANSWER_WORDS /* it has the gold answer's characters, whatever the case of ASCII letters */
 } dq_answer_rule;
 
-/* The rule for a gold answer that is a number or else an expression. */
+/* For a number, or else for an expression. */
 dq_answer_rule dq_answer_rules_for(const char *gold);
-/* value of *out is not set but by DQ_ANSWER_GSM8K. */
+/* Only DQ_ANSWER_GSM8K sets out->value. */
 dq_status dq_answer_rules_judge(dq_answer_verdict *out, dq_answer_rule rule, const char *text,
                                 size_t len, const char *gold, dq_err *err);
 
-/* ---- Question sets ----
- * The table of sets whose records a model answers or continues in free text, with their published
- * forms. To add a set: a reader in questions.c and a row in the table. */
+/* Data sets whose records a model answers or continues in free text. A new set is a reader in
+ * questions.c and a row in its table. */
 
-/* What a record says; text in the arena or in the record. */
+/* Texts live in the arena or in the record. */
 typedef struct dq_question_parts {
     const char *question; /* of prompts the whole prompt */
     const char *gold;     /* not empty; NULL: prompts have none */
     const char *worked;   /* the answer as an example shows it */
     const char *passage;  /* what other questions are asked about as well; NULL: none */
     dq_answer_rule rule;
-    /* What a judge of the continuation is told: the question that is asked of a source (NULL: for a summary), and right
-     * answers as a JSON list of texts. reference NULL: nothing is known to judge it by. */
+    /* For a judge: the question about a source (NULL: a summary), and right answers as a JSON list
+     * of texts. reference NULL: none known. */
     const char *query, *reference;
 } dq_question_parts;
 
@@ -95,9 +90,6 @@ typedef struct dq_question_set {
 extern const dq_question_set dq_question_sets[];
 extern const int dq_question_sets_n;
 const dq_question_set *dq_question_set_find(const char *name); /* NULL: none */
-
-/* ---- Questions ----
- * Texts for a model to continue, with the answer of each where there is one. */
 
 typedef struct dq_question {
     const char *id;     /* JSON text of the record's "id" (or "ID"); NULL: none */
@@ -122,7 +114,6 @@ typedef struct dq_question_shot {
     uint64_t content; /* hash of its question */
 } dq_question_shot;
 
-/* Solved examples before questions. */
 typedef struct dq_question_shots {
     int64_t n; /* before every question; 0: none */
     bool
@@ -132,45 +123,44 @@ typedef struct dq_question_shots {
     int64_t n_examples;
 } dq_question_shots;
 
-/* Records of text[len], JSON lines, one JSON list or what else files of the set may be, at most `limit` (0: all). The prompt
- * of an answered
- * one is "Question: ...\nAnswer:", after `shots` (NULL: none), none of which has the same question: DQ_MISMATCH where
- * too few others are left. DQ_DAMAGED names the path and the line, or the item of a list.
+/* Reads records: JSON lines, a JSON list, or the set's other forms; at most `limit` (0: all). An
+ * answered one's prompt is "Question: ...\nAnswer:" after `shots` (NULL: none), which never have
+ * the same question: DQ_MISMATCH where too few remain. DQ_DAMAGED names path and line, or item.
  * Source: lm-evaluation-harness lm_eval/tasks/gsm8k/gsm8k.yaml (behaviour). */
 dq_status dq_questions_load(dq_questions *out, const dq_question_set *set,
                             const dq_question_shots *shots, const char *path, const char *text,
                             size_t len, int64_t limit, dq_arena *a, dq_err *err);
-/* Fills the examples of *shots with the answered records of a file. One with fewer than n is DQ_MISMATCH. In the arena. */
+/* Fills the examples of *shots with a file's answered records, in the arena. DQ_MISMATCH: fewer
+ * than n. */
 dq_status dq_questions_shots(dq_question_shots *shots, const dq_question_set *set, const char *path,
                              const char *text, size_t len, dq_arena *a, dq_err *err);
 
-/* ---- Math answer ----
- * Answers that are expressions in LaTeX: where a text gives one, and when two are the same.
- * Source: MATH, modeling/math_equivalence.py, as lm-evaluation-harness
- * lm_eval/tasks/hendrycks_math/utils.py has it (behaviour). */
+/* Answers that are LaTeX expressions.
+ * Source: MATH, modeling/math_equivalence.py, as in lm-evaluation-harness
+ * lm_eval/tasks/hendrycks_math/utils.py (behaviour). */
 
-/* What the last \boxed{...} of text[len] holds, else the last \fbox{...}; where "\boxed " stands anywhere, what follows the
- * last of it up to a '$'. s NULL: there is none, or its braces do not end. */
+/* The content of the last \boxed{...}, else \fbox{...}; if "\boxed " occurs, what follows its last
+ * one up to a '$'. s NULL: none, or unbalanced braces. */
 dq_span dq_math_answer_boxed(const char *text, size_t len);
-/* The rest of the line after the last "answer is", whatever the case of its letters, without ':', '$' and spaces around it and a
- * '.' at its end. s NULL: there is none. */
+/* The line after the last "answer is" (any case), without ':', '$' and spaces around it and a final
+ * '.'. s NULL: none. */
 dq_span dq_math_answer_stated(const char *text, size_t len);
 
-/* The expression in one form, in the arena with a NUL; *out NULL: the reference raises an exception. */
+/* The normal form, in the arena with a NUL; *out NULL: the reference raises an exception. */
 dq_status dq_math_answer_form(const char **out, dq_span s, dq_arena *a, dq_err *err);
-/* Whether both are one expression after spaces, units, degrees, percent and dollar signs are gone and fractions and
- * roots have braces; where a form is not one that can be rewritten so, whether they are the same characters. */
+/* Whether both have one normal form: spaces, units, degrees, percent and dollar signs go, fractions
+ * and roots get braces; without a form, whether the characters are equal. */
 dq_status dq_math_answer_same(bool *same, dq_span a, dq_span b, dq_err *err);
 
-/* ---- Judge ----
- * Completions as requests to a judge outside dq, and its replies as verdicts on them. */
+/* Completions become requests to an external judge, and its replies verdicts. */
 
-/* Takes a request, which it may change but does not own. */
+/* May change the request but does not own it. */
 typedef dq_status dq_judge_take(void *arg, json_t *request, dq_err *err);
-/* A request for every line of text[len], completions as dq eval --dump-completions writes them, in the form of OpenAI's batch
- * files: {"custom_id", "method", "url", "body": {"model": judge, "messages": [...], ...}}. It shows the judge the prompt, right
- * answers ("reference") where there are some, and the completion, and asks for one word: correct, or incorrect. DQ_DAMAGED names
- * the line. */
+/* A request for every line of text[len], completions as dq eval --dump-completions writes them, in
+ * the form of OpenAI's batch files: {"custom_id", "method", "url", "body": {"model": judge,
+ * "messages": [...], ...}}. It shows the judge the prompt, right answers ("reference") where there
+ * are some, and the completion, and asks for one word: correct, or incorrect. DQ_DAMAGED names the
+ * line. */
 dq_status dq_judge_requests(const char *text, size_t len, const char *judge, dq_judge_take *take,
                             void *arg, dq_err *err);
 
@@ -180,17 +170,17 @@ typedef struct dq_judge_tally {
     char said[64];                /* what the first unclear one begins with */
     int64_t completions, lacking; /* lacking: without a clear reply */
 } dq_judge_tally;
-/* Appends the completions with a "verdict" each, a line for each of theirs, empty where a clear reply lacks. A line of replies
- * has "custom_id" (or "id") and a "verdict", as dq_verdicts_load takes it, or a "response" as in OpenAI's batch files,
- * whose text begins with one of the words, a label or none before it, and has neither the other one nor a word that
- * says how far. `path`: of the replies, for messages. DQ_DAMAGED: two for one completion. DQ_MISMATCH:
- * a reply to none of these completions. */
+/* Appends the completions with a "verdict" each, a line for each of theirs, empty where a clear
+ * reply lacks. A line of replies has "custom_id" (or "id") and a "verdict", as dq_verdicts_load
+ * takes it, or a "response" as in OpenAI's batch files, whose text begins with one of the words, a
+ * label or none before it, and has neither the other one nor a word that says how far. `path`: of
+ * the replies, for messages. DQ_DAMAGED: two for one completion. DQ_MISMATCH: a reply to none of
+ * these completions. */
 dq_status dq_judge_join(dq_strbuf *out, dq_judge_tally *tally, const char *text, size_t len,
                         const char *path, const char *replies, size_t replies_len, dq_arena *a,
                         dq_err *err);
 
-/* ---- Verdicts ----
- * What somebody else made of generated texts, read back from a file and compared. */
+/* Verdicts of others on generated texts. */
 
 typedef struct dq_verdict {
     int64_t item;
@@ -199,7 +189,7 @@ typedef struct dq_verdict {
     uint64_t cluster; /* items of one number depend on each other */
 } dq_verdict;
 
-/* Lines that agree in task, model, logit bits (and, below 16, granularity), arithmetic and KV cache. */
+/* A group shares task, model, logit bits (and, below 16, granularity), arithmetic and KV cache. */
 typedef struct dq_verdict_group {
     const char *task; /* NULL: the lines name none */
     const char *model, *granularity;
@@ -212,7 +202,7 @@ typedef struct dq_verdict_group {
     dq_interval acc_interval;
     int ref; /* group of its task and model at 16 bits with a plain cache, in f32 where there is one, else in
                   its own arithmetic; -1: none */
-    /* group of its task and setting of the first model, where that is another; -1: none */
+    /* the group of the first model with its task and setting, where that is another; -1: none */
     int cross;
     dq_stat_flips flips, cross_flips; /* over items that both groups have; see stat.h */
 } dq_verdict_group;
@@ -223,11 +213,11 @@ typedef struct dq_verdicts {
     json_t *kept; /* what groups borrow */
 } dq_verdicts;
 
-/* Reads JSON lines {"item", "verdict", "model"?, "logit_bits"?, "logit_granularity"?, "math"?, "kv"?, "task"?, "cluster"?,
- * "prompt"?}: items of one `cluster`, or where a line has none of one prompt, depend on each other. verdict is
- * true, false, "correct", "incorrect" or a number from 0 to 1; without the others a line is of the model
- * "model" at 16 bits. Lists live in the arena; end it with dq_verdicts_end, whatever happened. DQ_DAMAGED
- * names path and line. */
+/* Reads JSON lines {"item", "verdict", "model"?, "logit_bits"?, "logit_granularity"?, "math"?,
+ * "kv"?, "task"?, "cluster"?, "prompt"?}: items of one `cluster`, or where a line has none of one
+ * prompt, depend on each other. verdict is true, false, "correct", "incorrect" or a number from 0
+ * to 1; without the others a line is of the model "model" at 16 bits. Lists live in the arena; end
+ * it with dq_verdicts_end, whatever happened. DQ_DAMAGED names path and line. */
 dq_status dq_verdicts_load(dq_verdicts *out, const char *path, const char *text, size_t len,
                            dq_arena *a, dq_err *err);
 void dq_verdicts_end(dq_verdicts *v);

@@ -14,11 +14,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- RULER CWE ---- */
-
 enum { COMMON = 10, SHORT = 4096 };
 
-/* How often words stand in a list. */
+/* Counts of the words of a list. */
 typedef struct repeats {
     int common, others;
 } repeats;
@@ -35,7 +33,7 @@ static void put(dq_ruler_draft *d, const char *fmt, ...)
     va_end(args);
 }
 
-/* perm[n]: 0 .. n - 1, shuffled; NULL: see d->err. */
+/* A permutation of 0 .. n - 1; NULL: see d->err. */
 static int32_t *ruler_draft_shuffled(dq_ruler_draft *d, int64_t n)
 {
     int32_t *perm = d->err->code == DQ_OK ? dq_alloc(d->a, (size_t)n, sizeof *perm, d->err) : NULL;
@@ -92,14 +90,14 @@ static void ruler_cwe(dq_ruler_draft *d, int64_t units)
     for (int i = 0; i < COMMON; i++) add_answer(d, d->text->word[mine[i]]);
 }
 
-/* ---- RULER FWE ----
- * Frequent words extraction. Coded words by a zeta distribution with exponent 2, of which the most
- * frequent one is dots that say nothing; the next three are asked for. Source: RULER
- * scripts/data/synthetic/freq_words_extraction.py (structure, numbers and distribution). */
+/* Frequent words extraction: coded words from a zeta distribution with exponent 2; the most
+ * frequent one is dots, and the next three are asked for.
+ * Source: RULER scripts/data/synthetic/freq_words_extraction.py (structure, numbers and
+ * distribution). */
 
 enum { LETTERS = 6, ANSWERS = 3, IDS_A_WORD = 50, FEWEST = 8 };
 
-/* n different words, of which the first is dots; NULL: see d->err. */
+/* The first of n different words is dots; NULL: see d->err. */
 static const char **draw_words(dq_ruler_draft *d, int64_t n)
 {
     dq_strmap seen = {0};
@@ -118,7 +116,7 @@ static const char **draw_words(dq_ruler_draft *d, int64_t n)
     return word;
 }
 
-/* How often the word of rank k, from 1, stands in a text of so many units. */
+/* Count of the word of rank k, from 1, in a text of so many units. */
 static int64_t times(int64_t units, int64_t k)
 {
     const double zeta2 = 1.6449340668482264; /* pi^2 / 6 */
@@ -146,10 +144,9 @@ static void ruler_fwe(dq_ruler_draft *d, int64_t units)
     for (int i = 1; i <= ANSWERS; i++) add_answer(d, word[i]);
 }
 
-/* ---- RULER NIAH ----
- * Sentences with keys and numbers in a running text. The text begins at a sentence drawn at
- * random; needles stand before the sentences at different ones of 40 depths. Source: RULER
- * scripts/data/synthetic/niah.py (structure). */
+/* Keys and numbers hidden in a running text, which begins at a random sentence; needles go before
+ * sentences at different ones of 40 depths.
+ * Source: RULER scripts/data/synthetic/niah.py (structure). */
 
 enum { NEEDLES = 16, DEPTHS = 40 };
 
@@ -159,7 +156,6 @@ typedef struct needles {
     int64_t before[NEEDLES]; /* sentences of text in front, ascending */
 } needles;
 
-/* "word-word" */
 static const char *draw_key(dq_ruler_draft *d)
 {
     const dq_ruler_text *t = d->text;
@@ -175,7 +171,7 @@ static const char *draw_number(dq_ruler_draft *d)
 
 typedef const char *draw_one(dq_ruler_draft *d);
 
-/* One that is not among text[n]. NULL: see d->err. */
+/* Draws until it is not among text[n]; NULL: see d->err. */
 static const char *draw_new(dq_ruler_draft *d, draw_one *draw, const char *const *text, int n)
 {
     for (;;) {
@@ -206,7 +202,6 @@ static void put_text(dq_ruler_draft *d, const needles *x, const int32_t *order, 
     }
 }
 
-/* "key, key, and key" */
 static const char *list_keys(dq_ruler_draft *d, const needles *x, const int32_t *asked)
 {
     const int n = d->task->requested;
@@ -271,10 +266,9 @@ static void ruler_niah(dq_ruler_draft *d, int64_t units)
     put_question(d, &x, asked);
 }
 
-/* ---- VT ----
- * Variable tracking. One chain of assignments in lines that say nothing, in their order; a solved
- * example with a chain of its own stands in front. Source: RULER
- * scripts/data/synthetic/variable_tracking.py (structure; one chain of four hops). */
+/* Variable tracking: a chain of assignments among lines of noise, after a solved example with its
+ * own chain.
+ * Source: RULER scripts/data/synthetic/variable_tracking.py (structure; one chain of four hops). */
 
 enum { HOPS = 4, VARIABLES = HOPS + 1, VT_LETTERS = 5, EXAMPLE_LETTERS = 3, EXAMPLE_LINES = 5 };
 
@@ -286,7 +280,7 @@ typedef struct chain {
     int n;
 } chain;
 
-/* Lines with the assignments among them, and what is asked. */
+/* Scatters the assignments among lines of noise and appends the question. */
 static void vt_put_item(dq_ruler_draft *d, char (*name)[VT_LETTERS + 1], unsigned value,
                         int64_t lines)
 {
@@ -318,8 +312,7 @@ static void ruler_vt(dq_ruler_draft *d, int64_t units)
 {
     chain c = {.n = 0};
     while (c.n < 2 * VARIABLES) {
-        /* A name that the chain does not have yet; names of different lengths do not stand in each
-         * other. */
+        /* Names of different lengths are never part of each other. */
         const int letters = c.n < VARIABLES ? VT_LETTERS : EXAMPLE_LETTERS;
         bool is_new;
         do {
@@ -342,12 +335,11 @@ static void ruler_vt(dq_ruler_draft *d, int64_t units)
     for (int i = 0; i < VARIABLES; i++) add_answer(d, dq_text(d->a, c.name[i], VT_LETTERS, d->err));
 }
 
-/* ---- RULER ----
- * A task writes a prompt for a number of units; how many fit is searched for by encoding, each
- * guess being where a line through the last two would meet the room there is. Every draft starts
- * from the sample's own seed, so that the number of guesses changes nothing. */
+/* The number of units that fit is found by encoding: each guess extrapolates linearly from the last
+ * two. Every draft starts from the sample's seed, so that the number of guesses changes nothing. */
 
-/* max_new and the numbers of keys and values are RULER's (scripts/data/synthetic/constants.py, scripts/synthetic.yaml). */
+/* max_new and the numbers of keys and values are RULER's (scripts/data/synthetic/constants.py,
+ * scripts/synthetic.yaml). */
 const dq_ruler_task dq_ruler_tasks[] = {
     {"niah_single", true, false, 128, 1, ruler_niah, 1, 1, 1},
     {"niah_multikey", true, false, 128, 1, ruler_niah, 4, 1, 1},
@@ -367,8 +359,6 @@ const dq_ruler_task *dq_ruler_find(const char *name)
     return NULL;
 }
 
-/* ---- A text of the user's ---- */
-
 static bool is_space(char c)
 {
     return c == ' ' || (c >= '\t' && c <= '\r');
@@ -376,7 +366,7 @@ static bool is_space(char c)
 
 enum { LONGEST = 1 << 20 }; /* bytes of a piece: what has no white space falls into several */
 
-/* Length of the piece at s[len] after *from spaces; 0: there is none. */
+/* Skips *from spaces at s[len]; 0: no piece left. */
 static size_t next_piece(const char *s, size_t len, size_t *from)
 {
     size_t n = 0;
@@ -420,7 +410,6 @@ dq_status dq_ruler_text_read(dq_ruler_text *out, const char *text, size_t len, d
     }
     out->piece = piece;
     out->start = start;
-    /* The different words among the pieces. */
     dq_strmap seen = {0};
     const char **word = dq_alloc(a, (size_t)out->n, sizeof *word, err);
     if (!word || dq_strmap_new(&seen, (size_t)out->n, a, err) != DQ_OK) return err->code;
@@ -439,8 +428,6 @@ dq_status dq_ruler_text_read(dq_ruler_text *out, const char *text, size_t len, d
                    "to 12 small letters. "
                    "Give running text");
 }
-
-/* ---- The longest that fits ---- */
 
 typedef struct fitting {
     const dq_ruler_maker *m;
@@ -471,7 +458,7 @@ static dq_status keep(const fitting *f, const dq_ruler_draft *d, unsigned flags,
         if (!answer[i]) return err->code;
     }
     *p = (dq_ruler_prompt){kept, n, 0, answer, d->n_answers, units};
-    /* How many tokens the two texts begin with alike. */
+    /* The prompt's ids before the question are those that both texts begin with. */
     int64_t *out = &p->question;
     int32_t *before;
     int64_t n_before;
@@ -483,7 +470,7 @@ static dq_status keep(const fitting *f, const dq_ruler_draft *d, unsigned flags,
     return DQ_OK;
 }
 
-/* *n: ids of the prompt with so many units. With `take` it is kept. */
+/* *n: ids of the prompt with so many units; `take` keeps it. */
 static dq_status try_units(const fitting *f, int64_t units, bool take, int64_t *n, dq_err *err)
 {
     dq_ruler_draft d = {.task = f->m->task,
@@ -507,7 +494,7 @@ static dq_status try_units(const fitting *f, int64_t units, bool take, int64_t *
     return err->code;
 }
 
-/* Units between the most that are known to fit (lo, with n_lo ids) and the fewest that do not (hi; 0: unknown). */
+/* Between lo, which fits with n_lo ids, and hi, which does not (0: unknown). */
 static int64_t guess(int64_t lo, int64_t n_lo, int64_t hi, int64_t n_hi, int64_t last,
                      int64_t n_last, int64_t room)
 {
@@ -554,8 +541,6 @@ dq_status dq_ruler_make(dq_ruler_prompt *out, const dq_ruler_maker *m, int64_t l
     }
     return try_units(&f, lo, true, &n_lo, err);
 }
-
-/* ---- What an answer says ---- */
 
 static char lower(char c)
 {

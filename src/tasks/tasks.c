@@ -20,7 +20,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Fills an item, whose delimiter is one space as in lm-evaluation-harness, from one object. */
+/* Fills an item from an object; its delimiter is a space as in lm-evaluation-harness. */
 typedef dq_status dq_task_file_object(dq_item *item, const json_t *o, dq_arena *a, dq_err *err);
 dq_task_file_object dq_read_mc;  /* {"ctx", "choices": [...], "gold", "delimiter"?, "cluster"?} */
 dq_task_file_object dq_read_arc; /* question with labelled choices, answerKey */
@@ -28,11 +28,9 @@ dq_task_file_object dq_read_openbookqa; /* the same; the context is the question
 dq_task_file_object
     dq_read_boolq; /* passage, question, label; or title, passage, question, answer */
 dq_task_file_object dq_read_piqa; /* goal, sol1, sol2; gold -1 without a label */
-/* sentence with a blank, option1, option2: each choice is a context of its own, with the option in
- * the blank, before one and the same continuation. gold -1 without an answer. */
+/* Each choice is a context of its own with the option in the blank, before the same continuation.
+ * gold -1 without an answer. */
 dq_task_file_object dq_read_winogrande;
-
-/* ---- Items ---- */
 
 const char *const dq_bos_name[DQ_BOS_WHENS] = {"auto", "on", "off"};
 
@@ -135,7 +133,7 @@ static dq_status encode(const encoder *e, const char *s, size_t len, unsigned fl
     return dq_tokenizer_encode(e->t, s, len, flags, &out->p, &out->n, NULL, NULL, err);
 }
 
-/* Context and choice in one piece, in e->buf. */
+/* In e->buf. */
 static dq_status join(encoder *e, const dq_item *item, int choice, size_t *len, dq_err *err)
 {
     const dq_choice *c = &item->choice[choice];
@@ -163,8 +161,8 @@ static dq_status keep(const encoder *e, const int32_t **out, const int32_t *from
     return dq_tokenizer_check_ids(p, n, e->vocab, err);
 }
 
-/* Keeps the last max_len + 1 tokens of ctx ++ cont. A context equal to that of `before`, the choice in
- * front (NULL: none), is not kept twice. */
+/* Keeps the last max_len + 1 tokens; a context equal to that of the choice `before` (NULL: none) is
+ * shared. */
 static dq_status store(const encoder *e, dq_request *r, const dq_request *before,
                        const int32_t *ctx, int64_t n_ctx, const int32_t *cont, int64_t n_cont,
                        dq_err *err)
@@ -195,7 +193,7 @@ static dq_status store(const encoder *e, dq_request *r, const dq_request *before
     return keep(e, &r->cont, cont, n_cont, err);
 }
 
-/* Without a context the model is given the prefix id, or the choice's own first id if equal. */
+/* Without a context the model gets the prefix id, or the choice's own first id if equal. */
 static dq_status encode_bare(const encoder *e, const char *s, size_t len, dq_request *r,
                              const dq_request *before, dq_err *err)
 {
@@ -229,7 +227,7 @@ static dq_status encode_choice(encoder *e, const dq_item *item, size_t ctx_len, 
     return err->code;
 }
 
-/* The ids of a choice's context without the white space at its end, in place of those in *ctx. */
+/* Ids of a choice's context without trailing white space, replacing *ctx. */
 static dq_status encode_context(const encoder *e, const dq_item *item, int choice, ids *ctx,
                                 size_t *len, dq_err *err)
 {
@@ -308,11 +306,9 @@ int64_t dq_items_values(const dq_requests *q, int64_t item)
     return q->at[item] < q->n ? q->req[q->at[item]].value : q->n_values;
 }
 
-/* ---- Task file ----
- * Lines are cut from the text in memory and parsed one at a time; a failure is reported with its
- * item and line. The readers of single fields name the key and what they expected. */
+/* A failure is reported with its item and line. */
 
-/* A zeroed item after the others, or NULL with DQ_RESOURCE. */
+/* Zeroed; NULL: DQ_RESOURCE. */
 static dq_item *add_item(dq_task_items *l, dq_err *err)
 {
     dq_item *list = dq_grow(l->a, l->item, (size_t)l->n + 1, &l->cap, sizeof *list, err);
@@ -343,7 +339,8 @@ bool dq_task_file_is_blank(const char *line, size_t n)
     return n == 0;
 }
 
-/* An item per line that is not blank, at most `limit` (0: all). Messages begin with item and line. */
+/* One item per line that is not blank, at most `limit` (0: all). Messages begin with item and
+ * line. */
 static dq_status read_jsonl(dq_task_items *l, const char *text, size_t len, int64_t limit,
                             dq_task_file_object *read, dq_err *err)
 {
@@ -381,7 +378,7 @@ dq_status dq_task_file_read_cluster(uint64_t *out, const json_t *o, dq_err *err)
     return DQ_OK;
 }
 
-/* A choice after the item's delimiter; its points are those of the text alone. */
+/* points count the text alone, without delimiter. */
 static dq_status set_choice(const dq_item *item, dq_choice *c, const char *text, dq_arena *a,
                             dq_err *err)
 {
@@ -431,7 +428,6 @@ dq_status dq_task_file_read_choices(dq_item *item, const json_t *o, const char *
     return DQ_OK;
 }
 
-/* printf into the item's context. */
 static dq_status set_context(dq_item *item, dq_arena *a, dq_err *err, const char *fmt, ...)
 {
     va_list args;
@@ -462,8 +458,8 @@ int dq_task_file_index_of(const char *s, size_t len, int first, int n)
     return x >= first && x < (int64_t)first + n ? (int)(x - first) : -1;
 }
 
-/* A key that counts n things from `first`: a number in original files, a string in later copies.
- * *out counts from 0; it is *fallback where the key is absent, DQ_DAMAGED if there is none. */
+/* A key that counts n things from `first`, a number or a string. *out counts from 0; an absent key
+ * gives *fallback, or DQ_DAMAGED without one. */
 static dq_status read_index(int *out, const json_t *o, const char *key, int first, int n,
                             const int *fallback, dq_err *err)
 {
@@ -485,9 +481,8 @@ static dq_status read_index(int *out, const json_t *o, const char *key, int firs
                    first + n - 1, text);
 }
 
-/* ---- Task forms ----
- * One function per form of record: it takes the object apart, checks what it uses, and fills an
- * item with a context, choices and the index of the answer, in the words of lm-evaluation-harness. */
+/* One function per form of record fills context, choices and the index of the answer, worded as in
+ * lm-evaluation-harness. */
 
 dq_status dq_read_mc(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
 {
@@ -503,7 +498,7 @@ dq_status dq_read_mc(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
     return set_context(item, a, err, "%s", ctx);
 }
 
-/* Choices of `holder`, and which of them the answerKey of o names. */
+/* Choices of `holder`; the answerKey of o names the right one. */
 static dq_status read_labelled(dq_item *item, const json_t *o, const json_t *holder, dq_arena *a,
                                dq_err *err)
 {
@@ -518,7 +513,7 @@ static dq_status read_labelled(dq_item *item, const json_t *o, const json_t *hol
     const char **label = dq_alloc(a, n, sizeof *label, err);
     if (!text || !label) return err->code;
     for (size_t i = 0; i < n; i++) {
-        /* Choice i of [{"text", "label"}, ...] or {"text": [...], "label": [...]}. */
+        /* Either [{"text", "label"}, ...] or {"text": [...], "label": [...]}. */
         const json_t *one = json_array_get(choices, i);
         const json_t *t = one ? json_object_get(one, "text")
                               : json_array_get(json_object_get(choices, "text"), i);
@@ -540,7 +535,6 @@ static dq_status read_labelled(dq_item *item, const json_t *o, const json_t *hol
     for (item->gold = 0; item->gold < item->n_choices; item->gold++) {
         if (strcmp(label[item->gold], at) == 0) return DQ_OK;
     }
-    /* The labels there are, for a message. */
     const size_t cap = sizeof all;
     size_t used = 0;
     all[0] = 0;
@@ -552,8 +546,8 @@ static dq_status read_labelled(dq_item *item, const json_t *o, const json_t *hol
                    "key \"answerKey\": expected one of the labels %s, found \"%.40s\"", all, key);
 }
 
-/* The question: {"question": {"stem", "choices"}} of the original files, or text under `flat` with the
- * choices beside it. *holder: the object that has the choices. */
+/* {"question": {"stem", "choices"}} in original files, or text under `flat` beside the choices.
+ * *holder: the object with the choices. */
 static dq_status read_stem(const json_t *o, const char *flat, const char **stem,
                            const json_t **holder, dq_err *err)
 {
@@ -580,7 +574,7 @@ dq_status dq_read_openbookqa(dq_item *item, const json_t *o, dq_arena *a, dq_err
     return set_context(item, a, err, "%s", stem);
 }
 
-/* A boolean; also 0, 1 and the strings that copies have in its place. */
+/* Copies write a boolean as 0, 1 or a string. */
 static dq_status read_truth(int *gold, const json_t *o, const char *key, dq_err *err)
 {
     const json_t *v = json_object_get(o, key);
@@ -633,7 +627,7 @@ dq_status dq_read_winogrande(dq_item *item, const json_t *o, dq_arena *a, dq_err
     DQ_TRY(dq_json_text(&sentence, o, "sentence", NULL, err));
     DQ_TRY(dq_json_text(&option[0], o, "option1", NULL, err));
     DQ_TRY(dq_json_text(&option[1], o, "option2", NULL, err));
-    /* What the copies of the test split have for an answer is an empty string. */
+    /* Copies of the test split have an empty answer. */
     static const int none = -1;
     const char *text = json_string_value(json_object_get(o, "answer"));
     item->gold = -1;
@@ -658,10 +652,8 @@ dq_status dq_read_winogrande(dq_item *item, const json_t *o, dq_arena *a, dq_err
     return DQ_OK;
 }
 
-/* ---- Hellaswag ----
- * The first character tells the official file of JSON lines from the one of six lines an item. The
- * official texts are cleaned step by step as lm-evaluation-harness cleans them; each step only
- * shortens, so buffers of the text's length do. */
+/* The first character tells the official JSON lines from the form of six lines per item. Official
+ * texts are cleaned as in lm-evaluation-harness; each step only shortens. */
 
 char *dq_hellaswag_capitalize(dq_arena *a, const char *s, dq_err *err)
 {
@@ -677,7 +669,7 @@ char *dq_hellaswag_capitalize(dq_arena *a, const char *s, dq_err *err)
     return out;
 }
 
-/* s with every `from` replaced, left to right; `out` has room. */
+/* `out` has space for the result. */
 static void replace_all(char *out, const char *s, const char *from, const char *to)
 {
     size_t n = strlen(from), m = strlen(to);
@@ -740,7 +732,7 @@ static dq_status read_official(dq_item *item, const json_t *o, dq_arena *a, dq_e
 
 enum { TEXT_LINES = 6, TEXT_ENDINGS = 4 };
 
-/* Both forms: a file that begins with "{" is the first. At most `limit` items (0: all). */
+/* A file that begins with "{" is the official one. At most `limit` items (0: all). */
 static dq_status hellaswag_load(dq_task_items *l, const char *text, size_t len, int64_t limit,
                                 dq_err *err)
 {
@@ -765,7 +757,7 @@ static dq_status hellaswag_load(dq_task_items *l, const char *text, size_t len, 
         dq_item *item = add_item(l, err);
         if (!item) return err->code;
         item->line = number - TEXT_LINES + 1;
-        /* Context, label, four endings, all as stored. */
+        /* Context, label and four endings, all as stored. */
         const char *label = line[1];
         if (label[0] < '0' || label[0] >= '0' + TEXT_ENDINGS || label[1])
             return dq_fail(err, DQ_DAMAGED,
@@ -786,10 +778,9 @@ static dq_status hellaswag_load(dq_task_items *l, const char *text, size_t len, 
     return DQ_OK;
 }
 
-/* ---- Fewshot ----
- * Draws come from random_mt in the order of the reference, one sample an item. Where the reference
- * knows of no other split, one example more is drawn. Examples of the item's content are taken
- * out; if too few are left, the draw is made anew among the others. */
+/* Draws follow the reference's order in random_mt, one sample per item, with a spare where it knows
+ * no other split. Examples with the item's content are taken out; if too few remain, others are
+ * drawn anew. */
 
 typedef struct drawer {
     const dq_items *pool;
@@ -801,7 +792,6 @@ typedef struct drawer {
     dq_strbuf text;
 } drawer;
 
-/* How many examples are asked for, after the text of a failure. */
 static void say_examples(int64_t n, dq_err *err)
 {
     dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_EXAMPLES, .number = {n}}, "%lld examples",
@@ -817,8 +807,7 @@ static dq_status draw(drawer *d, const dq_item *item, dq_err *err)
     }
     d->n_own += kept < all;
     if (kept >= d->n) return DQ_OK;
-    /* A pool may hold an item more than once: then its copies are taken out and n are drawn
-     * anew. */
+    /* The pool may hold an item more than once, so that the spare does not suffice. */
     int64_t n = 0;
     int64_t *other = dq_block_new((size_t)d->pool->n, sizeof *other, err);
     if (!other) return err->code;
@@ -838,8 +827,8 @@ static dq_status draw(drawer *d, const dq_item *item, dq_err *err)
     return err->code;
 }
 
-/* Context, answer, two line ends. An empty text after a choice's own context is no answer: then the
- * context stands alone. */
+/* Context, answer and two newlines. An empty answer after a choice's own context leaves the context
+ * alone. */
 static dq_status add_example(drawer *d, const dq_item *item, dq_err *err)
 {
     size_t n;
@@ -902,10 +891,6 @@ dq_status dq_fewshot(dq_items *items, int64_t *n_own, const dq_items *pool, cons
     *n_own = d.n_own;
     return err->code;
 }
-
-/* ---- Tasks ----
- * The table of tasks, and one loader for all: the row's function reads records into a list, then a
- * file of labels beside it, if the task has one, answers those that lack an answer. */
 
 #define JSONL_LOADER(name)                                                                         \
     static dq_status load_##name(dq_task_items *l, const char *text, size_t len, int64_t limit,    \
@@ -1001,7 +986,7 @@ static int64_t count_items(const char *text, size_t len)
     return items;
 }
 
-/* Labels of all items of the file, for those in the list that lack an answer. */
+/* A labels file covers all items of the data file. */
 static dq_status apply_labels(dq_task_items *l, const dq_task *task, const dq_items *file,
                               int64_t n_items, dq_err *err)
 {
@@ -1053,7 +1038,7 @@ static dq_status find_labels(dq_items *out, dq_task_items *l, const dq_task *tas
     return dq_in(err, "%s: ", labels_path);
 }
 
-/* The first item fails where the whole file has another form. */
+/* When the first item fails, the file probably has another form. */
 static void add_form(dq_err *err, const dq_task *task)
 {
     dq_fail_more(err, dq_remedy_none, " (expected %s)", task->form);
