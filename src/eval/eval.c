@@ -11,8 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Average ---- */
-
 static bool goes_with(const dq_eval_row *a, const dq_eval_row *b)
 {
     return b->shown && b->model == a->model && dq_logit_same(a->logit, b->logit) &&
@@ -56,9 +54,6 @@ dq_eval_average dq_eval_average_of(const dq_mean *task, const dq_interval *inter
     o.interval.high = o.mean.value + sqrt(above) / n;
     return o;
 }
-
-/* ---- Numbers ----
- * From log-likelihoods to the metrics of a row. */
 
 int dq_eval_pick(const dq_item *item, const dq_eval_row *row, const dq_request *first, bool by_norm)
 {
@@ -106,7 +101,7 @@ int dq_eval_quoted(const dq_eval_source *source)
 
 static dq_interval_loss loss_of(const dq_stat_flips *f)
 {
-    /* 0 - x: a loss of -0 would print as one */
+    /* 0 - x: a loss of -0 would be printed with its sign */
     return (dq_interval_loss){0 - f->delta,
                               f->std_err,
                               {0 - f->interval.high, 0 - f->interval.low},
@@ -199,9 +194,8 @@ dq_status dq_eval_numbers_of(const dq_eval *e, int row, dq_eval_numbers *out, dq
     return DQ_OK;
 }
 
-/* ---- Same ----
- * The longest prefix that is evicted from decides: a share of a shorter one is no more tokens, and
- * a budget that holds all of a prefix holds all of a shorter one. */
+/* The longest evicted prefix decides: a share of a shorter one is no more tokens, and a budget that
+ * holds a prefix holds every shorter one. */
 
 static int64_t longest(const dq_eval *e, const dq_eval_row *row)
 {
@@ -220,7 +214,7 @@ static int64_t longest(const dq_eval *e, const dq_eval_row *row)
         }
         return most;
     }
-    /* Ids of the longest window, or of the longest context of one, after which a cache is cut. */
+    /* Tokens of the longest window, or of the longest context after which a cache is cut. */
     int64_t n = 0;
     for (int64_t i = 0; i < ids->win.n; i++) {
         const int64_t here = again ? ids->win.win[i].n : ids->win.win[i].first;
@@ -229,7 +223,7 @@ static int64_t longest(const dq_eval *e, const dq_eval_row *row)
     return n;
 }
 
-/* Before the row ran. */
+/* What is known before the row ran. */
 static dq_eval_kept planned(const dq_eval *e, const dq_eval_row *row)
 {
     const int64_t n = row->kv.evict.policy ? longest(e, row) : 0;
@@ -239,7 +233,7 @@ static dq_eval_kept planned(const dq_eval *e, const dq_eval_row *row)
                                                            : DQ_EVAL_KEPT_LEAST;
 }
 
-/* What was measured of contexts says nothing of later evictions. */
+/* Measurements of contexts do not cover later evictions. */
 dq_eval_kept dq_eval_kept_of(const dq_eval *e, const dq_eval_row *row)
 {
     const dq_kv_cached *had = &row->work.cached;
@@ -248,7 +242,7 @@ dq_eval_kept dq_eval_kept_of(const dq_eval *e, const dq_eval_row *row)
     return had->raised == had->evicted ? DQ_EVAL_KEPT_LEAST : kept;
 }
 
-/* The row's cache as it runs: where nothing is left to choose, with a policy that needs no numbers. */
+/* Where nothing is left to choose, the cache runs with a policy that needs no statistics. */
 static dq_kv_spec effective_kv(const dq_eval *e, const dq_eval_row *row)
 {
     dq_kv_spec kv = row->kv;
@@ -260,8 +254,8 @@ static dq_kv_spec effective_kv(const dq_eval *e, const dq_eval_row *row)
     return kv;
 }
 
-/* Whether as many budgets are raised. A share of at most a half is less than its context wherever that has two tokens; where the
- * longest context is not raised and keeps all, none is. */
+/* Whether as many budgets are raised. A share of at most a half is below its context from two
+ * tokens on; if the longest context is not raised and keeps all, none is. */
 static bool same_raised(const dq_eval *e, const dq_eval_row *a, const dq_eval_row *b)
 {
     const dq_evict_spec *x = &a->kv.evict, *y = &b->kv.evict;
@@ -274,7 +268,7 @@ static bool same_raised(const dq_eval *e, const dq_eval_row *a, const dq_eval_ro
     return raised ? x->keep <= 0.5 && y->keep <= 0.5 : budget >= n;
 }
 
-/* The same, and all that is counted of the contexts is the same too. */
+/* Whether also all counts of the contexts are equal. */
 static bool same_numbers(const dq_eval *e, const dq_eval_row *a, const dq_eval_row *b)
 {
     return dq_eval_same_cache(e, a, b) && same_raised(e, a, b);
@@ -292,10 +286,8 @@ bool dq_eval_same_cache(const dq_eval *e, const dq_eval_row *a, const dq_eval_ro
     return kept != DQ_EVAL_KEPT_CHOSEN && kept == dq_eval_kept_of(e, b);
 }
 
-/* ---- Long ----
- * Positions that each item needs are found first, for all models that it is scored with; one that
- * does not fit some model is left out for all of them, or the run is refused, since scores are
- * compared item by item. */
+/* Positions that items need are found first for all models: an item that does not fit one of them
+ * is left out for all, or the run is refused, since scores are compared item by item. */
 
 const char *const dq_eval_long_name[1 + DQ_EVAL_LONGS] = {"", "error", "skip", "cut"};
 
@@ -309,7 +301,6 @@ int64_t dq_eval_line(const dq_eval_source *s, int64_t unit)
     return s->kind->line ? s->kind->line(s, unit) : 0;
 }
 
-/* Items that do not fit some model. */
 typedef struct misfit {
     bool *is; /* [n] */
     int64_t n, first, need;
@@ -382,12 +373,11 @@ dq_status dq_eval_long_fit(dq_eval *e, int source, dq_err *err)
     return err->code;
 }
 
-/* ---- Eval ----
- * The plan of the sweep: rows, each a model, a source and settings, and ids, one set for all
- * models that read the same ones. A row is made once, however often it is asked for; what it is
- * compared with is a row too, at 16 bits, which is scored but not shown unless asked for. */
+/* Rows are a model, a source and settings; ids are shared by models that read the same ones. A row
+ * exists once however often it is asked for; so does the 16-bit row that it is compared with, which
+ * is shown only if asked for. */
 
-/* Whether ids that were made for one of the models are those of the other. */
+/* Whether ids made for one model serve the other. */
 static bool same_ids(const dq_eval_ids *ids, const dq_eval_model *a, const dq_eval_model *b)
 {
     return a->tok && b->tok && a->m->vocab == b->m->vocab &&
@@ -397,7 +387,7 @@ static bool same_ids(const dq_eval_ids *ids, const dq_eval_model *a, const dq_ev
             dq_tokenizer_prefix(a->tok) == dq_tokenizer_prefix(b->tok));
 }
 
-/* Whether ids that fit `b` may run past the positions of `a`; 0 positions: there is no end. */
+/* Whether ids that fit `b` may exceed the positions of `a`; 0 positions: unlimited. */
 static bool has_fewer_positions(const dq_model *a, const dq_model *b)
 {
     return a->max_positions > 0 && (b->max_positions == 0 || a->max_positions < b->max_positions);
@@ -473,7 +463,8 @@ dq_status dq_eval_stop_ids(dq_stop_ids *out, const dq_eval *e, int model, dq_err
     return ref == own ? DQ_OK : dq_stop_ids_add(out, ref->m, ref->tok, own->m->vocab, err);
 }
 
-/* The row that is computed for a new one: that one itself, which will have the next index, or one whose cache is the same. */
+/* The row computed for a new one: an earlier one with an equal cache, or itself at the next
+ * index. */
 static int computed_for(const dq_eval *e, const dq_eval_row *want)
 {
     for (int i = 0; i < e->n_rows; i++) {
@@ -499,7 +490,7 @@ static dq_status make_numbers(dq_eval *e, dq_eval_row *row, dq_err *err)
     return err->code;
 }
 
-/* The index of the row, which is made if it is not there. */
+/* Adds a missing row; returns its index. */
 static int put_row(dq_eval *e, dq_eval_row want, dq_err *err)
 {
     for (int i = 0; i < e->n_rows; i++) {

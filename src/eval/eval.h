@@ -20,57 +20,55 @@ typedef struct dq_eval_numbers dq_eval_numbers;
 typedef struct dq_eval_row dq_eval_row;
 typedef struct dq_eval_source dq_eval_source;
 
-/* A request as text. */
 typedef struct dq_eval_words {
     dq_strbuf ctx, cont; /* emptied by the caller, appended to */
     int64_t n_cont;      /* its scored tokens that are cont */
 } dq_eval_words;
 
-/* What becomes of items with more tokens than a model has positions: see "Long". */
+/* What becomes of items with more tokens than a model has positions. */
 typedef enum dq_long { DQ_LONG_USUAL, DQ_LONG_ERROR, DQ_LONG_SKIP, DQ_LONG_CUT } dq_long;
 
-/* How one kind of source is fed to a model and judged. Its units are items, or windows of a text. The rest of
- * the library knows no kind but by its row; windows have their own path in eval_sweep.c. */
+/* How one kind of source is fed to a model and judged; its units are items, or windows of a text.
+ * Only eval_sweep.c treats windows apart. */
 typedef struct dq_eval_kind {
     bool windows;          /* else requests */
     const char *metric[2]; /* names of what judge gives; the second may be NULL. Neither: nothing is
                               compared, and rows need no reference */
     int64_t group;         /* units that are finished together; 0: as many as a pass holds */
-    /* Makes source->own of source->text[len]. NULL: nothing is to be made of it. */
+    /* Makes source->own from source->text[len]; NULL: not needed. */
     dq_status (*load)(dq_eval *e, dq_eval_source *source, dq_err *err);
-    /* Makes ids->req or ids->win, for the tokenizer of ids->model. */
+    /* Makes ids->req or ids->win for the tokenizer of ids->model. */
     dq_status (*encode)(dq_eval *e, dq_eval_ids *ids, dq_err *err);
     /* score[unit] of the row's metric, 0 (wrong) to 1. NULL with windows. */
     void (*judge)(const dq_eval *e, const dq_eval_row *row, int metric, double *score);
     const char *cluster; /* what is independent, "query"; NULL: "item", or "cluster" of them */
-    /* dq_eval_worse of windows; NULL: scores are compared */
+    /* as dq_eval_worse, for windows; NULL: scores are compared */
     dq_status (*worse)(dq_interval_loss *out, const dq_eval *e, const dq_eval_row *before,
                        const dq_eval_row *after, dq_err *err);
     int (*quoted)(const dq_eval_source *source); /* see dq_eval_quoted; NULL: the first */
-    /* All numbers of a row but is_task and is_ref, out of memory that is zero. NULL: those of judge. */
+    /* Fills a zeroed *out but for is_task and is_ref; NULL: from judge. */
     dq_status (*numbers)(const dq_eval *e, const dq_eval_row *row, dq_eval_numbers *out,
                          dq_err *err);
-    /* Items begin .. end - 1 of the row, on a scorer with its settings; NULL: dq_score_items. */
+    /* Scores items begin .. end - 1 on a scorer with the row's settings; NULL: dq_score_items. */
     dq_status (*score)(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
                        dq_err *err);
-    /* DQ_MISMATCH where rows of the source cannot run with such a cache. NULL: they can with all. */
+    /* DQ_MISMATCH: rows of the source cannot run with such a cache; NULL: they always can. */
     dq_status (*takes)(const dq_eval_source *source, const dq_kv_spec *kv, dq_err *err);
     bool answered; /* items have their answers, so solved ones can stand before others */
     bool
         averaged; /* every source has items of its own, so that a mean over sources is one of independent numbers */
-    /* Items that a model may have too few positions for, as "Long" treats them. */
-    /* where nobody says what becomes of them; DQ_LONG_USUAL: there are none, and the functions
-     * below but line are NULL */
+    /* The default; DQ_LONG_USUAL: items never are too long, and the functions below but line are
+     * NULL. */
     dq_long usual_long;
     int64_t (*count)(const dq_eval_source *source);
     int64_t (*line)(const dq_eval_source *source, int64_t unit); /* see dq_eval_line; NULL: 0 */
-    /* need[i]: positions that item i takes; scratch memory from a. */
+    /* need[i]: positions of item i; scratch memory comes from a. */
     dq_status (*need)(int64_t *need, const dq_eval *e, const dq_eval_source *source,
                       const dq_eval_model *m, dq_arena *a, dq_err *err);
-    /* Leaves only items number[n], which rise. */
+    /* Keeps only items number[n], which ascend. */
     dq_status (*keep)(dq_eval_source *source, const int64_t *number, int64_t n, dq_arena *a,
                       dq_err *err);
-    /* What a request holds, as text; NULL: its requests are not shown. */
+    /* A request as text; NULL: requests are not shown. */
     dq_status (*words)(const dq_eval *e, const dq_eval_ids *ids, const dq_request *r,
                        dq_eval_words *out, dq_err *err);
 } dq_eval_kind;
@@ -86,14 +84,14 @@ struct dq_eval_model {
         runner; /* the caller's, of the rows with a plain cache; NULL: made on dq_eval.backend when rows of the
                           model begin, and freed when those of another do */
     int ref; /* model that rows of this one are compared with */
-    /* Quantized, and nothing to compare it with but its own weights: its rows have no differences. Set before rows
-     * are added. */
+    /* The model is quantized and has no source to compare with, so its rows have no differences.
+     * Set before rows are added. */
     bool sourceless;
     bool shown;     /* false: here as reference only */
     double seconds; /* that a token takes, by dq_eval_measure; 0: nobody has measured it */
 };
 
-/* What is scored: a task's items, or a text. */
+/* A task's items, or a text. */
 struct dq_eval_source {
     const char *name, *path;
     bool fileless;     /* it has no file: its path is its name */
@@ -111,7 +109,6 @@ struct dq_eval_source {
     size_t len;
 };
 
-/* A source as the ids of one tokenizer. */
 struct dq_eval_ids {
     int source, model; /* the first model that has these tokens */
     dq_requests req;
@@ -137,7 +134,7 @@ struct dq_eval_row {
     dq_score_work work;    /* of those that are finished */
     dq_score_work pending; /* of the units that were finished last */
     int64_t step_rows; /* of its next step, see dq_eval_sweep_rows; 0: as many as of a first one */
-    /* per scored id: its log-probability and the most likely id */
+    /* per scored token: its log-probability and the most likely token */
     double *logp;
     int32_t *top1;
     double *kld;      /* per scored id; NULL for items */
@@ -145,7 +142,7 @@ struct dq_eval_row {
     double *extra;    /* [units][n_extra]; of a text's reference row: each window's noise floor */
 };
 
-/* Rows of a model begin, whose weights are where they run from; perhaps not for the first time. */
+/* Called when rows of another model begin, whose weights are then in use. */
 typedef void dq_eval_begins(void *arg, int model);
 typedef void dq_eval_progress(void *arg, double share, const char *note);
 
@@ -175,58 +172,58 @@ struct dq_eval {
     dq_err journal_err;  /* why writing it ended, if it did */
 };
 
-/* Ids of `source` for `model`, made or found: models with one tokenizer share them. -1: see err. */
+/* Finds or makes the ids of `source` for `model`; models with one tokenizer share them. -1: see
+ * err. */
 int dq_eval_ids_for(dq_eval *e, int source, int model, dq_err *err);
-/* A row to be computed and shown; asking again for one that is there changes nothing. Adds the row
- * it is compared with: the reference model at 16 bits in f32, with a plain cache. kv->num is
- * math.kv. DQ_MISMATCH: the kind does not go with that cache, or the models cannot be compared. */
+/* Adds a row to be shown, and the row it is compared with (the reference model at 16 bits in f32
+ * with a plain cache); existing ones are kept. kv->num is math.kv. DQ_MISMATCH: the kind cannot run
+ * with the cache, or the models cannot be compared. */
 dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq_math math,
                       const dq_kv_spec *kv, dq_err *err);
-/* "whole", "context+rest" or "decode": how the sequences of a row are fed. */
+/* How a row's sequences are fed: "whole", "context+rest" or "decode". */
 const char *dq_eval_passes(const dq_eval_row *row);
-/* Units that a row has, and scored tokens of the first n of them. */
+/* Units of a row, and scored tokens of the first n of them. */
 int64_t dq_eval_units(const dq_eval *e, const dq_eval_row *row);
 int64_t dq_eval_values(const dq_eval *e, const dq_eval_row *row, int64_t n);
-/* The first of at .. end - 1 that is lacking; `end`: none. */
+/* The first unfinished unit of at .. end - 1; `end`: none. */
 int64_t dq_eval_lacking(const dq_eval_row *row, int64_t at, int64_t end);
-/* The number of a unit in its file, from 0, and its line, from 1; 0: it has none. */
+/* A unit's number in its file, from 0, and its line, from 1; 0: it has none. */
 int64_t dq_eval_number(const dq_eval_source *s, int64_t unit);
 int64_t dq_eval_line(const dq_eval_source *s, int64_t unit);
 const dq_eval_source *dq_eval_source_of(const dq_eval *e, const dq_eval_row *row);
 
-/* What ends a continuation of a row of `model`: its own and those of the model it is compared with, so that paired
- * rows end alike. */
+/* Stop tokens of `model` and of the model it is compared with, so that paired rows end alike. */
 dq_status dq_eval_stop_ids(dq_stop_ids *out, const dq_eval *e, int model, dq_err *err);
 
-/* Computes what is not done yet. After DQ_STOPPED the rows hold what was finished. By all ranks (base/ranks.h), unless
- * `alone`; only on rank 0 the rows hold all of it then. */
+/* By all ranks, unless `alone`; rank 0 gets all results. Computes what is not finished; after
+ * DQ_STOPPED rows keep what is. */
 dq_status dq_eval_run(dq_eval *e, dq_err *err);
-/* Seconds that it is expected to take: by no machine in particular, and by a short pass of each model. */
+/* Expected seconds: by a nominal machine, and from a short pass of each model. */
 double dq_eval_expected(dq_eval *e);
 dq_status dq_eval_measure(double *seconds, dq_eval *e, dq_err *err);
-/* Of a token, by a short pass. */
+/* Seconds per token of a short pass. */
 dq_status dq_eval_token_seconds(double *seconds, dq_runner *r, const dq_pass *pass, dq_err *err);
 
-/* Begins to write down finished work, every step as soon as it is done. `key` (64 hex digits) stands for
- * everything that results depend on. With `resume` the rows first take what the file has; a file of another
- * key is DQ_MISMATCH. */
+/* Journals every finished step at once. `key` (64 hex digits) stands for all that results depend
+ * on. With `resume` rows first take what the file has; DQ_MISMATCH: it has another key. */
 dq_status dq_eval_journal(dq_eval *e, const char *key, const char *path, bool resume, dq_err *err);
-/* The journal's last line: what this run was to do is done. It is on the disk then. */
+/* Writes the journal's last line, which marks this run as complete, to the disk. */
 dq_status dq_eval_journal_end(dq_eval *e, dq_err *err);
-/* Takes what another run of the same key has finished, from the file that its journal was. DQ_MISMATCH: of another key, or
- * without a last line. DQ_DAMAGED: units that are finished already. */
+/* Takes the results of another run from its journal. DQ_MISMATCH: another key, or no last line;
+ * DQ_DAMAGED: a unit is finished already. */
 dq_status dq_eval_take(dq_eval *e, const char *key, const char *path, dq_err *err);
-/* ln of the probability of a request's continuation; whether every id of it was the most likely one. */
+/* ln probability of a request's continuation; and whether each of its tokens was the most likely
+ * one. */
 double dq_eval_ll(const dq_eval_row *row, const dq_request *r);
 bool dq_eval_greedy(const dq_eval_row *row, const dq_request *r);
-/* The choice with the largest ll, or with the largest ll per code point; the first among equals. first: the
- * request of choice 0. */
+/* The choice with the largest ll, or ll per code point; of equals, the first. first: the request of
+ * choice 0. */
 int dq_eval_pick(const dq_item *item, const dq_eval_row *row, const dq_request *first,
                  bool by_norm);
 
-/* Shares of scored tokens below the KLDs that are given: .001, .01, .05, .1, .5, .9, .95, .99, .999 and 1. */
+/* Quantiles of the KLD: .001, .01, .05, .1, .5, .9, .95, .99, .999 and 1. */
 enum { DQ_KLD_POINTS = 10 };
-/* What is known about a finished row. Rows of items have scores, rows of texts the others. */
+/* Results of a finished row; items have scores, texts the rest. */
 struct dq_eval_numbers {
     int64_t n; /* items or scored tokens */
     bool is_task, is_ref;
@@ -246,57 +243,52 @@ struct dq_eval_numbers {
     double word_ppl, byte_ppl, bits_per_byte; /* of whole documents in rolling windows, else NaN */
 };
 dq_status dq_eval_numbers_of(const dq_eval *e, int row, dq_eval_numbers *out, dq_err *err);
-/* What standard errors of a row take for independent: "item", "cluster", "prompt", "query", "document", "window". */
+/* The unit of standard errors: "item", "cluster", "prompt", "query", "document" or "window". */
 const char *dq_eval_cluster(const dq_eval *e, const dq_eval_row *row);
-/* Which of two metrics of a source is quoted. */
+/* Index of the quoted metric. */
 int dq_eval_quoted(const dq_eval_source *source);
 
-/* False: it has none, being the reference, or of a kind that is not compared. */
+/* False: the row is the reference, or its kind is not compared. */
 bool dq_eval_loss_of(dq_interval_loss *out, const dq_eval *e, int row, const dq_eval_numbers *x);
-/* What finished row `after` lost more than `before`, both of one source and one reference: of the quoted metric, or
- * nats of KLD. */
+/* Loss of row `after` relative to `before`, both finished and of one source and reference: in the
+ * quoted metric, or nats of KLD. */
 dq_status dq_eval_worse(dq_interval_loss *out, const dq_eval *e, int before, int after,
                         dq_err *err);
 /* Two finished rows of one source, perhaps of different models. */
 dq_status dq_eval_compare(const dq_eval *e, int before, int after, int metric, dq_stat_flips *out,
                           dq_err *err);
 
-/* ---- Average ----
- * The mean of a number over tasks, each counting as much as the others however many items it has:
- * the last column of tables of benchmarks. */
+/* Means over tasks, each counting equally, as in the last column of benchmark tables. */
 
-/* The shown rows with the model and settings of `row`, one for each source of its kind, in the order of the sources.
- * Returns their number: at least 2, or 0 where the kind has no mean over tasks, where the run has one task of it, or
- * where `row` is not the first of them. rows: [e->n_sources]. */
+/* The shown rows with the model and settings of `row`, one per source of its kind; rows:
+ * [e->n_sources]. Returns at least 2, or 0: the kind has no mean over tasks, there is one task, or
+ * `row` is not the first. */
 int dq_eval_average_rows(int *rows, const dq_eval *e, int row);
 
 typedef struct dq_eval_average {
     dq_mean mean; /* its clusters are those of all tasks */
     dq_interval interval;
 } dq_eval_average;
-/* Of n tasks with items of their own: the standard error is sqrt(sum of squares) / n. Each end of the interval lies as
- * far from the mean as the root of the summed squares of the tasks' own distances says, over n: intervals without
- * an error, of tasks where all items are right, keep their width, and equal errors give z of them.
+/* Of n tasks with items of their own: the standard error is sqrt(sum of squares) / n. Each end of
+ * the interval lies as far from the mean as the root of the summed squares of the tasks' own
+ * distances says, over n: intervals without an error, of tasks where all items are right, keep
+ * their width, and equal errors give z of them.
  * Source: Zou and Donner, Statistics in Medicine 27 (2008), of sums. */
 dq_eval_average dq_eval_average_of(const dq_mean *task, const dq_interval *interval, int n);
-
-/* ---- Long ----
- * Items that have more tokens than a model has positions. */
 
 enum { DQ_EVAL_LONGS = 3 };
 extern const char *const dq_eval_long_name[1 + DQ_EVAL_LONGS]; /* "", "error", "skip", "cut" */
 
-/* After all models are open and before rows are added: counts the items of a source that one of the models
- * cannot hold. error: DQ_MISMATCH with their number and the first of them. skip: they leave the source, for
- * all models, so that every row has the same items; all of them is DQ_MISMATCH. cut: nothing, encoding
- * cuts. */
+/* After all models are open and before rows are added: counts the items of a source that one of the
+ * models cannot hold. error: DQ_MISMATCH with their number and the first of them. skip: they leave
+ * the source, for all models, so that every row has the same items; all of them is DQ_MISMATCH.
+ * cut: nothing, encoding cuts. */
 dq_status dq_eval_long_fit(dq_eval *e, int source, dq_err *err);
 
-/* ---- Pieces ----
- * The work of a sweep as pieces that several processes, or several runs, can share. They follow
- * from models, items and settings alone, not from who computes them or what is finished. */
+/* Pieces of a sweep that several processes or runs can share; they follow from models, items and
+ * settings alone. */
 
-/* Units begin .. end - 1 of a row of items; of texts, of all rows with the reference row `row`. */
+/* Units begin .. end - 1 of a row of items; for texts, of all rows with reference row `row`. */
 typedef struct dq_eval_piece {
     int64_t number;
     int row;
@@ -310,37 +302,32 @@ typedef struct dq_eval_pieces {
     int64_t n;
 } dq_eval_pieces;
 
-/* cut: into pieces that are worth sharing. Else a row is one piece, which takes no more time than it has to. The numbers are the
- * same, and so are the counts of what was computed: items that share a prefix stay together. */
+/* cut: into pieces worth sharing; else one piece per row, which is faster to find. Items that share
+ * a prefix stay together, so numbers and counts do not change. */
 dq_status dq_eval_pieces_of(dq_eval_pieces *out, const dq_eval *e, bool cut, dq_err *err);
-/* shard[number] of each piece, 0 .. n_shards - 1: the largest first, each to the shard with least work. */
+/* shard[i] of piece i, 0 .. n_shards - 1: largest first, each to the shard with least work. */
 dq_status dq_eval_pieces_share(int *shard, const dq_eval_pieces *p, int n_shards, dq_err *err);
 
-/* ---- Same ----
- * Which caches of a sweep are the same, whatever they are called: a policy matters only where
- * something is left to choose. */
+/* Which caches of a sweep are equal under different names: a policy matters only where something is
+ * left to choose. */
 
-/* What of its contexts a row's cache keeps. */
+/* What a row's cache keeps of its contexts. */
 typedef enum dq_eval_kept {
     DQ_EVAL_KEPT_ALL, /* every token: nothing is evicted, or no context is longer than its budget */
     DQ_EVAL_KEPT_LEAST, /* no budget is more than sink + recent, so these tokens and no others */
     DQ_EVAL_KEPT_CHOSEN /* what a policy chooses, in some context at least */
 } dq_eval_kept;
 
-/* By the lengths of the row's contexts, of prompts with answers by the most that they can have; of a finished row also by what
- * was measured. */
+/* By the lengths of contexts, of prompts with answers by their longest; for a finished row also by
+ * measurement. */
 dq_eval_kept dq_eval_kept_of(const dq_eval *e, const dq_eval_row *row);
-/* Whether two rows with the same tokens keep the same tokens in the same form. */
+/* Whether two rows with the same ids keep the same tokens in the same form. */
 bool dq_eval_same_cache(const dq_eval *e, const dq_eval_row *a, const dq_eval_row *b);
-
-/* ---- Sweep ----
- * A sweep while it runs: how far it is, how much it does at a time, and the model whose rows are
- * at work. */
 
 typedef struct dq_eval_sweep {
     dq_eval *e;
     dq_pace pace; /* a row a kind; rows share kinds where there are many */
-    /* The step at hand: units of a row that are finished together. */
+    /* the current step: units of a row that are finished together */
     dq_eval_row *row;
     double fed, feeds;  /* rows that passes have computed, and will */
     double rate;        /* seconds that are expected of each; 0: it is done again */
@@ -352,12 +339,12 @@ typedef struct dq_eval_sweep {
 void dq_eval_sweep_begin(dq_eval_sweep *s, dq_eval *e);
 void dq_eval_sweep_end(dq_eval_sweep *s);
 
-/* Rows that the row's next step may compute, at most `max`: 512 at first, and more while its own steps take less than half a
- * second; after one of more than a second as many as half a second takes at its pace. A step is at least one unit, so a stop
- * loses one unit of a row, or several that take about a second or have 512 rows. How units are grouped changes no result. */
+/* Rows of the row's next step, at most `max`: 512 at first, then up to half a second of work at its
+ * pace. A step has at least one unit, so a stop loses one unit, or about a second or 512 rows of
+ * work. Grouping changes no result. */
 int64_t dq_eval_sweep_rows(const dq_eval_row *row, int64_t max);
-/* A step of units begin .. end - 1 of the row begins, and ends. again: the units are finished, and only what is not kept of
- * them is computed once more. */
+/* Begins and ends a step of units begin .. end - 1. again: the units are finished, and only what is
+ * not kept of them is recomputed. */
 void dq_eval_sweep_step(dq_eval_sweep *s, dq_eval_row *row, int64_t begin, int64_t end, bool again);
 void dq_eval_sweep_step_end(dq_eval_sweep *s);
 

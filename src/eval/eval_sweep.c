@@ -20,8 +20,6 @@
 
 static dq_pass sweep_pass(dq_eval_sweep *s, const dq_eval_row *row);
 
-/* ---- Pieces ---- */
-
 enum { PIECE_ROWS = 1024 };
 
 typedef struct builder {
@@ -32,7 +30,7 @@ typedef struct builder {
     bool cut;
 } builder;
 
-/* Whether row i is computed in pieces of row `first`: that row itself, or of a text one with this reference. */
+/* Row `first` itself or, for texts, a row with this reference. */
 static bool belongs(const dq_eval *e, int i, int first)
 {
     const dq_eval_row *row = &e->row[i];
@@ -40,7 +38,7 @@ static bool belongs(const dq_eval *e, int i, int first)
     return row->same == i && row->ref == first && dq_eval_source_of(e, row)->kind->windows;
 }
 
-/* Ids that the sequences of the units feed, each counted for itself. */
+/* Tokens fed for the units, without sharing. */
 static double sweep_feeds(const dq_eval *e, const dq_eval_row *row, int64_t begin, int64_t end)
 {
     const dq_eval_ids *ids = &e->ids[row->ids];
@@ -54,8 +52,8 @@ static double sweep_feeds(const dq_eval *e, const dq_eval_row *row, int64_t begi
     return n;
 }
 
-/* Units that must not be parted: those that are finished together, and those that share a prefix, which is fed once for them;
- * the end of the ones that begin with `at`, and the ids that they feed. */
+/* Units that must stay together from `at` on, as they finish together or share a prefix, which is
+ * fed once: their end, and the tokens fed. */
 static int64_t together(const dq_eval *e, const dq_eval_row *row, int64_t at, double *fed)
 {
     const dq_eval_kind *kind = dq_eval_source_of(e, row)->kind;
@@ -127,7 +125,6 @@ static int by_turn(const void *a, const void *b)
     return x->turn != y->turn ? (x->turn < y->turn ? -1 : 1) : by_work(a, b);
 }
 
-/* Rows of items of one model, or the texts that it is the reference of. */
 static dq_status add_model(builder *b, int model, bool windows, dq_err *err)
 {
     const dq_eval *e = b->e;
@@ -171,21 +168,18 @@ dq_status dq_eval_pieces_share(int *shard, const dq_eval_pieces *p, int n_shards
     return err->code;
 }
 
-/* ---- Journal ----
- * Finished work as steps of a journal. Numbers are written in hexadecimal, so that a resumed run
+/* Finished work as steps of a journal. Numbers are written in hexadecimal, so that a resumed run
  * gives the same bits as one that was never stopped. Each line of the journal is a JSON object:
- *
- *   {"schema": "dq-eval-resume/9", "key": KEY, "rows": N, ...}
- *   {"row": I, "from": UNIT, "to": UNIT, "tokens": .., "computed": .., "seconds": HEX, "held": [..],
- *    "gap_min": HEX, "logp": "HEX ..", "top1": "ID ..", "kld": "HEX ..", "top_logp": "HEX ..",
- *    "extra": "HEX .."}                       one per step: units of a row that were finished together,
- *                                             in any order
- *   {"piece": I, "work": W, "seconds": S}    of a shard: the steps since the last such line were one piece
- *   {"end": true}                            of a shard: nothing is left to do */
+ * {"schema": "dq-eval-resume/9", "key": KEY, "rows": N, ...} {"row": I, "from": UNIT, "to": UNIT,
+ * "tokens": .., "computed": .., "seconds": HEX, "held": [..], "gap_min": HEX, "logp": "HEX ..",
+ * "top1": "ID ..", "kld": "HEX ..", "top_logp": "HEX ..", "extra": "HEX .."}
+ * one per step: units of a row that were finished together, in any order {"piece": I, "work": W,
+ * "seconds": S}    of a shard: the steps since the last such line were one piece {"end": true}
+ * of a shard: nothing is left to do */
 
 static const char schema[] = "dq-eval-resume/9";
 
-/* The counts of what contexts took, in the order of the file. */
+/* Counts of contexts, in the order of the file. */
 enum { N_HELD = 19 };
 static int64_t *held_field(dq_kv_cached *h, int i)
 {
@@ -211,13 +205,12 @@ static int64_t *held_field(dq_kv_cached *h, int i)
     return all[i];
 }
 
-/* Writes a step down, or tells rank 0. */
+/* Rank 0 writes the step; others send it to rank 0. */
 static dq_status put(const dq_eval *e, int row, int64_t from, int64_t to, dq_err *err)
 {
     dq_strbuf text = {0};
     FILE *f = dq_strbuf_memory_open(&text, err);
     if (!f) return err->code;
-    /* The row's units from .. to - 1, and what they cost. */
     const dq_eval_row *r = &e->row[row];
     int64_t at = dq_eval_values(e, r, from), n = dq_eval_values(e, r, to) - at;
     int64_t extra = e->ids[r->ids].n_extra;
@@ -244,8 +237,8 @@ static dq_status put(const dq_eval *e, int row, int64_t from, int64_t to, dq_err
     return err->code;
 }
 
-/* A row has finished its units from .. to - 1, with numbers in their places and its `pending` of them: they count as finished
- * from now on, and are written down. */
+/* Units from .. to - 1 have their numbers and costs (`pending`) in place; marks them finished and
+ * writes them down. */
 static void finish(dq_eval *e, int row, int64_t from, int64_t to)
 {
     dq_eval_row *r = &e->row[row];
@@ -359,11 +352,9 @@ dq_status dq_eval_journal(dq_eval *e, const char *key, const char *path, bool re
     return err->code;
 }
 
-/* ---- Windows ----
- * dq_eval_sweep_windows of eval.h. All rows with one reference take turns: the reference's
- * final states are kept for the windows of a turn, and each row runs over these, some windows at a
- * time, each time written down by itself. Of the reference, a resumed run computes the states of
- * what is finished already once more where another row lacks them. */
+/* Rows with one reference take turns: the reference's final states of some windows are kept while
+ * each row runs over them in steps. A resumed run recomputes those states where another row still
+ * needs them. */
 
 enum { FLOOR_STATES = 8 }; /* of a window, for its noise floor */
 
@@ -390,7 +381,7 @@ typedef struct step {
     dq_mat state;
 } step;
 
-/* The runner of the model that is held, which is the row's, or a new one with the row's cache: a cache has one form for its life. */
+/* A cache has one form for its life, so other caches get a runner of their own. */
 static dq_status sweep_runner(dq_runner **r, const dq_eval_sweep *s, const dq_eval_row *row,
                               dq_err *err)
 {
@@ -420,8 +411,8 @@ static dq_status score(const cluster *c, dq_eval_row *row, const step *x, dq_err
     return err->code;
 }
 
-/* The mean KLD of a window's first states with the same states moved by one unit in the last place each, up and down in
- * turn. */
+/* Mean KLD of a window's first states against themselves moved by one unit in the last place,
+ * alternately up and down. */
 static dq_status noise_floor(const cluster *c, const dq_eval_row *row, dq_mat state, double *floor,
                              dq_err *err)
 {
@@ -443,7 +434,7 @@ static dq_status noise_floor(const cluster *c, const dq_eval_row *row, dq_mat st
     return err->code;
 }
 
-/* The reference's final states of the turn, from scored id `at` on. */
+/* The reference's final states of this turn from scored token `at` on. */
 static dq_mat ref_states(const cluster *c, int64_t at, int64_t n)
 {
     const dq_eval_row *ref = &c->e->row[c->rows[0]];
@@ -475,8 +466,7 @@ static dq_status run_step(const cluster *c, dq_eval_row *row, step *x, bool agai
                        &c->e->model[row->model].m->head, row->math.linear);
         return dq_backend_sync(c->b, err);
     }
-    /* What only a reference row has: how sure it is of its most likely ids, and the noise
-     * floors. */
+    /* Only reference rows have the confidence of their most likely ids, and noise floors. */
     c->b->ops->logprob(c->b, row->top_logp + x->at, NULL, x->state,
                        &c->e->model[row->model].m->head, row->top1 + x->at, row->math.linear);
     DQ_TRY(dq_backend_sync(c->b, err));
@@ -490,7 +480,7 @@ static dq_status run_step(const cluster *c, dq_eval_row *row, step *x, bool agai
     return DQ_OK;
 }
 
-/* The end of a group of windows before `limit`: as many as have max_rows rows, or one. */
+/* The end of windows that fit max_rows rows, at least one, before `limit`. */
 static int64_t group_end(const dq_windows *w, int64_t begin, int64_t limit, int64_t max_rows,
                          bool alike)
 {
@@ -501,14 +491,14 @@ static int64_t group_end(const dq_windows *w, int64_t begin, int64_t limit, int6
     return end;
 }
 
-/* Of a step of the row, whose model is held: where it is not the reference's, its own passes may be what memory holds fewer of. */
+/* A row of another model than the reference may fit fewer rows into memory. */
 static int64_t max_rows_of(const cluster *c, const dq_eval_row *row)
 {
     if (row->model == c->e->row[c->rows[0]].model) return c->max_rows;
     return dq_runner_rows(c->s->runner, c->max_rows);
 }
 
-/* What a row lacks of the turn; the reference's states of all of it. */
+/* Runs what the row lacks of this turn; for the reference, all of its states. */
 static dq_status run_row(const cluster *c, int index, dq_err *err)
 {
     dq_eval_row *row = &c->e->row[index];
@@ -531,8 +521,6 @@ static dq_status run_row(const cluster *c, int index, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Clusters ---- */
-
 static void add_rows(cluster *c, int model)
 {
     const dq_eval *e = c->e;
@@ -546,7 +534,7 @@ static void add_rows(cluster *c, int model)
     if (c->n_rows > before && e->model[model].m->dim > c->dim) c->dim = e->model[model].m->dim;
 }
 
-/* The rows, model by model, the reference and others of its model first. */
+/* Rows by model, the reference and others of its model first. */
 static dq_status find_rows(cluster *c, int ref, dq_err *err)
 {
     const dq_eval *e = c->e;
@@ -580,7 +568,6 @@ static dq_status make_states(cluster *c, dq_err *err)
     return dq_runner_advise(c->s->runner, c->max_rows, err);
 }
 
-/* The first window from `at` on that some row lacks. */
 static int64_t first_lacking(const cluster *c, int64_t at)
 {
     int64_t first = c->limit;
@@ -600,8 +587,8 @@ static void let_go(dq_eval_sweep *s)
     s->model = -1;
 }
 
-/* Rows of the model begin: what memory the one before has taken, packed weights, activations, cached tokens and pages of its
- * files, is given back, and this one has its runner. */
+/* Switches models: frees packed weights, activations, cached tokens and file pages of the last one
+ * and makes this one's runner. */
 static dq_status hold(dq_eval_sweep *s, int model, dq_err *err)
 {
     const dq_eval_model *m = &s->e->model[model];
@@ -614,8 +601,8 @@ static dq_status hold(dq_eval_sweep *s, int model, dq_err *err)
     return DQ_OK;
 }
 
-/* With several models a turn is as long as it can be, as each of them packs its weights anew; with one it is a step, after
- * which nothing of the reference is computed again. */
+/* With several models a turn is as long as possible, since each switch packs weights anew; with one
+ * it is a step, so that no reference state is computed twice. */
 static dq_status run_turns(cluster *c, bool once, dq_err *err)
 {
     while ((c->begin = first_lacking(c, c->begin)) < c->limit) {
@@ -634,7 +621,7 @@ static dq_status run_turns(cluster *c, bool once, dq_err *err)
     return DQ_OK;
 }
 
-/* The reference's head, which all differences need, while its model is not held. */
+/* Keeps the reference's head, which all differences need, while its model is not loaded. */
 static dq_status keep_head(cluster *c, dq_err *err)
 {
     const dq_weight *head = &c->e->model[c->e->row[c->rows[0]].model].m->head;
@@ -643,7 +630,8 @@ static dq_status keep_head(cluster *c, dq_err *err)
     return dq_backend_sync(c->b, err);
 }
 
-/* Texts: windows begin .. end - 1 of all rows with the reference row `ref`, and of that row; once: the first step of them. */
+/* Windows begin .. end - 1 of all rows with the reference row `ref`, and of that row; once: only
+ * their first step. */
 static dq_status sweep_windows(dq_eval_sweep *s, int ref, int64_t begin, int64_t end, bool once,
                                dq_err *err)
 {
@@ -662,14 +650,13 @@ static dq_status sweep_windows(dq_eval_sweep *s, int ref, int64_t begin, int64_t
     return err->code;
 }
 
-/* ---- Pace ----
- * How long a sweep is expected to take: the tokens of each row, at what a short pass of its model
- * takes. Of caches and long contexts only the sweep itself learns more. */
+/* Expected time: the tokens of each row at the speed of a short pass of its model; caches and long
+ * contexts show only in the sweep itself. */
 
 enum { LEAST = 8, MOST = 128 };  /* rows of the pass */
 static const double much = 2e10; /* parameters times rows */
 
-/* Two passes, of which the first one packs weights. */
+/* Of two passes the first one packs weights. */
 dq_status dq_eval_token_seconds(double *seconds, dq_runner *r, const dq_pass *pass, dq_err *err)
 {
     dq_backend *b = dq_runner_backend(r);
@@ -692,7 +679,7 @@ dq_status dq_eval_token_seconds(double *seconds, dq_runner *r, const dq_pass *pa
     return err->code;
 }
 
-/* By the runner of the plain cache, which has no codes that a row's arithmetic may need. */
+/* Uses the plain cache, which works with any arithmetic. */
 static dq_status time_model(dq_eval_sweep *s, const dq_eval_row *row, dq_err *err)
 {
     dq_eval_model *m = &s->e->model[row->model];
@@ -720,15 +707,11 @@ dq_status dq_eval_measure(double *seconds, dq_eval *e, dq_err *err)
     return err->code;
 }
 
-/* ---- Sweep ----
- * What is told is a share of the time, by what rows of the table have taken so far (base/work.h).
- * Within a step it goes by the rows that passes have computed, of those that its sequences feed;
- * where contexts are shared, or read again, there are fewer or more, and the rest counts at the
- * step's end. */
+/* Progress is a share of time, by what rows of the table have taken so far (base/work.h). Within a
+ * step it counts computed rows of those that sequences feed; sharing or second passes make these
+ * differ, which evens out at the step's end. */
 
 enum { STEP_ROWS = 512 }; /* of a step at least: products over fewer rows cost more each */
-
-/* ---- How far ---- */
 
 static void report(dq_eval_sweep *s)
 {
@@ -736,7 +719,7 @@ static void report(dq_eval_sweep *s)
     char note[200], cache[64] = "";
     const double taken = dq_pace_taken(&s->pace), all = taken + dq_pace_left(&s->pace);
     if (!e->progress) return;
-    /* ", KV 4:4 h2o 0.25"; "" of a plain cache. */
+    /* ", KV 4:4 h2o 0.25"; "" for a plain cache. */
     const size_t cap = sizeof cache;
     char widths[DQ_KV_TEXT];
     const dq_evict_spec *x = &s->row->kv.evict;
@@ -757,7 +740,7 @@ static int kind_of(const dq_eval *e, const dq_eval_row *row)
     return (int)(row - e->row) % DQ_PACE_KINDS;
 }
 
-/* Seconds that are expected of a row of a pass, before any was timed. */
+/* Seconds per row of a pass, before any was timed. */
 static double rate_of(const dq_eval *e, const dq_eval_row *row)
 {
     const dq_eval_model *m = &e->model[row->model];
@@ -765,14 +748,12 @@ static double rate_of(const dq_eval *e, const dq_eval_row *row)
     return m->seconds > 0 ? m->seconds : parameter * (double)m->m->n_params;
 }
 
-/* Another rank has computed units of a row. */
 static void sweep_told(dq_eval_sweep *s, const dq_eval_row *row, int64_t begin, int64_t end)
 {
     dq_pace_step(&s->pace, kind_of(s->e, row),
                  rate_of(s->e, row) * sweep_feeds(s->e, row, begin, end), dq_os_seconds());
 }
 
-/* Rows of the step at hand are computed. */
 static void advance(dq_eval_sweep *s, double rows, double now)
 {
     const double left = s->feeds - s->fed, n = rows < left ? rows : left;
@@ -780,7 +761,7 @@ static void advance(dq_eval_sweep *s, double rows, double now)
     dq_pace_step(&s->pace, kind_of(s->e, s->row), n * s->rate, now);
 }
 
-/* dq_pass_listener. Passes of small models end faster than anybody looks. */
+/* Passes of small models end faster than anybody looks. */
 static void tell(void *arg, double rows)
 {
     enum { PER_SECOND = 10 };
@@ -810,9 +791,6 @@ void dq_eval_sweep_begin(dq_eval_sweep *s, dq_eval *e)
     }
 }
 
-/* ---- Runners ---- */
-
-/* Settings of the row's passes, which tell the sweep how far they are. */
 static dq_pass sweep_pass(dq_eval_sweep *s, const dq_eval_row *row)
 {
     return (dq_pass){.logit = row->logit, .math = row->math, .listener = {tell, s}};
@@ -822,8 +800,6 @@ void dq_eval_sweep_end(dq_eval_sweep *s)
 {
     let_go(s);
 }
-
-/* ---- Steps ---- */
 
 int64_t dq_eval_sweep_rows(const dq_eval_row *row, int64_t max)
 {
@@ -846,7 +822,7 @@ void dq_eval_sweep_step_end(dq_eval_sweep *s)
     const double now = dq_os_seconds(), seconds = now - s->begun;
     advance(s, s->feeds, now);
     report(s);
-    /* A step of so many rows has taken so long: how many the next one may have. */
+    /* Chooses the size of the next step by the time of this one. */
     dq_eval_row *row = s->row;
     const double rows = s->feeds;
     const double most = row->step_rows ? (double)row->step_rows : STEP_ROWS;
@@ -855,9 +831,6 @@ void dq_eval_sweep_step_end(dq_eval_sweep *s)
     if (seconds > 1) next = rows * 0.5 / seconds;
     row->step_rows = next > STEP_ROWS ? (int64_t)next : STEP_ROWS;
 }
-
-/* ---- Run ----
- * The sweep itself, row by row, and rows of items. See eval.h; "Windows" has the texts. */
 
 static dq_status score_items(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
                              dq_err *err)
@@ -872,7 +845,7 @@ static dq_status score_items(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t
     return dq_score_check_logp(e->model[row->model].m, row->logp + from, to - from, err);
 }
 
-/* A group of items failed on what the model computes: says of which item, by trying one by one. */
+/* Finds the item that made a group fail, by running its items one by one. */
 static dq_status name_item(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
                            dq_err *err)
 {
@@ -893,7 +866,6 @@ static dq_status name_item(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t b
     return err->code;
 }
 
-/* One past the last item before `end` that is finished together with item `at`. */
 static int64_t group_of_items(const dq_eval *e, const dq_eval_row *row, int64_t at, int64_t end,
                               int64_t rows, bool shared)
 {
@@ -902,7 +874,7 @@ static int64_t group_of_items(const dq_eval *e, const dq_eval_row *row, int64_t 
     return group < end ? group : end;
 }
 
-/* What the row lacks of its items begin .. limit - 1; once: the first step of it. */
+/* Runs what the row lacks of items begin .. limit - 1; once: only their first step. */
 static dq_status run_groups(dq_eval_sweep *s, int index, dq_scorer *scorer, int64_t begin,
                             int64_t limit, bool once, dq_err *err)
 {
@@ -943,9 +915,7 @@ static dq_status run_items(dq_eval_sweep *s, int index, int64_t begin, int64_t e
     return err->code;
 }
 
-/* ---- Pieces ---- */
-
-/* A run: the pieces that are this process's, or one of several shards'. */
+/* The pieces of this process, or of one of several shards. */
 typedef struct run {
     dq_eval_sweep s;
     dq_eval_pieces pieces;
@@ -962,10 +932,10 @@ static dq_status run_piece(void *arg, int64_t i, dq_err *err)
         sweep_windows(&x->s, p->row, p->begin, p->end, false, err);
     else
         run_items(&x->s, p->row, p->begin, p->end, false, err);
-    /* what was not told, or is not in the file of a part, is lost */
+    /* what was neither sent nor written to the part's file is lost */
     if (err->code == DQ_OK && (e->n_shards || dq_ranks_number() > 0)) *err = e->journal_err;
     if (err->code == DQ_OK && e->n_shards && e->journal && dq_journal_count(e->journal) > before) {
-        /* A shard has computed a piece in so many seconds, which its file says. */
+        /* The shard's file has the seconds of each piece. */
         const double seconds = dq_os_seconds() - begun;
         json_t *o = json_object();
         json_object_set_new(o, "piece", json_integer(p->number));
@@ -979,7 +949,7 @@ static dq_status run_piece(void *arg, int64_t i, dq_err *err)
     return err->code;
 }
 
-/* A step of each row first, so that what the others will take is known. */
+/* One step of each row first, to learn what the others will take. */
 static dq_status run_first(run *x, dq_err *err)
 {
     dq_eval *e = x->s.e;
@@ -997,8 +967,7 @@ static dq_status run_first(run *x, dq_err *err)
 static dq_status take(void *arg, const char *text, size_t len, dq_err *err)
 {
     run *x = arg;
-    /* What another rank has finished, as finish told it: into the rows and the journal, if there
-     * is one. */
+    /* Takes another rank's results into the rows and the journal. */
     dq_eval *e = x->s.e;
     int64_t row = 0, from = 0, to = 0;
     json_t *told = NULL;
@@ -1020,7 +989,7 @@ static bool is_shared(const dq_eval *e)
     return dq_ranks_count() > 1 && !e->alone;
 }
 
-/* Alone rows are computed in their order; ranks begin with what takes long, so that they end together. */
+/* Alone, rows are computed in order; ranks begin with the longest, so that they end together. */
 static dq_status choose(run *x, dq_err *err)
 {
     dq_eval *e = x->s.e;
@@ -1046,7 +1015,7 @@ static dq_status choose(run *x, dq_err *err)
     return DQ_OK;
 }
 
-/* What rank 0 has found in a journal is finished for all. */
+/* Units that rank 0 has found in a journal are finished on all ranks. */
 static dq_status share_finished(dq_eval *e, dq_err *err)
 {
     for (int i = 0; i < e->n_rows; i++) {

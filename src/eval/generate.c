@@ -8,11 +8,9 @@
 
 #include <string.h>
 
-/* ---- Generate ---- */
-
 enum { MIN_SHARED = 32, MAX_ROWS = 4096, MAX_SEQS = 64 };
 
-/* Ids that a prompt may get: the last one is not fed. */
+/* The last new id is not fed, and thus needs no position. */
 static int64_t max_new_of(const dq_generate_prompt *p, const dq_model *m)
 {
     int64_t n = p->max_new > 0 ? p->max_new : 0;
@@ -62,8 +60,6 @@ dq_status dq_generate_new(dq_generate_state *g, const dq_generate_spec *spec, co
     return err->code;
 }
 
-/* ---- Groups ---- */
-
 typedef struct group {
     const int64_t *prompt; /* [n] */
     int64_t n;
@@ -71,7 +67,7 @@ typedef struct group {
     int64_t rows;   /* of the largest pass before new ids */
 } group;
 
-/* Where a shared beginning gives the bits of whole prompts. */
+/* Where sharing does not change the bits of results. */
 static bool may_share(const dq_scorer *s, const dq_generate_spec *spec)
 {
     const dq_kv_policy *policy = s->kv->evict.policy;
@@ -79,13 +75,13 @@ static bool may_share(const dq_scorer *s, const dq_generate_spec *spec)
     return !policy || !(policy->needs & DQ_NEEDS_ATTENTION);
 }
 
-/* Ids that may be shared: a row of the prompt, or of its context, must be left. */
+/* At least one row of the prompt, or of its context, must be left. */
 static int64_t most_shared(const dq_generate_prompt *p)
 {
     return (p->context ? p->context : p->n) - 1;
 }
 
-/* Of the first `most` ids, as many as are equal from the first on. */
+/* Length of the common start of both prompts, at most `most`. */
 static int64_t common(const dq_generate_prompt *a, const dq_generate_prompt *b, int64_t max)
 {
     int64_t n = 0;
@@ -93,7 +89,7 @@ static int64_t common(const dq_generate_prompt *a, const dq_generate_prompt *b, 
     return n;
 }
 
-/* The next group of left[n]: prompts are taken in order while their rows fit. */
+/* Takes prompts of left[n] in order while their rows fit. */
 static group next_group(const dq_scorer *s, const dq_generate_spec *spec, const int64_t *left,
                         int64_t n)
 {
@@ -118,8 +114,6 @@ static group next_group(const dq_scorer *s, const dq_generate_spec *spec, const 
     }
     return g;
 }
-
-/* ---- One group on its way ---- */
 
 typedef struct run {
     dq_scorer *s;
@@ -175,13 +169,13 @@ static const dq_generate_prompt *prompt_of(const run *x, int64_t i)
     return &x->spec->prompt[x->g->prompt[i]];
 }
 
-/* Ids of a prompt that are computed before a cache is cut; all where it is not. */
+/* Tokens computed before the cache is cut; all, where it is not. */
 static int64_t context_of(const run *x, const dq_generate_prompt *p)
 {
     return p->context && !dq_kv_spec_is_plain(x->s->kv) ? p->context : p->n;
 }
 
-/* The shared tokens, computed once. */
+/* Computes the shared tokens once. */
 static dq_status run_beginning(run *x, dq_err *err)
 {
     dq_mat hidden;
@@ -214,7 +208,7 @@ static dq_status run_prompts(run *x, dq_err *err)
     DQ_TRY(split ? dq_pass_plan_run(&x->plan, &hidden, err) : ask(x, err));
     DQ_TRY(dq_pass_plan_compress(&x->plan, x->spec->measure ? &x->floor : NULL, err));
     if (!split) return DQ_OK;
-    /* What is after the contexts. */
+    /* The tokens after the contexts. */
     dq_pass_plan_clear(&x->plan);
     for (int64_t i = 0; i < x->g->n; i++) {
         const dq_generate_prompt *p = prompt_of(x, i);
@@ -226,7 +220,7 @@ static dq_status run_prompts(run *x, dq_err *err)
     return ask(x, err);
 }
 
-/* One row for the last id of every sequence that is alive; they all have as many new ids. */
+/* Feeds the last id of every living sequence; all have equally many new ids. */
 static dq_status run_step(run *x, int64_t fed, dq_err *err)
 {
     dq_pass_plan_clear(&x->plan);
@@ -262,7 +256,7 @@ static dq_text_end end_of(const run *x, int64_t prompt, const dq_generate_result
                                                            : DQ_TEXT_END_POSITIONS;
 }
 
-/* Takes what the pass answered; ended sequences leave. Returns those that are alive. */
+/* Takes the pass's results and closes ended sequences; returns how many live. */
 static int64_t take(run *x)
 {
     int64_t alive = 0;
@@ -312,13 +306,10 @@ dq_status dq_generate(dq_scorer *s, const dq_generate_spec *spec, dq_generate_st
     return err->code;
 }
 
-/* ---- Kind generate ----
- * Prompts are encoded as requests without choices, dq_generate continues them, and the text of
- * their new ids is cut at the first stop text. Answers are judged from the text that is kept, so a
- * resumed run judges as the first one did. */
+/* dq_generate continues the prompts, and the text of new ids is cut at the first stop text. Answers
+ * are judged from the kept text, so that a resumed run judges alike. */
 
-/* Prompts that are finished together: enough for a pass of their newest ids, few enough that a stop does
- * not lose much. */
+/* Prompts finished together: enough for full passes, few enough that a stop loses little. */
 enum { GROUP = 32 };
 
 static const dq_eval_generate *settings_of(const dq_eval_source *s)
@@ -343,8 +334,6 @@ static dq_status load(dq_eval *e, dq_eval_source *s, dq_err *err)
     s->items.first_bad = q->first_bad;
     return DQ_OK;
 }
-
-/* ---- Prompts that are too long ---- */
 
 static int64_t count(const dq_eval_source *s)
 {
@@ -382,8 +371,6 @@ static dq_status keep(dq_eval_source *s, const int64_t *number, int64_t n, dq_ar
     q->n = n;
     return DQ_OK;
 }
-
-/* ---- Encoding ---- */
 
 static dq_status check_ids(const dq_model *m, const int32_t *ids, int64_t n, dq_err *err)
 {
@@ -456,9 +443,7 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Text of new ids ---- */
-
-/* Where the text of ids[n] ends; *text is a block. */
+/* Decodes ids[n] into *text, a block, and finds where the text ends. */
 static dq_status text_of(const dq_eval *e, const dq_eval_row *row, const int32_t *ids, int64_t n,
                          char **text, size_t *len, size_t *end, dq_err *err)
 {
@@ -499,9 +484,7 @@ dq_status dq_eval_keep(const dq_eval *e, dq_eval_row *row, int64_t unit,
     return err->code;
 }
 
-/* ---- Generating ---- */
-
-/* For dq_generate_stop, which cannot fail by itself. */
+/* dq_generate_stop cannot fail, so the error is kept here. */
 typedef struct stop_arg {
     const dq_eval *e;
     const dq_eval_row *row;
@@ -564,7 +547,7 @@ static void judge(const dq_eval *e, const dq_eval_row *row, int metric, double *
         score[i] = row->extra[i * DQ_GEN_EXTRA + (metric ? DQ_GEN_STRICT : DQ_GEN_EXACT)];
 }
 
-/* What both kinds share: prompts are refused where they are too long. */
+/* What both kinds share: prompts that are too long are refused. */
 #define GENERATED                                                                                  \
     .group = GROUP, .encode = encode, .score = score, .usual_long = DQ_LONG_ERROR, .count = count, \
     .line = line, .need = need_positions, .keep = keep

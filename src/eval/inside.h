@@ -14,10 +14,11 @@
 #include "tasks/documents.h"
 #include "tasks/tasks.h"
 
-/* Opens an empty sequence, or a copy of `parent` if that is not negative. -1: see err. */
+/* Opens an empty sequence, or a copy of `parent` unless negative. -1: see err. */
 int32_t dq_score_open(dq_scorer *s, int32_t parent, dq_err *err);
 void dq_score_close(dq_scorer *s, const int32_t *seq, int64_t n);
-/* Ids of a sequence between two evictions after its context: kv->evict.every, or INT32_MAX where none follows. */
+/* Tokens between two evictions after the context: kv->evict.every, or INT32_MAX without further
+ * evictions. */
 int64_t dq_score_piece(const dq_scorer *s);
 
 typedef struct dq_pass_plan {
@@ -34,27 +35,25 @@ typedef struct dq_pass_plan {
     int64_t n_requested;
 } dq_pass_plan;
 
-/* Empty, with capacity for so many sequences, rows and questions. */
+/* Makes an empty plan for so many sequences, rows and requested rows. */
 dq_status dq_pass_plan_begin(dq_pass_plan *p, dq_scorer *s, dq_arena *a, int64_t seqs, int64_t rows,
                              int64_t requested, dq_err *err);
-/* Empty again. */
 void dq_pass_plan_clear(dq_pass_plan *p);
-/* The next sequence of the pass, and n rows for the sequence that came last. */
+/* Adds a sequence to the pass; and n rows to the last sequence. */
 void dq_pass_plan_sequence(dq_pass_plan *p, int32_t seq);
 void dq_pass_plan_rows(dq_pass_plan *p, const int32_t *ids, int64_t n, int64_t pos);
-/* Requested rows of a sequence come in their order. */
+/* Requested rows of a sequence must ascend. */
 void dq_pass_plan_ask(dq_pass_plan *p, int64_t row, int32_t target, int64_t value);
 
-/* Runs the pass; the scorer's evictor watches it. *hidden as dq_runner_pass has it. */
+/* Runs the pass, which the scorer's evictor observes. *hidden as in dq_runner_pass. */
 dq_status dq_pass_plan_run(dq_pass_plan *p, dq_mat *hidden, dq_err *err);
-/* Runs it; the requested rows' final states go to `state`, their answers to `out` by question. */
+/* Runs the pass; final states of requested rows go to `state`, results to `out` in order. */
 dq_status dq_pass_plan_answer(dq_pass_plan *p, dq_mat state, dq_scores out, dq_err *err);
-/* After a pass that ran: evicts tokens of its sequences, if the scorer has an evictor, and measures what is
- * left of them as contexts that stand in the cache alone. floor: see dq_kv_cached_floor; NULL: nothing is
- * measured. */
+/* After a pass: evicts in its sequences, if there is an evictor, and measures them as contexts
+ * alone in the cache. floor: see dq_kv_cached_floor; NULL: no measurement. */
 dq_status dq_pass_plan_compress(const dq_pass_plan *p, const dq_kv_bytes *floor, dq_err *err);
 
-/* The end of the units from `at` on, before `end`, that are finished alike, or lacking alike. */
+/* The end of a run from `at` on of units that are all finished or all not. */
 int64_t dq_eval_alike(const dq_eval_row *row, int64_t at, int64_t end);
 
 #endif

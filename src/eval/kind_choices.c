@@ -15,7 +15,6 @@ static dq_status encode_items(dq_eval *e, dq_eval_ids *ids, dq_err *err)
                            err);
 }
 
-/* 1 where the picked choice is the gold one. */
 static void judge_choices(const dq_eval *e, const dq_eval_row *row, int metric, double *score)
 {
     const dq_requests *q = &e->ids[row->ids].req;
@@ -36,8 +35,6 @@ static dq_status words(const dq_eval *e, const dq_eval_ids *ids, const dq_reques
     DQ_TRY(dq_strbuf_add(&out->ctx, ctx, n, err));
     return dq_strbuf_add(&out->cont, c->text, c->len, err);
 }
-
-/* ---- Items that are too long ---- */
 
 static int64_t count(const dq_eval_source *s)
 {

@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Kind ICL plateau ---- */
-
 static bool has_shots(const dq_icl_plan *p, int shots)
 {
     for (int i = 0; i < p->n_shots; i++) {
@@ -19,7 +17,7 @@ static bool has_shots(const dq_icl_plan *p, int shots)
     return false;
 }
 
-/* Whether a row is shown and of the same task, in any order of its demonstrations. */
+/* Whether the row is shown and has the same task, in any order of demonstrations. */
 static bool is_beside(const dq_eval *e, int row, int other)
 {
     const dq_eval_source *s = dq_eval_source_of(e, &e->row[row]);
@@ -46,7 +44,7 @@ dq_icl_range dq_icl_range_of(const dq_eval *e, int row, int from)
     return range;
 }
 
-/* Sum of squares of n means, `step` numbers apart, of `width` numbers `stride` apart, about the mean. */
+/* Sum of squared deviations of n means, `step` apart, each of `width` numbers `stride` apart. */
 static double squares(const double *x, int64_t n, int64_t step, int64_t width, int64_t stride,
                       double mean)
 {
@@ -64,7 +62,7 @@ static double squared(double x)
     return x * x;
 }
 
-/* The error squared times runs * queries, and its degrees of freedom. */
+/* The squared error times runs * queries, and its degrees of freedom. */
 static double combined(double r, double q, double e, int64_t runs, int64_t queries, double *df)
 {
     const double of_r = (double)(runs - 1), of_q = (double)(queries - 1);
@@ -105,7 +103,7 @@ dq_icl_plateau dq_icl_plateau_of(const double *x, int64_t runs, int64_t queries,
     return o;
 }
 
-/* Adds sign times the scores of a row, summed over the range, to x, run by run. */
+/* Adds sign times the row's scores, summed over the range, to x. */
 static dq_status add_scores(double *x, const dq_eval *e, const dq_eval_row *row,
                             const dq_icl_range *range, double sign, dq_err *err)
 {
@@ -142,9 +140,6 @@ dq_status dq_icl_plateau_find(dq_icl_plateau *out, const dq_eval *e, int before,
     return err->code;
 }
 
-/* ---- Kind ICL score ----
- * Accuracy per block, over runs and over orders. */
-
 static const dq_icl_plan *plan_of(const dq_eval *e, const dq_eval_row *row)
 {
     return e->ids[row->ids].own;
@@ -180,7 +175,7 @@ dq_status dq_icl_scores(const dq_eval *e, const dq_eval_row *row, dq_icl_score *
     return DQ_OK;
 }
 
-/* Run 0 is the first of both sets of blocks. */
+/* Run 0 is the first block of both sets. */
 static bool counts(const dq_icl_block *b, int64_t shots, bool by_order)
 {
     return b->shots == shots && (by_order ? b->run == 0 : b->order == 0);
@@ -224,19 +219,14 @@ void dq_icl_cost(const dq_requests *q, int64_t *naive, int64_t *shared)
     }
 }
 
-/* ---- Kind ICL ----
- * Prompts as ids, block by block. */
-
 static const char between[] = "\n==\n";
-
-/* ---- Prompts as text ---- */
 
 static dq_status add(dq_strbuf *out, const char *s, dq_err *err)
 {
     return dq_strbuf_add(out, s, strlen(s), err);
 }
 
-/* A text with its label; label NULL: a query, which ends with no space. */
+/* label NULL: a query, which ends without a space. */
 static dq_status add_example(dq_strbuf *out, const dq_icl_task *task, const dq_icl_example *x,
                              const char *label, dq_err *err)
 {
@@ -249,7 +239,6 @@ static dq_status add_example(dq_strbuf *out, const dq_icl_task *task, const dq_i
     return DQ_OK;
 }
 
-/* All demonstrations, each with what stands after it. */
 static dq_status add_demos(dq_strbuf *out, const dq_icl_task *task, const dq_icl_data *d,
                            const dq_icl_block *b, dq_err *err)
 {
@@ -260,8 +249,6 @@ static dq_status add_demos(dq_strbuf *out, const dq_icl_task *task, const dq_icl
     }
     return DQ_OK;
 }
-
-/* ---- What is left of the examples ---- */
 
 typedef struct ids {
     int32_t *p; /* block */
@@ -298,7 +285,7 @@ static dq_status encode(const maker *m, dq_bos bos, ids *out, dq_err *err)
                                &out->p, &out->n, NULL, NULL, err);
 }
 
-/* Drops the examples with more tokens than 99 % of them have at most. */
+/* Drops examples longer than 99 % of all. */
 static dq_status drop_longest(maker *m, const dq_icl_pool *pool, bool labels, int32_t *left,
                               int64_t *n_left, dq_err *err)
 {
@@ -322,8 +309,6 @@ static dq_status drop_longest(maker *m, const dq_icl_pool *pool, bool labels, in
     return DQ_OK;
 }
 
-/* ---- Blocks ---- */
-
 static int64_t common(const ids *a, const ids *b)
 {
     int64_t n = 0;
@@ -340,8 +325,8 @@ static dq_status keep(const maker *m, const int32_t **out, const int32_t *p, int
     return dq_tokenizer_check_ids(copy, n, m->vocab, err);
 }
 
-/* Ids of every prompt of the block, whole; w[n_queries] is where the demonstrations end. *fits: none is too
- * long for its longest label. */
+/* Encodes every prompt of the block; w[n_queries]: the demonstrations alone. *fits: all fit with
+ * their longest label. */
 static dq_status encode_prompts(maker *m, const dq_icl_block *b, ids *w, bool *fits, dq_err *err)
 {
     int64_t n = m->p->n_queries, capacity = m->max_len + 1 - m->longest;
@@ -359,7 +344,8 @@ static dq_status encode_prompts(maker *m, const dq_icl_block *b, ids *w, bool *f
     return DQ_OK;
 }
 
-/* The shared prefix is what all prompts and the demonstrations alone begin with; an id of each prompt is left. */
+/* The shared prefix is the common start of all prompts and the demonstrations; one id of each
+ * prompt stays. */
 static dq_status store_prompts(maker *m, const ids *w, dq_err *err)
 {
     int64_t n = m->p->n_queries, b = m->p->n_blocks, shared_prefix = w[n].n;
@@ -404,8 +390,8 @@ static dq_status add_block(maker *m, dq_icl_block b, bool *fits, dq_err *err)
 {
     int64_t n = m->p->n_queries;
     DQ_TRY(grow(m, err));
-    /* The demonstrations of a block: the first of its run's permutation, perhaps shuffled again,
-     * in the settings' order. */
+    /* Demonstrations are the first of the run's permutation, perhaps reshuffled, in the order of
+     * the settings. */
     int64_t shots = b.shots;
     int32_t *perm = dq_block_new((size_t)m->n_left, sizeof *perm, err);
     int32_t *again = dq_block_new((size_t)shots, sizeof *again, err);
@@ -431,7 +417,7 @@ static dq_status add_block(maker *m, dq_icl_block b, bool *fits, dq_err *err)
     return err->code;
 }
 
-/* More shots than do not fit do not fit either: sets are nested, and every label adds ids. */
+/* If some number of shots does not fit, no larger one does: sets are nested. */
 static dq_status make_blocks(maker *m, dq_err *err)
 {
     static const int first[] = {1, 10, 25, 50, 100};
@@ -442,7 +428,7 @@ static dq_status make_blocks(maker *m, dq_err *err)
     for (int i = 0; i < n; i++) {
         shots = m->s->n_shots ? m->s->shots[i] : i < n_first ? first[i] : 2 * shots;
         if (fits) {
-            /* The blocks with so many shots: all of them, or none where one does not fit. */
+            /* All blocks with so many shots, or none if one does not fit. */
             int64_t before = m->p->n_blocks;
             fits = shots <= m->n_left;
             for (int64_t r = 0; fits && r < m->s->runs; r++)
@@ -465,7 +451,7 @@ static dq_status make_blocks(maker *m, dq_err *err)
                         (long long)m->n_left);
 }
 
-/* One request per item and label; ids of a query and of a label stand once. */
+/* One request per item and label; ids of queries and labels are shared. */
 static dq_status make_requests(maker *m, dq_requests *out, dq_err *err)
 {
     int64_t n_items = m->p->n_blocks * m->p->n_queries, n = m->d->n_labels, k = 0;
@@ -494,8 +480,6 @@ static dq_status make_requests(maker *m, dq_requests *out, dq_err *err)
                          .n_shared_prefixes = m->p->n_blocks};
     return DQ_OK;
 }
-
-/* ---- The kind ---- */
 
 static dq_status load_icl(dq_eval *e, dq_eval_source *s, dq_err *err)
 {
@@ -560,7 +544,7 @@ static dq_status encode_icl(dq_eval *e, dq_eval_ids *out, dq_err *err)
     make_plan(&m, &out->req, err);
     dq_block_free(m.buf.s);
     if (err->code != DQ_OK) return err->code;
-    /* Blocks share their queries, of which some may be copies. */
+    /* Blocks share their queries, some of which may be copies. */
     const int64_t n = m.p->n_queries, all = m.p->n_blocks * n;
     const int32_t *of = NULL;
     uint64_t *key = dq_alloc(m.a, (size_t)n, sizeof *key, err);
@@ -576,7 +560,6 @@ static dq_status encode_icl(dq_eval *e, dq_eval_ids *out, dq_err *err)
     return DQ_OK;
 }
 
-/* 1 where the picked label is the query's own. */
 static void judge_icl(const dq_eval *e, const dq_eval_row *row, int metric, double *score)
 {
     const dq_icl_data *d = dq_eval_source_of(e, row)->own;
@@ -596,7 +579,6 @@ static dq_status icl_words(const dq_eval *e, const dq_eval_ids *x, const dq_requ
     const dq_icl_label *l = &p->label[r->choice];
     out->n_cont = l->n;
     DQ_TRY(add(&out->cont, l->text, err));
-    /* The prompt of query q after the demonstrations of b. Appends. */
     const dq_icl_task *task = settings->task;
     DQ_TRY(add_demos(&out->ctx, task, d, &p->block[r->item / p->n_queries], err));
     return add_example(&out->ctx, task, &d->queries.ex[p->query[r->item % p->n_queries]], NULL,

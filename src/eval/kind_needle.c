@@ -5,8 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- Kind needle run ---- */
-
 typedef struct run {
     dq_eval *e;
     dq_eval_row *row;
@@ -30,8 +28,6 @@ static void keep_recall(double *extra, const dq_needle_recall *sum)
     extra[DQ_NEEDLE_AT_NONE] = (double)sum->none;
 }
 
-/* ---- Forced ---- */
-
 static dq_status force(const run *x, dq_err *err)
 {
     const dq_requests *q = &x->e->ids[x->row->ids].req;
@@ -53,14 +49,12 @@ static dq_status force(const run *x, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Generated ---- */
-
 typedef struct stopper {
     const dq_tokenizer *tok;
     dq_err err; /* of decoding; ends the sequence */
 } stopper;
 
-/* Two newlines. */
+/* An answer ends at two newlines. */
 static bool is_over(void *arg, int64_t prompt, const int32_t *ids, int64_t n)
 {
     stopper *s = arg;
@@ -74,7 +68,7 @@ static bool is_over(void *arg, int64_t prompt, const int32_t *ids, int64_t n)
     return over;
 }
 
-/* Writes down what was generated for city k of a unit, and lets the next question follow it. */
+/* Stores what was generated for city k of a unit and appends the next question. */
 static dq_status take_answer(const run *x, int64_t unit, int k, const dq_generate_result *g,
                              int32_t *ids, int64_t *n, dq_needle_recall *sum, dq_err *err)
 {
@@ -91,7 +85,7 @@ static dq_status take_answer(const run *x, int64_t unit, int k, const dq_generat
     dq_needle_judge_text(sum, p, k, text, len, err);
     dq_block_free(text);
     if (err->code != DQ_OK || k + 1 == p->requested) return err->code;
-    /* How many of the first ids have neither a newline nor a period in their text. */
+    /* Keeps the first ids without newline or period in their text. */
     for (kept = 0; kept < g->n; ++kept) {
         char *piece;
         size_t bytes;
@@ -107,7 +101,7 @@ static dq_status take_answer(const run *x, int64_t unit, int k, const dq_generat
     return DQ_OK;
 }
 
-/* Prompts of the units on their way: the asked cities follow each other. */
+/* Prompts of the units, whose cities are asked one after the other. */
 typedef struct asking {
     int32_t **ids;         /* [units], room for dq_needle_cell.length */
     int64_t *n;            /* [units] */
@@ -117,7 +111,7 @@ typedef struct asking {
     dq_stop_ids stops;
 } asking;
 
-/* City k of all units that ask for so many. */
+/* Asks for city k in all units that have so many. */
 static dq_status ask(asking *q, const run *x, int k, dq_err *err)
 {
     stopper s = {.tok = x->tok};
@@ -175,9 +169,7 @@ static dq_status generate(const run *x, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Attention ---- */
-
-/* Runs ids begin .. end - 1 of the prompt; with `spans` their sums are taken. */
+/* `spans` receives sums of attention. */
 static dq_status run_rows(const run *x, const dq_needle_prompt *p, int32_t seq, int64_t begin,
                           int64_t end, const dq_attention_spans *spans, dq_err *err)
 {
@@ -191,7 +183,7 @@ static dq_status run_rows(const run *x, const dq_needle_prompt *p, int32_t seq, 
     return dq_backend_sync(dq_runner_backend(x->s->r), err);
 }
 
-/* A compressed cache is read back by the question only if it comes in a pass of its own. */
+/* The question reads back a compressed cache only in a pass of its own. */
 static dq_status attend(const run *x, int64_t unit, dq_err *err)
 {
     const dq_needle_prompt *p = &x->set->prompt[unit];
@@ -239,10 +231,8 @@ static dq_status needle_score(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_
     return err->code;
 }
 
-/* ---- Kind needle ----
- * From a text to requests, and from answers to numbers. A cell is a length and a depth; its
- * prompts are drawn from the seed, the cell and the sample alone, so that any subset of cells
- * gives the same prompts. The values of a unit are laid out one after the other at the offsets
+/* A cell is a length and a depth; its prompts depend on the seed, the cell and the sample alone, so
+ * that any subset of cells gives the same ones. Values of a unit lie at the offsets
  * DQ_NEEDLE_AT_*. */
 
 const dq_needle_set *dq_needle_set_of(const dq_eval *e, const dq_eval_row *row)
@@ -275,9 +265,6 @@ static dq_status load(dq_eval *e, dq_eval_source *source, dq_err *err)
     return source->len ? DQ_OK : dq_fail(err, DQ_DAMAGED, "%s: holds no text", source->path);
 }
 
-/* ---- Prompts ---- */
-
-/* The ids that stand before a text. */
 static dq_status template_ids(dq_needle_maker *m, dq_bos bos, dq_err *err)
 {
     const unsigned flags = dq_items_bos_flags(m->t, bos, "a", 1);
@@ -299,7 +286,7 @@ static dq_status template_ids(dq_needle_maker *m, dq_bos bos, dq_err *err)
 static dq_status make_cells(dq_needle_set *set, const dq_eval *e, dq_err *err)
 {
     const dq_needle_settings *s = set->settings;
-    /* The fewest positions of the models that are there. */
+    /* The fewest positions of all models. */
     const dq_model *least = e->model[0].m;
     for (int i = 1; i < e->n_models; i++) {
         if (e->model[i].m->max_positions < least->max_positions) least = e->model[i].m;
@@ -379,8 +366,6 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Numbers ---- */
-
 static void judge(const dq_eval *e, const dq_eval_row *row, int metric, double *score)
 {
     const dq_needle_set *s = dq_needle_set_of(e, row);
@@ -448,7 +433,7 @@ void dq_needle_shares(double *into, const dq_span_share *sums, int n_layers, int
     }
 }
 
-/* Mean over the units of what is a number; NaN: none is. */
+/* Mean over units whose value is a number; NaN: none. */
 static double mean_at(const dq_eval *e, const dq_eval_row *row, int64_t begin, int64_t end,
                       int64_t at)
 {
@@ -463,7 +448,7 @@ static double mean_at(const dq_eval *e, const dq_eval_row *row, int64_t begin, i
     return n ? sum / (double)n : (double)NAN;
 }
 
-/* Mean and error over the units of the sum of two shares, `room` [end - begin]; at `second` -1 of one. */
+/* Mean over units of one share, or of two together (`second` not -1); scratch room[end - begin]. */
 static dq_mean mean_of_sum(const dq_eval *e, const dq_eval_row *row, int64_t begin, int64_t end,
                            int64_t first, int64_t second, double *room)
 {

@@ -15,8 +15,6 @@ const double *dq_ruler_unit(const dq_eval_row *row, int64_t unit)
     return row->extra + unit * DQ_RULER_EXTRA;
 }
 
-/* ---- Prompts ---- */
-
 static dq_status load(dq_eval *e, dq_eval_source *source, dq_err *err)
 {
     dq_ruler_text *t = dq_alloc(e->a, 1, sizeof *t, err);
@@ -27,7 +25,6 @@ static dq_status load(dq_eval *e, dq_eval_source *source, dq_err *err)
     return DQ_OK;
 }
 
-/* The lengths as asked for, or the usual one. */
 static dq_status choose_lengths(dq_ruler_set *set, const dq_eval *e, dq_err *err)
 {
     const dq_ruler_settings *s = set->settings;
@@ -98,8 +95,6 @@ static dq_status takes(const dq_eval_source *source, const dq_kv_spec *kv, dq_er
                         "after what is evicted",
                         source->name, (long long)kv->evict.every);
 }
-
-/* ---- Answers ---- */
 
 typedef struct run {
     dq_eval *e;

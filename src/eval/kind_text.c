@@ -17,8 +17,6 @@
 #define DQ_TEXT_FIT_STEEPEST -4.0
 #define DQ_TEXT_FIT_FLATTEST -0.01
 
-/* ---- Kind text fit ---- */
-
 int dq_text_fit_points(int64_t at[DQ_TEXT_FIT_POINTS], int64_t from, int64_t to)
 {
     int n = 0;
@@ -41,7 +39,7 @@ typedef struct line {
     double slope, offset, squares; /* sum of squared residuals */
 } line;
 
-/* y over u^beta, a straight line. */
+/* A linear regression of y on u^beta. */
 static line line_at(const curve_of_means *c, double beta)
 {
     double mean_x = 0, mean_y = 0, xx = 0, xy = 0;
@@ -64,7 +62,7 @@ static line line_at(const curve_of_means *c, double beta)
     return l;
 }
 
-/* Step k of the walk: from the flattest beta to the steepest, each so many times the one before. */
+/* Candidates of beta form a geometric series from flattest to steepest. */
 enum { STEPS = 120 };
 static double step(int k)
 {
@@ -72,7 +70,7 @@ static double step(int k)
            pow(DQ_TEXT_FIT_STEEPEST / DQ_TEXT_FIT_FLATTEST, (double)k / STEPS);
 }
 
-/* False: the best beta is the flattest or the steepest one. */
+/* False: the best beta is at an end of the range. */
 static bool fit_curve(const curve_of_means *c, double first,
                       double parameter[DQ_TEXT_FIT_PARAMETERS], double *residual)
 {
@@ -85,7 +83,7 @@ static bool fit_curve(const curve_of_means *c, double first,
         best = k;
     }
     if (best == 0 || best == STEPS) return false;
-    /* The least sum of squares between steps k - 1 and k + 1. */
+    /* Golden section between candidates k - 1 and k + 1. */
     const double golden = (sqrt(5) - 1) / 2;
     double low = step(best + 1), high = step(best - 1);
     double a = high - golden * (high - low), b = low + golden * (high - low);
@@ -114,7 +112,7 @@ static bool fit_curve(const curve_of_means *c, double first,
     return true;
 }
 
-/* The mean over all documents but one (-1: but none) from sums over all. */
+/* The mean over all documents but one (-1: over all). */
 static void mean_curve(curve_of_means *c, const double *sum, const double *curves,
                        int64_t documents, int64_t but)
 {
@@ -138,8 +136,7 @@ static dq_status find_errors(dq_text_fit *o, curve_of_means *c, double first, co
         all = fit_curve(c, first, part + i * DQ_TEXT_FIT_PARAMETERS, &unused);
     }
     if (all) {
-        /* Errors of the parameters from those of the curves without a document each, part[documents
-         * * 3]. */
+        /* The jackknife: part[documents * 3] holds the fits without one document each. */
         const double d = (double)documents;
         for (int p = 0; p < DQ_TEXT_FIT_PARAMETERS; p++) {
             double mean = 0, squares = 0;
@@ -178,14 +175,12 @@ dq_status dq_text_fit_of(dq_text_fit *out, const double *curve_of, int64_t docum
     return find_errors(out, &c, (double)at[0], sum, curve_of, documents, err);
 }
 
-/* ---- Kind text numbers ----
- * A number of a row is a function of one scored id, and every mean, interval, slice and position
- * is that function averaged over the ids that a predicate takes. Windows are the clusters of its
- * interval. */
+/* Every mean, interval, slice and position is a function of one scored token averaged over the
+ * tokens that a predicate takes; windows are the clusters. */
 
 static const double dq_eval_kld_point[DQ_KLD_POINTS] = {0.001, 0.01, 0.05, 0.1,   0.5,
                                                         0.9,   0.95, 0.99, 0.999, 1};
-/* A row, its reference, and room for one number per scored id. */
+/* `x` has space for one number per scored token. */
 typedef struct text {
     const dq_eval *e;
     const dq_windows *w;
@@ -204,7 +199,7 @@ static void text_end(text *t)
     dq_block_free(t->order);
 }
 
-/* Ids of windows that are copies belong to one cluster. */
+/* Windows that are copies share a cluster. */
 static dq_status find_clusters(text *t, dq_err *err)
 {
     const dq_windows *w = t->w;
@@ -269,7 +264,7 @@ static double dp_squared(const text *t, int64_t i)
     return d * d;
 }
 
-/* A row that is its own reference differs from nothing. */
+/* A reference has no differences. */
 static bool differs(const text *t)
 {
     return t->row != t->ref;
@@ -278,7 +273,7 @@ static bool differs(const text *t)
 typedef double number_of(const text *t, int64_t i);
 typedef bool is_in(const text *t, int64_t i, double a, double b);
 
-/* Mean over the ids that `in` takes (NULL: all); *n counts them. */
+/* Mean over the tokens that `in` takes (NULL: all); *n counts them. */
 static dq_mean mean_in(text *t, number_of *f, is_in *in, double a, double b, int64_t *n)
 {
     *n = 0;
@@ -297,7 +292,7 @@ static dq_mean mean(text *t, number_of *f)
     return mean_in(t, f, NULL, 0, 0, &n);
 }
 
-/* The same for numbers that say how the row differs from its reference. */
+/* The same for differences to the reference. */
 static dq_mean difference_in(text *t, number_of *f, is_in *in, double a, double b, int64_t *n)
 {
     const dq_mean m = mean_in(t, f, in, a, b, n);
@@ -310,7 +305,7 @@ static dq_mean difference(text *t, number_of *f)
     return difference_in(t, f, NULL, 0, 0, &n);
 }
 
-/* Agreement: exactly 1 where all agree. */
+/* Exactly 1 where all agree. */
 static dq_mean agreement(text *t, is_in *in, double a, double b)
 {
     int64_t n, k = 0;
@@ -321,7 +316,7 @@ static dq_mean agreement(text *t, is_in *in, double a, double b)
     return m;
 }
 
-/* By the original text of the documents, which lm-eval counts too. */
+/* Words and bytes are those of the original text, as in lm-eval. */
 static void rolling_numbers(const text *t, dq_eval_numbers *o)
 {
     const dq_text_settings *s = dq_eval_source_of(t->e, t->row)->settings;
@@ -341,7 +336,6 @@ static double floor_of(const text *t)
     return sum / (double)t->w->n;
 }
 
-/* Fills what rows of texts have in dq_eval_numbers. */
 static dq_status text_numbers_of(const dq_eval *e, const dq_eval_row *row, dq_eval_numbers *o,
                                  dq_err *err)
 {
@@ -401,7 +395,7 @@ int dq_text_numbers_positions(int64_t at[DQ_POSITIONS_MAX], int64_t t)
     return n;
 }
 
-/* Means over documents of each document's mean of f over its ids from .. to - 1, counted from 1. */
+/* Mean over documents of each document's mean of f over tokens from .. to - 1, from 1. */
 static dq_mean over_documents(text *t, number_of *f, int64_t from, int64_t to)
 {
     for (int64_t d = 0; d < t->w->n; d++) {
@@ -435,7 +429,7 @@ static dq_status positions(text *t, dq_text_details *o, dq_err *err)
                                                 .nll = over_documents(t, nll_of, from, to),
                                                 .difference = loss_over_documents(t, from, to)};
     }
-    /* Through the mean NLL of the first tokens of each document. */
+    /* The fit goes through the mean NLL of the first tokens of each document. */
     int64_t point[DQ_TEXT_FIT_POINTS];
     const int n = o->fit_points = dq_text_fit_points(point, o->at[0].at, scored);
     double *curve = dq_block_new((size_t)(t->w->n * n), sizeof *curve, err);
@@ -465,7 +459,7 @@ static void slice(text *t, dq_slice *s, bool hit)
     s->delta = difference_in(t, ratio_of, in_slice, hit, 0, &s->n);
 }
 
-/* The whole is the weighted mean of its slices. */
+/* Slices must add up to the whole. */
 static dq_status slices(text *t, dq_text_details *o, dq_err *err)
 {
     slice(t, &o->hit, true);
@@ -503,9 +497,6 @@ dq_status dq_text_numbers_details(const dq_eval *e, int row, dq_text_details *ou
     return err->code;
 }
 
-/* ---- Kind text ----
- * Running text in windows. See eval.h and kinds.h. */
-
 /* The corpus that stands for the training text, without template tokens. */
 static dq_status encode_counts(dq_doc_ids **out, const dq_text_settings *s, const dq_eval_model *m,
                                dq_arena *a, dq_err *err)
@@ -539,7 +530,7 @@ static dq_status encode_text(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     return dq_slices_make(slices, &ids->win, corpus, s->counts.n, s->threshold, e->a, err);
 }
 
-/* Eviction happens in the middle of a window, after a context that every window has. Without settings windows are chunks. */
+/* Eviction needs windows with a context; without settings windows are chunks. */
 static dq_status takes(const dq_eval_source *source, const dq_kv_spec *kv, dq_err *err)
 {
     const dq_text_settings *s = source->settings;

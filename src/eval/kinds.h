@@ -10,9 +10,7 @@
 #include "tasks/questions.h"
 #include "tasks/tasks.h"
 
-/* ---- Generate ----
- * Greedy continuations of many prompts. How prompts are grouped into passes, and what the
- * sequences of a pass share, never changes a bit of a result. */
+/* Greedy continuations of many prompts; grouping and sharing never change a bit of a result. */
 
 typedef struct dq_generate_prompt {
     const int32_t *ids; /* [n], BOS and all */
@@ -21,8 +19,8 @@ typedef struct dq_generate_prompt {
     int64_t context;    /* of the n tokens, those that the cache is cut after; 0: all */
 } dq_generate_prompt;
 
-/* Asked after each new id that is no stop id: true ends the sequence after it. ids[n]: the new ids of
- * `prompt` so far. Called by the thread that called dq_generate. */
+/* Called after each new id but a stop id, on the thread of dq_generate; true ends the sequence.
+ * ids[n]: all new ids of `prompt`. */
 typedef bool dq_generate_stop(void *arg, int64_t prompt, const int32_t *ids, int64_t n);
 
 typedef struct dq_generate_result {
@@ -32,7 +30,7 @@ typedef struct dq_generate_result {
     dq_text_end end;
 } dq_generate_result;
 
-/* What is wanted. Everything that is pointed at belongs to the caller and outlives the work. */
+/* Everything pointed at belongs to the caller and must outlive the work. */
 typedef struct dq_generate_spec {
     const dq_generate_prompt *prompt; /* [n] */
     int64_t n;
@@ -46,15 +44,14 @@ typedef struct dq_generate_spec {
     int64_t max_seqs; /* alive at a time; 0: 64 */
 } dq_generate_spec;
 
-/* Results, finished ones and others. */
 typedef struct dq_generate_state {
     dq_generate_result *of; /* [n] by prompt */
     int64_t n;
     int64_t n_done; /* prompts 0 .. n_done - 1 have ended; single ones after them may have, too */
 } dq_generate_state;
 
-/* Checks the prompts and makes room in the arena. DQ_MISMATCH: a prompt without ids, or with more than
- * the model has positions. */
+/* Checks the prompts and allocates results in the arena. DQ_MISMATCH: a prompt without ids, or
+ * beyond the model's positions. */
 dq_status dq_generate_new(dq_generate_state *g, const dq_generate_spec *spec, const dq_model *m,
                           dq_arena *a, dq_err *err);
 
@@ -74,11 +71,10 @@ dq_status dq_generate_new(dq_generate_state *g, const dq_generate_spec *spec, co
 dq_status dq_generate(dq_scorer *s, const dq_generate_spec *spec, dq_generate_state *g,
                       dq_err *err);
 
-/* ---- Kind generate ----
- * Kinds of source whose units are prompts that a model continues greedily. A request's n_cont is
- * the number of new ids asked for; a row's top1 holds them, -1 after the last. */
+/* Sources whose units are prompts for greedy continuation. A request's n_cont is the number of new
+ * ids asked for; a row's top1 holds them, -1 after the last. */
 
-/* source->own is a dq_questions, source->settings one of these. */
+/* source->own is a dq_questions, and source->settings is a dq_eval_generate. */
 typedef struct dq_eval_generate {
     const dq_question_set *set;
     int64_t max_new; /* new ids of a prompt at most */
@@ -90,7 +86,7 @@ typedef struct dq_eval_generate {
 extern const dq_eval_kind dq_eval_answers; /* answered questions: exact_match, strict_match */
 extern const dq_eval_kind dq_eval_prompts; /* continued for somebody else to judge: no metric */
 
-/* What row->extra holds of each unit. */
+/* Indices into row->extra of a unit. */
 typedef enum dq_eval_generated {
     DQ_GEN_COUNT, /* new ids */
     DQ_GEN_END,   /* dq_text_end */
@@ -99,17 +95,16 @@ typedef enum dq_eval_generated {
     DQ_GEN_EXTRA
 } dq_eval_generated;
 
-/* The unit's new ids as text, up to the first stop text. *text is a block (dq_block_free). */
+/* A unit's new ids as text up to the first stop text; *text is a block (dq_block_free). */
 dq_status dq_eval_completion(const dq_eval *e, const dq_eval_row *row, int64_t unit, char **text,
                              size_t *len, dq_err *err);
-/* Writes a unit's ids and what they are worth into the row. */
+/* Stores a unit's ids and verdict in the row. */
 dq_status dq_eval_keep(const dq_eval *e, dq_eval_row *row, int64_t unit,
                        const dq_generate_result *g, dq_err *err);
 
-/* ---- Kind ICL ----
- * In-context learning. A prompt holds demonstrations, texts with their labels, and a query, a text
- * without one; the model answers with one of the labels. The demonstrations of a block are
- * computed once for all of its queries. */
+/* In-context learning: a prompt is demonstrations with labels and a query without one, which the
+ * model answers with one of the labels. A block's demonstrations are computed once for all its
+ * queries. */
 
 enum { DQ_ICL_SHOTS = 64 };
 typedef struct dq_icl_settings {
@@ -124,14 +119,14 @@ typedef struct dq_icl_settings {
     dq_icl_file demos;
 } dq_icl_settings;
 
-/* Prompts with the same demonstrations. */
+/* Prompts that share their demonstrations. */
 typedef struct dq_icl_block {
     int64_t order, run; /* order > 0: of the demonstrations of run 0 */
     int64_t shots;
     const int32_t *demo; /* [shots], indices into data.demos */
 } dq_icl_block;
 
-/* dq_eval_ids.own: item i is query i % n_queries of block i / n_queries. */
+/* dq_eval_ids.own; item i is query i % n_queries of block i / n_queries. */
 typedef struct dq_icl_plan {
     const dq_icl_block *block;
     int64_t n_blocks;
@@ -149,66 +144,64 @@ typedef struct dq_icl_plan {
 /* settings: dq_icl_settings; source->own: dq_icl_data. Metrics "acc" (dq_icl_walk) and "acc_ll"
  * (dq_icl_likeliest). */
 extern const dq_eval_kind dq_eval_icl_kind;
-/* The label that item i of the row is given by a metric. */
+/* The label that a metric picks for item i. */
 int dq_icl_pick(const dq_eval *e, const dq_eval_row *row, int metric, int64_t i);
-/* Accuracy in every block by both metrics: acc[n_blocks]. */
+/* Accuracy of each block, [n_blocks]. */
 typedef struct dq_icl_score {
     dq_mean acc, acc_ll;
 } dq_icl_score;
 dq_status dq_icl_scores(const dq_eval *e, const dq_eval_row *row, dq_icl_score *out, dq_err *err);
-/* The accuracies at one number of shots; std with n - 1, NaN for one block. */
+/* Accuracies at one number of shots; std divides by n - 1, NaN for one block. */
 typedef struct dq_icl_point {
     int64_t blocks;
     double mean, min, max, std;
 } dq_icl_point;
-/* Over runs, or (by_order) over the orders of run 0's demonstrations, run 0 among them. */
+/* Over runs, or (by_order) over orders of run 0's demonstrations, its own included. */
 dq_icl_point dq_icl_point_of(const dq_icl_plan *p, const dq_icl_score *score, int64_t shots,
                              bool by_order);
-/* Ids of the row's sequences where nothing is shared, and where demonstrations are. */
+/* Tokens of the row without sharing, and with shared demonstrations. */
 void dq_icl_cost(const dq_requests *q, int64_t *naive, int64_t *shared);
 
-/* ---- Kind ICL plateau ----
- * Accuracy where more demonstrations no longer change much: the mean over a range of shots that is
- * chosen before anything is scored, with an error for other demonstrations and other queries. */
+/* Mean accuracy over a range of shots chosen before scoring, where more demonstrations change
+ * little, with an error for other demonstrations and queries. */
 
-/* Numbers of shots, rising. */
 typedef struct dq_icl_range {
     int from; /* what was asked for, or half of the largest */
     int shots[DQ_ICL_SHOTS], n;
 } dq_icl_range;
-/* Of the shots that all shown rows with the row's task have, those from `from` on; 0: from half of the largest on. None: n
- * is 0. */
+/* The shots from `from` on (0: from half of the largest) that all shown rows of the task have; n 0:
+ * none. */
 dq_icl_range dq_icl_range_of(const dq_eval *e, int row, int from);
 
 typedef struct dq_icl_plateau {
     dq_mean mean; /* clusters: one more than the degrees of freedom of the interval */
     dq_interval interval;
 } dq_icl_plateau;
-/* The mean of x[runs * queries], whose rows are runs and whose columns are queries. Both are draws, and their effects add:
- * with mean squares R of runs, Q of queries and E of what is left, the error squared is
- * max(R + Q - E, R, Q) / (runs * queries). The interval is by Student's t with Satterthwaite's degrees of freedom. One
- * run: queries alone count, and nothing is known of other demonstrations. Where all rows and columns have one mean, the
- * interval is dq_interval_still's, of values in low .. high.
- * Source: the analysis of variance of two crossed random factors with one value a cell; Satterthwaite, Biometrics
- * Bulletin 2 (1946). */
+/* The mean of x[runs * queries], whose rows are runs and whose columns are queries. Both are draws,
+ * and their effects add: with mean squares R of runs, Q of queries and E of what is left, the error
+ * squared is max(R + Q - E, R, Q) / (runs * queries). The interval is by Student's t with
+ * Satterthwaite's degrees of freedom. One run: queries alone count, and nothing is known of other
+ * demonstrations. Where all rows and columns have one mean, the interval is dq_interval_still's, of
+ * values in low .. high.
+ * Source: the analysis of variance of two crossed random factors with one value a cell;
+ * Satterthwaite, Biometrics Bulletin 2 (1946). */
 dq_icl_plateau dq_icl_plateau_of(const double *x, int64_t runs, int64_t queries, double low,
                                  double high);
-/* Accuracy of row `after` over a range, of the quoted metric, less that of `before` (-1: nothing). Both have one plan. */
+/* Quoted accuracy of row `after` over a range, minus that of `before` (-1: nothing), which must
+ * share its plan. */
 dq_status dq_icl_plateau_find(dq_icl_plateau *out, const dq_eval *e, int before, int after,
                               const dq_icl_range *range, dq_err *err);
 
-/* ---- Kind needle ----
- * Multi-needle retrieval as a kind of source: cells of length x depth x needles, samples of each
- * as units, recall and attention to the answer as numbers. */
+/* Multi-needle retrieval: cells of length x depth x needles with samples as units, measured by
+ * recall and by attention to the answer. */
 
-/* Requests: the context ends where the question begins, so that what a cache evicts or rounds after a
- * context shows in the answer; generated answers continue the whole prompt. Metrics: "acc", the share of
- * numbers found, and "all_correct". */
+/* A request's context ends at the question, so that the loss by eviction or rounding shows in the
+ * answer; generated answers continue the whole prompt. Metrics: "acc", the share of numbers found,
+ * and "all_correct". */
 extern const dq_eval_kind dq_eval_needle;
 
 enum { DQ_NEEDLE_SWEEP = 32, DQ_NEEDLE_DEFAULT_LENGTH = 4096 };
 
-/* dq_eval_source.settings */
 typedef struct dq_needle_settings {
     int length[DQ_NEEDLE_SWEEP],
         n_lengths; /* none: DQ_NEEDLE_DEFAULT_LENGTH, or the fewest positions */
@@ -222,7 +215,6 @@ typedef struct dq_needle_settings {
     bool depth_first; /* see dq_needle_maker */
 } dq_needle_settings;
 
-/* dq_eval_ids.own */
 typedef struct dq_needle_set {
     const dq_needle_settings *settings;
     const dq_needle_cell *cell;     /* [n_cells]: needles, then lengths, then depths */
@@ -232,10 +224,11 @@ typedef struct dq_needle_set {
 } dq_needle_set;
 const dq_needle_set *dq_needle_set_of(const dq_eval *e, const dq_eval_row *row);
 
-/* Numbers of a unit in dq_eval_row.extra: counts of a dq_needle_recall, and of the numbers that were asked for the sum
- * of ln of their probabilities (0 where answers are generated); with attention the mean shares by norm and
- * class (NaN: no head had one), rows skipped by norm, all rows and those with a small sum, and the answer's share
- * by DQ_NEEDLE_NORM in every head (NaN: skipped), layer by layer. */
+/* Numbers of a unit in dq_eval_row.extra: counts of a dq_needle_recall, and of the numbers that
+ * were asked for the sum of ln of their probabilities (0 where answers are generated); with
+ * attention the mean shares by norm and class (NaN: no head had one), rows skipped by norm, all
+ * rows and those with a small sum, and the answer's share by DQ_NEEDLE_NORM in every head (NaN:
+ * skipped), layer by layer. */
 enum {
     DQ_NEEDLE_AT_CORRECT,
     DQ_NEEDLE_AT_OTHER,
@@ -248,22 +241,23 @@ enum {
     DQ_NEEDLE_AT_SMALL,
     DQ_NEEDLE_AT_HEADS
 };
-/* Of what is printed: the one whose shares stay in 0 to 1 and leave out no attention. */
+/* The printed norm: its shares lie in 0 to 1 and leave out no attention. */
 #define DQ_NEEDLE_NORM DQ_SPAN_ABSOLUTE
 const double *dq_needle_unit(const dq_eval *e, const dq_eval_row *row, int64_t unit);
 
-/* Index of the first of the tokens that scores of p->answer[k] belong to, in dq_eval_row.logp and top1: the
- * number's, or the first of DQ_NEEDLE_NEW generated ones (those after the end are -1). */
+/* Index in dq_eval_row.logp and top1 of the first token for p->answer[k]: the number's, or of
+ * DQ_NEEDLE_NEW generated ones (-1 after the end). */
 int64_t dq_needle_value(const dq_eval *e, const dq_eval_row *row, int64_t unit, int k);
 
-/* The results of the samples of one cell, or (cell -1) of all. */
+/* Results over the samples of one cell, or (cell -1) of all. */
 typedef struct dq_needle_numbers {
     int64_t n; /* samples */
     dq_mean acc, all_correct;
     dq_mean ll;          /* of a number, nats; NaN where answers are generated */
     double confusion[4]; /* shares: correct, other, near, none */
     double share[DQ_N_SPAN_NORMS][DQ_NEEDLE_CLASSES]; /* means over samples */
-    /* Of the answer, and of filler and other needles together, over samples: Table 3 of arXiv 2410.05258. */
+    /* attention to the answer, and to filler and other needles together: Table 3 of arXiv
+     * 2410.05258 */
     dq_mean answer[DQ_N_SPAN_NORMS], noise[DQ_N_SPAN_NORMS];
     int64_t skipped[DQ_N_SPAN_NORMS];
     int64_t rows, small; /* of output heads; see dq_span_share */
@@ -274,28 +268,26 @@ typedef struct dq_needle_numbers {
 dq_status dq_needle_numbers_of(dq_needle_numbers *out, const dq_eval *e, const dq_eval_row *row,
                                int64_t cell, dq_err *err);
 
-/* The share of numbers found in every prompt of cells cell .. cell + n_cells - 1: score[n_cells * samples]. */
+/* The share of numbers found in each prompt of cells cell .. cell + n_cells - 1: score[n_cells *
+ * samples]. */
 void dq_needle_scores(double *score, const dq_eval *e, const dq_eval_row *row, int64_t cell,
                       int64_t n_cells);
 
-/* Where the cache of a row is cut: "before the question" or "after the question". */
+/* Where a row's cache is cut: "before the question" or "after the question". */
 const char *dq_needle_boundary(const dq_needle_settings *s);
 
-/* The shares of one prompt, from the sums of its pass: sums[n_layers * n_out] by layer. into[]: from
+/* Shares of one prompt from its sums[n_layers * n_out], layer by layer; written from
  * DQ_NEEDLE_AT_SHARE on. */
 void dq_needle_shares(double *into, const dq_span_share *sums, int n_layers, int n_out);
 
-/* ---- Kind RULER ----
- * Prompts that a program makes up, as RULER does, as a kind of source: lengths x samples as units,
- * each answered greedily. */
+/* Synthetic prompts as in RULER: lengths x samples as units, each answered greedily. */
 
-/* Metrics: "acc", the share of the answers that stand in the continuation, and "all_correct". A request's n_cont is
- * the number of new ids asked for; a row's top1 holds them, -1 after the last. */
+/* Metrics: "acc", the share of answers in the continuation, and "all_correct". A request's n_cont
+ * is the number of new ids asked for; a row's top1 holds them, -1 after the last. */
 extern const dq_eval_kind dq_eval_ruler;
 
 enum { DQ_RULER_LENGTHS = 32, DQ_RULER_DEFAULT_LENGTH = 4096 };
 
-/* dq_eval_source.settings */
 typedef struct dq_ruler_settings {
     const dq_ruler_task *task;
     int length[DQ_RULER_LENGTHS],
@@ -305,7 +297,6 @@ typedef struct dq_ruler_settings {
     bool query_aware; /* the question stands in what a cache evicts and rounds, else after it */
 } dq_ruler_settings;
 
-/* dq_eval_ids.own */
 typedef struct dq_ruler_set {
     const dq_ruler_settings *settings;
     int length[DQ_RULER_LENGTHS], n_lengths;
@@ -314,11 +305,11 @@ typedef struct dq_ruler_set {
 } dq_ruler_set;
 const dq_ruler_set *dq_ruler_set_of(const dq_eval *e, const dq_eval_row *row);
 
-/* Numbers of a unit in dq_eval_row.extra. */
+/* Indices into row->extra of a unit. */
 enum { DQ_RULER_AT_FOUND, DQ_RULER_AT_COUNT, DQ_RULER_AT_END, DQ_RULER_EXTRA };
 const double *dq_ruler_unit(const dq_eval_row *row, int64_t unit);
 
-/* The results of the samples of one length, or (length -1) of all. */
+/* Results over the samples of one length, or (length -1) of all. */
 typedef struct dq_ruler_numbers {
     int64_t n; /* samples */
     dq_mean acc, all_correct;
@@ -327,9 +318,7 @@ typedef struct dq_ruler_numbers {
 dq_status dq_ruler_numbers_of(dq_ruler_numbers *out, const dq_eval *e, const dq_eval_row *row,
                               int length, dq_err *err);
 
-/* ---- Kind text ----
- * What the command line says about running text; dq_eval_source.settings of dq_eval_text. A source
- * whose windows are made elsewhere, as chunks, has none. */
+/* Settings of running text, dq_eval_source.settings of dq_eval_text; NULL: windows are chunks. */
 
 typedef struct dq_text_settings {
     dq_scheme scheme;
@@ -340,11 +329,9 @@ typedef struct dq_text_settings {
     double threshold; /* see dq_slices */
 } dq_text_settings;
 
-/* ---- Kind text fit ----
- * How the mean NLL of the first t tokens of a document falls with t, as a power law with an
- * offset. */
+/* A power law with offset, fitted to the mean NLL of the first t tokens of a document. */
 
-/* Points an eighth of a doubling apart, from .. to, rising; `to` is the last one. Returns their number. */
+/* Ascending points an eighth of a doubling apart, `to` last; returns their number. */
 enum { DQ_TEXT_FIT_POINTS = 512 };
 int dq_text_fit_points(int64_t at[DQ_TEXT_FIT_POINTS], int64_t from, int64_t to);
 
@@ -358,31 +345,29 @@ typedef struct dq_text_fit {
     dq_interval interval[DQ_TEXT_FIT_PARAMETERS];
     double residual; /* root mean square over the points, nats */
 } dq_text_fit;
-/* By least squares of all points alike, to the mean over documents of curve[documents * n], the curves at at[n]. Standard
- * errors are those of the jackknife over documents: points of one curve are no independent values. */
+/* Least squares with equal weights on the mean of curve[documents * n] at at[n]. Standard errors
+ * are by jackknife over documents, as points of a curve depend on each other. */
 dq_status dq_text_fit_of(dq_text_fit *out, const double *curve, int64_t documents,
                          const int64_t *at, int n, dq_err *err);
 
-/* ---- Kind text numbers ----
- * From log-probabilities of running text to its metrics. Standard errors treat each document as
- * one cluster where there are two or more, else each window; see dq_mean_clustered. */
+/* Standard errors take documents as clusters, or windows of a single one; see dq_mean_clustered. */
 
-/* Scored tokens whose reference gives its most likely id a probability from `from` to below `to` (the last
- * bin: to 1). */
+/* Scored tokens to whose most likely id the reference gives a probability in [from, to); the last
+ * bin includes 1. */
 typedef struct dq_confidence {
     double from, to;
     int64_t n;
     dq_mean kld, same; /* NaN where n is 0 */
 } dq_confidence;
 
-/* Mean NLL of tokens 1 .. at after the beginning of each document, and the same less that of the
- * reference; standard errors over documents. */
+/* Mean NLL of tokens 1 .. at of each document, and its difference to the reference; standard errors
+ * over documents. */
 typedef struct dq_position {
     int64_t at;
     dq_mean cumulative, difference;
 } dq_position;
 
-/* NLL of the tokens from .. to - 1 after the beginning of each document. */
+/* NLL of tokens from .. to - 1 of each document. */
 typedef struct dq_position_bin {
     int64_t from, to, n;
     dq_mean nll, difference;
@@ -400,7 +385,7 @@ typedef struct dq_text_details {
     int n_at, n_bins; /* 0: windows are not those of DQ_WINDOW_POSITIONS */
     dq_position at[DQ_POSITIONS_MAX];
     dq_position_bin bin[DQ_POSITIONS_MAX];
-    /* Of the cumulative mean over documents, at fit_points positions from at[0].at to the last one. */
+    /* fit to cumulative means at fit_points positions from at[0].at to the last one */
     dq_text_fit fit;
     int fit_points;
     bool sliced;
@@ -408,11 +393,11 @@ typedef struct dq_text_details {
     double share_hit;
 } dq_text_details;
 
-/* DQ_BUG when the slices do not add up to the whole. */
+/* DQ_BUG: the slices do not add up to the whole. */
 dq_status dq_text_numbers_details(const dq_eval *e, int row, dq_text_details *out, dq_err *err);
 
-/* The positions that are reported for windows of t scored tokens: powers of two from 1024 on (from 16 on
- * below 4096 tokens), and t. Returns their number. */
+/* Reported positions of windows with t scored tokens: powers of two from 1024 (below 4096 tokens,
+ * from 16) on, and t. Returns their number. */
 int dq_text_numbers_positions(int64_t at[DQ_POSITIONS_MAX], int64_t t);
 
 #endif

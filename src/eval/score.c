@@ -11,8 +11,6 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- Pass plan ---- */
-
 dq_status dq_pass_plan_begin(dq_pass_plan *p, dq_scorer *s, dq_arena *a, int64_t seqs, int64_t rows,
                              int64_t requested, dq_err *err)
 {
@@ -85,7 +83,7 @@ dq_status dq_pass_plan_answer(dq_pass_plan *p, dq_mat state, dq_scores out, dq_e
     dq_backend *b = dq_runner_backend(s->r);
     dq_mat hidden;
     DQ_TRY(dq_pass_plan_run(p, &hidden, err));
-    /* What the requested rows read. */
+    /* Keys that the requested rows read. */
     dq_runner *r = p->s->r;
     int32_t *pos;
     if (dq_kv_has_codes(dq_runner_kv_spec(r))) {
@@ -108,7 +106,7 @@ dq_status dq_pass_plan_answer(dq_pass_plan *p, dq_mat state, dq_scores out, dq_e
     return DQ_OK;
 }
 
-/* Runs it, if it has rows; answers go to `out` by `value`. */
+/* Does nothing without rows; results go to `out` by `value`. */
 static dq_status pass_plan_score(dq_pass_plan *p, dq_scores out, dq_err *err)
 {
     dq_backend *b = dq_runner_backend(p->s->r);
@@ -144,7 +142,7 @@ dq_status dq_pass_plan_compress(const dq_pass_plan *p, const dq_kv_bytes *floor,
     const dq_batch batch = batch_of(p);
     dq_evict_report report = dq_evict_report_none;
     const double start = dq_os_seconds();
-    /* Position of the next row of each sequence (0 where it had no rows): [n_seq], a block. */
+    /* [n_seq] position of each sequence's next row, 0 without rows; a block. */
     int32_t *next = dq_block_new((size_t)p->n_seq, sizeof *next, err);
     for (int i = 0; next && i < p->n_seq; i++)
         next[i] = p->cu[i + 1] > p->cu[i] ? p->pos[p->cu[i + 1] - 1] + 1 : 0;
@@ -162,22 +160,16 @@ dq_status dq_pass_plan_compress(const dq_pass_plan *p, const dq_kv_bytes *floor,
     return err->code;
 }
 
-/* ---- Score ----
- * How a group of items is fed:
- *
- *   shared prefix | context | continuation          a request; only the continuation is scored
- *
- * The shared prefix is what several items begin with. It is computed once, in a sequence of its
- * own that the scorer keeps from group to group (the cached prefix). A first pass then appends
- * each context to a copy of it, once for all choices of an item; its last row answers for the
- * first id of every choice. A second pass appends the rest of each choice to a copy of its
- * context. Choices that may not share, as the logit rounding looks at the whole pass or truncation
- * cut their contexts differently, are fed in one piece by the first pass.
- *
- * Each of these sequences is a `feed`: positions begin .. end - 1 of one request. What was cached
- * first is what is compressed: the shared prefix, or else the contexts. With kv->evict.every,
- * later feeds run in pieces of so many tokens, all feeds side by side, with an eviction after each
- * piece. */
+/* How a group of items is fed:  shared prefix | context | continuation          a request; only the
+ * continuation is scored  The shared prefix is what several items begin with. It is computed once,
+ * in a sequence of its own that the scorer keeps from group to group (the cached prefix). A first
+ * pass then appends each context to a copy of it, once for all choices of an item; its last row
+ * answers for the first id of every choice. A second pass appends the rest of each choice to a copy
+ * of its context. Choices that may not share, as the logit rounding looks at the whole pass or
+ * truncation cut their contexts differently, are fed in one piece by the first pass.  Each of these
+ * sequences is a `feed`: positions begin .. end - 1 of one request. What was cached first is what
+ * is compressed: the shared prefix, or else the contexts. With kv->evict.every, later feeds run in
+ * pieces of so many tokens, all feeds side by side, with an eviction after each piece. */
 
 static void add_bytes(dq_kv_bytes *into, const dq_kv_bytes *from, int sign)
 {
@@ -216,8 +208,6 @@ void dq_score_work_add(dq_score_work *into, const dq_score_work *from)
     into->seconds += from->seconds;
     kv_cached_add(&into->cached, &from->cached);
 }
-
-/* ---- The scorer ---- */
 
 dq_status dq_score_begin(dq_scorer *s, dq_runner *r, const dq_pass *pass, const dq_kv_spec *kv,
                          dq_err *err)
@@ -274,8 +264,6 @@ int64_t dq_score_piece(const dq_scorer *s)
     return every > 0 && every < INT32_MAX ? every : INT32_MAX;
 }
 
-/* ---- Groups ---- */
-
 bool dq_score_shares(const dq_pass *pass, const dq_kv_spec *kv)
 {
     return !dq_kv_spec_is_plain(kv) || !dq_logit_ties_rows(pass->logit);
@@ -299,7 +287,7 @@ static int64_t item_rows(const dq_requests *q, int64_t item, bool shared)
     return n;
 }
 
-/* Whether all choices of an item have one context; truncation may have cut them differently. */
+/* Truncation may have cut contexts of choices differently. */
 static bool same_context(const dq_requests *q, int64_t item)
 {
     const dq_request *a = &q->req[q->at[item]];
@@ -324,9 +312,7 @@ int64_t dq_score_group(const dq_requests *q, int64_t begin, int64_t max_rows, bo
     return end;
 }
 
-/* ---- Feeds ---- */
-
-/* What is fed to one sequence: positions begin .. end - 1 of a request, counted from the shared prefix on. */
+/* Positions begin .. end - 1 of a request, from the shared prefix on, for one sequence. */
 typedef struct feed {
     int32_t seq;
     int64_t begin, end;
@@ -345,7 +331,7 @@ typedef struct pass_group {
     dq_arena *a;
     int32_t *seq; /* [n_seq] open: contexts first, then their copies */
     int64_t n_seq;
-    /* [n] sequence of each request's context; -1: the request was fed in one piece */
+    /* [n] sequence of each request's context; -1: fed in one piece */
     int32_t *context;
     feed *feed; /* [n_feeds] of the pass at hand */
     int64_t n_feeds;
@@ -357,7 +343,7 @@ static int64_t scored_at(const pass_group *g, const dq_request *r)
     return g->prefix->n + r->n_ctx;
 }
 
-/* Of ids that stand at positions at .. at + n - 1, those from .. to - 1. */
+/* Of ids at positions at .. at + n - 1, plans those in from .. to - 1. */
 static void plan_ids(dq_pass_plan *p, const int32_t *ids, int64_t n, int64_t at, int64_t from,
                      int64_t to)
 {
@@ -384,7 +370,7 @@ static void plan_feed(dq_pass_plan *p, const pass_group *g, const feed *f, int64
     }
 }
 
-/* A pass of up to n tokens of every feed, from its id `skip` on. */
+/* One pass with up to n tokens of every feed, from its token `skip` on. */
 static dq_status run_piece(pass_group *g, dq_pass_plan *p, int64_t skip, int64_t n, dq_err *err)
 {
     int64_t rows = 0;
@@ -408,8 +394,8 @@ static dq_status run_feeds(pass_group *g, dq_err *err)
     for (int64_t skip = 0; skip < longest; skip += piece) {
         dq_pass_plan p;
         DQ_TRY(run_piece(g, &p, skip, piece, err));
-        /* Evicts in the sequences that have had `fed` ids of their feeds and go on: whether one does
-         * depends on nothing but itself. Later evictions are not part of what a context took. */
+        /* Evicts in sequences that have had `fed` tokens and go on; each sequence decides by
+         * itself. Later evictions do not count as cost of a context. */
         const int64_t fed = skip + piece;
         dq_scorer *s = g->s;
         dq_evict_report report = dq_evict_report_none;
@@ -436,8 +422,6 @@ static dq_status run_feeds(pass_group *g, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Items ---- */
-
 static int32_t open_sequence(pass_group *g, int32_t parent, dq_err *err)
 {
     int32_t seq = dq_score_open(g->s, parent, err);
@@ -445,7 +429,7 @@ static int32_t open_sequence(pass_group *g, int32_t parent, dq_err *err)
     return seq;
 }
 
-/* The first pass. Contexts that start from nothing are what is compressed and measured. */
+/* In the first pass contexts that start from nothing are compressed and measured. */
 static dq_status run_contexts(pass_group *g, dq_err *err)
 {
     dq_scorer *s = g->s;
@@ -453,8 +437,8 @@ static dq_status run_contexts(pass_group *g, dq_err *err)
     dq_kv_bytes floor;
     if (s->cached < 0) DQ_TRY(dq_kv_cached_floor(&floor, s->r, g->n, err));
     for (int64_t i = g->begin; i < g->end; i++) {
-        /* An item's contexts: one where its choices agree. A plain cache gains nothing from a
-         * context that one choice alone has: such choices are fed in one piece. */
+        /* Choices that agree share a context. With a plain cache a context of a single choice gains
+         * nothing, so that is fed in one piece. */
         const dq_requests *q = g->q;
         const bool same = same_context(q, i), whole = g->plain && !(g->shares && same);
         g->whole = g->whole || whole;
@@ -483,7 +467,6 @@ static dq_status run_contexts(pass_group *g, dq_err *err)
     return run_feeds(g, err);
 }
 
-/* Makes the scorer hold the group's shared prefix, if it does not yet. */
 static dq_status cache_prefix(pass_group *g, dq_err *err)
 {
     dq_scorer *s = g->s;
@@ -514,7 +497,7 @@ static dq_status score_group(pass_group *g, dq_err *err)
     if (err->code != DQ_OK) return err->code;
     if (g->shares) DQ_TRY(cache_prefix(g, err));
     DQ_TRY(run_contexts(g, err));
-    /* The second pass: a copy of its context for the rest of each choice. */
+    /* In the second pass each choice's rest follows a copy of its context. */
     g->n_feeds = 0;
     for (int64_t i = 0; i < g->n; i++) {
         const dq_request *r = &g->q->req[g->first + i];
@@ -566,12 +549,10 @@ dq_status dq_score_check_logp(const dq_model *m, const double *logp, int64_t n, 
     return DQ_OK;
 }
 
-/* ---- Score windows ----
- * dq_score_windows of score.h. With a plain cache all windows run in one pass. With a compressed
- * one they run side by side: their contexts in a pass of their own, which is then compressed, and
- * the ids after them in pieces of kv->evict.every with an eviction after each. The final states of
- * every piece are put where one pass would have put them, and the output head is read once at the
- * end. */
+/* With a plain cache all windows run in one pass. With a compressed one they run side by side:
+ * first their contexts, which are then compressed, then the rest in pieces of kv->evict.every
+ * tokens with an eviction after each. Final states are gathered as one pass would give them, and
+ * the output head is read once. */
 
 typedef struct window_group {
     dq_scorer *s;
@@ -613,9 +594,6 @@ static dq_status score_whole(window_group *g, dq_err *err)
     return dq_pass_plan_answer(&p, g->state, g->out, err);
 }
 
-/* ---- In pieces, all windows of one shape ---- */
-
-/* A plan of ids from .. to - 1 of every window. */
 static dq_status plan_columns(const window_group *g, dq_pass_plan *p, int64_t from, int64_t to,
                               dq_err *err)
 {
@@ -633,7 +611,6 @@ static int64_t scored_of(const dq_window *w, int64_t from, int64_t to)
     return to < w->n ? to - from : to - from - 1 + w->past;
 }
 
-/* Their final states. */
 static dq_status gather_columns(const window_group *g, dq_mat hidden, int64_t from, int64_t to,
                                 dq_err *err)
 {
@@ -661,14 +638,13 @@ static dq_status run_pieces(const window_group *g, dq_err *err)
         DQ_TRY(plan_columns(g, &p, from, to, err));
         DQ_TRY(dq_pass_plan_run(&p, &hidden, err));
         DQ_TRY(gather_columns(g, hidden, from, to, err));
-        /* What they read, in every window. */
         const int64_t scored = scored_of(g->w, from, to);
         int32_t *pos = dq_alloc(g->a, (size_t)(to - from), sizeof *pos, err);
         if (!pos) return err->code;
         for (int64_t i = 0; i < scored; i++) pos[i] = (int32_t)(from + i);
         for (int64_t i = 0; i < g->n; i++)
             DQ_TRY(dq_kv_cached_reads(&g->s->work.cached, g->s->r, g->seq[i], pos, scored, err));
-        /* not part of what a context took */
+        /* does not count as cost of a context */
         if (to < n) DQ_TRY(dq_pass_plan_compress(&p, NULL, err));
     }
     return DQ_OK;
@@ -690,8 +666,7 @@ static dq_status score_pieces(window_group *g, dq_err *err)
         s->work.cached.missed += g->n;
     }
     DQ_TRY(run_pieces(g, err));
-    /* The most likely ids and the targets' log-probabilities of all states at once: with many
-     * small pieces the output head would be read for each of them. */
+    /* All states together, as many small pieces would each read the output head. */
     dq_backend *b = dq_runner_backend(s->r);
     const double start = dq_os_seconds();
     const int64_t scored = dq_window_scored(g->w);
@@ -728,10 +703,8 @@ dq_status dq_score_windows(dq_scorer *s, const dq_windows *w, int64_t begin, int
     return err->code;
 }
 
-/* ---- KV cached ----
- * The backend says what its whole cache takes; the floor is what a cache takes that has no
- * sequence in it, and the difference is what the contexts do. Reads are counted from the positions
- * that each layer and group still has, not measured. */
+/* Contexts take the bytes of the whole cache less those of an empty one (the floor). Reads are
+ * counted from the positions that each layer and group keeps, not measured. */
 
 dq_status dq_kv_cached_floor(dq_kv_bytes *floor, dq_runner *r, int64_t n, dq_err *err)
 {
@@ -750,7 +723,7 @@ dq_status dq_kv_cached_floor(dq_kv_bytes *floor, dq_runner *r, int64_t n, dq_err
     return err->code;
 }
 
-/* Something of the sequence is gone in some layer and group. */
+/* Whether something was evicted in some layer and group. */
 static bool was_cut(dq_runner *r, int32_t seq, int32_t prefix)
 {
     dq_backend *b = dq_runner_backend(r);
