@@ -45,7 +45,7 @@ static dq_status examples(void *own, const cmd_eval_options *o, dq_eval_source *
     return DQ_OK;
 }
 
-/* Files of labels, which are named after those of items. */
+/* Labels files are named after those of the items. */
 static dq_status reads(cmd_eval_inputs *in, const void *own, const cmd_eval_options *o, dq_arena *a,
                        dq_err *err)
 {
@@ -62,7 +62,7 @@ static dq_status reads(cmd_eval_inputs *in, const void *own, const cmd_eval_opti
     return DQ_OK;
 }
 
-/* A file of a task and the labels that belong to it; `what` is after the task's name in `inputs`. */
+/* A task's data file and its labels; `what` follows the task's name in `inputs`. */
 static dq_status read_items(dq_items *items, const dq_task *of, const char *path, int64_t limit,
                             const char *what, cmd_eval_files *f, dq_arena *a, dq_err *err)
 {
@@ -80,7 +80,7 @@ static dq_status read_items(dq_items *items, const dq_task *of, const char *path
                               items->labels_len, err);
 }
 
-/* What stands between contexts and choices; NULL: not the same in all items. */
+/* NULL: items differ in it. */
 static const char *delimiter_of(const dq_items *items)
 {
     for (int64_t i = 1; i < items->n; i++) {
@@ -104,8 +104,6 @@ static dq_status load(void *own, dq_eval *e, const cmd_eval_options *o, int i,
     return dq_in(err, "%s: ", o->examples[i]);
 }
 
-/* ---- JSON ---- */
-
 static void plan(json_t *row, const dq_eval *e, const dq_eval_row *r)
 {
     const dq_eval_source *s = dq_eval_source_of(e, r);
@@ -128,7 +126,7 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
     return DQ_OK;
 }
 
-/* The right choice, and what each metric picked: accuracies are shares of items where both are one. */
+/* Accuracies are the shares of items whose gold and picked choices are equal. */
 static void keys(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t item)
 {
     const dq_eval_source *s = dq_eval_source_of(e, row);
@@ -164,9 +162,7 @@ static dq_status requests(FILE *f, const dq_eval_source *s, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- After the table ---- */
-
-/* Which metric publications quote, and what was put before the items. */
+/* Prints which metric publications quote, and what precedes the items. */
 static dq_status tables(const cmd_eval_view *v, dq_err *err)
 {
     static const char *const metrics[] = {"acc", "acc_norm"};

@@ -22,7 +22,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the bits of results depend on. */
 typedef struct cmd_eval_identity {
     const dq_eval *e;
     const cmd_eval_options *o;
@@ -40,9 +39,7 @@ typedef struct cmd_eval_resume {
     bool begun; /* the file is this run's, or could not be written */
 } cmd_eval_resume;
 
-/* ---- Settings ---- */
-
-/* The seed of few-shot examples, one for all; null where none are drawn. */
+/* One seed serves all sources; null where nothing is drawn. */
 static json_t *drawn_seed(const dq_eval *e)
 {
     for (int i = 0; i < e->n_sources; i++) {
@@ -51,8 +48,8 @@ static json_t *drawn_seed(const dq_eval *e)
     return json_null();
 }
 
-/* Sets the members of `s`, an object: `settings` of dq-eval/1 and dq-eval-plan/1. Needs all rows; may be called again when more
- * is known. */
+/* Sets the members of `settings` in dq-eval/1 and dq-eval-plan/1. Needs all rows; may be called
+ * again when more is known. */
 static void cmd_eval_settings(json_t *s, const cmd_eval_options *o, const cmd_eval_view *v)
 {
     const dq_eval *e = v->e;
@@ -63,7 +60,7 @@ static void cmd_eval_settings(json_t *s, const cmd_eval_options *o, const cmd_ev
     json_object_set_new(s, "long", o->too_long.text ? json_string(o->too_long.text) : json_null());
     json_object_set_new(s, "num_fewshot", json_integer((json_int_t)o->num_fewshot));
     json_object_set_new(s, "seed", drawn_seed(e));
-    /* The widths and granularities that occur, in the order of the rows. */
+    /* Widths and granularities, in the order of the rows. */
     int bits[16], n = 0;
     bool seen[DQ_GRANULARITIES] = {false};
     json_t *granularities = json_array();
@@ -96,7 +93,7 @@ static void cmd_eval_settings(json_t *s, const cmd_eval_options *o, const cmd_ev
     json_object_set_new(s, "threads", json_integer(e->backend->threads));
 }
 
-/* --fail-if with what it goes by, which has to be the same in all parts. */
+/* --fail-if with its baseline must be equal in all parts. */
 static json_t *conditions(const cmd_eval_options *o)
 {
     json_t *list = json_array();
@@ -107,9 +104,8 @@ static json_t *conditions(const cmd_eval_options *o)
     return list;
 }
 
-/* ---- Plan ----
- * Ids are counted for each sequence by itself, the prefix included, shared or not; of a text,
- * those of its windows. The table and JSON walk the same rows. */
+/* Tokens are counted per sequence, its prefix included, shared or not; for a text, those of its
+ * windows. */
 
 typedef struct work {
     int64_t units;     /* items or windows */
@@ -117,7 +113,7 @@ typedef struct work {
     int64_t ids;       /* that the sequences feed, each counted for itself */
 } work;
 
-/* Nothing of these is of a row that another one is computed for. */
+/* Rows that share another one's results cost nothing. */
 static bool is_computed(const dq_eval *e, const dq_eval_row *r)
 {
     return r == &e->row[r->same];
@@ -135,7 +131,7 @@ static work work_of(const dq_eval *e, const dq_eval_row *r)
     return w;
 }
 
-/* Prints the rows, references that are only computed among them, and their sum. */
+/* Includes references that are computed but not shown. */
 static dq_status plan_print(const cmd_eval_view *v, double seconds, dq_err *err)
 {
     char time[32];
@@ -183,10 +179,8 @@ static dq_status plan_print(const cmd_eval_view *v, double seconds, dq_err *err)
     return err->code == DQ_OK ? dq_stdout_flush(err) : err->code;
 }
 
-/* ---- Resume ----
- * The file is named by a SHA-256 over all that the bits of results depend on: program, device, the
- * canonical JSON of the settings, models and rows. A run that ends well removes it, others keep
- * their work. */
+/* The file's name is a SHA-256 over all that the bits of results depend on: program, device,
+ * settings, models and rows. A run that succeeds removes it; others keep their work. */
 
 DQ_PRINTF(2, 3) static void add_line(dq_sha256 *h, const char *fmt, ...)
 {
@@ -198,7 +192,7 @@ DQ_PRINTF(2, 3) static void add_line(dq_sha256 *h, const char *fmt, ...)
     dq_sha256_add(h, line, strlen(line));
 }
 
-/* The canonical form of a value, which it takes over: sorted members, no spaces, reals to the last bit. */
+/* Hashes and frees a value in canonical form: sorted members, no spaces, exact reals. */
 static dq_status add_json(dq_sha256 *h, json_t *value, dq_err *err)
 {
     char *text = json_dumps(value, JSON_SORT_KEYS | JSON_COMPACT | JSON_ENCODE_ANY |
@@ -270,7 +264,7 @@ static dq_status add_rows(dq_sha256 *h, const dq_eval *e, dq_err *err)
     return DQ_OK;
 }
 
-/* Replaces the message of an interruption by one that says how to go on. */
+/* An interruption's message says how to resume. */
 static dq_status resume_stopped(const cmd_eval_resume *s, const dq_eval *e, int argc, char **argv,
                                 dq_err *err)
 {
@@ -278,7 +272,7 @@ static dq_status resume_stopped(const cmd_eval_resume *s, const dq_eval *e, int 
     return dq_shard_stopped("eval", s->path, e->journal_err.code == DQ_OK, argc, argv, err);
 }
 
-/* Another run's file of finished work; "" without one. */
+/* The file of another run with unfinished work; "" without one. */
 static const char *other_file(dq_arena *a)
 {
     const char **name;
@@ -294,7 +288,7 @@ static const char *other_file(dq_arena *a)
     return "";
 }
 
-/* That there is nothing to resume; and what there is, if it may have been meant. */
+/* Says that there is nothing to resume, and what may have been meant. */
 static void say_nothing_here(const char *path, dq_logger *logger)
 {
     dq_arena *a = dq_arena_new();
@@ -307,8 +301,8 @@ static void say_nothing_here(const char *path, dq_logger *logger)
     dq_arena_free(a);
 }
 
-/* The finished work of an earlier run stays beside this one's; of two earlier ones, what has more: files of one command grow
- * with their scores. */
+/* The work of an earlier run is kept beside this one's; of two earlier ones the larger file, as
+ * files grow with their scores. */
 static void set_aside(const cmd_eval_resume *s, dq_logger *logger)
 {
     const int64_t now = dq_file_bytes(s->path), before = dq_file_bytes(s->old);
@@ -326,10 +320,11 @@ static void set_aside(const cmd_eval_resume *s, dq_logger *logger)
                        s->old);
 }
 
-/* Writes finished work down from here on, or (resume) first takes what the file has; with no file to resume
- * there is a warning. A file of an earlier run that is not resumed is set aside as PATH.old until this one is
- * done; where one is there already, the one with more work stays. Where a new file cannot be written the run goes on without, with a warning; not
- * so the file of a shard. */
+/* Writes finished work down from here on, or (resume) first takes what the file has; with no file
+ * to resume there is a warning. A file of an earlier run that is not resumed is set aside as
+ * PATH.old until this one is done; where one is there already, the one with more work stays. Where
+ * a new file cannot be written the run goes on without, with a warning; not so the file of a
+ * shard. */
 static dq_status resume_begin(cmd_eval_resume *s, dq_eval *e, bool resume, dq_logger *logger,
                               dq_err *err)
 {
@@ -352,13 +347,13 @@ static dq_status resume_begin(cmd_eval_resume *s, dq_eval *e, bool resume, dq_lo
     return DQ_OK;
 }
 
-/* Whether a resumed run would have less to compute: the first step is a head. */
+/* The first step of a file is a head and saves no work. */
 static bool has_work(const dq_eval *e)
 {
     return e->journal && dq_journal_count(e->journal) > 1;
 }
 
-/* An output could not be written when everything was scored: adds that the scores stay. */
+/* All is scored but an output failed: says that the scores are kept. */
 static dq_status resume_keep(const cmd_eval_resume *s, const dq_eval *e, dq_err *err)
 {
     if (!has_work(e)) return err->code;
@@ -368,9 +363,6 @@ static dq_status resume_keep(const cmd_eval_resume *s, const dq_eval *e, dq_err 
         "other outputs where files are in the way, goes on from there",
         e->journal_err.code == DQ_OK ? "The" : "Not all, but the first", s->path);
 }
-
-/* ---- Eval ----
- * Scores models on tasks and text over widths of attention logits. */
 
 typedef struct opened {
     dq_model *m;
@@ -403,8 +395,8 @@ static dq_status open_model(eval_run *x, const char *path, bool shown, dq_err *e
     DQ_TRY(dq_input_model(&o->m, path, &x->o.head_order, &x->o.logger, err));
     x->n_open++; /* from here on it is closed with the others */
     DQ_TRY(dq_kv_options_gates(&x->o.kv, o->m, err));
-    /* A checkpoint is known by its fingerprint; a container by the hash over its own contents,
-     * because several are made from one checkpoint. */
+    /* A checkpoint is known by its fingerprint, a container by a hash of its contents, as several
+     * come from one checkpoint. */
     const dq_model *m = o->m;
     const int index = x->n_open - 1;
     char *content = x->content[index];
@@ -433,7 +425,7 @@ static dq_status open_model(eval_run *x, const char *path, bool shown, dq_err *e
     return DQ_OK;
 }
 
-/* The model of --ref: one of the run, by its path or its bytes, else one that is opened for it. */
+/* --ref: a model of the run, by its path or bytes, or one opened for it. */
 static dq_status choose_ref(eval_run *x, const dq_args *args, int *ref, dq_err *err)
 {
     *ref = -1;
@@ -471,8 +463,8 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
     x->e.model = dq_alloc(x->a, DQ_EVAL_MODELS + 1, sizeof *x->e.model, err);
     if (!x->e.model) return err->code;
     for (int i = 0; i < args->n; i++) DQ_TRY(open_model(x, args->item[i], true, err));
-    /* Which model each is compared with: --ref, a container's source where it is in the run,
-     * else itself. */
+    /* Each is compared with --ref, else with its container's source in the run, else with
+     * itself. */
     int ref = -1;
     if (x->o.ref) DQ_TRY(choose_ref(x, args, &ref, err));
     for (int i = 0; i < x->e.n_models; i++) {
@@ -486,7 +478,7 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
         m->sourceless = !x->o.ref && m->ref == i && m->m->is_rounded;
     }
     DQ_TRY(dq_input_head_order_check(&x->o.head_order, err));
-    /* The last part of the path; the whole path where two models share it. */
+    /* Models are called by the last part of their paths unless two share it. */
     for (int i = 0; i < x->e.n_models; i++) {
         const char *name = x->e.model[i].m->name;
         for (int k = 0; k < x->e.n_models; k++) {
@@ -496,7 +488,7 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
         DQ_TRY(dq_document_name_text(&x->names[i], name, x->a, err));
     }
     for (int i = 0; i < x->e.n_sources; i++) DQ_TRY(dq_eval_long_fit(&x->e, i, err));
-    /* Ids per window, and what the kinds say when this and the models are known. */
+    /* Windows have 2048 tokens, or the fewest positions of all models. */
     int64_t fewest = 2048;
     for (int i = 0; i < x->e.n_models; i++) {
         if (x->e.model[i].m->max_positions < fewest) fewest = x->e.model[i].m->max_positions;
@@ -509,7 +501,7 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
     return DQ_OK;
 }
 
-/* Rows of one cache and arithmetic. Of a list of several, what a model or device lacks is left out. */
+/* From a list of several caches, those that model or device lack are left out. */
 static dq_status add_math(eval_run *x, int model, int source, const dq_kv_config *cache,
                           dq_math math, dq_err *err)
 {
@@ -518,7 +510,7 @@ static dq_status add_math(eval_run *x, int model, int source, const dq_kv_config
     dq_err lacks = {0};
     DQ_TRY(dq_kv_options_spec(&kv, cache, m, math.kv, err));
     if (dq_kv_options_fit(&kv, cache, m, math, x->backend, &x->o.logger, &lacks) == DQ_OK) {
-        /* Widths and granularities of one model: the options, or what it stores itself. */
+        /* Widths and granularities come from options, or else from the container. */
         int bits[DQ_EVAL_BITS] = {m->logit.bits}, n_bits = 1, n_granularities = 1;
         dq_granularity granularity[DQ_GRANULARITIES] = {m->logit.granularity};
         if (x->o.n_bits) memcpy(bits, x->o.bits, sizeof bits);
@@ -541,7 +533,6 @@ static dq_status add_math(eval_run *x, int model, int source, const dq_kv_config
     return err->code;
 }
 
-/* Items that lost the beginning of their context, and where the first of them stands. */
 static void warn_truncated(eval_run *x, const dq_eval_ids *ids)
 {
     const dq_eval_source *s = &x->e.source[ids->source];
@@ -570,7 +561,6 @@ static cmd_eval_view view_of(const eval_run *x)
 static dq_status plan(eval_run *x, dq_err *err)
 {
     const cmd_eval_view v = view_of(x);
-    /* What --long skip has left out. */
     for (int i = 0; i < x->e.n_sources; i++) {
         const dq_eval_source *s = &x->e.source[i];
         if (s->n_skipped)
@@ -581,7 +571,6 @@ static dq_status plan(eval_run *x, dq_err *err)
     }
     for (int m = 0; m < x->e.n_models; m++) {
         for (int s = 0; x->e.model[m].shown && s < x->e.n_sources; s++) {
-            /* The rows of one model and source, cache by cache. */
             dq_kv_config *list;
             int n;
             x->o.kv.context = x->e.source[s].kind->windows ? x->e.n_ctx / 2 : 0;
@@ -623,7 +612,7 @@ static dq_status plan(eval_run *x, dq_err *err)
     return DQ_OK;
 }
 
-/* What gates will find, when rows and settings are known. */
+/* Gates are checked once rows and settings are known. */
 static dq_status plan_gates(eval_run *x, dq_err *err)
 {
     const cmd_eval_view v = view_of(x);
@@ -641,7 +630,7 @@ static void on_progress(void *arg, double share, const char *note)
     dq_progress_set(&x->progress, share, note);
 }
 
-/* Kernels are decided when a model's weights are in their place. */
+/* A model's kernels are known only once its weights are in place. */
 static void on_begins(void *arg, int model)
 {
     eval_run *x = arg;
@@ -653,7 +642,6 @@ static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
 {
     const cmd_eval_view v = view_of(x);
     if (cmd_eval_kv_policies(&x->e)) {
-        /* One line on stderr: how many rows there are, and ids. */
         int64_t ids = 0;
         int shown = 0, computed = 0;
         char same[64] = "";
@@ -733,7 +721,7 @@ static dq_status make_document(eval_run *x, const cmd_eval_view *v, dq_err *err)
     return DQ_OK;
 }
 
-/* written[]: the n files that now hold this run's results. */
+/* written[]: the n files that now hold results of this run. */
 static dq_status write_files(eval_run *x, const cmd_eval_view *v, const char **written, int *n,
                              dq_err *err)
 {
@@ -755,8 +743,7 @@ static dq_status write_files(eval_run *x, const cmd_eval_view *v, const char **w
     return err->code;
 }
 
-/* The page of --html. Where no page can be made of the document (too many rows), only `drawing` says so: the data are written all
- * the same. */
+/* A document with too many rows has no page: only `drawing` says so, and the data are written. */
 static dq_status write_page(eval_run *x, const char **written, int *n, dq_err *drawing, dq_err *err)
 {
     const dq_page_input in = {"", x->doc};
@@ -804,7 +791,7 @@ static dq_status hand_out(eval_run *x, dq_err *err)
     return resume_keep(&x->resume, &x->e, err);
 }
 
-/* The file of finished work, which is none that the run reads or writes otherwise. */
+/* The file of finished work must not be one that the run reads or writes otherwise. */
 static dq_status name_work(eval_run *x, const dq_args *args, dq_err *err)
 {
     const cmd_eval_identity id = {&x->e,      &x->o,
@@ -837,7 +824,6 @@ static dq_status dump_requests(eval_run *x, dq_err *err)
     return DQ_OK;
 }
 
-/* --dry-run: everything is read and planned, nothing scored. */
 static dq_status show_plan(eval_run *x, dq_err *err)
 {
     cmd_eval_view v = view_of(x);
@@ -849,7 +835,7 @@ static dq_status show_plan(eval_run *x, dq_err *err)
     json_t *doc = dq_document_new(&x->o.logger, "dq-eval-plan/1");
     json_object_set(doc, "inputs", x->inputs);
     json_object_set(doc, "settings", x->settings);
-    /* Those that the run will show come first: their places are those of its results. */
+    /* References that are only computed come last, as they have no result. */
     json_t *results = json_object_get(doc, "results");
     for (int shown = 1; shown >= 0; shown--) {
         for (int i = 0; i < v.e->n_rows; i++) {
@@ -908,7 +894,7 @@ static dq_status score_or_show(eval_run *x, int argc, char **argv, dq_err *err)
     if (x->o.dry_run) return hands_out ? show_plan(x, err) : DQ_OK;
     if (x->o.merge) return take_shards(x, err) == DQ_OK ? hand_out(x, err) : err->code;
     if (x->o.part.n) {
-        /* --shard: the file of -o is the journal, whose last line says that this part is whole. */
+        /* --shard: the file of -o is the journal; its last line marks the part as complete. */
         x->e.shard = x->o.part.shard - 1;
         x->e.n_shards = x->o.part.n;
         const dq_shard_about about = {"eval", &x->o.part, x->resume.program, x->backend,
@@ -947,7 +933,7 @@ dq_status cmd_eval_merged(const dq_shard_merge *merge, int argc, char **argv, dq
             dump_requests(x, err) == DQ_OK)
             score_or_show(x, argc, argv, err);
     }
-    /* Closes the file, and removes it unless there is something to go on from. */
+    /* Removes the file unless it is worth resuming. */
     const cmd_eval_resume *s = &x->resume;
     const dq_status outcome = err->code;
     bool passed = outcome == DQ_OK || outcome == DQ_GATE;

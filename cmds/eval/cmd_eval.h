@@ -5,12 +5,11 @@
 
 #include "base/base.h"
 
-/* ---- Eval gate expr ----
- * What a gate compares a number with: numbers, the word `baseline`, + - * / and parentheses. */
+/* The limit of a gate: numbers, the word `baseline`, + - * / and parentheses. */
 
 enum { DQ_GATE_STEPS = 64, DQ_GATE_DEPTH = 16 };
 
-/* Steps of a stack machine: a number is pushed, an operation takes one or two and pushes one. */
+/* A step of a stack machine pushes a number, or replaces one or two by a result. */
 typedef struct cmd_eval_gate_step {
     char what; /* '#' number, 'b' baseline, '_' negation, or + - * / */
     double number;
@@ -22,10 +21,10 @@ typedef struct cmd_eval_gate_expr {
     bool baseline; /* the word stands in it */
 } cmd_eval_gate_expr;
 
-/* Reads text[at..] to its end. DQ_USAGE with the place, counted in characters of the whole text from 1: something else
- * stands there, or there are more than DQ_GATE_STEPS steps or DQ_GATE_DEPTH parentheses within each other. */
+/* Reads text[at..] to its end. DQ_USAGE with the place, in characters from 1: a syntax error, more
+ * than DQ_GATE_STEPS steps, or DQ_GATE_DEPTH nested parentheses. */
 dq_status cmd_eval_gate_expr_read(cmd_eval_gate_expr *e, const char *text, size_t at, dq_err *err);
-/* Not finite where it divides by 0 or leaves the range of doubles. `baseline` is looked at where the word stands in it. */
+/* Not finite on division by 0 or overflow. `baseline` counts only where the word occurs. */
 double cmd_eval_gate_expr_value(const cmd_eval_gate_expr *e, double baseline);
 
 #endif

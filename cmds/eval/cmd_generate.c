@@ -21,7 +21,6 @@ typedef struct generate_options {
     dq_list stop_words;
     dq_word sampler; /* of sampler_names */
     const char *completions;
-    /* what they mean */
     int64_t num_fewshot; /* before questions */
     uint64_t seed;       /* of drawn examples */
     const char *stop[STOP_TEXTS];
@@ -68,8 +67,6 @@ static const cmd_eval_kind_option options[] = {
     {.opt = {.name = NULL}},
 };
 
-/* ---- Tasks and options ---- */
-
 static const char *task(int i)
 {
     return i < dq_question_sets_n ? dq_question_sets[i].name : NULL;
@@ -96,7 +93,7 @@ static dq_status choose(void *own, cmd_eval_options *o, const char *name, const 
     return DQ_OK;
 }
 
-/* Index of the settings of a source; -1: it is of another kind. */
+/* -1: the source is of another kind. */
 static int settings_of(const generate_options *o, const dq_eval_source *s)
 {
     for (int i = 0; i < o->n; i++) {
@@ -131,7 +128,7 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
                        STOP_TEXTS - builtin);
     for (int i = 0; i < builtin; i++) o->stop[i] = dq_answer_stop[i];
     for (int i = 0; i < n; i++) {
-        /* \n, \t and \\ as what they stand for. */
+        /* Decodes \n, \t and \\. */
         const char **out = &o->stop[builtin + i];
         const char *word = o->stop_words.item[i];
         static const char from[] = "nt\\", to[] = "\n\t\\";
@@ -161,7 +158,7 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
     return DQ_OK;
 }
 
-/* Options that nothing in the run would take, and prompts that nothing would come of. */
+/* DQ_USAGE: options that no source takes, or prompts without an output. */
 static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err)
 {
     const generate_options *o = own;
@@ -195,7 +192,7 @@ static dq_status open_shots(void *own, cmd_eval_files *files, dq_arena *a, dq_er
     generate_options *o = own;
     for (int i = 0; i < o->n; i++) {
         if (o->setting[i].shots.n) {
-            /* The examples of a source; a file that several have is an input once. */
+            /* A file of examples that several sources share is one input. */
             const char *path = o->shots_path[i], *text = NULL;
             char *bytes;
             size_t len;
@@ -216,8 +213,6 @@ static dq_status open_shots(void *own, cmd_eval_files *files, dq_arena *a, dq_er
     return DQ_OK;
 }
 
-/* ---- Settings ---- */
-
 static json_t *texts_json(const char *const *text, int n)
 {
     json_t *l = json_array();
@@ -225,7 +220,7 @@ static json_t *texts_json(const char *const *text, int n)
     return l;
 }
 
-/* The file of the examples; a list where sources have several. */
+/* One path, or a list where sources differ. */
 static json_t *examples_json(const generate_options *o)
 {
     json_t *all = json_array(), *only;
@@ -256,8 +251,6 @@ static void put_settings(json_t *settings, const void *own, const dq_eval *e)
     }
     json_object_set_new(settings, "generation", g);
 }
-
-/* ---- What is known about a row ---- */
 
 enum { N_ENDS = DQ_TEXT_END_POSITIONS + 1 };
 
@@ -340,8 +333,6 @@ static void warn_done(dq_logger *logger, const cmd_eval_view *v)
                 v->e->model[r->model].m->max_positions);
     }
 }
-
-/* ---- Completions ---- */
 
 static dq_status put_question(json_t *o, const dq_question *q, dq_err *err)
 {

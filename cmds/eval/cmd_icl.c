@@ -11,9 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Cmd ICL table ---- */
-
-/* "16, 32" */
 static void icl_shots_text(char *out, size_t cap, const int *shots, int n)
 {
     out[0] = 0;
@@ -23,7 +20,6 @@ static void icl_shots_text(char *out, size_t cap, const int *shots, int n)
     }
 }
 
-/* Accuracies of the row's blocks; a block of memory. */
 static dq_icl_score *icl_scores(const dq_eval *e, const dq_eval_row *r, dq_err *err)
 {
     const dq_icl_plan *p = e->ids[r->ids].own;
@@ -33,9 +29,7 @@ static dq_icl_score *icl_scores(const dq_eval *e, const dq_eval_row *r, dq_err *
     return NULL;
 }
 
-/* ---- The plateau ---- */
-
-/* A row over its range of shots, and less its reference and less the first model. */
+/* A row's accuracy over its range, and its difference to the reference and to the first model. */
 typedef struct plateau {
     dq_icl_range range; /* n 0: there is none */
     dq_icl_plateau acc, delta, cross;
@@ -66,9 +60,6 @@ static json_t *plateau_number(const char *name, const dq_icl_plateau *x)
     return o;
 }
 
-/* ---- The table ---- */
-
-/* Numbers of shots that some shown row has, rising. */
 static int all_shots(const dq_eval *e, int *shots)
 {
     int n = 0;
@@ -225,15 +216,11 @@ static dq_status icl_tables(const cmd_eval_view *v, dq_err *err)
     return err->code;
 }
 
-/* ---- Cmd ICL ----
- * In-context learning in dq eval: its options, files of demonstrations, and blocks as JSON. */
-
 enum { RUNS = 10, QUERIES = 250, SEED = 1 };
 
 typedef struct icl_options {
     dq_words order;                /* each a dq_icl_order */
     int64_t runs, orders, plateau; /* 0: not given */
-    /* what they mean */
     dq_icl_settings common;
     dq_icl_settings setting[DQ_EVAL_SOURCES]; /* [n], of the sources */
     int n;
@@ -304,7 +291,7 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
     return DQ_OK;
 }
 
-/* A source for each order. */
+/* Each order becomes a source. */
 static dq_status choose(void *own, cmd_eval_options *run, const char *name, const char *path,
                         dq_arena *a, dq_err *err)
 {
@@ -356,9 +343,7 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
     return DQ_OK;
 }
 
-/* ---- Files ---- */
-
-/* Index of the settings after a source; -1: it is of another kind. */
+/* -1: the source is of another kind. */
 static int settings_of(const icl_options *o, const dq_eval_source *s)
 {
     for (int i = 0; i < o->n; i++) {
@@ -367,7 +352,7 @@ static int settings_of(const icl_options *o, const dq_eval_source *s)
     return -1;
 }
 
-/* Source i is the one before it in another order, whose data it now has: there is nothing to load. */
+/* In another order the source before it has the same data. */
 static bool shares_data(icl_options *o, dq_eval_source *source, int i)
 {
     int k = settings_of(o, &source[i]), before = i > 0 ? settings_of(o, &source[i - 1]) : -1;
@@ -379,7 +364,7 @@ static bool shares_data(icl_options *o, dq_eval_source *source, int i)
     return true;
 }
 
-/* The queries, which stand first among the inputs, and then the demonstrations: loading needs both. */
+/* Reads queries, which come first among the inputs, and demonstrations; loading needs both. */
 static dq_status load(void *own, dq_eval *e, const cmd_eval_options *run, int i,
                       cmd_eval_files *files, dq_err *err)
 {
@@ -483,8 +468,6 @@ static void put_settings(json_t *settings, const void *own, const dq_eval *e)
     json_object_set_new(settings, "icl", s);
 }
 
-/* ---- Rows ---- */
-
 static json_t *block_json(const dq_icl_block *b, const dq_icl_score *s, int64_t queries)
 {
     json_t *o = json_object();
@@ -548,7 +531,7 @@ static dq_status details(json_t *row, const cmd_eval_view *v, int index, dq_err 
     json_object_set_new(o, "permutation_spread", spread);
     json_object_set_new(row, "icl", o);
     dq_block_free(score);
-    /* "plateau" of a result; null where no number of shots is in its range. */
+    /* "plateau" is null where no number of shots is in range. */
     plateau x;
     DQ_TRY(plateau_of(&x, v, index, err));
     json_t *entry = json_null(), *shots = json_array();

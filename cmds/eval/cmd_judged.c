@@ -35,7 +35,7 @@ static json_t *text_or_null(const char *s)
     return s ? json_string(s) : json_null();
 }
 
-/* As --math takes it: one word for all products. */
+/* One word of --math for all products. */
 static json_t *math_json(const char *word)
 {
     static const char *const parts[] = {"linear", "qk", "pv", "kv"};
@@ -53,7 +53,7 @@ static json_t *document(const options *o, const dq_verdicts *v, json_t *inputs)
     json_object_set_new(json_object_get(doc, "settings"), "tasks", tasks);
     json_object_set(doc, "inputs", inputs);
     for (int i = 0; i < v->n; i++) {
-        /* The keys of every row of dq-eval/1; null for what a file of verdicts does not say. */
+        /* Keys of a row of dq-eval/1 that a file of verdicts does not have. */
         static const char *const unknown[] = {"passes", "throughput"};
         const dq_verdict_group *g = &v->group[i];
         json_t *entry = json_object(), *metrics = json_object();
@@ -86,7 +86,7 @@ static json_t *document(const options *o, const dq_verdicts *v, json_t *inputs)
     return doc;
 }
 
-/* What a cache evicts, as labels have it: " keydiff 0.25 heads"; "" for nothing. */
+/* The policy in labels, " keydiff 0.25 heads"; "" for none. */
 static const char *evicts(char *text, size_t cap, const json_t *kv)
 {
     const char *policy = json_string_value(json_object_get(kv, "policy"));
@@ -101,7 +101,7 @@ static const char *evicts(char *text, size_t cap, const json_t *kv)
     return text;
 }
 
-/* Widths, codes and what is evicted where a cache gives them; "" where it does not. */
+/* Widths, codes and policy of a cache; "" where they are not given. */
 enum { KV_LABEL = 256 };
 static const char *kv_label(char text[KV_LABEL], const json_t *kv)
 {
@@ -126,7 +126,7 @@ static const char *kv_label(char text[KV_LABEL], const json_t *kv)
     return text;
 }
 
-/* Whether groups with other settings of the cache have the same label. */
+/* Whether groups with other cache settings have the same label. */
 static bool is_shared(const dq_verdicts *v, const json_t *kv)
 {
     char mine[KV_LABEL], other[KV_LABEL];
@@ -138,7 +138,7 @@ static bool is_shared(const dq_verdicts *v, const json_t *kv)
     return false;
 }
 
-/* The JSON of a cache, `none` where nothing is said of it. */
+/* `none` where the cache is not given. */
 static dq_status kv_text(dq_table *t, const json_t *kv, const char *none, dq_err *err)
 {
     char *text = NULL;
@@ -148,7 +148,7 @@ static dq_status kv_text(dq_table *t, const json_t *kv, const char *none, dq_err
     return DQ_OK;
 }
 
-/* The label of a cache; its JSON where there is none, or where it would not tell groups apart. */
+/* The label of a cache; its JSON where the label is missing or ambiguous. */
 static dq_status kv_cell(dq_table *t, const dq_verdicts *v, const json_t *kv, dq_err *err)
 {
     char label[KV_LABEL];
@@ -166,7 +166,6 @@ static bool differ_in_math(const dq_verdicts *v)
     return false;
 }
 
-/* Whether some group is compared with the first model. */
 static bool several_models(const dq_verdicts *v)
 {
     for (int i = 0; i < v->n; i++) {
@@ -279,8 +278,6 @@ static dq_status check_outputs(const options *o, const dq_args *args, dq_err *er
     return dq_output_guard_check(out, 3, args->input, args->n_inputs, o->force, err);
 }
 
-/* ---- The judge ---- */
-
 typedef struct asking {
     const options *o;
     const char *text;
@@ -315,7 +312,7 @@ static dq_status ask(const options *o, const char *text, size_t len, dq_err *err
     return dq_stdout_flush(err);
 }
 
-/* Completions with the verdicts of another file, in *out; the text itself where there is none. */
+/* Adds verdicts from another file to the completions; without one, *text is unchanged. */
 static dq_status join(options *o, cmd_eval_files *files, dq_strbuf *out, const char **text,
                       size_t *len, dq_arena *a, dq_err *err)
 {
@@ -346,7 +343,6 @@ static dq_status join(options *o, cmd_eval_files *files, dq_strbuf *out, const c
     return DQ_OK;
 }
 
-/* Reads, compares, writes and prints. */
 static dq_status run(options *o, dq_err *err)
 {
     dq_verdicts v = {0};
@@ -364,8 +360,7 @@ static dq_status run(options *o, dq_err *err)
                  dq_verdicts_load(&v, o->path, text, len, a, err) == DQ_OK) {
             const char *written[2];
             int n = 0;
-            /* Groups that lack items of the group they are compared with are compared over the
-             * rest. */
+            /* A group is compared over the items that its reference has too. */
             for (int i = 0; i < v.n; i++) {
                 const dq_verdict_group *g = &v.group[i];
                 const dq_verdict_group *ref = g->ref >= 0 ? &v.group[g->ref] : NULL;

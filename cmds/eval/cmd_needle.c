@@ -12,9 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Over all depths ---- */
-
-/* An entry of Table 2 of arXiv 2410.05258: all prompts of N:R at a length, whatever the depth. */
+/* An entry of Table 2 of arXiv 2410.05258: all prompts of N:R at a length, over all depths. */
 typedef struct entry {
     dq_mean acc;
     dq_interval interval;
@@ -47,7 +45,7 @@ static dq_status entry_of(entry *o, const cmd_eval_view *v, int row, int64_t cel
     return DQ_OK;
 }
 
-/* "over_depths": for every N:R and length the accuracy over all depths, with its paired differences. */
+/* "over_depths": accuracy over all depths for each N:R and length, with paired differences. */
 static dq_status needle_entries(json_t *needle, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_needle_set *set = dq_needle_set_of(v->e, &v->e->row[row]);
@@ -74,8 +72,6 @@ static dq_status needle_entries(json_t *needle, const cmd_eval_view *v, int row,
     }
     return DQ_OK;
 }
-
-/* ---- Tables ---- */
 
 /* Cells of one row and N:R lie at first + length * n_depths + depth. */
 typedef struct grid {
@@ -140,12 +136,11 @@ static dq_status fill_accuracy(dq_table *t, const grid *g, dq_err *err)
     return DQ_OK;
 }
 
-/* Rows of all cells of a length, as dq_needle_numbers counts them. */
 typedef struct row_count {
     int64_t all, small;
 } row_count;
 
-/* As Table 3 of arXiv 2410.05258 has it: its noise counts the other needles. */
+/* As in Table 3 of arXiv 2410.05258, noise includes the other needles. */
 static dq_status fill_attention(dq_table *t, const grid *g, int length, row_count *rows,
                                 dq_err *err)
 {
@@ -221,13 +216,8 @@ static dq_status needle_tables(const cmd_eval_view *v, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Cmd needle ----
- * Multi-needle retrieval in dq eval: its options, and its cells and prompts as JSON. */
-
-/* ---- Options ---- */
-
 typedef struct needle_options {
-    /* as given; NULL: not given */
+    /* as on the command line; NULL: not given */
     const char *depths, *needles;
     dq_word mode, rows, order; /* of mode_names, row_names, order_names */
     bool attention;
@@ -311,7 +301,6 @@ static dq_status choose(void *own, cmd_eval_options *o, const char *name, const 
     return cmd_eval_add_source(o, &source, "tasks", err);
 }
 
-/* "1:1,4:2" */
 static dq_status read_pairs(dq_needle_settings *s, const char *text, dq_err *err)
 {
     for (const char *p = text;; p++) {
@@ -383,8 +372,6 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
     return DQ_OK;
 }
 
-/* ---- JSON ---- */
-
 static bool is_generated(const dq_eval_source *source)
 {
     return ((const dq_needle_settings *)source->settings)->generated;
@@ -431,7 +418,6 @@ static void put_settings(json_t *settings, const void *own, const dq_eval *e)
 
 static const char *const norm_name[DQ_N_SPAN_NORMS] = {"sum", "positive", "absolute"};
 
-/* From a unit's numbers or a cell's: the same names in both. */
 static json_t *shares_json(const double *share, int64_t skipped)
 {
     json_t *o = json_object();
@@ -518,8 +504,6 @@ static dq_status put_metrics(json_t *metrics, const cmd_eval_view *v, int row, d
     return DQ_OK;
 }
 
-/* ---- Prompts, one by one ---- */
-
 static json_t *ids_json(const int32_t *ids, int64_t n)
 {
     json_t *l = json_array();
@@ -541,7 +525,6 @@ static json_t *needles_json(const dq_needle_prompt *p)
     return l;
 }
 
-/* One city that is asked for, and what stood in its number's place. */
 static json_t *answer_json(const dq_eval *e, const dq_eval_row *r, int64_t unit, int k)
 {
     const dq_needle_set *set = dq_needle_set_of(e, r);

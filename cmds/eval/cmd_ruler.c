@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Options ---- */
-
 enum { TASKS = 16 };
 typedef struct ruler_options {
     dq_word question;                  /* of question_name */
@@ -105,8 +103,6 @@ static dq_status load(void *own, dq_eval *e, const cmd_eval_options *o, int i,
     return e->source[i].fileless ? DQ_OK : cmd_eval_source_load(e, &e->source[i], files, err);
 }
 
-/* ---- JSON ---- */
-
 static void put_settings(json_t *settings, const void *own, const dq_eval *e)
 {
     const dq_eval_source *source = first_source(e->source, e->n_sources);
@@ -153,8 +149,6 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
     return DQ_OK;
 }
 
-/* ---- Prompts, one by one ---- */
-
 static json_t *text_json(const dq_tokenizer *t, const int32_t *ids, int64_t n, dq_err *err)
 {
     char *text = NULL;
@@ -193,8 +187,6 @@ static dq_status dump(FILE *f, const cmd_eval_view *v, int row, dq_err *err)
     }
     return DQ_OK;
 }
-
-/* ---- Table ---- */
 
 static dq_status fill_row(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r, dq_err *err)
 {

@@ -13,8 +13,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Cmd text table ---- */
-
 static const dq_text_settings *settings_of(const dq_eval *e, int row)
 {
     return dq_eval_source_of(e, &e->row[row])->settings;
@@ -30,7 +28,6 @@ static bool is_reference(const dq_eval *e, int row)
     return e->row[row].ref == row;
 }
 
-/* The first shown row of a text, or -1. */
 static int first_text(const dq_eval *e)
 {
     for (int i = 0; i < e->n_rows; i++) {
@@ -38,8 +35,6 @@ static int first_text(const dq_eval *e)
     }
     return -1;
 }
-
-/* ---- Tables ---- */
 
 enum { ROW_TITLES = 4 };
 static const char *const row_title[ROW_TITLES + 1] = {"model", "weights", "logit bits", "KV",
@@ -188,8 +183,6 @@ static dq_status text_tables(const cmd_eval_view *v, dq_err *err)
                  sliced, 5, fill_slices, err);
 }
 
-/* ---- CSV ---- */
-
 static const char *const slice_column[] = {
     "ar_hit_share",           "ar_hit_nll_nats",          "ar_hit_nll_nats_stderr",
     "ar_hit_delta_nats",      "ar_hit_delta_nats_stderr", "others_nll_nats",
@@ -236,10 +229,6 @@ static dq_status text_csv_cells(dq_table *t, const cmd_eval_view *v, int row, dq
     }
     return DQ_OK;
 }
-
-/* ---- Cmd text ----
- * Running text in dq eval: its options, its files and what is reported about it besides the
- * metrics of every row. */
 
 typedef struct text_options {
     dq_list files;
@@ -321,7 +310,7 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
     text_options *t = own;
     const int64_t ctx = run->ctx;
     (void)a;
-    /* Options that say nothing without another one. */
+    /* Options that need another one. */
     const struct {
         bool given;
         const char *name;
@@ -357,7 +346,7 @@ static dq_status choose_more(void *own, cmd_eval_options *run, dq_err *err)
 {
     const text_options *t = own;
     if (t->files.n == 0) return DQ_OK;
-    /* one document twice would count as two that are independent */
+    /* a document given twice would count as two independent ones */
     for (int i = 0; i < t->files.n; i++) {
         for (int k = 0; k < i; k++) {
             if (dq_file_same(t->files.item[i], t->files.item[k]))
@@ -369,8 +358,6 @@ static dq_status choose_more(void *own, cmd_eval_options *run, dq_err *err)
         .name = "text", .path = t->files.item[0], .kind = &dq_eval_text, .settings = &t->settings};
     return cmd_eval_add_source(run, &source, "tasks", err);
 }
-
-/* ---- Files ---- */
 
 static dq_status read_docs(dq_docs *docs, const char *path, const char *kind, cmd_eval_files *files,
                            char sha[65], dq_arena *a, dq_err *err)
@@ -389,7 +376,7 @@ static bool has_text(const dq_docs *d)
     return false;
 }
 
-/* The hash is over all files that are scored, and what each is taken for. */
+/* The hash covers all scored files and how each is read. */
 static dq_status load(void *own, dq_eval *e, const cmd_eval_options *run, int source,
                       cmd_eval_files *files, dq_err *err)
 {
@@ -448,8 +435,6 @@ static const dq_windows *windows_of(const dq_eval *e)
     return NULL;
 }
 
-/* ---- JSON ---- */
-
 static void put_settings(json_t *settings, const void *own, const dq_eval *e)
 {
     const text_options *t = own;
@@ -473,7 +458,6 @@ static void put_settings(json_t *settings, const void *own, const dq_eval *e)
     json_object_set_new(settings, "slices", slices);
 }
 
-/* Documents that were left out, and counts that --limit makes void. */
 static void warn_ids(dq_logger *logger, const dq_eval_ids *ids, const dq_text_settings *s)
 {
     const dq_windows *w = &ids->win;
@@ -509,7 +493,7 @@ static json_t *difference_json(dq_mean m, bool is_ref)
     return is_ref ? json_null() : cmd_eval_mean_json(m);
 }
 
-/* Null where no such law is best. */
+/* Null where no power law fits. */
 static json_t *fit_json(const dq_text_details *d)
 {
     static const char *const names[DQ_TEXT_FIT_PARAMETERS] = {"alpha", "beta", "gamma"};
@@ -617,8 +601,6 @@ static void put_paired(json_t *paired, const dq_eval_numbers *x)
     json_object_set_new(paired, "nll_nats", d);
 }
 
-/* ---- --fail-if ---- */
-
 static bool among(const char *word, size_t n, const char *const *list)
 {
     for (; *list; list++) {
@@ -637,8 +619,6 @@ static bool gate_differs(const char *name)
 }
 
 static const char *const gate_parts[] = {"positions", "slices", NULL};
-
-/* ---- --dump-items: a line for every window ---- */
 
 static double mean_of(const double *x, int64_t n)
 {
@@ -668,8 +648,6 @@ static dq_status dump(FILE *f, const cmd_eval_view *v, int row, dq_err *err)
     }
     return DQ_OK;
 }
-
-/* ---- Numbers by name ---- */
 
 static bool rolls(const dq_eval_source *source)
 {

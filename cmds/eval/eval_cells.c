@@ -10,8 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Field ---- */
-
 dq_mean cmd_eval_field_value(const cmd_eval_field *f, const dq_eval_numbers *x)
 {
     const void *at = (const char *)x + f->at;
@@ -43,7 +41,7 @@ void cmd_eval_field_json(json_t *metrics, const cmd_eval_field *list, const dq_e
     }
 }
 
-/* "rms_stderr" is a member of a metric with the member "rms", which is a mean. */
+/* "rms_stderr" belongs to a metric with the mean "rms". */
 static bool names_member(const cmd_eval_field *f, const char *member)
 {
     const size_t n = strlen(f->name);
@@ -93,8 +91,7 @@ void cmd_eval_field_csv_cells(dq_table *t, const cmd_eval_field *list, const dq_
     }
 }
 
-/* ---- Cells ----
- * Digits follow the error: four decimals, or two significant digits where the error is small. */
+/* Four decimals, or two significant digits where the error is small. */
 
 const char *cmd_eval_clusters_text(char *buf, size_t cap, int64_t n, const char *cluster)
 {
@@ -190,9 +187,6 @@ json_t *cmd_eval_flips_json(const dq_stat_flips *f)
     return o;
 }
 
-/* ---- View ----
- * Rows of a sweep beside each other; a policy that nobody names counts as the same in all models. */
-
 bool cmd_eval_math_swept(const dq_eval *e)
 {
     const dq_eval_row *first = NULL;
@@ -243,7 +237,6 @@ static bool has_usual_budget(const dq_eval *e, const dq_eval_row *r)
                                                       e->model[r->model].m->map.n_maps);
 }
 
-/* The budget that nobody names is another one by a model's maps, and counts as the same. */
 static bool same_but_usual(const dq_eval *e, const dq_eval_row *a, const dq_eval_row *b)
 {
     dq_kv_spec kv = a->kv;
@@ -296,11 +289,8 @@ void cmd_eval_row_keys(json_t *o, const cmd_eval_view *v, const dq_eval_row *r)
     json_object_set_new(o, "math", json_string(dq_num_name[r->math.linear]));
 }
 
-/* ---- KV ----
- * Everything is said once: a row speaks if none before it has the same widths, the same cache, the
- * same tokens or the same kernels. */
+/* Everything is said once: by the first row with these widths, cache, tokens or kernels. */
 
-/* The first shown row with this cache. */
 static bool is_first(const dq_eval *e, int row)
 {
     for (int i = 0; i < row; i++) {
@@ -357,8 +347,8 @@ void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const dq_kv_option
     json_object_set_new(settings, "kv", kv);
 }
 
-/* The id after a context is predicted by the context's last row, which still sees all of it: a choice of
- * one id says nothing about what was evicted. Once per source and tokenizer. */
+/* A context's last row, which still sees all of it, predicts the next token, so choices of one
+ * token do not show what eviction loses. Once per source and tokenizer. */
 static void warn_short_choices(dq_logger *logger, const dq_eval *e, int row)
 {
     const dq_eval_row *r = &e->row[row];
@@ -390,7 +380,7 @@ void cmd_eval_kv_warn(dq_logger *logger, const dq_eval *e, const char *const *na
     }
 }
 
-/* Prints a piece of text and keeps the column; the lines are of at most 120 characters where pieces are. */
+/* Wraps lines at 120 characters, between pieces. */
 static void put(int *at, const char *piece)
 {
     enum { LINE = 120 };
@@ -412,13 +402,13 @@ static void put_words(int *at, const char *text)
     }
 }
 
-/* Rows of one model and source with the same cache, which have the same others; they differ in logits or arithmetic. */
+/* Rows of one model and source with one cache differ in logits or arithmetic only. */
 static bool one_cache(const dq_eval_row *a, const dq_eval_row *b)
 {
     return a->model == b->model && a->ids == b->ids && dq_kv_spec_same(&a->kv, &b->kv);
 }
 
-/* Whether shown rows are computed as this one, and no row before it speaks for its cache. */
+/* The first row of those computed alike speaks for the cache. */
 static bool speaks(const dq_eval *e, int row, bool *several)
 {
     int others = 0;
@@ -453,7 +443,7 @@ static void print_same(const cmd_eval_view *v, int computed, bool several)
                  dq_kv_report_label(label, sizeof label, &e->row[i].kv), --left ? "," : ".");
         put(&at, piece);
     }
-    /* What the cache has kept, as measured: the rows have as many raised budgets. */
+    /* Rows with one cache have equally many raised budgets. */
     char text[200];
     if (dq_eval_kept_of(e, r) == DQ_EVAL_KEPT_ALL)
         snprintf(text, sizeof text, "It keeps all tokens.");

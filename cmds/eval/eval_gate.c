@@ -20,8 +20,6 @@
 
 static const json_t *baseline_result(const cmd_eval_baseline *b, int row);
 
-/* ---- Gate expr ---- */
-
 typedef struct reader {
     cmd_eval_gate_expr *e;
     const char *text, *p;
@@ -31,7 +29,7 @@ typedef struct reader {
 
 static const char baseline_word[] = "baseline";
 
-/* Characters before a byte, each of them once. */
+/* UTF-8 characters before a byte. */
 static int characters(const char *text, size_t at)
 {
     int n = 0;
@@ -39,7 +37,6 @@ static int characters(const char *text, size_t at)
     return n;
 }
 
-/* DQ_USAGE: --fail-if "TEXT": character N: expected WHAT, found ... */
 static dq_status gate_expr_refuse(const char *text, size_t at, const char *what, dq_err *err)
 {
     const char *found = text + at;
@@ -92,7 +89,7 @@ static bool at_word(const char *p)
     return !isalnum((unsigned char)next) && next != '_' && next != '.';
 }
 
-/* Signs, then a number, the word or parentheses. */
+/* factor: signs, then a number, `baseline` or parentheses. */
 static dq_status factor(reader *r)
 {
     bool negative = false;
@@ -167,16 +164,12 @@ double cmd_eval_gate_expr_value(const cmd_eval_gate_expr *e, double baseline)
     return stack[0];
 }
 
-/* ---- Baseline ----
- * What must be the same is compared as JSON, member by member: files by their hashes, settings of
- * the run and of each kind that both documents have. A row's result is the one that holds all
- * members of the row's key. */
+/* What must be equal is compared as JSON: files by hash, settings of the run and of each kind that
+ * both documents have. A row's result is the one that has all members of the row's key. */
 
 enum { VALUE = 80 };
 static const char remedy[] = "Make the baseline anew with this run's files and options (-o FILE), "
                              "or give this run those of the baseline";
-
-/* ---- Reading ---- */
 
 static const char *text_of(const json_t *o, const char *key)
 {
@@ -240,7 +233,6 @@ void cmd_eval_baseline_end(cmd_eval_baseline *b)
     json_decref(b->document);
 }
 
-/* {"path", "sha256", ...} for the document of this run. */
 static json_t *baseline_json(const cmd_eval_baseline *b)
 {
     json_t *o = json_object();
@@ -252,9 +244,7 @@ static json_t *baseline_json(const cmd_eval_baseline *b)
     return o;
 }
 
-/* ---- The run ---- */
-
-/* A value as its JSON, short enough for a sentence. */
+/* A value as JSON, shortened for a sentence. */
 static const char *value_text(char buf[VALUE], const json_t *v)
 {
     char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
@@ -287,7 +277,7 @@ static bool holds_task(const json_t *settings, const char *task)
     return false;
 }
 
-/* What scores of a kind depend on, where both runs have a source of that kind. */
+/* Only where both runs have a source of that kind. */
 static dq_status compare_kind(const cmd_eval_baseline *b, const cmd_eval_kind *kind,
                               const cmd_eval_view *v, const cmd_eval_options *o, dq_err *err)
 {
@@ -312,7 +302,7 @@ static dq_status compare_kind(const cmd_eval_baseline *b, const cmd_eval_kind *k
     return err->code;
 }
 
-/* Of files that have the same place in both runs. What a task reads is listed under the name of the task. */
+/* Files are paired by place in both runs, those of a task by its name. */
 static dq_status compare_files(const cmd_eval_baseline *b, const char *kind, const json_t *inputs,
                                dq_err *err)
 {
@@ -343,9 +333,7 @@ static dq_status compare_files(const cmd_eval_baseline *b, const char *kind, con
     return err->code;
 }
 
-/* ---- Rows ---- */
-
-/* Whether the value holds every member of the part. */
+/* Whether `value` has every member of `part`. */
 static bool holds(const json_t *value, json_t *part)
 {
     const char *key;
@@ -378,7 +366,8 @@ static dq_status find_result(const cmd_eval_baseline *b, json_t *key, int *found
     return DQ_OK;
 }
 
-/* As many items, or scored tokens of a text: with another tokenizer, or fewer positions, a number is of something else. */
+/* Another tokenizer or fewer positions change the number of items or tokens, and thus what a number
+ * means. */
 static dq_status compare_units(const cmd_eval_baseline *b, const cmd_eval_view *v, int row,
                                dq_err *err)
 {
@@ -436,7 +425,7 @@ dq_status cmd_eval_baseline_fit(cmd_eval_baseline *b, const cmd_eval_view *v,
     for (int i = 0; i < v->e->n_rows; i++) {
         b->result[i] = -1;
         if (!v->e->row[i].shown) continue;
-        /* Members of a result that tell it from all others. */
+        /* Members that identify a result. */
         const dq_eval_row *r = &v->e->row[i];
         const dq_eval_source *s = dq_eval_source_of(v->e, r);
         const cmd_eval_kind *kind = cmd_eval_kind_of(s);
@@ -455,7 +444,7 @@ dq_status cmd_eval_baseline_fit(cmd_eval_baseline *b, const cmd_eval_view *v,
         if (err->code != DQ_OK) return err->code;
         if (b->result[i] >= 0) DQ_TRY(compare_units(b, v, i, err));
     }
-    /* Allowed, as a model may have been trained further, but told. */
+    /* Other models are allowed, as training may have gone on, but reported. */
     const json_t *references = json_object_get(b->document, "inputs");
     for (int m = 0; m < v->e->n_models; m++) {
         bool is_reference = false;
@@ -480,9 +469,6 @@ static const json_t *baseline_result(const cmd_eval_baseline *b, int row)
     if (!b->result || b->result[row] < 0) return NULL;
     return json_array_get(json_object_get(b->document, "results"), (size_t)b->result[row]);
 }
-
-/* ---- Gate table ----
- * A row of the table is an object of "compared" in a gate of the document. */
 
 static double real_of(const json_t *o, const char *key)
 {
@@ -554,9 +540,8 @@ dq_status cmd_eval_gate_table(const cmd_eval_gates *g, const cmd_eval_view *v,
     return err->code;
 }
 
-/* ---- Gate ----
- * A name is looked up in the JSON of each result, and of the baseline's; which names there are
- * before anything is scored, the kinds say. */
+/* A name is looked up in the JSON of each result and of the baseline; the kinds know valid names
+ * before anything is scored. */
 
 enum { SHORT_NAME = 60 }; /* bytes of a model's name in an error */
 
@@ -598,7 +583,6 @@ dq_status cmd_eval_gates_read(cmd_eval_gates *g, const dq_list *texts, const cha
     return DQ_OK;
 }
 
-/* The member of an object at a path with dots. */
 static const json_t *at_path(const json_t *o, const char *path)
 {
     char key[DQ_GATE_NAME];
@@ -622,7 +606,7 @@ static bool ends_in(const char *name, const char *end, char *base)
     return true;
 }
 
-/* What the name means in one result. NULL: the result has no such thing; JSON null: it has no value. */
+/* NULL: the result has no such member; JSON null: it has no value. */
 static const json_t *gate_find(const json_t *row, const char *name)
 {
     const json_t *metrics = json_object_get(row, "metrics"),
@@ -640,9 +624,7 @@ static const json_t *gate_find(const json_t *row, const char *name)
     return json_is_object(v) || json_is_array(v) || json_is_string(v) ? NULL : v;
 }
 
-/* ---- Names, before anything is scored ---- */
-
-/* Lists end with NULL; NULL has nothing. */
+/* Lists end with NULL; a NULL list is empty. */
 static bool among(const char *word, const char *const *list)
 {
     for (; list && *list; list++) {
@@ -661,7 +643,6 @@ static bool is_metric(const char *metric, const dq_eval_source *s)
            (own->metric && strcmp(metric, own->metric) == 0);
 }
 
-/* Whether the name is a paired difference of a metric of the source, or its p. */
 static bool is_paired(const char *name, const dq_eval_source *s)
 {
     const char *loss = cmd_eval_kind_of(s)->out.loss;
@@ -674,14 +655,13 @@ static bool is_paired(const char *name, const dq_eval_source *s)
     return delta && loss && strcmp(base, loss) == 0;
 }
 
-/* Whether the name says how a result of the source differs from its reference. */
 static bool is_difference(const char *name, const dq_eval_source *s)
 {
     const cmd_eval_kind_output *own = &cmd_eval_kind_of(s)->out;
     return is_paired(name, s) || (own->differs && own->differs(name));
 }
 
-/* Of a path into other objects only the beginning is known here. */
+/* Names inside a kind's own objects are known by their beginning only. */
 static bool known(const char *name, const dq_eval_source *s)
 {
     static const char *const part[] = {"kv", "throughput", "weights", NULL};
@@ -717,7 +697,7 @@ dq_status cmd_eval_gates_check(const cmd_eval_gates *g, const dq_eval_source *so
     return DQ_OK;
 }
 
-/* Which row it is, whose model is called so: "x.h5, text, 16-bit logits (per-tensor), f32, KV 4:4 h2o 0.5". */
+/* "x.h5, text, 16-bit logits (per-tensor), f32, KV 4:4 h2o 0.5" */
 static const char *row_text(char *buf, size_t cap, const char *model, const dq_eval *e, int index)
 {
     const dq_eval_row *r = &e->row[index];
@@ -729,9 +709,7 @@ static const char *row_text(char *buf, size_t cap, const char *model, const dq_e
     return buf;
 }
 
-/* ---- The baseline ---- */
-
-/* A result that is compared with another model than it was there says another thing. */
+/* Compared with another model, a difference means something else. */
 static bool same_reference(const json_t *there, const cmd_eval_view *v, const dq_eval_row *r)
 {
     const char *name = json_string_value(json_object_get(there, "reference"));
@@ -740,7 +718,7 @@ static bool same_reference(const json_t *there, const cmd_eval_view *v, const dq
            strcmp(weights, cmd_eval_reference_weights(v->e, r)) == 0;
 }
 
-/* NaN where there is none; a number beyond the range of doubles is read as the largest, and is none. */
+/* NaN: none; numbers beyond the range of doubles count as none. */
 static double number_of(const json_t *row, const char *name)
 {
     const json_t *x = gate_find(row, name);
@@ -748,7 +726,7 @@ static double number_of(const json_t *row, const char *name)
     return strcmp(name, "ppl_ratio") == 0 ? exp(json_number_value(x)) : json_number_value(x);
 }
 
-/* What a metric without a value says of that; NULL: nothing. */
+/* The reason that a result gives for a missing value; NULL: none. */
 static const char *why_none(const json_t *row, const char *name)
 {
     char base[DQ_GATE_NAME];
@@ -757,7 +735,7 @@ static const char *why_none(const json_t *row, const char *name)
     return json_string_value(json_object_get(m, "reason"));
 }
 
-/* Why a row has no number in the baseline; NULL: it has. */
+/* Why the baseline has no number for a row; NULL: it has one. */
 static const char *why_unmatched(const cmd_eval_gates *all, const cmd_eval_gate *g,
                                  const cmd_eval_view *v, int row)
 {
@@ -770,7 +748,6 @@ static const char *why_unmatched(const cmd_eval_gates *all, const cmd_eval_gate 
     return NULL;
 }
 
-/* Whether a row will have the number of a gate. */
 static bool will_have(const cmd_eval_gate *g, const dq_eval *e, int row)
 {
     const dq_eval_source *s = dq_eval_source_of(e, &e->row[row]);
@@ -813,15 +790,13 @@ void cmd_eval_gates_plan(const cmd_eval_gates *g, dq_logger *logger, const cmd_e
     }
 }
 
-/* ---- Results ---- */
-
 static bool gate_holds(const cmd_eval_gate *g, double x, double limit)
 {
     if (g->less) return g->equal ? x <= limit : x < limit;
     return g->equal ? x >= limit : x > limit;
 }
 
-/* Of a name all, or in an error, which has room for little, what fits, in whole characters. */
+/* Shortens a name for an error message, at a whole character. */
 static const char *shortened(char buf[SHORT_NAME + 4], const char *name)
 {
     size_t n = strlen(name);
@@ -831,7 +806,7 @@ static const char *shortened(char buf[SHORT_NAME + 4], const char *name)
     return buf;
 }
 
-/* The interval of 95 % of what `find` gives: the result's own, or by its standard error; none where there is neither. */
+/* The result's own 95 % interval, or one from its standard error, or none. */
 static dq_interval find_interval(const json_t *row, const char *name)
 {
     const json_t *metrics = json_object_get(row, "metrics"), *o;
@@ -852,7 +827,7 @@ static dq_interval find_interval(const json_t *row, const char *name)
                          json_integer_value(json_object_get(o, "n_clusters")));
 }
 
-/* The standard error of what `find` gives; NaN: it has none. A mean that is a member has its error beside it, NAME_stderr. */
+/* NAME_stderr beside a mean; NaN: none. */
 static double find_error(const json_t *row, const char *name)
 {
     const json_t *metrics = json_object_get(row, "metrics"), *x;
@@ -888,7 +863,6 @@ typedef struct seen {
     double baseline, limit; /* NaN: there is none */
 } seen;
 
-/* A result that meets the condition. */
 static void say(dq_logger *logger, cmd_eval_gates *all, const cmd_eval_gate *g, looked *sum,
                 const seen *it)
 {
@@ -919,7 +893,7 @@ static void say(dq_logger *logger, cmd_eval_gates *all, const cmd_eval_gate *g, 
     sum->bad++;
 }
 
-/* Fills what a limit needs; false: it has none, and the result is not checked. */
+/* False: there is no limit, and the result is not checked. */
 static bool take_limit(const cmd_eval_gates *all, const cmd_eval_gate *g, dq_logger *logger,
                        const cmd_eval_view *v, int index, const json_t *row, seen *it, looked *sum)
 {

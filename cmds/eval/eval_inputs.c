@@ -21,15 +21,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The words of kinds, those that several have once: "choices or needles". NULL: the sentence is not about it. */
+/* Words of the kinds in the run, joined as in "choices or needles"; NULL: the kind is left out. */
 typedef const char *cmd_eval_kind_word(const cmd_eval_kind *kind);
-/* Accuracy, or nats of NLL: one point, or 1 % of perplexity. */
+/* One point of accuracy, or nats of NLL: 1 % of perplexity. */
 #define DQ_EVAL_MARGIN 0.01
 static dq_status cmd_eval_choose(cmd_eval_options *o, dq_arena *a, dq_err *err);
 static dq_status inputs_list(cmd_eval_inputs *in, const cmd_eval_options *o, const dq_args *args,
                              dq_arena *a, dq_err *err);
-
-/* ---- Kind ---- */
 
 const cmd_eval_kind *const cmd_eval_kinds[DQ_EVAL_KINDS] = {
     &cmd_eval_choices, &cmd_eval_text, &cmd_eval_generate,
@@ -64,7 +62,7 @@ const cmd_eval_kind *cmd_eval_kind_of(const dq_eval_source *source)
     return cmd_eval_kinds[i];
 }
 
-/* The index of the kind with that task; -1: none. */
+/* -1: no kind has the task. */
 static int kind_named(const char *task)
 {
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
@@ -119,10 +117,6 @@ const dq_eval_source *cmd_eval_kind_source(const cmd_eval_kind *kind, const dq_e
     }
     return NULL;
 }
-
-/* ---- Options ----
- * The options of dq eval itself; those of the kinds of evaluation come from their rows, and
- * cmd_eval_understand says in which order all of them are read. */
 
 static const dq_opt_brief first_page[] = {
     {NULL, "what is scored"},
@@ -213,7 +207,7 @@ void *cmd_eval_own(const cmd_eval_options *o, const cmd_eval_kind *kind)
     return o->own[i];
 }
 
-/* Rows of all options, as they come together; after the last one an empty one. */
+/* Options of all tables together, ended by an empty row. */
 enum { MAX_ROWS = 128 };
 typedef struct rows {
     dq_opt row[MAX_ROWS + 1];
@@ -237,7 +231,6 @@ static void add_own(rows *to, const cmd_eval_kind_option *from, void *own)
     }
 }
 
-/* What --task takes, kind by kind. */
 static dq_status tasks_help(char **out, dq_arena *a, dq_err *err)
 {
     const char *all = "";
@@ -251,7 +244,6 @@ static dq_status tasks_help(char **out, dq_arena *a, dq_err *err)
     return DQ_OK;
 }
 
-/* The tasks of all kinds, for completion: names[MAX_TASKS]. */
 enum { MAX_TASKS = 64 };
 static int task_names(const char **names)
 {
@@ -370,7 +362,6 @@ dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **ar
     }
     if (err->code != DQ_OK) return err->code;
     DQ_TRY(tasks_help(&tasks, a, err));
-    /* What is scored: tasks and their examples; after them what kinds score without --task. */
     const dq_opt opts[] = {
         dq_opt_topic("tasks", "tasks and their files"),
         dq_opt_offer(names, task_names(names),
@@ -425,7 +416,6 @@ dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **ar
                               err);
 }
 
-/* A name per comma. */
 static dq_status cmd_eval_split(const char *text, const char *option, dq_list *out, dq_arena *a,
                                 dq_err *err)
 {
@@ -441,7 +431,6 @@ static dq_status cmd_eval_split(const char *text, const char *option, dq_list *o
     }
 }
 
-/* Of which items may be too long. */
 static const char *long_tasks(const cmd_eval_kind *kind)
 {
     return kind->kind[0] && kind->kind[0]->usual_long != DQ_LONG_USUAL ? kind->cli.tasks : NULL;
@@ -464,7 +453,6 @@ static int rising(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* What tasks with prompts of their own take. */
 static dq_status check_lengths(const cmd_eval_options *o, dq_err *err)
 {
     bool made = false;
@@ -484,7 +472,6 @@ static dq_output_form document_form(const cmd_eval_options *o)
     return o->resume ? DQ_OUTPUT_JOURNAL : DQ_OUTPUT_LINES;
 }
 
-/* The files that a run writes; *n of at most N_OUTPUTS. */
 enum { N_OUTPUTS = 6 + DQ_EVAL_KINDS };
 static void list_outputs(dq_output *out, int *n, char (*option)[64], const cmd_eval_options *o,
                          const char *journal)
@@ -524,7 +511,7 @@ dq_status cmd_eval_check_outputs(const cmd_eval_options *o, const dq_args *args,
     return dq_output_guard_check(out, n, in.path, in.n, o->force, err);
 }
 
-/* Whether --seed has something to act on besides a policy of the cache. */
+/* Whether --seed affects anything but a policy of the cache. */
 static bool draws(const cmd_eval_options *o)
 {
     for (int i = 0; i < o->n_sources; i++) {
@@ -533,8 +520,8 @@ static bool draws(const cmd_eval_options *o)
     return false;
 }
 
-/* Each step uses what the steps above it have made of the words, and nothing from below: words of the run, words
- * of each kind, the sources that both name, and then what does not go together. */
+/* Each step uses only results of those above: words of the run, words of each kind, the sources
+ * that both name, then conflicts. */
 dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err)
 {
     DQ_TRY(dq_shard_read(&o->part, o->document, args->also, err));
@@ -544,7 +531,7 @@ dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena
         DQ_TRY(dq_options_ints(o->length, &o->n_lengths, DQ_EVAL_LENGTHS, o->lengths_word,
                                "lengths", 1, 1 << 30, err));
     o->samples = o->limit ? o->limit : SAMPLES;
-    /* Which tasks may have a list, "Tasks" says. */
+    /* Which tasks take a list is known after "Tasks". */
     if (o->shots_word) {
         DQ_TRY(dq_options_ints(o->shots, &o->n_shots, DQ_EVAL_SHOTS, o->shots_word, "num-fewshot",
                                0, 1000000, err));
@@ -582,9 +569,7 @@ dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena
     return DQ_OK;
 }
 
-/* ---- Sources ----
- * Files are read once and hashed as they are read: what results depend on is known by these
- * hashes. */
+/* Files are hashed as they are read: results depend on these hashes. */
 
 dq_status cmd_eval_file_note(cmd_eval_files *files, char sha[65], const char *kind,
                              const char *path, const char *text, size_t len, dq_err *err)
@@ -635,7 +620,7 @@ dq_status cmd_eval_source_read(dq_eval *e, const cmd_eval_options *o, int i, cmd
     return DQ_OK;
 }
 
-/* Ids that come piece by piece, of which places may begin in one and end in another. */
+/* Ids come piece by piece, and a place may span two pieces. */
 enum { TAIL = DQ_REPEATS_IDS - 1 };
 typedef struct pieces {
     bool *found;
@@ -678,7 +663,7 @@ static void find_file(seen_text *out, const json_t *sha256, const json_t *inputs
     }
 }
 
-/* What of texts that `of` knows, in itself or deeper, is among the ids and the files. */
+/* Looks in `of`, at any depth, for texts whose content is among the ids or files. */
 static void find_seen(seen_text *out, const json_t *of, const dq_eval_ids *ids,
                       const json_t *inputs, const char *kind)
 {
@@ -738,7 +723,7 @@ static void warn_seen_by(dq_logger *logger, const dq_eval_source *source, const 
                        it.file ? it.file : source->path, more, part, chose, name);
 }
 
-/* What is wrong with the texts is their readers' business. */
+/* Errors in a text are reported by its reader. */
 static json_t *parsed(const char *text, size_t len)
 {
     json_t *o = NULL;
@@ -791,11 +776,9 @@ dq_status cmd_eval_dump_requests(const dq_eval *e, const char *path, dq_err *err
     return dq_document_write_lines(path, dump_sources, e, err);
 }
 
-/* ---- Tasks ----
- * A name of --task finds the kind that has it, which makes the task's sources; a file is the
- * task's by its name or by its place. */
+/* --task names a kind's task, whose sources the kind makes; a file belongs to a task by its name or
+ * its place. */
 
-/* "NAME=FILE" with the name of a task. */
 static bool is_named(const char *given)
 {
     char name[32];
@@ -806,7 +789,7 @@ static bool is_named(const char *given)
     return kind_named(name) >= 0;
 }
 
-/* DQ_USAGE: NAME=FILE with one name twice. */
+/* DQ_USAGE: NAME=FILE twice with one name. */
 static dq_status check_twice(const dq_list *given, const char *option, dq_err *err)
 {
     for (int i = 0; i < given->n; i++) {
@@ -911,7 +894,6 @@ static bool takes_examples(const cmd_eval_options *o)
     return false;
 }
 
-/* The first option of a file of results that is given; NULL: none is. */
 static const char *given_file(const cmd_eval_options *o)
 {
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
@@ -931,7 +913,7 @@ static const char *shown(const cmd_eval_kind *kind)
     return kind->out.requests ? kind->cli.has : NULL;
 }
 
-/* Fills o->source and o->examples. DQ_USAGE: names, files or options that do not go together. */
+/* Fills o->source and o->examples. DQ_USAGE: names, files or options contradict each other. */
 static dq_status cmd_eval_choose(cmd_eval_options *o, dq_arena *a, dq_err *err)
 {
     dq_list names = {.n = 0};
@@ -958,7 +940,7 @@ static dq_status cmd_eval_choose(cmd_eval_options *o, dq_arena *a, dq_err *err)
         if (!is_named(o->data.item[i]) && plain++ >= used)
             return dq_fail(err, DQ_USAGE, "--data %s: no task takes it.", o->data.item[i]);
     }
-    /* Sources that options of their own name, without --task. */
+    /* Sources of options such as --text, without --task. */
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         if (cmd_eval_kinds[i]->cli.choose_more)
             DQ_TRY(cmd_eval_kinds[i]->cli.choose_more(o->own[i], o, err));
@@ -966,7 +948,7 @@ static dq_status cmd_eval_choose(cmd_eval_options *o, dq_arena *a, dq_err *err)
     if (o->n_sources == 0)
         return dq_fail(err, DQ_USAGE,
                        "nothing to score: give --task NAME --data FILE or --text FILE.");
-    /* Outputs that something must come out for. */
+    /* Outputs need a source that writes to them. */
     bool items = false, requests = false;
     char what[200];
     for (int i = 0; i < o->n_sources; i++) {

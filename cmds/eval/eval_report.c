@@ -12,9 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- Averages ---- */
-
-/* The rows of a model and setting, and what they make together. */
+/* The rows of one model and setting, and their mean. */
 typedef struct line {
     int row[DQ_EVAL_SOURCES], n; /* n 0: there is no such line */
     dq_mean score[DQ_EVAL_SOURCES];
@@ -47,7 +45,7 @@ static dq_mean mean_of_flips(const dq_stat_flips *f)
     return (dq_mean){f->delta, f->std_err, f->clusters};
 }
 
-/* l->n is 0 where no line begins at that row. */
+/* l->n 0: no line begins at that row. */
 static dq_status line_of(line *l, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval *e = v->e;
@@ -100,8 +98,6 @@ int cmd_eval_averages_compared(const dq_eval *e)
     }
     return n;
 }
-
-/* ---- The table ---- */
 
 typedef struct columns {
     bool math, kv, difference, cross;
@@ -208,8 +204,6 @@ dq_status cmd_eval_averages(const cmd_eval_view *v, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- JSON ---- */
-
 static json_t *difference_json(const dq_eval_average *x)
 {
     json_t *o = json_object();
@@ -272,9 +266,6 @@ dq_status cmd_eval_averages_json(json_t *document, const cmd_eval_view *v, dq_er
     return DQ_OK;
 }
 
-/* ---- Report ----
- * Results as JSON: members that every row has, and between them what its kind adds. */
-
 static dq_status add_metrics(json_t *row, const cmd_eval_view *v, int index,
                              const dq_eval_numbers *x, dq_err *err)
 {
@@ -291,7 +282,7 @@ static dq_status add_metrics(json_t *row, const cmd_eval_view *v, int index,
     cmd_eval_field_json(o, kind->out.fields, x);
     if (kind->out.metrics) DQ_TRY(kind->out.metrics(o, v, index, err));
     if (reason) {
-        /* Numbers that a row has not, being its own reference, say why. */
+        /* A reference has no differences, and the document says why. */
         const char *key;
         json_t *m;
         json_object_foreach(o, key, m)
@@ -303,7 +294,7 @@ static dq_status add_metrics(json_t *row, const cmd_eval_view *v, int index,
     return DQ_OK;
 }
 
-/* Null for the reference itself: there is nothing to pair it with. */
+/* Null for the reference itself. */
 static json_t *paired_json(const dq_eval_numbers *x, const dq_eval_source *source)
 {
     const cmd_eval_kind *kind = cmd_eval_kind_of(source);

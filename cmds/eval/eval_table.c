@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* With fewer clusters than these there is a warning. */
+/* With fewer clusters there is a warning. */
 enum { DQ_EVAL_FEW_CLUSTERS = 10 };
 
 typedef struct cmd_eval_verdict {
@@ -25,8 +25,6 @@ typedef struct cmd_eval_verdict {
     dq_interval_decision is;
     int64_t missing; /* clusters that would decide, roughly; 0: unknown, or decided */
 } cmd_eval_verdict;
-
-/* ---- Pareto ---- */
 
 #define SAME_BYTES 1.01
 
@@ -44,7 +42,7 @@ typedef struct point {
     dq_interval_loss worse; /* than that one */
 } point;
 
-/* Caches of one model, source, logit rounding and arithmetic, by bytes. */
+/* Caches of one model, source, logit rounding and arithmetic, sorted by bytes. */
 typedef struct front {
     const cmd_eval_view *v;
     point *of;
@@ -72,7 +70,7 @@ static bool chooses(const dq_eval *e, const dq_eval_row *r)
     return dq_eval_kept_of(e, r) == DQ_EVAL_KEPT_CHOSEN;
 }
 
-/* Whether caches differ in how numbers become codes, and in nothing else. */
+/* Whether caches differ only in how numbers become codes. */
 static bool other_code(const dq_kv_spec *a, const dq_kv_spec *b)
 {
     dq_kv_spec same = *b;
@@ -82,7 +80,6 @@ static bool other_code(const dq_kv_spec *a, const dq_kv_spec *b)
     return dq_kv_has_codes(a) && a->quant != b->quant && dq_kv_spec_same(a, &same);
 }
 
-/* Whether some row before k on its front differs in the code alone. */
 static bool has_other_code(const dq_eval *e, int k)
 {
     const dq_eval_row *r = &e->row[k];
@@ -93,7 +90,6 @@ static bool has_other_code(const dq_eval *e, int k)
     return false;
 }
 
-/* Whether row i is the first one of a front, which has two ways to choose or more, or two codes of the same widths. */
 static bool begins(const dq_eval *e, int i)
 {
     const dq_evict_spec *seen = NULL;
@@ -111,7 +107,7 @@ static bool begins(const dq_eval *e, int i)
     return several;
 }
 
-/* Whether the cache is that of a point before it, by another name. */
+/* Whether an earlier point is the same cache under another name. */
 static bool is_again(const front *f, int row)
 {
     const dq_eval *e = f->v->e;
@@ -121,7 +117,7 @@ static bool is_again(const front *f, int row)
     return false;
 }
 
-/* Among differences of one verdict, the larger the nearer it is to being worse. */
+/* Orders differences of one verdict by how close they are to worse. */
 static double nearness(is now, const dq_interval_loss *worse)
 {
     return now == ON_FRONT    ? worse->interval.high
@@ -161,7 +157,7 @@ static dq_status front_of(front *f, const cmd_eval_view *v, int first, dq_err *e
                 (double)f->of[k].bytes > SAME_BYTES * (double)p->bytes)
                 continue;
             DQ_TRY(dq_eval_worse(&worse, f->v->e, f->of[k].row, p->row, err));
-            /* Takes what the difference to point k says about p: the worst verdict rules. */
+            /* Combines the verdict against point k with p's: the worst one counts. */
             const is now = worse.interval.high < 0  ? ON_FRONT
                            : worse.interval.low > 0 ? DOMINATED
                                                     : UNDECIDED; /* also without an interval */
@@ -184,7 +180,7 @@ static const char *metric_of(const front *f)
     return f->windows ? "kld_nats" : s->kind->metric[dq_eval_quoted(s)];
 }
 
-/* Where nothing is left to choose the policy says nothing. */
+/* Where nothing is left to choose, the policy is not named. */
 static const char *label_of(const front *f, int i, char *buf, size_t cap)
 {
     const dq_eval_row *r = &f->v->e->row[f->of[i].row];
@@ -198,8 +194,6 @@ static const char *label_of(const front *f, int i, char *buf, size_t cap)
         snprintf(buf, cap, "%s, first %d and last %d tokens", widths, r->kv.sink, r->kv.recent);
     return buf;
 }
-
-/* ---- JSON ---- */
 
 static json_t *point_json(const front *f, int i)
 {
@@ -272,8 +266,6 @@ dq_status cmd_eval_pareto_json(json_t *document, const cmd_eval_view *v, dq_err 
     return err->code;
 }
 
-/* ---- For people ---- */
-
 static void fill_row(dq_table *t, const front *f, int i)
 {
     const point *p = &f->of[i];
@@ -334,10 +326,8 @@ dq_status cmd_eval_pareto(const cmd_eval_view *v, dq_err *err)
     return walk(v, print_front, NULL, err);
 }
 
-/* ---- Verdict ----
- * Rows that differ in the bits of their logits alone form a series. Its widths are walked from 16
- * down, and the lowest that holds is the last before one that does not, or about which nothing is
- * decided. */
+/* Rows that differ only in logit bits form a series. From 16 bits down, the lowest width that holds
+ * is the last one before a width that fails or is inconclusive. */
 
 enum { WIDTHS = 16 }; /* rows of a series at most: 16 and 2 to 8 bits */
 
@@ -362,9 +352,7 @@ static cmd_eval_verdict verdict_of(const cmd_eval_view *v, int row, const dq_eva
     return y;
 }
 
-/* ---- The lowest width ---- */
-
-/* Rows that differ in the bits of their logits only, the widest first. */
+/* Rows that differ only in logit bits, widest first. */
 typedef struct series {
     int row[WIDTHS], n;
     cmd_eval_verdict verdict[WIDTHS];
@@ -403,10 +391,8 @@ static dq_status series_of(series *f, const cmd_eval_view *v, int i, bool *speak
     return DQ_OK;
 }
 
-/* ---- What the numbers rest on ---- */
-
-/* Differences of the quoted metric: shown rows against their references, and those of tasks against the first model, and
- * the same of means over tasks; a cache that several rows name counts once. */
+/* Counts quoted differences to references, between models, and of their means over tasks; a cache
+ * under several names counts once. */
 static int n_comparisons(const dq_eval *e)
 {
     int n = cmd_eval_averages_compared(e);
@@ -426,7 +412,6 @@ static bool has_windows(const dq_eval *e, bool windows)
     return false;
 }
 
-/* The first row whose units depend on each other; -1: none. */
 static int first_clustered(const dq_eval *e)
 {
     for (int i = 0; i < e->n_rows; i++) {
@@ -482,7 +467,7 @@ static void print_shares(const dq_eval *e)
            nothing ? " From 1 on a cache " DQ_KV_SAVES_NOTHING "." : "");
 }
 
-/* Whether models m and k are references of their own rows and have scored the same tokens of a text. */
+/* Whether m and k are their own references and scored the same tokens of a text. */
 static bool stand_apart(const dq_eval *e, int m, int k)
 {
     const dq_eval_model *a = &e->model[m], *b = &e->model[k];
@@ -591,7 +576,8 @@ dq_status cmd_eval_warn_clusters(dq_logger *logger, const cmd_eval_view *v, dq_e
     return DQ_OK;
 }
 
-/* A checkpoint of the run that could be taken for the source of model m: the one of that name, else any. -1: none. */
+/* A checkpoint of the run that may be the source of model m: one of that name, else any. -1:
+ * none. */
 static int looks_like_source(const dq_eval *e, int m, const char *made_from)
 {
     int other = -1;
@@ -627,8 +613,6 @@ void cmd_eval_warn_sources(dq_logger *logger, const cmd_eval_view *v, const char
             v->names[m]);
     }
 }
-
-/* ---- JSON ---- */
 
 json_t *cmd_eval_verdict_json(const cmd_eval_view *v, int row, const dq_eval_numbers *x)
 {
@@ -690,10 +674,6 @@ dq_status cmd_eval_claims_json(json_t *document, const cmd_eval_view *v, dq_err 
     return DQ_OK;
 }
 
-/* ---- Table ----
- * The table and the CSV of dq eval: columns that all rows fill, then those of the kinds in the
- * run. */
-
 void cmd_eval_table_sizes(const cmd_eval_view *v)
 {
     char text[DQ_SIZE_REPORT_TEXT];
@@ -716,7 +696,7 @@ static bool in_run(const cmd_eval_kind *kind, const dq_eval *e)
     return cmd_eval_kind_source(kind, e->source, e->n_sources) != NULL;
 }
 
-/* Name of metric m, where all sources that have one agree. */
+/* NULL: sources disagree. */
 static const char *metric_title(const dq_eval *e, int m)
 {
     const char *name = NULL;
@@ -749,7 +729,7 @@ static void table_row(dq_table *t, const cmd_eval_view *v, int row, const dq_eva
     dq_table_cell(t, "%d", r->logit.bits);
     dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_granularity_name[r->logit.granularity]);
     if (cmd_eval_math_swept(e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
-    /* "4:4", how it evicts and how much it is told to keep; in runs with such a cache only. */
+    /* "4:4", policy and budget; only in runs with such a cache. */
     const dq_evict_spec *evict = &r->kv.evict;
     const bool cuts = evict->policy && evict->keep != 1; /* else no policy has anything to choose */
     char widths[DQ_KV_TEXT], keep[DQ_KV_KEEP];
@@ -769,7 +749,7 @@ static void table_row(dq_table *t, const cmd_eval_view *v, int row, const dq_eva
         const bool there = m < x->n_metrics;
         cmd_eval_score_cell(t, there ? x->score[m] : dq_mean_none, x->score_interval[m], "");
     }
-    /* Their cells; "-" in the columns of other kinds. */
+    /* "-" in the columns of other kinds. */
     const cmd_eval_kind *own = cmd_eval_kind_of(dq_eval_source_of(e, &e->row[row]));
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         const cmd_eval_field *f = cmd_eval_kinds[i]->out.fields;
@@ -792,7 +772,7 @@ static void table_row(dq_table *t, const cmd_eval_view *v, int row, const dq_eva
         dq_table_known(t, x->is_task && y.there, "%.3g", f->p);
     }
     dq_table_cell(t, "%s", y.there ? dq_interval_decision_name[y.is] : "-");
-    /* The share kept and the bytes, in the same runs. */
+    /* The kept share and the bytes, in the same runs. */
     dq_kv_report_shares s = dq_kv_report_shares_of(&r->kv, &r->work.cached);
     if (cmd_eval_kv_swept(e)) {
         dq_table_known(t, isfinite(s.kept), "%.3f", s.kept);
@@ -802,7 +782,7 @@ static void table_row(dq_table *t, const cmd_eval_view *v, int row, const dq_eva
     dq_table_cell(t, "%.0f", cmd_eval_rate(&r->work));
 }
 
-/* True when some model has several rows: then lines between the models help. */
+/* With several rows per model, rules between models help. */
 static bool swept(const dq_eval *e)
 {
     int last = -1;
@@ -855,7 +835,7 @@ dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err)
     return DQ_OK;
 }
 
-/* The field after `last` that the CSV of every run has columns of, all of them means; NULL: none. */
+/* The next mean that every CSV has columns for; NULL: none. */
 static const cmd_eval_field *next_every(const cmd_eval_field *last)
 {
     bool found = !last;
@@ -914,7 +894,7 @@ static void columns_row(dq_table *t, const cmd_eval_view *v, int row, const dq_e
     if (cmd_eval_kv_swept(e)) dq_kv_report_columns(t, &r->kv, &r->work.cached);
 }
 
-/* "acc" -> "exact_match" and so on, where that is what the columns hold. */
+/* Renames "acc" to "exact_match" and so on, where the columns hold that. */
 enum { SCORE_FORMS = 6, SCORE_NAME = 48 };
 static void score_titles(char (*name)[SCORE_NAME], const char **titles, int n, const dq_eval *e)
 {
@@ -933,7 +913,7 @@ static void score_titles(char (*name)[SCORE_NAME], const char **titles, int n, c
     }
 }
 
-/* Columns of every CSV; those of the cache follow where some cache is not plain. */
+/* Columns of every CSV; those of the cache are added where some cache is not plain. */
 static const char *const common[] = {"model",
                                      "bits_per_weight",
                                      "file_bytes",
@@ -987,7 +967,7 @@ dq_status cmd_eval_columns(dq_table **out, const cmd_eval_view *v, dq_err *err)
     memcpy(titles, common, sizeof common);
     if (cmd_eval_kv_swept(v->e)) n += dq_kv_report_titles(titles + n);
     score_titles(name, titles, n, v->e);
-    /* Columns of the kinds of the run after those of all rows; n_own: how many each has. */
+    /* n_own: how many columns each kind adds. */
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         const cmd_eval_kind *kind = cmd_eval_kinds[i];
         const dq_eval_source *source = cmd_eval_kind_source(kind, v->e->source, v->e->n_sources);
@@ -1003,7 +983,7 @@ dq_status cmd_eval_columns(dq_table **out, const cmd_eval_view *v, dq_err *err)
         if (!v->e->row[i].shown) continue;
         DQ_TRY(dq_eval_numbers_of(v->e, i, &x, err));
         columns_row(*out, v, i, &x);
-        /* Their cells, empty in the columns of other kinds. */
+        /* Empty in the columns of other kinds. */
         dq_table *t = *out;
         const dq_eval_source *source = dq_eval_source_of(v->e, &v->e->row[i]);
         const cmd_eval_kind *own = cmd_eval_kind_of(source);

@@ -17,13 +17,10 @@
 
 #include <jansson.h>
 
-/* ---- Eval field ----
- * Numbers of a result by name, once for the JSON, the table, the CSV and --fail-if. */
-
 typedef enum cmd_eval_field_type { DQ_FIELD_MEAN, DQ_FIELD_REAL } cmd_eval_field_type;
 
-/* A number of dq_eval_numbers. Under `metrics` of the JSON a mean is {"value", "stderr", "n_clusters"}, a real
- * {"value", "stderr": null}, left out where it is NaN. */
+/* A number of dq_eval_numbers. Under `metrics` a mean is {"value", "stderr", "n_clusters"}, a real
+ * {"value", "stderr": null}; NaN is left out. */
 typedef struct cmd_eval_field {
     const char *name; /* of the member; columns of the CSV are `csv` and, of a mean, csv_stderr */
     const char
@@ -41,69 +38,67 @@ typedef struct cmd_eval_field {
 dq_mean cmd_eval_field_value(const cmd_eval_field *f, const dq_eval_numbers *x);
 /* Lists end with a row without a name; NULL: empty. */
 void cmd_eval_field_json(json_t *metrics, const cmd_eval_field *list, const dq_eval_numbers *x);
-/* Whether a result of the source has such a metric, or (member not NULL) such a member of it. */
+/* Whether results of the source have the metric, or (member not NULL) that member of it. */
 bool cmd_eval_field_known(const cmd_eval_field *list, const dq_eval_source *source,
                           const char *metric, const char *member);
-/* Columns of the CSV: those of every run, or the others, of the source. Titles live in the arena. */
+/* Columns that every CSV has, or the source's others. Titles live in the arena. */
 dq_status cmd_eval_field_csv_titles(const char **titles, int *n, const cmd_eval_field *list,
                                     const dq_eval_source *source, dq_arena *a, dq_err *err);
 void cmd_eval_field_csv_cells(dq_table *t, const cmd_eval_field *list, const dq_eval_source *source,
                               const dq_eval_numbers *x);
 
-/* names[i] stands for model i in every form. */
 typedef struct cmd_eval_view {
     const dq_eval *e;
     const char *const *names;
     double margin; /* that a loss is compared with; see cmd_eval.h */
 } cmd_eval_view;
 
-/* What rows call their source. */
 const char *cmd_eval_title(const dq_eval *e, int row);
 const dq_model *cmd_eval_model_of(const dq_eval *e, int row);
 /* Computed tokens per second; NaN: nothing was timed. */
 double cmd_eval_rate(const dq_score_work *w);
-/* Whether shown rows differ in their arithmetic. */
 bool cmd_eval_math_swept(const dq_eval *e);
-/* "is the reference", or that nothing but the row itself is there to compare it with. NULL: it is compared. */
+/* "is the reference", or that the row has only itself to be compared with; NULL: it is compared. */
 const char *cmd_eval_no_difference(const dq_eval *e, int row);
-/* Whose weights the reference of a row has: its "own", those of its "source", or "other" ones. */
+/* Whose weights the row's reference has: "own", "source" or "other". */
 const char *cmd_eval_reference_weights(const dq_eval *e, const dq_eval_row *r);
-/* The same task and setting in the first model of the run, unless both have one reference: then `paired` says it. -1:
- * none. */
+/* The row of the first model with this task and setting; -1: none, or both share a reference, so
+ * that `paired` covers it. */
 int cmd_eval_cross_row(const dq_eval *e, int row);
-/* Index of a row among the results, which are the shown ones. */
+/* Index among the results, which are the shown rows. */
 int cmd_eval_result_of(const dq_eval *e, int row);
-/* Index of the first result with the row's numbers, which were computed once; null if that is the row itself. */
+/* Index of the first result with the same numbers, which were computed once; null: the row
+ * itself. */
 json_t *cmd_eval_same_as_json(const dq_eval *e, int row);
-/* What tells rows apart, as keys of a JSON line about one of their items. */
+/* Adds keys that identify the row to a JSON line about an item. */
 void cmd_eval_row_keys(json_t *o, const cmd_eval_view *v, const dq_eval_row *r);
 
 struct cmd_eval_options;
 struct cmd_eval_files;
 
-/* An option of a kind: its row of --help, and where in `own` its value goes; opt.to is not used. */
+/* An option of a kind: its row of --help and the offset of its value in `own`; opt.to is unused. */
 typedef struct cmd_eval_kind_option {
     dq_opt opt;
     size_t at;
 } cmd_eval_kind_option;
 
-/* Names of what the run reads; a place may hold NULL. */
+/* Paths that the run reads; entries may be NULL. */
 typedef struct cmd_eval_inputs {
     const char **path;
     int n;
     size_t capacity;
 } cmd_eval_inputs;
-/* NULL is fine. The text is borrowed, the list lives in the arena. */
+/* NULL is allowed. The text is borrowed, the list lives in the arena. */
 dq_status cmd_eval_inputs_add(cmd_eval_inputs *in, const char *path, dq_arena *a, dq_err *err);
 
 enum { DQ_EVAL_KIND_ROWS = 2, DQ_EVAL_KIND_CSV_COLUMNS = 320 };
 
-/* What a kind has on the command line; eval_inputs.c says in which order the functions are called. */
+/* A kind on the command line; eval_inputs.c says in which order the functions are called. */
 typedef struct cmd_eval_kind_cli {
     size_t size;
     void (*begin)(void *own); /* sets what is not 0 where nothing is given */
-    /* Rows of options, the last one empty: those that say what is scored, and those that stand under a heading
-     * of their own. */
+    /* Options that say what is scored, and others under their own heading; both end with an empty
+     * row. */
     const cmd_eval_kind_option *scored, *options;
     const char *tasks_help;            /* lines of the help of --task */
     const char *has;                   /* what its tasks have, "choices" */
@@ -116,52 +111,51 @@ typedef struct cmd_eval_kind_cli {
     bool own_examples; /* its sources take --num-fewshot and --fewshot-data themselves */
     const char
         *reserves; /* what positions are kept free for where a context is cut, for a warning */
-    /* Words as settings. Sees the options of o, but no sources yet. */
+    /* Turns words into settings; sees the options of o, but no sources yet. */
     dq_status (*read)(void *own, const struct cmd_eval_options *o, dq_arena *a, dq_err *err);
-    /* Adds the sources of a task (cmd_eval_add_source), or of options that are no task. */
+    /* Adds the sources of a task (cmd_eval_add_source), or those of options without a task. */
     dq_status (*choose)(void *own, struct cmd_eval_options *o, const char *task, const char *path,
                         dq_arena *a, dq_err *err);
     dq_status (*choose_more)(void *own, struct cmd_eval_options *o, dq_err *err);
-    /* --num-fewshot for a source that is answered; the examples come from the file at path. */
+    /* Takes --num-fewshot for an answered source; the examples come from the file at path. */
     dq_status (*examples)(void *own, const struct cmd_eval_options *o, dq_eval_source *source,
                           const char *path, dq_err *err);
-    /* When all sources are chosen: DQ_USAGE for options that say nothing here. */
+    /* After all sources are chosen: DQ_USAGE for options without effect. */
     dq_status (*check)(const void *own, const struct cmd_eval_options *o, dq_err *err);
-    /* Adds the files that are read and that no option names. */
+    /* Adds files that are read without being named by an option. */
     dq_status (*reads)(cmd_eval_inputs *in, const void *own, const struct cmd_eval_options *o,
                        dq_arena *a, dq_err *err);
-    /* A file of its own: the option that names it, and the name (NULL: not given). */
+    /* The option that names the kind's own output file, and the path (NULL: not given). */
     const char *file_option;
     const char *(*file)(const void *own);
 } cmd_eval_kind_cli;
 
-/* What its results are made of, besides the scores that all kinds have. */
+/* What a kind's results contain besides scores. */
 typedef struct cmd_eval_kind_output {
     const cmd_eval_field *fields; /* numbers with names; NULL: none */
-    /* JSON: members of a row of --dry-run, and of a result: more metrics, differences and details. */
+    /* Add members to a row of --dry-run, and to a result: metrics, differences and details. */
     void (*plan)(json_t *row, const dq_eval *e, const dq_eval_row *r);
     dq_status (*metrics)(json_t *metrics, const cmd_eval_view *v, int row, dq_err *err);
     const char *metric; /* the one that `metrics` may add */
     void (*paired)(json_t *paired, const dq_eval_numbers *x);
     dq_status (*details)(json_t *o, const cmd_eval_view *v, int row, dq_err *err);
     const char *loss; /* the metric of a verdict; NULL: the kind's quoted one */
-    /* Adds the members of a result that tell rows of one task apart, besides those that rows of all kinds have. */
+    /* Adds members that distinguish results of one task. */
     void (*told_by)(json_t *result, const dq_eval_source *source);
-    /* --fail-if: names that a message begins with (NULL: the kind's first metric), whether a name says how a result
-     * differs from its reference, and objects of a result whose names are not known before it is there. */
+    /* --fail-if: names for messages (NULL: the kind's first metric), whether a name is a difference
+     * to the reference, and objects of a result whose members are known only later. */
     const char *gates;
     bool (*differs)(const char *name);
     const char *const *parts;
-    /* More columns of the CSV: adds at most DQ_EVAL_KIND_CSV_COLUMNS titles at titles[*n], in the arena. */
+    /* Adds at most DQ_EVAL_KIND_CSV_COLUMNS titles at titles[*n], in the arena. */
     dq_status (*csv_titles)(const char **titles, int *n, const cmd_eval_view *v, dq_err *err);
     dq_status (*csv_cells)(dq_table *t, const cmd_eval_view *v, int row, dq_err *err);
-    /* Prints what stands after the table; last: after the claims too. */
+    /* Prints what follows the table; last: also after the claims. */
     dq_status (*tables)(const cmd_eval_view *v, dq_err *err);
     bool tables_last;
-    /* --dump-items: what a line of a request says of its item, or else the lines themselves. */
+    /* --dump-items: adds an item's keys to the line of a request, or writes the lines itself. */
     void (*keys)(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t item);
     dq_status (*dump)(FILE *f, const cmd_eval_view *v, int row, dq_err *err);
-    /* --dump-requests: the lines of a source. */
     dq_status (*requests)(FILE *f, const dq_eval_source *source, dq_err *err);
     dq_document_lines *file_lines; /* of the file of its own; of a cmd_eval_view */
 } cmd_eval_kind_output;
@@ -170,19 +164,19 @@ typedef struct cmd_eval_kind {
     const char *name;
     const dq_eval_kind *kind[DQ_EVAL_KIND_ROWS]; /* whose results it shows */
     cmd_eval_kind_cli cli;
-    /* Files that belong to no single source. */
+    /* Reads files that belong to no single source. */
     dq_status (*open)(void *own, struct cmd_eval_files *files, dq_arena *a, dq_err *err);
-    /* What source i is made of; NULL: cmd_eval_source_load. */
+    /* Reads source i; NULL: cmd_eval_source_load. */
     dq_status (*load)(void *own, dq_eval *e, const struct cmd_eval_options *o, int i,
                       struct cmd_eval_files *files, dq_err *err);
-    /* When models are open and e->n_ctx is set. */
+    /* Called when models are open and e->n_ctx is set. */
     dq_status (*opened)(const void *own, const struct cmd_eval_options *o, const dq_eval *e,
                         dq_err *err);
-    /* Members of `settings` of the JSON; also called where the run has no such source. A resumed run has the same
-     * ones, but for those of `unscored` (NULL at the end; NULL: none), which change no score. */
+    /* Adds to `settings` of the JSON, also without such a source. A resumed run must agree in all
+     * but `unscored` (ends with NULL; NULL: none), which change no score. */
     void (*settings)(json_t *settings, const void *own, const dq_eval *e);
     const char *const *unscored;
-    /* Whether texts of a source end at what the models name as such (NULL: there are none). */
+    /* Whether texts end at the models' stop tokens; NULL: never. */
     bool (*stops)(const dq_eval_source *source);
     void (*warn_plan)(dq_logger *logger, const cmd_eval_view *v);
     void (*warn_done)(dq_logger *logger, const cmd_eval_view *v);
@@ -199,17 +193,14 @@ extern const cmd_eval_kind cmd_eval_needle;   /* multi-needle retrieval */
 extern const cmd_eval_kind cmd_eval_icl;      /* in-context learning */
 extern const cmd_eval_kind cmd_eval_ruler;    /* prompts made up for long contexts */
 
-/* Members of its `settings` that scores depend on. */
+/* The members of its `settings` that scores depend on. */
 json_t *cmd_eval_kind_scored(const cmd_eval_kind *kind, const void *own, const dq_eval *e);
-/* For cmd_eval_kind.stops: all of them do. */
+/* For cmd_eval_kind.stops: always true. */
 bool cmd_eval_kind_writes(const dq_eval_source *source);
-/* Whether some source's texts end at what the models name as such. */
 bool cmd_eval_kind_stops(const dq_eval *e);
-/* The kind of a source. */
 const cmd_eval_kind *cmd_eval_kind_of(const dq_eval_source *source);
-/* Whether the row is a result of that kind. */
 bool cmd_eval_kind_shows(const cmd_eval_kind *kind, const dq_eval *e, int row);
-/* The first source of a kind; NULL: the run has none. */
+/* NULL: the run has none. */
 const dq_eval_source *cmd_eval_kind_source(const cmd_eval_kind *kind, const dq_eval_source *source,
                                            int n_sources);
 
@@ -224,11 +215,11 @@ typedef struct cmd_eval_baseline {
     int *result; /* [e->n_rows]: index of the row's result there; -1: it has none */
 } cmd_eval_baseline;
 
-/* Reads the document. DQ_DAMAGED: no JSON, or results without what tells them apart; DQ_MISMATCH: another schema. */
+/* DQ_DAMAGED: no JSON, or results that cannot be identified; DQ_MISMATCH: another schema. */
 dq_status cmd_eval_baseline_read(cmd_eval_baseline *b, const char *path, dq_arena *a, dq_err *err);
-/* Before anything is scored: finds the result of each row, by model, task and settings of the row. inputs and settings are
- * those of this run's document. DQ_MISMATCH, with what differs: other files, other settings of a task that both have,
- * another number of items or tokens, or two results of which either could be meant. */
+/* Before scoring: finds each row's result by model, task and settings; inputs and settings are this
+ * run's. DQ_MISMATCH says what differs: files, settings of a shared task, the number of items or
+ * tokens, or that two results match. */
 dq_status cmd_eval_baseline_fit(cmd_eval_baseline *b, const cmd_eval_view *v,
                                 const struct cmd_eval_options *o, const json_t *inputs,
                                 const json_t *settings, dq_logger *logger, dq_err *err);
@@ -236,11 +227,11 @@ void cmd_eval_baseline_end(cmd_eval_baseline *b);
 
 enum { DQ_GATE_NAME = 64, DQ_GATES_TOLD = 2 };
 
-/* NAME OP LIMIT; OP is one of < <= > >=, LIMIT what cmd_eval.h reads, in which `baseline` is the same number of the same
- * row in an older document. NAME is a metric ("acc", "kld_nats"), a member of one ("kld_nats.p99",
- * "acc.stderr"), its paired difference to the reference ("acc_delta", "nll_nats_delta"), its p
- * ("acc_p"), "ppl_ratio", or the path of a number under "kv", "throughput", "weights", "positions" or "slices"
- * of a result ("kv.kept_fraction"). */
+/* NAME OP LIMIT; OP is one of < <= > >=, LIMIT what cmd_eval.h reads, in which `baseline` is the
+ * same number of the same row in an older document. NAME is a metric ("acc", "kld_nats"), a member
+ * of one ("kld_nats.p99", "acc.stderr"), its paired difference to the reference ("acc_delta",
+ * "nll_nats_delta"), its p ("acc_p"), "ppl_ratio", or the path of a number under "kv",
+ * "throughput", "weights", "positions" or "slices" of a result ("kv.kept_fraction"). */
 typedef struct cmd_eval_gate {
     const char *text; /* as given */
     char name[DQ_GATE_NAME];
@@ -260,21 +251,22 @@ typedef struct cmd_eval_gates {
     int unmatched;  /* and those where a result has no number in the baseline */
 } cmd_eval_gates;
 
-/* DQ_USAGE: not such an expression, or a baseline (NULL: none) that no expression names, or the other way round. */
+/* DQ_USAGE: a malformed expression, or a baseline (NULL: none) without an expression that uses it,
+ * or the reverse. */
 dq_status cmd_eval_gates_read(cmd_eval_gates *g, const dq_list *texts, const char *baseline,
                               dq_err *err);
-/* DQ_USAGE, before anything is scored: a name that no source of the run has. */
+/* DQ_USAGE before scoring: no source of the run has the name. */
 dq_status cmd_eval_gates_check(const cmd_eval_gates *g, const dq_eval_source *source, int n_sources,
                                dq_err *err);
-/* When the rows are known, and the baseline is fitted to them: warns of a difference where every row is its own reference, and
- * of what cannot be compared with the baseline. */
+/* Once rows and baseline are known: warns of differences where every row is its own reference, and
+ * of what the baseline lacks. */
 void cmd_eval_gates_plan(const cmd_eval_gates *g, dq_logger *logger, const cmd_eval_view *v);
-/* Looks at every result of the document, says on stderr where a condition holds (or a value is missing, or
- * there was nothing to look at), counts that, and puts "gates" into the document. Differences of references are
- * left out, but those of a quantized model without its source cannot be checked. */
+/* Checks every result, reports on stderr where a condition holds, a value is missing or nothing was
+ * checked, and adds "gates" to the document. References have no differences; those of a quantized
+ * model without its source count as unchecked. */
 void cmd_eval_gates_apply(cmd_eval_gates *g, dq_logger *logger, const cmd_eval_view *v,
                           json_t *document);
-/* DQ_GATE when something was missed or could not be checked. */
+/* DQ_GATE: a condition held or could not be checked. */
 dq_status cmd_eval_gates_outcome(const cmd_eval_gates *g, dq_err *err);
 
 enum {
@@ -301,7 +293,7 @@ typedef struct cmd_eval_options {
     dq_kv_options kv;
     void *own[DQ_EVAL_KINDS]; /* the options of each kind, and what they mean */
     dq_logger logger;
-    /* what they mean */
+    /* the parsed settings */
     cmd_eval_gates gates;
     int bits[DQ_EVAL_BITS], n_bits; /* 0: as each model says */
     dq_granularity granularity[DQ_GRANULARITIES];
@@ -318,19 +310,19 @@ typedef struct cmd_eval_options {
     int n_sources;
 } cmd_eval_options;
 
-/* What the options of a kind mean, in this run. */
+/* A kind's parsed options. */
 void *cmd_eval_own(const cmd_eval_options *o, const cmd_eval_kind *kind);
-/* Sets the defaults and reads argv; what kinds keep lives in the arena. */
+/* Sets defaults and reads argv; the kinds' data live in the arena. */
 dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **argv, dq_arena *a,
                          dq_err *err);
 /* Fills the second part; words live in the arena. */
 dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err);
-/* All that the run writes beside all that it reads, before it begins (journal: NULL); and once more with the file of finished
- * work, whose name is known when inputs have been read. */
+/* Compares outputs with inputs before the run (journal: NULL), and again with the file of finished
+ * work once its name is known. */
 dq_status cmd_eval_check_outputs(const cmd_eval_options *o, const dq_args *args,
                                  const char *journal, dq_arena *a, dq_err *err);
 
-/* What has been read so far: a task can have two files and two of labels. */
+/* A task may have two data files and two of labels. */
 typedef struct cmd_eval_files {
     char sha[4 * DQ_EVAL_SOURCES][65];
     int n;
@@ -338,112 +330,104 @@ typedef struct cmd_eval_files {
     dq_logger *logger;
 } cmd_eval_files;
 
-/* Reads a whole file into the arena, puts it into `inputs` as a file of that kind and writes its SHA-256 to sha. */
+/* Reads a file into the arena, lists it in `inputs` and writes its SHA-256 to sha. */
 dq_status cmd_eval_file_read(cmd_eval_files *files, char sha[65], const char *kind,
                              const char *path, const char **text, size_t *len, dq_arena *a,
                              dq_err *err);
-/* The same of a file that has been read. */
+/* The same for a file already read. */
 dq_status cmd_eval_file_note(cmd_eval_files *files, char sha[65], const char *kind,
                              const char *path, const char *text, size_t len, dq_err *err);
-/* Reads the files of e->source[i], as its kind says. */
 dq_status cmd_eval_source_read(dq_eval *e, const cmd_eval_options *o, int i, cmd_eval_files *files,
                                dq_err *err);
-/* One file as a whole, of which the kind makes what it needs. */
+/* Reads one file, which the kind then parses. */
 dq_status cmd_eval_source_load(dq_eval *e, dq_eval_source *source, cmd_eval_files *files,
                                dq_err *err);
-/* Warns of what e->ids[ids], or a file of its source among `inputs`, has of a text that chose codes, widths or gates of a
- * model: it is no test of them. */
+/* Warns where e->ids[ids], or a file of its source, overlaps a text that chose a model's codes,
+ * widths or gates: it cannot test them. */
 void cmd_eval_warn_seen(dq_logger *logger, const cmd_eval_view *v, int ids, const json_t *inputs);
-/* JSON lines of --dump-requests. */
 dq_status cmd_eval_dump_requests(const dq_eval *e, const char *path, dq_err *err);
 
-/* For kinds: one more source of the run. DQ_USAGE: there are too many `what`, "tasks". */
+/* For kinds: adds a source. DQ_USAGE: too many `what`, "tasks". */
 dq_status cmd_eval_add_source(cmd_eval_options *o, const dq_eval_source *source, const char *what,
                               dq_err *err);
-/* The path of a task in a list like that of --data: the one given as NAME=FILE, else the next one given without a
- * name, of which earlier tasks have taken *used. NULL: none. */
+/* A task's path in a list such as --data: NAME=FILE, else the next one without a name after *used.
+ * NULL: none. */
 const char *cmd_eval_path_for(const dq_list *given, const char *task, int *used);
 
-/* To stdout: a row for each condition and result, and what the change is. Of the members "gates" of the document of this
- * run. Nothing without a baseline. */
+/* Prints a row per condition and result from "gates" of the document; nothing without a
+ * baseline. */
 dq_status cmd_eval_gate_table(const cmd_eval_gates *g, const cmd_eval_view *v,
                               const json_t *document, dq_err *err);
 
 /* "1 query", "250 queries" */
 const char *cmd_eval_clusters_text(char *buf, size_t cap, int64_t n, const char *cluster);
-/* Cells of a table for people: "0.6340 ± 0.0048"; sign: "+" or "". */
+/* "0.6340 ± 0.0048"; sign: "+" or "". */
 void cmd_eval_mean_cell(dq_table *t, dq_mean m, const char *sign);
-/* Of scores: where they are all the same, the ends of the interval instead of an error of 0. */
+/* Where all scores are equal, the ends of the interval replace an error of 0. */
 void cmd_eval_score_cell(dq_table *t, dq_mean m, dq_interval x, const char *sign);
-/* Bits of the weights: "16", "4/32", "mixed". */
+/* "16", "4/32", "mixed". */
 void cmd_eval_weights_cell(dq_table *t, const dq_model *m);
-/* For programs: value and standard error. */
+/* Value and standard error as two columns. */
 void cmd_eval_mean_columns(dq_table *t, dq_mean m);
 
 /* {"value", "stderr", "n_clusters"}. */
 json_t *cmd_eval_mean_json(dq_mean m);
-/* [low, high]; null where there is none. */
+/* [low, high]; null without one. */
 json_t *cmd_eval_interval_json(dq_interval x);
-/* What `paired` says about one metric. */
 json_t *cmd_eval_flips_json(const dq_stat_flips *f);
 
-/* Prints a table for each kind that has a mean over tasks. */
+/* One table per kind that has a mean over tasks. */
 dq_status cmd_eval_averages(const cmd_eval_view *v, dq_err *err);
 /* "averages" of the document. */
 dq_status cmd_eval_averages_json(json_t *document, const cmd_eval_view *v, dq_err *err);
-/* Differences that both show. */
+/* How many differences the averages show. */
 int cmd_eval_averages_compared(const dq_eval *e);
 
-/* Prints a table for every model and source. */
+/* One table per model and source. */
 dq_status cmd_eval_pareto(const cmd_eval_view *v, dq_err *err);
 /* "pareto_fronts" of the document. */
 dq_status cmd_eval_pareto_json(json_t *document, const cmd_eval_view *v, dq_err *err);
 
-/* Prints what the lines of the table rest on, and for every model that was scored at several widths of logits the
- * lowest one that holds. */
+/* Prints what the table rests on and, for models with several logit widths, the lowest that
+ * holds. */
 dq_status cmd_eval_claims(const cmd_eval_view *v, dq_err *err);
 /* "verdict" of a row; "comparisons" and "lowest_logit_bits" of the document. */
 json_t *cmd_eval_verdict_json(const cmd_eval_view *v, int row, const dq_eval_numbers *x);
 dq_status cmd_eval_claims_json(json_t *document, const cmd_eval_view *v, dq_err *err);
-/* Warns of standard errors that rest on few clusters. */
 dq_status cmd_eval_warn_clusters(dq_logger *logger, const cmd_eval_view *v, dq_err *err);
-/* Warns, before anything is scored, of quantized models without their source; made_from[i]: base name of what model i
- * was made from, NULL for a checkpoint. */
+/* Warns before scoring of quantized models without their source; made_from[i]: base name of its
+ * source, NULL for a checkpoint. */
 void cmd_eval_warn_sources(dq_logger *logger, const cmd_eval_view *v, const char *const *made_from);
 
 enum { DQ_KV_KEEP = 32 };
 
-/* Puts what runs, what --kv-size has come to, and what each container remembers, into `settings`. */
+/* Adds to `settings` the caches, what --kv-size chose, and what each container stores. */
 void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const dq_kv_options *o,
                           const char *const *names);
-/* After the run. */
+/* Warns after the run. */
 void cmd_eval_kv_warn(dq_logger *logger, const dq_eval *e, const char *const *names);
-/* What --kv-size has come to, a line each. */
+/* One line per choice of --kv-size. */
 void cmd_eval_kv_print_sizes(const dq_kv_options *o);
-/* A note for each cache that several rows name: what they have in common, and that it was computed once. */
+/* Notes for each cache under several names what they share, and that it was computed once. */
 void cmd_eval_kv_print_same(const cmd_eval_view *v);
-/* Whether some shown row has a cache that is not plain; whether shown rows differ in what chooses the
- * tokens. */
+/* Whether some shown row has a cache that is not plain; whether rows differ in what is evicted. */
 bool cmd_eval_kv_swept(const dq_eval *e);
 bool cmd_eval_kv_policies(const dq_eval *e);
-/* What --kv-keep or --kv-tokens asks of a row: "0.25", "300 tokens", "-" of a cache that evicts nothing; whether shown rows
- * differ in it. */
+/* The budget of a row: "0.25", "300 tokens", "-" without eviction; whether shown rows differ in
+ * it. */
 const char *cmd_eval_kv_keep_text(char buf[DQ_KV_KEEP], const dq_kv_spec *s);
 bool cmd_eval_kv_keeps(const dq_eval *e);
-/* Whether some shown row gives layers and heads other budgets than the same. */
+/* Whether some shown row's layers and heads have different budgets. */
 bool cmd_eval_kv_budgets(const dq_eval *e);
-/* With -v: the layers' kernels for every arithmetic and cache among the rows of a model, references too. */
+/* With -v: the kernels of a model's layers for each arithmetic and cache, references included. */
 void cmd_eval_say_routes(dq_logger *logger, const dq_backend *b, const dq_eval *e, int model);
 
-/* One line for each model, before the table: "model.h5: 4.48 bpw, 92.30 MiB", and an empty line. */
+/* One line per model, "model.h5: 4.48 bpw, 92.30 MiB", and an empty line. */
 void cmd_eval_table_sizes(const cmd_eval_view *v);
-/* For people: values with their standard errors. For programs (CSV): one column per number. */
+/* For people, values with standard errors; as CSV, a column per number. */
 dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err);
 dq_status cmd_eval_columns(dq_table **out, const cmd_eval_view *v, dq_err *err);
-
-/* One object per shown row, appended to `results`. */
 dq_status cmd_eval_json(json_t *results, const cmd_eval_view *v, dq_err *err);
-/* JSON lines of --dump-items, of every shown row. */
 dq_status cmd_eval_dump(const cmd_eval_view *v, const char *path, dq_err *err);
 
 #endif
