@@ -11,8 +11,6 @@
 
 #include <string.h>
 
-/* ---- Calib excerpt ---- */
-
 enum { QUARTERS = DQ_CALIB_TEXT_QUARTERS, NEAR = 4096 }; /* bytes within which a line may begin */
 
 static int64_t quarters_in(unsigned part)
@@ -27,7 +25,7 @@ static bool is_inside(char c) /* of a character */
     return ((unsigned char)c & 0xC0) == 0x80;
 }
 
-/* Where a region that may begin at `from` does. */
+/* A region begins after the next line end, if that is near. */
 static size_t begin_of(const char *text, size_t from, size_t end)
 {
     const size_t near = end - from < NEAR ? end - from : NEAR;
@@ -37,7 +35,7 @@ static size_t begin_of(const char *text, size_t from, size_t end)
     return from;
 }
 
-/* Where a quarter of a single text begins, and the one before it ends. */
+/* A quarter of a single text ends where the next begins. */
 static size_t quarter_begin(const char *text, size_t len, int64_t quarter)
 {
     const size_t each = len / QUARTERS;
@@ -58,7 +56,7 @@ static dq_status add_regions(dq_calib_excerpt *x, const char *path, const char *
     for (int64_t k = 0; k < n; k++) {
         if (!(part >> k * QUARTERS / n & 1)) continue;
         unit[x->docs.n] = (int32_t)k;
-        /* Adds region `k` of `n`, which lies within its quarter. */
+        /* Region k of n lies within its quarter. */
         const double each = (double)len / (double)n;
         const size_t from = quarter_begin(text, len, k * QUARTERS / n);
         const size_t to = quarter_begin(text, len, k * QUARTERS / n + 1);
@@ -115,7 +113,6 @@ dq_status dq_calib_excerpt_make(dq_calib_excerpt *out, const char *path, const c
     }
     out->bytes = 0;
     if (has_lines) {
-        /* Some of the `lines` documents of a file. */
         const char *line;
         size_t at = dq_utf8_mark(text, len), n;
         int64_t number = 0, i = 0, mine = 0, next = 0;
@@ -146,9 +143,6 @@ dq_status dq_calib_excerpt_make(dq_calib_excerpt *out, const char *path, const c
     return add_regions(out, path, text, len, tokens, ctx, part, per_token, a, err);
 }
 
-/* ---- Calib text ----
- * Pieces are listed first, then chosen, then copied. */
-
 enum { LEAST = 2 }; /* ids of a piece: one alone has no context */
 
 typedef struct piece {
@@ -165,7 +159,8 @@ typedef struct pieces {
     size_t cap;
 } pieces;
 
-/* unit: the document's, -1: each piece is one. quarter: -1 until all pieces are there (take_part). */
+/* unit: the document's, or -1: each piece is its own. quarter: -1 until all pieces are known
+ * (take_part). */
 static dq_status cut(pieces *p, const dq_doc_ids *doc, int32_t unit, int32_t quarter, int64_t ctx,
                      dq_arena *a, dq_err *err)
 {
@@ -181,7 +176,7 @@ static dq_status cut(pieces *p, const dq_doc_ids *doc, int32_t unit, int32_t qua
     return DQ_OK;
 }
 
-/* Pieces at even intervals until `tokens` ids are there. */
+/* Takes pieces at even intervals until there are `tokens` ids. */
 static dq_status choose(dq_calib_text *out, const pieces *p, int64_t tokens, int32_t bos,
                         dq_arena *a, dq_err *err)
 {
@@ -257,7 +252,7 @@ static dq_status encode(dq_calib_text *out, const dq_calib_excerpt *x, const dq_
     out->cut = x->cut;
     out->n_units = several || x->cut ? x->n_units : p.n;
     if (part != DQ_CALIB_TEXT_ALL) {
-        /* Leaves the pieces of a part. */
+        /* Keeps the pieces of a part. */
         int64_t n = 0;
         for (int64_t i = 0; i < p.n; i++) {
             int64_t quarter = p.list[i].quarter;
@@ -275,7 +270,7 @@ static dq_status encode(dq_calib_text *out, const dq_calib_excerpt *x, const dq_
     return choose(out, &p, tokens, dq_items_bos(t, DQ_BOS_AUTO), a, err);
 }
 
-/* More of the file where an excerpt has too few tokens. */
+/* Reads more of the file where the excerpt has too few tokens. */
 static dq_status read_pieces(dq_calib_text *out, const char *path, const char *text, size_t len,
                              const dq_model *m, unsigned part, dq_arena *a, dq_err *err)
 {

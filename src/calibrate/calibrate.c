@@ -14,9 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Round ---- */
-
-/* The chunk of this rank in a round, NULL: it has none. */
+/* NULL: this rank has no chunk in the round. */
 static const dq_calib_chunk *chunk_at(dq_calibrate_job *j, int64_t round)
 {
     j->at_once = dq_calib_pass_at_once(&j->pass, round);
@@ -31,7 +29,7 @@ static void end_part(dq_calibrate *c, dq_calibrate_part part, double flop)
     c->lap = now;
 }
 
-/* Likewise, and progress is told of it: of all ranks, which do the same of their chunks, or share factors. */
+/* Reports the progress of all ranks, which do as much at the same time. */
 static void advance(dq_calibrate_job *j, dq_calibrate_part part, double flop, const char *what)
 {
     const double seconds = flop * j->c->rates.flop[part];
@@ -56,7 +54,7 @@ bool dq_calibrate_job_is_left(const dq_calibrate_job *j, const dq_weight *const 
     return false;
 }
 
-/* What is left to round: n_layers, embed, head. */
+/* Finds what is left to round: n_layers, embed, head. */
 static void find_left(dq_calibrate_job *j)
 {
     const dq_weight *const head[] = {&j->m->head}, *const embed[] = {&j->m->embed};
@@ -71,7 +69,6 @@ static void find_left(dq_calibrate_job *j)
     j->n_layers = n;
 }
 
-/* What was unusual about a Hessian that was to have this damping. */
 static void note_factor(dq_calibrate_job *j, double damping, const char *name)
 {
     dq_calibrate_info *info = &j->c->info;
@@ -81,13 +78,12 @@ static void note_factor(dq_calibrate_job *j, double damping, const char *name)
     if (j->h->damping_share > info->damped_share) info->damped_share = j->h->damping_share;
 }
 
-/* The clock of the parts: what runs from here, and that it ended, with the arithmetic that it did. */
+/* begin_part starts the clock of a part; end_part adds its time and arithmetic. */
 static void begin_part(dq_calibrate *c)
 {
     c->lap = dq_os_seconds();
 }
 
-/* Factors j->h, with what is unusual about it noted. */
 static dq_status job_factor(dq_calibrate_job *j, double damping, const char *name, dq_err *err)
 {
     DQ_TRY(dq_backend_sync(j->b, err));
@@ -103,7 +99,7 @@ static dq_status factor(dq_calibrate_job *j, const char *name, dq_err *err)
 {
     const double damping = dq_calibrate_damping(j->h->n, j->c->text.n_ids);
     if (!j->ref.act) return job_factor(j, damping, name, err);
-    /* The same beside a reference, whose sums become what is added to the weights. */
+    /* With a reference, its sums become a correction of the weights. */
     double share;
     DQ_TRY(dq_backend_sync(j->b, err));
     begin_part(j->c);
@@ -116,7 +112,6 @@ static dq_status factor(dq_calibrate_job *j, const char *name, dq_err *err)
     return DQ_OK;
 }
 
-/* Rows first .. first + rows - 1. */
 static void take_values(float *to, const dq_weight *w, int64_t first, int64_t rows)
 {
 #pragma omp parallel for schedule(static)
@@ -135,7 +130,7 @@ typedef struct rounding {
     int64_t n_kept;     /* rows that could not be corrected */
 } rounding;
 
-/* Codes of rows. The loss is that of the source's weights, whatever they are corrected to. */
+/* The loss is relative to the source's weights, also where they are corrected. */
 static dq_status round_rows(void *arg, dq_codes **out, dq_gptq_loss *loss, int64_t first,
                             int64_t rows, dq_err *err)
 {
@@ -175,7 +170,7 @@ static dq_status round_bands(dq_calibrate_job *j, dq_coded *out, dq_gptq_loss *l
     return DQ_OK;
 }
 
-/* Of all ranks, which kept rows of their stripes; those of a matrix of one scale are the same ones. */
+/* Ranks round different rows, but of a matrix with one scale all of them. */
 static dq_status note_kept(dq_calibrate_job *j, const rounding *r, dq_err *err)
 {
     dq_calibrate_info *info = &j->c->info;
@@ -186,7 +181,8 @@ static dq_status note_kept(dq_calibrate_job *j, const rounding *r, dq_err *err)
     return DQ_OK;
 }
 
-/* Codes of one tensor by factored sums, into the container and *out, which the caller ends. aligns: it is corrected before. */
+/* Writes a tensor's codes to the container; the caller ends *out. aligns: weights are corrected
+ * first. */
 static dq_status round_tensor(dq_calibrate_job *j, const dq_quantize_tensor *t, const dq_weight *w,
                               bool aligns, dq_coded *out, dq_err *err)
 {
@@ -212,7 +208,7 @@ static dq_status round_tensor(dq_calibrate_job *j, const dq_quantize_tensor *t, 
     return DQ_OK;
 }
 
-/* Gives the layer a matrix that is not coded as it will be read back: in another type, where it is to have one. */
+/* A matrix stored without codes is converted to its stored type and back. */
 static dq_status take_stored(dq_calibrate_job *j, dq_weight *w, dq_err *err)
 {
     const dq_quantize_tensor *t = w->rows > 0 ? dq_quantize_feed_tensor(j->feed, w->name) : NULL;
@@ -228,7 +224,8 @@ static dq_status take_stored(dq_calibrate_job *j, dq_weight *w, dq_err *err)
     return DQ_OK;
 }
 
-/* Gives the layer the rounded form of weights with the same inputs: from an earlier run, or made now by their sums. */
+/* Gives the layer rounded weights with the same inputs, from an earlier run or made from their
+ * sums. */
 static dq_status job_round(dq_calibrate_job *j, dq_weight *const *w, int n, bool sums, dq_err *err)
 {
     bool factored = false;
@@ -255,10 +252,9 @@ static dq_status job_round(dq_calibrate_job *j, dq_weight *const *w, int n, bool
     return DQ_OK;
 }
 
-/* ---- Embed ----
- * A tied embedding is rounded first, since everything reads what it gives: as the head, by the
- * inputs that this has in the model before rounding. On SmolLM2-135M at 4 bits that leaves a sixth
- * of the KLD of rounding to nearest. */
+/* A tied embedding is rounded first, since everything reads it: as the head, by that one's inputs
+ * in the unrounded model. On SmolLM2-135M at 4 bits this leaves a sixth of the KLD of rounding to
+ * nearest. */
 
 static dq_status embed(dq_calibrate_job *j, dq_mat x, const dq_weight *w, const dq_calib_chunk *k,
                        dq_err *err)
@@ -274,7 +270,7 @@ static dq_status add_rows(dq_calibrate_job *j, dq_mat x, dq_err *err)
     return dq_hessian_add(j->h, j->b, x, all, err);
 }
 
-/* What w reads in row `at` of a chunk is not finite. DQ_DAMAGED. */
+/* DQ_DAMAGED: the inputs of w in row `at` of a chunk are not finite. */
 static dq_status refuse_row(const dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at,
                             const dq_weight *w, const char *what, const char *where, dq_err *err)
 {
@@ -288,7 +284,7 @@ static dq_status refuse_row(const dq_calibrate_job *j, const dq_calib_chunk *k, 
                         where);
 }
 
-/* y of one chunk and the stream in s, in a cache that lives as long. */
+/* A temporary cache serves the chunk. */
 static dq_status attend(dq_calibrate_job *j, const dq_calib_chunk *k, dq_layer_steps s, dq_err *err)
 {
     const dq_attend_args plain = {.logit = dq_logit_plain};
@@ -309,7 +305,7 @@ static dq_status attend(dq_calibrate_job *j, const dq_calib_chunk *k, dq_layer_s
     return err->code;
 }
 
-/* Takes j->pass.x, a chunk's embeddings, through all layers before rounding. */
+/* Runs a chunk's embeddings through all unrounded layers. */
 static dq_status run_source(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
 {
     for (int i = 0; i < j->m->n_layers; i++) {
@@ -330,7 +326,7 @@ static dq_status run_source(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err
     return DQ_OK;
 }
 
-/* What the head reads of a chunk, added to the sums. NULL: of none. */
+/* Adds the head's inputs in a chunk to the sums; NULL: there is none. */
 static dq_status add_chunk(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
 {
     int64_t bad = -1;
@@ -350,7 +346,6 @@ static dq_status add_chunk(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err 
     return DQ_OK;
 }
 
-/* j->pass.x of a chunk to the scratch file. */
 static dq_status put_stream(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
 {
     DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_STREAM, k->first,
@@ -371,7 +366,7 @@ static dq_status begin_streams(dq_calibrate_job *j, const dq_quantize_tensor *t,
         if (rounded) {
             DQ_TRY(embed(j, x, rounded, k, err));
         } else if (t) {
-            /* Rows of an embedding that no method rounds, as they are read back. */
+            /* Rows of an embedding that no method rounds are read back as stored. */
             float *got = dq_block_new((size_t)x.cols, sizeof *got, err);
             int8_t *codes = dq_block_new((size_t)x.cols, sizeof *codes, err);
             for (int64_t r = 0; err->code == DQ_OK && r < x.rows; r++) {
@@ -388,15 +383,13 @@ static dq_status begin_streams(dq_calibrate_job *j, const dq_quantize_tensor *t,
     return DQ_OK;
 }
 
-/* ---- Layer ----
- * A layer takes five passes, six where weights are aligned, over the chunks of the text, each of
- * which ends where the next product needs weights that are not rounded yet; what a pass leaves
- * lies in the scratch file. The head takes one more after the last layer. */
+/* A layer takes five passes over the text, six where weights are aligned; each ends where the next
+ * product needs weights that are not rounded yet, with its results in the scratch file. The head
+ * takes one more. */
 
-/* One of dq_layer_steps_norm_.... */
 typedef void norm_step(const dq_layer_steps *s);
 
-/* The steps of the current layer on a chunk; the cache is the caller's. */
+/* The caller owns the cache. */
 static dq_layer_steps steps_of(const dq_calibrate_job *j, const dq_calib_chunk *k)
 {
     return dq_calib_pass_steps(&j->pass, j->m, &j->layer, k);
@@ -412,7 +405,7 @@ static dq_status get_stream(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err
     return DQ_OK;
 }
 
-/* For weights that have to be rounded the Hessian is emptied. */
+/* The Hessian starts empty where weights are to be rounded. */
 static bool begin_sums(dq_calibrate_job *j, const dq_weight *const *w, int n)
 {
     const bool any = dq_calibrate_job_is_left(j, w, n);
@@ -420,7 +413,7 @@ static bool begin_sums(dq_calibrate_job *j, const dq_weight *const *w, int n)
     return any;
 }
 
-/* Where what the rounded model reads is not finite; before: whether it is in the model before rounding. */
+/* Says where values are not finite; before: whether also in the unrounded model. */
 static const char *where_of(const dq_calibrate_job *j, bool before)
 {
     if (!j->ref.act) return " in the model as rounded so far";
@@ -428,7 +421,7 @@ static const char *where_of(const dq_calibrate_job *j, bool before)
                   : ", with or without rounding";
 }
 
-/* Rows from `at` of a chunk, which w reads, are to be finite; norm: x is that of the stream. */
+/* DQ_DAMAGED: inputs of w in rows from `at` on are not finite; norm: x is the normalized stream. */
 static dq_status check_inputs(dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at, dq_mat x,
                               const dq_weight *w, norm_step *norm, dq_err *err)
 {
@@ -438,9 +431,8 @@ static dq_status check_inputs(dq_calibrate_job *j, const dq_calib_chunk *k, int6
     DQ_TRY(dq_backend_sync(j->b, err));
     if (bad < 0) return DQ_OK;
     if (j->ref.act) {
-        /* Whether the model before rounding, where it runs beside, is finite in a row of a chunk:
-         * its stream, and the norm of that, if one is read; what o and down read is part of its
-         * stream by then. */
+        /* Looks whether the unrounded model, if kept, is finite in this row: its stream and its
+         * norm; inputs of o and down have reached its stream by then. */
         const int64_t row = at + bad;
         dq_layer_steps s = steps_of(j, k);
         int64_t bad_before = -1, bad_norm = -1;
@@ -466,7 +458,7 @@ static dq_status add_sums(dq_calibrate_job *j, dq_mat x, int64_t piece, dq_err *
     return err->code;
 }
 
-/* Rows from `at` of a chunk that w reads; halves of the sums are those of pieces. */
+/* Adds inputs of w in rows from `at` on; halves of the sums are halves of pieces. */
 static dq_status add_inputs(dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at, dq_mat x,
                             const dq_weight *w, norm_step *norm, int64_t piece, dq_err *err)
 {
@@ -474,14 +466,14 @@ static dq_status add_inputs(dq_calibrate_job *j, const dq_calib_chunk *k, int64_
     return add_sums(j, x, piece, err);
 }
 
-/* The sums of a round in which this rank has no chunk. */
+/* Sums need all ranks, also in a round without a chunk for this one. */
 static dq_status add_none(dq_calibrate_job *j, int64_t piece, dq_err *err)
 {
     DQ_TRY(add_sums(j, (dq_mat){NULL, 0, j->h->n}, piece, err));
     return j->ref.act ? dq_reference_add_none(&j->ref, j->b, piece, err) : DQ_OK;
 }
 
-/* Of the sums of what the rounded model lacks, m outputs, and of the product that says it; NULL: none does. */
+/* Counts the arithmetic of sums with m outputs and of the product they come from; NULL: none. */
 static void end_lacks(dq_calibrate_job *j, int64_t rows, int64_t n, const dq_weight *product)
 {
     const double sums = dq_calibrate_work_cross((double)rows, (double)j->ref.sums->m, (double)n);
@@ -489,9 +481,7 @@ static void end_lacks(dq_calibrate_job *j, int64_t rows, int64_t n, const dq_wei
             "hessians");
 }
 
-/* ---- Passes of a layer ---- */
-
-/* After add_inputs of s->h, where there is a reference. */
+/* After add_inputs of s->h; does nothing without a reference. */
 static dq_status add_lacking_inputs(dq_calibrate_job *j, const dq_calib_chunk *k,
                                     const dq_layer_steps *s, norm_step *norm, dq_err *err)
 {
@@ -503,7 +493,7 @@ static dq_status add_lacking_inputs(dq_calibrate_job *j, const dq_calib_chunk *k
     return DQ_OK;
 }
 
-/* Matrices that read a norm of the stream as it lies. */
+/* Rounds matrices that read a norm of the stream. */
 static dq_status pass_norm(dq_calibrate_job *j, dq_weight *const *w, int n, norm_step *norm,
                            dq_err *err)
 {
@@ -524,7 +514,7 @@ static dq_status pass_norm(dq_calibrate_job *j, dq_weight *const *w, int n, norm
     return job_round(j, w, n, sums, err);
 }
 
-/* q and k; and v, where there is no pass_values. */
+/* Rounds q and k; and v, where there is no pass_values. */
 static dq_status pass_qkv(dq_calibrate_job *j, dq_err *err)
 {
     dq_layer *l = &j->layer;
@@ -532,7 +522,7 @@ static dq_status pass_qkv(dq_calibrate_job *j, dq_err *err)
                      dq_layer_steps_norm_attn, err);
 }
 
-/* What the maps of s make of its h. */
+/* Applies the maps of s to its h. */
 static void read_maps(dq_calibrate_job *j, const dq_calib_chunk *k, const dq_layer_steps *s,
                       dq_mat z)
 {
@@ -543,7 +533,7 @@ static void read_maps(dq_calibrate_job *j, const dq_calib_chunk *k, const dq_lay
     advance(j, DQ_CALIBRATE_MAPS, flop, "values by maps");
 }
 
-/* What the maps make of v's inputs, in z, is to be finite; ref.lacks is what those of the reference make of its own. */
+/* DQ_DAMAGED: the mapped inputs of v, in z, are not finite; ref.lacks holds the reference's. */
 static dq_status check_maps(dq_calibrate_job *j, const dq_calib_chunk *k, dq_mat z, dq_err *err)
 {
     int64_t bad = -1, bad_before = -1;
@@ -556,7 +546,8 @@ static dq_status check_maps(dq_calibrate_job *j, const dq_calib_chunk *k, dq_mat
                       where_of(j, bad_before < 0), err);
 }
 
-/* Sums for v: of what the maps of the rounded q and k make of its inputs, and what they lack beside the reference's. */
+/* Sums for v: inputs under the maps of the rounded q and k, and their difference to the
+ * reference's. */
 static dq_status add_values(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
 {
     const int64_t n = k->batch.n_rows;
@@ -578,7 +569,7 @@ static dq_status add_values(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err
     return DQ_OK;
 }
 
-/* v, beside a reference, which is taken through attention. */
+/* Rounds v and takes the reference through attention. */
 static dq_status pass_values(dq_calibrate_job *j, dq_err *err)
 {
     dq_weight *const v = &j->layer.v;
@@ -587,17 +578,16 @@ static dq_status pass_values(dq_calibrate_job *j, dq_err *err)
     for (int64_t i = 0; i < j->pass.n_rounds; i++) {
         const dq_calib_chunk *k = chunk_at(j, i);
         if (k && sums) {
-            /* The maps multiply a row that is not finite by 0 too, so that others are not finite either:
-             * what v reads is looked at before them, and while the reference's stream is still the one
-             * that attention reads. */
+            /* Maps spread a row that is not finite (0 * NaN), so v's inputs are checked first,
+             * while attention has not yet changed the reference's stream. */
             const dq_layer_steps steps = steps_of(j, k);
             DQ_TRY(get_stream(j, k, err));
             dq_layer_steps_norm_attn(&steps);
             DQ_TRY(check_inputs(j, k, 0, steps.h, &steps.layer->v, dq_layer_steps_norm_attn, err));
         }
         if (k) {
-            /* Takes the reference through attention, o included; where v is to be rounded, ref.lacks
-             * becomes what its maps make of its inputs. */
+            /* Takes the reference through attention, o included; where v is to be rounded,
+             * ref.lacks becomes its mapped inputs. */
             const dq_layer_steps rounded = steps_of(j, k);
             const dq_layer_steps s = dq_reference_steps(&j->ref, &rounded, j->number);
             begin_part(j->c);
@@ -667,7 +657,6 @@ static dq_status pass_out(dq_calibrate_job *j, dq_err *err)
     return job_round(j, (dq_weight *const[]){&l->gate, &l->up}, 2, sums, err);
 }
 
-/* What down reads from row `at` of a chunk, added to its sums. */
 static dq_status add_gate(dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at, dq_mat gate,
                           dq_err *err)
 {
@@ -679,7 +668,8 @@ static dq_status add_gate(dq_calibrate_job *j, const dq_calib_chunk *k, int64_t 
     return DQ_OK;
 }
 
-/* What down reads, in pieces of at most DQ_FFN_ROWS rows, which one process alone adds to the sums as they come. */
+/* Makes the inputs of down in pieces of at most DQ_FFN_ROWS rows, which a single process adds to
+ * the sums at once. */
 static dq_status gate_up(dq_calibrate_job *j, const dq_calib_chunk *k, bool sums, dq_err *err)
 {
     const bool whole = dq_ranks_count() > 1;
@@ -702,7 +692,6 @@ static dq_status gate_up(dq_calibrate_job *j, const dq_calib_chunk *k, bool sums
     return add_gate(j, k, 0, dq_calib_pass_first(j->pass.gate, k->batch.n_rows), err);
 }
 
-/* Nothing that is left to round lies after the layer. */
 static bool is_last(const dq_calibrate_job *j)
 {
     return j->number == j->n_layers - 1 && !j->head;
@@ -718,7 +707,6 @@ static dq_status pass_gate_up(dq_calibrate_job *j, dq_err *err)
         if (!k && sums) DQ_TRY(add_none(j, DQ_FFN_ROWS, err));
         if (!k) continue;
         if (j->ref.act) {
-            /* Takes the reference through the rest of the layer. */
             const dq_layer_steps rounded = steps_of(j, k);
             const dq_layer_steps s = dq_reference_steps(&j->ref, &rounded, j->number);
             begin_part(j->c);
@@ -763,8 +751,6 @@ static void free_rounded(dq_calibrate_job *j)
     while (j->n_dense > 0) dq_block_free(j->dense[--j->n_dense]);
 }
 
-/* ---- Calibrate ---- */
-
 const char *const dq_calibrate_part_name[DQ_CALIBRATE_PARTS] = {"forward", "maps",     "hessians",
                                                                 "factors", "rounding", "files"};
 
@@ -783,8 +769,6 @@ double dq_calibrate_damping(int64_t inputs, int64_t tokens)
     return share > least ? share : least;
 }
 
-/* ---- The method ---- */
-
 static dq_status run_job(dq_calibrate_job *j, dq_err *err)
 {
     dq_calibrate *c = j->c;
@@ -800,8 +784,8 @@ static dq_status run_job(dq_calibrate_job *j, dq_err *err)
         DQ_TRY(dq_reference_new(&j->ref, &j->act, j->m, j->pass.max_rows, err));
         DQ_TRY(dq_value_maps_new(&j->maps, j->m, dq_calib_text_longest(&c->text), err));
     }
-    /* Both streams of the text begin: with the embedding, and as it is rounded. One that is the
-     * head too is rounded here, by what the final norm of the model before rounding gives. */
+    /* Starts both streams from the embedding, plain and as rounded. A tied one is rounded here, by
+     * the final norm of the unrounded model. */
     const dq_quantize_tensor *t = dq_quantize_feed_tensor(j->feed, j->m->embed.name);
     const bool fed = t && t->format && t->is_fed;
     dq_coded coded = {0};
@@ -820,7 +804,7 @@ static dq_status run_job(dq_calibrate_job *j, dq_err *err)
     if (fed) dq_coded_free(&coded);
     if (err->code != DQ_OK) return err->code;
     for (int i = 0; i < j->n_layers; i++) {
-        /* Rounds the projections of a layer, and takes the stream, and the reference's, through it. */
+        /* Rounds a layer's projections and takes both streams through it. */
         j->layer = j->m->layer[i];
         j->number = i;
         if (take_stored(j, &j->layer.lambda_proj, err) == DQ_OK && pass_qkv(j, err) == DQ_OK &&
@@ -833,15 +817,14 @@ static dq_status run_job(dq_calibrate_job *j, dq_err *err)
         if (err->code != DQ_OK) return err->code;
     }
     if (!j->head) return DQ_OK;
-    /* Rounds a head of its own by the outputs of the final norm, of both streams, after the last
-     * layer. */
+    /* Rounds an untied head by the final norms of both streams, after the last layer. */
     dq_weight head = j->m->head;
     pass_norm(j, (dq_weight *const[]){&head}, 1, dq_layer_steps_norm_out, err);
     free_rounded(j);
     return err->code;
 }
 
-/* What went with chunks, of all ranks. */
+/* Chunks differ by rank, so their arithmetic is summed. */
 static dq_status sum_flop(dq_calibrate_info *info, dq_err *err)
 {
     static const dq_calibrate_part parts[] = {DQ_CALIBRATE_FORWARD, DQ_CALIBRATE_MAPS,

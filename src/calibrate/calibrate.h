@@ -13,10 +13,9 @@
 #include "tasks/documents.h"
 #include "tensor/tensor.h"
 
-/* ---- Calib excerpt ----
- * What is read of a text that is much larger than what is asked of it. */
+/* Excerpts of texts much larger than what is asked of them. */
 
-/* A text is read whole up to so many bytes, and up to so many for each token that is asked for. */
+/* A text is read whole up to these bytes, or these bytes per requested token. */
 enum { DQ_CALIB_EXCERPT_FROM = 4 << 20, DQ_CALIB_EXCERPT_BYTES = 64 };
 
 typedef struct dq_calib_excerpt {
@@ -29,23 +28,22 @@ typedef struct dq_calib_excerpt {
     int64_t bytes;   /* read */
 } dq_calib_excerpt;
 
-/* The documents of text[len] (dq_documents_add). Quarters ("Calib text") of a single text above DQ_CALIB_EXCERPT_FROM are
- * those of its bytes, whatever is asked for. Of a large text an excerpt of the quarters of `part` with about per_token bytes
- * for each token: lines of a .jsonl at even intervals, where there are two; of a single text regions at even intervals, as
- * many as sequences of `ctx` ids are needed, each from after a line's end on. Memory in the arena. DQ_DAMAGED. */
+/* The documents of text[len] (dq_documents_add). Quarters ("Calib text") of a single text above
+ * DQ_CALIB_EXCERPT_FROM are those of its bytes, whatever is asked for. Of a large text an excerpt
+ * of the quarters of `part` with about per_token bytes for each token: lines of a .jsonl at even
+ * intervals, where there are two; of a single text regions at even intervals, as many as sequences
+ * of `ctx` ids are needed, each from after a line's end on. Memory in the arena. DQ_DAMAGED. */
 dq_status dq_calib_excerpt_make(dq_calib_excerpt *out, const char *path, const char *text,
                                 size_t len, int64_t tokens, int64_t ctx, unsigned part,
                                 int64_t per_token, dq_arena *a, dq_err *err);
 
-/* ---- Calib text ----
- * A text as sequences of tokens for calibration. */
-
 enum { DQ_CALIB_TEXT_TOKENS = 16384, DQ_CALIB_TEXT_CTX = 512 }; /* without other words */
 
-/* Parts of a text that share nothing: the documents of a file that has several are dealt in turn to four quarters; the pieces
- * of `ctx` ids of a single text, of which neighbours depend on each other, stay together, a quarter after the other. A quarter
- * is one of the pieces; of plain text above DQ_CALIB_EXCERPT_FROM ("Calib excerpt") one of the bytes, so that parts that ask
- * for different numbers of tokens agree on it. A part is the bits of its quarters. */
+/* Parts of a text that share nothing: the documents of a file that has several are dealt in turn to
+ * four quarters; the pieces of `ctx` ids of a single text, of which neighbours depend on each
+ * other, stay together, a quarter after the other. A quarter is one of the pieces; of plain text
+ * above DQ_CALIB_EXCERPT_FROM ("Calib excerpt") one of the bytes, so that parts that ask for
+ * different numbers of tokens agree on it. A part is the bits of its quarters. */
 enum { DQ_CALIB_TEXT_QUARTERS = 4, DQ_CALIB_TEXT_ALL = 15 };
 
 typedef struct dq_calib_text {
@@ -71,31 +69,32 @@ typedef struct dq_calib_text {
 /* The sketch of its sequences (documents.h), as JSON. */
 json_t *dq_calib_text_sketch(const dq_calib_text *t);
 
-/* The documents of a file (documents.h: .jsonl of {"text"}, or one text) as the model's tokenizer and its template encode
- * them, each cut into pieces of `ctx` ids, the last one shorter; where the template begins with an id, so does every piece,
- * in place of its first id. Of more pieces than `tokens` ids ask for, as many are taken as give them (the last one is cut,
- * and left out where one id would be all of it), at even intervals; of the quarters of `part` alone, not 0. A file that is much larger than what that takes is not read whole:
- * "Calib excerpt". ctx 0: min(DQ_CALIB_TEXT_CTX, the model's positions); tokens 0: DQ_CALIB_TEXT_TOKENS. Memory in the arena. DQ_USAGE for a ctx that the model has no positions for;
- * DQ_DAMAGED for a file, or a part of it, without text. */
+/* The documents of a file (documents.h: .jsonl of {"text"}, or one text) as the model's tokenizer
+ * and its template encode them, each cut into pieces of `ctx` ids, the last one shorter; where the
+ * template begins with an id, so does every piece, in place of its first id. Of more pieces than
+ * `tokens` ids ask for, as many are taken as give them (the last one is cut, and left out where one
+ * id would be all of it), at even intervals; of the quarters of `part` alone, not 0. A file that is
+ * much larger than what that takes is not read whole: "Calib excerpt". ctx 0:
+ * min(DQ_CALIB_TEXT_CTX, the model's positions); tokens 0: DQ_CALIB_TEXT_TOKENS. Memory in the
+ * arena. DQ_USAGE for a ctx that the model has no positions for; DQ_DAMAGED for a file, or a part
+ * of it, without text. */
 dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_model *m,
                              int64_t tokens, int64_t ctx, unsigned part, dq_arena *a, dq_err *err);
 
-/* Sequences of `t` whose ids are those of one of `before`. DQ_RESOURCE. */
+/* Counts sequences of `t` whose ids equal one of `before`. DQ_RESOURCE. */
 dq_status dq_calib_text_shared(int64_t *n, const dq_calib_text *t, const dq_calib_text *before,
                                dq_err *err);
 
-/* Ids of the longest sequence. */
 int64_t dq_calib_text_longest(const dq_calib_text *t);
 
-/* A part as JSON: [0, 2]. The other way: 0 for what is no such list. */
+/* A part as JSON, [0, 2]; and back: 0 for an invalid list. */
 json_t *dq_calib_text_quarters(unsigned part);
 unsigned dq_calib_text_part(const json_t *quarters);
 
-/* ---- Calib pass ----
- * A text's sequences through the steps of a layer, some whole sequences at a time. Chunks depend
- * on the text alone, so that neither threads nor memory change a byte of what comes of them. */
+/* Runs a text's sequences through a layer, several whole ones at a time. Chunks depend on the text
+ * alone, so threads and memory change no byte. */
 
-/* Whole sequences that a pass takes at once: as many as have no more rows than this, at least one. */
+/* A chunk has whole sequences of at most so many rows, or one. */
 enum { DQ_CALIB_PASS_ROWS = 2048 };
 typedef struct dq_calib_chunk {
     dq_batch batch;
@@ -115,46 +114,45 @@ typedef struct dq_calib_pass {
     dq_mat gate; /* likewise; of max_rows where several ranks add up whole chunks */
 } dq_calib_pass;
 
-/* Chunks are dealt out to ranks in turn: a round is one of each, and in the last one some may have none. */
+/* Ranks take chunks in turn, one each per round; the last round may be incomplete. */
 static inline const dq_calib_chunk *dq_calib_pass_chunk(const dq_calib_pass *p, int64_t round)
 {
     return round < p->n_chunks ? &p->chunk[round] : NULL;
 }
 
-/* Rows of all chunks of a round, in units of those of this rank's own. */
+/* Rows of all chunks of a round, in units of this rank's. */
 double dq_calib_pass_at_once(const dq_calib_pass *p, int64_t round);
-/* By all ranks, after a call that fails for all or none, as dq_ranks_spread: x[n_ids] of the text, of `bytes` each, of which
- * every rank has the rows of its own chunks. */
+/* By all ranks, after a call that fails for all or none, as in dq_ranks_spread: x[n_ids] of `bytes`
+ * each, of which a rank has the rows of its chunks. */
 void dq_calib_pass_join(const dq_calib_pass *p, void *x, size_t bytes);
 
-/* For models of the shape of m. The text and b must outlive it. DQ_RESOURCE. */
+/* The text and b must outlive it; it fits models of m's shape. DQ_RESOURCE. */
 dq_status dq_calib_pass_new(dq_calib_pass *p, const dq_model *m, dq_backend *b,
                             const dq_calib_text *text, dq_err *err);
 void dq_calib_pass_end(dq_calib_pass *p); /* {0} allowed */
-/* Rows of the longest chunk, and bytes: buffers, the cache of one layer, and what lies between buffers and a scratch file. */
+/* Rows of the longest chunk; and bytes of buffers, a layer's cache, and transfers to the scratch
+ * file. */
 int64_t dq_calib_pass_rows(const dq_calib_text *text);
 int64_t dq_calib_pass_bytes(const dq_model *m, int64_t rows);
 
-/* Inputs of o; and of the product that has most. */
+/* Columns of o's inputs; and of the widest inputs. */
 int64_t dq_calib_pass_y(const dq_model *m);
 int64_t dq_calib_pass_widest(const dq_model *m);
 
-/* The first rows of a buffer. */
 static inline dq_mat dq_calib_pass_first(dq_mat m, int64_t rows)
 {
     m.rows = rows;
     return m;
 }
-/* The steps of a layer of m, or of a copy with other weights, on a chunk; the cache is the caller's. */
+/* Steps of a layer of m, or of a copy with other weights; the caller owns the cache. */
 dq_layer_steps dq_calib_pass_steps(const dq_calib_pass *p, const dq_model *m, const dq_layer *layer,
                                    const dq_calib_chunk *k);
-/* kv of the steps, with new sequences of the chunk and the angles of its positions; ended by kv_free. DQ_RESOURCE. */
+/* Sets kv of the steps, with new sequences and the angles of their positions; end it by kv_free.
+ * DQ_RESOURCE. */
 dq_status dq_calib_pass_cache(const dq_calib_pass *p, dq_layer_steps *s, dq_err *err);
 
-/* ---- Activations ----
- * What all tokens of a calibration text look like between two passes: the residual stream, and one
- * further matrix that every pass may use anew. They lie in a scratch file; passes take rows of
- * them. */
+/* The state of all tokens between two passes, in a scratch file: the residual stream, and one
+ * matrix that passes reuse. */
 
 typedef enum dq_activations_kind {
     DQ_ACTIVATIONS_STREAM, /* [rows, dim] */
@@ -177,27 +175,27 @@ int64_t dq_activations_bytes(int64_t rows, int64_t dim, int streams,
 dq_status dq_activations_open(dq_activations *a, dq_backend *b, const char *beside, int64_t rows,
                               int64_t dim, int streams, int64_t width, dq_err *err);
 void dq_activations_close(dq_activations *a); /* {.file.fd = -1} allowed */
-/* Rows first .. of backend memory m, whose columns are those of the matrix. Both wait for the backend, and give its error. */
+/* Transfers rows from `first` on between the file and m; both wait for the backend and give its
+ * error. */
 dq_status dq_activations_put(dq_activations *a, dq_activations_kind kind, int64_t first, dq_mat m,
                              dq_err *err);
 dq_status dq_activations_get(dq_activations *a, dq_activations_kind kind, int64_t first, dq_mat m,
                              dq_err *err);
 
-/* ---- Cholesky ----
- * The factor of a symmetric positive definite matrix in f64: A = L L^T. The same bits on every
- * machine, for any number of threads. */
+/* A = L L^T of a symmetric positive definite matrix in f64; the same bits on every machine, for any
+ * number of threads. */
 
-/* Rows of such a matrix lie this far apart: an odd number of cache lines, so that a column does not fall into one set of
- * the cache. */
+/* Row stride: an odd number of cache lines, so that a column does not share one cache set. */
 static inline int64_t dq_cholesky_stride(int64_t n)
 {
     const int64_t lines = (n + 7) / 8;
     return 8 * (lines + (lines % 2 == 0));
 }
 
-/* a[n, n], row stride ld, 64-byte aligned, ld a multiple of 8: the lower triangle is read and replaced by L; what is above
- * the diagonal is left alone. *bad_column is -1, or the first column at which the matrix is not positive definite; then
- * the lower triangle holds nothing of use. DQ_RESOURCE. */
+/* a[n, n], row stride ld, 64-byte aligned, ld a multiple of 8: the lower triangle is read and
+ * replaced by L; what is above the diagonal is left alone. *bad_column is -1, or the first column
+ * at which the matrix is not positive definite; then the lower triangle holds nothing of use.
+ * DQ_RESOURCE. */
 dq_status dq_cholesky(int64_t *bad_column, double *a, int64_t n, int64_t ld, dq_err *err);
 
 /* ---- Tile sums ----
@@ -211,7 +209,7 @@ enum {
     DQ_TILE_SUMS_TILE = 256   /* rows of C that a product gives, and that a rank has */
 };
 
-/* Which rows of activations a call adds: of each `piece` in succession all, or the first or second half. */
+/* Rows that a call adds: of each `piece`, all, the first or the second half. */
 typedef enum dq_tile_sums_part { DQ_ROWS_ALL, DQ_ROWS_FIRST, DQ_ROWS_SECOND } dq_tile_sums_part;
 typedef struct dq_tile_sums_rows {
     dq_tile_sums_part part;
@@ -219,7 +217,6 @@ typedef struct dq_tile_sums_rows {
 } dq_tile_sums_rows;
 #define DQ_TILE_SUMS_NO_PIECES INT64_MAX
 
-/* Where sums lie. */
 typedef struct dq_tile_sums {
     double *c; /* [m, ld] */
     int64_t m, n, ld;
@@ -232,28 +229,27 @@ typedef struct dq_tile_sums {
     int64_t max_rows;     /* of a call */
 } dq_tile_sums;
 
-/* Buffers for calls of at most max_rows rows; one process alone takes them in blocks. DQ_RESOURCE. */
+/* Buffers for calls of at most max_rows rows, which a single process takes in blocks.
+ * DQ_RESOURCE. */
 dq_status dq_tile_sums_new(dq_tile_sums *s, int64_t max_m, int64_t max_n, bool lower,
                            int64_t max_rows, dq_err *err);
 void dq_tile_sums_free(dq_tile_sums *s); /* {0} allowed; not c */
-/* By all ranks: adds to c those rows of a[rows, m] and x[rows, n], host memory, with the products of a backend that computes in host
- * memory. A rank may have none, but `which` is the same for all. *rows: that were added. Until dq_tile_sums_share a rank has every count-th tile alone. Fails
- * where a rank has failed before. */
+/* By all ranks: adds the chosen rows of a[rows, m] and x[rows, n], in host memory, to c; `which` is
+ * equal on all. *rows: how many. Until dq_tile_sums_share a rank has every count-th tile only.
+ * Fails where a rank has failed before. */
 dq_status dq_tile_sums_add(const dq_tile_sums *s, dq_backend *b, dq_mat a, dq_mat x,
                            dq_tile_sums_rows which, int64_t *rows, dq_err *err);
 
-/* ---- Hessian ----
- * H = mean of h h^T over the inputs h of a product: what an error in its weights costs, tr(E H
- * E^T) per token. Sums are those of "Tile sums", whose blocks of rows the caller's calls fix; then
- * the factor for rounding. */
+/* H = mean of h h^T over the inputs h of a product, so that an error E in the weights costs tr(E H
+ * E^T) per token; summed by "Tile sums", in blocks that the calls determine, then factored. */
 
 typedef struct dq_hessian {
     int64_t n, ld;
     int64_t rows; /* inputs added so far */
     double *a;    /* [n, ld]: before factoring the lower triangle is the sum of h h^T */
     dq_tile_sums sums;
-    /* After factoring: columns in the order in which they are rounded, the last one first, H + damping I in that order
-     * = L L^T, L in the lower triangle. */
+    /* After factoring: H + damping I = L L^T with columns in the reverse order of rounding, L in
+     * the lower triangle. */
     int64_t *order; /* [n] order[i]: column of the matrix; a later i is rounded earlier */
     double *diagonal;
     bool *dead;           /* [n] by column of the matrix: no input was ever other than 0 */
@@ -262,20 +258,19 @@ typedef struct dq_hessian {
     int64_t n_dead;
 } dq_hessian;
 
-/* For products of at most max_n inputs, and calls that add at most max_rows rows. DQ_RESOURCE. */
+/* For at most max_n inputs and max_rows rows per call. DQ_RESOURCE. */
 dq_status dq_hessian_new(dq_hessian **out, int64_t max_n, int64_t max_rows, dq_err *err);
 void dq_hessian_free(dq_hessian *h); /* NULL allowed */
 int64_t dq_hessian_bytes(int64_t max_n, int64_t max_rows);
-/* Empty, for n <= max_n inputs. */
+/* Starts anew with n <= max_n inputs. */
 void dq_hessian_begin(dq_hessian *h, int64_t n);
-/* By all ranks: adds rows of x[rows, n], as dq_tile_sums_add does; and after the last call. */
+/* By all ranks: as dq_tile_sums_add; and after the last call. */
 dq_status dq_hessian_add(dq_hessian *h, dq_backend *b, dq_mat x, dq_tile_sums_rows which,
                          dq_err *err);
 dq_status dq_hessian_share(dq_hessian *h, dq_err *err);
 dq_status dq_hessian_factor(dq_hessian *h, double share, const char *what, dq_err *err);
 
-/* ---- Cross ----
- * C = mean of a x^T over rows of two activations, as "Hessian" has it of one. */
+/* C = mean of a x^T over rows of two activations. */
 
 typedef struct dq_cross {
     int64_t m, n, ld; /* ld: a multiple of 8 */
@@ -284,15 +279,15 @@ typedef struct dq_cross {
     dq_tile_sums sums;
 } dq_cross;
 
-/* For at most max_m x max_n, and calls that add at most max_rows rows. DQ_RESOURCE. */
+/* For at most max_m x max_n and max_rows rows per call. DQ_RESOURCE. */
 dq_status dq_cross_new(dq_cross **out, int64_t max_m, int64_t max_n, int64_t max_rows, dq_err *err);
 void dq_cross_free(dq_cross *x); /* NULL allowed */
-/* Empty, for m <= max_m and n <= max_n. */
+/* Starts anew with m <= max_m, n <= max_n. */
 void dq_cross_begin(dq_cross *x, int64_t m, int64_t n);
-/* By all ranks: adds rows of a[rows, m] and x[rows, n], as dq_tile_sums_add does; and after the last call. */
+/* By all ranks: as dq_tile_sums_add; and after the last call. */
 dq_status dq_cross_add(dq_cross *c, dq_backend *b, dq_mat a, dq_mat x, dq_tile_sums_rows which,
                        dq_err *err);
-/* Sums become means. DQ_DAMAGED, naming `what`, where one is not finite. */
+/* Turns sums into means. DQ_DAMAGED, naming `what`: one is not finite. */
 dq_status dq_cross_mean(dq_cross *x, const char *what, dq_err *err);
 
 /* ---- Correction ----
@@ -309,11 +304,11 @@ dq_status dq_cross_mean(dq_cross *x, const char *what, dq_err *err);
  * 2504.02692, and Qronos, arXiv 2505.11695, whose least squares are solved here at once and before
  * rounding; the residual target is dq's own. */
 
-/* C becomes C (H + damping I)^-1: x->n = h->n columns in the matrix's order; h is factored. Columns without any input become
- * 0. DQ_RESOURCE; DQ_STOPPED. */
+/* Replaces C by C (H + damping I)^-1 for a factored h, x->n = h->n columns in the matrix's order;
+ * dead columns become 0. DQ_RESOURCE; DQ_STOPPED. */
 dq_status dq_correction_solve(dq_cross *x, const dq_hessian *h, dq_err *err);
-/* w[rows, k->n] += w K, for a solved M [n, n]; and, w being rows first .. first + rows - 1 of a matrix, w += these rows of K,
- * for a solved C. In f64, rounded once. The same bits for any number of threads, and whole or band by band. DQ_RESOURCE. */
+/* w[rows, k->n] += w K for a solved M [n, n]; and w += rows first .. first + rows - 1 of a solved
+ * C. In f64, rounded once; bits depend neither on threads nor bands. DQ_RESOURCE. */
 dq_status dq_correction_of_inputs(float *w, int64_t rows, const dq_cross *k, dq_err *err);
 dq_status dq_correction_of_outputs(float *w, int64_t first, int64_t rows, const dq_cross *k,
                                    dq_err *err);
@@ -335,7 +330,7 @@ dq_status dq_correction_of_outputs(float *w, int64_t first, int64_t rows, const 
  * apart. Source: shrinkage by cross-validation; Hastie, Tibshirani, Friedman, The Elements of
  * Statistical Learning, 3.4 and 7.10. */
 
-/* Sums over the first half of the rows of each call; the caller's are over the others. */
+/* Sums over the first half of each call's rows; the caller has the others. */
 typedef struct dq_shrinkage {
     dq_hessian *h;
     dq_cross *c;
@@ -343,20 +338,21 @@ typedef struct dq_shrinkage {
     double *share; /* [m] found by dq_shrinkage_find; the rest is private */
 } dq_shrinkage;
 
-/* For corrections of at most max_m x max_n, and calls of at most max_rows rows. DQ_RESOURCE. */
+/* For at most max_m x max_n and max_rows rows per call. DQ_RESOURCE. */
 dq_status dq_shrinkage_new(dq_shrinkage *o, int64_t max_m, int64_t max_n, int64_t max_rows,
                            dq_err *err);
 void dq_shrinkage_free(dq_shrinkage *o); /* {0} allowed */
-/* Empty, for m <= max_m and n <= max_n. */
+/* Starts anew with m <= max_m, n <= max_n. */
 void dq_shrinkage_begin(dq_shrinkage *o, int64_t m, int64_t n);
-/* By all ranks: rows go to o and h in halves of each `piece` ("Tile sums"): x[rows, n]; and what is lacking there, lacks[rows, m],
- * to o and c. */
+/* By all ranks: halves of each `piece` go to o and h: inputs x[rows, n]; and what they lack,
+ * lacks[rows, m], to o and c. */
 dq_status dq_shrinkage_add_inputs(dq_shrinkage *o, dq_hessian *h, dq_backend *b, dq_mat x,
                                   int64_t piece, dq_err *err);
 dq_status dq_shrinkage_add_lacks(dq_shrinkage *o, dq_cross *c, dq_backend *b, dq_mat lacks,
                                  dq_mat x, int64_t piece, dq_err *err);
-/* By all ranks, each of which solves for some outputs: *ridge, a share of the mean diagonal, and o->share; h and c become the sums over all rows. `what` names the product. The same
- * for any number of threads. DQ_DAMAGED for sums that are not finite; DQ_RESOURCE; DQ_STOPPED. */
+/* By all ranks, each solving for some outputs: *ridge, a share of the mean diagonal, and o->share;
+ * h and c become sums over all rows. `what` names the product. Bits do not depend on threads.
+ * DQ_DAMAGED: sums are not finite; DQ_RESOURCE; DQ_STOPPED. */
 dq_status dq_shrinkage_find(double *ridge, dq_shrinkage *o, dq_hessian *h, dq_cross *c,
                             const char *what, dq_err *err);
 
@@ -365,12 +361,12 @@ dq_status dq_shrinkage_find(double *ridge, dq_shrinkage *o, dq_hessian *h, dq_cr
  * s_g z_g is linear in the scales, and the s that miss least, (w - w')(H + damping I)(w - w')^T,
  * solve a system as large as a row has groups. */
 
-/* Replaces the scales of c->grid, as stored, where the new one has the sign of the old and is between half and twice it; codes
- * and zero points stay. One scale for the whole matrix stays too. Of more groups than 704 in a row, bands of so many are
- * solved for one after the other. h is factored. The same bits for any number of threads.
- * DQ_RESOURCE; DQ_STOPPED. */
+/* Replaces the scales of c->grid, as stored, where the new one has the sign of the old and is
+ * between half and twice it; codes and zero points stay. One scale for the whole matrix stays too.
+ * Of more groups than 704 in a row, bands of so many are solved for one after the other. h is
+ * factored. The same bits for any number of threads. DQ_RESOURCE; DQ_STOPPED. */
 dq_status dq_scale_refit(dq_codes *c, const float *w, const dq_hessian *h, dq_err *err);
-/* What it allocates meanwhile. */
+/* Bytes allocated meanwhile. */
 int64_t dq_scale_refit_bytes(const dq_code_shape *s);
 
 /* ---- GPTQ ----
@@ -391,34 +387,32 @@ typedef struct dq_gptq_loss {
 dq_status dq_gptq(dq_codes **out, const float *w, int64_t rows, int64_t cols, const dq_hessian *h,
                   const bool *zero, const dq_quant_spec *spec, int refits, dq_gptq_loss *loss,
                   dq_err *err);
-/* *zero, a block: which columns of a matrix are 0 in all rows; NULL: none is. DQ_RESOURCE. */
+/* *zero, a block: which columns are 0 in all rows; NULL: none. DQ_RESOURCE. */
 dq_status dq_gptq_zero_columns(bool **zero, const dq_weight *w, dq_err *err);
-/* loss[rows] of codes against weights that need not be those that were rounded. DQ_RESOURCE; DQ_STOPPED. */
+/* loss[rows] of codes relative to any weights. DQ_RESOURCE; DQ_STOPPED. */
 dq_status dq_gptq_measure(dq_gptq_loss *loss, const dq_codes *c, const float *w,
                           const dq_hessian *h, dq_err *err);
-/* *sum += that of all rows, from the first to the last. */
+/* Adds the rows' losses in order. */
 void dq_gptq_loss_add(dq_gptq_loss *sum, const dq_gptq_loss *loss, int64_t rows);
-/* One rounding with grids that are there: c->grid is read, c->code and loss[rows].error are filled. */
+/* Rounds once with given grids: reads c->grid, writes c->code and loss[rows].error. */
 dq_status dq_gptq_round(dq_codes *c, const float *w, const dq_hessian *h, const bool *zero,
                         dq_gptq_loss *loss, dq_err *err);
 
-/* ---- GPTQ stripes ----
- * Codes of a band of a matrix's rows, of which each rank (base/ranks.h) rounds a stripe: rows, or
- * strips of them, do not see each other. */
+/* Ranks share the rows of a band in stripes, as rows, or strips of them, are independent. */
 
 typedef struct dq_gptq_stripes {
     const dq_quant_spec *spec;
     int64_t cols;
-    /* Rows have one scale: the band is the matrix, and every rank rounds it for itself. */
+    /* rows share one scale: the band is the matrix, and every rank rounds it */
     bool whole;
-    /* Codes of rows first .. first + rows - 1 of the matrix, and loss[rows] of each. */
+    /* Codes of rows first .. first + rows - 1, and their loss[rows]. */
     dq_status (*round)(void *arg, dq_codes **out, dq_gptq_loss *loss, int64_t first, int64_t rows,
                        dq_err *err);
     void *arg;
 } dq_gptq_stripes;
 
-/* By all ranks: rows first .. first + rows - 1 of *out, which has all rows of the matrix, and loss[rows], on all of them the
- * same. Fails where a rank has failed. */
+/* By all ranks: codes and loss of rows first .. first + rows - 1, equal on all; *out has all rows
+ * of the matrix. Fails where a rank has failed. */
 dq_status dq_gptq_stripes_round(const dq_gptq_stripes *s, dq_coded *out, dq_gptq_loss *loss,
                                 int64_t first, int64_t rows, dq_err *err);
 
@@ -442,7 +436,6 @@ enum {
     DQ_VALUE_MAPS_PANEL = 256 /* rows that are multiplied by the inputs at once: whole blocks */
 };
 
-/* Buffers. */
 typedef struct dq_value_maps {
     float *inputs;    /* [dim, longest] h of the keys of a panel, transposed */
     float *d;         /* [PANEL, longest] D, 0 after a row's own key */
@@ -456,17 +449,15 @@ dq_status dq_value_maps_new(dq_value_maps **out, const dq_model *m, int64_t long
 void dq_value_maps_free(dq_value_maps *v); /* NULL allowed */
 int64_t dq_value_maps_bytes(const dq_model *m, int64_t longest);
 
-/* The output head that row `row` of sequence `seq` of the text takes. */
+/* The output head whose maps row `row` of sequence `seq` samples. */
 int dq_value_maps_head(const dq_head_order *map, int64_t seq, int64_t row);
-/* z[n_rows, dim] of the steps' h, q, k and lambda, v_proj being a dense matrix. Every sequence of the batch begins in it, with
- * the number first_seq, first_seq + 1 .. in the text. Host memory; errors stick in the backend. The same bits for any number
- * of threads, and however sequences are batched. */
+/* z[n_rows, dim] from the steps' h, q, k and lambda, with a dense v_proj. Sequences begin in the
+ * batch and are numbered from first_seq. Host memory; errors stick in the backend. Bits depend
+ * neither on threads nor batches. */
 void dq_value_maps_read(dq_value_maps *v, dq_mat z, const dq_layer_steps *s, int64_t first_seq);
 
-/* ---- Reference ----
- * The model before rounding beside the rounded one, on the same calibration text: its residual
- * stream, and the sums of what the rounded model's products would have to give beyond what they do
- * ("Correction"). */
+/* The unrounded model on the same calibration text: its residual stream, and sums of what the
+ * rounded model's products lack ("Correction"). */
 
 typedef struct dq_reference {
     dq_activations *act; /* that holds both streams; NULL: there is no reference */
@@ -478,13 +469,12 @@ typedef struct dq_reference {
     bool of_inputs;    /* what the sums are of */
 } dq_reference;
 
-/* The sums are those of all ranks, so the following are called by all of them: dq_reference_add_none by one that has no rows, with the same
- * pieces ("Tile sums").
- * Adds norm(r->x) - s->h, s->h being the same norm of the rounded stream. */
+/* By all ranks, one without rows by dq_reference_add_none with the same pieces. Adds norm(r->x) -
+ * s->h, where s->h is that norm of the rounded stream. */
 dq_status dq_reference_add_inputs(dq_reference *r, const dq_layer_steps *s,
                                   void (*norm)(const dq_layer_steps *s), dq_err *err);
-/* w[rows, n], rows first .. of the product's weights, with it. A row whose corrected groups have a scale that spec's type
- * cannot hold stays as it is; *kept: how many. DQ_RESOURCE. */
+/* Corrects w[rows, n], the product's rows from `first` on. Rows whose scales would exceed spec's
+ * type stay; *kept: how many. DQ_RESOURCE. */
 dq_status dq_reference_correct(const dq_reference *r, float *w, int64_t first, int64_t rows,
                                const dq_quant_spec *spec, int64_t *kept, dq_err *err);
 
@@ -503,16 +493,16 @@ dq_status dq_reference_correct(const dq_reference *r, float *w, int64_t first, i
  * output the head reads. A head that is the embedding is rounded before the first one, by what it
  * reads in the model before rounding. */
 
-/* How weights become codes; `about` is for who is to choose. */
+/* How weights become codes. */
 typedef struct dq_calibrate_rule {
     const char *name, *about;
-    /* Weights first make up for what was lost before them: "Correction"; v_proj is rounded by what attention makes of its
-     * inputs: "Value maps". */
+    /* weights first make up for earlier losses ("Correction"), and v_proj is rounded by the mapped
+     * inputs ("Value maps") */
     bool aligns;
     int refits; /* of scales, "GPTQ" */
 } dq_calibrate_rule;
-/* With fewer tokens than this for each input of the widest product, of which a Hessian has as many columns, a method has been
- * measured to do worse than rounding to nearest without a text about as often as better: docs/quantize.md, "How much text". */
+/* With fewer tokens per input of the widest product, calibration did worse than rounding to nearest
+ * about as often as better: docs/quantize.md, "How much text". */
 #define DQ_CALIBRATE_TOKENS_EACH 0.5
 enum { DQ_CALIBRATE_RULES = 2 };
 extern const dq_calibrate_rule dq_calibrate_rules[DQ_CALIBRATE_RULES];
@@ -526,13 +516,13 @@ typedef struct dq_calibrate_settings {
     dq_backend *backend; /* one that computes in host memory; must outlive the run */
     const char *out;     /* beside which the scratch file is; NULL: nothing is run */
 } dq_calibrate_settings;
-/* What is added to the diagonal of a Hessian of so many inputs, in units of its mean. From few tokens its small directions are
- * chance: of 4096 tokens of SmolLM2-135M 10 % lost less than GPTQ's 1 % (results/real), of many as calib/longpair has it more. */
+/* Damping of a Hessian's diagonal, in units of its mean. Small directions of few tokens are noise:
+ * with 4096 tokens of SmolLM2-135M 10 % lost less than GPTQ's 1 % (results/real). */
 #define DQ_CALIBRATE_DAMPING "half an input a token, at least 0.01"
 double dq_calibrate_damping(int64_t inputs, int64_t tokens);
 #define DQ_CALIBRATE_EMBED_DAMPING 0.03 /* at least, of an embedding that is the head */
 
-/* Where the time of a run went, and the arithmetic that it did there. */
+/* Parts of a run, for its time and arithmetic. */
 typedef enum dq_calibrate_part {
     DQ_CALIBRATE_FORWARD,  /* f32 */
     DQ_CALIBRATE_MAPS,     /* f32: what values are read by */
@@ -559,8 +549,8 @@ typedef struct dq_calibrate_info {
     char kept[200];      /* the first of their tensors */
 } dq_calibrate_info;
 
-/* Seconds that all threads together take: of a multiplication or addition, by part; and of a value in all roundings of a rule,
- * beside those, by mode and width. */
+/* Seconds on all threads: per multiplication or addition, by part; and per rounded value besides,
+ * by mode and width. */
 typedef struct dq_calibrate_rates {
     double flop[DQ_CALIBRATE_PARTS], value[DQ_QUANT_MODES][9];
 } dq_calibrate_rates;
@@ -568,15 +558,12 @@ typedef struct dq_calibrate_rates {
 typedef struct dq_calibrate dq_calibrate;
 dq_status dq_calibrate_new(dq_calibrate **out, const dq_calibrate_settings *s, dq_err *err);
 void dq_calibrate_free(dq_calibrate *c); /* NULL allowed */
-/* Times pieces of the work that q, opened with the method, is to do, for what is expected of it (dq_quantize_expected): about a
- * second. Without it, and for several ranks, this goes by no machine in particular. DQ_RESOURCE. */
+/* Times about a second of the work that q, opened with the method, has to do, for
+ * dq_quantize_expected; without it, and with several ranks, nominal rates count. DQ_RESOURCE. */
 dq_status dq_calibrate_measure(dq_calibrate *c, const dq_quantizer *q, dq_err *err);
 const dq_calibrate_info *dq_calibrate_result(const dq_calibrate *c);
-/* For dq_quantize_settings; belongs to c. */
+/* Belongs to c. */
 const dq_quantize_method *dq_calibrate_method(const dq_calibrate *c);
-
-/* ---- Job ----
- * One calibrated run on its way through the layers. */
 
 struct dq_calibrate {
     dq_calibrate_settings set;
@@ -589,31 +576,27 @@ struct dq_calibrate {
     double lap; /* time at which the current part began */
 };
 
-/* ---- Memory ----
- * What a calibrated run takes, before it begins. */
-
-/* Bytes that a run of c allocates, an eighth more for what is small or rounded up; the mapped files of the source, which
- * the system may drop, are not among them. q was opened with c's method. */
+/* Bytes that a run of c allocates plus an eighth, without mapped files. q was opened with c's
+ * method. */
 int64_t dq_calibrate_memory(const dq_calibrate *c, const dq_quantizer *q);
-/* DQ_RESOURCE where the machine, or this process, has not so much. */
+/* DQ_RESOURCE: the machine, or this process, has less. */
 dq_status dq_calibrate_memory_check(const dq_calibrate *c, const dq_quantizer *q, dq_err *err);
 
-/* ---- Work ----
- * The arithmetic of a calibrated run, multiplications and additions, for progress and for what is
- * reported. */
+/* Multiplications and additions of a calibrated run, for progress and reports. */
 
 enum { DQ_CALIBRATE_F64_FLOP = 4 }; /* of f32, in time */
 
 double dq_calibrate_work_layer(const dq_layer *l);       /* of its weights, for one token */
 double dq_calibrate_work_hessian(double rows, double n); /* the lower triangle */
 double dq_calibrate_work_factor(double n);
-/* What is fed back and the signal of the loss; for new scales H and a rounding; of aligned weights the loss apart. */
+/* Feedback and the loss's signal; for new scales, H and a rounding; for aligned weights, the loss
+ * apart. */
 double dq_calibrate_work_rounding(double rows, double n, dq_scale_mode mode,
                                   const dq_calibrate_rule *rule);
-/* What codes that are found together take besides. */
+/* Added by codes that are found together. */
 double dq_calibrate_work_found(double rows, double n, dq_scale_mode mode,
                                const dq_calibrate_rule *rule);
-/* Of a run with every projection coded, in f32 operations; and what a coded embedding adds that is the head. */
+/* With every projection coded, in f32 operations; and the addition of a coded tied embedding. */
 double dq_calibrate_work_all(const dq_model *m, const dq_calibrate_rule *rule,
                              const dq_calib_text *text);
 double dq_calibrate_work_embedding(const dq_model *m, const dq_calibrate_rule *rule, double tokens);

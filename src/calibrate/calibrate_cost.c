@@ -9,8 +9,6 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- Calib pass ---- */
-
 static int64_t larger(int64_t a, int64_t b)
 {
     return a > b ? a : b;
@@ -177,8 +175,7 @@ dq_status dq_calib_pass_cache(const dq_calib_pass *p, dq_layer_steps *s, dq_err 
     return DQ_OK;
 }
 
-/* ---- Work ----
- * Counts go by shapes alone; attention itself, norms and conversions are left out. */
+/* Counts follow from shapes; attention itself, norms and conversions are left out. */
 
 double dq_calibrate_work_rows(const dq_weight *w, int64_t rows)
 {
@@ -239,8 +236,8 @@ double dq_calibrate_work_cross(double rows, double m, double n)
     return 2 * rows * m * n;
 }
 
-/* What a rule that aligns adds to a layer: the other forward pass, o and down once more, sums and solutions; for v q and k
- * once more, what their maps make of both models' inputs, and sums and a factor of its own. */
+/* Added by alignment: the reference's forward pass, o and down again, sums and solutions; for v, q
+ * and k again, mapped inputs of both models, sums and a factor. */
 static double align_flop(const dq_model *m, const dq_layer *l, const dq_calib_text *text)
 {
     const double dim = m->dim, y = (double)l->o.cols, ffn = m->ffn, tokens = (double)text->n_ids;
@@ -268,13 +265,13 @@ double dq_calibrate_work_all(const dq_model *m, const dq_calibrate_rule *rule,
             const double cols = (double)all[k]->cols;
             n += DQ_CALIBRATE_F64_FLOP *
                  dq_calibrate_work_rounding((double)all[k]->rows, cols, DQ_SEARCH, rule);
-            /* k shares the Hessian of q, v too where nothing is aligned, up that of gate */
+            /* k shares q's Hessian, v too unless aligned, and up that of gate */
             if (k == 0 || k == 3 || k == 4 || k == 6)
                 n += dq_calibrate_work_hessian(tokens, cols) +
                      DQ_CALIBRATE_F64_FLOP * dq_calibrate_work_factor(cols);
         }
     }
-    /* nobody reads what the last down gives but the head, where it is rounded */
+    /* the last down feeds only the head, and matters only if that is rounded */
     return n - dq_calibrate_work_rows(&m->layer[m->n_layers - 1].down, text->n_ids);
 }
 
@@ -288,11 +285,9 @@ double dq_calibrate_work_embedding(const dq_model *m, const dq_calibrate_rule *r
                     dq_calibrate_work_rounding((double)m->embed.rows, cols, DQ_SEARCH, rule));
 }
 
-/* ---- Memory ----
- * Adds up what lives at the same time: a pass, the sums, the coded matrices of a layer, and the
- * rounding of the one that takes most. */
+/* What lives at the same time: a pass, the sums, a layer's codes, and the largest rounding. */
 
-/* A matrix of a layer as the plan has it; false: it is absent. */
+/* False: the layer has no such matrix. */
 static bool find_row(dq_quantize_row *out, const dq_quantizer *q, const dq_weight *w)
 {
     const int64_t n = dq_quantize_result(q)->n_tensors;
@@ -303,7 +298,7 @@ static bool find_row(dq_quantize_row *out, const dq_quantizer *q, const dq_weigh
     return false;
 }
 
-/* What lives of matrices that are rounded one after the other and used together. */
+/* Codes of matrices that are rounded in turn and used together. */
 static int64_t matrices_bytes(const dq_calibrate *c, const dq_quantizer *q,
                               const dq_weight *const *all, int n)
 {
@@ -313,7 +308,7 @@ static int64_t matrices_bytes(const dq_calibrate *c, const dq_quantizer *q,
         if (!find_row(&r, q, all[i])) continue;
         if (r.packed) {
             kept += r.bytes;
-            /* Correcting a band of rows, rounding it, fitting scales: the one that takes most. */
+            /* The largest of: correcting a band of rows, rounding it, fitting scales. */
             const int64_t rows =
                 r.one_scale || r.rows < DQ_CALIBRATE_BAND_ROWS ? r.rows : DQ_CALIBRATE_BAND_ROWS;
             const int64_t values = rows * r.cols,
@@ -375,9 +370,8 @@ dq_status dq_calibrate_memory_check(const dq_calibrate *c, const dq_quantizer *q
         c->m->name, (double)want / mib, (double)have / mib, less);
 }
 
-/* ---- Pace ----
- * How long a calibrated run takes: what each part of it has to do (calibrate.h), at what this
- * machine needs for pieces of it, with the model's own layers and shapes. */
+/* Expected time: the arithmetic of each part at the speed of pieces timed on this machine, with the
+ * model's layers and shapes. */
 
 #define ALL(x)                                                                                     \
     {                                                                                              \
@@ -393,8 +387,6 @@ const dq_calibrate_rates dq_calibrate_pace_usual = {.flop = {[DQ_CALIBRATE_FORWA
                                                               [DQ_ASYM] = ALL(1e-7),
                                                               [DQ_TRELLIS] = ALL(1.5e-5)}};
 
-/* ---- What is expected ---- */
-
 double dq_calibrate_pace_rounding(const dq_calibrate *c, double rows, double cols,
                                   const dq_quant_spec *spec)
 {
@@ -408,7 +400,7 @@ static void expect(const dq_calibrate_job *j, dq_pace *p, dq_calibrate_part part
     dq_pace_expect(p, DQ_QUANTIZE_METHOD + (int)part, flop * j->c->rates.flop[part]);
 }
 
-/* Matrices with the same inputs: sums of these, and m outputs of what they lack; the factor; codes. */
+/* Matrices with common inputs: sums, sums for m lacking outputs, the factor, and codes. */
 static void expect_group(const dq_calibrate_job *j, dq_pace *p, const dq_weight *const *w, int n,
                          double m, bool aligns)
 {
@@ -430,7 +422,6 @@ static void expect_group(const dq_calibrate_job *j, dq_pace *p, const dq_weight 
     }
 }
 
-/* Of all sequences of the text. */
 static double of_sequences(const dq_calibrate_job *j,
                            double (*flop)(const dq_model *m, int64_t rows))
 {
@@ -485,10 +476,8 @@ void dq_calibrate_pace_expect(const dq_calibrate_job *j, dq_pace *p)
     if (j->head) expect_group(j, p, head, 1, (double)j->m->dim, j->c->set.rule->aligns);
 }
 
-/* ---- Timing ---- */
-
-/* Rows that are enough to time, and operations that are. Of some times the least counts: the first one touches memory and wakes
- * threads, which the work itself does once. */
+/* Enough rows and operations for timing. The least of several times counts: the first touches
+ * memory and wakes threads. */
 enum { LEAST_ROWS = 64, ROUND_COLS = 512, VALUE_COLS = 64, TIMES = 5 };
 static const double much = 2e9;
 
@@ -518,7 +507,6 @@ static void keep(const timing *t, dq_calibrate_part part, double flop)
     t->c->rates.flop[part] = t->least / flop;
 }
 
-/* A layer's forward pass, and what maps make of it. */
 static dq_status time_forward(timing *t, dq_err *err)
 {
     const dq_model *m = t->c->m;
@@ -544,7 +532,6 @@ static dq_status time_forward(timing *t, dq_err *err)
     keep(t, DQ_CALIBRATE_FORWARD,
          (double)n * dq_calibrate_work_layer(l) + dq_calibrate_work_attention(m, n));
     if (!t->c->set.rule->aligns) return DQ_OK;
-    /* What maps make of a layer's inputs. */
     dq_value_maps *maps = NULL;
     if (dq_value_maps_new(&maps, m, s.x.rows, err) == DQ_OK) {
         for (int i = 0; i < TIMES; i++) {
@@ -580,7 +567,7 @@ static dq_status time_sums(timing *t, dq_mat x, int64_t n, dq_err *err)
     return dq_hessian_share(t->h, err);
 }
 
-/* The factor; a rule that aligns solves by it, which is most of the work. */
+/* An aligning rule mostly solves with the factor. */
 static dq_status time_factor(timing *t, dq_err *err)
 {
     for (int i = 0; i < TIMES; i++) {
@@ -590,7 +577,6 @@ static dq_status time_factor(timing *t, dq_err *err)
     }
     keep(t, DQ_CALIBRATE_FACTORS, dq_calibrate_work_factor((double)t->h->n));
     if (!t->c->set.rule->aligns) return DQ_OK;
-    /* Solving for as many outputs as there are inputs, by the factor. */
     const int64_t n = t->h->n;
     dq_cross *x = NULL;
     if (dq_cross_new(&x, n, n, 1, err) == DQ_OK) {
@@ -606,7 +592,6 @@ static dq_status time_factor(timing *t, dq_err *err)
     return err->code;
 }
 
-/* Rows [n of t->h] rounded by a spec. */
 static dq_status time_rounding(timing *t, int64_t rows, const dq_quant_spec *spec, dq_err *err)
 {
     const int64_t n = t->h->n;
@@ -627,7 +612,7 @@ static dq_status time_rounding(timing *t, int64_t rows, const dq_quant_spec *spe
     return err->code;
 }
 
-/* What each way to round takes of a value, beside products of f64. */
+/* The time per value of each rounding, beyond f64 products. */
 static dq_status time_values(timing *t, dq_err *err)
 {
     const int64_t rows = (int64_t)DQ_STRIP_ROWS * dq_os_threads(),
@@ -649,7 +634,7 @@ static dq_status time_values(timing *t, dq_err *err)
     return DQ_OK;
 }
 
-/* The factor of so few inputs that products hide nothing of what a value takes. */
+/* With few inputs, products do not hide the time per value. */
 static dq_status factor_few(timing *t, dq_mat x, dq_err *err)
 {
     const dq_tile_sums_rows all = {DQ_ROWS_ALL, DQ_TILE_SUMS_NO_PIECES};
@@ -666,8 +651,7 @@ static dq_status time_all(timing *t, dq_err *err)
     const dq_quant_spec plain = {.bits = 4, .group = 128, .mode = DQ_ABSMAX, .scale_dtype = DQ_F32};
     const int64_t cols = m->dim < ROUND_COLS ? m->dim : ROUND_COLS,
                   rows = (int64_t)DQ_F64_TILE * dq_os_threads();
-    /* The beginning of the text's longest sequence, as long as a layer over it takes little
-     * time. */
+    /* The start of the longest sequence, short enough for a fast layer. */
     const dq_calib_text *all = &t->c->text;
     const double fit = much / dq_calibrate_work_layer(&t->c->m->layer[0]);
     int64_t longest = 0;

@@ -8,9 +8,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* ---- F64 tile ---- */
-
-/* LANES of the 64 columns at once, 4 x 2 of them as sums, each a variable: gcc -O2 would keep an array in memory. */
+/* LANES of the 64 columns, 4 x 2 of them as separate sums: gcc -O2 would keep an array in
+ * memory. */
 #define ROW(name, LANES, i)                                                                        \
     name##_lanes *const to##i = (name##_lanes *)(void *)(c + i * 64);                              \
     name##_lanes left##i = to##i[0], right##i = to##i[1];
@@ -96,12 +95,11 @@ void dq_f64_tile_transpose(double *dst, const double *src, int64_t ld, int64_t r
     }
 }
 
-/* ---- Cholesky ----
- * Panels of 64 columns from the left: a panel takes the products of all columns before it, row
- * tile by row tile; its tile on the diagonal is factored row by row; the rows below are solved
- * against it. Tiles are fixed by n alone, and products and sums are rounded apart, so that no
- * library, machine or number of threads changes a bit. Source: left-looking blocked Cholesky,
- * Golub and Van Loan, Matrix Computations, 4.2. */
+/* Panels of 64 columns from the left: a panel takes the products of all columns before it, row tile
+ * by row tile; its tile on the diagonal is factored row by row; the rows below are solved against
+ * it. Tiles are fixed by n alone, and products and sums are rounded apart, so that no library,
+ * machine or number of threads changes a bit.
+ * Source: left-looking blocked Cholesky, Golub and Van Loan, Matrix Computations, 4.2. */
 
 enum { TILE = DQ_F64_TILE, PANEL_DEPTH = 256 };
 
@@ -111,7 +109,6 @@ typedef struct panel {
     double *before;             /* [first, 64]: its rows of L, transposed, with the other sign */
 } panel;
 
-/* A tile of the panel, [64 columns, 64 rows], from and to its place in the lower triangle. */
 static void load(double *tile, const panel *p, int64_t row, int64_t rows)
 {
     memset(tile, 0, sizeof(double) * TILE * TILE);
@@ -140,7 +137,7 @@ static void take_products(const panel *p, int64_t row)
     store(tile, p, row, rows);
 }
 
-/* The first column that is not positive definite, or -1. */
+/* -1: all columns are positive definite. */
 static int64_t factor_diagonal(const panel *p)
 {
     double *tile = p->a + p->first * p->ld + p->first;

@@ -12,8 +12,6 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- Scale refit ---- */
-
 enum {
     ROWS = DQ_F64_TILE,
     STRIPS = 8, /* of 64 matrix rows, at most, in memory at a time */
@@ -38,8 +36,8 @@ typedef struct refit {
     double *panel;  /* [size.panel, size.panel_ld] rows of H */
     double *level,
         *weight; /* [size.rows / 64][n, 64] integers of rows, and what they are to give, transposed */
-    double *left, *right;           /* [size.rows][band, ld] and [size.rows][ld]: the systems */
-    int64_t first_group, end_group; /* of the band at hand */
+    double *left, *right; /* [size.rows][band, ld] and [size.rows][ld]: the systems */
+    int64_t first_group, end_group;
 } refit;
 
 static int64_t up_to(int64_t x, int64_t step)
@@ -94,7 +92,8 @@ static dq_status refit_new(refit *f, dq_codes *c, const float *w, const dq_hessi
     return DQ_OK;
 }
 
-/* Integers and weights of rows; of a column that the band does not reach, what its scale leaves of the weight. */
+/* Integers and weights of rows; where a column is outside the band, the rest of the weight after
+ * its own scale. */
 static void load(refit *f, int64_t first, int64_t rows)
 {
     const dq_code_shape *s = &f->c->shape;
@@ -118,7 +117,7 @@ static void load(refit *f, int64_t first, int64_t rows)
     memset(f->right, 0, (size_t)(rows * f->size.ld) * sizeof *f->right);
 }
 
-/* Rows begin .. end - 1 of H + damping I, columns in the matrix's order. */
+/* Columns in the matrix's order. */
 static void gather(refit *f, int64_t begin, int64_t end)
 {
     const dq_hessian *h = f->h;
@@ -134,7 +133,7 @@ static void gather(refit *f, int64_t begin, int64_t end)
     }
 }
 
-/* Adds what columns begin .. end - 1 of a group say to its row of the systems of 64 rows. */
+/* Adds columns begin .. end - 1 of a group to its equation for 64 rows. */
 static void fill(refit *f, int64_t strip, int64_t rows, int64_t group, int64_t begin, int64_t end)
 {
     _Alignas(64) double tile[ROWS * ROWS];
@@ -160,7 +159,7 @@ static void fill(refit *f, int64_t strip, int64_t rows, int64_t group, int64_t b
     }
 }
 
-/* The scales of a row whose system is complete, in place of right. False: it has no single solution. */
+/* Solves a row's system into `right`; false: it is singular. */
 static bool solve(double *left, double *right, int64_t n, int64_t ld, dq_err *err)
 {
     int64_t bad;
@@ -183,7 +182,7 @@ static dq_status refit_band(refit *f, int64_t first, int64_t rows, dq_err *err)
 {
     const int64_t groups = f->end_group - f->first_group, ld = f->size.ld;
     load(f, first, rows);
-    /* The systems of rows first .. for the groups of a band. */
+    /* Builds the systems of rows from `first` on for the groups of a band. */
     const dq_code_shape *s = &f->c->shape;
     for (int64_t g = f->first_group; g < f->end_group; g++) {
         const int64_t last = dq_least((g + 1) * s->group_size, s->cols);
@@ -201,7 +200,7 @@ static dq_status refit_band(refit *f, int64_t first, int64_t rows, dq_err *err)
         dq_err mine = {0};
         double *right = f->right + r * ld;
         if (solve(f->left + r * f->size.band * ld, right, groups, ld, &mine)) {
-            /* The band's scales of a row, where they may stand. */
+            /* Accepts a band's scales of a row within their limits. */
             dq_grid *grid = f->c->grid + (first + r) * f->groups + f->first_group;
             const dq_dtype type = f->c->spec.scale_dtype;
             const dq_weight_format *format = dq_weight_format_of_mode(f->c->spec.mode);
@@ -236,14 +235,13 @@ dq_status dq_scale_refit(dq_codes *c, const float *w, const dq_hessian *h, dq_er
     return err->code;
 }
 
-/* ---- GPTQ ----
- * Rows do not see each other: a task takes 64 of them, or a strip whose codes are found together,
- * through all columns. Columns go in blocks of 128: what earlier blocks say about a block is one
- * product in f64, and so it is for parts of it. */
+/* Rows are independent: a task takes 64, or a strip with common codes, through all columns. Columns
+ * go in blocks of 128; the effect of earlier blocks is one f64 product, and likewise within a
+ * block. */
 
 enum { BLOCK_ROWS = DQ_F64_TILE, BLOCK = 128, PART = 16, TILES = DQ_STRIP_ROWS / BLOCK_ROWS };
 
-/* 64 rows, transposed: [n, 64] by index in the order of rounding. */
+/* 64 rows, transposed: [n, 64] in the order of rounding. */
 typedef struct strip {
     double *w, *error;
     double corner[BLOCK * BLOCK]; /* of L, its upper triangle 0 */
@@ -274,7 +272,7 @@ static void gptq_load(strip *s, const rounding *g, int64_t first, int64_t rows)
     }
 }
 
-/* ahead = rows begin .. end - 1 of L^T x, as far as columns from `end` on make them. */
+/* ahead = rows begin .. end - 1 of L^T x, from columns `end` on. */
 static void look_ahead(strip *s, const dq_hessian *h, const double *x, int64_t begin, int64_t end)
 {
     const int64_t cols = (end - begin + 3) / 4 * 4; /* padding gives what is not used */
@@ -283,13 +281,13 @@ static void look_ahead(strip *s, const dq_hessian *h, const double *x, int64_t b
                     h->n - end);
 }
 
-/* What errors of earlier columns leave to this one. */
+/* The error of earlier columns that this one makes up for. */
 static double made_up(const rounding *g, int64_t col, double ahead, double pivot)
 {
     return g->zero && g->zero[col] ? 0 : ahead / pivot;
 }
 
-/* Rounds column i of the order for all rows of the strip; missed[r]: what the rounding alone left. */
+/* Rounds column i of the order for all rows; missed[r]: the rounding error alone. */
 static void round_alone(strip *s, double missed[BLOCK_ROWS], const rounding *g, int64_t first,
                         int64_t rows, int64_t begin, int64_t i)
 {
@@ -309,7 +307,7 @@ static void round_alone(strip *s, double missed[BLOCK_ROWS], const rounding *g, 
     }
 }
 
-/* After column i of the order: what it says about those of the block that are still to come, and what it lost. */
+/* Passes the error of column i on to the later ones of its block, and adds its loss. */
 static void pass_on(strip *s, const double missed[BLOCK_ROWS], const rounding *g, int64_t first,
                     int64_t rows, int64_t begin, int64_t end, int64_t i)
 {
@@ -342,7 +340,7 @@ static void round_block(strip *const s[TILES], int tiles, const rounding *g, int
     for (int t = 0; t < tiles; t++) look_ahead(s[t], g->h, s[t]->error, begin, end);
     for (int64_t i = end - 1; i >= begin; i--) {
         if (g->format->encode_strip) {
-            /* The same of rows whose codes are found together, ROWS of them in each of s. */
+            /* The same for rows with common codes, ROWS of them in each of s. */
             const int64_t cols = g->c->shape.cols, col = g->h->order[i],
                           n = dq_weight_strip_padded(rows);
             const float factor = dq_codes_factor(g->c, col);
@@ -374,7 +372,7 @@ static void round_block(strip *const s[TILES], int tiles, const rounding *g, int
     }
 }
 
-/* |L^T w|^2, less what damping makes of it. */
+/* |L^T w|^2 without the damping. */
 static void signal_of_block(strip *s, const rounding *g, int64_t first, int64_t rows, int64_t begin,
                             int64_t end)
 {
@@ -417,7 +415,6 @@ static void run_strip(strip *const s[TILES], const rounding *g, int64_t first)
     }
 }
 
-/* NULL: see err. */
 static strip *strip_new(size_t n, dq_err *err)
 {
     strip *s = dq_block_new(1, sizeof *s, err);
@@ -472,9 +469,8 @@ dq_status dq_gptq_round(dq_codes *c, const float *w, const dq_hessian *h, const 
     return run_strips(&g, err);
 }
 
-/* ---- Grids ---- */
-
-/* Grids where each value counts as much as what its rounding alone leaves behind costs: the squared pivot of its column. */
+/* Fits grids with values weighted by the squared pivot of their column, the cost of their rounding
+ * error. */
 static dq_status fit_weighted(dq_codes *c, const float *w, const dq_hessian *h, dq_err *err)
 {
     const dq_code_shape s = c->shape;
@@ -497,7 +493,7 @@ static dq_status fit_weighted(dq_codes *c, const float *w, const dq_hessian *h, 
     return DQ_OK;
 }
 
-/* Rows of `other` that lose less replace those of c: one by one, or strip by strip where their codes are found together. */
+/* Takes rows of `other` with less loss, or whole strips where codes are common. */
 static void take_better_rows(dq_codes *c, dq_gptq_loss *loss, const dq_codes *other,
                              const dq_gptq_loss *its)
 {
@@ -521,7 +517,7 @@ static void take_better_rows(dq_codes *c, dq_gptq_loss *loss, const dq_codes *ot
     }
 }
 
-/* As stored; the scale itself where the product could not be. */
+/* As stored; unscaled if the product does not fit. */
 static float scaled(float scale, float factor, const dq_quant_spec *spec)
 {
     const float to = scale * factor;
@@ -529,7 +525,7 @@ static float scaled(float scale, float factor, const dq_quant_spec *spec)
     return isfinite(to) ? dq_quant_stored_scale(to, spec->scale_dtype) : scale;
 }
 
-/* More roundings with other grids than those of c, which are those of the search. */
+/* Rounds again with other grids than those of c. */
 static dq_status try_variants(dq_codes *c, dq_gptq_loss *loss, const float *w, const dq_hessian *h,
                               const bool *zero, dq_err *err)
 {
@@ -578,8 +574,8 @@ void dq_gptq_loss_add(dq_gptq_loss *sum, const dq_gptq_loss *loss, int64_t rows)
     sum->signal += all.signal;
 }
 
-/* Weights of inputs that are always 0, limited to the range of the others of their group in these rows: they may be anything,
- * and would set its scale. A group of nothing else stays. */
+/* Limits weights of dead inputs to the range of the others in their group and rows, as they would
+ * set its scale. A group of only such weights stays. */
 static void limit_dead(float *w, int64_t rows, int64_t ld, int64_t from, int64_t to,
                        const bool *dead)
 {
@@ -597,7 +593,7 @@ static void limit_dead(float *w, int64_t rows, int64_t ld, int64_t from, int64_t
     }
 }
 
-/* *limited: a copy of w[rows, cols], a block; NULL where no input is always 0. */
+/* *limited: a copy of w[rows, cols], a block; NULL without dead inputs. */
 static dq_status limit_all_dead(float **limited, const float *w, const dq_codes *c,
                                 const dq_hessian *h, dq_err *err)
 {
@@ -655,7 +651,7 @@ dq_status dq_gptq(dq_codes **out, const float *w, int64_t rows, int64_t cols, co
             (*out)->shape.grid_rows == rows)
             try_variants(*out, each, w, h, zero, err);
         if (err->code == DQ_OK && refits > 0 && (*out)->shape.grid_rows == rows) {
-            /* Scales found anew from the codes, and a rounding by them. */
+            /* Refits scales to the codes and rounds with them. */
             dq_codes *c = *out;
             const dq_code_shape s = c->shape;
             dq_codes *other = NULL;
@@ -681,10 +677,7 @@ dq_status dq_gptq(dq_codes **out, const float *w, int64_t rows, int64_t cols, co
     return err->code;
 }
 
-/* ---- GPTQ stripes ----
- * Codes and grids are spread as they are, and every rank packs them for itself. */
-
-/* Codes of a rank's stripe become those of all. */
+/* Sends a rank's codes to all. */
 static dq_status pass_codes(dq_codes **c, const dq_gptq_stripes *s, int rank, int64_t rows,
                             dq_err *err)
 {

@@ -12,25 +12,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Mean over rows, order by descending diagonal (the lower column first among equals), damping `share` of the mean
- * diagonal, and the factor. Where that is not positive definite, ten times more, at most DQ_HESSIAN_TRIES times in all:
- * damping_share says what it took. A column without any input is left out of feedback. The sums are lost. DQ_DAMAGED for
- * sums that are not finite, or a matrix that no damping makes positive definite; `what` names it. */
+/* Mean over rows, order by descending diagonal (the lower column first among equals), damping
+ * `share` of the mean diagonal, and the factor. Where that is not positive definite, ten times
+ * more, at most DQ_HESSIAN_TRIES times in all: damping_share says what it took. A column without
+ * any input is left out of feedback. The sums are lost. DQ_DAMAGED for sums that are not finite, or
+ * a matrix that no damping makes positive definite; `what` names it. */
 enum { DQ_HESSIAN_TRIES = 4 };
 enum { DQ_CORRECTION_ROWS = 64 }; /* of C that are solved together */
 
-/* ---- Tile sums ---- */
-
 enum { TILE = DQ_TILE_SUMS_TILE, ROWS = DQ_TILE_SUMS_ROWS };
 
-/* ---- Blocks ---- */
-
-/* Rows of one product. */
 typedef struct block {
     int64_t first, n;
 } block;
 
-/* Of the pieces of `rows` rows: the next block after *at, which is moved behind it. False: there is none. */
+/* The next block of the pieces of `rows` rows, after which *at moves; false: none. */
 static bool next_block(block *out, int64_t *at, int64_t rows, dq_tile_sums_rows which)
 {
     while (*at < rows) {
@@ -59,14 +55,12 @@ static int64_t count_blocks(int64_t rows, dq_tile_sums_rows which, int64_t *n_ro
     return n;
 }
 
-/* ---- Memory ---- */
-
 static int64_t kept_rows(int64_t max_rows)
 {
     return dq_ranks_count() == 1 && max_rows > ROWS ? ROWS : max_rows;
 }
 
-/* Blocks of a call, and products of a tile that stand beside each other: pieces are of ROWS rows, or none. */
+/* Pieces have ROWS rows, or there are none. */
 static int64_t most_blocks(int64_t max_rows)
 {
     return dq_ranks_count() == 1 ? 1 : (max_rows + ROWS - 1) / ROWS;
@@ -106,10 +100,8 @@ void dq_tile_sums_free(dq_tile_sums *s)
     *s = (dq_tile_sums){.c = NULL};
 }
 
-/* ---- Products ---- */
-
-/* Rows r0 .. of columns c0 .., at most 16 of each. Lines of dst are written whole: at a distance of a power of two they would
- * push each other out of the cache otherwise. */
+/* Transposes at most 16 x 16 at a time and writes whole lines: at a stride of a power of two they
+ * would evict each other. */
 enum { SQUARE = 16 };
 static void transpose_square(float *dst, dq_mat x, int64_t r0, int64_t c0)
 {
@@ -132,7 +124,7 @@ void dq_tile_sums_transpose(float *dst, dq_mat x)
     }
 }
 
-/* A block of a and x as products read it, behind those of the `before` rows that lie there already. */
+/* Transposed as products read it, behind the `before` rows already there. */
 static void put_block(const dq_tile_sums *s, dq_mat a, dq_mat x, block k, int64_t before)
 {
     const dq_mat right = {x.p + k.first * x.cols, k.n, x.cols},
@@ -141,7 +133,6 @@ static void put_block(const dq_tile_sums *s, dq_mat a, dq_mat x, block k, int64_
     if (!s->lower) dq_tile_sums_transpose(s->left + before * a.cols, left);
 }
 
-/* Rows of C from i on. */
 static int64_t tile_rows(const dq_tile_sums *s, int64_t i)
 {
     return s->m - i < TILE ? s->m - i : TILE;
@@ -152,7 +143,6 @@ static int64_t tile_cols(const dq_tile_sums *s, int64_t i)
     return s->lower ? i + tile_rows(s, i) : s->n;
 }
 
-/* out[tile_rows, tile_cols] of a block of `rows` rows. */
 static void multiply(const dq_tile_sums *s, dq_backend *b, float *out, int64_t i, int64_t rows,
                      int64_t before)
 {
@@ -174,9 +164,6 @@ static void add(const dq_tile_sums *s, const float *product, int64_t i)
     }
 }
 
-/* ---- Calls ---- */
-
-/* Own products of a tile, block by block. */
 static void multiply_blocks(const dq_tile_sums *s, dq_backend *b, float *out, int64_t i,
                             int64_t rows, dq_tile_sums_rows which)
 {
@@ -188,7 +175,7 @@ static void multiply_blocks(const dq_tile_sums *s, dq_backend *b, float *out, in
     }
 }
 
-/* Of a tile that belongs to this rank: every rank's products, from the first to the last. */
+/* Adds every rank's products of an own tile, in the order of ranks. */
 static void add_all(const dq_tile_sums *s, const float *own, int64_t i, dq_tile_sums_rows which)
 {
     const int64_t size = tile_rows(s, i) * tile_cols(s, i);
@@ -250,7 +237,7 @@ dq_status dq_tile_sums_add(const dq_tile_sums *s, dq_backend *b, dq_mat a, dq_ma
     return DQ_OK;
 }
 
-/* By all ranks, after the last call: all have all of c. */
+/* By all ranks, after the last call: all get all of c. */
 static dq_status tile_sums_share(const dq_tile_sums *s, dq_err *err)
 {
     DQ_TRY(dq_ranks_agree(NULL, NULL, err));
@@ -260,9 +247,8 @@ static dq_status tile_sums_share(const dq_tile_sums *s, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Hessian ----
- * For the factor the matrix is permuted in place, and its upper triangle keeps it while the lower
- * one is factored, so that there is one matrix of n x n and no more. */
+/* The upper triangle keeps the permuted matrix while the lower one is factored, so that one n x n
+ * matrix is enough. */
 
 int64_t dq_hessian_bytes(int64_t n, int64_t max_rows)
 {
@@ -321,14 +307,12 @@ dq_status dq_hessian_share(dq_hessian *h, dq_err *err)
     return tile_sums_share(&h->sums, err);
 }
 
-/* ---- Factor ---- */
-
 typedef struct key {
     double value;
     int64_t column;
 } key;
 
-/* What is rounded last comes first: small diagonals, and the higher column among equals. */
+/* Small diagonals first, as they are rounded last; of equals, the higher column. */
 static int by_value(const void *a, const void *b)
 {
     const key *x = a, *y = b;
@@ -336,7 +320,7 @@ static int by_value(const void *a, const void *b)
     return x->column < y->column ? 1 : -1;
 }
 
-/* Means, the diagonal, and what it says of columns. False when a sum is not finite. */
+/* Means and the diagonal; false: a sum is not finite. */
 static bool look(dq_hessian *h)
 {
     bool finite = true;
@@ -370,7 +354,7 @@ dq_status dq_hessian_refactor(dq_hessian *h, double share, const char *what, dq_
         int64_t bad;
         h->damping_share = share;
         h->damping = share * mean;
-        /* Lower triangle and diagonal from the upper triangle. */
+        /* Copies the upper triangle to the lower one. */
         enum { STEP = 64 };
 #pragma omp parallel for schedule(dynamic)
         for (int64_t i0 = 0; i0 < h->n; i0 += STEP) {
@@ -406,7 +390,7 @@ dq_status dq_hessian_factor(dq_hessian *h, double share, const char *what, dq_er
     qsort(k, (size_t)h->n, sizeof *k, by_value);
     for (int64_t i = 0; i < h->n; i++) h->order[i] = k[i].column;
     dq_block_free(k);
-    /* The matrix in the new order: gathered into the upper triangle, which is free, row by row. */
+    /* Gathers the permuted matrix into the free upper triangle. */
     const int64_t *o = h->order;
 #pragma omp parallel for schedule(dynamic, 16)
     for (int64_t t = 0; t < h->n; t++) {
@@ -415,9 +399,6 @@ dq_status dq_hessian_factor(dq_hessian *h, double share, const char *what, dq_er
     }
     return dq_hessian_refactor(h, share, what, err);
 }
-
-/* ---- Cross ----
- * Rows of C lie whole numbers of 8 values apart. */
 
 static int64_t stride(int64_t n)
 {
@@ -492,15 +473,12 @@ dq_status dq_cross_mean(dq_cross *x, const char *what, dq_err *err)
         "%s: sums of what the rounded model lacks on the calibration text are not finite", what);
 }
 
-/* ---- Correction ----
- * Rows of C are independent right-hand sides: a task takes 64 of them, transposed, through L y = c
- * and L^T x = y, blocks of 64 columns at a time, where what other blocks say is one product of
- * tiles in f64. */
+/* Rows of C are independent right-hand sides: a task solves 64, transposed, L y = c and L^T x = y,
+ * in blocks of 64 columns whose mutual effect is a product of f64 tiles. */
 
 enum { SOLVED_ROWS = DQ_CORRECTION_ROWS, DEPTH = 256 };
 _Static_assert((int)SOLVED_ROWS == (int)DQ_F64_TILE, "a strip is a tile");
 
-/* 64 right-hand sides. */
 typedef struct strip {
     double *y; /* [n, 64] */
     _Alignas(64) double sum[SOLVED_ROWS * SOLVED_ROWS],
@@ -520,7 +498,6 @@ static void solve_strip(strip *s, const dq_cross *x, const dq_hessian *h, int64_
         for (int64_t r = 0; r < SOLVED_ROWS; r++)
             s->y[i * SOLVED_ROWS + r] = r < rows ? from[r * x->ld] : 0;
     }
-    /* L y = c, in place. */
     for (int64_t b = 0; b < h->n; b += SOLVED_ROWS) {
         const int64_t cols = dq_least(SOLVED_ROWS, h->n - b);
         double *y = s->y + b * SOLVED_ROWS;
@@ -541,7 +518,6 @@ static void solve_strip(strip *s, const dq_cross *x, const dq_hessian *h, int64_
             for (int64_t t = 0; t < SOLVED_ROWS; t++) y[i * SOLVED_ROWS + t] /= l[i];
         }
     }
-    /* L^T x = y, in place. */
     for (int64_t end = h->n, b; end > 0; end = b) {
         b = (end - 1) / SOLVED_ROWS * SOLVED_ROWS;
         const int64_t cols = end - b;
@@ -567,7 +543,6 @@ static void solve_strip(strip *s, const dq_cross *x, const dq_hessian *h, int64_
     }
 }
 
-/* A strip with y[n, 64] for one thread. NULL: see err. */
 static strip *strip_new(int64_t n, dq_err *err)
 {
     strip *s = dq_block_new(1, sizeof *s, err);
@@ -611,7 +586,6 @@ dq_status dq_correction_solve_in_step(dq_cross *x, const dq_hessian *h, dq_err *
     return DQ_OK;
 }
 
-/* 64 rows of w, transposed, times K. */
 static void multiply_strip(strip *s, float *w, int64_t rows, const dq_cross *k)
 {
     const int64_t n = k->n;
@@ -666,7 +640,7 @@ dq_status dq_correction_of_outputs(float *w, int64_t first, int64_t rows, const 
     return DQ_OK;
 }
 
-/* Of 64 rows of K: blocks below the diagonal count twice. */
+/* Blocks below the diagonal count twice. */
 static void energy_of_strip(double *out, strip *s, const dq_cross *k, const dq_hessian *h,
                             int64_t first)
 {
@@ -695,10 +669,9 @@ static void energy_of_strip(double *out, strip *s, const dq_cross *k, const dq_h
     }
 }
 
-/* ---- Shrinkage ----
- * The sums of A lie in the free triangle of those of B while A is factored. */
+/* The sums of A lie in the free triangle of B's while A is factored. */
 
-/* A step of three is as fine as shares can tell. */
+/* Shares cannot resolve steps finer than three. */
 static const double ridges[DQ_SHRINKAGE_RIDGES] = {0.01, 0.03, 0.1, 0.3, 1, 3, 10};
 
 int64_t dq_shrinkage_bytes(int64_t m, int64_t n, int64_t max_rows)
@@ -747,7 +720,8 @@ dq_status dq_shrinkage_add_lacks(dq_shrinkage *o, dq_cross *c, dq_backend *b, dq
     return dq_cross_add(c, b, lacks, x, (dq_tile_sums_rows){DQ_ROWS_SECOND, piece}, err);
 }
 
-/* Of outputs first .. end - 1 the share of A's correction that takes most away on B, and how much that is. */
+/* For outputs first .. end - 1: the share of A's correction that removes most on B, and how
+ * much. */
 static dq_status judge_rows(double *share, double *gain, dq_shrinkage *o, const dq_hessian *h,
                             const dq_cross *c, dq_ranks_rows rows, dq_err *err)
 {
@@ -757,8 +731,8 @@ static dq_status judge_rows(double *share, double *gain, dq_shrinkage *o, const 
     k.m = rows.end - rows.first;
     for (int64_t i = 0; i < k.m * k.ld; i++) k.c[i] = o->c->c[before + i] / (double)k.rows;
     DQ_TRY(dq_correction_solve(&k, o->h, err));
-    /* out[k->m] = diagonal of K H K^T, H the sums of h, which is not factored: the squares that
-     * each output changes by, summed over its inputs. The same bits for any number of threads. */
+    /* out[k->m] = diagonal of K H K^T for an unfactored h: how much each output changes, squared
+     * and summed. Bits do not depend on threads. */
 #pragma omp parallel
     {
         dq_err mine = {0};
@@ -794,7 +768,7 @@ static dq_status judge(double *share, double *gain, dq_shrinkage *o, const dq_he
     return DQ_OK;
 }
 
-/* Whether outputs gain by the later of two ridges, each beside its own gain: a few large ones do not decide. */
+/* Outputs vote by relative gain, so that a few large ones do not decide. */
 static bool is_better(const double *later, const double *before, int64_t m)
 {
     const double clear = 0.03;
@@ -816,8 +790,8 @@ dq_status dq_shrinkage_find(double *ridge, dq_shrinkage *o, dq_hessian *h, dq_cr
     DQ_TRY(cross_share(c, err));
     *ridge = ridges[0];
     memset(o->share, 0, (size_t)c->m * sizeof *o->share);
-    /* Before factoring: the sums of part, of as many inputs, are kept beside those of h, in the
-     * triangle that these leave free; and become part of them, as those of `rows` inputs. */
+    /* Before factoring, the sums of `part` are kept in the free triangle of h's; then added to
+     * them. */
     const dq_hessian *part = o->h;
 #pragma omp parallel for schedule(dynamic, 16)
     for (int64_t r = 0; r < h->n; r++) {
@@ -846,13 +820,13 @@ dq_status dq_shrinkage_find(double *ridge, dq_shrinkage *o, dq_hessian *h, dq_cr
         h->a[r * h->ld + r] += h->diagonal[r];
     }
     h->rows += rows;
-    /* x += part, sums of as many values over other rows. */
+    /* Adds sums over other rows. */
     const dq_cross *other = o->c;
     for (int64_t i = 0; i < c->m * c->ld; i++) c->c[i] += other->c[i];
     c->rows += other->rows;
     *ridge = *ridge / 2 > ridges[0] ? *ridge / 2 : ridges[0];
     for (int64_t r = 0; r < c->m; r++) {
-        /* That of all rows, of one that A gave. */
+        /* A correction from all rows deserves more trust than one from A. */
         const double doubt = 1.3, a = o->share[r] * doubt < 1 ? o->share[r] * doubt : 1;
         o->share[r] = 2 * a / (1 + a);
     }

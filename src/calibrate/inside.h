@@ -16,88 +16,87 @@ static inline int64_t dq_least(int64_t x, int64_t y)
     return x < y ? x : y;
 }
 
-/* ---- F64 tile ----
- * The product of two tiles in f64, on which the factorization and the rounding stand. Every
- * element is its own chain of products and sums in ascending k, so that the bits are the same on
- * every machine. */
+/* The f64 product under factorization and rounding. Every element is its own chain in ascending k,
+ * so that bits are equal on every machine. */
 
 enum { DQ_F64_TILE = 64 }; /* columns of c, and the step of its rows */
 
-/* c[m, 64] += a^T b for a[k, m] (row stride lda) and b[k, 64] (row stride 64); c has row stride 64. m is a multiple of
- * 4. b and c are 64-byte aligned. */
+/* c[m, 64] += a^T b for a[k, m] (row stride lda) and b[k, 64] (row stride 64); c has row stride 64.
+ * m is a multiple of 4. b and c are 64-byte aligned. */
 void dq_f64_tile_add(double *c, const double *a, int64_t lda, const double *b, int64_t m,
                      int64_t k);
-/* dst[cols, 64] = src[rows, cols]^T (row stride ld), rows <= 64; columns rows .. 63 of dst become 0. */
+/* dst[cols, 64] = src[rows, cols]^T (row stride ld), rows <= 64; columns rows .. 63 of dst become
+ * 0. */
 void dq_f64_tile_transpose(double *dst, const double *src, int64_t ld, int64_t rows, int64_t cols);
 
-/* dst[cols, rows] = x^T, on all threads. */
 void dq_tile_sums_transpose(float *dst, dq_mat x);
 
-/* The factor of the same means with another damping. */
+/* Factors the same means with another damping. */
 dq_status dq_hessian_refactor(dq_hessian *h, double share, const char *what, dq_err *err);
 
 int64_t dq_cross_bytes(int64_t max_m, int64_t max_n, int64_t max_rows);
 
-/* The same, by all ranks, each of which solves for some rows. */
+/* By all ranks, each solving for some rows. */
 dq_status dq_correction_solve_in_step(dq_cross *x, const dq_hessian *h, dq_err *err);
 
 enum { DQ_SHRINKAGE_RIDGES = 7 }; /* that are tried at most */
 
 int64_t dq_shrinkage_bytes(int64_t max_m, int64_t max_n, int64_t max_rows);
 
-/* Codes of w[rows, cols], all finite, for the factored Hessian of its inputs. `spec` is taken as it is: width 2..8, group,
- * mode, type of scales (which must hold them). Grids are those of the mode. For modes with tries each row is rounded DQ_GPTQ_TRIES
- * times and keeps what loses least: with the scales of least squared error, these times the mode's tries, and with those of
- * least squared error weighted by D, what a column's own rounding costs. Then scales are found anew from the codes
- * (calibrate.h) and rows rounded by them, `refits` times; again a row keeps what loses less. Where codes are found together, it is
- * strips of rows that keep it. loss[rows], of each row, may be NULL.
- * The result depends neither on the number of threads, nor on how rows are divided: between strips, if codes are found together.
- * An input that is always 0 (h->dead) sets no scale: its weights are limited to the range of the others. Columns zero[cols]
- * (NULL: none) make up for no error, so that a pruned channel stays pruned.
- * DQ_RESOURCE; DQ_STOPPED between strips of rows. */
+/* Codes of w[rows, cols], all finite, for the factored Hessian of its inputs. `spec` is taken as it
+ * is: width 2..8, group, mode, type of scales (which must hold them). Grids are those of the mode.
+ * For modes with tries each row is rounded DQ_GPTQ_TRIES times and keeps what loses least: with the
+ * scales of least squared error, these times the mode's tries, and with those of least squared
+ * error weighted by D, what a column's own rounding costs. Then scales are found anew from the
+ * codes (calibrate.h) and rows rounded by them, `refits` times; again a row keeps what loses less.
+ * Where codes are found together, it is strips of rows that keep it. loss[rows], of each row, may
+ * be NULL. The result depends neither on the number of threads, nor on how rows are divided:
+ * between strips, if codes are found together. An input that is always 0 (h->dead) sets no scale:
+ * its weights are limited to the range of the others. Columns zero[cols] (NULL: none) make up for
+ * no error, so that a pruned channel stays pruned. DQ_RESOURCE; DQ_STOPPED between strips of
+ * rows. */
 enum { DQ_GPTQ_TRIES = 5 };
 
-/* Multiplications and additions for a sequence of `rows` rows. */
 double dq_value_maps_flop(const dq_model *m, int64_t rows);
 
-/* act must outlive it. Buffers are host memory. DQ_RESOURCE. */
+/* act must outlive it. Host memory. DQ_RESOURCE. */
 dq_status dq_reference_new(dq_reference *r, dq_activations *act, const dq_model *m,
                            int64_t max_rows, dq_err *err);
 void dq_reference_free(dq_reference *r); /* {0} allowed */
 int64_t dq_reference_bytes(const dq_model *m, int64_t max_rows);
 
-/* Steps of the reference in layer `number` with the buffers of s, which are overwritten but for s->x. */
+/* Steps of the reference in layer `number`; overwrites the buffers of s except s->x. */
 dq_layer_steps dq_reference_steps(const dq_reference *r, const dq_layer_steps *s, int number);
-/* r->x from the scratch file, and x[rows, dim] or r->x to it. */
+/* Reads r->x from the scratch file; writes x[rows, dim], or r->x, to it. */
 dq_status dq_reference_get(dq_reference *r, int64_t first, int64_t rows, dq_err *err);
 dq_status dq_reference_put(dq_reference *r, int64_t first, dq_mat x, dq_err *err);
 
-/* Before the sums of a product: they are empty, and of what is given. */
+/* Empties the sums for a product and says what they add: inputs, or outputs. */
 void dq_reference_begin_inputs(dq_reference *r, int64_t n);
 void dq_reference_begin_outputs(dq_reference *r, int64_t n); /* n inputs, dim outputs */
 dq_status dq_reference_add_none(dq_reference *r, dq_backend *b, int64_t piece, dq_err *err);
-/* Adds what is left of r->lacks[rows, n], inputs before rounding, when x[rows, n], the rounded model's, are taken away. */
+/* Adds r->lacks[rows, n], unrounded inputs, less the rounded model's x[rows, n]. */
 dq_status dq_reference_add_read(dq_reference *r, dq_backend *b, dq_mat x, dq_err *err);
-/* Adds what the rounded stream would lack after attention, if o were not rounded: r->x is after attention, s->x before it,
- * s->y what o reads; s->h is overwritten. */
+/* Adds what the rounded stream lacks after attention with an unrounded o: r->x is after attention,
+ * s->x before it, s->y o's inputs; overwrites s->h. */
 dq_status dq_reference_add_attention(dq_reference *r, const dq_layer_steps *s, int number,
                                      dq_err *err);
-/* The same for down and rows at .. of the chunk: r->x is after the layer, s->x before down, gate[n, ffn] what down reads. */
+/* The same for down and rows from `at` on: r->x is after the layer, s->x before down, gate[n, ffn]
+ * down's inputs. */
 dq_status dq_reference_add_down(dq_reference *r, const dq_layer_steps *s, int number, int64_t at,
                                 dq_mat gate, dq_err *err);
-/* x += feed-forward part, for the steps of the reference; gate and up are scratch of at most DQ_FFN_ROWS rows. */
+/* Adds the feed-forward part to the reference's x; gate and up are scratch of at most DQ_FFN_ROWS
+ * rows. */
 void dq_reference_feed_forward(const dq_layer_steps *s, dq_mat gate, dq_mat up);
 
-/* The sums become what is added to weights of that product, as far as calibrate.h lets it; h, its sums without those that
- * r->half holds, is factored with `damping`. `what` names it; *share: how much of it outputs keep, on an average. */
+/* Turns the sums into a correction of the product's weights; h, the sums without r->half's, is
+ * factored with `damping`. `what` names the product; *share: mean share that outputs keep. */
 dq_status dq_reference_solve(dq_reference *r, dq_hessian *h, double damping, const char *what,
                              double *share, dq_err *err);
 
-/* Rows of a matrix that are corrected and rounded at a time: rows do not see each other. A matrix of one scale is rounded
- * whole. */
+/* Rows corrected and rounded at a time; a matrix with one scale is rounded whole. */
 enum { DQ_CALIBRATE_BAND_ROWS = 4096 };
 
-/* One run. */
 typedef struct dq_calibrate_job {
     dq_calibrate *c;
     const dq_quantizer *q;
@@ -119,14 +118,12 @@ typedef struct dq_calibrate_job {
     bool head;    /* a head of its own is left to round */
 } dq_calibrate_job;
 
-/* Whether any of these has to be rounded. */
 bool dq_calibrate_job_is_left(const dq_calibrate_job *j, const dq_weight *const *w, int n);
 
-/* Of no machine in particular. */
+/* Nominal rates. */
 extern const dq_calibrate_rates dq_calibrate_pace_usual;
-/* What is left of a job, for dq_quantize_method. */
+/* Adds the rest of a job, for dq_quantize_method. */
 void dq_calibrate_pace_expect(const dq_calibrate_job *j, dq_pace *p);
-/* Seconds to round rows of a tensor. */
 double dq_calibrate_pace_rounding(const dq_calibrate *c, double rows, double cols,
                                   const dq_quant_spec *spec);
 

@@ -7,8 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- Activations ---- */
-
 int64_t dq_activations_bytes(int64_t rows, int64_t dim, int streams, int64_t width)
 {
     return rows * (streams * dim + width) * (int64_t)sizeof(float);
@@ -68,12 +66,11 @@ dq_status dq_activations_get(dq_activations *a, dq_activations_kind kind, int64_
     return dq_backend_sync(a->b, err);
 }
 
-/* ---- Value maps ----
- * Products are the backend's own: logits block by block, those of D and inputs panel by panel. */
+/* Products are the backend's own: logits block by block, those of D and inputs panel by panel. */
 
 enum { BLOCK = DQ_VALUE_MAPS_BLOCK, PANEL = DQ_VALUE_MAPS_PANEL };
 
-/* Numbers in the buffers for sequences of `longest` rows, in the order of their members. */
+/* The buffers for sequences of `longest` rows, in the order of their members. */
 enum { BUFFERS = 7 };
 static void sizes_of(int64_t size[BUFFERS], const dq_model *m, int64_t longest)
 {
@@ -139,7 +136,7 @@ double dq_value_maps_flop(const dq_model *m, int64_t rows)
     return n;
 }
 
-/* Rows of one sequence that follow each other and take one head, or (z, panels) several. */
+/* Consecutive rows of one sequence for one head, or (z, panels) for several. */
 typedef struct rows_at {
     const dq_layer_steps *s;
     int64_t first; /* row of the batch with which the sequence begins */
@@ -155,7 +152,7 @@ static void take_head(float *dst, dq_mat x, int64_t first, int64_t n, int head, 
                (size_t)head_dim * sizeof *dst);
 }
 
-/* logits[n, keys] of one map, not scaled; keys: all up to the last row. */
+/* logits[n, keys] of one map, unscaled; keys: up to the last row's. */
 static void logits_of(dq_value_maps *v, const rows_at *r, int map)
 {
     const dq_layer_steps *s = r->s;
@@ -183,7 +180,7 @@ static float largest(const float *x, int64_t n)
     return top[0];
 }
 
-/* x[n] becomes exp(scale x - its maximum). Their sum. */
+/* x[n] becomes exp(scale x - maximum); returns the sum. */
 static double exponentials(float *x, int64_t n, float scale)
 {
     const float top = largest(x, n);
@@ -203,13 +200,13 @@ static float lambda_of(const rows_at *r, int64_t row)
     return r->s->lambda.p[(r->first + r->at + row) * r->s->lambda.cols + r->out];
 }
 
-/* z[n, dim] times the gain of the head norm. */
+/* Multiplies z[n, dim] by the gain of the head norm. */
 static void normalize(dq_value_maps *v, const rows_at *r, dq_mat z)
 {
     const dq_head_order *a = &r->s->m->map;
     double sum[BLOCK] = {0};
     for (int slab = 0; slab < a->n_slabs; slab++) {
-        /* Adds to sum[n] the squares of a slab of what the head makes of z[n, dim]. */
+        /* Adds the squares of a slab of the head's outputs of z[n, dim] to sum[n]. */
         const dq_layer_steps *s = r->s;
         const int64_t d = s->m->map.head_dim, first = r->head->v[slab] * d;
         const float *bias = s->layer->v_bias;
@@ -232,7 +229,6 @@ static void normalize(dq_value_maps *v, const rows_at *r, dq_mat z)
     }
 }
 
-/* Rows at .. of a panel, of which one head is taken. */
 static rows_at block_of(const rows_at *panel, int64_t at, int64_t seq)
 {
     const dq_head_order *a = &panel->s->m->map;
@@ -251,7 +247,7 @@ static void read_panel(dq_value_maps *v, dq_mat z, const rows_at *p, int64_t seq
     const int64_t end = p->at + p->n;
     for (int64_t at = p->at; at < end; at += BLOCK) {
         const rows_at r = block_of(p, at, seq);
-        /* d[n, ld]: the rows' D, 0 after their own keys. */
+        /* d[n, ld] is 0 after each row's own key. */
         const bool two = r.head->q[1] >= 0;
         const float scale = r.s->m->map.scale;
         logits_of(v, &r, 0);
@@ -289,9 +285,6 @@ void dq_value_maps_read(dq_value_maps *v, dq_mat z, const dq_layer_steps *s, int
         }
     }
 }
-
-/* ---- Reference ----
- * Differences are taken in place, in host memory, and handed to the sums block by block. */
 
 int64_t dq_reference_bytes(const dq_model *m, int64_t max_rows)
 {
@@ -356,7 +349,7 @@ void dq_reference_begin_outputs(dq_reference *r, int64_t n)
     dq_shrinkage_begin(&r->half, r->m->dim, n);
 }
 
-/* lacks = want - (lacks + have); have NULL: nothing. */
+/* lacks = want - (lacks + have); have NULL: 0. */
 static void take_from(dq_mat lacks, dq_mat want, const float *have)
 {
     const int64_t n = lacks.rows * lacks.cols;
