@@ -17,8 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Base ---- */
-
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "dq reads and writes little-endian files without swapping; big-endian hosts are unsupported"
 #endif
@@ -33,7 +31,7 @@ void dq_one_line(char *s)
 
 const dq_remedy dq_remedy_none = {.code = DQ_REMEDY_NONE};
 
-/* Writes the text from byte `begin` on, and keeps its remedy. */
+/* Replaces the text from byte `begin` on and keeps its remedy. */
 static void say(dq_err *err, size_t begin, dq_remedy remedy, const char *fmt, va_list args)
 {
     vsnprintf(err->text + begin, sizeof err->text - begin, fmt, args);
@@ -113,7 +111,7 @@ bool dq_mul_ok(size_t *product, size_t a, size_t b)
     return true;
 }
 
-/* The one piece of global state: a countdown that only tests set. */
+/* The only global state here: a countdown that only tests set. */
 static _Atomic int64_t fail_countdown;
 
 void dq_alloc_fail_at(int64_t n)
@@ -121,7 +119,7 @@ void dq_alloc_fail_at(int64_t n)
     fail_countdown = n;
 }
 
-/* *bytes is rounded up to what is taken. */
+/* *bytes is rounded up to what is allocated. */
 static void *take(size_t *bytes)
 {
     if (fail_countdown > 0 && atomic_fetch_sub(&fail_countdown, 1) == 1) return NULL;
@@ -271,8 +269,7 @@ void *dq_grow(dq_arena *a, void *list, size_t want, size_t *cap, size_t size, dq
     return p;
 }
 
-/* ---- Map64 ----
- * Linear probing from a multiplicative hash; the slots double when half of them are taken. */
+/* Linear probing from a multiplicative hash; the table doubles when half full. */
 
 enum { LEAST_SLOTS = 16 };
 
@@ -303,7 +300,7 @@ void dq_map64_clear(dq_map64 *m)
     m->n = 0;
 }
 
-/* A free slot for the key, in a larger table if need be. */
+/* Grows the table if need be. */
 static dq_map64_slot *map64_take(dq_map64 *m, uint64_t key, dq_err *err)
 {
     if (2 * (m->n + 1) > m->mask + 1) {
@@ -341,10 +338,8 @@ dq_status dq_map64_count(dq_map64 *m, uint64_t key, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Strmap ----
- * Open addressing with linear steps; the table's size is a power of two and at most half of it is
- * used, so a search ends at a free slot. Keys are compared by length and bytes and stay where the
- * caller has them; nothing is ever removed. */
+/* Linear probing in a table of a power of two, at most half full, so that a search ends at a free
+ * slot. Keys are compared by length and bytes and stay with the caller; nothing is ever removed. */
 
 static uint64_t mix(uint64_t h)
 {
@@ -422,8 +417,7 @@ int32_t dq_strmap_get(const dq_strmap *m, const char *key, size_t len)
     return s->key ? s->value : -1;
 }
 
-/* ---- Address list ----
- * Addresses are compared as numbers; items move when one comes between them. */
+/* A sorted array. */
 
 static uint8_t *item_at(const dq_address_list *l, size_t i)
 {

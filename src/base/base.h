@@ -7,18 +7,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ---- Remedy ----
- * What would help after a failure, as a code that a program words for its users: dq names options
- * and commands (settings/advice.c), another program would name its own. The library's text makes
- * sense without it. */
+/* What would help after a failure, as a code that each program words for its users: dq names
+ * options and commands (settings/advice.c). The library's text makes sense without it. */
 
-/* n, m and w are the remedy's numbers and its word. */
 typedef enum dq_remedy_code {
     DQ_REMEDY_NONE,
-    DQ_REMEDY_OPTION,    /* the text begins with the name of a setting */
-    DQ_REMEDY_SIZE,      /* more bits per weight */
-    DQ_REMEDY_KV_OPTION, /* with the name of a setting of the KV cache */
-    /* files */
+    DQ_REMEDY_OPTION,          /* the text begins with the name of a setting */
+    DQ_REMEDY_SIZE,            /* more bits per weight */
+    DQ_REMEDY_KV_OPTION,       /* with the name of a setting of the KV cache */
     DQ_REMEDY_FORCE,           /* let the existing file be replaced */
     DQ_REMEDY_START_OVER,      /* let what is left of an earlier run be replaced */
     DQ_REMEDY_RESUME,          /* run again, and resume */
@@ -37,11 +33,10 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_EXPORT_GROUP,    /* the same, or groups of n */
     DQ_REMEDY_EXPORT_SCALE,    /* the same, or scales in f16 */
     DQ_REMEDY_EXPORT_ZERO,     /* the same, or no zero points */
-    /* what is scored */
-    DQ_REMEDY_CTX,         /* n tokens per window */
-    DQ_REMEDY_SMALLER_CTX, /* or fewer tokens per window */
-    DQ_REMEDY_CTX_OF_TEXT, /* n tokens per window, for a text */
-    DQ_REMEDY_ROLLING,     /* windows with a stride instead of rolling ones */
+    DQ_REMEDY_CTX,             /* n tokens per window */
+    DQ_REMEDY_SMALLER_CTX,     /* or fewer tokens per window */
+    DQ_REMEDY_CTX_OF_TEXT,     /* n tokens per window, for a text */
+    DQ_REMEDY_ROLLING,         /* windows with a stride instead of rolling ones */
     DQ_REMEDY_BOS_ON,
     DQ_REMEDY_BOS_AUTO,
     DQ_REMEDY_EXAMPLES, /* the text is "n examples" */
@@ -52,7 +47,6 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_LONG_CUT,    /* the same; the text begins with what is done to long items */
     DQ_REMEDY_NEEDLES,     /* needles and cities w need n tokens, the prompt has m */
     DQ_REMEDY_ATTENTION,   /* no attention, or nothing evicted */
-    /* the KV cache */
     DQ_REMEDY_KV_KEEP_OR_TOKENS,
     DQ_REMEDY_KV_SINK_RECENT,  /* or protect fewer tokens; the text begins with "tokens" */
     DQ_REMEDY_KV_POLICY,       /* a policy is needed */
@@ -70,13 +64,12 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_KV_PAGE,         /* per-channel codes */
     DQ_REMEDY_KV_DENSE,        /* what is not coded in f32, or the CPU */
     DQ_REMEDY_KV_RANGE,        /* what is not coded in bf16 or f32 */
-    /* arithmetic and devices */
-    DQ_REMEDY_MATH_WEIGHTS, /* packed weights; the text begins with "math" */
-    DQ_REMEDY_MATH_CACHE,   /* a packed cache; the same */
-    DQ_REMEDY_MATH_OTHER,   /* other arithmetic; the same */
-    DQ_REMEDY_MATH_F32,     /* f32; the same */
-    DQ_REMEDY_MATH_HEADS,   /* f32, or the CPU; the same */
-    DQ_REMEDY_MATH_GROUP,   /* f32, or another group of the cache than n; w is the arithmetic */
+    DQ_REMEDY_MATH_WEIGHTS,    /* packed weights; the text begins with "math" */
+    DQ_REMEDY_MATH_CACHE,      /* a packed cache; the same */
+    DQ_REMEDY_MATH_OTHER,      /* other arithmetic; the same */
+    DQ_REMEDY_MATH_F32,        /* f32; the same */
+    DQ_REMEDY_MATH_HEADS,      /* f32, or the CPU; the same */
+    DQ_REMEDY_MATH_GROUP,      /* f32, or another group of the cache than n; w is the arithmetic */
     DQ_REMEDY_F32_OR_CPU,
     DQ_REMEDY_CPU,       /* the CPU instead */
     DQ_REMEDY_OR_CPU,    /* or the CPU */
@@ -92,14 +85,13 @@ typedef enum dq_remedy_code {
     DQ_REMEDIES
 } dq_remedy_code;
 
-/* As the place of a failure gives it. */
 typedef struct dq_remedy {
     dq_remedy_code code;
     int64_t number[2]; /* n, m */
     const char *word;  /* w; NULL: none */
 } dq_remedy;
 
-/* As a failure keeps it: it is about bytes begin .. end - 1 of the text, which are to be reworded. */
+/* A remedy of bytes begin .. end - 1 of the text, which a program may reword. */
 enum { DQ_REMEDY_WORD = 200 };
 typedef struct dq_remedy_at {
     dq_remedy_code code;
@@ -107,9 +99,6 @@ typedef struct dq_remedy_at {
     int64_t number[2];
     char word[DQ_REMEDY_WORD];
 } dq_remedy_at;
-
-/* ---- Base ----
- * Status codes, error text, arenas, checked sizes. Knows nothing of dq. */
 
 /* The value is also the exit status of the process. */
 typedef enum dq_status {
@@ -139,17 +128,17 @@ typedef struct dq_err {
 #endif
 
 /* Records the first failure: "what is wrong (expected X, found Y). What to do." Returns code.
- * Control characters are replaced, so that the text stays one line whatever a file contained. */
+ * Control characters are replaced, so that the text stays one line. */
 dq_status dq_fail(dq_err *err, dq_status code, const char *fmt, ...) DQ_PRINTF(3, 4);
 /* The same with a remedy of the whole text. */
 dq_status dq_fail_with(dq_err *err, dq_status code, dq_remedy remedy, const char *fmt, ...)
     DQ_PRINTF(4, 5);
-/* Says more after the text of a failure, which err must hold; with a remedy of what is added. Returns its code. */
+/* Adds to the text of an existing failure, with a remedy of the addition. Returns its code. */
 dq_status dq_fail_more(dq_err *err, dq_remedy remedy, const char *fmt, ...) DQ_PRINTF(3, 4);
-/* Records another failure with its text and remedies; nothing if that is DQ_OK. Returns err->code. */
+/* Copies another failure with its remedies unless it is DQ_OK. Returns err->code. */
 dq_status dq_fail_as(dq_err *err, const dq_err *other);
 extern const dq_remedy dq_remedy_none;
-/* The same replacement in any text that is to be one line: '?' for newlines, tabs and what dq_utf8_plain replaces. */
+/* The same replacement in any text: '?' for newlines, tabs and what dq_utf8_plain replaces. */
 void dq_one_line(char *s);
 /* Puts the place before the text: "model.safetensors: ". Returns err->code. */
 dq_status dq_in(dq_err *err, const char *fmt, ...) DQ_PRINTF(2, 3);
@@ -160,43 +149,38 @@ dq_status dq_in(dq_err *err, const char *fmt, ...) DQ_PRINTF(2, 3);
         if (dq_try_status != DQ_OK) return dq_try_status;                                          \
     } while (0)
 
-/* Memory that dies together. Not for use by two threads at once. */
+/* Memory freed as a whole; for one thread at a time. */
 typedef struct dq_arena dq_arena;
 
 dq_arena *dq_arena_new(void);    /* NULL: out of memory */
 void dq_arena_free(dq_arena *a); /* NULL allowed */
-/* The first thing in an arena of its own, *a: `size` bytes as dq_alloc gives them. NULL with DQ_RESOURCE. */
+/* Makes an arena *a with an object of `size` zeroed bytes in it. NULL with DQ_RESOURCE. */
 void *dq_arena_object(dq_arena **a, size_t size, dq_err *err);
 /* n items of `size` bytes, zeroed, 64-byte aligned, valid until the arena is freed (n = 0 gives a
  * valid pointer). NULL with DQ_RESOURCE in err on overflow or exhaustion. */
 void *dq_alloc(dq_arena *a, size_t n, size_t size, dq_err *err);
-/* Copy of s[len] with a final NUL added. */
 char *dq_text(dq_arena *a, const char *s, size_t len, dq_err *err);
-/* printf into the arena. */
 char *dq_textf(dq_arena *a, dq_err *err, const char *fmt, ...) DQ_PRINTF(3, 4);
 
-/* One zeroed, 64-byte aligned block of n * size bytes; ended by dq_block_free (NULL allowed).
- * NULL with DQ_RESOURCE on overflow or exhaustion. */
+/* A zeroed, 64-byte aligned block of n * size bytes for dq_block_free (NULL allowed). NULL with
+ * DQ_RESOURCE. */
 void *dq_block_new(size_t n, size_t size, dq_err *err);
-/* The same with any content, not touched yet. */
+/* The same, uninitialized and untouched. */
 void *dq_block_raw(size_t n, size_t size, dq_err *err);
 void dq_block_free(void *p);
 
-/* list[*cap] of items of `size` bytes, in the arena or, where a is NULL, a block, with room for `want` of them: the same
- * list, or one of at least twice the room with the items copied, zeros after them, and *cap set; a block it was is
- * freed. NULL with DQ_RESOURCE on overflow or exhaustion: the old list stays. */
+/* Grows list[*cap] of items of `size` bytes, in the arena or (a NULL) a block, to at least `want`
+ * items, at least doubling; new ones are 0 and *cap is set. NULL with DQ_RESOURCE: the old list
+ * stays. */
 void *dq_grow(dq_arena *a, void *list, size_t want, size_t *cap, size_t size, dq_err *err);
 
-/* *product = a * b; false on overflow. */
 bool dq_mul_ok(size_t *product, size_t a, size_t b);
 
 /* Test hook: the n-th allocation from now on fails (1 = the next); 0 turns it off. */
 void dq_alloc_fail_at(int64_t n);
 
-/* ---- Map64 ----
- * Hash table from 64-bit keys to 64-bit values that are not 0: 0 stands for an absent key, so
- * counts begin by themselves. Open addressing, at most half full; reading is inline, for loops
- * that do little else. */
+/* Hash table from 64-bit keys to nonzero 64-bit values; 0 means absent, so counts start by
+ * themselves. At most half full; reading is inline for tight loops. */
 
 typedef struct dq_map64_slot {
     uint64_t key, value; /* value 0: free */
@@ -208,12 +192,11 @@ typedef struct dq_map64 {
     dq_arena *a; /* holds the slots; NULL: they are a block */
 } dq_map64;
 
-/* Capacity for `count` keys before it grows. Blocks end by dq_map64_free. */
+/* Capacity for `count` keys before it grows. End blocks with dq_map64_free. */
 dq_status dq_map64_new(dq_map64 *m, size_t count, dq_arena *a, dq_err *err);
 void dq_map64_free(dq_map64 *m); /* {0}, too; may be called again */
 void dq_map64_clear(dq_map64 *m);
 
-/* The slot of the key, or the free one where it belongs. */
 static inline dq_map64_slot *dq_map64_find(const dq_map64 *m, uint64_t key)
 {
     const uint64_t h = key * UINT64_C(0x9E3779B97F4A7C15);
@@ -227,12 +210,9 @@ static inline uint64_t dq_map64_get(const dq_map64 *m, uint64_t key)
     return dq_map64_find(m, key)->value;
 }
 
-/* A second value for a key replaces the first; value > 0. */
+/* Replaces an earlier value; value > 0. */
 dq_status dq_map64_put(dq_map64 *m, uint64_t key, uint64_t value, dq_err *err);
 dq_status dq_map64_count(dq_map64 *m, uint64_t key, dq_err *err);
-
-/* ---- Strmap ----
- * Hash table from byte strings to small integers. */
 
 typedef struct dq_strmap_slot {
     const char *key; /* NULL: free */
@@ -246,31 +226,29 @@ typedef struct dq_strmap {
 } dq_strmap;
 
 uint64_t dq_strmap_hash(const void *p, size_t len);
-
-/* Capacity for `count` keys; the memory belongs to the arena. */
 dq_status dq_strmap_new(dq_strmap *m, size_t count, dq_arena *a, dq_err *err);
-/* Keys stay where they are: they must live as long as the map. A second value for a key replaces the
- * first. Never more than `count` keys, none longer than UINT32_MAX. */
+/* Keys are borrowed and must outlive the map; a second value replaces the first. At most `count`
+ * keys, none longer than UINT32_MAX. */
 void dq_strmap_put(dq_strmap *m, const char *key, size_t len, int32_t value);
-/* The same into a map that makes itself room in the arena; {0} is an empty one. */
+/* The same with growth in the arena; {0} is an empty map. */
 dq_status dq_strmap_add(dq_strmap *m, const char *key, size_t len, int32_t value, dq_arena *a,
                         dq_err *err);
 int32_t dq_strmap_get(const dq_strmap *m, const char *key, size_t len); /* -1: absent */
 
-/* ---- Address list ----
- * What belongs to an address, in order of addresses: found by bisection, few are added. */
+/* A sorted list of items by address, for many look-ups and few insertions. */
 
-/* Items of one size. The first member of each is its address (const void *). {.size = N} is an empty list. */
+/* The first member of each item is its address (const void *). {.size = N} is an empty list. */
 typedef struct dq_address_list {
     void *item; /* [n] */
     size_t n, size, capacity;
 } dq_address_list;
 
-/* The item of the address, NULL: none; valid until one is added or removed. */
+/* NULL: none. Valid until an item is added or removed. */
 void *dq_address_list_find(const dq_address_list *l, const void *address);
-/* Room for one more item, which dq_address_list_add then takes without fail. False with DQ_RESOURCE. */
+/* Reserves space for one more item, so that dq_address_list_add cannot fail. False with
+ * DQ_RESOURCE. */
 bool dq_address_list_reserve(dq_address_list *l, dq_err *err);
-/* A copy of *item, whose address has none in the list. */
+/* Adds a copy of *item, whose address must be new. */
 void dq_address_list_add(dq_address_list *l, const void *item);
 void dq_address_list_remove(dq_address_list *l, void *item); /* one of the list */
 void dq_address_list_free(dq_address_list *l);               /* leaves an empty one */

@@ -1,8 +1,8 @@
 /* A thin layer over OpenSSL. A mapping is hashed in steps, and the pages of each are given back to
  * the kernel after it, so that hashing a large file does not fill memory.
  * SPDX-License-Identifier: MIT */
-/* The functions without providers: EVP reads configuration files, allocates thousands of times first
- * and ends the process where one of them fails. */
+/* Uses the functions without providers: EVP reads configuration files, allocates thousands of times
+ * and ends the process where that fails. */
 #define OPENSSL_SUPPRESS_DEPRECATED
 #define _XOPEN_SOURCE 700 /* realpath */
 #define _GNU_SOURCE       /* sync_file_range */
@@ -29,8 +29,6 @@
 #include <unistd.h>
 
 static dq_status file_put(int fd, const char *name, const void *data, size_t bytes, dq_err *err);
-
-/* ---- SHA256 ---- */
 
 enum { STEP = 8 << 20 }; /* bytes of a mapping hashed before their pages are given back */
 
@@ -86,9 +84,8 @@ dq_status dq_sha256_mapped(char hex[65], const void *p, size_t bytes, dq_err *er
     return dq_sha256_end(&h, hex, err);
 }
 
-/* ---- Folder ----
- * Files are made with O_EXCL in a folder that this process has made; what is removed is removed by
- * its name, in a folder that is open. */
+/* Files are made with O_EXCL in a folder that this process has made, and removed by name in an open
+ * folder. */
 
 dq_status dq_folder_name(dq_folder *f, const char *path, dq_arena *a, dq_err *err)
 {
@@ -110,7 +107,7 @@ static bool exists(const char *path)
     return lstat(path, &st) == 0;
 }
 
-/* The files of a folder that may be replaced; nothing is there: none. */
+/* Lists the files of a folder that may be replaced; none: an empty list. */
 static dq_status look(dq_folder *f, dq_folder_names *list, const char *path, const char *mark,
                       dq_folder_owns *owns, dq_err *err)
 {
@@ -159,7 +156,7 @@ dq_status dq_folder_check(dq_folder *f, const char *mark, dq_folder_owns *owns, 
     return DQ_OK;
 }
 
-/* Files, then their folder; one that is not there is fine. */
+/* Removes the files, then their folder; absent ones are fine. */
 static dq_status clear(const char *path, const dq_folder_names *list, dq_err *err)
 {
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -234,11 +231,11 @@ void dq_folder_drop(dq_folder *f)
     f->begun = false;
 }
 
-/* ---- File ----
- * Everything goes through one check of what may be opened, and what is written appears by a
- * rename, so that no reader meets half of it. */
+/* Every input passes one check of what may be opened, and output appears by rename, so that no
+ * reader meets half of it. */
 
-/* A regular file, or a pipe where `pipes`: devices may be endless, opening a pipe waits. -1: failed. */
+/* Opens a regular file, or a pipe where `pipes`: devices may be endless, and opening a pipe waits.
+ * -1: failed. */
 static int open_input(const char *path, bool pipes, struct stat *st, dq_err *err)
 {
     const bool waits = pipes && stat(path, st) == 0 && S_ISFIFO(st->st_mode);
@@ -273,7 +270,7 @@ static dq_status too_large(const input *in, dq_err *err)
                                              : "such a file may have");
 }
 
-/* To the end of fd, which may grow while it is read; `expected` bytes are likely. */
+/* fd may grow while it is read; `expected` bytes are likely. */
 static dq_status read_to_end(dq_strbuf *b, int fd, const input *in, size_t expected, dq_err *err)
 {
     for (;;) {
@@ -444,14 +441,14 @@ static bool folder_of(char *dir, size_t cap, const char *path)
     return true;
 }
 
-/* Where a name leads: a file, or a folder and the name in it that a file would get. */
+/* Where a path leads: an existing file, or a folder and the new name in it. */
 typedef struct place {
     dev_t device;
     ino_t inode;
     char name[PATH_MAX]; /* "": what is there */
 } place;
 
-/* The target of a link at path, as seen from here, in its place. False: no link, or too long. */
+/* Replaces a link by its target, seen from here. False: no link, or too long. */
 static bool follow(char path[PATH_MAX])
 {
     char dir[PATH_MAX], to[PATH_MAX], from_here[2 * PATH_MAX];
@@ -556,7 +553,7 @@ dq_status dq_file_check_folder(const char *path, dq_err *err)
     return DQ_OK;
 }
 
-/* Opening it to write would change what it leads to. */
+/* Writing through a link at PATH.partial would change its target. */
 static dq_status check_partial(const char *path, dq_err *err)
 {
     char partial[PATH_MAX];
@@ -614,9 +611,6 @@ int64_t dq_file_disk_free(const char *path)
     return (int64_t)st.f_bavail * (int64_t)st.f_frsize;
 }
 
-/* ---- File out ----
- * What lies at PATH.partial is looked at first, and again by the system when it is opened. */
-
 dq_status dq_file_out_name(dq_file_out *f, const char *path, bool force, dq_arena *a, dq_err *err)
 {
     *f = (dq_file_out){.fd = -1, .force = force};
@@ -661,9 +655,6 @@ void dq_file_out_drop(dq_file_out *f)
     if (f->begun) unlink(f->partial);
     f->begun = false;
 }
-
-/* ---- Inplace file ----
- * Pwrite until all is written, and the system's own hints and syncs. */
 
 dq_status dq_inplace_file_open(dq_inplace_file *p, const char *path, dq_err *err)
 {
@@ -725,8 +716,7 @@ dq_status dq_inplace_file_sync(dq_inplace_file *p, dq_err *err)
     return fsync(p->fd) == 0 ? DQ_OK : dq_os_fail(err, p->path, "cannot sync");
 }
 
-/* ---- Scratch file ----
- * The name is removed as soon as the file is open. */
+/* The name is removed as soon as the file is open. */
 
 dq_status dq_scratch_file_open(dq_scratch_file *s, const char *beside, int64_t bytes, dq_err *err)
 {
@@ -755,7 +745,7 @@ void dq_scratch_file_close(dq_scratch_file *s)
     s->fd = -1;
 }
 
-/* Reads and writes as any file at known places; messages name the output that it stands beside. */
+/* Messages name the output beside which it stands. */
 static dq_inplace_file places_of(const dq_scratch_file *s)
 {
     return (dq_inplace_file){.fd = s->fd, .path = s->path};

@@ -20,9 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- JSON ---- */
-
-/* Set by the first allocation of jansson that fails, never taken back: setters report it. */
+/* Set by the first failed allocation of jansson, for good; setters report it. */
 static atomic_bool memory_failed;
 static _Thread_local jmp_buf *way_out; /* of the reader; NULL: not in it */
 
@@ -58,7 +56,7 @@ static bool of_number(char c)
     return is_digit(c) || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E';
 }
 
-/* Appends the number s[n] (any bytes of numbers: the parser judges them) as jansson can hold it. */
+/* Appends a number as jansson can hold it; the parser judges its syntax. */
 static dq_status put_number(dq_strbuf *out, const char *s, size_t n, dq_err *err)
 {
     const size_t digits = n - (s[0] == '-');
@@ -80,7 +78,7 @@ static dq_status put_number(dq_strbuf *out, const char *s, size_t n, dq_err *err
     return whole && errno == ERANGE ? dq_strbuf_add(out, "e0", 2, err) : DQ_OK;
 }
 
-/* Length of a word of Python's json for a number that is not finite; 0: there is none. */
+/* Length of Python's NaN, Infinity or -Infinity; 0: none. */
 static size_t word_of_python(const char *s, size_t n)
 {
     static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
@@ -91,7 +89,7 @@ static size_t word_of_python(const char *s, size_t n)
     return 0;
 }
 
-/* A copy of the document in which every number has a place in int64 or double. */
+/* Copies the document with every number in the range of int64 or double. */
 static dq_status hold_numbers(dq_strbuf *out, const char *text, size_t len, bool python,
                               dq_err *err)
 {
@@ -120,7 +118,7 @@ static dq_status hold_numbers(dq_strbuf *out, const char *text, size_t len, bool
     return DQ_OK;
 }
 
-/* NULL: memory, or *e. jansson's reader asserts where memory is short, and is left by a jump. */
+/* NULL: memory, or *e. jansson's reader asserts when memory is short, so a jump leaves it. */
 static json_t *load(const char *text, size_t len, json_error_t *e)
 {
     jmp_buf here;
@@ -190,7 +188,7 @@ bool dq_json_whole(int64_t *out, const json_t *v)
     return true;
 }
 
-/* The member, or NULL when absent or null. */
+/* NULL when absent or null. */
 static json_t *member(const json_t *object, const char *key)
 {
     json_t *v = json_object_get(object, key);
@@ -311,11 +309,10 @@ dq_status dq_json_dump(char **text, const json_t *v, size_t flags, dq_err *err)
     return err->code;
 }
 
-/* ---- JSON edit ----
- * One walk over the text, which counts brackets outside of strings and remembers where members of
- * depth one begin and end. The text is JSON already, so that nothing is checked. */
+/* One walk counts brackets outside strings and notes where members of depth one begin and end; the
+ * text is valid JSON. */
 
-/* Offsets into the text; npos: there is none. */
+/* Offsets into the text; npos: none. */
 typedef struct places {
     size_t comma;         /* before the member found, npos: it is the first */
     size_t begin, at;     /* of the member's key, and of its value; npos: there is no such member */

@@ -11,22 +11,22 @@
 #include <jansson.h>
 
 /* The caller ends it with json_decref. DQ_DAMAGED with line and column; `what` names the source.
- * Numbers may have any size, as in every JSON: an integer beyond int64 becomes the nearest real, what
- * is beyond every double becomes -DBL_MAX or DBL_MAX, which no look-up below takes for a value. */
+ * Integers beyond int64 become the nearest real, numbers beyond double -DBL_MAX or DBL_MAX, which
+ * no look-up below accepts. */
 dq_status dq_json_parse(json_t **out, const char *text, size_t len, const char *what, dq_err *err);
-/* Python's NaN, Infinity and -Infinity become what is beyond every double. */
+/* Also reads Python's NaN, Infinity and -Infinity, as numbers beyond double. */
 dq_status dq_json_parse_config(json_t **out, const char *text, size_t len, const char *what,
                                dq_err *err);
-/* The same for one line of a file of lines, whose number the caller says: DQ_DAMAGED with the column alone. */
+/* The same for a line, whose number the caller reports: DQ_DAMAGED with the column alone. */
 dq_status dq_json_parse_line(json_t **out, const char *text, size_t len, const char *what,
                              dq_err *err);
 
-/* A whole number, however it is written (4, 4.0, 4e0); false for anything else, and for reals beyond
- * 2^53, whose neighbours are lost. */
+/* A whole number in any notation (4, 4.0, 4e0); false for anything else, and for reals beyond 2^53,
+ * which are inexact. */
 bool dq_json_whole(int64_t *out, const json_t *v);
 
-/* Typed members of an object. An absent (or null) key gives *fallback if fallback is not NULL, else
- * DQ_DAMAGED. Another type or a value outside [min, max] is DQ_DAMAGED naming key and value. */
+/* Typed members of an object. An absent or null key gives *fallback, or DQ_DAMAGED without one;
+ * another type, or a value outside [min, max], is DQ_DAMAGED with key and value. */
 dq_status dq_json_int(int64_t *out, const json_t *object, const char *key, int64_t min, int64_t max,
                       const int64_t *fallback, dq_err *err);
 dq_status dq_json_float(double *out, const json_t *object, const char *key, const double *fallback,
@@ -37,22 +37,20 @@ dq_status dq_json_bool(bool *out, const json_t *object, const char *key, const b
 dq_status dq_json_text(const char **out, const json_t *object, const char *key,
                        const char *const *fallback, dq_err *err);
 
-/* DQ_DAMAGED: the key, what was expected, and what is there instead (a scalar's text, else its type). */
+/* DQ_DAMAGED: the key, what was expected, and what was found (a scalar's text, else its type). */
 dq_status dq_json_wrong(const char *key, const char *expected, const json_t *found, dq_err *err);
 
-/* From now on every allocation of jansson is watched. Once, before the first value is made. */
+/* Watches every later allocation of jansson; to be called once, before the first value. */
 void dq_json_watch(void);
-/* DQ_RESOURCE when one has failed: some value lacks a member, and no document may be written. */
+/* DQ_RESOURCE: an allocation failed, so some value may lack members and must not be written. */
 dq_status dq_json_complete(dq_err *err);
 /* Ended by free; `flags` are jansson's. DQ_RESOURCE as above, or for a NULL value. */
 dq_status dq_json_dump(char **text, const json_t *v, size_t flags, dq_err *err);
 
-/* ---- JSON edit ----
- * Changes of one member of a JSON object's text that leave the rest of it byte for byte. */
-
-/* Appends to `out` the text of an object, which dq_json_parse has taken, with the member `key` (plain ASCII, not escaped)
- * of the outermost object set to `value`, the text of a value: in the place of what is there, or as the last member;
- * lines of it after the first get two spaces in front. NULL: without the member. DQ_RESOURCE. */
+/* Appends to `out` the text of an object, which dq_json_parse has taken, with the member `key`
+ * (plain ASCII, not escaped) of the outermost object set to `value`, the text of a value: in the
+ * place of what is there, or as the last member; lines of it after the first get two spaces in
+ * front. NULL: without the member. DQ_RESOURCE. */
 dq_status dq_json_edit_member(dq_strbuf *out, const char *text, size_t len, const char *key,
                               const char *value, dq_err *err);
 

@@ -31,11 +31,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Calls visit for the folder of this process's group and of each above it; a container may see its own as the top one. */
+/* Visits the folders of this process's group and its parents; a container may see its own as the
+ * top. */
 typedef void dq_os_group_visit(void *arg, const char *root, const char *folder);
 static int os_sharing(void); /* n, 1 at first */
-
-/* ---- OS ---- */
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -117,7 +116,7 @@ double dq_os_own_seconds(void)
 
 int64_t dq_os_peak_bytes(void)
 {
-    /* Not getrusage: its figure outlives exec, so a child of a large process would report its parent. */
+    /* Not getrusage, whose peak survives exec: a child would report its parent's. */
     char line[128];
     long long kib = 0;
     FILE *f = fopen("/proc/self/status", "r");
@@ -129,7 +128,7 @@ int64_t dq_os_peak_bytes(void)
     return kib * 1024;
 }
 
-/* The kernel's word: sysconf gives a sum over the machine on some processors. */
+/* From the kernel: on some processors sysconf gives a sum over the machine. */
 int64_t dq_os_cache_bytes(void)
 {
     long long kib = 0;
@@ -175,7 +174,7 @@ dq_os_function *dq_os_library_function(void *library, const char *name)
 
 dq_status dq_os_process_begin(dq_err *err)
 {
-    /* The wrong way round on purpose: reading fails, writing fails; only messages go nowhere. */
+    /* Wrong way round on purpose: reading and writing fail, and only messages vanish. */
     static const int flags[3] = {O_WRONLY, O_RDONLY, O_WRONLY};
     for (int fd = 0; fd < 3; fd++) {
         if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
@@ -218,8 +217,7 @@ dq_status dq_os_check_stop(dq_err *err)
     return dq_os_stop_signal() ? dq_fail(err, DQ_STOPPED, "interrupted") : DQ_OK;
 }
 
-/* ---- OS groups ----
- * The process's own group is the line "0::PATH" of /proc/self/cgroup. */
+/* The process's own group is the line "0::PATH" of /proc/self/cgroup. */
 
 enum { PATH_BYTES = 4096 };
 
@@ -230,7 +228,7 @@ static FILE *open_group(const char *root, const char *folder, const char *name)
     return n > 0 && n < PATH_BYTES ? fopen(path, "r") : NULL;
 }
 
-/* The number after the word `key` at the begin of a line, "": the file's first number; -1: none. */
+/* The number after `key` at the start of a line ("": the file's first number); -1: none. */
 static int64_t group_number(const char *root, const char *folder, const char *name, const char *key)
 {
     char line[256];
@@ -261,12 +259,9 @@ static void each_group(const char *root, dq_os_group_visit *visit, void *arg)
     visit(arg, root, mount);
 }
 
-/* ---- OS map ----
- * The mappings of os.h. A list of all of them lets a handler of SIGBUS say which file shrank:
- * entries are linked when they are whole and never freed, only used again, so that the handler may
- * walk the list while another thread maps. */
+/* A list of mappings lets a SIGBUS handler say which file shrank: entries are linked when complete
+ * and reused, never freed, so that it can walk the list while another thread maps. */
 
-/* Entries are never freed, only used again: a handler may walk the list at any moment. */
 struct dq_mapping {
     _Atomic(uintptr_t) begin; /* 0: free */
     size_t bytes;
@@ -356,7 +351,7 @@ void dq_os_map_close(dq_os_map *m)
     memset(m, 0, sizeof *m);
 }
 
-/* Of the pages that lie in [p, p + bytes) whole. */
+/* Only pages entirely in [p, p + bytes). */
 static void advise_whole(const void *p, size_t bytes, int advice)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -459,8 +454,7 @@ const char *dq_os_map_at(const void *p, bool *cut)
     return NULL;
 }
 
-/* ---- OS memory ----
- * How much memory this process could still take. What cannot be read sets no bound. */
+/* What cannot be read sets no bound. */
 
 static void lower(int64_t *left, int64_t limit, int64_t taken)
 {
@@ -468,7 +462,7 @@ static void lower(int64_t *left, int64_t limit, int64_t taken)
     if (limit >= 0 && more < *left) *left = more;
 }
 
-/* Pages of files that a control group has read are given back before it runs short. */
+/* The kernel reclaims a group's file pages before it runs short. */
 static void lower_by_group(void *bound, const char *root, const char *folder)
 {
     int64_t *left = bound;
@@ -483,7 +477,7 @@ static void lower_by_group(void *bound, const char *root, const char *folder)
     lower(left, limit, taken > 0 ? taken : 0);
 }
 
-/* Of what processes of this job on this machine take together, each has its share. */
+/* Processes of this job on this machine have equal shares. */
 
 int64_t dq_os_memory_left(const char *root)
 {
@@ -502,11 +496,9 @@ int64_t dq_os_memory_left(const char *root)
     return left < INT64_MAX ? left : 0;
 }
 
-/* ---- OS threads ----
- * How many threads this process should have, and how they wait for each other. What cannot be read
- * sets no bound. */
+/* What cannot be read sets no bound. */
 
-/* "MAX PERIOD" in microseconds: so much time of processors in each period; "max PERIOD": no bound. */
+/* "MAX PERIOD" in microseconds of processor time per period; "max PERIOD": no bound. */
 static void lower_by_quota(void *bound, const char *root, const char *folder)
 {
     long long most, period;
@@ -547,8 +539,8 @@ int dq_os_threads(void)
     return omp_get_max_threads();
 }
 
-/* GCC's OpenMP reads its environment while it is loaded: the program starts itself once more. It
- * spins 6 ms and more before it sleeps, through the share of whoever runs on that processor. */
+/* GCC's OpenMP reads its environment when loaded, so the program restarts itself. By default it
+ * spins 6 ms and more before it sleeps, at the expense of others on that processor. */
 void dq_os_threads_begin(char **argv)
 {
 #if defined(__GNUC__) && !defined(__clang__)

@@ -9,8 +9,6 @@
 #include "base/text.h"
 #include "base/work.h"
 
-/* ---- Random ---- */
-
 static const uint64_t stride = 0x9e3779b97f4a7c15u;
 
 uint64_t dq_random_mix(uint64_t x)
@@ -52,14 +50,12 @@ void dq_random_permute(dq_random *r, int32_t *out, int64_t n)
     }
 }
 
-/* ---- Random mt ----
- * MT19937 with the seeding of CPython: init_by_array over the seed's 32-bit words. Sampling
- * follows random.sample in both of its ways, a pool that shrinks or draws that are repeated, and
- * in the size at which it changes. */
+/* MT19937 seeded as in CPython, by init_by_array over 32-bit words. Sampling follows both ways of
+ * random.sample, a shrinking pool or repeated draws, and its switch between them. */
 
 enum { WORDS = 624, MIDDLE = 397 };
 
-/* The key of a seed is its 32-bit words, lowest first; that of 0 is one word. */
+/* The key is the seed's 32-bit words, lowest first; 0 has one word. */
 void dq_random_mt_seed(dq_random_mt *r, uint64_t seed)
 {
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
@@ -127,7 +123,7 @@ dq_status dq_random_mt_sample(dq_random_mt *r, int64_t *out, int64_t n, int64_t 
     while (k > 5 && power < 3 * k) power *= 4;
     if (k > 5) few += power;
     if (n > few) {
-        /* Few of many: draws again what is taken already. */
+        /* For few of many, draws repeats again. */
         for (int64_t i = 0; i < k; i++) {
             bool taken = true;
             while (taken) {

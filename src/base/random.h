@@ -11,12 +11,12 @@ typedef struct dq_random {
     uint64_t state; /* any value is a seed */
 } dq_random;
 
-/* The generator's last step: a bijection whose output bits all depend on all input bits, so also a hash. */
+/* A bijection in which every output bit depends on every input bit; also a hash. */
 uint64_t dq_random_mix(uint64_t x);
-/* A generator for each pair of a seed and a stream. */
+/* An independent generator per seed and stream. */
 dq_random dq_random_of(uint64_t seed, uint64_t stream);
 uint64_t dq_random_next(dq_random *r);
-/* Uniform in 0 .. n - 1, n > 0: values that some remainders have too many of are drawn again. */
+/* Uniform in 0 .. n - 1, n > 0, by rejection. */
 uint64_t dq_random_below(dq_random *r, uint64_t n);
 /* A permutation of 0 .. n - 1: Fisher-Yates from the top. */
 void dq_random_permute(dq_random *r, int32_t *out, int64_t n);

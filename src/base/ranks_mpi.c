@@ -36,7 +36,7 @@ typedef struct parcel {
     MPI_Request request;
 } parcel;
 
-/* What every rank tells when they meet: why, and what is the same number for all or one of each; a failure is told after it. */
+/* Why ranks meet, and a number to compare or gather; a failure's text follows. */
 typedef enum reason { TO_GO_ON, TO_COMPARE, TO_GATHER } reason;
 typedef struct greeting {
     int64_t number;
@@ -67,7 +67,7 @@ static void nap(void)
     nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
 }
 
-/* Those who wait for others sleep, but what comes at once is not slept through. */
+/* Waiting ranks sleep, but not through what comes at once. */
 static void wait_for(MPI_Request *request)
 {
     int done = 0;
@@ -79,8 +79,6 @@ static void wait_for(MPI_Request *request)
     }
 }
 
-/* ---- Begin and end ---- */
-
 dq_status dq_ranks_begin(dq_err *err)
 {
     static const char *const launcher[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK"};
@@ -89,7 +87,7 @@ dq_status dq_ranks_begin(dq_err *err)
     for (size_t i = 0; i < sizeof launcher / sizeof *launcher; i++)
         job.on = job.on || getenv(launcher[i]);
     if (!job.on) return DQ_OK;
-    /* one thread at a time, but not always the same: what runs pieces may be any one of a team */
+    /* one thread at a time, but any of a team: pieces run on whichever calls */
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS ||
         level < MPI_THREAD_SERIALIZED)
         return dq_fail(err, DQ_RESOURCE, "MPI does not start. Run without mpirun");
@@ -140,8 +138,6 @@ const char *dq_ranks_mpi(void)
     return text;
 }
 
-/* ---- Together ---- */
-
 static void take_failure(dq_err *err, int rank, const report *r)
 {
     if (err->code != DQ_OK) return;
@@ -158,7 +154,7 @@ static void gather(const void *own, void *all, size_t size)
     wait_for(&request);
 }
 
-/* Few bytes first: those of a failure, or of what is to be the same, only where there is one. */
+/* Few bytes first; texts of failures or comparisons only where there are any. */
 static dq_status meet(reason why, int64_t number, const char *what, const char *same, dq_err *err)
 {
     const greeting greet = {number, (int)err->code, why};
@@ -270,8 +266,6 @@ dq_status dq_ranks_collect(const char *text, size_t len, dq_ranks_take *take, vo
     return job.broken ? err->code : dq_ranks_agree(NULL, NULL, err);
 }
 
-/* ---- From rank to rank ---- */
-
 void dq_ranks_send(int to, const void *p, size_t n)
 {
     for (size_t at = 0; at < n; at += AT_ONCE) {
@@ -324,8 +318,6 @@ void dq_ranks_join(void *p, int64_t n, int64_t unit, size_t bytes)
     }
 }
 
-/* ---- Work, on rank 0 ---- */
-
 static bool is_over(void)
 {
     return job.err.code != DQ_OK || job.next >= job.work->n;
@@ -370,7 +362,7 @@ static void hear_all(void)
     }
 }
 
-/* Whether the ranks have had time enough to see that the job is to stop. */
+/* Whether ranks have had enough time to see the stop. */
 static bool out_of_patience(double *since)
 {
     if (job.err.code != DQ_STOPPED) return false;
@@ -398,8 +390,6 @@ static dq_status lead(dq_err *err)
     *err = job.err;
     return err->code;
 }
-
-/* ---- Work, on the others ---- */
 
 static void free_delivered(bool all)
 {
@@ -432,7 +422,7 @@ dq_status dq_ranks_tell(const char *text, size_t len, dq_err *err)
     return DQ_OK;
 }
 
-/* What is much goes out now: rank 0, once it reads a long letter, waits until this rank comes again. */
+/* Large texts are sent at once: rank 0, once it reads a long one, waits for this rank. */
 static void deliver(void)
 {
     size_t bytes = 0;

@@ -77,7 +77,7 @@ dq_status dq_ranks_sum(int64_t *x, dq_err *err)
     return err->code;
 }
 
-/* Of one rank everything is in its place. */
+/* One rank already has everything in place. */
 void dq_ranks_spread(int from, void *p, size_t n)
 {
     (void)from;

@@ -26,12 +26,11 @@ double dq_real_parse(const char *text, char **end)
     return 0;
 }
 
-/* ---- UTF8 ----
- * `step` alone decides what is well-formed: it takes a character, or the longest ill-formed piece
- * that one U+FFFD stands for, as Unicode recommends. Everything else walks with it. Classes of
- * characters come from utf8proc and from short tables where the reference's differ. */
+/* `step` alone decides what is well-formed: it takes a character, or the longest ill-formed part
+ * for one U+FFFD, as Unicode recommends. Classes of characters come from utf8proc, and from short
+ * tables where the reference differs. */
 
-/* Bytes of the well-formed character or of the maximal ill-formed subpart at p[0 .. n), n > 0. */
+/* Bytes of the character or of the maximal ill-formed subpart at p[0 .. n), n > 0. */
 static size_t step(const uint8_t *p, size_t n, bool *ok)
 {
     uint8_t lo = 0x80, hi = 0xBF;
@@ -120,7 +119,7 @@ static const struct {
     {"%PDF-", 5, "a PDF file", "Write its text first: pdftotext"},
 };
 
-/* Without a mark: of pairs of bytes, at least a third have a zero at one and the same side. */
+/* Without a mark: at least a third of byte pairs have a zero on one and the same side. */
 static bool is_utf16(const char *s, size_t len)
 {
     size_t zeros[2] = {0, 0};
@@ -343,9 +342,6 @@ bool dq_utf8_to_bytes(char *out, size_t *out_len, const char *s, size_t len)
     return true;
 }
 
-/* ---- Strbuf ----
- * A block that at least doubles, and a stream into one. */
-
 dq_status dq_strbuf_reserve(dq_strbuf *b, size_t more, dq_err *err)
 {
     if (more > SIZE_MAX - b->n)
@@ -402,9 +398,7 @@ dq_status dq_strbuf_check_growth(size_t now, size_t len, const char *what, dq_er
                    what, now, len, GROWTH);
 }
 
-/* ---- CSV ----
- * One record at a time, character by character, into a buffer that the caller has sized to the
- * text: fields become shorter when quotes are taken off, never longer. Quotes may hold line ends. */
+/* One record at a time into a buffer as large as the text: removing quotes only shortens fields. */
 
 dq_status dq_csv_record(dq_csv *c, char *out, const char **field, int want, int *have, dq_err *err)
 {
@@ -453,9 +447,8 @@ dq_status dq_csv_record(dq_csv *c, char *out, const char **field, int want, int 
     return DQ_OK;
 }
 
-/* ---- Base64 ----
- * Libcrypto converts, in pieces, since it counts in int. It would pass over white space, so what
- * it is given is looked at before. */
+/* libcrypto converts in pieces, as it counts in int; it would skip white space, so that is checked
+ * before. */
 
 enum { PIECE = 3 << 20 }; /* bytes */
 
@@ -496,16 +489,15 @@ bool dq_base64_get(void *out, size_t *n, const char *text, size_t len)
     return true;
 }
 
-/* ---- Name order ----
- * Numbers are compared by their length without leading zeros, then as text, so that they may be of
- * any size. */
+/* Numbers are compared by length without leading zeros, then as text, so that they may be of any
+ * size. */
 
 static bool name_order_is_digit(char c)
 {
     return c >= '0' && c <= '9';
 }
 
-/* Of the numbers that *a and *b begin with; moves both after them. */
+/* Compares the numbers at *a and *b and moves past them. */
 static int compare_numbers(const char **a, const char **b)
 {
     const char *x = *a, *y = *b;

@@ -20,9 +20,7 @@
 
 static dq_status journal_read(dq_journal_lines *found, const char *path, dq_arena *a, dq_err *err);
 
-/* ---- Pace ---- */
-
-/* A kind is known by its own time once so many seconds, or so much of it, are done. */
+/* A kind's own times count once so many seconds, or this share of it, are done. */
 static const double few_seconds = 0.2, few = 0.02;
 
 void dq_pace_begin(dq_pace *p, double now)
@@ -57,7 +55,7 @@ double dq_pace_taken(const dq_pace *p)
     return sum(p->taken);
 }
 
-/* Seconds for each that was expected, where `before` is what is thought until much is done. */
+/* Seconds per expected second; `before` is the estimate until much is done. */
 static double ratio(double taken, double done, double left, double before)
 {
     const double some = few * (done + left), weight = some < few_seconds ? some : few_seconds;
@@ -73,9 +71,8 @@ double dq_pace_left(const dq_pace *p)
     return left;
 }
 
-/* ---- Part ----
- * Reals are written in hexadecimal, so that what is read gives the same bits as what was computed.
- * A file is read whole, line by line, before anything is added to it. */
+/* Reals are hexadecimal, so that they come back to the bit. A file is read entirely before anything
+ * is added. */
 
 dq_status dq_part_add(dq_journal *j, json_t *step, dq_err *err)
 {
@@ -202,11 +199,9 @@ dq_status dq_part_get_reals(double *x, int64_t n, const json_t *step, const char
     return *s ? dq_fail(err, DQ_DAMAGED, "\"%s\" has too many values", key) : DQ_OK;
 }
 
-/* ---- Journal ----
- * An open file with an flock, which the kernel gives up when the process ends, however it ends.
- * Lines are written at the end that is known to be good, never where an earlier write has failed,
- * and the lock counts only while the path still leads to the file: whoever had it before may have
- * removed it. */
+/* An open file with flock, which the kernel releases when the process ends. Lines go to the last
+ * good end, never after a failed write; the lock counts only while the path leads to the file, as
+ * its last owner may have removed it. */
 
 struct dq_journal {
     int fd;
@@ -246,7 +241,7 @@ bool dq_journal_busy(const char *path)
     return busy;
 }
 
-/* Opens and locks. Where the file system has no locks, none is taken. */
+/* Works without a lock on file systems that have none. */
 static dq_status lock_file(dq_journal *j, int flags, dq_err *err)
 {
     for (;;) {
@@ -262,7 +257,6 @@ static dq_status lock_file(dq_journal *j, int flags, dq_err *err)
     }
 }
 
-/* What is in the file stays. */
 static dq_status open_file(dq_journal **out, const char *path, int flags, dq_err *err)
 {
     dq_journal *j = dq_block_new(1, sizeof *j, err);
@@ -280,7 +274,7 @@ static dq_status open_file(dq_journal **out, const char *path, int flags, dq_err
     return err->code;
 }
 
-/* The file ends here, after n lines. */
+/* Truncates the file after n lines. */
 static dq_status cut(dq_journal *j, size_t end, int64_t n, dq_err *err)
 {
     if (ftruncate(j->fd, (off_t)end) != 0) return dq_os_fail(err, j->path, "cannot write");
@@ -350,7 +344,7 @@ dq_status dq_journal_add(dq_journal *j, const char *text, size_t len, dq_err *er
     return err->code;
 }
 
-/* line[len], without its newline. */
+/* line[len] has no newline. */
 static bool has_form(const char *line, size_t len)
 {
     if (len < BEFORE || line[HASH] != ' ') return false;
@@ -370,7 +364,7 @@ static dq_status check_line(bool *fits, const char *line, size_t len, dq_err *er
     return DQ_OK;
 }
 
-/* The lines of text[len] up to *good, where the first that does not fit begins. */
+/* Lines of text[len] up to *good, where the first invalid one begins. */
 static dq_status read_lines(dq_journal_lines *found, size_t *good, char *text, size_t len,
                             dq_journal_damage damage, dq_err *err)
 {
@@ -390,7 +384,7 @@ static dq_status read_lines(dq_journal_lines *found, size_t *good, char *text, s
     return DQ_OK;
 }
 
-/* The lines of the file up to byte *good, after which none is whole. */
+/* Lines up to byte *good, after which none is valid. */
 static dq_status read_file(dq_journal_lines *found, size_t *good, const char *path,
                            dq_journal_damage damage, dq_arena *a, dq_err *err)
 {
@@ -405,7 +399,7 @@ static dq_status read_file(dq_journal_lines *found, size_t *good, const char *pa
                                                                     : dq_in(err, "%s: ", path);
 }
 
-/* The lines of a file that stays as it is, whoever has it open; one that is cut off at the end is left out. */
+/* Reads a file without locking or changing it; a last line cut off is left out. */
 static dq_status journal_read(dq_journal_lines *found, const char *path, dq_arena *a, dq_err *err)
 {
     size_t good;

@@ -8,10 +8,8 @@
 
 #include <stdio.h>
 
-/* ---- Pace ----
- * How long work of several kinds still takes. Work is counted in the seconds that were expected of
- * it. What a kind has really taken so far says how its rest goes; of a kind that has hardly begun,
- * what all kinds have taken. */
+/* Time left for work of several kinds, in seconds that were expected of it: scaled by what a kind
+ * has taken so far or, for one that has hardly begun, all kinds. */
 
 enum { DQ_PACE_KINDS = 64 };
 
@@ -21,11 +19,11 @@ typedef struct dq_pace {
     double last;                                     /* time of the last step */
 } dq_pace;
 
-/* Nothing is expected. now: seconds of dq_os_seconds. */
+/* now: dq_os_seconds. */
 void dq_pace_begin(dq_pace *p, double now);
-/* So much more is expected; less than 0: so much less. */
+/* Adds to what is expected; negative: removes. */
 void dq_pace_expect(dq_pace *p, int kind, double seconds);
-/* What was expected to take so long is done, and took the time since the last step. */
+/* So many expected seconds are done and took the time since the last step. */
 void dq_pace_step(dq_pace *p, int kind, double seconds, double now);
 double dq_pace_taken(const dq_pace *p);
 double dq_pace_left(const dq_pace *p); /* seconds that the rest will take */
@@ -39,36 +37,35 @@ double dq_pace_left(const dq_pace *p); /* seconds that the rest will take */
  * A line is with the system when dq_journal_add returns, so a kill costs at most the line at hand.
  * What must outlive the machine's own end needs dq_journal_sync. */
 
-/* An open journal is locked: no other process can open it. */
+/* A lock keeps other processes from opening an open journal. */
 typedef struct dq_journal dq_journal;
 
-/* What was found in a file: text without hashes, each with a NUL after it. */
+/* Text without hashes, each with a NUL after it. */
 typedef struct dq_journal_lines {
     char **text; /* [n] */
     int64_t n;
 } dq_journal_lines;
 
-/* A line after which others follow, and which does not fit its hash. */
+/* What to do with an invalid line before others. */
 typedef enum dq_journal_damage {
     DQ_JOURNAL_REFUSE, /* DQ_DAMAGED: a program that was killed does not leave that */
     DQ_JOURNAL_CUT /* it goes, and so does all after it: a machine that went down may keep any of the
                         * lines after the last sync */
 } dq_journal_damage;
 
-/* Whether another process has it open. */
 bool dq_journal_busy(const char *path);
-/* An empty journal in place of what is there. DQ_RESOURCE: another process has it open. */
+/* Replaces an existing file by an empty journal. DQ_RESOURCE: another process has it open. */
 dq_status dq_journal_new(dq_journal **out, const char *path, dq_err *err);
-/* Reads the lines of an existing file, into the arena, and goes on after them. A last line that was cut off,
- * or does not fit its hash, is dropped. DQ_MISMATCH: the file is none of these journals; it stays as it is. */
+/* Reads an existing file's lines into the arena and continues after them; an invalid or truncated
+ * last line is dropped. DQ_MISMATCH: no such journal; the file stays. */
 dq_status dq_journal_resume(dq_journal **out, const char *path, dq_journal_damage damage,
                             dq_journal_lines *found, dq_arena *a, dq_err *err);
-/* After a failure the file is as it was before. DQ_BUG: a newline in the text. */
+/* A failure leaves the file as before. DQ_BUG: a newline in the text. */
 dq_status dq_journal_add(dq_journal *j, const char *text, size_t len, dq_err *err);
 dq_status dq_journal_sync(dq_journal *j, dq_err *err);
 dq_status dq_journal_clear(dq_journal *j, dq_err *err);
 int64_t dq_journal_count(const dq_journal *j);
-/* `done`: nothing is to be resumed, the file goes away. NULL allowed. */
+/* done: removes the file. NULL allowed. */
 void dq_journal_close(dq_journal *j, bool done);
 
 /* ---- Part ----
@@ -95,12 +92,14 @@ dq_status dq_part_end(dq_journal *j, dq_err *err);
 typedef dq_status dq_part_take(void *arg, int64_t line, const json_t *step, dq_err *err);
 /* DQ_MISMATCH: of another form, of another run, or (any_shard false) of another part of it. */
 dq_status dq_part_check(const json_t *head, const dq_part_head *want, bool any_shard, dq_err *err);
-/* Takes all lines but the last one of a file that stays as it is. DQ_MISMATCH: there is no last one. */
+/* Takes all lines but the last one of a file that stays as it is. DQ_MISMATCH: there is no last
+ * one. */
 dq_status dq_part_read(const char *path, dq_part_take *take, void *arg, dq_err *err);
 /* Takes all lines, and goes on after them. *ended: the last one is there, and stays. */
 dq_status dq_part_resume(dq_journal **j, bool *ended, const char *path, dq_part_take *take,
                          void *arg, dq_err *err);
-/* The head alone, which is the caller's, and whether the last line is there. DQ_DAMAGED without a line. */
+/* The head alone, which is the caller's, and whether the last line is there. DQ_DAMAGED without a
+ * line. */
 dq_status dq_part_read_head(json_t **head, bool *ended, const char *path, dq_err *err);
 
 /* , "KEY": "X X .."      numbers to the last bit, with single spaces between */

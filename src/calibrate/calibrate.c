@@ -78,7 +78,6 @@ static void note_factor(dq_calibrate_job *j, double damping, const char *name)
     if (j->h->damping_share > info->damped_share) info->damped_share = j->h->damping_share;
 }
 
-/* begin_part starts the clock of a part; end_part adds its time and arithmetic. */
 static void begin_part(dq_calibrate *c)
 {
     c->lap = dq_os_seconds();
