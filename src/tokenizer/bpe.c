@@ -96,7 +96,7 @@ dq_bpe_start dq_bpe_start_of(const dq_bpe *bpe, int32_t id, const char *c, size_
     return s;
 }
 
-/* Length of the character that begins with byte c, in well-formed text. */
+/* Length of the character with first byte c, in well-formed text. */
 static size_t char_bytes(uint8_t c)
 {
     return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
@@ -110,7 +110,7 @@ static size_t count_symbols(const dq_bpe *bpe, const char *word, size_t len)
     return n;
 }
 
-/* out has capacity for count_symbols. A pending unknown token comes out before the next known one. */
+/* out has capacity for count_symbols. An unknown token in waiting precedes the next known one. */
 static size_t first_symbols(const dq_bpe *bpe, const char *word, size_t len, int32_t *out)
 {
     size_t n = 0, used;
@@ -147,7 +147,7 @@ static int64_t rank_of(const dq_bpe *bpe, int32_t left, int32_t right, int32_t *
     return rank_in(merge);
 }
 
-/* Merges sym[n] in place by searching the lowest rank each time; n <= SHORT_WORD. */
+/* Searches the lowest rank each time; n <= SHORT_WORD. */
 static size_t merge_short(const dq_bpe *bpe, int32_t *sym, size_t n)
 {
     int64_t rank[SHORT_WORD];
@@ -197,7 +197,7 @@ static void offer(const dq_bpe *bpe, heap *h, const symbol *s, int32_t at)
     }
 }
 
-/* Scratch memory for a word of n symbols: n symbols, 2n candidates, n tokens. */
+/* n symbols, 2n candidates, n tokens. */
 static dq_status need_scratch(dq_bpe_run *run, size_t n, dq_err *err)
 {
     if (run->scratch_symbols >= n) return DQ_OK;
@@ -260,7 +260,7 @@ static dq_status any_word(dq_bpe_run *run, dq_id_list *ids, const char *word, si
     return DQ_OK;
 }
 
-/* Where the word is, or where it would go (a free slot, else the first of its row). */
+/* The word's slot, or where it would go: a free one, else the first of its row. */
 static cached *cache_find(const dq_bpe_run *run, const uint64_t *key, size_t len)
 {
     uint64_t h = key[0] * UINT64_C(0x9E3779B97F4A7C15);
@@ -340,7 +340,7 @@ static bool is_mark(const char *s, size_t left)
     return left >= 3 && memcmp(s, "\xE2\x96\x81", 3) == 0;
 }
 
-/* Where the first run of U+2581 after other text begins; len when there is none. */
+/* Start of the next run of U+2581 after other text, or len. */
 static size_t next_cut(const char *word, size_t len)
 {
     size_t at = 0;
@@ -363,7 +363,7 @@ dq_status dq_bpe_word(dq_bpe_run *run, dq_id_list *ids, const char *word, size_t
         if (id >= 0) return dq_id_list_push(ids, id, err);
     }
     if (!run->bpe->cuts) return one_word(run, ids, word, len, err);
-    /* The whole text may be one word; merges on the two sides of such a place never meet. */
+    /* The text may be a single word; merges never cross such a place. */
     for (size_t at = 0; at < len;) {
         size_t part = next_cut(word + at, len - at);
         DQ_TRY(one_word(run, ids, word + at, part, err));

@@ -102,7 +102,7 @@ dq_status dq_decoder_load(dq_decoder *d, const json_t *value, dq_arena *a, dq_er
     return d->none ? DQ_OK : load(d, value, 0, a, err);
 }
 
-/* Pieces of text in their order. No step makes more than it got, but for the one of an empty list. */
+/* Pieces in order. No step makes more pieces than it got, except from an empty list. */
 typedef struct list {
     dq_strbuf text;
     size_t *end; /* [n], of each piece */
@@ -114,7 +114,7 @@ static void end_piece(list *l)
     l->end[l->n++] = l->text.n;
 }
 
-/* A token with a character that no byte stands for (an added one) stands for itself. */
+/* A token with a character outside the byte alphabet (an added one) stands for itself. */
 static dq_status byte_level(list *out, const list *in, dq_err *err)
 {
     dq_strbuf raw = {0};
@@ -146,7 +146,8 @@ static int hex(char c)
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* Of a token <0xHH>, else -1. The reference's parser takes a plus sign for the first digit. */
+/* The byte of a token <0xHH>, else -1; like the reference's parser it takes + for the first
+ * digit. */
 static int byte_of(const char *s, size_t len)
 {
     if (len != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>') return -1;
@@ -154,7 +155,7 @@ static int byte_of(const char *s, size_t len)
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
-/* A run of byte tokens, raw[n], becomes its text, or one U+FFFD for each of them. */
+/* Byte tokens raw[n] become their text, or one U+FFFD each. */
 static dq_status end_run(list *out, dq_strbuf *raw, dq_err *err)
 {
     int64_t first;
@@ -241,7 +242,7 @@ static dq_status each(list *out, const list *in, const dq_decoder_step *step, si
     return DQ_OK;
 }
 
-/* A step makes `out` of `in`, which steps before it have made of `original` bytes. */
+/* `original`: bytes before the first step. */
 static dq_status apply(list *out, const list *in, const dq_decoder_step *step, size_t original,
                        dq_err *err)
 {

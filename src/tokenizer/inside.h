@@ -10,8 +10,8 @@
 
 #include <pcre2.h>
 
-/* Those of token[n] with that value of `normalized`; the set points at them. Two equal forms are
- * DQ_DAMAGED, as in the reference. */
+/* Points at those of token[n] with that value of `normalized`. DQ_DAMAGED: two equal forms, as in
+ * the reference. */
 dq_status dq_added_tokens_new(dq_added_tokens *set, const dq_added_token *token, size_t n,
                               bool normalized, dq_arena *a, dq_err *err);
 
@@ -21,8 +21,9 @@ typedef struct dq_added_tokens_visit {
     void *arg;
 } dq_added_tokens_visit;
 
-/* Tells text and tokens of well-formed text[len] in order: leftmost match first, longest there, with
- * the flags applied. Source of the order: tokenizers tokenizer/added_vocabulary.rs find_matches. */
+/* Tells text and tokens of well-formed text[len] in order: leftmost match first, longest there,
+ * with the flags applied. Source of the order: tokenizers tokenizer/added_vocabulary.rs
+ * find_matches. */
 dq_status dq_added_tokens_walk(const dq_added_tokens *set, const char *text, size_t len,
                                const dq_added_tokens_visit *visit, dq_err *err);
 
@@ -31,17 +32,16 @@ typedef struct dq_id_list {
     size_t n, capacity;
 } dq_id_list;
 
-/* Makes room for `more` ids after the last one. */
 dq_status dq_id_list_reserve(dq_id_list *ids, size_t more, dq_err *err);
 dq_status dq_id_list_push(dq_id_list *ids, int32_t id, dq_err *err);
 
-/* The symbols of the character c[len], from id (its token, or -1), byte_id and unknown. */
+/* Start symbols of the character c[len], from its token `id` or -1, byte_id and unknown. */
 dq_bpe_start dq_bpe_start_of(const dq_bpe *bpe, int32_t id, const char *c, size_t len);
-/* A later merge of the same pair replaces the earlier one, its rank too, as in the reference. */
+/* A later merge of the same pair replaces the earlier one and its rank, as in the reference. */
 dq_status dq_bpe_merge_put(dq_bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t id,
                            dq_err *err);
 
-/* One encoding in progress; belongs to one thread. */
+/* Belongs to one thread. */
 typedef struct dq_bpe_run {
     const dq_bpe *bpe;
     struct dq_bpe_cached *cache; /* recent short words and their ids */
@@ -50,23 +50,24 @@ typedef struct dq_bpe_run {
     size_t scratch_symbols;
 } dq_bpe_run;
 
-/* Whether merging alone makes of a short word the token `id`, so that it belongs into bpe->known. ids is scratch. */
+/* Whether merging alone turns a short word into token `id`, which then belongs into bpe->known; ids
+ * is scratch. */
 dq_status dq_bpe_makes(bool *yes, dq_bpe_run *run, dq_id_list *ids, const char *word, size_t len,
                        int32_t id, dq_err *err);
-/* Ends what dq_bpe_word has made, after a failure too. *run is {.bpe} before the first word. */
+/* To be called after failures too. *run is {.bpe} before the first word. */
 void dq_bpe_run_end(dq_bpe_run *run);
-/* Appends the ids of one word of well-formed UTF-8: merges of lowest rank first, leftmost first among
- * equals, O(n log n). Source of the order: Sennrich et al. 2016, tokenizers models/bpe/word.rs. */
+/* Appends the ids of one word of well-formed UTF-8: lowest rank first, then leftmost, in O(n log
+ * n). Source of the order: Sennrich et al. 2016, tokenizers models/bpe/word.rs. */
 dq_status dq_bpe_word(dq_bpe_run *run, dq_id_list *ids, const char *word, size_t len, dq_err *err);
 
-/* Same for a pattern that is plain text. */
+/* For a pattern that is plain text. */
 dq_status dq_regex_syntax_literal(pcre2_code **code, bool *jit, const char *text, size_t len,
                                   dq_arena *a, dq_err *err);
 
-/* A pattern that backtracks without end is DQ_RESOURCE after a bounded number of steps, whatever the
- * text; signals are seen on the way.
- * Next match in text[len] as the reference's iterator tells them: an empty match counts too, except
- * right after a match. A text begins with dq_regex_begin; *found is false after the last one. */
+/* A pattern that backtracks without end is DQ_RESOURCE after a bounded number of steps, whatever
+ * the text; signals are seen on the way. Next match in text[len] as the reference's iterator tells
+ * them: an empty match counts too, except right after a match. A text begins with dq_regex_begin;
+ * *found is false after the last one. */
 dq_status dq_regex_begin(dq_regex_matcher *m, size_t len, dq_err *err);
 dq_status dq_regex_next(dq_regex_matcher *m, const dq_regex *r, const char *text, size_t len,
                         size_t *begin, size_t *end, bool *found, dq_err *err);
@@ -91,9 +92,10 @@ typedef struct dq_tokenizer_lists {
     size_t n_tokens, n_merges;
 } dq_tokenizer_lists;
 
-/* Finds model.vocab, an object of texts and ids, and model.merges, a list of texts or of pairs, in json[len], which is
- * UTF-8. *rest is the document with null in their places. Anything else than the plainest form (another order of keys is
- * plain) gives false, and the document has to be read as any other. Texts point into json or the arena. */
+/* Finds model.vocab, an object of texts and ids, and model.merges, a list of texts or of pairs, in
+ * json[len], which is UTF-8. *rest is the document with null in their places. Anything else than
+ * the plainest form (another order of keys is plain) gives false, and the document has to be read
+ * as any other. Texts point into json or the arena. */
 bool dq_tokenizer_lists_scan(dq_tokenizer_lists *out, char **rest, size_t *rest_len,
                              const char *json, size_t len, dq_arena *a);
 
@@ -103,20 +105,18 @@ typedef struct dq_unigram_piece {
     int32_t id;
 } dq_unigram_piece;
 
-/* Builds the trie of piece[n], which it sorts; no two texts are equal. Node memory belongs to the
- * arena. */
+/* Builds the trie of piece[n], which it sorts; texts must differ. Nodes belong to the arena. */
 dq_status dq_unigram_trie(dq_unigram *u, dq_unigram_piece *piece, size_t n, dq_arena *a,
                           dq_err *err);
 
-/* One encoding in progress; belongs to one thread. */
+/* Belongs to one thread. */
 typedef struct dq_unigram_run {
     const dq_unigram *u;
     struct dq_unigram_best *best; /* [capacity], a block */
     size_t capacity;
 } dq_unigram_run;
 
-/* Ends what dq_unigram_word has made. *run is {.u} before the first word; after a failure it is good
- * for nothing else. */
+/* *run is {.u} before the first word; after a failure it can only be ended. */
 void dq_unigram_run_end(dq_unigram_run *run);
 /* Appends the ids of one word of well-formed UTF-8. Among equal sums the piece that begins first
  * wins, as in the reference. Time is linear in the word; memory grows with the longest stretch that
@@ -125,13 +125,12 @@ void dq_unigram_run_end(dq_unigram_run *run);
 dq_status dq_unigram_word(dq_unigram_run *run, dq_id_list *ids, const char *word, size_t len,
                           dq_err *err);
 
-/* Of two entries, for qsort and bsearch. */
 int dq_tokenizer_by_id(const void *x, const void *y);
-/* By rising id; those of most files are. */
+/* By rising id, as most files have them already. */
 void dq_tokenizer_sort(dq_tokenizer_entry *entry, size_t n);
-/* Loading, in this order (vocabulary.c): dq_tokenizer_load_model in any order with the normalizer, the
- * pre-tokenizer and the decoder; then the added tokens; then dq_tokenizer_load_pieces, which reads
- * t->pre.byte_level. `scratch` dies after loading. */
+/* Loading, in this order (vocabulary.c): dq_tokenizer_load_model in any order with the normalizer,
+ * the pre-tokenizer and the decoder; then the added tokens; then dq_tokenizer_load_pieces, which
+ * reads t->pre.byte_level. `scratch` dies after loading. */
 typedef struct dq_tokenizer_loader {
     dq_tokenizer *t;
     dq_arena *scratch;
@@ -152,8 +151,8 @@ typedef struct dq_tokenizer_loader {
 } dq_tokenizer_loader;
 
 dq_status dq_tokenizer_load_model(dq_tokenizer_loader *l, json_t *model, dq_err *err);
-/* Appends the model's tokens to t->piece (unsorted); room for `extra` more is left. `vocab` is the
- * list of a Unigram model. */
+/* Appends the model's tokens to t->piece, unsorted, with space for `extra` more. `vocab`: the list
+ * of a Unigram model. */
 dq_status dq_tokenizer_load_pieces(dq_tokenizer_loader *l, const json_t *vocab, size_t extra,
                                    dq_err *err);
 

@@ -8,8 +8,6 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* ---- Charsmap ---- */
-
 static dq_status damaged(dq_err *err, const char *why)
 {
     return dq_fail(err, DQ_DAMAGED, "normalizer Precompiled: \"precompiled_charsmap\" %s", why);
@@ -20,7 +18,7 @@ static uint32_t little_endian(const uint8_t *p)
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-/* From its base64 form; what *map points at belongs to the arena. DQ_DAMAGED: not one. */
+/* From base64; *map points into the arena. DQ_DAMAGED: invalid. */
 static dq_status charsmap_load(dq_charsmap *map, const char *base64, size_t len, dq_arena *a,
                                dq_err *err)
 {
@@ -61,7 +59,7 @@ static bool has_value(uint32_t unit)
     return unit >> 8 & 1;
 }
 
-/* The replacement at offset `at`; a file may point anywhere, so inside a character too. */
+/* A file may point anywhere, so inside a character too. */
 static const char *text_at(const dq_charsmap *map, size_t at, size_t *len)
 {
     if (at > map->text_len) return NULL;
@@ -71,7 +69,7 @@ static const char *text_at(const dq_charsmap *map, size_t at, size_t *len)
     return map->text + at;
 }
 
-/* That of the shortest entry which part[len] begins with; it ends at *out_len. NULL: none. */
+/* The replacement of the shortest matching entry of part[len]; NULL: none. */
 static const char *charsmap_find(const dq_charsmap *map, const char *part, size_t len,
                                  size_t *out_len)
 {
@@ -90,16 +88,14 @@ static const char *charsmap_find(const dq_charsmap *map, const char *part, size_
     return NULL;
 }
 
-/* ---- Normalizer ----
- * Steps run one after the other, each from one buffer to the next; a quick look skips a step that
- * surely leaves its text alone. What the first character became is followed through all steps,
- * since a template may treat a text's beginning in a way of its own. */
+/* Steps run from buffer to buffer; a quick check skips those that change nothing. The fate of the
+ * first character is tracked, since a template may treat a text's beginning specially. */
 
 enum { MAX_DEPTH = 8 };
 
 static const bool no = false;
 
-/* A string member with its length, which may be 0 and may count a NUL. */
+/* The length may be 0 and count NULs. */
 static dq_status load_text(const char **text, size_t *len, const json_t *v, const char *type,
                            const char *key, dq_arena *a, dq_err *err)
 {
@@ -194,13 +190,13 @@ void dq_normalizer_free(dq_normalizer *n)
     *n = (dq_normalizer){0};
 }
 
-/* Code points of a stretch, and then its UTF-8 in the same place. */
+/* Code points of a stretch, then its UTF-8 in the same place. */
 typedef struct points {
     utf8proc_int32_t *p;
     size_t capacity;
 } points;
 
-/* out += the form of s[len]. */
+/* Appends the form of s[len]. */
 static dq_status one_form(dq_strbuf *out, points *work, const char *s, size_t len, unsigned options,
                           dq_err *err)
 {
@@ -223,7 +219,7 @@ static dq_status one_form(dq_strbuf *out, points *work, const char *s, size_t le
     return dq_strbuf_add(out, (const char *)work->p, (size_t)n, err);
 }
 
-/* What the reference leaves alone: characters newer than Unicode 9, and U+11A7. */
+/* Characters newer than Unicode 9, and U+11A7, which the reference leaves alone. */
 static const dq_utf8_range untold[] = {
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},
     {0xC3C, 0xC3C},     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x11A7, 0x11A7},
@@ -240,7 +236,8 @@ static const dq_utf8_range untold[] = {
     {0x1FBF0, 0x1FBF9},
 };
 
-/* Characters whose first byte is below `limit` are their own form: only stretches of others count. */
+/* Characters with a first byte below `limit` are their own form: only stretches of others are
+ * converted. */
 static dq_status form(dq_strbuf *out, const dq_normalizer_step *s, const char *text, size_t len,
                       dq_err *err)
 {
@@ -279,7 +276,7 @@ static dq_status form(dq_strbuf *out, const dq_normalizer_step *s, const char *t
     return status;
 }
 
-/* Character by character with the full mapping; only U+0130 becomes two. */
+/* Full mapping per character; only U+0130 becomes two. */
 static dq_status lower(dq_strbuf *out, const char *text, size_t len, dq_err *err)
 {
     DQ_TRY(dq_strbuf_reserve(out, len + 4, err));
@@ -333,7 +330,8 @@ static dq_status replace(dq_strbuf *out, const dq_normalizer_step *s, const char
     return status == DQ_OK ? dq_strbuf_add(out, text + done, len - done, err) : status;
 }
 
-/* Grapheme clusters below six bytes whole, others by character (normalizers/precompiled.rs). */
+/* Grapheme clusters below six bytes map as a whole, others by character
+ * (normalizers/precompiled.rs). */
 static dq_status by_map(dq_strbuf *out, const dq_charsmap *map, const char *text, size_t len,
                         size_t original, dq_err *err)
 {
@@ -360,7 +358,6 @@ static dq_status by_map(dq_strbuf *out, const dq_charsmap *map, const char *text
     return DQ_OK;
 }
 
-/* The quick answer for text that the step surely leaves as it is. */
 static bool untouched(const dq_normalizer_step *s, const char *text, size_t len)
 {
     size_t used;
@@ -382,7 +379,6 @@ static bool untouched(const dq_normalizer_step *s, const char *text, size_t len)
     }
 }
 
-/* What the steps so far have made of `original` bytes, text[len], becomes what this one makes of it. */
 static dq_status apply(dq_strbuf *out, const dq_normalizer_step *s, const char *text, size_t len,
                        size_t original, dq_err *err)
 {
@@ -400,8 +396,8 @@ static dq_status apply(dq_strbuf *out, const dq_normalizer_step *s, const char *
     return dq_fail(err, DQ_BUG, "a normalizer of kind %d", (int)s->kind);
 }
 
-/* *head bytes come from the original's first character. What replaces a match counts as its last
- * character's; a charsmap that drops the first makes the next one the first, as in the reference. */
+/* *head: bytes from the original's first character. A match's replacement counts as its last
+ * character's; a charsmap that drops the first makes the next one first, as in the reference. */
 static dq_status move_head(size_t *head, const dq_normalizer_step *s, const char *text, size_t len,
                            dq_err *err)
 {

@@ -8,8 +8,6 @@
 
 #include <string.h>
 
-/* ---- Pretokenizer ---- */
-
 typedef struct cutter {
     dq_pretokenizer_run *run;
     int k;
@@ -36,7 +34,7 @@ static dq_status close_span(cutter *c, dq_err *err)
     return tell(c, c->begin, c->end, err);
 }
 
-/* Which neighbours become one span: tokenizers tokenizer/normalizer.rs split. */
+/* Which neighbours merge into one span: tokenizers tokenizer/normalizer.rs split. */
 static dq_status part(cutter *c, size_t begin, size_t end, bool match, dq_err *err)
 {
     const dq_pretokenizer_step *s = &c->run->p->step[c->k];
@@ -71,13 +69,13 @@ static bool delimits(dq_delimiter by, uint32_t c)
     }
 }
 
-/* 0: white space, 1: of a word, 2: something else. */
+/* 0: white space, 1: of a word, 2: other. */
 static int kind_of(uint32_t c)
 {
     return dq_utf8_is_space(c) ? 0 : dq_utf8_is_word(c) ? 1 : 2;
 }
 
-/* First delimiter at or after `at`; false: none. */
+/* First delimiter from `at` on; false: none. */
 static bool next_character(const dq_pretokenizer_step *s, const char *text, size_t len, size_t at,
                            size_t *begin, size_t *end)
 {
@@ -100,7 +98,6 @@ static bool next_character(const dq_pretokenizer_step *s, const char *text, size
     return false;
 }
 
-/* run->changed[k] gets room for len bytes. */
 static dq_status reserve(dq_pretokenizer_run *run, int k, size_t len, dq_err *err)
 {
     if (run->changed_capacity[k] >= len) return DQ_OK;
@@ -123,7 +120,7 @@ static dq_status from_step(dq_pretokenizer_run *run, int k, const char *text, si
     }
     const dq_pretokenizer_step *s = &run->p->step[k];
     if (s->prefix != DQ_NEVER || s->spaces) {
-        /* Spaces become the step's sign, and the sign comes in front. */
+        /* Replaces spaces by the step's sign, then adds it in front. */
         const char *in = text;
         size_t n = len, spaces = 0, at = 0;
         bool has = n >= s->c8_len && memcmp(in, s->c8, s->c8_len) == 0;
@@ -187,9 +184,6 @@ void dq_pretokenizer_run_end(dq_pretokenizer_run *run)
     }
     *run = (dq_pretokenizer_run){0};
 }
-
-/* ---- Pretokenizer load ----
- * "pre_tokenizer" of tokenizer.json into a dq_pretokenizer. */
 
 /* ByteLevel's own pattern. Source: tokenizers pre_tokenizers/byte_level.rs (GPT-2). */
 static const char gpt2_pattern[] =
@@ -270,7 +264,7 @@ static dq_status load_split(loading *l, dq_pretokenizer_step *s, const json_t *v
                    "pre_tokenizer Split: \"pattern\" is not {\"Regex\": ...} or {\"String\": ...}");
 }
 
-/* The older form has add_prefix_space where the newer one has prepend_scheme. */
+/* Old files have add_prefix_space instead of prepend_scheme. */
 static dq_status load_metaspace(loading *l, dq_pretokenizer_step *s, const json_t *v)
 {
     const char *scheme, *old_scheme = "always";

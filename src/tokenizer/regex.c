@@ -14,8 +14,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Regex syntax ---- */
-
 enum {
     MAX_PATTERN = 1 << 16,
     MAX_DEPTH = 200,
@@ -23,7 +21,7 @@ enum {
 };
 
 #define WORD_ITEMS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
-/* Oniguruma's \w outside a class goes by ISO 8859-1 below U+0100, where six numbers are letters. */
+/* Oniguruma's \w outside a class follows ISO 8859-1 below U+0100, where six numbers are letters. */
 #define WORD_ALONE WORD_ITEMS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 
 typedef enum { NOTHING, ATOM, FIXED } last_item; /* FIXED: may not be repeated (again) */
@@ -96,7 +94,7 @@ static bool is_category(const char *name, size_t n)
     return false;
 }
 
-/* \p{..}; a bare script name means the script itself to the reference, its extensions to PCRE2. */
+/* A bare script name means the script in the reference, but its extensions in PCRE2. */
 static dq_status property(translator *t, char kind)
 {
     char name[40], text[64];
@@ -157,7 +155,7 @@ static dq_status code_escape(translator *t, char kind)
     return DQ_OK;
 }
 
-/* Escapes that stand for a set of characters. *done tells whether c was one. */
+/* *done: c is an escape for a set of characters. */
 static dq_status set_escape(translator *t, char c, bool in_class, bool *done)
 {
     *done = true;
@@ -210,7 +208,8 @@ static dq_status escape(translator *t, bool in_class)
     return DQ_OK;
 }
 
-/* The reference knows nested classes, intersections and POSIX names: plain characters to PCRE2. */
+/* Nested classes, intersections and POSIX names exist in the reference; PCRE2 reads them as plain
+ * characters. */
 static dq_status class(translator *t)
 {
     begin_atom(t);
@@ -284,7 +283,7 @@ static dq_status close_group(translator *t)
     return DQ_OK;
 }
 
-/* Length of {n}, {n,} or {n,m} at t->at; 0 when it is none of these. *fixed: it was {n}. */
+/* Length of {n}, {n,} or {n,m} at t->at, else 0. *fixed: it is {n}. */
 static size_t interval(const translator *t, bool *fixed)
 {
     size_t n = 1, digits = 0;
@@ -353,7 +352,7 @@ static dq_status literal(translator *t)
     return DQ_OK;
 }
 
-/* Ruby syntax has no other than of lines. A final newline opens no further line for ^, but for $. */
+/* Ruby's anchors match at lines. A final newline opens no further line for ^, but does for $. */
 static void anchor(translator *t, const char *text)
 {
     emit(t, text);
@@ -458,10 +457,9 @@ dq_status dq_regex_syntax_literal(pcre2_code **code, bool *jit, const char *text
     return compile(code, jit, out, n, text, len, err);
 }
 
-/* ---- Regex ----
- * PCRE2 limits backtracking per beginning of a match, the reference per call: beginnings are
- * therefore tried in windows with few steps each, and only where those do not suffice one by one
- * with as many as it takes, out of one budget for the text. */
+/* PCRE2 limits backtracking per start of a match, the reference per call: starts are tried in
+ * windows with few steps each; where those do not suffice, one by one from a budget for the
+ * text. */
 
 enum {
     JIT_STACK = 128 << 20,
@@ -508,7 +506,7 @@ static dq_status refused(int rc, size_t len, dq_err *err)
         (const char *)message);
 }
 
-/* One that begins from m->at to `last`, with so many steps at each beginning; *rc: PCRE2's code. */
+/* Searches starts from m->at to `last` with `limit` steps each; *rc: PCRE2's code. */
 static dq_status match_from(dq_regex_matcher *m, const dq_regex *r, const char *text, size_t len,
                             size_t last, uint32_t steps, int *rc, dq_err *err)
 {
@@ -519,7 +517,7 @@ static dq_status match_from(dq_regex_matcher *m, const dq_regex *r, const char *
     }
     *rc = match_once(m, r, text, len);
     if (*rc == PCRE2_ERROR_JIT_STACKLIMIT && !m->stack) {
-        /* The machine stack sufficed until now; only what is used of this one becomes resident. */
+        /* The machine stack sufficed until now; only used pages of this one become resident. */
         m->stack = pcre2_jit_stack_create((size_t)64 << 10, JIT_STACK, NULL);
         if (!m->stack) return no_memory(err);
         pcre2_jit_stack_assign(m->context, NULL, m->stack);
@@ -536,8 +534,8 @@ static size_t next_character(const char *text, size_t len, size_t at)
     return at + used;
 }
 
-/* One beginning after the other up to `last`. PCRE2 does not say how many steps it took: those that
- * did not suffice are counted, which is at most four times too few. */
+/* One start at a time up to `last`. PCRE2 does not report steps: only those of failed tries are
+ * counted, at most four times too few. */
 static dq_status match_each(dq_regex_matcher *m, const dq_regex *r, const char *text, size_t len,
                             size_t last, int *rc, dq_err *err)
 {
@@ -553,7 +551,6 @@ static dq_status match_each(dq_regex_matcher *m, const dq_regex *r, const char *
     return DQ_OK;
 }
 
-/* PCRE2's limit holds for each beginning, of which a text has many: they are tried by windows. */
 static dq_status match(dq_regex_matcher *m, const dq_regex *r, const char *text, size_t len,
                        bool *found, dq_err *err)
 {

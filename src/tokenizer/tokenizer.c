@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Whether a model of so many rows has none for it, as the files only name it. */
+/* Whether a token that files only name has no row in a model with `rows`. */
 static inline bool is_beyond(const dq_added_token *t, int64_t rows)
 {
     return t->is_named_only && t->id >= rows;
@@ -16,8 +16,6 @@ static inline bool is_beyond(const dq_added_token *t, int64_t rows)
 
 static const dq_tokenizer_entry *tokenizer_find(const dq_tokenizer *t, int32_t id);
 static dq_status keep_steps(dq_tokenizer *t, json_t *root, dq_err *err);
-
-/* ---- Load ---- */
 
 static const bool no = false, yes = true;
 
@@ -40,7 +38,7 @@ static dq_status make_form(dq_tokenizer_loader *l, dq_added_token *a, dq_err *er
     return a->form ? DQ_OK : err->code;
 }
 
-/* An object or its text alone; a second one of a text replaces the flags. An id below 0: any. */
+/* An object or just its text; a repeated text replaces the flags. id below 0: any. */
 static dq_status add_token(dq_tokenizer_loader *l, const json_t *v, int64_t id, bool special,
                            dq_err *err)
 {
@@ -65,7 +63,7 @@ static dq_status add_token(dq_tokenizer_loader *l, const json_t *v, int64_t id, 
                        a.len, MAX_ADDED);
     a.text = dq_text(t->arena, json_string_value(content), a.len, err);
     if (!a.text) return err->code;
-    /* The id that the reference gives: the model's when it knows the text, else one after all others. */
+    /* The reference takes the model's id for a known text, else the next one after all. */
     int32_t known = dq_strmap_get(&l->vocab, a.text, a.len);
     int32_t other = dq_strmap_get(&l->by_text, a.text, a.len);
     if (known < 0 && other >= 0) known = l->t->added[other].id;
@@ -90,7 +88,7 @@ static dq_status add_token(dq_tokenizer_loader *l, const json_t *v, int64_t id, 
     return DQ_OK;
 }
 
-/* How a text is named by the files beside tokenizer.json. */
+/* How files beside tokenizer.json name a text. */
 enum { BY_ROLE_OR_LIST = 1, BY_KEY = 2, ADDED_AS_TEXT = 4 };
 
 static int how_named(const dq_tokenizer_loader *l, const json_t *text)
@@ -111,7 +109,7 @@ static int by_number(const void *x, const void *y)
     return (a->id > b->id) - (a->id < b->id);
 }
 
-/* Decimal digits only; -1 otherwise. */
+/* Decimal digits only; else -1. */
 static int64_t parse_id(const char *s)
 {
     int64_t id = 0;
@@ -144,7 +142,8 @@ static dq_status load_added_decoder(dq_tokenizer_loader *l, json_t *decoder, dq_
     return DQ_OK;
 }
 
-/* added_tokens.json in the form of added_tokens_decoder, without what tokenizer.json has; the caller ends it. */
+/* added_tokens.json in the form of added_tokens_decoder, without tokenizer.json's own; the caller
+ * ends it. */
 static dq_status decoder_of_added(json_t **out, const dq_tokenizer_loader *l, json_t *added,
                                   dq_err *err)
 {
@@ -168,13 +167,11 @@ static dq_status decoder_of_added(json_t **out, const dq_tokenizer_loader *l, js
     return dq_json_complete(err);
 }
 
-/* ---- Tokens that are named ---- */
-
 static const char *const roles[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                     "pad_token", "cls_token", "mask_token"};
 enum { N_ROLES = sizeof roles / sizeof *roles };
 
-/* Of a role no file beside names, tokenizer.json may name the one that fills texts up. */
+/* For a role that no file beside names, tokenizer.json may name the padding token. */
 static const json_t *named_value(const dq_tokenizer_loader *l, const char *key)
 {
     const json_t *v = json_object_get(l->root[SPECIAL_MAP], key);
@@ -197,7 +194,7 @@ static void name_token(dq_tokenizer_loader *l, const json_t *v, int how)
     l->named[l->n_named++] = v;
 }
 
-/* A key of one model: "image_token". */
+/* "image_token" and its like. */
 static bool is_own_key(const char *key)
 {
     static const char end[] = "_token";
@@ -210,7 +207,8 @@ static bool is_own_key(const char *key)
 
 static const char new_key[] = "extra_special_tokens", old_key[] = "additional_special_tokens";
 
-/* Texts of tokenizer_config.json alone make added_tokens.json special; none under the old key. */
+/* Only texts of tokenizer_config.json make added_tokens.json special; not those under the old
+ * key. */
 static void name_list(dq_tokenizer_loader *l, const json_t *list, bool texts, bool objects)
 {
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -223,7 +221,8 @@ static dq_status name_tokens(dq_tokenizer_loader *l, dq_err *err)
 {
     const char *key;
     json_t *v;
-    /* Each key once: a text of tokenizer_config.json goes first, an object that is a list before all. */
+    /* Each key once: a text of tokenizer_config.json wins, except against an object that is a
+     * list. */
     l->own = json_object();
     json_object_foreach(l->root[CONFIG], key, v)
     {
@@ -310,7 +309,7 @@ static dq_status refuse_versions(const dq_tokenizer_loader *l, dq_err *err)
     return DQ_OK;
 }
 
-/* All pieces by id; added tokens that the model knows take their text. */
+/* All pieces by id; known added tokens take their text. */
 static dq_status load_pieces(dq_tokenizer_loader *l, const json_t *vocab, dq_err *err)
 {
     dq_tokenizer *t = l->t;
@@ -337,7 +336,7 @@ static dq_status load_pieces(dq_tokenizer_loader *l, const json_t *vocab, dq_err
     return DQ_OK;
 }
 
-/* Appends the ids of one special token of a template to list[*n]; *n does not pass `capacity`. */
+/* Appends a special token's ids to list[*n], up to `capacity`. */
 static dq_status template_ids(const dq_tokenizer *t, const json_t *special, const char *name,
                               int32_t *list, int *n, int capacity, dq_err *err)
 {
@@ -381,7 +380,7 @@ static dq_status load_post(dq_tokenizer *t, const json_t *v, int depth, dq_err *
     DQ_TRY(dq_json_text(&type, v, "type", NULL, err));
     if (strcmp(type, "ByteLevel") == 0) return DQ_OK; /* moves offsets only */
     if (strcmp(type, "TemplateProcessing") == 0) {
-        /* "single" of a template: special tokens around one $A. */
+        /* "single" of a template has special tokens around one $A. */
         const json_t *single = json_object_get(v, "single");
         const json_t *special = json_object_get(v, "special_tokens");
         bool seen = false;
@@ -438,7 +437,7 @@ static dq_status load_post(dq_tokenizer *t, const json_t *v, int depth, dq_err *
     return DQ_OK;
 }
 
-/* Id of a token that the files beside tokenizer.json name; -1. */
+/* The id of a token named in the files beside tokenizer.json; -1: none. */
 static int32_t named_token(const dq_tokenizer_loader *l, const char *key)
 {
     const json_t *text = text_of(named_value(l, key));
@@ -513,7 +512,7 @@ static dq_status load_parts(dq_tokenizer_loader *l, dq_err *err)
     return keep_steps(t, root, err);
 }
 
-/* Without the lists of a BPE model; where that fails the whole, so that errors are about the file. */
+/* Parses without the scanned lists; on failure the whole, so that errors refer to the file. */
 static dq_status parse_document(json_t **root, dq_tokenizer_loader *l, const char *json, size_t len,
                                 dq_err *err)
 {
@@ -573,13 +572,10 @@ dq_status dq_tokenizer_load(dq_tokenizer **out, const char *json, size_t len, co
     return dq_tokenizer_load_files(out, text, err);
 }
 
-/* ---- Same ----
- * Whether two tokenizers do the same, however their files write it. Lists and flags are compared
- * as they were loaded. The steps of normalizer, pre-tokenizer and decoder are compared as
- * canonical JSON without the members that move no token and no text, so that steps which only
- * happen to do the same count as different. */
+/* Lists and flags are compared as loaded; steps as canonical JSON without members that move no
+ * token or text, so that equivalent but differently written steps count as different. */
 
-/* ByteLevel reads trim_offsets as a post-processor alone, and nothing else as a decoder. */
+/* ByteLevel reads trim_offsets only as post-processor, and nothing else as decoder. */
 static void drop_idle(json_t *v, bool decoder)
 {
     static const char *const idle[] = {"trim_offsets", "add_prefix_space", "use_regex"};
@@ -593,7 +589,7 @@ static void drop_idle(json_t *v, bool decoder)
     json_array_foreach(v, i, member) drop_idle(member, decoder);
 }
 
-/* Fills t->steps; takes idle members out of the document. */
+/* Fills t->steps; removes idle members from the document. */
 static dq_status keep_steps(dq_tokenizer *t, json_t *root, dq_err *err)
 {
     static const char *const parts[] = {"normalizer", "pre_tokenizer", "decoder"};
@@ -636,7 +632,7 @@ static const dq_added_token *added_of(const dq_tokenizer *t, int32_t id)
     return NULL;
 }
 
-/* Whether b has a's added tokens, in any order: of what is found where, length decides. */
+/* In any order: length decides what is found where. */
 static bool has_added(const dq_tokenizer *a, const dq_tokenizer *b, int64_t rows)
 {
     for (size_t i = 0; i < a->n_added; i++) {
@@ -682,7 +678,7 @@ static bool same_ids(const int32_t *a, int n, const int32_t *b, int n_b)
     return n == n_b && (n == 0 || memcmp(a, b, (size_t)n * sizeof *a) == 0);
 }
 
-/* Pieces without those of added tokens that have no row; these come last. */
+/* Excludes pieces of added tokens without a row, which come last. */
 static size_t n_pieces(const dq_tokenizer *t, int64_t rows)
 {
     size_t n = t->n_pieces;
@@ -702,10 +698,9 @@ bool dq_tokenizer_same(const dq_tokenizer *a, const dq_tokenizer *b, int64_t row
            (a->is_unigram ? same_unigram(&a->unigram, &b->unigram) : same_bpe(&a->bpe, &b->bpe));
 }
 
-/* ---- Tokenizer ----
- * Encoding is three nested walks: tokens found in the raw text cut it, what lies between is
- * normalized and cut by the tokens found in that, and the rest goes through the pretokenizer to
- * the model word by word. Decoding looks ids up and leaves text to the decoder. */
+/* Encoding nests three walks: tokens found in the raw text cut it, the rest is normalized and cut
+ * by the tokens found in that, and the remaining text goes through the pretokenizer to the model
+ * word by word. */
 
 void dq_tokenizer_free(dq_tokenizer *t)
 {
@@ -740,7 +735,7 @@ int dq_tokenizer_vocab(const dq_tokenizer *t)
     return t->n_pieces ? t->piece[t->n_pieces - 1].id + 1 : 0;
 }
 
-/* What stands before a text; the template's, or else the token that the configuration names. */
+/* The template's tokens before a text, or else the one that the configuration names. */
 static const int32_t *before(const dq_tokenizer *t, unsigned flags, int *n)
 {
     const bool named = (flags & DQ_TOK_BOS) && t->n_before == 0 && t->bos >= 0;
@@ -809,8 +804,6 @@ int32_t dq_tokenizer_id(const dq_tokenizer *t, const char *text, size_t len)
     return find(t->written, t->n_written, plain) ? -1 : plain;
 }
 
-/* ----- encoding ----- */
-
 typedef struct encoding {
     const dq_tokenizer *t;
     const char *text;  /* the whole, repaired */
@@ -823,7 +816,7 @@ typedef struct encoding {
     dq_unigram_run unigram;
 } encoding;
 
-/* Words come in order, so what stands in the list does not depend on the text after it. DQ_STOPPED ends the walk. */
+/* Words come in order, so the list does not depend on later text. DQ_STOPPED ends the walk. */
 static dq_status go_on(encoding *e)
 {
     e->enough = e->max > 0 && e->ids.n >= e->max;
@@ -852,7 +845,7 @@ static dq_status on_plain_text(void *arg, const char *text, size_t len, dq_err *
     return dq_pretokenizer_cut(&e->cut, text, len, err);
 }
 
-/* Text between the tokens found in the raw text: normalizer, then the tokens found after it. */
+/* Text between tokens in the raw text: normalizer, then the tokens found after it. */
 static dq_status on_raw_text(void *arg, const char *text, size_t len, dq_err *err)
 {
     encoding *e = arg;
@@ -929,8 +922,6 @@ dq_status dq_tokenizer_encode_first(const dq_tokenizer *t, const char *text, siz
     dq_block_free(repaired);
     return status;
 }
-
-/* ----- decoding ----- */
 
 typedef struct written {
     const char **token;

@@ -11,7 +11,8 @@
 
 typedef struct dq_tokenizer dq_tokenizer;
 
-/* The files of a folder, in the order of dq_tokenizer_file: all but the first may be missing (s: NULL). */
+/* The files of a folder in the order of dq_tokenizer_file; all but the first may be missing (s:
+ * NULL). */
 enum { DQ_TOKENIZER_FILES = 4 };
 extern const char *const dq_tokenizer_file[DQ_TOKENIZER_FILES];
 typedef struct dq_tokenizer_text {
@@ -20,13 +21,15 @@ typedef struct dq_tokenizer_text {
 } dq_tokenizer_text;
 
 /* Any normalizer, pre-tokenizer, model, post-processor or decoder step that is not implemented is
- * DQ_MISMATCH naming the step; nothing is skipped silently. Flags of added tokens are those of added_tokens_decoder
- * in tokenizer_config.json where it is there; else tokens of added_tokens.json are added, and what
- * special_tokens_map.json names stands before what tokenizer_config.json does. Tokens that are named only (eos_token,
- * extra_special_tokens, pad_token of "padding" in tokenizer.json ...) are added too; with split_special_tokens no special
- * one is found in a text. The texts may be freed afterwards; *out is ended by dq_tokenizer_free.
- * DQ_DAMAGED: not JSON, wrong types, ids or merges that contradict each other.
- * Source: transformers tokenization_utils_base.py (from_pretrained), tokenization_utils_tokenizers.py (__init__). */
+ * DQ_MISMATCH naming the step; nothing is skipped silently. Flags of added tokens are those of
+ * added_tokens_decoder in tokenizer_config.json where it is there; else tokens of added_tokens.json
+ * are added, and what special_tokens_map.json names stands before what tokenizer_config.json does.
+ * Tokens that are named only (eos_token, extra_special_tokens, pad_token of "padding" in
+ * tokenizer.json ...) are added too; with split_special_tokens no special one is found in a text.
+ * The texts may be freed afterwards; *out is ended by dq_tokenizer_free. DQ_DAMAGED: not JSON,
+ * wrong types, ids or merges that contradict each other.
+ * Source: transformers tokenization_utils_base.py (from_pretrained),
+ * tokenization_utils_tokenizers.py (__init__). */
 dq_status dq_tokenizer_load_files(dq_tokenizer **out,
                                   const dq_tokenizer_text text[DQ_TOKENIZER_FILES], dq_err *err);
 /* From tokenizer.json and tokenizer_config.json (NULL: none) alone. */
@@ -35,48 +38,48 @@ dq_status dq_tokenizer_load(dq_tokenizer **out, const char *json, size_t len, co
 void dq_tokenizer_free(dq_tokenizer *t);       /* NULL allowed */
 int dq_tokenizer_vocab(const dq_tokenizer *t); /* highest id + 1, added tokens included */
 
-/* SPECIAL, encoding: add the tokens of the template (BOS ...), decoding: keep special tokens. BOS, with it: where the template
- * begins with no token, the bos_token of tokenizer_config.json stands there. */
+/* SPECIAL: encoding adds the template's tokens (BOS ...), decoding keeps special tokens. BOS, with
+ * it: a template that begins with no token gets bos_token of tokenizer_config.json. */
 enum { DQ_TOK_SPECIAL = 1, DQ_TOK_BOS = 2 };
-/* Ids of text[len]; *ids is a block that the caller ends with dq_block_free. The text is read with
- * one U+FFFD per maximal ill-formed subpart; *first_bad (may be NULL) is the offset of the first
- * one, -1 when there is none, *n_bad their count. Safe from several threads at once. */
+/* Encodes text[len]; *ids is a block for dq_block_free. Each maximal ill-formed subpart is read as
+ * U+FFFD; *first_bad (NULL allowed): offset of the first, or -1, *n_bad: their count.
+ * Thread-safe. */
 dq_status dq_tokenizer_encode(const dq_tokenizer *t, const char *text, size_t len, unsigned flags,
                               int32_t **ids, int64_t *n, int64_t *first_bad, int64_t *n_bad,
                               dq_err *err);
-/* The first of these tokens alone, at least `max` where there are as many; 0: all. What is after them is not encoded. */
+/* Only the first of these tokens, at least `max` where there are as many (0: all); later text is
+ * not encoded. */
 dq_status dq_tokenizer_encode_first(const dq_tokenizer *t, const char *text, size_t len,
                                     unsigned flags, int64_t max, int32_t **ids, int64_t *n,
                                     int64_t *first_bad, int64_t *n_bad, dq_err *err);
-/* Text of ids[n] as the file's decoder makes it; without a decoder the tokens have one space between
- * them. An id that no token has is passed over, as in the reference. *text is a block that the
- * caller ends with dq_block_free; bytes of tokens that are no UTF-8 come out as U+FFFD. */
+/* Decodes ids[n] by the file's decoder, or with spaces between tokens without one. Unknown ids are
+ * skipped, as in the reference. *text is a block for dq_block_free; bytes that are no UTF-8 become
+ * U+FFFD. */
 dq_status dq_tokenizer_decode(const dq_tokenizer *t, const int32_t *ids, int64_t n, unsigned flags,
                               char **text, size_t *len, dq_err *err);
 /* Number of tokens that encoding puts before and after a text. */
 void dq_tokenizer_template(const dq_tokenizer *t, unsigned flags, int *n_before, int *n_after);
-/* The added tokens in the form of "added_tokens" of tokenizer.json, but for those without a row that no file gives an id; the
- * caller ends it. DQ_RESOURCE. */
+/* The added tokens as "added_tokens" of tokenizer.json, without those that have neither a row nor
+ * an id in a file; the caller ends it. DQ_RESOURCE. */
 dq_status dq_tokenizer_added(json_t **out, const dq_tokenizer *t, int64_t rows, dq_err *err);
-/* The id of a token by its text as the file writes it, an added one first; -1: there is none. */
+/* The id of a token as the file writes it, added ones first; -1: none. */
 int32_t dq_tokenizer_id(const dq_tokenizer *t, const char *text, size_t len);
-/* The first of those before a text, or -1. */
+/* The first token before a text, or -1. */
 int32_t dq_tokenizer_bos(const dq_tokenizer *t, unsigned flags);
-/* What stands before an empty context: bos_token, else eos_token, which the files beside tokenizer.json name; -1. */
+/* The token for an empty context: bos_token, else eos_token, as the files beside tokenizer.json
+ * name them; -1: none. */
 int32_t dq_tokenizer_prefix(const dq_tokenizer *t);
-/* Bytes of one token as they appear in text (U+2581 of a vocabulary of characters as a space, <0xHH>
- * with byte fallback as that byte), owned by t; NULL for an unknown id. */
+/* Bytes of a token as in text (U+2581 as a space, <0xHH> with byte fallback as that byte), owned by
+ * t; NULL: unknown id. */
 const char *dq_tokenizer_piece(const dq_tokenizer *t, int32_t id, size_t *len);
-/* Whether both give the same tokens for every text and the same text for ids, by what was loaded, not by how files write it:
- * vocabulary, merges or scores, steps, added tokens and template; tokens that are named only do not count where the models
- * have no such `rows`. Whoever puts dq_tokenizer_prefix before ids compares it too. False is no proof of a difference. */
+/* Whether both give the same tokens for every text and the same text for ids, judged by what was
+ * loaded: vocabulary, merges or scores, steps, added tokens and template; tokens that are only
+ * named do not count beyond `rows`. Callers that use dq_tokenizer_prefix compare it too. False
+ * proves no difference. */
 bool dq_tokenizer_same(const dq_tokenizer *a, const dq_tokenizer *b, int64_t rows);
 
-/* DQ_MISMATCH where a model that knows `vocab` tokens lacks one of ids[n]. */
+/* DQ_MISMATCH: one of ids[n] is not below `vocab`. */
 dq_status dq_tokenizer_check_ids(const int32_t *ids, int64_t n, int64_t vocab, dq_err *err);
-
-/* ---- Added tokens ----
- * Tokens that are found in the text itself, before any merging. */
 
 typedef struct dq_added_token {
     const char *text; /* as written in the file */
@@ -89,24 +92,21 @@ typedef struct dq_added_token {
     bool told_special;  /* its form is the text of a special token: decoding leaves it out */
 } dq_added_token;
 
-/* The tokens that are searched at one stage, sorted by form. */
+/* The tokens searched at one stage, sorted by form. */
 typedef struct dq_added_tokens {
     const dq_added_token **token; /* [n] */
     size_t n;
     size_t begin[257]; /* tokens whose form begins with byte b: begin[b] .. begin[b + 1] */
 } dq_added_tokens;
 
-/* ---- BPE ----
- * Byte-pair merging of words, which begin as bytes (byte-level) or as characters. */
-
-/* Symbols that one byte or character of a word begins as. */
+/* Start symbols of one byte or character of a word. */
 typedef struct dq_bpe_start {
     int32_t id[4];
     uint8_t n; /* 0: dropped */
     enum { DQ_START_TOKEN, DQ_START_BYTES, DQ_START_UNKNOWN } kind;
 } dq_bpe_start;
 
-/* Read-only while words are encoded: any number of runs may share it. */
+/* Read-only in use: runs may share it. */
 typedef struct dq_bpe {
     bool byte_level;         /* words begin as bytes, else as characters */
     dq_bpe_start start[256]; /* by byte; words of characters: ASCII only */
@@ -121,9 +121,8 @@ typedef struct dq_bpe {
     dq_map64 merges;  /* left id << 32 | right id -> (rank + 1) << 32 | id of the merged symbol */
 } dq_bpe;
 
-/* ---- Charsmap ----
- * The character map that SentencePiece models carry, a double-array trie over UTF-8 and the
- * replacements after it. */
+/* The character map of SentencePiece models: a double-array trie over UTF-8 with the replacements
+ * after it. */
 
 typedef struct dq_charsmap {
     const uint32_t *unit; /* [n_units]; none: the map is empty */
@@ -131,9 +130,6 @@ typedef struct dq_charsmap {
     const char *text; /* replacements, each ended by NUL */
     size_t text_len;
 } dq_charsmap;
-
-/* ---- Decoder ----
- * The decoder of a tokenizer file, which turns tokens into text. */
 
 enum { DQ_DECODER_MAX_STEPS = 16 };
 
@@ -163,18 +159,14 @@ typedef struct dq_decoder {
     bool none; /* no decoder: one space between tokens */
 } dq_decoder;
 
-/* From the value of "decoder" (NULL and null: none); what *d points at belongs to the arena. A type
- * that is not implemented is DQ_MISMATCH by name. *d must be zeroed before. */
+/* From "decoder" (NULL and null: none) into a zeroed *d, which points into the arena. DQ_MISMATCH
+ * by name: not implemented. */
 dq_status dq_decoder_load(dq_decoder *d, const json_t *value, dq_arena *a, dq_err *err);
 
-/* Text of the tokens token[n], each as the vocabulary or the added token writes it, well-formed
- * UTF-8; what bytes of tokens leave ill-formed becomes U+FFFD. *text is a block that the caller ends
- * with dq_block_free. Safe from several threads at once. */
+/* Text of token[n], each well-formed UTF-8 as the vocabulary or added token writes it; ill-formed
+ * results become U+FFFD. *text is a block for dq_block_free. Thread-safe. */
 dq_status dq_decoder_run(const dq_decoder *d, const char *const *token, const size_t *len,
                          int64_t n, char **text, size_t *text_len, dq_err *err);
-
-/* ---- Normalizer ----
- * The normalizer of a tokenizer file, which rewrites text before it is cut. */
 
 enum { DQ_NORMALIZER_MAX_STEPS = 32 };
 
@@ -205,28 +197,26 @@ typedef struct dq_normalizer {
     int n_steps;
 } dq_normalizer;
 
-/* From the value of "normalizer" (NULL and null: none); what *n points at belongs to the arena. A
- * type that is not implemented is DQ_MISMATCH by name. The caller ends *n with dq_normalizer_free,
- * after a failure too; *n must be zeroed before. */
+/* From "normalizer" (NULL and null: none) into a zeroed *n, which points into the arena.
+ * DQ_MISMATCH by name: not implemented. End *n with dq_normalizer_free, after a failure too. */
 dq_status dq_normalizer_load(dq_normalizer *n, const json_t *value, dq_arena *a, dq_err *err);
 void dq_normalizer_free(dq_normalizer *n);
 
-/* *out is NULL when well-formed text[len] stays as it is (*out_len is len then), else a block that
- * the caller ends with dq_block_free. Safe from several threads at once. */
+/* *out is NULL when well-formed text[len] does not change (*out_len is len), else a block for
+ * dq_block_free. Thread-safe. */
 dq_status dq_normalizer_run(const dq_normalizer *n, char **out, size_t *out_len, const char *text,
                             size_t len, dq_err *err);
-/* The same, and *moved tells whether the result begins with something from after the beginning of
- * text: the reference's "first" piece is then no longer first. */
+/* *moved: the result begins with something after the text's beginning, so the reference's "first"
+ * piece is no longer first. */
 dq_status dq_normalizer_run_from(const dq_normalizer *n, char **out, size_t *out_len, bool *moved,
                                  const char *text, size_t len, dq_err *err);
 
-/* ---- Pretokenizer ----
- * Cuts text into the words that a model takes one by one: patterns run by PCRE2, classes of
- * characters, and the steps that rewrite spaces. */
+/* Cuts text into the words of the model: patterns run by PCRE2, classes of characters, and steps
+ * that rewrite spaces. */
 
 enum { DQ_PRETOKENIZER_MAX_STEPS = 16 };
 
-/* What is searched; characters count one by one. */
+/* What is searched, character by character. */
 typedef enum dq_delimiter {
     DQ_NO_CUT,
     DQ_BY_PATTERN,
@@ -237,7 +227,6 @@ typedef enum dq_delimiter {
     DQ_BY_KIND         /* maximal runs of word characters and of the others but white space */
 } dq_delimiter;
 
-/* What becomes of the matches and of the gaps between them. */
 typedef enum dq_behavior {
     DQ_REMOVED,
     DQ_ISOLATED,
@@ -259,46 +248,44 @@ typedef struct dq_pretokenizer_step {
     size_t c8_len;
 } dq_pretokenizer_step;
 
-/* Read-only while text is cut: any number of runs may share it. */
+/* Read-only in use: runs may share it. */
 typedef struct dq_pretokenizer {
     dq_pretokenizer_step step[DQ_PRETOKENIZER_MAX_STEPS];
     int n_steps;
     bool byte_level; /* the words' bytes are to be read as byte-level characters */
 } dq_pretokenizer;
 
-/* From the value of "pre_tokenizer" (NULL and null: none, the text is one word). A type that is not
- * implemented, and a step after ByteLevel, is DQ_MISMATCH by name. The caller ends *p with
- * dq_pretokenizer_free, after a failure too; *p must be zeroed before. */
+/* From "pre_tokenizer" (NULL and null: none, the text is one word) into a zeroed *p. DQ_MISMATCH by
+ * name: not implemented, or a step after ByteLevel. End *p with dq_pretokenizer_free, after a
+ * failure too. */
 dq_status dq_pretokenizer_load(dq_pretokenizer *p, const json_t *value, dq_arena *a, dq_err *err);
 void dq_pretokenizer_free(dq_pretokenizer *p);
 
-/* What happens to each word; the text is valid during the call only. */
+/* Receives a word, whose text is valid during the call only. */
 typedef dq_status dq_word_fn(void *arg, const char *word, size_t len, dq_err *err);
 
-/* One text in progress; belongs to one thread. */
+/* Belongs to one thread. */
 typedef struct dq_pretokenizer_run {
     const dq_pretokenizer *p;
     dq_word_fn *word;
     void *arg;
     bool at_start; /* the next piece begins where the text given to the tokenizer begins */
     dq_regex_matcher match[DQ_PRETOKENIZER_MAX_STEPS];
-    /* the piece as the step's spaces and prefix make it */
+    /* the piece after each step that rewrites it */
     char *changed[DQ_PRETOKENIZER_MAX_STEPS];
     size_t changed_capacity[DQ_PRETOKENIZER_MAX_STEPS];
     size_t original, told; /* bytes of the text, and of the words that it became so far */
 } dq_pretokenizer_run;
 
-/* Words of a piece of well-formed UTF-8, in order. *run is {.p, .word, .arg} before the first call
- * and is ended by dq_pretokenizer_run_end, after a failure too. */
+/* Tells the words of a piece of well-formed UTF-8 in order. *run is {.p, .word, .arg} before the
+ * first call; end it with dq_pretokenizer_run_end, after a failure too. */
 dq_status dq_pretokenizer_cut(dq_pretokenizer_run *run, const char *text, size_t len, dq_err *err);
 void dq_pretokenizer_run_end(dq_pretokenizer_run *run);
 
-/* ---- Unigram ----
- * The segmentation of a word into pieces with the highest sum of scores. */
+/* Segments a word into pieces with the highest sum of scores. */
 
-/* One node of the byte trie. The children stand next to each other from `first` on: one place for
- * each byte from `low` to `low + span` (DENSE), or `span + 1` nodes in the order of their bytes
- * (LIST). A place without a node is ABSENT. */
+/* A node of the byte trie. Children lie from `first` on: a place per byte `low` .. `low + span`
+ * (DENSE), or `span + 1` nodes by byte (LIST). Empty places are ABSENT. */
 typedef struct dq_trie_node {
     uint32_t first;
     int32_t id; /* of the piece that ends here, or -1 */
@@ -307,7 +294,7 @@ typedef struct dq_trie_node {
     uint8_t kind;
 } dq_trie_node;
 
-/* Read-only while words are encoded: any number of runs may share it. */
+/* Read-only in use: runs may share it. */
 typedef struct dq_unigram {
     dq_trie_node *node;  /* [0] is the root */
     const double *score; /* [n] by id */
@@ -319,8 +306,7 @@ typedef struct dq_unigram {
     bool fallback;        /* unknown text becomes its bytes, where all of them exist */
 } dq_unigram;
 
-/* ---- Impl ----
- * What loading fills and encoding reads; for tokenizer*.c only. */
+/* What loading fills and encoding reads; for this room only. */
 
 typedef struct dq_tokenizer_entry {
     const char *text; /* bytes as they stand in text */
@@ -328,13 +314,12 @@ typedef struct dq_tokenizer_entry {
     int32_t id;
 } dq_tokenizer_entry;
 
-/* Read-only once loaded. */
 struct dq_tokenizer {
     dq_arena *arena;           /* owns everything but the compiled patterns */
     dq_tokenizer_entry *piece; /* [n_pieces] by rising id, ids differ */
     size_t n_pieces;
-    /* [n_written] by rising id: tokens that the file writes otherwise than text has them
-     * (byte-level, U+2581 for a space, <0xHH>), as it writes them */
+    /* [n_written] by rising id: tokens that the file writes differently from text (byte-level,
+     * U+2581 for a space, <0xHH>) */
     dq_tokenizer_entry *written;
     size_t n_written;
     dq_added_token *added; /* [n_added] */

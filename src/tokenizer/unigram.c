@@ -14,7 +14,7 @@
 
 enum { DQ_TRIE_ABSENT, DQ_TRIE_LEAF, DQ_TRIE_DENSE, DQ_TRIE_LIST };
 
-/* Best way to one place of the word: the piece that ends there. */
+/* The piece that ends the best way to this place. */
 typedef struct dq_unigram_best {
     double score; /* of the whole way */
     int32_t id;
@@ -26,8 +26,6 @@ enum {
     FIRST_CAPACITY = 256 /* places of the window at first */
 };
 
-/* ----- the trie ----- */
-
 static int by_text(const void *x, const void *y)
 {
     const dq_unigram_piece *a = x, *b = y;
@@ -35,7 +33,7 @@ static int by_text(const void *x, const void *y)
     return c ? c : (a->len > b->len) - (a->len < b->len);
 }
 
-/* Pieces of one node still to be built: piece[lo .. hi) share their first `depth` bytes. */
+/* Pieces of a node still to build: piece[lo .. hi) share `depth` bytes. */
 typedef struct range {
     size_t lo, hi, depth;
     uint32_t node;
@@ -120,7 +118,7 @@ dq_status dq_unigram_trie(dq_unigram *u, dq_unigram_piece *piece, size_t n, dq_a
     return err->code;
 }
 
-/* NULL: no piece goes on so. */
+/* NULL: no piece continues so. */
 static inline const dq_trie_node *child(const dq_trie_node *tree, const dq_trie_node *node,
                                         uint8_t byte)
 {
@@ -135,8 +133,6 @@ static inline const dq_trie_node *child(const dq_trie_node *tree, const dq_trie_
     }
     return NULL;
 }
-
-/* ----- one word ----- */
 
 typedef struct search {
     dq_unigram_run *run;
@@ -164,7 +160,7 @@ static dq_status need_capacity(dq_unigram_run *run, size_t places, dq_err *err)
     return DQ_OK;
 }
 
-/* Offers a way that comes from place `from` and ends with a piece of `len` bytes. */
+/* A way through place `from` and a piece of `len` bytes. */
 static inline dq_status offer(search *s, size_t from, size_t len, double score, int32_t id,
                               dq_err *err)
 {
@@ -198,7 +194,7 @@ static dq_status offer_all(search *s, size_t at, dq_err *err)
     return offer(s, at, one, before + u->unknown_score, u->unknown, err);
 }
 
-/* The run of unknown pieces that ends at `end` is one string, whatever it is made of. */
+/* A run of unknown pieces up to `end` is one string. */
 static dq_status put_unknown(search *s, size_t end, dq_err *err)
 {
     const dq_unigram *u = s->run->u;
@@ -214,7 +210,7 @@ static dq_status put_unknown(search *s, size_t end, dq_err *err)
     return DQ_OK;
 }
 
-/* Every way goes through `at`: the best one there is put out, and the window moves. */
+/* Every way passes `at`: the best one is final, and the window moves. */
 static dq_status finish_words(search *s, size_t at, dq_err *err)
 {
     best *b = s->run->best, next = {0};

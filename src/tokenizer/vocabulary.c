@@ -27,11 +27,9 @@ dq_status dq_id_list_push(dq_id_list *ids, int32_t id, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Lists ----
- * A scanner that knows objects, lists, texts and whole numbers walks the document once, passes
- * over all values but the two lists, and gives up at the first thing that it does not know. What
- * it accepts is JSON wherever it looked closely; the rest is judged by the parser, which reads all
- * that is left. */
+/* A scanner for objects, lists, texts and whole numbers walks the document once, skips all values
+ * but the two lists, and gives up at the first thing that it does not know. The parser judges the
+ * rest of the text. */
 
 typedef struct scanner {
     const char *p, *end;
@@ -44,7 +42,7 @@ static bool is_space(char c)
     return c == ' ' || c == '\n' || c == '\r' || c == '\t';
 }
 
-/* Passes over spaces and then c. */
+/* Skips spaces and then c. */
 static bool take(scanner *s, char c)
 {
     while (s->p < s->end && is_space(*s->p)) s->p++;
@@ -52,8 +50,6 @@ static bool take(scanner *s, char c)
     s->p++;
     return true;
 }
-
-/* ---- Texts ---- */
 
 /* The end of the text after the quote at s->p, or NULL; *escaped: it holds a backslash. */
 static const char *end_of_text(const scanner *s, bool *escaped)
@@ -104,7 +100,6 @@ static char *put_unit(char *out, unsigned c)
     return out;
 }
 
-/* Undoes the escapes of p[..end). */
 static bool unescape(scanner *s, const char *p, const char *end, const char **text, size_t *len)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
@@ -141,8 +136,6 @@ static bool take_text(scanner *s, const char **text, size_t *len)
     *len = (size_t)(end - begin);
     return true;
 }
-
-/* ---- The lists ---- */
 
 static bool take_id(scanner *s, int32_t *id)
 {
@@ -207,9 +200,7 @@ static bool take_merges(scanner *s, dq_tokenizer_lists *out)
     return out->n_merges == 0 || take(s, ']');
 }
 
-/* ---- The document ---- */
-
-/* Passes over a value, whose brackets alone are looked at. */
+/* Only brackets of the skipped value are checked. */
 static bool pass(scanner *s)
 {
     bool escaped;
@@ -232,7 +223,7 @@ static bool pass(scanner *s)
     return false;
 }
 
-/* Goes to the value of a member of the object at s->p; false: there is none. */
+/* Enters a member of the object at s->p; false: there is none. */
 static bool enter(scanner *s, const char *name)
 {
     const char *key;
@@ -246,7 +237,7 @@ static bool enter(scanner *s, const char *name)
     return false;
 }
 
-/* The document with null for what lies between `from` and `to` of two places. */
+/* The document with null in place of two stretches, `from` to `to`. */
 static char *without(const char *from[2], const char *to[2], const char *json, size_t len,
                      size_t *out_len, scanner *s)
 {
@@ -285,9 +276,7 @@ bool dq_tokenizer_lists_scan(dq_tokenizer_lists *out, char **rest, size_t *rest_
     return *rest != NULL;
 }
 
-/* ---- Out of a tree ---- */
-
-/* The same lists out of "model", with all errors by name. */
+/* The same lists from "model", with all errors by name. */
 static dq_status lists_of_tokens(dq_tokenizer_lists *out, json_t *vocab, dq_arena *a, dq_err *err)
 {
     const char *key;
@@ -338,13 +327,10 @@ static dq_status lists_of_merges(dq_tokenizer_lists *out, const json_t *merges, 
     return DQ_OK;
 }
 
-/* ---- Vocab ----
- * The "model" part of tokenizer.json: vocabulary, merges, scores. */
-
 static const bool no = false;
 static const char *const none = "";
 static const char mark[] = "\xE2\x96\x81";
-/* Of texts that are there twice the parser knows, if it was asked. */
+/* Duplicate texts are the parser's business, if it was asked. */
 static dq_status load_vocab(dq_tokenizer_loader *l, json_t *vocab, dq_err *err)
 {
     dq_tokenizer_lists *x = &l->lists;
@@ -374,7 +360,8 @@ static bool crosses(const dq_tokenizer_merge *m)
     return m->len[0] < 3 || memcmp(m->text[0] + m->len[0] - 3, mark, 3) != 0;
 }
 
-/* Most vocabularies have what merges make in their order, so that the token after the last one found is tried first. */
+/* Most vocabularies list results of merges in their order, so the token after the last one is tried
+ * first. */
 static int32_t find_joined(dq_tokenizer_loader *l, const char *s, size_t len)
 {
     const dq_tokenizer_lists *x = &l->lists;
@@ -411,9 +398,7 @@ static dq_status load_merge(dq_tokenizer_loader *l, const dq_tokenizer_merge *m,
     return DQ_OK;
 }
 
-/* ----- what is the same for both models ----- */
-
-/* Ids of the tokens <0x00> to <0xFF>, -1 for those that are missing; without fallback, for all. */
+/* -1: missing; without fallback, all. */
 static void load_byte_ids(int32_t id[256], const dq_strmap *vocab, bool fallback)
 {
     for (unsigned b = 0; b < 256; b++) {
@@ -423,7 +408,7 @@ static void load_byte_ids(int32_t id[256], const dq_strmap *vocab, bool fallback
     }
 }
 
-/* The byte that the token <0xHH> with this id stands for; -1: it is no such token. */
+/* -1: the token is no <0xHH> with this id. */
 static int byte_of(const dq_tokenizer *t, const char *s, size_t len, int32_t id)
 {
     const int32_t *byte_id = t->is_unigram ? t->unigram.byte_id : t->bpe.byte_id;
@@ -434,7 +419,7 @@ static int byte_of(const dq_tokenizer *t, const char *s, size_t len, int32_t id)
     return -1;
 }
 
-/* Text of a token of a vocabulary of characters; out has capacity for len bytes. Returns its length. */
+/* A token of a vocabulary of characters as text, into len bytes; returns its length. */
 static size_t plain_text(const dq_tokenizer *t, char *out, const char *s, size_t len, int32_t id)
 {
     int byte = byte_of(t, s, len, id);
@@ -458,7 +443,7 @@ typedef struct raw {
     bool is_word; /* words can be it: not so for what stands for no bytes, byte-level */
 } raw;
 
-/* Token i of a vocabulary that is a list of [token, score]. */
+/* Token i of a list of [token, score]. */
 static const json_t *listed(const json_t *vocab, size_t i)
 {
     return json_array_get(json_array_get(vocab, i), 0);
@@ -492,8 +477,6 @@ void dq_tokenizer_sort(dq_tokenizer_entry *entry, size_t n)
     if (i < n) qsort(entry, n, sizeof *entry, dq_tokenizer_by_id);
 }
 
-/* ----- BPE ----- */
-
 static dq_status load_start(dq_tokenizer_loader *l, const raw *token, dq_err *err)
 {
     dq_bpe *bpe = &l->t->bpe;
@@ -525,7 +508,8 @@ static dq_tokenizer_entry word_of(const dq_tokenizer *t, const raw *token, size_
     return (dq_tokenizer_entry){token[i].s, token[i].len, token[i].id};
 }
 
-/* known[i]: merging alone makes token i of its text. Each is found for itself, so that threads share them. */
+/* known[i]: merging alone makes token i from its text; tokens are independent, so threads share
+ * them. */
 static dq_status find_known(bool *known, const dq_tokenizer_loader *l, const raw *token,
                             dq_err *err)
 {
@@ -548,8 +532,6 @@ static dq_status find_known(bool *known, const dq_tokenizer_loader *l, const raw
     }
     return err->code;
 }
-
-/* ----- Unigram ----- */
 
 static dq_status load_unigram(dq_tokenizer_loader *l, const json_t *model, dq_err *err)
 {
@@ -592,8 +574,6 @@ static dq_status load_unigram(dq_tokenizer_loader *l, const json_t *model, dq_er
     load_byte_ids(u->byte_id, &l->vocab, u->fallback);
     return DQ_OK;
 }
-
-/* ----- both ----- */
 
 dq_status dq_tokenizer_load_model(dq_tokenizer_loader *l, json_t *model, dq_err *err)
 {
@@ -697,7 +677,7 @@ dq_status dq_tokenizer_load_pieces(dq_tokenizer_loader *l, const json_t *vocab, 
     bpe->byte_level = l->t->pre.byte_level;
     bpe->cuts &= !bpe->byte_level;
     DQ_TRY(load_start(l, token, err));
-    /* The words that are one token, always (ignore_merges) and after merging, as t->piece has them. */
+    /* Words that always are one token (ignore_merges), and after merging, as in t->piece. */
     bool *known = dq_alloc(l->scratch, l->vocab_count, sizeof *known, err);
     if (!known) return err->code;
     if (bpe->whole_words) DQ_TRY(dq_strmap_new(&bpe->words, l->vocab_count, l->t->arena, err));
@@ -712,10 +692,9 @@ dq_status dq_tokenizer_load_pieces(dq_tokenizer_loader *l, const json_t *vocab, 
     return DQ_OK;
 }
 
-/* ---- Added tokens ----
- * Tokens are sorted by their bytes, and at each place a search narrows a range of them byte by
- * byte, remembering the longest that ended. `done` follows what has been told, since a token that
- * strips takes white space that the next search still sees. */
+/* Tokens are sorted by bytes; at each place a range of them narrows byte by byte, and the longest
+ * that ended counts. `done` tracks what was told, as a stripping token takes white space that the
+ * next search still sees. */
 
 enum { STOP_EVERY = 4096 }; /* bytes between two looks at the stop flag */
 
@@ -751,7 +730,7 @@ dq_status dq_added_tokens_new(dq_added_tokens *set, const dq_added_token *token,
     return DQ_OK;
 }
 
-/* First index in [lo, hi) whose byte at `depth` is at least c; all are longer than depth there. */
+/* First index in [lo, hi) whose byte at `depth`, which all have, is at least c. */
 static size_t lower(const dq_added_tokens *set, size_t lo, size_t hi, size_t depth, unsigned c)
 {
     while (lo < hi) {
@@ -765,7 +744,7 @@ static size_t lower(const dq_added_tokens *set, size_t lo, size_t hi, size_t dep
     return lo;
 }
 
-/* Longest token at text[0]; NULL when there is none. */
+/* NULL: no token begins here. */
 static const dq_added_token *longest(const dq_added_tokens *set, const char *text, size_t len)
 {
     const dq_added_token *best = NULL;
@@ -792,7 +771,7 @@ static bool stands_alone(const char *text, size_t begin, size_t end, size_t len)
     return end == len || !dq_utf8_is_word(dq_utf8_first(text + end, &bytes));
 }
 
-/* Not beyond `done`, where white space has been told already. */
+/* White space before `done` has been told already. */
 static size_t spaces_before(const char *text, size_t at, size_t done)
 {
     size_t bytes;
@@ -825,9 +804,9 @@ dq_status dq_added_tokens_walk(const dq_added_tokens *set, const char *text, siz
             begin = spaces_before(text, begin, done);
             if (begin < done) begin = done;
         }
-        /* from `end` to `done` there is nothing but white space that the token before has swallowed */
+        /* between `end` and `done` there is only white space that the last token took */
         if (t->rstrip) end = spaces_after(text, end < done ? done : end, len);
-        /* White space that the token before has swallowed is no token again, if this one strips. */
+        /* White space that the last token took is no token again if this one strips. */
         if (begin >= end) continue;
         if (begin > done) DQ_TRY(visit->gap(visit->arg, text + done, begin - done, err));
         DQ_TRY(visit->token(visit->arg, t, err));
