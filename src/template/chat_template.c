@@ -7,11 +7,9 @@
 
 #include <string.h>
 
-/* ---- Chat template of ---- */
-
 static const char config_name[] = "tokenizer_config.json";
 
-/* The text under "chat_template"; NULL in *out: there is none. */
+/* *out NULL: there is no "chat_template". */
 static dq_status find_text(const char **out, size_t *len, const json_t *config, dq_err *err)
 {
     const json_t *t = json_object_get(config, "chat_template"), *one;
@@ -37,7 +35,7 @@ static dq_status find_text(const char **out, size_t *len, const json_t *config, 
     return DQ_OK;
 }
 
-/* Special tokens, each a string or an object that has one. */
+/* Each is a string or an object with one. */
 static dq_status define_tokens(dq_chat_template *t, const json_t *config, dq_err *err)
 {
     static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
@@ -51,7 +49,8 @@ static dq_status define_tokens(dq_chat_template *t, const json_t *config, dq_err
     return DQ_OK;
 }
 
-/* What the older file names stands before what tokenizer_config.json does, unless that has an added_tokens_decoder. */
+/* The older file's tokens come before those of tokenizer_config.json, unless that has an
+ * added_tokens_decoder. */
 static dq_status define_all(dq_chat_template *t, const dq_model *m, const json_t *config,
                             dq_err *err)
 {
@@ -89,9 +88,8 @@ dq_status dq_chat_template_of(dq_chat_template **out, const dq_model *m, dq_err 
     return dq_in(err, "%s: ", m->path);
 }
 
-/* ---- Chat ----
- * The tree of nodes is made once; a rendering has an arena of its own, and two scopes: what the
- * template is given, and within it what it sets. */
+/* The tree is made once; a rendering has its own arena and two scopes: what the template is given,
+ * and what it sets. */
 
 enum { MAX_TEXT = 1 << 20 };
 

@@ -15,30 +15,32 @@ typedef struct dq_chat_message {
     const char *role, *content; /* UTF-8, the caller's */
 } dq_chat_message;
 
-/* Parses text[len]. DQ_MISMATCH names what is not implemented, with its line; DQ_DAMAGED: a template that Jinja2 itself
- * refuses. */
+/* DQ_MISMATCH names what is not implemented, with its line; DQ_DAMAGED: Jinja2 refuses the template
+ * too. */
 dq_status dq_chat_template_new(dq_chat_template **out, const char *text, size_t len, dq_err *err);
-/* What the template finds under a name: "bos_token", "eos_token". Other names are undefined. Both are copied. */
+/* Defines "bos_token", "eos_token" and so on; other names are undefined. Both texts are copied. */
 dq_status dq_chat_template_define(dq_chat_template *t, const char *name, const char *text,
                                   dq_err *err);
-/* The template that comes with a model, with its special tokens defined: chat_template.jinja, else "chat_template" of
- * tokenizer_config.json, where of several the one named "default" counts. *out is NULL where there is none. Special tokens
- * are bos_token, eos_token, unk_token, sep_token, pad_token, cls_token and mask_token of tokenizer_config.json and
- * special_tokens_map.json. */
+/* The template that comes with a model, with its special tokens defined: chat_template.jinja, else
+ * "chat_template" of tokenizer_config.json, where of several the one named "default" counts. *out
+ * is NULL where there is none. Special tokens are bos_token, eos_token, unk_token, sep_token,
+ * pad_token, cls_token and mask_token of tokenizer_config.json and special_tokens_map.json. */
 dq_status dq_chat_template_of(dq_chat_template **out, const struct dq_model *m, dq_err *err);
 void dq_chat_template_free(dq_chat_template *t); /* NULL allowed */
 
-/* What transformers' apply_chat_template(messages, tokenize=False, add_generation_prompt=...) gives, with a NUL after its
- * *len bytes. *out: a block, ended by dq_block_free. DQ_DAMAGED: Jinja2 fails too, or a message is not UTF-8; DQ_MISMATCH:
- * the template refuses the messages (raise_exception: its own words), does what is not implemented, takes more than the
- * limit of work or makes more than that of text; DQ_STOPPED. Keeps no state between calls. */
+/* What transformers' apply_chat_template(messages, tokenize=False, add_generation_prompt=...)
+ * gives, with a NUL after its *len bytes. *out: a block, ended by dq_block_free. DQ_DAMAGED: Jinja2
+ * fails too, or a message is not UTF-8; DQ_MISMATCH: the template refuses the messages
+ * (raise_exception: its own words), does what is not implemented, takes more than the limit of work
+ * or makes more than that of text; DQ_STOPPED. Keeps no state between calls. */
 dq_status dq_chat_template_render(const dq_chat_template *t, const dq_chat_message *m, int n,
                                   bool add_generation_prompt, char **out, size_t *len, dq_err *err);
-/* The same for the model of this path, which failures name. DQ_MISMATCH for an empty text too: nothing can follow it. */
+/* For the model at this path, which failures name. DQ_MISMATCH also for an empty text, which
+ * nothing can follow. */
 dq_status dq_chat_template_prompt(const dq_chat_template *t, const char *path,
                                   const dq_chat_message *m, int n, bool add_generation_prompt,
                                   char **out, size_t *len, dq_err *err);
-/* The role of the first message of "system" or "user" whose content is not in text[len] as it is, but for white space around it;
+/* The role of the first "system" or "user" message whose stripped content is not in text[len];
  * NULL: all are there. */
 const char *dq_chat_template_lost(const char *text, size_t len, const dq_chat_message *m, int n);
 
@@ -48,7 +50,7 @@ const char *dq_chat_template_lost(const char *text, size_t len, const dq_chat_me
  * only; from then on functions give absent values, false and 0, so that what calls them asks
  * dq_jinja_ok where it matters: in loops and at the end. */
 
-/* Bytes of UTF-8, without a NUL after them. */
+/* Bytes of UTF-8 without a final NUL. */
 typedef struct dq_jinja_text {
     const char *s;
     size_t n;
@@ -108,7 +110,6 @@ typedef struct dq_jinja_dict {
     size_t n, capacity;
 } dq_jinja_dict;
 
-/* One rendering. */
 typedef enum dq_jinja_flow { DQ_JINJA_ON, DQ_JINJA_BREAK, DQ_JINJA_CONTINUE } dq_jinja_flow;
 typedef struct dq_jinja_run {
     dq_arena *arena; /* all values */
@@ -121,7 +122,7 @@ typedef struct dq_jinja_run {
     size_t work;        /* nodes, bytes and items so far, in units of a byte */
 } dq_jinja_run;
 
-/* A call of a filter, test, method or function, and the row of a table that it calls. */
+/* A call of a filter, test, method or function, and its row of a table. */
 enum { DQ_JINJA_PARAMETERS = 5 };
 typedef struct dq_jinja_call {
     dq_jinja_value self;                   /* before the filter, the test or the method's dot */
@@ -146,7 +147,7 @@ typedef struct dq_jinja_method {
     const dq_jinja_function *function;
 } dq_jinja_method;
 
-/* Work is counted in bytes that are copied, compared or passed over. What takes longer counts as so many bytes: */
+/* Work counts bytes copied, compared or passed over; slower steps count as so many bytes. */
 enum {
     DQ_JINJA_MAX_WORK = 1 << 28, /* of a rendering: bounds its time and memory */
     DQ_JINJA_CHARACTER = 4,      /* a character that is decoded, beside what is done with it */
@@ -157,12 +158,8 @@ enum {
     DQ_JINJA_DIVISION = 4096     /* the rest of a real, or its shortest digits */
 };
 
-/* ---- Jinja parse ----
- * A template as a tree of nodes. */
-
-/* What the parts of a node are: */
+/* Parts of each kind of node: */
 typedef enum dq_jinja_node_kind {
-    /* expressions */
     DQ_JINJA_CONSTANT,   /* value */
     DQ_JINJA_VARIABLE,   /* name */
     DQ_JINJA_LIST_OF,    /* item */
@@ -185,17 +182,16 @@ typedef enum dq_jinja_node_kind {
     DQ_JINJA_OR,         /* a or b */
     DQ_JINJA_IF_ELSE,    /* a if b else c, which may be NULL */
     DQ_JINJA_CAPTURED,   /* in the filters of a set block: its text */
-    /* statements */
-    DQ_JINJA_TEXT,      /* name */
-    DQ_JINJA_OUTPUT,    /* {{ a }} */
-    DQ_JINJA_FOR,       /* for a in b if c: body, else: item */
-    DQ_JINJA_IF,        /* if a: body; c: the elif after it, else: item of the last one */
-    DQ_JINJA_SET,       /* a = b */
-    DQ_JINJA_SET_TEXT,  /* a = what the body puts, through the filters b */
-    DQ_JINJA_MACRO_OF,  /* name, item: parameters, body */
-    DQ_JINJA_PARAMETER, /* name=a, a may be NULL */
-    DQ_JINJA_SCOPE,     /* body with names of its own */
-    DQ_JINJA_LEAVE,     /* break; value: continue */
+    DQ_JINJA_TEXT,       /* name */
+    DQ_JINJA_OUTPUT,     /* {{ a }} */
+    DQ_JINJA_FOR,        /* for a in b if c: body, else: item */
+    DQ_JINJA_IF,         /* if a: body; c: the elif after it, else: item of the last one */
+    DQ_JINJA_SET,        /* a = b */
+    DQ_JINJA_SET_TEXT,   /* a = what the body puts, through the filters b */
+    DQ_JINJA_MACRO_OF,   /* name, item: parameters, body */
+    DQ_JINJA_PARAMETER,  /* name=a, a may be NULL */
+    DQ_JINJA_SCOPE,      /* body with names of its own */
+    DQ_JINJA_LEAVE,      /* break; value: continue */
     DQ_JINJA_NODE_KINDS
 } dq_jinja_node_kind;
 
@@ -235,29 +231,24 @@ struct dq_jinja_node {
     const dq_jinja_function *function; /* of a filter or test; NULL: Jinja2 has none of this name */
 };
 
-/* The body of a template. r: an arena, in which the nodes are, and an err. DQ_DAMAGED: Jinja2 refuses the text too;
- * DQ_MISMATCH: what it says is not implemented. */
+/* The body of a template; nodes live in r's arena. DQ_DAMAGED: Jinja2 refuses the text too;
+ * DQ_MISMATCH: not implemented. */
 dq_jinja_nodes dq_jinja_parse(dq_jinja_run *r, const char *text, size_t len);
 
-/* ---- Jinja eval ----
- * What the nodes of a template give and put. */
-
-/* Names of the template, of a body, of a macro's call. */
+/* Names of a template, a body, or a macro call. */
 typedef struct dq_jinja_scope {
     struct dq_jinja_scope
         *parent; /* where names are looked for that this one lacks; NULL: among the functions */
     dq_jinja_dict names;
 } dq_jinja_scope;
 
-/* Makes r->scope a new one within the parent; false with the failure. The caller puts back what it was. */
+/* Makes r->scope a new scope within the parent; false on failure. The caller restores it. */
 bool dq_jinja_eval_scope(dq_jinja_run *r, dq_jinja_scope *parent);
-/* Runs statements, up to a break or continue, which r->flow says then. */
+/* Runs statements up to a break or continue, which r->flow then holds. */
 void dq_jinja_eval_body(dq_jinja_run *r, const dq_jinja_nodes *body);
 
-/* ---- Jinja loop ----
- * A loop while it runs. Items that its condition leaves out are not there for it, and the
- * condition is asked as late as in Jinja2: when an item is next, or when the template asks for
- * what follows. */
+/* Items that the loop's condition leaves out do not exist for it; the condition is evaluated as
+ * late as in Jinja2, when an item is next or looked ahead to. */
 
 typedef struct dq_jinja_loop {
     const dq_jinja_node *node;

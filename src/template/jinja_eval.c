@@ -11,9 +11,7 @@ static dq_jinja_value call_macro(dq_jinja_run *r, const struct dq_jinja_macro *m
                                  const dq_jinja_call *c);
 static void assign(dq_jinja_run *r, const dq_jinja_node *target, dq_jinja_value v);
 
-/* ---- Arithmetic ---- */
-
-/* a ** b by repeated products; false on overflow. */
+/* By repeated products; false on overflow. */
 static bool power(int64_t a, int64_t b, int64_t *out)
 {
     *out = 1;
@@ -48,7 +46,7 @@ static dq_jinja_value integers(dq_jinja_run *r, dq_jinja_operation operation, in
     return dq_jinja_int(c);
 }
 
-/* a // b and a % b of reals as Python has them: the rest has b's sign. */
+/* As in Python, the rest has b's sign. */
 static double floor_divide_reals(double a, double b, double *rest)
 {
     double q;
@@ -94,7 +92,6 @@ static double real(const dq_jinja_value *v)
     return v->kind == DQ_JINJA_FLOAT ? v->f : (double)dq_jinja_integer(v);
 }
 
-/* v, so many times one after the other. */
 static dq_jinja_value repeat(dq_jinja_run *r, const dq_jinja_value *v, int64_t times)
 {
     if (v->kind == DQ_JINJA_STRING) {
@@ -191,8 +188,6 @@ bool dq_jinja_operators_compare(dq_jinja_run *r, dq_jinja_operation operation,
     }
 }
 
-/* ---- Items and slices ---- */
-
 static size_t bytes_of(dq_jinja_run *r, dq_jinja_text t, int64_t n)
 {
     size_t at = 0;
@@ -212,7 +207,7 @@ dq_jinja_value dq_jinja_operators_item(dq_jinja_run *r, const dq_jinja_value *v,
     return dq_jinja_string(v->text.s + begin, end - begin);
 }
 
-/* A bound of a slice of n items, limited to low .. high; a negative one counts from the end. */
+/* A slice's bound within low .. high; negative: from the end. */
 static int64_t bound(dq_jinja_run *r, const dq_jinja_value *v, int64_t n, int64_t fallback,
                      int64_t low, int64_t high)
 {
@@ -222,7 +217,7 @@ static int64_t bound(dq_jinja_run *r, const dq_jinja_value *v, int64_t n, int64_
     return i < low ? low : i > high ? high : i;
 }
 
-/* v[part[0]:part[1]:part[2]], where absent is as None. */
+/* Absent parts count as None. */
 static dq_jinja_value slice_of(dq_jinja_run *r, const dq_jinja_value *v,
                                const dq_jinja_value part[3])
 {
@@ -252,9 +247,7 @@ static dq_jinja_value slice_of(dq_jinja_run *r, const dq_jinja_value *v,
                                        : out;
 }
 
-/* ---- Jinja eval ----
- * Expressions. A row of `evaluate` for each kind of node; operands are evaluated in the order in
- * which Python evaluates them. */
+/* Each kind of node has a row of `evaluate`; operands are evaluated in Python's order. */
 
 typedef dq_jinja_run run;
 typedef dq_jinja_node node;
@@ -322,8 +315,6 @@ static value eval_slice(run *r, const node *n)
     return dq_jinja_ok(r) ? slice_of(r, &of, part) : of;
 }
 
-/* ---- Calls ---- */
-
 static void eval_arguments(run *r, const node *n, dq_jinja_call *c)
 {
     for (size_t i = 0; i < n->item.n && dq_jinja_ok(r); i++) {
@@ -386,8 +377,6 @@ static value eval_filter(run *r, const node *n)
     return dq_jinja_fail(r, DQ_DAMAGED, "there is no filter or test \"%.*s\"", (int)n->name.n,
                          n->name.s);
 }
-
-/* ---- Operators ---- */
 
 static value eval_not(run *r, const node *n)
 {
@@ -452,7 +441,7 @@ static value eval_if_else(run *r, const node *n)
                               n->line);
 }
 
-/* The text of a set block, which its statement keeps under a name that no template can write. */
+/* The text of a set block, kept under a name that no template can write. */
 static value eval_captured(run *r, const node *n)
 {
     (void)n;
@@ -492,9 +481,7 @@ static value evaluate_node(run *r, const node *n)
     return dq_jinja_ok(r) ? v : (value){0};
 }
 
-/* ---- Jinja loop ----
- * Every iteration has names of its own; else runs where no iteration came to its end, as in
- * Jinja2. */
+/* Every iteration has its own names; else runs where no iteration completed, as in Jinja2. */
 
 static bool has_item(dq_jinja_run *r, dq_jinja_loop *l, size_t number)
 {
@@ -560,14 +547,13 @@ static void run_for(dq_jinja_run *r, const dq_jinja_node *n)
     r->scope = before;
 }
 
-/* ---- Jinja statements ----
- * Statements of a template as nodes. A row of `tags` is a tag with the function that parses it,
- * from the token after its name up to the end of its own tag or of the one that closes it. */
+/* A row of `tags` is a tag with its parser, which starts after the tag's name and ends after its
+ * own or the closing tag. */
 
 typedef dq_jinja_parser parser;
 static void parse_statements(parser *p, dq_jinja_nodes *out, const char *const *ends);
 
-/* The end of the tag at hand and what follows, up to a tag of the list, at whose name it stops. */
+/* Finishes the current tag and parses up to a tag of `ends`, stopping at its name. */
 static void parse_body(parser *p, dq_jinja_nodes *out, const char *const *ends)
 {
     dq_jinja_parse_skip(p, ":"); /* as in Python */
@@ -577,7 +563,7 @@ static void parse_body(parser *p, dq_jinja_nodes *out, const char *const *ends)
     p->r->depth--;
 }
 
-/* The same for a body with names of its own, which is no branch and has so many loops around it. */
+/* The same for a body with its own names and so many loops around it. */
 static void parse_inner(parser *p, dq_jinja_nodes *out, const char *const *ends, int loops)
 {
     const bool was_branch = p->is_branch;
@@ -615,7 +601,7 @@ static node *parse_target_one(parser *p, bool with_namespace)
     return attribute;
 }
 
-/* Names with commas between them, up to the word `end`. */
+/* Names with commas, up to the word `end`. */
 static node *parse_target(parser *p, bool with_namespace, const char *end)
 {
     node *one = parse_target_one(p, with_namespace), *n = NULL;
@@ -626,8 +612,6 @@ static node *parse_target(parser *p, bool with_namespace, const char *end)
         dq_jinja_parse_add(p, &n->item, parse_target_one(p, with_namespace));
     return dq_jinja_parse_end(p, n);
 }
-
-/* ---- Tags ---- */
 
 static void parse_for(parser *p, node *n)
 {
@@ -709,7 +693,7 @@ static void parse_macro(parser *p, node *n)
     dq_jinja_parse_expect(p, "endmacro");
 }
 
-/* What training marks: text like any other. */
+/* Marks for training are plain text here. */
 static void parse_generation(parser *p, node *n)
 {
     static const char *const ends[] = {"endgeneration", NULL};
@@ -817,9 +801,7 @@ dq_jinja_nodes dq_jinja_parse(dq_jinja_run *r, const char *text, size_t len)
     return out;
 }
 
-/* ---- Jinja run ----
- * Statements of a template, a row of `execute` for each kind; macros, which see the names around
- * their definition. */
+/* Each kind of statement has a row of `execute`; macros see the names around their definition. */
 
 typedef struct dq_jinja_macro {
     const node *node;
@@ -835,7 +817,6 @@ bool dq_jinja_eval_scope(run *r, dq_jinja_scope *parent)
     return true;
 }
 
-/* Gives the value to the names of a target. */
 static void assign(run *r, const node *target, value v)
 {
     if (target->kind == DQ_JINJA_VARIABLE) {
@@ -855,7 +836,7 @@ static void assign(run *r, const node *target, value v)
     }
 }
 
-/* Text of a body with names of its own, which the caller has put r->scope to. */
+/* The caller has set r->scope to the body's own names. */
 static value capture_body(run *r, const dq_jinja_nodes *body)
 {
     dq_strbuf mine, *before = dq_jinja_capture(r, &mine);
@@ -863,7 +844,6 @@ static value capture_body(run *r, const dq_jinja_nodes *body)
     return dq_jinja_captured(r, &mine, before);
 }
 
-/* What calls a macro has made of it. */
 static value call_macro(run *r, const dq_jinja_macro *m, const dq_jinja_call *c)
 {
     dq_jinja_scope *const before = r->scope;
@@ -899,8 +879,6 @@ static value call_macro(run *r, const dq_jinja_macro *m, const dq_jinja_call *c)
     r->depth--;
     return out;
 }
-
-/* ---- Statements ---- */
 
 static void run_text(run *r, const node *n)
 {

@@ -10,8 +10,6 @@
 #include <string.h>
 #include <time.h>
 
-/* ---- Jinja functions ---- */
-
 typedef dq_jinja_run run;
 typedef dq_jinja_call call;
 typedef dq_jinja_value value;
@@ -38,7 +36,7 @@ static value run_range(run *r, call *c)
     return out;
 }
 
-/* dict(...) and namespace(...): another dict, and names. */
+/* dict(...) and namespace(...) copy another dict and add names. */
 static value make_dict(run *r, call *c)
 {
     value out = dq_jinja_dict_new(r, (dq_jinja_kind)c->which);
@@ -58,7 +56,7 @@ static value run_raise_exception(run *r, call *c)
     return dq_jinja_fail(r, DQ_MISMATCH, "%.*s", (int)t.n, t.n ? t.s : "");
 }
 
-/* The local time as C's strftime writes it, which Python's own hands the format to. */
+/* Local time by C's strftime, as in Python. */
 static value run_strftime_now(run *r, call *c)
 {
     const dq_jinja_text t = dq_jinja_strings_text(r, &c->p[0]);
@@ -102,9 +100,6 @@ const dq_jinja_function *dq_jinja_functions_find(dq_jinja_text name)
     return NULL;
 }
 
-/* ---- Jinja tests ----
- * Tests (x is NAME), a row of `tests` each. */
-
 enum {
     UNDEFINED = 1 << DQ_JINJA_UNDEFINED,
     NONE = 1 << DQ_JINJA_NONE,
@@ -118,7 +113,7 @@ enum {
     CALLED =
         1 << DQ_JINJA_LOOP | 1 << DQ_JINJA_MACRO | 1 << DQ_JINJA_FUNCTION | 1 << DQ_JINJA_METHOD
 };
-/* Kinds that have a length and items by number or key; and those that have items at all. */
+/* Kinds with a length and items by number or key; and all iterable ones. */
 enum { SEQUENCES = UNDEFINED | STRING | LISTS | DICT, ITERABLES = SEQUENCES | READ };
 
 static value is_of(run *r, call *c)
@@ -139,7 +134,7 @@ static value compares(run *r, call *c)
         dq_jinja_operators_compare(r, (dq_jinja_operation)c->which, &c->self, &c->p[0]));
 }
 
-/* The rest of a division by the argument, or by 2. */
+/* The remainder of division by the argument, or by 2. */
 static value has_rest(run *r, call *c)
 {
     const value n = c->p[0].kind == DQ_JINJA_ABSENT ? dq_jinja_int(2) : c->p[0];
@@ -148,7 +143,7 @@ static value has_rest(run *r, call *c)
     return dq_jinja_bool(dq_jinja_equal(r, &found, &wanted));
 }
 
-/* Identity, which Python leaves open for numbers, strings and tuples. */
+/* Identity; Python leaves it open for numbers, strings and tuples. */
 static value is_sameas(run *r, call *c)
 {
     const dq_jinja_kind kind = c->self.kind;
@@ -211,11 +206,8 @@ const dq_jinja_function *dq_jinja_tests_find(dq_jinja_text name)
     return NULL;
 }
 
-/* ---- Jinja methods ----
- * Tables say which methods there are; names that Python knows beside them are listed, so that a
- * template which asks for one is refused instead of finding it undefined. */
-
-/* ---- Strings ---- */
+/* Names that Python has beyond the tables are listed, so that a template which uses one is refused
+ * instead of finding it undefined. */
 
 enum { LEFT = 1, RIGHT = 2 };
 
@@ -229,7 +221,7 @@ static dq_jinja_value run_split(dq_jinja_run *r, dq_jinja_call *c)
     return dq_jinja_strings_split(r, c->self.text, &c->p[0], dq_jinja_strings_int(r, &c->p[1], -1));
 }
 
-/* An argument that Python's method has and this one does not. */
+/* DQ_MISMATCH: an argument of Python's method that is not implemented. */
 static void check_absent(dq_jinja_run *r, const dq_jinja_value *v)
 {
     if (v->kind != DQ_JINJA_ABSENT)
@@ -242,7 +234,7 @@ static dq_jinja_value run_splitlines(dq_jinja_run *r, dq_jinja_call *c)
     return dq_jinja_strings_lines(r, c->self.text);
 }
 
-/* Whether t begins or ends with the text, or with one of a tuple of them. */
+/* The argument may be a tuple of texts. */
 static dq_jinja_value has_end(dq_jinja_run *r, dq_jinja_call *c)
 {
     const dq_jinja_text t = c->self.text;
@@ -271,7 +263,7 @@ static dq_jinja_value run_replace(dq_jinja_run *r, dq_jinja_call *c)
                                     dq_jinja_strings_int(r, &c->p[2], -1));
 }
 
-/* The number of the character at a byte; SIZE_MAX: -1. */
+/* Index of the character at a byte; SIZE_MAX: -1. */
 static dq_jinja_value character_at(dq_jinja_run *r, dq_jinja_text t, size_t at)
 {
     const dq_jinja_value before = dq_jinja_string(t.s, at);
@@ -301,9 +293,7 @@ static dq_jinja_value run_join(dq_jinja_run *r, dq_jinja_call *c)
     return dq_jinja_strings_join(r, c->self.text, &items);
 }
 
-/* ---- Dicts ---- */
-
-/* Keys (0), values (1) or pairs (2) of a dict as a list of the kind. */
+/* Keys (0), values (1) or pairs (2). */
 static dq_jinja_value list_of_dict(dq_jinja_run *r, const dq_jinja_dict *d, int part,
                                    dq_jinja_kind kind)
 {
@@ -334,8 +324,6 @@ static dq_jinja_value run_get(dq_jinja_run *r, dq_jinja_call *c)
     return found ? *found : c->p[1].kind == DQ_JINJA_ABSENT ? none : c->p[1];
 }
 
-/* ---- Tables ---- */
-
 static const dq_jinja_function of_str[] = {
     {"strip", "_chars", 0, run_strip, LEFT | RIGHT},
     {"lstrip", "_chars", 0, run_strip, LEFT},
@@ -361,7 +349,8 @@ static const dq_jinja_function of_dict[] = {
     {"get", "_key _default", 1, run_get, 0},
     {0},
 };
-/* What a type has, names between blanks: others that Python has, and those that Jinja2's sandbox forbids. */
+/* Names between blanks, by type: those Python has beyond these, and those that Jinja2's sandbox
+ * forbids. */
 static const struct {
     const dq_jinja_function *method;
     const char *others, *forbidden;
@@ -400,7 +389,7 @@ static bool is_listed(const char *names, dq_jinja_text name)
     return false;
 }
 
-/* What Python has of this name; absent: nothing. */
+/* Python's attribute of this name; absent: none. */
 static dq_jinja_value find_attribute(dq_jinja_run *r, const dq_jinja_value *of, dq_jinja_text name)
 {
     const dq_jinja_kind kind = of->kind == DQ_JINJA_BOOL ? DQ_JINJA_INT : of->kind;
@@ -433,7 +422,7 @@ static dq_jinja_value find_key(dq_jinja_run *r, const dq_jinja_value *of, dq_jin
     return found ? *found : (dq_jinja_value){0};
 }
 
-/* What stands for a value in the text of an undefined one. */
+/* How messages about undefined values name a value. */
 static const char *object_name(const dq_jinja_value *v, char out[64])
 {
     if (v->kind == DQ_JINJA_NONE) return "None";
@@ -476,13 +465,9 @@ dq_jinja_value dq_jinja_methods_subscript(dq_jinja_run *r, const dq_jinja_value 
                               text.s);
 }
 
-/* ---- Filter ----
- * Filters, a row of `filters` each. What works on many items (map, select, sort) gives all of them
- * at once, which a template cannot tell from Jinja2's one by one. */
+/* Filters on many items (map, select, sort) give all at once, which a template cannot tell from
+ * Jinja2's laziness. */
 
-/* ---- Texts ---- */
-
-/* str(self), which is to be worked on. */
 static dq_jinja_text text_of(run *r, const call *c)
 {
     if (c->self.is_safe)
@@ -524,7 +509,7 @@ static value replace_text(run *r, call *c)
     return dq_jinja_ok(r) ? dq_jinja_strings_replace(r, t, old, with, count) : (value){0};
 }
 
-/* The argument as so many blanks, or as it is. */
+/* A number becomes so many blanks. */
 static dq_jinja_text blanks(run *r, const value *v, int64_t fallback)
 {
     if (v->kind == DQ_JINJA_STRING) return v->text;
@@ -569,7 +554,7 @@ static value run_tojson(run *r, call *c)
     return dq_jinja_ok(r) ? dq_jinja_print_json(r, &c->self, &form) : (value){0};
 }
 
-/* The digits of int() or float() in a text without blanks at its ends; absent: it is neither. */
+/* int() or float() of a text without blanks around; absent: neither. */
 static value parse_int(run *r, dq_jinja_text t)
 {
     char text[64], *end;
@@ -626,8 +611,6 @@ static value run_length(run *r, call *c)
     return dq_jinja_int((int64_t)dq_jinja_length(r, &c->self));
 }
 
-/* ---- Lists ---- */
-
 static value run_list(run *r, call *c)
 {
     value v = dq_jinja_list_new(r, DQ_JINJA_LIST, 0);
@@ -667,7 +650,8 @@ static value run_reverse(run *r, call *c)
     return out;
 }
 
-/* item.part.part as `attribute` says it, a number or a text with dots; where one is undefined, the fallback, if there is. */
+/* item.part.part by `attribute`, a number or dotted text; the fallback, if any, replaces
+ * undefined. */
 static value get_path(run *r, value item, const value *attribute, const value *fallback)
 {
     const bool falls =
@@ -712,7 +696,7 @@ static const dq_jinja_function *named_function(run *r, const value *name,
     return NULL;
 }
 
-/* Calls it for an item with the arguments of c from `from` on. */
+/* Passes the arguments of c from `from` on. */
 static value call_for(run *r, const dq_jinja_function *f, value item, const call *c, size_t from)
 {
     call one = {.self = item, .named = c->named};
@@ -741,7 +725,7 @@ static value run_map(run *r, call *c)
 
 enum { WANTED = 1, BY_PATH = 2 };
 
-/* Items, or items whose attribute is, as a test says or, without one, as they are true. */
+/* Keeps items by a test on them or their attribute; without a test, by truth. */
 static value run_choice(run *r, call *c)
 {
     const bool by_path = c->which & BY_PATH, wanted = c->which & WANTED;
@@ -761,9 +745,7 @@ static value run_choice(run *r, call *c)
     return out;
 }
 
-/* ---- Order ---- */
-
-/* What an item is sorted by: strings in lower case where case does not count. */
+/* Strings sort in lower case where case does not count. */
 static value sort_key(run *r, value v, bool case_counts)
 {
     return v.kind == DQ_JINJA_STRING && !case_counts
@@ -771,7 +753,7 @@ static value sort_key(run *r, value v, bool case_counts)
                : v;
 }
 
-/* Items in the order of their keys, equal ones as they came. */
+/* Stable. */
 static value sorted(run *r, const dq_jinja_list *items, value *key, bool descending)
 {
     value out = dq_jinja_list_new(r, DQ_JINJA_LIST, items->n);
@@ -829,7 +811,7 @@ static value list_items(run *r, call *c)
     return dq_jinja_fail(r, DQ_DAMAGED, "Can only get item pairs from a mapping.");
 }
 
-/* Filters that Jinja2 has and that are not implemented. */
+/* Filters of Jinja2 that are not implemented. */
 static const char unwritten[] =
     "abs attr batch center e escape filesizeformat float forceescape format groupby max "
     "min pprint random round slice striptags sum truncate unique urlencode urlize "

@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Jinja lex ---- */
-
 enum { MAX_BRACKETS = 200 };
 
 typedef struct lexer {
@@ -36,7 +34,6 @@ static void fail(lexer *x, dq_status code, const char *text)
     dq_jinja_fail(x->r, code, "%s", text);
 }
 
-/* The token s[from .. to), where x is. */
 static dq_jinja_token *add(lexer *x, dq_jinja_token_kind kind, size_t from, size_t to)
 {
     dq_jinja_token *more =
@@ -54,7 +51,7 @@ static bool looks_at(const lexer *x, size_t at, const char *s)
     return at + n <= x->n && memcmp(x->s + at, s, n) == 0;
 }
 
-/* Goes on to s[to], counting lines. */
+/* Advances to s[to] and counts lines. */
 static void go(lexer *x, size_t to)
 {
     for (; x->at < to; x->at++) x->r->line += x->s[x->at] == '\n';
@@ -76,8 +73,6 @@ static size_t before_spaces(const lexer *x, size_t from, size_t to)
     return to;
 }
 
-/* ---- Within a tag ---- */
-
 /* Digits with single underscores between them. */
 static size_t after_digits(const lexer *x, size_t at)
 {
@@ -88,7 +83,7 @@ static size_t after_digits(const lexer *x, size_t at)
     return at;
 }
 
-/* The end of a real that begins at s[at], or at. */
+/* The end of a real at s[at], or at. */
 static size_t after_real(const lexer *x)
 {
     const char *s = x->s;
@@ -123,7 +118,7 @@ static void lex_number(lexer *x)
     go(x, end);
 }
 
-/* The character of up to `digits` digits from s[*at] on. */
+/* Decodes at most `digits` digits from s[*at] on. */
 static uint32_t unescape_number(lexer *x, size_t *at, int digits, int base)
 {
     static const char all[] = "0123456789abcdef";
@@ -141,7 +136,7 @@ static uint32_t unescape_number(lexer *x, size_t *at, int digits, int base)
     return dq_jinja_ok(x->r) ? c : '?';
 }
 
-/* What the backslash before s[*at] makes of it, at out; returns its bytes. */
+/* Decodes the escape after a backslash before s[*at] to out; returns its bytes. */
 static size_t unescape(lexer *x, size_t *at, char *out)
 {
     static const char from[] = "abfnrtv\\'\"", to[] = "\a\b\f\n\r\t\v\\'\"";
@@ -222,7 +217,7 @@ static void lex_one(lexer *x)
     }
 }
 
-/* Where s[at] ends a tag with `close`, the place after it and what it takes along; else at. */
+/* Where `close` ends a tag at s[at]: the place after it and the whitespace it strips; else at. */
 static size_t after_close(const lexer *x, size_t at, const char *close)
 {
     const bool print = strcmp(close, "}}") == 0;
@@ -249,9 +244,7 @@ static void lex_tag(lexer *x, bool print)
     }
 }
 
-/* ---- Outside of tags ---- */
-
-/* Where a block of the one word `word` begins at s[at], the place before its end; else 0. */
+/* Where a block of one `word` begins at s[at]: the place before its end; else 0. */
 static size_t before_close(const lexer *x, size_t at, const char *word)
 {
     if (!looks_at(x, at, "{%")) return 0;
@@ -261,7 +254,7 @@ static size_t before_close(const lexer *x, size_t at, const char *word)
     return looks_at(x, at, word) ? after_spaces(x, at + strlen(word)) : 0;
 }
 
-/* Text up to the tag at s[to], without the whitespace that the tag takes away. */
+/* Text up to the tag at s[to], less the whitespace that the tag strips. */
 static void lex_data(lexer *x, size_t to)
 {
     const bool at_line = x->at == 0 || x->s[x->at - 1] == '\n';
@@ -287,7 +280,7 @@ static void lex_comment(lexer *x)
     fail(x, DQ_DAMAGED, "a comment has no end");
 }
 
-/* The tag at s[at], whose text before it is taken. */
+/* The tag at s[at]; the text before it is done. */
 static void lex_open(lexer *x)
 {
     const char kind = x->s[x->at + 1], sign = x->s[x->at + 2];
@@ -340,17 +333,13 @@ const dq_jinja_token *dq_jinja_lex(dq_jinja_run *r, const char *text, size_t len
     return x.token;
 }
 
-/* ---- Jinja parse ----
- * Expressions, by recursive descent with a function for each level of precedence, which is
- * Jinja2's own: not as Python has it, ** binds to the left, ~ more than +, and a filter more than
- * all operators. */
+/* Recursive descent, one function per level of Jinja2's precedence, which differs from Python's: **
+ * binds to the left, ~ more than +, and a filter more than all operators. */
 
 typedef dq_jinja_parser parser;
 typedef dq_jinja_node node;
 
 enum { MAX_NESTING = 200 };
-
-/* ---- Tokens and nodes ---- */
 
 node *dq_jinja_parse_fail(parser *p, dq_status code, const char *fmt, ...)
 {
@@ -469,7 +458,7 @@ static node *with(parser *p, dq_jinja_node_kind kind, const node *a, const node 
     return dq_jinja_parse_end(p, n);
 }
 
-/* Items up to the bracket `close`, with commas between them; one gives an item and may add another before it. */
+/* Items with commas up to `close`; `one` parses an item and may add another before it. */
 static node *parse_items(parser *p, node *n, const char *close, node *(*one)(parser *, node *))
 {
     dq_jinja_parse_next(p);
@@ -482,8 +471,6 @@ static node *parse_items(parser *p, node *n, const char *close, node *(*one)(par
     }
     return dq_jinja_parse_end(p, n);
 }
-
-/* ---- Primary expressions ---- */
 
 static node *parse_item(parser *p, node *list)
 {
@@ -565,8 +552,6 @@ static node *parse_primary(parser *p)
     return dq_jinja_parse_unexpected(p, "an expression");
 }
 
-/* ---- What follows an expression ---- */
-
 static node *parse_argument(parser *p, node *call)
 {
     const dq_jinja_nodes *before = &call->item;
@@ -590,7 +575,7 @@ static node *parse_argument(parser *p, node *call)
     return dq_jinja_parse_end(p, n);
 }
 
-/* What stands between brackets after a: b, or up to three parts of a slice. */
+/* a[b], or a slice with up to three parts. */
 static node *parse_subscript(parser *p, node *a)
 {
     node *n = with(p, DQ_JINJA_SUBSCRIPT, a, NULL);
@@ -669,7 +654,7 @@ node *dq_jinja_parse_filters(parser *p, node *a)
     return a;
 }
 
-/* Whether the token begins an argument of a test that has no parentheses. */
+/* Whether the token begins the argument of a test without parentheses. */
 static bool begins_argument(const parser *p)
 {
     if (dq_jinja_parse_is(p, "else") || dq_jinja_parse_is(p, "or") || dq_jinja_parse_is(p, "and"))
@@ -721,8 +706,6 @@ static node *parse_unary(parser *p, bool with_filters)
     return n;
 }
 
-/* ---- Operators ---- */
-
 typedef struct operator_row {
     const char *sign;
     dq_jinja_operation operation;
@@ -734,7 +717,7 @@ static const operator_row *find_operator(const parser *p, const operator_row *ro
     return row->sign ? row : NULL;
 }
 
-/* next, then operators of the rows with next between them, from the left. */
+/* Left-associative operators of `rows` between operands parsed by `next`. */
 static node *parse_chain(parser *p, const operator_row *rows, node *next(parser *))
 {
     node *a = next(p);

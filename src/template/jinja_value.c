@@ -10,11 +10,9 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Of any text that is made: 4 million tokens, 32 times what a model of 131072 positions reads. */
+/* Longest text: 4 million tokens, 32 times what a model of 131072 positions reads. */
 enum { DQ_JINJA_MAX_TEXT = 16 << 20 };
 static uint32_t last_character(dq_jinja_run *r, dq_jinja_text t, size_t *end);
-
-/* ---- Jinja strings ---- */
 
 dq_jinja_text dq_jinja_strings_text(dq_jinja_run *r, const dq_jinja_value *v)
 {
@@ -40,9 +38,8 @@ static void put_text(dq_jinja_run *r, dq_jinja_text t)
     dq_jinja_put(r, t.s, t.n);
 }
 
-/* ---- Case ---- */
-
-/* Those with several characters in upper case, I with a dot, and sigma, which goes by its place. */
+/* Characters with several upper-case ones, I with a dot, and sigma, whose form depends on its
+ * place. */
 static bool is_irregular(uint32_t c, bool upper)
 {
     static const dq_utf8_range ranges[] = {{0xDF, 0xDF},     {0x149, 0x149},   {0x1F0, 0x1F0},
@@ -52,7 +49,7 @@ static bool is_irregular(uint32_t c, bool upper)
     return dq_utf8_in_ranges(ranges, sizeof ranges / sizeof *ranges, c);
 }
 
-/* Whether the character after `before` (0: none) is in upper case. */
+/* Whether the character after `before` (0: none) becomes upper case. */
 static bool begins(uint32_t before, dq_jinja_case form)
 {
     if (form == DQ_JINJA_UPPER || (before == 0 && form != DQ_JINJA_LOWER)) return true;
@@ -81,9 +78,6 @@ dq_jinja_value dq_jinja_strings_case(dq_jinja_run *r, dq_jinja_text t, dq_jinja_
     return dq_jinja_captured(r, &mine, out);
 }
 
-/* ---- Parts ---- */
-
-/* Whether strip takes the character c, which is t.s[from .. to), away. */
 static bool is_stripped(dq_jinja_run *r, uint32_t c, dq_jinja_text t, size_t from, size_t to,
                         const dq_jinja_text *chars)
 {
@@ -146,7 +140,7 @@ static void add_part(dq_jinja_run *r, dq_jinja_value *list, dq_jinja_text t, siz
     dq_jinja_list_add(r, list->list, dq_jinja_string(t.s + from, to - from));
 }
 
-/* The next character from `at` on that is whitespace or, !space, is not; t.n: none. */
+/* The next whitespace (or, !space, other) character from `at` on; t.n: none. */
 static size_t next_space(dq_jinja_run *r, dq_jinja_text t, size_t at, bool space)
 {
     for (size_t next = at; at < t.n; at = next) {
@@ -217,13 +211,10 @@ dq_jinja_value dq_jinja_strings_join(dq_jinja_run *r, dq_jinja_text between,
     return dq_jinja_captured(r, &mine, before);
 }
 
-/* ---- Jinja value ----
- * Every allocation and every loop over bytes or items adds to the work of the rendering, so that
- * one limit bounds its time and memory; one depth bounds the stack, and one length every text. */
+/* Every allocation and every loop over bytes or items counts as work, so that one limit bounds time
+ * and memory; other limits bound the depth and each text. */
 
 enum { MAX_DEPTH = 1000, ALLOCATION = 64, BETWEEN_LOOKS = 1 << 16 };
-
-/* ---- Failures and limits ---- */
 
 dq_jinja_value dq_jinja_fail(dq_jinja_run *r, dq_status code, const char *fmt, ...)
 {
@@ -272,7 +263,7 @@ void *dq_jinja_alloc(dq_jinja_run *r, size_t n, size_t size)
     return dq_jinja_spend(r, bytes + ALLOCATION) ? dq_alloc(r->arena, n, size, r->err) : NULL;
 }
 
-/* Capacity for one more; memory that is left behind counts as work. */
+/* Space for one more; abandoned memory counts as work. */
 static void *grow(dq_jinja_run *r, void *list, size_t n, size_t *capacity, size_t size)
 {
     if (list && n < *capacity) return list;
@@ -316,8 +307,6 @@ dq_jinja_value dq_jinja_captured(dq_jinja_run *r, dq_strbuf *mine, dq_strbuf *be
     r->out = before;
     return s ? dq_jinja_string(s, n) : (dq_jinja_value){0};
 }
-
-/* ---- Texts ---- */
 
 dq_jinja_text dq_jinja_text_of(const char *s)
 {
@@ -364,8 +353,6 @@ static uint32_t last_character(dq_jinja_run *r, dq_jinja_text t, size_t *end)
     *end -= bytes;
     return c;
 }
-
-/* ---- Values ---- */
 
 dq_jinja_value dq_jinja_bool(bool truth)
 {
@@ -488,8 +475,6 @@ void dq_jinja_dict_put(dq_jinja_run *r, dq_jinja_dict *d, dq_jinja_text key, dq_
     d->entry[d->n++] = (dq_jinja_entry){key, value};
 }
 
-/* ---- What Python's own functions say of them ---- */
-
 dq_jinja_list dq_jinja_items(dq_jinja_run *r, const dq_jinja_value *v)
 {
     dq_jinja_list out = {0};
@@ -544,7 +529,7 @@ static bool is_number(const dq_jinja_value *v)
     return dq_jinja_is_integer(v) || v->kind == DQ_JINJA_FLOAT;
 }
 
-/* Beside a real, an integer beyond 2^53 counts as the nearest double. */
+/* Compared with a real, an integer beyond 2^53 counts as the nearest double. */
 static int order_numbers(const dq_jinja_value *a, const dq_jinja_value *b)
 {
     if (dq_jinja_is_integer(a) && dq_jinja_is_integer(b)) {
@@ -621,8 +606,7 @@ int dq_jinja_order(dq_jinja_run *r, const dq_jinja_value *a, const dq_jinja_valu
     return order;
 }
 
-/* ---- Jinja print ----
- * One walk over a value writes both forms: with a dq_jinja_json it writes JSON, without one what
+/* One walk over a value writes both forms: with a dq_jinja_json it writes JSON, without one what
  * repr() gives. A real has the fewest digits that read back as itself, in Python's places. */
 
 static void put(dq_jinja_run *r, const char *s)
@@ -681,7 +665,8 @@ static char *escape_number(char *out, char letter, uint32_t c, int digits)
     return out;
 }
 
-/* \n and its like, \xHH, \uHHHH, \UHHHHHHHH, of JSON pairs of surrogates; no text: the character stands for itself. */
+/* \n and its like, \xHH, \uHHHH, \UHHHHHHHH, of JSON pairs of surrogates; no text: the character
+ * stands for itself. */
 static void escape(char out[16], uint32_t c, char quote, const dq_jinja_json *json)
 {
     const char *all = json ? "\nn\rr\tt\bb\ff" : "\nn\rr\tt", *s = all;
