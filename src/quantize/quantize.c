@@ -17,11 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Plan ---- */
-
 const char *const dq_quantize_methods[] = {"gptq", "align", NULL};
-
-/* ---- Tensors ---- */
 
 typedef struct named_role {
     const char *name;
@@ -33,7 +29,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const named_role *)a)->name, ((const named_role *)b)->name);
 }
 
-/* The names of the matrices that can be packed, sorted. */
+/* Sorted names of matrices that can be packed. */
 static const named_role *packable_names(dq_quantizer *q, int *count, dq_err *err)
 {
     static const dq_role roles[] = {DQ_ROLE_Q,    DQ_ROLE_K,     DQ_ROLE_V,
@@ -43,7 +39,7 @@ static const named_role *packable_names(dq_quantizer *q, int *count, dq_err *err
     named_role *names = dq_alloc(q->arena, (size_t)q->model->n_layers * N, sizeof *names, err);
     int n = 0;
     for (int r = 0; names && r < N; r++) {
-        /* the name of a tensor holds one %d, for the layer, or none */
+        /* a tensor's name holds one %d, for the layer, or none */
         const char *form = q->model->architecture->tensor[roles[r]];
         const char *hole = form ? strstr(form, "%d") : NULL;
         for (int layer = 0; form && layer < (hole ? q->model->n_layers : 1); layer++) {
@@ -59,8 +55,8 @@ static const named_role *packable_names(dq_quantizer *q, int *count, dq_err *err
     return names;
 }
 
-/* Whether a method makes its codes: a matrix of its own, or the one that is the embedding too. Of two that are stored and equal
- * neither is, so that they stay so. */
+/* Whether a method makes its codes: an untied head, or the embedding that is the head. Equal stored
+ * copies are left alone, so that they stay equal. */
 static bool is_fed_head(const dq_quantizer *q, const char *name, dq_role role)
 {
     const char *const *names = q->model->architecture->tensor;
@@ -69,8 +65,6 @@ static bool is_fed_head(const dq_quantizer *q, const char *name, dq_role role)
            !(dq_checkpoint_find(q->checkpoint, names[DQ_ROLE_EMBED]) &&
              dq_checkpoint_find(q->checkpoint, names[DQ_ROLE_HEAD]));
 }
-
-/* ---- Settings that depend on the model ---- */
 
 static const int64_t usual_groups[] = {128, 64, 32};
 enum { USUAL_GROUPS = sizeof usual_groups / sizeof *usual_groups };
@@ -86,7 +80,7 @@ static int64_t cols_of(const dq_tensor *t)
     return rows ? dq_tensor_numel(t) / rows : 0;
 }
 
-/* The group of the settings, and so of every tensor without one of its own. */
+/* The group of every tensor without a rule for it. */
 static void choose_group(dq_quantizer *q, dq_quantize_choice *choice, int64_t n)
 {
     int64_t fewest = INT64_MAX, best = 0;
@@ -118,8 +112,7 @@ static void find_short_groups(dq_quantizer *q)
         s->cols = x->cols;
         s->group = x->group_size;
     }
-    /* Of the usual groups the largest that as the group of the settings leaves no packed tensor
-     * short. */
+    /* The largest usual group that leaves no packed tensor short. */
     for (int k = 0; k < USUAL_GROUPS && !s->whole; k++) {
         bool left = false;
         s->divides = true;
@@ -133,7 +126,7 @@ static void find_short_groups(dq_quantizer *q)
     }
 }
 
-/* One matrix is the embedding and the head: it has one width. */
+/* A matrix that is embedding and head has one width. */
 static dq_status check_tied(const dq_quantizer *q, const dq_quantize_choice *choice, int64_t n,
                             dq_err *err)
 {
@@ -251,7 +244,7 @@ static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
     if (err->code != DQ_OK) return err->code;
     for (int64_t i = 0; i < n; i++) q->loss[i] = (double)NAN;
     for (int64_t i = 0; i < n; i++) {
-        /* What the role of a tensor gives, before any rule. */
+        /* What the tensor's role gives, before any rule. */
         const char *name = dq_checkpoint_at(q->checkpoint, i)->name;
         const dq_quantize_settings *s = &q->set;
         const named_role key = {.name = name},
@@ -301,8 +294,6 @@ static void add_blob(dq_quantizer *q, const char *path, const void *data, size_t
     q->blob[q->n_blobs++] = (dq_blob){path, data, bytes, encoding};
 }
 
-/* ---- Slots ---- */
-
 static void blob_slot(dq_slot *s, const dq_blob *b, int n_files)
 {
     s->path = b->path;
@@ -333,7 +324,8 @@ static int64_t pages(int64_t bytes)
     return (bytes + 4095) / 4096 * 4096;
 }
 
-/* Sums of the plan: in the header of all tensors, in the result of those that count (model.h). The size of the file is a close estimate: each object and payload begins a page. */
+/* The header sums all tensors, the result those that count (model.h). The file's size is a close
+ * estimate: each object and payload begins a page. */
 static void add_up(dq_quantizer *q)
 {
     dq_quantize_info *info = &q->info;
@@ -425,7 +417,7 @@ dq_status dq_quantize_plan_slots(dq_quantizer *q, dq_err *err)
     }
     qsort(s->slot, (size_t)s->n_slots, sizeof *s->slot, by_path);
     add_up(q);
-    /* The payload that says what all others are, and all sums. */
+    /* The payload that describes all others. */
     dq_blob *blob = &q->blob[q->objects];
     const char *text;
     DQ_TRY(dq_container_objects(&text, &blob->bytes, s, q->arena, err));
@@ -448,7 +440,6 @@ static dq_status begin_method(dq_quantizer *q, dq_err *err)
     return DQ_OK;
 }
 
-/* Opens everything and fills tensors, blobs, slots and info. */
 static dq_status list_payloads(dq_quantizer *q, dq_err *err)
 {
     size_t len;
@@ -512,7 +503,7 @@ static dq_status plan_make(dq_quantizer *q, const char *model, dq_err *err)
                        "%s: the weights are quantized already (%s). Use the original checkpoint: a "
                        "second rounding would add to the first.",
                        model, q->model->prequant->about);
-    /* Widths that were measured on one model say nothing of another. */
+    /* Widths measured on one model say nothing of another. */
     const char *planned = json_string_value(json_object_get(q->set.plan, "model_fingerprint"));
     if (planned && strcmp(planned, q->model->fingerprint) != 0) {
         return dq_fail(
@@ -560,9 +551,6 @@ static dq_status plan_make(dq_quantizer *q, const char *model, dq_err *err)
     s->kv = q->set.kv;
     return dq_quantize_plan_slots(q, err);
 }
-
-/* ---- Quantize ----
- * Opening, and the comparison with a finished container; quantize_write.c scans and writes. */
 
 dq_status dq_quantize_open(dq_quantizer **out, const char *model, const dq_quantize_settings *s,
                            dq_err *err)
@@ -649,8 +637,6 @@ dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t row)
     return r;
 }
 
-/* ---- Comparison with a container ---- */
-
 typedef struct comparison {
     const dq_payload *part[DQ_MAX_PARTS];
     int64_t at[DQ_MAX_PARTS];
@@ -710,8 +696,7 @@ static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i,
         now.part[k] = dq_container_payload(c, i + k);
     }
     if (s->encoding == DQ_ENC_PART && q->set.method_name && q->tensor[s->origin].is_fed) {
-        /* Codes of a method: what they are is the method's business, how far they are from the
-         * source is on record. */
+        /* A method's codes are its own business; only their recorded error is compared. */
         const dq_quantize_tensor *x = &q->tensor[s->origin];
         dq_weight w = dq_quantize_tensor_weight(x);
         dq_quant_error error;
@@ -761,7 +746,7 @@ dq_status dq_quantize_compare(dq_quantizer *q, const dq_container *c, const dq_q
 {
     compare_job job = {q, c};
     const dq_container_info *info = dq_container_header(c);
-    /* what a container says of where it was made, not of what was made; the version is among the settings */
+    /* where a container was made does not matter; the version is among the settings */
     q->skeleton.source = info->source;
     if (q->set.method_name && info->arithmetic)
         snprintf(q->skeleton.arithmetic, sizeof q->skeleton.arithmetic, "%s", info->arithmetic);

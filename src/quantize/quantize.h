@@ -14,7 +14,7 @@
 
 #include <stdatomic.h>
 
-/* A method that makes codes by running the model, which this room does not: handed in from outside. */
+/* A method makes codes by running the model, which this room cannot: it is passed in. */
 typedef struct dq_quantize_feed dq_quantize_feed;
 typedef struct dq_quantizer dq_quantizer;
 typedef struct dq_quantize_needs {
@@ -23,16 +23,17 @@ typedef struct dq_quantize_needs {
 } dq_quantize_needs;
 typedef struct dq_quantize_method {
     const char *name; /* "gptq" */
-    /* While the plan is made, with the source open. */
+    /* Called for the plan, with the source open. */
     dq_status (*begin)(void *arg, const dq_model *m, dq_quantize_needs *out, dq_err *err);
-    /* Feeds the tensors that it wants to; the others are rounded to nearest. Called outside of parallel regions. */
+    /* Feeds the tensors it wants; others are rounded to nearest. Called outside parallel
+     * regions. */
     dq_status (*run)(void *arg, dq_quantize_feed *feed, dq_err *err);
-    /* Adds the seconds that it is expected to take to kinds from DQ_QUANTIZE_METHOD on; feed: of what is left, NULL: of all.
-     * NULL: it does not know. */
+    /* Adds expected seconds to kinds from DQ_QUANTIZE_METHOD on; feed: of what is left, NULL: of
+     * all. NULL: unknown. */
     void (*expect)(void *arg, const dq_quantizer *q, dq_quantize_feed *feed, dq_pace *p);
     void *arg;
 } dq_quantize_method;
-/* What becomes of matrices that are not packed; vectors keep their type. */
+/* What becomes of unpacked matrices; vectors keep their type. */
 typedef enum dq_dense_type {
     DQ_DENSE_KEEP,
     DQ_DENSE_BF16, /* rounded to nearest even */
@@ -41,11 +42,12 @@ typedef enum dq_dense_type {
 } dq_dense_type;
 extern const char *const dq_dense_type_name[DQ_DENSE_TYPES]; /* "keep", "bf16", "f16" */
 
-/* What depends on the model: opening finds the value, which the stored recipe has. */
+/* Values that opening resolves by the model; the stored recipe has the result. */
 enum {
-    /* group: the largest of 128, 64 and 32 that leaves the fewest packed tensors with a short last group */
+    /* the largest of 128, 64 and 32 that leaves the fewest packed tensors with a short last
+     * group */
     DQ_QUANTIZE_GROUP_AUTO = 0,
-    /* embed_bits: as `bits`, but 6 at least; head_bits: as embed_bits */
+    /* embed_bits: as `bits`, but at least 6; head_bits: as embed_bits */
     DQ_QUANTIZE_BITS_AUTO = -1,
     DQ_QUANTIZE_EMBED_BITS = 6
 };
@@ -56,16 +58,17 @@ typedef struct dq_quantize_settings {
     dq_scale_mode mode;
     dq_dtype scale_dtype; /* DQ_F16 (F32 for tensors whose scales do not fit) or DQ_F32 */
     const char *skip;     /* regular expression of tensors to leave as they are; NULL: none */
-    /* 2..8, or 16: not packed. 0: 16; of the head, where it is the embedding: as that. DQ_QUANTIZE_BITS_AUTO */
+    /* 2..8, or 16: not packed; 0: 16, and for a tied head as the embedding; or
+     * DQ_QUANTIZE_BITS_AUTO */
     int embed_bits, head_bits;
     dq_dense_type dense_type;
-    /* JSON of schema dq-recipe/1, the caller's; NULL: none. rules: an array of
-     * {"match": REGEX or "name": TENSOR, "bits": 2..8 or 16, "group": optional, "scale": optional}; the last
-     * that matches a tensor decides about it, before `skip`. plan, texts and comment are stored; of a plan only the model that it
-     * was made for is read here. */
+    /* JSON of schema dq-recipe/1, the caller's; NULL: none. rules: an array of {"match": REGEX or
+     * "name": TENSOR, "bits": 2..8 or 16, "group": optional, "scale": optional}; the last match
+     * decides, before `skip`. plan, texts and comment are stored; of a plan only its model is
+     * read. */
     const json_t *rules, *plan, *texts, *comment;
-    /* For messages: the first `rules` of the rules, the pattern `skip` and the method's name, where these are the same
-     * pointers, are from the file `path`; NULL: from none. */
+    /* For messages: the first `rules` rules, `skip` and the method's name come from the file `path`
+     * where these pointers are the same; NULL: none do. */
     struct {
         const char *path, *skip, *method_name;
         size_t rules;
@@ -76,7 +79,7 @@ typedef struct dq_quantize_settings {
     const char *gates;   /* a file of gates (kv.h) to be stored; NULL: none */
     const char *dq_version;
     const dq_quantize_method *method; /* NULL: rounding to nearest, or nothing is written */
-    /* What a container remembers of its method, for comparing; with a method they come from it. NULL: to nearest. */
+    /* A container's recorded method, for comparing; a given method overrides it. NULL: nearest. */
     const char *method_name;
     const json_t *calib;
 } dq_quantize_settings;
@@ -90,13 +93,12 @@ typedef enum dq_quantize_kind {
     DQ_QUANTIZE_METHOD
 } dq_quantize_kind;
 
-/* Told from time to time, by one thread at a time. */
+/* Called now and then, by one thread at a time. */
 typedef struct dq_quantize_progress {
     void (*step)(void *arg, const dq_pace *pace, const char *what);
     void *arg;
 } dq_quantize_progress;
 
-/* One tensor of the plan. */
 typedef struct dq_quantize_row {
     const char *name, *format;
     bool packed, skipped;
@@ -111,22 +113,22 @@ typedef struct dq_quantize_row {
     int64_t rows, cols, group_size;
     int64_t source_bytes, bytes; /* scales included */
     double bits_per_weight, sqnr_db;
-    /* of a method: tr((W - W')H(W - W')^T) / tr(W H W^T), H from the inputs that it saw; else NaN */
+    /* a method's tr((W - W')H(W - W')^T) / tr(W H W^T), H from its inputs; else NaN */
     double loss;
 } dq_quantize_row;
 
-/* Packed tensors whose last group of columns is short, which a group of their own (rules) makes short or the settings'. */
+/* Packed tensors with a short last group, by the settings' group or a rule's. */
 typedef struct dq_quantize_short {
     int64_t n;        /* 0: the rest means nothing */
     const char *name; /* the first of them */
     int64_t cols, group;
-    /* of 128, 64 and 32 the largest that leaves none of them short as the settings' group; 0: none does */
+    /* the largest of 128, 64 and 32 that leaves none short as the settings' group; 0: none does */
     int64_t whole;
     bool
         divides; /* whole, the columns of all that go by it; else rows of fewer columns are one group */
 } dq_quantize_short;
 
-/* Settings that decide about at least one tensor; where rules decide, they do not. */
+/* Settings that decide about at least one tensor; rules override them. */
 typedef struct dq_quantize_used {
     bool bits, embed_bits, head_bits, group, mode;
 } dq_quantize_used;
@@ -151,86 +153,87 @@ typedef struct dq_quantize_info {
     char content_sha256[65]; /* "" until written */
 } dq_quantize_info;
 
-/* Opens the model, a folder or a GGUF file, and makes the plan; reads no weights. DQ_USAGE for a pattern that matches no
- * tensor, DQ_MISMATCH for a model that is a container already, for widths that a tied head cannot have, and for the plan of
- * another model. */
+/* Opens a folder or GGUF file and makes the plan without reading weights. DQ_USAGE: a pattern
+ * matches no tensor; DQ_MISMATCH: a container, widths that a tied head cannot have, or another
+ * model's plan. */
 dq_status dq_quantize_open(dq_quantizer **out, const char *model, const dq_quantize_settings *s,
                            dq_err *err);
 void dq_quantize_close(dq_quantizer *q); /* NULL allowed */
 const dq_quantize_info *dq_quantize_result(const dq_quantizer *q);
 /* In the order of dq_name_order: layer 2 before layer 10. */
 dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t i);
-/* As they were given, with the values of what depends on the model; they point into what was given. */
+/* The given settings with values resolved by the model; they point into what was given. */
 const dq_quantize_settings *dq_quantize_effective(const dq_quantizer *q);
-/* The same as the container stores them, JSON. */
+/* The same as JSON, as the container stores it. */
 const char *dq_quantize_recipe(const dq_quantizer *q);
 
-/* Settings of weights and of the KV cache from a file of schema dq-recipe/1; what it does not name stays in *s. Texts and
- * rules belong to `file`. DQ_DAMAGED with the key that is unknown or has a wrong value, DQ_MISMATCH for another schema. */
+/* Reads weight and KV settings from a file of schema dq-recipe/1; others stay in *s. Texts and
+ * rules belong to `file`. DQ_DAMAGED: an unknown key or wrong value; DQ_MISMATCH: another
+ * schema. */
 dq_status dq_quantize_recipe_read(dq_quantize_settings *s, const json_t *file, dq_err *err);
-/* Such a file from the text of dq_quantize_recipe or of a container; the caller ends it with json_decref. */
+/* Makes such a file from the text of a recipe; the caller ends it with json_decref. */
 dq_status dq_quantize_recipe_file(json_t **out, const char *recipe, dq_err *err);
-/* "128", "row" or "tensor" as dq_quantize_settings.group has it; false for anything else. */
+/* Parses "128", "row" or "tensor"; false: anything else. */
 bool dq_quantize_group_parse(int64_t *out, const char *text);
 
-/* Times the kinds of work, some tenths of a second; without it what follows goes by no machine in particular. The method measures
- * its own. */
+/* Times the kinds of work for some tenths of a second, instead of nominal rates; methods measure
+ * their own. */
 dq_status dq_quantize_measure(dq_quantizer *q, dq_err *err);
-/* Seconds that writing, or comparing, is expected to take. */
+/* Expected seconds of writing or comparing. */
 double dq_quantize_expected(const dq_quantizer *q);
 
-/* Endings of the files that a container has beside it while it is written, besides .partial; for dq_output. */
+/* Endings of files beside a container in the making, besides .partial; for dq_output. */
 extern const char *const dq_quantize_beside[];
-/* Refuses outputs that are the input, exist (without force), or are left over from an interrupted
- * run (without force and resume). Touches nothing. */
+/* Refuses outputs that are the input, exist (without force), or are left from an interrupted run
+ * (without force and resume). Touches nothing. */
 dq_status dq_quantize_check_output(dq_quantizer *q, const char *out, bool force, bool resume,
                                    dq_err *err);
-/* By all ranks, which have to see the same files. Scans the source and writes `out` through out.partial and out.journal. After DQ_STOPPED both stay, and a
- * later call with `resume` finishes the work to the same bytes. A failure leaves no `out`. */
+/* By all ranks, which must see the same files. Scans the source and writes `out` through
+ * out.partial and out.journal. After DQ_STOPPED both stay, and a call with `resume` finishes to the
+ * same bytes. A failure leaves no `out`. */
 dq_status dq_quantize_write(dq_quantizer *q, const char *out, bool force, bool resume,
                             const dq_quantize_progress *p, dq_err *err);
-/* Scans the source and compares every payload with the container's. Codes that a method made cannot be made again without
- * what it went by: their SQNR against the source is compared with the recorded one, to the last bit. DQ_MISMATCH when the
- * container was made from another checkpoint, DQ_DAMAGED with the first dataset that differs. */
+/* Scans the source and compares every payload with the container's. A method's codes cannot be
+ * remade without its text: their SQNR is compared with the recorded one, exactly. DQ_MISMATCH: made
+ * from another checkpoint; DQ_DAMAGED: the first dataset that differs. */
 dq_status dq_quantize_compare(dq_quantizer *q, const dq_container *c, const dq_quantize_progress *p,
                               dq_err *err);
 
-/* ---- For methods ---- */
-
-/* Of several ranks each runs the method, and they come to what takes or puts a tensor with the same ones in the same order. */
+/* For methods: every rank runs the method and takes or puts the same tensors in the same order. */
 
 const dq_model *dq_quantize_feed_model(const dq_quantize_feed *f);
 const dq_quantizer *dq_quantize_feed_quantizer(const dq_quantize_feed *f);
-/* How a tensor is stored, in the plan and, types of scales decided, in a run; NULL: there is none of that name. */
+/* How a tensor is stored in the plan or, with types of scales decided, in a run; NULL: unknown
+ * name. */
 const struct dq_quantize_tensor *dq_quantize_tensor_of(const dq_quantizer *q, const char *name);
 const struct dq_quantize_tensor *dq_quantize_feed_tensor(const dq_quantize_feed *f,
                                                          const char *name);
-/* Whether an earlier run, which this one resumes, has made it. */
+/* Whether an earlier run that this one resumes has made it. */
 bool dq_quantize_feed_done(const dq_quantize_feed *f, const struct dq_quantize_tensor *t);
-/* Then: its codes, read back and compared with their hash; the caller ends them with dq_coded_free. */
+/* Then takes its codes, checked by hash; the caller ends them with dq_coded_free. */
 dq_status dq_quantize_feed_take(dq_quantize_feed *f, const struct dq_quantize_tensor *t,
                                 dq_coded *out, dq_err *err);
-/* Else: writes w, which has the shape and spec of the tensor; after it, it is on the disk and in the journal. loss: of
+/* Else writes w, of the tensor's shape and spec, to the disk and the journal. loss: of
  * dq_quantize_row. */
 dq_status dq_quantize_feed_put(dq_quantize_feed *f, const struct dq_quantize_tensor *t,
                                const dq_weight *w, double loss, dq_err *err);
-/* Work of one of the method's kinds, from 0, that was expected to take so many seconds. */
+/* So many expected seconds of the method's kind, from 0, are done. */
 void dq_quantize_feed_advance(dq_quantize_feed *f, int kind, double seconds, const char *what);
-/* Before any of it: what is left is known, and expected. */
+/* Called before any of it, when what is left is known. */
 void dq_quantize_feed_expect(dq_quantize_feed *f);
 
-/* The settings that a container remembers; texts belong to *recipe, which the caller ends with
+/* The settings stored in a container; texts belong to *recipe, which the caller ends with
  * json_decref. */
 dq_status dq_quantize_settings_of(dq_quantize_settings *s, json_t **recipe, const dq_container *c,
                                   dq_err *err);
 
-/* The mode of a tensor whose settings say `mode`: a trellis is for products (`fed`: dq_quantize_choice), at widths that it has.
- * Wider codes are searched; an embedding or a head that nothing but its own values rounds has zero points: so it loses least. */
+/* The mode used for a tensor when settings say `mode`: a trellis serves products (`fed`:
+ * dq_quantize_choice) at its widths. Wider codes are searched; ends rounded by their own values
+ * have zero points, which loses least. */
 dq_scale_mode dq_quantize_mode(dq_scale_mode mode, int bits, bool fed);
 
-/* ---- Tensor ----
- * One tensor, tile by tile: the scan before anything is written, and the pass that gives codes and
- * scales. Memory is bounded by the tile, not by the tensor. */
+/* One tensor, tile by tile: the scan, and the pass that makes codes and scales. Memory depends on
+ * the tile, not the tensor. */
 
 /* How one tensor of a checkpoint is stored. */
 typedef struct dq_quantize_tensor {
@@ -239,9 +242,9 @@ typedef struct dq_quantize_tensor {
     int64_t rows, cols;             /* a vector: rows = numel, cols = 1 */
     dq_role role;                   /* of a tensor that can be packed */
     const dq_weight_format *format; /* NULL: dense, and the rest means nothing but dense_dtype */
-    /* of a dense tensor: t->dtype, or DQ_BF16 or DQ_F16, to which values are rounded (nearest, ties to even) */
+    /* for a dense tensor: t->dtype, or DQ_BF16 or DQ_F16, rounded to nearest even */
     dq_dtype dense_dtype;
-    /* scale_dtype as stored: dq_quantize_tensor_scan turns F16 into F32 where it must */
+    /* scale_dtype as stored: dq_quantize_tensor_scan turns F16 into F32 where needed */
     dq_quant_spec spec;
     int8_t *column; /* [cols] that of spec, found by dq_quantize_tensor_scan; NULL: it has none */
     int64_t group_size, scale_rows;
@@ -252,56 +255,48 @@ typedef struct dq_quantize_tensor {
     dq_grid grid;   /* of one_scale, as stored; found by dq_quantize_tensor_scan */
 } dq_quantize_tensor;
 
-/* After a scan: got[cols] are the values that a row w[cols] is read back with, once dq_quantize_tensor_write has stored it;
- * codes[cols] is scratch. */
+/* After a scan: got[cols] is row w[cols] as it will be read back; codes[cols] is scratch. */
 void dq_quantize_tensor_read_back(const dq_quantize_tensor *q, const float *w, float *got,
                                   int8_t *codes);
 
-/* Where a pass reports how far it is: source bytes done. Called by one thread at a time. */
+/* Hears source bytes done, from one thread at a time. */
 typedef struct dq_quantize_tick {
     void (*step)(void *arg, int64_t bytes);
     void *arg;
 } dq_quantize_tick;
 
-/* Parts of the format; 0: the dense bytes. Bytes of a part come in order. */
+/* Parts of the format, 0 for dense bytes; bytes of a part come in order. */
 typedef struct dq_quantize_sink {
     dq_status (*put)(void *arg, int part, const void *p, size_t bytes, dq_err *err);
     void *arg;
 } dq_quantize_sink;
 
-/* Buffers that passes over many tensors share; {0} at first. Allocating them for each tensor would let
- * the heap grow with the number of tensors. */
+/* Buffers shared by passes over many tensors; {0} at first. New ones for each tensor would let the
+ * heap grow. */
 typedef struct dq_quantize_tensor_buffers {
     void *part[3];
     size_t bytes[3];
 } dq_quantize_tensor_buffers;
 void dq_quantize_tensor_buffers_free(dq_quantize_tensor_buffers *r);
 
-/* Finds the first value that is not finite (DQ_DAMAGED with row and column) or whose rounding to dense_dtype is not
- * (DQ_MISMATCH, likewise), the scale of the tensor where one is asked for, and whether scales fit F16. DQ_STOPPED between
- * tiles. Meant to be called inside a parallel region, by one thread; its tasks spread over the others. */
+/* DQ_DAMAGED with row and column: a value is not finite; DQ_MISMATCH: not after rounding to
+ * dense_dtype. Finds the tensor's single scale, if asked for, and whether scales fit F16.
+ * DQ_STOPPED between tiles. Called by one thread of a parallel region; its tasks use the others. */
 dq_status dq_quantize_tensor_scan(dq_quantize_tensor *q, dq_quantize_tensor_buffers *buffers,
                                   const dq_quantize_tick *tick, dq_err *err);
-/* After a scan, called likewise. The error of the result is left in *e (untouched for dense
- * tensors). */
+/* After a scan, called likewise. *e becomes the error; untouched for dense tensors. */
 dq_status dq_quantize_tensor_write(const dq_quantize_tensor *q, dq_quantize_tensor_buffers *buffers,
                                    const dq_quantize_sink *sink, dq_quant_error *e,
                                    const dq_quantize_tick *tick, dq_err *err);
 
-/* ---- Pace ----
- * How long quantizing takes: what each kind of work is expected to take on this machine, by a
- * short timing. */
+/* Expected time, from a short timing of each kind of work. */
 
-/* Seconds that all threads together take. */
+/* Seconds on all threads together. */
 typedef struct dq_quantize_rates {
     double scan, hash, dense;        /* of a byte of the source */
     double value[DQ_QUANT_MODES][9]; /* of a value to its nearest code, by width */
 } dq_quantize_rates;
 
-/* ---- Plan ----
- * What the files of quantize share. */
-
-/* A payload that is not a tensor. */
 typedef struct dq_blob {
     const char *path;
     const void *data;
@@ -335,7 +330,6 @@ struct dq_quantizer {
     dq_quantize_tensor_buffers buffers;
     dq_container_skeleton skeleton;
     dq_quantize_info info;
-    /* progress */
     const dq_quantize_progress *progress;
     dq_pace pace;
     dq_quantize_rates rates;
@@ -346,13 +340,12 @@ struct dq_quantizer {
     _Atomic(const char *) what; /* is being done; tasks that hash beside it read it */
 };
 
-/* Runs `job` on one thread of a parallel region, which the passes need, while tasks of a process that is alone hash the weight
- * files. Hashing one file cannot be divided, so it goes on beside whatever the job does. */
+/* Runs `job` on one thread of a parallel region, as passes need, while tasks of a single process
+ * hash the weight files; hashing a file cannot be divided, so it runs beside the job. */
 dq_status dq_quantize_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_err *err), void *arg,
                                dq_err *err);
 
-/* ---- Out ----
- * A container while it is written: what the files that write one share. */
+/* A container in the making, shared by the files that write it. */
 
 struct dq_quantize_feed {
     dq_quantizer *q;
@@ -367,25 +360,21 @@ struct dq_quantize_feed {
     char **pending; /* lines that wait for the payloads to reach the disk */
     int64_t n_pending;
     int n_sources; /* hashes of weight files in the journal */
-    /* the parts being written */
     dq_sha256 hash[DQ_MAX_PARTS];
     int64_t at[DQ_MAX_PARTS];
     bool finished; /* by an earlier run */
     bool broken;   /* the method found damage, which every run finds again */
 };
 
-/* ---- Recipe ----
- * Settings as JSON: the recipe that a container stores, and files of schema dq-recipe/1. Reading
- * and printing go through one table of keys. */
+/* Settings as JSON: a container's recipe, and files of schema dq-recipe/1; one table of keys reads
+ * and prints them. */
 
-/* As /config/recipe_json has it. The caller ends it with json_decref; DQ_USAGE for a text that is not UTF-8. */
+/* As in /config/recipe_json; the caller ends it with json_decref. DQ_USAGE: a text is not UTF-8. */
 dq_status dq_quantize_recipe_of(json_t **out, const dq_quantize_settings *s, dq_err *err);
 
-/* ---- Rules ----
- * Which tensors are packed and how, by name: what their role gives, then the rules in order, then
- * the pattern of tensors to leave. */
+/* Which tensors are packed and how: by role, then by the rules in order, then by the skip
+ * pattern. */
 
-/* One tensor of the checkpoint. */
 typedef struct dq_quantize_choice {
     const char *name;
     bool packable;   /* its role is one that kernels read as codes */
@@ -402,10 +391,10 @@ typedef struct dq_quantize_choice {
     dq_scale_mode mode;
 } dq_quantize_choice;
 
-/* Applies s->rules and s->skip to choice[n], which hold what the roles give. DQ_USAGE for a pattern that is none,
- * or that matches no tensor it could change, with near names; from s->file these are DQ_DAMAGED and DQ_MISMATCH.
- * DQ_DAMAGED for a rule that says something else than a rule can. tied_head: the name of a head that is the embedding;
- * NULL: the head is a tensor of its own. */
+/* Applies s->rules and s->skip to choice[n], which hold what the roles give. DQ_USAGE for a pattern
+ * that is none, or that matches no tensor it could change, with near names; from s->file these are
+ * DQ_DAMAGED and DQ_MISMATCH. DQ_DAMAGED for a rule that says something else than a rule can.
+ * tied_head: the name of a head that is the embedding; NULL: the head is a tensor of its own. */
 dq_status dq_quantize_rules_apply(const dq_quantize_settings *s, const char *tied_head,
                                   dq_quantize_choice *choice, int64_t n, dq_err *err);
 

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Patterns ---- */
-
 typedef struct pattern {
     const char *kind;   /* "skip" or "rule", for messages */
     const char *origin; /* the file that it is from; NULL: an option, or none that is known */
@@ -20,14 +18,14 @@ typedef struct pattern {
     pcre2_match_data *data;
 } pattern;
 
-/* Of a pattern that is wrong; only skip is the name of an option. */
+/* Only skip is an option's name. */
 static dq_remedy remedy_of(const pattern *p)
 {
     const bool skip = strcmp(p->kind, "skip") == 0 && !p->origin;
     return skip ? (dq_remedy){.code = DQ_REMEDY_OPTION} : dq_remedy_none;
 }
 
-/* What a user said is wrong; what a file says is damaged, or does not fit this model. */
+/* A user's mistake is DQ_USAGE, a file's DQ_DAMAGED or DQ_MISMATCH. */
 static dq_status in_origin(const pattern *p, dq_status code, dq_err *err)
 {
     if (err->code != DQ_USAGE || !p->origin) return err->code;
@@ -61,7 +59,7 @@ static void pattern_end(pattern *p)
     pcre2_code_free(p->re);
 }
 
-/* False too where the matcher gives up, which is an error. */
+/* False also where the matcher gives up, with an error. */
 static bool matches(const pattern *p, const char *name, dq_err *err)
 {
     if (!p->re) return strcmp(p->text, name) == 0;
@@ -79,7 +77,8 @@ static bool matches(const pattern *p, const char *name, dq_err *err)
 
 enum { LONGEST = 128 }; /* of patterns that are compared with names */
 
-/* What it takes to make of the text some piece of the name: 1 for a character put in, 2 for one taken out or changed. */
+/* Edit distance of the text to some part of the name: insertions cost 1, deletions and changes
+ * 2. */
 static int distance(const char *text, const char *name)
 {
     int cost[LONGEST + 1], best;
@@ -100,7 +99,7 @@ static int distance(const char *text, const char *name)
     return best;
 }
 
-/* Names two tensors at most, of those that can be packed, and none where no name is near. */
+/* Suggests at most two packable tensors with near names. */
 static dq_status matches_nothing(const pattern *p, const dq_quantize_choice *choice, int64_t n,
                                  dq_err *err)
 {
@@ -125,7 +124,7 @@ static dq_status matches_nothing(const pattern *p, const dq_quantize_choice *cho
                         *second ? ", " : "", second, *best ? "." : "");
 }
 
-/* The head of a tied model is no tensor of its own. */
+/* A tied head is no tensor of its own. */
 static bool names_tied_head(const pattern *p, const char *tied_head, dq_err *err)
 {
     if (!tied_head || !matches(p, tied_head, err)) return false;
@@ -136,8 +135,6 @@ static bool names_tied_head(const pattern *p, const char *tied_head, dq_err *err
     return true;
 }
 
-/* ---- Rules ---- */
-
 typedef struct rule {
     const char *text;
     bool exact;
@@ -146,11 +143,11 @@ typedef struct rule {
     int mode;      /* -1: that of the settings */
 } rule;
 
-/* Keys that a rule may have; the last says something to people only. */
+/* The last key is for people only. */
 static const char *const rule_keys[] = {"match", "name", "bits", "group", "scale", "comment", NULL};
 
-/* Values, DQ_DAMAGED with the key. Bits are 2..8 or 16; a group is a number of columns from 1 up, as number or text,
- * "row" or "tensor". */
+/* DQ_DAMAGED with the key. Bits are 2..8 or 16; a group is a number of columns from 1 up, as number
+ * or text, "row" or "tensor". */
 static dq_status recipe_bits(int *out, const json_t *v, const char *key, dq_err *err)
 {
     int64_t bits;
@@ -203,7 +200,7 @@ static dq_status recipe_mode(int *out, const json_t *mode, dq_err *err)
     return dq_json_wrong("scale", "the name of a mode of scales", mode, err);
 }
 
-/* DQ_DAMAGED for a key of the object that is not in the list, which ends with NULL. */
+/* DQ_DAMAGED: a key is not in the list, which ends with NULL. */
 static dq_status recipe_keys(const json_t *object, const char *const *keys, dq_err *err)
 {
     const char *key;
@@ -275,7 +272,7 @@ static dq_status apply_rule(const dq_quantize_settings *s, const rule *r, const 
     return in_origin(&p, DQ_MISMATCH, err);
 }
 
-/* The same refusals of rules, as far as no tensor is needed. */
+/* Checks of rules that need no tensor. */
 static dq_status rules_check(const json_t *rules, dq_err *err)
 {
     rule r;
@@ -321,15 +318,12 @@ dq_status dq_quantize_rules_apply(const dq_quantize_settings *s, const char *tie
     return in_origin(&p, DQ_MISMATCH, err);
 }
 
-/* ---- Recipe ----
- * What has its default and was not a setting of older files is left out, so that the same settings
- * keep the same bytes. */
+/* Keys that older files lack are left out at their defaults, so that equal settings keep equal
+ * bytes. */
 
 static const char schema[] = "dq-recipe/1";
 
 const char *const dq_dense_type_name[DQ_DENSE_TYPES] = {"keep", "bf16", "f16"};
-
-/* ---- Values ---- */
 
 static json_t *group_json(int64_t group)
 {
@@ -339,8 +333,6 @@ static json_t *group_json(int64_t group)
     snprintf(buf, sizeof buf, "%lld", (long long)group);
     return json_string(buf);
 }
-
-/* ---- Keys ---- */
 
 static dq_status read_bits(dq_quantize_settings *s, const json_t *v, dq_err *err)
 {
@@ -410,7 +402,7 @@ static dq_status check_hash(const json_t *o, const char *key, dq_err *err)
     return dq_json_wrong(key, "a SHA-256, 64 hex digits", v, err);
 }
 
-/* What there is of a key has to be a whole number. */
+/* A key that is present must hold a whole number. */
 static dq_status check_whole(const json_t *o, const char *key, int64_t min, int64_t max,
                              dq_err *err)
 {
@@ -421,7 +413,7 @@ static dq_status check_whole(const json_t *o, const char *key, int64_t min, int6
                          err);
 }
 
-/* The text of a plan: which part of which file, as sequences of how many tokens. */
+/* The text of a plan: which part of which file, in sequences of how many tokens. */
 static dq_status check_text(const json_t *calib, dq_err *err)
 {
     enum { LAST_QUARTER = 3 };
@@ -457,7 +449,7 @@ static dq_status read_plan(dq_quantize_settings *s, const json_t *v, dq_err *err
     return err->code == DQ_OK ? DQ_OK : dq_in(err, "\"plan\": ");
 }
 
-/* Texts that chose something of the cache. */
+/* Texts that chose something about the cache. */
 static dq_status read_texts(dq_quantize_settings *s, const json_t *v, dq_err *err)
 {
     s->texts = v;
@@ -508,7 +500,7 @@ static const struct {
               {"comment", read_comment, false, false}};
 enum { FIELDS = sizeof fields / sizeof *fields };
 
-/* The settings of an object but "kv"; what it lacks, or has as null, stays in *s. */
+/* All but "kv"; what is absent or null stays in *s. */
 static dq_status read_fields(dq_quantize_settings *s, const json_t *o, dq_err *err)
 {
     for (int i = 0; i < FIELDS; i++) {
@@ -517,8 +509,6 @@ static dq_status read_fields(dq_quantize_settings *s, const json_t *o, dq_err *e
     }
     return DQ_OK;
 }
-
-/* ---- Files ---- */
 
 dq_status dq_quantize_recipe_read(dq_quantize_settings *s, const json_t *file, dq_err *err)
 {
@@ -550,8 +540,6 @@ dq_status dq_quantize_recipe_file(json_t **out, const char *recipe, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Containers ---- */
-
 dq_status dq_quantize_recipe_of(json_t **out, const dq_quantize_settings *s, dq_err *err)
 {
     json_t *r = *out = json_object();
@@ -563,7 +551,7 @@ dq_status dq_quantize_recipe_of(json_t **out, const dq_quantize_settings *s, dq_
     json_object_set_new(r, "logit_bits", json_integer(s->logit.bits));
     json_object_set_new(r, "logit_granularity",
                         json_string(dq_granularity_name[s->logit.granularity]));
-    /* Adds what older files do not have, where something is asked for. */
+    /* Keys that older files lack are written only where set. */
     if (s->embed_bits) json_object_set_new(r, "embed_bits", json_integer(s->embed_bits));
     if (s->head_bits) json_object_set_new(r, "head_bits", json_integer(s->head_bits));
     if (s->dense_type != DQ_DENSE_KEEP)
@@ -583,9 +571,7 @@ dq_status dq_quantize_recipe_of(json_t **out, const dq_quantize_settings *s, dq_
                         "skip: the pattern is not valid UTF-8.");
 }
 
-/* ---- Differences ---- */
-
-/* Names of members that differ, at most `left` more of them; of objects on both sides, their members. */
+/* Appends names of members that differ, at most `left`; of objects on both sides, their members. */
 static const char *add_changes(dq_arena *a, const char *so_far, const char *path, json_t *was,
                                json_t *now, int *left, dq_err *err)
 {
@@ -652,7 +638,7 @@ dq_status dq_quantize_settings_of(dq_quantize_settings *s, json_t **recipe, cons
     }
     if (read_fields(s, *recipe, err) != DQ_OK) return dq_in(err, "%s: ", place);
     s->dq_version = dq_container_header(c)->dq_version;
-    /* opening has compared what the attributes say with the recipe */
+    /* opening has compared the attributes with the recipe */
     s->logit = dq_container_header(c)->logit;
     s->kv = dq_container_header(c)->kv;
     return DQ_OK;

@@ -31,13 +31,12 @@ typedef struct dq_quantize_tiles {
     uint8_t *space;
 } dq_quantize_tiles;
 
-/* Whether a block is a strip, whose codes depend on one another. */
+/* In a strip codes depend on each other. */
 static inline bool in_strips(const dq_quantize_tensor *q)
 {
     return q->format && q->format->encode_strip;
 }
 
-/* Whether a dense tensor stores other values than the source. */
 static inline bool are_rounded(const dq_quantize_tensor *q)
 {
     return !q->format && q->dense_dtype != q->t->dtype;
@@ -50,15 +49,13 @@ static inline float quantize_values_stored(const dq_quantize_tensor *q, float x)
                                     : dq_f32_from_bf16(dq_bf16_from_f32(x));
 }
 
-/* ---- Values ---- */
-
 static const uint8_t *values_row(const dq_quantize_tensor *q, int64_t row)
 {
     return (const uint8_t *)q->w.data +
            (size_t)row * (size_t)q->cols * dq_dtypes[q->t->dtype].bytes;
 }
 
-/* n values as floats: where they lie when they are that already, else converted into to[n]. */
+/* Floats are used in place, others converted into to[n]. */
 static const float *values_floats(float *to, const uint8_t *src, dq_dtype type, int64_t n)
 {
     if (type == DQ_F32 && (uintptr_t)src % sizeof(float) == 0)
@@ -67,7 +64,7 @@ static const float *values_floats(float *to, const uint8_t *src, dq_dtype type, 
     return to;
 }
 
-/* n rows as floats, likewise, to[n * cols]; codes of another program are read out. */
+/* Rows as floats, likewise; codes of another program are decoded. */
 static const float *values_rows(const dq_quantize_tensor *q, float *to, int64_t row, int64_t n)
 {
     if (!dq_weight_is_coded(&q->w))
@@ -76,13 +73,13 @@ static const float *values_rows(const dq_quantize_tensor *q, float *to, int64_t 
     return to;
 }
 
-/* Tells the system that rows are not needed again, if they lie in the file as they are. */
+/* Releases rows that lie in the file as they are. */
 static void values_release(const dq_quantize_tensor *q, const uint8_t *p, size_t bytes)
 {
     if (!dq_weight_is_coded(&q->w) && q->w.data == q->t->data) dq_os_map_release(p, bytes);
 }
 
-/* The same of rows begin .. end - 1, which are then done: `tick` (NULL allowed) is told their bytes. */
+/* Releases rows begin .. end - 1 and reports their bytes to `tick` (NULL allowed). */
 static void values_release_rows(const dq_quantize_tensor *q, int64_t begin, int64_t end,
                                 const dq_quantize_tick *tick)
 {
@@ -91,8 +88,7 @@ static void values_release_rows(const dq_quantize_tensor *q, int64_t begin, int6
     if (tick && tick->step) tick->step(tick->arg, (int64_t)bytes);
 }
 
-/* ---- Tiles ----
- * Blocks and tiles depend on the shape alone, so that results do not depend on the number of
+/* Blocks and tiles depend on the shape alone, so that results do not depend on the number of
  * threads. */
 
 enum {
@@ -100,7 +96,7 @@ enum {
     STRIPS = 8        /* of a tile, at least */
 };
 
-/* Part i of the buffers, at least n * size bytes; what stood there is lost where it grows. NULL: DQ_RESOURCE. */
+/* Part i of the buffers, at least n * size bytes; growing loses the content. NULL: DQ_RESOURCE. */
 static void *tiles_buffer(dq_quantize_tensor_buffers *r, int i, size_t n, size_t size, dq_err *err)
 {
     size_t bytes;
@@ -112,15 +108,15 @@ static void *tiles_buffer(dq_quantize_tensor_buffers *r, int i, size_t n, size_t
     return r->part[i];
 }
 
-/* How many rows there are from `begin` on, at most `rows`; *end: after the last of them. */
+/* At most `rows` rows from `begin` on; *end: after the last. */
 static int64_t tiles_range(const dq_quantize_tensor *q, int64_t *end, int64_t begin, int64_t rows)
 {
     *end = q->rows - begin < rows ? q->rows : begin + rows;
     return *end - begin;
 }
 
-/* Bytes of a piece: its rows as floats, and where codes are made (`both`) a row as it is read back and codes of a row, or those
- * and grids of a strip. */
+/* Bytes of a piece: its rows as floats and, with codes (`both`), a row as read back and codes of a
+ * row, or those and grids of a strip. */
 typedef struct piece_bytes {
     size_t squares, w, got, codes, grid;
 } piece_bytes;
@@ -145,8 +141,8 @@ static piece_bytes bytes_of(const dq_quantize_tiles *g, bool both)
     return b;
 }
 
-/* Cuts the tensor. both: codes are made too, else only values read. Tiles and pieces lie in parts 0 and 1 of the buffers
- * until these are used again. DQ_RESOURCE. */
+/* Cuts the tensor; both: codes are made too. Tiles and pieces occupy parts 0 and 1 of the buffers.
+ * DQ_RESOURCE. */
 static dq_status tiles_begin(dq_quantize_tiles *g, const dq_quantize_tensor *q, bool both,
                              dq_quantize_tensor_buffers *buffers, dq_err *err)
 {
@@ -157,7 +153,7 @@ static dq_status tiles_begin(dq_quantize_tiles *g, const dq_quantize_tensor *q, 
     if (in_strips(q)) g->block_rows = DQ_STRIP_ROWS;
     if (g->block_rows > q->rows) g->block_rows = q->rows;
     int64_t blocks = (q->rows + g->block_rows - 1) / g->block_rows;
-    /* wide rows: fewer blocks, so that a tile stays within its 8 MiB of floats */
+    /* wide rows: fewer blocks, so that a tile stays within 8 MiB of floats */
     int64_t max = (int64_t)TILE_BLOCKS * DQ_QUANTIZE_BLOCK_VALUES / (g->block_rows * q->cols);
     if (max > TILE_BLOCKS) max = TILE_BLOCKS;
     if (max < 1) max = 1;
@@ -181,10 +177,8 @@ static dq_status tiles_begin(dq_quantize_tiles *g, const dq_quantize_tensor *q, 
     return DQ_OK;
 }
 
-/* ---- Tensor scan ----
- * dq_quantize_tensor_scan, the pass before anything is written. Blocks are scanned as their bits
- * lie where that tells enough, and what they tell is merged in block order. A searched scale of
- * the whole tensor takes two more sweeps. */
+/* Blocks are scanned on their raw bits where that suffices, and merged in order. A searched scale
+ * of the whole tensor takes two more sweeps. */
 
 static int64_t first_not_finite(const dq_quantize_tensor *q, const float *w, int64_t n)
 {
@@ -194,8 +188,8 @@ static int64_t first_not_finite(const dq_quantize_tensor *q, const float *w, int
     return -1;
 }
 
-/* The largest magnitude of n values where they lie; not finite when one of them is not. Only for the
- * types that hold weights. */
+/* The largest magnitude of n values in place; not finite when one is not. Only for types of
+ * weights. */
 static float top_of(const uint8_t *src, dq_dtype type, int64_t n)
 {
     uint32_t top =
@@ -208,7 +202,7 @@ static float top_of(const uint8_t *src, dq_dtype type, int64_t n)
     return x;
 }
 
-/* Group by group, on the bits as they lie; false when a value is not finite. */
+/* Group by group on the raw bits; false: a value is not finite. */
 static bool scan_groups(const dq_quantize_tensor *q, dq_quantize_piece *p, const uint8_t *src,
                         dq_dtype type, int64_t rows)
 {
@@ -276,7 +270,7 @@ static dq_status scan_tile(dq_quantize_tiles *g, dq_quantize_tensor *q, int64_t 
         tiles_range(q, &e, b, g->block_rows);
         scan_block(q, &g->piece[i], b, e);
         if (all->squares) {
-            /* What the factors of columns are found from. */
+            /* Factors of columns come from these sums. */
             memset(g->piece[i].squares, 0, (size_t)q->cols * sizeof *g->piece[i].squares);
             dq_codes_column_sums(g->piece[i].squares, values_rows(q, g->piece[i].w, b, e - b),
                                  e - b, q->cols);
@@ -285,7 +279,6 @@ static dq_status scan_tile(dq_quantize_tiles *g, dq_quantize_tensor *q, int64_t 
     for (int i = 0; i < n; i++) {
         const dq_quantize_piece *p = &g->piece[i];
         if (p->bad >= 0) {
-            /* Of value `at` after the start of a row. */
             const long long r = (long long)((begin + i * g->block_rows) + p->bad / q->cols),
                             c = (long long)(p->bad % q->cols);
             float few[8]; /* from a multiple of 8 on */
@@ -311,7 +304,7 @@ static dq_status scan_tile(dq_quantize_tiles *g, dq_quantize_tensor *q, int64_t 
     return DQ_OK;
 }
 
-/* One sweep of a search over the whole tensor: sums[k], k < n, over all values. */
+/* One sweep over the whole tensor: sums[k], k < n, over all values. */
 static dq_status search_sweep(dq_quantize_tiles *g, const dq_quantize_tensor *q,
                               const dq_quant_search *s, bool rank, double *sums, int n_sums,
                               dq_err *err)
@@ -354,7 +347,7 @@ dq_status dq_quantize_tensor_scan(dq_quantize_tensor *q, dq_quantize_tensor_buff
         values_release_rows(q, begin, end, tick);
     }
     if (err->code == DQ_OK && all.squares) {
-        /* Factors of columns; a group that they make smaller may be too small for F16. */
+        /* Factors of columns may make a group too small for F16. */
         float most = 1;
         if (dq_codes_columns(q->column, all.squares, q->cols, err) == DQ_OK) {
             for (int64_t k = 0; k < q->cols; k++)
@@ -382,9 +375,8 @@ dq_status dq_quantize_tensor_scan(dq_quantize_tensor *q, dq_quantize_tensor_buff
     return DQ_OK;
 }
 
-/* ---- Tensor ----
- * Blocks of a tile are encoded at the same time, and their errors merged in block order: results
- * do not depend on the number of threads. Scans are "Tensor scan"'s. */
+/* Blocks of a tile are encoded in parallel and errors merged in order, so results do not depend on
+ * threads. */
 
 enum { COPY_BYTES = 4 << 20 };
 
@@ -394,9 +386,7 @@ void dq_quantize_tensor_buffers_free(dq_quantize_tensor_buffers *r)
     memset(r, 0, sizeof *r);
 }
 
-/* ---- Codes ---- */
-
-/* Of one tile, by part. */
+/* Output of one tile, by part. */
 typedef struct output {
     uint8_t *part[DQ_MAX_PARTS];
     size_t bytes[DQ_MAX_PARTS]; /* filled */
@@ -413,7 +403,7 @@ dq_weight dq_quantize_tensor_weight(const dq_quantize_tensor *q)
                        .scale_dtype = q->spec.scale_dtype};
 }
 
-/* Bytes of each part that so many rows have to themselves: 0 where one row serves the whole tensor. */
+/* Bytes of each part per row; 0: one row serves the whole tensor. */
 static void row_bytes(size_t bytes[DQ_MAX_PARTS], const dq_quantize_tensor *q, int64_t rows)
 {
     const dq_weight w = dq_quantize_tensor_weight(q);
@@ -445,7 +435,7 @@ void dq_quantize_tensor_read_back(const dq_quantize_tensor *q, const float *w, f
     }
 }
 
-/* Codes of one strip w[rows, cols], in the piece's memory. */
+/* Codes of a strip w[rows, cols], in the piece's memory. */
 static dq_codes strip_of(const dq_quantize_tensor *q, dq_quantize_piece *p, int64_t rows)
 {
     return (dq_codes){.shape = dq_code_shape_of(rows, q->cols, &q->spec),
@@ -533,8 +523,8 @@ static void hand_out(const output *o, const dq_quantize_sink *sink, dq_err *err)
     }
 }
 
-/* Two outputs take turns: one is hashed and written while the next is computed. Only the task touches
- * err while it runs. Groups, not taskwait: other tasks of the caller are none of our business. */
+/* Two outputs alternate: one is hashed and written while the next is computed. Only the task
+ * touches err meanwhile. A group, not taskwait, as the caller has other tasks. */
 static void all_tiles(dq_quantize_tiles *g, output out[2], const dq_quantize_sink *sink,
                       dq_quant_error *e, const dq_quantize_tick *tick, dq_err *err)
 {
@@ -559,7 +549,7 @@ static void all_tiles(dq_quantize_tiles *g, output out[2], const dq_quantize_sin
     }
     if (err->code == DQ_OK && last) hand_out(last, sink, err);
     if (err->code == DQ_OK) {
-        /* The parts of which the whole tensor has one row, and those that its width says. */
+        /* Parts with one row per tensor, and those implied by its width. */
         uint8_t space[DQ_MAX_PARTS][sizeof(float)] = {{0}}, *part[DQ_MAX_PARTS];
         const dq_weight w = dq_quantize_tensor_weight(q);
         for (int i = 0; i < DQ_MAX_PARTS; i++) part[i] = space[i];
@@ -594,7 +584,7 @@ static dq_status write_dense(const dq_quantize_tensor *q, dq_quantize_tensor_buf
 {
     const size_t total = dq_tensor_bytes(q->t);
     if (are_rounded(q) || dq_weight_is_coded(&q->w)) {
-        /* Rows that pass as floats: rounded, or out of codes. */
+        /* Rows that are rounded, or decoded from codes, pass as floats. */
         enum { VALUES = COPY_BYTES / sizeof(float) };
         const int64_t each = VALUES / q->cols > 0 ? VALUES / q->cols : 1;
         const size_t values = (size_t)each * (size_t)q->cols;
@@ -646,8 +636,6 @@ dq_status dq_quantize_tensor_write(const dq_quantize_tensor *q, dq_quantize_tens
     if (space) all_tiles(&g, out, sink, e, tick, err);
     return err->code;
 }
-
-/* ---- Error ---- */
 
 enum { ERROR_ROWS = 64 };
 

@@ -43,14 +43,11 @@ const dq_quantize_rates dq_quantize_rates_usual = {.scan = 0.3e-9,
                                                              [DQ_ASYM] = ALL(6e-9),
                                                              [DQ_TRELLIS] = ALL(4e-6)}};
 
-/* Of writing t. */
 static double rates_tensor(const dq_quantize_rates *r, const dq_quantize_tensor *t)
 {
     return t->format ? (double)(t->rows * t->cols) * r->value[t->spec.mode][t->spec.bits]
                      : (double)dq_tensor_bytes(t->t) * r->dense;
 }
-
-/* ---- Timing ---- */
 
 enum { STRIP_COLS = 64, COLS = 256, VALUES = 1 << 19, HASH_BYTES = 4 << 20 };
 
@@ -79,7 +76,7 @@ static dq_status time_like(dq_quantize_rates *r, const dq_quantize_tensor *like,
                                   .n_dims = 2,
                                   .shape = {rows, cols},
                                   .data = (const void *)w};
-        /* Sums of numbers of chance, as weights are distributed. */
+        /* Random values distributed like weights. */
         dq_random random = dq_random_of(0, 0);
         for (int64_t i = 0; i < rows * cols; i++) {
             const uint64_t x = dq_random_next(&random);
@@ -94,7 +91,7 @@ static dq_status time_like(dq_quantize_rates *r, const dq_quantize_tensor *like,
         t.spec.group = t.spec.group > cols ? cols : t.spec.group;
         t.spec.column = t.column;
         t.scale_rows = t.one_scale ? 1 : rows;
-        /* The passes over a tensor: the scan, and the writing. */
+        /* The scan, and the writing. */
         dq_quantize_tensor_buffers buffers = {.bytes = {0}};
         const dq_quantize_sink sink = {drop, NULL};
         dq_quant_error e;
@@ -117,8 +114,6 @@ static dq_status time_like(dq_quantize_rates *r, const dq_quantize_tensor *like,
     dq_block_free(t.column);
     return err->code;
 }
-
-/* ---- A run ---- */
 
 static dq_quantize_kind kind_of(const dq_quantize_tensor *t)
 {
@@ -195,7 +190,7 @@ void dq_quantize_plan_begin_tensor(dq_quantizer *q, int64_t tensor)
     dq_quantize_plan_begin(q, kind_of(t), bytes > 0 ? rates_tensor(&q->rates, t) / bytes : 0);
 }
 
-/* Tells of `seconds` of expected work, and lets go of what was read. */
+/* Reports `seconds` of expected work and releases what was read. */
 static void advance(dq_quantizer *q, int kind, double seconds, int64_t bytes)
 {
     enum { RELEASE_BYTES = 64 << 20 };
@@ -224,14 +219,14 @@ static void advance_hash(void *arg, int64_t bytes)
     advance(q, DQ_QUANTIZE_HASH, (double)bytes * q->rates.hash, bytes);
 }
 
-/* The same on the thread of the job, which hears other ranks meanwhile. */
+/* On the thread of the job, which also serves other ranks. */
 static void advance_job(void *arg, int64_t bytes)
 {
     dq_quantize_plan_advance(arg, bytes);
     dq_ranks_poll();
 }
 
-/* A tensor was written before; or now, by another rank. */
+/* The tensor was written by an earlier run or another rank. */
 static void skip(dq_quantizer *q, int64_t tensor)
 {
     const dq_quantize_tensor *t = &q->tensor[tensor];
@@ -253,14 +248,10 @@ void dq_quantize_feed_expect(dq_quantize_feed *f)
     if (m->expect) m->expect(m->arg, f->q, f, &f->q->pace);
 }
 
-/* ---- Journal ----
- * The journal of a container that is written, see quantize.h. Its head is on the disk before
- * the partial file exists; the hashes of the source follow when they are known; a line about a
- * payload comes after these and after the payload. */
+/* The head is on the disk before the partial file exists; hashes of the source follow when known; a
+ * payload's line comes after these and after the payload. */
 
-/* ---- Lines ---- */
-
-/* A line of the journal about names, which may hold anything; NULL: see err. */
+/* Escapes names, which may hold anything; NULL: see err. */
 static char *one_line(char *text)
 {
     if (text) dq_one_line(text);
@@ -274,13 +265,13 @@ static char *source_line(dq_quantizer *q, int i, dq_err *err)
                              (long long)q->file_bytes[i], q->file_sha[i]));
 }
 
-/* A line. Not flushed. */
+/* Not flushed. */
 static dq_status journal_line(dq_quantize_feed *w, const char *line, dq_err *err)
 {
     return dq_journal_add(w->journal, line, strlen(line), err);
 }
 
-/* On ranks other than 0: the same, added to a text. */
+/* On ranks other than 0: appends to a text instead. */
 static dq_status journal_join(dq_quantize_feed *w, dq_strbuf *b, dq_err *err)
 {
     DQ_TRY(dq_os_maps_check(err));
@@ -294,13 +285,12 @@ static dq_status journal_join(dq_quantize_feed *w, dq_strbuf *b, dq_err *err)
     return DQ_OK;
 }
 
-/* What is pending: payloads are on the disk after it, and then the lines about them in the journal; ranks other than 0 tell these,
- * within dq_ranks_run. */
+/* Syncs payloads, then journals their lines; other ranks send these to rank 0, within
+ * dq_ranks_run. */
 static dq_status journal_flush(dq_quantize_feed *w, dq_err *err)
 {
     if (w->n_pending == 0) return DQ_OK;
     if (dq_ranks_number() > 0) {
-        /* On ranks other than 0. */
         dq_strbuf b = {0};
         if (journal_join(w, &b, err) == DQ_OK) dq_ranks_tell(b.s, b.n, err);
         dq_block_free(b.s);
@@ -323,8 +313,8 @@ static dq_status journal_flush(dq_quantize_feed *w, dq_err *err)
     return DQ_OK;
 }
 
-/* Inside a job: whether all hashes are there, and waiting until they are. The table of source files
- * is filled by the wait. */
+/* Inside a job: whether all hashes are known; and waiting for them, which fills the table of source
+ * files. */
 static bool hashes_are_ready(const dq_quantizer *q)
 {
     return atomic_load(&q->hashing) == 0;
@@ -338,11 +328,12 @@ static dq_status journal_add(dq_quantize_feed *w, int64_t i, char *line, dq_err 
     w->done[i] = true;
     w->unsynced += w->q->skeleton.slot[i].bytes;
     if (w->unsynced < SYNC_BYTES && dq_os_seconds() - w->synced < SYNC_SECONDS) return DQ_OK;
-    /* before the source is hashed nothing may be recorded, and waiting for that gains nothing */
+    /* before the source is hashed nothing may be recorded, and waiting gains nothing */
     return hashes_are_ready(w->q) ? journal_flush(w, err) : DQ_OK;
 }
 
-/* Slot i is written; and the same with the line about it (NULL: see err), which lives as long as q's arena. Both flush now and then. */
+/* Slot i is written; and with its line (NULL: see err), which lives in q's arena. Both flush now
+ * and then. */
 static dq_status journal_finish(dq_quantize_feed *w, int64_t i, dq_err *err)
 {
     dq_slot *s = &w->q->skeleton.slot[i];
@@ -358,11 +349,9 @@ static dq_status journal_finish(dq_quantize_feed *w, int64_t i, dq_err *err)
     return journal_add(w, i, line, err);
 }
 
-/* ---- What an earlier run left ---- */
-
 enum { HEAD_EXTRA = 8 };
 
-/* The lines that a resumed run must find unchanged, without those of the source's files. */
+/* Lines that a resumed run must find unchanged, without the source's files. */
 static char **head_lines(dq_quantizer *q, int *count, dq_err *err)
 {
     int n = 0;
@@ -395,8 +384,8 @@ static dq_status compare_line(const dq_quantize_feed *w, int64_t i, const char *
                         dq_quantize_recipe_changes(w->q->arena, found, want, err));
 }
 
-/* Whether an earlier run got as far as payloads that can be taken over: its journal has the head, then
- * "skeleton", then the source's files. DQ_MISMATCH when any of these is about something else. */
+/* Whether an earlier run's payloads can be reused: its journal has the head, "skeleton", then the
+ * source's files. DQ_MISMATCH: one of these differs. */
 static dq_status compare_journal(const dq_quantize_feed *w, char **head, int n, bool *usable,
                                  dq_err *err)
 {
@@ -413,8 +402,8 @@ static dq_status compare_journal(const dq_quantize_feed *w, char **head, int n, 
     return DQ_OK;
 }
 
-/* "done INDEX SHA256 SQNR", and the loss of a method: the results of a payload that is in the file already. Its index; -1: it is no
- * such line. */
+/* "done INDEX SHA256 SQNR", and a method's loss: a payload already in the file. Returns its index;
+ * -1: another line. */
 static int64_t journal_replay(dq_quantize_feed *w, const char *line)
 {
     dq_container_skeleton *s = &w->q->skeleton;
@@ -433,8 +422,8 @@ static int64_t journal_replay(dq_quantize_feed *w, const char *line)
     return i;
 }
 
-/* The journal says "complete SHA" once the partial file is whole. True when `out` is that file: the
- * earlier run was killed between the rename and the removal of its journal. */
+/* "complete SHA" is written once the partial file is whole. True: `out` is that file, as the
+ * earlier run was killed between rename and removal of its journal. */
 static bool finished_before(dq_quantize_feed *w)
 {
     char sha[65] = "";
@@ -451,7 +440,7 @@ static bool finished_before(dq_quantize_feed *w)
     return same;
 }
 
-/* What is in it counts only where it is resumed. */
+/* Its content counts only when resuming. */
 static dq_status open_journal(dq_quantize_feed *w, dq_err *err)
 {
     if (!w->resume || !dq_file_exists(w->journal_path))
@@ -463,7 +452,7 @@ static dq_status open_journal(dq_quantize_feed *w, dq_err *err)
     return dq_fail_with(err, why.code, (dq_remedy){.code = DQ_REMEDY_START_OVER}, "%s.", why.text);
 }
 
-/* On rank 0: takes up an earlier run's files, or begins. *finished: nothing is left to do. */
+/* On rank 0: resumes an earlier run's files, or begins. *finished: nothing is left. */
 static dq_status journal_take_up(dq_quantize_feed *w, bool *finished, dq_err *err)
 {
     int n;
@@ -478,7 +467,7 @@ static dq_status journal_take_up(dq_quantize_feed *w, bool *finished, dq_err *er
     }
     if (usable) {
         w->n_sources = w->q->n_files;
-        /* Of lines that an earlier run wrote. */
+        /* Lines of an earlier run. */
         for (int64_t k = n + 1 + w->n_sources; k < w->found.n; k++) {
             const int64_t i = journal_replay(w, w->found.text[k]);
             if (i < 0 || w->done[i]) continue;
@@ -509,9 +498,7 @@ static dq_status journal_take_up(dq_quantize_feed *w, bool *finished, dq_err *er
     return dq_container_skeleton_locate(&w->q->skeleton, w->partial, err);
 }
 
-/* ---- Feed ----
- * What a method gives for a container, see quantize.h. A payload is in the journal when it is
- * taken. */
+/* A payload is in the journal when it is taken. */
 
 const dq_model *dq_quantize_feed_model(const dq_quantize_feed *f)
 {
@@ -543,7 +530,6 @@ const dq_quantize_tensor *dq_quantize_feed_tensor(const dq_quantize_feed *f, con
     return dq_quantize_tensor_of(f->q, name);
 }
 
-/* Its first part. */
 static int64_t slot_of(const dq_quantize_feed *f, const dq_quantize_tensor *t)
 {
     int64_t i = 0;
@@ -585,7 +571,6 @@ dq_status dq_quantize_feed_put(dq_quantize_feed *f, const dq_quantize_tensor *t,
     const int n = quantize_out_parts(s);
     dq_quant_error e;
     if (dq_ranks_number() > 0) {
-        /* On ranks other than 0. */
         const int64_t i = s - f->q->skeleton.slot;
         for (int k = 0; k < quantize_out_parts(&f->q->skeleton.slot[i]); k++) f->done[i + k] = true;
         return DQ_OK;
@@ -604,14 +589,8 @@ dq_status dq_quantize_feed_put(dq_quantize_feed *f, const dq_quantize_tensor *t,
     return journal_flush(f, err); /* it took longer than a sync does */
 }
 
-/* ---- Scan ----
- * Hashes of the weight files, and the look at all tensors before anything is written: see
- * quantize.h. A process alone hashes in tasks beside the job; ranks take files and tensors
- * one at a time. */
+/* A single process hashes in tasks beside the job; ranks take files and tensors one at a time. */
 
-/* ---- Hashes ---- */
-
-/* Hashes weight file i; a task. */
 static void hash_file(dq_quantizer *q, int i, const dq_quantize_tick *tick, dq_err *err)
 {
     enum { STEP = 4 << 20 };
@@ -676,9 +655,7 @@ dq_status dq_quantize_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_e
     return err->code;
 }
 
-/* ---- Scan ---- */
-
-/* What ranks tell of a weight file, or of a tensor; factors of columns follow that. */
+/* What ranks send about a weight file or a tensor; factors of columns follow. */
 typedef struct finding {
     int64_t file, tensor; /* the other one is -1 */
     char sha[65];
@@ -686,7 +663,7 @@ typedef struct finding {
     dq_grid grid;
 } finding;
 
-/* Weight files and tensors, which ranks deal with one at a time, the largest first. */
+/* Ranks take weight files and tensors one at a time, the largest first. */
 typedef struct scan_piece {
     int64_t bytes, file, tensor; /* as in a finding */
 } scan_piece;
@@ -749,7 +726,7 @@ static dq_status take_finding(void *arg, const char *text, size_t len, dq_err *e
     return err->code;
 }
 
-/* What rank 0 knows by then. */
+/* Sends what rank 0 knows to all. */
 static dq_status share_findings(dq_quantizer *q, dq_err *err)
 {
     DQ_TRY(dq_ranks_share(q->file_sha, (size_t)q->n_files * sizeof *q->file_sha, err));
@@ -797,15 +774,12 @@ dq_status dq_quantize_plan_scan(dq_quantizer *q, dq_err *err)
     return dq_quantize_plan_slots(q, err);
 }
 
-/* ---- Write ----
- * The second half of quantize.h. Ranks write payloads where they belong; the journal is that of
+/* The second half of quantize.h. Ranks write payloads where they belong; the journal is that of
  * rank 0, to which the others tell what they have on the disk. The order of steps makes every
  * moment safe to be killed in: the journal's head is on the disk before the partial file exists;
  * the hashes of the source follow when they are known, perhaps while payloads are written already;
  * a line about a payload comes after these hashes and after the payload; the output appears by one
  * rename. */
-
-/* ---- One payload at a time ---- */
 
 static dq_status write_part(void *arg, int part, const void *p, size_t bytes, dq_err *err)
 {
@@ -822,7 +796,6 @@ static dq_status write_part(void *arg, int part, const void *p, size_t bytes, dq
     return err->code;
 }
 
-/* Slot i is the first part. */
 static dq_status run_tensor(dq_quantize_feed *w, int64_t i, dq_err *err)
 {
     dq_slot *s = &w->q->skeleton.slot[i];
@@ -865,8 +838,6 @@ static dq_status run_slot(dq_quantize_feed *w, int64_t i, dq_err *err)
     DQ_TRY(dq_inplace_file_put(&w->file, s->offset, b->data, b->bytes, err));
     return journal_finish(w, i, err);
 }
-
-/* ---- Output ---- */
 
 static dq_status name_files(dq_quantizer *q, dq_quantize_feed *w, const char *out, dq_err *err)
 {
@@ -912,9 +883,7 @@ dq_status dq_quantize_check_output(dq_quantizer *q, const char *out, bool force,
     return DQ_OK;
 }
 
-/* ---- All payloads ---- */
-
-/* First parts of tensors that are left to write, the largest tensor first. */
+/* First parts of unwritten tensors, largest tensor first. */
 typedef struct pieces {
     dq_quantize_feed *w;
     int64_t *slot;
@@ -932,7 +901,7 @@ static dq_status write_piece(void *arg, int64_t piece, dq_err *err)
     return run_slot(p->w, p->slot[piece], err);
 }
 
-/* Lines about payloads that another rank has written. */
+/* Lines about payloads written by another rank. */
 static dq_status take_lines(void *arg, const char *text, size_t len, dq_err *err)
 {
     dq_quantize_feed *w = ((pieces *)arg)->w;
@@ -984,7 +953,6 @@ static dq_status write_tensors(dq_quantize_feed *w, dq_err *err)
         }
     }
     DQ_TRY(dq_ranks_run(&all, err));
-    /* What the others have not told yet. */
     dq_strbuf b = {0};
     if (dq_ranks_number() > 0) journal_join(p.w, &b, err);
     dq_ranks_collect(b.s, b.n, take_lines, &p, err);
@@ -992,7 +960,7 @@ static dq_status write_tensors(dq_quantize_feed *w, dq_err *err)
     return err->code;
 }
 
-/* On rank 0: what is no tensor; the table of source files waits for the hashes, so it comes last. */
+/* On rank 0: all but tensors; the table of source files needs the hashes, so it comes last. */
 static dq_status write_blobs(dq_quantize_feed *w, dq_err *err)
 {
     const dq_quantizer *q = w->q;
@@ -1008,13 +976,12 @@ static dq_status write_blobs(dq_quantize_feed *w, dq_err *err)
     return run_slot(w, table, err);
 }
 
-/* On rank 0: the file becomes the output. */
 static dq_status commit(dq_quantize_feed *w, dq_err *err)
 {
     dq_quantizer *q = w->q;
     char line[80];
     DQ_TRY(journal_flush(w, err));
-    /* /index and the two hashes, which depend on everything else. */
+    /* /index and the two hashes depend on everything else. */
     dq_container_skeleton *s = &w->q->skeleton;
     char sha[65];
     uint8_t *rows = dq_alloc(w->q->arena, (size_t)s->index_bytes, 1, err);
@@ -1056,7 +1023,7 @@ static dq_status write_all(dq_quantize_feed *w, dq_err *err)
     return share_info(w->q, err);
 }
 
-/* After a failure: what can be resumed stays, and what an earlier run left, unless nothing can come of it. */
+/* After a failure: keeps what can be resumed, and an earlier run's work unless it is useless. */
 static void clean_up(dq_quantize_feed *w, dq_err *err)
 {
     enum { MAX_TEXT = 600 }; /* so that there is space for what follows */
@@ -1075,7 +1042,7 @@ static void clean_up(dq_quantize_feed *w, dq_err *err)
     }
 }
 
-/* What rank 0 has taken up or begun, for all: what is done, and where in the file everything lies. */
+/* Sends rank 0's start to all: what is done, and where everything lies in the file. */
 static dq_status share_start(dq_quantize_feed *w, dq_err *err)
 {
     dq_container_skeleton *s = &w->q->skeleton;
@@ -1087,8 +1054,8 @@ static dq_status share_start(dq_quantize_feed *w, dq_err *err)
         dq_ranks_spread(0, &s->slot[i].offset, sizeof s->slot[i].offset);
         dq_ranks_spread(0, s->slot[i].sha256, sizeof s->slot[i].sha256);
     }
-    /* On ranks other than 0 the partial file is opened, and is to be that of rank 0, which
-     * leaves a mark where the index will be. */
+    /* Other ranks open the partial file and check that it is rank 0's, by a mark in the index's
+     * place. */
     const int64_t at = w->q->skeleton.index_at;
     double mark = dq_os_seconds(), found = -1;
     if (dq_ranks_count() == 1) return DQ_OK;
@@ -1129,7 +1096,7 @@ static dq_status write_output(void *arg, dq_err *err)
     return w->finished ? DQ_OK : write_all(w, err);
 }
 
-/* Codes of a method come first, then everything else. */
+/* A method's codes come first. */
 static dq_status write_with_method(dq_quantize_feed *w, dq_err *err)
 {
     const dq_quantize_method *m = w->q->set.method;
@@ -1156,7 +1123,7 @@ dq_status dq_quantize_write(dq_quantizer *q, const char *out, bool force, bool r
     dq_quantize_feed w;
     dq_quantize_plan_progress(q, p);
     dq_quantize_check_output(q, out, force, resume, err);
-    /* Ranks make the same thing of the same thing. */
+    /* Ranks must produce the same. */
     char sha[65] = "";
     const char *text = dq_textf(q->arena, err, "%s %s %s", q->recipe, q->model->fingerprint,
                                 q->skeleton.arithmetic);
