@@ -22,8 +22,6 @@ static dq_status kv_sweep_check_widths(const dq_kv_options *o, dq_kv_config c, d
 static dq_status kv_sweep_check_codes(const dq_kv_options *o, dq_err *err);
 static dq_status kv_sweep_check_dense(const dq_kv_options *o, dq_err *err);
 
-/* ---- KV help ---- */
-
 static void append(char help[DQ_KV_HELP], const char *text, size_t len)
 {
     const size_t n = strlen(help);
@@ -37,7 +35,7 @@ static const char all_help[] =
 static const char codes_help[] =
     "; in dq eval, per-token,per-channel,mixed compares them at every width that they have";
 
-/* The help of a field that has one, {default} and {names} filled in; cut off where it has more bytes than that, with its 0. */
+/* Fills {default} and {names} into a field's help, cut off at DQ_KV_HELP with its NUL. */
 static void kv_help_fill(char help[DQ_KV_HELP], const dq_kv_field *f)
 {
     const char *p = f->help;
@@ -47,7 +45,7 @@ static void kv_help_fill(char help[DQ_KV_HELP], const dq_kv_field *f)
         p += n;
         if (!*p) break;
         if (strncmp(p, "{names}", 7) == 0) {
-            /* "a, b or c"; policies: "a, b; to compare them with: c, d". */
+            /* "a, b or c"; for policies: "a, b; to compare them with: c, d". */
             const bool policies = f->type == DQ_KV_POLICY;
             const int count = policies ? dq_kv_n_policies : f->n_words;
             for (int i = 0; i < count; i++) {
@@ -79,16 +77,13 @@ static void kv_help_fill(char help[DQ_KV_HELP], const dq_kv_field *f)
     }
 }
 
-/* ---- KV options ----
- * Rows are made from the table of fields; lists are cut at commas, each part checked by its type.
- * What an option needs is compared with what the configs of all models use. */
+/* Rows come from the table of fields; lists are cut at commas, and each part is checked by its
+ * type. What an option needs is compared with what the configs of all models use. */
 
 static const dq_kv_field *option_at(int place)
 {
     return &dq_kv_fields[dq_kv_field_of_option(place)];
 }
-
-/* ---- Rows for --help and for reading argv ---- */
 
 static void offer_policies(dq_kv_options *o, dq_opt *row)
 {
@@ -137,7 +132,7 @@ static bool is_given(const dq_kv_options *o, const dq_kv_field *f)
     return o->given[f - dq_kv_fields].text || o->given[f - dq_kv_fields].number >= 0;
 }
 
-/* The first option that is given, without its dashes; NULL: none is. */
+/* Without dashes; NULL: none is given. */
 static const char *kv_options_given(const dq_kv_options *o)
 {
     for (int place = 1; place <= DQ_KV_OPTIONS; place++) {
@@ -147,14 +142,11 @@ static const char *kv_options_given(const dq_kv_options *o)
     return o->size_text ? "kv-size" : o->gates ? "kv-gates" : NULL;
 }
 
-/* ---- Words ---- */
-
 static dq_status empty_part(const char *option, const char *list, dq_err *err)
 {
     return dq_fail(err, DQ_USAGE, "--%s: an empty part in \"%.80s\".", option, list);
 }
 
-/* One part of a list, cut off by a comma. */
 static dq_status next_part(char *part, size_t cap, const char **text, const char *list,
                            const char *option, dq_err *err)
 {
@@ -191,7 +183,7 @@ static dq_status each_part(dq_kv_options *o, const char *text, const char *optio
     }
 }
 
-/* Widths that one code of those asked for has. */
+/* At least one of the given codes must have the widths. */
 static dq_status take_bits(dq_kv_options *o, const char *part, int i, dq_err *err)
 {
     dq_kv_config c = dq_kv_config_plain;
@@ -240,7 +232,7 @@ static dq_status take_count(dq_kv_options *o, const char *part, int i, dq_err *e
     return DQ_OK;
 }
 
-/* Which stand where budgets do; what they keep is found when a model is known. */
+/* Sizes take the place of budgets; what they keep is known with the model. */
 static dq_status take_size(dq_kv_options *o, const char *part, int i, dq_err *err)
 {
     DQ_TRY(dq_kv_size_parse(&o->size[i].size, &o->size[i].context, part, err));
@@ -266,7 +258,7 @@ static dq_status take_policy(dq_kv_options *o, const char *part, int i, dq_err *
     return err->code;
 }
 
-/* Names of policies with `all` replaced by those that it stands for, the ones that are no baselines, in text[cap]. */
+/* Replaces `all` in a list of policies by those that are no baselines, in text[cap]. */
 static dq_status expand_policies(dq_kv_options *o, char *text, size_t cap, const char *given,
                                  dq_err *err)
 {
@@ -304,7 +296,7 @@ static dq_status read_words(dq_kv_options *o, const dq_kv_field *f, const char *
     return *n == 1 || sweep ? DQ_OK : one_value(f->option, err);
 }
 
-/* A swept option; each type has one way to be swept. */
+/* Each type has one way to be swept. */
 static dq_status read_list(dq_kv_options *o, const dq_kv_field *f, const char *text, bool sweep,
                            dq_err *err)
 {
@@ -364,7 +356,7 @@ dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
     DQ_TRY(each_part(o, o->size_text, "kv-size", &o->n_budgets, sweep, take_size, err));
     DQ_TRY(kv_sweep_check_dense(o, err));
     if (o->all) {
-        /* With --kv-policy all: what policies are compared over where nobody says. */
+        /* Default budgets of --kv-policy all. */
         static const double share[] = {1, 0.5, 0.25, 0.125};
         static const int bits[] = {16, 8, 4};
         const bool no_budgets = o->n_budgets == 0, no_bits = o->n_bits == 0 && !o->size_text;
@@ -378,9 +370,7 @@ dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
     return kv_sweep_check_codes(o, err);
 }
 
-/* ---- Checks ---- */
-
-/* What to add, by what an option needs something of. */
+/* What to add, by what an option needs. */
 static const char *remedy(const dq_kv_options *o, unsigned applies)
 {
     if (applies & DQ_KV_CODES)
@@ -454,10 +444,8 @@ dq_status dq_kv_options_fit(dq_kv_spec *out, const dq_kv_config *c, const dq_mod
     return dq_backend_can(b, m, math, out, err);
 }
 
-/* ---- KV sweep ----
- * A combination is a place in every list, counted as one number; a model's stored settings are the
- * base that given options override. Repeated combinations are found by comparing caches beside
- * each other. */
+/* A combination is a place in every list, counted as one number; given options override a model's
+ * stored settings. Repeated combinations are found by comparing caches. */
 
 static int at_least_one(int n)
 {
@@ -471,13 +459,12 @@ static int64_t dense_given(const dq_kv_options *o)
     return o->given[i].number;
 }
 
-/* `c` with the place in the list of codes; as it is where none is given. */
 static void set_code(const dq_kv_options *o, dq_kv_config *c, int place)
 {
     if (o->n_codes) c->quant = (dq_kv_quant)o->codes[place];
 }
 
-/* The same of the list of widths, of which 32 says what is not coded, and the others leave that to --kv-dense-type. */
+/* 32 also says what is not coded; other widths leave that to --kv-dense-type. */
 static void set_bits(const dq_kv_options *o, dq_kv_config *c, int place)
 {
     if (!o->n_bits) return;
@@ -494,10 +481,8 @@ static dq_status check_exists(dq_kv_spec *spec, const dq_kv_config *c, dq_err *e
                              err);
 }
 
-/* ---- Checks ---- */
-
-/* For "KV options". While options are read, codes before widths. Whether some model takes the widths of c by one of the given
- * codes, by its own where none are given; what dq_kv_config_spec says of the first code otherwise. */
+/* While options are read, codes before widths: whether some model takes the widths of c with a
+ * given code, or its own without any; else what dq_kv_config_spec says of the first code. */
 static dq_status kv_sweep_check_widths(const dq_kv_options *o, dq_kv_config c, dq_err *err)
 {
     dq_kv_spec spec;
@@ -512,7 +497,7 @@ static dq_status kv_sweep_check_widths(const dq_kv_options *o, dq_kv_config c, d
     return err->code;
 }
 
-/* Then: with given widths, each of several codes must have one of them that makes codes. DQ_USAGE. */
+/* DQ_USAGE: one of several codes has none of the given widths. */
 static dq_status kv_sweep_check_codes(const dq_kv_options *o, dq_err *err)
 {
     for (int k = 0; k < o->n_codes; k++) {
@@ -536,7 +521,7 @@ static dq_status kv_sweep_check_codes(const dq_kv_options *o, dq_err *err)
     return DQ_OK;
 }
 
-/* And a width may not contradict the type of what is not coded. DQ_USAGE. */
+/* DQ_USAGE: a width contradicts the type of what is not coded. */
 static dq_status kv_sweep_check_dense(const dq_kv_options *o, dq_err *err)
 {
     const int64_t type = dense_given(o);
@@ -562,10 +547,8 @@ static dq_status kv_sweep_check_dense(const dq_kv_options *o, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Configs ---- */
-
-/* What is not coded: as --kv-dense-type says; else as a container does, if it says anything of caches and no widths are given;
- * else 16 bits as soon as a KV option is given. Without one it stays f32, the reference. */
+/* What is not coded: as --kv-dense-type says; else as in the container, if it has cache settings
+ * and no widths are given; else 16 bits with any KV option; else f32, the reference. */
 static dq_kv_dense dense_of(const dq_kv_options *o, const dq_kv_config *stored)
 {
     const bool says = !dq_kv_config_same(stored, &dq_kv_config_plain);
@@ -587,12 +570,12 @@ static dq_kv_config overridden(const dq_kv_options *o, const dq_kv_config *store
     return c;
 }
 
-/* How many of each list that is swept, and places in them. */
+/* The length of each swept list, or places in them. */
 typedef struct combination {
     int bits, code, policy, kind, budget;
 } combination;
 
-/* Places of combination i; budgets change first, widths last. */
+/* Budgets change first, widths last. */
 static combination places_of(combination n, int i)
 {
     combination at;
@@ -607,7 +590,7 @@ static combination places_of(combination n, int i)
     return at;
 }
 
-/* What is combined: settings without what is swept, for a model. */
+/* Settings without what is swept, for a model. */
 typedef struct sweep {
     const dq_kv_options *o;
     const dq_model *m; /* NULL: not known yet */
@@ -625,8 +608,8 @@ static bool has_gates(const sweep *s)
     return s->o->gates || (s->m && s->m->gates);
 }
 
-/* `base` with one combination of what is swept. Of several codes auto is the one that it stands for, and a cache without
- * codes has the name that auto gives it. */
+/* `base` with one combination. Among several codes auto becomes the one it stands for; a cache
+ * without codes has the name that auto gives it. */
 static dq_kv_config combined(const sweep *s, combination at)
 {
     const dq_kv_options *o = s->o;
@@ -663,7 +646,7 @@ typedef enum omission {
     UNGATED  /* of all policies, one that the model has no gates for */
 } omission;
 
-/* Of a cache beside one before it that differs in the place in the list of codes alone. */
+/* Compares a cache with an earlier one that differs only in its place in the list of codes. */
 static omission beside(const dq_kv_config *c, const dq_kv_config *before)
 {
     dq_kv_spec a, b;
@@ -693,7 +676,7 @@ static omission omission_of(const sweep *s, combination at)
     return o->n_codes > 1 && check_exists(&spec, &c, &lacks) != DQ_OK ? LACKING : LISTED;
 }
 
-/* Why the codes cannot be: widths that they lack have one reason, whichever they are. */
+/* All widths that codes lack count as one reason. */
 static const char *lacking(const dq_kv_spec *s, const dq_err *lacks)
 {
     const bool one_width = !s->widths[0];
@@ -701,8 +684,6 @@ static const char *lacking(const dq_kv_spec *s, const dq_err *lacks)
         return "per-token codes have 16, 8, 6 or 4 bits, those of values 3 and 2 too";
     return lacks->text;
 }
-
-/* ---- Sizes ---- */
 
 static bool same_size(const dq_kv_sized *a, const dq_kv_sized *b)
 {
@@ -722,7 +703,7 @@ dq_kv_size dq_kv_sweep_size(const dq_kv_options *o, int i)
     return size;
 }
 
-/* c becomes what the i-th size comes to, which is remembered. */
+/* Sets c to what the i-th size comes to, and remembers it. */
 static dq_status set_size(dq_kv_options *o, dq_kv_config *c, int i, const dq_model *m, dq_err *err)
 {
     const dq_kv_size size = dq_kv_sweep_size(o, i);
@@ -802,8 +783,7 @@ dq_status dq_kv_sweep_list(dq_kv_config **out, int *n, dq_kv_options *o, const d
     return err->code;
 }
 
-/* ---- Pass options ----
- * Words are checked at once; what a container says is known when the model is open, so widths and
+/* Words are checked at once; what a container says is known when the model is open, so widths and
  * policies are resolved then. */
 
 void dq_pass_options_begin(dq_pass_options *o, const char *seed_of)

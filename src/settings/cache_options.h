@@ -48,7 +48,8 @@ typedef struct dq_kv_options {
     bool draws;    /* set by a command that draws something else with --seed */
     dq_logger *logger; /* set by a command that sweeps: gathers what is left out */
     const char *gates; /* a file of them; NULL: not given */
-    /* --kv-size; [n_budgets] sizes, the context 0 where it is `context`, which a command sets (0: none is known) */
+    /* [n_budgets] of --kv-size; the context is 0 where it is `context`, which a command sets (0:
+     * none is known) */
     const char *size_text;
     dq_kv_size size[DQ_KV_LIST];
     int64_t context;
@@ -65,44 +66,41 @@ typedef struct dq_kv_options {
         .kind = DQ_OPT_ROWS, .to = (o).row, .help = ""                                             \
     }
 
-/* Nothing given. seed_of: what --seed is for, as --help says it. */
+/* Resets all. seed_of: what --seed is for, for --help. */
 void dq_kv_options_begin(dq_kv_options *o, const char *seed_of);
-/* Reads the words, before any model is opened. sweep: lists are allowed. DQ_USAGE. */
+/* Reads the words before any model is opened. sweep: lists are allowed. DQ_USAGE. */
 dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err);
-/* After the last model: DQ_USAGE for an option that no setting made use of. */
+/* After the last model: DQ_USAGE for an option that nothing used. */
 dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err);
 
-/* Gates that are given become the model's, before caches of it are asked for. */
+/* Attaches given gates to the model, before its caches are asked for. */
 dq_status dq_kv_options_gates(const dq_kv_options *o, dq_model *m, dq_err *err);
-/* What is asked as a model takes it, checked. */
+/* Resolves and checks *c for a model. */
 dq_status dq_kv_options_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
                              dq_err *err);
 
-/* The same for the arithmetic of a backend, which must be able to do it. Where the type of what is not coded is left to dq (auto),
- * it is f32 where the backend holds nothing else, which the logger (NULL allowed) is told. */
+/* The same for a backend and its arithmetic. An `auto` type of what is not coded becomes f32 where
+ * the backend has nothing else, which the logger (NULL allowed) is told. */
 dq_status dq_kv_options_fit(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_math math,
                             const dq_backend *b, dq_logger *logger, dq_err *err);
 
-/* ---- KV sweep ----
- * Combinations of the lists that options of KV caches give. */
-
-/* What the command line makes of settings that a container remembers (or dq_kv_config_plain), for a model (NULL: not known
- * yet): every combination, n of them in a block that the caller ends with dq_block_free. Where nobody names a policy it is kvzap
- * where there are gates, else DQ_POLICY_USUAL, and where nobody names a budget DQ_KV_BUDGET_USUAL. With several codes, a cache
- * that is the same by two of them stands once, and a code without such widths is left out of them, as is from all policies
- * what the model has no gates for. */
+/* What the command line makes of settings that a container remembers (or dq_kv_config_plain), for a
+ * model (NULL: not known yet): every combination, n of them in a block that the caller ends with
+ * dq_block_free. Where nobody names a policy it is kvzap where there are gates, else
+ * DQ_POLICY_USUAL, and where nobody names a budget DQ_KV_BUDGET_USUAL. With several codes, a cache
+ * that is the same by two of them stands once, and a code without such widths is left out of them,
+ * as is from all policies what the model has no gates for. */
 dq_status dq_kv_sweep_list(dq_kv_config **out, int *n, dq_kv_options *o, const dq_kv_config *stored,
                            const dq_model *m, dq_err *err);
 
-/* The i-th of --kv-size, with what else is said about it. */
+/* The i-th --kv-size with the other settings. */
 dq_kv_size dq_kv_sweep_size(const dq_kv_options *o, int i);
 /* "0.125 of 2048 tokens: --kv-bits 6 --kv-keep 0.19, at most 0.1249 of 16 bits"; returns text. */
 enum { DQ_KV_SIZED = 160 };
 const char *dq_kv_sweep_sized(char text[DQ_KV_SIZED], const dq_kv_sized *s);
 
-/* ---- Pass options ----
- * How a model runs: rounding of attention logits, arithmetic, KV cache. Options of commands that
- * run one setting, and settings of the library. */
+/* How a model runs: logit rounding, arithmetic, KV cache; for commands with one setting, and the
+ * library. */
 
 typedef struct dq_pass_options {
     int64_t logit_bits;        /* 0: not given */
@@ -123,13 +121,13 @@ typedef struct dq_pass_options {
                     "fewer; what the device lacks is refused"),                                    \
         DQ_KV_OPTION_ROWS((o).kv)
 
-/* Nothing given. seed_of: as for dq_kv_options_begin. */
+/* Resets all. seed_of: as for dq_kv_options_begin. */
 void dq_pass_options_begin(dq_pass_options *o, const char *seed_of);
-/* Checks the words, before any model is open. DQ_USAGE. */
+/* Checks the words before any model is open. DQ_USAGE. */
 dq_status dq_pass_options_read(dq_pass_options *o, dq_err *err);
-/* What they mean for a model: a container's own settings hold unless an option says otherwise. Gates that are given become
- * the model's. Sets logit and math of *pass, and *kv; fails as dq_kv_options_spec and dq_kv_options_check do, and as
- * dq_backend_can. */
+/* Options override a container's settings; given gates are attached to the model. Sets logit and
+ * math of *pass, and *kv. Fails as dq_kv_options_spec, dq_kv_options_check and dq_backend_can
+ * do. */
 dq_status dq_pass_options_of(dq_pass *pass, dq_kv_spec *kv, dq_pass_options *o, dq_model *m,
                              const dq_backend *b, dq_err *err);
 

@@ -17,8 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Identity ---- */
-
 void dq_identity_text(char out[DQ_IDENTITY], const dq_backend *b)
 {
     static const struct {
@@ -40,9 +38,7 @@ void dq_identity_text(char out[DQ_IDENTITY], const dq_backend *b)
              __VERSION__, cpu ? "cpu" : kind, words);
 }
 
-/* ---- Size report ----
- * Numbers are those of dq_model_size; their names in JSON stand here and nowhere else for a whole
- * model. */
+/* The only place that names the numbers of dq_model_size in JSON. */
 
 const char *dq_size_report_text(char buf[DQ_SIZE_REPORT_TEXT], const dq_model *m)
 {
@@ -61,10 +57,8 @@ void dq_size_report_json(json_t *o, const dq_model *m)
     json_object_set_new(o, "weight_bytes", json_integer((json_int_t)s.weight_bytes));
 }
 
-/* ---- Kernel routes ----
- * Each layer is described by asking the backend which kernel it would take for every product, and
- * layers whose descriptions are equal are joined into a run. Nothing is computed, so the words
- * cost nothing. */
+/* The backend is asked which kernel it would take for every product; layers with equal descriptions
+ * form a run. Nothing is computed. */
 
 enum { ROLES = 8, PART = 128 };
 
@@ -106,7 +100,7 @@ static void describe(char buf[DQ_ROUTE_TEXT], const dq_backend *b, const dq_laye
                      const dq_kv_spec *kv)
 {
     route_text t = {buf, DQ_ROUTE_TEXT};
-    /* Projections that run alike stand together, in the order of the first of them. */
+    /* Projections that run alike are listed together, in the order of the first. */
     static const char *const name[ROLES] = {"q", "k", "v", "o", "gate", "up", "down", "lambda"};
     const dq_weight *const all[ROLES] = {&l->q,    &l->k,  &l->v,    &l->o,
                                          &l->gate, &l->up, &l->down, &l->lambda_proj};
@@ -158,9 +152,8 @@ const char *dq_kernel_routes_text(char buf[DQ_ROUTE_TEXT], int *next, const dq_b
     return buf;
 }
 
-/* ---- Input ----
- * A text is read whole, hashed as it stands and encoded as one sequence. Opening a model hands its
- * warnings to the command, so that each appears once, wherever the model is opened. */
+/* A text is read whole, hashed as it is and encoded as one sequence. Opening a model passes its
+ * warnings to the command, so that each appears once. */
 
 static const dq_pairing offered[DQ_INPUT_HEAD_ORDERS] = {DQ_PAIR_ADJACENT, DQ_PAIR_ADJACENT_NAIVE,
                                                          DQ_PAIR_HALVES};
@@ -260,7 +253,6 @@ dq_status dq_input_parse_ids(dq_input_ids *out, const char *const *item, int n, 
     out->cu = dq_alloc(a, (size_t)n + 1, sizeof *out->cu, err);
     if (!out->ids || !out->cu) return err->code;
     for (int i = 0; i < n; i++) {
-        /* Appends the numbers of one item to ids, which has capacity for all of them. */
         const char *text = item[i];
         int64_t before = out->n;
         const char *p = text + strspn(text, spaces);

@@ -14,46 +14,39 @@
 
 #include <jansson.h>
 
-/* ---- Advice ----
- * Failures of the library in the words of this program: which option or command would help. */
+/* Rewords the library's failures for this program: which option or command would help. */
 
-/* Rewords the text by its remedies, which are then used up. */
+/* Rewords the text by its remedies, which are then removed. */
 void dq_advice_apply(dq_err *err);
 
-/* ---- Identity ----
- * The program and what it runs on, in words that tell apart what may compute other bits. */
+/* The program and what it runs on, as far as bits may depend on it. */
 
 enum { DQ_IDENTITY = 240 };
-/* "dq 0.1.0 (COMMIT), compiler 12.2.0, cpu avx2 avx512": version, compiler, device and instruction sets. Threads change no bit. */
+/* "dq 0.1.0 (COMMIT), compiler 12.2.0, cpu avx2 avx512": version, compiler, device and instruction
+ * sets. Threads change no bit. */
 void dq_identity_text(char out[DQ_IDENTITY], const dq_backend *b);
 
-/* ---- Size report ----
- * What a model takes, the way every command tells it: bits per weight and bytes of its files
- * first. */
+/* A model's size as every command reports it: bits per weight and bytes of its files first. */
 
 /* "4.48 bpw, 92.30 MiB" */
 enum { DQ_SIZE_REPORT_TEXT = 64 };
 const char *dq_size_report_text(char buf[DQ_SIZE_REPORT_TEXT], const dq_model *m);
-/* Members of JSON objects about a model: "bits_per_weight", "file_bytes", "weight_bytes". */
 void dq_size_report_json(json_t *o, const dq_model *m);
 
-/* ---- Kernel routes ----
- * Which kernel and which arithmetic every layer of a model runs in, in words. */
+/* Kernels and arithmetic of every layer of a model, in words. */
 
 enum { DQ_ROUTE_TEXT = 1024 };
 
-/* "layers 0-11: linear prepacked_int8 int8 (8 bits, group 128); attention attend_int8: qk int8, pv int8; kv 8:8
- * int8", for the layers from `first` on that run alike; *next is the first one after them. Names are those
- * of matmul_kernel and attend_kernel ("packed or prepacked" before the weights are acquired); projections that differ within a layer are named. After the last layer stands the head where it is in
- * codes. Returns buf. */
+/* "layers 0-11: linear prepacked_int8 int8 (8 bits, group 128); attention attend_int8: qk int8, pv
+ * int8; kv 8:8 int8", for the layers from `first` on that run alike; *next is the first one after
+ * them. Names are those of matmul_kernel and attend_kernel ("packed or prepacked" before the
+ * weights are acquired); projections that differ within a layer are named. After the last layer
+ * stands the head where it is in codes. Returns buf. */
 const char *dq_kernel_routes_text(char buf[DQ_ROUTE_TEXT], int *next, const dq_backend *b,
                                   const dq_model *m, int first, dq_math math, const dq_kv_spec *kv);
 
-/* ---- Input ----
- * What commands share that read ids or text for a model. */
-
-/* --head-order: which heads meet in one output head, for checkpoints whose order is in doubt. It goes for
- * every model of a run that has two maps. */
+/* --head-order: which heads meet in one output head, for checkpoints of doubtful order; it applies
+ * to every model with two maps. */
 enum { DQ_INPUT_HEAD_ORDERS = 3 };
 typedef struct dq_input_head_order {
     dq_word word;       /* not given: as each checkpoint's architecture says */
@@ -70,15 +63,15 @@ const char *const *dq_input_head_order_offer(dq_input_head_order *h);
                 "architecture says (see MODEL.md and dq doctor --model)")
 /* Before any model is opened. */
 void dq_input_head_order_read(dq_input_head_order *h);
-/* After the last one: a map that no model took is DQ_MISMATCH. */
+/* After the last one: DQ_MISMATCH where no model used it. */
 dq_status dq_input_head_order_check(const dq_input_head_order *h, dq_err *err);
 /* "halves" or null, for `settings`. */
 json_t *dq_input_head_order_json(const dq_input_head_order *h);
-/* Opens a model as MODEL arguments are opened and passes on its warnings. h may be NULL. */
+/* Opens a MODEL argument and passes on its warnings. h: NULL allowed. */
 dq_status dq_input_model(dq_model **out, const char *path, dq_input_head_order *h,
                          dq_logger *logger, dq_err *err);
 
-/* A text and where it came from. Memory belongs to the arena. */
+/* A text and its source, in the arena. */
 typedef struct dq_input_text {
     const char *path; /* "-" for standard input, the source of the built-in text */
     bool built_in;
@@ -87,28 +80,28 @@ typedef struct dq_input_text {
     char sha256[65];
 } dq_input_text;
 
-/* Ids and the sequences they form; the arrays belong to the arena. */
+/* Ids and their sequences, in the arena. */
 typedef struct dq_input_ids {
     int32_t *ids;
     int64_t n, *cu, n_seq;
 } dq_input_ids;
 
-/* About ill-formed UTF-8, if there was any. */
+/* Warns of ill-formed UTF-8, if any. */
 void dq_input_warn_bad(dq_logger *logger, const char *path, int64_t n_bad, int64_t first);
-/* That a file of JSON lines is taken as running text, where another name would make documents of them. */
+/* Warns of a file of JSON lines taken as running text, because of its name. */
 void dq_input_warn_lines(const char *path, dq_logger *logger);
-/* Of items in whose prompts white space meets white space where a choice begins. */
+/* Warns of items whose context and choice meet with white space on both sides. */
 void dq_input_warn_spaces(const dq_items *items, const char *path, dq_logger *logger);
-/* Reads a file or standard input, or takes the built-in sample (path NULL). Empty is DQ_DAMAGED. */
+/* Reads a file or standard input, or takes the built-in sample (path NULL). DQ_DAMAGED: empty. */
 dq_status dq_input_read(dq_input_text *t, const char *path, dq_arena *a, dq_err *err);
 /* "1 2 3": every item of --ids is one sequence. */
 dq_status dq_input_parse_ids(dq_input_ids *out, const char *const *item, int n, dq_arena *a,
                              dq_err *err);
-/* Warns where a model of this name has nothing that ends a text, or names what does not. */
+/* Warns where a model has no stop tokens, or names unknown ones. */
 void dq_input_warn_stops(const dq_stop_ids *s, const char *name, dq_logger *logger);
-/* The model's tokenizer; NULL with DQ_OK when it has none and `required` is false. */
+/* NULL with DQ_OK: the model has no tokenizer, and `required` is false. */
 dq_status dq_input_tokenizer(dq_tokenizer **out, const dq_model *m, bool required, dq_err *err);
-/* Ids of the text as one sequence in an arena; warns once about text that is not UTF-8. */
+/* The text as one sequence in an arena; warns once about text that is not UTF-8. */
 dq_status dq_input_encode(dq_input_ids *out, const dq_tokenizer *t, const dq_input_text *text,
                           unsigned flags, dq_logger *logger, dq_arena *a, dq_err *err);
 

@@ -17,8 +17,6 @@
 
 static dq_status options_set(const dq_opt *rows, const char *name, const char *value, dq_err *err);
 
-/* ---- Options ---- */
-
 enum { LONG_BASE = 256 };
 
 const char *const dq_options_device_name[3] = {"cpu", "cuda", "auto"};
@@ -34,7 +32,7 @@ bool dq_opt_is_path(const dq_opt *o)
     return dot && islower((unsigned char)dot[1]);
 }
 
-/* Edit distance of two short names, capped at 63 characters each. */
+/* Names are capped at 63 characters. */
 static int distance(const char *a, const char *b)
 {
     int row[64], la = (int)strlen(a), lb = (int)strlen(b);
@@ -68,8 +66,8 @@ const char *dq_options_nearest(const char *text, const char *const *names, int n
     return best;
 }
 
-/* What users of llama.cpp, lm-evaluation-harness, transformers and other quantizers type, and what stands for it here: the
- * first of these that is an option of the command, or a sentence. */
+/* What users of llama.cpp, lm-evaluation-harness, transformers and other quantizers type, and its
+ * meaning here: the first listed option that the command has, or a sentence. */
 static const struct {
     const char *ours;   /* the option; NULL: whatever the command has */
     const char *theirs; /* words, spaces between */
@@ -141,7 +139,7 @@ static bool has_word(const char *list, const char *word)
     return false;
 }
 
-/* The option or the sentence that is meant; NULL: the word is not known, or the command has nothing for it. */
+/* NULL: the word is unknown, or the command has nothing for it. */
 static const char *known_as(const char *word, const char *const *names, int n)
 {
     for (size_t i = 0; i < sizeof known_elsewhere / sizeof *known_elsewhere; i++) {
@@ -259,7 +257,7 @@ static dq_status set(const dq_opt *o, const char *text, dq_err *err)
     return dq_fail(err, DQ_BUG, "option kind %d", (int)o->kind);
 }
 
-/* getopt_long accepts abbreviations; scripts must not depend on them. `name` is the full one. */
+/* getopt_long accepts abbreviations, which scripts must not depend on; `name` is the full one. */
 static bool abbreviated(char **argv, const char *name, bool value)
 {
     const char *text = argv[optind - 1];
@@ -295,7 +293,8 @@ dq_status dq_options_inputs(dq_args *args, const dq_opt *o, dq_err *err)
     return DQ_OK;
 }
 
-/* Whether a word is an option of llama.cpp's with one dash and several letters, of which getopt takes each for one. */
+/* llama.cpp has options of several letters after one dash, which getopt takes for several
+ * options. */
 static bool is_one_dash(const char *word)
 {
     bool known = false;
@@ -405,7 +404,7 @@ static dq_status parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
         DQ_TRY(add_input(args, argv[i], err));
     }
     if (args->n < usage->min_args || args->n > usage->max_args) {
-        /* A failure is one line: of a synopsis of several, the help is named. */
+        /* Failures are one line, so a long synopsis is replaced by a pointer to the help. */
         const int found = args->n;
         const char *plural = found == 1 ? "" : "s";
         if (strchr(usage->synopsis, '\n'))
@@ -440,7 +439,8 @@ dq_status dq_options_parse_part(dq_args *args, int argc, char **argv, const dq_o
     return DQ_OK;
 }
 
-/* One option by its long name, from elsewhere than a command line; value: not NULL but of a flag, and must stay. Has no state. */
+/* Sets an option by its long name, from elsewhere than a command line; value: NULL only for flags,
+ * and must stay valid. */
 static dq_status options_set(const dq_opt *rows, const char *name, const char *value, dq_err *err)
 {
     dq_opt opts[DQ_OPTIONS_MAX];
@@ -451,7 +451,7 @@ static dq_status options_set(const dq_opt *rows, const char *name, const char *v
     return unknown_option(name, opts, NULL, err);
 }
 
-/* Numbers between commas; `expected` says which, of those within [min, max], when some of them do not. */
+/* Numbers with commas; `expected` names them where [min, max] is not enough. */
 static dq_status parse_list(int *out, int *n, int cap, const char *text, const char *option,
                             int min, int max, bool widths, dq_err *err)
 {
@@ -522,9 +522,8 @@ dq_status dq_options_words(int *out, int *n, const char *text, const char *optio
     }
 }
 
-/* ---- Settings ----
- * The rows of the command line's options do the work, with their checks and nearest names; getopt
- * does not: the program that calls may be in the midst of its own arguments. */
+/* The rows of command options do the work, with their checks and nearest names; getopt does not, as
+ * the calling program may be using it. */
 
 static bool is_flag(const dq_opt *rows, const char *name)
 {
@@ -535,7 +534,7 @@ static bool is_flag(const dq_opt *rows, const char *name)
     return false;
 }
 
-/* Reads one setting, of which `text` becomes a copy: NAME, a NUL, and VALUE. */
+/* `text` becomes a copy of the setting: NAME, a NUL, and VALUE. */
 static dq_status read_one(char *text, const char *setting, const dq_opt *rows, dq_err *err)
 {
     const char *equals = strchr(setting, '=');

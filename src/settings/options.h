@@ -18,7 +18,7 @@ typedef enum dq_opt_kind {
     DQ_OPT_ROWS /* dq_opt[], ended as every table: they stand here instead of this row, whose help is "" */
 } dq_opt_kind;
 
-/* What a row is for. Of a part's command dq merge takes settings alone. */
+/* What a row is for; for the command of a part dq merge takes settings only. */
 typedef enum dq_opt_use {
     DQ_OPT_SETTING, /* what results depend on; a path is of an input */
     DQ_OPT_OUTPUT,  /* what comes out; a path is written */
@@ -35,8 +35,8 @@ typedef struct dq_words {
     int at[DQ_WORDS_MAX], n;
 } dq_words;
 
-/* One row per option; the table ends with a row whose name and help are NULL. A row with a NULL name
- * and a help text is a heading; its value is the topic of `dq help COMMAND TOPIC`, NULL: it has none. */
+/* The table ends with a row whose name and help are NULL. A NULL name with a help text is a
+ * heading; its value is the topic of `dq help COMMAND TOPIC`, or NULL. */
 typedef struct dq_opt {
     const char *name; /* "bits", used as --bits */
     char letter;      /* 'b' or 0 */
@@ -46,7 +46,7 @@ typedef struct dq_opt {
     double min, max;   /* DQ_OPT_INT, DQ_OPT_FLOAT */
     const char *value; /* what --help shows for the value: "N" */
     const char *help;  /* one or more lines; names the default. {words}: "a, b or c" */
-    /* [n_words], what a DQ_OPT_WORD or DQ_OPT_WORDS takes; of other kinds what completion offers. */
+    /* [n_words] that a DQ_OPT_WORD or DQ_OPT_WORDS takes; for other kinds, words for completion */
     const char *const *words;
     int n_words;
 } dq_opt;
@@ -60,10 +60,10 @@ static inline bool dq_opt_takes_value(const dq_opt *o)
     return o->kind != DQ_OPT_FLAG && o->kind != DQ_OPT_COUNT;
 }
 
-/* What help calls a value says whether it is a file's name: FILE, OUT.h5, but not N[,N...]. */
+/* Judged by the value's name in help: FILE or OUT.h5, but not N[,N...]. */
 bool dq_opt_is_path(const dq_opt *o);
 
-/* Rows, read as --help shows them: --name VALUE, where it goes, what it may be, what it is. */
+/* Rows read as in --help: --name VALUE, target, range, text. */
 static inline dq_opt dq_opt_heading(const char *text)
 {
     return (dq_opt){.help = text};
@@ -137,7 +137,7 @@ static inline dq_opt dq_opt_words(const char *name, const char *value, dq_words 
                     .words = words,
                     .n_words = n_words};
 }
-/* Words that completion offers for a row that takes others too. */
+/* Adds words for completion to a row that takes others too. */
 static inline dq_opt dq_opt_offer(const char *const *words, int n_words, dq_opt row)
 {
     row.words = words;
@@ -160,7 +160,6 @@ static inline dq_opt dq_opt_letter(char letter, dq_opt row)
     return row;
 }
 
-/* Rows that commands share. */
 extern const char *const dq_options_device_name[3]; /* "cpu", "cuda", "auto" */
 #define DQ_OPT_DEVICE(to)                                                                          \
     dq_opt_offer(                                                                                  \
@@ -178,7 +177,8 @@ extern const char *const dq_options_device_name[3]; /* "cpu", "cuda", "auto" */
         dq_opt_manner(dq_opt_letter(                                                               \
             'v', dq_opt_count("verbose", &(logger).verbose, "say on stderr what runs")))
 
-/* A line of the first page of a long help: an option's name and what it is; a NULL name: a heading. Ends with an empty one. */
+/* A line of the first page of a long help: an option and its text; a NULL name: a heading. Ends
+ * with an empty one. */
 typedef struct dq_opt_brief {
     const char *name, *text;
 } dq_opt_brief;
@@ -190,7 +190,7 @@ typedef struct dq_usage {
     const char *examples; /* lines */
     int min_args, max_args;
     const char *args; /* what is missing or too much: "one MODEL" */
-    /* What --help shows where all options are too many for a page, with the topics that hold the rest. NULL: it shows all. */
+    /* what --help shows where all options exceed a page, with topics for the rest; NULL: all */
     const dq_opt_brief *first;
     const char *first_about, *first_examples;
 } dq_usage;
@@ -198,8 +198,8 @@ typedef struct dq_usage {
 typedef struct dq_args {
     const char *item[DQ_ARGS_MAX];
     int n;
-    /* Every file that the command names as an input: the arguments, and each value of a setting that is a path, of NAME=FILE also
-     * what follows the sign. */
+    /* inputs named on the command line: arguments, and settings that are paths, with NAME= removed
+     * as well */
     const char *input[DQ_INPUTS_MAX];
     int n_inputs;
     const char *also;  /* an option given that writes something besides --output; NULL: none is */
@@ -207,48 +207,49 @@ typedef struct dq_args {
     const char *topic; /* of --help=TOPIC; NULL: none */
 } dq_args;
 
-/* Options may stand anywhere, "--" ends them; abbreviations are refused; the nearest name is
- * offered for an unknown one. DQ_USAGE with the remedy. */
+/* Options may stand anywhere; "--" ends them. Abbreviations are refused, and unknown options get
+ * the nearest name. DQ_USAGE with the remedy. */
 dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *opts,
                            const dq_usage *usage, dq_err *err);
 
-/* The same of the command of a part, of which settings alone count, and then what dq merge was given: its own rows. own NULL: the
- * same. DQ_DAMAGED: these words are no such command. */
+/* For a part's command, of which only settings count, then dq merge's own rows; own NULL: the same.
+ * DQ_DAMAGED: no such command. */
 dq_status dq_options_parse_part(dq_args *args, int argc, char **argv, const dq_opt *opts,
                                 const dq_opt *own, const dq_usage *usage, dq_err *err);
 
-/* The table with the rows of other tables in it. DQ_BUG: too many. */
+/* Flattens a table with its sub-tables. DQ_BUG: too many rows. */
 enum { DQ_OPTIONS_MAX = 128 };
 dq_status dq_options_flatten(dq_opt flat[DQ_OPTIONS_MAX], const dq_opt *rows, dq_err *err);
 
-/* Adds to args->input what rows name, when their values are there. DQ_USAGE: more than DQ_INPUTS_MAX. */
+/* Adds the paths in rows to args->input, once values are read. DQ_USAGE: more than
+ * DQ_INPUTS_MAX. */
 dq_status dq_options_inputs(dq_args *args, const dq_opt *rows, dq_err *err);
 
-/* "16,8,4" -> numbers within [min, max], no empty part, no duplicate. *n of at most cap. */
+/* "16,8,4" as numbers in [min, max], without empty parts and duplicates; *n of at most cap. */
 dq_status dq_options_ints(int *out, int *n, int cap, const char *text, const char *option, int min,
                           int max, dq_err *err);
 /* The same for widths of 2 to 8 bits, or 16. */
 dq_status dq_options_bits(int *out, int *n, int cap, const char *text, const char *option,
                           dq_err *err);
-/* "per-row,per-tile" -> indices in names[n_names], which out[n_names] holds; no empty part, no duplicate. */
+/* "per-row,per-tile" as indices into names[n_names], in out[n_names]; no empty part, no
+ * duplicate. */
 dq_status dq_options_words(int *out, int *n, const char *text, const char *option,
                            const char *const *names, int n_names, dq_err *err);
-/* Index of `text` in names[n], or -1 with DQ_USAGE listing them. */
+/* -1: DQ_USAGE lists names[n]. */
 int dq_options_word(const char *text, const char *option, const char *const *names, int n,
                     dq_err *err);
-/* The entry of names[n] that is nearest to `text` by edit distance, NULL when none is near. */
+/* The nearest of names[n] by edit distance; NULL: none is near. */
 const char *dq_options_nearest(const char *text, const char *const *names, int n);
 
-/* ---- Settings ----
- * "kv_bits=4:4" as an option of the command line. */
+/* Options of the command line as settings: "kv_bits=4:4". */
 
-/* The texts of settings; values that were read point into them. */
+/* Values that were read point into the text. */
 typedef struct dq_settings {
     char *text; /* a block; NULL: none */
 } dq_settings;
 
-/* Reads settings, a list that ends with NULL or NULL itself, into what rows point to. "NAME=VALUE" is "--NAME VALUE" with dashes
- * for underscores; a flag has the value true or false. DQ_USAGE. */
+/* Reads a list that ends with NULL (or NULL itself). "NAME=VALUE" is "--NAME VALUE" with dashes for
+ * underscores; a flag is true or false. DQ_USAGE. */
 dq_status dq_settings_read(dq_settings *s, const char *const *settings, const dq_opt *rows,
                            dq_err *err);
 void dq_settings_free(dq_settings *s);

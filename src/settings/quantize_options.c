@@ -21,8 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Recipe options ---- */
-
 const char *const dq_recipe_options_dtype_name[DQ_RECIPE_OPTIONS_DTYPES] = {"f16", "f32"};
 const char *const dq_recipe_options_group_name[DQ_RECIPE_OPTIONS_GROUPS] = {"row", "tensor"};
 
@@ -49,8 +47,6 @@ const char *dq_recipe_options_modes(dq_recipe_options *o, bool calibrated)
     return o->modes;
 }
 
-/* ---- Rules ---- */
-
 /* `why` names the part that is wrong. */
 static dq_status bad_map(const char *item, const char *why, dq_err *err)
 {
@@ -65,7 +61,7 @@ static dq_status bad_map(const char *item, const char *why, dq_err *err)
                    modes, item, why);
 }
 
-/* "6/64/search", the numbers after the last '=' of an item, into the rule. NULL, or what is wrong. */
+/* Reads "6/64/search" into the rule. Returns NULL, or what is wrong. */
 static const char *read_values(json_t *rule, const char *values)
 {
     char word[3][32] = {""};
@@ -108,8 +104,6 @@ static dq_status add_rule(json_t *rules, const char *item, dq_err *err)
     const char *why = read_values(rule, split + 1);
     return why ? bad_map(item, why, err) : DQ_OK;
 }
-
-/* ---- The other options ---- */
 
 dq_status dq_recipe_options_read(dq_quantize_settings *s, dq_recipe_options *o, dq_err *err)
 {
@@ -169,8 +163,7 @@ void dq_recipe_options_end(dq_recipe_options *o)
     dq_arena_free(o->arena);
 }
 
-/* ---- Size options ----
- * Any option that says what tensors become takes the place of the usual size. */
+/* Any option that decides about tensors replaces the usual size. */
 
 /* "small (--size 3.5), balanced (...) or near-lossless (...)" */
 const char *dq_size_options_presets(dq_size_options *o)
@@ -192,7 +185,7 @@ const char *const *dq_size_options_preset_names(dq_size_options *o)
     return o->preset_name;
 }
 
-/* Whether a recipe says it: one of a cache alone does not. */
+/* A recipe for the cache alone does not count. */
 static bool has_weights(const json_t *recipe)
 {
     static const char *const keys[] = {"bits",  "embed_bits", "head_bits",
@@ -203,7 +196,7 @@ static bool has_weights(const json_t *recipe)
     return any;
 }
 
-/* The first option that says what tensors become; NULL: none does. One scale for a tensor is for integers. */
+/* The first option that decides about tensors; NULL: none. One scale per tensor is for integers. */
 static const char *other_option(const dq_recipe_options *r)
 {
     const bool tensor = r->group && strcmp(r->group, "tensor") == 0;
@@ -223,15 +216,14 @@ static const char *other_option(const dq_recipe_options *r)
     return NULL;
 }
 
-/* Once the method of s is set: the widths. */
+/* Chooses the widths once the method of s is set. */
 static dq_status size_options_choose(dq_size_options *o, dq_quantize_settings *s, const char *model,
                                      dq_err *err)
 {
     return o->bits > 0 ? dq_plan_size_choose(s, &o->rules, model, o->bits, err) : DQ_OK;
 }
 
-/* ---- Calib run ----
- * Calibration runs on the CPU, whose f32 is the definition of right. */
+/* Calibration runs on the CPU, whose f32 defines the result. */
 
 const char *const *dq_calib_run_method_names(dq_calib_run *c)
 {
@@ -253,8 +245,8 @@ bool dq_calib_run_wanted(const dq_calib_run *c)
     return strcmp(c->method, "nearest") != 0;
 }
 
-/* Decides on the method: the option's, the recipe's, align where there is a text. DQ_USAGE for an unknown one, a text that
- * the method does not read, and a method without its text. */
+/* Chooses the method: the option's, the recipe's, or align with a text. DQ_USAGE: an unknown
+ * method, an unused text, or a missing one. */
 static dq_status calib_run_check(dq_calib_run *c, const dq_quantize_settings *set, dq_err *err)
 {
     const char *left = c->tokens ? "calib-tokens" : c->ctx ? "calib-ctx" : NULL;
@@ -267,7 +259,7 @@ static dq_status calib_run_check(dq_calib_run *c, const dq_quantize_settings *se
                         err) < 0)
         return err->code;
     if (dq_calib_run_wanted(c) && !c->file && c->method == set->file.method_name) {
-        /* A recipe's method without its text; a plan knows which one it was. */
+        /* A planned recipe knows the text of its method. */
         const json_t *calib = json_object_get(set->plan, "calib");
         const char *sha = json_string_value(json_object_get(calib, "sha256")),
                    *file = json_string_value(json_object_get(calib, "file"));
@@ -306,8 +298,8 @@ static dq_status calib_run_begin(dq_calib_run *c, dq_quantize_settings *set, con
                                .ctx = c->ctx,
                                .backend = c->backend,
                                .out = out};
-    /* What a planned recipe says about its text: the part that it was measured with, so that the
-     * codes are those of the plan. Options go before it. */
+    /* A planned recipe uses the part of the text it was measured with, so that the codes are the
+     * plan's; options override it. */
     const json_t *calib =
         json_object_get(set->plan, "calib"); /* as it was checked with the recipe */
     if (calib) {
@@ -364,8 +356,8 @@ void dq_calib_run_warn(const dq_calib_text *t, const char *file, const dq_calibr
                        rule->name, DQ_CALIBRATE_TOKENS_EACH, (long long)inputs, (long long)enough);
 }
 
-/* Before the run: what the text gives, DQ_USAGE where it would choose no code; DQ_RESOURCE where memory does not suffice. q was opened with the method. After it: what
- * was unusual, and with -v where the time went. */
+/* Before the run: reports the text; DQ_USAGE: it would choose no code; DQ_RESOURCE: memory. q was
+ * opened with the method. After it: reports what was unusual and, with -v, the time by part. */
 static dq_status calib_run_announce(const dq_calib_run *c, const dq_quantize_info *q,
                                     dq_logger *logger, dq_err *err)
 {
@@ -379,7 +371,7 @@ static dq_status calib_run_announce(const dq_calib_run *c, const dq_quantize_inf
     return DQ_OK;
 }
 
-/* How much of them tokens that they were not found from have left (calibrate.h). */
+/* How much of the corrections held-out tokens confirmed (calibrate.h). */
 static void report_corrections(const dq_calibrate_info *i, dq_logger *logger)
 {
     const double little = 0.25, share = i->trust / (double)i->n_corrected;
@@ -456,8 +448,7 @@ void dq_calib_run_json(const dq_calib_run *c, const dq_quantizer *q, json_t *res
     json_object_set_new(result, "calibration", o);
 }
 
-/* ---- Quantize request ----
- * Options that say the same twice are refused before a model is open, which may take long to read. */
+/* Contradicting options are refused before a model is opened, which may take long. */
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -501,8 +492,7 @@ dq_status dq_quantize_request_read(dq_quantize_request *r, dq_err *err)
         dq_quantize_mode(r->set.mode, r->set.bits, true) != r->set.mode)
         return dq_fail(err, DQ_USAGE, "--scale %s: has no codes of %d bits. Use search.",
                        dq_quant_modes[r->set.mode].name, r->set.bits);
-    /* What is wrong for any model is wrong here; what is wrong for this one is found when it is
-     * open. */
+    /* Only what no model allows fails here; the rest waits for the model. */
     dq_kv_config *list;
     dq_kv_spec any;
     int n;
@@ -534,7 +524,7 @@ dq_status dq_quantize_request_read(dq_quantize_request *r, dq_err *err)
     return DQ_OK;
 }
 
-/* Bits of the forward pass, and with them codes, are the same for the same of each of these. */
+/* Codes depend on these as the bits of the forward pass do. */
 static void warn_other_weights(dq_quantize_request *r)
 {
     const char *planned = json_string_value(json_object_get(r->set.plan, "arithmetic"));
@@ -568,8 +558,8 @@ static dq_status check_plan(dq_quantize_request *r, dq_err *err)
 static void use_threads(const dq_quantize_request *r)
 {
 #ifdef _OPENMP
-    /* One more than processors: one thread hashes the source from end to end, and threads that
-     * find nothing to do sleep at once instead of spinning. */
+    /* One more than processors: one thread hashes the source throughout, and idle threads should
+     * sleep, not spin. */
     const bool hashes_beside = !dq_calib_run_wanted(&r->calib) && dq_ranks_count() == 1;
     const int usual = dq_os_cpu_count("") + hashes_beside;
     omp_set_num_threads(r->threads > 0 ? (int)r->threads : usual);
@@ -593,7 +583,7 @@ dq_status dq_quantize_request_seconds(double *seconds, dq_quantize_request *r, d
 dq_status dq_quantize_request_open(dq_quantizer **out, dq_quantize_request *r, const dq_args *args,
                                    dq_err *err)
 {
-    /* what exists is looked at with what an interrupted run left: dq_quantize_check_output */
+    /* what exists is judged together with an interrupted run's files: dq_quantize_check_output */
     const dq_output output = {"-o", r->out, DQ_OUTPUT_HDF5, dq_quantize_beside};
     const char *model = args->item[0];
     *out = NULL;
@@ -604,7 +594,7 @@ dq_status dq_quantize_request_open(dq_quantizer **out, dq_quantize_request *r, c
     DQ_TRY(dq_quantize_open(out, model, &r->set, err));
     const dq_quantize_info *i = dq_quantize_result(*out);
     if (calib_run_announce(&r->calib, i, r->logger, err) == DQ_OK) {
-        /* Warns of options that were given and that no tensor goes by, since rules decide. */
+        /* Warns of options that rules have overridden for all tensors. */
         const dq_recipe_options *o = &r->recipe;
         const dq_quantize_used *used = &i->used;
         const struct {
@@ -624,7 +614,7 @@ dq_status dq_quantize_request_open(dq_quantizer **out, dq_quantize_request *r, c
         if (r->set.bits != 16 && i->n_packed == 0)
             dq_logger_warn(r->logger, "no tensor is packed: %s all of them dense",
                            r->set.skip ? "--skip leaves" : "rules leave");
-        /* Where another group would leave none short; else the summary says it. */
+        /* Warns where another group would leave none short; else the summary says it. */
         const dq_quantize_short *s = &i->short_groups;
         if (s->n != 0 && s->whole) {
             dq_logger_warn(
@@ -636,7 +626,7 @@ dq_status dq_quantize_request_open(dq_quantizer **out, dq_quantize_request *r, c
                 (long long)s->group, (long long)s->whole,
                 s->divides ? "" : ": each row of fewer columns is one group");
         }
-        /* At 3.5 bits SmolLM2-135M loses 1.1 nats a token without a text, .43 with 8 kB of one
+        /* At 3.5 bits SmolLM2-135M loses 1.1 nats per token without a text, .43 with 8 kB of one
          * (results/real). */
         const double little = 4;
         if (!dq_calib_run_wanted(&r->calib) && i->n_packed && !(i->bits_per_weight >= little)) {

@@ -13,14 +13,13 @@
 /* ---- Recipe options ----
  * --recipe, --bits-map and the other options of weights, as settings. */
 
-/* As given; {0} at first. A number of 0 or a NULL was not given. */
+/* As given; {0} at first. 0 or NULL: not given. */
 typedef struct dq_recipe_options {
     const char *file;
     dq_list map;
     int64_t bits, embed_bits, head_bits;
     const char *group, *skip;
     dq_word scale, scale_dtype, dense_type; /* a dq_scale_mode, of ..._dtypes, a dq_dense_type */
-    /* private: what the settings point into */
     dq_arena *arena;
     json_t *json, *rules;
     char modes[512];
@@ -28,7 +27,7 @@ typedef struct dq_recipe_options {
     bool scale_by_bits; /* --bits chose the scales */
 } dq_recipe_options;
 
-/* Rows for the table of options: the text of --scale is made here, and its words. calibrated: always. */
+/* For the option table: builds the text and words of --scale. */
 const char *dq_recipe_options_modes(dq_recipe_options *o, bool calibrated);
 const char *const *dq_recipe_options_mode_names(dq_recipe_options *o);
 enum { DQ_RECIPE_OPTIONS_DTYPES = 2, DQ_RECIPE_OPTIONS_GROUPS = 2 };
@@ -76,11 +75,12 @@ extern const char
             "--print-recipe and dq info --recipe print it); options override it, but for tensors " \
             "that its rules decide about; --bits-map goes after its rules")
 
-/* Fills the settings of weights in *s and, from the file or plain ones, of the KV cache; their texts and rules belong to *o
- * until it is ended. */
+/* Fills weight settings of *s and, from the file or plain ones, KV settings; texts and rules belong
+ * to *o. */
 dq_status dq_recipe_options_read(dq_quantize_settings *s, dq_recipe_options *o, dq_err *err);
-/* After that: the scales of settings that name none. At 4 to 6 bits zero points lose less than searched scales for their
- * bits where no text chooses codes; calibrated methods and fewer bits do better with searched ones (results/weights). */
+/* Then chooses scales where settings name none: at 4 to 6 bits without a text zero points lose
+ * least for their bits; calibrated methods and fewer bits do better with searched scales
+ * (results/weights). */
 void dq_recipe_options_scale(dq_quantize_settings *s, dq_recipe_options *o, bool calibrated);
 void dq_recipe_options_end(dq_recipe_options *o);
 
@@ -91,14 +91,13 @@ void dq_recipe_options_end(dq_recipe_options *o);
 typedef struct dq_size_options {
     dq_word preset; /* of dq_plan_sizes */
     double size;
-    /* private */
     char presets[512];
     const char *preset_name[DQ_PLAN_SIZES];
     double bits; /* that are chosen for; 0: other options say what tensors become */
     json_t *rules;
 } dq_size_options;
 
-/* For the row of --preset: its help, and its words. */
+/* Fills the help and words of --preset. */
 const char *dq_size_options_presets(dq_size_options *o);
 const char *const *dq_size_options_preset_names(dq_size_options *o);
 #define DQ_SIZE_OPTION_ROWS(o)                                                                     \
@@ -110,8 +109,7 @@ const char *const *dq_size_options_preset_names(dq_size_options *o);
                      "--bits, --embed-bits, --head-bits, --scale, --bits-map and --recipe it is "  \
                      "that of balanced")
 
-/* ---- Calib run ----
- * The options of calibrated quantization, and what is said of a run. */
+/* The options of calibrated quantization, and reports about a run. */
 
 enum { DQ_CALIB_RUN_METHODS = 1 + DQ_CALIBRATE_RULES };
 typedef struct dq_calib_run {
@@ -143,19 +141,18 @@ const char *const *dq_calib_run_method_names(dq_calib_run *c);
                    "tokens of a sequence (default min(512, the model's positions))")
 
 bool dq_calib_run_wanted(const dq_calib_run *c);
-/* Warns of a text that repeats itself; part: "calibration". */
+/* Warns of a repetitive text; part: "calibration". */
 void dq_calib_run_warn_repeats(const dq_calib_text *t, const char *file, const char *part,
                                dq_logger *logger);
-/* Warns of a text that is not UTF-8. */
 void dq_calib_run_warn_form(const dq_calib_text *t, const char *file, dq_logger *logger);
-/* Both, and of a text that is shorter than asked for, or few tokens for a rule that fits so many inputs. */
+/* Both, and warns of a text shorter than asked for, or of few tokens for a rule that fits so many
+ * inputs. */
 void dq_calib_run_warn(const dq_calib_text *t, const char *file, const dq_calibrate_rule *rule,
                        int64_t inputs, dq_logger *logger);
 void dq_calib_run_json(const dq_calib_run *c, const dq_quantizer *q, json_t *result);
 
-/* ---- Quantize request ----
- * What dq quantize and the library are asked to write: options of weights, calibration, attention
- * and cache, and how a container is made of them. */
+/* What dq quantize and the library are asked to write: options for weights, calibration, attention
+ * and cache, and how they become a container. */
 
 typedef struct dq_quantize_request {
     dq_logger *logger;   /* not owned */
@@ -182,20 +179,20 @@ typedef struct dq_quantize_request {
                     DQ_GRANULARITIES, "{words} (default per-tensor)"),                             \
         DQ_KV_OPTION_ROWS((r).kv)
 
-/* Nothing asked. End with dq_quantize_request_end, whatever came of it. */
+/* End with dq_quantize_request_end, also after failures. */
 void dq_quantize_request_begin(dq_quantize_request *r, dq_logger *logger);
-/* What the options mean, before any model is open. DQ_USAGE. */
+/* Reads the options before any model is open. DQ_USAGE. */
 dq_status dq_quantize_request_read(dq_quantize_request *r, dq_err *err);
-/* Opens the model, the first argument, checks what is asked of it and, where there is an output, that too, and warns. End *out with
- * dq_quantize_close before the request. */
+/* Opens the model (the first argument), checks the request and the output, if any, and warns. End
+ * *out with dq_quantize_close before the request. */
 dq_status dq_quantize_request_open(dq_quantizer **out, dq_quantize_request *r, const dq_args *args,
                                    dq_err *err);
-/* Before the output is written: that ranks agree and memory is enough; warns of what the source has lost. */
+/* Before writing: ranks must agree and memory suffice; warns of what the source has lost. */
 dq_status dq_quantize_request_check(dq_quantize_request *r, dq_quantizer *q, dq_err *err);
-/* Seconds that writing takes, by a short timing where that is long. */
+/* Expected seconds of writing, timed briefly where that is long. */
 dq_status dq_quantize_request_seconds(double *seconds, dq_quantize_request *r, dq_quantizer *q,
                                       dq_err *err);
-/* Writes the output and compares it with a plan. p: may be NULL. */
+/* Writes the output and compares it with a plan. p: NULL allowed. */
 dq_status dq_quantize_request_write(dq_quantize_request *r, dq_quantizer *q,
                                     const dq_quantize_progress *p, dq_err *err);
 void dq_quantize_request_end(dq_quantize_request *r);
