@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- What a cache stores ---- */
-
 const char *const dq_num_name[DQ_NUMS] = {"f32", "bf16", "int8"};
 const char *const dq_kv_quant_name[DQ_KV_QUANTS + 1] = {"per-token", "per-channel", "dither",
                                                         "mixed", "auto"};
@@ -48,7 +46,7 @@ static bool auto_rotates(dq_kv_quant code, int bits, bool values)
     return bits <= 8;
 }
 
-/* " rotated" or " unrotated" where `auto` would rotate otherwise. */
+/* " rotated" or " unrotated" where that differs from `auto`. */
 static const char *rotation_text(const dq_kv_spec *s)
 {
     if (s->rotate_k == auto_rotates(s->quant, s->k_bits, false) &&
@@ -178,7 +176,7 @@ int64_t dq_evict_budget(const dq_kv_spec *spec, int64_t prefix, bool *raised)
     const dq_evict_spec *e = &spec->evict;
     const int64_t least = (int64_t)spec->sink + spec->recent;
     int64_t budget = e->tokens;
-    /* 0.07 is not exact: 0.07 * 100 must be 7, not the next integer */
+    /* 0.07 is inexact: 0.07 * 100 must be 7, not the next integer */
     if (budget == 0) budget = (int64_t)ceil(e->keep * (double)prefix - 1e-9);
     if (raised) *raised = budget < least && budget < prefix;
     if (budget < least) budget = least;
@@ -273,9 +271,6 @@ int dq_kv_dense_bytes(const dq_kv_spec *spec)
     return spec->dense == DQ_KV_F32 ? 4 : 2;
 }
 
-/* ---- Logits ----
- * The names of the granularities, and which widths there are. */
-
 const char *const dq_granularity_name[DQ_GRANULARITIES] = {"per-tensor", "per-head", "per-row",
                                                            "per-tile"};
 const dq_logit_spec dq_logit_plain = {.bits = 16, .granularity = DQ_GRANULARITY_TENSOR};
@@ -291,9 +286,7 @@ bool dq_logit_parse(dq_logit_spec *out, int64_t bits, const char *granularity)
     return false;
 }
 
-/* ---- What is asked of a cache ----
- * What is asked becomes what runs, and comes back from JSON; field by field by the rows of
- * kv.h. */
+/* A request becomes what runs, and comes back from JSON, field by field by the rows of kv.h. */
 
 const char *const dq_rotate_name[DQ_ROTATES] = {"auto", "on", "off"};
 
@@ -311,7 +304,7 @@ void dq_kv_config_renew(dq_kv_config *c)
     if (!used && c->recent == 64) c->recent = DQ_KV_RECENT;
 }
 
-/* Widths by layer that are all alike are what they are without a list; others that cannot be read stay. */
+/* A list of equal widths becomes plain widths; an unreadable one stays. */
 static dq_kv_config without_list(const dq_kv_config *c)
 {
     dq_kv_config alike = *c;
@@ -366,7 +359,7 @@ static dq_status put_widths(dq_kv_config *c, const dq_kv_widths *w, dq_err *err)
     return DQ_OK;
 }
 
-/* 32 bits are not coded, in f32, whichever side has them. */
+/* A width of 32 means f32, uncoded, on either side. */
 static dq_status take_f32(dq_kv_config *c, dq_err *err)
 {
     int *const side[] = {&c->k_bits, &c->v_bits};
@@ -456,7 +449,7 @@ dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *asked, dq_num n
     return fits ? dq_kv_check(out, head_dim, err) : err->code;
 }
 
-/* A list stands beside the budget that goes by it, and nowhere else. */
+/* A list of heads needs the budget by heads, and that needs a list. */
 static dq_status check_roles(const dq_evict_spec *x, dq_err *err)
 {
     dq_kv_heads r;
@@ -554,16 +547,14 @@ dq_status dq_kv_config_read(dq_kv_config *out, const json_t *o, dq_arena *a, dq_
     return dq_kv_config_check(out, err);
 }
 
-/* ---- Files ---- */
-
-/* An absent one has its default; null is no value, but of what another key says. */
+/* An absent key has its default; null counts only where another key decides. */
 static const json_t *given(const json_t *o, const char *key)
 {
     const json_t *v = json_object_get(o, key);
     return json_is_null(v) ? NULL : v;
 }
 
-/* 32 bits are f32, whatever else is said. */
+/* 32 bits are f32 whatever else is said. */
 static dq_status agree_with_dense(dq_kv_dense said, const json_t *o, dq_err *err)
 {
     const char *type = json_string_value(given(o, "dense_type"));
@@ -654,9 +645,7 @@ dq_status dq_kv_config_file(dq_kv_config *out, const json_t *o, dq_err *err)
     return dq_kv_config_check(out, err);
 }
 
-/* ---- Settings one by one ----
- * The table of settings, and what goes over its rows. A value is reached by its offset; what a
- * type looks like as a number, a text or JSON stands here once. */
+/* A value is reached by its offset; its forms as number, text and JSON are here only. */
 
 #define IN_BOTH(member)                                                                            \
     .config = offsetof(dq_kv_config, member), .spec = offsetof(dq_kv_spec, member)
@@ -868,8 +857,6 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column = {"kv_seed"}},
 };
 
-/* ---- Rows ---- */
-
 int dq_kv_field_of_option(int place)
 {
     int i = 0;
@@ -902,7 +889,8 @@ static bool is_list(const dq_kv_field *f)
     return f->type == DQ_KV_BY_LAYER || f->type == DQ_KV_BY_GROUP;
 }
 
-/* What c's field is in a file that does not name it: per-token codes where something is coded, else the default. */
+/* The value in a file that does not name it: per-token codes where something is coded, else the
+ * default. */
 static int64_t unnamed(const dq_kv_field *f, const dq_kv_config *c)
 {
     const bool codes = dq_kv_config_uses(c, DQ_KV_ANY_MAPS) & DQ_KV_CODES;
@@ -933,8 +921,6 @@ dq_kv_form dq_kv_field_form(const dq_kv_field *f)
     default: return DQ_KV_AS_INTEGER;
     }
 }
-
-/* ---- Values ---- */
 
 static bool is_wide(const dq_kv_field *f)
 {
@@ -982,7 +968,7 @@ static bool same_at(const dq_kv_field *f, const void *a, const void *b)
     return integer_at(f, a) == integer_at(f, b);
 }
 
-/* Another setting says what this one could. */
+/* Whether another setting has taken its place. */
 static bool is_other(const dq_kv_field *f, const void *at)
 {
     if (!f->or_other && f->type != DQ_KV_WIDTH) return false;
@@ -998,8 +984,6 @@ static json_t *json_at(const dq_kv_field *f, const void *at)
     default: return json_integer(integer_at(f, at));
     }
 }
-
-/* ---- What is asked ---- */
 
 static const void *in_config(const dq_kv_field *f, const dq_kv_config *c)
 {
@@ -1082,14 +1066,12 @@ json_t *dq_kv_config_json(const dq_kv_config *c)
     return o;
 }
 
-/* ---- What runs ---- */
-
 static const void *in_spec(const dq_kv_field *f, const dq_kv_spec *s)
 {
     return (const char *)s + f->spec;
 }
 
-/* It is set to something, and there is something that it acts on. */
+/* Whether it is set and has something to act on. */
 static bool says(const dq_kv_field *f, const dq_kv_spec *s)
 {
     if (f->or_other) return !is_other(f, in_spec(f, s));

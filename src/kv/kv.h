@@ -7,12 +7,11 @@
 #include "base/base.h"
 #include "base/json.h"
 
-/* ---- Policy ----
- * Which tokens of a KV cache are worth keeping, from numbers about each of them. A policy is one
- * function over columns of numbers and never sees a tensor; a new one is one row of the table. */
+/* Which tokens of a KV cache are worth keeping. A policy is one function over columns of numbers
+ * about tokens and never sees a tensor; a new one is one row of the table. */
 
-/* What is known about the n tokens that one (sequence, layer, KV head group) holds, positions ascending.
- * Columns that the policy does not need are NULL. */
+/* About the n tokens of one (sequence, layer, KV head group), positions ascending; unneeded columns
+ * are NULL. */
 typedef struct dq_token_columns {
     int64_t n;
     const int32_t *pos;
@@ -37,11 +36,11 @@ enum { /* columns, as bits of dq_kv_policy.needs */
        DQ_NEEDS_KEY_COSINE = 64,
        DQ_NEEDS_KEY_LEVERAGE = 128,
        DQ_NEEDS_GATES = 256, /* the model has gates, see "Gates" */
-       /* sums over query rows: a window of rows says something, and a sequence must be watched */
+       /* sums over query rows: a window of rows applies, and sequences must be observed */
        DQ_NEEDS_ATTENTION = DQ_NEEDS_MASS1 | DQ_NEEDS_MASS2 | DQ_NEEDS_LAMBDA_MASS | DQ_NEEDS_DIFF
 };
 
-/* How many tokens of a budget each layer and group gets. */
+/* How a budget is divided among layers and groups. */
 typedef enum dq_kv_budget {
     DQ_KV_BUDGET_UNIFORM,  /* the same everywhere */
     DQ_KV_BUDGET_ADAPTIVE, /* groups of a layer share one pool by score, each at least a fifth of its
@@ -57,52 +56,52 @@ typedef struct dq_kv_policy {
     int64_t window; /* last rows of the prefix whose attention counts; 0: all */
     int pool;       /* odd width of the maximum over neighbouring positions; 1: none */
     bool draws;     /* at random: a seed says something */
-    /* scores of different layers and groups are in one unit: a shared budget compares them as they are */
+    /* scores of all layers and groups share a unit: a shared budget compares them directly */
     bool common;
     dq_kv_budget budget[2]; /* where nobody names one: on one map, on two */
     bool baseline;          /* there to compare the others with; these stand last */
-    /* score[n]: larger is kept first. Before pooling: callers want dq_kv_policy_score. NULL: a policy that
-     * some container names and this program does not have. */
+    /* score[n]: larger is kept first, before pooling; call dq_kv_policy_score. NULL: a container
+     * names a policy that this program lacks. */
     void (*score)(double *score, const struct dq_kv_policy *p, const dq_token_columns *c);
 } dq_kv_policy;
 
-/* streaming, h2o, snapkv, knorm, random, diff, kvzip, kvzap, keydiff, leverage, and for comparison a1, a2, sum. */
+/* streaming, h2o, snapkv, knorm, random, diff, kvzip, kvzap, keydiff, leverage, and for comparison
+ * a1, a2, sum. */
 extern const dq_kv_policy dq_kv_policies[];
 extern const int dq_kv_n_policies;
-/* Where nobody names one; every device has it. results/real and results/kv. */
+/* The default; every device has it. results/real and results/kv. */
 #define DQ_POLICY_USUAL "keydiff"
-/* That one, or where there are gates the one that they are for. */
+/* The default policy, or with gates theirs. */
 const dq_kv_policy *dq_kv_policy_usual(bool gates);
-/* b, or where that is DQ_KV_BUDGET_USUAL the one that the policy has on n_maps. */
+/* Replaces DQ_KV_BUDGET_USUAL by the policy's own for n_maps. */
 dq_kv_budget dq_kv_budget_for(dq_kv_budget b, const dq_kv_policy *p, int n_maps);
-/* DQ_USAGE with the names for an unknown one. */
+/* DQ_USAGE with the names: unknown. */
 const dq_kv_policy *dq_kv_policy_find(const char *name, dq_err *err);
-/* An unknown one has nothing but its name: it can be shown, not used. NULL: memory. */
+/* An unknown policy has only its name: it can be shown, not used. NULL: memory. */
 const dq_kv_policy *dq_kv_policy_stored(const char *name, dq_arena *a, dq_err *err);
-/* By name; two NULLs, which are no policy, are the same. */
+/* By name; two NULLs are the same. */
 bool dq_kv_policy_same(const dq_kv_policy *a, const dq_kv_policy *b);
 
-/* Of a layer and group; sequences are left out: their handles depend on how a run was batched. */
+/* Per layer and group; not per sequence, whose handles depend on batching. */
 uint64_t dq_kv_policy_seed(uint64_t seed, int layer, int group);
 
-/* Tokens that are kept whatever they score: positions below `sink`, and the last `recent` before `end`. */
+/* Tokens kept whatever their score: positions below `sink`, and the last `recent` before `end`. */
 typedef struct dq_kv_protected {
     int sink, recent;
     int32_t end; /* position of the next row */
 } dq_kv_protected;
 int64_t dq_kv_policy_protected(const int32_t *pos, int64_t n, dq_kv_protected safe);
 
-/* score[c->n]: the policy's numbers, NaN made -infinity, then its pooling: the largest number among
- * the unprotected tokens at most pool / 2 positions away (a sink's large mass says nothing about its
- * neighbours). */
+/* score[c->n]: the policy's numbers with NaN as -infinity, then pooled: the maximum over
+ * unprotected tokens within pool / 2 positions, as a sink's large mass says nothing about its
+ * neighbours. */
 void dq_kv_policy_score(double *score, const dq_kv_policy *p, const dq_token_columns *c,
                         dq_kv_protected safe);
 
 enum { DQ_KV_BUDGETS = 4 };
-/* "uniform", "adaptive", "global", "heads"; then "usual", which nobody can ask for */
+/* "uniform", "adaptive", "global", "heads", and "usual", which cannot be asked for */
 extern const char *const dq_kv_budget_name[DQ_KV_BUDGETS + 1];
 
-/* Scores of one group on its way into a pool. */
 typedef struct dq_pool_group {
     const double *score;
     const int32_t *pos;
@@ -115,30 +114,34 @@ typedef struct dq_pool {
     int n_groups;
     int64_t budget; /* tokens of a group on average */
     dq_kv_protected safe;
-    /* As they are; else as parts of the sum of magnitudes over the group's unprotected tokens. */
+    /* scores compare directly; else as shares of the summed magnitudes of the group's unprotected
+     * tokens */
     bool common;
-    /* Of the unprotected tokens that `budget` would have left it, a group keeps at least one part in so many
-     * (rounded up); 0: none. */
+    /* a group keeps at least this part (1 / floor, rounded up) of the unprotected tokens that
+     * `budget` would leave it; 0: none */
     int floor;
-    /* Tokens of a page. Groups compete for pages by the best token that each would hold, until these hold the budget, then
-     * their tokens for the places on them: less than a page of room stays empty, but on pages that protected tokens begin. The
-     * floor begins no page for a part of it. 0: for tokens alone. */
+    /* Tokens of a page. Groups compete for pages by the best token that each would hold, until
+     * these hold the budget, then their tokens for the places on them: less than a page of room
+     * stays empty, but on pages that protected tokens begin. The floor begins no page for a part of
+     * it. 0: for tokens alone. */
     int page;
 } dq_pool;
 enum { DQ_KV_ADAPTIVE_FLOOR = 5 };
 
-/* Tokens that each group keeps, protected ones too. *gap: as dq_kv_policy_gap, of the pool's cut. */
+/* Tokens that each group keeps, protected ones included. *gap: as dq_kv_policy_gap, at the pool's
+ * cut. */
 dq_status dq_kv_budget_of_groups(int64_t *share, double *gap, const dq_pool *pool, dq_err *err);
 
-/* Chooses what is kept: protected tokens and the best-scoring others up to `budget` tokens in all, ties
- * to the lower position. A budget below the protected keeps those all the same. Fills kept[] with
- * ascending indices, *n_kept with how many. budget >= n keeps everything. Scores may be infinite; NaN
- * counts as -infinity. */
+/* Chooses what is kept: protected tokens and the best-scoring others up to `budget` tokens in all,
+ * ties to the lower position. A budget below the protected keeps those all the same. Fills kept[]
+ * with ascending indices, *n_kept with how many. budget >= n keeps everything. Scores may be
+ * infinite; NaN counts as -infinity. */
 dq_status dq_kv_policy_keep(int32_t *kept, int64_t *n_kept, const double *score, const int32_t *pos,
                             int64_t n, int64_t budget, dq_kv_protected safe, dq_err *err);
 
-/* Gap between the last score kept and the first one dropped, relative to the larger magnitude: how sure
- * the choice is. INFINITY when nothing was chosen by score. Pooling makes neighbours tie, with gap 0. */
+/* Gap between the last kept and the first dropped score, relative to the larger magnitude: how sure
+ * the choice is. INFINITY: nothing was chosen by score. Pooling makes neighbours tie, with gap
+ * 0. */
 double dq_kv_policy_gap(const int32_t *kept, int64_t n_kept, const double *score,
                         const int32_t *pos, int64_t n, dq_kv_protected safe);
 
@@ -160,15 +163,16 @@ typedef struct dq_kv_heads {
     int sharing;                           /* groups before the /; 0: there is none */
 } dq_kv_heads;
 
-/* DQ_USAGE: no such text, or a group that stands twice. */
+/* DQ_USAGE: not such a text, or a group twice. */
 dq_status dq_kv_heads_parse(dq_kv_heads *out, const char *text, dq_err *err);
 /* DQ_MISMATCH: not the groups of a model with n_layers of n_groups each. */
 dq_status dq_kv_heads_fit(const dq_kv_heads *r, int n_layers, int n_groups, dq_err *err);
 
-/* share[layer * n_groups + group] = tokens that each group of `pool`, all of a model that dq_kv_heads_fit has seen, keeps, its
- * protected ones among them. What the budget leaves beside protected tokens is given in order of need: tokens are
- * dealt out one by one to those before the /, as long as they lack some; what is left then goes to the first that
- * lack tokens, as many as they lack. */
+/* share[layer * n_groups + group] = tokens that each group of `pool`, all of a model that
+ * dq_kv_heads_fit has seen, keeps, its protected ones among them. What the budget leaves beside
+ * protected tokens is given in order of need: tokens are dealt out one by one to those before the
+ * /, as long as they lack some; what is left then goes to the first that lack tokens, as many as
+ * they lack. */
 void dq_kv_budget_of_heads(int64_t *share, const dq_pool *pool, const dq_kv_heads *r, int n_groups);
 
 /* ---- Widths ----
@@ -179,7 +183,6 @@ void dq_kv_budget_of_heads(int64_t *share, const dq_pool *pool, const dq_kv_head
 
 enum { DQ_KV_LISTS = 240 /* bytes of a text, with its 0 */, DQ_KV_RUNS = 64 };
 
-/* Consecutive layers with the same widths. */
 typedef struct dq_kv_run {
     int layers;  /* 0: those that are left, -1: all */
     int bits[2]; /* of the first and of the second map; alike where nothing else is said */
@@ -190,29 +193,29 @@ typedef struct dq_kv_widths {
     int n[2];                     /* at least 1 */
 } dq_kv_widths;
 
-/* DQ_USAGE: no such text, no such width, or values by map. 16 bits: all layers of a side, or none. */
+/* DQ_USAGE: a malformed text, an unknown width, values by map, or 16 bits for some layers of a side
+ * only. */
 dq_status dq_kv_widths_parse(dq_kv_widths *out, const char *text, dq_err *err);
-/* The same for a model of n_layers: each run has its layers, neighbours differ, one alone is for all. DQ_MISMATCH: they are not that many. */
+/* Resolves it for n_layers: runs have their layers, neighbours differ, a single one is for all.
+ * DQ_MISMATCH: another number of layers. */
 dq_status dq_kv_widths_fit(dq_kv_widths *w, int n_layers, dq_err *err);
-/* As dq_kv_widths_parse reads it. DQ_USAGE: longer than DQ_KV_LISTS. */
+/* The form that dq_kv_widths_parse reads. DQ_USAGE: longer than DQ_KV_LISTS. */
 dq_status dq_kv_widths_text(char text[DQ_KV_LISTS], const dq_kv_widths *w, dq_err *err);
 
-/* All of a side have one width. */
 bool dq_kv_widths_uniform(const dq_kv_widths *w, int side);
 bool dq_kv_widths_by_map(const dq_kv_widths *w);
 int dq_kv_widths_largest(const dq_kv_widths *w, int side);
-/* Of what dq_kv_widths_fit has seen; the two maps have as many keys. map: 0 or 1. */
+/* After dq_kv_widths_fit; both maps have as many keys. */
 double dq_kv_widths_mean(const dq_kv_widths *w, int side);
 int dq_kv_widths_of(const dq_kv_widths *w, int side, int layer, int map);
 
-/* ---- What a cache stores ----
- * What a KV cache stores and evicts, as numbers: widths, windows, budgets, bytes. The cache itself
+/* What a KV cache stores and evicts, as numbers: widths, windows, budgets, bytes. The cache itself
  * lives in the backend (backend.h). */
 
 enum { DQ_PAGE_TOKENS = 64 }; /* tokens per page */
 
-/* Which arithmetic runs. One word per product, as results report it. kv int8: codes are multiplied as they
- * are stored; only where K and V have at most 8 bits. */
+/* The arithmetic of a product. kv int8 multiplies codes as stored, for K and V of at most 8
+ * bits. */
 typedef enum dq_num { DQ_NUM_F32, DQ_NUM_BF16, DQ_NUM_INT8 } dq_num;
 typedef struct dq_math {
     dq_num linear, qk, pv, kv;
@@ -221,7 +224,6 @@ bool dq_math_same(dq_math a, dq_math b);
 enum { DQ_NUMS = 3 };
 extern const char *const dq_num_name[DQ_NUMS]; /* "f32", "bf16", "int8" */
 
-/* What is evicted of a context, and when. */
 #define DQ_KV_KEEP_LEAST 1e-6 /* smaller shares are no tokens of any context */
 
 typedef struct dq_evict_spec {
@@ -249,11 +251,10 @@ enum { DQ_KV_QUANTS = 4 }; /* that a dq_kv_spec can have */
 extern const char *const
     dq_kv_quant_name[DQ_KV_QUANTS + 1]; /* "per-token", "per-channel", "dither", "mixed", "auto" */
 
-/* Where nothing else is asked. */
-/* Sinks and recent tokens, which every list keeps, fill a page. */
+/* Defaults; sinks and recent tokens, which every list keeps, fill a page. */
 enum { DQ_KV_GROUP = 32, DQ_KV_SINK = 4, DQ_KV_RECENT = DQ_PAGE_TOKENS - DQ_KV_SINK };
 
-/* What keys and values that are not codes are held in. */
+/* The type of keys and values that are not codes. */
 typedef enum dq_kv_dense {
     DQ_KV_F32,
     DQ_KV_F16,
@@ -308,69 +309,68 @@ typedef struct dq_kv_spec {
 
 extern const dq_kv_spec dq_kv_plain; /* 32:32: nothing coded, rounded, rotated or evicted */
 
-/* The widths of keys and values as everything printed has them, "8:4" or "3|5+3:3|6"; returns text. */
+/* Widths of keys and values as printed, "8:4" or "3|5+3:3|6"; returns text. */
 enum { DQ_KV_TEXT = DQ_KV_LISTS + 32 };
 const char *dq_kv_spec_widths(char text[DQ_KV_TEXT], const dq_kv_spec *s);
-/* With what is not usual about codes, what is not coded and the rotation after them, "8:4 per-channel bf16 rotated". */
+/* Adds what is unusual about codes, the dense type and rotation, "8:4 per-channel bf16 rotated". */
 const char *dq_kv_codes_text(char text[DQ_KV_TEXT], const dq_kv_spec *s);
-/* Of keys or values, the mean over layers and heads; `widths` must be those of a model. */
+/* Mean over layers and heads; `widths` must be resolved for a model. */
 double dq_kv_mean_bits(const dq_kv_spec *s, bool values);
-/* The same as results list it: 32 where nothing is coded and numbers stay f32. */
+/* The same as in results: 32 where nothing is coded and numbers stay f32. */
 double dq_kv_shown_bits(const dq_kv_spec *s, bool values);
 /* Nothing is coded, rounded, rotated or evicted: sequences run in one pass. */
 bool dq_kv_spec_is_plain(const dq_kv_spec *s);
-/* As a head_dim: no model is known yet, and what some head_dim allows is allowed. */
+/* As head_dim before a model is known: allows what some head_dim allows. */
 enum { DQ_KV_ANY_DIM = 0 };
-/* DQ_USAGE for widths, groups or windows that do not exist, widths by layer of per-token codes; DQ_MISMATCH for a rotation of a head_dim
- * that is no power of two. Eviction is not looked at. */
+/* DQ_USAGE: unknown widths, groups or windows, or widths by layer of per-token codes; DQ_MISMATCH:
+ * rotation needs a power of two. Eviction is not checked. */
 dq_status dq_kv_check(const dq_kv_spec *spec, int head_dim, dq_err *err);
-/* DQ_MISMATCH: a policy that this program does not have. DQ_USAGE: neither a share in (0, 1] nor tokens,
- * both, tokens below sink + recent, negative numbers, an eviction without a policy, a budget by heads without them. */
+/* DQ_MISMATCH: this program lacks the policy. DQ_USAGE: neither or both of a share in (0, 1] and
+ * tokens, tokens below sink + recent, negative numbers, an eviction without a policy, or a budget
+ * by heads without heads. */
 dq_status dq_evict_check(const dq_kv_spec *spec, dq_err *err);
 /* Tokens of a prefix that are kept in each layer and group, before they are redistributed:
  * ceil(keep * prefix) or `tokens`, raised to sink + recent, at most prefix. *raised (may be NULL):
  * whether sink + recent was more than a share asked for. */
 int64_t dq_evict_budget(const dq_kv_spec *spec, int64_t prefix, bool *raised);
-/* Rows that count, 0: all; as asked, or as the policy, which there must be, says. */
+/* Rows that count, 0: all; the policy must be set. */
 int64_t dq_evict_window(const dq_evict_spec *evict);
 /* First position that a query at position t reads unquantized, sinks aside. */
 int32_t dq_kv_coded_end(const dq_kv_spec *spec, int32_t t);
-/* 1, but where per-channel codes of a page that is not full would be due. */
+/* 1, except where per-channel codes of an incomplete page would be due. */
 int dq_kv_ahead(const dq_kv_spec *spec);
-/* How many of the n ascending positions a query at position t reads, and how many of these as codes. */
+/* How many of the n ascending positions a query at position t reads; and as codes. */
 void dq_kv_reads(const dq_kv_spec *spec, int32_t t, const int32_t *pos, int64_t n, int64_t *reads,
                  int64_t *coded);
-/* Whether something is stored as codes at all. */
 bool dq_kv_has_codes(const dq_kv_spec *spec);
-/* Widths of keys and values that per-token codes have. */
 bool dq_kv_token_widths(int k_bits, int v_bits);
-/* Whether the codes of a token depend on others, or would if its keys were coded. */
+/* Whether a token's codes depend on other tokens, or would if its keys were coded. */
 bool dq_kv_by_page(const dq_kv_spec *spec);
-/* Whether keys (values) that are coded have numbers for each channel of a set. */
+/* Whether coded keys (values) have numbers for each channel of a set. */
 bool dq_kv_by_channel(const dq_kv_spec *spec, bool values);
-/* Values of dq_kv_spec are dithered, where they have at least 4 bits. */
+/* Values of at least 4 bits are dithered. */
 bool dq_kv_dithers(const dq_kv_spec *spec);
-/* In steps, from -1/2 to 1/2: frac(t (sqrt 5 - 1) / 2 + 1/4) - 1/2 for place t of a position in its page. */
+/* In steps, from -1/2 to 1/2: frac(t (sqrt 5 - 1) / 2 + 1/4) - 1/2 for place t of a position in its
+ * page. */
 float dq_kv_dither(int32_t position);
-/* Bytes of one coded token in one KV head (the mean of all), K and V, with f16 scales and, of per-channel codes, in a set of
- * DQ_PAGE_TOKENS tokens; what is not coded counts dq_kv_dense_bytes per element. */
+/* Mean bytes of a coded token in one KV head, K and V, with f16 scales; per-channel codes count a
+ * full set of DQ_PAGE_TOKENS; dense numbers count dq_kv_dense_bytes. */
 double dq_kv_token_bytes(const dq_kv_spec *spec, int head_dim);
-/* Bytes of an element that is not coded, as the CPU backend holds it. */
+/* Bytes of a dense element in the CPU backend. */
 int dq_kv_dense_bytes(const dq_kv_spec *spec);
 
-/* What a cache holds, as allocated: padding and page tails included. */
+/* Allocated bytes, padding and page tails included. */
 typedef struct dq_kv_bytes {
     int64_t codes, scales, unquantized, index;
     int64_t tokens;       /* sum over sequences, layers and groups of tokens held */
     int64_t tokens_coded; /* those of them that are held as codes only */
 } dq_kv_bytes;
 
-/* ---- Logits ----
- * How attention logits are rounded before softmax: their width, and which of them share a scale. */
+/* How attention logits are rounded before softmax: their width, and which share a scale. */
 
-/* For the query rows of a pass and the keys they see: A = max |S| over the group,
- * c = clamp(rint(S * (Qmax / A)), +-Qmax), S' = c * (A / Qmax), both quotients one f32 division; A = 0
- * gives S' = 0. Entries that a row does not see never count. */
+/* For the query rows of a pass and the keys they see: A = max |S| over the group, c = clamp(rint(S
+ * * (Qmax / A)), +-Qmax), S' = c * (A / Qmax), both quotients one f32 division; A = 0 gives S' = 0.
+ * Entries that a row does not see never count. */
 typedef enum dq_granularity {
     DQ_GRANULARITY_TENSOR, /* one sequence: all query heads (both maps) and rows of the layer */
     DQ_GRANULARITY_HEAD,   /* one sequence and query head */
@@ -387,7 +387,7 @@ typedef struct dq_logit_spec {
 } dq_logit_spec;
 extern const dq_logit_spec dq_logit_plain; /* 16 bits, granularity tensor */
 
-/* From a width and a granularity's name; false, with *out as it was, where there is no such one. */
+/* False, with *out unchanged: no such width or granularity. */
 bool dq_logit_parse(dq_logit_spec *out, int64_t bits, const char *granularity);
 
 static inline bool dq_logit_rounds(dq_logit_spec s)
@@ -395,13 +395,13 @@ static inline bool dq_logit_rounds(dq_logit_spec s)
     return s.bits < 16;
 }
 
-/* Whether a row depends on the others of its sequence: nothing can be computed beforehand. */
+/* Whether rows of a sequence depend on each other, so that nothing can be computed ahead. */
 static inline bool dq_logit_ties_rows(dq_logit_spec s)
 {
     return dq_logit_rounds(s) && s.granularity != DQ_GRANULARITY_ROW;
 }
 
-/* Whether the largest logit of all rows must be known before the first is rounded. */
+/* Whether the largest logit of all rows is needed before the first is rounded. */
 static inline bool dq_logit_needs_absmax(dq_logit_spec s)
 {
     return dq_logit_rounds(s) &&
@@ -413,7 +413,7 @@ static inline bool dq_logit_by_tile(dq_logit_spec s)
     return dq_logit_rounds(s) && s.granularity == DQ_GRANULARITY_TILE;
 }
 
-/* Of 16 bits the granularity says nothing. */
+/* At 16 bits the granularity does not matter. */
 static inline bool dq_logit_same(dq_logit_spec a, dq_logit_spec b)
 {
     return a.bits == b.bits && (!dq_logit_rounds(a) || a.granularity == b.granularity);
@@ -431,40 +431,40 @@ static inline bool dq_logit_same(dq_logit_spec a, dq_logit_spec b)
 
 #define DQ_KV_GATES_FLOOR 1e-6
 
-/* List i = layer * n_groups + group has the weights weight[at[i]] .. weight[at[i + 1]] - 1, one for each feature. */
+/* List i = layer * n_groups + group has weight[at[i]] .. weight[at[i + 1]] - 1, one per feature. */
 typedef struct dq_kv_gates {
     int n_layers, n_groups, head_dim;
     const int *heads;  /* [n_groups] KV heads of each group */
     const int64_t *at; /* [n_layers * n_groups + 1] */
     double *weight;
-    /* of a file: its text, the caller's, the SHA-256 of that, and the fingerprint of the model that it is for; else NULL and "" */
+    /* text of the file (the caller's), its SHA-256, and its model's fingerprint; else NULL and
+     * "" */
     const char *text;
     size_t len;
     char sha256[65], model[65];
 } dq_kv_gates;
 
 int64_t dq_kv_gates_features(int heads, int head_dim);
-/* f[features] of one token. row[2 * heads * head_dim]: keys of the heads, then their values. */
+/* f[features] of one token. row[2 * heads * head_dim]: the heads' keys, then values. */
 void dq_kv_gates_describe(double *f, const float *row, int heads, int head_dim, int32_t pos);
 
-/* Weights of zero for a model's groups, heads[n_groups] of which the list is copied. DQ_RESOURCE. */
+/* Zero weights for a model's groups; heads[n_groups] is copied. DQ_RESOURCE. */
 dq_status dq_kv_gates_new(dq_kv_gates **out, int n_layers, int n_groups, int head_dim,
                           const int *heads, dq_arena *a, dq_err *err);
 /* score[n] of a list's tokens; row[n][2 * heads * head_dim]. DQ_RESOURCE. */
 dq_status dq_kv_gates_score(double *score, const dq_kv_gates *g, int list, const float *row,
                             const int32_t *pos, int64_t n, dq_err *err);
 
-/* What a file holds (dq-gates/1, FORMAT.md): members of `o`, which has others too, and back; `text` outlives it. DQ_DAMAGED by name for what is
- * missing, has another form or is not finite. */
+/* Members of a file (dq-gates/1, FORMAT.md) in `o`, which may have others, and back; `text` must
+ * outlive it. DQ_DAMAGED by name: missing, malformed or not finite. */
 void dq_kv_gates_put(json_t *o, const dq_kv_gates *g);
 dq_status dq_kv_gates_parse(dq_kv_gates **out, const char *text, size_t len, const char *where,
                             dq_arena *a, dq_err *err);
-/* DQ_MISMATCH where a model has other layers, groups or heads. */
+/* DQ_MISMATCH: the model has other layers, groups or heads. */
 dq_status dq_kv_gates_fit(const dq_kv_gates *g, const dq_kv_gates *model, dq_err *err);
 
-/* ---- What is asked of a cache ----
- * What somebody asks of a KV cache, before a model is known: as a command line says it and as a
- * container remembers it. What it means for a model is a dq_kv_spec. */
+/* A request for a KV cache, before a model is known, as on a command line or in a container; for a
+ * model it becomes a dq_kv_spec. */
 
 typedef enum dq_rotate {
     DQ_ROTATE_AUTO, /* where head_dim is a power of two: per-token codes of at most 4 bits, and keys as per-channel codes */
@@ -481,25 +481,27 @@ typedef struct dq_kv_config {
     dq_kv_quant quant; /* or DQ_KV_QUANT_AUTO */
     dq_kv_dense dense; /* or DQ_KV_DENSE_AUTO */
     dq_rotate rotate;
-    /* stands last, see kv.c. The policy may be one of dq_kv_policy_stored */
+    /* last, see kv.c; the policy may come from dq_kv_policy_stored */
     dq_evict_spec evict;
 } dq_kv_config;
 
 extern const dq_kv_config
     dq_kv_config_plain; /* 32:32, nothing evicted; the defaults of everything else but `dense` */
 bool dq_kv_config_same(const dq_kv_config *a, const dq_kv_config *b);
-/* Files where nothing is coded or evicted may have 64 recent tokens, once the default: it becomes the one of now. */
+/* Old files without codes and eviction have the former default of 64 recent tokens, which becomes
+ * today's. */
 void dq_kv_config_renew(dq_kv_config *c);
-/* The name of the first field that is not the same; NULL: none. */
+/* The first field that differs; NULL: none. */
 const char *dq_kv_config_differs(const dq_kv_config *a, const dq_kv_config *b);
 
-/* What `quant` stands for on a model of n_maps; 0: not known, as 1. DQ_KV_QUANT_AUTO is mixed on one map (results/real); on two
- * per-token codes where tokens are evicted, as the numbers of a page's channels weigh the more, the fewer of its tokens are left,
- * and per-channel codes where none are, or per-token codes have no such widths (results/kv); and per-token codes, by name, where nothing
- * is coded. */
+/* What `quant` stands for on a model of n_maps; 0: not known, as 1. DQ_KV_QUANT_AUTO is mixed on
+ * one map (results/real); on two per-token codes where tokens are evicted, as the numbers of a
+ * page's channels weigh the more, the fewer of its tokens are left, and per-channel codes where
+ * none are, or per-token codes have no such widths (results/kv); and per-token codes, by name,
+ * where nothing is coded. */
 dq_kv_quant dq_kv_config_quant(const dq_kv_config *c, int n_maps);
 
-/* What a setting acts on, and what of that there is. */
+/* What a setting acts on, and what is there. */
 enum {
     DQ_KV_CODES = 1, /* something is stored as codes */
     DQ_KV_NARROW =
@@ -512,29 +514,29 @@ enum {
 };
 unsigned dq_kv_config_uses(const dq_kv_config *c, int n_maps); /* as above */
 
-/* Widths of options: "8", "8:4", or by layer. 32 is 16 with f32 for what is not coded, which no other width sets. DQ_USAGE. */
+/* "8", "8:4", or by layer. 32 is 16 with f32 for what is not coded. DQ_USAGE. */
 dq_status dq_kv_config_set_widths(dq_kv_config *c, const char *text, dq_err *err);
-/* Groups of KV heads in order of need, as dq_kv_heads_parse reads them. DQ_USAGE. */
+/* Groups of KV heads in order of need, as in dq_kv_heads_parse. DQ_USAGE. */
 dq_status dq_kv_config_set_heads(dq_kv_config *c, const char *text, dq_err *err);
-/* As n_layers: no model is known yet. */
+/* As n_layers or n_maps: no model is known yet. */
 enum { DQ_KV_ANY_LAYERS = 0, DQ_KV_ANY_MAPS = 0 };
-/* As a model of n_layers holds them: how many layers each width is for, or where they are all alike plain k_bits and v_bits.
- * DQ_MISMATCH. */
+/* Resolves widths for n_layers; equal ones become k_bits and v_bits. DQ_MISMATCH. */
 dq_status dq_kv_config_fit(dq_kv_config *c, int n_layers, dq_err *err);
 
-/* What is asked as a model with n_layers, n_maps and heads of head_dim takes it, rotation resolved, and codes named by what they
- * are: per-channel codes where dithering leaves all values alone. *out is filled in any case;
- * fails as dq_kv_check and dq_kv_config_fit do. What is evicted is checked by dq_evict_check. */
+/* What is asked as a model with n_layers, n_maps and heads of head_dim takes it, rotation resolved,
+ * and codes named by what they are: per-channel codes where dithering leaves all values alone. *out
+ * is filled in any case; fails as dq_kv_check and dq_kv_config_fit do. What is evicted is checked
+ * by dq_evict_check. */
 dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *c, dq_num num, int head_dim,
                             int n_layers, int n_maps, dq_err *err);
-/* Widths, windows and shares that no container may ask for are DQ_DAMAGED. */
+/* DQ_DAMAGED: widths, windows or shares that no container may have. */
 dq_status dq_kv_config_check(const dq_kv_config *c, dq_err *err);
 
-/* As a recipe holds it, and back; a policy that is not known goes to the arena. */
+/* As in a recipe, and back; an unknown policy goes to the arena. */
 json_t *dq_kv_config_json(const dq_kv_config *c);
 dq_status dq_kv_config_read(dq_kv_config *out, const json_t *o, dq_arena *a, dq_err *err);
-/* As a file that people write holds it: the same keys, of which each may be left out and then has its default; `widths` may
- * be any text of --kv-bits and stand alone. DQ_DAMAGED with the key that is unknown, has a wrong value, or says nothing. */
+/* As in a file by people: the same keys, all optional with their defaults; `widths` may be any text
+ * of --kv-bits. DQ_DAMAGED with the key: unknown, a wrong value, or without effect. */
 dq_status dq_kv_config_file(dq_kv_config *out, const json_t *o, dq_err *err);
 
 /* ---- Settings one by one ----
@@ -564,9 +566,9 @@ typedef struct dq_kv_field {
     bool later;          /* came after the first files: what is usual is not written */
     const char *const *words; /* [n_words] of a word */
     int n_words;
-    /* The option: its place in --help from 1 on (0: it has none of its own), its name, and what --help shows for
-     * the value and says about it, {default} and {names} filled in. Numbers lie in [min, max]; of what is
-     * swept, dq eval takes several with commas between, as texts. */
+    /* The option: its place in --help from 1 on (0: none), name, value and text, with {default} and
+     * {names} filled in. Numbers lie in [min, max]; dq eval sweeps comma-separated lists, as
+     * texts. */
     int option_place;
     const char *option, *value, *help;
     double min, max;
@@ -578,86 +580,83 @@ typedef struct dq_kv_field {
 enum { DQ_KV_FIELDS = 17, DQ_KV_OPTIONS = 15, DQ_KV_COLUMNS = 18 };
 extern const dq_kv_field dq_kv_fields[DQ_KV_FIELDS]; /* in the order of JSON and HDF5 */
 
-/* Index of the field whose option, or title of the column that, has this place, from 1 on. */
+/* Index of the field with this place of an option, or of a column's title, from 1 on. */
 int dq_kv_field_of_option(int place);
 const char *dq_kv_field_title(int place);
-/* A part of dq_evict_spec besides the policy: left out where nothing is evicted. */
+/* Part of dq_evict_spec besides the policy; left out without eviction. */
 bool dq_kv_field_evicts(const dq_kv_field *f);
-/* Files and recipes hold it. */
 bool dq_kv_field_stored(const dq_kv_field *f, const dq_kv_config *c);
-/* c's `later` field becomes what it is in a file that does not name it; after k_bits and v_bits. */
+/* Sets c's `later` field to what an older file means; after k_bits and v_bits. */
 void dq_kv_field_leave_out(const dq_kv_field *f, dq_kv_config *c);
 
-/* How a setting is written down. */
 typedef enum dq_kv_form { DQ_KV_AS_INTEGER, DQ_KV_AS_REAL, DQ_KV_AS_TEXT } dq_kv_form;
 dq_kv_form dq_kv_field_form(const dq_kv_field *f);
-/* One of a dq_kv_config, by its form. Also the index of a word. */
+/* By the form of the field; also the index of a word. */
 int64_t dq_kv_field_integer(const dq_kv_field *f, const dq_kv_config *c);
 void dq_kv_field_set_integer(const dq_kv_field *f, dq_kv_config *c, int64_t v);
 double dq_kv_field_real(const dq_kv_field *f, const dq_kv_config *c);
 void dq_kv_field_set_real(const dq_kv_field *f, dq_kv_config *c, double v);
 /* NULL: no policy, no widths by layer, no heads. */
 const char *dq_kv_field_text(const dq_kv_field *f, const dq_kv_config *c);
-/* DQ_DAMAGED for an unknown word or one that is too long, naming the field; an unknown policy goes to the arena. */
+/* DQ_DAMAGED, naming the field: an unknown word or a long text; an unknown policy goes to the
+ * arena. */
 dq_status dq_kv_field_set_text(const dq_kv_field *f, dq_kv_config *c, const char *text, dq_arena *a,
                                dq_err *err);
 
 bool dq_kv_spec_same(const dq_kv_spec *a, const dq_kv_spec *b);
-/* What a column of dq_kv_spec says: a text (then the number is NaN), or NULL and the number, NaN where the
- * setting says nothing. */
+/* A column of dq_kv_spec: a text (number NaN), or NULL and the number, NaN where the setting has no
+ * effect. */
 const char *dq_kv_spec_column(double *number, const dq_kv_spec *s, int place);
-/* What runs, as results list it and the key of a resumed run has it: null where a setting says nothing. */
+/* As in results and the key of a resumed run: null where a setting has no effect. */
 json_t *dq_kv_spec_json(const dq_kv_spec *s);
 
-/* ---- Pages ----
- * How a page of the KV cache stores the tokens of one KV head, and its bytes: what every backend
- * allocates, and what "Bytes" foretells. */
+/* How a page stores the tokens of one KV head, and its bytes: what every backend allocates and
+ * "Bytes" predicts. */
 
-/* How all pages store their keys or their values. */
+/* How all pages store keys, or values. */
 typedef struct dq_kv_page_form {
     int bits;  /* the largest, where layers or heads differ */
     int group; /* channels per scale; the last run of a head may be shorter */
     int64_t
         n_scales; /* numbers per token and head: scales, or the steps of all runs, then their lows; 0: per-channel codes */
     bool has_lows;
-    /* of per-channel codes, per set and head: a step for each channel, then a low; else 0 */
+    /* per-channel codes, per set and head: a step for each channel, then a low; else 0 */
     int64_t set_scales;
     int64_t plain_floats; /* of one head and page, each of dq_kv_dense_bytes */
     int64_t code_bytes;   /* of one head and page; 0: 16 bits */
 } dq_kv_page_form;
 dq_kv_page_form dq_kv_page_form_of(const dq_kv_spec *spec, bool values, int head_dim);
-/* Of one head and page with n_sets of per-channel codes; of two bytes each, or where `wide` of four. */
+/* Per head and page with n_sets of per-channel codes; two bytes each, or four with `wide`. */
 int64_t dq_kv_page_scale_bytes(const dq_kv_page_form *form, int64_t n_sets, bool wide);
 
-/* Bytes of a page's positions, counts and pointers; of those of a list, and of a pointer for each page that it has room for. */
+/* Bytes of a page's positions, counts and pointers; of a list's; and of a pointer per page of its
+ * capacity. */
 enum { DQ_KV_PAGE_INDEX = 360, DQ_KV_LIST_INDEX = 48, DQ_KV_POINTER_INDEX = 8 };
-/* Pages that a list of n has room for. */
+/* Pages that a list of n has capacity for. */
 int64_t dq_kv_page_capacity(int64_t n);
 
-/* ---- Bytes ----
- * The bytes that a compressed KV cache holds where a context ends, foretold from its settings, and
- * the most tokens that fit into a share of what all take in 16 bits. Which widths such a size
- * gets: results/real/README.md, "Equal bytes". */
+/* Predicted bytes of a compressed KV cache where a context ends, and the most tokens that fit a
+ * share of 16 bits. Widths for a size: results/real/README.md, "Equal bytes". */
 
-/* Of a model. */
 typedef struct dq_kv_shape {
     int n_layers, n_groups, n_kv, head_dim; /* a group has n_kv / n_groups heads */
 } dq_kv_shape;
 
-/* Of all tokens of a context at two bytes an element. */
+/* Bytes of all tokens of a context at two bytes per element. */
 int64_t dq_kv_size_whole(const dq_kv_shape *m, int64_t context);
-/* At most, where every layer and group keeps `kept` tokens of a context, or as many on average where they share by score: pages,
- * sinks, what is not coded yet, index, and the lows and steps of the pages of keys that tokens come from, which all may have kept one.
- * Scales that f16 cannot hold are not foretold. Not for a budget by heads, nor for widths by layer. */
+/* At most, where every layer and group keeps `kept` tokens of a context, or as many on average
+ * where they share by score: pages, sinks, what is not coded yet, index, and the lows and steps of
+ * the pages of keys that tokens come from, which all may have kept one. Scales that f16 cannot hold
+ * are not foretold. Not for a budget by heads, nor for widths by layer. */
 int64_t dq_kv_size_bytes(const dq_kv_spec *s, const dq_kv_shape *m, int64_t context, int64_t kept);
-/* The most tokens, fewer than all, that a group can keep so that this is at most `bytes`. 0: not even one beside what always
- * stays fits, and *least (may be NULL) is the fewest bytes that such a cache has. */
+/* The most tokens per group, fewer than all, that need at most `bytes`. 0: not even one beside the
+ * protected ones fits, and *least (NULL allowed) is the least such a cache needs. */
 int64_t dq_kv_size_tokens(const dq_kv_spec *s, const dq_kv_shape *m, int64_t context, double bytes,
                           int64_t *least);
-/* The shortest decimal fraction of which dq_evict_budget makes `kept` of a context. */
+/* The shortest decimal fraction from which dq_evict_budget makes `kept` of a context. */
 double dq_kv_size_share(int64_t kept, int64_t context);
 
-/* What a size is made of, the largest first. */
+/* Candidates for a size, largest first. */
 typedef struct dq_kv_size_row {
     double size;
     int bits;   /* of keys and values */
@@ -665,11 +664,11 @@ typedef struct dq_kv_size_row {
 } dq_kv_size_row;
 enum { DQ_KV_SIZE_ROWS = 4 };
 extern const dq_kv_size_row dq_kv_size_rows[DQ_KV_SIZE_ROWS];
-/* The nearest row that is at most a tenth larger (a little less than 1/2 is better made of 8 bits than of 4); the last one where all
- * are. */
+/* The first row at most a tenth larger than the size (just below 1/2, 8 bits are better than 4);
+ * else the last. */
 int dq_kv_size_first(double size);
 
-/* What a size comes to, for contexts of so many tokens. */
+/* The result for contexts of so many tokens. */
 typedef struct dq_kv_size {
     double size;
     int64_t context;

@@ -68,8 +68,6 @@ dq_status dq_kv_gates_score(double *score, const dq_kv_gates *g, int list, const
     return err->code;
 }
 
-/* ---- Files ---- */
-
 static const char schema[] = "dq-gates/1";
 
 void dq_kv_gates_put(json_t *o, const dq_kv_gates *g)
@@ -113,7 +111,7 @@ static dq_status read_weights(dq_kv_gates *g, const json_t *o, dq_err *err)
     return DQ_OK;
 }
 
-/* Each weight takes two bytes of a file at least. */
+/* Each weight takes at least two bytes of a file. */
 static dq_status check_size(const int *heads, int64_t layers, int64_t groups, int64_t dim,
                             size_t len, dq_err *err)
 {

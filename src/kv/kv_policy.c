@@ -16,7 +16,7 @@ static void score_streaming(double *score, const dq_kv_policy *p, const dq_token
     for (int64_t i = 0; i < c->n; i++) score[i] = (double)c->pos[i];
 }
 
-/* The one or two columns that the policy needs; those of a second map that a model lacks count as zero. */
+/* Sums the policy's one or two columns; a missing second map counts as zero. */
 static void score_sum(double *score, const dq_kv_policy *p, const dq_token_columns *c)
 {
     const double *const all[] = {c->mass[0], c->mass[1],    c->lambda_mass,  c->diff, c->key_norm,
@@ -205,7 +205,7 @@ static double plain(double score)
     return isnan(score) ? -(double)INFINITY : score;
 }
 
-/* In place, left to right: `before` keeps what has been overwritten and can still be reached. */
+/* In place from left to right; `before` keeps overwritten values still in reach. */
 static void pool_scores(double *score, const int32_t *pos, int64_t n, int width,
                         dq_kv_protected safe)
 {
@@ -234,7 +234,7 @@ void dq_kv_policy_score(double *score, const dq_kv_policy *p, const dq_token_col
     if (p->pool > 1) pool_scores(score, c->pos, c->n, p->pool, safe);
 }
 
-/* A token, or a page of them, that competes: `order` breaks ties. */
+/* A competing token or page; `order` breaks ties. */
 typedef struct candidate {
     double score;
     int32_t order, group;
@@ -268,7 +268,7 @@ static double relative_gap(double kept, double dropped)
     return (kept - dropped) / fmax(fabs(kept), fabs(dropped));
 }
 
-/* Magnitudes, because scores may be negative; what is not finite cannot be compared and is left out. */
+/* Sums magnitudes, as scores may be negative; leaves out what is not finite. */
 static double magnitude(const dq_pool_group *g, dq_kv_protected safe)
 {
     double sum = 0;
@@ -278,18 +278,19 @@ static double magnitude(const dq_pool_group *g, dq_kv_protected safe)
     return sum > 0 && isfinite(sum) ? sum : 1;
 }
 
-/* Groups that share a budget, while they do. */
+/* A budget while it is shared out. */
 typedef struct sharing {
     candidate *open;      /* of all groups, best first */
     int64_t n_open, left; /* tokens to be dealt out */
-    /* by the best of their tokens: the mean would let go of groups that need few tokens but much */
+    /* pages compete by their best token: the mean would drop groups that need few tokens badly */
     candidate *offer;
     int64_t n_offers;
     int64_t *room; /* [n_groups] the most that a group may have */
     int64_t free;  /* of that, beyond what the groups have */
 } sharing;
 
-/* A group joins with its candidates, best first: it has `share` tokens and room for what is left of their last page. */
+/* A group joins with its candidates, best first, `share` tokens, and the rest of their last
+ * page. */
 static void join(sharing *s, const dq_pool *pool, int group, const candidate *of, int64_t n,
                  int64_t share)
 {
@@ -303,7 +304,7 @@ static void join(sharing *s, const dq_pool *pool, int group, const candidate *of
     s->free += s->room[group] - share;
 }
 
-/* The best of those that have room. Returns the gap. */
+/* Deals to the best with space left; returns the gap. */
 static double deal(int64_t *share, sharing *s)
 {
     double last = 0;
@@ -333,7 +334,7 @@ dq_status dq_kv_budget_of_groups(int64_t *share, double *gap, const dq_pool *poo
                  .offer = dq_alloc(a, (size_t)total, sizeof *s.offer, err),
                  .room = dq_alloc(a, (size_t)pool->n_groups, sizeof *s.room, err)};
     for (int g = 0; err->code == DQ_OK && g < pool->n_groups; g++) {
-        /* the floor is taken at once; what stands after it joins the pool */
+        /* the floor is granted at once; the rest joins the pool */
         candidate *of = s.open + s.n_open;
         const int64_t safe_tokens = dq_kv_policy_protected(group[g].pos, group[g].n, safe);
         const int64_t spare = pool->budget > safe_tokens ? pool->budget - safe_tokens : 0;
@@ -352,7 +353,8 @@ dq_status dq_kv_budget_of_groups(int64_t *share, double *gap, const dq_pool *poo
     }
     if (err->code == DQ_OK) {
         if (s.left > s.n_open) s.left = s.n_open;
-        /* Opens as many pages as hold what is dealt out, the best first; a group's last may be shorter. Returns the gap. */
+        /* Opens as many pages as the tokens need, best first; a group's last may be shorter.
+         * Returns the gap. */
         int64_t i = 0;
         qsort(s.offer, (size_t)s.n_offers, sizeof *s.offer, better_first);
         for (; i < s.n_offers && s.free < s.left; i++) {

@@ -7,10 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "1/8" or ".125", above 0 and below 1; with "@2048" after it for contexts of so many tokens, else *context is 0. DQ_USAGE. */
 enum { DQ_KV_SIZE_CONTEXT = 1 << 24 }; /* tries of all numbers of tokens take a second */
-
-/* ---- Page ---- */
 
 dq_kv_page_form dq_kv_page_form_of(const dq_kv_spec *spec, bool values, int head_dim)
 {
@@ -44,8 +41,7 @@ int64_t dq_kv_page_capacity(int64_t n)
     return room;
 }
 
-/* ---- Size ----
- * Tokens of a list stand in the order of their positions: sinks, then what is coded, then what is
+/* Tokens of a list stand in the order of their positions: sinks, then what is coded, then what is
  * not. How many of the last are kept is the policy's choice, so the most that any number of them
  * takes counts. Where lists share a budget, they have whole pages but for less than one in all
  * (dq_kv_budget_of_groups), so that sums over lists follow from the number of pages. */
@@ -59,8 +55,6 @@ int dq_kv_size_first(double size)
     while (i < DQ_KV_SIZE_ROWS - 1 && dq_kv_size_rows[i].size > 1.1 * size) i++;
     return i;
 }
-
-/* ---- Bytes ---- */
 
 static int64_t least_of(int64_t a, int64_t b)
 {
@@ -123,7 +117,7 @@ static int64_t lists_of(const dq_kv_shape *m)
     return (int64_t)m->n_layers * m->n_groups;
 }
 
-/* Tokens that are not coded, of k that are kept: at least and at most. */
+/* Uncoded tokens among k kept ones, at least and at most. */
 static void open_of(int64_t open[2], const dq_kv_spec *s, const cut *c, int64_t k)
 {
     const int64_t all = c->n - c->coded;
@@ -149,7 +143,7 @@ static int64_t of_equal_lists(const dq_kv_spec *s, const dq_kv_shape *m, const c
     return most * lists_of(m);
 }
 
-/* They share as many; some may end in a shorter page, some need one more for what is not coded. */
+/* All share the same number; some end in a shorter page, some need one more for uncoded tokens. */
 static int64_t of_sharing_lists(const dq_kv_spec *s, const dq_kv_shape *m, const cut *c, int64_t k)
 {
     const int64_t lists = lists_of(m), safe = pages_of(c->safe);
@@ -163,7 +157,8 @@ static int64_t of_sharing_lists(const dq_kv_spec *s, const dq_kv_shape *m, const
     const bool filled = over >= 0 && whole && pools == 1;
     const int64_t empty =
         filled ? t.pages * DQ_PAGE_TOKENS - lists * k : DQ_PAGE_TOKENS * pools - 1;
-    /* pages of sinks alone; what is not coded, at the end of whole pages, which hold nothing else in a list without codes */
+    /* Pages of sinks alone; uncoded tokens end whole pages, which hold nothing else in a list
+     * without codes */
     const int64_t sinks = c->sinks / DQ_PAGE_TOKENS;
     int64_t plain = pages_of(open[1]);
     if (plain < (c->sinks % DQ_PAGE_TOKENS + open[1]) / DQ_PAGE_TOKENS)

@@ -7,12 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Widths ---- */
-
 static const char *const side_name[2] = {"keys", "values"};
 enum { MOST_LAYERS = 10000 };
 
-/* A number below MOST_LAYERS; -1: none stands there. */
+/* A number below MOST_LAYERS; -1: none. */
 static int take_number(const char **text)
 {
     int x = 0, digits = 0;
@@ -203,11 +201,10 @@ int dq_kv_widths_of(const dq_kv_widths *w, int side, int layer, int map)
     return r->bits[map];
 }
 
-/* ---- Heads ----
- * A text is read from left to right; a share is what the protected tokens are, then grows in turns
- * over those that share, and in one more over all in order of need. */
+/* Shares start at the protected tokens, then grow in turns over the sharing groups, and once more
+ * over all in order of need. */
 
-/* A number below 10000, written without zeros in front; -1: none stands there. */
+/* A number below 10000 without leading zeros; -1: none. */
 static int heads_take_number(const char **text)
 {
     int x = 0, digits = 0;
@@ -272,13 +269,13 @@ dq_status dq_kv_heads_fit(const dq_kv_heads *r, int n_layers, int n_groups, dq_e
         n_layers * n_groups, n_layers, n_groups);
 }
 
-/* What a group still lacks of all that it holds. */
+/* Tokens that a group still lacks. */
 static int64_t lack(const int64_t *share, const dq_pool *pool, int group)
 {
     return pool->group[group].n - share[group];
 }
 
-/* The most that a group can take of `tokens`; what is left of them. */
+/* Gives a group what it can take of `tokens`; returns the rest. */
 static int64_t give(int64_t *share, const dq_pool *pool, int group, int64_t tokens, int64_t left)
 {
     const int64_t lacks = lack(share, pool, group), most = tokens < left ? tokens : left;
