@@ -27,8 +27,6 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* ---- Head order trial ---- */
-
 enum { MAX_IDS = 512, MAX_MAPS = DQ_PAIR_COUNT };
 enum { BLOCK = 32 }; /* ids that count as one cluster: neighbours depend on each other */
 static const double clear = 0.02; /* nats: less than this is no sign of another order */
@@ -86,7 +84,7 @@ static dq_status try_one(trial *t, int i, dq_err *err)
     return err->code;
 }
 
-/* Mean of x - y (y NULL: of x) over blocks of ids; scratch[n] and cluster[n] are for its own use. */
+/* Mean of x - y (y NULL: of x) over blocks of ids; scratch[n] and cluster[n] are overwritten. */
 static dq_mean mean_of(const trial *t, const double *x, const double *y, double *scratch,
                        int32_t *cluster)
 {
@@ -102,7 +100,7 @@ static json_t *interval_json(dq_interval x)
     return isnan(x.low) ? json_null() : json_pack("[f,f]", x.low, x.high);
 }
 
-/* What is known of another map than the model's own: it reads better by `clear`, it does not, or neither. */
+/* Whether another map reads better by `clear`, does not, or neither. */
 static const char *judge(dq_interval x)
 {
     if (x.high < -clear) return "better";
@@ -156,17 +154,18 @@ static dq_status report(json_t **out, const trial *t, dq_err *err)
 }
 
 /* Scores the first 512 tokens of a text (NULL: the built-in one) with every head order of the
- * checkpoint's shapes. *out is {"model", "own", "better", "n", "n_clusters", "maps": [{"head_order", "nll_nats",
- * "minus_own", "is"}]}; better is null or the map whose NLL is lower by more than 0.02 nats with all of the
- * paired difference's 95 % interval, blocks of 32 tokens being its clusters; "is" says of every other map "better",
- * "not better" or "inconclusive". Ended by json_decref. */
+ * checkpoint's shapes. *out is {"model", "own", "better", "n", "n_clusters", "maps":
+ * [{"head_order", "nll_nats", "minus_own", "is"}]}; better is null or the map whose NLL is lower by
+ * more than 0.02 nats with all of the paired difference's 95 % interval, blocks of 32 tokens being
+ * its clusters; "is" says of every other map "better", "not better" or "inconclusive". Ended by
+ * json_decref. */
 static dq_status head_order_trial_try(json_t **out, const char *model, const char *text_path,
                                       dq_logger *logger, dq_err *err)
 {
     trial t = {.model = model, .logger = logger, .a = dq_arena_new()};
     *out = NULL;
     if (!t.a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    /* The ids, and which head orders there are to try. */
+    /* The ids, and the head orders to try. */
     dq_model *m = NULL;
     dq_tokenizer *tok = NULL;
     dq_input_text text = {0};
@@ -212,7 +211,7 @@ static void metric_cell(dq_table *table, const json_t *x, const char *form)
     dq_table_cell(table, "%s", text);
 }
 
-/* What the last sentence may say: of the other maps, the one that says least decides. */
+/* Of the other maps, the least certain one decides the sentence. */
 static void print_sentence(const json_t *tried)
 {
     const json_t *maps = json_object_get(tried, "maps");
@@ -236,7 +235,6 @@ static void print_sentence(const json_t *tried)
         printf("\nNo other head order reads this text better by %g nats, at 95 %%.\n", clear);
 }
 
-/* The same as a table with a sentence below, on stdout. */
 static dq_status head_order_trial_print(const json_t *tried, dq_err *err)
 {
     static const char *const titles[] = {"head order", "NLL (nats)", "against its own", "better"};
@@ -262,9 +260,6 @@ static dq_status head_order_trial_print(const json_t *tried, dq_err *err)
     print_sentence(tried);
     return err->code;
 }
-
-/* ---- Cmd doctor ----
- * What a bug report needs to say about the program and the machine. */
 
 static const dq_usage usage = {
     .name = "doctor",
@@ -303,7 +298,7 @@ static json_t *program(void)
     return x;
 }
 
-/* A line "MemTotal:  123 kB" of /proc/meminfo in bytes; null where there is no such file. */
+/* "MemTotal:  123 kB" of /proc/meminfo in bytes; null where there is none. */
 static json_t *memory_line(const char *info, const char *key)
 {
     const char *p = info ? strstr(info, key) : NULL;
@@ -325,7 +320,7 @@ static json_t *device(const char *name)
     return x;
 }
 
-/* In the form of a device, below which it is printed. */
+/* Named like a device, under which it is printed. */
 static json_t *cublas(dq_arena *a)
 {
     dq_err err = {0};
@@ -403,7 +398,7 @@ static dq_status run(request *q, dq_err *err)
     json_array_append_new(devices, device("cpu"));
     json_array_append_new(devices, device("cuda"));
     json_object_set_new(r, "program", program());
-    /* Groups of named facts, in the order in which they are printed. */
+    /* Groups of named facts, in the order of printing. */
     char text[128];
     json_t *x = json_object();
     json_object_set_new(x, "hdf5", json_string(dq_h5_result_version(text, sizeof text)));

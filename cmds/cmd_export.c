@@ -64,8 +64,6 @@ static const int64_t usual_shard_mb = 5000;
 enum { N_DTYPES = 3 };
 static const char *const dtype_name[N_DTYPES] = {"bf16", "f16", "f32"};
 
-/* ---- Text ---- */
-
 static bool is_gguf(const request *r)
 {
     return r->set.form == DQ_EXPORT_GGUF;
@@ -117,7 +115,7 @@ static bool same_blocks(const dq_export_row *a, const dq_export_row *b)
     return a->blocks && a->blocks == b->blocks && a->bits == b->bits;
 }
 
-/* How many rows are like row i, itself too; 0 where an earlier one was. */
+/* How many rows equal row i, itself included; 0: an earlier one does. */
 static int64_t alike(const dq_export *x, int64_t i,
                      bool (*same)(const dq_export_row *, const dq_export_row *))
 {
@@ -130,7 +128,7 @@ static int64_t alike(const dq_export *x, int64_t i,
     return n;
 }
 
-/* How many tensors have each type, and of how many bits their codes are: "Q4_0  210 tensors, codes of 4 bits". */
+/* "Q4_0  210 tensors, codes of 4 bits", for each type. */
 static void print_blocks(const dq_export *x)
 {
     double error = 0;
@@ -151,7 +149,7 @@ static void print_blocks(const dq_export *x)
             (long long)rounded, error);
 }
 
-/* Of all tensors that are written; one that is stored twice counts once. */
+/* Over all written tensors, duplicates once. */
 static double bits_of(const dq_model *m, const dq_export *x)
 {
     int64_t bytes = 0, values = 0;
@@ -171,7 +169,6 @@ static void print_summary(const request *r, const dq_model *m, const dq_export *
     char text[96];
     printf("bits per weight    %.3f (in the container %.3f)\n", bits_of(m, x),
            dq_model_size_of(m).bits_per_weight);
-    /* What is written, and where. */
     char out_text[96];
     dq_document_size_text(out_text, sizeof out_text, i->bytes);
     if (is_gguf(r))
@@ -191,7 +188,7 @@ static void print_summary(const request *r, const dq_model *m, const dq_export *
     if (is_gguf(r)) {
         print_blocks(x);
     } else {
-        /* Codes that stand in wider ones, by their width. */
+        /* Codes stored in wider ones, by their own width. */
         for (int bits = 2; bits <= 8; bits++) {
             int64_t n = 0;
             int in = 0;
@@ -231,8 +228,6 @@ static void print_summary(const request *r, const dq_model *m, const dq_export *
            is_gguf(r) ? "a GGUF file has no place for them" : "dq_settings.json has them");
 }
 
-/* ---- JSON ---- */
-
 static json_t *row_json(const dq_export *x, const dq_export_row *r)
 {
     json_t *o = json_object();
@@ -258,7 +253,7 @@ static json_t *row_json(const dq_export *x, const dq_export_row *r)
     return o;
 }
 
-/* Of all files but those of configuration and tokenizer. */
+/* All files but configuration and tokenizer. */
 static int64_t weight_file_bytes(const dq_export *x)
 {
     int64_t sum = 0;
@@ -269,8 +264,6 @@ static int64_t weight_file_bytes(const dq_export *x)
     }
     return sum;
 }
-
-/* ---- Running ---- */
 
 static dq_status export(request *r, const dq_model *m, dq_export *x, dq_err *err)
 {

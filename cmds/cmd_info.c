@@ -17,9 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Info lists ---- */
-
-/* Indices of what `name` gives, layer 2 before layer 10; *a is the caller's to end. */
+/* Indices in dq_name_order; the caller ends *a. */
 static const int64_t *order_of(dq_arena **a, int64_t n,
                                const char *(*name)(const void *arg, int64_t i), const void *arg,
                                dq_err *err)
@@ -41,7 +39,6 @@ static const char *tensor_name(const void *checkpoint, int64_t i)
     return dq_checkpoint_at(checkpoint, i)->name;
 }
 
-/* A table on stdout after an empty line. DQ_RESOURCE. */
 static dq_status info_lists_payloads(const dq_container *c, dq_err *err)
 {
     static const char *const titles[] = {"dataset", "encoding", "bits", "group",  "rows",
@@ -73,9 +70,6 @@ static dq_status info_lists_payloads(const dq_container *c, dq_err *err)
     return err->code;
 }
 
-/* ---- Cmd info ----
- * Dq info FILE|DIR */
-
 static const dq_usage usage = {
     .name = "info",
     .synopsis = "FILE|DIR [options]",
@@ -94,7 +88,7 @@ typedef struct request {
     bool json, tensors, recipe;
 } request;
 
-/* What ends a text. That dq cannot read it is no obstacle here, but for memory. */
+/* An unreadable tokenizer is no obstacle here, except for memory. */
 typedef struct text_ends {
     dq_stop_ids ids;
     dq_tokenizer *t; /* NULL: none */
@@ -113,7 +107,7 @@ static void print_model(const dq_model *m, int n_files, text_ends *e)
 {
     const dq_head_order *map = &m->map;
     const dq_published *known = dq_published_find(m);
-    /* What programs are compared by comes first. */
+    /* Numbers that programs are compared by come first. */
     const dq_model_size s = dq_model_size_of(m);
     char text[32];
     dq_stdout_print_bits(s.bits_per_weight, s.params);
@@ -161,14 +155,14 @@ static dq_kv_spec spec_of(const dq_model *m)
     return spec;
 }
 
-/* Bytes that a token takes in the cache, all layers and heads; once it is coded, if it is. */
+/* A cached token's bytes over all layers and heads; once coded, if it is. */
 static double token_bytes(const dq_model *m)
 {
     const dq_kv_spec spec = spec_of(m);
     return dq_kv_token_bytes(&spec, m->map.head_dim) * m->map.n_kv * m->n_layers;
 }
 
-/* The same of keys and values of two bytes an element. */
+/* The same with two bytes per element. */
 static double token_bytes16(const dq_model *m)
 {
     return 4.0 * m->map.head_dim * m->map.n_kv * m->n_layers;
@@ -267,8 +261,6 @@ static json_t *model_json(const dq_model *m, const text_ends *e)
     return o;
 }
 
-/* ---- Containers ---- */
-
 static json_t *recipe_of(const dq_container *c)
 {
     dq_err ignored = {0}; /* opening has read it */
@@ -279,7 +271,7 @@ static json_t *recipe_of(const dq_container *c)
     return recipe;
 }
 
-/* Whether the weights are those that the recipe's plan measured; -1: there is no plan that names its weights. */
+/* Whether the weights are those that the recipe's plan measured; -1: no plan names its weights. */
 static int as_planned(const dq_container *c, const json_t *recipe)
 {
     char sha[65];
@@ -305,8 +297,8 @@ static void add_matrix(role_sum *s, const dq_weight *w)
     s->bytes += (int64_t)dq_weight_bytes(w);
 }
 
-/* What a calibrated method does not choose goes to the nearest code: an embedding that is no head, and of containers whose damping
- * was a number any. */
+/* A calibrated method leaves to nearest codes: an embedding that is no head and, in containers with
+ * numeric damping, any. */
 static void sum_roles(role_sum sum[ROLES], const dq_model *m, const json_t *recipe)
 {
     const char *method = json_string_value(json_object_get(recipe, "method"));
@@ -369,8 +361,8 @@ static void print_container(const dq_container *c, const dq_model *m, text_ends 
     print_model(m, 1, e);
     printf("container          dq-model %s, written by dq %s\n", i->version, i->dq_version);
     print_packed(i, m, recipe);
-    /* The text that codes were chosen by, what their bits depend on, and what the values were in
-     * before. */
+    /* The text that codes were chosen by, what their bits depend on, and the values' earlier
+     * types. */
     const char *arithmetic = dq_container_header(c)->arithmetic;
     const char *types = dq_container_header(c)->source_types;
     const json_t *calib = json_object_get(recipe, "calib");
@@ -487,8 +479,6 @@ static json_t *container_json(const dq_container *c, const dq_model *m, bool ten
     return o;
 }
 
-/* ---- Folders and GGUF files ---- */
-
 enum { TYPES = 32 }; /* more than there are */
 
 typedef struct type_sum {
@@ -524,7 +514,7 @@ static void print_folder(const dq_checkpoint *k, const dq_model *m, text_ends *e
     print_model(m, dq_checkpoint_n_files(k), e);
     print_kv(m);
     if (m->prequant) {
-        /* Of a folder that another tool has quantized. */
+        /* A folder that another tool has quantized. */
         const dq_prequant_info *i = m->prequant;
         char size[32];
         printf("quantized by       %s\n", i->about);

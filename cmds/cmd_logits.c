@@ -63,8 +63,6 @@ static const dq_usage usage = {
     .args = "one MODEL",
 };
 
-/* ----- progress ----- */
-
 static void tell(void *arg, double rows)
 {
     logits *x = arg;
@@ -91,7 +89,7 @@ static dq_status put_json(dq_h5_result *h, const char *name, json_t *value, dq_e
     return err->code;
 }
 
-/* Where the pass that begins at row `from` ends: after the context, then every --kv-every rows. */
+/* A pass ends after the context, then every --kv-every rows. */
 static int64_t pass_end(const logits *x, int64_t from)
 {
     int64_t every = x->evicts ? x->kv.evict.every : 0;
@@ -106,7 +104,7 @@ static dq_status run_pass(logits *x, const int32_t *pos, int64_t from, int64_t t
     DQ_TRY(dq_kv_cached_reads(&x->cached, x->runner, dq_session_seq(x->session), pos + from,
                               to - from, err));
     if (x->cached.contexts && to == x->in.n) return DQ_OK; /* nobody reads what would be left */
-    /* After the context (or all tokens, where none is named): evicts if asked to, and measures. */
+    /* After the context (without one, all tokens): evicts if asked to, and measures. */
     const int32_t length = (int32_t)dq_session_length(x->session), seq = dq_session_seq(x->session);
     const bool measured = x->cached.contexts > 0;
     DQ_TRY(dq_session_evict(x->session, err));
@@ -143,8 +141,6 @@ static dq_status run_passes(logits *x, dq_err *err)
     DQ_TRY(put_json(x->h, "kv", dq_kv_report_json(&x->kv, &x->cached), err));
     return dq_h5_result_close(x->h, err);
 }
-
-/* ----- output ----- */
 
 static const char *passes_of(const logits *x)
 {

@@ -14,8 +14,6 @@
 
 enum { DQ_SHARDS = 9999 };
 
-/* ---- Shard ---- */
-
 dq_status dq_shard_read(dq_shard *part, const char *file, const char *also, dq_err *err)
 {
     int used = 0;
@@ -71,7 +69,7 @@ void dq_shard_say(const dq_shard *part, const char *file, double share, const ch
                   part->shard, part->n, 100 * share, file, out);
 }
 
-/* Appends a word as a shell reads it; false where it does not fit. */
+/* Quotes a word for a shell; false: it does not fit. */
 static bool add_word(char *line, size_t cap, const char *word)
 {
     size_t n = strlen(line);
@@ -106,8 +104,7 @@ dq_status dq_shard_stopped(const char *command, const char *file, bool whole, in
                    whole ? "" : ", up to where the file could be written,", file, command, again);
 }
 
-/* ---- Cmd merge ----
- * Dq merge. A part's first line has the command that it is a part of; this command runs once more
+/* Dq merge. A part's first line has the command that it is a part of; this command runs once more
  * with the parts in place of computing, so that models and data are read and everything is printed
  * as ever. */
 
@@ -143,8 +140,6 @@ typedef struct merge {
     const struct kind *kind;
 } merge;
 
-/* ---- What a part says ---- */
-
 static const char *text_of(const json_t *o, const char *key)
 {
     const char *s = json_string_value(json_object_get(o, key));
@@ -174,8 +169,6 @@ static dq_status read_head(json_t **head, const char *path, dq_err *err)
                        path);
     return DQ_OK;
 }
-
-/* ---- Whether they belong together ---- */
 
 static dq_status compare(const merge *x, const json_t *head, const char *path, const char *first,
                          dq_err *err)
@@ -248,8 +241,6 @@ static dq_status check_complete(const merge *x, dq_err *err)
     return dq_fail(err, DQ_MISMATCH, "%d of %d parts %s missing: %s%s", missing, x->n,
                    missing == 1 ? "is" : "are", list, missing > 12 ? ", ..." : "");
 }
-
-/* ---- The command again ---- */
 
 static dq_status run_again(const merge *x, dq_err *err)
 {

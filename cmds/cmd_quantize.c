@@ -15,8 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Quantize rows ---- */
-
 static void stored_cells(dq_table *t, const dq_quantize_row *r, int64_t bytes)
 {
     char size[32];
@@ -54,7 +52,7 @@ static dq_status finish(dq_table *t, dq_err *err)
     return err->code;
 }
 
-/* One line a tensor and an empty one. loss: with that of a calibrated method. DQ_RESOURCE. */
+/* loss: with that of a calibrated method. DQ_RESOURCE. */
 static dq_status quantize_rows_print(const dq_quantizer *q, bool loss, dq_err *err)
 {
     static const char *const titles[] = {"tensor", "shape", "stored as", "bits", "group",
@@ -74,9 +72,7 @@ static dq_status quantize_rows_print(const dq_quantizer *q, bool loss, dq_err *e
     return finish(t, err);
 }
 
-/* ---- Folded ---- */
-
-/* A name around its first number; digits 0: it has none. */
+/* A name around its first number; digits 0: none. */
 typedef struct cut_name {
     const char *name;
     size_t before, digits;
@@ -150,8 +146,8 @@ static void add_fold(dq_table *t, const dq_quantizer *q, bool *taken, int64_t fr
     stored_cells(t, &first, f.n * first.bytes);
 }
 
-/* One line for tensors whose names differ in their first number only and that are stored alike:
- * "model.layers.0-29.mlp.up_proj.weight". Sizes are of all of them. DQ_RESOURCE. */
+/* Folds tensors that differ only in the first number of their names,
+ * "model.layers.0-29.mlp.up_proj.weight", and adds up sizes. DQ_RESOURCE. */
 static dq_status quantize_rows_folded(const dq_quantizer *q, dq_err *err)
 {
     static const char *const titles[] = {"tensor", "tensors", "shape", "stored as",
@@ -171,9 +167,6 @@ static dq_status quantize_rows_folded(const dq_quantizer *q, dq_err *err)
     dq_arena_free(a);
     return err->code;
 }
-
-/* ---- Cmd quantize ----
- * Dq quantize MODEL -o OUT.h5 */
 
 typedef struct command {
     dq_logger logger;
@@ -208,7 +201,7 @@ static const dq_usage usage = {
     .max_args = 1,
     .args = "one MODEL"};
 
-/* The packed tensor with the lowest SQNR; false when none is packed. */
+/* The packed tensor with the lowest SQNR; false: none is packed. */
 static bool worst_of(const dq_quantizer *q, dq_quantize_row *worst)
 {
     bool any = false;

@@ -44,8 +44,6 @@ static const dq_usage usage = {
     .args = "one MODEL",
 };
 
-/* ----- the tokenizer's files ----- */
-
 static dq_status load(tokenize *x, const char *where, const char *json, size_t len,
                       const char *config, size_t config_len, dq_err *err)
 {
@@ -91,7 +89,7 @@ static dq_status open_tokenizer(tokenize *x, const char *path, dq_err *err)
         return x->tokenizer ? DQ_OK : no_tokenizer(path, err);
     }
     if (memcmp(begin, "GGUF", 4) == 0) {
-        /* The metadata alone are read: any model's, or those of a file that holds nothing else. */
+        /* Metadata are enough: any model's, or a file with nothing else. */
         const char *tokens, *config;
         size_t length, config_len;
         dq_gguf_model *m;
@@ -109,9 +107,7 @@ static dq_status open_tokenizer(tokenize *x, const char *path, dq_err *err)
     return load(x, path, json, len, NULL, 0, err);
 }
 
-/* ----- output ----- */
-
-/* Appends the line of ids of text[len], which stands at offset `at` of the whole. */
+/* Appends the ids of text[len], at offset `at` of the whole, as a line. */
 static dq_status put_line(tokenize *x, const char *text, size_t len, size_t at, dq_err *err)
 {
     int32_t *ids;
@@ -140,7 +136,7 @@ static dq_status put_line(tokenize *x, const char *text, size_t len, size_t at, 
     return err->code;
 }
 
-/* The number of the line that byte `at` is in. */
+/* The line number of byte `at`. */
 static int64_t line_of(const char *text, size_t at)
 {
     int64_t line = 1;

@@ -48,7 +48,7 @@ static void check_objects(request *r, const dq_container *c, dq_err *err)
     dq_fail_as(err, &one);
 }
 
-/* The settings of the cache are the container's, which no option of dq verify changes: the source is another model. */
+/* dq verify has no cache options, as the container decides: the source is another model. */
 static dq_status of_another_model(const char *path, dq_err *err)
 {
     for (int i = 0; i < err->n_remedies; i++) {
@@ -79,7 +79,7 @@ static dq_status run(request *r, const char *path, dq_err *err)
                        "Name a container (.h5).",
                        path);
     DQ_TRY(dq_container_open(&c, path, err));
-    /* Checks everything; err keeps the first failure, the later ones are warnings. */
+    /* err keeps the first failure; later ones become warnings. */
     dq_progress bar;
     double total = 0, done = 0;
     int64_t n = dq_container_n_payloads(c);

@@ -12,12 +12,11 @@
 
 #include <stdio.h>
 
-/* Runs one command; argv[0] is its name. Results go to stdout; the message of a failure is left in
- * err and printed once by main. */
+/* Runs a command; argv[0] is its name. Results go to stdout; main prints the failure in err. */
 typedef dq_status dq_cmd_run(int argc, char **argv, dq_err *err);
 
-/* A row of the table of commands, in main.c. Of a group, such as plan, the rows that follow begin with its name; its own row
- * has no `run`. */
+/* A row of main.c. A group such as plan has no `run`; its commands follow, with its name in
+ * front. */
 typedef struct dq_cmd {
     const char *name, *purpose; /* "plan kv" */
     dq_cmd_run *run;
@@ -30,11 +29,10 @@ dq_cmd_run dq_cmd_plan_weights, dq_cmd_plan_kv, dq_cmd_plan_heads, dq_cmd_plan_g
 dq_cmd_run dq_cmd_bench_prefill, dq_cmd_bench_generate, dq_cmd_bench_decode, dq_cmd_bench_attention,
     dq_cmd_bench_items, dq_cmd_bench_evict, dq_cmd_bench_compare;
 
-/* ---- Shard ----
- * Commands of which several processes compute a part each, with --shard I/N, and dq merge, which
- * makes one of the parts. */
+/* Commands that several processes can share with --shard I/N, and dq merge, which joins the
+ * parts. */
 
-/* --shard, and what it means. */
+/* --shard, parsed. */
 typedef struct dq_shard {
     const char *word; /* NULL: not given */
     int shard, n;     /* from 1; 0: all is computed here */
@@ -44,12 +42,12 @@ typedef struct dq_shard {
         "shard", "I/N", &(part).word,                                                              \
         "compute the I-th of N parts, I from 1 to N, into the file of -o; dq merge makes "         \
         "one document of all N. With --resume it goes on with that file"))
-/* file: that of -o, NULL: none; also: of dq_args. DQ_USAGE: no I/N, nowhere to write it, something else to write, or several
+/* file: of -o, NULL: none; also: of dq_args. DQ_USAGE: no I/N, no file, another output, or several
  * ranks. */
 dq_status dq_shard_read(dq_shard *part, const char *file, const char *also, dq_err *err);
 
-/* What the first line of a part says besides its form and key: what computes, conditions and arguments. *about is the caller's;
- * `conditions` is taken over. DQ_USAGE: an argument is not UTF-8. */
+/* What a part's first line has besides schema and key: program, conditions and arguments. *about is
+ * the caller's; takes `conditions`. DQ_USAGE: an argument is not UTF-8. */
 typedef struct dq_shard_about {
     const char *command; /* "eval" */
     const dq_shard *part;
@@ -60,14 +58,14 @@ typedef struct dq_shard_about {
 dq_status dq_shard_head(json_t **about, const dq_shard_about *a, int argc, char **argv,
                         dq_err *err);
 
-/* That the part is there; share: of all work. out: "OUT.json", what -o of dq merge takes. */
+/* Says that the part is complete; share: of all work. out: "OUT.json" for -o of dq merge. */
 void dq_shard_say(const dq_shard *part, const char *file, double share, const char *out,
                   dq_logger *logger);
-/* Replaces the message of an interruption by one that says how to go on. whole: `file` has all that was finished. */
+/* An interruption's message says how to resume. whole: `file` has all finished work. */
 dq_status dq_shard_stopped(const char *command, const char *file, bool whole, int argc, char **argv,
                            dq_err *err);
 
-/* Parts that belong together, as dq merge has found them, and what it is to write. */
+/* The parts that dq merge has found, and what it is to write. */
 typedef struct dq_shard_merge {
     const char *const *path; /* [n] */
     int n;
@@ -76,13 +74,12 @@ typedef struct dq_shard_merge {
     const dq_opt *own;              /* what it was given, and nothing of the parts' command */
 } dq_shard_merge;
 
-/* A command with the parts in place of computing. merge NULL: the command itself. */
+/* Runs a command from parts instead of computing; merge NULL: the command itself. */
 typedef dq_status dq_shard_merged(const dq_shard_merge *merge, int argc, char **argv, dq_err *err);
 dq_shard_merged cmd_eval_merged, cmd_stats_merged;
 
-/* ---- Help pages ----
- * What dq help prints of all commands: pages of the manual, completion of a shell,
- * docs/commands.md. Texts and rows come from the commands themselves. */
+/* What dq help prints of all commands: manual pages, completion, docs/commands.md; texts and rows
+ * come from the commands. */
 
 typedef struct dq_help_pages {
     const dq_cmd *cmd; /* [n] */
@@ -91,21 +88,17 @@ typedef struct dq_help_pages {
 
 /* "exit status: 0 done, 1 bug, ...", wrapped. */
 void dq_help_pages_exits(FILE *f);
-/* docs/commands.md. */
 dq_status dq_help_pages_markdown(const dq_help_pages *all, dq_err *err);
-/* The names of all commands, groups too, a line each. */
+/* Names of all commands and groups, a line each. */
 dq_status dq_help_pages_commands(const dq_help_pages *all, dq_err *err);
-/* A page in roff. cmd: a row of `all`, or NULL for that of dq itself. */
+/* cmd: a row of `all`, or NULL for dq itself. */
 dq_status dq_help_pages_manual(const dq_help_pages *all, const dq_cmd *cmd, dq_err *err);
-/* A script for a shell: "bash" or "zsh", DQ_USAGE for another. */
+/* "bash" or "zsh"; DQ_USAGE for another. */
 dq_status dq_help_pages_completion(const dq_help_pages *all, const char *shell, dq_err *err);
 
-/* ---- Last words ----
- * The one line on stderr when the process ends otherwise than by a return from main. */
-
-/* From here on until dq_last_words_end: SIGBUS in a mapped file (it was cut short, or its disk fails) is
- * exit status 6 with the file's name; a library that calls exit is exit status 5. Outputs stay as a kill
- * would leave them. */
+/* From here on until dq_last_words_end: SIGBUS in a mapped file (it was cut short, or its disk
+ * fails) is exit status 6 with the file's name; a library that calls exit is exit status 5. Outputs
+ * stay as a kill would leave them. */
 void dq_last_words_begin(void);
 void dq_last_words_name(const char *command); /* a literal: who speaks */
 void dq_last_words_end(void);

@@ -11,8 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- Exit status ---- */
-
 static const struct {
     const char *status, *meaning;
 } exits[] = {
@@ -43,9 +41,7 @@ void dq_help_pages_exits(FILE *f)
     }
 }
 
-/* ---- Commands ---- */
-
-/* The command hands its rows to whom dq_help_take named. */
+/* The command passes its rows to the taker. */
 static dq_status hand_over(const dq_cmd *c, dq_err *err)
 {
     char name[] = "dq", requested[] = "--help", *argv[] = {name, requested, NULL};
@@ -60,7 +56,7 @@ static dq_status hand_over_all(const dq_help_pages *all, dq_err *err)
     return dq_stdout_flush(err);
 }
 
-/* Whether c is one of the commands of a group; NULL: a word of its own after dq. */
+/* NULL: the command is no group's. */
 static bool is_of(const dq_cmd *c, const char *group)
 {
     const char *space = strchr(c->name, ' ');
@@ -88,8 +84,6 @@ dq_status dq_help_pages_markdown(const dq_help_pages *all, dq_err *err)
            "| `--commands` | the names of all commands |\n");
     return DQ_OK;
 }
-
-/* ---- The manual ---- */
 
 static void put_list(const dq_help_pages *all, const char *group)
 {
@@ -134,7 +128,7 @@ dq_status dq_help_pages_manual(const dq_help_pages *all, const dq_cmd *cmd, dq_e
     dq_manual_section("EXIT STATUS");
     for (int i = 0; i < N_EXITS; i++) dq_manual_item(exits[i].status, exits[i].meaning);
     if (cmd) {
-        /* The page of dq, and that of the group that cmd is of. */
+        /* The pages of dq and of cmd's group. */
         const dq_cmd *group = NULL;
         for (int i = 0; i < all->n; i++) {
             if (!all->cmd[i].run && is_of(cmd, all->cmd[i].name)) group = &all->cmd[i];
@@ -145,8 +139,6 @@ dq_status dq_help_pages_manual(const dq_help_pages *all, const dq_cmd *cmd, dq_e
     }
     return dq_stdout_flush(err);
 }
-
-/* ---- Completion ---- */
 
 static void put_names(const dq_help_pages *all, const char *group)
 {
@@ -173,10 +165,9 @@ dq_status dq_help_pages_completion(const dq_help_pages *all, const char *shell, 
     return dq_stdout_flush(err);
 }
 
-/* ---- Last words ----
- * What runs here may have interrupted anything: no stdio, no memory. The line is put together in a
- * static buffer and written by one call; a second thread that fails meanwhile waits for the
- * process to end. */
+/* What runs here may have interrupted anything: no stdio, no memory. The line is put together in a
+ * static buffer and written by one call; a second thread that fails meanwhile waits for the process
+ * to end. */
 
 static const char *who;
 static atomic_flag spoken = ATOMIC_FLAG_INIT;
@@ -189,7 +180,7 @@ static size_t append(char *line, size_t cap, size_t n, const char *text)
     return n;
 }
 
-/* Says it in one write and ends. Other threads that come here meanwhile wait for that. */
+/* Prints in one write and exits; other threads wait for that. */
 static void speak(dq_status status, const char *what, const char *more)
 {
     static char line[8192];

@@ -43,23 +43,22 @@ static const dq_cmd commands[] = {
     {"bench compare", "show what was measured beside peers", dq_cmd_bench_compare},
     {"doctor", "versions, devices and CPU features, for bug reports", dq_cmd_doctor},
 };
-/* Those that mpirun may start several of. */
+/* Commands that mpirun may start several of. */
 static dq_cmd_run *const by_ranks[] = {dq_cmd_eval,         dq_cmd_stats,   dq_cmd_quantize,
                                        dq_cmd_plan_weights, dq_cmd_plan_kv, dq_cmd_plan_heads,
                                        dq_cmd_plan_gates};
-/* Those that cannot be cut into parts that never meet, though they take long. */
+/* Long commands that cannot be split into parts. */
 static dq_cmd_run *const without_parts[] = {dq_cmd_quantize, dq_cmd_plan_weights, dq_cmd_plan_kv,
                                             dq_cmd_plan_heads, dq_cmd_plan_gates};
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
-/* Whether c is one of the commands of a group. */
 static bool is_of(const dq_cmd *c, const char *group)
 {
     const size_t n = strlen(group);
     return strncmp(c->name, group, n) == 0 && c->name[n] == ' ';
 }
 
-/* Whether c is listed in the help of `group`; NULL: of dq. */
+/* NULL: listed in the help of dq. */
 static bool is_listed(const dq_cmd *c, const char *group)
 {
     return group ? is_of(c, group) : !strchr(c->name, ' ');
@@ -94,7 +93,7 @@ static void print_group(FILE *f, const dq_cmd *group)
     fprintf(f, "\ndq help %s COMMAND explains one of them.\n", group->name);
 }
 
-/* The command of `group` (NULL: of dq) that is called `word`; NULL: none is. */
+/* NULL: no such command; group NULL: of dq. */
 static const dq_cmd *find(const char *group, const char *word)
 {
     for (int i = 0; i < N_COMMANDS; i++) {
@@ -106,7 +105,7 @@ static const dq_cmd *find(const char *group, const char *word)
     return NULL;
 }
 
-/* What other programs' commands are here. */
+/* Commands of other programs, and what stands for them here. */
 static const struct {
     const char *theirs, *ours;
 } known_elsewhere[] = {
@@ -150,14 +149,14 @@ static dq_status unknown(const char *group, const char *word, dq_err *err)
                    of, space);
 }
 
-/* A command by its words, with what follows them. */
+/* A command and its arguments. */
 typedef struct call {
     const dq_cmd *cmd; /* NULL: dq itself */
     int argc;
     char **argv; /* argv[0] is the command's last word */
 } call;
 
-/* argv begins with a command's words; cmd may be a group when nothing follows its name, or --help. */
+/* cmd may be a group when nothing, or --help, follows. */
 static dq_status find_call(call *out, int argc, char **argv, dq_err *err)
 {
     const dq_cmd *c = find(NULL, argv[0]);
@@ -178,7 +177,6 @@ static bool asks_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
-/* Processes that mpirun has started. */
 static int launched(void)
 {
     const char *n = getenv("OMPI_COMM_WORLD_SIZE");
@@ -212,7 +210,7 @@ static dq_status run_call(const call *c, const char **name, dq_err *err)
         return dq_fail(err, DQ_USAGE,
                        "is one process, and mpirun has started %d. Leave out mpirun.", launched());
     }
-    /* Why there is no --shard, and what there is. */
+    /* Why there is no --shard, and the alternative. */
     if (is_among(c->cmd->run, without_parts, sizeof without_parts / sizeof *without_parts)) {
         for (int i = 1; i < c->argc && strcmp(c->argv[i], "--") != 0; i++) {
             if (strcmp(c->argv[i], "--shard") != 0 && strncmp(c->argv[i], "--shard=", 8) != 0)

@@ -24,11 +24,9 @@
 #include <math.h>
 #include <stdio.h>
 
-/* ---- Attention ---- */
-
 enum { MAX_FORMS = DQ_BENCH_LOGITS + 1 };
 
-/* What is timed: attention of the model with one rounding of logits, or (softmaxes) map by map. */
+/* What is timed: attention with one rounding of logits, or (softmaxes) map by map. */
 typedef struct form {
     bool softmaxes;
     dq_logit_spec logit;
@@ -53,8 +51,6 @@ typedef struct attention {
     int32_t *pos;
     float *q, *y, *lambda, *absmax; /* backend memory */
 } attention;
-
-/* ---- One call ---- */
 
 static void attend(const attention *x, const dq_attn *attn, dq_logit_spec logit)
 {
@@ -90,8 +86,6 @@ static double time_form(const attention *x, const form *f)
     }
     return dq_bench_now(x->b) - start;
 }
-
-/* ---- One length ---- */
 
 static dq_status begin_length(attention *x, dq_err *err)
 {
@@ -142,9 +136,7 @@ static dq_status run_length(attention *x, dq_err *err)
     return err->code;
 }
 
-/* ---- What is printed ---- */
-
-/* Multiply-adds of the products that the form needs count as two each; a first sweep for maxima is not counted. */
+/* Multiply-adds count as two; a first sweep for maxima does not count. */
 static double flops_of(const attention *x, const form *f)
 {
     const dq_head_order *a = &x->m->map;
@@ -152,7 +144,7 @@ static double flops_of(const attention *x, const form *f)
     return 2.0 * a->head_dim * (a->n_q + products) * ((double)x->n * (double)(x->n + 1) / 2);
 }
 
-/* Of the query-key pairs of a prompt the share that is multiplied as codes; NaN in other arithmetic than int8. */
+/* Share of a prompt's query-key pairs multiplied as codes; NaN unless in int8. */
 static double share_of_codes(const attention *x)
 {
     double all = 0, coded = 0;
@@ -345,7 +337,7 @@ typedef struct policies {
     double *prefill, *over, *evicting; /* [runs], [n_policies][runs] twice */
 } policies;
 
-/* The words of --kv-policy: policies, and `all`, which is every one that is no baseline. */
+/* The words of --kv-policy: policies, and `all`, which leaves out baselines. */
 static const char *const *policy_words(const char *word[POLICIES + 1])
 {
     for (int i = 0; i < dq_kv_n_policies; i++) word[i] = dq_kv_policies[i].name;
@@ -353,7 +345,8 @@ static const char *const *policy_words(const char *word[POLICIES + 1])
     return word;
 }
 
-/* One context, watched and cut by e, or by nobody. *evicting: the part of *seconds after the pass. */
+/* Reads one context, observed and cut by e (NULL: neither). *evicting: the part of *seconds after
+ * the pass. */
 static dq_status run_one(policies *x, const dq_bench_prompt *p, dq_evictor *e, double *seconds,
                          double *evicting, dq_evict_report *report, dq_err *err)
 {
@@ -377,7 +370,7 @@ static dq_status run_one(policies *x, const dq_bench_prompt *p, dq_evictor *e, d
     return err->code;
 }
 
-/* A round of all policies and of the prefill that nobody watches: what is first changes from round to round. */
+/* One round of all policies and the plain prefill; the order rotates. */
 static dq_status evict_run_all(policies *x, const dq_bench_prompt *p, int64_t evict_run,
                                dq_err *err)
 {
@@ -465,7 +458,7 @@ static dq_status evict_run(policies *x, dq_arena *a, dq_err *err)
     const size_t runs = (size_t)x->o->runs, n = (size_t)x->n_policies;
     dq_bench_report r;
     x->b = x->o->backend;
-    /* The share is that of every context: tokens that always stay do not raise it. */
+    /* Protected tokens must not raise the share of any context. */
     const int least = x->o->kv.sink + x->o->kv.recent;
     for (int i = 0; i < x->length.n; i++) {
         if (x->length.at[i] * keep < least)
@@ -474,8 +467,7 @@ static dq_status evict_run(policies *x, dq_arena *a, dq_err *err)
                            "always stay. Give %.0f or more",
                            x->length.at[i], keep, least, ceil(least / keep));
     }
-    /* Gates of zero, where the model has none and a policy needs them: what weights say takes no
-     * time. */
+    /* Zero gates where a policy needs them and the model has none: their values take no time. */
     dq_kv_gates *gates;
     bool needed = false;
     for (int i = 0; i < x->n_policies; i++) needed = needed || x->policy[i]->needs & DQ_NEEDS_GATES;
@@ -524,7 +516,7 @@ dq_status dq_cmd_bench_evict(int argc, char **argv, dq_err *err)
     dq_args args;
     DQ_TRY(dq_help_parse(&args, argc, argv, opts, &evict_usage, err));
     if (args.help) return DQ_OK;
-    /* Those of a list of names; of none, all. */
+    /* Without a list of names, all. */
     for (int i = 0; i < dq_kv_n_policies; i++) {
         const bool in_all = !dq_kv_policies[i].baseline;
         bool asked = names.n == 0 && in_all;
@@ -549,7 +541,6 @@ dq_status dq_cmd_bench_evict(int argc, char **argv, dq_err *err)
 
 enum { LONGEST = 4096 };
 
-/* What a run takes, a value per run. */
 typedef enum column {
     TOKENIZE, /* seconds */
     SCORE,
@@ -614,7 +605,7 @@ static dq_status run_group(items_bench *x, encoded *e, dq_scorer *scorer, int64_
     const double start = dq_bench_now(b);
     DQ_TRY(dq_score_items(scorer, &e->q, begin, end, (dq_scores){e->logp, e->top1}, err));
     s->score += dq_bench_now(b) - start;
-    /* the second of two: the first finds the caches full of what was scored */
+    /* the first of two finds the caches full of what was scored */
     for (int i = 0; i < 2; i++)
         DQ_TRY(dq_bench_prompt_run(&prefill, x->o->runner, &x->prompt, dq_logit_plain, x->o->math,
                                    err));
@@ -779,7 +770,6 @@ static const dq_usage items_usage = {
     .max_args = 2,
     .args = "MODEL and FILE"};
 
-/* For completion. */
 enum { MAX_TASKS = 32 };
 static int task_names(const char *names[MAX_TASKS])
 {

@@ -15,8 +15,6 @@
 #include <math.h>
 #include <stdio.h>
 
-/* ---- Prefill ---- */
-
 typedef struct prefill {
     dq_bench *o;
     dq_bench_list length;
@@ -293,8 +291,8 @@ static dq_status step(decode *x, int i, int64_t decode_run, dq_err *err)
     x->b->ops->logprob(x->b, &logp, &top1, hidden, &x->m->head, &id, DQ_NUM_F32);
     DQ_TRY(dq_backend_sync(x->b, err));
     const double token = dq_bench_now(x->b) - start, read = dq_bench_block_read(&x->block, 0);
-    /* Attention of all layers alone, for the position after the last token: only that one, and
-     * later ones, may read what has been compacted. */
+    /* Attention of all layers for the position after the last token: earlier ones may not read what
+     * is compacted. */
     const dq_head_order *map = &x->m->map;
     const int32_t pos = s->pos + 1;
     dq_batch next = batch;
@@ -336,7 +334,7 @@ static dq_status decode_run_all(decode *x, dq_err *err)
         if (err->code != DQ_OK) return err->code;
         DQ_TRY(dq_runner_new(&s->runner, x->m, x->b, &spec, err));
         s->seq = x->b->ops->kv_seq_new(x->b, dq_runner_kv(s->runner));
-        /* Invented keys and values at positions 0 .. context-1 of every layer. */
+        /* Random keys and values at positions 0 .. context-1 of every layer. */
         const int64_t cols = (int64_t)x->m->map.n_kv * x->m->map.head_dim;
         int32_t ids[CHUNK] = {0}, pos[CHUNK];
         for (; s->pos < x->context; s->pos += CHUNK) {
@@ -508,8 +506,8 @@ dq_status dq_cmd_bench_decode(int argc, char **argv, dq_err *err)
  * whether a sequence shall end: the clock is read there, after the last sequence's first token,
  * which the prompt's pass gave, and after its last one. */
 
-/* A plain read takes a part of the time of the run that it is compared with: one of 30 ms after seconds would say more of what
- * else goes on in the machine. */
+/* A plain read takes part of the time of its run: 30 ms after seconds would measure other load on
+ * the machine. */
 enum { READ_PART = 4, BATCH_MAX = 8 };
 
 typedef struct generate_subject {
@@ -548,7 +546,7 @@ static double kv_held(const generate *x)
     return (double)(held.codes + held.scales + held.unquantized);
 }
 
-/* All sequences are open until the last step has been answered. */
+/* All sequences stay open until the last step. */
 static bool tick(void *arg, int64_t prompt, const int32_t *ids, int64_t n)
 {
     watch *w = arg;
@@ -620,9 +618,7 @@ static dq_status generate_run_all(generate *x, dq_err *err)
     return err->code;
 }
 
-/* ---- What is told ---- */
-
-/* Shares are medians of the runs' own: a machine that slows down slows a run and its limits alike. */
+/* Shares are medians over runs: a slower machine slows a run and its limits alike. */
 typedef struct figures {
     dq_bench_timing step; /* seconds */
     double bytes, rate, read;
@@ -649,7 +645,7 @@ static figures figures_of(const generate *x, const generate_subject *s)
     return f;
 }
 
-/* Of the process, but for the block. */
+/* Excludes the block. */
 static int64_t peak_bytes(const generate *x)
 {
     const int64_t now = dq_os_peak_bytes() - (int64_t)(x->block.p ? x->block.bytes : 0);
@@ -713,8 +709,6 @@ static dq_status report(const generate *x, dq_err *err)
     dq_bench_report_end(&r);
     return err->code;
 }
-
-/* ---- From options to subjects ---- */
 
 static dq_status check_lengths(const generate *x, dq_err *err)
 {

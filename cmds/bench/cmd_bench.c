@@ -21,9 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Bytes ---- */
-
-/* `share` of the parts of w. */
+/* Adds `share` of the parts of w. */
 static void add_weight(dq_bench_bytes *to, const dq_weight *w, double share)
 {
     if (w->rows == 0) return;
@@ -97,10 +95,8 @@ const char *dq_bench_weights(char buf[DQ_BENCH_WEIGHTS], const dq_model *m)
     return buf;
 }
 
-/* ---- Clocked ----
- * A copy of the backend's table, with clocks around the operations of interest, takes the table's
- * place. An operation knows its backend only, so what goes with the copy is a variable of this
- * file. */
+/* A copy of the backend's table with clocks around operations replaces it. An operation knows only
+ * its backend, so the copy's data are a variable of this file. */
 
 static struct {
     const dq_ops *of;
@@ -164,10 +160,8 @@ void dq_bench_clocked_end(dq_backend *b)
     if (b->ops == &clock_table.clocked) b->ops = clock_table.of;
 }
 
-/* ---- Rates ----
- * Floating-point operations are counted from the shapes, times are medians of whole runs. The rate
- * of a bare product is the best of three after one that warms up, and is what a prompt's rate is
- * compared with. */
+/* Operations are counted from shapes, times are medians of whole runs. The rate of a bare product
+ * is the best of three after a warm-up; a prompt's rate is compared with it. */
 
 static int by_value(const void *a, const void *b)
 {
@@ -306,9 +300,7 @@ float *dq_bench_floats(dq_backend *b, int64_t n, dq_err *err)
     return p;
 }
 
-/* ---- Limits ----
- * The operations of the backend are short, so that they are repeated until the clock has seen
- * enough of them. */
+/* Operations are short and repeated until the clock has seen enough. */
 
 double dq_bench_limits_ops(dq_backend *b, dq_num num, const dq_weight *w, const char **instruction)
 {
@@ -398,9 +390,6 @@ double dq_bench_block_read(const dq_bench_block *block, double seconds)
     return bytes / spent;
 }
 
-/* ---- Run ----
- * Words are read before the model is opened. */
-
 const dq_bench dq_bench_defaults = {.device = "auto", .math_word = {"f32", DQ_NUM_F32}, .runs = 5};
 
 dq_status dq_bench_list_read(dq_bench_list *out, const char *text, const char *option, int max,
@@ -459,9 +448,6 @@ const char *dq_bench_logit_name(char *out, dq_logit_spec s)
              dq_granularity_name[s.granularity]);
     return out;
 }
-
-/* ---- Report ----
- * A figure becomes a member and a cell; the columns of the table are those of the first row. */
 
 enum { COLUMNS = 24 };
 
@@ -542,16 +528,13 @@ void dq_bench_report_end(dq_bench_report *r)
     dq_table_free(r->table);
 }
 
-/* ---- Compare ----
- * Dq bench compare: documents of dq bench and of tests/peers/bench.py side by side. One line for
+/* Dq bench compare: documents of dq bench and of tests/peers/bench.py side by side. One line for
  * every work: what a peer and dq reached, in tokens per second, and dq over peer. Documents of
- * peers (dq-peers/1) have both. What dq bench measured (dq-bench/1; prefill and generate) takes
- * the place of dq's figure, with a mark, on the lines of the same model, work, weights, arithmetic
- * and threads; it makes a line of its own where there is none.
- *
- * Both kinds of documents name a work by the same members, which become its line's words. When all
- * is read, rates that dq bench gives join the lines of the same words, whatever the order of the
- * documents. */
+ * peers (dq-peers/1) have both. What dq bench measured (dq-bench/1; prefill and generate) takes the
+ * place of dq's figure, with a mark, on the lines of the same model, work, weights, arithmetic and
+ * threads; it makes a line of its own where there is none.  Both kinds of documents name a work by
+ * the same members, which become its line's words. When all is read, rates that dq bench gives join
+ * the lines of the same words, whatever the order of the documents. */
 
 typedef struct line {
     const char *work;           /* with dq's model and settings */
@@ -570,7 +553,7 @@ typedef struct comparison {
     dq_arena *a;
 } comparison;
 
-/* A member that must be there; the first that is not, or is of another type, is in err. */
+/* err: a missing member, or one of another type. */
 static const char *word_of(const json_t *object, const char *key, dq_err *err)
 {
     const char *s = json_string_value(json_object_get(object, key));
@@ -600,7 +583,7 @@ static const char *print_to(dq_arena *a, dq_err *err, const char *fmt, ...)
     return text;
 }
 
-/* Works that are compared: the words of a line, and the members that stand between them. */
+/* What identifies a work: the words of a line, with members between them. */
 static const struct {
     const char *what, *word[2], *member[2];
 } works[] = {{"prefill", {"prefill"}, {"tokens"}},
@@ -636,7 +619,7 @@ static const char *work_of(const json_t *result, const json_t *settings, dq_aren
 
 static dq_status add_line(comparison *c, const line *l, dq_err *err)
 {
-    /* Which of two equal ones is meant, nobody could say. */
+    /* Two equal works would be ambiguous. */
     for (int i = 0; i < c->n; i++) {
         const line *have = &c->at[i];
         if (strcmp(have->work, l->work) == 0 && strcmp(have->peer, l->peer) == 0 &&
@@ -736,7 +719,7 @@ static dq_status read_all(comparison *c, json_t **doc, const char *const *path, 
         DQ_TRY(dq_json_parse(&doc[i], text, len, path[i], err));
         if (take_document(c, doc[i], err) != DQ_OK) return dq_in(err, "%s: ", path[i]);
     }
-    /* Lines of dq alone go into those of the same work beside a peer. */
+    /* dq's own lines merge into those of the same work with a peer. */
     int count = 0;
     for (int k = 0; k < c->n; k++) {
         const line own = c->at[k];

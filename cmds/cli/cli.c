@@ -21,10 +21,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A text about an option with its words in the place of {words}: the text itself where there is none, else out. */
+/* Replaces {words} in an option's text; returns the text itself where there is none, else out. */
 enum { DQ_HELP_TEXT = 1024 };
-
-/* ---- Progress ---- */
 
 enum { NAME = 200 };
 
@@ -71,7 +69,7 @@ void dq_progress_label(dq_progress *p, const char *label)
     p->label = label;
 }
 
-/* In a file: every 5 s at first, then a tenth of the time so far apart, and at most 5 minutes. */
+/* In a file every 5 s at first, then each tenth of the time so far, at most 5 minutes apart. */
 bool dq_progress_due(const dq_progress *p, double now, double share)
 {
     const double since = now - p->last_time;
@@ -82,7 +80,7 @@ bool dq_progress_due(const dq_progress *p, double now, double share)
     return since >= (gap < 300 ? gap : 300);
 }
 
-/* A name may be any bytes: out[3 NAME + 1] becomes UTF-8 of one line, of at most NAME bytes of it. */
+/* A name of any bytes becomes one line of UTF-8 from at most NAME of them. */
 static void name_text(char *out, const char *name)
 {
     out[dq_utf8_repair(out, name, strnlen(name, NAME))] = 0;
@@ -98,7 +96,7 @@ void dq_progress_announce(const dq_logger *logger, double seconds, int threads)
                   on);
 }
 
-/* A line, if one is due, with the seconds that are left; below 0: nobody knows. */
+/* Prints a line if one is due; seconds below 0: unknown. */
 static void show(dq_progress *p, double now, double share, double seconds, const char *note)
 {
     char left[32] = "", label[3 * NAME + 1], what[3 * NAME + 1];
@@ -159,17 +157,13 @@ bool dq_progress_is_long(double seconds)
     return seconds >= 5;
 }
 
-/* ---- Stdout ----
- * Values of jansson become text in base/json, where a key that memory was too short for is
- * noticed. */
-
 bool dq_stdout_reader_left(void)
 {
     struct pollfd p = {.fd = STDOUT_FILENO, .events = POLLOUT};
     return ferror(stdout) && poll(&p, 1, 0) > 0 && (p.revents & POLLERR);
 }
 
-/* The stream that stdout is: what was written last may be the beginning of a character, which waits for the rest. */
+/* stdout's stream: an incomplete character at the end waits for its rest. */
 enum { CHUNK = 1 << 16 };
 static struct {
     size_t waiting;
@@ -188,7 +182,7 @@ static bool write_all(const char *s, size_t n)
     return true;
 }
 
-/* Bytes at the end of sink.s[n] that begin a character and are fewer than it has. */
+/* Bytes of an incomplete character at the end of sink.s[n]. */
 static size_t unfinished(size_t n)
 {
     for (size_t k = 1; k <= 3 && k <= n; k++) {
@@ -235,7 +229,7 @@ void dq_stdout_put_exact(const char *s, size_t len)
     sink.exact = false;
 }
 
-/* Prints a JSON text, in which escapes stand for these characters, and ends its line. */
+/* In a JSON text escapes stand for control characters. */
 static void stdout_put_json(const char *text)
 {
     const char *plain = text, *end = text + strlen(text);
@@ -287,8 +281,7 @@ dq_status dq_stdout_print_recipe(const char *recipe, dq_err *err)
     return err->code;
 }
 
-/* ---- Help ----
- * Text is wrapped at 100 columns; Markdown is left to its reader. */
+/* Text is wrapped at 100 columns; Markdown is not. */
 
 static dq_help_taker *taker; /* of the process, as stdout is */
 
@@ -297,8 +290,8 @@ void dq_help_take(dq_help_taker *other)
     taker = other;
 }
 
-/* What takers need: the length of a heading's title, after which it says more; and whether the options under a heading are explained
- * by dq eval, since the command has no topics. */
+/* For takers: the length of a heading's title, before its explanation; and whether dq eval explains
+ * its options, as the command has no topics. */
 static size_t help_title(const dq_opt *heading)
 {
     size_t n = strcspn(heading->help, "(:");
@@ -311,7 +304,6 @@ static bool help_is_elsewhere(const dq_opt *heading, const dq_usage *usage)
     return heading->value && !usage->first;
 }
 
-/* "a, b or c" */
 static size_t put_words(char *out, size_t cap, const dq_opt *o)
 {
     size_t n = 0;
@@ -334,9 +326,7 @@ static const char *help_text(char out[DQ_HELP_TEXT], const dq_opt *o, const char
     return out;
 }
 
-/* ---- Text ---- */
-
-/* Text in lines of at most 100 columns after an indent; '\n' starts a new line. */
+/* Wraps at 100 columns after the indent; '\n' starts a new line. */
 static void print_wrapped(const char *text, int indent, int at)
 {
     bool space = false; /* one is due before the next word, if that stays on the line */
@@ -373,7 +363,7 @@ static void print_option(const dq_opt *o, const char *help)
     print_wrapped(help_text(text, o, help), 34, 34);
 }
 
-/* Options that dq eval explains. Returns the last row. */
+/* Lists options that dq eval explains; returns the last row. */
 static const dq_opt *print_names(const dq_opt *heading, bool markdown)
 {
     const dq_opt *o = heading;
@@ -391,7 +381,7 @@ static const dq_opt *print_names(const dq_opt *heading, bool markdown)
     return o;
 }
 
-/* Options of `topic`, NULL: all, under their headings. False: there is no such topic. */
+/* Options of `topic` (NULL: all) under their headings; false: no such topic. */
 static bool print_options(const dq_opt *opts, const char *topic, const dq_usage *usage)
 {
     bool shown = !topic, found = !topic;
@@ -408,8 +398,6 @@ static bool print_options(const dq_opt *opts, const char *topic, const dq_usage 
     }
     return found;
 }
-
-/* ---- Markdown ---- */
 
 void dq_help_markdown(const dq_opt *opts, const dq_usage *usage)
 {
@@ -434,7 +422,7 @@ void dq_help_markdown(const dq_opt *opts, const dq_usage *usage)
                dq_opt_takes_value(o) ? o->value : "");
         if (o->letter) printf(", `-%c`", o->letter);
         printf(" | ");
-        /* A cell of a table: lines become one, and what would end the cell is escaped. */
+        /* Joins lines and escapes what would end the cell. */
         const char *text = help_text(cell, o, o->help);
         for (; *text; text++) {
             if (*text == '\n')
@@ -450,8 +438,8 @@ void dq_help_markdown(const dq_opt *opts, const dq_usage *usage)
     putchar('\n');
 }
 
-/* topic NULL: the first page, or all options where there is none; "all": every option; else those of the topic. opts: ended, without
- * DQ_OPT_ROWS. DQ_USAGE: there is no such topic. */
+/* topic NULL: the first page, or all options without one; "all": every option. opts: ended, without
+ * DQ_OPT_ROWS. DQ_USAGE: no such topic. */
 static dq_status help_print(const dq_opt *opts, const dq_usage *usage, const char *topic,
                             dq_err *err)
 {
@@ -514,16 +502,12 @@ dq_status dq_help_parse_part(dq_args *args, int argc, char **argv, const dq_opt 
     return print_asked(args, rows, usage, err);
 }
 
-/* ---- Manual ----
- * A word is escaped as a whole and goes to the next line where it does not fit: no line of the
- * source begins with a character that roff reads as a command, and none has more than 80 bytes but
- * for examples. */
+/* A word is escaped as a whole and wraps as a whole: no source line begins with a roff command
+ * character, and none but examples exceeds 80 bytes. */
 
 enum { COLUMNS = 78, WORD = 1024 };
 
-/* ---- Words ---- */
-
-/* What text[bytes] begins with, and stands for it in roff; every dash is one that can be copied. Returns its length. */
+/* The escaped form of what text[bytes] begins with; dashes stay copyable. Returns its length. */
 static size_t escape(char out[16], const char *text, size_t *bytes)
 {
     static const char *const of[] = {"\\\\e",  "-\\-",   "'\\(aq", "`\\(ga",
@@ -537,7 +521,7 @@ static size_t escape(char out[16], const char *text, size_t *bytes)
     return (size_t)snprintf(out, 16, c < 0x80 ? "%c" : "\\[u%04X]", (int)c);
 }
 
-/* text[len] escaped. Returns its length, at most WORD - 1: what does not fit is left out. */
+/* Escapes text[len] into at most WORD - 1 bytes, dropping the rest; returns the length. */
 static size_t escape_all(char out[WORD], const char *text, size_t len)
 {
     size_t n = 0;
@@ -547,7 +531,7 @@ static size_t escape_all(char out[WORD], const char *text, size_t len)
     return n;
 }
 
-/* The same on the page, without a line's end. */
+/* Without a line end. */
 static void put(const char *text, size_t len)
 {
     char word[WORD];
@@ -555,7 +539,7 @@ static void put(const char *text, size_t len)
     fputs(word, stdout);
 }
 
-/* Filled lines. between: what stands between parts that a line's end parts. */
+/* Fills lines; between: separates parts where a line ends. */
 static void put_filled(const char *text, const char *between)
 {
     size_t at = 0;
@@ -578,9 +562,7 @@ static void put_filled(const char *text, const char *between)
     putchar('\n');
 }
 
-/* ---- Parts of a page ---- */
-
-/* "dq-plan-kv", of which NULL is "dq". */
+/* "dq-plan-kv"; "dq" for NULL. */
 enum { PAGE = 64 };
 static const char *page_name(char page[PAGE], const char *name)
 {
@@ -633,7 +615,7 @@ void dq_manual_synopsis(const char *name, const char *text)
         printf("%s\\fBdq", first ? "" : again);
         if (name) printf(" %s", name);
         printf("\\fR ");
-        /* Options in bold, what is in capitals in italics. */
+        /* Options in bold, capitals in italics. */
         const size_t len = (size_t)(end - text);
         static const char lower[] = "-abcdefghijklmnopqrstuvwxyz0123456789",
                           *const upper = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
@@ -675,9 +657,7 @@ void dq_manual_see(const char *name, bool more)
     printf(" (1)%s\n", more ? "," : "");
 }
 
-/* ---- The options of a command ---- */
-
-/* Options that the page of dq eval explains. Returns the last row. */
+/* Lists options that the page of dq eval explains; returns the last row. */
 static const dq_opt *put_names(const dq_opt *heading)
 {
     const dq_opt *o = heading;
@@ -717,7 +697,7 @@ void dq_manual_command(const dq_opt *opts, const dq_usage *usage)
         } else if (help_is_elsewhere(o, usage))
             o = put_names(o);
         else {
-            /* A heading, which may say more in parentheses. */
+            /* A heading may have an explanation in parentheses. */
             const size_t n = help_title(o);
             const char *more = strchr(o->help, '('), *end = more ? strrchr(more, ')') : NULL;
             printf(".SS ");
@@ -743,8 +723,7 @@ void dq_manual_command(const dq_opt *opts, const dq_usage *usage)
     printf(".EE\n");
 }
 
-/* ---- Completed ----
- * Of each command there is one function of the script, made from the rows of options. What finds
+/* Of each command there is one function of the script, made from the rows of options. What finds
  * the command on the line and asks its function are completion.bash and completion.zsh, built into
  * the program; the functions take the place of their line "# COMMANDS". */
 
@@ -754,8 +733,6 @@ static const char *const shell_name[] = {"bash", "zsh"}, *const script[] = {dq_c
 static const char place[] = "# COMMANDS\n";
 static shell of; /* of the process, as stdout is */
 
-/* ---- What a value is ---- */
-
 typedef enum value { NONE, WORDS, PATH, OTHER } value;
 
 static value value_of(const dq_opt *o)
@@ -764,13 +741,11 @@ static value value_of(const dq_opt *o)
     return o->n_words ? WORDS : dq_opt_is_path(o) ? PATH : OTHER;
 }
 
-/* "plan_kv" */
 static void put_name(const char *name)
 {
     for (; *name; name++) putchar(*name == ' ' ? '_' : *name);
 }
 
-/* "_dq_of_plan_kv() {" */
 static void put_function(const dq_usage *usage)
 {
     printf("_dq_of_");
@@ -783,7 +758,6 @@ static void completed_put_words(const dq_opt *o)
     for (int i = 0; i < o->n_words; i++) printf("%s%s", i ? " " : "", o->words[i]);
 }
 
-/* "tasks text ... all" */
 static void put_topics(const dq_opt *opts)
 {
     for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
@@ -792,15 +766,13 @@ static void put_topics(const dq_opt *opts)
     printf("all");
 }
 
-/* ---- bash ---- */
-
 static void put_bash_name(const dq_opt *o)
 {
     printf("--%s", o->name);
     if (o->letter) printf(" | -%c", o->letter);
 }
 
-/* "    --text | --output | -o) value=path ;;" of all options with such a value. */
+/* "    --text | --output | -o) value=path ;;" for all options with such a value. */
 static void put_bash_values(const dq_opt *opts, value v, const char *name)
 {
     bool any = false;
@@ -813,9 +785,7 @@ static void put_bash_values(const dq_opt *opts, value v, const char *name)
     if (any) printf(") value=%s ;;\n", name);
 }
 
-/* ---- zsh ---- */
-
-/* Text inside single quotes, where _arguments reads it. */
+/* For text in single quotes that _arguments parses. */
 static void put_zsh_text(const char *text, size_t len)
 {
     for (size_t i = 0; i < len; i++) {
@@ -838,8 +808,7 @@ static void put_zsh_option(const dq_opt *o)
                o->name, equals);
     else
         printf("'%s--%s%s[", star, o->name, equals);
-    /* What an option is, in a few words: its help up to where that says more, or what fits a
-     * line. */
+    /* The first part of an option's help, or what fits a line. */
     enum { SHORTEST = 12, LONGEST = 72 };
     char text[DQ_HELP_TEXT];
     const char *help = help_text(text, o, o->help), *const more[] = {"\n", "; ", " (", ". "};
@@ -869,8 +838,6 @@ static void put_zsh_option(const dq_opt *o)
     }
     putchar('\'');
 }
-
-/* ---- Both ---- */
 
 dq_status dq_completion_begin(const char *name, dq_err *err)
 {

@@ -28,7 +28,7 @@ dq_kv_report_shares dq_kv_report_shares_of(const dq_kv_spec *set, const dq_kv_ca
     s.ratio_cached = quotient((double)h->baseline, (double)s.bytes_cached);
     s.share = quotient((double)s.bytes_cached, (double)h->baseline);
     s.saves_nothing = s.share >= 1;
-    /* what ratio_cached would be if all kept tokens were codes: the limit for long contexts */
+    /* ratio_cached if all kept tokens were codes: the limit for long contexts */
     const double cached_coded = quotient((double)b->tokens_coded, (double)b->tokens);
     s.ratio_payload =
         b->tokens_coded ? quotient((double)h->baseline * cached_coded, coded) : (double)NAN;

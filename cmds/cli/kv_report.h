@@ -9,7 +9,7 @@
 #include "settings/cache_options.h"
 #include "settings/inputs.h"
 
-/* Fractions and ratios of what was measured; NaN where nothing was. */
+/* Fractions and ratios of measurements; NaN without any. */
 typedef struct dq_kv_report_shares {
     bool measured;
     int64_t bytes_cached;
@@ -22,31 +22,31 @@ typedef struct dq_kv_report_shares {
     double kept, kvpress;   /* kvpress: 1 - kept */
     double cut; /* share of the context tokens that stand in a context of which something is gone */
 } dq_kv_report_shares;
-/* What tables say of such a cache. */
 #define DQ_KV_SAVES_NOTHING "saves nothing at this context"
 dq_kv_report_shares dq_kv_report_shares_of(const dq_kv_spec *s, const dq_kv_cached *h);
 
-/* The `math` object of a result: which arithmetic ran, product by product. */
+/* The `math` object of a result: arithmetic by product. */
 json_t *dq_kv_report_math_json(dq_math m);
 void dq_kv_report_logit(json_t *o, dq_logit_spec s); /* "logit_bits", "logit_granularity" */
 /* The same with -v. */
 void dq_kv_report_note_math(dq_logger *logger, const char *device, dq_math m);
-/* With -v, kernel and arithmetic of every layer; layers that run alike share a line. */
+/* With -v: kernel and arithmetic by layer; equal layers share a line. */
 void dq_kv_report_note_routes(dq_logger *logger, const dq_backend *b, const dq_model *m,
                               dq_math math, const dq_kv_spec *kv);
 /* The `kv` object of a result. */
 json_t *dq_kv_report_json(const dq_kv_spec *s, const dq_kv_cached *h);
-/* Columns of a CSV: the settings, then what they did. Returns how many titles it put down. */
+/* CSV columns: settings, then measurements. Returns the number of titles. */
 enum { DQ_KV_TITLES = DQ_KV_COLUMNS + 7 };
 int dq_kv_report_titles(const char **titles);
 void dq_kv_report_columns(dq_table *t, const dq_kv_spec *s, const dq_kv_cached *h);
-/* "4:4", "4:4 snapkv 0.25", "4:4 keydiff 0.25 heads": enough to tell settings apart. */
+/* "4:4", "4:4 snapkv 0.25", "4:4 keydiff 0.25 heads": distinguishes settings. */
 enum { DQ_KV_LABEL = DQ_KV_TEXT + 64 }; /* holds any */
 const char *dq_kv_report_label(char *buf, size_t cap, const dq_kv_spec *s);
-/* Warns of contexts with which the policy could not do what it is for. `what` stands in front. */
+/* Warns of contexts where the policy could not do its job; `what` begins the line. */
 void dq_kv_report_warn_policy(dq_logger *logger, const char *what, const dq_kv_spec *s,
                               const dq_kv_cached *h);
-/* The same, where less than half of what was read or held was compressed, and about raised budgets. */
+/* Also warns where less than half of what was read or held was compressed, and of raised
+ * budgets. */
 void dq_kv_report_warn(dq_logger *logger, const char *what, const dq_kv_spec *s,
                        const dq_kv_cached *h);
 

@@ -99,7 +99,7 @@ void dq_table_rule(dq_table *t)
     t->rule = true;
 }
 
-/* Columns on a terminal: code points, which is right for everything but wide characters. */
+/* Counts code points, which is wrong only for wide characters. */
 static int width(const char *s)
 {
     int n = 0;
@@ -115,7 +115,8 @@ static bool is_number(const char *s)
     return end != s;
 }
 
-/* Whether a spreadsheet would compute a cell that is a name: OWASP's rule for CSV, under which an apostrophe goes before it. */
+/* Whether a spreadsheet would evaluate a name: OWASP's rule for CSV, which puts an apostrophe
+ * first. */
 static bool is_formula(const char *s)
 {
     char *end;
@@ -124,7 +125,7 @@ static bool is_formula(const char *s)
     return *end != 0;
 }
 
-/* Cells come from documents: where one is not whole, neither is the table. */
+/* Fails where memory was short for a document that cells come from. */
 static dq_status complete(const dq_table *t, dq_err *err)
 {
     if (t->err.code != DQ_OK) return dq_fail_as(err, &t->err);
@@ -136,7 +137,7 @@ typedef struct layout {
     bool right[MAX_COLS], shown[MAX_COLS];
 } layout;
 
-/* Of the columns first .. end-1 that are shown, with a gap after each. */
+/* Width of the shown columns first .. end-1, with gaps. */
 static int columns(const layout *l, int first, int end)
 {
     int n = 0;
@@ -149,7 +150,7 @@ static bool fits(const layout *l, const dq_table *t)
     return columns(l, 0, t->n_cols) - GAP <= LINE;
 }
 
-/* Whether all rows, of which there are some, have the same in column c. */
+/* Whether all rows (at least one) agree in column c. */
 static bool is_constant(const dq_table *t, int c)
 {
     for (int i = t->n_cols + c; i < t->n_cells; i += t->n_cols) {
@@ -164,7 +165,7 @@ static bool is_empty(const dq_table *t, int c)
     return !*text || strcmp(text, "-") == 0;
 }
 
-/* Takes column c away and says its cell; *at: where in a line that ends. */
+/* Removes column c and prints its common cell; *at: place in the line. */
 static void say_constant(layout *l, const dq_table *t, int c, int *at)
 {
     const char *title = t->cell[c].text, *text = t->cell[t->n_cols + c].text;
@@ -182,7 +183,7 @@ static void say_constant(layout *l, const dq_table *t, int c, int *at)
     l->shown[c] = false;
 }
 
-/* Of bytes that begin a code point of s, the n-th; the end where there are fewer. */
+/* Start of the n-th code point of s, or the end. */
 static const char *at_point(const char *s, int n)
 {
     for (; *s; s++) {
@@ -191,7 +192,7 @@ static const char *at_point(const char *s, int n)
     return s;
 }
 
-/* The text in `wide` columns, "begin…end" where it has more. */
+/* "begin…end" in `wide` columns. */
 static const char *shortened(char *buf, size_t cap, const char *text, int wide)
 {
     const int n = width(text), tail = (wide - 1) / 2;
@@ -201,8 +202,8 @@ static const char *shortened(char *buf, size_t cap, const char *text, int wide)
     return buf;
 }
 
-/* Keys of more than half of a line leave little for results: where the names in the first column stay apart without their
- * middle, they lose that. */
+/* If keys take more than half of a line, names in the first column lose their middle, where they
+ * stay distinct. */
 static void shorten_names(layout *l, const dq_table *t)
 {
     const int keys = columns(l, 0, t->n_keys), old = l->wide[0];
@@ -250,8 +251,8 @@ dq_status dq_table_print(const dq_table *t, dq_err *err)
     }
     for (int c = 1; !fits(&l, t) && c < t->n_cols; c++) l.shown[c] = !is_empty(t, c);
     if (!fits(&l, t) && t->n_cells > 2 * t->n_cols) {
-        /* As many as it takes until the table fits, from the left. The first column stays while it
-         * alone tells rows apart, or there is room for it. */
+        /* Removes constant columns from the left until the table fits; the first column stays if it
+         * alone identifies rows, or fits. */
         layout rest = l;
         int at = 0;
         bool other_keys = false;
@@ -266,7 +267,7 @@ dq_status dq_table_print(const dq_table *t, dq_err *err)
         if (at) printf(".\n");
     }
     if (!fits(&l, t)) shorten_names(&l, t);
-    /* All columns, as many in a block as fit after the keys, one at least. */
+    /* Each block has the keys and as many columns as fit, at least one. */
     const int keys = columns(&l, 0, t->n_keys);
     int first = t->n_keys, end;
     do {

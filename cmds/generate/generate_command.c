@@ -35,7 +35,7 @@ typedef struct dq_conversation {
     dq_writer_text text; /* of the last turn */
 } dq_conversation;
 
-/* Where two texts part: after `same` tokens, at tokens that differ, or where one of them ends. */
+/* Where two texts part: after `same` tokens they differ, or one ends. */
 typedef struct dq_compare_parting {
     int64_t same;
     bool parts;     /* false: they are equal */
@@ -46,10 +46,8 @@ typedef struct dq_compare_parting {
 static dq_status conversation_text(char **text, size_t *len, const dq_conversation *t,
                                    const int32_t *ids, int64_t n, unsigned flags, dq_err *err);
 
-/* ---- Conversation ---- */
-
-/* Opens a model; t->lm.logger is set by the caller, and *t is otherwise {0}. raw: without its chat template. End with
- * conversation_end, after a failure too. */
+/* t->lm.logger is set, *t otherwise {0}. raw: without the chat template. End with conversation_end,
+ * after a failure too. */
 static dq_status conversation_begin(dq_conversation *t, const char *path, dq_lm_options *o,
                                     const dq_sampling *how, bool raw, dq_err *err)
 {
@@ -78,7 +76,7 @@ static void conversation_end(dq_conversation *t)
     dq_lm_end(&t->lm);
 }
 
-/* A zero byte that a model wrote would end the text: U+001A, SUBSTITUTE, stands for it. */
+/* U+001A (SUBSTITUTE) replaces zero bytes, which would end the text. */
 static dq_status say(dq_conversation *t, const char *role, const char *text, size_t len,
                      dq_err *err)
 {
@@ -93,7 +91,7 @@ static dq_status say(dq_conversation *t, const char *role, const char *text, siz
     return DQ_OK;
 }
 
-/* Sets what the model is told before all else, once, before the first turn. DQ_MISMATCH without a chat template. */
+/* Sets the system message, once, before the first turn. DQ_MISMATCH: no chat template. */
 static dq_status conversation_system(dq_conversation *t, const char *text, dq_err *err)
 {
     if (t->raw)
@@ -109,9 +107,7 @@ static void begin_anew(dq_conversation *t)
     dq_session_clear(t->lm.session, &again); /* a failure comes back with the next pass */
 }
 
-/* ---- A turn ---- */
-
-/* What has been written so far with `text` after it, or that alone. */
+/* The text so far with `text` appended, or that alone. */
 static dq_status encode_raw(dq_conversation *t, const char *text, int32_t **ids, int64_t *n,
                             dq_err *err)
 {
@@ -146,7 +142,7 @@ static dq_status remember(dq_conversation *t, const int32_t *ids, int64_t n, dq_
     return DQ_OK;
 }
 
-/* Feeds what is new of the prompt ids[n], and writes. */
+/* Feeds the new part of the prompt ids[n], and writes. */
 static dq_status run_turn(dq_conversation *t, const int32_t *ids, int64_t n, int64_t max_new,
                           dq_writer_listener *listener, void *arg, dq_err *err)
 {
@@ -172,8 +168,8 @@ static dq_status run_turn(dq_conversation *t, const int32_t *ids, int64_t n, int
     return DQ_OK;
 }
 
-/* A turn: the model answers `text`, or goes on with it where there is no chat template. After a failure the next turn begins
- * with an empty cache, and this one has not been. */
+/* The model answers `text`, or continues it without a chat template. A failed turn is undone, and
+ * the next starts with an empty cache. */
 static dq_status conversation_turn(dq_conversation *t, const char *text, int64_t max_new,
                                    dq_writer_listener *listener, void *arg, dq_err *err)
 {
@@ -209,8 +205,6 @@ static dq_status conversation_turn(dq_conversation *t, const char *text, int64_t
     return err->code;
 }
 
-/* ---- After it ---- */
-
 typedef struct two {
     const int32_t *id;
     double *logp;
@@ -227,7 +221,8 @@ static dq_status take_two(void *arg, const float *logits, int64_t first, int64_t
     return DQ_OK;
 }
 
-/* Text of ids in a block, with a NUL after its *len bytes, of which others may be NUL; flags: of dq_tokenizer_decode. */
+/* The text of ids in a block with a NUL after *len bytes, which may contain NULs; flags: of
+ * dq_tokenizer_decode. */
 static dq_status conversation_text(char **text, size_t *len, const dq_conversation *t,
                                    const int32_t *ids, int64_t n, unsigned flags, dq_err *err)
 {
@@ -243,13 +238,12 @@ static dq_status conversation_text(char **text, size_t *len, const dq_conversati
     return err->code;
 }
 
-/* ---- Compare ----
- * The common beginning stands once; the rest is cut into lines at spaces, in two columns by the
- * width that a terminal gives characters. */
+/* The common beginning is printed once; the rest wraps at spaces into two columns, by the
+ * terminal's character widths. */
 
 enum { COLUMN = 48 };
 
-/* After one turn of each. Uses up the sessions. */
+/* After one turn of each; uses up the sessions. */
 static dq_status compare_texts(dq_compare_parting *out, dq_conversation side[2], dq_err *err)
 {
     const dq_writer_text *a = &side[0].text, *b = &side[1].text;
@@ -267,8 +261,8 @@ static dq_status compare_texts(dq_compare_parting *out, dq_conversation side[2],
                               out->id[1] >= 0 ? out->id[1] : known};
     for (int i = 0; i < 2; i++) {
         double logp[2];
-        /* ln of the probabilities of two ids as they would have come after the first n ids of
-         * the last turn's text. The session is used up: nothing but conversation_end may follow. */
+        /* ln probabilities of two ids after the first n ids of the last turn. Uses up the session:
+         * only conversation_end may follow. */
         dq_conversation *t = &side[i];
         two x = {asked, logp, t->lm.model->vocab};
         dq_session *s = t->lm.session;
@@ -283,9 +277,7 @@ static dq_status compare_texts(dq_compare_parting *out, dq_conversation side[2],
     return DQ_OK;
 }
 
-/* ---- Columns ---- */
-
-/* Bytes of the next line of s, and its width; a line ends at a newline, or at the last space that fits. */
+/* Bytes and width of the next line of s, which ends at a newline or the last space that fits. */
 static size_t next_line(const char *s, int *width)
 {
     size_t end = 0, n = 0;
@@ -333,7 +325,7 @@ static void print_columns(const char *a, const char *b)
     }
 }
 
-/* Control characters and tabs would break the columns. Returns the new length, at most n. */
+/* Control characters and tabs would break the columns. Returns the new length. */
 static size_t make_plain(char *s, size_t n)
 {
     const size_t to = dq_utf8_plain(s, s, n);
@@ -342,8 +334,6 @@ static size_t make_plain(char *s, size_t n)
     }
     return to;
 }
-
-/* ---- The whole ---- */
 
 static dq_status print_token(const dq_conversation *t, int32_t id, dq_err *err)
 {
@@ -382,7 +372,7 @@ typedef struct answer {
     size_t n;
 } answer;
 
-/* Bytes that two texts have in common, of whole characters. */
+/* Whole characters only. */
 static size_t common(answer a, answer b)
 {
     size_t n = 0;
@@ -391,16 +381,12 @@ static size_t common(answer a, answer b)
     return n;
 }
 
-/* Empty lines at the end say nothing. */
+/* Drops empty lines at the end. */
 static void end_text(answer *a)
 {
     while (a->n > 0 && (a->s[a->n - 1] == ' ' || a->s[a->n - 1] == '\n')) a->n--;
     a->s[a->n] = 0;
 }
-
-/* ---- Chat ----
- * Dq generate MODEL "prompt": what a model writes, as it comes; two of them side by side; a
- * conversation. */
 
 enum { MODELS = 2, MAX_PROMPT = 16 << 20 };
 
@@ -440,9 +426,7 @@ static const dq_usage usage = {
     .max_args = 2,
     .args = "one MODEL and one prompt"};
 
-/* ---- Before a model is open ---- */
-
-/* A text that the model is told. More of it than any model reads would cost memory before its tokens are counted. */
+/* A longer text than any model reads would waste memory before its tokens are counted. */
 static dq_status check_text(const char *what, const char *text, size_t len, dq_err *err)
 {
     int64_t first;
@@ -480,8 +464,6 @@ static dq_status open_model(generate *x, const char *path, dq_err *err)
     return err->code;
 }
 
-/* ---- Turns ---- */
-
 static bool chat_say(void *arg, int32_t id, double logp, const char *piece, size_t len)
 {
     generate *x = arg;
@@ -518,10 +500,8 @@ static dq_status one_turn(generate *x, dq_conversation *t, const char *prompt, d
     return DQ_OK;
 }
 
-/* ---- A conversation ---- */
-
-/* Reads the next line, without its end, into *line; *more: there is one. DQ_DAMAGED: it is no text; DQ_RESOURCE: it is
- * longer than a prompt, and may have no end. */
+/* Reads a line without its end; *more: there was one. DQ_DAMAGED: no text; DQ_RESOURCE: longer than
+ * a prompt, perhaps endless. */
 static dq_status chat_next_line(dq_strbuf *line, bool *more, const char *mark, dq_err *err)
 {
     int c;
@@ -548,7 +528,7 @@ static dq_status chat_next_line(dq_strbuf *line, bool *more, const char *mark, d
     return check_text("standard input", line->s, --line->n, err);
 }
 
-/* An interrupted answer ends the turn, not the conversation, and so does a turn that is refused. */
+/* An interrupted answer or refused turn does not end the conversation. */
 static dq_status end_turn(generate *x, dq_err *err)
 {
     if (err->code == DQ_STOPPED && dq_os_stop_signal() == SIGINT) {
@@ -567,8 +547,6 @@ static dq_status end_turn(generate *x, dq_err *err)
     *err = (dq_err){0};
     return DQ_OK;
 }
-
-/* ---- One prompt ---- */
 
 static json_t *ids_json(const int32_t *ids, int64_t n)
 {
@@ -642,7 +620,7 @@ static dq_status compare(generate *x, dq_err *err)
     for (int i = 0; i < MODELS; i++) DQ_TRY(one_turn(x, &x->side[i], x->prompt, err));
     DQ_TRY(compare_texts(&p, x->side, err));
     if (x->json) return print_json(x, &p, err);
-    /* What both wrote, then each one's own in a column, then the tokens where they part. */
+    /* The common text, each one's own in a column, and the tokens where they part. */
     const dq_conversation *side = x->side;
     answer text[2] = {{NULL, 0}, {NULL, 0}};
     for (int i = 0; i < 2 && err->code == DQ_OK; i++)
@@ -723,7 +701,7 @@ static dq_status run(generate *x, const dq_args *args, dq_err *err)
         while (more && end_turn(x, err) == DQ_OK) {
             if (chat_next_line(&line, &more, mark, err) != DQ_OK || line.n == 0) continue;
             if (strcmp(line.s, "/new") == 0) {
-                /* Forgets what was said, but for what conversation_system set. */
+                /* Forgets all but what conversation_system set. */
                 dq_conversation *t = &x->side[0];
                 drop_said(t, t->n_said > 0 && strcmp(t->said[0].role, "system") == 0);
                 t->n_ids = 0;

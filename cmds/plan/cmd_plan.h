@@ -6,8 +6,7 @@
 #include "base/json.h"
 #include "plan/plan_cache.h"
 
-/* ---- Cache numbers ----
- * What both plans of a KV cache say of what a cache loses: members of their documents, and lines. */
+/* Losses of a cache, for the documents and lines of both cache plans. */
 
 /* "less", "more" or "open", by where the interval lies. */
 const char *dq_cache_numbers_verdict(dq_interval i, const char *less, const char *more,

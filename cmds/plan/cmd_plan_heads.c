@@ -14,8 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- The document ---- */
-
 static void set_kv(json_t *o, const dq_plan_heads_settings *s, const char *heads)
 {
     json_object_set_new(o, "policy", json_string(s->kv.evict.policy->name));
@@ -28,7 +26,7 @@ static void set_kv(json_t *o, const dq_plan_heads_settings *s, const char *heads
     json_object_set_new(o, "recent", json_integer(s->kv.recent));
 }
 
-/* Group `i` in order of need; of a dry run as the model has them. */
+/* The i-th in order of need; in a dry run, in the model's order. */
 static json_t *group_json(const dq_plan_heads *p, int i)
 {
     const int g = p->order[i];
@@ -46,7 +44,7 @@ static json_t *group_json(const dq_plan_heads *p, int i)
     return o;
 }
 
-/* null without windows that find, or questions. */
+/* null without searched windows, or without questions. */
 static void set_lost(json_t *o, const dq_plan_heads *p, const dq_plan_heads_trial *t)
 {
     json_object_set_new(o, "kld_nats", p->set.find ? dq_document_real(t->kld) : json_null());
@@ -67,8 +65,7 @@ static json_t *result_json(const dq_plan_heads *p)
         json_object_set_new(chosen, "search", search);
         json_object_set_new(chosen, "unseen", dq_cache_numbers_found(&p->found));
         json_object_set_new(o, "chosen", chosen);
-        /* The uniform share; nothing where all groups share, so that there is nothing to
-         * compare. */
+        /* The uniform share; none where all groups share, as both are equal. */
         json_t *baselines = json_array(), *item = json_object();
         json_object_set_new(item, "unseen", dq_cache_numbers_json(&p->uniform));
         json_object_set_new(
@@ -112,7 +109,7 @@ static json_t *heads_output_settings(const dq_plan_heads *p)
     json_object_set_new(o, "ctx", json_integer(s->in.ctx));
     json_object_set_new(o, "context", json_integer(p->context));
     json_object_set_new(o, "windows", json_integer(p->caches.win.n));
-    /* counted from 1, both of them among these, as the tables say it */
+    /* from 1, both ends included, as in the tables */
     json_object_set_new(o, "search_windows",
                         s->find ? json_pack("[i, I]", 1, (json_int_t)p->caches.end) : json_null());
     json_object_set_new(o, "questions", json_integer(p->caches.n_questions));
@@ -121,10 +118,8 @@ static json_t *heads_output_settings(const dq_plan_heads *p)
     return o;
 }
 
-/* ---- The recipe ---- */
-
-/* The recipe, a new reference: beside what one of weights (NULL: none) says, of its cache too (widths and codes), but for what is
- * kept. What it lacks where memory ends, dq_json_complete tells. */
+/* The recipe, a new reference: the weights' recipe (NULL: none) with this plan's eviction; its own
+ * widths and codes stay. dq_json_complete tells whether memory sufficed. */
 static json_t *heads_output_recipe_of(const dq_plan_heads_settings *s, const json_t *weights,
                                       const char *heads)
 {
@@ -141,8 +136,6 @@ static json_t *heads_output_recipe_of(const dq_plan_heads_settings *s, const jso
         json_object_set_new(recipe, "comment", json_string(comment));
     return recipe;
 }
-
-/* ---- Tables ---- */
 
 static void number_cell(dq_table *t, dq_mean m)
 {
@@ -255,9 +248,7 @@ static dq_status heads_output_print(const dq_cache_job *j, const dq_plan_heads *
     return dq_stdout_flush(err);
 }
 
-/* ---- Heads ----
- * Dq plan heads: which groups of KV heads share what a cache keeps, and which are cut. Inputs are
- * cmd_plan.h's, the search is the library's (plan/plan_cache.h). */
+/* Inputs are cmd_plan.h's, the search is plan/plan_cache.h's. */
 
 typedef struct options {
     dq_cache_options all;
@@ -287,8 +278,6 @@ static const dq_usage usage = {
     .min_args = 1,
     .max_args = 1,
     .args = "one MODEL"};
-
-/* ---- Settings ---- */
 
 static dq_status make_settings(dq_plan_heads_settings *s, const options *c, dq_err *err)
 {
@@ -320,8 +309,6 @@ static dq_status make_settings(dq_plan_heads_settings *s, const options *c, dq_e
     return DQ_OK;
 }
 
-/* ---- Questions ---- */
-
 enum { ASK = 32 }; /* without other words */
 
 /* The last ones of a file. */
@@ -346,8 +333,6 @@ static dq_status read_questions(dq_items *items, dq_cache_job *j, int64_t asked,
     return DQ_OK;
 }
 
-/* ---- The recipe ---- */
-
 static json_t *recipe_of(const void *arg, const json_t *weights)
 {
     return heads_output_recipe_of(arg, weights, "0.0,0.1/"); /* whatever stands in it */
@@ -361,7 +346,7 @@ static void warn_onto(const dq_cache_job *j, const dq_kv_config *kv)
                        "%s: its cache holds codes: the plan is measured with 16 bits", path);
 }
 
-/* The same of what it evicts, in one line. */
+/* Warns, in one line, where the weights' recipe evicts differently. */
 static dq_status warn_forgotten(const dq_cache_job *j, const dq_plan_heads_settings *s, dq_err *err)
 {
     static const char *const keys[] = {"policy", "keep",   "tokens", "every",
@@ -391,16 +376,14 @@ static dq_status warn_forgotten(const dq_cache_job *j, const dq_plan_heads_setti
     return err->code;
 }
 
-/* ---- The run ---- */
-
-/* The recipe is finished once it is written: it stays where what is said of it does not come out. */
+/* A written recipe stays even if the report about it fails. */
 static dq_status hand_out(const dq_cache_job *j, dq_plan_heads *p, dq_err *err)
 {
     json_t *recipe = heads_output_recipe_of(&p->set, j->onto, p->text);
     if (dq_cache_job_write(j, &p->caches, recipe, err) != DQ_OK)
         return dq_plan_heads_failed(p, err);
     dq_plan_heads_done(p);
-    /* The recipe has what the search found, whatever the other windows say. */
+    /* The recipe has the search's result, whatever the unseen windows say. */
     if (!p->all_share && p->kld.low > 0)
         dq_logger_warn(
             &j->c->logger,
@@ -416,7 +399,7 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_heads_settings *set, dq
     dq_plan_heads *p;
     DQ_TRY(dq_plan_heads_open(&p, set, err));
     dq_cache_job_warn(j, &p->caches);
-    /* What questions say less with than they seem to. */
+    /* Warns of what weakens the questions. */
     const dq_plan_caches *c = &p->caches;
     const char *path = j->c->questions;
     if (c->n_single)
@@ -438,7 +421,7 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_heads_settings *set, dq
             "many tokens as the shortest has: in longer ones no group is cut alone. Use "
             "questions with contexts of one length",
             path, (long long)c->shortest, (long long)c->longest);
-    /* Of contexts with which the policy could not do what it is for, as dq eval warns of them. */
+    /* Warns, as dq eval does, of contexts where the policy could not do its job. */
     const dq_head_order *map = &j->model->map;
     const int64_t n = p->caches.win.n, most = j->model->max_positions;
     const unsigned needs = p->set.kv.evict.policy->needs;
@@ -472,7 +455,7 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_heads_settings *set, dq
     return err->code;
 }
 
-/* Which are to be gone by, where there are any and nobody names another policy. */
+/* A model's gates are used unless a policy is named. */
 static dq_status take_gates(dq_cache_job *j, const options *o, dq_plan_heads_settings *set,
                             dq_err *err)
 {
@@ -521,7 +504,7 @@ dq_status dq_cmd_plan_heads(int argc, char **argv, dq_err *err)
             if (dq_cache_job_open(&j, &o.all, &args, DQ_PLAN_HEADS_WINDOWS, &recipe, err) ==
                     DQ_OK &&
                 take_gates(&j, &o, &set, err) == DQ_OK) {
-                /* What of weights' cache the recipe has otherwise, as the plan is measured so. */
+                /* Warns where the recipe's cache differs from what is measured. */
                 const json_t *kv = json_object_get(j.onto, "kv");
                 const struct {
                     const char *key;

@@ -22,8 +22,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Cache numbers ---- */
-
 static const double OUTSIDE = 0.05; /* of the interval of the plan by itself */
 
 static json_t *interval_json(dq_interval i)
@@ -93,16 +91,13 @@ void dq_cache_numbers_print(const dq_plan_caches_numbers *x, const dq_plan_cache
            c->win.n_docs < 2 ? "windows" : "documents");
 }
 
-/* ---- Cache job ----
- * Files are checked before anything is opened, a recipe before anything is measured. */
+/* Files are checked before anything is opened, a recipe before anything is measured. */
 
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
 const dq_cache_options dq_cache_options_none = {.recent = -1, .sink = -1};
-
-/* ---- The recipe to plan onto ---- */
 
 dq_status dq_cache_job_write(const dq_cache_job *j, const dq_plan_caches *c, json_t *recipe,
                              dq_err *err)
@@ -122,8 +117,6 @@ dq_status dq_cache_job_write(const dq_cache_job *j, const dq_plan_caches *c, jso
     json_decref(recipe);
     return err->code;
 }
-
-/* ---- Inputs ---- */
 
 static void on_stage(void *arg, const char *name)
 {
@@ -181,7 +174,7 @@ dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const dq_args 
     in->step = on_step;
     in->stage = on_stage;
     in->arg = j;
-    /* What its files say, and that they are a recipe. */
+    /* Reads the recipe's files and checks it. */
     dq_quantize_settings s = {0};
     char *text;
     size_t len;
@@ -190,7 +183,7 @@ dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const dq_args 
     DQ_TRY(dq_file_read_text(&text, &len, path, DQ_MAX_DOCUMENT, j->a, err));
     DQ_TRY(dq_json_parse(&j->onto, text, len, path, err));
     if (dq_quantize_recipe_read(&s, j->onto, err) != DQ_OK) return dq_in(err, "%s: ", path);
-    /* That dq quantize takes the recipe that this becomes. */
+    /* Checks that dq quantize will accept the resulting recipe. */
     dq_quantize_settings settings = {0};
     dq_err e = {0};
     json_t *entry = recipe->make(recipe->arg, j->onto);
@@ -273,11 +266,9 @@ void dq_cache_job_warn(const dq_cache_job *j, const dq_plan_caches *c)
                        j->model->path, j->model->logit.bits);
 }
 
-/* ---- KV ----
- * Every figure of the tables is in the document too, where a perplexity stands as the logarithm of
- * its ratio to that of the unquantized cache. */
+/* A perplexity is its log ratio to the unquantized cache in the document. */
 
-/* What scored tokens read as codes of all that they read, where every token is there. */
+/* Share of what scored tokens read that is codes, without eviction. */
 static double kv_output_coded(const dq_plan_kv *p)
 {
     const dq_kv_spec spec = {.k_bits = 8,
@@ -293,8 +284,6 @@ static double kv_output_coded(const dq_plan_kv *p)
     }
     return coded / reads;
 }
-
-/* ---- The document ---- */
 
 static json_t *kv_json(const dq_plan_kv_settings *s, const char *widths)
 {
@@ -393,7 +382,7 @@ static json_t *kv_output_settings(const dq_plan_kv *p)
     json_object_set_new(o, "layers_together", json_integer(s->together));
     json_object_set_new(o, "ctx", json_integer(s->in.ctx));
     json_object_set_new(o, "windows", json_integer(p->caches.win.n));
-    /* counted from 1, both of them among these, as the tables say it */
+    /* from 1, both ends included, as in the tables */
     json_object_set_new(
         o, "search_windows",
         json_pack("[I, I]", (json_int_t)p->caches.begin + 1, (json_int_t)p->caches.end));
@@ -403,10 +392,8 @@ static json_t *kv_output_settings(const dq_plan_kv *p)
     return o;
 }
 
-/* ---- The recipe ---- */
-
-/* The recipe, a new reference: beside what one of weights (NULL: none) says, of its cache too (heads, a policy), but for widths
- * and codes. What it lacks where memory ends, dq_json_complete tells. */
+/* The recipe, a new reference: the weights' recipe (NULL: none) with this plan's widths and codes;
+ * its own heads and policy stay. dq_json_complete tells whether memory sufficed. */
 static json_t *kv_output_recipe_of(const dq_plan_kv_settings *s, const json_t *weights,
                                    const char *widths)
 {
@@ -425,8 +412,6 @@ static json_t *kv_output_recipe_of(const dq_plan_kv_settings *s, const json_t *w
         json_object_set_new(recipe, "comment", json_string(comment));
     return recipe;
 }
-
-/* ---- Tables ---- */
 
 static void print_inputs(const dq_cache_job *j, const dq_plan_kv *p)
 {
@@ -449,7 +434,7 @@ static void print_inputs(const dq_cache_job *j, const dq_plan_kv *p)
     printf(" bits\n");
 }
 
-/* Mixes that were the plan for a while, and how many were not. */
+/* Mixes that were the plan for a while, and the number of others. */
 static void print_search(const dq_plan_kv *p)
 {
     static const char *const names[][2] = {
@@ -538,9 +523,7 @@ static dq_status kv_output_print(const dq_cache_job *j, const dq_plan_kv *p, dq_
     return dq_stdout_flush(err);
 }
 
-/* ---- KV ----
- * Dq plan kv: the widths of a KV cache's codes by layer and map. Inputs are cmd_plan.h's, the
- * search is the library's (plan/plan_cache.h). */
+/* Inputs are cmd_plan.h's, the search is plan/plan_cache.h's. */
 
 typedef struct options {
     dq_cache_options all;
@@ -567,8 +550,6 @@ static const dq_usage usage = {
     .max_args = 1,
     .args = "one MODEL"};
 
-/* ---- Settings ---- */
-
 static int ascending(const void *a, const void *b)
 {
     return *(const int *)a - *(const int *)b;
@@ -583,7 +564,7 @@ static const char *const *code_names(const char *names[N_CODES])
     return names;
 }
 
-/* Per-token codes have a word of the library's about them. */
+/* The library explains why per-token codes are refused. */
 static dq_status read_code(dq_kv_quant *out, const char *text, dq_err *err)
 {
     const char *names[N_CODES];
@@ -624,8 +605,6 @@ static dq_status make_settings(dq_plan_kv_settings *s, const options *c, dq_err 
     return DQ_OK;
 }
 
-/* ---- The recipe ---- */
-
 static json_t *recipe_of(const void *arg, const json_t *weights)
 {
     return kv_output_recipe_of(arg, weights, "4:4"); /* whatever widths stand in it */
@@ -640,9 +619,7 @@ static void warn_onto(const dq_cache_job *j, const dq_kv_config *kv)
                        path, kv->evict.policy->name);
 }
 
-/* ---- The run ---- */
-
-/* The recipe is finished once it is written: it stays where what is said of it does not come out. */
+/* A written recipe stays even if the report about it fails. */
 static dq_status hand_out(const dq_cache_job *j, dq_plan_kv *p, dq_err *err)
 {
     json_t *recipe = kv_output_recipe_of(&p->set, j->onto, dq_plan_kv_widths(p));

@@ -20,8 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Files ---- */
-
 static dq_status check_journal(const dq_plan_files *f, const char *journal, dq_err *err)
 {
     DQ_TRY(dq_plan_journal_check(journal, err));
@@ -49,8 +47,7 @@ dq_status dq_plan_files_check(const dq_plan_files *f, dq_err *err)
     return dq_output_guard_check(&out, 1, f->inputs, f->n_inputs, f->force, err);
 }
 
-/* ---- Weights output ----
- * The document and the recipe hold one object of the plan, made once. */
+/* Document and recipe share one object of the plan. */
 
 enum { CURVE_ROWS = 12 }; /* of the printed curve */
 
@@ -65,9 +62,7 @@ static const char *weights_output_file(const dq_plan_weights *p, int text)
     return text == DQ_PLAN_UNSEEN && p->set.unseen ? p->set.unseen : p->set.calib;
 }
 
-/* ---- The object of a plan ---- */
-
-/* What makes the codes of the plan again: read by dq quantize. */
+/* What dq quantize needs to make the plan's codes again. */
 static json_t *calib_json(const dq_plan_weights *p)
 {
     const dq_calib_text *t = &p->text[DQ_PLAN_CALIB];
@@ -79,7 +74,7 @@ static json_t *calib_json(const dq_plan_weights *p)
     return o;
 }
 
-/* Every point, or about `rows` of them at even intervals of cost. */
+/* Every point, or about `rows` at even intervals of cost. */
 static int64_t next_point(const dq_plan_curve *c, int64_t point, int rows)
 {
     const double gap = (c->cost[c->n - 1] - c->cost[0]) / rows;
@@ -107,7 +102,7 @@ static json_t *interval_json(dq_interval i)
     return json_pack("[o, o]", dq_document_real(i.low), dq_document_real(i.high));
 }
 
-/* outside: of the interval. */
+/* outside: probability outside the interval. */
 static json_t *numbers_json(const dq_plan_numbers *n, double outside)
 {
     json_t *o = json_object();
@@ -138,7 +133,7 @@ static json_t *trial_json(const dq_plan_weights *p, int64_t i)
     json_object_set_new(o, "packed_bytes", json_integer(t->packed_bytes));
     json_object_set_new(o, "predicted_kld", dq_document_real(t->predicted));
     json_object_set_new(o, "search", numbers_json(&t->on[DQ_PLAN_SEARCH], 0.05));
-    /* what was not looked at is not shown either */
+    /* results that were not looked at are not shown */
     if (t->look || is_baseline(p, i))
         json_object_set_new(
             o, "unseen",
@@ -151,7 +146,7 @@ static json_t *trial_json(const dq_plan_weights *p, int64_t i)
     return o;
 }
 
-/* Outside of each interval of a difference to a uniform width. */
+/* Probability outside each interval of a difference to a uniform width. */
 static double outside_baseline(const dq_plan_weights *p)
 {
     return dq_plan_decide_outside_of(p->trial[p->chosen].look, 2);
@@ -235,8 +230,6 @@ static json_t *plan_json(const dq_plan_weights *p, const char *budget)
     return o;
 }
 
-/* ---- Files ---- */
-
 static dq_status weights_output_json(const dq_plan_weights *p, const char *budget,
                                      const dq_logger *logger, dq_err *err)
 {
@@ -264,9 +257,7 @@ static dq_status weights_output_json(const dq_plan_weights *p, const char *budge
     return err->code;
 }
 
-/* ---- Tables ---- */
-
-/* Three digits that mean something, so that no KLD above 0 is shown as 0. */
+/* Three significant digits, so that no positive KLD is shown as 0. */
 typedef struct figure {
     char text[32];
 } figure;
@@ -290,7 +281,7 @@ static void weights_output_inputs(const dq_plan_weights *p)
         printf("%-18s %lld token%s in %lld sequence%s of at most %lld, of %s", dq_plan_text_name[i],
                (long long)t->n_ids, t->n_ids == 1 ? "" : "s", (long long)t->n_seq,
                t->n_seq == 1 ? "" : "s", (long long)t->ctx, weights_output_file(p, i));
-        /* Recipes count quarters from 0, so words, not numbers. */
+        /* Recipes count quarters from 0, so words avoid confusion. */
         const unsigned part = p->part[i];
         static const char *const names[DQ_CALIB_TEXT_QUARTERS] = {"first", "second", "third",
                                                                   "fourth"};
@@ -308,7 +299,7 @@ static void weights_output_inputs(const dq_plan_weights *p)
     printf(" bits per weight\n");
 }
 
-/* By all ranks (base/ranks.h), of which 0 prints what counts. */
+/* By all ranks; rank 0 prints. */
 static dq_status weights_output_work(const dq_plan_weights *p, dq_err *err)
 {
     const bool quality = p->set.budget.goal == DQ_PLAN_KLD || p->set.budget.goal == DQ_PLAN_PPL;
@@ -339,7 +330,7 @@ static dq_status weights_output_work(const dq_plan_weights *p, dq_err *err)
     bool runs = have <= 0 || memory <= have;
     DQ_TRY(dq_ranks_share(&runs, sizeof runs, err));
     if (!runs) return DQ_OK;
-    /* How long it takes, by what is run now. */
+    /* Expected time, from a timed piece of the work. */
     const double most = choices < search + after ? choices : search + after;
     const char *dir = getenv("TMPDIR");
     char time[32], b[32];
@@ -416,8 +407,6 @@ static dq_status print_curve(const dq_plan_weights *p, dq_err *err)
     }
     return dq_table_finish(t, err);
 }
-
-/* ---- Sentences ---- */
 
 static void print_result(const dq_plan_weights *p)
 {
@@ -517,9 +506,7 @@ static dq_status weights_output_print(const dq_plan_weights *p, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Cmd plan weights ----
- * Dq plan weights: which tensor needs how many bits. The search is the library's
- * (plan/plan_weights.h). */
+/* The search is plan/plan_weights.h's. */
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -534,7 +521,6 @@ typedef struct request {
     bool dry_run, json;
     dq_recipe_options recipe;
     dq_plan_weights_settings set;
-    /* what runs */
     dq_progress bar;
 } request;
 
@@ -582,8 +568,6 @@ static int ascending(const void *a, const void *b)
     return *(const int *)a - *(const int *)b;
 }
 
-/* ---- Settings ---- */
-
 static dq_status make_settings(request *r, dq_err *err)
 {
     dq_plan_weights_settings *s = &r->set;
@@ -620,8 +604,6 @@ static dq_status make_settings(request *r, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Progress ---- */
-
 static void stage(void *arg, const char *name)
 {
     request *r = arg;
@@ -638,8 +620,6 @@ static void step(void *arg, double done, double total, const char *what)
 {
     dq_progress_step(&((request *)arg)->bar, done, total, what);
 }
-
-/* ---- The run ---- */
 
 static dq_status finish(request *r, dq_plan_weights *p, dq_err *err)
 {
@@ -693,7 +673,7 @@ static dq_status finish(request *r, dq_plan_weights *p, dq_err *err)
 static dq_status run_plan(request *r, dq_err *err)
 {
     dq_plan_weights *p;
-    /* Ranks are to run one program for one thing; of model and texts the library sees to it. */
+    /* Ranks must run one program with one request; the library checks model and texts. */
     const dq_plan_weights_settings *s = &r->set;
     char program[DQ_IDENTITY], key[65] = "";
     dq_arena *a = dq_arena_new();

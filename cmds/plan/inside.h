@@ -13,19 +13,19 @@
 
 /* {"kld_nats", "ln_ppl_ratio", "clusters"}. */
 json_t *dq_cache_numbers_json(const dq_plan_caches_numbers *x);
-/* The same of what a plan loses by itself, with intervals. */
+/* The same with intervals, for a plan's own loss. */
 json_t *dq_cache_numbers_found(const dq_plan_caches_numbers *x);
-/* The same of a difference. outside: of each of its intervals. */
+/* The same for a difference; outside: probability outside each interval. */
 json_t *dq_cache_numbers_difference(const dq_plan_caches_numbers *x, dq_interval kld,
                                     dq_interval loss, double outside);
-/* Of the logarithm of a ratio of perplexities. */
+/* From the log of a ratio of perplexities. */
 double dq_cache_numbers_percent(double loss);
-/* A line of a dry run: how long so many tokens, at least and at most, take at a pace, seconds a token. */
+/* A dry run's line: the time for min to max tokens at `seconds` per token. */
 void dq_cache_numbers_time(double seconds, double min, double max);
-/* Lines of a table: what a plan loses on windows that it has not seen. */
+/* Table lines: a plan's loss on unseen windows. */
 void dq_cache_numbers_print(const dq_plan_caches_numbers *x, const dq_plan_caches *c);
 
-/* Options of both plans of a cache, as given. A number of 0, recent and sink of -1, or a NULL was not given. */
+/* Options of both cache plans as given; 0, NULL, and recent or sink -1: not given. */
 typedef struct dq_cache_options {
     const char *text, *questions, *onto, *out, *device;
     int64_t ctx, windows, trials, threads, recent, sink;
@@ -35,7 +35,7 @@ typedef struct dq_cache_options {
 } dq_cache_options;
 extern const dq_cache_options dq_cache_options_none;
 
-/* Their rows: the text; what stays of the cache; the run. windows, recent: defaults, in words. */
+/* Rows: the text; what stays in the cache; the run. windows, recent: defaults, in words. */
 #define DQ_CACHE_OPTIONS_TEXT(o, windows_help)                                                     \
     dq_opt_text("text", "FILE", &(o).text,                                                         \
                 "text to measure with, as in dq eval: plain, or .jsonl of {\"text\"}"),            \
@@ -78,8 +78,8 @@ typedef struct dq_cache_job {
     dq_arena *a;
 } dq_cache_job;
 
-/* What a recipe becomes with the plan's part of the cache: a new reference, which lacks what memory does not hold;
- * and what of the recipe's own cache `kv` is not measured, a warning each. */
+/* Makes a recipe with the plan's part of the cache, a new reference, incomplete if memory is short;
+ * and warns of what in the recipe's own `kv` is not measured. */
 typedef struct dq_cache_job_recipe {
     json_t *(*make)(const void *arg, const json_t *onto);
     void (*warn)(const dq_cache_job *j, const dq_kv_config *kv);
@@ -87,19 +87,20 @@ typedef struct dq_cache_job_recipe {
     dq_kv_config *kv; /* what is measured; the type of what is not coded becomes the model's */
 } dq_cache_job_recipe;
 
-/* The backend, the model, which is the argument, its tokenizer, the text and the recipe to plan onto, with all that can be said against these. windows: where none
- * are given. To be closed whatever came of it. */
+/* Opens backend, model (the argument), tokenizer, text and recipe, and checks them. windows: the
+ * default. Close after failures too. */
 dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const dq_args *args,
                             int64_t windows, const dq_cache_job_recipe *recipe, dq_err *err);
 void dq_cache_job_close(dq_cache_job *j);
-/* Before the run, by all ranks: DQ_MISMATCH where their inputs, their settings, which it takes, or the program differ. */
+/* Before the run, by all ranks: DQ_MISMATCH: inputs, settings (which it takes) or program
+ * differ. */
 dq_status dq_cache_job_agree(const dq_cache_job *j, json_t *settings, const dq_windows *win,
                              dq_err *err);
-/* The document dq-plan/1 on stdout; takes settings and result, NULL: none. */
+/* Prints the document dq-plan/1; takes settings and result (NULL: none). */
 dq_status dq_cache_job_print(const dq_cache_job *j, json_t *settings, json_t *result, dq_err *err);
-/* Warnings: where few documents, or windows of a single one, decide; where the model rounds logits. */
+/* Warns where few documents, or windows of one, decide; and where the model rounds logits. */
 void dq_cache_job_warn(const dq_cache_job *j, const dq_plan_caches *c);
-/* A recipe as a file, to c->out, with the text of the windows that searched; takes the value. */
+/* Writes the recipe with the text of the searched windows to c->out; takes it. */
 dq_status dq_cache_job_write(const dq_cache_job *j, const dq_plan_caches *c, json_t *recipe,
                              dq_err *err);
 
@@ -111,8 +112,8 @@ typedef struct dq_plan_files {
     bool resume, force;
 } dq_plan_files;
 
-/* DQ_USAGE where the recipe or what lies beside it would replace an input, whatever `force` says; DQ_FILE for a finished recipe that
- * is to be resumed, for a journal that is no regular file, and as dq_output_guard_check fails. */
+/* DQ_USAGE: the recipe or a file beside it would replace an input, despite `force`; DQ_FILE:
+ * resuming a finished recipe, a journal that is no regular file, or as dq_output_guard_check. */
 dq_status dq_plan_files_check(const dq_plan_files *f, dq_err *err);
 
 #endif

@@ -33,7 +33,7 @@
 
 enum { CMD_STATS_MODELS = 64 };
 
-/* What the bits of the numbers depend on, which all parts of a run share. */
+/* What the numbers' bits depend on, shared by all parts of a run. */
 typedef struct cmd_stats_key {
     char program[DQ_IDENTITY], text[65];
 } cmd_stats_key;
@@ -47,7 +47,7 @@ typedef struct cmd_stats_part {
     bool resume;      /* goes on with it, if it is there */
     dq_outlier_detail detail;
     dq_outlier_plan plan;
-    /* Before the blocks of a model that are computed here, and after them. */
+    /* Called before the blocks of a model computed here, and after them. */
     dq_status (*begin)(void *arg, int model, int64_t rows, dq_runner **r, dq_err *err);
     void (*end)(void *arg, dq_runner *r);
     void *arg;
@@ -72,12 +72,10 @@ typedef struct cmd_stats_part {
         dq_opt_word("logit-granularity", "WHICH", &(x).granularity, dq_granularity_name,           \
                     DQ_GRANULARITIES, "logits with one scale: {words} (default per-tensor)")
 
-/* ---- Part ---- */
-
 static const char schema[] = "dq-stats-part/2";
 enum { SHARE = 20, LEAST_SECONDS = 5 }; /* between states: times the writing, and at least */
 
-/* One model's blocks, and a state of it as a file has it. */
+/* A model's blocks, and its state in a file. */
 typedef struct blocks {
     dq_outlier_walk *walk;
     int first; /* its number among those of all models */
@@ -89,7 +87,6 @@ typedef struct work {
     const cmd_stats_part *x;
     bool whole; /* of all parts, which are read */
     blocks model[CMD_STATS_MODELS];
-    /* while a part is written */
     dq_journal *journal;
     double wrote_at, writing; /* seconds: when the last state was written, and how long that took */
 } work;
@@ -129,9 +126,7 @@ static bool is_mine(const work *w, int model, int block)
     return (w->model[model].first + block) % w->x->part->n == w->x->part->shard - 1;
 }
 
-/* ---- Reading ---- */
-
-/* The state that the lines before have, in full. */
+/* The last complete state in the lines. */
 static dq_status merge_found(work *w, int model, dq_err *err)
 {
     blocks *of = &w->model[model];
@@ -202,8 +197,6 @@ static dq_status read_part(work *w, const char *path, dq_err *err)
     }
     return DQ_OK;
 }
-
-/* ---- Writing ---- */
 
 static dq_status add_head(const cmd_stats_part *x, dq_journal *j, dq_err *err)
 {
@@ -317,7 +310,7 @@ static dq_status run_model(work *w, int model, dq_err *err)
     return err->code;
 }
 
-/* Computes the blocks of a part that its file lacks; the file has all of them then. */
+/* Computes the blocks that the part's file lacks, so that it has all. */
 static dq_status part_run(cmd_stats_part *x, dq_err *err)
 {
     bool ended = false;
@@ -344,12 +337,8 @@ static dq_status part_run(cmd_stats_part *x, dq_err *err)
     return err->code;
 }
 
-/* ---- Files ----
- * The numbers of dq stats as CSV and as HDF5. Both walk models, kinds and layers in that order; in
- * HDF5 a quantity becomes an array over layers, and channels an array over layers, classes of
- * tokens and channels. */
-
-/* ----- CSV ----- */
+/* CSV and HDF5 walk models, kinds and layers in order; in HDF5 a quantity is an array over layers,
+ * and channels one over layers, classes of tokens and channels. */
 
 static void csv_row(dq_table *t, const cmd_stats_entry *e, int k, int layer, bool ordinary)
 {
@@ -376,7 +365,7 @@ static void csv_row(dq_table *t, const cmd_stats_entry *e, int k, int layer, boo
     dq_table_cell(t, ordinary ? "ordinary" : "all");
 }
 
-/* One line per model, kind, class of tokens ("all", "ordinary") and layer; layer "all" is the pooled one. */
+/* A line per model, kind, class of tokens ("all", "ordinary") and layer; layer "all" is pooled. */
 static dq_status cmd_stats_csv(const cmd_stats_entry *e, int n, const char *path, dq_err *err)
 {
     static const char *const titles[] = {"model",        "values", "layer",     "n",      "top1",
@@ -396,8 +385,6 @@ static dq_status cmd_stats_csv(const cmd_stats_entry *e, int n, const char *path
     dq_table_free(t);
     return err->code;
 }
-
-/* ----- HDF5: tallies ----- */
 
 typedef struct columns {
     int64_t *count, *bad, *hist; /* hist NULL: left out */
@@ -492,7 +479,7 @@ static dq_status columns_write(dq_h5_result *h, const char *group, const columns
     return dq_h5_result_text(h, name, "bins", "upper 16 bits of |x| as f32", err);
 }
 
-/* median NULL: of ordinary tokens, which are not refined. */
+/* median NULL: ordinary tokens, which are not refined. */
 static dq_status tallies_h5(dq_h5_result *h, const char *group, const dq_tally *layer,
                             const dq_median *median, int n, bool hist, dq_arena *a, dq_err *err)
 {
@@ -502,8 +489,6 @@ static dq_status tallies_h5(dq_h5_result *h, const char *group, const dq_tally *
         columns_fill(&c, i, &layer[i], median ? median[i] : dq_outlier_median(&layer[i]));
     return columns_write(h, group, &c, n, err);
 }
-
-/* ----- HDF5: channels and heads ----- */
 
 typedef struct arrays {
     float *max;
@@ -528,8 +513,6 @@ static dq_status put(dq_h5_result *h, const char *group, const char *name, dq_h5
     snprintf(path, sizeof path, "%s/%s", group, name);
     return dq_h5_result_array(h, path, type, n_dims, shape, data, err);
 }
-
-/* ----- HDF5: all ----- */
 
 static dq_status kind_h5(dq_h5_result *h, const char *group, const dq_outliers *o, int kind,
                          dq_arena *a, dq_err *err)
@@ -611,7 +594,7 @@ static dq_status profile_h5(dq_h5_result *h, const char *group, const cmd_stats_
                              "layer; query head; key ordinary sink first; sequence query key", err);
 }
 
-/* Arrays of model number i under /models/i. */
+/* Arrays of model i under /models/i. */
 static dq_status cmd_stats_h5(dq_h5_result *h, const cmd_stats_entry *e, int i, dq_err *err)
 {
     char group[32], name[64];
@@ -638,9 +621,6 @@ static dq_status cmd_stats_h5(dq_h5_result *h, const cmd_stats_entry *e, int i, 
     dq_arena_free(a);
     return err->code;
 }
-
-/* ---- Cmd stats ----
- * Magnitudes of attention logits and hidden states of one or many models. */
 
 enum { PASS_ROWS = 4096, DEFAULT_CTX = 2048, PLACES = 5 };
 
@@ -694,15 +674,11 @@ static const dq_usage usage = {
     .args = "one or more MODELs",
 };
 
-/* ----- input ----- */
-
 static dq_output_form form_of_output(const stats *x)
 {
     if (!x->part.n) return DQ_OUTPUT_HDF5;
     return x->resume ? DQ_OUTPUT_JOURNAL : DQ_OUTPUT_LINES;
 }
-
-/* ----- running ----- */
 
 static void tick(void *arg, int walk, int64_t rows)
 {
@@ -710,7 +686,7 @@ static void tick(void *arg, int walk, int64_t rows)
     dq_progress_set(&x->progress, walk * x->walk_rows + (double)rows, NULL);
 }
 
-/* The model's runner, and progress over so many rows of a walk. */
+/* Opens the model's runner and a progress over so many rows of a walk. */
 static dq_status begin_model(void *arg, int model, int64_t rows, dq_runner **r, dq_err *err)
 {
     stats *x = arg;
@@ -758,7 +734,7 @@ static dq_status open_models(stats *x, const dq_args *args, dq_err *err)
         const dq_model *m = e->model;
         if (x->ids.n) {
             DQ_TRY(dq_input_parse_ids(&e->in, x->ids.item, x->ids.n, x->arena, err));
-            /* only for showing tokens: a tokenizer that dq cannot read is no obstacle here */
+            /* the tokenizer only shows tokens, so an unreadable one is no obstacle */
             dq_err ignored = {0};
             if (dq_input_tokenizer(&e->tokenizer, m, false, &ignored) != DQ_OK) {
                 dq_advice_apply(&ignored);
@@ -798,8 +774,6 @@ static dq_status open_models(stats *x, const dq_args *args, dq_err *err)
     }
     return DQ_OK;
 }
-
-/* ----- output ----- */
 
 static void settings_json(const stats *x, json_t *s)
 {
@@ -874,7 +848,7 @@ static dq_status print_text(const stats *x, dq_err *err)
     return DQ_OK;
 }
 
-/* The file without its final name: everything that can fail for want of space is after us then. */
+/* Writes everything but the final name, so that later steps cannot fail for want of space. */
 static dq_status write_h5(const stats *x, dq_h5_result **h, dq_err *err)
 {
     json_t *settings = json_object();
@@ -915,8 +889,6 @@ static dq_status hand_over(stats *x, dq_err *err)
     return err->code;
 }
 
-/* ----- parts ----- */
-
 static cmd_stats_part part_of(stats *x)
 {
     return (cmd_stats_part){.entry = x->entry,
@@ -945,7 +917,7 @@ static dq_status run_part(stats *x, int argc, char **argv, dq_err *err)
     return err->code;
 }
 
-/* By all ranks, which have the same models and ids then, and compute the same bits. */
+/* By all ranks, which have equal models and ids and compute the same bits. */
 static dq_status compute(stats *x, dq_err *err)
 {
     DQ_TRY(dq_ranks_agree("set of inputs, program or processor", x->key.text, err));
@@ -974,8 +946,6 @@ static dq_status compute(stats *x, dq_err *err)
     }
     return rounds ? cmd_stats_sensitivity_compute(&x->rounding, err) : DQ_OK;
 }
-
-/* ----- the command ----- */
 
 static dq_status name_key(stats *x, dq_err *err)
 {
@@ -1055,8 +1025,8 @@ static dq_status run(stats *x, const dq_args *args, int argc, char **argv, dq_er
     if (x->part.n) return run_part(x, argc, argv, err);
     if (x->merge) {
         const cmd_stats_part p = part_of(x);
-        /* Fills entry[].out from the files of all parts. DQ_MISMATCH: of another run, or not all
-         * of it. */
+        /* Fills entry[].out from the files of all parts. DQ_MISMATCH: of another run, or
+         * incomplete. */
         work *w = dq_block_new(1, sizeof *w, err);
         if (!w) return err->code;
         w->x = &p;

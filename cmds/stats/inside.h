@@ -10,10 +10,7 @@
 #include "settings/inputs.h"
 #include "settings/options.h"
 
-/* ---- Stats out ----
- * What dq stats hands over: tables, the JSON results, the HDF5 file. */
-
-/* One model with what was fed to it and what came out. */
+/* A model with its input and results. */
 typedef struct cmd_stats_entry {
     dq_model *model;
     dq_tokenizer *tokenizer; /* NULL: none */
@@ -26,8 +23,8 @@ typedef struct cmd_stats_entry {
     dq_sensitivity *sensitivity; /* NULL: not asked for */
 } cmd_stats_entry;
 
-/* Table 5, kinds of values, the n_places largest outliers of each class of tokens, attention maps, to stdout; with tables by
- * layer. */
+/* Prints Table 5, kinds of values, the n_places largest outliers of each class of tokens, and
+ * attention maps; layers: by layer too. */
 dq_status cmd_stats_print(const cmd_stats_entry *e, int n, int n_places, bool layers, dq_err *err);
 /* One element of `results`. */
 json_t *cmd_stats_json(const cmd_stats_entry *e, int n_places);
@@ -46,7 +43,7 @@ extern const struct cmd_stats_quantile {
     const char *name; /* "p90" .. */
     double p;
 } cmd_stats_quantile[CMD_STATS_QUANTILES];
-/* A number with so many significant digits; "-" for what does not exist. */
+/* "-" for what does not exist. */
 void cmd_stats_number(dq_table *t, double x, int digits);
 json_t *cmd_stats_mean_json(dq_mean m, dq_interval i);
 
@@ -54,16 +51,15 @@ json_t *cmd_stats_mean_json(dq_mean m, dq_interval i);
 dq_status cmd_stats_attention_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
                                  dq_arena *a, dq_err *err);
 
-/* Of n models, with the n_places heads of largest predicted error, all of them with `layers`. */
+/* For n models, the n_places heads with the largest predicted error, or with `layers` all. */
 dq_status cmd_stats_forecast_print(const cmd_stats_entry *e, int n, int n_places, bool layers,
                                    dq_err *err);
-/* Adds "forecast" to an element of `results`; all: the models of the run, of which e is one. */
+/* Adds "forecast" to an element of `results`; all: all models of the run, e among them. */
 dq_status cmd_stats_forecast_json(json_t *result, const cmd_stats_entry *e,
                                   const cmd_stats_entry *all, dq_err *err);
 dq_status cmd_stats_forecast_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
                                 dq_arena *a, dq_err *err);
 
-/* What is asked for. */
 typedef struct cmd_stats_sensitivity {
     bool forecast;  /* of logits alone */
     dq_words kinds; /* of cmd_stats_sensitivity_kinds; n 0: none */
@@ -76,12 +72,10 @@ enum { CMD_STATS_SENSITIVITY_KINDS = DQ_SENSITIVITY_KINDS + 1 };
 extern const char *const cmd_stats_sensitivity_kinds[CMD_STATS_SENSITIVITY_KINDS];
 
 bool cmd_stats_sensitivity_wanted(const cmd_stats_sensitivity *x);
-/* Puts what is usual in the place of what is not given. DQ_USAGE for settings without what they are about, DQ_MISMATCH where it
- * cannot run. */
+/* Sets defaults. DQ_USAGE: settings without effect; DQ_MISMATCH: it cannot run. */
 dq_status cmd_stats_sensitivity_check(cmd_stats_sensitivity *x, const dq_backend *b, dq_err *err);
 void cmd_stats_sensitivity_settings(const cmd_stats_sensitivity *x, json_t *settings);
 
-/* Fills entry[n].sensitivity. */
 typedef struct cmd_stats_sensitivity_run {
     const cmd_stats_sensitivity *set;
     cmd_stats_entry *entry;
@@ -92,15 +86,14 @@ typedef struct cmd_stats_sensitivity_run {
     dq_backend *backend;
     dq_logger *logger;
     dq_arena *arena;
-    /* private */
     dq_plan_journal journal;
     dq_progress bar;
 } cmd_stats_sensitivity_run;
-/* Before anything is computed: what would be refused, and what an earlier run has found. DQ_MISMATCH for windows or models that
- * have nothing of a kind. */
+/* Checks before anything is computed, and reads an earlier run's results. DQ_MISMATCH: windows or
+ * models without units of a kind. */
 dq_status cmd_stats_sensitivity_begin(cmd_stats_sensitivity_run *r, dq_err *err);
 dq_status cmd_stats_sensitivity_compute(cmd_stats_sensitivity_run *r, dq_err *err);
-/* The journal goes away if all was handed over, else it is kept, which the error says. {0} allowed. */
+/* Removes the journal if all was written, else keeps it and says so in the error. {0} allowed. */
 void cmd_stats_sensitivity_end(cmd_stats_sensitivity_run *r, dq_err *err);
 
 #endif

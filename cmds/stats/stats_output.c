@@ -14,8 +14,6 @@
 
 static json_t *interval_json(dq_interval i);
 
-/* ---- Units ---- */
-
 static const struct {
     const char *of, *by, *title;
 } kind_names[DQ_SENSITIVITY_KINDS] = {
@@ -27,7 +25,7 @@ static const struct {
     [DQ_SENSITIVITY_WEIGHTS] = {"weights", "tensor", "a matrix of weights"},
 };
 
-/* Largest KLD first; equal ones in the order of layers. */
+/* Largest KLD first; stable. */
 static int by_kld(const void *a, const void *b)
 {
     const dq_sensitivity_unit *const *x = a, *const *y = b;
@@ -36,7 +34,7 @@ static int by_kld(const void *a, const void *b)
     return *x < *y ? -1 : *x > *y;
 }
 
-/* The units of a kind, ranked; the list is freed by dq_block_free. */
+/* Ranked units of a kind; free the list with dq_block_free. */
 static const dq_sensitivity_unit **ranked(int64_t *n, const dq_sensitivity *s, int kind,
                                           dq_err *err)
 {
@@ -48,8 +46,6 @@ static const dq_sensitivity_unit **ranked(int64_t *n, const dq_sensitivity *s, i
     if (u) qsort(u, (size_t)*n, sizeof *u, by_kld);
     return u;
 }
-
-/* ----- names of units ----- */
 
 enum { NAME = 200 };
 
@@ -67,9 +63,7 @@ static const char *unit_name(char buf[NAME], const dq_sensitivity_unit *u)
     return buf;
 }
 
-/* ----- tables of units ----- */
-
-/* What breaks first, where windows that did not choose it say so. */
+/* What breaks first, if held-out windows confirm it. */
 static dq_status print_first(const cmd_stats_entry *e, int kind, dq_err *err)
 {
     const dq_sensitivity *s = e->sensitivity;
@@ -97,7 +91,7 @@ static dq_status print_first(const cmd_stats_entry *e, int kind, dq_err *err)
     return DQ_OK;
 }
 
-/* Of three units any order is likely. */
+/* With three units any order is likely. */
 enum { LEAST = 4 };
 
 static void print_correlation(const char *forecast, double r, dq_interval i)
@@ -161,8 +155,6 @@ dq_status cmd_stats_units_print(const cmd_stats_entry *e, int n_places, dq_err *
     }
     return err->code;
 }
-
-/* ----- the document ----- */
 
 static json_t *number_or_null(int x)
 {
@@ -242,8 +234,6 @@ dq_status cmd_stats_units_json(json_t *result, const cmd_stats_entry *e, dq_err 
     return DQ_OK;
 }
 
-/* ----- the file ----- */
-
 dq_status cmd_stats_units_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
                              dq_arena *a, dq_err *err)
 {
@@ -283,9 +273,7 @@ dq_status cmd_stats_units_h5(dq_h5_result *h, const char *group, const cmd_stats
     return dq_h5_result_array(h, name, DQ_OUT_F64, 2, shape, sums, err);
 }
 
-/* ---- Cells ----
- * A token is taken apart byte by byte, so that whatever a vocabulary holds stays one word on a
- * terminal. */
+/* A token is escaped byte by byte, so that it is one word on any terminal. */
 
 enum { CELL = CMD_STATS_CELL };
 
@@ -301,7 +289,7 @@ void cmd_stats_number(dq_table *t, double x, int digits)
     dq_table_known(t, isfinite(x), "%.*g", digits, x);
 }
 
-/* With its bound where it has one. */
+/* With its bound, if any. */
 static void cmd_stats_median(dq_table *t, dq_median m)
 {
     if (isfinite(m.value) && m.bound > 0)
@@ -310,14 +298,14 @@ static void cmd_stats_median(dq_table *t, dq_median m)
         cmd_stats_number(t, m.value, 5);
 }
 
-/* The id at a position of a sequence; the same as a word in quotes, or "#5" without a tokenizer. */
+/* The id at a position of a sequence; or its text in quotes, "#5" without a tokenizer. */
 static int32_t id_at(const cmd_stats_entry *e, int32_t seq, int32_t pos)
 {
     return e->in.ids[e->in.cu[seq] + pos];
 }
 
-/* A token as one printable word: control characters, the backslash and bytes that are no character on
- * their own as escapes; NULL without a tokenizer. */
+/* A token as one printable word: control characters, backslash and stray bytes are escaped; NULL
+ * without a tokenizer. */
 static const char *word(char buf[CMD_STATS_CELL], const dq_tokenizer *t, int32_t id)
 {
     size_t len = 0, used = 0;
@@ -363,7 +351,7 @@ static void cmd_stats_token(dq_table *t, const cmd_stats_entry *e, int32_t seq, 
         dq_table_cell(t, "#%d", (int)id);
 }
 
-/* [low, high], null where there is none; {"value", "stderr", "interval"}. */
+/* [low, high], or null; {"value", "stderr", "interval"}. */
 static json_t *interval_json(dq_interval i)
 {
     if (!isfinite(i.low)) return json_null();
@@ -380,9 +368,8 @@ json_t *cmd_stats_mean_json(dq_mean m, dq_interval i)
     return x;
 }
 
-/* ---- Attention ----
- * Sums over rows are divided here and nowhere before, so that layers can be added up first. The
- * table, the document and the file show the same shares. */
+/* Sums over rows are divided only here, so that layers can be added first; table, document and file
+ * show the same shares. */
 
 typedef struct shares {
     double entropy[2], sink_mass[2], variation, negative;
@@ -455,7 +442,7 @@ static json_t *pair_json(const double *x)
     return pair;
 }
 
-/* Means over rows of A1, A2, and of |D|; null where there is no second map. */
+/* Means over rows of A1, A2 and |D|; null without a second map. */
 static json_t *masses_json(const dq_head_profile *p, dq_head_sum first, int64_t n, int n_maps)
 {
     json_t *x = json_array();
@@ -571,16 +558,14 @@ dq_status cmd_stats_attention_h5(dq_h5_result *h, const char *group, const cmd_s
     return o->look ? profile_h5(h, group, e, a, err) : DQ_OK;
 }
 
-/* ---- Weights ----
- * Roles stand in the order in which a model has them; a role's line is of one matrix, so that all
- * of its numbers belong together. */
+/* Roles in the order of the model; a role's line is about one matrix. */
 
 static double crest(const dq_weight_outlier *w)
 {
     return w->rms > 0 ? (double)w->max / w->rms : 0;
 }
 
-/* The matrix of the same role with the largest crest factor, where x is the first one; NULL elsewhere. */
+/* For the first matrix of a role, the one with the largest crest factor; else NULL. */
 static const dq_weight_outlier *worst(const dq_weight_outliers *o, int x)
 {
     const dq_weight_outlier *found = &o->of[x];
@@ -592,13 +577,10 @@ static const dq_weight_outlier *worst(const dq_weight_outliers *o, int x)
     return found;
 }
 
-/* ---- Tables ----
- * What dq stats prints: Table 5, outliers that are each named once, kinds of values, attention
- * maps. Tables by layer are for who asks: a model has dozens. */
+/* Table 5, outliers named once each, kinds of values, attention maps; tables by layer on request,
+ * as a model has dozens. */
 
 enum { MOST = DQ_TOP };
-
-/* ----- Table 5 ----- */
 
 static void table5_row(dq_table *t, const cmd_stats_entry *e, int k, bool ordinary)
 {
@@ -612,8 +594,6 @@ static void table5_row(dq_table *t, const cmd_stats_entry *e, int k, bool ordina
     cmd_stats_median(t, ordinary ? dq_outlier_median(y) : x->pooled_median);
     dq_table_cell(t, "%lld", (long long)y->n);
 }
-
-/* ----- all kinds ----- */
 
 static dq_status print_kinds(const cmd_stats_entry *e, dq_err *err)
 {
@@ -638,8 +618,6 @@ static dq_status print_kinds(const cmd_stats_entry *e, dq_err *err)
     }
     return dq_table_finish(t, err);
 }
-
-/* ----- outliers, each once ----- */
 
 static void channel_row(dq_table *t, const cmd_stats_entry *e, const dq_element *x)
 {
@@ -721,7 +699,7 @@ static dq_status print_places(const cmd_stats_entry *e, int k, int most, dq_err 
     dq_table *t;
     DQ_TRY(dq_table_new(&t, titles[k], k == DQ_KIND_LOGITS ? 10 : 7, err));
     for (int i = 0; i < most && i < e->out.kind[k].pooled.n_top; i++) {
-        /* Without a profile: the largest values, whatever they are of. */
+        /* Without a profile: the largest values of any kind. */
         const dq_tally *x = &e->out.kind[k].pooled;
         const dq_place *p = &x->place[i];
         dq_table_cell(t, "%d", i + 1);
@@ -741,8 +719,6 @@ static dq_status print_places(const cmd_stats_entry *e, int k, int most, dq_err 
     return dq_table_finish(t, err);
 }
 
-/* ----- layers ----- */
-
 static void layer_cells(dq_table *t, const dq_tally *x, dq_median m)
 {
     const double rms = dq_outlier_rms(x), top = dq_outlier_top(x, 1);
@@ -752,8 +728,6 @@ static void layer_cells(dq_table *t, const dq_tally *x, dq_median m)
     cmd_stats_number(t, rms > 0 ? top / rms : (double)NAN, 5);
     cmd_stats_number(t, dq_outlier_kurtosis0(x), 5);
 }
-
-/* ----- all ----- */
 
 static dq_status print_profile(const cmd_stats_entry *e, int most, dq_err *err)
 {
@@ -790,7 +764,7 @@ static dq_status print_profile(const cmd_stats_entry *e, int most, dq_err *err)
     }
     DQ_TRY(dq_table_finish(table, err));
     printf("\n%s: what heads do, by where their attention goes\n\n", e->label);
-    /* What heads of a profile do, by kind. */
+    /* What a profile's heads do, by kind. */
     static const char *const titles[] = {"kind", "heads", "layer.head"};
     const dq_outliers *o = &e->out;
     int count[DQ_HEAD_KINDS] = {0};
@@ -801,7 +775,7 @@ static dq_status print_profile(const cmd_stats_entry *e, int most, dq_err *err)
     for (int k = 0; k < DQ_HEAD_KINDS; k++) {
         dq_table_cell(t, "%s", dq_head_kind_name[k]);
         dq_table_cell(t, "%d", count[k]);
-        /* "3.1 11.0": layers and heads of a kind, as many as a cell takes. */
+        /* "3.1 11.0": layers and heads of a kind, as many as fit. */
         const dq_head_kind kind = (dq_head_kind)k;
         enum { WIDE = 78 };
         char text[WIDE + 24] = "";
@@ -874,7 +848,7 @@ dq_status cmd_stats_print(const cmd_stats_entry *e, int n, int n_places, bool la
         printf(
             "\nAttention maps, means over rows and heads (D = A1 - lambda A2; sinks: mass on the "
             "first 4 positions; shares of keys and of 64-key pages)\n\n");
-        /* One line per model, or per model and layer: means over the heads. */
+        /* One line per model, or per model and layer: means over heads. */
         static const char *const titles[] = {
             "model",   "layer", "entropy 1",  "entropy 2",  "sinks 1",      "sinks 2",
             "sum |D|", "D < 0", "|D| < 1e-3", "|D| < 1e-2", "pages < 1e-3", "pages < 1e-2"};
@@ -900,9 +874,6 @@ dq_status cmd_stats_print(const cmd_stats_entry *e, int n, int n_places, bool la
     }
     return err->code;
 }
-
-/* ---- JSON ----
- * The results of dq stats as JSON. Numbers of all tokens stand beside those of ordinary ones. */
 
 static json_t *ratio_json(double x, double y)
 {
@@ -976,8 +947,6 @@ static void place_json(json_t *x, const cmd_stats_entry *e, int k, const dq_plac
     }
 }
 
-/* ----- profile ----- */
-
 static json_t *element_json(const cmd_stats_entry *e, const dq_element *y)
 {
     json_t *x = json_object();
@@ -1019,8 +988,6 @@ static json_t *moments_json(const dq_moments *m)
     return x;
 }
 
-/* ----- all ----- */
-
 static json_t *layer_json(const cmd_stats_entry *e, int layer)
 {
     json_t *l = json_object();
@@ -1032,7 +999,7 @@ static json_t *layer_json(const cmd_stats_entry *e, int layer)
                                            x->ordinary ? &x->ordinary[layer] : NULL));
     }
     if (e->out.measure) {
-        /* "attention" of one layer: {"mean": {...}, "heads": [{...}]}. */
+        /* "attention" of a layer: {"mean": {...}, "heads": [{...}]}. */
         const dq_outliers *o = &e->out;
         const int n_maps = e->model->map.n_maps;
         const dq_head_measure all = layers_of(o, layer, layer + 1);
@@ -1077,7 +1044,7 @@ static json_t *layer_json(const cmd_stats_entry *e, int layer)
         json_array_append_new(heads, x);
     }
     json_object_set_new(l, "heads", heads);
-    /* Both maps of a layer: heads of each together; of a model of one map, all. */
+    /* Each map's heads together; with one map, all heads. */
     json_t *maps = json_array();
     for (int map = 0; map < e->model->map.n_maps; map++) {
         dq_moments both[2] = {{0}};
@@ -1131,7 +1098,6 @@ json_t *cmd_stats_json(const cmd_stats_entry *e, int n_places)
         }
     }
     json_object_set_new(x, "top", top);
-    /* A list of all matrices. */
     json_t *list = json_array();
     for (int i = 0; i < e->weights.n; i++) {
         const dq_weight_outlier *w = &e->weights.of[i];

@@ -11,9 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ----- numbers ----- */
-
-/* A number for every width and granularity. */
 typedef double of_width(const void *x, int width, dq_granularity g);
 static double predicted(const void *x, int w, dq_granularity g)
 {
@@ -37,8 +34,6 @@ static double cancellation(const void *x, int w, dq_granularity g)
 {
     return dq_forecast_cancellation(x, w, g);
 }
-
-/* ----- tables ----- */
 
 static dq_forecast_logits all_logits(const dq_forecast *f)
 {
@@ -68,7 +63,7 @@ static int by_error(const void *a, const void *b)
     return x->error < y->error ? 1 : x->at - y->at;
 }
 
-/* Heads by their predicted error with a scale a row, which is the one that no other head has a part in. */
+/* By predicted error with a scale per row, which involves no other head. */
 static dq_status print_forecast_heads(const cmd_stats_entry *e, int64_t most, dq_err *err)
 {
     static const char *const titles[] = {"layer",      "head",     "map",     "logit rms",
@@ -101,7 +96,6 @@ static dq_status print_forecast_heads(const cmd_stats_entry *e, int64_t most, dq
     return err->code;
 }
 
-/* Whether both were fed the same. */
 static bool same_text(const dq_calib_text *a, const dq_calib_text *b)
 {
     return a->n_ids == b->n_ids && a->n_seq == b->n_seq &&
@@ -115,7 +109,7 @@ static void advantage_cells(dq_table *t, const dq_forecast_advantage *x)
     dq_table_known(t, isfinite(x->interval.low), "%.3g to %.3g", x->interval.low, x->interval.high);
 }
 
-/* Each model beside the first, where both read the same tokens. */
+/* Each model compared with the first, where both read the same tokens. */
 static dq_status advantage(dq_forecast_advantage *x, const cmd_stats_entry *e,
                            const cmd_stats_entry *first, dq_forecast_error of, int granularity,
                            dq_err *err)
@@ -199,8 +193,6 @@ dq_status cmd_stats_forecast_print(const cmd_stats_entry *e, int n, int n_places
            DQ_FORECAST_ADVANTAGE_BITS, e->label, DQ_FORECAST_ADVANTAGE_BITS);
     return print_advantages(e, n, err);
 }
-
-/* ----- the document ----- */
 
 /* {"8": {"per-tensor": x, ...}, ...} */
 static json_t *grid_json(of_width *f, const void *of)
@@ -288,9 +280,7 @@ dq_status cmd_stats_forecast_json(json_t *result, const cmd_stats_entry *e,
     return err->code;
 }
 
-/* ----- the file ----- */
-
-/* [layers][heads][widths][granularities] of `of`, element i of which lies `size` bytes after element i - 1. */
+/* [layers][heads][widths][granularities] of `of`, whose elements are `size` bytes apart. */
 static dq_status grid_h5(dq_h5_result *h, const char *name, of_width *f, const void *of,
                          size_t size, int n_layers, int n_heads, dq_arena *a, dq_err *err)
 {
@@ -335,9 +325,8 @@ dq_status cmd_stats_forecast_h5(dq_h5_result *h, const char *group, const cmd_st
     return DQ_OK;
 }
 
-/* ---- Sensitivity ----
- * Windows become a text of the plan's kind, each a cluster of its own; all models share one
- * journal, whose lines have the model's number. */
+/* Windows become a text of clusters as in plans; all models share a journal, whose lines have the
+ * model's number. */
 
 enum { TOKENS = 512, GROUP = 64, BITS = 4, WINDOWS = 8 };
 
@@ -379,7 +368,6 @@ dq_status cmd_stats_sensitivity_check(cmd_stats_sensitivity *x, const dq_backend
                        "--logit-granularity is about attention logits, which --sensitivity %s does "
                        "not round. Leave it out, or add layers, heads or maps.",
                        x->kinds.text);
-    /* What is not given. */
     if (!x->bits) x->bits = BITS;
     if (!x->windows) x->windows = WINDOWS;
     if (!x->tokens) x->tokens = TOKENS;
@@ -434,7 +422,7 @@ static bool has(const dq_sensitivity *s, dq_sensitivity_kind kind)
     return s->set.kinds >> kind & 1;
 }
 
-/* Windows that say nothing of what is rounded. */
+/* Refuses windows that say nothing about what is rounded. */
 static dq_status check_windows(const dq_sensitivity *s, dq_err *err)
 {
     const int64_t longest = dq_calib_text_longest(s->text),
@@ -457,7 +445,7 @@ static dq_status prepare(cmd_stats_sensitivity_run *r, int model, dq_err *err)
     cmd_stats_entry *e = &r->entry[model];
     dq_calib_text *text = dq_alloc(r->arena, 1, sizeof *text, err);
     dq_sensitivity *s = dq_alloc(r->arena, 1, sizeof *s, err);
-    /* Scratch files lie beside the output, else where temporary files do. */
+    /* Scratch files go beside the output, else to the temporary folder. */
     const char *folder = getenv("TMPDIR");
     const char *beside =
         r->out ? r->out : dq_textf(r->arena, err, "%s/dq", folder && *folder ? folder : "/tmp");
