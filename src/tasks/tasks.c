@@ -401,9 +401,10 @@ static dq_status set_choices(dq_item *item, const char *const *text, int n, dq_a
     return DQ_OK;
 }
 
-dq_status dq_task_file_read_choices(dq_item *item, const json_t *o, const char *key,
-                                    char *(*clean)(dq_arena *, const char *, dq_err *), dq_arena *a,
-                                    dq_err *err)
+/* At least two strings of the array `key`, through `clean` if given. */
+static dq_status read_choices(dq_item *item, const json_t *o, const char *key,
+                              char *(*clean)(dq_arena *, const char *, dq_err *), dq_arena *a,
+                              dq_err *err)
 {
     const json_t *texts = json_object_get(o, key);
     if (!texts) return dq_fail(err, DQ_DAMAGED, "key \"%s\" is missing", key);
@@ -492,7 +493,7 @@ dq_status dq_read_mc(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
     DQ_TRY(dq_json_text(&delimiter, o, "delimiter", &item->delimiter, err));
     item->delimiter = dq_text(a, delimiter, strlen(delimiter), err);
     if (!item->delimiter) return err->code;
-    DQ_TRY(dq_task_file_read_choices(item, o, "choices", NULL, a, err));
+    DQ_TRY(read_choices(item, o, "choices", NULL, a, err));
     DQ_TRY(dq_json_int(&gold, o, "gold", 0, item->n_choices - 1, NULL, err));
     item->gold = (int)gold;
     return set_context(item, a, err, "%s", ctx);
@@ -720,7 +721,7 @@ static dq_status read_official(dq_item *item, const json_t *o, dq_arena *a, dq_e
     DQ_TRY(dq_json_text(&activity, o, "activity_label", NULL, err));
     DQ_TRY(dq_json_text(&ctx_a, o, "ctx_a", NULL, err));
     DQ_TRY(dq_json_text(&ctx_b, o, "ctx_b", NULL, err));
-    DQ_TRY(dq_task_file_read_choices(item, o, "endings", dq_hellaswag_clean, a, err));
+    DQ_TRY(read_choices(item, o, "endings", dq_hellaswag_clean, a, err));
     DQ_TRY(read_index(&item->gold, o, "label", 0, item->n_choices, NULL, err));
     char *second = dq_hellaswag_capitalize(a, ctx_b, err);
     char *all = second ? dq_textf(a, err, "%s: %s %s", activity, ctx_a, second) : NULL;

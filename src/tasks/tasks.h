@@ -23,10 +23,6 @@ typedef struct dq_task_items {
 bool dq_task_file_next_line(const char *text, size_t len, size_t *at, const char **line, size_t *n);
 bool dq_task_file_is_blank(const char *line, size_t n);
 
-/* At least two strings of the array `key`, through `clean` if given. */
-dq_status dq_task_file_read_choices(dq_item *item, const json_t *o, const char *key,
-                                    char *(*clean)(dq_arena *, const char *, dq_err *), dq_arena *a,
-                                    dq_err *err);
 /* The record's `cluster`, a text or an integer; absent: *out is unchanged. */
 dq_status dq_task_file_read_cluster(uint64_t *out, const json_t *o, dq_err *err);
 /* The decimal number in s[len] minus `first`, white space aside; -1 unless in 0 .. n - 1. */
