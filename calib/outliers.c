@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Head kinds ---- */
-
 static const double copies_from = 0.1, half = 0.5;
 
 const char *const dq_head_kind_name[DQ_HEAD_KINDS] = {"retrieval", "sink", "local", "mixed"};
@@ -31,13 +29,11 @@ dq_head_kind dq_head_kind_of(const dq_head_measure *m, const dq_head_profile *p)
     return DQ_HEAD_MIXED;
 }
 
-/* ---- Elements ----
- * Every candidate is compared with the smallest of those found so far, so the list is short and no
- * table is sorted. */
+/* Every candidate is compared with the smallest found so far: the list is short, and no table is
+ * sorted. */
 
 static const double stands_from = 0.1; /* of the largest */
 
-/* Whether channels of a kind are those of the residual stream. */
 static bool element_spans_layers(int kind)
 {
     return kind == DQ_KIND_HIDDEN || kind == DQ_KIND_QKV_IN || kind == DQ_KIND_GATE_UP_IN;
@@ -67,7 +63,6 @@ static void insert(dq_element *out, int *n, int room, const dq_element *e)
     out[i] = *e;
 }
 
-/* What follows from where the largest is. */
 static void complete(dq_element *e, const dq_outliers *o)
 {
     const int layer = e->at.layer;
@@ -128,9 +123,8 @@ int dq_elements_find(dq_element *out, int max, const dq_outliers *o, int kind, d
     return n;
 }
 
-/* ---- Weight outliers ----
- * Rows are dequantized in blocks, and a tally and a table of columns take them; both are used
- * again for the next matrix, so memory is that of the widest. */
+/* Rows are dequantized in blocks into a tally and a table of columns, which are reused, so that
+ * memory is that of the widest matrix. */
 
 enum { ROWS = 64, ROLES = 8 };
 static const char *const roles[ROLES] = {"q", "k", "v", "o", "gate", "up", "down", "lambda"};
@@ -231,9 +225,8 @@ void dq_weight_outliers_free(dq_weight_outliers *o)
     *o = (dq_weight_outliers){0};
 }
 
-/* ---- Outliers ----
- * Layers are filled on their own; what covers all layers is merged from them at the end. A merge
- * of tallies that are refined adds the counts of their bins alone, so pooled numbers stay. */
+/* Layers are filled separately; pooled numbers are merged at the end. Refined tallies merge only
+ * the counts of their bins. */
 
 const char *const dq_outlier_name[DQ_N_KINDS] = {
     "attention_logits", "hidden_states", "queries",       "keys",      "values",
@@ -325,8 +318,6 @@ void dq_outliers_free(dq_outliers *o)
     memset(o, 0, sizeof *o);
 }
 
-/* ---- Bytes ---- */
-
 static size_t moments_of(const dq_outliers *o)
 {
     return (size_t)o->n_q * DQ_TOKEN_CLASSES;
@@ -403,8 +394,6 @@ dq_status dq_outliers_merge(dq_outliers *o, int layer, const char **at, const ch
     return dq_fail(err, DQ_DAMAGED, "moments of heads are cut off, or none");
 }
 
-/* ---- What follows ---- */
-
 dq_median dq_outlier_median(const dq_tally *t)
 {
     bool exact;
@@ -420,8 +409,8 @@ dq_median dq_outlier_median(const dq_tally *t)
     return m;
 }
 
-/* Fills what follows from the layers: pooled tallies, medians, measures. Once after each pass over the data; after the first one
- * it adds only what was refined. */
+/* Pools tallies, medians and measures of layers, after each pass over the data; after the first
+ * only what was refined. */
 static void outliers_pool(dq_outliers *o)
 {
     const bool refined = o->kind[0].pooled.fine;
@@ -477,16 +466,14 @@ dq_moments dq_outlier_head(const dq_outliers *o, int layer, int head, unsigned c
     return all;
 }
 
-/* ---- Outlier walk ----
- * Passes are walked in blocks, which ranks share; what they find adds up in any order. The
+/* Passes are walked in blocks, which ranks share; what they find adds up in any order. The
  * sequences are run through the model up to three times. The first walk fills the histograms, the
  * second splits the bin of the median of all layers together, and the third, where a layer's own
  * median lies in another bin, that bin. So medians are exact and memory does not grow with the
  * text. A profile is of the first walk: what a layer puts out is looked at once the next one has
  * attended to it, while it is still there. */
 
-/* One walk over all sequences. The arrays of a batch are views into ids, and into pos and seq, which
- * hold as many entries as the largest pass needs. */
+/* Arrays of a batch are views into ids, and into pos and seq, which fit the largest pass. */
 typedef struct dq_outlier_walk {
     dq_runner *r;
     const dq_sequences *s;
@@ -501,14 +488,13 @@ typedef struct dq_outlier_walk {
     int64_t start[DQ_OUTLIER_BLOCKS + 1]; /* first sequence of each block */
     int n_blocks;
     dq_head_measure *measure; /* [n_layers][n_out] of a pass; NULL: maps are not looked at */
-    /* of a profile */
-    uint8_t *class;        /* [rows] */
-    double *mass;          /* [n_maps][n_groups * rows]; zero between layers */
-    int64_t *offset;       /* [sequences of a pass * n_groups] */
-    dq_columns *columns;   /* [n_layers], all of `mass` */
-    dq_head_profile *seen; /* [n_layers][n_out] of a pass */
-    dq_head_look *look;    /* [n_layers] */
-    int32_t *copy, *last;  /* [rows] as dq_head_look has them; [vocab] a token's last position */
+    uint8_t *class;           /* [rows] */
+    double *mass;             /* [n_maps][n_groups * rows]; zero between layers */
+    int64_t *offset;          /* [sequences of a pass * n_groups] */
+    dq_columns *columns;      /* [n_layers], all of `mass` */
+    dq_head_profile *seen;    /* [n_layers][n_out] of a pass */
+    dq_head_look *look;       /* [n_layers] */
+    int32_t *copy, *last;     /* [rows] as dq_head_look has them; [vocab] a token's last position */
 } walk;
 
 static bool is_profile(const walk *w)
@@ -521,15 +507,13 @@ static bool looks_at_maps(const walk *w)
     return w->o->measure_sum && w->number == 0;
 }
 
-/* First sequence after the pass that begins with `first`. */
+/* The pass begins with sequence `first`. */
 static int64_t pass_end(const dq_sequences *s, int64_t first, int64_t max_rows)
 {
     int64_t end = first + 1;
     while (end < s->n && s->cu[end + 1] - s->cu[first] <= max_rows) end++;
     return end;
 }
-
-/* ---- What is looked at ---- */
 
 static void outlier_walk_look_at(const walk *w, int kind, int layer, const dq_layer_steps *s,
                                  dq_mat x, int64_t first)
@@ -543,7 +527,7 @@ static void outlier_walk_look_at(const walk *w, int kind, int layer, const dq_la
     s->b->ops->profile_rows(s->b, &to, x, first, s->batch, layer);
 }
 
-/* Classes of the rows of a sequence, by the mass on them as keys, which is cleared. */
+/* Classes follow from the mass on rows as keys, which is cleared. */
 static void class_sequence(walk *w, const dq_batch *batch, int i, int layer)
 {
     const dq_head_order *map = &w->m->map;
@@ -613,9 +597,7 @@ static void passed(void *arg, int layer, const dq_layer_steps *s)
         outlier_walk_look_at(w, DQ_KIND_HIDDEN, layer, s, s->x, 0);
 }
 
-/* ---- Passes ---- */
-
-/* Rows that a pass of the model has told of, beside those of the passes before. */
+/* Rows are counted beyond those of earlier passes. */
 static void tell(void *arg, double rows)
 {
     walk *w = arg;
@@ -624,7 +606,7 @@ static void tell(void *arg, double rows)
     if (w->plan->tick) w->plan->tick(w->plan->arg, w->number, (int64_t)w->told);
 }
 
-/* For each row the position after the last one, before its local keys, that has its token. */
+/* For each row, the position after the last occurrence of its token before the local keys. */
 static void find_copies(walk *w, const int32_t *ids, int n_seq)
 {
     for (int i = 0; i < n_seq; i++) {
@@ -658,7 +640,7 @@ static dq_status one_pass(walk *w, int64_t first, int64_t end, dq_err *err)
     }
     w->seq_base = (int32_t)first;
     if (is_profile(w)) {
-        /* Where the mass on the keys of each sequence and group is added. */
+        /* Assigns space for the mass on keys, by sequence and group. */
         const int n_groups = w->m->map.n_groups;
         for (int i = 0; i < n; i++) {
             for (int g = 0; g < n_groups; g++)
@@ -716,8 +698,6 @@ static dq_status run_passes(walk *w, int64_t block, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Ranks ---- */
-
 static dq_status run_block(void *arg, int64_t block, dq_err *err)
 {
     DQ_TRY(run_passes(arg, block, err));
@@ -749,7 +729,7 @@ static dq_status run_walk(walk *w, int number, dq_err *err)
     w->number = number;
     w->told = 0;
     DQ_TRY(dq_ranks_run(&work, err));
-    /* What the others found, to rank 0. */
+    /* Sends what other ranks found to rank 0. */
     dq_strbuf found = {0};
     for (int i = 0; dq_ranks_number() > 0 && i < w->o->n_layers && err->code == DQ_OK; i++)
         dq_outliers_put(w->o, i, &found, err);
@@ -758,8 +738,8 @@ static dq_status run_walk(walk *w, int number, dq_err *err)
     return err->code;
 }
 
-/* Walk 2: the bin of the pooled median is split in every layer and the pieces are added up. A tally
- * can split one bin at a time, so layers whose own median lies in another bin wait for walk 3. */
+/* Walk 2 splits the bin of the pooled median in every layer and adds up. A tally can split one bin
+ * at a time, so layers with medians elsewhere wait for walk 3. */
 static dq_status aim_pooled(dq_outliers *o, dq_err *err)
 {
     for (int k = 0; k < DQ_N_TABLE5; k++) {
@@ -918,8 +898,6 @@ dq_status dq_outlier_walk_collect(dq_outliers *o, dq_runner *r, const dq_sequenc
     walk_release(&w);
     return err->code;
 }
-
-/* ---- Blocks ---- */
 
 dq_status dq_outlier_walk_new(dq_outlier_walk **w, dq_outliers *o, const dq_model *m,
                               const dq_sequences *s, const dq_outlier_plan *plan, dq_err *err)

@@ -7,10 +7,8 @@
 #include "engine/runner.h"
 #include "stat/stat.h"
 
-/* ---- Head kinds ----
- * What an output head does on a text, by where its attention goes. */
-
-/* The first one that fits, by shares of sum |D|. Source of retrieval: induction heads, arXiv 2209.11895. */
+/* The first that fits, by shares of sum |D|. Source of retrieval: induction heads, arXiv
+ * 2209.11895. */
 typedef enum dq_head_kind {
     DQ_HEAD_RETRIEVAL, /* a tenth of a row's, where it can, on what followed the last occurrence of its token */
     DQ_HEAD_SINK,  /* half on the first token */
@@ -21,7 +19,7 @@ typedef enum dq_head_kind {
 extern const char
     *const dq_head_kind_name[DQ_HEAD_KINDS]; /* "retrieval", "sink", "local", "mixed" */
 
-/* Of the sums of a head; DQ_HEAD_MIXED without rows. */
+/* DQ_HEAD_MIXED without rows. */
 dq_head_kind dq_head_kind_of(const dq_head_measure *m, const dq_head_profile *p);
 
 /* ---- Outliers ----
@@ -30,7 +28,7 @@ dq_head_kind dq_head_kind_of(const dq_head_measure *m, const dq_head_profile *p)
  * tokens on which attention is parked, by head and by channel. Nothing depends on the order in
  * which tokens come, and nothing grows with their number. */
 
-/* The median of |x|: within `bound` of the true value; bound 0 says exact. NaN without values. */
+/* The median of |x|, within `bound` of the true value (0: exact); NaN without values. */
 typedef struct dq_median {
     double value, bound;
 } dq_median;
@@ -50,8 +48,8 @@ enum {
 };
 extern const char *const dq_outlier_name[DQ_N_KINDS]; /* "attention_logits", "hidden_states" .. */
 
-/* How much is looked at: the numbers of Table 5; attention maps too; a profile with all kinds, classes of tokens, heads and
- * channels. */
+/* The numbers of Table 5; attention maps too; or a profile with all kinds, classes of tokens, heads
+ * and channels. */
 typedef enum dq_outlier_detail {
     DQ_DETAIL_TABLE5,
     DQ_DETAIL_MAPS,
@@ -60,11 +58,11 @@ typedef enum dq_outlier_detail {
 } dq_outlier_detail;
 extern const char *const dq_outlier_detail_name[DQ_DETAILS]; /* "table5", "maps", "all" */
 
-/* One kind of value. `pooled` covers all layers. */
+/* `pooled` covers all layers. */
 typedef struct dq_outlier_kind {
     dq_tally pooled, *layer; /* layer[n_layers] */
     dq_median pooled_median, *layer_median;
-    /* Of a profile: without the first token of a sequence and attention sinks. A logit is its key's. */
+    /* of a profile: without first tokens and attention sinks; a logit counts for its key */
     dq_tally pooled_ordinary, *ordinary; /* [n_layers] */
     dq_channels *channels;               /* [n_layers] of all but logits */
 } dq_outlier_kind;
@@ -85,23 +83,23 @@ typedef struct dq_outliers {
 dq_status dq_outliers_init(dq_outliers *o, const dq_model *m, dq_outlier_detail detail,
                            dq_err *err);
 void dq_outliers_free(dq_outliers *o); /* zeroed or initialised */
-/* What was found in a layer as bytes, for a process of the same program; a merge of them, which moves *at on: in any order to the same
- * bits. While tallies are refined it is their counts alone. DQ_DAMAGED: the bytes end before `end`, or are none of this model's. */
+/* A layer's findings as bytes, for the same program; and a merge of them, which advances *at, in
+ * any order to the same bits. While tallies are refined, only their counts. DQ_DAMAGED: they end
+ * before `end`, or are invalid. */
 dq_status dq_outliers_put(const dq_outliers *o, int layer, dq_strbuf *to, dq_err *err);
 dq_status dq_outliers_merge(dq_outliers *o, int layer, const char **at, const char *end,
                             dq_err *err);
-/* Half of the histogram bin is how far the middle can be from the value. */
+/* The bound is half of the histogram's bin. */
 dq_median dq_outlier_median(const dq_tally *t);
 
-/* What follows from a tally; NaN where there are too few values. */
+/* NaN with too few values. */
 double dq_outlier_top(const dq_tally *t, int k); /* k-th largest magnitude, k from 1 to DQ_TOP */
 double dq_outlier_rms(const dq_tally *t);
-/* n sum x^4 / (sum x^2)^2: the kurtosis of the values taken around zero; 3 for a normal distribution
- * without mean. */
+/* n sum x^4 / (sum x^2)^2, the kurtosis around zero; 3 for a centred normal distribution. */
 double dq_outlier_kurtosis0(const dq_tally *t);
-/* 1 or 2: the softmax map that query head `head` belongs to; 0 when the model has one map. */
+/* 1 or 2: the map of a query head; 0: the model has one map. */
 int dq_outlier_map(const dq_head_order *map, int head);
-/* A query head's logits on keys of some classes: bit i stands for class i. */
+/* A query head's logits on keys of some classes, bit i for class i. */
 dq_moments dq_outlier_head(const dq_outliers *o, int layer, int head, unsigned classes);
 
 /* ---- Elements ----
@@ -117,20 +115,19 @@ typedef struct dq_element {
     dq_place at;          /* where: seq, layer, row; of logits the query and, in col, the key */
     double rms;           /* in that layer, over tokens of the class */
     double ratio;         /* max over the median of that layer's ordinary tokens */
-    /* It stands in a layer where its magnitude comes to a tenth of `max`: layers first .. last, but for gaps. Channels mean the
-     * same in all layers on the residual stream alone; elsewhere first = last = at.layer. */
+    /* The layers first .. last, with n_gaps between, where its magnitude is at least a tenth of
+     * `max`. Only channels of the residual stream span layers; elsewhere first = last =
+     * at.layer. */
     int first, last, n_gaps;
     double before; /* its magnitude in layer first - 1; NaN: there is none */
 } dq_element;
 
-/* The `max` largest elements of a kind of a profile and a class, largest first, into out[max]; returns how many. */
+/* The `max` largest elements of a profile's kind and class, largest first, in out[max]; returns how
+ * many. */
 int dq_elements_find(dq_element *out, int max, const dq_outliers *o, int kind,
                      dq_token_class class);
 
-/* ---- Weight outliers ----
- * Magnitudes of the matrices of a model, as they are multiplied. */
-
-/* One matrix [rows, cols], y = W x: a column belongs to an input channel, a row to an output. */
+/* A matrix [rows, cols], y = W x: columns are input channels, rows outputs. */
 typedef struct dq_weight_outlier {
     const char *name; /* the tensor's */
     const char *role; /* "embed", "q" .. "down", "lambda", "head" */
@@ -151,60 +148,62 @@ typedef struct dq_weight_outliers {
     int n;
 } dq_weight_outliers;
 
-/* Of all matrices; a head that is the embedding is none of its own. Ended by dq_weight_outliers_free. DQ_STOPPED after Ctrl-C. */
+/* All matrices; a tied head does not count. End with dq_weight_outliers_free. DQ_STOPPED after
+ * Ctrl-C. */
 dq_status dq_weight_outliers_collect(dq_weight_outliers *o, const dq_model *m, dq_err *err);
 void dq_weight_outliers_free(dq_weight_outliers *o); /* zeroed or collected */
 
-/* ---- Outlier walk ----
- * A model's forward passes over given sequences, from which outliers (outliers.h) are collected. */
+/* Forward passes over given sequences, from which outliers are collected. */
 
-/* A view: sequence i is ids[cu[i]] .. ids[cu[i+1]-1], fed from position 0. */
+/* A view: sequence i is ids[cu[i]] .. ids[cu[i+1]-1], from position 0. */
 typedef struct dq_sequences {
     int64_t n;
     const int64_t *cu; /* [n + 1], from 0 */
     const int32_t *ids;
 } dq_sequences;
 
-/* How the data are walked. */
 typedef struct dq_outlier_plan {
     int64_t max_rows; /* of one pass; a longer sequence is a pass of its own */
-    /* 1: top values are exact, medians carry a bound. 2: the pooled medians are exact too. 3: those of
-     * the layers as well. Each is one more walk over all sequences. */
+    /* 1: exact top values, bounded medians; 2: exact pooled medians; 3: exact medians of layers.
+     * Each is one more walk over all sequences. */
     int walks;
-    /* Called between layers and after each pass of the model; may be NULL. `walk` counts from 0. */
+    /* Called between layers and after each pass; NULL allowed. `walk` counts from 0. */
     void (*tick)(void *arg, int walk, int64_t rows_done);
     void *arg;
 } dq_outlier_plan;
 
-/* A profile's classes of tokens. A token not at the first position is a sink from the first layer on in which the queries that
- * see it give it this share of their attention, on average over them and the layer's maps; where fewer see it, nothing is known,
- * and it is none. What a layer puts out is classed by the attention of the next layer, which reads it; after the last layer by
- * that one's. */
+/* A profile's classes of tokens. A token not at the first position is a sink from the first layer
+ * on in which the queries that see it give it this share of their attention, on average over them
+ * and the layer's maps; where fewer see it, nothing is known, and it is none. What a layer puts out
+ * is classed by the attention of the next layer, which reads it; after the last layer by that
+ * one's. */
 #define DQ_OUTLIER_SINK_SHARE 0.02
 enum { DQ_OUTLIER_SINK_QUERIES = 128 };
 
-/* Fills *o, of dq_outliers_init and this model. Sequences longer than the model's positions are DQ_MISMATCH, ids outside its
- * vocabulary and a profile on a backend without profile_rows too; all are found before anything runs. By all ranks
- * (base/ranks.h); only on rank 0 *o holds all of it then. The numbers do not depend on how many there are. */
+/* Fills *o, of dq_outliers_init and this model. Sequences longer than the model's positions are
+ * DQ_MISMATCH, ids outside its vocabulary and a profile on a backend without profile_rows too; all
+ * are found before anything runs. By all ranks (base/ranks.h); only on rank 0 *o holds all of it
+ * then. The numbers do not depend on how many there are. */
 dq_status dq_outlier_walk_collect(dq_outliers *o, dq_runner *r, const dq_sequences *s,
                                   const dq_outlier_plan *plan, dq_err *err);
 
-/* The first walk alone, in blocks: for runs of one walk that processes share which never meet. Blocks follow from sequences and
- * plan->max_rows alone; `walks` is not read. */
+/* The first walk alone, in blocks, for processes that never meet. Blocks follow from sequences and
+ * plan->max_rows; `walks` is ignored. */
 typedef struct dq_outlier_walk dq_outlier_walk;
 enum { DQ_OUTLIER_BLOCKS = 128 }; /* at most */
-/* `o` is of dq_outliers_init and of this model; all but `w` has to stay. Refuses as dq_outlier_walk_collect does. */
+/* `o` comes from dq_outliers_init for this model; all but `w` must stay. Refuses as
+ * dq_outlier_walk_collect does. */
 dq_status dq_outlier_walk_new(dq_outlier_walk **w, dq_outliers *o, const dq_model *m,
                               const dq_sequences *s, const dq_outlier_plan *plan, dq_err *err);
 void dq_outlier_walk_free(dq_outlier_walk *w); /* NULL allowed */
 int dq_outlier_walk_blocks(const dq_outlier_walk *w);
 int64_t dq_outlier_walk_rows(const dq_outlier_walk *w, int block);
-/* Adds a block to *o. */
 dq_status dq_outlier_walk_run(dq_outlier_walk *w, dq_runner *r, int block, dq_err *err);
-/* Whether the places of *o stand in its sequences: bytes may come from a file, and ids are looked up by places. */
+/* Whether the places in *o, which may come from a file, lie in its sequences, as ids are looked up
+ * by them. */
 bool dq_outlier_walk_check(const dq_outlier_walk *w);
-/* After the last block, wherever blocks were run (dq_outliers_merge): *o is what dq_outlier_walk_collect makes of one walk, bit for
- * bit. */
+/* After the last block, wherever it ran (dq_outliers_merge): *o is exactly that of
+ * dq_outlier_walk_collect with one walk. */
 void dq_outlier_walk_end(dq_outlier_walk *w);
 
 #endif

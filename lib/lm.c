@@ -21,11 +21,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Lm ---- */
-
 static _Thread_local char last_error[sizeof((dq_err *)0)->text];
 
-/* Remembers a failure for dq_lm_error, in the words of the command line. Returns its code. */
+/* Keeps a failure for dq_lm_error, in the words of the command line; returns its code. */
 static int lm_failed(dq_err *err)
 {
     if (err->code == DQ_OK) return 0;
@@ -48,8 +46,6 @@ void dq_lm_free(void *p)
 {
     dq_block_free(p);
 }
-
-/* ---- Opening ---- */
 
 void dq_lm_options_begin(dq_lm_options *o, const char *seed_of)
 {
@@ -145,9 +141,9 @@ static dq_status lm_check_ids(const struct dq_lm *m, const int32_t *ids, int64_t
     return DQ_OK;
 }
 
-/* Takes the model for what runs it. DQ_USAGE: it is taken, as a listener of dq_lm_generate has called, or was when the process
- * was forked. DQ_MISMATCH: a fork has left it without its GPU. lm_leave gives it back, or closes it if dq_lm_close was called
- * meanwhile. */
+/* Takes the model for what runs it. DQ_USAGE: it is taken, as a listener of dq_lm_generate has
+ * called, or was when the process was forked. DQ_MISMATCH: a fork has left it without its GPU.
+ * lm_leave gives it back, or closes it if dq_lm_close was called meanwhile. */
 static dq_status lm_enter(struct dq_lm *m, dq_err *err)
 {
     const bool forked = m->forks != dq_os_forks();
@@ -184,8 +180,6 @@ void dq_lm_close(dq_lm *m)
     dq_block_free(m->logger);
     dq_block_free(m);
 }
-
-/* ---- What it is ---- */
 
 int32_t dq_lm_vocab(const dq_lm *m)
 {
@@ -236,16 +230,12 @@ const char *dq_lm_describe(dq_lm *m)
     return m->about ? m->about : "{}";
 }
 
-/* ---- Lm text ----
- * Text to ids and back. */
-
 static dq_status need_tokenizer(const dq_lm *m, dq_err *err)
 {
     return m->tok ? DQ_OK
                   : dq_fail(err, DQ_MISMATCH, "%s: the model has no tokenizer", m->model->path);
 }
 
-/* A copy of s[len] with a NUL after it. */
 static void end_with_zero(char **out, const char *s, size_t len, dq_err *err)
 {
     *out = dq_block_new(len + 1, 1, err);
@@ -319,9 +309,8 @@ int dq_lm_decode(dq_lm *m, const int32_t *ids, int64_t n, int special, char **te
     return lm_failed(&err);
 }
 
-/* ---- Lm run ----
- * What runs the model. Requests that share a context become one item with choices, so that they
- * are scored as dq eval scores multiple choice. */
+/* Requests that share a context become an item with choices, scored as dq eval scores multiple
+ * choice. */
 
 static dq_status check_ids(const dq_lm *m, const int32_t *ids, int64_t n, dq_err *err)
 {
@@ -331,8 +320,6 @@ static dq_status check_ids(const dq_lm *m, const int32_t *ids, int64_t n, dq_err
                        model->path, (long long)n, model->max_positions);
     return lm_check_ids(m, ids, n, model->vocab, err);
 }
-
-/* ---- Logits ---- */
 
 typedef struct block {
     float *logits;
@@ -370,8 +357,6 @@ int dq_lm_logits(dq_lm *m, const int32_t *ids, int64_t n, int64_t context, float
     }
     return lm_failed(&err);
 }
-
-/* ---- Scores ---- */
 
 static bool same_context(const dq_lm_request *a, const dq_lm_request *b)
 {
@@ -457,8 +442,6 @@ int dq_lm_score(dq_lm *m, const dq_lm_request *requests, int64_t n, double *logp
     return lm_failed(&err);
 }
 
-/* ---- Texts ---- */
-
 typedef struct told {
     dq_lm_listener *listener;
     void *arg;
@@ -510,9 +493,6 @@ int dq_lm_generate(dq_lm *m, const int32_t *ids, int64_t n, int64_t max_new,
     lm_leave(m);
     return lm_failed(&err);
 }
-
-/* ---- Lm quantize ----
- * Dq quantize without its output. */
 
 static dq_status quantize(dq_quantize_request *r, dq_args *args, const char *const *settings,
                           dq_err *err)

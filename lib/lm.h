@@ -28,7 +28,6 @@ struct dq_lm {
     char *about; /* of the last dq_lm_describe; NULL: none yet */
 };
 
-/* How a model is opened. */
 typedef struct dq_lm_options {
     dq_pass_options how;
     dq_input_head_order head_order;
@@ -39,13 +38,13 @@ typedef struct dq_lm_options {
     dq_opt_heading("how it is computed:"), DQ_PASS_OPTION_ROWS((o).how),                           \
         DQ_INPUT_HEAD_ORDER_OPTION((o).head_order), DQ_OPT_RUN(&(o).device, &(o).threads)
 void dq_lm_options_begin(dq_lm_options *o, const char *seed_of);
-/* Checks the words, before any model is open. DQ_USAGE. */
+/* Checks the words before any model is open. DQ_USAGE. */
 dq_status dq_lm_options_read(dq_lm_options *o, dq_err *err);
 
-/* Opens a model; m->logger is set by the caller, and *m is otherwise zeros. End with dq_lm_end, after a failure too. */
+/* m->logger is set, *m otherwise zeroed. End with dq_lm_end, after a failure too. */
 dq_status dq_lm_begin(struct dq_lm *m, const char *path, dq_lm_options *o, dq_err *err);
 void dq_lm_end(struct dq_lm *m);
-/* The model's chat template in m->chat; NULL: it has none. */
+/* In m->chat; NULL: the model has no chat template. */
 dq_status dq_lm_template(struct dq_lm *m, dq_err *err);
 /* Warns where the template has left a message out of text[len]. */
 void dq_lm_warn_lost(struct dq_lm *m, const char *text, size_t len, const dq_chat_message *said,

@@ -8,7 +8,7 @@ extern FILE *__real_stdin, *__real_stdout, *__real_stderr;
 extern FILE *__wrap_stdin, *__wrap_stdout, *__wrap_stderr;
 FILE *__wrap_stdin, *__wrap_stdout, *__wrap_stderr;
 
-/* Before constructors without a number. */
+/* Runs before constructors without a priority. */
 __attribute__((constructor(101))) static void copy_streams(void)
 {
     __wrap_stdin = __real_stdin;

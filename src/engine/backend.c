@@ -10,8 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Backend ---- */
-
 void dq_backend_close(dq_backend *b)
 {
     if (!b) return;
@@ -28,7 +26,7 @@ dq_status dq_backend_sync(dq_backend *b, dq_err *err)
     return dq_fail_as(err, &found);
 }
 
-/* The first projection whose codes a backend cannot multiply; NULL: all can. */
+/* The first projection whose codes the backend cannot multiply; NULL: all can. */
 static const dq_weight *find_dense(const dq_backend *b, const dq_model *m)
 {
     for (int i = 0; i < m->n_layers; i++) {
@@ -84,10 +82,9 @@ dq_status dq_backend_can(const dq_backend *b, const struct dq_model *m, dq_math 
     return DQ_OK;
 }
 
-/* ---- Memory fit ----
- * Pass_bytes adds up what a pass of n rows holds at once: states, projections, strips of
- * attention, and the tokens that it appends, in whole pages. It grows with n, so the largest n
- * that fits is found by bisection, with an eighth left over. */
+/* pass_bytes adds up what a pass of n rows holds: states, projections, strips of attention, and
+ * appended tokens in whole pages. It grows with n, so bisection finds the largest n, with an eighth
+ * left over. */
 
 int64_t dq_memory_fit_rows(const dq_model *m, const dq_kv_spec *kv, double available, int64_t max)
 {
@@ -141,13 +138,12 @@ dq_status dq_memory_fit_advise_rows(const dq_model *m, const dq_kv_spec *kv, dou
                         " (windows of %lld tokens for a text)", (long long)ctx);
 }
 
-/* Elements of the projections, elements and bytes of the embedding and a head of its own, and the bytes of everything
- * else. */
+/* Elements of projections; elements and bytes of the ends; bytes of the rest. */
 typedef struct weight_sum {
     double elements, end_elements, end_bytes, others;
 } weight_sum;
 
-/* Whether it all fits at so many bits; end_bits 0: the embedding and the head as they are. */
+/* Whether all fits at so many bits; end_bits 0: the ends as they are. */
 static bool fits(const weight_sum *s, int bits, int end_bits, double available)
 {
     const double scales = 16.0 / 128, projections = s->elements * (bits + scales) / 8;
@@ -160,8 +156,8 @@ static int smaller(int a, int b)
     return a < b ? a : b;
 }
 
-/* The most bits that the projections may have, and the embedding and the head (0: as they are), and it fits; no more
- * than they have now. *bits below 2: nothing fits. */
+/* The most bits for projections and ends (0: as they are) that fit, at most today's. *bits below 2:
+ * nothing fits. */
 static void find_bits(const dq_model *m, double available, int *bits, int *end)
 {
     const bool packed = m->weight_bits > 1 && m->weight_bits <= 8;

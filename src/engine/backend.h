@@ -10,10 +10,7 @@
 #include "stat/stat.h"
 #include "tensor/tensor.h"
 
-/* ---- Batch ----
- * The rows that one pass appends to many sequences, and the views that operations take. */
-
-/* f32 activations, row-major, in backend memory; only the backend follows p. */
+/* f32 activations, row-major, in backend memory; only the backend dereferences p. */
 typedef struct dq_mat {
     float *p;
     int64_t rows, cols;
@@ -32,9 +29,8 @@ typedef struct dq_batch {
     const int32_t *pos;     /* [n_rows] */
 } dq_batch;
 
-/* ---- Backend ----
- * The operations of the forward pass, the KV cache and the reducers, as one table per device. The
- * CPU in f32 is the definition of right. Kernels never learn an architecture's name. */
+/* Operations of the forward pass, the KV cache and reducers, a table per device. The CPU in f32
+ * defines correct results; kernels never learn an architecture's name. */
 
 typedef struct dq_kv dq_kv; /* cache of all layers and sequences, defined by each backend */
 typedef struct dq_backend dq_backend;
@@ -61,7 +57,7 @@ typedef struct dq_columns {
     const dq_column_part *part; /* [n_seq * n_groups], with peak only */
 } dq_columns;
 
-/* One call of attention for all rows of a batch whose keys and values have been appended. */
+/* Attention for all rows of a batch, whose keys and values are appended already. */
 typedef struct dq_attend_args {
     const dq_attn *attn;
     const dq_batch *batch;
@@ -83,7 +79,7 @@ typedef struct dq_attend_args {
     const dq_attention_spans *spans;
 } dq_attend_args;
 
-/* Where the magnitudes of logits or activations are added (host). */
+/* Accumulates magnitudes of logits or activations (host). */
 typedef struct dq_profile {
     dq_tally *all, *ordinary; /* of all tokens; of the ordinary ones */
     dq_moments *head;         /* of logits: [n_q][DQ_TOKEN_CLASSES] */
@@ -92,7 +88,7 @@ typedef struct dq_profile {
     int32_t seq_base;         /* + index in the batch is place.seq */
 } dq_profile;
 
-/* What a run needs, for dq_ops.can. */
+/* A run's needs, for dq_ops.can. */
 typedef struct dq_need {
     const char *path; /* of the model, for messages */
     int head_dim;     /* 0: not known yet */
@@ -123,52 +119,54 @@ typedef struct dq_ops {
     void (*get)(dq_backend *b, void *host, const void *src, size_t bytes);
     void (*sync)(dq_backend *b);
     void (*close)(dq_backend *b);
-    /* Whether its kernels serve what every backend could be asked for: DQ_OK, or DQ_MISMATCH naming what lacks. */
+    /* DQ_MISMATCH with what is missing: kernels do not support the need. */
     dq_status (*can)(const dq_need *need, dq_err *err);
-    /* Optional (NULL: not known): bytes that alloc could still give out, less what operations will take for
-     * themselves. Works after a failure too. */
+    /* Optional (NULL: unknown): bytes that alloc can still give, less what operations will take.
+     * Works after a failure too. */
     size_t (*memory)(const dq_backend *b);
 
-    /* Optional (NULL: not known): bytes of host memory that logprob and kld take for logits of so many rows of a
-     * vocabulary, and keep. */
+    /* Optional (NULL: unknown): host bytes that logprob and kld take, and keep, for so many rows of
+     * logits. */
     int64_t (*logit_bytes)(int64_t rows, int64_t vocab);
-    /* What benchmarks compare with; they time the calls. Both optional (NULL: not known).
-     * A millisecond or so, on all threads, of nothing but the multiply-adds of which products in `num` with w are made (w
-     * NULL: those of attention), on registers alone, so that no such product is faster. Returns the operations of
-     * the product that this would be (a multiply-add counts as two) and the instruction's name (static); 0 and NULL: there are no products in
+    /* What benchmarks compare with; they time the calls. Both optional (NULL: not known). A
+     * millisecond or so, on all threads, of nothing but the multiply-adds of which products in
+     * `num` with w are made (w NULL: those of attention), on registers alone, so that no such
+     * product is faster. Returns the operations of the product that this would be (a multiply-add
+     * counts as two) and the instruction's name (static); 0 and NULL: there are no products in
      * `num`. */
     double (*peak_ops)(dq_backend *b, dq_num num, const dq_weight *w, const char **instruction);
-    /* Loads p[bytes], memory of alloc, once, each thread a share. bytes is a multiple of 64. */
+    /* Reads p[bytes] from alloc once, a share per thread; bytes is a multiple of 64. */
     void (*peak_read)(dq_backend *b, const void *p, size_t bytes);
 
-    /* Both optional (NULL: weights are used where they lie). Makes w ready for the operations below, on
-     * the device, under the address of its data; counted, so that what is acquired twice is there once,
-     * until it is released as often. w->data must not change meanwhile. False, with nothing acquired and
-     * the sticky error set, when memory is short. */
+    /* Both optional (NULL: weights are used where they lie). Makes w ready for the operations
+     * below, on the device, under the address of its data; counted, so that what is acquired twice
+     * is there once, until it is released as often. w->data must not change meanwhile. False, with
+     * nothing acquired and the sticky error set, when memory is short. */
     bool (*weight_acquire)(dq_backend *b, const dq_weight *w);
     void (*weight_release)(dq_backend *b, const dq_weight *w);
 
-    /* embed reads a table where it lies: one that no product reads need not be acquired. */
+    /* embed reads in place: a table that no product reads need not be acquired. */
     bool embeds_in_place;
-    /* dst[rows, cols] = table[ids[row]], the values of a table in codes; ids on the host, checked by the caller. */
+    /* dst[rows, cols] = table[ids[row]], decoded; ids on the host, checked by the caller. */
     void (*embed)(dq_backend *b, dq_mat dst, const dq_weight *table, const int32_t *ids);
     /* dst may be src. gain[cols] on the host. */
     void (*rms_norm)(dq_backend *b, dq_mat dst, dq_mat src, const float *gain, float eps);
-    /* dst = src W^T + bias (bias on the host, or NULL), in the arithmetic `num`. int8: W is packed; src is
-     * rounded to 8 bits by row and column group of W, sums are exact, groups are added in f32. */
+    /* dst = src W^T + bias (bias on the host, or NULL), in the arithmetic `num`. int8: W is packed;
+     * src is rounded to 8 bits by row and column group of W, sums are exact, groups are added in
+     * f32. */
     void (*matmul)(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
                    dq_num num);
-    /* What matmul runs for w in `num`, by the name (static) that reports give it; NULL: nothing, matmul fails.
-     * matmul itself goes by the decision after it; of a weight that is not acquired yet it may name both kernels that
-     * are possible. */
+    /* What matmul runs for w in `num`, by the name (static) that reports give it; NULL: nothing,
+     * matmul fails. matmul itself goes by the decision after it; of a weight that is not acquired
+     * yet it may name both kernels that are possible. */
     const char *(*matmul_kernel)(const dq_backend *b, const dq_weight *w, dq_num num);
-    /* table[n, dim]: cos of the angles in the first dim/2 columns, sin in the others; the angle is
-     * the f32 product pos * inv_freq; both are multiplied by rope->amplitude. pos on the host. */
+    /* table[n, dim]: cos of the angles in the first half of columns, sin in the second, times
+     * rope->amplitude; the angle is the f32 product pos * inv_freq. pos on the host. */
     void (*rope_table)(dq_backend *b, dq_mat table, const int32_t *pos, const dq_rope *rope);
     /* In place; x[rows, heads * dim], table from rope_table for the same rows. */
     void (*rope)(dq_backend *b, dq_mat x, dq_mat table, dq_rope_order order);
-    /* Every run of dim values, a power of two, times the normalized Hadamard matrix (Sylvester's
-     * order: stages of distance 1, 2, 4 ..., then one product with 1/sqrt(dim)). In place. */
+    /* In place: every dim values (a power of two) times the normalized Hadamard matrix (Sylvester's
+     * order: stages of distance 1, 2, 4 ..., then 1/sqrt(dim)). */
     void (*hadamard)(dq_backend *b, dq_mat x, int dim);
     /* gate = act(gate) * up, in place. param[4] on the host: dq_layer.act. */
     void (*ffn_act)(dq_backend *b, dq_mat gate, dq_mat up, dq_act act, const float *param);
@@ -178,69 +176,71 @@ typedef struct dq_ops {
     void (*add)(dq_backend *b, dq_mat dst, dq_mat src);
     /* dst[i] = src[index[i]], index on the host. */
     void (*gather)(dq_backend *b, dq_mat dst, dq_mat src, const int64_t *index);
-    /* *row = index of the first row of x with a NaN or an infinity, -1: none. */
+    /* *row = the first row of x with a NaN or an infinity, or -1. */
     void (*first_bad_row)(dq_backend *b, int64_t *row, dq_mat x);
-    /* A head in codes is multiplied by their values, as `matmul` does in f32; num int8 multiplies any head in f32.
-     * For each row of hidden[n, dim] (after the last norm): logp[i] = ln softmax(hidden head^T)
-     * [target[i]] in nats, top1[i] = index of the largest logit (the lowest among equals). Host
-     * outputs, either may be NULL; no [n][vocab] array is made. target -1, or NULL: that of top1. A logit of NaN
-     * or infinity makes logp NaN (top1 does not show it): see dq_score_check_logp. */
+    /* A head in codes is multiplied by their values, as `matmul` does in f32; num int8 multiplies
+     * any head in f32. For each row of hidden[n, dim] (after the last norm): logp[i] = ln
+     * softmax(hidden head^T) [target[i]] in nats, top1[i] = index of the largest logit (the lowest
+     * among equals). Host outputs, either may be NULL; no [n][vocab] array is made. target -1, or
+     * NULL: that of top1. A logit of NaN or infinity makes logp NaN (top1 does not show it): see
+     * dq_score_check_logp. */
     void (*logprob)(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
                     const dq_weight *head, const int32_t *target, dq_num num);
-    /* kld[i] = KL(softmax(ref ref_head^T) || softmax(hidden head^T)) in nats, host output. Both heads have the
-     * same number of rows. */
+    /* kld[i] = KL(softmax(ref ref_head^T) || softmax(hidden head^T)) in nats, on the host; heads
+     * have equally many rows. */
     void (*kld)(dq_backend *b, double *kld, dq_mat ref, const dq_weight *ref_head, dq_num ref_num,
                 dq_mat hidden, const dq_weight *head, dq_num num);
 
-    /* A cache for any number of sequences; map must outlive it. n_layers layers of the same head order. */
+    /* For any number of sequences, n_layers of one head order; map must outlive it. */
     dq_kv *(*kv_new)(dq_backend *b, const dq_head_order *map, int n_layers, const dq_kv_spec *spec);
     void (*kv_free)(dq_backend *b, dq_kv *kv);
-    /* An empty sequence; a copy of one (pages shared, copied when written). Handles are small integers, reused after kv_seq_free. -1 on failure. */
+    /* Makes an empty sequence; or a copy (pages are shared, copied on write). Handles are small
+     * integers, reused after kv_seq_free; -1 on failure. */
     int32_t (*kv_seq_new)(dq_backend *b, dq_kv *kv);
     int32_t (*kv_fork)(dq_backend *b, dq_kv *kv, int32_t seq);
     void (*kv_seq_free)(dq_backend *b, dq_kv *kv, int32_t seq);
-    /* The new positions must lie above those held. Appends the batch's rows k, v[n_rows, n_kv * head_dim] (k after RoPE) to one layer. */
+    /* Appends rows k, v[n_rows, n_kv * head_dim] (k after RoPE) to a layer; new positions must lie
+     * above those held. */
     void (*kv_append)(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
                       dq_mat v);
-    /* Drops every token whose position is >= `length` in all layers and groups. Tokens that a query at
-     * `length` would read unquantized, but that are held as codes only, make it a DQ_BUG: rewind
-     * less, or fork before. */
+    /* Drops tokens at positions >= `length` in all layers and groups. DQ_BUG: a query at `length`
+     * would read unquantized what is held as codes only; rewind less, or fork before. */
     void (*kv_rewind)(dq_backend *b, dq_kv *kv, int32_t seq, int32_t length);
-    /* Keeps tokens kept[n] (ascending indices into what the group holds) of one layer and group. What is
-     * held as codes keeps its codes. */
+    /* Keeps tokens kept[n] (ascending indices) of one layer and group; codes stay as they are. */
     void (*kv_keep)(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int group,
                     const int32_t *kept, int64_t n);
-    /* After attend: what every later row of the batch's sequences will read as codes is from now on held
-     * as codes only. Never changes a result. */
+    /* After attend: keeps only codes of what every later row reads as codes; never changes a
+     * result. */
     void (*kv_compact)(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch);
-    /* sum[count] = for each token held, the sum over the group's key heads of |k|^2, keys as a query
-     * at position t reads them (host output). DQ_BUG where the cache holds no longer, or not yet, what that query reads. */
+    /* sum[count]: per token, |k|^2 over the group's key heads, as a query at position t reads them
+     * (host). DQ_BUG: the cache does not hold what that query reads. */
     void (*kv_key_norms)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                          int32_t t, double *sum);
-    /* Optional (NULL: not there). cosine[count] = the sum over the group's key heads of the cosine between a token's key and
-     * the mean of k / |k| over all tokens held, read in the same way (0 for a key of zeros). */
+    /* Optional (NULL). cosine[count]: per token, the sum over the group's key heads of the cosine
+     * between its key and the mean of k / |k|, read likewise (0 for a zero key). */
     void (*kv_key_cosines)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                            int32_t t, double *cosine);
-    /* Optional (NULL: not there). leverage[count] = x (X'X + e I)^-1 x' for each token, read in the same way: its x has
-     * the group's key heads side by side as they were before `rope`, less the mean over all tokens held; e = 0.01, or more by
-     * the first power of ten with which there is a factor. DQ_DAMAGED for keys that are not finite. */
+    /* Optional (NULL: not there). leverage[count] = x (X'X + e I)^-1 x' for each token, read in the
+     * same way: its x has the group's key heads side by side as they were before `rope`, less the
+     * mean over all tokens held; e = 0.01, or more by the first power of ten with which there is a
+     * factor. DQ_DAMAGED for keys that are not finite. */
     void (*kv_key_leverages)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                              int32_t t, const dq_rope *rope, double *leverage);
-    /* Optional (NULL: not there). row[count][2 * channels] (host): of each token, read in the same way, the group's keys side by
-     * side as they were before `rope`, then its values. */
+    /* Optional (NULL). row[count][2 * channels] (host): per token, read likewise, the group's keys
+     * before `rope`, then its values. */
     void (*kv_rows)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group, int32_t t,
                     const dq_rope *rope, float *row);
     bool has_peaks;  /* attend knows the column `peak` */
     bool has_rounds; /* attend knows `rounds` */
-    /* Tokens held; their positions (host, [count]) into pos if not NULL. */
+    /* Tokens held; pos[count] (host), unless NULL, gets their positions. */
     int64_t (*kv_count)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                         int32_t *pos);
     dq_kv_bytes (*kv_bytes)(dq_backend *b, const dq_kv *kv);
 
-    /* absmax[n_seq, n_q] (backend memory) = max |S| over the entries that the sequence's rows see,
-     * 0 for a sequence without rows. args->absmax and args->logit are not read. */
+    /* absmax[n_seq, n_q] (backend memory) = max |S| over what the rows see, 0 without rows; ignores
+     * args->absmax and args->logit. */
     void (*attn_absmax)(dq_backend *b, float *absmax, const dq_attend_args *args);
-    /* For granularity `tensor`: replaces each row of absmax[n_seq, n_q] by its maximum. */
+    /* For granularity `tensor`: each row of absmax[n_seq, n_q] becomes its maximum. */
     void (*absmax_join)(dq_backend *b, float *absmax, int n_seq, int n_q);
     /* dst[n_rows, n_out * n_slabs * head_dim] by the formula of head_order.h; dst.p NULL, where has_peaks: only what the
      * arguments have noted of the maps.
@@ -258,20 +258,20 @@ typedef struct dq_ops {
      * With rotate_v the rotation is
      * undone before the norm; q and what was appended are rotated by the caller. */
     void (*attend)(dq_backend *b, dq_mat dst, const dq_attend_args *args);
-    /* As matmul_kernel: what attend runs for a cache of `kv` in math.qk and math.pv, with at most `rows` rows
-     * of a sequence in the batch. */
+    /* As matmul_kernel: the kernel of attend for a cache, math.qk and math.pv, and at most `rows`
+     * rows of a sequence. */
     const char *(*attend_kernel)(const dq_backend *b, const dq_kv_spec *kv, dq_math math,
                                  int64_t rows);
-    /* Adds |S| before rounding and softmax, of all query heads of the layer and the entries that rows see, to
-     * *tally (host); seq_base + index in the batch is place.seq. */
+    /* Adds |S| before rounding and softmax, of all query heads and visible entries, to *tally
+     * (host); seq_base + index in the batch is place.seq. */
     void (*attn_observe)(dq_backend *b, dq_tally *tally, const dq_attend_args *args,
                          int32_t seq_base);
-    /* Adds |x| of activations x[n_rows, cols] to *tally (host). */
+    /* Adds |x| of x[n_rows, cols] to *tally (host). */
     void (*observe)(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *batch, int layer,
                     int32_t seq_base);
-    /* Both optional (NULL: not there), and of first passes. The same by classes of tokens and by heads or channels. Of logits:
-     * the class is that of the key, and every sequence of the cache has the rows of the batch alone. Of x[n, cols]: rows
-     * first .. first + n - 1 of the batch. */
+    /* Both optional (NULL: not there), and of first passes. The same by classes of tokens and by
+     * heads or channels. Of logits: the class is that of the key, and every sequence of the cache
+     * has the rows of the batch alone. Of x[n, cols]: rows first .. first + n - 1 of the batch. */
     void (*profile_logits)(dq_backend *b, const dq_profile *to, const dq_attend_args *args);
     void (*profile_rows)(dq_backend *b, const dq_profile *to, dq_mat x, int64_t first,
                          const dq_batch *batch, int layer);
@@ -285,22 +285,21 @@ struct dq_backend {
     char device[128]; /* for reports: "cpu, AVX-512, 2 threads" */
 };
 
-/* Defined in kernels/backends.c, as is dq_backend_blas: "cpu", "auto" (the CPU), or "cuda[:N]", which is DQ_RESOURCE where there is no such device or dq was built
- * without CUDA. threads 0: all processors. */
+/* In kernels/backends.c, as dq_backend_blas: "cpu", "auto" (the CPU) or "cuda[:N]". DQ_RESOURCE: no
+ * such device, or built without CUDA. threads 0: all processors. */
 dq_status dq_backend_open(dq_backend **out, const char *name, int threads, dq_err *err);
 void dq_backend_close(dq_backend *b); /* NULL allowed */
-/* Waits and moves the sticky error (clearing it) to err. */
+/* Waits, and moves the sticky error to err. */
 dq_status dq_backend_sync(dq_backend *b, dq_err *err);
-/* DQ_OK when the backend can run `math` on a model with this KV; else DQ_MISMATCH naming what lacks: int8
- * takes packed projections, and keys and values of at most 8 bits. m NULL: weights are not looked at. */
+/* DQ_MISMATCH with what is missing: the backend cannot run `math` on this model and KV; int8 needs
+ * packed projections, and keys and values of at most 8 bits. m NULL: weights are not checked. */
 dq_status dq_backend_can(const dq_backend *b, const struct dq_model *m, dq_math math,
                          const dq_kv_spec *kv, dq_err *err);
-/* The part of that which is about what a policy (NULL: none) needs. */
+/* Checks only what a policy (NULL: none) needs. */
 dq_status dq_backend_can_evict(const dq_backend *b, const dq_kv_policy *policy, dq_err *err);
 
-/* cuBLAS, which the cuda backend's products of floats need: the file that it is opened from and its version ("13.0.2";
- * NULL: it does not say), in the arena. Needs no device. DQ_RESOURCE where it is missing, does not open or dq was built
- * without CUDA. */
+/* cuBLAS, which cuda's float products need: its file and version ("13.0.2"; NULL: unknown), in the
+ * arena; needs no device. DQ_RESOURCE: missing, it does not open, or built without CUDA. */
 dq_status dq_backend_blas(const char **path, const char **version, dq_arena *a, dq_err *err);
 
 extern const dq_ops dq_ops_cpu;

@@ -15,14 +15,14 @@ enum { N_COLUMNS = 4 };
 static const unsigned column_need[N_COLUMNS] = {DQ_NEEDS_MASS1, DQ_NEEDS_MASS2,
                                                 DQ_NEEDS_LAMBDA_MASS, DQ_NEEDS_DIFF};
 
-/* Sums of one sequence. List i = layer * n_groups + group has the tokens at[i] .. at[i + 1] - 1 of each
- * column; the needed columns stand one after the other. */
+/* Sums of one sequence: list i = layer * n_groups + group has tokens at[i] .. at[i + 1] - 1 of each
+ * needed column, one column after the other. */
 typedef struct sums {
     int64_t *at;  /* [n_lists + 1]; NULL: none */
     double *data; /* [needed columns][at[n_lists]] */
 } sums;
 
-/* What a sequence has been fed: id i stood at position i. */
+/* The ids fed to a sequence; id i is at position i. */
 typedef struct text {
     int32_t *ids;
     size_t cap;
@@ -43,7 +43,7 @@ struct dq_evictor {
     sums *seq;  /* [n_seq] by handle */
     text *text; /* [n_seq] */
     int32_t n_seq;
-    /* the pass being watched */
+    /* the observed pass */
     int n_watched;
     int32_t *watched; /* [n_watched] handles; -1: evicted */
     int64_t *offset;  /* [n_layers][n_watched][n_groups], and the end */
@@ -140,7 +140,7 @@ static bool has_second_pass(const dq_evictor *e)
     return e->spec.evict.policy && (e->spec.evict.policy->needs & DQ_NEEDS_PEAK);
 }
 
-/* Rows of sequence i of the batch, which stand at consecutive positions. */
+/* Rows of sequence i of the batch have consecutive positions. */
 static dq_status remember(dq_evictor *e, const dq_batch *batch, int i, dq_err *err)
 {
     text *t = &e->text[batch->seq[i]];
@@ -158,7 +158,7 @@ static dq_status remember(dq_evictor *e, const dq_batch *batch, int i, dq_err *e
     return DQ_OK;
 }
 
-/* Zeroed sums for lists of count[n_lists] tokens. */
+/* Zeroed, for lists of count[n_lists] tokens. */
 static dq_status sums_new(const dq_evictor *e, sums *s, const int64_t *count, dq_err *err)
 {
     *s = (sums){.at = dq_block_new((size_t)e->n_lists + 1, sizeof *s->at, err)};
@@ -179,7 +179,6 @@ static int64_t sums_count(const sums *s, int list)
     return s->at[list + 1] - s->at[list];
 }
 
-/* Index into e->offset. */
 static int64_t area_index(const dq_evictor *e, int watched, int list)
 {
     return ((int64_t)(list / e->n_groups) * e->n_watched + watched) * e->n_groups +
@@ -192,7 +191,7 @@ static double *area_list(const dq_evictor *e, int slot, int watched, int list)
     return e->area + slot * end + e->offset[area_index(e, watched, list)];
 }
 
-/* Takes one sequence's sums out of the area. */
+/* Moves a sequence's sums out of the area. */
 static dq_status compact_sequence(dq_evictor *e, int watched, int64_t *count, dq_err *err)
 {
     sums fresh;
@@ -235,7 +234,7 @@ static int64_t cached(const dq_evictor *e, int32_t seq, int list)
     return e->b->ops->kv_count(e->b, e->kv, seq, list / e->n_groups, list % e->n_groups, NULL);
 }
 
-/* The area for what the lists will hold after the pass. */
+/* Prepares the area for what lists hold after the pass. */
 static dq_status area_new(dq_evictor *e, const dq_batch *batch, dq_err *err)
 {
     const int64_t n = (int64_t)e->n_lists * batch->n_seq;
@@ -302,7 +301,7 @@ dq_status dq_evictor_watch(dq_evictor *e, const dq_batch *batch, const dq_column
     return DQ_OK;
 }
 
-/* One sequence on its way through an eviction. Per-token arrays hold all lists, list i from at[i] on. */
+/* Per-token arrays hold all lists, list i from at[i] on. */
 typedef struct cut {
     int32_t seq, row; /* keys are read as the query at position `row` does */
     int64_t budget;
@@ -330,7 +329,7 @@ static dq_status read_keys(const dq_evictor *e, cut *k, dq_err *err)
             e->b->ops->kv_key_leverages(e->b, e->kv, k->seq, layer, group, k->row,
                                         &dq_runner_model(e->r)->rope, k->key_leverage + k->at[i]);
         if (needs & DQ_NEEDS_GATES) {
-            /* What gates foretell of a list's tokens. */
+            /* Predicts peaks of a list's tokens by the gates. */
             const dq_model *m = dq_runner_model(e->r);
             const int64_t n = k->at[i + 1] - k->at[i];
             const int64_t cols = 2 * dq_head_order_key_channels(&m->map, i % e->n_groups);
@@ -347,7 +346,7 @@ static dq_status read_keys(const dq_evictor *e, cut *k, dq_err *err)
     return dq_backend_sync(e->b, err);
 }
 
-/* Sums that fit the lists as they are: tokens that no watched pass saw count as zero. */
+/* Fits sums to the present lists; tokens of unobserved passes count as zero. */
 static dq_status find_sums(dq_evictor *e, cut *k, dq_err *err)
 {
     if (e->n_columns == 0) return DQ_OK;
@@ -369,7 +368,7 @@ static dq_status find_sums(dq_evictor *e, cut *k, dq_err *err)
     return DQ_OK;
 }
 
-/* As many keys as they have channels span all directions, each its own. */
+/* As many keys as channels span all directions, each its own. */
 static bool is_flat(const dq_evictor *e, const cut *k)
 {
     const dq_head_order *map = &dq_runner_model(e->r)->map;
@@ -381,7 +380,7 @@ static bool is_flat(const dq_evictor *e, const cut *k)
     return false;
 }
 
-/* What lists first .. first + n - 1 keep, if they share a budget by score. */
+/* What lists first .. first + n - 1 keep when they share a budget by score. */
 static dq_status pool_lists(const dq_evictor *e, cut *k, int first, int n, int floor,
                             dq_evict_report *report, dq_err *err)
 {
@@ -398,7 +397,7 @@ static dq_status pool_lists(const dq_evictor *e, cut *k, int first, int n, int f
     return DQ_OK;
 }
 
-/* Scores all lists and spreads the budget over them. */
+/* Scores all lists and divides the budget. */
 static dq_status share(const dq_evictor *e, cut *k, dq_evict_report *report, dq_err *err)
 {
     const dq_kv_budget kind = e->spec.evict.budget;
@@ -495,7 +494,7 @@ static dq_status evict_tokens(dq_evictor *e, cut *k, dq_arena *a, dq_evict_repor
     }
     DQ_TRY(dq_backend_sync(e->b, err));
     if (!k->sums || !e->spec.evict.every || e->window != 0) return DQ_OK;
-    /* Sums go on with the kept tokens only. */
+    /* Only kept tokens keep their sums. */
     sums fresh;
     DQ_TRY(sums_new(e, &fresh, k->n_kept, err));
     for (int c = 0; c < e->n_columns; c++) {
@@ -530,7 +529,7 @@ static dq_status evict_sequence(dq_evictor *e, int32_t seq, int32_t prefix, dq_e
         evict_tokens(e, &k, a, report, err);
         dq_arena_free(a);
     }
-    /* no further eviction, or one with a window of its own; what was fed is read again by every one */
+    /* no later eviction needs these sums; what was fed stays for second passes */
     if (seq < e->n_seq && (e->spec.evict.every == 0 || e->window > 0)) sums_drop(&e->seq[seq]);
     return err->code;
 }

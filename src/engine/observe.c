@@ -11,8 +11,6 @@
 
 #define DQ_SPAN_LEAST 1e-3
 
-/* ---- Attention spans ---- */
-
 static double part_of(const dq_span_mass *m, dq_span_norm norm)
 {
     if (norm == DQ_SPAN_SUM) return m->positive - m->negative;
@@ -46,9 +44,7 @@ double dq_attention_spans_mean(const dq_span_share *s, dq_span_norm norm, int cl
     return n > 0 ? s->share[norm][class_] / (double)n : (double)NAN;
 }
 
-/* ---- Head measure ----
- * Plain sums, so that rows, sequences and threads can be merged in any grouping; divisions come
- * when the numbers are shown. */
+/* Plain sums merge in any grouping; divisions come at output. */
 
 const double dq_head_measure_thresholds[DQ_N_THRESHOLDS] = {1e-4, 1e-3, 1e-2, 1e-1};
 
@@ -68,9 +64,6 @@ void dq_head_measure_merge(dq_head_measure *into, const dq_head_measure *from)
         into->skippable[i] += from->skippable[i];
     }
 }
-
-/* ---- Head measure sum ----
- * Members of a measure are copied to and from two arrays. */
 
 /* Where each member of a measure is, counts first. */
 typedef struct members {
@@ -116,9 +109,6 @@ dq_head_measure dq_head_measure_sum_value(const dq_head_measure_sum *s)
     for (int i = 0; i < DQ_MEASURE_SUMS; i++) *x.sum[i] = dq_fixed_value(&s->sum[i]);
     return m;
 }
-
-/* ---- Head profile ----
- * Plain sums; divisions come when the numbers are shown. */
 
 void dq_head_profile_merge(dq_head_profile *into, const dq_head_profile *from)
 {

@@ -9,25 +9,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* ---- Attention spans ----
- * How much attention the rows of an output head give to classes of tokens: the first token, an
- * answer, the question, all else. A backend adds it up on the way; no row of a map ever leaves it. */
+/* How much attention output heads give to classes of tokens: the first token, an answer, the
+ * question, the rest. Backends sum it up; no row of a map leaves them. */
 
 enum { DQ_SPAN_CLASSES = 8 };
 
-/* With a = A1 - lambda A2 of one row and output head (one map: a = A1), before the head's norm and of the
- * probabilities that the row used, a class has a share of the row's whole. Entries of a may be negative, so
- * there are three wholes. */
+/* For a = A1 - lambda A2 of a row and output head (one map: A1), before the head's norm and as
+ * used, a class has a share of the row's whole; entries may be negative, so there are three
+ * wholes. */
 typedef enum dq_span_norm {
     DQ_SPAN_SUM,      /* a / sum a; rows with |sum a| below DQ_SPAN_LEAST are skipped */
     DQ_SPAN_POSITIVE, /* max(a, 0) / sum max(a, 0); rows without a positive entry are skipped */
     DQ_SPAN_ABSOLUTE, /* |a| / sum |a|; rows of zeros are skipped */
     DQ_N_SPAN_NORMS
 } dq_span_norm;
-/* Below it |sum a| is counted: such rows have shares of the sum far outside 0 to 1, which rule their mean. */
+/* Rows with |sum a| below it are counted: their shares lie far outside 0 to 1 and dominate
+ * means. */
 #define DQ_SPAN_SMALL 0.1
 
-/* Sums over rows of one output head. */
 typedef struct dq_span_share {
     double share[DQ_N_SPAN_NORMS][DQ_SPAN_CLASSES];
     int64_t rows;                     /* those skipped among them */
@@ -35,24 +34,24 @@ typedef struct dq_span_share {
     int64_t small;                    /* with |sum a| below DQ_SPAN_SMALL */
 } dq_span_share;
 
-/* What one row gives to one class: the sum of a where it is positive, and of -a where it is negative. */
+/* A row's sum of positive a, and of -a for negative a, in one class. */
 typedef struct dq_span_mass {
     double positive, negative;
 } dq_span_mass;
 
-/* What a call of attend, or a pass, is asked for, on the host. `label` covers every position up to the last one
- * that a sequence holds. Tokens that were evicted take no part: shares are of what a row sees. */
+/* A request to attend or a pass, on the host. `label` covers every position of a sequence; evicted
+ * tokens have no share. */
 typedef struct dq_attention_spans {
     int n_classes; /* 1..DQ_SPAN_CLASSES */
-    /* The class of a token of sequence i of the batch: label[at[i] + its position]. */
+    /* token of sequence i has class label[at[i] + its position] */
     const uint8_t *label;
     const int64_t *at; /* [n_seq] */
-    /* How many rows of the call count, from the sequence's last one backwards. 0: none; more than it has: all. */
+    /* rows that count, from the sequence's last one back; 0: none, more than there are: all */
     const int64_t *last_rows; /* [n_seq] */
     dq_span_share *sums;      /* [n_seq][n_out]; added to until the next sync */
 } dq_attention_spans;
 
-/* First row of the batch that counts of sequence i, whose rows are cu_rows[i] .. cu_rows[i + 1] - 1;
+/* First counted row of the batch in sequence i, which has rows cu_rows[i] .. cu_rows[i + 1] - 1;
  * cu_rows[i + 1]: none. */
 static inline int64_t dq_attention_spans_first(const dq_attention_spans *s, const int64_t *cu_rows,
                                                int i)
@@ -61,14 +60,13 @@ static inline int64_t dq_attention_spans_first(const dq_attention_spans *s, cons
     return cu_rows[i + 1] - (last < n ? last : n);
 }
 
-/* Adds one row, mass[n_classes]. A NaN is no reason to skip: it shows in the shares. */
+/* Adds one row, mass[n_classes]; a NaN is kept and shows in the shares. */
 void dq_attention_spans_add_row(dq_span_share *into, const dq_span_mass *mass, int n_classes);
-/* Mean share of a class over the rows that were not skipped; NaN if there are none. */
+/* Mean share over the rows not skipped; NaN: none. */
 double dq_attention_spans_mean(const dq_span_share *s, dq_span_norm norm, int class_);
 
-/* ---- Head measure ----
- * What the attention of one output head looks like, summed over query rows: how spread its maps
- * are, how much of them cancels, and what could be left out. */
+/* How spread an output head's maps are, how much of them cancels, and what could be skipped, summed
+ * over query rows. */
 
 enum {
     DQ_N_THRESHOLDS = 4,
@@ -76,8 +74,8 @@ enum {
 };
 extern const double dq_head_measure_thresholds[DQ_N_THRESHOLDS]; /* 1e-4, 1e-3, 1e-2, 1e-1 */
 
-/* D = A1 - lambda A2 of one output head (one map: D = A1, and the second entries stay 0). Sums over rows;
- * divided by `rows`, `keys` or `pages` they are means and shares. */
+/* D = A1 - lambda A2 (one map: D = A1, second entries 0). Sums over rows; divide by `rows`, `keys`
+ * or `pages`. */
 typedef struct dq_head_measure {
     int64_t rows;
     int64_t keys;        /* visible keys of all rows */
@@ -92,14 +90,13 @@ typedef struct dq_head_measure {
 
 void dq_head_measure_merge(dq_head_measure *into, const dq_head_measure *from);
 
-/* ---- Head profile ----
- * Where the attention of one output head goes, summed over query rows: how many keys share it, how
- * much is on the first token, on recent tokens, and on what followed the last occurrence of the
- * query's token; and what two maps have in common. */
+/* Where an output head attends, summed over query rows: how many keys share it, how much goes to
+ * the first token, recent tokens and what followed the last occurrence of the query's token; and
+ * what two maps share. */
 
 enum { DQ_LOCAL_KEYS = 64 }; /* the query's own token and those right before it */
 
-/* Sums over rows of A1, A2, and of |D|, D = A1 - lambda A2 (one map: A1, and what is of A2 stays 0). */
+/* Sums over rows of A1, A2 and |D|, D = A1 - lambda A2 (one map: A1, and A2's stay 0). */
 typedef enum dq_head_sum {
     DQ_HEAD_SUPPORT_1, /* 1 / sum p^2: over as many keys the row would be even */
     DQ_HEAD_SUPPORT_2,
@@ -122,16 +119,17 @@ typedef struct dq_head_profile {
     double sum[DQ_HEAD_SUMS];
 } dq_head_profile;
 
-/* What attend fills: sequences hold their batch's rows alone, from position 0. */
+/* Filled by attend; sequences hold the batch's rows alone, from position 0. */
 typedef struct dq_head_look {
     dq_head_profile *head; /* [n_out] on the host, added to */
-    /* [n_rows] position after the last one, before the local keys, that has the token of the row; -1: there is none */
+    /* [n_rows] position after the last one, before the local keys, with the row's token; -1:
+     * none */
     const int32_t *copy;
 } dq_head_look;
 
 void dq_head_profile_merge(dq_head_profile *into, const dq_head_profile *from);
 
-/* The same, added in any order to the same bits. {0} is empty. */
+/* Adds in any order to the same bits. {0} is empty. */
 typedef struct dq_head_profile_sum {
     int64_t rows, copies;
     dq_fixed sum[DQ_HEAD_SUMS];
@@ -141,8 +139,7 @@ void dq_head_profile_sum_add(dq_head_profile_sum *s, const dq_head_profile *p);
 bool dq_head_profile_sum_merge(dq_head_profile_sum *into, const dq_head_profile_sum *from);
 dq_head_profile dq_head_profile_sum_value(const dq_head_profile_sum *s);
 
-/* ---- Head measure sum ----
- * Measures of an output head, added in any order to the same bits. */
+/* Adds in any order to the same bits. */
 
 enum { DQ_MEASURE_COUNTS = 3 + 2 * DQ_N_THRESHOLDS, DQ_MEASURE_SUMS = 6 };
 

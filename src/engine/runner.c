@@ -8,8 +8,6 @@
 
 #include <string.h>
 
-/* ---- Layer steps ---- */
-
 void dq_layer_steps_norm_attn(const dq_layer_steps *s)
 {
     s->b->ops->rms_norm(s->b, s->h, s->x, s->layer->norm_attn, s->m->norm_eps);
@@ -93,13 +91,12 @@ void dq_layer_steps_down(const dq_layer_steps *s, dq_mat out, dq_mat gate)
     s->b->ops->matmul(s->b, out, gate, &s->layer->down, s->layer->down_bias, s->math.linear);
 }
 
-/* ---- Runner ----
- * A pass is a straight line per layer: norm, q k v, rotary angles, append to the cache, attend,
+/* A pass is a straight line per layer: norm, q k v, rotary angles, append to the cache, attend,
  * compact, o, then the feed-forward in pieces of DQ_FFN_ROWS rows. Activations are buffers that
- * only grow. Errors stick in the backend, so operations need no check of their own; one sync at
- * the end tells, and names the first row that is not finite. */
+ * only grow. Errors stick in the backend, so operations need no check of their own; one sync at the
+ * end tells, and names the first row that is not finite. */
 
-/* One scratch matrix, grown when a pass needs more rows. */
+/* A scratch matrix that grows on demand. */
 typedef struct slot {
     float *p;
     size_t bytes;
@@ -114,7 +111,7 @@ struct dq_runner {
     slot x, h, q, k, v, y, angles, lambda, gate, up, absmax;
 };
 
-/* The i-th weight of a model, NULL after the last. Absent ones have no rows. */
+/* NULL after the last; absent weights have no rows. */
 static const dq_weight *weight_at(const dq_model *m, int i)
 {
     enum { PER_LAYER = 8 };
@@ -128,7 +125,7 @@ static const dq_weight *weight_at(const dq_model *m, int i)
     return all[i % PER_LAYER];
 }
 
-/* A head that shares the embedding's memory is acquired itself. */
+/* A head that shares the embedding's memory counts by itself. */
 static bool is_acquired(const dq_runner *r, const dq_weight *w)
 {
     return w->rows > 0 && !(w == &r->m->embed && r->b->ops->embeds_in_place);
@@ -234,7 +231,7 @@ static double bytes_in_use(const dq_runner *r)
     return bytes;
 }
 
-/* What a pass may take: what is free, and what earlier ones of this runner have taken. */
+/* Free memory, and what earlier passes of this runner took. */
 static double available_for(const dq_runner *r)
 {
     return (double)r->b->ops->memory(r->b) + bytes_in_use(r);
@@ -362,12 +359,10 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
     return dq_runner_advise(r, n, err);
 }
 
-/* ---- Second pass ----
- * A chunk runs as a pass of its own: columns of the fork are laid out list by list, the part that
- * counts is found by position, and maxima are copied to where the caller's lists have those
- * tokens. */
+/* Each chunk is a pass: the fork's columns are laid out list by list, the part that counts is found
+ * by position, and maxima are copied to the caller's tokens. */
 
-/* One chunk on its way: ids begin .. end - 1 after `lead` others. */
+/* Ids begin .. end - 1 after `lead` others. */
 typedef struct chunk {
     const dq_second_pass *w;
     int64_t begin, end, lead, rows;
@@ -404,7 +399,7 @@ int64_t dq_second_pass_end(int64_t n)
     return n + most;
 }
 
-/* First of the list's tokens at position `pos` or after it. */
+/* First token of the list at position `pos` or later. */
 static int64_t first_from(const dq_second_pass *w, int list, int64_t pos)
 {
     int64_t low = w->at[list], high = w->at[list + 1];

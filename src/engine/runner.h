@@ -12,7 +12,8 @@
  * at the input of a product, or to exchange a weight between two steps, sees what the forward pass
  * sees. */
 
-/* All matrices are backend memory, a row a row of the batch, and do not overlap. Errors stick in the backend. */
+/* Matrices are backend memory, a row per row of the batch, without overlap. Errors stick in the
+ * backend. */
 typedef struct dq_layer_steps {
     dq_backend *b;
     const dq_model *m;
@@ -30,52 +31,50 @@ typedef struct dq_layer_steps {
     dq_mat lambda;  /* [n_rows, n_out], DQ_LAMBDA_TOKEN only */
 } dq_layer_steps;
 
-/* h = norm(x), before attention or before the feed-forward part. */
+/* h = norm(x), before attention or the feed-forward part. */
 void dq_layer_steps_norm_attn(const dq_layer_steps *s);
 void dq_layer_steps_norm_ffn(const dq_layer_steps *s);
-/* After the last layer: what the head reads. */
+/* The head's input, after the last layer. */
 void dq_layer_steps_norm_out(const dq_layer_steps *s);
-/* q, k and lambda of h, with positions and rotations; and v, and k and v in the cache. */
+/* q, k and lambda of h, positioned and rotated; and v, with k and v appended to the cache. */
 void dq_layer_steps_qk(const dq_layer_steps *s);
 void dq_layer_steps_qkv(const dq_layer_steps *s);
-/* y of q and the cache. extra: logit, absmax and what is observed are taken from it, the rest is filled in. */
+/* y of q and the cache. extra: logit, absmax and observers; the rest is filled in. */
 void dq_layer_steps_attend(const dq_layer_steps *s, const dq_attend_args *extra);
 dq_attend_args dq_layer_steps_args(const dq_layer_steps *s, const dq_attend_args *extra);
 /* x += y Wo + bias, through h. */
 void dq_layer_steps_out(const dq_layer_steps *s);
 /* gate = act(in Wgate) * (in Wup) for rows of h; up is scratch. */
 void dq_layer_steps_gate_up(const dq_layer_steps *s, dq_mat gate, dq_mat up, dq_mat in);
-/* out = gate Wdown + bias: rows of what is to be added to x. */
+/* out = gate Wdown + bias, to be added to x. */
 void dq_layer_steps_down(const dq_layer_steps *s, dq_mat out, dq_mat gate);
 
-/* Rows begin .. end - 1 of a matrix. */
 static inline dq_mat dq_layer_steps_rows(dq_mat m, int64_t begin, int64_t end)
 {
     return (dq_mat){.p = m.p ? m.p + begin * m.cols : NULL, .rows = end - begin, .cols = m.cols};
 }
 
-/* ---- Runner ----
- * One model on one backend; passes over ragged batches, layer by layer. */
+/* One model on one backend: passes over ragged batches, layer by layer. */
 
-/* Who looks at a pass on its way, layer by layer, and calls operations on what is there ("Layer steps"). Any function may be
- * NULL. */
+/* Observes a pass layer by layer and may call operations ("Layer steps"); functions may be NULL. */
 typedef struct dq_watch {
-    /* After attention: q, k, v, their input in h, y, and the stream before the layer in x. args: of attend. */
+    /* After attention: q, k, v, their input in h, y, and the stream before the layer in x. args: of
+     * attend. */
     void (*attended)(void *arg, int layer, const dq_layer_steps *s, const dq_attend_args *args);
     /* Rows first .. first + in.rows - 1 of the inputs of gate and up, and of down. */
     void (*fed)(void *arg, int layer, const dq_layer_steps *s, int64_t first, dq_mat in,
                 dq_mat gate);
-    /* After the layer, whose output is in x. */
+    /* After the layer, with its output in x. */
     void (*passed)(void *arg, int layer, const dq_layer_steps *s);
     void *arg;
     dq_head_measure *measure; /* [n_layers][n_out] (host), added to; NULL: none */
     const dq_head_look *look; /* [n_layers]; NULL: none */
 } dq_watch;
 
-/* Who is told how far passes are, from within them: a pass of a large model takes minutes. */
+/* Hears progress within passes, as one of a large model takes minutes. */
 typedef struct dq_pass_listener {
-    /* Between layers: rows that went through one, each as its part of the model, so that a pass adds up to its rows.
-     * NULL: nobody is. */
+    /* Between layers: rows through one layer, as a fraction of the model, so that a pass adds up to
+     * its rows. NULL: not wanted. */
     void (*tell)(void *arg, double rows);
     void *arg;
 } dq_pass_listener;
@@ -91,8 +90,8 @@ typedef struct dq_pass {
         maps_only; /* ends with the maps of the last layer, whose columns are all that is wanted: where has_peaks */
 } dq_pass;
 
-/* A model placed on a backend, its cache and scratch memory (grown as passes need it). Several
- * runners may share a backend, and several may share a model; both must outlive them. */
+/* A model on a backend with its cache and scratch memory, which grows on demand. Runners may share
+ * a backend or a model; both must outlive them. */
 typedef struct dq_runner dq_runner;
 
 dq_status dq_runner_new(dq_runner **out, const dq_model *m, dq_backend *b, const dq_kv_spec *kv,
@@ -104,26 +103,24 @@ dq_kv *dq_runner_kv(dq_runner *r);
 const dq_kv_spec *dq_runner_kv_spec(const dq_runner *r);
 
 /* Appends the batch to its sequences. All rows finish layer l before l + 1. *hidden is the state
- * after the last norm, [n_rows, dim], backend memory, valid until the next pass of this runner.
- * Ids outside the vocabulary are DQ_MISMATCH; a NaN or infinity in the final state is DQ_DAMAGED
- * naming the row's sequence and position. maps_only: *hidden is empty, and the state before the last layer's
- * attention is looked at. DQ_STOPPED between layers after Ctrl-C. After any failure the
+ * after the last norm, [n_rows, dim], backend memory, valid until the next pass of this runner. Ids
+ * outside the vocabulary are DQ_MISMATCH; a NaN or infinity in the final state is DQ_DAMAGED naming
+ * the row's sequence and position. maps_only: *hidden is empty, and the state before the last
+ * layer's attention is looked at. DQ_STOPPED between layers after Ctrl-C. After any failure the
  * sequences of the batch hold a different length in each layer and must be freed. */
 dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pass, dq_mat *hidden,
                          dq_err *err);
-/* Rows of one pass that memory holds beside what others have taken, at most `max`; all where the backend does
- * not know its memory. Counts scratch, cache and final states, with an eighth more for what is rounded up. */
+/* Rows of a pass that fit in free memory, at most `max`; all where memory is unknown. Counts
+ * scratch, cache and final states, plus an eighth. */
 int64_t dq_runner_rows(const dq_runner *r, int64_t max);
-/* Says after the text of a DQ_RESOURCE, met in a pass of so many rows, how many would fit. */
+/* Adds to a DQ_RESOURCE from a pass of so many rows how many would fit. */
 dq_status dq_runner_advise(const dq_runner *r, int64_t rows, dq_err *err);
 
-/* ---- Second pass ----
- * Runs a context once more after itself, and notes for every token how much the rows that repeat
- * the text around it look at it. What the text needs to be repeated is what any query can ask for
- * (KVzip, arXiv 2505.23416). */
+/* Runs a context again after itself and notes how much each token is attended to when the text
+ * around it is repeated, which stands for any query (KVzip, arXiv 2505.23416). */
 
-/* Ids of the context that are repeated at a time, and ids before them that lead in: those of the first have none. The
- * source has an instruction there, which presumes a model that follows it, and the 8 tokens from the second on. */
+/* Ids repeated at a time, and ids before them that lead in, except at the start. The source uses an
+ * instruction there, which needs a model that follows it, and 8 tokens later on. */
 enum { DQ_SECOND_PASS_CHUNK = 2048, DQ_SECOND_PASS_LEAD = 8 };
 
 typedef struct dq_second_pass {
@@ -138,33 +135,31 @@ typedef struct dq_second_pass {
     const int32_t *pos;
 } dq_second_pass;
 
-/* peak[at[n_lists]]: see dq_columns. Reads n + lead-ins rows in passes of one chunk, each after a fork of the
+/* peak[at[n_lists]]: see dq_columns. Reads n + lead-ins rows, a pass per chunk on a fork of the
  * sequence, at positions from n on. */
 dq_status dq_second_pass_peaks(double *peak, const dq_second_pass *w, dq_err *err);
-/* Rows that it computes, and the first position after all of them. */
+/* Rows computed; and the first position after all of them. */
 int64_t dq_second_pass_rows(int64_t n);
 int64_t dq_second_pass_end(int64_t n);
 
-/* ---- Memory fit ----
- * What memory a model and a pass take, and what would fit into given memory. Estimates, with an
- * eighth more for what allocations round up. */
+/* Estimated memory of a model and a pass, plus an eighth for rounding, and what fits into given
+ * memory. */
 
 enum { DQ_FFN_ROWS = 1024 }; /* rows of the feed-forward part at a time: bounds its scratch */
 
-/* The most rows, at most `max`, whose pass takes no more than `available` bytes: scratch, cache and the
- * caller's final states. */
+/* The most rows, at most `max`, whose scratch, cache and final states fit into `available`
+ * bytes. */
 int64_t dq_memory_fit_rows(const dq_model *m, const dq_kv_spec *kv, double available, int64_t max);
-/* Say after the text of a DQ_RESOURCE what fits into `available` bytes: how many of a pass's rows, with this
- * cache or a packed one; weights of how many bits. Return its code. */
+/* Add to a DQ_RESOURCE what fits into `available` bytes: rows, with this cache or a packed one; and
+ * bits of weights. Return its code. */
 dq_status dq_memory_fit_advise_rows(const dq_model *m, const dq_kv_spec *kv, double available,
                                     int64_t rows, dq_err *err);
 dq_status dq_memory_fit_advise_bits(const dq_model *m, double available, dq_err *err);
 
-/* ---- Evict ----
- * Collects what a policy needs while a prefix runs, and then evicts tokens in every layer and KV
- * head group of the sequences. */
+/* Collects a policy's statistics while a prefix runs, then evicts tokens in every layer and KV head
+ * group. */
 
-/* What eviction did, summed over sequences, layers and groups. Calls add to it. */
+/* Sums over sequences, layers and groups; calls add to it. */
 typedef struct dq_evict_report {
     int64_t before, kept; /* tokens */
     int64_t raised;       /* evictions of a sequence whose budget was raised to sink + recent */
@@ -172,35 +167,35 @@ typedef struct dq_evict_report {
     int64_t second_pass;  /* rows that second passes computed */
     int64_t
         beyond; /* contexts of which some of these stood after the positions that the model has */
-    /* contexts that the policy weighs by directions of keys, of which some group held no more tokens than its keys have
-     * channels: all have nearly the same number */
+    /* contexts weighed by key directions where some group held no more tokens than channels: all
+     * score alike */
     int64_t flat;
 } dq_evict_report;
 extern const dq_evict_report dq_evict_report_none; /* gap_min INFINITY */
 
 typedef struct dq_evictor dq_evictor;
 
-/* The runner must outlive it; the storage is that of the runner's cache. pass: logit, math and listener of the passes that read a
- * context again, where the policy wants that. Fails as dq_evict_check and dq_backend_can_evict do. */
+/* The runner must outlive it and its cache is used. pass: logit, math and listener of second
+ * passes, if the policy needs them. Fails as dq_evict_check and dq_backend_can_evict do. */
 dq_status dq_evictor_new(dq_evictor **out, dq_runner *r, const dq_kv_spec *spec,
                          const dq_pass *pass, dq_err *err);
 void dq_evictor_free(dq_evictor *e); /* NULL allowed */
 
-/* Before a pass that appends to sequences: what to put into dq_pass.columns ([n_layers], valid until the
- * next call), NULL when the policy needs no sums. Sums of earlier passes of the same sequences go on
- * (a prefix in chunks, a continuation that is evicted again), as far as the sequence has not been
- * rewound; a sequence is new when it holds nothing.
- * Where the policy reads contexts again, the batch's ids are remembered.
- * A window of last rows starts anew with every pass that has as many rows of a sequence and with every
- * eviction: hand the last `window` rows of a prefix to one pass. */
+/* Before a pass that appends to sequences: what to put into dq_pass.columns ([n_layers], valid
+ * until the next call), NULL when the policy needs no sums. Sums of earlier passes of the same
+ * sequences go on (a prefix in chunks, a continuation that is evicted again), as far as the
+ * sequence has not been rewound; a sequence is new when it holds nothing. Where the policy reads
+ * contexts again, the batch's ids are remembered. A window of last rows starts anew with every pass
+ * that has as many rows of a sequence and with every eviction: hand the last `window` rows of a
+ * prefix to one pass. */
 dq_status dq_evictor_watch(dq_evictor *e, const dq_batch *batch, const dq_columns **out,
                            dq_err *err);
-/* After the pass: evicts in each of the batch's sequences. `prefix[i]`: tokens that the sequence has had
- * so far, evicted ones included = position of the next row; the budget is for them. What is kept
- * depends on the sequence alone, not on the batch or the number of threads. */
+/* After the pass: evicts in each sequence of the batch. prefix[i]: tokens so far, evicted ones
+ * included, which the budget is for. The choice depends on the sequence alone, not on batch or
+ * threads. */
 dq_status dq_evictor_run(dq_evictor *e, const dq_batch *batch, const int32_t *prefix,
                          dq_evict_report *report, dq_err *err);
-/* A copy of a sequence starts with the sums of its parent. */
+/* A copy of a sequence inherits its parent's sums. */
 dq_status dq_evictor_fork(dq_evictor *e, int32_t from, int32_t to, dq_err *err);
 void dq_evictor_forget(dq_evictor *e, int32_t seq); /* before the sequence is freed */
 

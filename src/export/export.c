@@ -17,11 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Config ---- */
-
 static const char lm_head[] = "lm_head.weight";
 
-/* A value as text in the arena, ended by a newline where `line` is. Consumes it. */
+/* As text in the arena, with a newline where `line` is set; takes the value. */
 static dq_status dump(const char **out, size_t *len, dq_export *x, json_t *v, bool line,
                       dq_err *err)
 {
@@ -35,9 +33,7 @@ static dq_status dump(const char **out, size_t *len, dq_export *x, json_t *v, bo
     return err->code;
 }
 
-/* ---- quantization_config ---- */
-
-/* "model.layers.0.mlp.up_proj" of its weight's name; NULL: not the weight of a module. */
+/* "model.layers.0.mlp.up_proj" from its weight's name; NULL: not a module's weight. */
 static json_t *module_json(const char *name)
 {
     const char *suffix = strrchr(name, '.');
@@ -45,7 +41,7 @@ static json_t *module_json(const char *name)
     return json_stringn(name, (size_t)(suffix - name));
 }
 
-/* One scheme is that of all linear modules but those to ignore; several name their modules. */
+/* A single scheme is for all linear modules but the ignored ones; several list their modules. */
 static json_t *targets_json(const dq_export *x, int scheme)
 {
     json_t *list = json_array();
@@ -96,9 +92,7 @@ static json_t *quantization_json(const dq_export *x)
                      "kv_cache_scheme", "config_groups", groups, "ignore", ignore);
 }
 
-/* ---- config.json ---- */
-
-/* Sets a member of *text, which becomes a text of the arena. */
+/* Sets a member of *text, which moves to the arena. */
 static dq_status set(const char **text, size_t *len, dq_export *x, const char *key,
                      const char *value, dq_err *err)
 {
@@ -110,8 +104,6 @@ static dq_status set(const char **text, size_t *len, dq_export *x, const char *k
     dq_block_free(b.s);
     return err->code;
 }
-
-/* ---- The other texts ---- */
 
 static dq_status config_settings(const char **out, size_t *len, dq_export *x, dq_err *err)
 {
@@ -138,7 +130,6 @@ static int by_name(const void *a, const void *b)
     return strcmp((*x)->tensor.name, (*y)->tensor.name);
 }
 
-/* "model-00001-of-00003.safetensors", in the arena. */
 static const char *shard_name(dq_export *x, int shard, dq_err *err)
 {
     if (x->n_shards == 1) return "model.safetensors";
@@ -167,13 +158,12 @@ static dq_status config_index(const char **out, size_t *len, dq_export *x, dq_er
     return err->code;
 }
 
-/* ---- Plan ----
- * Tensors in name order become one slot, or the three or four of a module of compressed-tensors;
- * slots of a tensor stay together in a shard, where the order of safetensors files sorts them. */
+/* A tensor becomes one slot, or the three or four of a compressed-tensors module, which stay in one
+ * shard, sorted as in safetensors files. */
 
 static const char weight_suffix[] = ".weight";
 
-/* Length of the module's name, "model.layers.0.mlp.up_proj"; 0 for a tensor that is not the weight of a module. */
+/* Length of the module's name in a weight's name; 0: not a module's weight. */
 static size_t module_of(const char *name)
 {
     const size_t n = strlen(name), k = sizeof weight_suffix - 1;
@@ -185,7 +175,7 @@ static bool is_named(const dq_weight *w, const char *name)
     return w->name && strcmp(w->name, name) == 0;
 }
 
-/* Why the form has no place for a weight's codes; NULL: it has. */
+/* Why the form cannot hold a weight's codes; NULL: it can. */
 static const char *reason(dq_export *x, const dq_weight *w, dq_err *err)
 {
     const dq_model *m = x->model;
@@ -199,8 +189,8 @@ static const char *reason(dq_export *x, const dq_weight *w, dq_err *err)
                     (long long)w->cols, (long long)w->group_size);
 }
 
-/* Index of the scheme that holds these codes. Codes of more bits than the tensor's hold u - zero as well, which is between
- * -(2^b - 1) and 2^b - 1, and need no zero points. */
+/* Index of the scheme that holds these codes. Codes of more bits than the tensor's hold u - zero as
+ * well, which is between -(2^b - 1) and 2^b - 1, and need no zero points. */
 static int scheme_of(dq_export *x, const dq_weight *w, dq_err *err)
 {
     const int bits = w->bits <= 4 ? 4 : 8;
@@ -299,7 +289,7 @@ static dq_status plan_tensor(dq_export *x, int64_t row, const dq_payload *p, dq_
     return DQ_OK;
 }
 
-/* The tensor's name in "/tensors/NAME" and "/tensors/NAME/PART"; NULL: p is not a tensor's first dataset. */
+/* NULL: p is not a tensor's first dataset. */
 static const char *tensor_name(dq_export *x, const dq_payload *p, dq_err *err)
 {
     static const char folder[] = "/tensors/";
@@ -313,8 +303,6 @@ static const char *tensor_name(dq_export *x, const dq_payload *p, dq_err *err)
     if (!name || !source.find(source.arg, name, &w)) return NULL;
     return p->row == w.format->part ? name : NULL;
 }
-
-/* ---- Files ---- */
 
 static int by_place(const void *a, const void *b)
 {
@@ -343,8 +331,6 @@ static void fill_shards(dq_export *x)
     qsort(x->slot, (size_t)x->n_slots, sizeof *x->slot, by_place);
 }
 
-/* ---- What vLLM joins ---- */
-
 static int scheme_named(const dq_export *x, const char *name)
 {
     for (int64_t i = 0; name && i < x->info.n_rows; i++) {
@@ -353,7 +339,7 @@ static int scheme_named(const dq_export *x, const char *name)
     return -1;
 }
 
-/* q, k and v are one product there, gate and up another. */
+/* vLLM joins q, k and v into one product, gate and up into another. */
 static void find_split(dq_export *x)
 {
     const dq_model *m = x->model;
@@ -373,7 +359,7 @@ static const char *row_name(const void *x, int64_t i)
     return ((const dq_export *)x)->row[i].name;
 }
 
-/* Rows and slots, in the order of the files. */
+/* Rows and slots in the order of the files. */
 static dq_status plan_tensors(dq_export *x, dq_err *err)
 {
     enum { SLOTS = 4 }; /* of a tensor */
@@ -413,10 +399,9 @@ static dq_status plan_tensors(dq_export *x, dq_err *err)
     return dq_name_order_make(&x->order, x->info.n_rows, row_name, x, x->arena, err);
 }
 
-/* ---- Tensor ----
- * The bytes of a tensor, rows at a time, by all threads: each row by itself. */
+/* Rows of a tensor are independent and use all threads. */
 
-/* out[n] of 16 bits each, or f32; returns the first value that becomes infinite, n: none does. */
+/* out[n] of 16 bits, or f32; returns the first value that becomes infinite, or n. */
 static int64_t convert(uint8_t *out, const float *values, int64_t n, dq_dtype type)
 {
     if (type == DQ_F32) {
@@ -433,7 +418,7 @@ static int64_t convert(uint8_t *out, const float *values, int64_t n, dq_dtype ty
     return n;
 }
 
-/* The row of the weight that is row r of the slot. */
+/* The weight's row behind row r of the slot. */
 static int64_t row_of(const dq_export_slot *s, int64_t r)
 {
     return s->pair_rows ? dq_gguf_name_hf_row(r, s->pair_rows) : r;
@@ -461,7 +446,7 @@ static dq_status write_values(uint8_t *out, float *values, const dq_weight *w,
                    (long long)(bad % cols), dq_dtypes[type].name);
 }
 
-/* u - zero of a row, signed codes: they stand for the same values at every width that holds them, without a zero point. */
+/* Signed codes u - zero of a row, which need no zero point. */
 static void signed_codes(int8_t *q, const dq_weight *w, int64_t row)
 {
     const size_t bytes = dq_quant_row_bytes(w->cols, w->bits);
@@ -487,7 +472,7 @@ static void write_codes(uint8_t *out, const dq_weight *w, int bits, int64_t firs
     }
 }
 
-/* Rows of words: a word has the zero points of 8 or 4 rows of the weight, the first in its lowest bits. */
+/* A word has the zero points of 8 or 4 rows of the weight, the first in its lowest bits. */
 static void write_zeros(uint8_t *out, const dq_weight *w, int64_t first, int64_t n)
 {
     const int64_t groups = dq_quant_groups(w->cols, w->group_size), per_word = 32 / w->bits;
@@ -502,7 +487,7 @@ static void write_zeros(uint8_t *out, const dq_weight *w, int64_t first, int64_t
     }
 }
 
-/* A row of codes as blocks of a type that holds them: u - zero, or, beside a lowest value, u. */
+/* u - zero or, beside a lowest value, u, in blocks of a type that holds them. */
 static void write_block_row(uint8_t *out, int8_t *q, const dq_weight *w, const dq_block *b,
                             int64_t row)
 {
@@ -526,8 +511,8 @@ static void write_blocks(uint8_t *out, const dq_weight *w, const dq_block *b,
         write_block_row(out + (size_t)r * bytes, codes + r * w->cols, w, b, row_of(s, first + r));
 }
 
-/* Rows first .. first + n - 1 (of the leading dimension; a scalar has one) of a slot that is no copy. `values` has capacity
- * for n rows of the weight. DQ_MISMATCH for a value that the type cannot hold. */
+/* Rows first .. first + n - 1 (leading dimension; a scalar has one) of a slot that is no copy;
+ * `values` has space for n rows of the weight. DQ_MISMATCH: the type cannot hold a value. */
 static dq_status tensor_rows(uint8_t *out, float *values, const dq_export *x,
                              const dq_export_slot *s, int64_t first, int64_t n, dq_err *err)
 {
@@ -550,9 +535,7 @@ static dq_status tensor_rows(uint8_t *out, float *values, const dq_export *x,
     }
 }
 
-/* ---- Export ----
- * The list of files, and writing them. Weights go through blocks of a few megabytes, whatever the
- * size of the container. */
+/* Weights pass in blocks of a few megabytes, whatever the container's size. */
 
 const char *const dq_export_form_name[DQ_EXPORT_FORMS] = {
     [DQ_EXPORT_COMPRESSED_TENSORS] = "compressed-tensors",
@@ -563,15 +546,13 @@ static const char settings_name[] = "dq_settings.json"; /* a folder that has it 
 static const char index_name[] = "model.safetensors.index.json";
 static const char companions[] = "/tokenizer/";
 
-/* ---- Names ---- */
-
 static bool ends(const char *name, const char *with)
 {
     const size_t n = strlen(name), k = strlen(with);
     return n >= k && strcmp(name + n - k, with) == 0;
 }
 
-/* Names that files have which go with the weights, byte for byte. */
+/* Files that accompany weights byte for byte. */
 static bool of_tokenizer(const char *name)
 {
     static const char *const first[] = {"tokenizer",        "chat_template", "special_tokens_map",
@@ -589,8 +570,6 @@ static bool of_export(const char *name)
            strcmp(name, index_name) == 0 || of_tokenizer(name) ||
            (strncmp(name, "model", 5) == 0 && ends(name, ".safetensors"));
 }
-
-/* ---- Files ---- */
 
 static bool is_gguf(const dq_export *x)
 {
@@ -617,7 +596,7 @@ static dq_status add_texts(dq_export *x, dq_err *err)
     if (!x->model->tied || (own && own->scheme >= 0))
         DQ_TRY(set(&text, &len, x, "tie_word_embeddings", "false", err));
     if (x->set.form == DQ_EXPORT_SAFETENSORS) {
-        /* The type of the weights, under the name or names that the source has for it. */
+        /* The type of the weights, under the source's names for it. */
         static const char *const keys[] = {"dtype", "torch_dtype"};
         const char *type = x->set.dtype == DQ_F32   ? "\"float32\""
                            : x->set.dtype == DQ_F16 ? "\"float16\""
@@ -651,7 +630,7 @@ static dq_status add_texts(dq_export *x, dq_err *err)
     return DQ_OK;
 }
 
-/* Its tensors are the slots from `first` on. */
+/* The shard has the slots from `first` on. */
 static dq_status add_shard(dq_export *x, int shard, int64_t *first, dq_err *err)
 {
     dq_strbuf head = {0};
@@ -687,7 +666,6 @@ static dq_status plan_files(dq_export *x, dq_err *err)
     x->content = dq_alloc(x->arena, n, sizeof *x->content, err);
     if (!x->file || !x->content) return err->code;
     if (is_gguf(x)) {
-        /* One file with all slots. */
         const char *head;
         size_t len;
         DQ_TRY(dq_export_gguf_head(&head, &len, x, err));
@@ -702,8 +680,6 @@ static dq_status plan_files(dq_export *x, dq_err *err)
     for (int i = 0; i < x->info.n_files; i++) x->info.bytes += x->file[i].bytes;
     return DQ_OK;
 }
-
-/* ---- Open and close ---- */
 
 dq_status dq_export_open(dq_export **out, const dq_model *m, const dq_export_settings *s,
                          dq_err *err)
@@ -755,8 +731,6 @@ const dq_export_file *dq_export_file_at(const dq_export *x, int i)
     return &x->file[i];
 }
 
-/* ---- Output ---- */
-
 static dq_status check_space(const dq_export *x, const char *path, dq_err *err)
 {
     const int64_t left = dq_file_disk_free(path);
@@ -789,7 +763,7 @@ typedef struct work {
     float *values;
 } work;
 
-/* Bytes of a block; a row that has more is a block of its own. */
+/* A longer row is a block of its own. */
 enum { BLOCK_BYTES = 4 << 20 };
 
 static dq_status put(work *w, const void *p, size_t bytes, dq_err *err)
@@ -830,7 +804,7 @@ static dq_status put_rows(work *w, const dq_export_slot *s, dq_err *err)
         const int64_t n = rows - r < step ? rows - r : step;
         if (tensor_rows(w->out, w->values, w->x, s, r, n, err) == DQ_OK)
             put(w, w->out, (size_t)n * bytes, err);
-        /* What rows of a weight's own datasets were read for is not needed again. */
+        /* The pages of the weight's datasets are not needed again. */
         for (int i = 0; i < dq_weight_format_of(weight)->n_parts; i++) {
             const dq_part p = dq_weight_part(weight, i);
             dq_os_map_release(p.data, dq_weight_part_bytes(&p));

@@ -13,11 +13,11 @@
 #include "tensor/tensor.h"
 
 typedef enum dq_export_form {
-    /* Source: compressed-tensors, compressors/pack_quantized and quantization/quant_config.py (form); vLLM,
-     * quantization/compressed_tensors (what it takes of that). */
+    /* Source: compressed-tensors, compressors/pack_quantized and quantization/quant_config.py
+     * (form); vLLM, quantization/compressed_tensors (what it reads of that). */
     DQ_EXPORT_COMPRESSED_TENSORS,
     DQ_EXPORT_SAFETENSORS,
-    /* Source: checkpoint/gguf.h, checkpoint/gguf.h. */
+    /* Source: checkpoint/gguf.h. */
     DQ_EXPORT_GGUF,
     DQ_EXPORT_FORMS
 } dq_export_form;
@@ -25,7 +25,7 @@ extern const char *const dq_export_form_name[DQ_EXPORT_FORMS];
 
 typedef struct dq_export_settings {
     dq_export_form form;
-    /* F32, F16 or BF16: of all tensors (DQ_EXPORT_SAFETENSORS), or of those that lose their codes */
+    /* F32, F16 or BF16: for all tensors (DQ_EXPORT_SAFETENSORS), or those that lose their codes */
     dq_dtype dtype;
     bool
         values; /* codes that the form has no place for become values of dtype; else they are refused, but for embeddings, heads and
@@ -34,14 +34,13 @@ typedef struct dq_export_settings {
     const char *dq_version;
 } dq_export_settings;
 
-/* How tensors are coded in the folder: a config group of compressed-tensors. */
+/* A config group of compressed-tensors. */
 typedef struct dq_export_scheme {
     int bits; /* 4 or 8 */
     bool symmetric;
     int64_t group; /* columns per scale; 0: the whole row */
 } dq_export_scheme;
 
-/* One tensor of the container. */
 typedef struct dq_export_row {
     const char *name;
     const char *why; /* it has codes, and the folder has its values: for this reason; NULL else */
@@ -66,16 +65,17 @@ typedef struct dq_export_info {
     int64_t n_rows, n_packed, n_widened, n_decoded; /* decoded: had codes */
     int n_schemes, n_files;
     int64_t bytes; /* of all files */
-    /* what no folder of this kind holds stands in this file, where the model has such settings */
+    /* settings that this form cannot express are in this file */
     bool has_logit, has_kv;
-    /* The first layer of which vLLM joins tensors that are not coded alike, and refuses them; -1: none */
+    /* the first layer whose tensors vLLM would join and refuse, as they are coded differently; -1:
+     * none */
     int split_layer;
 } dq_export_info;
 
 typedef struct dq_export dq_export;
 
-/* m is a container's model, which must live as long. DQ_MISMATCH when the form has no place for any of its codes, or, GGUF,
- * for the model, its tokenizer or a tensor, by name. */
+/* m must be a container's model and outlive it. DQ_MISMATCH: the form can hold none of its codes
+ * or, for GGUF and by name, not the model, its tokenizer or a tensor. */
 dq_status dq_export_open(dq_export **out, const dq_model *m, const dq_export_settings *s,
                          dq_err *err);
 void dq_export_close(dq_export *x); /* NULL allowed; what was written and not committed goes */
@@ -85,27 +85,24 @@ const dq_export_row *dq_export_row_at(const dq_export *x,
 const dq_export_scheme *dq_export_scheme_at(const dq_export *x, int i);
 const dq_export_file *dq_export_file_at(const dq_export *x, int i);
 
-/* DQ_FILE as dq_folder_check says: with force, only a folder of an earlier export is replaced; a GGUF file as dq_file_check
- * says, whether one may be replaced is the caller's business. DQ_FILE when the disk has not the space. Touches nothing. */
+/* DQ_FILE: as dq_folder_check (force replaces only an earlier export) or, for GGUF, dq_file_check;
+ * replacing that is the caller's business; or the disk is too full. Touches nothing. */
 dq_status dq_export_check(dq_export *x, const char *path, bool force, dq_err *err);
 
-/* Told from time to time; bytes written. */
+/* Called now and then with bytes written. */
 typedef struct dq_export_progress {
     void (*step)(void *arg, double done, double total, const char *what);
     void *arg;
 } dq_export_progress;
 
-/* After dq_export_check: compares the container with its hashes and writes PATH.partial; the same bytes whatever the number
- * of threads. DQ_MISMATCH names a value that the type cannot hold. */
+/* After dq_export_check: checks the container's hashes and writes PATH.partial, with the same bytes
+ * for any number of threads. DQ_MISMATCH: a value that the type cannot hold. */
 dq_status dq_export_write(dq_export *x, const dq_export_progress *p, dq_err *err);
-/* Gives it its name. */
 dq_status dq_export_commit(dq_export *x, dq_err *err);
 
-/* ---- Plan ----
- * What becomes of each tensor, and where it stands: what the files of this folder share. Private
- * to export. */
+/* What becomes of each tensor, and where it goes; private to export. */
 
-/* What a tensor of the folder is made of. */
+/* The origin of a tensor's data. */
 typedef enum dq_export_kind {
     DQ_EXPORT_COPY,   /* the container's bytes */
     DQ_EXPORT_VALUES, /* values, in the type of the slot */
@@ -125,7 +122,7 @@ typedef struct dq_export_slot {
     int shard;
 } dq_export_slot;
 
-/* A file: a text, or the slots first .. end - 1 after a head. */
+/* A text, or the slots first .. end - 1 after a head. */
 typedef struct dq_export_content {
     const char *text;
     size_t len;
@@ -151,16 +148,14 @@ struct dq_export {
     dq_file_out out; /* DQ_EXPORT_GGUF */
 };
 
-/* ---- GGUF ----
- * The form of one GGUF file of a Llama. Private to export. */
+/* Private to export. */
 
-/* Compares the container with its hashes: types of tensors follow from scales. DQ_MISMATCH by name: a model that is no plain
- * Llama. */
+/* Checks the container's hashes, as types depend on scales. DQ_MISMATCH by name: no plain Llama. */
 dq_status dq_export_gguf_check(dq_export *x, dq_err *err);
-/* Plans a tensor as plan_tensor of export.c does; nothing for a head that is the embedding and stored besides. DQ_MISMATCH
- * names a tensor whose codes no type holds, unless values are asked for. */
+/* Plans a tensor; a stored copy of a tied head is skipped. DQ_MISMATCH by name: no type holds the
+ * codes, unless values are asked for. */
 dq_status dq_export_gguf_tensor(dq_export *x, int64_t row, dq_err *err);
-/* What stands besides the container's tensors. */
+/* Adds what is not among the container's tensors. */
 dq_status dq_export_gguf_more(dq_export *x, dq_err *err);
 /* The text before the data, in the arena. */
 dq_status dq_export_gguf_head(const char **out, size_t *len, dq_export *x, dq_err *err);

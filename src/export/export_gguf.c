@@ -16,9 +16,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* ---- Rotary parameters ---- */
-
-/* Where they stand; what is not there counts as `config`. */
+/* Absent rotary parameters are read from `config`. */
 static dq_status parameters(const json_t **rotary, const char **type, const json_t *config,
                             dq_err *err)
 {
@@ -32,7 +30,7 @@ static dq_status parameters(const json_t **rotary, const char **type, const json
     return dq_json_text(type, *rotary, "rope_type", &older, err);
 }
 
-/* A parameter: beside the others, or on the top level, which wins where `top` says so. */
+/* From the rotary object, or the top level, which wins with `top`. */
 static dq_status number(double *out, const json_t *rotary, const json_t *config, const char *key,
                         bool top, double usual, dq_err *err)
 {
@@ -49,7 +47,7 @@ static dq_status base(double *theta, const json_t *rotary, const json_t *config,
     return rotary ? dq_json_float(theta, rotary, "rope_theta", &outer, err) : DQ_OK;
 }
 
-/* Frequencies of llama3 are theta^(-2i/d) over these. */
+/* llama3's frequencies are theta^(-2i/d) over these. */
 static dq_status llama3(float *divisor, int n, const dq_model *m, const json_t *r,
                         const json_t *config, dq_err *err)
 {
@@ -80,7 +78,7 @@ static dq_status parse_config(json_t **config, const dq_export *x, dq_err *err)
     return dq_json_parse_config(config, text, len, "config.json", err);
 }
 
-/* What multiplies cosine and sine is not said in GGUF so that all its readers agree. */
+/* GGUF readers disagree about a gain of cosine and sine. */
 static dq_status check_gain(const dq_model *m, const char *type, double usual, dq_err *err)
 {
     const double gain = (double)m->rope.amplitude;
@@ -119,7 +117,7 @@ static dq_status write_rope(dq_gguf_fields *f, const dq_model *m, const json_t *
     if (strcmp(type, "linear") == 0) return DQ_OK;
     dq_gguf_write_u32(f, "llama.rope.scaling.original_context_length", (uint32_t)original);
     DQ_TRY(check_gain(m, type, factor > 1 ? 0.1 * log(factor) + 1 : 1, err));
-    /* Parameters of yarn that a reader of GGUF files takes as they usually are. */
+    /* GGUF readers assume these parameters of yarn. */
     static const double usual[] = {32, 1};
     static const char *const keys[] = {"beta_fast", "beta_slow"};
     const json_t *whole = json_object_get(r, "truncate");
@@ -137,7 +135,7 @@ static dq_status write_rope(dq_gguf_fields *f, const dq_model *m, const json_t *
     return dq_fail(err, DQ_MISMATCH, "key \"truncate\" of yarn: false cannot be said in GGUF");
 }
 
-/* Readers of GGUF files change tokens by these words in the name of a model. */
+/* GGUF readers change tokens by such words in a model's name. */
 static bool acts_on(const char *name)
 {
     static const char *const words[] = {"phi-3", "phi3", "modern-bert"};
@@ -149,15 +147,13 @@ static bool acts_on(const char *name)
     return false;
 }
 
-/* ---- The tokenizer ---- */
-
 static dq_status parse_text(json_t **out, const dq_tokenizer_text *t, const char *name, dq_err *err)
 {
     *out = NULL;
     return t->s ? dq_json_parse_config(out, t->s, t->len, name, err) : DQ_OK;
 }
 
-/* What dq itself does not read is not written either; added tokens are written as it has them. */
+/* Added tokens are written as dq reads them; what it ignores is left out. */
 static dq_status take_added(dq_gguf_tokenizer_files *files, const dq_tokenizer_text *text,
                             int64_t rows, dq_err *err)
 {
@@ -198,7 +194,7 @@ static dq_status write_tokenizer(dq_gguf_fields *f, const dq_export *x, json_t *
     return err->code;
 }
 
-/* Metadata of model and tokenizer; *divisors gets those of rotary frequencies, [head_dim / 2] in the arena, or NULL. */
+/* *divisors: of rotary frequencies, [head_dim / 2] in the arena, or NULL. */
 static dq_status gguf_keys(dq_gguf_fields *f, dq_export *x, uint32_t file_type, dq_err *err)
 {
     json_t *config = NULL;
@@ -227,16 +223,13 @@ static dq_status gguf_keys(dq_gguf_fields *f, dq_export *x, uint32_t file_type, 
     return err->code == DQ_OK ? DQ_OK : dq_in(err, "%s: ", x->model->path);
 }
 
-/* ---- GGUF ----
- * Each tensor gets the smallest type of ggml that holds its codes; a dq scale stands in every
- * block of 32 columns that it is for. A type holds whole numbers between two ends times an f16
- * scale, or, Q4_1 and Q5_1, codes times an f16 scale plus an f16 lowest value, to which -zero *
- * scale is rounded: by at most 1/64 of a step. u - zero is a whole number too, of one bit more
- * than u, so that 2 and 3 bits have signed types. */
+/* Each tensor gets the smallest type of ggml that holds its codes; a dq scale stands in every block
+ * of 32 columns that it is for. A type holds whole numbers between two ends times an f16 scale, or,
+ * Q4_1 and Q5_1, codes times an f16 scale plus an f16 lowest value, to which -zero * scale is
+ * rounded: by at most 1/64 of a step. u - zero is a whole number too, of one bit more than u, so
+ * that 2 and 3 bits have signed types. */
 
 enum { BLOCK = 32 };
-
-/* ---- Types ---- */
 
 static bool is_f16(float x)
 {
@@ -256,7 +249,8 @@ static bool scales_in_f16(const dq_weight *w)
     return true;
 }
 
-/* Of all lowest values -zero * scale how far the furthest is from its f16, in steps; INFINITY: f16 lacks one. */
+/* The largest distance of a lowest value -zero * scale to its f16, in steps; INFINITY: beyond
+ * f16. */
 static float lowest_error(const dq_weight *w)
 {
     const int64_t groups = dq_quant_groups(w->cols, w->group_size);
@@ -272,7 +266,6 @@ static float lowest_error(const dq_weight *w)
     return most;
 }
 
-/* Of codes of so many bits: whole numbers of `bits` bits with a sign. */
 static uint32_t signed_type(int bits)
 {
     return bits <= 4 ? DQ_GGML_Q4_0 : bits == 5 ? DQ_GGML_Q5_0 : DQ_GGML_Q8_0;
@@ -285,7 +278,7 @@ static dq_status no_type(dq_export *x, const dq_weight *w, const char *why, dq_r
                         x->model->path, w->name, why);
 }
 
-/* The smallest type that holds the codes of a weight; NULL: none, r->why says why and *remedy what helps. */
+/* The smallest type that holds the codes; NULL: none, see r->why and *remedy. */
 static const dq_weight_format *type_of(dq_export_row *r, dq_remedy *remedy, dq_export *x,
                                        const dq_weight *w, dq_err *err)
 {
@@ -319,8 +312,6 @@ static const dq_weight_format *type_of(dq_export_row *r, dq_remedy *remedy, dq_e
     return dq_format_ggml(w->bits == 4 ? DQ_GGML_Q4_1 : DQ_GGML_Q5_1);
 }
 
-/* ---- Tensors ---- */
-
 dq_status dq_export_gguf_check(dq_export *x, dq_err *err)
 {
     const dq_model *m = x->model;
@@ -348,7 +339,7 @@ static dq_tensor matrix(const dq_weight *w, dq_dtype type, int64_t cols)
     return (dq_tensor){.dtype = type, .n_dims = 2, .shape = {w->rows, cols}};
 }
 
-/* What becomes of the values of a row: codes in blocks, or a type. */
+/* A row's values become codes in blocks, or a plain type. */
 static dq_status plan_values(dq_export_slot *s, dq_export *x, int64_t row, dq_err *err)
 {
     const dq_weight *w = &x->weight[row];
@@ -442,8 +433,6 @@ dq_status dq_export_gguf_more(dq_export *x, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- The head ---- */
-
 static uint32_t type_number(const dq_export *x, const dq_export_slot *s)
 {
     if (s->kind == DQ_EXPORT_BLOCKS) return x->row[s->row].blocks->block->number;
@@ -452,7 +441,7 @@ static uint32_t type_number(const dq_export *x, const dq_export_slot *s)
                                        : DQ_GGML_BF16;
 }
 
-/* general.file_type: which type most of the layers' matrices have, by values. */
+/* general.file_type is the type of most values in the layers' matrices. */
 static uint32_t file_type(const dq_export *x)
 {
     static const struct {

@@ -5,9 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* ---- Architecture ---- */
-
-/* Names that Llama gave to parts that every architecture here has; all but the output projection. */
+/* Llama's names for parts that every architecture here has, all but the output projection. */
 #define LLAMA_NAMES LLAMA_BASE_NAMES, [DQ_ROLE_O] = "model.layers.%d.self_attn.o_proj.weight"
 
 #define LLAMA_BASE_NAMES                                                                           \
@@ -63,7 +61,7 @@ static const dq_only diff_only[] = {{"attention_bias", 0}, {NULL, 0}};
     .head_eps_key = "attn_rms_norm_eps", .default_head_eps = 1e-5, .default_norm_eps = 1e-6,       \
     .warn_eps = true, .remote_code = true, .only = motif_only
 
-/* The first row that matches: the variant, if it has one, and the model type or architecture. */
+/* The first match counts: the variant, if any, and the model type or architecture. */
 static const dq_architecture architectures[] = {
     {
         .name = "diffllama",
@@ -153,7 +151,7 @@ static const dq_architecture architectures[] = {
     },
 };
 
-/* Families that are recognised so that the refusal can say why, and what to do. */
+/* Families recognized only to refuse them with a reason and advice. */
 static const struct refusal {
     const char *model_type, *class_name, *reason;
 } refusals[] = {
@@ -169,14 +167,14 @@ static const struct refusal {
     {"diff_clip", NULL, "DiffCLIP is an encoder of pictures and text, not a language model"},
 };
 
-/* Text of a member, NULL when absent or null. */
+/* NULL when absent or null. */
 static dq_status optional_text(const char **out, const json_t *object, const char *key, dq_err *err)
 {
     const char *none = NULL;
     return dq_json_text(out, object, key, &none, err);
 }
 
-/* Classes whose names end so are built around other heads than that of a language model. */
+/* Classes with such names have other heads than that of a language model. */
 static const struct other_class {
     const char *end, *about;
 } other_classes[] = {
@@ -202,7 +200,7 @@ static const char *about_class(const char *name)
     return NULL;
 }
 
-/* The names of architectures must be one name, however often. */
+/* All names of architectures must be equal. */
 static dq_status read_architecture(const char **out, const json_t *config, dq_err *err)
 {
     const json_t *list = json_object_get(config, "architectures"), *item;
@@ -232,7 +230,7 @@ static bool is_named(const char *model_type, const char *class_name, const char 
     return class_name && row_class && strcasecmp(class_name, row_class) == 0;
 }
 
-/* Motif's three generations share one architecture name; the third is another kind of model. */
+/* Motif's generations share one architecture name; the third is another kind of model. */
 static bool is_motif3(const json_t *config)
 {
     const char *attention = json_string_value(json_object_get(config, "attention_cls"));
@@ -257,7 +255,7 @@ static dq_status refuse_known(const json_t *config, const char *model_type, cons
     return DQ_OK;
 }
 
-/* Whether the row is meant: the model type decides, and the class where there is none. */
+/* The model type decides, or the class where there is none. */
 static bool chosen(const dq_architecture *row, const char *model_type, const char *class_name,
                    const char *variant, bool noise_heads)
 {
@@ -318,9 +316,7 @@ dq_status dq_architecture_find(const dq_architecture **out, const json_t *config
         model_type ? model_type : class_name);
 }
 
-/* ---- Published ----
- * A table, searched by the architecture and the sizes of a model. Totals come from the
- * repositories' own metadata. */
+/* Searched by architecture and sizes; totals come from the repositories' metadata. */
 
 static const dq_published table[] = {
     {"kajuma/DiffLlama-0.3B-handcut, reyllama/diffllama_300m", "diffllama", 128256, 2048, 16, 32, 8,
@@ -346,10 +342,9 @@ const dq_published *dq_published_find(const dq_model *m)
     return NULL;
 }
 
-/* ---- Config ----
- * Config.json is read by the architecture's row: required keys, keys with only one value that is
- * run, sizes, heads, rotary parameters. Then every role gets its shape, or is marked absent, and
- * the loader compares tensors with that and nothing else. */
+/* The architecture's row reads config.json: required keys, keys with a single supported value,
+ * sizes, heads, rotary parameters. Then every role has its shape or is marked absent, and the
+ * loader compares tensors with that alone. */
 
 bool dq_model_config_left_over(const char *tensor)
 {
@@ -365,7 +360,7 @@ static dq_status read_int(int *out, const json_t *config, const char *key, int m
     return DQ_OK;
 }
 
-/* The pairing of the architecture, or the one the caller wants to try on the same shapes. */
+/* The architecture's pairing, or the caller's on the same shapes. */
 static dq_status choose_pairing(dq_pairing *pairing, const dq_architecture *arch, dq_err *err)
 {
     if (*pairing == DQ_PAIR_COUNT || arch->pairing == DQ_PAIR_NONE) *pairing = arch->pairing;
@@ -410,9 +405,7 @@ static dq_status check_only(const dq_architecture *arch, const json_t *config, d
     return DQ_OK;
 }
 
-/* ---- Keys of related architectures ---- */
-
-/* A key that another architecture reads may stand where this one ignores it, with a value that changes nothing. */
+/* Keys of other architectures are allowed with values that change nothing. */
 
 static bool is_off(const json_t *v, const dq_model *m)
 {
@@ -438,7 +431,7 @@ static bool is_on(const json_t *v, const dq_model *m)
     return json_is_null(v) || json_is_true(v);
 }
 
-/* One kind of layer, the only one there is. */
+/* Only one kind of layer is known. */
 static bool is_plain(const json_t *v, const dq_model *m)
 {
     static const char *const words[] = {"full_attention", "attention", "full", "global", "dense"};
@@ -516,7 +509,7 @@ static const struct neutral {
           "attention_window", "attention_window_size")},
 };
 
-/* Names of the two kinds that follow a pattern are told by it. */
+/* Layer kinds that follow a pattern are read from it. */
 static const struct neutral *neutral_of(const char *key)
 {
     const struct neutral *off = &neutral[1], *one = &neutral[2];
@@ -530,7 +523,7 @@ static const struct neutral *neutral_of(const char *key)
     return end && (!end[11] || strcmp(end + 11, "s") == 0) && !strstr(key, "ffn_dim") ? one : NULL;
 }
 
-/* Of an architecture that goes by use_sliding_window, false unless it is there, check_only has seen it. */
+/* Architectures with use_sliding_window default to false. */
 static bool has_no_window(const dq_architecture *arch, const json_t *config)
 {
     for (const dq_only *o = arch->only; o && o->key; o++) {
@@ -562,7 +555,7 @@ static dq_status check_neutral(const dq_model *m, const json_t *config, dq_err *
     return DQ_OK;
 }
 
-/* Code that comes with the weights is not run, so that it may compute something else. */
+/* Warns that code beside the weights is not run, so that results may differ. */
 static dq_status check_code(dq_model *m, const json_t *config, dq_arena *a, dq_err *err)
 {
     const dq_architecture *arch = m->architecture;
@@ -583,7 +576,7 @@ static dq_status check_code(dq_model *m, const json_t *config, dq_arena *a, dq_e
     return text ? dq_model_config_warn(m, a, text, err) : err->code;
 }
 
-/* Table 6 of the paper: without the norm over each head, and lambda_init the same in every layer. */
+/* Table 6 of the paper: without the norm over each head, and lambda_init constant over layers. */
 static dq_status read_ablation(dq_model_config *plan, const dq_architecture *arch,
                                const json_t *config, dq_err *err)
 {
@@ -624,7 +617,7 @@ dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t 
     bool attention_bias = false, mlp_bias = false;
     DQ_TRY(dq_architecture_find(&m->architecture, config, err));
     const dq_architecture *arch = m->architecture;
-    /* theta may also stand among those rotary parameters that count. */
+    /* theta may also be among the effective rotary parameters. */
     const json_t *rotary;
     const char *where;
     for (const char *const *key = arch->required; key && *key; key++) {

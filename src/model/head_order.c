@@ -6,8 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- Head order ---- */
-
 enum { MAX_HEADS = 16384 }; /* indices are int16 */
 
 typedef struct shape {
@@ -16,7 +14,7 @@ typedef struct shape {
     int repeat;  /* query heads per KV head */
 } shape;
 
-/* What a pairing adds to plain attention. `head` and `key` fill one entry each. */
+/* What a pairing adds to plain attention; `head` and `key` fill one entry each. */
 typedef struct pairing_rule {
     const char *name;
     int n_maps, n_slabs;
@@ -41,7 +39,7 @@ static dq_head head_plain(const shape *s, int o)
     return head_of(o, -1, o / s->repeat, -1);
 }
 
-/* K and V heads come in adjacent pairs as well; a pair is repeated as a whole. */
+/* K and V heads are paired too, and a pair is repeated as a whole. */
 static dq_head head_adjacent(const shape *s, int o)
 {
     int w = o / s->repeat;
@@ -59,7 +57,7 @@ static dq_head head_halves(const shape *s, int o)
     return head_of(o, partner, o / s->repeat, partner / s->repeat);
 }
 
-/* Query heads stand in n_noise groups: the signal heads, then the noise head they share. */
+/* Each of n_noise groups has its signal heads, then their shared noise head. */
 static int noise_group_pair(const shape *s, int g)
 {
     return g / (s->n_noise / (s->n_kv / 2));
@@ -141,7 +139,7 @@ static dq_status check_shape(dq_pairing pairing, const shape *s, int head_dim, d
     return DQ_OK;
 }
 
-/* A forest whose roots are the lowest members: joining never changes which head names a component. */
+/* A forest with the lowest members as roots, so that joining never changes a component's name. */
 static int16_t root_of(const int16_t *group, int16_t i)
 {
     while (group[i] != i) i = group[i];
@@ -199,7 +197,7 @@ dq_status dq_head_order_build(dq_head_order *out, dq_pairing pairing, int n_q, i
         if (out->n_maps == 2) join(group, first, out->key[h->q[1]]);
         for (int r = 0; r < out->n_slabs; r++) join(group, first, h->v[r]);
     }
-    /* Roots come before their members: number them on the way. */
+    /* Roots come before their members and are numbered in passing. */
     for (int i = 0; i < out->n_kv; i++) group[i] = group[i] == i ? (int16_t)n++ : group[group[i]];
     out->n_groups = n;
     return DQ_OK;
@@ -222,12 +220,9 @@ int dq_head_order_key_map(const dq_head_order *map, int kv)
     return reads[0] && reads[1] ? -1 : reads[1];
 }
 
-/* ---- Rope ----
- * Frequencies of rotary position embeddings from a model's configuration. */
-
 static const double default_theta = 10000.0;
 
-/* Where the parameters stand. `rope_scaling` wins over `rope_parameters`, as in transformers. */
+/* `rope_scaling` wins over `rope_parameters`, as in transformers. */
 dq_status dq_model_config_rope(const json_t **out, const char **where, const json_t *config,
                                dq_err *err)
 {
@@ -269,7 +264,7 @@ static dq_status refuse_partial(const json_t *object, dq_err *err)
     return DQ_OK;
 }
 
-/* Positions before scaling; those on the top level beat those beside the factors. */
+/* Positions before scaling; the top level wins over the factors' object. */
 static dq_status read_original(double *out, const json_t *parameters, const json_t *config,
                                int max_positions, dq_err *err)
 {
@@ -279,7 +274,7 @@ static dq_status read_original(double *out, const json_t *parameters, const json
     return positive(out, config, key, out, err);
 }
 
-/* The smooth blend between kept and stretched wave lengths. */
+/* A smooth blend between kept and stretched wavelengths. */
 static dq_status scale_llama3(double *freq, int n, const json_t *parameters, const json_t *config,
                               int max_positions, dq_err *err)
 {
@@ -316,7 +311,7 @@ static double yarn_gain(double factor, double strength)
     return factor <= 1.0 ? 1.0 : 0.1 * strength * log(factor) + 1.0;
 }
 
-/* What multiplies cos and sin: stated, or from the factor (and DeepSeek's two strengths). */
+/* The factor of cos and sin: stated, or from the scaling factor (and DeepSeek's two strengths). */
 static dq_status yarn_amplitude(float *out, const json_t *parameters, double factor, dq_err *err)
 {
     const double unset = -1.0;
@@ -343,7 +338,7 @@ static dq_status yarn_amplitude(float *out, const json_t *parameters, double fac
     return DQ_OK;
 }
 
-/* Fast dimensions stay, slow ones are stretched, a straight ramp between. Source: arXiv 2309.00071. */
+/* Fast dimensions stay, slow ones stretch, with a linear ramp between. Source: arXiv 2309.00071. */
 static dq_status scale_yarn(double *freq, dq_rope *rope, double theta, const json_t *parameters,
                             const json_t *config, int max_positions, dq_err *err)
 {
@@ -391,7 +386,7 @@ static dq_status factor_at(double *out, const json_t *parameters, const char *ke
     return DQ_OK;
 }
 
-/* A divisor for each frequency, the same for short and for long texts: other lists would change keys that are cached. */
+/* One list of divisors for short and long texts: different ones would change cached keys. */
 static dq_status scale_longrope(double *freq, dq_rope *rope, const json_t *parameters,
                                 const json_t *config, int max_positions, dq_err *err)
 {
@@ -448,7 +443,7 @@ static dq_status scale(double *freq, dq_rope *rope, double theta, const json_t *
                    type);
 }
 
-/* Computed in double and rounded once, into inv_freq. */
+/* Computed in double and rounded once. */
 static dq_status fill(dq_rope *rope, float *inv_freq, double *freq, const json_t *config,
                       int max_positions, dq_err *err)
 {

@@ -5,17 +5,13 @@
 
 #include "base/base.h"
 
-/* ---- Act ----
- * The activation between a feed-forward layer's products. */
-
 typedef enum dq_act {
     DQ_ACT_SILU,
     DQ_ACT_POLYNORM /* w0 n(x^3) + w1 n(x^2) + w2 n(x) + b, n(z) = z / sqrt(mean z^2 + 1e-6) */
 } dq_act;
 
-/* ---- Head order ----
- * The head order, which says which projection heads meet in one output head. One formula serves
- * every architecture; kernels never learn an architecture's name. */
+/* Which projection heads meet in one output head. One formula serves every architecture; kernels
+ * never learn an architecture's name. */
 
 /* All indices count heads of size head_dim in the order in which the checkpoint stores its
  * projection rows. For query row t and the keys s it sees:
@@ -42,8 +38,7 @@ typedef enum dq_pairing {
 } dq_pairing;
 /* "plain", "adjacent", "adjacent-naive", "halves", "grouped", "shared-kv". */
 const char *dq_head_order_pairing_name(dq_pairing pairing);
-/* Whether a checkpoint of one pairing has the shapes of the other: same maps and value slabs per
- * output head, as many output heads. */
+/* Whether both have the same maps and value slabs per output head, and as many output heads. */
 bool dq_head_order_pairing_same_shape(dq_pairing a, dq_pairing b);
 
 typedef struct dq_head_order {
@@ -59,15 +54,14 @@ typedef struct dq_head_order {
     float scale;          /* 1/sqrt(head_dim) */
 } dq_head_order;
 
-/* Fills every field. Divisibility is checked per pairing; DQ_MISMATCH names the numbers.
- * n_noise: noise heads (DQ_PAIR_GROUPED only, else 0). Arrays live in the arena. Groups are the
- * connected components of "read by one output head", numbered by their lowest KV head. */
+/* Fills all fields, arrays in the arena. DQ_MISMATCH with the numbers: a pairing does not divide
+ * them. n_noise: for DQ_PAIR_GROUPED, else 0. Groups are connected components of KV heads read
+ * together, numbered by lowest head. */
 dq_status dq_head_order_build(dq_head_order *out, dq_pairing pairing, int n_q, int n_kv,
                               int head_dim, int n_noise, dq_arena *a, dq_err *err);
 
-/* The map whose logits a KV head's keys are for: 0 the first (or the only one), 1 the second, -1 both. */
+/* The map that a KV head's keys serve: 0 the first (or only), 1 the second, -1 both. */
 int dq_head_order_key_map(const dq_head_order *map, int kv);
-/* Channels of all keys of a group. */
 int64_t dq_head_order_key_channels(const dq_head_order *map, int group);
 
 typedef enum dq_lambda_kind {
@@ -76,7 +70,7 @@ typedef enum dq_lambda_kind {
     DQ_LAMBDA_TOKEN  /* sigmoid of a projection, per row and output head */
 } dq_lambda_kind;
 
-/* What one layer adds to the head order. */
+/* What a layer adds to the head order. */
 typedef struct dq_attn {
     const dq_head_order *map; /* shared by all layers */
     dq_lambda_kind lambda_kind;
@@ -86,9 +80,6 @@ typedef struct dq_attn {
     float norm_eps;
     const float *gain; /* [n_slabs * head_dim], NULL: no gain */
 } dq_attn;
-
-/* ---- Rope ----
- * Rotary position embedding, as numbers. */
 
 typedef enum dq_rope_order { DQ_ROPE_HALVES, DQ_ROPE_ADJACENT } dq_rope_order;
 

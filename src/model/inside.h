@@ -7,12 +7,11 @@
 #include "model/head_order.h"
 #include "model/model.h"
 
-/* ---- Architecture ----
- * All that differs between the architectures of checkpoints, one row each. */
+/* What differs between the architectures of checkpoints, a row each. */
 
-/* The row for a config.json: that of its model_type, where there is none that of its class. Unknown and
- * unsupported architectures, classes that are no language model, and two keys that disagree are DQ_MISMATCH by
- * name, with the reason. Source: transformers AutoConfig, which goes by model_type. */
+/* The row for config.json by model_type or, without it, by class. DQ_MISMATCH by name with the
+ * reason: unknown or unsupported, no language model, or contradicting keys.
+ * Source: transformers AutoConfig, which goes by model_type. */
 dq_status dq_architecture_find(const dq_architecture **out, const json_t *config, dq_err *err);
 
 typedef struct dq_model_config {
@@ -28,10 +27,10 @@ typedef struct dq_model_config {
 dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t *config,
                                dq_pairing pairing, dq_arena *a, dq_err *err);
 
-/* Whether a tensor is one that old programs wrote and no model reads. */
+/* Whether old programs wrote this tensor, which no model reads. */
 bool dq_model_config_left_over(const char *tensor);
 
-/* One more of m->warnings; the text must live as long as the model. */
+/* Adds to m->warnings; the text must live as long as the model. */
 dq_status dq_model_config_warn(dq_model *m, dq_arena *a, const char *text, dq_err *err);
 
 #endif

@@ -11,8 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Build ---- */
-
 enum { MAX_NAME = 256, MAX_WARNINGS = 8 };
 
 typedef struct builder {
@@ -23,8 +21,6 @@ typedef struct builder {
     int64_t n_no_bias;   /* biases that are not there, where others are */
     const char *no_bias; /* the first */
 } builder;
-
-/* ---- Tensors ---- */
 
 static void shape_text(char *out, size_t cap, int64_t rows, int64_t cols)
 {
@@ -77,7 +73,7 @@ static bool find(const builder *b, dq_role role, int layer, char name[MAX_NAME],
     return b->source->find(b->source->arg, name, w);
 }
 
-/* A name that is the wanted one with something before it, or without "model.": wrappers write such. */
+/* Wrappers prefix names, or drop "model.". */
 static bool is_renamed(const char *name, const char *there)
 {
     static const char prefix[] = "model.";
@@ -127,7 +123,7 @@ static dq_status load_weight(builder *b, dq_role role, int layer, dq_weight *w, 
     return DQ_OK;
 }
 
-/* Whether another bias of attention, or of the MLP, is there. */
+/* Whether other biases of attention, or of the MLP, exist. */
 static bool has_other_bias(const builder *b, dq_role role)
 {
     const bool attention = role <= DQ_ROLE_O_BIAS;
@@ -142,7 +138,7 @@ static bool has_other_bias(const builder *b, dq_role role)
     return false;
 }
 
-/* *out NULL: the architecture or the configuration has none, or a bias is zero as it is not there. */
+/* *out NULL: the architecture or configuration has none, or a missing bias counts as zero. */
 static dq_status load_vector(builder *b, dq_role role, int layer, const float **out, dq_err *err)
 {
     char name[MAX_NAME];
@@ -199,7 +195,7 @@ static bool same_values(const dq_weight *a, const dq_weight *b)
     return true;
 }
 
-/* What is stored decides over the configuration, as in transformers 5: a head of its own is used. */
+/* As in transformers 5, a stored head is used whatever the configuration says. */
 static dq_status load_ends(builder *b, dq_err *err)
 {
     char name[MAX_NAME];
@@ -276,7 +272,8 @@ static dq_status load_layer(builder *b, int l, dq_err *err)
     x->attn.lambda_kind = kind;
     x->attn.out_scale = 1.0f;
     if (kind == DQ_LAMBDA_LAYER) {
-        /* lambda = exp(lq1 . lk1) - exp(lq2 . lk2) + lambda_init. Source: arXiv 2410.05258 eq. 2. */
+        /* lambda = exp(lq1 . lk1) - exp(lq2 . lk2) + lambda_init.
+         * Source: arXiv 2410.05258 eq. 2. */
         int d = b->m->map.head_dim;
         const float *v[4];
         for (int i = 0; i < 4; i++)
@@ -298,9 +295,7 @@ static dq_status load_layer(builder *b, int l, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Names that nothing asked for ---- */
-
-/* Whether `name` is the pattern with a layer number of this model in its hole. */
+/* Whether the pattern matches with a layer number of this model. */
 static bool matches(const char *pattern, const char *name, int n_layers)
 {
     const char *hole = strstr(pattern, "%d");
@@ -326,7 +321,7 @@ static bool is_expected(const builder *b, const char *name)
     return false;
 }
 
-/* All zero, of a weight of the model, without a place in the configuration: tools write such. */
+/* Tools write biases of zeros that the configuration does not know. */
 static bool is_zero_bias(const builder *b, const char *name)
 {
     static const char bias[] = ".bias";
@@ -371,8 +366,6 @@ static dq_status check_all_used(builder *b, dq_err *err)
                  (long long)m->n_left_out, m->left_out[0]);
     return text ? dq_model_config_warn(m, b->arena, text, err) : err->code;
 }
-
-/* ---- Summary ---- */
 
 static const char *group_text(const dq_weight *w, dq_arena *a, dq_err *err)
 {
@@ -454,9 +447,6 @@ dq_status dq_model_build(dq_model *m, const json_t *config, const dq_source *sou
     return DQ_OK;
 }
 
-/* ---- Size ----
- * Tensors were added up when the model was built; files are asked for their sizes. */
-
 static int64_t file_bytes(const dq_model *m)
 {
     const dq_checkpoint *c = dq_model_checkpoint(m);
@@ -486,11 +476,9 @@ bool dq_model_size_counts(const dq_model *m, const char *tensor)
     return !m->tied || strcmp(tensor, head) != 0 || strcmp(tensor, m->embed.name) == 0;
 }
 
-/* ---- Model ----
- * Opens a checkpoint folder or a container and keeps it open. See model.h; the model itself is put
- * together in "Build". */
+/* Opens a checkpoint folder or a container and keeps it open; "Build" assembles the model. */
 
-/* What dq_model_open gives: the public part comes first, so one pointer leads to both. */
+/* The public part comes first, so that one pointer serves both. */
 typedef struct opened {
     dq_model model;
     dq_arena *arena; /* owns this struct too */
@@ -499,17 +487,15 @@ typedef struct opened {
     dq_container *container;
 } opened;
 
-/* ---- Checkpoints ---- */
-
 static void add_number(dq_sha256 *h, uint64_t x)
 {
     dq_sha256_add(h, &x, sizeof x);
 }
 
 /* SHA-256 over the length and bytes of config.json, every weight file in name order (add_file),
- * and the middle 256 bytes of every tensor in name order. Numbers are 64-bit little-endian. Any
- * change of a name, shape or offset shows, and so does training, of single tensors too; reading all
- * weights would take minutes for a large model. Damage need not show: that is for `dq verify`. */
+ * and the middle 256 bytes of every tensor in name order. Numbers are 64-bit little-endian. It shows
+ * any change of a name, shape or offset, and training of single tensors; reading all weights would
+ * take minutes for a large model. Damage need not show: that is for `dq verify`. */
 static dq_status fingerprint(char hex[65], const dq_checkpoint *c, dq_err *err)
 {
     enum { SAMPLE = 256, OFTEN = 16 };
@@ -570,8 +556,6 @@ static dq_status open_checkpoint(opened *o, const char *path, dq_pairing pairing
     return fingerprint(o->model.fingerprint, o->checkpoint, err);
 }
 
-/* ---- Gates ---- */
-
 dq_status dq_model_new_gates(dq_kv_gates **out, const dq_model *m, dq_arena *a, dq_err *err)
 {
     int *heads = dq_alloc(a, (size_t)m->map.n_groups, sizeof *heads, err);
@@ -606,9 +590,7 @@ dq_status dq_model_take_gates(dq_model *m, const char *path, dq_err *err)
     return take_gates(m, text, len, path, o->arena, err);
 }
 
-/* ---- Containers and other files ---- */
-
-/* Of a container: damaged or another model's are the same to who opens it. */
+/* In a container, gates of another model count as damage. */
 static dq_status take_stored_gates(opened *o, dq_err *err)
 {
     size_t len;
@@ -748,8 +730,6 @@ static dq_status open_file(opened *o, const char *path, dq_pairing pairing, dq_e
         "%s: neither a folder with config.json, nor a GGUF file, nor a dq container (.h5)", path);
 }
 
-/* ---- Open and close ---- */
-
 static dq_status name_model(opened *o, const char *path, dq_err *err)
 {
     size_t end = strlen(path);
@@ -762,7 +742,7 @@ static dq_status name_model(opened *o, const char *path, dq_err *err)
     return err->code;
 }
 
-/* Whether it ends as a file that this program reads or writes. */
+/* Whether the name ends like a file that this program reads or writes. */
 static bool file_name(const char *path)
 {
     static const char *const ends[] = {".h5", ".partial", ".json", ".safetensors", ".gguf"};
@@ -774,7 +754,7 @@ static bool file_name(const char *path)
     return false;
 }
 
-/* "kajuma/DiffLlama-1B": the form of a name on the Hugging Face hub. */
+/* "kajuma/DiffLlama-1B": a name on the Hugging Face hub. */
 static bool hub_name(const char *path)
 {
     static const char of_names[] =
@@ -785,7 +765,7 @@ static bool hub_name(const char *path)
     return name > 0 && path[owner + 1] != '.' && path[owner + 1 + name] == 0 && !file_name(path);
 }
 
-/* Whether a word is likely one more value of an option than a model: "8", "8:4", "per-row". */
+/* Whether a word looks like one more value of an option: "8", "8:4", "per-row". */
 static bool value_of_list(const char *word)
 {
     for (int i = 0; i < DQ_GRANULARITIES; i++) {
@@ -879,7 +859,7 @@ dq_status dq_model_file(const dq_model *m, const char *name, const char **text, 
     return DQ_OK;
 }
 
-/* Widths of keys by map, where they have no map of their own. */
+/* DQ_MISMATCH: widths by map where keys do not belong to one map. */
 static dq_status check_maps(const dq_kv_spec *s, const dq_head_order *map, dq_err *err)
 {
     const dq_remedy one = {.code = DQ_REMEDY_KV_MAPS};
@@ -912,7 +892,7 @@ dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_mode
     out->dense = dq_model_kv_dense(m, c->dense);
     out->evict.budget = dq_kv_budget_for(out->evict.budget, out->evict.policy, m->map.n_maps);
     DQ_TRY(check_maps(out, &m->map, err));
-    /* A policy that goes by the second map alone would keep the first tokens of a model that has none. */
+    /* A policy of the second map alone would keep the first tokens of a model without one. */
     const dq_kv_policy *p = out->evict.policy;
     const dq_head_order *map = &m->map;
     if (p && p->needs & DQ_NEEDS_GATES && !m->gates)
@@ -928,7 +908,8 @@ dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_mode
     return dq_kv_heads_fit(&heads, m->n_layers, m->map.n_groups, err);
 }
 
-/* Row `row` of sizes for c. True: it can be had, and c is that. Else *least is the fewest bytes of such a cache, if that is fewer. */
+/* Tries row `row` of sizes. True: c has it. Else *least is lowered to the fewest bytes of such a
+ * cache. */
 static bool try_size(dq_kv_config *c, dq_kv_sized *out, const dq_kv_size_row *row,
                      const dq_model *m, int64_t *least, dq_err *err)
 {
@@ -986,10 +967,9 @@ dq_status dq_model_kv_size(dq_kv_config *c, dq_kv_sized *out, const dq_kv_size *
                    (long long)size->context, ceil(1e4 * (double)least / (double)whole) / 1e4);
 }
 
-/* ---- Output guard ----
- * Every file that a command makes, partial files and journals too, is one row of a list, and all
- * rows are compared with each other and with all inputs, as the system knows them (dq_file_same).
- * What would be new in a folder that is read is told by the names that checkpoints use. */
+/* Every file of a command, partial files and journals too, is a row; rows are compared with each
+ * other and with all inputs (dq_file_same), and new names in an input's folder with the names that
+ * checkpoints have. */
 
 static bool ends(const char *name, const char *with)
 {
@@ -1063,7 +1043,7 @@ static void add(written_list *l, const dq_output *of, const char *path, const ch
     l->item[l->n++] = (written){name, of};
 }
 
-/* What holds an input's own name is never replaced, as a folder is. */
+/* An input's own folder entries, like the folder, are never replaced. */
 static dq_status protect(const written *w, const char *input, dq_arena *a, dq_err *err)
 {
     const bool folder = w->of->form == DQ_OUTPUT_FOLDER;
@@ -1168,7 +1148,7 @@ dq_status dq_output_guard_check(const dq_output *out, int n, const char *const *
     for (int i = 0; i < n; i++) {
         const dq_output *o = &out[i];
         if (!o->path || o->form >= DQ_OUTPUT_FOLDER) continue;
-        /* A name that ends as files of another form do is taken for a mistake, other names for what they are. */
+        /* A name with another form's ending is taken for a mistake; other names are allowed. */
         static const struct {
             const char *end;
             int form; /* -1: nothing that dq writes */

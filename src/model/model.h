@@ -9,8 +9,7 @@
 #include "kv/kv.h"
 #include "model/head_order.h"
 
-/* ---- Architecture ----
- * All that differs between the architectures of checkpoints, one row each. */
+/* What differs between the architectures of checkpoints, a row each. */
 
 typedef enum dq_role {
     DQ_ROLE_EMBED,
@@ -43,13 +42,13 @@ typedef enum dq_role {
     DQ_ROLE_COUNT
 } dq_role;
 
-/* A key that changes the model in a way dq does not run, and the only value of it that is fine. */
+/* A key that changes the model, and its only supported value. */
 typedef struct dq_only {
     const char *key; /* NULL ends a list */
     double value;    /* true is 1 */
 } dq_only;
 
-/* A new architecture is one more row of the table in architecture.c. */
+/* A new architecture is a row of the table in architecture.c. */
 typedef struct dq_architecture {
     const char *name;       /* "llama", "motif2": name in messages and containers */
     const char *about;      /* one line for people */
@@ -74,9 +73,6 @@ typedef struct dq_architecture {
     const dq_only *only;               /* NULL: no such key */
     const char *tensor[DQ_ROLE_COUNT]; /* its name, %d for the layer; NULL: does not exist */
 } dq_architecture;
-
-/* ---- Model ----
- * Weights, head order and constants of one model, from a checkpoint folder or a container. */
 
 typedef struct dq_layer {
     dq_attn attn;
@@ -118,14 +114,14 @@ typedef struct dq_model {
     bool is_container;
     bool is_rounded;                /* a container some of whose weights are not its source's */
     struct dq_container *container; /* NULL for a checkpoint */
-    /* A checkpoint that another tool has quantized; NULL: any other model. */
+    /* a checkpoint quantized by another tool; NULL: any other model */
     const dq_prequant_info *prequant;
     const char **warnings; /* [n_warnings] lines for the user, without newline */
     int n_warnings;
-    /* 64 hex digits: of the source checkpoint's configuration and weights (what a container remembers of
-     * its source too), so that a container finds its own source in a run. */
+    /* 64 hex digits of the source checkpoint's configuration and weights; containers keep it to
+     * find their source */
     char fingerprint[65];
-    /* Attention settings stored in a container; dq_logit_plain otherwise. */
+    /* stored in a container; dq_logit_plain otherwise */
     dq_logit_spec logit;
     dq_kv_config kv; /* stored in a container; dq_kv_config_plain otherwise */
     bool is_bf16;    /* its embedding, or where that is codes its last norm, is stored in bf16 */
@@ -133,37 +129,37 @@ typedef struct dq_model {
         *gates; /* of a container that has them, or of dq_model_take_gates; NULL: none */
 } dq_model;
 
-/* A folder with config.json, or a dq container (.h5); the model keeps its source open. Every tensor
- * that the architecture names must be there with the expected shape, and every tensor there must be named
- * by the architecture: missing is DQ_DAMAGED, unexpected is DQ_MISMATCH, both by name. */
+/* Opens a folder with config.json, or a container (.h5), which stays open. Tensors must match the
+ * architecture: DQ_DAMAGED by name: missing; DQ_MISMATCH by name: unexpected. */
 dq_status dq_model_open(dq_model **out, const char *path, dq_err *err);
-/* The same, with the heads of a checkpoint whose order is in doubt paired by the caller's word; DQ_PAIR_COUNT: its own.
- * A pairing of another shape is DQ_MISMATCH; a model of one map per head keeps its own. */
+/* Pairs the heads of a checkpoint of doubtful order as the caller says; DQ_PAIR_COUNT: its own.
+ * DQ_MISMATCH: a pairing of another shape; a model with one map keeps its own. */
 dq_status dq_model_open_as(dq_model **out, const char *path, dq_pairing pairing, dq_err *err);
 void dq_model_close(dq_model *m); /* NULL allowed */
-/* What keys and values that are not codes are held in, where that is open: DQ_KV_DENSE_AUTO is f16, or bf16 where the model is. */
+/* Replaces DQ_KV_DENSE_AUTO by f16, or bf16 where the model is. */
 dq_kv_dense dq_model_kv_dense(const dq_model *m, dq_kv_dense dense);
-/* What is asked of a KV cache as this model takes it: fails as dq_kv_config_spec does, and DQ_MISMATCH for widths by map
- * where there is one map or where both read the same keys. */
+/* Resolves a request for a cache for this model. Fails as dq_kv_config_spec does; DQ_MISMATCH:
+ * widths by map with one map, or shared keys. */
 dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
                            dq_err *err);
-/* c, which evicts, becomes what a size comes to: widths, and the share of tokens; of rows that have no such cache, the next. DQ_USAGE
- * where none has, or its bytes are not foretold. */
+/* Sets widths and share of c, which evicts, to what a size comes to; impossible rows are skipped.
+ * DQ_USAGE: none is possible, or its bytes cannot be predicted. */
 dq_status dq_model_kv_size(dq_kv_config *c, dq_kv_sized *out, const dq_kv_size *size,
                            const dq_model *m, dq_err *err);
-/* Weights of zero, in the form of this model's gates. */
+/* Zero weights in the form of this model's gates. */
 dq_status dq_model_new_gates(dq_kv_gates **out, const dq_model *m, dq_arena *a, dq_err *err);
-/* Gates of a file (kv.h), in the place of those that the model has. DQ_DAMAGED, DQ_MISMATCH for another model's. */
+/* Replaces the model's gates by a file's (kv.h). DQ_DAMAGED; DQ_MISMATCH: another model's. */
 dq_status dq_model_take_gates(dq_model *m, const char *path, dq_err *err);
-/* Must come before weights are read. Compares a container's with their hashes, once: no number may come from damaged ones;
- * lays out those that another tool has quantized (dq_prequant_load). A plain checkpoint has no hashes. */
+/* Must precede reading weights: checks a container's hashes once, so that no number comes from
+ * damaged weights, or repacks those quantized elsewhere (dq_prequant_load). Checkpoints have no
+ * hashes. */
 dq_status dq_model_check_weights(const dq_model *m, dq_err *err);
-/* Its weights rest: the system may take back the memory of its files' pages, which come again when they are
- * read. What another tool has quantized stays laid out. */
+/* Lets the system reclaim file pages of unused weights; repacked ones stay. */
 void dq_model_release(const dq_model *m);
-/* What a model that is no container was made from, its own. */
+/* The checkpoint of a model that is no container. */
 const dq_checkpoint *dq_model_checkpoint(const dq_model *m);
-/* A verbatim file that came with the model: "config.json", "chat_template.jinja", those of the tokenizer. *text is NULL when there is none; it belongs to the model. */
+/* A verbatim file that came with the model: "config.json", "chat_template.jinja", those of the
+ * tokenizer. *text is NULL when there is none; it belongs to the model. */
 dq_status dq_model_file(const dq_model *m, const char *name, const char **text, size_t *len,
                         dq_err *err);
 
@@ -191,8 +187,8 @@ dq_status dq_model_config_rope(const json_t **out, const char **where, const jso
  * What a model takes on a disk, as the field tells it: bits per weight over all parameters, and
  * bytes. */
 
-/* Scales, zero points and padding are part of the bytes, norms and biases of both. A matrix that is the embedding and the
- * head counts once, also where a file stores it twice. */
+/* Scales, zero points and padding are part of the bytes, norms and biases of both. A matrix that is
+ * the embedding and the head counts once, also where a file stores it twice. */
 typedef struct dq_model_size {
     int64_t params;       /* of all tensors that the model uses */
     int64_t weight_bytes; /* of these tensors as the files store them */
@@ -202,7 +198,8 @@ typedef struct dq_model_size {
 } dq_model_size;
 
 dq_model_size dq_model_size_of(const dq_model *m);
-/* Whether a tensor of the model's files is one of those: not a second copy of the embedding, nor what old programs left. */
+/* Whether a tensor of the model's files is one of those: not a second copy of the embedding, nor
+ * what old programs left. */
 bool dq_model_size_counts(const dq_model *m, const char *tensor);
 
 /* ---- Output guard ----
@@ -222,21 +219,23 @@ typedef enum dq_output_form {
 typedef struct dq_output {
     const char *label, *path; /* what messages call it, "--csv"; path NULL: not requested */
     dq_output_form form;
-    /* Endings of files that it has beside it, besides PATH.partial, which every output is written into; ended by NULL. NULL:
-     * none. */
+    /* Endings of files that it has beside it, besides PATH.partial, which every output is written
+     * into; ended by NULL. NULL: none. */
     const char *const *beside;
 } dq_output;
 
-/* All outputs of a command beside all its inputs (folders, containers, plain files, "-" for standard input; NULL: none), as
- * files, under whatever name: DQ_USAGE where two outputs, with what they
- * have beside them, are one file, or standard output is one of them, or where one would replace an input or change a
- * folder that is one: is (through links too) one of the files that a checkpoint consists of (config.json, tokenizer
- * files, *.safetensors, weight files of its index, ...), or would become one. */
+/* All outputs of a command beside all its inputs (folders, containers, plain files, "-" for
+ * standard input; NULL: none), as files, under whatever name: DQ_USAGE where two outputs, with what
+ * they have beside them, are one file, or standard output is one of them, or where one would
+ * replace an input or change a folder that is one: is (through links too) one of the files that a
+ * checkpoint consists of (config.json, tokenizer files, *.safetensors, weight files of its index,
+ * ...), or would become one. */
 dq_status dq_output_guard_names(const dq_output *out, int n, const char *const *input, int n_inputs,
                                 dq_err *err);
 
-/* The same, and besides DQ_USAGE for a name that is empty or "-" or that ends as files of another form do; DQ_FILE for one
- * that cannot be written, or that exists, without force. Commands ask before they begin. */
+/* The same, and besides DQ_USAGE for a name that is empty or "-" or that ends as files of another
+ * form do; DQ_FILE for one that cannot be written, or that exists, without force. Commands ask
+ * before they begin. */
 dq_status dq_output_guard_check(const dq_output *out, int n, const char *const *input, int n_inputs,
                                 bool force, dq_err *err);
 

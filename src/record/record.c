@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Document ---- */
-
 json_t *dq_document_new(const dq_logger *logger, const char *schema)
 {
     json_t *doc = json_object();
@@ -126,8 +124,7 @@ const char *dq_document_time_text(char *buf, size_t cap, double seconds)
     return buf;
 }
 
-/* ---- Logger ----
- * Warnings go into the document as well, where each text stands once. */
+/* Warnings also go into the document, each text once. */
 
 const char *const dq_logger_when_name[DQ_LOGGER_WHENS] = {"auto", "always", "never"};
 
@@ -149,7 +146,6 @@ void dq_logger_end(dq_logger *logger)
     logger->warnings = logger->left_out = NULL;
 }
 
-/* The line becomes one of its kind. */
 static void put(const dq_logger *logger, const char *kind, const char *text)
 {
     char line[4096 + 64];

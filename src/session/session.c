@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Stop ids ---- */
-
 static bool has_id(const dq_stop_ids *s, int32_t id)
 {
     for (int64_t i = 0; i < s->n; i++) {
@@ -35,7 +33,7 @@ static void add_id(const adding *x, const char *key, const json_t *v, int64_t id
 {
     dq_stop_ids *s = x->s;
     if (id < 0 || id >= x->vocab || (s->n == DQ_STOP_IDS && !has_id(s, (int32_t)id))) {
-        /* What a file says and no text can end at; the first of them is said. */
+        /* Only the first id that a file names and the vocabulary lacks is reported. */
         char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
         if (!x->s->unknown[0])
             snprintf(x->s->unknown, sizeof x->s->unknown, "%s: %s %.60s", x->file, key,
@@ -46,7 +44,7 @@ static void add_id(const adding *x, const char *key, const json_t *v, int64_t id
     }
 }
 
-/* eos_token_id: a number or a list of them. */
+/* A number or a list of them. */
 static void add_number(const adding *x, const json_t *v)
 {
     static const char key[] = "eos_token_id";
@@ -56,7 +54,7 @@ static void add_number(const adding *x, const json_t *v)
     add_id(x, key, v, dq_json_whole(&id, v) ? id : -1);
 }
 
-/* eos_token: a text, or an object that has one. */
+/* A text, or an object with one. */
 static void add_named(const adding *x, const json_t *v)
 {
     static const char key[] = "eos_token";
@@ -94,8 +92,7 @@ dq_status dq_stop_ids_add(dq_stop_ids *s, const dq_model *m, const dq_tokenizer 
     return DQ_OK;
 }
 
-/* ---- Sampler ----
- * Ids are sorted by their logits, so that what each cut leaves is a beginning of the list. */
+/* Ids are sorted by logit, so that every cut leaves a prefix. */
 
 const dq_sampling dq_sampler_greedy = {.top_p = 1};
 
@@ -166,7 +163,7 @@ int64_t dq_sampler_choices(dq_sampler *s, const float *logits)
             (dq_sampler_choice){(int32_t)i, ((double)logits[i] - max) / how->temperature};
     qsort(s->choice, (size_t)n, sizeof *s->choice, by_logit);
     if (how->top_k > 0 && how->top_k < n) n = how->top_k;
-    /* Turns choice[n], logits less the largest in falling order, into probabilities. */
+    /* choice[n], falling logits less the largest, become probabilities. */
     dq_sampler_choice *choice = s->choice;
     double whole = 0;
     for (int64_t i = 0; i < n; i++) whole += choice[i].p = exp(choice[i].p);
@@ -196,15 +193,10 @@ int32_t dq_sampler_pick(dq_sampler *s, const float *logits, double *logp)
     return id;
 }
 
-/* ---- Text end ----
- * Names by number. */
-
 const char *const dq_text_end_name[] = {"none", "stop_id", "asked", "max_new", "positions"};
 
-/* ---- Text stream ----
- * All ids are decoded each time: a decoder may look back, and for thousands of them it takes less
- * than a millisecond. What ends with U+FFFD may become something else, and so may bytes of a run
- * before it, which wait until the text begins as it was said. */
+/* All ids are decoded each time, as decoders may look back; thousands take less than a millisecond.
+ * Text that ends with U+FFFD may still change, as may bytes of a run before it, so both wait. */
 
 void dq_text_stream_begin(dq_text_stream *s, const dq_tokenizer *t, unsigned flags)
 {
@@ -219,7 +211,7 @@ void dq_text_stream_free(dq_text_stream *s)
     *s = (dq_text_stream){0};
 }
 
-/* Says the text up to byte `until`, if there is more than was said. */
+/* Tells the text up to byte `until` that was not told before. */
 static dq_status say(dq_text_stream *s, size_t until, const char **piece, size_t *len, dq_err *err)
 {
     size_t from = s->said.n;
@@ -245,7 +237,6 @@ dq_status dq_text_stream_add(dq_text_stream *s, int32_t id, const char **piece, 
     DQ_TRY(dq_tokenizer_decode(s->t, s->ids, s->n, s->flags, &text.s, &text.n, err));
     dq_block_free(s->text.s);
     s->text = text;
-    /* Bytes of the text before what is not certain. */
     size_t until = s->text.n;
     while (until >= 3 && memcmp(s->text.s + until - 3, "\xEF\xBF\xBD", 3) == 0) until -= 3;
     const bool goes_on =
@@ -258,11 +249,10 @@ dq_status dq_text_stream_end(dq_text_stream *s, const char **piece, size_t *len,
     return say(s, s->text.n, piece, len, err);
 }
 
-/* ---- Session ----
- * An eviction that is due after some continuation comes before the next token, so that none is
- * made for nobody. Logits leave in blocks: those of a long context would not fit into memory. */
+/* A due eviction waits for the next token, so that none is in vain. Logits leave in blocks: those
+ * of a long context would not fit into memory. */
 
-/* Of logits on their way to the caller at a time. */
+/* Logits that are passed to the caller at once. */
 enum { BLOCK_BYTES = 32 << 20, BLOCK_ROWS = 256 };
 
 struct dq_session {
@@ -283,7 +273,7 @@ struct dq_session {
 };
 
 typedef struct target {
-    int64_t first; /* position from which on they are wanted */
+    int64_t first; /* the first wanted position */
     dq_session_sink *sink;
     void *arg;
 } target;
@@ -356,8 +346,6 @@ const dq_evict_report *dq_session_evicted(const dq_session *s)
     return &s->evicted;
 }
 
-/* ---- Logits ---- */
-
 static int64_t block_rows(const dq_model *m)
 {
     const int64_t n = BLOCK_BYTES / (4 * (int64_t)m->vocab);
@@ -378,7 +366,7 @@ static dq_status make_blocks(dq_session *s, dq_err *err)
     return err->code;
 }
 
-/* Of rows at .. at + n - 1 of hidden, whose row 0 stands at position `base`. */
+/* Logits of rows at .. at + n - 1 of hidden, whose row 0 is at position `base`. */
 static dq_status give_block(dq_session *s, dq_mat hidden, int64_t at, int64_t n, int64_t base,
                             const target *to, dq_err *err)
 {
@@ -402,8 +390,6 @@ static dq_status give_block(dq_session *s, dq_mat hidden, int64_t at, int64_t n,
     }
     return to->sink(to->arg, s->host, base + at, n, err);
 }
-
-/* ---- Passes ---- */
 
 static dq_status run_pass(dq_session *s, const int32_t *ids, int64_t n, const target *to,
                           dq_err *err)
@@ -486,9 +472,8 @@ dq_status dq_session_continue(dq_session *s, const int32_t *ids, int64_t n, int6
     return DQ_OK;
 }
 
-/* ---- Writer ----
- * A pass over the prompt, then one of one row for each new id but the last; the sink of each pass
- * picks the next id. */
+/* One pass over the prompt, then one of a row for each new id but the last; each pass's sink picks
+ * the next id. */
 
 void dq_writer_text_free(dq_writer_text *t)
 {
@@ -524,7 +509,7 @@ static dq_status write_all(const dq_writer *w, next *x, dq_text_stream *stream, 
                            dq_err *err)
 {
     while (!ends_before(w, x, t)) {
-        /* Takes an id and says it. */
+        /* Takes an id and tells its text. */
         const dq_model *m = dq_runner_model(w->session->r);
         const char *piece = "";
         size_t len = 0;

@@ -9,9 +9,6 @@
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"
 
-/* ---- Stop ids ----
- * The ids that end what a model writes. */
-
 enum { DQ_STOP_IDS = 64 };
 typedef struct dq_stop_ids {
     int32_t id[DQ_STOP_IDS]; /* [n], each once, of one vocabulary */
@@ -19,19 +16,17 @@ typedef struct dq_stop_ids {
     char unknown[160]; /* the first that a file names and the vocabulary lacks; empty: none */
 } dq_stop_ids;
 
-/* Adds what the files of a model name, those that a GGUF file makes and a container keeps alike: eos_token_id of config.json and
- * of generation_config.json, eos_token of tokenizer_config.json and of special_tokens_map.json as tokens of t (NULL: these are
- * left out). Starts from {0}. DQ_DAMAGED: a file is not JSON. */
+/* Adds what the files of a model name, those that a GGUF file makes and a container keeps alike:
+ * eos_token_id of config.json and of generation_config.json, eos_token of tokenizer_config.json and
+ * of special_tokens_map.json as tokens of t (NULL: these are left out). Starts from {0}.
+ * DQ_DAMAGED: a file is not JSON. */
 dq_status dq_stop_ids_add(dq_stop_ids *s, const dq_model *m, const dq_tokenizer *t, int vocab,
                           dq_err *err);
 
-/* ---- Sampler ----
- * The next id from logits: the most likely one, or drawn. */
-
-/* Logits are divided by the temperature; then of all ids the top_k largest stay, of these the fewest that have top_p of the
- * probability together, and of these the ones that have min_p of the largest probability. Drawn is by what is left, as
- * TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper and MinPLogitsWarper of transformers leave it
- * (generation/logits_process.py). */
+/* Logits are divided by the temperature; then of all ids the top_k largest stay, of these the
+ * fewest that have top_p of the probability together, and of these the ones that have min_p of the
+ * largest probability. Drawn is by what is left, as TemperatureLogitsWarper, TopKLogitsWarper,
+ * TopPLogitsWarper and MinPLogitsWarper of transformers leave it (generation/logits_process.py). */
 typedef struct dq_sampling {
     double temperature; /* 0: the most likely id, the lowest among equals; nothing below counts */
     int64_t top_k;      /* 0: all */
@@ -50,20 +45,17 @@ typedef struct dq_sampler {
 
 dq_status dq_sampler_begin(dq_sampler *s, const dq_sampling *how, int64_t vocab, dq_err *err);
 void dq_sampler_end(dq_sampler *s); /* {0} is allowed */
-/* An id by logits[vocab], finite. *logp, unless NULL: ln of its probability among all ids at temperature 1. */
+/* Picks an id by finite logits[vocab]. *logp, unless NULL: its ln probability among all ids at
+ * temperature 1. */
 int32_t dq_sampler_pick(dq_sampler *s, const float *logits, double *logp);
-/* ln of the probability of an id. */
 double dq_sampler_logp(const float *logits, int64_t vocab, int32_t id);
 
-/* What a pick draws from: ids, most likely first, with their probabilities, in s->choice. Returns how many. */
+/* Candidates of a pick with probabilities, most likely first, in s->choice; returns how many. */
 typedef struct dq_sampler_choice {
     int32_t id;
     double p;
 } dq_sampler_choice;
 int64_t dq_sampler_choices(dq_sampler *s, const float *logits);
-
-/* ---- Text end ----
- * Why a text that a model writes has ended. */
 
 typedef enum dq_text_end {
     DQ_TEXT_END_NONE,      /* it has not */
@@ -75,8 +67,7 @@ typedef enum dq_text_end {
 /* "none", "stop_id", "asked", "max_new", "positions" */
 extern const char *const dq_text_end_name[];
 
-/* ---- Text stream ----
- * The text of ids that come one by one, as soon as it is certain. */
+/* The text of ids that arrive one by one, as soon as it is certain. */
 
 typedef struct dq_text_stream {
     const dq_tokenizer *t;
@@ -90,58 +81,58 @@ typedef struct dq_text_stream {
 
 void dq_text_stream_begin(dq_text_stream *s, const dq_tokenizer *t, unsigned flags);
 void dq_text_stream_free(dq_text_stream *s); /* {0} is allowed */
-/* Takes an id. *piece[*len] (valid until the next call): what has become certain, maybe nothing. A character whose bytes are
- * spread over ids waits for the last of them. */
+/* *piece[*len] (valid until the next call): what id makes certain, maybe nothing; a character
+ * spread over ids waits for the last one. */
 dq_status dq_text_stream_add(dq_text_stream *s, int32_t id, const char **piece, size_t *len,
                              dq_err *err);
-/* After the last id: what was waiting, U+FFFD where it is no character. All pieces together are the text of all ids; but of a
- * tokenizer with byte fallback, where ids of bytes that were characters end as part of a run that is none, they stay said. */
+/* After the last id: what was waiting, U+FFFD where it is no character. All pieces together are the
+ * text of all ids; but of a tokenizer with byte fallback, where ids of bytes that were characters
+ * end as part of a run that is none, they stay said. */
 dq_status dq_text_stream_end(dq_text_stream *s, const char **piece, size_t *len, dq_err *err);
 
-/* ---- Session ----
- * One sequence of a model that grows piece by piece and answers with logits. */
+/* A sequence that grows piece by piece and answers with logits. */
 
 typedef struct dq_session dq_session;
 
-/* Takes logits[n][vocab] (host, valid during the call) of the tokens at positions first .. first + n - 1. */
+/* logits[n][vocab] (host, valid during the call) at positions first .. first + n - 1. */
 typedef dq_status dq_session_sink(void *arg, const float *logits, int64_t first, int64_t n,
                                   dq_err *err);
 
-/* An empty sequence on a runner, which must outlive it, as must what pass.listener points to. pass: logit, math and listener of
- * every pass. evicts: what the runner's spec evicts is evicted; else nothing is. Fails as dq_evictor_new does. */
+/* The runner and pass.listener's target must outlive it. pass: logit, math and listener of every
+ * pass. evicts: by the runner's spec; else nothing is evicted. Fails as dq_evictor_new does. */
 dq_status dq_session_new(dq_session **out, dq_runner *r, const dq_pass *pass, bool evicts,
                          dq_err *err);
 void dq_session_free(dq_session *s); /* NULL allowed */
 
-/* Appends ids[n] in one pass and gives sink (NULL where rows is 0) the logits after the last `rows` of them, in order and in
- * blocks. DQ_MISMATCH: ids outside the vocabulary, or more positions than the model has. DQ_DAMAGED: logits that are no
- * numbers. After a failure the sequence is in no known state: dq_session_clear begins anew. */
+/* Appends ids[n] in one pass and gives sink (NULL where rows is 0) the logits after the last `rows`
+ * of them, in order and in blocks. DQ_MISMATCH: ids outside the vocabulary, or more positions than
+ * the model has. DQ_DAMAGED: logits that are no numbers. After a failure the sequence is in no
+ * known state: dq_session_clear begins anew. */
 dq_status dq_session_feed(dq_session *s, const int32_t *ids, int64_t n, int64_t rows,
                           dq_session_sink *sink, void *arg, dq_err *err);
-/* Cuts the cache to what the spec keeps of all tokens so far; nothing where nothing is evicted. */
+/* Evicts by the spec, given all tokens so far; does nothing without eviction. */
 dq_status dq_session_evict(dq_session *s, dq_err *err);
-/* Feeds a context: one pass, after which the cache is cut. */
+/* Feeds a context in one pass, after which the cache is cut. */
 dq_status dq_session_read(dq_session *s, const int32_t *ids, int64_t n, int64_t rows,
                           dq_session_sink *sink, void *arg, dq_err *err);
-/* Feeds a continuation: one pass, or where the spec evicts again after `every` tokens one for each so many. */
+/* Feeds a continuation in one pass, or one per `every` tokens where the spec evicts again. */
 dq_status dq_session_continue(dq_session *s, const int32_t *ids, int64_t n, int64_t rows,
                               dq_session_sink *sink, void *arg, dq_err *err);
-/* An empty sequence again. */
+/* Empties the sequence. */
 dq_status dq_session_clear(dq_session *s, dq_err *err);
 
 int64_t dq_session_length(const dq_session *s); /* tokens that it was given */
 int32_t dq_session_seq(const dq_session *s);    /* its handle in the runner's cache */
-/* What was evicted since it was empty. */
+/* Evictions since it was empty. */
 const dq_evict_report *dq_session_evicted(const dq_session *s);
 
-/* ---- Writer ----
- * A model that goes on with a text, one token at a time. */
+/* Continues a text token by token. */
 
-/* Told of each new id: ln of its probability in nats, and the text that has become certain (piece[len], maybe nothing). True
- * ends the text after it. What was waiting when the text has ended comes with the id -1. */
+/* Hears each new id, its ln probability in nats, and the text that became certain (piece[len],
+ * maybe nothing); the rest comes with id -1 at the end. True ends the text after the id. */
 typedef bool dq_writer_listener(void *arg, int32_t id, double logp, const char *piece, size_t len);
 
-/* What writes; everything belongs to the caller and outlives the call. */
+/* Everything belongs to the caller and must outlive the call. */
 typedef struct dq_writer {
     dq_session *session;     /* with what was read and written before */
     dq_sampler *sampler;     /* of the model's vocabulary */
@@ -162,9 +153,9 @@ typedef struct dq_writer_text {
 } dq_writer_text;
 void dq_writer_text_free(dq_writer_text *t); /* {0} is allowed */
 
-/* Reads ids[n], n > 0, as a context, after which the cache is cut, and goes on. The session has been fed all new ids but the
- * last. *out is {0} or what dq_writer_text_free takes; after a failure, DQ_STOPPED among them, it holds what was written, and
- * the session must be cleared. */
+/* Reads ids[n], n > 0, as a context, after which the cache is cut, and goes on. The session has
+ * been fed all new ids but the last. *out is {0} or what dq_writer_text_free takes; after a
+ * failure, DQ_STOPPED among them, it holds what was written, and the session must be cleared. */
 dq_status dq_writer_run(const dq_writer *w, const int32_t *ids, int64_t n, dq_writer_text *out,
                         dq_err *err);
 

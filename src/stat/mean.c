@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Fixed ---- */
-
 enum { WORDS = 4, POINT = 128, DIGITS = 53 };
 static const uint64_t sign = (uint64_t)1 << 63;
 
@@ -57,7 +55,7 @@ static void add_term(dq_fixed *f, const dq_fixed *term, bool negative)
     dq_fixed_merge(f, &copy);
 }
 
-/* Two words on, carries after them. The sum is of one sign, which is +, and may outgrow it. */
+/* Adds two words and carries. Magnitudes only, so the sum may exceed the sign. */
 static void add_words(dq_fixed *f, int first, uint64_t low, uint64_t high)
 {
     uint64_t word = f->word[first] += low, carry = word < low;
@@ -110,10 +108,9 @@ double dq_fixed_value(const dq_fixed *f)
     return negative ? -value : value;
 }
 
-/* ---- Moments ----
- * A place is looked for only where a row has a value as large as the largest so far: that is rare. */
+/* The place is searched only where a row reaches the largest value so far, which is rare. */
 
-/* Takes a magnitude if it is larger, or as large and stands before. */
+/* Takes a magnitude if larger, or equal and earlier. */
 static void raise_to(dq_moments *m, float size, const dq_place *at)
 {
     if (m->max > size || size <= 0) return;
@@ -153,10 +150,8 @@ double dq_moments_kurtosis0(const dq_moments *m)
     return sum2 > 0 ? (double)m->n * dq_fixed_value(&m->sum4) / (sum2 * sum2) : (double)NAN;
 }
 
-/* ---- Mean ----
- * Two walks over the values: the mean, then the squares around it, so that nothing cancels. A
- * cluster counts as one piece. Where all pieces are equal there is no spread to estimate, and the
- * interval is that of counts. */
+/* Two walks, the mean and then squares around it, so that nothing cancels. A cluster counts as one
+ * piece. Equal pieces have no spread to estimate; their interval is that of counts. */
 
 static const double none = NAN;
 const dq_mean dq_mean_none = {(double)NAN, (double)NAN, 0};
@@ -183,7 +178,7 @@ dq_mean dq_mean_share(int64_t k, int64_t n)
     return (dq_mean){p, n < 2 ? none : sqrt(p * (1 - p) / (double)(n - 1)), n};
 }
 
-/* The end of the piece that begins at i: a cluster, or a value where there are none. */
+/* The end of the piece at i: a cluster, or a value without clusters. */
 static int64_t piece_end(const int32_t *cluster, int64_t i, int64_t n)
 {
     int64_t end = i + 1;
@@ -235,7 +230,7 @@ static bool is_whole(double x)
     return x == 0 || x == 1;
 }
 
-/* Pieces that are all the same have a spread that is not known, not one of 0. */
+/* Equal pieces have an unknown spread, not one of 0. */
 static dq_interval interval_of(dq_mean m, double low, double high)
 {
     if (m.std_err == 0) return dq_interval_still(m.value, m.clusters, low, high);
@@ -261,7 +256,7 @@ dq_mean dq_mean_of_scores(const double *score, const int32_t *cluster, int64_t n
     return m;
 }
 
-/* How many clusters fall and rise, where a t test has no spread to go by. */
+/* Counts falling and rising clusters, where a t test has no spread. */
 static double sign_test(const double *before, const double *after, const int32_t *cluster,
                         int64_t n)
 {
@@ -327,8 +322,7 @@ void dq_stat_sort(double *x, int64_t n)
     qsort(x, (size_t)n, sizeof *x, ascending);
 }
 
-/* ---- Interval ----
- * Student's t by its finite series, its quantile by bisection or for many degrees of freedom by an
+/* Student's t by its finite series, its quantile by bisection or for many degrees of freedom by an
  * expansion. Tango's interval has no closed form: both ends are found by bisection of the score
  * statistic, which falls with the difference. */
 
@@ -350,7 +344,7 @@ double dq_interval_t_tails(double t, int64_t df)
     return within < 1 ? 1 - within : 0;
 }
 
-/* Large df: the expansion of Cornish and Fisher in 1/df; the others by bisection. */
+/* Large df: the expansion of Cornish and Fisher in 1/df; others by bisection. */
 double dq_interval_t95(int64_t df)
 {
     const double z = DQ_Z95, v = (double)df;
@@ -398,8 +392,8 @@ dq_interval dq_interval_t_outside(double mean, double std_err, int64_t clusters,
     return (dq_interval){mean - half, mean + half};
 }
 
-/* g(x) = x + skew/3 x^2 + skew^2/27 x^3 + skew/6n is close to normal where x, the error over the standard deviation, is
- * not; the end is where g gives the quantile over sqrt(n). */
+/* g(x) = x + skew/3 x^2 + skew^2/27 x^3 + skew/6n is close to normal where x, the error over the
+ * standard deviation, is not; the end is where g gives the quantile over sqrt(n). */
 dq_interval dq_interval_t_skewed(double mean, double std_err, int64_t clusters, double skew,
                                  double share)
 {
@@ -426,7 +420,7 @@ dq_interval dq_interval_share(int64_t k, int64_t n)
     return (dq_interval){k == 0 ? 0 : low, k == n ? 1 : high};
 }
 
-/* The score statistic of `up` - `down` if their true difference were d; it falls with d. */
+/* The score statistic of `up` - `down` for a true difference d; it falls with d. */
 static double paired_score(double up, double down, double n, double d)
 {
     const double a = 2 * n, b = -up - down + (2 * n - up + down) * d, c = -down * d * (1 - d);
@@ -436,7 +430,7 @@ static double paired_score(double up, double down, double n, double d)
     return off == 0 ? 0 : off > 0 ? (double)INFINITY : (double)-INFINITY;
 }
 
-/* Where the statistic is `want`, between an end where it is more and one where it is less. */
+/* Where the statistic is `want`, between an end above and one below. */
 static double paired_end(double up, double down, double n, double want, double low, double high)
 {
     for (int i = 0; i < 60; i++) {
@@ -470,7 +464,7 @@ dq_interval_decision dq_interval_decide(dq_interval loss, double margin)
     return loss.low > margin ? DQ_EXCEEDS : DQ_INCONCLUSIVE;
 }
 
-/* The interval of a loss like this one over n pieces in place of l->clusters. */
+/* The interval of such a loss over n pieces. */
 static dq_interval interval_over(const dq_interval_loss *l, double n)
 {
     const double times = n / (double)l->clusters;
@@ -508,8 +502,7 @@ int64_t dq_interval_missing(const dq_interval_loss *l, double margin)
     return (int64_t)high - l->clusters;
 }
 
-/* ---- Rank ----
- * Indices are sorted by value, and runs of equal values share the mean of their places. */
+/* Indices are sorted by value; equal values share the mean of their places. */
 
 typedef struct entry {
     double value;
@@ -534,7 +527,7 @@ static void find_ranks(double *rank, entry *e, const double *x, int64_t n)
     }
 }
 
-/* Of ranks, whose mean is the middle whatever the ties: all sums are exact, so that no order at all gives 0. */
+/* Ranks average to the middle whatever the ties: sums are exact, so that no order gives 0. */
 static double correlation(const double *x, const double *y, int64_t n)
 {
     const double mean = (double)(n - 1) / 2;

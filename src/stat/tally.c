@@ -16,10 +16,8 @@ int dq_place_order(const dq_place *a, const dq_place *b)
     return 0;
 }
 
-/* ---- Channels ----
- * A step of rows and columns is reduced in registers: maxima in float, squares in double, in the
- * order of rows. Then each column's sum is added exactly, and a row is looked for only where the
- * maximum has grown. */
+/* A block is reduced in registers, maxima in float and squares in double, in the order of rows;
+ * then column sums are added exactly, and rows are searched only where the maximum grew. */
 
 enum { STEP_ROWS = 64, STEP_COLS = 64 };
 
@@ -38,7 +36,7 @@ void dq_channels_free(dq_channels *c)
     *c = (dq_channels){0};
 }
 
-/* Takes a magnitude if it is larger, or as large and stands before. */
+/* Takes a magnitude if larger, or equal and earlier. */
 static void raise_to(dq_channel *to, float max, int32_t seq, int32_t row)
 {
     const bool before = seq < to->seq || (seq == to->seq && row < to->row);
@@ -134,8 +132,7 @@ double dq_channels_rms(const dq_channels *c, dq_token_class class, int64_t col)
     return sqrt(dq_fixed_value(&c->of[class * c->cols + col].sum2) / (double)c->rows[class]);
 }
 
-/* ---- Tally ----
- * The upper 16 bits of |x| are its bin: bits of positive floats order as the floats do. A second
+/* The upper 16 bits of |x| are its bin: bits of positive floats order as the floats do. A second
  * walk over the same values, after dq_tally_refine, counts the lower 16 bits of one bin, which
  * makes a quantile in it exact. Sums of a row are made in fixed lanes and then added exactly, and
  * the list of the largest is ordered by value and place, so a merge gives the same result in any
@@ -176,7 +173,7 @@ static float float_of(uint32_t bits)
     return x;
 }
 
-/* The order (value, then place) is total: what remains does not depend on that of candidates. */
+/* The order (value, then place) is total, so that of candidates does not matter. */
 static void top_insert(dq_tally *t, float value, const dq_place *at)
 {
     int i = t->n_top;
@@ -194,7 +191,7 @@ static void top_insert(dq_tally *t, float value, const dq_place *at)
     if (t->n_top == DQ_TOP) t->threshold = t->top[DQ_TOP - 1];
 }
 
-/* Fixed lanes add in one defined order; rows with NaN or infinity are rare and go the careful path. */
+/* Fixed lanes add in a defined order; rows with NaN or infinity take a slower path. */
 static void add_sums(double sum[3], const float *x, int n)
 {
     double s1[LANES] = {0}, s2[LANES] = {0}, s4[LANES] = {0};
@@ -224,7 +221,7 @@ static void add_sums(double sum[3], const float *x, int n)
     sum[2] += s4[0];
 }
 
-/* The bits of |x| order like the values themselves, infinities and NaN above all numbers. */
+/* Bits of |x| order like values, with infinities and NaN on top. */
 static uint32_t magnitudes(uint32_t *bits, const float *x, int n)
 {
     int32_t max = 0; /* no sign is left, and these are compared by more machines at once */
@@ -239,7 +236,7 @@ static uint32_t magnitudes(uint32_t *bits, const float *x, int n)
     return (uint32_t)max;
 }
 
-/* Adds to sum[3] what it sums up. Returns the bits of the largest finite magnitude, where all are finite. */
+/* Adds to sum[3]; returns the bits of the largest magnitude, where all are finite. */
 static uint32_t add_block(dq_tally *t, double sum[3], const float *x, int n, const dq_place *at)
 {
     uint32_t bits[BLOCK];
@@ -341,7 +338,7 @@ typedef struct head {
     dq_place place[DQ_TOP];
 } head;
 
-/* Bins next to one another that are not empty, which follow; the last run has none. */
+/* Consecutive bins that are not empty; the last run has none. */
 typedef struct run {
     int64_t first, n;
 } run;
@@ -376,7 +373,7 @@ static dq_status damaged(dq_err *err)
     return dq_fail(err, DQ_DAMAGED, "a tally is cut off, or none");
 }
 
-/* Adds counts[n] of the bytes; *sum: what they add up to. */
+/* Adds counts[n] from the bytes; *sum: their total. */
 static bool add_counts(int64_t *counts, int64_t n, int64_t *sum, const char **at, const char *end)
 {
     for (int64_t i = 0, more; i < n; i++) {
@@ -426,7 +423,7 @@ dq_status dq_tally_merge_bytes(dq_tally *into, const char **at, const char *end,
     return add_runs(into, h.n, at, end) ? DQ_OK : damaged(err);
 }
 
-/* The bin that holds the value of rank ceil(p n), and how many values lie in lower bins. */
+/* The bin with rank ceil(p n), and the number of values below it. */
 static int find_bin(const dq_tally *t, double p, int64_t *rank, int64_t *below)
 {
     double want = ceil(p * (double)t->n);

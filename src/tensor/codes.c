@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Codes ---- */
-
 dq_code_shape dq_code_shape_of(int64_t rows, int64_t cols, const dq_quant_spec *spec)
 {
     const bool whole = spec->group < 0 || spec->group > cols;
@@ -45,8 +43,6 @@ void dq_codes_free(dq_codes *c)
     dq_block_free(c);
 }
 
-/* ---- Columns ---- */
-
 void dq_codes_column_sums(double *sums, const float *strip, int64_t rows, int64_t cols)
 {
     for (int64_t r = 0; r < rows; r++, strip += cols) {
@@ -60,7 +56,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of the factor that is next to x >= 0 by its logarithm, without a function of the C library. */
+/* The nearest factor to x >= 0 by its logarithm, without the C library. */
 static int8_t factor_code(double x)
 {
     const double half_step = 0x1.0b5586cf9890fp+0; /* 2^(1/16) */
@@ -173,8 +169,7 @@ void dq_codes_round_strip(dq_codes *c, const float *w)
     }
 }
 
-/* ---- Coded ----
- * Parts lie one after the other in one block, and are found in it as they would be in a file. */
+/* Parts lie in one block as they would in a file. */
 
 static size_t padded(size_t bytes)
 {
@@ -246,7 +241,7 @@ void dq_coded_put(dq_coded *out, const dq_codes *c, int64_t first)
     }
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < c->shape.rows; r++) {
-        /* Row r of the codes as row `to` of every part; where one row serves the whole matrix, only with row 0. */
+        /* Packs row r as row `to` of every part; a part with one row per matrix only with row 0. */
         const dq_weight_format *f = out->weight.format;
         uint8_t *part[DQ_MAX_PARTS] = {NULL};
         for (int i = 0; i < f->n_parts; i++) {
@@ -268,8 +263,7 @@ dq_status dq_coded_pack(dq_coded *out, const dq_codes *c, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Weight part ----
- * A part is described from the weight (of), found in a file (take) and looked over (wrong). */
+/* Each part can be described from the weight (of), found in a file (take) and checked (wrong). */
 
 enum { BLOCK = 256 }; /* codes held at once on the stack */
 
@@ -278,8 +272,6 @@ bool dq_weight_part_is(const dq_part *want, const dq_tensor *found)
     return found->dtype == want->dtype && found->n_dims == 2 && found->shape[0] == want->shape[0] &&
            found->shape[1] == want->shape[1];
 }
-
-/* ---- Codes ---- */
 
 dq_part dq_weight_part_of_codes(const dq_weight *w)
 {
@@ -314,8 +306,6 @@ const char *dq_weight_part_wrong_codes(const dq_part *p, dq_scale_mode mode)
     return NULL;
 }
 
-/* ---- Scales ---- */
-
 dq_part dq_weight_part_of_scales(const dq_weight *w)
 {
     const int64_t groups = dq_quant_groups(w->cols, w->group_size);
@@ -338,7 +328,7 @@ const char *dq_weight_part_take_scales(dq_weight *w, const dq_tensor *found)
     return NULL;
 }
 
-/* What any of n scales is, by its bits: several times as fast as by its value. */
+/* Properties of n scales, from their bits: several times as fast as by value. */
 typedef struct scale_kinds {
     bool endless, negative;
 } scale_kinds;
@@ -388,8 +378,6 @@ void dq_weight_part_put_scale(uint8_t *row, int64_t group, float scale, dq_dtype
     else
         memcpy(row + group * (int64_t)sizeof scale, &scale, sizeof scale);
 }
-
-/* ---- Values ---- */
 
 void dq_weight_part_dequantize_affine(float *out, const dq_weight *w, int64_t row, int64_t first,
                                       int64_t n)

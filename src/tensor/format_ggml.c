@@ -15,15 +15,13 @@ static float half_at(const uint8_t *p)
     return dq_f32_from_f16((uint16_t)(p[0] | p[1] << 8));
 }
 
-/* ---- Blocks of 32 ---- */
-
 static void read_q8_0(float *y, const uint8_t *b)
 {
     const float d = half_at(b);
     for (int i = 0; i < 32; i++) y[i] = (float)(int8_t)b[2 + i] * d;
 }
 
-/* Value i of 32 lies in the low half of byte i, value i + 16 in its high half. */
+/* Value i of 32 is in the low half of byte i, value i + 16 in its high half. */
 static void nibbles(uint8_t q[32], const uint8_t *bytes)
 {
     for (int i = 0; i < 16; i++) {
@@ -32,7 +30,7 @@ static void nibbles(uint8_t q[32], const uint8_t *bytes)
     }
 }
 
-/* The same with a fifth bit of each from 32 bits. */
+/* The same with the fifth bits in 32 further bits. */
 static void nibbles_and_bits(uint8_t q[32], const uint8_t *bytes, const uint8_t *bits)
 {
     nibbles(q, bytes);
@@ -71,8 +69,6 @@ static void read_q5_1(float *y, const uint8_t *b)
     for (int i = 0; i < 32; i++) y[i] = d * (float)q[i] + low;
 }
 
-/* ---- The same from codes ---- */
-
 static void put_half(uint8_t *p, uint16_t h)
 {
     p[0] = (uint8_t)h;
@@ -86,7 +82,7 @@ static void write_q8_0(uint8_t *b, const int8_t *q, uint16_t d, uint16_t low)
     memcpy(b + 2, q, 32);
 }
 
-/* Codes q + middle, as nibbles reads them. */
+/* Codes q + middle, in the order of nibbles. */
 static void put_nibbles(uint8_t *bytes, const int8_t *q, int middle)
 {
     for (int i = 0; i < 16; i++)
@@ -141,9 +137,7 @@ static void read_iq4_nl(float *y, const uint8_t *b)
     for (int i = 0; i < 32; i++) y[i] = d * (float)nonlinear[q[i]];
 }
 
-/* ---- Blocks of 256 ---- */
-
-/* 16 groups of 16, each with 4 bits of a scale and 4 of a lowest value. */
+/* 16 groups of 16, each with 4 bits of scale and 4 of a lowest value. */
 static void read_q2_k(float *y, const uint8_t *b)
 {
     const uint8_t *scales = b, *qs = b + 16;
@@ -155,7 +149,7 @@ static void read_q2_k(float *y, const uint8_t *b)
     }
 }
 
-/* 16 groups of 16 with 6 bits of a scale: four low bits of scale i, then two high ones. */
+/* 16 groups of 16 with 6-bit scales: four low bits of scale i, then two high ones. */
 static void read_q3_k(float *y, const uint8_t *b)
 {
     const uint8_t *mask = b, *qs = b + 32, *scales = b + 96;
@@ -169,7 +163,7 @@ static void read_q3_k(float *y, const uint8_t *b)
     }
 }
 
-/* 8 groups of 32, each with 6 bits of a scale and 6 of a lowest value in 12 bytes. */
+/* 8 groups of 32, each with 6 bits of scale and 6 of a lowest value, in 12 bytes. */
 static void scales_of_12(int scale[8], int low[8], const uint8_t *s)
 {
     for (int i = 0; i < 4; i++) {
@@ -203,7 +197,7 @@ static void read_q5_k(float *y, const uint8_t *b)
     }
 }
 
-/* 16 groups of 16 with a scale of 8 bits. */
+/* 16 groups of 16 with an 8-bit scale. */
 static void read_q6_k(float *y, const uint8_t *b)
 {
     const uint8_t *low = b, *high = b + 128, *scales = b + 192;
@@ -215,7 +209,7 @@ static void read_q6_k(float *y, const uint8_t *b)
     }
 }
 
-/* 8 groups of 32 with 6 bits of a scale. */
+/* 8 groups of 32 with a 6-bit scale. */
 static void read_iq4_xs(float *y, const uint8_t *b)
 {
     const float d = half_at(b);
@@ -228,8 +222,6 @@ static void read_iq4_xs(float *y, const uint8_t *b)
         for (int i = 0; i < 32; i++) y[32 * g + i] = scale * (float)nonlinear[q[i]];
     }
 }
-
-/* ---- As formats ---- */
 
 static dq_part blocks(const dq_weight *w)
 {
@@ -246,7 +238,7 @@ static dq_part blocks(const dq_weight *w)
 static const dq_weight_part_row part = {
     .name = "blocks", .encoding = "ggml", .label = "byte", .is_codes = true, .of = blocks};
 
-/* Blocks that are not asked for whole are read beside. */
+/* Partial blocks are decoded aside. */
 static void dequantize(float *out, const dq_weight *w, int64_t row, int64_t first, int64_t n)
 {
     const dq_block *k = w->format->block;

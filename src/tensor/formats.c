@@ -5,8 +5,6 @@
 
 #include <math.h>
 
-/* ---- Values ---- */
-
 static dq_part values(const dq_weight *w)
 {
     return (dq_part){.bits = 8 * (int)dq_dtypes[w->dtype].bytes,
@@ -74,7 +72,7 @@ static const dq_weight_part_row parts[] = {
     {.name = "zero", .encoding = "zero", .label = "byte", .of = zeros},
 };
 
-/* What u is multiplied with and what is taken off it first, of a group. */
+/* A group's factor, and what is subtracted from u first. */
 typedef struct grid {
     float scale;
     int zero;
@@ -152,7 +150,7 @@ static int top_code(const dq_quant_spec *s)
     return (1 << s->bits) - 1;
 }
 
-/* In f64: the range of two f32 values need not be one. */
+/* In f64, as the range of two f32 values may exceed f32. */
 static float scale_of(const dq_weight_range *r, const dq_quant_spec *s)
 {
     return (float)(((double)r->high - (double)r->low) / top_code(s));
@@ -179,7 +177,7 @@ static dq_grid fit(const float *w, int64_t n, const dq_quant_spec *s)
     return zero_grid(&r, s);
 }
 
-/* Codes whose value would lie beyond f32 are not used. */
+/* Codes whose value would exceed f32 are not used. */
 static void encode(int8_t *q, float *got, const float *w, int64_t n, dq_grid g,
                    const dq_quant_spec *s)
 {
@@ -231,9 +229,8 @@ const dq_weight_format dq_format_int_zero = {
     .put = put,
 };
 
-/* ---- Integers ----
- * Signed integers q of b bits around zero, stored as u = q + 2^(b-1), times one scale a group
- * (absmax, search). */
+/* Signed integers q of b bits, stored as u = q + 2^(b-1), times one scale per group (absmax,
+ * search). */
 
 static const dq_weight_part_row int_parts[] = {
     {"packed", "int-packed", "byte", true, dq_weight_part_of_codes, dq_weight_part_take_codes,
@@ -249,7 +246,7 @@ static int offset(int bits)
 
 static const dq_weight_attribute int_attributes[] = {{"offset", offset}, {0}};
 
-/* F32 where a mode that it must not lose to needs it; of its candidates it takes those that fit. */
+/* F32 where a candidate that must not be lost needs it; others that do not fit are dropped. */
 static bool int_fits_f16(const dq_weight_range *r, const dq_quant_spec *s)
 {
     return dq_quant_scale_fits_f16(dq_quant_absmax_scale(r->peak, s->bits)) &&
@@ -445,7 +442,8 @@ static void trellis_dequantize(float *out, const dq_weight *w, int64_t row, int6
     }
 }
 
-/* A scale is .015 to .02 of the deviation or more, which is hardly less than a tenth of the peak: 2^-20, where steps of F16 are 6 %. */
+/* A scale is at least .015 of the deviation, which is hardly below a tenth of the peak: 2^-20,
+ * where steps of F16 are 6 %. */
 static bool trellis_fits_f16(const dq_weight_range *r, const dq_quant_spec *s)
 {
     const float peak = fabsf(r->peak);
@@ -453,7 +451,7 @@ static bool trellis_fits_f16(const dq_weight_range *r, const dq_quant_spec *s)
     return peak == 0 || (peak >= 0x1p-10f && peak < 65504);
 }
 
-/* A value as the factor of its column leaves it, and what a squared error of that counts. */
+/* A value without its column's factor; squared errors are weighted accordingly. */
 static double in_units(const float *w, int64_t i, const dq_quant_spec *s)
 {
     return s->column ? (double)w[i] / (double)dq_weight_factor(s->column[i]) : (double)w[i];
@@ -465,8 +463,9 @@ static double counts(const double *weight, int64_t i, const dq_quant_spec *s)
     return (weight ? weight[i] : 1) * factor * factor;
 }
 
-/* From the unit whose levels reach the group's largest value down to the one of its deviation, in steps of an eighth of an octave,
- * the one of least error: that of levels within their reach, and beyond the last level what is left. weight NULL: 1 each. */
+/* Tries units from the one that reaches the group's largest value down to the deviation's, in
+ * eighths of an octave, for the least error; beyond the last level the rest counts. weight NULL: 1
+ * each. */
 static dq_grid fit_any(const float *w, const double *weight, int64_t n, const dq_quant_spec *s)
 {
     const dq_trellis_table *t = dq_trellis_table_of(s->bits);
@@ -497,7 +496,7 @@ static dq_grid trellis_fit(const float *w, int64_t n, const dq_quant_spec *s)
     return fit_any(w, NULL, n, s);
 }
 
-/* Steps of subnormal scales of F16 are 2 % or less from here on. */
+/* From here on steps of subnormal F16 scales are at most 2 %. */
 static bool holds(float scale, dq_dtype type)
 {
     return type != DQ_F16 || (fabsf(scale) >= 0x1p-18f && fabsf(scale) < 65504);
@@ -555,9 +554,6 @@ const dq_weight_format dq_format_trellis = {
     .level = trellis_level,
     .put = trellis_put,
 };
-
-/* ---- The table ----
- * The table of formats, and what follows from a row for any weight. */
 
 static const dq_weight_format *const formats[] = {&dq_format_dense, &dq_format_int,
                                                   &dq_format_int_zero, &dq_format_trellis};

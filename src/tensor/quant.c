@@ -9,9 +9,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* ---- Quant loops ---- */
-
-/* The one text of each loop, expanded into a plain and a wide function below. */
+/* Each loop is written once and expanded into a plain and a wide function. */
 #define INLINE static inline __attribute__((always_inline))
 
 /* Adding and subtracting 1.5 * 2^23 rounds to an integer, ties to even, for |x| < 2^22. */
@@ -64,7 +62,8 @@ INLINE void widen_f16(float *dst, const void *src, int64_t n)
     for (int64_t i = 0; i < n; i++) {
         uint16_t h;
         memcpy(&h, p + 2 * i, sizeof h);
-        /* in the exponent field the value is 2^112 times too small; scaling is exact, of subnormals too */
+        /* in the exponent field the value is 2^112 times too small; scaling is exact, of subnormals
+         * too */
         uint32_t u = (uint32_t)(h & 0x7fffu) << 13, scaled;
         float x;
         memcpy(&x, &u, sizeof x);
@@ -138,7 +137,7 @@ INLINE float miss(float x, float low, float high)
     return x * x;
 }
 
-/* One lane per scale: no sum crosses them. Four values at once, so that few additions wait. */
+/* One lane per scale, so sums do not cross; four values at once hide the latency of additions. */
 INLINE void misses(float sums[DQ_QUANT_LOOP_SCALES], const float inverse[DQ_QUANT_LOOP_SCALES],
                    const float *w, int64_t n, float low, float high)
 {
@@ -242,9 +241,8 @@ const dq_quant_loop_table *dq_quant_loops(void)
     return t;
 }
 
-/* ---- Quant search ----
- * Candidates lie denser near absmax, and lanes of one loop serve them all: the squared distance of
- * w / scale to its code, times scale^2 at the end. Finalists are encoded and measured in full. */
+/* Candidates are denser near absmax and share one loop of lanes: the squared distance of w / scale
+ * to its code, times scale^2. Finalists are encoded and measured in full. */
 
 enum { BLOCK = 256 }; /* values at once: a multiple of the eight sums of dq_quant_error_add */
 
@@ -254,7 +252,7 @@ bool dq_quant_scale_fits_f16(float scale)
     return scale == 0 || (mag >= 0x0400u && mag < 0x7c00u);
 }
 
-/* A scale as stored; 0 where it would not be a normal number. */
+/* 0: the stored scale would not be a normal number. */
 static float normal_scale(float scale, dq_dtype dtype)
 {
     if (dtype == DQ_F16)
@@ -362,9 +360,8 @@ float dq_quant_search_weighted(const float *w, const double *weight, int64_t n, 
     return best;
 }
 
-/* ---- Quant ----
- * Codes are offset to unsigned and packed eight at a time, `bits` bytes for each eight, the
- * columns left over bit by bit. Errors are summed in eight lanes, which are added in their order. */
+/* Codes are offset to unsigned and packed by eights, `bits` bytes each, the rest bit by bit. Errors
+ * are summed in eight lanes, added in order. */
 
 const dq_scale_mode_row dq_quant_modes[DQ_QUANT_MODES] = {
     [DQ_ABSMAX] = {.name = "absmax",
@@ -402,7 +399,7 @@ int64_t dq_quant_groups(int64_t cols, int64_t group_size)
     return cols / group_size + (cols % group_size != 0);
 }
 
-/* `bits` bytes for every eight codes; cols is a multiple of eight. */
+/* cols is a multiple of eight. */
 static void pack_eights(uint8_t *packed, const int8_t *q, int64_t cols, int bits)
 {
     int offset = 1 << (bits - 1);

@@ -47,7 +47,8 @@ uint16_t dq_f16_from_f32(float x)
     if (mag > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | (mag >> 13 & 0x1ffu));
     if (mag >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and above */
     if (mag < 0x38800000u) {
-        /* Subnormal half: adding 0.5 puts its last place at the float's, which rounds to even. */
+        /* A subnormal half: adding 0.5 aligns its last place with the float's, which rounds to
+         * even. */
         uint32_t sum = bits_of(float_of(mag) + 0.5f);
         return (uint16_t)(sign | (sum - 0x3f000000u));
     }

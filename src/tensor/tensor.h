@@ -8,8 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* ---- Tensor ----
- * Element types, views of host memory, exact conversions. Owns nothing. */
+/* Element types, views of host memory, exact conversions; owns nothing. */
 
 typedef enum dq_dtype {
     DQ_F32,
@@ -39,7 +38,7 @@ extern const dq_dtype_info dq_dtypes[DQ_DTYPE_COUNT];
 
 enum { DQ_MAX_DIMS = 8 };
 
-/* Of somebody else, row-major, perhaps unaligned: read it with memcpy or dq_tensor_to_f32. */
+/* Borrowed, row-major, perhaps unaligned: read it with memcpy or dq_tensor_to_f32. */
 typedef struct dq_tensor {
     const char *name;
     dq_dtype dtype;
@@ -51,9 +50,9 @@ typedef struct dq_tensor {
 int64_t
 dq_tensor_numel(const dq_tensor *t); /* product of shape, 1 for a scalar; shapes are checked */
 size_t dq_tensor_bytes(const dq_tensor *t);
-/* From F32, F16, BF16 (exact) or F64 (nearest), perhaps unaligned. False for any other type. */
+/* From F32, F16, BF16 (exact) or F64 (nearest), perhaps unaligned. False: another type. */
 bool dq_tensor_to_f32(float *dst, const void *src, dq_dtype type, int64_t n);
-/* Round to nearest, ties to even; out of range becomes infinity; NaN stays NaN. */
+/* Round to nearest even; overflow gives infinity, and NaN stays NaN. */
 uint16_t dq_f16_from_f32(float x);
 float dq_f32_from_f16(uint16_t h);
 uint16_t dq_bf16_from_f32(float x);
@@ -89,7 +88,6 @@ typedef struct dq_weight {
     const int32_t *index; /* [cols] the group of each column; NULL: column / group_size */
 } dq_weight;
 
-/* A dense one of f32 values[rows, cols]. */
 static inline dq_weight dq_weight_of_f32(const char *name, int64_t rows, int64_t cols,
                                          const float *values)
 {
@@ -97,9 +95,8 @@ static inline dq_weight dq_weight_of_f32(const char *name, int64_t rows, int64_t
         .name = name, .rows = rows, .cols = cols, .bits = 16, .dtype = DQ_F32, .data = values};
 }
 
-/* ---- Rounding ----
- * B-bit absmax codes: bit packing, scales, the reference quantizer, error measures. The definition
- * of the container's integers (FORMAT.md). */
+/* B-bit codes: packing, scales, the reference quantizer and error measures; this defines the
+ * container's integers (FORMAT.md). */
 
 typedef enum dq_scale_mode {
     DQ_ABSMAX, /* scale = absmax / Qmax */
@@ -111,7 +108,7 @@ typedef enum dq_scale_mode {
     DQ_QUANT_MODES
 } dq_scale_mode;
 
-/* What others know of a mode; "Weight format" says which format takes it. */
+/* Properties of a mode; "Weight format" says which format takes it. */
 typedef struct dq_scale_mode_row {
     const char *name;  /* "absmax" */
     const char *about; /* for who is to choose; NULL: nothing */
@@ -123,7 +120,7 @@ extern const dq_scale_mode_row dq_quant_modes[DQ_QUANT_MODES];
 
 enum { DQ_GROUP_ROW = -1, DQ_GROUP_TENSOR = -2 };
 
-/* How one [rows, cols] matrix is to be stored. */
+/* How a [rows, cols] matrix is to be stored. */
 typedef struct dq_quant_spec {
     int bits;      /* 2..8, or 16: leave as it is */
     int64_t group; /* columns per scale >= 1, DQ_GROUP_ROW or DQ_GROUP_TENSOR */
@@ -141,28 +138,28 @@ static inline dq_quant_spec dq_quant_spec_at(const dq_quant_spec *s, int64_t at)
 }
 
 int dq_quant_max_code(int bits); /* 2^(bits-1) - 1 */
-/* Packed bytes of one row: bits * cols bits, padded with zero bits to a multiple of 4 bytes. */
+/* Packed bytes of a row: bits * cols bits, zero-padded to a multiple of 4 bytes. */
 size_t dq_quant_row_bytes(int64_t cols, int bits);
 /* Scales per row for a group size in 1..cols. */
 int64_t dq_quant_groups(int64_t cols, int64_t group_size);
 
-/* codes q[n] (signed, fit in bits) -> packed row, and back. */
+/* Packs signed codes q[n] that fit in `bits`, and unpacks them. */
 void dq_quant_pack_row(uint8_t *packed, const int8_t *q, int64_t cols, int bits);
 void dq_quant_unpack_row(int8_t *q, const uint8_t *packed, int64_t cols, int bits);
 
-/* The scale of one group as stored in `dtype`, F16 or F32: see dq_scale_mode. n values, all finite. What
- * DQ_SEARCH finds has at most the error (dq_quant_error, noise) of either other mode, in this dtype and in F16. */
+/* A group's scale as stored in `dtype`, F16 or F32; w is finite. DQ_SEARCH has at most the error
+ * (dq_quant_error, noise) of either other mode, in this dtype and F16. */
 float dq_quant_group_scale(const float *w, int64_t n, int bits, dq_scale_mode mode, dq_dtype dtype);
-/* The value a scale has once stored as `dtype` (rounded to nearest even). */
+/* The value of a scale once stored (rounded to nearest even). */
 float dq_quant_stored_scale(float scale, dq_dtype dtype);
-/* clamp(rint(w / scale)), limits +-Qmax for DQ_ABSMAX, else -2^(b-1)..Qmax; scale 0 gives 0. */
+/* clamp(rint(w / scale)) to +-Qmax for DQ_ABSMAX, else -2^(b-1)..Qmax; scale 0 gives 0. */
 void dq_quant_encode(int8_t *q, const float *w, int64_t n, int bits, float scale,
                      dq_scale_mode mode);
 /* The same, and got[n] = q * scale. */
 void dq_quant_encode_back(int8_t *q, float *got, const float *w, int64_t n, int bits, float scale,
                           dq_scale_mode mode);
 
-/* Running error of a quantized tensor, merged in row order. */
+/* Running error of a tensor, merged in row order. */
 typedef struct dq_quant_error {
     double signal, noise; /* sums of w^2 and (w - w')^2 */
     double max_abs;
@@ -171,34 +168,33 @@ void dq_quant_error_add(dq_quant_error *e, const float *want, const float *got, 
 void dq_quant_error_merge(dq_quant_error *into, const dq_quant_error *from);
 double dq_quant_sqnr_db(const dq_quant_error *e); /* +infinity when the noise is 0 */
 
-/* ---- Loops ----
- * The loops over plain values in which quantizing a checkpoint spends its time. Each exists in
- * plain C and in a wider form of the same C for AVX2, chosen once by dq_os_cpu_features; both give
- * the same bits, since every element has its own result and sums keep their lanes. */
+/* The loops that dominate quantizing a checkpoint, in plain C and in a wider form for AVX2, chosen
+ * once by dq_os_cpu_features. Both give the same bits, as every element is independent and sums
+ * keep their lanes. */
 
 enum { DQ_QUANT_LOOP_SCALES = 64 }; /* tried at once */
 
 typedef struct dq_quant_loop_table {
-    /* The largest magnitude of n values as a bit pattern (sign removed) of their type: patterns order
-     * like the magnitudes, and what is not finite comes out at or above infinity's. Unaligned
-     * sources allowed. top16 serves F16 and BF16. */
+    /* The largest magnitude of n values as bits of their type without sign, which order like
+     * magnitudes; at or above infinity's: not finite. Unaligned sources allowed. top16 serves F16
+     * and BF16. */
     uint32_t (*top32)(const void *src, int64_t n);
     uint32_t (*top16)(const void *src, int64_t n);
     void (*widen_bf16)(float *dst, const void *src, int64_t n);
     void (*widen_f16)(float *dst, const void *src, int64_t n);
-    /* q[n] = clamp(rint(w / scale), low, high), limits being integers; got[n] (NULL: not wanted) =
-     * q * scale. The scale is not 0. */
+    /* q[n] = clamp(rint(w / scale), low, high) with integer limits; got[n] (NULL: not wanted) = q *
+     * scale; scale is not 0. */
     void (*encode)(int8_t *q, float *got, const float *w, int64_t n, float scale, float low,
                    float high);
-    /* sums[j], sums[8 + j] and sums[16 + j] get w^2, d^2 and the largest |d|, d = want - got, of the
-     * values i with i % 8 == j, added in ascending i. */
+    /* sums[j], sums[8 + j], sums[16 + j]: w^2, d^2 and the largest |d|, d = want - got, over i % 8
+     * == j in ascending i. */
     void (*error)(double sums[24], const float *want, const float *got, int64_t n);
-    /* misses[k] += the sum of (x - rint(clamp(x, low, high)))^2, x = w * inverse[k], in f32: how far n values
-     * lie from the codes of scale 1 / inverse[k], in units of it. */
+    /* misses[k] += sum of (x - rint(clamp(x, low, high)))^2 in f32, x = w * inverse[k]: the squared
+     * distance of n values to codes of scale 1 / inverse[k]. */
     void (*misses)(float misses[DQ_QUANT_LOOP_SCALES], const float inverse[DQ_QUANT_LOOP_SCALES],
                    const float *w, int64_t n, float low, float high);
     void (*pack8)(uint8_t *packed, const int8_t *q, int64_t n); /* q + 128 */
-    /* Two codes per byte, n / 2 bytes, the even column in the low half. */
+    /* Two codes per byte, the even column in the low half. */
     void (*pack4)(uint8_t *packed, const int8_t *q, int64_t n);
 } dq_quant_loop_table;
 
@@ -223,22 +219,22 @@ typedef struct dq_quant_search {
                                        stored, the best candidate */
 } dq_quant_search;
 
-/* The scales for a group whose value of largest magnitude (the first of equals), not 0, is `peak`. */
+/* peak: the value of largest magnitude (the first of equals), not 0. */
 void dq_quant_search_begin(dq_quant_search *s, float peak, int bits, dq_dtype dtype);
-/* First sweep: error[k] += the sum of (w - candidate[k] q)^2, in f32. */
+/* First sweep: error[k] += sum of (w - candidate[k] q)^2, in f32. */
 void dq_quant_search_rank(const dq_quant_search *s, double error[DQ_N_CANDIDATES], const float *w,
                           int64_t n);
-/* After it: the candidate of least error joins the finalists. */
+/* The best candidate joins the finalists. */
 void dq_quant_search_narrow(dq_quant_search *s, const double error[DQ_N_CANDIDATES]);
-/* Second sweep: adds the noise of n values, as one dq_quant_error_add does, for each finalist. */
+/* Second sweep: adds each finalist's noise, as dq_quant_error_add does. */
 void dq_quant_search_measure(const dq_quant_search *s, double error[DQ_N_FINALISTS], const float *w,
                              int64_t n);
-/* After it: the finalist of least error, the first of equals. */
+/* The finalist with the least error, the first of equals. */
 float dq_quant_search_end(const dq_quant_search *s, const double error[DQ_N_FINALISTS]);
 float dq_quant_signed_scale(float peak, int bits);
-/* The value of largest magnitude, the first of equals, sign kept. 0 for n = 0. */
+/* The value of largest magnitude with its sign, the first of equals; 0 for n = 0. */
 float dq_quant_peak(const float *w, int64_t n);
-/* Whether F16 holds a scale as 0 or as a normal number. */
+/* Whether F16 holds a scale as 0 or a normal number. */
 bool dq_quant_scale_fits_f16(float scale);
 
 /* ---- Trellis ----
@@ -257,8 +253,8 @@ enum {
     DQ_TRELLIS_MAX_BITS = 5
 };
 
-/* Levels by window, -127 to 127, for groups of 64 values of a normal distribution in units of their own: the unit of a group is the
- * root of its mean square, or its largest magnitude divided by `reach` where that is more. */
+/* Levels by window, -127 to 127, for normally distributed groups of 64 in units of their root mean
+ * square, or of their largest magnitude / `reach` where that is more. */
 typedef struct dq_trellis_table {
     float reach;
     float peak;  /* units that level 127 stands for */
@@ -267,12 +263,13 @@ typedef struct dq_trellis_table {
 } dq_trellis_table;
 const dq_trellis_table *dq_trellis_table_of(int bits);
 
-/* Windows u[n] of a ring, n <= DQ_TRELLIS_ROWS a multiple of 8, whose levels times scale[n] come near want[n]: the least sum of
- * squared errors, each divided by |scale|, so that rows of small scales, which whole sums would give up, keep more of themselves.
- * Rows with scale 0 count nothing. It is the least of all rings but
- * for where the ring closes: its state there is that of the best open sequence. */
+/* Windows u[n] of a ring, n <= DQ_TRELLIS_ROWS a multiple of 8, whose levels times scale[n] come
+ * near want[n]: the least sum of squared errors, each divided by |scale|, so that rows of small
+ * scales, which whole sums would give up, keep more of themselves. Rows with scale 0 count nothing.
+ * It is the least of all rings but for where the ring closes: its state there is that of the best
+ * open sequence. */
 void dq_trellis_encode(uint8_t *u, const float *want, const float *scale, int64_t n, int bits);
-/* The same by plain C, for tests. */
+/* In plain C, for tests. */
 void dq_trellis_encode_plain(uint8_t *u, const float *want, const float *scale, int64_t n,
                              int bits);
 /* n * bits / 8 bytes of a ring from its windows, and back. */
@@ -300,7 +297,7 @@ static inline int64_t dq_weight_strip_padded(int64_t rows)
     return (rows + DQ_STRIP_BLOCK - 1) / DQ_STRIP_BLOCK * DQ_STRIP_BLOCK;
 }
 
-/* One dataset of a stored matrix: a matrix of entries, the columns of /index, in a container's shape. */
+/* A dataset of a stored matrix: a matrix of entries in a container's shape. */
 typedef struct dq_part {
     int bits;           /* of one entry */
     int64_t rows, cols; /* of entries */
@@ -315,17 +312,18 @@ typedef struct dq_weight_part_row {
     const char *encoding; /* in /index */
     const char *label;    /* of the second axis of the dataset; the first is "out" */
     bool is_codes; /* an entry per value; bits per weight and SQNR stand in its row of /index */
-    /* The part of a weight whose other fields are known. */
+    /* Describes the part of a weight whose other fields are known. */
     dq_part (*of)(const dq_weight *w);
-    /* Sets the weight's pointer to a dataset that was found, and what only it tells. NULL, or what is wrong. */
+    /* Sets the weight's pointer to a dataset, and what only that tells. Returns NULL, or what is
+     * wrong. */
     const char *(*take)(dq_weight *w, const dq_tensor *found);
     /* What is wrong with the contents; NULL: nothing. */
     const char *(*wrong)(const dq_part *p, dq_scale_mode mode);
-    /* The contents, where codes have no part in them; NULL: they have. Gives NULL for zeros. */
+    /* Contents that do not depend on codes; NULL function: they do; NULL result: zeros. */
     const void *(*fixed)(const dq_quant_spec *s);
 } dq_weight_part_row;
 
-/* An attribute of the tensor's group that depends on the width of codes. */
+/* An attribute of the tensor's group that depends on the codes' width. */
 typedef struct dq_weight_attribute {
     const char *name;
     int (*value)(int bits);
@@ -342,14 +340,13 @@ static inline float dq_weight_factor(int8_t code)
     return power * eighth[code & 7];
 }
 
-/* What the values of a group say about its scale. */
+/* The values of a group, as far as its scale depends on them. */
 typedef struct dq_weight_range {
-    /* of largest magnitude, the first of equals; its sign counts for DQ_SEARCH only */
+    /* of largest magnitude, the first of equals; only DQ_SEARCH uses its sign */
     float peak;
     float low, high; /* at most 0 and at least 0; found for formats with `ends` alone */
 } dq_weight_range;
 
-/* Widens low and high by n values. */
 static inline void dq_weight_range_ends(dq_weight_range *r, const float *w, int64_t n)
 {
     float low = r->low, high = r->high;
@@ -362,19 +359,18 @@ static inline void dq_weight_range_ends(dq_weight_range *r, const float *w, int6
     r->high = high;
 }
 
-/* What the codes of a group are relative to, as stored. */
 typedef struct dq_grid {
     float scale;
     int zero;
 } dq_grid;
 
-/* Codes and what they are relative to in one piece, as other programs store them. */
+/* Codes and grid in one piece, as other programs store them. */
 typedef struct dq_block {
     uint32_t number; /* of the type, in files of the other program */
     int bits;        /* of a code */
     int values, bytes;
     void (*read)(float *y, const uint8_t *b); /* y[values] */
-    /* Of whole numbers q[values] that the type holds, f16 scale d and, where the type has one, f16 lowest value; NULL: such
+    /* Writes q[values] with f16 scale d and, where the type has one, f16 lowest value; NULL: such
      * blocks are only read. */
     void (*write)(uint8_t *b, const int8_t *q, uint16_t d, uint16_t low);
 } dq_block;
@@ -382,23 +378,23 @@ typedef struct dq_block {
 typedef struct dq_weight_format {
     const char *name; /* encoding-type of the tensor's group or dataset */
     bool is_coded;    /* codes of 2..8 bits in groups; else values of dq_weight.dtype */
-    /* w = (u - zero) * scale, one f32 product, with an integer zero per group: kernels that multiply codes may
-     * take it (dq_weight_zero, dq_weight_scale). Others dequantize it. */
+    /* w = (u - zero) * scale, one f32 product with an integer zero per group, which integer kernels
+     * can use (dq_weight_zero, dq_weight_scale). */
     bool is_affine;
-    /* w = level * scale * factor with a level of 8 bits that a table names, and a factor for each column: kernels that multiply
-     * integers may take it. */
+    /* w = level * scale * factor, with 8-bit levels from a table and a factor per column, which
+     * integer kernels can use. */
     bool has_levels;
     const dq_block *
         block; /* rows are runs of such blocks; NULL: the parts below hold codes and scales apart */
     const char *note; /* for lines about a weight, besides width and groups; NULL: nothing */
-    /* beside those that every coded tensor has; ends with {0} */
+    /* besides those of every coded tensor; ends with {0} */
     const dq_weight_attribute *attribute;
     const dq_weight_part_row *part; /* [n_parts], in path order */
     int n_parts;
     /* out[n] = columns first .. first + n of a row; first is a multiple of 8 */
     void (*dequantize)(float *out, const dq_weight *w, int64_t row, int64_t first, int64_t n);
 
-    /* Coded only. All values are finite; s says width, mode and the type of scales. */
+    /* Below, coded formats only: values are finite; s has width, mode and type of scales. */
     unsigned modes; /* 1 << dq_scale_mode: those that give this format */
     bool ends;      /* wants dq_weight_range.low and high */
     bool (*fits_f16)(const dq_weight_range *r,
@@ -406,32 +402,32 @@ typedef struct dq_weight_format {
     dq_grid (*grid)(const dq_weight_range *r,
                     const dq_quant_spec *s); /* of a whole tensor; not DQ_SEARCH */
     dq_grid (*fit)(const float *w, int64_t n, const dq_quant_spec *s);
-    /* The same where value i counts weight[i] times; called for modes with tries alone. */
+    /* Value i counts weight[i] times; only for modes with tries. */
     dq_grid (*fit_weighted)(const float *w, const double *weight, int64_t n,
                             const dq_quant_spec *s);
-    /* Whether a type holds the scale, not 0, closely enough. */
+    /* Whether a type holds a nonzero scale closely enough. */
     bool (*holds)(float scale, dq_dtype type);
-    /* q[n] as dq_quant_pack_row takes them, u - 2^(bits-1), and got[n], the values that they stand for. */
+    /* q[n] = u - 2^(bits-1), as for dq_quant_pack_row, and got[n], their values. */
     void (*encode)(int8_t *q, float *got, const float *w, int64_t n, dq_grid g,
                    const dq_quant_spec *s);
-    /* Where codes of a column are found together, strips of DQ_STRIP_ROWS rows one by one, instead: q[padded rows] and got[rows] of
-     * w[rows], scale[rows] being those of their groups; NULL: every value has its own. */
+    /* For codes found together by column, in strips of DQ_STRIP_ROWS rows: q[padded rows] and
+     * got[rows] of w[rows], with their groups' scale[rows]; NULL: values are independent. */
     void (*encode_strip)(int8_t *q, float *got, const float *w, const float *scale, int64_t rows,
                          const dq_quant_spec *s);
-    /* The bytes of a strip of codes q[padded rows, cols]. */
+    /* The bytes of a strip q[padded rows, cols]. */
     void (*pack_strip)(uint8_t *to, const int8_t *q, int64_t rows, int64_t cols, int bits);
-    /* The integer that the scale of g multiplies for a code as encode gives it. */
+    /* The integer that the scale of g multiplies, for a code from encode. */
     int (*level)(int8_t q, dq_grid g, const dq_quant_spec *s);
-    /* Stores the grid of one group in a row of every part but the codes (zeroed memory). */
+    /* Stores a group's grid in a row of every part but the codes, in zeroed memory. */
     void (*put)(uint8_t *const part[DQ_MAX_PARTS], int64_t group, dq_grid g,
                 const dq_quant_spec *s);
 } dq_weight_format;
 
 extern const dq_weight_format dq_format_dense, dq_format_int, dq_format_int_zero, dq_format_trellis;
-/* Of checkpoints that another tool has quantized; no container holds it, and so it is not in the table. */
+/* For checkpoints quantized elsewhere; no container holds it, so it is not in the table. */
 extern const dq_weight_format dq_format_int_index;
 
-/* By name, or by the mode of its scales; NULL: none has it. */
+/* By name, or by mode of scales; NULL: none. */
 const dq_weight_format *dq_weight_format_named(const char *name);
 const dq_weight_format *dq_weight_format_of_mode(dq_scale_mode mode);
 
@@ -450,7 +446,7 @@ static inline bool dq_weight_is_affine(const dq_weight *w)
     return dq_weight_format_of(w)->is_affine;
 }
 
-/* Whether products can be sums of integers. */
+/* Whether products can be integer sums. */
 static inline bool dq_weight_is_integer(const dq_weight *w)
 {
     return dq_weight_format_of(w)->is_affine || dq_weight_format_of(w)->has_levels;
@@ -459,13 +455,12 @@ static inline bool dq_weight_is_integer(const dq_weight *w)
 dq_part dq_weight_part(const dq_weight *w, int i);    /* i < n_parts of its format */
 size_t dq_weight_bytes(const dq_weight *w);           /* all parts */
 double dq_weight_bits_per_weight(const dq_weight *w); /* with padding and scales */
-/* What `bytes` are per weight, in bits, of n of them: the one place where that is worked out. 0 of none. */
+/* Bits per weight of `bytes` over n weights, worked out only here; 0 for none. */
 double dq_weight_bits_over(int64_t bytes, int64_t n);
 
-/* w[rows, cols] f32 of any weight; begin..end selects rows. */
+/* f32 values of rows begin .. end - 1 of any weight. */
 void dq_weight_dequantize_rows(float *out, const dq_weight *w, int64_t begin, int64_t end);
 
-/* Of a group of an affine weight. */
 static inline float dq_weight_scale(const dq_weight *w, int64_t row, int64_t group)
 {
     const int64_t r = w->scale_rows == 1 ? 0 : row;
@@ -480,7 +475,7 @@ static inline float dq_weight_scale(const dq_weight *w, int64_t row, int64_t gro
     return s;
 }
 
-/* Bytes of a row of zero points: `bits` bits each, packed as codes are, padded to a whole byte. */
+/* Bytes of a row of zero points of `bits` bits, packed like codes and padded to a byte. */
 static inline size_t dq_weight_zero_bytes(int64_t groups, int bits)
 {
     return (size_t)groups / 8 * (size_t)bits + ((size_t)groups % 8 * (size_t)bits + 7) / 8;
@@ -497,11 +492,8 @@ static inline int dq_weight_zero(const dq_weight *w, int64_t row, int64_t group)
     return (int)(u >> bit % 8 & ((1u << w->bits) - 1));
 }
 
-/* ---- Codes ----
- * Codes and grids of a matrix as a rounding gives them, one entry per value and per group; "Coded"
- * packs them. */
+/* Codes and grids of a matrix before packing, an entry per value and per group. */
 
-/* How groups lie in a matrix of a shape. */
 typedef struct dq_code_shape {
     int64_t rows, cols;
     int64_t group_size; /* 1..cols; the last group of a row may be short */
@@ -510,39 +502,39 @@ typedef struct dq_code_shape {
 } dq_code_shape;
 dq_code_shape dq_code_shape_of(int64_t rows, int64_t cols, const dq_quant_spec *spec);
 
-/* Owned by whoever made it. */
+/* Owned by its maker. */
 typedef struct dq_codes {
     dq_code_shape shape;
     dq_quant_spec spec;
-    /* [rows, cols], u - 2^(bits-1), as encode of dq_weight_format gives them; of formats with strips as encode_strip does, and
-     * rows that fill the last block follow */
+    /* [rows, cols] u - 2^(bits-1) from encode of dq_weight_format, or encode_strip with rows that
+     * fill the last block */
     int8_t *code;
     dq_grid *grid; /* [grid_rows, groups] */
 } dq_codes;
 
-/* Rows of codes that a matrix has: those of its last block may be more than its own. */
+/* Rows of codes; the last block may add some. */
 int64_t dq_codes_rows(int64_t rows, const dq_quant_spec *spec);
-/* What the spec's factors are to be, [cols]: such that columns of a matrix divided by them are at most 1.5 times as large as their
- * median, in the root of the mean of squares; others have 1. sums[cols] are those of strips of DQ_STRIP_ROWS rows, each 0 at
- * first, added in order. DQ_RESOURCE. */
+/* What the spec's factors are to be, [cols]: such that columns of a matrix divided by them are at
+ * most 1.5 times as large as their median, in the root of the mean of squares; others have 1.
+ * sums[cols] are those of strips of DQ_STRIP_ROWS rows, each 0 at first, added in order.
+ * DQ_RESOURCE. */
 void dq_codes_column_sums(double *sums, const float *strip, int64_t rows, int64_t cols);
 dq_status dq_codes_columns(int8_t *column, const double *sums, int64_t cols, dq_err *err);
-/* The same of a whole matrix. DQ_RESOURCE. */
+/* For a whole matrix. DQ_RESOURCE. */
 dq_status dq_codes_columns_of(int8_t *column, const float *w, int64_t rows, int64_t cols,
                               dq_err *err);
 /* Zeroed; spec.bits is 2..8. DQ_RESOURCE. */
 dq_status dq_codes_new(dq_codes **out, int64_t rows, int64_t cols, const dq_quant_spec *spec,
                        dq_err *err);
 void dq_codes_free(dq_codes *c); /* NULL allowed */
-/* The grids that the spec's mode gives w[rows, cols], all finite, each found from its group alone. The type of scales is
- * taken as it is: whether F16 holds them is the caller's business (fits_f16 of dq_weight_format). */
+/* Grids of finite w[rows, cols] by the spec's mode, each from its group alone. Whether F16 holds
+ * them is the caller's business (fits_f16 of dq_weight_format). */
 void dq_codes_fit(dq_codes *c, const float *w);
-/* Of formats with strips: grids and codes of one strip w[rows, cols] that come near it, scales being found anew from the codes
- * twice. On the thread that calls it. */
+/* Grids and codes of one strip w[rows, cols], with scales refitted to the codes twice; runs on the
+ * calling thread. */
 void dq_codes_round_strip(dq_codes *c, const float *w);
-/* Whether the spec's type holds the scale of every group of a row of that shape. */
+/* Whether the spec's type holds every scale of the row. */
 bool dq_codes_row_fits(const float *row, const dq_code_shape *s, const dq_quant_spec *spec);
-/* That of the spec. */
 static inline float dq_codes_factor(const dq_codes *c, int64_t col)
 {
     return c->spec.column ? dq_weight_factor(c->spec.column[col]) : 1.0f;
@@ -553,7 +545,6 @@ static inline dq_grid dq_codes_grid(const dq_codes *c, int64_t row, int64_t col)
     return c->grid[(s->grid_rows == 1 ? 0 : row) * s->groups + col / s->group_size];
 }
 
-/* The value that a code stands for. */
 static inline float dq_codes_value(const dq_codes *c, int64_t row, int64_t col)
 {
     const dq_grid g = dq_codes_grid(c, row, col);
@@ -562,36 +553,30 @@ static inline float dq_codes_value(const dq_codes *c, int64_t row, int64_t col)
     return c->spec.column ? x * dq_codes_factor(c, col) : x;
 }
 
-/* ---- Coded ----
- * A coded matrix in memory: the dq_weight of codes, with the very bytes that a container would
- * hold. */
+/* A coded matrix in memory: a dq_weight with exactly a container's bytes. */
 
-/* A coded matrix whose parts lie in one block of memory. */
+/* A coded matrix whose parts lie in one block. */
 typedef struct dq_coded {
     dq_weight weight; /* name NULL; pointers into `bytes` */
     uint8_t *bytes;
 } dq_coded;
 
-/* Packs codes and grids. Free with dq_coded_free. DQ_RESOURCE. */
+/* End with dq_coded_free. DQ_RESOURCE. */
 dq_status dq_coded_pack(dq_coded *out, const dq_codes *c, dq_err *err);
-/* For rows packed band by band, or parts read from a file: dq_weight_part says where each lies. */
+/* For rows packed band by band, or parts read from a file; dq_weight_part says where each lies. */
 dq_status dq_coded_new(dq_coded *out, int64_t rows, int64_t cols, const dq_quant_spec *spec,
                        dq_err *err);
-/* Packs codes and grids as rows first .. of a matrix of the same spec; with one grid for all rows, all of them. */
+/* Packs rows from `first` on of a matrix with this spec; with a single grid, all rows. */
 void dq_coded_put(dq_coded *out, const dq_codes *c, int64_t first);
 uint8_t *dq_coded_part(dq_coded *c, int part); /* the bytes of a part, to be filled */
 void dq_coded_free(dq_coded *c);               /* {0} allowed */
 
-/* ---- Weight part ----
- * The datasets that formats share: packed codes, and scales of groups. Used by format_*.c only. */
-
 const char *dq_weight_part_wrong_scales(const dq_part *p, dq_scale_mode mode);
 
-/* ---- Format GGML ----
- * Matrices in the blocks of ggml, as GGUF files hold them. No container holds such a format, and
- * no kernel multiplies its codes: rows are dequantized. */
+/* Matrices in ggml blocks, as in GGUF files. No container holds them, and no kernel multiplies
+ * their codes: rows are dequantized. */
 
-/* Numbers of ggml_type that are named elsewhere. */
+/* Numbers of ggml_type used elsewhere. */
 enum {
     DQ_GGML_F32 = 0,
     DQ_GGML_F16 = 1,
@@ -603,9 +588,9 @@ enum {
     DQ_GGML_BF16 = 30
 };
 
-/* The format with this number of ggml_type: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS. NULL: another. */
+/* Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS; NULL: another number. */
 const dq_weight_format *dq_format_ggml(uint32_t number);
-/* rows x cols values in blocks at `data`; cols is a multiple of format->block->values. */
+/* Blocks of rows x cols values at `data`; cols is a multiple of format->block->values. */
 dq_weight dq_format_ggml_weight(const dq_weight_format *format, const char *name, int64_t rows,
                                 int64_t cols, const void *data);
 

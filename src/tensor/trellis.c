@@ -119,7 +119,7 @@ const dq_trellis_table *dq_trellis_table_of(int bits)
     return &tables[bits];
 }
 
-/* What leads to each state, row by row: the high bits of the window. */
+/* The high bits of the window that leads to each state, row by row. */
 typedef struct path {
     uint8_t high[ROWS][MAX_STATES];
 } path;
@@ -133,7 +133,7 @@ INLINE floats splat(float x)
     return (floats){x, x, x, x, x, x, x, x};
 }
 
-/* cost[s] of the state from which each of LANES windows from w on comes. */
+/* cost[s] of the state before each of LANES windows from w on. */
 INLINE floats costs_before(const float *cost, int w, const int bits)
 {
     const float *c = cost + (w >> bits);
@@ -141,7 +141,8 @@ INLINE floats costs_before(const float *cost, int w, const int bits)
     return (floats){c[0], c[0], c[0], c[0], c[1], c[1], c[1], c[1]};
 }
 
-/* One row: cost[states] of the low bits of its windows, from that of the row after it; x: what is wanted, in levels. */
+/* One row: updates cost[states] of its windows' low bits from the row after it; x: the wanted
+ * value, in levels. */
 INLINE void step(float *cost, uint8_t *high, const floats *level, float x, float weight,
                  const int bits)
 {
@@ -171,7 +172,7 @@ INLINE void step(float *cost, uint8_t *high, const floats *level, float x, float
     memcpy(cost, all, (size_t)states * sizeof *cost);
 }
 
-/* Windows of rows from + n - 1 .. from, modulo n; state: low bits of that of row `from`, -1: any. */
+/* Windows of rows from + n - 1 .. from, modulo n; state: low bits of row `from`, -1: any. */
 INLINE void run(uint8_t *u, path *p, const float *x, const float *weight, int64_t n, int64_t from,
                 int state, const int bits, const floats *level)
 {
@@ -223,7 +224,7 @@ VERSION(avx2, __attribute__((target("avx2"))))
 VERSION(avx512, __attribute__((target("avx512f,avx512bw,avx512vl,prefer-vector-width=512"))))
 #endif
 
-/* The widest that this machine has; all give the same windows. */
+/* The widest on this machine; all give the same windows. */
 static encode_function *encoder(void)
 {
     static _Atomic(encode_function *) chosen;
@@ -238,7 +239,7 @@ static encode_function *encoder(void)
     return f;
 }
 
-/* In units of scales: squares count |scale| each, that of the largest scale 1. */
+/* In units of scales: squares count |scale| each, the largest scale 1. */
 static void encode_with(encode_function *f, uint8_t *u, const float *want, const float *scale,
                         int64_t n, int bits)
 {
