@@ -10,9 +10,9 @@
 /* The first that fits, by shares of sum |D|. Source of retrieval: induction heads, arXiv
  * 2209.11895. */
 typedef enum dq_head_kind {
-    DQ_HEAD_RETRIEVAL, /* a tenth of a row's, where it can, on what followed the last occurrence of its token */
-    DQ_HEAD_SINK,  /* half on the first token */
-    DQ_HEAD_LOCAL, /* half on the last DQ_LOCAL_KEYS tokens */
+    DQ_HEAD_RETRIEVAL, /* a tenth on what followed the last occurrence of a row's token */
+    DQ_HEAD_SINK,      /* half on the first token */
+    DQ_HEAD_LOCAL,     /* half on the last DQ_LOCAL_KEYS tokens */
     DQ_HEAD_MIXED,
     DQ_HEAD_KINDS
 } dq_head_kind;
@@ -34,7 +34,7 @@ typedef struct dq_median {
 } dq_median;
 
 enum {
-    DQ_KIND_LOGITS, /* |q k| / sqrt(head size) after RoPE, of both maps, keys that their query sees */
+    DQ_KIND_LOGITS,          /* |q k| / sqrt(head size) after RoPE, both maps, visible keys */
     DQ_KIND_HIDDEN,          /* layer outputs, after both residual additions */
     DQ_N_TABLE5,             /* those of Table 5; the others are of profiles */
     DQ_KIND_Q = DQ_N_TABLE5, /* after RoPE, as k */
@@ -70,8 +70,8 @@ typedef struct dq_outlier_kind {
 typedef struct dq_outliers {
     int n_layers, n_out, n_q, n_kinds; /* n_kinds: DQ_N_TABLE5, or DQ_N_KINDS of a profile */
     dq_outlier_kind kind[DQ_N_KINDS];
-    dq_moments *
-        head; /* of a profile: [n_layers][n_q][DQ_TOKEN_CLASSES] logits of a query head, by the class of the key */
+    dq_moments
+        *head; /* [n_layers][n_q][DQ_TOKEN_CLASSES] logits, by class of the key; of a profile */
     int64_t *tokens; /* of a profile: [n_layers][DQ_TOKEN_CLASSES] how many there were */
     dq_head_measure_sum *measure_sum; /* [n_layers][n_out]; NULL: maps are not looked at */
     dq_head_measure *measure;      /* [n_layers][n_out] what attention maps look like; afterwards */
@@ -138,9 +138,8 @@ typedef struct dq_weight_outlier {
     int64_t row, col;
     double median, p99_9; /* to the middle of a bin: 0.4 % off at most */
     double rms, kurtosis0;
-    int64_t
-        largest_col; /* the input channel with the largest root of the mean square; of equal ones the first */
-    double col_ratio; /* that over the median over columns; 0: that is 0 */
+    int64_t largest_col; /* the input channel of largest root mean square, the first of equals */
+    double col_ratio;    /* that over the median over columns; 0: that is 0 */
 } dq_weight_outlier;
 
 typedef struct dq_weight_outliers {

@@ -1,15 +1,19 @@
-/* dq.h: libdq, low-bit Differential Transformers from C. Link with `pkg-config --cflags --libs libdq`.
+/* dq.h: libdq, low-bit Differential Transformers from C. Link with `pkg-config --cflags --libs
+ * libdq`.
  *
- * Every function that returns a status returns 0, or what `dq` would exit with: 2 a wrong setting or argument, 3 damaged
- * input, 4 inputs that do not fit together or are unsupported, 5 memory or device, 6 files. dq_lm_error then says what is
- * wrong, in the words of the command line: --kv-bits is the setting kv_bits. A model may be used by one thread at a time; models are opened, and files quantized, by one thread at a time of
- * the process. Nothing is printed. The numbers are those of the commands, bit for bit.
+ * Every function that returns a status returns 0, or what `dq` would exit with: 2 a wrong setting
+ * or argument, 3 damaged input, 4 inputs that do not fit together or are unsupported, 5 memory or
+ * device, 6 files. dq_lm_error then says what is wrong, in the words of the command line: --kv-bits
+ * is the setting kv_bits. A model may be used by one thread at a time; models are opened, and files
+ * quantized, by one thread at a time of the process. Nothing is printed. The numbers are those of
+ * the commands, bit for bit.
  *
- * A forked child may use its parent's models, and open its own. Not (2) one that ran in that moment, and not (4) one on a GPU. The
- * OpenMP threads of a thread that forks end before it does, and come back when they are needed.
+ * A forked child may use its parent's models, and open its own. Not (2) one that ran in that
+ * moment, and not (4) one on a GPU. The OpenMP threads of a thread that forks end before it does,
+ * and come back when they are needed.
  *
- * A setting is an option of the command line without its dashes: "kv_bits=4:4". Lists of settings end with NULL; a list
- * may be NULL itself. Paths and texts are UTF-8.
+ * A setting is an option of the command line without its dashes: "kv_bits=4:4". Lists of settings
+ * end with NULL; a list may be NULL itself. Paths and texts are UTF-8.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_H
 #define DQ_H

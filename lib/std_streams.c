@@ -1,6 +1,6 @@
-/* std_streams: stdin, stdout and stderr for archives that are not position independent, in a libdq.so that holds them. Those of
- * Debian refer to these variables of libc by offset, which a shared library cannot; the linker's --wrap turns the references to
- * copies in the library.
+/* std_streams: stdin, stdout and stderr for archives that are not position independent, in a
+ * libdq.so that holds them. Those of Debian refer to these variables of libc by offset, which a
+ * shared library cannot; the linker's --wrap turns the references to copies in the library.
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 

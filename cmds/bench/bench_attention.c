@@ -544,7 +544,7 @@ enum { LONGEST = 4096 };
 typedef enum column {
     TOKENIZE, /* seconds */
     SCORE,
-    FLOOR, /* the products of the computed rows and of the scored tokens' logits, at the rate found beside them */
+    FLOOR,         /* products of the computed rows and scored logits, at the rate beside them */
     COMPUTED_RATE, /* per second */
     NAIVE_RATE,
     PREFILL_RATE,

@@ -287,8 +287,8 @@ typedef struct cmd_eval_options {
     double margin;
     bool json, resume, dry_run, force;
     dq_shard part;
-    const dq_shard_merge *
-        merge; /* the parts that results come from; NULL: they are computed; set before argv is read */
+    const dq_shard_merge
+        *merge; /* parts to merge, set before argv is read; NULL: results are computed */
     dq_input_head_order head_order;
     dq_kv_options kv;
     void *own[DQ_EVAL_KINDS]; /* the options of each kind, and what they mean */

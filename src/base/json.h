@@ -1,6 +1,6 @@
 /* json: strict reading of JSON (jansson: duplicate keys rejected, NUL allowed, UTF-8 checked,
- * bounded depth), with typed look-ups that name the key. Values are built with jansson directly, and
- * become text here, where a key that memory was too short for is noticed.
+ * bounded depth), with typed look-ups that name the key. Values are built with jansson directly,
+ * and become text here, where a key that memory was too short for is noticed.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_JSON_H
 #define DQ_JSON_H

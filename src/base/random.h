@@ -1,5 +1,5 @@
-/* random: SplitMix64, for draws of dq's own ("Random mt" repeats those of Python). The same seed gives the same
- * draws on every machine and in every version: results are named by their seeds.
+/* random: SplitMix64, for draws of dq's own ("Random mt" repeats those of Python). The same seed
+ * gives the same draws on every machine and in every version: results are named by their seeds.
  * Source: Steele, Lea and Flood, OOPSLA 2014; the constants are those of Vigna's splitmix64.c.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_RANDOM_H

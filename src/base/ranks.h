@@ -1,8 +1,9 @@
-/* ranks: the processes that compute one job, started together by mpirun, each with a number; 0 alone writes and prints. Without
- * MPI, or without mpirun, there is one. Functions that are called by all say so; they have to come in the same order.
+/* ranks: the processes that compute one job, started together by mpirun, each with a number; 0
+ * alone writes and prints. Without MPI, or without mpirun, there is one. Functions that are called
+ * by all say so; they have to come in the same order.
  *
- * A rank that fails before such a call makes it fail everywhere, so that none waits for ever. One that dies is the launcher's
- * matter: mpirun ends the others. Nobody helps where one hangs.
+ * A rank that fails before such a call makes it fail everywhere, so that none waits for ever. One
+ * that dies is the launcher's matter: mpirun ends the others. Nobody helps where one hangs.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_RANKS_H
 #define DQ_RANKS_H

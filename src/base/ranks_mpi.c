@@ -1,6 +1,6 @@
-/* ranks_mpi: see ranks.h. Rank 0 hands out pieces between its own steps, whenever it is polled. Others request the next piece
- * before they begin one, so that none waits for rank 0; what they tell is sent while they compute. Waiting sleeps: an MPI
- * that waits takes a processor.
+/* ranks_mpi: see ranks.h. Rank 0 hands out pieces between its own steps, whenever it is polled.
+ * Others request the next piece before they begin one, so that none waits for rank 0; what they
+ * tell is sent while they compute. Waiting sleeps: an MPI that waits takes a processor.
  * SPDX-License-Identifier: MIT */
 #include "base/ranks.h"
 

@@ -49,8 +49,7 @@ typedef struct dq_journal_lines {
 /* What to do with an invalid line before others. */
 typedef enum dq_journal_damage {
     DQ_JOURNAL_REFUSE, /* DQ_DAMAGED: a program that was killed does not leave that */
-    DQ_JOURNAL_CUT /* it goes, and so does all after it: a machine that went down may keep any of the
-                        * lines after the last sync */
+    DQ_JOURNAL_CUT /* dropped with all after it: a crash of the machine may keep any later lines */
 } dq_journal_damage;
 
 bool dq_journal_busy(const char *path);

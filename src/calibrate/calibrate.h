@@ -156,8 +156,8 @@ dq_status dq_calib_pass_cache(const dq_calib_pass *p, dq_layer_steps *s, dq_err 
 
 typedef enum dq_activations_kind {
     DQ_ACTIVATIONS_STREAM, /* [rows, dim] */
-    DQ_ACTIVATIONS_BEFORE, /* [rows, dim] the stream of the model before rounding, where two are kept */
-    DQ_ACTIVATIONS_OTHER /* [rows, at most width], as wide as what is put */
+    DQ_ACTIVATIONS_BEFORE, /* [rows, dim] the unrounded model's stream, with two streams */
+    DQ_ACTIVATIONS_OTHER   /* [rows, at most width], as wide as what is put */
 } dq_activations_kind;
 
 typedef struct dq_activations {

@@ -32,11 +32,10 @@ typedef struct refit {
     const dq_hessian *h;
     int64_t groups;
     sizes size;
-    int64_t *place; /* [n] of a column in the order of rounding */
-    double *panel;  /* [size.panel, size.panel_ld] rows of H */
-    double *level,
-        *weight; /* [size.rows / 64][n, 64] integers of rows, and what they are to give, transposed */
-    double *left, *right; /* [size.rows][band, ld] and [size.rows][ld]: the systems */
+    int64_t *place;         /* [n] of a column in the order of rounding */
+    double *panel;          /* [size.panel, size.panel_ld] rows of H */
+    double *level, *weight; /* [size.rows / 64][n, 64] integers, and targets, transposed */
+    double *left, *right;   /* [size.rows][band, ld] and [size.rows][ld]: the systems */
     int64_t first_group, end_group;
 } refit;
 

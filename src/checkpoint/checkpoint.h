@@ -151,9 +151,9 @@ enum { DQ_PREQUANT_SCHEMES = 32, DQ_PREQUANT_WARNINGS = 4 };
 
 /* How an entry of the configuration names modules. */
 typedef enum dq_prequant_naming {
-    DQ_PREQUANT_TARGET, /* a name, "re:" and a pattern, or a class */
-    DQ_PREQUANT_DYNAMIC, /* "+:" or "-:" (or neither) and a pattern; the first that matches decides */
-    DQ_PREQUANT_PART_OF /* parts of a name between dots */
+    DQ_PREQUANT_TARGET,  /* a name, "re:" and a pattern, or a class */
+    DQ_PREQUANT_DYNAMIC, /* a pattern after "+:", "-:" or nothing; the first match decides */
+    DQ_PREQUANT_PART_OF  /* parts of a name between dots */
 } dq_prequant_naming;
 
 typedef struct dq_prequant_word {

@@ -1,5 +1,5 @@
-/* container: reading the HDF5 container `dq-model` (FORMAT.md). Payloads stay in the page cache: the
- * file is mapped and every pointer it gives goes into that mapping.
+/* container: reading the HDF5 container `dq-model` (FORMAT.md). Payloads stay in the page cache:
+ * the file is mapped and every pointer it gives goes into that mapping.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CONTAINER_H
 #define DQ_CONTAINER_H

@@ -531,9 +531,8 @@ static bool is_llama3(const dq_gguf_tensor *t, int64_t n, double theta, double f
 
 typedef struct scaling {
     bool yarn;
-    double factor,
-        gain; /* frequencies are divided by the first, cosine and sine multiplied by the second; 1: not */
-    int64_t original; /* positions */
+    double factor, gain; /* divisor of frequencies; factor of cosine and sine; 1: none */
+    int64_t original;    /* positions */
 } scaling;
 
 static bool is_one(double x)

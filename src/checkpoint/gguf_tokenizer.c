@@ -871,7 +871,7 @@ typedef struct vocab_files {
     const dq_gguf *g;
     dq_gguf_vocab v;
     json_t *root,
-        *config, /* of tokenizer.json, whose vocabulary and merges are null, and of tokenizer_config.json */
+        *config,  /* tokenizer.json with null vocabulary and merges; tokenizer_config.json */
         *ends;    /* ids */
     bool add_bos; /* where the file does not say */
     bool spm;     /* SentencePiece: BOS is 1 and EOS 2 where the file does not say */

@@ -114,8 +114,7 @@ typedef struct token {
     const char *text; /* NULL: none of this id */
     size_t len;
     int type;
-    bool
-        normalized; /* an added one: looked for after the normalizer, and after those that are not */
+    bool normalized; /* an added token that is matched after the normalizer */
 } token;
 
 typedef struct vocabulary {

@@ -1,5 +1,5 @@
-/* h5_result: writes results (named arrays and attributes) as one HDF5 file that appears under its name
- * only when it is complete. Containers of models are container.h.
+/* h5_result: writes results (named arrays and attributes) as one HDF5 file that appears under its
+ * name only when it is complete. Containers of models are container.h.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_H5_RESULT_H
 #define DQ_H5_RESULT_H

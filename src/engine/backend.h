@@ -66,9 +66,8 @@ typedef struct dq_attend_args {
     dq_mat q;      /* [n_rows, n_q * head_dim], after RoPE */
     dq_mat lambda; /* [n_rows, n_out], DQ_LAMBDA_TOKEN only, else p NULL */
     dq_logit_spec logit;
-    const bool *
-        rounds; /* [n_q] query heads whose logits are rounded, those of the others are not; NULL: all. Only where has_rounds */
-    dq_math math; /* qk, pv */
+    const bool *rounds; /* [n_q] query heads with rounded logits, NULL: all; needs has_rounds */
+    dq_math math;       /* qk, pv */
     const float
         *absmax; /* [n_seq, n_q] backend memory from attn_absmax: tensor and head granularity;
                              for tensor granularity every entry of a sequence holds the maximum */
@@ -98,18 +97,18 @@ typedef struct dq_need {
 
 /* The operations of one device.
  *
- * Errors: kernels return nothing; the first failure sticks in b->err, later kernels do nothing, sync
- * reports it. free, kv_free, kv_seq_free and weight_release work after a failure too; kv_count, kv_bytes and
- * kv_seq_new act on the host and at once.
+ * Errors: kernels return nothing; the first failure sticks in b->err, later kernels do nothing,
+ * sync reports it. free, kv_free, kv_seq_free and weight_release work after a failure too;
+ * kv_count, kv_bytes and kv_seq_new act on the host and at once.
  *
- * Order: operations run in the order of their calls and may be asynchronous. Argument structs, batches
- * and other host inputs are consumed before a call returns, except that a batch and its arrays must
- * stay as they are from pass to sync. Host outputs (logp, top1, kld, rows, columns, measures, spans, tallies) are
- * valid, and must stay alive, until sync. get blocks. Memory given to free may still be in use by
- * earlier calls: the backend orders that.
+ * Order: operations run in the order of their calls and may be asynchronous. Argument structs,
+ * batches and other host inputs are consumed before a call returns, except that a batch and its
+ * arrays must stay as they are from pass to sync. Host outputs (logp, top1, kld, rows, columns,
+ * measures, spans, tallies) are valid, and must stay alive, until sync. get blocks. Memory given to
+ * free may still be in use by earlier calls: the backend orders that.
  *
- * Rows: dst never overlaps src unless said so. A row's result does not depend on the other rows of a
- * call, on how many there are, or on the number of threads (bit for bit), except where a group of
+ * Rows: dst never overlaps src unless said so. A row's result does not depend on the other rows of
+ * a call, on how many there are, or on the number of threads (bit for bit), except where a group of
  * dq_logit_spec spans rows. */
 typedef struct dq_ops {
     const char *name;                            /* "cpu", "cuda" */
@@ -242,18 +241,18 @@ typedef struct dq_ops {
     void (*attn_absmax)(dq_backend *b, float *absmax, const dq_attend_args *args);
     /* For granularity `tensor`: each row of absmax[n_seq, n_q] becomes its maximum. */
     void (*absmax_join)(dq_backend *b, float *absmax, int n_seq, int n_q);
-    /* dst[n_rows, n_out * n_slabs * head_dim] by the formula of head_order.h; dst.p NULL, where has_peaks: only what the
-     * arguments have noted of the maps.
+    /* dst[n_rows, n_out * n_slabs * head_dim] by the formula of head_order.h; dst.p NULL, where
+     * has_peaks: only what the arguments have noted of the maps.
      *
-     * math.qk int8: a query row is rounded to 8 bits per head and run of channels that keys have one scale
-     * for (scale absmax/127, code rint(q / scale)); q . k of a token that the row reads as codes is, in
-     * f32 over runs in order, the sum of (float)(exact sum of codes) * (q scale * k scale). attn_absmax
-     * and attn_observe see the same S.
-     * math.pv int8: for each page, row and run of channels, e_t = D_t * (v scale of t), with D = 0 for
-     * what is not read as codes, is rounded to 16 bits (scale max|e|/32512, code rint(e *
-     * (32512/max|e|)), nothing where max|e| < 2^-100); y takes, page by page, the f32 product of the
-     * page's unquantized tokens, then (float)(exact sum of codes) * scale.
-     * Tokens read unquantized (sinks, recent ones, unfilled pages) are multiplied in f32 as ever.
+     * math.qk int8: a query row is rounded to 8 bits per head and run of channels that keys have
+     * one scale for (scale absmax/127, code rint(q / scale)); q . k of a token that the row reads
+     * as codes is, in f32 over runs in order, the sum of (float)(exact sum of codes) * (q scale * k
+     * scale). attn_absmax and attn_observe see the same S. math.pv int8: for each page, row and run
+     * of channels, e_t = D_t * (v scale of t), with D = 0 for what is not read as codes, is rounded
+     * to 16 bits (scale max|e|/32512, code rint(e * (32512/max|e|)), nothing where max|e| <
+     * 2^-100); y takes, page by page, the f32 product of the page's unquantized tokens, then
+     * (float)(exact sum of codes) * scale. Tokens read unquantized (sinks, recent ones, unfilled
+     * pages) are multiplied in f32 as ever.
      *
      * With rotate_v the rotation is
      * undone before the norm; q and what was appended are rotated by the caller. */

@@ -106,11 +106,11 @@ typedef enum dq_head_sum {
     DQ_HEAD_LOCAL_1, /* mass on the last DQ_LOCAL_KEYS tokens */
     DQ_HEAD_LOCAL_2,
     DQ_HEAD_LOCAL_D,
-    DQ_HEAD_COPY_1, /* of rows that have one: mass on the key of dq_head_look.copy. arXiv 2209.11895 */
+    DQ_HEAD_COPY_1, /* mass on the key of dq_head_look.copy, if any. arXiv 2209.11895 */
     DQ_HEAD_COPY_2,
     DQ_HEAD_COPY_D,
-    DQ_HEAD_COMMON, /* sum min(A1, A2): 1 less it is their total variation distance */
-    DQ_HEAD_CANCELLED, /* sum min(A1, lambda A2): what of A1 the subtraction takes away; 0 where lambda < 0 */
+    DQ_HEAD_COMMON,    /* sum min(A1, A2): 1 less it is their total variation distance */
+    DQ_HEAD_CANCELLED, /* sum min(A1, lambda A2), what cancels of A1; 0 if lambda < 0 */
     DQ_HEAD_SUMS
 } dq_head_sum;
 

@@ -17,8 +17,7 @@
 typedef struct dq_layer_steps {
     dq_backend *b;
     const dq_model *m;
-    const dq_layer *
-        layer; /* whose weights are used: the model's, or a copy of it with others of the same shapes */
+    const dq_layer *layer; /* the model's, or a copy with other weights of the same shapes */
     const dq_batch *batch;
     dq_math math;
     dq_kv *kv;
@@ -86,8 +85,7 @@ typedef struct dq_pass {
     const dq_watch *watch;           /* NULL: none */
     const dq_columns *columns;       /* [n_layers], NULL: none */
     const dq_attention_spans *spans; /* [n_layers], NULL: none */
-    bool
-        maps_only; /* ends with the maps of the last layer, whose columns are all that is wanted: where has_peaks */
+    bool maps_only; /* ends with the last layer's maps, for columns alone; needs has_peaks */
 } dq_pass;
 
 /* A model on a backend with its cache and scratch memory, which grows on demand. Runners may share
@@ -128,10 +126,9 @@ typedef struct dq_second_pass {
     dq_pass pass; /* logit and math of the passes; what they watch is left out */
     int32_t seq;  /* holds some tokens of the context; as it was afterwards */
     const int32_t *ids;
-    int64_t n; /* ids of the context, at positions 0 .. n - 1 */
-    int sink;  /* positions below it are part of every softmax */
-    const int64_t *
-        at; /* [n_layers * n_groups + 1]: tokens that each layer and group holds, one list after another */
+    int64_t n;         /* ids of the context, at positions 0 .. n - 1 */
+    int sink;          /* positions below it are part of every softmax */
+    const int64_t *at; /* [n_layers * n_groups + 1] offsets of each layer and group's tokens */
     const int32_t *pos;
 } dq_second_pass;
 

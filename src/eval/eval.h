@@ -55,8 +55,7 @@ typedef struct dq_eval_kind {
     /* DQ_MISMATCH: rows of the source cannot run with such a cache; NULL: they always can. */
     dq_status (*takes)(const dq_eval_source *source, const dq_kv_spec *kv, dq_err *err);
     bool answered; /* items have their answers, so solved ones can stand before others */
-    bool
-        averaged; /* every source has items of its own, so that a mean over sources is one of independent numbers */
+    bool averaged; /* sources have different items, so their scores are independent */
     /* The default; DQ_LONG_USUAL: items never are too long, and the functions below but line are
      * NULL. */
     dq_long usual_long;
@@ -81,8 +80,7 @@ struct dq_eval_model {
     const char *tok_text;    /* tokenizer.json, for the key of a resumed run */
     size_t tok_len;
     dq_runner *
-        runner; /* the caller's, of the rows with a plain cache; NULL: made on dq_eval.backend when rows of the
-                          model begin, and freed when those of another do */
+        runner; /* the caller's, for plain caches; NULL: made on dq_eval.backend while rows of the model run */
     int ref; /* model that rows of this one are compared with */
     /* The model is quantized and has no source to compare with, so its rows have no differences.
      * Set before rows are added. */
@@ -127,11 +125,11 @@ struct dq_eval_row {
     bool shown; /* false: computed as a reference only */
     dq_logit_spec logit;
     dq_math math;
-    dq_kv_spec kv;  /* a row whose setting is not plain runs on runners of its own */
-    dq_kv_spec run; /* what it runs as: see dq_eval_effective_kv */
-    int same; /* row that is computed for it: itself, or an earlier one with the same cache, whose numbers it shares */
-    bool *finished;        /* [units] */
-    dq_score_work work;    /* of those that are finished */
+    dq_kv_spec kv;      /* a row whose setting is not plain runs on runners of its own */
+    dq_kv_spec run;     /* what it runs as: see dq_eval_effective_kv */
+    int same;           /* the row computed for it: itself, or an earlier one with the same cache */
+    bool *finished;     /* [units] */
+    dq_score_work work; /* of those that are finished */
     dq_score_work pending; /* of the units that were finished last */
     int64_t step_rows; /* of its next step, see dq_eval_sweep_rows; 0: as many as of a first one */
     /* per scored token: its log-probability and the most likely token */
@@ -164,8 +162,7 @@ struct dq_eval {
     int shard, n_shards; /* the part of the work that is done here, from 0; 0 shards: all of it */
     bool alone;          /* this process computes all of it, and others do what they do */
     double share;        /* of all work, that of this shard; once dq_eval_run has begun */
-    bool
-        is_paced; /* each row has had a step, if it can: the share that is told goes by all of them */
+    bool is_paced; /* each row has had a step if possible, so that the share told counts all */
     dq_journal *journal; /* NULL: finished work is not written down */
     json_t *about;       /* more members of the first line of a new journal; NULL: none */
     bool ended;          /* the journal that it went on from has its last line */
@@ -292,7 +289,7 @@ dq_status dq_eval_long_fit(dq_eval *e, int source, dq_err *err);
 typedef struct dq_eval_piece {
     int64_t number;
     int row;
-    int turn; /* pieces of one turn follow each other, so that models change as rarely as they can */
+    int turn; /* pieces of a turn are consecutive, so that models change rarely */
     int64_t begin, end;
     double work; /* ids that are fed times parameters */
 } dq_eval_piece;

@@ -55,19 +55,21 @@ typedef struct dq_generate_state {
 dq_status dq_generate_new(dq_generate_state *g, const dq_generate_spec *spec, const dq_model *m,
                           dq_arena *a, dq_err *err);
 
-/* Continues every prompt that has not ended, each new id being the most likely one, the lowest among
- * equals. Passes: the prompt (its last row answers for the first new id), then one row for each new id
- * but the last. With an evictor tokens are evicted after the prompt and after every kv->evict.every
- * new ids that were fed; these evictions look at all rows since the one before, whatever the window of
- * last rows. Where prompts have a context, a cache that is not plain takes it in a pass of its own, is measured and
- * evicts after it, and then takes the rest; all prompts of a call have one or none has, and nothing is evicted
- * after new ids (kv->evict.every is 0).
+/* Continues every prompt that has not ended, each new id being the most likely one, the lowest
+ * among equals. Passes: the prompt (its last row answers for the first new id), then one row for
+ * each new id but the last. With an evictor tokens are evicted after the prompt and after every
+ * kv->evict.every new ids that were fed; these evictions look at all rows since the one before,
+ * whatever the window of last rows. Where prompts have a context, a cache that is not plain takes
+ * it in a pass of its own, is measured and evicts after it, and then takes the rest; all prompts of
+ * a call have one or none has, and nothing is evicted after new ids (kv->evict.every is 0).
  *
- * A beginning of at least 32 tokens that all prompts of a group have is computed once and forked before
- * anything is evicted, where that keeps the bits: the logit rounding looks at one row only, and the
- * eviction policy sums up no attention (such sums depend on how rows were spread over passes).
+ * A beginning of at least 32 tokens that all prompts of a group have is computed once and forked
+ * before anything is evicted, where that keeps the bits: the logit rounding looks at one row only,
+ * and the eviction policy sums up no attention (such sums depend on how rows were spread over
+ * passes).
  *
- * DQ_DAMAGED when logits are no numbers. After any failure, DQ_STOPPED among them, results that have ended stay; call again to do the rest. */
+ * DQ_DAMAGED when logits are no numbers. After any failure, DQ_STOPPED among them, results that
+ * have ended stay; call again to do the rest. */
 dq_status dq_generate(dq_scorer *s, const dq_generate_spec *spec, dq_generate_state *g,
                       dq_err *err);
 
@@ -338,8 +340,7 @@ int dq_text_fit_points(int64_t at[DQ_TEXT_FIT_POINTS], int64_t from, int64_t to)
 /* L(t) = alpha t^beta + gamma, the form of Gemini 1.5 (arXiv 2403.05530, section 5.2.1.1). */
 enum { DQ_TEXT_FIT_PARAMETERS = 3 }; /* alpha, beta, gamma */
 typedef struct dq_text_fit {
-    bool
-        there; /* else no beta in DQ_TEXT_FIT_STEEPEST .. DQ_TEXT_FIT_FLATTEST is best, or there are too few points */
+    bool there; /* false: the best beta is at an end of its range, or points are too few */
     dq_mean parameter
         [DQ_TEXT_FIT_PARAMETERS]; /* std_err NaN: one document, or none there without one of them */
     dq_interval interval[DQ_TEXT_FIT_PARAMETERS];

@@ -1,6 +1,7 @@
-/* export: a container as what other programs load: a folder of Hugging Face form, with codes as compressed-tensors packs
- * them or values, or one GGUF file with codes in blocks of ggml. Plan first, then write; the plan reads no weights, but for GGUF scales and
- * zero points, which decide about types.
+/* export: a container as what other programs load: a folder of Hugging Face form, with codes as
+ * compressed-tensors packs them or values, or one GGUF file with codes in blocks of ggml. Plan
+ * first, then write; the plan reads no weights, but for GGUF scales and zero points, which decide
+ * about types.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_EXPORT_H
 #define DQ_EXPORT_H
@@ -27,9 +28,7 @@ typedef struct dq_export_settings {
     dq_export_form form;
     /* F32, F16 or BF16: for all tensors (DQ_EXPORT_SAFETENSORS), or those that lose their codes */
     dq_dtype dtype;
-    bool
-        values; /* codes that the form has no place for become values of dtype; else they are refused, but for embeddings, heads and
-                 * short groups of DQ_EXPORT_COMPRESSED_TENSORS */
+    bool values; /* codes that the form lacks become values; else only ends and short groups do */
     int64_t shard_bytes; /* of the tensors in one weight file, unless one alone has more */
     const char *dq_version;
 } dq_export_settings;
@@ -49,10 +48,9 @@ typedef struct dq_export_row {
     int64_t group_size;
     int scheme;                     /* of its codes in the folder; -1: values, or blocks */
     const dq_weight_format *blocks; /* of its codes in a GGUF file, a format of ggml; NULL else */
-    float
-        lowest_error; /* steps by which f16 rounds a lowest value of these blocks, the most; 0: none */
-    dq_dtype dtype; /* of values, or of scales */
-    int64_t bytes;  /* in the folder, all parts */
+    float lowest_error; /* largest rounding of a lowest value by f16, in steps; 0: none */
+    dq_dtype dtype;     /* of values, or of scales */
+    int64_t bytes;      /* in the folder, all parts */
 } dq_export_row;
 
 typedef struct dq_export_file {

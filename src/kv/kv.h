@@ -42,12 +42,11 @@ enum { /* columns, as bits of dq_kv_policy.needs */
 
 /* How a budget is divided among layers and groups. */
 typedef enum dq_kv_budget {
-    DQ_KV_BUDGET_UNIFORM,  /* the same everywhere */
-    DQ_KV_BUDGET_ADAPTIVE, /* groups of a layer share one pool by score, each at least a fifth of its
-                           uniform share. arXiv 2407.11550 */
-    DQ_KV_BUDGET_GLOBAL,   /* groups of all layers share one pool by score. arXiv 2505.23416 */
-    DQ_KV_BUDGET_HEADS, /* groups that need the whole context first, see "Heads". arXiv 2410.10819 */
-    DQ_KV_BUDGET_USUAL /* in what is asked, before a model is known: the policy's own, dq_kv_budget_for */
+    DQ_KV_BUDGET_UNIFORM, /* the same everywhere */
+    DQ_KV_BUDGET_ADAPTIVE, /* groups of a layer share a pool, each at least a fifth of its share. arXiv 2407.11550 */
+    DQ_KV_BUDGET_GLOBAL, /* groups of all layers share one pool by score. arXiv 2505.23416 */
+    DQ_KV_BUDGET_HEADS,  /* by need of the whole context, see "Heads". arXiv 2410.10819 */
+    DQ_KV_BUDGET_USUAL   /* only in a request: the policy's own, dq_kv_budget_for */
 } dq_kv_budget;
 typedef struct dq_kv_policy {
     const char *name;  /* "h2o" */
@@ -264,41 +263,48 @@ typedef enum dq_kv_dense {
 enum { DQ_KV_DENSE_TYPES = 3 };                                   /* that a dq_kv_spec can have */
 extern const char *const dq_kv_dense_name[DQ_KV_DENSE_TYPES + 1]; /* "f32", "f16", "bf16", "auto" */
 
-/* Storage of keys and values, and what is evicted of them. Width 16 is not coded: numbers of the math
- * type `num`, rounded to `dense`; in f32 what is printed calls that width 32 (dq_kv_shown_bits). A cache has one storage for its life; it does not look at `evict`, which is for who runs it (runner.h).
+/* Storage of keys and values, and what is evicted of them. Width 16 is not coded: numbers of the
+ * math type `num`, rounded to `dense`; in f32 what is printed calls that width 32
+ * (dq_kv_shown_bits). A cache has one storage for its life; it does not look at `evict`, which is
+ * for who runs it (runner.h).
  *
- * With `dense` of two bytes keys and values are rounded to it, to nearest even, when they are appended, and codes are made of
- * the rounded numbers. An append of a finite number that would become infinite fails (DQ_MISMATCH).
+ * With `dense` of two bytes keys and values are rounded to it, to nearest even, when they are
+ * appended, and codes are made of the rounded numbers. An append of a finite number that would
+ * become infinite fails (DQ_MISMATCH).
  *
- * Which form a query reads goes by positions alone, as if tokens had arrived one by one: at position t
- * the tokens of positions sink .. dq_kv_coded_end(t) - 1 are read as codes, all others unquantized.
- * Prefill, chunks and decoding are therefore equal. The rule holds after eviction too, by a token's
- * original position.
+ * Which form a query reads goes by positions alone, as if tokens had arrived one by one: at
+ * position t the tokens of positions sink .. dq_kv_coded_end(t) - 1 are read as codes, all others
+ * unquantized. Prefill, chunks and decoding are therefore equal. The rule holds after eviction too,
+ * by a token's original position.
  *
- * Per-token codes: one scale per token and head at 8 and 6 bits, one per `group` channels below (the last group of
- * a head may be short); scale = absmax / Qmax rounded to f16 (f32 where f16 would be subnormal or
- * infinite), code = clamp(rint(x / scale), +-Qmax). head_dim is padded with zeros to a multiple of 16.
+ * Per-token codes: one scale per token and head at 8 and 6 bits, one per `group` channels below
+ * (the last group of a head may be short); scale = absmax / Qmax rounded to f16 (f32 where f16
+ * would be subnormal or infinite), code = clamp(rint(x / scale), +-Qmax). head_dim is padded with
+ * zeros to a multiple of 16.
  *
- * Per-channel codes: a set of tokens has for each channel of a head its own low = least and step = (largest - least) / (2^b - 1),
- * both rounded to f16; f32 where f16 would make the step subnormal or infinite, or move the low so far that an element is more
- * than half a step from what its code says (where step is 0: at all). code = clamp(rint((x - low) / step), 0, 2^b - 1), 0 where
- * step is 0; read back as code * step + low. A range that f32 cannot hold makes both NaN. Dithered: step = (largest - least) /
- * (2^b - 2), low = least - step / 2, code = clamp(rint((x - low) / step + d), 0, 2^b - 1), read back as (code - d) * step + low, d =
- * dq_kv_dither(position of the token). A set is the tokens of a sequence, layer and head group that are due at once
- * (64p .. 64p+63, but sinks and what was evicted before) and stand in one page of the cache.
+ * Per-channel codes: a set of tokens has for each channel of a head its own low = least and step =
+ * (largest - least) / (2^b - 1), both rounded to f16; f32 where f16 would make the step subnormal
+ * or infinite, or move the low so far that an element is more than half a step from what its code
+ * says (where step is 0: at all). code = clamp(rint((x - low) / step), 0, 2^b - 1), 0 where step is
+ * 0; read back as code * step + low. A range that f32 cannot hold makes both NaN. Dithered: step =
+ * (largest - least) / (2^b - 2), low = least - step / 2, code = clamp(rint((x - low) / step + d),
+ * 0, 2^b - 1), read back as (code - d) * step + low, d = dq_kv_dither(position of the token). A set
+ * is the tokens of a sequence, layer and head group that are due at once (64p .. 64p+63, but sinks
+ * and what was evicted before) and stand in one page of the cache.
  *
- * Mixed: keys are per-channel codes. Values have for each token and run of 2 `group` channels a low and a step, stored by the same
- * rule; read back as (code - 2^(b-1)) * step + middle, middle = 2^(b-1) * step + low.
+ * Mixed: keys are per-channel codes. Values have for each token and run of 2 `group` channels a low
+ * and a step, stored by the same rule; read back as (code - 2^(b-1)) * step + middle, middle =
+ * 2^(b-1) * step + low.
  *
- * 6 bits are a plane of the 4 low bits and one of the 2 high bits, 5 bits one of 4 and one of 1, 3 bits one of 2 and one of
- * 1. */
+ * 6 bits are a plane of the 4 low bits and one of the 2 high bits, 5 bits one of 4 and one of 1, 3
+ * bits one of 2 and one of 1. */
 typedef struct dq_kv_spec {
     dq_num num;
-    int k_bits; /* 16, 8, 6 or 4; per-channel codes: 5, 3 and 2 too. The largest, where `widths` says more */
+    int k_bits; /* 16, 8, 6 or 4; per channel also 5, 3, 2; the largest of `widths` */
     int v_bits; /* 16, 8, 6, 4, 3 or 2; per-channel codes: 5 too. The same */
     char widths
-        [DQ_KV_LISTS]; /* per-channel codes: by layer and map, as dq_kv_widths_fit leaves them; empty: alike */
-    int group; /* per-token codes: channels per scale at <= 4 bits; of mixed ones per stored number of values */
+        [DQ_KV_LISTS]; /* per-channel codes by layer and map (dq_kv_widths_fit); empty: alike */
+    int group; /* per-token codes: channels per scale at <= 4 bits; mixed: per stored number */
     dq_kv_quant quant;
     dq_kv_dense dense;
     bool rotate_k, rotate_v; /* normalized Hadamard over head_dim: on Q and K after RoPE, on V */
@@ -467,7 +473,7 @@ dq_status dq_kv_gates_fit(const dq_kv_gates *g, const dq_kv_gates *model, dq_err
  * model it becomes a dq_kv_spec. */
 
 typedef enum dq_rotate {
-    DQ_ROTATE_AUTO, /* where head_dim is a power of two: per-token codes of at most 4 bits, and keys as per-channel codes */
+    DQ_ROTATE_AUTO, /* per-token codes of <= 4 bits and per-channel keys, if possible */
     DQ_ROTATE_ON,   /* both, whatever their widths */
     DQ_ROTATE_OFF
 } dq_rotate;
@@ -615,10 +621,9 @@ json_t *dq_kv_spec_json(const dq_kv_spec *s);
 
 /* How all pages store keys, or values. */
 typedef struct dq_kv_page_form {
-    int bits;  /* the largest, where layers or heads differ */
-    int group; /* channels per scale; the last run of a head may be shorter */
-    int64_t
-        n_scales; /* numbers per token and head: scales, or the steps of all runs, then their lows; 0: per-channel codes */
+    int bits;         /* the largest, where layers or heads differ */
+    int group;        /* channels per scale; the last run of a head may be shorter */
+    int64_t n_scales; /* per token and head: scales, or steps then lows; 0: per-channel */
     bool has_lows;
     /* per-channel codes, per set and head: a step for each channel, then a low; else 0 */
     int64_t set_scales;

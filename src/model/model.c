@@ -492,8 +492,8 @@ static void add_number(dq_sha256 *h, uint64_t x)
     dq_sha256_add(h, &x, sizeof x);
 }
 
-/* SHA-256 over the length and bytes of config.json, every weight file in name order (add_file),
- * and the middle 256 bytes of every tensor in name order. Numbers are 64-bit little-endian. It shows
+/* SHA-256 over the length and bytes of config.json, every weight file in name order (add_file), and
+ * the middle 256 bytes of every tensor in name order. Numbers are 64-bit little-endian. It shows
  * any change of a name, shape or offset, and training of single tensors; reading all weights would
  * take minutes for a large model. Damage need not show: that is for `dq verify`. */
 static dq_status fingerprint(char hex[65], const dq_checkpoint *c, dq_err *err)

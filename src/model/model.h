@@ -190,10 +190,9 @@ dq_status dq_model_config_rope(const json_t **out, const char **where, const jso
 /* Scales, zero points and padding are part of the bytes, norms and biases of both. A matrix that is
  * the embedding and the head counts once, also where a file stores it twice. */
 typedef struct dq_model_size {
-    int64_t params;       /* of all tensors that the model uses */
-    int64_t weight_bytes; /* of these tensors as the files store them */
-    int64_t
-        file_bytes; /* of the weight files: of a container, a GGUF file with all its parts, or all safetensors */
+    int64_t params;         /* of all tensors that the model uses */
+    int64_t weight_bytes;   /* of these tensors as the files store them */
+    int64_t file_bytes;     /* of the container, all parts of a GGUF file, or all safetensors */
     double bits_per_weight; /* 8 * weight_bytes / params */
 } dq_model_size;
 

@@ -85,7 +85,7 @@ double dq_plan_part_kld_flop(const dq_model *m, int from, double ids); /* the KL
 void dq_plan_part_end(dq_plan_part *p); /* {.act.file.fd = -1} allowed */
 typedef struct dq_plan_other {
     const dq_model *m; /* whose weights count but for those below */
-    int from; /* layer at which the source's stream is, and differences begin; n_layers: the head alone differs */
+    int from; /* first layer that differs, where the source's stream is; n_layers: the head */
     const dq_plan_change *change; /* of m->layer[from]; NULL: none */
     const dq_weight *embed; /* it begins here, whatever `from` is; NULL: with the source's stream */
     const dq_weight *head;

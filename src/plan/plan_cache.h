@@ -124,8 +124,7 @@ typedef struct dq_plan_gates_settings {
     const dq_docs *docs;
     const char *text; /* its path, for messages */
     dq_backend *backend;
-    int64_t ctx,
-        windows; /* ids of a window, 0: DQ_PLAN_GATES_CTX, or half of the positions; windows at most */
+    int64_t ctx, windows; /* ids of a window, 0: DQ_PLAN_GATES_CTX or half the positions; maximum */
     void (*step)(void *arg, double done, double total, const char *what);
     void *arg;
 } dq_plan_gates_settings;
@@ -136,9 +135,8 @@ typedef struct dq_plan_gates {
     int64_t fitted; /* windows 0 .. fitted - 1 */
     dq_kv_gates *gates;
     /* on the windows that were not fitted */
-    double
-        explained; /* share of the variance of ln(peak + floor) over all tokens of all layers and groups */
-    dq_mean kept; /* share of kvzip's quarter, mean over windows */
+    double explained; /* explained share of the variance of ln(peak + floor) over all tokens */
+    dq_mean kept;     /* share of kvzip's quarter, mean over windows */
     int n_lists;
     struct dq_plan_gates_sums *sums; /* [n_lists] */
     dq_arena *arena;

@@ -346,13 +346,12 @@ typedef struct dq_plan_weights {
     dq_plan_curve curve; /* n 0 until sensitivities are known */
     dq_plan_trial trial[DQ_PLAN_MAX_TRIALS + DQ_PLAN_MAX_LOOK + 2 * DQ_PLAN_SIZE_TRIES + 4];
     int64_t n_trials;
-    int64_t chosen;  /* trial; -1: none yet */
-    bool met;        /* the budget */
-    double capacity; /* bytes of packed tensors, of a budget of size */
-    int64_t
-        container_bytes; /* of the file that dq_plan_weights_settings_of gives, to the byte; 0: not known yet */
-    int n_look;    /* for this budget */
-    int n_earlier; /* for others before, of the runs that this one resumes */
+    int64_t chosen;          /* trial; -1: none yet */
+    bool met;                /* the budget */
+    double capacity;         /* bytes of packed tensors, of a budget of size */
+    int64_t container_bytes; /* exact size with dq_plan_weights_settings_of; 0: not known yet */
+    int n_look;              /* for this budget */
+    int n_earlier;           /* for others before, of the runs that this one resumes */
     dq_plan_baseline baseline[2];
     int n_baselines;
     int64_t

@@ -155,8 +155,7 @@ dq_status dq_sensitivity_rank_of(dq_sensitivity_rank *out, const dq_sensitivity 
  * fewer than two units, or than DQ_SENSITIVITY_WINDOWS clusters. */
 enum { DQ_SENSITIVITY_WINDOWS = 4 };
 typedef struct dq_sensitivity_first {
-    int64_t first,
-        next; /* of s->unit; next: of most KLD but for the first on the half that judges; -1: none */
+    int64_t first, next; /* in s->unit; next: the second by KLD on the judging half; -1: none */
     dq_mean more;
     dq_interval interval;
 } dq_sensitivity_first;

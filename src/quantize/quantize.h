@@ -1,5 +1,5 @@
-/* quantize: a checkpoint becomes a container. Plan, scan (finds values that are not finite, decides on
- * the type of scales, hashes the source), then write, which a later process may finish.
+/* quantize: a checkpoint becomes a container. Plan, scan (finds values that are not finite, decides
+ * on the type of scales, hashes the source), then write, which a later process may finish.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_QUANTIZE_H
 #define DQ_QUANTIZE_H
@@ -124,8 +124,7 @@ typedef struct dq_quantize_short {
     int64_t cols, group;
     /* the largest of 128, 64 and 32 that leaves none short as the settings' group; 0: none does */
     int64_t whole;
-    bool
-        divides; /* whole, the columns of all that go by it; else rows of fewer columns are one group */
+    bool divides; /* whole divides all columns; else rows with fewer are one group */
 } dq_quantize_short;
 
 /* Settings that decide about at least one tensor; rules override them. */
@@ -139,7 +138,7 @@ typedef struct dq_quantize_info {
     int64_t params, source_bytes;        /* of tensors that count (model.h); of all weight files */
     int64_t packed_params, packed_bytes; /* of packed ones of them, scales included */
     int64_t weight_bytes,
-        file_bytes; /* of tensors that count; of the container, until it is written a close estimate */
+        file_bytes;         /* of tensors that count; of the container, estimated until written */
     double bits_per_weight; /* 8 * weight_bytes / params */
     int64_t n_tensors, n_packed, n_skipped;
     int64_t n_fed;        /* packed tensors whose codes a method makes, where there is one */
@@ -381,10 +380,9 @@ typedef struct dq_quantize_choice {
     dq_role role;    /* of that */
     bool projection; /* skipping it counts even where it was to be dense */
     bool embedding;
-    bool
-        fed; /* its codes are a method's, where there is one: a projection, or with a method a head */
-    bool kept;                          /* named by `skip`: neither packed nor rounded */
-    bool skipped;                       /* and it would have been packed */
+    bool fed;     /* a method makes its codes: a projection, or with a method a head */
+    bool kept;    /* named by `skip`: neither packed nor rounded */
+    bool skipped; /* and it would have been packed */
     bool own_bits, own_group, own_mode; /* a rule's, not those of the settings */
     int bits;                           /* 2..8, or 16: dense */
     int64_t group;

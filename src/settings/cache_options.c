@@ -639,11 +639,11 @@ static dq_kv_config combined(const sweep *s, combination at)
 
 /* Why a combination is no cache of its own. */
 typedef enum omission {
-    LISTED, /* it is one */
-    REPEATED, /* what keeps everything, by another policy or budget of `all`; 16 bits by another code */
-    UNDITHERED, /* per-channel codes of values that dithering leaves alone, where both codes are in the list */
-    LACKING, /* of several codes, one that has no such widths */
-    UNGATED  /* of all policies, one that the model has no gates for */
+    LISTED,     /* it is one */
+    REPEATED,   /* keeps everything under another policy or budget, or 16 bits by another code */
+    UNDITHERED, /* per-channel codes that equal dithered ones in the list */
+    LACKING,    /* of several codes, one that has no such widths */
+    UNGATED     /* of all policies, one that the model has no gates for */
 } omission;
 
 /* Compares a cache with an earlier one that differs only in its place in the list of codes. */

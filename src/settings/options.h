@@ -15,7 +15,7 @@ typedef enum dq_opt_kind {
     DQ_OPT_LIST,  /* dq_list: may be repeated */
     DQ_OPT_WORD,  /* dq_word: one of the row's words */
     DQ_OPT_WORDS, /* dq_words: several of them with commas between, none twice */
-    DQ_OPT_ROWS /* dq_opt[], ended as every table: they stand here instead of this row, whose help is "" */
+    DQ_OPT_ROWS   /* dq_opt[], ended as every table, in place of this row; help is "" */
 } dq_opt_kind;
 
 /* What a row is for; for the command of a part dq merge takes settings only. */

@@ -1,4 +1,5 @@
-/* documents: running text as one document or many, with the counts that are taken of the original text.
+/* documents: running text as one document or many, with the counts that are taken of the original
+ * text.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_DOCUMENTS_H
 #define DQ_DOCUMENTS_H
@@ -50,8 +51,7 @@ int64_t dq_documents_count_words(const char *text, size_t len);
 typedef struct dq_repeats_run {
     const int32_t *ids; /* [n] */
     int64_t n;
-    int32_t
-        unit; /* runs of one unit stand side by side and are compared together: a document in several sequences */
+    int32_t unit; /* runs of a unit are adjacent and compared together: a document's sequences */
 } dq_repeats_run;
 
 /* cluster[i] of run i: its unit's number, from 0 in order of appearance; units with equal runs, by

@@ -76,7 +76,7 @@ int64_t dq_items_values(const dq_requests *q, int64_t item);
 
 typedef enum dq_bos {
     DQ_BOS_AUTO, /* as the tokenizer's template says */
-    DQ_BOS_ON, /* where the template has none, bos_token of tokenizer_config.json; else DQ_MISMATCH */
+    DQ_BOS_ON, /* without one in the template bos_token of tokenizer_config.json, else DQ_MISMATCH */
     DQ_BOS_OFF /* no template token */
 } dq_bos;
 enum { DQ_BOS_WHENS = 3 };

@@ -53,9 +53,8 @@ bool dq_answer_same_value(const char *a, const char *b);
 typedef enum dq_answer_rule {
     DQ_ANSWER_GSM8K, /* dq_answer_judge */
     DQ_ANSWER_VALUE, /* its last number, without '%', has the gold answer's value */
-    DQ_ANSWER_MATH, /* it is the gold expression, as dq_math_answer_same says, or has its value; of a whole text its last number
-                        is looked at */
-    DQ_ANSWER_WORDS /* it has the gold answer's characters, whatever the case of ASCII letters */
+    DQ_ANSWER_MATH,  /* equal by dq_math_answer_same or in value; of a whole text the last number */
+    DQ_ANSWER_WORDS  /* it has the gold answer's characters, whatever the case of ASCII letters */
 } dq_answer_rule;
 
 /* For a number, or else for an expression. */
@@ -115,10 +114,9 @@ typedef struct dq_question_shot {
 } dq_question_shot;
 
 typedef struct dq_question_shots {
-    int64_t n; /* before every question; 0: none */
-    bool
-        drawn; /* anew for each question, as lm-evaluation-harness draws them; else the first of the file */
-    uint64_t seed;                   /* of the draws */
+    int64_t n;     /* before every question; 0: none */
+    bool drawn;    /* for each question, as in lm-evaluation-harness; else the file's first */
+    uint64_t seed; /* of the draws */
     const dq_question_shot *example; /* [n_examples] */
     int64_t n_examples;
 } dq_question_shots;
@@ -200,8 +198,7 @@ typedef struct dq_verdict_group {
     int64_t n;
     dq_mean acc;
     dq_interval acc_interval;
-    int ref; /* group of its task and model at 16 bits with a plain cache, in f32 where there is one, else in
-                  its own arithmetic; -1: none */
+    int ref; /* its group at 16 bits, plain cache, f32 if there is one, else its arithmetic; -1: none */
     /* the group of the first model with its task and setting, where that is another; -1: none */
     int cross;
     dq_stat_flips flips, cross_flips; /* over items that both groups have; see stat.h */

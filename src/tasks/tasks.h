@@ -153,15 +153,16 @@ typedef struct dq_icl_label {
 dq_status dq_icl_labels(dq_icl_label **out, const char *const *name, int n, const dq_tokenizer *t,
                         int64_t vocab, dq_arena *a, dq_err *err);
 
-/* Greedy decoding where only ids that go on with some label are allowed, from logp[label.at + i], the
- * log-probability of id i of a label after the ids before it. alive[n] is for the function's own use.
+/* Greedy decoding where only ids that go on with some label are allowed, from logp[label.at + i],
+ * the log-probability of id i of a label after the ids before it. alive[n] is for the function's
+ * own use.
  *
- * Why this is the same: at a node of the tree of labels, decoding takes the allowed id with the largest
- * logit. All labels through the node begin with the same tokens, so what was computed for them at this place
- * has one context and one sum of exponentials, and log-probabilities are the logits minus one number:
- * their order is that of the logits. From the root on, both therefore take the same child; among equals,
- * the lowest id. Cutting labels to unique beginnings changes nothing, for after these there is one
- * child only. */
+ * Why this is the same: at a node of the tree of labels, decoding takes the allowed id with the
+ * largest logit. All labels through the node begin with the same tokens, so what was computed for
+ * them at this place has one context and one sum of exponentials, and log-probabilities are the
+ * logits minus one number: their order is that of the logits. From the root on, both therefore take
+ * the same child; among equals, the lowest id. Cutting labels to unique beginnings changes nothing,
+ * for after these there is one child only. */
 int dq_icl_walk(const dq_icl_label *label, int n, const double *logp, int *alive);
 /* The largest log-likelihood over n tokens, without the newline; of equals, the first. */
 int dq_icl_likeliest(const dq_icl_label *label, int n, const double *logp);
@@ -262,9 +263,8 @@ typedef struct dq_needle_maker {
     const int32_t *bos; /* [n_bos] template ids */
     int n_bos;
     int64_t vocab;
-    bool
-        depth_first; /* the needle at the cell's depth is the first that is asked for; else the order is drawn */
-    dq_arena *a; /* prompts live here */
+    bool depth_first; /* the needle at the cell's depth is asked for first; else drawn */
+    dq_arena *a;      /* prompts live here */
 } dq_needle_maker;
 /* DQ_MISMATCH: needles and question leave no space for filler; the message gives their tokens. */
 dq_status dq_needle_make(dq_needle_prompt *out, const dq_needle_maker *m,

@@ -1,6 +1,8 @@
-/* chat_template: a conversation as the text that a model was trained on, by the template that comes with it: the part of
- * Jinja2 that published templates use (MODEL.md, "Chat templates"), written here as C has no library for it.
- * Source: transformers utils/chat_template_utils.py (the environment) and jinja2 3.1 (what templates mean).
+/* chat_template: a conversation as the text that a model was trained on, by the template that comes
+ * with it: the part of Jinja2 that published templates use (MODEL.md, "Chat templates"), written
+ * here as C has no library for it.
+ * Source: transformers utils/chat_template_utils.py (the environment) and jinja2 3.1 (what
+ * templates mean).
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CHAT_TEMPLATE_H
 #define DQ_CHAT_TEMPLATE_H
@@ -135,8 +137,8 @@ typedef struct dq_jinja_call {
 typedef dq_jinja_value dq_jinja_code(dq_jinja_run *r, dq_jinja_call *c);
 typedef struct dq_jinja_function {
     const char *name;
-    const char *
-        parameters; /* names with blanks between them, _name: by position only; NULL: the code takes arg and named */
+    const char
+        *parameters;     /* names with blanks, _name: by position only; NULL: takes arg and named */
     size_t required;     /* the first ones that must be given */
     dq_jinja_code *code; /* NULL: Jinja2 has it, and it is not implemented */
     unsigned which;      /* for code of several rows */

@@ -65,8 +65,7 @@ typedef struct dq_jinja_parser {
     dq_jinja_run *r; /* its depth is that of what is being parsed */
     const struct dq_jinja_token *t;
     int loops, macros; /* around what is parsed, loops those of the same macro */
-    bool
-        is_branch; /* right within an if, where a filter that does not exist fails when it is used */
+    bool is_branch;    /* right within an if, where a missing filter fails only when used */
     const dq_jinja_node *missing; /* elsewhere: the first one that uses such a filter or test */
     dq_jinja_node none;           /* where memory is short */
 } dq_jinja_parser;

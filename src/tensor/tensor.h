@@ -66,11 +66,11 @@ struct dq_weight_format;
 /* y = W x with W[rows, cols]. Memory belongs to the model's source (checkpoint or container), both
  * of which are mapped; a backend may keep a copy of its own (dq_ops.weight_acquire).
  *
- * What the bytes mean is the format's business: "Weight format". Dense: data holds rows * cols values
- * of `dtype` (F32, F16 or BF16), perhaps unaligned. Coded (bits 2..8): data holds, but for trellis codes (formats.c), rows of
- * dq_quant_row_bytes(cols, bits) bytes, unsigned codes u, least significant bit first, and groups of columns
- * have a scale of type scale_dtype (F16 or F32), shape [scale_rows, groups]; scale_rows is `rows`, or 1
- * when the whole tensor has one scale. */
+ * What the bytes mean is the format's business: "Weight format". Dense: data holds rows * cols
+ * values of `dtype` (F32, F16 or BF16), perhaps unaligned. Coded (bits 2..8): data holds, but for
+ * trellis codes (formats.c), rows of dq_quant_row_bytes(cols, bits) bytes, unsigned codes u, least
+ * significant bit first, and groups of columns have a scale of type scale_dtype (F16 or F32), shape
+ * [scale_rows, groups]; scale_rows is `rows`, or 1 when the whole tensor has one scale. */
 typedef struct dq_weight {
     const char *name;
     int64_t rows, cols;                    /* rows 0: absent */
@@ -104,7 +104,7 @@ typedef enum dq_scale_mode {
                      smaller scales of either sign */
     DQ_ASYM, /* (largest - smallest) / (2^b - 1), both ends moved to 0 where they lie beyond, and an integer
                      zero point: format_int_zero */
-    DQ_TRELLIS, /* levels that reach as far as the group, of codes that are found together: format_trellis */
+    DQ_TRELLIS, /* levels that reach as far as the group; codes found together: format_trellis */
     DQ_QUANT_MODES
 } dq_scale_mode;
 

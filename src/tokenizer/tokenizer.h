@@ -1,6 +1,7 @@
 /* tokenizer: tokenizer.json with a BPE model (byte-level, or characters with byte fallback) or a
- * Unigram model. Ids and decoded text equal those of the HF tokenizers library; where files beside it name added tokens, those
- * of transformers' PreTrainedTokenizerFast, which gives them to that library.
+ * Unigram model. Ids and decoded text equal those of the HF tokenizers library; where files beside
+ * it name added tokens, those of transformers' PreTrainedTokenizerFast, which gives them to that
+ * library.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_TOKENIZER_H
 #define DQ_TOKENIZER_H
