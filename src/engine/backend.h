@@ -38,13 +38,13 @@ struct dq_model; /* operations see numbers, never a model */
 
 /* Per-key sums that eviction policies read, over the rows of one attend call (or the last
  * `last_rows` of each sequence; 0: all). For sequence i of the batch and KV head group g the
- * n = kv_count(b, kv, seq, layer, g, NULL) values start at column offset[i * n_groups + g] of each array.
- * mass[m]: sum over rows and output heads of the group of the probability that map m gives the key (a
- * map that several output heads share counts for each of them); lambda_mass: of lambda A2; diff: of
- * |A1 - lambda A2|. Values are added to what the arrays hold (host memory, f64). Any array may be NULL.
- * peak: of the tokens from .. to - 1 of a list's part, the maximum over rows and output heads of the group (and what the
- * array holds) of the larger of A1 and |lambda| A2, each map a softmax over the list's first `sinks` tokens, these, and those from `own` on,
- * alone. Only where has_peaks. */
+ * n = kv_count(b, kv, seq, layer, g, NULL) values start at column offset[i * n_groups + g].
+ * mass[m]: sum over rows and output heads of the group of the probability that map m gives the key
+ * (a map that several output heads share counts for each of them); lambda_mass: of lambda A2; diff:
+ * of |A1 - lambda A2|. Values are added to the arrays (host memory, f64), any of which may be NULL.
+ * peak: for tokens from .. to - 1 of a list's part, the maximum over rows and output heads of the
+ * group (and what the array holds) of the larger of A1 and |lambda| A2, each map a softmax over the
+ * list's first `sinks` tokens, these, and those from `own` on, alone. Only where has_peaks. */
 typedef struct dq_column_part {
     int64_t sinks, from, to, own; /* indices in the list; sinks <= from <= to <= own */
 } dq_column_part;

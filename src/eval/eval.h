@@ -79,9 +79,8 @@ struct dq_eval_model {
     const dq_tokenizer *tok; /* NULL: none */
     const char *tok_text;    /* tokenizer.json, for the key of a resumed run */
     size_t tok_len;
-    dq_runner *
-        runner; /* the caller's, for plain caches; NULL: made on dq_eval.backend while rows of the model run */
-    int ref; /* model that rows of this one are compared with */
+    dq_runner *runner; /* the caller's, for plain caches; NULL: made while rows of the model run */
+    int ref;           /* model that rows of this one are compared with */
     /* The model is quantized and has no source to compare with, so its rows have no differences.
      * Set before rows are added. */
     bool sourceless;

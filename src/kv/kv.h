@@ -42,11 +42,11 @@ enum { /* columns, as bits of dq_kv_policy.needs */
 
 /* How a budget is divided among layers and groups. */
 typedef enum dq_kv_budget {
-    DQ_KV_BUDGET_UNIFORM, /* the same everywhere */
-    DQ_KV_BUDGET_ADAPTIVE, /* groups of a layer share a pool, each at least a fifth of its share. arXiv 2407.11550 */
-    DQ_KV_BUDGET_GLOBAL, /* groups of all layers share one pool by score. arXiv 2505.23416 */
-    DQ_KV_BUDGET_HEADS,  /* by need of the whole context, see "Heads". arXiv 2410.10819 */
-    DQ_KV_BUDGET_USUAL   /* only in a request: the policy's own, dq_kv_budget_for */
+    DQ_KV_BUDGET_UNIFORM,  /* the same everywhere */
+    DQ_KV_BUDGET_ADAPTIVE, /* global by layer, at least a fifth of an even share. arXiv 2407.11550 */
+    DQ_KV_BUDGET_GLOBAL,   /* groups of all layers share one pool by score. arXiv 2505.23416 */
+    DQ_KV_BUDGET_HEADS,    /* by need of the whole context, see "Heads". arXiv 2410.10819 */
+    DQ_KV_BUDGET_USUAL     /* only in a request: the policy's own, dq_kv_budget_for */
 } dq_kv_budget;
 typedef struct dq_kv_policy {
     const char *name;  /* "h2o" */

@@ -99,9 +99,10 @@ dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan
 /* For a part with `keeps_next`: runs the source through layer `from`, where its stream stands, and
  * keeps the output beside it; -1: the embeddings. inputs NULL: none. */
 dq_status dq_plan_part_next(dq_plan_part *p, int from, const dq_plan_inputs *inputs, dq_err *err);
-/* By all ranks, after it: how far a change takes the residual stream away within its layer alone. Over scored rows, the mean of
- * |x' - x|^2 / |x|^2, with x what the source has after layer `from` of `other`, or as its embeddings where these differ.
- * DQ_DAMAGED where it is not finite. */
+/* By all ranks, after it: how far a change moves the residual stream within its layer alone: the
+ * mean over scored rows of the ratio of squared norms of x' - x and x, with x what the source has
+ * after layer `from` of `other`, or as its embeddings where these differ. DQ_DAMAGED where it is not
+ * finite. */
 dq_status dq_plan_part_local(double *out, dq_plan_part *p, const dq_plan_other *other, dq_err *err);
 /* By all ranks: the output that dq_plan_part_next kept becomes the stream. */
 dq_status dq_plan_part_move(dq_plan_part *p, dq_err *err);

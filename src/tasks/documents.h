@@ -131,18 +131,20 @@ typedef struct dq_windows {
 } dq_windows;
 
 /* Which windows. L is n_ctx.
- *   chunk     L tokens each, one after the other, the tail dropped, the second half of each scored; with a
- *             BOS in the template the first id of each is overwritten by it. A document alone has
- *             at least two.
+ *   chunk     L tokens each, one after the other, the tail dropped, the second half of each
+ *             scored; with a BOS in the template the first id of each is overwritten by it. A
+ *             document alone has at least two.
  *             Source: llama.cpp tools/perplexity/perplexity.cpp perplexity (behaviour).
- *   stride    L tokens (the last one fewer), each `stride` after the one before; what no earlier window
- *             scored is scored: every id of a document but the first, once.
+ *   stride    L tokens (the last one fewer), each `stride` after the one before; what no earlier
+ *             window scored is scored: every id of a document but the first, once.
  *             Source: transformers docs/source/en/perplexity.md (behaviour).
  *   block     L tokens each, one after the other, the tail dropped, all scored but the first.
- *   rolling   every id of a document once, the first after BOS (or EOS), which a text may spell itself; L fed tokens where there are as
- *             many, of which the scored ones are the last and see all that fits.
+ *   rolling   every id of a document once, the first after BOS (or EOS), which a text may spell
+ *             itself; L fed tokens where there are as many, of which the scored ones are the last
+ *             and see all that fits.
  *             Source: lm-evaluation-harness lm_eval/utils.py get_rolling_token_windows (behaviour).
- *   positions one for each document of more than L tokens: its first L are fed, their successors scored. */
+ *   positions one for each document of more than L tokens: its first L are fed, their successors
+ *             scored. */
 typedef enum dq_scheme {
     DQ_WINDOW_CHUNK,
     DQ_WINDOW_STRIDE,

@@ -76,8 +76,8 @@ int64_t dq_items_values(const dq_requests *q, int64_t item);
 
 typedef enum dq_bos {
     DQ_BOS_AUTO, /* as the tokenizer's template says */
-    DQ_BOS_ON, /* without one in the template bos_token of tokenizer_config.json, else DQ_MISMATCH */
-    DQ_BOS_OFF /* no template token */
+    DQ_BOS_ON,   /* the template's, else bos_token of tokenizer_config.json, else DQ_MISMATCH */
+    DQ_BOS_OFF   /* no template token */
 } dq_bos;
 enum { DQ_BOS_WHENS = 3 };
 extern const char *const dq_bos_name[DQ_BOS_WHENS];

@@ -198,7 +198,7 @@ typedef struct dq_verdict_group {
     int64_t n;
     dq_mean acc;
     dq_interval acc_interval;
-    int ref; /* its group at 16 bits, plain cache, f32 if there is one, else its arithmetic; -1: none */
+    int ref; /* its group at 16 bits and plain, in f32 or else its arithmetic; -1: none */
     /* the group of the first model with its task and setting, where that is another; -1: none */
     int cross;
     dq_stat_flips flips, cross_flips; /* over items that both groups have; see stat.h */
