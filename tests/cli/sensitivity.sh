@@ -143,5 +143,5 @@ absent x.h5 x.h5.journal x.shard
 if "$dq" doctor 2>/dev/null | grep -q "cuda  *yes"; then
     try 4 "heads cannot be rounded alone" stats "diff model" --ids "1 2" --sensitivity layers --device cuda --detail maps
 else
-    try 5 "cuda" stats "diff model" --ids "1 2" --sensitivity layers --device cuda --detail maps
+    try 5 "cuda\|CUDA" stats "diff model" --ids "1 2" --sensitivity layers --device cuda --detail maps
 fi
