@@ -279,7 +279,8 @@ static dq_status check_document(const json_t *document, size_t *results, size_t 
 
 /* ---- The page ---- */
 
-/* A page of one document is the same whatever its file is called. No text of a document may end the element that holds it: "<" occurs in strings alone, where it has another spelling. */
+/* A page of one document is the same whatever its file is called. "<" occurs in strings alone and is
+ * spelled \u003c, so that no text of a document ends the element that holds it. */
 static void add_documents(dq_strbuf *page, const dq_page_input *in, int n, dq_err *err)
 {
     json_t *all = json_array();

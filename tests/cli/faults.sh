@@ -83,7 +83,7 @@ faults 31 plan heads "fault model" --kv-keep 0.5 --text "$top/fault windows" --c
 side='' stays=''
 faults 31 info "fault model" --json
 "$dq" quantize "fault model" --bits 4 --dry-run --json -q >fault.json || complain "quantize: no plan"
-faults 7 report fault.json # a page without pictures, so that all allocations are dq's own
+faults 7 report fault.json
 faults 7 info fault.h5 --json
 faults 5 verify fault.h5 --json
 faults 13 export fault.h5 -o "$top/fault folder" --format compressed-tensors --dtype bf16 --force --json
