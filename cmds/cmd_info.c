@@ -39,33 +39,63 @@ static const char *tensor_name(const void *checkpoint, int64_t i)
     return dq_checkpoint_at(checkpoint, i)->name;
 }
 
-static dq_status info_lists_payloads(const dq_container *c, dq_err *err)
+static void payload_rows(dq_row_writer *w, const void *container, int64_t i)
 {
-    static const char *const titles[] = {"dataset", "encoding", "bits", "group",  "rows",
-                                         "cols",    "bytes",    "bpw",  "SQNR dB"};
-    dq_table *t;
+    const dq_payload *p = DQ_LIVE(w, dq_container_payload(container, i));
+    DQ_PUT(w, "path", p->path, "Of the dataset.", .title = "dataset");
+    DQ_PUT(w, "encoding", p->encoding, "What its bytes mean: see FORMAT.md.", .title = "encoding");
+    DQ_PUT(w, "bits", p->bits, "Bits of an element or code.", .title = "bits");
+    DQ_PUT(w, "group_size", p->group_size, "Columns per scale; null: none.", .title = "group",
+           .when = DQ_NULL | DQ_AT_0);
+    DQ_PUT(w, "rows", p->rows, "Rows.", .title = "rows", .when = DQ_SIGNED);
+    DQ_PUT(w, "cols", p->cols, "Columns; of n dimensions more than 2: -n.", .title = "cols",
+           .when = DQ_SIGNED);
+    DQ_PUT(w, "bytes", p->bytes, "Its size.", .title = "bytes");
+    DQ_PUT(w, "bits_per_weight", p->bits_per_weight,
+           "Of this tensor, with its scales; null: it is no matrix.", .title = "bpw", .digits = 3,
+           .when = DQ_NULL | DQ_AT_0);
+    DQ_PUT(w, "sqnr_db", p->row && p->row->is_codes ? p->sqnr_db : (double)NAN,
+           "Signal-to-quantization-noise ratio in dB; null: no codes, or no error.",
+           .title = "SQNR dB", .digits = 2, .when = DQ_NULL);
+    DQ_PUT(w, "sha256", p->sha256, "Of its bytes.", .pattern = DQ_SHA256);
+}
+
+static const char *shape_text(char *buf, size_t cap, const dq_tensor *x)
+{
+    size_t n = 0;
+    snprintf(buf, cap, "scalar");
+    for (int d = 0; d < x->n_dims && n < cap; d++)
+        n += (size_t)snprintf(buf + n, cap - n, "%s%lld", d ? "x" : "", (long long)x->shape[d]);
+    return buf;
+}
+
+static void tensor_rows(dq_row_writer *w, const void *checkpoint, int64_t i)
+{
+    char shape[200];
+    const dq_tensor *x = DQ_LIVE(w, dq_checkpoint_at(checkpoint, i));
+    DQ_PUT(w, "name", x->name, "Its name.", .title = "tensor");
+    DQ_PUT(w, "dtype", dq_checkpoint_type(checkpoint, i), "Its type.", .title = "type");
+    if (w->cell) DQ_PUT(w, "shape", shape_text(shape, sizeof shape, x), NULL, .title = "shape");
+    if (DQ_BEGIN(w, LIST, "shape", true, "Its dimensions.")) {
+        for (int d = 0; DQ_MORE(w, d, x->n_dims); d++)
+            DQ_PUT(w, NULL, x->shape[d], NULL, .when = DQ_SIGNED);
+        dq_row_end(w);
+    }
+    DQ_PUT(w, "bytes", (int64_t)dq_checkpoint_stored_bytes(checkpoint, i), "Its size.",
+           .title = "bytes");
+}
+
+/* A table of n items in the order of their names. */
+static dq_status print_items(dq_row_items *rows, int64_t n,
+                             const char *(*name)(const void *arg, int64_t i), const void *arg,
+                             dq_err *err)
+{
+    dq_table *t = NULL;
     dq_arena *a;
-    const int64_t n = dq_container_n_payloads(c);
-    const int64_t *order = order_of(&a, n, payload_name, c, err);
-    if (!order || dq_table_new(&t, titles, 9, err) != DQ_OK) {
-        dq_arena_free(a);
-        return err->code;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        const dq_payload *p = dq_container_payload(c, order[i]);
-        dq_table_cell(t, "%s", p->path);
-        dq_table_cell(t, "%s", p->encoding);
-        dq_table_cell(t, "%d", p->bits);
-        dq_table_known(t, p->group_size, "%lld", (long long)p->group_size);
-        dq_table_cell(t, "%lld", (long long)p->rows);
-        dq_table_cell(t, "%lld", (long long)p->cols);
-        dq_table_cell(t, "%lld", (long long)p->bytes);
-        dq_table_known(t, p->bits_per_weight > 0, "%.3f", p->bits_per_weight);
-        dq_table_known(t, isfinite(p->sqnr_db) && p->row && p->row->is_codes, "%.2f", p->sqnr_db);
-    }
+    const int64_t *order = order_of(&a, n, name, arg, err);
+    if (order) dq_table_of_rows(&t, rows, arg, order, n, err);
     putchar('\n');
-    dq_table_print(t, err);
-    dq_table_free(t);
+    if (t) dq_table_finish(t, err);
     dq_arena_free(a);
     return err->code;
 }
@@ -206,59 +236,59 @@ static void print_kv(const dq_model *m)
     printf("\n");
 }
 
-static json_t *prequant_json(const dq_model *m)
+static void model_rows(dq_row_writer *w, const dq_model *m, const text_ends *e)
 {
-    const dq_prequant_info *i = m->prequant;
-    if (!i) return json_null();
-    json_t *o = json_object();
-    json_object_set_new(o, "method", json_string(i->method));
-    json_object_set_new(o, "about", json_string(i->about));
-    json_object_set_new(o, "bits",
-                        m->weight_bits ? json_integer(m->weight_bits) : json_string("mixed"));
-    json_object_set_new(o, "group", json_string(m->weight_group));
-    json_object_set_new(o, "weights", json_integer(i->n_weights));
-    json_object_set_new(o, "with_zero_points", json_integer(i->n_zeros));
-    json_object_set_new(o, "with_index", json_integer(i->n_indexed));
-    json_object_set_new(o, "own_bytes", json_integer(i->own_bytes));
-    return o;
-}
-
-static json_t *model_json(const dq_model *m, const text_ends *e)
-{
-    const dq_published *known = dq_published_find(m);
-    json_t *o = json_object();
-    json_object_set_new(o, "path", dq_document_name(m->path));
-    dq_size_report_json(o, m);
-    json_object_set_new(o, "params", json_integer(m->n_params));
-    json_object_set_new(o, "architecture", json_string(m->architecture->name));
-    json_object_set_new(o, "about", json_string(m->architecture->about));
-    json_object_set_new(o, "same_sizes_as", known ? json_string(known->names) : json_null());
-    json_object_set_new(o, "layers", json_integer(m->n_layers));
-    json_object_set_new(o, "n_q", json_integer(m->map.n_q));
-    json_object_set_new(o, "n_kv", json_integer(m->map.n_kv));
-    json_object_set_new(o, "kv_groups", json_integer(m->map.n_groups));
-    json_object_set_new(o, "head_dim", json_integer(m->map.head_dim));
-    json_object_set_new(o, "n_out", json_integer(m->map.n_out));
-    json_object_set_new(o, "head_order", json_string(dq_head_order_pairing_name(m->map.pairing)));
-    json_object_set_new(o, "norm_eps", dq_document_real((double)m->norm_eps));
-    json_object_set_new(o, "head_norm_eps",
-                        m->layer[0].attn.head_norm
-                            ? dq_document_real((double)m->layer[0].attn.norm_eps)
-                            : json_null());
-    json_object_set_new(o, "dim", json_integer(m->dim));
-    json_object_set_new(o, "ffn", json_integer(m->ffn));
-    json_object_set_new(o, "vocab", json_integer(m->vocab));
-    json_t *list = e->why.code == DQ_OK ? json_array() : json_null();
-    for (int64_t i = 0; json_is_array(list) && i < e->ids.n; i++)
-        json_array_append_new(list, json_integer(e->ids.id[i]));
-    json_object_set_new(o, "stop_ids", list);
-    json_object_set_new(o, "tied", json_boolean(m->tied));
-    json_object_set_new(o, "max_positions", json_integer(m->max_positions));
-    json_object_set_new(o, "kv_bytes_per_token", dq_document_real(token_bytes(m)));
-    json_object_set_new(o, "kv_bytes_per_token_16bit", dq_document_real(token_bytes16(m)));
-    json_object_set_new(o, "quantized", prequant_json(m));
-    json_object_set_new(o, "fingerprint", json_string(m->fingerprint));
-    return o;
+    const dq_published *known = DQ_LIVE(w, dq_published_find(m));
+    const dq_prequant_info *i = DQ_LIVE(w, m->prequant);
+    DQ_PUT(w, "path", m->path, "As it was given.");
+    dq_size_rows(w, m);
+    DQ_PUT(w, "params", m->n_params,
+           "Parameters; a matrix that is embedding and head counts once.");
+    DQ_PUT(w, "architecture", m->architecture->name, "Its row of MODEL.md.");
+    DQ_PUT(w, "about", m->architecture->about, "The same in words.");
+    DQ_PUT(w, "same_sizes_as", known ? known->names : NULL,
+           "Published models of these sizes; null: none is known.", .when = DQ_NULL);
+    DQ_PUT(w, "layers", m->n_layers, "Layers.");
+    DQ_PUT(w, "n_q", m->map.n_q, "Query heads of a layer.");
+    DQ_PUT(w, "n_kv", m->map.n_kv, "KV heads of a layer.");
+    DQ_PUT(w, "kv_groups", m->map.n_groups,
+           "Groups of KV heads that are kept or evicted together.");
+    DQ_PUT(w, "head_dim", m->map.head_dim, "Elements of a head.");
+    DQ_PUT(w, "n_out", m->map.n_out, "Output heads of a layer.");
+    dq_head_order_row(w, m);
+    DQ_PUT(w, "norm_eps", m->norm_eps, "Epsilon of the norms.");
+    DQ_PUT(w, "head_norm_eps",
+           m->layer[0].attn.head_norm ? (double)m->layer[0].attn.norm_eps : (double)NAN,
+           "Epsilon of the norms of heads; null: there are none.", .when = DQ_NULL);
+    DQ_PUT(w, "dim", m->dim, "Width of the hidden states.");
+    DQ_PUT(w, "ffn", m->ffn, "Width of the feed-forward layer.");
+    DQ_PUT(w, "vocab", m->vocab, "Tokens of the vocabulary.");
+    if (DQ_BEGIN(w, LIST, "stop_ids", e->why.code == DQ_OK,
+                 "Ids that end a text, of all files that name them; null: dq cannot read them.",
+                 .when = DQ_NULL)) {
+        for (int64_t k = 0; DQ_MORE(w, k, e->ids.n); k++) DQ_PUT(w, NULL, e->ids.id[k], NULL);
+        dq_row_end(w);
+    }
+    DQ_PUT(w, "tied", m->tied, "Whether the head is the embedding.");
+    DQ_PUT(w, "max_positions", m->max_positions, "Positions that it was made for.");
+    DQ_PUT(w, "kv_bytes_per_token", token_bytes(m),
+           "Bytes that a token takes in the KV cache that it asks for.", .when = DQ_POSITIVE);
+    DQ_PUT(w, "kv_bytes_per_token_16bit", token_bytes16(m), "The same at 16 bits.",
+           .when = DQ_POSITIVE);
+    if (DQ_BEGIN(w, OBJECT, "quantized", i, "How another tool has quantized it; null: none has.",
+                 .when = DQ_NULL)) {
+        DQ_PUT(w, "method", i->method, "quant_method of its configuration.");
+        DQ_PUT(w, "about", i->about, "The same in words.");
+        DQ_PUT(w, "bits", m->weight_bits, "Bits of its codes, or mixed.", .mixed = "mixed");
+        DQ_PUT(w, "group", m->weight_group, "Columns per scale, row, tensor or mixed.");
+        DQ_PUT(w, "weights", i->n_weights, "Quantized matrices.");
+        DQ_PUT(w, "with_zero_points", i->n_zeros, "Of them with zero points.");
+        DQ_PUT(w, "with_index", i->n_indexed, "Of them with a group for each column.");
+        DQ_PUT(w, "own_bytes", i->own_bytes, "Bytes that dq lays out anew in memory.");
+        dq_row_end(w);
+    }
+    DQ_PUT(w, "fingerprint", m->fingerprint,
+           "Of its configuration and weights, or of its source's.", .pattern = DQ_SHA256);
 }
 
 static json_t *recipe_of(const dq_container *c)
@@ -288,6 +318,8 @@ typedef struct role_sum {
 } role_sum;
 
 enum { ROLES = 9 };
+static const char *const role_name[ROLES] = {"q",  "k",    "v",         "o",   "gate",
+                                             "up", "down", "embedding", "head"};
 
 static void add_matrix(role_sum *s, const dq_weight *w)
 {
@@ -302,9 +334,7 @@ static void add_matrix(role_sum *s, const dq_weight *w)
 static void sum_roles(role_sum sum[ROLES], const dq_model *m, const json_t *recipe)
 {
     const char *method = json_string_value(json_object_get(recipe, "method"));
-    static const char *const names[ROLES] = {"q",  "k",    "v",         "o",   "gate",
-                                             "up", "down", "embedding", "head"};
-    for (int r = 0; r < ROLES; r++) sum[r] = (role_sum){.name = names[r]};
+    for (int r = 0; r < ROLES; r++) sum[r] = (role_sum){.name = role_name[r]};
     for (int l = 0; l < m->n_layers; l++) {
         const dq_layer *x = &m->layer[l];
         const dq_weight *all[] = {&x->q, &x->k, &x->v, &x->o, &x->gate, &x->up, &x->down};
@@ -396,87 +426,89 @@ static void print_container(const dq_container *c, const dq_model *m, text_ends 
     printf("content SHA-256    %s\n", i->content_sha256);
 }
 
-static json_t *payload_json(const dq_payload *p)
+/* -1: they differ by layer. */
+static int64_t stored_bits(const json_t *kv, const char *key)
 {
-    json_t *o = json_object();
-    const bool codes = p->row && p->row->is_codes;
-    json_object_set_new(o, "path", dq_document_name(p->path));
-    json_object_set_new(o, "encoding", json_string(p->encoding));
-    json_object_set_new(o, "bits", json_integer(p->bits));
-    json_object_set_new(o, "group_size", p->group_size ? json_integer(p->group_size) : json_null());
-    json_object_set_new(o, "rows", json_integer(p->rows));
-    json_object_set_new(o, "cols", json_integer(p->cols));
-    json_object_set_new(o, "bytes", json_integer(p->bytes));
-    json_object_set_new(o, "bits_per_weight",
-                        p->bits_per_weight > 0 ? dq_document_real(p->bits_per_weight)
-                                               : json_null());
-    json_object_set_new(o, "sqnr_db", codes ? dq_document_real(p->sqnr_db) : json_null());
-    json_object_set_new(o, "sha256", json_string(p->sha256));
-    return o;
+    const json_t *bits = json_object_get(kv, key);
+    return json_is_integer(bits) ? json_integer_value(bits) : -1;
 }
 
-static json_t *container_json(const dq_container *c, const dq_model *m, bool tensors)
+static void container_rows(dq_row_writer *w, const dq_container *c, const dq_model *m, bool tensors)
 {
-    const dq_container_info *i = dq_container_header(c);
-    json_t *o = json_object(), *files = json_array(), *rows = json_array(), *recipe = recipe_of(c);
-    json_object_set_new(o, "kind", json_string("container"));
-    dq_size_report_json(o, m);
-    json_object_set_new(o, "params", json_integer(m->n_params));
-    json_object_set_new(o, "format_version", json_string(i->version));
-    json_object_set_new(o, "written_by", json_string(i->dq_version));
-    json_object_set_new(o, "architecture", json_string(i->architecture));
-    json_object_set_new(o, "weight_bits",
-                        i->weight_bits ? json_integer(i->weight_bits) : json_string("mixed"));
-    json_object_set_new(o, "weight_group", json_string(i->weight_group));
-    json_object_set_new(o, "scale_mode", json_string(i->scale_mode));
-    role_sum sum[ROLES];
-    json_t *list = json_array();
-    sum_roles(sum, m, recipe);
-    for (int r = 0; r < ROLES; r++) {
-        json_t *entry, *widths;
-        if (sum[r].n == 0) continue;
-        json_array_append_new(list, entry = json_object());
-        json_object_set_new(entry, "role", json_string(sum[r].name));
-        json_object_set_new(entry, "matrices", json_integer(sum[r].n));
-        json_object_set_new(entry, "params", json_integer(sum[r].params));
-        json_object_set_new(entry, "bytes", json_integer(sum[r].bytes));
-        if (sum[r].method) json_object_set_new(entry, "method", json_string(sum[r].method));
-        json_object_set_new(entry, "widths", widths = json_array());
-        for (int b = 2; b <= 16; b++) {
-            if (!sum[r].of_bits[b]) continue;
-            json_array_append_new(widths, json_pack("{s:i,s:I}", "bits", b, "matrices",
-                                                    (json_int_t)sum[r].of_bits[b]));
+    const dq_container_info *i = DQ_LIVE(w, dq_container_header(c));
+    json_t *recipe = DQ_LIVE(w, recipe_of(c));
+    const int planned = w->live ? as_planned(c, recipe) : 0;
+    role_sum sum[ROLES] = {{0}};
+    if (w->live) sum_roles(sum, m, recipe);
+    DQ_PUT(w, "kind", "container", "That it is a container.", DQ_WORD("container"));
+    dq_size_rows(w, m);
+    DQ_PUT(w, "params", m->n_params, "Parameters.");
+    DQ_PUT(w, "format_version", i->version, "Of the container's format.");
+    DQ_PUT(w, "written_by", i->dq_version, "The version of dq that wrote it.");
+    DQ_PUT(w, "architecture", i->architecture, "Its row of MODEL.md.");
+    DQ_PUT(w, "weight_bits", i->weight_bits, "Bits of the packed projections, 16: none is packed.",
+           .mixed = "mixed", .min = 2, .max = 16);
+    DQ_PUT(w, "weight_group", i->weight_group,
+           "Columns per scale, row, tensor or mixed; empty: nothing is packed.");
+    DQ_PUT(w, "scale_mode", i->scale_mode,
+           "How scales were found, mixed; empty: nothing is packed.");
+    DQ_BEGIN(w, LIST, "by_role", true, "Matrices by what they are for.");
+    for (int r = 0; DQ_MORE(w, r, ROLES); r++) {
+        const role_sum *s = &sum[r];
+        if (w->live && s->n == 0) continue;
+        DQ_BEGIN(w, OBJECT, NULL, true, NULL);
+        DQ_PUT(w, "role", s->name, "What the matrices are for.", DQ_WORDS(role_name));
+        DQ_PUT(w, "matrices", s->n, "How many there are.");
+        DQ_PUT(w, "params", s->params, "Their elements.");
+        DQ_PUT(w, "bytes", s->bytes, "Their bytes, scales included.");
+        DQ_PUT(w, "method", s->method, "What chose their codes; missing: none, or all are dense.",
+               .when = DQ_OUT);
+        DQ_BEGIN(w, LIST, "widths", true, "How many have which width.");
+        for (int b = 2; w->live ? b <= 16 : b <= 2; b++) {
+            if (w->live && !s->of_bits[b]) continue;
+            DQ_BEGIN(w, OBJECT, NULL, true, NULL);
+            DQ_PUT(w, "bits", b, "Bits, 16: dense.");
+            DQ_PUT(w, "matrices", s->of_bits[b], "Matrices of that width.");
+            dq_row_end(w);
         }
+        dq_row_end(w);
+        dq_row_end(w);
     }
-    json_object_set_new(o, "by_role", list);
-    dq_kv_report_logit(o, i->logit);
-    json_t *kv = dq_kv_config_json(&i->kv);
-    json_object_set(o, "k_bits", json_object_get(kv, "k_bits"));
-    json_object_set(o, "v_bits", json_object_get(kv, "v_bits"));
-    json_object_set_new(o, "kv", kv);
-    json_object_set_new(o, "fingerprint", json_string(i->fingerprint));
-    json_object_set_new(o, "content_sha256", json_string(i->content_sha256));
-    if (i->arithmetic) json_object_set_new(o, "arithmetic", json_string(i->arithmetic));
-    if (i->source_types) json_object_set_new(o, "source_types", json_string(i->source_types));
-    if (as_planned(c, recipe) >= 0)
-        json_object_set_new(o, "as_planned", json_boolean(as_planned(c, recipe)));
-    json_object_set_new(o, "recipe", recipe);
-    for (int k = 0; k < dq_container_n_sources(c); k++) {
-        const dq_source_file *s = dq_container_source_file(c, k);
-        json_t *f = json_object();
-        json_object_set_new(f, "name", dq_document_name(s->name));
-        json_object_set_new(f, "bytes", json_integer(s->bytes));
-        json_object_set_new(f, "sha256", json_string(s->sha256));
-        json_array_append_new(files, f);
+    dq_row_end(w);
+    dq_kv_report_logit_rows(w, DQ_LIVE(w, &i->logit), "Bits of attention logits that it asks for.");
+    json_t *kv = DQ_LIVE(w, dq_kv_config_json(&i->kv));
+    DQ_PUT(w, "k_bits", stored_bits(kv, "k_bits"), "As in kv.", .when = DQ_NULL | DQ_BELOW_0);
+    DQ_PUT(w, "v_bits", stored_bits(kv, "v_bits"), "As in kv.", .when = DQ_NULL | DQ_BELOW_0);
+    DQ_PUT(w, "kv", kv, "The KV cache that it asks for.", .ref = "common.json#/$defs/kv_config");
+    DQ_PUT(w, "fingerprint", i->fingerprint, "Of the source it was made from.",
+           .pattern = DQ_SHA256);
+    DQ_PUT(w, "content_sha256", i->content_sha256, "Of its payloads.", .pattern = DQ_SHA256);
+    DQ_PUT(w, "arithmetic", i->arithmetic,
+           "What the bits of calibrated codes depend on; missing: codes are the nearest.",
+           .when = DQ_OUT);
+    DQ_PUT(w, "source_types", i->source_types, "Types of a source in GGUF.", .when = DQ_OUT);
+    if (DQ_WHEN(w, planned >= 0))
+        DQ_PUT(w, "as_planned", (bool)planned,
+               "Whether these are the weights that the recipe's plan measured; missing: it has no "
+               "such plan.",
+               .when = DQ_OUT);
+    DQ_PUT(w, "recipe", recipe, "How it was quantized.", .ref = "common.json#/$defs/recipe");
+    DQ_BEGIN(w, LIST, "source_files", true, "Weight files of the source.");
+    for (int k = 0; DQ_MORE(w, k, dq_container_n_sources(c)); k++) {
+        const dq_source_file *s = DQ_LIVE(w, dq_container_source_file(c, k));
+        DQ_BEGIN(w, OBJECT, NULL, true, NULL);
+        DQ_PUT(w, "name", s->name, "Base name.");
+        DQ_PUT(w, "bytes", s->bytes, "Size.");
+        DQ_PUT(w, "sha256", s->sha256, "Of its bytes.", .pattern = DQ_SHA256);
+        dq_row_end(w);
     }
-    json_object_set_new(o, "source_files", files);
-    for (int64_t k = 0; tensors && k < dq_container_n_payloads(c); k++)
-        json_array_append_new(rows, payload_json(dq_container_payload(c, k)));
-    if (tensors)
-        json_object_set_new(o, "payloads", rows);
-    else
-        json_decref(rows);
-    return o;
+    dq_row_end(w);
+    if (DQ_BEGIN(w, LIST, "payloads", tensors, "All datasets; with --tensors only.",
+                 .when = DQ_OUT)) {
+        for (int64_t k = 0; DQ_MORE(w, k, dq_container_n_payloads(c)); k++)
+            dq_row_item(w, payload_rows, c, k);
+        dq_row_end(w);
+    }
 }
 
 enum { TYPES = 32 }; /* more than there are */
@@ -542,43 +574,70 @@ static void print_folder(const dq_checkpoint *k, const dq_model *m, text_ends *e
     printf("fingerprint        %s\n", m->fingerprint);
 }
 
-static json_t *folder_json(const dq_checkpoint *k, const dq_model *m, bool tensors)
+static void folder_rows(dq_row_writer *w, const dq_checkpoint *k, const dq_model *m, bool tensors)
 {
-    type_sum sum[TYPES];
-    json_t *o = json_object(), *types = json_object(), *files = json_array(), *rows = json_array();
-    json_object_set_new(o, "kind", json_string("checkpoint"));
-    dq_size_report_json(o, m);
-    json_object_set_new(o, "params", json_integer(m->n_params));
-    count_types(k, sum);
-    for (const type_sum *t = sum; t->name; t++)
-        json_object_set_new(types, t->name, json_integer(t->bytes));
-    json_object_set_new(o, "bytes_by_dtype", types);
-    for (int i = 0; i < dq_checkpoint_n_files(k); i++) {
-        size_t n;
+    type_sum sum[TYPES] = {{0}};
+    if (w->live) count_types(k, sum);
+    DQ_PUT(w, "kind", "checkpoint", "That it is a folder or a GGUF file.", DQ_WORD("checkpoint"));
+    dq_size_rows(w, m);
+    DQ_PUT(w, "params", m->n_params, "Parameters.");
+    DQ_BEGIN(w, MAP, "bytes_by_dtype", true, "Bytes of all tensors of a type, by its name.");
+    for (int i = 0; DQ_MORE(w, i, TYPES) && (!w->live || sum[i].name); i++)
+        DQ_PUT(w, sum[i].name, sum[i].bytes, NULL);
+    dq_row_end(w);
+    DQ_BEGIN(w, LIST, "files", true, "Weight files.");
+    for (int i = 0; DQ_MORE(w, i, dq_checkpoint_n_files(k)); i++) {
+        size_t n = 0;
         const uint8_t *data;
-        json_t *f = json_object();
-        json_object_set_new(f, "name", dq_document_name(dq_checkpoint_file(k, i, &n, &data)));
-        json_object_set_new(f, "bytes", json_integer((json_int_t)n));
-        json_array_append_new(files, f);
+        const char *name = DQ_LIVE(w, dq_checkpoint_file(k, i, &n, &data));
+        DQ_BEGIN(w, OBJECT, NULL, true, NULL);
+        DQ_PUT(w, "name", name, "Base name.");
+        DQ_PUT(w, "bytes", (int64_t)n, "Size.");
+        dq_row_end(w);
     }
-    json_object_set_new(o, "files", files);
-    json_object_set_new(o, "n_tensors", json_integer(dq_checkpoint_count(k)));
-    for (int64_t i = 0; tensors && i < dq_checkpoint_count(k); i++) {
-        const dq_tensor *x = dq_checkpoint_at(k, i);
-        json_t *t = json_object(), *shape = json_array();
-        for (int d = 0; d < x->n_dims; d++) json_array_append_new(shape, json_integer(x->shape[d]));
-        json_object_set_new(t, "name", dq_document_name(x->name));
-        json_object_set_new(t, "dtype", json_string(dq_checkpoint_type(k, i)));
-        json_object_set_new(t, "shape", shape);
-        json_object_set_new(t, "bytes", json_integer((json_int_t)dq_checkpoint_stored_bytes(k, i)));
-        json_array_append_new(rows, t);
+    dq_row_end(w);
+    DQ_PUT(w, "n_tensors", dq_checkpoint_count(k), "Tensors in these files.");
+    if (DQ_BEGIN(w, LIST, "tensors", tensors, "All of them; with --tensors only.",
+                 .when = DQ_OUT)) {
+        for (int64_t i = 0; DQ_MORE(w, i, dq_checkpoint_count(k)); i++)
+            dq_row_item(w, tensor_rows, k, i);
+        dq_row_end(w);
     }
-    if (tensors)
-        json_object_set_new(o, "tensors", rows);
-    else
-        json_decref(rows);
-    return o;
 }
+
+/* k: of a model that is no container. */
+static void document_rows(dq_row_writer *w, const dq_model *m, const text_ends *e,
+                          const dq_checkpoint *k, bool tensors)
+{
+    const dq_container *c = DQ_LIVE(w, m->container);
+    DQ_BEGIN(w, LIST, "inputs", true, "The model.");
+    DQ_BEGIN(w, OBJECT, NULL, true, NULL);
+    model_rows(w, m, e);
+    dq_row_end(w);
+    dq_row_end(w);
+    DQ_BEGIN(w, OBJECT, "settings", true, "What was asked.");
+    DQ_PUT(w, "tensors", tensors, "Whether every tensor is listed.");
+    dq_row_end(w);
+    DQ_BEGIN(w, LIST, "results", true, "What is stored.");
+    if (DQ_WHEN(w, c) && DQ_BEGIN(w, OBJECT, NULL, true, NULL)) {
+        container_rows(w, c, m, tensors);
+        dq_row_end(w);
+    }
+    if (DQ_WHEN(w, !c) && DQ_BEGIN(w, OBJECT, NULL, true, NULL)) {
+        folder_rows(w, k, m, tensors);
+        dq_row_end(w);
+    }
+    dq_row_end(w);
+}
+
+static void describe(dq_row_writer *w)
+{
+    document_rows(w, NULL, NULL, NULL, false);
+}
+
+const dq_document dq_info_document = {
+    "dq-info/1", "What dq info --json prints: a container, a checkpoint folder or a GGUF file.",
+    "info", describe};
 
 static dq_status show(request *r, const dq_model *m, const dq_container *c, const dq_checkpoint *k,
                       text_ends *e, dq_err *err)
@@ -593,49 +652,20 @@ static dq_status show(request *r, const dq_model *m, const dq_container *c, cons
         dq_logger_warn(&r->logger, "%s: %lld parameters, but %s, of the same sizes, has %lld",
                        m->path, (long long)m->n_params, known->names, (long long)known->params);
     if (r->json) {
-        json_t *doc = dq_document_new(&r->logger, "dq-info/1");
-        json_array_append_new(json_object_get(doc, "inputs"), model_json(m, e));
-        json_object_set_new(json_object_get(doc, "settings"), "tensors", json_boolean(r->tensors));
-        json_array_append_new(json_object_get(doc, "results"),
-                              c ? container_json(c, m, r->tensors) : folder_json(k, m, r->tensors));
-        if (err->code == DQ_OK) return dq_stdout_print(doc, err);
-        json_decref(doc);
-        return err->code;
+        json_t *doc = dq_document_new(&r->logger, dq_info_document.name);
+        dq_row_writer w = dq_row_json(doc);
+        document_rows(&w, m, e, k, r->tensors);
+        return dq_stdout_print(doc, err);
     }
     if (c) {
         print_container(c, m, e);
-        return r->tensors ? info_lists_payloads(c, err) : DQ_OK;
+        return r->tensors
+                   ? print_items(payload_rows, dq_container_n_payloads(c), payload_name, c, err)
+                   : DQ_OK;
     }
     print_folder(k, m, e);
-    if (!r->tensors) return DQ_OK;
-    static const char *const titles[] = {"tensor", "type", "shape", "bytes"};
-    dq_table *t;
-    char shape[200];
-    dq_arena *a;
-    const int64_t *order = order_of(&a, dq_checkpoint_count(k), tensor_name, k, err);
-    if (!order || dq_table_new(&t, titles, 4, err) != DQ_OK) {
-        dq_arena_free(a);
-        return err->code;
-    }
-    for (int64_t i = 0; i < dq_checkpoint_count(k); i++) {
-        const dq_tensor *x = dq_checkpoint_at(k, order[i]);
-        const size_t cap = sizeof shape;
-        size_t n = 0;
-        shape[0] = 0;
-        for (int d = 0; d < x->n_dims && n < cap; d++)
-            n += (size_t)snprintf(shape + n, cap - n, "%s%lld", d ? "x" : "",
-                                  (long long)x->shape[d]);
-        if (x->n_dims == 0) snprintf(shape, cap, "scalar");
-        dq_table_cell(t, "%s", x->name);
-        dq_table_cell(t, "%s", dq_checkpoint_type(k, i));
-        dq_table_cell(t, "%s", shape);
-        dq_table_cell(t, "%zu", dq_checkpoint_stored_bytes(k, i));
-    }
-    putchar('\n');
-    dq_table_print(t, err);
-    dq_table_free(t);
-    dq_arena_free(a);
-    return err->code;
+    return r->tensors ? print_items(tensor_rows, dq_checkpoint_count(k), tensor_name, k, err)
+                      : DQ_OK;
 }
 
 static dq_status run(request *r, const char *path, dq_err *err)

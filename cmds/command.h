@@ -22,6 +22,8 @@ typedef struct dq_cmd {
     dq_cmd_run *run;
 } dq_cmd;
 
+extern const dq_document dq_info_document;
+
 dq_cmd_run dq_cmd_stats, dq_cmd_quantize, dq_cmd_eval, dq_cmd_generate, dq_cmd_info, dq_cmd_verify,
     dq_cmd_logits, dq_cmd_tokenize, dq_cmd_judged, dq_cmd_merge, dq_cmd_doctor, dq_cmd_report,
     dq_cmd_export;
@@ -84,11 +86,14 @@ dq_shard_merged cmd_eval_merged, cmd_stats_merged;
 typedef struct dq_help_pages {
     const dq_cmd *cmd; /* [n] */
     int n;
+    const dq_document *const *document; /* that they print with --json; ends with NULL */
 } dq_help_pages;
 
 /* "exit status: 0 done, 1 bug, ...", wrapped. */
 void dq_help_pages_exits(FILE *f);
 dq_status dq_help_pages_markdown(const dq_help_pages *all, dq_err *err);
+/* The JSON Schema of a document, "dq-info/1"; without a name those of all, a line each. */
+dq_status dq_help_pages_schema(const dq_help_pages *all, const char *name, dq_err *err);
 /* Names of all commands and groups, a line each. */
 dq_status dq_help_pages_commands(const dq_help_pages *all, dq_err *err);
 /* cmd: a row of `all`, or NULL for dq itself. */

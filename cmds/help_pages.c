@@ -71,6 +71,18 @@ dq_status dq_help_pages_commands(const dq_help_pages *all, dq_err *err)
     return dq_stdout_flush(err);
 }
 
+dq_status dq_help_pages_schema(const dq_help_pages *all, const char *name, dq_err *err)
+{
+    for (const dq_document *const *d = all->document; *d; d++) {
+        if (!name) printf("%s\n", (*d)->name);
+        if (name && strcmp(name, (*d)->name) == 0)
+            return dq_stdout_print(dq_document_schema(*d), err);
+    }
+    if (name)
+        return dq_fail(err, DQ_USAGE, "no document is named \"%s\". See dq help --schema.", name);
+    return dq_stdout_flush(err);
+}
+
 dq_status dq_help_pages_markdown(const dq_help_pages *all, dq_err *err)
 {
     printf("# Commands and options\n\n`dq help --markdown` prints this page.\n\n");
@@ -80,6 +92,7 @@ dq_status dq_help_pages_markdown(const dq_help_pages *all, dq_err *err)
            "| Option | |\n|---|---|\n"
            "| `--man [COMMAND]` | a page of the manual, in roff |\n"
            "| `--completion SHELL` | the script for bash or zsh |\n"
+           "| `--schema [NAME]` | the JSON Schema of a document, or the names of all |\n"
            "| `--markdown` | this page |\n"
            "| `--commands` | the names of all commands |\n");
     return DQ_OK;
@@ -115,6 +128,8 @@ dq_status dq_help_pages_manual(const dq_help_pages *all, const dq_cmd *cmd, dq_e
                        "most important ones, and the topics that hold the others");
         dq_manual_item("dq help --man [COMMAND]", "a page of this manual, in roff");
         dq_manual_item("dq help --completion bash|zsh", "completion for a shell");
+        dq_manual_item("dq help --schema [NAME]",
+                       "the JSON Schema of a document, such as dq-info/1, or the names of all");
         dq_manual_item("dq help --markdown", "all options of all commands, in Markdown");
         dq_manual_item("dq help --commands", "the names of all commands");
         dq_manual_item("dq --version",

@@ -43,6 +43,7 @@ static const dq_cmd commands[] = {
     {"bench compare", "show what was measured beside peers", dq_cmd_bench_compare},
     {"doctor", "versions, devices and CPU features, for bug reports", dq_cmd_doctor},
 };
+static const dq_document *const documents[] = {&dq_info_document, NULL};
 /* Commands that mpirun may start several of. */
 static dq_cmd_run *const by_ranks[] = {dq_cmd_eval,         dq_cmd_stats,   dq_cmd_quantize,
                                        dq_cmd_plan_weights, dq_cmd_plan_kv, dq_cmd_plan_heads,
@@ -231,7 +232,7 @@ static dq_status run_call(const call *c, const char **name, dq_err *err)
 /* dq help --FORM [ARGUMENTS] */
 static dq_status run_pages(int argc, char **argv, dq_err *err)
 {
-    const dq_help_pages all = {commands, N_COMMANDS};
+    const dq_help_pages all = {commands, N_COMMANDS, documents};
     const char *form = argv[0] + 2;
     call c = {.argc = 1};
     if (strcmp(form, "man") == 0) {
@@ -244,11 +245,13 @@ static dq_status run_pages(int argc, char **argv, dq_err *err)
     if (strcmp(form, "completion") == 0)
         return dq_fail(err, DQ_USAGE,
                        "dq help --completion takes the name of a shell: bash or zsh.");
+    if (argc <= 2 && strcmp(form, "schema") == 0)
+        return dq_help_pages_schema(&all, argc == 2 ? argv[1] : NULL, err);
     if (argc == 1 && strcmp(form, "markdown") == 0) return dq_help_pages_markdown(&all, err);
     if (argc == 1 && strcmp(form, "commands") == 0) return dq_help_pages_commands(&all, err);
     return dq_fail(err, DQ_USAGE,
                    "dq help takes a command and a topic, or one of --man [COMMAND], --completion "
-                   "SHELL, --markdown and --commands.");
+                   "SHELL, --schema [NAME], --markdown and --commands.");
 }
 
 /* dq help [COMMAND [TOPIC]] */

@@ -38,10 +38,17 @@ dq_kv_report_shares dq_kv_report_shares_of(const dq_kv_spec *set, const dq_kv_ca
     return s;
 }
 
+void dq_kv_report_logit_rows(dq_row_writer *w, const dq_logit_spec *s, const char *about)
+{
+    DQ_PUT(w, "logit_bits", s->bits, about, .min = 2, .max = 16);
+    DQ_PUT(w, "logit_granularity", dq_granularity_name[s->granularity], "What shares their scale.",
+           DQ_WORDS(dq_granularity_name));
+}
+
 void dq_kv_report_logit(json_t *o, dq_logit_spec s)
 {
-    json_object_set_new(o, "logit_bits", json_integer(s.bits));
-    json_object_set_new(o, "logit_granularity", json_string(dq_granularity_name[s.granularity]));
+    dq_row_writer w = dq_row_json(o);
+    dq_kv_report_logit_rows(&w, &s, NULL);
 }
 
 json_t *dq_kv_report_math_json(dq_math m)

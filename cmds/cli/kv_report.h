@@ -27,7 +27,9 @@ dq_kv_report_shares dq_kv_report_shares_of(const dq_kv_spec *s, const dq_kv_cach
 
 /* The `math` object of a result: arithmetic by product. */
 json_t *dq_kv_report_math_json(dq_math m);
-void dq_kv_report_logit(json_t *o, dq_logit_spec s); /* "logit_bits", "logit_granularity" */
+/* "logit_bits", "logit_granularity"; about: the first. */
+void dq_kv_report_logit_rows(dq_row_writer *w, const dq_logit_spec *s, const char *about);
+void dq_kv_report_logit(json_t *o, dq_logit_spec s);
 /* The same with -v. */
 void dq_kv_report_note_math(dq_logger *logger, const char *device, dq_math m);
 /* With -v: kernel and arithmetic by layer; equal layers share a line. */

@@ -89,6 +89,31 @@ void dq_table_real(dq_table *t, double x)
         dq_table_cell(t, "%s", "");
 }
 
+static void take_title(void *arg, const dq_row *row, const char *text)
+{
+    dq_table *t = arg;
+    (void)text;
+    add_cell(t, row->title);
+    t->n_cols++;
+}
+
+static void take_cell(void *arg, const dq_row *row, const char *text)
+{
+    (void)row;
+    add_cell(arg, text);
+}
+
+dq_status dq_table_of_rows(dq_table **out, dq_row_items *rows, const void *arg, const int64_t *item,
+                           int64_t n, dq_err *err)
+{
+    DQ_TRY(dq_table_new(out, NULL, 0, err));
+    dq_row_writer titles = dq_row_cells(false, take_title, *out),
+                  cells = dq_row_cells(true, take_cell, *out);
+    rows(&titles, arg, 0);
+    for (int64_t i = 0; i < n; i++) rows(&cells, arg, item[i]);
+    return DQ_OK;
+}
+
 void dq_table_keys(dq_table *t, int n)
 {
     t->n_keys = n;

@@ -1,4 +1,4 @@
-/* What a command or the library has to tell: notes, documents, and who wrote them.
+/* What a command or the library has to tell: notes, documents, their rows, and who wrote them.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_RECORD_H
 #define DQ_RECORD_H
@@ -68,6 +68,127 @@ json_t *dq_document_metric(double value, double std_err);
 /* "3.1 MiB"; "27 min". */
 const char *dq_document_size_text(char *buf, size_t cap, int64_t bytes);
 const char *dq_document_time_text(char *buf, size_t cap, double seconds);
+
+/* ---- Rows ----
+ * A member of a document is described once, where it is written: its name, its value, what its
+ * schema says of it and its column of a table. The function that writes a document also describes
+ * it: a writer that is not live takes no value, so that nothing behind the function's arguments is
+ * read, and makes a JSON Schema of the rows. Hence such a function reads its arguments in values
+ * of rows alone, or after a look at w->live, and loops with DQ_MORE. */
+
+typedef enum dq_row_type {
+    DQ_ROW_BOOL,
+    DQ_ROW_INT,
+    DQ_ROW_REAL, /* one that is not finite says nothing */
+    DQ_ROW_TEXT, /* NULL says nothing; ill-formed UTF-8 is repaired */
+    DQ_ROW_JSON, /* made elsewhere: `ref` is its schema; NULL says nothing */
+    DQ_ROW_OBJECT,
+    DQ_ROW_LIST,
+    DQ_ROW_MAP /* an object whose names are data */
+} dq_row_type;
+
+/* What is written for a value that says nothing; without these a schema allows no such value. */
+enum {
+    DQ_NULL = 1,
+    DQ_OUT = 2,      /* the member is left out */
+    DQ_AT_0 = 4,     /* a number says nothing at 0 */
+    DQ_BELOW_0 = 8,  /* nor below it */
+    DQ_SIGNED = 16,  /* an integer may be negative */
+    DQ_POSITIVE = 32 /* a real may not */
+};
+#define DQ_SHA256 "^[0-9a-f]{64}$" /* a pattern */
+
+typedef struct dq_row {
+    const char *name;  /* NULL in a list */
+    const char *about; /* one sentence */
+    dq_row_type type;
+    unsigned when;            /* DQ_NULL ... */
+    const char *const *words; /* [n_words] all texts that there can be */
+    int n_words;
+    int min, max;        /* of an integer; 0: none but what `when` says */
+    const char *mixed;   /* written for 0 in place of a number */
+    const char *pattern; /* that a text has */
+    const char *ref;     /* "common.json#/$defs/kv_config" */
+    const char *def;     /* an object that is described once, under "$defs" */
+    const char *title;   /* of a table's column; NULL: it has none */
+    int digits;          /* of a real there, after the point */
+} dq_row;
+
+typedef struct dq_value {
+    int64_t integer; /* bool, too */
+    double real;
+    const char *text;
+    json_t *json; /* taken over */
+} dq_value;
+
+enum { DQ_ROW_DEPTH = 16 };
+typedef struct dq_row_writer {
+    bool live; /* values are read; else rows are described */
+    struct {
+        json_t *value; /* object or array; of a schema what describes it */
+        dq_row row;
+        bool kept; /* a schema under "$defs" */
+    } at[DQ_ROW_DEPTH];
+    int depth;
+    json_t *defs; /* of a schema; NULL: none */
+    /* A table in place of JSON: told of each row with a title; text NULL: not live. */
+    void (*cell)(void *arg, const dq_row *row, const char *text);
+    void *arg;
+} dq_row_writer;
+
+/* One row: DQ_PUT(w, "layers", m->n_layers, "Layers of the model.", .title = "layers"). The C type
+ * of the value gives the row's. */
+#define DQ_PUT(w, name_, value_, ...)                                                              \
+    dq_row_put(                                                                                    \
+        w, &(const dq_row){.name = (name_), .type = DQ_ROW_TYPE(value_), .about = __VA_ARGS__},    \
+        (w)->live ? DQ_ROW_VALUE(value_) : (dq_value){0})
+/* clang-format off */
+#define DQ_ROW_TYPE(x) _Generic((x), bool: DQ_ROW_BOOL, double: DQ_ROW_REAL, float: DQ_ROW_REAL,   \
+    char *: DQ_ROW_TEXT, const char *: DQ_ROW_TEXT, json_t *: DQ_ROW_JSON, default: DQ_ROW_INT)
+#define DQ_ROW_VALUE(x) _Generic((x), double: dq_value_real, float: dq_value_real,                 \
+    char *: dq_value_text, const char *: dq_value_text, json_t *: dq_value_json,                   \
+    default: dq_value_integer)(x)
+/* clang-format on */
+dq_value dq_value_integer(int64_t x);
+dq_value dq_value_real(double x);
+dq_value dq_value_text(const char *x);
+dq_value dq_value_json(json_t *x);
+#define DQ_WORDS(list) .words = (list), .n_words = (int)(sizeof(list) / sizeof *(list))
+#define DQ_WORD(...)   DQ_WORDS(((const char *const[]){__VA_ARGS__}))
+
+/* Begins an object, list or map, which dq_row_end ends; false: it is not `there`, or its schema
+ * is written already, so nothing is to be ended. */
+#define DQ_BEGIN(w, type_, name_, there_, ...)                                                     \
+    dq_row_begin(w,                                                                                \
+                 &(const dq_row){.name = (name_), .type = DQ_ROW_##type_, .about = __VA_ARGS__},   \
+                 !(w)->live || (there_))
+/* Whether a loop over n elements goes on: a schema sees one. */
+#define DQ_MORE(w, i, n) ((w)->live ? (i) < (n) : (i) < 1)
+/* A pointer for a function of rows, and what decides between several. */
+#define DQ_LIVE(w, x) ((w)->live ? (x) : NULL)
+#define DQ_WHEN(w, x) (!(w)->live || (x))
+
+void dq_row_put(dq_row_writer *w, const dq_row *row, dq_value v);
+bool dq_row_begin(dq_row_writer *w, const dq_row *row, bool there);
+void dq_row_end(dq_row_writer *w);
+/* Rows of one of several things, and an object of these in a list. */
+typedef void dq_row_items(dq_row_writer *w, const void *arg, int64_t i);
+void dq_row_item(dq_row_writer *w, dq_row_items *rows, const void *arg, int64_t i);
+/* Writes members into an object, which stays the caller's. */
+dq_row_writer dq_row_json(json_t *object);
+/* Cells of a table, which take the rows that have a title; not live: its titles. */
+dq_row_writer dq_row_cells(bool live, void (*cell)(void *arg, const dq_row *row, const char *text),
+                           void *arg);
+
+/* A document beside its frame: schema, dq_version, command, warnings. */
+typedef struct dq_document {
+    const char *name;                   /* "dq-info/1" */
+    const char *about;                  /* a sentence */
+    const char *command;                /* "info" */
+    void (*describe)(dq_row_writer *w); /* writes all its rows, not live */
+} dq_document;
+/* Its JSON Schema (draft 2020-12). */
+json_t *dq_document_schema(const dq_document *d);
 
 /* The commit of this build, which the build looks up each time (commit.cmake). */
 

@@ -49,12 +49,30 @@ const char *dq_size_report_text(char buf[DQ_SIZE_REPORT_TEXT], const dq_model *m
     return buf;
 }
 
+void dq_size_rows(dq_row_writer *w, const dq_model *m)
+{
+    const dq_model_size s = w->live ? dq_model_size_of(m) : (dq_model_size){0};
+    DQ_PUT(w, "bits_per_weight", s.bits_per_weight,
+           "Bits per weight over all parameters: 8 * weight_bytes over their number, scales and "
+           "zero points included.",
+           .when = DQ_POSITIVE);
+    DQ_PUT(w, "file_bytes", s.file_bytes, "Bytes of the model's weight files.");
+    DQ_PUT(w, "weight_bytes", s.weight_bytes,
+           "Bytes of all tensors as these files store them; a matrix that is embedding and head "
+           "counts once.");
+}
+
 void dq_size_report_json(json_t *o, const dq_model *m)
 {
-    const dq_model_size s = dq_model_size_of(m);
-    json_object_set_new(o, "bits_per_weight", dq_document_real(s.bits_per_weight));
-    json_object_set_new(o, "file_bytes", json_integer((json_int_t)s.file_bytes));
-    json_object_set_new(o, "weight_bytes", json_integer((json_int_t)s.weight_bytes));
+    dq_row_writer w = dq_row_json(o);
+    dq_size_rows(&w, m);
+}
+
+void dq_head_order_row(dq_row_writer *w, const dq_model *m)
+{
+    DQ_PUT(w, "head_order", dq_head_order_pairing_name(m->map.pairing),
+           "How heads are paired: plain, adjacent, adjacent-naive, halves or another word of "
+           "MODEL.md.");
 }
 
 /* The backend is asked which kernel it would take for every product; layers with equal descriptions

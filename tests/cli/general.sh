@@ -30,6 +30,13 @@ if OMP_DISPLAY_ENV=VERBOSE "$dq" --version 2>&1 | grep -q GOMP_SPINCOUNT; then
 fi
 "$dq" help --markdown >commands.md
 cmp -s commands.md "$repo/docs/commands.md" || complain "docs/commands.md is not what dq help --markdown prints"
+"$dq" help --schema >schemas
+while read -r name; do
+    "$dq" help --schema "$name" >schema.json
+    file=docs/schemas/$(echo "$name" | tr / -).json
+    cmp -s schema.json "$repo/$file" || complain "$file is not what dq help --schema $name prints"
+done <schemas
+try 2 'no document is named "dq-nothing/1". See dq help --schema.' help --schema dq-nothing/1
 # every command that dq --help lists, and those that the help of a group does
 listed='s/^  \([a-z][a-z ]*[a-z]\)  .*/\1/p'
 "$dq" --help | sed -n "$listed" >top

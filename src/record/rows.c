@@ -1,0 +1,250 @@
+/* Rows as JSON, as a JSON Schema and as cells.
+ * SPDX-License-Identifier: MIT */
+#include "record/record.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+dq_value dq_value_integer(int64_t x)
+{
+    return (dq_value){.integer = x};
+}
+
+dq_value dq_value_real(double x)
+{
+    return (dq_value){.real = x};
+}
+
+dq_value dq_value_text(const char *x)
+{
+    return (dq_value){.text = x};
+}
+
+dq_value dq_value_json(json_t *x)
+{
+    return (dq_value){.json = x};
+}
+
+static bool says_nothing(const dq_row *row, dq_value v)
+{
+    const double x = row->type == DQ_ROW_REAL ? v.real : (double)v.integer;
+    if (row->type == DQ_ROW_TEXT) return !v.text;
+    if (row->type == DQ_ROW_JSON) return !v.json;
+    if (row->type == DQ_ROW_REAL && !isfinite(x)) return true;
+    return (x == 0 && (row->when & DQ_AT_0)) || (x < 0 && (row->when & DQ_BELOW_0));
+}
+
+static json_t *json_of(const dq_row *row, dq_value v)
+{
+    switch (row->type) {
+    case DQ_ROW_BOOL: return json_boolean(v.integer);
+    case DQ_ROW_INT:
+        return v.integer == 0 && row->mixed ? json_string(row->mixed)
+                                            : json_integer((json_int_t)v.integer);
+    case DQ_ROW_REAL: return json_real(v.real);
+    case DQ_ROW_TEXT: return dq_document_name(v.text);
+    default: return v.json;
+    }
+}
+
+static const char *text_of(char *buf, size_t cap, const dq_row *row, dq_value v)
+{
+    if (row->type == DQ_ROW_TEXT) return v.text;
+    if (row->type == DQ_ROW_BOOL) return v.integer ? "yes" : "no";
+    if (row->type == DQ_ROW_REAL)
+        snprintf(buf, cap, "%.*f", row->digits, v.real);
+    else
+        snprintf(buf, cap, "%lld", (long long)v.integer);
+    return buf;
+}
+
+/* ---- Schemas ---- */
+
+static json_t *of_word(const char *key, const char *word)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, key, json_string(word));
+    return o;
+}
+
+/* Where null is allowed, a type becomes two of them, another schema one of two. */
+static json_t *or_null(const dq_row *row, json_t *schema)
+{
+    json_t *type = json_object_get(schema, "type");
+    if (!(row->when & DQ_NULL)) return schema;
+    if (!json_is_string(type) || json_object_get(schema, "properties"))
+        return json_pack("{s:[{s:s},o]}", "oneOf", "type", "null", schema);
+    json_object_set_new(schema, "type", json_pack("[O,s]", type, "null"));
+    return schema;
+}
+
+static json_t *schema_of(const dq_row *row)
+{
+    json_t *o;
+    if (row->words) {
+        json_t *list = json_array();
+        for (int i = 0; i < row->n_words; i++)
+            json_array_append_new(list, json_string(row->words[i]));
+        if (row->when & DQ_NULL) json_array_append_new(list, json_null());
+        o = json_object();
+        if (json_array_size(list) == 1)
+            json_object_set(o, "const", json_array_get(list, 0));
+        else
+            json_object_set(o, "enum", list);
+        json_decref(list);
+        return o;
+    }
+    if (row->type == DQ_ROW_JSON) return or_null(row, of_word("$ref", row->ref));
+    o = of_word("type", row->type == DQ_ROW_BOOL   ? "boolean"
+                        : row->type == DQ_ROW_INT  ? "integer"
+                        : row->type == DQ_ROW_REAL ? "number"
+                                                   : "string");
+    if (row->type == DQ_ROW_INT ? !(row->when & DQ_SIGNED) : row->when & DQ_POSITIVE)
+        json_object_set_new(o, "minimum", json_integer(row->min));
+    if (row->max) json_object_set_new(o, "maximum", json_integer(row->max));
+    if (row->pattern) json_object_set_new(o, "pattern", json_string(row->pattern));
+    if (row->mixed) return json_pack("{s:[o,{s:s}]}", "oneOf", o, "const", row->mixed);
+    return or_null(row, o);
+}
+
+/* ---- Writing ---- */
+
+/* Into the object, list or map at hand; without a name or value, nothing. */
+static void attach(dq_row_writer *w, const dq_row *row, json_t *value)
+{
+    json_t *into = w->at[w->depth].value;
+    if (w->live) {
+        if (json_is_array(into))
+            json_array_append_new(into, value);
+        else
+            json_object_set_new(into, row->name, value);
+        return;
+    }
+    const dq_row_type type = w->at[w->depth].row.type;
+    if (row->about && type == DQ_ROW_OBJECT) {
+        json_t *o = of_word("description", row->about);
+        json_object_update(o, value);
+        json_decref(value);
+        value = o;
+    }
+    if (type == DQ_ROW_OBJECT) {
+        json_object_set_new(json_object_get(into, "properties"), row->name, value);
+        if (!(row->when & DQ_OUT))
+            json_array_append_new(json_object_get(into, "required"), json_string(row->name));
+        return;
+    }
+    /* Elements of several kinds are one of them. */
+    const char *key = type == DQ_ROW_LIST ? "items" : "additionalProperties";
+    json_t *first = json_object_get(into, key), *several = json_object_get(first, "oneOf");
+    if (!first)
+        json_object_set_new(into, key, value);
+    else if (several)
+        json_array_append_new(several, value);
+    else
+        json_object_set_new(into, key, json_pack("{s:[O,o]}", "oneOf", first, value));
+}
+
+void dq_row_put(dq_row_writer *w, const dq_row *row, dq_value v)
+{
+    char text[64];
+    const bool nothing = w->live && says_nothing(row, v);
+    if (w->cell) {
+        if (!row->title) return;
+        w->cell(w->arg, row, !w->live ? NULL : nothing ? "-" : text_of(text, sizeof text, row, v));
+        return;
+    }
+    if (!w->live)
+        attach(w, row, schema_of(row));
+    else if (!nothing)
+        attach(w, row, json_of(row, v));
+    else if (!(row->when & DQ_OUT))
+        attach(w, row, json_null());
+}
+
+bool dq_row_begin(dq_row_writer *w, const dq_row *row, bool there)
+{
+    json_t *value = NULL;
+    bool kept = false;
+    if (w->cell) return there;
+    if (!there && !(row->when & DQ_OUT)) attach(w, row, json_null());
+    if (!there) return false;
+    if (w->live) {
+        value = row->type == DQ_ROW_LIST ? json_array() : json_object();
+    } else if (row->def) {
+        char ref[80];
+        snprintf(ref, sizeof ref, "#/$defs/%s", row->def);
+        attach(w, row, or_null(row, of_word("$ref", ref)));
+        if (json_object_get(w->defs, row->def)) return false;
+        kept = true;
+    }
+    if (!w->live) {
+        value = of_word("type", row->type == DQ_ROW_LIST ? "array" : "object");
+        if (kept) json_object_set_new(w->defs, row->def, value);
+        if (row->type == DQ_ROW_OBJECT) {
+            json_object_set_new(value, "properties", json_object());
+            json_object_set_new(value, "required", json_array());
+            json_object_set_new(value, "additionalProperties", json_false());
+        }
+    }
+    w->depth++;
+    w->at[w->depth].value = value;
+    w->at[w->depth].row = *row;
+    w->at[w->depth].kept = kept;
+    return true;
+}
+
+void dq_row_end(dq_row_writer *w)
+{
+    if (w->cell) return;
+    const dq_row row = w->at[w->depth].row;
+    json_t *value = w->at[w->depth].value;
+    const bool kept = w->at[w->depth].kept;
+    w->depth--;
+    if (!kept) attach(w, &row, w->live ? value : or_null(&row, value));
+}
+
+void dq_row_item(dq_row_writer *w, dq_row_items *rows, const void *arg, int64_t i)
+{
+    if (!DQ_BEGIN(w, OBJECT, NULL, true, NULL)) return;
+    rows(w, arg, i);
+    dq_row_end(w);
+}
+
+dq_row_writer dq_row_json(json_t *object)
+{
+    dq_row_writer w = {.live = true};
+    w.at[0].value = object;
+    w.at[0].row.type = DQ_ROW_OBJECT;
+    return w;
+}
+
+dq_row_writer dq_row_cells(bool live, void (*cell)(void *arg, const dq_row *row, const char *text),
+                           void *arg)
+{
+    return (dq_row_writer){.live = live, .cell = cell, .arg = arg};
+}
+
+json_t *dq_document_schema(const dq_document *d)
+{
+    json_t *o =
+        json_pack("{s:s,s:s,s:s,s:s,s:{},s:[],s:b}", "$schema",
+                  "https://json-schema.org/draft/2020-12/schema", "title", d->name, "description",
+                  d->about, "type", "object", "properties", "required", "additionalProperties", 0);
+    dq_row_writer w = {.defs = json_object()};
+    w.at[0].value = o;
+    w.at[0].row.type = DQ_ROW_OBJECT;
+    DQ_PUT(&w, "schema", d->name, "Name and version of this document.", .words = &d->name,
+           .n_words = 1);
+    DQ_PUT(&w, "dq_version", "", "The version of dq that printed it.");
+    DQ_PUT(&w, "command", d->command, "The command that printed it, without dq.",
+           .words = &d->command, .n_words = 1);
+    d->describe(&w);
+    if (DQ_BEGIN(&w, LIST, "warnings", true, "Warnings, as they stand on stderr.")) {
+        DQ_PUT(&w, NULL, "", NULL);
+        dq_row_end(&w);
+    }
+    if (json_object_size(w.defs)) json_object_set(o, "$defs", w.defs);
+    json_decref(w.defs);
+    return o;
+}

@@ -1,0 +1,139 @@
+/* test_rows: one function of rows as JSON, as its schema and as cells.
+ * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
+#include "base/json.h"
+#include "record/record.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct part {
+    const char *name;
+    int64_t n;
+    double share;
+} part;
+
+typedef struct thing {
+    const char *note; /* NULL: none */
+    int bits;         /* 0: mixed */
+    bool tied;
+    const part *one;
+    const part *part; /* [n] */
+    int n;
+} thing;
+
+static const char *const names[] = {"a", "b"};
+
+static void part_rows(dq_row_writer *w, const void *list, int64_t i)
+{
+    const part *p = DQ_LIVE(w, (const part *)list + i);
+    DQ_PUT(w, "name", p->name, "What it is.", DQ_WORDS(names), .title = "part");
+    DQ_PUT(w, "n", p->n, "How many.", .title = "n", .when = DQ_NULL | DQ_AT_0);
+    DQ_PUT(w, "share", p->share, "Of all.", .title = "share", .digits = 2,
+           .when = DQ_NULL | DQ_POSITIVE);
+}
+
+static void thing_rows(dq_row_writer *w, const thing *t)
+{
+    DQ_PUT(w, "note", t->note, "A note.", .when = DQ_OUT);
+    DQ_PUT(w, "bits", t->bits, "Bits.", .mixed = "mixed", .max = 16);
+    DQ_PUT(w, "tied", t->tied, "Whether.");
+    if (DQ_BEGIN(w, OBJECT, "one", t->one, "One of them.", .def = "part", .when = DQ_NULL)) {
+        part_rows(w, DQ_LIVE(w, t->one), 0);
+        dq_row_end(w);
+    }
+    if (DQ_BEGIN(w, LIST, "parts", t->n, "All of them.", .when = DQ_OUT)) {
+        for (int i = 0; DQ_MORE(w, i, t->n); i++) {
+            if (!DQ_BEGIN(w, OBJECT, NULL, true, NULL, .def = "part")) continue;
+            part_rows(w, DQ_LIVE(w, t->part), i);
+            dq_row_end(w);
+        }
+        dq_row_end(w);
+    }
+    DQ_BEGIN(w, MAP, "shares", true, "By name.");
+    for (int i = 0; DQ_MORE(w, i, t->n); i++)
+        DQ_PUT(w, DQ_LIVE(w, t->part[i].name), t->part[i].share, NULL, .when = DQ_NULL);
+    dq_row_end(w);
+}
+
+static void describe(dq_row_writer *w)
+{
+    thing_rows(w, NULL);
+}
+
+static const dq_document document = {"dq-thing/1", "A thing.", "thing", describe};
+
+static void expect_json(json_t *x, const char *text)
+{
+    char *is = json_dumps(x, JSON_COMPACT);
+    assert_string_equal(is, text);
+    free(is);
+    json_decref(x);
+}
+
+TEST(rows_as_json)
+{
+    const part parts[] = {{"a", 0, 0.5}, {"b", 2, (double)NAN}};
+    const thing full = {"x\xff", 0, true, &parts[1], parts, 2},
+                bare = {NULL, 4, false, NULL, NULL, 0};
+    json_t *o = json_object(), *empty = json_object();
+    dq_row_writer w = dq_row_json(o);
+    thing_rows(&w, &full);
+    expect_json(o, "{\"note\":\"x\xef\xbf\xbd\",\"bits\":\"mixed\",\"tied\":true,"
+                   "\"one\":{\"name\":\"b\",\"n\":2,\"share\":null},"
+                   "\"parts\":[{\"name\":\"a\",\"n\":null,\"share\":0.5},"
+                   "{\"name\":\"b\",\"n\":2,\"share\":null}],\"shares\":{\"a\":0.5,\"b\":null}}");
+    w = dq_row_json(empty);
+    thing_rows(&w, &bare);
+    expect_json(empty, "{\"bits\":4,\"tied\":false,\"one\":null,\"shares\":{}}");
+}
+
+TEST(rows_as_a_schema)
+{
+    json_t *s = dq_document_schema(&document), *all = json_object_get(s, "properties");
+    assert_string_equal(json_string_value(json_object_get(s, "title")), "dq-thing/1");
+    expect_json(json_deep_copy(json_object_get(all, "note")),
+                "{\"description\":\"A note.\",\"type\":\"string\"}");
+    expect_json(json_deep_copy(json_object_get(all, "bits")),
+                "{\"description\":\"Bits.\",\"oneOf\":[{\"type\":\"integer\",\"minimum\":0,"
+                "\"maximum\":16},{\"const\":\"mixed\"}]}");
+    expect_json(json_deep_copy(json_object_get(all, "one")),
+                "{\"description\":\"One of them.\",\"oneOf\":[{\"type\":\"null\"},"
+                "{\"$ref\":\"#/$defs/part\"}]}");
+    expect_json(json_deep_copy(json_object_get(all, "parts")),
+                "{\"description\":\"All of them.\",\"type\":\"array\",\"items\":"
+                "{\"$ref\":\"#/$defs/part\"}}");
+    expect_json(json_deep_copy(json_object_get(all, "shares")),
+                "{\"description\":\"By name.\",\"type\":\"object\",\"additionalProperties\":"
+                "{\"type\":[\"number\",\"null\"]}}");
+    expect_json(json_deep_copy(json_object_get(s, "required")),
+                "[\"schema\",\"dq_version\",\"command\",\"bits\",\"tied\",\"one\",\"shares\","
+                "\"warnings\"]");
+    expect_json(json_deep_copy(json_object_get(json_object_get(s, "$defs"), "part")),
+                "{\"type\":\"object\",\"properties\":{\"name\":{\"description\":\"What it is.\","
+                "\"enum\":[\"a\",\"b\"]},\"n\":{\"description\":\"How many.\",\"type\":"
+                "[\"integer\",\"null\"],\"minimum\":0},\"share\":{\"description\":\"Of all.\","
+                "\"type\":[\"number\",\"null\"],\"minimum\":0}},\"required\":[\"name\",\"n\","
+                "\"share\"],\"additionalProperties\":false}");
+    json_decref(s);
+}
+
+static void take(void *arg, const dq_row *row, const char *text)
+{
+    strcat(arg, text ? text : row->title);
+    strcat(arg, " ");
+}
+
+TEST(rows_as_cells)
+{
+    const part parts[] = {{"a", 0, 0.5}, {"b", 2, (double)NAN}};
+    char titles[80] = "", cells[80] = "";
+    dq_row_writer w = dq_row_cells(false, take, titles);
+    part_rows(&w, NULL, 0);
+    assert_string_equal(titles, "part n share ");
+    w = dq_row_cells(true, take, cells);
+    for (int i = 0; i < 2; i++) part_rows(&w, parts, i);
+    assert_string_equal(cells, "a - 0.50 b 2 - ");
+}
