@@ -95,11 +95,6 @@ static dq_mean mean_of(const trial *t, const double *x, const double *y, double 
     return dq_mean_clustered(scratch, cluster, t->n);
 }
 
-static json_t *interval_json(dq_interval x)
-{
-    return isnan(x.low) ? json_null() : json_pack("[f,f]", x.low, x.high);
-}
-
 /* Whether another map reads better by `clear`, does not, or neither. */
 static const char *judge(dq_interval x)
 {
@@ -107,39 +102,56 @@ static const char *judge(dq_interval x)
     return x.low > -clear ? "not better" : "inconclusive";
 }
 
+/* better: of t->map, 0: none. */
+static void trial_rows(dq_row_writer *w, const trial *t, int better, double *scratch,
+                       int32_t *cluster)
+{
+    dq_mean nll = w->live ? mean_of(t, t->nll[0], NULL, scratch, cluster) : dq_mean_none;
+    DQ_PUT(w, "model", t->model, "The model.");
+    DQ_PUT(w, "own", dq_head_order_pairing_name(t->map[0]), "The head order of its architecture.");
+    DQ_PUT(w, "better", better ? dq_head_order_pairing_name(t->map[better]) : NULL,
+           "The order that reads the text better; null: none does.", .when = DQ_NULL);
+    DQ_PUT(w, "n", t->n, "Tokens that were scored.");
+    DQ_PUT(w, "n_clusters", (int64_t)nll.clusters, "Blocks of them.");
+    DQ_LIST(w, "maps", "Each order that has the checkpoint's shapes, its own first.");
+    for (int i = 0; DQ_MORE(w, i, t->n_maps); i++) {
+        dq_mean d = dq_mean_none;
+        if (w->live) {
+            nll = mean_of(t, t->nll[i], NULL, scratch, cluster);
+            d = mean_of(t, t->nll[i], t->nll[0], scratch, cluster);
+        }
+        DQ_ITEM(w);
+        DQ_PUT(w, "head_order", dq_head_order_pairing_name(t->map[i]), "Its name.");
+        DQ_METRIC(w, "nll_nats", nll, "Mean NLL of a token in nats.");
+        if (DQ_BEGIN(w, OBJECT, "minus_own", i > 0, "Less that of its own order; null: it is that.",
+                     .when = DQ_NULL)) {
+            DQ_PUT(w, "value", d.value, "In nats.", .when = DQ_NULL);
+            DQ_PUT(w, "stderr", d.std_err, "Paired standard error.", .when = DQ_NULL);
+            DQ_INTERVAL(w, "interval", dq_mean_interval(d), "95 % interval.");
+            dq_row_end(w);
+        }
+        DQ_PUT(w, "is", i ? judge(dq_mean_interval(d)) : NULL, "What follows; null: its own order.",
+               .when = DQ_NULL, DQ_WORD("better", "not better", "inconclusive"));
+        dq_row_end(w);
+    }
+    dq_row_end(w);
+}
+
 static dq_status report(json_t **out, const trial *t, dq_err *err)
 {
     double *scratch = dq_alloc(t->a, (size_t)t->n, sizeof *scratch, err), best = 0.0;
     int32_t *cluster = dq_alloc(t->a, (size_t)t->n, sizeof *cluster, err);
     int better = 0;
-    dq_mean nll = dq_mean_none;
     if (!scratch || !cluster) return err->code;
-    json_t *o = json_object(), *maps = json_array();
-    for (int i = 0; i < t->n_maps; i++) {
-        nll = mean_of(t, t->nll[i], NULL, scratch, cluster);
+    for (int i = 1; i < t->n_maps; i++) {
         const dq_mean d = mean_of(t, t->nll[i], t->nll[0], scratch, cluster);
-        json_t *x = json_object(),
-               *entry = i ? dq_document_metric(d.value, d.std_err) : json_null();
-        const dq_interval interval = dq_mean_interval(d);
-        json_object_set_new(x, "head_order", json_string(dq_head_order_pairing_name(t->map[i])));
-        json_object_set_new(x, "nll_nats", dq_document_metric(nll.value, nll.std_err));
-        json_object_set_new(x, "minus_own", entry);
-        json_object_set_new(x, "is", i ? json_string(judge(interval)) : json_null());
-        if (i) json_object_set_new(entry, "interval", interval_json(interval));
-        json_array_append_new(maps, x);
-        if (i && d.value < best && dq_mean_interval(d).high < -clear) {
+        if (d.value < best && dq_mean_interval(d).high < -clear) {
             best = d.value;
             better = i;
         }
     }
-    json_object_set_new(o, "model", json_string(t->model));
-    json_object_set_new(o, "own", json_string(dq_head_order_pairing_name(t->map[0])));
-    json_object_set_new(o, "better",
-                        better ? json_string(dq_head_order_pairing_name(t->map[better]))
-                               : json_null());
-    json_object_set_new(o, "n", json_integer(t->n));
-    json_object_set_new(o, "n_clusters", json_integer(nll.clusters));
-    json_object_set_new(o, "maps", maps);
+    dq_row_writer w = dq_row_json(*out = json_object());
+    trial_rows(&w, t, better, scratch, cluster);
     if (better) {
         dq_logger_warn(t->logger,
                        "%s: head order \"%s\" reads this text better than the \"%s\" of its "
@@ -149,7 +161,6 @@ static dq_status report(json_t **out, const trial *t, dq_err *err)
                        dq_head_order_pairing_name(t->map[0]),
                        dq_head_order_pairing_name(t->map[better]));
     }
-    *out = o;
     return DQ_OK;
 }
 
@@ -273,70 +284,157 @@ static const dq_usage usage = {
     .args = "no argument",
 };
 
-static json_t *text_or_null(const char *s)
+static void program_rows(dq_row_writer *w)
 {
-    return s ? json_string(s) : json_null();
-}
-
-static json_t *program(void)
-{
-    json_t *x = json_object();
-    json_object_set_new(x, "dq", json_string(DQ_VERSION));
-    json_object_set_new(x, "commit", text_or_null(dq_commit_text()));
 #if defined(__clang__)
-    json_object_set_new(x, "compiler", json_string("clang " __clang_version__));
+    const char *compiler = "clang " __clang_version__;
 #elif defined(__GNUC__)
-    json_object_set_new(x, "compiler", json_string("gcc " __VERSION__));
+    const char *compiler = "gcc " __VERSION__;
 #else
-    json_object_set_new(x, "compiler", json_string("unknown"));
+    const char *compiler = "unknown";
 #endif
 #if defined(__SANITIZE_ADDRESS__)
-    json_object_set_new(x, "sanitizers", json_true());
+    const bool sanitizers = true;
 #else
-    json_object_set_new(x, "sanitizers", json_false());
+    const bool sanitizers = false;
 #endif
-    return x;
+    DQ_PUT(w, "dq", DQ_VERSION, "Its version.");
+    DQ_PUT(w, "commit", dq_commit_text(), "The commit it was built from; null: not known.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "compiler", compiler, "What compiled it.");
+    DQ_PUT(w, "sanitizers", sanitizers, "Whether it has sanitizers.");
 }
 
-/* "MemTotal:  123 kB" of /proc/meminfo in bytes; null where there is none. */
-static json_t *memory_line(const char *info, const char *key)
+static void library_rows(dq_row_writer *w)
+{
+    char hdf5[128], pcre2[128], openmp[16];
+    const bool named = pcre2_config(PCRE2_CONFIG_VERSION, NULL) <= (int)sizeof pcre2;
+    if (named) pcre2_config(PCRE2_CONFIG_VERSION, pcre2);
+    snprintf(openmp, sizeof openmp, "%d", _OPENMP);
+    DQ_PUT(w, "hdf5", dq_h5_result_version(hdf5, sizeof hdf5), "Version.");
+    DQ_PUT(w, "jansson", JANSSON_VERSION, "Version.");
+    DQ_PUT(w, "pcre2", named ? pcre2 : NULL, "Version.", .when = DQ_OUT);
+    DQ_PUT(w, "utf8proc", utf8proc_version(), "Version.");
+    DQ_PUT(w, "openssl", OpenSSL_version(OPENSSL_VERSION), "Version.");
+    DQ_PUT(w, "openmp", openmp, "Version.");
+    DQ_PUT(w, "mpi", *dq_ranks_mpi() ? dq_ranks_mpi() : NULL,
+           "Name and version; null: mpirun is not for this program.", .when = DQ_NULL);
+}
+
+/* "MemTotal:  123 kB" of /proc/meminfo in bytes; -1 where there is none. */
+static int64_t memory_line(const char *info, const char *key)
 {
     const char *p = info ? strstr(info, key) : NULL;
-    if (!p) return json_null();
-    return json_integer(strtoll(p + strlen(key), NULL, 10) * 1024);
+    return p ? strtoll(p + strlen(key), NULL, 10) * 1024 : -1;
 }
 
-static json_t *device(const char *name)
+static void machine_rows(dq_row_writer *w, const char *meminfo)
+{
+    static const struct {
+        unsigned bit;
+        const char *name;
+    } sets[] = {{DQ_CPU_AVX2, "avx2"},
+                {DQ_CPU_AVX512, "avx512"},
+                {DQ_CPU_VNNI, "avx512vnni"},
+                {DQ_CPU_VBMI, "avx512vbmi"}};
+    const int n_sets = (int)(sizeof sets / sizeof *sets);
+    char arithmetic[DQ_OS_ARITHMETIC];
+    bool unknown;
+    const char *limit = getenv("DQ_CPU");
+    const unsigned have = dq_os_cpu_features(&unknown);
+    dq_os_arithmetic(arithmetic);
+    DQ_PUT(w, "processors", dq_os_cpu_count(""), "Processors that may be used.", .min = 1);
+    DQ_PUT(w, "openmp_threads", omp_get_max_threads(), "Threads that OpenMP would use.", .min = 1);
+    DQ_LIST(w, "cpu_features", "Instruction sets that dq uses.");
+    for (int i = 0; DQ_MORE(w, i, n_sets); i++) {
+        if (DQ_WHEN(w, have & sets[i].bit)) DQ_PUT(w, NULL, sets[i].name, NULL);
+    }
+    dq_row_end(w);
+    DQ_PUT(w, "arithmetic", arithmetic, "What bits of results depend on.");
+    DQ_PUT(w, "dq_cpu_limit", limit && *limit ? limit : NULL,
+           "DQ_CPU of the environment; null: not set.", .when = DQ_NULL);
+    DQ_PUT(w, "memory_bytes", memory_line(meminfo, "MemTotal:"), "Memory; null: not known.",
+           .when = DQ_NULL | DQ_BELOW_0);
+    DQ_PUT(w, "memory_available_bytes", memory_line(meminfo, "MemAvailable:"),
+           "Of it free; null: not known.", .when = DQ_NULL | DQ_BELOW_0);
+    DQ_PUT(w, "disk_free_bytes", dq_file_disk_free("./x"),
+           "Free in the current folder; -1: not known.", .when = DQ_SIGNED);
+}
+
+static void device_rows(dq_row_writer *w, const char *name)
 {
     dq_err err = {0};
     dq_backend *b = NULL;
-    json_t *x = json_object();
-    bool good = dq_backend_open(&b, name, 0, &err) == DQ_OK;
+    const bool good = w->live && dq_backend_open(&b, name, 0, &err) == DQ_OK;
     dq_advice_apply(&err);
-    json_object_set_new(x, "name", json_string(name));
-    json_object_set_new(x, "usable", json_boolean(good));
-    json_object_set_new(x, "about", json_string(good ? b->device : err.text));
+    DQ_ITEM(w);
+    DQ_PUT(w, "name", name, "Its name.", DQ_WORD("cpu", "cuda"));
+    DQ_PUT(w, "usable", good, "Whether it can be used.");
+    DQ_PUT(w, "about", good ? b->device : err.text, "What it is, or why it cannot be used.");
+    dq_row_end(w);
     dq_backend_close(b);
-    return x;
 }
 
 /* Named like a device, under which it is printed. */
-static json_t *cublas(dq_arena *a)
+static void cublas_rows(dq_row_writer *w, dq_arena *a)
 {
     dq_err err = {0};
-    const char *path, *version;
-    json_t *x = json_object();
-    const bool good = dq_backend_blas(&path, &version, a, &err) == DQ_OK;
+    const char *path = NULL, *version = NULL;
+    char about[512];
+    const bool good = w->live && dq_backend_blas(&path, &version, a, &err) == DQ_OK;
     dq_advice_apply(&err);
-    json_object_set_new(x, "name", json_string("cublas"));
-    json_object_set_new(x, "usable", json_boolean(good));
-    json_object_set_new(x, "path", good ? text_or_null(path) : json_null());
-    json_object_set_new(x, "version", good ? text_or_null(version) : json_null());
-    json_object_set_new(x, "about",
-                        good ? json_sprintf("%s, version %s", path, version ? version : "unknown")
-                             : json_string(err.text));
-    return x;
+    snprintf(about, sizeof about, "%s, version %s", path ? path : "",
+             version ? version : "unknown");
+    DQ_PUT(w, "name", "cublas", "Its name.", DQ_WORD("cublas"));
+    DQ_PUT(w, "usable", good, "Whether it can be used.");
+    DQ_PUT(w, "path", good ? path : NULL, "Its file.", .when = DQ_NULL);
+    DQ_PUT(w, "version", good ? version : NULL, "Its version.", .when = DQ_NULL);
+    DQ_PUT(w, "about", good ? about : err.text, "What it is, or why it cannot be used.");
 }
+
+/* meminfo: text of /proc/meminfo, or NULL; tried: what head_order_trial_try found, or NULL. */
+static void document_rows(dq_row_writer *w, const char *meminfo, json_t *tried, dq_arena *a)
+{
+    DQ_LIST(w, "inputs", "Always empty.");
+    dq_row_end(w);
+    DQ_OBJECT(w, "settings", "Always empty.");
+    dq_row_end(w);
+    DQ_LIST(w, "results", "Program and machine.");
+    DQ_ITEM(w);
+    DQ_OBJECT(w, "program", "The program.");
+    program_rows(w);
+    dq_row_end(w);
+    DQ_OBJECT(w, "libraries", "Versions of libraries.");
+    library_rows(w);
+    dq_row_end(w);
+    DQ_OBJECT(w, "machine", "The machine.");
+    machine_rows(w, meminfo);
+    dq_row_end(w);
+    DQ_LIST(w, "devices", "cpu and cuda.");
+    device_rows(w, "cpu");
+    if (w->live) device_rows(w, "cuda");
+    dq_row_end(w);
+    DQ_OBJECT(w, "cublas", "The cuBLAS library.");
+    cublas_rows(w, a);
+    dq_row_end(w);
+    if (w->live)
+        DQ_PUT(w, "head_orders", json_incref(tried), NULL, .when = DQ_OUT);
+    else if (DQ_BEGIN(w, OBJECT, "head_orders", true,
+                      "With --model: how well each head order reads a text.", .when = DQ_OUT)) {
+        trial_rows(w, NULL, 0, NULL, NULL);
+        dq_row_end(w);
+    }
+    dq_row_end(w);
+    dq_row_end(w);
+}
+
+static void describe(dq_row_writer *w)
+{
+    document_rows(w, NULL, NULL, NULL);
+}
+
+const dq_document dq_doctor_document = {"dq-doctor/1", "What dq doctor --json prints.", "doctor",
+                                        describe};
 
 static void print_group(const char *title, json_t *group)
 {
@@ -393,58 +491,22 @@ static dq_status run(request *q, dq_err *err)
         json_decref(tried);
         return dq_fail(err, DQ_RESOURCE, "out of memory");
     }
-    json_t *doc = dq_document_new(logger, "dq-doctor/1"), *r = json_object(),
-           *devices = json_array();
-    json_array_append_new(devices, device("cpu"));
-    json_array_append_new(devices, device("cuda"));
-    json_object_set_new(r, "program", program());
-    /* Groups of named facts, in the order of printing. */
-    char text[128];
-    json_t *x = json_object();
-    json_object_set_new(x, "hdf5", json_string(dq_h5_result_version(text, sizeof text)));
-    json_object_set_new(x, "jansson", json_string(JANSSON_VERSION));
-    if (pcre2_config(PCRE2_CONFIG_VERSION, NULL) <= (int)sizeof text) {
-        pcre2_config(PCRE2_CONFIG_VERSION, text);
-        json_object_set_new(x, "pcre2", json_string(text));
-    }
-    json_object_set_new(x, "utf8proc", json_string(utf8proc_version()));
-    json_object_set_new(x, "openssl", json_string(OpenSSL_version(OPENSSL_VERSION)));
-    snprintf(text, sizeof text, "%d", _OPENMP);
-    json_object_set_new(x, "openmp", json_string(text));
-    json_object_set_new(x, "mpi", *dq_ranks_mpi() ? json_string(dq_ranks_mpi()) : json_null());
-    json_object_set_new(r, "libraries", x);
     dq_err ignored = {0};
-    char *info;
+    char *meminfo = NULL;
     size_t len;
     bool unknown;
-    unsigned have = dq_os_cpu_features(&unknown);
-    char arithmetic[DQ_OS_ARITHMETIC];
-    json_t *entry = json_object(), *features = json_array();
-    const char *limit = getenv("DQ_CPU");
+    dq_os_cpu_features(&unknown);
     if (unknown)
         dq_logger_warn(logger, "DQ_CPU=%s is none of scalar, avx2, avx512 and has no effect",
-                       limit);
-    if (have & DQ_CPU_AVX2) json_array_append_new(features, json_string("avx2"));
-    if (have & DQ_CPU_AVX512) json_array_append_new(features, json_string("avx512"));
-    if (have & DQ_CPU_VNNI) json_array_append_new(features, json_string("avx512vnni"));
-    if (have & DQ_CPU_VBMI) json_array_append_new(features, json_string("avx512vbmi"));
-    dq_os_arithmetic(arithmetic);
-    dq_file_read(&info, &len, "/proc/meminfo", a, &ignored);
-    json_object_set_new(entry, "processors", json_integer(dq_os_cpu_count("")));
-    json_object_set_new(entry, "openmp_threads", json_integer(omp_get_max_threads()));
-    json_object_set_new(entry, "cpu_features", features);
-    json_object_set_new(entry, "arithmetic", json_string(arithmetic));
-    json_object_set_new(entry, "dq_cpu_limit", limit && *limit ? json_string(limit) : json_null());
-    json_object_set_new(entry, "memory_bytes", memory_line(info, "MemTotal:"));
-    json_object_set_new(entry, "memory_available_bytes", memory_line(info, "MemAvailable:"));
-    json_object_set_new(entry, "disk_free_bytes", json_integer(dq_file_disk_free("./x")));
-    json_object_set_new(r, "machine", entry);
-    json_object_set_new(r, "devices", devices);
-    json_object_set_new(r, "cublas", cublas(a));
-    if (tried) json_object_set_new(r, "head_orders", tried);
-    json_array_append_new(json_object_get(doc, "results"), r);
+                       getenv("DQ_CPU"));
+    dq_file_read(&meminfo, &len, "/proc/meminfo", a, &ignored);
+    json_t *doc = dq_document_new(logger, dq_doctor_document.name);
+    dq_row_writer w = dq_row_json(doc);
+    document_rows(&w, meminfo, tried, a);
+    json_decref(tried);
     dq_arena_free(a);
     if (q->json) return dq_stdout_print(doc, err);
+    json_t *r = json_array_get(json_object_get(doc, "results"), 0);
     print_group("program", json_object_get(r, "program"));
     print_group("libraries", json_object_get(r, "libraries"));
     print_group("machine", json_object_get(r, "machine"));
@@ -452,9 +514,9 @@ static dq_status run(request *q, dq_err *err)
     size_t i;
     json_t *d;
     printf("devices\n");
-    json_array_foreach(devices, i, d) print_device(d);
+    json_array_foreach(json_object_get(r, "devices"), i, d) print_device(d);
     print_device(blas);
-    if (tried) head_order_trial_print(tried, err);
+    if (q->model) head_order_trial_print(json_object_get(r, "head_orders"), err);
     json_decref(doc);
     return dq_stdout_flush(err);
 }

@@ -228,29 +228,38 @@ static void print_summary(const request *r, const dq_model *m, const dq_export *
            is_gguf(r) ? "a GGUF file has no place for them" : "dq_settings.json has them");
 }
 
-static json_t *row_json(const dq_export *x, const dq_export_row *r)
+static void row_rows(dq_row_writer *w, const void *export, int64_t i)
 {
-    json_t *o = json_object();
-    const dq_export_scheme *s = r->scheme < 0 ? NULL : dq_export_scheme_at(x, r->scheme);
-    json_object_set_new(o, "name", dq_document_name(r->name));
-    json_object_set_new(o, "rows", json_integer(r->rows));
-    json_object_set_new(o, "cols", json_integer(r->cols));
-    json_object_set_new(o, "bits", r->group_size ? json_integer(r->bits) : json_null());
-    json_object_set_new(o, "group_size", r->group_size ? json_integer(r->group_size) : json_null());
-    json_object_set_new(o, "stored", json_string(s || r->blocks ? "codes" : "values"));
-    json_object_set_new(o, "stored_bits",
-                        s           ? json_integer(s->bits)
-                        : r->blocks ? json_integer(r->blocks->block->bits)
-                                    : json_null());
-    if (r->blocks) {
-        json_object_set_new(o, "ggml_type", json_string(r->blocks->name));
-        json_object_set_new(o, "lowest_error_steps", dq_document_real((double)r->lowest_error));
-    }
-    json_object_set_new(o, "symmetric", s ? json_boolean(s->symmetric) : json_null());
-    json_object_set_new(o, "dtype", json_string(dq_dtypes[r->dtype].name));
-    json_object_set_new(o, "why_values", r->why ? json_string(r->why) : json_null());
-    json_object_set_new(o, "bytes", json_integer(r->bytes));
-    return o;
+    const dq_export *x = export;
+    const dq_export_row *r = DQ_LIVE(w, dq_export_row_at(x, i));
+    const dq_export_scheme *s =
+        w->live && r->scheme >= 0 ? dq_export_scheme_at(x, r->scheme) : NULL;
+    DQ_PUT(w, "name", r->name, "Its name.");
+    DQ_PUT(w, "rows", r->rows, "Rows.", .when = DQ_SIGNED);
+    DQ_PUT(w, "cols", r->cols, "Columns.", .when = DQ_SIGNED);
+    DQ_PUT(w, "bits", r->group_size ? r->bits : -1,
+           "Bits of its codes in the container; null: none.", .when = DQ_NULL | DQ_BELOW_0);
+    DQ_PUT(w, "group_size", r->group_size, "Columns per scale there; null: none.",
+           .when = DQ_NULL | DQ_AT_0);
+    DQ_PUT(w, "stored", s || r->blocks ? "codes" : "values", "As what it is written.",
+           DQ_WORD("codes", "values"));
+    DQ_PUT(w, "stored_bits",
+           s           ? s->bits
+           : r->blocks ? r->blocks->block->bits
+                       : -1,
+           "Bits of its codes as written; null: values.", .when = DQ_NULL | DQ_BELOW_0);
+    DQ_PUT(w, "ggml_type", r->blocks ? r->blocks->name : NULL,
+           "Its type in GGUF, where it has codes.", .when = DQ_OUT);
+    DQ_PUT(w, "lowest_error_steps", r->blocks ? (double)r->lowest_error : DQ_NO_REAL,
+           "How far f16 rounds a lowest value of Q4_1 or Q5_1, the most, in steps; 0: not at all. "
+           "Where it has codes in GGUF.",
+           .when = DQ_POSITIVE | DQ_OUT);
+    DQ_PUT(w, "symmetric", (dq_maybe)(s ? s->symmetric : -1),
+           "Whether codes have no zero points; null: values, or GGUF.", .when = DQ_NULL);
+    DQ_PUT(w, "dtype", dq_dtypes[r->dtype].name, "Type of values, or of scales.");
+    DQ_PUT(w, "why_values", r->why, "Why codes became values; null: they did not.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "bytes", r->bytes, "Bytes of all parts.");
 }
 
 /* All files but configuration and tokenizer. */
@@ -264,6 +273,62 @@ static int64_t weight_file_bytes(const dq_export *x)
     }
     return sum;
 }
+
+static void document_rows(dq_row_writer *w, const request *r, const dq_model *m, const dq_export *x)
+{
+    const dq_export_info *i = DQ_LIVE(w, dq_export_result(x));
+    DQ_LIST(w, "inputs", "The container.");
+    dq_input_put_model(w, m);
+    dq_row_end(w);
+    DQ_OBJECT(w, "settings", "What was asked.");
+    DQ_PUT(w, "format", dq_export_form_name[r->set.form], "The form.",
+           DQ_WORDS(dq_export_form_name));
+    DQ_PUT(w, "dtype", is_gguf(r) && !r->set.values ? NULL : dq_dtypes[r->set.dtype].name,
+           "Type of values; null: of GGUF, not asked for.", .when = DQ_NULL);
+    DQ_PUT(w, "shard_mb", is_gguf(r) ? -1 : r->shard_mb,
+           "Megabytes of a weight file; null: one file.", .when = DQ_NULL | DQ_BELOW_0, .min = 1);
+    DQ_PUT(w, "dry_run", r->dry_run, "Whether nothing was written.");
+    dq_row_end(w);
+    DQ_LIST(w, "results", "The folder or file.");
+    DQ_ITEM(w);
+    DQ_PUT(w, "path", r->out, "The output; null: none was named.", .when = DQ_NULL);
+    DQ_PUT(w, "bits_per_weight", bits_of(m, x),
+           "Bits per weight over all parameters as they are written.", .when = DQ_POSITIVE);
+    DQ_PUT(w, "file_bytes", weight_file_bytes(x), "Bytes of the weight files.");
+    DQ_PUT(w, "bytes", i->bytes, "Bytes of all files.");
+    DQ_PUT(w, "tensors", i->n_rows, "Tensors.");
+    DQ_PUT(w, "packed", i->n_packed, "Of them written as codes.");
+    DQ_PUT(w, "widened", i->n_widened, "Of these in a wider width.");
+    DQ_PUT(w, "decoded", i->n_decoded, "Tensors with codes that became values.");
+    DQ_PUT(w, "logit_settings_apart", i->has_logit,
+           "Whether settings of logits stand in dq_settings.json alone.");
+    DQ_PUT(w, "kv_settings_apart", i->has_kv, "Whether settings of the KV cache do.");
+    DQ_LIST(w, "files", "All files.");
+    for (int k = 0; DQ_MORE(w, k, i->n_files); k++) {
+        const dq_export_file *f = DQ_LIVE(w, dq_export_file_at(x, k));
+        DQ_ITEM(w);
+        DQ_PUT(w, "name", f->name, "Base name.");
+        DQ_PUT(w, "bytes", f->bytes, "Size.");
+        DQ_PUT(w, "sha256", *f->sha256 ? f->sha256 : NULL, "Of its bytes; null: not written.",
+               .when = DQ_NULL, .pattern = DQ_SHA256);
+        dq_row_end(w);
+    }
+    dq_row_end(w);
+    DQ_LIST(w, "rows", "Every tensor.");
+    for (int64_t k = 0; DQ_MORE(w, k, i->n_rows); k++) dq_row_item(w, row_rows, x, k);
+    dq_row_end(w);
+    dq_row_end(w);
+    dq_row_end(w);
+}
+
+static void describe(dq_row_writer *w)
+{
+    document_rows(w, NULL, NULL, NULL);
+}
+
+const dq_document dq_export_document = {
+    "dq-export/1", "What dq export --json prints; with --dry-run of what would be written.",
+    "export", describe};
 
 static dq_status export(request *r, const dq_model *m, dq_export *x, dq_err *err)
 {
@@ -296,40 +361,9 @@ static dq_status export(request *r, const dq_model *m, dq_export *x, dq_err *err
         dq_progress_end(&bar);
     }
     if (err->code == DQ_OK && r->json) {
-        const dq_export_info *info = dq_export_result(x);
-        json_t *doc = dq_document_new(&r->logger, "dq-export/1"), *out = json_object();
-        json_t *set = json_object_get(doc, "settings"), *rows = json_array();
-        json_array_append_new(json_object_get(doc, "inputs"), dq_input_model_json(m));
-        json_object_set_new(set, "format", json_string(dq_export_form_name[r->set.form]));
-        json_object_set_new(
-            set, "dtype",
-            is_gguf(r) && !r->set.values ? json_null() : json_string(dq_dtypes[r->set.dtype].name));
-        json_object_set_new(set, "shard_mb", is_gguf(r) ? json_null() : json_integer(r->shard_mb));
-        json_object_set_new(set, "dry_run", json_boolean(r->dry_run));
-        json_object_set_new(out, "path", r->out ? dq_document_name(r->out) : json_null());
-        json_object_set_new(out, "bits_per_weight", dq_document_real(bits_of(m, x)));
-        json_object_set_new(out, "file_bytes", json_integer(weight_file_bytes(x)));
-        json_object_set_new(out, "bytes", json_integer(info->bytes));
-        json_object_set_new(out, "tensors", json_integer(info->n_rows));
-        json_object_set_new(out, "packed", json_integer(info->n_packed));
-        json_object_set_new(out, "widened", json_integer(info->n_widened));
-        json_object_set_new(out, "decoded", json_integer(info->n_decoded));
-        json_object_set_new(out, "logit_settings_apart", json_boolean(info->has_logit));
-        json_object_set_new(out, "kv_settings_apart", json_boolean(info->has_kv));
-        json_t *list = json_array();
-        for (int j = 0; j < dq_export_result(x)->n_files; j++) {
-            const dq_export_file *f = dq_export_file_at(x, j);
-            json_t *o = json_object();
-            json_object_set_new(o, "name", dq_document_name(f->name));
-            json_object_set_new(o, "bytes", json_integer(f->bytes));
-            json_object_set_new(o, "sha256", *f->sha256 ? json_string(f->sha256) : json_null());
-            json_array_append_new(list, o);
-        }
-        json_object_set_new(out, "files", list);
-        for (int64_t k = 0; k < info->n_rows; k++)
-            json_array_append_new(rows, row_json(x, dq_export_row_at(x, k)));
-        json_object_set_new(out, "rows", rows);
-        json_array_append_new(json_object_get(doc, "results"), out);
+        json_t *doc = dq_document_new(&r->logger, dq_export_document.name);
+        dq_row_writer w = dq_row_json(doc);
+        document_rows(&w, r, m, x);
         dq_stdout_print(doc, err);
     } else if (err->code == DQ_OK) {
         if (r->tensors || r->dry_run) print_rows(r, x, err);

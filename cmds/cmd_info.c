@@ -76,7 +76,7 @@ static void tensor_rows(dq_row_writer *w, const void *checkpoint, int64_t i)
     DQ_PUT(w, "name", x->name, "Its name.", .title = "tensor");
     DQ_PUT(w, "dtype", dq_checkpoint_type(checkpoint, i), "Its type.", .title = "type");
     if (w->cell) DQ_PUT(w, "shape", shape_text(shape, sizeof shape, x), NULL, .title = "shape");
-    if (DQ_BEGIN(w, LIST, "shape", true, "Its dimensions.")) {
+    if (DQ_LIST(w, "shape", "Its dimensions.")) {
         for (int d = 0; DQ_MORE(w, d, x->n_dims); d++)
             DQ_PUT(w, NULL, x->shape[d], NULL, .when = DQ_SIGNED);
         dq_row_end(w);
@@ -452,21 +452,21 @@ static void container_rows(dq_row_writer *w, const dq_container *c, const dq_mod
            "Columns per scale, row, tensor or mixed; empty: nothing is packed.");
     DQ_PUT(w, "scale_mode", i->scale_mode,
            "How scales were found, mixed; empty: nothing is packed.");
-    DQ_BEGIN(w, LIST, "by_role", true, "Matrices by what they are for.");
+    DQ_LIST(w, "by_role", "Matrices by what they are for.");
     for (int r = 0; DQ_MORE(w, r, ROLES); r++) {
         const role_sum *s = &sum[r];
         if (w->live && s->n == 0) continue;
-        DQ_BEGIN(w, OBJECT, NULL, true, NULL);
+        DQ_ITEM(w);
         DQ_PUT(w, "role", s->name, "What the matrices are for.", DQ_WORDS(role_name));
         DQ_PUT(w, "matrices", s->n, "How many there are.");
         DQ_PUT(w, "params", s->params, "Their elements.");
         DQ_PUT(w, "bytes", s->bytes, "Their bytes, scales included.");
         DQ_PUT(w, "method", s->method, "What chose their codes; missing: none, or all are dense.",
                .when = DQ_OUT);
-        DQ_BEGIN(w, LIST, "widths", true, "How many have which width.");
+        DQ_LIST(w, "widths", "How many have which width.");
         for (int b = 2; w->live ? b <= 16 : b <= 2; b++) {
             if (w->live && !s->of_bits[b]) continue;
-            DQ_BEGIN(w, OBJECT, NULL, true, NULL);
+            DQ_ITEM(w);
             DQ_PUT(w, "bits", b, "Bits, 16: dense.");
             DQ_PUT(w, "matrices", s->of_bits[b], "Matrices of that width.");
             dq_row_end(w);
@@ -493,10 +493,10 @@ static void container_rows(dq_row_writer *w, const dq_container *c, const dq_mod
                "such plan.",
                .when = DQ_OUT);
     DQ_PUT(w, "recipe", recipe, "How it was quantized.", .ref = "common.json#/$defs/recipe");
-    DQ_BEGIN(w, LIST, "source_files", true, "Weight files of the source.");
+    DQ_LIST(w, "source_files", "Weight files of the source.");
     for (int k = 0; DQ_MORE(w, k, dq_container_n_sources(c)); k++) {
         const dq_source_file *s = DQ_LIVE(w, dq_container_source_file(c, k));
-        DQ_BEGIN(w, OBJECT, NULL, true, NULL);
+        DQ_ITEM(w);
         DQ_PUT(w, "name", s->name, "Base name.");
         DQ_PUT(w, "bytes", s->bytes, "Size.");
         DQ_PUT(w, "sha256", s->sha256, "Of its bytes.", .pattern = DQ_SHA256);
@@ -585,12 +585,12 @@ static void folder_rows(dq_row_writer *w, const dq_checkpoint *k, const dq_model
     for (int i = 0; DQ_MORE(w, i, TYPES) && (!w->live || sum[i].name); i++)
         DQ_PUT(w, sum[i].name, sum[i].bytes, NULL);
     dq_row_end(w);
-    DQ_BEGIN(w, LIST, "files", true, "Weight files.");
+    DQ_LIST(w, "files", "Weight files.");
     for (int i = 0; DQ_MORE(w, i, dq_checkpoint_n_files(k)); i++) {
         size_t n = 0;
         const uint8_t *data;
         const char *name = DQ_LIVE(w, dq_checkpoint_file(k, i, &n, &data));
-        DQ_BEGIN(w, OBJECT, NULL, true, NULL);
+        DQ_ITEM(w);
         DQ_PUT(w, "name", name, "Base name.");
         DQ_PUT(w, "bytes", (int64_t)n, "Size.");
         dq_row_end(w);
@@ -610,20 +610,20 @@ static void document_rows(dq_row_writer *w, const dq_model *m, const text_ends *
                           const dq_checkpoint *k, bool tensors)
 {
     const dq_container *c = DQ_LIVE(w, m->container);
-    DQ_BEGIN(w, LIST, "inputs", true, "The model.");
-    DQ_BEGIN(w, OBJECT, NULL, true, NULL);
+    DQ_LIST(w, "inputs", "The model.");
+    DQ_ITEM(w);
     model_rows(w, m, e);
     dq_row_end(w);
     dq_row_end(w);
-    DQ_BEGIN(w, OBJECT, "settings", true, "What was asked.");
+    DQ_OBJECT(w, "settings", "What was asked.");
     DQ_PUT(w, "tensors", tensors, "Whether every tensor is listed.");
     dq_row_end(w);
-    DQ_BEGIN(w, LIST, "results", true, "What is stored.");
-    if (DQ_WHEN(w, c) && DQ_BEGIN(w, OBJECT, NULL, true, NULL)) {
+    DQ_LIST(w, "results", "What is stored.");
+    if (DQ_WHEN(w, c) && DQ_ITEM(w)) {
         container_rows(w, c, m, tensors);
         dq_row_end(w);
     }
-    if (DQ_WHEN(w, !c) && DQ_BEGIN(w, OBJECT, NULL, true, NULL)) {
+    if (DQ_WHEN(w, !c) && DQ_ITEM(w)) {
         folder_rows(w, k, m, tensors);
         dq_row_end(w);
     }

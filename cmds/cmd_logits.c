@@ -148,38 +148,59 @@ static const char *passes_of(const logits *x)
     return x->evicts && x->kv.evict.every == 1 ? "decode" : "context+rest";
 }
 
-static dq_status print_json(const logits *x, dq_err *err)
+static void document_rows(dq_row_writer *w, const logits *x)
 {
-    json_t *doc = dq_document_new(&x->logger, "dq-logits/1"), *r = json_object();
-    json_t *s = json_object_get(doc, "settings"), *inputs = json_object_get(doc, "inputs");
-    json_t *kv = json_object();
     char widths[DQ_KV_TEXT];
-    json_array_append_new(inputs, dq_input_model_json(x->model));
-    if (x->text.text) json_array_append_new(inputs, dq_input_text_json(&x->text));
-    json_object_set_new(s, "logit_bits", json_integer(x->pass.logit.bits));
-    json_object_set_new(s, "head_order", dq_input_head_order_json(&x->head_order));
-    json_object_set_new(s, "logit_granularity",
-                        json_string(dq_granularity_name[x->pass.logit.granularity]));
-    json_object_set_new(s, "kv_bits", json_string(dq_kv_spec_widths(widths, &x->kv)));
-    json_object_set_new(kv, "effective", dq_kv_spec_json(&x->kv));
-    json_object_set_new(kv, "stored",
-                        x->model->is_container ? dq_kv_config_json(&x->model->kv) : json_null());
-    json_object_set_new(s, "kv", kv);
-    json_object_set_new(s, "prefix", x->prefix ? json_integer(x->prefix) : json_null());
-    json_object_set_new(s, "math", json_string(dq_num_name[x->how.math.at]));
-    json_object_set_new(s, "device", json_string(x->backend->device));
-    json_object_set_new(s, "threads", json_integer(x->backend->threads));
-    json_object_set_new(r, "model", dq_document_name(x->model->path));
-    json_object_set_new(r, "output", dq_document_name(x->out_path));
-    json_object_set_new(r, "n", json_integer(x->in.n));
-    json_object_set_new(r, "vocab", json_integer(x->model->vocab));
-    json_object_set_new(r, "logits_sha256", json_string(x->sha256));
-    json_object_set_new(r, "kv", dq_kv_report_json(&x->kv, &x->cached));
-    json_object_set_new(r, "passes", json_string(passes_of(x)));
-    json_object_set_new(r, "math", dq_kv_report_math_json(x->pass.math));
-    json_array_append_new(json_object_get(doc, "results"), r);
-    return dq_stdout_print(doc, err);
+    DQ_LIST(w, "inputs", "The model and the text.");
+    dq_input_put_model(w, DQ_LIVE(w, x->model));
+    if (DQ_WHEN(w, x->text.text)) dq_input_put_text(w, DQ_LIVE(w, &x->text));
+    dq_row_end(w);
+    DQ_OBJECT(w, "settings", "How it was computed.");
+    DQ_PUT(w, "logit_bits", x->pass.logit.bits, "Bits of attention logits, 16: not rounded.",
+           .min = 2, .max = 16);
+    DQ_PUT(w, "head_order", x->head_order.word.text, "--head-order; null: the model's.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "logit_granularity", dq_granularity_name[x->pass.logit.granularity],
+           "What shares a scale of logits.", DQ_WORDS(dq_granularity_name));
+    DQ_PUT(w, "kv_bits", dq_kv_spec_widths(widths, &x->kv), "Widths of keys and values, K:V.");
+    DQ_OBJECT(w, "kv", "The KV cache.");
+    DQ_PUT(w, "effective", dq_kv_spec_json(&x->kv), "As it ran.",
+           .ref = "common.json#/$defs/kv_spec");
+    DQ_PUT(w, "stored", x->model->is_container ? dq_kv_config_json(&x->model->kv) : NULL,
+           "As the container asks for it; null: a checkpoint.", .when = DQ_NULL,
+           .ref = "common.json#/$defs/kv_config");
+    dq_row_end(w);
+    DQ_PUT(w, "prefix", x->prefix, "Tokens of the context, which is one pass; null: all at once.",
+           .when = DQ_NULL | DQ_AT_0, .min = 1);
+    DQ_PUT(w, "math", dq_num_name[x->how.math.at], "The arithmetic.", DQ_WORDS(dq_num_name));
+    DQ_PUT(w, "device", x->backend->device, "The device and its arithmetic units, in words.");
+    DQ_PUT(w, "threads", x->backend->threads, "Threads of the CPU.", .min = 1);
+    dq_row_end(w);
+    DQ_LIST(w, "results", "What was written.");
+    DQ_ITEM(w);
+    DQ_PUT(w, "model", x->model->path, "Path of the model.");
+    DQ_PUT(w, "output", x->out_path, "Path of the HDF5 file.");
+    DQ_PUT(w, "n", x->in.n, "Rows of logits, one a token.");
+    DQ_PUT(w, "vocab", x->model->vocab, "Logits of a row.");
+    DQ_PUT(w, "logits_sha256", x->sha256, "Of their values.", .pattern = DQ_SHA256);
+    DQ_PUT(w, "kv", dq_kv_report_json(&x->kv, &x->cached), "The cache and what it held.",
+           .ref = "common.json#/$defs/kv_result");
+    DQ_PUT(w, "passes", passes_of(x), "How tokens were fed.",
+           DQ_WORD("whole", "context+rest", "decode"));
+    DQ_PUT(w, "math", dq_kv_report_math_json(x->pass.math), "The arithmetic.",
+           .ref = "common.json#/$defs/math");
+    dq_row_end(w);
+    dq_row_end(w);
 }
+
+static void describe(dq_row_writer *w)
+{
+    document_rows(w, NULL);
+}
+
+const dq_document dq_logits_document = {
+    "dq-logits/1", "What dq logits --json prints; the logits are in the HDF5 file.", "logits",
+    describe};
 
 static dq_status run(logits *x, const dq_args *args, dq_err *err)
 {
@@ -245,7 +266,10 @@ static dq_status run(logits *x, const dq_args *args, dq_err *err)
     if (err->code != DQ_OK) return err->code;
     dq_kv_report_warn(&x->logger, x->model->name, &x->kv, &x->cached);
     if (x->json) {
-        DQ_TRY(print_json(x, err));
+        json_t *doc = dq_document_new(&x->logger, dq_logits_document.name);
+        dq_row_writer w = dq_row_json(doc);
+        document_rows(&w, x);
+        DQ_TRY(dq_stdout_print(doc, err));
     } else {
         printf("%s: %" PRId64 " rows of %d logits, SHA-256 of the values %s\n", x->out_path,
                x->in.n, x->model->vocab, x->sha256);

@@ -70,6 +70,44 @@ static dq_status begin_source(request *r, dq_progress *bar, dq_quantizer *q, dq_
     return DQ_OK;
 }
 
+static void document_rows(dq_row_writer *w, const request *r, const char *path,
+                          const dq_container *c)
+{
+    const dq_container_info *i = DQ_LIVE(w, dq_container_header(c));
+    DQ_LIST(w, "inputs", "The container.");
+    DQ_ITEM(w);
+    DQ_PUT(w, "path", path, "As it was given.");
+    DQ_PUT(w, "file_bytes", i->file_bytes, "Its size.");
+    dq_row_end(w);
+    dq_row_end(w);
+    DQ_OBJECT(w, "settings", "What was asked.");
+    DQ_PUT(w, "source", r->source, "The checkpoint of --source; null: none.", .when = DQ_NULL);
+    dq_row_end(w);
+    DQ_LIST(w, "results", "What was found.");
+    DQ_ITEM(w);
+    DQ_PUT(w, "path", path, "As it was given.");
+    DQ_PUT(w, "datasets", dq_container_n_payloads(c), "Datasets whose bytes have their hash.");
+    DQ_PUT(w, "objects", dq_container_n_objects(c), "Objects and attributes that are as written.");
+    DQ_PUT(w, "ok", (bool)true, "That nothing differs.");
+    DQ_PUT(w, "source_checked", (bool)(r->source != NULL),
+           "Whether it was compared with its source.");
+    DQ_PUT(w, "tensors_compared_by_sqnr", r->n_by_sqnr,
+           "Calibrated tensors, which were compared by SQNR alone.", .when = DQ_OUT | DQ_AT_0,
+           .min = 1);
+    DQ_PUT(w, "content_sha256", i->content_sha256, "Of the payloads.", .pattern = DQ_SHA256);
+    dq_row_end(w);
+    dq_row_end(w);
+}
+
+static void describe(dq_row_writer *w)
+{
+    document_rows(w, NULL, NULL, NULL);
+}
+
+const dq_document dq_verify_document = {
+    "dq-verify/1", "What dq verify --json prints of a container that is as it was written.",
+    "verify", describe};
+
 static dq_status run(request *r, const char *path, dq_err *err)
 {
     dq_container *c;
@@ -120,25 +158,10 @@ static dq_status run(request *r, const char *path, dq_err *err)
     }
     if (err->code == DQ_OK) dq_os_maps_check(err);
     if (err->code == DQ_OK && r->json) {
-        const dq_container_info *i = dq_container_header(c);
-        json_t *doc = dq_document_new(&r->logger, "dq-verify/1"), *in = json_object(),
-               *out = json_object();
-        json_object_set_new(in, "path", dq_document_name(path));
-        json_object_set_new(in, "file_bytes", json_integer(i->file_bytes));
-        json_array_append_new(json_object_get(doc, "inputs"), in);
-        json_object_set_new(json_object_get(doc, "settings"), "source",
-                            r->source ? json_string(r->source) : json_null());
-        json_object_set_new(out, "path", dq_document_name(path));
-        json_object_set_new(out, "datasets", json_integer(dq_container_n_payloads(c)));
-        json_object_set_new(out, "objects", json_integer(dq_container_n_objects(c)));
-        json_object_set_new(out, "ok", json_true());
-        json_object_set_new(out, "source_checked", json_boolean(r->source != NULL));
-        if (r->n_by_sqnr)
-            json_object_set_new(out, "tensors_compared_by_sqnr", json_integer(r->n_by_sqnr));
-        json_object_set_new(out, "content_sha256", json_string(i->content_sha256));
-        json_array_append_new(json_object_get(doc, "results"), out);
+        json_t *doc = dq_document_new(&r->logger, dq_verify_document.name);
+        dq_row_writer w = dq_row_json(doc);
+        document_rows(&w, r, path, c);
         dq_stdout_print(doc, err);
-
     } else if (err->code == DQ_OK)
         printf("%s: %lld datasets, every dataset and attribute as written%s", path,
                (long long)dq_container_n_payloads(c),

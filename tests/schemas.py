@@ -443,9 +443,14 @@ def check_broken():
 
 
 def check_seen():
+    shared = {}  # an object of "$defs" may be shown by another document that has it
+    for schema in ALL.values():
+        for name, o in schema.get("$defs", {}).items():
+            shared[name] = shared.get(name, set()) | seen.get(id(o), set())
     for file, schema in ALL.items():
         for name, o in objects(schema, file):
-            unseen = set(o.get("properties", {})) - seen.get(id(o), set()) - UNSEEN.get(file, set())
+            shown = seen.get(id(o), set()) | (shared[name] if o in schema.get("$defs", {}).values() else set())
+            unseen = set(o.get("properties", {})) - shown - UNSEEN.get(file, set())
             if unseen:
                 complain(f"{file}: {name or 'an object'}: no document shows {', '.join(sorted(unseen))}")
 

@@ -4,6 +4,7 @@
 #define DQ_RECORD_H
 
 #include "base/json.h"
+#include "stat/stat.h"
 
 #include <stdio.h>
 
@@ -142,8 +143,9 @@ typedef struct dq_row_writer {
     dq_row_put(                                                                                    \
         w, &(const dq_row){.name = (name_), .type = DQ_ROW_TYPE(value_), .about = __VA_ARGS__},    \
         (w)->live ? DQ_ROW_VALUE(value_) : (dq_value){0})
+typedef signed char dq_maybe; /* a bool; -1: it says nothing */
 /* clang-format off */
-#define DQ_ROW_TYPE(x) _Generic((x), bool: DQ_ROW_BOOL, double: DQ_ROW_REAL, float: DQ_ROW_REAL,   \
+#define DQ_ROW_TYPE(x) _Generic((x), bool: DQ_ROW_BOOL, dq_maybe: DQ_ROW_BOOL, double: DQ_ROW_REAL, float: DQ_ROW_REAL,   \
     char *: DQ_ROW_TEXT, const char *: DQ_ROW_TEXT, json_t *: DQ_ROW_JSON, default: DQ_ROW_INT)
 #define DQ_ROW_VALUE(x) _Generic((x), double: dq_value_real, float: dq_value_real,                 \
     char *: dq_value_text, const char *: dq_value_text, json_t *: dq_value_json,                   \
@@ -153,6 +155,8 @@ dq_value dq_value_integer(int64_t x);
 dq_value dq_value_real(double x);
 dq_value dq_value_text(const char *x);
 dq_value dq_value_json(json_t *x);
+/* Absent numbers. */
+#define DQ_NO_REAL     ((double)NAN)
 #define DQ_WORDS(list) .words = (list), .n_words = (int)(sizeof(list) / sizeof *(list))
 #define DQ_WORD(...)   DQ_WORDS(((const char *const[]){__VA_ARGS__}))
 
@@ -162,6 +166,9 @@ dq_value dq_value_json(json_t *x);
     dq_row_begin(w,                                                                                \
                  &(const dq_row){.name = (name_), .type = DQ_ROW_##type_, .about = __VA_ARGS__},   \
                  !(w)->live || (there_))
+#define DQ_LIST(w, name, ...)   DQ_BEGIN(w, LIST, name, true, __VA_ARGS__)
+#define DQ_OBJECT(w, name, ...) DQ_BEGIN(w, OBJECT, name, true, __VA_ARGS__)
+#define DQ_ITEM(w)              DQ_OBJECT(w, NULL, NULL)
 /* Whether a loop over n elements goes on: a schema sees one. */
 #define DQ_MORE(w, i, n) ((w)->live ? (i) < (n) : (i) < 1)
 /* A pointer for a function of rows, and what decides between several. */
@@ -179,6 +186,20 @@ dq_row_writer dq_row_json(json_t *object);
 /* Cells of a table, which take the rows that have a title; not live: its titles. */
 dq_row_writer dq_row_cells(bool live, void (*cell)(void *arg, const dq_row *row, const char *text),
                            void *arg);
+
+/* {"value", "stderr"} of a mean in a cell or document, with n_clusters, or its interval [low, high],
+ * null without one. */
+#define DQ_METRIC(w, name_, mean_, ...)                                                            \
+    dq_row_mean(w, &(const dq_row){.name = (name_), .about = __VA_ARGS__}, false,                  \
+                (w)->live ? (mean_) : dq_mean_none)
+#define DQ_MEAN(w, name_, mean_, ...)                                                              \
+    dq_row_mean(w, &(const dq_row){.name = (name_), .about = __VA_ARGS__}, true,                   \
+                (w)->live ? (mean_) : dq_mean_none)
+#define DQ_INTERVAL(w, name_, interval_, ...)                                                      \
+    dq_row_interval(w, &(const dq_row){.name = (name_), .about = __VA_ARGS__},                     \
+                    (w)->live ? (interval_) : dq_interval_none)
+void dq_row_mean(dq_row_writer *w, const dq_row *row, bool clusters, dq_mean m);
+void dq_row_interval(dq_row_writer *w, const dq_row *row, dq_interval x);
 
 /* A document beside its frame: schema, dq_version, command, warnings. */
 typedef struct dq_document {

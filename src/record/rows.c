@@ -29,6 +29,7 @@ dq_value dq_value_json(json_t *x)
 static bool says_nothing(const dq_row *row, dq_value v)
 {
     const double x = row->type == DQ_ROW_REAL ? v.real : (double)v.integer;
+    if (row->type == DQ_ROW_BOOL) return v.integer < 0;
     if (row->type == DQ_ROW_TEXT) return !v.text;
     if (row->type == DQ_ROW_JSON) return !v.json;
     if (row->type == DQ_ROW_REAL && !isfinite(x)) return true;
@@ -122,7 +123,7 @@ static void attach(dq_row_writer *w, const dq_row *row, json_t *value)
         return;
     }
     const dq_row_type type = w->at[w->depth].row.type;
-    if (row->about && type == DQ_ROW_OBJECT) {
+    if (row->about) {
         json_t *o = of_word("description", row->about);
         json_object_update(o, value);
         json_decref(value);
@@ -179,7 +180,10 @@ bool dq_row_begin(dq_row_writer *w, const dq_row *row, bool there)
         kept = true;
     }
     if (!w->live) {
+        const int n = row->type == DQ_ROW_LIST ? row->max : 0;
         value = of_word("type", row->type == DQ_ROW_LIST ? "array" : "object");
+        if (n) json_object_set_new(value, "minItems", json_integer(n));
+        if (n) json_object_set_new(value, "maxItems", json_integer(n));
         if (kept) json_object_set_new(w->defs, row->def, value);
         if (row->type == DQ_ROW_OBJECT) {
             json_object_set_new(value, "properties", json_object());
@@ -204,9 +208,38 @@ void dq_row_end(dq_row_writer *w)
     if (!kept) attach(w, &row, w->live ? value : or_null(&row, value));
 }
 
+void dq_row_mean(dq_row_writer *w, const dq_row *row, bool clusters, dq_mean m)
+{
+    dq_row object = *row;
+    object.type = DQ_ROW_OBJECT;
+    object.def = clusters ? "mean" : "metric";
+    if (!dq_row_begin(w, &object, true)) return;
+    DQ_PUT(w, "value", m.value, "The number; null: there is none.", .when = DQ_NULL);
+    DQ_PUT(w, "stderr", m.std_err, "Its standard error; null: not known.", .when = DQ_NULL);
+    if (clusters)
+        DQ_PUT(w, "n_clusters", (int64_t)m.clusters, "Clusters, null: none.",
+               .when = DQ_NULL | DQ_AT_0);
+    if (clusters && DQ_WHEN(w, isinf(m.value))) /* of a metric perplexities alone */
+        DQ_PUT(w, "reason", "e^NLL is beyond the range of f64", "Why there is none.",
+               .when = DQ_OUT);
+    dq_row_end(w);
+}
+
+void dq_row_interval(dq_row_writer *w, const dq_row *row, dq_interval x)
+{
+    dq_row list = *row;
+    list.type = DQ_ROW_LIST;
+    list.when |= DQ_NULL;
+    list.max = 2; /* elements */
+    if (!dq_row_begin(w, &list, !w->live || !isnan(x.low))) return;
+    DQ_PUT(w, NULL, x.low, NULL, .when = DQ_NULL);
+    if (w->live) DQ_PUT(w, NULL, x.high, NULL, .when = DQ_NULL);
+    dq_row_end(w);
+}
+
 void dq_row_item(dq_row_writer *w, dq_row_items *rows, const void *arg, int64_t i)
 {
-    if (!DQ_BEGIN(w, OBJECT, NULL, true, NULL)) return;
+    if (!DQ_ITEM(w)) return;
     rows(w, arg, i);
     dq_row_end(w);
 }
@@ -240,7 +273,7 @@ json_t *dq_document_schema(const dq_document *d)
     DQ_PUT(&w, "command", d->command, "The command that printed it, without dq.",
            .words = &d->command, .n_words = 1);
     d->describe(&w);
-    if (DQ_BEGIN(&w, LIST, "warnings", true, "Warnings, as they stand on stderr.")) {
+    if (DQ_LIST(&w, "warnings", "Warnings, as they stand on stderr.")) {
         DQ_PUT(&w, NULL, "", NULL);
         dq_row_end(&w);
     }

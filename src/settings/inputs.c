@@ -351,25 +351,54 @@ dq_status dq_input_encode(dq_input_ids *out, const dq_tokenizer *t, const dq_inp
     return err->code;
 }
 
+static void model_rows(dq_row_writer *w, const dq_model *m)
+{
+    DQ_PUT(w, "kind", "model", "That it is a model.", DQ_WORD("model"));
+    DQ_PUT(w, "path", m->path, "As it was given.");
+    dq_size_rows(w, m);
+    DQ_PUT(w, "architecture", m->architecture->name, "Its row of MODEL.md.");
+    dq_head_order_row(w, m);
+    DQ_PUT(w, "fingerprint", m->fingerprint,
+           "Of its configuration and weights, or of its source's.", .pattern = DQ_SHA256);
+    DQ_PUT(w, "gates_sha256", m->gates ? m->gates->sha256 : NULL,
+           "Of the gates that the policy kvzap uses.", .pattern = DQ_SHA256, .when = DQ_OUT);
+}
+
+void dq_input_put_model(dq_row_writer *w, const dq_model *m)
+{
+    if (!DQ_OBJECT(w, NULL, "A model that was read.", .def = "input_model")) return;
+    model_rows(w, m);
+    dq_row_end(w);
+}
+
 json_t *dq_input_model_json(const dq_model *m)
 {
-    json_t *x = json_object();
-    json_object_set_new(x, "kind", json_string("model"));
-    json_object_set_new(x, "path", dq_document_name(m->path));
-    dq_size_report_json(x, m);
-    json_object_set_new(x, "architecture", json_string(m->architecture->name));
-    json_object_set_new(x, "head_order", json_string(dq_head_order_pairing_name(m->map.pairing)));
-    json_object_set_new(x, "fingerprint", json_string(m->fingerprint));
-    if (m->gates) json_object_set_new(x, "gates_sha256", json_string(m->gates->sha256));
-    return x;
+    json_t *o = json_object();
+    dq_row_writer w = dq_row_json(o);
+    model_rows(&w, m);
+    return o;
+}
+
+static void text_rows(dq_row_writer *w, const dq_input_text *t)
+{
+    DQ_PUT(w, "kind", t->built_in ? "sample" : "text", "The built-in text, or another.",
+           DQ_WORD("sample", "text"));
+    DQ_PUT(w, "path", t->path, "As it was given; of the built-in sample its source.");
+    DQ_PUT(w, "bytes", (int64_t)t->bytes, "Its size.");
+    DQ_PUT(w, "sha256", t->sha256, "Of its bytes.", .pattern = DQ_SHA256);
+}
+
+void dq_input_put_text(dq_row_writer *w, const dq_input_text *t)
+{
+    if (!DQ_OBJECT(w, NULL, "A text that was read.", .def = "input_text")) return;
+    text_rows(w, t);
+    dq_row_end(w);
 }
 
 json_t *dq_input_text_json(const dq_input_text *t)
 {
-    json_t *x = json_object();
-    json_object_set_new(x, "kind", json_string(t->built_in ? "sample" : "text"));
-    json_object_set_new(x, "path", dq_document_name(t->path));
-    json_object_set_new(x, "bytes", json_integer((json_int_t)t->bytes));
-    json_object_set_new(x, "sha256", json_string(t->sha256));
-    return x;
+    json_t *o = json_object();
+    dq_row_writer w = dq_row_json(o);
+    text_rows(&w, t);
+    return o;
 }

@@ -108,7 +108,9 @@ dq_status dq_input_tokenizer(dq_tokenizer **out, const dq_model *m, bool require
 dq_status dq_input_encode(dq_input_ids *out, const dq_tokenizer *t, const dq_input_text *text,
                           unsigned flags, dq_logger *logger, dq_arena *a, dq_err *err);
 
-/* Entries of `inputs` in JSON documents. */
+/* Entries of `inputs` in documents. */
+void dq_input_put_model(dq_row_writer *w, const dq_model *m);
+void dq_input_put_text(dq_row_writer *w, const dq_input_text *t);
 json_t *dq_input_model_json(const dq_model *m);
 json_t *dq_input_text_json(const dq_input_text *t);
 

@@ -46,7 +46,7 @@ static void thing_rows(dq_row_writer *w, const thing *t)
     }
     if (DQ_BEGIN(w, LIST, "parts", t->n, "All of them.", .when = DQ_OUT)) {
         for (int i = 0; DQ_MORE(w, i, t->n); i++) {
-            if (!DQ_BEGIN(w, OBJECT, NULL, true, NULL, .def = "part")) continue;
+            if (!DQ_OBJECT(w, NULL, NULL, .def = "part")) continue;
             part_rows(w, DQ_LIVE(w, t->part), i);
             dq_row_end(w);
         }
