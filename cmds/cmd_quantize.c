@@ -7,6 +7,7 @@
 #include "quantize/quantize.h"
 #include "record/record.h"
 #include "settings/cache_options.h"
+#include "settings/inputs.h"
 #include "settings/options.h"
 #include "settings/quantize_options.h"
 
@@ -309,71 +310,101 @@ static void print_summary(const command *c, const dq_quantizer *q)
     printf("content SHA-256    %s\n", i->content_sha256);
 }
 
+static void tensor_rows(dq_row_writer *w, const void *quantizer, int64_t i)
+{
+    const dq_quantize_row row = w->live ? dq_quantize_row_at(quantizer, i) : (dq_quantize_row){0};
+    const bool retyped = !row.packed && row.dense_dtype != row.dtype;
+    DQ_PUT(w, "name", row.name, "Its name.");
+    DQ_PUT(w, "encoding", row.format, "How it is stored: see FORMAT.md.");
+    DQ_PUT(w, "skipped", row.skipped, "Whether --skip leaves it dense.");
+    DQ_PUT(w, "source_dtype", dq_dtypes[row.dtype].name, "Its type in the source.");
+    DQ_PUT(w, "dense_dtype", retyped ? dq_dtypes[row.dense_dtype].name : NULL,
+           "Type it was rounded to; missing: its own, or it is packed.", .when = DQ_OUT);
+    DQ_PUT(w, "bits", row.bits, "Bits of a code or element.");
+    DQ_PUT(w, "rows", row.rows, "Rows.", .when = DQ_SIGNED);
+    DQ_PUT(w, "cols", row.cols, "Columns.", .when = DQ_SIGNED);
+    DQ_PUT(w, "group_size", row.packed ? row.group_size : -1, "Columns per scale; null: dense.",
+           .when = DQ_NULL | DQ_BELOW_0);
+    DQ_PUT(w, "scale_dtype", row.packed ? dq_dtypes[row.scale_dtype].name : NULL,
+           "Type of scales; null: dense.", .when = DQ_NULL);
+    DQ_PUT(w, "source_bytes", row.source_bytes, "Bytes of its values in the source's type.");
+    DQ_PUT(w, "bytes", row.bytes, "Bytes in the container, scales included.");
+    DQ_PUT(w, "bits_per_weight", row.bits_per_weight, "Of this tensor.", .when = DQ_POSITIVE);
+    DQ_PUT(w, "sqnr_db",
+           row.packed && *dq_quantize_result(quantizer)->content_sha256 ? row.sqnr_db : DQ_NO_REAL,
+           "Signal-to-quantization-noise ratio in dB; null: dense, not written, or no error.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "loss", row.loss,
+           "Of a calibrated method: squared error of its outputs over their squares.",
+           .when = DQ_OUT);
+}
+
+static void document_rows(dq_row_writer *w, const command *c, const char *model,
+                          const dq_quantizer *q, json_t *settings)
+{
+    const dq_quantize_info *i = DQ_LIVE(w, dq_quantize_result(q));
+    DQ_LIST(w, "inputs", "The source.");
+    DQ_ITEM(w);
+    DQ_PUT(w, "path", model, "As it was given.");
+    DQ_PUT(w, "file_bytes", i->source_bytes, "Bytes of its weight files.");
+    DQ_PUT(w, "architecture", i->architecture, "Its row of MODEL.md.");
+    DQ_PUT(w, "types", i->source_types, "Types of a source in GGUF; null: a folder.",
+           .when = DQ_NULL);
+    dq_row_end(w);
+    dq_row_end(w);
+    DQ_PUT(w, "settings", settings, "The recipe as the container stores it, and dry_run.",
+           .ref = "common.json#/$defs/quantize_settings");
+    DQ_LIST(w, "results", "The container.");
+    DQ_ITEM(w);
+    DQ_PUT(w, "path", c->request.out, "The output; null: none was named.", .when = DQ_NULL);
+    const dq_model_size size = {.bits_per_weight = w->live ? i->bits_per_weight : 0,
+                                .file_bytes = w->live ? i->file_bytes : 0,
+                                .weight_bytes = w->live ? i->weight_bytes : 0};
+    dq_size_rows_of(w, &size);
+    DQ_PUT(w, "tensors", i->n_tensors, "Tensors.");
+    DQ_PUT(w, "packed", i->n_packed, "Of them packed.");
+    DQ_PUT(w, "skipped", i->n_skipped, "Of them left dense by --skip.");
+    DQ_PUT(w, "params", i->params, "Parameters.");
+    DQ_PUT(w, "packed_params", i->packed_params, "Of them in packed tensors.");
+    DQ_PUT(w, "packed_bytes", i->packed_bytes, "Bytes of packed tensors, scales included.");
+    DQ_PUT(w, "seconds", c->dry_run ? c->seconds : DQ_NO_REAL,
+           "That it would take; of --dry-run alone.", .when = DQ_OUT | DQ_POSITIVE);
+    DQ_PUT(w, "payloads_taken_over", i->n_resumed,
+           "Datasets that an interrupted run had finished.");
+    DQ_PUT(w, "content_sha256", c->dry_run ? NULL : i->content_sha256,
+           "Of the payloads; null: not written.", .when = DQ_NULL, .pattern = DQ_SHA256);
+    DQ_LIST(w, "rows", "Every tensor.");
+    for (int64_t k = 0; DQ_MORE(w, k, i->n_tensors); k++) dq_row_item(w, tensor_rows, q, k);
+    dq_row_end(w);
+    if (DQ_WHEN(w, c->request.planned && !c->dry_run))
+        DQ_PUT(w, "as_planned", c->request.as_planned,
+               "Whether these are the weights that the recipe's plan measured.", .when = DQ_OUT);
+    dq_calib_run_rows(w, DQ_LIVE(w, &c->request.calib), q);
+    dq_row_end(w);
+    dq_row_end(w);
+}
+
+static void describe(dq_row_writer *w)
+{
+    document_rows(w, NULL, NULL, NULL, NULL);
+}
+
+const dq_document dq_quantize_document = {
+    "dq-quantize/1", "What dq quantize --json prints; with --dry-run of what would be written.",
+    "quantize", describe};
+
 static dq_status print_json(const command *c, const char *model, const dq_quantizer *q, dq_err *err)
 {
-    const dq_quantize_info *i = dq_quantize_result(q);
     const char *recipe = dq_quantize_recipe(q);
-    json_t *doc = dq_document_new(&c->logger, "dq-quantize/1"), *in = json_object(),
-           *out = json_object();
-    json_t *set = NULL, *rows = json_array();
-    dq_json_parse(&set, recipe, strlen(recipe), "recipe", err);
-    json_object_set_new(in, "path", dq_document_name(model));
-    json_object_set_new(in, "file_bytes", json_integer(i->source_bytes));
-    json_object_set_new(in, "architecture", json_string(i->architecture));
-    json_object_set_new(in, "types", i->source_types ? json_string(i->source_types) : json_null());
-    json_array_append_new(json_object_get(doc, "inputs"), in);
-    if (!json_object_get(set, "kv"))
-        json_object_set_new(set, "kv", dq_kv_config_json(&c->request.set.kv));
-    json_object_set_new(set, "dry_run", json_boolean(c->dry_run));
-    json_object_set_new(doc, "settings", set);
-    json_object_set_new(out, "path",
-                        c->request.out ? dq_document_name(c->request.out) : json_null());
-    json_object_set_new(out, "bits_per_weight", dq_document_real(i->bits_per_weight));
-    json_object_set_new(out, "file_bytes", json_integer(i->file_bytes));
-    json_object_set_new(out, "weight_bytes", json_integer(i->weight_bytes));
-    json_object_set_new(out, "tensors", json_integer(i->n_tensors));
-    json_object_set_new(out, "packed", json_integer(i->n_packed));
-    json_object_set_new(out, "skipped", json_integer(i->n_skipped));
-    json_object_set_new(out, "params", json_integer(i->params));
-    json_object_set_new(out, "packed_params", json_integer(i->packed_params));
-    json_object_set_new(out, "packed_bytes", json_integer(i->packed_bytes));
-    if (c->dry_run) json_object_set_new(out, "seconds", dq_document_real(c->seconds));
-    json_object_set_new(out, "payloads_taken_over", json_integer(i->n_resumed));
-    json_object_set_new(out, "content_sha256",
-                        c->dry_run ? json_null() : json_string(i->content_sha256));
-    for (int64_t k = 0; k < i->n_tensors; k++) {
-        dq_quantize_row row = dq_quantize_row_at(q, k);
-        if (c->dry_run) row.sqnr_db = (double)NAN;
-        json_t *o = json_object();
-        json_object_set_new(o, "name", dq_document_name(row.name));
-        json_object_set_new(o, "encoding", json_string(row.format));
-        json_object_set_new(o, "skipped", json_boolean(row.skipped));
-        json_object_set_new(o, "source_dtype", json_string(dq_dtypes[row.dtype].name));
-        if (!row.packed && row.dense_dtype != row.dtype)
-            json_object_set_new(o, "dense_dtype", json_string(dq_dtypes[row.dense_dtype].name));
-        json_object_set_new(o, "bits", json_integer(row.bits));
-        json_object_set_new(o, "rows", json_integer(row.rows));
-        json_object_set_new(o, "cols", json_integer(row.cols));
-        json_object_set_new(o, "group_size",
-                            row.packed ? json_integer(row.group_size) : json_null());
-        json_object_set_new(o, "scale_dtype",
-                            row.packed ? json_string(dq_dtypes[row.scale_dtype].name)
-                                       : json_null());
-        json_object_set_new(o, "source_bytes", json_integer(row.source_bytes));
-        json_object_set_new(o, "bytes", json_integer(row.bytes));
-        json_object_set_new(o, "bits_per_weight", dq_document_real(row.bits_per_weight));
-        json_object_set_new(o, "sqnr_db", row.packed ? dq_document_real(row.sqnr_db) : json_null());
-        if (isfinite(row.loss)) json_object_set_new(o, "loss", dq_document_real(row.loss));
-        json_array_append_new(rows, o);
-    }
-    json_object_set_new(out, "rows", rows);
-    if (c->request.planned && !c->dry_run)
-        json_object_set_new(out, "as_planned", json_boolean(c->request.as_planned));
-    dq_calib_run_json(&c->request.calib, q, out);
-    json_array_append_new(json_object_get(doc, "results"), out);
-    if (err->code == DQ_OK) return dq_stdout_print(doc, err);
-    json_decref(doc);
-    return err->code;
+    json_t *settings = NULL;
+    DQ_TRY(dq_json_parse(&settings, recipe, strlen(recipe), "recipe", err));
+    if (!json_object_get(settings, "kv"))
+        json_object_set_new(settings, "kv", dq_kv_config_json(&c->request.set.kv));
+    json_object_set_new(settings, "dry_run", json_boolean(c->dry_run));
+    json_t *doc = dq_document_new(&c->logger, dq_quantize_document.name);
+    dq_row_writer w = dq_row_json(doc);
+    document_rows(&w, c, model, q, settings);
+    return dq_stdout_print(doc, err);
 }
 
 static dq_status make_container(command *c, dq_quantizer *q, dq_err *err)

@@ -548,68 +548,112 @@ static dq_status end_turn(generate *x, dq_err *err)
     return DQ_OK;
 }
 
-static json_t *ids_json(const int32_t *ids, int64_t n)
+static void put_ids(dq_row_writer *w, const char *name, const int32_t *ids, int64_t n,
+                    const char *about)
 {
-    json_t *list = json_array();
-    for (int64_t i = 0; i < n; i++) json_array_append_new(list, json_integer(ids[i]));
-    return list;
+    DQ_LIST(w, name, about);
+    for (int64_t i = 0; DQ_MORE(w, i, n); i++) DQ_PUT(w, NULL, ids[i], NULL);
+    dq_row_end(w);
 }
+
+/* words[len]: the text of side t. */
+static void result_rows(dq_row_writer *w, const dq_conversation *t, const char *words, size_t len)
+{
+    const dq_writer_text *text = DQ_LIVE(w, &t->text);
+    DQ_PUT(w, "model", t->lm.model->path, "Path as given.");
+    DQ_PUT(w, "text", json_stringn(words, len), "What was written, without special tokens.",
+           .ref = "string");
+    DQ_PUT(w, "end", dq_text_end_name[text->end], "Why it ended.",
+           DQ_WORD("stop_id", "max_new", "positions", "asked"));
+    DQ_PUT(w, "chat_template", (bool)!t->raw, "Whether the model's chat template was applied.");
+    DQ_PUT(w, "prompt_tokens", t->n_prompt, "Tokens of the prompt, template and all.", .min = 1);
+    DQ_PUT(w, "new_tokens", text->n, "Tokens written.");
+    put_ids(w, "prompt_ids", DQ_LIVE(w, t->ids), w->live ? t->n_prompt : 0, "The prompt as ids.");
+    put_ids(w, "ids", DQ_LIVE(w, text->ids), w->live ? text->n : 0,
+            "The text as ids, without the one that ended it.");
+    DQ_LIST(w, "logp_nats", "Natural logarithm of the probability of each id.");
+    for (int64_t j = 0; DQ_MORE(w, j, text->n); j++) DQ_PUT(w, NULL, text->logp[j], NULL);
+    dq_row_end(w);
+    DQ_PUT(w, "read_seconds", text->read_seconds, "Wall-clock time of the prompt.");
+    DQ_PUT(w, "write_seconds", text->write_seconds, "Wall-clock time of the ids after the first.");
+    DQ_PUT(w, "logit_bits", t->lm.pass.logit.bits, "Bits of attention logits, 16: not rounded.");
+    DQ_PUT(w, "kv", dq_kv_spec_json(&t->lm.kv), "The KV cache.",
+           .ref = "common.json#/$defs/kv_spec");
+}
+
+/* p NULL: two texts are not compared. */
+static void parting_rows(dq_row_writer *w, const dq_compare_parting *p)
+{
+    if (!DQ_BEGIN(w, OBJECT, "comparison", p, "Where two texts part; with --compare.",
+                  .when = DQ_OUT))
+        return;
+    DQ_PUT(w, "equal_tokens", p->same, "Tokens that both begin with.");
+    DQ_PUT(w, "parts", p->parts, "Whether they differ after these.");
+    DQ_LIST(w, "token_ids", "The next id of each; null: its text ends there.", .max = 2);
+    for (int i = 0; DQ_MORE(w, i, 2); i++)
+        DQ_PUT(w, NULL, p->id[i], NULL, .when = DQ_NULL | DQ_BELOW_0);
+    dq_row_end(w);
+    DQ_LIST(w, "probabilities", "By each model, of each of these ids; null: of an end.", .max = 2);
+    for (int i = 0; DQ_MORE(w, i, 2); i++) {
+        DQ_LIST(w, NULL, NULL, .max = 2);
+        for (int k = 0; DQ_MORE(w, k, 2); k++) DQ_PUT(w, NULL, p->p[i][k], NULL, .when = DQ_NULL);
+        dq_row_end(w);
+    }
+    dq_row_end(w);
+    dq_row_end(w);
+}
+
+static dq_status document_rows(dq_row_writer *w, const generate *x, const dq_compare_parting *p,
+                               dq_err *err)
+{
+    const int n = w->live ? x->n_models : 1;
+    DQ_LIST(w, "inputs", "The model, and the one it is compared with.");
+    for (int i = 0; i < n; i++) dq_input_put_model(w, DQ_LIVE(w, x->side[i].lm.model));
+    dq_row_end(w);
+    DQ_OBJECT(w, "settings", "As they took effect for every model.");
+    DQ_PUT(w, "prompt", x->prompt, "The prompt as given.");
+    DQ_PUT(w, "system", x->system, "What the model was told before it; null: nothing.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "max_new", x->max_new, "Tokens to write at most.", .min = 1);
+    DQ_PUT(w, "temperature", x->temperature,
+           "Divides logits before a token is drawn; 0: the most likely one.", .when = DQ_POSITIVE);
+    DQ_PUT(w, "top_k", x->top_k, "Most likely tokens that are drawn from; 0: all.");
+    DQ_PUT(w, "top_p", x->top_p, "Share of the probability that is drawn from.");
+    DQ_PUT(w, "min_p", x->min_p, "Least share of the largest probability.");
+    DQ_PUT(w, "seed", (int64_t)x->how.seed, "Of the draws.", .when = DQ_SIGNED);
+    DQ_PUT(w, "device", x->side[0].lm.backend->device,
+           "The device and its arithmetic units, in words.");
+    dq_row_end(w);
+    DQ_LIST(w, "results", "A text of each model.");
+    for (int i = 0; i < n && err->code == DQ_OK; i++) {
+        const dq_conversation *t = DQ_LIVE(w, &x->side[i]);
+        char *words = NULL;
+        size_t len = 0;
+        if (t) conversation_text(&words, &len, t, t->text.ids, t->text.n, 0, err);
+        DQ_ITEM(w);
+        result_rows(w, t, words, len);
+        dq_row_end(w);
+        dq_block_free(words);
+    }
+    dq_row_end(w);
+    parting_rows(w, p);
+    return err->code;
+}
+
+static void describe(dq_row_writer *w)
+{
+    dq_err none = {0};
+    document_rows(w, NULL, NULL, &none);
+}
+
+const dq_document dq_generate_document = {"dq-generate/1", "What dq generate --json prints.",
+                                          "generate", describe};
 
 static dq_status print_json(generate *x, const dq_compare_parting *p, dq_err *err)
 {
-    json_t *doc = dq_document_new(&x->logger, "dq-generate/1"), *s = json_object();
-    json_object_set_new(s, "prompt", json_string(x->prompt));
-    json_object_set_new(s, "system", x->system ? json_string(x->system) : json_null());
-    json_object_set_new(s, "max_new", json_integer(x->max_new));
-    json_object_set_new(s, "temperature", dq_document_real(x->temperature));
-    json_object_set_new(s, "top_k", json_integer(x->top_k));
-    json_object_set_new(s, "top_p", dq_document_real(x->top_p));
-    json_object_set_new(s, "min_p", dq_document_real(x->min_p));
-    json_object_set_new(s, "seed", json_integer((json_int_t)x->how.seed));
-    json_object_set_new(s, "device", json_string(x->side[0].lm.backend->device));
-    json_object_set_new(doc, "settings", s);
-    for (int i = 0; i < x->n_models; i++) {
-        json_array_append_new(json_object_get(doc, "inputs"),
-                              dq_input_model_json(x->side[i].lm.model));
-        const dq_conversation *t = &x->side[i];
-        const dq_writer_text *text = &t->text;
-        json_t *o = json_object(), *logp = json_array();
-        char *words;
-        size_t len;
-        for (int64_t j = 0; j < text->n; j++)
-            json_array_append_new(logp, dq_document_real(text->logp[j]));
-        json_object_set_new(o, "model", dq_document_name(t->lm.model->path));
-        if (conversation_text(&words, &len, t, text->ids, text->n, 0, err) == DQ_OK)
-            json_object_set_new(o, "text", json_stringn(words, len));
-        dq_block_free(words);
-        json_object_set_new(o, "end", json_string(dq_text_end_name[text->end]));
-        json_object_set_new(o, "chat_template", json_boolean(!t->raw));
-        json_object_set_new(o, "prompt_tokens", json_integer(t->n_prompt));
-        json_object_set_new(o, "new_tokens", json_integer(text->n));
-        json_object_set_new(o, "prompt_ids", ids_json(t->ids, t->n_prompt));
-        json_object_set_new(o, "ids", ids_json(text->ids, text->n));
-        json_object_set_new(o, "logp_nats", logp);
-        json_object_set_new(o, "read_seconds", dq_document_real(text->read_seconds));
-        json_object_set_new(o, "write_seconds", dq_document_real(text->write_seconds));
-        json_object_set_new(o, "logit_bits", json_integer(t->lm.pass.logit.bits));
-        json_object_set_new(o, "kv", dq_kv_spec_json(&t->lm.kv));
-        json_array_append_new(json_object_get(doc, "results"), o);
-    }
-    if (p) {
-        json_t *o = json_object(), *ids = json_array(), *rows = json_array();
-        json_object_set_new(o, "equal_tokens", json_integer(p->same));
-        json_object_set_new(o, "parts", json_boolean(p->parts));
-        for (int i = 0; i < 2; i++) {
-            json_t *row = json_array();
-            json_array_append_new(ids, p->id[i] < 0 ? json_null() : json_integer(p->id[i]));
-            for (int k = 0; k < 2; k++) json_array_append_new(row, dq_document_real(p->p[i][k]));
-            json_array_append_new(rows, row);
-        }
-        json_object_set_new(o, "token_ids", ids);
-        json_object_set_new(o, "probabilities", rows);
-        json_object_set_new(doc, "comparison", o);
-    }
-    if (err->code == DQ_OK) return dq_stdout_print(doc, err);
+    json_t *doc = dq_document_new(&x->logger, dq_generate_document.name);
+    dq_row_writer w = dq_row_json(doc);
+    if (document_rows(&w, x, p, err) == DQ_OK) return dq_stdout_print(doc, err);
     json_decref(doc);
     return err->code;
 }

@@ -109,7 +109,7 @@ typedef struct dq_row {
     int min, max;        /* of an integer; 0: none but what `when` says */
     const char *mixed;   /* written for 0 in place of a number */
     const char *pattern; /* that a text has */
-    const char *ref;     /* "common.json#/$defs/kv_config" */
+    const char *ref;     /* of JSON: "common.json#/$defs/kv_config", or a type, "string" */
     const char *def;     /* an object that is described once, under "$defs" */
     const char *title;   /* of a table's column; NULL: it has none */
     int digits;          /* of a real there, after the point */

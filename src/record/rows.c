@@ -96,7 +96,8 @@ static json_t *schema_of(const dq_row *row)
         json_decref(list);
         return o;
     }
-    if (row->type == DQ_ROW_JSON) return or_null(row, of_word("$ref", row->ref));
+    if (row->type == DQ_ROW_JSON)
+        return or_null(row, of_word(strchr(row->ref, '#') ? "$ref" : "type", row->ref));
     o = of_word("type", row->type == DQ_ROW_BOOL   ? "boolean"
                         : row->type == DQ_ROW_INT  ? "integer"
                         : row->type == DQ_ROW_REAL ? "number"

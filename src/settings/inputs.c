@@ -49,17 +49,22 @@ const char *dq_size_report_text(char buf[DQ_SIZE_REPORT_TEXT], const dq_model *m
     return buf;
 }
 
-void dq_size_rows(dq_row_writer *w, const dq_model *m)
+void dq_size_rows_of(dq_row_writer *w, const dq_model_size *s)
 {
-    const dq_model_size s = w->live ? dq_model_size_of(m) : (dq_model_size){0};
-    DQ_PUT(w, "bits_per_weight", s.bits_per_weight,
+    DQ_PUT(w, "bits_per_weight", s->bits_per_weight,
            "Bits per weight over all parameters: 8 * weight_bytes over their number, scales and "
            "zero points included.",
            .when = DQ_POSITIVE);
-    DQ_PUT(w, "file_bytes", s.file_bytes, "Bytes of the model's weight files.");
-    DQ_PUT(w, "weight_bytes", s.weight_bytes,
+    DQ_PUT(w, "file_bytes", s->file_bytes, "Bytes of the model's weight files.");
+    DQ_PUT(w, "weight_bytes", s->weight_bytes,
            "Bytes of all tensors as these files store them; a matrix that is embedding and head "
            "counts once.");
+}
+
+void dq_size_rows(dq_row_writer *w, const dq_model *m)
+{
+    const dq_model_size s = w->live ? dq_model_size_of(m) : (dq_model_size){0};
+    dq_size_rows_of(w, &s);
 }
 
 void dq_size_report_json(json_t *o, const dq_model *m)

@@ -31,6 +31,7 @@ void dq_identity_text(char out[DQ_IDENTITY], const dq_backend *b);
 /* "4.48 bpw, 92.30 MiB" */
 enum { DQ_SIZE_REPORT_TEXT = 64 };
 const char *dq_size_report_text(char buf[DQ_SIZE_REPORT_TEXT], const dq_model *m);
+void dq_size_rows_of(dq_row_writer *w, const dq_model_size *s);
 void dq_size_rows(dq_row_writer *w, const dq_model *m);
 void dq_size_report_json(json_t *o, const dq_model *m);
 /* "head_order" */

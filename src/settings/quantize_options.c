@@ -419,33 +419,36 @@ static void calib_run_report(const dq_calib_run *c, dq_logger *logger)
     }
 }
 
-void dq_calib_run_json(const dq_calib_run *c, const dq_quantizer *q, json_t *result)
+void dq_calib_run_rows(dq_row_writer *w, const dq_calib_run *c, const dq_quantizer *q)
 {
-    if (!c->calibrate) return;
-    const dq_calibrate_info *i = dq_calibrate_result(c->calibrate);
-    json_t *o = json_object(), *parts = json_array();
-    json_object_set_new(o, "tokens_found", json_integer(i->text->found));
-    json_object_set_new(o, "tokens_asked", json_integer(i->text->requested));
-    json_object_set_new(o, "text_bytes", json_integer(i->text->bytes));
-    json_object_set_new(o, "text_bytes_read", json_integer(i->text->bytes_read));
-    json_object_set_new(o, "scratch_bytes", json_integer(i->scratch_bytes));
-    json_object_set_new(o, "memory_bytes", json_integer(dq_calibrate_memory(c->calibrate, q)));
-    json_object_set_new(o, "peak_bytes", json_integer(dq_os_peak_bytes()));
-    json_object_set_new(o, "inputs_always_zero", json_integer(i->n_dead));
-    json_object_set_new(o, "rows_not_corrected", json_integer(i->n_kept));
-    json_object_set_new(o, "more_damping", json_integer(i->n_damped));
-    if (i->n_corrected)
-        json_object_set_new(o, "corrections_kept",
-                            dq_document_real(i->trust / (double)i->n_corrected));
-    for (int p = 0; p < DQ_CALIBRATE_PARTS; p++) {
-        json_t *part = json_object();
-        json_object_set_new(part, "part", json_string(dq_calibrate_part_name[p]));
-        json_object_set_new(part, "seconds", dq_document_real(i->seconds[p]));
-        json_object_set_new(part, "flop", dq_document_real(i->flop[p]));
-        json_array_append_new(parts, part);
+    const dq_calibrate_info *i = w->live && c->calibrate ? dq_calibrate_result(c->calibrate) : NULL;
+    if (!DQ_BEGIN(w, OBJECT, "calibration", i, "Of a method that reads a text.", .when = DQ_OUT))
+        return;
+    DQ_PUT(w, "tokens_found", i->text->found, "Tokens of the text.");
+    DQ_PUT(w, "tokens_asked", i->text->requested, "Tokens that were asked for.");
+    DQ_PUT(w, "text_bytes", i->text->bytes, "Bytes of the text.");
+    DQ_PUT(w, "text_bytes_read", i->text->bytes_read, "Of them read.");
+    DQ_PUT(w, "scratch_bytes", i->scratch_bytes, "Bytes of files beside the output while it runs.");
+    DQ_PUT(w, "memory_bytes", dq_calibrate_memory(c->calibrate, q),
+           "Bytes that it expected to need.");
+    DQ_PUT(w, "peak_bytes", dq_os_peak_bytes(), "Bytes that the process had at most.");
+    DQ_PUT(w, "inputs_always_zero", i->n_dead, "Columns whose input was 0 for all tokens.");
+    DQ_PUT(w, "rows_not_corrected", i->n_kept,
+           "Rows that kept their values, as a correction did not hold on other tokens.");
+    DQ_PUT(w, "more_damping", i->n_damped,
+           "Matrices whose Hessian needed more damping than usual.");
+    DQ_PUT(w, "corrections_kept", i->n_corrected ? i->trust / (double)i->n_corrected : DQ_NO_REAL,
+           "Mean share of the corrections that was kept; missing: none was made.", .when = DQ_OUT);
+    DQ_LIST(w, "parts", "Time and work.");
+    for (int p = 0; DQ_MORE(w, p, DQ_CALIBRATE_PARTS); p++) {
+        DQ_ITEM(w);
+        DQ_PUT(w, "part", dq_calibrate_part_name[p], "Of what.", DQ_WORDS(dq_calibrate_part_name));
+        DQ_PUT(w, "seconds", i->seconds[p], "Seconds.", .when = DQ_NULL);
+        DQ_PUT(w, "flop", i->flop[p], "Operations.", .when = DQ_NULL);
+        dq_row_end(w);
     }
-    json_object_set_new(o, "parts", parts);
-    json_object_set_new(result, "calibration", o);
+    dq_row_end(w);
+    dq_row_end(w);
 }
 
 /* Contradicting options are refused before a model is opened, which may take long. */

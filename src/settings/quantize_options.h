@@ -149,7 +149,7 @@ void dq_calib_run_warn_form(const dq_calib_text *t, const char *file, dq_logger 
  * inputs. */
 void dq_calib_run_warn(const dq_calib_text *t, const char *file, const dq_calibrate_rule *rule,
                        int64_t inputs, dq_logger *logger);
-void dq_calib_run_json(const dq_calib_run *c, const dq_quantizer *q, json_t *result);
+void dq_calib_run_rows(dq_row_writer *w, const dq_calib_run *c, const dq_quantizer *q);
 
 /* What dq quantize and the library are asked to write: options for weights, calibration, attention
  * and cache, and how they become a container. */
