@@ -93,7 +93,7 @@ static dq_status print_items(dq_row_items *rows, int64_t n,
     dq_table *t = NULL;
     dq_arena *a;
     const int64_t *order = order_of(&a, n, name, arg, err);
-    if (order) dq_table_of_rows(&t, rows, arg, order, n, err);
+    for (int64_t i = 0; order && i < n; i++) dq_table_add_rows(&t, rows, arg, order[i], err);
     putchar('\n');
     if (t) dq_table_finish(t, err);
     dq_arena_free(a);

@@ -44,6 +44,7 @@ typedef struct attention {
     dq_head *head[2]; /* [n_out] of the head orders with one map each */
     dq_head_order map[2];
     double *ops;          /* [runs] */
+    double peak;          /* of the last length; NaN: not known */
     dq_progress progress; /* in pairs of rows; told between runs */
     dq_kv *kv;
     int32_t seq;
@@ -163,29 +164,45 @@ static const char *name_of(const attention *x, const form *f)
     return x->m->map.n_maps == 2 ? "difference" : "softmax";
 }
 
-static void add_result(attention *x, const form *f, double peak, dq_bench_report *r, dq_err *err)
+void dq_bench_attention_rows(dq_row_writer *w, const void *attended, int64_t i)
 {
-    const dq_bench_timing s = dq_bench_timing_of(f->seconds, x->o->runs);
-    const dq_bench_timing times = dq_bench_timing_of(f->times, x->o->runs);
-    const double rate = flops_of(x, f) / s.median;
-    const bool codes = x->o->math.qk == DQ_NUM_INT8;
+    static const dq_bench_column seconds_of = {.prefix = "seconds",
+                                               .about = "Seconds of one layer, median over runs.",
+                                               .title = "ms",
+                                               .least = "least",
+                                               .digits = 2,
+                                               .scale = 1e3};
+    static const dq_bench_column times_of = {
+        .prefix = "times_first",
+        .about = "Time over that of the first form, median over runs.",
+        .title = "times",
+        .digits = 3};
+    const attention *x = attended;
+    const form *f = x ? &x->form[i] : NULL;
+    const bool codes = x && x->o->math.qk == DQ_NUM_INT8;
+    dq_bench_timing s = {0}, times = {0};
+    double rate = 0;
     char logits[DQ_BENCH_LOGIT_NAME];
-    const dq_bench_figure all[] = {
-        dq_bench_count("tokens", "tokens", x->n),
-        dq_bench_text("form", "form", name_of(x, f)),
-        dq_bench_text(NULL, "logits", dq_bench_logit_name(logits, f->logit)),
-        dq_bench_real("seconds_median", "ms", s.median, 1e3, 2),
-        dq_bench_real("seconds_min", "least", s.min, 1e3, 2),
-        dq_bench_real("seconds_max", NULL, s.max, 1e3, 2),
-        dq_bench_real("flops_per_second", "GFLOP/s", rate, 1e-9, 1),
-        dq_bench_real("peak_flops_per_second", NULL, peak, 1, 0),
-        dq_bench_real("share_of_peak", "share of peak", rate / peak, 1, 2),
-        dq_bench_real("times_first_median", "times", times.median, 1, 3),
-        dq_bench_real("times_first_min", NULL, times.min, 1, 3),
-        dq_bench_real("times_first_max", NULL, times.max, 1, 3),
-        dq_bench_real("share_of_codes", codes ? "as codes" : NULL, share_of_codes(x), 1, 3)};
-    dq_bench_report_logit(
-        dq_bench_report_add(r, "attention", all, (int)(sizeof all / sizeof *all), err), f->logit);
+    if (x) {
+        s = dq_bench_timing_of(f->seconds, x->o->runs);
+        times = dq_bench_timing_of(f->times, x->o->runs);
+        rate = flops_of(x, f) / s.median;
+    }
+    dq_bench_rows_begin(w, DQ_LIVE(w, x->o), "attention");
+    DQ_PUT(w, "tokens", x->n, "Tokens of the prompt.", .title = "tokens");
+    DQ_PUT(w, "form", name_of(x, f), "What is computed.", .title = "form");
+    if (w->cell) DQ_PUT(w, NULL, dq_bench_logit_name(logits, f->logit), NULL, .title = "logits");
+    dq_bench_timing_rows(w, &seconds_of, &s);
+    DQ_PUT(w, "flops_per_second", rate, "Multiply-adds (two each) per second.", .title = "GFLOP/s",
+           .scale = 1e-9, .digits = 1, .when = DQ_NULL);
+    DQ_PUT(w, "peak_flops_per_second", x->peak, DQ_BENCH_ABOUT_PEAK, .when = DQ_NULL);
+    DQ_PUT(w, "share_of_peak", rate / x->peak, "Of that reached.", .title = "share of peak",
+           .digits = 2, .when = DQ_NULL);
+    dq_bench_timing_rows(w, &times_of, &times);
+    DQ_PUT(w, "share_of_codes", share_of_codes(x),
+           "Share of query-key pairs that are multiplied as codes; null: no int8.",
+           .title = codes ? "as codes" : NULL, .digits = 3, .when = DQ_NULL);
+    dq_bench_logit_rows(w, DQ_LIVE(w, &f->logit));
 }
 
 static void print_heading(const attention *x)
@@ -212,9 +229,9 @@ static dq_status run_all(attention *x, dq_err *err)
     for (int i = 0; i < x->length.n && err->code == DQ_OK; i++) {
         x->n = x->length.at[i];
         if (begin_length(x, err) == DQ_OK && run_length(x, err) == DQ_OK) {
-            const double peak =
-                x->instruction ? dq_bench_timing_of(x->ops, x->o->runs).median : (double)NAN;
-            for (int k = 0; k < x->n_forms; k++) add_result(x, &x->form[k], peak, &r, err);
+            x->peak = x->instruction ? dq_bench_timing_of(x->ops, x->o->runs).median : (double)NAN;
+            for (int k = 0; k < x->n_forms; k++)
+                dq_bench_report_add(&r, dq_bench_attention_rows, x, k, err);
         }
         float **all[] = {&x->q, &x->y, &x->lambda, &x->absmax};
         for (int j = 0; j < 4; j++) {
@@ -228,9 +245,12 @@ static dq_status run_all(attention *x, dq_err *err)
     }
     dq_progress_end(&x->progress);
     if (err->code == DQ_OK) {
-        dq_bench_report_runs(&r);
-        json_object_set_new(r.settings, "kv_bits", json_integer(x->o->kv.k_bits));
-        dq_bench_peak_json(r.settings, x->o->math.qk, x->instruction);
+        const dq_bench_settings set = {.runs = true,
+                                       .kv_bits = x->o->kv.k_bits,
+                                       .peaks = true,
+                                       .instruction = x->instruction,
+                                       .num = x->o->math.qk};
+        dq_bench_report_settings(&r, &set);
         if (!x->o->json) print_heading(x);
         dq_bench_report_print(&r, err);
     }
@@ -331,7 +351,7 @@ typedef struct policies {
     dq_bench *o;
     dq_bench_list length;
     const dq_kv_policy *policy[POLICIES]; /* [n_policies] */
-    int n_policies;
+    int n_policies, tokens;               /* tokens: of the length at hand */
     dq_backend *b;
     dq_progress progress;              /* in rows; told between runs */
     double *prefill, *over, *evicting; /* [runs], [n_policies][runs] twice */
@@ -409,12 +429,38 @@ static dq_status evict_run_all(policies *x, const dq_bench_prompt *p, int64_t ev
     return err->code;
 }
 
+void dq_bench_evict_rows(dq_row_writer *w, const void *evicted, int64_t j)
+{
+    static const dq_bench_column over_of = {
+        .prefix = "over_prefill",
+        .about = "What watching and evicting took more, over that, median over runs.",
+        .title = "more",
+        .least = "least",
+        .most = "most",
+        .digits = 3};
+    const policies *x = evicted;
+    dq_bench_timing prefill = {0}, over = {0}, evicting = {0};
+    if (x) {
+        prefill = dq_bench_timing_of(x->prefill, x->o->runs);
+        over = dq_bench_timing_of(x->over + j * x->o->runs, x->o->runs);
+        evicting = dq_bench_timing_of(x->evicting + j * x->o->runs, x->o->runs);
+    }
+    dq_bench_rows_begin(w, DQ_LIVE(w, x->o), "evict");
+    DQ_PUT(w, "tokens", x->tokens, "Tokens of the prompt.", .title = "tokens");
+    DQ_PUT(w, "policy", x->policy[j]->name, "What decides which stay.", .title = "policy");
+    DQ_PUT(w, "prefill_seconds_median", prefill.median, "Seconds of a prefill that nobody watches.",
+           .title = "prefill s", .digits = 3, .when = DQ_NULL);
+    dq_bench_timing_rows(w, &over_of, &over);
+    DQ_PUT(w, "evicting_over_prefill_median", evicting.median, "Of it the eviction.",
+           .title = "evicting", .digits = 3, .when = DQ_NULL);
+}
+
 static dq_status evict_run_lengths(policies *x, dq_bench_report *r, dq_err *err)
 {
     double rows = 0;
     for (int i = 0; i < x->length.n; i++) rows += x->length.at[i];
-    dq_bench_report_runs(r);
-    json_object_set_new(r->settings, "keep", dq_document_real(keep));
+    const dq_bench_settings set = {.runs = true, .keep = keep};
+    dq_bench_report_settings(r, &set);
     dq_progress_begin(&x->progress, &x->o->logger, "timed", rows * (double)(x->o->runs + 1));
     dq_progress_set(&x->progress, 0, NULL);
     for (int i = 0; i < x->length.n && err->code == DQ_OK; i++) {
@@ -425,21 +471,9 @@ static dq_status evict_run_lengths(policies *x, dq_bench_report *r, dq_err *err)
             evict_run_all(x, &prompt, j, err);
             dq_progress_set(&x->progress, x->progress.done + length, NULL);
         }
-        for (int j = 0; err->code == DQ_OK && j < x->n_policies; j++) {
-            const int64_t runs = x->o->runs;
-            const dq_bench_timing prefill = dq_bench_timing_of(x->prefill, runs);
-            const dq_bench_timing over = dq_bench_timing_of(x->over + j * runs, runs);
-            const double evicting = dq_bench_timing_of(x->evicting + j * runs, runs).median;
-            const dq_bench_figure f[] = {
-                dq_bench_count("tokens", "tokens", length),
-                dq_bench_text("policy", "policy", x->policy[j]->name),
-                dq_bench_real("prefill_seconds_median", "prefill s", prefill.median, 1, 3),
-                dq_bench_real("over_prefill_median", "more", over.median, 1, 3),
-                dq_bench_real("over_prefill_min", "least", over.min, 1, 3),
-                dq_bench_real("over_prefill_max", "most", over.max, 1, 3),
-                dq_bench_real("evicting_over_prefill_median", "evicting", evicting, 1, 3)};
-            dq_bench_report_add(r, "evict", f, (int)(sizeof f / sizeof *f), err);
-        }
+        x->tokens = length;
+        for (int j = 0; err->code == DQ_OK && j < x->n_policies; j++)
+            dq_bench_report_add(r, dq_bench_evict_rows, x, j, err);
         dq_bench_prompt_free(&prompt);
     }
     dq_progress_end(&x->progress);
@@ -563,6 +597,7 @@ typedef struct items_bench {
     dq_bench_prompt prompt;
     dq_progress progress;
     double *value[N_COLUMNS]; /* [runs] */
+    dq_bench_timing timing[N_COLUMNS];
     int64_t naive, computed, scored, n_truncated, n_groups;
 } items_bench;
 
@@ -659,52 +694,69 @@ static dq_status run_once(items_bench *x, int64_t items_run, dq_err *err)
     return err->code;
 }
 
-/* Columns of the table and members of a result, in this order. */
-static const struct {
-    const char *title, *member;
-    int digits;
-} shown[N_COLUMNS] = {[TOKENIZE] = {"tokenizing s", "tokenizing_seconds", 4},
-                      [SCORE] = {"scoring s", "seconds", 4},
-                      [FLOOR] = {"floor s", "floor_seconds", 4},
-                      [COMPUTED_RATE] = {"computed/s", "computed_tokens_per_second", 0},
-                      [NAIVE_RATE] = {"naive/s", "naive_tokens_per_second", 0},
-                      [PREFILL_RATE] = {"prefill/s", "prefill_tokens_per_second", 0},
-                      [PRODUCT_RATE] = {NULL, "matmul_flops_per_second", 0},
-                      [OF_PREFILL] = {"of prefill", "share_of_prefill", 2},
-                      [OF_FLOOR] = {"of floor", "share_of_floor", 2}};
+static const dq_bench_column shown[N_COLUMNS] = {
+    [TOKENIZE] = {.prefix = "tokenizing_seconds",
+                  .about = "Seconds of tokenizing, median over runs.",
+                  .title = "tokenizing s",
+                  .digits = 4},
+    [SCORE] = {.prefix = "seconds",
+               .about = "Seconds of scoring, median over runs.",
+               .title = "scoring s",
+               .digits = 4},
+    [FLOOR] = {.prefix = "floor_seconds",
+               .about = "Seconds of the products alone, median over runs.",
+               .title = "floor s",
+               .digits = 4},
+    [COMPUTED_RATE] = {.prefix = "computed_tokens_per_second",
+                       .about = "Computed tokens per second, median over runs.",
+                       .title = "computed/s"},
+    [NAIVE_RATE] = {.prefix = "naive_tokens_per_second",
+                    .about = "Tokens per second, prefixes counted for each item, median over runs.",
+                    .title = "naive/s"},
+    [PREFILL_RATE] = {.prefix = "prefill_tokens_per_second",
+                      .about = "Tokens per second of one prompt, median over runs.",
+                      .title = "prefill/s"},
+    [PRODUCT_RATE] = {.prefix = "matmul_flops_per_second",
+                      .about = "Multiply-adds of one dense product per second, median over runs."},
+    [OF_PREFILL] = {.prefix = "share_of_prefill",
+                    .about = "Of the prompt's rate reached, median over runs.",
+                    .title = "of prefill",
+                    .digits = 2},
+    [OF_FLOOR] = {.prefix = "share_of_floor",
+                  .about = "floor_seconds over seconds, median over runs.",
+                  .title = "of floor",
+                  .digits = 2}};
 
-enum { FIGURES = 10 + 3 * N_COLUMNS };
-
-static dq_status report(const items_bench *x, const dq_bench_timing *t, dq_err *err)
+void dq_bench_items_rows(dq_row_writer *w, const void *bench, int64_t i)
 {
-    char member[N_COLUMNS][3][64];
+    const items_bench *x = bench;
+    const dq_bench_timing none = {0};
+    (void)i;
+    dq_bench_rows_begin(w, DQ_LIVE(w, x->o), "items");
+    DQ_PUT(w, "task", x->task, "The task.");
+    DQ_PUT(w, "items", x->items.n, "Items.", .title = "items");
+    DQ_PUT(w, "truncated", x->n_truncated, "Of them cut.");
+    DQ_PUT(w, "groups", x->n_groups, "Groups that were scored together.");
+    DQ_PUT(w, "naive_tokens", x->naive, "Tokens, prefixes counted for each item.",
+           .title = "naive tokens");
+    DQ_PUT(w, "computed_tokens", x->computed, "Tokens that were computed.",
+           .title = "computed tokens");
+    DQ_PUT(w, "scored_tokens", x->scored, "Tokens that were scored.");
+    DQ_PUT(w, "prefill_tokens", x->prompt.n, "Tokens of the prompt beside it.");
+    DQ_PUT(w, "peak_bytes", dq_os_peak_bytes(), "Bytes that the process had at most.");
+    for (int k = 0; k < N_COLUMNS; k++)
+        dq_bench_timing_rows(w, &shown[k], w->live ? &x->timing[k] : &none);
+}
+
+static dq_status report(const items_bench *x, dq_err *err)
+{
+    const dq_bench_timing *t = x->timing;
     dq_bench_report r;
-    dq_bench_figure f[FIGURES] = {dq_bench_text("task", NULL, x->task),
-                                  dq_bench_count("items", "items", x->items.n),
-                                  dq_bench_count("truncated", NULL, x->n_truncated),
-                                  dq_bench_count("groups", NULL, x->n_groups),
-                                  dq_bench_count("naive_tokens", "naive tokens", x->naive),
-                                  dq_bench_count("computed_tokens", "computed tokens", x->computed),
-                                  dq_bench_count("scored_tokens", NULL, x->scored),
-                                  dq_bench_count("prefill_tokens", NULL, x->prompt.n),
-                                  dq_bench_count("peak_bytes", NULL, dq_os_peak_bytes())};
-    int n = 9;
-    for (int i = 0; i < N_COLUMNS; i++) {
-        const double v[] = {t[i].median, t[i].min, t[i].max};
-        static const char *const of[] = {"median", "min", "max"};
-        for (int k = 0; k < 3; k++) {
-            snprintf(member[i][k], sizeof member[i][k], "%s_%s", shown[i].member, of[k]);
-            f[n++] =
-                dq_bench_real(member[i][k], k ? NULL : shown[i].title, v[k], 1, shown[i].digits);
-        }
-    }
     DQ_TRY(dq_bench_report_begin(&r, x->o, err));
-    json_array_append_new(json_object_get(r.doc, "inputs"), dq_document_name(x->path));
-    dq_bench_report_runs(&r);
-    json_object_set_new(r.settings, "kv_bits", json_integer(x->o->kv.k_bits));
-    json_object_set_new(r.settings, "limit",
-                        x->limit ? json_integer((json_int_t)x->limit) : json_null());
-    dq_bench_report_add(&r, "items", f, n, err);
+    const dq_bench_settings set = {
+        .runs = true, .kv_bits = x->o->kv.k_bits, .file = x->path, .limit = x->limit};
+    dq_bench_report_settings(&r, &set);
+    dq_bench_report_add(&r, dq_bench_items_rows, x, 0, err);
     if (!x->o->json)
         printf("%s: items of %s in %s on %s, medians of %lld run%s\n"
                "prefill: one prompt of %lld tokens after every group of items; floor: the matrix "
@@ -719,7 +771,6 @@ static dq_status report(const items_bench *x, const dq_bench_timing *t, dq_err *
 
 static dq_status items_run_all(items_bench *x, dq_err *err)
 {
-    dq_bench_timing t[N_COLUMNS];
     for (int i = 0; i < N_COLUMNS; i++) {
         x->value[i] = dq_block_new((size_t)x->o->runs, sizeof *x->value[i], err);
         if (!x->value[i]) return err->code;
@@ -729,11 +780,11 @@ static dq_status items_run_all(items_bench *x, dq_err *err)
         run_once(x, items_run, err);
     dq_progress_end(&x->progress);
     if (err->code != DQ_OK) return err->code;
-    for (int i = 0; i < N_COLUMNS; i++) t[i] = dq_bench_timing_of(x->value[i], x->o->runs);
+    for (int i = 0; i < N_COLUMNS; i++) x->timing[i] = dq_bench_timing_of(x->value[i], x->o->runs);
     if (x->n_truncated)
         dq_logger_warn(&x->o->logger, "%s: %lld of %lld items lost the beginning of their context",
                        x->path, (long long)x->n_truncated, (long long)x->items.n);
-    return report(x, t, err);
+    return report(x, err);
 }
 
 static dq_status items_run(items_bench *x, dq_err *err)

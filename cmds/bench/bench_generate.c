@@ -24,6 +24,7 @@ typedef struct prefill {
     dq_progress progress;    /* in rows; told between runs */
     double peak;             /* flops per second, of the last length; NaN: not known */
     double *ops;             /* [runs] */
+    int tokens;              /* of the last length */
     struct {
         double *seconds, *times, *attention, *products; /* [runs] */
     } of[DQ_BENCH_LOGITS];
@@ -50,41 +51,64 @@ static dq_status run_all(prefill *x, const dq_bench_prompt *prompt, int64_t run,
     return err->code;
 }
 
-static void add_result(prefill *x, dq_bench_report *r, int n, int i, dq_err *err)
+/* One rounding of the length at hand. */
+void dq_bench_prefill_rows(dq_row_writer *w, const void *prefilled, int64_t i)
 {
-    const int64_t runs = x->o->runs;
-    const dq_logit_spec logit = x->o->logit[i];
-    const dq_bench_timing s = dq_bench_timing_of(x->of[i].seconds, runs);
-    const dq_bench_timing times = dq_bench_timing_of(x->of[i].times, runs);
-    const double attention = dq_bench_timing_of(x->of[i].attention, runs).median;
-    const double products = dq_bench_timing_of(x->of[i].products, runs).median;
-    const double flops = dq_bench_prefill_flops(x->o->model, n) / s.median;
-    const bool several = x->o->n_logits > 1, clocked = x->clocked;
+    static const dq_bench_column times_of = {
+        .prefix = "times_first",
+        .about = "Time over that of the unrounded pass, median over runs.",
+        .title = "times",
+        .digits = 3};
+    static const dq_bench_column times_alone = {
+        .prefix = "times_first",
+        .about = "Time over that of the unrounded pass, median over runs.",
+        .digits = 3};
+    static const dq_bench_column seconds_of = {.prefix = "seconds",
+                                               .about = "Seconds of a pass, median over runs.",
+                                               .title = "median s",
+                                               .least = "min s",
+                                               .digits = 3};
+    const prefill *x = prefilled;
+    dq_bench_timing s = {0}, times = {0};
+    double attention = 0, products = 0, flops = 0;
+    const bool several = x && x->o->n_logits > 1, clocked = x && x->clocked;
     char weights[DQ_BENCH_WEIGHTS], logits[DQ_BENCH_LOGIT_NAME];
-    const dq_bench_figure f[] = {
-        dq_bench_count("tokens", "tokens", n),
-        dq_bench_text("weights", NULL, dq_bench_weights(weights, x->o->model)),
-        dq_bench_text(NULL, several ? "logits" : NULL, dq_bench_logit_name(logits, logit)),
-        dq_bench_real("times_first_median", several ? "times" : NULL, times.median, 1, 3),
-        dq_bench_real("times_first_min", NULL, times.min, 1, 3),
-        dq_bench_real("times_first_max", NULL, times.max, 1, 3),
-        dq_bench_real("seconds_median", "median s", s.median, 1, 3),
-        dq_bench_real("seconds_min", "min s", s.min, 1, 3),
-        dq_bench_real("seconds_max", NULL, s.max, 1, 3),
-        dq_bench_real("tokens_per_second", "tokens/s", n / s.median, 1, 0),
-        dq_bench_real("flops_per_second", "GFLOP/s", flops, 1e-9, 1),
-        dq_bench_real("matmul_flops_per_second", NULL, x->product_flops, 1, 0),
-        dq_bench_real("share_of_matmul", "share of matmul", flops / x->product_flops, 1, 2),
-        dq_bench_real("peak_flops_per_second", NULL, x->peak, 1, 0),
-        dq_bench_real("share_of_peak", x->instruction ? "share of peak" : NULL, flops / x->peak, 1,
-                      2),
-        dq_bench_real("share_of_products", clocked ? "products" : NULL, products, 1, 3),
-        dq_bench_real("share_of_attention", clocked ? "attention" : NULL, attention, 1, 3),
-        dq_bench_real(NULL, clocked ? "rest" : NULL, 1 - products - attention, 1, 3),
-        dq_bench_real(NULL, "memory, MiB", (double)dq_os_peak_bytes(), 1.0 / 1048576, 0)};
-    json_t *result = dq_bench_report_add(r, "prefill", f, (int)(sizeof f / sizeof *f), err);
-    dq_bench_report_logit(result, logit);
-    json_object_set_new(result, "peak_bytes", json_integer((json_int_t)dq_os_peak_bytes()));
+    if (x) {
+        s = dq_bench_timing_of(x->of[i].seconds, x->o->runs);
+        times = dq_bench_timing_of(x->of[i].times, x->o->runs);
+        attention = dq_bench_timing_of(x->of[i].attention, x->o->runs).median;
+        products = dq_bench_timing_of(x->of[i].products, x->o->runs).median;
+        flops = dq_bench_prefill_flops(x->o->model, x->tokens) / s.median;
+    }
+    dq_bench_rows_begin(w, DQ_LIVE(w, x->o), "prefill");
+    DQ_PUT(w, "tokens", x->tokens, "Tokens of the prompt.", .title = "tokens");
+    DQ_PUT(w, "weights", dq_bench_weights(weights, x->o->model), "How weights are stored.");
+    if (w->cell && several)
+        DQ_PUT(w, NULL, dq_bench_logit_name(logits, x->o->logit[i]), NULL, .title = "logits");
+    dq_bench_timing_rows(w, several ? &times_of : &times_alone, &times);
+    dq_bench_timing_rows(w, &seconds_of, &s);
+    DQ_PUT(w, "tokens_per_second", x->tokens / s.median, "Tokens per second.", .title = "tokens/s",
+           .when = DQ_NULL);
+    DQ_PUT(w, "flops_per_second", flops, "Multiply-adds (two each) per second.", .title = "GFLOP/s",
+           .scale = 1e-9, .digits = 1, .when = DQ_NULL);
+    DQ_PUT(w, "matmul_flops_per_second", x->product_flops, "The same of one dense product.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "share_of_matmul", flops / x->product_flops, "Of that reached.",
+           .title = "share of matmul", .digits = 2, .when = DQ_NULL);
+    DQ_PUT(w, "peak_flops_per_second", x->peak, DQ_BENCH_ABOUT_PEAK, .when = DQ_NULL);
+    DQ_PUT(w, "share_of_peak", flops / x->peak, "Of that reached.",
+           .title = x && x->instruction ? "share of peak" : NULL, .digits = 2, .when = DQ_NULL);
+    DQ_PUT(w, "share_of_products", products, "Share of the time in products; null: not clocked.",
+           .title = clocked ? "products" : NULL, .digits = 3, .when = DQ_NULL);
+    DQ_PUT(w, "share_of_attention", attention, "Share of the time in attention; null: not clocked.",
+           .title = clocked ? "attention" : NULL, .digits = 3, .when = DQ_NULL);
+    if (w->cell && clocked)
+        DQ_PUT(w, NULL, 1 - products - attention, NULL, .title = "rest", .digits = 3);
+    dq_bench_logit_rows(w, DQ_LIVE(w, &x->o->logit[i]));
+    if (w->cell)
+        DQ_PUT(w, NULL, (double)dq_os_peak_bytes(), NULL, .title = "memory, MiB",
+               .scale = 1.0 / 1048576);
+    DQ_PUT(w, "peak_bytes", dq_os_peak_bytes(), "Bytes that the process had at most.");
 }
 
 static dq_status measure(prefill *x, dq_bench_report *r, int length, dq_err *err)
@@ -97,7 +121,9 @@ static dq_status measure(prefill *x, dq_bench_report *r, int length, dq_err *err
     }
     if (err->code == DQ_OK)
         x->peak = x->instruction ? dq_bench_timing_of(x->ops, x->o->runs).median : (double)NAN;
-    for (int i = 0; err->code == DQ_OK && i < x->o->n_logits; i++) add_result(x, r, length, i, err);
+    x->tokens = length;
+    for (int i = 0; err->code == DQ_OK && i < x->o->n_logits; i++)
+        dq_bench_report_add(r, dq_bench_prefill_rows, x, i, err);
     dq_bench_prompt_free(&prompt);
     return err->code;
 }
@@ -129,8 +155,9 @@ static dq_status run_lengths(prefill *x, dq_bench_report *r, dq_err *err)
     for (int i = 0; i < x->length.n && err->code == DQ_OK; i++) measure(x, r, x->length.at[i], err);
     dq_progress_end(&x->progress);
     dq_bench_clocked_end(x->o->backend);
-    dq_bench_report_runs(r);
-    dq_bench_peak_json(r->settings, x->o->math.linear, x->instruction);
+    const dq_bench_settings set = {
+        .runs = true, .peaks = true, .instruction = x->instruction, .num = x->o->math.linear};
+    dq_bench_report_settings(r, &set);
     if (err->code == DQ_OK && !x->o->json) print_heading(x);
     return err->code == DQ_OK ? dq_bench_report_print(r, err) : err->code;
 }
@@ -367,6 +394,47 @@ static dq_status decode_run_all(decode *x, dq_err *err)
     return err->code;
 }
 
+void dq_bench_decode_rows(dq_row_writer *w, const void *decoded, int64_t j)
+{
+    const decode *x = decoded;
+    const subject *s = x ? &x->at[j] : NULL;
+    dq_bench_timing token = {0}, attend = {0};
+    double read = 0, plain = 0, rate = 0;
+    char bits[DQ_KV_TEXT];
+    if (x) {
+        plain = dq_bench_timing_of(x->at[0].attend_s, x->tokens).median;
+        token = dq_bench_timing_of(s->token_s, x->tokens);
+        attend = dq_bench_timing_of(s->attend_s, x->tokens);
+        read = dq_bench_timing_of(s->read_rate, x->tokens).median;
+        rate = s->kv_bytes / attend.median;
+        dq_kv_codes_text(bits, dq_runner_kv_spec(s->runner));
+    }
+    dq_bench_rows_begin(w, DQ_LIVE(w, x->o), "decode");
+    DQ_PUT(w, "context", x->context, "Tokens before.", .title = "context");
+    DQ_PUT(w, "kv_bits", bits, "Widths of keys and values.", .title = "KV bits");
+    DQ_PUT(w, "attention_math", dq_num_name[variant_of(x, (int)j)->num], "Arithmetic of attention.",
+           DQ_WORDS(dq_num_name), .title = "math");
+    DQ_PUT(w, "kv_bytes", s->kv_bytes, "Bytes of the KV cache.", .title = "KV, MiB",
+           .scale = 1.0 / 1048576, .digits = 2, .when = DQ_NULL);
+    DQ_PUT(w, "attention_seconds_median", attend.median,
+           "Seconds of attention of one token, median.", .title = "ms", .scale = 1e3, .digits = 3,
+           .when = DQ_NULL);
+    DQ_PUT(w, "attention_seconds_min", attend.min, "The least of them.", .title = "least",
+           .scale = 1e3, .digits = 3, .when = DQ_NULL);
+    DQ_PUT(w, "attention_bytes_per_second", rate, "Bytes of the cache per second of it.",
+           .title = "GB/s", .scale = 1e-9, .digits = 1, .when = DQ_NULL);
+    DQ_PUT(w, "read_bytes_per_second", read, "Bytes per second of a plain read.", .when = DQ_NULL);
+    DQ_PUT(w, "share_of_read", rate / read, "Of that reached.", .title = "share of read",
+           .digits = 2, .when = DQ_NULL);
+    DQ_PUT(w, "speedup_over_16_bits", plain / attend.median, "Times faster than the first line.",
+           .title = "times", .digits = 2, .when = DQ_NULL);
+    DQ_PUT(w, "weight_bytes", x->weight_bytes, "Bytes of weights that a token reads.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "token_seconds_median", token.median, "Seconds of a token through the whole model.",
+           .title = "ms/token", .scale = 1e3, .digits = 2, .when = DQ_NULL);
+    DQ_PUT(w, "tokens_per_second", 1 / token.median, "Their inverse.", .when = DQ_NULL);
+}
+
 static dq_status run_contexts(decode *x, dq_bench_report *r, dq_err *err)
 {
     for (int i = 0; i < x->n_subjects; i++) {
@@ -374,38 +442,16 @@ static dq_status run_contexts(decode *x, dq_bench_report *r, dq_err *err)
         DQ_TRY(spec_of(&spec, x, i, err));
         dq_kv_report_note_routes(&x->o->logger, x->b, x->m, math_of(x, i), &spec);
     }
-    json_object_set_new(r->settings, "decode", json_integer((json_int_t)x->tokens));
+    const dq_bench_settings set = {.decode = x->tokens};
+    dq_bench_report_settings(r, &set);
     dq_progress_begin(&x->progress, &x->o->logger, "timed",
                       (double)x->contexts.n * x->n_subjects * (double)(x->tokens + 2));
     dq_progress_set(&x->progress, 0, NULL);
     for (int i = 0; i < x->contexts.n && err->code == DQ_OK; i++) {
         x->context = x->contexts.at[i];
         if (decode_run_all(x, err) == DQ_OK) {
-            const double plain = dq_bench_timing_of(x->at[0].attend_s, x->tokens).median;
-            for (int j = 0; j < x->n_subjects; j++) {
-                const subject *s = &x->at[j];
-                const dq_bench_timing token = dq_bench_timing_of(s->token_s, x->tokens);
-                const dq_bench_timing attend = dq_bench_timing_of(s->attend_s, x->tokens);
-                const double rate = s->kv_bytes / attend.median;
-                const double read = dq_bench_timing_of(s->read_rate, x->tokens).median;
-                char bits[DQ_KV_TEXT];
-                dq_kv_codes_text(bits, dq_runner_kv_spec(s->runner));
-                const dq_bench_figure all[] = {
-                    dq_bench_count("context", "context", x->context),
-                    dq_bench_text("kv_bits", "KV bits", bits),
-                    dq_bench_text("attention_math", "math", dq_num_name[variant_of(x, j)->num]),
-                    dq_bench_real("kv_bytes", "KV, MiB", s->kv_bytes, 1.0 / 1048576, 2),
-                    dq_bench_real("attention_seconds_median", "ms", attend.median, 1e3, 3),
-                    dq_bench_real("attention_seconds_min", "least", attend.min, 1e3, 3),
-                    dq_bench_real("attention_bytes_per_second", "GB/s", rate, 1e-9, 1),
-                    dq_bench_real("read_bytes_per_second", NULL, read, 1e-9, 1),
-                    dq_bench_real("share_of_read", "share of read", rate / read, 1, 2),
-                    dq_bench_real("speedup_over_16_bits", "times", plain / attend.median, 1, 2),
-                    dq_bench_real("weight_bytes", NULL, x->weight_bytes, 1, 0),
-                    dq_bench_real("token_seconds_median", "ms/token", token.median, 1e3, 2),
-                    dq_bench_real("tokens_per_second", NULL, 1 / token.median, 1, 1)};
-                dq_bench_report_add(r, "decode", all, (int)(sizeof all / sizeof *all), err);
-            }
+            for (int j = 0; j < x->n_subjects; j++)
+                dq_bench_report_add(r, dq_bench_decode_rows, x, j, err);
         }
         for (int j = 0; j < x->n_subjects; j++) {
             subject *s = &x->at[j];
@@ -652,45 +698,71 @@ static int64_t peak_bytes(const generate *x)
     return now > x->peak_bytes ? now : x->peak_bytes;
 }
 
+void dq_bench_generate_rows(dq_row_writer *w, const void *generated, int64_t i)
+{
+    static const dq_bench_column step_of = {.prefix = "step_seconds",
+                                            .about = "Seconds of a step, median over runs.",
+                                            .title = "ms/step",
+                                            .digits = 3,
+                                            .scale = 1e3};
+    const generate *x = generated;
+    const generate_subject *s = x ? &x->at[i] : NULL;
+    const figures f = x ? figures_of(x, s) : (figures){.bytes = 0};
+    const bool read = x && x->block.p, peak = x && x->instruction;
+    char weights[DQ_BENCH_WEIGHTS];
+    dq_bench_rows_begin(w, DQ_LIVE(w, x->o), "generate");
+    DQ_PUT(w, "context", s->context, "Tokens before.", .title = "context");
+    DQ_PUT(w, "batch", s->batch, "Sequences at once.", .title = "batch");
+    DQ_PUT(w, "weights", dq_bench_weights(weights, x->m), "How weights are stored.");
+    DQ_PUT(w, "bits_per_weight", 8 * s->weights.total / s->weights.weights,
+           "Bits per weight of the matrices that a step reads.", .when = DQ_NULL);
+    dq_bench_timing_rows(w, &step_of, &f.step);
+    DQ_PUT(w, "tokens_per_second", s->batch / f.step.median,
+           "Tokens per second, of the median step.", .title = "tokens/s", .digits = 1,
+           .when = DQ_NULL);
+    DQ_PUT(w, "tokens_per_second_min", s->batch / f.step.max, "Of the slowest.", .title = "least",
+           .digits = 1, .when = DQ_NULL);
+    DQ_PUT(w, "tokens_per_second_max", s->batch / f.step.min, "Of the fastest.", .title = "most",
+           .digits = 1, .when = DQ_NULL);
+    if (w->cell)
+        DQ_PUT(w, NULL, s->weights.total, NULL, .title = "weights, MiB", .scale = 1.0 / 1048576,
+               .digits = 2);
+    DQ_PUT(w, "kv_bytes", s->kv_bytes, "Bytes of the KV cache that a step reads.",
+           .title = "KV, MiB", .scale = 1.0 / 1048576, .digits = 2, .when = DQ_NULL);
+    DQ_PUT(w, "bytes_per_second", f.rate, "Stored bytes that a step reads, per second.",
+           .title = "GB/s", .scale = 1e-9, .digits = 1, .when = DQ_NULL);
+    DQ_PUT(w, "read_bytes_per_second", f.read, "Bytes per second of a plain read; null: not known.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "share_of_read", f.share, "Of that reached.", .title = read ? "share of read" : NULL,
+           .digits = 2, .when = DQ_NULL);
+    DQ_PUT(w, "flops_per_second", step_flops(x, s) / f.step.median,
+           "Multiply-adds with weights (two each) per second.", .when = DQ_NULL);
+    DQ_PUT(w, "peak_flops_per_second", f.peak, DQ_BENCH_ABOUT_PEAK, .when = DQ_NULL);
+    DQ_PUT(w, "share_of_peak", f.ops, "Of that reached.", .title = peak ? "share of peak" : NULL,
+           .digits = 2, .when = DQ_NULL);
+    DQ_PUT(w, "peak_bytes", peak_bytes(x), "Bytes that the process had at most.");
+    DQ_OBJECT(w, "weight_bytes", "Bytes of weights that a step reads.");
+    DQ_PUT(w, "total", s->weights.total, "All.", .when = DQ_NULL);
+    DQ_PUT(w, "codes", s->weights.codes, "Codes.", .when = DQ_NULL);
+    DQ_PUT(w, "scales", s->weights.scales, "Scales.", .when = DQ_NULL);
+    DQ_PUT(w, "zeros", s->weights.zeros, "Zero points.", .when = DQ_NULL);
+    DQ_PUT(w, "dense", s->weights.dense, "Values.", .when = DQ_NULL);
+    dq_row_end(w);
+}
+
 static dq_status report(const generate *x, dq_err *err)
 {
     dq_bench_report r;
     DQ_TRY(dq_bench_report_begin(&r, x->o, err));
-    dq_bench_report_runs(&r);
-    dq_bench_peak_json(r.settings, x->o->math.linear, x->instruction);
-    json_object_set_new(r.settings, "kv_bits", json_integer(x->o->kv.k_bits));
-    json_object_set_new(r.settings, "read_bytes",
-                        x->block.p ? json_integer((json_int_t)x->block.bytes) : json_null());
-    json_object_set_new(r.settings, "generate", json_integer((json_int_t)x->steps));
-    for (int i = 0; i < x->n; i++) {
-        const generate_subject *s = &x->at[i];
-        const figures f = figures_of(x, s);
-        const double rate = s->batch / f.step.median;
-        char weights[DQ_BENCH_WEIGHTS];
-        const dq_bench_figure all[] = {
-            dq_bench_count("context", "context", s->context),
-            dq_bench_count("batch", "batch", s->batch),
-            dq_bench_text("weights", NULL, dq_bench_weights(weights, x->m)),
-            dq_bench_real("bits_per_weight", NULL, 8 * s->weights.total / s->weights.weights, 1, 2),
-            dq_bench_real("step_seconds_median", "ms/step", f.step.median, 1e3, 3),
-            dq_bench_real("step_seconds_min", NULL, f.step.min, 1e3, 3),
-            dq_bench_real("step_seconds_max", NULL, f.step.max, 1e3, 3),
-            dq_bench_real("tokens_per_second", "tokens/s", rate, 1, 1),
-            dq_bench_real("tokens_per_second_min", "least", s->batch / f.step.max, 1, 1),
-            dq_bench_real("tokens_per_second_max", "most", s->batch / f.step.min, 1, 1),
-            dq_bench_real(NULL, "weights, MiB", s->weights.total, 1.0 / 1048576, 2),
-            dq_bench_real("kv_bytes", "KV, MiB", s->kv_bytes, 1.0 / 1048576, 2),
-            dq_bench_real("bytes_per_second", "GB/s", f.rate, 1e-9, 1),
-            dq_bench_real("read_bytes_per_second", NULL, f.read, 1e-9, 1),
-            dq_bench_real("share_of_read", x->block.p ? "share of read" : NULL, f.share, 1, 2),
-            dq_bench_real("flops_per_second", NULL, step_flops(x, s) / f.step.median, 1, 0),
-            dq_bench_real("peak_flops_per_second", NULL, f.peak, 1, 0),
-            dq_bench_real("share_of_peak", x->instruction ? "share of peak" : NULL, f.ops, 1, 2),
-            dq_bench_count("peak_bytes", NULL, peak_bytes(x))};
-        json_object_set_new(
-            dq_bench_report_add(&r, "generate", all, (int)(sizeof all / sizeof *all), err),
-            "weight_bytes", dq_bench_bytes_json(&s->weights));
-    }
+    const dq_bench_settings set = {.runs = true,
+                                   .peaks = true,
+                                   .instruction = x->instruction,
+                                   .num = x->o->math.linear,
+                                   .kv_bits = x->o->kv.k_bits,
+                                   .read_bytes = x->block.p ? (int64_t)x->block.bytes : 0,
+                                   .generate = x->steps};
+    dq_bench_report_settings(&r, &set);
+    for (int i = 0; i < x->n; i++) dq_bench_report_add(&r, dq_bench_generate_rows, x, i, err);
     if (!x->o->json) {
         char weights[DQ_BENCH_WEIGHTS], peak[DQ_BENCH_PEAK];
         printf("%s: decoding with %s in %s on %s, %lld tokens a run, medians of %lld run%s\n"

@@ -68,17 +68,6 @@ dq_bench_bytes dq_bench_bytes_of(const dq_model *m, int rows)
     return sum;
 }
 
-json_t *dq_bench_bytes_json(const dq_bench_bytes *bytes)
-{
-    json_t *j = json_object();
-    json_object_set_new(j, "total", dq_document_real(bytes->total));
-    json_object_set_new(j, "codes", dq_document_real(bytes->codes));
-    json_object_set_new(j, "scales", dq_document_real(bytes->scales));
-    json_object_set_new(j, "zeros", dq_document_real(bytes->zeros));
-    json_object_set_new(j, "dense", dq_document_real(bytes->dense));
-    return j;
-}
-
 const char *dq_bench_weights(char buf[DQ_BENCH_WEIGHTS], const dq_model *m)
 {
     static const char *const one[] = {"row", "tensor"};
@@ -350,13 +339,6 @@ const char *dq_bench_peak(char name[DQ_BENCH_PEAK], dq_num num, const char *inst
     return name;
 }
 
-void dq_bench_peak_json(json_t *settings, dq_num num, const char *instruction)
-{
-    char name[DQ_BENCH_PEAK];
-    dq_bench_peak(name, num, instruction);
-    json_object_set_new(settings, "peak", instruction ? json_string(name) : json_null());
-}
-
 void dq_bench_block_new(dq_bench_block *block, dq_backend *b, double weights)
 {
     const double least = 1 << 27, most = 1 << 30, cache = 4 * (double)dq_os_cache_bytes();
@@ -449,71 +431,114 @@ const char *dq_bench_logit_name(char *out, dq_logit_spec s)
     return out;
 }
 
-enum { COLUMNS = 24 };
+/* s NULL: of all benchmarks. */
+static void settings_rows(dq_row_writer *w, const dq_bench *x, const dq_bench_settings *s)
+{
+    char peak[DQ_BENCH_PEAK];
+    DQ_PUT(w, "device", x->backend->device, "The device and its arithmetic units, in words.");
+    DQ_PUT(w, "threads", x->backend->threads, "Threads of the CPU.", .min = 1);
+    DQ_PUT(w, "clock", by_processor(x->backend) ? "processor" : "wall", "What times are.",
+           DQ_WORD("processor", "wall"));
+    DQ_PUT(w, "runs", s->runs ? x->runs : 0, "Runs.", .min = 1, .when = DQ_OUT | DQ_AT_0);
+    DQ_PUT(w, "math", s->runs ? x->math_word.text : NULL, "The arithmetic.", DQ_WORDS(dq_num_name),
+           .when = DQ_OUT);
+    if (DQ_WHEN(w, s->peaks))
+        DQ_PUT(w, "peak", s->instruction ? dq_bench_peak(peak, s->num, s->instruction) : NULL,
+               "The instruction of the peak; null: not known.", .when = DQ_SOMETIMES | DQ_NULL);
+    DQ_PUT(w, "kv_bits", s->kv_bits, "Bits of keys.", .when = DQ_OUT | DQ_AT_0, .min = 2,
+           .max = 16);
+    if (DQ_WHEN(w, s->generate))
+        DQ_PUT(w, "read_bytes", s->read_bytes, "Bytes of the plain read beside it; null: none.",
+               .when = DQ_SOMETIMES | DQ_NULL | DQ_AT_0);
+    DQ_PUT(w, "generate", s->generate, "Tokens of a run.", .when = DQ_OUT | DQ_AT_0, .min = 1);
+    DQ_PUT(w, "decode", s->decode, "Tokens that are timed.", .when = DQ_OUT | DQ_AT_0, .min = 1);
+    DQ_PUT(w, "keep", s->keep, "Share of the tokens that stays.", .when = DQ_OUT | DQ_AT_0);
+    if (DQ_WHEN(w, s->file))
+        DQ_PUT(w, "limit", s->limit, "Items at most; null: all.",
+               .when = DQ_SOMETIMES | DQ_NULL | DQ_AT_0, .min = 1);
+}
+
+static void document_rows(dq_row_writer *w, const dq_bench *x, const dq_bench_settings *s)
+{
+    DQ_LIST(w, "inputs", "Path of the model; of items also of the task's file.");
+    DQ_PUT(w, NULL, x->model->path, NULL);
+    if (w->live && s->file) DQ_PUT(w, NULL, s->file, NULL);
+    dq_row_end(w);
+    DQ_OBJECT(w, "settings", "As they took effect.");
+    settings_rows(w, x, s);
+    dq_row_end(w);
+}
+
+static void describe(dq_row_writer *w)
+{
+    static const char *const commands[] = {"bench prefill",   "bench generate", "bench decode",
+                                           "bench attention", "bench items",    "bench evict"};
+    static dq_row_items *const of[] = {dq_bench_prefill_rows, dq_bench_generate_rows,
+                                       dq_bench_decode_rows,  dq_bench_attention_rows,
+                                       dq_bench_items_rows,   dq_bench_evict_rows};
+    DQ_PUT(w, "command", "", "The command that printed it, without dq.", DQ_WORDS(commands));
+    document_rows(w, NULL, NULL);
+    DQ_LIST(w, "results", "What was timed.");
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) dq_row_item(w, of[i], NULL, 0);
+    dq_row_end(w);
+}
+
+const dq_document dq_bench_document = {
+    "dq-bench/1",
+    "What dq bench generate, decode, prefill, attention, evict and items print with "
+    "--json.",
+    NULL, describe};
 
 dq_status dq_bench_report_begin(dq_bench_report *r, const dq_bench *bench, dq_err *err)
 {
-    *r = (dq_bench_report){.bench = bench, .doc = dq_document_new(&bench->logger, "dq-bench/1")};
-    if (!r->doc) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    r->settings = json_object_get(r->doc, "settings");
-    json_array_append_new(json_object_get(r->doc, "inputs"), dq_document_name(bench->model->path));
-    json_object_set_new(r->settings, "device", json_string(bench->backend->device));
-    json_object_set_new(r->settings, "threads", json_integer(bench->backend->threads));
-    json_object_set_new(r->settings, "clock",
-                        json_string(by_processor(bench->backend) ? "processor" : "wall"));
-    return DQ_OK;
+    *r = (dq_bench_report){.bench = bench,
+                           .doc = dq_document_new(&bench->logger, dq_bench_document.name)};
+    return r->doc ? DQ_OK : dq_fail(err, DQ_RESOURCE, "out of memory");
 }
 
-void dq_bench_report_runs(dq_bench_report *r)
-{
-    json_object_set_new(r->settings, "runs", json_integer((json_int_t)r->bench->runs));
-    json_object_set_new(r->settings, "math", json_string(r->bench->math_word.text));
-}
-
-static json_t *json_of(const dq_bench_figure *f)
-{
-    if (f->text) return json_string(f->text);
-    return f->whole ? json_integer((json_int_t)f->value) : dq_document_real(f->value);
-}
-
-static void put_cell(dq_table *t, const dq_bench_figure *f)
-{
-    if (f->text)
-        dq_table_cell(t, "%s", f->text);
-    else if (isfinite(f->value))
-        dq_table_cell(t, "%.*f", f->digits, f->value * f->scale);
-    else
-        dq_table_cell(t, "-");
-}
-
-json_t *dq_bench_report_add(dq_bench_report *r, const char *what, const dq_bench_figure *f, int n,
-                            dq_err *err)
+void dq_bench_report_add(dq_bench_report *r, dq_row_items *rows, const void *arg, int64_t i,
+                         dq_err *err)
 {
     json_t *result = json_object();
-    json_object_set_new(result, "model", dq_document_name(r->bench->model->name));
-    json_object_set_new(result, "what", json_string(what));
-    if (!r->table) {
-        const char *titles[COLUMNS];
-        int columns = 0;
-        for (int i = 0; i < n && columns < COLUMNS; i++) {
-            if (f[i].title) titles[columns++] = f[i].title;
-        }
-        dq_table_new(&r->table, titles, columns, err);
-    }
-    for (int i = 0; i < n; i++) {
-        if (f[i].member) json_object_set_new(result, f[i].member, json_of(&f[i]));
-        if (f[i].title && r->table) put_cell(r->table, &f[i]);
-    }
+    dq_row_writer w = dq_row_json(result);
+    rows(&w, arg, i);
     json_array_append_new(json_object_get(r->doc, "results"), result);
-    return result;
+    dq_table_add_rows(&r->table, rows, arg, i, err);
 }
 
-void dq_bench_report_logit(json_t *result, dq_logit_spec s)
+void dq_bench_rows_begin(dq_row_writer *w, const dq_bench *x, const char *what)
 {
-    json_object_set_new(result, "logit_bits", json_integer(s.bits));
-    json_object_set_new(result, "logit_granularity",
-                        dq_logit_rounds(s) ? json_string(dq_granularity_name[s.granularity])
-                                           : json_null());
+    DQ_PUT(w, "model", x->model->name, "Name of the model.");
+    DQ_PUT(w, "what", what, "What was timed.", .words = &what, .n_words = 1);
+}
+
+void dq_bench_logit_rows(dq_row_writer *w, const dq_logit_spec *s)
+{
+    DQ_PUT(w, "logit_bits", s->bits, "Bits of attention logits, 16: not rounded.", .min = 2,
+           .max = 16);
+    DQ_PUT(w, "logit_granularity", dq_logit_rounds(*s) ? dq_granularity_name[s->granularity] : NULL,
+           "What shares a scale; null: not rounded.", DQ_WORDS(dq_granularity_name),
+           .when = DQ_NULL);
+}
+
+void dq_bench_timing_rows(dq_row_writer *w, const dq_bench_column *c, const dq_bench_timing *t)
+{
+    char median[80], least[80], most[80];
+    snprintf(median, sizeof median, "%s_median", c->prefix);
+    snprintf(least, sizeof least, "%s_min", c->prefix);
+    snprintf(most, sizeof most, "%s_max", c->prefix);
+    DQ_PUT(w, median, t->median, c->about, .title = c->title, .digits = c->digits,
+           .scale = c->scale, .when = DQ_NULL);
+    DQ_PUT(w, least, t->min, "The least of them.", .title = c->least, .digits = c->digits,
+           .scale = c->scale, .when = DQ_NULL);
+    DQ_PUT(w, most, t->max, "The most of them.", .title = c->most, .digits = c->digits,
+           .scale = c->scale, .when = DQ_NULL);
+}
+
+void dq_bench_report_settings(dq_bench_report *r, const dq_bench_settings *s)
+{
+    dq_row_writer w = dq_row_json(r->doc);
+    document_rows(&w, r->bench, s);
 }
 
 dq_status dq_bench_report_print(const dq_bench_report *r, dq_err *err)

@@ -23,7 +23,6 @@ typedef struct dq_bench_bytes {
     double weights; /* numbers in those that products read */
 } dq_bench_bytes;
 dq_bench_bytes dq_bench_bytes_of(const dq_model *m, int rows);
-json_t *dq_bench_bytes_json(const dq_bench_bytes *bytes);
 
 /* "F32", "W4 in groups of 32", "W8, one group a row", "W4 in groups of 32, zero points". */
 enum { DQ_BENCH_WEIGHTS = 96 };
@@ -53,8 +52,11 @@ double dq_bench_limits_model(dq_backend *b, dq_num num, const dq_model *m,
 /* "f32 multiply-adds (vfmadd, 512 bits)" in name, "not known" for NULL; returns it. */
 enum { DQ_BENCH_PEAK = 80 };
 const char *dq_bench_peak(char name[DQ_BENCH_PEAK], dq_num num, const char *instruction);
-/* "peak" of a document's settings; null where unknown. */
-void dq_bench_peak_json(json_t *settings, dq_num num, const char *instruction);
+
+#define DQ_BENCH_ABOUT_PEAK                                                                        \
+    "Multiply-adds (two each) of the widest instruction on registers alone, per second; null: "    \
+    "not "                                                                                         \
+    "known."
 
 /* A block that nothing else reads. */
 typedef struct dq_bench_block {
@@ -166,49 +168,49 @@ void dq_bench_close(dq_bench *x);
 enum { DQ_BENCH_LOGIT_NAME = 24 };
 const char *dq_bench_logit_name(char *out, dq_logit_spec s);
 
-/* A number or text: a member of a result (NULL: none) and a cell (title NULL: none), which holds
- * the number times `scale`. */
-typedef struct dq_bench_figure {
-    const char *member, *title;
-    const char *text; /* NULL: a number */
-    double value;     /* NaN: not known, null in JSON */
-    bool whole;       /* an integer in JSON */
-    double scale;
-    int digits; /* after the point, in a cell */
-} dq_bench_figure;
+/* Settings of a benchmark beside device, threads and clock; 0: not its own. */
+typedef struct dq_bench_settings {
+    bool runs;               /* runs and math are */
+    bool peaks;              /* so is the peak, whose instruction is NULL where it is not known */
+    const char *instruction; /* in `num` */
+    dq_num num;
+    int kv_bits;
+    int64_t decode, generate; /* tokens; with `generate` the bytes of a plain read, 0: none */
+    int64_t read_bytes;
+    double keep;
+    const char *file; /* a second input, of items */
+    int64_t limit;    /* of these; 0: all */
+} dq_bench_settings;
 
-static inline dq_bench_figure dq_bench_text(const char *member, const char *title, const char *text)
-{
-    return (dq_bench_figure){.member = member, .title = title, .text = text};
-}
-static inline dq_bench_figure dq_bench_count(const char *member, const char *title, int64_t n)
-{
-    return (dq_bench_figure){
-        .member = member, .title = title, .value = (double)n, .whole = true, .scale = 1};
-}
-static inline dq_bench_figure dq_bench_real(const char *member, const char *title, double value,
-                                            double scale, int digits)
-{
-    return (dq_bench_figure){
-        .member = member, .title = title, .value = value, .scale = scale, .digits = digits};
-}
-
+/* The document of a benchmark, and its table, whose columns are those of the first result. */
 typedef struct dq_bench_report {
     const dq_bench *bench;
-    json_t *doc, *settings; /* borrowed settings of doc */
-    dq_table *table;        /* columns are those of the first row */
+    json_t *doc;
+    dq_table *table;
 } dq_bench_report;
 
-/* Lists the model among the inputs, and device, threads and clock among the settings. */
 dq_status dq_bench_report_begin(dq_bench_report *r, const dq_bench *bench, dq_err *err);
-/* Adds a result of kind `what`; the caller may add members to the object, which belongs to the
- * document. */
-json_t *dq_bench_report_add(dq_bench_report *r, const char *what, const dq_bench_figure *f, int n,
-                            dq_err *err);
+/* Adds the result that `rows` makes of `arg` and i. */
+void dq_bench_report_add(dq_bench_report *r, dq_row_items *rows, const void *arg, int64_t i,
+                         dq_err *err);
+/* What results begin with: model and `what`. */
+void dq_bench_rows_begin(dq_row_writer *w, const dq_bench *x, const char *what);
 /* logit_bits and logit_granularity, null at 16 bits. */
-void dq_bench_report_logit(json_t *result, dq_logit_spec s);
-void dq_bench_report_runs(dq_bench_report *r);
+void dq_bench_logit_rows(dq_row_writer *w, const dq_logit_spec *s);
+/* PREFIX_median, PREFIX_min, PREFIX_max, with columns of these titles; NULL: none. */
+typedef struct dq_bench_column {
+    const char *prefix, *about; /* of the median */
+    const char *title, *least, *most;
+    int digits;
+    double scale;
+} dq_bench_column;
+void dq_bench_timing_rows(dq_row_writer *w, const dq_bench_column *c, const dq_bench_timing *t);
+void dq_bench_report_settings(dq_bench_report *r, const dq_bench_settings *s);
 dq_status dq_bench_report_print(const dq_bench_report *r, dq_err *err);
 void dq_bench_report_end(dq_bench_report *r);
+
+/* Results of each benchmark, for the schema of all. */
+dq_row_items dq_bench_prefill_rows, dq_bench_decode_rows, dq_bench_generate_rows,
+    dq_bench_attention_rows, dq_bench_evict_rows, dq_bench_items_rows;
 
 #endif

@@ -121,9 +121,9 @@ void dq_table_keys(dq_table *t, int n);
  * rows, which a line in front says, until it fits; else it goes on in blocks of columns below one
  * another, with "…" for the middle of long names in the first column. */
 dq_status dq_table_print(const dq_table *t, dq_err *err);
-/* Of the rows with titles, for item[n] of what `arg` is. */
-dq_status dq_table_of_rows(dq_table **out, dq_row_items *rows, const void *arg, const int64_t *item,
-                           int64_t n, dq_err *err);
+/* Adds a line of the rows with titles, for one item of what `arg` is; *t NULL: begins the table. */
+dq_status dq_table_add_rows(dq_table **t, dq_row_items *rows, const void *arg, int64_t item,
+                            dq_err *err);
 dq_status dq_table_finish(dq_table *t, dq_err *err); /* prints it and ends it */
 dq_status dq_table_csv(const dq_table *t, const char *path, dq_err *err); /* a whole file */
 

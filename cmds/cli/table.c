@@ -103,14 +103,14 @@ static void take_cell(void *arg, const dq_row *row, const char *text)
     add_cell(arg, text);
 }
 
-dq_status dq_table_of_rows(dq_table **out, dq_row_items *rows, const void *arg, const int64_t *item,
-                           int64_t n, dq_err *err)
+dq_status dq_table_add_rows(dq_table **t, dq_row_items *rows, const void *arg, int64_t item,
+                            dq_err *err)
 {
-    DQ_TRY(dq_table_new(out, NULL, 0, err));
-    dq_row_writer titles = dq_row_cells(false, take_title, *out),
-                  cells = dq_row_cells(true, take_cell, *out);
-    rows(&titles, arg, 0);
-    for (int64_t i = 0; i < n; i++) rows(&cells, arg, item[i]);
+    const bool begins = !*t;
+    if (begins) DQ_TRY(dq_table_new(t, NULL, 0, err));
+    dq_row_writer titles = dq_row_cells(take_title, *t), cells = dq_row_cells(take_cell, *t);
+    if (begins) rows(&titles, arg, item);
+    rows(&cells, arg, item);
     return DQ_OK;
 }
 

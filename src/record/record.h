@@ -91,11 +91,12 @@ typedef enum dq_row_type {
 /* What is written for a value that says nothing; without these a schema allows no such value. */
 enum {
     DQ_NULL = 1,
-    DQ_OUT = 2,      /* the member is left out */
-    DQ_AT_0 = 4,     /* a number says nothing at 0 */
-    DQ_BELOW_0 = 8,  /* nor below it */
-    DQ_SIGNED = 16,  /* an integer may be negative */
-    DQ_POSITIVE = 32 /* a real may not */
+    DQ_OUT = 2,       /* the member is left out */
+    DQ_AT_0 = 4,      /* a number says nothing at 0 */
+    DQ_BELOW_0 = 8,   /* nor below it */
+    DQ_SIGNED = 16,   /* an integer may be negative */
+    DQ_POSITIVE = 32, /* a real may not */
+    DQ_SOMETIMES = 64 /* the row is not always reached */
 };
 #define DQ_SHA256 "^[0-9a-f]{64}$" /* a pattern */
 
@@ -113,6 +114,7 @@ typedef struct dq_row {
     const char *def;     /* an object that is described once, under "$defs" */
     const char *title;   /* of a table's column; NULL: it has none */
     int digits;          /* of a real there, after the point */
+    double scale;        /* that it is multiplied with there; 0: 1 */
 } dq_row;
 
 typedef struct dq_value {
@@ -132,7 +134,7 @@ typedef struct dq_row_writer {
     } at[DQ_ROW_DEPTH];
     int depth;
     json_t *defs; /* of a schema; NULL: none */
-    /* A table in place of JSON: told of each row with a title; text NULL: not live. */
+    /* Takes cells of a table, in place of JSON. */
     void (*cell)(void *arg, const dq_row *row, const char *text);
     void *arg;
 } dq_row_writer;
@@ -183,9 +185,8 @@ typedef void dq_row_items(dq_row_writer *w, const void *arg, int64_t i);
 void dq_row_item(dq_row_writer *w, dq_row_items *rows, const void *arg, int64_t i);
 /* Writes members into an object, which stays the caller's. */
 dq_row_writer dq_row_json(json_t *object);
-/* Cells of a table, which take the rows that have a title; not live: its titles. */
-dq_row_writer dq_row_cells(bool live, void (*cell)(void *arg, const dq_row *row, const char *text),
-                           void *arg);
+/* Tells cells of a table: of each row with a title. */
+dq_row_writer dq_row_cells(void (*cell)(void *arg, const dq_row *row, const char *text), void *arg);
 
 /* {"value", "stderr"} of a mean in a cell or document, with n_clusters, or its interval [low, high],
  * null without one. */
@@ -205,7 +206,7 @@ void dq_row_interval(dq_row_writer *w, const dq_row *row, dq_interval x);
 typedef struct dq_document {
     const char *name;                   /* "dq-info/1" */
     const char *about;                  /* a sentence */
-    const char *command;                /* "info" */
+    const char *command;                /* "info"; NULL: `describe` names it */
     void (*describe)(dq_row_writer *w); /* writes all its rows, not live */
 } dq_document;
 /* Its JSON Schema (draft 2020-12). */

@@ -54,7 +54,7 @@ static const char *text_of(char *buf, size_t cap, const dq_row *row, dq_value v)
     if (row->type == DQ_ROW_TEXT) return v.text;
     if (row->type == DQ_ROW_BOOL) return v.integer ? "yes" : "no";
     if (row->type == DQ_ROW_REAL)
-        snprintf(buf, cap, "%.*f", row->digits, v.real);
+        snprintf(buf, cap, "%.*f", row->digits, v.real * (row->scale != 0 ? row->scale : 1));
     else
         snprintf(buf, cap, "%lld", (long long)v.integer);
     return buf;
@@ -132,7 +132,7 @@ static void attach(dq_row_writer *w, const dq_row *row, json_t *value)
     }
     if (type == DQ_ROW_OBJECT) {
         json_object_set_new(json_object_get(into, "properties"), row->name, value);
-        if (!(row->when & DQ_OUT))
+        if (!(row->when & (DQ_OUT | DQ_SOMETIMES)))
             json_array_append_new(json_object_get(into, "required"), json_string(row->name));
         return;
     }
@@ -253,10 +253,9 @@ dq_row_writer dq_row_json(json_t *object)
     return w;
 }
 
-dq_row_writer dq_row_cells(bool live, void (*cell)(void *arg, const dq_row *row, const char *text),
-                           void *arg)
+dq_row_writer dq_row_cells(void (*cell)(void *arg, const dq_row *row, const char *text), void *arg)
 {
-    return (dq_row_writer){.live = live, .cell = cell, .arg = arg};
+    return (dq_row_writer){.live = true, .cell = cell, .arg = arg};
 }
 
 json_t *dq_document_schema(const dq_document *d)
@@ -271,8 +270,9 @@ json_t *dq_document_schema(const dq_document *d)
     DQ_PUT(&w, "schema", d->name, "Name and version of this document.", .words = &d->name,
            .n_words = 1);
     DQ_PUT(&w, "dq_version", "", "The version of dq that printed it.");
-    DQ_PUT(&w, "command", d->command, "The command that printed it, without dq.",
-           .words = &d->command, .n_words = 1);
+    if (d->command)
+        DQ_PUT(&w, "command", d->command, "The command that printed it, without dq.",
+               .words = &d->command, .n_words = 1);
     d->describe(&w);
     if (DQ_LIST(&w, "warnings", "Warnings, as they stand on stderr.")) {
         DQ_PUT(&w, NULL, "", NULL);
