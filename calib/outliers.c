@@ -4,7 +4,7 @@
 #include "calib/outliers.h"
 
 #include "base/os.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "engine/observe.h"
 #include "engine/runner.h"
 #include "stat/stat.h"

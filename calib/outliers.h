@@ -181,7 +181,7 @@ enum { DQ_OUTLIER_SINK_QUERIES = 128 };
 
 /* Fills *o, of dq_outliers_init and this model. Sequences longer than the model's positions are
  * DQ_MISMATCH, ids outside its vocabulary and a profile on a backend without profile_rows too; all
- * are found before anything runs. By all ranks (base/ranks.h); only on rank 0 *o holds all of it
+ * are found before anything runs. By all ranks (work/ranks.h); only on rank 0 *o holds all of it
  * then. The numbers do not depend on how many there are. */
 dq_status dq_outlier_walk_collect(dq_outliers *o, dq_runner *r, const dq_sequences *s,
                                   const dq_outlier_plan *plan, dq_err *err);

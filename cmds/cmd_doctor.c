@@ -4,7 +4,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "base/file.h"
 #include "base/os.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "checkpoint/h5_result.h"
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"

@@ -1,8 +1,8 @@
 /* The words of a command are kept as they were given, so that dq merge reads them as the command
  * did, and are shown as a shell reads them.
  * SPDX-License-Identifier: MIT */
-#include "base/ranks.h"
-#include "base/work.h"
+#include "work/ranks.h"
+#include "work/work.h"
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"
 #include "engine/backend.h"

@@ -5,7 +5,7 @@
 #define DQ_COMMAND_H
 
 #include "base/base.h"
-#include "base/work.h"
+#include "work/work.h"
 #include "engine/backend.h"
 #include "record/record.h"
 #include "settings/options.h"

@@ -1,7 +1,7 @@
 /* main: the table of commands, one error line, the exit status.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"
 #include "record/record.h"

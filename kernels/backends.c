@@ -2,7 +2,7 @@
  * everything else reaches a device through the operations of engine/backend.h.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "kernels/cpu/cpu.h"
 #ifdef DQ_HAVE_CUDA
 #include "kernels/cuda/host/cuda.h"

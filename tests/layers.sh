@@ -67,15 +67,15 @@ check_layers() {
     $3 == "<" && $4 ~ /hdf5|^H5/ && $1 !~ /^src\/checkpoint\// {
         say("includes " $4 "; only checkpoint knows HDF5")
     }
-    $3 == "<" && $4 ~ /^mpi/ && $1 != "src/base/ranks_mpi.c" {
-        say("includes " $4 "; only src/base/ranks_mpi.c knows MPI")
+    $3 == "<" && $4 ~ /^mpi/ && $1 != "src/work/ranks_mpi.c" {
+        say("includes " $4 "; only src/work/ranks_mpi.c knows MPI")
     }
     $3 == "<" && $4 ~ /cuda|cublas/ && $1 !~ /^kernels\/cuda\// {
         say("includes " $4 "; only kernels/cuda knows CUDA")
     }
     $3 == "<" && $4 ~ /^(unistd|fcntl|signal|sched|dirent|dlfcn|pthread|getopt)\.h$|^sys\// &&
-        $1 !~ /^(cmds|src\/base)\// && !($4 == "getopt.h" && $1 == "src/settings/options.c") {
-        say("includes " $4 "; only base and cmds need POSIX")
+        $1 !~ /^(cmds|src\/(base|work))\// && !($4 == "getopt.h" && $1 == "src/settings/options.c") {
+        say("includes " $4 "; only base, work and cmds need POSIX")
     }'
 }
 
@@ -163,7 +163,7 @@ self_test() {
     plant src/base/text.c '#include "checkpoint/h5.h"' '#include "base.h"'
     plant src/nobody/x.c '#include "base/base.h"'
     plant src/checkpoint/container.c '#include "other/x.h"' '#include "kernels/cpu/cpu.h"'
-    plant src/base/ranks_none.c '#include <mpi.h>'
+    plant src/base/random.c '#include <mpi.h>'
     plant cmds/cli/table.c '#include <hdf5.h>'
     plant cmds/cli/cli.c '#include "kernels/cpu/cpu.h"'
     plant kernels/cpu/cpu_x.c '#include <cuda_runtime.h>' '#include <sys/stat.h>' 'void h(FILE *f) { fprintf(stderr, "x"); }'
@@ -189,7 +189,7 @@ self_test() {
     expect '^src/nobody/x.c:1: is in no folder of the table'
     expect '^src/checkpoint/container.c:1: includes other/x.h, which is not named'
     expect '^src/checkpoint/container.c:2: includes kernels/cpu/cpu.h; checkpoint may not include kernels/cpu$'
-    expect '^src/base/ranks_none.c:1: includes mpi.h; only src/base/ranks_mpi.c knows MPI$'
+    expect '^src/base/random.c:1: includes mpi.h; only src/work/ranks_mpi.c knows MPI$'
     expect '^cmds/cli/table.c:1: includes hdf5.h'
     expect '^cmds/cli/cli.c:1: includes kernels/cpu/cpu.h; cmds/cli may not include kernels/cpu$'
     expect '^kernels/cpu/cpu_x.c:1: includes cuda_runtime.h'

@@ -5,7 +5,7 @@
 #include "cmds/cli/cli.h"
 
 #include "base/os.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "base/text.h"
 #include "quantize/quantize.h"
 #include "record/record.h"

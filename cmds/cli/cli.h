@@ -4,7 +4,7 @@
 #define DQ_CLI_H
 
 #include "base/base.h"
-#include "base/work.h"
+#include "work/work.h"
 #include "record/record.h"
 #include "settings/options.h"
 

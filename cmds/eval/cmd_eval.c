@@ -4,7 +4,7 @@
 #include "cmds/eval/cmd_eval.h"
 
 #include "base/file.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "checkpoint/container.h"
 #include "cmds/cli/cli.h"
 #include "cmds/cli/kv_report.h"

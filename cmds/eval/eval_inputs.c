@@ -1,7 +1,7 @@
 /* The table of the kinds of evaluation, and how a source finds its row.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "checkpoint/container.h"
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"

@@ -2,7 +2,7 @@
  * (plan/plan_cache.h); the file is a document of its own, as FORMAT.md says it.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"
 #include "cmds/plan/inside.h"

@@ -1,6 +1,6 @@
 /* Every figure of the tables is in the document too; groups stand in order of need.
  * SPDX-License-Identifier: MIT */
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "cmds/cli/cli.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/command.h"

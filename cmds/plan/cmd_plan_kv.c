@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "checkpoint/container.h"
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"

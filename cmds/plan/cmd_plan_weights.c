@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"
 #include "cmds/plan/inside.h"

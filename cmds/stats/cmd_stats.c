@@ -1,6 +1,6 @@
 /* The blocks of all models are numbered through, and part I of N computes those whose number is I
  * - 1 modulo N: they take about as long. What blocks find adds up, so a file has the state after
- * some of them: after its head (base/work.h) a line for each layer of each model, and one for the
+ * some of them: after its head (work/work.h) a line for each layer of each model, and one for the
  * blocks,
  *
  *   {"model": M, "layer": L, "found": BASE64}      bytes of dq_outliers_put
@@ -11,7 +11,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "base/text.h"
 #include "calib/outliers.h"
 #include "checkpoint/container.h"

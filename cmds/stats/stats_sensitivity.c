@@ -1,7 +1,7 @@
 /* Numbers of all heads together are of sums over windows.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "cmds/stats/inside.h"
 #include "record/record.h"
 #include "record/version.h"

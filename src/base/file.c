@@ -13,7 +13,6 @@
 #include "base/os.h"
 #include "base/random.h"
 #include "base/text.h"
-#include "base/work.h"
 
 #include <dirent.h>
 #include <errno.h>

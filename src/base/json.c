@@ -9,7 +9,6 @@
 #include "base/os.h"
 #include "base/random.h"
 #include "base/text.h"
-#include "base/work.h"
 
 #include <errno.h>
 #include <float.h>

@@ -10,7 +10,6 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "base/text.h"
-#include "base/work.h"
 
 #include <dlfcn.h>
 #include <errno.h>

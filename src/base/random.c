@@ -7,7 +7,6 @@
 #include "base/json.h"
 #include "base/os.h"
 #include "base/text.h"
-#include "base/work.h"
 
 static const uint64_t stride = 0x9e3779b97f4a7c15u;
 

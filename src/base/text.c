@@ -8,7 +8,6 @@
 #include "base/json.h"
 #include "base/os.h"
 #include "base/random.h"
-#include "base/work.h"
 
 #include <openssl/evp.h>
 #include <stdbool.h>

@@ -4,7 +4,7 @@
 #include "calibrate/calibrate.h"
 
 #include "base/os.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "base/text.h"
 #include "calibrate/inside.h"
 #include "engine/runner.h"

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "base/random.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "calibrate/inside.h"
 #include "engine/runner.h"
 

@@ -5,7 +5,7 @@
  * the other, each with the scales of the others as they are by then.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "calibrate/inside.h"
 #include "tensor/tensor.h"
 

@@ -4,7 +4,7 @@
  * next one.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "calibrate/inside.h"
 #include "engine/backend.h"
 

@@ -6,7 +6,7 @@
 
 #include "base/json.h"
 #include "base/text.h"
-#include "base/work.h"
+#include "work/work.h"
 #include "eval/score.h"
 #include "session/session.h"
 #include "stat/stat.h"

@@ -3,9 +3,9 @@
  * SPDX-License-Identifier: MIT */
 #include "base/json.h"
 #include "base/os.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "base/text.h"
-#include "base/work.h"
+#include "work/work.h"
 #include "eval/inside.h"
 #include "session/session.h"
 #include "stat/stat.h"
@@ -707,7 +707,7 @@ dq_status dq_eval_measure(double *seconds, dq_eval *e, dq_err *err)
     return err->code;
 }
 
-/* Progress is a share of time, by what rows of the table have taken so far (base/work.h). Within a
+/* Progress is a share of time, by what rows of the table have taken so far (work/work.h). Within a
  * step it counts computed rows of those that sequences feed; sharing or second passes make these
  * differ, which evens out at the step's end. */
 

@@ -5,7 +5,7 @@
 
 #include "base/json.h"
 #include "base/text.h"
-#include "base/work.h"
+#include "work/work.h"
 #include "eval/eval.h"
 #include "eval/kinds.h"
 #include "eval/score.h"

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/json.h"
 #include "base/text.h"
-#include "base/work.h"
+#include "work/work.h"
 #include "eval/inside.h"
 #include "session/session.h"
 #include "stat/stat.h"

@@ -4,7 +4,7 @@
 #define DQ_PLAN_INSIDE_H
 
 #include "base/json.h"
-#include "base/work.h"
+#include "work/work.h"
 #include "calibrate/calibrate.h"
 #include "eval/eval.h"
 #include "kv/kv.h"

@@ -18,7 +18,7 @@
  * plan can make a configuration of. A plan searches with some of the windows, side by side; no
  * choice sees the others, which decide.
  *
- * Ranks (base/ranks.h) search in step: they share what is measured, and each has all numbers
+ * Ranks (work/ranks.h) search in step: they share what is measured, and each has all numbers
  * before the next choice. Rank 0 keeps the journal. */
 
 enum { DQ_PLAN_CACHES_SWEEP = 16 }; /* caches that the unquantized one runs once for */

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "eval/eval.h"
 #include "kv/kv.h"
 #include "plan/inside.h"

@@ -2,7 +2,7 @@
  * falls, so that its steps keep their order.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "plan/inside.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Normal equations are summed list by list, each row of the matrix by one thread in the order of
  * tokens. Features are centred before the ridge, so that the constant is not drawn to zero.
  * SPDX-License-Identifier: MIT */
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "calibrate/calibrate.h"
 #include "engine/runner.h"
 #include "kv/kv.h"

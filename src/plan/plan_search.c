@@ -1,10 +1,10 @@
 /* Lines are JSON: {"key", "of"}, then {"tensor", ...}, {"begun"}, {"trial", ...} and {"look", ...}
  * as they come. Reals have 17 digits, so that they come back to the last bit. The journal is that
- * of rank 0 (base/ranks.h); what it finds there all take.
+ * of rank 0 (work/ranks.h); what it finds there all take.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "base/text.h"
 #include "calibrate/calibrate.h"
 #include "plan/inside.h"

@@ -3,7 +3,7 @@
 #include "plan/plan_weights.h"
 
 #include "base/os.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "calibrate/calibrate.h"
 #include "engine/runner.h"
 #include "plan/inside.h"

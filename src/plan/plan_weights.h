@@ -5,7 +5,7 @@
 
 #include "base/base.h"
 #include "base/json.h"
-#include "base/work.h"
+#include "work/work.h"
 #include "calibrate/calibrate.h"
 #include "quantize/quantize.h"
 #include "stat/stat.h"
@@ -177,7 +177,7 @@ void dq_plan_work_step(void *share, const dq_pace *pace, const char *what);
 
 /* ---- Part ----
  * A part of a text with the source model's answers on it, and how far other weights are from them.
- * Of ranks (base/ranks.h) each runs chunks of its own (calibrate.h), and all have the sums.
+ * Of ranks (work/ranks.h) each runs chunks of its own (calibrate.h), and all have the sums.
  *
  * Numbers are summed by cluster, the unit of the text that a sequence is of (calibrate.h): ids of
  * one depend on each other. What is scored is the second half of every sequence, as evaluation in

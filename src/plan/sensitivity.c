@@ -5,7 +5,7 @@
 #include "plan/sensitivity.h"
 
 #include "base/os.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "calibrate/calibrate.h"
 #include "engine/runner.h"
 #include "plan/inside.h"

@@ -3,7 +3,7 @@
 #ifndef DQ_QUANTIZE_INSIDE_H
 #define DQ_QUANTIZE_INSIDE_H
 
-#include "base/work.h"
+#include "work/work.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
 #include "model/model.h"

@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "base/work.h"
+#include "work/work.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
 #include "model/model.h"

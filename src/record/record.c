@@ -4,7 +4,7 @@
 #include "record/record.h"
 
 #include "base/file.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "base/text.h"
 #include "record/version.h"
 

@@ -4,7 +4,7 @@
 
 #include "base/file.h"
 #include "base/os.h"
-#include "base/ranks.h"
+#include "work/ranks.h"
 #include "calibrate/calibrate.h"
 #include "model/model.h"
 #include "plan/plan_weights.h"

@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "base/os.h"
-#include "base/work.h"
+#include "work/work.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/h5_result.h"
 #include "tests/rigs/given.h"

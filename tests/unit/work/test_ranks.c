@@ -1,7 +1,7 @@
 /* test_ranks: what ranks pass to each other, by three of them that mpirun has started: nothing is overwritten on its way, numbers and
  * rows are everybody's, and ranks that meet at different places or have failed do not wait for ever. 0 where that is so.
  * SPDX-License-Identifier: MIT */
-#include "base/ranks.h"
+#include "work/ranks.h"
 
 #include <stdio.h>
 #include <string.h>

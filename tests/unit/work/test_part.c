@@ -5,7 +5,7 @@
 #include "tests/rigs/test_folder.h"
 
 #include "base/text.h"
-#include "base/work.h"
+#include "work/work.h"
 
 #include <math.h>
 #include <stdio.h>

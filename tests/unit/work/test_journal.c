@@ -6,7 +6,7 @@
 #include "tests/rigs/test_folder.h"
 
 #include "base/file.h"
-#include "base/work.h"
+#include "work/work.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * Others request the next piece before they begin one, so that none waits for rank 0; what they
  * tell is sent while they compute. Waiting sleeps: an MPI that waits takes a processor.
  * SPDX-License-Identifier: MIT */
-#include "base/ranks.h"
+#include "work/ranks.h"
 
 #include "base/os.h"
 

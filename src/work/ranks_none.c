@@ -1,6 +1,6 @@
 /* ranks_none: see ranks.h. One process, without MPI.
  * SPDX-License-Identifier: MIT */
-#include "base/ranks.h"
+#include "work/ranks.h"
 
 #include "base/os.h"
 

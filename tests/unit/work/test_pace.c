@@ -1,6 +1,6 @@
 /* test_pace: what is announced of runs whose kinds of work take other times than were expected.
  * SPDX-License-Identifier: MIT */
-#include "base/work.h"
+#include "work/work.h"
 
 #include "tests/rigs/suite.h"
 

@@ -1,7 +1,7 @@
 /* A kind begins with the ratio of all kinds, and its own takes over within few seconds of its
  * work.
  * SPDX-License-Identifier: MIT */
-#include "base/work.h"
+#include "work/work.h"
 
 #include "base/base.h"
 #include "base/file.h"
