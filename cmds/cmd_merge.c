@@ -157,7 +157,7 @@ static const struct kind *kind_of(const json_t *head)
 static dq_status read_head(json_t **head, const char *path, dq_err *err)
 {
     bool ended;
-    DQ_TRY(dq_part_read_head(head, &ended, path, err));
+    DQ_TRY(dq_work_head(head, &ended, path, err));
     if (!kind_of(*head) || !json_is_array(json_object_get(*head, "arguments")) ||
         !json_is_string(json_object_get(*head, "device")) ||
         !json_is_integer(json_object_get(*head, "threads")))

@@ -1,7 +1,6 @@
 /* The blocks of all models are numbered through, and part I of N computes those whose number is I
- * - 1 modulo N: they take about as long. What blocks find adds up, so a file has the state after
- * some of them: after its head (work/work.h) a line for each layer of each model, and one for the
- * blocks,
+ * - 1 modulo N: they take about as long. What blocks find adds up, so a file (work/work.h) has the
+ * state after some of them: a line for each layer of each model, and one for the blocks,
  *
  *   {"model": M, "layer": L, "found": BASE64}      bytes of dq_outliers_put
  *   {"blocks": [[B, ..], ..]}                      of each model
@@ -11,7 +10,6 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
-#include "work/ranks.h"
 #include "base/text.h"
 #include "calib/outliers.h"
 #include "checkpoint/container.h"
@@ -25,6 +23,7 @@
 #include "settings/inputs.h"
 #include "settings/options.h"
 #include "tasks/items.h"
+#include "work/ranks.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -87,7 +86,7 @@ typedef struct work {
     const cmd_stats_part *x;
     bool whole; /* of all parts, which are read */
     blocks model[CMD_STATS_MODELS];
-    dq_journal *journal;
+    dq_work ledger;
     double wrote_at, writing; /* seconds: when the last state was written, and how long that took */
 } work;
 
@@ -141,12 +140,10 @@ static dq_status merge_found(work *w, int model, dq_err *err)
     return dq_fail(err, DQ_DAMAGED, "a place outside the sequences");
 }
 
-static dq_status take_line(void *arg, int64_t line, const json_t *step, dq_err *err)
+static dq_status take_line(void *arg, const json_t *step, bool told, dq_err *err)
 {
     work *w = arg;
-    const dq_part_head want = {schema, w->x->key->text, w->whole ? 0 : w->x->part->shard,
-                               w->whole ? 0 : w->x->part->n};
-    if (line == 0) return dq_part_check(step, &want, w->whole, err);
+    (void)told;
     const json_t *all = json_object_get(step, "blocks");
     if (!all) {
         const char *text;
@@ -186,9 +183,25 @@ static dq_status take_line(void *arg, int64_t line, const json_t *step, dq_err *
     return DQ_OK;
 }
 
+static dq_work_how how_of(work *w)
+{
+    const cmd_stats_part *x = w->x;
+    return (dq_work_how){.path = x->path,
+                         .schema = schema,
+                         .key = x->key->text,
+                         .about = x->about,
+                         .shard = x->part->shard,
+                         .n_shards = x->part->n,
+                         .resume = x->resume,
+                         .force = true,
+                         .take = take_line,
+                         .arg = w};
+}
+
 static dq_status read_part(work *w, const char *path, dq_err *err)
 {
-    DQ_TRY(dq_part_read(path, take_line, w, err));
+    const dq_work_how how = how_of(w);
+    DQ_TRY(dq_work_merge(&how, path, err));
     for (int i = 0; i < w->x->n; i++) {
         const blocks *of = &w->model[i];
         for (int l = 0; l < w->x->entry[i].model->n_layers; l++) {
@@ -198,88 +211,45 @@ static dq_status read_part(work *w, const char *path, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status add_head(const cmd_stats_part *x, dq_journal *j, dq_err *err)
+static dq_status put_layer(work *w, int model, int layer, dq_err *err)
 {
-    json_t *o = json_object();
-    json_object_set_new(o, "schema", json_string(schema));
-    json_object_set_new(o, "key", json_string(x->key->text));
-    json_object_update(o, x->about);
-    return dq_part_add(j, o, err);
+    dq_strbuf bytes = {0}, text = {0};
+    if (dq_outliers_put(&w->x->entry[model].out, layer, &bytes, err) == DQ_OK &&
+        dq_base64_put(&text, bytes.s, bytes.n, err) == DQ_OK)
+        dq_work_put(
+            &w->ledger,
+            json_pack("{s:i, s:i, s:s%}", "model", model, "layer", layer, "found", text.s, text.n),
+            err);
+    dq_block_free(bytes.s);
+    dq_block_free(text.s);
+    return err->code;
 }
 
-static dq_status add_state(const work *w, dq_journal *j, dq_err *err)
+static dq_status put_state(void *arg, dq_err *err)
 {
-    json_t *all = json_array(), *line = json_object();
+    work *w = arg;
+    json_t *all = json_array();
     for (int i = 0; i < w->x->n; i++) {
         const blocks *of = &w->model[i];
-        const dq_outliers *o = &w->x->entry[i].out;
         json_t *list = json_array();
         for (int b = 0; b < dq_outlier_walk_blocks(of->walk); b++) {
             if (of->done[b] && is_mine(w, i, b)) json_array_append_new(list, json_integer(b));
         }
-        for (int l = 0; json_array_size(list) && l < o->n_layers && err->code == DQ_OK; l++) {
-            dq_strbuf bytes = {0}, strbuf = {0};
-            char head[64];
-            const int n =
-                snprintf(head, sizeof head, "{\"model\": %d, \"layer\": %d, \"found\": \"", i, l);
-            if (dq_outliers_put(o, l, &bytes, err) == DQ_OK &&
-                dq_strbuf_add(&strbuf, head, (size_t)n, err) == DQ_OK &&
-                dq_base64_put(&strbuf, bytes.s, bytes.n, err) == DQ_OK &&
-                dq_strbuf_add(&strbuf, "\"}", 2, err) == DQ_OK)
-                dq_journal_add(j, strbuf.s, strbuf.n, err);
-            dq_block_free(bytes.s);
-            dq_block_free(strbuf.s);
-        }
+        const int n_layers = json_array_size(list) ? w->x->entry[i].out.n_layers : 0;
+        for (int l = 0; l < n_layers && err->code == DQ_OK; l++) put_layer(w, i, l, err);
         json_array_append_new(all, list);
     }
-    json_object_set_new(line, "blocks", all);
-    if (err->code == DQ_OK) return dq_part_add(j, line, err);
-    json_decref(line);
-    return err->code;
+    return dq_work_put(&w->ledger, json_pack("{s:o}", "blocks", all), err);
 }
 
-static dq_status write_state(work *w, bool all, dq_err *err)
+static dq_status write_state(work *w, bool ends, dq_err *err)
 {
     const double began = dq_os_seconds();
-    dq_journal *j = NULL;
-    dq_arena *a = dq_arena_new();
-    const char *partial = a ? dq_textf(a, err, "%s.partial", w->x->path) : NULL;
-    if (!partial) dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (err->code == DQ_OK && dq_journal_new(&j, partial, err) == DQ_OK &&
-        add_head(w->x, j, err) == DQ_OK && add_state(w, j, err) == DQ_OK &&
-        (all ? dq_part_end(j, err) : dq_journal_sync(j, err)) == DQ_OK &&
-        rename(partial, w->x->path) != 0)
-        dq_fail(err, DQ_FILE, "%s: cannot be written", w->x->path);
-    if (err->code == DQ_OK) {
-        dq_journal_close(w->journal, false);
-        w->journal = j;
-    } else {
-        dq_journal_close(j, true);
+    if (dq_work_rewrite(&w->ledger, put_state, ends, err) != DQ_OK)
         dq_fail_more(err, dq_remedy_none,
                      ". What it has stays: the same command with --resume goes on from there");
-    }
-    dq_arena_free(a);
     w->wrote_at = dq_os_seconds();
     w->writing = w->wrote_at - began;
-    return err->code;
-}
-
-static dq_status open_file(work *w, bool *ended, dq_err *err)
-{
-    const char *path = w->x->path;
-    *ended = false;
-    w->wrote_at = dq_os_seconds();
-    if (w->x->resume && dq_file_exists(path)) {
-        if (dq_part_resume(&w->journal, ended, path, take_line, w, err) != DQ_OK &&
-            (err->code == DQ_DAMAGED || err->code == DQ_MISMATCH))
-            dq_fail_more(err, dq_remedy_none, ". Remove it, or run without --resume to start anew");
-    } else {
-        dq_journal_new(&w->journal, path, err);
-    }
-    DQ_TRY(err->code);
-    if (dq_journal_count(w->journal) > 0 || add_head(w->x, w->journal, err) == DQ_OK) return DQ_OK;
-    dq_journal_close(w->journal, true); /* without a head nothing can be gone on from */
-    w->journal = NULL;
     return err->code;
 }
 
@@ -313,11 +283,13 @@ static dq_status run_model(work *w, int model, dq_err *err)
 /* Computes the blocks that the part's file lacks, so that it has all. */
 static dq_status part_run(cmd_stats_part *x, dq_err *err)
 {
-    bool ended = false;
     work *w = dq_block_new(1, sizeof *w, err);
     if (!w) return err->code;
     w->x = x;
-    if (begin(w, err) == DQ_OK && open_file(w, &ended, err) == DQ_OK) {
+    w->wrote_at = dq_os_seconds();
+    const dq_work_how how = how_of(w);
+    if (begin(w, err) == DQ_OK && dq_work_open(&w->ledger, &how, err) == DQ_OK) {
+        const bool ended = w->ledger.ended;
         double mine = 0, all = 0;
         for (int m = 0; m < w->x->n; m++) {
             const dq_outlier_walk *walk = w->model[m].walk;
@@ -332,7 +304,7 @@ static dq_status part_run(cmd_stats_part *x, dq_err *err)
         for (int i = 0; err->code == DQ_OK && i < x->n; i++) run_model(w, i, err);
         if (err->code == DQ_OK && !ended) write_state(w, true, err);
     }
-    dq_journal_close(w->journal, false);
+    dq_work_close(&w->ledger, false);
     end(w);
     return err->code;
 }

@@ -22,6 +22,7 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_RESUMABLE,       /* a run that resumes goes on from what is kept */
     DQ_REMEDY_RESUME_OR_FORCE, /* resume, or replace */
     DQ_REMEDY_REPEAT_OR_FORCE, /* resume with the settings of before, or replace */
+    DQ_REMEDY_REMOVE_OR_ANEW,  /* remove the file, or do not resume */
     DQ_REMEDY_OUTPUT,          /* the text is about the name of the output */
     DQ_REMEDY_VERIFY,          /* a command lists all that is damaged */
     DQ_REMEDY_DOWNLOAD,        /* the model w of the Hugging Face hub is to be downloaded first */

@@ -748,7 +748,8 @@ static dq_status scan_by_ranks(dq_quantizer *q, dq_err *err)
     for (int64_t i = 0; i < q->info.n_tensors; i++)
         job.piece[q->n_files + i] = (scan_piece){(int64_t)dq_tensor_bytes(q->tensor[i].t), -1, i};
     qsort(job.piece, (size_t)n, sizeof *job.piece, by_bytes);
-    const dq_ranks_work work = {n, scan_piece_run, take_finding, &job};
+    const dq_ranks_work work = {
+        .n = n, .run = scan_piece_run, .take = take_finding, .arg = &job};
     if (dq_ranks_run(&work, err) == DQ_OK) share_findings(q, err);
     dq_block_free(job.piece);
     return err->code;
@@ -941,7 +942,7 @@ static dq_status write_tensors(dq_quantize_feed *w, dq_err *err)
 {
     pieces p = {w, dq_alloc(w->q->arena, (size_t)w->q->skeleton.n_slots, sizeof *p.slot, err)};
     const int64_t n = p.slot ? list_pieces(&p) : 0;
-    const dq_ranks_work all = {n, write_piece, take_lines, &p};
+    const dq_ranks_work all = {.n = n, .run = write_piece, .take = take_lines, .arg = &p};
     if (dq_ranks_count() > 1) {
         /* Insertion keeps the order of slots among tensors of a size. */
         for (int64_t i = 1; i < n; i++) {

@@ -20,6 +20,7 @@ static const char *const form[DQ_REMEDIES] = {
     [DQ_REMEDY_RESUME_OR_FORCE] = "%t Add --resume to finish it, or --force to start over.",
     [DQ_REMEDY_REPEAT_OR_FORCE] =
         "%t Repeat the first command with --resume, or start over with --force.",
+    [DQ_REMEDY_REMOVE_OR_ANEW] = "%t Remove it, or run without --resume to start anew",
     [DQ_REMEDY_OUTPUT] = "-o: %t",
     [DQ_REMEDY_VERIFY] = "%t dq verify lists all that is damaged.",
     [DQ_REMEDY_DOWNLOAD] = "%t. dq downloads nothing; for a name on the Hugging Face hub run "

@@ -57,6 +57,7 @@ typedef struct dq_ranks_work {
     int64_t n;
     /* Computes a piece on any rank, which sends results by dq_ranks_tell unless it is rank 0. */
     dq_status (*run)(void *arg, int64_t piece, dq_err *err);
+    dq_status (*last)(void *arg, dq_err *err); /* on ranks other than 0, after their last piece */
     dq_ranks_take *take; /* on rank 0, within dq_ranks_poll or between pieces */
     void *arg;
 } dq_ranks_work;

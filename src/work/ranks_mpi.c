@@ -464,6 +464,7 @@ static dq_status follow(dq_err *err)
         if (err->code != DQ_OK) break;
     }
     if (piece >= 0) next_piece(); /* the answer that was requested */
+    if (err->code == DQ_OK && w->last) w->last(w->arg, err);
     free_delivered(true);
     report r = {.code = (int)err->code};
     snprintf(r.text, sizeof r.text, "%s", err->text);

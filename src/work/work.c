@@ -9,6 +9,7 @@
 #include "base/os.h"
 #include "base/random.h"
 #include "base/text.h"
+#include "work/ranks.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -91,7 +92,7 @@ dq_status dq_part_end(dq_journal *j, dq_err *err)
     return dq_part_add(j, o, err) == DQ_OK ? dq_journal_sync(j, err) : err->code;
 }
 
-static bool is_end(const json_t *step)
+static bool part_is_end(const json_t *step)
 {
     return json_is_true(json_object_get(step, "end"));
 }
@@ -114,14 +115,14 @@ dq_status dq_part_check(const json_t *head, const dq_part_head *want, bool any_s
                    (long long)n, want->shard, want->n_shards);
 }
 
-static dq_status take_lines(bool *ended, const dq_journal_lines *found, dq_part_take *take,
+static dq_status part_take_lines(bool *ended, const dq_journal_lines *found, dq_part_take *take,
                             void *arg, dq_err *err)
 {
     *ended = false;
     for (int64_t i = 0; err->code == DQ_OK && i < found->n; i++) {
         json_t *step = NULL;
         if (dq_json_parse(&step, found->text[i], strlen(found->text[i]), "step", err) == DQ_OK) {
-            *ended = i > 0 && is_end(step);
+            *ended = i > 0 && part_is_end(step);
             if (!*ended) take(arg, i, step, err);
         }
         json_decref(step);
@@ -136,7 +137,7 @@ dq_status dq_part_read(const char *path, dq_part_take *take, void *arg, dq_err *
     dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     if (journal_read(&found, path, a, err) == DQ_OK) {
-        take_lines(&ended, &found, take, arg, err);
+        part_take_lines(&ended, &found, take, arg, err);
         if (err->code == DQ_OK && !ended) dq_fail(err, DQ_MISMATCH, "is not finished");
         if (err->code != DQ_OK) dq_in(err, "%s: ", path);
     }
@@ -151,7 +152,7 @@ dq_status dq_part_resume(dq_journal **j, bool *ended, const char *path, dq_part_
     dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     if (dq_journal_resume(j, path, DQ_JOURNAL_REFUSE, &found, a, err) == DQ_OK &&
-        take_lines(ended, &found, take, arg, err) != DQ_OK) {
+        part_take_lines(ended, &found, take, arg, err) != DQ_OK) {
         dq_in(err, "%s: ", path);
         dq_journal_close(*j, false);
         *j = NULL;
@@ -173,7 +174,7 @@ dq_status dq_part_read_head(json_t **head, bool *ended, const char *path, dq_err
         if (found.n == 0) dq_fail(err, DQ_DAMAGED, "%s: has no whole line", path);
         if (err->code == DQ_OK && dq_json_parse(&last, text, strlen(text), path, err) == DQ_OK)
             dq_json_parse(head, found.text[0], strlen(found.text[0]), path, err);
-        *ended = err->code == DQ_OK && is_end(last);
+        *ended = err->code == DQ_OK && part_is_end(last);
     }
     json_decref(last);
     dq_arena_free(a);
@@ -419,4 +420,414 @@ dq_status dq_journal_resume(dq_journal **out, const char *path, dq_journal_damag
 {
     DQ_TRY(open_file(out, path, 0, err));
     return take_up(*out, damage, found, a, err) == DQ_OK ? DQ_OK : give_up(out, err);
+}
+
+/* ---- Ledger ---- */
+
+dq_status dq_work_key(char hex[65], const json_t *of, dq_err *err)
+{
+    char *text = NULL;
+    if (dq_json_dump(&text, of, JSON_SORT_KEYS, err) == DQ_OK)
+        dq_sha256_of(hex, text, strlen(text), err);
+    free(text);
+    return err->code;
+}
+
+/* A SHA-256 is shortened; in the arena. */
+static const char *shown(dq_arena *a, const json_t *v, dq_err *err)
+{
+    enum { SHA = 64 };
+    const char *s = json_string_value(v);
+    if (s && strlen(s) == SHA && strspn(s, "0123456789abcdef") == SHA)
+        return dq_textf(a, err, "%.12s...", s);
+    char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    const char *out = dq_textf(a, err, "%.120s", text ? text : "none");
+    free(text);
+    return out;
+}
+
+static const char *source_of(const dq_work_how *how, const char *member)
+{
+    for (int i = 0; i < DQ_WORK_SOURCES && how->source[i].member; i++) {
+        if (strcmp(how->source[i].member, member) == 0) return how->source[i].path;
+    }
+    return NULL;
+}
+
+/* "calib.ctx: begun with 100, this run has 90; ..": the first members that differ. */
+static const char *changes(const char *so_far, int *left, const dq_work_how *how, const char *path,
+                           const json_t *was, const json_t *now, dq_arena *a, dq_err *err)
+{
+    json_t *both = json_object(), *v;
+    const char *key;
+    json_object_update(both, (json_t *)(uintptr_t)was);
+    json_object_update(both, (json_t *)(uintptr_t)now);
+    json_object_foreach(both, key, v)
+    {
+        const json_t *x = json_object_get(was, key), *y = json_object_get(now, key);
+        const char *name = dq_textf(a, err, "%s%s", path, key);
+        if (*left == 0 || err->code != DQ_OK || json_equal(x, y)) continue;
+        if (json_is_object(x) && json_is_object(y)) {
+            const char *inner = dq_textf(a, err, "%s.", name);
+            if (inner) so_far = changes(so_far, left, how, inner, x, y, a, err);
+            continue;
+        }
+        const char *file = *path ? NULL : source_of(how, key), *old = shown(a, x, err);
+        so_far = dq_textf(a, err, "%s%s%s: begun with %s, this run has %s%s%s%s", so_far,
+                          *so_far ? "; " : "", name, old, shown(a, y, err), file ? " (" : "",
+                          file ? file : "", file ? ")" : "");
+        (*left)--;
+    }
+    json_decref(both);
+    return so_far;
+}
+
+static dq_status check_head(const dq_work_how *how, const json_t *head, bool any_shard, dq_arena *a,
+                            dq_err *err)
+{
+    const char *const none = "", *schema, *key;
+    int left = 3;
+    DQ_TRY(dq_json_text(&schema, head, "schema", &none, err));
+    if (strcmp(schema, how->schema) != 0)
+        return dq_fail(err, DQ_MISMATCH, "is not a journal of this version of dq (expected %s)",
+                       how->schema);
+    DQ_TRY(dq_json_text(&key, head, "key", NULL, err));
+    if (strcmp(key, how->key) != 0) {
+        const json_t *was = json_object_get(head, "of");
+        const char *what = was ? changes("", &left, how, "", was, how->of, a, err) : "";
+        DQ_TRY(err->code);
+        return dq_fail(err, DQ_MISMATCH, "belongs to a run with other inputs or settings%s%.600s%s",
+                       *what ? " (" : "", what, *what ? ")" : "");
+    }
+    const json_int_t shard = json_integer_value(json_object_get(head, "shard"));
+    const json_int_t n = json_integer_value(json_object_get(head, "shards"));
+    if (any_shard || (shard == how->shard && n == how->n_shards)) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH, "is part %lld of %lld, and not %d of %d", (long long)shard,
+                   (long long)n, how->shard, how->n_shards);
+}
+
+static bool is_end(const json_t *line)
+{
+    return json_is_true(json_object_get(line, "end"));
+}
+
+/* news NULL: nobody else has to know the lines. */
+static dq_status take_lines(bool *ended, const dq_work_how *how, const dq_journal_lines *found,
+                            bool any_shard, dq_strbuf *news, dq_arena *a, dq_err *err)
+{
+    *ended = false;
+    for (int64_t i = 0; err->code == DQ_OK && i < found->n; i++) {
+        const char *text = found->text[i];
+        json_t *line = NULL;
+        dq_err no_json = {0};
+        if (dq_json_parse(&line, text, strlen(text), "line", i ? err : &no_json) != DQ_OK && i)
+            break;
+        *ended = i > 0 && is_end(line);
+        if (i == 0)
+            check_head(how, line, any_shard, a, err);
+        else if (!*ended && how->take(how->arg, line, false, err) == DQ_OK && news)
+            dq_strbuf_add(news, text, strlen(text) + 1, err);
+        json_decref(line);
+    }
+    return err->code;
+}
+
+dq_status dq_work_merge(const dq_work_how *how, const char *path, dq_err *err)
+{
+    dq_journal_lines found;
+    bool ended = false;
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (journal_read(&found, path, a, err) == DQ_OK) {
+        take_lines(&ended, how, &found, true, NULL, a, err);
+        if (err->code == DQ_OK && !ended) dq_fail(err, DQ_MISMATCH, "is not finished");
+        if (err->code != DQ_OK) dq_in(err, "%s: ", path);
+    }
+    dq_arena_free(a);
+    return err->code;
+}
+
+dq_status dq_work_head(json_t **head, bool *ended, const char *path, dq_err *err)
+{
+    dq_journal_lines found;
+    json_t *last = NULL;
+    dq_arena *a = dq_arena_new();
+    *head = NULL;
+    *ended = false;
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (journal_read(&found, path, a, err) == DQ_OK) {
+        const char *text = found.n ? found.text[found.n - 1] : "";
+        if (found.n == 0) dq_fail(err, DQ_DAMAGED, "%s: has no whole line", path);
+        if (err->code == DQ_OK && dq_json_parse(&last, text, strlen(text), path, err) == DQ_OK)
+            dq_json_parse(head, found.text[0], strlen(found.text[0]), path, err);
+        *ended = err->code == DQ_OK && is_end(last);
+    }
+    json_decref(last);
+    dq_arena_free(a);
+    return err->code;
+}
+
+dq_status dq_work_place(const char *path, dq_err *err)
+{
+    if (!dq_file_exists(path) || dq_file_is_regular(path)) return DQ_OK;
+    return dq_fail(err, DQ_FILE,
+                   "%s: is not a regular file, and finished work is kept there. Move it away, or "
+                   "choose another name for the output.",
+                   path);
+}
+
+/* Takes the value. */
+static dq_status add_line(dq_journal *j, json_t *line, dq_err *err)
+{
+    char *text;
+    dq_json_dump(&text, line, JSON_COMPACT, err);
+    json_decref(line);
+    if (text) dq_journal_add(j, text, strlen(text), err);
+    free(text);
+    return err->code;
+}
+
+static dq_status add_head(dq_journal *j, const dq_work_how *how, dq_err *err)
+{
+    json_t *head = json_pack("{s:s, s:s}", "schema", how->schema, "key", how->key);
+    if (how->of) json_object_set(head, "of", (json_t *)(uintptr_t)how->of);
+    if (how->n_shards) {
+        json_object_set_new(head, "shard", json_integer(how->shard));
+        json_object_set_new(head, "shards", json_integer(how->n_shards));
+    }
+    if (how->about) json_object_update(head, (json_t *)(uintptr_t)how->about);
+    return add_line(j, head, err);
+}
+
+/* A file that is no such journal is never replaced unasked. */
+static dq_status go_on(dq_work *w, dq_err *err)
+{
+    const dq_work_how *how = &w->how;
+    dq_journal_lines found;
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (dq_journal_resume(&w->file, how->path, how->damage, &found, a, err) == DQ_OK &&
+        take_lines(&w->ended, how, &found, false,
+                   how->shared && dq_ranks_count() > 1 ? &w->news : NULL, a, err) != DQ_OK)
+        dq_in(err, "%s: ", how->path);
+    dq_arena_free(a);
+    if (err->code != DQ_MISMATCH && err->code != DQ_DAMAGED) return err->code;
+    const dq_remedy_code remedy = !how->by_force            ? DQ_REMEDY_REMOVE_OR_ANEW
+                                  : err->code == DQ_DAMAGED ? DQ_REMEDY_START_OVER
+                                                            : DQ_REMEDY_REPEAT_OR_FORCE;
+    return dq_fail_more(err, (dq_remedy){.code = remedy}, ".");
+}
+
+static dq_status open_work(dq_work *w, dq_err *err)
+{
+    const dq_work_how *how = &w->how;
+    const bool there = dq_file_exists(how->path);
+    DQ_TRY(dq_work_place(how->path, err));
+    if (there && !how->resume && !how->force)
+        return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_RESUME_OR_FORCE},
+                            "%s: an interrupted run left it.", how->path);
+    w->made = !(there && how->resume);
+    w->made ? dq_journal_new(&w->file, how->path, err) : go_on(w, err);
+    if (err->code == DQ_OK && dq_journal_count(w->file) == 0) add_head(w->file, how, err);
+    if (err->code == DQ_OK) return DQ_OK;
+    dq_journal_close(w->file, w->made); /* without a head nothing can be gone on from */
+    w->file = NULL;
+    return err->code;
+}
+
+/* By all ranks: the others take what rank 0 knows and they may not. */
+static dq_status share_news(dq_work *w, dq_err *err)
+{
+    uint64_t bytes = w->news.n;
+    const bool leads = dq_ranks_number() == 0;
+    if (dq_ranks_count() == 1) return err->code;
+    DQ_TRY(dq_ranks_share(&bytes, sizeof bytes, err));
+    if (bytes == 0) return DQ_OK;
+    char *text = leads ? w->news.s : dq_block_new(bytes, 1, err);
+    if (dq_ranks_share(text, bytes, err) == DQ_OK && !leads) {
+        for (const char *at = text; at < text + bytes && err->code == DQ_OK; at += strlen(at) + 1) {
+            json_t *line;
+            if (dq_json_parse(&line, at, strlen(at), "what rank 0 tells", err) == DQ_OK)
+                w->how.take(w->how.arg, line, false, err);
+            json_decref(line);
+        }
+    }
+    if (!leads) dq_block_free(text);
+    w->news.n = 0;
+    return err->code;
+}
+
+dq_status dq_work_open(dq_work *w, const dq_work_how *how, dq_err *err)
+{
+    *w = (dq_work){.how = *how};
+    if (err->code == DQ_OK && how->path && dq_ranks_number() == 0) open_work(w, err);
+    return how->shared ? share_news(w, err) : err->code;
+}
+
+static dq_status write_down(dq_work *w, const char *text, dq_err *err)
+{
+    dq_err own = {0};
+    w->ended = false; /* more follows */
+    if (w->file && w->lost.code == DQ_OK) dq_journal_add(w->file, text, strlen(text), &own);
+    dq_fail_as(w->how.goes_on ? &w->lost : err, &own);
+    if (err->code == DQ_OK && w->how.shared && w->runs && dq_ranks_count() > 1)
+        dq_strbuf_add(&w->news, text, strlen(text) + 1, err);
+    return err->code;
+}
+
+dq_status dq_work_put(dq_work *w, json_t *line, dq_err *err)
+{
+    char *text = NULL;
+    if (err->code == DQ_OK) dq_json_dump(&text, line, JSON_COMPACT, err);
+    json_decref(line);
+    if (text && dq_ranks_number() == 0)
+        write_down(w, text, err);
+    else if (text && w->runs)
+        dq_ranks_tell(text, strlen(text), err);
+    free(text);
+    return err->code;
+}
+
+typedef struct run {
+    dq_work *w;
+    dq_work_compute *compute;
+    void *arg;
+} run;
+
+static dq_status run_piece(void *arg, int64_t piece, dq_err *err)
+{
+    const run *x = arg;
+    return x->compute(x->arg, piece, err);
+}
+
+static dq_status run_flush(void *arg, dq_err *err)
+{
+    const dq_work_how *how = &((run *)arg)->w->how;
+    return how->flush ? how->flush(how->arg, err) : DQ_OK;
+}
+
+/* Runs on rank 0. */
+static dq_status hear(void *arg, const char *text, size_t len, dq_err *err)
+{
+    dq_work *w = ((run *)arg)->w;
+    json_t *line;
+    if (dq_json_parse(&line, text, len, "what a rank tells", err) == DQ_OK &&
+        w->how.take(w->how.arg, line, true, err) == DQ_OK)
+        write_down(w, text, err);
+    json_decref(line);
+    return err->code;
+}
+
+dq_status dq_work_run(dq_work *w, int64_t n, dq_work_compute *compute, void *arg, dq_err *err)
+{
+    run x = {w, compute, arg};
+    const dq_ranks_work work = {
+        .n = n, .run = run_piece, .last = run_flush, .take = hear, .arg = &x};
+    w->runs = true;
+    dq_ranks_run(&work, err);
+    w->runs = false;
+    return w->how.shared ? share_news(w, err) : err->code;
+}
+
+dq_status dq_work_sync(dq_work *w, dq_err *err)
+{
+    return dq_journal_sync(w->file, err);
+}
+
+dq_status dq_work_rewrite(dq_work *w, dq_status (*put)(void *arg, dq_err *err), bool ends,
+                          dq_err *err)
+{
+    dq_journal *old = w->file;
+    dq_arena *a = dq_arena_new();
+    const char *partial = a ? dq_textf(a, err, "%s.partial", w->how.path) : NULL;
+    if (!partial) dq_fail(err, DQ_RESOURCE, "out of memory");
+    w->file = NULL;
+    if (err->code == DQ_OK && dq_journal_new(&w->file, partial, err) == DQ_OK &&
+        add_head(w->file, &w->how, err) == DQ_OK && put(w->how.arg, err) == DQ_OK &&
+        (ends ? dq_work_end(w, err) : dq_work_sync(w, err)) == DQ_OK &&
+        rename(partial, w->how.path) != 0)
+        dq_fail(err, DQ_FILE, "%s: cannot be written", w->how.path);
+    dq_journal_close(err->code == DQ_OK ? old : w->file, err->code != DQ_OK);
+    if (err->code != DQ_OK) w->file = old;
+    dq_arena_free(a);
+    return err->code;
+}
+
+dq_status dq_work_end(dq_work *w, dq_err *err)
+{
+    dq_fail_as(err, &w->lost);
+    if (err->code != DQ_OK || w->ended) return err->code;
+    w->ended = true;
+    return add_line(w->file, json_pack("{s:b}", "end", 1), err) == DQ_OK ? dq_work_sync(w, err)
+                                                                         : err->code;
+}
+
+bool dq_work_has_lines(const dq_work *w)
+{
+    return w->file && dq_journal_count(w->file) > 1;
+}
+
+bool dq_work_resumable(const dq_err *err)
+{
+    return err->code == DQ_STOPPED || err->code == DQ_FILE || err->code == DQ_RESOURCE;
+}
+
+dq_status dq_work_failed(dq_work *w, dq_err *err)
+{
+    enum { MAX_TEXT = 600 }; /* so that there is space for what follows */
+    const char *path = w->how.path;
+    if (!w->file) return err->code;
+    if (err->code == DQ_STOPPED) {
+        *err = (dq_err){0};
+        return dq_fail_with(err, DQ_STOPPED, (dq_remedy){.code = DQ_REMEDY_RESUME},
+                            "interrupted; %s is kept.", path);
+    }
+    const bool empty = !dq_work_has_lines(w);
+    if (empty || !dq_work_resumable(err)) {
+        if (empty ? w->made : !w->how.resume && err->code != DQ_MISMATCH) dq_work_close(w, true);
+        return err->code;
+    }
+    /* Words about the part of the run give way. */
+    dq_remedy_at *last = err->n_remedies > 0 ? &err->remedy[err->n_remedies - 1] : NULL;
+    if (last && last->code == DQ_REMEDY_RESUMABLE) {
+        err->text[last->begin] = 0;
+        err->n_remedies--;
+    }
+    err->text[MAX_TEXT] = 0;
+    return dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_RESUMABLE}, ". %.200s is kept", path);
+}
+
+void dq_work_close(dq_work *w, bool done)
+{
+    dq_journal_close(w->file, done);
+    dq_block_free(w->news.s);
+    *w = (dq_work){.lost = w->lost};
+}
+
+json_t *dq_work_reals(const double *x, int64_t n)
+{
+    enum { MOST = 26 }; /* characters of a number */
+    json_malloc_t get;
+    json_free_t give;
+    json_get_alloc_funcs(&get, &give); /* which notice a failure */
+    char *text = get((size_t)n * MOST + 1), *at = text;
+    if (!text) return NULL;
+    for (int64_t i = 0; i < n; i++) at += sprintf(at, "%s%a", i ? " " : "", x[i]);
+    json_t *value = json_stringn(text, (size_t)(at - text));
+    give(text);
+    return value;
+}
+
+dq_status dq_work_take_reals(double *x, int64_t n, const json_t *line, const char *key, dq_err *err)
+{
+    const char *s;
+    char *end;
+    DQ_TRY(dq_json_text(&s, line, key, NULL, err));
+    for (int64_t i = 0; i < n; i++, s = end) {
+        x[i] = strtod(s, &end);
+        if (end == s || (*end != ' ' && *end))
+            return dq_fail(err, DQ_DAMAGED, "\"%s\": not %lld numbers", key, (long long)n);
+    }
+    return *s ? dq_fail(err, DQ_DAMAGED, "\"%s\": more than %lld numbers", key, (long long)n)
+              : DQ_OK;
 }

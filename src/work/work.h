@@ -67,6 +67,91 @@ int64_t dq_journal_count(const dq_journal *j);
 /* done: removes the file. NULL allowed. */
 void dq_journal_close(dq_journal *j, bool done);
 
+/* ---- Ledger ----
+ * A long job is a list of pieces. What a piece finds is a line, a JSON object, and reading it back
+ * puts the numbers where computing leaves them. Whether this process, another rank, an earlier run
+ * that was interrupted or a shard has computed a piece makes no difference to the caller.
+ *
+ *   {"schema": .., "key": .., ..}     the head; of a shard also "shard": I, from 1, and "shards": N
+ *   {..}                              lines, in any order
+ *   {"end": true}                     of a shard: nothing is left to do */
+
+/* Reads a line back. told: another rank has computed it just now; else it was in a file. */
+typedef dq_status dq_work_take(void *arg, const json_t *line, bool told, dq_err *err);
+typedef dq_status dq_work_compute(void *arg, int64_t piece, dq_err *err);
+
+/* A member of `of` that comes from a file, for messages. */
+typedef struct dq_work_source {
+    const char *member, *path;
+} dq_work_source;
+enum { DQ_WORK_SOURCES = 6 };
+
+typedef struct dq_work_how {
+    const char *path;                       /* NULL: nothing is written down */
+    const char *schema, *key;               /* the form of lines; what their bits depend on */
+    const json_t *of;                       /* what the key is the hash of, to name a difference */
+    dq_work_source source[DQ_WORK_SOURCES]; /* up to one without a member */
+    const json_t *about;                    /* more members of the head; NULL: none */
+    int shard, n_shards;                    /* from 1; 0 and 0: the whole */
+    bool resume, force;                     /* goes on from a file that is there, or replaces it */
+    bool by_force;            /* a message about a file that cannot be used names --force */
+    bool goes_on;             /* what cannot be written down ends the file, not the run */
+    bool shared;              /* every rank takes every line */
+    dq_journal_damage damage; /* of a file that is gone on from */
+    dq_work_take *take;
+    dq_status (*flush)(void *arg, dq_err *err); /* puts what a rank holds back, after its pieces */
+    void *arg;
+} dq_work_how;
+
+typedef struct dq_work {
+    dq_work_how how;
+    dq_journal *file; /* NULL: not open */
+    bool made;        /* by this run: with the head alone it goes away where the run fails */
+    bool ended;       /* its last line is there */
+    bool runs;        /* within dq_work_run */
+    dq_err lost;      /* why lines are no longer written down, if they are not */
+    dq_strbuf news;   /* lines that other ranks lack */
+} dq_work;
+
+/* SHA-256 of a value with sorted keys. */
+dq_status dq_work_key(char hex[65], const json_t *of, dq_err *err);
+/* DQ_FILE: something is there that is no regular file. */
+dq_status dq_work_place(const char *path, dq_err *err);
+/* Opens the file and takes its lines: with `shared` by all ranks, else by rank 0. DQ_FILE: as
+ * dq_work_place, or it exists and is neither resumed nor replaced; DQ_MISMATCH: of another form,
+ * run or shard; DQ_DAMAGED. */
+dq_status dq_work_open(dq_work *w, const dq_work_how *how, dq_err *err);
+/* Computes pieces 0 .. n - 1, by all ranks, which take them in order as they become free. */
+dq_status dq_work_run(dq_work *w, int64_t n, dq_work_compute *compute, void *arg, dq_err *err);
+/* Writes a line down, which it takes over. Within dq_work_run it is what this rank has computed,
+ * else what all have. */
+dq_status dq_work_put(dq_work *w, json_t *line, dq_err *err);
+dq_status dq_work_sync(dq_work *w, dq_err *err);
+/* Replaces the file by one of the lines that `put` puts, with the last one where `ends`. */
+dq_status dq_work_rewrite(dq_work *w, dq_status (*put)(void *arg, dq_err *err), bool ends,
+                          dq_err *err);
+/* Appends the last line, and syncs. */
+dq_status dq_work_end(dq_work *w, dq_err *err);
+bool dq_work_has_lines(const dq_work *w);
+/* Whether a failure leaves a file to go on from: not for one of the inputs. */
+bool dq_work_resumable(const dq_err *err);
+/* Says what is kept, or removes a file without lines. Returns err->code. */
+dq_status dq_work_failed(dq_work *w, dq_err *err);
+/* done: removes the file, as its content is written elsewhere or is nothing. {0} allowed. */
+void dq_work_close(dq_work *w, bool done);
+
+/* Takes the lines of a shard's file. DQ_MISMATCH: of another form or run, or not finished. */
+dq_status dq_work_merge(const dq_work_how *how, const char *path, dq_err *err);
+/* The head alone, which is the caller's, and whether the last line is there. DQ_DAMAGED without a
+ * line. */
+dq_status dq_work_head(json_t **head, bool *ended, const char *path, dq_err *err);
+
+/* "X X ..": numbers to the last bit; NULL: see dq_json_complete. */
+json_t *dq_work_reals(const double *x, int64_t n);
+/* The n numbers of a member. DQ_DAMAGED: more, fewer or none. */
+dq_status dq_work_take_reals(double *x, int64_t n, const json_t *line, const char *key,
+                             dq_err *err);
+
 /* ---- Part ----
  * Finished work as a journal of JSON objects. The first, its head, says what the work belongs to:
  * the whole of a run, or the part of it that one of several processes computes. The last one of a

@@ -181,7 +181,7 @@ try 4 "sh2.shard: belongs to a run with other inputs or settings" "$@" --detail 
 try 4 "places.shard: its command asks for other conditions than that of sh1.shard" merge sh1.shard places.shard
 DQ_CPU=scalar "$dq" "$@" --shard 2/2 -qo sc.shard
 try 4 "sc.shard: its bits may differ from those of sh1.shard" merge sh1.shard sc.shard
-sed 's/"model": 0/"model": 1/' sh2.shard >altered.shard
+sed 's/"model":0/"model":1/' sh2.shard >altered.shard
 try 3 "altered.shard: line 2 was altered" merge sh1.shard altered.shard
 cp sh1.shard sh1.kept
 try 2 "sh1.shard: input and output are the same file" merge sh1.shard sh2.shard -o sh1.shard --force
@@ -204,11 +204,11 @@ forged 3 '"blocks"' "$last" 's/\[\[[0-9]*/[[99/'
 forged 3 '"blocks"' "$last" 's/\[\[[0-9]*/[["x"/'
 forged 3 '"blocks"' "$last" 's/\[\[/[[],[/'
 forged 3 'it says no blocks' "$last" 's/"blocks":.*/"blocks":[[],[]]}/'
-forged 3 '"model"' 2 's/"model": 0/"model": 2/'
-forged 3 '"layer"' 2 's/"layer": 0/"layer": 2/'
-forged 3 'a layer is there twice' 3 's/"layer": 1/"layer": 0/'
-forged 3 '"found"' 2 's/"found": "..../"found": "..=./'
-forged 3 'is cut off, or none' 2 's/"found": ".*"/"found": ""/'
+forged 3 '"model"' 2 's/"model":0/"model":2/'
+forged 3 '"layer"' 2 's/"layer":0/"layer":2/'
+forged 3 'a layer is there twice' 3 's/"layer":1/"layer":0/'
+forged 3 '"found"' 2 's/"found":"..../"found":"..=./'
+forged 3 'is cut off, or none' 2 's/"found":".*"/"found":""/'
 forged 3 'cut off, or none' 2 's/........"}/"}/'
 forged 3 'is too long\|"found"\|cut off' 2 's/"}/AAAA"}/'
 cp "$book" text.copy
