@@ -1,13 +1,13 @@
 /* The words of a command are kept as they were given, so that dq merge reads them as the command
  * did, and are shown as a shell reads them.
  * SPDX-License-Identifier: MIT */
-#include "work/ranks.h"
-#include "work/work.h"
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"
 #include "engine/backend.h"
 #include "record/record.h"
 #include "settings/options.h"
+#include "work/ranks.h"
+#include "work/work.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -49,8 +49,6 @@ dq_status dq_shard_head(json_t **about, const dq_shard_about *a, int argc, char 
         json_array_append_new(words, word);
     }
     json_object_set_new(o, "command", json_string(a->command));
-    json_object_set_new(o, "shard", json_integer(a->part->shard));
-    json_object_set_new(o, "shards", json_integer(a->part->n));
     json_object_set_new(o, "program", json_string(a->program));
     json_object_set_new(o, "device", json_string(a->backend->device));
     json_object_set_new(o, "threads", json_integer(a->backend->threads));

@@ -4,7 +4,6 @@
 #include "cmds/eval/cmd_eval.h"
 
 #include "base/file.h"
-#include "work/ranks.h"
 #include "checkpoint/container.h"
 #include "cmds/cli/cli.h"
 #include "cmds/cli/kv_report.h"
@@ -16,6 +15,7 @@
 #include "record/record.h"
 #include "settings/cache_options.h"
 #include "settings/inputs.h"
+#include "work/ranks.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -268,8 +268,8 @@ static dq_status add_rows(dq_sha256 *h, const dq_eval *e, dq_err *err)
 static dq_status resume_stopped(const cmd_eval_resume *s, const dq_eval *e, int argc, char **argv,
                                 dq_err *err)
 {
-    if (!e->journal) return err->code;
-    return dq_shard_stopped("eval", s->path, e->journal_err.code == DQ_OK, argc, argv, err);
+    if (!e->work.file) return err->code;
+    return dq_shard_stopped("eval", s->path, e->work.lost.code == DQ_OK, argc, argv, err);
 }
 
 /* The file of another run with unfinished work; "" without one. */
@@ -325,43 +325,34 @@ static void set_aside(const cmd_eval_resume *s, dq_logger *logger)
  * PATH.old until this one is done; where one is there already, the one with more work stays. Where
  * a new file cannot be written the run goes on without, with a warning; not so the file of a
  * shard. */
-static dq_status resume_begin(cmd_eval_resume *s, dq_eval *e, bool resume, dq_logger *logger,
-                              dq_err *err)
+static dq_status resume_begin(cmd_eval_resume *s, dq_eval *e, const json_t *about, bool resume,
+                              dq_logger *logger, dq_err *err)
 {
+    const bool leads = dq_ranks_number() == 0, there = resume && dq_file_exists(s->path);
+    dq_work_how how = dq_eval_work(e, s->key, s->path);
     dq_err why = {0};
-    s->begun = true;
-    if (s->shard && !(resume && dq_file_exists(s->path)))
-        return dq_eval_journal(e, s->key, s->path, false, err);
-    if (resume && dq_file_exists(s->path)) {
-        if (dq_eval_journal(e, s->key, s->path, true, err) == DQ_OK) return DQ_OK;
-        if (err->code == DQ_DAMAGED || err->code == DQ_MISMATCH)
-            dq_fail_more(err, dq_remedy_none, ". Remove it, or run without --resume to start anew");
-        return err->code;
-    }
+    how.about = about;
+    how.resume = resume;
+    s->begun = leads;
+    if (s->shard || there || !leads) return dq_work_open(&e->work, &how, err);
     if (resume) say_nothing_here(s->path, logger);
     set_aside(s, logger);
-    if (dq_eval_journal(e, s->key, s->path, false, &why) != DQ_OK) {
+    if (dq_work_open(&e->work, &how, &why) != DQ_OK) {
         dq_advice_apply(&why);
         dq_logger_warn(logger, "finished work cannot be kept for --resume: %s", why.text);
     }
     return DQ_OK;
 }
 
-/* The first step of a file is a head and saves no work. */
-static bool has_work(const dq_eval *e)
-{
-    return e->journal && dq_journal_count(e->journal) > 1;
-}
-
 /* All is scored but an output failed: says that the scores are kept. */
 static dq_status resume_keep(const cmd_eval_resume *s, const dq_eval *e, dq_err *err)
 {
-    if (!has_work(e)) return err->code;
+    if (!dq_work_has_lines(&e->work)) return err->code;
     return dq_fail_more(
         err, dq_remedy_none,
         ". %s scores are in %s: the same command with --resume, and with --force or "
         "other outputs where files are in the way, goes on from there",
-        e->journal_err.code == DQ_OK ? "The" : "Not all, but the first", s->path);
+        e->work.lost.code == DQ_OK ? "The" : "Not all, but the first", s->path);
 }
 
 typedef struct opened {
@@ -638,7 +629,7 @@ static void on_begins(void *arg, int model)
     x->open[model].said = true;
 }
 
-static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
+static dq_status run(eval_run *x, const json_t *about, int argc, char **argv, dq_err *err)
 {
     const cmd_eval_view v = view_of(x);
     if (cmd_eval_kv_policies(&x->e)) {
@@ -667,7 +658,7 @@ static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
             dq_logger_note(&x->o.logger, "%s: id %d ends a text", v.names[i], (int)stops.id[k]);
         dq_input_warn_stops(&stops, v.names[i], &x->o.logger);
     }
-    if (dq_ranks_number() == 0) resume_begin(&x->resume, &x->e, x->o.resume, &x->o.logger, err);
+    resume_begin(&x->resume, &x->e, about, x->o.resume, &x->o.logger, err);
     DQ_TRY(dq_ranks_agree("evaluation, program or processor", x->resume.key, err));
     dq_progress_begin(&x->progress, &x->o.logger, "scored", 1);
     x->progress.rough = x->e.n_rows > 1; /* rows take different time */
@@ -676,10 +667,10 @@ static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
     x->e.progress_arg = x;
     dq_status s = dq_eval_run(&x->e, err);
     dq_progress_end(&x->progress);
-    dq_advice_apply(&x->e.journal_err);
-    if (x->e.journal_err.code != DQ_OK)
+    dq_advice_apply(&x->e.work.lost);
+    if (x->e.work.lost.code != DQ_OK)
         dq_logger_warn(&x->o.logger, "finished work could not be kept for --resume: %s",
-                       x->e.journal_err.text);
+                       x->e.work.lost.text);
     return s == DQ_STOPPED ? resume_stopped(&x->resume, &x->e, argc, argv, err) : s;
 }
 
@@ -874,8 +865,8 @@ static dq_status show_plan(eval_run *x, dq_err *err)
 
 static dq_status take_shards(eval_run *x, dq_err *err)
 {
-    for (int i = 0; i < x->o.merge->n; i++)
-        DQ_TRY(dq_eval_take(&x->e, x->resume.key, x->o.merge->path[i], err));
+    const dq_work_how how = dq_eval_work(&x->e, x->resume.key, x->resume.path);
+    for (int i = 0; i < x->o.merge->n; i++) DQ_TRY(dq_work_merge(&how, x->o.merge->path[i], err));
     for (int i = 0; i < x->e.n_rows; i++) {
         const dq_eval_row *row = &x->e.row[i];
         const int64_t units = dq_eval_units(&x->e, row);
@@ -899,14 +890,15 @@ static dq_status score_or_show(eval_run *x, int argc, char **argv, dq_err *err)
         x->e.n_shards = x->o.part.n;
         const dq_shard_about about = {"eval", &x->o.part, x->resume.program, x->backend,
                                       conditions(&x->o)};
-        if (dq_shard_head(&x->e.about, &about, argc, argv, err) == DQ_OK) run(x, argc, argv, err);
-        json_decref(x->e.about);
+        json_t *head;
+        if (dq_shard_head(&head, &about, argc, argv, err) == DQ_OK) run(x, head, argc, argv, err);
+        json_decref(head);
         DQ_TRY(err->code);
-        DQ_TRY(dq_eval_journal_end(&x->e, err));
+        DQ_TRY(dq_work_end(&x->e.work, err));
         dq_shard_say(&x->o.part, x->o.document, x->e.share, "OUT.json", &x->o.logger);
         return DQ_OK;
     }
-    DQ_TRY(run(x, argc, argv, err));
+    DQ_TRY(run(x, NULL, argc, argv, err));
     return hands_out ? hand_out(x, err) : DQ_OK;
 }
 
@@ -937,8 +929,9 @@ dq_status cmd_eval_merged(const dq_shard_merge *merge, int argc, char **argv, dq
     const cmd_eval_resume *s = &x->resume;
     const dq_status outcome = err->code;
     bool passed = outcome == DQ_OK || outcome == DQ_GATE;
-    bool keep = outcome == DQ_STOPPED || (!passed && has_work(&x->e)) || (s->shard && s->begun);
-    dq_journal_close(x->e.journal, !keep);
+    bool keep = outcome == DQ_STOPPED || (!passed && dq_work_has_lines(&x->e.work)) ||
+                (s->shard && s->begun);
+    dq_work_close(&x->e.work, !keep);
     if (passed && s->begun && !s->shard) remove(s->old);
     bool fine = err->code == DQ_OK || err->code == DQ_GATE;
     if (!fine && x->requested) remove(x->o.requests);

@@ -6,12 +6,12 @@
 
 #include "base/json.h"
 #include "base/text.h"
-#include "work/work.h"
 #include "eval/score.h"
 #include "session/session.h"
 #include "stat/stat.h"
 #include "tasks/documents.h"
 #include "tasks/tasks.h"
+#include "work/work.h"
 
 typedef struct dq_eval dq_eval;
 typedef struct dq_eval_ids dq_eval_ids;
@@ -162,10 +162,8 @@ struct dq_eval {
     bool alone;          /* this process computes all of it, and others do what they do */
     double share;        /* of all work, that of this shard; once dq_eval_run has begun */
     bool is_paced; /* each row has had a step if possible, so that the share told counts all */
-    dq_journal *journal; /* NULL: finished work is not written down */
-    json_t *about;       /* more members of the first line of a new journal; NULL: none */
-    bool ended;          /* the journal that it went on from has its last line */
-    dq_err journal_err;  /* why writing it ended, if it did */
+    dq_work work;  /* finished steps; {0}: they are not written down */
+    struct dq_eval_sweep *sweep; /* private */
 };
 
 /* Finds or makes the ids of `source` for `model`; models with one tokenizer share them. -1: see
@@ -200,14 +198,9 @@ dq_status dq_eval_measure(double *seconds, dq_eval *e, dq_err *err);
 /* Seconds per token of a short pass. */
 dq_status dq_eval_token_seconds(double *seconds, dq_runner *r, const dq_pass *pass, dq_err *err);
 
-/* Journals every finished step at once. `key` (64 hex digits) stands for all that results depend
- * on. With `resume` rows first take what the file has; DQ_MISMATCH: it has another key. */
-dq_status dq_eval_journal(dq_eval *e, const char *key, const char *path, bool resume, dq_err *err);
-/* Writes the journal's last line, which marks this run as complete, to the disk. */
-dq_status dq_eval_journal_end(dq_eval *e, dq_err *err);
-/* Takes the results of another run from its journal. DQ_MISMATCH: another key, or no last line;
- * DQ_DAMAGED: a unit is finished already. */
-dq_status dq_eval_take(dq_eval *e, const char *key, const char *path, dq_err *err);
+/* For dq_work_open, which by all ranks comes before dq_eval_run, and dq_work_merge; `key` (64 hex
+ * digits) stands for all that results depend on. DQ_DAMAGED: a unit is finished already. */
+dq_work_how dq_eval_work(dq_eval *e, const char *key, const char *path);
 /* ln probability of a request's continuation; and whether each of its tokens was the most likely
  * one. */
 double dq_eval_ll(const dq_eval_row *row, const dq_request *r);

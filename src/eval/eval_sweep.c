@@ -3,14 +3,14 @@
  * SPDX-License-Identifier: MIT */
 #include "base/json.h"
 #include "base/os.h"
-#include "work/ranks.h"
 #include "base/text.h"
-#include "work/work.h"
 #include "eval/inside.h"
 #include "session/session.h"
 #include "stat/stat.h"
 #include "tasks/documents.h"
 #include "tasks/tasks.h"
+#include "work/ranks.h"
+#include "work/work.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -19,6 +19,7 @@
 #include <string.h>
 
 static dq_pass sweep_pass(dq_eval_sweep *s, const dq_eval_row *row);
+static void sweep_told(dq_eval_sweep *s, const dq_eval_row *row, int64_t begin, int64_t end);
 
 enum { PIECE_ROWS = 1024 };
 
@@ -168,16 +169,13 @@ dq_status dq_eval_pieces_share(int *shard, const dq_eval_pieces *p, int n_shards
     return err->code;
 }
 
-/* Finished work as steps of a journal. Numbers are written in hexadecimal, so that a resumed run
- * gives the same bits as one that was never stopped. Each line of the journal is a JSON object:
- * {"schema": "dq-eval-resume/9", "key": KEY, "rows": N, ...} {"row": I, "from": UNIT, "to": UNIT,
- * "tokens": .., "computed": .., "seconds": HEX, "held": [..], "gap_min": HEX, "logp": "HEX ..",
- * "top1": "ID ..", "kld": "HEX ..", "top_logp": "HEX ..", "extra": "HEX .."}
- * one per step: units of a row that were finished together, in any order {"piece": I, "work": W,
- * "seconds": S}    of a shard: the steps since the last such line were one piece {"end": true}
- * of a shard: nothing is left to do */
-
-static const char schema[] = "dq-eval-resume/9";
+/* Finished work as lines of a ledger (work/work.h), one a step, which are units of a row that were
+ * finished together. Reals keep their bits, so a resumed run gives the same ones as one that was
+ * never stopped:
+ *
+ *   {"row": I, "from": UNIT, "to": UNIT, "tokens": .., "computed": .., "seconds": X, "held": [..],
+ *    "gap_min": X, "logp": "X ..", "top1": [ID, ..], "kld": "X ..", "top_logp": "X ..",
+ *    "extra": "X .."} */
 
 /* Counts of contexts, in the order of the file. */
 enum { N_HELD = 19 };
@@ -205,48 +203,54 @@ static int64_t *held_field(dq_kv_cached *h, int i)
     return all[i];
 }
 
-/* Rank 0 writes the step; others send it to rank 0. */
-static dq_status put(const dq_eval *e, int row, int64_t from, int64_t to, dq_err *err)
+static dq_status put(dq_eval *e, int row, int64_t from, int64_t to, dq_err *err)
 {
-    dq_strbuf text = {0};
-    FILE *f = dq_strbuf_memory_open(&text, err);
-    if (!f) return err->code;
-    const dq_eval_row *r = &e->row[row];
-    int64_t at = dq_eval_values(e, r, from), n = dq_eval_values(e, r, to) - at;
-    int64_t extra = e->ids[r->ids].n_extra;
-    dq_score_work w = r->pending;
-    fprintf(f, "{\"row\": %d, \"from\": %" PRId64 ", \"to\": %" PRId64, row, from, to);
-    fprintf(f, ", \"tokens\": %" PRId64 ", \"computed\": %" PRId64, w.tokens, w.computed);
-    fprintf(f, ", \"seconds\": \"%a\", \"held\": [", w.seconds);
+    dq_eval_row *r = &e->row[row];
+    dq_score_work *w = &r->pending;
+    const int64_t at = dq_eval_values(e, r, from), n = dq_eval_values(e, r, to) - at;
+    const int64_t extra = e->ids[r->ids].n_extra;
+    json_t *held = json_array(), *top1 = json_array();
     for (int i = 0; i < N_HELD; i++)
-        fprintf(f, "%s%" PRId64, i ? ", " : "", *held_field(&w.cached, i));
-    fprintf(f, "], \"gap_min\": \"%a\"", w.cached.gap_min);
-    dq_part_put_reals(f, "logp", r->logp + at, n);
-    fputs(", \"top1\": \"", f);
-    for (int64_t i = 0; i < n; i++) fprintf(f, "%s%" PRId32, i ? " " : "", r->top1[at + i]);
-    fputc('"', f);
-    if (r->kld) dq_part_put_reals(f, "kld", r->kld + at, n);
-    if (r->top_logp) dq_part_put_reals(f, "top_logp", r->top_logp + at, n);
-    if (r->extra) dq_part_put_reals(f, "extra", r->extra + from * extra, (to - from) * extra);
-    fputc('}', f);
-    if (dq_strbuf_memory_close(f, err) == DQ_OK && e->journal)
-        dq_journal_add(e->journal, text.s, text.n, err);
-    else if (err->code == DQ_OK)
-        dq_ranks_tell(text.s, text.n, err);
-    dq_block_free(text.s);
-    return err->code;
+        json_array_append_new(held, json_integer(*held_field(&w->cached, i)));
+    for (int64_t i = at; i < at + n; i++) json_array_append_new(top1, json_integer(r->top1[i]));
+    json_t *o =
+        json_pack("{s:i, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "row", row, "from",
+                  (json_int_t)from, "to", (json_int_t)to, "tokens", (json_int_t)w->tokens,
+                  "computed", (json_int_t)w->computed, "seconds", dq_work_reals(&w->seconds, 1),
+                  "held", held, "gap_min", dq_work_reals(&w->cached.gap_min, 1), "top1", top1);
+    json_object_set_new(o, "logp", dq_work_reals(r->logp + at, n));
+    if (r->kld) json_object_set_new(o, "kld", dq_work_reals(r->kld + at, n));
+    if (r->top_logp) json_object_set_new(o, "top_logp", dq_work_reals(r->top_logp + at, n));
+    if (r->extra)
+        json_object_set_new(o, "extra",
+                            dq_work_reals(r->extra + from * extra, (to - from) * extra));
+    return dq_work_put(&e->work, o, err);
 }
 
 /* Units from .. to - 1 have their numbers and costs (`pending`) in place; marks them finished and
  * writes them down. */
-static void finish(dq_eval *e, int row, int64_t from, int64_t to)
+static dq_status finish(dq_eval *e, int row, int64_t from, int64_t to, dq_err *err)
 {
     dq_eval_row *r = &e->row[row];
     dq_score_work_add(&r->work, &r->pending);
     for (int64_t i = from; i < to; i++) r->finished[i] = true;
-    e->ended = false; /* more follows */
-    if (e->journal_err.code == DQ_OK && (e->journal || (dq_ranks_number() > 0 && !e->alone)))
-        put(e, row, from, to, &e->journal_err);
+    return !e->alone && dq_work_records(&e->work) ? put(e, row, from, to, err) : DQ_OK;
+}
+
+/* A list of n whole numbers. */
+static dq_status take_list(const json_t **list, const json_t *o, const char *key, int64_t n,
+                           dq_err *err)
+{
+    size_t i;
+    json_t *v;
+    *list = json_object_get(o, key);
+    if ((int64_t)json_array_size(*list) != n)
+        return dq_fail(err, DQ_DAMAGED, "\"%s\": not %lld numbers", key, (long long)n);
+    json_array_foreach(*list, i, v)
+    {
+        if (!json_is_integer(v)) return dq_fail(err, DQ_DAMAGED, "\"%s\": not a number", key);
+    }
+    return DQ_OK;
 }
 
 static dq_status get_row(dq_eval *e, const json_t *o, dq_err *err)
@@ -265,91 +269,53 @@ static dq_status get_row(dq_eval *e, const json_t *o, dq_err *err)
                        (long long)index, (long long)from, (long long)to - 1);
     DQ_TRY(dq_json_int(&w.tokens, o, "tokens", 0, INT64_MAX, NULL, err));
     DQ_TRY(dq_json_int(&w.computed, o, "computed", 0, INT64_MAX, NULL, err));
-    DQ_TRY(dq_part_get_reals(&w.seconds, 1, o, "seconds", err));
-    const json_t *list = json_object_get(o, "held");
-    if (json_array_size(list) != N_HELD)
-        return dq_fail(err, DQ_DAMAGED, "\"held\": expected %d numbers", N_HELD);
-    for (size_t i = 0; i < N_HELD; i++) {
-        const json_t *v = json_array_get(list, i);
-        if (!json_is_integer(v)) return dq_fail(err, DQ_DAMAGED, "\"held\": not a number");
-        *held_field(&w.cached, (int)i) = json_integer_value(v);
-    }
-    DQ_TRY(dq_part_get_reals(&w.cached.gap_min, 1, o, "gap_min", err));
-    int64_t at = dq_eval_values(e, r, from), n = dq_eval_values(e, r, to) - at;
-    DQ_TRY(dq_part_get_reals(r->logp + at, n, o, "logp", err));
-    const char *s;
-    DQ_TRY(dq_json_text(&s, o, "top1", NULL, err));
-    for (int64_t i = 0; i < n; i++) {
-        char *end;
-        r->top1[at + i] = (int32_t)strtol(s, &end, 10);
-        if (end == s || (*end != ' ' && *end)) return dq_fail(err, DQ_DAMAGED, "\"top1\"");
-        s = end;
-    }
-    if (*s) return dq_fail(err, DQ_DAMAGED, "\"top1\" has too many values");
+    const int64_t at = dq_eval_values(e, r, from), n = dq_eval_values(e, r, to) - at;
+    const json_t *held, *top1;
+    DQ_TRY(dq_work_take_reals(&w.seconds, 1, o, "seconds", err));
+    DQ_TRY(dq_work_take_reals(&w.cached.gap_min, 1, o, "gap_min", err));
+    DQ_TRY(take_list(&held, o, "held", N_HELD, err));
+    for (int i = 0; i < N_HELD; i++)
+        *held_field(&w.cached, i) = json_integer_value(json_array_get(held, (size_t)i));
+    DQ_TRY(take_list(&top1, o, "top1", n, err));
+    for (int64_t i = 0; i < n; i++)
+        r->top1[at + i] = (int32_t)json_integer_value(json_array_get(top1, (size_t)i));
+    DQ_TRY(dq_work_take_reals(r->logp + at, n, o, "logp", err));
     for (int64_t i = 0; i < n; i++) {
         if (!isfinite(r->logp[at + i]))
             return dq_fail(err, DQ_DAMAGED, "\"logp\" of row %lld is not finite", (long long)index);
     }
-    if (r->kld) DQ_TRY(dq_part_get_reals(r->kld + at, n, o, "kld", err));
-    if (r->top_logp) DQ_TRY(dq_part_get_reals(r->top_logp + at, n, o, "top_logp", err));
+    if (r->kld) DQ_TRY(dq_work_take_reals(r->kld + at, n, o, "kld", err));
+    if (r->top_logp) DQ_TRY(dq_work_take_reals(r->top_logp + at, n, o, "top_logp", err));
     if (r->extra)
-        DQ_TRY(dq_part_get_reals(r->extra + from * extra, (to - from) * extra, o, "extra", err));
+        DQ_TRY(dq_work_take_reals(r->extra + from * extra, (to - from) * extra, o, "extra", err));
     dq_score_work_add(&r->work, &w);
     for (int64_t i = from; i < to; i++) r->finished[i] = true;
     return DQ_OK;
 }
 
-typedef struct journal {
-    dq_eval *e;
-    const char *key;
-    bool own; /* it is gone on from */
-} journal;
-
-static dq_status take_step(void *arg, int64_t line, const json_t *step, dq_err *err)
+static dq_status take_line(void *arg, const json_t *line, bool told, dq_err *err)
 {
-    const journal *x = arg;
-    if (line == 0) {
-        const dq_eval *e = x->e;
-        const dq_part_head want = {schema, x->key, e->n_shards ? e->shard + 1 : 0, e->n_shards};
-        int64_t rows;
-        DQ_TRY(dq_part_check(step, &want, !x->own, err));
-        return dq_json_int(&rows, step, "rows", e->n_rows, e->n_rows, NULL, err);
+    dq_eval *e = arg;
+    DQ_TRY(get_row(e, line, err));
+    if (told) {
+        const json_int_t row = json_integer_value(json_object_get(line, "row"));
+        sweep_told(e->sweep, &e->row[row], json_integer_value(json_object_get(line, "from")),
+                   json_integer_value(json_object_get(line, "to")));
     }
-    return json_object_get(step, "piece") ? DQ_OK : get_row(x->e, step, err);
+    return DQ_OK;
 }
 
-static dq_status add_head(dq_eval *e, const char *key, dq_err *err)
+dq_work_how dq_eval_work(dq_eval *e, const char *key, const char *path)
 {
-    json_t *o = json_object();
-    json_object_set_new(o, "schema", json_string(schema));
-    json_object_set_new(o, "key", json_string(key));
-    json_object_set_new(o, "rows", json_integer(e->n_rows));
-    if (e->about) json_object_update(o, e->about);
-    return dq_part_add(e->journal, o, err);
-}
-
-dq_status dq_eval_journal_end(dq_eval *e, dq_err *err)
-{
-    if (e->journal_err.code != DQ_OK) *err = e->journal_err;
-    if (err->code != DQ_OK || e->ended) return err->code;
-    return dq_part_end(e->journal, err);
-}
-
-dq_status dq_eval_take(dq_eval *e, const char *key, const char *path, dq_err *err)
-{
-    journal x = {e, key, false};
-    return dq_part_read(path, take_step, &x, err);
-}
-
-dq_status dq_eval_journal(dq_eval *e, const char *key, const char *path, bool resume, dq_err *err)
-{
-    journal x = {e, key, true};
-    DQ_TRY(resume ? dq_part_resume(&e->journal, &e->ended, path, take_step, &x, err)
-                  : dq_journal_new(&e->journal, path, err));
-    if (dq_journal_count(e->journal) > 0 || add_head(e, key, err) == DQ_OK) return DQ_OK;
-    dq_journal_close(e->journal, true); /* without a head nothing can be gone on from */
-    e->journal = NULL;
-    return err->code;
+    return (dq_work_how){.path = path,
+                         .schema = "dq-eval-resume/10",
+                         .key = key,
+                         .shard = e->n_shards ? e->shard + 1 : 0,
+                         .n_shards = e->n_shards,
+                         .force = true,
+                         .goes_on = !e->n_shards,
+                         .take = take_line,
+                         .arg = e};
 }
 
 /* Rows with one reference take turns: the reference's final states of some windows are kept while
@@ -516,7 +482,7 @@ static dq_status run_row(const cluster *c, int index, dq_err *err)
         DQ_TRY(dq_os_maps_check(err));
         dq_eval_sweep_step_end(c->s);
         if (again) continue;
-        finish(c->e, index, x.begin, x.end);
+        DQ_TRY(finish(c->e, index, x.begin, x.end, err));
     }
     return DQ_OK;
 }
@@ -892,7 +858,7 @@ static dq_status run_groups(dq_eval_sweep *s, int index, dq_scorer *scorer, int6
         DQ_TRY(dq_os_maps_check(err));
         dq_eval_sweep_step_end(s);
         row->pending = scorer->work;
-        finish(e, index, from, end);
+        DQ_TRY(finish(e, index, from, end, err));
         if (once) break;
     }
     return DQ_OK;
@@ -926,27 +892,9 @@ static dq_status run_piece(void *arg, int64_t i, dq_err *err)
     run *x = arg;
     const dq_eval_piece *p = &x->pieces.piece[i];
     dq_eval *e = x->s.e;
-    const int64_t before = e->journal ? dq_journal_count(e->journal) : 0;
-    const double begun = dq_os_seconds();
     if (dq_eval_source_of(e, &e->row[p->row])->kind->windows)
-        sweep_windows(&x->s, p->row, p->begin, p->end, false, err);
-    else
-        run_items(&x->s, p->row, p->begin, p->end, false, err);
-    /* what was neither sent nor written to the part's file is lost */
-    if (err->code == DQ_OK && (e->n_shards || dq_ranks_number() > 0)) *err = e->journal_err;
-    if (err->code == DQ_OK && e->n_shards && e->journal && dq_journal_count(e->journal) > before) {
-        /* The shard's file has the seconds of each piece. */
-        const double seconds = dq_os_seconds() - begun;
-        json_t *o = json_object();
-        json_object_set_new(o, "piece", json_integer(p->number));
-        json_object_set_new(o, "work", json_real(p->work));
-        json_object_set_new(o, "seconds", json_real(seconds));
-        if (e->journal_err.code == DQ_OK)
-            dq_part_add(e->journal, o, &e->journal_err);
-        else
-            json_decref(o);
-    }
-    return err->code;
+        return sweep_windows(&x->s, p->row, p->begin, p->end, false, err);
+    return run_items(&x->s, p->row, p->begin, p->end, false, err);
 }
 
 /* One step of each row first, to learn what the others will take. */
@@ -962,26 +910,6 @@ static dq_status run_first(run *x, dq_err *err)
     }
     e->is_paced = true;
     return err->code;
-}
-
-static dq_status take(void *arg, const char *text, size_t len, dq_err *err)
-{
-    run *x = arg;
-    /* Takes another rank's results into the rows and the journal. */
-    dq_eval *e = x->s.e;
-    int64_t row = 0, from = 0, to = 0;
-    json_t *told = NULL;
-    if (dq_json_parse(&told, text, len, "step", err) == DQ_OK && get_row(e, told, err) == DQ_OK) {
-        row = json_integer_value(json_object_get(told, "row"));
-        from = json_integer_value(json_object_get(told, "from"));
-        to = json_integer_value(json_object_get(told, "to"));
-    }
-    json_decref(told);
-    if (err->code != DQ_OK) return err->code;
-    sweep_told(&x->s, &e->row[row], from, to);
-    if (e->journal && e->journal_err.code == DQ_OK)
-        dq_journal_add(e->journal, text, len, &e->journal_err);
-    return DQ_OK;
 }
 
 static bool is_shared(const dq_eval *e)
@@ -1031,14 +959,15 @@ dq_status dq_eval_run(dq_eval *e, dq_err *err)
     run x = {.s = {.e = e}};
     if (choose(&x, err) == DQ_OK && is_shared(e)) share_finished(e, err);
     dq_eval_sweep_begin(&x.s, e);
-    const dq_ranks_work work = {.n = x.pieces.n, .run = run_piece, .take = take, .arg = &x};
+    e->sweep = &x.s;
     if (err->code == DQ_OK && !is_shared(e) && e->n_shards == 0) run_first(&x, err);
     if (e->alone) {
-        for (int64_t i = 0; err->code == DQ_OK && i < work.n; i++) run_piece(&x, i, err);
+        for (int64_t i = 0; err->code == DQ_OK && i < x.pieces.n; i++) run_piece(&x, i, err);
     } else {
-        dq_ranks_run(&work, err);
+        dq_work_run(&e->work, x.pieces.n, run_piece, &x, err);
     }
     dq_eval_sweep_end(&x.s);
+    e->sweep = NULL;
     for (int i = 0; i < e->n_rows; i++) e->row[i].work = e->row[e->row[i].same].work;
     return err->code;
 }

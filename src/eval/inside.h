@@ -5,7 +5,6 @@
 
 #include "base/json.h"
 #include "base/text.h"
-#include "work/work.h"
 #include "eval/eval.h"
 #include "eval/kinds.h"
 #include "eval/score.h"
@@ -13,6 +12,7 @@
 #include "stat/stat.h"
 #include "tasks/documents.h"
 #include "tasks/tasks.h"
+#include "work/work.h"
 
 /* Opens an empty sequence, or a copy of `parent` unless negative. -1: see err. */
 int32_t dq_score_open(dq_scorer *s, int32_t parent, dq_err *err);

@@ -708,6 +708,13 @@ static void check_same(const dq_eval *e, const dq_eval *f)
     }
 }
 
+static dq_status open_work(dq_eval *e, const char *key, const char *path, bool resume, dq_err *err)
+{
+    dq_work_how how = dq_eval_work(e, key, path);
+    how.resume = resume;
+    return dq_work_open(&e->work, &how, err);
+}
+
 /* A journal cut off anywhere goes on to the same bits; anything altered is refused. */
 TEST(test_journal)
 {
@@ -721,42 +728,41 @@ TEST(test_journal)
     key[64] = other[64] = 0;
     rig_open(&x, "llama-f32");
     sweep_open(&e, &x);
-    assert_int_equal(dq_eval_journal(&e, key, path, false, &err), DQ_OK);
+    assert_int_equal(open_work(&e, key, path, false, &err), DQ_OK);
     assert_int_equal(dq_eval_run(&e, &err), DQ_OK);
-    assert_int_equal(e.journal_err.code, DQ_OK);
-    dq_journal_close(e.journal, false);
+    assert_int_equal(e.work.lost.code, DQ_OK);
+    dq_work_close(&e.work, false);
     assert_int_equal(dq_file_read(&text, &len, path, e.a, &err), DQ_OK);
     for (int part = 0; part <= 20; part++) {
         size_t cut = part == 20 ? len : len * (size_t)part / 20;
         if (!test_runs(part, 20)) continue;
         assert_int_equal(dq_file_write(path, text, cut, &err), DQ_OK);
         sweep_open(&f, &x);
-        assert_int_equal(dq_eval_journal(&f, key, path, true, &err), DQ_OK);
+        assert_int_equal(open_work(&f, key, path, true, &err), DQ_OK);
         assert_int_equal(dq_eval_run(&f, &err), DQ_OK);
         check_same(&e, &f);
-        dq_journal_close(f.journal, part == 20);
+        dq_work_close(&f.work, part == 20);
     }
     text[len - 3] ^= 1; /* a last line that does not fit is dropped like one that was cut off */
     assert_int_equal(dq_file_write(path, text, len, &err), DQ_OK);
     text[len - 3] ^= 1;
     sweep_open(&f, &x);
-    assert_int_equal(dq_eval_journal(&f, key, path, true, &err), DQ_OK);
+    assert_int_equal(open_work(&f, key, path, true, &err), DQ_OK);
     assert_int_equal(dq_eval_run(&f, &err), DQ_OK);
     check_same(&e, &f);
-    dq_journal_close(f.journal, true);
-    dq_err gone = {0}, wrong = {0}, altered = {0}, busy = {0};
+    dq_work_close(&f.work, true);
+    dq_err wrong = {0}, altered = {0}, busy = {0};
     sweep_open(&f, &x);
-    assert_int_equal(dq_eval_journal(&f, key, path, true, &gone), DQ_FILE);
     assert_int_equal(dq_file_write(path, text, len, &err), DQ_OK);
-    assert_int_equal(dq_eval_journal(&f, other, path, true, &wrong), DQ_MISMATCH);
+    assert_int_equal(open_work(&f, other, path, true, &wrong), DQ_MISMATCH);
     for (half = len / 2; text[half] < '0' || text[half] > '8'; half++) {
     }
     text[half]++;
     assert_int_equal(dq_file_write(path, text, len, &err), DQ_OK);
-    assert_int_equal(dq_eval_journal(&f, key, path, true, &altered), DQ_DAMAGED);
-    assert_int_equal(dq_eval_journal(&e, key, path, false, &err), DQ_OK);
-    assert_int_equal(dq_eval_journal(&f, key, path, false, &busy), DQ_RESOURCE);
-    dq_journal_close(e.journal, true);
+    assert_int_equal(open_work(&f, key, path, true, &altered), DQ_DAMAGED);
+    assert_int_equal(open_work(&e, key, path, false, &err), DQ_OK);
+    assert_int_equal(open_work(&f, key, path, false, &busy), DQ_RESOURCE);
+    dq_work_close(&e.work, true);
     rig_close(&x);
 }
 
@@ -805,10 +811,10 @@ static void run_shard(rig *x, int shard, int n, const char *key, const char *pat
     sweep_open(&f, x);
     f.shard = shard;
     f.n_shards = n;
-    assert_int_equal(dq_eval_journal(&f, key, path, false, &err), DQ_OK);
+    assert_int_equal(open_work(&f, key, path, false, &err), DQ_OK);
     assert_int_equal(dq_eval_run(&f, &err), DQ_OK);
-    assert_int_equal(dq_eval_journal_end(&f, &err), DQ_OK);
-    dq_journal_close(f.journal, false);
+    assert_int_equal(dq_work_end(&f.work, &err), DQ_OK);
+    dq_work_close(&f.work, false);
 }
 
 TEST(shards_are_the_whole)
@@ -817,6 +823,7 @@ TEST(shards_are_the_whole)
     dq_eval e, f;
     dq_err err = {0}, twice = {0}, other = {0};
     char path[64], key[65], wrong[65];
+    dq_work_how how;
     memset(key, 'a', 64);
     memset(wrong, 'b', 64);
     key[64] = wrong[64] = 0;
@@ -828,11 +835,13 @@ TEST(shards_are_the_whole)
         for (int i = 0; i < n; i++) {
             snprintf(path, sizeof path, "test_score_%d.shard", i);
             run_shard(&x, i, n, key, path);
-            assert_int_equal(dq_eval_take(&f, key, path, &err), DQ_OK);
+            how = dq_eval_work(&f, key, path);
+            assert_int_equal(dq_work_merge(&how, path, &err), DQ_OK);
         }
         check_same(&e, &f);
-        assert_int_equal(dq_eval_take(&f, key, path, &twice), DQ_DAMAGED);
-        assert_int_equal(dq_eval_take(&f, wrong, path, &other), DQ_MISMATCH);
+        assert_int_equal(dq_work_merge(&how, path, &twice), DQ_DAMAGED);
+        how.key = wrong;
+        assert_int_equal(dq_work_merge(&how, path, &other), DQ_MISMATCH);
         twice = other = (dq_err){0};
         for (int i = 0; i < n; i++) {
             snprintf(path, sizeof path, "test_score_%d.shard", i);
@@ -891,7 +900,7 @@ static void look(void *arg, double share, const char *note)
 {
     watcher *w = arg;
     const dq_eval *e = w->e;
-    int64_t done = 0, steps = dq_journal_count(e->journal);
+    int64_t done = 0, steps = dq_journal_count(e->work.file);
     for (int i = 0; i < e->n_rows; i++)
         done += dq_eval_values(e, &e->row[i], dq_eval_lacking(&e->row[i], 0, MANY));
     assert_non_null(note);
@@ -917,9 +926,9 @@ TEST(windows_are_units)
     watcher w = {.e = &e, .steps = 1};
     e.progress = look;
     e.progress_arg = &w;
-    assert_int_equal(dq_eval_journal(&e, key, path, false, &err), DQ_OK);
+    assert_int_equal(open_work(&e, key, path, false, &err), DQ_OK);
     assert_int_equal(dq_eval_run(&e, &err), DQ_OK);
-    dq_journal_close(e.journal, false);
+    dq_work_close(&e.work, false);
     assert_true(w.within >= e.n_rows);
     assert_int_equal(dq_file_read(&text, &len, path, e.a, &err), DQ_OK);
     for (size_t i = 0; i < len; i++) lines += text[i] == '\n';
@@ -928,10 +937,10 @@ TEST(windows_are_units)
         if (text[i] != '\n' || n++ % 4 != 2 || !test_runs((int)n, (int)lines)) continue;
         assert_int_equal(dq_file_write(path, text, i + 1, &err), DQ_OK);
         text_sweep_open(&f, &x);
-        assert_int_equal(dq_eval_journal(&f, key, path, true, &err), DQ_OK);
+        assert_int_equal(open_work(&f, key, path, true, &err), DQ_OK);
         assert_int_equal(dq_eval_run(&f, &err), DQ_OK);
         check_same(&e, &f);
-        dq_journal_close(f.journal, true);
+        dq_work_close(&f.work, true);
     }
     rig_close(&x);
 }

@@ -1,0 +1,288 @@
+/* test_work: what a file of finished work gives back, whole, cut off and forged.
+ * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
+#include "tests/rigs/suite.h"
+#include "tests/rigs/test_folder.h"
+
+#include "base/file.h"
+#include "work/work.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+static char path[80];
+
+static int begin(void **state)
+{
+    const int failed = folder_begin(state);
+    strcpy(path, at("a.part"));
+    return failed;
+}
+
+/* Lines are counted from 1, in order. */
+static dq_status take(void *arg, const json_t *line, bool told, dq_err *err)
+{
+    int64_t *n = arg;
+    assert_false(told);
+    assert_int_equal(json_integer_value(json_object_get(line, "step")), ++*n);
+    return json_object_get(line, "bad") ? dq_fail(err, DQ_DAMAGED, "is bad") : DQ_OK;
+}
+
+static dq_work_how how_of(int64_t *n)
+{
+    *n = 0;
+    return (dq_work_how){.path = path,
+                         .schema = "form/1",
+                         .key = "key",
+                         .shard = 2,
+                         .n_shards = 3,
+                         .force = true,
+                         .take = take,
+                         .arg = n};
+}
+
+static json_t *step_of(int64_t i)
+{
+    return json_pack("{s:I}", "step", (json_int_t)i);
+}
+
+/* A file of a head and n steps. */
+static void make(int64_t n, bool ends)
+{
+    int64_t none;
+    const dq_work_how how = how_of(&none);
+    dq_work w;
+    dq_err err = {0};
+    assert_int_equal(dq_work_open(&w, &how, &err), DQ_OK);
+    for (int64_t i = 1; i <= n; i++) assert_int_equal(dq_work_put(&w, step_of(i), &err), DQ_OK);
+    assert_int_equal(dq_work_has_lines(&w), n > 0);
+    if (ends) assert_int_equal(dq_work_end(&w, &err), DQ_OK);
+    dq_work_close(&w, false);
+}
+
+TEST(what_is_written_is_read)
+{
+    for (int64_t n = 0; n < 3; n++) {
+        dq_err err = {0}, unfinished = {0};
+        int64_t taken;
+        json_t *head;
+        bool ended;
+        dq_work_how how = how_of(&taken);
+        make(n, true);
+        assert_int_equal(dq_work_merge(&how, path, &err), DQ_OK);
+        assert_int_equal(taken, n);
+        assert_int_equal(dq_work_head(&head, &ended, path, &err), DQ_OK);
+        assert_true(ended && json_integer_value(json_object_get(head, "shards")) == 3);
+        json_decref(head);
+        make(n, false);
+        how = how_of(&taken);
+        assert_int_equal(dq_work_merge(&how, path, &unfinished), DQ_MISMATCH);
+        assert_non_null(strstr(unfinished.text, "a.part: is not finished"));
+        assert_int_equal(dq_work_head(&head, &ended, path, &err), DQ_OK);
+        assert_false(ended);
+        json_decref(head);
+    }
+}
+
+TEST(a_file_goes_on)
+{
+    size_t whole, len;
+    make(2, true);
+    char *bytes = bytes_of(path, &whole);
+    for (size_t n = 0; n <= whole; n++) {
+        dq_err err = {0};
+        dq_work w;
+        int64_t taken;
+        dq_work_how how = how_of(&taken);
+        how.resume = true;
+        put_bytes(path, bytes, n);
+        assert_int_equal(dq_work_open(&w, &how, &err), DQ_OK);
+        assert_int_equal(w.ended, n == whole);
+        for (int64_t i = taken + 1; i <= 2; i++) dq_work_put(&w, step_of(i), &err);
+        dq_work_end(&w, &err);
+        dq_work_close(&w, false);
+        assert_int_equal(err.code, DQ_OK);
+        char *now = bytes_of(path, &len);
+        assert_int_equal(len, whole);
+        assert_memory_equal(now, bytes, len);
+        free(now);
+    }
+    free(bytes);
+}
+
+static void refuses(const dq_work_how *want, bool merges, const char *why)
+{
+    dq_err err = {0}, merge = {0};
+    dq_work w;
+    dq_work_how how = *want;
+    how.resume = true;
+    assert_int_equal(dq_work_open(&w, &how, &err), DQ_MISMATCH);
+    if (!strstr(err.text, why)) fail_msg("expected \"%s\", found \"%s\"", why, err.text);
+    assert_int_equal(err.remedy[0].code,
+                     how.by_force ? DQ_REMEDY_REPEAT_OR_FORCE : DQ_REMEDY_REMOVE_OR_ANEW);
+    assert_null(w.file);
+    assert_true(dq_file_exists(path));
+    assert_int_equal(dq_work_merge(&how, path, &merge), merges ? DQ_OK : DQ_MISMATCH);
+    dq_work_close(&w, false);
+}
+
+TEST(heads_of_others_are_refused)
+{
+    int64_t n;
+    const dq_work_how mine = how_of(&n);
+    dq_work_how how = mine;
+    make(0, true);
+    how.schema = "form/2";
+    refuses(&how, false, "is not a journal of this version of dq (expected form/2)");
+    how = mine;
+    how.key = "yek";
+    refuses(&how, false, "a.part: belongs to a run with other inputs or settings.");
+    how = mine;
+    how.shard = 1;
+    refuses(&how, true, "is part 2 of 3, and not 1 of 3");
+    how.shard = how.n_shards = 0;
+    how.by_force = true;
+    refuses(&how, true, "is part 2 of 3, and not 0 of 0");
+    static const char old[] = /* printf 'dq-journal 3' | sha256sum */
+        "d1789f96b22ad5ef1bfe96ba27b4490a233792b3cb7956af6ef68904490a2dff dq-journal 3\n";
+    put_bytes(path, old, sizeof old - 1);
+    refuses(&how, false, "is not a journal of this version of dq");
+    put_bytes(path, "", 0);
+    json_t *head;
+    bool ended;
+    dq_err err = {0};
+    assert_int_equal(dq_work_head(&head, &ended, path, &err), DQ_DAMAGED);
+}
+
+TEST(a_line_that_is_refused_names_the_file)
+{
+    int64_t n;
+    dq_work w;
+    dq_err err = {0};
+    dq_work_how how = how_of(&n);
+    assert_int_equal(dq_work_open(&w, &how, &err), DQ_OK);
+    assert_int_equal(dq_work_put(&w, json_pack("{s:i, s:b}", "step", 1, "bad", 1), &err), DQ_OK);
+    dq_work_close(&w, false);
+    how.resume = how.by_force = true;
+    assert_int_equal(dq_work_open(&w, &how, &err), DQ_DAMAGED);
+    assert_non_null(strstr(err.text, "a.part: is bad."));
+    assert_int_equal(err.remedy[0].code, DQ_REMEDY_START_OVER);
+    dq_err there = {0};
+    how.resume = how.force = false;
+    assert_int_equal(dq_work_open(&w, &how, &there), DQ_FILE);
+    assert_int_equal(there.remedy[0].code, DQ_REMEDY_RESUME_OR_FORCE);
+}
+
+/* What the key is the hash of has names, and some of them a file. */
+TEST(a_difference_has_a_name)
+{
+    static const char *const was = "{\"a\": 1, \"in\": {\"b\": [1], \"same\": 0}, \"c\": \"x\"}";
+    static const struct {
+        const char *now, *why;
+    } cases[] = {
+        {"{\"a\": 2, \"in\": {\"b\": [1], \"same\": 0}, \"c\": \"x\"}",
+         "(a: begun with 1, this run has 2)."},
+        {"{\"a\": 1, \"in\": {\"b\": [2], \"same\": 0}, \"c\": \"x\"}",
+         "(in.b: begun with [1], this run has [2])."},
+        {"{\"a\": 1, \"in\": {\"b\": [1], \"same\": 0}, \"d\": true}",
+         "(c: begun with \"x\", this run has none (text.txt); d: begun with none, this run has "
+         "true)."},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t n;
+        char key[65];
+        dq_work w;
+        dq_err err = {0};
+        dq_work_how how = how_of(&n);
+        json_t *old = json_loads(was, 0, NULL), *now = json_loads(cases[i].now, 0, NULL);
+        how.source[0] = (dq_work_source){"c", "text.txt"};
+        how.of = old;
+        how.key = key;
+        assert_int_equal(dq_work_key(key, old, &err), DQ_OK);
+        assert_int_equal(dq_work_open(&w, &how, &err), DQ_OK);
+        dq_work_close(&w, false);
+        assert_int_equal(dq_work_key(key, now, &err), DQ_OK);
+        how.of = now;
+        refuses(&how, false, cases[i].why);
+        json_decref(old);
+        json_decref(now);
+    }
+}
+
+TEST(what_cannot_be_written_ends_the_run_or_the_file)
+{
+    struct rlimit old, l = {300, 300};
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    l.rlim_max = old.rlim_max;
+    signal(SIGXFSZ, SIG_IGN);
+    for (int goes_on = 0; goes_on < 2; goes_on++) {
+        int64_t n;
+        dq_work w;
+        dq_err err = {0}, end = {0};
+        dq_work_how how = how_of(&n);
+        how.goes_on = goes_on;
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &l), 0);
+        assert_int_equal(dq_work_open(&w, &how, &err), DQ_OK);
+        for (int i = 1; i <= 5; i++) dq_work_put(&w, step_of(i), &err);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+        assert_int_equal(err.code, goes_on ? DQ_OK : DQ_FILE);
+        assert_int_equal(w.lost.code, goes_on ? DQ_FILE : DQ_OK);
+        assert_int_equal(dq_work_records(&w), !goes_on);
+        if (goes_on) assert_int_equal(dq_work_end(&w, &end), DQ_FILE);
+        dq_work_close(&w, true);
+        assert_false(dq_file_exists(path));
+    }
+}
+
+static dq_work *rewritten;
+static int64_t steps;
+static dq_status put_steps(void *arg, dq_err *err)
+{
+    (void)arg;
+    for (int64_t i = 1; i <= steps; i++) DQ_TRY(dq_work_put(rewritten, step_of(i), err));
+    return steps > 3 ? dq_fail(err, DQ_FILE, "as planned") : DQ_OK;
+}
+
+TEST(a_rewritten_file_is_there_as_a_whole_or_not)
+{
+    int64_t n;
+    dq_work w;
+    dq_err err = {0}, failed = {0};
+    dq_work_how how = how_of(&n);
+    rewritten = &w;
+    assert_int_equal(dq_work_open(&w, &how, &err), DQ_OK);
+    steps = 3;
+    assert_int_equal(dq_work_rewrite(&w, put_steps, false, &err), DQ_OK);
+    steps = 4;
+    assert_int_equal(dq_work_rewrite(&w, put_steps, false, &failed), DQ_FILE);
+    assert_false(dq_file_exists(at("a.part.partial")));
+    steps = 2;
+    assert_int_equal(dq_work_rewrite(&w, put_steps, true, &err), DQ_OK);
+    dq_work_close(&w, false);
+    assert_int_equal(dq_work_merge(&how, path, &err), DQ_OK);
+    assert_int_equal(n, 2);
+}
+
+TEST(numbers_keep_their_bits)
+{
+    const double x[] = {0.1, -0.0, 1e308, 5e-324, (double)INFINITY};
+    for (int64_t n = 0; n <= 5; n++) {
+        dq_err err = {0};
+        double y[6];
+        json_t *o = json_pack("{s:o}", "reals", dq_work_reals(x, n));
+        assert_int_equal(dq_work_take_reals(y, n, o, "reals", &err), DQ_OK);
+        assert_memory_equal(x, y, (size_t)n * sizeof *y);
+        assert_int_equal(dq_work_take_reals(y, n + 1, o, "reals", &err), DQ_DAMAGED);
+        err = (dq_err){0};
+        if (n) assert_int_equal(dq_work_take_reals(y, n - 1, o, "reals", &err), DQ_DAMAGED);
+        err = (dq_err){0};
+        assert_int_equal(dq_work_take_reals(y, n, o, "none", &err), DQ_DAMAGED);
+        json_decref(o);
+    }
+}
+
+FIXTURES(begin, folder_end)
