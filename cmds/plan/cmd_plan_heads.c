@@ -1,6 +1,5 @@
 /* Every figure of the tables is in the document too; groups stand in order of need.
  * SPDX-License-Identifier: MIT */
-#include "work/ranks.h"
 #include "cmds/cli/cli.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/command.h"
@@ -9,6 +8,7 @@
 #include "plan/plan_cache.h"
 #include "record/record.h"
 #include "settings/inputs.h"
+#include "work/ranks.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -380,9 +380,7 @@ static dq_status warn_forgotten(const dq_cache_job *j, const dq_plan_heads_setti
 static dq_status hand_out(const dq_cache_job *j, dq_plan_heads *p, dq_err *err)
 {
     json_t *recipe = heads_output_recipe_of(&p->set, j->onto, p->text);
-    if (dq_cache_job_write(j, &p->caches, recipe, err) != DQ_OK)
-        return dq_plan_heads_failed(p, err);
-    dq_plan_heads_done(p);
+    DQ_TRY(dq_cache_job_write(j, &p->caches, recipe, err));
     /* The recipe has the search's result, whatever the unseen windows say. */
     if (!p->all_share && p->kld.low > 0)
         dq_logger_warn(

@@ -3,7 +3,6 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
-#include "work/ranks.h"
 #include "checkpoint/container.h"
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"
@@ -16,6 +15,7 @@
 #include "record/version.h"
 #include "settings/inputs.h"
 #include "tasks/documents.h"
+#include "work/ranks.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -99,8 +99,7 @@ void dq_cache_numbers_print(const dq_plan_caches_numbers *x, const dq_plan_cache
 
 const dq_cache_options dq_cache_options_none = {.recent = -1, .sink = -1};
 
-dq_status dq_cache_job_write(const dq_cache_job *j, const dq_plan_caches *c, json_t *recipe,
-                             dq_err *err)
+dq_status dq_cache_job_write(const dq_cache_job *j, dq_plan_caches *c, json_t *recipe, dq_err *err)
 {
     char *text = NULL;
     dq_repeats_sketch sketch = {.n = 0};
@@ -115,7 +114,9 @@ dq_status dq_cache_job_write(const dq_cache_job *j, const dq_plan_caches *c, jso
         dq_file_write(j->c->out, text, strlen(text), err);
     free(text);
     json_decref(recipe);
-    return err->code;
+    if (err->code != DQ_OK) return dq_work_failed(&c->work, err);
+    dq_work_close(&c->work, true);
+    return DQ_OK;
 }
 
 static void on_stage(void *arg, const char *name)
@@ -623,8 +624,7 @@ static void warn_onto(const dq_cache_job *j, const dq_kv_config *kv)
 static dq_status hand_out(const dq_cache_job *j, dq_plan_kv *p, dq_err *err)
 {
     json_t *recipe = kv_output_recipe_of(&p->set, j->onto, dq_plan_kv_widths(p));
-    if (dq_cache_job_write(j, &p->caches, recipe, err) != DQ_OK) return dq_plan_kv_failed(p, err);
-    dq_plan_kv_done(p);
+    DQ_TRY(dq_cache_job_write(j, &p->caches, recipe, err));
     return j->c->json ? dq_cache_job_print(j, kv_output_settings(p), result_json(p), err)
                       : kv_output_print(j, p, err);
 }

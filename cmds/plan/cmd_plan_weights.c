@@ -2,7 +2,6 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
-#include "work/ranks.h"
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"
 #include "cmds/plan/inside.h"
@@ -14,6 +13,7 @@
 #include "settings/inputs.h"
 #include "settings/options.h"
 #include "settings/quantize_options.h"
+#include "work/ranks.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@
 
 static dq_status check_journal(const dq_plan_files *f, const char *journal, dq_err *err)
 {
-    DQ_TRY(dq_plan_journal_check(journal, err));
+    DQ_TRY(dq_work_place(journal, err));
     if (!f->resume || f->force || !dq_file_exists(f->out) || dq_file_exists(journal)) return DQ_OK;
     return dq_fail(err, DQ_FILE,
                    "%s: is finished already, and no interrupted run is beside it, so there is "

@@ -100,9 +100,9 @@ dq_status dq_cache_job_agree(const dq_cache_job *j, json_t *settings, const dq_w
 dq_status dq_cache_job_print(const dq_cache_job *j, json_t *settings, json_t *result, dq_err *err);
 /* Warns where few documents, or windows of one, decide; and where the model rounds logits. */
 void dq_cache_job_warn(const dq_cache_job *j, const dq_plan_caches *c);
-/* Writes the recipe with the text of the searched windows to c->out; takes it. */
-dq_status dq_cache_job_write(const dq_cache_job *j, const dq_plan_caches *c, json_t *recipe,
-                             dq_err *err);
+/* Writes the recipe with the text of the searched windows to c->out, and ends the journal, or says
+ * what it keeps; takes the recipe. */
+dq_status dq_cache_job_write(const dq_cache_job *j, dq_plan_caches *c, json_t *recipe, dq_err *err);
 
 typedef struct dq_plan_files {
     const char *out; /* the recipe, beside which OUT.journal lies; NULL: none is written */

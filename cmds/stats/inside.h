@@ -86,7 +86,7 @@ typedef struct cmd_stats_sensitivity_run {
     dq_backend *backend;
     dq_logger *logger;
     dq_arena *arena;
-    dq_plan_journal journal;
+    dq_work ledger;
     dq_progress bar;
 } cmd_stats_sensitivity_run;
 /* Checks before anything is computed, and reads an earlier run's results. DQ_MISMATCH: windows or

@@ -1,10 +1,10 @@
 /* Numbers of all heads together are of sums over windows.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
-#include "work/ranks.h"
 #include "cmds/stats/inside.h"
 #include "record/record.h"
 #include "record/version.h"
+#include "work/ranks.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -406,15 +406,13 @@ void cmd_stats_sensitivity_settings(const cmd_stats_sensitivity *x, json_t *s)
                         x->kinds.n ? json_string(x->granularity.text) : json_null());
 }
 
-static dq_status take_line(void *arg, json_t *line, dq_err *err)
+static dq_status take_line(void *arg, const json_t *line, bool told, dq_err *err)
 {
     const cmd_stats_sensitivity_run *r = arg;
     const json_int_t model = json_integer_value(json_object_get(line, "model"));
     if (!json_is_integer(json_object_get(line, "model")) || model < 0 || model >= r->n)
-        dq_fail(err, DQ_DAMAGED, "has a model that is none of 0 to %d", r->n - 1);
-    else
-        dq_sensitivity_take(r->entry[model].sensitivity, line, err);
-    return err->code == DQ_OK ? DQ_OK : dq_in(err, "%s: ", r->journal.path);
+        return dq_fail(err, DQ_DAMAGED, "has a model that is none of 0 to %d", r->n - 1);
+    return dq_sensitivity_take(r->entry[model].sensitivity, line, told, err);
 }
 
 static bool has(const dq_sensitivity *s, dq_sensitivity_kind kind)
@@ -458,7 +456,7 @@ static dq_status prepare(cmd_stats_sensitivity_run *r, int model, dq_err *err)
                                          .backend = r->backend,
                                          .beside = beside,
                                          .number = model,
-                                         .journal = r->out ? &r->journal : NULL};
+                                         .ledger = r->out ? &r->ledger : NULL};
     /* The beginnings of some of the sequences that were fed. */
     dq_calib_text *t = text;
     const cmd_stats_sensitivity *x = r->set;
@@ -510,22 +508,23 @@ dq_status cmd_stats_sensitivity_begin(cmd_stats_sensitivity_run *r, dq_err *err)
                        "--sensitivity %s: no model has two maps. Give other kinds.",
                        r->set->kinds.text);
     if (!r->out || !r->set->kinds.n) return DQ_OK;
-    char arithmetic[DQ_OS_ARITHMETIC], key[65] = "";
+    char arithmetic[DQ_OS_ARITHMETIC];
     json_t *of = json_object();
     dq_os_arithmetic(arithmetic);
     json_object_set_new(of, "version", json_string(DQ_VERSION));
     json_object_set_new(of, "arithmetic", json_string(arithmetic));
     json_object_set_new(of, "models and text", json_string(r->key));
     cmd_stats_sensitivity_settings(r->set, of);
-    const dq_plan_journal_how how = {.out = r->out,
-                                     .key = key,
-                                     .of = of,
-                                     .resume = r->resume,
-                                     .force = r->force,
-                                     .take = take_line,
-                                     .arg = r};
-    if (dq_plan_journal_key(key, of, err) == DQ_OK)
-        dq_plan_journal_open(&r->journal, &how, r->arena, err);
+    const dq_work_how how = {.path = dq_textf(r->arena, err, "%s.journal", r->out),
+                             .schema = "dq-sensitivity/1",
+                             .of = of,
+                             .resume = r->resume,
+                             .force = r->force,
+                             .by_force = true,
+                             .damage = DQ_JOURNAL_CUT,
+                             .take = take_line,
+                             .arg = r};
+    dq_work_open(&r->ledger, &how, err);
     json_decref(of);
     return err->code;
 }
@@ -537,7 +536,7 @@ dq_status cmd_stats_sensitivity_compute(cmd_stats_sensitivity_run *r, dq_err *er
         if (s->n_known)
             dq_logger_note(r->logger, "%s: %lld of %lld units are known from %s",
                            r->entry[i].model->path, (long long)s->n_known, (long long)s->n,
-                           r->journal.path);
+                           r->ledger.how.path);
         dq_progress_begin(&r->bar, r->logger, r->entry[i].label, 1);
         s->work = (dq_plan_work){.step = dq_progress_step, .arg = &r->bar};
         dq_sensitivity_run(s, err);
@@ -551,6 +550,6 @@ dq_status cmd_stats_sensitivity_compute(cmd_stats_sensitivity_run *r, dq_err *er
 
 void cmd_stats_sensitivity_end(cmd_stats_sensitivity_run *r, dq_err *err)
 {
-    if (err->code != DQ_OK) dq_plan_journal_failed(&r->journal, err);
-    dq_plan_journal_end(&r->journal, err->code == DQ_OK);
+    if (err->code != DQ_OK) dq_work_failed(&r->ledger, err);
+    dq_work_close(&r->ledger, err->code == DQ_OK);
 }

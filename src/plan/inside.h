@@ -4,7 +4,6 @@
 #define DQ_PLAN_INSIDE_H
 
 #include "base/json.h"
-#include "work/work.h"
 #include "calibrate/calibrate.h"
 #include "eval/eval.h"
 #include "kv/kv.h"
@@ -14,6 +13,7 @@
 #include "quantize/quantize.h"
 #include "stat/stat.h"
 #include "tensor/tensor.h"
+#include "work/work.h"
 
 /* The interval's upper end is at most the limit; false without an interval. */
 bool dq_plan_decide_keeps(dq_interval i, double limit);
@@ -23,13 +23,8 @@ bool dq_plan_decide_keeps(dq_interval i, double limit);
 dq_status dq_plan_decide_mean(dq_mean *out, const double *sums, const int64_t *ids, int64_t n,
                               dq_err *err);
 
-/* Numbers as a JSON array, and back: at most n to x, *found of them. DQ_DAMAGED: none, or one that
- * is no number of nats. */
-json_t *dq_plan_journal_reals(const double *x, int64_t n);
-dq_status dq_plan_journal_take_reals(double *x, int64_t n, int64_t *found, const json_t *line,
-                                     const char *key, dq_err *err);
-/* Whether the failure leaves a journal to resume from: not for one of the inputs. */
-bool dq_plan_journal_resumable(const dq_err *err);
+/* As dq_work_take_reals. DQ_DAMAGED: also one that is no number of nats. */
+dq_status dq_plan_take_nats(double *x, int64_t n, const json_t *line, const char *key, dq_err *err);
 
 /* How a layer differs from the model's own; {0}: not at all. */
 typedef struct dq_plan_change {

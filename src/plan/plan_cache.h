@@ -94,7 +94,7 @@ typedef struct dq_plan_caches {
     char questions_sha256[65];   /* of their ids */
     size_t cap;
     dq_runner *runner;
-    dq_plan_journal journal;
+    dq_work work; /* what is known of them */
     dq_arena *arena;
 } dq_plan_caches;
 
@@ -263,10 +263,6 @@ dq_status dq_plan_heads_pace(double *seconds, dq_plan_heads *p, dq_err *err);
 /* Runs everything. After DQ_STOPPED and other resumable failures results are in out.journal; a plan
  * with `resume` continues to the same result, or to that of another share. */
 dq_status dq_plan_heads_run(dq_plan_heads *p, dq_err *err);
-/* To be called also when writing the plan fails: says what is kept. Returns err->code. */
-dq_status dq_plan_heads_failed(dq_plan_heads *p, dq_err *err);
-/* Drops the journal, whose content is now written elsewhere. */
-void dq_plan_heads_done(dq_plan_heads *p);
 
 /* Units of a KV cache, keys by run of layers and map or values by run, each with one of some
  * widths; a mix is a width per unit. Numbers alone. */
@@ -394,9 +390,6 @@ int64_t dq_plan_kv_max_trials(const dq_plan_kv *p);
 dq_status dq_plan_kv_pace(double *seconds, dq_plan_kv *p, dq_err *err);
 /* Runs everything; resumes as dq_plan_heads_run does, also with another mean. */
 dq_status dq_plan_kv_run(dq_plan_kv *p, dq_err *err);
-/* As dq_plan_heads_failed. */
-dq_status dq_plan_kv_failed(dq_plan_kv *p, dq_err *err);
-void dq_plan_kv_done(dq_plan_kv *p);
 /* The plan in the form of --kv-bits. */
 const char *dq_plan_kv_widths(const dq_plan_kv *p);
 

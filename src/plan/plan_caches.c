@@ -1,13 +1,13 @@
-/* Lines of the journal: {KEY: name, "from", "kld": [...], "loss": [...]}, a number for each
- * window. The same lines go from rank to rank, and what is found in a journal to all of them.
+/* Lines of the ledger (work/work.h): {KEY: name, "from", "to", "kld", "loss"}, a number for each
+ * window.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
-#include "work/ranks.h"
 #include "eval/eval.h"
 #include "kv/kv.h"
 #include "plan/inside.h"
 #include "tasks/documents.h"
+#include "work/ranks.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -64,7 +64,7 @@ static dq_status add_cache(dq_eval *e, const dq_plan_caches *c, int cache, dq_er
     return dq_eval_add(e, 0, 0, dq_logit_plain, (dq_math){0}, &spec, err);
 }
 
-/* The cache that a line of the journal names; -1: see err. */
+/* The cache that a line names; -1: see err. */
 static int of_line(dq_plan_caches *c, const json_t *line, dq_err *err)
 {
     const char *name;
@@ -74,86 +74,54 @@ static int of_line(dq_plan_caches *c, const json_t *line, dq_err *err)
     return -1;
 }
 
-static dq_status take_windows(dq_plan_caches *c, const json_t *line, dq_err *err)
+static void take_up(dq_plan_caches *c, bool *known, int64_t from, int64_t to, bool told)
 {
-    int64_t from, n_kld, n_loss;
+    for (int64_t i = from; i < to; i++) {
+        c->n_resumed += !told && !known[i];
+        known[i] = true;
+    }
+}
+
+static dq_status take_windows(dq_plan_caches *c, const json_t *line, bool told, dq_err *err)
+{
+    int64_t from, to;
     const int cache = of_line(c, line, err);
     if (cache < 0) return err->code;
     DQ_TRY(dq_json_int(&from, line, "from", 0, c->win.n - 1, NULL, err));
-    dq_plan_cache *m = &c->list[cache];
-    DQ_TRY(dq_plan_journal_take_reals(m->kld + from, c->win.n - from, &n_kld, line, "kld", err));
-    DQ_TRY(dq_plan_journal_take_reals(m->loss + from, c->win.n - from, &n_loss, line, "loss", err));
-    if (n_kld != n_loss) return dq_fail(err, DQ_DAMAGED, "\"kld\" and \"loss\" differ in length");
-    for (int64_t i = from; i < from + n_kld; i++) {
-        c->n_resumed += !m->known[i];
-        m->known[i] = true;
-    }
+    DQ_TRY(dq_json_int(&to, line, "to", from + 1, c->win.n, NULL, err));
+    const dq_plan_cache *m = &c->list[cache];
+    DQ_TRY(dq_plan_take_nats(m->kld + from, to - from, line, "kld", err));
+    DQ_TRY(dq_plan_take_nats(m->loss + from, to - from, line, "loss", err));
+    take_up(c, m->known, from, to, told);
+    const double beside = 1 + 1.0 / DQ_PLAN_CACHES_SWEEP; /* the unquantized cache */
+    if (told) c->done += (double)((to - from) * c->in->ctx) * beside;
     return DQ_OK;
 }
 
-/* A line is {KEY: name, "question": the first, "lack": [...]}. */
-static dq_status take_answers(dq_plan_caches *c, const json_t *line, dq_err *err)
+/* A line is {KEY: name, "question": the first, "to", "lack"}. */
+static dq_status take_answers(dq_plan_caches *c, const json_t *line, bool told, dq_err *err)
 {
-    int64_t begin, n;
+    int64_t from, to;
     const int cache = of_line(c, line, err);
     if (cache < 0) return err->code;
-    DQ_TRY(dq_json_int(&begin, line, "question", 0, c->n_questions - 1, NULL, err));
-    dq_plan_cache *m = &c->list[cache];
-    DQ_TRY(
-        dq_plan_journal_take_reals(m->lack + begin, c->n_questions - begin, &n, line, "lack", err));
-    for (int64_t i = begin; i < begin + n; i++) {
-        c->n_resumed += !m->answered[i];
-        m->answered[i] = true;
-    }
+    DQ_TRY(dq_json_int(&from, line, "question", 0, c->n_questions - 1, NULL, err));
+    DQ_TRY(dq_json_int(&to, line, "to", from + 1, c->n_questions, NULL, err));
+    const dq_plan_cache *m = &c->list[cache];
+    DQ_TRY(dq_plan_take_nats(m->lack + from, to - from, line, "lack", err));
+    take_up(c, m->answered, from, to, told);
+    if (told) c->done += (double)(c->question_ids * (to - from)) / (double)c->n_questions;
     return DQ_OK;
 }
 
-static dq_status take_line(void *arg, json_t *line, dq_err *err)
+static dq_status take_line(void *arg, const json_t *line, bool told, dq_err *err)
 {
-    dq_plan_caches *c = arg;
-    json_object_get(line, "lack") ? take_answers(c, line, err) : take_windows(c, line, err);
-    return err->code == DQ_OK ? DQ_OK : dq_in(err, "%s: ", c->journal.path);
-}
-
-/* Takes `line`: rank 0 writes it to the journal, others send it to rank 0. */
-static dq_status caches_tell(dq_plan_caches *c, json_t *line, dq_err *err)
-{
-    if (dq_ranks_number() == 0) return dq_plan_journal_put(&c->journal, line, err);
-    char *text = NULL;
-    if (dq_json_complete(err) == DQ_OK && dq_json_dump(&text, line, JSON_COMPACT, err) == DQ_OK)
-        dq_ranks_tell(text, strlen(text), err);
-    free(text);
-    json_decref(line);
-    return err->code;
-}
-
-/* Tokens run for a line, with its share of the unquantized cache. */
-static double ids_of(const dq_plan_caches *c, const json_t *line)
-{
-    const size_t windows = json_array_size(json_object_get(line, "kld")),
-                 questions = json_array_size(json_object_get(line, "lack"));
-    if (questions) return (double)c->question_ids * (double)questions / (double)c->n_questions;
-    return (double)windows * (double)c->in->ctx * (DQ_PLAN_CACHES_SWEEP + 1) / DQ_PLAN_CACHES_SWEEP;
-}
-
-/* Runs on rank 0. */
-static dq_status hear_line(dq_plan_caches *c, const char *text, size_t len, dq_err *err)
-{
-    const int64_t resumed = c->n_resumed;
-    json_t *line;
-    DQ_TRY(dq_json_parse(&line, text, len, "what a rank tells", err));
-    if (take_line(c, line, err) == DQ_OK) {
-        c->done += ids_of(c, line);
-        c->n_resumed = resumed; /* none of an earlier run */
-        return dq_plan_journal_put(&c->journal, line, err);
-    }
-    json_decref(line);
-    return err->code;
+    return json_object_get(line, "lack") ? take_answers(arg, line, told, err)
+                                         : take_windows(arg, line, told, err);
 }
 
 dq_status dq_plan_caches_begin(dq_plan_caches *c, dq_err *err)
 {
-    char key[65] = "", ids[65];
+    char ids[65];
     DQ_TRY(dq_windows_hash(ids, &c->win, err));
     /* Everything that a cache's numbers depend on. */
     const dq_plan_caches_input *in = c->in;
@@ -169,21 +137,21 @@ dq_status dq_plan_caches_begin(dq_plan_caches *c, dq_err *err)
     json_object_set_new(of, "windows", json_integer(c->win.n));
     c->kind.depend(of, c->kind.arg);
     if (c->n_questions) json_object_set_new(of, "questions", json_string(c->questions_sha256));
-    dq_plan_journal_key(key, of, err);
-    if (dq_ranks_agree("set of inputs or settings", key, err) == DQ_OK) {
-        const dq_plan_journal_how how = {.out = c->in->out,
-                                         .key = key,
-                                         .of = of,
-                                         .file = {{"model", c->in->model->path},
-                                                  {"text", c->in->text},
-                                                  {"ids", c->in->text},
-                                                  {"questions", c->in->questions_path}},
-                                         .resume = c->in->resume,
-                                         .force = c->in->force,
-                                         .take = take_line,
-                                         .arg = c};
-        dq_plan_journal_open(&c->journal, &how, c->arena, err);
-    }
+    const dq_work_how how = {.path = dq_textf(c->arena, err, "%s.journal", in->out),
+                             .schema = "dq-plan-caches/1",
+                             .of = of,
+                             .source = {{"model", in->model->path},
+                                        {"text", in->text},
+                                        {"ids", in->text},
+                                        {"questions", in->questions_path}},
+                             .resume = in->resume,
+                             .force = in->force,
+                             .by_force = true,
+                             .shared = true,
+                             .damage = DQ_JOURNAL_CUT,
+                             .take = take_line,
+                             .arg = c};
+    dq_work_open(&c->work, &how, err);
     json_decref(of);
     DQ_TRY(err->code);
     return dq_runner_new(&c->runner, c->in->model, c->in->backend, &dq_kv_plain, err);
@@ -191,7 +159,7 @@ dq_status dq_plan_caches_begin(dq_plan_caches *c, dq_err *err)
 
 void dq_plan_caches_end(dq_plan_caches *c)
 {
-    dq_plan_journal_end(&c->journal, false);
+    dq_work_close(&c->work, false);
     dq_runner_free(c->runner);
 }
 
@@ -448,16 +416,11 @@ static dq_status run_part(void *arg, int64_t i, dq_err *err)
     DQ_TRY(err->code);
     c->done += ids;
     const dq_plan_cache *m = &c->list[p->cache];
-    json_t *line = json_object();
-    json_object_set_new(line, c->kind.key, json_string(m->name));
-    json_object_set_new(line, "question", json_integer(p->begin));
-    json_object_set_new(line, "lack", dq_plan_journal_reals(m->lack + p->begin, p->n));
-    return caches_tell(c, line, err);
-}
-
-static dq_status hear(void *arg, const char *text, size_t len, dq_err *err)
-{
-    return hear_line(((parts *)arg)->c, text, len, err);
+    return dq_work_put(&c->work,
+                       json_pack("{s:s, s:I, s:I, s:o}", c->kind.key, m->name, "question",
+                                 (json_int_t)p->begin, "to", (json_int_t)(p->begin + p->n), "lack",
+                                 dq_work_reals(m->lack + p->begin, p->n)),
+                       err);
 }
 
 static bool is_known(const dq_plan_caches *c, const batch *p)
@@ -482,26 +445,14 @@ static dq_status add_parts(parts *x, int cache, dq_err *err)
     return DQ_OK;
 }
 
-/* Rank 0 has all answers of a cache and shares them. */
-static dq_status share(dq_plan_caches *c, int cache, dq_err *err)
-{
-    dq_plan_cache *m = &c->list[cache];
-    if (dq_ranks_count() == 1) return err->code;
-    DQ_TRY(dq_ranks_share(m->lack, (size_t)c->n_questions * sizeof *m->lack, err));
-    for (int64_t i = 0; i < c->n_questions; i++) m->answered[i] = true;
-    return DQ_OK;
-}
-
 dq_status dq_plan_caches_ask_run(dq_plan_caches *c, const int *cache, int n, const char *what,
                                  dq_err *err)
 {
     parts x = {.c = c, .what = what};
     if (c->n_questions == 0) return err->code;
     for (int i = 0; err->code == DQ_OK && i < n; i++) add_parts(&x, cache[i], err);
-    const dq_ranks_work work = {.n = x.n, .run = run_part, .take = hear, .arg = &x};
-    dq_ranks_run(&work, err);
+    dq_work_run(&c->work, x.n, run_part, &x, err);
     dq_block_free(x.list);
-    for (int i = 0; err->code == DQ_OK && i < n; i++) share(c, cache[i], err);
     return err->code;
 }
 
@@ -584,11 +535,6 @@ static dq_status compute_piece(dq_plan_caches *c, const piece *p, const char *wh
     return DQ_OK;
 }
 
-static dq_status hear_piece(void *arg, const char *text, size_t len, dq_err *err)
-{
-    return hear_line(((pieces *)arg)->c, text, len, err);
-}
-
 static dq_status run_piece(void *arg, int64_t i, dq_err *err)
 {
     pieces *x = arg;
@@ -603,12 +549,12 @@ static dq_status run_piece(void *arg, int64_t i, dq_err *err)
         dq_plan_caches *c = x->c;
         const dq_plan_cache *m = &c->list[p->cache[k]];
         const int64_t n = p->end - p->begin;
-        json_t *line = json_object();
-        json_object_set_new(line, c->kind.key, json_string(m->name));
-        json_object_set_new(line, "from", json_integer(p->begin));
-        json_object_set_new(line, "kld", dq_plan_journal_reals(m->kld + p->begin, n));
-        json_object_set_new(line, "loss", dq_plan_journal_reals(m->loss + p->begin, n));
-        DQ_TRY(caches_tell(c, line, err));
+        DQ_TRY(dq_work_put(&c->work,
+                           json_pack("{s:s, s:I, s:I, s:o, s:o}", c->kind.key, m->name, "from",
+                                     (json_int_t)p->begin, "to", (json_int_t)p->end, "kld",
+                                     dq_work_reals(m->kld + p->begin, n), "loss",
+                                     dq_work_reals(m->loss + p->begin, n)),
+                           err));
     }
     return DQ_OK;
 }
@@ -693,29 +639,7 @@ dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n, dq_plan
 {
     pieces x = {.c = c, .what = what};
     add_part(&x, cache, n, part, err);
-    const dq_ranks_work work = {.n = x.n, .run = run_piece, .take = hear_piece, .arg = &x};
-    dq_ranks_run(&work, err);
+    dq_work_run(&c->work, x.n, run_piece, &x, err);
     dq_block_free(x.list);
-    if (err->code != DQ_OK) return err->code;
-    /* Rank 0 has all of cache[n] on a part and shares it. */
-    const size_t w = (size_t)c->win.n;
-    if (dq_ranks_count() == 1) return err->code;
-    double *all = dq_block_new(2 * w * (size_t)n, sizeof *all, err);
-    for (int i = 0; all && i < n; i++) {
-        const dq_plan_cache *m = &c->list[cache[i]];
-        memcpy(all + 2 * w * (size_t)i, m->kld, w * sizeof *all);
-        memcpy(all + 2 * w * (size_t)i + w, m->loss, w * sizeof *all);
-    }
-    dq_ranks_share(all, 2 * w * (size_t)n * sizeof *all, err);
-    for (int i = 0; err->code == DQ_OK && i < n; i++) {
-        dq_plan_cache *m = &c->list[cache[i]];
-        memcpy(m->kld, all + 2 * w * (size_t)i, w * sizeof *all);
-        memcpy(m->loss, all + 2 * w * (size_t)i + w, w * sizeof *all);
-        for (int64_t k = 0; k < c->win.n; k++) {
-            const bool searches = k >= c->begin && k < c->end;
-            m->known[k] = m->known[k] || searches == (part == DQ_PLAN_CACHES_SEARCH);
-        }
-    }
-    dq_block_free(all);
     return err->code;
 }

@@ -274,16 +274,6 @@ double dq_plan_heads_lost(const dq_plan_heads_trial *t)
     return t->kld + t->lack;
 }
 
-dq_status dq_plan_heads_failed(dq_plan_heads *p, dq_err *err)
-{
-    return dq_plan_journal_failed(&p->caches.journal, err);
-}
-
-void dq_plan_heads_done(dq_plan_heads *p)
-{
-    dq_plan_journal_end(&p->caches.journal, true);
-}
-
 /* The first `sharing` of order[n_groups] share. */
 static int cache_of(dq_plan_heads *p, const dq_kv_heads_group *order, int sharing, int64_t tokens,
                     dq_err *err)
@@ -405,5 +395,5 @@ static dq_status run_all(dq_plan_heads *p, dq_err *err)
 
 dq_status dq_plan_heads_run(dq_plan_heads *p, dq_err *err)
 {
-    return run_all(p, err) == DQ_OK ? DQ_OK : dq_plan_heads_failed(p, err);
+    return run_all(p, err) == DQ_OK ? DQ_OK : dq_work_failed(&p->caches.work, err);
 }

@@ -320,16 +320,6 @@ void dq_plan_kv_close(dq_plan_kv *p)
     dq_arena_free(p->arena);
 }
 
-dq_status dq_plan_kv_failed(dq_plan_kv *p, dq_err *err)
-{
-    return dq_plan_journal_failed(&p->caches.journal, err);
-}
-
-void dq_plan_kv_done(dq_plan_kv *p)
-{
-    dq_plan_journal_end(&p->caches.journal, true);
-}
-
 /* Units alone, whole mixes as long as a step helps, then the unseen windows. */
 
 enum {
@@ -604,5 +594,5 @@ static dq_status run_all(dq_plan_kv *p, dq_err *err)
 
 dq_status dq_plan_kv_run(dq_plan_kv *p, dq_err *err)
 {
-    return run_all(p, err) == DQ_OK ? DQ_OK : dq_plan_kv_failed(p, err);
+    return run_all(p, err) == DQ_OK ? DQ_OK : dq_work_failed(&p->caches.work, err);
 }

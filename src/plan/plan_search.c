@@ -1,15 +1,14 @@
 /* Lines are JSON: {"key", "of"}, then {"tensor", ...}, {"begun"}, {"trial", ...} and {"look", ...}
- * as they come. Reals have 17 digits, so that they come back to the last bit. The journal is that
- * of rank 0 (work/ranks.h); what it finds there all take.
+ * as they come, in a ledger (work/work.h) of which all ranks take what an earlier run has found.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
-#include "work/ranks.h"
 #include "base/text.h"
 #include "calibrate/calibrate.h"
 #include "plan/inside.h"
 #include "quantize/quantize.h"
 #include "tensor/tensor.h"
+#include "work/ranks.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -25,8 +24,8 @@ typedef struct dq_plan_trials {
 
 static const char *const dq_plan_goal_name[DQ_PLAN_GOALS]; /* "kld", ... */
 
-dq_status dq_plan_state_key(char hex[65], json_t **out, const dq_plan_weights *p,
-                            const dq_quantize_needs *codes, dq_err *err)
+dq_status dq_plan_state_of(json_t **out, const dq_plan_weights *p, const dq_quantize_needs *codes,
+                           dq_err *err)
 {
     char arithmetic[DQ_OS_ARITHMETIC];
     json_t *o = *out = json_object();
@@ -50,28 +49,19 @@ dq_status dq_plan_state_key(char hex[65], json_t **out, const dq_plan_weights *p
     json_object_set_new(o, "tokens", json_integer(s->tokens));
     DQ_TRY(dq_quantize_recipe_of(&recipe, &s->set, err));
     json_object_set_new(o, "recipe", recipe);
-    return dq_plan_journal_key(hex, o, err);
+    return DQ_OK;
 }
 
-static dq_status key_of(char hex[65], json_t **out, const dq_plan_weights *p, dq_err *err)
+static dq_status depends_on(json_t **out, const dq_plan_weights *p, dq_err *err)
 {
     const dq_calibrate_settings how = dq_plan_trial_calibrate(p, NULL);
     dq_quantize_needs codes = {0};
     dq_calibrate *c = NULL;
     DQ_TRY(dq_calibrate_new(&c, &how, err));
     const dq_quantize_method *m = dq_calibrate_method(c);
-    if (m->begin(m->arg, p->model, &codes, err) == DQ_OK)
-        dq_plan_state_key(hex, out, p, &codes, err);
+    if (m->begin(m->arg, p->model, &codes, err) == DQ_OK) dq_plan_state_of(out, p, &codes, err);
     json_decref(codes.calib);
     dq_calibrate_free(c);
-    return err->code;
-}
-
-/* Takes the value. */
-static dq_status put(dq_plan_weights *p, json_t *line, dq_err *err)
-{
-    if (dq_ranks_number() == 0) return dq_plan_journal_put(&p->state->journal, line, err);
-    json_decref(line);
     return err->code;
 }
 
@@ -81,21 +71,6 @@ static char *choice_text(dq_plan_weights *p, const int *choice, dq_err *err)
     char *text = dq_alloc(p->arena, (size_t)p->n_tensors + 1, 1, err);
     for (int64_t i = 0; text && i < p->n_tensors; i++) text[i] = (char)('0' + choice[i]);
     return text;
-}
-
-static dq_status take_list(double *x, int64_t n, const json_t *o, const char *key, dq_err *err)
-{
-    const json_t *list = json_object_get(o, key);
-    if ((int64_t)json_array_size(list) != n)
-        return dq_fail(err, DQ_DAMAGED, "%zu numbers of \"%s\" (expected %lld)",
-                       json_array_size(list), key, (long long)n);
-    for (int64_t i = 0; i < n; i++) {
-        const json_t *one = json_array_get(list, (size_t)i);
-        if (!json_is_number(one))
-            return dq_fail(err, DQ_DAMAGED, "\"%s\" holds what is no number", key);
-        x[i] = json_number_value(one);
-    }
-    return DQ_OK;
 }
 
 static dq_status take_trial(dq_plan_trial *t, const json_t *line, dq_err *err)
@@ -108,8 +83,8 @@ static dq_status take_trial(dq_plan_trial *t, const json_t *line, dq_err *err)
     memcpy(t->weights_sha256, sha, 65);
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
         const json_t *o = json_object_get(line, dq_plan_text_name[i]);
-        DQ_TRY(take_list(t->on[i].sums.kld, t->on[i].sums.n, o, "kld", err));
-        DQ_TRY(take_list(t->on[i].sums.loss, t->on[i].sums.n, o, "loss", err));
+        DQ_TRY(dq_work_take_reals(t->on[i].sums.kld, t->on[i].sums.n, o, "kld", err));
+        DQ_TRY(dq_work_take_reals(t->on[i].sums.loss, t->on[i].sums.n, o, "loss", err));
     }
     return DQ_OK;
 }
@@ -121,7 +96,7 @@ static dq_status get_trial(bool *found, dq_plan_weights *p, dq_plan_trial *t, dq
     const json_t *line = json_object_get(p->state->kept, choice);
     *found = line != NULL;
     if (!line) return DQ_OK;
-    if (take_trial(t, line, err) != DQ_OK) return dq_in(err, "%s: ", p->state->journal.path);
+    if (take_trial(t, line, err) != DQ_OK) return dq_in(err, "%s: ", p->state->work.how.path);
     p->n_resumed++;
     return DQ_OK;
 }
@@ -147,10 +122,10 @@ static dq_status state_look(int *number, dq_plan_weights *p, const dq_plan_trial
         return dq_fail(err, DQ_MISMATCH,
                        "%s: the unseen text has been looked at %d times, for this budget and "
                        "others, and decides nothing more. Plan with another one",
-                       p->state->journal.path, DQ_PLAN_LAST_LOOK);
+                       p->state->work.how.path, DQ_PLAN_LAST_LOOK);
     }
     json_array_append(all, line);
-    return put(p, line, err);
+    return dq_work_put(&p->state->work, line, err);
 }
 
 /* Writes down that a trial begins; *again: an earlier run was interrupted in it, and its files are
@@ -161,22 +136,22 @@ static dq_status begin_trial(bool *again, dq_plan_weights *p, const dq_plan_tria
     if (!choice) return err->code;
     *again = p->state->begun && strcmp(p->state->begun, choice) == 0;
     p->state->begun = choice;
-    return *again ? DQ_OK : put(p, json_pack("{s: s}", "begun", choice), err);
+    return *again ? DQ_OK : dq_work_put(&p->state->work, json_pack("{s: s}", "begun", choice), err);
 }
 
-static dq_status take_line(void *arg, json_t *line, dq_err *err)
+static dq_status take_line(void *arg, const json_t *line, bool told, dq_err *err)
 {
     dq_plan_weights *p = arg;
+    (void)told;
     const char *trial = json_string_value(json_object_get(line, "trial"));
     const char *begun = json_string_value(json_object_get(line, "begun"));
-    if (trial) return json_object_set(p->state->kept, trial, line), DQ_OK;
+    if (trial) return json_object_set(p->state->kept, trial, (json_t *)(uintptr_t)line), DQ_OK;
     if (json_object_get(line, "look")) {
         const json_t *value = json_object_get(line, "value");
         if (json_object_size(line) != 3 || !json_is_string(json_object_get(line, "goal")) ||
             !json_is_real(value))
-            return dq_fail(err, DQ_DAMAGED, "%s: a look without its budget",
-                           p->state->journal.path);
-        json_array_append(p->state->look, line);
+            return dq_fail(err, DQ_DAMAGED, "a look without its budget");
+        json_array_append(p->state->look, (json_t *)(uintptr_t)line);
         return DQ_OK;
     }
     if (!begun) {
@@ -185,7 +160,7 @@ static dq_status take_line(void *arg, json_t *line, dq_err *err)
         dq_mean m;
         DQ_TRY(dq_json_int(&tensor, line, "tensor", 0, p->n_tensors - 1, NULL, err));
         dq_plan_tensor *t = &p->tensor[tensor];
-        DQ_TRY(take_list(t->loss, t->n, line, "loss", err));
+        DQ_TRY(dq_work_take_reals(t->loss, t->n, line, "loss", err));
         DQ_TRY(dq_json_float(&m.value, line, "kld", NULL, err));
         DQ_TRY(dq_json_float(&m.std_err, line, "stderr", &none, err));
         DQ_TRY(dq_json_int(&m.clusters, line, "clusters", 0, INT64_MAX, NULL, err));
@@ -201,13 +176,13 @@ static dq_status take_line(void *arg, json_t *line, dq_err *err)
 
 dq_status dq_plan_weights_failed(dq_plan_weights *p, dq_err *err)
 {
-    return p->state ? dq_plan_journal_failed(&p->state->journal, err) : err->code;
+    return p->state ? dq_work_failed(&p->state->work, err) : err->code;
 }
 
 static void state_end(dq_plan_weights *p, bool done)
 {
     if (!p->state) return;
-    dq_plan_journal_end(&p->state->journal, done);
+    dq_work_close(&p->state->work, done);
     json_decref(p->state->kept);
     json_decref(p->state->look);
     p->state = NULL;
@@ -411,7 +386,7 @@ static dq_status make(dq_plan_weights *p, dq_plan_trials *parts, dq_plan_trial *
     dq_calibrate_free(c);
     json_decref(rules);
     if (err->code == DQ_OK) measure(t, parts, name[0], err);
-    if (!dq_plan_journal_resumable(err)) trial_clear(p);
+    if (!dq_work_resumable(err)) trial_clear(p);
     if (err->code != DQ_OK) return err->code;
     const char *choice = choice_text(p, t->choice, err);
     if (!choice) return err->code;
@@ -423,11 +398,11 @@ static dq_status make(dq_plan_weights *p, dq_plan_trials *parts, dq_plan_trial *
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
         const dq_plan_sums *s = &t->on[i].sums;
         json_t *o = json_object();
-        json_object_set_new(o, "kld", dq_plan_journal_reals(s->kld, s->n));
-        json_object_set_new(o, "loss", dq_plan_journal_reals(s->loss, s->n));
+        json_object_set_new(o, "kld", dq_work_reals(s->kld, s->n));
+        json_object_set_new(o, "loss", dq_work_reals(s->loss, s->n));
         json_object_set_new(line, dq_plan_text_name[i], o);
     }
-    return put(p, line, err);
+    return dq_work_put(&p->state->work, line, err);
 }
 
 /* By all ranks. Finds or makes the trial of a choice, which is copied; *out: its index. point: on
@@ -878,11 +853,11 @@ static dq_status found(void *arg, int64_t tensor, dq_err *err)
     const dq_mean *m = &t->kld;
     json_t *line = json_object();
     json_object_set_new(line, "tensor", json_integer(tensor));
-    json_object_set_new(line, "loss", dq_plan_journal_reals(t->loss, t->n));
+    json_object_set_new(line, "loss", dq_work_reals(t->loss, t->n));
     json_object_set_new(line, "kld", json_real(m->value));
     json_object_set_new(line, "stderr", isfinite(m->std_err) ? json_real(m->std_err) : json_null());
     json_object_set_new(line, "clusters", json_integer(m->clusters));
-    return put(p, line, err);
+    return dq_work_put(&p->state->work, line, err);
 }
 
 static dq_status probe_all(job *j, dq_plan_part *search, dq_err *err)
@@ -1173,30 +1148,29 @@ static dq_status run_job(job *j, dq_err *err)
     if (!j->choice) return err->code;
     DQ_TRY(dq_plan_memory_check(p, err));
     DQ_TRY(guard_files(p, err));
-    /* h), of which 0 has the journal: opens it, and takes over what an earlier run has found. */
-    char key[65] = "";
     json_t *of = NULL;
     dq_plan_state *s = p->state = dq_alloc(p->arena, 1, sizeof *s, err);
     if (!s) return err->code;
     s->kept = json_object();
     s->look = json_array();
-    key_of(key, &of, p, err);
-    if (dq_ranks_agree("set of model, texts, settings or processor", key, err) == DQ_OK) {
-        const dq_plan_journal_how how = {
-            .out = p->set.out,
-            .key = key,
-            .of = of,
-            .file = {{"model", p->set.model},
-                     {"calib", p->set.calib},
-                     {dq_plan_text_name[0], p->set.calib},
-                     {dq_plan_text_name[1], p->set.calib},
-                     {dq_plan_text_name[2], p->set.unseen ? p->set.unseen : p->set.calib}},
-            .resume = p->set.resume,
-            .force = p->set.force,
-            .take = take_line,
-            .arg = p};
-        dq_plan_journal_open(&s->journal, &how, p->arena, err);
-    }
+    depends_on(&of, p, err);
+    const char *text = p->set.calib, *unseen = p->set.unseen ? p->set.unseen : text;
+    const dq_work_how how = {.path = dq_textf(p->arena, err, "%s.journal", p->set.out),
+                             .schema = "dq-plan-weights/1",
+                             .of = of,
+                             .source = {{"model", p->set.model},
+                                        {"calib", text},
+                                        {dq_plan_text_name[0], text},
+                                        {dq_plan_text_name[1], text},
+                                        {dq_plan_text_name[2], unseen}},
+                             .resume = p->set.resume,
+                             .force = p->set.force,
+                             .by_force = true,
+                             .shared = true,
+                             .damage = DQ_JOURNAL_CUT,
+                             .take = take_line,
+                             .arg = p};
+    dq_work_open(&s->work, &how, err);
     json_decref(of);
     if (err->code != DQ_OK) return err->code;
     stage(p, "the model before rounding");

@@ -5,10 +5,10 @@
 
 #include "base/base.h"
 #include "base/json.h"
-#include "work/work.h"
 #include "calibrate/calibrate.h"
 #include "quantize/quantize.h"
 #include "stat/stat.h"
+#include "work/work.h"
 
 /* ---- Plan alloc ----
  * Which width each tensor gets: the least sum of losses for a sum of costs, where both add up over
@@ -108,52 +108,6 @@ typedef struct dq_plan_offer {
 } dq_plan_offer;
 /* Whether the uniform width is taken: it fits, and is closer on the search text or alone fits. */
 bool dq_plan_decide_uniform(dq_plan_offer mix, dq_plan_offer uniform);
-
-/* Results of a plan, a line of JSON each, beside its output. The first line is {"key": HASH, "of":
- * {...}}, all that they depend on; a run with other inputs or settings does not resume from it. */
-
-typedef struct dq_plan_journal {
-    dq_journal *file; /* NULL: not open */
-    char *path;       /* OUT.journal, in the arena */
-    bool ours;        /* it belongs to this run */
-    bool made;        /* by this run: with the key alone it goes away where the run fails */
-    bool resumes;     /* what an earlier run left stays, even where this one fails */
-} dq_plan_journal;
-
-/* Handles a line after the first, which is freed afterwards. */
-typedef dq_status dq_plan_journal_take(void *arg, json_t *line, dq_err *err);
-
-/* A member of `of` that comes from a file, for messages. */
-typedef struct dq_plan_journal_file {
-    const char *member, *path;
-} dq_plan_journal_file;
-enum { DQ_PLAN_JOURNAL_FILES = 6 };
-
-typedef struct dq_plan_journal_how {
-    const char *out;                                  /* beside which it lies */
-    const char *key;                                  /* 64 hex digits, of `of` */
-    const json_t *of;                                 /* member by member what results depend on */
-    dq_plan_journal_file file[DQ_PLAN_JOURNAL_FILES]; /* up to one without a member */
-    bool resume, force;         /* go on from one that is there, or replace it */
-    dq_plan_journal_take *take; /* told each line that is found */
-    void *arg;
-} dq_plan_journal_how;
-
-/* SHA-256 of the object with sorted keys. */
-dq_status dq_plan_journal_key(char hex[65], const json_t *of, dq_err *err);
-/* DQ_FILE: something is there that is no regular file. */
-dq_status dq_plan_journal_check(const char *path, dq_err *err);
-/* By all ranks: rank 0 has the file, and all take its lines. DQ_FILE: as dq_plan_journal_check, or
- * a journal exists and is not to be resumed; DQ_MISMATCH: it has other inputs or settings, or is no
- * journal. */
-dq_status dq_plan_journal_open(dq_plan_journal *j, const dq_plan_journal_how *how, dq_arena *a,
-                               dq_err *err);
-/* On rank 0. Takes the value. */
-dq_status dq_plan_journal_put(dq_plan_journal *j, json_t *line, dq_err *err);
-/* done: the content is written elsewhere, or is nothing. {0} allowed. */
-void dq_plan_journal_end(dq_plan_journal *j, bool done);
-/* Says what is kept, or removes an empty journal. Returns err->code. */
-dq_status dq_plan_journal_failed(dq_plan_journal *j, dq_err *err);
 
 /* Progress of a plan over all stages, in f32 multiplications and additions; one of f64 counts as
  * DQ_CALIBRATE_F64_FLOP. The total is an estimate: nobody knows how many models a search takes. */
@@ -444,15 +398,15 @@ dq_status dq_plan_size_choose(dq_quantize_settings *s, json_t **rules, const cha
  * the budget. */
 
 typedef struct dq_plan_state {
-    dq_plan_journal journal;
+    dq_work work;
     json_t *kept; /* {KEY: result} of trials */
     char *begun;  /* the choice whose trial was begun last, NULL: none */
     json_t *look; /* [{"look", "goal", "value"}] at the unseen text, as they came */
 } dq_plan_state;
 
-/* Hash of all that numbers depend on, without the budget; *out: its members, a new reference;
- * codes: the arithmetic of the method's codes. DQ_RESOURCE. */
-dq_status dq_plan_state_key(char hex[65], json_t **out, const dq_plan_weights *p,
-                            const dq_quantize_needs *codes, dq_err *err);
+/* All that numbers depend on, without the budget, a new reference; codes: the arithmetic of the
+ * method's codes. DQ_RESOURCE. */
+dq_status dq_plan_state_of(json_t **out, const dq_plan_weights *p, const dq_quantize_needs *codes,
+                           dq_err *err);
 
 #endif

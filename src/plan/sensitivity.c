@@ -5,11 +5,11 @@
 #include "plan/sensitivity.h"
 
 #include "base/os.h"
-#include "work/ranks.h"
 #include "calibrate/calibrate.h"
 #include "engine/runner.h"
 #include "plan/inside.h"
 #include "stat/stat.h"
+#include "work/ranks.h"
 
 #include <math.h>
 #include <string.h>
@@ -589,7 +589,7 @@ static json_t *line_of(const dq_sensitivity *s, const dq_sensitivity_unit *u)
     json_t *line = json_object();
     json_object_set_new(line, "model", json_integer(s->set.number));
     json_object_set_new(line, "unit", json_integer(u - s->unit));
-    json_object_set_new(line, "kld", dq_plan_journal_reals(u->sums, s->text->n_clusters));
+    json_object_set_new(line, "kld", dq_work_reals(u->sums, s->text->n_clusters));
     if (isfinite(u->local)) json_object_set_new(line, "local", json_real(u->local));
     return line;
 }
@@ -603,20 +603,17 @@ static dq_status conclude(const dq_sensitivity *s, dq_sensitivity_unit *u, dq_er
     return DQ_OK;
 }
 
-dq_status dq_sensitivity_take(void *arg, json_t *line, dq_err *err)
+dq_status dq_sensitivity_take(void *arg, const json_t *line, bool told, dq_err *err)
 {
+    (void)told;
     dq_sensitivity *s = arg;
     const json_int_t at = json_integer_value(json_object_get(line, "unit"));
     const json_t *local = json_object_get(line, "local");
-    int64_t found;
     if (!json_is_integer(json_object_get(line, "unit")) || at < 0 || at >= s->n)
         return dq_fail(err, DQ_DAMAGED, "has a unit that is none of 0 to %lld",
                        (long long)s->n - 1);
     dq_sensitivity_unit *u = &s->unit[at];
-    DQ_TRY(dq_plan_journal_take_reals(u->sums, s->text->n_clusters, &found, line, "kld", err));
-    if (found != s->text->n_clusters)
-        return dq_fail(err, DQ_DAMAGED, "kld has %lld numbers (expected %lld)", (long long)found,
-                       (long long)s->text->n_clusters);
+    DQ_TRY(dq_plan_take_nats(u->sums, s->text->n_clusters, line, "kld", err));
     if (local && !(json_is_real(local) && json_real_value(local) >= 0))
         return dq_fail(err, DQ_DAMAGED, "\"local\" holds what is no error");
     if (local) u->local = json_real_value(local);
@@ -699,9 +696,7 @@ static dq_status measure(dq_sensitivity *s, dq_plan_part *part, dq_sensitivity_u
     if (u->layer >= 0 || other.embed) DQ_TRY(dq_plan_part_local(&u->local, part, &other, err));
     DQ_TRY(dq_plan_part_measure(&sums, part, &other, err));
     DQ_TRY(conclude(s, u, err));
-    return s->set.journal && dq_ranks_number() == 0
-               ? dq_plan_journal_put(s->set.journal, line_of(s, u), err)
-               : DQ_OK;
+    return s->set.ledger ? dq_work_put(s->set.ledger, line_of(s, u), err) : DQ_OK;
 }
 
 typedef struct seen {

@@ -111,10 +111,10 @@ typedef struct dq_sensitivity_settings {
     dq_granularity granularity;
     int64_t group;   /* of weights: columns per scale; the codes nearest, with searched scales */
     dq_kv_config kv; /* of keys and values but for their widths */
-    dq_backend *backend;      /* one that computes in host memory */
-    const char *beside;       /* where scratch files are */
-    dq_plan_journal *journal; /* takes what is found; NULL: none */
-    int number;               /* of the model, in its lines */
+    dq_backend *backend; /* one that computes in host memory */
+    const char *beside;  /* where scratch files are */
+    dq_work *ledger;     /* takes what is found; NULL: none */
+    int number;          /* of the model, in its lines */
 } dq_sensitivity_settings;
 
 typedef struct dq_sensitivity {
@@ -135,7 +135,7 @@ typedef struct dq_sensitivity {
 dq_status dq_sensitivity_new(dq_sensitivity *s, const dq_model *m, const dq_calib_text *text,
                              const dq_sensitivity_settings *set, dq_arena *a, dq_err *err);
 /* Takes a unit's results from a line of the journal; arg: the dq_sensitivity. */
-dq_plan_journal_take dq_sensitivity_take;
+dq_work_take dq_sensitivity_take;
 /* By all ranks. DQ_STOPPED; DQ_DAMAGED: something is not finite. */
 dq_status dq_sensitivity_run(dq_sensitivity *s, dq_err *err);
 

@@ -305,25 +305,30 @@ dq_status dq_work_key(char hex[65], const json_t *of, dq_err *err)
     return err->code;
 }
 
-/* A SHA-256 is shortened; in the arena. */
+/* A SHA-256 is shortened; in the arena. NULL: too long to be shown, or see err. */
 static const char *shown(dq_arena *a, const json_t *v, dq_err *err)
 {
-    enum { SHA = 64 };
+    enum { SHORT = 120, SHA = 64 };
     const char *s = json_string_value(v);
     if (s && strlen(s) == SHA && strspn(s, "0123456789abcdef") == SHA)
         return dq_textf(a, err, "%.12s...", s);
     char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    const char *out = dq_textf(a, err, "%.120s", text ? text : "none");
+    const char *value = text ? text : "none";
+    const char *out = strlen(value) > SHORT ? NULL : dq_textf(a, err, "%s", value);
     free(text);
     return out;
 }
 
-static const char *source_of(const dq_work_how *how, const char *member)
+/* " (FILE)" that a member comes from, "" without one. */
+static const char *source_of(const dq_work_how *how, const char *member, dq_arena *a, dq_err *err)
 {
+    const size_t n = strcspn(member, ".");
     for (int i = 0; i < DQ_WORK_SOURCES && how->source[i].member; i++) {
-        if (strcmp(how->source[i].member, member) == 0) return how->source[i].path;
+        const dq_work_source *s = &how->source[i];
+        if (strlen(s->member) == n && memcmp(s->member, member, n) == 0 && s->path)
+            return dq_textf(a, err, " (%s)", s->path);
     }
-    return NULL;
+    return "";
 }
 
 /* "calib.ctx: begun with 100, this run has 90; ..": the first members that differ. */
@@ -344,10 +349,11 @@ static const char *changes(const char *so_far, int *left, const dq_work_how *how
             if (inner) so_far = changes(so_far, left, how, inner, x, y, a, err);
             continue;
         }
-        const char *file = *path ? NULL : source_of(how, key), *old = shown(a, x, err);
-        so_far = dq_textf(a, err, "%s%s%s: begun with %s, this run has %s%s%s%s", so_far,
-                          *so_far ? "; " : "", name, old, shown(a, y, err), file ? " (" : "",
-                          file ? file : "", file ? ")" : "");
+        const char *old = shown(a, x, err), *new = shown(a, y, err);
+        const char *what =
+            old && new ? dq_textf(a, err, ": begun with %s, this run has %s", old, new) : "";
+        so_far = dq_textf(a, err, "%s%s%s%s%s", so_far, *so_far ? "; " : "", name, what,
+                          source_of(how, name, a, err));
         (*left)--;
     }
     json_decref(both);
@@ -484,9 +490,10 @@ static dq_status go_on(dq_work *w, dq_err *err)
         dq_in(err, "%s: ", how->path);
     dq_arena_free(a);
     if (err->code != DQ_MISMATCH && err->code != DQ_DAMAGED) return err->code;
-    const dq_remedy_code remedy = !how->by_force            ? DQ_REMEDY_REMOVE_OR_ANEW
-                                  : err->code == DQ_DAMAGED ? DQ_REMEDY_START_OVER
-                                                            : DQ_REMEDY_REPEAT_OR_FORCE;
+    const bool other = err->code == DQ_MISMATCH && w->file; /* another run's */
+    const dq_remedy_code remedy = !how->by_force ? DQ_REMEDY_REMOVE_OR_ANEW
+                                  : other        ? DQ_REMEDY_REPEAT_OR_FORCE
+                                                 : DQ_REMEDY_START_OVER;
     return dq_fail_more(err, (dq_remedy){.code = remedy}, ".");
 }
 
@@ -532,6 +539,9 @@ static dq_status share_news(dq_work *w, dq_err *err)
 dq_status dq_work_open(dq_work *w, const dq_work_how *how, dq_err *err)
 {
     *w = (dq_work){.how = *how};
+    if (!how->key) dq_work_key(w->key, how->of, err);
+    if (!how->key) w->how.key = w->key;
+    if (how->shared) dq_ranks_agree("set of inputs, settings, program or processor", w->key, err);
     if (err->code == DQ_OK && how->path && dq_ranks_number() == 0) open_work(w, err);
     return how->shared ? share_news(w, err) : err->code;
 }
@@ -703,8 +713,7 @@ dq_status dq_work_take_reals(double *x, int64_t n, const json_t *line, const cha
     for (int64_t i = 0; i < n; i++, s = end) {
         x[i] = strtod(s, &end);
         if (end == s || (*end != ' ' && *end))
-            return dq_fail(err, DQ_DAMAGED, "\"%s\": not %lld numbers", key, (long long)n);
+            return dq_fail(err, DQ_DAMAGED, "\"%s\" holds what is no number", key);
     }
-    return *s ? dq_fail(err, DQ_DAMAGED, "\"%s\": more than %lld numbers", key, (long long)n)
-              : DQ_OK;
+    return *s ? dq_fail(err, DQ_DAMAGED, "\"%s\" has too many values", key) : DQ_OK;
 }

@@ -89,7 +89,7 @@ enum { DQ_WORK_SOURCES = 6 };
 typedef struct dq_work_how {
     const char *path;                       /* NULL: nothing is written down */
     const char *schema, *key;               /* the form of lines; what their bits depend on */
-    const json_t *of;                       /* what the key is the hash of, to name a difference */
+    const json_t *of;                       /* key NULL: its members, which have names */
     dq_work_source source[DQ_WORK_SOURCES]; /* up to one without a member */
     const json_t *about;                    /* more members of the head; NULL: none */
     int shard, n_shards;                    /* from 1; 0 and 0: the whole */
@@ -105,6 +105,7 @@ typedef struct dq_work_how {
 
 typedef struct dq_work {
     dq_work_how how;
+    char key[65];     /* the hash of `of` */
     dq_journal *file; /* NULL: not open */
     bool made;        /* by this run: with the head alone it goes away where the run fails */
     bool ended;       /* its last line is there */
@@ -119,7 +120,7 @@ dq_status dq_work_key(char hex[65], const json_t *of, dq_err *err);
 dq_status dq_work_place(const char *path, dq_err *err);
 /* Opens the file and takes its lines: with `shared` by all ranks, else by rank 0. DQ_FILE: as
  * dq_work_place, or it exists and is neither resumed nor replaced; DQ_MISMATCH: of another form,
- * run or shard; DQ_DAMAGED. */
+ * run or shard, or ranks differ in `of`; DQ_DAMAGED. */
 dq_status dq_work_open(dq_work *w, const dq_work_how *how, dq_err *err);
 /* Computes pieces 0 .. n - 1, by all ranks, which take them in order as they become free. */
 dq_status dq_work_run(dq_work *w, int64_t n, dq_work_compute *compute, void *arg, dq_err *err);

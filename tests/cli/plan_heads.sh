@@ -294,11 +294,11 @@ until_line 3 . TERM "$@" --force
 grep -q "k.json.journal is kept. Run the same command with --resume" "$top/err" || complain "heads plan: $(cat "$top/err")"
 until_line 12 . KILL "$@" --resume
 try 6 "k.json.journal: an interrupted run left it. Add --resume" "$@" -o k.json
-try 4 "what differs first is recent: begun with 4, this run has 5" "$@" -o k.json --resume --kv-recent 5
-try 4 'what differs first is policy: begun with "keydiff", this run has "knorm"' "$@" -o k.json --resume --kv-policy knorm
+try 4 "belongs to a run with other inputs or settings (recent: begun with 4, this run has 5" "$@" -o k.json --resume --kv-recent 5
+try 4 'belongs to a run with other inputs or settings (policy: begun with "keydiff", this run has "knorm"' "$@" -o k.json --resume --kv-policy knorm
 cp k.json.journal kept.journal
 line=$(sed -n 2p kept.journal | cut -c66-)
-changed 's/"kld":\[[^],]*/"kld":["x"/'
+changed 's/"kld":"[^ "]*/"kld":"x/'
 try 3 'k.json.journal: "kld" holds what is no number' "$@" -o k.json --resume
 present k.json.journal
 for w in "keep 0.25 heads 1.0" "keep 0.250" "keep 1" "keep 0" "tokens 0" "tokens 3.5" "tokens 50 heads " "tokens 50 heads 0.0,0.1,1.0,1.1/0.0" \
@@ -320,11 +320,11 @@ cp "$top/out" table
 : >k.json.journal
 until_line 2 '"lack"' KILL "$@" --force
 sed 6q questions.jsonl >fewer.jsonl
-try 4 "what differs first is questions: begun with .* (fewer.jsonl)" "$@" -o k.json --resume --search-items 6 --questions fewer.jsonl
+try 4 "belongs to a run with other inputs or settings (questions: begun with .* (fewer.jsonl)" "$@" -o k.json --resume --search-items 6 --questions fewer.jsonl
 cp k.json.journal kept.journal
 # shellcheck disable=SC2034 # for changed
 line=$(grep '"lack"' kept.journal | sed -n 1p | cut -c66-)
-changed 's/"lack":\[[^],]*/"lack":["x"/'
+changed 's/"lack":"[^ "]*/"lack":"x/'
 try 3 'k.json.journal: "lack" holds what is no number' "$@" -o k.json --resume
 changed 's/"question":0/"question":24/'
 try 3 'k.json.journal: .*"question"' "$@" -o k.json --resume

@@ -67,7 +67,7 @@ for kind in mkdir mkfifo; do
     $kind r.json.journal
     for o in "" --resume --force "--dry-run"; do
         # shellcheck disable=SC2086 # an option, or none
-        try 6 "r.json.journal: is not a regular file, .*[.] Move it away, or choose another name for the recipe[.]\$" "$@" -o r.json $o
+        try 6 "r.json.journal: is not a regular file, .*[.] Move it away, or choose another name for the output[.]\$" "$@" -o r.json $o
     done
     try 6 "r.json.journal: is not a regular file" plan weights "diff model" --calib text.txt --budget bpw=3 -o r.json --resume
     try 6 "r.json.journal: is not a regular file" plan heads "diff model" --kv-keep 0.5 --text text.txt -o r.json --resume
@@ -210,15 +210,15 @@ until_line 3 . TERM "$@" --force
 grep -q "k.json.journal is kept. Run the same command with --resume" "$top/err" || complain "kv plan: $(cat "$top/err")"
 until_line 20 . KILL "$@" --resume
 try 6 "k.json.journal: an interrupted run left it. Add --resume" "$@" -o k.json
-try 4 "what differs first is recent: begun with 16, this run has 17" "$@" -o k.json --resume --kv-recent 17
-try 4 'what differs first is quant: begun with "dither", this run has "per-channel"' "$@" -o k.json --resume --kv-quant per-channel
+try 4 "belongs to a run with other inputs or settings (recent: begun with 16, this run has 17" "$@" -o k.json --resume --kv-recent 17
+try 4 'belongs to a run with other inputs or settings (quant: begun with "dither", this run has "per-channel"' "$@" -o k.json --resume --kv-quant per-channel
 cp k.json.journal kept.journal
 line=$(sed -n 2p kept.journal | cut -c66-)
-changed 's/"kld":\[[^],]*/"kld":["x"/'
+changed 's/"kld":"[^ "]*/"kld":"x/'
 try 3 'k.json.journal: "kld" holds what is no number' "$@" -o k.json --resume
 present k.json.journal
 for n in 1e308 -1e9 1e999; do
-    changed "s/\"loss\":\[[^],]*/\"loss\":[$n/"
+    changed "s/\"loss\":\"[^ \"]*/\"loss\":\"$n/"
     try 3 "k.json.journal: " "$@" -o k.json --resume
 done
 for w in 2+8*1:8*2 4:4:4 "4|4|4:4" 9:9 04:4; do
@@ -230,7 +230,7 @@ done
     sed -n 1,2p kept.journal
     sed -n 2p kept.journal
 } >k.json.journal
-try 0 "^taken over  *$(printf '%s' "$line" | sed 's/.*"loss":\[//; s/\].*//' | tr , '\n' | grep -c .) windows of mixes" "$@" -o k.json --resume
+try 0 "^taken over  *$(printf '%s' "$line" | sed 's/.*"loss":"//; s/".*//' | tr ' ' '\n' | grep -c .) windows of mixes" "$@" -o k.json --resume
 cmp -s whole.json k.json || complain "kv plan: a line twice: another recipe"
 rm k.json
 resumed "of mixes" "$@"
@@ -242,7 +242,7 @@ cp lines.txt lines.jsonl
 rm k.json
 : >k.json.journal
 until_line 3 . TERM "$@" --text lines.txt --force
-try 4 "what differs first is ids: begun with [0-9a-f]*[.]*, this run has [0-9a-f]*[.]* (lines.jsonl)" "$@" -o k.json --text lines.jsonl --resume
+try 4 "belongs to a run with other inputs or settings (ids: begun with [0-9a-f]*[.]*, this run has [0-9a-f]*[.]* (lines.jsonl))" "$@" -o k.json --text lines.jsonl --resume
 absent k.json
 
 # ---- the text that chose widths is no test of the container that has them

@@ -167,16 +167,16 @@ grep -q "k.json.journal is kept. Run the same command with --resume" "$top/err" 
 until_line 7 . KILL "$@" --budget kld=0.001 --resume
 until_line 1 '"look"' KILL "$@" --budget kld=0.001 --resume
 try 6 "k.json.journal: an interrupted run left it. Add --resume" "$@" --budget kld=0.001 -o k.json
-try 4 'what differs first is recipe.group: begun with "128", this run has "64"' "$@" --budget kld=0.001 -o k.json --resume --group 64
-try 4 "was begun with another model, text or settings; what differs first is search .text.txt.[.]" "$@" --budget kld=0.001 -o k.json --resume --unseen other.txt
+try 4 'belongs to a run with other inputs or settings (recipe.group: begun with "128", this run has "64"' "$@" --budget kld=0.001 -o k.json --resume --group 64
+try 4 "belongs to a run with other inputs or settings (search: begun with .* (text.txt); unseen: begun with .* (other.txt))[.]" "$@" --budget kld=0.001 -o k.json --resume --unseen other.txt
 mkdir moved
 sed 's/the/teh/' text.txt >moved/text.txt
-try 4 'what differs first is calib.sha256: begun with [0-9a-f]*[.]*, this run has [0-9a-f]*[.]* (moved/text.txt)' "$@" --budget kld=0.001 \
+try 4 'belongs to a run with other inputs or settings (calib.sha256: begun with [0-9a-f]*[.]*, this run has [0-9a-f]*[.]* (moved/text.txt)' "$@" --budget kld=0.001 \
     -o k.json --resume --calib moved/text.txt
 cp k.json.journal kept.journal
 cp k.json.journal j.json.journal
 line=$(grep -m 1 '"search":{' kept.journal | cut -c66-)
-wrong=$(printf '%s' "$line" | sed 's/"search":{"kld":\[[^],]*/"search":{"kld":["x"/')
+wrong=$(printf '%s' "$line" | sed 's/"search":{"kld":"[^ "]*/"search":{"kld":"x/')
 {
     sed '/"search":{/,$d' kept.journal
     printf '%s %s\n' "$(printf '%s' "$wrong" | sha256sum | cut -c-64)" "$wrong"

@@ -267,6 +267,39 @@ TEST(a_rewritten_file_is_there_as_a_whole_or_not)
     assert_int_equal(n, 2);
 }
 
+/* A run that opens the file, writes so many lines and fails; whether the file is there then. */
+static bool left_by(bool resume, int lines, dq_status status)
+{
+    int64_t n;
+    dq_work w;
+    dq_err err = {0};
+    dq_work_how how = how_of(&n);
+    how.resume = resume;
+    how.force = !resume;
+    if (dq_work_open(&w, &how, &err) != DQ_OK) fail_msg("%s", err.text);
+    for (int i = 1; i <= lines; i++) assert_int_equal(dq_work_put(&w, step_of(i), &err), DQ_OK);
+    dq_fail(&err, status, "as planned");
+    assert_int_equal(dq_work_failed(&w, &err), status);
+    dq_work_close(&w, false);
+    return dq_file_exists(path);
+}
+
+TEST(a_failure_leaves_what_can_be_resumed)
+{
+    static const dq_status all[] = {DQ_USAGE, DQ_MISMATCH, DQ_DAMAGED, DQ_FILE, DQ_RESOURCE};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        assert_false(left_by(false, 0, all[i]));
+        assert_false(left_by(true, 0, all[i]));
+    }
+    assert_false(left_by(false, 1, DQ_DAMAGED));
+    assert_true(left_by(false, 1, DQ_RESOURCE));
+    assert_true(left_by(true, 0, DQ_MISMATCH));
+    remove(path);
+    assert_true(left_by(false, 0, DQ_STOPPED));
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        assert_true(left_by(true, 0, all[i])); /* an earlier run's */
+}
+
 TEST(numbers_keep_their_bits)
 {
     const double x[] = {0.1, -0.0, 1e308, 5e-324, (double)INFINITY};
