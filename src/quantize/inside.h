@@ -3,12 +3,12 @@
 #ifndef DQ_QUANTIZE_INSIDE_H
 #define DQ_QUANTIZE_INSIDE_H
 
-#include "work/work.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
 #include "model/model.h"
 #include "quantize/quantize.h"
 #include "tensor/tensor.h"
+#include "work/work.h"
 
 #include <stdatomic.h>
 
@@ -38,10 +38,5 @@ void dq_quantize_plan_progress(dq_quantizer *q, const dq_quantize_progress *p); 
 void dq_quantize_plan_begin(dq_quantizer *q, dq_quantize_kind kind, double rate);
 void dq_quantize_plan_begin_tensor(dq_quantizer *q, int64_t tensor);
 void dq_quantize_plan_advance(void *quantizer, int64_t bytes); /* a dq_quantize_tick */
-
-/* How two journal lines differ, for people: settings ("settings {...}") by the first keys that do,
- * others as they stand. In the arena; "" with a failure: see err. */
-const char *dq_quantize_recipe_changes(dq_arena *a, const char *found, const char *want,
-                                       dq_err *err);
 
 #endif

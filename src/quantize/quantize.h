@@ -6,11 +6,11 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "work/work.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
 #include "model/model.h"
 #include "tensor/tensor.h"
+#include "work/work.h"
 
 #include <stdatomic.h>
 
@@ -350,15 +350,15 @@ struct dq_quantize_feed {
     dq_quantizer *q;
     const char *out, *partial, *journal_path;
     dq_inplace_file file;
-    dq_journal *journal;    /* NULL: not open, or another process has it */
-    dq_journal_lines found; /* what an earlier run wrote into it */
-    bool *done;             /* [n_slots] */
+    dq_work ledger;
+    bool *done; /* [n_slots] */
     int64_t n_done, unsynced;
     double synced; /* time */
     bool force, resume;
-    char **pending; /* lines that wait for the payloads to reach the disk */
+    int64_t *pending; /* slots that wait for their payloads to reach the disk */
     int64_t n_pending;
-    int n_sources; /* hashes of weight files in the journal */
+    int n_sources;     /* hashes of weight files in the journal */
+    char complete[65]; /* "": the journal does not end */
     dq_sha256 hash[DQ_MAX_PARTS];
     int64_t at[DQ_MAX_PARTS];
     bool finished; /* by an earlier run */

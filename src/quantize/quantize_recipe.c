@@ -571,58 +571,6 @@ dq_status dq_quantize_recipe_of(json_t **out, const dq_quantize_settings *s, dq_
                         "skip: the pattern is not valid UTF-8.");
 }
 
-/* Appends names of members that differ, at most `left`; of objects on both sides, their members. */
-static const char *add_changes(dq_arena *a, const char *so_far, const char *path, json_t *was,
-                               json_t *now, int *left, dq_err *err)
-{
-    json_t *both = json_object();
-    const char *key;
-    json_t *v;
-    json_object_update(both, was);
-    json_object_update(both, now);
-    json_object_foreach(both, key, v)
-    {
-        json_t *x = json_object_get(was, key), *y = json_object_get(now, key);
-        if (*left == 0 || !so_far || json_equal(x, y)) continue;
-        if (strcmp(key, "sketch") == 0) continue; /* it differs where the text or its tokens do */
-        const char *name = dq_textf(a, err, "%s%s", path, key);
-        const char *inner = name ? dq_textf(a, err, "%s.", name) : NULL;
-        if (inner && json_is_object(x) && json_is_object(y)) {
-            so_far = add_changes(a, so_far, inner, x, y, left, err);
-            continue;
-        }
-        char *old = x ? json_dumps(x, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-        char *new = y ? json_dumps(y, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-        so_far = dq_textf(a, err, "%s%s%s: begun with %.80s, this run has %.80s", so_far,
-                          *so_far ? "; " : "", name ? name : key, old ? old : "none",
-                          new ? new : "none");
-        free(old);
-        free(new);
-        (*left)--;
-    }
-    json_decref(both);
-    return so_far;
-}
-
-const char *dq_quantize_recipe_changes(dq_arena *a, const char *found, const char *want,
-                                       dq_err *err)
-{
-    static const char head[] = "settings ";
-    const size_t n = sizeof head - 1;
-    int left = 3;
-    const char *changes = "";
-    if (strncmp(found, head, n) == 0 && strncmp(want, head, n) == 0) {
-        json_t *was = json_loads(found + n, 0, NULL), *now = json_loads(want + n, 0, NULL);
-        if (was && now) changes = add_changes(a, "", "", was, now, &left, err);
-        json_decref(was);
-        json_decref(now);
-    }
-    if (changes && !*changes)
-        changes = dq_textf(a, err, "found \"%.240s\", this run has \"%.240s\"", found, want);
-    dq_json_complete(err);
-    return changes ? changes : "";
-}
-
 dq_status dq_quantize_settings_of(dq_quantize_settings *s, json_t **recipe, const dq_container *c,
                                   dq_err *err)
 {

@@ -3,13 +3,13 @@
 #include "base/file.h"
 #include "base/os.h"
 #include "base/random.h"
-#include "work/ranks.h"
 #include "base/text.h"
-#include "work/work.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
 #include "model/model.h"
 #include "quantize/inside.h"
+#include "work/ranks.h"
+#include "work/work.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -248,64 +248,55 @@ void dq_quantize_feed_expect(dq_quantize_feed *f)
     if (m->expect) m->expect(m->arg, f->q, f, &f->q->pace);
 }
 
-/* The head is on the disk before the partial file exists; hashes of the source follow when known; a
- * payload's line comes after these and after the payload. */
+/* Lines of the journal (work/work.h). The head is on the disk before the partial file exists; hashes
+ * of the source follow when known; a payload's line comes after the payload:
+ *
+ *   {"file": NAME, "bytes": N, "sha256": HEX}
+ *   {"slot": I, "sha256": HEX, "numbers": "SQNR LOSS"}
+ *   {"complete": HEX}      content_sha256 of the partial file, which is whole */
 
-/* Escapes names, which may hold anything; NULL: see err. */
-static char *one_line(char *text)
+/* Names may hold anything; NULL: see err. */
+static const char *plain(dq_quantizer *q, const char *name, dq_err *err)
 {
+    char *text = dq_textf(q->arena, err, "%s", name);
     if (text) dq_one_line(text);
     return text;
 }
 
-/* What a resumed run must find unchanged in the source. */
-static char *source_line(dq_quantizer *q, int i, dq_err *err)
+static dq_status put_files(dq_quantize_feed *w, dq_err *err)
 {
-    return one_line(dq_textf(q->arena, err, "file %s %lld %s", q->file[i],
-                             (long long)q->file_bytes[i], q->file_sha[i]));
-}
-
-/* Not flushed. */
-static dq_status journal_line(dq_quantize_feed *w, const char *line, dq_err *err)
-{
-    return dq_journal_add(w->journal, line, strlen(line), err);
-}
-
-/* On ranks other than 0: appends to a text instead. */
-static dq_status journal_join(dq_quantize_feed *w, dq_strbuf *b, dq_err *err)
-{
-    DQ_TRY(dq_os_maps_check(err));
-    DQ_TRY(dq_inplace_file_sync(&w->file, err));
-    for (int64_t i = 0; i < w->n_pending; i++) {
-        DQ_TRY(dq_strbuf_add(b, w->pending[i], strlen(w->pending[i]), err));
-        DQ_TRY(dq_strbuf_add(b, "\n", 1, err));
-    }
-    w->n_pending = w->unsynced = 0;
-    w->synced = dq_os_seconds();
+    const dq_quantizer *q = w->q;
+    for (int i = w->n_sources; i < q->n_files; i = ++w->n_sources)
+        DQ_TRY(
+            dq_work_put(&w->ledger,
+                        json_pack("{s:s, s:I, s:s}", "file", plain(w->q, q->file[i], err), "bytes",
+                                  (json_int_t)q->file_bytes[i], "sha256", q->file_sha[i]),
+                        err));
     return DQ_OK;
 }
 
-/* Syncs payloads, then journals their lines; other ranks send these to rank 0, within
- * dq_ranks_run. */
-static dq_status journal_flush(dq_quantize_feed *w, dq_err *err)
+static dq_status put_slot(dq_quantize_feed *w, int64_t i, dq_err *err)
 {
+    const dq_slot *s = &w->q->skeleton.slot[i];
+    const double numbers[] = {s->sqnr_db, s->origin >= 0 ? w->q->loss[s->origin] : (double)NAN};
+    return dq_work_put(&w->ledger,
+                       json_pack("{s:I, s:s, s:o}", "slot", (json_int_t)i, "sha256", s->sha256,
+                                 "numbers", dq_work_reals(numbers, 2)),
+                       err);
+}
+
+/* Syncs payloads, then writes down their lines, on rank 0 after those of the source. */
+static dq_status journal_flush(void *arg, dq_err *err)
+{
+    dq_quantize_feed *w = arg;
+    const bool leads = dq_ranks_number() == 0;
     if (w->n_pending == 0) return DQ_OK;
-    if (dq_ranks_number() > 0) {
-        dq_strbuf b = {0};
-        if (journal_join(w, &b, err) == DQ_OK) dq_ranks_tell(b.s, b.n, err);
-        dq_block_free(b.s);
-        return err->code;
-    }
     DQ_TRY(dq_os_maps_check(err));
-    DQ_TRY(dq_quantize_plan_hashes(w->q, err));
+    if (leads) DQ_TRY(dq_quantize_plan_hashes(w->q, err));
     DQ_TRY(dq_inplace_file_sync(&w->file, err));
-    for (; w->n_sources < w->q->n_files; w->n_sources++) {
-        const char *line = source_line(w->q, w->n_sources, err);
-        if (!line) return err->code;
-        DQ_TRY(journal_line(w, line, err));
-    }
-    for (int64_t i = 0; i < w->n_pending; i++) DQ_TRY(journal_line(w, w->pending[i], err));
-    DQ_TRY(dq_journal_sync(w->journal, err));
+    if (leads) DQ_TRY(put_files(w, err));
+    for (int64_t i = 0; i < w->n_pending; i++) DQ_TRY(put_slot(w, w->pending[i], err));
+    if (leads) DQ_TRY(dq_work_sync(&w->ledger, err));
     w->n_done += w->n_pending;
     w->n_pending = 0;
     w->unsynced = 0;
@@ -320,11 +311,11 @@ static bool hashes_are_ready(const dq_quantizer *q)
     return atomic_load(&q->hashing) == 0;
 }
 
-static dq_status journal_add(dq_quantize_feed *w, int64_t i, char *line, dq_err *err)
+/* Slot i is written. Flushes now and then. */
+static dq_status journal_finish(dq_quantize_feed *w, int64_t i, dq_err *err)
 {
     enum { SYNC_BYTES = 256 << 20, SYNC_SECONDS = 2 };
-    if (!line) return err->code;
-    w->pending[w->n_pending++] = line;
+    w->pending[w->n_pending++] = i;
     w->done[i] = true;
     w->unsynced += w->q->skeleton.slot[i].bytes;
     if (w->unsynced < SYNC_BYTES && dq_os_seconds() - w->synced < SYNC_SECONDS) return DQ_OK;
@@ -332,170 +323,141 @@ static dq_status journal_add(dq_quantize_feed *w, int64_t i, char *line, dq_err 
     return hashes_are_ready(w->q) ? journal_flush(w, err) : DQ_OK;
 }
 
-/* Slot i is written; and with its line (NULL: see err), which lives in q's arena. Both flush now
- * and then. */
-static dq_status journal_finish(dq_quantize_feed *w, int64_t i, dq_err *err)
+/* What a resumed run must find unchanged, but for the source's files; a new reference. */
+static dq_status depends_on(json_t **out, dq_quantizer *q, dq_err *err)
 {
-    dq_slot *s = &w->q->skeleton.slot[i];
-    uint64_t sqnr;
-    memcpy(&sqnr, &s->sqnr_db, sizeof sqnr);
-    const double loss = s->origin >= 0 ? w->q->loss[s->origin] : (double)NAN;
-    uint64_t bits;
-    memcpy(&bits, &loss, sizeof bits);
-    char *line = dq_textf(w->q->arena, err, "done %lld %s %016llx", (long long)i, s->sha256,
-                          (unsigned long long)sqnr);
-    if (line && loss == loss)
-        line = dq_textf(w->q->arena, err, "%s %016llx", line, (unsigned long long)bits);
-    return journal_add(w, i, line, err);
-}
-
-enum { HEAD_EXTRA = 8 };
-
-/* Lines that a resumed run must find unchanged, without the source's files. */
-static char **head_lines(dq_quantizer *q, int *count, dq_err *err)
-{
-    int n = 0;
-    char **line = dq_alloc(q->arena, (size_t)(q->n_blobs + HEAD_EXTRA), sizeof *line, err);
-    if (!line) return NULL;
-    line[n++] = dq_textf(q->arena, err, "dq-journal 3");
-    line[n++] = dq_textf(q->arena, err, "version %s", q->set.dq_version);
-    line[n++] = dq_textf(q->arena, err, "settings %s", q->recipe);
-    line[n++] =
-        one_line(dq_textf(q->arena, err, "source %s %s", q->model->name, q->model->fingerprint));
+    DQ_TRY(dq_json_parse(out, q->recipe, strlen(q->recipe), "recipe", err));
+    json_t *o = *out, *payloads = json_object();
+    json_object_del(json_object_get(o, "calib"), "sketch"); /* it follows from text and tokens */
+    json_object_set_new(o, "version", json_string(q->set.dq_version));
+    json_object_set_new(o, "source", json_string(plain(q, q->model->name, err)));
+    json_object_set_new(o, "fingerprint", json_string(q->model->fingerprint));
+    json_object_set_new(o, "payloads", payloads);
     if (*q->skeleton.arithmetic) /* codes of a method stand on the forward pass */
-        line[n++] = dq_textf(q->arena, err, "codes made with %s", q->skeleton.arithmetic);
+        json_object_set_new(o, "arithmetic", json_string(q->skeleton.arithmetic));
     for (int i = 0; i < q->n_blobs; i++) {
+        const dq_blob *b = &q->blob[i];
         char sha[65];
-        if (i == q->table || dq_sha256_of(sha, q->blob[i].data, q->blob[i].bytes, err) != DQ_OK)
-            continue;
-        line[n++] = dq_textf(q->arena, err, "payload %s %s", q->blob[i].path, sha);
+        if (i == q->table || i == q->objects || b->data == q->recipe) continue; /* they follow */
+        DQ_TRY(dq_sha256_of(sha, b->data, b->bytes, err));
+        json_object_set_new(payloads, b->path, json_string(sha));
     }
-    line[n++] = dq_textf(q->arena, err, "begin");
-    *count = n;
-    return err->code == DQ_OK ? line : NULL;
+    return err->code;
 }
 
-static dq_status compare_line(const dq_quantize_feed *w, int64_t i, const char *want, dq_err *err)
+static dq_status take_file(dq_quantize_feed *w, const char *name, const json_t *line, dq_err *err)
 {
-    const char *found = i < w->found.n ? w->found.text[i] : want; /* killed before this line */
-    if (strcmp(found, want) == 0) return DQ_OK;
-    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_REPEAT_OR_FORCE},
-                        "%s: begun with another source or other settings (%s).", w->partial,
-                        dq_quantize_recipe_changes(w->q->arena, found, want, err));
+    const dq_quantizer *q = w->q;
+    const char *sha;
+    int64_t bytes;
+    DQ_TRY(dq_quantize_plan_hashes(w->q, err));
+    DQ_TRY(dq_json_int(&bytes, line, "bytes", 0, INT64_MAX, NULL, err));
+    DQ_TRY(dq_json_text(&sha, line, "sha256", NULL, err));
+    const int i = w->n_sources++;
+    if (i < q->n_files && strcmp(name, plain(w->q, q->file[i], err)) == 0 &&
+        bytes == q->file_bytes[i] && strcmp(sha, q->file_sha[i]) == 0)
+        return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH, "belongs to a run with other inputs or settings (%s)", name);
 }
 
-/* Whether an earlier run's payloads can be reused: its journal has the head, "skeleton", then the
- * source's files. DQ_MISMATCH: one of these differs. */
-static dq_status compare_journal(const dq_quantize_feed *w, char **head, int n, bool *usable,
-                                 dq_err *err)
+/* A payload that is in the file. */
+static dq_status take_slot(dq_quantize_feed *w, const json_t *line, bool told, dq_err *err)
 {
     dq_quantizer *q = w->q;
-    *usable = false;
-    for (int i = 0; i < n; i++) DQ_TRY(compare_line(w, i, head[i], err));
-    if (w->found.n <= n + q->n_files) return DQ_OK;
-    for (int i = 0; i < q->n_files; i++) {
-        const char *line = source_line(q, i, err);
-        if (!line) return err->code;
-        DQ_TRY(compare_line(w, n + 1 + i, line, err));
+    const char *sha;
+    double numbers[2];
+    int64_t i;
+    DQ_TRY(dq_json_int(&i, line, "slot", 0, q->skeleton.n_slots - 1, NULL, err));
+    DQ_TRY(dq_json_text(&sha, line, "sha256", NULL, err));
+    DQ_TRY(dq_work_take_reals(numbers, 2, line, "numbers", err));
+    dq_slot *s = &q->skeleton.slot[i];
+    if (strlen(sha) != 64) return dq_fail(err, DQ_DAMAGED, "\"%s\" is no SHA-256", sha);
+    memcpy(s->sha256, sha, 65);
+    s->sqnr_db = numbers[0];
+    if (s->origin >= 0) q->loss[s->origin] = numbers[1];
+    w->n_done += !w->done[i];
+    w->done[i] = true;
+    if (told && (s->encoding != DQ_ENC_PART || s->part == 0)) {
+        const dq_quantize_tensor *t = &q->tensor[s->origin];
+        advance(q, (int)kind_of(t), rates_tensor(&q->rates, t), (int64_t)dq_tensor_bytes(t->t));
     }
-    *usable = true;
     return DQ_OK;
 }
 
-/* "done INDEX SHA256 SQNR", and a method's loss: a payload already in the file. Returns its index;
- * -1: another line. */
-static int64_t journal_replay(dq_quantize_feed *w, const char *line)
+static dq_status take_line(void *arg, const json_t *line, bool told, dq_err *err)
 {
-    dq_container_skeleton *s = &w->q->skeleton;
-    long long i;
-    char sha[65];
-    unsigned long long bits, more;
-    const int n = sscanf(line, "done %lld %64[0-9a-f] %llx %llx", &i, sha, &bits, &more);
-    if (n < 3 || i < 0 || i >= s->n_slots || strlen(sha) != 64) return -1;
-    uint64_t sqnr = bits;
-    memcpy(s->slot[i].sha256, sha, sizeof sha);
-    memcpy(&s->slot[i].sqnr_db, &sqnr, sizeof sqnr);
-    if (n == 4 && s->slot[i].origin >= 0) {
-        const uint64_t loss = more;
-        memcpy(&w->q->loss[s->slot[i].origin], &loss, sizeof loss);
-    }
-    return i;
+    dq_quantize_feed *w = arg;
+    const char *name = json_string_value(json_object_get(line, "file"));
+    const char *content = json_string_value(json_object_get(line, "complete"));
+    if (content) snprintf(w->complete, sizeof w->complete, "%s", content);
+    if (content) return DQ_OK;
+    return name ? take_file(w, name, line, err) : take_slot(w, line, told, err);
 }
 
-/* "complete SHA" is written once the partial file is whole. True: `out` is that file, as the
- * earlier run was killed between rename and removal of its journal. */
+/* True: `out` is the whole file, as the earlier run was killed between rename and removal of its
+ * journal. */
 static bool finished_before(dq_quantize_feed *w)
 {
-    char sha[65] = "";
     dq_err ignore = {0};
     dq_container *c;
-    if (w->found.n == 0 || dq_file_exists(w->partial)) return false;
-    const char *last = w->found.text[w->found.n - 1];
-    if (sscanf(last, "complete %64[0-9a-f]", sha) != 1) return false;
+    if (!*w->complete || dq_file_exists(w->partial)) return false;
     if (dq_container_open(&c, w->out, &ignore) != DQ_OK) return false;
-    bool same = strcmp(dq_container_header(c)->content_sha256, sha) == 0;
+    bool same = strcmp(dq_container_header(c)->content_sha256, w->complete) == 0;
     if (same) w->q->info.file_bytes = dq_container_header(c)->file_bytes;
     dq_container_close(c);
-    if (same) memcpy(w->q->info.content_sha256, sha, sizeof sha);
+    if (same) memcpy(w->q->info.content_sha256, w->complete, sizeof w->complete);
     return same;
 }
 
-/* Its content counts only when resuming. */
-static dq_status open_journal(dq_quantize_feed *w, dq_err *err)
+/* Payloads of an earlier run count once the source's files are known to be the same. */
+static dq_status begin_files(dq_quantize_feed *w, dq_work_how *how, bool *finished, dq_err *err)
 {
-    if (!w->resume || !dq_file_exists(w->journal_path))
-        return dq_journal_new(&w->journal, w->journal_path, err);
-    dq_journal_resume(&w->journal, w->journal_path, DQ_JOURNAL_CUT, &w->found, w->q->arena, err);
-    if (err->code != DQ_MISMATCH) return err->code;
-    const dq_err why = *err;
-    *err = (dq_err){0};
-    return dq_fail_with(err, why.code, (dq_remedy){.code = DQ_REMEDY_START_OVER}, "%s.", why.text);
+    dq_quantizer *q = w->q;
+    const bool usable = w->n_sources == q->n_files;
+    *finished = usable && finished_before(w);
+    if (*finished) return DQ_OK;
+    if (usable && dq_file_exists(w->partial)) {
+        q->info.n_resumed = w->n_done;
+        DQ_TRY(dq_inplace_file_open(&w->file, w->partial, err));
+        return dq_container_skeleton_locate(&q->skeleton, w->partial, err);
+    }
+    if (!w->force && dq_file_exists(w->out))
+        return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE}, "%s: exists.",
+                            w->out);
+    w->n_done = w->n_sources = 0;
+    memset(w->done, 0, (size_t)q->skeleton.n_slots * sizeof *w->done);
+    if (dq_work_has_lines(&w->ledger)) {
+        dq_work_close(&w->ledger, false);
+        how->resume = false;
+        DQ_TRY(dq_work_open(&w->ledger, how, err));
+    }
+    DQ_TRY(dq_work_sync(&w->ledger, err));
+    DQ_TRY(dq_container_skeleton_create(&q->skeleton, w->partial, err));
+    DQ_TRY(dq_inplace_file_open(&w->file, w->partial, err));
+    DQ_TRY(dq_inplace_file_sync(&w->file, err));
+    if (hashes_are_ready(q)) DQ_TRY(put_files(w, err));
+    return dq_container_skeleton_locate(&q->skeleton, w->partial, err);
 }
 
-/* On rank 0: resumes an earlier run's files, or begins. *finished: nothing is left. */
+/* By all ranks: rank 0 resumes an earlier run's files, or begins. *finished: nothing is left. */
 static dq_status journal_take_up(dq_quantize_feed *w, bool *finished, dq_err *err)
 {
-    int n;
-    char **head = head_lines(w->q, &n, err);
-    *finished = false;
-    if (!head) return err->code;
-    DQ_TRY(open_journal(w, err));
-    bool usable = false;
-    if (w->found.n > 0) {
-        DQ_TRY(dq_quantize_plan_hashes(w->q, err));
-        DQ_TRY(compare_journal(w, head, n, &usable, err));
-    }
-    if (usable) {
-        w->n_sources = w->q->n_files;
-        /* Lines of an earlier run. */
-        for (int64_t k = n + 1 + w->n_sources; k < w->found.n; k++) {
-            const int64_t i = journal_replay(w, w->found.text[k]);
-            if (i < 0 || w->done[i]) continue;
-            w->done[i] = true;
-            w->n_done++;
-        }
-        *finished = finished_before(w);
-        if (*finished) return DQ_OK;
-    }
-    if (usable && dq_file_exists(w->partial)) {
-        w->q->info.n_resumed = w->n_done;
-        DQ_TRY(dq_inplace_file_open(&w->file, w->partial, err));
-    } else {
-        if (!w->force && dq_file_exists(w->out))
-            return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE}, "%s: exists.",
-                                w->out);
-        w->n_done = w->n_sources = 0;
-        memset(w->done, 0, (size_t)w->q->skeleton.n_slots * sizeof *w->done);
-        DQ_TRY(dq_journal_clear(w->journal, err));
-        for (int t = 0; t < n; t++) DQ_TRY(journal_line(w, head[t], err));
-        DQ_TRY(dq_journal_sync(w->journal, err));
-        DQ_TRY(dq_container_skeleton_create(&w->q->skeleton, w->partial, err));
-        DQ_TRY(dq_inplace_file_open(&w->file, w->partial, err));
-        DQ_TRY(dq_inplace_file_sync(&w->file, err));
-        DQ_TRY(journal_line(w, "skeleton", err));
-        DQ_TRY(dq_journal_sync(w->journal, err));
-    }
-    return dq_container_skeleton_locate(&w->q->skeleton, w->partial, err);
+    json_t *of = NULL;
+    depends_on(&of, w->q, err);
+    dq_work_how how = {.path = w->journal_path,
+                       .schema = "dq-quantize/1",
+                       .of = of,
+                       .resume = w->resume,
+                       .force = true,
+                       .by_force = true,
+                       .damage = DQ_JOURNAL_CUT,
+                       .take = take_line,
+                       .flush = journal_flush,
+                       .arg = w};
+    dq_work_open(&w->ledger, &how, err);
+    if (err->code == DQ_OK && dq_ranks_number() == 0) begin_files(w, &how, finished, err);
+    json_decref(of);
+    return err->code;
 }
 
 /* A payload is in the journal when it is taken. */
@@ -748,8 +710,7 @@ static dq_status scan_by_ranks(dq_quantizer *q, dq_err *err)
     for (int64_t i = 0; i < q->info.n_tensors; i++)
         job.piece[q->n_files + i] = (scan_piece){(int64_t)dq_tensor_bytes(q->tensor[i].t), -1, i};
     qsort(job.piece, (size_t)n, sizeof *job.piece, by_bytes);
-    const dq_ranks_work work = {
-        .n = n, .run = scan_piece_run, .take = take_finding, .arg = &job};
+    const dq_ranks_work work = {.n = n, .run = scan_piece_run, .take = take_finding, .arg = &job};
     if (dq_ranks_run(&work, err) == DQ_OK) share_findings(q, err);
     dq_block_free(job.piece);
     return err->code;
@@ -902,26 +863,6 @@ static dq_status write_piece(void *arg, int64_t piece, dq_err *err)
     return run_slot(p->w, p->slot[piece], err);
 }
 
-/* Lines about payloads written by another rank. */
-static dq_status take_lines(void *arg, const char *text, size_t len, dq_err *err)
-{
-    dq_quantize_feed *w = ((pieces *)arg)->w;
-    for (const char *end; len > 0 && (end = memchr(text, '\n', len)); text = end + 1) {
-        char *line = dq_textf(w->q->arena, err, "%.*s", (int)(end - text), text);
-        const int64_t i = line ? journal_replay(w, line) : 0;
-        if (i < 0) return dq_fail(err, DQ_BUG, "told: %s", line);
-        DQ_TRY(journal_add(w, i, line, err));
-        const dq_slot *s = &w->q->skeleton.slot[i];
-        if (s->encoding != DQ_ENC_PART || s->part == 0) {
-            dq_quantizer *q = w->q;
-            const dq_quantize_tensor *t = &q->tensor[s->origin];
-            advance(q, (int)kind_of(t), rates_tensor(&q->rates, t), (int64_t)dq_tensor_bytes(t->t));
-        }
-        len -= (size_t)(end + 1 - text);
-    }
-    return err->code;
-}
-
 static int64_t list_pieces(pieces *p)
 {
     dq_quantize_feed *w = p->w;
@@ -942,7 +883,6 @@ static dq_status write_tensors(dq_quantize_feed *w, dq_err *err)
 {
     pieces p = {w, dq_alloc(w->q->arena, (size_t)w->q->skeleton.n_slots, sizeof *p.slot, err)};
     const int64_t n = p.slot ? list_pieces(&p) : 0;
-    const dq_ranks_work all = {.n = n, .run = write_piece, .take = take_lines, .arg = &p};
     if (dq_ranks_count() > 1) {
         /* Insertion keeps the order of slots among tensors of a size. */
         for (int64_t i = 1; i < n; i++) {
@@ -953,12 +893,7 @@ static dq_status write_tensors(dq_quantize_feed *w, dq_err *err)
             p.slot[k] = slot;
         }
     }
-    DQ_TRY(dq_ranks_run(&all, err));
-    dq_strbuf b = {0};
-    if (dq_ranks_number() > 0) journal_join(p.w, &b, err);
-    dq_ranks_collect(b.s, b.n, take_lines, &p, err);
-    dq_block_free(b.s);
-    return err->code;
+    return dq_work_run(&w->ledger, n, write_piece, &p, err);
 }
 
 /* On rank 0: all but tensors; the table of source files needs the hashes, so it comes last. */
@@ -980,7 +915,6 @@ static dq_status write_blobs(dq_quantize_feed *w, dq_err *err)
 static dq_status commit(dq_quantize_feed *w, dq_err *err)
 {
     dq_quantizer *q = w->q;
-    char line[80];
     DQ_TRY(journal_flush(w, err));
     /* /index and the two hashes depend on everything else. */
     dq_container_skeleton *s = &w->q->skeleton;
@@ -995,9 +929,8 @@ static dq_status commit(dq_quantize_feed *w, dq_err *err)
     DQ_TRY(dq_inplace_file_put(&w->file, s->content_at, w->q->info.content_sha256, 64, err));
     DQ_TRY(dq_inplace_file_sync(&w->file, err));
     DQ_TRY(dq_os_maps_check(err));
-    snprintf(line, sizeof line, "complete %s", q->info.content_sha256);
-    DQ_TRY(journal_line(w, line, err));
-    DQ_TRY(dq_journal_sync(w->journal, err));
+    DQ_TRY(dq_work_put(&w->ledger, json_pack("{s:s}", "complete", q->info.content_sha256), err));
+    DQ_TRY(dq_work_sync(&w->ledger, err));
     q->info.file_bytes = q->skeleton.file_bytes;
     return dq_file_commit(w->partial, w->out, err);
 }
@@ -1029,14 +962,14 @@ static void clean_up(dq_quantize_feed *w, dq_err *err)
 {
     enum { MAX_TEXT = 600 }; /* so that there is space for what follows */
     dq_err ignore = {0};
-    if (!w->journal || err->code == DQ_MISMATCH) return; /* not ours */
+    if (!w->ledger.file || err->code == DQ_MISMATCH) return; /* not ours */
     if (err->code == DQ_STOPPED) {
         *err = (dq_err){0};
         dq_fail_with(err, DQ_STOPPED, (dq_remedy){.code = DQ_REMEDY_RESUME},
                      "interrupted; %s is kept.", w->partial);
     } else if (w->broken || (w->n_done == 0 && !w->resume)) {
         dq_file_remove(w->partial, &ignore);
-        dq_file_remove(w->journal_path, &ignore);
+        dq_work_close(&w->ledger, true);
     } else if (w->n_done > 0 && err->code != DQ_DAMAGED) {
         err->text[MAX_TEXT] = 0;
         dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_RESUMABLE}, ". %.200s is kept", w->partial);
@@ -1083,7 +1016,7 @@ static dq_status begin_output(void *arg, dq_err *err)
     DQ_TRY(dq_quantize_plan_scan(q, err));
     w->done = dq_alloc(q->arena, (size_t)q->skeleton.n_slots, sizeof *w->done, err);
     w->pending = dq_alloc(q->arena, (size_t)q->skeleton.n_slots, sizeof *w->pending, err);
-    if (err->code == DQ_OK && dq_ranks_number() == 0) journal_take_up(w, &w->finished, err);
+    if (err->code == DQ_OK) journal_take_up(w, &w->finished, err);
     DQ_TRY(share_start(w, err));
     w->synced = dq_os_seconds();
     if (q->set.method) dq_quantize_plan_hashes(q, err);
@@ -1137,9 +1070,8 @@ dq_status dq_quantize_write(dq_quantizer *q, const char *out, bool force, bool r
         write_with_method(&w, err);
     else
         dq_quantize_plan_run(q, write_output, &w, err);
-    if (err->code == DQ_OK && dq_ranks_number() == 0) dq_file_remove(w.journal_path, err);
     if (err->code != DQ_OK) clean_up(&w, err);
     dq_inplace_file_close(&w.file);
-    dq_journal_close(w.journal, false);
+    dq_work_close(&w.ledger, err->code == DQ_OK);
     return err->code;
 }

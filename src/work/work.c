@@ -169,11 +169,6 @@ dq_status dq_journal_new(dq_journal **out, const char *path, dq_err *err)
     return cut(*out, 0, 0, err) == DQ_OK ? DQ_OK : give_up(out, err);
 }
 
-dq_status dq_journal_clear(dq_journal *j, dq_err *err)
-{
-    return cut(j, 0, 0, err);
-}
-
 int64_t dq_journal_count(const dq_journal *j)
 {
     return j->n;

@@ -62,7 +62,6 @@ dq_status dq_journal_resume(dq_journal **out, const char *path, dq_journal_damag
 /* A failure leaves the file as before. DQ_BUG: a newline in the text. */
 dq_status dq_journal_add(dq_journal *j, const char *text, size_t len, dq_err *err);
 dq_status dq_journal_sync(dq_journal *j, dq_err *err);
-dq_status dq_journal_clear(dq_journal *j, dq_err *err);
 int64_t dq_journal_count(const dq_journal *j);
 /* done: removes the file. NULL allowed. */
 void dq_journal_close(dq_journal *j, bool done);

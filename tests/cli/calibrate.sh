@@ -221,7 +221,7 @@ try 0 ", 1 token of text.txt in 1 sequence of at most 2" info made.h5
 rm -f made.h5
 
 # ---- kill -9 at any moment (align: two streams, and a head after them): the rest of the run gives the same bytes
-done_lines() { grep -c 'done [0-9]' made.h5.journal 2>/dev/null || true; }
+done_lines() { grep -c '"slot"' made.h5.journal 2>/dev/null || true; }
 # killed N COMMAND...: starts the run and kills it once N payloads are finished
 killed() {
     want=$1
@@ -247,17 +247,17 @@ killed 18 "$@" --resume
 killed 28 "$@" --resume # what is left is the head
 try 3 "made.h5.partial: unfinished: .* Finish it with the same dq quantize and --resume" verify made.h5.partial
 try 3 "made.h5.partial: unfinished" info made.h5.partial
-try 4 "begun with another source or other settings (calib.sequences: begun with [0-9]*, this run has 14; calib.tokens: .*has 1400)" \
+try 4 "belongs to a run with other inputs or settings (calib.sequences: begun with [0-9]*, this run has 14; calib.tokens: .*has 1400)" \
     "$@" --resume --calib-tokens 1400
-try 4 "begun with another source or other settings (calib.ctx: begun with 100, this run has 90" "$@" --resume --calib-ctx 90
+try 4 "belongs to a run with other inputs or settings (calib.ctx: begun with 100, this run has 90" "$@" --resume --calib-ctx 90
 try 4 'method: begun with "align", this run has "gptq")' "$@" --resume --method gptq
 if grep -q avx2 /proc/cpuinfo; then
     export DQ_CPU=scalar
-    try 4 'found "codes made with ISA avx2 or avx512, .*, this run has "codes made with ISA scalar, ' "$@" --resume
+    try 4 'arithmetic: begun with "ISA avx2 or avx512, .*, this run has "ISA scalar, ' "$@" --resume
     unset DQ_CPU
 fi
 printf ' ' >>text.txt
-try 4 "begun with another source or other settings" "$@" --resume
+try 4 "belongs to a run with other inputs or settings" "$@" --resume
 cp "$pair/text.txt" text.txt
 try 0 "taken over  *[1-9]" "$@" --resume
 cmp -s made.h5 whole.h5 || complain "calibrate: killed four times and resumed: other bytes"

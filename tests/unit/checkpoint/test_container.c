@@ -6,11 +6,11 @@
 
 #include "base/file.h"
 #include "base/os.h"
-#include "work/work.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/h5_result.h"
 #include "tests/rigs/given.h"
 #include "tests/rigs/test_folder.h"
+#include "work/work.h"
 
 #include <fcntl.h>
 #include <hdf5.h>
@@ -312,8 +312,8 @@ TEST(a_name_of_two_lines_is_resumed)
     assert_int_equal(
         dq_journal_resume(&j, at("lines.h5.journal"), DQ_JOURNAL_REFUSE, &found, a, &err), DQ_OK);
     dq_journal_close(j, false);
-    assert_true(found.n > 4);
-    assert_non_null(strstr(found.text[3], "source two?lines "));
+    assert_true(found.n > 0);
+    assert_non_null(strstr(found.text[0], "\"source\":\"two?lines\""));
     assert_int_equal(interrupted_run(at("lines.h5"), 0, SIGKILL, true), 0);
     source = model;
 }

@@ -168,8 +168,8 @@ TEST(other_arithmetic_does_not_go_on)
         assert_int_equal(setenv("DQ_CPU", "scalar", 1), 0);
         write_fed(TIED, &f, true, &err);
         assert_int_equal(was ? setenv("DQ_CPU", was, 1) : unsetenv("DQ_CPU"), 0);
-        check_error(&err, DQ_MISMATCH, "found \"codes made with ISA avx2 or avx512, ");
-        check_error(&err, DQ_MISMATCH, "this run has \"codes made with ISA scalar, ");
+        check_error(&err, DQ_MISMATCH, "arithmetic: begun with \"ISA avx2 or avx512, ");
+        check_error(&err, DQ_MISMATCH, "this run has \"ISA scalar, ");
         assert_true(is_left());
     }
     f = (fake){0};
