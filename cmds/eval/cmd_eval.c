@@ -691,22 +691,24 @@ static dq_status print_table(const eval_run *x, const cmd_eval_view *v, dq_err *
         cmd_eval_kv_print_same(v);
     if (err->code == DQ_OK) cmd_eval_kv_print_sizes(&x->o.kv);
     if (err->code == DQ_OK && print_kinds(v, false, err) == DQ_OK &&
-        cmd_eval_averages(v, err) == DQ_OK && cmd_eval_claims(v, err) == DQ_OK &&
-        cmd_eval_pareto(v, err) == DQ_OK)
-        print_kinds(v, true, err);
+        cmd_eval_averages(v, err) == DQ_OK) {
+        cmd_eval_claims(v);
+        if (cmd_eval_pareto(v, err) == DQ_OK) print_kinds(v, true, err);
+    }
     if (err->code == DQ_OK) cmd_eval_gate_table(&x->o.gates, v, x->doc, err);
     dq_table_free(t);
     return err->code == DQ_OK ? dq_stdout_flush(err) : err->code;
 }
 
-static dq_status make_document(eval_run *x, const cmd_eval_view *v, dq_err *err)
+static dq_status make_document(eval_run *x, cmd_eval_view *v, dq_err *err)
 {
-    x->doc = dq_document_new(&x->o.logger, "dq-eval/1");
+    v->doc = x->doc = dq_document_new(&x->o.logger, "dq-eval/1");
     json_object_set(x->doc, "inputs", x->inputs);
     json_object_set(x->doc, "settings", x->settings);
     DQ_TRY(cmd_eval_json(json_object_get(x->doc, "results"), v, err));
-    DQ_TRY(cmd_eval_averages_json(x->doc, v, err));
-    DQ_TRY(cmd_eval_claims_json(x->doc, v, err));
+    cmd_eval_warn_clusters(&x->o.logger, v);
+    cmd_eval_averages_json(x->doc, v);
+    cmd_eval_claims_json(x->doc, v);
     DQ_TRY(cmd_eval_pareto_json(x->doc, v, err));
     cmd_eval_gates_apply(&x->o.gates, &x->o.logger, v, x->doc);
     return DQ_OK;
@@ -760,7 +762,6 @@ static dq_status hand_out(eval_run *x, dq_err *err)
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         if (cmd_eval_kinds[i]->warn_done) cmd_eval_kinds[i]->warn_done(&x->o.logger, &v);
     }
-    DQ_TRY(cmd_eval_warn_clusters(&x->o.logger, &v, err));
     if (make_document(x, &v, err) == DQ_OK && write_files(x, &v, written, &n, err) == DQ_OK &&
         (!x->o.html || write_page(x, written, &n, &drawing, err) == DQ_OK)) {
         if (x->o.json)

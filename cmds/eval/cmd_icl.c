@@ -60,6 +60,7 @@ static json_t *plateau_number(const char *name, const dq_icl_plateau *x)
     return o;
 }
 
+/* Numbers of shots that some row has, rising. */
 static int all_shots(const dq_eval *e, int *shots)
 {
     int n = 0;
@@ -77,143 +78,83 @@ static int all_shots(const dq_eval *e, int *shots)
     return n;
 }
 
-static bool has_shots(const dq_icl_plan *p, int shots)
+static void runs_cell(dq_table *t, const json_t *x)
 {
-    for (int i = 0; i < p->n_shots; i++) {
-        if (p->shots[i] == shots) return true;
-    }
-    return false;
+    const long long n = json_integer_value(json_object_get(x, "runs"));
+    dq_table_cell(t, "mean of %lld run%s", n, n == 1 ? "" : "s");
 }
 
-static void row_cells(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r)
+static void permutations_cell(dq_table *t, const json_t *x)
 {
-    const dq_eval_source *s = dq_eval_source_of(v->e, r);
-    const dq_icl_settings *x = s->settings;
-    char label[DQ_KV_LABEL];
-    dq_table_cell(t, "%s", v->names[r->model]);
-    dq_table_cell(t, "%d", r->logit.bits);
-    dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_granularity_name[r->logit.granularity]);
-    if (cmd_eval_math_swept(v->e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
-    dq_table_cell(t, "%s",
-                  dq_kv_spec_is_plain(&r->kv) ? "32:32"
-                                              : dq_kv_report_label(label, sizeof label, &r->kv));
-    dq_table_cell(t, "%s", s->name);
-    dq_table_cell(t, "%s", dq_icl_order_name[x->order]);
+    dq_table_cell(t, "margin of %lld orders",
+                  json_integer_value(json_object_get(x, "permutations")));
 }
 
-static void table_line(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r,
-                       const dq_icl_score *score, const int *shots, int n_shots, bool margin)
+static void point_cell(dq_table *t, const json_t *x)
 {
-    const dq_icl_plan *p = v->e->ids[r->ids].own;
-    const dq_icl_settings *x = dq_eval_source_of(v->e, r)->settings;
-    row_cells(t, v, r);
-    if (margin)
-        dq_table_cell(t, "margin of %lld orders", (long long)x->orders);
+    const double mean = cmd_eval_real(x, "acc_mean"), std = cmd_eval_real(x, "acc_std");
+    if (isnan(std))
+        dq_table_known(t, x != NULL, "%.4f", mean);
     else
-        dq_table_cell(t, "mean of %lld run%s", (long long)x->runs, x->runs == 1 ? "" : "s");
-    for (int i = 0; i < n_shots; i++) {
-        if (!has_shots(p, shots[i])) {
-            dq_table_cell(t, "-");
-            continue;
-        }
-        dq_icl_point y = dq_icl_point_of(p, score, shots[i], margin);
-        if (margin)
-            dq_table_cell(t, "%.4f", y.max - y.min);
-        else if (isnan(y.std))
-            dq_table_cell(t, "%.4f", y.mean);
-        else
-            dq_table_cell(t, "%.4f \u00b1 %.4f", y.mean, y.std);
-    }
+        dq_table_cell(t, "%.4f \u00b1 %.4f", mean, std);
 }
 
-static dq_status fill(dq_table *t, const cmd_eval_view *v, const int *shots, int n, dq_err *err)
+static void margin_cell(dq_table *t, const json_t *x)
 {
-    for (int i = 0; i < v->e->n_rows; i++) {
-        const dq_eval_row *r = &v->e->row[i];
-        const dq_icl_settings *x = dq_eval_source_of(v->e, r)->settings;
-        if (!cmd_eval_kind_shows(&cmd_eval_icl, v->e, i)) continue;
-        dq_icl_score *score = icl_scores(v->e, r, err);
-        if (!score) return err->code;
-        table_line(t, v, r, score, shots, n, false);
-        if (x->orders) table_line(t, v, r, score, shots, n, true);
-        dq_block_free(score);
-    }
-    return DQ_OK;
+    cmd_eval_cell_real(t, json_object_get(x, "acc_margin"));
 }
 
-static dq_status print_curve(const cmd_eval_view *v, dq_err *err)
+/* "100, 200" */
+static void shots_cell(dq_table *t, const json_t *x)
 {
-    enum { HEAD = 8 };
-    static const char *const rest[] = {"KV", "task", "order", "acc"};
-    const char *titles[HEAD + DQ_ICL_SHOTS] = {"model", "logit bits", "granularity"};
-    char title[DQ_ICL_SHOTS][32];
-    int shots[DQ_ICL_SHOTS], n = all_shots(v->e, shots), head = 3;
-    dq_table *t = NULL;
-    if (n == 0) return DQ_OK;
-    if (cmd_eval_math_swept(v->e)) titles[head++] = "math";
-    for (int i = 0; i < 4; i++) titles[head++] = rest[i];
-    for (int i = 0; i < n; i++) {
-        snprintf(title[i], sizeof title[i], "%d shot%s", shots[i], shots[i] == 1 ? "" : "s");
-        titles[head + i] = title[i];
+    char text[256] = "-";
+    const json_t *shots;
+    size_t i, n = 0;
+    json_array_foreach(json_object_get(x, "shots"), i, shots)
+    {
+        if (n < sizeof text)
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%lld", i ? ", " : "",
+                                  json_integer_value(shots));
     }
-    if (dq_table_new(&t, titles, head + n, err) == DQ_OK && fill(t, v, shots, n, err) == DQ_OK) {
-        dq_table_keys(t, head - 1);
-        printf(
-            "\nAccuracy by the number of demonstrations (\u00b1 standard deviation over runs):\n");
-        dq_table_print(t, err);
-    }
-    dq_table_free(t);
-    return err->code;
-}
-
-static void plateau_cell(dq_table *t, bool there, const dq_icl_plateau *x, const char *sign)
-{
-    if (there)
-        cmd_eval_score_cell(t, x->mean, x->interval, sign);
-    else
-        dq_table_cell(t, "-");
-}
-
-static dq_status fill_plateau(dq_table *t, const cmd_eval_view *v, dq_err *err)
-{
-    for (int i = 0; i < v->e->n_rows; i++) {
-        const dq_eval_row *r = &v->e->row[i];
-        char shots[256];
-        plateau x;
-        if (!cmd_eval_kind_shows(&cmd_eval_icl, v->e, i)) continue;
-        DQ_TRY(plateau_of(&x, v, i, err));
-        row_cells(t, v, r);
-        icl_shots_text(shots, sizeof shots, x.range.shots, x.range.n);
-        dq_table_cell(t, "%s", x.range.n ? shots : "-");
-        plateau_cell(t, x.range.n > 0, &x.acc, "");
-        plateau_cell(t, x.range.n && x.before >= 0, &x.delta, "+");
-        plateau_cell(t, x.range.n && x.cross_row >= 0, &x.cross, "+");
-    }
-    return DQ_OK;
+    dq_table_cell(t, "%s", text);
 }
 
 static dq_status icl_tables(const cmd_eval_view *v, dq_err *err)
 {
+    enum { HEAD = 2 };
+    static const cmd_eval_key keys[] = {DQ_KEY_MODEL, DQ_KEY_BITS, DQ_KEY_GRANULARITY, DQ_KEY_MATH,
+                                        DQ_KEY_KV,    DQ_KEY_TASK, DQ_KEYS_END};
+    static const cmd_eval_column range[] = {
+        DQ_COLUMN("order", "icl.demo_order", cmd_eval_cell_text),
+        DQ_COLUMN("shots", "icl.plateau", shots_cell),
+        DQ_COLUMN("acc", "icl.plateau.acc", cmd_eval_cell_score),
+        DQ_COLUMN("against reference", "icl.plateau.paired", cmd_eval_cell_score_change),
+        DQ_COLUMN("against first model", "icl.plateau.cross_paired", cmd_eval_cell_score_change)};
+    cmd_eval_column mean[HEAD + DQ_ICL_SHOTS] = {range[0],
+                                                 DQ_COLUMN("acc", "icl.curve", runs_cell)};
+    cmd_eval_column margin[HEAD + DQ_ICL_SHOTS] = {
+        range[0], DQ_COLUMN("acc", "icl.permutation_spread", permutations_cell)};
+    char title[DQ_ICL_SHOTS][32];
     int shots[DQ_ICL_SHOTS];
-    if (all_shots(v->e, shots) == 0) return DQ_OK;
-    DQ_TRY(print_curve(v, err));
-    static const char *const rest[] = {
-        "KV", "task", "order", "shots", "acc", "against reference", "against first model"};
-    enum { REST = sizeof rest / sizeof rest[0] };
-    const char *titles[4 + REST] = {"model", "logit bits", "granularity"};
-    const int head = 3 + cmd_eval_math_swept(v->e);
-    dq_table *t = NULL;
-    if (head > 3) titles[3] = "math";
-    for (int i = 0; i < REST; i++) titles[head + i] = rest[i];
-    if (dq_table_new(&t, titles, head + REST, err) == DQ_OK && fill_plateau(t, v, err) == DQ_OK) {
-        dq_table_keys(t, head + 3);
-        printf(
-            "\nMean accuracy over the larger numbers of demonstrations (\u00b1 standard error for "
-            "other runs and queries):\n");
-        dq_table_print(t, err);
+    const int n = all_shots(v->e, shots);
+    if (n == 0) return DQ_OK;
+    for (int i = 0; i < n; i++) {
+        snprintf(title[i], sizeof title[i], "%d shot%s", shots[i], shots[i] == 1 ? "" : "s");
+        mean[HEAD + i] =
+            (cmd_eval_column){title[i], "icl.curve", point_cell, .label = "shots", .at = shots[i]};
+        margin[HEAD + i] = (cmd_eval_column){title[i], "icl.permutation_spread", margin_cell,
+                                             .label = "shots", .at = shots[i]};
     }
-    dq_table_free(t);
-    return err->code;
+    const cmd_eval_table_of curve = {keys, mean, HEAD + n, 1, margin},
+                            over_range = {keys, range, 5, 1, NULL};
+    DQ_TRY(cmd_eval_pivot(
+        v, &cmd_eval_icl,
+        "Accuracy by the number of demonstrations (\u00b1 standard deviation over runs):", &curve,
+        err));
+    return cmd_eval_pivot(v, &cmd_eval_icl,
+                          "Mean accuracy over the larger numbers of demonstrations (\u00b1 "
+                          "standard error for other runs and queries):",
+                          &over_range, err);
 }
 
 enum { RUNS = 10, QUERIES = 250, SEED = 1 };

@@ -76,8 +76,9 @@ static dq_status needle_entries(json_t *needle, const cmd_eval_view *v, int row,
 /* Cells of one row and N:R lie at first + length * n_depths + depth. */
 typedef struct grid {
     const cmd_eval_view *v;
-    const dq_eval_row *row;
+    int row;
     const dq_needle_set *set;
+    const json_t *needle; /* of its result */
     int64_t first;
     int n_lengths, n_depths;
 } grid;
@@ -87,128 +88,117 @@ static const dq_needle_cell *cell_of(const grid *g, int length, int depth)
     return &g->set->cell[g->first + (int64_t)length * g->n_depths + depth];
 }
 
-static void share_cell(dq_table *t, double x)
+static const json_t *numbers_of(const grid *g, int length, int depth)
 {
-    dq_table_known(t, !isnan(x), "%.3f", x);
+    return json_array_get(json_object_get(g->needle, "cells"),
+                          (size_t)(g->first + (int64_t)length * g->n_depths + depth));
 }
 
-static void share_mean_cell(dq_table *t, dq_mean x)
+static void share_cell(dq_table *t, const json_t *x)
 {
-    if (isnan(x.value) || isnan(x.std_err))
-        share_cell(t, x.value);
+    const dq_mean m = cmd_eval_mean_of(x);
+    if (isnan(m.std_err))
+        dq_table_known(t, !isnan(m.value), "%.3f", m.value);
     else
-        dq_table_cell(t, "%.3f \u00b1 %.3f", x.value, x.std_err);
+        dq_table_cell(t, "%.3f \u00b1 %.3f", m.value, m.std_err);
+}
+
+static void number_cell(dq_table *t, const json_t *x)
+{
+    dq_table_known(t, json_is_real(x), "%.3f", json_real_value(x));
+}
+
+static void head_cell(dq_table *t, const json_t *x)
+{
+    dq_table_known(t, json_is_object(x), "%.3f (layer %lld, head %lld)", cmd_eval_real(x, "answer"),
+                   json_integer_value(json_object_get(x, "layer")),
+                   json_integer_value(json_object_get(x, "head")));
 }
 
 static void print_title(const grid *g, const char *what)
 {
     const dq_needle_cell *c = cell_of(g, 0, 0);
+    const dq_eval_row *r = &g->v->e->row[g->row];
     char label[DQ_KV_LABEL];
-    printf("\n%s of %s, %d needle%s, %d asked for, %d-bit logits", what, g->v->names[g->row->model],
-           c->n, c->n == 1 ? "" : "s", c->r, g->row->logit.bits);
-    if (g->row->logit.bits < 16)
-        printf(" (granularity %s)", dq_granularity_name[g->row->logit.granularity]);
-    if (!dq_kv_spec_is_plain(&g->row->kv))
-        printf(", KV %s", dq_kv_report_label(label, sizeof label, &g->row->kv));
+    printf("\n%s of %s, %d needle%s, %d asked for, %d-bit logits", what, g->v->names[r->model],
+           c->n, c->n == 1 ? "" : "s", c->r, r->logit.bits);
+    if (r->logit.bits < 16) printf(" (granularity %s)", dq_granularity_name[r->logit.granularity]);
+    if (!dq_kv_spec_is_plain(&r->kv))
+        printf(", KV %s", dq_kv_report_label(label, sizeof label, &r->kv));
 }
 
-static dq_status fill_accuracy(dq_table *t, const grid *g, dq_err *err)
+static dq_status print_accuracy(const grid *g, dq_err *err)
 {
-    for (int d = 0; d <= g->n_depths; d++) {
-        if (d == g->n_depths)
-            dq_table_cell(t, "mean");
-        else
-            dq_table_cell(t, "%d %%", cell_of(g, 0, d)->depth);
-        for (int l = 0; l < g->n_lengths; l++) {
-            dq_needle_numbers x;
-            entry all;
-            if (d == g->n_depths) {
-                DQ_TRY(entry_of(&all, g->v, (int)(g->row - g->v->e->row),
-                                g->first + (int64_t)l * g->n_depths, err));
-                cmd_eval_score_cell(t, all.acc, all.interval, "");
-                continue;
-            }
-            DQ_TRY(dq_needle_numbers_of(&x, g->v->e, g->row,
-                                        g->first + (int64_t)l * g->n_depths + d, err));
-            share_cell(t, x.acc.value);
-        }
+    char name[DQ_NEEDLE_SWEEP][24];
+    const char *titles[DQ_NEEDLE_SWEEP + 1] = {"depth"};
+    dq_table *t;
+    for (int l = 0; l < g->n_lengths; l++) {
+        snprintf(name[l], sizeof name[l], "%lld tokens", (long long)cell_of(g, l, 0)->length);
+        titles[l + 1] = name[l];
     }
-    return DQ_OK;
+    DQ_TRY(dq_table_new(&t, titles, g->n_lengths + 1, err));
+    for (int d = 0; d < g->n_depths; d++) {
+        dq_table_cell(t, "%d %%", cell_of(g, 0, d)->depth);
+        for (int l = 0; l < g->n_lengths; l++)
+            number_cell(t, cmd_eval_at(numbers_of(g, l, d), "acc.value"));
+    }
+    dq_table_cell(t, "mean");
+    for (int l = 0; l < g->n_lengths; l++) {
+        const size_t at = (size_t)(g->first / g->n_depths + l);
+        cmd_eval_cell_score(
+            t,
+            json_object_get(json_array_get(json_object_get(g->needle, "over_depths"), at), "acc"));
+    }
+    print_title(g, "Accuracy");
+    printf(":\n");
+    return dq_table_finish(t, err);
 }
-
-typedef struct row_count {
-    int64_t all, small;
-} row_count;
 
 /* As in Table 3 of arXiv 2410.05258, noise includes the other needles. */
-static dq_status fill_attention(dq_table *t, const grid *g, int length, row_count *rows,
-                                dq_err *err)
-{
-    for (int d = 0; d < g->n_depths; d++) {
-        dq_needle_numbers x;
-        DQ_TRY(dq_needle_numbers_of(&x, g->v->e, g->row,
-                                    g->first + (int64_t)length * g->n_depths + d, err));
-        const double *s = x.share[DQ_NEEDLE_NORM];
-        rows->all += x.rows;
-        rows->small += x.small;
-        dq_table_cell(t, "%d %%", cell_of(g, length, d)->depth);
-        share_mean_cell(t, x.answer[DQ_NEEDLE_NORM]);
-        share_mean_cell(t, x.noise[DQ_NEEDLE_NORM]);
-        share_cell(t, s[DQ_NEEDLE_DISTRACTOR]);
-        share_cell(t, s[DQ_NEEDLE_BOS]);
-        share_cell(t, s[DQ_NEEDLE_QUERY]);
-        dq_table_known(t, x.best_layer >= 0, "%.3f (layer %d, head %d)", x.best, x.best_layer,
-                       x.best_head);
-    }
-    return DQ_OK;
-}
-
 static dq_status print_attention(const grid *g, int length, dq_err *err)
 {
-    static const char *const titles[] = {
-        "depth", "answer", "noise", "other needles", "BOS", "query", "best head's answer"};
-    enum { N = sizeof titles / sizeof *titles };
-    dq_table *t = NULL;
-    row_count rows = {0, 0};
+    static const cmd_eval_column column[] = {
+        DQ_COLUMN("answer", "attention.absolute.table3.answer", share_cell),
+        DQ_COLUMN("noise", "attention.absolute.table3.noise", share_cell),
+        DQ_COLUMN("other needles", "attention.absolute.distractor", number_cell),
+        DQ_COLUMN("BOS", "attention.absolute.bos", number_cell),
+        DQ_COLUMN("query", "attention.absolute.query", number_cell),
+        DQ_COLUMN("best head's answer", "attention.best_head", head_cell)};
+    enum { N = sizeof column / sizeof *column };
+    const char *titles[N + 1] = {"depth"};
+    long long rows = 0, small = 0;
+    dq_table *t;
+    for (int i = 0; i < N; i++) titles[i + 1] = column[i].title;
+    DQ_TRY(dq_table_new(&t, titles, N + 1, err));
+    for (int d = 0; d < g->n_depths; d++) {
+        const json_t *x = numbers_of(g, length, d);
+        rows += json_integer_value(cmd_eval_at(x, "attention.head_rows"));
+        small += json_integer_value(cmd_eval_at(x, "attention.small_sums"));
+        dq_table_cell(t, "%d %%", cell_of(g, length, d)->depth);
+        cmd_eval_column_cells(t, x, column, N);
+    }
     print_title(g, "Attention");
     printf(", %lld tokens, %s, |a| / sum |a|; noise counts other needles:\n",
            (long long)cell_of(g, length, 0)->length,
            g->set->settings->query_rows ? "rows of the question" : "last row");
-    if (dq_table_new(&t, titles, N, err) == DQ_OK &&
-        fill_attention(t, g, length, &rows, err) == DQ_OK && dq_table_print(t, err) == DQ_OK &&
-        rows.small > 0)
+    if (dq_table_finish(t, err) == DQ_OK && small > 0)
         printf("|sum a| is below %g in %lld of %lld rows of heads, so a / sum a (in the JSON) is "
                "no share there.\n",
-               DQ_SPAN_SMALL, (long long)rows.small, (long long)rows.all);
-    dq_table_free(t);
+               DQ_SPAN_SMALL, small, rows);
     return err->code;
 }
 
 static dq_status needle_tables(const cmd_eval_view *v, dq_err *err)
 {
     for (int i = 0; i < v->e->n_rows; i++) {
-        const dq_eval_row *r = &v->e->row[i];
         if (!cmd_eval_kind_shows(&cmd_eval_needle, v->e, i)) continue;
-        grid g = {.v = v, .row = r, .set = dq_needle_set_of(v->e, r)};
+        grid g = {.v = v, .row = i, .set = dq_needle_set_of(v->e, &v->e->row[i])};
         const dq_needle_settings *s = g.set->settings;
+        g.needle = json_object_get(cmd_eval_result(v, i), "needle");
         g.n_depths = s->n_depths;
         g.n_lengths = (int)(g.set->n_cells / s->n_pairs / s->n_depths);
         for (; g.first < g.set->n_cells; g.first += (int64_t)g.n_lengths * g.n_depths) {
-            char name[DQ_NEEDLE_SWEEP][24];
-            const char *titles[DQ_NEEDLE_SWEEP + 1] = {"depth"};
-            dq_table *t = NULL;
-            for (int l = 0; l < g.n_lengths; l++) {
-                snprintf(name[l], sizeof name[l], "%lld tokens",
-                         (long long)cell_of(&g, l, 0)->length);
-                titles[l + 1] = name[l];
-            }
-            print_title(&g, "Accuracy");
-            printf(":\n");
-            if (dq_table_new(&t, titles, g.n_lengths + 1, err) == DQ_OK &&
-                fill_accuracy(t, &g, err) == DQ_OK)
-                dq_table_print(t, err);
-            dq_table_free(t);
-            if (err->code != DQ_OK) return err->code;
+            DQ_TRY(print_accuracy(&g, err));
             for (int l = 0; s->attention && l < g.n_lengths; l++)
                 DQ_TRY(print_attention(&g, l, err));
         }

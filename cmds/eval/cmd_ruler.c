@@ -188,55 +188,30 @@ static dq_status dump(FILE *f, const cmd_eval_view *v, int row, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status fill_row(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r, dq_err *err)
+static void acc_cell(dq_table *t, const json_t *x)
 {
-    const dq_ruler_set *set = dq_ruler_set_of(v->e, r);
-    char label[DQ_KV_LABEL];
-    dq_table_cell(t, "%s", v->names[r->model]);
-    dq_table_cell(t, "%s", dq_eval_source_of(v->e, r)->name);
-    if (r->logit.bits == 16)
-        dq_table_cell(t, "16");
-    else
-        dq_table_cell(t, "%d %s", r->logit.bits, dq_granularity_name[r->logit.granularity]);
-    if (cmd_eval_math_swept(v->e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
-    dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
-    for (int l = 0; l < set->n_lengths; l++) {
-        dq_ruler_numbers x;
-        DQ_TRY(dq_ruler_numbers_of(&x, v->e, r, l, err));
-        cmd_eval_mean_cell(t, x.acc, "");
-    }
-    return DQ_OK;
+    cmd_eval_cell_mean(t, json_object_get(x, "acc"));
 }
 
 static dq_status tables(const cmd_eval_view *v, dq_err *err)
 {
+    static const cmd_eval_key keys[] = {DQ_KEY_MODEL, DQ_KEY_TASK, DQ_KEY_LOGIT,
+                                        DQ_KEY_MATH,  DQ_KEY_KV,   DQ_KEYS_END};
     char name[DQ_RULER_LENGTHS][24];
-    const char *titles[DQ_RULER_LENGTHS + 5] = {"model", "task", "logit bits"};
-    int keys = 3;
+    cmd_eval_column column[DQ_RULER_LENGTHS];
     const dq_ruler_set *set = NULL;
-    dq_table *t = NULL;
     for (int i = 0; i < v->e->n_rows && !set; i++) {
         if (cmd_eval_kind_shows(&cmd_eval_ruler, v->e, i))
             set = dq_ruler_set_of(v->e, &v->e->row[i]);
     }
     if (!set || set->n_lengths < 2) return DQ_OK;
-    if (cmd_eval_math_swept(v->e)) titles[keys++] = "math";
-    titles[keys++] = "KV";
     for (int l = 0; l < set->n_lengths; l++) {
         snprintf(name[l], sizeof name[l], "%d tokens", set->length[l]);
-        titles[keys + l] = name[l];
+        column[l] = (cmd_eval_column){name[l], "ruler.cells", acc_cell, .label = "length",
+                                      .at = set->length[l]};
     }
-    DQ_TRY(dq_table_new(&t, titles, keys + set->n_lengths, err));
-    dq_table_keys(t, keys);
-    for (int i = 0; i < v->e->n_rows && err->code == DQ_OK; i++) {
-        if (cmd_eval_kind_shows(&cmd_eval_ruler, v->e, i)) fill_row(t, v, &v->e->row[i], err);
-    }
-    if (err->code == DQ_OK) {
-        printf("\nAccuracy by length:\n");
-        dq_table_print(t, err);
-    }
-    dq_table_free(t);
-    return err->code;
+    const cmd_eval_table_of p = {.keys = keys, .column = column, .n = set->n_lengths};
+    return cmd_eval_pivot(v, &cmd_eval_ruler, "Accuracy by length:", &p, err);
 }
 
 const cmd_eval_kind cmd_eval_ruler = {

@@ -36,94 +36,20 @@ static int first_text(const dq_eval *e)
     return -1;
 }
 
-enum { ROW_TITLES = 4 };
-static const char *const row_title[ROW_TITLES + 1] = {"model", "weights", "logit bits", "KV",
-                                                      "math"};
-typedef void fill_row(dq_table *t, const dq_text_details *d, const dq_eval_numbers *x, bool is_ref);
+static const cmd_eval_key row_keys[] = {DQ_KEY_MODEL, DQ_KEY_WEIGHTS, DQ_KEY_LOGIT,
+                                        DQ_KEY_KV,    DQ_KEY_MATH,    DQ_KEYS_END};
 
-static dq_status print(const cmd_eval_view *v, const char *head, const char *const *titles,
-                       int n_titles, fill_row *fill, dq_err *err)
+static dq_status print(const cmd_eval_view *v, const char *head, const cmd_eval_column *column,
+                       int n, dq_err *err)
 {
-    const int keys = ROW_TITLES + cmd_eval_math_swept(v->e);
-    const char *all[ROW_TITLES + 1 + 2 * DQ_POSITIONS_MAX];
-    dq_table *t = NULL;
-    for (int i = 0; i < keys; i++) all[i] = row_title[i];
-    for (int i = 0; i < n_titles; i++) all[keys + i] = titles[i];
-    DQ_TRY(dq_table_new(&t, all, keys + n_titles, err));
-    dq_table_keys(t, keys);
-    for (int i = 0; err->code == DQ_OK && i < v->e->n_rows; i++) {
-        dq_text_details d;
-        dq_eval_numbers x;
-        if (!shows(v->e, i)) continue;
-        if (dq_text_numbers_details(v->e, i, &d, err) != DQ_OK ||
-            dq_eval_numbers_of(v->e, i, &x, err) != DQ_OK)
-            break;
-        const dq_eval_row *r = &v->e->row[i];
-        char label[DQ_KV_LABEL];
-        dq_table_cell(t, "%s", v->names[r->model]);
-        cmd_eval_weights_cell(t, v->e->model[r->model].m);
-        if (r->logit.bits == 16)
-            dq_table_cell(t, "16");
-        else
-            dq_table_cell(t, "%d %s", r->logit.bits, dq_granularity_name[r->logit.granularity]);
-        dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
-        if (cmd_eval_math_swept(v->e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
-        fill(t, &d, &x, is_reference(v->e, i));
-    }
-    if (err->code == DQ_OK) {
-        printf("\n%s\n", head);
-        dq_table_print(t, err);
-    }
-    dq_table_free(t);
-    return err->code;
+    const cmd_eval_table_of p = {.keys = row_keys, .column = column, .n = n};
+    return cmd_eval_pivot(v, &cmd_eval_text, head, &p, err);
 }
 
-static void fill_rolling(dq_table *t, const dq_text_details *d, const dq_eval_numbers *x,
-                         bool is_ref)
+static void ppl_cell(dq_table *t, const json_t *x)
 {
-    (void)d;
-    (void)is_ref;
-    const double ppl[] = {x->word_ppl, x->byte_ppl};
-    for (int i = 0; i < 2; i++) dq_table_cell(t, isinf(ppl[i]) ? "beyond f64" : "%.6g", ppl[i]);
-    dq_table_cell(t, "%.6g", x->bits_per_byte);
-}
-
-static void fill_cumulative(dq_table *t, const dq_text_details *d, const dq_eval_numbers *x,
-                            bool is_ref)
-{
-    (void)x;
-    (void)is_ref;
-    for (int i = 0; i < d->n_at; i++) cmd_eval_mean_cell(t, d->at[i].cumulative, "");
-}
-
-static void fill_difference(dq_table *t, const dq_text_details *d, const dq_eval_numbers *x,
-                            bool is_ref)
-{
-    const dq_mean none = dq_mean_none;
-    (void)x;
-    for (int i = 0; i < d->n_at; i++)
-        cmd_eval_mean_cell(t, is_ref ? none : d->at[i].difference, "+");
-}
-
-static void fill_fit(dq_table *t, const dq_text_details *d, const dq_eval_numbers *x, bool is_ref)
-{
-    (void)x;
-    (void)is_ref;
-    for (int i = 0; i < DQ_TEXT_FIT_PARAMETERS; i++)
-        cmd_eval_mean_cell(t, d->fit.there ? d->fit.parameter[i] : dq_mean_none, "");
-    dq_table_known(t, d->fit.there, "%.4f", d->fit.residual);
-}
-
-static void fill_slices(dq_table *t, const dq_text_details *d, const dq_eval_numbers *x,
-                        bool is_ref)
-{
-    const dq_mean none = dq_mean_none;
-    (void)x;
-    dq_table_cell(t, "%.4f", d->share_hit);
-    cmd_eval_mean_cell(t, d->hit.nll, "");
-    cmd_eval_mean_cell(t, d->others.nll, "");
-    cmd_eval_mean_cell(t, is_ref ? none : d->hit.delta, "+");
-    cmd_eval_mean_cell(t, is_ref ? none : d->others.delta, "+");
+    const double value = cmd_eval_mean_of(x).value;
+    dq_table_cell(t, isinf(value) ? "beyond f64" : "%.6g", value);
 }
 
 static bool compared(const dq_eval *e)
@@ -134,44 +60,60 @@ static bool compared(const dq_eval *e)
     return false;
 }
 
-static dq_status print_positions(const cmd_eval_view *v, const dq_windows *w, dq_err *err)
+/* Columns of the NLL up to each mark, or of its difference to the reference. */
+static void position_columns(cmd_eval_column *column, char (*name)[24], const int64_t *at, int n,
+                             bool difference)
 {
-    const int64_t scored = dq_window_scored(&w->win[0]);
-    char head[128];
-    char name[DQ_POSITIONS_MAX][24];
-    const char *titles[DQ_POSITIONS_MAX];
-    int64_t at[DQ_POSITIONS_MAX];
-    int n = dq_text_numbers_positions(at, scored);
     for (int i = 0; i < n; i++) {
         snprintf(name[i], sizeof name[i], "%lld", (long long)at[i]);
-        titles[i] = name[i];
+        column[i] = (cmd_eval_column){
+            name[i], difference ? "positions.difference_nats" : "positions.cumulative_nll_nats",
+            difference ? cmd_eval_cell_change : cmd_eval_cell_mean, .at = i};
     }
+}
+
+static dq_status print_positions(const cmd_eval_view *v, const dq_windows *w, dq_err *err)
+{
+    static const cmd_eval_column fit[] = {
+        DQ_COLUMN("alpha", "positions.fit.alpha", cmd_eval_cell_mean),
+        DQ_COLUMN("beta", "positions.fit.beta", cmd_eval_cell_mean),
+        DQ_COLUMN("gamma", "positions.fit.gamma", cmd_eval_cell_mean),
+        DQ_COLUMN("residual", "positions.fit.residual_nats", cmd_eval_cell_real)};
+    char head[160], name[DQ_POSITIONS_MAX][24];
+    cmd_eval_column column[DQ_POSITIONS_MAX];
+    int64_t at[DQ_POSITIONS_MAX];
+    const int n = dq_text_numbers_positions(at, dq_window_scored(&w->win[0]));
     snprintf(head, sizeof head,
              "Mean NLL (nats) of the first tokens of each of %lld documents:", (long long)w->n);
-    DQ_TRY(print(v, head, titles, n, fill_cumulative, err));
-    if (compared(v->e))
-        DQ_TRY(print(v, "The same, less that of the reference:", titles, n, fill_difference, err));
-    static const char *const fit_titles[] = {"alpha", "beta", "gamma", "residual"};
-    char law[160];
-    snprintf(law, sizeof law,
+    position_columns(column, name, at, n, false);
+    DQ_TRY(print(v, head, column, n, err));
+    position_columns(column, name, at, n, true);
+    if (compared(v->e)) DQ_TRY(print(v, "The same, less that of the reference:", column, n, err));
+    snprintf(head, sizeof head,
              "alpha t^beta + gamma through the mean NLL of the first t tokens, t from %lld on "
              "(\u00b1 jackknife over documents):",
              (long long)at[0]);
-    return print(v, law, fit_titles, 4, fill_fit, err);
+    return print(v, head, fit, 4, err);
 }
 
 static dq_status text_tables(const cmd_eval_view *v, dq_err *err)
 {
-    static const char *const rolling[] = {"PPL per word", "per byte", "bits per byte"};
-    static const char *const sliced[] = {"AR-hit share", "AR-hit NLL", "others NLL",
-                                         "AR-hit against reference", "others against reference"};
+    static const cmd_eval_column rolling[] = {
+        DQ_COLUMN("PPL per word", "metrics.word_ppl", ppl_cell),
+        DQ_COLUMN("per byte", "metrics.byte_ppl", ppl_cell),
+        DQ_COLUMN("bits per byte", "metrics.bits_per_byte", ppl_cell)};
+    static const cmd_eval_column sliced[] = {
+        DQ_COLUMN("AR-hit share", "slices.share_ar_hit", cmd_eval_cell_real),
+        DQ_COLUMN("AR-hit NLL", "slices.ar_hit.nll_nats", cmd_eval_cell_mean),
+        DQ_COLUMN("others NLL", "slices.others.nll_nats", cmd_eval_cell_mean),
+        DQ_COLUMN("AR-hit against reference", "slices.ar_hit.delta_nats", cmd_eval_cell_change),
+        DQ_COLUMN("others against reference", "slices.others.delta_nats", cmd_eval_cell_change)};
     const int row = first_text(v->e);
     if (row < 0) return DQ_OK;
     const dq_eval_ids *ids = &v->e->ids[v->e->row[row].ids];
     const dq_text_settings *s = settings_of(v->e, row);
     if (s->scheme == DQ_WINDOW_ROLLING && !ids->win.cut)
-        DQ_TRY(print(v, "Perplexity by the words and bytes of the text:", rolling, 3, fill_rolling,
-                     err));
+        DQ_TRY(print(v, "Perplexity by the words and bytes of the text:", rolling, 3, err));
     if (s->scheme == DQ_WINDOW_POSITIONS) DQ_TRY(print_positions(v, &ids->win, err));
     if (!ids->slices) return DQ_OK;
     return print(v,
@@ -180,52 +122,37 @@ static dq_status text_tables(const cmd_eval_view *v, dq_err *err)
                        "the other documents):"
                      : "NLL of tokens that end a repeated bigram (frequent ones counted in "
                        "--slice-counts):",
-                 sliced, 5, fill_slices, err);
+                 sliced, 5, err);
 }
 
-static const char *const slice_column[] = {
-    "ar_hit_share",           "ar_hit_nll_nats",          "ar_hit_nll_nats_stderr",
-    "ar_hit_delta_nats",      "ar_hit_delta_nats_stderr", "others_nll_nats",
-    "others_nll_nats_stderr", "others_delta_nats",        "others_delta_nats_stderr"};
-enum { SLICE_COLUMNS = 9 };
-
-static dq_status text_csv_titles(const char **titles, int *n, const cmd_eval_view *v, dq_err *err)
+static dq_status text_csv(cmd_eval_column *column, int *n, const cmd_eval_view *v, dq_err *err)
 {
+    static const cmd_eval_column sliced[] = {
+        DQ_COLUMN("ar_hit_share", "slices.share_ar_hit", NULL),
+        DQ_COLUMNS_MEAN("ar_hit_nll_nats", "slices.ar_hit.nll_nats"),
+        DQ_COLUMNS_MEAN("ar_hit_delta_nats", "slices.ar_hit.delta_nats"),
+        DQ_COLUMNS_MEAN("others_nll_nats", "slices.others.nll_nats"),
+        DQ_COLUMNS_MEAN("others_delta_nats", "slices.others.delta_nats")};
+    static const cmd_eval_column positions[] = {
+        DQ_COLUMNS_MEAN("cumulative_nll_nats", "positions.cumulative_nll_nats"),
+        DQ_COLUMNS_MEAN("cumulative_difference_nats", "positions.difference_nats")};
     const int row = first_text(v->e);
     if (row < 0) return DQ_OK;
     const dq_eval_ids *ids = &v->e->ids[v->e->row[row].ids];
-    const dq_scheme scheme = settings_of(v->e, row)->scheme;
-    for (int i = 0; ids->slices && i < SLICE_COLUMNS; i++) titles[(*n)++] = slice_column[i];
-    if (scheme != DQ_WINDOW_POSITIONS) return DQ_OK;
-    const int64_t scored = dq_window_scored(&ids->win.win[0]);
-    static const char *const base[] = {"cumulative_nll_nats", "cumulative_difference_nats"};
-    static const char *const form[] = {"", "_stderr"};
+    if (ids->slices) {
+        memcpy(column + *n, sliced, sizeof sliced);
+        *n += (int)(sizeof sliced / sizeof sliced[0]);
+    }
+    if (settings_of(v->e, row)->scheme != DQ_WINDOW_POSITIONS) return DQ_OK;
     int64_t at[DQ_POSITIONS_MAX];
-    int marks = dq_text_numbers_positions(at, scored);
+    const int marks = dq_text_numbers_positions(at, dq_window_scored(&ids->win.win[0]));
     for (int i = 0; i < 4 * marks; i++) {
-        titles[*n] =
-            dq_textf(v->e->a, err, "%s_%lld%s", base[i / 2 % 2], (long long)at[i / 4], form[i % 2]);
-        if (!titles[(*n)++]) return err->code;
-    }
-    return DQ_OK;
-}
-
-static dq_status text_csv_cells(dq_table *t, const cmd_eval_view *v, int row, dq_err *err)
-{
-    const dq_mean none = dq_mean_none;
-    const bool is_ref = is_reference(v->e, row);
-    dq_text_details d;
-    DQ_TRY(dq_text_numbers_details(v->e, row, &d, err));
-    if (d.sliced) {
-        dq_table_real(t, d.share_hit);
-        cmd_eval_mean_columns(t, d.hit.nll);
-        cmd_eval_mean_columns(t, is_ref ? none : d.hit.delta);
-        cmd_eval_mean_columns(t, d.others.nll);
-        cmd_eval_mean_columns(t, is_ref ? none : d.others.delta);
-    }
-    for (int i = 0; i < d.n_at; i++) {
-        cmd_eval_mean_columns(t, d.at[i].cumulative);
-        cmd_eval_mean_columns(t, is_ref ? none : d.at[i].difference);
+        cmd_eval_column *c = &column[(*n)++];
+        *c = positions[i % 4];
+        c->at = i / 4;
+        c->title = dq_textf(v->e->a, err, "%s_%lld%s", positions[i % 4 / 2 * 2].title,
+                            (long long)at[i / 4], i % 2 ? "_stderr" : "");
+        if (!c->title) return err->code;
     }
     return DQ_OK;
 }
@@ -655,13 +582,9 @@ static bool rolls(const dq_eval_source *source)
     return s->scheme == DQ_WINDOW_ROLLING;
 }
 
-static void mean_cell(dq_table *t, dq_mean m)
+static void kld_cell(dq_table *t, const json_t *x)
 {
-    cmd_eval_mean_cell(t, m, "");
-}
-
-static void kld_cell(dq_table *t, dq_mean m)
-{
+    const dq_mean m = cmd_eval_mean_of(x);
     if (isnan(m.value))
         dq_table_cell(t, "-");
     else if (isnan(m.std_err))
@@ -670,9 +593,9 @@ static void kld_cell(dq_table *t, dq_mean m)
         dq_table_cell(t, "%.3e \u00b1 %.1e", m.value, m.std_err);
 }
 
-static void value_cell(dq_table *t, dq_mean m)
+static void value_cell(dq_table *t, const json_t *x)
 {
-    dq_table_known(t, !isnan(m.value), "%.4f", m.value);
+    cmd_eval_cell_real(t, json_object_get(x, "value"));
 }
 
 #define AT(member) .at = offsetof(dq_eval_numbers, member)
@@ -681,12 +604,10 @@ static void value_cell(dq_table *t, dq_mean m)
         .name = point, .of = "kld_nats", .csv = "kld_" point, AT(kld_at[i]), .type = DQ_FIELD_REAL \
     }
 static const cmd_eval_field fields[] = {
-    {"nll_nats", .csv = "nll_nats", AT(nll), .every_csv = true, .title = "NLL (nats)",
-     .cell = mean_cell},
-    {"ppl", .csv = "ppl", AT(ppl), .every_csv = true, .title = "PPL", .cell = mean_cell},
-    {"ln_ppl_ratio", .csv = "ln_ppl_ratio", AT(ln_ratio), .every_csv = true},
-    {"kld_nats", .csv = "kld_nats", AT(kld), .every_csv = true, .title = "KLD (nats)",
-     .cell = kld_cell},
+    {"nll_nats", AT(nll), .title = "NLL (nats)", .cell = cmd_eval_cell_mean},
+    {"ppl", AT(ppl), .title = "PPL", .cell = cmd_eval_cell_mean},
+    {"ln_ppl_ratio", AT(ln_ratio)},
+    {"kld_nats", AT(kld), .title = "KLD (nats)", .cell = kld_cell},
     KLD_POINT(0, "p001"),
     KLD_POINT(1, "p01"),
     KLD_POINT(2, "p05"),
@@ -698,8 +619,7 @@ static const cmd_eval_field fields[] = {
     KLD_POINT(8, "p999"),
     KLD_POINT(9, "max"),
     {"noise_floor", "kld_nats", "kld_noise_floor", AT(noise_floor), .type = DQ_FIELD_REAL},
-    {"same_top1", .csv = "same_top1", AT(same), .every_csv = true, .title = "same top-1",
-     .cell = value_cell},
+    {"same_top1", AT(same), .title = "same top-1", .cell = value_cell},
     {"delta_p", .csv = "delta_p", AT(dp)},
     {"rms", "delta_p", "delta_p_rms", AT(dp_rms)},
     {"word_ppl", .csv = "word_ppl", AT(word_ppl), .type = DQ_FIELD_REAL, .there = rolls},
@@ -731,8 +651,7 @@ const cmd_eval_kind cmd_eval_text = {
             .gates = "kld_nats, ppl_ratio, same_top1, nll_nats",
             .differs = gate_differs,
             .parts = gate_parts,
-            .csv_titles = text_csv_titles,
-            .csv_cells = text_csv_cells,
+            .csv = text_csv,
             .tables = text_tables,
             .dump = dump},
 };

@@ -1,4 +1,4 @@
-/* Every form walks the list and finds the number by its offset in dq_eval_numbers.
+/* Tables and CSV read the document's results: a column names a path, a cell function its form.
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/kv_report.h"
 #include "cmds/eval/inside.h"
@@ -10,34 +10,80 @@
 #include <stdio.h>
 #include <string.h>
 
-dq_mean cmd_eval_field_value(const cmd_eval_field *f, const dq_eval_numbers *x)
+const json_t *cmd_eval_at(const json_t *o, const char *path)
 {
-    const void *at = (const char *)x + f->at;
-    dq_mean m = {.std_err = (double)NAN};
-    if (f->type == DQ_FIELD_MEAN) return *(const dq_mean *)at;
-    m.value = *(const double *)at;
+    char key[DQ_GATE_NAME];
+    while (o && *path) {
+        const size_t n = strcspn(path, ".");
+        if (n >= sizeof key) return NULL;
+        memcpy(key, path, n);
+        key[n] = 0;
+        o = json_object_get(o, key);
+        path += n + (path[n] == '.');
+    }
+    return o;
+}
+
+const json_t *cmd_eval_result(const cmd_eval_view *v, int row)
+{
+    return json_array_get(json_object_get(v->doc, "results"),
+                          (size_t)cmd_eval_result_of(v->e, row));
+}
+
+double cmd_eval_real(const json_t *o, const char *member)
+{
+    const json_t *x = json_object_get(o, member);
+    return json_is_number(x) ? json_number_value(x) : (double)NAN;
+}
+
+/* Of a metric perplexities alone, whose infinity is no number of JSON. */
+static bool is_infinite(const json_t *metric)
+{
+    const char *reason = json_string_value(json_object_get(metric, "reason"));
+    return reason && strncmp(reason, "e^NLL", 5) == 0;
+}
+
+dq_mean cmd_eval_mean_of(const json_t *o)
+{
+    const json_t *clusters = json_object_get(o, "n_clusters");
+    dq_mean m = {cmd_eval_real(o, json_object_get(o, "delta") ? "delta" : "value"),
+                 cmd_eval_real(o, "stderr"), json_integer_value(clusters)};
+    if (!is_infinite(o)) return m;
+    m.value = INFINITY;
+    if (m.clusters > 1) m.std_err = INFINITY;
     return m;
 }
 
-static void put_member(json_t *metric, const cmd_eval_field *f, dq_mean m)
+dq_interval cmd_eval_interval_of(const json_t *o)
 {
-    char name[64];
-    json_object_set_new(metric, f->name, dq_document_real(m.value));
-    if (f->type != DQ_FIELD_MEAN) return;
-    snprintf(name, sizeof name, "%s_stderr", f->name);
-    json_object_set_new(metric, name, dq_document_real(m.std_err));
+    const json_t *x = json_object_get(o, "interval");
+    if (json_array_size(x) != 2) return dq_interval_none;
+    return (dq_interval){json_number_value(json_array_get(x, 0)),
+                         json_number_value(json_array_get(x, 1))};
+}
+
+static dq_mean field_value(const cmd_eval_field *f, const dq_eval_numbers *x)
+{
+    const void *at = (const char *)x + f->at;
+    if (f->type == DQ_FIELD_MEAN) return *(const dq_mean *)at;
+    return (dq_mean){*(const double *)at, (double)NAN, 0};
 }
 
 void cmd_eval_field_json(json_t *metrics, const cmd_eval_field *list, const dq_eval_numbers *x)
 {
     for (const cmd_eval_field *f = list; f && f->name; f++) {
-        const dq_mean m = cmd_eval_field_value(f, x);
-        if (f->of)
-            put_member(json_object_get(metrics, f->of), f, m);
+        const dq_mean m = field_value(f, x);
+        json_t *of = f->of ? json_object_get(metrics, f->of) : NULL;
+        char std_err[64];
+        snprintf(std_err, sizeof std_err, "%s_stderr", f->name);
+        if (of)
+            json_object_set_new(of, f->name, dq_document_real(m.value));
         else if (f->type == DQ_FIELD_MEAN)
             json_object_set_new(metrics, f->name, cmd_eval_mean_json(m));
         else if (!isnan(m.value))
             json_object_set_new(metrics, f->name, dq_document_metric(m.value, m.std_err));
+        if (of && f->type == DQ_FIELD_MEAN)
+            json_object_set_new(of, std_err, dq_document_real(m.std_err));
     }
 }
 
@@ -49,46 +95,49 @@ static bool names_member(const cmd_eval_field *f, const char *member)
     return !member[n] || (f->type == DQ_FIELD_MEAN && strcmp(member + n, "_stderr") == 0);
 }
 
-static bool is_there(const cmd_eval_field *f, const dq_eval_source *source)
-{
-    return !f->there || f->there(source);
-}
-
 bool cmd_eval_field_known(const cmd_eval_field *list, const dq_eval_source *source,
                           const char *metric, const char *member)
 {
     for (const cmd_eval_field *f = list; f && f->name; f++) {
-        if (!is_there(f, source)) continue;
+        if (f->there && !f->there(source)) continue;
         if (!member && !f->of && strcmp(metric, f->name) == 0) return true;
         if (member && f->of && strcmp(metric, f->of) == 0 && names_member(f, member)) return true;
     }
     return false;
 }
 
-dq_status cmd_eval_field_csv_titles(const char **titles, int *n, const cmd_eval_field *list,
-                                    const dq_eval_source *source, dq_arena *a, dq_err *err)
+/* Columns by path. */
+
+static const json_t *found(const json_t *result, const cmd_eval_column *c)
 {
-    for (const cmd_eval_field *f = list; f && f->name; f++) {
-        if (f->every_csv || !is_there(f, source)) continue;
-        titles[(*n)++] = f->csv;
-        if (f->type != DQ_FIELD_MEAN) continue;
-        titles[*n] = dq_textf(a, err, "%s_stderr", f->csv);
-        if (!titles[(*n)++]) return err->code;
+    const json_t *x = cmd_eval_at(result, c->path), *element;
+    size_t i;
+    if (!json_is_array(x)) return x;
+    if (!c->label) return json_array_get(x, (size_t)c->at);
+    json_array_foreach(x, i, element)
+    {
+        if (json_integer_value(json_object_get(element, c->label)) == c->at) return element;
     }
-    return DQ_OK;
+    return NULL;
 }
 
-void cmd_eval_field_csv_cells(dq_table *t, const cmd_eval_field *list, const dq_eval_source *source,
-                              const dq_eval_numbers *x)
+void cmd_eval_column_cells(dq_table *t, const json_t *result, const cmd_eval_column *column, int n)
 {
-    for (const cmd_eval_field *f = list; f && f->name; f++) {
-        const dq_mean m = cmd_eval_field_value(f, x);
-        if (f->every_csv || !is_there(f, source)) continue;
-        if (f->type == DQ_FIELD_MEAN)
-            cmd_eval_mean_columns(t, m);
-        else
-            dq_table_real(t, m.value);
-    }
+    for (int i = 0; i < n; i++) column[i].cell(t, found(result, &column[i]));
+}
+
+void cmd_eval_column_csv(dq_table *t, const json_t *result, const cmd_eval_column *c)
+{
+    const json_t *of = found(result, c), *x = c->member ? json_object_get(of, c->member) : of;
+    const dq_mean m = cmd_eval_mean_of(of);
+    if (json_is_string(x))
+        dq_table_cell(t, "%s", json_string_value(x));
+    else if (json_is_integer(x))
+        dq_table_cell(t, "%lld", (long long)json_integer_value(x));
+    else if (json_is_null(x) && isinf(m.value))
+        dq_table_real(t, strcmp(c->member, "stderr") == 0 ? m.std_err : m.value);
+    else
+        dq_table_real(t, json_is_real(x) ? json_real_value(x) : (double)NAN);
 }
 
 /* Four decimals, or two significant digits where the error is small. */
@@ -136,7 +185,7 @@ void cmd_eval_score_cell(dq_table *t, dq_mean m, dq_interval x, const char *sign
         dq_table_cell(t, "%.4f (%.4f to %.4f)", m.value, x.low, x.high);
 }
 
-void cmd_eval_weights_cell(dq_table *t, const dq_model *m)
+static void weights_cell(dq_table *t, const dq_model *m)
 {
     char embed[32] = "", head[32] = "";
     if (m->embed_bits != 16) snprintf(embed, sizeof embed, ", embed %d", m->embed_bits);
@@ -149,10 +198,34 @@ void cmd_eval_weights_cell(dq_table *t, const dq_model *m)
         dq_table_cell(t, "%d/%s%s%s", m->weight_bits, m->weight_group, embed, head);
 }
 
-void cmd_eval_mean_columns(dq_table *t, dq_mean m)
+void cmd_eval_cell_mean(dq_table *t, const json_t *x)
 {
-    dq_table_real(t, m.value);
-    dq_table_real(t, m.std_err);
+    cmd_eval_mean_cell(t, cmd_eval_mean_of(x), "");
+}
+
+void cmd_eval_cell_change(dq_table *t, const json_t *x)
+{
+    cmd_eval_mean_cell(t, cmd_eval_mean_of(x), "+");
+}
+
+void cmd_eval_cell_score(dq_table *t, const json_t *x)
+{
+    cmd_eval_score_cell(t, cmd_eval_mean_of(x), cmd_eval_interval_of(x), "");
+}
+
+void cmd_eval_cell_score_change(dq_table *t, const json_t *x)
+{
+    cmd_eval_score_cell(t, cmd_eval_mean_of(x), cmd_eval_interval_of(x), "+");
+}
+
+void cmd_eval_cell_real(dq_table *t, const json_t *x)
+{
+    dq_table_known(t, json_is_real(x), "%.4f", json_real_value(x));
+}
+
+void cmd_eval_cell_text(dq_table *t, const json_t *x)
+{
+    dq_table_cell(t, "%s", json_is_string(x) ? json_string_value(x) : "-");
 }
 
 json_t *cmd_eval_mean_json(dq_mean m)
@@ -491,7 +564,9 @@ bool cmd_eval_kv_policies(const dq_eval *e)
     return false;
 }
 
-const char *cmd_eval_kv_keep_text(char buf[DQ_KV_KEEP], const dq_kv_spec *s)
+/* The budget of a row: "0.25", "300 tokens", "-" without eviction. */
+enum { DQ_KV_KEEP = 32 };
+static const char *keep_text(char buf[DQ_KV_KEEP], const dq_kv_spec *s)
 {
     const dq_evict_spec *x = &s->evict;
     if (!x->policy) return "-";
@@ -502,21 +577,22 @@ const char *cmd_eval_kv_keep_text(char buf[DQ_KV_KEEP], const dq_kv_spec *s)
     return buf;
 }
 
-bool cmd_eval_kv_keeps(const dq_eval *e)
+static bool differ_in_keep(const dq_eval *e)
 {
     char one[DQ_KV_KEEP], other[DQ_KV_KEEP];
     const char *first = NULL;
     for (int i = 0; i < e->n_rows; i++) {
         if (!e->row[i].shown) continue;
         if (!first)
-            first = cmd_eval_kv_keep_text(one, &e->row[i].kv);
-        else if (strcmp(first, cmd_eval_kv_keep_text(other, &e->row[i].kv)) != 0)
+            first = keep_text(one, &e->row[i].kv);
+        else if (strcmp(first, keep_text(other, &e->row[i].kv)) != 0)
             return true;
     }
     return false;
 }
 
-bool cmd_eval_kv_budgets(const dq_eval *e)
+/* Whether layers and heads of some shown row have different budgets. */
+static bool has_budgets(const dq_eval *e)
 {
     for (int i = 0; i < e->n_rows; i++) {
         const dq_evict_spec *s = &e->row[i].kv.evict;
@@ -542,4 +618,105 @@ void cmd_eval_say_routes(dq_logger *logger, const dq_backend *b, const dq_eval *
         if (k == i && r->model == model)
             dq_kv_report_note_routes(logger, b, e->model[model].m, r->math, &r->kv);
     }
+}
+
+/* Columns that identify a row; some stand only where rows differ in them. */
+
+static bool is_there(const dq_eval *e, cmd_eval_key key)
+{
+    switch (key) {
+    case DQ_KEY_MATH: return cmd_eval_math_swept(e);
+    case DQ_KEY_KV_SWEPT:
+    case DQ_KEY_CODES: return cmd_eval_kv_swept(e);
+    case DQ_KEY_POLICY: return cmd_eval_kv_policies(e);
+    case DQ_KEY_BUDGET: return has_budgets(e);
+    case DQ_KEY_KEEP: return cmd_eval_kv_swept(e) && differ_in_keep(e);
+    default: return true;
+    }
+}
+
+int cmd_eval_key_titles(const char **titles, const dq_eval *e, const cmd_eval_key *keys)
+{
+    static const char *const name[] = {[DQ_KEY_MODEL] = "model",
+                                       [DQ_KEY_WEIGHTS] = "weights",
+                                       [DQ_KEY_BITS] = "logit bits",
+                                       [DQ_KEY_GRANULARITY] = "granularity",
+                                       [DQ_KEY_LOGIT] = "logit bits",
+                                       [DQ_KEY_MATH] = "math",
+                                       [DQ_KEY_KV] = "KV",
+                                       [DQ_KEY_KV_SWEPT] = "KV",
+                                       [DQ_KEY_CODES] = "KV bits",
+                                       [DQ_KEY_POLICY] = "policy",
+                                       [DQ_KEY_BUDGET] = "budget",
+                                       [DQ_KEY_KEEP] = "keep",
+                                       [DQ_KEY_TASK] = "task",
+                                       [DQ_KEY_TITLE] = "task"};
+    int n = 0;
+    for (; *keys; keys++) {
+        if (is_there(e, *keys)) titles[n++] = name[*keys];
+    }
+    return n;
+}
+
+static void key_cell(dq_table *t, const cmd_eval_view *v, int row, cmd_eval_key key)
+{
+    const dq_eval_row *r = &v->e->row[row];
+    const dq_evict_spec *evict = &r->kv.evict;
+    const char *granularity = dq_granularity_name[r->logit.granularity];
+    const bool plain = r->logit.bits == 16;
+    const bool cuts = evict->policy && evict->keep != 1; /* else there is nothing to choose */
+    char text[DQ_KV_LABEL];
+    switch (key) {
+    case DQ_KEY_MODEL: dq_table_cell(t, "%s", v->names[r->model]); break;
+    case DQ_KEY_WEIGHTS: weights_cell(t, cmd_eval_model_of(v->e, row)); break;
+    case DQ_KEY_BITS: dq_table_cell(t, "%d", r->logit.bits); break;
+    case DQ_KEY_GRANULARITY: dq_table_cell(t, "%s", plain ? "-" : granularity); break;
+    case DQ_KEY_LOGIT:
+        dq_table_cell(t, "%d%s%s", r->logit.bits, plain ? "" : " ", plain ? "" : granularity);
+        break;
+    case DQ_KEY_MATH: dq_table_cell(t, "%s", dq_num_name[r->math.linear]); break;
+    case DQ_KEY_KV:
+    case DQ_KEY_KV_SWEPT:
+        dq_table_cell(t, "%s", dq_kv_report_label(text, sizeof text, &r->kv));
+        break;
+    case DQ_KEY_CODES: dq_table_cell(t, "%s", dq_kv_codes_text(text, &r->kv)); break;
+    case DQ_KEY_POLICY: dq_table_cell(t, "%s", cuts ? evict->policy->name : "-"); break;
+    case DQ_KEY_BUDGET:
+        dq_table_cell(t, "%s", cuts ? dq_kv_budget_name[evict->budget] : "-");
+        break;
+    case DQ_KEY_KEEP: dq_table_cell(t, "%s", keep_text(text, &r->kv)); break;
+    case DQ_KEY_TASK: dq_table_cell(t, "%s", dq_eval_source_of(v->e, r)->name); break;
+    case DQ_KEY_TITLE: dq_table_cell(t, "%s", cmd_eval_title(v->e, row)); break;
+    case DQ_KEYS_END: break;
+    }
+}
+
+void cmd_eval_key_cells(dq_table *t, const cmd_eval_view *v, int row, const cmd_eval_key *keys)
+{
+    for (; *keys; keys++) {
+        if (is_there(v->e, *keys)) key_cell(t, v, row, *keys);
+    }
+}
+
+dq_status cmd_eval_pivot(const cmd_eval_view *v, const cmd_eval_kind *kind, const char *head,
+                         const cmd_eval_table_of *p, dq_err *err)
+{
+    const char *titles[DQ_KEYS + DQ_EVAL_COLUMNS];
+    const int keys = cmd_eval_key_titles(titles, v->e, p->keys);
+    dq_table *t;
+    for (int i = 0; i < p->n; i++) titles[keys + i] = p->column[i].title;
+    DQ_TRY(dq_table_new(&t, titles, keys + p->n, err));
+    dq_table_keys(t, keys + p->n_keys);
+    for (int i = 0; i < v->e->n_rows; i++) {
+        const json_t *result = cmd_eval_result(v, i);
+        if (!cmd_eval_kind_shows(kind, v->e, i)) continue;
+        for (int line = 0; line < 2; line++) {
+            const cmd_eval_column *column = line ? p->second : p->column;
+            if (line && (!column || !found(result, &column[p->n_keys]))) continue;
+            cmd_eval_key_cells(t, v, i, p->keys);
+            cmd_eval_column_cells(t, result, column, p->n);
+        }
+    }
+    printf("\n%s\n", head);
+    return dq_table_finish(t, err);
 }

@@ -12,16 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The rows of one model and setting, and their mean. */
-typedef struct line {
-    int row[DQ_EVAL_SOURCES], n; /* n 0: there is no such line */
-    dq_mean score[DQ_EVAL_SOURCES];
-    dq_eval_average mean;
-    bool compared, crossed; /* the two below are there */
-    dq_eval_average delta, cross;
-    int cross_model; /* the first model */
-} line;
-
 static const dq_eval_kind *kind_of(const dq_eval *e, int row)
 {
     return dq_eval_source_of(e, &e->row[row])->kind;
@@ -40,50 +30,28 @@ static bool has_cross(const dq_eval *e, const int *row, int n)
     return true;
 }
 
-static dq_mean mean_of_flips(const dq_stat_flips *f)
+/* What a result has of its quoted metric, under "metrics", "paired" or "cross_paired"; NULL:
+ * nothing. */
+static const json_t *quoted_of(const cmd_eval_view *v, int row, const char *of)
 {
-    return (dq_mean){f->delta, f->std_err, f->clusters};
+    const char *metric = kind_of(v->e, row)->metric[quoted(v->e, row)];
+    return json_object_get(json_object_get(cmd_eval_result(v, row), of), metric);
 }
 
-/* l->n 0: no line begins at that row. */
-static dq_status line_of(line *l, const cmd_eval_view *v, int row, dq_err *err)
+/* Of n rows; false: one has none. */
+static bool average_of(dq_eval_average *out, const cmd_eval_view *v, const int *row, int n,
+                       const char *of)
 {
-    const dq_eval *e = v->e;
-    dq_mean delta[DQ_EVAL_SOURCES];
-    dq_interval score_interval[DQ_EVAL_SOURCES], delta_interval[DQ_EVAL_SOURCES];
-    *l = (line){.compared = true};
-    l->n = dq_eval_average_rows(l->row, e, row);
-    if (l->n == 0) return DQ_OK;
-    for (int i = 0; i < l->n; i++) {
-        dq_eval_numbers x;
-        const int m = quoted(e, l->row[i]);
-        DQ_TRY(dq_eval_numbers_of(e, l->row[i], &x, err));
-        l->score[i] = x.score[m];
-        score_interval[i] = x.score_interval[m];
-        delta[i] = mean_of_flips(&x.flips[m]);
-        delta_interval[i] = x.flips[m].interval;
-        l->compared = l->compared && !x.is_ref;
-    }
-    l->mean = dq_eval_average_of(l->score, score_interval, l->n);
-    if (l->compared) l->delta = dq_eval_average_of(delta, delta_interval, l->n);
     dq_mean mean[DQ_EVAL_SOURCES];
     dq_interval interval[DQ_EVAL_SOURCES];
-    l->crossed = has_cross(e, l->row, l->n);
-    for (int i = 0; l->crossed && i < l->n; i++) {
-        dq_stat_flips f;
-        const int other = cmd_eval_cross_row(e, l->row[i]);
-        DQ_TRY(dq_eval_compare(e, other, l->row[i], quoted(e, l->row[i]), &f, err));
-        mean[i] = mean_of_flips(&f);
-        interval[i] = f.interval;
-        l->cross_model = e->row[other].model;
+    for (int i = 0; i < n; i++) {
+        const json_t *x = quoted_of(v, row[i], of);
+        if (!x) return false;
+        mean[i] = cmd_eval_mean_of(x);
+        interval[i] = cmd_eval_interval_of(x);
     }
-    if (l->crossed) l->cross = dq_eval_average_of(mean, interval, l->n);
-    return DQ_OK;
-}
-
-static dq_interval loss_interval(const line *l)
-{
-    return (dq_interval){-l->delta.interval.high, -l->delta.interval.low};
+    *out = dq_eval_average_of(mean, interval, n);
+    return true;
 }
 
 int cmd_eval_averages_compared(const dq_eval *e)
@@ -99,107 +67,82 @@ int cmd_eval_averages_compared(const dq_eval *e)
     return n;
 }
 
-typedef struct columns {
-    bool math, kv, difference, cross;
-} columns;
-
-static dq_status columns_of(columns *c, const cmd_eval_view *v, const dq_eval_kind *kind,
-                            dq_err *err)
+/* Whether a mean of the kind has the member. */
+static bool some_have(const cmd_eval_view *v, const dq_eval_kind *kind, const char *member)
 {
-    *c = (columns){.math = cmd_eval_math_swept(v->e), .kv = cmd_eval_kv_swept(v->e)};
+    int row[DQ_EVAL_SOURCES];
+    size_t at = 0;
     for (int i = 0; i < v->e->n_rows; i++) {
-        line l;
-        if (kind_of(v->e, i) != kind) continue;
-        DQ_TRY(line_of(&l, v, i, err));
-        c->difference = c->difference || (l.n && l.compared);
-        c->cross = c->cross || (l.n && l.crossed);
+        if (!dq_eval_average_rows(row, v->e, i)) continue;
+        const json_t *of = json_array_get(json_object_get(v->doc, "averages"), at++);
+        if (kind_of(v->e, i) == kind && json_is_object(json_object_get(of, member))) return true;
     }
-    return DQ_OK;
+    return false;
 }
 
-static void difference_cell(dq_table *t, bool there, const dq_eval_average *x)
+static dq_status print_kind(const cmd_eval_view *v, const dq_eval_kind *kind, const int *first,
+                            int n_tasks, dq_err *err)
 {
-    if (there)
-        cmd_eval_score_cell(t, x->mean, x->interval, "+");
-    else
-        dq_table_cell(t, "-");
-}
-
-static dq_status print_kind(const cmd_eval_view *v, const dq_eval_kind *kind, const line *first,
-                            dq_err *err)
-{
-    const char *titles[8 + DQ_EVAL_SOURCES + 4] = {"model", "weights", "logit bits"};
+    static const cmd_eval_key keys[] = {DQ_KEY_MODEL,    DQ_KEY_WEIGHTS, DQ_KEY_LOGIT,
+                                        DQ_KEY_KV_SWEPT, DQ_KEY_MATH,    DQ_KEYS_END};
+    static const cmd_eval_column mean = DQ_COLUMN("mean", "mean", cmd_eval_cell_score),
+                                 paired[] = {DQ_COLUMN("against reference", "paired",
+                                                       cmd_eval_cell_score_change),
+                                             DQ_COLUMN(NULL, "verdict.is", cmd_eval_cell_text)},
+                                 cross = DQ_COLUMN("against first model", "cross_paired",
+                                                   cmd_eval_cell_score_change);
+    const bool compared = some_have(v, kind, "paired"),
+               crossed = some_have(v, kind, "cross_paired");
+    const char *titles[DQ_KEYS + DQ_EVAL_SOURCES + 4];
     char within[48];
-    int n = 3;
-    columns c;
-    dq_table *t = NULL;
-    DQ_TRY(columns_of(&c, v, kind, err));
-    if (c.kv) titles[n++] = "KV";
-    if (c.math) titles[n++] = "math";
-    const int keys = n;
-    for (int i = 0; i < first->n; i++) titles[n++] = cmd_eval_title(v->e, first->row[i]);
-    titles[n++] = "mean";
+    int n = cmd_eval_key_titles(titles, v->e, keys);
+    const int n_keys = n;
+    size_t at = 0;
+    dq_table *t;
+    for (int i = 0; i < n_tasks; i++) titles[n++] = cmd_eval_title(v->e, first[i]);
+    titles[n++] = mean.title;
     snprintf(within, sizeof within, "loss \u2264 %g", v->margin);
-    if (c.difference) titles[n++] = "against reference";
-    if (c.difference) titles[n++] = within;
-    if (c.cross) titles[n++] = "against first model";
+    if (compared) titles[n++] = paired[0].title;
+    if (compared) titles[n++] = within;
+    if (crossed) titles[n++] = cross.title;
     DQ_TRY(dq_table_new(&t, titles, n, err));
-    dq_table_keys(t, keys);
-    for (int i = 0; err->code == DQ_OK && i < v->e->n_rows; i++) {
-        line l;
-        if (kind_of(v->e, i) == kind && line_of(&l, v, i, err) == DQ_OK && l.n) {
-            const dq_eval_row *r = &v->e->row[l.row[0]];
-            char label[DQ_KV_LABEL];
-            dq_table_cell(t, "%s", v->names[r->model]);
-            cmd_eval_weights_cell(t, cmd_eval_model_of(v->e, l.row[0]));
-            if (r->logit.bits == 16)
-                dq_table_cell(t, "16");
-            else
-                dq_table_cell(t, "%d %s", r->logit.bits, dq_granularity_name[r->logit.granularity]);
-            if (c.kv) dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
-            if (c.math) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
-            for (int k = 0; k < l.n; k++) dq_table_cell(t, "%.4f", l.score[k].value);
-            cmd_eval_score_cell(t, l.mean.mean, l.mean.interval, "");
-            if (c.difference) {
-                difference_cell(t, l.compared, &l.delta);
-                dq_table_cell(t, "%s",
-                              l.compared ? dq_interval_decision_name[dq_interval_decide(
-                                               loss_interval(&l), v->margin)]
-                                         : "-");
-            }
-            if (c.cross) difference_cell(t, l.crossed, &l.cross);
-        }
+    dq_table_keys(t, n_keys);
+    for (int i = 0; i < v->e->n_rows; i++) {
+        int row[DQ_EVAL_SOURCES];
+        if (!dq_eval_average_rows(row, v->e, i)) continue;
+        const json_t *of = json_array_get(json_object_get(v->doc, "averages"), at++);
+        if (kind_of(v->e, i) != kind) continue;
+        cmd_eval_key_cells(t, v, i, keys);
+        for (int k = 0; k < n_tasks; k++)
+            cmd_eval_cell_real(t, json_object_get(quoted_of(v, row[k], "metrics"), "value"));
+        cmd_eval_column_cells(t, of, &mean, 1);
+        if (compared) cmd_eval_column_cells(t, of, paired, 2);
+        if (crossed) cmd_eval_column_cells(t, of, &cross, 1);
     }
-    if (err->code == DQ_OK) {
-        printf("\nMean over %d tasks, each counting as much (", first->n);
-        /* "acc", or "acc_norm of hellaswag, acc of the others". */
-        int second = 0;
-        for (int i = 0; i < first->n; i++) {
-            if (quoted(v->e, first->row[i]) == 0) continue;
-            if (second == 0) printf("%s of ", kind->metric[1]);
-            printf("%s%s", second++ ? ", " : "", cmd_eval_title(v->e, first->row[i]));
-        }
-        if (second < first->n)
-            printf("%s%s%s", second ? ", " : "", kind->metric[0], second ? " of the others" : "");
-        printf("):\n");
-        dq_table_print(t, err);
+    printf("\nMean over %d tasks, each counting as much (", n_tasks);
+    /* "acc", or "acc_norm of hellaswag, acc of the others". */
+    int second = 0;
+    for (int i = 0; i < n_tasks; i++) {
+        if (quoted(v->e, first[i]) == 0) continue;
+        if (second == 0) printf("%s of ", kind->metric[1]);
+        printf("%s%s", second++ ? ", " : "", cmd_eval_title(v->e, first[i]));
     }
-    dq_table_free(t);
-    return err->code;
+    if (second < n_tasks)
+        printf("%s%s%s", second ? ", " : "", kind->metric[0], second ? " of the others" : "");
+    printf("):\n");
+    return dq_table_finish(t, err);
 }
 
 dq_status cmd_eval_averages(const cmd_eval_view *v, dq_err *err)
 {
     for (int i = 0; i < v->e->n_rows; i++) {
-        const dq_eval_kind *kind = kind_of(v->e, i);
-        line l;
+        int row[DQ_EVAL_SOURCES], other[DQ_EVAL_SOURCES];
+        const int n = dq_eval_average_rows(row, v->e, i);
         bool seen = false;
-        DQ_TRY(line_of(&l, v, i, err));
-        for (int k = 0; k < i && l.n; k++) {
-            int row[DQ_EVAL_SOURCES];
-            seen = seen || (kind_of(v->e, k) == kind && dq_eval_average_rows(row, v->e, k) > 0);
-        }
-        if (l.n && !seen) DQ_TRY(print_kind(v, kind, &l, err));
+        for (int k = 0; k < i && n; k++)
+            seen = seen || (kind_of(v->e, k) == kind_of(v->e, i) &&
+                            dq_eval_average_rows(other, v->e, k) > 0);
+        if (n && !seen) DQ_TRY(print_kind(v, kind_of(v->e, i), row, n, err));
     }
     return DQ_OK;
 }
@@ -213,11 +156,11 @@ static json_t *difference_json(const dq_eval_average *x)
     return o;
 }
 
-static json_t *verdict_json(const line *l, double margin)
+static json_t *verdict_json(const dq_eval_average *delta, double margin)
 {
-    const dq_interval loss = loss_interval(l);
+    const dq_interval loss = {-delta->interval.high, -delta->interval.low};
     json_t *o = json_object();
-    json_object_set_new(o, "loss", dq_document_real(-l->delta.mean.value));
+    json_object_set_new(o, "loss", dq_document_real(-delta->mean.value));
     json_object_set_new(o, "interval", cmd_eval_interval_json(loss));
     json_object_set_new(o, "margin", dq_document_real(margin));
     json_object_set_new(o, "is",
@@ -225,15 +168,15 @@ static json_t *verdict_json(const line *l, double margin)
     return o;
 }
 
-static json_t *line_json(const cmd_eval_view *v, const line *l)
+static json_t *average_json(const cmd_eval_view *v, const int *row, int n)
 {
     const dq_eval *e = v->e;
-    const dq_eval_row *r = &e->row[l->row[0]];
+    const dq_eval_row *r = &e->row[row[0]];
+    dq_eval_average x;
     json_t *o = json_object(), *tasks = json_array(), *metrics = json_array(), *mean, *cross;
-    for (int i = 0; i < l->n; i++) {
-        json_array_append_new(tasks, json_string(cmd_eval_title(e, l->row[i])));
-        json_array_append_new(metrics,
-                              json_string(kind_of(e, l->row[i])->metric[quoted(e, l->row[i])]));
+    for (int i = 0; i < n; i++) {
+        json_array_append_new(tasks, json_string(cmd_eval_title(e, row[i])));
+        json_array_append_new(metrics, json_string(kind_of(e, row[i])->metric[quoted(e, row[i])]));
     }
     json_object_set_new(o, "model", json_string(v->names[r->model]));
     json_object_set_new(o, "reference", json_string(v->names[e->row[r->ref].model]));
@@ -242,28 +185,29 @@ static json_t *line_json(const cmd_eval_view *v, const line *l)
     json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
     json_object_set_new(o, "tasks", tasks);
     json_object_set_new(o, "metrics", metrics);
-    mean = dq_document_metric(l->mean.mean.value, l->mean.mean.std_err);
-    json_object_set_new(mean, "interval", cmd_eval_interval_json(l->mean.interval));
+    average_of(&x, v, row, n, "metrics");
+    mean = dq_document_metric(x.mean.value, x.mean.std_err);
+    json_object_set_new(mean, "interval", cmd_eval_interval_json(x.interval));
     json_object_set_new(o, "mean", mean);
-    json_object_set_new(o, "paired", l->compared ? difference_json(&l->delta) : json_null());
-    json_object_set_new(o, "verdict", l->compared ? verdict_json(l, v->margin) : json_null());
-    if (!l->crossed) return o;
-    cross = difference_json(&l->cross);
-    json_object_set_new(cross, "model", json_string(v->names[l->cross_model]));
+    const bool compared = average_of(&x, v, row, n, "paired");
+    json_object_set_new(o, "paired", compared ? difference_json(&x) : json_null());
+    json_object_set_new(o, "verdict", compared ? verdict_json(&x, v->margin) : json_null());
+    if (!average_of(&x, v, row, n, "cross_paired")) return o;
+    cross = difference_json(&x);
+    json_object_set_new(cross, "model", json_string(v->names[0]));
     json_object_set_new(o, "cross_paired", cross);
     return o;
 }
 
-dq_status cmd_eval_averages_json(json_t *document, const cmd_eval_view *v, dq_err *err)
+void cmd_eval_averages_json(json_t *document, const cmd_eval_view *v)
 {
     json_t *all = json_array();
     json_object_set_new(document, "averages", all);
     for (int i = 0; i < v->e->n_rows; i++) {
-        line l;
-        DQ_TRY(line_of(&l, v, i, err));
-        if (l.n) json_array_append_new(all, line_json(v, &l));
+        int row[DQ_EVAL_SOURCES];
+        const int n = dq_eval_average_rows(row, v->e, i);
+        if (n) json_array_append_new(all, average_json(v, row, n));
     }
-    return DQ_OK;
 }
 
 static dq_status add_metrics(json_t *row, const cmd_eval_view *v, int index,

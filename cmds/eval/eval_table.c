@@ -19,13 +19,6 @@
 /* With fewer clusters there is a warning. */
 enum { DQ_EVAL_FEW_CLUSTERS = 10 };
 
-typedef struct cmd_eval_verdict {
-    bool there; /* else the row has no loss */
-    dq_interval_loss loss;
-    dq_interval_decision is;
-    int64_t missing; /* clusters that would decide, roughly; 0: unknown, or decided */
-} cmd_eval_verdict;
-
 #define SAME_BYTES 1.01
 
 typedef enum is { ON_FRONT, UNDECIDED, DOMINATED, USELESS } is; /* the worst last */
@@ -49,6 +42,7 @@ typedef struct front {
     int n;
     int64_t comparisons;
     bool windows;
+    const char *metric;
 } front;
 
 static bool is_point(const dq_eval *e, int row)
@@ -128,24 +122,23 @@ static double nearness(is now, const dq_interval_loss *worse)
 static dq_status front_of(front *f, const cmd_eval_view *v, int first, dq_err *err)
 {
     const dq_eval *e = v->e;
-    *f = (front){.v = v, .windows = dq_eval_source_of(e, &e->row[first])->kind->windows};
+    const dq_eval_source *source = dq_eval_source_of(e, &e->row[first]);
+    *f = (front){.v = v, .windows = source->kind->windows};
+    f->metric = f->windows ? "kld_nats" : source->kind->metric[dq_eval_quoted(source)];
     f->of = dq_block_new((size_t)e->n_rows, sizeof *f->of, err);
     for (int i = first; f->of && i < e->n_rows; i++) {
         if (is_point(e, i) && belongs(&e->row[first], &e->row[i]) && !is_again(f, i)) {
-            const dq_eval *eval = f->v->e;
-            const dq_eval_row *r = &eval->row[i];
+            const dq_eval_row *r = &e->row[i];
             const dq_kv_report_shares s = dq_kv_report_shares_of(&r->kv, &r->work.cached);
-            dq_eval_numbers x;
             int at = f->n++;
-            DQ_TRY(dq_eval_numbers_of(eval, i, &x, err));
             for (; at > 0 && f->of[at - 1].bytes > s.bytes_cached; at--) f->of[at] = f->of[at - 1];
-            f->of[at] = (point){
-                .row = i,
-                .bytes = s.bytes_cached,
-                .share = s.share,
-                .front = s.saves_nothing ? USELESS : ON_FRONT,
-                .value = f->windows ? x.kld : x.score[dq_eval_quoted(dq_eval_source_of(eval, r))],
-                .against = -1};
+            f->of[at] = (point){.row = i,
+                                .bytes = s.bytes_cached,
+                                .share = s.share,
+                                .front = s.saves_nothing ? USELESS : ON_FRONT,
+                                .value = cmd_eval_mean_of(json_object_get(
+                                    cmd_eval_at(cmd_eval_result(v, i), "metrics"), f->metric)),
+                                .against = -1};
         }
     }
     if (!f->of) return err->code;
@@ -172,12 +165,6 @@ static dq_status front_of(front *f, const cmd_eval_view *v, int first, dq_err *e
         }
     }
     return DQ_OK;
-}
-
-static const char *metric_of(const front *f)
-{
-    const dq_eval_source *s = dq_eval_source_of(f->v->e, &f->v->e->row[f->of[0].row]);
-    return f->windows ? "kld_nats" : s->kind->metric[dq_eval_quoted(s)];
 }
 
 /* Where nothing is left to choose, the policy is not named. */
@@ -246,7 +233,7 @@ static dq_status append(const front *f, void *arg, dq_err *err)
     json_object_set_new(o, "task", json_string(cmd_eval_title(e, f->of[0].row)));
     dq_kv_report_logit(o, r->logit);
     json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
-    json_object_set_new(o, "metric", json_string(metric_of(f)));
+    json_object_set_new(o, "metric", json_string(f->metric));
     json_object_set_new(o, "cluster", json_string(dq_eval_cluster(e, r)));
     json_object_set_new(o, "comparisons", json_integer((json_int_t)f->comparisons));
     json_object_set_new(o, "points", points);
@@ -293,7 +280,7 @@ static dq_status print_front(const front *f, void *arg, dq_err *err)
 {
     const dq_eval *e = f->v->e;
     const dq_eval_row *r = &e->row[f->of[0].row];
-    const char *titles[] = {"KV",       "share of 16 bits", metric_of(f), "front", "compared with",
+    const char *titles[] = {"KV",       "share of 16 bits", f->metric, "front", "compared with",
                             "worse by", "interval"};
     int dominated = 0;
     dq_table *t;
@@ -311,7 +298,7 @@ static dq_status print_front(const front *f, void *arg, dq_err *err)
     printf(
         ", %s. On the Pareto front: better than each of no more bytes (up to 1 %% more), by paired "
         "95 %% intervals of %s:\n",
-        dq_num_name[r->math.linear], metric_of(f));
+        dq_num_name[r->math.linear], f->metric);
     if (dq_table_print(t, err) == DQ_OK)
         printf("%d of %d are dominated by one of no more bytes. %lld comparisons, each at 95 %%: "
                "about "
@@ -342,20 +329,22 @@ static bool is_compared(const dq_eval *e, int row)
     return e->row[row].shown && (kind->windows || kind->metric[0]);
 }
 
-static cmd_eval_verdict verdict_of(const cmd_eval_view *v, int row, const dq_eval_numbers *x)
+/* That of a result; NULL: it has none. */
+static const json_t *verdict_of(const cmd_eval_view *v, int row)
 {
-    cmd_eval_verdict y = {.there = false};
-    y.there = dq_eval_loss_of(&y.loss, v->e, row, x);
-    if (!y.there) return y;
-    y.is = dq_interval_decide(y.loss.interval, v->margin);
-    if (y.is == DQ_INCONCLUSIVE) y.missing = dq_interval_missing(&y.loss, v->margin);
-    return y;
+    const json_t *y = json_object_get(cmd_eval_result(v, row), "verdict");
+    return json_is_object(y) ? y : NULL;
+}
+
+static const char *is_of(const json_t *verdict, const char *none)
+{
+    return verdict ? json_string_value(json_object_get(verdict, "is")) : none;
 }
 
 /* Rows that differ only in logit bits, widest first. */
 typedef struct series {
     int row[WIDTHS], n;
-    cmd_eval_verdict verdict[WIDTHS];
+    const json_t *verdict[WIDTHS];
     int lowest; /* bits; 0: none */
 } series;
 
@@ -367,28 +356,25 @@ static bool same_but_bits(const dq_eval_row *a, const dq_eval_row *b)
 }
 
 /* Whether row i is the first rounded one of a series, and the series. */
-static dq_status series_of(series *f, const cmd_eval_view *v, int i, bool *speaks, dq_err *err)
+static bool series_of(series *f, const cmd_eval_view *v, int i)
 {
     const dq_eval *e = v->e;
-    bool good = true;
+    const char *within = dq_interval_decision_name[DQ_WITHIN];
+    bool good = true, speaks = is_compared(e, i) && e->row[i].ref != i && e->row[i].logit.bits < 16;
     *f = (series){.n = 0};
-    *speaks = is_compared(e, i) && e->row[i].ref != i && e->row[i].logit.bits < 16;
-    for (int k = 0; *speaks && k < i; k++)
-        *speaks = e->row[k].logit.bits == 16 || !same_but_bits(&e->row[i], &e->row[k]);
-    for (int bits = 16; *speaks && bits > 1; bits--) {
+    for (int k = 0; speaks && k < i; k++)
+        speaks = e->row[k].logit.bits == 16 || !same_but_bits(&e->row[i], &e->row[k]);
+    for (int bits = 16; speaks && bits > 1; bits--) {
         for (int k = 0; k < e->n_rows; k++) {
-            dq_eval_numbers x;
             if (e->row[k].logit.bits != bits || f->n == WIDTHS) continue;
             if (!same_but_bits(&e->row[i], &e->row[k])) continue;
-            DQ_TRY(dq_eval_numbers_of(e, k, &x, err));
-            f->verdict[f->n] = verdict_of(v, k, &x);
-            good = good && (!f->verdict[f->n].there || f->verdict[f->n].is == DQ_WITHIN);
+            f->verdict[f->n] = verdict_of(v, k);
+            good = good && strcmp(is_of(f->verdict[f->n], within), within) == 0;
             if (good) f->lowest = bits;
             f->row[f->n++] = k;
         }
     }
-    *speaks = *speaks && f->n > 1;
-    return DQ_OK;
+    return speaks && f->n > 1;
 }
 
 /* Counts quoted differences to references, between models, and of their means over tasks; a cache
@@ -482,7 +468,7 @@ static bool stand_apart(const dq_eval *e, int m, int k)
     return false;
 }
 
-dq_status cmd_eval_claims(const cmd_eval_view *v, dq_err *err)
+void cmd_eval_claims(const cmd_eval_view *v)
 {
     bool first = true;
     print_notes(v->e);
@@ -509,9 +495,7 @@ dq_status cmd_eval_claims(const cmd_eval_view *v, dq_err *err)
                "them. --ref MODEL compares every row with one model.\n");
     for (int i = 0; i < v->e->n_rows; i++) {
         series f;
-        bool speaks;
-        DQ_TRY(series_of(&f, v, i, &speaks, err));
-        if (!speaks) continue;
+        if (!series_of(&f, v, i)) continue;
         if (first)
             printf("\nLowest logit bits within the margin: loss at most %g (%s), by paired 95 %% "
                    "intervals:\n",
@@ -533,47 +517,46 @@ dq_status cmd_eval_claims(const cmd_eval_view *v, dq_err *err)
         else
             printf(": none\n");
         for (int k = 0; k < f.n; k++) {
-            const cmd_eval_verdict *y = &f.verdict[k];
-            if (!y->there) continue;
-            printf("    %d bits: %s; loss %+.4f", v->e->row[f.row[k]].logit.bits,
-                   dq_interval_decision_name[y->is], y->loss.value);
-            if (isnan(y->loss.interval.low))
+            const json_t *y = f.verdict[k];
+            if (!y) continue;
+            const dq_interval x = cmd_eval_interval_of(y);
+            const int64_t missing = json_integer_value(json_object_get(y, "missing_clusters"));
+            printf("    %d bits: %s; loss %+.4f", v->e->row[f.row[k]].logit.bits, is_of(y, ""),
+                   cmd_eval_real(y, "loss"));
+            if (isnan(x.low))
                 printf(", no interval over one %s", cluster);
             else
-                printf(", interval %+.4f to %+.4f", y->loss.interval.low, y->loss.interval.high);
-            if (y->missing)
+                printf(", interval %+.4f to %+.4f", x.low, x.high);
+            if (missing)
                 printf(", roughly %s more would decide",
-                       cmd_eval_clusters_text(label, sizeof label, y->missing, cluster));
+                       cmd_eval_clusters_text(label, sizeof label, missing, cluster));
             printf("\n");
         }
     }
-    return DQ_OK;
 }
 
-dq_status cmd_eval_warn_clusters(dq_logger *logger, const cmd_eval_view *v, dq_err *err)
+void cmd_eval_warn_clusters(dq_logger *logger, const cmd_eval_view *v)
 {
     const dq_eval *e = v->e;
     for (int i = 0; i < e->n_rows; i++) {
-        dq_eval_numbers x;
         const char *cluster = dq_eval_cluster(e, &e->row[i]);
+        const int64_t n = json_integer_value(json_object_get(cmd_eval_result(v, i), "n_clusters"));
         if (!is_compared(e, i)) continue;
-        DQ_TRY(dq_eval_numbers_of(e, i, &x, err));
-        if (x.n_clusters == 1)
+        if (n == 1)
             dq_logger_warn(logger,
                            "%s: one %s, or copies of one, so there are no standard errors and "
                            "nothing is decided",
                            cmd_eval_title(e, i), cluster);
-        else if (x.n_clusters < DQ_EVAL_FEW_CLUSTERS)
+        else if (n < DQ_EVAL_FEW_CLUSTERS)
             dq_logger_warn(
                 logger,
                 "%s: standard errors rest on %lld clusters (each %s is one) and are rough "
                 "themselves; intervals take this into account with Student's t. Use %d or more",
-                cmd_eval_title(e, i), (long long)x.n_clusters,
+                cmd_eval_title(e, i), (long long)n,
                 strcmp(cluster, "cluster") == 0 ? "set of copies or of items of a passage"
                                                 : cluster,
                 DQ_EVAL_FEW_CLUSTERS);
     }
-    return DQ_OK;
 }
 
 /* A checkpoint of the run that may be the source of model m: one of that name, else any. -1:
@@ -618,23 +601,25 @@ json_t *cmd_eval_verdict_json(const cmd_eval_view *v, int row, const dq_eval_num
 {
     const dq_eval_source *s = dq_eval_source_of(v->e, &v->e->row[row]);
     const cmd_eval_kind *kind = cmd_eval_kind_of(s);
-    const cmd_eval_verdict y = verdict_of(v, row, x);
-    if (!y.there) return json_null();
+    dq_interval_loss loss;
+    if (!dq_eval_loss_of(&loss, v->e, row, x)) return json_null();
+    const dq_interval_decision what = dq_interval_decide(loss.interval, v->margin);
+    const int64_t missing = what == DQ_INCONCLUSIVE ? dq_interval_missing(&loss, v->margin) : 0;
     json_t *o = json_object();
     json_object_set_new(
         o, "metric",
         json_string(kind->out.loss ? kind->out.loss : s->kind->metric[dq_eval_quoted(s)]));
-    json_object_set_new(o, "loss", dq_document_real(y.loss.value));
-    json_object_set_new(o, "interval", cmd_eval_interval_json(y.loss.interval));
-    json_object_set_new(o, "n_clusters", json_integer((json_int_t)y.loss.clusters));
+    json_object_set_new(o, "loss", dq_document_real(loss.value));
+    json_object_set_new(o, "interval", cmd_eval_interval_json(loss.interval));
+    json_object_set_new(o, "n_clusters", json_integer((json_int_t)loss.clusters));
     json_object_set_new(o, "margin", dq_document_real(v->margin));
-    json_object_set_new(o, "is", json_string(dq_interval_decision_name[y.is]));
+    json_object_set_new(o, "is", json_string(dq_interval_decision_name[what]));
     json_object_set_new(o, "missing_clusters",
-                        y.missing ? json_integer((json_int_t)y.missing) : json_null());
+                        missing ? json_integer((json_int_t)missing) : json_null());
     return o;
 }
 
-dq_status cmd_eval_claims_json(json_t *document, const cmd_eval_view *v, dq_err *err)
+void cmd_eval_claims_json(json_t *document, const cmd_eval_view *v)
 {
     const int n = n_comparisons(v->e);
     json_t *c = json_object(), *lowest = json_array();
@@ -645,9 +630,7 @@ dq_status cmd_eval_claims_json(json_t *document, const cmd_eval_view *v, dq_err 
     json_object_set_new(document, "lowest_logit_bits", lowest);
     for (int i = 0; i < v->e->n_rows; i++) {
         series f;
-        bool speaks;
-        DQ_TRY(series_of(&f, v, i, &speaks, err));
-        if (speaks) {
+        if (series_of(&f, v, i)) {
             const dq_eval_row *r = &v->e->row[f.row[f.n - 1]];
             json_t *o = json_object(), *widths = json_object();
             char bits[16], label[DQ_KV_LABEL];
@@ -661,17 +644,14 @@ dq_status cmd_eval_claims_json(json_t *document, const cmd_eval_view *v, dq_err 
                                 json_string(dq_kv_report_label(label, sizeof label, &r->kv)));
             json_object_set_new(o, "lowest", f.lowest ? json_integer(f.lowest) : json_null());
             for (int k = 0; k < f.n; k++) {
-                const cmd_eval_verdict *y = &f.verdict[k];
                 snprintf(bits, sizeof bits, "%d", v->e->row[f.row[k]].logit.bits);
-                json_object_set_new(
-                    widths, bits,
-                    json_string(y->there ? dq_interval_decision_name[y->is] : "is the reference"));
+                json_object_set_new(widths, bits,
+                                    json_string(is_of(f.verdict[k], "is the reference")));
             }
             json_object_set_new(o, "widths", widths);
             json_array_append_new(lowest, o);
         }
     }
-    return DQ_OK;
 }
 
 void cmd_eval_table_sizes(const cmd_eval_view *v)
@@ -719,59 +699,47 @@ static int field_titles(const char **titles, int n, const dq_eval *e)
     return n;
 }
 
-static void table_row(dq_table *t, const cmd_eval_view *v, int row, const dq_eval_numbers *x)
+static const cmd_eval_key row_keys[] = {
+    DQ_KEY_MODEL,  DQ_KEY_WEIGHTS, DQ_KEY_BITS, DQ_KEY_GRANULARITY, DQ_KEY_MATH, DQ_KEY_CODES,
+    DQ_KEY_POLICY, DQ_KEY_BUDGET,  DQ_KEY_KEEP, DQ_KEY_TITLE,       DQ_KEYS_END};
+
+static void table_row(dq_table *t, const cmd_eval_view *v, int row)
 {
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
+    const dq_eval_source *source = dq_eval_source_of(e, r);
+    const json_t *result = cmd_eval_result(v, row), *verdict = verdict_of(v, row);
+    const json_t *metrics = json_object_get(result, "metrics");
     char clusters[48];
-    dq_table_cell(t, "%s", v->names[r->model]);
-    cmd_eval_weights_cell(t, cmd_eval_model_of(e, row));
-    dq_table_cell(t, "%d", r->logit.bits);
-    dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_granularity_name[r->logit.granularity]);
-    if (cmd_eval_math_swept(e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
-    /* "4:4", policy and budget; only in runs with such a cache. */
-    const dq_evict_spec *evict = &r->kv.evict;
-    const bool cuts = evict->policy && evict->keep != 1; /* else no policy has anything to choose */
-    char widths[DQ_KV_TEXT], keep[DQ_KV_KEEP];
-    if (cmd_eval_kv_swept(e)) {
-        dq_table_cell(t, "%s", dq_kv_codes_text(widths, &r->kv));
-        if (cmd_eval_kv_policies(e)) dq_table_cell(t, "%s", cuts ? evict->policy->name : "-");
-        if (cmd_eval_kv_budgets(e))
-            dq_table_cell(t, "%s", cuts ? dq_kv_budget_name[evict->budget] : "-");
-        if (cmd_eval_kv_keeps(e)) dq_table_cell(t, "%s", cmd_eval_kv_keep_text(keep, &r->kv));
-    }
-    dq_table_cell(t, "%s", cmd_eval_title(e, row));
-    dq_table_cell(t, "%lld", (long long)x->n);
-    dq_table_cell(
-        t, "%s",
-        cmd_eval_clusters_text(clusters, sizeof clusters, x->n_clusters, dq_eval_cluster(e, r)));
+    cmd_eval_key_cells(t, v, row, row_keys);
+    dq_table_cell(t, "%lld", json_integer_value(json_object_get(result, "n")));
+    dq_table_cell(t, "%s",
+                  cmd_eval_clusters_text(clusters, sizeof clusters,
+                                         json_integer_value(json_object_get(result, "n_clusters")),
+                                         dq_eval_cluster(e, r)));
     for (int m = 0; m < 2 && metric_title(e, m); m++) {
-        const bool there = m < x->n_metrics;
-        cmd_eval_score_cell(t, there ? x->score[m] : dq_mean_none, x->score_interval[m], "");
+        const char *own = source->kind->metric[m];
+        cmd_eval_cell_score(t, own ? json_object_get(metrics, own) : NULL);
     }
     /* "-" in the columns of other kinds. */
-    const cmd_eval_kind *own = cmd_eval_kind_of(dq_eval_source_of(e, &e->row[row]));
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         const cmd_eval_field *f = cmd_eval_kinds[i]->out.fields;
+        const bool own = cmd_eval_kinds[i] == cmd_eval_kind_of(source);
         for (; in_run(cmd_eval_kinds[i], e) && f && f->name; f++) {
-            if (f->title && cmd_eval_kinds[i] == own)
-                f->cell(t, cmd_eval_field_value(f, x));
-            else if (f->title)
-                dq_table_cell(t, "-");
+            if (f->title) f->cell(t, own ? json_object_get(metrics, f->name) : NULL);
         }
     }
-    const dq_stat_flips *f = &x->flips[dq_eval_quoted(dq_eval_source_of(v->e, &v->e->row[row]))];
-    const cmd_eval_verdict y = verdict_of(v, row, x);
-    if (!y.there)
-        dq_table_cell(t, "-");
-    else if (x->is_task)
-        cmd_eval_score_cell(t, (dq_mean){f->delta, f->std_err, f->clusters}, f->interval, "+");
+    const json_t *metric = json_object_get(verdict, "metric");
+    const json_t *loss =
+        metric ? json_object_get(json_object_get(result, "paired"), json_string_value(metric))
+               : NULL;
+    if (source->kind->windows)
+        cmd_eval_cell_change(t, loss);
     else
-        cmd_eval_mean_cell(t, x->ln_ratio, "+");
-    if (has_items(v->e)) {
-        dq_table_known(t, x->is_task && y.there, "%.3g", f->p);
-    }
-    dq_table_cell(t, "%s", y.there ? dq_interval_decision_name[y.is] : "-");
+        cmd_eval_cell_score_change(t, loss);
+    if (has_items(e))
+        dq_table_known(t, loss && !source->kind->windows, "%.3g", cmd_eval_real(loss, "p"));
+    dq_table_cell(t, "%s", is_of(verdict, "-"));
     /* The kept share and the bytes, in the same runs. */
     dq_kv_report_shares s = dq_kv_report_shares_of(&r->kv, &r->work.cached);
     if (cmd_eval_kv_swept(e)) {
@@ -797,18 +765,10 @@ static bool swept(const dq_eval *e)
 enum { TITLES = 64 };
 dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err)
 {
-    const char *titles[TITLES] = {"model", "weights", "logit bits", "granularity"};
-    int n = 4, last = -1;
+    const char *titles[TITLES];
+    const int keys = cmd_eval_key_titles(titles, v->e, row_keys);
+    int n = keys, last = -1;
     char within[48];
-    if (cmd_eval_math_swept(v->e)) titles[n++] = "math";
-    if (cmd_eval_kv_swept(v->e)) {
-        titles[n++] = "KV bits";
-        if (cmd_eval_kv_policies(v->e)) titles[n++] = "policy";
-        if (cmd_eval_kv_budgets(v->e)) titles[n++] = "budget";
-        if (cmd_eval_kv_keeps(v->e)) titles[n++] = "keep";
-    }
-    titles[n++] = "task";
-    const int keys = n;
     titles[n++] = "n";
     titles[n++] = "clusters";
     for (int m = 0; m < 2 && metric_title(v->e, m); m++) titles[n++] = metric_title(v->e, m);
@@ -825,175 +785,127 @@ dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err)
     DQ_TRY(dq_table_new(out, titles, n, err));
     dq_table_keys(*out, keys);
     for (int i = 0; i < v->e->n_rows; i++) {
-        dq_eval_numbers x;
         if (!v->e->row[i].shown) continue;
-        DQ_TRY(dq_eval_numbers_of(v->e, i, &x, err));
         if (last >= 0 && v->e->row[i].model != last && swept(v->e)) dq_table_rule(*out);
         last = v->e->row[i].model;
-        table_row(*out, v, i, &x);
+        table_row(*out, v, i);
     }
     return DQ_OK;
 }
 
-/* The next mean that every CSV has columns for; NULL: none. */
-static const cmd_eval_field *next_every(const cmd_eval_field *last)
-{
-    bool found = !last;
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        const cmd_eval_field *f = cmd_eval_kinds[i]->out.fields;
-        for (; f && f->name; f++) {
-            if (found && f->every_csv) return f;
-            found = found || f == last;
-        }
-    }
-    return NULL;
-}
-
-static void columns_row(dq_table *t, const cmd_eval_view *v, int row, const dq_eval_numbers *x)
-{
-    const dq_eval *e = v->e;
-    const dq_eval_row *r = &e->row[row];
-    const dq_mean none = dq_mean_none;
-    const cmd_eval_verdict y = verdict_of(v, row, x);
-    const dq_model_size size = dq_model_size_of(cmd_eval_model_of(e, row));
-    dq_table_cell(t, "%s", v->names[r->model]);
-    dq_table_real(t, size.bits_per_weight);
-    dq_table_cell(t, "%lld", (long long)size.file_bytes);
-    dq_table_cell(t, "%s", v->names[e->row[r->ref].model]);
-    if (cmd_eval_model_of(e, row)->weight_bits)
-        dq_table_cell(t, "%d", cmd_eval_model_of(e, row)->weight_bits);
-    else
-        dq_table_cell(t, "mixed");
-    dq_table_cell(t, "%s", cmd_eval_model_of(e, row)->weight_group);
-    dq_table_cell(t, "%d", r->logit.bits);
-    dq_table_cell(t, "%s", dq_granularity_name[r->logit.granularity]);
-    dq_table_cell(t, "%s", cmd_eval_title(e, row));
-    dq_table_cell(t, "%lld", (long long)x->n);
-    for (int m = 0; m < 2; m++) cmd_eval_mean_columns(t, m < x->n_metrics ? x->score[m] : none);
-    for (const cmd_eval_field *f = NULL; (f = next_every(f)) != NULL;)
-        cmd_eval_mean_columns(t, x->is_task ? none : cmd_eval_field_value(f, x));
-    for (int m = 0; m < 2; m++) {
-        bool there = m < x->n_metrics && !x->is_ref;
-        dq_table_real(t, there ? x->flips[m].delta : (double)NAN);
-        dq_table_real(t, there ? x->flips[m].std_err : (double)NAN);
-        dq_table_real(t, there && !x->flips[m].clustered ? x->flips[m].p : (double)NAN);
-    }
-    dq_table_real(t, cmd_eval_rate(&r->work));
-    dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
-    dq_table_cell(t, "%s", dq_num_name[r->math.qk]);
-    dq_table_cell(t, "%s", dq_num_name[r->math.pv]);
-    dq_table_cell(t, "%s", dq_num_name[r->math.kv]);
-    for (int m = 0; m < 2; m++)
-        dq_table_real(t, m < x->n_metrics && !x->is_ref ? x->flips[m].p : (double)NAN);
-    dq_table_cell(t, "%lld", (long long)x->n_clusters);
-    dq_table_real(t, y.there ? y.loss.value : (double)NAN);
-    dq_table_real(t, y.there ? y.loss.interval.low : (double)NAN);
-    dq_table_real(t, y.there ? y.loss.interval.high : (double)NAN);
-    dq_table_real(t, v->margin);
-    dq_table_cell(t, "%s", y.there ? dq_interval_decision_name[y.is] : "");
-    if (cmd_eval_kv_swept(e)) dq_kv_report_columns(t, &r->kv, &r->work.cached);
-}
-
-/* Renames "acc" to "exact_match" and so on, where the columns hold that. */
-enum { SCORE_FORMS = 6, SCORE_NAME = 48 };
-static void score_titles(char (*name)[SCORE_NAME], const char **titles, int n, const dq_eval *e)
-{
-    static const char *const plain[2] = {"acc", "acc_norm"};
-    static const char *const form[SCORE_FORMS] = {
-        "", "_stderr", "_delta", "_delta_stderr", "_mcnemar_p", "_p"};
-    for (int i = 0; i < 2 * SCORE_FORMS; i++) {
-        const char *own = metric_title(e, i / SCORE_FORMS);
-        char old[SCORE_NAME];
-        if (!own) continue;
-        snprintf(old, sizeof old, "%s%s", plain[i / SCORE_FORMS], form[i % SCORE_FORMS]);
-        snprintf(name[i], SCORE_NAME, "%s%s", own, form[i % SCORE_FORMS]);
-        for (int k = 0; k < n; k++) {
-            if (strcmp(titles[k], old) == 0) titles[k] = name[i];
-        }
-    }
-}
-
 /* Columns of every CSV; those of the cache are added where some cache is not plain. */
-static const char *const common[] = {"model",
-                                     "bits_per_weight",
-                                     "file_bytes",
-                                     "reference",
-                                     "weight_bits",
-                                     "weight_group",
-                                     "logit_bits",
-                                     "logit_granularity",
-                                     "task",
-                                     "n",
-                                     "acc",
-                                     "acc_stderr",
-                                     "acc_norm",
-                                     "acc_norm_stderr",
-                                     "nll_nats",
-                                     "nll_nats_stderr",
-                                     "ppl",
-                                     "ppl_stderr",
-                                     "ln_ppl_ratio",
-                                     "ln_ppl_ratio_stderr",
-                                     "kld_nats",
-                                     "kld_nats_stderr",
-                                     "same_top1",
-                                     "same_top1_stderr",
-                                     "acc_delta",
-                                     "acc_delta_stderr",
-                                     "acc_mcnemar_p",
-                                     "acc_norm_delta",
-                                     "acc_norm_delta_stderr",
-                                     "acc_norm_mcnemar_p",
-                                     "tokens_per_second",
-                                     "math_linear",
-                                     "math_qk",
-                                     "math_pv",
-                                     "math_kv",
-                                     "acc_p",
-                                     "acc_norm_p",
-                                     "clusters",
-                                     "loss",
-                                     "loss_low",
-                                     "loss_high",
-                                     "margin",
-                                     "verdict"};
-enum { COLUMNS = sizeof common / sizeof common[0] };
+#define OF(metric_, title_, path_, member_)                                                        \
+    {                                                                                              \
+        .title = (title_), .path = (path_), .member = (member_), .metric = (metric_)               \
+    }
+#define SCORE(m) OF(m, "", "metrics", "value"), OF(m, "_stderr", "metrics", "stderr")
+#define CHANGE(m)                                                                                  \
+    OF(m, "_delta", "paired", "delta"), OF(m, "_delta_stderr", "paired", "stderr"),                \
+        OF(m, "_mcnemar_p", "paired", "mcnemar_p")
+static const cmd_eval_column common[] = {
+    DQ_COLUMN("model", "model", NULL),
+    DQ_COLUMN("bits_per_weight", "weights.bits_per_weight", NULL),
+    DQ_COLUMN("file_bytes", "weights.file_bytes", NULL),
+    DQ_COLUMN("reference", "reference", NULL),
+    DQ_COLUMN("weight_bits", "weights.bits", NULL),
+    DQ_COLUMN("weight_group", "weights.group", NULL),
+    DQ_COLUMN("logit_bits", "logit_bits", NULL),
+    DQ_COLUMN("logit_granularity", "logit_granularity", NULL),
+    DQ_COLUMN("task", NULL, NULL),
+    DQ_COLUMN("n", "n", NULL),
+    SCORE(1),
+    SCORE(2),
+    DQ_COLUMNS_MEAN("nll_nats", "metrics.nll_nats"),
+    DQ_COLUMNS_MEAN("ppl", "metrics.ppl"),
+    DQ_COLUMNS_MEAN("ln_ppl_ratio", "metrics.ln_ppl_ratio"),
+    DQ_COLUMNS_MEAN("kld_nats", "metrics.kld_nats"),
+    DQ_COLUMNS_MEAN("same_top1", "metrics.same_top1"),
+    CHANGE(1),
+    CHANGE(2),
+    DQ_COLUMN("tokens_per_second", "throughput.tokens_per_second", NULL),
+    DQ_COLUMN("math_linear", "math.linear", NULL),
+    DQ_COLUMN("math_qk", "math.qk", NULL),
+    DQ_COLUMN("math_pv", "math.pv", NULL),
+    DQ_COLUMN("math_kv", "math.kv", NULL),
+    OF(1, "_p", "paired", "p"),
+    OF(2, "_p", "paired", "p"),
+    DQ_COLUMN("clusters", "n_clusters", NULL),
+    DQ_COLUMN("loss", "verdict.loss", NULL),
+    {.title = "loss_low", .path = "verdict.interval", .at = 0},
+    {.title = "loss_high", .path = "verdict.interval", .at = 1},
+    DQ_COLUMN("margin", NULL, NULL),
+    DQ_COLUMN("verdict", "verdict.is", NULL),
+};
+enum { COMMON = sizeof common / sizeof common[0] };
+
+/* Columns of the kind in this run, but those of every CSV. */
+static dq_status own_columns(cmd_eval_column *column, int *n, const cmd_eval_view *v,
+                             const cmd_eval_kind *kind, dq_err *err)
+{
+    const dq_eval_source *source = cmd_eval_kind_source(kind, v->e->source, v->e->n_sources);
+    *n = 0;
+    for (const cmd_eval_field *f = kind->out.fields; source && f && f->name; f++) {
+        const char *path = dq_textf(v->e->a, err, "metrics.%s", f->of ? f->of : f->name);
+        if (!path) return err->code;
+        if (!f->csv || (f->there && !f->there(source))) continue;
+        column[(*n)++] = (cmd_eval_column){f->csv, path, .member = f->of ? f->name : "value"};
+        if (f->type != DQ_FIELD_MEAN) continue;
+        column[*n] = (cmd_eval_column){
+            dq_textf(v->e->a, err, "%s_stderr", f->csv), path,
+            .member = f->of ? dq_textf(v->e->a, err, "%s_stderr", f->name) : "stderr"};
+        if (!column[*n].title || !column[(*n)++].member) return err->code;
+    }
+    return source && kind->out.csv ? kind->out.csv(column, n, v, err) : DQ_OK;
+}
+
+static void common_cells(dq_table *t, const cmd_eval_view *v, int row)
+{
+    const json_t *result = cmd_eval_result(v, row);
+    const dq_eval_kind *kind = dq_eval_source_of(v->e, &v->e->row[row])->kind;
+    for (int i = 0; i < COMMON; i++) {
+        cmd_eval_column c = common[i];
+        const char *metric = c.metric ? kind->metric[c.metric - 1] : NULL;
+        const json_t *of = result;
+        if (c.metric) {
+            of = metric ? json_object_get(json_object_get(result, c.path), metric) : NULL;
+            c.path = "";
+        }
+        if (c.path)
+            cmd_eval_column_csv(t, of, &c);
+        else if (strcmp(c.title, "task") == 0)
+            dq_table_cell(t, "%s", cmd_eval_title(v->e, row));
+        else
+            dq_table_real(t, v->margin);
+    }
+}
 
 dq_status cmd_eval_columns(dq_table **out, const cmd_eval_view *v, dq_err *err)
 {
-    const char *titles[COLUMNS + DQ_KV_TITLES + DQ_EVAL_KINDS * DQ_EVAL_KIND_CSV_COLUMNS];
-    int n = COLUMNS, n_own[DQ_EVAL_KINDS];
-    char name[2 * SCORE_FORMS][SCORE_NAME];
-    memcpy(titles, common, sizeof common);
+    static const char *const usual[] = {"acc", "acc_norm"};
+    const char *titles[COMMON + DQ_KV_TITLES + DQ_EVAL_KINDS * DQ_EVAL_KIND_CSV_COLUMNS];
+    cmd_eval_column column[DQ_EVAL_KINDS][DQ_EVAL_KIND_CSV_COLUMNS];
+    int n = COMMON, n_own[DQ_EVAL_KINDS];
+    for (int i = 0; i < COMMON; i++) {
+        const int m = common[i].metric - 1;
+        const char *own = m < 0 ? "" : metric_title(v->e, m);
+        titles[i] = dq_textf(v->e->a, err, "%s%s", own ? own : usual[m], common[i].title);
+        if (!titles[i]) return err->code;
+    }
     if (cmd_eval_kv_swept(v->e)) n += dq_kv_report_titles(titles + n);
-    score_titles(name, titles, n, v->e);
-    /* n_own: how many columns each kind adds. */
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        const cmd_eval_kind *kind = cmd_eval_kinds[i];
-        const dq_eval_source *source = cmd_eval_kind_source(kind, v->e->source, v->e->n_sources);
-        const int first = n;
-        if (source)
-            DQ_TRY(cmd_eval_field_csv_titles(titles, &n, kind->out.fields, source, v->e->a, err));
-        if (source && kind->out.csv_titles) DQ_TRY(kind->out.csv_titles(titles, &n, v, err));
-        n_own[i] = n - first;
+        DQ_TRY(own_columns(column[i], &n_own[i], v, cmd_eval_kinds[i], err));
+        for (int k = 0; k < n_own[i]; k++) titles[n++] = column[i][k].title;
     }
     DQ_TRY(dq_table_new(out, titles, n, err));
     for (int i = 0; i < v->e->n_rows; i++) {
-        dq_eval_numbers x;
-        if (!v->e->row[i].shown) continue;
-        DQ_TRY(dq_eval_numbers_of(v->e, i, &x, err));
-        columns_row(*out, v, i, &x);
-        /* Empty in the columns of other kinds. */
-        dq_table *t = *out;
-        const dq_eval_source *source = dq_eval_source_of(v->e, &v->e->row[i]);
-        const cmd_eval_kind *own = cmd_eval_kind_of(source);
+        const dq_eval_row *r = &v->e->row[i];
+        if (!r->shown) continue;
+        common_cells(*out, v, i);
+        if (cmd_eval_kv_swept(v->e)) dq_kv_report_columns(*out, &r->kv, &r->work.cached);
+        /* Paths of other kinds lead nowhere, so their columns are empty. */
         for (int k = 0; k < DQ_EVAL_KINDS; k++) {
-            if (cmd_eval_kinds[k] == own) {
-                cmd_eval_field_csv_cells(t, own->out.fields, source, &x);
-                if (own->out.csv_cells) DQ_TRY(own->out.csv_cells(t, v, i, err));
-            }
-            for (int c = 0; cmd_eval_kinds[k] != own && c < n_own[k]; c++)
-                dq_table_cell(t, "%s", "");
+            for (int c = 0; c < n_own[k]; c++)
+                cmd_eval_column_csv(*out, cmd_eval_result(v, i), &column[k][c]);
         }
     }
     return DQ_OK;

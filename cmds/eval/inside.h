@@ -17,6 +17,15 @@
 
 #include <jansson.h>
 
+typedef struct cmd_eval_view {
+    const dq_eval *e;
+    const char *const *names;
+    double margin;     /* that a loss is compared with; see cmd_eval.h */
+    const json_t *doc; /* with the results, which tables, CSV and gates read; NULL: not yet */
+} cmd_eval_view;
+
+typedef void cmd_eval_cell(dq_table *t, const json_t *x); /* x NULL or null: "-" */
+
 typedef enum cmd_eval_field_type { DQ_FIELD_MEAN, DQ_FIELD_REAL } cmd_eval_field_type;
 
 /* A number of dq_eval_numbers. Under `metrics` a mean is {"value", "stderr", "n_clusters"}, a real
@@ -25,33 +34,95 @@ typedef struct cmd_eval_field {
     const char *name; /* of the member; columns of the CSV are `csv` and, of a mean, csv_stderr */
     const char
         *of; /* the metric whose member it is: a mean is NAME and NAME_stderr there, a real NAME */
-    const char *csv;
-    size_t at; /* of the dq_mean or double */
+    const char *csv; /* NULL: a column of every CSV, which eval_table.c lists */
+    size_t at;       /* of the dq_mean or double */
     cmd_eval_field_type type;
-    bool every_csv;    /* its columns stand in the CSV of every run */
     const char *title; /* of the table's column; NULL: none */
-    void (*cell)(dq_table *t, dq_mean m);
+    cmd_eval_cell *cell;
     bool (*there)(const dq_eval_source *source); /* NULL: all sources of the kind have it */
 } cmd_eval_field;
 
-/* A real is a mean without an error. */
-dq_mean cmd_eval_field_value(const cmd_eval_field *f, const dq_eval_numbers *x);
 /* Lists end with a row without a name; NULL: empty. */
 void cmd_eval_field_json(json_t *metrics, const cmd_eval_field *list, const dq_eval_numbers *x);
 /* Whether results of the source have the metric, or (member not NULL) that member of it. */
 bool cmd_eval_field_known(const cmd_eval_field *list, const dq_eval_source *source,
                           const char *metric, const char *member);
-/* Columns that every CSV has, or the source's others. Titles live in the arena. */
-dq_status cmd_eval_field_csv_titles(const char **titles, int *n, const cmd_eval_field *list,
-                                    const dq_eval_source *source, dq_arena *a, dq_err *err);
-void cmd_eval_field_csv_cells(dq_table *t, const cmd_eval_field *list, const dq_eval_source *source,
-                              const dq_eval_numbers *x);
 
-typedef struct cmd_eval_view {
-    const dq_eval *e;
-    const char *const *names;
-    double margin; /* that a loss is compared with; see cmd_eval.h */
-} cmd_eval_view;
+/* The member at a path, "metrics.acc.value"; NULL: there is none. */
+const json_t *cmd_eval_at(const json_t *o, const char *path);
+/* That of a shown row. */
+const json_t *cmd_eval_result(const cmd_eval_view *v, int row);
+/* NaN: no number. */
+double cmd_eval_real(const json_t *o, const char *member);
+/* Of {"value" or "delta", "stderr", "n_clusters", "interval"}; a perplexity may be infinite. */
+dq_mean cmd_eval_mean_of(const json_t *o);
+dq_interval cmd_eval_interval_of(const json_t *o);
+
+cmd_eval_cell cmd_eval_cell_mean, cmd_eval_cell_change;        /* "0.6340 ± 0.0048", "+0.01 ..." */
+cmd_eval_cell cmd_eval_cell_score, cmd_eval_cell_score_change; /* with bounds where all is equal */
+cmd_eval_cell cmd_eval_cell_real, cmd_eval_cell_text;          /* "0.1234" */
+
+/* What stands at a path of a result. Of a list it is the element whose member `label` is `at`, or
+ * (NULL) number `at`. */
+typedef struct cmd_eval_column {
+    const char *title, *path;
+    cmd_eval_cell *cell; /* of a table */
+    const char *member;  /* of a CSV: of what stands there; NULL: that itself */
+    const char *label;
+    int at;
+    int metric; /* 1 or 2: of a CSV, the title is what follows the name of that metric of a row's
+                   kind, and the path leads to where it stands; else 0 */
+} cmd_eval_column;
+
+#define DQ_COLUMN(title_, path_, cell_)                                                            \
+    {                                                                                              \
+        .title = (title_), .path = (path_), .cell = (cell_)                                        \
+    }
+/* Two columns of a CSV. */
+#define DQ_COLUMNS_MEAN(name, path_)                                                               \
+    {.title = name, .path = (path_), .member = "value"},                                           \
+    {                                                                                              \
+        .title = name "_stderr", .path = (path_), .member = "stderr"                               \
+    }
+
+void cmd_eval_column_cells(dq_table *t, const json_t *result, const cmd_eval_column *column, int n);
+void cmd_eval_column_csv(dq_table *t, const json_t *result, const cmd_eval_column *c);
+
+/* What tells rows apart. */
+typedef enum cmd_eval_key {
+    DQ_KEYS_END,
+    DQ_KEY_MODEL,
+    DQ_KEY_WEIGHTS, /* "16", "4/32", "mixed" */
+    DQ_KEY_BITS,
+    DQ_KEY_GRANULARITY,
+    DQ_KEY_LOGIT,    /* both */
+    DQ_KEY_MATH,     /* where rows differ in it */
+    DQ_KEY_KV,       /* the label */
+    DQ_KEY_KV_SWEPT, /* where some cache is not plain; so are the next four */
+    DQ_KEY_CODES,
+    DQ_KEY_POLICY,
+    DQ_KEY_BUDGET,
+    DQ_KEY_KEEP,
+    DQ_KEY_TASK,
+    DQ_KEY_TITLE /* tells tasks of one name apart */
+} cmd_eval_key;
+enum { DQ_KEYS = DQ_KEY_TITLE + 1 };
+/* `keys` end with DQ_KEYS_END. Returns the number of titles. */
+int cmd_eval_key_titles(const char **titles, const dq_eval *e, const cmd_eval_key *keys);
+void cmd_eval_key_cells(dq_table *t, const cmd_eval_view *v, int row, const cmd_eval_key *keys);
+
+struct cmd_eval_kind;
+enum { DQ_EVAL_COLUMNS = 160 };
+typedef struct cmd_eval_table_of {
+    const cmd_eval_key *keys;
+    const cmd_eval_column *column; /* [n] */
+    int n, n_keys;                 /* n_keys: columns that tell rows apart as well */
+    const cmd_eval_column
+        *second; /* [n] of a second line, where n_keys leads to something; or NULL */
+} cmd_eval_table_of;
+/* Prints, under `head`, a line for each result of the kind. */
+dq_status cmd_eval_pivot(const cmd_eval_view *v, const struct cmd_eval_kind *kind, const char *head,
+                         const cmd_eval_table_of *p, dq_err *err);
 
 const char *cmd_eval_title(const dq_eval *e, int row);
 const dq_model *cmd_eval_model_of(const dq_eval *e, int row);
@@ -147,9 +218,8 @@ typedef struct cmd_eval_kind_output {
     const char *gates;
     bool (*differs)(const char *name);
     const char *const *parts;
-    /* Adds at most DQ_EVAL_KIND_CSV_COLUMNS titles at titles[*n], in the arena. */
-    dq_status (*csv_titles)(const char **titles, int *n, const cmd_eval_view *v, dq_err *err);
-    dq_status (*csv_cells)(dq_table *t, const cmd_eval_view *v, int row, dq_err *err);
+    /* Adds at most DQ_EVAL_KIND_CSV_COLUMNS columns at column[*n], with titles in the arena. */
+    dq_status (*csv)(cmd_eval_column *column, int *n, const cmd_eval_view *v, dq_err *err);
     /* Prints what follows the table; last: also after the claims. */
     dq_status (*tables)(const cmd_eval_view *v, dq_err *err);
     bool tables_last;
@@ -365,10 +435,6 @@ const char *cmd_eval_clusters_text(char *buf, size_t cap, int64_t n, const char 
 void cmd_eval_mean_cell(dq_table *t, dq_mean m, const char *sign);
 /* Where all scores are equal, the ends of the interval replace an error of 0. */
 void cmd_eval_score_cell(dq_table *t, dq_mean m, dq_interval x, const char *sign);
-/* "16", "4/32", "mixed". */
-void cmd_eval_weights_cell(dq_table *t, const dq_model *m);
-/* Value and standard error as two columns. */
-void cmd_eval_mean_columns(dq_table *t, dq_mean m);
 
 /* {"value", "stderr", "n_clusters"}. */
 json_t *cmd_eval_mean_json(dq_mean m);
@@ -379,7 +445,7 @@ json_t *cmd_eval_flips_json(const dq_stat_flips *f);
 /* One table per kind that has a mean over tasks. */
 dq_status cmd_eval_averages(const cmd_eval_view *v, dq_err *err);
 /* "averages" of the document. */
-dq_status cmd_eval_averages_json(json_t *document, const cmd_eval_view *v, dq_err *err);
+void cmd_eval_averages_json(json_t *document, const cmd_eval_view *v);
 /* How many differences the averages show. */
 int cmd_eval_averages_compared(const dq_eval *e);
 
@@ -390,16 +456,14 @@ dq_status cmd_eval_pareto_json(json_t *document, const cmd_eval_view *v, dq_err 
 
 /* Prints what the table rests on and, for models with several logit widths, the lowest that
  * holds. */
-dq_status cmd_eval_claims(const cmd_eval_view *v, dq_err *err);
+void cmd_eval_claims(const cmd_eval_view *v);
 /* "verdict" of a row; "comparisons" and "lowest_logit_bits" of the document. */
 json_t *cmd_eval_verdict_json(const cmd_eval_view *v, int row, const dq_eval_numbers *x);
-dq_status cmd_eval_claims_json(json_t *document, const cmd_eval_view *v, dq_err *err);
-dq_status cmd_eval_warn_clusters(dq_logger *logger, const cmd_eval_view *v, dq_err *err);
+void cmd_eval_claims_json(json_t *document, const cmd_eval_view *v);
+void cmd_eval_warn_clusters(dq_logger *logger, const cmd_eval_view *v);
 /* Warns before scoring of quantized models without their source; made_from[i]: base name of its
  * source, NULL for a checkpoint. */
 void cmd_eval_warn_sources(dq_logger *logger, const cmd_eval_view *v, const char *const *made_from);
-
-enum { DQ_KV_KEEP = 32 };
 
 /* Adds to `settings` the caches, what --kv-size chose, and what each container stores. */
 void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const dq_kv_options *o,
@@ -413,12 +477,6 @@ void cmd_eval_kv_print_same(const cmd_eval_view *v);
 /* Whether some shown row has a cache that is not plain; whether rows differ in what is evicted. */
 bool cmd_eval_kv_swept(const dq_eval *e);
 bool cmd_eval_kv_policies(const dq_eval *e);
-/* The budget of a row: "0.25", "300 tokens", "-" without eviction; whether shown rows differ in
- * it. */
-const char *cmd_eval_kv_keep_text(char buf[DQ_KV_KEEP], const dq_kv_spec *s);
-bool cmd_eval_kv_keeps(const dq_eval *e);
-/* Whether some shown row's layers and heads have different budgets. */
-bool cmd_eval_kv_budgets(const dq_eval *e);
 /* With -v: the kernels of a model's layers for each arithmetic and cache, references included. */
 void cmd_eval_say_routes(dq_logger *logger, const dq_backend *b, const dq_eval *e, int model);
 
