@@ -127,18 +127,22 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
 }
 
 /* Accuracies are the shares of items whose gold and picked choices are equal. */
-static void keys(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t item)
+static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *row, int64_t unit,
+                      dq_err *err)
 {
+    const dq_eval *e = v->e;
     const dq_eval_source *s = dq_eval_source_of(e, row);
+    (void)err;
     const dq_requests *q = &e->ids[row->ids].req;
-    const dq_item *of = &s->items.item[item];
+    const dq_item *of = &s->items.item[unit];
     json_t *pick = json_object();
     json_object_set_new(o, "shots", json_integer((json_int_t)s->n_shots));
     json_object_set_new(o, "gold", json_integer(of->gold));
     json_object_set_new(o, "pick", pick);
     for (int m = 0; m < 2; m++)
         json_object_set_new(pick, s->kind->metric[m],
-                            json_integer(dq_eval_pick(of, row, &q->req[q->at[item]], m == 1)));
+                            json_integer(dq_eval_pick(of, row, &q->req[q->at[unit]], m == 1)));
+    return DQ_OK;
 }
 
 static dq_status requests(FILE *f, const dq_eval_source *s, dq_err *err)
@@ -223,5 +227,5 @@ const cmd_eval_kind cmd_eval_choices = {
             .examples = examples,
             .reads = reads},
     .load = load,
-    .out = {.plan = plan, .details = details, .keys = keys, .requests = requests, .tables = tables},
+    .out = {.plan = plan, .details = details, .item = item, .requests = requests, .tables = tables},
 };

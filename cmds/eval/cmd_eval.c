@@ -719,12 +719,11 @@ static dq_status write_files(eval_run *x, const cmd_eval_view *v, const char **w
                              dq_err *err)
 {
     dq_table *t = NULL;
-    if (x->o.dump && cmd_eval_dump(v, x->o.dump, err) == DQ_OK) written[(*n)++] = x->o.dump;
+    if (x->o.dump && cmd_eval_dump(v, NULL, x->o.dump, err) == DQ_OK) written[(*n)++] = x->o.dump;
     for (int i = 0; err->code == DQ_OK && i < DQ_EVAL_KINDS; i++) {
         const cmd_eval_kind *kind = cmd_eval_kinds[i];
-        const char *path = kind->cli.file ? kind->cli.file(x->o.own[i]) : NULL;
-        if (path && dq_document_write_lines(path, kind->out.file_lines, v, err) == DQ_OK)
-            written[(*n)++] = path;
+        const char *path = cmd_eval_kind_file(kind, x->o.own[i]);
+        if (path && cmd_eval_dump(v, kind, path, err) == DQ_OK) written[(*n)++] = path;
     }
     if (err->code == DQ_OK && x->o.csv && cmd_eval_columns(&t, v, err) == DQ_OK &&
         dq_table_csv(t, x->o.csv, err) == DQ_OK)

@@ -347,47 +347,29 @@ static dq_status put_question(json_t *o, const dq_question *q, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status dump_units(FILE *f, const void *view, dq_err *err)
+static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
+                      dq_err *err)
 {
-    const cmd_eval_view *v = view;
-    for (int i = 0; i < v->e->n_rows; i++) {
-        const int64_t n = shows(v->e, i) ? dq_eval_units(v->e, &v->e->row[i]) : 0;
-        for (int64_t k = 0; k < n; k++) {
-            const dq_eval *e = v->e;
-            const dq_eval_row *r = &e->row[i];
-            const dq_eval_source *s = dq_eval_source_of(e, r);
-            const dq_questions *all = s->own;
-            const dq_question *q = &all->question[k];
-            const double *extra = r->extra + k * DQ_GEN_EXTRA;
-            char *text, cluster[17];
-            size_t len;
-            DQ_TRY(dq_eval_completion(e, r, k, &text, &len, err));
-            json_t *o = json_object();
-            cmd_eval_row_keys(o, v, r);
-            json_object_set_new(o, "item", json_integer((json_int_t)dq_eval_number(s, k)));
-            snprintf(cluster, sizeof cluster, "%016" PRIx64, q->cluster);
-            json_object_set_new(o, "cluster", json_string(cluster));
-            put_question(o, q, err);
-            json_object_set_new(o, "completion", json_stringn(text, len));
-            json_object_set_new(o, "end", json_string(dq_text_end_name[(int)extra[DQ_GEN_END]]));
-            json_object_set_new(o, "tokens", json_integer((json_int_t)extra[DQ_GEN_COUNT]));
-            if (q->gold) {
-                json_object_set_new(o, "gold", json_string(q->gold));
-                json_object_set_new(o, "exact_match", json_boolean(extra[DQ_GEN_EXACT] == 1));
-                json_object_set_new(o, "strict_match", json_boolean(extra[DQ_GEN_STRICT] == 1));
-            }
-            dq_block_free(text);
-            dq_document_put_line(f, o, err);
-            if (err->code != DQ_OK) return err->code;
-        }
+    const dq_eval_source *s = dq_eval_source_of(v->e, r);
+    const dq_question *q = &((const dq_questions *)s->own)->question[unit];
+    const double *extra = r->extra + unit * DQ_GEN_EXTRA;
+    char *text, cluster[17];
+    size_t len;
+    DQ_TRY(dq_eval_completion(v->e, r, unit, &text, &len, err));
+    json_object_set_new(o, "item", json_integer((json_int_t)dq_eval_number(s, unit)));
+    snprintf(cluster, sizeof cluster, "%016" PRIx64, q->cluster);
+    json_object_set_new(o, "cluster", json_string(cluster));
+    put_question(o, q, err);
+    json_object_set_new(o, "completion", json_stringn(text, len));
+    json_object_set_new(o, "end", json_string(dq_text_end_name[(int)extra[DQ_GEN_END]]));
+    json_object_set_new(o, "tokens", json_integer((json_int_t)extra[DQ_GEN_COUNT]));
+    if (q->gold) {
+        json_object_set_new(o, "gold", json_string(q->gold));
+        json_object_set_new(o, "exact_match", json_boolean(extra[DQ_GEN_EXACT] == 1));
+        json_object_set_new(o, "strict_match", json_boolean(extra[DQ_GEN_STRICT] == 1));
     }
-    return DQ_OK;
-}
-
-static const char *file(const void *own)
-{
-    const generate_options *o = own;
-    return o->completions;
+    dq_block_free(text);
+    return err->code;
 }
 
 static const char *const unscored[] = {"fewshot_data", NULL}; /* a name; what it holds counts */
@@ -410,12 +392,10 @@ const cmd_eval_kind cmd_eval_generate = {
             .examples = examples,
             .check = check,
             .reserves = "--max-new",
-            .file_option = "dump-completions",
-            .file = file},
+            .file = &options[4]},
     .open = open_shots,
     .settings = put_settings,
     .unscored = unscored,
-    .stops = cmd_eval_kind_writes,
     .warn_done = warn_done,
-    .out = {.details = details, .file_lines = dump_units},
+    .out = {.details = details, .item = item},
 };

@@ -263,27 +263,6 @@ static dq_status choose(void *own, cmd_eval_options *run, const char *name, cons
     return DQ_OK;
 }
 
-static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err)
-{
-    const icl_options *o = own;
-    const struct {
-        bool given;
-        const char *name;
-    } given[] = {{o->runs, "runs"},
-                 {o->order.text, "demo-order"},
-                 {o->orders, "demo-permutations"},
-                 {o->plateau, "plateau"}};
-    for (size_t i = 0; o->n == 0 && i < sizeof given / sizeof given[0]; i++) {
-        if (given[i].given)
-            return dq_fail(err, DQ_USAGE,
-                           "--%s is for in-context learning; there is no such --task (trec, "
-                           "trec_fine, banking77, clinic150).",
-                           given[i].name);
-    }
-    (void)run;
-    return DQ_OK;
-}
-
 /* -1: the source is of another kind. */
 static int settings_of(const icl_options *o, const dq_eval_source *s)
 {
@@ -503,24 +482,28 @@ static void told_by(json_t *result, const dq_eval_source *source)
                         json_pack("{s:s}", "demo_order", dq_icl_order_name[s->order]));
 }
 
-static void keys(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t item)
+static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *row, int64_t unit,
+                      dq_err *err)
 {
+    const dq_eval *e = v->e;
     const dq_eval_source *s = dq_eval_source_of(e, row);
     const dq_icl_settings *set = s->settings;
     const dq_icl_data *d = s->own;
     const dq_icl_plan *p = e->ids[row->ids].own;
-    const dq_icl_block *b = &p->block[item / p->n_queries];
+    const dq_icl_block *b = &p->block[unit / p->n_queries];
     json_t *pick = json_object();
+    (void)err;
     json_object_set_new(o, "shots", json_integer((json_int_t)b->shots));
     json_object_set_new(o, "run", json_integer((json_int_t)b->run));
     json_object_set_new(o, "demo_order", json_string(dq_icl_order_name[set->order]));
     json_object_set_new(o, "permutation", json_integer((json_int_t)b->order));
-    json_object_set_new(o, "query", json_integer(p->query[item % p->n_queries]));
+    json_object_set_new(o, "query", json_integer(p->query[unit % p->n_queries]));
     json_object_set_new(o, "gold",
-                        json_integer(d->queries.ex[p->query[item % p->n_queries]].label));
+                        json_integer(d->queries.ex[p->query[unit % p->n_queries]].label));
     json_object_set_new(o, "pick", pick);
     for (int m = 0; m < 2; m++)
-        json_object_set_new(pick, s->kind->metric[m], json_integer(dq_icl_pick(e, row, m, item)));
+        json_object_set_new(pick, s->kind->metric[m], json_integer(dq_icl_pick(e, row, m, unit)));
+    return DQ_OK;
 }
 
 static const char *const unscored[] = {"plateau_from", NULL};
@@ -535,14 +518,14 @@ const cmd_eval_kind cmd_eval_icl = {
             .has = "choices",
             .task = task,
             .form = form,
-            .draws = true,
             .own_examples = true,
             .read = read_words,
-            .choose = choose,
-            .check = check},
+            .needs = "is for in-context learning; there is no such --task (trec, trec_fine, "
+                     "banking77, clinic150).",
+            .choose = choose},
     .load = load,
     .warn_plan = warn_plan,
     .settings = put_settings,
     .unscored = unscored,
-    .out = {.details = details, .told_by = told_by, .tables = icl_tables, .keys = keys},
+    .out = {.details = details, .told_by = told_by, .tables = icl_tables, .item = item},
 };

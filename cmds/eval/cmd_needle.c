@@ -345,26 +345,10 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
 static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err)
 {
     const needle_options *o = own;
-    const struct {
-        const char *name;
-        bool given;
-    } all[] = {{"depths", o->depths},           {"needles", o->needles},
-               {"needle-order", o->order.text}, {"needle-mode", o->mode.text},
-               {"attention", o->attention},     {"attention-rows", o->rows.text}};
-    const bool wanted = cmd_eval_kind_source(&cmd_eval_needle, run->source, run->n_sources) != NULL;
-    for (size_t i = 0; !wanted && i < sizeof all / sizeof *all; i++) {
-        if (all[i].given)
-            return dq_fail(err, DQ_USAGE, "--%s has nothing to act on: there is no --task needle.",
-                           all[i].name);
-    }
+    (void)run;
     if (o->rows.text && !o->attention)
         return dq_fail(err, DQ_USAGE, "--attention-rows has nothing to act on: add --attention.");
     return DQ_OK;
-}
-
-static bool is_generated(const dq_eval_source *source)
-{
-    return ((const dq_needle_settings *)source->settings)->generated;
 }
 
 static const char *mode_name(const dq_needle_settings *s)
@@ -481,17 +465,13 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
         DQ_TRY(dq_needle_numbers_of(&x, v->e, r, c, err));
         json_array_append_new(cells, cell_json(set, &set->cell[c], &x));
     }
+    if (!set->settings->generated) {
+        dq_needle_numbers x;
+        DQ_TRY(dq_needle_numbers_of(&x, v->e, r, -1, err));
+        json_object_set_new(json_object_get(o, "metrics"), "ll_nats",
+                            dq_document_metric(x.ll.value, x.ll.std_err));
+    }
     return needle_entries(needle, v, row, err);
-}
-
-static dq_status put_metrics(json_t *metrics, const cmd_eval_view *v, int row, dq_err *err)
-{
-    const dq_eval_row *r = &v->e->row[row];
-    dq_needle_numbers x;
-    if (dq_needle_set_of(v->e, r)->settings->generated) return DQ_OK;
-    DQ_TRY(dq_needle_numbers_of(&x, v->e, r, -1, err));
-    json_object_set_new(metrics, "ll_nats", dq_document_metric(x.ll.value, x.ll.std_err));
-    return DQ_OK;
 }
 
 static json_t *ids_json(const int32_t *ids, int64_t n)
@@ -537,14 +517,15 @@ static json_t *answer_json(const dq_eval *e, const dq_eval_row *r, int64_t unit,
     return o;
 }
 
-static json_t *unit_json(const cmd_eval_view *v, const dq_eval_row *r, int64_t unit)
+static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
+                      dq_err *err)
 {
     const dq_needle_set *set = dq_needle_set_of(v->e, r);
     const dq_needle_cell *c = &set->cell[unit / set->samples];
     const dq_needle_prompt *p = &set->prompt[unit];
     const double *x = dq_needle_unit(v->e, r, unit);
-    json_t *o = json_object(), *answers = json_array();
-    cmd_eval_row_keys(o, v, r);
+    json_t *answers = json_array();
+    (void)err;
     json_object_set_new(o, "length", json_integer((json_int_t)c->length));
     json_object_set_new(o, "depth", dq_document_real(c->depth / 100.0));
     json_object_set_new(o, "sample", json_integer((json_int_t)(unit % set->samples)));
@@ -561,16 +542,6 @@ static json_t *unit_json(const cmd_eval_view *v, const dq_eval_row *r, int64_t u
         json_object_set_new(o, norm_name[k],
                             shares_json(x + DQ_NEEDLE_AT_SHARE + k * DQ_NEEDLE_CLASSES,
                                         (int64_t)x[DQ_NEEDLE_AT_SKIPPED + k]));
-    return o;
-}
-
-static dq_status dump(FILE *f, const cmd_eval_view *v, int row, dq_err *err)
-{
-    const dq_eval_row *r = &v->e->row[row];
-    const dq_needle_set *set = dq_needle_set_of(v->e, r);
-    for (int64_t i = 0; i < set->n_cells * set->samples; i++) {
-        DQ_TRY(dq_document_put_line(f, unit_json(v, r, i), err));
-    }
     return DQ_OK;
 }
 
@@ -584,16 +555,14 @@ const cmd_eval_kind cmd_eval_needle = {
             .task = task,
             .form = form,
             .lengths = true,
-            .draws = true,
+            .needs = "has nothing to act on: there is no --task needle.",
             .read = read_words,
             .choose = choose,
             .check = check},
     .settings = put_settings,
-    .stops = is_generated,
-    .out = {.metrics = put_metrics,
-            .metric = "ll_nats",
+    .out = {.metric = "ll_nats",
             .details = details,
             .tables = needle_tables,
             .tables_last = true,
-            .dump = dump},
+            .item = item},
 };

@@ -85,16 +85,6 @@ static const dq_eval_source *first_source(const dq_eval_source *source, int n)
     return cmd_eval_kind_source(&cmd_eval_ruler, source, n);
 }
 
-static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err)
-{
-    const ruler_options *o = own;
-    if (o->question.text && !first_source(run->source, run->n_sources))
-        return dq_fail(err, DQ_USAGE,
-                       "--question has nothing to act on: it is for niah_single and its like, vt, "
-                       "cwe and fwe.");
-    return DQ_OK;
-}
-
 static dq_status load(void *own, dq_eval *e, const cmd_eval_options *o, int i,
                       cmd_eval_files *files, dq_err *err)
 {
@@ -159,33 +149,29 @@ static json_t *text_json(const dq_tokenizer *t, const int32_t *ids, int64_t n, d
     return j ? j : json_null();
 }
 
-static dq_status dump(FILE *f, const cmd_eval_view *v, int row, dq_err *err)
+static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
+                      dq_err *err)
 {
-    const dq_eval_row *r = &v->e->row[row];
-    for (int64_t i = 0; i < dq_eval_units(v->e, r); i++) {
-        const dq_ruler_set *set = dq_ruler_set_of(v->e, r);
-        const dq_ruler_prompt *p = &set->prompt[i];
-        const dq_tokenizer *t = v->e->model[v->e->ids[r->ids].model].tok;
-        const double *x = dq_ruler_unit(r, i);
-        json_t *o = json_object(), *outputs = json_array();
-        cmd_eval_row_keys(o, v, r);
-        json_object_set_new(o, "length", json_integer(set->length[i / set->samples]));
-        json_object_set_new(o, "sample", json_integer((json_int_t)(i % set->samples)));
-        json_object_set_new(o, "input", text_json(t, p->ids, p->n, err));
-        json_object_set_new(o, "n_input", json_integer((json_int_t)p->n));
-        json_object_set_new(o, "question", json_integer((json_int_t)p->question));
-        for (int k = 0; k < p->n_answers; k++)
-            json_array_append_new(outputs, json_string(p->answer[k]));
-        json_object_set_new(o, "outputs", outputs);
-        json_object_set_new(o, "prediction",
-                            text_json(t, r->top1 + v->e->ids[r->ids].req.req[i].value,
-                                      (int64_t)x[DQ_RULER_AT_COUNT], err));
-        json_object_set_new(o, "end", json_string(dq_text_end_name[(int)x[DQ_RULER_AT_END]]));
-        json_object_set_new(o, "found", dq_document_real(x[DQ_RULER_AT_FOUND]));
-        dq_document_put_line(f, o, err);
-        if (err->code != DQ_OK) return err->code;
-    }
-    return DQ_OK;
+    const dq_ruler_set *set = dq_ruler_set_of(v->e, r);
+    const dq_ruler_prompt *p = &set->prompt[unit];
+    const dq_eval_ids *ids = &v->e->ids[r->ids];
+    const dq_tokenizer *t = v->e->model[ids->model].tok;
+    const double *x = dq_ruler_unit(r, unit);
+    json_t *outputs = json_array();
+    json_object_set_new(o, "length", json_integer(set->length[unit / set->samples]));
+    json_object_set_new(o, "sample", json_integer((json_int_t)(unit % set->samples)));
+    json_object_set_new(o, "input", text_json(t, p->ids, p->n, err));
+    json_object_set_new(o, "n_input", json_integer((json_int_t)p->n));
+    json_object_set_new(o, "question", json_integer((json_int_t)p->question));
+    for (int k = 0; k < p->n_answers; k++)
+        json_array_append_new(outputs, json_string(p->answer[k]));
+    json_object_set_new(o, "outputs", outputs);
+    json_object_set_new(
+        o, "prediction",
+        text_json(t, r->top1 + ids->req.req[unit].value, (int64_t)x[DQ_RULER_AT_COUNT], err));
+    json_object_set_new(o, "end", json_string(dq_text_end_name[(int)x[DQ_RULER_AT_END]]));
+    json_object_set_new(o, "found", dq_document_real(x[DQ_RULER_AT_FOUND]));
+    return err->code;
 }
 
 static void acc_cell(dq_table *t, const json_t *x)
@@ -230,12 +216,10 @@ const cmd_eval_kind cmd_eval_ruler = {
             .form = form,
             .fileless = fileless,
             .lengths = true,
-            .draws = true,
+            .needs = "has nothing to act on: it is for niah_single and its like, vt, cwe and fwe.",
             .read = read_words,
-            .choose = choose,
-            .check = check},
+            .choose = choose},
     .load = load,
     .settings = put_settings,
-    .stops = cmd_eval_kind_writes,
-    .out = {.details = details, .tables = tables, .dump = dump},
+    .out = {.details = details, .tables = tables, .item = item},
 };

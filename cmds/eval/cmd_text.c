@@ -216,11 +216,7 @@ static const cmd_eval_kind_option options[] = {
     {.opt = {.name = NULL}},
 };
 
-static void begin(void *own)
-{
-    text_options *t = own;
-    t->stride = t->threshold = -1;
-}
+static const text_options usual = {.stride = -1, .threshold = -1};
 
 static dq_status check_stride(const text_options *t, int64_t n_ctx, dq_err *err)
 {
@@ -518,33 +514,6 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
     return DQ_OK;
 }
 
-static void put_paired(json_t *paired, const dq_eval_numbers *x)
-{
-    json_t *d = json_object();
-    json_object_set_new(d, "delta", dq_document_real(x->ln_ratio.value));
-    json_object_set_new(d, "stderr", dq_document_real(x->ln_ratio.std_err));
-    json_object_set_new(d, "interval", cmd_eval_interval_json(dq_mean_interval(x->ln_ratio)));
-    json_object_set_new(d, "n_clusters", json_integer((json_int_t)x->ln_ratio.clusters));
-    json_object_set_new(paired, "nll_nats", d);
-}
-
-static bool among(const char *word, size_t n, const char *const *list)
-{
-    for (; *list; list++) {
-        if (strlen(*list) == n && strncmp(*list, word, n) == 0) return true;
-    }
-    return false;
-}
-
-static bool gate_differs(const char *name)
-{
-    static const char *const names[] = {"ln_ppl_ratio", "ppl_ratio", "kld_nats",
-                                        "same_top1",    "delta_p",   NULL};
-    if (strcmp(name, "kld_nats.noise_floor") == 0) return false;
-    return among(name, strcspn(name, "."), names) || strstr(name, ".delta_nats") ||
-           strstr(name, ".difference_nats");
-}
-
 static const char *const gate_parts[] = {"positions", "slices", NULL};
 
 static double mean_of(const double *x, int64_t n)
@@ -554,25 +523,20 @@ static double mean_of(const double *x, int64_t n)
     return sum / (double)n;
 }
 
-static dq_status dump(FILE *f, const cmd_eval_view *v, int row, dq_err *err)
+static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
+                      dq_err *err)
 {
-    const dq_eval_row *r = &v->e->row[row];
-    const dq_windows *all = &v->e->ids[r->ids].win;
-    const bool differs = r->ref != row && r->kld;
-    for (int64_t i = 0; i < all->n; i++) {
-        const dq_window *w = &all->win[i];
-        const int64_t n = dq_window_scored(w);
-        json_t *o = json_object();
-        cmd_eval_row_keys(o, v, r);
-        json_object_set_new(o, "document", json_integer((json_int_t)w->doc));
-        json_object_set_new(o, "at", json_integer((json_int_t)w->at));
-        json_object_set_new(o, "fed", json_integer((json_int_t)w->n));
-        json_object_set_new(o, "scored", json_integer((json_int_t)n));
-        json_object_set_new(o, "nll_nats", dq_document_real(-mean_of(r->logp + w->value, n)));
-        json_object_set_new(
-            o, "kld_nats", differs ? dq_document_real(mean_of(r->kld + w->value, n)) : json_null());
-        DQ_TRY(dq_document_put_line(f, o, err));
-    }
+    const dq_window *w = &v->e->ids[r->ids].win.win[unit];
+    const int64_t n = dq_window_scored(w);
+    const bool differs = &v->e->row[r->ref] != r && r->kld;
+    (void)err;
+    json_object_set_new(o, "document", json_integer((json_int_t)w->doc));
+    json_object_set_new(o, "at", json_integer((json_int_t)w->at));
+    json_object_set_new(o, "fed", json_integer((json_int_t)w->n));
+    json_object_set_new(o, "scored", json_integer((json_int_t)n));
+    json_object_set_new(o, "nll_nats", dq_document_real(-mean_of(r->logp + w->value, n)));
+    json_object_set_new(o, "kld_nats",
+                        differs ? dq_document_real(mean_of(r->kld + w->value, n)) : json_null());
     return DQ_OK;
 }
 
@@ -601,13 +565,14 @@ static void value_cell(dq_table *t, const json_t *x)
 #define AT(member) .at = offsetof(dq_eval_numbers, member)
 #define KLD_POINT(i, point)                                                                        \
     {                                                                                              \
-        .name = point, .of = "kld_nats", .csv = "kld_" point, AT(kld_at[i]), .type = DQ_FIELD_REAL \
+        .name = point, .of = "kld_nats", .csv = "kld_" point, AT(kld_at[i]),                       \
+        .type = DQ_FIELD_REAL, .differs = true                                                     \
     }
 static const cmd_eval_field fields[] = {
     {"nll_nats", AT(nll), .title = "NLL (nats)", .cell = cmd_eval_cell_mean},
     {"ppl", AT(ppl), .title = "PPL", .cell = cmd_eval_cell_mean},
-    {"ln_ppl_ratio", AT(ln_ratio)},
-    {"kld_nats", AT(kld), .title = "KLD (nats)", .cell = kld_cell},
+    {"ln_ppl_ratio", AT(ln_ratio), .differs = true},
+    {"kld_nats", AT(kld), .differs = true, .title = "KLD (nats)", .cell = kld_cell},
     KLD_POINT(0, "p001"),
     KLD_POINT(1, "p01"),
     KLD_POINT(2, "p05"),
@@ -619,9 +584,9 @@ static const cmd_eval_field fields[] = {
     KLD_POINT(8, "p999"),
     KLD_POINT(9, "max"),
     {"noise_floor", "kld_nats", "kld_noise_floor", AT(noise_floor), .type = DQ_FIELD_REAL},
-    {"same_top1", AT(same), .title = "same top-1", .cell = value_cell},
-    {"delta_p", .csv = "delta_p", AT(dp)},
-    {"rms", "delta_p", "delta_p_rms", AT(dp_rms)},
+    {"same_top1", AT(same), .differs = true, .title = "same top-1", .cell = value_cell},
+    {"delta_p", .csv = "delta_p", AT(dp), .differs = true},
+    {"rms", "delta_p", "delta_p_rms", AT(dp_rms), .differs = true},
     {"word_ppl", .csv = "word_ppl", AT(word_ppl), .type = DQ_FIELD_REAL, .there = rolls},
     {"byte_ppl", .csv = "byte_ppl", AT(byte_ppl), .type = DQ_FIELD_REAL, .there = rolls},
     {"bits_per_byte", .csv = "bits_per_byte", AT(bits_per_byte), .type = DQ_FIELD_REAL,
@@ -635,8 +600,8 @@ const cmd_eval_kind cmd_eval_text = {
     .name = "text",
     .kind = {&dq_eval_text},
     .cli = {.size = sizeof(text_options),
-            .begin = begin,
-            .scored = options,
+            .usual = &usual,
+            .options = options,
             .read = read_words,
             .choose_more = choose_more},
     .load = load,
@@ -645,13 +610,11 @@ const cmd_eval_kind cmd_eval_text = {
     .settings = put_settings,
     .unscored = unscored,
     .out = {.fields = fields,
-            .paired = put_paired,
             .loss = "nll_nats",
             .details = details,
             .gates = "kld_nats, ppl_ratio, same_top1, nll_nats",
-            .differs = gate_differs,
             .parts = gate_parts,
             .csv = text_csv,
             .tables = text_tables,
-            .dump = dump},
+            .item = item},
 };

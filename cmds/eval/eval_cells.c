@@ -95,15 +95,15 @@ static bool names_member(const cmd_eval_field *f, const char *member)
     return !member[n] || (f->type == DQ_FIELD_MEAN && strcmp(member + n, "_stderr") == 0);
 }
 
-bool cmd_eval_field_known(const cmd_eval_field *list, const dq_eval_source *source,
-                          const char *metric, const char *member)
+const cmd_eval_field *cmd_eval_field_find(const cmd_eval_field *list, const dq_eval_source *source,
+                                          const char *metric, const char *member)
 {
     for (const cmd_eval_field *f = list; f && f->name; f++) {
         if (f->there && !f->there(source)) continue;
-        if (!member && !f->of && strcmp(metric, f->name) == 0) return true;
-        if (member && f->of && strcmp(metric, f->of) == 0 && names_member(f, member)) return true;
+        if (!member && !f->of && strcmp(metric, f->name) == 0) return f;
+        if (member && f->of && strcmp(metric, f->of) == 0 && names_member(f, member)) return f;
     }
-    return false;
+    return NULL;
 }
 
 /* Columns by path. */

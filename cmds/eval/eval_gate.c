@@ -639,7 +639,7 @@ static bool is_metric(const char *metric, const dq_eval_source *s)
     for (int m = 0; m < 2 && s->kind->metric[m]; m++) {
         if (strcmp(metric, s->kind->metric[m]) == 0) return true;
     }
-    return cmd_eval_field_known(own->fields, s, metric, NULL) ||
+    return cmd_eval_field_find(own->fields, s, metric, NULL) ||
            (own->metric && strcmp(metric, own->metric) == 0);
 }
 
@@ -655,10 +655,19 @@ static bool is_paired(const char *name, const dq_eval_source *s)
     return delta && loss && strcmp(base, loss) == 0;
 }
 
+/* ppl_ratio is another form of ln_ppl_ratio. */
 static bool is_difference(const char *name, const dq_eval_source *s)
 {
-    const cmd_eval_kind_output *own = &cmd_eval_kind_of(s)->out;
-    return is_paired(name, s) || (own->differs && own->differs(name));
+    const cmd_eval_field *fields = cmd_eval_kind_of(s)->out.fields, *f = NULL;
+    const size_t n = strcspn(name, ".");
+    char metric[DQ_GATE_NAME];
+    snprintf(metric, sizeof metric, "%.*s", (int)n, name);
+    if (strcmp(metric, "ppl_ratio") == 0) snprintf(metric, sizeof metric, "ln_ppl_ratio");
+    if (is_paired(name, s)) return true;
+    if (name[n]) f = cmd_eval_field_find(fields, s, metric, name + n + 1);
+    if (!f) f = cmd_eval_field_find(fields, s, metric, NULL);
+    return (f && f->differs) ||
+           (fields && (strstr(name, ".delta_nats") || strstr(name, ".difference_nats")));
 }
 
 /* Names inside a kind's own objects are known by their beginning only. */
@@ -674,7 +683,7 @@ static bool known(const char *name, const dq_eval_source *s)
     if (is_metric(base, s)) {
         static const char *const of_all[] = {"value", "stderr", NULL};
         return among(name, of_all) ||
-               cmd_eval_field_known(cmd_eval_kind_of(s)->out.fields, s, base, name);
+               cmd_eval_field_find(cmd_eval_kind_of(s)->out.fields, s, base, name);
     }
     return *name && (among(base, part) || among(base, cmd_eval_kind_of(s)->out.parts));
 }

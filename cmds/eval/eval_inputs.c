@@ -75,19 +75,22 @@ static int kind_named(const char *task)
     return -1;
 }
 
-bool cmd_eval_kind_writes(const dq_eval_source *source)
-{
-    (void)source;
-    return true;
-}
-
 bool cmd_eval_kind_stops(const dq_eval *e)
 {
-    for (int i = 0; i < e->n_sources; i++) {
-        const cmd_eval_kind *kind = cmd_eval_kind_of(&e->source[i]);
-        if (kind->stops && kind->stops(&e->source[i])) return true;
+    for (int i = 0; i < e->n_ids; i++) {
+        if (e->ids[i].req.n && !e->ids[i].req.req[0].cont) return true;
     }
     return false;
+}
+
+bool cmd_eval_kind_dumps(const cmd_eval_kind *kind)
+{
+    return kind->out.item && !kind->cli.file;
+}
+
+const char *cmd_eval_kind_file(const cmd_eval_kind *kind, const void *own)
+{
+    return kind->cli.file ? *(const char *const *)((const char *)own + kind->cli.file->at) : NULL;
 }
 
 bool cmd_eval_kind_shows(const cmd_eval_kind *kind, const dq_eval *e, int row)
@@ -222,13 +225,49 @@ static void add_rows(rows *to, const dq_opt *from)
     }
 }
 
-static void add_own(rows *to, const cmd_eval_kind_option *from, void *own)
+static bool is_end(const cmd_eval_kind_option *row)
 {
-    for (; from && (from->opt.name || from->opt.help); from++) {
-        dq_opt row[2] = {from->opt};
-        row->to = (char *)own + from->at;
-        add_rows(to, row);
+    return !row || dq_opt_is_end(&row->opt);
+}
+
+/* Options of kinds that say what is scored, or the others, which begin with a heading. */
+static void add_own(rows *to, const cmd_eval_options *o, bool scored)
+{
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        const cmd_eval_kind_option *from = cmd_eval_kinds[i]->cli.options;
+        if (is_end(from) || (from->opt.name != NULL) != scored) continue;
+        for (; !is_end(from); from++) {
+            dq_opt row[2] = {from->opt};
+            row->to = (char *)o->own[i] + from->at;
+            add_rows(to, row);
+        }
     }
+}
+
+static bool is_given(const cmd_eval_kind_option *row, const void *own)
+{
+    const void *at = (const char *)own + row->at;
+    switch (row->opt.kind) {
+    case DQ_OPT_FLAG: return *(const bool *)at;
+    case DQ_OPT_INT: return *(const int64_t *)at != 0;
+    case DQ_OPT_LIST: return ((const dq_list *)at)->n > 0;
+    case DQ_OPT_WORD: return ((const dq_word *)at)->text;
+    case DQ_OPT_WORDS: return ((const dq_words *)at)->text;
+    default: return *(const char *const *)at;
+    }
+}
+
+/* DQ_USAGE: an option of the kind is given, and no source of it. */
+static dq_status check_needs(const cmd_eval_kind *kind, const cmd_eval_options *o, const void *own,
+                             dq_err *err)
+{
+    const cmd_eval_kind_option *row = kind->cli.options;
+    if (!kind->cli.needs || cmd_eval_kind_source(kind, o->source, o->n_sources)) return DQ_OK;
+    for (; !is_end(row); row++) {
+        if (row->opt.name && is_given(row, own))
+            return dq_fail(err, DQ_USAGE, "--%s %s", row->opt.name, kind->cli.needs);
+    }
+    return DQ_OK;
 }
 
 static dq_status tasks_help(char **out, dq_arena *a, dq_err *err)
@@ -358,7 +397,7 @@ dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **ar
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         const cmd_eval_kind *kind = cmd_eval_kinds[i];
         if (kind->cli.size) o->own[i] = dq_alloc(a, 1, kind->cli.size, err);
-        if (kind->cli.size && o->own[i] && kind->cli.begin) kind->cli.begin(o->own[i]);
+        if (o->own[i] && kind->cli.usual) memcpy(o->own[i], kind->cli.usual, kind->cli.size);
     }
     if (err->code != DQ_OK) return err->code;
     DQ_TRY(tasks_help(&tasks, a, err));
@@ -381,7 +420,7 @@ dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **ar
     };
     add_rows(&all, opts);
     add_rows(&all, (const dq_opt[]){dq_opt_topic("text", "text and its windows"), {0}});
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) add_own(&all, cmd_eval_kinds[i]->cli.scored, o->own[i]);
+    add_own(&all, o, true);
     const dq_opt opt[] = {
         dq_opt_topic("limits", "how much of it"),
         dq_opt_int("limit", "N", &o->limit, 1, 1e15,
@@ -408,8 +447,7 @@ dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **ar
     };
     add_rows(&all, opt);
     add_computed(&all, o);
-    for (int i = 0; i < DQ_EVAL_KINDS; i++)
-        add_own(&all, cmd_eval_kinds[i]->cli.options, o->own[i]);
+    add_own(&all, o, false);
     add_outputs(&all, o);
     if (all.n > MAX_ROWS) return dq_fail(err, DQ_BUG, "more than %d options", MAX_ROWS);
     return dq_help_parse_part(args, argc, argv, all.row, o->merge ? o->merge->own : NULL, &usage,
@@ -490,8 +528,9 @@ static void list_outputs(dq_output *out, int *n, char (*option)[64], const cmd_e
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         const cmd_eval_kind *kind = cmd_eval_kinds[i];
         if (!kind->cli.file) continue;
-        snprintf(option[i], sizeof option[i], "--%s", kind->cli.file_option);
-        out[(*n)++] = (dq_output){option[i], kind->cli.file(o->own[i]), DQ_OUTPUT_LINES, NULL};
+        snprintf(option[i], sizeof option[i], "--%s", kind->cli.file->opt.name);
+        out[(*n)++] =
+            (dq_output){option[i], cmd_eval_kind_file(kind, o->own[i]), DQ_OUTPUT_LINES, NULL};
     }
 }
 
@@ -515,7 +554,8 @@ dq_status cmd_eval_check_outputs(const cmd_eval_options *o, const dq_args *args,
 static bool draws(const cmd_eval_options *o)
 {
     for (int i = 0; i < o->n_sources; i++) {
-        if (o->source[i].n_shots || cmd_eval_kind_of(&o->source[i])->cli.draws) return true;
+        const cmd_eval_kind_cli *cli = &cmd_eval_kind_of(&o->source[i])->cli;
+        if (o->source[i].n_shots || cli->lengths || cli->own_examples) return true;
     }
     return false;
 }
@@ -558,7 +598,9 @@ dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena
     o->kv.draws = draws(o);
     o->kv.logger = &o->logger;
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        if (cmd_eval_kinds[i]->cli.check) DQ_TRY(cmd_eval_kinds[i]->cli.check(o->own[i], o, err));
+        const cmd_eval_kind *kind = cmd_eval_kinds[i];
+        DQ_TRY(check_needs(kind, o, o->own[i], err));
+        if (kind->cli.check) DQ_TRY(kind->cli.check(o->own[i], o, err));
     }
     DQ_TRY(check_long(o, err));
     DQ_TRY(check_lengths(o, err));
@@ -898,14 +940,14 @@ static const char *given_file(const cmd_eval_options *o)
 {
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         const cmd_eval_kind *kind = cmd_eval_kinds[i];
-        if (kind->cli.file && kind->cli.file(o->own[i])) return kind->cli.file_option;
+        if (cmd_eval_kind_file(kind, o->own[i])) return kind->cli.file->opt.name;
     }
     return NULL;
 }
 
 static const char *dumped(const cmd_eval_kind *kind)
 {
-    return kind->out.dump || kind->out.keys ? kind->cli.has : NULL;
+    return cmd_eval_kind_dumps(kind) ? kind->cli.has : NULL;
 }
 
 static const char *shown(const cmd_eval_kind *kind)
@@ -953,7 +995,7 @@ static dq_status cmd_eval_choose(cmd_eval_options *o, dq_arena *a, dq_err *err)
     char what[200];
     for (int i = 0; i < o->n_sources; i++) {
         const cmd_eval_kind *kind = cmd_eval_kind_of(&o->source[i]);
-        items = items || kind->out.dump || kind->out.keys;
+        items = items || cmd_eval_kind_dumps(kind);
         requests = requests || kind->out.requests;
     }
     if (o->dump && !items)

@@ -210,8 +210,7 @@ void cmd_eval_averages_json(json_t *document, const cmd_eval_view *v)
     }
 }
 
-static dq_status add_metrics(json_t *row, const cmd_eval_view *v, int index,
-                             const dq_eval_numbers *x, dq_err *err)
+static void add_metrics(json_t *row, const cmd_eval_view *v, int index, const dq_eval_numbers *x)
 {
     const dq_eval_source *source = dq_eval_source_of(v->e, &v->e->row[index]);
     const cmd_eval_kind *kind = cmd_eval_kind_of(source);
@@ -224,7 +223,6 @@ static dq_status add_metrics(json_t *row, const cmd_eval_view *v, int index,
         json_object_set_new(o, source->kind->metric[m], y);
     }
     cmd_eval_field_json(o, kind->out.fields, x);
-    if (kind->out.metrics) DQ_TRY(kind->out.metrics(o, v, index, err));
     if (reason) {
         /* A reference has no differences, and the document says why. */
         const char *key;
@@ -235,7 +233,6 @@ static dq_status add_metrics(json_t *row, const cmd_eval_view *v, int index,
                 json_object_set_new(m, "reason", json_string(reason));
         }
     }
-    return DQ_OK;
 }
 
 /* Null for the reference itself. */
@@ -246,7 +243,14 @@ static json_t *paired_json(const dq_eval_numbers *x, const dq_eval_source *sourc
     json_t *o = json_object();
     for (int m = 0; m < x->n_metrics; m++)
         json_object_set_new(o, source->kind->metric[m], cmd_eval_flips_json(&x->flips[m]));
-    if (kind->out.paired) kind->out.paired(o, x);
+    if (source->kind->windows) {
+        json_t *d = json_object();
+        json_object_set_new(d, "delta", dq_document_real(x->ln_ratio.value));
+        json_object_set_new(d, "stderr", dq_document_real(x->ln_ratio.std_err));
+        json_object_set_new(d, "interval", cmd_eval_interval_json(dq_mean_interval(x->ln_ratio)));
+        json_object_set_new(d, "n_clusters", json_integer((json_int_t)x->ln_ratio.clusters));
+        json_object_set_new(o, kind->out.loss, d);
+    }
     return o;
 }
 
@@ -315,7 +319,7 @@ static dq_status row_json(json_t *results, const cmd_eval_view *v, int row, dq_e
     json_object_set_new(o, "n", json_integer((json_int_t)x.n));
     json_object_set_new(o, "n_clusters", json_integer((json_int_t)x.n_clusters));
     json_object_set_new(o, "cluster", json_string(dq_eval_cluster(e, r)));
-    DQ_TRY(add_metrics(o, v, row, &x, err));
+    add_metrics(o, v, row, &x);
     json_object_set_new(o, "paired", paired_json(&x, source));
     json_object_set_new(o, "verdict", cmd_eval_verdict_json(v, row, &x));
     json_object_set_new(o, "throughput", work_json(&r->work));
@@ -356,8 +360,9 @@ static dq_status dump_request(FILE *f, const cmd_eval_view *v, int row, const dq
     json_object_set_new(o, "n_cont", json_integer((json_int_t)own.n_cont));
     json_object_set_new(o, "ll", dq_document_real(dq_eval_ll(r, &own)));
     json_object_set_new(o, "greedy", json_boolean(dq_eval_greedy(r, &own)));
-    if (kind->out.keys) kind->out.keys(o, e, r, a->item);
-    return dq_document_put_line(f, o, err);
+    kind->out.item(o, v, r, a->item, err);
+    dq_document_put_line(f, o, err);
+    return err->code;
 }
 
 static dq_status dump_row(FILE *f, const cmd_eval_view *v, int row, dq_err *err)
@@ -375,22 +380,35 @@ static dq_status dump_row(FILE *f, const cmd_eval_view *v, int row, dq_err *err)
     return err->code;
 }
 
-static dq_status dump_rows(FILE *f, const void *view, dq_err *err)
+typedef struct dump {
+    const cmd_eval_view *v;
+    const cmd_eval_kind *kind; /* NULL: all that have no file of their own */
+} dump;
+
+static dq_status dump_rows(FILE *f, const void *arg, dq_err *err)
 {
-    const cmd_eval_view *v = view;
-    for (int i = 0; i < v->e->n_rows; i++) {
-        const dq_eval_source *s = dq_eval_source_of(v->e, &v->e->row[i]);
+    const dump *d = arg;
+    const dq_eval *e = d->v->e;
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *r = &e->row[i];
+        const dq_eval_source *s = dq_eval_source_of(e, r);
         const cmd_eval_kind *kind = cmd_eval_kind_of(s);
-        if (!v->e->row[i].shown) continue;
-        if (kind->out.dump)
-            DQ_TRY(kind->out.dump(f, v, i, err));
-        else if (s->kind->words)
-            DQ_TRY(dump_row(f, v, i, err));
+        if (!r->shown || (d->kind ? kind != d->kind : !cmd_eval_kind_dumps(kind))) continue;
+        if (s->kind->words) DQ_TRY(dump_row(f, d->v, i, err));
+        for (int64_t k = 0; !s->kind->words && k < dq_eval_units(e, r); k++) {
+            json_t *o = json_object();
+            cmd_eval_row_keys(o, d->v, r);
+            kind->out.item(o, d->v, r, k, err);
+            dq_document_put_line(f, o, err);
+            DQ_TRY(err->code);
+        }
     }
     return DQ_OK;
 }
 
-dq_status cmd_eval_dump(const cmd_eval_view *v, const char *path, dq_err *err)
+dq_status cmd_eval_dump(const cmd_eval_view *v, const cmd_eval_kind *kind, const char *path,
+                        dq_err *err)
 {
-    return dq_document_write_lines(path, dump_rows, v, err);
+    const dump d = {v, kind};
+    return dq_document_write_lines(path, dump_rows, &d, err);
 }

@@ -39,14 +39,15 @@ typedef struct cmd_eval_field {
     cmd_eval_field_type type;
     const char *title; /* of the table's column; NULL: none */
     cmd_eval_cell *cell;
+    bool differs;                                /* from the reference, which has none */
     bool (*there)(const dq_eval_source *source); /* NULL: all sources of the kind have it */
 } cmd_eval_field;
 
 /* Lists end with a row without a name; NULL: empty. */
 void cmd_eval_field_json(json_t *metrics, const cmd_eval_field *list, const dq_eval_numbers *x);
-/* Whether results of the source have the metric, or (member not NULL) that member of it. */
-bool cmd_eval_field_known(const cmd_eval_field *list, const dq_eval_source *source,
-                          const char *metric, const char *member);
+/* The metric, or (member not NULL) that member of it; NULL: results of the source have none. */
+const cmd_eval_field *cmd_eval_field_find(const cmd_eval_field *list, const dq_eval_source *source,
+                                          const char *metric, const char *member);
 
 /* The member at a path, "metrics.acc.value"; NULL: there is none. */
 const json_t *cmd_eval_at(const json_t *o, const char *path);
@@ -167,19 +168,19 @@ enum { DQ_EVAL_KIND_ROWS = 2, DQ_EVAL_KIND_CSV_COLUMNS = 320 };
 /* A kind on the command line; eval_inputs.c says in which order the functions are called. */
 typedef struct cmd_eval_kind_cli {
     size_t size;
-    void (*begin)(void *own); /* sets what is not 0 where nothing is given */
-    /* Options that say what is scored, and others under their own heading; both end with an empty
-     * row. */
-    const cmd_eval_kind_option *scored, *options;
+    const void *usual; /* [size], where nothing is given; NULL: zeros */
+    /* They begin with a heading, or stand among those of what is scored; an empty row ends them. */
+    const cmd_eval_kind_option *options;
+    const char *needs; /* follows the name of an option in its refusal where there is no source of
+                          the kind; NULL: they are checked otherwise */
     const char *tasks_help;            /* lines of the help of --task */
     const char *has;                   /* what its tasks have, "choices" */
     const char *tasks;                 /* its tasks in a sentence, "tasks with choices" */
     const char *(*task)(int i);        /* the name of its i-th task; NULL: there are no more */
     const char *(*form)(const char *); /* what the file of that task is, for messages */
     bool (*fileless)(const char *);    /* whether that task has no file; NULL: none has */
-    bool draws;                        /* something with --seed */
-    bool lengths;                      /* its prompts have --lengths */
-    bool own_examples; /* its sources take --num-fewshot and --fewshot-data themselves */
+    bool lengths;                      /* its prompts have --lengths, and are drawn */
+    bool own_examples; /* it draws itself, and takes --num-fewshot and --fewshot-data */
     const char
         *reserves; /* what positions are kept free for where a context is cut, for a warning */
     /* Turns words into settings; sees the options of o, but no sources yet. */
@@ -196,38 +197,34 @@ typedef struct cmd_eval_kind_cli {
     /* Adds files that are read without being named by an option. */
     dq_status (*reads)(cmd_eval_inputs *in, const void *own, const struct cmd_eval_options *o,
                        dq_arena *a, dq_err *err);
-    /* The option that names the kind's own output file, and the path (NULL: not given). */
-    const char *file_option;
-    const char *(*file)(const void *own);
+    /* The option that names the kind's own output file, which gets its items. */
+    const cmd_eval_kind_option *file;
 } cmd_eval_kind_cli;
 
 /* What a kind's results contain besides scores. */
 typedef struct cmd_eval_kind_output {
     const cmd_eval_field *fields; /* numbers with names; NULL: none */
-    /* Add members to a row of --dry-run, and to a result: metrics, differences and details. */
+    /* Add members to a row of --dry-run, and to a result: metrics and details. */
     void (*plan)(json_t *row, const dq_eval *e, const dq_eval_row *r);
-    dq_status (*metrics)(json_t *metrics, const cmd_eval_view *v, int row, dq_err *err);
-    const char *metric; /* the one that `metrics` may add */
-    void (*paired)(json_t *paired, const dq_eval_numbers *x);
     dq_status (*details)(json_t *o, const cmd_eval_view *v, int row, dq_err *err);
-    const char *loss; /* the metric of a verdict; NULL: the kind's quoted one */
+    const char *metric; /* one that `details` may add; NULL: none */
+    const char *loss;   /* the metric of a verdict; NULL: the kind's quoted one */
     /* Adds members that distinguish results of one task. */
     void (*told_by)(json_t *result, const dq_eval_source *source);
-    /* --fail-if: names for messages (NULL: the kind's first metric), whether a name is a difference
-     * to the reference, and objects of a result whose members are known only later. */
+    /* --fail-if: names for messages (NULL: the kind's first metric), and objects of a result whose
+     * members are known only later. */
     const char *gates;
-    bool (*differs)(const char *name);
     const char *const *parts;
     /* Adds at most DQ_EVAL_KIND_CSV_COLUMNS columns at column[*n], with titles in the arena. */
     dq_status (*csv)(cmd_eval_column *column, int *n, const cmd_eval_view *v, dq_err *err);
     /* Prints what follows the table; last: also after the claims. */
     dq_status (*tables)(const cmd_eval_view *v, dq_err *err);
     bool tables_last;
-    /* --dump-items: adds an item's keys to the line of a request, or writes the lines itself. */
-    void (*keys)(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t item);
-    dq_status (*dump)(FILE *f, const cmd_eval_view *v, int row, dq_err *err);
+    /* Adds a unit's members to its line of --dump-items or the kind's own file; where requests are
+     * shown, to the lines of its requests. */
+    dq_status (*item)(json_t *o, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
+                      dq_err *err);
     dq_status (*requests)(FILE *f, const dq_eval_source *source, dq_err *err);
-    dq_document_lines *file_lines; /* of the file of its own; of a cmd_eval_view */
 } cmd_eval_kind_output;
 
 typedef struct cmd_eval_kind {
@@ -246,8 +243,6 @@ typedef struct cmd_eval_kind {
      * but `unscored` (ends with NULL; NULL: none), which change no score. */
     void (*settings)(json_t *settings, const void *own, const dq_eval *e);
     const char *const *unscored;
-    /* Whether texts end at the models' stop tokens; NULL: never. */
-    bool (*stops)(const dq_eval_source *source);
     void (*warn_plan)(dq_logger *logger, const cmd_eval_view *v);
     void (*warn_done)(dq_logger *logger, const cmd_eval_view *v);
     cmd_eval_kind_output out;
@@ -265,9 +260,12 @@ extern const cmd_eval_kind cmd_eval_ruler;    /* prompts made up for long contex
 
 /* The members of its `settings` that scores depend on. */
 json_t *cmd_eval_kind_scored(const cmd_eval_kind *kind, const void *own, const dq_eval *e);
-/* For cmd_eval_kind.stops: always true. */
-bool cmd_eval_kind_writes(const dq_eval_source *source);
+/* Whether some texts are generated, which end at the models' stop tokens. */
 bool cmd_eval_kind_stops(const dq_eval *e);
+/* Whether --dump-items writes the kind's items. */
+bool cmd_eval_kind_dumps(const cmd_eval_kind *kind);
+/* The path of its own output file; NULL: not given. */
+const char *cmd_eval_kind_file(const cmd_eval_kind *kind, const void *own);
 const cmd_eval_kind *cmd_eval_kind_of(const dq_eval_source *source);
 bool cmd_eval_kind_shows(const cmd_eval_kind *kind, const dq_eval *e, int row);
 /* NULL: the run has none. */
@@ -486,6 +484,8 @@ void cmd_eval_table_sizes(const cmd_eval_view *v);
 dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err);
 dq_status cmd_eval_columns(dq_table **out, const cmd_eval_view *v, dq_err *err);
 dq_status cmd_eval_json(json_t *results, const cmd_eval_view *v, dq_err *err);
-dq_status cmd_eval_dump(const cmd_eval_view *v, const char *path, dq_err *err);
+/* Items of all kinds that --dump-items writes, or of one. */
+dq_status cmd_eval_dump(const cmd_eval_view *v, const cmd_eval_kind *kind, const char *path,
+                        dq_err *err);
 
 #endif
