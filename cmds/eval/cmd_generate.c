@@ -93,28 +93,19 @@ static dq_status choose(void *own, cmd_eval_options *o, const char *name, const 
     return DQ_OK;
 }
 
-/* -1: the source is of another kind. */
-static int settings_of(const generate_options *o, const dq_eval_source *s)
-{
-    for (int i = 0; i < o->n; i++) {
-        if (s->settings == &o->setting[i]) return i;
-    }
-    return -1;
-}
-
 static dq_status examples(void *own, const cmd_eval_options *o, dq_eval_source *source,
                           const char *path, dq_err *err)
 {
     generate_options *g = own;
-    const int i = settings_of(g, source);
+    dq_eval_generate *set = source->settings;
     (void)err;
-    g->num_fewshot = g->setting[i].shots.n = o->num_fewshot;
-    g->shots_path[i] = path;
+    g->num_fewshot = set->shots.n = o->num_fewshot;
+    g->shots_path[set - g->setting] = path;
     if (g->sampler.at == 0) return DQ_OK;
     source->n_shots = o->num_fewshot;
     source->seed = o->kv.seed >= 0 ? o->kv.seed : DQ_FEWSHOT_SEED;
-    g->setting[i].shots.drawn = true;
-    g->seed = g->setting[i].shots.seed = (uint64_t)source->seed;
+    set->shots.drawn = true;
+    g->seed = set->shots.seed = (uint64_t)source->seed;
     return DQ_OK;
 }
 

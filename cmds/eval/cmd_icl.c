@@ -263,38 +263,28 @@ static dq_status choose(void *own, cmd_eval_options *run, const char *name, cons
     return DQ_OK;
 }
 
-/* -1: the source is of another kind. */
-static int settings_of(const icl_options *o, const dq_eval_source *s)
+static bool is_icl(const dq_eval_source *s)
 {
-    for (int i = 0; i < o->n; i++) {
-        if (s->settings == &o->setting[i]) return i;
-    }
-    return -1;
-}
-
-/* In another order the source before it has the same data. */
-static bool shares_data(icl_options *o, dq_eval_source *source, int i)
-{
-    int k = settings_of(o, &source[i]), before = i > 0 ? settings_of(o, &source[i - 1]) : -1;
-    if (before < 0 || o->setting[k].task != o->setting[before].task) return false;
-    source[i].text = source[i - 1].text;
-    source[i].len = source[i - 1].len;
-    source[i].own = source[i - 1].own;
-    o->setting[k].demos = o->setting[before].demos;
-    return true;
+    return cmd_eval_kind_of(s) == &cmd_eval_icl;
 }
 
 /* Reads queries, which come first among the inputs, and demonstrations; loading needs both. */
 static dq_status load(void *own, dq_eval *e, const cmd_eval_options *run, int i,
                       cmd_eval_files *files, dq_err *err)
 {
-    icl_options *o = own;
     dq_eval_source *s = &e->source[i];
+    dq_icl_settings *settings = s->settings;
+    dq_icl_file *demos = &settings->demos;
     char kind[64];
+    (void)own;
     (void)run;
-    if (shares_data(o, e->source, i)) return DQ_OK;
-    const int k = settings_of(o, s);
-    dq_icl_file *demos = &o->setting[k].demos;
+    if (i > 0 && is_icl(s - 1) && ((dq_icl_settings *)s[-1].settings)->task == settings->task) {
+        s->text = s[-1].text; /* in another order of demonstrations */
+        s->len = s[-1].len;
+        s->own = s[-1].own;
+        *demos = ((dq_icl_settings *)s[-1].settings)->demos;
+        return DQ_OK;
+    }
     DQ_TRY(cmd_eval_file_read(files, files->sha[files->n++], s->name, s->path, &s->text, &s->len,
                               e->a, err));
     snprintf(kind, sizeof kind, "%s demonstrations", s->name);
@@ -302,11 +292,6 @@ static dq_status load(void *own, dq_eval *e, const cmd_eval_options *run, int i,
         DQ_TRY(cmd_eval_file_read(files, files->sha[files->n++], kind, demos->path, &demos->text,
                                   &demos->len, e->a, err));
     return s->kind->load(e, s, err);
-}
-
-static bool is_icl(const dq_eval_source *s)
-{
-    return cmd_eval_kind_of(s) == &cmd_eval_icl;
 }
 
 static void warn_over(dq_logger *logger, const dq_eval *e, const dq_eval_ids *ids,

@@ -284,7 +284,7 @@ static const char *form(const char *name)
 static dq_status choose(void *own, cmd_eval_options *o, const char *name, const char *path,
                         dq_arena *a, dq_err *err)
 {
-    const needle_options *n = own;
+    needle_options *n = own;
     const dq_eval_source source = {
         .name = name, .path = path, .kind = &dq_eval_needle, .settings = &n->settings};
     (void)a;

@@ -52,7 +52,7 @@ static const char *form(const char *name)
 static dq_status choose(void *own, cmd_eval_options *o, const char *name, const char *path,
                         dq_arena *a, dq_err *err)
 {
-    const ruler_options *r = own;
+    ruler_options *r = own;
     const dq_ruler_task *t = dq_ruler_find(name);
     const dq_eval_source source = {.name = t->name,
                                    .path = path ? path : t->name,

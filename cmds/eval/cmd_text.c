@@ -267,7 +267,7 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
 
 static dq_status choose_more(void *own, cmd_eval_options *run, dq_err *err)
 {
-    const text_options *t = own;
+    text_options *t = own;
     if (t->files.n == 0) return DQ_OK;
     /* a document given twice would count as two independent ones */
     for (int i = 0; i < t->files.n; i++) {

@@ -22,7 +22,7 @@ int dq_eval_average_rows(int *rows, const dq_eval *e, int row)
     const dq_eval_row *first = &e->row[row];
     const dq_eval_kind *kind = dq_eval_source_of(e, first)->kind;
     int n = 0;
-    if (!first->shown || !kind->averaged) return 0;
+    if (!first->shown || !kind->answered) return 0;
     for (int s = 0; s < e->n_sources; s++) {
         int found = -1;
         if (e->source[s].kind != kind) continue;
@@ -96,7 +96,7 @@ const char *dq_eval_cluster(const dq_eval *e, const dq_eval_row *row)
 
 int dq_eval_quoted(const dq_eval_source *source)
 {
-    return source->kind->quoted ? source->kind->quoted(source) : 0;
+    return source->task && source->task->by_norm;
 }
 
 static dq_interval_loss loss_of(const dq_stat_flips *f)
@@ -170,7 +170,7 @@ dq_status dq_eval_worse(dq_interval_loss *out, const dq_eval *e, int before, int
 {
     const dq_eval_source *s = dq_eval_source_of(e, &e->row[after]);
     dq_stat_flips f;
-    if (s->kind->worse) return s->kind->worse(out, e, &e->row[before], &e->row[after], err);
+    if (s->kind->windows) return dq_text_worse(out, e, &e->row[before], &e->row[after], err);
     DQ_TRY(dq_eval_compare(e, before, after, dq_eval_quoted(s), &f, err));
     *out = loss_of(&f);
     return DQ_OK;
@@ -183,7 +183,7 @@ dq_status dq_eval_numbers_of(const dq_eval *e, int row, dq_eval_numbers *out, dq
     memset(out, 0, sizeof *out);
     out->is_task = !kind->windows;
     out->is_ref = r->ref == row;
-    if (kind->numbers) return kind->numbers(e, r, out, err);
+    if (kind->windows) return dq_text_numbers(out, e, r, err);
     out->n = out->n_clusters = dq_eval_units(e, r);
     for (; out->n_metrics < 2 && kind->metric[out->n_metrics]; out->n_metrics++) {
         int m = out->n_metrics;
@@ -302,18 +302,17 @@ int64_t dq_eval_line(const dq_eval_source *s, int64_t unit)
 }
 
 typedef struct misfit {
-    bool *is; /* [n] */
-    int64_t n, first, need;
+    bool *is; /* [of_n] */
+    int64_t of_n, n, first, need;
     const dq_model *of; /* of the first */
 } misfit;
 
 static dq_status find_misfits(misfit *f, const dq_eval *e, const dq_eval_source *s,
-                              const dq_eval_model *m, int64_t n, dq_arena *a, dq_err *err)
+                              const dq_eval_model *m, dq_arena *a, dq_err *err)
 {
-    int64_t *need = dq_alloc(a, (size_t)n, sizeof *need, err);
-    if (!need) return err->code;
-    DQ_TRY(s->kind->need(need, e, s, m, a, err));
-    for (int64_t i = 0; i < n; i++) {
+    const int64_t *need = s->kind->need(&f->of_n, e, s, m, a, err);
+    if (need && !f->is) f->is = dq_block_new((size_t)f->of_n, sizeof *f->is, err);
+    for (int64_t i = 0; err->code == DQ_OK && i < f->of_n; i++) {
         if (m->m->max_positions < 1 || need[i] <= m->m->max_positions || f->is[i]) continue;
         f->is[i] = true;
         if (f->n++ > 0 && i > f->first) continue;
@@ -321,13 +320,14 @@ static dq_status find_misfits(misfit *f, const dq_eval *e, const dq_eval_source 
         f->need = need[i];
         f->of = m->m;
     }
-    return DQ_OK;
+    return err->code;
 }
 
-static dq_status judge_misfits(dq_eval *e, dq_eval_source *s, const misfit *f, int64_t n,
-                               dq_long way, dq_err *err)
+static dq_status judge_misfits(dq_eval *e, dq_eval_source *s, const misfit *f, dq_long way,
+                               dq_err *err)
 {
     char line[48] = "";
+    const int64_t n = f->of_n;
     const int64_t at = dq_eval_line(s, f->first);
     if (f->n == 0) return DQ_OK;
     if (way == DQ_LONG_SKIP && f->n < n) {
@@ -358,17 +358,15 @@ dq_status dq_eval_long_fit(dq_eval *e, int source, dq_err *err)
     const dq_long usual = s->kind->usual_long, way = e->too_long ? e->too_long : usual;
     misfit f = {0};
     if (usual == DQ_LONG_USUAL || way == DQ_LONG_CUT) return DQ_OK;
-    const int64_t n = s->kind->count(s);
-    f.is = dq_block_new((size_t)n, sizeof *f.is, err);
-    for (int i = 0; f.is && err->code == DQ_OK && i < e->n_models; i++) {
+    for (int i = 0; err->code == DQ_OK && i < e->n_models; i++) {
         dq_arena *a = dq_arena_new();
         if (!a)
             dq_fail(err, DQ_RESOURCE, "out of memory");
-        else if (e->model[i].tok && find_misfits(&f, e, s, &e->model[i], n, a, err) != DQ_OK)
+        else if (e->model[i].tok && find_misfits(&f, e, s, &e->model[i], a, err) != DQ_OK)
             dq_in(err, "%s: ", s->path);
         dq_arena_free(a);
     }
-    if (err->code == DQ_OK) judge_misfits(e, s, &f, n, way, err);
+    if (err->code == DQ_OK) judge_misfits(e, s, &f, way, err);
     dq_block_free(f.is);
     return err->code;
 }
@@ -453,6 +451,38 @@ int64_t dq_eval_alike(const dq_eval_row *row, int64_t at, int64_t end)
 int64_t dq_eval_lacking(const dq_eval_row *row, int64_t at, int64_t end)
 {
     return at < end && row->finished[at] ? dq_eval_alike(row, at, end) : at;
+}
+
+dq_status dq_eval_lengths(int *length, int *n, const int *given, int n_given, const dq_eval *e,
+                          dq_err *err)
+{
+    const dq_model *least = e->model[0].m;
+    for (int i = 1; i < e->n_models; i++) {
+        if (e->model[i].m->max_positions < least->max_positions) least = e->model[i].m;
+    }
+    *n = n_given ? n_given : 1;
+    length[0] = least->max_positions < DQ_DEFAULT_LENGTH ? least->max_positions : DQ_DEFAULT_LENGTH;
+    if (n_given) memcpy(length, given, (size_t)n_given * sizeof *length);
+    for (int l = 0; l < *n; l++) {
+        if (length[l] > least->max_positions)
+            return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_OPTION},
+                                "lengths %d: %s has %d positions. Use lengths up to %d", length[l],
+                                least->path, least->max_positions, least->max_positions);
+    }
+    return DQ_OK;
+}
+
+dq_request *dq_eval_requests(dq_requests *out, int64_t n, dq_arena *a, dq_err *err)
+{
+    dq_request *r = dq_alloc(a, (size_t)n, sizeof *r, err);
+    int64_t *at = dq_alloc(a, (size_t)n + 1, sizeof *at, err);
+    if (!r || !at) return NULL;
+    for (int64_t i = 0; i < n; i++) {
+        r[i].item = i;
+        at[i + 1] = i + 1;
+    }
+    *out = (dq_requests){.req = r, .at = at, .n = n, .n_items = n};
+    return r;
 }
 
 dq_status dq_eval_stop_ids(dq_stop_ids *out, const dq_eval *e, int model, dq_err *err)

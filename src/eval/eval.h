@@ -42,28 +42,21 @@ typedef struct dq_eval_kind {
     /* score[unit] of the row's metric, 0 (wrong) to 1. NULL with windows. */
     void (*judge)(const dq_eval *e, const dq_eval_row *row, int metric, double *score);
     const char *cluster; /* what is independent, "query"; NULL: "item", or "cluster" of them */
-    /* as dq_eval_worse, for windows; NULL: scores are compared */
-    dq_status (*worse)(dq_interval_loss *out, const dq_eval *e, const dq_eval_row *before,
-                       const dq_eval_row *after, dq_err *err);
-    int (*quoted)(const dq_eval_source *source); /* see dq_eval_quoted; NULL: the first */
-    /* Fills a zeroed *out but for is_task and is_ref; NULL: from judge. */
-    dq_status (*numbers)(const dq_eval *e, const dq_eval_row *row, dq_eval_numbers *out,
-                         dq_err *err);
-    /* Scores items begin .. end - 1 on a scorer with the row's settings; NULL: dq_score_items. */
+    /* Scores items begin .. end - 1 on a scorer with the row's settings, with scratch memory from
+     * a; NULL: dq_score_items. */
     dq_status (*score)(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
-                       dq_err *err);
+                       dq_arena *a, dq_err *err);
     /* DQ_MISMATCH: rows of the source cannot run with such a cache; NULL: they always can. */
     dq_status (*takes)(const dq_eval_source *source, const dq_kv_spec *kv, dq_err *err);
-    bool answered; /* items have their answers, so solved ones can stand before others */
-    bool averaged; /* sources have different items, so their scores are independent */
+    bool answered; /* items have answers, so solved ones can stand before others; sources have
+                      different items, so a mean over them is one of independent scores */
     /* The default; DQ_LONG_USUAL: items never are too long, and the functions below but line are
      * NULL. */
     dq_long usual_long;
-    int64_t (*count)(const dq_eval_source *source);
     int64_t (*line)(const dq_eval_source *source, int64_t unit); /* see dq_eval_line; NULL: 0 */
-    /* need[i]: positions of item i; scratch memory comes from a. */
-    dq_status (*need)(int64_t *need, const dq_eval *e, const dq_eval_source *source,
-                      const dq_eval_model *m, dq_arena *a, dq_err *err);
+    /* The positions of each of the source's *n items, from a; NULL: see err. */
+    int64_t *(*need)(int64_t *n, const dq_eval *e, const dq_eval_source *source,
+                     const dq_eval_model *m, dq_arena *a, dq_err *err);
     /* Keeps only items number[n], which ascend. */
     dq_status (*keep)(dq_eval_source *source, const int64_t *number, int64_t n, dq_arena *a,
                       dq_err *err);
@@ -94,8 +87,8 @@ struct dq_eval_source {
     bool fileless;     /* it has no file: its path is its name */
     const char *title; /* name that tells it from others of that name; NULL: the name does */
     const dq_eval_kind *kind;
-    const dq_task *task;  /* dq_eval_choices */
-    const void *settings; /* of other kinds, from the command line; NULL: none */
+    const dq_task *task; /* dq_eval_choices */
+    void *settings;      /* of other kinds, from the command line; NULL: none */
     dq_items items;
     void *own;             /* what other kinds make of the text; in the arena */
     int64_t n_skipped;     /* items that were too long and are gone (--long skip) */

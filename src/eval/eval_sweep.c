@@ -804,10 +804,15 @@ static dq_status score_items(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t
     const dq_eval_kind *kind = dq_eval_source_of(e, row)->kind;
     const dq_requests *q = &e->ids[row->ids].req;
     const int64_t from = dq_items_values(q, begin), to = dq_items_values(q, end);
-    if (kind->score)
-        DQ_TRY(kind->score(e, row, s, begin, end, err));
-    else
+    if (kind->score) {
+        dq_arena *a = dq_arena_new();
+        if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+        kind->score(e, row, s, begin, end, a, err);
+        dq_arena_free(a);
+        DQ_TRY(err->code);
+    } else {
         DQ_TRY(dq_score_items(s, q, begin, end, (dq_scores){row->logp, row->top1}, err));
+    }
     return dq_score_check_logp(e->model[row->model].m, row->logp + from, to - from, err);
 }
 

@@ -306,6 +306,50 @@ dq_status dq_generate(dq_scorer *s, const dq_generate_spec *spec, dq_generate_st
     return err->code;
 }
 
+typedef struct text_stop {
+    const dq_tokenizer *tok;
+    dq_eval_is_over *over;
+    const void *arg;
+    dq_err err; /* of decoding; ends the sequence */
+} text_stop;
+
+static bool is_over(void *arg, int64_t prompt, const int32_t *ids, int64_t n)
+{
+    text_stop *x = arg;
+    char *text;
+    size_t len;
+    if (dq_tokenizer_decode(x->tok, ids, n, 0, &text, &len, &x->err) != DQ_OK) return true;
+    const bool over = x->over(x->arg, prompt, text, len);
+    dq_block_free(text);
+    return over;
+}
+
+dq_status dq_eval_continue(dq_generate_state *g, const dq_eval *e, const dq_eval_row *row,
+                           dq_scorer *s, const dq_generate_prompt *prompt, int64_t n,
+                           dq_eval_is_over *over, const void *arg, bool logp, dq_arena *a,
+                           dq_err *err)
+{
+    text_stop x = {e->model[e->ids[row->ids].model].tok, over, arg, {0}};
+    dq_stop_ids stops;
+    DQ_TRY(dq_eval_stop_ids(&stops, e, row->model, err));
+    const dq_generate_spec spec = {.prompt = prompt,
+                                   .n = n,
+                                   .stop_id = stops.id,
+                                   .n_stop_ids = stops.n,
+                                   .stop = over ? is_over : NULL,
+                                   .stop_arg = &x,
+                                   .logp = logp,
+                                   .measure = !dq_kv_spec_is_plain(&row->kv)};
+    DQ_TRY(dq_generate_new(g, &spec, dq_runner_model(s->r), a, err));
+    DQ_TRY(dq_generate(s, &spec, g, err));
+    return x.err.code == DQ_OK ? DQ_OK : dq_fail_as(err, &x.err);
+}
+
+void dq_eval_store(dq_eval_row *row, int64_t at, int64_t room, const dq_generate_result *g)
+{
+    for (int64_t i = 0; i < room; i++) row->top1[at + i] = i < g->n ? g->ids[i] : -1;
+}
+
 /* dq_generate continues the prompts, and the text of new ids is cut at the first stop text. Answers
  * are judged from the kept text, so that a resumed run judges alike. */
 
@@ -335,30 +379,27 @@ static dq_status load(dq_eval *e, dq_eval_source *s, dq_err *err)
     return DQ_OK;
 }
 
-static int64_t count(const dq_eval_source *s)
-{
-    return questions_of(s)->n;
-}
-
 static int64_t line(const dq_eval_source *s, int64_t unit)
 {
     return questions_of(s)->question[unit].line;
 }
 
-static dq_status need_positions(int64_t *need, const dq_eval *e, const dq_eval_source *s,
-                                const dq_eval_model *m, dq_arena *a, dq_err *err)
+static int64_t *need_positions(int64_t *n, const dq_eval *e, const dq_eval_source *s,
+                               const dq_eval_model *m, dq_arena *a, dq_err *err)
 {
     const dq_questions *q = questions_of(s);
-    (void)a;
-    for (int64_t i = 0; i < q->n; i++) {
+    int64_t *need = dq_alloc(a, (size_t)q->n, sizeof *need, err);
+    *n = q->n;
+    for (int64_t i = 0; need && i < q->n; i++) {
         const dq_question *one = &q->question[i];
         const unsigned flags = dq_items_bos_flags(m->tok, e->bos, one->prompt, one->len);
         int32_t *ids = NULL;
-        DQ_TRY(dq_tokenizer_encode(m->tok, one->prompt, one->len, flags, &ids, &need[i], NULL, NULL,
-                                   err));
+        if (dq_tokenizer_encode(m->tok, one->prompt, one->len, flags, &ids, &need[i], NULL, NULL,
+                                err) != DQ_OK)
+            return NULL;
         dq_block_free(ids);
     }
-    return DQ_OK;
+    return need;
 }
 
 static dq_status keep(dq_eval_source *s, const int64_t *number, int64_t n, dq_arena *a, dq_err *err)
@@ -417,50 +458,36 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
             "long cut leaves room for %lld new tokens, and %s has %d positions: nothing "
             "is left of a prompt",
             (long long)max_new, m->m->path, m->m->max_positions);
-    dq_request *req = dq_alloc(e->a, (size_t)q->n, sizeof *req, err);
-    int64_t *at = dq_alloc(e->a, (size_t)q->n + 1, sizeof *at, err);
+    dq_request *req = dq_eval_requests(&ids->req, q->n, e->a, err);
     uint64_t *key = dq_alloc(e->a, (size_t)q->n, sizeof *key, err);
-    if (!req || !at || !key) return err->code;
+    if (!req || !key) return err->code;
     for (int64_t i = 0; i < q->n; i++) key[i] = q->question[i].cluster;
     DQ_TRY(dq_repeats_keys(&ids->cluster, key, q->n, e->a, err));
     for (int64_t i = 0; i < q->n; i++) {
         const dq_question *one = &q->question[i];
-        req[i] = (dq_request){.n_cont = max_new, .value = i * max_new, .item = i};
-        at[i + 1] = i + 1;
+        req[i].n_cont = max_new;
+        req[i].value = i * max_new;
         encode_prompt(&req[i], e, m, one, err);
         n_cut += req[i].truncated;
         if (err->code == DQ_OK) continue;
         return one->line ? dq_in(err, "line %lld, item %lld: ", (long long)one->line, (long long)i)
                          : dq_in(err, "item %lld: ", (long long)i);
     }
-    ids->req = (dq_requests){.req = req,
-                             .at = at,
-                             .n = q->n,
-                             .n_items = q->n,
-                             .n_truncated = n_cut,
-                             .n_values = q->n * max_new};
+    ids->req.n_truncated = n_cut;
+    ids->req.n_values = q->n * max_new;
     ids->n_extra = DQ_GEN_EXTRA;
-    return DQ_OK;
-}
-
-/* Decodes ids[n] into *text, a block, and finds where the text ends. */
-static dq_status text_of(const dq_eval *e, const dq_eval_row *row, const int32_t *ids, int64_t n,
-                         char **text, size_t *len, size_t *end, dq_err *err)
-{
-    const dq_eval_generate *s = settings_of(dq_eval_source_of(e, row));
-    const dq_tokenizer *tok = e->model[e->ids[row->ids].model].tok;
-    DQ_TRY(dq_tokenizer_decode(tok, ids, n, 0, text, len, err));
-    *end = dq_answer_end(*text, *len, s->stop, s->n_stop);
     return DQ_OK;
 }
 
 dq_status dq_eval_completion(const dq_eval *e, const dq_eval_row *row, int64_t unit, char **text,
                              size_t *len, dq_err *err)
 {
-    const int32_t *ids = row->top1 + dq_eval_values(e, row, unit);
+    const dq_eval_generate *s = settings_of(dq_eval_source_of(e, row));
     const int64_t n = (int64_t)row->extra[unit * DQ_GEN_EXTRA + DQ_GEN_COUNT];
-    size_t all;
-    return text_of(e, row, ids, n, text, &all, len, err);
+    DQ_TRY(dq_tokenizer_decode(e->model[e->ids[row->ids].model].tok,
+                               row->top1 + dq_eval_values(e, row, unit), n, 0, text, len, err));
+    *len = dq_answer_end(*text, *len, s->stop, s->n_stop);
+    return DQ_OK;
 }
 
 dq_status dq_eval_keep(const dq_eval *e, dq_eval_row *row, int64_t unit,
@@ -468,12 +495,11 @@ dq_status dq_eval_keep(const dq_eval *e, dq_eval_row *row, int64_t unit,
 {
     const dq_eval_source *s = dq_eval_source_of(e, row);
     const dq_question *q = &questions_of(s)->question[unit];
-    int32_t *ids = row->top1 + dq_eval_values(e, row, unit);
     double *extra = row->extra + unit * DQ_GEN_EXTRA;
     dq_answer_verdict v = {0};
     char *text = NULL;
     size_t len;
-    for (int64_t i = 0; i < settings_of(s)->max_new; i++) ids[i] = i < g->n ? g->ids[i] : -1;
+    dq_eval_store(row, dq_eval_values(e, row, unit), settings_of(s)->max_new, g);
     extra[DQ_GEN_COUNT] = (double)g->n;
     extra[DQ_GEN_END] = g->end;
     if (q->gold && dq_eval_completion(e, row, unit, &text, &len, err) == DQ_OK)
@@ -484,60 +510,28 @@ dq_status dq_eval_keep(const dq_eval *e, dq_eval_row *row, int64_t unit,
     return err->code;
 }
 
-/* dq_generate_stop cannot fail, so the error is kept here. */
-typedef struct stop_arg {
-    const dq_eval *e;
-    const dq_eval_row *row;
-    dq_err err;
-} stop_arg;
-
-static bool stop(void *arg, int64_t prompt, const int32_t *ids, int64_t n)
+static bool has_stop(const void *arg, int64_t prompt, const char *text, size_t len)
 {
-    stop_arg *x = arg;
-    char *text = NULL;
-    size_t len = 0, end = 0;
+    const dq_eval_generate *s = arg;
     (void)prompt;
-    bool is_end = text_of(x->e, x->row, ids, n, &text, &len, &end, &x->err) != DQ_OK || end < len;
-    dq_block_free(text);
-    return is_end;
+    return dq_answer_end(text, len, s->stop, s->n_stop) < len;
 }
 
-static dq_status generate(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
-                          dq_arena *a, dq_err *err)
+static dq_status score(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
+                       dq_arena *a, dq_err *err)
 {
     const dq_eval_generate *set = settings_of(dq_eval_source_of(e, row));
     const dq_request *req = e->ids[row->ids].req.req;
-    stop_arg x = {.e = e, .row = row};
     dq_generate_state g;
-    dq_stop_ids stops;
     dq_generate_prompt *prompt = dq_alloc(a, (size_t)(end - begin), sizeof *prompt, err);
     if (!prompt) return err->code;
     for (int64_t i = begin; i < end; i++)
         prompt[i - begin] =
             (dq_generate_prompt){.ids = req[i].ctx, .n = req[i].n_ctx, .max_new = set->max_new};
-    dq_generate_spec spec = {.prompt = prompt,
-                             .n = end - begin,
-                             .stop = set->n_stop ? stop : NULL,
-                             .stop_arg = &x,
-                             .measure = !dq_kv_spec_is_plain(&row->kv)};
-    DQ_TRY(dq_eval_stop_ids(&stops, e, row->model, err));
-    spec.stop_id = stops.id;
-    spec.n_stop_ids = stops.n;
-    DQ_TRY(dq_generate_new(&g, &spec, dq_runner_model(s->r), a, err));
-    DQ_TRY(dq_generate(s, &spec, &g, err));
-    if (x.err.code != DQ_OK) return dq_fail_as(err, &x.err);
+    DQ_TRY(dq_eval_continue(&g, e, row, s, prompt, end - begin, set->n_stop ? has_stop : NULL, set,
+                            false, a, err));
     for (int64_t i = 0; i < g.n; i++) DQ_TRY(dq_eval_keep(e, row, begin + i, &g.of[i], err));
     return DQ_OK;
-}
-
-static dq_status score(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
-                       dq_err *err)
-{
-    dq_arena *a = dq_arena_new();
-    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    generate(e, row, s, begin, end, a, err);
-    dq_arena_free(a);
-    return err->code;
 }
 
 static void judge(const dq_eval *e, const dq_eval_row *row, int metric, double *score)
@@ -549,13 +543,12 @@ static void judge(const dq_eval *e, const dq_eval_row *row, int metric, double *
 
 /* What both kinds share: prompts that are too long are refused. */
 #define GENERATED                                                                                  \
-    .group = GROUP, .encode = encode, .score = score, .usual_long = DQ_LONG_ERROR, .count = count, \
-    .line = line, .need = need_positions, .keep = keep
+    .group = GROUP, .encode = encode, .score = score, .usual_long = DQ_LONG_ERROR, .line = line,   \
+    .need = need_positions, .keep = keep
 
 const dq_eval_kind dq_eval_answers = {
-    GENERATED,        .metric = {"exact_match", "strict_match"},
-    .load = load,     .judge = judge,
-    .answered = true, .averaged = true,
+    GENERATED,        .metric = {"exact_match", "strict_match"}, .load = load, .judge = judge,
+    .answered = true,
 };
 
 const dq_eval_kind dq_eval_prompts = {GENERATED, .load = load};

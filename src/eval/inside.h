@@ -53,6 +53,13 @@ dq_status dq_pass_plan_answer(dq_pass_plan *p, dq_mat state, dq_scores out, dq_e
  * alone in the cache. floor: see dq_kv_cached_floor; NULL: no measurement. */
 dq_status dq_pass_plan_compress(const dq_pass_plan *p, const dq_kv_bytes *floor, dq_err *err);
 
+/* Of windows, what dq_eval_numbers_of (a zeroed *out but for is_task and is_ref) and dq_eval_worse
+ * give. */
+dq_status dq_text_numbers(dq_eval_numbers *out, const dq_eval *e, const dq_eval_row *row,
+                          dq_err *err);
+dq_status dq_text_worse(dq_interval_loss *out, const dq_eval *e, const dq_eval_row *before,
+                        const dq_eval_row *after, dq_err *err);
+
 /* The end of a run from `at` on of units that are all finished or all not. */
 int64_t dq_eval_alike(const dq_eval_row *row, int64_t at, int64_t end);
 

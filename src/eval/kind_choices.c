@@ -36,27 +36,26 @@ static dq_status words(const dq_eval *e, const dq_eval_ids *ids, const dq_reques
     return dq_strbuf_add(&out->cont, c->text, c->len, err);
 }
 
-static int64_t count(const dq_eval_source *s)
-{
-    return s->items.n;
-}
-
 static int64_t line(const dq_eval_source *s, int64_t unit)
 {
     return s->items.item[unit].line;
 }
 
-static dq_status need_positions(int64_t *need, const dq_eval *e, const dq_eval_source *s,
-                                const dq_eval_model *m, dq_arena *a, dq_err *err)
+static int64_t *need_positions(int64_t *n, const dq_eval *e, const dq_eval_source *s,
+                               const dq_eval_model *m, dq_arena *a, dq_err *err)
 {
+    int64_t *need = dq_alloc(a, (size_t)s->items.n, sizeof *need, err);
     dq_requests q;
-    DQ_TRY(dq_items_encode(&q, &s->items, m->tok, e->bos, INT64_MAX / 2, m->m->vocab, a, err));
+    *n = s->items.n;
+    if (!need ||
+        dq_items_encode(&q, &s->items, m->tok, e->bos, INT64_MAX / 2, m->m->vocab, a, err) != DQ_OK)
+        return NULL;
     for (int64_t k = 0; k < q.n; k++) {
         const dq_request *r = &q.req[k];
         const int64_t fed = r->n_ctx + r->n_cont - 1;
         if (fed > need[r->item]) need[r->item] = fed;
     }
-    return DQ_OK;
+    return need;
 }
 
 static dq_status keep(dq_eval_source *s, const int64_t *number, int64_t n, dq_arena *a, dq_err *err)
@@ -69,20 +68,12 @@ static dq_status keep(dq_eval_source *s, const int64_t *number, int64_t n, dq_ar
     return DQ_OK;
 }
 
-static int quoted(const dq_eval_source *s)
-{
-    return s->task->by_norm ? 1 : 0;
-}
-
 const dq_eval_kind dq_eval_choices = {
     .metric = {"acc", "acc_norm"},
-    .quoted = quoted,
     .encode = encode_items,
     .judge = judge_choices,
     .answered = true,
-    .averaged = true,
     .usual_long = DQ_LONG_CUT,
-    .count = count,
     .line = line,
     .need = need_positions,
     .keep = keep,

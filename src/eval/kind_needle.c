@@ -49,22 +49,13 @@ static dq_status force(const run *x, dq_err *err)
     return DQ_OK;
 }
 
-typedef struct stopper {
-    const dq_tokenizer *tok;
-    dq_err err; /* of decoding; ends the sequence */
-} stopper;
-
 /* An answer ends at two newlines. */
-static bool is_over(void *arg, int64_t prompt, const int32_t *ids, int64_t n)
+static bool is_over(const void *arg, int64_t prompt, const char *text, size_t len)
 {
-    stopper *s = arg;
-    char *text;
-    size_t len;
-    (void)prompt;
-    if (dq_tokenizer_decode(s->tok, ids, n, 0, &text, &len, &s->err) != DQ_OK) return true;
     bool over = false;
+    (void)arg;
+    (void)prompt;
     for (size_t i = 0; i + 1 < len; i++) over = over || (text[i] == '\n' && text[i + 1] == '\n');
-    dq_block_free(text);
     return over;
 }
 
@@ -77,10 +68,8 @@ static dq_status take_answer(const run *x, int64_t unit, int k, const dq_generat
     char *text;
     size_t len;
     int64_t kept;
-    for (int64_t i = 0; i < DQ_NEEDLE_NEW; i++) {
-        x->row->top1[v + i] = i < g->n ? g->ids[i] : -1;
-        x->row->logp[v + i] = i < g->n ? g->logp[i] : 0;
-    }
+    dq_eval_store(x->row, v, DQ_NEEDLE_NEW, g);
+    for (int64_t i = 0; i < DQ_NEEDLE_NEW; i++) x->row->logp[v + i] = i < g->n ? g->logp[i] : 0;
     DQ_TRY(dq_tokenizer_decode(x->tok, g->ids, g->n, 0, &text, &len, err));
     dq_needle_judge_text(sum, p, k, text, len, err);
     dq_block_free(text);
@@ -108,32 +97,22 @@ typedef struct asking {
     dq_needle_recall *sum; /* [units] */
     dq_generate_prompt *prompt;
     int64_t *unit; /* [units] of a prompt */
-    dq_stop_ids stops;
 } asking;
 
 /* Asks for city k in all units that have so many. */
 static dq_status ask(asking *q, const run *x, int k, dq_err *err)
 {
-    stopper s = {.tok = x->tok};
-    dq_generate_spec spec = {.prompt = q->prompt,
-                             .stop_id = q->stops.id,
-                             .n_stop_ids = q->stops.n,
-                             .stop = is_over,
-                             .stop_arg = &s,
-                             .logp = true,
-                             .measure = !dq_kv_spec_is_plain(&x->row->kv)};
     dq_generate_state g;
+    int64_t n = 0;
     for (int64_t i = 0; i < x->end - x->begin; i++) {
         if (x->set->prompt[x->begin + i].requested <= k) continue;
-        q->unit[spec.n] = i;
-        q->prompt[spec.n++] =
+        q->unit[n] = i;
+        q->prompt[n++] =
             (dq_generate_prompt){.ids = q->ids[i], .n = q->n[i], .max_new = DQ_NEEDLE_NEW};
     }
-    if (spec.n == 0) return DQ_OK;
-    DQ_TRY(dq_generate_new(&g, &spec, dq_runner_model(x->s->r), x->a, err));
-    DQ_TRY(dq_generate(x->s, &spec, &g, err));
-    if (s.err.code != DQ_OK) return dq_fail_as(err, &s.err);
-    for (int64_t j = 0; j < spec.n; j++) {
+    if (n == 0) return DQ_OK;
+    DQ_TRY(dq_eval_continue(&g, x->e, x->row, x->s, q->prompt, n, is_over, NULL, true, x->a, err));
+    for (int64_t j = 0; j < n; j++) {
         const int64_t i = q->unit[j];
         DQ_TRY(take_answer(x, x->begin + i, k, &g.of[j], q->ids[i], &q->n[i], &q->sum[i], err));
     }
@@ -158,7 +137,6 @@ static dq_status generate(const run *x, dq_err *err)
         q.n[i] = p->n;
     }
     DQ_TRY(err->code);
-    DQ_TRY(dq_eval_stop_ids(&q.stops, x->e, x->row->model, err));
     for (int64_t i = x->begin; i < x->end; i++)
         max = x->set->prompt[i].requested > max ? x->set->prompt[i].requested : max;
     for (int k = 0; k < max; k++) DQ_TRY(ask(&q, x, k, err));
@@ -210,24 +188,22 @@ static dq_status attend(const run *x, int64_t unit, dq_err *err)
 }
 
 static dq_status needle_score(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin,
-                              int64_t end, dq_err *err)
+                              int64_t end, dq_arena *a, dq_err *err)
 {
-    run x = {.e = e,
-             .row = row,
-             .s = s,
-             .set = dq_needle_set_of(e, row),
-             .tok = e->model[e->ids[row->ids].model].tok,
-             .begin = begin,
-             .end = end};
-    x.a = dq_arena_new();
-    if (!x.a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    const run x = {.e = e,
+                   .row = row,
+                   .s = s,
+                   .set = dq_needle_set_of(e, row),
+                   .tok = e->model[e->ids[row->ids].model].tok,
+                   .begin = begin,
+                   .end = end,
+                   .a = a};
     if (x.set->settings->generated)
         generate(&x, err);
     else
         force(&x, err);
     for (int64_t i = begin; x.set->settings->attention && err->code == DQ_OK && i < end; i++)
         attend(&x, i, err);
-    dq_arena_free(x.a);
     return err->code;
 }
 
@@ -286,27 +262,16 @@ static dq_status template_ids(dq_needle_maker *m, dq_bos bos, dq_err *err)
 static dq_status make_cells(dq_needle_set *set, const dq_eval *e, dq_err *err)
 {
     const dq_needle_settings *s = set->settings;
-    /* The fewest positions of all models. */
-    const dq_model *least = e->model[0].m;
-    for (int i = 1; i < e->n_models; i++) {
-        if (e->model[i].m->max_positions < least->max_positions) least = e->model[i].m;
-    }
-    const int usual = least->max_positions < DQ_NEEDLE_DEFAULT_LENGTH ? least->max_positions
-                                                                      : DQ_NEEDLE_DEFAULT_LENGTH;
-    const int n_lengths = s->n_lengths ? s->n_lengths : 1;
+    int length[DQ_NEEDLE_SWEEP], n_lengths;
+    DQ_TRY(dq_eval_lengths(length, &n_lengths, s->length, s->n_lengths, e, err));
     dq_needle_cell *cell =
         dq_alloc(e->a, (size_t)(s->n_pairs * n_lengths * s->n_depths), sizeof *cell, err);
     if (!cell) return err->code;
     for (int p = 0; p < s->n_pairs; p++) {
         for (int l = 0; l < n_lengths; l++) {
-            const int length = s->n_lengths ? s->length[l] : usual;
-            if (length > least->max_positions)
-                return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_OPTION},
-                                    "lengths %d: %s has %d positions. Use lengths up to %d", length,
-                                    least->path, least->max_positions, least->max_positions);
             for (int d = 0; d < s->n_depths; d++)
                 cell[set->n_cells++] =
-                    (dq_needle_cell){length, s->depth[d], s->needles[p], s->requested[p]};
+                    (dq_needle_cell){length[l], s->depth[d], s->needles[p], s->requested[p]};
         }
     }
     set->cell = cell;
@@ -334,12 +299,10 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     ids->n_bad = filler->n_bad;
     ids->first_bad = filler->first_bad < 0 ? -1 : filler->first_bad + (int64_t)own;
     DQ_TRY(make_cells(set, e, err));
-    dq_requests *req = &ids->req;
     const int64_t n = set->n_cells * set->samples;
     dq_needle_prompt *prompt = dq_alloc(m.a, (size_t)n, sizeof *prompt, err);
-    dq_request *r = dq_alloc(m.a, (size_t)n, sizeof *r, err);
-    int64_t *at = dq_alloc(m.a, (size_t)n + 1, sizeof *at, err);
-    if (!prompt || !r || !at) return err->code;
+    dq_request *r = dq_eval_requests(&ids->req, n, m.a, err);
+    if (!prompt || !r) return err->code;
     for (int64_t i = 0; i < n; i++) {
         DQ_TRY(dq_needle_make(&prompt[i], &m, &set->cell[i / set->samples], set->settings->seed,
                               i % set->samples, err));
@@ -351,15 +314,11 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
                             .cont = generated ? NULL : p->ids + ctx,
                             .n_cont = generated ? (int64_t)p->requested * DQ_NEEDLE_NEW
                                                 : p->n - ctx + p->n_answer,
-                            .value = req->n_values,
+                            .value = ids->req.n_values,
                             .item = i};
-        req->n_values += r[i].n_cont;
-        at[i + 1] = i + 1;
+        ids->req.n_values += r[i].n_cont;
     }
     set->prompt = prompt;
-    req->req = r;
-    req->at = at;
-    req->n = req->n_items = n;
     ids->n_extra =
         set->settings->attention ? DQ_NEEDLE_AT_HEADS + set->n_heads : DQ_NEEDLE_AT_SHARE;
     ids->own = set;

@@ -336,8 +336,7 @@ static double floor_of(const text *t)
     return sum / (double)t->w->n;
 }
 
-static dq_status text_numbers_of(const dq_eval *e, const dq_eval_row *row, dq_eval_numbers *o,
-                                 dq_err *err)
+dq_status dq_text_numbers(dq_eval_numbers *o, const dq_eval *e, const dq_eval_row *row, dq_err *err)
 {
     text t;
     DQ_TRY(text_begin(&t, e, row, err));
@@ -364,9 +363,8 @@ static dq_status text_numbers_of(const dq_eval *e, const dq_eval_row *row, dq_ev
     return DQ_OK;
 }
 
-static dq_status text_numbers_worse(dq_interval_loss *out, const dq_eval *e,
-                                    const dq_eval_row *before, const dq_eval_row *after,
-                                    dq_err *err)
+dq_status dq_text_worse(dq_interval_loss *out, const dq_eval *e, const dq_eval_row *before,
+                        const dq_eval_row *after, dq_err *err)
 {
     text t;
     DQ_TRY(text_begin(&t, e, after, err));
@@ -545,8 +543,4 @@ static dq_status takes(const dq_eval_source *source, const dq_kv_spec *kv, dq_er
                         " (found %s)", positions ? "positions" : dq_scheme_name[s->scheme]);
 }
 
-const dq_eval_kind dq_eval_text = {.windows = true,
-                                   .encode = encode_text,
-                                   .takes = takes,
-                                   .numbers = text_numbers_of,
-                                   .worse = text_numbers_worse};
+const dq_eval_kind dq_eval_text = {.windows = true, .encode = encode_text, .takes = takes};

@@ -73,6 +73,23 @@ dq_status dq_generate_new(dq_generate_state *g, const dq_generate_spec *spec, co
 dq_status dq_generate(dq_scorer *s, const dq_generate_spec *spec, dq_generate_state *g,
                       dq_err *err);
 
+/* Whether the text so far of a prompt has all that is wanted. */
+typedef bool dq_eval_is_over(const void *arg, int64_t prompt, const char *text, size_t len);
+/* Continues n prompts with a row's stop tokens, and until `over` says so (NULL: nobody is asked).
+ */
+dq_status dq_eval_continue(dq_generate_state *g, const dq_eval *e, const dq_eval_row *row,
+                           dq_scorer *s, const dq_generate_prompt *prompt, int64_t n,
+                           dq_eval_is_over *over, const void *arg, bool logp, dq_arena *a,
+                           dq_err *err);
+/* Stores new ids in a row's top1 from `at` on, -1 after the last one up to `room`. */
+void dq_eval_store(dq_eval_row *row, int64_t at, int64_t room, const dq_generate_result *g);
+/* A request an item, with memory from a. NULL: see err. */
+dq_request *dq_eval_requests(dq_requests *out, int64_t n, dq_arena *a, dq_err *err);
+/* Lengths of prompts, given or (none) one. DQ_MISMATCH: a model has fewer positions. */
+enum { DQ_DEFAULT_LENGTH = 4096 }; /* or the fewest positions of all models */
+dq_status dq_eval_lengths(int *length, int *n, const int *given, int n_given, const dq_eval *e,
+                          dq_err *err);
+
 /* Sources whose units are prompts for greedy continuation. A request's n_cont is the number of new
  * ids asked for; a row's top1 holds them, -1 after the last. */
 
@@ -202,11 +219,10 @@ dq_status dq_icl_plateau_find(dq_icl_plateau *out, const dq_eval *e, int before,
  * and "all_correct". */
 extern const dq_eval_kind dq_eval_needle;
 
-enum { DQ_NEEDLE_SWEEP = 32, DQ_NEEDLE_DEFAULT_LENGTH = 4096 };
+enum { DQ_NEEDLE_SWEEP = 32 };
 
 typedef struct dq_needle_settings {
-    int length[DQ_NEEDLE_SWEEP],
-        n_lengths; /* none: DQ_NEEDLE_DEFAULT_LENGTH, or the fewest positions */
+    int length[DQ_NEEDLE_SWEEP], n_lengths; /* none: see dq_eval_lengths */
     int depth[DQ_NEEDLE_SWEEP], n_depths;
     int needles[DQ_NEEDLE_SWEEP], requested[DQ_NEEDLE_SWEEP], n_pairs;
     int64_t samples; /* per cell */
@@ -288,13 +304,12 @@ void dq_needle_shares(double *into, const dq_span_share *sums, int n_layers, int
  * is the number of new ids asked for; a row's top1 holds them, -1 after the last. */
 extern const dq_eval_kind dq_eval_ruler;
 
-enum { DQ_RULER_LENGTHS = 32, DQ_RULER_DEFAULT_LENGTH = 4096 };
+enum { DQ_RULER_LENGTHS = 32 };
 
 typedef struct dq_ruler_settings {
     const dq_ruler_task *task;
-    int length[DQ_RULER_LENGTHS],
-        n_lengths;   /* none: DQ_RULER_DEFAULT_LENGTH, or the fewest positions */
-    int64_t samples; /* of a length */
+    int length[DQ_RULER_LENGTHS], n_lengths; /* none: see dq_eval_lengths */
+    int64_t samples;                         /* of a length */
     uint64_t seed;
     bool query_aware; /* the question stands in what a cache evicts and rounds, else after it */
 } dq_ruler_settings;

@@ -354,7 +354,7 @@ static void expect_alone(rig *x, const dq_eval_row *row)
         const dq_pass pass = {.logit = row->logit, .math = row->math};
         dq_scorer s;
         dq_score_begin(&s, r, &pass, &row->kv, &err);
-        x->source.kind->score(&x->e, &one, &s, i, i + 1, &err);
+        x->source.kind->score(&x->e, &one, &s, i, i + 1, x->a, &err);
         assert_string_equal(err.text, "");
         assert_true(s.work.tokens > 0 && s.work.computed > 0);
         dq_score_end(&s);
