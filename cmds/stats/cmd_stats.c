@@ -747,55 +747,85 @@ static dq_status open_models(stats *x, const dq_args *args, dq_err *err)
     return DQ_OK;
 }
 
-static void settings_json(const stats *x, json_t *s)
+static void settings_rows(dq_row_writer *w, const stats *x)
 {
-    const bool all = x->detail.at == DQ_DETAIL_ALL;
-    json_object_set_new(s, "ctx", x->ctx ? json_integer(x->ctx) : json_string("auto"));
-    json_object_set_new(s, "bos", json_string(x->ids.n ? "off" : x->bos.text));
-    json_object_set_new(s, "limit", x->limit ? json_integer(x->limit) : json_null());
-    json_object_set_new(s, "medians", json_string(x->one_pass ? "bounded" : "exact"));
-    json_object_set_new(s, "places", json_integer(x->places));
-    json_object_set_new(s, "detail", json_string(dq_outlier_detail_name[x->detail.at]));
-    json_object_set_new(s, "sink_share", !all ? json_null() : json_real(DQ_OUTLIER_SINK_SHARE));
-    json_object_set_new(s, "sink_queries",
-                        !all ? json_null() : json_integer(DQ_OUTLIER_SINK_QUERIES));
-    cmd_stats_sensitivity_settings(&x->sensitivity, s);
-    json_object_set_new(s, "head_order", dq_input_head_order_json(&x->head_order));
-    json_object_set_new(s, "logit_bits", json_integer(16));
-    json_object_set_new(s, "kv_bits", json_string("32:32"));
-    json_object_set_new(s, "math", json_string(dq_num_name[DQ_NUM_F32]));
+    const bool all = w->live && x->detail.at == DQ_DETAIL_ALL;
+    DQ_PUT(w, "ctx", x->ctx, "Tokens of a window, or auto.", .mixed = "auto");
+    DQ_PUT(w, "bos", x->ids.n ? "off" : x->bos.text,
+           "When the begin-of-text token stands before the text.", DQ_WORDS(dq_bos_name));
+    DQ_PUT(w, "limit", x->limit, "Sequences at most; null: all.", .when = DQ_NULL | DQ_AT_0,
+           .min = 1);
+    DQ_PUT(w, "medians", x->one_pass ? "bounded" : "exact", "How medians were found.",
+           DQ_WORD("exact", "bounded"));
+    DQ_PUT(w, "places", x->places, "Outliers of each kind and class that are named.");
+    DQ_PUT(w, "detail", dq_outlier_detail_name[x->detail.at], "How much was looked at.",
+           DQ_WORDS(dq_outlier_detail_name));
+    DQ_PUT(w, "sink_share", all ? DQ_OUTLIER_SINK_SHARE : DQ_NO_REAL,
+           "Share of their attention that queries give to a token which is a sink, on average; "
+           "null: without --detail all.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "sink_queries", all ? DQ_OUTLIER_SINK_QUERIES : -1,
+           "Queries that have to see it; null: without --detail all.",
+           .when = DQ_NULL | DQ_BELOW_0);
+    cmd_stats_sensitivity_settings(DQ_LIVE(w, &x->sensitivity), w);
+    DQ_PUT(w, "head_order", x->head_order.word.text, "--head-order; null: the model's.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "logit_bits", 16, "Bits of attention logits.", .min = 16, .max = 16);
+    DQ_PUT(w, "kv_bits", "32:32", "Widths of the cache.", DQ_WORD("32:32"));
+    DQ_PUT(w, "math", dq_num_name[DQ_NUM_F32], "The arithmetic.", .words = dq_num_name,
+           .n_words = 1);
 }
+
+static dq_status document_rows(dq_row_writer *w, const stats *x, dq_err *err)
+{
+    const int n = w->live ? x->n : 1;
+    DQ_LIST(w, "inputs", "The models, and the text or the ids.");
+    for (int i = 0; i < n; i++) dq_input_put_model(w, DQ_LIVE(w, x->entry[i].model));
+    if (DQ_WHEN(w, x->text.text)) dq_input_put_text(w, DQ_LIVE(w, &x->text));
+    if (DQ_WHEN(w, !x->text.text) &&
+        DQ_OBJECT(w, NULL, "Token ids of the command line.", .def = "input_ids")) {
+        DQ_PUT(w, "kind", "ids", "That it is token ids.", DQ_WORD("ids"));
+        DQ_LIST(w, "sequences", "A text of decimal ids for each sequence.");
+        for (int i = 0; DQ_MORE(w, i, x->ids.n); i++) DQ_PUT(w, NULL, x->ids.item[i], NULL);
+        dq_row_end(w);
+        dq_row_end(w);
+    }
+    dq_row_end(w);
+    DQ_OBJECT(w, "settings", "As they took effect.");
+    settings_rows(w, x);
+    const json_t *merged = w->live && x->merge ? x->merge->device : NULL;
+    DQ_PUT(w, "device", merged ? json_string_value(merged) : x->backend->device,
+           "The device and its arithmetic units, in words.");
+    DQ_PUT(w, "threads", merged ? json_integer_value(x->merge->threads) : x->backend->threads,
+           "Threads of the CPU.", .min = 1);
+    dq_row_end(w);
+    DQ_LIST(w, "results", "A model each.");
+    for (int i = 0; i < n && err->code == DQ_OK; i++) {
+        const cmd_stats_entry *e = DQ_LIVE(w, &x->entry[i]);
+        DQ_ITEM(w);
+        cmd_stats_rows(w, e, w->live ? (int)x->places : 0);
+        if (cmd_stats_forecast_rows(w, e, DQ_LIVE(w, x->entry), err) == DQ_OK)
+            cmd_stats_units_rows(w, e, err);
+        dq_row_end(w);
+    }
+    dq_row_end(w);
+    return err->code;
+}
+
+static void describe(dq_row_writer *w)
+{
+    dq_err none = {0};
+    document_rows(w, NULL, &none);
+}
+
+const dq_document dq_stats_document = {"dq-stats/1", "What dq stats --json prints.", "stats",
+                                       describe};
 
 static dq_status print_json(const stats *x, dq_err *err)
 {
-    json_t *doc = dq_document_new(&x->logger, "dq-stats/1");
-    json_t *settings = json_object_get(doc, "settings");
-    settings_json(x, settings);
-    json_object_set_new(settings, "device", json_string(x->backend->device));
-    json_object_set_new(settings, "threads", json_integer(x->backend->threads));
-    if (x->merge) {
-        json_object_set(settings, "device", (json_t *)(uintptr_t)x->merge->device);
-        json_object_set(settings, "threads", (json_t *)(uintptr_t)x->merge->threads);
-    }
-    json_t *inputs = json_object_get(doc, "inputs");
-    for (int i = 0; i < x->n; i++)
-        json_array_append_new(inputs, dq_input_model_json(x->entry[i].model));
-    if (x->text.text) {
-        json_array_append_new(inputs, dq_input_text_json(&x->text));
-    } else {
-        json_t *ids = json_object(), *list = json_array();
-        for (int i = 0; i < x->ids.n; i++) json_array_append_new(list, json_string(x->ids.item[i]));
-        json_object_set_new(ids, "kind", json_string("ids"));
-        json_object_set_new(ids, "sequences", list);
-        json_array_append_new(inputs, ids);
-    }
-    for (int i = 0; i < x->n && err->code == DQ_OK; i++) {
-        json_t *result = cmd_stats_json(&x->entry[i], (int)x->places);
-        json_array_append_new(json_object_get(doc, "results"), result);
-        if (cmd_stats_forecast_json(result, &x->entry[i], x->entry, err) == DQ_OK)
-            cmd_stats_units_json(result, &x->entry[i], err);
-    }
-    if (err->code == DQ_OK) return dq_stdout_print(doc, err);
+    json_t *doc = dq_document_new(&x->logger, dq_stats_document.name);
+    dq_row_writer w = dq_row_json(doc);
+    if (document_rows(&w, x, err) == DQ_OK) return dq_stdout_print(doc, err);
     json_decref(doc);
     return err->code;
 }
@@ -824,7 +854,8 @@ static dq_status print_text(const stats *x, dq_err *err)
 static dq_status write_h5(const stats *x, dq_h5_result **h, dq_err *err)
 {
     json_t *settings = json_object();
-    settings_json(x, settings);
+    dq_row_writer w = dq_row_json(settings);
+    settings_rows(&w, x);
     char *text;
     dq_json_dump(&text, settings, JSON_COMPACT | JSON_SORT_KEYS, err);
     json_decref(settings);

@@ -27,12 +27,12 @@ typedef struct cmd_stats_entry {
  * attention maps; layers: by layer too. */
 dq_status cmd_stats_print(const cmd_stats_entry *e, int n, int n_places, bool layers, dq_err *err);
 /* One element of `results`. */
-json_t *cmd_stats_json(const cmd_stats_entry *e, int n_places);
+void cmd_stats_rows(dq_row_writer *w, const cmd_stats_entry *e, int n_places);
 
 /* With the n_places most sensitive units of a kind. */
 dq_status cmd_stats_units_print(const cmd_stats_entry *e, int n_places, dq_err *err);
-/* Adds "sensitivity" to an element of `results`. */
-dq_status cmd_stats_units_json(json_t *result, const cmd_stats_entry *e, dq_err *err);
+/* "sensitivity" of an element of `results`. */
+dq_status cmd_stats_units_rows(dq_row_writer *w, const cmd_stats_entry *e, dq_err *err);
 dq_status cmd_stats_units_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
                              dq_arena *a, dq_err *err);
 
@@ -45,7 +45,8 @@ extern const struct cmd_stats_quantile {
 } cmd_stats_quantile[CMD_STATS_QUANTILES];
 /* "-" for what does not exist. */
 void cmd_stats_number(dq_table *t, double x, int digits);
-json_t *cmd_stats_mean_json(dq_mean m, dq_interval i);
+/* "value", "stderr", "interval". */
+void cmd_stats_mean_rows(dq_row_writer *w, dq_mean m, dq_interval i);
 
 /* Arrays [n_layers, n_out(, 2 or 4)] under `group`/attention. */
 dq_status cmd_stats_attention_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
@@ -54,8 +55,8 @@ dq_status cmd_stats_attention_h5(dq_h5_result *h, const char *group, const cmd_s
 /* For n models, the n_places heads with the largest predicted error, or with `layers` all. */
 dq_status cmd_stats_forecast_print(const cmd_stats_entry *e, int n, int n_places, bool layers,
                                    dq_err *err);
-/* Adds "forecast" to an element of `results`; all: all models of the run, e among them. */
-dq_status cmd_stats_forecast_json(json_t *result, const cmd_stats_entry *e,
+/* "forecast" of an element of `results`; all: all models of the run, e among them. */
+dq_status cmd_stats_forecast_rows(dq_row_writer *w, const cmd_stats_entry *e,
                                   const cmd_stats_entry *all, dq_err *err);
 dq_status cmd_stats_forecast_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
                                 dq_arena *a, dq_err *err);
@@ -74,7 +75,7 @@ extern const char *const cmd_stats_sensitivity_kinds[CMD_STATS_SENSITIVITY_KINDS
 bool cmd_stats_sensitivity_wanted(const cmd_stats_sensitivity *x);
 /* Sets defaults. DQ_USAGE: settings without effect; DQ_MISMATCH: it cannot run. */
 dq_status cmd_stats_sensitivity_check(cmd_stats_sensitivity *x, const dq_backend *b, dq_err *err);
-void cmd_stats_sensitivity_settings(const cmd_stats_sensitivity *x, json_t *settings);
+void cmd_stats_sensitivity_settings(const cmd_stats_sensitivity *x, dq_row_writer *w);
 
 typedef struct cmd_stats_sensitivity_run {
     const cmd_stats_sensitivity *set;

@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static json_t *interval_json(dq_interval i);
-
 static const struct {
     const char *of, *by, *title;
 } kind_names[DQ_SENSITIVITY_KINDS] = {
@@ -156,82 +154,124 @@ dq_status cmd_stats_units_print(const cmd_stats_entry *e, int n_places, dq_err *
     return err->code;
 }
 
-static json_t *number_or_null(int x)
+void cmd_stats_mean_rows(dq_row_writer *w, dq_mean m, dq_interval i)
 {
-    return x < 0 ? json_null() : json_integer(x);
+    DQ_PUT(w, "value", m.value, "The number; null: there is none.", .when = DQ_NULL);
+    DQ_PUT(w, "stderr", m.std_err, "Its standard error over windows; null: of fewer than two.",
+           .when = DQ_NULL);
+    DQ_INTERVAL(w, "interval", i, "Of 95 %; null: of fewer than two windows.");
 }
 
-static json_t *which_json(const dq_sensitivity_unit *u)
+static void put_mean(dq_row_writer *w, const char *name, dq_mean m, dq_interval i,
+                     const char *about)
 {
-    json_t *x = json_object();
-    json_object_set_new(x, "of", json_string(kind_names[u->kind].of));
-    json_object_set_new(x, "by", json_string(kind_names[u->kind].by));
-    json_object_set_new(x, "layer", number_or_null(u->layer));
-    json_object_set_new(x, "head", number_or_null(u->head));
-    json_object_set_new(x, "map", u->map < 0 ? json_null() : json_integer(u->map + 1));
-    json_object_set_new(x, "tensor", u->name ? dq_document_name(u->name) : json_null());
-    return x;
+    if (!DQ_OBJECT(w, name, about, .def = "mean_over_windows")) return;
+    cmd_stats_mean_rows(w, m, i);
+    dq_row_end(w);
 }
 
-static void correlation_json(json_t *list, int kind, const char *forecast, int64_t n, double r,
-                             dq_interval i, double repeat)
+static void kind_rows(dq_row_writer *w, int kind)
 {
-    if (!isfinite(r) || n < LEAST) return;
-    json_t *x = json_object();
-    json_object_set_new(x, "of", json_string(kind_names[kind].of));
-    json_object_set_new(x, "by", json_string(kind_names[kind].by));
-    json_object_set_new(x, "forecast", json_string(forecast));
-    json_object_set_new(x, "n", json_integer(n));
-    json_object_set_new(x, "spearman", dq_document_real(r));
-    json_object_set_new(x, "interval", interval_json(i));
-    json_object_set_new(x, "repeat", dq_document_real(repeat));
-    json_array_append_new(list, x);
+    DQ_PUT(w, "of", kind_names[kind].of, "What is rounded.",
+           DQ_WORD("logits", "keys", "values", "weights"));
+    DQ_PUT(w, "by", kind_names[kind].by, "Of what.", DQ_WORD("layer", "head", "map", "tensor"));
 }
 
-dq_status cmd_stats_units_json(json_t *result, const cmd_stats_entry *e, dq_err *err)
+static void unit_rows(dq_row_writer *w, const dq_sensitivity_unit *u)
 {
-    const dq_sensitivity *s = e->sensitivity;
-    if (!s || !s->set.kinds) return DQ_OK;
-    json_t *x = json_object(), *units = json_array(), *correlation = json_array(),
-           *first = json_array();
-    json_object_set_new(x, "bits", json_integer(s->set.bits));
-    json_object_set_new(x, "granularity", json_string(dq_granularity_name[s->set.granularity]));
-    json_object_set_new(x, "tokens", json_integer(s->text->n_ids));
-    json_object_set_new(x, "scored", json_integer(s->scored));
-    json_object_set_new(x, "clusters", json_integer(s->text->n_clusters));
-    json_object_set_new(x, "cluster", json_string("window"));
-    json_object_set_new(x, "units", units);
-    json_object_set_new(x, "correlation", correlation);
-    json_object_set_new(x, "first", first);
-    json_object_set_new(result, "sensitivity", x);
-    for (int k = 0; k < DQ_SENSITIVITY_KINDS; k++) {
-        dq_sensitivity_rank r;
-        dq_sensitivity_first f;
-        int64_t n;
-        const dq_sensitivity_unit **u = ranked(&n, e->sensitivity, k, err);
-        for (int64_t i = 0; u && i < n; i++) {
-            json_t *item = which_json(u[i]);
-            json_object_set_new(item, "kld_nats", cmd_stats_mean_json(u[i]->kld, u[i]->interval));
-            json_object_set_new(item, "local_error", dq_document_real(u[i]->local));
-            json_object_set_new(item, "logit_error", dq_document_real(u[i]->logit_error));
-            json_array_append_new(units, item);
+    kind_rows(w, w->live ? (int)u->kind : 0);
+    DQ_PUT(w, "layer", u->layer, "Its layer, from 0; null: of none.", .when = DQ_NULL | DQ_BELOW_0);
+    DQ_PUT(w, "head", u->head, "Its output head; null: all.", .when = DQ_NULL | DQ_BELOW_0);
+    DQ_PUT(w, "map", u->map < 0 ? -1 : u->map + 1, "1 or 2; null: all.",
+           .when = DQ_NULL | DQ_BELOW_0, .min = 1, .max = 2);
+    DQ_PUT(w, "tensor", u->name, "Name of a matrix; null: it is none.", .when = DQ_NULL);
+}
+
+static void put_unit(dq_row_writer *w, const char *name, const dq_sensitivity_unit *u,
+                     const char *about)
+{
+    if (!DQ_OBJECT(w, name, about, .def = "unit")) return;
+    unit_rows(w, u);
+    dq_row_end(w);
+}
+
+static void put_correlation(dq_row_writer *w, int kind, const char *forecast, int64_t n, double r,
+                            dq_interval i, double repeat)
+{
+    if (w->live && (!isfinite(r) || n < LEAST)) return;
+    DQ_ITEM(w);
+    kind_rows(w, kind);
+    DQ_PUT(w, "forecast", forecast, "Which forecast.", DQ_WORD("local_error", "logit_error"));
+    DQ_PUT(w, "n", n, "Units.", .min = LEAST);
+    DQ_PUT(w, "spearman", r, "Rank correlation with the KLD.");
+    DQ_INTERVAL(w, "interval", i, "Of 95 %; null: there is none.");
+    DQ_PUT(w, "repeat", repeat,
+           "Rank correlation of the KLD on both halves of the windows; null: none.",
+           .when = DQ_NULL);
+    dq_row_end(w);
+}
+
+dq_status cmd_stats_units_rows(dq_row_writer *w, const cmd_stats_entry *e, dq_err *err)
+{
+    const dq_sensitivity *s = DQ_LIVE(w, e->sensitivity);
+    if (!DQ_BEGIN(w, OBJECT, "sensitivity", s && s->set.kinds,
+                  "What rounding one thing alone does: --sensitivity.", .when = DQ_OUT))
+        return err->code;
+    DQ_PUT(w, "bits", s->set.bits, "Bits that it is rounded to.", .min = 2, .max = 8);
+    DQ_PUT(w, "granularity", dq_granularity_name[s->set.granularity],
+           "Which logits have one scale.", DQ_WORDS(dq_granularity_name));
+    DQ_PUT(w, "tokens", s->text->n_ids, "Tokens of the windows.", .min = 1);
+    DQ_PUT(w, "scored", s->scored, "Tokens scored: the second half of every window.", .min = 1);
+    DQ_PUT(w, "clusters", s->text->n_clusters, "Windows.", .min = 1);
+    DQ_PUT(w, "cluster", "window", "What intervals are over.", DQ_WORD("window"));
+    DQ_LIST(w, "units", "What was rounded alone, of each kind the largest KLD first.");
+    for (int k = 0; DQ_MORE(w, k, DQ_SENSITIVITY_KINDS); k++) {
+        int64_t n = 0;
+        const dq_sensitivity_unit **u = w->live ? ranked(&n, s, k, err) : NULL;
+        for (int64_t i = 0; DQ_MORE(w, i, n); i++) {
+            const dq_sensitivity_unit *x = DQ_LIVE(w, u[i]);
+            DQ_ITEM(w);
+            unit_rows(w, x);
+            put_mean(w, "kld_nats", w->live ? x->kld : dq_mean_none,
+                     w->live ? x->interval : dq_interval_none,
+                     "KL divergence from the model that is not rounded.");
+            DQ_PUT(w, "local_error", x->local,
+                   "Local error: |x' - x|^2 / |x|^2 of what its layer gives; null: none.",
+                   .when = DQ_NULL);
+            DQ_PUT(w, "logit_error", x->logit_error,
+                   "Predicted error of its logits; null: it has none.", .when = DQ_NULL);
+            dq_row_end(w);
         }
         dq_block_free(u);
-        if (err->code != DQ_OK) return err->code;
-        DQ_TRY(dq_sensitivity_rank_of(&r, s, (dq_sensitivity_kind)k, err));
-        DQ_TRY(dq_sensitivity_first_of(&f, s, (dq_sensitivity_kind)k, err));
-        correlation_json(correlation, k, "local_error", r.n, r.local, r.local_interval, r.repeat);
-        correlation_json(correlation, k, "logit_error", r.n, r.logit_error, r.logit_interval,
-                         r.repeat);
-        if (!(f.first < 0)) {
-            json_t *item = json_object();
-            json_object_set_new(item, "first", which_json(&s->unit[f.first]));
-            json_object_set_new(item, "next", which_json(&s->unit[f.next]));
-            json_object_set_new(item, "more_nats", cmd_stats_mean_json(f.more, f.interval));
-            json_array_append_new(first, item);
-        }
     }
-    return DQ_OK;
+    dq_row_end(w);
+    DQ_LIST(w, "correlation", "How forecasts rank the units of a kind, of four units and more.");
+    for (int k = 0; DQ_MORE(w, k, DQ_SENSITIVITY_KINDS) && err->code == DQ_OK; k++) {
+        dq_sensitivity_rank r = {0};
+        if (w->live) dq_sensitivity_rank_of(&r, s, (dq_sensitivity_kind)k, err);
+        put_correlation(w, k, "local_error", r.n, r.local, r.local_interval, r.repeat);
+        if (w->live)
+            put_correlation(w, k, "logit_error", r.n, r.logit_error, r.logit_interval, r.repeat);
+    }
+    dq_row_end(w);
+    DQ_LIST(w, "first",
+            "Which unit of a kind breaks first; kinds with two units, on four windows "
+            "and more.");
+    for (int k = 0; DQ_MORE(w, k, DQ_SENSITIVITY_KINDS) && err->code == DQ_OK; k++) {
+        dq_sensitivity_first f = {0};
+        if (w->live) dq_sensitivity_first_of(&f, s, (dq_sensitivity_kind)k, err);
+        if (f.first < 0) continue;
+        DQ_ITEM(w);
+        put_unit(w, "first", DQ_LIVE(w, &s->unit[f.first]),
+                 "The one of most KLD on half of the windows.");
+        put_unit(w, "next", DQ_LIVE(w, &s->unit[f.next]), "The second there.");
+        put_mean(w, "more_nats", f.more, f.interval,
+                 "How much more the first loses on the other half.");
+        dq_row_end(w);
+    }
+    dq_row_end(w);
+    dq_row_end(w);
+    return err->code;
 }
 
 dq_status cmd_stats_units_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
@@ -351,23 +391,6 @@ static void cmd_stats_token(dq_table *t, const cmd_stats_entry *e, int32_t seq, 
         dq_table_cell(t, "#%d", (int)id);
 }
 
-/* [low, high], or null; {"value", "stderr", "interval"}. */
-static json_t *interval_json(dq_interval i)
-{
-    if (!isfinite(i.low)) return json_null();
-    json_t *x = json_array();
-    json_array_append_new(x, dq_document_real(i.low));
-    json_array_append_new(x, dq_document_real(i.high));
-    return x;
-}
-
-json_t *cmd_stats_mean_json(dq_mean m, dq_interval i)
-{
-    json_t *x = dq_document_metric(m.value, m.std_err);
-    json_object_set_new(x, "interval", interval_json(i));
-    return x;
-}
-
 /* Sums over rows are divided only here, so that layers can be added first; table, document and file
  * show the same shares. */
 
@@ -423,66 +446,80 @@ static void row(dq_table *t, const cmd_stats_entry *e, int first, int end)
 }
 
 /* {"1e-04": share, ...} */
-static json_t *thresholds_json(const double *share)
+static void put_thresholds(dq_row_writer *w, const char *name, const double *share,
+                           const char *about)
 {
-    char key[16];
-    json_t *x = json_object();
+    char key[16], below[32];
+    DQ_OBJECT(w, name, about);
     for (int i = 0; i < DQ_N_THRESHOLDS; i++) {
         snprintf(key, sizeof key, "%.0e", dq_head_measure_thresholds[i]);
-        json_object_set_new(x, key, dq_document_real(share[i]));
+        snprintf(below, sizeof below, "Below %s.", key);
+        DQ_PUT(w, key, share[i], below, .when = DQ_NULL);
     }
-    return x;
+    dq_row_end(w);
 }
 
-static json_t *pair_json(const double *x)
+static void put_numbers(dq_row_writer *w, const char *name, const double *x, int n, unsigned when,
+                        const char *about)
 {
-    json_t *pair = json_array();
-    json_array_append_new(pair, dq_document_real(x[0]));
-    json_array_append_new(pair, dq_document_real(x[1]));
-    return pair;
+    DQ_LIST(w, name, about, .max = n, .when = when);
+    for (int k = 0; DQ_MORE(w, k, n); k++) DQ_PUT(w, NULL, x[k], NULL, .when = DQ_NULL);
+    dq_row_end(w);
 }
 
 /* Means over rows of A1, A2 and |D|; null without a second map. */
-static json_t *masses_json(const dq_head_profile *p, dq_head_sum first, int64_t n, int n_maps)
+static void put_masses(dq_row_writer *w, const char *name, const dq_head_profile *p,
+                       dq_head_sum first, bool copies, int n_maps, const char *about)
 {
-    json_t *x = json_array();
-    for (int k = 0; k < 3; k++)
-        json_array_append_new(x, k == 1 && n_maps < 2
-                                     ? json_null()
-                                     : dq_document_real(over(p->sum[(int)first + k], n)));
-    return x;
+    double x[3] = {0};
+    for (int k = 0; w->live && k < 3; k++)
+        x[k] = k == 1 && n_maps < 2 ? (double)NAN
+                                    : over(p->sum[(int)first + k], copies ? p->copies : p->rows);
+    put_numbers(w, name, x, 3, DQ_SOMETIMES, about);
 }
 
-static void profile_json(json_t *x, const dq_head_profile *p, int n_maps)
+static void profile_rows(dq_row_writer *w, const dq_head_profile *p, int n_maps)
 {
-    const double support[2] = {over(p->sum[DQ_HEAD_SUPPORT_1], p->rows),
-                               n_maps > 1 ? over(p->sum[DQ_HEAD_SUPPORT_2], p->rows) : (double)NAN};
-    json_object_set_new(x, "effective_support", pair_json(support));
-    json_object_set_new(x, "first_mass", masses_json(p, DQ_HEAD_FIRST_1, p->rows, n_maps));
-    json_object_set_new(x, "local_mass", masses_json(p, DQ_HEAD_LOCAL_1, p->rows, n_maps));
-    json_object_set_new(x, "copy_mass", masses_json(p, DQ_HEAD_COPY_1, p->copies, n_maps));
-    json_object_set_new(x, "n_copy_rows", json_integer(p->copies));
-    json_object_set_new(x, "maps_distance",
-                        n_maps > 1 ? dq_document_real(1 - over(p->sum[DQ_HEAD_COMMON], p->rows))
-                                   : json_null());
-    json_object_set_new(x, "cancelled_mass",
-                        n_maps > 1 ? dq_document_real(over(p->sum[DQ_HEAD_CANCELLED], p->rows))
-                                   : json_null());
+    double support[2] = {0}, distance = 0, cancelled = 0;
+    if (w->live) {
+        support[0] = over(p->sum[DQ_HEAD_SUPPORT_1], p->rows);
+        support[1] = n_maps > 1 ? over(p->sum[DQ_HEAD_SUPPORT_2], p->rows) : (double)NAN;
+        distance = n_maps > 1 ? 1 - over(p->sum[DQ_HEAD_COMMON], p->rows) : (double)NAN;
+        cancelled = n_maps > 1 ? over(p->sum[DQ_HEAD_CANCELLED], p->rows) : (double)NAN;
+    }
+    put_numbers(w, "effective_support", support, 2, DQ_SOMETIMES,
+                "Keys that a row of each map would be even over: mean of 1 / sum p^2.");
+    put_masses(w, "first_mass", p, DQ_HEAD_FIRST_1, false, n_maps,
+               "Mass on the first token: of each map, and of |D|.");
+    put_masses(w, "local_mass", p, DQ_HEAD_LOCAL_1, false, n_maps,
+               "Mass on the last 64 tokens: of each map, and of |D|.");
+    put_masses(w, "copy_mass", p, DQ_HEAD_COPY_1, true, n_maps,
+               "Mass on what followed the last occurrence of the query's token, before these: of "
+               "each map, and of |D|.");
+    DQ_PUT(w, "n_copy_rows", p->copies, "Rows that have such an occurrence.", .when = DQ_SOMETIMES);
+    DQ_PUT(w, "maps_distance", distance,
+           "Total variation distance of both maps, from 0 to 1; null: there is one.",
+           .when = DQ_NULL | DQ_SOMETIMES);
+    DQ_PUT(w, "cancelled_mass", cancelled,
+           "Mass of the first map that the subtraction takes away; null: there is one map.",
+           .when = DQ_NULL | DQ_SOMETIMES);
 }
 
-static json_t *measure_json(const dq_head_measure *m, int n_maps)
+static void measure_rows(dq_row_writer *w, const dq_head_measure *m, int n_maps)
 {
-    const shares s = shares_of(m, n_maps);
-    json_t *x = json_object();
-    json_object_set_new(x, "n_rows", json_integer(m->rows));
-    json_object_set_new(x, "entropy_nats", pair_json(s.entropy));
-    json_object_set_new(x, "sink_mass", pair_json(s.sink_mass));
-    json_object_set_new(x, "total_variation", dq_document_real(s.variation));
-    json_object_set_new(x, "negative_mass", dq_document_real(s.negative));
-    json_object_set_new(x, "positive_mass", dq_document_real(s.variation - s.negative));
-    json_object_set_new(x, "near_zero_keys", thresholds_json(s.near_zero));
-    json_object_set_new(x, "skippable_pages", thresholds_json(s.skippable));
-    return x;
+    const shares s = w->live ? shares_of(m, n_maps) : (shares){.variation = 0};
+    DQ_PUT(w, "n_rows", m->rows, "Rows of attention.");
+    put_numbers(w, "entropy_nats", s.entropy, 2, 0, "Mean entropy of a row in nats, of each map.");
+    put_numbers(w, "sink_mass", s.sink_mass, 2, 0, "Mass on the first 4 positions, of each map.");
+    DQ_PUT(w, "total_variation", s.variation, "Sum of |D| over a row; 1 for one map.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "negative_mass", s.negative, "The part of it where D is negative.", .when = DQ_NULL);
+    DQ_PUT(w, "positive_mass", s.variation - s.negative, "The part of it where D is positive.",
+           .when = DQ_NULL);
+    put_thresholds(w, "near_zero_keys", s.near_zero,
+                   "Share of keys whose weight is below a share of the row's largest.");
+    put_thresholds(w, "skippable_pages", s.skippable,
+                   "Share of pages of 64 keys of which all are.");
 }
 
 /* Arrays of a profile, beside those of measures. */
@@ -875,180 +912,243 @@ dq_status cmd_stats_print(const cmd_stats_entry *e, int n, int n_places, bool la
     return err->code;
 }
 
-static json_t *ratio_json(double x, double y)
+static double ratio(double x, double y)
 {
-    return dq_document_real(y > 0 ? x / y : (double)NAN);
+    return y > 0 ? x / y : (double)NAN;
 }
 
-static json_t *tally_json(const dq_tally *t, dq_median m)
+static void tally_rows(dq_row_writer *w, const dq_tally *t, dq_median m)
 {
+    static const char *const nth[CMD_STATS_TOPS] = {
+        "The largest magnitude; null: there are fewer.",
+        "The second largest magnitude; null: there are fewer.",
+        "The third largest magnitude; null: there are fewer.",
+        "The 10th largest magnitude; null: there are fewer.",
+        "The 100th largest magnitude; null: there are fewer."};
+    static const char *const centile[CMD_STATS_QUANTILES] = {
+        "90th percentile of magnitudes, to the middle of a bin of a histogram: 0.4 % off at most.",
+        "99th percentile, in the same way.", "99.9th percentile.", "99.99th percentile."};
     char key[16];
-    json_t *x = json_object();
-    json_object_set_new(x, "n", json_integer(t->n));
+    DQ_PUT(w, "n", t->n, "Numbers.");
     for (int c = 0; c < CMD_STATS_TOPS; c++) {
         snprintf(key, sizeof key, "top%d", cmd_stats_tops[c]);
-        json_object_set_new(x, key, dq_document_real(dq_outlier_top(t, cmd_stats_tops[c])));
+        DQ_PUT(w, key, dq_outlier_top(t, cmd_stats_tops[c]), nth[c], .when = DQ_NULL);
     }
-    json_object_set_new(x, "median", dq_document_real(m.value));
-    json_object_set_new(x, "median_bound", dq_document_real(m.bound));
+    DQ_PUT(w, "median", m.value, "Median magnitude.", .when = DQ_NULL);
+    DQ_PUT(w, "median_bound", m.bound, "How far off it may be; 0: exact.", .when = DQ_NULL);
     for (int i = 0; i < CMD_STATS_QUANTILES; i++)
-        json_object_set_new(x, cmd_stats_quantile[i].name,
-                            dq_document_real(dq_tally_quantile(t, cmd_stats_quantile[i].p, NULL)));
-    json_object_set_new(
-        x, "mean_magnitude",
-        dq_document_real(t->n ? dq_fixed_value(&t->sum) / (double)t->n : (double)NAN));
-    json_object_set_new(x, "rms", dq_document_real(dq_outlier_rms(t)));
-    json_object_set_new(x, "crest", ratio_json(dq_outlier_top(t, 1), dq_outlier_rms(t)));
-    json_object_set_new(x, "kurtosis0", dq_document_real(dq_outlier_kurtosis0(t)));
-    json_object_set_new(x, "n_not_finite", json_integer(t->n_bad));
-    return x;
+        DQ_PUT(w, cmd_stats_quantile[i].name, dq_tally_quantile(t, cmd_stats_quantile[i].p, NULL),
+               centile[i], .when = DQ_NULL);
+    DQ_PUT(w, "mean_magnitude", t->n ? dq_fixed_value(&t->sum) / (double)t->n : (double)NAN,
+           "Mean magnitude.", .when = DQ_NULL);
+    DQ_PUT(w, "rms", dq_outlier_rms(t), "Root of the mean square.", .when = DQ_NULL);
+    DQ_PUT(w, "crest", ratio(dq_outlier_top(t, 1), dq_outlier_rms(t)), "top1 / rms.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "kurtosis0", dq_outlier_kurtosis0(t), "Kurtosis around 0.", .when = DQ_NULL);
+    DQ_PUT(w, "n_not_finite", t->n_bad, "NaN and infinities, which are in no number.");
 }
 
-/* ordinary NULL: there is no profile. */
-static json_t *json_kind_json(const dq_tally *t, dq_median m, const dq_tally *ordinary)
+/* Of all layers (layer -1) or one; "ordinary" is there with a profile. */
+static void put_kind(dq_row_writer *w, const cmd_stats_entry *e, int k, int layer)
 {
-    json_t *x = tally_json(t, m);
-    if (ordinary)
-        json_object_set_new(x, "ordinary", tally_json(ordinary, dq_outlier_median(ordinary)));
-    return x;
+    static const char *const about[DQ_N_KINDS] = {"Attention logits.",
+                                                  "Hidden states.",
+                                                  "Queries, after RoPE.",
+                                                  "Keys, after RoPE.",
+                                                  "Values.",
+                                                  "Input of the projections of q, k and v.",
+                                                  "Input of the projection of o.",
+                                                  "Input of the projections of gate and up.",
+                                                  "Input of the projection of down."};
+    const dq_outlier_kind *x = DQ_LIVE(w, &e->out.kind[k]);
+    const dq_tally *all = NULL, *ordinary = NULL;
+    dq_median median = {0}, of_ordinary = {0};
+    if (w->live) {
+        all = layer < 0 ? &x->pooled : &x->layer[layer];
+        median = layer < 0 ? x->pooled_median : x->layer_median[layer];
+        if (x->ordinary) ordinary = layer < 0 ? &x->pooled_ordinary : &x->ordinary[layer];
+        if (ordinary) of_ordinary = dq_outlier_median(ordinary);
+    }
+    if (!DQ_OBJECT(w, dq_outlier_name[k], about[k], .def = "kind",
+                   .when = k < DQ_N_TABLE5 ? 0 : DQ_SOMETIMES))
+        return;
+    tally_rows(w, all, median);
+    if (DQ_BEGIN(w, OBJECT, "ordinary", ordinary,
+                 "The same without first tokens and attention sinks; of logits: without these as "
+                 "keys. Only with --detail all.",
+                 .when = DQ_OUT)) {
+        tally_rows(w, ordinary, of_ordinary);
+        dq_row_end(w);
+    }
+    dq_row_end(w);
 }
 
-static void token_json(json_t *x, const char *id_key, const char *text_key,
-                       const cmd_stats_entry *e, int32_t seq, int32_t pos)
+static void put_token(dq_row_writer *w, const char *id_key, const char *text_key,
+                      const cmd_stats_entry *e, int32_t seq, int32_t pos, const char *about_id,
+                      const char *about_text)
 {
     char buf[CMD_STATS_CELL];
-    const int32_t id = id_at(e, seq, pos);
-    const char *text = word(buf, e->tokenizer, id);
-    json_object_set_new(x, id_key, json_integer(id));
-    json_object_set_new(x, text_key, text ? json_string(text) : json_null());
+    DQ_PUT(w, id_key, id_at(e, seq, pos), about_id);
+    DQ_PUT(w, text_key, word(buf, e->tokenizer, id_at(e, seq, pos)), about_text, .when = DQ_NULL);
 }
 
-static json_t *map_json(const cmd_stats_entry *e, int head)
+static void put_map(dq_row_writer *w, const cmd_stats_entry *e, int head)
 {
-    const int map = dq_outlier_map(&e->model->map, head);
-    return map ? json_integer(map) : json_null();
+    DQ_PUT(w, "map", dq_outlier_map(&e->model->map, head), "Its map; null: there is one.",
+           .when = DQ_NULL | DQ_AT_0, .min = 1);
 }
 
-static void place_json(json_t *x, const cmd_stats_entry *e, int k, const dq_place *p)
+/* Of logits, or of another kind of values. */
+static void place_rows(dq_row_writer *w, const cmd_stats_entry *e, bool logits, const dq_place *p)
 {
-    json_object_set_new(x, "sequence", json_integer(p->seq));
-    json_object_set_new(x, "layer", json_integer(p->layer));
-    if (k == DQ_KIND_LOGITS) {
-        json_object_set_new(x, "head", json_integer(p->head));
-        json_object_set_new(x, "map", map_json(e, p->head));
-        json_object_set_new(x, "query", json_integer(p->row));
-        token_json(x, "query_id", "query_token", e, p->seq, p->row);
-        json_object_set_new(x, "key", json_integer(p->col));
-        token_json(x, "key_id", "key_token", e, p->seq, p->col);
+    const dq_place none = {0}, *at = p ? p : &none;
+    DQ_PUT(w, "sequence", at->seq, "Sequence, from 0.");
+    DQ_PUT(w, "layer", at->layer, "Its layer, from 0.");
+    if (logits) {
+        DQ_PUT(w, "head", at->head, "Query head, from 0.");
+        put_map(w, e, at->head);
+        DQ_PUT(w, "query", at->row, "Position of the query.");
+        put_token(w, "query_id", "query_token", e, at->seq, at->row, "Id of the query's token.",
+                  "The query's token as text; null: no tokenizer.");
+        DQ_PUT(w, "key", at->col, "Position of the key.");
+        put_token(w, "key_id", "key_token", e, at->seq, at->col, "Id of the key's token.",
+                  "The key's token as text; null: no tokenizer.");
     } else {
-        json_object_set_new(x, "position", json_integer(p->row));
-        token_json(x, "id", "token", e, p->seq, p->row);
-        json_object_set_new(x, "channel", json_integer(p->col));
+        DQ_PUT(w, "position", at->row, "Position of the token.");
+        put_token(w, "id", "token", e, at->seq, at->row, "Id of the token.",
+                  "The token as text; null: no tokenizer.");
+        DQ_PUT(w, "channel", at->col, "Channel, from 0.");
     }
 }
 
-static json_t *element_json(const cmd_stats_entry *e, const dq_element *y)
+static void put_values(dq_row_writer *w, int k)
 {
-    json_t *x = json_object();
-    json_object_set_new(x, "values", json_string(dq_outlier_name[y->kind]));
-    json_object_set_new(x, "tokens", json_string(dq_token_class_name[y->class]));
-    json_object_set_new(x, "magnitude", json_real((double)y->max));
-    place_json(x, e, y->kind, &y->at);
-    json_object_set_new(x, "rms", dq_document_real(y->rms));
-    json_object_set_new(x, "over_median", dq_document_real(y->ratio));
-    json_object_set_new(x, "first_layer", json_integer(y->first));
-    json_object_set_new(x, "last_layer", json_integer(y->last));
-    json_object_set_new(x, "layers_between_without", json_integer(y->n_gaps));
-    json_object_set_new(x, "magnitude_before", dq_document_real(y->before));
-    return x;
+    if (k == DQ_KIND_LOGITS)
+        DQ_PUT(w, "values", dq_outlier_name[k], "Of what.", .words = dq_outlier_name, .n_words = 1);
+    else
+        DQ_PUT(w, "values", dq_outlier_name[k], "Of what.", .words = dq_outlier_name + 1,
+               .n_words = DQ_N_KINDS - 1);
 }
 
-static json_t *elements_json(const cmd_stats_entry *e, int most)
+static void put_element(dq_row_writer *w, const cmd_stats_entry *e, int k, const dq_element *y)
 {
-    static dq_element found[DQ_TOP];
-    json_t *list = json_array();
-    for (int k = 0; k < e->out.n_kinds; k++) {
-        for (int c = DQ_TOKEN_CLASSES - 1; c >= 0; c--) {
-            const int n = dq_elements_find(found, most, &e->out, k, c);
-            for (int i = 0; i < n; i++) json_array_append_new(list, element_json(e, &found[i]));
-        }
-    }
-    return list;
+    DQ_ITEM(w);
+    put_values(w, k);
+    DQ_PUT(w, "tokens", dq_token_class_name[y->class], "Class of the token; of logits, of the key.",
+           DQ_WORDS(dq_token_class_name));
+    DQ_PUT(w, "magnitude", (double)y->max, "Its largest magnitude over layers.");
+    place_rows(w, e, k == DQ_KIND_LOGITS, DQ_LIVE(w, &y->at));
+    DQ_PUT(w, "rms", y->rms,
+           "Root of the mean square of it in that layer, over tokens of the class.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "over_median", y->ratio, "magnitude / the median of that layer's ordinary tokens.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "first_layer", y->first,
+           "First layer where it comes to a tenth of the magnitude; but for the residual stream "
+           "the one layer.");
+    DQ_PUT(w, "last_layer", y->last, "Last layer of these.");
+    DQ_PUT(w, "layers_between_without", y->n_gaps, "Layers between them where it does not.");
+    DQ_PUT(w, "magnitude_before", y->before,
+           "Its magnitude in the layer before the first of these; null: there is none.",
+           .when = DQ_NULL);
+    dq_row_end(w);
 }
 
-static json_t *moments_json(const dq_moments *m)
+static void moments_rows(dq_row_writer *w, const dq_moments *m)
 {
-    json_t *x = json_object();
-    const double max = m->n ? (double)m->max : (double)NAN;
-    json_object_set_new(x, "n", json_integer(m->n));
-    json_object_set_new(x, "max", dq_document_real(max));
-    json_object_set_new(x, "rms", dq_document_real(dq_moments_rms(m)));
-    json_object_set_new(x, "crest", ratio_json(max, dq_moments_rms(m)));
-    json_object_set_new(x, "kurtosis0", dq_document_real(dq_moments_kurtosis0(m)));
-    return x;
+    DQ_PUT(w, "n", m->n, "Numbers.");
+    DQ_PUT(w, "max", m->n ? (double)m->max : (double)NAN,
+           "The largest magnitude; null: there is none.", .when = DQ_NULL);
+    DQ_PUT(w, "rms", dq_moments_rms(m), "Root of the mean square.", .when = DQ_NULL);
+    DQ_PUT(w, "crest", m->n ? ratio((double)m->max, dq_moments_rms(m)) : (double)NAN, "max / rms.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "kurtosis0", dq_moments_kurtosis0(m), "Kurtosis around 0.", .when = DQ_NULL);
 }
 
-static json_t *layer_json(const cmd_stats_entry *e, int layer)
+static void put_ordinary_moments(dq_row_writer *w, const dq_moments *m)
 {
-    json_t *l = json_object();
-    json_object_set_new(l, "layer", json_integer(layer));
-    for (int k = 0; k < e->out.n_kinds; k++) {
-        const dq_outlier_kind *x = &e->out.kind[k];
-        json_object_set_new(l, dq_outlier_name[k],
-                            json_kind_json(&x->layer[layer], x->layer_median[layer],
-                                           x->ordinary ? &x->ordinary[layer] : NULL));
+    DQ_OBJECT(w, "ordinary", "Without first tokens and attention sinks as keys.");
+    moments_rows(w, m);
+    dq_row_end(w);
+}
+
+/* {"lambda", "mean": {...}, "heads": [{...}]} */
+static void put_attention(dq_row_writer *w, const cmd_stats_entry *e, int layer)
+{
+    const dq_outliers *o = DQ_LIVE(w, &e->out);
+    const dq_attn *attn = DQ_LIVE(w, &e->model->layer[layer].attn);
+    const bool looked = !w->live || (o->measure && o->look);
+    const int n_maps = w->live ? e->model->map.n_maps : 1;
+    dq_head_profile seen = {0};
+    dq_head_measure all = {0};
+    if (!DQ_BEGIN(w, OBJECT, "attention", o->measure, "What its attention maps do.",
+                  .when = DQ_OUT))
+        return;
+    if (w->live) all = layers_of(o, layer, layer + 1);
+    for (int h = 0; w->live && o->look && h < o->n_out; h++)
+        dq_head_profile_merge(&seen, &o->look[layer * o->n_out + h]);
+    DQ_PUT(w, "lambda", attn->lambda_kind == DQ_LAMBDA_LAYER ? (double)attn->lambda : (double)NAN,
+           "Lambda; null: one map, or one for each token.", .when = DQ_NULL);
+    DQ_OBJECT(w, "mean", "Over output heads.");
+    measure_rows(w, &all, n_maps);
+    if (looked) profile_rows(w, &seen, n_maps);
+    dq_row_end(w);
+    DQ_LIST(w, "heads", "Each output head.");
+    for (int h = 0; DQ_MORE(w, h, o->n_out); h++) {
+        const int64_t at = w->live ? (int64_t)layer * o->n_out + h : 0;
+        const dq_head_profile *look = w->live && looked ? &o->look[at] : NULL;
+        DQ_ITEM(w);
+        measure_rows(w, DQ_LIVE(w, &o->measure[at]), n_maps);
+        DQ_PUT(w, "head", h, "Output head, from 0.");
+        if (looked) profile_rows(w, look, n_maps);
+        if (looked)
+            DQ_PUT(w, "kind", dq_head_kind_name[dq_head_kind_of(&o->measure[at], look)],
+                   "What it does, by where its attention goes; only with --detail all.",
+                   DQ_WORDS(dq_head_kind_name), .when = DQ_SOMETIMES);
+        dq_row_end(w);
     }
-    if (e->out.measure) {
-        /* "attention" of a layer: {"mean": {...}, "heads": [{...}]}. */
-        const dq_outliers *o = &e->out;
-        const int n_maps = e->model->map.n_maps;
-        const dq_head_measure all = layers_of(o, layer, layer + 1);
-        json_t *x = json_object(), *heads = json_array(), *mean = measure_json(&all, n_maps);
-        dq_head_profile seen = {0};
-        for (int h = 0; h < o->n_out; h++) {
-            const int64_t at = (int64_t)layer * o->n_out + h;
-            json_t *head = measure_json(&o->measure[at], n_maps);
-            json_object_set_new(head, "head", json_integer(h));
-            if (o->look) {
-                profile_json(head, &o->look[at], n_maps);
-                json_object_set_new(
-                    head, "kind",
-                    json_string(dq_head_kind_name[dq_head_kind_of(&o->measure[at], &o->look[at])]));
-                dq_head_profile_merge(&seen, &o->look[at]);
-            }
-            json_array_append_new(heads, head);
-        }
-        if (o->look) profile_json(mean, &seen, n_maps);
-        json_object_set_new(x, "lambda",
-                            e->model->layer[layer].attn.lambda_kind == DQ_LAMBDA_LAYER
-                                ? dq_document_real((double)e->model->layer[layer].attn.lambda)
-                                : json_null());
-        json_object_set_new(x, "mean", mean);
-        json_object_set_new(x, "heads", heads);
-        json_object_set_new(l, "attention", x);
-    }
-    if (!e->out.head) return l;
-    json_t *entry = json_object();
+    dq_row_end(w);
+    dq_row_end(w);
+}
+
+static void layer_rows(dq_row_writer *w, const void *entry, int64_t at)
+{
+    const cmd_stats_entry *e = entry;
+    const int layer = (int)at, n_kinds = w->live ? e->out.n_kinds : DQ_N_KINDS,
+              n_maps = w->live ? e->model->map.n_maps : 1;
+    static const char *const class_about[DQ_TOKEN_CLASSES] = {
+        "Others.", "Attention sinks that are not at the first position.",
+        "At the first position of a sequence."};
+    DQ_PUT(w, "layer", layer, "From 0.");
+    for (int k = 0; k < n_kinds; k++) put_kind(w, e, k, layer);
+    put_attention(w, e, layer);
+    if (!DQ_WHEN(w, e->out.head)) return;
+    DQ_OBJECT(w, "tokens",
+              "How many tokens of each class there were in this layer. A sink is one in all later "
+              "layers too.",
+              .when = DQ_SOMETIMES);
     for (int c = 0; c < DQ_TOKEN_CLASSES; c++)
-        json_object_set_new(entry, dq_token_class_name[c],
-                            json_integer(e->out.tokens[layer * DQ_TOKEN_CLASSES + c]));
-    json_object_set_new(l, "tokens", entry);
-    json_t *heads = json_array();
-    for (int q = 0; q < e->out.n_q; q++) {
-        const dq_moments all = dq_outlier_head(&e->out, layer, q, ~0u);
-        const dq_moments ordinary = dq_outlier_head(&e->out, layer, q, 1u << DQ_TOKEN_ORDINARY);
-        json_t *x = moments_json(&all);
-        json_object_set_new(x, "head", json_integer(q));
-        json_object_set_new(x, "map", map_json(e, q));
-        json_object_set_new(x, "ordinary", moments_json(&ordinary));
-        json_array_append_new(heads, x);
+        DQ_PUT(w, dq_token_class_name[c], e->out.tokens[layer * DQ_TOKEN_CLASSES + c],
+               class_about[c]);
+    dq_row_end(w);
+    DQ_LIST(w, "heads", "Attention logits of each query head.", .when = DQ_SOMETIMES);
+    for (int q = 0; DQ_MORE(w, q, e->out.n_q); q++) {
+        dq_moments all = {0}, ordinary = {0};
+        if (w->live) all = dq_outlier_head(&e->out, layer, q, ~0u);
+        if (w->live) ordinary = dq_outlier_head(&e->out, layer, q, 1u << DQ_TOKEN_ORDINARY);
+        DQ_ITEM(w);
+        moments_rows(w, &all);
+        DQ_PUT(w, "head", q, "Query head, from 0.");
+        put_map(w, e, q);
+        put_ordinary_moments(w, &ordinary);
+        dq_row_end(w);
     }
-    json_object_set_new(l, "heads", heads);
+    dq_row_end(w);
     /* Each map's heads together; with one map, all heads. */
-    json_t *maps = json_array();
-    for (int map = 0; map < e->model->map.n_maps; map++) {
+    DQ_LIST(w, "maps", "Attention logits of all heads of each map.", .when = DQ_SOMETIMES);
+    for (int map = 0; map < n_maps; map++) {
         dq_moments both[2] = {{0}};
-        for (int q = 0; q < e->out.n_q; q++) {
+        for (int q = 0; w->live && q < e->out.n_q; q++) {
             const int of = dq_outlier_map(&e->model->map, q);
             if (of && of != map + 1) continue;
             const dq_moments all = dq_outlier_head(&e->out, layer, q, ~0u);
@@ -1056,71 +1156,89 @@ static json_t *layer_json(const cmd_stats_entry *e, int layer)
             dq_moments_merge(&both[0], &all);
             dq_moments_merge(&both[1], &some);
         }
-        json_t *x = moments_json(&both[0]);
-        json_object_set_new(x, "ordinary", moments_json(&both[1]));
-        json_array_append_new(maps, x);
+        DQ_ITEM(w);
+        moments_rows(w, &both[0]);
+        put_ordinary_moments(w, &both[1]);
+        dq_row_end(w);
     }
-    json_object_set_new(l, "maps", maps);
-    return l;
+    dq_row_end(w);
 }
 
-json_t *cmd_stats_json(const cmd_stats_entry *e, int n_places)
+static void weight_rows(dq_row_writer *w, const void *entry, int64_t i)
 {
-    const dq_outliers *o = &e->out;
-    json_t *x = json_object(), *table = json_object(), *kinds = json_object();
-    json_t *layers = json_array();
-    for (int k = 0; k < o->n_kinds; k++) {
-        const dq_outlier_kind *y = &o->kind[k];
-        json_object_set_new(
-            k < DQ_N_TABLE5 ? table : kinds, dq_outlier_name[k],
-            json_kind_json(&y->pooled, y->pooled_median, y->ordinary ? &y->pooled_ordinary : NULL));
-    }
-    for (int i = 0; i < o->n_layers; i++) json_array_append_new(layers, layer_json(e, i));
-    json_object_set_new(x, "model", dq_document_name(e->model->path));
-    dq_size_report_json(x, e->model);
-    json_object_set_new(x, "architecture", json_string(e->model->architecture->name));
-    json_object_set_new(x, "n_sequences", json_integer(e->in.n_seq));
-    json_object_set_new(x, "n_tokens", json_integer(o->n_rows));
-    json_object_set_new(x, "ctx", e->ctx ? json_integer(e->ctx) : json_null());
-    json_object_set_new(x, "table5", table);
-    json_object_set_new(x, "values", kinds);
-    json_object_set_new(x, "layers", layers);
-    json_t *top = json_array();
+    static const char *const roles[] = {"embed", "q",  "k",    "v",      "o",
+                                        "gate",  "up", "down", "lambda", "head"};
+    const dq_weight_outlier *x = DQ_LIVE(w, &((const cmd_stats_entry *)entry)->weights.of[i]);
+    DQ_PUT(w, "tensor", x->name, "Its name in the model.");
+    DQ_PUT(w, "role", x->role, "What it is.", DQ_WORDS(roles));
+    DQ_PUT(w, "layer", x->layer, "Layer, from 0; null: of none.", .when = DQ_NULL | DQ_BELOW_0);
+    DQ_PUT(w, "rows", x->rows, "Outputs.");
+    DQ_PUT(w, "cols", x->cols, "Inputs.");
+    DQ_PUT(w, "max", (double)x->max, "The largest magnitude.");
+    DQ_PUT(w, "row", x->row, "Its row; -1: no value is finite.", .when = DQ_SIGNED);
+    DQ_PUT(w, "column", x->col, "Its column; -1: no value is finite.", .when = DQ_SIGNED);
+    DQ_PUT(w, "median", x->median, "Median magnitude, to the middle of a bin: 0.4 % off at most.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "p99_9", x->p99_9, "99.9th percentile, in the same way.", .when = DQ_NULL);
+    DQ_PUT(w, "rms", x->rms, "Root of the mean square.", .when = DQ_NULL);
+    DQ_PUT(w, "crest", crest(x), "max / rms.", .when = DQ_NULL);
+    DQ_PUT(w, "kurtosis0", x->kurtosis0, "Kurtosis around 0.", .when = DQ_NULL);
+    DQ_PUT(w, "largest_column", x->largest_col,
+           "The input channel with the largest root of the mean square.");
+    DQ_PUT(w, "column_over_median", x->col_ratio, "That over the median over columns.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "n_not_finite", x->n_bad, "NaN and infinities, which are in no number.");
+}
+
+void cmd_stats_rows(dq_row_writer *w, const cmd_stats_entry *e, int n_places)
+{
+    static dq_element found[DQ_TOP];
+    const dq_outliers *o = DQ_LIVE(w, &e->out);
+    const int n_kinds = w->live ? o->n_kinds : DQ_N_KINDS;
+    DQ_PUT(w, "model", e->model->path, "Its path.");
+    dq_size_rows(w, DQ_LIVE(w, e->model));
+    DQ_PUT(w, "architecture", e->model->architecture->name, "Its row of MODEL.md.");
+    DQ_PUT(w, "n_sequences", e->in.n_seq, "Sequences.");
+    DQ_PUT(w, "n_tokens", o->n_rows, "Tokens.");
+    DQ_PUT(w, "ctx", e->ctx, "Tokens of a window; null: ids were given.",
+           .when = DQ_NULL | DQ_AT_0);
+    DQ_OBJECT(w, "table5", "All layers together, as Table 5 of arXiv 2410.05258.");
+    for (int k = 0; k < n_kinds && k < DQ_N_TABLE5; k++) put_kind(w, e, k, -1);
+    dq_row_end(w);
+    DQ_OBJECT(w, "values",
+              "All layers together, other kinds of values; empty without --detail all.");
+    for (int k = DQ_N_TABLE5; k < n_kinds; k++) put_kind(w, e, k, -1);
+    dq_row_end(w);
+    DQ_LIST(w, "layers", "Each layer.");
+    for (int i = 0; DQ_MORE(w, i, o->n_layers); i++) dq_row_item(w, layer_rows, e, i);
+    dq_row_end(w);
+    DQ_LIST(w, "top", "Where the largest values are.");
     for (int k = 0; k < DQ_N_TABLE5; k++) {
-        const dq_tally *t = &e->out.kind[k].pooled;
-        for (int i = 0; i < n_places && i < t->n_top; i++) {
-            json_t *item = json_object();
-            json_object_set_new(item, "values", json_string(dq_outlier_name[k]));
-            json_object_set_new(item, "rank", json_integer(i + 1));
-            json_object_set_new(item, "magnitude", json_real((double)t->top[i]));
-            place_json(item, e, k, &t->place[i]);
-            json_array_append_new(top, item);
+        const dq_tally *t = DQ_LIVE(w, &o->kind[k].pooled);
+        const int n = w->live ? (n_places < t->n_top ? n_places : t->n_top) : 1;
+        for (int i = 0; i < n; i++) {
+            DQ_ITEM(w);
+            DQ_PUT(w, "values", dq_outlier_name[k], "Of what.", .words = &dq_outlier_name[k],
+                   .n_words = 1);
+            DQ_PUT(w, "rank", i + 1, "From 1, the largest.", .min = 1);
+            DQ_PUT(w, "magnitude", (double)t->top[i], "Its magnitude.");
+            place_rows(w, e, k == DQ_KIND_LOGITS, DQ_LIVE(w, &t->place[i]));
+            dq_row_end(w);
         }
     }
-    json_object_set_new(x, "top", top);
-    json_t *list = json_array();
-    for (int i = 0; i < e->weights.n; i++) {
-        const dq_weight_outlier *w = &e->weights.of[i];
-        json_t *entry = json_object();
-        json_object_set_new(entry, "tensor", dq_document_name(w->name));
-        json_object_set_new(entry, "role", json_string(w->role));
-        json_object_set_new(entry, "layer", w->layer < 0 ? json_null() : json_integer(w->layer));
-        json_object_set_new(entry, "rows", json_integer(w->rows));
-        json_object_set_new(entry, "cols", json_integer(w->cols));
-        json_object_set_new(entry, "max", json_real((double)w->max));
-        json_object_set_new(entry, "row", json_integer(w->row));
-        json_object_set_new(entry, "column", json_integer(w->col));
-        json_object_set_new(entry, "median", dq_document_real(w->median));
-        json_object_set_new(entry, "p99_9", dq_document_real(w->p99_9));
-        json_object_set_new(entry, "rms", dq_document_real(w->rms));
-        json_object_set_new(entry, "crest", dq_document_real(crest(w)));
-        json_object_set_new(entry, "kurtosis0", dq_document_real(w->kurtosis0));
-        json_object_set_new(entry, "largest_column", json_integer(w->largest_col));
-        json_object_set_new(entry, "column_over_median", dq_document_real(w->col_ratio));
-        json_object_set_new(entry, "n_not_finite", json_integer(w->n_bad));
-        json_array_append_new(list, entry);
+    dq_row_end(w);
+    DQ_LIST(w, "weights", "Matrices of the model; empty without --detail all.");
+    for (int i = 0; DQ_MORE(w, i, e->weights.n); i++) dq_row_item(w, weight_rows, e, i);
+    dq_row_end(w);
+    DQ_LIST(w, "outliers",
+            "The largest outliers of each kind of values and class of tokens, each named once; "
+            "empty without --detail all.");
+    for (int k = 0; w->live ? o->head && k < n_kinds : k <= DQ_N_TABLE5 - 1; k++) {
+        for (int c = DQ_TOKEN_CLASSES - 1; w->live && c >= 0; c--) {
+            const int n = dq_elements_find(found, n_places, o, k, c);
+            for (int i = 0; i < n; i++) put_element(w, e, k, &found[i]);
+        }
+        if (!w->live) put_element(w, NULL, k, NULL);
     }
-    json_object_set_new(x, "weights", list);
-    json_object_set_new(x, "outliers", o->head ? elements_json(e, n_places) : json_array());
-    return x;
+    dq_row_end(w);
 }

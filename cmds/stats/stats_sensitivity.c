@@ -195,88 +195,123 @@ dq_status cmd_stats_forecast_print(const cmd_stats_entry *e, int n, int n_places
 }
 
 /* {"8": {"per-tensor": x, ...}, ...} */
-static json_t *grid_json(of_width *f, const void *of)
+static void put_grid(dq_row_writer *w, const char *name, of_width *f, const void *of, bool there,
+                     const char *about)
 {
-    char bits[8];
-    json_t *grid = json_object();
-    for (int w = 0; w < DQ_FORECAST_WIDTHS; w++) {
-        json_t *x = json_object();
+    static const char *const scale[DQ_GRANULARITIES] = {
+        "One scale for a sequence and layer. null: nothing to divide by.",
+        "One scale for a query head. null: nothing to divide by.",
+        "One scale for a row of one. null: nothing to divide by.",
+        "One scale for 64 rows and 64 keys of one. null: nothing to divide by."};
+    char bits[8], at[24];
+    if (!DQ_BEGIN(w, OBJECT, name, there, about, .def = "grid",
+                  .when = f == cancellation ? DQ_NULL : 0))
+        return;
+    for (int i = 0; i < DQ_FORECAST_WIDTHS; i++) {
+        snprintf(bits, sizeof bits, "%d", dq_forecast_bits[i]);
+        snprintf(at, sizeof at, "At %s bits.", bits);
+        if (!DQ_OBJECT(w, bits, at, .def = "by_granularity")) continue;
         for (int g = 0; g < DQ_GRANULARITIES; g++)
-            json_object_set_new(x, dq_granularity_name[g],
-                                dq_document_real(f(of, w, (dq_granularity)g)));
-        snprintf(bits, sizeof bits, "%d", dq_forecast_bits[w]);
-        json_object_set_new(grid, bits, x);
+            DQ_PUT(w, dq_granularity_name[g], f(of, i, (dq_granularity)g), scale[g],
+                   .when = DQ_NULL);
+        dq_row_end(w);
     }
-    return grid;
+    dq_row_end(w);
 }
 
-static void logits_json(json_t *x, const dq_forecast_logits *l)
+/* error: of l, or of all heads together. */
+static void logits_rows(dq_row_writer *w, const dq_forecast_logits *l, of_width *error,
+                        const void *of)
 {
-    json_object_set_new(x, "logit_rms",
-                        dq_document_real(l->n ? sqrt(l->sum2 / (double)l->n) : (double)NAN));
-    json_object_set_new(x, "error", grid_json(predicted, l));
-    json_object_set_new(x, "error_measured", grid_json(measured, l));
+    DQ_PUT(w, "logit_rms", l->n ? sqrt(l->sum2 / (double)l->n) : (double)NAN,
+           "Root mean square of attention logits; null: there are none.", .when = DQ_NULL);
+    put_grid(w, "error", error, of, true,
+             "Root mean square error of a logit, predicted from absolute maxima.");
+    put_grid(w, "error_measured", measured, l, true, "The same, measured.");
 }
 
-static void maps_json(json_t *x, const dq_forecast_maps *m, int n_maps)
+static void maps_rows(dq_row_writer *w, const dq_forecast_maps *m, int n_maps)
 {
-    json_object_set_new(x, "map_error", grid_json(map_error, m));
-    json_object_set_new(x, "cancellation", n_maps == 2 ? grid_json(cancellation, m) : json_null());
+    put_grid(w, "map_error", map_error, m, true, "|D' - D| / |D| of attention maps.");
+    put_grid(w, "cancellation", cancellation, m, n_maps == 2,
+             "1: errors of both maps add up, 0: they cancel; null: one map.");
 }
 
-dq_status cmd_stats_forecast_json(json_t *result, const cmd_stats_entry *e,
+static dq_status advantage_rows(dq_row_writer *w, const cmd_stats_entry *e,
+                                const cmd_stats_entry *all, dq_err *err)
+{
+    static const char *const name[] = {"logits", "maps"};
+    static const char *const about[] = {"Of predicted errors of logits.",
+                                        "Of errors of maps, between the widths that are measured."};
+    static const char *const scale[DQ_GRANULARITIES] = {
+        "One scale for a sequence and layer.", "One scale for a query head.",
+        "One scale for a row of one.", "One scale for 64 rows and 64 keys of one."};
+    DQ_PUT(w, "over", all->model->path, "The model that it is compared with.");
+    DQ_PUT(w, "at_bits", DQ_FORECAST_ADVANTAGE_BITS, "The width of the other model.");
+    for (int of = DQ_FORECAST_OF_LOGITS; of <= DQ_FORECAST_OF_MAPS; of++) {
+        if (!DQ_OBJECT(w, name[of], about[of], .def = "advantage")) continue;
+        for (int g = 0; err->code == DQ_OK && g < DQ_GRANULARITIES; g++) {
+            dq_forecast_advantage y = {dq_mean_none, dq_interval_none};
+            if (w->live && advantage(&y, e, all, (dq_forecast_error)of, g, err) != DQ_OK) break;
+            if (!DQ_BEGIN(w, OBJECT, dq_granularity_name[g], isfinite(y.bits.value), scale[g],
+                          .def = "bits_fewer", .when = DQ_NULL))
+                continue;
+            cmd_stats_mean_rows(w, y.bits, y.interval);
+            DQ_PUT(w, "windows", (int64_t)y.bits.clusters, "Windows that count.", .min = 2);
+            dq_row_end(w);
+        }
+        dq_row_end(w);
+    }
+    return err->code;
+}
+
+dq_status cmd_stats_forecast_rows(dq_row_writer *w, const cmd_stats_entry *e,
                                   const cmd_stats_entry *all, dq_err *err)
 {
-    if (!e->sensitivity) return DQ_OK;
-    const dq_forecast *f = &e->sensitivity->forecast;
-    const int n_maps = e->model->map.n_maps;
-    const dq_forecast_logits logits = all_logits(f);
-    const dq_forecast_maps maps = all_maps(f);
-    json_t *forecast = json_object(), *pooled = json_object(), *heads = json_array(),
-           *outs = json_array();
-    logits_json(pooled, &logits);
-    json_object_set_new(pooled, "error", grid_json(predicted_all, f));
-    maps_json(pooled, &maps, n_maps);
-    for (int i = 0; i < f->n_layers * f->n_q; i++) {
-        const int map = dq_outlier_map(&e->model->map, i % f->n_q);
-        json_t *head = json_object();
-        json_object_set_new(head, "layer", json_integer(i / f->n_q));
-        json_object_set_new(head, "head", json_integer(i % f->n_q));
-        json_object_set_new(head, "map", map ? json_integer(map) : json_null());
-        logits_json(head, &f->logits[i]);
-        json_array_append_new(heads, head);
+    const dq_forecast *f = w->live && e->sensitivity ? &e->sensitivity->forecast : NULL;
+    const int n_maps = w->live ? e->model->map.n_maps : 1;
+    dq_forecast_logits logits = {0};
+    dq_forecast_maps maps = {0};
+    if (!DQ_BEGIN(w, OBJECT, "forecast", f,
+                  "What rounding attention logits does, without a forward pass of it: --forecast, "
+                  "--sensitivity.",
+                  .when = DQ_OUT))
+        return DQ_OK;
+    if (f) logits = all_logits(f);
+    if (f) maps = all_maps(f);
+    DQ_PUT(w, "n_tokens", e->sensitivity->text->n_ids, "Tokens of the windows.", .min = 1);
+    DQ_OBJECT(w, "pooled", "All heads together.");
+    logits_rows(w, &logits, predicted_all, f);
+    maps_rows(w, &maps, n_maps);
+    dq_row_end(w);
+    DQ_LIST(w, "heads", "Query heads.");
+    for (int i = 0; DQ_MORE(w, i, f->n_layers * f->n_q); i++) {
+        DQ_ITEM(w);
+        DQ_PUT(w, "layer", i / f->n_q, "From 0.");
+        DQ_PUT(w, "head", i % f->n_q, "Query head, from 0.");
+        DQ_PUT(w, "map", dq_outlier_map(&e->model->map, i % f->n_q),
+               "Which map it makes; null: there is one.", .when = DQ_NULL | DQ_AT_0, .min = 1,
+               .max = 2);
+        logits_rows(w, DQ_LIVE(w, &f->logits[i]), predicted, DQ_LIVE(w, &f->logits[i]));
+        dq_row_end(w);
     }
-    for (int i = 0; i < f->n_layers * f->n_out; i++) {
-        json_t *out = json_object();
-        json_object_set_new(out, "layer", json_integer(i / f->n_out));
-        json_object_set_new(out, "head", json_integer(i % f->n_out));
-        maps_json(out, &f->maps[i], n_maps);
-        json_array_append_new(outs, out);
+    dq_row_end(w);
+    DQ_LIST(w, "outputs", "Output heads.");
+    for (int i = 0; DQ_MORE(w, i, f->n_layers * f->n_out); i++) {
+        DQ_ITEM(w);
+        DQ_PUT(w, "layer", i / f->n_out, "From 0.");
+        DQ_PUT(w, "head", i % f->n_out, "Output head, from 0.");
+        maps_rows(w, DQ_LIVE(w, &f->maps[i]), n_maps);
+        dq_row_end(w);
     }
-    json_object_set_new(forecast, "n_tokens", json_integer(e->sensitivity->text->n_ids));
-    json_object_set_new(forecast, "pooled", pooled);
-    json_object_set_new(forecast, "heads", heads);
-    json_object_set_new(forecast, "outputs", outs);
-    json_object_set_new(result, "forecast", forecast);
-    if (e == all) return DQ_OK;
-    static const char *const name[] = {"logits", "maps"};
-    json_t *x = json_object();
-    json_object_set_new(x, "over", dq_document_name(all->model->path));
-    json_object_set_new(x, "at_bits", json_integer(DQ_FORECAST_ADVANTAGE_BITS));
-    for (int of = DQ_FORECAST_OF_LOGITS; of <= DQ_FORECAST_OF_MAPS; of++) {
-        json_t *by = json_object();
-        for (int g = 0; err->code == DQ_OK && g < DQ_GRANULARITIES; g++) {
-            dq_forecast_advantage y;
-            if (advantage(&y, e, all, (dq_forecast_error)of, g, err) != DQ_OK) break;
-            json_t *bits =
-                isfinite(y.bits.value) ? cmd_stats_mean_json(y.bits, y.interval) : json_null();
-            if (json_is_object(bits))
-                json_object_set_new(bits, "windows", json_integer(y.bits.clusters));
-            json_object_set_new(by, dq_granularity_name[g], bits);
-        }
-        json_object_set_new(x, name[of], by);
+    dq_row_end(w);
+    if (DQ_BEGIN(w, OBJECT, "bit_advantage", e != all,
+                 "Bits fewer for the error that the first model has; not of that one.",
+                 .when = DQ_OUT)) {
+        advantage_rows(w, e, all, err);
+        dq_row_end(w);
     }
-    json_object_set_new(forecast, "bit_advantage", x);
+    dq_row_end(w);
     return err->code;
 }
 
@@ -390,20 +425,30 @@ dq_status cmd_stats_sensitivity_check(cmd_stats_sensitivity *x, const dq_backend
     return DQ_OK;
 }
 
-void cmd_stats_sensitivity_settings(const cmd_stats_sensitivity *x, json_t *s)
+void cmd_stats_sensitivity_settings(const cmd_stats_sensitivity *x, dq_row_writer *w)
 {
-    if (!cmd_stats_sensitivity_wanted(x)) return;
-    json_t *kinds = json_array();
-    for (int k = 0; k < DQ_SENSITIVITY_KINDS; k++) {
-        if (kinds_of(x) >> k & 1) json_array_append_new(kinds, json_string(dq_sensitivity_name[k]));
+    const bool rounds = w->live && x->kinds.n;
+    if (w->live && !cmd_stats_sensitivity_wanted(x)) return;
+    DQ_LIST(w, "sensitivity",
+            "Kinds of units; empty: the forecast alone. Absent: neither was wanted.",
+            .when = DQ_SOMETIMES);
+    for (int k = 0; DQ_MORE(w, k, DQ_SENSITIVITY_KINDS); k++) {
+        if (DQ_WHEN(w, kinds_of(x) >> k & 1)) DQ_PUT(w, NULL, dq_sensitivity_name[k], NULL);
     }
-    json_object_set_new(s, "sensitivity", kinds);
-    json_object_set_new(s, "sensitivity_bits", x->kinds.n ? json_integer(x->bits) : json_null());
-    json_object_set_new(s, "sensitivity_windows", json_integer(x->windows));
-    json_object_set_new(s, "sensitivity_tokens", json_integer(x->tokens));
-    json_object_set_new(s, "sensitivity_group", x->kinds.n ? json_integer(GROUP) : json_null());
-    json_object_set_new(s, "logit_granularity",
-                        x->kinds.n ? json_string(x->granularity.text) : json_null());
+    dq_row_end(w);
+    DQ_PUT(w, "sensitivity_bits", rounds ? x->bits : 0,
+           "Bits that units are rounded to; null: none are.",
+           .when = DQ_NULL | DQ_AT_0 | DQ_SOMETIMES, .min = 2, .max = 8);
+    DQ_PUT(w, "sensitivity_windows", x->windows, "Windows at most.", .when = DQ_SOMETIMES, .min = 2,
+           .max = 4096);
+    DQ_PUT(w, "sensitivity_tokens", x->tokens, "Tokens of a window at most.", .when = DQ_SOMETIMES,
+           .min = 3);
+    DQ_PUT(w, "sensitivity_group", rounds ? GROUP : 0,
+           "Columns of a matrix with one scale; null: none are rounded.",
+           .when = DQ_NULL | DQ_AT_0 | DQ_SOMETIMES, .min = 1);
+    DQ_PUT(w, "logit_granularity", rounds ? x->granularity.text : NULL,
+           "Which logits of a unit have one scale; null: none are rounded.",
+           .when = DQ_NULL | DQ_SOMETIMES, DQ_WORDS(dq_granularity_name));
 }
 
 static dq_status take_line(void *arg, const json_t *line, bool told, dq_err *err)
@@ -511,10 +556,11 @@ dq_status cmd_stats_sensitivity_begin(cmd_stats_sensitivity_run *r, dq_err *err)
     char arithmetic[DQ_OS_ARITHMETIC];
     json_t *of = json_object();
     dq_os_arithmetic(arithmetic);
-    json_object_set_new(of, "version", json_string(DQ_VERSION));
-    json_object_set_new(of, "arithmetic", json_string(arithmetic));
-    json_object_set_new(of, "models and text", json_string(r->key));
-    cmd_stats_sensitivity_settings(r->set, of);
+    dq_row_writer w = dq_row_json(of);
+    DQ_PUT(&w, "version", DQ_VERSION, NULL);
+    DQ_PUT(&w, "arithmetic", arithmetic, NULL);
+    DQ_PUT(&w, "models and text", r->key, NULL);
+    cmd_stats_sensitivity_settings(r->set, &w);
     const dq_work_how how = {.path = dq_textf(r->arena, err, "%s.journal", r->out),
                              .schema = "dq-sensitivity/1",
                              .of = of,
