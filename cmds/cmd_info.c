@@ -479,7 +479,7 @@ static void container_rows(dq_row_writer *w, const dq_container *c, const dq_mod
     json_t *kv = DQ_LIVE(w, dq_kv_config_json(&i->kv));
     DQ_PUT(w, "k_bits", stored_bits(kv, "k_bits"), "As in kv.", .when = DQ_NULL | DQ_BELOW_0);
     DQ_PUT(w, "v_bits", stored_bits(kv, "v_bits"), "As in kv.", .when = DQ_NULL | DQ_BELOW_0);
-    DQ_PUT(w, "kv", kv, "The KV cache that it asks for.", .ref = "common.json#/$defs/kv_config");
+    DQ_PUT(w, "kv", kv, "The KV cache that it asks for.", DQ_KV_CONFIG);
     DQ_PUT(w, "fingerprint", i->fingerprint, "Of the source it was made from.",
            .pattern = DQ_SHA256);
     DQ_PUT(w, "content_sha256", i->content_sha256, "Of its payloads.", .pattern = DQ_SHA256);

@@ -164,11 +164,9 @@ static void document_rows(dq_row_writer *w, const logits *x)
            "What shares a scale of logits.", DQ_WORDS(dq_granularity_name));
     DQ_PUT(w, "kv_bits", dq_kv_spec_widths(widths, &x->kv), "Widths of keys and values, K:V.");
     DQ_OBJECT(w, "kv", "The KV cache.");
-    DQ_PUT(w, "effective", dq_kv_spec_json(&x->kv), "As it ran.",
-           .ref = "common.json#/$defs/kv_spec");
+    DQ_PUT(w, "effective", dq_kv_spec_json(&x->kv), "As it ran.", DQ_KV_SPEC);
     DQ_PUT(w, "stored", x->model->is_container ? dq_kv_config_json(&x->model->kv) : NULL,
-           "As the container asks for it; null: a checkpoint.", .when = DQ_NULL,
-           .ref = "common.json#/$defs/kv_config");
+           "As the container asks for it; null: a checkpoint.", .when = DQ_NULL, DQ_KV_CONFIG);
     dq_row_end(w);
     DQ_PUT(w, "prefix", x->prefix, "Tokens of the context, which is one pass; null: all at once.",
            .when = DQ_NULL | DQ_AT_0, .min = 1);
@@ -184,11 +182,10 @@ static void document_rows(dq_row_writer *w, const logits *x)
     DQ_PUT(w, "vocab", x->model->vocab, "Logits of a row.");
     DQ_PUT(w, "logits_sha256", x->sha256, "Of their values.", .pattern = DQ_SHA256);
     DQ_PUT(w, "kv", dq_kv_report_json(&x->kv, &x->cached), "The cache and what it held.",
-           .ref = "common.json#/$defs/kv_result");
+           DQ_KV_RESULT);
     DQ_PUT(w, "passes", passes_of(x), "How tokens were fed.",
            DQ_WORD("whole", "context+rest", "decode"));
-    DQ_PUT(w, "math", dq_kv_report_math_json(x->pass.math), "The arithmetic.",
-           .ref = "common.json#/$defs/math");
+    DQ_PUT(w, "math", dq_kv_report_math_json(x->pass.math), "The arithmetic.", DQ_MATH);
     dq_row_end(w);
     dq_row_end(w);
 }

@@ -51,14 +51,26 @@ void dq_kv_report_logit(json_t *o, dq_logit_spec s)
     dq_kv_report_logit_rows(&w, &s, NULL);
 }
 
+static void math_rows(dq_row_writer *w, dq_math m)
+{
+    DQ_PUT(w, "linear", dq_num_name[m.linear], "Of projections and the head.",
+           DQ_WORDS(dq_num_name));
+    DQ_PUT(w, "qk", dq_num_name[m.qk], "Of attention scores.", DQ_WORDS(dq_num_name));
+    DQ_PUT(w, "pv", dq_num_name[m.pv], "Of sums of values.", DQ_WORDS(dq_num_name));
+    DQ_PUT(w, "kv", dq_num_name[m.kv], "Of numbers that become the cache.", DQ_WORDS(dq_num_name));
+}
+
 json_t *dq_kv_report_math_json(dq_math m)
 {
     json_t *o = json_object();
-    json_object_set_new(o, "linear", json_string(dq_num_name[m.linear]));
-    json_object_set_new(o, "qk", json_string(dq_num_name[m.qk]));
-    json_object_set_new(o, "pv", json_string(dq_num_name[m.pv]));
-    json_object_set_new(o, "kv", json_string(dq_num_name[m.kv]));
+    dq_row_writer w = dq_row_json(o);
+    math_rows(&w, m);
     return o;
+}
+
+void dq_kv_report_math_describe(dq_row_writer *w)
+{
+    math_rows(w, (dq_math){0});
 }
 
 void dq_kv_report_note_math(dq_logger *logger, const char *device, dq_math m)
@@ -76,34 +88,63 @@ void dq_kv_report_note_routes(dq_logger *logger, const dq_backend *b, const dq_m
                        dq_kernel_routes_text(line, &i, b, m, i, math, kv));
 }
 
-static json_t *count(bool there, int64_t n)
+static void kv_rows(dq_row_writer *w, const dq_kv_spec *s, const dq_kv_cached *h)
 {
-    return there ? json_integer(n) : json_null();
+    const dq_kv_report_shares none = {0}, x = w->live ? dq_kv_report_shares_of(s, h) : none;
+    const struct {
+        const char *name, *about;
+        int64_t n;
+    } parts[] = {
+        {"codes", "Bytes of codes.", w->live ? h->bytes.codes : 0},
+        {"scales", "Bytes of scales and steps.", w->live ? h->bytes.scales : 0},
+        {"unquantized", "Bytes of numbers that are not codes.", w->live ? h->bytes.unquantized : 0},
+        {"index", "Bytes of positions of kept tokens.", w->live ? h->bytes.index : 0}};
+    dq_kv_spec_rows(w, s);
+    DQ_PUT(w, "contexts", h->contexts, "Contexts that the numbers below are of.");
+    DQ_PUT(w, "bytes_held", x.measured ? x.bytes_cached : -1,
+           "Bytes that the cache holds for the contexts; null: not measured.",
+           .when = DQ_NULL | DQ_BELOW_0);
+    DQ_OBJECT(w, "bytes", "The same by what they hold.");
+    for (int i = 0; i < 4; i++)
+        DQ_PUT(w, parts[i].name, x.measured ? parts[i].n : -1, parts[i].about,
+               .when = DQ_NULL | DQ_BELOW_0);
+    dq_row_end(w);
+    DQ_PUT(w, "bytes_per_token", x.bytes_per_token, "Bytes held per token of the contexts.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "baseline_bytes", x.measured ? h->baseline : -1,
+           "Bytes that a 16-bit cache of all tokens holds.", .when = DQ_NULL | DQ_BELOW_0);
+    DQ_PUT(w, "ratio_held", x.ratio_cached, "baseline_bytes over bytes_held.", .when = DQ_NULL);
+    DQ_PUT(w, "saves_nothing", (dq_maybe)(x.measured ? x.saves_nothing : -1),
+           "Whether that is 1 or less: the cache is no smaller than all tokens in 16 bits.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "ratio_payload", x.ratio_payload, "The same without what is held besides numbers.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "lowbit_fraction", x.lowbit,
+           "Share of the keys that scored rows read which were codes.", .when = DQ_NULL);
+    DQ_PUT(w, "kept_fraction", x.kept, "Share of the contexts' tokens that stayed.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "kvpress_ratio", x.kvpress,
+           "1 less that share, which kvpress calls compression ratio.", .when = DQ_NULL);
+    DQ_PUT(w, "raised", s->evict.policy ? h->raised : -1,
+           "Contexts whose budget was raised to sink + recent; null: nothing is evicted.",
+           .when = DQ_NULL | DQ_BELOW_0);
+    DQ_PUT(w, "gap_min", h->evicted ? (double)h->gap_min : (double)NAN,
+           "Least distance between the scores of a kept and an evicted token; null: nothing was "
+           "evicted.",
+           .when = DQ_NULL);
 }
 
 json_t *dq_kv_report_json(const dq_kv_spec *s, const dq_kv_cached *h)
 {
-    dq_kv_report_shares x = dq_kv_report_shares_of(s, h);
-    json_t *o = dq_kv_spec_json(s), *bytes = json_object();
-    json_object_set_new(bytes, "codes", count(x.measured, h->bytes.codes));
-    json_object_set_new(bytes, "scales", count(x.measured, h->bytes.scales));
-    json_object_set_new(bytes, "unquantized", count(x.measured, h->bytes.unquantized));
-    json_object_set_new(bytes, "index", count(x.measured, h->bytes.index));
-    json_object_set_new(o, "contexts", json_integer(h->contexts));
-    json_object_set_new(o, "bytes_held", count(x.measured, x.bytes_cached));
-    json_object_set_new(o, "bytes", bytes);
-    json_object_set_new(o, "bytes_per_token", dq_document_real(x.bytes_per_token));
-    json_object_set_new(o, "baseline_bytes", count(x.measured, h->baseline));
-    json_object_set_new(o, "ratio_held", dq_document_real(x.ratio_cached));
-    json_object_set_new(o, "saves_nothing",
-                        x.measured ? json_boolean(x.saves_nothing) : json_null());
-    json_object_set_new(o, "ratio_payload", dq_document_real(x.ratio_payload));
-    json_object_set_new(o, "lowbit_fraction", dq_document_real(x.lowbit));
-    json_object_set_new(o, "kept_fraction", dq_document_real(x.kept));
-    json_object_set_new(o, "kvpress_ratio", dq_document_real(x.kvpress));
-    json_object_set_new(o, "raised", count(s->evict.policy != NULL, h->raised));
-    json_object_set_new(o, "gap_min", h->evicted ? dq_document_real(h->gap_min) : json_null());
+    json_t *o = json_object();
+    dq_row_writer w = dq_row_json(o);
+    kv_rows(&w, s, h);
     return o;
+}
+
+void dq_kv_report_describe(dq_row_writer *w)
+{
+    kv_rows(w, NULL, NULL);
 }
 
 int dq_kv_report_titles(const char **titles)

@@ -27,6 +27,11 @@ dq_kv_report_shares dq_kv_report_shares_of(const dq_kv_spec *s, const dq_kv_cach
 
 /* The `math` object of a result: arithmetic by product. */
 json_t *dq_kv_report_math_json(dq_math m);
+/* For rows whose value these have made. */
+#define DQ_KV_RESULT .def = "kv_result", .describe = dq_kv_report_describe
+#define DQ_MATH      .def = "math", .describe = dq_kv_report_math_describe
+void dq_kv_report_describe(dq_row_writer *w);
+void dq_kv_report_math_describe(dq_row_writer *w);
 /* "logit_bits", "logit_granularity"; about: the first. */
 void dq_kv_report_logit_rows(dq_row_writer *w, const dq_logit_spec *s, const char *about);
 void dq_kv_report_logit(json_t *o, dq_logit_spec s);

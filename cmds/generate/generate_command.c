@@ -577,8 +577,7 @@ static void result_rows(dq_row_writer *w, const dq_conversation *t, const char *
     DQ_PUT(w, "read_seconds", text->read_seconds, "Wall-clock time of the prompt.");
     DQ_PUT(w, "write_seconds", text->write_seconds, "Wall-clock time of the ids after the first.");
     DQ_PUT(w, "logit_bits", t->lm.pass.logit.bits, "Bits of attention logits, 16: not rounded.");
-    DQ_PUT(w, "kv", dq_kv_spec_json(&t->lm.kv), "The KV cache.",
-           .ref = "common.json#/$defs/kv_spec");
+    DQ_PUT(w, "kv", dq_kv_spec_json(&t->lm.kv), "The KV cache.", DQ_KV_SPEC);
 }
 
 /* p NULL: two texts are not compared. */

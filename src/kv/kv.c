@@ -652,6 +652,8 @@ dq_status dq_kv_config_file(dq_kv_config *out, const json_t *o, dq_err *err)
 
 const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
     {.name = "k_bits",
+     .about = "Bits of a key's number, 16: not coded, in f16 or bf16; 32: in f32; where widths "
+              "differ the mean, stored as null.",
      .type = DQ_KV_WIDTH,
      IN_BOTH(k_bits),
      .option_place = 1,
@@ -668,11 +670,13 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column_place = 1,
      .column = {"kv_k_bits"}},
     {.name = "v_bits",
+     .about = "Bits of a value's number, likewise.",
      .type = DQ_KV_WIDTH,
      IN_BOTH(v_bits),
      .column_place = 2,
      .column = {"kv_v_bits"}}, /* --kv-bits says both */
     {.name = "quant",
+     .about = "What shares a scale; missing: what files without it mean.",
      .type = DQ_KV_WORD,
      IN_BOTH(quant),
      .applies = DQ_KV_CODES,
@@ -691,6 +695,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column_place = 15,
      .column = {"kv_quant"}},
     {.name = "widths",
+     .about = "Widths by layer, keys:values; null: one width.",
      .type = DQ_KV_BY_LAYER,
      IN_BOTH(widths),
      .applies = DQ_KV_CODES,
@@ -698,6 +703,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column_place = 16,
      .column = {"kv_widths"}}, /* --kv-bits says them */
     {.name = "dense_type",
+     .about = "What numbers that are not codes are held in.",
      .type = DQ_KV_WORD,
      IN_BOTH(dense),
      .later = true,
@@ -712,6 +718,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column_place = 17,
      .column = {"kv_dense_type"}},
     {.name = "group",
+     .about = "Channels per scale of per-token codes at 4 bits and fewer.",
      .type = DQ_KV_INT,
      IN_BOTH(group),
      .applies = DQ_KV_NARROW,
@@ -725,6 +732,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column_place = 10,
      .column = {"kv_group"}},
     {.name = "rotate",
+     .about = "Whether a Hadamard rotation goes before coding.",
      .type = DQ_KV_ROTATE,
      .config = offsetof(dq_kv_config, rotate),
      .words = dq_rotate_name,
@@ -738,6 +746,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column_place = 11,
      .column = {"kv_rotate_k", "kv_rotate_v"}},
     {.name = "sink",
+     .about = "First tokens that are never coded and never evicted.",
      .type = DQ_KV_INT,
      IN_BOTH(sink),
      .applies = DQ_KV_CODES | DQ_KV_EVICTS,
@@ -749,6 +758,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column_place = 13,
      .column = {"kv_sink"}},
     {.name = "recent",
+     .about = "Last tokens that are not coded yet and not evicted.",
      .type = DQ_KV_INT,
      IN_BOTH(recent),
      .applies = DQ_KV_CODES | DQ_KV_EVICTS,
@@ -760,6 +770,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column_place = 14,
      .column = {"kv_recent"}},
     {.name = "policy",
+     .about = "What decides which tokens are evicted; null: none are.",
      .type = DQ_KV_POLICY,
      IN_BOTH(evict.policy),
      .applies = DQ_KV_EVICTS,
@@ -771,6 +782,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column_place = 3,
      .column = {"kv_policy"}},
     {.name = "keep",
+     .about = "Share of a context's tokens that stays; null: tokens says it.",
      .type = DQ_KV_SHARE,
      IN_BOTH(evict.keep),
      .applies = DQ_KV_EVICTS,
@@ -783,6 +795,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column_place = 4,
      .column = {"kv_keep"}},
     {.name = "tokens",
+     .about = "Tokens of a context that stay; null: keep says it.",
      .type = DQ_KV_LONG,
      IN_BOTH(evict.tokens),
      .applies = DQ_KV_EVICTS,
@@ -797,6 +810,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column_place = 5,
      .column = {"kv_tokens"}},
     {.name = "budget",
+     .about = "What layers and heads get of them; null: nothing is evicted.",
      .type = DQ_KV_WORD,
      IN_BOTH(evict.budget),
      .applies = DQ_KV_EVICTS,
@@ -811,6 +825,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column_place = 6,
      .column = {"kv_budget"}},
     {.name = "heads",
+     .about = "Groups of KV heads in order of need; null: none.",
      .type = DQ_KV_BY_GROUP,
      IN_BOTH(evict.heads),
      .applies = DQ_KV_BY_HEADS,
@@ -824,6 +839,8 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column_place = 18,
      .column = {"kv_heads"}},
     {.name = "every",
+     .about =
+         "Evicts again after so many tokens after the context, 0: never; null: nothing is evicted.",
      .type = DQ_KV_LONG,
      IN_BOTH(evict.every),
      .applies = DQ_KV_EVICTS,
@@ -835,6 +852,8 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column_place = 8,
      .column = {"kv_every"}},
     {.name = "window",
+     .about = "Last rows whose attention counts, 0: all, -1: as the policy says; null: nothing is "
+              "evicted.",
      .type = DQ_KV_ROWS,
      IN_BOTH(evict.window),
      .applies = DQ_KV_SUMS,
@@ -846,6 +865,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column_place = 7,
      .column = {"kv_window"}},
     {.name = "seed", /* a command says in its help what else it draws */
+     .about = "Of the policy random; null: nothing is evicted.",
      .type = DQ_KV_LONG,
      IN_BOTH(evict.seed),
      .applies = DQ_KV_DRAWS,
@@ -975,14 +995,25 @@ static bool is_other(const dq_kv_field *f, const void *at)
     return f->type == DQ_KV_SHARE ? real_at(at) == 0 : integer_at(f, at) == 0;
 }
 
-static json_t *json_at(const dq_kv_field *f, const void *at)
+/* One setting; at NULL: it is described. */
+static void put_at(dq_row_writer *w, const dq_kv_field *f, const void *at, unsigned when)
 {
-    if (is_other(f, at)) return json_null();
-    switch (dq_kv_field_form(f)) {
-    case DQ_KV_AS_REAL: return json_real(real_at(at));
-    case DQ_KV_AS_TEXT: return text_at(f, at) ? json_string(text_at(f, at)) : json_null();
-    default: return json_integer(integer_at(f, at));
+    dq_row row = {.name = f->name, .about = f->about, .type = DQ_ROW_INT, .when = when};
+    dq_value v = {0};
+    const bool there = at && !is_other(f, at);
+    if (dq_kv_field_form(f) == DQ_KV_AS_TEXT) {
+        row.type = DQ_ROW_TEXT;
+        row.words = f->words;
+        row.n_words = f->n_words;
+        if (there) v.text = text_at(f, at);
+    } else if (dq_kv_field_form(f) == DQ_KV_AS_REAL) {
+        row.type = DQ_ROW_REAL;
+        v.real = there ? real_at(at) : (double)NAN;
+    } else {
+        v.integer = there ? integer_at(f, at) : INT64_MIN;
+        if (!there) row.when |= DQ_BELOW_0;
     }
+    dq_row_put(w, &row, v);
 }
 
 static const void *in_config(const dq_kv_field *f, const dq_kv_config *c)
@@ -1054,16 +1085,31 @@ bool dq_kv_config_same(const dq_kv_config *a, const dq_kv_config *b)
     return !dq_kv_config_differs(a, b);
 }
 
+static void config_rows(dq_row_writer *w, const dq_kv_config *c)
+{
+    for (int i = 0; i < DQ_KV_FIELDS; i++) {
+        const dq_kv_field *f = &dq_kv_fields[i];
+        const bool may_lack = f->later || dq_kv_field_evicts(f);
+        const bool none = f->or_other || f->type == DQ_KV_WIDTH || f->type == DQ_KV_POLICY;
+        const unsigned when = (may_lack ? DQ_SOMETIMES : 0) | (none ? DQ_NULL : 0) |
+                              (f->type == DQ_KV_ROWS ? DQ_SIGNED : 0);
+        if (c && !dq_kv_field_stored(f, c)) continue;
+        if (!c || c->evict.policy || !dq_kv_field_evicts(f))
+            put_at(w, f, c ? in_config(f, c) : NULL, when);
+    }
+}
+
 json_t *dq_kv_config_json(const dq_kv_config *c)
 {
     json_t *o = json_object();
-    for (int i = 0; i < DQ_KV_FIELDS; i++) {
-        const dq_kv_field *f = &dq_kv_fields[i];
-        if (!dq_kv_field_stored(f, c)) continue;
-        if (c->evict.policy || !dq_kv_field_evicts(f))
-            json_object_set_new(o, f->name, json_at(f, in_config(f, c)));
-    }
+    dq_row_writer w = dq_row_json(o);
+    config_rows(&w, c);
     return o;
+}
+
+void dq_kv_config_describe(dq_row_writer *w)
+{
+    config_rows(w, NULL);
 }
 
 static const void *in_spec(const dq_kv_field *f, const dq_kv_spec *s)
@@ -1108,21 +1154,42 @@ const char *dq_kv_spec_column(double *number, const dq_kv_spec *s, int place)
     return NULL;
 }
 
-json_t *dq_kv_spec_json(const dq_kv_spec *s)
+void dq_kv_spec_rows(dq_row_writer *w, const dq_kv_spec *s)
 {
-    json_t *o = json_object(), *rotate = json_object();
-    json_object_set_new(rotate, "k", json_boolean(s->rotate_k));
-    json_object_set_new(rotate, "v", json_boolean(s->rotate_v));
     for (int i = 0; i < DQ_KV_FIELDS; i++) {
         const dq_kv_field *f = &dq_kv_fields[i];
-        const double bits = dq_kv_shown_bits(s, f->spec == offsetof(dq_kv_spec, v_bits));
-        json_t *v = f->type == DQ_KV_ROTATE                  ? rotate
-                    : !says(f, s)                            ? json_null()
-                    : f->type == DQ_KV_WIDTH && s->widths[0] ? json_real(bits)
-                    : f->type == DQ_KV_WIDTH                 ? json_integer((json_int_t)bits)
-                    : f->type == DQ_KV_ROWS ? json_integer(dq_evict_window(&s->evict))
-                                            : json_at(f, in_spec(f, s));
-        json_object_set_new(o, f->name, v);
+        const bool values = f->spec == offsetof(dq_kv_spec, v_bits);
+        const double bits = s && f->type == DQ_KV_WIDTH ? dq_kv_shown_bits(s, values) : 0;
+        const bool always = !dq_kv_field_evicts(f) && f->type != DQ_KV_POLICY && !is_list(f);
+        const unsigned when = always ? 0 : DQ_NULL;
+        if (f->type == DQ_KV_ROTATE) {
+            DQ_OBJECT(w, f->name, f->about);
+            DQ_PUT(w, "k", s->rotate_k, "Of keys.");
+            DQ_PUT(w, "v", s->rotate_v, "Of values.");
+            dq_row_end(w);
+        } else if (f->type == DQ_KV_WIDTH && s && !s->widths[0]) {
+            DQ_PUT(w, f->name, (int64_t)bits, f->about);
+        } else if (f->type == DQ_KV_WIDTH) {
+            DQ_PUT(w, f->name, bits, f->about);
+        } else if (s && f->type == DQ_KV_ROWS && says(f, s)) {
+            DQ_PUT(w, f->name, dq_evict_window(&s->evict), f->about);
+        } else if (s && !says(f, s)) {
+            DQ_PUT(w, f->name, (const char *)NULL, f->about);
+        } else {
+            put_at(w, f, s ? in_spec(f, s) : NULL, when);
+        }
     }
+}
+
+json_t *dq_kv_spec_json(const dq_kv_spec *s)
+{
+    json_t *o = json_object();
+    dq_row_writer w = dq_row_json(o);
+    dq_kv_spec_rows(&w, s);
     return o;
+}
+
+void dq_kv_spec_describe(dq_row_writer *w)
+{
+    dq_kv_spec_rows(w, NULL);
 }

@@ -6,6 +6,7 @@
 
 #include "base/base.h"
 #include "base/json.h"
+#include "record/record.h"
 
 /* Which tokens of a KV cache are worth keeping. A policy is one function over columns of numbers
  * about tokens and never sees a tensor; a new one is one row of the table. */
@@ -564,7 +565,8 @@ typedef enum dq_kv_type {
 } dq_kv_type;
 
 typedef struct dq_kv_field {
-    const char *name; /* key of JSON, attribute of HDF5 */
+    const char *name;  /* key of JSON, attribute of HDF5 */
+    const char *about; /* a sentence of schemas */
     dq_kv_type type;
     size_t config, spec; /* offsets in the two structs */
     unsigned applies;    /* any of DQ_KV_CODES ... it needs to say something; 0: it always does */
@@ -613,8 +615,14 @@ bool dq_kv_spec_same(const dq_kv_spec *a, const dq_kv_spec *b);
 /* A column of dq_kv_spec: a text (number NaN), or NULL and the number, NaN where the setting has no
  * effect. */
 const char *dq_kv_spec_column(double *number, const dq_kv_spec *s, int place);
-/* As in results and the key of a resumed run: null where a setting has no effect. */
+/* As in results and the key of a resumed run: null where a setting has no effect. NULL: described. */
+void dq_kv_spec_rows(dq_row_writer *w, const dq_kv_spec *s);
 json_t *dq_kv_spec_json(const dq_kv_spec *s);
+/* For rows whose value dq_kv_spec_json or dq_kv_config_json has made. */
+#define DQ_KV_SPEC   .def = "kv_spec", .describe = dq_kv_spec_describe
+#define DQ_KV_CONFIG .def = "kv_config", .describe = dq_kv_config_describe
+void dq_kv_spec_describe(dq_row_writer *w);
+void dq_kv_config_describe(dq_row_writer *w);
 
 /* How a page stores the tokens of one KV head, and its bytes: what every backend allocates and
  * "Bytes" predicts. */

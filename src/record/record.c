@@ -4,9 +4,9 @@
 #include "record/record.h"
 
 #include "base/file.h"
-#include "work/ranks.h"
 #include "base/text.h"
 #include "record/version.h"
+#include "work/ranks.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -100,6 +100,7 @@ enum {
 };
 #define DQ_SHA256 "^[0-9a-f]{64}$" /* a pattern */
 
+struct dq_row_writer;
 typedef struct dq_row {
     const char *name;  /* NULL in a list */
     const char *about; /* one sentence */
@@ -112,9 +113,10 @@ typedef struct dq_row {
     const char *pattern; /* that a text has */
     const char *ref;     /* of JSON: "common.json#/$defs/kv_config", or a type, "string" */
     const char *def;     /* an object that is described once, under "$defs" */
-    const char *title;   /* of a table's column; NULL: it has none */
-    int digits;          /* of a real there, after the point */
-    double scale;        /* that it is multiplied with there; 0: 1 */
+    void (*describe)(struct dq_row_writer *w); /* of JSON with a `def`: writes its rows, not live */
+    const char *title;                         /* of a table's column; NULL: it has none */
+    int digits;                                /* of a real there, after the point */
+    double scale;                              /* that it is multiplied with there; 0: 1 */
 } dq_row;
 
 typedef struct dq_value {

@@ -156,7 +156,14 @@ void dq_row_put(dq_row_writer *w, const dq_row *row, dq_value v)
         w->cell(w->arg, row, !w->live ? NULL : nothing ? "-" : text_of(text, sizeof text, row, v));
         return;
     }
-    if (!w->live)
+    if (!w->live && row->describe) {
+        dq_row object = *row;
+        object.type = DQ_ROW_OBJECT;
+        object.describe = NULL;
+        if (!dq_row_begin(w, &object, true)) return;
+        row->describe(w);
+        dq_row_end(w);
+    } else if (!w->live)
         attach(w, row, schema_of(row));
     else if (!nothing)
         attach(w, row, json_of(row, v));
