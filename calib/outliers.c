@@ -4,11 +4,11 @@
 #include "calib/outliers.h"
 
 #include "base/os.h"
-#include "work/ranks.h"
 #include "engine/observe.h"
 #include "engine/runner.h"
 #include "stat/stat.h"
 #include "tensor/tensor.h"
+#include "work/ranks.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -704,38 +704,39 @@ static dq_status run_block(void *arg, int64_t block, dq_err *err)
     return dq_ranks_number() == 0 ? DQ_OK : dq_ranks_tell((const char *)&block, sizeof block, err);
 }
 
-static dq_status take_block(void *arg, const char *text, size_t len, dq_err *err)
+/* Tells rank 0 what this one has found in its blocks: -1 - layer, and the layer's numbers. */
+static dq_status tell_layers(void *arg, dq_err *err)
 {
-    walk *w = arg;
-    int64_t block;
-    (void)len;
-    memcpy(&block, text, sizeof block);
-    w->told += (double)(w->s->cu[w->start[block + 1]] - w->s->cu[w->start[block]]);
+    const walk *w = arg;
+    for (int i = 0; i < w->o->n_layers && err->code == DQ_OK; i++) {
+        const int64_t layer = -1 - i;
+        dq_strbuf found = {0};
+        if (dq_strbuf_add(&found, (const char *)&layer, sizeof layer, err) == DQ_OK &&
+            dq_outliers_put(w->o, i, &found, err) == DQ_OK)
+            dq_ranks_tell(found.s, found.n, err);
+        dq_block_free(found.s);
+    }
     return err->code;
 }
 
-static dq_status merge_layers(void *arg, const char *text, size_t len, dq_err *err)
+static dq_status take_told(void *arg, const char *text, size_t len, dq_err *err)
 {
     walk *w = arg;
-    const char *at = text;
-    for (int i = 0; i < w->o->n_layers; i++)
-        DQ_TRY(dq_outliers_merge(w->o, i, &at, text + len, err));
+    int64_t block;
+    const char *at = text + sizeof block;
+    memcpy(&block, text, sizeof block);
+    if (block < 0) return dq_outliers_merge(w->o, (int)(-1 - block), &at, text + len, err);
+    w->told += (double)(w->s->cu[w->start[block + 1]] - w->s->cu[w->start[block]]);
     return DQ_OK;
 }
 
 static dq_status run_walk(walk *w, int number, dq_err *err)
 {
-    const dq_ranks_work work = {.n = w->n_blocks, .run = run_block, .take = take_block, .arg = w};
+    const dq_ranks_work work = {
+        .n = w->n_blocks, .run = run_block, .last = tell_layers, .take = take_told, .arg = w};
     w->number = number;
     w->told = 0;
-    DQ_TRY(dq_ranks_run(&work, err));
-    /* Sends what other ranks found to rank 0. */
-    dq_strbuf found = {0};
-    for (int i = 0; dq_ranks_number() > 0 && i < w->o->n_layers && err->code == DQ_OK; i++)
-        dq_outliers_put(w->o, i, &found, err);
-    dq_ranks_collect(found.s, found.n, merge_layers, w, err);
-    dq_block_free(found.s);
-    return err->code;
+    return dq_ranks_run(&work, err);
 }
 
 /* Walk 2 splits the bin of the pooled median in every layer and adds up. A tally can split one bin

@@ -28,10 +28,6 @@ dq_status dq_ranks_share(void *p, size_t n, dq_err *err);
 
 /* Receives bytes from another rank. */
 typedef dq_status dq_ranks_take(void *arg, const char *text, size_t len, dq_err *err);
-/* By all: on rank 0 `take` gets text[len] of every other rank in order. */
-dq_status dq_ranks_collect(const char *text, size_t len, dq_ranks_take *take, void *arg,
-                           dq_err *err);
-
 /* By all: all[count] becomes the number of each. Fails as dq_ranks_agree does. */
 dq_status dq_ranks_gather(int64_t *all, int64_t own, dq_err *err);
 /* By all: *x becomes the sum over ranks. Fails likewise. */

@@ -236,36 +236,6 @@ dq_status dq_ranks_share(void *p, size_t n, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status collect_from(int rank, dq_ranks_take *take, void *arg, dq_err *err)
-{
-    int64_t len;
-    MPI_Recv(&len, 1, MPI_INT64_T, rank, TOLD, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    char *text = dq_block_new((size_t)len + 1, 1, err);
-    if (!text) job.broken = true; /* what follows cannot be heard */
-    if (!text) return err->code;
-    for (size_t at = 0; at < (size_t)len; at += AT_ONCE)
-        MPI_Recv(text + at, at_once((size_t)len - at), MPI_BYTE, rank, TOLD, MPI_COMM_WORLD,
-                 MPI_STATUS_IGNORE);
-    if (err->code == DQ_OK) take(arg, text, (size_t)len, err);
-    dq_block_free(text);
-    return err->code;
-}
-
-dq_status dq_ranks_collect(const char *text, size_t len, dq_ranks_take *take, void *arg,
-                           dq_err *err)
-{
-    const int64_t bytes = (int64_t)len;
-    DQ_TRY(dq_ranks_agree(NULL, NULL, err));
-    for (int i = 1; job.number == 0 && i < job.count && !job.broken; i++)
-        collect_from(i, take, arg, err);
-    if (job.number > 0) {
-        MPI_Send(&bytes, 1, MPI_INT64_T, 0, TOLD, MPI_COMM_WORLD);
-        for (size_t at = 0; at < len; at += AT_ONCE)
-            MPI_Send(text + at, at_once(len - at), MPI_BYTE, 0, TOLD, MPI_COMM_WORLD);
-    }
-    return job.broken ? err->code : dq_ranks_agree(NULL, NULL, err);
-}
-
 void dq_ranks_send(int to, const void *p, size_t n)
 {
     for (size_t at = 0; at < n; at += AT_ONCE) {

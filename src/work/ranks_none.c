@@ -55,16 +55,6 @@ dq_status dq_ranks_share(void *p, size_t n, dq_err *err)
     return err->code;
 }
 
-dq_status dq_ranks_collect(const char *text, size_t len, dq_ranks_take *take, void *arg,
-                           dq_err *err)
-{
-    (void)text;
-    (void)len;
-    (void)take;
-    (void)arg;
-    return err->code;
-}
-
 dq_status dq_ranks_gather(int64_t *all, int64_t own, dq_err *err)
 {
     *all = own;

@@ -2,6 +2,7 @@
  * rows are everybody's, and ranks that meet at different places or have failed do not wait for ever. 0 where that is so.
  * SPDX-License-Identifier: MIT */
 #include "work/ranks.h"
+#include "work/work.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -75,6 +76,65 @@ static void tell_numbers(void)
     CHECK(dq_ranks_agree("thing", "same", &err) == DQ_OK);
 }
 
+/* Pieces whose lines come at once, or are held back until the rank has no more. */
+enum { PIECES = 20 };
+typedef struct pieces {
+    dq_work w;
+    bool held[PIECES];
+    int known[PIECES], told;
+} pieces;
+
+static dq_status compute(void *arg, int64_t piece, dq_err *err)
+{
+    pieces *x = arg;
+    x->known[piece]++;
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    if ((x->held[piece] = piece % 3 == 0)) return DQ_OK;
+    return dq_work_put(&x->w, json_pack("{s:I}", "piece", (json_int_t)piece), err);
+}
+
+static dq_status flush(void *arg, dq_err *err)
+{
+    pieces *x = arg;
+    for (int i = 0; i < PIECES; i++) {
+        if (x->held[i]) DQ_TRY(dq_work_put(&x->w, json_pack("{s:i}", "piece", i), err));
+        x->held[i] = false;
+    }
+    return DQ_OK;
+}
+
+static dq_status take(void *arg, const json_t *line, bool told, dq_err *err)
+{
+    pieces *x = arg;
+    (void)err;
+    x->told += told;
+    x->known[json_integer_value(json_object_get(line, "piece"))]++;
+    return DQ_OK;
+}
+
+static void run_pieces(bool shared)
+{
+    dq_err err = {0};
+    pieces x = {.told = 0};
+    json_t *of = json_pack("{s:b}", "shared", shared);
+    int known = 0;
+    const dq_work_how how = {
+        .schema = "form/1", .of = of, .shared = shared, .take = take, .flush = flush, .arg = &x};
+    CHECK(dq_work_open(&x.w, &how, &err) == DQ_OK);
+    CHECK(dq_work_run(&x.w, PIECES, compute, &x, &err) == DQ_OK);
+    if (dq_ranks_number() == 0) flush(&x, &err);
+    for (int i = 0; i < PIECES; i++) known += x.known[i] > 0;
+    if (dq_ranks_number() == 0) {
+        CHECK(known == PIECES && x.told > 0 && x.told < PIECES);
+        for (int i = 0; i < PIECES; i++) CHECK(x.known[i] == 1);
+    } else {
+        CHECK(x.told == 0 && (!shared || known > 0));
+        for (int i = 0; i < PIECES; i++) CHECK(!shared || i % 3 == 0 || x.known[i] > 0);
+    }
+    dq_work_close(&x.w, false);
+    json_decref(of);
+}
+
 /* The last thing that ranks do together. */
 static void part(const char *how)
 {
@@ -105,6 +165,8 @@ int main(int argc, char **argv)
     pass_blocks();
     for (int64_t n = 0; n <= ROWS; n += 125) join_rows(n, 1 + n % 64);
     tell_numbers();
+    run_pieces(false);
+    run_pieces(true);
     part(argv[1]);
     dq_ranks_end(DQ_OK);
     return failures > 0;
