@@ -1,12 +1,4 @@
-/* The blocks of all models are numbered through, and part I of N computes those whose number is I
- * - 1 modulo N: they take about as long. What blocks find adds up, so a file (work/work.h) has the
- * state after some of them: a line for each layer of each model, and one for the blocks,
- *
- *   {"model": M, "layer": L, "found": BASE64}      bytes of dq_outliers_put
- *   {"blocks": [[B, ..], ..]}                      of each model
- *
- * A later state replaces the file. One is written after a block, if writing takes little time
- * beside what was computed since.
+/* A walk over the data by model; with --shard one over some blocks, whose state a file keeps.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
@@ -36,22 +28,6 @@ enum { CMD_STATS_MODELS = 64 };
 typedef struct cmd_stats_key {
     char program[DQ_IDENTITY], text[65];
 } cmd_stats_key;
-typedef struct cmd_stats_part {
-    cmd_stats_entry *entry; /* [n] with their inputs */
-    int n;
-    const cmd_stats_key *key;
-    const dq_shard *part;
-    const char *path; /* of the part */
-    json_t *about;    /* more members of its head */
-    bool resume;      /* goes on with it, if it is there */
-    dq_outlier_detail detail;
-    dq_outlier_plan plan;
-    /* Called before the blocks of a model computed here, and after them. */
-    dq_status (*begin)(void *arg, int model, int64_t rows, dq_runner **r, dq_err *err);
-    void (*end)(void *arg, dq_runner *r);
-    void *arg;
-    double share; /* of all work, that of this part; afterwards */
-} cmd_stats_part;
 #define CMD_STATS_SENSITIVITY_OPTIONS(x)                                                           \
     dq_opt_heading("rounding:"),                                                                   \
         dq_opt_flag("forecast", &(x).forecast,                                                     \
@@ -70,244 +46,6 @@ typedef struct cmd_stats_part {
                    "tokens of each of them, from its beginning (default 512)"),                    \
         dq_opt_word("logit-granularity", "WHICH", &(x).granularity, dq_granularity_name,           \
                     DQ_GRANULARITIES, "logits with one scale: {words} (default per-tensor)")
-
-static const char schema[] = "dq-stats-part/2";
-enum { SHARE = 20, LEAST_SECONDS = 5 }; /* between states: times the writing, and at least */
-
-/* A model's blocks, and its state in a file. */
-typedef struct blocks {
-    dq_outlier_walk *walk;
-    int first; /* its number among those of all models */
-    bool done[DQ_OUTLIER_BLOCKS];
-    dq_strbuf *found; /* [n_layers] */
-} blocks;
-
-typedef struct work {
-    const cmd_stats_part *x;
-    bool whole; /* of all parts, which are read */
-    blocks model[CMD_STATS_MODELS];
-    dq_work ledger;
-    double wrote_at, writing; /* seconds: when the last state was written, and how long that took */
-} work;
-
-static dq_status begin(work *w, dq_err *err)
-{
-    int number = 0;
-    for (int i = 0; i < w->x->n; i++) {
-        cmd_stats_entry *e = &w->x->entry[i];
-        const dq_model *m = e->model;
-        const dq_sequences s = {e->in.n_seq, e->in.cu, e->in.ids};
-        e->fed = s;
-        w->model[i].found = dq_block_new((size_t)m->n_layers, sizeof *w->model[i].found, err);
-        if (!w->model[i].found) return err->code;
-        DQ_TRY(dq_outliers_init(&e->out, m, w->x->detail, err));
-        DQ_TRY(dq_outlier_walk_new(&w->model[i].walk, &e->out, m, &e->fed, &w->x->plan, err));
-        w->model[i].first = number;
-        number += dq_outlier_walk_blocks(w->model[i].walk);
-    }
-    return DQ_OK;
-}
-
-static void end(work *w)
-{
-    for (int i = 0; i < w->x->n; i++) {
-        blocks *of = &w->model[i];
-        for (int l = 0; of->found && l < w->x->entry[i].model->n_layers; l++)
-            dq_block_free(of->found[l].s);
-        dq_block_free(of->found);
-        dq_outlier_walk_free(of->walk);
-    }
-    dq_block_free(w);
-}
-
-static bool is_mine(const work *w, int model, int block)
-{
-    return (w->model[model].first + block) % w->x->part->n == w->x->part->shard - 1;
-}
-
-/* The last complete state in the lines. */
-static dq_status merge_found(work *w, int model, dq_err *err)
-{
-    blocks *of = &w->model[model];
-    dq_outliers *o = &w->x->entry[model].out;
-    for (int l = 0; l < o->n_layers; l++) {
-        const char *at = of->found[l].s, *end = at + of->found[l].n;
-        DQ_TRY(dq_outliers_merge(o, l, &at, end, err));
-        if (at != end) return dq_fail(err, DQ_DAMAGED, "\"found\" is too long");
-        of->found[l].n = 0;
-    }
-    if (dq_outlier_walk_check(of->walk)) return DQ_OK;
-    return dq_fail(err, DQ_DAMAGED, "a place outside the sequences");
-}
-
-static dq_status take_line(void *arg, const json_t *step, bool told, dq_err *err)
-{
-    work *w = arg;
-    (void)told;
-    const json_t *all = json_object_get(step, "blocks");
-    if (!all) {
-        const char *text;
-        int64_t model, layer;
-        size_t n;
-        DQ_TRY(dq_json_int(&model, step, "model", 0, w->x->n - 1, NULL, err));
-        DQ_TRY(dq_json_int(&layer, step, "layer", 0, w->x->entry[model].model->n_layers - 1, NULL,
-                           err));
-        DQ_TRY(dq_json_text(&text, step, "found", NULL, err));
-        const size_t len = strlen(text);
-        dq_strbuf *to = &w->model[model].found[layer];
-        if (to->n) return dq_fail(err, DQ_DAMAGED, "a layer is there twice");
-        DQ_TRY(dq_strbuf_reserve(to, len / 4 * 3 + 1, err));
-        if (!dq_base64_get(to->s, &n, text, len)) return dq_fail(err, DQ_DAMAGED, "\"found\"");
-        to->n = n;
-        return DQ_OK;
-    }
-    if ((int)json_array_size(all) != w->x->n) return dq_fail(err, DQ_DAMAGED, "\"blocks\"");
-    for (int i = 0; i < w->x->n; i++) {
-        const json_t *list = json_array_get(all, (size_t)i);
-        if (json_array_size(list) == 0) continue;
-        blocks *of = &w->model[i];
-        size_t k;
-        json_t *x;
-        json_array_foreach(list, k, x)
-        {
-            const int64_t block = json_is_integer(x) ? json_integer_value(x) : -1;
-            if (block < 0 || block >= dq_outlier_walk_blocks(of->walk))
-                return dq_fail(err, DQ_DAMAGED, "\"blocks\"");
-            if (of->done[block] || (!w->whole && !is_mine(w, i, (int)block)))
-                return dq_fail(err, DQ_DAMAGED, "block %lld of model %d is %s", (long long)block, i,
-                               of->done[block] ? "there twice" : "not of this part");
-            of->done[block] = true;
-        }
-        DQ_TRY(merge_found(w, i, err));
-    }
-    return DQ_OK;
-}
-
-static dq_work_how how_of(work *w)
-{
-    const cmd_stats_part *x = w->x;
-    return (dq_work_how){.path = x->path,
-                         .schema = schema,
-                         .key = x->key->text,
-                         .about = x->about,
-                         .shard = x->part->shard,
-                         .n_shards = x->part->n,
-                         .resume = x->resume,
-                         .force = true,
-                         .take = take_line,
-                         .arg = w};
-}
-
-static dq_status read_part(work *w, const char *path, dq_err *err)
-{
-    const dq_work_how how = how_of(w);
-    DQ_TRY(dq_work_merge(&how, path, err));
-    for (int i = 0; i < w->x->n; i++) {
-        const blocks *of = &w->model[i];
-        for (int l = 0; l < w->x->entry[i].model->n_layers; l++) {
-            if (of->found[l].n) return dq_fail(err, DQ_DAMAGED, "%s: it says no blocks", path);
-        }
-    }
-    return DQ_OK;
-}
-
-static dq_status put_layer(work *w, int model, int layer, dq_err *err)
-{
-    dq_strbuf bytes = {0}, text = {0};
-    if (dq_outliers_put(&w->x->entry[model].out, layer, &bytes, err) == DQ_OK &&
-        dq_base64_put(&text, bytes.s, bytes.n, err) == DQ_OK)
-        dq_work_put(
-            &w->ledger,
-            json_pack("{s:i, s:i, s:s%}", "model", model, "layer", layer, "found", text.s, text.n),
-            err);
-    dq_block_free(bytes.s);
-    dq_block_free(text.s);
-    return err->code;
-}
-
-static dq_status put_state(void *arg, dq_err *err)
-{
-    work *w = arg;
-    json_t *all = json_array();
-    for (int i = 0; i < w->x->n; i++) {
-        const blocks *of = &w->model[i];
-        json_t *list = json_array();
-        for (int b = 0; b < dq_outlier_walk_blocks(of->walk); b++) {
-            if (of->done[b] && is_mine(w, i, b)) json_array_append_new(list, json_integer(b));
-        }
-        const int n_layers = json_array_size(list) ? w->x->entry[i].out.n_layers : 0;
-        for (int l = 0; l < n_layers && err->code == DQ_OK; l++) put_layer(w, i, l, err);
-        json_array_append_new(all, list);
-    }
-    return dq_work_put(&w->ledger, json_pack("{s:o}", "blocks", all), err);
-}
-
-static dq_status write_state(work *w, bool ends, dq_err *err)
-{
-    const double began = dq_os_seconds();
-    if (dq_work_rewrite(&w->ledger, put_state, ends, err) != DQ_OK)
-        dq_fail_more(err, dq_remedy_none,
-                     ". What it has stays: the same command with --resume goes on from there");
-    w->wrote_at = dq_os_seconds();
-    w->writing = w->wrote_at - began;
-    return err->code;
-}
-
-static dq_status run_block(work *w, dq_runner *r, int model, int block, dq_err *err)
-{
-    DQ_TRY(dq_outlier_walk_run(w->model[model].walk, r, block, err));
-    w->model[model].done[block] = true;
-    if (dq_os_seconds() - w->wrote_at < fmax(SHARE * w->writing, LEAST_SECONDS)) return DQ_OK;
-    return write_state(w, false, err);
-}
-
-static dq_status run_model(work *w, int model, dq_err *err)
-{
-    const cmd_stats_part *x = w->x;
-    const blocks *of = &w->model[model];
-    const int n = dq_outlier_walk_blocks(of->walk);
-    int64_t rows = 0;
-    dq_runner *r = NULL;
-    for (int i = 0; i < n; i++) {
-        if (!of->done[i] && is_mine(w, model, i)) rows += dq_outlier_walk_rows(of->walk, i);
-    }
-    if (rows == 0) return DQ_OK;
-    DQ_TRY(x->begin(x->arg, model, rows, &r, err));
-    for (int i = 0; i < n && err->code == DQ_OK; i++) {
-        if (!of->done[i] && is_mine(w, model, i)) run_block(w, r, model, i, err);
-    }
-    x->end(x->arg, r);
-    return err->code;
-}
-
-/* Computes the blocks that the part's file lacks, so that it has all. */
-static dq_status part_run(cmd_stats_part *x, dq_err *err)
-{
-    work *w = dq_block_new(1, sizeof *w, err);
-    if (!w) return err->code;
-    w->x = x;
-    w->wrote_at = dq_os_seconds();
-    const dq_work_how how = how_of(w);
-    if (begin(w, err) == DQ_OK && dq_work_open(&w->ledger, &how, err) == DQ_OK) {
-        const bool ended = w->ledger.ended;
-        double mine = 0, all = 0;
-        for (int m = 0; m < w->x->n; m++) {
-            const dq_outlier_walk *walk = w->model[m].walk;
-            for (int i = 0; i < dq_outlier_walk_blocks(walk); i++) {
-                const double rows = (double)dq_outlier_walk_rows(walk, i),
-                             one = rows * (double)w->x->entry[m].model->n_params;
-                mine += is_mine(w, m, i) ? one : 0;
-                all += one;
-            }
-        }
-        x->share = all > 0 ? mine / all : 0;
-        for (int i = 0; err->code == DQ_OK && i < x->n; i++) run_model(w, i, err);
-        if (err->code == DQ_OK && !ended) write_state(w, true, err);
-    }
-    dq_work_close(&w->ledger, false);
-    end(w);
-    return err->code;
-}
 
 /* CSV and HDF5 walk models, kinds and layers in order; in HDF5 a quantity is an array over layers,
  * and channels one over layers, classes of tokens and channels. */
@@ -659,9 +397,8 @@ static void tick(void *arg, int walk, int64_t rows)
 }
 
 /* Opens the model's runner and a progress over so many rows of a walk. */
-static dq_status begin_model(void *arg, int model, int64_t rows, dq_runner **r, dq_err *err)
+static dq_status begin_model(stats *x, int model, int64_t rows, dq_runner **r, dq_err *err)
 {
-    stats *x = arg;
     cmd_stats_entry *e = &x->entry[model];
     const dq_math f32 = {DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32};
     DQ_TRY(dq_backend_can(x->backend, e->model, f32, &dq_kv_plain, err));
@@ -674,9 +411,8 @@ static dq_status begin_model(void *arg, int model, int64_t rows, dq_runner **r, 
     return DQ_OK;
 }
 
-static void end_model(void *arg, dq_runner *r)
+static void end_model(stats *x, dq_runner *r)
 {
-    stats *x = arg;
     dq_progress_end(&x->progress);
     dq_runner_free(r);
 }
@@ -685,6 +421,287 @@ static dq_outlier_plan plan_of(stats *x)
 {
     return (dq_outlier_plan){
         .max_rows = PASS_ROWS, .walks = x->one_pass ? 1 : 3, .tick = tick, .arg = x};
+}
+
+/* The blocks of all models are numbered through, and part I of N computes those whose number is I
+ * - 1 modulo N: they take about as long. What blocks find adds up, so a file (work/work.h) has the
+ * state after some of them: a line for each layer of each model, and one for the blocks,
+ *
+ *   {"model": M, "layer": L, "found": BASE64}      bytes of dq_outliers_put
+ *   {"blocks": [[B, ..], ..]}                      of each model
+ *
+ * A later state replaces the file. One is written after a block, if writing takes little time
+ * beside what was computed since. */
+
+static const char schema[] = "dq-stats-part/2";
+enum { SHARE = 20, LEAST_SECONDS = 5 }; /* between states: times the writing, and at least */
+
+/* A model's blocks, and its state in a file. */
+typedef struct blocks {
+    dq_outlier_walk *walk;
+    int first; /* its number among those of all models */
+    bool done[DQ_OUTLIER_BLOCKS];
+    dq_strbuf *found; /* [n_layers] */
+} blocks;
+
+typedef struct work {
+    stats *x;
+    dq_outlier_plan plan;
+    bool whole; /* of all parts, which are read */
+    json_t *about;
+    blocks model[CMD_STATS_MODELS];
+    dq_work ledger;
+    double wrote_at, writing; /* seconds: when the last state was written, and how long that took */
+} work;
+
+static dq_status begin(work *w, dq_err *err)
+{
+    int number = 0;
+    w->plan = plan_of(w->x);
+    for (int i = 0; i < w->x->n; i++) {
+        cmd_stats_entry *e = &w->x->entry[i];
+        const dq_model *m = e->model;
+        const dq_sequences s = {e->in.n_seq, e->in.cu, e->in.ids};
+        e->fed = s;
+        w->model[i].found = dq_block_new((size_t)m->n_layers, sizeof *w->model[i].found, err);
+        if (!w->model[i].found) return err->code;
+        DQ_TRY(dq_outliers_init(&e->out, m, (dq_outlier_detail)w->x->detail.at, err));
+        DQ_TRY(dq_outlier_walk_new(&w->model[i].walk, &e->out, m, &e->fed, &w->plan, err));
+        w->model[i].first = number;
+        number += dq_outlier_walk_blocks(w->model[i].walk);
+    }
+    return DQ_OK;
+}
+
+static void end(work *w)
+{
+    for (int i = 0; i < w->x->n; i++) {
+        blocks *of = &w->model[i];
+        for (int l = 0; of->found && l < w->x->entry[i].model->n_layers; l++)
+            dq_block_free(of->found[l].s);
+        dq_block_free(of->found);
+        dq_outlier_walk_free(of->walk);
+    }
+    dq_block_free(w);
+}
+
+static bool is_mine(const work *w, int model, int block)
+{
+    return (w->model[model].first + block) % w->x->part.n == w->x->part.shard - 1;
+}
+
+/* The last complete state in the lines. */
+static dq_status merge_found(work *w, int model, dq_err *err)
+{
+    blocks *of = &w->model[model];
+    dq_outliers *o = &w->x->entry[model].out;
+    for (int l = 0; l < o->n_layers; l++) {
+        const char *at = of->found[l].s, *end = at + of->found[l].n;
+        DQ_TRY(dq_outliers_merge(o, l, &at, end, err));
+        if (at != end) return dq_fail(err, DQ_DAMAGED, "\"found\" is too long");
+        of->found[l].n = 0;
+    }
+    if (dq_outlier_walk_check(of->walk)) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "a place outside the sequences");
+}
+
+static dq_status take_line(void *arg, const json_t *step, bool told, dq_err *err)
+{
+    work *w = arg;
+    (void)told;
+    const json_t *all = json_object_get(step, "blocks");
+    if (!all) {
+        const char *text;
+        int64_t model, layer;
+        size_t n;
+        DQ_TRY(dq_json_int(&model, step, "model", 0, w->x->n - 1, NULL, err));
+        DQ_TRY(dq_json_int(&layer, step, "layer", 0, w->x->entry[model].model->n_layers - 1, NULL,
+                           err));
+        DQ_TRY(dq_json_text(&text, step, "found", NULL, err));
+        const size_t len = strlen(text);
+        dq_strbuf *to = &w->model[model].found[layer];
+        if (to->n) return dq_fail(err, DQ_DAMAGED, "a layer is there twice");
+        DQ_TRY(dq_strbuf_reserve(to, len / 4 * 3 + 1, err));
+        if (!dq_base64_get(to->s, &n, text, len)) return dq_fail(err, DQ_DAMAGED, "\"found\"");
+        to->n = n;
+        return DQ_OK;
+    }
+    if ((int)json_array_size(all) != w->x->n) return dq_fail(err, DQ_DAMAGED, "\"blocks\"");
+    for (int i = 0; i < w->x->n; i++) {
+        const json_t *list = json_array_get(all, (size_t)i);
+        if (json_array_size(list) == 0) continue;
+        blocks *of = &w->model[i];
+        size_t k;
+        json_t *x;
+        json_array_foreach(list, k, x)
+        {
+            const int64_t block = json_is_integer(x) ? json_integer_value(x) : -1;
+            if (block < 0 || block >= dq_outlier_walk_blocks(of->walk))
+                return dq_fail(err, DQ_DAMAGED, "\"blocks\"");
+            if (of->done[block] || (!w->whole && !is_mine(w, i, (int)block)))
+                return dq_fail(err, DQ_DAMAGED, "block %lld of model %d is %s", (long long)block, i,
+                               of->done[block] ? "there twice" : "not of this part");
+            of->done[block] = true;
+        }
+        DQ_TRY(merge_found(w, i, err));
+    }
+    return DQ_OK;
+}
+
+static dq_work_how how_of(work *w)
+{
+    const stats *x = w->x;
+    return (dq_work_how){.path = x->out_path,
+                         .schema = schema,
+                         .key = x->key.text,
+                         .about = w->about,
+                         .shard = x->part.shard,
+                         .n_shards = x->part.n,
+                         .resume = x->resume,
+                         .force = true,
+                         .take = take_line,
+                         .arg = w};
+}
+
+static dq_status read_part(work *w, const char *path, dq_err *err)
+{
+    const dq_work_how how = how_of(w);
+    DQ_TRY(dq_work_merge(&how, path, err));
+    for (int i = 0; i < w->x->n; i++) {
+        const blocks *of = &w->model[i];
+        for (int l = 0; l < w->x->entry[i].model->n_layers; l++) {
+            if (of->found[l].n) return dq_fail(err, DQ_DAMAGED, "%s: it says no blocks", path);
+        }
+    }
+    return DQ_OK;
+}
+
+static dq_status put_layer(work *w, int model, int layer, dq_err *err)
+{
+    dq_strbuf bytes = {0}, text = {0};
+    if (dq_outliers_put(&w->x->entry[model].out, layer, &bytes, err) == DQ_OK &&
+        dq_base64_put(&text, bytes.s, bytes.n, err) == DQ_OK)
+        dq_work_put(
+            &w->ledger,
+            json_pack("{s:i, s:i, s:s%}", "model", model, "layer", layer, "found", text.s, text.n),
+            err);
+    dq_block_free(bytes.s);
+    dq_block_free(text.s);
+    return err->code;
+}
+
+static dq_status put_state(void *arg, dq_err *err)
+{
+    work *w = arg;
+    json_t *all = json_array();
+    for (int i = 0; i < w->x->n; i++) {
+        const blocks *of = &w->model[i];
+        json_t *list = json_array();
+        for (int b = 0; b < dq_outlier_walk_blocks(of->walk); b++) {
+            if (of->done[b] && is_mine(w, i, b)) json_array_append_new(list, json_integer(b));
+        }
+        const int n_layers = json_array_size(list) ? w->x->entry[i].out.n_layers : 0;
+        for (int l = 0; l < n_layers && err->code == DQ_OK; l++) put_layer(w, i, l, err);
+        json_array_append_new(all, list);
+    }
+    return dq_work_put(&w->ledger, json_pack("{s:o}", "blocks", all), err);
+}
+
+static dq_status write_state(work *w, bool ends, dq_err *err)
+{
+    const double began = dq_os_seconds();
+    if (dq_work_rewrite(&w->ledger, put_state, ends, err) != DQ_OK)
+        dq_fail_more(err, dq_remedy_none,
+                     ". What it has stays: the same command with --resume goes on from there");
+    w->wrote_at = dq_os_seconds();
+    w->writing = w->wrote_at - began;
+    return err->code;
+}
+
+static dq_status run_block(work *w, dq_runner *r, int model, int block, dq_err *err)
+{
+    DQ_TRY(dq_outlier_walk_run(w->model[model].walk, r, block, err));
+    w->model[model].done[block] = true;
+    if (dq_os_seconds() - w->wrote_at < fmax(SHARE * w->writing, LEAST_SECONDS)) return DQ_OK;
+    return write_state(w, false, err);
+}
+
+static dq_status run_model(work *w, int model, dq_err *err)
+{
+    const blocks *of = &w->model[model];
+    const int n = dq_outlier_walk_blocks(of->walk);
+    int64_t rows = 0;
+    dq_runner *r = NULL;
+    for (int i = 0; i < n; i++) {
+        if (!of->done[i] && is_mine(w, model, i)) rows += dq_outlier_walk_rows(of->walk, i);
+    }
+    if (rows == 0) return DQ_OK;
+    DQ_TRY(begin_model(w->x, model, rows, &r, err));
+    for (int i = 0; i < n && err->code == DQ_OK; i++) {
+        if (!of->done[i] && is_mine(w, model, i)) run_block(w, r, model, i, err);
+    }
+    end_model(w->x, r);
+    return err->code;
+}
+
+/* Computes the blocks that the part's file lacks, so that it has all. */
+static dq_status run_blocks(work *w, dq_err *err)
+{
+    const dq_work_how how = how_of(w);
+    double mine = 0, all = 0;
+    w->wrote_at = dq_os_seconds();
+    DQ_TRY(begin(w, err));
+    DQ_TRY(dq_work_open(&w->ledger, &how, err));
+    const bool ended = w->ledger.ended;
+    for (int m = 0; m < w->x->n; m++) {
+        const dq_outlier_walk *walk = w->model[m].walk;
+        for (int i = 0; i < dq_outlier_walk_blocks(walk); i++) {
+            const double rows = (double)dq_outlier_walk_rows(walk, i),
+                         one = rows * (double)w->x->entry[m].model->n_params;
+            mine += is_mine(w, m, i) ? one : 0;
+            all += one;
+        }
+    }
+    for (int i = 0; i < w->x->n; i++) DQ_TRY(run_model(w, i, err));
+    if (!ended) DQ_TRY(write_state(w, true, err));
+    dq_shard_say(&w->x->part, w->x->out_path, all > 0 ? mine / all : 0, "OUT.h5", &w->x->logger);
+    return DQ_OK;
+}
+
+static dq_status run_part(stats *x, int argc, char **argv, dq_err *err)
+{
+    const dq_shard_about about = {"stats", &x->part, x->key.program, x->backend,
+                                  json_integer(x->places)};
+    work *w = dq_block_new(1, sizeof *w, err);
+    if (!w) return err->code;
+    w->x = x;
+    if (dq_shard_head(&w->about, &about, argc, argv, err) == DQ_OK) run_blocks(w, err);
+    json_decref(w->about);
+    dq_work_close(&w->ledger, false);
+    end(w);
+    if (err->code != DQ_STOPPED) return err->code;
+    return dq_shard_stopped("stats", x->out_path, true, argc, argv, err);
+}
+
+/* Fills entry[].out from the files of all parts. DQ_MISMATCH: of another run, or incomplete. */
+static dq_status read_parts(stats *x, dq_err *err)
+{
+    work *w = dq_block_new(1, sizeof *w, err);
+    if (!w) return err->code;
+    w->x = x;
+    w->whole = true;
+    begin(w, err);
+    for (int i = 0; err->code == DQ_OK && i < x->merge->n; i++)
+        read_part(w, x->merge->path[i], err);
+    for (int i = 0; err->code == DQ_OK && i < x->n; i++) {
+        const blocks *of = &w->model[i];
+        for (int b = 0; b < dq_outlier_walk_blocks(of->walk); b++) {
+            if (!of->done[b]) dq_fail(err, DQ_MISMATCH, "a part of the work lacks");
+        }
+        dq_outlier_walk_end(of->walk);
+    }
+    end(w);
+    return err->code;
 }
 
 static void warn_bad(stats *x, const cmd_stats_entry *e)
@@ -892,34 +909,6 @@ static dq_status hand_over(stats *x, dq_err *err)
     return err->code;
 }
 
-static cmd_stats_part part_of(stats *x)
-{
-    return (cmd_stats_part){.entry = x->entry,
-                            .n = x->n,
-                            .key = &x->key,
-                            .part = &x->part,
-                            .path = x->out_path,
-                            .resume = x->resume,
-                            .detail = (dq_outlier_detail)x->detail.at,
-                            .plan = plan_of(x),
-                            .begin = begin_model,
-                            .end = end_model,
-                            .arg = x};
-}
-
-static dq_status run_part(stats *x, int argc, char **argv, dq_err *err)
-{
-    cmd_stats_part p = part_of(x);
-    const dq_shard_about about = {"stats", &x->part, x->key.program, x->backend,
-                                  json_integer(x->places)};
-    if (dq_shard_head(&p.about, &about, argc, argv, err) == DQ_OK) part_run(&p, err);
-    json_decref(p.about);
-    if (err->code == DQ_STOPPED)
-        return dq_shard_stopped("stats", x->out_path, true, argc, argv, err);
-    if (err->code == DQ_OK) dq_shard_say(&x->part, x->out_path, p.share, "OUT.h5", &x->logger);
-    return err->code;
-}
-
 /* By all ranks, which have equal models and ids and compute the same bits. */
 static dq_status compute(stats *x, dq_err *err)
 {
@@ -1026,29 +1015,7 @@ static dq_status run(stats *x, const dq_args *args, int argc, char **argv, dq_er
     DQ_TRY(open_models(x, args, err)); /* all inputs are looked at before anything runs */
     DQ_TRY(name_key(x, err));
     if (x->part.n) return run_part(x, argc, argv, err);
-    if (x->merge) {
-        const cmd_stats_part p = part_of(x);
-        /* Fills entry[].out from the files of all parts. DQ_MISMATCH: of another run, or
-         * incomplete. */
-        work *w = dq_block_new(1, sizeof *w, err);
-        if (!w) return err->code;
-        w->x = &p;
-        w->whole = true;
-        begin(w, err);
-        for (int i = 0; err->code == DQ_OK && i < x->merge->n; i++)
-            read_part(w, x->merge->path[i], err);
-        for (int i = 0; err->code == DQ_OK && i < p.n; i++) {
-            const blocks *of = &w->model[i];
-            for (int b = 0; b < dq_outlier_walk_blocks(of->walk); b++) {
-                if (!of->done[b]) dq_fail(err, DQ_MISMATCH, "a part of the work lacks");
-            }
-            dq_outlier_walk_end(of->walk);
-        }
-        end(w);
-        if (err->code != DQ_OK) return err->code;
-    } else {
-        DQ_TRY(compute(x, err));
-    }
+    DQ_TRY(x->merge ? read_parts(x, err) : compute(x, err));
     if (dq_ranks_number() > 0) return DQ_OK;
     for (int i = 0; i < x->n; i++) {
         cmd_stats_entry *e = &x->entry[i];
