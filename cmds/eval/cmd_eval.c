@@ -22,22 +22,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct cmd_eval_identity {
-    const dq_eval *e;
-    const cmd_eval_options *o;
-    const cmd_eval_files *files;
-    const char (*content)[65]; /* [e->n_models]: what identifies each model's bytes */
-    const dq_backend *backend;
-    const char *program; /* of shards that are merged; NULL: this one */
-} cmd_eval_identity;
-
-typedef struct cmd_eval_resume {
+/* The file of finished work. */
+typedef struct resume_file {
     char key[65], own[64], old[72];
     char program[DQ_IDENTITY]; /* what computes, as the key has it */
     const char *path;          /* own, or the file of a shard */
     bool shard;
     bool begun; /* the file is this run's, or could not be written */
-} cmd_eval_resume;
+} resume_file;
+
+typedef struct opened {
+    dq_model *m;
+    dq_tokenizer *tok;
+    bool said; /* with -v, what its kernels are */
+} opened;
+
+typedef struct eval_run {
+    cmd_eval_options o;
+    dq_arena *a;
+    dq_backend *backend;
+    opened open[DQ_EVAL_MODELS + 1];
+    int n_open;
+    char content[DQ_EVAL_MODELS + 1][65]; /* what identifies the bytes of each */
+    const char *names[DQ_EVAL_MODELS + 1];
+    const char *made_from[DQ_EVAL_MODELS + 1]; /* base name of a container's source; NULL: none */
+    cmd_eval_files files;
+    json_t *inputs, *settings, *doc;
+    dq_eval e;
+    dq_progress progress;
+    resume_file resume;
+    bool requested; /* --dump-requests is written */
+} eval_run;
 
 /* One seed serves all sources; null where nothing is drawn. */
 static json_t *drawn_seed(const dq_eval *e)
@@ -204,10 +219,10 @@ static dq_status add_json(dq_sha256 *h, json_t *value, dq_err *err)
     return DQ_OK;
 }
 
-static json_t *settings_json(const cmd_eval_identity *id)
+static json_t *settings_json(const eval_run *x)
 {
-    const dq_eval *e = id->e;
-    const char *order = id->o->head_order.word.text;
+    const dq_eval *e = &x->e;
+    const char *order = x->o.head_order.word.text;
     json_t *o = json_object(), *kinds = json_object(), *files = json_array();
     json_t *sources = json_array();
     json_object_set_new(o, "ctx", json_integer((json_int_t)e->n_ctx));
@@ -215,8 +230,7 @@ static json_t *settings_json(const cmd_eval_identity *id)
     json_object_set_new(o, "bos", json_integer(e->bos));
     json_object_set_new(o, "long", json_integer(e->too_long));
     json_object_set_new(o, "head_order", order ? json_string(order) : json_null());
-    for (int i = 0; i < id->files->n; i++)
-        json_array_append_new(files, json_string(id->files->sha[i]));
+    for (int i = 0; i < x->files.n; i++) json_array_append_new(files, json_string(x->files.sha[i]));
     for (int i = 0; i < e->n_sources; i++) {
         const cmd_eval_kind *kind = cmd_eval_kind_of(&e->source[i]);
         const dq_eval_source *s = &e->source[i];
@@ -226,7 +240,7 @@ static json_t *settings_json(const cmd_eval_identity *id)
         json_object_set_new(entry, "seed", json_integer((json_int_t)s->seed));
         json_array_append_new(sources, entry);
         json_object_set_new(kinds, kind->name,
-                            cmd_eval_kind_scored(kind, cmd_eval_own(id->o, kind), e));
+                            cmd_eval_kind_scored(kind, cmd_eval_own(&x->o, kind), e));
     }
     json_object_set_new(o, "files", files);
     json_object_set_new(o, "sources", sources);
@@ -234,14 +248,14 @@ static json_t *settings_json(const cmd_eval_identity *id)
     return o;
 }
 
-static dq_status add_models(dq_sha256 *h, const cmd_eval_identity *id, dq_err *err)
+static dq_status add_models(dq_sha256 *h, const eval_run *x, dq_err *err)
 {
-    for (int i = 0; i < id->e->n_models; i++) {
-        const dq_eval_model *m = &id->e->model[i];
+    for (int i = 0; i < x->e.n_models; i++) {
+        const dq_eval_model *m = &x->e.model[i];
         dq_stop_ids stop = {0};
-        dq_sha256_add(h, id->content[i], 64);
+        dq_sha256_add(h, x->content[i], 64);
         if (m->m->gates) add_line(h, "gates %s\n", m->m->gates->sha256);
-        if (cmd_eval_kind_stops(id->e)) DQ_TRY(dq_eval_stop_ids(&stop, id->e, i, err));
+        if (cmd_eval_kind_stops(&x->e)) DQ_TRY(dq_eval_stop_ids(&stop, &x->e, i, err));
         add_line(h, "%zu %d %lld\n", m->tok_len, m->tok ? (int)dq_tokenizer_prefix(m->tok) : -1,
                  (long long)stop.n);
         if (stop.n) dq_sha256_add(h, stop.id, (size_t)stop.n * sizeof *stop.id);
@@ -265,11 +279,11 @@ static dq_status add_rows(dq_sha256 *h, const dq_eval *e, dq_err *err)
 }
 
 /* An interruption's message says how to resume. */
-static dq_status resume_stopped(const cmd_eval_resume *s, const dq_eval *e, int argc, char **argv,
-                                dq_err *err)
+static dq_status resume_stopped(const eval_run *x, int argc, char **argv, dq_err *err)
 {
-    if (!e->work.file) return err->code;
-    return dq_shard_stopped("eval", s->path, e->work.lost.code == DQ_OK, argc, argv, err);
+    const dq_work *w = &x->e.work;
+    if (!w->file) return err->code;
+    return dq_shard_stopped("eval", x->resume.path, w->lost.code == DQ_OK, argc, argv, err);
 }
 
 /* The file of another run with unfinished work; "" without one. */
@@ -303,7 +317,7 @@ static void say_nothing_here(const char *path, dq_logger *logger)
 
 /* The work of an earlier run is kept beside this one's; of two earlier ones the larger file, as
  * files grow with their scores. */
-static void set_aside(const cmd_eval_resume *s, dq_logger *logger)
+static void set_aside(const resume_file *s, dq_logger *logger)
 {
     const int64_t now = dq_file_bytes(s->path), before = dq_file_bytes(s->old);
     if (now < 0 || dq_journal_busy(s->path)) return;
@@ -325,19 +339,21 @@ static void set_aside(const cmd_eval_resume *s, dq_logger *logger)
  * PATH.old until this one is done; where one is there already, the one with more work stays. Where
  * a new file cannot be written the run goes on without, with a warning; not so the file of a
  * shard. */
-static dq_status resume_begin(cmd_eval_resume *s, dq_eval *e, const json_t *about, bool resume,
-                              dq_logger *logger, dq_err *err)
+static dq_status resume_begin(eval_run *x, const json_t *about, dq_err *err)
 {
+    resume_file *s = &x->resume;
+    dq_logger *logger = &x->o.logger;
+    const bool resume = x->o.resume;
     const bool leads = dq_ranks_number() == 0, there = resume && dq_file_exists(s->path);
-    dq_work_how how = dq_eval_work(e, s->key, s->path);
+    dq_work_how how = dq_eval_work(&x->e, s->key, s->path);
     dq_err why = {0};
     how.about = about;
     how.resume = resume;
     s->begun = leads;
-    if (s->shard || there || !leads) return dq_work_open(&e->work, &how, err);
+    if (s->shard || there || !leads) return dq_work_open(&x->e.work, &how, err);
     if (resume) say_nothing_here(s->path, logger);
     set_aside(s, logger);
-    if (dq_work_open(&e->work, &how, &why) != DQ_OK) {
+    if (dq_work_open(&x->e.work, &how, &why) != DQ_OK) {
         dq_advice_apply(&why);
         dq_logger_warn(logger, "finished work cannot be kept for --resume: %s", why.text);
     }
@@ -345,38 +361,16 @@ static dq_status resume_begin(cmd_eval_resume *s, dq_eval *e, const json_t *abou
 }
 
 /* All is scored but an output failed: says that the scores are kept. */
-static dq_status resume_keep(const cmd_eval_resume *s, const dq_eval *e, dq_err *err)
+static dq_status resume_keep(const eval_run *x, dq_err *err)
 {
-    if (!dq_work_has_lines(&e->work)) return err->code;
+    const dq_work *w = &x->e.work;
+    if (!dq_work_has_lines(w)) return err->code;
     return dq_fail_more(
         err, dq_remedy_none,
         ". %s scores are in %s: the same command with --resume, and with --force or "
         "other outputs where files are in the way, goes on from there",
-        e->work.lost.code == DQ_OK ? "The" : "Not all, but the first", s->path);
+        w->lost.code == DQ_OK ? "The" : "Not all, but the first", x->resume.path);
 }
-
-typedef struct opened {
-    dq_model *m;
-    dq_tokenizer *tok;
-    bool said; /* with -v, what its kernels are */
-} opened;
-
-typedef struct eval_run {
-    cmd_eval_options o;
-    dq_arena *a;
-    dq_backend *backend;
-    opened open[DQ_EVAL_MODELS + 1];
-    int n_open;
-    char content[DQ_EVAL_MODELS + 1][65]; /* what identifies the bytes of each */
-    const char *names[DQ_EVAL_MODELS + 1];
-    const char *made_from[DQ_EVAL_MODELS + 1]; /* base name of a container's source; NULL: none */
-    cmd_eval_files files;
-    json_t *inputs, *settings, *doc;
-    dq_eval e;
-    dq_progress progress;
-    cmd_eval_resume resume;
-    bool requested; /* --dump-requests is written */
-} eval_run;
 
 static dq_status open_model(eval_run *x, const char *path, bool shown, dq_err *err)
 {
@@ -658,7 +652,7 @@ static dq_status run(eval_run *x, const json_t *about, int argc, char **argv, dq
             dq_logger_note(&x->o.logger, "%s: id %d ends a text", v.names[i], (int)stops.id[k]);
         dq_input_warn_stops(&stops, v.names[i], &x->o.logger);
     }
-    resume_begin(&x->resume, &x->e, about, x->o.resume, &x->o.logger, err);
+    resume_begin(x, about, err);
     DQ_TRY(dq_ranks_agree("evaluation, program or processor", x->resume.key, err));
     dq_progress_begin(&x->progress, &x->o.logger, "scored", 1);
     x->progress.rough = x->e.n_rows > 1; /* rows take different time */
@@ -671,7 +665,7 @@ static dq_status run(eval_run *x, const json_t *about, int argc, char **argv, dq
     if (x->e.work.lost.code != DQ_OK)
         dq_logger_warn(&x->o.logger, "finished work could not be kept for --resume: %s",
                        x->e.work.lost.text);
-    return s == DQ_STOPPED ? resume_stopped(&x->resume, &x->e, argc, argv, err) : s;
+    return s == DQ_STOPPED ? resume_stopped(x, argc, argv, err) : s;
 }
 
 static dq_status print_kinds(const cmd_eval_view *v, bool last, dq_err *err)
@@ -770,7 +764,7 @@ static dq_status hand_out(eval_run *x, dq_err *err)
     }
     if (err->code != DQ_OK) { /* a failed command leaves no output */
         for (int i = 0; i < n; i++) remove(written[i]);
-        return resume_keep(&x->resume, &x->e, err);
+        return resume_keep(x, err);
     }
     cmd_eval_gates_outcome(&x->o.gates, &gate);
     if (drawing.code == DQ_OK) {
@@ -779,31 +773,28 @@ static dq_status hand_out(eval_run *x, dq_err *err)
     }
     if (gate.code != DQ_OK) dq_in(&drawing, "%s, but there is no page: ", gate.text);
     *err = drawing;
-    return resume_keep(&x->resume, &x->e, err);
+    return resume_keep(x, err);
 }
 
 /* The file of finished work must not be one that the run reads or writes otherwise. */
 static dq_status name_work(eval_run *x, const dq_args *args, dq_err *err)
 {
-    const cmd_eval_identity id = {&x->e,      &x->o,
-                                  &x->files,  (const char(*)[65])x->content,
-                                  x->backend, x->o.merge ? x->o.merge->program : NULL};
-    cmd_eval_resume *s = &x->resume;
+    resume_file *s = &x->resume;
     dq_sha256 h;
-    dq_identity_text(s->program, id.backend);
-    if (id.program) snprintf(s->program, sizeof s->program, "%s", id.program);
+    dq_identity_text(s->program, x->backend);
+    if (x->o.merge) snprintf(s->program, sizeof s->program, "%s", x->o.merge->program);
     DQ_TRY(dq_sha256_begin(&h, err));
     add_line(&h, "%s\n", s->program);
-    if (add_json(&h, settings_json(&id), err) != DQ_OK || add_models(&h, &id, err) != DQ_OK ||
-        add_rows(&h, id.e, err) != DQ_OK) {
+    if (add_json(&h, settings_json(x), err) != DQ_OK || add_models(&h, x, err) != DQ_OK ||
+        add_rows(&h, &x->e, err) != DQ_OK) {
         dq_sha256_drop(&h);
         return err->code;
     }
     DQ_TRY(dq_sha256_end(&h, s->key, err));
     snprintf(s->own, sizeof s->own, "dq-eval-%.12s.resume", s->key);
     snprintf(s->old, sizeof s->old, "%s.old", s->own);
-    s->shard = id.o->part.n > 0;
-    s->path = s->shard ? id.o->document : s->own;
+    s->shard = x->o.part.n > 0;
+    s->path = s->shard ? x->o.document : s->own;
     return cmd_eval_check_outputs(&x->o, args, x->resume.path, x->a, err);
 }
 
@@ -926,7 +917,7 @@ dq_status cmd_eval_merged(const dq_shard_merge *merge, int argc, char **argv, dq
             score_or_show(x, argc, argv, err);
     }
     /* Removes the file unless it is worth resuming. */
-    const cmd_eval_resume *s = &x->resume;
+    const resume_file *s = &x->resume;
     const dq_status outcome = err->code;
     bool passed = outcome == DQ_OK || outcome == DQ_GATE;
     bool keep = outcome == DQ_STOPPED || (!passed && dq_work_has_lines(&x->e.work)) ||
