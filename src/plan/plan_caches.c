@@ -354,31 +354,54 @@ dq_status dq_plan_caches_ask_mean(dq_mean *out, const dq_plan_caches *c, int cac
     return DQ_OK;
 }
 
-typedef struct batch {
-    int cache;
-    int64_t begin, n;
-} batch;
+/* Some windows of several caches, or some questions to one cache. */
+typedef struct piece {
+    int64_t begin, end;
+    int cache[DQ_PLAN_CACHES_SWEEP], n;
+} piece;
 
-typedef struct parts {
+typedef struct pieces {
     dq_plan_caches *c;
     const char *what;
-    batch *list; /* [n] a block */
+    bool asks;
+    piece *list; /* [n] a block */
     int64_t n;
     size_t cap;
-} parts;
+} pieces;
 
-static dq_status compute(dq_plan_caches *c, const batch *p, dq_plan_caches_work *work, dq_arena *a,
-                         dq_err *err)
+static dq_status add_piece(pieces *x, const int *cache, int n, int64_t begin, int64_t end,
+                           dq_err *err)
+{
+    piece *list = dq_grow(NULL, x->list, (size_t)x->n + 1, &x->cap, sizeof *list, err);
+    if (!list) return err->code;
+    x->list = list;
+    piece *p = &list[x->n++];
+    *p = (piece){.begin = begin, .end = end, .n = n};
+    memcpy(p->cache, cache, (size_t)n * sizeof *cache);
+    return DQ_OK;
+}
+
+static bool is_known(const bool *known, int64_t begin, int64_t end)
+{
+    for (int64_t i = begin; i < end; i++) {
+        if (!known[i]) return false;
+    }
+    return true;
+}
+
+static dq_status ask(dq_plan_caches *c, const piece *p, dq_plan_caches_work *work, dq_arena *a,
+                     dq_err *err)
 {
     const dq_plan_caches_input *in = c->in;
-    dq_plan_cache *m = &c->list[p->cache];
+    const dq_plan_cache *m = &c->list[p->cache[0]];
+    const int64_t n = p->end - p->begin;
     dq_eval_model model = {
         .m = in->model, .tok = in->tok, .runner = c->runner, .sourceless = true, .shown = true};
     dq_eval_source source = {.name = "mc",
                              .path = in->questions_path,
                              .kind = &dq_eval_choices,
                              .task = dq_task_find("mc", err),
-                             .items = {.item = in->questions->item + p->begin, .n = p->n}};
+                             .items = {.item = in->questions->item + p->begin, .n = n}};
     dq_eval e = {.a = a,
                  .model = &model,
                  .source = &source,
@@ -387,9 +410,9 @@ static dq_status compute(dq_plan_caches *c, const batch *p, dq_plan_caches_work 
                  .alone = true,
                  .progress = caches_progress,
                  .progress_arg = work};
-    DQ_TRY(add_cache(&e, c, p->cache, err));
+    DQ_TRY(add_cache(&e, c, p->cache[0], err));
     DQ_TRY(dq_eval_run(&e, err));
-    for (int64_t i = 0; i < p->n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         const dq_requests *q = &e.ids[0].req;
         const int64_t first = q->at[i], end = q->at[i + 1];
         const double right = dq_eval_ll(&e.row[0], &q->req[first + e.source[0].items.item[i].gold]);
@@ -402,89 +425,25 @@ static dq_status compute(dq_plan_caches *c, const batch *p, dq_plan_caches_work 
     return DQ_OK;
 }
 
-static dq_status run_part(void *arg, int64_t i, dq_err *err)
-{
-    const parts *x = arg;
-    dq_plan_caches *c = x->c;
-    const batch *p = &x->list[i];
-    const double ids = (double)(c->question_ids * p->n) / (double)c->n_questions;
-    dq_plan_caches_work work = {c, ids, x->what};
-    dq_arena *a = dq_arena_new();
-    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    compute(c, p, &work, a, err);
-    dq_arena_free(a);
-    DQ_TRY(err->code);
-    c->done += ids;
-    const dq_plan_cache *m = &c->list[p->cache];
-    return dq_work_put(&c->work,
-                       json_pack("{s:s, s:I, s:I, s:o}", c->kind.key, m->name, "question",
-                                 (json_int_t)p->begin, "to", (json_int_t)(p->begin + p->n), "lack",
-                                 dq_work_reals(m->lack + p->begin, p->n)),
-                       err);
-}
-
-static bool is_known(const dq_plan_caches *c, const batch *p)
-{
-    for (int64_t i = p->begin; i < p->begin + p->n; i++) {
-        if (!c->list[p->cache].answered[i]) return false;
-    }
-    return true;
-}
-
-static dq_status add_parts(parts *x, int cache, dq_err *err)
-{
-    for (int64_t begin = 0; begin < x->c->n_questions; begin += TOGETHER) {
-        const int64_t left = x->c->n_questions - begin;
-        const batch p = {cache, begin, left < TOGETHER ? left : TOGETHER};
-        if (is_known(x->c, &p)) continue;
-        batch *list = dq_grow(NULL, x->list, (size_t)x->n + 1, &x->cap, sizeof *list, err);
-        if (!list) return err->code;
-        x->list = list;
-        list[x->n++] = p;
-    }
-    return DQ_OK;
-}
-
-dq_status dq_plan_caches_ask_run(dq_plan_caches *c, const int *cache, int n, const char *what,
-                                 dq_err *err)
-{
-    parts x = {.c = c, .what = what};
-    if (c->n_questions == 0) return err->code;
-    for (int i = 0; err->code == DQ_OK && i < n; i++) add_parts(&x, cache[i], err);
-    dq_work_run(&c->work, x.n, run_part, &x, err);
-    dq_block_free(x.list);
-    return err->code;
-}
-
 /* A piece is a sweep of dq_eval for some caches and as many windows as a pass holds, so that the
  * unquantized cache runs once for all and an interruption costs little. Where ranks share, each has
  * fewer windows and about as many caches, so that they end together. */
 
 enum { SHARED_ROWS = 512 }; /* of a cache in a piece: products over fewer cost more each */
 
-typedef struct piece {
-    int64_t begin, end;
-    int cache[DQ_PLAN_CACHES_SWEEP], n;
-} piece;
-
-typedef struct pieces {
-    dq_plan_caches *c;
-    const char *what;
-    piece *list; /* [n] a block */
-    int64_t n;
-    size_t cap;
-} pieces;
-
-static double ids_of_piece(const dq_plan_caches *c, const piece *p)
+/* Tokens that a piece runs. */
+static double ids_of(const pieces *x, const piece *p)
 {
-    return (double)(p->n + 1) * (double)(p->end - p->begin) * (double)c->in->ctx;
+    const dq_plan_caches *c = x->c;
+    const int64_t n = p->end - p->begin;
+    if (x->asks) return (double)(c->question_ids * n) / (double)c->n_questions;
+    return (double)(p->n + 1) * (double)n * (double)c->in->ctx;
 }
 
-static dq_status compute_piece(dq_plan_caches *c, const piece *p, const char *what, dq_arena *a,
-                               dq_err *err)
+static dq_status read_windows(dq_plan_caches *c, const piece *p, dq_plan_caches_work *work,
+                              dq_arena *a, dq_err *err)
 {
     const dq_plan_caches_input *in = c->in;
-    dq_plan_caches_work work = {c, ids_of_piece(c, p), what};
     dq_eval_model model = {.m = in->model, .tok = in->tok, .runner = c->runner, .shown = true};
     /* its windows are cut already, so it needs no settings */
     dq_eval_source source = {.name = "text", .path = in->text, .kind = &dq_eval_text};
@@ -499,7 +458,7 @@ static dq_status compute_piece(dq_plan_caches *c, const piece *p, const char *wh
                  .n_ctx = in->ctx,
                  .alone = true,
                  .progress = caches_progress,
-                 .progress_arg = &work};
+                 .progress_arg = work};
     dq_windows *out = &ids.win;
     dq_window *win = dq_alloc(a, (size_t)(p->end - p->begin), sizeof *win, err);
     if (!win) return err->code;
@@ -535,52 +494,50 @@ static dq_status compute_piece(dq_plan_caches *c, const piece *p, const char *wh
     return DQ_OK;
 }
 
+static dq_status put_piece(dq_plan_caches *c, const piece *p, int cache, bool asks, dq_err *err)
+{
+    const dq_plan_cache *m = &c->list[cache];
+    const int64_t from = p->begin, n = p->end - from;
+    json_t *line = json_pack("{s:s, s:I, s:I}", c->kind.key, m->name, asks ? "question" : "from",
+                             (json_int_t)from, "to", (json_int_t)p->end);
+    if (asks) json_object_set_new(line, "lack", dq_work_reals(m->lack + from, n));
+    if (!asks) json_object_set_new(line, "kld", dq_work_reals(m->kld + from, n));
+    if (!asks) json_object_set_new(line, "loss", dq_work_reals(m->loss + from, n));
+    return dq_work_put(&c->work, line, err);
+}
+
 static dq_status run_piece(void *arg, int64_t i, dq_err *err)
 {
-    pieces *x = arg;
+    const pieces *x = arg;
+    dq_plan_caches *c = x->c;
     const piece *p = &x->list[i];
+    dq_plan_caches_work work = {c, ids_of(x, p), x->what};
     dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    compute_piece(x->c, p, x->what, a, err);
+    x->asks ? ask(c, p, &work, a, err) : read_windows(c, p, &work, a, err);
     dq_arena_free(a);
     DQ_TRY(err->code);
-    x->c->done += ids_of_piece(x->c, p);
-    for (int k = 0; k < p->n; k++) {
-        dq_plan_caches *c = x->c;
-        const dq_plan_cache *m = &c->list[p->cache[k]];
-        const int64_t n = p->end - p->begin;
-        DQ_TRY(dq_work_put(&c->work,
-                           json_pack("{s:s, s:I, s:I, s:o, s:o}", c->kind.key, m->name, "from",
-                                     (json_int_t)p->begin, "to", (json_int_t)p->end, "kld",
-                                     dq_work_reals(m->kld + p->begin, n), "loss",
-                                     dq_work_reals(m->loss + p->begin, n)),
-                           err));
-    }
+    c->done += work.ids;
+    for (int k = 0; k < p->n; k++) DQ_TRY(put_piece(c, p, p->cache[k], x->asks, err));
     return DQ_OK;
 }
 
 dq_status dq_plan_caches_pace(double *seconds, dq_plan_caches *c, int cache, dq_err *err)
 {
     const piece p = {.end = 1, .cache = {cache}, .n = 1};
+    const pieces x = {.c = c};
+    dq_plan_caches_work work = {c, ids_of(&x, &p), NULL};
     dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     if (dq_runner_new(&c->runner, c->in->model, c->in->backend, &dq_kv_plain, err) == DQ_OK) {
         const double before = dq_os_seconds();
-        compute_piece(c, &p, NULL, a, err);
-        *seconds = (dq_os_seconds() - before) / ids_of_piece(c, &p) / dq_ranks_count();
+        read_windows(c, &p, &work, a, err);
+        *seconds = (dq_os_seconds() - before) / work.ids / dq_ranks_count();
     }
     dq_runner_free(c->runner);
     c->runner = NULL;
     dq_arena_free(a);
     return err->code;
-}
-
-static bool is_known_in(const dq_plan_cache *m, int64_t begin, int64_t end)
-{
-    for (int64_t i = begin; i < end; i++) {
-        if (!m->known[i]) return false;
-    }
-    return true;
 }
 
 static bool is_before(const int *cache, int i)
@@ -589,18 +546,6 @@ static bool is_before(const int *cache, int i)
         if (cache[k] == cache[i]) return true;
     }
     return false;
-}
-
-static dq_status add_piece(pieces *x, const int *cache, int n, int64_t begin, int64_t end,
-                           dq_err *err)
-{
-    piece *list = dq_grow(NULL, x->list, (size_t)x->n + 1, &x->cap, sizeof *list, err);
-    if (!list) return err->code;
-    x->list = list;
-    piece *p = &list[x->n++];
-    *p = (piece){.begin = begin, .end = end, .n = n};
-    memcpy(p->cache, cache, (size_t)n * sizeof *cache);
-    return DQ_OK;
 }
 
 /* Windows that search lie between others. */
@@ -618,7 +563,7 @@ static dq_status add_part(pieces *x, const int *cache, int n, dq_plan_caches_par
             int lacking = 0;
             int *list = dq_block_new((size_t)n, sizeof *list, err);
             for (int t = 0; list && t < n; t++) {
-                if (!is_before(cache, t) && !is_known_in(&x->c->list[cache[t]], begin, end))
+                if (!is_before(cache, t) && !is_known(x->c->list[cache[t]].known, begin, end))
                     list[lacking++] = cache[t];
             }
             const int most = DQ_PLAN_CACHES_SWEEP, groups = (lacking + most - 1) / most;
@@ -639,6 +584,24 @@ dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n, dq_plan
 {
     pieces x = {.c = c, .what = what};
     add_part(&x, cache, n, part, err);
+    dq_work_run(&c->work, x.n, run_piece, &x, err);
+    dq_block_free(x.list);
+    return err->code;
+}
+
+dq_status dq_plan_caches_ask_run(dq_plan_caches *c, const int *cache, int n, const char *what,
+                                 dq_err *err)
+{
+    pieces x = {.c = c, .what = what, .asks = true};
+    if (c->n_questions == 0) return err->code;
+    for (int i = 0; i < n; i++) {
+        for (int64_t begin = 0; err->code == DQ_OK && begin < c->n_questions; begin += TOGETHER) {
+            const int64_t left = c->n_questions - begin,
+                          end = begin + (left < TOGETHER ? left : TOGETHER);
+            if (!is_known(c->list[cache[i]].answered, begin, end))
+                add_piece(&x, &cache[i], 1, begin, end, err);
+        }
+    }
     dq_work_run(&c->work, x.n, run_piece, &x, err);
     dq_block_free(x.list);
     return err->code;
