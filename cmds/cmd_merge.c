@@ -1,5 +1,5 @@
 /* The words of a command are kept as they were given, so that dq merge reads them as the command
- * did, and are shown as a shell reads them.
+ * did.
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"
@@ -65,41 +65,6 @@ void dq_shard_say(const dq_shard *part, const char *file, double share, const ch
                   "part %d of %d, %.3g %% of the work, is in %s. Of all parts: dq merge FILE... -o "
                   "%s",
                   part->shard, part->n, 100 * share, file, out);
-}
-
-/* Quotes a word for a shell; false: it does not fit. */
-static bool add_word(char *line, size_t cap, const char *word)
-{
-    size_t n = strlen(line);
-    bool plain = word[0] && !word[strcspn(word, " \t\n'\"\\$`*?[]{}~#!;&|<>()")];
-    if (n + 4 * strlen(word) + 4 > cap) return false;
-    line[n++] = ' ';
-    if (!plain) line[n++] = '\'';
-    for (const char *c = word; *c; c++) {
-        if (*c == '\'') { /* ends the quotes, stands alone, begins them again */
-            memcpy(line + n, "'\\'", 3);
-            n += 3;
-        }
-        line[n++] = *c;
-    }
-    if (!plain) line[n++] = '\'';
-    line[n] = 0;
-    return true;
-}
-
-dq_status dq_shard_stopped(const char *command, const char *file, bool whole, int argc, char **argv,
-                           dq_err *err)
-{
-    char again[600] = "";
-    bool fits = true;
-    for (int i = 1; fits && i < argc; i++)
-        fits = strcmp(argv[i], "--resume") == 0 || add_word(again, sizeof again, argv[i]);
-    if (!fits) snprintf(again, sizeof again, " and the same arguments as before");
-    memset(err, 0, sizeof *err);
-    return dq_fail(err, DQ_STOPPED,
-                   "interrupted; finished work%s is in %s. Go on from this folder with: dq %s "
-                   "--resume%s",
-                   whole ? "" : ", up to where the file could be written,", file, command, again);
 }
 
 /* Dq merge. A part's first line has the command that it is a part of; this command runs once more

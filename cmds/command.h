@@ -65,10 +65,6 @@ dq_status dq_shard_head(json_t **about, const dq_shard_about *a, int argc, char 
 /* Says that the part is complete; share: of all work. out: "OUT.json" for -o of dq merge. */
 void dq_shard_say(const dq_shard *part, const char *file, double share, const char *out,
                   dq_logger *logger);
-/* An interruption's message says how to resume. whole: `file` has all finished work. */
-dq_status dq_shard_stopped(const char *command, const char *file, bool whole, int argc, char **argv,
-                           dq_err *err);
-
 /* The parts that dq merge has found, and what it is to write. */
 typedef struct dq_shard_merge {
     const char *const *path; /* [n] */

@@ -278,14 +278,6 @@ static dq_status add_rows(dq_sha256 *h, const dq_eval *e, dq_err *err)
     return DQ_OK;
 }
 
-/* An interruption's message says how to resume. */
-static dq_status resume_stopped(const eval_run *x, int argc, char **argv, dq_err *err)
-{
-    const dq_work *w = &x->e.work;
-    if (!w->file) return err->code;
-    return dq_shard_stopped("eval", x->resume.path, w->lost.code == DQ_OK, argc, argv, err);
-}
-
 /* The file of another run with unfinished work; "" without one. */
 static const char *other_file(dq_arena *a)
 {
@@ -358,18 +350,6 @@ static dq_status resume_begin(eval_run *x, const json_t *about, dq_err *err)
         dq_logger_warn(logger, "finished work cannot be kept for --resume: %s", why.text);
     }
     return DQ_OK;
-}
-
-/* All is scored but an output failed: says that the scores are kept. */
-static dq_status resume_keep(const eval_run *x, dq_err *err)
-{
-    const dq_work *w = &x->e.work;
-    if (!dq_work_has_lines(w)) return err->code;
-    return dq_fail_more(
-        err, dq_remedy_none,
-        ". %s scores are in %s: the same command with --resume, and with --force or "
-        "other outputs where files are in the way, goes on from there",
-        w->lost.code == DQ_OK ? "The" : "Not all, but the first", x->resume.path);
 }
 
 static dq_status open_model(eval_run *x, const char *path, bool shown, dq_err *err)
@@ -623,7 +603,7 @@ static void on_begins(void *arg, int model)
     x->open[model].said = true;
 }
 
-static dq_status run(eval_run *x, const json_t *about, int argc, char **argv, dq_err *err)
+static dq_status run(eval_run *x, const json_t *about, dq_err *err)
 {
     const cmd_eval_view v = view_of(x);
     if (cmd_eval_kv_policies(&x->e)) {
@@ -665,7 +645,7 @@ static dq_status run(eval_run *x, const json_t *about, int argc, char **argv, dq
     if (x->e.work.lost.code != DQ_OK)
         dq_logger_warn(&x->o.logger, "finished work could not be kept for --resume: %s",
                        x->e.work.lost.text);
-    return s == DQ_STOPPED ? resume_stopped(x, argc, argv, err) : s;
+    return s == DQ_STOPPED ? dq_work_failed(&x->e.work, err) : s;
 }
 
 static dq_status print_kinds(const cmd_eval_view *v, bool last, dq_err *err)
@@ -764,7 +744,7 @@ static dq_status hand_out(eval_run *x, dq_err *err)
     }
     if (err->code != DQ_OK) { /* a failed command leaves no output */
         for (int i = 0; i < n; i++) remove(written[i]);
-        return resume_keep(x, err);
+        return dq_work_failed(&x->e.work, err);
     }
     cmd_eval_gates_outcome(&x->o.gates, &gate);
     if (drawing.code == DQ_OK) {
@@ -773,7 +753,7 @@ static dq_status hand_out(eval_run *x, dq_err *err)
     }
     if (gate.code != DQ_OK) dq_in(&drawing, "%s, but there is no page: ", gate.text);
     *err = drawing;
-    return resume_keep(x, err);
+    return dq_work_failed(&x->e.work, err);
 }
 
 /* The file of finished work must not be one that the run reads or writes otherwise. */
@@ -882,14 +862,14 @@ static dq_status score_or_show(eval_run *x, int argc, char **argv, dq_err *err)
         const dq_shard_about about = {"eval", &x->o.part, x->resume.program, x->backend,
                                       conditions(&x->o)};
         json_t *head;
-        if (dq_shard_head(&head, &about, argc, argv, err) == DQ_OK) run(x, head, argc, argv, err);
+        if (dq_shard_head(&head, &about, argc, argv, err) == DQ_OK) run(x, head, err);
         json_decref(head);
         DQ_TRY(err->code);
         DQ_TRY(dq_work_end(&x->e.work, err));
         dq_shard_say(&x->o.part, x->o.document, x->e.share, "OUT.json", &x->o.logger);
         return DQ_OK;
     }
-    DQ_TRY(run(x, NULL, argc, argv, err));
+    DQ_TRY(run(x, NULL, err));
     return hands_out ? hand_out(x, err) : DQ_OK;
 }
 

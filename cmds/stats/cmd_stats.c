@@ -610,9 +610,7 @@ static dq_status put_state(void *arg, dq_err *err)
 static dq_status write_state(work *w, bool ends, dq_err *err)
 {
     const double began = dq_os_seconds();
-    if (dq_work_rewrite(&w->ledger, put_state, ends, err) != DQ_OK)
-        dq_fail_more(err, dq_remedy_none,
-                     ". What it has stays: the same command with --resume goes on from there");
+    dq_work_rewrite(&w->ledger, put_state, ends, err);
     w->wrote_at = dq_os_seconds();
     w->writing = w->wrote_at - began;
     return err->code;
@@ -677,10 +675,10 @@ static dq_status run_part(stats *x, int argc, char **argv, dq_err *err)
     w->x = x;
     if (dq_shard_head(&w->about, &about, argc, argv, err) == DQ_OK) run_blocks(w, err);
     json_decref(w->about);
+    if (err->code != DQ_OK) dq_work_failed(&w->ledger, err);
     dq_work_close(&w->ledger, false);
     end(w);
-    if (err->code != DQ_STOPPED) return err->code;
-    return dq_shard_stopped("stats", x->out_path, true, argc, argv, err);
+    return err->code;
 }
 
 /* Fills entry[].out from the files of all parts. DQ_MISMATCH: of another run, or incomplete. */

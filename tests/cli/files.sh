@@ -266,7 +266,7 @@ rm older.json
     ulimit -f 16
     exec "$dq" "$@" --logit-bits 16,8,6,4 --logit-granularity per-tensor,per-row --dump-items gone.jsonl
 ) >"$top/out" 2>"$top/err"
-grep -q "scores are in dq-eval-.*resume" "$top/err" || complain "dq eval on a full disk: $(cat "$top/err")"
+grep -q "dq-eval-.*resume is kept; --resume goes on from it" "$top/err" || complain "dq eval on a full disk: $(cat "$top/err")"
 "$dq" "$@" --logit-bits 16,8,6,4 --logit-granularity per-tensor,per-row --resume --dump-items kept.jsonl >"$top/out" 2>"$top/err" ||
     complain "dq eval: kept scores cannot be resumed: $(cat "$top/err")"
 [ -s kept.jsonl ] || complain "dq eval: nothing was written from kept scores"

@@ -135,7 +135,10 @@ set -- eval "diff model" --text "$book" --ctx 128 --logit-bits 16,4 --logit-gran
 cut -d, -f1-30,32- whole.csv >"$top/a"
 killed 2 "$@" --csv killed.csv --force
 killed 3 "$@" --csv killed.csv --force --resume
+signal=TERM
 killed 4 "$@" --csv killed.csv --force --resume
+unset signal
+grep -q "interrupted; dq-eval-.*resume is kept. Run the same command with --resume to finish it" "$top/err" || complain "gates: $(cat "$top/err")"
 try 0 "diff model" "$@" --csv killed.csv --force --resume
 cut -d, -f1-30,32- killed.csv | cmp -s - "$top/a" || complain "gates: killed three times and resumed: other numbers"
 absent dq-eval-*.resume
@@ -186,7 +189,7 @@ got=$?
 [ $got -eq 6 ] || complain "gates: a full disk: expected status 6, found $got"
 grep -q "warning: finished work could not be kept for --resume: .*File too large" "$top/err" ||
     complain "gates: a full disk: $(cat "$top/err")"
-grep -q "Not all, but the first scores are in dq-eval-.*resume" "$top/err" || complain "gates: a full disk: $(cat "$top/err")"
+grep -q "dq-eval-.*resume is kept; --resume goes on from it" "$top/err" || complain "gates: a full disk: $(cat "$top/err")"
 [ "$(steps)" -ge 2 ] || complain "gates: a full disk: expected a head and a step or more, found $(steps) lines"
 try 0 "diff model" "$@" --csv killed.csv --force --resume
 cut -d, -f1-30,32- killed.csv | cmp -s - "$top/a" || complain "gates: resumed after a full disk: other numbers"

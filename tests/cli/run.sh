@@ -101,7 +101,7 @@ killed() {
     "$dq" "$@" >/dev/null 2>"$top/err" </dev/null &
     child=$!
     while [ "$(steps)" -lt "$count" ] && kill -0 "$child" 2>/dev/null; do sleep 0.01; done
-    kill -KILL "$child" 2>/dev/null
+    kill -"${signal:-KILL}" "$child" 2>/dev/null
     wait "$child" 2>/dev/null
     [ "$(steps)" -ge "$count" ] || complain "dq $*: over before it was killed after $count lines: $(cat "$top/err")"
 }

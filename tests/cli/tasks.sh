@@ -104,7 +104,7 @@ rm gone.jsonl
 shift 3
 set -- eval "plain model" "$@"
 "$dq" "$@" --logit-bits 16,8,6,4 --logit-granularity per-tensor,per-row >/dev/full 2>"$top/err"
-grep -q "The scores are in dq-eval-.*resume" "$top/err" || complain "tasks: no scores were kept: $(cat "$top/err")"
+grep -q "dq-eval-.*resume is kept; --resume goes on from it" "$top/err" || complain "tasks: no scores were kept: $(cat "$top/err")"
 set -- "$@" --logit-bits 16,8,6,4 --logit-granularity per-tensor,per-row --resume
 anew "$@" --seed 7
 printf '0\n1\n0\n0\n' >train-labels.lst
