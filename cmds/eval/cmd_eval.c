@@ -312,7 +312,7 @@ static void say_nothing_here(const char *path, dq_logger *logger)
 static void set_aside(const resume_file *s, dq_logger *logger)
 {
     const int64_t now = dq_file_bytes(s->path), before = dq_file_bytes(s->old);
-    if (now < 0 || dq_journal_busy(s->path)) return;
+    if (now < 0 || dq_work_busy(s->path)) return;
     if (before < now && rename(s->path, s->old) != 0) return;
     if (before < 0)
         dq_logger_warn(logger,

@@ -567,7 +567,7 @@ dq_status cmd_stats_sensitivity_begin(cmd_stats_sensitivity_run *r, dq_err *err)
                              .resume = r->resume,
                              .force = r->force,
                              .by_force = true,
-                             .damage = DQ_JOURNAL_CUT,
+                             .damage = DQ_WORK_CUT,
                              .take = take_line,
                              .arg = r};
     dq_work_open(&r->ledger, &how, err);

@@ -148,7 +148,7 @@ dq_status dq_plan_caches_begin(dq_plan_caches *c, dq_err *err)
                              .force = in->force,
                              .by_force = true,
                              .shared = true,
-                             .damage = DQ_JOURNAL_CUT,
+                             .damage = DQ_WORK_CUT,
                              .take = take_line,
                              .arg = c};
     dq_work_open(&c->work, &how, err);

@@ -1167,7 +1167,7 @@ static dq_status run_job(job *j, dq_err *err)
                              .force = p->set.force,
                              .by_force = true,
                              .shared = true,
-                             .damage = DQ_JOURNAL_CUT,
+                             .damage = DQ_WORK_CUT,
                              .take = take_line,
                              .arg = p};
     dq_work_open(&s->work, &how, err);

@@ -450,7 +450,7 @@ static dq_status journal_take_up(dq_quantize_feed *w, bool *finished, dq_err *er
                        .resume = w->resume,
                        .force = true,
                        .by_force = true,
-                       .damage = DQ_JOURNAL_CUT,
+                       .damage = DQ_WORK_CUT,
                        .take = take_line,
                        .flush = journal_flush,
                        .arg = w};
@@ -962,7 +962,7 @@ static void clean_up(dq_quantize_feed *w, dq_err *err)
 {
     enum { MAX_TEXT = 600 }; /* so that there is space for what follows */
     dq_err ignore = {0};
-    if (!w->ledger.file || err->code == DQ_MISMATCH) return; /* not ours */
+    if (!w->ledger.open || err->code == DQ_MISMATCH) return; /* not ours */
     if (err->code == DQ_STOPPED) {
         *err = (dq_err){0};
         dq_fail_with(err, DQ_STOPPED, (dq_remedy){.code = DQ_REMEDY_RESUME},

@@ -19,8 +19,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static dq_status journal_read(dq_journal_lines *found, const char *path, dq_arena *a, dq_err *err);
-
 /* A kind's own times count once so many seconds, or this share of it, are done. */
 static const double few_seconds = 0.2, few = 0.02;
 
@@ -72,33 +70,26 @@ double dq_pace_left(const dq_pace *p)
     return left;
 }
 
-/* An open file with flock, which the kernel releases when the process ends. Lines go to the last
- * good end, never after a failed write; the lock counts only while the path leads to the file, as
- * its last owner may have removed it. */
-
-struct dq_journal {
-    int fd;
-    off_t end;  /* of the last whole line */
-    int64_t n;  /* lines */
-    char *path; /* block */
-};
+/* ---- The file of a ledger: a SHA-256, a blank and the text in every line ----
+ * It has a flock, which the kernel releases when the process ends. Lines go to the last good end,
+ * never after a failed write; the lock counts only while the path leads to the file, as its last
+ * owner may have removed it. */
 
 enum { HASH = 64, BEFORE = HASH + 1 }; /* bytes before the text: its hash and a blank */
 
-static bool is_there(const dq_journal *j)
+static bool is_there(const dq_work *w)
 {
     struct stat mine, named;
-    return fstat(j->fd, &mine) == 0 && stat(j->path, &named) == 0 && mine.st_dev == named.st_dev &&
-           mine.st_ino == named.st_ino;
+    return fstat(w->fd, &mine) == 0 && stat(w->how.path, &named) == 0 &&
+           mine.st_dev == named.st_dev && mine.st_ino == named.st_ino;
 }
 
-void dq_journal_close(dq_journal *j, bool done)
+static void close_file(dq_work *w, bool done)
 {
-    if (!j) return;
-    if (done && is_there(j)) unlink(j->path);
-    close(j->fd); /* lets go of the lock */
-    dq_block_free(j->path);
-    dq_block_free(j);
+    if (!w->open) return;
+    if (done && is_there(w)) unlink(w->how.path);
+    close(w->fd); /* lets go of the lock */
+    w->open = false;
 }
 
 static bool locked_by_another(int fd)
@@ -106,7 +97,7 @@ static bool locked_by_another(int fd)
     return flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
-bool dq_journal_busy(const char *path)
+bool dq_work_busy(const char *path)
 {
     int fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
     bool busy = fd >= 0 && locked_by_another(fd);
@@ -115,77 +106,43 @@ bool dq_journal_busy(const char *path)
 }
 
 /* Works without a lock on file systems that have none. */
-static dq_status lock_file(dq_journal *j, int flags, dq_err *err)
+static dq_status open_file(dq_work *w, int flags, dq_err *err)
 {
-    for (;;) {
-        j->fd = open(j->path, O_RDWR | O_NONBLOCK | O_CLOEXEC | flags, 0666);
-        if (j->fd < 0) return dq_os_fail(err, j->path, "cannot open for writing");
-        if (locked_by_another(j->fd))
+    const char *path = w->how.path;
+    while (!w->open) {
+        w->fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC | flags, 0666);
+        if (w->fd < 0) return dq_os_fail(err, path, "cannot open for writing");
+        if (locked_by_another(w->fd))
             dq_fail(err, DQ_RESOURCE, "%s: another dq is writing to it. Wait for it, or stop it",
-                    j->path);
-        else if (is_there(j))
-            return DQ_OK;
-        close(j->fd);
+                    path);
+        w->open = err->code == DQ_OK && is_there(w);
+        if (!w->open) close(w->fd);
         DQ_TRY(err->code);
     }
-}
-
-static dq_status open_file(dq_journal **out, const char *path, int flags, dq_err *err)
-{
-    dq_journal *j = dq_block_new(1, sizeof *j, err);
-    size_t n = strlen(path) + 1;
-    *out = NULL;
-    if (!j) return err->code;
-    j->path = dq_block_new(n, 1, err);
-    if (j->path) memcpy(j->path, path, n);
-    if (j->path && lock_file(j, flags, err) == DQ_OK) {
-        *out = j;
-        return DQ_OK;
-    }
-    dq_block_free(j->path);
-    dq_block_free(j);
-    return err->code;
-}
-
-/* Truncates the file after n lines. */
-static dq_status cut(dq_journal *j, size_t end, int64_t n, dq_err *err)
-{
-    if (ftruncate(j->fd, (off_t)end) != 0) return dq_os_fail(err, j->path, "cannot write");
-    j->end = (off_t)end;
-    j->n = n;
     return DQ_OK;
 }
 
-static dq_status give_up(dq_journal **j, dq_err *err)
+/* Truncates the file after n lines. */
+static dq_status cut(dq_work *w, size_t end, int64_t n, dq_err *err)
 {
-    dq_journal_close(*j, false);
-    *j = NULL;
-    return err->code;
+    if (ftruncate(w->fd, (off_t)end) != 0) return dq_os_fail(err, w->how.path, "cannot write");
+    w->end = (int64_t)end;
+    w->n = n;
+    return DQ_OK;
 }
 
-dq_status dq_journal_new(dq_journal **out, const char *path, dq_err *err)
+dq_status dq_work_sync(dq_work *w, dq_err *err)
 {
-    DQ_TRY(open_file(out, path, O_CREAT, err));
-    return cut(*out, 0, 0, err) == DQ_OK ? DQ_OK : give_up(out, err);
+    return fsync(w->fd) == 0 ? DQ_OK : dq_os_fail(err, w->how.path, "cannot sync");
 }
 
-int64_t dq_journal_count(const dq_journal *j)
-{
-    return j->n;
-}
-
-dq_status dq_journal_sync(dq_journal *j, dq_err *err)
-{
-    return fsync(j->fd) == 0 ? DQ_OK : dq_os_fail(err, j->path, "cannot sync");
-}
-
-static dq_status write_at(const dq_journal *j, off_t at, const char *p, size_t n, dq_err *err)
+static dq_status write_at(const dq_work *w, off_t at, const char *p, size_t n, dq_err *err)
 {
     while (n > 0) {
-        ssize_t k = pwrite(j->fd, p, n, at);
+        ssize_t k = pwrite(w->fd, p, n, at);
         if (k < 0 && errno == EINTR) continue;
         if (k == 0) errno = ENOSPC;
-        if (k <= 0) return dq_os_fail(err, j->path, "cannot write");
+        if (k <= 0) return dq_os_fail(err, w->how.path, "cannot write");
         p += k;
         at += k;
         n -= (size_t)k;
@@ -193,21 +150,21 @@ static dq_status write_at(const dq_journal *j, off_t at, const char *p, size_t n
     return DQ_OK;
 }
 
-dq_status dq_journal_add(dq_journal *j, const char *text, size_t len, dq_err *err)
+/* A failure leaves the file as before. The text has no newline. */
+static dq_status append(dq_work *w, const char *text, dq_err *err)
 {
     char before[BEFORE];
-    if (memchr(text, '\n', len)) return dq_fail(err, DQ_BUG, "%s: a line of two lines", j->path);
+    const size_t len = strlen(text);
     DQ_TRY(dq_sha256_of(before, text, len, err));
     before[HASH] = ' ';
-    const off_t after = j->end + BEFORE + (off_t)len;
-    if (write_at(j, j->end, before, BEFORE, err) == DQ_OK &&
-        write_at(j, j->end + BEFORE, text, len, err) == DQ_OK &&
-        write_at(j, after, "\n", 1, err) == DQ_OK) {
-        j->end = after + 1;
-        j->n++;
-    } else if (ftruncate(j->fd, j->end) != 0) {
-        errno =
-            0; /* what stays of the line is overwritten by the next, or dropped when it is read */
+    const off_t at = (off_t)w->end, after = at + BEFORE + (off_t)len;
+    if (write_at(w, at, before, BEFORE, err) == DQ_OK &&
+        write_at(w, at + BEFORE, text, len, err) == DQ_OK &&
+        write_at(w, after, "\n", 1, err) == DQ_OK) {
+        w->end = after + 1;
+        w->n++;
+    } else if (ftruncate(w->fd, at) != 0) {
+        errno = 0; /* the next line overwrites what stays, or it is dropped when it is read */
     }
     return err->code;
 }
@@ -222,71 +179,40 @@ static bool has_form(const char *line, size_t len)
     return true;
 }
 
-static dq_status check_line(bool *fits, const char *line, size_t len, dq_err *err)
-{
-    char hex[HASH + 1];
-    *fits = has_form(line, len);
-    if (!*fits) return DQ_OK;
-    DQ_TRY(dq_sha256_of(hex, line + BEFORE, len - BEFORE, err));
-    *fits = memcmp(hex, line, HASH) == 0;
-    return DQ_OK;
-}
-
-/* Lines of text[len] up to *good, where the first invalid one begins. */
-static dq_status read_lines(dq_journal_lines *found, size_t *good, char *text, size_t len,
-                            dq_journal_damage damage, dq_err *err)
-{
-    for (char *line = text, *end; (end = memchr(line, '\n', len - *good)); line = end + 1) {
-        bool fits;
-        DQ_TRY(check_line(&fits, line, (size_t)(end - line), err));
-        if (!fits && found->n == 0 && !has_form(line, (size_t)(end - line)))
-            return dq_fail(err, DQ_MISMATCH, "is not a journal of this version of dq");
-        if (!fits && (damage == DQ_JOURNAL_CUT || end + 1 == text + len)) break;
-        if (!fits)
-            return dq_fail(err, DQ_DAMAGED, "line %lld was altered (its hash does not fit)",
-                           (long long)found->n + 1);
-        *end = 0;
-        found->text[found->n++] = line + BEFORE;
-        *good = (size_t)(end + 1 - text);
-    }
-    return DQ_OK;
-}
-
-/* Lines up to byte *good, after which none is valid. */
-static dq_status read_file(dq_journal_lines *found, size_t *good, const char *path,
-                           dq_journal_damage damage, dq_arena *a, dq_err *err)
-{
-    char *text;
-    size_t len, max = 0;
-    *good = 0;
-    DQ_TRY(dq_file_read_small(&text, &len, path, DQ_MAX_JOURNAL, a, err));
-    for (size_t i = 0; i < len; i++) max += text[i] == '\n';
-    *found = (dq_journal_lines){dq_alloc(a, max, sizeof *found->text, err), 0};
-    if (!found->text) return err->code;
-    return read_lines(found, good, text, len, damage, err) == DQ_OK ? DQ_OK
-                                                                    : dq_in(err, "%s: ", path);
-}
+/* Text without hashes, each with a NUL after it. */
+typedef struct lines {
+    char **text; /* [n] */
+    int64_t n;
+    size_t end; /* in the file, of the last one that is valid */
+} lines;
 
 /* Reads a file without locking or changing it; a last line cut off is left out. */
-static dq_status journal_read(dq_journal_lines *found, const char *path, dq_arena *a, dq_err *err)
+static dq_status read_lines(lines *found, const char *path, dq_work_damage damage, dq_arena *a,
+                            dq_err *err)
 {
-    size_t good;
-    return read_file(found, &good, path, DQ_JOURNAL_REFUSE, a, err);
-}
-
-static dq_status take_up(dq_journal *j, dq_journal_damage damage, dq_journal_lines *found,
-                         dq_arena *a, dq_err *err)
-{
-    size_t good;
-    DQ_TRY(read_file(found, &good, j->path, damage, a, err));
-    return cut(j, good, found->n, err);
-}
-
-dq_status dq_journal_resume(dq_journal **out, const char *path, dq_journal_damage damage,
-                            dq_journal_lines *found, dq_arena *a, dq_err *err)
-{
-    DQ_TRY(open_file(out, path, 0, err));
-    return take_up(*out, damage, found, a, err) == DQ_OK ? DQ_OK : give_up(out, err);
+    char *text, hex[HASH + 1];
+    size_t len, max = 0;
+    *found = (lines){0};
+    DQ_TRY(dq_file_read_small(&text, &len, path, DQ_MAX_JOURNAL, a, err));
+    for (size_t i = 0; i < len; i++) max += text[i] == '\n';
+    found->text = dq_alloc(a, max, sizeof *found->text, err);
+    if (!found->text) return err->code;
+    for (char *line = text, *end; (end = memchr(line, '\n', len - found->end)); line = end + 1) {
+        const size_t n = (size_t)(end - line);
+        bool fits = has_form(line, n);
+        if (!fits && found->n == 0)
+            return dq_fail(err, DQ_MISMATCH, "%s: is not a journal of this version of dq", path);
+        if (fits) DQ_TRY(dq_sha256_of(hex, line + BEFORE, n - BEFORE, err));
+        fits = fits && memcmp(hex, line, HASH) == 0;
+        if (!fits && (damage == DQ_WORK_CUT || end + 1 == text + len)) break;
+        if (!fits)
+            return dq_fail(err, DQ_DAMAGED, "%s: line %lld was altered (its hash does not fit)",
+                           path, (long long)found->n + 1);
+        *end = 0;
+        found->text[found->n++] = line + BEFORE;
+        found->end = (size_t)(end + 1 - text);
+    }
+    return DQ_OK;
 }
 
 /* ---- Ledger ---- */
@@ -385,8 +311,8 @@ static bool is_end(const json_t *line)
 }
 
 /* news NULL: nobody else has to know the lines. */
-static dq_status take_lines(bool *ended, const dq_work_how *how, const dq_journal_lines *found,
-                            bool any_shard, dq_strbuf *news, dq_arena *a, dq_err *err)
+static dq_status take_lines(bool *ended, const dq_work_how *how, const lines *found, bool any_shard,
+                            dq_strbuf *news, dq_arena *a, dq_err *err)
 {
     *ended = false;
     for (int64_t i = 0; err->code == DQ_OK && i < found->n; i++) {
@@ -407,11 +333,11 @@ static dq_status take_lines(bool *ended, const dq_work_how *how, const dq_journa
 
 dq_status dq_work_merge(const dq_work_how *how, const char *path, dq_err *err)
 {
-    dq_journal_lines found;
+    lines found;
     bool ended = false;
     dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (journal_read(&found, path, a, err) == DQ_OK) {
+    if (read_lines(&found, path, DQ_WORK_REFUSE, a, err) == DQ_OK) {
         take_lines(&ended, how, &found, true, NULL, a, err);
         if (err->code == DQ_OK && !ended) dq_fail(err, DQ_MISMATCH, "is not finished");
         if (err->code != DQ_OK) dq_in(err, "%s: ", path);
@@ -422,13 +348,13 @@ dq_status dq_work_merge(const dq_work_how *how, const char *path, dq_err *err)
 
 dq_status dq_work_head(json_t **head, bool *ended, const char *path, dq_err *err)
 {
-    dq_journal_lines found;
+    lines found;
     json_t *last = NULL;
     dq_arena *a = dq_arena_new();
     *head = NULL;
     *ended = false;
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (journal_read(&found, path, a, err) == DQ_OK) {
+    if (read_lines(&found, path, DQ_WORK_REFUSE, a, err) == DQ_OK) {
         const char *text = found.n ? found.text[found.n - 1] : "";
         if (found.n == 0) dq_fail(err, DQ_DAMAGED, "%s: has no whole line", path);
         if (err->code == DQ_OK && dq_json_parse(&last, text, strlen(text), path, err) == DQ_OK)
@@ -450,18 +376,19 @@ dq_status dq_work_place(const char *path, dq_err *err)
 }
 
 /* Takes the value. */
-static dq_status add_line(dq_journal *j, json_t *line, dq_err *err)
+static dq_status add_line(dq_work *w, json_t *line, dq_err *err)
 {
     char *text;
     dq_json_dump(&text, line, JSON_COMPACT, err);
     json_decref(line);
-    if (text) dq_journal_add(j, text, strlen(text), err);
+    if (text) append(w, text, err);
     free(text);
     return err->code;
 }
 
-static dq_status add_head(dq_journal *j, const dq_work_how *how, dq_err *err)
+static dq_status add_head(dq_work *w, dq_err *err)
 {
+    const dq_work_how *how = &w->how;
     json_t *head = json_pack("{s:s, s:s}", "schema", how->schema, "key", how->key);
     if (how->of) json_object_set(head, "of", (json_t *)(uintptr_t)how->of);
     if (how->n_shards) {
@@ -469,23 +396,25 @@ static dq_status add_head(dq_journal *j, const dq_work_how *how, dq_err *err)
         json_object_set_new(head, "shards", json_integer(how->n_shards));
     }
     if (how->about) json_object_update(head, (json_t *)(uintptr_t)how->about);
-    return add_line(j, head, err);
+    return add_line(w, head, err);
 }
 
 /* A file that is no such journal is never replaced unasked. */
 static dq_status go_on(dq_work *w, dq_err *err)
 {
     const dq_work_how *how = &w->how;
-    dq_journal_lines found;
+    dq_strbuf *news = how->shared && dq_ranks_count() > 1 ? &w->news : NULL;
+    lines found = {0};
+    DQ_TRY(open_file(w, 0, err));
     dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (dq_journal_resume(&w->file, how->path, how->damage, &found, a, err) == DQ_OK &&
-        take_lines(&w->ended, how, &found, false,
-                   how->shared && dq_ranks_count() > 1 ? &w->news : NULL, a, err) != DQ_OK)
+    if (read_lines(&found, how->path, how->damage, a, err) == DQ_OK &&
+        take_lines(&w->ended, how, &found, false, news, a, err) != DQ_OK)
         dq_in(err, "%s: ", how->path);
+    if (err->code == DQ_OK) cut(w, found.end, found.n, err);
     dq_arena_free(a);
     if (err->code != DQ_MISMATCH && err->code != DQ_DAMAGED) return err->code;
-    const bool other = err->code == DQ_MISMATCH && w->file; /* another run's */
+    const bool other = err->code == DQ_MISMATCH && found.n > 0; /* another run's */
     const dq_remedy_code remedy = !how->by_force ? DQ_REMEDY_REMOVE_OR_ANEW
                                   : other        ? DQ_REMEDY_REPEAT_OR_FORCE
                                                  : DQ_REMEDY_START_OVER;
@@ -501,11 +430,12 @@ static dq_status open_work(dq_work *w, dq_err *err)
         return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_RESUME_OR_FORCE},
                             "%s: an interrupted run left it.", how->path);
     w->made = !(there && how->resume);
-    w->made ? dq_journal_new(&w->file, how->path, err) : go_on(w, err);
-    if (err->code == DQ_OK && dq_journal_count(w->file) == 0) add_head(w->file, how, err);
-    if (err->code == DQ_OK) return DQ_OK;
-    dq_journal_close(w->file, w->made); /* without a head nothing can be gone on from */
-    w->file = NULL;
+    if (!w->made)
+        go_on(w, err);
+    else if (open_file(w, O_CREAT, err) == DQ_OK)
+        cut(w, 0, 0, err);
+    if (err->code == DQ_OK && w->n == 0) add_head(w, err);
+    if (err->code != DQ_OK) close_file(w, w->made); /* without a head nothing can be gone on from */
     return err->code;
 }
 
@@ -545,7 +475,7 @@ static dq_status write_down(dq_work *w, const char *text, dq_err *err)
 {
     dq_err own = {0};
     w->ended = false; /* more follows */
-    if (w->file && w->lost.code == DQ_OK) dq_journal_add(w->file, text, strlen(text), &own);
+    if (w->open && w->lost.code == DQ_OK) append(w, text, &own);
     dq_fail_as(w->how.goes_on ? &w->lost : err, &own);
     if (err->code == DQ_OK && w->how.shared && w->runs && dq_ranks_count() > 1)
         dq_strbuf_add(&w->news, text, strlen(text) + 1, err);
@@ -554,7 +484,7 @@ static dq_status write_down(dq_work *w, const char *text, dq_err *err)
 
 bool dq_work_records(const dq_work *w)
 {
-    return dq_ranks_number() == 0 ? w->file && w->lost.code == DQ_OK : w->runs;
+    return dq_ranks_number() == 0 ? w->open && w->lost.code == DQ_OK : w->runs;
 }
 
 dq_status dq_work_put(dq_work *w, json_t *line, dq_err *err)
@@ -611,26 +541,23 @@ dq_status dq_work_run(dq_work *w, int64_t n, dq_work_compute *compute, void *arg
     return w->how.shared ? share_news(w, err) : err->code;
 }
 
-dq_status dq_work_sync(dq_work *w, dq_err *err)
-{
-    return dq_journal_sync(w->file, err);
-}
-
 dq_status dq_work_rewrite(dq_work *w, dq_status (*put)(void *arg, dq_err *err), bool ends,
                           dq_err *err)
 {
-    dq_journal *old = w->file;
+    dq_work old = *w;
     dq_arena *a = dq_arena_new();
-    const char *partial = a ? dq_textf(a, err, "%s.partial", w->how.path) : NULL;
+    const char *partial = a ? dq_textf(a, err, "%s.partial", old.how.path) : NULL;
     if (!partial) dq_fail(err, DQ_RESOURCE, "out of memory");
-    w->file = NULL;
-    if (err->code == DQ_OK && dq_journal_new(&w->file, partial, err) == DQ_OK &&
-        add_head(w->file, &w->how, err) == DQ_OK && put(w->how.arg, err) == DQ_OK &&
+    w->open = false;
+    w->how.path = partial;
+    if (partial && open_file(w, O_CREAT, err) == DQ_OK && cut(w, 0, 0, err) == DQ_OK &&
+        add_head(w, err) == DQ_OK && put(w->how.arg, err) == DQ_OK &&
         (ends ? dq_work_end(w, err) : dq_work_sync(w, err)) == DQ_OK &&
-        rename(partial, w->how.path) != 0)
-        dq_fail(err, DQ_FILE, "%s: cannot be written", w->how.path);
-    dq_journal_close(err->code == DQ_OK ? old : w->file, err->code != DQ_OK);
-    if (err->code != DQ_OK) w->file = old;
+        rename(partial, old.how.path) != 0)
+        dq_fail(err, DQ_FILE, "%s: cannot be written", old.how.path);
+    close_file(err->code == DQ_OK ? &old : w, err->code != DQ_OK);
+    if (err->code != DQ_OK) *w = old;
+    w->how.path = old.how.path;
     dq_arena_free(a);
     return err->code;
 }
@@ -640,13 +567,13 @@ dq_status dq_work_end(dq_work *w, dq_err *err)
     dq_fail_as(err, &w->lost);
     if (err->code != DQ_OK || w->ended) return err->code;
     w->ended = true;
-    return add_line(w->file, json_pack("{s:b}", "end", 1), err) == DQ_OK ? dq_work_sync(w, err)
-                                                                         : err->code;
+    return add_line(w, json_pack("{s:b}", "end", 1), err) == DQ_OK ? dq_work_sync(w, err)
+                                                                   : err->code;
 }
 
 bool dq_work_has_lines(const dq_work *w)
 {
-    return w->file && dq_journal_count(w->file) > 1;
+    return w->open && w->n > 1;
 }
 
 bool dq_work_resumable(const dq_err *err)
@@ -658,7 +585,7 @@ dq_status dq_work_failed(dq_work *w, dq_err *err)
 {
     enum { MAX_TEXT = 600 }; /* so that there is space for what follows */
     const char *path = w->how.path;
-    if (!w->file) return err->code;
+    if (!w->open) return err->code;
     if (err->code == DQ_STOPPED) {
         *err = (dq_err){0};
         return dq_fail_with(err, DQ_STOPPED, (dq_remedy){.code = DQ_REMEDY_RESUME},
@@ -681,7 +608,7 @@ dq_status dq_work_failed(dq_work *w, dq_err *err)
 
 void dq_work_close(dq_work *w, bool done)
 {
-    dq_journal_close(w->file, done);
+    close_file(w, done);
     dq_block_free(w->news.s);
     *w = (dq_work){.lost = w->lost};
 }

@@ -6,8 +6,6 @@
 #include "base/base.h"
 #include "base/json.h"
 
-#include <stdio.h>
-
 /* Time left for work of several kinds, in seconds that were expected of it: scaled by what a kind
  * has taken so far or, for one that has hardly begun, all kinds. */
 
@@ -28,44 +26,6 @@ void dq_pace_step(dq_pace *p, int kind, double seconds, double now);
 double dq_pace_taken(const dq_pace *p);
 double dq_pace_left(const dq_pace *p); /* seconds that the rest will take */
 
-/* ---- Journal ----
- * Finished work as a file that only grows, one line a step, so that whatever ends the program, at
- * any moment, a later one goes on from what was done.
- *
- *   HASH TEXT        64 hex digits: the SHA-256 of the text, which holds no newline
- *
- * A line is with the system when dq_journal_add returns, so a kill costs at most the line at hand.
- * What must outlive the machine's own end needs dq_journal_sync. */
-
-/* A lock keeps other processes from opening an open journal. */
-typedef struct dq_journal dq_journal;
-
-/* Text without hashes, each with a NUL after it. */
-typedef struct dq_journal_lines {
-    char **text; /* [n] */
-    int64_t n;
-} dq_journal_lines;
-
-/* What to do with an invalid line before others. */
-typedef enum dq_journal_damage {
-    DQ_JOURNAL_REFUSE, /* DQ_DAMAGED: a program that was killed does not leave that */
-    DQ_JOURNAL_CUT /* dropped with all after it: a crash of the machine may keep any later lines */
-} dq_journal_damage;
-
-bool dq_journal_busy(const char *path);
-/* Replaces an existing file by an empty journal. DQ_RESOURCE: another process has it open. */
-dq_status dq_journal_new(dq_journal **out, const char *path, dq_err *err);
-/* Reads an existing file's lines into the arena and continues after them; an invalid or truncated
- * last line is dropped. DQ_MISMATCH: no such journal; the file stays. */
-dq_status dq_journal_resume(dq_journal **out, const char *path, dq_journal_damage damage,
-                            dq_journal_lines *found, dq_arena *a, dq_err *err);
-/* A failure leaves the file as before. DQ_BUG: a newline in the text. */
-dq_status dq_journal_add(dq_journal *j, const char *text, size_t len, dq_err *err);
-dq_status dq_journal_sync(dq_journal *j, dq_err *err);
-int64_t dq_journal_count(const dq_journal *j);
-/* done: removes the file. NULL allowed. */
-void dq_journal_close(dq_journal *j, bool done);
-
 /* ---- Ledger ----
  * A long job is a list of pieces. What a piece finds is a line, a JSON object, and reading it back
  * puts the numbers where computing leaves them. Whether this process, another rank, an earlier run
@@ -73,7 +33,17 @@ void dq_journal_close(dq_journal *j, bool done);
  *
  *   {"schema": .., "key": .., ..}     the head; of a shard also "shard": I, from 1, and "shards": N
  *   {..}                              lines, in any order
- *   {"end": true}                     of a shard: nothing is left to do */
+ *   {"end": true}                     of a shard: nothing is left to do
+ *
+ * Each line of the file begins with the SHA-256 of what follows. A line is with the system when
+ * dq_work_put returns, so a kill costs at most the line at hand; what must outlive the machine's
+ * own end needs dq_work_sync. A lock keeps other processes from writing to an open file. */
+
+/* What to do with an invalid line before others; an invalid last one is always dropped. */
+typedef enum dq_work_damage {
+    DQ_WORK_REFUSE, /* DQ_DAMAGED: a program that was killed does not leave that */
+    DQ_WORK_CUT     /* dropped with all after it: a crash of the machine may keep any later lines */
+} dq_work_damage;
 
 /* Reads a line back. told: another rank has computed it just now; else it was in a file. */
 typedef dq_status dq_work_take(void *arg, const json_t *line, bool told, dq_err *err);
@@ -93,10 +63,10 @@ typedef struct dq_work_how {
     const json_t *about;                    /* more members of the head; NULL: none */
     int shard, n_shards;                    /* from 1; 0 and 0: the whole */
     bool resume, force;                     /* goes on from a file that is there, or replaces it */
-    bool by_force;            /* a message about a file that cannot be used names --force */
-    bool goes_on;             /* what cannot be written down ends the file, not the run */
-    bool shared;              /* every rank takes every line */
-    dq_journal_damage damage; /* of a file that is gone on from */
+    bool by_force;         /* a message about a file that cannot be used names --force */
+    bool goes_on;          /* what cannot be written down ends the file, not the run */
+    bool shared;           /* every rank takes every line */
+    dq_work_damage damage; /* of a file that is gone on from */
     dq_work_take *take;
     dq_status (*flush)(void *arg, dq_err *err); /* puts what a rank holds back, after its pieces */
     void *arg;
@@ -104,17 +74,20 @@ typedef struct dq_work_how {
 
 typedef struct dq_work {
     dq_work_how how;
-    char key[65];     /* the hash of `of` */
-    dq_journal *file; /* NULL: not open */
-    bool made;        /* by this run: with the head alone it goes away where the run fails */
-    bool ended;       /* its last line is there */
-    bool runs;        /* within dq_work_run */
-    dq_err lost;      /* why lines are no longer written down, if they are not */
-    dq_strbuf news;   /* lines that other ranks lack */
+    char key[65];   /* the hash of `of` */
+    bool open;      /* the file */
+    bool made;      /* by this run: with the head alone it goes away where the run fails */
+    bool ended;     /* its last line is there */
+    bool runs;      /* within dq_work_run */
+    dq_err lost;    /* why lines are no longer written down, if they are not */
+    dq_strbuf news; /* lines that other ranks lack */
+    int fd;         /* of the file */
+    int64_t end, n; /* of its last whole line; lines with the head */
 } dq_work;
 
 /* SHA-256 of a value with sorted keys. */
 dq_status dq_work_key(char hex[65], const json_t *of, dq_err *err);
+bool dq_work_busy(const char *path); /* another process has it open */
 /* DQ_FILE: something is there that is no regular file. */
 dq_status dq_work_place(const char *path, dq_err *err);
 /* Opens the file and takes its lines: with `shared` by all ranks, else by rank 0. DQ_FILE: as

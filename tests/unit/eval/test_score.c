@@ -900,7 +900,7 @@ static void look(void *arg, double share, const char *note)
 {
     watcher *w = arg;
     const dq_eval *e = w->e;
-    int64_t done = 0, steps = dq_journal_count(e->work.file);
+    int64_t done = 0, steps = e->work.n;
     for (int i = 0; i < e->n_rows; i++)
         done += dq_eval_values(e, &e->row[i], dq_eval_lacking(&e->row[i], 0, MANY));
     assert_non_null(note);

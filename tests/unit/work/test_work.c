@@ -1,4 +1,4 @@
-/* test_work: what a file of finished work gives back, whole, cut off and forged.
+/* test_work: what a file of finished work gives back after anything that can end a program or spoil a file.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static char path[80];
 
@@ -114,6 +116,229 @@ TEST(a_file_goes_on)
     free(bytes);
 }
 
+/* The bytes of a file of a head and two lines, which goes on; *len: how many. */
+static char *whole(size_t *len)
+{
+    make(2, false);
+    return bytes_of(path, len);
+}
+
+static size_t lines_of(const char *bytes, size_t len)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++) n += bytes[i] == '\n';
+    return n;
+}
+
+/* Goes on from the first n lines to the bytes of a run that was never stopped. */
+static void resumes(size_t n, dq_work_damage damage, const char *bytes, size_t len)
+{
+    int64_t taken;
+    size_t now_len;
+    dq_work w;
+    dq_err err = {0};
+    dq_work_how how = how_of(&taken);
+    how.resume = true;
+    how.damage = damage;
+    assert_int_equal(dq_work_open(&w, &how, &err), DQ_OK);
+    assert_int_equal(taken, n > 0 ? n - 1 : 0);
+    for (int64_t i = taken + 1; i <= 2; i++) dq_work_put(&w, step_of(i), &err);
+    dq_work_close(&w, false);
+    assert_int_equal(err.code, DQ_OK);
+    char *now = bytes_of(path, &now_len);
+    assert_int_equal(now_len, len);
+    assert_memory_equal(now, bytes, len);
+    free(now);
+}
+
+static dq_status refused(dq_work_damage damage, const char *why)
+{
+    int64_t n;
+    size_t before, after;
+    dq_work w;
+    dq_err err = {0};
+    dq_work_how how = how_of(&n);
+    how.resume = true;
+    how.damage = damage;
+    free(bytes_of(path, &before));
+    dq_work_open(&w, &how, &err);
+    free(bytes_of(path, &after));
+    assert_false(w.open);
+    if (!strstr(err.text, why)) fail_msg("expected \"%s\", found \"%s\"", why, err.text);
+    assert_int_equal(before, after);
+    dq_work_close(&w, false);
+    return err.code;
+}
+
+TEST(the_form_is_a_hash_and_the_text)
+{
+    size_t len;
+    char *bytes = whole(&len);
+    /* printf '{"step":1}' | sha256sum */
+    static const char want[] =
+        "\n8565a568653654ae5b4d4444245fa76e8bdea8c7d0db4a75bcffbb60bd6a0452 {\"step\":1}\n";
+    assert_non_null(strstr(bytes, want));
+    free(bytes);
+}
+
+TEST(a_damaged_line_is_found)
+{
+    size_t len;
+    char *bytes = whole(&len), *bad = malloc(len);
+    const size_t last = len - (64 + 1 + strlen("{\"step\":2}") + 1);
+    for (size_t i = 0, line = 0; i < len; i++) {
+        memcpy(bad, bytes, len);
+        bad[i] = bad[i] == '0' ? '1' : '0';
+        put_bytes(path, bad, len);
+        line += i > 0 && bytes[i - 1] == '\n';
+        if (i == 64) { /* without its blank the first line is no journal's */
+            assert_int_equal(refused(DQ_WORK_CUT, "not a journal of this version"), DQ_MISMATCH);
+            continue;
+        }
+        if (i + 1 >= last) { /* as if cut off */
+            resumes(line, DQ_WORK_REFUSE, bytes, len);
+            continue;
+        }
+        char why[40];
+        snprintf(why, sizeof why, "line %zu was altered", line + 1);
+        assert_int_equal(refused(DQ_WORK_REFUSE, why), DQ_DAMAGED);
+        resumes(line, DQ_WORK_CUT, bytes, len);
+    }
+    free(bad);
+    free(bytes);
+}
+
+TEST(other_forms_are_refused_by_name)
+{
+    static const char *const old[] = {
+        "dq-journal 2 5c6a8a6e\nversion 0.4.0 0d0f4c0e\nsettings {} 12345678\n",
+        "{\"sha256\": \"a7937b64b8caa58f03721bb6bacf5c78cb235febe0e70b1b84cd99541461a08e\", "
+        "\"step\": {}}\n",
+        "words\n",
+    };
+    for (int i = 0; i < 3; i++) {
+        put_bytes(path, old[i], strlen(old[i]));
+        assert_int_equal(refused(DQ_WORK_CUT, "not a journal of this version of dq"), DQ_MISMATCH);
+        assert_int_equal(refused(DQ_WORK_REFUSE, path), DQ_MISMATCH);
+    }
+}
+
+/* A child that holds the file until it is killed, with a line and a half in it. */
+static pid_t holder(void)
+{
+    int ready[2];
+    char c;
+    assert_int_equal(pipe(ready), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        int64_t n;
+        dq_work w;
+        dq_err err = {0};
+        const dq_work_how how = how_of(&n);
+        if (dq_work_open(&w, &how, &err) != DQ_OK) _exit(1);
+        if (dq_work_put(&w, step_of(1), &err) != DQ_OK) _exit(1);
+        FILE *f = fopen(path, "ab"); /* closing another descriptor must not give up the lock */
+        if (!f || fputs("a7937b64b8", f) < 0 || fclose(f) != 0) _exit(1);
+        if (write(ready[1], "x", 1) != 1) _exit(1);
+        for (;;) pause();
+    }
+    assert_true(pid > 0);
+    close(ready[1]);
+    assert_int_equal(read(ready[0], &c, 1), 1);
+    close(ready[0]);
+    return pid;
+}
+
+TEST(another_process_keeps_out_until_it_is_killed)
+{
+    size_t len;
+    int status;
+    int64_t n;
+    char *bytes = whole(&len);
+    const pid_t pid = holder();
+    dq_work w;
+    dq_err err = {0};
+    const dq_work_how how = how_of(&n);
+    assert_true(dq_work_busy(path));
+    assert_int_equal(dq_work_open(&w, &how, &err), DQ_RESOURCE);
+    assert_non_null(strstr(err.text, "another dq is writing to it"));
+    assert_int_equal(refused(DQ_WORK_REFUSE, "another dq is writing to it"), DQ_RESOURCE);
+    kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status));
+    assert_false(dq_work_busy(path));
+    resumes(2, DQ_WORK_REFUSE, bytes, len);
+    free(bytes);
+}
+
+/* Whoever finds the name gone makes a new file. */
+TEST(a_removed_file_is_not_written_to)
+{
+    int64_t n;
+    dq_work w, v;
+    dq_err err = {0};
+    const dq_work_how how = how_of(&n);
+    assert_int_equal(dq_work_open(&w, &how, &err), DQ_OK);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(dq_work_open(&v, &how, &err), DQ_OK);
+    assert_int_equal(dq_work_put(&v, step_of(1), &err), DQ_OK);
+    dq_work_close(&w, true); /* not this one's file any more */
+    assert_true(dq_file_exists(path));
+    dq_work_close(&v, true);
+    assert_false(dq_file_exists(path));
+}
+
+/* A limit on the size of files is met like a full disk: the line is refused, those before it stay. */
+TEST(a_full_disk_keeps_whole_lines)
+{
+    size_t len;
+    char *bytes = whole(&len);
+    for (size_t limit = 0; limit < len; limit += 7) {
+        const size_t lines = lines_of(bytes, limit);
+        int status;
+        const pid_t pid = fork();
+        if (pid == 0) {
+            const struct rlimit l = {limit, limit};
+            int64_t n;
+            dq_work w;
+            dq_err err = {0};
+            const dq_work_how how = how_of(&n);
+            signal(SIGXFSZ, SIG_IGN);
+            if (setrlimit(RLIMIT_FSIZE, &l) != 0) _exit(1);
+            dq_work_open(&w, &how, &err);
+            for (int i = 1; err.code == DQ_OK && i <= 2; i++) dq_work_put(&w, step_of(i), &err);
+            _exit(strstr(err.text, "File too large") && w.open == (lines > 0) ? (int)err.code : 1);
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), DQ_FILE);
+        if (lines > 0) resumes(lines, DQ_WORK_REFUSE, bytes, len);
+        if (lines == 0) assert_false(dq_file_exists(path));
+    }
+    free(bytes);
+}
+
+TEST(failing_allocations_are_reported)
+{
+    size_t len;
+    char *bytes = whole(&len);
+    for (int64_t n = 1;; n++) {
+        int64_t taken;
+        dq_work w;
+        dq_err err = {0};
+        dq_work_how how = how_of(&taken);
+        how.resume = true;
+        dq_alloc_fail_at(n);
+        const dq_status status = dq_work_open(&w, &how, &err);
+        dq_alloc_fail_at(0);
+        dq_work_close(&w, false);
+        if (status == DQ_OK) break;
+        assert_int_equal(status, DQ_RESOURCE);
+    }
+    resumes(3, DQ_WORK_REFUSE, bytes, len);
+    free(bytes);
+}
+
 static void refuses(const dq_work_how *want, bool merges, const char *why)
 {
     dq_err err = {0}, merge = {0};
@@ -124,7 +349,7 @@ static void refuses(const dq_work_how *want, bool merges, const char *why)
     if (!strstr(err.text, why)) fail_msg("expected \"%s\", found \"%s\"", why, err.text);
     assert_int_equal(err.remedy[0].code,
                      how.by_force ? DQ_REMEDY_REPEAT_OR_FORCE : DQ_REMEDY_REMOVE_OR_ANEW);
-    assert_null(w.file);
+    assert_false(w.open);
     assert_true(dq_file_exists(path));
     assert_int_equal(dq_work_merge(&how, path, &merge), merges ? DQ_OK : DQ_MISMATCH);
     dq_work_close(&w, false);
