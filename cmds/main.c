@@ -300,6 +300,15 @@ static dq_status run(int argc, char **argv, const char **name, dq_err *err)
     return run_call(&c, name, err);
 }
 
+enum { LATE_MINUTES = 10 };
+static void say_late(int rank, const char *what)
+{
+    fprintf(stderr,
+            "dq: warning: for %d minutes nothing has come from rank %d, which is to %s: it "
+            "computes something long, or hangs\n",
+            LATE_MINUTES, rank, what);
+}
+
 static int run_all(int argc, char **argv)
 {
     dq_err err = {0};
@@ -310,6 +319,7 @@ static int run_all(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN); /* outputs in files are to be finished first */
     dq_os_catch_signals();
     dq_json_watch();
+    dq_ranks_listen(say_late, 60 * LATE_MINUTES);
     if (dq_stdout_begin(&err) == DQ_OK) run(argc, argv, &name, &err);
     dq_ranks_agree(NULL, NULL, &err);
     if (dq_ranks_number() > 0)

@@ -3,7 +3,7 @@
  * by all say so; they have to come in the same order.
  *
  * A rank that fails before such a call makes it fail everywhere, so that none waits for ever. One
- * that dies is the launcher's matter: mpirun ends the others. Nobody helps where one hangs.
+ * that dies is the launcher's matter: mpirun ends the others. One that hangs is named on rank 0.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_RANKS_H
 #define DQ_RANKS_H
@@ -14,6 +14,11 @@
 dq_status dq_ranks_begin(dq_err *err);
 /* Last of all, after dq_ranks_agree and messages; aborts the job if ranks do not answer. */
 void dq_ranks_end(dq_status status);
+
+/* From here on rank 0 tells once of each wait that takes longer which rank it waits for, and to do
+ * what. */
+typedef void dq_ranks_late(int rank, const char *what);
+void dq_ranks_listen(dq_ranks_late *late, double seconds);
 
 int dq_ranks_count(void);
 int dq_ranks_number(void);      /* 0 .. count - 1 */

@@ -37,7 +37,7 @@ typedef struct parcel {
 } parcel;
 
 /* Why ranks meet, and a number to compare or gather; a failure's text follows. */
-typedef enum reason { TO_GO_ON, TO_COMPARE, TO_GATHER } reason;
+typedef enum reason { TO_GO_ON, TO_COMPARE, TO_GATHER, HAS_LEFT } reason;
 typedef struct greeting {
     int64_t number;
     int code;
@@ -60,6 +60,9 @@ static struct {
     dq_err err;                /* of another rank, or of taking what it told; on rank 0 */
     letter *sent;
     parcel *passed;
+    MPI_Comm meeting; /* greetings, which are not heard among what is told */
+    dq_ranks_late *late;
+    double patience; /* seconds */
 } job = {.count = 1};
 
 static void nap(void)
@@ -67,15 +70,27 @@ static void nap(void)
     nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
 }
 
+/* Naps on rank 0, and tells once of a rank that keeps it waiting. *since: 0 as the wait begins. */
+static void await(double *since, int rank, const char *what)
+{
+    const double now = dq_os_seconds();
+    nap();
+    if (*since == 0) *since = now;
+    if (job.number > 0 || !job.late || *since < 0 || now - *since < job.patience) return;
+    job.late(rank, what);
+    *since = -1;
+}
+
 /* Waiting ranks sleep, but not through what comes at once. */
-static void wait_for(MPI_Request *request)
+static void wait_for(MPI_Request *request, int rank)
 {
     int done = 0;
+    double since = 0;
     for (int64_t i = 0; MPI_Test(request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done; i++) {
         if (i < YIELDS)
             sched_yield();
         else
-            nap();
+            await(&since, rank, "come to the next step");
     }
 }
 
@@ -96,6 +111,7 @@ dq_status dq_ranks_begin(dq_err *err)
     job.greeted = dq_block_new((size_t)job.count, sizeof *job.greeted, err);
     if (!job.all || !job.greeted) MPI_Abort(MPI_COMM_WORLD, DQ_RESOURCE);
     MPI_Comm_rank(MPI_COMM_WORLD, &job.number);
+    MPI_Comm_dup(MPI_COMM_WORLD, &job.meeting);
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
     MPI_Comm_size(here, &n_here);
     MPI_Comm_rank(here, &job.here);
@@ -109,9 +125,16 @@ void dq_ranks_end(dq_status status)
     if (!job.on) return;
     job.on = false;
     if (job.broken) MPI_Abort(MPI_COMM_WORLD, (int)status);
+    MPI_Comm_free(&job.meeting);
     MPI_Finalize();
     dq_block_free(job.all);
     dq_block_free(job.greeted);
+}
+
+void dq_ranks_listen(dq_ranks_late *late, double seconds)
+{
+    job.late = late;
+    job.patience = seconds;
 }
 
 int dq_ranks_count(void)
@@ -147,11 +170,17 @@ static void take_failure(dq_err *err, int rank, const report *r)
         dq_fail(err, (dq_status)r->code, "rank %d: %s", rank, r->text);
 }
 
+/* Rank 0 hears one after the other, so that it knows whom it waits for. */
 static void gather(const void *own, void *all, size_t size)
 {
     MPI_Request request;
-    MPI_Iallgather(own, (int)size, MPI_BYTE, all, (int)size, MPI_BYTE, MPI_COMM_WORLD, &request);
-    wait_for(&request);
+    memcpy((char *)all + (size_t)job.number * size, own, size);
+    if (job.number > 0) MPI_Send(own, (int)size, MPI_BYTE, 0, 0, job.meeting);
+    for (int i = 1; job.number == 0 && i < job.count; i++) {
+        MPI_Irecv((char *)all + (size_t)i * size, (int)size, MPI_BYTE, i, 0, job.meeting, &request);
+        wait_for(&request, i);
+    }
+    dq_ranks_spread(0, all, (size_t)job.count * size);
 }
 
 /* Few bytes first; texts of failures or comparisons only where there are any. */
@@ -225,7 +254,7 @@ void dq_ranks_spread(int from, void *p, size_t n)
     MPI_Request request;
     for (size_t at = 0; job.count > 1 && at < n; at += AT_ONCE) {
         MPI_Ibcast((char *)p + at, at_once(n - at), MPI_BYTE, from, MPI_COMM_WORLD, &request);
-        wait_for(&request);
+        wait_for(&request, from);
     }
 }
 
@@ -256,7 +285,7 @@ void dq_ranks_sent(const void *p, size_t n)
             at = &x->next;
             continue;
         }
-        wait_for(&x->request);
+        wait_for(&x->request, job.number);
         *at = x->next;
         free(x);
     }
@@ -268,7 +297,7 @@ void dq_ranks_receive(int from, void *p, size_t n)
     for (size_t at = 0; at < n; at += AT_ONCE) {
         MPI_Irecv((char *)p + at, at_once(n - at), MPI_BYTE, from, PASSED, MPI_COMM_WORLD,
                   &request);
-        wait_for(&request);
+        wait_for(&request, from);
     }
 }
 
@@ -309,14 +338,17 @@ static void take(int rank, int len)
     dq_block_free(text);
 }
 
-static void hear_all(void)
+/* Whether there was something to hear. */
+static bool hear_all(void)
 {
     MPI_Status s;
     int here, len;
+    bool heard = false;
     while (!job.broken &&
            MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &here, &s) == MPI_SUCCESS &&
            here) {
         MPI_Get_count(&s, MPI_BYTE, &len);
+        heard = true;
         if (s.MPI_TAG == REQUEST) {
             int64_t piece = is_over() ? -1 : job.next++;
             MPI_Recv(NULL, 0, MPI_BYTE, s.MPI_SOURCE, REQUEST, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
@@ -327,9 +359,11 @@ static void hear_all(void)
             report r;
             MPI_Recv(&r, sizeof r, MPI_BYTE, s.MPI_SOURCE, LEFT, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
             job.n_left++;
+            job.greeted[s.MPI_SOURCE].why = HAS_LEFT;
             if (r.code != DQ_OK) take_failure(&job.err, s.MPI_SOURCE, &r);
         }
     }
+    return heard;
 }
 
 /* Whether ranks have had enough time to see the stop. */
@@ -343,16 +377,18 @@ static bool out_of_patience(double *since)
 static dq_status lead(dq_err *err)
 {
     const dq_ranks_work *w = job.work;
-    double since = 0;
+    double since = 0, silent = 0;
     while (job.n_left < job.count - 1 || !is_over()) {
-        hear_all();
+        if (hear_all()) silent = 0;
         if (!is_over()) {
             dq_err own = {0};
             w->run(w->arg, job.next++, &own);
             if (job.err.code == DQ_OK) job.err = own;
         } else if (job.n_left < job.count - 1) {
+            int rank = 1;
+            while (rank < job.count - 1 && job.greeted[rank].why == HAS_LEFT) rank++;
             dq_os_check_stop(&job.err);
-            nap();
+            await(&silent, rank, "end what it computes");
         }
         job.broken = job.broken || out_of_patience(&since);
         if (job.broken) break;

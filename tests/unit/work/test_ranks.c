@@ -135,6 +135,42 @@ static void run_pieces(bool shared)
     json_decref(of);
 }
 
+static int late_rank, n_late;
+static char late_what[40];
+static void on_late(int rank, const char *what)
+{
+    late_rank = rank;
+    snprintf(late_what, sizeof late_what, "%s", what);
+    n_late++;
+}
+
+static dq_status sleep_long(void *arg, int64_t piece, dq_err *err)
+{
+    bool *slept = arg;
+    (void)piece, (void)err;
+    if (dq_ranks_number() == 2 && !*slept) nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    *slept = true;
+    return DQ_OK;
+}
+
+/* Rank 0 alone hears of one that keeps it waiting: on the way to a meeting, and within pieces. */
+static void wait_long(void)
+{
+    dq_err err = {0};
+    bool slept = false;
+    const dq_ranks_work work = {.n = 30, .run = sleep_long, .arg = &slept};
+    dq_ranks_listen(on_late, 0.2);
+    if (dq_ranks_number() == 1) nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+    CHECK(dq_ranks_agree(NULL, NULL, &err) == DQ_OK);
+    CHECK(n_late == (dq_ranks_number() == 0));
+    if (n_late) CHECK(late_rank == 1 && strcmp(late_what, "come to the next step") == 0);
+    CHECK(dq_ranks_run(&work, &err) == DQ_OK);
+    CHECK(n_late == 2 * (dq_ranks_number() == 0));
+    if (n_late) CHECK(late_rank == 2 && strcmp(late_what, "end what it computes") == 0);
+    dq_ranks_listen(NULL, 0);
+}
+
 /* The last thing that ranks do together. */
 static void part(const char *how)
 {
@@ -167,6 +203,7 @@ int main(int argc, char **argv)
     tell_numbers();
     run_pieces(false);
     run_pieces(true);
+    wait_long();
     part(argv[1]);
     dq_ranks_end(DQ_OK);
     return failures > 0;
