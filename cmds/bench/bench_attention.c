@@ -792,11 +792,10 @@ static dq_status items_run(items_bench *x, dq_err *err)
     const dq_model *m = x->o->model;
     char *text;
     size_t len;
-    const dq_task *task = dq_task_find(x->task, err);
-    dq_arena *a = task ? dq_arena_new() : NULL;
-    if (!task) return err->code;
+    dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (dq_bench_open_runner(x->o, err) == DQ_OK &&
+    const dq_task *task = dq_task_find(x->task, a, err);
+    if (task && dq_bench_open_runner(x->o, err) == DQ_OK &&
         dq_file_read_text(&text, &len, x->path, 0, a, err) == DQ_OK &&
         dq_task_load(&x->items, task, x->path, text, len, x->limit, a, err) == DQ_OK &&
         dq_input_tokenizer(&x->tok, m, true, err) == DQ_OK &&
@@ -825,7 +824,7 @@ enum { MAX_TASKS = 32 };
 static int task_names(const char *names[MAX_TASKS])
 {
     int n = 0;
-    for (; n < dq_tasks_n && n < MAX_TASKS; n++) names[n] = dq_tasks[n].name;
+    for (; dq_task_choices[n] && n < MAX_TASKS; n++) names[n] = dq_task_choices[n];
     return n;
 }
 

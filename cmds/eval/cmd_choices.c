@@ -9,26 +9,20 @@
 
 static const char *task(int i)
 {
-    return i < dq_tasks_n ? dq_tasks[i].name : NULL;
+    return dq_task_choices[i];
 }
 
-static const dq_task *task_named(const char *name)
+/* NULL: the source is of another kind. */
+static const dq_task *task_of(const dq_eval_source *s)
 {
-    int i = 0;
-    while (strcmp(dq_tasks[i].name, name) != 0) i++;
-    return &dq_tasks[i];
-}
-
-static const char *form(const char *name)
-{
-    return task_named(name)->form;
+    return s->task && s->task->choices ? s->task : NULL;
 }
 
 static dq_status choose(void *own, cmd_eval_options *o, const char *name, const char *path,
                         dq_arena *a, dq_err *err)
 {
     const dq_eval_source source = {
-        .name = name, .path = path, .kind = &dq_eval_choices, .task = task_named(name)};
+        .name = name, .path = path, .kind = &dq_eval_choices, .task = o->task};
     (void)own;
     (void)a;
     return cmd_eval_add_source(o, &source, "tasks", err);
@@ -51,7 +45,7 @@ static dq_status reads(cmd_eval_inputs *in, const void *own, const cmd_eval_opti
 {
     (void)own;
     for (int i = 0; i < o->n_sources; i++) {
-        const dq_task *of = o->source[i].task;
+        const dq_task *of = task_of(&o->source[i]);
         const char *items[] = {o->source[i].path, o->examples[i]};
         for (int k = 0; of && of->first_label >= 0 && k < 2 && items[k]; k++) {
             const char *labels = dq_task_labels_path(items[k], a, err);
@@ -176,7 +170,7 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
     for (int m = 0; m < 2; m++) {
         int n = 0;
         for (int i = 0; i < e->n_sources; i++) {
-            const dq_task *of = e->source[i].task;
+            const dq_task *of = task_of(&e->source[i]);
             if (!of || !of->metric || strcmp(of->metric, metrics[m]) != 0) continue;
             if (n == 0) printf(said++ ? "; %s of " : "published results quote %s of ", metrics[m]);
             printf(n++ ? ", %s" : "%s", of->name);
@@ -185,7 +179,7 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
     if (said) printf("\n");
     for (int i = 0; i < e->n_sources; i++) {
         const dq_eval_source *s = &e->source[i];
-        if (!s->task || s->task->metric) continue;
+        if (!task_of(s) || s->task->metric) continue;
         const char *delimiter = delimiter_of(&s->items);
         if (!delimiter)
             printf("between a context of %s and its choices stands the item's \"delimiter\"\n",
@@ -222,7 +216,6 @@ const cmd_eval_kind cmd_eval_choices = {
             .has = "choices",
             .tasks = "tasks with choices",
             .task = task,
-            .form = form,
             .choose = choose,
             .examples = examples,
             .reads = reads},

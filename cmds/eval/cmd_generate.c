@@ -27,6 +27,7 @@ typedef struct generate_options {
     dq_eval_generate of_questions, of_prompts; /* what all settings have */
     dq_eval_generate setting[DQ_EVAL_SOURCES]; /* [n], of the sources */
     const char *shots_path[DQ_EVAL_SOURCES];   /* NULL: none */
+    const dq_task *task[DQ_EVAL_SOURCES];      /* of each setting */
     int n;
 } generate_options;
 
@@ -69,27 +70,23 @@ static const cmd_eval_kind_option options[] = {
 
 static const char *task(int i)
 {
-    return i < dq_question_sets_n ? dq_question_sets[i].name : NULL;
-}
-
-static const char *form(const char *name)
-{
-    return dq_question_set_find(name)->form;
+    return dq_task_questions[i];
 }
 
 static dq_status choose(void *own, cmd_eval_options *o, const char *name, const char *path,
                         dq_arena *a, dq_err *err)
 {
     generate_options *g = own;
-    const dq_question_set *set = dq_question_set_find(name);
+    const bool answered = o->task->answered;
     const dq_eval_source source = {.name = name,
                                    .path = path,
-                                   .kind = set->answered ? &dq_eval_answers : &dq_eval_prompts,
+                                   .kind = answered ? &dq_eval_answers : &dq_eval_prompts,
+                                   .task = o->task,
                                    .settings = &g->setting[g->n]};
     (void)a;
     DQ_TRY(cmd_eval_add_source(o, &source, "tasks", err));
-    g->setting[g->n] = set->answered ? g->of_questions : g->of_prompts;
-    g->setting[g->n++].set = set;
+    g->task[g->n] = o->task;
+    g->setting[g->n++] = answered ? g->of_questions : g->of_prompts;
     return DQ_OK;
 }
 
@@ -157,9 +154,9 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
                          : o->stop_words.n ? "stop"
                          : o->completions  ? "dump-completions"
                                            : NULL;
-    const dq_question_set *prompts = NULL;
+    const char *prompts = NULL;
     for (int i = 0; i < o->n && !prompts; i++)
-        prompts = o->setting[i].set->answered ? NULL : o->setting[i].set;
+        prompts = o->task[i]->answered ? NULL : o->task[i]->name;
     if (!o->n && unused)
         return dq_fail(
             err, DQ_USAGE,
@@ -174,7 +171,7 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
         return dq_fail(err, DQ_USAGE,
                        "--task %s judges nothing, its texts are what comes out: give "
                        "--dump-completions FILE.",
-                       prompts->name);
+                       prompts);
     return DQ_OK;
 }
 
@@ -197,8 +194,7 @@ static dq_status open_shots(void *own, cmd_eval_files *files, dq_arena *a, dq_er
                 DQ_TRY(cmd_eval_file_read(files, files->sha[files->n++], "fewshot", path, &text,
                                           &len, a, err));
             }
-            DQ_TRY(dq_questions_shots(&o->setting[i].shots, o->setting[i].set, path, text, len, a,
-                                      err));
+            DQ_TRY(dq_questions_shots(&o->setting[i].shots, o->task[i], path, text, len, a, err));
         }
     }
     return DQ_OK;
@@ -377,7 +373,6 @@ const cmd_eval_kind cmd_eval_generate = {
                 "generate: {\"prompt\"} lines likewise (--dump-completions)",
             .tasks = "tasks that generate text",
             .task = task,
-            .form = form,
             .read = read_words,
             .choose = choose,
             .examples = examples,

@@ -238,7 +238,7 @@ static dq_status choose(void *own, cmd_eval_options *run, const char *name, cons
 {
     icl_options *o = own;
     const dq_icl_task *of = dq_icl_task_find(name);
-    const char *demos = cmd_eval_path_for(&run->fewshot, name, &run->fewshot_used);
+    const char *demos = cmd_eval_path_for(run, &run->fewshot, name, &run->fewshot_used);
     if (!demos && !of->one_file)
         return dq_fail(err, DQ_USAGE,
                        "--task %s needs demonstrations: give --fewshot-data FILE (expected "

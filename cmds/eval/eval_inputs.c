@@ -280,7 +280,11 @@ static dq_status tasks_help(char **out, dq_arena *a, dq_err *err)
         if (!*out) return err->code;
         all = *out;
     }
-    return DQ_OK;
+    *out = dq_textf(a, err,
+                    "%s;\na FILE.json, or with a \"/\": a task of your own, as docs/eval-tasks.md "
+                    "says; its data is --data NAME=FILE, NAME being that of the file's \"task\"",
+                    all);
+    return err->code;
 }
 
 enum { MAX_TASKS = 64 };
@@ -653,6 +657,12 @@ dq_status cmd_eval_source_read(dq_eval *e, const cmd_eval_options *o, int i, cmd
         DQ_TRY(kind->load(cmd_eval_own(o, kind), e, o, i, files, err));
     else
         DQ_TRY(cmd_eval_source_load(e, &e->source[i], files, err));
+    if (s->task && s->task->path) {
+        const char *what = dq_textf(e->a, err, "%s task", s->name);
+        if (!what) return err->code;
+        DQ_TRY(cmd_eval_file_note(files, files->sha[files->n++], what, s->task->path, s->task->text,
+                                  s->task->len, err));
+    }
     if (s->n_own_shots)
         dq_logger_warn(
             files->logger,
@@ -821,22 +831,26 @@ dq_status cmd_eval_dump_requests(const dq_eval *e, const char *path, dq_err *err
 /* --task names a kind's task, whose sources the kind makes; a file belongs to a task by its name or
  * its place. */
 
-static bool is_named(const char *given)
+static bool is_named(const cmd_eval_options *o, const char *given)
 {
     char name[32];
     size_t n = strcspn(given, "=");
     if (!given[n] || n >= sizeof name) return false;
     memcpy(name, given, n);
     name[n] = 0;
+    for (int i = 0; i < o->n_names; i++) {
+        if (o->given_task[i] && strcmp(o->given_task[i]->name, name) == 0) return true;
+    }
     return kind_named(name) >= 0;
 }
 
 /* DQ_USAGE: NAME=FILE twice with one name. */
-static dq_status check_twice(const dq_list *given, const char *option, dq_err *err)
+static dq_status check_twice(const cmd_eval_options *o, const dq_list *given, const char *option,
+                             dq_err *err)
 {
     for (int i = 0; i < given->n; i++) {
         size_t n = strcspn(given->item[i], "=") + 1;
-        for (int k = 0; k < i && is_named(given->item[i]); k++) {
+        for (int k = 0; k < i && is_named(o, given->item[i]); k++) {
             if (strncmp(given->item[k], given->item[i], n) == 0)
                 return dq_fail(err, DQ_USAGE, "--%s: %.*s is given twice.", option, (int)n - 1,
                                given->item[i]);
@@ -845,7 +859,8 @@ static dq_status check_twice(const dq_list *given, const char *option, dq_err *e
     return DQ_OK;
 }
 
-const char *cmd_eval_path_for(const dq_list *given, const char *task, int *used)
+const char *cmd_eval_path_for(const cmd_eval_options *o, const dq_list *given, const char *task,
+                              int *used)
 {
     size_t n = strlen(task);
     for (int i = 0; i < given->n; i++) {
@@ -853,7 +868,7 @@ const char *cmd_eval_path_for(const dq_list *given, const char *task, int *used)
             return given->item[i] + n + 1;
     }
     for (int i = 0, plain = 0; i < given->n; i++) {
-        if (is_named(given->item[i]) || plain++ < *used) continue;
+        if (is_named(o, given->item[i]) || plain++ < *used) continue;
         ++*used;
         return given->item[i];
     }
@@ -886,19 +901,24 @@ static dq_status take_examples(cmd_eval_options *o, int i, dq_err *err)
     if (o->num_fewshot > MAX_FEWSHOT)
         return dq_fail(err, DQ_USAGE, "--num-fewshot %lld: --task %s takes at most %d.",
                        (long long)o->num_fewshot, s->name, MAX_FEWSHOT);
-    o->examples[i] = cmd_eval_path_for(&o->fewshot, s->name, &o->fewshot_used);
+    o->examples[i] = cmd_eval_path_for(o, &o->fewshot, s->name, &o->fewshot_used);
     if (!o->examples[i])
         return dq_fail(err, DQ_USAGE,
                        "--num-fewshot %lld: --task %s needs the file of its examples: give "
                        "--fewshot-data FILE (expected %s).",
-                       (long long)o->num_fewshot, s->name, kind->cli.form(s->name));
+                       (long long)o->num_fewshot, s->name,
+                       s->task ? s->task->form : kind->cli.form(s->name));
     return kind->cli.examples(cmd_eval_own(o, kind), o, s, o->examples[i], err);
 }
 
 static dq_status choose_task(cmd_eval_options *o, const char *name, int *used, dq_arena *a,
                              dq_err *err)
 {
-    const int i = kind_named(name), first = o->n_sources;
+    const int first = o->n_sources;
+    /* A file's kind is that of the program's own tasks of its type. */
+    const int i = kind_named(!dq_task_is_file(name) ? name
+                             : o->task->choices     ? dq_task_choices[0]
+                                                    : dq_task_questions[0]);
     if (i < 0) {
         char all[512] = "";
         for (int j = 0; j < DQ_EVAL_KINDS; j++) {
@@ -911,19 +931,22 @@ static dq_status choose_task(cmd_eval_options *o, const char *name, int *used, d
         }
         return dq_fail(err, DQ_USAGE, "unknown task \"%s\". There are: %s.", name, all);
     }
+    const cmd_eval_kind *kind = cmd_eval_kinds[i];
+    if (!o->task && !kind->cli.form) o->task = dq_task_find(name, a, err);
+    if (err->code != DQ_OK) return err->code;
+    if (o->task) name = o->task->name;
     for (int k = 0; k < first; k++) {
         if (strcmp(o->source[k].name, name) == 0)
             return dq_fail(err, DQ_USAGE, "--task: %s stands twice.", name);
     }
-    const cmd_eval_kind *kind = cmd_eval_kinds[i];
     const bool fileless = kind->cli.fileless && kind->cli.fileless(name);
     int none = INT_MAX; /* a file without a name is for another task */
-    const char *path = cmd_eval_path_for(&o->data, name, fileless ? &none : used);
+    const char *path = cmd_eval_path_for(o, &o->data, name, fileless ? &none : used);
     if (path && fileless)
         return dq_fail(err, DQ_USAGE, "--data %s=%s: --task %s takes no file.", name, path, name);
     if (!path && !fileless)
         return dq_fail(err, DQ_USAGE, "--task %s needs its file: give --data FILE (expected %s).",
-                       name, kind->cli.form(name));
+                       name, o->task ? o->task->form : kind->cli.form(name));
     DQ_TRY(kind->cli.choose(o->own[i], o, name, path, a, err));
     return take_examples(o, first, err);
 }
@@ -960,11 +983,19 @@ static dq_status cmd_eval_choose(cmd_eval_options *o, dq_arena *a, dq_err *err)
 {
     dq_list names = {.n = 0};
     int used = 0; /* files without a name that earlier tasks have taken */
-    DQ_TRY(check_twice(&o->data, "data", err));
-    DQ_TRY(check_twice(&o->fewshot, "fewshot-data", err));
     for (int i = 0; i < o->tasks.n; i++)
         DQ_TRY(cmd_eval_split(o->tasks.item[i], "task", &names, a, err));
-    for (int i = 0; i < names.n; i++) DQ_TRY(choose_task(o, names.item[i], &used, a, err));
+    for (o->n_names = 0; o->n_names < names.n; o->n_names++) {
+        const char *name = names.item[o->n_names];
+        o->given_task[o->n_names] = dq_task_is_file(name) ? dq_task_find(name, a, err) : NULL;
+        DQ_TRY(err->code);
+    }
+    DQ_TRY(check_twice(o, &o->data, "data", err));
+    DQ_TRY(check_twice(o, &o->fewshot, "fewshot-data", err));
+    for (int i = 0; i < names.n; i++) {
+        o->task = o->given_task[i];
+        DQ_TRY(choose_task(o, names.item[i], &used, a, err));
+    }
     const int n_tasks = names.n;
     const char *end = n_tasks == 1 ? "" : "s";
     if (o->data.n > n_tasks)
@@ -979,7 +1010,7 @@ static dq_status cmd_eval_choose(cmd_eval_options *o, dq_arena *a, dq_err *err)
                        o->fewshot.n, n_tasks, end);
     /* Files without a name that no task has taken. */
     for (int i = 0, plain = 0; i < o->data.n; i++) {
-        if (!is_named(o->data.item[i]) && plain++ >= used)
+        if (!is_named(o, o->data.item[i]) && plain++ >= used)
             return dq_fail(err, DQ_USAGE, "--data %s: no task takes it.", o->data.item[i]);
     }
     /* Sources of options such as --text, without --task. */
@@ -1037,6 +1068,9 @@ static dq_status inputs_list(cmd_eval_inputs *in, const cmd_eval_options *o, con
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         if (cmd_eval_kinds[i]->cli.reads)
             DQ_TRY(cmd_eval_kinds[i]->cli.reads(in, o->own[i], o, a, err));
+    }
+    for (int i = 0; i < o->n_names; i++) {
+        if (o->given_task[i]) DQ_TRY(cmd_eval_inputs_add(in, o->given_task[i]->path, a, err));
     }
     return DQ_OK;
 }

@@ -177,7 +177,8 @@ typedef struct cmd_eval_kind_cli {
     const char *has;                   /* what its tasks have, "choices" */
     const char *tasks;                 /* its tasks in a sentence, "tasks with choices" */
     const char *(*task)(int i);        /* the name of its i-th task; NULL: there are no more */
-    const char *(*form)(const char *); /* what the file of that task is, for messages */
+    /* What the file of that task is, for messages; NULL: its tasks are files, which say it. */
+    const char *(*form)(const char *);
     bool (*fileless)(const char *);    /* whether that task has no file; NULL: none has */
     bool lengths;                      /* its prompts have --lengths, and are drawn */
     bool own_examples; /* it draws itself, and takes --num-fewshot and --fewshot-data */
@@ -372,6 +373,9 @@ typedef struct cmd_eval_options {
     int64_t samples;                        /* prompts per length */
     int shots[DQ_EVAL_SHOTS], n_shots;      /* of --num-fewshot; n_shots 0: not given */
     int64_t num_fewshot;                    /* before items with answers */
+    const dq_task *given_task[DQ_LIST_MAX]; /* [n_names] of --task; NULL: it is made, in-context */
+    int n_names;
+    const dq_task *task;                    /* of the source that is being chosen */
     int fewshot_used;                       /* files without a name that tasks have taken */
     dq_eval_source source[DQ_EVAL_SOURCES]; /* name, path, task and its examples */
     const char *examples[DQ_EVAL_SOURCES];  /* path of the few-shot examples; NULL: none */
@@ -390,9 +394,9 @@ dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena
 dq_status cmd_eval_check_outputs(const cmd_eval_options *o, const dq_args *args,
                                  const char *journal, dq_arena *a, dq_err *err);
 
-/* A task may have two data files and two of labels. */
+/* A task may have two data files, two of labels and its own. */
 typedef struct cmd_eval_files {
-    char sha[4 * DQ_EVAL_SOURCES][65];
+    char sha[5 * DQ_EVAL_SOURCES][65];
     int n;
     json_t *inputs; /* gets an object for each */
     dq_logger *logger;
@@ -420,7 +424,8 @@ dq_status cmd_eval_add_source(cmd_eval_options *o, const dq_eval_source *source,
                               dq_err *err);
 /* A task's path in a list such as --data: NAME=FILE, else the next one without a name after *used.
  * NULL: none. */
-const char *cmd_eval_path_for(const dq_list *given, const char *task, int *used);
+const char *cmd_eval_path_for(const cmd_eval_options *o, const dq_list *given, const char *task,
+                              int *used);
 
 /* Prints a row per condition and result from "gates" of the document; nothing without a
  * baseline. */

@@ -319,7 +319,7 @@ static dq_status read_questions(dq_items *items, dq_cache_job *j, int64_t asked,
     if (!path) return DQ_OK;
     dq_input_text *text = &j->questions;
     DQ_TRY(dq_input_read(text, path, j->a, err));
-    const dq_task *task = dq_task_find("mc", err);
+    const dq_task *task = dq_task_find("mc", j->a, err);
     if (!task) return err->code;
     DQ_TRY(dq_task_load(items, task, path, text->text, text->bytes, 0, j->a, err));
     dq_input_warn_bad(&j->c->logger, path, items->n_bad, items->first_bad);

@@ -77,23 +77,13 @@ static dq_status add_regions(dq_calib_excerpt *x, const char *path, const char *
     return DQ_OK;
 }
 
-static int64_t count_lines(const char *text, size_t len)
-{
-    const char *line;
-    size_t at = dq_utf8_mark(text, len), n;
-    int64_t found = 0;
-    while (dq_task_file_next_line(text, len, &at, &line, &n))
-        found += !dq_task_file_is_blank(line, n);
-    return found;
-}
-
 dq_status dq_calib_excerpt_make(dq_calib_excerpt *out, const char *path, const char *text,
                                 size_t len, int64_t tokens, int64_t ctx, unsigned part,
                                 int64_t per_token, dq_arena *a, dq_err *err)
 {
     const bool has_lines = dq_documents_has_lines(path), large = len > DQ_CALIB_EXCERPT_FROM;
     bool whole = !large || (int64_t)len / DQ_CALIB_EXCERPT_BYTES <= tokens;
-    const int64_t lines = has_lines && !whole ? count_lines(text, len) : 0;
+    const int64_t lines = has_lines && !whole ? dq_task_file_count(text, len) : 0;
     *out = (dq_calib_excerpt){.all = true, .bytes = (int64_t)len};
     if (large && whole && !has_lines && part != DQ_CALIB_TEXT_ALL) {
         out->quarters = true;

@@ -87,7 +87,7 @@ struct dq_eval_source {
     bool fileless;     /* it has no file: its path is its name */
     const char *title; /* name that tells it from others of that name; NULL: the name does */
     const dq_eval_kind *kind;
-    const dq_task *task; /* dq_eval_choices */
+    const dq_task *task; /* dq_eval_choices, dq_eval_answers, dq_eval_prompts */
     void *settings;      /* of other kinds, from the command line; NULL: none */
     dq_items items;
     void *own;             /* what other kinds make of the text; in the arena */

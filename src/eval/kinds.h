@@ -95,7 +95,6 @@ dq_status dq_eval_lengths(int *length, int *n, const int *given, int n_given, co
 
 /* source->own is a dq_questions, and source->settings is a dq_eval_generate. */
 typedef struct dq_eval_generate {
-    const dq_question_set *set;
     int64_t max_new; /* new ids of a prompt at most */
     const char *const *stop;
     int n_stop;              /* texts that end a continuation and are not part of it */

@@ -400,7 +400,7 @@ static dq_status ask(dq_plan_caches *c, const piece *p, dq_plan_caches_work *wor
     dq_eval_source source = {.name = "mc",
                              .path = in->questions_path,
                              .kind = &dq_eval_choices,
-                             .task = dq_task_find("mc", err),
+                             .task = dq_task_find("mc", a, err),
                              .items = {.item = in->questions->item + p->begin, .n = n}};
     dq_eval e = {.a = a,
                  .model = &model,

@@ -517,10 +517,8 @@ static char *number_text(const json_t *number, dq_arena *a, dq_err *err)
     return dq_text(a, s, strlen(s), err);
 }
 
-dq_status dq_answer_gold(const char **gold, const json_t *record, dq_arena *a, dq_err *err)
+dq_status dq_answer_gold(const char **gold, const json_t *value, dq_arena *a, dq_err *err)
 {
-    const json_t *value = json_object_get(record, "answer");
-    if (!value) value = json_object_get(record, "Answer");
     dq_span raw = {json_string_value(value), json_string_length(value)};
     if (json_is_number(value)) {
         raw.s = number_text(value, a, err);
@@ -734,8 +732,9 @@ static dq_status verdict_of(const char **out, const char **said, const json_t *o
     return err->code;
 }
 
-static dq_status read_reply(reader *r, const json_t *o, int64_t line, dq_err *err)
+static dq_status read_reply(void *arg, json_t *o, int64_t line, dq_err *err)
 {
+    reader *r = arg;
     const char *id, *said;
     if (!json_is_object(o)) return dq_fail(err, DQ_DAMAGED, "expected a JSON object");
     DQ_TRY(dq_json_text(
@@ -759,20 +758,6 @@ static dq_status read_reply(reader *r, const json_t *o, int64_t line, dq_err *er
     return DQ_OK;
 }
 
-static dq_status read_replies(reader *r, const char *text, size_t len, dq_err *err)
-{
-    const char *s;
-    size_t at = dq_utf8_mark(text, len), n;
-    for (int64_t line = 1; dq_task_file_next_line(text, len, &at, &s, &n); line++) {
-        json_t *o = NULL;
-        if (dq_task_file_is_blank(s, n)) continue;
-        if (dq_json_parse_line(&o, s, n, "reply", err) == DQ_OK) read_reply(r, o, line, err);
-        json_decref(o);
-        if (err->code != DQ_OK) return dq_in(err, "line %lld: ", (long long)line);
-    }
-    return DQ_OK;
-}
-
 /* Appends the object s[n] with the verdict as its last member. */
 static dq_status add_line(dq_strbuf *out, const char *s, size_t n, const char *verdict, dq_err *err)
 {
@@ -791,7 +776,8 @@ dq_status dq_judge_join(dq_strbuf *out, dq_judge_tally *tally, const char *text,
 {
     reader r = {.tally = tally, .a = a};
     *tally = (dq_judge_tally){0};
-    if (read_replies(&r, replies, replies_len, err) != DQ_OK) return dq_in(err, "%s: ", path);
+    if (dq_task_file_objects(replies, replies_len, "reply", 0, read_reply, &r, err) != DQ_OK)
+        return dq_in(err, "%s: ", path);
     const char *s;
     size_t at = dq_utf8_mark(text, len), n;
     for (int64_t line = 1; dq_task_file_next_line(text, len, &at, &s, &n); line++) {
@@ -917,9 +903,9 @@ static int group_of(verdict_reader *r, json_t *o, dq_err *err)
     return v->n++;
 }
 
-static dq_status read_entry(verdict_reader *r, json_t *o, int64_t line, dq_err *err)
+static dq_status read_entry(void *arg, json_t *o, int64_t line, dq_err *err)
 {
-    if (!json_is_object(o)) return dq_fail(err, DQ_DAMAGED, "expected a JSON object");
+    verdict_reader *r = arg;
     entry *list = dq_grow(r->a, r->entry, (size_t)r->n + 1, &r->cap, sizeof *list, err);
     if (!list) return err->code;
     r->entry = list;
@@ -935,21 +921,6 @@ static dq_status read_entry(verdict_reader *r, json_t *o, int64_t line, dq_err *
     e->group = group_of(r, o, err);
     r->n++;
     return err->code;
-}
-
-static dq_status read_lines(verdict_reader *r, const char *text, size_t len, dq_err *err)
-{
-    const char *s;
-    size_t at = dq_utf8_mark(text, len), n;
-    for (int64_t line = 1; dq_task_file_next_line(text, len, &at, &s, &n); line++) {
-        json_t *o = NULL;
-        if (dq_task_file_is_blank(s, n)) continue;
-        DQ_TRY(dq_os_check_stop(err));
-        if (dq_json_parse_line(&o, s, n, "verdict", err) == DQ_OK) read_entry(r, o, line, err);
-        json_decref(o);
-        if (err->code != DQ_OK) return dq_in(err, "line %lld: ", (long long)line);
-    }
-    return DQ_OK;
 }
 
 static int by_item(const void *a, const void *b)
@@ -1077,7 +1048,7 @@ dq_status dq_verdicts_load(dq_verdicts *out, const char *path, const char *text,
     verdict_reader r = {.out = out, .a = a};
     *out = (dq_verdicts){.kept = json_array()};
     if (!out->kept) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    read_lines(&r, text, len, err);
+    dq_task_file_objects(text, len, "verdict", 0, read_entry, &r, err);
     if (err->code == DQ_OK && r.n == 0)
         dq_fail(err, DQ_DAMAGED, "holds no verdicts (expected JSON lines {\"item\", \"verdict\"})");
     if (err->code == DQ_OK) share_out(&r, err);

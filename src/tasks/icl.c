@@ -374,14 +374,8 @@ static dq_status read_csv(dq_icl_reader *r, const char *text, size_t len, dq_err
 {
     const char *field[2] = {"", ""};
     int have;
-    r->n_bad = dq_utf8_check(text, len, &r->first_bad);
-    if (r->n_bad > 0) {
-        char *fixed = dq_alloc(r->a, len + 2 * (size_t)r->n_bad + 1, 1, err);
-        if (!fixed) return err->code;
-        len = dq_utf8_repair(fixed, text, len);
-        text = fixed;
-    }
-    dq_csv c = {.s = text, .n = len, .line = 1, .at = dq_utf8_mark(text, len)};
+    DQ_TRY(dq_task_file_text(&text, &len, &r->n_bad, &r->first_bad, r->a, err));
+    dq_csv c = {.s = text, .n = len, .line = 1};
     char *out = dq_alloc(r->a, len + 1, 1, err);
     if (!out) return err->code;
     DQ_TRY(dq_csv_record(&c, out, field, 2, &have, err));

@@ -7,6 +7,8 @@
 #include "base/text.h"
 #include "stat/stat.h"
 
+struct dq_task;
+
 /* Numeric answers in generated text, judged as in gsm8k.
  * Source: lm-evaluation-harness lm_eval/tasks/gsm8k/gsm8k.yaml, lm_eval/filters/extraction.py,
  * exact_match of lm_eval/api/metrics.py (behaviour). */
@@ -31,10 +33,10 @@ dq_span dq_answer_last(const char *text, size_t len);
  * see err. */
 char *dq_answer_clean(dq_span text, dq_arena *a, dq_err *err);
 
-/* A record's "answer", else "Answer", a text or a number, cleaned. A number without "#### " also
- * loses trailing zeros of its fraction (576.0 is 576), as such files went through floating point.
- * DQ_DAMAGED: missing or empty. */
-dq_status dq_answer_gold(const char **gold, const json_t *record, dq_arena *a, dq_err *err);
+/* A right answer, a text or a number, cleaned. A number without "#### " also loses trailing zeros
+ * of its fraction (576.0 is 576), as such files went through floating point. DQ_DAMAGED: neither,
+ * or empty. */
+dq_status dq_answer_gold(const char **gold, const json_t *value, dq_arena *a, dq_err *err);
 
 typedef struct dq_answer_verdict {
     bool strict;   /* what dq_answer_strict finds, clean, has the gold answer's characters */
@@ -63,42 +65,21 @@ dq_answer_rule dq_answer_rules_for(const char *gold);
 dq_status dq_answer_rules_judge(dq_answer_verdict *out, dq_answer_rule rule, const char *text,
                                 size_t len, const char *gold, dq_err *err);
 
-/* Data sets whose records a model answers or continues in free text. A new set is a reader in
- * questions.c and a row in its table. */
-
-/* Texts live in the arena or in the record. */
-typedef struct dq_question_parts {
-    const char *question; /* of prompts the whole prompt */
-    const char *gold;     /* not empty; NULL: prompts have none */
-    const char *worked;   /* the answer as an example shows it */
-    const char *passage;  /* what other questions are asked about as well; NULL: none */
-    dq_answer_rule rule;
-    /* For a judge: the question about a source (NULL: a summary), and right answers as a JSON list
-     * of texts. reference NULL: none known. */
-    const char *query, *reference;
-} dq_question_parts;
-
-typedef struct dq_question_set {
-    const char *name, *form; /* form: of its files, for messages */
-    bool answered;           /* else prompts, which nothing here judges */
-    bool keyed;              /* a file may be one JSON object of records by their ids */
-    bool xml;                /* or ASDiv's XML ("Question XML") */
-    dq_status (*read)(dq_question_parts *out, const json_t *record, dq_arena *a, dq_err *err);
-} dq_question_set;
-
-extern const dq_question_set dq_question_sets[];
-extern const int dq_question_sets_n;
-const dq_question_set *dq_question_set_find(const char *name); /* NULL: none */
+/* The rule of a task of questions, for a record after dq_task_make. */
+dq_status dq_task_rule(dq_answer_rule *out, const struct dq_task *t, const json_t *record,
+                       const char *gold, dq_err *err);
 
 typedef struct dq_question {
     const char *id;     /* JSON text of the record's "id" (or "ID"); NULL: none */
     const char *prompt; /* well-formed UTF-8 */
     size_t len;
-    const char *gold;              /* NULL: prompts have none */
-    dq_answer_rule rule;           /* that it is judged by */
-    const char *query, *reference; /* as dq_question_parts has them, for a judge */
-    int64_t line;                  /* of the file, from 1; 0 where the file is one list */
-    uint64_t cluster;              /* hash of what makes it depend on others: see dq_item */
+    const char *gold, *worked; /* worked: as examples show it; NULL: prompts have none */
+    dq_answer_rule rule;       /* that it is judged by */
+    /* For a judge: the question about a source (NULL: a summary), and right answers as a JSON list
+     * of texts (NULL: none known). */
+    const char *query, *reference;
+    int64_t line;              /* of the file, from 1; 0 where the file is one list */
+    uint64_t content, cluster; /* hashes: of its own prompt, and see dq_item */
 } dq_question;
 
 typedef struct dq_questions {
@@ -108,29 +89,23 @@ typedef struct dq_questions {
     int64_t n_own_shots; /* questions that an example with the same question was taken out for */
 } dq_questions;
 
-typedef struct dq_question_shot {
-    const char *text; /* "Question: ...\nAnswer: ...\n\n" */
-    uint64_t content; /* hash of its question */
-} dq_question_shot;
-
 typedef struct dq_question_shots {
     int64_t n;     /* before every question; 0: none */
     bool drawn;    /* for each question, as in lm-evaluation-harness; else the file's first */
     uint64_t seed; /* of the draws */
-    const dq_question_shot *example; /* [n_examples] */
+    const dq_question *example; /* [n_examples], each "PROMPT WORKED" and two line ends */
     int64_t n_examples;
 } dq_question_shots;
 
-/* Reads records: JSON lines, a JSON list, or the set's other forms; at most `limit` (0: all). An
- * answered one's prompt is "Question: ...\nAnswer:" after `shots` (NULL: none), which never have
- * the same question: DQ_MISMATCH where too few remain. DQ_DAMAGED names path and line, or item.
+/* Reads records: JSON lines, a JSON list, or the task's other form; at most `limit` (0: all). Before
+ * the prompt of an answered one stand `shots` (NULL: none), which never have the same question: DQ_MISMATCH where too few remain. DQ_DAMAGED names path and line, or item.
  * Source: lm-evaluation-harness lm_eval/tasks/gsm8k/gsm8k.yaml (behaviour). */
-dq_status dq_questions_load(dq_questions *out, const dq_question_set *set,
+dq_status dq_questions_load(dq_questions *out, const struct dq_task *task,
                             const dq_question_shots *shots, const char *path, const char *text,
                             size_t len, int64_t limit, dq_arena *a, dq_err *err);
 /* Fills the examples of *shots with a file's answered records, in the arena. DQ_MISMATCH: fewer
  * than n. */
-dq_status dq_questions_shots(dq_question_shots *shots, const dq_question_set *set, const char *path,
+dq_status dq_questions_shots(dq_question_shots *shots, const struct dq_task *task, const char *path,
                              const char *text, size_t len, dq_arena *a, dq_err *err);
 
 /* Answers that are LaTeX expressions.

@@ -8,6 +8,7 @@
 #include "base/base.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/os.h"
 #include "base/random.h"
 #include "base/text.h"
 #include "tasks/documents.h"
@@ -19,18 +20,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <utf8proc.h>
-
-/* Fills an item from an object; its delimiter is a space as in lm-evaluation-harness. */
-typedef dq_status dq_task_file_object(dq_item *item, const json_t *o, dq_arena *a, dq_err *err);
-dq_task_file_object dq_read_mc;  /* {"ctx", "choices": [...], "gold", "delimiter"?, "cluster"?} */
-dq_task_file_object dq_read_arc; /* question with labelled choices, answerKey */
-dq_task_file_object dq_read_openbookqa; /* the same; the context is the question alone */
-dq_task_file_object
-    dq_read_boolq; /* passage, question, label; or title, passage, question, answer */
-dq_task_file_object dq_read_piqa; /* goal, sol1, sol2; gold -1 without a label */
-/* Each choice is a context of its own with the option in the blank, before the same continuation.
- * gold -1 without an answer. */
-dq_task_file_object dq_read_winogrande;
 
 const char *const dq_bos_name[DQ_BOS_WHENS] = {"auto", "on", "off"};
 
@@ -306,7 +295,12 @@ int64_t dq_items_values(const dq_requests *q, int64_t item)
     return q->at[item] < q->n ? q->req[q->at[item]].value : q->n_values;
 }
 
-/* A failure is reported with its item and line. */
+typedef struct dq_task_items {
+    dq_item *item;
+    int64_t n;
+    size_t cap;
+    dq_arena *a;
+} dq_task_items;
 
 /* Zeroed; NULL: DQ_RESOURCE. */
 static dq_item *add_item(dq_task_items *l, dq_err *err)
@@ -339,30 +333,52 @@ bool dq_task_file_is_blank(const char *line, size_t n)
     return n == 0;
 }
 
-/* One item per line that is not blank, at most `limit` (0: all). Messages begin with item and
- * line. */
-static dq_status read_jsonl(dq_task_items *l, const char *text, size_t len, int64_t limit,
-                            dq_task_file_object *read, dq_err *err)
+int64_t dq_task_file_count(const char *text, size_t len)
 {
     const char *line;
-    size_t at = 0, n;
-    for (int64_t number = 1; dq_task_file_next_line(text, len, &at, &line, &n); number++) {
-        if (limit && l->n == limit) break;
-        if (dq_task_file_is_blank(line, n)) continue;
+    size_t at = dq_utf8_mark(text, len), n;
+    int64_t found = 0;
+    while (dq_task_file_next_line(text, len, &at, &line, &n))
+        found += !dq_task_file_is_blank(line, n);
+    return found;
+}
+
+dq_status dq_task_file_objects(const char *text, size_t len, const char *what, int64_t limit,
+                               dq_task_take *take, void *arg, dq_err *err)
+{
+    const char *s;
+    size_t at = dq_utf8_mark(text, len), n;
+    int64_t taken = 0;
+    for (int64_t line = 1; dq_task_file_next_line(text, len, &at, &s, &n); line++) {
         json_t *o = NULL;
-        dq_item *item = add_item(l, err);
-        if (!item) return err->code;
-        item->line = number;
-        if (dq_json_parse_line(&o, line, n, "item", err) == DQ_OK) {
-            if (!json_is_object(o))
-                dq_fail(err, DQ_DAMAGED, "expected a JSON object");
-            else if (read(item, o, l->a, err) == DQ_OK)
-                dq_task_file_read_cluster(&item->cluster, o, err);
-        }
+        if (limit && taken == limit) break;
+        if (dq_task_file_is_blank(s, n)) continue;
+        DQ_TRY(dq_os_check_stop(err));
+        dq_json_parse_line(&o, s, n, what, err);
+        if (err->code == DQ_OK && !json_is_object(o))
+            dq_fail(err, DQ_DAMAGED, "expected a JSON object");
+        if (err->code == DQ_OK) take(arg, o, line, err);
         json_decref(o);
-        if (err->code != DQ_OK)
-            return dq_in(err, "item %lld, line %lld: ", (long long)l->n - 1, (long long)number);
+        if (err->code != DQ_OK) return dq_in(err, "line %lld: ", (long long)line);
+        taken++;
     }
+    return DQ_OK;
+}
+
+dq_status dq_task_file_text(const char **text, size_t *len, int64_t *n_bad, int64_t *first_bad,
+                            dq_arena *a, dq_err *err)
+{
+    *first_bad = -1;
+    *n_bad = dq_utf8_check(*text, *len, first_bad);
+    if (*n_bad > 0) {
+        char *fixed = dq_alloc(a, *len + 2 * (size_t)*n_bad + 1, 1, err);
+        if (!fixed) return err->code;
+        *len = dq_utf8_repair(fixed, *text, *len);
+        *text = fixed;
+    }
+    const size_t mark = dq_utf8_mark(*text, *len);
+    *text += mark;
+    *len -= mark;
     return DQ_OK;
 }
 
@@ -398,51 +414,6 @@ static dq_status set_choices(dq_item *item, const char *const *text, int n, dq_a
     for (int i = 0; i < n; i++) DQ_TRY(set_choice(item, &c[i], text[i], a, err));
     item->choice = c;
     item->n_choices = n;
-    return DQ_OK;
-}
-
-/* At least two strings of the array `key`, through `clean` if given. */
-static dq_status read_choices(dq_item *item, const json_t *o, const char *key,
-                              char *(*clean)(dq_arena *, const char *, dq_err *), dq_arena *a,
-                              dq_err *err)
-{
-    const json_t *texts = json_object_get(o, key);
-    if (!texts) return dq_fail(err, DQ_DAMAGED, "key \"%s\" is missing", key);
-    size_t n = json_array_size(texts);
-    if (!json_is_array(texts) || n < 2 || n > INT_MAX)
-        return dq_fail(err, DQ_DAMAGED,
-                       "key \"%s\": expected a list of at least two strings, found %zu", key, n);
-    dq_choice *c = dq_alloc(a, n, sizeof *c, err);
-    if (!c) return err->code;
-    for (size_t i = 0; i < n; i++) {
-        const json_t *v = json_array_get(texts, i);
-        const char *s = json_string_value(v);
-        if (!s || strlen(s) != json_string_length(v))
-            return dq_fail(err, DQ_DAMAGED, "key \"%s\": entry %zu is not a string without NUL",
-                           key, i);
-        if (clean) s = clean(a, s, err);
-        if (!s) return err->code;
-        DQ_TRY(set_choice(item, &c[i], s, a, err));
-    }
-    item->choice = c;
-    item->n_choices = (int)n;
-    return DQ_OK;
-}
-
-static dq_status set_context(dq_item *item, dq_arena *a, dq_err *err, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    int n = vsnprintf(NULL, 0, fmt, args);
-    va_end(args);
-    if (n < 0) return dq_fail(err, DQ_RESOURCE, "a context is too long");
-    char *s = dq_alloc(a, (size_t)n + 1, 1, err);
-    if (!s) return err->code;
-    va_start(args, fmt);
-    vsnprintf(s, (size_t)n + 1, fmt, args);
-    va_end(args);
-    item->ctx = s;
-    item->ctx_len = (size_t)n;
     return DQ_OK;
 }
 
@@ -482,193 +453,113 @@ static dq_status read_index(int *out, const json_t *o, const char *key, int firs
                    first + n - 1, text);
 }
 
-/* One function per form of record fills context, choices and the index of the answer, worded as in
- * lm-evaluation-harness. */
-
-dq_status dq_read_mc(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
+/* Texts of choices, or {"text", "label"} of each, or lists of both. *label: [n_choices], NULL where
+ * there is none. Where each choice has a context of its own, all may share one text. */
+static dq_status read_choices(dq_item *item, const char ***label, const dq_task *t, const json_t *o,
+                              dq_arena *a, dq_err *err)
 {
-    const char *ctx, *delimiter;
-    int64_t gold;
-    DQ_TRY(dq_json_text(&ctx, o, "ctx", NULL, err));
-    DQ_TRY(dq_json_text(&delimiter, o, "delimiter", &item->delimiter, err));
-    item->delimiter = dq_text(a, delimiter, strlen(delimiter), err);
-    if (!item->delimiter) return err->code;
-    DQ_TRY(read_choices(item, o, "choices", NULL, a, err));
-    DQ_TRY(dq_json_int(&gold, o, "gold", 0, item->n_choices - 1, NULL, err));
-    item->gold = (int)gold;
-    return set_context(item, a, err, "%s", ctx);
+    const char *key = t->key[DQ_TASK_CHOICE];
+    const json_t *all = json_object_get(o, key), *ctx = json_object_get(o, t->key[DQ_TASK_TEXT]);
+    const json_t *texts = json_is_object(all) ? json_object_get(all, "text") : all;
+    const bool own = json_is_array(ctx);
+    const size_t n = own ? json_array_size(ctx) : json_array_size(texts);
+    if (!all) return dq_fail(err, DQ_DAMAGED, "key \"%s\" is missing", key);
+    if (n < 2 || n > INT_MAX)
+        return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected at least two choices, found %zu", key,
+                       n);
+    dq_choice *c = dq_alloc(a, n, sizeof *c, err);
+    *label = dq_alloc(a, n, sizeof **label, err);
+    if (!c || !*label) return err->code;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *one = json_is_array(texts) ? json_array_get(texts, i) : all;
+        const bool labelled = json_is_object(all) || json_is_object(one);
+        const json_t *name = json_is_object(one) ? json_object_get(one, "label")
+                                                 : json_array_get(json_object_get(all, "label"), i);
+        if (json_is_object(one)) one = json_object_get(one, "text");
+        const char *s = json_string_value(one);
+        (*label)[i] = json_string_value(name);
+        if (!s || strlen(s) != json_string_length(one) || (labelled && !(*label)[i]))
+            return dq_fail(err, DQ_DAMAGED, "key \"%s\": entry %zu %s", key, i,
+                           labelled ? "lacks a string \"text\" or \"label\""
+                                    : "is not a string without NUL");
+        DQ_TRY(set_choice(item, &c[i], s, a, err));
+        if (!own) continue;
+        c[i].ctx = json_string_value(json_array_get(ctx, i));
+        if (!c[i].ctx) return dq_json_wrong(t->key[DQ_TASK_TEXT], "a list of texts", ctx, err);
+        c[i].ctx_len = strlen(c[i].ctx);
+        c[i].ctx = dq_text(a, c[i].ctx, c[i].ctx_len, err);
+        if (!c[i].ctx) return err->code;
+        if (c[i].points == 0) c[i].points = 1; /* of one text for all, acc_norm is acc */
+    }
+    item->choice = c;
+    item->n_choices = (int)n;
+    return DQ_OK;
 }
 
-/* Choices of `holder`; the answerKey of o names the right one. */
-static dq_status read_labelled(dq_item *item, const json_t *o, const json_t *holder, dq_arena *a,
-                               dq_err *err)
+/* The label of a choice, or its number from the task's first, as a number or a text. */
+static dq_status read_target(dq_item *item, const char *const *label, const dq_task *t,
+                             const json_t *o, dq_err *err)
 {
-    const json_t *choices = json_object_get(holder, "choices");
-    const json_t *texts = json_is_object(choices) ? json_object_get(choices, "text") : choices;
-    size_t n = json_array_size(texts);
-    if (!choices) return dq_fail(err, DQ_DAMAGED, "key \"choices\" is missing");
-    if (n < 2 || n > INT_MAX)
-        return dq_fail(err, DQ_DAMAGED, "key \"choices\": expected at least two choices, found %zu",
-                       n);
-    const char **text = dq_alloc(a, n, sizeof *text, err);
-    const char **label = dq_alloc(a, n, sizeof *label, err);
-    if (!text || !label) return err->code;
-    for (size_t i = 0; i < n; i++) {
-        /* Either [{"text", "label"}, ...] or {"text": [...], "label": [...]}. */
-        const json_t *one = json_array_get(choices, i);
-        const json_t *t = one ? json_object_get(one, "text")
-                              : json_array_get(json_object_get(choices, "text"), i);
-        const json_t *l = one ? json_object_get(one, "label")
-                              : json_array_get(json_object_get(choices, "label"), i);
-        text[i] = json_string_value(t);
-        label[i] = json_string_value(l);
-        if (!text[i] || !label[i] || strlen(text[i]) != json_string_length(t))
-            return dq_fail(err, DQ_DAMAGED,
-                           "key \"choices\": entry %zu lacks a string \"text\" or \"label\"", i);
-    }
-    DQ_TRY(set_choices(item, text, (int)n, a, err));
-    const char *key;
-    char all[96];
+    static const int none = -1;
+    const char *key = t->key[DQ_TASK_TARGET];
+    const int first = t->first_label > 0 ? t->first_label : 0;
+    const char *text = json_string_value(json_object_get(o, key));
     size_t bytes;
-    DQ_TRY(dq_json_text(&key, o, "answerKey", NULL, err));
-    const char *at = key;
+    item->gold = -1;
+    if (!label[0]) { /* copies of a test split have an empty answer */
+        if (text && !*text && t->first_label >= 0) return DQ_OK;
+        return read_index(&item->gold, o, key, first, item->n_choices,
+                          t->first_label < 0 ? NULL : &none, err);
+    }
+    DQ_TRY(dq_json_text(&text, o, key, NULL, err));
+    const char *at = text;
     while (*at && dq_items_is_strip_space(dq_utf8_first(at, &bytes))) at += bytes;
     for (item->gold = 0; item->gold < item->n_choices; item->gold++) {
         if (strcmp(label[item->gold], at) == 0) return DQ_OK;
     }
-    const size_t cap = sizeof all;
-    size_t used = 0;
-    all[0] = 0;
-    for (int i = 0; i < item->n_choices && used + 1 < cap; i++) {
-        int k = snprintf(all + used, cap - used, "%s%.8s", i ? ", " : "", label[i]);
-        used += k > 0 ? (size_t)k : 0;
+    dq_fail(err, DQ_DAMAGED, "key \"%s\": expected one of the labels ", key);
+    for (int i = 0; i < item->n_choices && i < 12; i++)
+        dq_fail_more(err, dq_remedy_none, "%s%.8s", i ? ", " : "", label[i]);
+    return dq_fail_more(err, dq_remedy_none, ", found \"%.40s\"", text);
+}
+
+typedef struct reader {
+    dq_task_items l;
+    const dq_task *task;
+} reader;
+
+static dq_status add_record(void *arg, json_t *o, int64_t line, dq_err *err)
+{
+    reader *r = arg;
+    const dq_task *t = r->task;
+    dq_arena *a = r->l.a;
+    const char *s, **label = NULL, *const *key = t->key;
+    dq_item *item = add_item(&r->l, err);
+    if (!item) return err->code;
+    item->line = line;
+    DQ_TRY(dq_task_make(t, o, err));
+    if (!json_is_array(json_object_get(o, key[DQ_TASK_TEXT]))) {
+        DQ_TRY(dq_json_text(&s, o, key[DQ_TASK_TEXT], NULL, err));
+        item->ctx_len = strlen(s);
+        item->ctx = dq_text(a, s, item->ctx_len, err);
+        if (!item->ctx) return err->code;
     }
-    return dq_fail(err, DQ_DAMAGED,
-                   "key \"answerKey\": expected one of the labels %s, found \"%.40s\"", all, key);
-}
-
-/* {"question": {"stem", "choices"}} in original files, or text under `flat` beside the choices.
- * *holder: the object with the choices. */
-static dq_status read_stem(const json_t *o, const char *flat, const char **stem,
-                           const json_t **holder, dq_err *err)
-{
-    const json_t *q = json_object_get(o, "question");
-    *holder = json_is_object(q) ? q : o;
-    return dq_json_text(stem, *holder, json_is_object(q) ? "stem" : flat, NULL, err);
-}
-
-dq_status dq_read_arc(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
-{
-    const char *stem;
-    const json_t *holder;
-    DQ_TRY(read_stem(o, "question", &stem, &holder, err));
-    DQ_TRY(read_labelled(item, o, holder, a, err));
-    return set_context(item, a, err, "Question: %s\nAnswer:", stem);
-}
-
-dq_status dq_read_openbookqa(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
-{
-    const char *stem;
-    const json_t *holder;
-    DQ_TRY(read_stem(o, "question_stem", &stem, &holder, err));
-    DQ_TRY(read_labelled(item, o, holder, a, err));
-    return set_context(item, a, err, "%s", stem);
-}
-
-/* Copies write a boolean as 0, 1 or a string. */
-static dq_status read_truth(int *gold, const json_t *o, const char *key, dq_err *err)
-{
-    const json_t *v = json_object_get(o, key);
-    const char *text = json_string_value(v);
-    bool yes;
-    if (json_is_number(v)) return read_index(gold, o, key, 0, 2, NULL, err);
-    if (!text) {
-        DQ_TRY(dq_json_bool(&yes, o, key, NULL, err));
-    } else {
-        yes = strcmp(text, "true") == 0 || strcmp(text, "True") == 0;
-        if (!yes && strcmp(text, "false") != 0 && strcmp(text, "False") != 0)
-            return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected true or false, found \"%.40s\"",
-                           key, text);
+    item->delimiter = t->delimiter;
+    if (key[DQ_TASK_DELIMITER]) {
+        DQ_TRY(dq_json_text(&s, o, key[DQ_TASK_DELIMITER], NULL, err));
+        item->delimiter = dq_text(a, s, strlen(s), err);
+        if (!item->delimiter) return err->code;
     }
-    *gold = yes;
-    return DQ_OK;
-}
-
-dq_status dq_read_boolq(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
-{
-    static const char *const answers[] = {"no", "yes"};
-    const char *passage, *question, *title = NULL;
-    bool original = !json_object_get(o, "label") && json_object_get(o, "answer");
-    if (original) DQ_TRY(dq_json_text(&title, o, "title", NULL, err));
-    DQ_TRY(dq_json_text(&passage, o, "passage", NULL, err));
-    DQ_TRY(dq_json_text(&question, o, "question", NULL, err));
-    DQ_TRY(read_truth(&item->gold, o, original ? "answer" : "label", err));
-    DQ_TRY(set_choices(item, answers, 2, a, err));
-    item->cluster = dq_repeats_key(passage, strlen(passage));
-    return set_context(item, a, err, "%s%s%s\nQuestion: %s?\nAnswer:", title ? title : "",
-                       title ? " -- " : "", passage, question);
-}
-
-dq_status dq_read_piqa(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
-{
-    static const int none = -1;
-    const char *goal, *solution[2];
-    DQ_TRY(dq_json_text(&goal, o, "goal", NULL, err));
-    DQ_TRY(dq_json_text(&solution[0], o, "sol1", NULL, err));
-    DQ_TRY(dq_json_text(&solution[1], o, "sol2", NULL, err));
-    DQ_TRY(read_index(&item->gold, o, "label", 0, 2, &none, err));
-    DQ_TRY(set_choices(item, solution, 2, a, err));
-    return set_context(item, a, err, "Question: %s\nAnswer:", goal);
-}
-
-dq_status dq_read_winogrande(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
-{
-    const char *sentence, *option[2];
-    size_t bytes;
-    DQ_TRY(dq_json_text(&sentence, o, "sentence", NULL, err));
-    DQ_TRY(dq_json_text(&option[0], o, "option1", NULL, err));
-    DQ_TRY(dq_json_text(&option[1], o, "option2", NULL, err));
-    /* Copies of the test split have an empty answer. */
-    static const int none = -1;
-    const char *text = json_string_value(json_object_get(o, "answer"));
-    item->gold = -1;
-    if (!text || text[0]) DQ_TRY(read_index(&item->gold, o, "answer", 1, 2, &none, err));
-    const char *blank = strchr(sentence, '_');
-    if (!blank)
-        return dq_fail(err, DQ_DAMAGED, "key \"sentence\": has no blank (expected a \"_\")");
-    const char *rest = blank + 1;
-    while (*rest && dq_items_is_strip_space(dq_utf8_first(rest, &bytes))) rest += bytes;
-    rest = dq_text(a, rest, dq_items_strip_end(rest, strlen(rest)), err);
-    dq_choice *c = dq_alloc(a, 2, sizeof *c, err);
-    if (!rest || !c) return err->code;
-    for (int i = 0; i < 2; i++) {
-        DQ_TRY(set_choice(item, &c[i], rest, a, err));
-        if (c[i].points == 0) c[i].points = 1; /* of one text for both, acc_norm is acc */
-        c[i].ctx = dq_textf(a, err, "%.*s%s", (int)(blank - sentence), sentence, option[i]);
-        if (!c[i].ctx) return err->code;
-        c[i].ctx_len = strlen(c[i].ctx);
+    DQ_TRY(read_choices(item, &label, t, o, a, err));
+    DQ_TRY(read_target(item, label, t, o, err));
+    if (key[DQ_TASK_PASSAGE]) {
+        DQ_TRY(dq_json_text(&s, o, key[DQ_TASK_PASSAGE], NULL, err));
+        item->cluster = dq_repeats_key(s, strlen(s));
     }
-    item->choice = c;
-    item->n_choices = 2;
-    return DQ_OK;
+    return dq_task_file_read_cluster(&item->cluster, o, err);
 }
 
-/* The first character tells the official JSON lines from the form of six lines per item. Official
- * texts are cleaned as in lm-evaluation-harness; each step only shortens. */
-
-char *dq_hellaswag_capitalize(dq_arena *a, const char *s, dq_err *err)
-{
-    size_t len = strlen(s), used = 0;
-    char *out = dq_alloc(a, 4 * len + 1, 1, err); /* a mapping may need more bytes */
-    for (size_t i = 0; out && i < len;) {
-        size_t bytes;
-        int32_t c = (int32_t)dq_utf8_first(s + i, &bytes);
-        c = i == 0 ? utf8proc_totitle(c) : utf8proc_tolower(c);
-        used += (size_t)utf8proc_encode_char(c, (utf8proc_uint8_t *)out + used);
-        i += bytes;
-    }
-    return out;
-}
+/* Official texts are cleaned as in lm-evaluation-harness; each step only shortens. */
 
 /* `out` has space for the result. */
 static void replace_all(char *out, const char *s, const char *from, const char *to)
@@ -715,32 +606,12 @@ char *dq_hellaswag_clean(dq_arena *a, const char *s, dq_err *err)
     return out;
 }
 
-static dq_status read_official(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
-{
-    const char *activity, *ctx_a, *ctx_b;
-    DQ_TRY(dq_json_text(&activity, o, "activity_label", NULL, err));
-    DQ_TRY(dq_json_text(&ctx_a, o, "ctx_a", NULL, err));
-    DQ_TRY(dq_json_text(&ctx_b, o, "ctx_b", NULL, err));
-    DQ_TRY(read_choices(item, o, "endings", dq_hellaswag_clean, a, err));
-    DQ_TRY(read_index(&item->gold, o, "label", 0, item->n_choices, NULL, err));
-    char *second = dq_hellaswag_capitalize(a, ctx_b, err);
-    char *all = second ? dq_textf(a, err, "%s: %s %s", activity, ctx_a, second) : NULL;
-    item->ctx = all ? dq_hellaswag_clean(a, all, err) : NULL;
-    if (!item->ctx) return err->code;
-    item->ctx_len = strlen(item->ctx);
-    return DQ_OK;
-}
-
 enum { TEXT_LINES = 6, TEXT_ENDINGS = 4 };
 
-/* A file that begins with "{" is the official one. At most `limit` items (0: all). */
-static dq_status hellaswag_load(dq_task_items *l, const char *text, size_t len, int64_t limit,
+/* HellaSwag's other form. At most `limit` items (0: all). */
+static dq_status read_six_lines(dq_task_items *l, const char *text, size_t len, int64_t limit,
                                 dq_err *err)
 {
-    size_t first = 0;
-    while (first < len && dq_task_file_is_blank(text + first, 1)) first++;
-    if (first < len && text[first] == '{')
-        return read_jsonl(l, text, len, limit, read_official, err);
     const char *s;
     char *line[TEXT_LINES];
     size_t at = 0, n;
@@ -779,17 +650,46 @@ static dq_status hellaswag_load(dq_task_items *l, const char *text, size_t len, 
     return DQ_OK;
 }
 
-/* Draws follow the reference's order in random_mt, one sample per item, with a spare where it knows
- * no other split. Examples with the item's content are taken out; if too few remain, others are
- * drawn anew. */
+dq_status dq_shots_begin(dq_shots_draw *d, uint64_t seed, dq_arena *a, dq_err *err)
+{
+    d->at = dq_alloc(a, (size_t)(d->n + d->spare), sizeof *d->at, err);
+    d->other = dq_alloc(a, (size_t)d->n_all, sizeof *d->other, err);
+    dq_random_mt_seed(&d->random, seed);
+    return err->code;
+}
+
+static dq_status sample(dq_shots_draw *d, int64_t of, int64_t n, dq_err *err)
+{
+    for (int64_t i = 0; d->first && i < n; i++) d->at[i] = i;
+    return d->first ? DQ_OK : dq_random_mt_sample(&d->random, d->at, of, n, err);
+}
+
+dq_status dq_shots_next(dq_shots_draw *d, uint64_t content, int64_t *left, dq_err *err)
+{
+    const int64_t all = d->n + d->spare;
+    int64_t kept = 0, n = 0;
+    DQ_TRY(sample(d, d->n_all, all, err));
+    for (int64_t i = 0; i < all; i++) {
+        if (d->content[d->at[i]] != content) d->at[kept++] = d->at[i];
+    }
+    d->n_own += kept < all;
+    *left = kept;
+    if (kept >= d->n) return DQ_OK;
+    /* The pool may hold an item more than once, so that the spare does not suffice. */
+    for (int64_t i = 0; i < d->n_all; i++) {
+        if (d->content[i] != content) d->other[n++] = i;
+    }
+    *left = n;
+    if (n < d->n) return DQ_OK;
+    DQ_TRY(sample(d, n, d->n, err));
+    for (int64_t i = 0; i < d->n; i++) d->at[i] = d->other[d->at[i]];
+    return DQ_OK;
+}
 
 typedef struct drawer {
     const dq_items *pool;
-    int64_t n, spare;
-    int64_t n_own;  /* items that an example was taken out for */
+    dq_shots_draw draw;
     int64_t scored; /* index of the item that examples are drawn for */
-    dq_random_mt random;
-    int64_t *draw; /* [n + spare], indices into the pool */
     dq_strbuf text;
 } drawer;
 
@@ -801,31 +701,15 @@ static void say_examples(int64_t n, dq_err *err)
 
 static dq_status draw(drawer *d, const dq_item *item, dq_err *err)
 {
-    int64_t kept = 0, all = d->n + d->spare;
-    DQ_TRY(dq_random_mt_sample(&d->random, d->draw, d->pool->n, all, err));
-    for (int64_t i = 0; i < all; i++) {
-        if (d->pool->item[d->draw[i]].content != item->content) d->draw[kept++] = d->draw[i];
-    }
-    d->n_own += kept < all;
-    if (kept >= d->n) return DQ_OK;
-    /* The pool may hold an item more than once, so that the spare does not suffice. */
-    int64_t n = 0;
-    int64_t *other = dq_block_new((size_t)d->pool->n, sizeof *other, err);
-    if (!other) return err->code;
-    for (int64_t i = 0; i < d->pool->n; i++) {
-        if (d->pool->item[i].content != item->content) other[n++] = i;
-    }
-    if (n < d->n) {
-        dq_fail(err, DQ_MISMATCH,
-                "has %lld items that differ from the one that is scored, item %lld, line %lld "
-                "(expected %lld for ",
-                (long long)n, (long long)d->scored, (long long)item->line, (long long)d->n);
-        say_examples(d->n, err);
-        dq_fail_more(err, dq_remedy_none, "). Use a larger file or fewer examples");
-    } else if (dq_random_mt_sample(&d->random, d->draw, n, d->n, err) == DQ_OK)
-        for (int64_t i = 0; i < d->n; i++) d->draw[i] = other[d->draw[i]];
-    dq_block_free(other);
-    return err->code;
+    int64_t left;
+    DQ_TRY(dq_shots_next(&d->draw, item->content, &left, err));
+    if (left >= d->draw.n) return DQ_OK;
+    dq_fail(err, DQ_MISMATCH,
+            "has %lld items that differ from the one that is scored, item %lld, line %lld "
+            "(expected %lld for ",
+            (long long)left, (long long)d->scored, (long long)item->line, (long long)d->draw.n);
+    say_examples(d->draw.n, err);
+    return dq_fail_more(err, dq_remedy_none, "). Use a larger file or fewer examples");
 }
 
 /* Context, answer and two newlines. An empty answer after a choice's own context leaves the context
@@ -855,7 +739,8 @@ static dq_status add_examples(drawer *d, dq_item *item, dq_arena *a, dq_err *err
 {
     d->text.n = 0;
     DQ_TRY(draw(d, item, err));
-    for (int64_t i = 0; i < d->n; i++) DQ_TRY(add_example(d, &d->pool->item[d->draw[i]], err));
+    for (int64_t i = 0; i < d->draw.n; i++)
+        DQ_TRY(add_example(d, &d->pool->item[d->draw.at[i]], err));
     dq_choice *c = dq_alloc(a, (size_t)item->n_choices, sizeof *c, err);
     if (!c) return err->code;
     memcpy(c, item->choice, (size_t)item->n_choices * sizeof *c);
@@ -870,103 +755,30 @@ static dq_status add_examples(drawer *d, dq_item *item, dq_arena *a, dq_err *err
 dq_status dq_fewshot(dq_items *items, int64_t *n_own, const dq_items *pool, const dq_task *task,
                      int64_t n, uint64_t seed, dq_arena *a, dq_err *err)
 {
-    drawer d = {.pool = pool, .n = n, .spare = task->draws_extra};
+    const int64_t spare = task->draws_extra;
     *n_own = 0;
     if (n == 0) return DQ_OK;
-    if (pool->n < n + d.spare) {
+    if (pool->n < n + spare) {
         dq_fail(err, DQ_MISMATCH, "has %lld items (expected at least %lld for ", (long long)pool->n,
-                (long long)(n + d.spare));
+                (long long)(n + spare));
         say_examples(n, err);
         return dq_fail_more(err, dq_remedy_none, "%s). Use a larger file or fewer examples",
-                            d.spare ? ": one more is drawn, to leave out the item itself" : "");
+                            spare ? ": one more is drawn, to leave out the item itself" : "");
     }
     dq_item *item = dq_alloc(a, (size_t)items->n, sizeof *item, err);
-    d.draw = dq_alloc(a, (size_t)(n + d.spare), sizeof *d.draw, err);
-    if (!item || !d.draw) return err->code;
+    uint64_t *content = dq_alloc(a, (size_t)pool->n, sizeof *content, err);
+    if (!item || !content) return err->code;
+    for (int64_t i = 0; i < pool->n; i++) content[i] = pool->item[i].content;
+    drawer d = {.pool = pool,
+                .draw = {.content = content, .n_all = pool->n, .n = n, .spare = spare}};
+    DQ_TRY(dq_shots_begin(&d.draw, seed, a, err));
     memcpy(item, items->item, (size_t)items->n * sizeof *item);
-    dq_random_mt_seed(&d.random, seed);
     for (d.scored = 0; err->code == DQ_OK && d.scored < items->n; d.scored++)
         add_examples(&d, &item[d.scored], a, err);
     dq_block_free(d.text.s);
     items->item = item;
-    *n_own = d.n_own;
+    *n_own = d.draw.n_own;
     return err->code;
-}
-
-#define JSONL_LOADER(name)                                                                         \
-    static dq_status load_##name(dq_task_items *l, const char *text, size_t len, int64_t limit,    \
-                                 dq_err *err)                                                      \
-    {                                                                                              \
-        return read_jsonl(l, text, len, limit, dq_read_##name, err);                               \
-    }
-JSONL_LOADER(mc)
-JSONL_LOADER(arc)
-JSONL_LOADER(openbookqa)
-JSONL_LOADER(boolq)
-JSONL_LOADER(piqa)
-JSONL_LOADER(winogrande)
-
-#define ARC_FORM                                                                                   \
-    "JSON lines {\"question\": {\"stem\", \"choices\": [{\"text\", \"label\"}]}, \"answerKey\"} "  \
-    "or {\"question\", \"choices\": {\"text\", \"label\"}, \"answerKey\"}"
-
-const dq_task dq_tasks[] = {
-    {.name = "mc",
-     .form = "JSON lines {\"ctx\", \"choices\", \"gold\"}",
-     .first_label = -1,
-     .load = load_mc},
-    {.name = "hellaswag",
-     .form = "the official JSON lines, or six lines an item",
-     .metric = "acc_norm",
-     .by_norm = true,
-     .draws_extra = true,
-     .first_label = -1,
-     .load = hellaswag_load},
-    {.name = "arc_easy", .form = ARC_FORM, .metric = "acc", .first_label = -1, .load = load_arc},
-    {.name = "arc_challenge",
-     .form = ARC_FORM,
-     .metric = "acc",
-     .first_label = -1,
-     .load = load_arc},
-    {.name = "boolq",
-     .form = "JSON lines {\"passage\", \"question\", \"label\"} or {\"title\", \"passage\", "
-             "\"question\", \"answer\"}",
-     .metric = "acc",
-     .draws_extra = true,
-     .first_label = -1,
-     .load = load_boolq},
-    {.name = "openbookqa",
-     .form = "JSON lines {\"question\": {\"stem\", \"choices\": [{\"text\", \"label\"}]}, "
-             "\"answerKey\"} or {\"question_stem\", \"choices\": {\"text\", \"label\"}, "
-             "\"answerKey\"}",
-     .metric = "acc",
-     .first_label = -1,
-     .load = load_openbookqa},
-    {.name = "piqa",
-     .form = "JSON lines {\"goal\", \"sol1\", \"sol2\"} with X-labels.lst beside X.jsonl",
-     .metric = "acc",
-     .draws_extra = true,
-     .first_label = 0,
-     .load = load_piqa},
-    {.name = "winogrande",
-     .form = "JSON lines {\"sentence\", \"option1\", \"option2\", \"answer\"}",
-     .metric = "acc",
-     .draws_extra = true,
-     .first_label = 1,
-     .load = load_winogrande},
-};
-const int dq_tasks_n = sizeof dq_tasks / sizeof dq_tasks[0];
-
-const dq_task *dq_task_find(const char *name, dq_err *err)
-{
-    char all[256] = "";
-    for (int i = 0; i < dq_tasks_n; i++) {
-        if (strcmp(name, dq_tasks[i].name) == 0) return &dq_tasks[i];
-        if (i) strncat(all, ", ", sizeof all - strlen(all) - 1);
-        strncat(all, dq_tasks[i].name, sizeof all - strlen(all) - 1);
-    }
-    dq_fail(err, DQ_USAGE, "unknown task \"%s\". There are: %s.", name, all);
-    return NULL;
 }
 
 char *dq_task_labels_path(const char *path, dq_arena *a, dq_err *err)
@@ -975,16 +787,6 @@ char *dq_task_labels_path(const char *path, dq_arena *a, dq_err *err)
     size_t n = strlen(path), m = sizeof end - 1;
     if (n > m && strcmp(path + n - m, end) == 0) n -= m;
     return dq_textf(a, err, "%.*s-labels.lst", (int)n, path);
-}
-
-static int64_t count_items(const char *text, size_t len)
-{
-    const char *line;
-    size_t at = 0, n;
-    int64_t items = 0;
-    while (dq_task_file_next_line(text, len, &at, &line, &n))
-        items += !dq_task_file_is_blank(line, n);
-    return items;
 }
 
 /* A labels file covers all items of the data file. */
@@ -1035,49 +837,44 @@ static dq_status find_labels(dq_items *out, dq_task_items *l, const dq_task *tas
     DQ_TRY(dq_file_read_text(&labels, &out->labels_len, labels_path, 0, l->a, err));
     out->labels = labels;
     out->labels_path = labels_path;
-    if (apply_labels(l, task, out, count_items(text, len), err) == DQ_OK) return DQ_OK;
+    if (apply_labels(l, task, out, dq_task_file_count(text, len), err) == DQ_OK) return DQ_OK;
     return dq_in(err, "%s: ", labels_path);
-}
-
-/* When the first item fails, the file probably has another form. */
-static void add_form(dq_err *err, const dq_task *task)
-{
-    dq_fail_more(err, dq_remedy_none, " (expected %s)", task->form);
 }
 
 dq_status dq_task_load(dq_items *out, const dq_task *task, const char *path, const char *text,
                        size_t len, int64_t limit, dq_arena *a, dq_err *err)
 {
-    dq_task_items l = {.a = a};
-    int64_t first_bad = -1, n_bad = dq_utf8_check(text, len, &first_bad);
-    *out = (dq_items){.n_bad = n_bad, .first_bad = first_bad};
-    if (n_bad > 0) {
-        char *fixed = dq_alloc(a, len + 2 * (size_t)n_bad + 1, 1, err);
-        if (!fixed) return err->code;
-        len = dq_utf8_repair(fixed, text, len);
-        text = fixed;
-    }
-    const size_t mark = dq_utf8_mark(text, len);
-    text += mark;
-    len -= mark;
-    if (task->load(&l, text, len, limit, err) == DQ_OK && l.n == 0)
+    reader r = {.l = {.a = a}, .task = task};
+    dq_task_items *l = &r.l;
+    dq_task_reader records = {.task = task, .take = add_record, .arg = &r, .limit = limit};
+    size_t first = 0;
+    *out = (dq_items){.n = 0};
+    DQ_TRY(dq_task_file_text(&text, &len, &out->n_bad, &out->first_bad, a, err));
+    while (first < len && dq_task_file_is_blank(text + first, 1)) first++;
+    if (task->six_lines && !(first < len && text[first] == '{'))
+        read_six_lines(l, text, len, limit, err);
+    else
+        dq_task_records(&records, text, len, err);
+    if (err->code == DQ_OK && l->n == 0)
         dq_fail(err, DQ_DAMAGED, "holds no items (expected %s)", task->form);
-    else if (err->code == DQ_DAMAGED && l.n <= 1)
-        add_form(err, task);
+    else if (err->code == DQ_DAMAGED && records.n == 0 &&
+             l->n <= 1) /* the file probably has another form */
+        dq_fail_more(err, dq_remedy_none, " (expected %s)", task->form);
     if (err->code != DQ_OK) return dq_in(err, "%s: ", path);
-    DQ_TRY(find_labels(out, &l, task, path, text, len, err));
-    for (int64_t i = 0; i < l.n; i++) {
+    DQ_TRY(find_labels(out, l, task, path, text, len, err));
+    for (int64_t i = 0; i < l->n; i++) {
         uint64_t sum = 0;
-        for (int c = 0; c < l.item[i].n_choices; c++) {
+        for (int c = 0; c < l->item[i].n_choices; c++) {
             size_t n;
-            const char *ctx = dq_item_context(&l.item[i], c, &n);
-            sum += dq_random_mix(dq_repeats_key(l.item[i].choice[c].text, l.item[i].choice[c].len) +
-                                 dq_random_mix(dq_repeats_key(ctx, n)));
+            const char *ctx = dq_item_context(&l->item[i], c, &n);
+            sum +=
+                dq_random_mix(dq_repeats_key(l->item[i].choice[c].text, l->item[i].choice[c].len) +
+                              dq_random_mix(dq_repeats_key(ctx, n)));
         }
-        l.item[i].content = dq_random_mix(sum);
-        if (!l.item[i].cluster) l.item[i].cluster = l.item[i].content;
+        l->item[i].content = dq_random_mix(sum);
+        if (!l->item[i].cluster) l->item[i].cluster = l->item[i].content;
     }
-    out->item = l.item;
-    out->n = l.n;
+    out->item = l->item;
+    out->n = l->n;
     return DQ_OK;
 }

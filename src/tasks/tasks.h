@@ -10,53 +10,94 @@
 #include "tasks/items.h"
 #include "tokenizer/tokenizer.h"
 
-/* What readers of task files share. They give gold -1 where answers may be in another file. */
-
-typedef struct dq_task_items {
-    dq_item *item;
-    int64_t n;
-    size_t cap;
-    dq_arena *a;
-} dq_task_items;
+/* What readers of data files share. */
 
 /* The line is without its newline; false at the end. */
 bool dq_task_file_next_line(const char *text, size_t len, size_t *at, const char **line, size_t *n);
 bool dq_task_file_is_blank(const char *line, size_t n);
+int64_t dq_task_file_count(const char *text, size_t len); /* lines that are not blank */
+/* Gives the object of each line that is not blank, at most `limit` (0: all), to a function; `what`
+ * names one in messages, which begin with "line N: ". */
+typedef dq_status dq_task_take(void *arg, json_t *object, int64_t line, dq_err *err);
+dq_status dq_task_file_objects(const char *text, size_t len, const char *what, int64_t limit,
+                               dq_task_take *take, void *arg, dq_err *err);
+/* Replaces the bytes by well-formed UTF-8 without a mark. *n_bad: what became U+FFFD; *first_bad:
+ * the first, or -1. */
+dq_status dq_task_file_text(const char **text, size_t *len, int64_t *n_bad, int64_t *first_bad,
+                            dq_arena *a, dq_err *err);
 
 /* The record's `cluster`, a text or an integer; absent: *out is unchanged. */
 dq_status dq_task_file_read_cluster(uint64_t *out, const json_t *o, dq_err *err);
 /* The decimal number in s[len] minus `first`, white space aside; -1 unless in 0 .. n - 1. */
 int dq_task_file_index_of(const char *s, size_t len, int first, int n);
 
-/* Cleans one field; and Python's str.capitalize with simple case mappings.
+/* Cleans one field.
  * Source: lm-evaluation-harness lm_eval/tasks/hellaswag/utils.py (behaviour). */
 char *dq_hellaswag_clean(dq_arena *a, const char *s, dq_err *err);
-char *dq_hellaswag_capitalize(dq_arena *a, const char *s, dq_err *err);
 
-/* Multiple-choice tasks. A new task is a reader in tasks.c and a row in its table. */
+/* Tasks of files, in the terms of lm-evaluation-harness; docs/eval-tasks.md lists the members. The
+ * program's own stand in tasks/: a new one is a file there and a name in task_files.c. */
 
-struct dq_task_items;
+/* Keys of a record after dq_task_make. */
+typedef enum dq_task_member {
+    DQ_TASK_TEXT,   /* a text, or a list of a text for each choice */
+    DQ_TASK_CHOICE, /* a list of texts or labelled choices; one text where each has a context */
+    DQ_TASK_ANSWER,
+    DQ_TASK_TARGET, /* of choices the label or the number of one, else what an example shows */
+    DQ_TASK_REFERENCE,
+    DQ_TASK_QUERY,
+    DQ_TASK_PASSAGE, /* what other items depend on as well */
+    DQ_TASK_DELIMITER,
+    DQ_TASK_METRIC,
+    DQ_TASK_MEMBERS
+} dq_task_member;
 
 typedef struct dq_task {
     const char *name;
-    const char *form;   /* file forms, for messages */
+    const char *form;   /* of data files, for messages */
+    bool choices;       /* else questions, which a model answers in free text */
+    bool answered;      /* questions; else prompts, which nothing here judges */
     const char *metric; /* the one that publications quote, acc or acc_norm; NULL: there are none */
     bool by_norm;       /* it is acc_norm */
+    int rule;           /* of questions: dq_task_rule knows it */
     /* One more example is drawn, so that the item itself can be left out: lm-evaluation-harness
      * does so without a test split. */
     bool draws_extra;
     int first_label; /* of the file X-labels.lst beside X.jsonl; -1: answers stand with the items */
-    dq_status (*load)(struct dq_task_items *l, const char *text, size_t len, int64_t limit,
-                      dq_err *err);
+    bool six_lines;  /* a data file that does not begin with "{" has six lines an item */
+    const char *delimiter;
+    const char *key[DQ_TASK_MEMBERS];      /* NULL: the task has no such member */
+    const struct dq_record_template *made; /* [n_made] */
+    int n_made;
+    const char *path, *text; /* of the user's file, [len]; NULL: the program's own */
+    size_t len;
 } dq_task;
 
-extern const dq_task dq_tasks[];
-extern const int dq_tasks_n;
-/* NULL: DQ_USAGE lists the names. */
-const dq_task *dq_task_find(const char *name, dq_err *err);
+/* Names of the program's own, ended by NULL. */
+extern const char *const dq_task_choices[], *const dq_task_questions[];
+/* Whether a name is the path of a task file: it has a "/" or ends in .json. */
+bool dq_task_is_file(const char *name);
+/* The program's own task of that name, or that of a file; it lives in the arena, the path is
+ * borrowed. NULL: DQ_USAGE lists the names of tasks of choices; DQ_DAMAGED names file and
+ * member. */
+const dq_task *dq_task_find(const char *name, dq_arena *a, dq_err *err);
+/* Adds what templates make to a record. DQ_DAMAGED: "key "X" is missing" and so on, or what a
+ * template says. */
+dq_status dq_task_make(const dq_task *t, json_t *record, dq_err *err);
 
-/* Reads at most `limit` items (0: all) from text[len], the bytes of `path`, which must outlive
- * them. Separate answers come from the labels file, which `out` then names: DQ_FILE: it is missing;
+/* Gives the records of a data file to a function, one after another. */
+typedef struct dq_task_reader {
+    const dq_task *task;
+    dq_task_take *take; /* line: of the file, from 1; 0 where the file is one list */
+    void *arg;
+    int64_t n, limit; /* taken; at most, 0: all */
+} dq_task_reader;
+/* text[len], which dq_task_file_text has made, is JSON lines; of questions also one JSON list, one
+ * JSON object of records by their ids, or ASDiv's XML. Messages name line or item. */
+dq_status dq_task_records(dq_task_reader *r, const char *text, size_t len, dq_err *err);
+
+/* Reads at most `limit` items (0: all) of a task with choices from text[len], the bytes of `path`.
+ * Separate answers come from the labels file, which `out` then names: DQ_FILE: it is missing;
  * DQ_DAMAGED: not one label per item. Messages name file, item and line. */
 dq_status dq_task_load(dq_items *out, const dq_task *task, const char *path, const char *text,
                        size_t len, int64_t limit, dq_arena *a, dq_err *err);
@@ -68,6 +109,21 @@ char *dq_task_labels_path(const char *path, dq_arena *a, dq_err *err);
  * (behaviour). */
 
 enum { DQ_FEWSHOT_SEED = 1234 }; /* the harness's own */
+
+/* Draws n examples for one item after another, all from one stream; none of them has the item's own
+ * content: with a spare, another one stays; else, or if too few do, n are drawn anew from the
+ * others. */
+typedef struct dq_shots_draw {
+    const uint64_t *content; /* [n_all] of what may be drawn */
+    int64_t n_all, n, spare; /* n + spare <= n_all */
+    bool first;              /* the first ones are taken, none is drawn */
+    int64_t *at, *other;     /* at: [n], what was drawn; other: for own use */
+    int64_t n_own;           /* items that an example was taken out for */
+    dq_random_mt random;
+} dq_shots_draw;
+dq_status dq_shots_begin(dq_shots_draw *d, uint64_t seed, dq_arena *a, dq_err *err);
+/* *left below n: only so many differ from the item. */
+dq_status dq_shots_next(dq_shots_draw *d, uint64_t content, int64_t *left, dq_err *err);
 
 /* Puts n examples of `pool` before every context of `items`: for each item in turn n are drawn (n +
  * 1 where the task draws a spare), all from one stream of `seed`. None of them has the item's own

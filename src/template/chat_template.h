@@ -83,6 +83,7 @@ typedef enum dq_jinja_kind {
 typedef struct dq_jinja_value {
     dq_jinja_kind kind;
     bool is_safe; /* a string that came through the filter safe */
+    bool of_key;  /* undefined: a key of a record, whose name is the text */
     union {
         bool truth;
         int64_t i;
@@ -118,10 +119,15 @@ typedef struct dq_jinja_run {
     dq_err *err;
     dq_strbuf *out; /* where text goes */
     struct dq_jinja_scope *scope;
-    dq_jinja_flow flow; /* what ends the statements around */
-    int line;           /* of the node at work */
-    int depth;          /* of nodes and values at work */
-    size_t work;        /* nodes, bytes and items so far, in units of a byte */
+    /* Of a record's template, which differs as in lm-evaluation-harness: an undefined value may not
+     * be printed, and newlines after tags stay. A key that is printed must be a string. NULL: of a
+     * conversation. */
+    const char *member;
+    const struct dq_record_function *own; /* what it may call besides */
+    dq_jinja_flow flow;                   /* what ends the statements around */
+    int line;                             /* of the node at work */
+    int depth;                            /* of nodes and values at work */
+    size_t work;                          /* nodes, bytes and items so far, in units of a byte */
 } dq_jinja_run;
 
 /* A call of a filter, test, method or function, and its row of a table. */

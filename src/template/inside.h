@@ -9,6 +9,8 @@
 /* Records "chat template, line N: ..." and returns an absent value. DQ_DAMAGED: Jinja2 refuses it
  * too; DQ_MISMATCH: not implemented, or raised by the template. */
 dq_jinja_value dq_jinja_fail(dq_jinja_run *r, dq_status code, const char *fmt, ...) DQ_PRINTF(3, 4);
+/* The same with "key "X" is missing" or the like alone. */
+dq_jinja_value dq_jinja_fail_key(dq_jinja_run *r, dq_jinja_text key, const char *what);
 /* Fails because an undefined value was used. */
 dq_jinja_value dq_jinja_fail_undefined(dq_jinja_run *r, const dq_jinja_value *v);
 bool dq_jinja_ok(const dq_jinja_run *r);
@@ -35,6 +37,8 @@ dq_jinja_value dq_jinja_int(int64_t i);
 dq_jinja_value dq_jinja_float(double f);
 dq_jinja_value dq_jinja_string(const char *s, size_t n); /* the same bytes */
 dq_jinja_value dq_jinja_undefined(dq_jinja_run *r, const char *fmt, ...) DQ_PRINTF(2, 3);
+/* A key that a record lacks. */
+dq_jinja_value dq_jinja_no_key(dq_jinja_text key);
 /* Text put between the two calls goes to *mine and becomes a string. */
 dq_strbuf *dq_jinja_capture(dq_jinja_run *r, dq_strbuf *mine);
 dq_jinja_value dq_jinja_captured(dq_jinja_run *r, dq_strbuf *mine, dq_strbuf *before);
@@ -94,6 +98,9 @@ void dq_jinja_parse_next(dq_jinja_parser *p);
 
 /* Binds arguments to the row's parameters and calls its function. */
 dq_jinja_value dq_jinja_eval_apply(dq_jinja_run *r, const dq_jinja_function *f, dq_jinja_call *c);
+
+/* The value of a body that is one {{expression}}, else its text. */
+dq_jinja_value dq_jinja_eval_value(dq_jinja_run *r, const dq_jinja_nodes *body);
 
 /* NULL: no such name; a row without code: Jinja2 has it, but it is not implemented. Functions need
  * no definition. */

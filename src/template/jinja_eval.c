@@ -268,6 +268,7 @@ static value eval_variable(run *r, const node *n)
     const dq_jinja_function *f = dq_jinja_functions_find(n->name);
     if (f && f->code) return (value){.kind = DQ_JINJA_FUNCTION, .function = f};
     if (f) return dq_jinja_fail(r, DQ_MISMATCH, "the function \"%s\" is not supported", f->name);
+    if (r->member) return dq_jinja_no_key(n->name);
     return dq_jinja_undefined(r, "'%.*s' is undefined", (int)n->name.n, n->name.s);
 }
 
@@ -885,10 +886,29 @@ static void run_text(run *r, const node *n)
     dq_jinja_put(r, n->name.s, n->name.n);
 }
 
+/* What a record's template prints. */
+static void check_printed(run *r, const node *n, const value *v)
+{
+    static const char *const wrong[DQ_JINJA_KINDS] = {
+        [DQ_JINJA_NONE] = " is missing",
+        [DQ_JINJA_BOOL] = ": expected a string, found a boolean",
+        [DQ_JINJA_INT] = ": expected a string, found an integer",
+        [DQ_JINJA_FLOAT] = ": expected a string, found a real number",
+        [DQ_JINJA_LIST] = ": expected a string, found an array",
+        [DQ_JINJA_DICT] = ": expected a string, found an object",
+    };
+    if (v->kind == DQ_JINJA_UNDEFINED) dq_jinja_fail_undefined(r, v);
+    if (n->kind != DQ_JINJA_VARIABLE && n->kind != DQ_JINJA_ATTRIBUTE) return;
+    if (wrong[v->kind]) dq_jinja_fail_key(r, n->name, wrong[v->kind]);
+    if (v->kind == DQ_JINJA_STRING && v->text.n && memchr(v->text.s, 0, v->text.n))
+        dq_jinja_fail_key(r, n->name, ": the string contains a NUL");
+}
+
 static void run_output(run *r, const node *n)
 {
     const value v = evaluate_node(r, n->a);
     r->line = n->line;
+    if (r->member && dq_jinja_ok(r)) check_printed(r, n->a, &v);
     if (dq_jinja_ok(r)) dq_jinja_print(r, &v);
 }
 
@@ -955,4 +975,10 @@ void dq_jinja_eval_body(run *r, const dq_jinja_nodes *body)
         execute[body->at[i]->kind](r, body->at[i]);
     }
     r->depth--;
+}
+
+value dq_jinja_eval_value(run *r, const dq_jinja_nodes *body)
+{
+    const bool one = body->n == 1 && body->at[0]->kind == DQ_JINJA_OUTPUT;
+    return one ? evaluate_node(r, body->at[0]->a) : capture_body(r, body);
 }

@@ -53,6 +53,7 @@ static value make_dict(run *r, call *c)
 static value run_raise_exception(run *r, call *c)
 {
     const dq_jinja_text t = dq_jinja_print_text(r, &c->p[0]);
+    if (r->member) dq_fail(r->err, DQ_DAMAGED, "%.*s", (int)t.n, t.n ? t.s : "");
     return dq_jinja_fail(r, DQ_MISMATCH, "%.*s", (int)t.n, t.n ? t.s : "");
 }
 
@@ -342,6 +343,16 @@ static const dq_jinja_function of_str[] = {
     {"join", "_items", 1, run_join, 0},
     {0},
 };
+static dq_jinja_value run_index(dq_jinja_run *r, dq_jinja_call *c)
+{
+    check_absent(r, &c->p[1]);
+    for (size_t i = 0; i < c->self.list->n && dq_jinja_ok(r); i++) {
+        if (dq_jinja_equal(r, &c->self.list->item[i], &c->p[0])) return dq_jinja_int((int64_t)i);
+    }
+    return dq_jinja_fail(r, DQ_DAMAGED, "index: the value is not in the list");
+}
+
+static const dq_jinja_function of_list[] = {{"index", "_value _start _stop", 1, run_index, 0}, {0}};
 static const dq_jinja_function of_dict[] = {
     {"keys", "", 0, run_view, 0},
     {"values", "", 0, run_view, 1},
@@ -367,8 +378,7 @@ static const struct {
                          "removeprefix removesuffix rindex rjust rpartition rsplit swapcase "
                          "translate zfill",
                          NULL},
-    [DQ_JINJA_LIST] = {NULL, "copy count index",
-                       "append clear extend insert pop remove reverse sort"},
+    [DQ_JINJA_LIST] = {of_list, "copy count", "append clear extend insert pop remove reverse sort"},
     [DQ_JINJA_TUPLE] = {NULL, "count index", NULL},
     [DQ_JINJA_RANGE] = {NULL, "count index start step stop", NULL},
     [DQ_JINJA_VIEW] = {NULL, "isdisjoint mapping", NULL},
@@ -439,6 +449,7 @@ static dq_jinja_value find_named(dq_jinja_run *r, const dq_jinja_value *of, dq_j
     if (v.kind == DQ_JINJA_ABSENT)
         v = key_first ? find_attribute(r, of, name) : find_key(r, of, name);
     if (v.kind != DQ_JINJA_ABSENT || !dq_jinja_ok(r)) return v;
+    if (r->member && of->kind == DQ_JINJA_DICT) return dq_jinja_no_key(name);
     return dq_jinja_undefined(r, "'%s' has no attribute '%.*s'", object_name(of, object),
                               (int)name.n, name.s);
 }

@@ -224,7 +224,7 @@ static size_t after_close(const lexer *x, size_t at, const char *close)
     if (x->s[at] == '-' && looks_at(x, at + 1, close)) return after_spaces(x, at + 3);
     if (!print && x->s[at] == '+' && looks_at(x, at + 1, close)) return at + 3;
     if (!looks_at(x, at, close)) return at;
-    return at + 2 + (!print && x->s[at + 2] == '\n');
+    return at + 2 + (!print && !x->r->member && x->s[at + 2] == '\n');
 }
 
 static void lex_tag(lexer *x, bool print)
@@ -261,7 +261,7 @@ static void lex_data(lexer *x, size_t to)
     size_t end = to, line = to;
     if (x->s[to + 2] == '-') {
         end = before_spaces(x, x->at, to);
-    } else if (x->s[to + 2] != '+' && x->s[to + 1] != '{') {
+    } else if (x->s[to + 2] != '+' && x->s[to + 1] != '{' && !x->r->member) {
         while (line > x->at && x->s[line - 1] != '\n') line--;
         if ((line > x->at || at_line) && before_spaces(x, line, to) == line) end = line;
     }

@@ -223,12 +223,20 @@ dq_jinja_value dq_jinja_fail(dq_jinja_run *r, dq_status code, const char *fmt, .
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    dq_fail(r->err, code, "chat template, line %d: %s", r->line, text);
+    dq_fail(r->err, code, "%s, line %d: %s", r->member ? r->member : "chat template", r->line,
+            text);
+    return (dq_jinja_value){0};
+}
+
+dq_jinja_value dq_jinja_fail_key(dq_jinja_run *r, dq_jinja_text key, const char *what)
+{
+    dq_fail(r->err, DQ_DAMAGED, "key \"%.*s\"%s", (int)key.n, key.s, what);
     return (dq_jinja_value){0};
 }
 
 dq_jinja_value dq_jinja_fail_undefined(dq_jinja_run *r, const dq_jinja_value *v)
 {
+    if (v->of_key) return dq_jinja_fail_key(r, v->text, " is missing");
     return dq_jinja_fail(r, DQ_DAMAGED, "%.*s", (int)v->text.n, v->text.s);
 }
 
@@ -388,6 +396,11 @@ dq_jinja_value dq_jinja_undefined(dq_jinja_run *r, const char *fmt, ...)
     if (!s) return (dq_jinja_value){0};
     memcpy(s, text, n);
     return (dq_jinja_value){.kind = DQ_JINJA_UNDEFINED, .text = {s, n}};
+}
+
+dq_jinja_value dq_jinja_no_key(dq_jinja_text key)
+{
+    return (dq_jinja_value){.kind = DQ_JINJA_UNDEFINED, .of_key = true, .text = key};
 }
 
 const char *dq_jinja_type(const dq_jinja_value *v)

@@ -116,6 +116,23 @@ printf '0\n0\n' >piqa-labels.lst
 try 0 winogrande "$@"
 absent gone.jsonl dq-eval-*.resume
 
+# ---- a task of the user's own: one of the program's from its file, and what is refused
+cp "$here/../../tasks/piqa.json" own.json
+try 0 "" eval "plain model" --task piqa --data piqa.jsonl --dump-requests embedded.jsonl --json
+try 0 '"kind": "piqa task"' eval "plain model" --task ./own.json --data piqa=piqa.jsonl --dump-requests own.jsonl --json
+cmp -s embedded.jsonl own.jsonl || complain "tasks: a task's own file asks other things than the embedded one"
+printf '{"include": "piqa", "task": "mine", "doc_to_text": "{{goal}}?"}' >mine.json
+try 0 "" eval "plain model" --task piqa,mine.json --data mine=piqa.jsonl --data piqa.jsonl --dump-requests both.jsonl --json
+grep -q '"task": "mine".*?", "continuation"' both.jsonl || complain "tasks: an own task's text is not that of its file"
+try 2 "mine needs its file: give --data FILE (expected JSON lines" eval "plain model" --task mine.json
+try 2 "task: mine stands twice" eval "plain model" --task mine.json,mine.json --data piqa.jsonl --data piqa.jsonl
+try 2 "input and output are the same file" eval "plain model" --task mine.json --data piqa.jsonl -o mine.json
+try 6 "none.json: cannot open" eval "plain model" --task none.json --data piqa.jsonl
+printf '{"include": "piqa", "doc_to_txt": "{{goal}}?"}' >bad.json
+try 3 'bad.json: key "doc_to_txt" is unknown (expected doc_to_text' eval "plain model" --task bad.json --data piqa.jsonl
+printf '{"include": "piqa", "doc_to_text": "{{goal"}' >bad.json
+try 3 'bad.json: doc_to_text, line 1: ' eval "plain model" --task bad.json --data piqa.jsonl
+
 # ---- the mean over tasks, against arithmetic on the tasks' own numbers
 set -- eval "plain model" "diff model" --task mc,arc_easy,hellaswag --data choices.jsonl \
     --data "$repo/tests/golden/lmeval/fixtures/arc_easy_test.jsonl" --data "$repo/tests/golden/lmeval/fixtures/hellaswag_val.jsonl" --limit 10 \

@@ -24,12 +24,14 @@ static void check(const dq_item *item)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 1) return 0;
-    const dq_task *task = &dq_tasks[data[0] % dq_tasks_n];
     const char *text = (const char *)data + 1;
     dq_items items;
     dq_err err = {0};
     dq_arena *a = dq_arena_new();
-    if (a &&
+    int n = 0;
+    while (dq_task_choices[n]) n++;
+    const dq_task *task = a ? dq_task_find(dq_task_choices[data[0] % n], a, &err) : NULL;
+    if (task &&
         dq_task_load(&items, task, "no such folder/x.jsonl", text, size - 1, 0, a, &err) == DQ_OK) {
         const dq_items pool = items;
         int64_t n_own;

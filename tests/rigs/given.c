@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "tasks/tasks.h"
 #include "tests/rigs/device.h"
 #include "tests/rigs/suite.h"
 
@@ -23,6 +24,14 @@ dq_arena *given_arena(void)
     assert_non_null(arena);
     suite_after_case(free_arena);
     return arena;
+}
+
+const dq_task *given_task(const char *name)
+{
+    dq_err err = {0};
+    const dq_task *t = dq_task_find(name, given_arena(), &err);
+    if (!t) fail_msg("%s", err.text);
+    return t;
 }
 
 #define PATH_OF(path)                                                                              \

@@ -13,6 +13,8 @@
 
 /* The arena of the case that runs, freed after it. */
 dq_arena *given_arena(void);
+/* A task by its name, or from the file of that path. */
+const struct dq_task *given_task(const char *name);
 /* The bytes of the file at the path, of that arena; len may be NULL. */
 __attribute__((format(printf, 2, 3))) char *given_file(size_t *len, const char *path, ...);
 /* For json_decref: a file's document; a text's. */

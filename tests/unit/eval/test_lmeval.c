@@ -233,7 +233,7 @@ static void items_of(dq_items *items, const char *task, const char *path, int64_
     dq_err err = {0};
     char *text;
     size_t len;
-    const dq_task *t = dq_task_find(task, &err);
+    const dq_task *t = given_task(task);
     if (dq_file_read(&text, &len, path, given_arena(), &err) == DQ_OK)
         dq_task_load(items, t, path, text, len, limit, given_arena(), &err);
     assert_string_equal(err.text, "");

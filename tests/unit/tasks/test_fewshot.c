@@ -20,7 +20,7 @@ static dq_status solve(rig *x, const char *task, const char *items, const char *
 {
     memset(x, 0, sizeof *x);
     x->a = given_arena();
-    const dq_task *t = dq_task_find(task, &x->err);
+    const dq_task *t = given_task(task);
     dq_task_load(&x->items, t, "items", items, strlen(items), 0, x->a, &x->err);
     dq_task_load(&x->pool, t, "pool", pool, strlen(pool), 0, x->a, &x->err);
     assert_string_equal(x->err.text, "");

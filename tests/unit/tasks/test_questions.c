@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "tasks/questions.h"
+#include "tasks/tasks.h"
 #include "tests/rigs/device.h"
 #include "tests/rigs/given.h"
 
@@ -22,8 +23,7 @@ enum { NEW = 32, N_ANSWERS = 6 };
 
 static dq_status load(dq_questions *q, const char *set, const char *text, dq_arena *a, dq_err *err)
 {
-    return dq_questions_load(q, dq_question_set_find(set), NULL, "f", text, strlen(text), 0, a,
-                             err);
+    return dq_questions_load(q, given_task(set), NULL, "f", text, strlen(text), 0, a, err);
 }
 
 static const struct {
@@ -114,8 +114,8 @@ TEST(shared_contexts)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         dq_questions q;
         dq_err err = {0};
-        dq_questions_load(&q, dq_question_set_find(all[i].set), NULL, "f", all[i].text,
-                          strlen(all[i].text), 0, given_arena(), &err);
+        dq_questions_load(&q, given_task(all[i].set), NULL, "f", all[i].text, strlen(all[i].text),
+                          0, given_arena(), &err);
         assert_string_equal(err.text, "");
         assert_true(q.question[0].cluster == q.question[1].cluster);
         assert_true(q.question[1].cluster != q.question[2].cluster);
@@ -133,27 +133,26 @@ TEST(makes_shots)
     dq_question_shots shots = {.n = 2};
     dq_questions q;
     dq_err err = {0};
-    dq_questions_shots(&shots, dq_question_set_find("gsm8k"), "f", text, strlen(text), a, &err);
+    dq_questions_shots(&shots, given_task("gsm8k"), "f", text, strlen(text), a, &err);
     assert_int_equal(shots.n_examples, 2);
-    assert_string_equal(shots.example[0].text, "Question: a\nAnswer: 1 + 1\n#### 2\n\n");
-    assert_string_equal(shots.example[1].text, "Question: b\nAnswer: 3\n\n");
-    dq_questions_load(&q, dq_question_set_find("gsm8k"), &shots, "f", asked, strlen(asked), 2, a,
-                      &err);
+    assert_string_equal(shots.example[0].prompt, "Question: a\nAnswer:");
+    assert_string_equal(shots.example[0].worked, "1 + 1\n#### 2");
+    assert_string_equal(shots.example[1].worked, "3");
+    dq_questions_load(&q, given_task("gsm8k"), &shots, "f", asked, strlen(asked), 2, a, &err);
     assert_string_equal(err.text, "");
     assert_string_equal(q.question[1].prompt,
                         "Question: a\nAnswer: 1 + 1\n#### 2\n\nQuestion: b\nAnswer: "
                         "3\n\nQuestion: d\nAnswer:");
     assert_int_equal(q.n_own_shots, 0);
-    assert_int_equal(dq_questions_load(&q, dq_question_set_find("gsm8k"), &shots, "f", asked,
-                                       strlen(asked), 0, a, &err),
-                     DQ_MISMATCH); /* without the question itself one is left */
+    assert_int_equal(
+        dq_questions_load(&q, given_task("gsm8k"), &shots, "f", asked, strlen(asked), 0, a, &err),
+        DQ_MISMATCH); /* without the question itself one is left */
     assert_non_null(strstr(err.text, "line 3: the file of examples has 1 that are not this"));
     shots.n = 1;
     for (int drawn = 0; drawn < 2; drawn++) {
         err = (dq_err){0};
         shots.drawn = drawn;
-        dq_questions_load(&q, dq_question_set_find("gsm8k"), &shots, "f", asked, strlen(asked), 0,
-                          a, &err);
+        dq_questions_load(&q, given_task("gsm8k"), &shots, "f", asked, strlen(asked), 0, a, &err);
         assert_string_equal(err.text, "");
         assert_string_equal(q.question[2].prompt, "Question: b\nAnswer: 3\n\nQuestion: a\nAnswer:");
     }
@@ -162,7 +161,7 @@ TEST(makes_shots)
     shots.n = 3;
     err = (dq_err){0};
     assert_int_equal(
-        dq_questions_shots(&shots, dq_question_set_find("gsm8k"), "f", text, strlen(text), a, &err),
+        dq_questions_shots(&shots, given_task("gsm8k"), "f", text, strlen(text), a, &err),
         DQ_MISMATCH);
     assert_non_null(strstr(err.text, "f: has 2 items, 3 are asked for"));
 }
@@ -186,10 +185,10 @@ TEST(draws_shots)
                                    .drawn = true,
                                    .seed =
                                        (uint64_t)json_integer_value(json_object_get(one, "seed"))};
-        dq_questions_shots(&shots, dq_question_set_find("gsm8k"), "t", pool, pool_len, a, &err);
+        dq_questions_shots(&shots, given_task("gsm8k"), "t", pool, pool_len, a, &err);
         assert_string_equal(err.text, "");
         assert_int_equal(shots.n_examples, 12);
-        dq_questions_load(&q, dq_question_set_find("gsm8k"), &shots, "f", text, len, 0, a, &err);
+        dq_questions_load(&q, given_task("gsm8k"), &shots, "f", text, len, 0, a, &err);
         assert_string_equal(err.text, "");
         assert_int_equal(q.n, json_array_size(prompts));
         json_array_foreach(prompts, k, prompt)
@@ -238,12 +237,17 @@ static void set_source(rig *x, const dq_eval_kind *kind, const char *text, size_
 {
     static const char *const dot[] = {" ."};
     dq_err err = {0};
-    x->settings.set = dq_question_set_find(kind == &dq_eval_prompts ? "generate" : "gsm8k");
     x->settings.max_new = NEW;
     x->settings.stop = kind == &dq_eval_prompts ? dot : dq_answer_stop;
     x->settings.n_stop = kind == &dq_eval_prompts ? 1 : dq_answer_n_stops;
-    x->source = (dq_eval_source){
-        .name = "s", .path = "f", .kind = kind, .settings = &x->settings, .text = text, .len = len};
+    x->source =
+        (dq_eval_source){.name = "s",
+                         .path = "f",
+                         .kind = kind,
+                         .task = given_task(kind == &dq_eval_prompts ? "generate" : "gsm8k"),
+                         .settings = &x->settings,
+                         .text = text,
+                         .len = len};
     kind->load(&x->e, &x->source, &err);
     assert_string_equal(err.text, "");
 }
@@ -256,8 +260,8 @@ static void use_file(rig *x, const char *name, int64_t shots)
                *shots_text = given_file(&shots_len, HERE "shots.jsonl");
     x->settings.shots = (dq_question_shots){.n = shots};
     if (shots)
-        dq_questions_shots(&x->settings.shots, dq_question_set_find("gsm8k"), "s", shots_text,
-                           shots_len, x->a, &err);
+        dq_questions_shots(&x->settings.shots, given_task("gsm8k"), "s", shots_text, shots_len,
+                           x->a, &err);
     assert_string_equal(err.text, "");
     set_source(x, strcmp(name, "prompts.jsonl") == 0 ? &dq_eval_prompts : &dq_eval_answers, text,
                len);

@@ -23,9 +23,8 @@ static dq_status load_from(rig *x, const char *task, const char *path, const cha
 {
     memset(x, 0, sizeof *x);
     x->a = given_arena();
-    const dq_task *t = dq_task_find(task, &x->err);
-    assert_non_null(t);
-    return dq_task_load(&x->items, t, path, text, strlen(text), limit, x->a, &x->err);
+    return dq_task_load(&x->items, given_task(task), path, text, strlen(text), limit, x->a,
+                        &x->err);
 }
 
 /* "context|choice|choice*|...": the right choice has a star; contexts of choices stand before them. */
@@ -152,11 +151,11 @@ static const struct {
      "key \"option2\" is missing"},
     {"hellaswag",
      "{\"activity_label\":\"L\",\"ctx_a\":\"A.\",\"ctx_b\":\"\",\"endings\":[],\"label\":0}",
-     "key \"endings\": expected a list of at least two strings, found 0"},
+     "key \"endings\": expected at least two choices, found 0"},
     {"hellaswag",
      "{\"activity_label\":\"L\",\"ctx_a\":\"A.\",\"ctx_b\":\"\",\"endings\":[\"a\"],\"label\":"
      "\"0\"}",
-     "key \"endings\": expected a list of at least two strings, found 1"},
+     "key \"endings\": expected at least two choices, found 1"},
     {"hellaswag",
      "{\"activity_label\":\"L\",\"ctx_a\":\"A.\",\"ctx_b\":\"\",\"endings\":[\"a\",\"b\"],"
      "\"label\":\"2\"}",

@@ -67,9 +67,8 @@ static dq_status load(rig *x, const char *task, const char *text, int64_t limit)
 {
     memset(x, 0, sizeof *x);
     x->a = given_arena();
-    const dq_task *t = dq_task_find(task, &x->err);
-    assert_non_null(t);
-    return dq_task_load(&x->items, t, "data", text, strlen(text), limit, x->a, &x->err);
+    return dq_task_load(&x->items, given_task(task), "data", text, strlen(text), limit, x->a,
+                        &x->err);
 }
 
 static void check_choice(const dq_item *item, int c, const char *want, int64_t points)
@@ -121,7 +120,7 @@ TEST(test_bad_files)
     refused("mc", two, DQ_DAMAGED, "line 2");
     snprintf(two, sizeof two, "%s%s", good, "{\"ctx\": \"c\", \"choices\": [\"\"], \"gold\": 0}\n");
     refused("mc", two, DQ_DAMAGED,
-            "item 1, line 2: key \"choices\": expected a list of at least two strings, found 1");
+            "item 1, line 2: key \"choices\": expected at least two choices, found 1");
     refused("mc", "{\"ctx\": \"c\", \"choices\": [], \"gold\": 0}", DQ_DAMAGED, "choices");
     refused("mc", "{\"ctx\": \"c\", \"choices\": \"a\", \"gold\": 0}", DQ_DAMAGED, "choices");
     refused("mc", "{\"ctx\": \"c\", \"choices\": [1, 2], \"gold\": 0}", DQ_DAMAGED, "entry 0");
@@ -130,7 +129,7 @@ TEST(test_bad_files)
     refused("hellaswag", "c\n4\na\nb\nc\nd\n", DQ_DAMAGED, "line 2");
     refused("hellaswag", "c\r\n4\r\na\r\nb\r\nc\r\nd\r\n", DQ_DAMAGED, "found \"4\"");
     dq_err err = {0};
-    assert_null(dq_task_find("arc", &err));
+    assert_null(dq_task_find("arc", given_arena(), &err));
     assert_int_equal(err.code, DQ_USAGE);
     assert_non_null(strstr(err.text, "mc, hellaswag, arc_easy"));
 }
@@ -245,9 +244,23 @@ TEST(test_cleaning)
     };
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
         assert_string_equal(dq_hellaswag_clean(a, pairs[i][0], &err), pairs[i][1]);
-    assert_string_equal(dq_hellaswag_capitalize(a, "the iPhone user", &err), "The iphone user");
-    assert_string_equal(dq_hellaswag_capitalize(a, "\xc3\xa9T\xc3\x89", &err), "\xc3\x89t\xc3\xa9");
-    assert_string_equal(dq_hellaswag_capitalize(a, "", &err), "");
+}
+
+TEST(test_capitals)
+{
+    static const char *const pairs[][2] = {{"the iPhone user", "L: c The iphone user"},
+                                           {"\xc3\xa9T\xc3\x89", "L: c \xc3\x89t\xc3\xa9"},
+                                           {"", "L: c"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        rig x;
+        char text[200];
+        snprintf(text, sizeof text,
+                 "{\"activity_label\": \"L\", \"ctx_a\": \"c\", \"ctx_b\": \"%s\", "
+                 "\"label\": 1, \"endings\": [\"a\", \"b\"]}",
+                 pairs[i][0]);
+        assert_int_equal(load(&x, "hellaswag", text, 0), DQ_OK);
+        assert_string_equal(x.items.item[0].ctx, pairs[i][1]);
+    }
 }
 
 /* What encoding one item gives, as text: "ids of context | ids of choice". */
