@@ -17,8 +17,10 @@
     X(mc) X(hellaswag) X(arc_easy) X(arc_challenge) X(boolq) X(openbookqa) X(piqa) X(winogrande)
 #define TASKS_OF_QUESTIONS(X)                                                                      \
     X(gsm8k)                                                                                       \
-    X(svamp) X(generate) X(math) X(asdiv) X(mawps) X(carp) X(tabmwp) X(college_math) X(xsum)       \
-        X(cnn_dailymail) X(multi_news) X(qasper) X(hotpotqa) X(2wikimqa)
+    X(svamp)                                                                                       \
+    X(generate)                                                                                    \
+    X(math) X(asdiv) X(mawps) X(carp) X(tabmwp) X(college_math) X(xsum) X(cnn_dailymail)           \
+        X(multi_news) X(qasper) X(hotpotqa) X(2wikimqa)
 #define DECLARE(name) extern const char dq_task_##name[];
 TASKS_OF_CHOICES(DECLARE)
 TASKS_OF_QUESTIONS(DECLARE)
@@ -80,8 +82,10 @@ static json_t *boxed(json_t *v, dq_arena *a, dq_err *err)
     return NULL;
 }
 
-static const dq_record_function functions[] = {
-    {"hellaswag", hellaswag}, {"number", number}, {"boxed", boxed}, {NULL, NULL}};
+static const dq_record_function functions[] = {{"hellaswag", hellaswag, true},
+                                               {"number", number, false},
+                                               {"boxed", boxed, false},
+                                               {NULL, NULL, false}};
 
 dq_status dq_task_make(const dq_task *t, json_t *record, dq_err *err)
 {

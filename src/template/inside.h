@@ -99,8 +99,8 @@ void dq_jinja_parse_next(dq_jinja_parser *p);
 /* Binds arguments to the row's parameters and calls its function. */
 dq_jinja_value dq_jinja_eval_apply(dq_jinja_run *r, const dq_jinja_function *f, dq_jinja_call *c);
 
-/* The value of a body that is one {{expression}}, else its text. */
-dq_jinja_value dq_jinja_eval_value(dq_jinja_run *r, const dq_jinja_nodes *body);
+/* The value of a body that is one {{expression}}, unless its text is asked for, else its text. */
+dq_jinja_value dq_jinja_eval_value(dq_jinja_run *r, const dq_jinja_nodes *body, bool text);
 
 /* NULL: no such name; a row without code: Jinja2 has it, but it is not implemented. Functions need
  * no definition. */

@@ -977,8 +977,8 @@ void dq_jinja_eval_body(run *r, const dq_jinja_nodes *body)
     r->depth--;
 }
 
-value dq_jinja_eval_value(run *r, const dq_jinja_nodes *body)
+value dq_jinja_eval_value(run *r, const dq_jinja_nodes *body, bool text)
 {
-    const bool one = body->n == 1 && body->at[0]->kind == DQ_JINJA_OUTPUT;
+    const bool one = !text && body->n == 1 && body->at[0]->kind == DQ_JINJA_OUTPUT;
     return one ? evaluate_node(r, body->at[0]->a) : capture_body(r, body);
 }

@@ -71,7 +71,7 @@ static json_t *json_of(dq_jinja_run *r, const dq_jinja_value *v)
 static dq_jinja_value call_own(dq_jinja_run *r, dq_jinja_call *c)
 {
     dq_jinja_value out = {0};
-    if (c->p[0].kind == DQ_JINJA_LIST) {
+    if (r->own[c->which].of_each && c->p[0].kind == DQ_JINJA_LIST) {
         const dq_jinja_list all = *c->p[0].list;
         out = dq_jinja_list_new(r, DQ_JINJA_LIST, all.n);
         for (size_t i = 0; i < all.n && dq_jinja_ok(r); i++) {
@@ -143,7 +143,7 @@ dq_status dq_record_template_fill(json_t *record, const dq_record_template *t, i
             r.member = t[i].name;
             for (size_t k = 0; k < t[i].n && dq_jinja_ok(&r); k++) {
                 if (!dq_jinja_eval_scope(&r, outer)) break;
-                const dq_jinja_value value = dq_jinja_eval_value(&r, &t[i].body[k]);
+                const dq_jinja_value value = dq_jinja_eval_value(&r, &t[i].body[k], t[i].is_list);
                 json_t *one = dq_jinja_ok(&r) ? json_of(&r, &value) : NULL;
                 r.scope = outer;
                 if (t[i].is_list)

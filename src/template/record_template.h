@@ -8,18 +8,19 @@
 
 #include "base/json.h"
 
-/* A function that templates may call with one value; called with a list it gives a list. `of` gives
- * a text, or its value with one more reference. NULL: see err. */
+/* A function that templates may call with one value. `of` gives a text, or its value with one more
+ * reference. NULL: see err. */
 typedef struct dq_record_function {
     const char *name; /* NULL: after the last */
     json_t *(*of)(json_t *value, dq_arena *a, dq_err *err);
+    bool of_each; /* called with a list it gives a list */
 } dq_record_function;
 
 typedef struct dq_record_template {
     const char *name;                  /* of the member */
     const struct dq_jinja_nodes *body; /* [n] */
     size_t n;
-    bool is_list; /* the member is a list of what each gives */
+    bool is_list; /* the member is a list of the text of each */
 } dq_record_template;
 
 /* In the arena; name is borrowed. DQ_DAMAGED, DQ_MISMATCH: as dq_chat_template_new, or `text` is

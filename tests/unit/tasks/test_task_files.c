@@ -204,7 +204,8 @@ static json_t *twice(json_t *v, dq_arena *a, dq_err *err)
 /* What one template makes of a record, as JSON; or the message. */
 TEST(templates)
 {
-    static const dq_record_function own[] = {{"twice", twice}, {NULL, NULL}};
+    static const dq_record_function own[] = {
+        {"twice", twice, true}, {"once", twice, false}, {NULL, NULL, false}};
     static const char record[] =
         "{\"s\": \"x\", \"i\": 3, \"r\": 0.5, \"l\": [\"a\", \"b\"], \"o\": {\"k\": [null, true]}, "
         "\"nul\": \"a\\u0000\", \"n\": null}";
@@ -217,6 +218,7 @@ TEST(templates)
         {"{{ twice(s) }}", "\"xx\""},
         {"{{ twice(l) }}", "[\"aa\",\"bb\"]"},
         {"{{ twice(i) }}", "3"},
+        {"{{ once(l) }}", "[\"a\",\"b\"]"},
         {"{{ l.index('b') }}", "1"},
         {"{{ l.index('c') }}", "m, line 1: index: the value is not in the list"},
         {"{% if i %}\n  {{s}}{% endif %}", "\"\\n  x\""}, /* no newline is trimmed */
