@@ -9,8 +9,6 @@
 /* Records "chat template, line N: ..." and returns an absent value. DQ_DAMAGED: Jinja2 refuses it
  * too; DQ_MISMATCH: not implemented, or raised by the template. */
 dq_jinja_value dq_jinja_fail(dq_jinja_run *r, dq_status code, const char *fmt, ...) DQ_PRINTF(3, 4);
-/* The same with "key "X" is missing" or the like alone. */
-dq_jinja_value dq_jinja_fail_key(dq_jinja_run *r, dq_jinja_text key, const char *what);
 /* Fails because an undefined value was used. */
 dq_jinja_value dq_jinja_fail_undefined(dq_jinja_run *r, const dq_jinja_value *v);
 bool dq_jinja_ok(const dq_jinja_run *r);
@@ -37,6 +35,8 @@ dq_jinja_value dq_jinja_int(int64_t i);
 dq_jinja_value dq_jinja_float(double f);
 dq_jinja_value dq_jinja_string(const char *s, size_t n); /* the same bytes */
 dq_jinja_value dq_jinja_undefined(dq_jinja_run *r, const char *fmt, ...) DQ_PRINTF(2, 3);
+/* Fails unless the value of a record's key is a text, as dq_json_text does. */
+void dq_jinja_check_key(dq_jinja_run *r, dq_jinja_text key, const dq_jinja_value *v);
 /* A key that a record lacks. */
 dq_jinja_value dq_jinja_no_key(dq_jinja_text key);
 /* Text put between the two calls goes to *mine and becomes a string. */

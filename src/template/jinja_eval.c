@@ -886,29 +886,13 @@ static void run_text(run *r, const node *n)
     dq_jinja_put(r, n->name.s, n->name.n);
 }
 
-/* What a record's template prints. */
-static void check_printed(run *r, const node *n, const value *v)
-{
-    static const char *const wrong[DQ_JINJA_KINDS] = {
-        [DQ_JINJA_NONE] = " is missing",
-        [DQ_JINJA_BOOL] = ": expected a string, found a boolean",
-        [DQ_JINJA_INT] = ": expected a string, found an integer",
-        [DQ_JINJA_FLOAT] = ": expected a string, found a real number",
-        [DQ_JINJA_LIST] = ": expected a string, found an array",
-        [DQ_JINJA_DICT] = ": expected a string, found an object",
-    };
-    if (v->kind == DQ_JINJA_UNDEFINED) dq_jinja_fail_undefined(r, v);
-    if (n->kind != DQ_JINJA_VARIABLE && n->kind != DQ_JINJA_ATTRIBUTE) return;
-    if (wrong[v->kind]) dq_jinja_fail_key(r, n->name, wrong[v->kind]);
-    if (v->kind == DQ_JINJA_STRING && v->text.n && memchr(v->text.s, 0, v->text.n))
-        dq_jinja_fail_key(r, n->name, ": the string contains a NUL");
-}
-
 static void run_output(run *r, const node *n)
 {
     const value v = evaluate_node(r, n->a);
     r->line = n->line;
-    if (r->member && dq_jinja_ok(r)) check_printed(r, n->a, &v);
+    if (r->member && v.kind == DQ_JINJA_UNDEFINED) dq_jinja_fail_undefined(r, &v);
+    if (r->member && (n->a->kind == DQ_JINJA_VARIABLE || n->a->kind == DQ_JINJA_ATTRIBUTE))
+        dq_jinja_check_key(r, n->a->name, &v);
     if (dq_jinja_ok(r)) dq_jinja_print(r, &v);
 }
 

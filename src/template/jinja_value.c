@@ -228,15 +228,10 @@ dq_jinja_value dq_jinja_fail(dq_jinja_run *r, dq_status code, const char *fmt, .
     return (dq_jinja_value){0};
 }
 
-dq_jinja_value dq_jinja_fail_key(dq_jinja_run *r, dq_jinja_text key, const char *what)
-{
-    dq_fail(r->err, DQ_DAMAGED, "key \"%.*s\"%s", (int)key.n, key.s, what);
-    return (dq_jinja_value){0};
-}
-
 dq_jinja_value dq_jinja_fail_undefined(dq_jinja_run *r, const dq_jinja_value *v)
 {
-    if (v->of_key) return dq_jinja_fail_key(r, v->text, " is missing");
+    if (v->of_key)
+        dq_fail(r->err, DQ_DAMAGED, "key \"%.*s\" is missing", (int)v->text.n, v->text.s);
     return dq_jinja_fail(r, DQ_DAMAGED, "%.*s", (int)v->text.n, v->text.s);
 }
 
@@ -769,7 +764,9 @@ static void put_dict(dq_jinja_run *r, const dq_jinja_dict *d, const dq_jinja_jso
 
 static void put_other(dq_jinja_run *r, const dq_jinja_value *v, const dq_jinja_json *json)
 {
-    if (json)
+    if (r->member && v->kind == DQ_JINJA_UNDEFINED)
+        dq_jinja_fail_undefined(r, v);
+    else if (json)
         dq_jinja_fail(r, DQ_DAMAGED, "Object of type %s is not JSON serializable",
                       dq_jinja_type(v));
     else if (v->kind == DQ_JINJA_UNDEFINED)

@@ -3,6 +3,8 @@
 
 #include "template/inside.h"
 
+#include <string.h>
+
 static dq_jinja_value value_of(dq_jinja_run *r, json_t *v)
 {
     dq_jinja_value out = {.kind = DQ_JINJA_NONE};
@@ -33,39 +35,24 @@ static dq_jinja_value value_of(dq_jinja_run *r, json_t *v)
 /* NULL after a failure. */
 static json_t *json_of(dq_jinja_run *r, const dq_jinja_value *v)
 {
+    static const dq_jinja_json form = {.between = {", ", 2}, .colon = {": ", 2}};
+    if (v->kind == DQ_JINJA_STRING) return json_stringn(v->text.n ? v->text.s : "", v->text.n);
+    const dq_jinja_text text = dq_jinja_print_json(r, v, &form).text;
     json_t *out = NULL;
-    if (!dq_jinja_enter(r)) return NULL;
-    if (v->kind == DQ_JINJA_UNDEFINED) {
-        dq_jinja_fail_undefined(r, v);
-    } else if (v->kind == DQ_JINJA_STRING) {
-        out = json_stringn(v->text.n ? v->text.s : "", v->text.n);
-    } else if (v->kind == DQ_JINJA_NONE) {
-        out = json_null();
-    } else if (v->kind == DQ_JINJA_BOOL) {
-        out = json_boolean(v->truth);
-    } else if (v->kind == DQ_JINJA_INT) {
-        out = json_integer(v->i);
-    } else if (v->kind == DQ_JINJA_FLOAT) {
-        out = json_real(v->f);
-    } else if (v->kind == DQ_JINJA_DICT) {
-        out = json_object();
-        for (size_t i = 0; i < v->dict->n && dq_jinja_ok(r); i++) {
-            const dq_jinja_text key = v->dict->entry[i].key;
-            const char *name = dq_text(r->arena, key.s, key.n, r->err);
-            if (name) json_object_set_new(out, name, json_of(r, &v->dict->entry[i].value));
-        }
-    } else {
-        const dq_jinja_list all = dq_jinja_items(r, v);
-        out = json_array();
-        for (size_t i = 0; i < all.n && dq_jinja_ok(r); i++)
-            json_array_append_new(out, json_of(r, &all.item[i]));
-    }
-    r->depth--;
-    if (dq_jinja_ok(r) && !out)
-        dq_fail(r->err, DQ_DAMAGED, "%s: a value that JSON does not have", r->member);
-    if (dq_jinja_ok(r)) return out;
-    json_decref(out);
-    return NULL;
+    if (dq_jinja_ok(r)) out = json_loadb(text.s, text.n, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    if (dq_jinja_ok(r) && !out) dq_jinja_fail(r, DQ_DAMAGED, "a number that JSON does not have");
+    return out;
+}
+
+void dq_jinja_check_key(dq_jinja_run *r, dq_jinja_text key, const dq_jinja_value *v)
+{
+    const char *name = dq_text(r->arena, key.s, key.n, r->err), *text;
+    if (!name || (v->kind == DQ_JINJA_STRING && !(v->text.n && memchr(v->text.s, 0, v->text.n))))
+        return;
+    json_t *o = json_object();
+    json_object_set_new(o, name, json_of(r, v));
+    if (dq_jinja_ok(r)) dq_json_text(&text, o, name, NULL, r->err);
+    json_decref(o);
 }
 
 static dq_jinja_value call_own(dq_jinja_run *r, dq_jinja_call *c)
