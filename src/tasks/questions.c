@@ -11,7 +11,6 @@
 #include "tasks/tasks.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

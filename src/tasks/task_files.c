@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "tasks/documents.h"
 #include "tasks/items.h"
+#include "tasks/names.h"
 #include "tasks/questions.h"
 #include "tasks/tasks.h"
 #include "template/record_template.h"
@@ -12,29 +13,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Files of tasks/, by their names; the build embeds each. */
-#define TASKS_OF_CHOICES(X)                                                                        \
-    X(mc) X(hellaswag) X(arc_easy) X(arc_challenge) X(boolq) X(openbookqa) X(piqa) X(winogrande)
-#define TASKS_OF_QUESTIONS(X)                                                                      \
-    X(gsm8k)                                                                                       \
-    X(svamp)                                                                                       \
-    X(generate)                                                                                    \
-    X(math) X(asdiv) X(mawps) X(carp) X(tabmwp) X(college_math) X(xsum) X(cnn_dailymail)           \
-        X(multi_news) X(qasper) X(hotpotqa) X(2wikimqa)
+/* Files of tasks/, which the build embeds and names. */
 #define DECLARE(name) extern const char dq_task_##name[];
-TASKS_OF_CHOICES(DECLARE)
-TASKS_OF_QUESTIONS(DECLARE)
+DQ_TASKS_OF_CHOICES(DECLARE)
+DQ_TASKS_OF_QUESTIONS(DECLARE)
 
 #define NAME(name) #name,
-const char *const dq_task_choices[] = {TASKS_OF_CHOICES(NAME) NULL};
-const char *const dq_task_questions[] = {TASKS_OF_QUESTIONS(NAME) NULL};
+const char *const dq_task_choices[] = {DQ_TASKS_OF_CHOICES(NAME) NULL};
+const char *const dq_task_questions[] = {DQ_TASKS_OF_QUESTIONS(NAME) NULL};
 
 static const char *embedded(const char *name)
 {
 #define ROW(name) {#name, dq_task_##name},
     static const struct {
         const char *name, *text;
-    } all[] = {TASKS_OF_CHOICES(ROW) TASKS_OF_QUESTIONS(ROW)};
+    } all[] = {DQ_TASKS_OF_CHOICES(ROW) DQ_TASKS_OF_QUESTIONS(ROW)};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (strcmp(name, all[i].name) == 0) return all[i].text;
     }

@@ -13,11 +13,8 @@
 #include "base/text.h"
 #include "tasks/documents.h"
 #include "tasks/items.h"
-#include "tasks/questions.h"
 
 #include <limits.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 #include <utf8proc.h>
 

@@ -36,7 +36,7 @@ int dq_task_file_index_of(const char *s, size_t len, int first, int n);
 char *dq_hellaswag_clean(dq_arena *a, const char *s, dq_err *err);
 
 /* Tasks of files, in the terms of lm-evaluation-harness; docs/eval-tasks.md lists the members. The
- * program's own stand in tasks/: a new one is a file there and a name in task_files.c. */
+ * program's own stand in tasks/: a new one is a file there and a name in CMakeLists.txt. */
 
 /* Keys of a record after dq_task_make. */
 typedef enum dq_task_member {
