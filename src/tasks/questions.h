@@ -97,8 +97,9 @@ typedef struct dq_question_shots {
     int64_t n_examples;
 } dq_question_shots;
 
-/* Reads records: JSON lines, a JSON list, or the task's other form; at most `limit` (0: all). Before
- * the prompt of an answered one stand `shots` (NULL: none), which never have the same question: DQ_MISMATCH where too few remain. DQ_DAMAGED names path and line, or item.
+/* Reads the records of a task of questions, at most `limit` (0: all). Before the prompt of an
+ * answered one stand `shots` (NULL: none), which never have the same question: DQ_MISMATCH where
+ * too few remain. DQ_DAMAGED names path and line, or item.
  * Source: lm-evaluation-harness lm_eval/tasks/gsm8k/gsm8k.yaml (behaviour). */
 dq_status dq_questions_load(dq_questions *out, const struct dq_task *task,
                             const dq_question_shots *shots, const char *path, const char *text,
