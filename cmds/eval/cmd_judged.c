@@ -70,9 +70,7 @@ static json_t *document(const options *o, const dq_verdicts *v, json_t *inputs)
         json_object_set_new(entry, "task", json_string("judged"));
         json_object_set_new(entry, "of_task", text_or_null(g->task));
         json_object_set_new(entry, "n", json_integer((json_int_t)g->n));
-        json_t *acc = cmd_eval_mean_json(g->acc);
-        json_object_set_new(acc, "interval", cmd_eval_interval_json(g->acc_interval));
-        json_object_set_new(metrics, "acc", acc);
+        json_object_set_new(metrics, "acc", cmd_eval_score_json(g->acc, g->acc_interval));
         json_object_set_new(entry, "metrics", metrics);
         json_object_set_new(entry, "paired",
                             g->ref >= 0 && g->ref != i ? paired_json(&g->flips) : json_null());

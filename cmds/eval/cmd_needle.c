@@ -12,64 +12,40 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An entry of Table 2 of arXiv 2410.05258: all prompts of N:R at a length, over all depths. */
-typedef struct entry {
-    dq_mean acc;
-    dq_interval interval;
-    bool paired, crossed;
-    dq_stat_flips flips, cross; /* against the reference, and against the first model */
-    int other;                  /* row of that */
-} entry;
-
-static dq_status entry_of(entry *o, const cmd_eval_view *v, int row, int64_t cell, dq_err *err)
+/* "over_depths", the entries of Table 2 of arXiv 2410.05258: accuracy over all depths for each N:R
+ * and length, with paired differences to the reference and to the first model. */
+static dq_status put_entries(json_t *needle, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
     const dq_needle_set *set = dq_needle_set_of(e, r);
-    const int64_t depths = set->settings->n_depths, n = depths * set->samples;
-    double *score = dq_block_new((size_t)(2 * n), sizeof *score, err);
-    *o = (entry){.paired = r->ref != row, .other = cmd_eval_cross_row(e, row)};
-    o->crossed = o->other >= 0;
+    const int64_t n = set->settings->n_depths * set->samples, all = set->n_cells * set->samples;
+    const int other = cmd_eval_cross_row(e, row);
+    json_t *list = json_array();
+    double *score = dq_block_new((size_t)(3 * all), sizeof *score, err);
+    json_object_set_new(needle, "over_depths", list);
     if (!score) return err->code;
-    dq_needle_scores(score, e, r, cell, depths);
-    o->acc = dq_mean_of_scores(score, NULL, n, &o->interval);
-    if (o->paired) {
-        dq_needle_scores(score + n, e, &e->row[r->ref], cell, depths);
-        o->flips = dq_stat_flips_of(score + n, score, NULL, n);
-    }
-    if (o->crossed) {
-        dq_needle_scores(score + n, e, &e->row[o->other], cell, depths);
-        o->cross = dq_stat_flips_of(score + n, score, NULL, n);
+    double *ref = score + all, *cross = ref + all;
+    dq_eval_needle.judge(e, r, 0, score);
+    dq_eval_needle.judge(e, &e->row[r->ref], 0, ref);
+    if (other >= 0) dq_eval_needle.judge(e, &e->row[other], 0, cross);
+    for (int64_t at = 0; at < all; at += n) {
+        const dq_needle_cell *c = &set->cell[at / set->samples];
+        const dq_stat_flips f = dq_stat_flips_of(ref + at, score + at, NULL, n);
+        const dq_stat_flips x = dq_stat_flips_of(cross + at, score + at, NULL, n);
+        dq_interval interval;
+        const dq_mean acc = dq_mean_of_scores(score + at, NULL, n, &interval);
+        json_t *o = json_pack("{s:I,s:i,s:i,s:I,s:o,s:o}", "length", (json_int_t)c->length,
+                              "n_needles", c->n, "n_queries", c->r, "n", (json_int_t)n, "acc",
+                              cmd_eval_score_json(acc, interval), "paired",
+                              r->ref == row ? json_null() : cmd_eval_flips_json(&f));
+        if (other >= 0)
+            json_object_set_new(o, "cross_paired",
+                                json_pack("{s:s,s:o}", "model", v->names[e->row[other].model],
+                                          "acc", cmd_eval_flips_json(&x)));
+        json_array_append_new(list, o);
     }
     dq_block_free(score);
-    return DQ_OK;
-}
-
-/* "over_depths": accuracy over all depths for each N:R and length, with paired differences. */
-static dq_status needle_entries(json_t *needle, const cmd_eval_view *v, int row, dq_err *err)
-{
-    const dq_needle_set *set = dq_needle_set_of(v->e, &v->e->row[row]);
-    const int64_t depths = set->settings->n_depths;
-    json_t *all = json_array();
-    json_object_set_new(needle, "over_depths", all);
-    for (int64_t c = 0; c < set->n_cells; c += depths) {
-        entry x;
-        DQ_TRY(entry_of(&x, v, row, c, err));
-        json_t *o = json_object(), *acc = cmd_eval_mean_json(x.acc), *cross;
-        json_object_set_new(acc, "interval", cmd_eval_interval_json(x.interval));
-        json_object_set_new(o, "length", json_integer((json_int_t)set->cell[c].length));
-        json_object_set_new(o, "n_needles", json_integer(set->cell[c].n));
-        json_object_set_new(o, "n_queries", json_integer(set->cell[c].r));
-        json_object_set_new(o, "n", json_integer((json_int_t)(depths * set->samples)));
-        json_object_set_new(o, "acc", acc);
-        json_object_set_new(o, "paired", x.paired ? cmd_eval_flips_json(&x.flips) : json_null());
-        json_array_append_new(all, o);
-        if (!x.crossed) continue;
-        cross = json_object();
-        json_object_set_new(cross, "model", json_string(v->names[v->e->row[x.other].model]));
-        json_object_set_new(cross, "acc", cmd_eval_flips_json(&x.cross));
-        json_object_set_new(o, "cross_paired", cross);
-    }
     return DQ_OK;
 }
 
@@ -361,33 +337,24 @@ static const char *rows_name(const dq_needle_settings *s)
     return row_names[s->query_rows];
 }
 
-static json_t *settings_json(const dq_needle_settings *s)
+static void put_settings(json_t *settings, const void *own, const dq_eval *e)
 {
-    json_t *o = json_object(), *depths = json_array(), *pairs = json_array(),
-           *lengths = json_null();
-    if (s->n_lengths) lengths = json_array();
-    for (int i = 0; i < s->n_lengths; i++)
-        json_array_append_new(lengths, json_integer(s->length[i]));
-    for (int i = 0; i < s->n_depths; i++) json_array_append_new(depths, json_integer(s->depth[i]));
+    const dq_eval_source *source = cmd_eval_kind_source(&cmd_eval_needle, e->source, e->n_sources);
+    const dq_needle_settings *s = source ? source->settings : NULL;
+    (void)own;
+    if (!s) return;
+    json_t *pairs = json_array();
     for (int i = 0; i < s->n_pairs; i++)
         json_array_append_new(pairs, json_sprintf("%d:%d", s->needles[i], s->requested[i]));
-    json_object_set_new(o, "lengths", lengths);
-    json_object_set_new(o, "depths", depths);
-    json_object_set_new(o, "needles", pairs);
-    json_object_set_new(o, "samples", json_integer((json_int_t)s->samples));
-    json_object_set_new(o, "seed", json_integer((json_int_t)s->seed));
-    json_object_set_new(o, "mode", json_string(mode_name(s)));
+    json_t *o =
+        json_pack("{s:o,s:o,s:o,s:I,s:I,s:s}", "lengths",
+                  s->n_lengths ? cmd_eval_ints_json(s->length, s->n_lengths) : json_null(),
+                  "depths", cmd_eval_ints_json(s->depth, s->n_depths), "needles", pairs, "samples",
+                  (json_int_t)s->samples, "seed", (json_int_t)s->seed, "mode", mode_name(s));
     if (s->depth_first) json_object_set_new(o, "order", json_string(order_names[1]));
     json_object_set_new(o, "prompt", json_string(dq_needle_form));
     json_object_set_new(o, "attention", s->attention ? json_string(rows_name(s)) : json_null());
-    return o;
-}
-
-static void put_settings(json_t *settings, const void *own, const dq_eval *e)
-{
-    const dq_eval_source *s = cmd_eval_kind_source(&cmd_eval_needle, e->source, e->n_sources);
-    (void)own;
-    if (s) json_object_set_new(settings, "needle", settings_json(s->settings));
+    json_object_set_new(settings, "needle", o);
 }
 
 static const char *const norm_name[DQ_N_SPAN_NORMS] = {"sum", "positive", "absolute"};
@@ -404,26 +371,19 @@ static json_t *shares_json(const double *share, int64_t skipped)
 static json_t *attention_json(const dq_needle_settings *s, const dq_needle_numbers *x)
 {
     if (!s->attention) return json_null();
-    json_t *o = json_object(), *best = json_null();
-    json_object_set_new(o, "rows", json_string(rows_name(s)));
-    json_object_set_new(o, "head_rows", json_integer((json_int_t)x->rows));
-    json_object_set_new(o, "small_sums", json_integer((json_int_t)x->small));
+    json_t *best = json_null();
+    json_t *o = json_pack("{s:s,s:I,s:I}", "rows", rows_name(s), "head_rows", (json_int_t)x->rows,
+                          "small_sums", (json_int_t)x->small);
     for (int k = 0; k < DQ_N_SPAN_NORMS; k++) {
-        json_t *shares = shares_json(x->share[k], x->skipped[k]), *table = json_object();
-        json_object_set_new(table, "answer",
-                            dq_document_metric(x->answer[k].value, x->answer[k].std_err));
-        json_object_set_new(table, "noise",
-                            dq_document_metric(x->noise[k].value, x->noise[k].std_err));
-        json_object_set_new(shares, "table3", table);
+        json_t *shares = shares_json(x->share[k], x->skipped[k]);
+        json_object_set_new(shares, "table3",
+                            json_pack("{s:o,s:o}", "answer", cmd_eval_metric_json(x->answer[k]),
+                                      "noise", cmd_eval_metric_json(x->noise[k])));
         json_object_set_new(o, norm_name[k], shares);
     }
-    if (x->best_layer >= 0) {
-        best = json_object();
-        json_object_set_new(best, "layer", json_integer(x->best_layer));
-        json_object_set_new(best, "head", json_integer(x->best_head));
-        json_object_set_new(best, "answer", dq_document_real(x->best));
-        json_object_set_new(best, "norm", json_string(norm_name[DQ_NEEDLE_NORM]));
-    }
+    if (x->best_layer >= 0)
+        best = json_pack("{s:i,s:i,s:o,s:s}", "layer", x->best_layer, "head", x->best_head,
+                         "answer", dq_document_real(x->best), "norm", norm_name[DQ_NEEDLE_NORM]);
     json_object_set_new(o, "best_head", best);
     return o;
 }
@@ -431,21 +391,16 @@ static json_t *attention_json(const dq_needle_settings *s, const dq_needle_numbe
 static json_t *cell_json(const dq_needle_set *set, const dq_needle_cell *c,
                          const dq_needle_numbers *x)
 {
-    static const char *const verdict[] = {"correct", "other_needle", "near_miss", "none"};
-    json_t *o = json_object(), *confusion = json_object();
-    json_object_set_new(o, "length", json_integer((json_int_t)c->length));
-    json_object_set_new(o, "depth", dq_document_real(c->depth / 100.0));
-    json_object_set_new(o, "n_needles", json_integer(c->n));
-    json_object_set_new(o, "n_queries", json_integer(c->r));
-    json_object_set_new(o, "n", json_integer((json_int_t)x->n));
-    json_object_set_new(o, "acc", dq_document_metric(x->acc.value, x->acc.std_err));
-    json_object_set_new(o, "all_correct",
-                        dq_document_metric(x->all_correct.value, x->all_correct.std_err));
-    if (!set->settings->generated)
-        json_object_set_new(o, "ll_nats", dq_document_metric(x->ll.value, x->ll.std_err));
-    for (int k = 0; k < 4; k++)
-        json_object_set_new(confusion, verdict[k], dq_document_real(x->confusion[k]));
-    json_object_set_new(o, "confusion", confusion);
+    json_t *o = json_pack("{s:I,s:o,s:i,s:i,s:I,s:o,s:o}", "length", (json_int_t)c->length, "depth",
+                          dq_document_real(c->depth / 100.0), "n_needles", c->n, "n_queries", c->r,
+                          "n", (json_int_t)x->n, "acc", cmd_eval_metric_json(x->acc), "all_correct",
+                          cmd_eval_metric_json(x->all_correct));
+    if (!set->settings->generated) json_object_set_new(o, "ll_nats", cmd_eval_metric_json(x->ll));
+    json_object_set_new(o, "confusion",
+                        json_pack("{s:o,s:o,s:o,s:o}", "correct", dq_document_real(x->confusion[0]),
+                                  "other_needle", dq_document_real(x->confusion[1]), "near_miss",
+                                  dq_document_real(x->confusion[2]), "none",
+                                  dq_document_real(x->confusion[3])));
     json_object_set_new(o, "attention", attention_json(set->settings, x));
     return o;
 }
@@ -454,12 +409,11 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
 {
     const dq_eval_row *r = &v->e->row[row];
     const dq_needle_set *set = dq_needle_set_of(v->e, r);
-    json_t *needle = json_object(), *cells = json_array();
+    json_t *cells = json_array();
+    json_t *needle = json_pack("{s:s,s:s,s:o}", "mode", mode_name(set->settings), "kv_boundary",
+                               dq_needle_boundary(set->settings), "cells", cells);
     json_object_set_new(o, "needle", needle);
     if (set->settings->generated) json_object_set_new(o, "passes", json_string("prompt+decode"));
-    json_object_set_new(needle, "mode", json_string(mode_name(set->settings)));
-    json_object_set_new(needle, "kv_boundary", json_string(dq_needle_boundary(set->settings)));
-    json_object_set_new(needle, "cells", cells);
     for (int64_t c = 0; c < set->n_cells; c++) {
         dq_needle_numbers x;
         DQ_TRY(dq_needle_numbers_of(&x, v->e, r, c, err));
@@ -468,31 +422,9 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
     if (!set->settings->generated) {
         dq_needle_numbers x;
         DQ_TRY(dq_needle_numbers_of(&x, v->e, r, -1, err));
-        json_object_set_new(json_object_get(o, "metrics"), "ll_nats",
-                            dq_document_metric(x.ll.value, x.ll.std_err));
+        json_object_set_new(json_object_get(o, "metrics"), "ll_nats", cmd_eval_metric_json(x.ll));
     }
-    return needle_entries(needle, v, row, err);
-}
-
-static json_t *ids_json(const int32_t *ids, int64_t n)
-{
-    json_t *l = json_array();
-    for (int64_t i = 0; i < n; i++) json_array_append_new(l, json_integer(ids[i]));
-    return l;
-}
-
-static json_t *needles_json(const dq_needle_prompt *p)
-{
-    json_t *l = json_array();
-    for (int i = 0; i < p->needles; i++) {
-        json_t *o = json_object();
-        json_object_set_new(o, "city", json_string(p->city[i]));
-        json_object_set_new(o, "number", json_string(p->number[i]));
-        json_object_set_new(o, "at", json_integer((json_int_t)p->at[i]));
-        json_object_set_new(o, "len", json_integer((json_int_t)p->len[i]));
-        json_array_append_new(l, o);
-    }
-    return l;
+    return put_entries(needle, v, row, err);
 }
 
 static json_t *answer_json(const dq_eval *e, const dq_eval_row *r, int64_t unit, int k)
@@ -502,19 +434,15 @@ static json_t *answer_json(const dq_eval *e, const dq_eval_row *r, int64_t unit,
     const int64_t v = dq_needle_value(e, r, unit, k);
     int64_t n = a->to - a->from;
     double ll = 0;
-    json_t *o = json_object();
-    json_object_set_new(o, "needle", json_integer(a->needle));
     if (set->settings->generated) {
         for (n = 0; n < DQ_NEEDLE_NEW && r->top1[v + n] >= 0;) n++;
-        json_object_set_new(o, "generated", ids_json(r->top1 + v, n));
-        return o;
+        return json_pack("{s:i,s:o}", "needle", a->needle, "generated",
+                         cmd_eval_ints_json(r->top1 + v, n));
     }
     for (int64_t i = 0; i < n; i++) ll += r->logp[v + i];
-    json_object_set_new(o, "from", json_integer((json_int_t)a->from));
-    json_object_set_new(o, "to", json_integer((json_int_t)a->to));
-    json_object_set_new(o, "ll", dq_document_real(ll));
-    json_object_set_new(o, "top1", ids_json(r->top1 + v, n));
-    return o;
+    return json_pack("{s:i,s:I,s:I,s:o,s:o}", "needle", a->needle, "from", (json_int_t)a->from,
+                     "to", (json_int_t)a->to, "ll", dq_document_real(ll), "top1",
+                     cmd_eval_ints_json(r->top1 + v, n));
 }
 
 static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
@@ -524,20 +452,21 @@ static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *r, i
     const dq_needle_cell *c = &set->cell[unit / set->samples];
     const dq_needle_prompt *p = &set->prompt[unit];
     const double *x = dq_needle_unit(v->e, r, unit);
-    json_t *answers = json_array();
+    json_t *needles = json_array(), *answers = json_array();
     (void)err;
-    json_object_set_new(o, "length", json_integer((json_int_t)c->length));
-    json_object_set_new(o, "depth", dq_document_real(c->depth / 100.0));
-    json_object_set_new(o, "sample", json_integer((json_int_t)(unit % set->samples)));
-    json_object_set_new(o, "filler", json_integer((json_int_t)p->filler));
-    json_object_set_new(o, "question", json_integer((json_int_t)p->question));
-    json_object_set_new(o, "prompt", ids_json(p->ids, p->n));
-    json_object_set_new(o, "answer", ids_json(p->ids + p->n, p->n_answer));
-    json_object_set_new(o, "needles", needles_json(p));
+    for (int i = 0; i < p->needles; i++)
+        json_array_append_new(needles, json_pack("{s:s,s:s,s:I,s:I}", "city", p->city[i], "number",
+                                                 p->number[i], "at", (json_int_t)p->at[i], "len",
+                                                 (json_int_t)p->len[i]));
     for (int k = 0; k < p->requested; k++)
         json_array_append_new(answers, answer_json(v->e, r, unit, k));
-    json_object_set_new(o, "asked", answers);
-    json_object_set_new(o, "found", json_integer((json_int_t)x[DQ_NEEDLE_AT_CORRECT]));
+    json_object_update_new(
+        o, json_pack("{s:I,s:o,s:I,s:I,s:I,s:o,s:o,s:o,s:o,s:I}", "length", (json_int_t)c->length,
+                     "depth", dq_document_real(c->depth / 100.0), "sample",
+                     (json_int_t)(unit % set->samples), "filler", (json_int_t)p->filler, "question",
+                     (json_int_t)p->question, "prompt", cmd_eval_ints_json(p->ids, p->n), "answer",
+                     cmd_eval_ints_json(p->ids + p->n, p->n_answer), "needles", needles, "asked",
+                     answers, "found", (json_int_t)x[DQ_NEEDLE_AT_CORRECT]));
     for (int k = 0; set->settings->attention && k < DQ_N_SPAN_NORMS; k++)
         json_object_set_new(o, norm_name[k],
                             shares_json(x + DQ_NEEDLE_AT_SHARE + k * DQ_NEEDLE_CLASSES,

@@ -228,12 +228,31 @@ void cmd_eval_cell_text(dq_table *t, const json_t *x)
     dq_table_cell(t, "%s", json_is_string(x) ? json_string_value(x) : "-");
 }
 
+json_t *cmd_eval_metric_json(dq_mean m)
+{
+    return dq_document_metric(m.value, m.std_err);
+}
+
+json_t *cmd_eval_score_json(dq_mean m, dq_interval x)
+{
+    json_t *o = cmd_eval_mean_json(m);
+    json_object_set_new(o, "interval", cmd_eval_interval_json(x));
+    return o;
+}
+
 json_t *cmd_eval_mean_json(dq_mean m)
 {
-    json_t *o = dq_document_metric(m.value, m.std_err);
+    json_t *o = cmd_eval_metric_json(m);
     json_object_set_new(o, "n_clusters",
                         m.clusters ? json_integer((json_int_t)m.clusters) : json_null());
     return o;
+}
+
+json_t *cmd_eval_ints_json(const int32_t *x, int64_t n)
+{
+    json_t *l = json_array();
+    for (int64_t i = 0; i < n; i++) json_array_append_new(l, json_integer(x[i]));
+    return l;
 }
 
 json_t *cmd_eval_interval_json(dq_interval x)

@@ -218,9 +218,8 @@ static void add_metrics(json_t *row, const cmd_eval_view *v, int index, const dq
     json_t *o = json_object();
     json_object_set_new(row, "metrics", o);
     for (int m = 0; m < x->n_metrics; m++) {
-        json_t *y = cmd_eval_mean_json(x->score[m]);
-        json_object_set_new(y, "interval", cmd_eval_interval_json(x->score_interval[m]));
-        json_object_set_new(o, source->kind->metric[m], y);
+        json_object_set_new(o, source->kind->metric[m],
+                            cmd_eval_score_json(x->score[m], x->score_interval[m]));
     }
     cmd_eval_field_json(o, kind->out.fields, x);
     if (reason) {

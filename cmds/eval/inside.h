@@ -439,8 +439,13 @@ void cmd_eval_mean_cell(dq_table *t, dq_mean m, const char *sign);
 /* Where all scores are equal, the ends of the interval replace an error of 0. */
 void cmd_eval_score_cell(dq_table *t, dq_mean m, dq_interval x, const char *sign);
 
-/* {"value", "stderr", "n_clusters"}. */
+/* {"value", "stderr"}. */
+json_t *cmd_eval_metric_json(dq_mean m);
+/* The same with "n_clusters". */
 json_t *cmd_eval_mean_json(dq_mean m);
+/* And with "interval". */
+json_t *cmd_eval_score_json(dq_mean m, dq_interval x);
+json_t *cmd_eval_ints_json(const int32_t *x, int64_t n);
 /* [low, high]; null without one. */
 json_t *cmd_eval_interval_json(dq_interval x);
 json_t *cmd_eval_flips_json(const dq_stat_flips *f);

@@ -419,16 +419,6 @@ static dq_mean mean_of_sum(const dq_eval *e, const dq_eval_row *row, int64_t beg
     return dq_mean_of(room, n);
 }
 
-void dq_needle_scores(double *score, const dq_eval *e, const dq_eval_row *row, int64_t cell,
-                      int64_t n_cells)
-{
-    const dq_needle_set *s = dq_needle_set_of(e, row);
-    const int64_t begin = cell * s->samples;
-    for (int64_t i = 0; i < n_cells * s->samples; i++)
-        score[i] = dq_needle_unit(e, row, begin + i)[DQ_NEEDLE_AT_CORRECT] /
-                   s->prompt[begin + i].requested;
-}
-
 dq_status dq_needle_numbers_of(dq_needle_numbers *out, const dq_eval *e, const dq_eval_row *row,
                                int64_t cell, dq_err *err)
 {

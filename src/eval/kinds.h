@@ -285,11 +285,6 @@ typedef struct dq_needle_numbers {
 dq_status dq_needle_numbers_of(dq_needle_numbers *out, const dq_eval *e, const dq_eval_row *row,
                                int64_t cell, dq_err *err);
 
-/* The share of numbers found in each prompt of cells cell .. cell + n_cells - 1: score[n_cells *
- * samples]. */
-void dq_needle_scores(double *score, const dq_eval *e, const dq_eval_row *row, int64_t cell,
-                      int64_t n_cells);
-
 /* Where a row's cache is cut: "before the question" or "after the question". */
 const char *dq_needle_boundary(const dq_needle_settings *s);
 
