@@ -11,53 +11,37 @@
 #include <stdio.h>
 #include <string.h>
 
-static void icl_shots_text(char *out, size_t cap, const int *shots, int n)
+static json_t *plateau_json(const char *name, const dq_icl_plateau *x)
 {
-    out[0] = 0;
-    for (int i = 0; i < n; i++) {
-        size_t used = strlen(out);
-        snprintf(out + used, cap - used, "%s%d", i ? ", " : "", shots[i]);
-    }
+    return json_pack("{s:o,s:o,s:o}", name, dq_document_real(x->mean.value), "stderr",
+                     dq_document_real(x->mean.std_err), "interval",
+                     cmd_eval_interval_json(x->interval));
 }
 
-static dq_icl_score *icl_scores(const dq_eval *e, const dq_eval_row *r, dq_err *err)
-{
-    const dq_icl_plan *p = e->ids[r->ids].own;
-    dq_icl_score *score = dq_block_new((size_t)p->n_blocks, sizeof *score, err);
-    if (score && dq_icl_scores(e, r, score, err) == DQ_OK) return score;
-    dq_block_free(score);
-    return NULL;
-}
-
-/* A row's accuracy over its range, and its difference to the reference and to the first model. */
-typedef struct plateau {
-    dq_icl_range range; /* n 0: there is none */
-    dq_icl_plateau acc, delta, cross;
-    int before, cross_row; /* rows; -1: it is the reference, there is none */
-} plateau;
-
-static dq_status plateau_of(plateau *x, const cmd_eval_view *v, int row, dq_err *err)
+/* "plateau": a row's accuracy over its range, and its differences to the reference and to the first
+ * model; null where no number of shots is in range. */
+static dq_status put_plateau(json_t *icl, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval *e = v->e;
     const dq_icl_settings *s = dq_eval_source_of(e, &e->row[row])->settings;
-    *x = (plateau){.before = e->row[row].ref == row ? -1 : e->row[row].ref};
-    x->range = dq_icl_range_of(e, row, s->plateau_from);
-    x->cross_row = cmd_eval_cross_row(e, row);
-    if (x->range.n == 0) return DQ_OK;
-    DQ_TRY(dq_icl_plateau_find(&x->acc, e, -1, row, &x->range, err));
-    if (x->before >= 0) DQ_TRY(dq_icl_plateau_find(&x->delta, e, x->before, row, &x->range, err));
-    if (x->cross_row >= 0)
-        DQ_TRY(dq_icl_plateau_find(&x->cross, e, x->cross_row, row, &x->range, err));
+    const dq_icl_range range = dq_icl_range_of(e, row, s->plateau_from);
+    const int ref = e->row[row].ref, other = cmd_eval_cross_row(e, row);
+    json_t *o = range.n ? json_object() : json_null();
+    dq_icl_plateau x;
+    json_object_set_new(icl, "plateau", o);
+    if (range.n == 0) return DQ_OK;
+    DQ_TRY(dq_icl_plateau_find(&x, e, -1, row, &range, err));
+    json_object_set_new(o, "from", json_integer(range.from));
+    json_object_set_new(o, "shots", cmd_eval_ints_json(range.shots, range.n));
+    json_object_set_new(o, "acc", plateau_json("value", &x));
+    if (ref != row) DQ_TRY(dq_icl_plateau_find(&x, e, ref, row, &range, err));
+    json_object_set_new(o, "paired", ref != row ? plateau_json("delta", &x) : json_null());
+    if (other < 0) return DQ_OK;
+    DQ_TRY(dq_icl_plateau_find(&x, e, other, row, &range, err));
+    json_t *cross = plateau_json("delta", &x);
+    json_object_set_new(cross, "model", json_string(v->names[e->row[other].model]));
+    json_object_set_new(o, "cross_paired", cross);
     return DQ_OK;
-}
-
-static json_t *plateau_number(const char *name, const dq_icl_plateau *x)
-{
-    json_t *o = json_object();
-    json_object_set_new(o, name, dq_document_real(x->mean.value));
-    json_object_set_new(o, "stderr", dq_document_real(x->mean.std_err));
-    json_object_set_new(o, "interval", cmd_eval_interval_json(x->interval));
-    return o;
 }
 
 /* Numbers of shots that some row has, rising. */
@@ -105,18 +89,24 @@ static void margin_cell(dq_table *t, const json_t *x)
 }
 
 /* "100, 200" */
+static const char *shots_text(char *out, size_t cap, const json_t *shots)
+{
+    size_t i, n = 0;
+    const json_t *x;
+    out[0] = 0;
+    json_array_foreach(shots, i, x)
+    {
+        if (n < cap)
+            n += (size_t)snprintf(out + n, cap - n, "%s%lld", i ? ", " : "", json_integer_value(x));
+    }
+    return out;
+}
+
 static void shots_cell(dq_table *t, const json_t *x)
 {
-    char text[256] = "-";
-    const json_t *shots;
-    size_t i, n = 0;
-    json_array_foreach(json_object_get(x, "shots"), i, shots)
-    {
-        if (n < sizeof text)
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s%lld", i ? ", " : "",
-                                  json_integer_value(shots));
-    }
-    dq_table_cell(t, "%s", text);
+    char text[256];
+    const json_t *shots = json_object_get(x, "shots");
+    dq_table_cell(t, "%s", shots ? shots_text(text, sizeof text, shots) : "-");
 }
 
 static dq_status icl_tables(const cmd_eval_view *v, dq_err *err)
@@ -301,13 +291,14 @@ static void warn_over(dq_logger *logger, const dq_eval *e, const dq_eval_ids *id
     const dq_icl_data *d = e->source[ids->source].own;
     char text[256];
     if (p->n_over) {
-        icl_shots_text(text, sizeof text, p->over, p->n_over);
+        json_t *over = cmd_eval_ints_json(p->over, p->n_over);
         dq_logger_warn(
             logger,
             "%s: --num-fewshot %s left out: not all prompts fit into the %d positions of %s, or "
             "there are fewer demonstrations (%lld)",
-            e->source[ids->source].name, text, e->model[ids->model].m->max_positions, model,
-            (long long)p->demos);
+            e->source[ids->source].name, shots_text(text, sizeof text, over),
+            e->model[ids->model].m->max_positions, model, (long long)p->demos);
+        json_decref(over);
     }
     if (d->n_queries_in_demos)
         dq_logger_warn(logger,
@@ -347,57 +338,39 @@ static void put_settings(json_t *settings, const void *own, const dq_eval *e)
     const icl_options *o = own;
     const dq_icl_settings *x = &o->common;
     (void)e;
-    json_t *s = json_object(), *shots = json_array(), *orders = json_array();
-    if (o->n == 0) {
-        json_object_set_new(settings, "icl", json_null());
-        json_decref(s);
-        json_decref(shots);
-        json_decref(orders);
-        return;
-    }
-    for (int i = 0; i < x->n_shots; i++) json_array_append_new(shots, json_integer(x->shots[i]));
+    json_object_set_new(settings, "icl", json_null());
+    if (o->n == 0) return;
+    json_t *orders = json_array();
     for (int i = 0; i < o->order.n; i++)
         json_array_append_new(orders, json_string(dq_icl_order_name[o->order.at[i]]));
-    if (!x->n_shots) json_decref(shots);
-    json_object_set_new(s, "num_fewshot", x->n_shots ? shots : json_string("as many as fit"));
-    json_object_set_new(s, "runs", json_integer((json_int_t)x->runs));
-    json_object_set_new(s, "demo_order", orders);
-    json_object_set_new(s, "demo_permutations",
-                        x->orders ? json_integer((json_int_t)x->orders) : json_null());
-    json_object_set_new(s, "queries", json_integer((json_int_t)x->queries));
-    json_object_set_new(s, "plateau_from",
-                        o->plateau ? json_integer((json_int_t)o->plateau)
-                                   : json_string("half of the most"));
-    json_object_set_new(s, "seed", json_integer((json_int_t)x->seed));
-    json_object_set_new(s, "generator", json_string("dq: Fisher-Yates with SplitMix64"));
-    json_object_set_new(settings, "icl", s);
+    json_object_set_new(
+        settings, "icl",
+        json_pack(
+            "{s:o,s:I,s:o,s:o,s:I,s:o,s:I,s:s}", "num_fewshot",
+            x->n_shots ? cmd_eval_ints_json(x->shots, x->n_shots) : json_string("as many as fit"),
+            "runs", (json_int_t)x->runs, "demo_order", orders, "demo_permutations",
+            x->orders ? json_integer((json_int_t)x->orders) : json_null(), "queries",
+            (json_int_t)x->queries, "plateau_from",
+            o->plateau ? json_integer((json_int_t)o->plateau) : json_string("half of the most"),
+            "seed", (json_int_t)x->seed, "generator", "dq: Fisher-Yates with SplitMix64"));
 }
 
 static json_t *block_json(const dq_icl_block *b, const dq_icl_score *s, int64_t queries)
 {
-    json_t *o = json_object();
-    if (b->order == 0)
-        json_object_set_new(o, "run", json_integer((json_int_t)b->run));
-    else
-        json_object_set_new(o, "permutation", json_integer((json_int_t)b->order));
-    json_object_set_new(o, "shots", json_integer((json_int_t)b->shots));
-    json_object_set_new(o, "n", json_integer((json_int_t)queries));
-    json_object_set_new(o, "acc", dq_document_metric(s->acc.value, s->acc.std_err));
-    json_object_set_new(o, "acc_ll", dq_document_metric(s->acc_ll.value, s->acc_ll.std_err));
-    return o;
+    return json_pack("{s:I,s:I,s:I,s:o,s:o}", b->order ? "permutation" : "run",
+                     (json_int_t)(b->order ? b->order : b->run), "shots", (json_int_t)b->shots, "n",
+                     (json_int_t)queries, "acc", cmd_eval_metric_json(s->acc), "acc_ll",
+                     cmd_eval_metric_json(s->acc_ll));
 }
 
-static json_t *point_json(int shots, const char *what, const dq_icl_point *x)
+static json_t *point_json(const dq_icl_plan *p, const dq_icl_score *score, int shots, bool by_order)
 {
-    json_t *o = json_object();
-    json_object_set_new(o, "shots", json_integer(shots));
-    json_object_set_new(o, what, json_integer((json_int_t)x->blocks));
-    json_object_set_new(o, "acc_mean", dq_document_real(x->mean));
-    json_object_set_new(o, "acc_min", dq_document_real(x->min));
-    json_object_set_new(o, "acc_max", dq_document_real(x->max));
-    json_object_set_new(o, "acc_margin", dq_document_real(x->max - x->min));
-    json_object_set_new(o, "acc_std", dq_document_real(x->std));
-    return o;
+    const dq_icl_point x = dq_icl_point_of(p, score, shots, by_order);
+    return json_pack("{s:i,s:I,s:o,s:o,s:o,s:o,s:o}", "shots", shots,
+                     by_order ? "permutations" : "runs", (json_int_t)x.blocks, "acc_mean",
+                     dq_document_real(x.mean), "acc_min", dq_document_real(x.min), "acc_max",
+                     dq_document_real(x.max), "acc_margin", dq_document_real(x.max - x.min),
+                     "acc_std", dq_document_real(x.std));
 }
 
 static dq_status details(json_t *row, const cmd_eval_view *v, int index, dq_err *err)
@@ -407,57 +380,30 @@ static dq_status details(json_t *row, const cmd_eval_view *v, int index, dq_err 
     const dq_eval_source *source = dq_eval_source_of(v->e, r);
     const dq_icl_settings *s = source->settings;
     const dq_icl_data *d = source->own;
-    dq_icl_score *score = icl_scores(v->e, r, err);
-    if (!score) return err->code;
-    json_t *o = json_object();
-    json_object_set_new(o, "demo_order", json_string(dq_icl_order_name[s->order]));
-    json_object_set_new(o, "labels", json_integer(d->n_labels));
-    json_object_set_new(o, "queries", json_integer((json_int_t)p->n_queries));
-    json_object_set_new(o, "queries_dropped", json_integer((json_int_t)p->queries_dropped));
-    json_object_set_new(o, "demonstrations", json_integer((json_int_t)p->demos));
-    json_object_set_new(o, "demonstrations_dropped", json_integer((json_int_t)p->demos_dropped));
-    json_t *over = json_array();
-    for (int i = 0; i < p->n_over; i++) json_array_append_new(over, json_integer(p->over[i]));
-    json_object_set_new(o, "shots_left_out", over);
-    json_t *runs = json_array(), *orders = json_array(), *curve = json_array();
-    json_t *spread = json_array();
+    dq_icl_score *score = dq_block_new((size_t)p->n_blocks, sizeof *score, err);
+    if (!score || dq_icl_scores(v->e, r, score, err) != DQ_OK) {
+        dq_block_free(score);
+        return err->code;
+    }
+    json_t *runs = json_array(), *curve = json_array();
+    json_t *orders = json_array(), *spread = json_array();
     for (int64_t b = 0; b < p->n_blocks; b++)
         json_array_append_new(p->block[b].order ? orders : runs,
                               block_json(&p->block[b], &score[b], p->n_queries));
     for (int i = 0; i < p->n_shots; i++) {
-        dq_icl_point x = dq_icl_point_of(p, score, p->shots[i], false);
-        json_array_append_new(curve, point_json(p->shots[i], "runs", &x));
-        x = dq_icl_point_of(p, score, p->shots[i], true);
-        if (s->orders) json_array_append_new(spread, point_json(p->shots[i], "permutations", &x));
+        json_array_append_new(curve, point_json(p, score, p->shots[i], false));
+        if (s->orders) json_array_append_new(spread, point_json(p, score, p->shots[i], true));
     }
-    json_object_set_new(o, "runs", runs);
-    json_object_set_new(o, "curve", curve);
-    json_object_set_new(o, "permutations", orders);
-    json_object_set_new(o, "permutation_spread", spread);
-    json_object_set_new(row, "icl", o);
     dq_block_free(score);
-    /* "plateau" is null where no number of shots is in range. */
-    plateau x;
-    DQ_TRY(plateau_of(&x, v, index, err));
-    json_t *entry = json_null(), *shots = json_array();
-    for (int i = 0; i < x.range.n; i++)
-        json_array_append_new(shots, json_integer(x.range.shots[i]));
-    if (x.range.n) {
-        entry = json_object();
-        json_object_set_new(entry, "from", json_integer(x.range.from));
-        json_object_set(entry, "shots", shots);
-        json_object_set_new(entry, "acc", plateau_number("value", &x.acc));
-        json_object_set_new(entry, "paired",
-                            x.before >= 0 ? plateau_number("delta", &x.delta) : json_null());
-    }
-    if (x.range.n && x.cross_row >= 0) {
-        json_t *cross = plateau_number("delta", &x.cross);
-        json_object_set_new(cross, "model", json_string(v->names[v->e->row[x.cross_row].model]));
-        json_object_set_new(entry, "cross_paired", cross);
-    }
-    json_decref(shots);
-    json_object_set_new(o, "plateau", entry);
-    return DQ_OK;
+    json_t *o = json_pack("{s:s,s:i,s:I,s:I,s:I,s:I,s:o,s:o,s:o,s:o,s:o}", "demo_order",
+                          dq_icl_order_name[s->order], "labels", d->n_labels, "queries",
+                          (json_int_t)p->n_queries, "queries_dropped",
+                          (json_int_t)p->queries_dropped, "demonstrations", (json_int_t)p->demos,
+                          "demonstrations_dropped", (json_int_t)p->demos_dropped, "shots_left_out",
+                          cmd_eval_ints_json(p->over, p->n_over), "runs", runs, "curve", curve,
+                          "permutations", orders, "permutation_spread", spread);
+    json_object_set_new(row, "icl", o);
+    return put_plateau(o, v, index, err);
 }
 
 static void told_by(json_t *result, const dq_eval_source *source)
@@ -470,24 +416,19 @@ static void told_by(json_t *result, const dq_eval_source *source)
 static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *row, int64_t unit,
                       dq_err *err)
 {
-    const dq_eval *e = v->e;
-    const dq_eval_source *s = dq_eval_source_of(e, row);
+    const dq_eval_source *s = dq_eval_source_of(v->e, row);
     const dq_icl_settings *set = s->settings;
     const dq_icl_data *d = s->own;
-    const dq_icl_plan *p = e->ids[row->ids].own;
+    const dq_icl_plan *p = v->e->ids[row->ids].own;
     const dq_icl_block *b = &p->block[unit / p->n_queries];
-    json_t *pick = json_object();
+    const int32_t query = p->query[unit % p->n_queries];
     (void)err;
-    json_object_set_new(o, "shots", json_integer((json_int_t)b->shots));
-    json_object_set_new(o, "run", json_integer((json_int_t)b->run));
-    json_object_set_new(o, "demo_order", json_string(dq_icl_order_name[set->order]));
-    json_object_set_new(o, "permutation", json_integer((json_int_t)b->order));
-    json_object_set_new(o, "query", json_integer(p->query[unit % p->n_queries]));
-    json_object_set_new(o, "gold",
-                        json_integer(d->queries.ex[p->query[unit % p->n_queries]].label));
-    json_object_set_new(o, "pick", pick);
-    for (int m = 0; m < 2; m++)
-        json_object_set_new(pick, s->kind->metric[m], json_integer(dq_icl_pick(e, row, m, unit)));
+    json_object_update_new(
+        o, json_pack("{s:I,s:I,s:s,s:I,s:i,s:i,s:{s:i,s:i}}", "shots", (json_int_t)b->shots, "run",
+                     (json_int_t)b->run, "demo_order", dq_icl_order_name[set->order], "permutation",
+                     (json_int_t)b->order, "query", query, "gold", d->queries.ex[query].label,
+                     "pick", s->kind->metric[0], dq_icl_pick(v->e, row, 0, unit),
+                     s->kind->metric[1], dq_icl_pick(v->e, row, 1, unit)));
     return DQ_OK;
 }
 

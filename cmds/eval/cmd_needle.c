@@ -32,17 +32,18 @@ static dq_status put_entries(json_t *needle, const cmd_eval_view *v, int row, dq
     for (int64_t at = 0; at < all; at += n) {
         const dq_needle_cell *c = &set->cell[at / set->samples];
         const dq_stat_flips f = dq_stat_flips_of(ref + at, score + at, NULL, n);
-        const dq_stat_flips x = dq_stat_flips_of(cross + at, score + at, NULL, n);
         dq_interval interval;
         const dq_mean acc = dq_mean_of_scores(score + at, NULL, n, &interval);
         json_t *o = json_pack("{s:I,s:i,s:i,s:I,s:o,s:o}", "length", (json_int_t)c->length,
                               "n_needles", c->n, "n_queries", c->r, "n", (json_int_t)n, "acc",
                               cmd_eval_score_json(acc, interval), "paired",
                               r->ref == row ? json_null() : cmd_eval_flips_json(&f));
-        if (other >= 0)
+        if (other >= 0) {
+            const dq_stat_flips x = dq_stat_flips_of(cross + at, score + at, NULL, n);
             json_object_set_new(o, "cross_paired",
                                 json_pack("{s:s,s:o}", "model", v->names[e->row[other].model],
                                           "acc", cmd_eval_flips_json(&x)));
+        }
         json_array_append_new(list, o);
     }
     dq_block_free(score);
