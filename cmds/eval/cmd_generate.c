@@ -227,15 +227,12 @@ static void put_settings(json_t *settings, const void *own, const dq_eval *e)
 {
     const generate_options *o = own;
     if (!cmd_eval_kind_source(&cmd_eval_generate, e->source, e->n_sources)) return;
-    json_t *g = json_object();
-    json_object_set_new(g, "max_new", json_integer((json_int_t)o->of_prompts.max_new));
-    json_object_set_new(g, "stop", texts_json(o->of_prompts.stop, o->of_prompts.n_stop));
-    json_object_set_new(g, "num_fewshot", json_integer((json_int_t)o->num_fewshot));
-    json_object_set_new(g, "fewshot_data", examples_json(o));
-    if (o->sampler.at && o->num_fewshot) {
-        json_object_set_new(g, "fewshot_sampler", json_string("random"));
-        json_object_set_new(g, "fewshot_seed", json_integer((json_int_t)o->seed));
-    }
+    json_t *g = json_pack("{s:I,s:o,s:I,s:o}", "max_new", (json_int_t)o->of_prompts.max_new, "stop",
+                          texts_json(o->of_prompts.stop, o->of_prompts.n_stop), "num_fewshot",
+                          (json_int_t)o->num_fewshot, "fewshot_data", examples_json(o));
+    if (o->sampler.at && o->num_fewshot)
+        json_object_update_new(g, json_pack("{s:s,s:I}", "fewshot_sampler", "random",
+                                            "fewshot_seed", (json_int_t)o->seed));
     json_object_set_new(settings, "generation", g);
 }
 
@@ -264,43 +261,35 @@ static bool shows(const dq_eval *e, int row)
     return cmd_eval_kind_shows(&cmd_eval_generate, e, row);
 }
 
-static json_t *generation_json(const totals *t, const dq_eval_generate *s)
-{
-    json_t *o = json_object(), *ends = json_object();
-    const dq_mean finished =
-        dq_mean_share(t->end[DQ_TEXT_END_STOP_ID] + t->end[DQ_TEXT_END_REQUESTED], t->n);
-    json_object_set_new(o, "max_new", json_integer((json_int_t)s->max_new));
-    json_object_set_new(o, "stop", texts_json(s->stop, s->n_stop));
-    json_object_set_new(o, "finished", dq_document_metric(finished.value, finished.std_err));
-    for (int i = DQ_TEXT_END_STOP_ID; i < N_ENDS; i++)
-        json_object_set_new(ends, dq_text_end_name[i], json_integer((json_int_t)t->end[i]));
-    json_object_set_new(o, "ends", ends);
-    json_object_set_new(o, "new_tokens_mean", dq_document_real((double)t->new_ids / (double)t->n));
-    return o;
-}
-
 static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
+    const dq_eval_source *source = dq_eval_source_of(e, r);
+    const dq_eval_generate *s = source->settings;
     const totals t = totals_of(e, r);
+    const double seconds = r->work.seconds > 0 ? r->work.seconds : (double)NAN;
     dq_stop_ids stops;
-    json_t *g = generation_json(&t, dq_eval_source_of(e, r)->settings), *list = json_array();
-    json_t *work = json_object_get(o, "throughput");
-    json_object_set_new(o, "passes", json_string("decode"));
-    json_object_set_new(o, "generation", g);
-    json_object_set_new(g, "stop_ids", list);
-    json_object_set_new(g, "truncated_items",
-                        json_integer((json_int_t)e->ids[r->ids].req.n_truncated));
-    json_object_set_new(g, "skipped_items",
-                        json_integer((json_int_t)dq_eval_source_of(e, r)->n_skipped));
     DQ_TRY(dq_eval_stop_ids(&stops, e, r->model, err));
-    for (int64_t i = 0; i < stops.n; i++) json_array_append_new(list, json_integer(stops.id[i]));
-    json_object_set_new(work, "prompt_tokens", json_integer((json_int_t)t.prompt_ids));
-    json_object_set_new(work, "new_tokens", json_integer((json_int_t)t.new_ids));
+    json_t *ends = json_object();
+    for (int i = DQ_TEXT_END_STOP_ID; i < N_ENDS; i++)
+        json_object_set_new(ends, dq_text_end_name[i], json_integer((json_int_t)t.end[i]));
+    json_object_set_new(o, "passes", json_string("decode"));
     json_object_set_new(
-        work, "new_tokens_per_second",
-        dq_document_real(r->work.seconds > 0 ? (double)t.new_ids / r->work.seconds : (double)NAN));
+        o, "generation",
+        json_pack("{s:I,s:o,s:o,s:o,s:o,s:o,s:I,s:I}", "max_new", (json_int_t)s->max_new, "stop",
+                  texts_json(s->stop, s->n_stop), "finished",
+                  cmd_eval_metric_json(dq_mean_share(
+                      t.end[DQ_TEXT_END_STOP_ID] + t.end[DQ_TEXT_END_REQUESTED], t.n)),
+                  "ends", ends, "new_tokens_mean",
+                  dq_document_real((double)t.new_ids / (double)t.n), "stop_ids",
+                  cmd_eval_ints_json(stops.id, stops.n), "truncated_items",
+                  (json_int_t)e->ids[r->ids].req.n_truncated, "skipped_items",
+                  (json_int_t)source->n_skipped));
+    json_object_update_new(json_object_get(o, "throughput"),
+                           json_pack("{s:I,s:I,s:o}", "prompt_tokens", (json_int_t)t.prompt_ids,
+                                     "new_tokens", (json_int_t)t.new_ids, "new_tokens_per_second",
+                                     dq_document_real((double)t.new_ids / seconds)));
     return DQ_OK;
 }
 
@@ -343,18 +332,17 @@ static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *r, i
     char *text, cluster[17];
     size_t len;
     DQ_TRY(dq_eval_completion(v->e, r, unit, &text, &len, err));
-    json_object_set_new(o, "item", json_integer((json_int_t)dq_eval_number(s, unit)));
     snprintf(cluster, sizeof cluster, "%016" PRIx64, q->cluster);
+    json_object_set_new(o, "item", json_integer((json_int_t)dq_eval_number(s, unit)));
     json_object_set_new(o, "cluster", json_string(cluster));
     put_question(o, q, err);
-    json_object_set_new(o, "completion", json_stringn(text, len));
-    json_object_set_new(o, "end", json_string(dq_text_end_name[(int)extra[DQ_GEN_END]]));
-    json_object_set_new(o, "tokens", json_integer((json_int_t)extra[DQ_GEN_COUNT]));
-    if (q->gold) {
-        json_object_set_new(o, "gold", json_string(q->gold));
-        json_object_set_new(o, "exact_match", json_boolean(extra[DQ_GEN_EXACT] == 1));
-        json_object_set_new(o, "strict_match", json_boolean(extra[DQ_GEN_STRICT] == 1));
-    }
+    json_object_update_new(o, json_pack("{s:o,s:s,s:I}", "completion", json_stringn(text, len),
+                                        "end", dq_text_end_name[(int)extra[DQ_GEN_END]], "tokens",
+                                        (json_int_t)extra[DQ_GEN_COUNT]));
+    if (q->gold)
+        json_object_update_new(o, json_pack("{s:s,s:b,s:b}", "gold", q->gold, "exact_match",
+                                            extra[DQ_GEN_EXACT] == 1, "strict_match",
+                                            extra[DQ_GEN_STRICT] == 1));
     dq_block_free(text);
     return err->code;
 }

@@ -11,13 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static json_t *plateau_json(const char *name, const dq_icl_plateau *x)
-{
-    return json_pack("{s:o,s:o,s:o}", name, dq_document_real(x->mean.value), "stderr",
-                     dq_document_real(x->mean.std_err), "interval",
-                     cmd_eval_interval_json(x->interval));
-}
-
 /* "plateau": a row's accuracy over its range, and its differences to the reference and to the first
  * model; null where no number of shots is in range. */
 static dq_status put_plateau(json_t *icl, const cmd_eval_view *v, int row, dq_err *err)
@@ -33,12 +26,15 @@ static dq_status put_plateau(json_t *icl, const cmd_eval_view *v, int row, dq_er
     DQ_TRY(dq_icl_plateau_find(&x, e, -1, row, &range, err));
     json_object_set_new(o, "from", json_integer(range.from));
     json_object_set_new(o, "shots", cmd_eval_ints_json(range.shots, range.n));
-    json_object_set_new(o, "acc", plateau_json("value", &x));
+    json_t *acc = cmd_eval_metric_json(x.mean);
+    json_object_set_new(acc, "interval", cmd_eval_interval_json(x.interval));
+    json_object_set_new(o, "acc", acc);
     if (ref != row) DQ_TRY(dq_icl_plateau_find(&x, e, ref, row, &range, err));
-    json_object_set_new(o, "paired", ref != row ? plateau_json("delta", &x) : json_null());
+    json_object_set_new(o, "paired",
+                        ref != row ? cmd_eval_delta_json(x.mean, x.interval) : json_null());
     if (other < 0) return DQ_OK;
     DQ_TRY(dq_icl_plateau_find(&x, e, other, row, &range, err));
-    json_t *cross = plateau_json("delta", &x);
+    json_t *cross = cmd_eval_delta_json(x.mean, x.interval);
     json_object_set_new(cross, "model", json_string(v->names[e->row[other].model]));
     json_object_set_new(o, "cross_paired", cross);
     return DQ_OK;

@@ -1,7 +1,8 @@
-/* Prompts made up for long contexts in dq eval: their options, and their scores by length.
+/* Prompts as RULER builds them: lengths x samples as units, each answered greedily. Those of a
+ * length are drawn from the seed, the length and the sample alone. A continuation ends where all
+ * answers stand in it: more text would change no score.
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/cli.h"
-#include "cmds/cli/kv_report.h"
 #include "cmds/eval/inside.h"
 #include "eval/kinds.h"
 #include "record/record.h"
@@ -9,10 +10,147 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TASKS = 16 };
+enum { TASKS = 16, LENGTHS = 32 };
+
+typedef struct settings {
+    const dq_ruler_task *task;
+    int length[LENGTHS], n_lengths; /* none: see dq_eval_lengths */
+    int64_t samples;                /* of a length */
+    uint64_t seed;
+    bool query_aware; /* the question stands in what a cache evicts and rounds, else after it */
+} settings;
+
+/* dq_eval_ids.own */
+typedef struct prompts {
+    int length[LENGTHS], n_lengths;
+    int64_t samples;
+    const dq_ruler_prompt *of; /* [n_lengths * samples], length by length */
+} prompts;
+
+/* Indices into row->extra of a unit. */
+enum { FOUND, NEW_IDS, END, EXTRA };
+
+static const prompts *prompts_of(const dq_eval *e, const dq_eval_row *row)
+{
+    return e->ids[row->ids].own;
+}
+
+static dq_status load_text(dq_eval *e, dq_eval_source *source, dq_err *err)
+{
+    dq_ruler_text *t = dq_alloc(e->a, 1, sizeof *t, err);
+    if (!t) return err->code;
+    source->own = t;
+    if (dq_ruler_text_read(t, source->text, source->len, e->a, err) != DQ_OK)
+        return dq_in(err, "%s: ", source->path);
+    return DQ_OK;
+}
+
+static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
+{
+    const dq_eval_source *s = &e->source[ids->source];
+    const dq_eval_model *em = &e->model[ids->model];
+    prompts *set = dq_alloc(e->a, 1, sizeof *set, err);
+    if (!set) return err->code;
+    const settings *of = s->settings;
+    const dq_ruler_text *text = s->own;
+    const dq_ruler_maker m = {of->task, text, em->tok, e->bos, em->m->vocab, e->a};
+    if (text) {
+        ids->n_bad = text->n_bad;
+        ids->first_bad = text->first_bad;
+    }
+    DQ_TRY(dq_items_bos_check(m.t, e->bos, err));
+    DQ_TRY(dq_eval_lengths(set->length, &set->n_lengths, of->length, of->n_lengths, e, err));
+    set->samples = of->samples;
+    const int64_t n = set->n_lengths * set->samples, max_new = m.task->max_new;
+    dq_ruler_prompt *prompt = dq_alloc(m.a, (size_t)n, sizeof *prompt, err);
+    dq_request *r = dq_eval_requests(&ids->req, n, m.a, err);
+    if (!prompt || !r) return err->code;
+    for (int64_t i = 0; i < n; i++) {
+        DQ_TRY(dq_ruler_make(&prompt[i], &m, set->length[i / set->samples], of->seed,
+                             i % set->samples, err));
+        r[i].ctx = prompt[i].ids;
+        r[i].n_ctx = prompt[i].n;
+        r[i].n_cont = max_new;
+        r[i].value = i * max_new;
+    }
+    set->of = prompt;
+    ids->req.n_values = n * max_new;
+    ids->n_extra = EXTRA;
+    ids->own = set;
+    return DQ_OK;
+}
+
+static dq_status takes(const dq_eval_source *source, const dq_kv_spec *kv, dq_err *err)
+{
+    const settings *s = source->settings;
+    if (s->query_aware || !kv->evict.policy || !kv->evict.every) return DQ_OK;
+    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_EVERY},
+                        "%s: evicting every %lld tokens is not defined where the question comes "
+                        "after what is evicted",
+                        source->name, (long long)kv->evict.every);
+}
+
+static bool all_found(const void *arg, int64_t prompt, const char *text, size_t len)
+{
+    const dq_ruler_prompt *p = (const dq_ruler_prompt *)arg + prompt;
+    return dq_ruler_found(text, len, p->answer, p->n_answers) == 1;
+}
+
+static dq_status score(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
+                       dq_arena *a, dq_err *err)
+{
+    const settings *set = dq_eval_source_of(e, row)->settings;
+    const dq_ruler_prompt *of = prompts_of(e, row)->of + begin;
+    const dq_eval_ids *ids = &e->ids[row->ids];
+    dq_generate_state g;
+    dq_generate_prompt *prompt = dq_alloc(a, (size_t)(end - begin), sizeof *prompt, err);
+    if (!prompt) return err->code;
+    for (int64_t i = 0; i < end - begin; i++)
+        prompt[i] = (dq_generate_prompt){.ids = of[i].ids,
+                                         .n = of[i].n,
+                                         .max_new = set->task->max_new,
+                                         .context = set->query_aware ? 0 : of[i].question};
+    DQ_TRY(dq_eval_continue(&g, e, row, s, prompt, end - begin, all_found, of, false, a, err));
+    for (int64_t i = 0; i < g.n; i++) {
+        const dq_generate_result *result = &g.of[i];
+        const dq_request *r = &ids->req.req[begin + i];
+        double *extra = row->extra + (begin + i) * EXTRA;
+        char *text;
+        size_t len;
+        dq_eval_store(row, r->value, r->n_cont, result);
+        extra[NEW_IDS] = (double)result->n;
+        extra[END] = result->end;
+        DQ_TRY(dq_tokenizer_decode(e->model[ids->model].tok, result->ids, result->n, 0, &text, &len,
+                                   err));
+        extra[FOUND] = dq_ruler_found(text, len, of[i].answer, of[i].n_answers);
+        dq_block_free(text);
+    }
+    return DQ_OK;
+}
+
+static void judge(const dq_eval *e, const dq_eval_row *row, int metric, double *score)
+{
+    const int64_t n = dq_eval_units(e, row);
+    for (int64_t i = 0; i < n; i++) {
+        const double share = row->extra[i * EXTRA + FOUND];
+        score[i] = metric == 0 || share == 1 ? share : 0;
+    }
+}
+
+/* Metrics: "acc", the share of answers in the continuation, and "all_correct". */
+static const dq_eval_kind answered = {
+    .metric = {"acc", "all_correct"},
+    .load = load_text,
+    .encode = encode,
+    .judge = judge,
+    .cluster = "prompt",
+    .score = score,
+    .takes = takes,
+};
+
 typedef struct ruler_options {
-    dq_word question;                  /* of question_name */
-    dq_ruler_settings settings[TASKS]; /* what they mean, by task */
+    dq_word question;   /* of question_name */
+    settings of[TASKS]; /* what they mean, by task */
 } ruler_options;
 
 static const char *const question_name[] = {"query-agnostic", "query-aware"};
@@ -57,8 +195,8 @@ static dq_status choose(void *own, cmd_eval_options *o, const char *name, const 
     const dq_eval_source source = {.name = t->name,
                                    .path = path ? path : t->name,
                                    .fileless = !path,
-                                   .kind = &dq_eval_ruler,
-                                   .settings = &r->settings[t - dq_ruler_tasks]};
+                                   .kind = &answered,
+                                   .settings = &r->of[t - dq_ruler_tasks]};
     (void)a;
     return cmd_eval_add_source(o, &source, "tasks", err);
 }
@@ -69,7 +207,7 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
     (void)a;
     (void)err;
     for (int i = 0; i < dq_ruler_n_tasks; i++) {
-        dq_ruler_settings *s = &o->settings[i];
+        settings *s = &o->of[i];
         s->task = &dq_ruler_tasks[i];
         s->n_lengths = run->n_lengths;
         memcpy(s->length, run->length, sizeof s->length);
@@ -80,11 +218,6 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
     return DQ_OK;
 }
 
-static const dq_eval_source *first_source(const dq_eval_source *source, int n)
-{
-    return cmd_eval_kind_source(&cmd_eval_ruler, source, n);
-}
-
 static dq_status load(void *own, dq_eval *e, const cmd_eval_options *o, int i,
                       cmd_eval_files *files, dq_err *err)
 {
@@ -93,49 +226,52 @@ static dq_status load(void *own, dq_eval *e, const cmd_eval_options *o, int i,
     return e->source[i].fileless ? DQ_OK : cmd_eval_source_load(e, &e->source[i], files, err);
 }
 
-static void put_settings(json_t *settings, const void *own, const dq_eval *e)
+static void put_settings(json_t *all, const void *own, const dq_eval *e)
 {
-    const dq_eval_source *source = first_source(e->source, e->n_sources);
-    const dq_ruler_settings *s = source ? source->settings : NULL;
+    const dq_eval_source *source = cmd_eval_kind_source(&cmd_eval_ruler, e->source, e->n_sources);
+    const settings *s = source ? source->settings : NULL;
     (void)own;
     if (!s) return;
-    json_t *o = json_object(), *lengths = s->n_lengths ? json_array() : json_null();
-    for (int i = 0; i < s->n_lengths; i++)
-        json_array_append_new(lengths, json_integer(s->length[i]));
-    json_object_set_new(o, "lengths", lengths);
-    json_object_set_new(o, "samples", json_integer((json_int_t)s->samples));
-    json_object_set_new(o, "seed", json_integer((json_int_t)s->seed));
-    json_object_set_new(o, "question", json_string(question_name[s->query_aware]));
-    json_object_set_new(settings, "ruler", o);
+    json_object_set_new(
+        all, "ruler",
+        json_pack("{s:o,s:I,s:I,s:s}", "lengths",
+                  s->n_lengths ? cmd_eval_ints_json(s->length, s->n_lengths) : json_null(),
+                  "samples", (json_int_t)s->samples, "seed", (json_int_t)s->seed, "question",
+                  question_name[s->query_aware]));
 }
 
 static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval_row *r = &v->e->row[row];
-    const dq_ruler_set *set = dq_ruler_set_of(v->e, r);
-    json_t *ruler = json_object(), *cells = json_array();
-    json_object_set_new(o, "ruler", ruler);
-    json_object_set_new(
-        o, "passes",
-        json_string(set->settings->query_aware ? "prompt+decode" : "context+question+decode"));
-    json_object_set_new(ruler, "question", json_string(question_name[set->settings->query_aware]));
-    json_object_set_new(ruler, "max_new", json_integer((json_int_t)set->settings->task->max_new));
-    json_object_set_new(ruler, "cells", cells);
+    const settings *s = dq_eval_source_of(v->e, r)->settings;
+    const prompts *set = prompts_of(v->e, r);
+    const double n = (double)set->samples;
+    double *score = dq_block_new((size_t)dq_eval_units(v->e, r), sizeof *score, err);
+    json_t *cells = json_array();
+    json_object_set_new(o, "ruler",
+                        json_pack("{s:s,s:I,s:o}", "question", question_name[s->query_aware],
+                                  "max_new", (json_int_t)s->task->max_new, "cells", cells));
+    json_object_set_new(o, "passes",
+                        json_string(s->query_aware ? "prompt+decode" : "context+question+decode"));
+    if (!score) return err->code;
+    judge(v->e, r, 0, score);
     for (int l = 0; l < set->n_lengths; l++) {
-        dq_ruler_numbers x;
-        DQ_TRY(dq_ruler_numbers_of(&x, v->e, r, l, err));
-        json_t *cell = json_object();
-        json_object_set_new(cell, "length", json_integer(set->length[l]));
-        json_object_set_new(cell, "n", json_integer((json_int_t)x.n));
-        json_object_set_new(cell, "acc", dq_document_metric(x.acc.value, x.acc.std_err));
-        json_object_set_new(cell, "all_correct",
-                            dq_document_metric(x.all_correct.value, x.all_correct.std_err));
-        json_object_set_new(cell, "prompt_tokens_mean",
-                            dq_document_real((double)x.prompt_ids / (double)x.n));
-        json_object_set_new(cell, "new_tokens_mean",
-                            dq_document_real((double)x.new_ids / (double)x.n));
-        json_array_append_new(cells, cell);
+        const int64_t begin = l * set->samples, end = begin + set->samples;
+        int64_t all = 0, prompt_ids = 0, new_ids = 0;
+        for (int64_t i = begin; i < end; i++) {
+            all += score[i] == 1;
+            prompt_ids += set->of[i].n;
+            new_ids += (int64_t)r->extra[i * EXTRA + NEW_IDS];
+        }
+        json_array_append_new(
+            cells, json_pack("{s:i,s:I,s:o,s:o,s:o,s:o}", "length", set->length[l], "n",
+                             (json_int_t)set->samples, "acc",
+                             cmd_eval_metric_json(dq_mean_of(score + begin, set->samples)),
+                             "all_correct", cmd_eval_metric_json(dq_mean_share(all, set->samples)),
+                             "prompt_tokens_mean", dq_document_real((double)prompt_ids / n),
+                             "new_tokens_mean", dq_document_real((double)new_ids / n)));
     }
+    dq_block_free(score);
     return DQ_OK;
 }
 
@@ -152,25 +288,21 @@ static json_t *text_json(const dq_tokenizer *t, const int32_t *ids, int64_t n, d
 static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
                       dq_err *err)
 {
-    const dq_ruler_set *set = dq_ruler_set_of(v->e, r);
-    const dq_ruler_prompt *p = &set->prompt[unit];
+    const prompts *set = prompts_of(v->e, r);
+    const dq_ruler_prompt *p = &set->of[unit];
     const dq_eval_ids *ids = &v->e->ids[r->ids];
     const dq_tokenizer *t = v->e->model[ids->model].tok;
-    const double *x = dq_ruler_unit(r, unit);
+    const double *x = r->extra + unit * EXTRA;
     json_t *outputs = json_array();
-    json_object_set_new(o, "length", json_integer(set->length[unit / set->samples]));
-    json_object_set_new(o, "sample", json_integer((json_int_t)(unit % set->samples)));
-    json_object_set_new(o, "input", text_json(t, p->ids, p->n, err));
-    json_object_set_new(o, "n_input", json_integer((json_int_t)p->n));
-    json_object_set_new(o, "question", json_integer((json_int_t)p->question));
     for (int k = 0; k < p->n_answers; k++)
         json_array_append_new(outputs, json_string(p->answer[k]));
-    json_object_set_new(o, "outputs", outputs);
-    json_object_set_new(
-        o, "prediction",
-        text_json(t, r->top1 + ids->req.req[unit].value, (int64_t)x[DQ_RULER_AT_COUNT], err));
-    json_object_set_new(o, "end", json_string(dq_text_end_name[(int)x[DQ_RULER_AT_END]]));
-    json_object_set_new(o, "found", dq_document_real(x[DQ_RULER_AT_FOUND]));
+    json_object_update_new(
+        o, json_pack("{s:i,s:I,s:o,s:I,s:I,s:o,s:o,s:s,s:o}", "length",
+                     set->length[unit / set->samples], "sample", (json_int_t)(unit % set->samples),
+                     "input", text_json(t, p->ids, p->n, err), "n_input", (json_int_t)p->n,
+                     "question", (json_int_t)p->question, "outputs", outputs, "prediction",
+                     text_json(t, r->top1 + ids->req.req[unit].value, (int64_t)x[NEW_IDS], err),
+                     "end", dq_text_end_name[(int)x[END]], "found", dq_document_real(x[FOUND])));
     return err->code;
 }
 
@@ -183,12 +315,11 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
 {
     static const cmd_eval_key keys[] = {DQ_KEY_MODEL, DQ_KEY_TASK, DQ_KEY_LOGIT,
                                         DQ_KEY_MATH,  DQ_KEY_KV,   DQ_KEYS_END};
-    char name[DQ_RULER_LENGTHS][24];
-    cmd_eval_column column[DQ_RULER_LENGTHS];
-    const dq_ruler_set *set = NULL;
+    char name[LENGTHS][24];
+    cmd_eval_column column[LENGTHS];
+    const prompts *set = NULL;
     for (int i = 0; i < v->e->n_rows && !set; i++) {
-        if (cmd_eval_kind_shows(&cmd_eval_ruler, v->e, i))
-            set = dq_ruler_set_of(v->e, &v->e->row[i]);
+        if (cmd_eval_kind_shows(&cmd_eval_ruler, v->e, i)) set = prompts_of(v->e, &v->e->row[i]);
     }
     if (!set || set->n_lengths < 2) return DQ_OK;
     for (int l = 0; l < set->n_lengths; l++) {
@@ -202,7 +333,7 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
 
 const cmd_eval_kind cmd_eval_ruler = {
     .name = "ruler",
-    .kind = {&dq_eval_ruler},
+    .kind = {&answered},
     .cli = {.size = sizeof(ruler_options),
             .options = options,
             .tasks_help =

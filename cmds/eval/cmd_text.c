@@ -363,22 +363,20 @@ static void put_settings(json_t *settings, const void *own, const dq_eval *e)
     const text_options *t = own;
     const dq_text_settings *s = &t->settings;
     const dq_windows *w = windows_of(e);
-    bool strided = w && s->scheme == DQ_WINDOW_STRIDE;
-    int64_t stride = s->stride ? s->stride : e->n_ctx / 2;
-    json_t *slices = s->slices ? json_object() : json_null();
-    json_object_set_new(settings, "window",
-                        w ? json_string(dq_scheme_name[s->scheme]) : json_null());
-    json_object_set_new(settings, "ctx", w ? json_integer((json_int_t)e->n_ctx) : json_null());
-    json_object_set_new(settings, "stride",
-                        strided ? json_integer((json_int_t)stride) : json_null());
-    json_object_set_new(
-        settings, "text_stderr",
-        json_string(w && w->n_docs > 1 ? "clustered by document" : "clustered by window"));
-    if (s->slices) {
-        json_object_set_new(slices, "counted_in", dq_document_name(t->counts ? t->counts : "text"));
-        json_object_set_new(slices, "threshold", dq_document_real(s->threshold));
-    }
-    json_object_set_new(settings, "slices", slices);
+    const int64_t stride = s->stride ? s->stride : e->n_ctx / 2;
+    json_object_update_new(
+        settings,
+        json_pack("{s:o,s:o,s:o,s:s,s:o}", "window",
+                  w ? json_string(dq_scheme_name[s->scheme]) : json_null(), "ctx",
+                  w ? json_integer((json_int_t)e->n_ctx) : json_null(), "stride",
+                  w && s->scheme == DQ_WINDOW_STRIDE ? json_integer((json_int_t)stride)
+                                                     : json_null(),
+                  "text_stderr",
+                  w && w->n_docs > 1 ? "clustered by document" : "clustered by window", "slices",
+                  s->slices ? json_pack("{s:o,s:o}", "counted_in",
+                                        dq_document_name(t->counts ? t->counts : "text"),
+                                        "threshold", dq_document_real(s->threshold))
+                            : json_null()));
 }
 
 static void warn_ids(dq_logger *logger, const dq_eval_ids *ids, const dq_text_settings *s)
@@ -421,13 +419,11 @@ static json_t *fit_json(const dq_text_details *d)
 {
     static const char *const names[DQ_TEXT_FIT_PARAMETERS] = {"alpha", "beta", "gamma"};
     if (!d->fit.there) return json_null();
-    json_t *o = json_object();
-    json_object_set_new(o, "form", json_string("alpha t^beta + gamma"));
-    json_object_set_new(o, "from", json_integer((json_int_t)d->at[0].at));
-    json_object_set_new(o, "to", json_integer((json_int_t)d->at[d->n_at - 1].at));
-    json_object_set_new(o, "points", json_integer(d->fit_points));
+    json_t *o = json_pack("{s:s,s:I,s:I,s:i}", "form", "alpha t^beta + gamma", "from",
+                          (json_int_t)d->at[0].at, "to", (json_int_t)d->at[d->n_at - 1].at,
+                          "points", d->fit_points);
     for (int i = 0; i < DQ_TEXT_FIT_PARAMETERS; i++) {
-        json_t *x = dq_document_metric(d->fit.parameter[i].value, d->fit.parameter[i].std_err);
+        json_t *x = cmd_eval_metric_json(d->fit.parameter[i]);
         json_object_set_new(x, "interval", cmd_eval_interval_json(d->fit.interval[i]));
         json_object_set_new(o, names[i], x);
     }
@@ -437,80 +433,61 @@ static json_t *fit_json(const dq_text_details *d)
 
 static json_t *positions_json(const dq_text_details *d, int64_t documents, bool is_ref)
 {
-    json_t *o = json_object(), *at = json_array(), *cumulative = json_array();
-    json_t *difference = json_array(), *bins = json_array();
-    json_object_set_new(o, "documents", json_integer((json_int_t)documents));
-    json_object_set_new(o, "at", at);
-    json_object_set_new(o, "cumulative_nll_nats", cumulative);
-    json_object_set_new(o, "difference_nats", is_ref ? json_null() : json_incref(difference));
-    json_object_set_new(o, "bins", bins);
-    json_object_set_new(o, "fit", fit_json(d));
+    json_t *at = json_array(), *cumulative = json_array(), *bins = json_array();
+    json_t *difference = is_ref ? json_null() : json_array();
     for (int i = 0; i < d->n_at; i++) {
         json_array_append_new(at, json_integer((json_int_t)d->at[i].at));
         json_array_append_new(cumulative, cmd_eval_mean_json(d->at[i].cumulative));
-        json_array_append_new(difference, cmd_eval_mean_json(d->at[i].difference));
+        if (!is_ref) json_array_append_new(difference, cmd_eval_mean_json(d->at[i].difference));
     }
     for (int i = 0; i < d->n_bins; i++) {
         const dq_position_bin *b = &d->bin[i];
-        json_t *x = json_object();
-        json_object_set_new(x, "from", json_integer((json_int_t)b->from));
-        json_object_set_new(x, "to", json_integer((json_int_t)b->to));
-        json_object_set_new(x, "n", json_integer((json_int_t)b->n));
-        json_object_set_new(x, "nll_nats", cmd_eval_mean_json(b->nll));
-        json_object_set_new(x, "difference_nats", difference_json(b->difference, is_ref));
-        json_array_append_new(bins, x);
+        json_array_append_new(bins,
+                              json_pack("{s:I,s:I,s:I,s:o,s:o}", "from", (json_int_t)b->from, "to",
+                                        (json_int_t)b->to, "n", (json_int_t)b->n, "nll_nats",
+                                        cmd_eval_mean_json(b->nll), "difference_nats",
+                                        difference_json(b->difference, is_ref)));
     }
-    json_decref(difference);
-    return o;
+    return json_pack("{s:I,s:o,s:o,s:o,s:o,s:o}", "documents", (json_int_t)documents, "at", at,
+                     "cumulative_nll_nats", cumulative, "difference_nats", difference, "bins", bins,
+                     "fit", fit_json(d));
 }
 
 static json_t *slice_json(const dq_slice *s, bool is_ref)
 {
-    json_t *o = json_object();
-    json_object_set_new(o, "n", json_integer((json_int_t)s->n));
-    json_object_set_new(o, "nll_nats", cmd_eval_mean_json(s->nll));
-    json_object_set_new(o, "delta_nats", difference_json(s->delta, is_ref));
-    return o;
-}
-
-static json_t *slices_json(const dq_text_details *d, const dq_slices *s,
-                           const dq_text_settings *settings, bool is_ref)
-{
-    json_t *o = json_object();
-    json_object_set_new(o, "ar_hit", slice_json(&d->hit, is_ref));
-    json_object_set_new(o, "others", slice_json(&d->others, is_ref));
-    json_object_set_new(o, "share_ar_hit", dq_document_real(d->share_hit));
-    json_object_set_new(o, "counted_in",
-                        dq_document_name(s->own ? "text" : settings->counts.doc[0].path));
-    json_object_set_new(o, "counted_ids", json_integer((json_int_t)s->counted));
-    json_object_set_new(o, "threshold", dq_document_real(s->threshold));
-    return o;
+    return json_pack("{s:I,s:o,s:o}", "n", (json_int_t)s->n, "nll_nats", cmd_eval_mean_json(s->nll),
+                     "delta_nats", difference_json(s->delta, is_ref));
 }
 
 static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval_ids *ids = &v->e->ids[v->e->row[row].ids];
     const dq_text_settings *s = settings_of(v->e, row);
-    bool is_ref = is_reference(v->e, row);
+    const bool is_ref = is_reference(v->e, row);
+    json_t *confidence = json_array();
     dq_text_details d;
     DQ_TRY(dq_text_numbers_details(v->e, row, &d, err));
-    json_object_set_new(o, "window", json_string(dq_scheme_name[s->scheme]));
-    json_object_set_new(o, "windows", json_integer((json_int_t)ids->win.n));
-    json_object_set_new(o, "documents", json_integer((json_int_t)ids->win.n_docs));
-    json_t *list = json_array();
     for (int i = 0; i < DQ_CONFIDENCES; i++) {
         const dq_confidence *c = &d.confidence[i];
-        json_t *entry = json_object();
-        json_object_set_new(entry, "from", dq_document_real(c->from));
-        json_object_set_new(entry, "to", dq_document_real(c->to));
-        json_object_set_new(entry, "n", json_integer((json_int_t)c->n));
-        json_object_set_new(entry, "kld_nats", cmd_eval_mean_json(c->kld));
-        json_object_set_new(entry, "same_top1", cmd_eval_mean_json(c->same));
-        json_array_append_new(list, entry);
+        json_array_append_new(confidence,
+                              json_pack("{s:o,s:o,s:I,s:o,s:o}", "from", dq_document_real(c->from),
+                                        "to", dq_document_real(c->to), "n", (json_int_t)c->n,
+                                        "kld_nats", cmd_eval_mean_json(c->kld), "same_top1",
+                                        cmd_eval_mean_json(c->same)));
     }
-    json_object_set_new(o, "kld_by_confidence", list);
+    json_object_update_new(o,
+                           json_pack("{s:s,s:I,s:I,s:o}", "window", dq_scheme_name[s->scheme],
+                                     "windows", (json_int_t)ids->win.n, "documents",
+                                     (json_int_t)ids->win.n_docs, "kld_by_confidence", confidence));
     if (d.n_at) json_object_set_new(o, "positions", positions_json(&d, ids->win.n_docs, is_ref));
-    if (d.sliced) json_object_set_new(o, "slices", slices_json(&d, ids->slices, s, is_ref));
+    if (!d.sliced) return DQ_OK;
+    json_object_set_new(
+        o, "slices",
+        json_pack("{s:o,s:o,s:o,s:o,s:I,s:o}", "ar_hit", slice_json(&d.hit, is_ref), "others",
+                  slice_json(&d.others, is_ref), "share_ar_hit", dq_document_real(d.share_hit),
+                  "counted_in", dq_document_name(ids->slices->own ? "text" : s->counts.doc[0].path),
+                  "counted_ids", (json_int_t)ids->slices->counted, "threshold",
+                  dq_document_real(ids->slices->threshold)));
     return DQ_OK;
 }
 
@@ -530,13 +507,11 @@ static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *r, i
     const int64_t n = dq_window_scored(w);
     const bool differs = &v->e->row[r->ref] != r && r->kld;
     (void)err;
-    json_object_set_new(o, "document", json_integer((json_int_t)w->doc));
-    json_object_set_new(o, "at", json_integer((json_int_t)w->at));
-    json_object_set_new(o, "fed", json_integer((json_int_t)w->n));
-    json_object_set_new(o, "scored", json_integer((json_int_t)n));
-    json_object_set_new(o, "nll_nats", dq_document_real(-mean_of(r->logp + w->value, n)));
-    json_object_set_new(o, "kld_nats",
-                        differs ? dq_document_real(mean_of(r->kld + w->value, n)) : json_null());
+    json_object_update_new(
+        o, json_pack("{s:I,s:I,s:I,s:I,s:o,s:o}", "document", (json_int_t)w->doc, "at",
+                     (json_int_t)w->at, "fed", (json_int_t)w->n, "scored", (json_int_t)n,
+                     "nll_nats", dq_document_real(-mean_of(r->logp + w->value, n)), "kld_nats",
+                     differs ? dq_document_real(mean_of(r->kld + w->value, n)) : json_null()));
     return DQ_OK;
 }
 

@@ -264,19 +264,20 @@ json_t *cmd_eval_interval_json(dq_interval x)
     return l;
 }
 
+json_t *cmd_eval_delta_json(dq_mean m, dq_interval x)
+{
+    return json_pack("{s:o,s:o,s:o}", "delta", dq_document_real(m.value), "stderr",
+                     dq_document_real(m.std_err), "interval", cmd_eval_interval_json(x));
+}
+
 json_t *cmd_eval_flips_json(const dq_stat_flips *f)
 {
-    json_t *o = json_object();
-    json_object_set_new(o, "n01", json_integer((json_int_t)f->n01));
-    json_object_set_new(o, "n10", json_integer((json_int_t)f->n10));
-    json_object_set_new(o, "delta", dq_document_real(f->delta));
-    json_object_set_new(o, "stderr", dq_document_real(f->std_err));
-    json_object_set_new(o, "interval", cmd_eval_interval_json(f->interval));
-    json_object_set_new(o, "n_clusters", json_integer((json_int_t)f->clusters));
-    json_object_set_new(o, "p", dq_document_real(f->p));
-    json_object_set_new(o, "test", json_string(f->clustered ? "t, clustered" : "McNemar, exact"));
-    json_object_set_new(o, "mcnemar_p", dq_document_real(f->clustered ? (double)NAN : f->p));
-    return o;
+    return json_pack("{s:I,s:I,s:o,s:o,s:o,s:I,s:o,s:s,s:o}", "n01", (json_int_t)f->n01, "n10",
+                     (json_int_t)f->n10, "delta", dq_document_real(f->delta), "stderr",
+                     dq_document_real(f->std_err), "interval", cmd_eval_interval_json(f->interval),
+                     "n_clusters", (json_int_t)f->clusters, "p", dq_document_real(f->p), "test",
+                     f->clustered ? "t, clustered" : "McNemar, exact", "mcnemar_p",
+                     dq_document_real(f->clustered ? (double)NAN : f->p));
 }
 
 bool cmd_eval_math_swept(const dq_eval *e)

@@ -147,25 +147,12 @@ dq_status cmd_eval_averages(const cmd_eval_view *v, dq_err *err)
     return DQ_OK;
 }
 
-static json_t *difference_json(const dq_eval_average *x)
-{
-    json_t *o = json_object();
-    json_object_set_new(o, "delta", dq_document_real(x->mean.value));
-    json_object_set_new(o, "stderr", dq_document_real(x->mean.std_err));
-    json_object_set_new(o, "interval", cmd_eval_interval_json(x->interval));
-    return o;
-}
-
 static json_t *verdict_json(const dq_eval_average *delta, double margin)
 {
     const dq_interval loss = {-delta->interval.high, -delta->interval.low};
-    json_t *o = json_object();
-    json_object_set_new(o, "loss", dq_document_real(-delta->mean.value));
-    json_object_set_new(o, "interval", cmd_eval_interval_json(loss));
-    json_object_set_new(o, "margin", dq_document_real(margin));
-    json_object_set_new(o, "is",
-                        json_string(dq_interval_decision_name[dq_interval_decide(loss, margin)]));
-    return o;
+    return json_pack("{s:o,s:o,s:o,s:s}", "loss", dq_document_real(-delta->mean.value), "interval",
+                     cmd_eval_interval_json(loss), "margin", dq_document_real(margin), "is",
+                     dq_interval_decision_name[dq_interval_decide(loss, margin)]);
 }
 
 static json_t *average_json(const cmd_eval_view *v, const int *row, int n)
@@ -173,27 +160,26 @@ static json_t *average_json(const cmd_eval_view *v, const int *row, int n)
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row[0]];
     dq_eval_average x;
-    json_t *o = json_object(), *tasks = json_array(), *metrics = json_array(), *mean, *cross;
+    json_t *tasks = json_array(), *metrics = json_array();
     for (int i = 0; i < n; i++) {
         json_array_append_new(tasks, json_string(cmd_eval_title(e, row[i])));
         json_array_append_new(metrics, json_string(kind_of(e, row[i])->metric[quoted(e, row[i])]));
     }
-    json_object_set_new(o, "model", json_string(v->names[r->model]));
-    json_object_set_new(o, "reference", json_string(v->names[e->row[r->ref].model]));
+    json_t *o = json_pack("{s:s,s:s}", "model", v->names[r->model], "reference",
+                          v->names[e->row[r->ref].model]);
     dq_kv_report_logit(o, r->logit);
-    json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
-    json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
-    json_object_set_new(o, "tasks", tasks);
-    json_object_set_new(o, "metrics", metrics);
     average_of(&x, v, row, n, "metrics");
-    mean = dq_document_metric(x.mean.value, x.mean.std_err);
+    json_t *mean = cmd_eval_metric_json(x.mean);
     json_object_set_new(mean, "interval", cmd_eval_interval_json(x.interval));
-    json_object_set_new(o, "mean", mean);
     const bool compared = average_of(&x, v, row, n, "paired");
-    json_object_set_new(o, "paired", compared ? difference_json(&x) : json_null());
-    json_object_set_new(o, "verdict", compared ? verdict_json(&x, v->margin) : json_null());
+    json_object_update_new(
+        o,
+        json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "kv", dq_kv_spec_json(&r->kv), "math",
+                  dq_kv_report_math_json(r->math), "tasks", tasks, "metrics", metrics, "mean", mean,
+                  "paired", compared ? cmd_eval_delta_json(x.mean, x.interval) : json_null(),
+                  "verdict", compared ? verdict_json(&x, v->margin) : json_null()));
     if (!average_of(&x, v, row, n, "cross_paired")) return o;
-    cross = difference_json(&x);
+    json_t *cross = cmd_eval_delta_json(x.mean, x.interval);
     json_object_set_new(cross, "model", json_string(v->names[0]));
     json_object_set_new(o, "cross_paired", cross);
     return o;
@@ -210,13 +196,12 @@ void cmd_eval_averages_json(json_t *document, const cmd_eval_view *v)
     }
 }
 
-static void add_metrics(json_t *row, const cmd_eval_view *v, int index, const dq_eval_numbers *x)
+static json_t *metrics_json(const cmd_eval_view *v, int index, const dq_eval_numbers *x)
 {
     const dq_eval_source *source = dq_eval_source_of(v->e, &v->e->row[index]);
     const cmd_eval_kind *kind = cmd_eval_kind_of(source);
     const char *reason = cmd_eval_no_difference(v->e, index);
     json_t *o = json_object();
-    json_object_set_new(row, "metrics", o);
     for (int m = 0; m < x->n_metrics; m++) {
         json_object_set_new(o, source->kind->metric[m],
                             cmd_eval_score_json(x->score[m], x->score_interval[m]));
@@ -232,6 +217,7 @@ static void add_metrics(json_t *row, const cmd_eval_view *v, int index, const dq
                 json_object_set_new(m, "reason", json_string(reason));
         }
     }
+    return o;
 }
 
 /* Null for the reference itself. */
@@ -243,10 +229,7 @@ static json_t *paired_json(const dq_eval_numbers *x, const dq_eval_source *sourc
     for (int m = 0; m < x->n_metrics; m++)
         json_object_set_new(o, source->kind->metric[m], cmd_eval_flips_json(&x->flips[m]));
     if (source->kind->windows) {
-        json_t *d = json_object();
-        json_object_set_new(d, "delta", dq_document_real(x->ln_ratio.value));
-        json_object_set_new(d, "stderr", dq_document_real(x->ln_ratio.std_err));
-        json_object_set_new(d, "interval", cmd_eval_interval_json(dq_mean_interval(x->ln_ratio)));
+        json_t *d = cmd_eval_delta_json(x->ln_ratio, dq_mean_interval(x->ln_ratio));
         json_object_set_new(d, "n_clusters", json_integer((json_int_t)x->ln_ratio.clusters));
         json_object_set_new(o, kind->out.loss, d);
     }
@@ -258,9 +241,8 @@ static dq_status add_cross(json_t *o, const cmd_eval_view *v, int row, dq_err *e
     const dq_eval_kind *kind = dq_eval_source_of(v->e, &v->e->row[row])->kind;
     int other = cmd_eval_cross_row(v->e, row);
     if (other < 0) return DQ_OK;
-    json_t *c = json_object();
+    json_t *c = json_pack("{s:s}", "model", v->names[v->e->row[other].model]);
     json_object_set_new(o, "cross_paired", c);
-    json_object_set_new(c, "model", json_string(v->names[v->e->row[other].model]));
     for (int m = 0; m < 2 && kind->metric[m]; m++) {
         dq_stat_flips f;
         DQ_TRY(dq_eval_compare(v->e, other, row, m, &f, err));
@@ -269,14 +251,24 @@ static dq_status add_cross(json_t *o, const cmd_eval_view *v, int row, dq_err *e
     return DQ_OK;
 }
 
-static json_t *work_json(const dq_score_work *w)
+static json_t *weights_json(const dq_model *m)
 {
-    json_t *o = json_object();
-    json_object_set_new(o, "tokens", json_integer((json_int_t)w->tokens));
-    json_object_set_new(o, "computed_tokens", json_integer((json_int_t)w->computed));
-    json_object_set_new(o, "seconds", dq_document_real(w->seconds));
-    json_object_set_new(o, "tokens_per_second", dq_document_real(cmd_eval_rate(w)));
-    return o;
+    json_t *w = json_object();
+    const char *g = m->weight_group;
+    const bool packed = g[0], number = isdigit((unsigned char)g[0]);
+    dq_size_report_json(w, m);
+    json_object_update_new(
+        w, json_pack("{s:o,s:o,s:o}", "bits",
+                     m->weight_bits ? json_integer(m->weight_bits) : json_string("mixed"), "group",
+                     !packed  ? json_null()
+                     : number ? json_integer(strtol(g, NULL, 10))
+                              : json_string(g),
+                     "scale", packed ? json_string(m->scale_mode) : json_null()));
+    if (m->embed_bits != 16) json_object_set_new(w, "embed_bits", json_integer(m->embed_bits));
+    if (m->head_bits != 16) json_object_set_new(w, "head_bits", json_integer(m->head_bits));
+    if (!m->weight_bits || m->embed_bits != 16 || m->head_bits != 16)
+        json_object_set_new(w, "packed_bits_per_weight", dq_document_real(m->packed_bits));
+    return w;
 }
 
 static dq_status row_json(json_t *results, const cmd_eval_view *v, int row, dq_err *err)
@@ -287,41 +279,23 @@ static dq_status row_json(json_t *results, const cmd_eval_view *v, int row, dq_e
     const cmd_eval_kind *kind = cmd_eval_kind_of(source);
     dq_eval_numbers x;
     DQ_TRY(dq_eval_numbers_of(e, row, &x, err));
-    json_t *o = json_object();
+    json_t *o =
+        json_pack("{s:s,s:s,s:s,s:o}", "model", v->names[r->model], "reference",
+                  v->names[e->row[r->ref].model], "reference_weights",
+                  cmd_eval_reference_weights(e, r), "weights", weights_json(e->model[r->model].m));
     json_array_append_new(results, o);
-    json_object_set_new(o, "model", json_string(v->names[r->model]));
-    json_object_set_new(o, "reference", json_string(v->names[e->row[r->ref].model]));
-    json_object_set_new(o, "reference_weights", json_string(cmd_eval_reference_weights(e, r)));
-    const dq_model *m = cmd_eval_model_of(e, row);
-    json_t *w = json_object();
-    const char *g = m->weight_group;
-    bool packed = g[0], number = g[0] && isdigit((unsigned char)g[0]);
-    dq_size_report_json(w, m);
-    json_object_set_new(w, "bits",
-                        m->weight_bits ? json_integer(m->weight_bits) : json_string("mixed"));
-    json_object_set_new(w, "group",
-                        !packed  ? json_null()
-                        : number ? json_integer(strtol(g, NULL, 10))
-                                 : json_string(g));
-    json_object_set_new(w, "scale", packed ? json_string(m->scale_mode) : json_null());
-    if (m->embed_bits != 16) json_object_set_new(w, "embed_bits", json_integer(m->embed_bits));
-    if (m->head_bits != 16) json_object_set_new(w, "head_bits", json_integer(m->head_bits));
-    if (!m->weight_bits || m->embed_bits != 16 || m->head_bits != 16)
-        json_object_set_new(w, "packed_bits_per_weight", dq_document_real(m->packed_bits));
-    json_object_set_new(o, "weights", w);
     dq_kv_report_logit(o, r->logit);
-    json_object_set_new(o, "kv", dq_kv_report_json(&r->kv, &r->work.cached));
-    json_object_set_new(o, "same_as", cmd_eval_same_as_json(e, row));
-    json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
-    json_object_set_new(o, "passes", json_string(dq_eval_passes(r)));
-    json_object_set_new(o, "task", json_string(source->name));
-    json_object_set_new(o, "n", json_integer((json_int_t)x.n));
-    json_object_set_new(o, "n_clusters", json_integer((json_int_t)x.n_clusters));
-    json_object_set_new(o, "cluster", json_string(dq_eval_cluster(e, r)));
-    add_metrics(o, v, row, &x);
-    json_object_set_new(o, "paired", paired_json(&x, source));
-    json_object_set_new(o, "verdict", cmd_eval_verdict_json(v, row, &x));
-    json_object_set_new(o, "throughput", work_json(&r->work));
+    json_object_update_new(
+        o, json_pack("{s:o,s:o,s:o,s:s,s:s,s:I,s:I,s:s,s:o,s:o,s:o,s:{s:I,s:I,s:o,s:o}}", "kv",
+                     dq_kv_report_json(&r->kv, &r->work.cached), "same_as",
+                     cmd_eval_same_as_json(e, row), "math", dq_kv_report_math_json(r->math),
+                     "passes", dq_eval_passes(r), "task", source->name, "n", (json_int_t)x.n,
+                     "n_clusters", (json_int_t)x.n_clusters, "cluster", dq_eval_cluster(e, r),
+                     "metrics", metrics_json(v, row, &x), "paired", paired_json(&x, source),
+                     "verdict", cmd_eval_verdict_json(v, row, &x), "throughput", "tokens",
+                     (json_int_t)r->work.tokens, "computed_tokens", (json_int_t)r->work.computed,
+                     "seconds", dq_document_real(r->work.seconds), "tokens_per_second",
+                     dq_document_real(cmd_eval_rate(&r->work))));
     if (kind->out.details) DQ_TRY(kind->out.details(o, v, row, err));
     return add_cross(o, v, row, err);
 }
@@ -344,22 +318,19 @@ static dq_status dump_request(FILE *f, const cmd_eval_view *v, int row, const dq
 {
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
-    const cmd_eval_kind *kind = cmd_eval_kind_of(dq_eval_source_of(e, r));
-    const dq_shared_prefix *shared_prefix = dq_items_shared_prefix(&e->ids[r->ids].req, a->item);
+    const dq_eval_source *source = dq_eval_source_of(e, r);
+    const int64_t prefix = dq_items_shared_prefix(&e->ids[r->ids].req, a->item)->n;
     dq_request own = *a;
     own.n_cont = w->n_cont;
     json_t *o = json_object();
     cmd_eval_row_keys(o, v, r);
-    json_object_set_new(o, "item",
-                        json_integer((json_int_t)dq_eval_number(dq_eval_source_of(e, r), a->item)));
-    json_object_set_new(o, "choice", json_integer(a->choice));
-    json_object_set_new(o, "context", text_json(&w->ctx));
-    json_object_set_new(o, "continuation", text_json(&w->cont));
-    json_object_set_new(o, "n_ctx", json_integer((json_int_t)(shared_prefix->n + a->n_ctx)));
-    json_object_set_new(o, "n_cont", json_integer((json_int_t)own.n_cont));
-    json_object_set_new(o, "ll", dq_document_real(dq_eval_ll(r, &own)));
-    json_object_set_new(o, "greedy", json_boolean(dq_eval_greedy(r, &own)));
-    kind->out.item(o, v, r, a->item, err);
+    json_object_update_new(
+        o, json_pack("{s:I,s:i,s:o,s:o,s:I,s:I,s:o,s:b}", "item",
+                     (json_int_t)dq_eval_number(source, a->item), "choice", a->choice, "context",
+                     text_json(&w->ctx), "continuation", text_json(&w->cont), "n_ctx",
+                     (json_int_t)(prefix + a->n_ctx), "n_cont", (json_int_t)own.n_cont, "ll",
+                     dq_document_real(dq_eval_ll(r, &own)), "greedy", dq_eval_greedy(r, &own)));
+    cmd_eval_kind_of(source)->out.item(o, v, r, a->item, err);
     dq_document_put_line(f, o, err);
     return err->code;
 }

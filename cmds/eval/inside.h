@@ -445,6 +445,8 @@ json_t *cmd_eval_metric_json(dq_mean m);
 json_t *cmd_eval_mean_json(dq_mean m);
 /* And with "interval". */
 json_t *cmd_eval_score_json(dq_mean m, dq_interval x);
+/* {"delta", "stderr", "interval"}. */
+json_t *cmd_eval_delta_json(dq_mean m, dq_interval x);
 json_t *cmd_eval_ints_json(const int32_t *x, int64_t n);
 /* [low, high]; null without one. */
 json_t *cmd_eval_interval_json(dq_interval x);

@@ -345,9 +345,9 @@ dq_status dq_eval_continue(dq_generate_state *g, const dq_eval *e, const dq_eval
     return x.err.code == DQ_OK ? DQ_OK : dq_fail_as(err, &x.err);
 }
 
-void dq_eval_store(dq_eval_row *row, int64_t at, int64_t room, const dq_generate_result *g)
+void dq_eval_store(dq_eval_row *row, int64_t at, int64_t n, const dq_generate_result *g)
 {
-    for (int64_t i = 0; i < room; i++) row->top1[at + i] = i < g->n ? g->ids[i] : -1;
+    for (int64_t i = 0; i < n; i++) row->top1[at + i] = i < g->n ? g->ids[i] : -1;
 }
 
 /* dq_generate continues the prompts, and the text of new ids is cut at the first stop text. Answers

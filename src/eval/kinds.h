@@ -81,8 +81,8 @@ dq_status dq_eval_continue(dq_generate_state *g, const dq_eval *e, const dq_eval
                            dq_scorer *s, const dq_generate_prompt *prompt, int64_t n,
                            dq_eval_is_over *over, const void *arg, bool logp, dq_arena *a,
                            dq_err *err);
-/* Stores new ids in a row's top1 from `at` on, -1 after the last one up to `room`. */
-void dq_eval_store(dq_eval_row *row, int64_t at, int64_t room, const dq_generate_result *g);
+/* Stores new ids in a row's top1 from `at` on, -1 after the last one up to `n`. */
+void dq_eval_store(dq_eval_row *row, int64_t at, int64_t n, const dq_generate_result *g);
 /* A request an item, with memory from a. NULL: see err. */
 dq_request *dq_eval_requests(dq_requests *out, int64_t n, dq_arena *a, dq_err *err);
 /* Lengths of prompts, given or (none) one. DQ_MISMATCH: a model has fewer positions. */
@@ -291,43 +291,6 @@ const char *dq_needle_boundary(const dq_needle_settings *s);
 /* Shares of one prompt from its sums[n_layers * n_out], layer by layer; written from
  * DQ_NEEDLE_AT_SHARE on. */
 void dq_needle_shares(double *into, const dq_span_share *sums, int n_layers, int n_out);
-
-/* Synthetic prompts as in RULER: lengths x samples as units, each answered greedily. */
-
-/* Metrics: "acc", the share of answers in the continuation, and "all_correct". A request's n_cont
- * is the number of new ids asked for; a row's top1 holds them, -1 after the last. */
-extern const dq_eval_kind dq_eval_ruler;
-
-enum { DQ_RULER_LENGTHS = 32 };
-
-typedef struct dq_ruler_settings {
-    const dq_ruler_task *task;
-    int length[DQ_RULER_LENGTHS], n_lengths; /* none: see dq_eval_lengths */
-    int64_t samples;                         /* of a length */
-    uint64_t seed;
-    bool query_aware; /* the question stands in what a cache evicts and rounds, else after it */
-} dq_ruler_settings;
-
-typedef struct dq_ruler_set {
-    const dq_ruler_settings *settings;
-    int length[DQ_RULER_LENGTHS], n_lengths;
-    int64_t samples;
-    const dq_ruler_prompt *prompt; /* [n_lengths * samples], length by length */
-} dq_ruler_set;
-const dq_ruler_set *dq_ruler_set_of(const dq_eval *e, const dq_eval_row *row);
-
-/* Indices into row->extra of a unit. */
-enum { DQ_RULER_AT_FOUND, DQ_RULER_AT_COUNT, DQ_RULER_AT_END, DQ_RULER_EXTRA };
-const double *dq_ruler_unit(const dq_eval_row *row, int64_t unit);
-
-/* Results over the samples of one length, or (length -1) of all. */
-typedef struct dq_ruler_numbers {
-    int64_t n; /* samples */
-    dq_mean acc, all_correct;
-    int64_t prompt_ids, new_ids;
-} dq_ruler_numbers;
-dq_status dq_ruler_numbers_of(dq_ruler_numbers *out, const dq_eval *e, const dq_eval_row *row,
-                              int length, dq_err *err);
 
 /* Settings of running text, dq_eval_source.settings of dq_eval_text; NULL: windows are chunks. */
 
