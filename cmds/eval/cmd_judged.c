@@ -23,62 +23,36 @@ typedef struct options {
     dq_logger logger;
 } options;
 
-static json_t *paired_json(const dq_stat_flips *f)
-{
-    json_t *o = json_object();
-    json_object_set_new(o, "acc", cmd_eval_flips_json(f));
-    return o;
-}
-
 static json_t *text_or_null(const char *s)
 {
     return s ? json_string(s) : json_null();
 }
 
-/* One word of --math for all products. */
-static json_t *math_json(const char *word)
-{
-    static const char *const parts[] = {"linear", "qk", "pv", "kv"};
-    if (!word) return json_null();
-    json_t *o = json_object();
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
-        json_object_set_new(o, parts[i], json_string(word));
-    return o;
-}
-
+/* Results are rows of dq-eval/1 without what a file of verdicts does not have. */
 static json_t *document(const options *o, const dq_verdicts *v, json_t *inputs)
 {
-    json_t *doc = dq_document_new(&o->logger, "dq-eval/1"), *tasks = json_array();
-    json_array_append_new(tasks, json_string("judged"));
-    json_object_set_new(json_object_get(doc, "settings"), "tasks", tasks);
+    json_t *doc = dq_document_new(&o->logger, "dq-eval/1");
+    json_object_set_new(json_object_get(doc, "settings"), "tasks", json_pack("[s]", "judged"));
     json_object_set(doc, "inputs", inputs);
     for (int i = 0; i < v->n; i++) {
-        /* Keys of a row of dq-eval/1 that a file of verdicts does not have. */
-        static const char *const unknown[] = {"passes", "throughput"};
         const dq_verdict_group *g = &v->group[i];
-        json_t *entry = json_object(), *metrics = json_object();
-        json_object_set_new(entry, "model", json_string(g->model));
-        json_object_set_new(entry, "reference",
-                            text_or_null(g->ref >= 0 ? v->group[g->ref].model : NULL));
-        json_object_set_new(entry, "logit_bits", json_integer(g->bits));
-        json_object_set_new(entry, "logit_granularity", json_string(g->granularity));
-        json_object_set_new(entry, "kv", g->kv ? json_deep_copy(g->kv) : json_null());
-        json_object_set_new(entry, "weights", json_null());
-        json_object_set_new(entry, "math", math_json(g->math));
-        for (size_t k = 0; k < sizeof unknown / sizeof unknown[0]; k++)
-            json_object_set_new(entry, unknown[k], json_null());
-        json_object_set_new(entry, "task", json_string("judged"));
-        json_object_set_new(entry, "of_task", text_or_null(g->task));
-        json_object_set_new(entry, "n", json_integer((json_int_t)g->n));
-        json_object_set_new(metrics, "acc", cmd_eval_score_json(g->acc, g->acc_interval));
-        json_object_set_new(entry, "metrics", metrics);
-        json_object_set_new(entry, "paired",
-                            g->ref >= 0 && g->ref != i ? paired_json(&g->flips) : json_null());
-        if (g->cross >= 0) {
-            json_t *c = paired_json(&g->cross_flips);
-            json_object_set_new(c, "model", json_string(v->group[g->cross].model));
-            json_object_set_new(entry, "cross_paired", c);
-        }
+        const bool paired = g->ref >= 0 && g->ref != i;
+        json_t *entry = json_pack(
+            "{s:s,s:o,s:i,s:s,s:o,s:n,s:o,s:n,s:n,s:s,s:o,s:I,s:{s:o},s:o}", "model", g->model,
+            "reference", text_or_null(g->ref >= 0 ? v->group[g->ref].model : NULL), "logit_bits",
+            g->bits, "logit_granularity", g->granularity, "kv",
+            g->kv ? json_deep_copy(g->kv) : json_null(), "weights", "math",
+            g->math ? json_pack("{s:s,s:s,s:s,s:s}", "linear", g->math, "qk", g->math, "pv",
+                                g->math, "kv", g->math)
+                    : json_null(),
+            "passes", "throughput", "task", "judged", "of_task", text_or_null(g->task), "n",
+            (json_int_t)g->n, "metrics", "acc", cmd_eval_score_json(g->acc, g->acc_interval),
+            "paired",
+            paired ? json_pack("{s:o}", "acc", cmd_eval_flips_json(&g->flips)) : json_null());
+        if (g->cross >= 0)
+            json_object_set_new(entry, "cross_paired",
+                                json_pack("{s:o,s:s}", "acc", cmd_eval_flips_json(&g->cross_flips),
+                                          "model", v->group[g->cross].model));
         json_array_append_new(json_object_get(doc, "results"), entry);
     }
     return doc;
@@ -124,14 +98,18 @@ static const char *kv_label(char text[KV_LABEL], const json_t *kv)
     return text;
 }
 
-/* Whether groups with other cache settings have the same label. */
-static bool is_shared(const dq_verdicts *v, const json_t *kv)
+/* Whether results with other cache settings have the same label. */
+static bool is_shared(const json_t *results, const json_t *kv)
 {
     char mine[KV_LABEL], other[KV_LABEL];
+    const json_t *x;
+    size_t i;
     kv_label(mine, kv);
-    for (int i = 0; i < v->n; i++) {
-        const json_t *o = v->group[i].kv;
-        if (o && !json_equal(o, kv) && strcmp(kv_label(other, o), mine) == 0) return true;
+    json_array_foreach(results, i, x)
+    {
+        const json_t *o = json_object_get(x, "kv");
+        if (json_is_object(o) && !json_equal(o, kv) && strcmp(kv_label(other, o), mine) == 0)
+            return true;
     }
     return false;
 }
@@ -140,118 +118,105 @@ static bool is_shared(const dq_verdicts *v, const json_t *kv)
 static dq_status kv_text(dq_table *t, const json_t *kv, const char *none, dq_err *err)
 {
     char *text = NULL;
-    if (kv) DQ_TRY(dq_json_dump(&text, kv, JSON_ENCODE_ANY | JSON_COMPACT, err));
+    if (json_is_object(kv)) DQ_TRY(dq_json_dump(&text, kv, JSON_ENCODE_ANY | JSON_COMPACT, err));
     dq_table_cell(t, "%s", text ? text : none);
     free(text);
     return DQ_OK;
 }
 
-/* The label of a cache; its JSON where the label is missing or ambiguous. */
-static dq_status kv_cell(dq_table *t, const dq_verdicts *v, const json_t *kv, dq_err *err)
+static void count_cell(dq_table *t, const json_t *x)
 {
-    char label[KV_LABEL];
-    if (!kv || !kv_label(label, kv)[0] || is_shared(v, kv)) return kv_text(t, kv, "-", err);
-    dq_table_cell(t, "%s", label);
-    return DQ_OK;
+    dq_table_cell(t, "%lld", json_integer_value(x));
 }
 
-static bool differ_in_math(const dq_verdicts *v)
+static void p_cell(dq_table *t, const json_t *x)
 {
-    for (int i = 1; i < v->n; i++) {
-        const char *a = v->group[0].math, *b = v->group[i].math;
-        if (strcmp(a ? a : "", b ? b : "") != 0) return true;
-    }
-    return false;
+    dq_table_known(t, json_is_real(x), "%.3g", json_real_value(x));
 }
 
-static bool several_models(const dq_verdicts *v)
+static dq_status print_table(const json_t *results, dq_err *err)
 {
-    for (int i = 0; i < v->n; i++) {
-        if (v->group[i].cross >= 0) return true;
-    }
-    return false;
-}
-
-static dq_status print_table(const dq_verdicts *v, dq_err *err)
-{
-    static const char *const after[] = {
-        "KV cache",  "verdicts on",        "n", "acc", "against reference",
-        "McNemar p", "against first model"};
+    static const cmd_eval_column before[] = {DQ_COLUMN("model", "model", cmd_eval_cell_text),
+                                             DQ_COLUMN("logit bits", "logit_bits", count_cell)};
+    static const cmd_eval_column math = DQ_COLUMN("math", "math.linear", cmd_eval_cell_text);
+    static const cmd_eval_column after[] = {
+        DQ_COLUMN("verdicts on", "of_task", cmd_eval_cell_text),
+        DQ_COLUMN("n", "n", count_cell),
+        DQ_COLUMN("acc", "metrics.acc", cmd_eval_cell_score),
+        DQ_COLUMN("against reference", "paired.acc", cmd_eval_cell_score_change),
+        DQ_COLUMN("McNemar p", "paired.acc.p", p_cell),
+        DQ_COLUMN("against first model", "cross_paired.acc", cmd_eval_cell_score_change)};
     enum { N_AFTER = sizeof after / sizeof after[0] };
-    const char *titles[4 + N_AFTER] = {"model", "logit bits", "granularity", "math"};
-    const bool math = differ_in_math(v), cross = several_models(v);
+    const char *titles[5 + N_AFTER] = {before[0].title, before[1].title, "granularity", math.title};
+    const json_t *first = json_object_get(json_array_get(results, 0), "math"), *x;
+    bool maths = false, crossed = false;
     dq_table *t = NULL;
-    for (int i = 0; i < N_AFTER; i++) titles[3 + math + i] = after[i];
-    DQ_TRY(dq_table_new(&t, titles, 3 + math + N_AFTER - !cross, err));
-    dq_table_keys(t, 5 + math);
-    for (int i = 0; i < v->n; i++) {
-        const dq_verdict_group *g = &v->group[i];
-        const bool paired = g->ref >= 0 && g->ref != i;
-        dq_table_cell(t, "%s", g->model);
-        dq_table_cell(t, "%d", g->bits);
-        dq_table_cell(t, "%s", g->bits == 16 ? "-" : g->granularity);
-        if (math) dq_table_cell(t, "%s", g->math ? g->math : "-");
-        kv_cell(t, v, g->kv, err);
-        dq_table_cell(t, "%s", g->task ? g->task : "-");
-        dq_table_cell(t, "%lld", (long long)g->n);
-        cmd_eval_score_cell(t, g->acc, g->acc_interval, "");
-        if (paired)
-            cmd_eval_score_cell(t, (dq_mean){g->flips.delta, g->flips.std_err, g->flips.clusters},
-                                g->flips.interval, "+");
-        else
-            dq_table_cell(t, "-");
-        dq_table_known(t, paired, "%.3g", g->flips.p);
-        if (cross && g->cross >= 0)
-            cmd_eval_score_cell(
-                t, (dq_mean){g->cross_flips.delta, g->cross_flips.std_err, g->cross_flips.clusters},
-                g->cross_flips.interval, "+");
-        else if (cross)
-            dq_table_cell(t, "-");
+    size_t i;
+    json_array_foreach(results, i, x)
+    {
+        maths = maths || !json_equal(json_object_get(x, "math"), first);
+        crossed = crossed || json_object_get(x, "cross_paired");
     }
-    if (dq_table_print(t, err) == DQ_OK)
+    titles[3 + maths] = "KV cache";
+    for (int k = 0; k < N_AFTER; k++) titles[4 + maths + k] = after[k].title;
+    DQ_TRY(dq_table_new(&t, titles, 4 + maths + N_AFTER - !crossed, err));
+    dq_table_keys(t, 5 + maths);
+    json_array_foreach(results, i, x)
+    {
+        const json_t *kv = json_object_get(x, "kv");
+        char label[KV_LABEL] = "";
+        cmd_eval_column_cells(t, x, before, 2);
+        dq_table_cell(t, "%s",
+                      json_integer_value(json_object_get(x, "logit_bits")) == 16
+                          ? "-"
+                          : json_string_value(json_object_get(x, "logit_granularity")));
+        if (maths) cmd_eval_column_cells(t, x, &math, 1);
+        /* The label of a cache; its JSON where the label is missing or ambiguous. */
+        if (!json_is_object(kv) || !kv_label(label, kv)[0] || is_shared(results, kv))
+            kv_text(t, kv, "-", err);
+        else
+            dq_table_cell(t, "%s", label);
+        cmd_eval_column_cells(t, x, after, N_AFTER - !crossed);
+    }
+    if (dq_table_finish(t, err) == DQ_OK)
         printf("\n\u00b1 is one standard error over items, those of one prompt or \"cluster\" as "
                "one; where no "
                "item differs, a 95 %% bound "
                "stands instead.\n");
-    dq_table_free(t);
     return err->code == DQ_OK ? dq_stdout_flush(err) : err->code;
 }
 
-static dq_status write_csv(const dq_verdicts *v, const char *path, dq_err *err)
+static dq_status write_csv(const json_t *results, const char *path, dq_err *err)
 {
-    const char *titles[] = {"model",
-                            "reference",
-                            "logit_bits",
-                            "logit_granularity",
-                            "kv",
-                            "task",
-                            "of_task",
-                            "n",
-                            "acc",
-                            "acc_stderr",
-                            "acc_delta",
-                            "acc_delta_stderr",
-                            "acc_mcnemar_p",
-                            "math_linear"};
+    static const cmd_eval_column column[] = {
+        DQ_COLUMN("model", "model", NULL),
+        DQ_COLUMN("reference", "reference", NULL),
+        DQ_COLUMN("logit_bits", "logit_bits", NULL),
+        DQ_COLUMN("logit_granularity", "logit_granularity", NULL),
+        DQ_COLUMN("kv", NULL, NULL),
+        DQ_COLUMN("task", "task", NULL),
+        DQ_COLUMN("of_task", "of_task", NULL),
+        DQ_COLUMN("n", "n", NULL),
+        DQ_COLUMNS_MEAN("acc", "metrics.acc"),
+        DQ_COLUMN("acc_delta", "paired.acc.delta", NULL),
+        DQ_COLUMN("acc_delta_stderr", "paired.acc.stderr", NULL),
+        DQ_COLUMN("acc_mcnemar_p", "paired.acc.p", NULL),
+        DQ_COLUMN("math_linear", "math.linear", NULL)};
+    enum { N = sizeof column / sizeof column[0] };
+    const char *titles[N];
+    const json_t *x;
     dq_table *t = NULL;
-    DQ_TRY(dq_table_new(&t, titles, (int)(sizeof titles / sizeof titles[0]), err));
-    for (int i = 0; i < v->n; i++) {
-        const dq_verdict_group *g = &v->group[i];
-        const bool paired = g->ref >= 0 && g->ref != i;
-        dq_table_cell(t, "%s", g->model);
-        dq_table_cell(t, "%s", g->ref >= 0 ? v->group[g->ref].model : "");
-        dq_table_cell(t, "%d", g->bits);
-        dq_table_cell(t, "%s", g->granularity);
-        kv_text(t, g->kv, "", err);
-        dq_table_cell(t, "judged");
-        dq_table_cell(t, "%s", g->task ? g->task : "");
-        dq_table_cell(t, "%lld", (long long)g->n);
-        dq_table_real(t, g->acc.value);
-        dq_table_real(t, g->acc.std_err);
-        dq_table_real(t, paired ? g->flips.delta : (double)NAN);
-        dq_table_real(t, paired ? g->flips.std_err : (double)NAN);
-        dq_table_real(t, paired ? g->flips.p : (double)NAN);
-        dq_table_cell(t, "%s", g->math ? g->math : "");
+    size_t i;
+    for (int k = 0; k < N; k++) titles[k] = column[k].title;
+    DQ_TRY(dq_table_new(&t, titles, N, err));
+    json_array_foreach(results, i, x)
+    {
+        for (int k = 0; k < N; k++) {
+            if (column[k].path)
+                cmd_eval_column_csv(t, x, &column[k]);
+            else
+                kv_text(t, json_object_get(x, "kv"), "", err);
+        }
     }
     dq_table_csv(t, path, err);
     dq_table_free(t);
@@ -369,16 +334,19 @@ static dq_status run(options *o, dq_err *err)
                                    g->model, g->bits, (long long)g->n, (long long)ref->n,
                                    (long long)g->flips.n);
             }
-            if (o->csv && write_csv(&v, o->csv, err) == DQ_OK) written[n++] = o->csv;
+            json_t *doc = document(o, &v, files.inputs);
+            const json_t *results = json_object_get(doc, "results");
+            if (o->csv && write_csv(results, o->csv, err) == DQ_OK) written[n++] = o->csv;
             if (err->code == DQ_OK && o->document &&
-                dq_document_write(document(o, &v, files.inputs), o->document, err) == DQ_OK)
+                dq_document_write(json_incref(doc), o->document, err) == DQ_OK)
                 written[n++] = o->document;
             if (err->code == DQ_OK) {
                 if (o->json)
-                    dq_stdout_print(document(o, &v, files.inputs), err);
+                    dq_stdout_print(json_incref(doc), err);
                 else
-                    print_table(&v, err);
+                    print_table(results, err);
             }
+            json_decref(doc);
             for (int i = 0; err->code != DQ_OK && i < n; i++)
                 remove(written[i]); /* no output of a failure */
         }
