@@ -235,13 +235,10 @@ void cmd_eval_baseline_end(cmd_eval_baseline *b)
 
 static json_t *baseline_json(const cmd_eval_baseline *b)
 {
-    json_t *o = json_object();
-    json_object_set_new(o, "path", dq_document_name(b->path));
-    json_object_set_new(o, "bytes", json_integer((json_int_t)b->bytes));
-    json_object_set_new(o, "sha256", json_string(b->sha256));
-    json_object_set_new(o, "dq_version", dq_document_name(text_of(b->document, "dq_version")));
-    json_object_set_new(o, "comparison", json_string("point values"));
-    return o;
+    return json_pack("{s:o,s:I,s:s,s:o,s:s}", "path", dq_document_name(b->path), "bytes",
+                     (json_int_t)b->bytes, "sha256", b->sha256, "dq_version",
+                     dq_document_name(text_of(b->document, "dq_version")), "comparison",
+                     "point values");
 }
 
 /* A value as JSON, shortened for a sentence. */
@@ -429,15 +426,12 @@ dq_status cmd_eval_baseline_fit(cmd_eval_baseline *b, const cmd_eval_view *v,
         const dq_eval_row *r = &v->e->row[i];
         const dq_eval_source *s = dq_eval_source_of(v->e, r);
         const cmd_eval_kind *kind = cmd_eval_kind_of(s);
-        json_t *key = json_object();
-        json_object_set_new(key, "model", json_string(v->names[r->model]));
-        json_object_set_new(key, "task", json_string(s->name));
-        json_object_set_new(key, "logit_bits", json_integer(r->logit.bits));
+        json_t *key = json_pack("{s:s,s:s,s:i,s:o,s:o}", "model", v->names[r->model], "task",
+                                s->name, "logit_bits", r->logit.bits, "kv", dq_kv_spec_json(&r->kv),
+                                "math", dq_kv_report_math_json(r->math));
         if (r->logit.bits < 16)
             json_object_set_new(key, "logit_granularity",
                                 json_string(dq_granularity_name[r->logit.granularity]));
-        json_object_set_new(key, "kv", dq_kv_spec_json(&r->kv));
-        json_object_set_new(key, "math", dq_kv_report_math_json(r->math));
         if (kind->out.told_by) kind->out.told_by(key, s);
         if (dq_json_complete(err) == DQ_OK) find_result(b, key, &b->result[i], err);
         json_decref(key);
@@ -470,12 +464,6 @@ static const json_t *baseline_result(const cmd_eval_baseline *b, int row)
     return json_array_get(json_object_get(b->document, "results"), (size_t)b->result[row]);
 }
 
-static double real_of(const json_t *o, const char *key)
-{
-    const json_t *x = json_object_get(o, key);
-    return json_is_number(x) ? json_number_value(x) : (double)NAN;
-}
-
 static void number_cell(dq_table *t, double x, double std_err)
 {
     if (isnan(x))
@@ -493,19 +481,18 @@ static void add_row(dq_table *t, const cmd_eval_view *v, const char *condition, 
     while (!v->e->row[index].shown || i-- > 0) index++;
     const dq_eval_row *r = &v->e->row[index];
     const json_t *met = json_object_get(c, "met");
-    const double change = real_of(c, "change");
+    const double change = cmd_eval_real(c, "change");
+    static const cmd_eval_key keys[] = {DQ_KEY_MODEL, DQ_KEY_TITLE, DQ_KEY_BITS, DQ_KEY_GRANULARITY,
+                                        DQ_KEYS_END};
     char label[DQ_KV_LABEL];
     dq_table_cell(t, "%s", condition);
-    dq_table_cell(t, "%s", v->names[r->model]);
-    dq_table_cell(t, "%s", cmd_eval_title(v->e, index));
-    dq_table_cell(t, "%d", r->logit.bits);
-    dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_granularity_name[r->logit.granularity]);
+    cmd_eval_key_cells(t, v, index, keys);
     dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
     dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
-    number_cell(t, real_of(c, "value"), real_of(c, "stderr"));
-    number_cell(t, real_of(c, "baseline"), real_of(c, "baseline_stderr"));
+    number_cell(t, cmd_eval_real(c, "value"), cmd_eval_real(c, "stderr"));
+    number_cell(t, cmd_eval_real(c, "baseline"), cmd_eval_real(c, "baseline_stderr"));
     dq_table_known(t, !isnan(change), "%+.4g", change);
-    number_cell(t, real_of(c, "limit"), (double)NAN);
+    number_cell(t, cmd_eval_real(c, "limit"), (double)NAN);
     dq_table_cell(t, "%s",
                   json_is_null(met)   ? "not checked"
                   : json_is_true(met) ? "met"
@@ -583,20 +570,6 @@ dq_status cmd_eval_gates_read(cmd_eval_gates *g, const dq_list *texts, const cha
     return DQ_OK;
 }
 
-static const json_t *at_path(const json_t *o, const char *path)
-{
-    char key[DQ_GATE_NAME];
-    while (o && *path) {
-        size_t n = strcspn(path, ".");
-        if (n >= sizeof key) return NULL;
-        memcpy(key, path, n);
-        key[n] = 0;
-        o = json_object_get(o, key);
-        path += n + (path[n] == '.');
-    }
-    return o;
-}
-
 static bool ends_in(const char *name, const char *end, char *base)
 {
     size_t n = strlen(name), k = strlen(end);
@@ -606,22 +579,56 @@ static bool ends_in(const char *name, const char *end, char *base)
     return true;
 }
 
-/* NULL: the result has no such member; JSON null: it has no value. */
-static const json_t *gate_find(const json_t *row, const char *name)
+/* What a name stands for in a result. */
+typedef struct quantity {
+    bool there;       /* the result has such a member */
+    double x;         /* NaN: without a value, or beyond the range of doubles */
+    double std_err;   /* NaN: none is known */
+    const json_t *of; /* the mean or difference that it is of; NULL: another number */
+} quantity;
+
+static quantity quantity_of(const json_t *row, const char *name)
 {
-    const json_t *metrics = json_object_get(row, "metrics"),
-                 *paired = json_object_get(row, "paired");
-    char base[DQ_GATE_NAME];
-    if (strcmp(name, "ppl_ratio") == 0) return at_path(metrics, "ln_ppl_ratio.value");
-    const json_t *v = at_path(metrics, name);
-    if (json_is_object(v)) return json_object_get(v, "value");
-    if (v) return v;
-    if (ends_in(name, "_delta", base) && json_object_get(metrics, base))
-        return json_is_null(paired) ? NULL : at_path(json_object_get(paired, base), "delta");
-    if (ends_in(name, "_p", base) && json_object_get(metrics, base))
-        return json_is_null(paired) ? NULL : at_path(json_object_get(paired, base), "p");
-    v = at_path(row, name);
-    return json_is_object(v) || json_is_array(v) || json_is_string(v) ? NULL : v;
+    const json_t *metrics = json_object_get(row, "metrics");
+    const json_t *paired = json_object_get(row, "paired"), *v = cmd_eval_at(metrics, name);
+    const bool ratio = strcmp(name, "ppl_ratio") == 0;
+    char base[DQ_GATE_NAME], beside[DQ_GATE_NAME + 8];
+    quantity n = {.std_err = (double)NAN, .x = (double)NAN};
+    if (ratio) {
+        n.of = json_object_get(metrics, "ln_ppl_ratio");
+        v = json_object_get(n.of, "value");
+    } else if (v) {
+        snprintf(beside, sizeof beside, "%s_stderr", name);
+        if (cmd_eval_at(metrics, beside))
+            n.std_err = json_number_value(cmd_eval_at(metrics, beside));
+        n.of = json_is_object(v) ? v : NULL;
+        if (n.of) v = json_object_get(v, "value");
+        if (ends_in(name, ".value", base)) n.of = cmd_eval_at(metrics, base);
+    } else if (ends_in(name, "_delta", base) && json_object_get(metrics, base)) {
+        n.of = json_object_get(paired, base);
+        v = json_object_get(n.of, "delta");
+    } else if (ends_in(name, "_p", base) && json_object_get(metrics, base)) {
+        v = json_object_get(json_object_get(paired, base), "p");
+    } else {
+        v = cmd_eval_at(row, name);
+        if (json_is_object(v) || json_is_array(v) || json_is_string(v)) v = NULL;
+    }
+    n.there = v != NULL;
+    if (n.of && !ratio) n.std_err = cmd_eval_real(n.of, "stderr");
+    if (!json_is_number(v) || fabs(json_number_value(v)) >= DBL_MAX) return n;
+    n.x = ratio ? exp(json_number_value(v)) : json_number_value(v);
+    return n;
+}
+
+/* Its own 95 % interval, or one from its standard error, or none. */
+static dq_interval interval_of(const quantity *n, const char *name)
+{
+    const json_t *value = json_object_get(n->of, "value");
+    const dq_mean m = cmd_eval_mean_of(n->of);
+    dq_interval x = cmd_eval_interval_of(n->of);
+    if (isnan(x.low) && json_is_number(value) && !isnan(m.std_err))
+        x = dq_interval_t(m.value, m.std_err, m.clusters);
+    return strcmp(name, "ppl_ratio") == 0 ? (dq_interval){exp(x.low), exp(x.high)} : x;
 }
 
 /* Lists end with NULL; a NULL list is empty. */
@@ -727,23 +734,6 @@ static bool same_reference(const json_t *there, const cmd_eval_view *v, const dq
            strcmp(weights, cmd_eval_reference_weights(v->e, r)) == 0;
 }
 
-/* NaN: none; numbers beyond the range of doubles count as none. */
-static double number_of(const json_t *row, const char *name)
-{
-    const json_t *x = gate_find(row, name);
-    if (!json_is_number(x) || fabs(json_number_value(x)) >= DBL_MAX) return (double)NAN;
-    return strcmp(name, "ppl_ratio") == 0 ? exp(json_number_value(x)) : json_number_value(x);
-}
-
-/* The reason that a result gives for a missing value; NULL: none. */
-static const char *why_none(const json_t *row, const char *name)
-{
-    char base[DQ_GATE_NAME];
-    const json_t *m =
-        at_path(json_object_get(row, "metrics"), ends_in(name, ".value", base) ? base : name);
-    return json_string_value(json_object_get(m, "reason"));
-}
-
 /* Why the baseline has no number for a row; NULL: it has one. */
 static const char *why_unmatched(const cmd_eval_gates *all, const cmd_eval_gate *g,
                                  const cmd_eval_view *v, int row)
@@ -751,7 +741,8 @@ static const char *why_unmatched(const cmd_eval_gates *all, const cmd_eval_gate 
     const json_t *there = baseline_result(&all->baseline, row);
     const dq_eval_row *r = &v->e->row[row];
     if (!there) return "the baseline has no such result";
-    if (isnan(number_of(there, g->name))) return "its result in the baseline has no such number";
+    if (isnan(quantity_of(there, g->name).x))
+        return "its result in the baseline has no such number";
     if (is_difference(g->name, dq_eval_source_of(v->e, r)) && !same_reference(there, v, r))
         return "it is compared with another reference in the baseline";
     return NULL;
@@ -815,46 +806,6 @@ static const char *shortened(char buf[SHORT_NAME + 4], const char *name)
     return buf;
 }
 
-/* The result's own 95 % interval, or one from its standard error, or none. */
-static dq_interval find_interval(const json_t *row, const char *name)
-{
-    const json_t *metrics = json_object_get(row, "metrics"), *o;
-    char base[DQ_GATE_NAME];
-    if (strcmp(name, "ppl_ratio") == 0)
-        o = json_object_get(metrics, "ln_ppl_ratio");
-    else if (ends_in(name, "_delta", base) && json_object_get(metrics, base))
-        o = json_object_get(json_object_get(row, "paired"), base);
-    else
-        o = at_path(metrics, ends_in(name, ".value", base) ? base : name);
-    const json_t *own = json_object_get(o, "interval"), *value = json_object_get(o, "value"),
-                 *std_err = json_object_get(o, "stderr");
-    if (json_array_size(own) == 2)
-        return (dq_interval){json_number_value(json_array_get(own, 0)),
-                             json_number_value(json_array_get(own, 1))};
-    if (!json_is_number(value) || !json_is_number(std_err)) return dq_interval_none;
-    return dq_interval_t(json_number_value(value), json_number_value(std_err),
-                         json_integer_value(json_object_get(o, "n_clusters")));
-}
-
-/* NAME_stderr beside a mean; NaN: none. */
-static double find_error(const json_t *row, const char *name)
-{
-    const json_t *metrics = json_object_get(row, "metrics"), *x;
-    char base[DQ_GATE_NAME], beside[DQ_GATE_NAME + 8];
-    if (ends_in(name, "_delta", base) && json_object_get(metrics, base)) {
-        x = at_path(json_object_get(row, "paired"), base);
-    } else {
-        x = at_path(metrics, ends_in(name, ".value", base) ? base : name);
-        if (x && !json_is_object(x)) {
-            snprintf(beside, sizeof beside, "%s_stderr", name);
-            x = at_path(metrics, beside);
-            return json_is_number(x) ? json_number_value(x) : (double)NAN;
-        }
-    }
-    x = json_object_get(x, "stderr");
-    return json_is_number(x) ? json_number_value(x) : (double)NAN;
-}
-
 typedef struct looked {
     int n, bad;       /* results with such a number, and those in which the condition holds */
     int sourceless;   /* results that would have one if their source were in the run */
@@ -866,8 +817,7 @@ typedef struct looked {
 typedef struct seen {
     const char *name, *brief; /* whole, and for an error */
     int number;               /* among the results */
-    double x;                 /* NaN: it has no value */
-    const char *why;          /* of that; NULL: nothing says */
+    quantity is;
     dq_interval in;
     double baseline, limit; /* NaN: there is none */
 } seen;
@@ -875,25 +825,20 @@ typedef struct seen {
 static void say(dq_logger *logger, cmd_eval_gates *all, const cmd_eval_gate *g, looked *sum,
                 const seen *it)
 {
+    const char *why = json_string_value(json_object_get(it->is.of, "reason"));
     char value[96], around[80] = "", against[80] = "";
-    json_t *o = json_object(), *interval = json_null();
-    if (!isnan(it->x))
-        snprintf(value, sizeof value, "is %.6g", it->x);
+    if (!isnan(it->is.x))
+        snprintf(value, sizeof value, "is %.6g", it->is.x);
     else
-        snprintf(value, sizeof value, "has no value%s%s", it->why ? ", as " : "",
-                 it->why ? it->why : "");
-    if (!isnan(it->x) && !isnan(it->in.low)) {
+        snprintf(value, sizeof value, "has no value%s%s", why ? ", as " : "", why ? why : "");
+    if (!isnan(it->is.x) && !isnan(it->in.low))
         snprintf(around, sizeof around, " (95 %% interval %.6g to %.6g)", it->in.low, it->in.high);
-        interval = json_array();
-        json_array_append_new(interval, dq_document_real(it->in.low));
-        json_array_append_new(interval, dq_document_real(it->in.high));
-    }
     if (g->limit.baseline)
         snprintf(against, sizeof against, ", baseline %.6g, limit %.6g", it->baseline, it->limit);
-    json_object_set_new(o, "result", json_integer(it->number));
-    json_object_set_new(o, "value", dq_document_real(it->x));
-    json_object_set_new(o, "interval", interval);
-    json_array_append_new(sum->met, o);
+    json_array_append_new(
+        sum->met,
+        json_pack("{s:i,s:o,s:o}", "result", it->number, "value", dq_document_real(it->is.x),
+                  "interval", isnan(it->is.x) ? json_null() : cmd_eval_interval_json(it->in)));
     dq_logger_warn(logger, "--fail-if \"%s\": %s: %s %s%s%s", g->text, it->name, g->name, value,
                    around, against);
     if (all->missed + sum->bad < DQ_GATES_TOLD)
@@ -904,34 +849,29 @@ static void say(dq_logger *logger, cmd_eval_gates *all, const cmd_eval_gate *g, 
 
 /* False: there is no limit, and the result is not checked. */
 static bool take_limit(const cmd_eval_gates *all, const cmd_eval_gate *g, dq_logger *logger,
-                       const cmd_eval_view *v, int index, const json_t *row, seen *it, looked *sum)
+                       const cmd_eval_view *v, int index, seen *it, looked *sum)
 {
     const char *why = g->limit.baseline ? why_unmatched(all, g, v, index) : NULL;
-    const json_t *there = baseline_result(&all->baseline, index);
-    if (g->limit.baseline && !why) it->baseline = number_of(there, g->name);
+    const quantity there = quantity_of(baseline_result(&all->baseline, index), g->name);
+    if (g->limit.baseline && !why) it->baseline = there.x;
     if (!why) it->limit = cmd_eval_gate_expr_value(&g->limit, it->baseline);
     if (!why && !isfinite(it->limit)) {
         why = "the limit is no finite number with that baseline";
         dq_logger_warn(logger, "--fail-if \"%s\": %s: cannot be checked, %s (%.6g)", g->text,
                        it->name, why, it->baseline);
     }
-    if (g->limit.baseline) {
-        json_t *o = json_object();
-        json_object_set_new(o, "result", json_integer(it->number));
-        json_object_set_new(o, "value", dq_document_real(it->x));
-        json_object_set_new(o, "stderr", dq_document_real(find_error(row, g->name)));
-        json_object_set_new(o, "baseline", dq_document_real(it->baseline));
-        json_object_set_new(o, "baseline_stderr",
-                            isnan(it->baseline) ? json_null()
-                                                : dq_document_real(find_error(there, g->name)));
-        json_object_set_new(o, "change", dq_document_real(it->x - it->baseline));
-        json_object_set_new(o, "limit", dq_document_real(it->limit));
-        json_object_set_new(o, "met",
-                            why ? json_null()
-                                : json_boolean(isnan(it->x) || gate_holds(g, it->x, it->limit)));
-        json_object_set_new(o, "unchecked", why ? json_string(why) : json_null());
-        json_array_append_new(sum->compared, o);
-    }
+    if (g->limit.baseline)
+        json_array_append_new(
+            sum->compared,
+            json_pack("{s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "result", it->number, "value",
+                      dq_document_real(it->is.x), "stderr", dq_document_real(it->is.std_err),
+                      "baseline", dq_document_real(it->baseline), "baseline_stderr",
+                      isnan(it->baseline) ? json_null() : dq_document_real(there.std_err), "change",
+                      dq_document_real(it->is.x - it->baseline), "limit",
+                      dq_document_real(it->limit), "met",
+                      why ? json_null()
+                          : json_boolean(isnan(it->is.x) || gate_holds(g, it->is.x, it->limit)),
+                      "unchecked", why ? json_string(why) : json_null()));
     sum->unmatched += why != NULL;
     return !why;
 }
@@ -943,12 +883,10 @@ static void look_at(cmd_eval_gates *all, const cmd_eval_gate *g, dq_logger *logg
     const dq_eval *e = view->e;
     const char *model = view->names[e->row[index].model];
     char result[800], brief[320], name[SHORT_NAME + 4];
-    const json_t *v = gate_find(row, g->name);
     seen it = {.name = row_text(result, sizeof result, model, e, index),
                .brief = row_text(brief, sizeof brief, shortened(name, model), e, index),
                .number = number,
-               .x = number_of(row, g->name),
-               .why = why_none(row, g->name),
+               .is = quantity_of(row, g->name),
                .baseline = (double)NAN,
                .limit = (double)NAN};
     if (e->row[index].ref == index &&
@@ -963,11 +901,10 @@ static void look_at(cmd_eval_gates *all, const cmd_eval_gate *g, dq_logger *logg
             g->text, result);
         return;
     }
-    if (!v || !take_limit(all, g, logger, view, index, row, &it, sum)) return;
-    it.in = find_interval(row, g->name);
-    if (strcmp(g->name, "ppl_ratio") == 0) it.in = (dq_interval){exp(it.in.low), exp(it.in.high)};
+    if (!it.is.there || !take_limit(all, g, logger, view, index, &it, sum)) return;
+    it.in = interval_of(&it.is, g->name);
     sum->n++;
-    if (isnan(it.x) || gate_holds(g, it.x, it.limit)) say(logger, all, g, sum, &it);
+    if (isnan(it.is.x) || gate_holds(g, it.is.x, it.limit)) say(logger, all, g, sum, &it);
 }
 
 void cmd_eval_gates_apply(cmd_eval_gates *g, dq_logger *logger, const cmd_eval_view *v,
@@ -991,16 +928,11 @@ void cmd_eval_gates_apply(cmd_eval_gates *g, dq_logger *logger, const cmd_eval_v
         g->unchecked += sum.n == 0 || sum.sourceless > 0 || sum.unmatched > 0;
         g->sourceless += sum.sourceless > 0;
         g->unmatched += sum.unmatched > 0;
-        json_t *o = json_object();
-        json_object_set_new(o, "fail_if", dq_document_name(g->gate[i].text));
-        json_object_set_new(o, "checked", json_integer(sum.n));
-        json_object_set_new(o, "missed", json_integer(sum.bad));
-        json_object_set_new(o, "met", sum.met);
-        json_object_set_new(o, "unchecked", json_integer(sum.sourceless + sum.unmatched));
-        if (g->gate[i].limit.baseline)
-            json_object_set_new(o, "compared", sum.compared);
-        else
-            json_decref(sum.compared);
+        json_t *o = json_pack("{s:o,s:i,s:i,s:o,s:i}", "fail_if", dq_document_name(g->gate[i].text),
+                              "checked", sum.n, "missed", sum.bad, "met", sum.met, "unchecked",
+                              sum.sourceless + sum.unmatched);
+        if (g->gate[i].limit.baseline) json_object_set(o, "compared", sum.compared);
+        json_decref(sum.compared);
         json_array_append_new(list, o);
     }
     if (g->n) json_object_set(document, "gates", list);
