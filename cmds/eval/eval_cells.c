@@ -142,17 +142,6 @@ void cmd_eval_column_csv(dq_table *t, const json_t *result, const cmd_eval_colum
 
 /* Four decimals, or two significant digits where the error is small. */
 
-const char *cmd_eval_clusters_text(char *buf, size_t cap, int64_t n, const char *cluster)
-{
-    const size_t len = strlen(cluster);
-    const bool y = n != 1 && cluster[len - 1] == 'y';
-    snprintf(buf, cap, "%lld %.*s%s", (long long)n, (int)(y ? len - 1 : len), cluster,
-             n == 1 ? ""
-             : y    ? "ies"
-                    : "s");
-    return buf;
-}
-
 void cmd_eval_mean_cell(dq_table *t, dq_mean m, const char *sign)
 {
     if (isnan(m.value))
@@ -297,22 +286,9 @@ const char *cmd_eval_title(const dq_eval *e, int row)
     return s->title ? s->title : s->name;
 }
 
-const dq_model *cmd_eval_model_of(const dq_eval *e, int row)
-{
-    return e->model[e->row[row].model].m;
-}
-
 double cmd_eval_rate(const dq_score_work *w)
 {
     return w->seconds > 0 ? (double)w->computed / w->seconds : (double)NAN;
-}
-
-const char *cmd_eval_no_difference(const dq_eval *e, int row)
-{
-    const dq_eval_row *r = &e->row[row];
-    if (r->ref != row) return NULL;
-    return e->model[r->model].sourceless ? "its source checkpoint is not in the run"
-                                         : "is the reference";
 }
 
 const char *cmd_eval_reference_weights(const dq_eval *e, const dq_eval_row *r)
@@ -425,16 +401,13 @@ void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const dq_kv_option
     json_object_set_new(kv, "stored", stored);
     json_t *list = json_array();
     for (int i = 0; i < o->n_sized; i++) {
-        const dq_kv_sized *s = &o->sized[i];
-        json_t *x = json_object();
-        json_object_set_new(x, "size", dq_document_real(s->of.size));
-        json_object_set_new(x, "context", json_integer((json_int_t)s->of.context));
-        json_object_set_new(x, "bits", json_integer(s->row.bits));
-        json_object_set_new(x, "keep", dq_document_real(s->keep));
-        json_object_set_new(x, "recent",
-                            s->row.recent < 0 ? json_null() : json_integer(s->row.recent));
-        json_object_set_new(x, "share_at_most", dq_document_real(s->share));
-        json_array_append_new(list, x);
+        const dq_kv_sized *z = &o->sized[i];
+        json_array_append_new(
+            list, json_pack("{s:o,s:I,s:i,s:o,s:o,s:o}", "size", dq_document_real(z->of.size),
+                            "context", (json_int_t)z->of.context, "bits", z->row.bits, "keep",
+                            dq_document_real(z->keep), "recent",
+                            z->row.recent < 0 ? json_null() : json_integer(z->row.recent),
+                            "share_at_most", dq_document_real(z->share)));
     }
     json_object_set_new(kv, "sizes", list);
     json_object_set_new(settings, "kv", kv);
@@ -688,7 +661,7 @@ static void key_cell(dq_table *t, const cmd_eval_view *v, int row, cmd_eval_key 
     char text[DQ_KV_LABEL];
     switch (key) {
     case DQ_KEY_MODEL: dq_table_cell(t, "%s", v->names[r->model]); break;
-    case DQ_KEY_WEIGHTS: weights_cell(t, cmd_eval_model_of(v->e, row)); break;
+    case DQ_KEY_WEIGHTS: weights_cell(t, v->e->model[r->model].m); break;
     case DQ_KEY_BITS: dq_table_cell(t, "%d", r->logit.bits); break;
     case DQ_KEY_GRANULARITY: dq_table_cell(t, "%s", plain ? "-" : granularity); break;
     case DQ_KEY_LOGIT:

@@ -22,14 +22,6 @@ static int quoted(const dq_eval *e, int row)
     return dq_eval_quoted(dq_eval_source_of(e, &e->row[row]));
 }
 
-static bool has_cross(const dq_eval *e, const int *row, int n)
-{
-    for (int i = 0; i < n; i++) {
-        if (cmd_eval_cross_row(e, row[i]) < 0) return false;
-    }
-    return true;
-}
-
 /* What a result has of its quoted metric, under "metrics", "paired" or "cross_paired"; NULL:
  * nothing. */
 static const json_t *quoted_of(const cmd_eval_view *v, int row, const char *of)
@@ -52,19 +44,6 @@ static bool average_of(dq_eval_average *out, const cmd_eval_view *v, const int *
     }
     *out = dq_eval_average_of(mean, interval, n);
     return true;
-}
-
-int cmd_eval_averages_compared(const dq_eval *e)
-{
-    int n = 0;
-    for (int i = 0; i < e->n_rows; i++) {
-        int row[DQ_EVAL_SOURCES];
-        const int k = dq_eval_average_rows(row, e, i);
-        if (k == 0 || e->row[i].same != i) continue;
-        n += e->row[i].ref != i;
-        n += has_cross(e, row, k);
-    }
-    return n;
 }
 
 /* Whether a mean of the kind has the member. */
@@ -196,11 +175,20 @@ void cmd_eval_averages_json(json_t *document, const cmd_eval_view *v)
     }
 }
 
+/* Why a row has none; NULL: it is compared. */
+static const char *no_difference(const dq_eval *e, int row)
+{
+    const dq_eval_row *r = &e->row[row];
+    if (r->ref != row) return NULL;
+    return e->model[r->model].sourceless ? "its source checkpoint is not in the run"
+                                         : "is the reference";
+}
+
 static json_t *metrics_json(const cmd_eval_view *v, int index, const dq_eval_numbers *x)
 {
     const dq_eval_source *source = dq_eval_source_of(v->e, &v->e->row[index]);
     const cmd_eval_kind *kind = cmd_eval_kind_of(source);
-    const char *reason = cmd_eval_no_difference(v->e, index);
+    const char *reason = no_difference(v->e, index);
     json_t *o = json_object();
     for (int m = 0; m < x->n_metrics; m++) {
         json_object_set_new(o, source->kind->metric[m],

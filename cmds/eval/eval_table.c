@@ -189,25 +189,17 @@ static json_t *point_json(const front *f, int i)
     const dq_eval_row *r = &e->row[p->row];
     static const char *const kept_name[] = {"all", "least", "chosen"};
     char label[DQ_KV_LABEL];
-    json_t *o = json_object();
-    json_object_set_new(o, "result", json_integer(cmd_eval_result_of(e, p->row)));
-    json_object_set_new(o, "kv_label", json_string(label_of(f, i, label, sizeof label)));
-    json_object_set_new(o, "policy",
-                        chooses(e, r) ? json_string(r->kv.evict.policy->name) : json_null());
-    json_object_set_new(o, "kept", json_string(kept_name[dq_eval_kept_of(e, r)]));
-    json_object_set_new(o, "bytes_held", json_integer((json_int_t)p->bytes));
-    json_object_set_new(o, "share", dq_document_real(p->share));
-    json_object_set_new(o, "value", dq_document_real(p->value.value));
-    json_object_set_new(o, "stderr", dq_document_real(p->value.std_err));
-    json_object_set_new(o, "is", json_string(is_name[p->front]));
-    json_object_set_new(
-        o, "against",
-        p->against < 0 ? json_null() : json_integer(cmd_eval_result_of(e, f->of[p->against].row)));
-    json_object_set_new(o, "worse",
-                        p->against < 0 ? json_null() : dq_document_real(p->worse.value));
-    json_object_set_new(o, "interval",
-                        p->against < 0 ? json_null() : cmd_eval_interval_json(p->worse.interval));
-    return o;
+    const bool there = p->against >= 0;
+    return json_pack(
+        "{s:i,s:s,s:o,s:s,s:I,s:o,s:o,s:o,s:s,s:o,s:o,s:o}", "result",
+        cmd_eval_result_of(e, p->row), "kv_label", label_of(f, i, label, sizeof label), "policy",
+        chooses(e, r) ? json_string(r->kv.evict.policy->name) : json_null(), "kept",
+        kept_name[dq_eval_kept_of(e, r)], "bytes_held", (json_int_t)p->bytes, "share",
+        dq_document_real(p->share), "value", dq_document_real(p->value.value), "stderr",
+        dq_document_real(p->value.std_err), "is", is_name[p->front], "against",
+        there ? json_integer(cmd_eval_result_of(e, f->of[p->against].row)) : json_null(), "worse",
+        there ? dq_document_real(p->worse.value) : json_null(), "interval",
+        there ? cmd_eval_interval_json(p->worse.interval) : json_null());
 }
 
 typedef dq_status each_front(const front *f, void *arg, dq_err *err);
@@ -228,15 +220,14 @@ static dq_status append(const front *f, void *arg, dq_err *err)
 {
     const dq_eval *e = f->v->e;
     const dq_eval_row *r = &e->row[f->of[0].row];
-    json_t *o = json_object(), *points = json_array();
-    json_object_set_new(o, "model", json_string(f->v->names[r->model]));
-    json_object_set_new(o, "task", json_string(cmd_eval_title(e, f->of[0].row)));
+    json_t *points = json_array();
+    json_t *o = json_pack("{s:s,s:s}", "model", f->v->names[r->model], "task",
+                          cmd_eval_title(e, f->of[0].row));
     dq_kv_report_logit(o, r->logit);
-    json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
-    json_object_set_new(o, "metric", json_string(f->metric));
-    json_object_set_new(o, "cluster", json_string(dq_eval_cluster(e, r)));
-    json_object_set_new(o, "comparisons", json_integer((json_int_t)f->comparisons));
-    json_object_set_new(o, "points", points);
+    json_object_update_new(o, json_pack("{s:o,s:s,s:s,s:I,s:o}", "math",
+                                        dq_kv_report_math_json(r->math), "metric", f->metric,
+                                        "cluster", dq_eval_cluster(e, r), "comparisons",
+                                        (json_int_t)f->comparisons, "points", points));
     for (int i = 0; i < f->n; i++) json_array_append_new(points, point_json(f, i));
     json_array_append_new(arg, o);
     return err->code;
@@ -377,11 +368,45 @@ static bool series_of(series *f, const cmd_eval_view *v, int i)
     return speaks && f->n > 1;
 }
 
+/* "1 query", "250 queries" */
+static const char *clusters_text(char *buf, size_t cap, int64_t n, const char *cluster)
+{
+    const size_t len = strlen(cluster);
+    const bool y = n != 1 && cluster[len - 1] == 'y';
+    snprintf(buf, cap, "%lld %.*s%s", (long long)n, (int)(y ? len - 1 : len), cluster,
+             n == 1 ? ""
+             : y    ? "ies"
+                    : "s");
+    return buf;
+}
+
+static bool has_cross(const dq_eval *e, const int *row, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (cmd_eval_cross_row(e, row[i]) < 0) return false;
+    }
+    return true;
+}
+
+/* How many differences the averages show. */
+static int averages_compared(const dq_eval *e)
+{
+    int n = 0;
+    for (int i = 0; i < e->n_rows; i++) {
+        int row[DQ_EVAL_SOURCES];
+        const int k = dq_eval_average_rows(row, e, i);
+        if (k == 0 || e->row[i].same != i) continue;
+        n += e->row[i].ref != i;
+        n += has_cross(e, row, k);
+    }
+    return n;
+}
+
 /* Counts quoted differences to references, between models, and of their means over tasks; a cache
  * under several names counts once. */
 static int n_comparisons(const dq_eval *e)
 {
-    int n = cmd_eval_averages_compared(e);
+    int n = averages_compared(e);
     for (int i = 0; i < e->n_rows; i++) {
         if (!is_compared(e, i) || e->row[i].same != i) continue;
         n += e->row[i].ref != i;
@@ -422,8 +447,7 @@ static void print_notes(const dq_eval *e)
     if (clustered >= 0) {
         char name[48];
         printf("; p: t test over %s, else exact McNemar test",
-               strchr(cmd_eval_clusters_text(name, sizeof name, 2,
-                                             dq_eval_cluster(e, &e->row[clustered])),
+               strchr(clusters_text(name, sizeof name, 2, dq_eval_cluster(e, &e->row[clustered])),
                       ' ') +
                    1);
     } else if (has_windows(e, false))
@@ -529,7 +553,7 @@ void cmd_eval_claims(const cmd_eval_view *v)
                 printf(", interval %+.4f to %+.4f", x.low, x.high);
             if (missing)
                 printf(", roughly %s more would decide",
-                       cmd_eval_clusters_text(label, sizeof label, missing, cluster));
+                       clusters_text(label, sizeof label, missing, cluster));
             printf("\n");
         }
     }
@@ -605,52 +629,39 @@ json_t *cmd_eval_verdict_json(const cmd_eval_view *v, int row, const dq_eval_num
     if (!dq_eval_loss_of(&loss, v->e, row, x)) return json_null();
     const dq_interval_decision what = dq_interval_decide(loss.interval, v->margin);
     const int64_t missing = what == DQ_INCONCLUSIVE ? dq_interval_missing(&loss, v->margin) : 0;
-    json_t *o = json_object();
-    json_object_set_new(
-        o, "metric",
-        json_string(kind->out.loss ? kind->out.loss : s->kind->metric[dq_eval_quoted(s)]));
-    json_object_set_new(o, "loss", dq_document_real(loss.value));
-    json_object_set_new(o, "interval", cmd_eval_interval_json(loss.interval));
-    json_object_set_new(o, "n_clusters", json_integer((json_int_t)loss.clusters));
-    json_object_set_new(o, "margin", dq_document_real(v->margin));
-    json_object_set_new(o, "is", json_string(dq_interval_decision_name[what]));
-    json_object_set_new(o, "missing_clusters",
-                        missing ? json_integer((json_int_t)missing) : json_null());
-    return o;
+    return json_pack("{s:s,s:o,s:o,s:I,s:o,s:s,s:o}", "metric",
+                     kind->out.loss ? kind->out.loss : s->kind->metric[dq_eval_quoted(s)], "loss",
+                     dq_document_real(loss.value), "interval",
+                     cmd_eval_interval_json(loss.interval), "n_clusters", (json_int_t)loss.clusters,
+                     "margin", dq_document_real(v->margin), "is", dq_interval_decision_name[what],
+                     "missing_clusters", missing ? json_integer((json_int_t)missing) : json_null());
 }
 
 void cmd_eval_claims_json(json_t *document, const cmd_eval_view *v)
 {
     const int n = n_comparisons(v->e);
-    json_t *c = json_object(), *lowest = json_array();
-    json_object_set_new(c, "n", json_integer(n));
-    json_object_set_new(c, "level", json_real(0.95));
-    json_object_set_new(c, "expected_misses", json_real(0.05 * n));
-    json_object_set_new(document, "comparisons", c);
+    json_t *lowest = json_array();
+    json_object_set_new(
+        document, "comparisons",
+        json_pack("{s:i,s:f,s:f}", "n", n, "level", 0.95, "expected_misses", 0.05 * n));
     json_object_set_new(document, "lowest_logit_bits", lowest);
     for (int i = 0; i < v->e->n_rows; i++) {
         series f;
-        if (series_of(&f, v, i)) {
-            const dq_eval_row *r = &v->e->row[f.row[f.n - 1]];
-            json_t *o = json_object(), *widths = json_object();
-            char bits[16], label[DQ_KV_LABEL];
-            json_object_set_new(o, "model", json_string(v->names[r->model]));
-            json_object_set_new(o, "task", json_string(cmd_eval_title(v->e, f.row[0])));
-            json_object_set_new(o, "logit_granularity",
-                                json_string(dq_granularity_name[r->logit.granularity]));
-            json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
-            json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
-            json_object_set_new(o, "kv_label",
-                                json_string(dq_kv_report_label(label, sizeof label, &r->kv)));
-            json_object_set_new(o, "lowest", f.lowest ? json_integer(f.lowest) : json_null());
-            for (int k = 0; k < f.n; k++) {
-                snprintf(bits, sizeof bits, "%d", v->e->row[f.row[k]].logit.bits);
-                json_object_set_new(widths, bits,
-                                    json_string(is_of(f.verdict[k], "is the reference")));
-            }
-            json_object_set_new(o, "widths", widths);
-            json_array_append_new(lowest, o);
+        char bits[16], label[DQ_KV_LABEL];
+        if (!series_of(&f, v, i)) continue;
+        const dq_eval_row *r = &v->e->row[f.row[f.n - 1]];
+        json_t *widths = json_object();
+        for (int k = 0; k < f.n; k++) {
+            snprintf(bits, sizeof bits, "%d", v->e->row[f.row[k]].logit.bits);
+            json_object_set_new(widths, bits, json_string(is_of(f.verdict[k], "is the reference")));
         }
+        json_array_append_new(
+            lowest, json_pack("{s:s,s:s,s:s,s:o,s:o,s:s,s:o,s:o}", "model", v->names[r->model],
+                              "task", cmd_eval_title(v->e, f.row[0]), "logit_granularity",
+                              dq_granularity_name[r->logit.granularity], "math",
+                              dq_kv_report_math_json(r->math), "kv", dq_kv_spec_json(&r->kv),
+                              "kv_label", dq_kv_report_label(label, sizeof label, &r->kv), "lowest",
+                              f.lowest ? json_integer(f.lowest) : json_null(), "widths", widths));
     }
 }
 
@@ -714,9 +725,9 @@ static void table_row(dq_table *t, const cmd_eval_view *v, int row)
     cmd_eval_key_cells(t, v, row, row_keys);
     dq_table_cell(t, "%lld", json_integer_value(json_object_get(result, "n")));
     dq_table_cell(t, "%s",
-                  cmd_eval_clusters_text(clusters, sizeof clusters,
-                                         json_integer_value(json_object_get(result, "n_clusters")),
-                                         dq_eval_cluster(e, r)));
+                  clusters_text(clusters, sizeof clusters,
+                                json_integer_value(json_object_get(result, "n_clusters")),
+                                dq_eval_cluster(e, r)));
     for (int m = 0; m < 2 && metric_title(e, m); m++) {
         const char *own = source->kind->metric[m];
         cmd_eval_cell_score(t, own ? json_object_get(metrics, own) : NULL);

@@ -126,12 +126,9 @@ dq_status cmd_eval_pivot(const cmd_eval_view *v, const struct cmd_eval_kind *kin
                          const cmd_eval_table_of *p, dq_err *err);
 
 const char *cmd_eval_title(const dq_eval *e, int row);
-const dq_model *cmd_eval_model_of(const dq_eval *e, int row);
 /* Computed tokens per second; NaN: nothing was timed. */
 double cmd_eval_rate(const dq_score_work *w);
 bool cmd_eval_math_swept(const dq_eval *e);
-/* "is the reference", or that the row has only itself to be compared with; NULL: it is compared. */
-const char *cmd_eval_no_difference(const dq_eval *e, int row);
 /* Whose weights the row's reference has: "own", "source" or "other". */
 const char *cmd_eval_reference_weights(const dq_eval *e, const dq_eval_row *r);
 /* The row of the first model with this task and setting; -1: none, or both share a reference, so
@@ -432,8 +429,6 @@ const char *cmd_eval_path_for(const cmd_eval_options *o, const dq_list *given, c
 dq_status cmd_eval_gate_table(const cmd_eval_gates *g, const cmd_eval_view *v,
                               const json_t *document, dq_err *err);
 
-/* "1 query", "250 queries" */
-const char *cmd_eval_clusters_text(char *buf, size_t cap, int64_t n, const char *cluster);
 /* "0.6340 ± 0.0048"; sign: "+" or "". */
 void cmd_eval_mean_cell(dq_table *t, dq_mean m, const char *sign);
 /* Where all scores are equal, the ends of the interval replace an error of 0. */
@@ -456,8 +451,6 @@ json_t *cmd_eval_flips_json(const dq_stat_flips *f);
 dq_status cmd_eval_averages(const cmd_eval_view *v, dq_err *err);
 /* "averages" of the document. */
 void cmd_eval_averages_json(json_t *document, const cmd_eval_view *v);
-/* How many differences the averages show. */
-int cmd_eval_averages_compared(const dq_eval *e);
 
 /* One table per model and source. */
 dq_status cmd_eval_pareto(const cmd_eval_view *v, dq_err *err);
