@@ -102,12 +102,12 @@ static void plan(json_t *row, const dq_eval *e, const dq_eval_row *r)
 {
     const dq_eval_source *s = dq_eval_source_of(e, r);
     const char *metric = s->task->metric, *delimiter = delimiter_of(&s->items);
-    json_object_set_new(row, "num_fewshot", json_integer((json_int_t)s->n_shots));
-    json_object_set_new(row, "seed", s->n_shots ? json_integer((json_int_t)s->seed) : json_null());
-    json_object_set_new(row, "paper_metric", metric ? json_string(metric) : json_null());
-    json_object_set_new(row, "delimiter", delimiter ? json_string(delimiter) : json_null());
-    json_object_set_new(row, "truncated_items",
-                        json_integer((json_int_t)e->ids[r->ids].req.n_truncated));
+    json_object_update_new(
+        row, json_pack("{s:I,s:o,s:o,s:o,s:I}", "num_fewshot", (json_int_t)s->n_shots, "seed",
+                       s->n_shots ? json_integer((json_int_t)s->seed) : json_null(), "paper_metric",
+                       metric ? json_string(metric) : json_null(), "delimiter",
+                       delimiter ? json_string(delimiter) : json_null(), "truncated_items",
+                       (json_int_t)e->ids[r->ids].req.n_truncated));
 }
 
 static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
@@ -124,36 +124,29 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
 static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *row, int64_t unit,
                       dq_err *err)
 {
-    const dq_eval *e = v->e;
-    const dq_eval_source *s = dq_eval_source_of(e, row);
-    (void)err;
-    const dq_requests *q = &e->ids[row->ids].req;
+    const dq_eval_source *s = dq_eval_source_of(v->e, row);
+    const dq_requests *q = &v->e->ids[row->ids].req;
+    const dq_request *first = &q->req[q->at[unit]];
     const dq_item *of = &s->items.item[unit];
-    json_t *pick = json_object();
-    json_object_set_new(o, "shots", json_integer((json_int_t)s->n_shots));
-    json_object_set_new(o, "gold", json_integer(of->gold));
-    json_object_set_new(o, "pick", pick);
-    for (int m = 0; m < 2; m++)
-        json_object_set_new(pick, s->kind->metric[m],
-                            json_integer(dq_eval_pick(of, row, &q->req[q->at[unit]], m == 1)));
+    (void)err;
+    json_object_update_new(o, json_pack("{s:I,s:i,s:{s:i,s:i}}", "shots", (json_int_t)s->n_shots,
+                                        "gold", of->gold, "pick", s->kind->metric[0],
+                                        dq_eval_pick(of, row, first, false), s->kind->metric[1],
+                                        dq_eval_pick(of, row, first, true)));
     return DQ_OK;
 }
 
 static dq_status requests(FILE *f, const dq_eval_source *s, dq_err *err)
 {
     for (int64_t k = 0; k < s->items.n; k++) {
-        const dq_item *item = &s->items.item[k];
-        const int64_t index = dq_eval_number(s, k);
-        for (int c = 0; c < item->n_choices; c++) {
+        const dq_item *one = &s->items.item[k];
+        for (int c = 0; c < one->n_choices; c++) {
             size_t n;
-            const char *ctx = dq_item_context(item, c, &n);
-            json_t *o = json_object();
-            json_object_set_new(o, "task", json_string(s->name));
-            json_object_set_new(o, "item", json_integer((json_int_t)index));
-            json_object_set_new(o, "choice", json_integer(c));
-            json_object_set_new(o, "context", json_stringn(ctx, n));
-            json_object_set_new(o, "continuation",
-                                json_stringn(item->choice[c].text, item->choice[c].len));
+            const char *ctx = dq_item_context(one, c, &n);
+            json_t *o = json_pack("{s:s,s:I,s:i,s:o,s:o}", "task", s->name, "item",
+                                  (json_int_t)dq_eval_number(s, k), "choice", c, "context",
+                                  json_stringn(ctx, n), "continuation",
+                                  json_stringn(one->choice[c].text, one->choice[c].len));
             DQ_TRY(dq_document_put_line(f, o, err));
         }
     }

@@ -68,44 +68,36 @@ static json_t *drawn_seed(const dq_eval *e)
 static void cmd_eval_settings(json_t *s, const cmd_eval_options *o, const cmd_eval_view *v)
 {
     const dq_eval *e = v->e;
-    json_t *tasks = json_array();
+    bool bits_seen[17] = {false}, seen[DQ_GRANULARITIES] = {false};
+    json_t *tasks = json_array(), *bits = json_array(), *granularities = json_array();
     for (int i = 0; i < e->n_sources; i++)
         json_array_append_new(tasks, json_string(e->source[i].name));
-    json_object_set_new(s, "tasks", tasks);
-    json_object_set_new(s, "long", o->too_long.text ? json_string(o->too_long.text) : json_null());
-    json_object_set_new(s, "num_fewshot", json_integer((json_int_t)o->num_fewshot));
-    json_object_set_new(s, "seed", drawn_seed(e));
     /* Widths and granularities, in the order of the rows. */
-    int bits[16], n = 0;
-    bool seen[DQ_GRANULARITIES] = {false};
-    json_t *granularities = json_array();
     for (int i = 0; i < e->n_rows; i++) {
-        const dq_eval_row *r = &e->row[i];
-        bool known = !r->shown;
-        for (int k = 0; k < n; k++) known = known || bits[k] == r->logit.bits;
-        if (!known && n < 16) bits[n++] = r->logit.bits;
-        if (r->shown && !seen[r->logit.granularity]) {
-            seen[r->logit.granularity] = true;
-            json_array_append_new(granularities,
-                                  json_string(dq_granularity_name[r->logit.granularity]));
-        }
+        const dq_logit_spec *l = &e->row[i].logit;
+        if (!e->row[i].shown) continue;
+        if (!bits_seen[l->bits]) json_array_append_new(bits, json_integer(l->bits));
+        if (!seen[l->granularity])
+            json_array_append_new(granularities, json_string(dq_granularity_name[l->granularity]));
+        bits_seen[l->bits] = seen[l->granularity] = true;
     }
-    json_t *l = json_array();
-    for (int i = 0; i < n; i++) json_array_append_new(l, json_integer(bits[i]));
-    json_object_set_new(s, "logit_bits", l);
-    json_object_set_new(s, "logit_granularity", granularities);
-    json_object_set_new(s, "head_order", dq_input_head_order_json(&o->head_order));
+    json_object_update_new(
+        s, json_pack("{s:o,s:o,s:I,s:o,s:o,s:o,s:o}", "tasks", tasks, "long",
+                     o->too_long.text ? json_string(o->too_long.text) : json_null(), "num_fewshot",
+                     (json_int_t)o->num_fewshot, "seed", drawn_seed(e), "logit_bits", bits,
+                     "logit_granularity", granularities, "head_order",
+                     dq_input_head_order_json(&o->head_order)));
     cmd_eval_kv_settings(s, e, &o->kv, v->names);
-    json_object_set_new(s, "math", json_string(o->math_words.text));
-    json_object_set_new(s, "margin", dq_document_real(o->margin));
-    json_object_set_new(s, "ref", o->ref ? dq_document_name(o->ref) : json_null());
+    json_object_update_new(s, json_pack("{s:s,s:o,s:o}", "math", o->math_words.text, "margin",
+                                        dq_document_real(o->margin), "ref",
+                                        o->ref ? dq_document_name(o->ref) : json_null()));
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         if (cmd_eval_kinds[i]->settings) cmd_eval_kinds[i]->settings(s, o->own[i], e);
     }
-    json_object_set_new(s, "bos", json_string(o->bos.text));
-    json_object_set_new(s, "limit", o->limit ? json_integer((json_int_t)o->limit) : json_null());
-    json_object_set_new(s, "device", json_string(e->backend->device));
-    json_object_set_new(s, "threads", json_integer(e->backend->threads));
+    json_object_update_new(s,
+                           json_pack("{s:s,s:o,s:s,s:i}", "bos", o->bos.text, "limit",
+                                     o->limit ? json_integer((json_int_t)o->limit) : json_null(),
+                                     "device", e->backend->device, "threads", e->backend->threads));
 }
 
 /* --fail-if with its baseline must be equal in all parts. */
@@ -150,32 +142,27 @@ static work work_of(const dq_eval *e, const dq_eval_row *r)
 static dq_status plan_print(const cmd_eval_view *v, double seconds, dq_err *err)
 {
     char time[32];
-    const char *titles[12] = {"model", "logit bits", "granularity"};
-    int n = 3;
+    static const cmd_eval_key keys[] = {DQ_KEY_MODEL,    DQ_KEY_BITS, DQ_KEY_GRANULARITY,
+                                        DQ_KEY_KV_SWEPT, DQ_KEY_TASK, DQ_KEYS_END};
+    const char *titles[12];
+    int n = cmd_eval_key_titles(titles, v->e, keys);
     int64_t all = 0;
     dq_table *t;
-    if (cmd_eval_kv_swept(v->e)) titles[n++] = "KV cache";
-    titles[n++] = "task";
-    const int keys = n;
+    const int n_keys = n;
+    if (cmd_eval_kv_swept(v->e)) titles[3] = "KV cache";
     titles[n++] = "examples";
     titles[n++] = "items or windows";
     titles[n++] = "sequences";
     titles[n++] = "tokens";
     titles[n++] = "computed as";
     DQ_TRY(dq_table_new(&t, titles, n, err));
-    dq_table_keys(t, keys);
+    dq_table_keys(t, n_keys);
     for (int i = 0; i < v->e->n_rows; i++) {
         const dq_eval_row *r = &v->e->row[i];
         const dq_eval_source *s = dq_eval_source_of(v->e, r);
         work w = work_of(v->e, r);
         char label[DQ_KV_LABEL];
-        dq_table_cell(t, "%s", v->names[r->model]);
-        dq_table_cell(t, "%d", r->logit.bits);
-        dq_table_cell(t, "%s",
-                      r->logit.bits == 16 ? "-" : dq_granularity_name[r->logit.granularity]);
-        if (cmd_eval_kv_swept(v->e))
-            dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
-        dq_table_cell(t, "%s", s->name);
+        cmd_eval_key_cells(t, v, i, keys);
         dq_table_cell(t, "%lld", (long long)s->n_shots);
         dq_table_cell(t, "%lld", (long long)w.units);
         dq_table_cell(t, "%lld", (long long)w.sequences);
@@ -786,6 +773,26 @@ static dq_status dump_requests(eval_run *x, dq_err *err)
     return DQ_OK;
 }
 
+static json_t *plan_json(const cmd_eval_view *v, int row)
+{
+    const dq_eval *e = v->e;
+    const dq_eval_row *r = &e->row[row];
+    const dq_eval_source *s = dq_eval_source_of(e, r);
+    const work w = work_of(e, r);
+    json_t *o = json_pack("{s:s,s:s,s:b,s:o}", "model", v->names[r->model], "reference",
+                          v->names[e->row[r->ref].model], "shown", r->shown, "same_as",
+                          cmd_eval_same_as_json(e, row));
+    dq_kv_report_logit(o, r->logit);
+    json_object_update_new(
+        o, json_pack("{s:o,s:o,s:s,s:s,s:I}", "kv", dq_kv_spec_json(&r->kv), "math",
+                     dq_kv_report_math_json(r->math), "passes", dq_eval_passes(r), "task", s->name,
+                     s->kind->windows ? "windows" : "items", (json_int_t)w.units));
+    if (cmd_eval_kind_of(s)->out.plan) cmd_eval_kind_of(s)->out.plan(o, e, r);
+    json_object_update_new(o, json_pack("{s:I,s:I}", "sequences", (json_int_t)w.sequences, "tokens",
+                                        (json_int_t)w.ids));
+    return o;
+}
+
 static dq_status show_plan(eval_run *x, dq_err *err)
 {
     cmd_eval_view v = view_of(x);
@@ -798,31 +805,10 @@ static dq_status show_plan(eval_run *x, dq_err *err)
     json_object_set(doc, "inputs", x->inputs);
     json_object_set(doc, "settings", x->settings);
     /* References that are only computed come last, as they have no result. */
-    json_t *results = json_object_get(doc, "results");
-    for (int shown = 1; shown >= 0; shown--) {
-        for (int i = 0; i < v.e->n_rows; i++) {
-            if (v.e->row[i].shown == shown) {
-                const dq_eval_row *r = &v.e->row[i];
-                const dq_eval_source *s = dq_eval_source_of(v.e, r);
-                work w = work_of(v.e, r);
-                json_t *o = json_object();
-                json_object_set_new(o, "model", json_string(v.names[r->model]));
-                json_object_set_new(o, "reference", json_string(v.names[v.e->row[r->ref].model]));
-                json_object_set_new(o, "shown", json_boolean(r->shown));
-                json_object_set_new(o, "same_as", cmd_eval_same_as_json(v.e, i));
-                dq_kv_report_logit(o, r->logit);
-                json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
-                json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
-                json_object_set_new(o, "passes", json_string(dq_eval_passes(r)));
-                json_object_set_new(o, "task", json_string(s->name));
-                json_object_set_new(o, s->kind->windows ? "windows" : "items",
-                                    json_integer((json_int_t)w.units));
-                if (cmd_eval_kind_of(s)->out.plan) cmd_eval_kind_of(s)->out.plan(o, v.e, r);
-                json_object_set_new(o, "sequences", json_integer((json_int_t)w.sequences));
-                json_object_set_new(o, "tokens", json_integer((json_int_t)w.ids));
-                json_array_append_new(results, o);
-            }
-        }
+    for (int i = 0; i < 2 * v.e->n_rows; i++) {
+        const int row = i % v.e->n_rows;
+        if (v.e->row[row].shown == (i < v.e->n_rows))
+            json_array_append_new(json_object_get(doc, "results"), plan_json(&v, row));
     }
     if (x->o.document) dq_document_write(json_incref(doc), x->o.document, err);
     if (err->code == DQ_OK && x->o.json) {
