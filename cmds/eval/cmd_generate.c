@@ -160,8 +160,7 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
     if (!o->n && unused)
         return dq_fail(
             err, DQ_USAGE,
-            "--%s is for tasks that generate text (gsm8k, math, generate, ...); there is "
-            "none.",
+            "--%s is for tasks that generate text (gsm8k, math, generate, ...); there is none.",
             unused);
     if (o->sampler.text && !o->num_fewshot)
         return dq_fail(

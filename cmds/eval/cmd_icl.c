@@ -227,8 +227,7 @@ static dq_status choose(void *own, cmd_eval_options *run, const char *name, cons
     const char *demos = cmd_eval_path_for(run, &run->fewshot, name, &run->fewshot_used);
     if (!demos && !of->one_file)
         return dq_fail(err, DQ_USAGE,
-                       "--task %s needs demonstrations: give --fewshot-data FILE (expected "
-                       "%s).",
+                       "--task %s needs demonstrations: give --fewshot-data FILE (expected %s).",
                        of->name, of->form);
     for (int i = 0; i < o->order.n; i++) {
         const dq_icl_order order = (dq_icl_order)o->order.at[i];

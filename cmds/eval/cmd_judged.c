@@ -180,9 +180,7 @@ static dq_status print_table(const json_t *results, dq_err *err)
     }
     if (dq_table_finish(t, err) == DQ_OK)
         printf("\n\u00b1 is one standard error over items, those of one prompt or \"cluster\" as "
-               "one; where no "
-               "item differs, a 95 %% bound "
-               "stands instead.\n");
+               "one; where no item differs, a 95 %% bound stands instead.\n");
     return err->code == DQ_OK ? dq_stdout_flush(err) : err->code;
 }
 

@@ -198,8 +198,7 @@ static const char *const mode_names[] = {"forced", "generated"},
 static const cmd_eval_kind_option options[] = {
     {.opt = {.value = "needle",
              .help = "needles (--task needle: numbers hidden in a text of yours and asked for; "
-                     "--data FILE "
-                     "is the text):"}},
+                     "--data FILE is the text):"}},
     {{.name = "depths",
       .kind = DQ_OPT_TEXT,
       .value = "LIST",

@@ -338,10 +338,8 @@ const cmd_eval_kind cmd_eval_ruler = {
             .options = options,
             .tasks_help =
                 "niah_single, niah_multikey, niah_multivalue, niah_multiquery: numbers with keys "
-                "in a UTF-8 text; vt: chains "
-                "of variables; cwe: common words of a list, of a UTF-8 text; fwe: frequent coded "
-                "words; as RULER builds "
-                "them, vt and fwe without --data",
+                "in a UTF-8 text; vt: chains of variables; cwe: common words of a list, of a UTF-8 "
+                "text; fwe: frequent coded words; as RULER builds them, vt and fwe without --data",
             .has = "prompts of their own",
             .task = task,
             .form = form,

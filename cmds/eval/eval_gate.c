@@ -896,8 +896,7 @@ static void look_at(cmd_eval_gates *all, const cmd_eval_gate *g, dq_logger *logg
         sum->sourceless++;
         dq_logger_warn(
             logger,
-            "--fail-if \"%s\": %s: could not be checked, its source checkpoint is not in the "
-            "run",
+            "--fail-if \"%s\": %s: could not be checked, its source checkpoint is not in the run",
             g->text, result);
         return;
     }

@@ -161,8 +161,7 @@ static const dq_usage usage = {
     .first_about =
         "Scores models on tasks and text at one or many widths, in one table. Each row is compared "
         "with the same checkpoint at 16 bits: a container with its source, which must be in the "
-        "run, "
-        "or with --ref.",
+        "run, or with --ref.",
     .first_examples =
         "  dq eval model --text book.txt --logit-bits 16,8,6,4\n"
         "  dq eval model model.h5 --task hellaswag --data hellaswag_val.jsonl --limit 500\n"
@@ -171,15 +170,14 @@ static const dq_usage usage = {
     .about =
         "Scores checkpoints and containers on multiple-choice tasks, on questions that they answer "
         "in their own words, and on text, at one or many widths of attention logits and forms of "
-        "the KV cache, in one table. Every row is compared "
-        "with the same checkpoint at 16-bit logits and a cache of 32 bits: a container with its "
-        "source folder, which must be in the run, or with --ref MODEL; --ref with the container "
-        "itself leaves out what its weights lost. Standard errors (±) of tasks are over items, or "
-        "queries where "
-        "runs share them; those of texts treat each document as one cluster, each window where "
-        "there is one document. A verdict compares the paired 95 % interval of a row's loss with "
-        "--margin: all of it is within, or exceeds it, or it is inconclusive. Ctrl-C "
-        "keeps what is finished; the same command with --resume goes on from there.",
+        "the KV cache, in one table. Every row is compared with the same checkpoint at 16-bit "
+        "logits and a cache of 32 bits: a container with its source folder, which must be in the "
+        "run, or with --ref MODEL; --ref with the container itself leaves out what its weights "
+        "lost. Standard errors (±) of tasks are over items, or queries where runs share them; "
+        "those of texts treat each document as one cluster, each window where there is one "
+        "document. A verdict compares the paired 95 % interval of a row's loss with --margin: all "
+        "of it is within, or exceeds it, or it is inconclusive. Ctrl-C keeps what is finished; the "
+        "same command with --resume goes on from there.",
     .examples =
         "  dq eval llama diffllama --task mc --data choices.jsonl --logit-bits 16,8,6,4\n"
         "  dq eval model model.h5 --text book.txt --ctx 512 --json\n"
@@ -377,10 +375,9 @@ static void add_outputs(rows *to, cmd_eval_options *o)
         dq_opt_text(
             "baseline", "OLD.json", &o->baseline,
             "a document that an earlier dq eval wrote with -o: the word baseline of --fail-if is "
-            "the "
-            "same number of the result with the same model name, task, logit bits, KV cache and "
-            "--math there. Status 7 where it has no such result, 4 where its files, items or task "
-            "settings are others"),
+            "the same number of the result with the same model name, task, logit bits, KV cache "
+            "and --math there. Status 7 where it has no such result, 4 where its files, items or "
+            "task settings are others"),
         {0},
     };
     add_rows(to, opts);
@@ -433,8 +430,7 @@ dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **ar
                    "(default 50), N windows of the text (default all)"),
         dq_opt_text("lengths", "LIST", &o->lengths_word,
                     "tokens of a prompt and the room for its answers, of tasks that make their own "
-                    "prompts (default 4096, "
-                    "or the fewest positions of the models)"),
+                    "prompts (default 4096, or the fewest positions of the models)"),
         dq_opt_word(
             "long", "WHAT", &o->too_long, dq_eval_long_name + 1, DQ_EVAL_LONGS,
             "items with more tokens than a model has positions: error: refuse them, all counted, "
@@ -1032,8 +1028,7 @@ static dq_status cmd_eval_choose(cmd_eval_options *o, dq_arena *a, dq_err *err)
     if (o->dump && !items)
         return dq_fail(
             err, DQ_USAGE,
-            "--dump-items writes windows of a --text and items of a --task with %s; there "
-            "is none.",
+            "--dump-items writes windows of a --text and items of a --task with %s; there is none.",
             kind_join(what, sizeof what, dumped, " or "));
     if (o->requests && !requests)
         return dq_fail(err, DQ_USAGE,

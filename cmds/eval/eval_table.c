@@ -292,8 +292,7 @@ static dq_status print_front(const front *f, void *arg, dq_err *err)
         dq_num_name[r->math.linear], f->metric);
     if (dq_table_print(t, err) == DQ_OK)
         printf("%d of %d are dominated by one of no more bytes. %lld comparisons, each at 95 %%: "
-               "about "
-               "%.1f of their intervals are expected to miss by chance.\n",
+               "about %.1f of their intervals are expected to miss by chance.\n",
                dominated, f->n, (long long)f->comparisons, 0.05 * (double)f->comparisons);
     dq_table_free(t);
     return err->code;
