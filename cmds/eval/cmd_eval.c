@@ -558,7 +558,7 @@ static dq_status plan(eval_run *x, dq_err *err)
         dq_input_warn_bad(&x->o.logger, path, ids->n_bad, ids->first_bad);
     }
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        if (cmd_eval_kinds[i]->warn_plan) cmd_eval_kinds[i]->warn_plan(&x->o.logger, &v);
+        if (cmd_eval_kinds[i]->warn) cmd_eval_kinds[i]->warn(&x->o.logger, &v, false);
     }
     for (int i = 0; i < x->e.n_ids; i++) cmd_eval_warn_seen(&x->o.logger, &v, i, x->inputs);
     return DQ_OK;
@@ -720,7 +720,7 @@ static dq_status hand_out(eval_run *x, dq_err *err)
     }
     cmd_eval_kv_warn(&x->o.logger, &x->e, x->names);
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        if (cmd_eval_kinds[i]->warn_done) cmd_eval_kinds[i]->warn_done(&x->o.logger, &v);
+        if (cmd_eval_kinds[i]->warn) cmd_eval_kinds[i]->warn(&x->o.logger, &v, true);
     }
     if (make_document(x, &v, err) == DQ_OK && write_files(x, &v, written, &n, err) == DQ_OK &&
         (!x->o.html || write_page(x, written, &n, &drawing, err) == DQ_OK)) {

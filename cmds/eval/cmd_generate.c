@@ -292,9 +292,9 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
     return DQ_OK;
 }
 
-static void warn_done(dq_logger *logger, const cmd_eval_view *v)
+static void warn(dq_logger *logger, const cmd_eval_view *v, bool done)
 {
-    for (int i = 0; i < v->e->n_rows; i++) {
+    for (int i = 0; done && i < v->e->n_rows; i++) {
         const dq_eval_row *r = &v->e->row[i];
         if (!shows(v->e, i)) continue;
         const totals sum = totals_of(v->e, r);
@@ -369,6 +369,6 @@ const cmd_eval_kind cmd_eval_generate = {
     .open = open_shots,
     .settings = put_settings,
     .unscored = unscored,
-    .warn_done = warn_done,
+    .warn = warn,
     .out = {.details = details, .item = item},
 };

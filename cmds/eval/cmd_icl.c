@@ -305,9 +305,10 @@ static void warn_over(dq_logger *logger, const dq_eval *e, const dq_eval_ids *id
                        e->source[ids->source].name, (long long)d->n_bad_demos);
 }
 
-static void warn_plan(dq_logger *logger, const cmd_eval_view *v)
+static void warn(dq_logger *logger, const cmd_eval_view *v, bool done)
 {
     const dq_eval *e = v->e;
+    if (done) return;
     for (int i = 0; i < e->n_ids; i++) {
         if (is_icl(&e->source[e->ids[i].source]))
             warn_over(logger, e, &e->ids[i], v->names[e->ids[i].model]);
@@ -445,7 +446,7 @@ const cmd_eval_kind cmd_eval_icl = {
                      "banking77, clinic150).",
             .choose = choose},
     .load = load,
-    .warn_plan = warn_plan,
+    .warn = warn,
     .settings = put_settings,
     .unscored = unscored,
     .out = {.details = details, .told_by = told_by, .tables = icl_tables, .item = item},

@@ -177,14 +177,9 @@ static const char *task(int i)
     return i < dq_ruler_n_tasks ? dq_ruler_tasks[i].name : NULL;
 }
 
-static bool fileless(const char *name)
-{
-    return !dq_ruler_find(name)->takes_text;
-}
-
 static const char *form(const char *name)
 {
-    return fileless(name) ? "no file" : "a UTF-8 text";
+    return dq_ruler_find(name)->takes_text ? "a UTF-8 text" : NULL;
 }
 
 static dq_status choose(void *own, cmd_eval_options *o, const char *name, const char *path,
@@ -343,7 +338,6 @@ const cmd_eval_kind cmd_eval_ruler = {
             .has = "prompts of their own",
             .task = task,
             .form = form,
-            .fileless = fileless,
             .lengths = true,
             .needs = "has nothing to act on: it is for niah_single and its like, vt, cwe and fwe.",
             .read = read_words,

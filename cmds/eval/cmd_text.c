@@ -265,9 +265,13 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
     return DQ_OK;
 }
 
-static dq_status choose_more(void *own, cmd_eval_options *run, dq_err *err)
+static dq_status choose(void *own, cmd_eval_options *run, const char *name, const char *path,
+                        dq_arena *a, dq_err *err)
 {
     text_options *t = own;
+    (void)name;
+    (void)path;
+    (void)a;
     if (t->files.n == 0) return DQ_OK;
     /* a document given twice would count as two independent ones */
     for (int i = 0; i < t->files.n; i++) {
@@ -401,9 +405,9 @@ static void warn_ids(dq_logger *logger, const dq_eval_ids *ids, const dq_text_se
                     "--slice-counts FILE or several documents");
 }
 
-static void warn_plan(dq_logger *logger, const cmd_eval_view *v)
+static void warn(dq_logger *logger, const cmd_eval_view *v, bool done)
 {
-    for (int i = 0; i < v->e->n_ids; i++) {
+    for (int i = 0; !done && i < v->e->n_ids; i++) {
         const dq_eval_ids *ids = &v->e->ids[i];
         if (is_text(v->e, ids)) warn_ids(logger, ids, v->e->source[ids->source].settings);
     }
@@ -578,10 +582,10 @@ const cmd_eval_kind cmd_eval_text = {
             .usual = &usual,
             .options = options,
             .read = read_words,
-            .choose_more = choose_more},
+            .choose = choose},
     .load = load,
     .opened = opened,
-    .warn_plan = warn_plan,
+    .warn = warn,
     .settings = put_settings,
     .unscored = unscored,
     .out = {.fields = fields,

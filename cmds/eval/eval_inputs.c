@@ -935,7 +935,7 @@ static dq_status choose_task(cmd_eval_options *o, const char *name, int *used, d
         if (strcmp(o->source[k].name, name) == 0)
             return dq_fail(err, DQ_USAGE, "--task: %s stands twice.", name);
     }
-    const bool fileless = kind->cli.fileless && kind->cli.fileless(name);
+    const bool fileless = kind->cli.form && !kind->cli.form(name);
     int none = INT_MAX; /* a file without a name is for another task */
     const char *path = cmd_eval_path_for(o, &o->data, name, fileless ? &none : used);
     if (path && fileless)
@@ -1011,8 +1011,8 @@ static dq_status cmd_eval_choose(cmd_eval_options *o, dq_arena *a, dq_err *err)
     }
     /* Sources of options such as --text, without --task. */
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        if (cmd_eval_kinds[i]->cli.choose_more)
-            DQ_TRY(cmd_eval_kinds[i]->cli.choose_more(o->own[i], o, err));
+        const cmd_eval_kind_cli *cli = &cmd_eval_kinds[i]->cli;
+        if (!cli->task) DQ_TRY(cli->choose(o->own[i], o, NULL, NULL, a, err));
     }
     if (o->n_sources == 0)
         return dq_fail(err, DQ_USAGE,

@@ -170,23 +170,23 @@ typedef struct cmd_eval_kind_cli {
     const cmd_eval_kind_option *options;
     const char *needs; /* follows the name of an option in its refusal where there is no source of
                           the kind; NULL: they are checked otherwise */
-    const char *tasks_help;            /* lines of the help of --task */
-    const char *has;                   /* what its tasks have, "choices" */
-    const char *tasks;                 /* its tasks in a sentence, "tasks with choices" */
-    const char *(*task)(int i);        /* the name of its i-th task; NULL: there are no more */
-    /* What the file of that task is, for messages; NULL: its tasks are files, which say it. */
+    const char *tasks_help;     /* lines of the help of --task */
+    const char *has;            /* what its tasks have, "choices" */
+    const char *tasks;          /* its tasks in a sentence, "tasks with choices" */
+    const char *(*task)(int i); /* the name of its i-th task; NULL: there are no more */
+    /* What the file of that task is, for messages; NULL: it has none. A kind without it has tasks
+     * that are files, which say it. */
     const char *(*form)(const char *);
-    bool (*fileless)(const char *);    /* whether that task has no file; NULL: none has */
-    bool lengths;                      /* its prompts have --lengths, and are drawn */
+    bool lengths;      /* its prompts have --lengths, and are drawn */
     bool own_examples; /* it draws itself, and takes --num-fewshot and --fewshot-data */
     const char
         *reserves; /* what positions are kept free for where a context is cut, for a warning */
     /* Turns words into settings; sees the options of o, but no sources yet. */
     dq_status (*read)(void *own, const struct cmd_eval_options *o, dq_arena *a, dq_err *err);
-    /* Adds the sources of a task (cmd_eval_add_source), or those of options without a task. */
+    /* Adds the sources of a task (cmd_eval_add_source); of a kind without tasks (NULL), those of its
+     * options. */
     dq_status (*choose)(void *own, struct cmd_eval_options *o, const char *task, const char *path,
                         dq_arena *a, dq_err *err);
-    dq_status (*choose_more)(void *own, struct cmd_eval_options *o, dq_err *err);
     /* Takes --num-fewshot for an answered source; the examples come from the file at path. */
     dq_status (*examples)(void *own, const struct cmd_eval_options *o, dq_eval_source *source,
                           const char *path, dq_err *err);
@@ -241,8 +241,8 @@ typedef struct cmd_eval_kind {
      * but `unscored` (ends with NULL; NULL: none), which change no score. */
     void (*settings)(json_t *settings, const void *own, const dq_eval *e);
     const char *const *unscored;
-    void (*warn_plan)(dq_logger *logger, const cmd_eval_view *v);
-    void (*warn_done)(dq_logger *logger, const cmd_eval_view *v);
+    /* Before scoring, and (done) after it. */
+    void (*warn)(dq_logger *logger, const cmd_eval_view *v, bool done);
     cmd_eval_kind_output out;
 } cmd_eval_kind;
 
