@@ -54,6 +54,205 @@ typedef struct eval_run {
     bool requested; /* --dump-requests is written */
 } eval_run;
 
+/* Everything is said once: by the first row with these widths, cache, tokens or kernels. */
+
+static bool is_first(const dq_eval *e, int row)
+{
+    for (int i = 0; i < row; i++) {
+        if (e->row[i].shown && dq_kv_spec_same(&e->row[i].kv, &e->row[row].kv)) return false;
+    }
+    return e->row[row].shown;
+}
+
+static bool same_widths(const dq_kv_spec *a, const dq_kv_spec *b)
+{
+    return a->k_bits == b->k_bits && a->v_bits == b->v_bits && strcmp(a->widths, b->widths) == 0;
+}
+
+static bool first_width(const dq_eval *e, int row)
+{
+    for (int i = 0; i < row; i++) {
+        if (e->row[i].shown && same_widths(&e->row[i].kv, &e->row[row].kv)) return false;
+    }
+    return e->row[row].shown;
+}
+
+static void kv_settings(json_t *settings, const dq_eval *e, const dq_kv_options *o,
+                        const char *const *names)
+{
+    json_t *bits = json_array(), *kv = json_object();
+    json_t *effective = json_array(), *stored = json_object();
+    char word[DQ_KV_TEXT];
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_kv_spec *s = &e->row[i].kv;
+        if (first_width(e, i)) json_array_append_new(bits, json_string(dq_kv_spec_widths(word, s)));
+        if (is_first(e, i)) json_array_append_new(effective, dq_kv_spec_json(s));
+    }
+    for (int i = 0; i < e->n_models; i++) {
+        const dq_model *m = e->model[i].m;
+        if (m->is_container) json_object_set_new(stored, names[i], dq_kv_config_json(&m->kv));
+    }
+    json_object_set_new(settings, "kv_bits", bits);
+    json_object_set_new(kv, "effective", effective);
+    json_object_set_new(kv, "stored", stored);
+    json_t *list = json_array();
+    for (int i = 0; i < o->n_sized; i++) {
+        const dq_kv_sized *z = &o->sized[i];
+        json_array_append_new(
+            list, json_pack("{s:o,s:I,s:i,s:o,s:o,s:o}", "size", dq_document_real(z->of.size),
+                            "context", (json_int_t)z->of.context, "bits", z->row.bits, "keep",
+                            dq_document_real(z->keep), "recent",
+                            z->row.recent < 0 ? json_null() : json_integer(z->row.recent),
+                            "share_at_most", dq_document_real(z->share)));
+    }
+    json_object_set_new(kv, "sizes", list);
+    json_object_set_new(settings, "kv", kv);
+}
+
+/* A context's last row, which still sees all of it, predicts the next token, so choices of one
+ * token do not show what eviction loses. Once per source and tokenizer. */
+static void warn_short_choices(dq_logger *logger, const dq_eval *e, int row)
+{
+    const dq_eval_row *r = &e->row[row];
+    const dq_requests *req = &e->ids[r->ids].req;
+    int64_t n = 0;
+    for (int i = 0; i < row; i++) {
+        if (e->row[i].shown && e->row[i].kv.evict.policy && e->row[i].ids == r->ids) return;
+    }
+    if (!r->kv.evict.policy) return;
+    for (int64_t i = 0; i < req->n; i++) n += req->req[i].cont && req->req[i].n_cont == 1;
+    if (n)
+        dq_logger_warn(
+            logger,
+            "%s: %lld of %lld choices are a single token, which is predicted before anything is "
+            "evicted; to measure eviction, let choices begin with the question",
+            e->source[e->ids[r->ids].source].name, (long long)n, (long long)req->n);
+}
+
+static void kv_warn(dq_logger *logger, const dq_eval *e, const char *const *names)
+{
+    char what[400];
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *r = &e->row[i];
+        if (!r->shown || r->same != i) continue;
+        warn_short_choices(logger, e, i);
+        snprintf(what, sizeof what, "%s, %s", names[r->model],
+                 e->source[e->ids[r->ids].source].name);
+        dq_kv_report_warn(logger, what, &r->kv, &r->work.cached);
+    }
+}
+
+/* Wraps lines at 120 characters, between pieces. */
+static void put(int *at, const char *piece)
+{
+    enum { LINE = 120 };
+    int n = 0;
+    for (const char *s = piece; *s; s++) n += ((unsigned char)*s & 0xc0) != 0x80;
+    const bool breaks = *at > 0 && *at + 1 + n > LINE;
+    printf("%s%s", breaks ? "\n  " : *at ? " " : "", piece);
+    *at = breaks ? 2 + n : *at + (*at > 0) + n;
+}
+
+static void put_words(int *at, const char *text)
+{
+    char word[64];
+    while (*text) {
+        const int n = (int)strcspn(text, " ");
+        snprintf(word, sizeof word, "%.*s", n, text);
+        put(at, word);
+        text += n + (text[n] == ' ');
+    }
+}
+
+/* Rows of one model and source with one cache differ in logits or arithmetic only. */
+static bool one_cache(const dq_eval_row *a, const dq_eval_row *b)
+{
+    return a->model == b->model && a->ids == b->ids && dq_kv_spec_same(&a->kv, &b->kv);
+}
+
+/* The first row of those computed alike speaks for the cache. */
+static bool speaks(const dq_eval *e, int row, bool *several)
+{
+    int others = 0;
+    *several = false;
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *r = &e->row[i];
+        others += i != row && r->same == row && r->shown;
+        if (r->same != i || i == row || !one_cache(r, &e->row[row])) continue;
+        if (i < row) return false;
+        *several = true;
+    }
+    return others > 0;
+}
+
+static void print_same(const cmd_eval_view *v, int computed, bool several)
+{
+    const dq_eval *e = v->e;
+    const dq_eval_row *r = &e->row[computed];
+    char label[DQ_KV_LABEL], piece[DQ_KV_LABEL + 2], bits[32] = "", head[1024];
+    int at = 0, left = 0;
+    if (!several) snprintf(bits, sizeof bits, ", %d-bit logits", r->logit.bits);
+    snprintf(head, sizeof head, "One cache, computed once%s (%s, %s%s):",
+             several ? " for each kind of logits and arithmetic" : "", v->names[r->model],
+             cmd_eval_title(e, computed), bits);
+    printf("\n");
+    put(&at, head);
+    for (int i = computed; i < e->n_rows; i++)
+        left += e->row[i].same == computed && e->row[i].shown;
+    for (int i = computed; i < e->n_rows; i++) {
+        if (e->row[i].same != computed || !e->row[i].shown) continue;
+        snprintf(piece, sizeof piece, "%s%s",
+                 dq_kv_report_label(label, sizeof label, &e->row[i].kv), --left ? "," : ".");
+        put(&at, piece);
+    }
+    /* Rows with one cache have equally many raised budgets. */
+    char text[200];
+    if (dq_eval_kept_of(e, r) == DQ_EVAL_KEPT_ALL)
+        snprintf(text, sizeof text, "It keeps all tokens.");
+    else
+        snprintf(text, sizeof text,
+                 "It keeps the first %d and the last %d tokens of a context%s: nothing is left to "
+                 "choose.",
+                 r->kv.sink, r->kv.recent,
+                 r->work.cached.raised ? ", to which these budgets are raised" : "");
+    put_words(&at, text);
+    printf("\n");
+}
+
+static void kv_print_sizes(const dq_kv_options *o)
+{
+    char text[DQ_KV_SIZED];
+    for (int i = 0; i < o->n_sized; i++)
+        printf("%sKV size %s\n", i ? "" : "\n", dq_kv_sweep_sized(text, &o->sized[i]));
+}
+
+static void kv_print_same(const cmd_eval_view *v)
+{
+    for (int i = 0; i < v->e->n_rows; i++) {
+        bool several;
+        if (speaks(v->e, i, &several)) print_same(v, i, several);
+    }
+}
+
+static bool same_route(const dq_eval_row *a, const dq_eval_row *b)
+{
+    char mine[DQ_KV_TEXT], other[DQ_KV_TEXT];
+    dq_kv_codes_text(mine, &a->kv);
+    return a->model == b->model && dq_math_same(a->math, b->math) &&
+           strcmp(mine, dq_kv_codes_text(other, &b->kv)) == 0;
+}
+
+static void say_routes(dq_logger *logger, const dq_backend *b, const dq_eval *e, int model)
+{
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *r = &e->row[i];
+        int k = 0;
+        while (!same_route(r, &e->row[k])) k++;
+        if (k == i && r->model == model)
+            dq_kv_report_note_routes(logger, b, e->model[model].m, r->math, &r->kv);
+    }
+}
+
 /* One seed serves all sources; null where nothing is drawn. */
 static json_t *drawn_seed(const dq_eval *e)
 {
@@ -87,7 +286,7 @@ static void cmd_eval_settings(json_t *s, const cmd_eval_options *o, const cmd_ev
                      (json_int_t)o->num_fewshot, "seed", drawn_seed(e), "logit_bits", bits,
                      "logit_granularity", granularities, "head_order",
                      dq_input_head_order_json(&o->head_order)));
-    cmd_eval_kv_settings(s, e, &o->kv, v->names);
+    kv_settings(s, e, &o->kv, v->names);
     json_object_update_new(s, json_pack("{s:s,s:o,s:o}", "math", o->math_words.text, "margin",
                                         dq_document_real(o->margin), "ref",
                                         o->ref ? dq_document_name(o->ref) : json_null()));
@@ -550,7 +749,7 @@ static dq_status plan(eval_run *x, dq_err *err)
                        "--logit-bits of 2 to 8");
     cmd_eval_warn_sources(&x->o.logger, &v, x->made_from);
     for (int m = 0; x->o.dry_run && m < x->e.n_models; m++)
-        cmd_eval_say_routes(&x->o.logger, x->backend, &x->e, m);
+        say_routes(&x->o.logger, x->backend, &x->e, m);
     for (int i = 0; i < x->e.n_ids; i++) {
         const dq_eval_ids *ids = &x->e.ids[i];
         const char *path = x->e.source[ids->source].path;
@@ -586,7 +785,7 @@ static void on_progress(void *arg, double share, const char *note)
 static void on_begins(void *arg, int model)
 {
     eval_run *x = arg;
-    if (!x->open[model].said) cmd_eval_say_routes(&x->o.logger, x->backend, &x->e, model);
+    if (!x->open[model].said) say_routes(&x->o.logger, x->backend, &x->e, model);
     x->open[model].said = true;
 }
 
@@ -648,9 +847,8 @@ static dq_status print_table(const eval_run *x, const cmd_eval_view *v, dq_err *
 {
     dq_table *t = NULL;
     cmd_eval_table_sizes(v);
-    if (cmd_eval_table(&t, v, err) == DQ_OK && dq_table_print(t, err) == DQ_OK)
-        cmd_eval_kv_print_same(v);
-    if (err->code == DQ_OK) cmd_eval_kv_print_sizes(&x->o.kv);
+    if (cmd_eval_table(&t, v, err) == DQ_OK && dq_table_print(t, err) == DQ_OK) kv_print_same(v);
+    if (err->code == DQ_OK) kv_print_sizes(&x->o.kv);
     if (err->code == DQ_OK && print_kinds(v, false, err) == DQ_OK &&
         cmd_eval_averages(v, err) == DQ_OK) {
         cmd_eval_claims(v);
@@ -718,7 +916,7 @@ static dq_status hand_out(eval_run *x, dq_err *err)
         json_object_set(x->settings, "device", (json_t *)(uintptr_t)x->o.merge->device);
         json_object_set(x->settings, "threads", (json_t *)(uintptr_t)x->o.merge->threads);
     }
-    cmd_eval_kv_warn(&x->o.logger, &x->e, x->names);
+    kv_warn(&x->o.logger, &x->e, x->names);
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         if (cmd_eval_kinds[i]->warn) cmd_eval_kinds[i]->warn(&x->o.logger, &v, true);
     }

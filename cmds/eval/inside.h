@@ -460,29 +460,16 @@ dq_status cmd_eval_pareto_json(json_t *document, const cmd_eval_view *v, dq_err 
 /* Prints what the table rests on and, for models with several logit widths, the lowest that
  * holds. */
 void cmd_eval_claims(const cmd_eval_view *v);
-/* "verdict" of a row; "comparisons" and "lowest_logit_bits" of the document. */
-json_t *cmd_eval_verdict_json(const cmd_eval_view *v, int row, const dq_eval_numbers *x);
+/* "comparisons" and "lowest_logit_bits" of the document. */
 void cmd_eval_claims_json(json_t *document, const cmd_eval_view *v);
 void cmd_eval_warn_clusters(dq_logger *logger, const cmd_eval_view *v);
 /* Warns before scoring of quantized models without their source; made_from[i]: base name of its
  * source, NULL for a checkpoint. */
 void cmd_eval_warn_sources(dq_logger *logger, const cmd_eval_view *v, const char *const *made_from);
 
-/* Adds to `settings` the caches, what --kv-size chose, and what each container stores. */
-void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const dq_kv_options *o,
-                          const char *const *names);
-/* Warns after the run. */
-void cmd_eval_kv_warn(dq_logger *logger, const dq_eval *e, const char *const *names);
-/* One line per choice of --kv-size. */
-void cmd_eval_kv_print_sizes(const dq_kv_options *o);
-/* Notes for each cache under several names what they share, and that it was computed once. */
-void cmd_eval_kv_print_same(const cmd_eval_view *v);
 /* Whether some shown row has a cache that is not plain; whether rows differ in what is evicted. */
 bool cmd_eval_kv_swept(const dq_eval *e);
 bool cmd_eval_kv_policies(const dq_eval *e);
-/* With -v: the kernels of a model's layers for each arithmetic and cache, references included. */
-void cmd_eval_say_routes(dq_logger *logger, const dq_backend *b, const dq_eval *e, int model);
-
 /* One line per model, "model.h5: 4.48 bpw, 92.30 MiB", and an empty line. */
 void cmd_eval_table_sizes(const cmd_eval_view *v);
 /* For people, values with standard errors; as CSV, a column per number. */
