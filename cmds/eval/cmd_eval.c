@@ -287,7 +287,7 @@ static void cmd_eval_settings(json_t *s, const cmd_eval_options *o, const cmd_ev
                      "logit_granularity", granularities, "head_order",
                      dq_input_head_order_json(&o->head_order)));
     kv_settings(s, e, &o->kv, v->names);
-    json_object_update_new(s, json_pack("{s:s,s:o,s:o}", "math", o->math_words.text, "margin",
+    json_object_update_new(s, json_pack("{s:s,s:o,s:o}", "math", o->math.text, "margin",
                                         dq_document_real(o->margin), "ref",
                                         o->ref ? dq_document_name(o->ref) : json_null()));
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
@@ -592,6 +592,12 @@ static dq_status choose_ref(eval_run *x, const dq_args *args, int *ref, dq_err *
     return DQ_OK;
 }
 
+static dq_math math_of(const cmd_eval_options *o, int i)
+{
+    const dq_num num = (dq_num)o->math.at[i];
+    return (dq_math){num, num, num, num};
+}
+
 static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
 {
     x->e.source = x->o.source;
@@ -608,8 +614,8 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
     for (int i = 0; i < x->e.n_sources; i++)
         DQ_TRY(cmd_eval_source_read(&x->e, &x->o, i, &x->files, err));
     DQ_TRY(dq_backend_open(&x->backend, x->o.device, (int)x->o.threads, err));
-    for (int i = 0; i < x->o.n_math; i++)
-        dq_kv_report_note_math(&x->o.logger, x->backend->device, x->o.math[i]);
+    for (int i = 0; i < x->o.math.n; i++)
+        dq_kv_report_note_math(&x->o.logger, x->backend->device, math_of(&x->o, i));
     x->e.backend = x->backend;
     x->e.model = dq_alloc(x->a, DQ_EVAL_MODELS + 1, sizeof *x->e.model, err);
     if (!x->e.model) return err->code;
@@ -662,22 +668,19 @@ static dq_status add_math(eval_run *x, int model, int source, const dq_kv_config
     DQ_TRY(dq_kv_options_spec(&kv, cache, m, math.kv, err));
     if (dq_kv_options_fit(&kv, cache, m, math, x->backend, &x->o.logger, &lacks) == DQ_OK) {
         /* Widths and granularities come from options, or else from the container. */
-        int bits[DQ_EVAL_BITS] = {m->logit.bits}, n_bits = 1, n_granularities = 1;
-        dq_granularity granularity[DQ_GRANULARITIES] = {m->logit.granularity};
-        if (x->o.n_bits) memcpy(bits, x->o.bits, sizeof bits);
-        if (x->o.n_bits) n_bits = x->o.n_bits;
-        if (x->o.n_granularities) memcpy(granularity, x->o.granularity, sizeof granularity);
-        if (x->o.n_granularities) n_granularities = x->o.n_granularities;
-        for (int g = 0; g < n_granularities; g++) {
-            for (int b = 0; b < n_bits; b++) {
-                dq_logit_spec spec = {.bits = bits[b], .granularity = granularity[g]};
+        const int *bits = x->o.n_bits ? x->o.bits : &m->logit.bits;
+        const dq_words *word = &x->o.logit_granularity;
+        for (int g = 0; g < (word->n ? word->n : 1); g++) {
+            for (int b = 0; b < (x->o.n_bits ? x->o.n_bits : 1); b++) {
+                dq_logit_spec spec = {.bits = bits[b], .granularity = m->logit.granularity};
+                if (word->n) spec.granularity = (dq_granularity)word->at[g];
                 DQ_TRY(dq_eval_add(&x->e, model, source, spec, math, &kv, err));
             }
         }
         return DQ_OK;
     }
     dq_advice_apply(&lacks);
-    if (x->o.n_math > 1 && lacks.code == DQ_MISMATCH)
+    if (x->o.math.n > 1 && lacks.code == DQ_MISMATCH)
         dq_logger_left_out(&x->o.logger, NULL, lacks.text);
     else
         *err = lacks;
@@ -727,8 +730,8 @@ static dq_status plan(eval_run *x, dq_err *err)
             x->o.kv.context = x->e.source[s].kind->windows ? x->e.n_ctx / 2 : 0;
             dq_kv_sweep_list(&list, &n, &x->o.kv, &x->e.model[m].m->kv, x->e.model[m].m, err);
             for (int i = 0; err->code == DQ_OK && i < n; i++) {
-                for (int k = 0; err->code == DQ_OK && k < x->o.n_math; k++)
-                    add_math(x, m, s, &list[i], x->o.math[k], err);
+                for (int k = 0; err->code == DQ_OK && k < x->o.math.n; k++)
+                    add_math(x, m, s, &list[i], math_of(&x->o, k), err);
             }
             dq_block_free(list);
             if (err->code != DQ_OK) return err->code;
@@ -740,7 +743,7 @@ static dq_status plan(eval_run *x, dq_err *err)
         return dq_fail(err, DQ_MISMATCH,
                        "nothing is left of --math %s for these models. Add f32, or give packed "
                        "containers and --kv-bits 8",
-                       x->o.math_words.text);
+                       x->o.math.text);
     bool rounded = false;
     for (int i = 0; i < x->e.n_rows; i++) rounded = rounded || x->e.row[i].logit.bits < 16;
     if (x->o.logit_granularity.text && !rounded)

@@ -309,7 +309,7 @@ static void add_computed(rows *to, cmd_eval_options *o)
                      DQ_GRANULARITIES,
                      "what shares a scale: {words} (default: as a container says, else "
                      "per-tensor)"),
-        dq_opt_words("math", "LIST", &o->math_words, dq_num_name, DQ_NUMS,
+        dq_opt_words("math", "LIST", &o->math, dq_num_name, DQ_NUMS,
                      "{words} (default f32); int8 takes packed containers and --kv-bits 8 or "
                      "fewer; what the device lacks is refused, or, in a list of several, left out "
                      "with a warning"),
@@ -390,7 +390,7 @@ dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **ar
     char *tasks = NULL;
     const char *names[MAX_TASKS];
     o->bos.text = dq_bos_name[DQ_BOS_AUTO];
-    o->math_words = (dq_words){.text = dq_num_name[DQ_NUM_F32], .at = {DQ_NUM_F32}, .n = 1};
+    o->math = (dq_words){.text = dq_num_name[DQ_NUM_F32], .at = {DQ_NUM_F32}, .n = 1};
     o->device = "auto";
     o->margin = DQ_EVAL_MARGIN;
     dq_kv_options_begin(&o->kv, "of what is drawn: --num-fewshot (default 1234), needles and the "
@@ -578,14 +578,6 @@ dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena
         qsort(o->shots, (size_t)o->n_shots, sizeof o->shots[0], rising);
         o->num_fewshot = o->n_shots == 1 ? o->shots[0] : 0;
     }
-    o->n_math = o->math_words.n;
-    for (int i = 0; i < o->n_math; i++) {
-        const dq_num num = (dq_num)o->math_words.at[i];
-        o->math[i] = (dq_math){num, num, num, num};
-    }
-    o->n_granularities = o->logit_granularity.n;
-    for (int i = 0; i < o->n_granularities; i++)
-        o->granularity[i] = (dq_granularity)o->logit_granularity.at[i];
     if (o->logit_bits)
         DQ_TRY(
             dq_options_bits(o->bits, &o->n_bits, DQ_EVAL_BITS, o->logit_bits, "logit-bits", err));

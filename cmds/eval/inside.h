@@ -346,8 +346,8 @@ enum {
 typedef struct cmd_eval_options {
     dq_list tasks, data, fewshot, fail_if;
     const char *logit_bits, *ref, *device, *dump, *requests, *csv, *document, *html, *baseline;
-    dq_words logit_granularity, math_words; /* dq_granularity, dq_num */
-    dq_word bos, too_long;                  /* a dq_bos; one of dq_eval_long_name after "" */
+    dq_words logit_granularity, math; /* dq_granularity, dq_num */
+    dq_word bos, too_long;            /* a dq_bos; one of dq_eval_long_name after "" */
     const char *lengths_word, *shots_word;
     int64_t ctx, threads, limit;
     double margin;
@@ -361,11 +361,7 @@ typedef struct cmd_eval_options {
     dq_logger logger;
     /* the parsed settings */
     cmd_eval_gates gates;
-    int bits[DQ_EVAL_BITS], n_bits; /* 0: as each model says */
-    dq_granularity granularity[DQ_GRANULARITIES];
-    int n_granularities; /* 0: as each model says */
-    dq_math math[DQ_NUMS];
-    int n_math;
+    int bits[DQ_EVAL_BITS], n_bits;         /* 0: as each model says */
     int length[DQ_EVAL_LENGTHS], n_lengths; /* 0: not given */
     int64_t samples;                        /* prompts per length */
     int shots[DQ_EVAL_SHOTS], n_shots;      /* of --num-fewshot; n_shots 0: not given */
