@@ -748,23 +748,19 @@ static const char *why_unmatched(const cmd_eval_gates *all, const cmd_eval_gate 
     return NULL;
 }
 
-static bool will_have(const cmd_eval_gate *g, const dq_eval *e, int row)
-{
-    const dq_eval_source *s = dq_eval_source_of(e, &e->row[row]);
-    return e->row[row].shown && known(g->name, s) &&
-           !(e->row[row].ref == row && is_difference(g->name, s));
-}
-
 static void plan_baseline(const cmd_eval_gates *all, const cmd_eval_gate *g, dq_logger *logger,
                           const cmd_eval_view *v)
 {
     char result[800];
     for (int r = 0; r < v->e->n_rows; r++) {
-        const char *why = will_have(g, v->e, r) ? why_unmatched(all, g, v, r) : NULL;
+        const dq_eval_row *row = &v->e->row[r];
+        const dq_eval_source *s = dq_eval_source_of(v->e, row);
+        const bool has =
+            row->shown && known(g->name, s) && !(row->ref == r && is_difference(g->name, s));
+        const char *why = has ? why_unmatched(all, g, v, r) : NULL;
         if (why)
             dq_logger_warn(logger, "--fail-if \"%s\": %s: cannot be checked, %s", g->text,
-                           row_text(result, sizeof result, v->names[v->e->row[r].model], v->e, r),
-                           why);
+                           row_text(result, sizeof result, v->names[row->model], v->e, r), why);
     }
 }
 

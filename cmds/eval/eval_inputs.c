@@ -26,8 +26,6 @@ typedef const char *cmd_eval_kind_word(const cmd_eval_kind *kind);
 /* One point of accuracy, or nats of NLL: 1 % of perplexity. */
 #define DQ_EVAL_MARGIN 0.01
 static dq_status cmd_eval_choose(cmd_eval_options *o, dq_arena *a, dq_err *err);
-static dq_status inputs_list(cmd_eval_inputs *in, const cmd_eval_options *o, const dq_args *args,
-                             dq_arena *a, dq_err *err);
 
 const cmd_eval_kind *const cmd_eval_kinds[DQ_EVAL_KINDS] = {
     &cmd_eval_choices, &cmd_eval_text, &cmd_eval_generate,
@@ -504,45 +502,38 @@ static dq_status check_lengths(const cmd_eval_options *o, dq_err *err)
                    "--lengths has nothing to act on: there is no task that makes its own prompts.");
 }
 
-static dq_output_form document_form(const cmd_eval_options *o)
-{
-    if (!o->part.n) return DQ_OUTPUT_JSON;
-    return o->resume ? DQ_OUTPUT_JOURNAL : DQ_OUTPUT_LINES;
-}
-
-enum { N_OUTPUTS = 6 + DQ_EVAL_KINDS };
-static void list_outputs(dq_output *out, int *n, char (*option)[64], const cmd_eval_options *o,
-                         const char *journal)
+dq_status cmd_eval_check_outputs(const cmd_eval_options *o, const dq_args *args,
+                                 const char *journal, dq_arena *a, dq_err *err)
 {
     static const char *const old[] = {".old", NULL};
-    const dq_output own[] = {
-        {"-o", o->document, document_form(o), NULL},
+    dq_output out[6 + DQ_EVAL_KINDS] = {
+        {"-o", o->document,
+         !o->part.n  ? DQ_OUTPUT_JSON
+         : o->resume ? DQ_OUTPUT_JOURNAL
+                     : DQ_OUTPUT_LINES,
+         NULL},
         {"--dump-requests", o->requests, DQ_OUTPUT_LINES, NULL},
         {"--dump-items", o->dump, DQ_OUTPUT_LINES, NULL},
         {"--csv", o->csv, DQ_OUTPUT_CSV, NULL},
         {"--html", o->html, DQ_OUTPUT_HTML, NULL},
         {"the finished work for --resume", o->part.n ? NULL : journal, DQ_OUTPUT_JOURNAL, old},
     };
-    *n = (int)(sizeof own / sizeof own[0]);
-    memcpy(out, own, sizeof own);
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        const cmd_eval_kind *kind = cmd_eval_kinds[i];
-        if (!kind->cli.file) continue;
-        snprintf(option[i], sizeof option[i], "--%s", kind->cli.file->opt.name);
-        out[(*n)++] =
-            (dq_output){option[i], cmd_eval_kind_file(kind, o->own[i]), DQ_OUTPUT_LINES, NULL};
-    }
-}
-
-dq_status cmd_eval_check_outputs(const cmd_eval_options *o, const dq_args *args,
-                                 const char *journal, dq_arena *a, dq_err *err)
-{
-    dq_output out[N_OUTPUTS];
     char option[DQ_EVAL_KINDS][64];
     cmd_eval_inputs in = {0};
-    int n;
-    list_outputs(out, &n, option, o, journal);
-    DQ_TRY(inputs_list(&in, o, args, a, err));
+    int n = 6;
+    for (int i = 0; i < args->n_inputs; i++)
+        DQ_TRY(cmd_eval_inputs_add(&in, args->input[i], a, err));
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        const cmd_eval_kind_cli *cli = &cmd_eval_kinds[i]->cli;
+        if (cli->reads) DQ_TRY(cli->reads(&in, o->own[i], o, a, err));
+        if (!cli->file) continue;
+        snprintf(option[i], sizeof option[i], "--%s", cli->file->opt.name);
+        out[n++] = (dq_output){option[i], cmd_eval_kind_file(cmd_eval_kinds[i], o->own[i]),
+                               DQ_OUTPUT_LINES, NULL};
+    }
+    for (int i = 0; i < o->n_names; i++) {
+        if (o->given_task[i]) DQ_TRY(cmd_eval_inputs_add(&in, o->given_task[i]->path, a, err));
+    }
     for (int i = 0; o->merge && i < o->merge->n; i++)
         DQ_TRY(cmd_eval_inputs_add(&in, o->merge->path[i], a, err));
     DQ_TRY(dq_output_guard_names(out, n, in.path, in.n, err));
@@ -1044,20 +1035,5 @@ dq_status cmd_eval_inputs_add(cmd_eval_inputs *in, const char *path, dq_arena *a
     if (!item) return err->code;
     in->path = item;
     in->path[in->n++] = path;
-    return DQ_OK;
-}
-
-static dq_status inputs_list(cmd_eval_inputs *in, const cmd_eval_options *o, const dq_args *args,
-                             dq_arena *a, dq_err *err)
-{
-    for (int i = 0; i < args->n_inputs; i++)
-        DQ_TRY(cmd_eval_inputs_add(in, args->input[i], a, err));
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        if (cmd_eval_kinds[i]->cli.reads)
-            DQ_TRY(cmd_eval_kinds[i]->cli.reads(in, o->own[i], o, a, err));
-    }
-    for (int i = 0; i < o->n_names; i++) {
-        if (o->given_task[i]) DQ_TRY(cmd_eval_inputs_add(in, o->given_task[i]->path, a, err));
-    }
     return DQ_OK;
 }

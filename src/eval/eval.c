@@ -268,12 +268,6 @@ static bool same_raised(const dq_eval *e, const dq_eval_row *a, const dq_eval_ro
     return raised ? x->keep <= 0.5 && y->keep <= 0.5 : budget >= n;
 }
 
-/* Whether also all counts of the contexts are equal. */
-static bool same_numbers(const dq_eval *e, const dq_eval_row *a, const dq_eval_row *b)
-{
-    return dq_eval_same_cache(e, a, b) && same_raised(e, a, b);
-}
-
 bool dq_eval_same_cache(const dq_eval *e, const dq_eval_row *a, const dq_eval_row *b)
 {
     dq_kv_spec other = b->kv;
@@ -383,12 +377,6 @@ static bool same_ids(const dq_eval_ids *ids, const dq_eval_model *a, const dq_ev
            a->m->max_positions == b->m->max_positions &&
            (!(ids->win.prefixed || ids->req.prefixed) ||
             dq_tokenizer_prefix(a->tok) == dq_tokenizer_prefix(b->tok));
-}
-
-/* Whether ids that fit `b` may exceed the positions of `a`; 0 positions: unlimited. */
-static bool has_fewer_positions(const dq_model *a, const dq_model *b)
-{
-    return a->max_positions > 0 && (b->max_positions == 0 || a->max_positions < b->max_positions);
 }
 
 static dq_status make_ids(dq_eval *e, dq_eval_ids *ids, dq_err *err)
@@ -501,7 +489,7 @@ static int computed_for(const dq_eval *e, const dq_eval_row *want)
         const dq_eval_row *r = &e->row[i];
         if (r->same == i && r->model == want->model && r->ids == want->ids &&
             dq_logit_same(r->logit, want->logit) && dq_math_same(r->math, want->math) &&
-            same_numbers(e, r, want))
+            dq_eval_same_cache(e, r, want) && same_raised(e, r, want))
             return i;
     }
     return e->n_rows;
@@ -565,7 +553,8 @@ dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq
                        "%s: its tokenizer or number of positions differs from that of its "
                        "reference %s; they cannot be compared",
                        m->m->path, r->m->path);
-    if (has_fewer_positions(r->m, m->m))
+    if (r->m->max_positions > 0 &&
+        (m->m->max_positions == 0 || r->m->max_positions < m->m->max_positions)) /* 0: unlimited */
         return dq_fail(
             err, DQ_MISMATCH,
             "%s: its reference %s has fewer positions (%d); the same tokens would run past "
