@@ -169,7 +169,7 @@ void dq_bench_attention_rows(dq_row_writer *w, const void *attended, int64_t i)
     static const dq_bench_column seconds_of = {.prefix = "seconds",
                                                .about = "Seconds of one layer, median over runs.",
                                                .title = "ms",
-                                               .least = "least",
+                                               .min = "least",
                                                .digits = 2,
                                                .scale = 1e3};
     static const dq_bench_column times_of = {
@@ -435,8 +435,8 @@ void dq_bench_evict_rows(dq_row_writer *w, const void *evicted, int64_t j)
         .prefix = "over_prefill",
         .about = "What watching and evicting took more, over that, median over runs.",
         .title = "more",
-        .least = "least",
-        .most = "most",
+        .min = "least",
+        .max = "most",
         .digits = 3};
     const policies *x = evicted;
     dq_bench_timing prefill = {0}, over = {0}, evicting = {0};

@@ -66,7 +66,7 @@ void dq_bench_prefill_rows(dq_row_writer *w, const void *prefilled, int64_t i)
     static const dq_bench_column seconds_of = {.prefix = "seconds",
                                                .about = "Seconds of a pass, median over runs.",
                                                .title = "median s",
-                                               .least = "min s",
+                                               .min = "min s",
                                                .digits = 3};
     const prefill *x = prefilled;
     dq_bench_timing s = {0}, times = {0};

@@ -529,9 +529,9 @@ void dq_bench_timing_rows(dq_row_writer *w, const dq_bench_column *c, const dq_b
     snprintf(most, sizeof most, "%s_max", c->prefix);
     DQ_PUT(w, median, t->median, c->about, .title = c->title, .digits = c->digits,
            .scale = c->scale, .when = DQ_NULL);
-    DQ_PUT(w, least, t->min, "The least of them.", .title = c->least, .digits = c->digits,
+    DQ_PUT(w, least, t->min, "The least of them.", .title = c->min, .digits = c->digits,
            .scale = c->scale, .when = DQ_NULL);
-    DQ_PUT(w, most, t->max, "The most of them.", .title = c->most, .digits = c->digits,
+    DQ_PUT(w, most, t->max, "The most of them.", .title = c->max, .digits = c->digits,
            .scale = c->scale, .when = DQ_NULL);
 }
 

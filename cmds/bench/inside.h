@@ -200,7 +200,7 @@ void dq_bench_logit_rows(dq_row_writer *w, const dq_logit_spec *s);
 /* PREFIX_median, PREFIX_min, PREFIX_max, with columns of these titles; NULL: none. */
 typedef struct dq_bench_column {
     const char *prefix, *about; /* of the median */
-    const char *title, *least, *most;
+    const char *title, *min, *max;
     int digits;
     double scale;
 } dq_bench_column;
