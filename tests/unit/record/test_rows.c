@@ -135,3 +135,66 @@ TEST(rows_as_cells)
     for (int i = 0; i < 2; i++) part_rows(&w, parts, i);
     assert_string_equal(cells, "a - 0.50 b 2 - ");
 }
+
+static void inner_rows(dq_row_writer *w)
+{
+    DQ_PUT(w, "x", 1, "A number.", .min = 1);
+}
+
+/* What several members share, made elsewhere or here; means and intervals. */
+static void shared_rows(dq_row_writer *w, json_t *made, dq_mean m, dq_interval i)
+{
+    DQ_PUT(w, "made", made, "Made elsewhere.", .def = "inner", .describe = inner_rows);
+    if (DQ_OBJECT(w, "here", "Made here.", .def = "inner")) {
+        inner_rows(w);
+        dq_row_end(w);
+    }
+    DQ_PUT(w, "seen", (dq_maybe)-1, "Whether.", .when = DQ_NULL);
+    DQ_MEAN(w, "acc", m, "Accuracy.");
+    DQ_METRIC(w, "ppl", m, "Perplexity.");
+    DQ_INTERVAL(w, "interval", i, "Of both.");
+}
+
+static void describe_shared(dq_row_writer *w)
+{
+    shared_rows(w, NULL, dq_mean_none, dq_interval_none);
+}
+
+TEST(shared_objects_are_described_once)
+{
+    const dq_document d = {"dq-shared/1", "Shared.", "shared", describe_shared};
+    json_t *s = dq_document_schema(&d), *all = json_object_get(s, "properties");
+    expect_json(json_deep_copy(json_object_get(all, "made")),
+                "{\"description\":\"Made elsewhere.\",\"$ref\":\"#/$defs/inner\"}");
+    expect_json(json_deep_copy(json_object_get(all, "here")),
+                "{\"description\":\"Made here.\",\"$ref\":\"#/$defs/inner\"}");
+    expect_json(json_deep_copy(json_object_get(json_object_get(s, "$defs"), "inner")),
+                "{\"type\":\"object\",\"properties\":{\"x\":{\"description\":\"A number.\","
+                "\"type\":\"integer\",\"minimum\":1}},\"required\":[\"x\"],"
+                "\"additionalProperties\":false}");
+    expect_json(json_deep_copy(json_object_get(all, "interval")),
+                "{\"description\":\"Of both.\",\"type\":[\"array\",\"null\"],\"minItems\":2,"
+                "\"maxItems\":2,\"items\":{\"type\":[\"number\",\"null\"]}}");
+    assert_non_null(json_object_get(json_object_get(s, "$defs"), "mean"));
+    assert_non_null(json_object_get(json_object_get(s, "$defs"), "metric"));
+    json_decref(s);
+}
+
+TEST(means_and_what_says_nothing)
+{
+    json_t *o = json_object();
+    dq_row_writer w = dq_row_json(o);
+    shared_rows(&w, json_pack("{s:i}", "x", 2), (dq_mean){.value = 0.5, .std_err = (double)NAN},
+                (dq_interval){.low = 0.25, .high = 0.75});
+    expect_json(o, "{\"made\":{\"x\":2},\"here\":{\"x\":1},\"seen\":null,"
+                   "\"acc\":{\"value\":0.5,\"stderr\":null,\"n_clusters\":null},"
+                   "\"ppl\":{\"value\":0.5,\"stderr\":null},\"interval\":[0.25,0.75]}");
+    o = json_object();
+    w = dq_row_json(o);
+    shared_rows(&w, json_object(), (dq_mean){.value = (double)INFINITY, .clusters = 3},
+                dq_interval_none);
+    expect_json(o, "{\"made\":{},\"here\":{\"x\":1},\"seen\":null,"
+                   "\"acc\":{\"value\":null,\"stderr\":0.0,\"n_clusters\":3,"
+                   "\"reason\":\"e^NLL is beyond the range of f64\"},"
+                   "\"ppl\":{\"value\":null,\"stderr\":0.0},\"interval\":null}");
+}
