@@ -4,7 +4,6 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "base/file.h"
 #include "base/os.h"
-#include "work/ranks.h"
 #include "checkpoint/h5_result.h"
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"
@@ -17,6 +16,7 @@
 #include "settings/options.h"
 #include "stat/stat.h"
 #include "tasks/items.h"
+#include "work/ranks.h"
 
 #include <math.h>
 #include <omp.h>

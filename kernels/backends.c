@@ -2,8 +2,8 @@
  * everything else reaches a device through the operations of engine/backend.h.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
-#include "work/ranks.h"
 #include "kernels/cpu/cpu.h"
+#include "work/ranks.h"
 #ifdef DQ_HAVE_CUDA
 #include "kernels/cuda/host/cuda.h"
 #endif

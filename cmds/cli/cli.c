@@ -5,12 +5,12 @@
 #include "cmds/cli/cli.h"
 
 #include "base/os.h"
-#include "work/ranks.h"
 #include "base/text.h"
 #include "quantize/quantize.h"
 #include "record/record.h"
 #include "record/version.h"
 #include "settings/options.h"
+#include "work/ranks.h"
 
 #include <ctype.h>
 #include <errno.h>

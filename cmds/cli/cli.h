@@ -4,9 +4,9 @@
 #define DQ_CLI_H
 
 #include "base/base.h"
-#include "work/work.h"
 #include "record/record.h"
 #include "settings/options.h"
+#include "work/work.h"
 
 /* Progress on stderr: on a terminal a line that is redrawn, in a file a line now and then: the
  * first after 3 s, then as a log of hours stays short, see dq_progress_due. `always` adds one for

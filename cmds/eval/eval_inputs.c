@@ -1,7 +1,6 @@
 /* The table of the kinds of evaluation, and how a source finds its row.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
-#include "work/ranks.h"
 #include "checkpoint/container.h"
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"
@@ -14,6 +13,7 @@
 #include "settings/inputs.h"
 #include "settings/options.h"
 #include "tasks/documents.h"
+#include "work/ranks.h"
 
 #include <limits.h>
 #include <math.h>

@@ -2,7 +2,6 @@
  * (plan/plan_cache.h); the file is a document of its own, as FORMAT.md says it.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
-#include "work/ranks.h"
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"
 #include "cmds/plan/inside.h"
@@ -11,6 +10,7 @@
 #include "plan/plan_cache.h"
 #include "record/record.h"
 #include "tasks/documents.h"
+#include "work/ranks.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -566,8 +566,7 @@ dq_status cmd_stats_sensitivity_begin(cmd_stats_sensitivity_run *r, dq_err *err)
                              .of = of,
                              .resume = r->resume,
                              .force = r->force,
-                             .by_force = true,
-                             .damage = DQ_WORK_CUT,
+                             .beside = true,
                              .take = take_line,
                              .arg = r};
     dq_work_open(&r->ledger, &how, err);

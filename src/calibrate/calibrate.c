@@ -4,11 +4,11 @@
 #include "calibrate/calibrate.h"
 
 #include "base/os.h"
-#include "work/ranks.h"
 #include "base/text.h"
 #include "calibrate/inside.h"
 #include "engine/runner.h"
 #include "quantize/quantize.h"
+#include "work/ranks.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "base/random.h"
-#include "work/ranks.h"
 #include "calibrate/inside.h"
 #include "engine/runner.h"
+#include "work/ranks.h"
 
 #include <math.h>
 #include <string.h>

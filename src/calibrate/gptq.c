@@ -5,9 +5,9 @@
  * the other, each with the scales of the others as they are by then.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
-#include "work/ranks.h"
 #include "calibrate/inside.h"
 #include "tensor/tensor.h"
+#include "work/ranks.h"
 
 #include <math.h>
 #include <string.h>

@@ -4,9 +4,9 @@
  * next one.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
-#include "work/ranks.h"
 #include "calibrate/inside.h"
 #include "engine/backend.h"
+#include "work/ranks.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,12 +4,12 @@
  * SPDX-License-Identifier: MIT */
 #include "base/json.h"
 #include "base/text.h"
-#include "work/work.h"
 #include "eval/inside.h"
 #include "session/session.h"
 #include "stat/stat.h"
 #include "tasks/documents.h"
 #include "tasks/tasks.h"
+#include "work/work.h"
 
 #include <math.h>
 #include <string.h>

@@ -146,9 +146,8 @@ dq_status dq_plan_caches_begin(dq_plan_caches *c, dq_err *err)
                                         {"questions", in->questions_path}},
                              .resume = in->resume,
                              .force = in->force,
-                             .by_force = true,
+                             .beside = true,
                              .shared = true,
-                             .damage = DQ_WORK_CUT,
                              .take = take_line,
                              .arg = c};
     dq_work_open(&c->work, &how, err);

@@ -1,11 +1,11 @@
 /* Normal equations are summed list by list, each row of the matrix by one thread in the order of
  * tokens. Features are centred before the ridge, so that the constant is not drawn to zero.
  * SPDX-License-Identifier: MIT */
-#include "work/ranks.h"
 #include "calibrate/calibrate.h"
 #include "engine/runner.h"
 #include "kv/kv.h"
 #include "plan/inside.h"
+#include "work/ranks.h"
 
 #include <math.h>
 #include <string.h>

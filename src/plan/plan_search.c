@@ -1165,9 +1165,8 @@ static dq_status run_job(job *j, dq_err *err)
                                         {dq_plan_text_name[2], unseen}},
                              .resume = p->set.resume,
                              .force = p->set.force,
-                             .by_force = true,
+                             .beside = true,
                              .shared = true,
-                             .damage = DQ_WORK_CUT,
                              .take = take_line,
                              .arg = p};
     dq_work_open(&s->work, &how, err);

@@ -3,12 +3,12 @@
 #include "plan/plan_weights.h"
 
 #include "base/os.h"
-#include "work/ranks.h"
 #include "calibrate/calibrate.h"
 #include "engine/runner.h"
 #include "plan/inside.h"
 #include "stat/stat.h"
 #include "tensor/tensor.h"
+#include "work/ranks.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -248,8 +248,8 @@ void dq_quantize_feed_expect(dq_quantize_feed *f)
     if (m->expect) m->expect(m->arg, f->q, f, &f->q->pace);
 }
 
-/* Lines of the journal (work/work.h). The head is on the disk before the partial file exists; hashes
- * of the source follow when known; a payload's line comes after the payload:
+/* Lines of the journal (work/work.h). The head is on the disk before the partial file exists;
+ * hashes of the source follow when known; a payload's line comes after the payload:
  *
  *   {"file": NAME, "bytes": N, "sha256": HEX}
  *   {"slot": I, "sha256": HEX, "numbers": "SQNR LOSS"}
@@ -449,8 +449,7 @@ static dq_status journal_take_up(dq_quantize_feed *w, bool *finished, dq_err *er
                        .of = of,
                        .resume = w->resume,
                        .force = true,
-                       .by_force = true,
-                       .damage = DQ_WORK_CUT,
+                       .beside = true,
                        .take = take_line,
                        .flush = journal_flush,
                        .arg = w};

@@ -4,7 +4,6 @@
 
 #include "base/file.h"
 #include "base/os.h"
-#include "work/ranks.h"
 #include "calibrate/calibrate.h"
 #include "model/model.h"
 #include "plan/plan_weights.h"
@@ -15,6 +14,7 @@
 #include "settings/inputs.h"
 #include "settings/options.h"
 #include "tasks/documents.h"
+#include "work/ranks.h"
 
 #include <math.h>
 #include <stdio.h>

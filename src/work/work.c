@@ -187,8 +187,7 @@ typedef struct lines {
 } lines;
 
 /* Reads a file without locking or changing it; a last line cut off is left out. */
-static dq_status read_lines(lines *found, const char *path, dq_work_damage damage, dq_arena *a,
-                            dq_err *err)
+static dq_status read_lines(lines *found, const char *path, bool cuts, dq_arena *a, dq_err *err)
 {
     char *text, hex[HASH + 1];
     size_t len, max = 0;
@@ -204,7 +203,7 @@ static dq_status read_lines(lines *found, const char *path, dq_work_damage damag
             return dq_fail(err, DQ_MISMATCH, "%s: is not a journal of this version of dq", path);
         if (fits) DQ_TRY(dq_sha256_of(hex, line + BEFORE, n - BEFORE, err));
         fits = fits && memcmp(hex, line, HASH) == 0;
-        if (!fits && (damage == DQ_WORK_CUT || end + 1 == text + len)) break;
+        if (!fits && (cuts || end + 1 == text + len)) break;
         if (!fits)
             return dq_fail(err, DQ_DAMAGED, "%s: line %lld was altered (its hash does not fit)",
                            path, (long long)found->n + 1);
@@ -337,7 +336,7 @@ dq_status dq_work_merge(const dq_work_how *how, const char *path, dq_err *err)
     bool ended = false;
     dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (read_lines(&found, path, DQ_WORK_REFUSE, a, err) == DQ_OK) {
+    if (read_lines(&found, path, false, a, err) == DQ_OK) {
         take_lines(&ended, how, &found, true, NULL, a, err);
         if (err->code == DQ_OK && !ended) dq_fail(err, DQ_MISMATCH, "is not finished");
         if (err->code != DQ_OK) dq_in(err, "%s: ", path);
@@ -354,7 +353,7 @@ dq_status dq_work_head(json_t **head, bool *ended, const char *path, dq_err *err
     *head = NULL;
     *ended = false;
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (read_lines(&found, path, DQ_WORK_REFUSE, a, err) == DQ_OK) {
+    if (read_lines(&found, path, false, a, err) == DQ_OK) {
         const char *text = found.n ? found.text[found.n - 1] : "";
         if (found.n == 0) dq_fail(err, DQ_DAMAGED, "%s: has no whole line", path);
         if (err->code == DQ_OK && dq_json_parse(&last, text, strlen(text), path, err) == DQ_OK)
@@ -408,16 +407,16 @@ static dq_status go_on(dq_work *w, dq_err *err)
     DQ_TRY(open_file(w, 0, err));
     dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (read_lines(&found, how->path, how->damage, a, err) == DQ_OK &&
+    if (read_lines(&found, how->path, how->beside, a, err) == DQ_OK &&
         take_lines(&w->ended, how, &found, false, news, a, err) != DQ_OK)
         dq_in(err, "%s: ", how->path);
     if (err->code == DQ_OK) cut(w, found.end, found.n, err);
     dq_arena_free(a);
     if (err->code != DQ_MISMATCH && err->code != DQ_DAMAGED) return err->code;
     const bool other = err->code == DQ_MISMATCH && found.n > 0; /* another run's */
-    const dq_remedy_code remedy = !how->by_force ? DQ_REMEDY_REMOVE_OR_ANEW
-                                  : other        ? DQ_REMEDY_REPEAT_OR_FORCE
-                                                 : DQ_REMEDY_START_OVER;
+    const dq_remedy_code remedy = !how->beside ? DQ_REMEDY_REMOVE_OR_ANEW
+                                  : other      ? DQ_REMEDY_REPEAT_OR_FORCE
+                                               : DQ_REMEDY_START_OVER;
     return dq_fail_more(err, (dq_remedy){.code = remedy}, ".");
 }
 

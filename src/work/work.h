@@ -37,13 +37,9 @@ double dq_pace_left(const dq_pace *p); /* seconds that the rest will take */
  *
  * Each line of the file begins with the SHA-256 of what follows. A line is with the system when
  * dq_work_put returns, so a kill costs at most the line at hand; what must outlive the machine's
- * own end needs dq_work_sync. A lock keeps other processes from writing to an open file. */
-
-/* What to do with an invalid line before others; an invalid last one is always dropped. */
-typedef enum dq_work_damage {
-    DQ_WORK_REFUSE, /* DQ_DAMAGED: a program that was killed does not leave that */
-    DQ_WORK_CUT     /* dropped with all after it: a crash of the machine may keep any later lines */
-} dq_work_damage;
+ * own end needs dq_work_sync. A lock keeps other processes from writing to an open file. An invalid
+ * last line is dropped; one before others is DQ_DAMAGED, as a kill does not leave that, or (beside)
+ * dropped with all after it, as a crash of the machine may keep any later lines. */
 
 /* Reads a line back. told: another rank has computed it just now; else it was in a file. */
 typedef dq_status dq_work_take(void *arg, const json_t *line, bool told, dq_err *err);
@@ -63,10 +59,9 @@ typedef struct dq_work_how {
     const json_t *about;                    /* more members of the head; NULL: none */
     int shard, n_shards;                    /* from 1; 0 and 0: the whole */
     bool resume, force;                     /* goes on from a file that is there, or replaces it */
-    bool by_force;         /* a message about a file that cannot be used names --force */
-    bool goes_on;          /* what cannot be written down ends the file, not the run */
-    bool shared;           /* every rank takes every line */
-    dq_work_damage damage; /* of a file that is gone on from */
+    bool beside;  /* the output, whose --force messages name where the file cannot be used */
+    bool goes_on; /* what cannot be written down ends the file, not the run */
+    bool shared;  /* every rank takes every line */
     dq_work_take *take;
     dq_status (*flush)(void *arg, dq_err *err); /* puts what a rank holds back, after its pieces */
     void *arg;

@@ -226,7 +226,7 @@ kill -INT $child
 wait $child
 got=$?
 if [ $got -eq 130 ]; then
-    grep -qF "'it'\\''s a text.txt'" "$top/err" || complain "kv: the command to go on with is not quoted: $(cat "$top/err")"
+    grep -q "interrupted; dq-eval-.*resume is kept. Run the same command with --resume to finish it" "$top/err" || complain "kv: $(cat "$top/err")"
     try 0 "diff model" "$@" --csv stopped.csv --resume
     anew "$@" --resume --kv-recent 32
     try 0 "diff model" "$@" --csv whole.csv

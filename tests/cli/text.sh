@@ -150,8 +150,8 @@ absent dq-eval-*.resume
 # ---- windows are units: killed, a run has the rows that were scored, each for itself, and goes on to the same numbers
 set -- eval "diff model" --progress never --text "$book" --ctx 256 --limit 24 --logit-bits 16,6 --kv-bits 16,4 --kv-recent 16 --kv-keep 1,0.5
 killed 3 "$@" --threads 1
-! grep -q '"row": .*"row": ' dq-eval-*.resume || complain "text: rows are written down together"
-sed -n 2p dq-eval-*.resume | grep -q '"from": 0, "to": [12], ' || complain "text: the first step is not of a window or two"
+! grep -q '"row":.*"row":' dq-eval-*.resume || complain "text: rows are written down together"
+sed -n 2p dq-eval-*.resume | grep -q '"from":0,"to":[12],' || complain "text: the first step is not of a window or two"
 try 0 "diff model" "$@" --resume --csv killed.csv
 grep -q "nothing to resume" "$top/err" && complain "text: what was scored is not taken up"
 try 0 "diff model" "$@" --csv whole.csv

@@ -131,7 +131,7 @@ static size_t lines_of(const char *bytes, size_t len)
 }
 
 /* Goes on from the first n lines to the bytes of a run that was never stopped. */
-static void resumes(size_t n, dq_work_damage damage, const char *bytes, size_t len)
+static void resumes(size_t n, bool beside, const char *bytes, size_t len)
 {
     int64_t taken;
     size_t now_len;
@@ -139,7 +139,7 @@ static void resumes(size_t n, dq_work_damage damage, const char *bytes, size_t l
     dq_err err = {0};
     dq_work_how how = how_of(&taken);
     how.resume = true;
-    how.damage = damage;
+    how.beside = beside;
     assert_int_equal(dq_work_open(&w, &how, &err), DQ_OK);
     assert_int_equal(taken, n > 0 ? n - 1 : 0);
     for (int64_t i = taken + 1; i <= 2; i++) dq_work_put(&w, step_of(i), &err);
@@ -151,7 +151,7 @@ static void resumes(size_t n, dq_work_damage damage, const char *bytes, size_t l
     free(now);
 }
 
-static dq_status refused(dq_work_damage damage, const char *why)
+static dq_status refused(bool beside, const char *why)
 {
     int64_t n;
     size_t before, after;
@@ -159,7 +159,7 @@ static dq_status refused(dq_work_damage damage, const char *why)
     dq_err err = {0};
     dq_work_how how = how_of(&n);
     how.resume = true;
-    how.damage = damage;
+    how.beside = beside;
     free(bytes_of(path, &before));
     dq_work_open(&w, &how, &err);
     free(bytes_of(path, &after));
@@ -192,17 +192,17 @@ TEST(a_damaged_line_is_found)
         put_bytes(path, bad, len);
         line += i > 0 && bytes[i - 1] == '\n';
         if (i == 64) { /* without its blank the first line is no journal's */
-            assert_int_equal(refused(DQ_WORK_CUT, "not a journal of this version"), DQ_MISMATCH);
+            assert_int_equal(refused(true, "not a journal of this version"), DQ_MISMATCH);
             continue;
         }
         if (i + 1 >= last) { /* as if cut off */
-            resumes(line, DQ_WORK_REFUSE, bytes, len);
+            resumes(line, false, bytes, len);
             continue;
         }
         char why[40];
         snprintf(why, sizeof why, "line %zu was altered", line + 1);
-        assert_int_equal(refused(DQ_WORK_REFUSE, why), DQ_DAMAGED);
-        resumes(line, DQ_WORK_CUT, bytes, len);
+        assert_int_equal(refused(false, why), DQ_DAMAGED);
+        resumes(line, true, bytes, len);
     }
     free(bad);
     free(bytes);
@@ -218,8 +218,8 @@ TEST(other_forms_are_refused_by_name)
     };
     for (int i = 0; i < 3; i++) {
         put_bytes(path, old[i], strlen(old[i]));
-        assert_int_equal(refused(DQ_WORK_CUT, "not a journal of this version of dq"), DQ_MISMATCH);
-        assert_int_equal(refused(DQ_WORK_REFUSE, path), DQ_MISMATCH);
+        assert_int_equal(refused(true, "not a journal of this version of dq"), DQ_MISMATCH);
+        assert_int_equal(refused(false, path), DQ_MISMATCH);
     }
 }
 
@@ -262,12 +262,12 @@ TEST(another_process_keeps_out_until_it_is_killed)
     assert_true(dq_work_busy(path));
     assert_int_equal(dq_work_open(&w, &how, &err), DQ_RESOURCE);
     assert_non_null(strstr(err.text, "another dq is writing to it"));
-    assert_int_equal(refused(DQ_WORK_REFUSE, "another dq is writing to it"), DQ_RESOURCE);
+    assert_int_equal(refused(false, "another dq is writing to it"), DQ_RESOURCE);
     kill(pid, SIGKILL);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFSIGNALED(status));
     assert_false(dq_work_busy(path));
-    resumes(2, DQ_WORK_REFUSE, bytes, len);
+    resumes(2, false, bytes, len);
     free(bytes);
 }
 
@@ -312,7 +312,7 @@ TEST(a_full_disk_keeps_whole_lines)
         assert_int_equal(waitpid(pid, &status, 0), pid);
         assert_true(WIFEXITED(status));
         assert_int_equal(WEXITSTATUS(status), DQ_FILE);
-        if (lines > 0) resumes(lines, DQ_WORK_REFUSE, bytes, len);
+        if (lines > 0) resumes(lines, false, bytes, len);
         if (lines == 0) assert_false(dq_file_exists(path));
     }
     free(bytes);
@@ -335,7 +335,7 @@ TEST(failing_allocations_are_reported)
         if (status == DQ_OK) break;
         assert_int_equal(status, DQ_RESOURCE);
     }
-    resumes(3, DQ_WORK_REFUSE, bytes, len);
+    resumes(3, false, bytes, len);
     free(bytes);
 }
 
@@ -348,7 +348,7 @@ static void refuses(const dq_work_how *want, bool merges, const char *why)
     assert_int_equal(dq_work_open(&w, &how, &err), DQ_MISMATCH);
     if (!strstr(err.text, why)) fail_msg("expected \"%s\", found \"%s\"", why, err.text);
     assert_int_equal(err.remedy[0].code,
-                     how.by_force ? DQ_REMEDY_REPEAT_OR_FORCE : DQ_REMEDY_REMOVE_OR_ANEW);
+                     how.beside ? DQ_REMEDY_REPEAT_OR_FORCE : DQ_REMEDY_REMOVE_OR_ANEW);
     assert_false(w.open);
     assert_true(dq_file_exists(path));
     assert_int_equal(dq_work_merge(&how, path, &merge), merges ? DQ_OK : DQ_MISMATCH);
@@ -370,7 +370,7 @@ TEST(heads_of_others_are_refused)
     how.shard = 1;
     refuses(&how, true, "is part 2 of 3, and not 1 of 3");
     how.shard = how.n_shards = 0;
-    how.by_force = true;
+    how.beside = true;
     refuses(&how, true, "is part 2 of 3, and not 0 of 0");
     static const char old[] = /* printf 'dq-journal 3' | sha256sum */
         "d1789f96b22ad5ef1bfe96ba27b4490a233792b3cb7956af6ef68904490a2dff dq-journal 3\n";
@@ -392,7 +392,7 @@ TEST(a_line_that_is_refused_names_the_file)
     assert_int_equal(dq_work_open(&w, &how, &err), DQ_OK);
     assert_int_equal(dq_work_put(&w, json_pack("{s:i, s:b}", "step", 1, "bad", 1), &err), DQ_OK);
     dq_work_close(&w, false);
-    how.resume = how.by_force = true;
+    how.resume = how.beside = true;
     assert_int_equal(dq_work_open(&w, &how, &err), DQ_DAMAGED);
     assert_non_null(strstr(err.text, "a.part: is bad."));
     assert_int_equal(err.remedy[0].code, DQ_REMEDY_START_OVER);
