@@ -36,35 +36,21 @@ static const char *const sampler_names[] = {"first", "random"};
 static const cmd_eval_kind_option options[] = {
     {.opt = {.value = "generate",
              .help = "generated text (gsm8k, math, ..., xsum, ..., generate)"}},
-    {{.name = "max-new",
-      .kind = DQ_OPT_INT,
-      .min = 1,
-      .max = 1e6,
-      .value = "N",
-      .help = "new tokens of a prompt at most (default 256)"},
-     offsetof(generate_options, max_new)},
-    {{.name = "stop",
-      .kind = DQ_OPT_LIST,
-      .value = "TEXT",
-      .help = "text that ends a continuation, with \\n, \\t and \\\\; may be repeated. "
-              "gsm8k and svamp end at \"Question:\" too, everything at the model's EOS"},
-     offsetof(generate_options, stop_words)},
-    {{.name = "fewshot-sampler",
-      .kind = DQ_OPT_WORD,
-      .words = sampler_names,
-      .n_words = 2,
-      .value = "WHICH",
-      .help = "examples before questions: first (default), those of the file, the same before all "
-              "of them; random: drawn for each by lm-evaluation-harness's generator (--seed, "
-              "default 1234)"},
-     offsetof(generate_options, sampler)},
-    {{.name = "dump-completions",
-      .kind = DQ_OPT_TEXT,
-      .use = DQ_OPT_OUTPUT,
-      .value = "FILE",
-      .help = "write every continuation as JSON lines, which dq judged reads back with "
-              "a \"verdict\" in each"},
-     offsetof(generate_options, completions)},
+    DQ_KIND_OPTION(INT, "max-new", "N", generate_options, max_new, .min = 1, .max = 1e6,
+                   .help = "new tokens of a prompt at most (default 256)"),
+    DQ_KIND_OPTION(LIST, "stop", "TEXT", generate_options, stop_words,
+                   .help =
+                       "text that ends a continuation, with \\n, \\t and \\\\; may be repeated. "
+                       "gsm8k and svamp end at \"Question:\" too, everything at the model's EOS"),
+    DQ_KIND_OPTION(WORD, "fewshot-sampler", "WHICH", generate_options, sampler,
+                   .words = sampler_names, .n_words = 2,
+                   .help = "examples before questions: first (default), those of the file, the "
+                           "same before all of them; random: drawn for each by "
+                           "lm-evaluation-harness's generator (--seed, default 1234)"),
+    DQ_KIND_OPTION(TEXT, "dump-completions", "FILE", generate_options, completions,
+                   .use = DQ_OPT_OUTPUT,
+                   .help = "write every continuation as JSON lines, which dq judged reads back "
+                           "with a \"verdict\" in each"),
     {.opt = {.name = NULL}},
 };
 

@@ -156,37 +156,19 @@ typedef struct icl_options {
 static const cmd_eval_kind_option options[] = {
     {.opt = {.value = "icl",
              .help = "in-context learning (--task trec, trec_fine, banking77, clinic150)"}},
-    {{.name = "runs",
-      .kind = DQ_OPT_INT,
-      .min = 1,
-      .max = 1e6,
-      .value = "N",
-      .help = "permutations of the training set, of which each run takes the first (default "
-              "10)"},
-     offsetof(icl_options, runs)},
-    {{.name = "demo-order",
-      .kind = DQ_OPT_WORDS,
-      .words = dq_icl_order_name,
-      .n_words = DQ_ICL_ORDERS,
-      .value = "LIST",
-      .help = "random (default), class (sorted by label) or alternate (labels in turn): "
-              "orders of the same demonstrations, a row each"},
-     offsetof(icl_options, order)},
-    {{.name = "demo-permutations",
-      .kind = DQ_OPT_INT,
-      .min = 2,
-      .max = 1e6,
-      .value = "N",
-      .help = "also score run 0's demonstrations in N random orders: the margin between them"},
-     offsetof(icl_options, orders)},
-    {{.name = "plateau",
-      .kind = DQ_OPT_INT,
-      .min = 1,
-      .max = 1e6,
-      .value = "N",
-      .help = "also the mean accuracy from N demonstrations on (default: from half of the most "
-              "that all rows of a task have)"},
-     offsetof(icl_options, plateau)},
+    DQ_KIND_OPTION(
+        INT, "runs", "N", icl_options, runs, .min = 1, .max = 1e6,
+        .help = "permutations of the training set, of which each run takes the first (default 10)"),
+    DQ_KIND_OPTION(WORDS, "demo-order", "LIST", icl_options, order, .words = dq_icl_order_name,
+                   .n_words = DQ_ICL_ORDERS,
+                   .help = "random (default), class (sorted by label) or alternate (labels in "
+                           "turn): orders of the same demonstrations, a row each"),
+    DQ_KIND_OPTION(
+        INT, "demo-permutations", "N", icl_options, orders, .min = 2, .max = 1e6,
+        .help = "also score run 0's demonstrations in N random orders: the margin between them"),
+    DQ_KIND_OPTION(INT, "plateau", "N", icl_options, plateau, .min = 1, .max = 1e6,
+                   .help = "also the mean accuracy from N demonstrations on (default: from half of "
+                           "the most that all rows of a task have)"),
     {.opt = {.name = NULL}},
 };
 

@@ -199,50 +199,30 @@ static const cmd_eval_kind_option options[] = {
     {.opt = {.value = "needle",
              .help = "needles (--task needle: numbers hidden in a text of yours and asked for; "
                      "--data FILE is the text):"}},
-    {{.name = "depths",
-      .kind = DQ_OPT_TEXT,
-      .value = "LIST",
-      .help = "percent of the filler before the first asked needle (default "
-              "0,25,50,75,100); other needles are anywhere"},
-     offsetof(needle_options, depths)},
-    {{.name = "needles",
-      .kind = DQ_OPT_TEXT,
-      .value = "LIST",
-      .help = "N:R: N needles of which R are asked for (default 1:1,2:2,4:2,6:2)"},
-     offsetof(needle_options, needles)},
-    {{.name = "needle-order",
-      .kind = DQ_OPT_WORD,
-      .words = order_names,
-      .n_words = 2,
-      .value = "ORDER",
-      .help = "in which several are asked for: drawn (default) for each prompt, or depth: the "
-              "one at --depths first, so that --attention is always to it"},
-     offsetof(needle_options, order)},
-    {{.name = "needle-mode",
-      .kind = DQ_OPT_WORD,
-      .words = mode_names,
-      .n_words = 2,
-      .value = "MODE",
-      .help = "forced (default): whether each digit is the most likely one after those "
-              "before it, in one pass; what a cache evicts or rounds lies before the "
-              "question. generated: up to 12 tokens a city, greedily; the next city is asked "
-              "for after the model's own answer, cut at its first newline or period; a "
-              "cache is cut after the question"},
-     offsetof(needle_options, mode)},
-    {{.name = "attention",
-      .kind = DQ_OPT_FLAG,
-      .help = "also how much attention goes to the needle that the prompt's end asks for, "
-              "other needles, filler, the question and BOS: one more pass a prompt; not "
-              "where tokens are evicted"},
-     offsetof(needle_options, attention)},
-    {{.name = "attention-rows",
-      .kind = DQ_OPT_WORD,
-      .words = row_names,
-      .n_words = 2,
-      .value = "ROWS",
-      .help = "last (default): the row that predicts the first answer; query: the mean of all "
-              "rows of the question"},
-     offsetof(needle_options, rows)},
+    DQ_KIND_OPTION(TEXT, "depths", "LIST", needle_options, depths,
+                   .help = "percent of the filler before the first asked needle (default "
+                           "0,25,50,75,100); other needles are anywhere"),
+    DQ_KIND_OPTION(TEXT, "needles", "LIST", needle_options, needles,
+                   .help = "N:R: N needles of which R are asked for (default 1:1,2:2,4:2,6:2)"),
+    DQ_KIND_OPTION(WORD, "needle-order", "ORDER", needle_options, order, .words = order_names,
+                   .n_words = 2,
+                   .help = "in which several are asked for: drawn (default) for each prompt, or "
+                           "depth: the one at --depths first, so that --attention is always to it"),
+    DQ_KIND_OPTION(
+        WORD, "needle-mode", "MODE", needle_options, mode, .words = mode_names, .n_words = 2,
+        .help =
+            "forced (default): whether each digit is the most likely one after those before it, in "
+            "one pass; what a cache evicts or rounds lies before the question. generated: up to 12 "
+            "tokens a city, greedily; the next city is asked for after the model's own answer, cut "
+            "at its first newline or period; a cache is cut after the question"),
+    DQ_KIND_OPTION(FLAG, "attention", NULL, needle_options, attention,
+                   .help = "also how much attention goes to the needle that the prompt's end asks "
+                           "for, other needles, filler, the question and BOS: one more pass a "
+                           "prompt; not where tokens are evicted"),
+    DQ_KIND_OPTION(WORD, "attention-rows", "ROWS", needle_options, rows, .words = row_names,
+                   .n_words = 2,
+                   .help = "last (default): the row that predicts the first answer; query: the "
+                           "mean of all rows of the question"),
     {.opt = {.name = NULL}},
 };
 

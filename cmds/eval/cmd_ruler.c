@@ -161,14 +161,11 @@ static const cmd_eval_kind_option options[] = {
           .help =
               "prompts as RULER builds them (--task niah_single, niah_multikey, niah_multivalue, "
               "niah_multiquery, vt, cwe, fwe)"}},
-    {{.name = "question",
-      .kind = DQ_OPT_WORD,
-      .words = question_name,
-      .n_words = sizeof question_name / sizeof question_name[0],
-      .value = "WHEN",
-      .help = "query-agnostic (default): a cache evicts and rounds before it sees the question, as "
-              "where one context is asked many things; query-aware: after it"},
-     offsetof(ruler_options, question)},
+    DQ_KIND_OPTION(
+        WORD, "question", "WHEN", ruler_options, question, .words = question_name,
+        .n_words = sizeof question_name / sizeof question_name[0],
+        .help = "query-agnostic (default): a cache evicts and rounds before it sees the question, "
+                "as where one context is asked many things; query-aware: after it"),
     {.opt = {.name = NULL}},
 };
 

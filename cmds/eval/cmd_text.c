@@ -167,52 +167,32 @@ typedef struct text_options {
 } text_options;
 
 static const cmd_eval_kind_option options[] = {
-    {{.name = "text",
-      .kind = DQ_OPT_LIST,
-      .value = "FILE",
-      .help = "UTF-8 text: NLL and perplexity, KLD and top-1 agreement with the reference; may be "
-              "repeated, each FILE is a document; FILE.jsonl holds one a line, {\"text\": ...}"},
-     offsetof(text_options, files)},
-    {{.name = "window",
-      .kind = DQ_OPT_WORD,
-      .words = dq_scheme_name,
-      .n_words = DQ_WINDOW_POSITIONS, /* which is an option of its own */
-      .value = "FORM",
-      .help = "chunk (default): one after the other, the second half of each scored;\n"
-              "stride: each --stride after the one before, every token scored once;\n"
-              "block: one after the other, all of each scored;\n"
-              "rolling: as lm-eval, with perplexity per word and byte"},
-     offsetof(text_options, window)},
-    {{.name = "stride",
-      .kind = DQ_OPT_INT,
-      .min = 1,
-      .max = 1e9,
-      .value = "N",
-      .help = "tokens between windows of --window stride (default: half of --ctx)"},
-     offsetof(text_options, stride)},
-    {{.name = "positions",
-      .kind = DQ_OPT_FLAG,
-      .help = "NLL by position: score the first --ctx tokens after the beginning of every "
-              "document that has as many"},
-     offsetof(text_options, positions)},
-    {{.name = "slices",
-      .kind = DQ_OPT_FLAG,
-      .help = "NLL of tokens that end a bigram seen before in the window and rare in training, "
-              "and of the others"},
-     offsetof(text_options, slices)},
-    {{.name = "slice-counts",
-      .kind = DQ_OPT_TEXT,
-      .value = "FILE",
-      .help = "text that stands for the training text when bigrams are counted (default: "
-              "the scored documents, each without itself)"},
-     offsetof(text_options, counts)},
-    {{.name = "slice-threshold",
-      .kind = DQ_OPT_INT,
-      .min = 0,
-      .max = 1e10,
-      .value = "N",
-      .help = "a bigram with more than N in 10^10 counted tokens is frequent (default 1250)"},
-     offsetof(text_options, threshold)},
+    DQ_KIND_OPTION(
+        LIST, "text", "FILE", text_options, files,
+        .help =
+            "UTF-8 text: NLL and perplexity, KLD and top-1 agreement with the reference; may be "
+            "repeated, each FILE is a document; FILE.jsonl holds one a line, {\"text\": ...}"),
+    /* positions are an option of their own */
+    DQ_KIND_OPTION(WORD, "window", "FORM", text_options, window, .words = dq_scheme_name,
+                   .n_words = DQ_WINDOW_POSITIONS,
+                   .help = "chunk (default): one after the other, the second half of each scored;\n"
+                           "stride: each --stride after the one before, every token scored once;\n"
+                           "block: one after the other, all of each scored;\n"
+                           "rolling: as lm-eval, with perplexity per word and byte"),
+    DQ_KIND_OPTION(INT, "stride", "N", text_options, stride, .min = 1, .max = 1e9,
+                   .help = "tokens between windows of --window stride (default: half of --ctx)"),
+    DQ_KIND_OPTION(FLAG, "positions", NULL, text_options, positions,
+                   .help = "NLL by position: score the first --ctx tokens after the beginning of "
+                           "every document that has as many"),
+    DQ_KIND_OPTION(FLAG, "slices", NULL, text_options, slices,
+                   .help = "NLL of tokens that end a bigram seen before in the window and rare in "
+                           "training, and of the others"),
+    DQ_KIND_OPTION(TEXT, "slice-counts", "FILE", text_options, counts,
+                   .help = "text that stands for the training text when bigrams are counted "
+                           "(default: the scored documents, each without itself)"),
+    DQ_KIND_OPTION(
+        INT, "slice-threshold", "N", text_options, threshold, .min = 0, .max = 1e10,
+        .help = "a bigram with more than N in 10^10 counted tokens is frequent (default 1250)"),
     {.opt = {.name = NULL}},
 };
 

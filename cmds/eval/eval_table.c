@@ -685,11 +685,6 @@ static bool has_items(const dq_eval *e)
     return false;
 }
 
-static bool in_run(const cmd_eval_kind *kind, const dq_eval *e)
-{
-    return cmd_eval_kind_source(kind, e->source, e->n_sources) != NULL;
-}
-
 /* NULL: sources disagree. */
 static const char *metric_title(const dq_eval *e, int m)
 {
@@ -702,12 +697,15 @@ static const char *metric_title(const dq_eval *e, int m)
     return name;
 }
 
-static int field_titles(const char **titles, int n, const dq_eval *e)
+/* Members of "metrics" that have a column; those of other kinds lead nowhere. */
+static int field_columns(cmd_eval_column *column, const dq_eval *e)
 {
+    int n = 0;
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         const cmd_eval_field *f = cmd_eval_kinds[i]->out.fields;
-        for (; in_run(cmd_eval_kinds[i], e) && f && f->name; f++) {
-            if (f->title) titles[n++] = f->title;
+        if (!cmd_eval_kind_source(cmd_eval_kinds[i], e->source, e->n_sources)) continue;
+        for (; f && f->name; f++) {
+            if (f->title) column[n++] = (cmd_eval_column)DQ_COLUMN(f->title, f->name, f->cell);
         }
     }
     return n;
@@ -717,7 +715,8 @@ static const cmd_eval_key row_keys[] = {
     DQ_KEY_MODEL,  DQ_KEY_WEIGHTS, DQ_KEY_BITS, DQ_KEY_GRANULARITY, DQ_KEY_MATH, DQ_KEY_CODES,
     DQ_KEY_POLICY, DQ_KEY_BUDGET,  DQ_KEY_KEEP, DQ_KEY_TITLE,       DQ_KEYS_END};
 
-static void table_row(dq_table *t, const cmd_eval_view *v, int row)
+static void table_row(dq_table *t, const cmd_eval_view *v, int row, const cmd_eval_column *field,
+                      int n_fields)
 {
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
@@ -735,14 +734,7 @@ static void table_row(dq_table *t, const cmd_eval_view *v, int row)
         const char *own = source->kind->metric[m];
         cmd_eval_cell_score(t, own ? json_object_get(metrics, own) : NULL);
     }
-    /* "-" in the columns of other kinds. */
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        const cmd_eval_field *f = cmd_eval_kinds[i]->out.fields;
-        const bool own = cmd_eval_kinds[i] == cmd_eval_kind_of(source);
-        for (; in_run(cmd_eval_kinds[i], e) && f && f->name; f++) {
-            if (f->title) f->cell(t, own ? json_object_get(metrics, f->name) : NULL);
-        }
-    }
+    cmd_eval_column_cells(t, metrics, field, n_fields);
     const json_t *metric = json_object_get(verdict, "metric");
     const json_t *loss =
         metric ? json_object_get(json_object_get(result, "paired"), json_string_value(metric))
@@ -781,12 +773,14 @@ dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err)
 {
     const char *titles[TITLES];
     const int keys = cmd_eval_key_titles(titles, v->e, row_keys);
+    cmd_eval_column field[TITLES];
+    const int n_fields = field_columns(field, v->e);
     int n = keys, last = -1;
     char within[48];
     titles[n++] = "n";
     titles[n++] = "clusters";
     for (int m = 0; m < 2 && metric_title(v->e, m); m++) titles[n++] = metric_title(v->e, m);
-    n = field_titles(titles, n, v->e);
+    for (int i = 0; i < n_fields; i++) titles[n++] = field[i].title;
     titles[n++] = "against reference";
     if (has_items(v->e)) titles[n++] = "p";
     snprintf(within, sizeof within, "loss \u2264 %g", v->margin);
@@ -802,7 +796,7 @@ dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err)
         if (!v->e->row[i].shown) continue;
         if (last >= 0 && v->e->row[i].model != last && swept(v->e)) dq_table_rule(*out);
         last = v->e->row[i].model;
-        table_row(*out, v, i);
+        table_row(*out, v, i, field, n_fields);
     }
     return DQ_OK;
 }
@@ -925,7 +919,8 @@ dq_status cmd_eval_columns(dq_table **out, const cmd_eval_view *v, dq_err *err)
     return DQ_OK;
 }
 
-/* Means over tasks: a line stands at the first of its rows, and each row gives its quoted metric. */
+/* Means over tasks: a line stands at the first of its rows, each of which gives its quoted metric.
+ */
 
 static int quoted(const dq_eval *e, int row)
 {

@@ -31,11 +31,10 @@ typedef enum cmd_eval_field_type { DQ_FIELD_MEAN, DQ_FIELD_REAL } cmd_eval_field
 /* A number of dq_eval_numbers. Under `metrics` a mean is {"value", "stderr", "n_clusters"}, a real
  * {"value", "stderr": null}; NaN is left out. */
 typedef struct cmd_eval_field {
-    const char *name; /* of the member; columns of the CSV are `csv` and, of a mean, csv_stderr */
-    const char
-        *of; /* the metric whose member it is: a mean is NAME and NAME_stderr there, a real NAME */
-    const char *csv; /* NULL: a column of every CSV, which eval_table.c lists */
-    size_t at;       /* of the dq_mean or double */
+    const char *name; /* of the member */
+    const char *of;   /* the metric whose member it is: a mean is NAME and NAME_stderr there */
+    const char *csv;  /* its column, and, of a mean, csv_stderr; NULL: every CSV has it */
+    size_t at;        /* of the dq_mean or double */
     cmd_eval_field_type type;
     const char *title; /* of the table's column; NULL: none */
     cmd_eval_cell *cell;
@@ -118,8 +117,8 @@ typedef struct cmd_eval_table_of {
     const cmd_eval_key *keys;
     const cmd_eval_column *column; /* [n] */
     int n, n_keys;                 /* n_keys: columns that tell rows apart as well */
-    const cmd_eval_column
-        *second; /* [n] of a second line, where n_keys leads to something; or NULL */
+    const cmd_eval_column *second; /* [n] of a second line, where number n_keys leads to something;
+                                      NULL: there is none */
 } cmd_eval_table_of;
 /* Prints, under `head`, a line for each result of the kind. */
 dq_status cmd_eval_pivot(const cmd_eval_view *v, const struct cmd_eval_kind *kind, const char *head,
@@ -150,6 +149,12 @@ typedef struct cmd_eval_kind_option {
     dq_opt opt;
     size_t at;
 } cmd_eval_kind_option;
+/* --name VALUE, and the member of `own` that it goes to; then the row's other members. */
+#define DQ_KIND_OPTION(kind_, name_, value_, own, member, ...)                                     \
+    {                                                                                              \
+        {.name = (name_), .kind = DQ_OPT_##kind_, .value = (value_), __VA_ARGS__},                 \
+            offsetof(own, member)                                                                  \
+    }
 
 /* Paths that the run reads; entries may be NULL. */
 typedef struct cmd_eval_inputs {
@@ -183,8 +188,8 @@ typedef struct cmd_eval_kind_cli {
         *reserves; /* what positions are kept free for where a context is cut, for a warning */
     /* Turns words into settings; sees the options of o, but no sources yet. */
     dq_status (*read)(void *own, const struct cmd_eval_options *o, dq_arena *a, dq_err *err);
-    /* Adds the sources of a task (cmd_eval_add_source); of a kind without tasks (NULL), those of its
-     * options. */
+    /* Adds the sources of a task (cmd_eval_add_source); of a kind without tasks (NULL), those of
+     * its options. */
     dq_status (*choose)(void *own, struct cmd_eval_options *o, const char *task, const char *path,
                         dq_arena *a, dq_err *err);
     /* Takes --num-fewshot for an answered source; the examples come from the file at path. */
