@@ -1,7 +1,6 @@
 /* A row stands in the plateau's table with the range of shots that all rows of its task have.
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/cli.h"
-#include "cmds/cli/kv_report.h"
 #include "cmds/eval/inside.h"
 #include "eval/kinds.h"
 #include "record/record.h"

@@ -5,11 +5,9 @@
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"
 #include "cmds/eval/inside.h"
-#include "model/model.h"
 #include "record/record.h"
 #include "tasks/questions.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

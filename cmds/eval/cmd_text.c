@@ -3,7 +3,6 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "cmds/cli/cli.h"
-#include "cmds/cli/kv_report.h"
 #include "cmds/eval/inside.h"
 #include "eval/kinds.h"
 #include "record/record.h"
@@ -13,27 +12,18 @@
 #include <stdio.h>
 #include <string.h>
 
-static const dq_text_settings *settings_of(const dq_eval *e, int row)
+static bool is_text(const dq_eval *e, const dq_eval_ids *ids)
 {
-    return dq_eval_source_of(e, &e->row[row])->settings;
+    return cmd_eval_kind_of(&e->source[ids->source]) == &cmd_eval_text;
 }
 
-static bool shows(const dq_eval *e, int row)
+/* Those of the first model; NULL: the run has no text. */
+static const dq_eval_ids *ids_of(const dq_eval *e)
 {
-    return cmd_eval_kind_shows(&cmd_eval_text, e, row);
-}
-
-static bool is_reference(const dq_eval *e, int row)
-{
-    return e->row[row].ref == row;
-}
-
-static int first_text(const dq_eval *e)
-{
-    for (int i = 0; i < e->n_rows; i++) {
-        if (shows(e, i)) return i;
+    for (int i = 0; i < e->n_ids; i++) {
+        if (is_text(e, &e->ids[i])) return &e->ids[i];
     }
-    return -1;
+    return NULL;
 }
 
 static const cmd_eval_key row_keys[] = {DQ_KEY_MODEL, DQ_KEY_WEIGHTS, DQ_KEY_LOGIT,
@@ -55,7 +45,7 @@ static void ppl_cell(dq_table *t, const json_t *x)
 static bool compared(const dq_eval *e)
 {
     for (int i = 0; i < e->n_rows; i++) {
-        if (shows(e, i) && !is_reference(e, i)) return true;
+        if (cmd_eval_kind_shows(&cmd_eval_text, e, i) && e->row[i].ref != i) return true;
     }
     return false;
 }
@@ -108,10 +98,9 @@ static dq_status text_tables(const cmd_eval_view *v, dq_err *err)
         DQ_COLUMN("others NLL", "slices.others.nll_nats", cmd_eval_cell_mean),
         DQ_COLUMN("AR-hit against reference", "slices.ar_hit.delta_nats", cmd_eval_cell_change),
         DQ_COLUMN("others against reference", "slices.others.delta_nats", cmd_eval_cell_change)};
-    const int row = first_text(v->e);
-    if (row < 0) return DQ_OK;
-    const dq_eval_ids *ids = &v->e->ids[v->e->row[row].ids];
-    const dq_text_settings *s = settings_of(v->e, row);
+    const dq_eval_ids *ids = ids_of(v->e);
+    if (!ids) return DQ_OK;
+    const dq_text_settings *s = v->e->source[ids->source].settings;
     if (s->scheme == DQ_WINDOW_ROLLING && !ids->win.cut)
         DQ_TRY(print(v, "Perplexity by the words and bytes of the text:", rolling, 3, err));
     if (s->scheme == DQ_WINDOW_POSITIONS) DQ_TRY(print_positions(v, &ids->win, err));
@@ -136,14 +125,14 @@ static dq_status text_csv(cmd_eval_column *column, int *n, const cmd_eval_view *
     static const cmd_eval_column positions[] = {
         DQ_COLUMNS_MEAN("cumulative_nll_nats", "positions.cumulative_nll_nats"),
         DQ_COLUMNS_MEAN("cumulative_difference_nats", "positions.difference_nats")};
-    const int row = first_text(v->e);
-    if (row < 0) return DQ_OK;
-    const dq_eval_ids *ids = &v->e->ids[v->e->row[row].ids];
+    const dq_eval_ids *ids = ids_of(v->e);
+    if (!ids) return DQ_OK;
+    const dq_text_settings *s = v->e->source[ids->source].settings;
     if (ids->slices) {
         memcpy(column + *n, sliced, sizeof sliced);
         *n += (int)(sizeof sliced / sizeof sliced[0]);
     }
-    if (settings_of(v->e, row)->scheme != DQ_WINDOW_POSITIONS) return DQ_OK;
+    if (s->scheme != DQ_WINDOW_POSITIONS) return DQ_OK;
     int64_t at[DQ_POSITIONS_MAX];
     const int marks = dq_text_numbers_positions(at, dq_window_scored(&ids->win.win[0]));
     for (int i = 0; i < 4 * marks; i++) {
@@ -329,24 +318,12 @@ static dq_status opened(const void *own, const cmd_eval_options *run, const dq_e
     return check_stride(t, e->n_ctx, err);
 }
 
-static bool is_text(const dq_eval *e, const dq_eval_ids *ids)
-{
-    return cmd_eval_kind_of(&e->source[ids->source]) == &cmd_eval_text;
-}
-
-static const dq_windows *windows_of(const dq_eval *e)
-{
-    for (int i = 0; i < e->n_ids; i++) {
-        if (is_text(e, &e->ids[i])) return &e->ids[i].win;
-    }
-    return NULL;
-}
-
 static void put_settings(json_t *settings, const void *own, const dq_eval *e)
 {
     const text_options *t = own;
     const dq_text_settings *s = &t->settings;
-    const dq_windows *w = windows_of(e);
+    const dq_eval_ids *ids = ids_of(e);
+    const dq_windows *w = ids ? &ids->win : NULL;
     const int64_t stride = s->stride ? s->stride : e->n_ctx / 2;
     json_object_update_new(
         settings,
@@ -446,8 +423,8 @@ static json_t *slice_json(const dq_slice *s, bool is_ref)
 static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval_ids *ids = &v->e->ids[v->e->row[row].ids];
-    const dq_text_settings *s = settings_of(v->e, row);
-    const bool is_ref = is_reference(v->e, row);
+    const dq_text_settings *s = v->e->source[ids->source].settings;
+    const bool is_ref = v->e->row[row].ref == row;
     json_t *confidence = json_array();
     dq_text_details d;
     DQ_TRY(dq_text_numbers_details(v->e, row, &d, err));

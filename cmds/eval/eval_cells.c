@@ -4,7 +4,6 @@
 #include "cmds/eval/inside.h"
 #include "eval/eval.h"
 #include "record/record.h"
-#include "settings/cache_options.h"
 
 #include <math.h>
 #include <stdio.h>
