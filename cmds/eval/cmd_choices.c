@@ -19,12 +19,11 @@ static const dq_task *task_of(const dq_eval_source *s)
 }
 
 static dq_status choose(void *own, cmd_eval_options *o, const char *name, const char *path,
-                        dq_arena *a, dq_err *err)
+                        dq_err *err)
 {
     const dq_eval_source source = {
         .name = name, .path = path, .kind = &dq_eval_choices, .task = o->task};
     (void)own;
-    (void)a;
     return cmd_eval_add_source(o, &source, "tasks", err);
 }
 
@@ -40,17 +39,16 @@ static dq_status examples(void *own, const cmd_eval_options *o, dq_eval_source *
 }
 
 /* Labels files are named after those of the items. */
-static dq_status reads(cmd_eval_inputs *in, const void *own, const cmd_eval_options *o, dq_arena *a,
-                       dq_err *err)
+static dq_status reads(cmd_eval_inputs *in, const void *own, const cmd_eval_options *o, dq_err *err)
 {
     (void)own;
     for (int i = 0; i < o->n_sources; i++) {
         const dq_task *of = task_of(&o->source[i]);
         const char *items[] = {o->source[i].path, o->examples[i]};
         for (int k = 0; of && of->first_label >= 0 && k < 2 && items[k]; k++) {
-            const char *labels = dq_task_labels_path(items[k], a, err);
+            const char *labels = dq_task_labels_path(items[k], o->a, err);
             if (!labels) return err->code;
-            DQ_TRY(cmd_eval_inputs_add(in, labels, a, err));
+            DQ_TRY(cmd_eval_inputs_add(in, labels, o->a, err));
         }
     }
     return DQ_OK;

@@ -963,7 +963,7 @@ static dq_status name_work(eval_run *x, const dq_args *args, dq_err *err)
     snprintf(s->old, sizeof s->old, "%s.old", s->own);
     s->shard = x->o.part.n > 0;
     s->path = s->shard ? x->o.document : s->own;
-    return cmd_eval_check_outputs(&x->o, args, x->resume.path, x->a, err);
+    return cmd_eval_check_outputs(&x->o, args, x->resume.path, err);
 }
 
 static dq_status dump_requests(eval_run *x, dq_err *err)
@@ -1076,7 +1076,7 @@ dq_status cmd_eval_merged(const dq_shard_merge *merge, int argc, char **argv, dq
     if (!x->a) dq_fail(err, DQ_RESOURCE, "out of memory");
     x->o.merge = merge;
     if (err->code == DQ_OK && cmd_eval_parse(&x->o, &args, argc, argv, x->a, err) == DQ_OK &&
-        !args.help && cmd_eval_understand(&x->o, &args, x->a, err) == DQ_OK &&
+        !args.help && cmd_eval_understand(&x->o, &args, err) == DQ_OK &&
         dq_progress_listen(&x->o.logger, "eval", err) == DQ_OK) {
         if (open_all(x, &args, err) == DQ_OK && plan(x, err) == DQ_OK &&
             plan_gates(x, err) == DQ_OK && name_work(x, &args, err) == DQ_OK &&

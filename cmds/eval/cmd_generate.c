@@ -60,7 +60,7 @@ static const char *task(int i)
 }
 
 static dq_status choose(void *own, cmd_eval_options *o, const char *name, const char *path,
-                        dq_arena *a, dq_err *err)
+                        dq_err *err)
 {
     generate_options *g = own;
     const bool answered = o->task->answered;
@@ -69,7 +69,6 @@ static dq_status choose(void *own, cmd_eval_options *o, const char *name, const 
                                    .kind = answered ? &dq_eval_answers : &dq_eval_prompts,
                                    .task = o->task,
                                    .settings = &g->setting[g->n]};
-    (void)a;
     DQ_TRY(cmd_eval_add_source(o, &source, "tasks", err));
     g->task[g->n] = o->task;
     g->setting[g->n++] = answered ? g->of_questions : g->of_prompts;
@@ -92,10 +91,9 @@ static dq_status examples(void *own, const cmd_eval_options *o, dq_eval_source *
     return DQ_OK;
 }
 
-static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a, dq_err *err)
+static dq_status read_words(void *own, const cmd_eval_options *run, dq_err *err)
 {
     generate_options *o = own;
-    (void)run;
     const int n = o->stop_words.n, builtin = dq_answer_n_stops;
     if (n + builtin > STOP_TEXTS)
         return dq_fail(err, DQ_USAGE, "--stop is given %d times (expected at most %d).", n,
@@ -107,7 +105,7 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
         const char *word = o->stop_words.item[i];
         static const char from[] = "nt\\", to[] = "\n\t\\";
         int64_t first_bad;
-        char *s = dq_text(a, word, strlen(word), err), *end = s;
+        char *s = dq_text(run->a, word, strlen(word), err), *end = s;
         if (!s) return err->code;
         for (const char *c = word; *c; c++) {
             const char *at = *c == '\\' && c[1] ? strchr(from, c[1]) : NULL;

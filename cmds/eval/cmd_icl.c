@@ -181,12 +181,9 @@ static const char *form(const char *name)
     return dq_icl_task_find(name)->form;
 }
 
-static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a, dq_err *err)
+static void read_words(icl_options *o, const cmd_eval_options *run)
 {
-    icl_options *o = own;
     dq_icl_settings *s = &o->common;
-    (void)a;
-    (void)err;
     s->runs = o->runs ? o->runs : RUNS;
     s->orders = o->orders;
     s->plateau_from = (int)o->plateau;
@@ -196,12 +193,11 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
     static_assert(sizeof s->shots == sizeof run->shots, "one list");
     memcpy(s->shots, run->shots, sizeof s->shots);
     if (!o->order.n) o->order.at[o->order.n++] = DQ_ICL_RANDOM;
-    return DQ_OK;
 }
 
 /* Each order becomes a source. */
 static dq_status choose(void *own, cmd_eval_options *run, const char *name, const char *path,
-                        dq_arena *a, dq_err *err)
+                        dq_err *err)
 {
     icl_options *o = own;
     const dq_icl_task *of = dq_icl_task_find(name);
@@ -210,6 +206,7 @@ static dq_status choose(void *own, cmd_eval_options *run, const char *name, cons
         return dq_fail(err, DQ_USAGE,
                        "--task %s needs demonstrations: give --fewshot-data FILE (expected %s).",
                        of->name, of->form);
+    read_words(o, run);
     for (int i = 0; i < o->order.n; i++) {
         const dq_icl_order order = (dq_icl_order)o->order.at[i];
         dq_icl_settings *s = &o->setting[o->n];
@@ -217,7 +214,7 @@ static dq_status choose(void *own, cmd_eval_options *run, const char *name, cons
             .name = of->name, .path = path, .kind = &dq_eval_icl_kind, .settings = s};
         source.title = of->name;
         if (order != DQ_ICL_RANDOM)
-            source.title = dq_textf(a, err, "%s, %s", of->name, dq_icl_order_name[order]);
+            source.title = dq_textf(run->a, err, "%s, %s", of->name, dq_icl_order_name[order]);
         if (!source.title) return err->code;
         DQ_TRY(cmd_eval_add_source(run, &source, "tasks and orders", err));
         *s = o->common;
@@ -422,7 +419,6 @@ const cmd_eval_kind cmd_eval_icl = {
             .task = task,
             .form = form,
             .own_examples = true,
-            .read = read_words,
             .needs = "is for in-context learning; there is no such --task (trec, trec_fine, "
                      "banking77, clinic150).",
             .choose = choose},

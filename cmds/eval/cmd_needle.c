@@ -238,12 +238,11 @@ static const char *form(const char *name)
 }
 
 static dq_status choose(void *own, cmd_eval_options *o, const char *name, const char *path,
-                        dq_arena *a, dq_err *err)
+                        dq_err *err)
 {
     needle_options *n = own;
     const dq_eval_source source = {
         .name = name, .path = path, .kind = &dq_eval_needle, .settings = &n->settings};
-    (void)a;
     return cmd_eval_add_source(o, &source, "tasks", err);
 }
 
@@ -279,11 +278,10 @@ static dq_status read_pairs(dq_needle_settings *s, const char *text, dq_err *err
     }
 }
 
-static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a, dq_err *err)
+static dq_status read_words(void *own, const cmd_eval_options *run, dq_err *err)
 {
     needle_options *o = own;
     dq_needle_settings *s = &o->settings;
-    (void)a;
     s->n_lengths = run->n_lengths;
     memcpy(s->length, run->length, sizeof s->length);
     DQ_TRY(dq_options_ints(s->depth, &s->n_depths, DQ_NEEDLE_SWEEP,

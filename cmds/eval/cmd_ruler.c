@@ -180,34 +180,23 @@ static const char *form(const char *name)
 }
 
 static dq_status choose(void *own, cmd_eval_options *o, const char *name, const char *path,
-                        dq_arena *a, dq_err *err)
+                        dq_err *err)
 {
     ruler_options *r = own;
     const dq_ruler_task *t = dq_ruler_find(name);
+    settings *s = &r->of[t - dq_ruler_tasks];
     const dq_eval_source source = {.name = t->name,
                                    .path = path ? path : t->name,
                                    .fileless = !path,
                                    .kind = &answered,
-                                   .settings = &r->of[t - dq_ruler_tasks]};
-    (void)a;
+                                   .settings = s};
+    *s = (settings){.task = t,
+                    .n_lengths = o->n_lengths,
+                    .samples = o->samples,
+                    .seed = o->kv.seed >= 0 ? (uint64_t)o->kv.seed : 1,
+                    .query_aware = r->question.at == 1};
+    memcpy(s->length, o->length, sizeof s->length);
     return cmd_eval_add_source(o, &source, "tasks", err);
-}
-
-static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a, dq_err *err)
-{
-    ruler_options *o = own;
-    (void)a;
-    (void)err;
-    for (int i = 0; i < dq_ruler_n_tasks; i++) {
-        settings *s = &o->of[i];
-        s->task = &dq_ruler_tasks[i];
-        s->n_lengths = run->n_lengths;
-        memcpy(s->length, run->length, sizeof s->length);
-        s->samples = run->samples;
-        s->seed = run->kv.seed >= 0 ? (uint64_t)run->kv.seed : 1;
-        s->query_aware = o->question.at == 1;
-    }
-    return DQ_OK;
 }
 
 static dq_status load(void *own, dq_eval *e, const cmd_eval_options *o, int i,
@@ -337,7 +326,6 @@ const cmd_eval_kind cmd_eval_ruler = {
             .form = form,
             .lengths = true,
             .needs = "has nothing to act on: it is for niah_single and its like, vt, cwe and fwe.",
-            .read = read_words,
             .choose = choose},
     .load = load,
     .settings = put_settings,

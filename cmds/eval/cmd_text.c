@@ -197,11 +197,10 @@ static dq_status check_stride(const text_options *t, int64_t n_ctx, dq_err *err)
         (long long)t->stride, (long long)n_ctx);
 }
 
-static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a, dq_err *err)
+static dq_status read_words(void *own, const cmd_eval_options *run, dq_err *err)
 {
     text_options *t = own;
     const int64_t ctx = run->ctx;
-    (void)a;
     /* Options that need another one. */
     const struct {
         bool given;
@@ -235,12 +234,11 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
 }
 
 static dq_status choose(void *own, cmd_eval_options *run, const char *name, const char *path,
-                        dq_arena *a, dq_err *err)
+                        dq_err *err)
 {
     text_options *t = own;
     (void)name;
     (void)path;
-    (void)a;
     if (t->files.n == 0) return DQ_OK;
     /* a document given twice would count as two independent ones */
     for (int i = 0; i < t->files.n; i++) {

@@ -25,7 +25,7 @@
 typedef const char *cmd_eval_kind_word(const cmd_eval_kind *kind);
 /* One point of accuracy, or nats of NLL: 1 % of perplexity. */
 #define DQ_EVAL_MARGIN 0.01
-static dq_status cmd_eval_choose(cmd_eval_options *o, dq_arena *a, dq_err *err);
+static dq_status cmd_eval_choose(cmd_eval_options *o, dq_err *err);
 
 const cmd_eval_kind *const cmd_eval_kinds[DQ_EVAL_KINDS] = {
     &cmd_eval_choices, &cmd_eval_text, &cmd_eval_generate,
@@ -387,6 +387,7 @@ dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **ar
     rows all = {.n = 0};
     char *tasks = NULL;
     const char *names[MAX_TASKS];
+    o->a = a;
     o->bos.text = dq_bos_name[DQ_BOS_AUTO];
     o->math = (dq_words){.text = dq_num_name[DQ_NUM_F32], .at = {DQ_NUM_F32}, .n = 1};
     o->device = "auto";
@@ -503,7 +504,7 @@ static dq_status check_lengths(const cmd_eval_options *o, dq_err *err)
 }
 
 dq_status cmd_eval_check_outputs(const cmd_eval_options *o, const dq_args *args,
-                                 const char *journal, dq_arena *a, dq_err *err)
+                                 const char *journal, dq_err *err)
 {
     static const char *const old[] = {".old", NULL};
     dq_output out[6 + DQ_EVAL_KINDS] = {
@@ -522,20 +523,20 @@ dq_status cmd_eval_check_outputs(const cmd_eval_options *o, const dq_args *args,
     cmd_eval_inputs in = {0};
     int n = 6;
     for (int i = 0; i < args->n_inputs; i++)
-        DQ_TRY(cmd_eval_inputs_add(&in, args->input[i], a, err));
+        DQ_TRY(cmd_eval_inputs_add(&in, args->input[i], o->a, err));
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         const cmd_eval_kind_cli *cli = &cmd_eval_kinds[i]->cli;
-        if (cli->reads) DQ_TRY(cli->reads(&in, o->own[i], o, a, err));
+        if (cli->reads) DQ_TRY(cli->reads(&in, o->own[i], o, err));
         if (!cli->file) continue;
         snprintf(option[i], sizeof option[i], "--%s", cli->file->opt.name);
         out[n++] = (dq_output){option[i], cmd_eval_kind_file(cmd_eval_kinds[i], o->own[i]),
                                DQ_OUTPUT_LINES, NULL};
     }
     for (int i = 0; i < o->n_names; i++) {
-        if (o->given_task[i]) DQ_TRY(cmd_eval_inputs_add(&in, o->given_task[i]->path, a, err));
+        if (o->given_task[i]) DQ_TRY(cmd_eval_inputs_add(&in, o->given_task[i]->path, o->a, err));
     }
     for (int i = 0; o->merge && i < o->merge->n; i++)
-        DQ_TRY(cmd_eval_inputs_add(&in, o->merge->path[i], a, err));
+        DQ_TRY(cmd_eval_inputs_add(&in, o->merge->path[i], o->a, err));
     DQ_TRY(dq_output_guard_names(out, n, in.path, in.n, err));
     if (journal) return DQ_OK;
     return dq_output_guard_check(out, n, in.path, in.n, o->force, err);
@@ -553,7 +554,7 @@ static bool draws(const cmd_eval_options *o)
 
 /* Each step uses only results of those above: words of the run, words of each kind, the sources
  * that both name, then conflicts. */
-dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err)
+dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_err *err)
 {
     DQ_TRY(dq_shard_read(&o->part, o->document, args->also, err));
     if (o->part.n && o->dry_run)
@@ -575,9 +576,9 @@ dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena
     dq_input_head_order_read(&o->head_order);
     DQ_TRY(dq_kv_options_read(&o->kv, true, err));
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        if (cmd_eval_kinds[i]->cli.read) DQ_TRY(cmd_eval_kinds[i]->cli.read(o->own[i], o, a, err));
+        if (cmd_eval_kinds[i]->cli.read) DQ_TRY(cmd_eval_kinds[i]->cli.read(o->own[i], o, err));
     }
-    DQ_TRY(cmd_eval_choose(o, a, err));
+    DQ_TRY(cmd_eval_choose(o, err));
     o->kv.draws = draws(o);
     o->kv.logger = &o->logger;
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
@@ -589,8 +590,8 @@ dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena
     DQ_TRY(check_lengths(o, err));
     DQ_TRY(cmd_eval_gates_read(&o->gates, &o->fail_if, o->baseline, err));
     DQ_TRY(cmd_eval_gates_check(&o->gates, o->source, o->n_sources, err));
-    DQ_TRY(cmd_eval_check_outputs(o, args, NULL, a, err));
-    if (o->baseline) DQ_TRY(cmd_eval_baseline_read(&o->gates.baseline, o->baseline, a, err));
+    DQ_TRY(cmd_eval_check_outputs(o, args, NULL, err));
+    if (o->baseline) DQ_TRY(cmd_eval_baseline_read(&o->gates.baseline, o->baseline, o->a, err));
     return DQ_OK;
 }
 
@@ -890,8 +891,7 @@ static dq_status take_examples(cmd_eval_options *o, int i, dq_err *err)
     return kind->cli.examples(cmd_eval_own(o, kind), o, s, o->examples[i], err);
 }
 
-static dq_status choose_task(cmd_eval_options *o, const char *name, int *used, dq_arena *a,
-                             dq_err *err)
+static dq_status choose_task(cmd_eval_options *o, const char *name, int *used, dq_err *err)
 {
     const int first = o->n_sources;
     /* A file's kind is that of the program's own tasks of its type. */
@@ -911,7 +911,7 @@ static dq_status choose_task(cmd_eval_options *o, const char *name, int *used, d
         return dq_fail(err, DQ_USAGE, "unknown task \"%s\". There are: %s.", name, all);
     }
     const cmd_eval_kind *kind = cmd_eval_kinds[i];
-    if (!o->task && !kind->cli.form) o->task = dq_task_find(name, a, err);
+    if (!o->task && !kind->cli.form) o->task = dq_task_find(name, o->a, err);
     if (err->code != DQ_OK) return err->code;
     if (o->task) name = o->task->name;
     for (int k = 0; k < first; k++) {
@@ -926,7 +926,7 @@ static dq_status choose_task(cmd_eval_options *o, const char *name, int *used, d
     if (!path && !fileless)
         return dq_fail(err, DQ_USAGE, "--task %s needs its file: give --data FILE (expected %s).",
                        name, o->task ? o->task->form : kind->cli.form(name));
-    DQ_TRY(kind->cli.choose(o->own[i], o, name, path, a, err));
+    DQ_TRY(kind->cli.choose(o->own[i], o, name, path, err));
     return take_examples(o, first, err);
 }
 
@@ -958,22 +958,22 @@ static const char *shown(const cmd_eval_kind *kind)
 }
 
 /* Fills o->source and o->examples. DQ_USAGE: names, files or options contradict each other. */
-static dq_status cmd_eval_choose(cmd_eval_options *o, dq_arena *a, dq_err *err)
+static dq_status cmd_eval_choose(cmd_eval_options *o, dq_err *err)
 {
     dq_list names = {.n = 0};
     int used = 0; /* files without a name that earlier tasks have taken */
     for (int i = 0; i < o->tasks.n; i++)
-        DQ_TRY(cmd_eval_split(o->tasks.item[i], "task", &names, a, err));
+        DQ_TRY(cmd_eval_split(o->tasks.item[i], "task", &names, o->a, err));
     for (o->n_names = 0; o->n_names < names.n; o->n_names++) {
         const char *name = names.item[o->n_names];
-        o->given_task[o->n_names] = dq_task_is_file(name) ? dq_task_find(name, a, err) : NULL;
+        o->given_task[o->n_names] = dq_task_is_file(name) ? dq_task_find(name, o->a, err) : NULL;
         DQ_TRY(err->code);
     }
     DQ_TRY(check_twice(o, &o->data, "data", err));
     DQ_TRY(check_twice(o, &o->fewshot, "fewshot-data", err));
     for (int i = 0; i < names.n; i++) {
         o->task = o->given_task[i];
-        DQ_TRY(choose_task(o, names.item[i], &used, a, err));
+        DQ_TRY(choose_task(o, names.item[i], &used, err));
     }
     const int n_tasks = names.n;
     const char *end = n_tasks == 1 ? "" : "s";
@@ -995,7 +995,7 @@ static dq_status cmd_eval_choose(cmd_eval_options *o, dq_arena *a, dq_err *err)
     /* Sources of options such as --text, without --task. */
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         const cmd_eval_kind_cli *cli = &cmd_eval_kinds[i]->cli;
-        if (!cli->task) DQ_TRY(cli->choose(o->own[i], o, NULL, NULL, a, err));
+        if (!cli->task) DQ_TRY(cli->choose(o->own[i], o, NULL, NULL, err));
     }
     if (o->n_sources == 0)
         return dq_fail(err, DQ_USAGE,

@@ -187,11 +187,11 @@ typedef struct cmd_eval_kind_cli {
     const char
         *reserves; /* what positions are kept free for where a context is cut, for a warning */
     /* Turns words into settings; sees the options of o, but no sources yet. */
-    dq_status (*read)(void *own, const struct cmd_eval_options *o, dq_arena *a, dq_err *err);
+    dq_status (*read)(void *own, const struct cmd_eval_options *o, dq_err *err);
     /* Adds the sources of a task (cmd_eval_add_source); of a kind without tasks (NULL), those of
      * its options. */
     dq_status (*choose)(void *own, struct cmd_eval_options *o, const char *task, const char *path,
-                        dq_arena *a, dq_err *err);
+                        dq_err *err);
     /* Takes --num-fewshot for an answered source; the examples come from the file at path. */
     dq_status (*examples)(void *own, const struct cmd_eval_options *o, dq_eval_source *source,
                           const char *path, dq_err *err);
@@ -199,7 +199,7 @@ typedef struct cmd_eval_kind_cli {
     dq_status (*check)(const void *own, const struct cmd_eval_options *o, dq_err *err);
     /* Adds files that are read without being named by an option. */
     dq_status (*reads)(cmd_eval_inputs *in, const void *own, const struct cmd_eval_options *o,
-                       dq_arena *a, dq_err *err);
+                       dq_err *err);
     /* The option that names the kind's own output file, which gets its items. */
     const cmd_eval_kind_option *file;
 } cmd_eval_kind_cli;
@@ -349,6 +349,7 @@ enum {
 };
 
 typedef struct cmd_eval_options {
+    dq_arena *a; /* for what the options become */
     dq_list tasks, data, fewshot, fail_if;
     const char *logit_bits, *ref, *device, *dump, *requests, *csv, *document, *html, *baseline;
     dq_words logit_granularity, math; /* dq_granularity, dq_num */
@@ -386,11 +387,11 @@ void *cmd_eval_own(const cmd_eval_options *o, const cmd_eval_kind *kind);
 dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **argv, dq_arena *a,
                          dq_err *err);
 /* Fills the second part; words live in the arena. */
-dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err);
+dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_err *err);
 /* Compares outputs with inputs before the run (journal: NULL), and again with the file of finished
  * work once its name is known. */
 dq_status cmd_eval_check_outputs(const cmd_eval_options *o, const dq_args *args,
-                                 const char *journal, dq_arena *a, dq_err *err);
+                                 const char *journal, dq_err *err);
 
 /* A task may have two data files, two of labels and its own. */
 typedef struct cmd_eval_files {
