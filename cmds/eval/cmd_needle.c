@@ -388,8 +388,9 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
     const dq_eval_row *r = &v->e->row[row];
     const dq_needle_set *set = dq_needle_set_of(v->e, r);
     json_t *cells = json_array();
-    json_t *needle = json_pack("{s:s,s:s,s:o}", "mode", mode_name(set->settings), "kv_boundary",
-                               dq_needle_boundary(set->settings), "cells", cells);
+    json_t *needle = json_pack(
+        "{s:s,s:s,s:o}", "mode", mode_name(set->settings), "kv_boundary",
+        set->settings->generated ? "after the question" : "before the question", "cells", cells);
     json_object_set_new(o, "needle", needle);
     if (set->settings->generated) json_object_set_new(o, "passes", json_string("prompt+decode"));
     for (int64_t c = 0; c < set->n_cells; c++) {

@@ -59,9 +59,16 @@ static bool is_over(const void *arg, int64_t prompt, const char *text, size_t le
     return over;
 }
 
+/* The prompt of a unit with its answers so far. */
+typedef struct asking {
+    int32_t *ids; /* [n], with capacity for dq_needle_cell.length */
+    int64_t n;
+    dq_needle_recall sum;
+} asking;
+
 /* Stores what was generated for city k of a unit and appends the next question. */
 static dq_status take_answer(const run *x, int64_t unit, int k, const dq_generate_result *g,
-                             int32_t *ids, int64_t *n, dq_needle_recall *sum, dq_err *err)
+                             asking *q, dq_err *err)
 {
     const dq_needle_prompt *p = &x->set->prompt[unit];
     const int64_t v = dq_needle_value(x->e, x->row, unit, k);
@@ -71,7 +78,7 @@ static dq_status take_answer(const run *x, int64_t unit, int k, const dq_generat
     dq_eval_store(x->row, v, DQ_NEEDLE_NEW, g);
     for (int64_t i = 0; i < DQ_NEEDLE_NEW; i++) x->row->logp[v + i] = i < g->n ? g->logp[i] : 0;
     DQ_TRY(dq_tokenizer_decode(x->tok, g->ids, g->n, 0, &text, &len, err));
-    dq_needle_judge_text(sum, p, k, text, len, err);
+    dq_needle_judge_text(&q->sum, p, k, text, len, err);
     dq_block_free(text);
     if (err->code != DQ_OK || k + 1 == p->requested) return err->code;
     /* Keeps the first ids without newline or period in their text. */
@@ -83,66 +90,46 @@ static dq_status take_answer(const run *x, int64_t unit, int k, const dq_generat
         dq_block_free(piece);
         if (ends) break;
     }
-    memcpy(ids + *n, g->ids, (size_t)kept * sizeof *ids);
+    memcpy(q->ids + q->n, g->ids, (size_t)kept * sizeof *q->ids);
     const int64_t from = p->answer[k].to, to = p->answer[k + 1].begin;
-    memcpy(ids + *n + kept, p->ids + p->n + from, (size_t)(to - from) * sizeof *ids);
-    *n += kept + to - from;
+    memcpy(q->ids + q->n + kept, p->ids + p->n + from, (size_t)(to - from) * sizeof *q->ids);
+    q->n += kept + to - from;
     return DQ_OK;
 }
 
-/* Prompts of the units, whose cities are asked one after the other. */
-typedef struct asking {
-    int32_t **ids;         /* [units], room for dq_needle_cell.length */
-    int64_t *n;            /* [units] */
-    dq_needle_recall *sum; /* [units] */
-    dq_generate_prompt *prompt;
-    int64_t *unit; /* [units] of a prompt */
-} asking;
-
-/* Asks for city k in all units that have so many. */
-static dq_status ask(asking *q, const run *x, int k, dq_err *err)
-{
-    dq_generate_state g;
-    int64_t n = 0;
-    for (int64_t i = 0; i < x->end - x->begin; i++) {
-        if (x->set->prompt[x->begin + i].requested <= k) continue;
-        q->unit[n] = i;
-        q->prompt[n++] =
-            (dq_generate_prompt){.ids = q->ids[i], .n = q->n[i], .max_new = DQ_NEEDLE_NEW};
-    }
-    if (n == 0) return DQ_OK;
-    DQ_TRY(dq_eval_continue(&g, x->e, x->row, x->s, q->prompt, n, is_over, NULL, true, x->a, err));
-    for (int64_t j = 0; j < n; j++) {
-        const int64_t i = q->unit[j];
-        DQ_TRY(take_answer(x, x->begin + i, k, &g.of[j], q->ids[i], &q->n[i], &q->sum[i], err));
-    }
-    return DQ_OK;
-}
-
+/* Cities are asked one after the other, each in all units that have so many. */
 static dq_status generate(const run *x, dq_err *err)
 {
-    asking q = {0};
-    int max = 0;
-    const size_t n = (size_t)(x->end - x->begin);
-    q.ids = dq_alloc(x->a, n, sizeof *q.ids, err);
-    q.n = dq_alloc(x->a, n, sizeof *q.n, err);
-    q.sum = dq_alloc(x->a, n, sizeof *q.sum, err);
-    q.prompt = dq_alloc(x->a, n, sizeof *q.prompt, err);
-    q.unit = dq_alloc(x->a, n, sizeof *q.unit, err);
-    for (size_t i = 0; err->code == DQ_OK && i < n; i++) {
-        const dq_needle_prompt *p = &x->set->prompt[x->begin + (int64_t)i];
-        q.ids[i] = dq_alloc(x->a, (size_t)(p->n + p->budget), sizeof **q.ids, err);
-        if (!q.ids[i]) break;
-        memcpy(q.ids[i], p->ids, (size_t)p->n * sizeof **q.ids);
-        q.n[i] = p->n;
+    const int64_t n = x->end - x->begin;
+    int64_t asked = n;
+    asking *of = dq_alloc(x->a, (size_t)n, sizeof *of, err);
+    dq_generate_prompt *prompt = dq_alloc(x->a, (size_t)n, sizeof *prompt, err);
+    int64_t *unit = dq_alloc(x->a, (size_t)n, sizeof *unit, err);
+    for (int64_t i = 0; err->code == DQ_OK && i < n; i++) {
+        const dq_needle_prompt *p = &x->set->prompt[x->begin + i];
+        of[i].n = p->n;
+        of[i].ids = dq_alloc(x->a, (size_t)(p->n + p->budget), sizeof *of[i].ids, err);
+        if (of[i].ids) memcpy(of[i].ids, p->ids, (size_t)p->n * sizeof *of[i].ids);
     }
     DQ_TRY(err->code);
-    for (int64_t i = x->begin; i < x->end; i++)
-        max = x->set->prompt[i].requested > max ? x->set->prompt[i].requested : max;
-    for (int k = 0; k < max; k++) DQ_TRY(ask(&q, x, k, err));
-    for (int64_t i = x->begin; i < x->end; i++) {
-        keep_recall(extra_of(x, i), &q.sum[i - x->begin]);
-        extra_of(x, i)[DQ_NEEDLE_AT_LL] = 0;
+    for (int k = 0; asked > 0; k++) {
+        dq_generate_state g;
+        asked = 0;
+        for (int64_t i = 0; i < n; i++) {
+            if (x->set->prompt[x->begin + i].requested <= k) continue;
+            unit[asked] = i;
+            prompt[asked++] =
+                (dq_generate_prompt){.ids = of[i].ids, .n = of[i].n, .max_new = DQ_NEEDLE_NEW};
+        }
+        if (asked)
+            DQ_TRY(dq_eval_continue(&g, x->e, x->row, x->s, prompt, asked, is_over, NULL, true,
+                                    x->a, err));
+        for (int64_t j = 0; j < asked; j++)
+            DQ_TRY(take_answer(x, x->begin + unit[j], k, &g.of[j], &of[unit[j]], err));
+    }
+    for (int64_t i = 0; i < n; i++) {
+        keep_recall(extra_of(x, x->begin + i), &of[i].sum);
+        extra_of(x, x->begin + i)[DQ_NEEDLE_AT_LL] = 0;
     }
     return DQ_OK;
 }
@@ -228,11 +215,6 @@ int64_t dq_needle_value(const dq_eval *e, const dq_eval_row *row, int64_t unit, 
     const int64_t first = e->ids[row->ids].req.req[unit].value;
     if (s->settings->generated) return first + (int64_t)k * DQ_NEEDLE_NEW;
     return first + p->n - p->question + p->answer[k].from;
-}
-
-const char *dq_needle_boundary(const dq_needle_settings *s)
-{
-    return s->generated ? "after the question" : "before the question";
 }
 
 static dq_status load(dq_eval *e, dq_eval_source *source, dq_err *err)

@@ -285,9 +285,6 @@ typedef struct dq_needle_numbers {
 dq_status dq_needle_numbers_of(dq_needle_numbers *out, const dq_eval *e, const dq_eval_row *row,
                                int64_t cell, dq_err *err);
 
-/* Where a row's cache is cut: "before the question" or "after the question". */
-const char *dq_needle_boundary(const dq_needle_settings *s);
-
 /* Shares of one prompt from its sums[n_layers * n_out], layer by layer; written from
  * DQ_NEEDLE_AT_SHARE on. */
 void dq_needle_shares(double *into, const dq_span_share *sums, int n_layers, int n_out);
