@@ -274,7 +274,7 @@ typedef struct maker {
     dq_icl_block *block; /* [n_blocks], with shared prefix and context */
     dq_shared_prefix *shared_prefix;
     span *ctx; /* [n_blocks * n_queries] */
-    int64_t cap;
+    size_t cap_block, cap_prefix, cap_ctx;
     dq_strbuf buf;
 } maker;
 
@@ -366,30 +366,15 @@ static dq_status store_prompts(maker *m, const ids *w, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status grow(maker *m, dq_err *err)
-{
-    int64_t have = m->p->n_blocks, n = m->p->n_queries, cap = m->cap ? 2 * m->cap : 16;
-    if (have < m->cap) return DQ_OK;
-    dq_icl_block *block = dq_alloc(m->a, (size_t)cap, sizeof *block, err);
-    dq_shared_prefix *shared_prefix = dq_alloc(m->a, (size_t)cap, sizeof *shared_prefix, err);
-    span *ctx = dq_alloc(m->a, (size_t)(cap * n), sizeof *ctx, err);
-    if (!block || !shared_prefix || !ctx) return err->code;
-    if (have) {
-        memcpy(block, m->block, (size_t)have * sizeof *block);
-        memcpy(shared_prefix, m->shared_prefix, (size_t)have * sizeof *shared_prefix);
-        memcpy(ctx, m->ctx, (size_t)(have * n) * sizeof *ctx);
-    }
-    m->block = block;
-    m->shared_prefix = shared_prefix;
-    m->ctx = ctx;
-    m->cap = cap;
-    return DQ_OK;
-}
-
 static dq_status add_block(maker *m, dq_icl_block b, bool *fits, dq_err *err)
 {
-    int64_t n = m->p->n_queries;
-    DQ_TRY(grow(m, err));
+    const int64_t n = m->p->n_queries;
+    const size_t want = (size_t)m->p->n_blocks + 1;
+    m->block = dq_grow(m->a, m->block, want, &m->cap_block, sizeof *m->block, err);
+    m->shared_prefix =
+        dq_grow(m->a, m->shared_prefix, want, &m->cap_prefix, sizeof *m->shared_prefix, err);
+    m->ctx = dq_grow(m->a, m->ctx, want * (size_t)n, &m->cap_ctx, sizeof *m->ctx, err);
+    if (!m->block || !m->shared_prefix || !m->ctx) return err->code;
     /* Demonstrations are the first of the run's permutation, perhaps reshuffled, in the order of
      * the settings. */
     int64_t shots = b.shots;
