@@ -423,9 +423,9 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
     const dq_eval_ids *ids = &v->e->ids[v->e->row[row].ids];
     const dq_text_settings *s = v->e->source[ids->source].settings;
     const bool is_ref = v->e->row[row].ref == row;
-    json_t *confidence = json_array();
     dq_text_details d;
     DQ_TRY(dq_text_numbers_details(v->e, row, &d, err));
+    json_t *confidence = json_array();
     for (int i = 0; i < DQ_CONFIDENCES; i++) {
         const dq_confidence *c = &d.confidence[i];
         json_array_append_new(confidence,

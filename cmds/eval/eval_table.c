@@ -418,6 +418,15 @@ static int n_comparisons(const dq_eval *e)
     return n;
 }
 
+/* Whether rows of a model are. */
+static bool compares(const dq_eval *e, int model)
+{
+    for (int i = 0; i < e->n_rows; i++) {
+        if (e->row[i].model == model && is_compared(e, i)) return true;
+    }
+    return false;
+}
+
 static bool has_windows(const dq_eval *e, bool windows)
 {
     for (int i = 0; i < e->n_rows; i++) {
@@ -437,9 +446,7 @@ static int first_clustered(const dq_eval *e)
 static void print_notes(const dq_eval *e)
 {
     const int n = n_comparisons(e), clustered = first_clustered(e);
-    bool any = false;
-    for (int i = 0; i < e->n_rows; i++) any = any || is_compared(e, i);
-    if (!any) return;
+    if (!has_windows(e, false) && !has_windows(e, true)) return;
     printf("\n\u00b1 is one standard error over the clusters of the row. ");
     if (has_windows(e, false)) printf("Where no item differs, a 95 %% bound stands instead. ");
     if (n == 0) {
@@ -502,10 +509,7 @@ void cmd_eval_claims(const cmd_eval_view *v)
     print_shares(v->e);
     const dq_eval *e = v->e;
     for (int m = 0; m < e->n_models; m++) {
-        bool any = false;
-        for (int i = 0; i < e->n_rows; i++)
-            any = any || (e->row[i].model == m && is_compared(e, i));
-        if (any && e->model[m].sourceless)
+        if (e->model[m].sourceless && compares(e, m))
             printf("%s: compared with nothing, as its source checkpoint is not in the run. Add it, "
                    "or --ref MODEL (the container itself: without what its weights lost).\n",
                    v->names[m]);
@@ -603,10 +607,7 @@ void cmd_eval_warn_sources(dq_logger *logger, const cmd_eval_view *v, const char
 {
     const dq_eval *e = v->e;
     for (int m = 0; m < e->n_models; m++) {
-        bool any = false;
-        for (int i = 0; i < e->n_rows; i++)
-            any = any || (e->row[i].model == m && is_compared(e, i));
-        if (!any || !e->model[m].sourceless || !made_from[m]) continue;
+        if (!compares(e, m) || !e->model[m].sourceless || !made_from[m]) continue;
         const int k = looks_like_source(e, m, made_from[m]);
         if (k >= 0)
             dq_logger_warn(
