@@ -33,32 +33,29 @@ static const dq_usage usage = {
     .max_args = 1,
     .args = "one MODEL"};
 
-static json_t *result_json(const dq_plan_gates *p)
+static void result_rows(dq_row_writer *w, const void *plan, int64_t i)
 {
-    json_t *o = json_object();
-    json_object_set_new(o, "windows_fitted", json_integer((json_int_t)p->fitted));
-    json_object_set_new(o, "windows_unseen", json_integer((json_int_t)(p->win.n - p->fitted)));
-    json_object_set_new(o, "explained_variance", dq_document_real(p->explained));
-    json_object_set_new(o, "kvzip_quarter_kept", dq_document_real(p->kept.value));
-    json_object_set_new(o, "kvzip_quarter_kept_stderr", dq_document_real(p->kept.std_err));
-    return o;
+    const dq_plan_gates *p = plan;
+    (void)i;
+    DQ_PUT(w, "windows_fitted", p->fitted, "Windows that the fit saw.");
+    DQ_PUT(w, "windows_unseen", p->win.n - p->fitted, "Windows that it did not.");
+    DQ_PUT(w, "explained_variance", p->explained,
+           "Share of the variance on unseen windows that the gates explain.", .when = DQ_NULL);
+    DQ_PUT(w, "kvzip_quarter_kept", p->kept.value,
+           "Share of the quarter that kvzip keeps which the gates keep.", .when = DQ_NULL);
+    DQ_PUT(w, "kvzip_quarter_kept_stderr", p->kept.std_err, "Its standard error over windows.",
+           .when = DQ_NULL);
 }
 
-static json_t *settings_json(const dq_plan_gates *p)
+static void settings_rows(dq_row_writer *w, const void *plan)
 {
-    json_t *o = json_object();
-    json_object_set_new(o, "kind", json_string("gates"));
-    json_object_set_new(o, "ctx", json_integer((json_int_t)p->set.ctx));
-    json_object_set_new(o, "windows", json_integer((json_int_t)p->win.n));
-    return o;
+    const dq_plan_gates *p = plan;
+    DQ_PUT(w, "kind", "gates", "What is planned.", DQ_WORD("gates"));
+    DQ_PUT(w, "ctx", p->set.ctx, "Tokens of a window.");
+    DQ_PUT(w, "windows", p->win.n, "Windows of the text.");
 }
 
-static dq_status print_json(const dq_cache_job *j, const dq_plan_gates *p, dq_err *err)
-{
-    json_t *settings = settings_json(p);
-    json_object_set_new(settings, "device", json_string(p->set.backend->device));
-    return dq_cache_job_print(j, settings, j->c->dry_run ? NULL : result_json(p), err);
-}
+const dq_plan_kind dq_plan_gates_kind = {settings_rows, result_rows, true, false};
 
 static double tokens_of(const dq_plan_gates *p)
 {
@@ -122,7 +119,7 @@ static dq_status run_plan(dq_cache_job *j, dq_err *err)
         dq_logger_warn(&j->c->logger, "%s: %lld windows or documents are copies of earlier ones",
                        j->c->text, (long long)p->win.n_copies);
     const bool hands_out = dq_ranks_number() == 0;
-    if (!j->c->dry_run && dq_cache_job_agree(j, settings_json(p), &p->win, err) == DQ_OK) {
+    if (!j->c->dry_run && dq_cache_job_agree(j, &dq_plan_gates_kind, p, &p->win, err) == DQ_OK) {
         dq_progress_begin(&j->bar, &j->c->logger, "gates", 1);
         dq_plan_gates_run(p, err);
         dq_progress_end(&j->bar);
@@ -130,6 +127,7 @@ static dq_status run_plan(dq_cache_job *j, dq_err *err)
             json_t *o = json_object();
             dq_repeats_sketch sketch = {.n = 0};
             char *text = NULL;
+            dq_row_writer w = dq_row_json(o);
             json_object_set_new(o, "dq_version", json_string(j->in.dq_version));
             json_object_set_new(o, "model", dq_document_name(j->model->name));
             json_object_set_new(o, "model_fingerprint", json_string(j->model->fingerprint));
@@ -137,8 +135,12 @@ static dq_status run_plan(dq_cache_job *j, dq_err *err)
                 dq_repeats_sketch_add(&sketch, p->win.win[i].ids, p->win.win[i].n);
             json_object_set_new(o, "text_sha256", json_string(j->text.sha256));
             json_object_set_new(o, "sketch", dq_repeats_sketch_json(&sketch));
-            json_object_set_new(o, "settings", settings_json(p));
-            json_object_set_new(o, "result", result_json(p));
+            DQ_OBJECT(&w, "settings", "Of the fit.");
+            settings_rows(&w, p);
+            dq_row_end(&w);
+            DQ_OBJECT(&w, "result", "How well they do.");
+            result_rows(&w, p, 1);
+            dq_row_end(&w);
             dq_kv_gates_put(o, p->gates);
             if (dq_json_complete(err) == DQ_OK &&
                 dq_json_dump(&text, o, JSON_REAL_PRECISION(9) | JSON_COMPACT, err) == DQ_OK)
@@ -147,7 +149,9 @@ static dq_status run_plan(dq_cache_job *j, dq_err *err)
             json_decref(o);
         }
     }
-    if (err->code == DQ_OK && hands_out) j->c->json ? print_json(j, p, err) : print_text(j, p, err);
+    if (err->code == DQ_OK && hands_out)
+        j->c->json ? dq_plan_print(&j->c->logger, &dq_plan_gates_kind, j, p, err)
+                   : print_text(j, p, err);
     dq_plan_gates_close(p);
     return err->code;
 }

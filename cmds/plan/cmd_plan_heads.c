@@ -14,109 +14,115 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void set_kv(json_t *o, const dq_plan_heads_settings *s, const char *heads)
+static void kv_rows(dq_row_writer *w, const dq_plan_heads_settings *s, const char *heads)
 {
-    json_object_set_new(o, "policy", json_string(s->kv.evict.policy->name));
-    json_object_set_new(o, "keep", dq_document_real(s->keep));
-    json_object_set_new(o, "budget", json_string(dq_kv_budget_name[DQ_KV_BUDGET_HEADS]));
-    json_object_set_new(o, "heads", json_string(heads));
-    if (!json_object_get(o, "dense_type"))
-        json_object_set_new(o, "dense_type", json_string(dq_kv_dense_name[s->kv.dense]));
-    json_object_set_new(o, "sink", json_integer(s->kv.sink));
-    json_object_set_new(o, "recent", json_integer(s->kv.recent));
+    DQ_PUT(w, "policy", s->kv.evict.policy->name, "What decides which tokens stay.");
+    DQ_PUT(w, "keep", s->keep, "Share of the tokens.", .when = DQ_NULL);
+    DQ_PUT(w, "budget", dq_kv_budget_name[DQ_KV_BUDGET_HEADS], "That groups differ.",
+           .words = &dq_kv_budget_name[DQ_KV_BUDGET_HEADS], .n_words = 1);
+    DQ_PUT(w, "heads", heads, "Groups in order of need, as --kv-heads takes them.");
+    dq_plan_put_dense(w, DQ_LIVE(w, &s->kv));
+    DQ_PUT(w, "sink", s->kv.sink, "First tokens that stay.");
+    DQ_PUT(w, "recent", s->kv.recent, "Last tokens that stay.");
 }
 
 /* The i-th in order of need; in a dry run, in the model's order. */
-static json_t *group_json(const dq_plan_heads *p, int i)
+static void group_rows(dq_row_writer *w, const dq_plan_heads *p, int i, bool searched)
 {
-    const int g = p->order[i];
-    json_t *o = json_object();
-    json_object_set_new(o, "layer", json_integer(p->group[g].layer));
-    json_object_set_new(o, "group", json_integer(p->group[g].group));
-    if (p->chosen < 0) return o;
-    json_object_set_new(o, "alone",
-                        p->set.find ? dq_cache_numbers_json(&p->missed[g]) : json_null());
-    json_object_set_new(o, "lack_nats",
-                        p->caches.n_questions
-                            ? dq_document_metric(p->lack[g].value, p->lack[g].std_err)
-                            : json_null());
-    json_object_set_new(o, "shares", json_boolean(i < p->trial[p->chosen].sharing));
-    return o;
+    const int g = w->live ? p->order[i] : 0;
+    DQ_ITEM(w);
+    DQ_PUT(w, "layer", p->group[g].layer, "Layer.");
+    DQ_PUT(w, "group", p->group[g].group, "Group of KV heads in it.");
+    if (searched) {
+        dq_cache_numbers_put(w, "alone", DQ_LIVE(w, p->set.find ? &p->missed[g] : NULL),
+                             "What is lost when it alone does not see the whole context; null: "
+                             "not measured.");
+        if (DQ_WHEN(w, p->caches.n_questions))
+            DQ_METRIC(w, "lack_nats", p->lack[g],
+                      "What answers lack then, in nats; null: no questions.", .when = DQ_NULL);
+        else
+            DQ_PUT(w, "lack_nats", DQ_NO_REAL, NULL);
+        DQ_PUT(w, "shares", (bool)(i < p->trial[p->chosen].sharing),
+               "Whether it shares what is kept.");
+    }
+    dq_row_end(w);
 }
 
 /* null without searched windows, or without questions. */
-static void set_lost(json_t *o, const dq_plan_heads *p, const dq_plan_heads_trial *t)
+static void lost_rows(dq_row_writer *w, const dq_plan_heads *p, const dq_plan_heads_trial *t)
 {
-    json_object_set_new(o, "kld_nats", p->set.find ? dq_document_real(t->kld) : json_null());
-    json_object_set_new(o, "lack_nats",
-                        p->caches.n_questions ? dq_document_real(t->lack) : json_null());
+    DQ_PUT(w, "kld_nats", p->set.find ? t->kld : DQ_NO_REAL, "KLD on search windows; null: none.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "lack_nats", p->caches.n_questions ? t->lack : DQ_NO_REAL,
+           "What answers lack, in nats; null: no questions.", .when = DQ_NULL);
 }
 
-static json_t *result_json(const dq_plan_heads *p)
+static void trial_rows(dq_row_writer *w, const void *plan, int64_t i)
 {
-    json_t *o = json_object(), *groups = json_array();
-    for (int i = 0; i < p->n_groups; i++) json_array_append_new(groups, group_json(p, i));
-    if (p->chosen >= 0) {
-        json_t *kv = json_object(), *search = json_object(), *chosen = json_object();
-        set_kv(kv, &p->set, p->text);
-        json_object_set_new(chosen, "kv", kv);
-        json_object_set_new(chosen, "sharing", json_integer(p->trial[p->chosen].sharing));
-        set_lost(search, p, &p->trial[p->chosen]);
-        json_object_set_new(chosen, "search", search);
-        json_object_set_new(chosen, "unseen", dq_cache_numbers_found(&p->found));
-        json_object_set_new(o, "chosen", chosen);
-        /* The uniform share; none where all groups share, as both are equal. */
-        json_t *baselines = json_array(), *item = json_object();
-        json_object_set_new(item, "unseen", dq_cache_numbers_json(&p->uniform));
-        json_object_set_new(
-            item, "plan_less_it",
-            dq_cache_numbers_difference(&p->difference, p->kld, p->loss, p->outside));
-        p->all_share ? json_decref(item) : (void)json_array_append_new(baselines, item);
-        json_object_set_new(o, "baselines", baselines);
-        json_t *list = json_array();
-        for (int i = 0; i < p->n_trials; i++) {
-            json_t *entry = json_object();
-            json_object_set_new(entry, "sharing", json_integer(p->trial[i].sharing));
-            set_lost(entry, p, &p->trial[i]);
-            json_object_set_new(entry, "taken", json_boolean(i == p->chosen));
-            json_array_append_new(list, entry);
+    const dq_plan_heads *p = plan;
+    const dq_plan_heads_trial *t = DQ_LIVE(w, &p->trial[i]);
+    DQ_PUT(w, "sharing", t->sharing, "Groups.");
+    lost_rows(w, p, t);
+    DQ_PUT(w, "taken", (bool)(i == p->chosen), "Whether it is the plan.");
+}
+
+static void result_rows(dq_row_writer *w, const void *plan, int64_t searched)
+{
+    const dq_plan_heads *p = plan;
+    if (searched) {
+        const dq_plan_heads_trial *t = DQ_LIVE(w, &p->trial[p->chosen]);
+        DQ_OBJECT(w, "chosen", "The plan.");
+        DQ_OBJECT(w, "kv", "As a recipe has it.");
+        kv_rows(w, DQ_LIVE(w, &p->set), DQ_LIVE(w, p->text));
+        dq_row_end(w);
+        DQ_PUT(w, "sharing", t->sharing, "Groups that share what is kept.");
+        DQ_OBJECT(w, "search", "On the search.");
+        lost_rows(w, p, t);
+        dq_row_end(w);
+        dq_cache_numbers_found(w, DQ_LIVE(w, &p->found));
+        dq_row_end(w);
+        DQ_LIST(w, "baselines", "The uniform share beside it; empty: all groups share.");
+        if (DQ_WHEN(w, !p->all_share)) {
+            DQ_ITEM(w);
+            dq_cache_numbers_beside(w, DQ_LIVE(w, &p->uniform));
+            dq_row_end(w);
         }
-        json_object_set_new(o, "trials", list);
-        json_object_set_new(o, "path", dq_document_name(p->set.in.out));
-        json_object_set_new(o, "results_taken_over", json_integer(p->caches.n_resumed));
+        dq_row_end(w);
+        DQ_LIST(w, "trials", "Numbers of sharing groups that were tried.");
+        for (int i = 0; DQ_MORE(w, i, p->n_trials); i++) dq_row_item(w, trial_rows, p, i);
+        dq_row_end(w);
+        DQ_PUT(w, "path", p->set.in.out, "The recipe.");
+        DQ_PUT(w, "results_taken_over", p->caches.n_resumed,
+               "Results that an interrupted run had.");
     } else {
-        json_object_set_new(o, "caches_alone", json_integer(p->n_groups));
-        json_object_set_new(o, "caches_sharing_at_most", json_integer(dq_plan_heads_numbers(p)));
-        json_object_set_new(o, "tokens_of_a_search_cache",
-                            json_integer(dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_SEARCH)));
-        json_object_set_new(o, "tokens_of_an_unseen_cache",
-                            json_integer(dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_UNSEEN)));
+        DQ_PUT(w, "caches_alone", p->n_groups, "Caches that groups need.");
+        DQ_PUT(w, "caches_sharing_at_most", dq_plan_heads_numbers(p),
+               "Caches of numbers of sharing groups at most.");
+        dq_cache_numbers_work(w, DQ_LIVE(w, &p->caches));
     }
-    json_object_set_new(o, "units", groups);
-    return o;
+    DQ_LIST(w, "units", "Groups in order of need; of --dry-run as the model has them.");
+    for (int i = 0; DQ_MORE(w, i, p->n_groups); i++) group_rows(w, p, i, searched);
+    dq_row_end(w);
 }
 
-static json_t *heads_output_settings(const dq_plan_heads *p)
+static void settings_rows(dq_row_writer *w, const void *plan)
 {
-    const dq_plan_heads_settings *s = &p->set;
-    json_t *o = json_object();
-    json_object_set_new(o, "kind", json_string("heads"));
-    json_object_set_new(o, "kv_keep", dq_document_real(s->keep));
-    json_object_set_new(o, "policy", json_string(s->kv.evict.policy->name));
-    json_object_set_new(o, "dense_type", json_string(dq_kv_dense_name[s->kv.dense]));
-    json_object_set_new(o, "recent", json_integer(s->kv.recent));
-    json_object_set_new(o, "sink", json_integer(s->kv.sink));
-    json_object_set_new(o, "ctx", json_integer(s->in.ctx));
-    json_object_set_new(o, "context", json_integer(p->context));
-    json_object_set_new(o, "windows", json_integer(p->caches.win.n));
-    /* from 1, both ends included, as in the tables */
-    json_object_set_new(o, "search_windows",
-                        s->find ? json_pack("[i, I]", 1, (json_int_t)p->caches.end) : json_null());
-    json_object_set_new(o, "questions", json_integer(p->caches.n_questions));
-    json_object_set_new(o, "trials", json_integer(s->tries));
-    json_object_set_new(o, "device", json_string(s->in.backend->device));
-    return o;
+    const dq_plan_heads *p = plan;
+    const dq_plan_heads_settings *s = DQ_LIVE(w, &p->set);
+    DQ_PUT(w, "kind", "heads", "What is planned.", DQ_WORD("heads"));
+    DQ_PUT(w, "kv_keep", s->keep, "Share of the tokens that is kept.");
+    DQ_PUT(w, "policy", s->kv.evict.policy->name, "What decides which tokens stay.");
+    dq_plan_put_dense(w, DQ_LIVE(w, &s->kv));
+    DQ_PUT(w, "recent", s->kv.recent, "Last tokens that stay.");
+    DQ_PUT(w, "sink", s->kv.sink, "First tokens that stay.");
+    DQ_PUT(w, "ctx", s->in.ctx, "Tokens of a window.");
+    DQ_PUT(w, "context", p->context, "Of them of the context, which is compressed.");
+    dq_cache_numbers_windows(w, DQ_LIVE(w, &p->caches));
+    DQ_PUT(w, "questions", p->caches.n_questions, "Questions that groups are also judged by.");
+    DQ_PUT(w, "trials", s->tries, "Numbers of sharing groups that are tried at most.");
 }
+
+const dq_plan_kind dq_plan_heads_kind = {settings_rows, result_rows, true, true};
 
 /* The recipe, a new reference: the weights' recipe (NULL: none) with this plan's eviction; its own
  * widths and codes stay. dq_json_complete tells whether memory sufficed. */
@@ -129,7 +135,10 @@ static json_t *heads_output_recipe_of(const dq_plan_heads_settings *s, const jso
     json_t *was = json_object_get(recipe, "kv"), *kv = was ? json_deep_copy(was) : json_object();
     char comment[64];
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) json_object_del(kv, kept[i]);
-    set_kv(kv, s, heads);
+    dq_row_writer w = dq_row_json(kv);
+    kv_rows(&w, s, heads);
+    if (json_object_get(was, "dense_type"))
+        json_object_set(kv, "dense_type", json_object_get(was, "dense_type"));
     json_object_set_new(recipe, "kv", kv);
     snprintf(comment, sizeof comment, "kv: dq plan heads --kv-keep %g", s->keep);
     if (!json_object_get(recipe, "comment"))
@@ -193,25 +202,14 @@ static dq_status heads_output_work(const dq_cache_job *j, const dq_plan_heads *p
 
 static void print_uniform(const dq_plan_heads *p)
 {
-    const dq_mean kld = p->difference.kld, loss = p->difference.loss;
-    const double sure = 100 * (1 - p->outside);
     if (p->all_share) {
         printf(
             "against uniform    the plan is this one: all groups share, so each keeps as much\n");
         return;
     }
-    printf("against uniform    KLD %.4g, perplexity %+.3f %%\n", p->uniform.kld.value,
-           dq_cache_numbers_percent(p->uniform.loss.value));
-    printf("                   KLD of the plan less its own %+.4g ± %.2g (nominally %.5g %%: %+.4g "
-           "to %+.4g): %s\n",
-           kld.value, kld.std_err, sure, p->kld.low, p->kld.high,
-           dq_cache_numbers_verdict(p->kld, "the plan is closer", "the uniform share is closer",
-                                    "inconclusive which is closer"));
-    printf("                   perplexity %+.3f %% (nominally %.5g %%: %+.3f to %+.3f): %s\n",
-           dq_cache_numbers_percent(loss.value), sure, dq_cache_numbers_percent(p->loss.low),
-           dq_cache_numbers_percent(p->loss.high),
-           dq_cache_numbers_verdict(p->loss, "the plan loses less", "the uniform share loses less",
-                                    "inconclusive which loses less"));
+    printf("against uniform    KLD %.4g, perplexity %+.3f %%\n", p->uniform.its.kld.value,
+           dq_cache_numbers_percent(p->uniform.its.loss.value));
+    dq_cache_numbers_compare(&p->uniform, "the uniform share", true);
 }
 
 static dq_status heads_output_print(const dq_cache_job *j, const dq_plan_heads *p, dq_err *err)
@@ -382,13 +380,13 @@ static dq_status hand_out(const dq_cache_job *j, dq_plan_heads *p, dq_err *err)
     json_t *recipe = heads_output_recipe_of(&p->set, j->onto, p->text);
     DQ_TRY(dq_cache_job_write(j, &p->caches, recipe, err));
     /* The recipe has the search's result, whatever the unseen windows say. */
-    if (!p->all_share && p->kld.low > 0)
+    if (!p->all_share && p->uniform.kld.low > 0)
         dq_logger_warn(
             &j->c->logger,
             "%s: on windows that no choice has seen the same share in every group loses "
             "less than these heads; find them on more (--search-windows), or leave them out",
             j->c->out);
-    return j->c->json ? dq_cache_job_print(j, heads_output_settings(p), result_json(p), err)
+    return j->c->json ? dq_plan_print(&j->c->logger, &dq_plan_heads_kind, j, p, err)
                       : heads_output_print(j, p, err);
 }
 
@@ -438,11 +436,11 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_heads_settings *set, dq
     if (j->c->dry_run && hands_out) {
         double pace; /* seconds a token takes */
         if (j->c->json)
-            dq_cache_job_print(j, heads_output_settings(p), result_json(p), err);
+            dq_plan_print(&j->c->logger, &dq_plan_heads_kind, j, p, err);
         else if (dq_plan_heads_pace(&pace, p, err) == DQ_OK)
             heads_output_work(j, p, pace, err);
     } else if (!j->c->dry_run &&
-               dq_cache_job_agree(j, heads_output_settings(p), &p->caches.win, err) == DQ_OK) {
+               dq_cache_job_agree(j, &dq_plan_heads_kind, p, &p->caches.win, err) == DQ_OK) {
         dq_progress_begin(&j->bar, &j->c->logger, "plan", 1);
         j->bar.rough = true;
         dq_plan_heads_run(p, err);

@@ -24,39 +24,103 @@
 
 static const double OUTSIDE = 0.05; /* of the interval of the plan by itself */
 
-static json_t *interval_json(dq_interval i)
+void dq_plan_put_pair(dq_row_writer *w, const char *name, bool there, int64_t first, int64_t last,
+                      const char *about)
 {
-    return json_pack("[o, o]", dq_document_real(i.low), dq_document_real(i.high));
+    if (!DQ_BEGIN(w, LIST, name, there, about, .when = DQ_NULL, .max = 2)) return;
+    DQ_PUT(w, NULL, first, NULL);
+    if (w->live) DQ_PUT(w, NULL, last, NULL);
+    dq_row_end(w);
 }
 
-json_t *dq_cache_numbers_json(const dq_plan_caches_numbers *x)
+void dq_plan_put_ends(dq_row_writer *w, const char *name, const dq_interval *x, const char *about,
+                      unsigned when)
 {
-    json_t *o = json_object();
-    json_object_set_new(o, "kld_nats", dq_document_metric(x->kld.value, x->kld.std_err));
-    json_object_set_new(o, "ln_ppl_ratio", dq_document_metric(x->loss.value, x->loss.std_err));
-    json_object_set_new(o, "clusters", json_integer(x->kld.clusters));
-    return o;
+    DQ_LIST(w, name, about, .max = 2, .when = when);
+    DQ_PUT(w, NULL, x->low, NULL, .when = DQ_NULL);
+    if (w->live) DQ_PUT(w, NULL, x->high, NULL, .when = DQ_NULL);
+    dq_row_end(w);
 }
 
-json_t *dq_cache_numbers_found(const dq_plan_caches_numbers *x)
+void dq_plan_put_widths(dq_row_writer *w, const int *bits, int n)
 {
-    json_t *o = dq_cache_numbers_json(x);
-    json_object_set_new(o, "kld_interval",
-                        interval_json(dq_plan_decide_kld(x->kld, x->kld_skew, OUTSIDE)));
-    json_object_set_new(o, "ln_ppl_interval",
-                        interval_json(dq_plan_decide_interval(x->loss, x->loss_skew, OUTSIDE)));
-    json_object_set_new(o, "outside", dq_document_real(OUTSIDE));
-    return o;
+    DQ_LIST(w, "widths", "Widths that may be given.");
+    for (int i = 0; DQ_MORE(w, i, n); i++) DQ_PUT(w, NULL, bits[i], NULL);
+    dq_row_end(w);
 }
 
-json_t *dq_cache_numbers_difference(const dq_plan_caches_numbers *x, dq_interval kld,
-                                    dq_interval loss, double outside)
+void dq_plan_put_dense(dq_row_writer *w, const dq_kv_config *kv)
 {
-    json_t *o = dq_cache_numbers_json(x);
-    json_object_set_new(o, "kld_interval", interval_json(kld));
-    json_object_set_new(o, "ln_ppl_interval", interval_json(loss));
-    json_object_set_new(o, "outside", dq_document_real(outside));
-    return o;
+    DQ_PUT(w, "dense_type", dq_kv_dense_name[kv->dense], "What is not coded is held in.",
+           .words = dq_kv_dense_name, .n_words = DQ_KV_DENSE_TYPES);
+}
+
+void dq_cache_numbers_rows(dq_row_writer *w, const dq_plan_caches_numbers *x)
+{
+    DQ_METRIC(w, "kld_nats", x->kld, "KLD in nats.");
+    DQ_METRIC(w, "ln_ppl_ratio", x->loss,
+              "ln of the perplexity over that of an unquantized cache.");
+    DQ_PUT(w, "clusters", x->kld.clusters, "Clusters of the windows.");
+}
+
+void dq_cache_numbers_put(dq_row_writer *w, const char *name, const dq_plan_caches_numbers *x,
+                          const char *about)
+{
+    if (!DQ_BEGIN(w, OBJECT, name, x, about, .def = "cache_numbers", .when = DQ_NULL)) return;
+    dq_cache_numbers_rows(w, x);
+    dq_row_end(w);
+}
+
+static void put_found(dq_row_writer *w, const char *name, const dq_plan_caches_numbers *x,
+                      dq_interval kld, dq_interval loss, double outside, const char *about)
+{
+    if (!DQ_OBJECT(w, name, about, .def = "cache_found")) return;
+    dq_cache_numbers_rows(w, x);
+    dq_plan_put_ends(w, "kld_interval", &kld, "Of the KLD.", 0);
+    dq_plan_put_ends(w, "ln_ppl_interval", &loss, "Of the other.", 0);
+    DQ_PUT(w, "outside", outside, "Probability that each leaves out.");
+    dq_row_end(w);
+}
+
+static dq_interval kld_of(const dq_plan_caches_numbers *x)
+{
+    return dq_plan_decide_kld(x->kld, x->kld_skew, OUTSIDE);
+}
+
+static dq_interval loss_of(const dq_plan_caches_numbers *x)
+{
+    return dq_plan_decide_interval(x->loss, x->loss_skew, OUTSIDE);
+}
+
+void dq_cache_numbers_found(dq_row_writer *w, const dq_plan_caches_numbers *x)
+{
+    const dq_interval none = dq_interval_none;
+    put_found(w, "unseen", x, w->live ? kld_of(x) : none, w->live ? loss_of(x) : none, OUTSIDE,
+              "On unseen windows.");
+}
+
+void dq_cache_numbers_beside(dq_row_writer *w, const dq_plan_caches_beside *x)
+{
+    static const dq_plan_caches_beside none;
+    const dq_plan_caches_beside *b = x ? x : &none;
+    dq_cache_numbers_put(w, "unseen", &b->its, "On unseen windows.");
+    put_found(w, "plan_less_it", &b->difference, b->kld, b->loss, b->outside, "The plan less it.");
+}
+
+void dq_cache_numbers_windows(dq_row_writer *w, const dq_plan_caches *c)
+{
+    const int64_t begin = w->live ? c->begin : 0, end = w->live ? c->end : 0;
+    DQ_PUT(w, "windows", c->win.n, "Windows of the text.");
+    dq_plan_put_pair(w, "search_windows", end > begin, begin + 1, end,
+                     "The first and the last window of the search, from 1; null: none.");
+}
+
+void dq_cache_numbers_work(dq_row_writer *w, const dq_plan_caches *c)
+{
+    DQ_PUT(w, "tokens_of_a_search_cache", dq_plan_caches_ids(c, DQ_PLAN_CACHES_SEARCH),
+           "Tokens that measuring one cache takes.");
+    DQ_PUT(w, "tokens_of_an_unseen_cache", dq_plan_caches_ids(c, DQ_PLAN_CACHES_UNSEEN),
+           "The same on unseen windows.");
 }
 
 double dq_cache_numbers_percent(double loss)
@@ -80,8 +144,7 @@ void dq_cache_numbers_time(double seconds, double min, double max)
 
 void dq_cache_numbers_print(const dq_plan_caches_numbers *x, const dq_plan_caches *c)
 {
-    const dq_interval k = dq_plan_decide_kld(x->kld, x->kld_skew, OUTSIDE);
-    const dq_interval l = dq_plan_decide_interval(x->loss, x->loss_skew, OUTSIDE);
+    const dq_interval k = kld_of(x), l = loss_of(x);
     printf("on unseen windows  KLD %.3g ± %.2g (nominally %.5g %%: %.3g to %.3g); perplexity "
            "%+.3f %% (%+.3f to %+.3f)\n",
            x->kld.value, x->kld.std_err, 100 * (1 - OUTSIDE), k.low, k.high,
@@ -89,6 +152,22 @@ void dq_cache_numbers_print(const dq_plan_caches_numbers *x, const dq_plan_cache
            dq_cache_numbers_percent(l.high));
     printf("                   between %lld %s\n", (long long)x->kld.clusters,
            c->win.n_docs < 2 ? "windows" : "documents");
+}
+
+void dq_cache_numbers_compare(const dq_plan_caches_beside *x, const char *other, bool error)
+{
+    const double sure = 100 * (1 - x->outside), loss = x->difference.loss.value;
+    const int digits = error ? 4 : 3;
+    printf("                   KLD of the plan less its own %+.*g", digits,
+           x->difference.kld.value);
+    if (error) printf(" ± %.2g", x->difference.kld.std_err);
+    printf(" (nominally %.5g %%: %+.*g to %+.*g): %s is closer\n", sure, digits, x->kld.low, digits,
+           x->kld.high, dq_cache_numbers_verdict(x->kld, "the plan", other, "inconclusive which"));
+    printf("                   perplexity %+.3f %% (nominally %.5g %%: %+.3f to %+.3f): %s loses "
+           "less\n",
+           dq_cache_numbers_percent(loss), sure, dq_cache_numbers_percent(x->loss.low),
+           dq_cache_numbers_percent(x->loss.high),
+           dq_cache_numbers_verdict(x->loss, "the plan", other, "inconclusive which"));
 }
 
 /* Files are checked before anything is opened, a recipe before anything is measured. */
@@ -206,11 +285,14 @@ dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const dq_args 
                    j->c->onto, e.text);
 }
 
-dq_status dq_cache_job_agree(const dq_cache_job *j, json_t *settings, const dq_windows *win,
-                             dq_err *err)
+dq_status dq_cache_job_agree(const dq_cache_job *j, const dq_plan_kind *kind, const void *plan,
+                             const dq_windows *win, dq_err *err)
 {
     dq_sha256 h;
+    json_t *settings = json_object();
+    dq_row_writer w = dq_row_json(settings);
     char key[65] = "", ids[65], program[DQ_IDENTITY], *text = NULL;
+    kind->settings(&w, plan);
     dq_identity_text(program, j->in.backend);
     if (dq_json_complete(err) == DQ_OK &&
         dq_json_dump(&text, settings, JSON_COMPACT | JSON_SORT_KEYS, err) == DQ_OK &&
@@ -226,15 +308,63 @@ dq_status dq_cache_job_agree(const dq_cache_job *j, json_t *settings, const dq_w
     return dq_ranks_agree("set of inputs, settings, program or processor", key, err);
 }
 
-dq_status dq_cache_job_print(const dq_cache_job *j, json_t *settings, json_t *result, dq_err *err)
+static void put_settings(dq_row_writer *w, const dq_plan_kind *kind, const dq_cache_job *j,
+                         const void *plan)
 {
-    json_t *doc = dq_document_new(&j->c->logger, "dq-plan/1");
-    json_t *inputs = json_object_get(doc, "inputs");
-    json_array_append_new(inputs, dq_input_model_json(j->model));
-    json_array_append_new(inputs, dq_input_text_json(&j->text));
-    if (j->questions.path) json_array_append_new(inputs, dq_input_text_json(&j->questions));
-    json_object_set_new(doc, "settings", settings);
-    if (result) json_array_append_new(json_object_get(doc, "results"), result);
+    DQ_OBJECT(w, "settings", "As they took effect.");
+    kind->settings(w, plan);
+    if (kind->caches)
+        DQ_PUT(w, "device", j->in.backend->device,
+               "The device and its arithmetic units, in words.");
+    dq_row_end(w);
+}
+
+static void describe(dq_row_writer *w)
+{
+    static const dq_plan_kind *const kinds[] = {&dq_plan_weights_kind, &dq_plan_kv_kind,
+                                                &dq_plan_heads_kind, &dq_plan_gates_kind};
+    enum { KINDS = sizeof kinds / sizeof *kinds };
+    DQ_PUT(w, "command", "", "The command that printed it, without dq.",
+           DQ_WORD("plan weights", "plan kv", "plan heads", "plan gates"));
+    DQ_LIST(w, "inputs", "The model, and of a cache the texts.");
+    dq_row_item(w, dq_plan_weights_input, NULL, 0);
+    dq_input_put_model(w, NULL);
+    dq_input_put_text(w, NULL);
+    dq_row_end(w);
+    for (int i = 0; i < KINDS; i++) put_settings(w, kinds[i], NULL, NULL);
+    DQ_LIST(w, "results", "The plan; of --dry-run what it would take, of gates nothing.");
+    for (int i = 0; i < KINDS; i++) {
+        dq_row_item(w, kinds[i]->result, NULL, 1);
+        if (kinds[i]->forecasts) dq_row_item(w, kinds[i]->result, NULL, 0);
+    }
+    dq_row_end(w);
+}
+
+const dq_document dq_plan_document = {
+    "dq-plan/1",
+    "What dq plan weights, kv, heads and gates print with --json; of kv, heads and gates with "
+    "--dry-run too.",
+    NULL, describe};
+
+dq_status dq_plan_print(const dq_logger *logger, const dq_plan_kind *kind, const dq_cache_job *j,
+                        const void *plan, dq_err *err)
+{
+    const bool done = !j || !j->c->dry_run;
+    json_t *doc = dq_document_new(logger, dq_plan_document.name);
+    dq_row_writer w = dq_row_json(doc);
+    DQ_LIST(&w, "inputs", NULL);
+    if (j) {
+        dq_input_put_model(&w, j->model);
+        dq_input_put_text(&w, &j->text);
+        if (j->questions.path) dq_input_put_text(&w, &j->questions);
+    } else {
+        dq_row_item(&w, dq_plan_weights_input, plan, 0);
+    }
+    dq_row_end(&w);
+    put_settings(&w, kind, j, plan);
+    DQ_LIST(&w, "results", NULL);
+    if (done || kind->forecasts) dq_row_item(&w, kind->result, plan, done);
+    dq_row_end(&w);
     return dq_stdout_print(doc, err);
 }
 
@@ -286,112 +416,114 @@ static double kv_output_coded(const dq_plan_kv *p)
     return coded / reads;
 }
 
-static json_t *kv_json(const dq_plan_kv_settings *s, const char *widths)
+static void coded_rows(dq_row_writer *w, const dq_kv_config *kv)
 {
-    json_t *o = json_object();
-    json_object_set_new(o, "widths", json_string(widths));
-    json_object_set_new(o, "quant", json_string(dq_kv_quant_name[s->kv.quant]));
-    json_object_set_new(o, "dense_type", json_string(dq_kv_dense_name[s->kv.dense]));
-    json_object_set_new(o, "recent", json_integer(s->kv.recent));
-    json_object_set_new(o, "sink", json_integer(s->kv.sink));
-    return o;
+    DQ_PUT(w, "quant", dq_kv_quant_name[kv->quant], "What shares a scale.",
+           .words = dq_kv_quant_name, .n_words = DQ_KV_QUANTS);
+    dq_plan_put_dense(w, kv);
+    DQ_PUT(w, "recent", kv->recent, "Last tokens that are not coded.");
+    DQ_PUT(w, "sink", kv->sink, "First tokens that are not.");
 }
 
-static json_t *result_json(const dq_plan_kv *p)
+static void kv_rows(dq_row_writer *w, const dq_plan_kv_settings *s, const char *widths)
 {
-    const bool searched = p->chosen >= 0;
-    json_t *o = json_object(), *units = json_array();
-    for (int u = 0; u < p->space.n_units; u++) {
-        const dq_plan_kv_unit x = dq_plan_kv_space_unit(&p->space, u);
-        json_t *entry = json_object(), *widths = json_array();
-        json_object_set_new(entry, "side", json_string(x.values ? "values" : "keys"));
-        json_object_set_new(entry, "layers", json_pack("[i, i]", x.first, x.first + x.layers - 1));
-        json_object_set_new(entry, "map", x.map < 0 ? json_null() : json_integer(x.map + 1));
-        if (searched) {
-            json_object_set_new(entry, "bits", json_integer(p->trial[p->chosen].width[u]));
-            for (int k = 0; k < p->space.n_bits; k++) {
-                if (!dq_plan_kv_measures(p, k)) continue;
-                json_t *w = dq_cache_numbers_json(&p->unit[u * p->space.n_bits + k]);
-                json_object_set_new(w, "bits", json_integer(p->space.bits[k]));
-                json_array_append_new(widths, w);
-            }
-            json_object_set_new(entry, "alone", widths);
-        } else {
-            json_decref(widths);
-        }
-        json_array_append_new(units, entry);
-    }
+    DQ_PUT(w, "widths", widths, "Widths by layer, as --kv-bits takes them.");
+    coded_rows(w, &s->kv);
+}
+
+static void trial_rows(dq_row_writer *w, const void *plan, int64_t i)
+{
+    const dq_plan_kv *p = plan;
+    const dq_plan_kv_trial *t = DQ_LIVE(w, &p->trial[i]);
+    DQ_PUT(w, "widths", p->caches.list[t->mix].name, "Their widths.");
+    DQ_PUT(w, "from", t->from, "Where they come from.");
+    DQ_PUT(w, "mean_bits", t->bits, "Mean bits of a number.", .when = DQ_NULL);
+    DQ_PUT(w, "kld_nats", t->kld, "KLD on the search windows.", .when = DQ_NULL);
+    DQ_PUT(w, "units_kld_nats", t->added, "Sum of what its units cost alone.", .when = DQ_NULL);
+    DQ_PUT(w, "taken", t->taken, "Whether it was the best so far.");
+}
+
+static void baseline_rows(dq_row_writer *w, const void *plan, int64_t i)
+{
+    const dq_plan_kv *p = plan;
+    const dq_plan_kv_baseline *r = DQ_LIVE(w, &p->baseline[i]);
+    DQ_PUT(w, "widths", p->caches.list[r->mix].name, "The widths.");
+    DQ_PUT(w, "mean_bits", r->bits, "Mean bits of a number.", .when = DQ_NULL);
+    dq_cache_numbers_beside(w, DQ_LIVE(w, &r->beside));
+}
+
+static void unit_rows(dq_row_writer *w, const dq_plan_kv *p, int u, bool searched)
+{
+    const dq_plan_kv_unit x = w->live ? dq_plan_kv_space_unit(&p->space, u) : (dq_plan_kv_unit){0};
+    DQ_ITEM(w);
+    DQ_PUT(w, "side", x.values ? "values" : "keys", "Which numbers.", DQ_WORD("keys", "values"));
+    dq_plan_put_pair(w, "layers", true, x.first, x.first + x.layers - 1, "First and last layer.");
+    DQ_PUT(w, "map", x.map + 1, "The map of keys, from 1; null: both.", .when = DQ_NULL | DQ_AT_0,
+           .min = 1);
     if (searched) {
-        json_t *chosen = json_object();
-        json_object_set_new(chosen, "kv", kv_json(&p->set, dq_plan_kv_widths(p)));
-        json_object_set_new(chosen, "mean_bits", dq_document_real(p->trial[p->chosen].bits));
-        json_object_set_new(chosen, "search_kld_nats", dq_document_real(p->trial[p->chosen].kld));
-        json_object_set_new(chosen, "unseen", dq_cache_numbers_found(&p->found));
-        json_object_set_new(o, "chosen", chosen);
-        json_t *baselines = json_array();
-        for (int i = 0; i < p->n_baselines; i++) {
-            const dq_plan_kv_baseline *r = &p->baseline[i];
-            json_t *inner = json_object();
-            json_object_set_new(inner, "widths", json_string(p->caches.list[r->mix].name));
-            json_object_set_new(inner, "mean_bits", dq_document_real(r->bits));
-            json_object_set_new(inner, "unseen", dq_cache_numbers_json(&r->its));
-            json_object_set_new(
-                inner, "plan_less_it",
-                dq_cache_numbers_difference(&r->difference, r->kld, r->loss, p->outside));
-            json_array_append_new(baselines, inner);
+        DQ_PUT(w, "bits", p->trial[p->chosen].width[u], "The width it gets.");
+        DQ_LIST(w, "alone", "What each width costs when it alone has it.");
+        for (int k = 0; DQ_MORE(w, k, p->space.n_bits); k++) {
+            if (w->live && !dq_plan_kv_measures(p, k)) continue;
+            DQ_ITEM(w);
+            dq_cache_numbers_rows(w, DQ_LIVE(w, &p->unit[u * p->space.n_bits + k]));
+            DQ_PUT(w, "bits", p->space.bits[k], "The width.");
+            dq_row_end(w);
         }
-        json_object_set_new(o, "baselines", baselines);
-        json_t *list = json_array();
-        for (int i = 0; i < p->n_trials; i++) {
-            const dq_plan_kv_trial *t = &p->trial[i];
-            json_t *item = json_object();
-            json_object_set_new(item, "widths", json_string(p->caches.list[t->mix].name));
-            json_object_set_new(item, "from", json_string(t->from));
-            json_object_set_new(item, "mean_bits", dq_document_real(t->bits));
-            json_object_set_new(item, "kld_nats", dq_document_real(t->kld));
-            json_object_set_new(item, "units_kld_nats", dq_document_real(t->added));
-            json_object_set_new(item, "taken", json_boolean(t->taken));
-            json_array_append_new(list, item);
-        }
-        json_object_set_new(o, "trials", list);
-        json_object_set_new(o, "path", dq_document_name(p->set.in.out));
-        json_object_set_new(o, "results_taken_over", json_integer(p->caches.n_resumed));
-    } else {
-        json_object_set_new(o, "caches_alone", json_integer(dq_plan_kv_caches(p)));
-        json_object_set_new(o, "caches_whole_at_most", json_integer(dq_plan_kv_max_trials(p)));
-        json_object_set_new(o, "tokens_of_a_search_cache",
-                            json_integer(dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_SEARCH)));
-        json_object_set_new(o, "tokens_of_an_unseen_cache",
-                            json_integer(dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_UNSEEN)));
+        dq_row_end(w);
     }
-    json_object_set_new(o, "units", units);
-    return o;
+    dq_row_end(w);
 }
 
-static json_t *kv_output_settings(const dq_plan_kv *p)
+static void result_rows(dq_row_writer *w, const void *plan, int64_t searched)
 {
-    const dq_plan_kv_settings *s = &p->set;
-    json_t *o = json_object(), *widths = json_array();
-    for (int i = 0; i < s->n_bits; i++) json_array_append_new(widths, json_integer(s->bits[i]));
-    json_object_set_new(o, "kind", json_string("kv"));
-    json_object_set_new(o, "kv_bits", dq_document_real(s->mean));
-    json_object_set_new(o, "widths", widths);
-    json_object_set_new(o, "quant", json_string(dq_kv_quant_name[s->kv.quant]));
-    json_object_set_new(o, "dense_type", json_string(dq_kv_dense_name[s->kv.dense]));
-    json_object_set_new(o, "recent", json_integer(s->kv.recent));
-    json_object_set_new(o, "sink", json_integer(s->kv.sink));
-    json_object_set_new(o, "layers_together", json_integer(s->together));
-    json_object_set_new(o, "ctx", json_integer(s->in.ctx));
-    json_object_set_new(o, "windows", json_integer(p->caches.win.n));
-    /* from 1, both ends included, as in the tables */
-    json_object_set_new(
-        o, "search_windows",
-        json_pack("[I, I]", (json_int_t)p->caches.begin + 1, (json_int_t)p->caches.end));
-    json_object_set_new(o, "reads_coded", dq_document_real(kv_output_coded(p)));
-    json_object_set_new(o, "trials", json_integer(s->trials));
-    json_object_set_new(o, "device", json_string(s->in.backend->device));
-    return o;
+    const dq_plan_kv *p = plan;
+    if (searched) {
+        const dq_plan_kv_trial *t = DQ_LIVE(w, &p->trial[p->chosen]);
+        DQ_OBJECT(w, "chosen", "The plan.");
+        DQ_OBJECT(w, "kv", "As a recipe has it.");
+        kv_rows(w, DQ_LIVE(w, &p->set), DQ_LIVE(w, dq_plan_kv_widths(p)));
+        dq_row_end(w);
+        DQ_PUT(w, "mean_bits", t->bits, "Mean bits of a number.", .when = DQ_NULL);
+        DQ_PUT(w, "search_kld_nats", t->kld, "KLD on the search windows.", .when = DQ_NULL);
+        dq_cache_numbers_found(w, DQ_LIVE(w, &p->found));
+        dq_row_end(w);
+        DQ_LIST(w, "baselines", "Uniform widths beside it.");
+        for (int i = 0; DQ_MORE(w, i, p->n_baselines); i++) dq_row_item(w, baseline_rows, p, i);
+        dq_row_end(w);
+        DQ_LIST(w, "trials", "Whole caches that were measured.");
+        for (int i = 0; DQ_MORE(w, i, p->n_trials); i++) dq_row_item(w, trial_rows, p, i);
+        dq_row_end(w);
+        DQ_PUT(w, "path", p->set.in.out, "The recipe.");
+        DQ_PUT(w, "results_taken_over", p->caches.n_resumed,
+               "Windows that an interrupted run had measured.");
+    } else {
+        DQ_PUT(w, "caches_alone", dq_plan_kv_caches(p), "Caches that units need.");
+        DQ_PUT(w, "caches_whole_at_most", dq_plan_kv_max_trials(p), "Whole caches at most.");
+        dq_cache_numbers_work(w, DQ_LIVE(w, &p->caches));
+    }
+    DQ_LIST(w, "units", "Keys or values of layers.");
+    for (int u = 0; DQ_MORE(w, u, p->space.n_units); u++) unit_rows(w, p, u, searched);
+    dq_row_end(w);
 }
+
+static void settings_rows(dq_row_writer *w, const void *plan)
+{
+    const dq_plan_kv *p = plan;
+    const dq_plan_kv_settings *s = DQ_LIVE(w, &p->set);
+    DQ_PUT(w, "kind", "kv", "What is planned.", DQ_WORD("kv"));
+    DQ_PUT(w, "kv_bits", s->mean, "Mean bits of a number at most.");
+    dq_plan_put_widths(w, w->live ? s->bits : NULL, w->live ? s->n_bits : 0);
+    coded_rows(w, DQ_LIVE(w, &s->kv));
+    DQ_PUT(w, "layers_together", s->together, "Layers of a unit.", .min = 1);
+    DQ_PUT(w, "ctx", s->in.ctx, "Tokens of a window.");
+    dq_cache_numbers_windows(w, DQ_LIVE(w, &p->caches));
+    DQ_PUT(w, "reads_coded", kv_output_coded(p),
+           "Share of the keys that scored rows read which are codes.", .when = DQ_NULL);
+    DQ_PUT(w, "trials", s->trials, "Whole caches at most.");
+}
+
+const dq_plan_kind dq_plan_kv_kind = {settings_rows, result_rows, true, true};
 
 /* The recipe, a new reference: the weights' recipe (NULL: none) with this plan's widths and codes;
  * its own heads and policy stay. dq_json_complete tells whether memory sufficed. */
@@ -404,7 +536,8 @@ static json_t *kv_output_recipe_of(const dq_plan_kv_settings *s, const json_t *w
     char comment[64];
     json_object_del(kv, "k_bits");
     json_object_del(kv, "v_bits");
-    json_object_update_new(kv, kv_json(s, widths));
+    dq_row_writer w = dq_row_json(kv);
+    kv_rows(&w, s, widths);
     if (json_object_get(was, "dense_type"))
         json_object_set(kv, "dense_type", json_object_get(was, "dense_type"));
     json_object_set_new(recipe, "kv", kv);
@@ -498,18 +631,8 @@ static dq_status kv_output_print(const dq_cache_job *j, const dq_plan_kv *p, dq_
         char baselines_name[DQ_KV_LISTS + 16];
         snprintf(baselines_name, sizeof baselines_name, "against %s", p->caches.list[r->mix].name);
         printf("%-18s %.4g bits; KLD %.3g, perplexity %+.3f %%\n", baselines_name, r->bits,
-               r->its.kld.value, dq_cache_numbers_percent(r->its.loss.value));
-        printf("                   KLD of the plan less its own %+.3g (nominally %.5g %%: %+.3g to "
-               "%+.3g): %s\n",
-               r->difference.kld.value, 100 * (1 - p->outside), r->kld.low, r->kld.high,
-               dq_cache_numbers_verdict(r->kld, "the plan is closer", "the uniform width is closer",
-                                        "inconclusive which is closer"));
-        printf("                   perplexity %+.3f %% (nominally %.5g %%: %+.3f to %+.3f): %s\n",
-               dq_cache_numbers_percent(r->difference.loss.value), 100 * (1 - p->outside),
-               dq_cache_numbers_percent(r->loss.low), dq_cache_numbers_percent(r->loss.high),
-               dq_cache_numbers_verdict(r->loss, "the plan loses less",
-                                        "the uniform width loses less",
-                                        "inconclusive which loses less"));
+               r->beside.its.kld.value, dq_cache_numbers_percent(r->beside.its.loss.value));
+        dq_cache_numbers_compare(&r->beside, "the uniform width", false);
         if (more > 1e-9)
             printf("                   the plan has %.3g bits more: no uniform widths come nearer "
                    "to the mean from below\n",
@@ -625,7 +748,7 @@ static dq_status hand_out(const dq_cache_job *j, dq_plan_kv *p, dq_err *err)
 {
     json_t *recipe = kv_output_recipe_of(&p->set, j->onto, dq_plan_kv_widths(p));
     DQ_TRY(dq_cache_job_write(j, &p->caches, recipe, err));
-    return j->c->json ? dq_cache_job_print(j, kv_output_settings(p), result_json(p), err)
+    return j->c->json ? dq_plan_print(&j->c->logger, &dq_plan_kv_kind, j, p, err)
                       : kv_output_print(j, p, err);
 }
 
@@ -645,7 +768,7 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_kv_settings *set, dq_er
     if (j->c->dry_run && hands_out) {
         double pace; /* seconds a token takes */
         if (j->c->json)
-            dq_cache_job_print(j, kv_output_settings(p), result_json(p), err);
+            dq_plan_print(&j->c->logger, &dq_plan_kv_kind, j, p, err);
         else if (dq_plan_kv_pace(&pace, p, err) == DQ_OK) {
             const long long search = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_SEARCH);
             const long long unseen = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_UNSEEN);
@@ -667,7 +790,7 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_kv_settings *set, dq_er
             dq_stdout_flush(err);
         }
     } else if (!j->c->dry_run &&
-               dq_cache_job_agree(j, kv_output_settings(p), &p->caches.win, err) == DQ_OK) {
+               dq_cache_job_agree(j, &dq_plan_kv_kind, p, &p->caches.win, err) == DQ_OK) {
         dq_progress_begin(&j->bar, &j->c->logger, "plan", 1);
         j->bar.rough = true;
         dq_plan_kv_run(p, err);

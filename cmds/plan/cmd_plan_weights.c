@@ -62,18 +62,6 @@ static const char *weights_output_file(const dq_plan_weights *p, int text)
     return text == DQ_PLAN_UNSEEN && p->set.unseen ? p->set.unseen : p->set.calib;
 }
 
-/* What dq quantize needs to make the plan's codes again. */
-static json_t *calib_json(const dq_plan_weights *p)
-{
-    const dq_calib_text *t = &p->text[DQ_PLAN_CALIB];
-    json_t *o = json_object();
-    json_object_set_new(o, "sha256", json_string(t->sha256));
-    json_object_set_new(o, "quarters", dq_calib_text_quarters(p->part[DQ_PLAN_CALIB]));
-    json_object_set_new(o, "tokens", json_integer(t->requested));
-    json_object_set_new(o, "ctx", json_integer(t->ctx));
-    return o;
-}
-
 /* Every point, or about `rows` at even intervals of cost. */
 static int64_t next_point(const dq_plan_curve *c, int64_t point, int rows)
 {
@@ -83,37 +71,20 @@ static int64_t next_point(const dq_plan_curve *c, int64_t point, int rows)
     return k;
 }
 
-static json_t *curve_json(const dq_plan_weights *p)
-{
-    enum { ROWS = 100 };
-    json_t *list = json_array();
-    for (int64_t k = 0; k < p->curve.n; k = next_point(&p->curve, k, ROWS)) {
-        json_t *o = json_object();
-        json_object_set_new(o, "packed_bits_per_weight",
-                            dq_document_real(dq_plan_weights_bits_per_weight(p, p->curve.cost[k])));
-        json_object_set_new(o, "predicted_kld", dq_document_real(p->curve.loss[k]));
-        json_array_append_new(list, o);
-    }
-    return list;
-}
-
-static json_t *interval_json(dq_interval i)
-{
-    return json_pack("[o, o]", dq_document_real(i.low), dq_document_real(i.high));
-}
-
 /* outside: probability outside the interval. */
-static json_t *numbers_json(const dq_plan_numbers *n, double outside)
+static void put_numbers(dq_row_writer *w, const char *name, const dq_plan_numbers *n,
+                        double outside, unsigned when, const char *about)
 {
-    json_t *o = json_object();
-    json_object_set_new(o, "kld", dq_document_metric(n->kld.value, n->kld.std_err));
-    json_object_set_new(o, "kld_interval",
-                        interval_json(dq_plan_decide_kld(n->kld, n->kld_skew, outside)));
-    json_object_set_new(o, "outside", dq_document_real(outside));
-    json_object_set_new(o, "kld_skewness", dq_document_real(n->kld_skew));
-    json_object_set_new(o, "ln_ppl_ratio", dq_document_metric(n->loss.value, n->loss.std_err));
-    json_object_set_new(o, "clusters", json_integer(n->kld.clusters));
-    return o;
+    const dq_interval kld =
+        w->live ? dq_plan_decide_kld(n->kld, n->kld_skew, outside) : dq_interval_none;
+    if (!DQ_OBJECT(w, name, about, .def = "weights_numbers", .when = when)) return;
+    DQ_METRIC(w, "kld", n->kld, "KLD in nats.");
+    dq_plan_put_ends(w, "kld_interval", &kld, "Its interval.", 0);
+    DQ_PUT(w, "outside", outside, "Probability that the interval leaves out.");
+    DQ_PUT(w, "kld_skewness", n->kld_skew, "Skewness of its clusters.", .when = DQ_NULL);
+    DQ_METRIC(w, "ln_ppl_ratio", n->loss, "ln of the perplexity over that of the source.");
+    DQ_PUT(w, "clusters", n->kld.clusters, "Clusters of the text.");
+    dq_row_end(w);
 }
 
 static bool is_baseline(const dq_plan_weights *p, int64_t trial)
@@ -124,26 +95,32 @@ static bool is_baseline(const dq_plan_weights *p, int64_t trial)
     return false;
 }
 
-static json_t *trial_json(const dq_plan_weights *p, int64_t i)
+static void put_trial(dq_row_writer *w, const char *name, const dq_plan_weights *p, int64_t i,
+                      const char *about)
 {
-    const dq_plan_trial *t = &p->trial[i];
-    json_t *o = json_object();
-    json_object_set_new(o, "packed_bits_per_weight", dq_document_real(t->bits_per_weight));
-    json_object_set_new(o, "uniform_bits", t->uniform ? json_integer(t->uniform) : json_null());
-    json_object_set_new(o, "packed_bytes", json_integer(t->packed_bytes));
-    json_object_set_new(o, "predicted_kld", dq_document_real(t->predicted));
-    json_object_set_new(o, "search", numbers_json(&t->on[DQ_PLAN_SEARCH], 0.05));
+    const dq_plan_trial *t = DQ_LIVE(w, &p->trial[i]);
+    if (!DQ_OBJECT(w, name, about, .def = "weights_trial")) return;
+    DQ_PUT(w, "packed_bits_per_weight", t->bits_per_weight,
+           "Bits per weight of the packed tensors, scales included.", .when = DQ_NULL);
+    DQ_PUT(w, "uniform_bits", t->uniform, "The width that all tensors have; null: widths differ.",
+           .when = DQ_NULL | DQ_AT_0);
+    DQ_PUT(w, "packed_bytes", t->packed_bytes, "Bytes of the packed tensors.");
+    DQ_PUT(w, "predicted_kld", t->predicted, "KLD that sensitivities foretell, in nats.",
+           .when = DQ_NULL);
+    put_numbers(w, "search", DQ_LIVE(w, &t->on[DQ_PLAN_SEARCH]), 0.05, 0, "On the search text.");
     /* results that were not looked at are not shown */
-    if (t->look || is_baseline(p, i))
-        json_object_set_new(
-            o, "unseen",
-            numbers_json(&t->on[DQ_PLAN_UNSEEN], dq_plan_decide_outside(t->look ? t->look : 1)));
-    if (t->look) {
-        json_object_set_new(o, "look", json_integer(t->look));
-        json_object_set_new(o, "look_interval", interval_json(t->interval));
-        json_object_set_new(o, "meets", json_boolean(t->meets));
+    if (DQ_WHEN(w, t->look || is_baseline(p, i)))
+        put_numbers(w, "unseen", DQ_LIVE(w, &t->on[DQ_PLAN_UNSEEN]),
+                    dq_plan_decide_outside(w->live && t->look ? t->look : 1), DQ_SOMETIMES,
+                    "On the unseen text; missing: not looked at.");
+    if (DQ_WHEN(w, t->look)) {
+        DQ_PUT(w, "look", t->look, "Which look at the unseen text this was, from 1.", .min = 1,
+               .when = DQ_SOMETIMES);
+        dq_plan_put_ends(w, "look_interval", DQ_LIVE(w, &t->interval), "Interval of that look.",
+                         DQ_SOMETIMES);
+        DQ_PUT(w, "meets", t->meets, "Whether it keeps the budget.", .when = DQ_SOMETIMES);
     }
-    return o;
+    dq_row_end(w);
 }
 
 /* Probability outside each interval of a difference to a uniform width. */
@@ -152,109 +129,163 @@ static double outside_baseline(const dq_plan_weights *p)
     return dq_plan_decide_outside_of(p->trial[p->chosen].look, 2);
 }
 
-static json_t *plan_json(const dq_plan_weights *p, const char *budget)
+static void put_quarters(dq_row_writer *w, unsigned part)
 {
-    const dq_plan_trial *chosen = &p->trial[p->chosen];
+    DQ_LIST(w, "quarters", "Quarters of the file, from 0.");
+    for (int q = 0; DQ_MORE(w, q, DQ_CALIB_TEXT_QUARTERS); q++) {
+        if (DQ_WHEN(w, part >> q & 1)) DQ_PUT(w, NULL, q, "A quarter.", .max = 3);
+    }
+    dq_row_end(w);
+}
+
+static void text_rows(dq_row_writer *w, const void *plan, int64_t i)
+{
+    const dq_plan_weights *p = plan;
+    const dq_calib_text *t = DQ_LIVE(w, &p->text[i]);
+    DQ_PUT(w, "part", dq_plan_text_name[i], "What it is for.", DQ_WORDS(dq_plan_text_name));
+    DQ_PUT(w, "file", base_name(weights_output_file(p, (int)i)), "Base name.");
+    DQ_PUT(w, "sha256", t->sha256, "Of the file.", .pattern = DQ_SHA256);
+    if (DQ_WHEN(w, i == DQ_PLAN_SEARCH)) /* the one that chose widths */
+        DQ_PUT(w, "sketch", dq_calib_text_sketch(t), NULL, .ref = "common.json#/$defs/sketch",
+               .when = DQ_SOMETIMES);
+    put_quarters(w, w->live ? p->part[i] : 0);
+    DQ_PUT(w, "tokens", t->n_ids, "Tokens.");
+    DQ_PUT(w, "sequences", t->n_seq, "Sequences.");
+    DQ_PUT(w, "ctx", t->ctx, "Tokens of the longest sequence.");
+}
+
+static void baseline_rows(dq_row_writer *w, const void *plan, int64_t i)
+{
+    const dq_plan_weights *p = plan;
+    const dq_plan_baseline *r = DQ_LIVE(w, &p->baseline[i]);
+    const dq_plan_trial *t = DQ_LIVE(w, &p->trial[r->trial]);
+    DQ_PUT(w, "bits", t->uniform, "The width.");
+    DQ_PUT(w, "packed_bits_per_weight", t->bits_per_weight,
+           "Bits per weight of its packed tensors.", .when = DQ_NULL);
+    DQ_METRIC(w, "kld_difference", r->difference, "KLD of the plan less its own, in nats.");
+    dq_plan_put_ends(w, "interval", DQ_LIVE(w, &r->interval), "Of that difference.", 0);
+    DQ_PUT(w, "outside", outside_baseline(p), "Probability that the interval leaves out.");
+    if (DQ_WHEN(w, p->set.budget.goal >= DQ_PLAN_BPW))
+        DQ_PUT(w, "beyond_budget", r->beyond, "Of budgets of size: whether it takes more.",
+               .when = DQ_SOMETIMES);
+}
+
+static void tensor_rows(dq_row_writer *w, const void *plan, int64_t i)
+{
+    const dq_plan_weights *p = plan;
+    const dq_plan_tensor *t = DQ_LIVE(w, &p->tensor[i]);
+    DQ_PUT(w, "name", t->name, "Its name.");
+    DQ_PUT(w, "weights", t->rows * t->cols, "Its elements.");
+    DQ_PUT(w, "bits", t->bits[p->trial[p->chosen].choice[i]], "The width it gets.");
+    DQ_PUT(w, "measured_bits", t->bits[t->measured], "The width at which that KLD was measured.");
+    DQ_LIST(w, "widths", "What each width costs.");
+    for (int k = 0; DQ_MORE(w, k, t->n); k++) {
+        DQ_ITEM(w);
+        DQ_PUT(w, "bits", t->bits[k], "The width.");
+        DQ_PUT(w, "bytes", t->bytes[k], "Bytes of the tensor.");
+        DQ_PUT(w, "loss", t->loss[k], "Squared error of its outputs over their squares.",
+               .when = DQ_NULL);
+        DQ_METRIC(w, "kld", dq_plan_probe_kld(t, k), "KLD when it alone is quantized, in nats.");
+        dq_row_end(w);
+    }
+    dq_row_end(w);
+}
+
+static void curve_rows(dq_row_writer *w, const void *plan, int64_t k)
+{
+    const dq_plan_weights *p = plan;
+    DQ_PUT(w, "packed_bits_per_weight", dq_plan_weights_bits_per_weight(p, p->curve.cost[k]),
+           "Bits per weight of packed tensors.", .when = DQ_NULL);
+    DQ_PUT(w, "predicted_kld", p->curve.loss[k], "KLD that sensitivities foretell, in nats.",
+           .when = DQ_NULL);
+}
+
+/* What a recipe has, too. */
+static void plan_rows(dq_row_writer *w, const dq_plan_weights *p)
+{
+    enum { CURVE = 100 };
+    const dq_plan_trial *chosen = DQ_LIVE(w, &p->trial[p->chosen]);
+    const dq_calib_text *calib = DQ_LIVE(w, &p->text[DQ_PLAN_CALIB]);
     char arithmetic[DQ_OS_ARITHMETIC];
-    json_t *o = json_object(), *trials = json_array();
     dq_os_arithmetic(arithmetic);
-    json_object_set_new(o, "dq_version", json_string(p->set.set.dq_version));
-    json_object_set_new(o, "arithmetic", json_string(arithmetic));
-    json_object_set_new(o, "budget", json_string(budget));
-    json_object_set_new(o, "met", json_boolean(p->met));
-    json_object_set_new(o, "packed_bits_per_weight", dq_document_real(chosen->bits_per_weight));
-    json_object_set_new(o, "weights_sha256", json_string(chosen->weights_sha256));
-    json_object_set_new(o, "model_fingerprint", json_string(p->model->fingerprint));
-    json_object_set_new(o, "calib", calib_json(p));
-    json_t *list = json_array();
-    for (int i = 0; i < DQ_PLAN_TEXTS; i++) {
-        const dq_calib_text *t = &p->text[i];
-        json_t *entry = json_object();
-        json_object_set_new(entry, "part", json_string(dq_plan_text_name[i]));
-        json_object_set_new(entry, "file", dq_document_name(base_name(weights_output_file(p, i))));
-        json_object_set_new(entry, "sha256", json_string(t->sha256));
-        if (i == DQ_PLAN_SEARCH) /* the one that chose widths */
-            json_object_set_new(entry, "sketch", dq_calib_text_sketch(t));
-        json_object_set_new(entry, "quarters", dq_calib_text_quarters(p->part[i]));
-        json_object_set_new(entry, "tokens", json_integer(t->n_ids));
-        json_object_set_new(entry, "sequences", json_integer(t->n_seq));
-        json_object_set_new(entry, "ctx", json_integer(t->ctx));
-        json_array_append_new(list, entry);
-    }
-    json_object_set_new(o, "texts", list);
-    json_object_set_new(o, "interim_looks", json_integer(p->n_look));
-    json_object_set_new(o, "looks_for_other_budgets", json_integer(p->n_earlier));
-    json_object_set_new(o, "chosen", trial_json(p, p->chosen));
-    json_t *baselines = json_array();
-    for (int i = 0; i < p->n_baselines; i++) {
-        const dq_plan_baseline *r = &p->baseline[i];
-        json_t *inner = json_object();
-        json_object_set_new(inner, "bits", json_integer(p->trial[r->trial].uniform));
-        json_object_set_new(inner, "packed_bits_per_weight",
-                            dq_document_real(p->trial[r->trial].bits_per_weight));
-        json_object_set_new(inner, "kld_difference",
-                            dq_document_metric(r->difference.value, r->difference.std_err));
-        json_object_set_new(inner, "interval", interval_json(r->interval));
-        json_object_set_new(inner, "outside", dq_document_real(outside_baseline(p)));
-        if (p->set.budget.goal >= DQ_PLAN_BPW)
-            json_object_set_new(inner, "beyond_budget", json_boolean(r->beyond));
-        json_array_append_new(baselines, inner);
-    }
-    json_object_set_new(o, "baselines", baselines);
-    json_object_set_new(o, "uniform_was_better", json_boolean(p->mix >= 0));
-    for (int64_t i = 0; i < p->n_trials; i++) json_array_append_new(trials, trial_json(p, i));
-    json_object_set_new(o, "trials", trials);
-    json_t *tensors = json_array();
-    for (int64_t i = 0; i < p->n_tensors; i++) {
-        const dq_plan_tensor *t = &p->tensor[i];
-        json_t *item = json_object(), *widths = json_array();
-        json_object_set_new(item, "name", dq_document_name(t->name));
-        json_object_set_new(item, "weights", json_integer(t->rows * t->cols));
-        if (p->chosen >= 0)
-            json_object_set_new(item, "bits", json_integer(t->bits[p->trial[p->chosen].choice[i]]));
-        for (int k = 0; k < t->n; k++) {
-            json_t *w = json_object();
-            json_object_set_new(w, "bits", json_integer(t->bits[k]));
-            json_object_set_new(w, "bytes", json_integer(t->bytes[k]));
-            const dq_mean kld = dq_plan_probe_kld(t, k);
-            json_object_set_new(w, "loss", dq_document_real(t->loss[k]));
-            json_object_set_new(w, "kld", dq_document_metric(kld.value, kld.std_err));
-            json_array_append_new(widths, w);
-        }
-        json_object_set_new(item, "measured_bits", json_integer(t->bits[t->measured]));
-        json_object_set_new(item, "widths", widths);
-        json_array_append_new(tensors, item);
-    }
-    json_object_set_new(o, "units", tensors);
-    json_object_set_new(o, "curve", curve_json(p));
+    DQ_PUT(w, "dq_version", p->set.set.dq_version, "The version of dq that planned.");
+    DQ_PUT(w, "arithmetic", arithmetic, "What bits of the forward pass depend on.");
+    DQ_PUT(w, "budget", p->set.budget.text, "As --budget was given.");
+    DQ_PUT(w, "met", p->met, "Whether the chosen plan keeps it.");
+    DQ_PUT(w, "packed_bits_per_weight", chosen->bits_per_weight,
+           "Bits per weight of the chosen plan's packed tensors, scales included.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "weights_sha256", chosen->weights_sha256, "Of the weights that were measured.",
+           .pattern = DQ_SHA256);
+    DQ_PUT(w, "model_fingerprint", p->model->fingerprint, "Of the model.", .pattern = DQ_SHA256);
+    DQ_OBJECT(w, "calib", "The text that makes the codes again.");
+    DQ_PUT(w, "sha256", calib->sha256, "Of the file.", .pattern = DQ_SHA256);
+    put_quarters(w, w->live ? p->part[DQ_PLAN_CALIB] : 0);
+    DQ_PUT(w, "tokens", calib->requested, "Tokens that were asked for.");
+    DQ_PUT(w, "ctx", calib->ctx, "Tokens of the longest sequence.");
+    dq_row_end(w);
+    DQ_LIST(w, "texts", "The three texts.");
+    for (int i = 0; DQ_MORE(w, i, DQ_PLAN_TEXTS); i++) dq_row_item(w, text_rows, p, i);
+    dq_row_end(w);
+    DQ_PUT(w, "interim_looks", p->n_look, "Looks at the unseen text that this budget took.");
+    DQ_PUT(w, "looks_for_other_budgets", p->n_earlier, "Looks that earlier budgets took.");
+    put_trial(w, "chosen", p, w->live ? p->chosen : 0, "The plan.");
+    DQ_LIST(w, "baselines", "Uniform widths beside it.");
+    for (int i = 0; DQ_MORE(w, i, p->n_baselines); i++) dq_row_item(w, baseline_rows, p, i);
+    dq_row_end(w);
+    DQ_PUT(w, "uniform_was_better", (bool)(p->mix >= 0),
+           "Whether a uniform width was taken in the place of mixed ones.");
+    DQ_LIST(w, "trials", "All that were quantized and measured.");
+    for (int64_t i = 0; DQ_MORE(w, i, p->n_trials); i++) put_trial(w, NULL, p, i, NULL);
+    dq_row_end(w);
+    DQ_LIST(w, "units", "Tensors.");
+    for (int64_t i = 0; DQ_MORE(w, i, p->n_tensors); i++) dq_row_item(w, tensor_rows, p, i);
+    dq_row_end(w);
+    DQ_LIST(w, "curve", "The predicted front.");
+    for (int64_t k = 0; DQ_MORE(w, k, p->curve.n);
+         k = w->live ? next_point(&p->curve, k, CURVE) : 1)
+        dq_row_item(w, curve_rows, p, k);
+    dq_row_end(w);
+}
+
+static json_t *plan_json(const dq_plan_weights *p)
+{
+    json_t *o = json_object();
+    dq_row_writer w = dq_row_json(o);
+    plan_rows(&w, p);
     return o;
 }
 
-static dq_status weights_output_json(const dq_plan_weights *p, const char *budget,
-                                     const dq_logger *logger, dq_err *err)
+static void result_rows(dq_row_writer *w, const void *plan, int64_t i)
 {
-    json_t *doc = dq_document_new(logger, "dq-plan/1"), *in = json_object(), *set = NULL;
-    json_t *widths = json_array(), *result = plan_json(p, budget);
-    json_object_set_new(in, "path", dq_document_name(p->set.model));
-    json_object_set_new(in, "architecture", json_string(p->model->architecture->name));
-    json_array_append_new(json_object_get(doc, "inputs"), in);
-    dq_quantize_recipe_of(&set, &p->set.set, err);
-    json_object_del(set, "bits");
-    for (int i = 0; i < p->set.n_bits; i++)
-        json_array_append_new(widths, json_integer(p->set.bits[i]));
-    json_object_set_new(set, "kind", json_string("weights"));
-    json_object_set_new(set, "widths", widths);
-    json_object_set_new(set, "method", json_string(p->set.rule->name));
-    json_object_set_new(set, "trials", json_integer(p->set.trials));
-    json_object_set_new(set, "include_embeddings", json_boolean(p->set.ends));
-    json_object_set_new(doc, "settings", set);
-    json_object_set_new(result, "path", dq_document_name(p->set.out));
-    json_object_set_new(result, "container_bytes", json_integer(p->container_bytes));
-    json_object_set_new(result, "results_taken_over", json_integer(p->n_resumed));
-    json_array_append_new(json_object_get(doc, "results"), result);
-    if (err->code == DQ_OK) return dq_stdout_print(doc, err);
-    json_decref(doc);
-    return err->code;
+    const dq_plan_weights *p = plan;
+    (void)i;
+    plan_rows(w, p);
+    DQ_PUT(w, "path", p->set.out, "The recipe.");
+    DQ_PUT(w, "container_bytes", p->container_bytes, "Bytes of a container made with it.");
+    DQ_PUT(w, "results_taken_over", p->n_resumed, "Results that an interrupted run had.");
+}
+
+static void settings_rows(dq_row_writer *w, const void *plan)
+{
+    const dq_plan_weights *p = plan;
+    const dq_plan_weights_settings *s = DQ_LIVE(w, &p->set);
+    dq_quantize_recipe_rows(w, DQ_LIVE(w, &s->set));
+    DQ_PUT(w, "kind", "weights", "What is planned.", DQ_WORD("weights"));
+    dq_plan_put_widths(w, w->live ? s->bits : NULL, w->live ? s->n_bits : 0);
+    DQ_PUT(w, "method", s->rule->name, "What chooses codes.");
+    DQ_PUT(w, "trials", s->trials, "Containers that are made at most.");
+    DQ_PUT(w, "include_embeddings", s->ends, "Whether embedding and head are planned too.");
+}
+
+const dq_plan_kind dq_plan_weights_kind = {.settings = settings_rows, .result = result_rows};
+
+void dq_plan_weights_input(dq_row_writer *w, const void *plan, int64_t i)
+{
+    const dq_plan_weights *p = plan;
+    (void)i;
+    DQ_PUT(w, "path", p->set.model, "As it was given.");
+    DQ_PUT(w, "architecture", p->model->architecture->name, "Its row of MODEL.md.");
 }
 
 /* Three significant digits, so that no positive KLD is shown as 0. */
@@ -514,7 +545,7 @@ static dq_status weights_output_print(const dq_plan_weights *p, dq_err *err)
 
 typedef struct request {
     dq_logger logger;
-    const char *budget, *widths;
+    const char *widths;
     dq_word method; /* of dq_calibrate_rules */
     dq_list budgets;
     int64_t trials, threads;
@@ -584,8 +615,7 @@ static dq_status make_settings(request *r, dq_err *err)
     if (r->budgets.n > 1)
         return dq_fail(err, DQ_USAGE, "--budget: expected one, found %s and %s.",
                        r->budgets.item[0], r->budgets.item[1]);
-    r->budget = r->budgets.item[0];
-    DQ_TRY(dq_plan_weights_budget_parse(&s->budget, r->budget, err));
+    DQ_TRY(dq_plan_weights_budget_parse(&s->budget, r->budgets.item[0], err));
     if (s->ends && (r->recipe.embed_bits || r->recipe.head_bits))
         return dq_fail(err, DQ_USAGE,
                        "--include-embeddings: plans the widths of embedding and head. Leave out "
@@ -613,7 +643,8 @@ static void stage(void *arg, const char *name)
 
 static json_t *told(void *arg, const dq_plan_weights *p)
 {
-    return plan_json(p, ((request *)arg)->budget);
+    (void)arg;
+    return plan_json(p);
 }
 
 static void step(void *arg, double done, double total, const char *what)
@@ -623,8 +654,7 @@ static void step(void *arg, double done, double total, const char *what)
 
 static dq_status finish(request *r, dq_plan_weights *p, dq_err *err)
 {
-    json_t *rules = dq_plan_weights_rules(p, p->trial[p->chosen].choice),
-           *plan = plan_json(p, r->budget);
+    json_t *rules = dq_plan_weights_rules(p, p->trial[p->chosen].choice), *plan = plan_json(p);
     json_t *recipe = NULL, *file = NULL;
     char *text = NULL, *whole = NULL;
     const dq_quantize_settings s = dq_plan_weights_settings_of(p, p->chosen, rules, plan);
@@ -641,9 +671,9 @@ static dq_status finish(request *r, dq_plan_weights *p, dq_err *err)
     json_decref(rules);
     if (err->code != DQ_OK) return dq_plan_weights_failed(p, err);
     dq_plan_weights_done(p);
-    DQ_TRY(r->json ? weights_output_json(p, r->budget, &r->logger, err)
+    DQ_TRY(r->json ? dq_plan_print(&r->logger, &dq_plan_weights_kind, NULL, p, err)
                    : weights_output_print(p, err));
-    const char *budget = r->budget;
+    const char *budget = p->set.budget.text;
     if (p->met) return DQ_OK;
     const dq_plan_trial *t = &p->trial[p->chosen];
     const bool ratio = p->set.budget.goal == DQ_PLAN_PPL;
@@ -678,9 +708,10 @@ static dq_status run_plan(request *r, dq_err *err)
     char program[DQ_IDENTITY], key[65] = "";
     dq_arena *a = dq_arena_new();
     dq_identity_text(program, s->backend);
-    const char *text = a ? dq_textf(a, err, "%s %s %d %d %d %d %s", program, r->budget, s->trials,
-                                    s->resume, s->force, r->dry_run, s->out ? s->out : "")
-                         : NULL;
+    const char *text =
+        a ? dq_textf(a, err, "%s %s %d %d %d %d %s", program, s->budget.text, s->trials, s->resume,
+                     s->force, r->dry_run, s->out ? s->out : "")
+          : NULL;
     if (text) dq_sha256_of(key, text, strlen(text), err);
     if (!a) dq_fail(err, DQ_RESOURCE, "out of memory");
     dq_arena_free(a);
@@ -719,7 +750,7 @@ static dq_status run_plan(request *r, dq_err *err)
     if (r->dry_run) {
         weights_output_inputs(p);
         weights_output_work(p, err);
-        if (err->code == DQ_OK) printf("budget             %s\n", r->budget);
+        if (err->code == DQ_OK) printf("budget             %s\n", p->set.budget.text);
     } else {
         dq_progress_begin(&r->bar, &r->logger, "plan", 1);
         r->bar.rough = true;

@@ -8,22 +8,54 @@
 #include "cmds/cli/cli.h"
 #include "cmds/plan/cmd_plan.h"
 #include "plan/plan_cache.h"
+#include "plan/plan_weights.h"
 #include "record/record.h"
 #include "settings/inputs.h"
 
-/* {"kld_nats", "ln_ppl_ratio", "clusters"}. */
-json_t *dq_cache_numbers_json(const dq_plan_caches_numbers *x);
-/* The same with intervals, for a plan's own loss. */
-json_t *dq_cache_numbers_found(const dq_plan_caches_numbers *x);
-/* The same for a difference; outside: probability outside each interval. */
-json_t *dq_cache_numbers_difference(const dq_plan_caches_numbers *x, dq_interval kld,
-                                    dq_interval loss, double outside);
+typedef struct dq_cache_job dq_cache_job;
+
+/* What a command tells. */
+typedef struct dq_plan_kind {
+    void (*settings)(dq_row_writer *w, const void *plan);
+    dq_row_items *result; /* i 1: after the run, 0: of a dry run */
+    bool caches;          /* opened by dq_cache_job_open */
+    bool forecasts;       /* a dry run has a result */
+} dq_plan_kind;
+extern const dq_plan_kind dq_plan_weights_kind, dq_plan_kv_kind, dq_plan_heads_kind,
+    dq_plan_gates_kind;
+dq_row_items dq_plan_weights_input;
+/* Prints the document dq-plan/1. j NULL: of weights. */
+dq_status dq_plan_print(const dq_logger *logger, const dq_plan_kind *kind, const dq_cache_job *j,
+                        const void *plan, dq_err *err);
+
+/* Two integers, null where they are not `there`; the ends of an interval, of which each may be
+ * null. */
+void dq_plan_put_pair(dq_row_writer *w, const char *name, bool there, int64_t first, int64_t last,
+                      const char *about);
+void dq_plan_put_ends(dq_row_writer *w, const char *name, const dq_interval *x, const char *about,
+                      unsigned when);
+void dq_plan_put_widths(dq_row_writer *w, const int *bits, int n);
+void dq_plan_put_dense(dq_row_writer *w, const dq_kv_config *kv);
+
+/* "kld_nats", "ln_ppl_ratio", "clusters". */
+void dq_cache_numbers_rows(dq_row_writer *w, const dq_plan_caches_numbers *x);
+/* An object of them; NULL: null. */
+void dq_cache_numbers_put(dq_row_writer *w, const char *name, const dq_plan_caches_numbers *x,
+                          const char *about);
+/* "unseen" with intervals, of a plan's own loss; of a cache beside it also "plan_less_it". */
+void dq_cache_numbers_found(dq_row_writer *w, const dq_plan_caches_numbers *x);
+void dq_cache_numbers_beside(dq_row_writer *w, const dq_plan_caches_beside *x);
+/* Windows; what measuring a cache on them takes. */
+void dq_cache_numbers_windows(dq_row_writer *w, const dq_plan_caches *c);
+void dq_cache_numbers_work(dq_row_writer *w, const dq_plan_caches *c);
 /* From the log of a ratio of perplexities. */
 double dq_cache_numbers_percent(double loss);
 /* A dry run's line: the time for min to max tokens at `seconds` per token. */
 void dq_cache_numbers_time(double seconds, double min, double max);
 /* Table lines: a plan's loss on unseen windows. */
 void dq_cache_numbers_print(const dq_plan_caches_numbers *x, const dq_plan_caches *c);
+/* Differences and what they say. other: "the uniform width"; error: KLD with its error. */
+void dq_cache_numbers_compare(const dq_plan_caches_beside *x, const char *other, bool error);
 
 /* Options of both cache plans as given; 0, NULL, and recent or sink -1: not given. */
 typedef struct dq_cache_options {
@@ -66,7 +98,7 @@ extern const dq_cache_options dq_cache_options_none;
         dq_opt_flag("json", &(o).json, "one JSON document (dq-plan/1) on stdout"),                 \
         DQ_LOGGER_OPTIONS((o).logger)
 
-typedef struct dq_cache_job {
+struct dq_cache_job {
     dq_cache_options *c;
     dq_plan_caches_input in;
     dq_model *model;
@@ -76,7 +108,7 @@ typedef struct dq_cache_job {
     json_t *onto;                  /* NULL: none */
     dq_progress bar;
     dq_arena *a;
-} dq_cache_job;
+};
 
 /* Makes a recipe with the plan's part of the cache, a new reference, incomplete if memory is short;
  * and warns of what in the recipe's own `kv` is not measured. */
@@ -92,12 +124,9 @@ typedef struct dq_cache_job_recipe {
 dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const dq_args *args,
                             int64_t windows, const dq_cache_job_recipe *recipe, dq_err *err);
 void dq_cache_job_close(dq_cache_job *j);
-/* Before the run, by all ranks: DQ_MISMATCH: inputs, settings (which it takes) or program
- * differ. */
-dq_status dq_cache_job_agree(const dq_cache_job *j, json_t *settings, const dq_windows *win,
-                             dq_err *err);
-/* Prints the document dq-plan/1; takes settings and result (NULL: none). */
-dq_status dq_cache_job_print(const dq_cache_job *j, json_t *settings, json_t *result, dq_err *err);
+/* Before the run, by all ranks: DQ_MISMATCH: inputs, settings or program differ. */
+dq_status dq_cache_job_agree(const dq_cache_job *j, const dq_plan_kind *kind, const void *plan,
+                             const dq_windows *win, dq_err *err);
 /* Warns where few documents, or windows of one, decide; and where the model rounds logits. */
 void dq_cache_job_warn(const dq_cache_job *j, const dq_plan_caches *c);
 /* Writes the recipe with the text of the searched windows to c->out, and ends the journal, or says

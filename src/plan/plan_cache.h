@@ -74,6 +74,13 @@ typedef struct dq_plan_caches_numbers {
     double kld_skew, loss_skew;
 } dq_plan_caches_numbers;
 
+/* Another cache beside the plan, on the unseen windows. */
+typedef struct dq_plan_caches_beside {
+    dq_plan_caches_numbers its, difference; /* of the plan less its own */
+    dq_interval kld, loss;                  /* of the difference */
+    double outside;                         /* of each: 5 % for all together */
+} dq_plan_caches_beside;
+
 typedef struct dq_plan_caches {
     const dq_plan_caches_input *in;
     dq_plan_caches_kind kind;
@@ -239,12 +246,10 @@ typedef struct dq_plan_heads {
     dq_plan_heads_trial *trial; /* [n_trials] */
     int n_trials, chosen;       /* -1: nothing was searched */
     char text[DQ_KV_HEADS_TEXT];
-    /* on unseen windows: the plan, the same share in every group, and the difference; all_share:
-     * both are one */
+    /* on unseen windows: the plan, and the same share in every group; all_share: both are one */
     bool all_share;
-    dq_plan_caches_numbers found, uniform, difference;
-    dq_interval kld, loss; /* of the difference */
-    double outside;        /* of each of these: 5 % for both */
+    dq_plan_caches_numbers found;
+    dq_plan_caches_beside uniform;
     dq_arena *arena;
 } dq_plan_heads;
 
@@ -354,8 +359,7 @@ typedef struct dq_plan_kv_trial {
 typedef struct dq_plan_kv_baseline {
     int mix;
     double bits;
-    dq_plan_caches_numbers its, difference; /* on the unseen windows; of the plan less its own */
-    dq_interval kld, loss;                  /* of the difference */
+    dq_plan_caches_beside beside;
 } dq_plan_kv_baseline;
 
 typedef struct dq_plan_kv {
@@ -369,7 +373,6 @@ typedef struct dq_plan_kv {
     int n_trials, chosen;
     dq_plan_kv_baseline baseline[2];
     int n_baselines;
-    double outside;               /* of each interval of a difference: 5 % for all together */
     dq_plan_caches_numbers found; /* of the plan on the unseen windows */
     bool coarse;                  /* units alone are measured at every other width */
     size_t cap_trials;

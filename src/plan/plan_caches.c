@@ -329,6 +329,19 @@ dq_status dq_plan_caches_numbers_of(dq_plan_caches_numbers *out, const dq_plan_c
     return err->code;
 }
 
+dq_status dq_plan_caches_compare(dq_plan_caches_beside *out, const dq_plan_caches *c, int plan,
+                                 int other, double outside, dq_err *err)
+{
+    const dq_plan_caches_part part = DQ_PLAN_CACHES_UNSEEN;
+    const dq_plan_caches_numbers *d = &out->difference;
+    DQ_TRY(dq_plan_caches_numbers_of(&out->its, c, other, -1, part, err));
+    DQ_TRY(dq_plan_caches_numbers_of(&out->difference, c, plan, other, part, err));
+    out->outside = outside;
+    out->kld = dq_plan_decide_interval(d->kld, d->kld_skew, outside);
+    out->loss = dq_plan_decide_interval(d->loss, d->loss_skew, outside);
+    return DQ_OK;
+}
+
 /* Few questions at a time, so that an interruption costs little. The unquantized cache is not
  * asked: what answers lack says enough. */
 

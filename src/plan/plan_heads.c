@@ -384,13 +384,7 @@ static dq_status run_all(dq_plan_heads *p, dq_err *err)
     DQ_TRY(dq_plan_caches_run(c, compared, n_compared, part, "heads and uniform", err));
     DQ_TRY(dq_plan_caches_numbers_of(&p->found, c, compared[0], -1, part, err));
     if (p->all_share) return DQ_OK;
-    p->outside = 0.05 / VERDICTS;
-    DQ_TRY(dq_plan_caches_numbers_of(&p->uniform, c, compared[1], -1, part, err));
-    DQ_TRY(dq_plan_caches_numbers_of(&p->difference, c, compared[0], compared[1], part, err));
-    const dq_plan_caches_numbers *d = &p->difference;
-    p->kld = dq_plan_decide_interval(d->kld, d->kld_skew, p->outside);
-    p->loss = dq_plan_decide_interval(d->loss, d->loss_skew, p->outside);
-    return DQ_OK;
+    return dq_plan_caches_compare(&p->uniform, c, compared[0], compared[1], 0.05 / VERDICTS, err);
 }
 
 dq_status dq_plan_heads_run(dq_plan_heads *p, dq_err *err)

@@ -543,7 +543,7 @@ static dq_status decide(dq_plan_kv *p, dq_err *err)
         if (r->mix < 0) return err->code;
         p->n_baselines += r->mix != p->trial[p->chosen].mix;
     }
-    p->outside = 0.05 / (VERDICTS * (p->n_baselines > 1 ? p->n_baselines : 1));
+    const double outside = 0.05 / (VERDICTS * (p->n_baselines > 1 ? p->n_baselines : 1));
     for (int i = 0; i < p->n_baselines; i++) mix[1 + i] = p->baseline[i].mix;
     dq_plan_caches_expect(&p->caches, 0, 1 + p->n_baselines);
     DQ_TRY(dq_plan_caches_run(&p->caches, mix, 1 + p->n_baselines, DQ_PLAN_CACHES_UNSEEN,
@@ -552,14 +552,7 @@ static dq_status decide(dq_plan_kv *p, dq_err *err)
         dq_plan_caches_numbers_of(&p->found, &p->caches, mix[0], -1, DQ_PLAN_CACHES_UNSEEN, err));
     for (int i = 0; i < p->n_baselines; i++) {
         dq_plan_kv_baseline *base = &p->baseline[i];
-        const int mine = p->trial[p->chosen].mix;
-        const dq_plan_caches_numbers *d = &base->difference;
-        DQ_TRY(dq_plan_caches_numbers_of(&base->its, &p->caches, base->mix, -1,
-                                         DQ_PLAN_CACHES_UNSEEN, err));
-        DQ_TRY(dq_plan_caches_numbers_of(&base->difference, &p->caches, mine, base->mix,
-                                         DQ_PLAN_CACHES_UNSEEN, err));
-        base->kld = dq_plan_decide_interval(d->kld, d->kld_skew, p->outside);
-        base->loss = dq_plan_decide_interval(d->loss, d->loss_skew, p->outside);
+        DQ_TRY(dq_plan_caches_compare(&base->beside, &p->caches, mix[0], base->mix, outside, err));
     }
     return DQ_OK;
 }

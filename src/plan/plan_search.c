@@ -486,7 +486,7 @@ dq_status dq_plan_weights_budget_parse(dq_plan_budget *out, const char *text, dq
         goal++;
     const double value = dq_real_parse(split + 1, &end);
     const double unit = goal == DQ_PLAN_SIZE ? unit_of(end) : *end ? 0 : 1;
-    *out = (dq_plan_budget){(dq_plan_goal)goal, value * unit};
+    *out = (dq_plan_budget){(dq_plan_goal)goal, value * unit, text};
     if (goal == DQ_PLAN_GOALS || end == split + 1 || !isfinite(out->value) ||
         !(out->value > (goal == DQ_PLAN_PPL ? 1 : 0)))
         return bad_budget(text, err);

@@ -212,6 +212,7 @@ typedef enum dq_plan_goal {
 typedef struct dq_plan_budget {
     dq_plan_goal goal;
     double value;
+    const char *text; /* the caller's */
 } dq_plan_budget;
 /* "kld=0.01", "ppl=1.005", "bpw=4.2", "size=1.5GiB" (B, KiB, MiB, GiB, kB, MB, GB). DQ_USAGE. */
 dq_status dq_plan_weights_budget_parse(dq_plan_budget *out, const char *text, dq_err *err);

@@ -9,6 +9,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
 #include "model/model.h"
+#include "record/record.h"
 #include "tensor/tensor.h"
 #include "work/work.h"
 
@@ -368,6 +369,8 @@ struct dq_quantize_feed {
 /* Settings as JSON: a container's recipe, and files of schema dq-recipe/1; one table of keys reads
  * and prints them. */
 
+/* Its rows of settings for all tensors, but for bits. */
+void dq_quantize_recipe_rows(dq_row_writer *w, const dq_quantize_settings *s);
 /* As in /config/recipe_json; the caller ends it with json_decref. DQ_USAGE: a text is not UTF-8. */
 dq_status dq_quantize_recipe_of(json_t **out, const dq_quantize_settings *s, dq_err *err);
 

@@ -325,13 +325,12 @@ static const char schema[] = "dq-recipe/1";
 
 const char *const dq_dense_type_name[DQ_DENSE_TYPES] = {"keep", "bf16", "f16"};
 
-static json_t *group_json(int64_t group)
+static const char *group_text(char buf[32], int64_t group)
 {
-    char buf[32];
-    if (group == DQ_GROUP_ROW) return json_string("row");
-    if (group == DQ_GROUP_TENSOR) return json_string("tensor");
-    snprintf(buf, sizeof buf, "%lld", (long long)group);
-    return json_string(buf);
+    if (group == DQ_GROUP_ROW) return "row";
+    if (group == DQ_GROUP_TENSOR) return "tensor";
+    snprintf(buf, 32, "%lld", (long long)group);
+    return buf;
 }
 
 static dq_status read_bits(dq_quantize_settings *s, const json_t *v, dq_err *err)
@@ -540,22 +539,43 @@ dq_status dq_quantize_recipe_file(json_t **out, const char *recipe, dq_err *err)
     return DQ_OK;
 }
 
+void dq_quantize_recipe_rows(dq_row_writer *w, const dq_quantize_settings *s)
+{
+    char group[32];
+    DQ_PUT(w, "group", group_text(group, s->group),
+           "Columns per scale, as text: 128, row or tensor.");
+    DQ_PUT(w, "scale", dq_quant_modes[s->mode].name, "How scales are found.",
+           DQ_WORD("absmax", "search", "asym", "trellis"));
+    DQ_PUT(w, "scale_dtype", s->scale_dtype == DQ_F16 ? "f16" : "f32", "Type of scales.",
+           DQ_WORD("f16", "f32"));
+    DQ_PUT(w, "skip", s->skip, "Regular expression of tensors that stay dense; null: none.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "logit_bits", s->logit.bits,
+           "Bits of attention logits that the container asks for, 16: not rounded.", .min = 2,
+           .max = 16);
+    DQ_PUT(w, "logit_granularity", dq_granularity_name[s->logit.granularity],
+           "What shares a scale of logits.", DQ_WORDS(dq_granularity_name));
+    /* Keys that older files lack are written only where set. */
+    DQ_PUT(w, "embed_bits", s->embed_bits, "Bits of the embedding.", .when = DQ_OUT | DQ_AT_0,
+           .min = 2, .max = 16);
+    DQ_PUT(w, "head_bits", s->head_bits, "Bits of the head.", .when = DQ_OUT | DQ_AT_0, .min = 2,
+           .max = 16);
+    DQ_PUT(w, "dense_type",
+           s->dense_type != DQ_DENSE_KEEP ? dq_dense_type_name[s->dense_type] : NULL,
+           "What matrices that are not packed are rounded to.", DQ_WORDS(dq_dense_type_name),
+           .when = DQ_OUT);
+}
+
 dq_status dq_quantize_recipe_of(json_t **out, const dq_quantize_settings *s, dq_err *err)
 {
     json_t *r = *out = json_object();
+    dq_row_writer w = dq_row_json(r);
+    int64_t bad;
+    if (s->skip && dq_utf8_check(s->skip, strlen(s->skip), &bad))
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
+                            "skip: the pattern is not valid UTF-8.");
     json_object_set_new(r, "bits", json_integer(s->bits));
-    json_object_set_new(r, "group", group_json(s->group));
-    json_object_set_new(r, "scale", json_string(dq_quant_modes[s->mode].name));
-    json_object_set_new(r, "scale_dtype", json_string(s->scale_dtype == DQ_F16 ? "f16" : "f32"));
-    json_object_set_new(r, "skip", s->skip ? json_string(s->skip) : json_null());
-    json_object_set_new(r, "logit_bits", json_integer(s->logit.bits));
-    json_object_set_new(r, "logit_granularity",
-                        json_string(dq_granularity_name[s->logit.granularity]));
-    /* Keys that older files lack are written only where set. */
-    if (s->embed_bits) json_object_set_new(r, "embed_bits", json_integer(s->embed_bits));
-    if (s->head_bits) json_object_set_new(r, "head_bits", json_integer(s->head_bits));
-    if (s->dense_type != DQ_DENSE_KEEP)
-        json_object_set_new(r, "dense_type", json_string(dq_dense_type_name[s->dense_type]));
+    dq_quantize_recipe_rows(&w, s);
     if (json_array_size(s->rules)) json_object_set_new(r, "rules", json_deep_copy(s->rules));
     if (s->method_name) json_object_set_new(r, "method", json_string(s->method_name));
     if (s->calib) json_object_set_new(r, "calib", json_deep_copy(s->calib));
@@ -564,11 +584,7 @@ dq_status dq_quantize_recipe_of(json_t **out, const dq_quantize_settings *s, dq_
     if (s->comment) json_object_set_new(r, "comment", json_deep_copy(s->comment));
     if (!dq_kv_config_same(&s->kv, &dq_kv_config_plain))
         json_object_set_new(r, "kv", dq_kv_config_json(&s->kv));
-    DQ_TRY(dq_json_complete(err));
-    if (json_object_get(r, "skip")) return DQ_OK;
-    /* a pattern that is not UTF-8 cannot be stored */
-    return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
-                        "skip: the pattern is not valid UTF-8.");
+    return dq_json_complete(err);
 }
 
 dq_status dq_quantize_settings_of(dq_quantize_settings *s, json_t **recipe, const dq_container *c,

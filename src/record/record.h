@@ -75,7 +75,8 @@ const char *dq_document_time_text(char *buf, size_t cap, double seconds);
  * schema says of it and its column of a table. The function that writes a document also describes
  * it: a writer that is not live takes no value, so that nothing behind the function's arguments is
  * read, and makes a JSON Schema of the rows. Hence such a function reads its arguments in values
- * of rows alone, or after a look at w->live, and loops with DQ_MORE. */
+ * of rows alone, or after a look at w->live, and loops with DQ_MORE. A member that is described
+ * several times is one of these. */
 
 typedef enum dq_row_type {
     DQ_ROW_BOOL,

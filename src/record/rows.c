@@ -124,6 +124,7 @@ static void attach(dq_row_writer *w, const dq_row *row, json_t *value)
         return;
     }
     const dq_row_type type = w->at[w->depth].row.type;
+    const char *key = type == DQ_ROW_LIST ? "items" : "additionalProperties";
     if (row->about) {
         json_t *o = of_word("description", row->about);
         json_object_update(o, value);
@@ -131,20 +132,24 @@ static void attach(dq_row_writer *w, const dq_row *row, json_t *value)
         value = o;
     }
     if (type == DQ_ROW_OBJECT) {
-        json_object_set_new(json_object_get(into, "properties"), row->name, value);
-        if (!(row->when & (DQ_OUT | DQ_SOMETIMES)))
-            json_array_append_new(json_object_get(into, "required"), json_string(row->name));
-        return;
+        json_t *required = json_object_get(into, "required");
+        into = json_object_get(into, "properties");
+        key = row->name;
+        if (!json_object_get(into, key) && !(row->when & (DQ_OUT | DQ_SOMETIMES)))
+            json_array_append_new(required, json_string(key));
     }
-    /* Elements of several kinds are one of them. */
-    const char *key = type == DQ_ROW_LIST ? "items" : "additionalProperties";
+    /* Elements of several kinds, and members that are described several times, are one of them. */
     json_t *first = json_object_get(into, key), *several = json_object_get(first, "oneOf");
     if (!first)
         json_object_set_new(into, key, value);
     else if (several)
         json_array_append_new(several, value);
     else
-        json_object_set_new(into, key, json_pack("{s:[O,o]}", "oneOf", first, value));
+        json_object_set_new(
+            into, key,
+            json_pack("{s:O*,s:[O,o]}", "description",
+                      type == DQ_ROW_OBJECT ? json_object_get(first, "description") : NULL, "oneOf",
+                      first, value));
 }
 
 void dq_row_put(dq_row_writer *w, const dq_row *row, dq_value v)
