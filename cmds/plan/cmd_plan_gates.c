@@ -55,7 +55,58 @@ static void settings_rows(dq_row_writer *w, const void *plan)
     DQ_PUT(w, "windows", p->win.n, "Windows of the text.");
 }
 
-const dq_plan_kind dq_plan_gates_kind = {settings_rows, result_rows, true, false};
+const dq_plan_kind dq_plan_gates_kind = {
+    .name = "plan gates", .settings = settings_rows, .result = result_rows, .device = true};
+
+static json_t *sketch_json(const dq_windows *win)
+{
+    dq_repeats_sketch sketch = {.n = 0};
+    for (int64_t i = 0; i < win->n; i++)
+        dq_repeats_sketch_add(&sketch, win->win[i].ids, win->win[i].n);
+    return dq_repeats_sketch_json(&sketch);
+}
+
+static void file_rows(dq_row_writer *w, const dq_cache_job *j, const dq_plan_gates *p)
+{
+    DQ_PUT(w, "dq_version", j->in.dq_version, "The version of dq that fitted them.");
+    DQ_PUT(w, "model", j->model->name, "Name of the model.");
+    DQ_PUT(w, "model_fingerprint", j->model->fingerprint, "Of the model that they were fitted to.",
+           .pattern = DQ_SHA256);
+    DQ_PUT(w, "text_sha256", j->text.sha256, "Of the text.", .pattern = DQ_SHA256);
+    DQ_PUT(w, "sketch", sketch_json(&p->win), NULL, .ref = "common.json#/$defs/sketch",
+           .when = DQ_OUT /* of older files */);
+    DQ_OBJECT(w, "settings", "Of the fit.");
+    settings_rows(w, p);
+    dq_row_end(w);
+    DQ_OBJECT(w, "result", "How well they do.");
+    result_rows(w, p, 1);
+    dq_row_end(w);
+    dq_kv_gates_rows(w, DQ_LIVE(w, p->gates));
+}
+
+static void describe(dq_row_writer *w)
+{
+    file_rows(w, NULL, NULL);
+}
+
+const dq_document dq_gates_document = {
+    "dq-gates/1",
+    "Gates of the policy kvzap: what dq plan gates -o writes and --kv-gates reads. See FORMAT.md.",
+    "", describe};
+
+static dq_status write_file(const dq_cache_job *j, const dq_plan_gates *p, dq_err *err)
+{
+    json_t *o = json_object();
+    dq_row_writer w = dq_row_json(o);
+    char *text = NULL;
+    file_rows(&w, j, p);
+    if (dq_json_complete(err) == DQ_OK &&
+        dq_json_dump(&text, o, JSON_REAL_PRECISION(9) | JSON_COMPACT, err) == DQ_OK)
+        dq_file_write(j->c->out, text, strlen(text), err);
+    free(text);
+    json_decref(o);
+    return err->code;
+}
 
 static double tokens_of(const dq_plan_gates *p)
 {
@@ -118,40 +169,12 @@ static dq_status run_plan(dq_cache_job *j, dq_err *err)
     if (p->win.n_copies)
         dq_logger_warn(&j->c->logger, "%s: %lld windows or documents are copies of earlier ones",
                        j->c->text, (long long)p->win.n_copies);
-    const bool hands_out = dq_ranks_number() == 0;
-    if (!j->c->dry_run && dq_cache_job_agree(j, &dq_plan_gates_kind, p, &p->win, err) == DQ_OK) {
-        dq_progress_begin(&j->bar, &j->c->logger, "gates", 1);
+    if (dq_cache_job_begin(j, p, &p->win, err)) {
         dq_plan_gates_run(p, err);
-        dq_progress_end(&j->bar);
-        if (err->code == DQ_OK && hands_out) {
-            json_t *o = json_object();
-            dq_repeats_sketch sketch = {.n = 0};
-            char *text = NULL;
-            dq_row_writer w = dq_row_json(o);
-            json_object_set_new(o, "dq_version", json_string(j->in.dq_version));
-            json_object_set_new(o, "model", dq_document_name(j->model->name));
-            json_object_set_new(o, "model_fingerprint", json_string(j->model->fingerprint));
-            for (int64_t i = 0; i < p->win.n; i++)
-                dq_repeats_sketch_add(&sketch, p->win.win[i].ids, p->win.win[i].n);
-            json_object_set_new(o, "text_sha256", json_string(j->text.sha256));
-            json_object_set_new(o, "sketch", dq_repeats_sketch_json(&sketch));
-            DQ_OBJECT(&w, "settings", "Of the fit.");
-            settings_rows(&w, p);
-            dq_row_end(&w);
-            DQ_OBJECT(&w, "result", "How well they do.");
-            result_rows(&w, p, 1);
-            dq_row_end(&w);
-            dq_kv_gates_put(o, p->gates);
-            if (dq_json_complete(err) == DQ_OK &&
-                dq_json_dump(&text, o, JSON_REAL_PRECISION(9) | JSON_COMPACT, err) == DQ_OK)
-                dq_file_write(j->c->out, text, strlen(text), err);
-            free(text);
-            json_decref(o);
-        }
+        if (dq_cache_job_end(j, err)) write_file(j, p, err);
     }
-    if (err->code == DQ_OK && hands_out)
-        j->c->json ? dq_plan_print(&j->c->logger, &dq_plan_gates_kind, j, p, err)
-                   : print_text(j, p, err);
+    if (err->code == DQ_OK && dq_ranks_number() == 0)
+        j->c->json ? dq_plan_print(&j->c->logger, j->kind, j, p, err) : print_text(j, p, err);
     dq_plan_gates_close(p);
     return err->code;
 }
@@ -179,15 +202,14 @@ dq_status dq_cmd_plan_gates(int argc, char **argv, dq_err *err)
         DQ_LOGGER_OPTIONS(o.logger),
         {0}};
     dq_args args;
-    dq_cache_job j;
+    dq_cache_job j = {.kind = &dq_plan_gates_kind, .c = &o};
     DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
     if (o.text && !o.out && !o.dry_run)
         return dq_fail(err, DQ_USAGE,
                        "-o GATES.json is missing (or --dry-run to see what would be done).");
     DQ_TRY(dq_progress_listen(&o.logger, usage.name, err));
-    if (dq_cache_job_open(&j, &o, &args, DQ_PLAN_GATES_WINDOWS, NULL, err) == DQ_OK)
-        run_plan(&j, err);
+    if (dq_cache_job_open(&j, &args, DQ_PLAN_GATES_WINDOWS, err) == DQ_OK) run_plan(&j, err);
     dq_cache_job_close(&j);
     dq_logger_end(&o.logger);
     return err->code;

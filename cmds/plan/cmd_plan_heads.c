@@ -14,8 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void kv_rows(dq_row_writer *w, const dq_plan_heads_settings *s, const char *heads)
+static void kv_rows(dq_row_writer *w, const void *settings, const char *heads)
 {
+    const dq_plan_heads_settings *s = settings;
     DQ_PUT(w, "policy", s->kv.evict.policy->name, "What decides which tokens stay.");
     DQ_PUT(w, "keep", s->keep, "Share of the tokens.", .when = DQ_NULL);
     DQ_PUT(w, "budget", dq_kv_budget_name[DQ_KV_BUDGET_HEADS], "That groups differ.",
@@ -79,7 +80,7 @@ static void result_rows(dq_row_writer *w, const void *plan, int64_t searched)
         DQ_OBJECT(w, "search", "On the search.");
         lost_rows(w, p, t);
         dq_row_end(w);
-        dq_cache_numbers_found(w, DQ_LIVE(w, &p->found));
+        dq_cache_numbers_found(w, "unseen", DQ_LIVE(w, &p->found), "On unseen windows.");
         dq_row_end(w);
         DQ_LIST(w, "baselines", "The uniform share beside it; empty: all groups share.");
         if (DQ_WHEN(w, !p->all_share)) {
@@ -88,9 +89,8 @@ static void result_rows(dq_row_writer *w, const void *plan, int64_t searched)
             dq_row_end(w);
         }
         dq_row_end(w);
-        DQ_LIST(w, "trials", "Numbers of sharing groups that were tried.");
-        for (int i = 0; DQ_MORE(w, i, p->n_trials); i++) dq_row_item(w, trial_rows, p, i);
-        dq_row_end(w);
+        DQ_ITEMS(w, "trials", trial_rows, p, p->n_trials,
+                 "Numbers of sharing groups that were tried.");
         DQ_PUT(w, "path", p->set.in.out, "The recipe.");
         DQ_PUT(w, "results_taken_over", p->caches.n_resumed,
                "Results that an interrupted run had.");
@@ -122,29 +122,24 @@ static void settings_rows(dq_row_writer *w, const void *plan)
     DQ_PUT(w, "trials", s->tries, "Numbers of sharing groups that are tried at most.");
 }
 
-const dq_plan_kind dq_plan_heads_kind = {settings_rows, result_rows, true, true};
-
-/* The recipe, a new reference: the weights' recipe (NULL: none) with this plan's eviction; its own
- * widths and codes stay. dq_json_complete tells whether memory sufficed. */
-static json_t *heads_output_recipe_of(const dq_plan_heads_settings *s, const json_t *weights,
-                                      const char *heads)
+static void warn_onto(const dq_cache_job *j, const dq_kv_config *kv)
 {
-    static const char *const kept[] = {"tokens", "every", "window", "seed"};
-    json_t *recipe =
-        weights ? json_deep_copy(weights) : json_pack("{s: s}", "schema", "dq-recipe/1");
-    json_t *was = json_object_get(recipe, "kv"), *kv = was ? json_deep_copy(was) : json_object();
-    char comment[64];
-    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) json_object_del(kv, kept[i]);
-    dq_row_writer w = dq_row_json(kv);
-    kv_rows(&w, s, heads);
-    if (json_object_get(was, "dense_type"))
-        json_object_set(kv, "dense_type", json_object_get(was, "dense_type"));
-    json_object_set_new(recipe, "kv", kv);
-    snprintf(comment, sizeof comment, "kv: dq plan heads --kv-keep %g", s->keep);
-    if (!json_object_get(recipe, "comment"))
-        json_object_set_new(recipe, "comment", json_string(comment));
-    return recipe;
+    const char *path = j->c->onto;
+    if (kv->widths[0] || kv->k_bits < 16 || kv->v_bits < 16)
+        dq_logger_warn(&j->c->logger,
+                       "%s: its cache holds codes: the plan is measured with 16 bits", path);
 }
+
+static const char *const dropped[] = {"tokens", "every", "window", "seed", NULL};
+const dq_plan_kind dq_plan_heads_kind = {.name = "plan heads",
+                                         .settings = settings_rows,
+                                         .result = result_rows,
+                                         .device = true,
+                                         .kv = kv_rows,
+                                         .sample = "0.0,0.1/",
+                                         .option = "kv-keep",
+                                         .dropped = dropped,
+                                         .warn = warn_onto};
 
 static void number_cell(dq_table *t, dq_mean m)
 {
@@ -176,9 +171,10 @@ static void print_inputs(const dq_cache_job *j, const dq_plan_heads *p)
            m->n_layers > 1 ? "s" : "", m->map.n_groups);
 }
 
-static dq_status heads_output_work(const dq_cache_job *j, const dq_plan_heads *p, double pace,
-                                   dq_err *err)
+static dq_status heads_output_work(const dq_cache_job *j, dq_plan_heads *p, dq_err *err)
 {
+    double pace; /* seconds a token takes */
+    DQ_TRY(dq_plan_heads_pace(&pace, p, err));
     const long long search = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_SEARCH);
     const long long unseen = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_UNSEEN);
     const long long asked = p->caches.question_ids;
@@ -209,7 +205,7 @@ static void print_uniform(const dq_plan_heads *p)
     }
     printf("against uniform    KLD %.4g, perplexity %+.3f %%\n", p->uniform.its.kld.value,
            dq_cache_numbers_percent(p->uniform.its.loss.value));
-    dq_cache_numbers_compare(&p->uniform, "the uniform share", true);
+    dq_cache_numbers_compare(&p->uniform.less, "the uniform share", true);
 }
 
 static dq_status heads_output_print(const dq_cache_job *j, const dq_plan_heads *p, dq_err *err)
@@ -331,26 +327,13 @@ static dq_status read_questions(dq_items *items, dq_cache_job *j, int64_t asked,
     return DQ_OK;
 }
 
-static json_t *recipe_of(const void *arg, const json_t *weights)
-{
-    return heads_output_recipe_of(arg, weights, "0.0,0.1/"); /* whatever stands in it */
-}
-
-static void warn_onto(const dq_cache_job *j, const dq_kv_config *kv)
-{
-    const char *path = j->c->onto;
-    if (kv->widths[0] || kv->k_bits < 16 || kv->v_bits < 16)
-        dq_logger_warn(&j->c->logger,
-                       "%s: its cache holds codes: the plan is measured with 16 bits", path);
-}
-
 /* Warns, in one line, where the weights' recipe evicts differently. */
 static dq_status warn_forgotten(const dq_cache_job *j, const dq_plan_heads_settings *s, dq_err *err)
 {
     static const char *const keys[] = {"policy", "keep",   "tokens", "every",
                                        "window", "budget", "seed"};
     if (!j->onto) return DQ_OK;
-    json_t *recipe = heads_output_recipe_of(s, j->onto, "0.0,0.1/"); /* as above */
+    json_t *recipe = dq_cache_job_recipe_of(j, j->kind->sample);
     const json_t *was = json_object_get(j->onto, "kv"), *kv = json_object_get(recipe, "kv");
     char list[400] = "";
     dq_kv_config config;
@@ -372,22 +355,6 @@ static dq_status warn_forgotten(const dq_cache_job *j, const dq_plan_heads_setti
                        "%s, keep %g and budget heads",
                        j->c->onto, list, s->kv.evict.policy->name, s->keep);
     return err->code;
-}
-
-/* A written recipe stays even if the report about it fails. */
-static dq_status hand_out(const dq_cache_job *j, dq_plan_heads *p, dq_err *err)
-{
-    json_t *recipe = heads_output_recipe_of(&p->set, j->onto, p->text);
-    DQ_TRY(dq_cache_job_write(j, &p->caches, recipe, err));
-    /* The recipe has the search's result, whatever the unseen windows say. */
-    if (!p->all_share && p->uniform.kld.low > 0)
-        dq_logger_warn(
-            &j->c->logger,
-            "%s: on windows that no choice has seen the same share in every group loses "
-            "less than these heads; find them on more (--search-windows), or leave them out",
-            j->c->out);
-    return j->c->json ? dq_plan_print(&j->c->logger, &dq_plan_heads_kind, j, p, err)
-                      : heads_output_print(j, p, err);
 }
 
 static dq_status run_plan(dq_cache_job *j, const dq_plan_heads_settings *set, dq_err *err)
@@ -432,21 +399,22 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_heads_settings *set, dq
     spec.evict = p->set.kv.evict;
     spec.evict.keep = p->set.keep;
     dq_kv_report_warn_policy(&j->c->logger, j->c->text, &spec, &told);
-    const bool hands_out = dq_ranks_number() == 0;
-    if (j->c->dry_run && hands_out) {
-        double pace; /* seconds a token takes */
-        if (j->c->json)
-            dq_plan_print(&j->c->logger, &dq_plan_heads_kind, j, p, err);
-        else if (dq_plan_heads_pace(&pace, p, err) == DQ_OK)
-            heads_output_work(j, p, pace, err);
-    } else if (!j->c->dry_run &&
-               dq_cache_job_agree(j, &dq_plan_heads_kind, p, &p->caches.win, err) == DQ_OK) {
-        dq_progress_begin(&j->bar, &j->c->logger, "plan", 1);
-        j->bar.rough = true;
+    if (dq_cache_job_begin(j, p, &p->caches.win, err)) {
         dq_plan_heads_run(p, err);
-        dq_progress_end(&j->bar);
-        if (err->code == DQ_OK && hands_out) hand_out(j, p, err);
+        /* A written recipe stays even if the report about it fails; it has the search's result,
+         * whatever the unseen windows say. */
+        if (dq_cache_job_end(j, err) && dq_cache_job_write(j, &p->caches, p->text, err) == DQ_OK &&
+            !p->all_share && p->uniform.less.kld.low > 0)
+            dq_logger_warn(
+                &j->c->logger,
+                "%s: on windows that no choice has seen the same share in every group loses "
+                "less than these heads; find them on more (--search-windows), or leave them out",
+                j->c->out);
     }
+    if (err->code == DQ_OK && dq_ranks_number() == 0)
+        j->c->json      ? dq_plan_print(&j->c->logger, j->kind, j, p, err)
+        : j->c->dry_run ? heads_output_work(j, p, err)
+                        : heads_output_print(j, p, err);
     dq_plan_heads_close(p);
     return err->code;
 }
@@ -494,11 +462,10 @@ dq_status dq_cmd_plan_heads(int argc, char **argv, dq_err *err)
         if (!(o.keep > 0)) dq_fail(err, DQ_USAGE, "--kv-keep SHARE is missing: 0.001 to 0.999.");
         if (err->code == DQ_OK && make_settings(&set, &o, err) == DQ_OK &&
             dq_progress_listen(&o.all.logger, usage.name, err) == DQ_OK) {
-            const dq_cache_job_recipe recipe = {recipe_of, warn_onto, &set, &set.kv};
-            dq_cache_job j;
+            const dq_cache_job_recipe recipe = {&set, &set.kv, o.keep};
+            dq_cache_job j = {.kind = &dq_plan_heads_kind, .c = &o.all, .recipe = &recipe};
             dq_items items;
-            if (dq_cache_job_open(&j, &o.all, &args, DQ_PLAN_HEADS_WINDOWS, &recipe, err) ==
-                    DQ_OK &&
+            if (dq_cache_job_open(&j, &args, DQ_PLAN_HEADS_WINDOWS, err) == DQ_OK &&
                 take_gates(&j, &o, &set, err) == DQ_OK) {
                 /* Warns where the recipe's cache differs from what is measured. */
                 const json_t *kv = json_object_get(j.onto, "kv");

@@ -22,10 +22,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double OUTSIDE = 0.05; /* of the interval of the plan by itself */
-
-void dq_plan_put_pair(dq_row_writer *w, const char *name, bool there, int64_t first, int64_t last,
-                      const char *about)
+/* Two integers, null where they are not `there`. */
+static void put_pair(dq_row_writer *w, const char *name, bool there, int64_t first, int64_t last,
+                     const char *about)
 {
     if (!DQ_BEGIN(w, LIST, name, there, about, .when = DQ_NULL, .max = 2)) return;
     DQ_PUT(w, NULL, first, NULL);
@@ -40,6 +39,19 @@ void dq_plan_put_ends(dq_row_writer *w, const char *name, const dq_interval *x, 
     DQ_PUT(w, NULL, x->low, NULL, .when = DQ_NULL);
     if (w->live) DQ_PUT(w, NULL, x->high, NULL, .when = DQ_NULL);
     dq_row_end(w);
+}
+
+static int ascending(const void *a, const void *b)
+{
+    return *(const int *)a - *(const int *)b;
+}
+
+dq_status dq_plan_read_widths(int bits[DQ_PLAN_WIDTHS], int *n, const char *text, dq_err *err)
+{
+    DQ_TRY(
+        dq_options_ints(bits, n, DQ_PLAN_WIDTHS, text ? text : "2,3,4,5,6,8", "widths", 2, 8, err));
+    qsort(bits, (size_t)*n, sizeof *bits, ascending);
+    return DQ_OK;
 }
 
 void dq_plan_put_widths(dq_row_writer *w, const int *bits, int n)
@@ -71,48 +83,29 @@ void dq_cache_numbers_put(dq_row_writer *w, const char *name, const dq_plan_cach
     dq_row_end(w);
 }
 
-static void put_found(dq_row_writer *w, const char *name, const dq_plan_caches_numbers *x,
-                      dq_interval kld, dq_interval loss, double outside, const char *about)
+void dq_cache_numbers_found(dq_row_writer *w, const char *name, const dq_plan_caches_found *x,
+                            const char *about)
 {
     if (!DQ_OBJECT(w, name, about, .def = "cache_found")) return;
-    dq_cache_numbers_rows(w, x);
-    dq_plan_put_ends(w, "kld_interval", &kld, "Of the KLD.", 0);
-    dq_plan_put_ends(w, "ln_ppl_interval", &loss, "Of the other.", 0);
-    DQ_PUT(w, "outside", outside, "Probability that each leaves out.");
+    dq_cache_numbers_rows(w, DQ_LIVE(w, &x->of));
+    dq_plan_put_ends(w, "kld_interval", DQ_LIVE(w, &x->kld), "Of the KLD.", 0);
+    dq_plan_put_ends(w, "ln_ppl_interval", DQ_LIVE(w, &x->loss), "Of the other.", 0);
+    DQ_PUT(w, "outside", x->outside, "Probability that each leaves out.");
     dq_row_end(w);
-}
-
-static dq_interval kld_of(const dq_plan_caches_numbers *x)
-{
-    return dq_plan_decide_kld(x->kld, x->kld_skew, OUTSIDE);
-}
-
-static dq_interval loss_of(const dq_plan_caches_numbers *x)
-{
-    return dq_plan_decide_interval(x->loss, x->loss_skew, OUTSIDE);
-}
-
-void dq_cache_numbers_found(dq_row_writer *w, const dq_plan_caches_numbers *x)
-{
-    const dq_interval none = dq_interval_none;
-    put_found(w, "unseen", x, w->live ? kld_of(x) : none, w->live ? loss_of(x) : none, OUTSIDE,
-              "On unseen windows.");
 }
 
 void dq_cache_numbers_beside(dq_row_writer *w, const dq_plan_caches_beside *x)
 {
-    static const dq_plan_caches_beside none;
-    const dq_plan_caches_beside *b = x ? x : &none;
-    dq_cache_numbers_put(w, "unseen", &b->its, "On unseen windows.");
-    put_found(w, "plan_less_it", &b->difference, b->kld, b->loss, b->outside, "The plan less it.");
+    dq_cache_numbers_put(w, "unseen", DQ_LIVE(w, &x->its), "On unseen windows.");
+    dq_cache_numbers_found(w, "plan_less_it", DQ_LIVE(w, &x->less), "The plan less it.");
 }
 
 void dq_cache_numbers_windows(dq_row_writer *w, const dq_plan_caches *c)
 {
     const int64_t begin = w->live ? c->begin : 0, end = w->live ? c->end : 0;
     DQ_PUT(w, "windows", c->win.n, "Windows of the text.");
-    dq_plan_put_pair(w, "search_windows", end > begin, begin + 1, end,
-                     "The first and the last window of the search, from 1; null: none.");
+    put_pair(w, "search_windows", end > begin, begin + 1, end,
+             "The first and the last window of the search, from 1; null: none.");
 }
 
 void dq_cache_numbers_work(dq_row_writer *w, const dq_plan_caches *c)
@@ -142,30 +135,30 @@ void dq_cache_numbers_time(double seconds, double min, double max)
     printf(" here, at the %.3g tokens a second of one window\n", 1 / seconds);
 }
 
-void dq_cache_numbers_print(const dq_plan_caches_numbers *x, const dq_plan_caches *c)
+void dq_cache_numbers_print(const dq_plan_caches_found *x, const dq_plan_caches *c)
 {
-    const dq_interval k = kld_of(x), l = loss_of(x);
+    const dq_mean kld = x->of.kld;
     printf("on unseen windows  KLD %.3g ± %.2g (nominally %.5g %%: %.3g to %.3g); perplexity "
            "%+.3f %% (%+.3f to %+.3f)\n",
-           x->kld.value, x->kld.std_err, 100 * (1 - OUTSIDE), k.low, k.high,
-           dq_cache_numbers_percent(x->loss.value), dq_cache_numbers_percent(l.low),
-           dq_cache_numbers_percent(l.high));
-    printf("                   between %lld %s\n", (long long)x->kld.clusters,
+           kld.value, kld.std_err, 100 * (1 - x->outside), x->kld.low, x->kld.high,
+           dq_cache_numbers_percent(x->of.loss.value), dq_cache_numbers_percent(x->loss.low),
+           dq_cache_numbers_percent(x->loss.high));
+    printf("                   between %lld %s\n", (long long)kld.clusters,
            c->win.n_docs < 2 ? "windows" : "documents");
 }
 
-void dq_cache_numbers_compare(const dq_plan_caches_beside *x, const char *other, bool error)
+void dq_cache_numbers_compare(const dq_plan_caches_found *x, const char *other, bool error)
 {
-    const double sure = 100 * (1 - x->outside), loss = x->difference.loss.value;
+    const double sure = 100 * (1 - x->outside);
+    const dq_mean kld = x->of.kld;
     const int digits = error ? 4 : 3;
-    printf("                   KLD of the plan less its own %+.*g", digits,
-           x->difference.kld.value);
-    if (error) printf(" ± %.2g", x->difference.kld.std_err);
+    printf("                   KLD of the plan less its own %+.*g", digits, kld.value);
+    if (error) printf(" ± %.2g", kld.std_err);
     printf(" (nominally %.5g %%: %+.*g to %+.*g): %s is closer\n", sure, digits, x->kld.low, digits,
            x->kld.high, dq_cache_numbers_verdict(x->kld, "the plan", other, "inconclusive which"));
     printf("                   perplexity %+.3f %% (nominally %.5g %%: %+.3f to %+.3f): %s loses "
            "less\n",
-           dq_cache_numbers_percent(loss), sure, dq_cache_numbers_percent(x->loss.low),
+           dq_cache_numbers_percent(x->of.loss.value), sure, dq_cache_numbers_percent(x->loss.low),
            dq_cache_numbers_percent(x->loss.high),
            dq_cache_numbers_verdict(x->loss, "the plan", other, "inconclusive which"));
 }
@@ -178,9 +171,30 @@ void dq_cache_numbers_compare(const dq_plan_caches_beside *x, const char *other,
 
 const dq_cache_options dq_cache_options_none = {.recent = -1, .sink = -1};
 
-dq_status dq_cache_job_write(const dq_cache_job *j, dq_plan_caches *c, json_t *recipe, dq_err *err)
+json_t *dq_cache_job_recipe_of(const dq_cache_job *j, const char *text)
+{
+    json_t *recipe =
+        j->onto ? json_deep_copy(j->onto) : json_pack("{s: s}", "schema", "dq-recipe/1");
+    json_t *was = json_object_get(recipe, "kv"), *kv = was ? json_deep_copy(was) : json_object();
+    dq_row_writer w = dq_row_json(kv);
+    char comment[64];
+    for (int i = 0; j->kind->dropped[i]; i++) json_object_del(kv, j->kind->dropped[i]);
+    j->kind->kv(&w, j->recipe->settings, text);
+    if (json_object_get(was, "dense_type"))
+        json_object_set(kv, "dense_type", json_object_get(was, "dense_type"));
+    json_object_set_new(recipe, "kv", kv);
+    snprintf(comment, sizeof comment, "kv: dq %s --%s %g", j->kind->name, j->kind->option,
+             j->recipe->requested);
+    if (!json_object_get(recipe, "comment"))
+        json_object_set_new(recipe, "comment", json_string(comment));
+    return recipe;
+}
+
+dq_status dq_cache_job_write(const dq_cache_job *j, dq_plan_caches *c, const char *plan,
+                             dq_err *err)
 {
     char *text = NULL;
+    json_t *recipe = dq_cache_job_recipe_of(j, plan);
     dq_repeats_sketch sketch = {.n = 0};
     json_t *texts = json_object_get(recipe, "texts"), *one = json_object();
     for (int64_t i = c->begin; i < c->end; i++)
@@ -210,12 +224,12 @@ static void on_step(void *arg, double done, double total, const char *what)
     dq_progress_step(&((dq_cache_job *)arg)->bar, done, total, what);
 }
 
-dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const dq_args *args,
-                            int64_t windows, const dq_cache_job_recipe *recipe, dq_err *err)
+dq_status dq_cache_job_open(dq_cache_job *j, const dq_args *args, int64_t windows, dq_err *err)
 {
     dq_plan_caches_input *in = &j->in;
-    *j = (dq_cache_job){.c = c, .a = dq_arena_new()};
-    if (!j->a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    const dq_cache_job_recipe *recipe = j->recipe;
+    dq_cache_options *c = j->c;
+    if (!(j->a = dq_arena_new())) return dq_fail(err, DQ_RESOURCE, "out of memory");
     const dq_plan_files f = {.out = c->out,
                              .inputs = args->input,
                              .n_inputs = args->n_inputs,
@@ -266,10 +280,10 @@ dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const dq_args 
     /* Checks that dq quantize will accept the resulting recipe. */
     dq_quantize_settings settings = {0};
     dq_err e = {0};
-    json_t *entry = recipe->make(recipe->arg, j->onto);
+    json_t *entry = dq_cache_job_recipe_of(j, j->kind->sample);
     const dq_kv_config *kv = &settings.kv, *mine = recipe->kv;
     if (dq_json_complete(err) == DQ_OK && dq_quantize_recipe_read(&settings, entry, &e) == DQ_OK) {
-        recipe->warn(j, kv);
+        j->kind->warn(j, kv);
         if (kv->rotate != mine->rotate)
             dq_logger_warn(&c->logger, "%s: has rotate %s: the plan is measured with %s", path,
                            dq_rotate_name[kv->rotate], dq_rotate_name[mine->rotate]);
@@ -285,14 +299,13 @@ dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const dq_args 
                    j->c->onto, e.text);
 }
 
-dq_status dq_cache_job_agree(const dq_cache_job *j, const dq_plan_kind *kind, const void *plan,
-                             const dq_windows *win, dq_err *err)
+static dq_status agree(const dq_cache_job *j, const void *plan, const dq_windows *win, dq_err *err)
 {
     dq_sha256 h;
     json_t *settings = json_object();
     dq_row_writer w = dq_row_json(settings);
     char key[65] = "", ids[65], program[DQ_IDENTITY], *text = NULL;
-    kind->settings(&w, plan);
+    j->kind->settings(&w, plan);
     dq_identity_text(program, j->in.backend);
     if (dq_json_complete(err) == DQ_OK &&
         dq_json_dump(&text, settings, JSON_COMPACT | JSON_SORT_KEYS, err) == DQ_OK &&
@@ -308,12 +321,26 @@ dq_status dq_cache_job_agree(const dq_cache_job *j, const dq_plan_kind *kind, co
     return dq_ranks_agree("set of inputs, settings, program or processor", key, err);
 }
 
+bool dq_cache_job_begin(dq_cache_job *j, const void *plan, const dq_windows *win, dq_err *err)
+{
+    if (j->c->dry_run || agree(j, plan, win, err) != DQ_OK) return false;
+    dq_progress_begin(&j->bar, &j->c->logger, j->recipe ? "plan" : "gates", 1);
+    j->bar.rough = j->recipe != NULL; /* a search may end early */
+    return true;
+}
+
+bool dq_cache_job_end(dq_cache_job *j, const dq_err *err)
+{
+    dq_progress_end(&j->bar);
+    return err->code == DQ_OK && dq_ranks_number() == 0;
+}
+
 static void put_settings(dq_row_writer *w, const dq_plan_kind *kind, const dq_cache_job *j,
                          const void *plan)
 {
     DQ_OBJECT(w, "settings", "As they took effect.");
     kind->settings(w, plan);
-    if (kind->caches)
+    if (kind->device)
         DQ_PUT(w, "device", j->in.backend->device,
                "The device and its arithmetic units, in words.");
     dq_row_end(w);
@@ -335,7 +362,7 @@ static void describe(dq_row_writer *w)
     DQ_LIST(w, "results", "The plan; of --dry-run what it would take, of gates nothing.");
     for (int i = 0; i < KINDS; i++) {
         dq_row_item(w, kinds[i]->result, NULL, 1);
-        if (kinds[i]->forecasts) dq_row_item(w, kinds[i]->result, NULL, 0);
+        if (kinds[i]->kv) dq_row_item(w, kinds[i]->result, NULL, 0);
     }
     dq_row_end(w);
 }
@@ -363,7 +390,7 @@ dq_status dq_plan_print(const dq_logger *logger, const dq_plan_kind *kind, const
     dq_row_end(&w);
     put_settings(&w, kind, j, plan);
     DQ_LIST(&w, "results", NULL);
-    if (done || kind->forecasts) dq_row_item(&w, kind->result, plan, done);
+    if (done || kind->kv) dq_row_item(&w, kind->result, plan, done);
     dq_row_end(&w);
     return dq_stdout_print(doc, err);
 }
@@ -425,10 +452,11 @@ static void coded_rows(dq_row_writer *w, const dq_kv_config *kv)
     DQ_PUT(w, "sink", kv->sink, "First tokens that are not.");
 }
 
-static void kv_rows(dq_row_writer *w, const dq_plan_kv_settings *s, const char *widths)
+static void kv_rows(dq_row_writer *w, const void *settings, const char *widths)
 {
+    const dq_plan_kv_settings *s = settings;
     DQ_PUT(w, "widths", widths, "Widths by layer, as --kv-bits takes them.");
-    coded_rows(w, &s->kv);
+    coded_rows(w, DQ_LIVE(w, &s->kv));
 }
 
 static void trial_rows(dq_row_writer *w, const void *plan, int64_t i)
@@ -457,7 +485,7 @@ static void unit_rows(dq_row_writer *w, const dq_plan_kv *p, int u, bool searche
     const dq_plan_kv_unit x = w->live ? dq_plan_kv_space_unit(&p->space, u) : (dq_plan_kv_unit){0};
     DQ_ITEM(w);
     DQ_PUT(w, "side", x.values ? "values" : "keys", "Which numbers.", DQ_WORD("keys", "values"));
-    dq_plan_put_pair(w, "layers", true, x.first, x.first + x.layers - 1, "First and last layer.");
+    put_pair(w, "layers", true, x.first, x.first + x.layers - 1, "First and last layer.");
     DQ_PUT(w, "map", x.map + 1, "The map of keys, from 1; null: both.", .when = DQ_NULL | DQ_AT_0,
            .min = 1);
     if (searched) {
@@ -486,14 +514,10 @@ static void result_rows(dq_row_writer *w, const void *plan, int64_t searched)
         dq_row_end(w);
         DQ_PUT(w, "mean_bits", t->bits, "Mean bits of a number.", .when = DQ_NULL);
         DQ_PUT(w, "search_kld_nats", t->kld, "KLD on the search windows.", .when = DQ_NULL);
-        dq_cache_numbers_found(w, DQ_LIVE(w, &p->found));
+        dq_cache_numbers_found(w, "unseen", DQ_LIVE(w, &p->found), "On unseen windows.");
         dq_row_end(w);
-        DQ_LIST(w, "baselines", "Uniform widths beside it.");
-        for (int i = 0; DQ_MORE(w, i, p->n_baselines); i++) dq_row_item(w, baseline_rows, p, i);
-        dq_row_end(w);
-        DQ_LIST(w, "trials", "Whole caches that were measured.");
-        for (int i = 0; DQ_MORE(w, i, p->n_trials); i++) dq_row_item(w, trial_rows, p, i);
-        dq_row_end(w);
+        DQ_ITEMS(w, "baselines", baseline_rows, p, p->n_baselines, "Uniform widths beside it.");
+        DQ_ITEMS(w, "trials", trial_rows, p, p->n_trials, "Whole caches that were measured.");
         DQ_PUT(w, "path", p->set.in.out, "The recipe.");
         DQ_PUT(w, "results_taken_over", p->caches.n_resumed,
                "Windows that an interrupted run had measured.");
@@ -523,29 +547,25 @@ static void settings_rows(dq_row_writer *w, const void *plan)
     DQ_PUT(w, "trials", s->trials, "Whole caches at most.");
 }
 
-const dq_plan_kind dq_plan_kv_kind = {settings_rows, result_rows, true, true};
-
-/* The recipe, a new reference: the weights' recipe (NULL: none) with this plan's widths and codes;
- * its own heads and policy stay. dq_json_complete tells whether memory sufficed. */
-static json_t *kv_output_recipe_of(const dq_plan_kv_settings *s, const json_t *weights,
-                                   const char *widths)
+static void warn_onto(const dq_cache_job *j, const dq_kv_config *kv)
 {
-    json_t *recipe =
-        weights ? json_deep_copy(weights) : json_pack("{s: s}", "schema", "dq-recipe/1");
-    json_t *was = json_object_get(recipe, "kv"), *kv = was ? json_deep_copy(was) : json_object();
-    char comment[64];
-    json_object_del(kv, "k_bits");
-    json_object_del(kv, "v_bits");
-    dq_row_writer w = dq_row_json(kv);
-    kv_rows(&w, s, widths);
-    if (json_object_get(was, "dense_type"))
-        json_object_set(kv, "dense_type", json_object_get(was, "dense_type"));
-    json_object_set_new(recipe, "kv", kv);
-    snprintf(comment, sizeof comment, "kv: dq plan kv --kv-bits %g", s->mean);
-    if (!json_object_get(recipe, "comment"))
-        json_object_set_new(recipe, "comment", json_string(comment));
-    return recipe;
+    const char *path = j->c->onto;
+    if (kv->evict.policy)
+        dq_logger_warn(&j->c->logger,
+                       "%s: its cache evicts tokens (policy %s): the plan is measured without",
+                       path, kv->evict.policy->name);
 }
+
+static const char *const dropped[] = {"k_bits", "v_bits", NULL};
+const dq_plan_kind dq_plan_kv_kind = {.name = "plan kv",
+                                      .settings = settings_rows,
+                                      .result = result_rows,
+                                      .device = true,
+                                      .kv = kv_rows,
+                                      .sample = "4:4",
+                                      .option = "kv-bits",
+                                      .dropped = dropped,
+                                      .warn = warn_onto};
 
 static void print_inputs(const dq_cache_job *j, const dq_plan_kv *p)
 {
@@ -566,6 +586,29 @@ static void print_inputs(const dq_cache_job *j, const dq_plan_kv *p)
            p->space.n_layers > 1 ? "s" : "", together);
     for (int k = 0; k < p->space.n_bits; k++) printf("%s%d", k ? "," : "", p->space.bits[k]);
     printf(" bits\n");
+}
+
+static dq_status print_work(const dq_cache_job *j, dq_plan_kv *p, dq_err *err)
+{
+    const long long search = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_SEARCH);
+    const long long unseen = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_UNSEEN);
+    const long long alone = dq_plan_kv_caches(p), whole = dq_plan_kv_max_trials(p);
+    const double beside = 1 + 1.0 / DQ_PLAN_CACHES_SWEEP;
+    double pace; /* seconds a token takes */
+    DQ_TRY(dq_plan_kv_pace(&pace, p, err));
+    print_inputs(j, p);
+    printf("alone              %lld caches, a unit at a width and the others at %d bits: %lld "
+           "tokens\n",
+           alone, DQ_PLAN_KV_OTHERS, alone * search);
+    printf("whole              at most %lld caches in the search: %lld tokens\n", whole,
+           whole * search);
+    printf("decide             at most 3 caches: %lld tokens\n", 3 * unseen);
+    printf("beside             the unquantized cache, once for up to %d of these\n",
+           DQ_PLAN_CACHES_SWEEP);
+    printf("mean               %g bits of keys and values\n", p->set.mean);
+    dq_cache_numbers_time(pace, beside * (double)(alone * search + 3 * unseen),
+                          beside * (double)((alone + whole) * search + 3 * unseen));
+    return dq_stdout_flush(err);
 }
 
 /* Mixes that were the plan for a while, and the number of others. */
@@ -632,7 +675,7 @@ static dq_status kv_output_print(const dq_cache_job *j, const dq_plan_kv *p, dq_
         snprintf(baselines_name, sizeof baselines_name, "against %s", p->caches.list[r->mix].name);
         printf("%-18s %.4g bits; KLD %.3g, perplexity %+.3f %%\n", baselines_name, r->bits,
                r->beside.its.kld.value, dq_cache_numbers_percent(r->beside.its.loss.value));
-        dq_cache_numbers_compare(&r->beside, "the uniform width", false);
+        dq_cache_numbers_compare(&r->beside.less, "the uniform width", false);
         if (more > 1e-9)
             printf("                   the plan has %.3g bits more: no uniform widths come nearer "
                    "to the mean from below\n",
@@ -674,11 +717,6 @@ static const dq_usage usage = {
     .max_args = 1,
     .args = "one MODEL"};
 
-static int ascending(const void *a, const void *b)
-{
-    return *(const int *)a - *(const int *)b;
-}
-
 enum { N_CODES = 3 };
 static const dq_kv_quant code[N_CODES] = {DQ_KV_DITHER, DQ_KV_PER_CHANNEL, DQ_KV_MIXED};
 
@@ -702,14 +740,12 @@ static dq_status read_code(dq_kv_quant *out, const char *text, dq_err *err)
 
 static dq_status make_settings(dq_plan_kv_settings *s, const options *c, dq_err *err)
 {
-    const char *widths = c->widths ? c->widths : "2,3,4,5,6,8";
-    DQ_TRY(dq_options_ints(s->bits, &s->n_bits, DQ_PLAN_WIDTHS, widths, "widths", 2, 8, err));
-    qsort(s->bits, (size_t)s->n_bits, sizeof *s->bits, ascending);
+    DQ_TRY(dq_plan_read_widths(s->bits, &s->n_bits, c->widths, err));
     for (int i = 0; i < s->n_bits; i++) {
         if (s->bits[i] == 7)
             return dq_fail(err, DQ_USAGE,
                            "--widths %s: 7 bits are not offered for a cache (8, 6, 5, 4, 3, 2).",
-                           widths);
+                           c->widths);
     }
     if (c->all.windows && c->all.windows < DQ_PLAN_KV_LEAST_WINDOWS)
         return dq_fail(err, DQ_USAGE, "--limit %lld: expected at least %d windows.",
@@ -729,29 +765,6 @@ static dq_status make_settings(dq_plan_kv_settings *s, const options *c, dq_err 
     return DQ_OK;
 }
 
-static json_t *recipe_of(const void *arg, const json_t *weights)
-{
-    return kv_output_recipe_of(arg, weights, "4:4"); /* whatever widths stand in it */
-}
-
-static void warn_onto(const dq_cache_job *j, const dq_kv_config *kv)
-{
-    const char *path = j->c->onto;
-    if (kv->evict.policy)
-        dq_logger_warn(&j->c->logger,
-                       "%s: its cache evicts tokens (policy %s): the plan is measured without",
-                       path, kv->evict.policy->name);
-}
-
-/* A written recipe stays even if the report about it fails. */
-static dq_status hand_out(const dq_cache_job *j, dq_plan_kv *p, dq_err *err)
-{
-    json_t *recipe = kv_output_recipe_of(&p->set, j->onto, dq_plan_kv_widths(p));
-    DQ_TRY(dq_cache_job_write(j, &p->caches, recipe, err));
-    return j->c->json ? dq_plan_print(&j->c->logger, &dq_plan_kv_kind, j, p, err)
-                      : kv_output_print(j, p, err);
-}
-
 static dq_status run_plan(dq_cache_job *j, const dq_plan_kv_settings *set, dq_err *err)
 {
     dq_plan_kv *p;
@@ -764,39 +777,15 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_kv_settings *set, dq_er
             "only %.1f %% of what scored tokens read are codes: windows of %lld tokens are "
             "short for %d recent tokens. Use a larger --ctx",
             100 * coded, (long long)p->set.in.ctx, p->set.kv.recent);
-    const bool hands_out = dq_ranks_number() == 0;
-    if (j->c->dry_run && hands_out) {
-        double pace; /* seconds a token takes */
-        if (j->c->json)
-            dq_plan_print(&j->c->logger, &dq_plan_kv_kind, j, p, err);
-        else if (dq_plan_kv_pace(&pace, p, err) == DQ_OK) {
-            const long long search = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_SEARCH);
-            const long long unseen = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_UNSEEN);
-            const long long alone = dq_plan_kv_caches(p), whole = dq_plan_kv_max_trials(p);
-            print_inputs(j, p);
-            printf(
-                "alone              %lld caches, a unit at a width and the others at %d bits: %lld "
-                "tokens\n",
-                alone, DQ_PLAN_KV_OTHERS, alone * search);
-            printf("whole              at most %lld caches in the search: %lld tokens\n", whole,
-                   whole * search);
-            printf("decide             at most 3 caches: %lld tokens\n", 3 * unseen);
-            printf("beside             the unquantized cache, once for up to %d of these\n",
-                   DQ_PLAN_CACHES_SWEEP);
-            printf("mean               %g bits of keys and values\n", p->set.mean);
-            const double beside = 1 + 1.0 / DQ_PLAN_CACHES_SWEEP;
-            dq_cache_numbers_time(pace, beside * (double)(alone * search + 3 * unseen),
-                                  beside * (double)((alone + whole) * search + 3 * unseen));
-            dq_stdout_flush(err);
-        }
-    } else if (!j->c->dry_run &&
-               dq_cache_job_agree(j, &dq_plan_kv_kind, p, &p->caches.win, err) == DQ_OK) {
-        dq_progress_begin(&j->bar, &j->c->logger, "plan", 1);
-        j->bar.rough = true;
+    if (dq_cache_job_begin(j, p, &p->caches.win, err)) {
         dq_plan_kv_run(p, err);
-        dq_progress_end(&j->bar);
-        if (err->code == DQ_OK && hands_out) hand_out(j, p, err);
+        /* A written recipe stays even if the report about it fails. */
+        if (dq_cache_job_end(j, err)) dq_cache_job_write(j, &p->caches, dq_plan_kv_widths(p), err);
     }
+    if (err->code == DQ_OK && dq_ranks_number() == 0)
+        j->c->json      ? dq_plan_print(&j->c->logger, j->kind, j, p, err)
+        : j->c->dry_run ? print_work(j, p, err)
+                        : kv_output_print(j, p, err);
     dq_plan_kv_close(p);
     return err->code;
 }
@@ -804,13 +793,13 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_kv_settings *set, dq_er
 static void start(options *o, const dq_args *args, dq_err *err)
 {
     dq_plan_kv_settings set = {0};
-    const dq_cache_job_recipe recipe = {recipe_of, warn_onto, &set, &set.kv};
-    dq_cache_job j;
+    const dq_cache_job_recipe recipe = {&set, &set.kv, o->mean};
+    dq_cache_job j = {.kind = &dq_plan_kv_kind, .c = &o->all, .recipe = &recipe};
     if (!(o->mean > 0)) dq_fail(err, DQ_USAGE, "--kv-bits BITS is missing: a mean of 2 to 8.");
     if (err->code != DQ_OK || make_settings(&set, o, err) != DQ_OK ||
         dq_progress_listen(&o->all.logger, usage.name, err) != DQ_OK)
         return;
-    if (dq_cache_job_open(&j, &o->all, args, DQ_PLAN_KV_WINDOWS, &recipe, err) == DQ_OK) {
+    if (dq_cache_job_open(&j, args, DQ_PLAN_KV_WINDOWS, err) == DQ_OK) {
         set.in = j.in;
         if (!o->quant && j.model->map.n_maps < 2) set.kv.quant = DQ_KV_MIXED; /* as auto is */
         run_plan(&j, &set, err);

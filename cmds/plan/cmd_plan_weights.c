@@ -224,23 +224,17 @@ static void plan_rows(dq_row_writer *w, const dq_plan_weights *p)
     DQ_PUT(w, "tokens", calib->requested, "Tokens that were asked for.");
     DQ_PUT(w, "ctx", calib->ctx, "Tokens of the longest sequence.");
     dq_row_end(w);
-    DQ_LIST(w, "texts", "The three texts.");
-    for (int i = 0; DQ_MORE(w, i, DQ_PLAN_TEXTS); i++) dq_row_item(w, text_rows, p, i);
-    dq_row_end(w);
+    DQ_ITEMS(w, "texts", text_rows, p, DQ_PLAN_TEXTS, "The three texts.");
     DQ_PUT(w, "interim_looks", p->n_look, "Looks at the unseen text that this budget took.");
     DQ_PUT(w, "looks_for_other_budgets", p->n_earlier, "Looks that earlier budgets took.");
     put_trial(w, "chosen", p, w->live ? p->chosen : 0, "The plan.");
-    DQ_LIST(w, "baselines", "Uniform widths beside it.");
-    for (int i = 0; DQ_MORE(w, i, p->n_baselines); i++) dq_row_item(w, baseline_rows, p, i);
-    dq_row_end(w);
+    DQ_ITEMS(w, "baselines", baseline_rows, p, p->n_baselines, "Uniform widths beside it.");
     DQ_PUT(w, "uniform_was_better", (bool)(p->mix >= 0),
            "Whether a uniform width was taken in the place of mixed ones.");
     DQ_LIST(w, "trials", "All that were quantized and measured.");
     for (int64_t i = 0; DQ_MORE(w, i, p->n_trials); i++) put_trial(w, NULL, p, i, NULL);
     dq_row_end(w);
-    DQ_LIST(w, "units", "Tensors.");
-    for (int64_t i = 0; DQ_MORE(w, i, p->n_tensors); i++) dq_row_item(w, tensor_rows, p, i);
-    dq_row_end(w);
+    DQ_ITEMS(w, "units", tensor_rows, p, p->n_tensors, "Tensors.");
     DQ_LIST(w, "curve", "The predicted front.");
     for (int64_t k = 0; DQ_MORE(w, k, p->curve.n);
          k = w->live ? next_point(&p->curve, k, CURVE) : 1)
@@ -278,7 +272,8 @@ static void settings_rows(dq_row_writer *w, const void *plan)
     DQ_PUT(w, "include_embeddings", s->ends, "Whether embedding and head are planned too.");
 }
 
-const dq_plan_kind dq_plan_weights_kind = {.settings = settings_rows, .result = result_rows};
+const dq_plan_kind dq_plan_weights_kind = {
+    .name = "plan weights", .settings = settings_rows, .result = result_rows};
 
 void dq_plan_weights_input(dq_row_writer *w, const void *plan, int64_t i)
 {
@@ -502,15 +497,13 @@ static dq_status weights_output_print(const dq_plan_weights *p, dq_err *err)
     print_result(p);
     for (int i = 0; i < p->n_baselines; i++) {
         const dq_plan_baseline *r = &p->baseline[i];
-        const double high = r->interval.high, low = r->interval.low;
-        const char *says = high < 0  ? "the plan is closer"
-                           : low > 0 ? "the uniform width is closer"
-                                     : "inconclusive which is closer";
         printf("against uniform %d  %.3f bits per weight%s; KLD of the plan less its own %+.3g "
-               "(nominally %.5g %%: %+.3g to %+.3g): %s\n",
+               "(nominally %.5g %%: %+.3g to %+.3g): %s is closer\n",
                p->trial[r->trial].uniform, p->trial[r->trial].bits_per_weight,
                r->beyond ? ", beyond the budget" : "", r->difference.value,
-               100 * (1 - outside_baseline(p)), low, high, says);
+               100 * (1 - outside_baseline(p)), r->interval.low, r->interval.high,
+               dq_cache_numbers_verdict(r->interval, "the plan", "the uniform width",
+                                        "inconclusive which"));
     }
     if (p->n_baselines)
         printf("                   two such comparisons share the 5 %% outside with the interim "
@@ -594,20 +587,13 @@ static const char budget_about[] =
     "as few bits as possible; bpw=BITS of packed tensors, scales included, or size=BYTES of the "
     "container (in B, kB, MB, GB, KiB, MiB or GiB), with as little KLD as possible";
 
-static int ascending(const void *a, const void *b)
-{
-    return *(const int *)a - *(const int *)b;
-}
-
 static dq_status make_settings(request *r, dq_err *err)
 {
     dq_plan_weights_settings *s = &r->set;
     DQ_TRY(dq_recipe_options_read(&s->set, &r->recipe, err));
     dq_recipe_options_scale(&s->set, &r->recipe, true);
     s->rule = &dq_calibrate_rules[r->method.at];
-    DQ_TRY(dq_options_ints(s->bits, &s->n_bits, DQ_PLAN_WIDTHS,
-                           r->widths ? r->widths : "2,3,4,5,6,8", "widths", 2, 8, err));
-    qsort(s->bits, (size_t)s->n_bits, sizeof *s->bits, ascending);
+    DQ_TRY(dq_plan_read_widths(s->bits, &s->n_bits, r->widths, err));
     if (!s->calib) return dq_fail(err, DQ_USAGE, "--calib FILE is missing.");
     if (r->budgets.n == 0)
         return dq_fail(err, DQ_USAGE,

@@ -16,24 +16,30 @@ typedef struct dq_cache_job dq_cache_job;
 
 /* What a command tells. */
 typedef struct dq_plan_kind {
+    const char *name; /* "plan kv" */
     void (*settings)(dq_row_writer *w, const void *plan);
     dq_row_items *result; /* i 1: after the run, 0: of a dry run */
-    bool caches;          /* opened by dq_cache_job_open */
-    bool forecasts;       /* a dry run has a result */
+    bool device;          /* settings name it */
+    /* What it puts into the cache of a recipe; NULL: nothing, and a dry run has no result. */
+    void (*kv)(dq_row_writer *w, const void *settings, const char *text);
+    const char *sample;         /* a text before the plan's is known */
+    const char *option;         /* "kv-bits", which the recipe's comment names */
+    const char *const *dropped; /* members that go; ends with NULL */
+    /* Warns of what in a recipe's own `kv` is not measured. */
+    void (*warn)(const dq_cache_job *j, const dq_kv_config *kv);
 } dq_plan_kind;
 extern const dq_plan_kind dq_plan_weights_kind, dq_plan_kv_kind, dq_plan_heads_kind,
     dq_plan_gates_kind;
 dq_row_items dq_plan_weights_input;
-/* Prints the document dq-plan/1. j NULL: of weights. */
+/* Prints the document dq-plan/1. j NULL: of weights; another's kind is the job's. */
 dq_status dq_plan_print(const dq_logger *logger, const dq_plan_kind *kind, const dq_cache_job *j,
                         const void *plan, dq_err *err);
 
-/* Two integers, null where they are not `there`; the ends of an interval, of which each may be
- * null. */
-void dq_plan_put_pair(dq_row_writer *w, const char *name, bool there, int64_t first, int64_t last,
-                      const char *about);
+/* The ends of an interval, of which each may be null. */
 void dq_plan_put_ends(dq_row_writer *w, const char *name, const dq_interval *x, const char *about,
                       unsigned when);
+/* Of --widths (NULL: the default), ascending. */
+dq_status dq_plan_read_widths(int bits[DQ_PLAN_WIDTHS], int *n, const char *text, dq_err *err);
 void dq_plan_put_widths(dq_row_writer *w, const int *bits, int n);
 void dq_plan_put_dense(dq_row_writer *w, const dq_kv_config *kv);
 
@@ -42,8 +48,9 @@ void dq_cache_numbers_rows(dq_row_writer *w, const dq_plan_caches_numbers *x);
 /* An object of them; NULL: null. */
 void dq_cache_numbers_put(dq_row_writer *w, const char *name, const dq_plan_caches_numbers *x,
                           const char *about);
-/* "unseen" with intervals, of a plan's own loss; of a cache beside it also "plan_less_it". */
-void dq_cache_numbers_found(dq_row_writer *w, const dq_plan_caches_numbers *x);
+/* With intervals; a cache beside the plan: "unseen" and "plan_less_it". */
+void dq_cache_numbers_found(dq_row_writer *w, const char *name, const dq_plan_caches_found *x,
+                            const char *about);
 void dq_cache_numbers_beside(dq_row_writer *w, const dq_plan_caches_beside *x);
 /* Windows; what measuring a cache on them takes. */
 void dq_cache_numbers_windows(dq_row_writer *w, const dq_plan_caches *c);
@@ -53,9 +60,9 @@ double dq_cache_numbers_percent(double loss);
 /* A dry run's line: the time for min to max tokens at `seconds` per token. */
 void dq_cache_numbers_time(double seconds, double min, double max);
 /* Table lines: a plan's loss on unseen windows. */
-void dq_cache_numbers_print(const dq_plan_caches_numbers *x, const dq_plan_caches *c);
+void dq_cache_numbers_print(const dq_plan_caches_found *x, const dq_plan_caches *c);
 /* Differences and what they say. other: "the uniform width"; error: KLD with its error. */
-void dq_cache_numbers_compare(const dq_plan_caches_beside *x, const char *other, bool error);
+void dq_cache_numbers_compare(const dq_plan_caches_found *x, const char *other, bool error);
 
 /* Options of both cache plans as given; 0, NULL, and recent or sink -1: not given. */
 typedef struct dq_cache_options {
@@ -98,8 +105,17 @@ extern const dq_cache_options dq_cache_options_none;
         dq_opt_flag("json", &(o).json, "one JSON document (dq-plan/1) on stdout"),                 \
         DQ_LOGGER_OPTIONS((o).logger)
 
+/* What goes into a recipe. */
+typedef struct dq_cache_job_recipe {
+    const void *settings; /* of the kind's `kv` */
+    dq_kv_config *kv;     /* what is measured; the type of what is not coded becomes the model's */
+    double requested;     /* value of the option */
+} dq_cache_job_recipe;
+
 struct dq_cache_job {
+    const dq_plan_kind *kind;
     dq_cache_options *c;
+    const dq_cache_job_recipe *recipe; /* NULL: none is made */
     dq_plan_caches_input in;
     dq_model *model;
     dq_tokenizer *tok;
@@ -110,28 +126,25 @@ struct dq_cache_job {
     dq_arena *a;
 };
 
-/* Makes a recipe with the plan's part of the cache, a new reference, incomplete if memory is short;
- * and warns of what in the recipe's own `kv` is not measured. */
-typedef struct dq_cache_job_recipe {
-    json_t *(*make)(const void *arg, const json_t *onto);
-    void (*warn)(const dq_cache_job *j, const dq_kv_config *kv);
-    const void *arg;
-    dq_kv_config *kv; /* what is measured; the type of what is not coded becomes the model's */
-} dq_cache_job_recipe;
-
-/* Opens backend, model (the argument), tokenizer, text and recipe, and checks them. windows: the
- * default. Close after failures too. */
-dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const dq_args *args,
-                            int64_t windows, const dq_cache_job_recipe *recipe, dq_err *err);
+/* Opens backend, model (the argument), tokenizer, text and recipe, and checks them; the caller has
+ * set kind, options and recipe, and nothing else. windows: the default. Close after failures
+ * too. */
+dq_status dq_cache_job_open(dq_cache_job *j, const dq_args *args, int64_t windows, dq_err *err);
 void dq_cache_job_close(dq_cache_job *j);
-/* Before the run, by all ranks: DQ_MISMATCH: inputs, settings or program differ. */
-dq_status dq_cache_job_agree(const dq_cache_job *j, const dq_plan_kind *kind, const void *plan,
-                             const dq_windows *win, dq_err *err);
+/* The recipe, a new reference: that of --onto, if any, with the plan's part of the cache.
+ * dq_json_complete tells whether memory sufficed. */
+json_t *dq_cache_job_recipe_of(const dq_cache_job *j, const char *text);
+/* By all ranks: whether the plan runs, which it does not in a dry run or after a failure.
+ * DQ_MISMATCH: inputs, settings or program differ. */
+bool dq_cache_job_begin(dq_cache_job *j, const void *plan, const dq_windows *win, dq_err *err);
+/* After the run: whether this rank writes. */
+bool dq_cache_job_end(dq_cache_job *j, const dq_err *err);
 /* Warns where few documents, or windows of one, decide; and where the model rounds logits. */
 void dq_cache_job_warn(const dq_cache_job *j, const dq_plan_caches *c);
 /* Writes the recipe with the text of the searched windows to c->out, and ends the journal, or says
- * what it keeps; takes the recipe. */
-dq_status dq_cache_job_write(const dq_cache_job *j, dq_plan_caches *c, json_t *recipe, dq_err *err);
+ * what it keeps. text: as the kind's `kv` takes it. */
+dq_status dq_cache_job_write(const dq_cache_job *j, dq_plan_caches *c, const char *text,
+                             dq_err *err);
 
 typedef struct dq_plan_files {
     const char *out; /* the recipe, beside which OUT.journal lies; NULL: none is written */

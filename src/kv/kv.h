@@ -462,9 +462,10 @@ dq_status dq_kv_gates_new(dq_kv_gates **out, int n_layers, int n_groups, int hea
 dq_status dq_kv_gates_score(double *score, const dq_kv_gates *g, int list, const float *row,
                             const int32_t *pos, int64_t n, dq_err *err);
 
-/* Members of a file (dq-gates/1, FORMAT.md) in `o`, which may have others, and back; `text` must
- * outlive it. DQ_DAMAGED by name: missing, malformed or not finite. */
-void dq_kv_gates_put(json_t *o, const dq_kv_gates *g);
+struct dq_row_writer;
+/* Members of a file (dq-gates/1, FORMAT.md), which may have others, and back; `text` must outlive
+ * it. DQ_DAMAGED by name: missing, malformed or not finite. */
+void dq_kv_gates_rows(struct dq_row_writer *w, const dq_kv_gates *g);
 dq_status dq_kv_gates_parse(dq_kv_gates **out, const char *text, size_t len, const char *where,
                             dq_arena *a, dq_err *err);
 /* DQ_MISMATCH: the model has other layers, groups or heads. */

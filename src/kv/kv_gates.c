@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "kv/kv.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -70,22 +71,24 @@ dq_status dq_kv_gates_score(double *score, const dq_kv_gates *g, int list, const
 
 static const char schema[] = "dq-gates/1";
 
-void dq_kv_gates_put(json_t *o, const dq_kv_gates *g)
+void dq_kv_gates_rows(dq_row_writer *w, const dq_kv_gates *g)
 {
-    json_t *heads = json_array(), *lists = json_array();
-    for (int i = 0; i < g->n_groups; i++) json_array_append_new(heads, json_integer(g->heads[i]));
-    for (int i = 0; i < g->n_layers * g->n_groups; i++) {
-        json_t *list = json_array();
-        for (int64_t k = g->at[i]; k < g->at[i + 1]; k++)
-            json_array_append_new(list, json_real(g->weight[k]));
-        json_array_append_new(lists, list);
+    DQ_PUT(w, "schema", schema, "Name and version of this document.", DQ_WORD(schema));
+    DQ_PUT(w, "layers", g->n_layers, "Layers.", .min = 1);
+    DQ_PUT(w, "groups", g->n_groups, "Groups of KV heads of a layer.", .min = 1);
+    DQ_PUT(w, "head_dim", g->head_dim, "Elements of a head.", .min = 1);
+    DQ_LIST(w, "heads", "KV heads of each group.");
+    for (int i = 0; DQ_MORE(w, i, g->n_groups); i++)
+        DQ_PUT(w, NULL, g->heads[i], "Heads.", .min = 1);
+    dq_row_end(w);
+    DQ_LIST(w, "weights", "Weights of the features, a list for each layer and group.");
+    for (int i = 0; DQ_MORE(w, i, g->n_layers * g->n_groups); i++) {
+        DQ_LIST(w, NULL, NULL);
+        for (int64_t k = w->live ? g->at[i] : 0; DQ_MORE(w, k, g->at[i + 1]); k++)
+            DQ_PUT(w, NULL, g->weight[k], NULL);
+        dq_row_end(w);
     }
-    json_object_set_new(o, "schema", json_string(schema));
-    json_object_set_new(o, "layers", json_integer(g->n_layers));
-    json_object_set_new(o, "groups", json_integer(g->n_groups));
-    json_object_set_new(o, "head_dim", json_integer(g->head_dim));
-    json_object_set_new(o, "heads", heads);
-    json_object_set_new(o, "weights", lists);
+    dq_row_end(w);
 }
 
 static dq_status read_weights(dq_kv_gates *g, const json_t *o, dq_err *err)

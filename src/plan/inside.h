@@ -176,9 +176,9 @@ dq_status dq_plan_caches_pace(double *seconds, dq_plan_caches *c, int cache, dq_
 /* What a cache loses on a part, minus what cache `less` loses there; less -1: nothing. */
 dq_status dq_plan_caches_numbers_of(dq_plan_caches_numbers *out, const dq_plan_caches *c, int cache,
                                     int less, dq_plan_caches_part part, dq_err *err);
-/* The plan's cache beside another on the unseen windows. */
-dq_status dq_plan_caches_compare(dq_plan_caches_beside *out, const dq_plan_caches *c, int plan,
-                                 int other, double outside, dq_err *err);
+/* The same on the unseen windows with intervals. */
+dq_status dq_plan_caches_found_of(dq_plan_caches_found *out, const dq_plan_caches *c, int cache,
+                                  int less, double outside, dq_err *err);
 /* Announces so many caches per part from here on, for progress. */
 void dq_plan_caches_expect(dq_plan_caches *c, int64_t search, int64_t unseen);
 void dq_plan_caches_stage(const dq_plan_caches *c, const char *name);

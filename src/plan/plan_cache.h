@@ -74,11 +74,17 @@ typedef struct dq_plan_caches_numbers {
     double kld_skew, loss_skew;
 } dq_plan_caches_numbers;
 
-/* Another cache beside the plan, on the unseen windows. */
+/* On the unseen windows: what a cache loses, or loses more than another, and where that lies. */
+typedef struct dq_plan_caches_found {
+    dq_plan_caches_numbers of;
+    dq_interval kld, loss;
+    double outside; /* of each: 5 %, of differences for all together */
+} dq_plan_caches_found;
+
+/* A cache beside the plan. */
 typedef struct dq_plan_caches_beside {
-    dq_plan_caches_numbers its, difference; /* of the plan less its own */
-    dq_interval kld, loss;                  /* of the difference */
-    double outside;                         /* of each: 5 % for all together */
+    dq_plan_caches_numbers its;
+    dq_plan_caches_found less; /* the plan less it */
 } dq_plan_caches_beside;
 
 typedef struct dq_plan_caches {
@@ -248,7 +254,7 @@ typedef struct dq_plan_heads {
     char text[DQ_KV_HEADS_TEXT];
     /* on unseen windows: the plan, and the same share in every group; all_share: both are one */
     bool all_share;
-    dq_plan_caches_numbers found;
+    dq_plan_caches_found found;
     dq_plan_caches_beside uniform;
     dq_arena *arena;
 } dq_plan_heads;
@@ -373,7 +379,7 @@ typedef struct dq_plan_kv {
     int n_trials, chosen;
     dq_plan_kv_baseline baseline[2];
     int n_baselines;
-    dq_plan_caches_numbers found; /* of the plan on the unseen windows */
+    dq_plan_caches_found found;
     bool coarse;                  /* units alone are measured at every other width */
     size_t cap_trials;
     dq_arena *arena;

@@ -329,16 +329,15 @@ dq_status dq_plan_caches_numbers_of(dq_plan_caches_numbers *out, const dq_plan_c
     return err->code;
 }
 
-dq_status dq_plan_caches_compare(dq_plan_caches_beside *out, const dq_plan_caches *c, int plan,
-                                 int other, double outside, dq_err *err)
+dq_status dq_plan_caches_found_of(dq_plan_caches_found *out, const dq_plan_caches *c, int cache,
+                                  int less, double outside, dq_err *err)
 {
-    const dq_plan_caches_part part = DQ_PLAN_CACHES_UNSEEN;
-    const dq_plan_caches_numbers *d = &out->difference;
-    DQ_TRY(dq_plan_caches_numbers_of(&out->its, c, other, -1, part, err));
-    DQ_TRY(dq_plan_caches_numbers_of(&out->difference, c, plan, other, part, err));
+    const dq_plan_caches_numbers *x = &out->of;
+    DQ_TRY(dq_plan_caches_numbers_of(&out->of, c, cache, less, DQ_PLAN_CACHES_UNSEEN, err));
     out->outside = outside;
-    out->kld = dq_plan_decide_interval(d->kld, d->kld_skew, outside);
-    out->loss = dq_plan_decide_interval(d->loss, d->loss_skew, outside);
+    out->kld = less < 0 ? dq_plan_decide_kld(x->kld, x->kld_skew, outside)
+                        : dq_plan_decide_interval(x->kld, x->kld_skew, outside);
+    out->loss = dq_plan_decide_interval(x->loss, x->loss_skew, outside);
     return DQ_OK;
 }
 

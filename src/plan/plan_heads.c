@@ -382,9 +382,11 @@ static dq_status run_all(dq_plan_heads *p, dq_err *err)
     if (n_compared > 1 && (compared[1] = dq_plan_caches_find(c, name, err)) < 0) return err->code;
     dq_plan_caches_expect(c, 0, n_compared);
     DQ_TRY(dq_plan_caches_run(c, compared, n_compared, part, "heads and uniform", err));
-    DQ_TRY(dq_plan_caches_numbers_of(&p->found, c, compared[0], -1, part, err));
+    DQ_TRY(dq_plan_caches_found_of(&p->found, c, compared[0], -1, 0.05, err));
     if (p->all_share) return DQ_OK;
-    return dq_plan_caches_compare(&p->uniform, c, compared[0], compared[1], 0.05 / VERDICTS, err);
+    DQ_TRY(dq_plan_caches_numbers_of(&p->uniform.its, c, compared[1], -1, part, err));
+    return dq_plan_caches_found_of(&p->uniform.less, c, compared[0], compared[1], 0.05 / VERDICTS,
+                                   err);
 }
 
 dq_status dq_plan_heads_run(dq_plan_heads *p, dq_err *err)

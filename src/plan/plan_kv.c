@@ -548,11 +548,13 @@ static dq_status decide(dq_plan_kv *p, dq_err *err)
     dq_plan_caches_expect(&p->caches, 0, 1 + p->n_baselines);
     DQ_TRY(dq_plan_caches_run(&p->caches, mix, 1 + p->n_baselines, DQ_PLAN_CACHES_UNSEEN,
                               "plan and uniform", err));
-    DQ_TRY(
-        dq_plan_caches_numbers_of(&p->found, &p->caches, mix[0], -1, DQ_PLAN_CACHES_UNSEEN, err));
+    DQ_TRY(dq_plan_caches_found_of(&p->found, &p->caches, mix[0], -1, 0.05, err));
     for (int i = 0; i < p->n_baselines; i++) {
-        dq_plan_kv_baseline *base = &p->baseline[i];
-        DQ_TRY(dq_plan_caches_compare(&base->beside, &p->caches, mix[0], base->mix, outside, err));
+        dq_plan_caches_beside *b = &p->baseline[i].beside;
+        const int other = p->baseline[i].mix;
+        DQ_TRY(dq_plan_caches_numbers_of(&b->its, &p->caches, other, -1, DQ_PLAN_CACHES_UNSEEN,
+                                         err));
+        DQ_TRY(dq_plan_caches_found_of(&b->less, &p->caches, mix[0], other, outside, err));
     }
     return DQ_OK;
 }

@@ -186,6 +186,12 @@ void dq_row_end(dq_row_writer *w);
 /* Rows of one of several things, and an object of these in a list. */
 typedef void dq_row_items(dq_row_writer *w, const void *arg, int64_t i);
 void dq_row_item(dq_row_writer *w, dq_row_items *rows, const void *arg, int64_t i);
+/* A list of n of them. */
+#define DQ_ITEMS(w, name_, rows_, arg_, n_, ...)                                                   \
+    dq_row_list(w, &(const dq_row){.name = (name_), .type = DQ_ROW_LIST, .about = __VA_ARGS__},    \
+                rows_, arg_, (w)->live ? (n_) : 1)
+void dq_row_list(dq_row_writer *w, const dq_row *row, dq_row_items *rows, const void *arg,
+                 int64_t n);
 /* Writes members into an object, which stays the caller's. */
 dq_row_writer dq_row_json(json_t *object);
 /* Tells cells of a table: of each row with a title. */
@@ -209,7 +215,7 @@ void dq_row_interval(dq_row_writer *w, const dq_row *row, dq_interval x);
 typedef struct dq_document {
     const char *name;                   /* "dq-info/1" */
     const char *about;                  /* a sentence */
-    const char *command;                /* "info"; NULL: `describe` names it */
+    const char *command;                /* "info"; NULL: `describe` names it; "": no frame */
     void (*describe)(dq_row_writer *w); /* writes all its rows, not live */
 } dq_document;
 /* Its JSON Schema (draft 2020-12). */

@@ -257,6 +257,14 @@ void dq_row_item(dq_row_writer *w, dq_row_items *rows, const void *arg, int64_t 
     dq_row_end(w);
 }
 
+void dq_row_list(dq_row_writer *w, const dq_row *row, dq_row_items *rows, const void *arg,
+                 int64_t n)
+{
+    if (!dq_row_begin(w, row, true)) return;
+    for (int64_t i = 0; i < n; i++) dq_row_item(w, rows, arg, i);
+    dq_row_end(w);
+}
+
 dq_row_writer dq_row_json(json_t *object)
 {
     dq_row_writer w = {.live = true};
@@ -279,14 +287,17 @@ json_t *dq_document_schema(const dq_document *d)
     dq_row_writer w = {.defs = json_object()};
     w.at[0].value = o;
     w.at[0].row.type = DQ_ROW_OBJECT;
-    DQ_PUT(&w, "schema", d->name, "Name and version of this document.", .words = &d->name,
-           .n_words = 1);
-    DQ_PUT(&w, "dq_version", "", "The version of dq that printed it.");
-    if (d->command)
+    const bool framed = !d->command || *d->command;
+    if (framed) {
+        DQ_PUT(&w, "schema", d->name, "Name and version of this document.", .words = &d->name,
+               .n_words = 1);
+        DQ_PUT(&w, "dq_version", "", "The version of dq that printed it.");
+    }
+    if (framed && d->command)
         DQ_PUT(&w, "command", d->command, "The command that printed it, without dq.",
                .words = &d->command, .n_words = 1);
     d->describe(&w);
-    if (DQ_LIST(&w, "warnings", "Warnings, as they stand on stderr.")) {
+    if (framed && DQ_LIST(&w, "warnings", "Warnings, as they stand on stderr.")) {
         DQ_PUT(&w, NULL, "", NULL);
         dq_row_end(&w);
     }

@@ -6,6 +6,7 @@
 
 #include "base/random.h"
 #include "kv/kv.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -72,7 +73,8 @@ static dq_status parse(dq_kv_gates **out, json_t *o, dq_err *err)
 static json_t *document(void)
 {
     json_t *o = json_object();
-    dq_kv_gates_put(o, some_gates());
+    dq_row_writer w = dq_row_json(o);
+    dq_kv_gates_rows(&w, some_gates());
     return o;
 }
 
