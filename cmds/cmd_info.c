@@ -492,7 +492,8 @@ static void container_rows(dq_row_writer *w, const dq_container *c, const dq_mod
                "Whether these are the weights that the recipe's plan measured; missing: it has no "
                "such plan.",
                .when = DQ_OUT);
-    DQ_PUT(w, "recipe", recipe, "How it was quantized.", .ref = "common.json#/$defs/recipe");
+    DQ_PUT(w, "recipe", recipe, "How it was quantized.", .def = "recipe",
+           .describe = dq_quantize_recipe_describe);
     DQ_LIST(w, "source_files", "Weight files of the source.");
     for (int k = 0; DQ_MORE(w, k, dq_container_n_sources(c)); k++) {
         const dq_source_file *s = DQ_LIVE(w, dq_container_source_file(c, k));

@@ -339,6 +339,12 @@ static void tensor_rows(dq_row_writer *w, const void *quantizer, int64_t i)
            .when = DQ_OUT);
 }
 
+static void describe_settings(dq_row_writer *w)
+{
+    dq_quantize_recipe_describe(w);
+    DQ_PUT(w, "dry_run", (bool)false, "Whether nothing was written.");
+}
+
 static void document_rows(dq_row_writer *w, const command *c, const char *model,
                           const dq_quantizer *q, json_t *settings)
 {
@@ -353,7 +359,7 @@ static void document_rows(dq_row_writer *w, const command *c, const char *model,
     dq_row_end(w);
     dq_row_end(w);
     DQ_PUT(w, "settings", settings, "The recipe as the container stores it, and dry_run.",
-           .ref = "common.json#/$defs/quantize_settings");
+           .def = "settings", .describe = describe_settings);
     DQ_LIST(w, "results", "The container.");
     DQ_ITEM(w);
     DQ_PUT(w, "path", c->request.out, "The output; null: none was named.", .when = DQ_NULL);
@@ -392,6 +398,12 @@ static void describe(dq_row_writer *w)
 const dq_document dq_quantize_document = {
     "dq-quantize/1", "What dq quantize --json prints; with --dry-run of what would be written.",
     "quantize", describe};
+
+const dq_document dq_recipe_document = {
+    "dq-recipe/1",
+    "A recipe: what dq quantize --print-recipe, dq info --recipe and dq plan write, and --recipe "
+    "reads. What it does not name stays as the command says.",
+    "", dq_quantize_recipe_describe_file};
 
 static dq_status print_json(const command *c, const char *model, const dq_quantizer *q, dq_err *err)
 {

@@ -33,7 +33,7 @@ UNSEEN = {
     "dq-plan-1.json": {"head_bits"},  # of weights: no embedded model has a head of its own
 }
 # Objects of which others may hold more: a recipe's plan, and the cache of a file of verdicts.
-OPEN = {("common.json", "plan"), ("dq-recipe-1.json", "plan"), ("dq-quantize-1.json", "plan"), ("dq-eval-1.json", "kv")}
+OPEN = {("common.json", "plan"), ("dq-eval-1.json", "kv")}
 
 
 def complain(text):
@@ -366,7 +366,7 @@ def plans():
     printed(*heads, "--dry-run")
     printed(*heads)
     written("heads.json")
-    dq("quantize", "diff", "-o", "heads.h5", "--recipe", "heads.json", "--bits", 4, "-q")
+    printed("quantize", "diff", "-o", "heads.h5", "--recipe", "heads.json", "--bits", 4, "--json")
     printed("info", "heads.h5", "--json")
     asked = {"ctx": "the old fox and the young sheep went over the hill to the other fox",
              "choices": ["and the sheep", "and the fox"], "gold": 0}

@@ -105,20 +105,48 @@ static dq_status set(const char **text, size_t *len, dq_export *x, const char *k
     return err->code;
 }
 
+static void settings_rows(dq_row_writer *w, const dq_export *x, json_t *recipe)
+{
+    const dq_model *m = DQ_LIVE(w, x->model);
+    const dq_container_info *i = DQ_LIVE(w, dq_container_header(m->container));
+    DQ_PUT(w, "schema", dq_settings_document.name, "Name and version of this document.",
+           .words = &dq_settings_document.name, .n_words = 1);
+    DQ_PUT(w, "dq_version", x->set.dq_version, "The version of dq that wrote it.");
+    DQ_PUT(w, "format", dq_export_form_name[x->set.form], "The form of the folder.",
+           DQ_WORDS(dq_export_form_name));
+    DQ_PUT(w, "architecture", i->architecture, "Row of MODEL.md.");
+    DQ_PUT(w, "content_sha256", i->content_sha256, "Of the container's payloads.",
+           .pattern = DQ_SHA256);
+    DQ_PUT(w, "source_fingerprint", i->fingerprint,
+           "Of the checkpoint that the container was made from.", .pattern = DQ_SHA256);
+    DQ_OBJECT(w, "logit", "Attention logits.");
+    DQ_PUT(w, "bits", m->logit.bits, "Bits, 16: not rounded.", .min = 2, .max = 16);
+    DQ_PUT(w, "granularity", dq_granularity_name[m->logit.granularity], "What shares a scale.",
+           DQ_WORDS(dq_granularity_name));
+    dq_row_end(w);
+    DQ_PUT(w, "kv", dq_kv_config_json(&m->kv), "The KV cache that the container asks for.",
+           DQ_KV_CONFIG);
+    DQ_PUT(w, "recipe", recipe, "How the container was quantized.", .when = DQ_OUT,
+           .ref = "dq-info-1.json#/$defs/recipe");
+}
+
+static void describe_settings(dq_row_writer *w)
+{
+    settings_rows(w, NULL, NULL);
+}
+
+const dq_document dq_settings_document = {
+    "dq-settings/1", "dq_settings.json of an exported folder: what no such folder has a place for.",
+    "", describe_settings};
+
 static dq_status config_settings(const char **out, size_t *len, dq_export *x, dq_err *err)
 {
-    const dq_model *m = x->model;
-    const dq_container_info *i = dq_container_header(m->container);
-    json_t *recipe = NULL;
+    json_t *o = json_object(), *recipe = NULL;
+    dq_row_writer w = dq_row_json(o);
     size_t n;
-    const char *text = dq_container_recipe(m->container, &n);
+    const char *text = dq_container_recipe(x->model->container, &n);
     dq_json_parse(&recipe, text, n, "/config/recipe_json", err);
-    json_t *o = json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:s, s:{s:i, s:s}, s:o, s:o*}", "schema", "dq-settings/1",
-        "dq_version", x->set.dq_version, "format", dq_export_form_name[x->set.form], "architecture",
-        i->architecture, "content_sha256", i->content_sha256, "source_fingerprint", i->fingerprint,
-        "logit", "bits", m->logit.bits, "granularity", dq_granularity_name[m->logit.granularity],
-        "kv", dq_kv_config_json(&m->kv), "recipe", recipe);
+    settings_rows(&w, x, recipe);
     if (err->code == DQ_OK) return dump(out, len, x, o, true, err);
     json_decref(o);
     return err->code;

@@ -11,6 +11,7 @@
 #include "checkpoint/container.h"
 #include "checkpoint/gguf.h"
 #include "model/model.h"
+#include "record/record.h"
 #include "tensor/tensor.h"
 
 typedef enum dq_export_form {
@@ -22,6 +23,7 @@ typedef enum dq_export_form {
     DQ_EXPORT_GGUF,
     DQ_EXPORT_FORMS
 } dq_export_form;
+extern const dq_document dq_settings_document;
 extern const char *const dq_export_form_name[DQ_EXPORT_FORMS];
 
 typedef struct dq_export_settings {

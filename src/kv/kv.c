@@ -1085,11 +1085,12 @@ bool dq_kv_config_same(const dq_kv_config *a, const dq_kv_config *b)
     return !dq_kv_config_differs(a, b);
 }
 
-static void config_rows(dq_row_writer *w, const dq_kv_config *c)
+/* lacks: each may be missing. */
+static void config_rows(dq_row_writer *w, const dq_kv_config *c, bool lacks)
 {
     for (int i = 0; i < DQ_KV_FIELDS; i++) {
         const dq_kv_field *f = &dq_kv_fields[i];
-        const bool may_lack = f->later || dq_kv_field_evicts(f);
+        const bool may_lack = lacks || f->later || dq_kv_field_evicts(f);
         const bool none = f->or_other || f->type == DQ_KV_WIDTH || f->type == DQ_KV_POLICY;
         const unsigned when = (may_lack ? DQ_SOMETIMES : 0) | (none ? DQ_NULL : 0) |
                               (f->type == DQ_KV_ROWS ? DQ_SIGNED : 0);
@@ -1103,13 +1104,18 @@ json_t *dq_kv_config_json(const dq_kv_config *c)
 {
     json_t *o = json_object();
     dq_row_writer w = dq_row_json(o);
-    config_rows(&w, c);
+    config_rows(&w, c, false);
     return o;
 }
 
 void dq_kv_config_describe(dq_row_writer *w)
 {
-    config_rows(w, NULL);
+    config_rows(w, NULL, false);
+}
+
+void dq_kv_config_file_describe(dq_row_writer *w)
+{
+    config_rows(w, NULL, true);
 }
 
 static const void *in_spec(const dq_kv_field *f, const dq_kv_spec *s)

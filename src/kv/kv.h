@@ -624,6 +624,7 @@ json_t *dq_kv_spec_json(const dq_kv_spec *s);
 #define DQ_KV_CONFIG .def = "kv_config", .describe = dq_kv_config_describe
 void dq_kv_spec_describe(dq_row_writer *w);
 void dq_kv_config_describe(dq_row_writer *w);
+void dq_kv_config_file_describe(dq_row_writer *w); /* of a recipe, in which each may lack */
 
 /* How a page stores the tokens of one KV head, and its bytes: what every backend allocates and
  * "Bytes" predicts. */

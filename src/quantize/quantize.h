@@ -371,6 +371,9 @@ struct dq_quantize_feed {
 
 /* Its rows of settings for all tensors, but for bits. */
 void dq_quantize_recipe_rows(dq_row_writer *w, const dq_quantize_settings *s);
+/* All rows of a container's recipe, and of a file, not live. */
+void dq_quantize_recipe_describe(dq_row_writer *w);
+void dq_quantize_recipe_describe_file(dq_row_writer *w);
 /* As in /config/recipe_json; the caller ends it with json_decref. DQ_USAGE: a text is not UTF-8. */
 dq_status dq_quantize_recipe_of(json_t **out, const dq_quantize_settings *s, dq_err *err);
 

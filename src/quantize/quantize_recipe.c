@@ -539,22 +539,27 @@ dq_status dq_quantize_recipe_file(json_t **out, const char *recipe, dq_err *err)
     return DQ_OK;
 }
 
-void dq_quantize_recipe_rows(dq_row_writer *w, const dq_quantize_settings *s)
+/* file: of dq-recipe/1, where each may lack. */
+static void shared_rows(dq_row_writer *w, const dq_quantize_settings *s, bool file)
 {
+    const unsigned may = file ? DQ_OUT : 0;
     char group[32];
     DQ_PUT(w, "group", group_text(group, s->group),
-           "Columns per scale, as text: 128, row or tensor.");
+           "Columns per scale, as text: 128, row or tensor.", .when = may);
+    if (file) DQ_PUT(w, "group", s->group, NULL, .min = 1, .when = may);
     DQ_PUT(w, "scale", dq_quant_modes[s->mode].name, "How scales are found.",
-           DQ_WORD("absmax", "search", "asym", "trellis"));
+           DQ_WORD("absmax", "search", "asym", "trellis"), .when = may);
     DQ_PUT(w, "scale_dtype", s->scale_dtype == DQ_F16 ? "f16" : "f32", "Type of scales.",
-           DQ_WORD("f16", "f32"));
+           DQ_WORD("f16", "f32"), .when = may);
     DQ_PUT(w, "skip", s->skip, "Regular expression of tensors that stay dense; null: none.",
-           .when = DQ_NULL);
-    DQ_PUT(w, "logit_bits", s->logit.bits,
-           "Bits of attention logits that the container asks for, 16: not rounded.", .min = 2,
-           .max = 16);
-    DQ_PUT(w, "logit_granularity", dq_granularity_name[s->logit.granularity],
-           "What shares a scale of logits.", DQ_WORDS(dq_granularity_name));
+           .when = DQ_NULL | may);
+    if (!file) {
+        DQ_PUT(w, "logit_bits", s->logit.bits,
+               "Bits of attention logits that the container asks for, 16: not rounded.", .min = 2,
+               .max = 16);
+        DQ_PUT(w, "logit_granularity", dq_granularity_name[s->logit.granularity],
+               "What shares a scale of logits.", DQ_WORDS(dq_granularity_name));
+    }
     /* Keys that older files lack are written only where set. */
     DQ_PUT(w, "embed_bits", s->embed_bits, "Bits of the embedding.", .when = DQ_OUT | DQ_AT_0,
            .min = 2, .max = 16);
@@ -566,24 +571,59 @@ void dq_quantize_recipe_rows(dq_row_writer *w, const dq_quantize_settings *s)
            .when = DQ_OUT);
 }
 
+void dq_quantize_recipe_rows(dq_row_writer *w, const dq_quantize_settings *s)
+{
+    shared_rows(w, s, false);
+}
+
+static void recipe_rows(dq_row_writer *w, const dq_quantize_settings *s, bool file)
+{
+    if (file) DQ_PUT(w, "schema", schema, "Name and version of this document.", DQ_WORD(schema));
+    DQ_PUT(w, "bits", s->bits, "Bits of the projections, 16: none is packed.", .min = 2, .max = 16,
+           .when = file ? DQ_OUT : 0);
+    shared_rows(w, s, file);
+    DQ_PUT(w, "rules", json_array_size(s->rules) ? json_deep_copy(s->rules) : NULL,
+           "Which tensors are stored otherwise, the last that fits decides.", .when = DQ_OUT,
+           .ref = "common.json#/$defs/rules");
+    DQ_PUT(w, "method", s->method_name,
+           "What chose codes by a text; missing: the nearest were taken.", .when = DQ_OUT);
+    if (!file)
+        DQ_PUT(w, "calib", json_deep_copy(s->calib), "That text.", .when = DQ_OUT,
+               .ref = "common.json#/$defs/calib_text");
+    DQ_PUT(w, "plan", json_deep_copy(s->plan), NULL, .when = DQ_OUT,
+           .ref = "common.json#/$defs/plan");
+    DQ_PUT(w, "texts", json_deep_copy(s->texts), NULL, .when = DQ_OUT,
+           .ref = "common.json#/$defs/texts");
+    DQ_PUT(w, "comment", json_deep_copy(s->comment), NULL, .when = DQ_OUT,
+           .ref = "common.json#/$defs/comment");
+    if (file)
+        DQ_PUT(w, "kv", (json_t *)NULL, "The KV cache; what it does not name has its default.",
+               .when = DQ_OUT, .def = "kv", .describe = dq_kv_config_file_describe);
+    else
+        DQ_PUT(w, "kv",
+               dq_kv_config_same(&s->kv, &dq_kv_config_plain) ? NULL : dq_kv_config_json(&s->kv),
+               "The KV cache that the container asks for, where it is not plain.", .when = DQ_OUT,
+               DQ_KV_CONFIG);
+}
+
+void dq_quantize_recipe_describe(dq_row_writer *w)
+{
+    recipe_rows(w, NULL, false);
+}
+
+void dq_quantize_recipe_describe_file(dq_row_writer *w)
+{
+    recipe_rows(w, NULL, true);
+}
+
 dq_status dq_quantize_recipe_of(json_t **out, const dq_quantize_settings *s, dq_err *err)
 {
-    json_t *r = *out = json_object();
-    dq_row_writer w = dq_row_json(r);
+    dq_row_writer w = dq_row_json(*out = json_object());
     int64_t bad;
     if (s->skip && dq_utf8_check(s->skip, strlen(s->skip), &bad))
         return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
                             "skip: the pattern is not valid UTF-8.");
-    json_object_set_new(r, "bits", json_integer(s->bits));
-    dq_quantize_recipe_rows(&w, s);
-    if (json_array_size(s->rules)) json_object_set_new(r, "rules", json_deep_copy(s->rules));
-    if (s->method_name) json_object_set_new(r, "method", json_string(s->method_name));
-    if (s->calib) json_object_set_new(r, "calib", json_deep_copy(s->calib));
-    if (s->plan) json_object_set_new(r, "plan", json_deep_copy(s->plan));
-    if (s->texts) json_object_set_new(r, "texts", json_deep_copy(s->texts));
-    if (s->comment) json_object_set_new(r, "comment", json_deep_copy(s->comment));
-    if (!dq_kv_config_same(&s->kv, &dq_kv_config_plain))
-        json_object_set_new(r, "kv", dq_kv_config_json(&s->kv));
+    recipe_rows(&w, s, false);
     return dq_json_complete(err);
 }
 
