@@ -198,3 +198,41 @@ TEST(means_and_what_says_nothing)
                    "\"reason\":\"e^NLL is beyond the range of f64\"},"
                    "\"ppl\":{\"value\":null,\"stderr\":0.0},\"interval\":null}");
 }
+
+static void number_rows(dq_row_writer *w, const void *list, int64_t i)
+{
+    DQ_PUT(w, "x", ((const int *)list)[i], "A number.");
+}
+
+/* A member of two types, and a list, of a file without a frame. */
+static void file_rows(dq_row_writer *w, const int *list, int n)
+{
+    DQ_PUT(w, "group", "row", "Columns per scale.");
+    if (!w->live) DQ_PUT(w, "group", 1, NULL, .min = 1);
+    DQ_ITEMS(w, "list", number_rows, list, n, "Numbers.");
+}
+
+static void describe_file(dq_row_writer *w)
+{
+    file_rows(w, NULL, 0);
+}
+
+TEST(a_member_described_twice_is_one_of_both)
+{
+    const dq_document d = {"dq-file/1", "A file.", "", describe_file};
+    json_t *s = dq_document_schema(&d);
+    expect_json(json_deep_copy(json_object_get(json_object_get(s, "properties"), "group")),
+                "{\"description\":\"Columns per scale.\",\"oneOf\":[{\"description\":\"Columns per "
+                "scale.\",\"type\":\"string\"},{\"type\":\"integer\",\"minimum\":1}]}");
+    expect_json(json_deep_copy(json_object_get(s, "required")), "[\"group\",\"list\"]");
+    json_decref(s);
+}
+
+TEST(a_list_of_objects)
+{
+    const int list[] = {1, 2};
+    json_t *o = json_object();
+    dq_row_writer w = dq_row_json(o);
+    file_rows(&w, list, 2);
+    expect_json(o, "{\"group\":\"row\",\"list\":[{\"x\":1},{\"x\":2}]}");
+}
