@@ -314,9 +314,7 @@ static void document_rows(dq_row_writer *w, const request *r, const dq_model *m,
         dq_row_end(w);
     }
     dq_row_end(w);
-    DQ_LIST(w, "rows", "Every tensor.");
-    for (int64_t k = 0; DQ_MORE(w, k, i->n_rows); k++) dq_row_item(w, row_rows, x, k);
-    dq_row_end(w);
+    DQ_ITEMS(w, "rows", row_rows, x, i->n_rows, "Every tensor.");
     dq_row_end(w);
     dq_row_end(w);
 }

@@ -379,9 +379,7 @@ static void document_rows(dq_row_writer *w, const command *c, const char *model,
            "Datasets that an interrupted run had finished.");
     DQ_PUT(w, "content_sha256", c->dry_run ? NULL : i->content_sha256,
            "Of the payloads; null: not written.", .when = DQ_NULL, .pattern = DQ_SHA256);
-    DQ_LIST(w, "rows", "Every tensor.");
-    for (int64_t k = 0; DQ_MORE(w, k, i->n_tensors); k++) dq_row_item(w, tensor_rows, q, k);
-    dq_row_end(w);
+    DQ_ITEMS(w, "rows", tensor_rows, q, i->n_tensors, "Every tensor.");
     if (DQ_WHEN(w, c->request.planned && !c->dry_run))
         DQ_PUT(w, "as_planned", c->request.as_planned,
                "Whether these are the weights that the recipe's plan measured.", .when = DQ_OUT);

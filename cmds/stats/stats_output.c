@@ -1209,9 +1209,7 @@ void cmd_stats_rows(dq_row_writer *w, const cmd_stats_entry *e, int n_places)
               "All layers together, other kinds of values; empty without --detail all.");
     for (int k = DQ_N_TABLE5; k < n_kinds; k++) put_kind(w, e, k, -1);
     dq_row_end(w);
-    DQ_LIST(w, "layers", "Each layer.");
-    for (int i = 0; DQ_MORE(w, i, o->n_layers); i++) dq_row_item(w, layer_rows, e, i);
-    dq_row_end(w);
+    DQ_ITEMS(w, "layers", layer_rows, e, o->n_layers, "Each layer.");
     DQ_LIST(w, "top", "Where the largest values are.");
     for (int k = 0; k < DQ_N_TABLE5; k++) {
         const dq_tally *t = DQ_LIVE(w, &o->kind[k].pooled);
