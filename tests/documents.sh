@@ -171,7 +171,7 @@ check() ( # REPOSITORY
             ;;
         esac
     done
-    for document in README.md docs/*.md MODEL.md FORMAT.md results/README.md results/*/README.md results/*/*/README.md \
+    for document in README.md docs/*.md docs/math/*.md FORMAT.md results/README.md results/*/README.md results/*/*/README.md \
         tests/simt/README.md calib/*.md calib/*/*.md studies/*.md studies/*/*.md; do
         [ ! -e "$document" ] || words "$document"
     done | awk '
@@ -183,13 +183,15 @@ check() ( # REPOSITORY
             # shellcheck disable=SC2086
             ls -d $word >/dev/null 2>&1 || echo "$place: $word does not exist"
         done
-    for document in README.md docs/*.md; do
+    for document in README.md FORMAT.md docs/*.md docs/math/*.md; do
         [ ! -e "$document" ] || links_of "$document"
     done | while read -r place path anchor; do
         [ -e "$path" ] || { echo "$place: a link leads to $path, which does not exist" && continue; }
         [ "$anchor" = - ] || anchors "$path" | grep -qxF -e "$anchor" || echo "$place: $path has no heading #$anchor"
     done
-    [ ! -e docs/commands.md ] || for document in README.md docs/*.md; do code_of "$document"; done | options
+    [ ! -e docs/commands.md ] || for document in README.md docs/*.md docs/math/*.md; do
+        [ ! -e "$document" ] || code_of "$document"
+    done | options
 )
 
 self_test() {

@@ -22,7 +22,7 @@ if [ -f "$build/cmake_install.cmake" ] && command -v cmake >/dev/null; then
         complain "install: cmake --install fails (are the targets dq and pages built?): $(tail -n 3 log)"
     mv dest/opt/dq moved
     [ "$(moved/bin/dq --version)" = "$("$dq" --version)" ] || complain "install: moved, dq says $(moved/bin/dq --version)"
-    for f in README.md LICENSE MODEL.md FORMAT.md docs/commands.md; do
+    for f in README.md LICENSE FORMAT.md docs/commands.md docs/math/cache.md; do
         cmp -s "$repo/$f" "moved/share/doc/dq/$f" || complain "install: share/doc/dq/$f is not the repository's"
     done
     if "$dq" doctor | grep -q '^  sanitizers  *no$' && ! readelf -S moved/bin/dq | grep -q debug_info; then
