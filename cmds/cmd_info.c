@@ -244,7 +244,7 @@ static void model_rows(dq_row_writer *w, const dq_model *m, const text_ends *e)
     dq_size_rows(w, m);
     DQ_PUT(w, "params", m->n_params,
            "Parameters; a matrix that is embedding and head counts once.");
-    DQ_PUT(w, "architecture", m->architecture->name, "Its row of MODEL.md.");
+    DQ_PUT(w, "architecture", m->architecture->name, "Its row of docs/math/model.md.");
     DQ_PUT(w, "about", m->architecture->about, "The same in words.");
     DQ_PUT(w, "same_sizes_as", known ? known->names : NULL,
            "Published models of these sizes; null: none is known.", .when = DQ_NULL);
@@ -445,7 +445,7 @@ static void container_rows(dq_row_writer *w, const dq_container *c, const dq_mod
     DQ_PUT(w, "params", m->n_params, "Parameters.");
     DQ_PUT(w, "format_version", i->version, "Of the container's format.");
     DQ_PUT(w, "written_by", i->dq_version, "The version of dq that wrote it.");
-    DQ_PUT(w, "architecture", i->architecture, "Its row of MODEL.md.");
+    DQ_PUT(w, "architecture", i->architecture, "Its row of docs/math/model.md.");
     DQ_PUT(w, "weight_bits", i->weight_bits, "Bits of the packed projections, 16: none is packed.",
            .mixed = "mixed", .min = 2, .max = 16);
     DQ_PUT(w, "weight_group", i->weight_group,

@@ -353,7 +353,7 @@ static void document_rows(dq_row_writer *w, const command *c, const char *model,
     DQ_ITEM(w);
     DQ_PUT(w, "path", model, "As it was given.");
     DQ_PUT(w, "file_bytes", i->source_bytes, "Bytes of its weight files.");
-    DQ_PUT(w, "architecture", i->architecture, "Its row of MODEL.md.");
+    DQ_PUT(w, "architecture", i->architecture, "Its row of docs/math/model.md.");
     DQ_PUT(w, "types", i->source_types, "Types of a source in GGUF; null: a folder.",
            .when = DQ_NULL);
     dq_row_end(w);

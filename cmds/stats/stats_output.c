@@ -1197,7 +1197,7 @@ void cmd_stats_rows(dq_row_writer *w, const cmd_stats_entry *e, int n_places)
     const int n_kinds = w->live ? o->n_kinds : DQ_N_KINDS;
     DQ_PUT(w, "model", e->model->path, "Its path.");
     dq_size_rows(w, DQ_LIVE(w, e->model));
-    DQ_PUT(w, "architecture", e->model->architecture->name, "Its row of MODEL.md.");
+    DQ_PUT(w, "architecture", e->model->architecture->name, "Its row of docs/math/model.md.");
     DQ_PUT(w, "n_sequences", e->in.n_seq, "Sequences.");
     DQ_PUT(w, "n_tokens", o->n_rows, "Tokens.");
     DQ_PUT(w, "ctx", e->ctx, "Tokens of a window; null: ids were given.",

@@ -50,7 +50,8 @@ static const dq_only motif_only[] = {
 
 static const dq_only diff_only[] = {{"attention_bias", 0}, {NULL, 0}};
 
-/* Microsoft's modules come without a model around them: the rest is dq's convention (MODEL.md). */
+/* Microsoft's modules come without a model around them: the rest is dq's convention
+ * (docs/math/model.md). */
 #define DIFF_TRANSFORMER                                                                           \
     .model_type = "diff_transformer", .rope = DQ_ROPE_ADJACENT, .act = DQ_ACT_SILU,                \
     .default_head_eps = 1e-5, .default_norm_eps = 1e-5, .only = diff_only

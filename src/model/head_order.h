@@ -21,7 +21,7 @@ typedef enum dq_act {
  *   y_o    = (A_{q[0]} - lambda * A_{q[1]}) [V[v[0]] | V[v[1]]]    width n_slabs * head_dim
  *   out_o  = out_scale * rms_norm(y_o, gain, norm_eps)        the norm only if the layer has one
  *
- * Source: arXiv 2410.05258 eq. 1-3; head orders of each architecture in MODEL.md. */
+ * Source: arXiv 2410.05258 eq. 1-3; head orders of each architecture in docs/math/model.md. */
 typedef struct dq_head {
     int16_t q[2]; /* added (map 1), subtracted (map 2; -1: none) */
     int16_t v[2]; /* value slabs, concatenated in this order (second -1: none) */

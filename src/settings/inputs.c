@@ -77,7 +77,7 @@ void dq_head_order_row(dq_row_writer *w, const dq_model *m)
 {
     DQ_PUT(w, "head_order", dq_head_order_pairing_name(m->map.pairing),
            "How heads are paired: plain, adjacent, adjacent-naive, halves or another word of "
-           "MODEL.md.");
+           "docs/math/model.md.");
 }
 
 /* The backend is asked which kernel it would take for every product; layers with equal descriptions
@@ -361,7 +361,7 @@ static void model_rows(dq_row_writer *w, const dq_model *m)
     DQ_PUT(w, "kind", "model", "That it is a model.", DQ_WORD("model"));
     DQ_PUT(w, "path", m->path, "As it was given.");
     dq_size_rows(w, m);
-    DQ_PUT(w, "architecture", m->architecture->name, "Its row of MODEL.md.");
+    DQ_PUT(w, "architecture", m->architecture->name, "Its row of docs/math/model.md.");
     dq_head_order_row(w, m);
     DQ_PUT(w, "fingerprint", m->fingerprint,
            "Of its configuration and weights, or of its source's.", .pattern = DQ_SHA256);

@@ -64,7 +64,7 @@ const char *const *dq_input_head_order_offer(dq_input_head_order *h);
     dq_opt_word("head-order", "MAP", &(h).word, dq_input_head_order_offer(&(h)),                   \
                 DQ_INPUT_HEAD_ORDERS,                                                              \
                 "{words}: read the heads of a Diff Transformer in this order, whatever its "       \
-                "architecture says (see MODEL.md and dq doctor --model)")
+                "architecture says (see docs/math/model.md and dq doctor --model)")
 /* Before any model is opened. */
 void dq_input_head_order_read(dq_input_head_order *h);
 /* After the last one: DQ_MISMATCH where no model used it. */

@@ -348,7 +348,7 @@ dq_status dq_needle_judge_ids(dq_needle_recall *sum, const dq_needle_prompt *p, 
                               const dq_tokenizer *t, const int32_t *top1, dq_err *err);
 
 /* Synthetic prompts for long contexts, built as in arXiv 2404.06654 (RULER) with dq's own words;
- * MODEL.md names the differences. */
+ * docs/math/text.md names the differences. */
 
 enum { DQ_RULER_ANSWERS = 16 }; /* of a prompt, at most */
 

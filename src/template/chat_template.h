@@ -1,5 +1,5 @@
 /* chat_template: a conversation as the text that a model was trained on, by the template that comes
- * with it: the part of Jinja2 that published templates use (MODEL.md, "Chat templates"), written
+ * with it: the part of Jinja2 that published templates use (docs/math/text.md), written
  * here as C has no library for it.
  * Source: transformers utils/chat_template_utils.py (the environment) and jinja2 3.1 (what
  * templates mean).

@@ -4,7 +4,7 @@ real size. It is NOT evidence about differential attention: nothing was trained,
     pip install numpy safetensors; python twin.py LLAMA DIR [--noise S] [--seed N]
 
 LLAMA is a folder with "model_type": "llama", such as checkpoint.py writes. DIR becomes a checkpoint of the family diff-v2
-(MODEL.md): every query head stands twice, W of lambda is 0, so that lambda = sigmoid(0) = 1/2 for every token and head, and o is
+(docs/math/model.md): every query head stands twice, W of lambda is 0, so that lambda = sigmoid(0) = 1/2 for every token and head, and o is
 doubled. With A the map of a head, o then reads 2 (A - 1/2 A) V = A V, as in the Llama. Keys and values stay as they are, so there are
 twice as many query heads on as many KV heads. Rows of q and k change places within a head, because diff-v2 rotates channels 2i and
 2i + 1 where a Llama rotates i and i + head_dim / 2.

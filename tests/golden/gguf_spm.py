@@ -3,7 +3,7 @@ file, and the ids that sentencepiece gives for hard texts.
 
 Names of control tokens are not among the texts: transformers reads them as these tokens, sentencepiece as text.
 
-    pip install gguf sentencepiece; python3 gguf_spm.py TEXT OUT_FOLDER      TEXT: what it is trained on: MODEL.md
+    pip install gguf sentencepiece; python3 gguf_spm.py TEXT OUT_FOLDER      TEXT: what it is trained on, the MODEL.md that was
 """
 import io
 import json

@@ -5,8 +5,8 @@ made ones that look for a difference: characters of all planes, marks, spaces, r
 
 MODEL may be a vocabulary without tensors, or this repository, whose own two files are taken then; there may be no TEXT.
 LLAMA_CPP_LIB_PATH names the folder of another build of libllama.
-Where dq goes with Hugging Face's tokenizers and libllama does not (MODEL.md), libllama gets what it would need: text in NFC for qwen2,
-and U+FFFD for bytes that are not UTF-8.
+Where dq goes with Hugging Face's tokenizers and libllama does not (docs/math/text.md), libllama gets what it would need: text in NFC
+for qwen2, and U+FFFD for bytes that are not UTF-8.
 """
 import os
 import random

@@ -1,4 +1,4 @@
-/* oracle: see oracle.h. Attention token by token and row by row in f64, from the definition in MODEL.md: no pages,
+/* oracle: see oracle.h. Attention token by token and row by row in f64, from the definition in docs/math/model.md: no pages,
  * no tiles, no sharing. Slow on purpose; the kernels are compared with it.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/oracle.h"

@@ -109,7 +109,7 @@ static inline void multiply(dq_backend *b, float *y, const float *x, int64_t m, 
     expect_sync(b);
 }
 
-/* What MODEL.md says of an element's error: half a unit of each activation, at most 2^-22.9 of the largest of its piece,
+/* What docs/math/numbers.md says of an element's error: half a unit of each activation, at most 2^-22.9 of the largest of its piece,
  * and a few roundings of each piece's sum. */
 static inline double error_bound(const dq_weight *w, const double *value, const float *x)
 {

@@ -349,7 +349,7 @@ cudaError_t dq_attention_values(dq_attention_units u, dq_attention_finish f, cud
  * Two passes over a row's pages: the first finds maximum and sum of each map, the second makes the
  * scores again, D = P1 - lambda P2, and adds D V page by page in their order. A row's result
  * depends on its own keys only. Arithmetic:
- *   int8  what MODEL.md defines: S is bit for bit that of the CPU, exps and sums are the device's own.
+ *   int8  what docs/math/numbers.md defines: S has the CPU's bits, exps and sums the device's.
  *         Needs codes of at most 8 bits on both sides; tokens that a row reads unquantized are
  *         multiplied in f32.
  *   bf16  queries, keys, values (of codes: code times scale) and D rounded to bf16, sums in f32. Any

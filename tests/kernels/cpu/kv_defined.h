@@ -1,4 +1,4 @@
-/* kv_defined: products with codes of the KV cache in integers, by the definitions in MODEL.md and in plain loops.
+/* kv_defined: products with codes of the KV cache in integers, by the definitions in docs/math/numbers.md and in plain loops.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_KV_DEFINED_H
 #define DQ_KV_DEFINED_H

@@ -1,5 +1,5 @@
 /* test_prepacked_split: activations as split integers are those that simd.h describes, and products with them are as near to the
- * exact ones as MODEL.md says.
+ * exact ones as docs/math/numbers.md says.
  * SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/rigs/prepacked_rig.h"
@@ -121,7 +121,7 @@ static void measure_errors(const dq_weight *w, float largest, double error[2])
     dq_block_free(row);
 }
 
-/* The table of MODEL.md. */
+/* The table of docs/math/numbers.md. */
 TEST(errors_are_those_of_f32)
 {
     static const float largest[] = {1, 20, 50, 3000};
