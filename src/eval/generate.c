@@ -371,8 +371,8 @@ static dq_status load(dq_eval *e, dq_eval_source *s, dq_err *err)
     dq_questions *q = dq_alloc(e->a, 1, sizeof *q, err);
     if (!q) return err->code;
     s->own = q;
-    DQ_TRY(dq_questions_load(q, s->task, &settings_of(s)->shots, s->path, s->text,
-                             s->len, e->limit, e->a, err));
+    DQ_TRY(dq_questions_load(q, s->task, &settings_of(s)->shots, s->path, s->text, s->len, e->limit,
+                             e->a, err));
     s->n_own_shots = q->n_own_shots;
     s->items.n_bad = q->n_bad; /* for the warning about ill-formed text */
     s->items.first_bad = q->first_bad;

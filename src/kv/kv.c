@@ -695,7 +695,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column_place = 15,
      .column = {"kv_quant"}},
     {.name = "widths",
-     .about = "Widths by layer, keys:values; null: one width.",
+     .about = "Widths by layer, keys:values; null or missing: one width.",
      .type = DQ_KV_BY_LAYER,
      IN_BOTH(widths),
      .applies = DQ_KV_CODES,
@@ -810,7 +810,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column_place = 5,
      .column = {"kv_tokens"}},
     {.name = "budget",
-     .about = "What layers and heads get of them; null: nothing is evicted.",
+     .about = "What layers and heads get of them; null or missing: nothing is evicted.",
      .type = DQ_KV_WORD,
      IN_BOTH(evict.budget),
      .applies = DQ_KV_EVICTS,
@@ -825,7 +825,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column_place = 6,
      .column = {"kv_budget"}},
     {.name = "heads",
-     .about = "Groups of KV heads in order of need; null: none.",
+     .about = "Groups of KV heads in order of need; null or missing: none.",
      .type = DQ_KV_BY_GROUP,
      IN_BOTH(evict.heads),
      .applies = DQ_KV_BY_HEADS,
@@ -839,8 +839,8 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column_place = 18,
      .column = {"kv_heads"}},
     {.name = "every",
-     .about =
-         "Evicts again after so many tokens after the context, 0: never; null: nothing is evicted.",
+     .about = "Evicts again after so many tokens after the context, 0: never; null or missing: "
+              "nothing is evicted.",
      .type = DQ_KV_LONG,
      IN_BOTH(evict.every),
      .applies = DQ_KV_EVICTS,
@@ -852,8 +852,8 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column_place = 8,
      .column = {"kv_every"}},
     {.name = "window",
-     .about = "Last rows whose attention counts, 0: all, -1: as the policy says; null: nothing is "
-              "evicted.",
+     .about = "Last rows whose attention counts, 0: all, -1: as the policy says; null or missing: "
+              "nothing is evicted.",
      .type = DQ_KV_ROWS,
      IN_BOTH(evict.window),
      .applies = DQ_KV_SUMS,
@@ -865,7 +865,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .column_place = 7,
      .column = {"kv_window"}},
     {.name = "seed", /* a command says in its help what else it draws */
-     .about = "Of the policy random; null: nothing is evicted.",
+     .about = "Of the policy random; null or missing: nothing is evicted.",
      .type = DQ_KV_LONG,
      IN_BOTH(evict.seed),
      .applies = DQ_KV_DRAWS,

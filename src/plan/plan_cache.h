@@ -380,7 +380,7 @@ typedef struct dq_plan_kv {
     dq_plan_kv_baseline baseline[2];
     int n_baselines;
     dq_plan_caches_found found;
-    bool coarse;                  /* units alone are measured at every other width */
+    bool coarse; /* units alone are measured at every other width */
     size_t cap_trials;
     dq_arena *arena;
 } dq_plan_kv;

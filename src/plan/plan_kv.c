@@ -552,8 +552,8 @@ static dq_status decide(dq_plan_kv *p, dq_err *err)
     for (int i = 0; i < p->n_baselines; i++) {
         dq_plan_caches_beside *b = &p->baseline[i].beside;
         const int other = p->baseline[i].mix;
-        DQ_TRY(dq_plan_caches_numbers_of(&b->its, &p->caches, other, -1, DQ_PLAN_CACHES_UNSEEN,
-                                         err));
+        DQ_TRY(
+            dq_plan_caches_numbers_of(&b->its, &p->caches, other, -1, DQ_PLAN_CACHES_UNSEEN, err));
         DQ_TRY(dq_plan_caches_found_of(&b->less, &p->caches, mix[0], other, outside, err));
     }
     return DQ_OK;

@@ -197,18 +197,14 @@ dq_row_writer dq_row_json(json_t *object);
 /* Tells cells of a table: of each row with a title. */
 dq_row_writer dq_row_cells(void (*cell)(void *arg, const dq_row *row, const char *text), void *arg);
 
-/* {"value", "stderr"} of a mean in a cell or document, with n_clusters, or its interval [low, high],
- * null without one. */
+/* {"value", "stderr"} of a mean, and [low, high] of an interval, null without one. */
 #define DQ_METRIC(w, name_, mean_, ...)                                                            \
-    dq_row_mean(w, &(const dq_row){.name = (name_), .about = __VA_ARGS__}, false,                  \
-                (w)->live ? (mean_) : dq_mean_none)
-#define DQ_MEAN(w, name_, mean_, ...)                                                              \
-    dq_row_mean(w, &(const dq_row){.name = (name_), .about = __VA_ARGS__}, true,                   \
-                (w)->live ? (mean_) : dq_mean_none)
+    dq_row_metric(w, &(const dq_row){.name = (name_), .about = __VA_ARGS__},                       \
+                  (w)->live ? (mean_) : dq_mean_none)
 #define DQ_INTERVAL(w, name_, interval_, ...)                                                      \
     dq_row_interval(w, &(const dq_row){.name = (name_), .about = __VA_ARGS__},                     \
                     (w)->live ? (interval_) : dq_interval_none)
-void dq_row_mean(dq_row_writer *w, const dq_row *row, bool clusters, dq_mean m);
+void dq_row_metric(dq_row_writer *w, const dq_row *row, dq_mean m);
 void dq_row_interval(dq_row_writer *w, const dq_row *row, dq_interval x);
 
 /* A document beside its frame: schema, dq_version, command, warnings. */

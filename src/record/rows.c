@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "record/record.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -52,6 +53,7 @@ static json_t *json_of(const dq_row *row, dq_value v)
 static const char *text_of(char *buf, size_t cap, const dq_row *row, dq_value v)
 {
     if (row->type == DQ_ROW_TEXT) return v.text;
+    if (row->mixed && v.integer == 0) return row->mixed;
     if (row->type == DQ_ROW_BOOL) return v.integer ? "yes" : "no";
     if (row->type == DQ_ROW_REAL)
         snprintf(buf, cap, "%.*f", row->digits, v.real * (row->scale != 0 ? row->scale : 1));
@@ -157,8 +159,8 @@ void dq_row_put(dq_row_writer *w, const dq_row *row, dq_value v)
     char text[64];
     const bool nothing = w->live && says_nothing(row, v);
     if (w->cell) {
-        if (!row->title) return;
-        w->cell(w->arg, row, !w->live ? NULL : nothing ? "-" : text_of(text, sizeof text, row, v));
+        if (row->title) w->cell(w->arg, row, nothing ? "-" : text_of(text, sizeof text, row, v));
+        if (row->type == DQ_ROW_JSON) json_decref(v.json);
         return;
     }
     if (!w->live && row->describe) {
@@ -205,6 +207,7 @@ bool dq_row_begin(dq_row_writer *w, const dq_row *row, bool there)
         }
     }
     w->depth++;
+    assert(w->depth < DQ_ROW_DEPTH);
     w->at[w->depth].value = value;
     w->at[w->depth].row = *row;
     w->at[w->depth].kept = kept;
@@ -221,20 +224,14 @@ void dq_row_end(dq_row_writer *w)
     if (!kept) attach(w, &row, w->live ? value : or_null(&row, value));
 }
 
-void dq_row_mean(dq_row_writer *w, const dq_row *row, bool clusters, dq_mean m)
+void dq_row_metric(dq_row_writer *w, const dq_row *row, dq_mean m)
 {
     dq_row object = *row;
     object.type = DQ_ROW_OBJECT;
-    object.def = clusters ? "mean" : "metric";
+    object.def = "metric";
     if (!dq_row_begin(w, &object, true)) return;
     DQ_PUT(w, "value", m.value, "The number; null: there is none.", .when = DQ_NULL);
     DQ_PUT(w, "stderr", m.std_err, "Its standard error; null: not known.", .when = DQ_NULL);
-    if (clusters)
-        DQ_PUT(w, "n_clusters", (int64_t)m.clusters, "Clusters, null: none.",
-               .when = DQ_NULL | DQ_AT_0);
-    if (clusters && DQ_WHEN(w, isinf(m.value))) /* of a metric perplexities alone */
-        DQ_PUT(w, "reason", "e^NLL is beyond the range of f64", "Why there is none.",
-               .when = DQ_OUT);
     dq_row_end(w);
 }
 

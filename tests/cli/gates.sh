@@ -135,6 +135,7 @@ set -- eval "diff model" --text "$book" --ctx 128 --logit-bits 16,4 --logit-gran
 cut -d, -f1-30,32- whole.csv >"$top/a"
 killed 2 "$@" --csv killed.csv --force
 killed 3 "$@" --csv killed.csv --force --resume
+# shellcheck disable=SC2034 # `killed` reads it
 signal=TERM
 killed 4 "$@" --csv killed.csv --force --resume
 unset signal

@@ -150,7 +150,6 @@ static void shared_rows(dq_row_writer *w, json_t *made, dq_mean m, dq_interval i
         dq_row_end(w);
     }
     DQ_PUT(w, "seen", (dq_maybe)-1, "Whether.", .when = DQ_NULL);
-    DQ_MEAN(w, "acc", m, "Accuracy.");
     DQ_METRIC(w, "ppl", m, "Perplexity.");
     DQ_INTERVAL(w, "interval", i, "Of both.");
 }
@@ -175,7 +174,6 @@ TEST(shared_objects_are_described_once)
     expect_json(json_deep_copy(json_object_get(all, "interval")),
                 "{\"description\":\"Of both.\",\"type\":[\"array\",\"null\"],\"minItems\":2,"
                 "\"maxItems\":2,\"items\":{\"type\":[\"number\",\"null\"]}}");
-    assert_non_null(json_object_get(json_object_get(s, "$defs"), "mean"));
     assert_non_null(json_object_get(json_object_get(s, "$defs"), "metric"));
     json_decref(s);
 }
@@ -187,15 +185,12 @@ TEST(means_and_what_says_nothing)
     shared_rows(&w, json_pack("{s:i}", "x", 2), (dq_mean){.value = 0.5, .std_err = (double)NAN},
                 (dq_interval){.low = 0.25, .high = 0.75});
     expect_json(o, "{\"made\":{\"x\":2},\"here\":{\"x\":1},\"seen\":null,"
-                   "\"acc\":{\"value\":0.5,\"stderr\":null,\"n_clusters\":null},"
                    "\"ppl\":{\"value\":0.5,\"stderr\":null},\"interval\":[0.25,0.75]}");
     o = json_object();
     w = dq_row_json(o);
     shared_rows(&w, json_object(), (dq_mean){.value = (double)INFINITY, .clusters = 3},
                 dq_interval_none);
     expect_json(o, "{\"made\":{},\"here\":{\"x\":1},\"seen\":null,"
-                   "\"acc\":{\"value\":null,\"stderr\":0.0,\"n_clusters\":3,"
-                   "\"reason\":\"e^NLL is beyond the range of f64\"},"
                    "\"ppl\":{\"value\":null,\"stderr\":0.0},\"interval\":null}");
 }
 
