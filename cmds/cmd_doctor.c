@@ -18,7 +18,6 @@
 #include "tasks/items.h"
 #include "work/ranks.h"
 
-#include <math.h>
 #include <omp.h>
 #include <openssl/crypto.h>
 #include <pcre2.h>

@@ -3,7 +3,6 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"
-#include "engine/backend.h"
 #include "record/record.h"
 #include "settings/options.h"
 #include "work/ranks.h"

@@ -3,7 +3,6 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/os.h"
-#include "base/text.h"
 #include "cmds/bench/inside.h"
 #include "cmds/cli/cli.h"
 #include "cmds/cli/kv_report.h"

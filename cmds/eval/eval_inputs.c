@@ -13,7 +13,6 @@
 #include "settings/inputs.h"
 #include "settings/options.h"
 #include "tasks/documents.h"
-#include "work/ranks.h"
 
 #include <limits.h>
 #include <math.h>

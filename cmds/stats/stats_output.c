@@ -1225,9 +1225,8 @@ void cmd_stats_rows(dq_row_writer *w, const cmd_stats_entry *e, int n_places)
         }
     }
     dq_row_end(w);
-    DQ_LIST(w, "weights", "Matrices of the model; empty without --detail all.");
-    for (int i = 0; DQ_MORE(w, i, e->weights.n); i++) dq_row_item(w, weight_rows, e, i);
-    dq_row_end(w);
+    DQ_ITEMS(w, "weights", weight_rows, e, e->weights.n,
+             "Matrices of the model; empty without --detail all.");
     DQ_LIST(w, "outliers",
             "The largest outliers of each kind of values and class of tokens, each named once; "
             "empty without --detail all.");

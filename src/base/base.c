@@ -4,10 +4,6 @@
  * SPDX-License-Identifier: MIT */
 #include "base/base.h"
 
-#include "base/file.h"
-#include "base/json.h"
-#include "base/os.h"
-#include "base/random.h"
 #include "base/text.h"
 
 #include <stdarg.h>

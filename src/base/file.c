@@ -9,9 +9,7 @@
 #include "base/file.h"
 
 #include "base/base.h"
-#include "base/json.h"
 #include "base/os.h"
-#include "base/random.h"
 #include "base/text.h"
 
 #include <dirent.h>

@@ -5,9 +5,6 @@
 #include "base/json.h"
 
 #include "base/base.h"
-#include "base/file.h"
-#include "base/os.h"
-#include "base/random.h"
 #include "base/text.h"
 
 #include <errno.h>

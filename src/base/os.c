@@ -7,9 +7,6 @@
 
 #include "base/base.h"
 #include "base/file.h"
-#include "base/json.h"
-#include "base/random.h"
-#include "base/text.h"
 
 #include <dlfcn.h>
 #include <errno.h>

@@ -3,10 +3,6 @@
 #include "base/random.h"
 
 #include "base/base.h"
-#include "base/file.h"
-#include "base/json.h"
-#include "base/os.h"
-#include "base/text.h"
 
 static const uint64_t stride = 0x9e3779b97f4a7c15u;
 

@@ -4,10 +4,6 @@
 #include "base/text.h"
 
 #include "base/base.h"
-#include "base/file.h"
-#include "base/json.h"
-#include "base/os.h"
-#include "base/random.h"
 
 #include <openssl/evp.h>
 #include <stdbool.h>

@@ -3,7 +3,6 @@
  * place to see that none overlap, then by name.
  * SPDX-License-Identifier: MIT */
 #include "base/base.h"
-#include "base/file.h"
 #include "checkpoint/inside.h"
 
 #include <float.h>

@@ -2,12 +2,10 @@
  * SPDX-License-Identifier: MIT */
 #include "engine/backend.h"
 
-#include "engine/observe.h"
 #include "engine/runner.h"
 #include "model/model.h"
 #include "tensor/tensor.h"
 
-#include <stdio.h>
 #include <string.h>
 
 void dq_backend_close(dq_backend *b)

@@ -2,7 +2,6 @@
  * laid out as the backend wants them, one array per column for the whole batch.
  * SPDX-License-Identifier: MIT */
 #include "engine/backend.h"
-#include "engine/observe.h"
 #include "engine/runner.h"
 #include "kv/kv.h"
 

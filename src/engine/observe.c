@@ -3,10 +3,6 @@
  * SPDX-License-Identifier: MIT */
 #include "engine/observe.h"
 
-#include "base/base.h"
-#include "engine/backend.h"
-#include "engine/runner.h"
-
 #include <math.h>
 
 #define DQ_SPAN_LEAST 1e-3

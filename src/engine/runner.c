@@ -4,7 +4,6 @@
 
 #include "base/os.h"
 #include "engine/backend.h"
-#include "engine/observe.h"
 
 #include <string.h>
 

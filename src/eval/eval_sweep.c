@@ -3,16 +3,11 @@
  * SPDX-License-Identifier: MIT */
 #include "base/json.h"
 #include "base/os.h"
-#include "base/text.h"
 #include "eval/inside.h"
-#include "session/session.h"
-#include "stat/stat.h"
 #include "tasks/documents.h"
-#include "tasks/tasks.h"
 #include "work/ranks.h"
 #include "work/work.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,6 @@
 #include "tasks/tasks.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 static bool has_shots(const dq_icl_plan *p, int shots)

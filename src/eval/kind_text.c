@@ -2,14 +2,9 @@
  * is a function of beta alone: a walk over rising steepness finds where it is least, and golden
  * section the rest. t is counted from the first point there, so that powers stay near 1.
  * SPDX-License-Identifier: MIT */
-#include "base/json.h"
-#include "base/text.h"
 #include "eval/inside.h"
-#include "session/session.h"
 #include "stat/stat.h"
 #include "tasks/documents.h"
-#include "tasks/tasks.h"
-#include "work/work.h"
 
 #include <math.h>
 #include <string.h>

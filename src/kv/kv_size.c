@@ -4,7 +4,6 @@
 #include "kv/kv.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { DQ_KV_SIZE_CONTEXT = 1 << 24 }; /* tries of all numbers of tokens take a second */

@@ -4,7 +4,6 @@
 #include "kv/kv.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const char *const side_name[2] = {"keys", "values"};

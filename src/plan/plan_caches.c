@@ -10,7 +10,6 @@
 #include "work/ranks.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Progress of a dq_eval over so many tokens; arg of its callback. */

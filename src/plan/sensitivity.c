@@ -9,7 +9,6 @@
 #include "engine/runner.h"
 #include "plan/inside.h"
 #include "stat/stat.h"
-#include "work/ranks.h"
 
 #include <math.h>
 #include <string.h>

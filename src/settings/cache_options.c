@@ -8,7 +8,6 @@
 #include "model/model.h"
 #include "record/record.h"
 #include "settings/options.h"
-#include "settings/quantize_options.h"
 
 #include <errno.h>
 #include <stddef.h>

@@ -7,7 +7,6 @@
 #include "base/os.h"
 #include "calib/sample.h"
 #include "record/record.h"
-#include "settings/cache_options.h"
 #include "tasks/documents.h"
 #include "tensor/tensor.h"
 

@@ -2,7 +2,6 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "kernels/cpu/attention/cpu_attention.h"
-#include "kernels/cpu/kv/cpu_kv.h"
 #include "kernels/paged/kv_pages.h"
 
 #include <assert.h>
