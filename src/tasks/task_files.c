@@ -88,13 +88,13 @@ dq_status dq_task_make(const dq_task *t, json_t *record, dq_err *err)
 /* Members of a task file; those of dq_task_member come first, as a record gets them. */
 static const struct {
     const char *name;
-    int type; /* 0: of choices, 1: of questions, 2: of both */
-} member[] = {{"doc_to_text", 2},    {"doc_to_choice", 0},    {"doc_to_answer", 1},
-              {"doc_to_target", 2},  {"doc_to_reference", 1}, {"doc_to_query", 1},
-              {"doc_to_passage", 2}, {"target_delimiter", 0}, {"metric", 2},
-              {"task", 2},           {"include", 2},          {"output_type", 2},
-              {"form", 2},           {"process_docs", 2},     {"six_lines", 0},
-              {"labels_from", 0},    {"fewshot_spare", 0}};
+    int of; /* the sum of 1: choices, 2: questions with answers, 4: prompts */
+} member[] = {{"doc_to_text", 7},    {"doc_to_choice", 1},    {"doc_to_answer", 2},
+              {"doc_to_target", 3},  {"doc_to_reference", 4}, {"doc_to_query", 4},
+              {"doc_to_passage", 7}, {"target_delimiter", 1}, {"metric", 3},
+              {"task", 7},           {"include", 7},          {"output_type", 7},
+              {"form", 7},           {"process_docs", 7},     {"six_lines", 1},
+              {"labels_from", 1},    {"fewshot_spare", 1}};
 enum { MEMBERS = sizeof member / sizeof *member };
 static const char *const type_name[] = {"multiple_choice", "generate_until"};
 static const char *const metric_name[] = {"acc", "acc_norm"};
@@ -106,17 +106,21 @@ static dq_status missing(const char *key, dq_err *err)
     return dq_fail(err, DQ_DAMAGED, "key \"%s\" is missing", key);
 }
 
-static dq_status check_members(json_t *o, int type, dq_err *err)
+static dq_status check_members(json_t *o, int kind, dq_err *err)
 {
+    static const char *const is_for[] = {[1] = "multiple_choice",
+                                         [2] = "generate_until with doc_to_answer",
+                                         [3] = "generate_until with doc_to_answer",
+                                         [4] = "generate_until without doc_to_answer"};
     const char *key;
     json_t *v;
     json_object_foreach(o, key, v)
     {
         int i = 0;
         while (i < MEMBERS && strcmp(key, member[i].name) != 0) i++;
-        if (i < MEMBERS && (member[i].type == 2 || member[i].type == type)) continue;
+        if (i < MEMBERS && (member[i].of & kind)) continue;
         if (i < MEMBERS)
-            return dq_fail(err, DQ_DAMAGED, "key \"%s\" is for %s", key, type_name[member[i].type]);
+            return dq_fail(err, DQ_DAMAGED, "key \"%s\" is for %s", key, is_for[member[i].of]);
         dq_fail(err, DQ_DAMAGED, "key \"%s\" is unknown (expected ", key);
         for (i = 0; i < MEMBERS; i++)
             dq_fail_more(err, dq_remedy_none, "%s%s", i ? ", " : "", member[i].name);
@@ -206,18 +210,22 @@ static dq_status read_task(dq_task *t, json_t *o, dq_arena *a, dq_err *err)
     int type, metric;
     int64_t first;
     DQ_TRY(word_of(&type, o, "output_type", type_name, 2, err));
-    DQ_TRY(check_members(o, type < 0 ? 2 : type, err));
-    if (type < 0) return missing("output_type", err);
     t->choices = type == 0;
     t->answered =
-        !t->choices && (json_object_get(o, "doc_to_answer") || json_object_get(o, "doc_to_target"));
+        type == 1 && (json_object_get(o, "doc_to_answer") || json_object_get(o, "doc_to_target"));
+    DQ_TRY(check_members(o, type < 0 ? 7 : t->choices ? 1 : t->answered ? 2 : 4, err));
+    if (type < 0) return missing("output_type", err);
     const char *const *need = needed[t->choices ? 1 : t->answered ? 2 : 0];
     for (int i = 0; i < 6 && need[i]; i++) {
         if (!json_object_get(o, need[i])) return missing(need[i], err);
     }
     DQ_TRY(text_of(&t->name, o, "task", a, err));
-    if (!*t->name || strpbrk(t->name, "/=, "))
-        return dq_json_wrong("task", "a name without \"/\", \"=\", \",\" and spaces",
+    bool plain = *t->name;
+    for (const char *s = t->name; *s; s++)
+        plain = plain && ((*s & 0x80) || (*s > ' ' && *s < 0x7f && !strchr("/=,", *s)));
+    if (!plain)
+        return dq_json_wrong("task",
+                             "a name without \"/\", \"=\", \",\", spaces and control characters",
                              json_object_get(o, "task"), err);
     DQ_TRY(text_of(&t->form, o, "form", a, err));
     DQ_TRY(dq_json_bool(&t->six_lines, o, "six_lines", &no, err));

@@ -403,17 +403,6 @@ static dq_status set_choice(const dq_item *item, dq_choice *c, const char *text,
     return DQ_OK;
 }
 
-static dq_status set_choices(dq_item *item, const char *const *text, int n, dq_arena *a,
-                             dq_err *err)
-{
-    dq_choice *c = dq_alloc(a, (size_t)n, sizeof *c, err);
-    if (!c) return err->code;
-    for (int i = 0; i < n; i++) DQ_TRY(set_choice(item, &c[i], text[i], a, err));
-    item->choice = c;
-    item->n_choices = n;
-    return DQ_OK;
-}
-
 int dq_task_file_index_of(const char *s, size_t len, int first, int n)
 {
     int64_t x = 0;
@@ -458,7 +447,8 @@ static dq_status read_choices(dq_item *item, const char ***label, const dq_task 
     const char *key = t->key[DQ_TASK_CHOICE];
     const json_t *all = json_object_get(o, key), *ctx = json_object_get(o, t->key[DQ_TASK_TEXT]);
     const json_t *texts = json_is_object(all) ? json_object_get(all, "text") : all;
-    const bool own = json_is_array(ctx);
+    const bool own = json_is_array(ctx), each = json_is_object(json_array_get(texts, 0));
+    const bool labelled = json_is_object(all) || each;
     const size_t n = own ? json_array_size(ctx) : json_array_size(texts);
     if (!all) return dq_fail(err, DQ_DAMAGED, "key \"%s\" is missing", key);
     if (n < 2 || n > INT_MAX)
@@ -468,11 +458,10 @@ static dq_status read_choices(dq_item *item, const char ***label, const dq_task 
     *label = dq_alloc(a, n, sizeof **label, err);
     if (!c || !*label) return err->code;
     for (size_t i = 0; i < n; i++) {
-        const json_t *one = json_is_array(texts) ? json_array_get(texts, i) : all;
-        const bool labelled = json_is_object(all) || json_is_object(one);
-        const json_t *name = json_is_object(one) ? json_object_get(one, "label")
-                                                 : json_array_get(json_object_get(all, "label"), i);
-        if (json_is_object(one)) one = json_object_get(one, "text");
+        const json_t *one = json_is_array(texts) ? json_array_get(texts, i) : texts;
+        const json_t *name =
+            each ? json_object_get(one, "label") : json_array_get(json_object_get(all, "label"), i);
+        if (each) one = json_object_get(one, "text");
         const char *s = json_string_value(one);
         (*label)[i] = json_string_value(name);
         if (!s || strlen(s) != json_string_length(one) || (labelled && !(*label)[i]))
@@ -482,8 +471,9 @@ static dq_status read_choices(dq_item *item, const char ***label, const dq_task 
         DQ_TRY(set_choice(item, &c[i], s, a, err));
         if (!own) continue;
         c[i].ctx = json_string_value(json_array_get(ctx, i));
-        if (!c[i].ctx) return dq_json_wrong(t->key[DQ_TASK_TEXT], "a list of texts", ctx, err);
-        c[i].ctx_len = strlen(c[i].ctx);
+        c[i].ctx_len = json_string_length(json_array_get(ctx, i));
+        if (!c[i].ctx || strlen(c[i].ctx) != c[i].ctx_len)
+            return dq_json_wrong(t->key[DQ_TASK_TEXT], "a list of texts without NUL", ctx, err);
         c[i].ctx = dq_text(a, c[i].ctx, c[i].ctx_len, err);
         if (!c[i].ctx) return err->code;
         if (c[i].points == 0) c[i].points = 1; /* of one text for all, acc_norm is acc */
@@ -605,10 +595,11 @@ char *dq_hellaswag_clean(dq_arena *a, const char *s, dq_err *err)
 
 enum { TEXT_LINES = 6, TEXT_ENDINGS = 4 };
 
-/* HellaSwag's other form. At most `limit` items (0: all). */
-static dq_status read_six_lines(dq_task_items *l, const char *text, size_t len, int64_t limit,
-                                dq_err *err)
+/* HellaSwag's other form, as a record {"six_lines": true, "ctx", "label", "endings"} an item. At
+ * most `limit` items (0: all). */
+static dq_status read_six_lines(reader *r, const char *text, size_t len, int64_t limit, dq_err *err)
 {
+    dq_task_items *l = &r->l;
     const char *s;
     char *line[TEXT_LINES];
     size_t at = 0, n;
@@ -623,20 +614,19 @@ static dq_status read_six_lines(dq_task_items *l, const char *text, size_t len, 
         line[have] = dq_text(l->a, s, n, err);
         if (!line[have]) return err->code;
         if (++have < TEXT_LINES) continue;
-        dq_item *item = add_item(l, err);
-        if (!item) return err->code;
-        item->line = number - TEXT_LINES + 1;
-        /* Context, label and four endings, all as stored. */
+        const int64_t i = l->n, first = number - TEXT_LINES + 1;
         const char *label = line[1];
         if (label[0] < '0' || label[0] >= '0' + TEXT_ENDINGS || label[1])
             return dq_fail(err, DQ_DAMAGED,
                            "item %lld, line %lld: expected a label from 0 to %d, found \"%.40s\"",
-                           (long long)(l->n - 1), (long long)item->line + 1, TEXT_ENDINGS - 1,
-                           label);
-        item->ctx = line[0];
-        item->ctx_len = strlen(line[0]);
-        item->gold = label[0] - '0';
-        DQ_TRY(set_choices(item, (const char *const *)line + 2, TEXT_ENDINGS, l->a, err));
+                           (long long)i, (long long)first + 1, TEXT_ENDINGS - 1, label);
+        json_t *o = json_pack("{s:b, s:s, s:s, s:[ssss]}", "six_lines", 1, "ctx", line[0], "label",
+                              label, "endings", line[2], line[3], line[4], line[5]);
+        if (!o) return dq_fail(err, DQ_RESOURCE, "out of memory");
+        add_record(r, o, first, err);
+        json_decref(o);
+        if (err->code != DQ_OK)
+            return dq_in(err, "item %lld, line %lld: ", (long long)i, (long long)first);
         have = 0;
     }
     if (have)
@@ -849,7 +839,7 @@ dq_status dq_task_load(dq_items *out, const dq_task *task, const char *path, con
     DQ_TRY(dq_task_file_text(&text, &len, &out->n_bad, &out->first_bad, a, err));
     while (first < len && dq_task_file_is_blank(text + first, 1)) first++;
     if (task->six_lines && !(first < len && text[first] == '{'))
-        read_six_lines(l, text, len, limit, err);
+        read_six_lines(&r, text, len, limit, err);
     else
         dq_task_records(&records, text, len, err);
     if (err->code == DQ_OK && l->n == 0)

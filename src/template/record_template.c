@@ -36,9 +36,13 @@ static dq_jinja_value value_of(dq_jinja_run *r, json_t *v)
 static json_t *json_of(dq_jinja_run *r, const dq_jinja_value *v)
 {
     static const dq_jinja_json form = {.between = {", ", 2}, .colon = {": ", 2}};
-    if (v->kind == DQ_JINJA_STRING) return json_stringn(v->text.n ? v->text.s : "", v->text.n);
-    const dq_jinja_text text = dq_jinja_print_json(r, v, &form).text;
     json_t *out = NULL;
+    if (v->kind == DQ_JINJA_STRING) {
+        out = json_stringn(v->text.n ? v->text.s : "", v->text.n);
+        if (!out) dq_jinja_fail(r, DQ_DAMAGED, "a text that JSON does not have");
+        return out;
+    }
+    const dq_jinja_text text = dq_jinja_print_json(r, v, &form).text;
     if (dq_jinja_ok(r)) out = json_loadb(text.s, text.n, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     if (dq_jinja_ok(r) && !out) dq_jinja_fail(r, DQ_DAMAGED, "a number that JSON does not have");
     return out;

@@ -195,6 +195,8 @@ cat none.jsonl spaces.jsonl >both.jsonl
 try 0 '"delimiter": null' "$@" both.jsonl
 try 0 "choices of mc follow their contexts after one space" eval "plain model" --task mc --data spaces.jsonl
 try 0 "choices of mc follow their contexts without a delimiter" eval "plain model" --task mc --data none.jsonl
+printf '{"ctx": "a", "choices": [{"text": "b", "label": "B"}, "c"], "gold": "C"}\n' >bad.jsonl
+try 3 'item 0, line 1: key "choices": entry 1 lacks a string' eval "plain model" --task mc --data bad.jsonl
 item a b ', "delimiter": 1' >bad.jsonl
 try 3 'item 0, line 1: key "delimiter"' eval "plain model" --task mc --data bad.jsonl
 

@@ -96,6 +96,14 @@ TEST(choices)
          "{\"q\": \"x\", \"w\": \"y\"}", "X> X*|X> y|"},
         {"{\"include\": \"piqa\", \"task\": \"own\", \"doc_to_text\": \"{{goal}} ->\"}",
          "{\"goal\": \"g\", \"sol1\": \"a\", \"sol2\": \"b\", \"label\": 1}", "g ->> a|g ->> b*|"},
+        /* six lines are a record like others */
+        {"{\"include\": \"hellaswag\", \"task\": \"own\", \"doc_to_text\": \"Q: {{ctx}}\", "
+         "\"target_delimiter\": \"_\", \"doc_to_target\": \"{{ 3 - label|int }}\"}",
+         "c  d\n1\n[x] a\nb\nc\nd\n", "Q: c  d>_[x] a|Q: c  d>_b|Q: c  d>_c*|Q: c  d>_d|"},
+        {"{\"include\": \"hellaswag\", \"task\": \"own\", \"doc_to_text\": \"{{ctx_a}}?\"}",
+         "c\n1\na\nb\nc\nd\n",
+         "data: item 0, line 1: key \"ctx_a\" is missing (expected the official JSON lines, or six "
+         "lines an item)"},
         {HEAD "\"doc_to_text\": \"{{q}}\", \"doc_to_choice\": \"c\", \"doc_to_target\": \"g\"}",
          "{\"q\": 3, \"c\": [\"a\", \"b\"], \"g\": 0}",
          "data: item 0, line 1: key \"doc_to_text\": expected a string, found an integer (expected "
@@ -111,6 +119,14 @@ TEST(choices)
          "{\"q\": \"x\", \"c\": [\"a\", \"b\"], \"g\": 0}",
          "data: item 0, line 1: doc_to_text, line 1: an operator between 'str' and 'int' (expected "
          "F)"},
+        {HEAD "\"doc_to_text\": \"c\", \"doc_to_choice\": \"o\", \"doc_to_target\": \"g\"}",
+         "{\"c\": [\"a\\u0000b\", \"d\"], \"o\": \"x\", \"g\": 0}",
+         "data: item 0, line 1: key \"c\": expected a list of texts without NUL, found an array "
+         "(expected F)"},
+        {HEAD "\"doc_to_text\": \"c\", \"doc_to_choice\": \"o\", \"doc_to_target\": \"g\"}",
+         "{\"c\": [\"a\", \"b\"], \"o\": {\"text\": \"x\", \"label\": [\"A\", \"B\"]}, \"g\": "
+         "\"B\"}",
+         "a> x|b> x*|"},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         expect_items(put(all[i].task), all[i].record, all[i].want);
@@ -144,6 +160,16 @@ TEST(damaged_files)
         {"{\"include\": \"piqa\", \"fewshot_spare\": 1}",
          "key \"fewshot_spare\": expected a boolean"},
         {"{\"include\": \"piqa\", \"task\": \"a=b\"}", "key \"task\": expected a name without"},
+        {"{\"include\": \"piqa\", \"task\": \"a\\nb\"}", "key \"task\": expected a name without"},
+        {"{\"include\": \"piqa\", \"task\": \"a\\u007f\"}",
+         "key \"task\": expected a name without"},
+        {"{\"include\": \"piqa\", \"task\": \"\"}", "key \"task\": expected a name without"},
+        {"{\"include\": \"generate\", \"metric\": \"gsm8k\"}",
+         "key \"metric\" is for generate_until with doc_to_answer"},
+        {"{\"include\": \"gsm8k\", \"doc_to_query\": \"question\"}",
+         "key \"doc_to_query\" is for generate_until without doc_to_answer"},
+        {"{\"include\": \"gsm8k\", \"doc_to_reference\": [\"{{question}}\"]}",
+         "key \"doc_to_reference\" is for generate_until without doc_to_answer"},
         {"{\"include\": \"piqa\", \"process_docs\": \"x\"}",
          "key \"process_docs\": expected an object of templates"},
         {"{\"include\": \"piqa\", \"process_docs\": {\"x\": 1}}",
@@ -201,11 +227,19 @@ static json_t *twice(json_t *v, dq_arena *a, dq_err *err)
     return s ? json_string(dq_textf(a, err, "%s%s", s, s)) : json_incref(v);
 }
 
+static json_t *broken(json_t *v, dq_arena *a, dq_err *err)
+{
+    (void)v, (void)a, (void)err;
+    return json_string_nocheck("\xff");
+}
+
 /* What one template makes of a record, as JSON; or the message. */
 TEST(templates)
 {
-    static const dq_record_function own[] = {
-        {"twice", twice, true}, {"once", twice, false}, {NULL, NULL, false}};
+    static const dq_record_function own[] = {{"twice", twice, true},
+                                             {"once", twice, false},
+                                             {"broken", broken, false},
+                                             {NULL, NULL, false}};
     static const char record[] =
         "{\"s\": \"x\", \"i\": 3, \"r\": 0.5, \"l\": [\"a\", \"b\"], \"o\": {\"k\": [null, true]}, "
         "\"nul\": \"a\\u0000\", \"n\": null}";
@@ -232,6 +266,7 @@ TEST(templates)
         {"{{s}}{{ s if false }}", "m, line 1: the inline if-expression"},
         {"{{ raise_exception('own words') }}", "own words"},
         {"{{ twice }}", "m, line 1: "},
+        {"{{ broken(s) }}", "m, line 1: a text that JSON does not have"},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         dq_err err = {0};

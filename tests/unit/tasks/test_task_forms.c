@@ -105,6 +105,7 @@ TEST(every_form)
     }
 }
 
+#define BOOLQ        "{\"title\":\"T\",\"question\":\"q\",\"passage\":\"P\",\"answer\":"
 #define SECOND(text) "{\"goal\":\"g\",\"sol1\":\"a\",\"sol2\":\"b\",\"label\":0}\n\n" text
 
 static const struct {
@@ -131,6 +132,10 @@ static const struct {
     {"arc_easy", ARC_1 ARC_2 "]}}", "key \"answerKey\" is missing"},
     {"arc_easy", ARC_1 "{\"text\":\"sun\"},{\"text\":\"fog\"}]},\"answerKey\":\"A\"}",
      "key \"choices\": entry 0 lacks"},
+    {"arc_easy", ARC_1 "{\"text\":\"sun\",\"label\":\"A\"},\"fog\"]},\"answerKey\":\"B\"}",
+     "key \"choices\": entry 1 lacks"},
+    {"arc_easy", ARC_1 "\"fog\",{\"text\":\"sun\",\"label\":\"A\"}]},\"answerKey\":\"A\"}",
+     "key \"choices\": entry 1 is not a string"},
     {"openbookqa",
      "{\"question_stem\":\"F\",\"choices\":{\"text\":[\"a\",\"b\"],\"label\":[\"A\"]},"
      "\"answerKey\":\"A\"}",
@@ -140,7 +145,11 @@ static const struct {
     {"boolq", "{\"question\":\"q\",\"passage\":\"P\",\"answer\":true}", "key \"title\" is missing"},
     {"boolq", "{\"question\":\"q\",\"passage\":\"P\",\"label\":\"maybe\"}",
      "expected true or false, found \"maybe\""},
-    {"boolq", "{\"question\":\"q\",\"passage\":\"P\",\"label\":2}", "expected 0 to 1, found 2"},
+    {"boolq", "{\"question\":\"q\",\"passage\":\"P\",\"label\":2}",
+     "key \"label\": expected 0 to 1, found 2"},
+    {"boolq", BOOLQ "2}", "key \"answer\": expected 0 to 1, found 2"},
+    {"boolq", BOOLQ "[]}", "key \"answer\": expected a boolean"},
+    {"boolq", BOOLQ "\"maybe\"}", "key \"answer\": expected true or false, found \"maybe\""},
     {"boolq", "{\"question\":\"q\",\"label\":true}", "key \"passage\" is missing"},
     {"winogrande",
      "{\"sentence\":\"no blank\",\"option1\":\"A\",\"option2\":\"B\",\"answer\":\"1\"}",
