@@ -26,7 +26,8 @@ bad = 0
 
 # Schemas that nobody but tests/peers or dq itself writes: rows of speed beside peers, and journals.
 NOT_PRINTED = {
-    "dq-peers/1", "dq-eval-resume/10", "dq-stats-part/2", "dq-plan-caches/1", "dq-plan-weights/1", "dq-sensitivity/1"
+    "dq-peers/1", "dq-eval-resume/10", "dq-stats-part/2", "dq-plan-caches/1", "dq-plan-weights/1", "dq-quantize-work/1",
+    "dq-sensitivity/1"
 }
 # Members that only other machines or other files would show.
 UNSEEN = {

@@ -1049,10 +1049,10 @@ static dq_status score_or_show(eval_run *x, int argc, char **argv, dq_err *err)
         const dq_shard_about about = {"eval", &x->o.part, x->resume.program, x->backend,
                                       conditions(&x->o)};
         json_t *head;
-        if (dq_shard_head(&head, &about, argc, argv, err) == DQ_OK) run(x, head, err);
+        if (dq_shard_head(&head, &about, argc, argv, err) == DQ_OK && run(x, head, err) == DQ_OK)
+            dq_work_end(&x->e.work, err);
         json_decref(head);
-        DQ_TRY(err->code);
-        DQ_TRY(dq_work_end(&x->e.work, err));
+        if (err->code != DQ_OK) return dq_work_failed(&x->e.work, err);
         dq_shard_say(&x->o.part, x->o.document, x->e.share, "OUT.json", &x->o.logger);
         return DQ_OK;
     }

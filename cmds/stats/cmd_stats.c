@@ -559,6 +559,7 @@ static dq_work_how how_of(work *w)
                          .n_shards = x->part.n,
                          .resume = x->resume,
                          .force = true,
+                         .rewrites = true,
                          .take = take_line,
                          .arg = w};
 }

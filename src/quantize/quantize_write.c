@@ -445,7 +445,7 @@ static dq_status journal_take_up(dq_quantize_feed *w, bool *finished, dq_err *er
     json_t *of = NULL;
     depends_on(&of, w->q, err);
     dq_work_how how = {.path = w->journal_path,
-                       .schema = "dq-quantize/1",
+                       .schema = "dq-quantize-work/1",
                        .of = of,
                        .resume = w->resume,
                        .force = true,

@@ -133,6 +133,7 @@ static dq_status cut(dq_work *w, size_t end, int64_t n, dq_err *err)
 
 dq_status dq_work_sync(dq_work *w, dq_err *err)
 {
+    if (!w->open) return err->code;
     return fsync(w->fd) == 0 ? DQ_OK : dq_os_fail(err, w->how.path, "cannot sync");
 }
 
@@ -158,6 +159,8 @@ static dq_status append(dq_work *w, const char *text, dq_err *err)
     DQ_TRY(dq_sha256_of(before, text, len, err));
     before[HASH] = ' ';
     const off_t at = (off_t)w->end, after = at + BEFORE + (off_t)len;
+    if (after >= DQ_MAX_JOURNAL)
+        return dq_fail(err, DQ_RESOURCE, "%s: is as long as can be read again", w->how.path);
     if (write_at(w, at, before, BEFORE, err) == DQ_OK &&
         write_at(w, at + BEFORE, text, len, err) == DQ_OK &&
         write_at(w, after, "\n", 1, err) == DQ_OK) {
@@ -169,14 +172,27 @@ static dq_status append(dq_work *w, const char *text, dq_err *err)
     return err->code;
 }
 
+static bool is_hash(const char *text, size_t len)
+{
+    for (size_t i = 0; i < len && i < HASH; i++) {
+        if (!strchr("0123456789abcdef", text[i]) || !text[i]) return false;
+    }
+    return true;
+}
+
+/* Whether these bytes can be the beginning of a journal, however early it was cut off. */
+static bool can_begin(const char *text, size_t len)
+{
+    static const char after[] = " {\"schema\":";
+    const size_t n = len > HASH ? len - HASH : 0;
+    return is_hash(text, len) &&
+           memcmp(text + len - n, after, n < sizeof after ? n : sizeof after - 1) == 0;
+}
+
 /* line[len] has no newline. */
 static bool has_form(const char *line, size_t len)
 {
-    if (len < BEFORE || line[HASH] != ' ') return false;
-    for (int i = 0; i < HASH; i++) {
-        if (!strchr("0123456789abcdef", line[i]) || !line[i]) return false;
-    }
-    return true;
+    return len >= BEFORE && line[HASH] == ' ' && is_hash(line, len);
 }
 
 /* Text without hashes, each with a NUL after it. */
@@ -193,14 +209,14 @@ static dq_status read_lines(lines *found, const char *path, bool cuts, dq_arena 
     size_t len, max = 0;
     *found = (lines){0};
     DQ_TRY(dq_file_read_small(&text, &len, path, DQ_MAX_JOURNAL, a, err));
+    if (!can_begin(text, len))
+        return dq_fail(err, DQ_MISMATCH, "%s: is not a journal of this version of dq", path);
     for (size_t i = 0; i < len; i++) max += text[i] == '\n';
     found->text = dq_alloc(a, max, sizeof *found->text, err);
     if (!found->text) return err->code;
     for (char *line = text, *end; (end = memchr(line, '\n', len - found->end)); line = end + 1) {
         const size_t n = (size_t)(end - line);
         bool fits = has_form(line, n);
-        if (!fits && found->n == 0)
-            return dq_fail(err, DQ_MISMATCH, "%s: is not a journal of this version of dq", path);
         if (fits) DQ_TRY(dq_sha256_of(hex, line + BEFORE, n - BEFORE, err));
         fits = fits && memcmp(hex, line, HASH) == 0;
         if (!fits && (cuts || end + 1 == text + len)) break;
@@ -374,6 +390,27 @@ dq_status dq_work_place(const char *path, dq_err *err)
                    path);
 }
 
+/* Where a new file is written before it takes the place of `path`. NULL: there is what no dq has
+ * written, or see err. */
+static const char *partial_of(const char *path, dq_arena *a, dq_err *err)
+{
+    lines found;
+    const char *partial = path ? dq_textf(a, err, "%s.partial", path) : NULL;
+    if (partial && dq_file_check(path, err) == DQ_OK && dq_file_check(partial, err) == DQ_OK &&
+        dq_file_exists(partial) && read_lines(&found, partial, true, a, err) == DQ_MISMATCH)
+        dq_fail_more(err, (dq_remedy){0}, ". Move it away, or choose another name for the output");
+    return err->code == DQ_OK ? partial : NULL;
+}
+
+static dq_status check_partial(const char *path, dq_err *err)
+{
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    partial_of(dq_file_resolved(path, a, err), a, err);
+    dq_arena_free(a);
+    return err->code;
+}
+
 /* Takes the value. */
 static dq_status add_line(dq_work *w, json_t *line, dq_err *err)
 {
@@ -414,9 +451,10 @@ static dq_status go_on(dq_work *w, dq_err *err)
     dq_arena_free(a);
     if (err->code != DQ_MISMATCH && err->code != DQ_DAMAGED) return err->code;
     const bool other = err->code == DQ_MISMATCH && found.n > 0; /* another run's */
-    const dq_remedy_code remedy = !how->beside ? DQ_REMEDY_REMOVE_OR_ANEW
-                                  : other      ? DQ_REMEDY_REPEAT_OR_FORCE
-                                               : DQ_REMEDY_START_OVER;
+    const bool forces = how->beside || how->n_shards > 0;
+    const dq_remedy_code remedy = !forces ? DQ_REMEDY_REMOVE_OR_ANEW
+                                  : other ? DQ_REMEDY_REPEAT_OR_FORCE
+                                          : DQ_REMEDY_START_OVER;
     return dq_fail_more(err, (dq_remedy){.code = remedy}, ".");
 }
 
@@ -425,6 +463,7 @@ static dq_status open_work(dq_work *w, dq_err *err)
     const dq_work_how *how = &w->how;
     const bool there = dq_file_exists(how->path);
     DQ_TRY(dq_work_place(how->path, err));
+    if (how->rewrites) DQ_TRY(check_partial(how->path, err));
     if (there && !how->resume && !how->force)
         return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_RESUME_OR_FORCE},
                             "%s: an interrupted run left it.", how->path);
@@ -543,16 +582,16 @@ dq_status dq_work_run(dq_work *w, int64_t n, dq_work_compute *compute, void *arg
 dq_status dq_work_rewrite(dq_work *w, dq_status (*put)(void *arg, dq_err *err), bool ends,
                           dq_err *err)
 {
+    if (!w->open) return err->code;
     dq_work old = *w;
     dq_arena *a = dq_arena_new();
-    const char *partial = a ? dq_textf(a, err, "%s.partial", old.how.path) : NULL;
-    if (!partial) dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    const char *path = dq_file_resolved(old.how.path, a, err), *partial = partial_of(path, a, err);
     w->open = false;
     w->how.path = partial;
     if (partial && open_file(w, O_CREAT, err) == DQ_OK && cut(w, 0, 0, err) == DQ_OK &&
         add_head(w, err) == DQ_OK && put(w->how.arg, err) == DQ_OK &&
-        (ends ? dq_work_end(w, err) : dq_work_sync(w, err)) == DQ_OK &&
-        rename(partial, old.how.path) != 0)
+        (ends ? dq_work_end(w, err) : dq_work_sync(w, err)) == DQ_OK && rename(partial, path) != 0)
         dq_fail(err, DQ_FILE, "%s: cannot be written", old.how.path);
     close_file(err->code == DQ_OK ? &old : w, err->code != DQ_OK);
     if (err->code != DQ_OK) *w = old;
@@ -564,7 +603,7 @@ dq_status dq_work_rewrite(dq_work *w, dq_status (*put)(void *arg, dq_err *err), 
 dq_status dq_work_end(dq_work *w, dq_err *err)
 {
     dq_fail_as(err, &w->lost);
-    if (err->code != DQ_OK || w->ended) return err->code;
+    if (err->code != DQ_OK || w->ended || !w->open) return err->code;
     w->ended = true;
     return add_line(w, json_pack("{s:b}", "end", 1), err) == DQ_OK ? dq_work_sync(w, err)
                                                                    : err->code;

@@ -41,7 +41,8 @@ double dq_pace_left(const dq_pace *p); /* seconds that the rest will take */
  * last line is dropped; one before others is DQ_DAMAGED, as a kill does not leave that, or (beside)
  * dropped with all after it, as a crash of the machine may keep any later lines. */
 
-/* Reads a line back. told: another rank has computed it just now; else it was in a file. */
+/* Reads a line back. told: on rank 0, another has computed it just now. Else it was in a file, or
+ * rank 0 passes on what it has or has been told. */
 typedef dq_status dq_work_take(void *arg, const json_t *line, bool told, dq_err *err);
 typedef dq_status dq_work_compute(void *arg, int64_t piece, dq_err *err);
 
@@ -59,9 +60,10 @@ typedef struct dq_work_how {
     const json_t *about;                    /* more members of the head; NULL: none */
     int shard, n_shards;                    /* from 1; 0 and 0: the whole */
     bool resume, force;                     /* goes on from a file that is there, or replaces it */
-    bool beside;  /* the output, whose --force messages name where the file cannot be used */
-    bool goes_on; /* what cannot be written down ends the file, not the run */
-    bool shared;  /* every rank takes every line */
+    bool beside;   /* the output, whose --force messages name where the file cannot be used */
+    bool goes_on;  /* what cannot be written down ends the file, not the run */
+    bool shared;   /* every rank takes every line */
+    bool rewrites; /* by dq_work_rewrite */
     dq_work_take *take;
     dq_status (*flush)(void *arg, dq_err *err); /* puts what a rank holds back, after its pieces */
     void *arg;
@@ -87,7 +89,7 @@ bool dq_work_busy(const char *path); /* another process has it open */
 dq_status dq_work_place(const char *path, dq_err *err);
 /* Opens the file and takes its lines: with `shared` by all ranks, else by rank 0. DQ_FILE: as
  * dq_work_place, or it exists and is neither resumed nor replaced; DQ_MISMATCH: of another form,
- * run or shard, or ranks differ in `of`; DQ_DAMAGED. */
+ * run or shard, something else at PATH.partial (rewrites), or ranks differ in `of`; DQ_DAMAGED. */
 dq_status dq_work_open(dq_work *w, const dq_work_how *how, dq_err *err);
 /* Computes pieces 0 .. n - 1, by all ranks, which take them in order as they become free. */
 dq_status dq_work_run(dq_work *w, int64_t n, dq_work_compute *compute, void *arg, dq_err *err);

@@ -36,6 +36,20 @@ part "$@" --shard 2/2 -o twice.shard --resume
 cmp -s half2.shard twice.shard || complain "shards: --resume of a finished part changes it"
 
 try 4 "half1.shard: is part 1 of 2, and not 2 of 2" "$@" --shard 2/2 -o half1.shard --resume
+# another's file stays as it is, also without a line's end; a full disk leaves what --resume goes on from
+printf '{"my":"results"}' >mine.shard
+cp mine.shard mine.kept
+try 4 "mine.shard: is not a journal of this version of dq. Start over with --force" "$@" --shard 2/2 -o mine.shard --resume
+cmp -s mine.shard mine.kept || complain "shards: --resume replaces another's file"
+(
+    trap '' XFSZ
+    ulimit -f $(($(wc -c <half2.whole) / 1024)) # blocks
+    "$dq" "$@" --shard 2/2 -o full2.shard -q 2>"$top/err" && complain "shards: a part on a full disk"
+    grep -q "full2.shard is kept; --resume goes on from it" "$top/err" || complain "shards: a full disk: $(cat "$top/err")"
+)
+part "$@" --shard 2/2 -o full2.shard --resume
+[ "$(timeless half2.whole | wc -l)" = "$(timeless full2.shard | wc -l)" ] || complain "shards: another part after a full disk"
+
 for word in --json "--csv r" "--html r" "--dump-items r" "--dump-requests r" "--dump-completions r"; do
     # shellcheck disable=SC2086 # an option and its value
     try 2 "${word% r}: a part has nothing to show. Leave it out, and give it to dq merge" "$@" $word --shard 1/2 -o d.shard
@@ -165,6 +179,13 @@ for word in --help --json --force --resume "--csv x" "-o x" "--threads 3"; do
     rm forged.h5
 done
 try 2 "the parts are of dq stats: unknown option --html" merge sh1.shard sh2.shard --html x.html
+echo mine >mine.shard.partial
+try 4 "mine.shard.partial: is not a journal of this version of dq. Move it away" "$@" --shard 1/2 -o mine.shard --force
+[ "$(cat mine.shard.partial)" = mine ] || complain "shards: statistics replace another's file"
+cmp -s mine.shard mine.kept || complain "shards: statistics replace a file that they cannot write"
+ln -s linked.shard link.shard
+part "$@" --shard 2/2 -o link.shard
+[ -L link.shard ] && tail -n +2 linked.shard | cmp -s - sh2.rest || complain "shards: statistics replace a link"
 try 2 "--csv: a part has nothing to show" "$@" --csv x --shard 1/2 -o x.shard
 # what does not belong together
 try 4 "a1.shard: is a part of a dq eval, and sh1.shard of a dq stats" merge sh1.shard a1.shard

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -191,7 +192,7 @@ TEST(a_damaged_line_is_found)
         bad[i] = bad[i] == '0' ? '1' : '0';
         put_bytes(path, bad, len);
         line += i > 0 && bytes[i - 1] == '\n';
-        if (i == 64) { /* without its blank the first line is no journal's */
+        if (i >= 64 && i < 64 + strlen(" {\"schema\":")) { /* no journal begins so */
             assert_int_equal(refused(true, "not a journal of this version"), DQ_MISMATCH);
             continue;
         }
@@ -215,8 +216,10 @@ TEST(other_forms_are_refused_by_name)
         "{\"sha256\": \"a7937b64b8caa58f03721bb6bacf5c78cb235febe0e70b1b84cd99541461a08e\", "
         "\"step\": {}}\n",
         "words\n",
+        "{\"my\": \"results\"}",
+        "8565a568653654ae5b4d4444245fa76e8bdea8c7d0db4a75bcffbb60bd6a0452  step.txt\n",
     };
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 5; i++) {
         put_bytes(path, old[i], strlen(old[i]));
         assert_int_equal(refused(true, "not a journal of this version of dq"), DQ_MISMATCH);
         assert_int_equal(refused(false, path), DQ_MISMATCH);
@@ -347,8 +350,8 @@ static void refuses(const dq_work_how *want, bool merges, const char *why)
     how.resume = true;
     assert_int_equal(dq_work_open(&w, &how, &err), DQ_MISMATCH);
     if (!strstr(err.text, why)) fail_msg("expected \"%s\", found \"%s\"", why, err.text);
-    assert_int_equal(err.remedy[0].code,
-                     how.beside ? DQ_REMEDY_REPEAT_OR_FORCE : DQ_REMEDY_REMOVE_OR_ANEW);
+    assert_int_equal(err.remedy[0].code, how.beside || how.n_shards ? DQ_REMEDY_REPEAT_OR_FORCE
+                                                                    : DQ_REMEDY_REMOVE_OR_ANEW);
     assert_false(w.open);
     assert_true(dq_file_exists(path));
     assert_int_equal(dq_work_merge(&how, path, &merge), merges ? DQ_OK : DQ_MISMATCH);
@@ -372,6 +375,7 @@ TEST(heads_of_others_are_refused)
     how.shard = how.n_shards = 0;
     how.beside = true;
     refuses(&how, true, "is part 2 of 3, and not 0 of 0");
+    how.beside = false;
     static const char old[] = /* printf 'dq-journal 3' | sha256sum */
         "d1789f96b22ad5ef1bfe96ba27b4490a233792b3cb7956af6ef68904490a2dff dq-journal 3\n";
     put_bytes(path, old, sizeof old - 1);
@@ -490,6 +494,83 @@ TEST(a_rewritten_file_is_there_as_a_whole_or_not)
     dq_work_close(&w, false);
     assert_int_equal(dq_work_merge(&how, path, &err), DQ_OK);
     assert_int_equal(n, 2);
+}
+
+/* What stands where the new file is to be written, and is no dq's, is found before anything is computed. */
+TEST(a_rewritten_file_replaces_nothing_else)
+{
+    static const char mine[] = "mine\n";
+    char partial[80], link[80], real[80];
+    int64_t n;
+    size_t len;
+    strcpy(partial, at("a.part.partial"));
+    strcpy(link, at("link"));
+    strcpy(real, path);
+    remove(path);
+    for (int i = 0; i < 4; i++) {
+        dq_work w;
+        dq_err err = {0};
+        dq_work_how how = how_of(&n);
+        how.rewrites = true;
+        if (i == 0) put_bytes(partial, mine, sizeof mine);
+        if (i == 1) assert_int_equal(mkfifo(partial, 0600), 0);
+        if (i == 2) assert_int_equal(mkdir(partial, 0700), 0);
+        if (i == 3) assert_int_equal(symlink(real, partial), 0);
+        assert_int_equal(dq_work_open(&w, &how, &err), i == 0 ? DQ_MISMATCH : DQ_FILE);
+        assert_non_null(strstr(err.text, "a.part.partial: "));
+        assert_false(dq_file_exists(path));
+        if (i == 0) free(bytes_of(partial, &len));
+        if (i == 0) assert_int_equal(len, sizeof mine);
+        assert_int_equal(remove(partial), 0);
+        dq_work_close(&w, false);
+    }
+    /* What a killed run has left gives way. */
+    make(1, false);
+    assert_int_equal(rename(path, partial), 0);
+    assert_int_equal(symlink(real, link), 0);
+    dq_work w;
+    dq_err err = {0};
+    dq_work_how how = how_of(&n);
+    how.rewrites = true;
+    how.path = link;
+    rewritten = &w;
+    steps = 2;
+    assert_int_equal(dq_work_open(&w, &how, &err), DQ_OK);
+    assert_int_equal(dq_work_rewrite(&w, put_steps, true, &err), DQ_OK);
+    dq_work_close(&w, false);
+    assert_false(dq_file_exists(partial));
+    assert_int_equal(dq_work_merge(&how, real, &err), DQ_OK);
+    assert_int_equal(n, 2);
+    assert_int_equal(unlink(link), 0);
+    assert_true(dq_file_exists(real)); /* the link stayed one */
+}
+
+TEST(without_a_file_nothing_is_written)
+{
+    int64_t n;
+    dq_work w;
+    dq_err err = {0};
+    dq_work_how how = how_of(&n);
+    how.path = NULL;
+    assert_int_equal(dq_work_open(&w, &how, &err), DQ_OK);
+    w.fd = -1;
+    assert_int_equal(dq_work_put(&w, step_of(1), &err), DQ_OK);
+    assert_int_equal(dq_work_sync(&w, &err), DQ_OK);
+    assert_int_equal(dq_work_rewrite(&w, put_steps, true, &err), DQ_OK);
+    assert_int_equal(dq_work_end(&w, &err), DQ_OK);
+    dq_work_close(&w, false);
+}
+
+TEST(no_file_is_too_long_to_be_read_again)
+{
+    int64_t n;
+    dq_work w;
+    dq_err err = {0};
+    const dq_work_how how = how_of(&n);
+    assert_int_equal(dq_work_open(&w, &how, &err), DQ_OK);
+    w.end = DQ_MAX_JOURNAL - 70;
+    assert_int_equal(dq_work_put(&w, step_of(1), &err), DQ_RESOURCE);
+    dq_work_close(&w, true);
 }
 
 /* A run that opens the file, writes so many lines and fails; whether the file is there then. */
