@@ -3,7 +3,8 @@
  * by all say so; they have to come in the same order.
  *
  * A rank that fails before such a call makes it fail everywhere, so that none waits for ever. One
- * that dies is the launcher's matter: mpirun ends the others. One that hangs is named on rank 0.
+ * that dies is the launcher's matter: mpirun ends the others. Rank 0 names one
+ * of those that it has waited for long.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_RANKS_H
 #define DQ_RANKS_H

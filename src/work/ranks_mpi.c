@@ -70,7 +70,8 @@ static void nap(void)
     nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
 }
 
-/* Naps on rank 0, and tells once of a rank that keeps it waiting. *since: 0 as the wait begins. */
+/* Naps on rank 0, and tells once of a rank that keeps it waiting. *since: 0 as the wait begins, or
+ * as something is heard. */
 static void await(double *since, int rank, const char *what)
 {
     const double now = dq_os_seconds();
@@ -385,6 +386,7 @@ static dq_status lead(dq_err *err)
             w->run(w->arg, job.next++, &own);
             if (job.err.code == DQ_OK) job.err = own;
         } else if (job.n_left < job.count - 1) {
+            /* The lowest of those that compute, which need not be the one that hangs. */
             int rank = 1;
             while (rank < job.count - 1 && job.greeted[rank].why == HAS_LEFT) rank++;
             dq_os_check_stop(&job.err);
