@@ -383,26 +383,13 @@ json_t *dq_input_model_json(const dq_model *m)
     return o;
 }
 
-static void text_rows(dq_row_writer *w, const dq_input_text *t)
+void dq_input_put_text(dq_row_writer *w, const dq_input_text *t)
 {
+    if (!DQ_OBJECT(w, NULL, "A text that was read.", .def = "input_text")) return;
     DQ_PUT(w, "kind", t->built_in ? "sample" : "text", "The built-in text, or another.",
            DQ_WORD("sample", "text"));
     DQ_PUT(w, "path", t->path, "As it was given; of the built-in sample its source.");
     DQ_PUT(w, "bytes", (int64_t)t->bytes, "Its size.");
     DQ_PUT(w, "sha256", t->sha256, "Of its bytes.", .pattern = DQ_SHA256);
-}
-
-void dq_input_put_text(dq_row_writer *w, const dq_input_text *t)
-{
-    if (!DQ_OBJECT(w, NULL, "A text that was read.", .def = "input_text")) return;
-    text_rows(w, t);
     dq_row_end(w);
-}
-
-json_t *dq_input_text_json(const dq_input_text *t)
-{
-    json_t *o = json_object();
-    dq_row_writer w = dq_row_json(o);
-    text_rows(&w, t);
-    return o;
 }
