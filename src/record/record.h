@@ -109,8 +109,8 @@ typedef struct dq_row {
     unsigned when;            /* DQ_NULL ... */
     const char *const *words; /* [n_words] all texts that there can be */
     int n_words;
-    int min, max;        /* of an integer; 0: none but what `when` says */
-    const char *mixed;   /* written for 0 in place of a number */
+    int min, max;      /* of an integer; 0: none but what `when` says; max of a list: its length */
+    const char *mixed; /* written for 0 in place of a number */
     const char *pattern; /* that a text has */
     const char *ref;     /* of JSON: "common.json#/$defs/kv_config", or a type, "string" */
     const char *def;     /* an object that is described once, under "$defs" */
@@ -150,8 +150,9 @@ typedef struct dq_row_writer {
         (w)->live ? DQ_ROW_VALUE(value_) : (dq_value){0})
 typedef signed char dq_maybe; /* a bool; -1: it says nothing */
 /* clang-format off */
-#define DQ_ROW_TYPE(x) _Generic((x), bool: DQ_ROW_BOOL, dq_maybe: DQ_ROW_BOOL, double: DQ_ROW_REAL, float: DQ_ROW_REAL,   \
-    char *: DQ_ROW_TEXT, const char *: DQ_ROW_TEXT, json_t *: DQ_ROW_JSON, default: DQ_ROW_INT)
+#define DQ_ROW_TYPE(x) _Generic((x), bool: DQ_ROW_BOOL, dq_maybe: DQ_ROW_BOOL,                     \
+    double: DQ_ROW_REAL, float: DQ_ROW_REAL, char *: DQ_ROW_TEXT, const char *: DQ_ROW_TEXT,       \
+    json_t *: DQ_ROW_JSON, default: DQ_ROW_INT)
 #define DQ_ROW_VALUE(x) _Generic((x), double: dq_value_real, float: dq_value_real,                 \
     char *: dq_value_text, const char *: dq_value_text, json_t *: dq_value_json,                   \
     default: dq_value_integer)(x)
