@@ -127,6 +127,7 @@ typedef struct dq_value {
     json_t *json; /* taken over */
 } dq_value;
 
+/* Twice as deep as any document; how deep one is does not depend on what is measured. */
 enum { DQ_ROW_DEPTH = 16 };
 typedef struct dq_row_writer {
     bool live; /* values are read; else rows are described */
