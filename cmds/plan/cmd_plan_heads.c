@@ -203,8 +203,8 @@ static void print_uniform(const dq_plan_heads *p)
             "against uniform    the plan is this one: all groups share, so each keeps as much\n");
         return;
     }
-    printf("against uniform    KLD %.4g, perplexity %+.3f %%\n", p->uniform.its.kld.value,
-           dq_cache_numbers_percent(p->uniform.its.loss.value));
+    printf("against uniform    KLD %.4g, perplexity %+.3f %%\n", p->uniform.its.kld.of.value,
+           dq_cache_numbers_percent(p->uniform.its.loss.of.value));
     dq_cache_numbers_compare(&p->uniform.less, "the uniform share", true);
 }
 
@@ -220,7 +220,7 @@ static dq_status heads_output_print(const dq_cache_job *j, const dq_plan_heads *
         const int g = p->order[i];
         dq_table_cell(t, "%d.%d", p->group[g].layer, p->group[g].group);
         dq_table_cell(t, "%s", i < p->trial[p->chosen].sharing ? "yes" : "no");
-        if (p->set.find) number_cell(t, p->missed[g].kld);
+        if (p->set.find) number_cell(t, p->missed[g].kld.of);
         if (p->caches.n_questions) number_cell(t, p->lack[g]);
     }
     DQ_TRY(dq_table_finish(t, err));

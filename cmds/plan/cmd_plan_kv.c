@@ -67,15 +67,15 @@ void dq_plan_put_dense(dq_row_writer *w, const dq_kv_config *kv)
            .words = dq_kv_dense_name, .n_words = DQ_KV_DENSE_TYPES);
 }
 
-void dq_cache_numbers_rows(dq_row_writer *w, const dq_plan_caches_numbers *x)
+void dq_cache_numbers_rows(dq_row_writer *w, const dq_plan_numbers *x)
 {
-    DQ_METRIC(w, "kld_nats", x->kld, "KLD in nats.");
-    DQ_METRIC(w, "ln_ppl_ratio", x->loss,
+    DQ_METRIC(w, "kld_nats", x->kld.of, "KLD in nats.");
+    DQ_METRIC(w, "ln_ppl_ratio", x->loss.of,
               "ln of the perplexity over that of an unquantized cache.");
-    DQ_PUT(w, "clusters", x->kld.clusters, "Clusters of the windows.");
+    DQ_PUT(w, "clusters", x->kld.of.clusters, "Clusters of the windows.");
 }
 
-void dq_cache_numbers_put(dq_row_writer *w, const char *name, const dq_plan_caches_numbers *x,
+void dq_cache_numbers_put(dq_row_writer *w, const char *name, const dq_plan_numbers *x,
                           const char *about)
 {
     if (!DQ_BEGIN(w, OBJECT, name, x, about, .def = "cache_numbers", .when = DQ_NULL)) return;
@@ -83,7 +83,7 @@ void dq_cache_numbers_put(dq_row_writer *w, const char *name, const dq_plan_cach
     dq_row_end(w);
 }
 
-void dq_cache_numbers_found(dq_row_writer *w, const char *name, const dq_plan_caches_found *x,
+void dq_cache_numbers_found(dq_row_writer *w, const char *name, const dq_plan_found *x,
                             const char *about)
 {
     if (!DQ_OBJECT(w, name, about, .def = "cache_found")) return;
@@ -94,7 +94,7 @@ void dq_cache_numbers_found(dq_row_writer *w, const char *name, const dq_plan_ca
     dq_row_end(w);
 }
 
-void dq_cache_numbers_beside(dq_row_writer *w, const dq_plan_caches_beside *x)
+void dq_cache_numbers_beside(dq_row_writer *w, const dq_plan_beside *x)
 {
     dq_cache_numbers_put(w, "unseen", DQ_LIVE(w, &x->its), "On unseen windows.");
     dq_cache_numbers_found(w, "plan_less_it", DQ_LIVE(w, &x->less), "The plan less it.");
@@ -135,22 +135,22 @@ void dq_cache_numbers_time(double seconds, double min, double max)
     printf(" here, at the %.3g tokens a second of one window\n", 1 / seconds);
 }
 
-void dq_cache_numbers_print(const dq_plan_caches_found *x, const dq_plan_caches *c)
+void dq_cache_numbers_print(const dq_plan_found *x, const dq_plan_caches *c)
 {
-    const dq_mean kld = x->of.kld;
+    const dq_mean kld = x->of.kld.of;
     printf("on unseen windows  KLD %.3g ± %.2g (nominally %.5g %%: %.3g to %.3g); perplexity "
            "%+.3f %% (%+.3f to %+.3f)\n",
            kld.value, kld.std_err, 100 * (1 - x->outside), x->kld.low, x->kld.high,
-           dq_cache_numbers_percent(x->of.loss.value), dq_cache_numbers_percent(x->loss.low),
+           dq_cache_numbers_percent(x->of.loss.of.value), dq_cache_numbers_percent(x->loss.low),
            dq_cache_numbers_percent(x->loss.high));
     printf("                   between %lld %s\n", (long long)kld.clusters,
            c->win.n_docs < 2 ? "windows" : "documents");
 }
 
-void dq_cache_numbers_compare(const dq_plan_caches_found *x, const char *other, bool error)
+void dq_cache_numbers_compare(const dq_plan_found *x, const char *other, bool error)
 {
     const double sure = 100 * (1 - x->outside);
-    const dq_mean kld = x->of.kld;
+    const dq_mean kld = x->of.kld.of;
     const int digits = error ? 4 : 3;
     printf("                   KLD of the plan less its own %+.*g", digits, kld.value);
     if (error) printf(" ± %.2g", kld.std_err);
@@ -158,8 +158,8 @@ void dq_cache_numbers_compare(const dq_plan_caches_found *x, const char *other, 
            x->kld.high, dq_cache_numbers_verdict(x->kld, "the plan", other, "inconclusive which"));
     printf("                   perplexity %+.3f %% (nominally %.5g %%: %+.3f to %+.3f): %s loses "
            "less\n",
-           dq_cache_numbers_percent(x->of.loss.value), sure, dq_cache_numbers_percent(x->loss.low),
-           dq_cache_numbers_percent(x->loss.high),
+           dq_cache_numbers_percent(x->of.loss.of.value), sure,
+           dq_cache_numbers_percent(x->loss.low), dq_cache_numbers_percent(x->loss.high),
            dq_cache_numbers_verdict(x->loss, "the plan", other, "inconclusive which"));
 }
 
@@ -650,7 +650,7 @@ static dq_status kv_output_print(const dq_cache_job *j, const dq_plan_kv *p, dq_
         dq_table_cell(t, "%d", p->trial[p->chosen].width[u]);
         for (int k = 0; k < p->space.n_bits; k++) {
             if (!dq_plan_kv_measures(p, k)) continue;
-            const dq_mean m = p->unit[u * p->space.n_bits + k].kld;
+            const dq_mean m = p->unit[u * p->space.n_bits + k].kld.of;
             isfinite(m.std_err) ? dq_table_cell(t, "%.2e ± %.0e", m.value, m.std_err)
                                 : dq_table_cell(t, "%.2e ± -", m.value);
         }
@@ -674,7 +674,7 @@ static dq_status kv_output_print(const dq_cache_job *j, const dq_plan_kv *p, dq_
         char baselines_name[DQ_KV_LISTS + 16];
         snprintf(baselines_name, sizeof baselines_name, "against %s", p->caches.list[r->mix].name);
         printf("%-18s %.4g bits; KLD %.3g, perplexity %+.3f %%\n", baselines_name, r->bits,
-               r->beside.its.kld.value, dq_cache_numbers_percent(r->beside.its.loss.value));
+               r->beside.its.kld.of.value, dq_cache_numbers_percent(r->beside.its.loss.of.value));
         dq_cache_numbers_compare(&r->beside.less, "the uniform width", false);
         if (more > 1e-9)
             printf("                   the plan has %.3g bits more: no uniform widths come nearer "

@@ -75,15 +75,14 @@ static int64_t next_point(const dq_plan_curve *c, int64_t point, int rows)
 static void put_numbers(dq_row_writer *w, const char *name, const dq_plan_numbers *n,
                         double outside, unsigned when, const char *about)
 {
-    const dq_interval kld =
-        w->live ? dq_plan_decide_kld(n->kld, n->kld_skew, outside) : dq_interval_none;
+    const dq_interval kld = w->live ? dq_plan_interval_kld(n->kld, outside) : dq_interval_none;
     if (!DQ_OBJECT(w, name, about, .def = "weights_numbers", .when = when)) return;
-    DQ_METRIC(w, "kld", n->kld, "KLD in nats.");
+    DQ_METRIC(w, "kld", n->kld.of, "KLD in nats.");
     dq_plan_put_ends(w, "kld_interval", &kld, "Its interval.", 0);
     DQ_PUT(w, "outside", outside, "Probability that the interval leaves out.");
-    DQ_PUT(w, "kld_skewness", n->kld_skew, "Skewness of its clusters.", .when = DQ_NULL);
-    DQ_METRIC(w, "ln_ppl_ratio", n->loss, "ln of the perplexity over that of the source.");
-    DQ_PUT(w, "clusters", n->kld.clusters, "Clusters of the text.");
+    DQ_PUT(w, "kld_skewness", n->kld.skew, "Skewness of its clusters.", .when = DQ_NULL);
+    DQ_METRIC(w, "ln_ppl_ratio", n->loss.of, "ln of the perplexity over that of the source.");
+    DQ_PUT(w, "clusters", n->kld.of.clusters, "Clusters of the text.");
     dq_row_end(w);
 }
 
@@ -123,12 +122,6 @@ static void put_trial(dq_row_writer *w, const char *name, const dq_plan_weights 
     dq_row_end(w);
 }
 
-/* Probability outside each interval of a difference to a uniform width. */
-static double outside_baseline(const dq_plan_weights *p)
-{
-    return dq_plan_decide_outside_of(p->trial[p->chosen].look, 2);
-}
-
 static void put_quarters(dq_row_writer *w, unsigned part)
 {
     DQ_LIST(w, "quarters", "Quarters of the file, from 0.");
@@ -162,9 +155,9 @@ static void baseline_rows(dq_row_writer *w, const void *plan, int64_t i)
     DQ_PUT(w, "bits", t->uniform, "The width.");
     DQ_PUT(w, "packed_bits_per_weight", t->bits_per_weight,
            "Bits per weight of its packed tensors.", .when = DQ_NULL);
-    DQ_METRIC(w, "kld_difference", r->difference, "KLD of the plan less its own, in nats.");
-    dq_plan_put_ends(w, "interval", DQ_LIVE(w, &r->interval), "Of that difference.", 0);
-    DQ_PUT(w, "outside", outside_baseline(p), "Probability that the interval leaves out.");
+    DQ_METRIC(w, "kld_difference", r->less.of.kld.of, "KLD of the plan less its own, in nats.");
+    dq_plan_put_ends(w, "interval", DQ_LIVE(w, &r->less.kld), "Of that difference.", 0);
+    DQ_PUT(w, "outside", r->less.outside, "Probability that the interval leaves out.");
     if (DQ_WHEN(w, p->set.budget.goal >= DQ_PLAN_BPW))
         DQ_PUT(w, "beyond_budget", r->beyond, "Of budgets of size: whether it takes more.",
                .when = DQ_SOMETIMES);
@@ -390,8 +383,9 @@ static void measured_cells(dq_table *t, const dq_plan_trial *x)
         return;
     }
     const dq_plan_numbers *n = &x->on[DQ_PLAN_SEARCH];
-    dq_table_cell(t, "%s ± %s", nats(n->kld.value).text, nats(n->kld.std_err).text);
-    dq_table_cell(t, "%.5f ± %.5f", exp(n->loss.value), exp(n->loss.value) * n->loss.std_err);
+    dq_table_cell(t, "%s ± %s", nats(n->kld.of.value).text, nats(n->kld.of.std_err).text);
+    dq_table_cell(t, "%.5f ± %.5f", exp(n->loss.of.value),
+                  exp(n->loss.of.value) * n->loss.of.std_err);
 }
 
 static void widths_cell(dq_table *t, int uniform)
@@ -439,21 +433,22 @@ static void print_result(const dq_plan_weights *p)
     const dq_plan_trial *t = &p->trial[p->chosen];
     const dq_plan_numbers *n = &t->on[DQ_PLAN_UNSEEN];
     const double outside = dq_plan_decide_outside(t->look);
-    const dq_interval k = dq_plan_decide_kld(n->kld, n->kld_skew, outside);
-    const dq_interval l = dq_plan_decide_interval(n->loss, n->loss_skew, outside);
+    const dq_interval k = dq_plan_interval_kld(n->kld, outside);
+    const dq_interval l = dq_plan_interval(n->loss, outside);
     char size[32];
     printf(
         "chosen             %.3f bits per weight in packed tensors%s, container %lld bytes (%s)\n",
         t->bits_per_weight, t->uniform ? ", uniform" : "", (long long)p->container_bytes,
         dq_document_size_text(size, sizeof size, p->container_bytes));
-    printf("on unseen text     KLD %s ± %s ", nats(n->kld.value).text, nats(n->kld.std_err).text);
+    printf("on unseen text     KLD %s ± %s ", nats(n->kld.of.value).text,
+           nats(n->kld.of.std_err).text);
     printf("(nominally %.5g %%: %s to %s); perplexity ratio %.5f (%.5f to %.5f)\n",
-           100 * (1 - outside), nats(k.low).text, nats(k.high).text, exp(n->loss.value), exp(l.low),
-           exp(l.high));
+           100 * (1 - outside), nats(k.low).text, nats(k.high).text, exp(n->loss.of.value),
+           exp(l.low), exp(l.high));
     printf(
         "                   between %lld documents (of a single text, sequences); of each sequence "
         "the second half is scored\n",
-        (long long)n->kld.clusters);
+        (long long)n->kld.of.clusters);
     printf("interim looks      %d%s", p->n_look,
            p->n_look > 1 ? ", the intervals widened for each; earlier ones missed the budget" : "");
     if (p->n_earlier) printf("; %d for other budgets, which widened them as well", p->n_earlier);
@@ -500,9 +495,9 @@ static dq_status weights_output_print(const dq_plan_weights *p, dq_err *err)
         printf("against uniform %d  %.3f bits per weight%s; KLD of the plan less its own %+.3g "
                "(nominally %.5g %%: %+.3g to %+.3g): %s is closer\n",
                p->trial[r->trial].uniform, p->trial[r->trial].bits_per_weight,
-               r->beyond ? ", beyond the budget" : "", r->difference.value,
-               100 * (1 - outside_baseline(p)), r->interval.low, r->interval.high,
-               dq_cache_numbers_verdict(r->interval, "the plan", "the uniform width",
+               r->beyond ? ", beyond the budget" : "", r->less.of.kld.of.value,
+               100 * (1 - r->less.outside), r->less.kld.low, r->less.kld.high,
+               dq_cache_numbers_verdict(r->less.kld, "the plan", "the uniform width",
                                         "inconclusive which"));
     }
     if (p->n_baselines)
@@ -512,8 +507,8 @@ static dq_status weights_output_print(const dq_plan_weights *p, dq_err *err)
         printf("                   on the search text a mix of %.3f bits per weight was not "
                "closer (KLD %s) than this uniform width (%s)\n",
                p->trial[p->mix].bits_per_weight,
-               nats(p->trial[p->mix].on[DQ_PLAN_SEARCH].kld.value).text,
-               nats(p->trial[p->chosen].on[DQ_PLAN_SEARCH].kld.value).text);
+               nats(p->trial[p->mix].on[DQ_PLAN_SEARCH].kld.of.value).text,
+               nats(p->trial[p->chosen].on[DQ_PLAN_SEARCH].kld.of.value).text);
     const dq_plan_trial *taken = &p->trial[p->chosen];
     const dq_plan_budget b = p->set.budget;
     printf("budget             %s: ", p->met ? "met" : "not met");

@@ -44,14 +44,14 @@ void dq_plan_put_widths(dq_row_writer *w, const int *bits, int n);
 void dq_plan_put_dense(dq_row_writer *w, const dq_kv_config *kv);
 
 /* "kld_nats", "ln_ppl_ratio", "clusters". */
-void dq_cache_numbers_rows(dq_row_writer *w, const dq_plan_caches_numbers *x);
+void dq_cache_numbers_rows(dq_row_writer *w, const dq_plan_numbers *x);
 /* An object of them; NULL: null. */
-void dq_cache_numbers_put(dq_row_writer *w, const char *name, const dq_plan_caches_numbers *x,
+void dq_cache_numbers_put(dq_row_writer *w, const char *name, const dq_plan_numbers *x,
                           const char *about);
 /* With intervals; a cache beside the plan: "unseen" and "plan_less_it". */
-void dq_cache_numbers_found(dq_row_writer *w, const char *name, const dq_plan_caches_found *x,
+void dq_cache_numbers_found(dq_row_writer *w, const char *name, const dq_plan_found *x,
                             const char *about);
-void dq_cache_numbers_beside(dq_row_writer *w, const dq_plan_caches_beside *x);
+void dq_cache_numbers_beside(dq_row_writer *w, const dq_plan_beside *x);
 /* Windows; what measuring a cache on them takes. */
 void dq_cache_numbers_windows(dq_row_writer *w, const dq_plan_caches *c);
 void dq_cache_numbers_work(dq_row_writer *w, const dq_plan_caches *c);
@@ -60,9 +60,9 @@ double dq_cache_numbers_percent(double loss);
 /* A dry run's line: the time for min to max tokens at `seconds` per token. */
 void dq_cache_numbers_time(double seconds, double min, double max);
 /* Table lines: a plan's loss on unseen windows. */
-void dq_cache_numbers_print(const dq_plan_caches_found *x, const dq_plan_caches *c);
+void dq_cache_numbers_print(const dq_plan_found *x, const dq_plan_caches *c);
 /* Differences and what they say. other: "the uniform width"; error: KLD with its error. */
-void dq_cache_numbers_compare(const dq_plan_caches_found *x, const char *other, bool error);
+void dq_cache_numbers_compare(const dq_plan_found *x, const char *other, bool error);
 
 /* Options of both cache plans as given; 0, NULL, and recent or sink -1: not given. */
 typedef struct dq_cache_options {

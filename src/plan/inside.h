@@ -18,10 +18,8 @@
 /* The interval's upper end is at most the limit; false without an interval. */
 bool dq_plan_decide_keeps(dq_interval i, double limit);
 
-/* Mean per token of sums over clusters, with the error between clusters; ids[n]: their tokens.
- * DQ_RESOURCE. */
-dq_status dq_plan_decide_mean(dq_mean *out, const double *sums, const int64_t *ids, int64_t n,
-                              dq_err *err);
+/* DQ_RESOURCE. */
+dq_status dq_plan_numbers_of(dq_plan_numbers *out, const dq_plan_sums *s, dq_err *err);
 
 /* As dq_work_take_reals. DQ_DAMAGED: also one that is no number of nats. */
 dq_status dq_plan_take_nats(double *x, int64_t n, const json_t *line, const char *key, dq_err *err);
@@ -173,12 +171,12 @@ dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n, dq_plan
 /* By one rank. Seconds per token, the unquantized cache included, from a window run now; ranks
  * count as equally fast. */
 dq_status dq_plan_caches_pace(double *seconds, dq_plan_caches *c, int cache, dq_err *err);
-/* What a cache loses on a part, minus what cache `less` loses there; less -1: nothing. */
-dq_status dq_plan_caches_numbers_of(dq_plan_caches_numbers *out, const dq_plan_caches *c, int cache,
-                                    int less, dq_plan_caches_part part, dq_err *err);
-/* The same on the unseen windows with intervals. */
-dq_status dq_plan_caches_found_of(dq_plan_caches_found *out, const dq_plan_caches *c, int cache,
-                                  int less, double outside, dq_err *err);
+/* What a cache loses on a part. */
+dq_status dq_plan_caches_numbers_of(dq_plan_numbers *out, const dq_plan_caches *c, int cache,
+                                    dq_plan_caches_part part, dq_err *err);
+/* The same on the unseen windows, minus what cache `less` loses there; less -1: nothing. */
+dq_status dq_plan_caches_found_of(dq_plan_found *out, const dq_plan_caches *c, int cache, int less,
+                                  double outside, dq_err *err);
 /* Announces so many caches per part from here on, for progress. */
 void dq_plan_caches_expect(dq_plan_caches *c, int64_t search, int64_t unseen);
 void dq_plan_caches_stage(const dq_plan_caches *c, const char *name);

@@ -69,23 +69,11 @@ typedef struct dq_plan_cache {
     double *lack; /* -ln of the share that the right answer has of all choices' probability, nats */
 } dq_plan_cache;
 
-typedef struct dq_plan_caches_numbers {
-    dq_mean kld, loss;
-    double kld_skew, loss_skew;
-} dq_plan_caches_numbers;
-
-/* On the unseen windows: what a cache loses, or loses more than another, and where that lies. */
-typedef struct dq_plan_caches_found {
-    dq_plan_caches_numbers of;
-    dq_interval kld, loss;
-    double outside; /* of each: 5 %, of differences for all together */
-} dq_plan_caches_found;
-
 /* A cache beside the plan. */
-typedef struct dq_plan_caches_beside {
-    dq_plan_caches_numbers its;
-    dq_plan_caches_found less; /* the plan less it */
-} dq_plan_caches_beside;
+typedef struct dq_plan_beside {
+    dq_plan_numbers its;
+    dq_plan_found less; /* the plan less it */
+} dq_plan_beside;
 
 typedef struct dq_plan_caches {
     const dq_plan_caches_input *in;
@@ -246,7 +234,7 @@ typedef struct dq_plan_heads {
     /* [n_groups] caches in which one group is cut, their loss on the searched windows, and groups
      * by need */
     int *alone, *question_alone;
-    dq_plan_caches_numbers *missed;
+    dq_plan_numbers *missed;
     dq_mean *lack; /* the same of questions */
     int *order;
     dq_plan_heads_trial *trial; /* [n_trials] */
@@ -254,8 +242,8 @@ typedef struct dq_plan_heads {
     char text[DQ_KV_HEADS_TEXT];
     /* on unseen windows: the plan, and the same share in every group; all_share: both are one */
     bool all_share;
-    dq_plan_caches_found found;
-    dq_plan_caches_beside uniform;
+    dq_plan_found found;
+    dq_plan_beside uniform;
     dq_arena *arena;
 } dq_plan_heads;
 
@@ -365,21 +353,21 @@ typedef struct dq_plan_kv_trial {
 typedef struct dq_plan_kv_baseline {
     int mix;
     double bits;
-    dq_plan_caches_beside beside;
+    dq_plan_beside beside;
 } dq_plan_kv_baseline;
 
 typedef struct dq_plan_kv {
     dq_plan_kv_settings set;
     dq_plan_kv_space space;
-    dq_plan_caches caches;        /* mixes, by their text */
-    int *alone;                   /* [units][bits] mixes; -1: not measured */
-    dq_plan_caches_numbers *unit; /* [units][bits] on the search windows, of those */
+    dq_plan_caches caches; /* mixes, by their text */
+    int *alone;            /* [units][bits] mixes; -1: not measured */
+    dq_plan_numbers *unit; /* [units][bits] on the search windows, of those */
     dq_plan_item *item;
     dq_plan_kv_trial *trial; /* the last one taken is the plan */
     int n_trials, chosen;
     dq_plan_kv_baseline baseline[2];
     int n_baselines;
-    dq_plan_caches_found found;
+    dq_plan_found found;
     bool coarse; /* units alone are measured at every other width */
     size_t cap_trials;
     dq_arena *arena;

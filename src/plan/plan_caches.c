@@ -301,43 +301,49 @@ static void caches_progress(void *arg, double share, const char *note)
     if (c->in->step) c->in->step(c->in->arg, done, c->total, w->what);
 }
 
-dq_status dq_plan_caches_numbers_of(dq_plan_caches_numbers *out, const dq_plan_caches *c, int cache,
-                                    int less, dq_plan_caches_part part, dq_err *err)
+/* By cluster, a document or a window of a single one. less -1: nothing. kld and ids are blocks. */
+static dq_status sums_of(dq_plan_sums *out, const dq_plan_caches *c, int cache, int less,
+                         dq_plan_caches_part part, dq_err *err)
 {
     const size_t all = (size_t)c->win.n;
     double *sums = dq_block_new(2 * all, sizeof *sums, err);
-    int64_t *ids = dq_block_new(2 * all, sizeof *ids, err), n;
-    if (sums && ids && number_clusters(ids + all, &n, c, part, err) == DQ_OK) {
-        /* Clusters are documents, or windows of a single one. */
-        const int64_t *of = ids + all;
-        const dq_plan_cache *m = &c->list[cache], *other = less < 0 ? NULL : &c->list[less];
-        for (int64_t x = 0; x < c->win.n; x++) {
-            if (!is_in(c, x, part)) continue;
-            const int64_t scored = dq_window_scored(&c->win.win[x]);
-            sums[of[x]] += (double)scored * (m->kld[x] - (other ? other->kld[x] : 0));
-            (sums + all)[of[x]] += (double)scored * (m->loss[x] - (other ? other->loss[x] : 0));
-            ids[of[x]] += scored;
-        }
-        dq_plan_decide_mean(&out->kld, sums, ids, n, err);
-        dq_plan_decide_mean(&out->loss, sums + all, ids, n, err);
-        out->kld_skew = dq_plan_decide_skew(sums, ids, n);
-        out->loss_skew = dq_plan_decide_skew(sums + all, ids, n);
+    int64_t *ids = dq_block_new(2 * all, sizeof *ids, err), *of = ids + all;
+    *out = (dq_plan_sums){.ids = ids, .kld = sums, .loss = sums + all};
+    if (!sums || !ids || number_clusters(of, &out->n, c, part, err) != DQ_OK) return err->code;
+    const dq_plan_cache *m = &c->list[cache], *other = less < 0 ? NULL : &c->list[less];
+    for (int64_t x = 0; x < c->win.n; x++) {
+        if (!is_in(c, x, part)) continue;
+        const int64_t scored = dq_window_scored(&c->win.win[x]);
+        out->kld[of[x]] += (double)scored * (m->kld[x] - (other ? other->kld[x] : 0));
+        out->loss[of[x]] += (double)scored * (m->loss[x] - (other ? other->loss[x] : 0));
+        ids[of[x]] += scored;
     }
-    dq_block_free(sums);
-    dq_block_free(ids);
+    return DQ_OK;
+}
+
+static void free_sums(const dq_plan_sums *s)
+{
+    dq_block_free(s->kld);
+    dq_block_free((void *)(uintptr_t)s->ids);
+}
+
+dq_status dq_plan_caches_numbers_of(dq_plan_numbers *out, const dq_plan_caches *c, int cache,
+                                    dq_plan_caches_part part, dq_err *err)
+{
+    dq_plan_sums s;
+    if (sums_of(&s, c, cache, -1, part, err) == DQ_OK) dq_plan_numbers_of(out, &s, err);
+    free_sums(&s);
     return err->code;
 }
 
-dq_status dq_plan_caches_found_of(dq_plan_caches_found *out, const dq_plan_caches *c, int cache,
-                                  int less, double outside, dq_err *err)
+dq_status dq_plan_caches_found_of(dq_plan_found *out, const dq_plan_caches *c, int cache, int less,
+                                  double outside, dq_err *err)
 {
-    const dq_plan_caches_numbers *x = &out->of;
-    DQ_TRY(dq_plan_caches_numbers_of(&out->of, c, cache, less, DQ_PLAN_CACHES_UNSEEN, err));
-    out->outside = outside;
-    out->kld = less < 0 ? dq_plan_decide_kld(x->kld, x->kld_skew, outside)
-                        : dq_plan_decide_interval(x->kld, x->kld_skew, outside);
-    out->loss = dq_plan_decide_interval(x->loss, x->loss_skew, outside);
-    return DQ_OK;
+    dq_plan_sums s;
+    if (sums_of(&s, c, cache, less, DQ_PLAN_CACHES_UNSEEN, err) == DQ_OK)
+        dq_plan_found_of(out, &s, less >= 0, outside, err);
+    free_sums(&s);
+    return err->code;
 }
 
 /* Few questions at a time, so that an interruption costs little. The unquantized cache is not

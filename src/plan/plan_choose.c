@@ -118,14 +118,14 @@ double dq_plan_alloc_loss(const dq_plan_curve *c, const int *choice)
     return sum;
 }
 
-dq_interval dq_plan_decide_interval(dq_mean m, double skew, double outside)
+dq_interval dq_plan_interval(dq_plan_mean m, double outside)
 {
-    return dq_interval_t_skewed(m.value, m.std_err, m.clusters, skew, outside);
+    return dq_interval_t_skewed(m.of.value, m.of.std_err, m.of.clusters, m.skew, outside);
 }
 
-dq_interval dq_plan_decide_kld(dq_mean m, double skew, double outside)
+dq_interval dq_plan_interval_kld(dq_plan_mean m, double outside)
 {
-    dq_interval i = dq_plan_decide_interval(m, skew, outside);
+    dq_interval i = dq_plan_interval(m, outside);
     if (i.low < 0) i.low = 0;
     return i;
 }
@@ -162,9 +162,9 @@ dq_plan_turn dq_plan_decide_turn(dq_plan_decider *l)
     return DQ_PLAN_TURN_POINT;
 }
 
-dq_interval dq_plan_decide_look(dq_plan_decider *l, dq_mean found, double skew, int look)
+dq_interval dq_plan_decide_look(dq_plan_decider *l, dq_plan_mean found, int look)
 {
-    const dq_interval i = dq_plan_decide_interval(found, skew, dq_plan_decide_outside(look));
+    const dq_interval i = dq_plan_interval(found, dq_plan_decide_outside(look));
     l->n++;
     l->met = dq_plan_decide_keeps(i, l->limit);
     return i;
@@ -176,26 +176,7 @@ bool dq_plan_decide_uniform(dq_plan_offer mix, dq_plan_offer uniform)
     return mix.excess > 0 || uniform.kld < mix.kld;
 }
 
-dq_status dq_plan_decide_mean(dq_mean *out, const double *sums, const int64_t *ids, int64_t n,
-                              dq_err *err)
-{
-    int64_t all = 0, at = 0;
-    for (int64_t c = 0; c < n; c++) all += ids[c];
-    double *x = dq_block_new((size_t)all, sizeof *x, err);
-    int32_t *cluster = dq_block_new((size_t)all, sizeof *cluster, err);
-    for (int64_t c = 0; err->code == DQ_OK && c < n; c++) {
-        for (int64_t i = 0; i < ids[c]; i++, at++) {
-            x[at] = sums[c] / (double)ids[c];
-            cluster[at] = (int32_t)c;
-        }
-    }
-    if (err->code == DQ_OK) *out = dq_mean_clustered(x, cluster, all);
-    dq_block_free(x);
-    dq_block_free(cluster);
-    return err->code;
-}
-
-double dq_plan_decide_skew(const double *sums, const int64_t *ids, int64_t n)
+static double skew_of(const double *sums, const int64_t *ids, int64_t n)
 {
     double all = 0, total = 0, two = 0, three = 0, used = 0;
     for (int64_t c = 0; c < n; c++) {
@@ -210,6 +191,42 @@ double dq_plan_decide_skew(const double *sums, const int64_t *ids, int64_t n)
         used++;
     }
     return two > 0 ? three / used / pow(two / used, 1.5) : 0;
+}
+
+dq_status dq_plan_mean_of(dq_plan_mean *out, const double *sums, const int64_t *ids, int64_t n,
+                          dq_err *err)
+{
+    int64_t all = 0, at = 0;
+    for (int64_t c = 0; c < n; c++) all += ids[c];
+    double *x = dq_block_new((size_t)all, sizeof *x, err);
+    int32_t *cluster = dq_block_new((size_t)all, sizeof *cluster, err);
+    for (int64_t c = 0; err->code == DQ_OK && c < n; c++) {
+        for (int64_t i = 0; i < ids[c]; i++, at++) {
+            x[at] = sums[c] / (double)ids[c];
+            cluster[at] = (int32_t)c;
+        }
+    }
+    if (err->code == DQ_OK)
+        *out = (dq_plan_mean){dq_mean_clustered(x, cluster, all), skew_of(sums, ids, n)};
+    dq_block_free(x);
+    dq_block_free(cluster);
+    return err->code;
+}
+
+dq_status dq_plan_numbers_of(dq_plan_numbers *out, const dq_plan_sums *s, dq_err *err)
+{
+    DQ_TRY(dq_plan_mean_of(&out->kld, s->kld, s->ids, s->n, err));
+    return dq_plan_mean_of(&out->loss, s->loss, s->ids, s->n, err);
+}
+
+dq_status dq_plan_found_of(dq_plan_found *out, const dq_plan_sums *s, bool differs, double outside,
+                           dq_err *err)
+{
+    DQ_TRY(dq_plan_numbers_of(&out->of, s, err));
+    out->outside = outside;
+    out->kld = (differs ? dq_plan_interval : dq_plan_interval_kld)(out->of.kld, outside);
+    out->loss = dq_plan_interval(out->of.loss, outside);
+    return DQ_OK;
 }
 
 /* Bound on nats per token in a file: more than any model's, and small enough for finite sums. */

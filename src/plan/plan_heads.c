@@ -320,14 +320,14 @@ static dq_status measure(dq_plan_heads *p, const int *cache, const int *asked, i
 }
 
 /* 0 without searched windows, or without questions. */
-static dq_status numbers_of(dq_plan_caches_numbers *x, dq_mean *lack, const dq_plan_heads *p,
-                            int cache, int asked, dq_err *err)
+static dq_status numbers_of(dq_plan_numbers *x, dq_mean *lack, const dq_plan_heads *p, int cache,
+                            int asked, dq_err *err)
 {
-    *x = (dq_plan_caches_numbers){0};
+    *x = (dq_plan_numbers){0};
     *lack = (dq_mean){0};
     if (p->caches.n_questions) DQ_TRY(dq_plan_caches_ask_mean(lack, &p->caches, asked, err));
     if (!p->set.find) return DQ_OK;
-    return dq_plan_caches_numbers_of(x, &p->caches, cache, -1, DQ_PLAN_CACHES_SEARCH, err);
+    return dq_plan_caches_numbers_of(x, &p->caches, cache, DQ_PLAN_CACHES_SEARCH, err);
 }
 
 static dq_status run_all(dq_plan_heads *p, dq_err *err)
@@ -346,7 +346,7 @@ static dq_status run_all(dq_plan_heads *p, dq_err *err)
     DQ_TRY(measure(p, p->alone, p->question_alone, n, "alone", err));
     for (int g = 0; g < n; g++) {
         DQ_TRY(numbers_of(&p->missed[g], &p->lack[g], p, p->alone[g], p->question_alone[g], err));
-        missed[g] = p->missed[g].kld.value + p->lack[g].value;
+        missed[g] = p->missed[g].kld.of.value + p->lack[g].value;
     }
     dq_plan_heads_order_sort(p->order, missed, n);
     int *number = dq_alloc(p->arena, (size_t)p->set.tries, sizeof *number, err);
@@ -361,11 +361,11 @@ static dq_status run_all(dq_plan_heads *p, dq_err *err)
     expect(p, cache, cache, count, 0);
     DQ_TRY(measure(p, cache, cache, count, "share", err));
     for (int i = 0; i < count; i++) {
-        dq_plan_caches_numbers x;
+        dq_plan_numbers x;
         dq_mean lack;
         dq_plan_heads_trial *t = &p->trial[p->n_trials++];
         DQ_TRY(numbers_of(&x, &lack, p, cache[i], cache[i], err));
-        *t = (dq_plan_heads_trial){number[i], cache[i], x.kld.value, lack.value};
+        *t = (dq_plan_heads_trial){number[i], cache[i], x.kld.of.value, lack.value};
         if (i == 0 || dq_plan_heads_lost(t) < dq_plan_heads_lost(&p->trial[p->chosen]))
             p->chosen = i;
     }
@@ -384,7 +384,7 @@ static dq_status run_all(dq_plan_heads *p, dq_err *err)
     DQ_TRY(dq_plan_caches_run(c, compared, n_compared, part, "heads and uniform", err));
     DQ_TRY(dq_plan_caches_found_of(&p->found, c, compared[0], -1, 0.05, err));
     if (p->all_share) return DQ_OK;
-    DQ_TRY(dq_plan_caches_numbers_of(&p->uniform.its, c, compared[1], -1, part, err));
+    DQ_TRY(dq_plan_caches_numbers_of(&p->uniform.its, c, compared[1], part, err));
     return dq_plan_caches_found_of(&p->uniform.less, c, compared[0], compared[1], 0.05 / VERDICTS,
                                    err);
 }

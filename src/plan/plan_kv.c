@@ -442,14 +442,14 @@ static dq_status try_offers(int *best, offers *o, int n, const char *from, dq_er
     for (int i = 0; i < n; i++) mix[i] = o->list[i].mix;
     DQ_TRY(dq_plan_caches_run(&p->caches, mix, n, DQ_PLAN_CACHES_SEARCH, from, err));
     for (int i = 0; i < n; i++) {
-        dq_plan_caches_numbers x;
+        dq_plan_numbers x;
         dq_plan_kv_trial *list =
             dq_grow(p->arena, p->trial, (size_t)p->n_trials + 1, &p->cap_trials, sizeof *list, err);
         if (!list) return err->code;
         p->trial = list;
-        DQ_TRY(dq_plan_caches_numbers_of(&x, &p->caches, mix[i], -1, DQ_PLAN_CACHES_SEARCH, err));
+        DQ_TRY(dq_plan_caches_numbers_of(&x, &p->caches, mix[i], DQ_PLAN_CACHES_SEARCH, err));
         dq_plan_kv_trial *t = &list[p->n_trials++];
-        *t = (dq_plan_kv_trial){.mix = mix[i], .from = from, .kld = x.kld.value};
+        *t = (dq_plan_kv_trial){.mix = mix[i], .from = from, .kld = x.kld.of.value};
         t->bits = dq_plan_kv_space_mean(&p->space, o->list[i].width);
         t->added = o->list[i].predicted;
         memcpy(t->width, o->list[i].width, sizeof t->width);
@@ -550,10 +550,9 @@ static dq_status decide(dq_plan_kv *p, dq_err *err)
                               "plan and uniform", err));
     DQ_TRY(dq_plan_caches_found_of(&p->found, &p->caches, mix[0], -1, 0.05, err));
     for (int i = 0; i < p->n_baselines; i++) {
-        dq_plan_caches_beside *b = &p->baseline[i].beside;
+        dq_plan_beside *b = &p->baseline[i].beside;
         const int other = p->baseline[i].mix;
-        DQ_TRY(
-            dq_plan_caches_numbers_of(&b->its, &p->caches, other, -1, DQ_PLAN_CACHES_UNSEEN, err));
+        DQ_TRY(dq_plan_caches_numbers_of(&b->its, &p->caches, other, DQ_PLAN_CACHES_UNSEEN, err));
         DQ_TRY(dq_plan_caches_found_of(&b->less, &p->caches, mix[0], other, outside, err));
     }
     return DQ_OK;
@@ -573,9 +572,9 @@ static dq_status run_all(dq_plan_kv *p, dq_err *err)
                               "alone", err));
     for (int i = 0; i < n; i++) {
         if (p->alone[i] < 0) continue;
-        DQ_TRY(dq_plan_caches_numbers_of(&p->unit[i], &p->caches, p->alone[i], -1,
+        DQ_TRY(dq_plan_caches_numbers_of(&p->unit[i], &p->caches, p->alone[i],
                                          DQ_PLAN_CACHES_SEARCH, err));
-        p->item[i / p->space.n_bits].loss[i % p->space.n_bits] = p->unit[i].kld.value;
+        p->item[i / p->space.n_bits].loss[i % p->space.n_bits] = p->unit[i].kld.of.value;
     }
     for (int u = 0; u < p->space.n_units; u++) {
         for (int k = 0; k < p->space.n_bits; k++) {

@@ -82,8 +82,8 @@ static dq_status take_trial(dq_plan_trial *t, const json_t *line, dq_err *err)
     memcpy(t->weights_sha256, sha, 65);
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
         const json_t *o = json_object_get(line, dq_plan_text_name[i]);
-        DQ_TRY(dq_work_take_reals(t->on[i].sums.kld, t->on[i].sums.n, o, "kld", err));
-        DQ_TRY(dq_work_take_reals(t->on[i].sums.loss, t->on[i].sums.n, o, "loss", err));
+        DQ_TRY(dq_work_take_reals(t->sums[i].kld, t->sums[i].n, o, "kld", err));
+        DQ_TRY(dq_work_take_reals(t->sums[i].loss, t->sums[i].n, o, "loss", err));
     }
     return DQ_OK;
 }
@@ -251,7 +251,7 @@ static dq_status measure(dq_plan_trial *t, dq_plan_trials *parts, const char *pa
             .m = m, .embed = &m->embed, .head = &m->head, .what = "measuring"};
         dq_container_weights_sha256(t->weights_sha256, m->container, err);
         for (int i = DQ_PLAN_SEARCH; err->code == DQ_OK && i < DQ_PLAN_TEXTS; i++)
-            dq_plan_part_measure(&t->on[i].sums, &parts->part[i], &other, err);
+            dq_plan_part_measure(&t->sums[i], &parts->part[i], &other, err);
     }
     dq_model_close(m);
     return err->code;
@@ -395,7 +395,7 @@ static dq_status make(dq_plan_weights *p, dq_plan_trials *parts, dq_plan_trial *
     json_object_set_new(line, "file_bytes", json_integer(t->file_bytes));
     json_object_set_new(line, "weights_sha256", json_string(t->weights_sha256));
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
-        const dq_plan_sums *s = &t->on[i].sums;
+        const dq_plan_sums *s = &t->sums[i];
         json_t *o = json_object();
         json_object_set_new(o, "kld", dq_work_reals(s->kld, s->n));
         json_object_set_new(o, "loss", dq_work_reals(s->loss, s->n));
@@ -423,7 +423,7 @@ static dq_status trial_of(int64_t *out, dq_plan_weights *p, dq_plan_trials *part
     memcpy(t.choice, choice, bytes);
     t.predicted = dq_plan_alloc_loss(&p->curve, choice);
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
-        dq_plan_sums *s = &t.on[i].sums;
+        dq_plan_sums *s = &t.sums[i];
         const dq_calib_text *text = &p->text[i];
         s->kld = dq_alloc(p->arena, (size_t)text->n_seq, sizeof *s->kld, err);
         s->loss = dq_alloc(p->arena, (size_t)text->n_seq, sizeof *s->loss, err);
@@ -434,13 +434,8 @@ static dq_status trial_of(int64_t *out, dq_plan_weights *p, dq_plan_trials *part
     DQ_TRY(get_trial(&found, p, &t, err));
     if (!found) DQ_TRY(make(p, parts, &t, err));
     t.bits_per_weight = dq_plan_weights_bits_per_weight(p, (double)t.packed_bytes);
-    for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
-        dq_plan_numbers *n = &t.on[i];
-        DQ_TRY(dq_plan_decide_mean(&n->kld, n->sums.kld, n->sums.ids, n->sums.n, err));
-        DQ_TRY(dq_plan_decide_mean(&n->loss, n->sums.loss, n->sums.ids, n->sums.n, err));
-        n->kld_skew = dq_plan_decide_skew(n->sums.kld, n->sums.ids, n->sums.n);
-        n->loss_skew = dq_plan_decide_skew(n->sums.loss, n->sums.ids, n->sums.n);
-    }
+    for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++)
+        DQ_TRY(dq_plan_numbers_of(&t.on[i], &t.sums[i], err));
     p->trial[p->n_trials++] = t;
     return DQ_OK;
 }
@@ -911,19 +906,16 @@ static double limit_of(const dq_plan_weights *p)
     return p->set.budget.goal == DQ_PLAN_PPL ? log(p->set.budget.value) : p->set.budget.value;
 }
 
-/* The quantity under the budget; *skew: of its clusters. */
-static dq_mean mean_of(const dq_plan_weights *p, const dq_plan_numbers *n, double *skew)
+/* The quantity under the budget. */
+static dq_plan_mean mean_of(const dq_plan_weights *p, const dq_plan_numbers *n)
 {
-    const bool loss = p->set.budget.goal == DQ_PLAN_PPL;
-    *skew = loss ? n->loss_skew : n->kld_skew;
-    return loss ? n->loss : n->kld;
+    return p->set.budget.goal == DQ_PLAN_PPL ? n->loss : n->kld;
 }
 
 static dq_interval on_search(const dq_plan_weights *p, int64_t trial)
 {
-    double skew;
-    const dq_mean m = mean_of(p, &p->trial[trial].on[DQ_PLAN_SEARCH], &skew);
-    return dq_plan_decide_interval(m, skew, dq_plan_decide_outside(1));
+    const dq_plan_mean m = mean_of(p, &p->trial[trial].on[DQ_PLAN_SEARCH]);
+    return dq_plan_interval(m, dq_plan_decide_outside(1));
 }
 
 static dq_status try_point(int64_t *trial, job *j, int64_t point, dq_err *err)
@@ -992,13 +984,11 @@ static dq_status find_uniform(int *bits, job *j, int64_t point, dq_err *err)
 static dq_status look(dq_plan_decider *l, dq_plan_weights *p, int64_t trial, dq_err *err)
 {
     dq_plan_trial *t = &p->trial[trial];
-    double skew;
-    const dq_mean m = mean_of(p, &t->on[DQ_PLAN_UNSEEN], &skew);
     if (t->look == 0) {
         DQ_TRY(state_look(&t->look, p, t, err));
         p->n_look++;
     }
-    t->interval = dq_plan_decide_look(l, m, skew, t->look);
+    t->interval = dq_plan_decide_look(l, mean_of(p, &t->on[DQ_PLAN_UNSEEN]), t->look);
     if (p->set.budget.goal == DQ_PLAN_KLD && t->interval.low < 0) t->interval.low = 0;
     p->met = t->meets = l->met;
     p->chosen = trial;
@@ -1053,7 +1043,7 @@ static dq_status excess_of(double *out, dq_plan_weights *p, int64_t trial, dq_er
 
 static dq_status offer_of(dq_plan_offer *out, dq_plan_weights *p, int64_t trial, dq_err *err)
 {
-    out->kld = p->trial[trial].on[DQ_PLAN_SEARCH].kld.value;
+    out->kld = p->trial[trial].on[DQ_PLAN_SEARCH].kld.of.value;
     return excess_of(&out->excess, p, trial, err);
 }
 
@@ -1091,8 +1081,7 @@ static dq_status choose_by_size(job *j, dq_err *err)
     }
     dq_plan_trial *t = &p->trial[p->chosen];
     DQ_TRY(state_look(&t->look, p, t, err));
-    t->interval = dq_plan_decide_kld(t->on[DQ_PLAN_UNSEEN].kld, t->on[DQ_PLAN_UNSEEN].kld_skew,
-                                     dq_plan_decide_outside(t->look));
+    t->interval = dq_plan_interval_kld(t->on[DQ_PLAN_UNSEEN].kld, dq_plan_decide_outside(t->look));
     p->n_look = 1;
     return DQ_OK;
 }
@@ -1106,12 +1095,16 @@ static dq_status add_baseline(job *j, int bits, dq_err *err)
     if (r->trial == p->chosen || (p->n_baselines == 1 && r->trial == p->baseline[0].trial))
         return DQ_OK;
     p->n_baselines++;
-    const dq_plan_sums *own = &p->trial[p->chosen].on[DQ_PLAN_UNSEEN].sums;
-    const dq_plan_sums *its = &p->trial[r->trial].on[DQ_PLAN_UNSEEN].sums;
-    double *x = dq_block_new((size_t)own->n, sizeof *x, err);
-    for (int64_t i = 0; x && i < own->n; i++) x[i] = own->kld[i] - its->kld[i];
-    if (x) dq_plan_decide_mean(&r->difference, x, own->ids, own->n, err);
-    if (x) r->skew = dq_plan_decide_skew(x, own->ids, own->n);
+    const dq_plan_sums *own = &p->trial[p->chosen].sums[DQ_PLAN_UNSEEN];
+    const dq_plan_sums *its = &p->trial[r->trial].sums[DQ_PLAN_UNSEEN];
+    double *x = dq_block_new((size_t)own->n, 2 * sizeof *x, err);
+    const dq_plan_sums less = {own->n, own->ids, x, x + own->n};
+    for (int64_t i = 0; x && i < own->n; i++) {
+        less.kld[i] = own->kld[i] - its->kld[i];
+        less.loss[i] = own->loss[i] - its->loss[i];
+    }
+    const double outside = dq_plan_decide_outside_of(p->trial[p->chosen].look, 2);
+    if (x) dq_plan_found_of(&r->less, &less, true, outside, err);
     dq_block_free(x);
     return err->code;
 }
@@ -1183,14 +1176,9 @@ static dq_status run_job(job *j, dq_err *err)
     /* The nearest uniform widths on both sides. */
     const dq_plan_trial *t = &p->trial[p->chosen];
     const double cost = dq_plan_alloc_cost(&p->curve, t->choice);
-    const double outside = dq_plan_decide_outside_of(t->look, 2);
     expect(j, RIVALS, 0);
     DQ_TRY(add_baseline(j, uniform_near(j, cost - !!t->uniform, true), err));
     DQ_TRY(add_baseline(j, uniform_near(j, cost + !!t->uniform, false), err));
-    for (int k = 0; k < p->n_baselines; k++) {
-        dq_plan_baseline *r = &p->baseline[k];
-        r->interval = dq_plan_decide_interval(r->difference, r->skew, outside);
-    }
     DQ_TRY(weigh(p, err));
     trial_clear(p);
     return DQ_OK;

@@ -778,7 +778,9 @@ static dq_status probe_tensor(job *j, int64_t i, dq_err *err)
     }
     t->measured = dq_plan_probe_measured(t);
     for (int o = 0; o < t->n; o++) DQ_TRY(probe_option(j, t, o, w, err));
-    DQ_TRY(dq_plan_decide_mean(&t->kld, j->sums.kld, j->sums.ids, j->sums.n, err));
+    dq_plan_mean kld;
+    DQ_TRY(dq_plan_mean_of(&kld, j->sums.kld, j->sums.ids, j->sums.n, err));
+    t->kld = kld.of;
     t->known = true;
     return j->p->found(j->p->arg, i, err);
 }

@@ -55,6 +55,45 @@ void dq_plan_alloc_fill(int *choice, const dq_plan_curve *c, int64_t point, doub
 double dq_plan_alloc_cost(const dq_plan_curve *c, const int *choice);
 double dq_plan_alloc_loss(const dq_plan_curve *c, const int *choice);
 
+/* ---- Numbers ----
+ * What a variant of a model (other weights, another cache) loses on a text, by cluster, the unit
+ * of the text that a sequence is of: ids of one depend on each other. */
+
+typedef struct dq_plan_sums {
+    int64_t n;          /* clusters */
+    const int64_t *ids; /* [n] that are scored */
+    /* [n] KLD against the source, ln p of the source less that of the variant, nats */
+    double *kld, *loss;
+} dq_plan_sums;
+
+/* A mean per id, and the skewness over clusters of sums minus the mean times ids; 0 where all are
+ * alike. */
+typedef struct dq_plan_mean {
+    dq_mean of;
+    double skew;
+} dq_plan_mean;
+/* DQ_RESOURCE. */
+dq_status dq_plan_mean_of(dq_plan_mean *out, const double *sums, const int64_t *ids, int64_t n,
+                          dq_err *err);
+/* Where it lies, nominally (dq_interval_t_skewed); of a quantity that is not negative, as a KLD. */
+dq_interval dq_plan_interval(dq_plan_mean m, double outside);
+dq_interval dq_plan_interval_kld(dq_plan_mean m, double outside);
+
+/* Nats per id; loss: ln of the ratio of perplexities. */
+typedef struct dq_plan_numbers {
+    dq_plan_mean kld, loss;
+} dq_plan_numbers;
+
+/* What a variant loses, or loses more than another, and where that lies. */
+typedef struct dq_plan_found {
+    dq_plan_numbers of;
+    dq_interval kld, loss;
+    double outside; /* of each: 5 %, of differences for all together */
+} dq_plan_found;
+/* differs: the sums are of a difference. DQ_RESOURCE. */
+dq_status dq_plan_found_of(dq_plan_found *out, const dq_plan_sums *s, bool differs, double outside,
+                           dq_err *err);
+
 /* ---- Decide ----
  * Which model is looked at next on the unseen text, how sure a look must be, when a budget is met,
  * and when a uniform width is taken. Numbers go in, decisions come out.
@@ -90,16 +129,8 @@ typedef enum dq_plan_turn {
 } dq_plan_turn;
 /* Moves on, and sets l->point for the next look. */
 dq_plan_turn dq_plan_decide_turn(dq_plan_decider *l);
-/* Takes the result of a look: mean, skewness of its clusters, and number. */
-dq_interval dq_plan_decide_look(dq_plan_decider *l, dq_mean found, double skew, int look);
-/* Of such a mean, nominally: see dq_interval_t_skewed. */
-dq_interval dq_plan_decide_interval(dq_mean m, double skew, double outside);
-
-/* For a quantity that is not negative, as a KLD. */
-dq_interval dq_plan_decide_kld(dq_mean m, double skew, double outside);
-
-/* Skewness over clusters of sums minus the mean times tokens; 0 where all are alike. */
-double dq_plan_decide_skew(const double *sums, const int64_t *ids, int64_t n);
+/* Takes the result of a look and its number. */
+dq_interval dq_plan_decide_look(dq_plan_decider *l, dq_plan_mean found, int look);
 
 /* A model that competes for a budget of size, with its KLD on the search text. */
 typedef struct dq_plan_offer {
@@ -133,22 +164,13 @@ void dq_plan_work_step(void *share, const dq_pace *pace, const char *what);
  * A part of a text with the source model's answers on it, and how far other weights are from them.
  * Of ranks (work/ranks.h) each runs chunks of its own (calibrate.h), and all have the sums.
  *
- * Numbers are summed by cluster, the unit of the text that a sequence is of (calibrate.h): ids of
- * one depend on each other. What is scored is the second half of every sequence, as evaluation in
- * chunks does. */
+ * What is scored is the second half of every sequence, as evaluation in chunks does. */
 
 /* The first scored token of a sequence of n, which has a row before it; n: none. */
 int64_t dq_plan_part_first(int64_t n);
 
 /* Per cluster of the text, in the arena. NULL: DQ_RESOURCE. */
 int64_t *dq_plan_part_scored(const dq_calib_text *t, dq_arena *a, dq_err *err);
-
-typedef struct dq_plan_sums {
-    int64_t n; /* clusters */
-    const int64_t *ids;
-    double *kld,
-        *loss; /* [n] KLD against the source, ln p of the source less that of the model, nats */
-} dq_plan_sums;
 
 int64_t dq_plan_part_bytes(const dq_calib_text *text, const dq_model *m); /* of the file */
 
@@ -256,13 +278,6 @@ typedef enum dq_plan_text {
 } dq_plan_text;
 extern const char *const dq_plan_text_name[DQ_PLAN_TEXTS]; /* "calibration", "search", "unseen" */
 
-/* Difference to the source on a part of the text. */
-typedef struct dq_plan_numbers {
-    dq_plan_sums sums;
-    dq_mean kld, loss;          /* nats per id; loss: ln of the ratio of perplexities */
-    double kld_skew, loss_skew; /* dq_plan_decide_skew */
-} dq_plan_numbers;
-
 /* A quantized and measured model; file_bytes excludes the plan's part of the recipe. */
 typedef struct dq_plan_trial {
     int *choice;   /* [n_tensors] options */
@@ -271,7 +286,9 @@ typedef struct dq_plan_trial {
     double bits_per_weight, predicted;
     int64_t packed_bytes, file_bytes;
     char weights_sha256[65];
-    dq_plan_numbers on[DQ_PLAN_TEXTS]; /* of the search and of the unseen text */
+    /* of the search and of the unseen text */
+    dq_plan_sums sums[DQ_PLAN_TEXTS];
+    dq_plan_numbers on[DQ_PLAN_TEXTS];
     int look;             /* at the unseen numbers, over all budgets, from 1; 0: none */
     bool meets;           /* what the look said */
     dq_interval interval; /* of what the budget is about, at that look */
@@ -280,10 +297,8 @@ typedef struct dq_plan_trial {
 /* The plan compared with a uniform width on the unseen text. */
 typedef struct dq_plan_baseline {
     int64_t trial;
-    dq_mean difference; /* KLD of the plan less its own */
-    double skew;
-    dq_interval interval;
-    bool beyond; /* a budget of bits or bytes */
+    dq_plan_found less; /* the plan less it */
+    bool beyond;        /* a budget of bits or bytes */
 } dq_plan_baseline;
 
 typedef struct dq_plan_weights {

@@ -457,9 +457,11 @@ dq_status dq_sensitivity_first_of(dq_sensitivity_first *out, const dq_sensitivit
         more[i] = least;
         tokens[i] = s->scored_of[2 * i + 1];
     }
-    if (err->code == DQ_OK && dq_plan_decide_mean(&out->more, more, tokens, n, err) == DQ_OK)
-        out->interval =
-            dq_plan_decide_interval(out->more, dq_plan_decide_skew(more, tokens, n), 0.05);
+    dq_plan_mean m;
+    if (err->code == DQ_OK && dq_plan_mean_of(&m, more, tokens, n, err) == DQ_OK) {
+        out->more = m.of;
+        out->interval = dq_plan_interval(m, 0.05);
+    }
     if (isfinite(out->interval.low)) out->first = first;
     dq_block_free(more);
     dq_block_free(tokens);
@@ -595,9 +597,10 @@ static json_t *line_of(const dq_sensitivity *s, const dq_sensitivity_unit *u)
 
 static dq_status conclude(const dq_sensitivity *s, dq_sensitivity_unit *u, dq_err *err)
 {
-    const int64_t n = s->text->n_clusters, *scored = s->scored_of;
-    DQ_TRY(dq_plan_decide_mean(&u->kld, u->sums, scored, n, err));
-    u->interval = dq_plan_decide_kld(u->kld, dq_plan_decide_skew(u->sums, scored, n), 0.05);
+    dq_plan_mean m;
+    DQ_TRY(dq_plan_mean_of(&m, u->sums, s->scored_of, s->text->n_clusters, err));
+    u->kld = m.of;
+    u->interval = dq_plan_interval_kld(m, 0.05);
     u->known = true;
     return DQ_OK;
 }

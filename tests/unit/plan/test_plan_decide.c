@@ -50,15 +50,15 @@ TEST(looks_are_widened)
     for (int number = 1; number <= 3; number++) {
         dq_plan_decider l = decider(3, false);
         assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_POINT);
-        const dq_interval i = dq_plan_decide_look(&l, m, 0, number);
+        const dq_interval i = dq_plan_decide_look(&l, (dq_plan_mean){m, 0}, number);
         assert_true(l.met == (number == 1));
         assert_true(i.high > i.low && (i.high <= 1) == l.met);
     }
     dq_plan_decider l = decider(3, false); /* and by the skewness of what it is over */
     dq_plan_decide_turn(&l);
-    dq_plan_decide_look(&l, m, 2, 1);
+    dq_plan_decide_look(&l, (dq_plan_mean){m, 2}, 1);
     assert_false(l.met);
-    dq_plan_decide_look(&l, (dq_mean){0.1, (double)NAN, 1}, 0, 1); /* no interval, no yes */
+    dq_plan_decide_look(&l, (dq_plan_mean){{0.1, (double)NAN, 1}, 0}, 1); /* no interval, no yes */
     assert_false(l.met);
 }
 
@@ -75,7 +75,7 @@ TEST(steps_back)
             assert_true(l.curve->loss[l.point] <= 0.9 * l.curve->loss[last] &&
                         l.curve->loss[l.point - 1] > 0.9 * l.curve->loss[last]);
         last = l.point;
-        dq_plan_decide_look(&l, misses, 0, ++n);
+        dq_plan_decide_look(&l, (dq_plan_mean){misses, 0}, ++n);
     }
     assert_int_equal(n, 8);
     assert_int_equal(last, POINTS - 1);
@@ -86,16 +86,16 @@ TEST(ends)
 {
     dq_plan_decider l = decider(3, false); /* where the budget is met */
     dq_plan_decide_turn(&l);
-    dq_plan_decide_look(&l, misses, 0, 1);
+    dq_plan_decide_look(&l, (dq_plan_mean){misses, 0}, 1);
     assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_POINT);
-    dq_plan_decide_look(&l, keeps, 0, 2);
+    dq_plan_decide_look(&l, (dq_plan_mean){keeps, 0}, 2);
     assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_END);
     assert_true(l.met && l.point > 3);
     l = decider(
         -1, false); /* after the dearest, which is all that is left where the search kept nothing */
     assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_POINT);
     assert_int_equal(l.point, POINTS - 1);
-    dq_plan_decide_look(&l, misses, 0, 1);
+    dq_plan_decide_look(&l, (dq_plan_mean){misses, 0}, 1);
     assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_END);
     assert_false(l.met);
 }
@@ -105,18 +105,18 @@ TEST(uniform_first)
 {
     dq_plan_decider l = decider(5, true);
     assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_UNIFORM);
-    dq_plan_decide_look(&l, misses, 0, 1);
+    dq_plan_decide_look(&l, (dq_plan_mean){misses, 0}, 1);
     assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_POINT);
     assert_int_equal(l.point, 5);
-    dq_plan_decide_look(&l, misses, 0, 2);
+    dq_plan_decide_look(&l, (dq_plan_mean){misses, 0}, 2);
     assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_POINT);
     assert_true(l.point > 5);
     l = decider(POINTS - 1, true);
     dq_plan_decide_turn(&l);
-    dq_plan_decide_look(&l, misses, 0, 1);
+    dq_plan_decide_look(&l, (dq_plan_mean){misses, 0}, 1);
     assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_POINT);
     assert_int_equal(l.point, POINTS - 1);
-    dq_plan_decide_look(&l, misses, 0, 2);
+    dq_plan_decide_look(&l, (dq_plan_mean){misses, 0}, 2);
     assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_END);
 }
 
@@ -139,7 +139,7 @@ TEST(accepts_what_misses)
         for (int n = 1; dq_plan_decide_turn(&l) != DQ_PLAN_TURN_END; n++) {
             double x[CLUSTERS];
             for (int i = 0; i < CLUSTERS; i++) x[i] = 1 + 0.3 * normal(&r);
-            dq_plan_decide_look(&l, dq_mean_of(x, CLUSTERS), 0, n);
+            dq_plan_decide_look(&l, (dq_plan_mean){dq_mean_of(x, CLUSTERS), 0}, n);
         }
         accepted += l.met;
     }
@@ -152,8 +152,12 @@ TEST(skewness)
 {
     const double alike[] = {2, 4}, sums[] = {1, 0, 1, 4};
     const int64_t two[] = {1, 2}, ids[] = {1, 0, 1, 1};
-    assert_true(fabs(dq_plan_decide_skew(sums, ids, 4) - sqrt(0.5)) < 1e-15);
-    assert_true(dq_plan_decide_skew(alike, two, 2) == 0);
+    dq_plan_mean m;
+    dq_err err = {0};
+    assert_int_equal(dq_plan_mean_of(&m, sums, ids, 4, &err), DQ_OK);
+    assert_true(m.of.value == 2 && fabs(m.skew - sqrt(0.5)) < 1e-15);
+    assert_int_equal(dq_plan_mean_of(&m, alike, two, 2, &err), DQ_OK);
+    assert_true(m.of.value == 2 && m.skew == 0);
     assert_int_equal(dq_plan_part_first(1), 1);
     assert_int_equal(dq_plan_part_first(2), 1);
     assert_int_equal(dq_plan_part_first(3), 2);
@@ -179,8 +183,10 @@ TEST(few_clusters)
                 x[i] = exp(sigma * normal(&r));
                 ids[i] = 1;
             }
-            const double skew = dq_plan_decide_skew(x, ids, want[w].n);
-            below += dq_plan_decide_kld(dq_mean_of(x, want[w].n), skew, 0.05).high < truth;
+            dq_plan_mean m;
+            dq_err err = {0};
+            assert_int_equal(dq_plan_mean_of(&m, x, ids, want[w].n, &err), DQ_OK);
+            below += dq_plan_interval_kld(m, 0.05).high < truth;
         }
         if (below < want[w].low * SAMPLES || below > want[w].high * SAMPLES)
             fail_msg("%d of %d samples of %d", below, SAMPLES, want[w].n);
@@ -190,11 +196,11 @@ TEST(few_clusters)
 /* A KLD is not below 0, whatever an interval of few documents says; a difference may be. */
 TEST(not_below_zero)
 {
-    const dq_mean m = {0.007, 0.004, 5};
-    assert_true(dq_plan_decide_interval(m, 0, 0.05).low < 0);
-    assert_true(dq_plan_decide_kld(m, 0, 0.05).low == 0);
-    assert_true(dq_plan_decide_kld(m, 0, 0.05).high == dq_plan_decide_interval(m, 0, 0.05).high);
-    assert_true(dq_plan_decide_kld(keeps, 0, 0.05).low > 0.4);
+    const dq_plan_mean m = {{0.007, 0.004, 5}, 0}, far = {keeps, 0};
+    assert_true(dq_plan_interval(m, 0.05).low < 0);
+    assert_true(dq_plan_interval_kld(m, 0.05).low == 0);
+    assert_true(dq_plan_interval_kld(m, 0.05).high == dq_plan_interval(m, 0.05).high);
+    assert_true(dq_plan_interval_kld(far, 0.05).low > 0.4);
 }
 
 TEST(uniform_for_size)
