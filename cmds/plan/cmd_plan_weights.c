@@ -122,11 +122,11 @@ static void put_trial(dq_row_writer *w, const char *name, const dq_plan_weights 
     dq_row_end(w);
 }
 
-static void put_quarters(dq_row_writer *w, unsigned part)
+static void put_quarters(dq_row_writer *w, unsigned quarters)
 {
     DQ_LIST(w, "quarters", "Quarters of the file, from 0.");
     for (int q = 0; DQ_MORE(w, q, DQ_CALIB_TEXT_QUARTERS); q++) {
-        if (DQ_WHEN(w, part >> q & 1)) DQ_PUT(w, NULL, q, "A quarter.", .max = 3);
+        if (DQ_WHEN(w, quarters >> q & 1)) DQ_PUT(w, NULL, q, "A quarter.", .max = 3);
     }
     dq_row_end(w);
 }
@@ -141,7 +141,7 @@ static void text_rows(dq_row_writer *w, const void *plan, int64_t i)
     if (DQ_WHEN(w, i == DQ_PLAN_SEARCH)) /* the one that chose widths */
         DQ_PUT(w, "sketch", dq_calib_text_sketch(t), NULL, .ref = "common.json#/$defs/sketch",
                .when = DQ_SOMETIMES);
-    put_quarters(w, w->live ? p->part[i] : 0);
+    put_quarters(w, w->live ? p->quarters[i] : 0);
     DQ_PUT(w, "tokens", t->n_ids, "Tokens.");
     DQ_PUT(w, "sequences", t->n_seq, "Sequences.");
     DQ_PUT(w, "ctx", t->ctx, "Tokens of the longest sequence.");
@@ -213,7 +213,7 @@ static void plan_rows(dq_row_writer *w, const dq_plan_weights *p)
     DQ_PUT(w, "model_fingerprint", p->model->fingerprint, "Of the model.", .pattern = DQ_SHA256);
     DQ_OBJECT(w, "calib", "The text that makes the codes again.");
     DQ_PUT(w, "sha256", calib->sha256, "Of the file.", .pattern = DQ_SHA256);
-    put_quarters(w, w->live ? p->part[DQ_PLAN_CALIB] : 0);
+    put_quarters(w, w->live ? p->quarters[DQ_PLAN_CALIB] : 0);
     DQ_PUT(w, "tokens", calib->requested, "Tokens that were asked for.");
     DQ_PUT(w, "ctx", calib->ctx, "Tokens of the longest sequence.");
     dq_row_end(w);
@@ -301,16 +301,16 @@ static void weights_output_inputs(const dq_plan_weights *p)
                (long long)t->n_ids, t->n_ids == 1 ? "" : "s", (long long)t->n_seq,
                t->n_seq == 1 ? "" : "s", (long long)t->ctx, weights_output_file(p, i));
         /* Recipes count quarters from 0, so words avoid confusion. */
-        const unsigned part = p->part[i];
+        const unsigned quarters = p->quarters[i];
         static const char *const names[DQ_CALIB_TEXT_QUARTERS] = {"first", "second", "third",
                                                                   "fourth"};
         const char *between = ": the ";
-        for (int q = 0; q < DQ_CALIB_TEXT_QUARTERS && part != DQ_CALIB_TEXT_ALL; q++) {
-            if (!(part >> q & 1)) continue;
+        for (int q = 0; q < DQ_CALIB_TEXT_QUARTERS && quarters != DQ_CALIB_TEXT_ALL; q++) {
+            if (!(quarters >> q & 1)) continue;
             printf("%s%s", between, names[q]);
             between = " and ";
         }
-        printf("%s\n", part != DQ_CALIB_TEXT_ALL ? " quarter" : "");
+        printf("%s\n", quarters != DQ_CALIB_TEXT_ALL ? " quarter" : "");
     }
     printf("tensors            %lld to be packed, %lld weights, %.3f", (long long)p->n_tensors,
            (long long)p->packed_params, dq_plan_weights_bits_per_weight(p, least));
@@ -327,7 +327,7 @@ static dq_status weights_output_work(const dq_plan_weights *p, dq_err *err)
     scratch = (p->text[DQ_PLAN_CALIB].n_ids + 2 * p->probe_text.n_ids) * p->model->dim *
               (int64_t)sizeof(float);
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++)
-        scratch += dq_plan_part_bytes(&p->text[i], p->model);
+        scratch += dq_plan_reference_bytes(&p->text[i], p->model);
     printf(
         "sensitivities      %lld tensors, each measured on %lld tokens, about %.3g GFLOP in all\n",
         (long long)p->n_tensors, (long long)p->probe_text.n_ids, dq_plan_weights_flop(p) / 1e9);

@@ -51,7 +51,7 @@ typedef struct dq_plan_inputs {
     void *arg;
 } dq_plan_inputs;
 
-typedef struct dq_plan_part {
+typedef struct dq_plan_reference {
     const dq_calib_text *text;
     const dq_model *source;
     dq_calib_pass pass;
@@ -63,19 +63,19 @@ typedef struct dq_plan_part {
     int64_t *scored; /* [n_clusters of the text] ids */
     dq_plan_work *work;
     dq_arena *arena;
-} dq_plan_part;
+} dq_plan_reference;
 
 /* By all ranks. Runs the source once, whose stream then stands at layer 0. b: a backend in host
  * memory; `beside`: where the scratch file goes. DQ_DAMAGED: the model's logits are not finite. */
-dq_status dq_plan_part_new(dq_plan_part *p, const dq_calib_text *text, const dq_model *source,
-                           dq_backend *b, const char *beside, bool keeps_next, dq_plan_work *work,
-                           dq_err *err);
+dq_status dq_plan_reference_new(dq_plan_reference *p, const dq_calib_text *text,
+                                const dq_model *source, dq_backend *b, const char *beside,
+                                bool keeps_next, dq_plan_work *work, dq_err *err);
 /* Multiplications and additions of running the source over `ids` tokens, and of measuring from
  * layer `from` on. */
-double dq_plan_part_source_flop(const dq_model *m, double ids);
-double dq_plan_part_flop(const dq_model *m, int from, double ids);
-double dq_plan_part_kld_flop(const dq_model *m, int from, double ids); /* the KLD alone */
-void dq_plan_part_end(dq_plan_part *p); /* {.act.file.fd = -1} allowed */
+double dq_plan_reference_source_flop(const dq_model *m, double ids);
+double dq_plan_reference_flop(const dq_model *m, int from, double ids);
+double dq_plan_reference_kld_flop(const dq_model *m, int from, double ids); /* the KLD alone */
+void dq_plan_reference_end(dq_plan_reference *p); /* {.act.file.fd = -1} allowed */
 typedef struct dq_plan_other {
     const dq_model *m; /* whose weights count but for those below */
     int from; /* first layer that differs, where the source's stream is; n_layers: the head */
@@ -86,19 +86,21 @@ typedef struct dq_plan_other {
 } dq_plan_other;
 /* By all ranks. kld[n] and loss[n] of *out are the caller's; loss NULL: not wanted. DQ_DAMAGED:
  * logits are not finite; DQ_STOPPED. */
-dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan_other *other,
-                               dq_err *err);
+dq_status dq_plan_reference_measure(dq_plan_sums *out, dq_plan_reference *p,
+                                    const dq_plan_other *other, dq_err *err);
 
-/* For a part with `keeps_next`: runs the source through layer `from`, where its stream stands, and
+/* For one with `keeps_next`: runs the source through layer `from`, where its stream stands, and
  * keeps the output beside it; -1: the embeddings. inputs NULL: none. */
-dq_status dq_plan_part_next(dq_plan_part *p, int from, const dq_plan_inputs *inputs, dq_err *err);
+dq_status dq_plan_reference_next(dq_plan_reference *p, int from, const dq_plan_inputs *inputs,
+                                 dq_err *err);
 /* By all ranks, after it: how far a change moves the residual stream within its layer alone: the
  * mean over scored rows of the ratio of squared norms of x' - x and x, with x what the source has
  * after layer `from` of `other`, or as its embeddings where these differ. DQ_DAMAGED where it is not
  * finite. */
-dq_status dq_plan_part_local(double *out, dq_plan_part *p, const dq_plan_other *other, dq_err *err);
-/* By all ranks: the output that dq_plan_part_next kept becomes the stream. */
-dq_status dq_plan_part_move(dq_plan_part *p, dq_err *err);
+dq_status dq_plan_reference_local(double *out, dq_plan_reference *p, const dq_plan_other *other,
+                                  dq_err *err);
+/* By all ranks: the output that dq_plan_reference_next kept becomes the stream. */
+dq_status dq_plan_reference_move(dq_plan_reference *p, dq_err *err);
 
 /* Any slot but DQ_PLAN_EMBED and DQ_PLAN_HEAD. */
 dq_weight *dq_plan_probe_weight(dq_layer *l, dq_plan_slot slot);
@@ -113,7 +115,7 @@ typedef struct dq_plan_probe {
     dq_backend *b;
     const char *beside;         /* where scratch files are */
     const dq_calib_text *calib; /* for Hessians */
-    dq_plan_part *search;       /* with its stream at layer 0; it is moved on */
+    dq_plan_reference *search;  /* with its stream at layer 0; it is moved on */
     dq_plan_tensor *tensor;     /* [n] in any order */
     int64_t n;
     /* Called for each tensor whose numbers are complete; known ones are not computed again. */
@@ -164,20 +166,20 @@ int dq_plan_caches_find(dq_plan_caches *c, const char *name, dq_err *err);
 /* The configuration behind a name. DQ_MISMATCH: the model, or the device, does not have it. */
 dq_status dq_plan_caches_spec(dq_kv_spec *out, const dq_plan_caches *c, const char *name,
                               dq_err *err);
-/* By all ranks. Measures cache[n] on the windows of a part, where that is not done. Finished work
+/* By all ranks. Measures cache[n] on such windows, where that is not done. Finished work
  * survives DQ_STOPPED. */
-dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n, dq_plan_caches_part part,
-                             const char *what, dq_err *err);
+dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n,
+                             dq_plan_caches_windows which, const char *what, dq_err *err);
 /* By one rank. Seconds per token, the unquantized cache included, from a window run now; ranks
  * count as equally fast. */
 dq_status dq_plan_caches_pace(double *seconds, dq_plan_caches *c, int cache, dq_err *err);
-/* What a cache loses on a part. */
+/* What a cache loses on such windows. */
 dq_status dq_plan_caches_numbers_of(dq_plan_numbers *out, const dq_plan_caches *c, int cache,
-                                    dq_plan_caches_part part, dq_err *err);
+                                    dq_plan_caches_windows which, dq_err *err);
 /* The same on the unseen windows, minus what cache `less` loses there; less -1: nothing. */
 dq_status dq_plan_caches_found_of(dq_plan_found *out, const dq_plan_caches *c, int cache, int less,
                                   double outside, dq_err *err);
-/* Announces so many caches per part from here on, for progress. */
+/* Announces so many caches of each from here on, for progress. */
 void dq_plan_caches_expect(dq_plan_caches *c, int64_t search, int64_t unseen);
 void dq_plan_caches_stage(const dq_plan_caches *c, const char *name);
 

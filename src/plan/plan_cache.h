@@ -53,10 +53,10 @@ typedef struct dq_plan_caches_kind {
     const void *arg;
 } dq_plan_caches_kind;
 
-typedef enum dq_plan_caches_part {
+typedef enum dq_plan_caches_windows {
     DQ_PLAN_CACHES_SEARCH,
     DQ_PLAN_CACHES_UNSEEN
-} dq_plan_caches_part;
+} dq_plan_caches_windows;
 
 /* A cache and its loss in each window: KLD, and the decrease of ln p of the text; nats per
  * token. */
@@ -99,8 +99,8 @@ typedef struct dq_plan_caches {
     dq_arena *arena;
 } dq_plan_caches;
 
-/* Tokens that a cache runs on a part, without the unquantized one. */
-int64_t dq_plan_caches_ids(const dq_plan_caches *c, dq_plan_caches_part part);
+/* Tokens that a cache runs on such windows, without the unquantized one. */
+int64_t dq_plan_caches_ids(const dq_plan_caches *c, dq_plan_caches_windows which);
 
 /* ---- Gates ----
  * Fits what the policy kvzap goes by (kv.h) to a model, on a text.

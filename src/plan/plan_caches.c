@@ -234,19 +234,19 @@ dq_status dq_plan_caches_cut(dq_plan_caches *c, const dq_plan_caches_input *in,
     return in->questions ? open_questions(c, err) : DQ_OK;
 }
 
-static bool is_in(const dq_plan_caches *c, int64_t window, dq_plan_caches_part part)
+static bool is_in(const dq_plan_caches *c, int64_t window, dq_plan_caches_windows which)
 {
-    return (window >= c->begin && window < c->end) == (part == DQ_PLAN_CACHES_SEARCH);
+    return (window >= c->begin && window < c->end) == (which == DQ_PLAN_CACHES_SEARCH);
 }
 
-/* of[window] within a part (NULL: not wanted) becomes its cluster, numbered from 0. */
+/* of[window] within a which (NULL: not wanted) becomes its cluster, numbered from 0. */
 static dq_status number_clusters(int64_t *of, int64_t *n, const dq_plan_caches *c,
-                                 dq_plan_caches_part part, dq_err *err)
+                                 dq_plan_caches_windows which, dq_err *err)
 {
     int64_t *number = dq_block_new((size_t)c->win.n, sizeof *number, err); /* from 1 */
     *n = 0;
     for (int64_t x = 0; number && x < c->win.n; x++) {
-        if (!is_in(c, x, part)) continue;
+        if (!is_in(c, x, which)) continue;
         if (number[c->win.cluster[x]] == 0) number[c->win.cluster[x]] = ++*n;
         if (of) of[x] = number[c->win.cluster[x]] - 1;
     }
@@ -273,10 +273,10 @@ dq_status dq_plan_caches_split(dq_plan_caches *c, int64_t begin, int64_t end, dq
         (long long)c->win.n_docs);
 }
 
-int64_t dq_plan_caches_ids(const dq_plan_caches *c, dq_plan_caches_part part)
+int64_t dq_plan_caches_ids(const dq_plan_caches *c, dq_plan_caches_windows which)
 {
     const int64_t search = c->end - c->begin;
-    return (part == DQ_PLAN_CACHES_SEARCH ? search : c->win.n - search) * c->in->ctx;
+    return (which == DQ_PLAN_CACHES_SEARCH ? search : c->win.n - search) * c->in->ctx;
 }
 
 void dq_plan_caches_expect(dq_plan_caches *c, int64_t search, int64_t unseen)
@@ -303,16 +303,16 @@ static void caches_progress(void *arg, double share, const char *note)
 
 /* By cluster, a document or a window of a single one. less -1: nothing. kld and ids are blocks. */
 static dq_status sums_of(dq_plan_sums *out, const dq_plan_caches *c, int cache, int less,
-                         dq_plan_caches_part part, dq_err *err)
+                         dq_plan_caches_windows which, dq_err *err)
 {
     const size_t all = (size_t)c->win.n;
     double *sums = dq_block_new(2 * all, sizeof *sums, err);
     int64_t *ids = dq_block_new(2 * all, sizeof *ids, err), *of = ids + all;
     *out = (dq_plan_sums){.ids = ids, .kld = sums, .loss = sums + all};
-    if (!sums || !ids || number_clusters(of, &out->n, c, part, err) != DQ_OK) return err->code;
+    if (!sums || !ids || number_clusters(of, &out->n, c, which, err) != DQ_OK) return err->code;
     const dq_plan_cache *m = &c->list[cache], *other = less < 0 ? NULL : &c->list[less];
     for (int64_t x = 0; x < c->win.n; x++) {
-        if (!is_in(c, x, part)) continue;
+        if (!is_in(c, x, which)) continue;
         const int64_t scored = dq_window_scored(&c->win.win[x]);
         out->kld[of[x]] += (double)scored * (m->kld[x] - (other ? other->kld[x] : 0));
         out->loss[of[x]] += (double)scored * (m->loss[x] - (other ? other->loss[x] : 0));
@@ -328,10 +328,10 @@ static void free_sums(const dq_plan_sums *s)
 }
 
 dq_status dq_plan_caches_numbers_of(dq_plan_numbers *out, const dq_plan_caches *c, int cache,
-                                    dq_plan_caches_part part, dq_err *err)
+                                    dq_plan_caches_windows which, dq_err *err)
 {
     dq_plan_sums s;
-    if (sums_of(&s, c, cache, -1, part, err) == DQ_OK) dq_plan_numbers_of(out, &s, err);
+    if (sums_of(&s, c, cache, -1, which, err) == DQ_OK) dq_plan_numbers_of(out, &s, err);
     free_sums(&s);
     return err->code;
 }
@@ -565,14 +565,15 @@ static bool is_before(const int *cache, int i)
 }
 
 /* Windows that search lie between others. */
-static dq_status add_part(pieces *x, const int *cache, int n, dq_plan_caches_part part, dq_err *err)
+static dq_status add_windows(pieces *x, const int *cache, int n, dq_plan_caches_windows which,
+                             dq_err *err)
 {
     const dq_plan_caches *c = x->c;
     const int64_t rows = dq_ranks_count() > 1 ? SHARED_ROWS : DQ_SCORE_ROWS;
     const int64_t fit = rows / c->in->ctx, step = fit > 1 ? fit : 1;
     const int64_t edge[] = {0, c->begin, c->end, c->win.n};
     for (int i = 0; i < 3; i++) {
-        if ((i == 1) != (part == DQ_PLAN_CACHES_SEARCH)) continue;
+        if ((i == 1) != (which == DQ_PLAN_CACHES_SEARCH)) continue;
         for (int64_t begin = edge[i]; begin < edge[i + 1]; begin += step) {
             const int64_t end = begin + step < edge[i + 1] ? begin + step : edge[i + 1];
             /* Unknown caches in batches: at most a sweep's, in pieces of similar size. */
@@ -595,11 +596,11 @@ static dq_status add_part(pieces *x, const int *cache, int n, dq_plan_caches_par
     return DQ_OK;
 }
 
-dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n, dq_plan_caches_part part,
-                             const char *what, dq_err *err)
+dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n,
+                             dq_plan_caches_windows which, const char *what, dq_err *err)
 {
     pieces x = {.c = c, .what = what};
-    add_part(&x, cache, n, part, err);
+    add_windows(&x, cache, n, which, err);
     dq_work_run(&c->work, x.n, run_piece, &x, err);
     dq_block_free(x.list);
     return err->code;

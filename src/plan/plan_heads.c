@@ -372,7 +372,7 @@ static dq_status run_all(dq_plan_heads *p, dq_err *err)
     p->all_share = p->trial[p->chosen].sharing == p->n_groups;
     DQ_TRY(dq_plan_heads_order_text(p->text, order, p->n_groups, p->trial[p->chosen].sharing, err));
     enum { VERDICTS = 2 }; /* KLD and perplexity */
-    const dq_plan_caches_part part = DQ_PLAN_CACHES_UNSEEN;
+    const dq_plan_caches_windows which = DQ_PLAN_CACHES_UNSEEN;
     dq_plan_caches *c = &p->caches;
     char name[NAME];
     int compared[DQ_PLAN_HEADS_UNSEEN] = {p->trial[p->chosen].cache};
@@ -381,10 +381,10 @@ static dq_status run_all(dq_plan_heads *p, dq_err *err)
     const int n_compared = p->all_share ? 1 : 2;
     if (n_compared > 1 && (compared[1] = dq_plan_caches_find(c, name, err)) < 0) return err->code;
     dq_plan_caches_expect(c, 0, n_compared);
-    DQ_TRY(dq_plan_caches_run(c, compared, n_compared, part, "heads and uniform", err));
+    DQ_TRY(dq_plan_caches_run(c, compared, n_compared, which, "heads and uniform", err));
     DQ_TRY(dq_plan_caches_found_of(&p->found, c, compared[0], -1, 0.05, err));
     if (p->all_share) return DQ_OK;
-    DQ_TRY(dq_plan_caches_numbers_of(&p->uniform.its, c, compared[1], part, err));
+    DQ_TRY(dq_plan_caches_numbers_of(&p->uniform.its, c, compared[1], which, err));
     return dq_plan_caches_found_of(&p->uniform.less, c, compared[0], compared[1], 0.05 / VERDICTS,
                                    err);
 }

@@ -17,9 +17,9 @@
 enum { DQ_PLAN_PROBE_TOKENS = 4096 }; /* of the search text: what a tensor alone is measured on */
 enum { DQ_PLAN_TRIAL_BYTES = 1024 };  /* of a recipe, for what it tells of a trial, at most */
 
-typedef struct dq_plan_trials {
-    dq_plan_part part[DQ_PLAN_TEXTS]; /* search and unseen */
-} dq_plan_trials;
+typedef struct dq_plan_references {
+    dq_plan_reference of[DQ_PLAN_TEXTS]; /* search and unseen */
+} dq_plan_references;
 
 static const char *const dq_plan_goal_name[DQ_PLAN_GOALS]; /* "kld", ... */
 
@@ -37,7 +37,8 @@ dq_status dq_plan_state_of(json_t **out, const dq_plan_weights *p, const dq_quan
         const dq_calib_text *t = &p->text[i];
         json_object_set_new(o, dq_plan_text_name[i],
                             json_pack("[s, I, I, I, i]", t->sha256, (json_int_t)t->n_ids,
-                                      (json_int_t)t->n_seq, (json_int_t)t->ctx, (int)p->part[i]));
+                                      (json_int_t)t->n_seq, (json_int_t)t->ctx,
+                                      (int)p->quarters[i]));
     }
     const dq_plan_weights_settings *s = &p->set;
     json_t *recipe = NULL, *bits = json_array();
@@ -243,7 +244,7 @@ int64_t dq_plan_search_next(const dq_plan_curve *c, int64_t point)
 /* The container is made by the code behind `dq quantize` and opened like any model, by every rank;
  * rank 0 removes it. */
 
-static dq_status measure(dq_plan_trial *t, dq_plan_trials *parts, const char *path, dq_err *err)
+static dq_status measure(dq_plan_trial *t, dq_plan_references *ref, const char *path, dq_err *err)
 {
     dq_model *m = NULL;
     if (dq_model_open(&m, path, err) == DQ_OK && dq_model_check_weights(m, err) == DQ_OK) {
@@ -251,7 +252,7 @@ static dq_status measure(dq_plan_trial *t, dq_plan_trials *parts, const char *pa
             .m = m, .embed = &m->embed, .head = &m->head, .what = "measuring"};
         dq_container_weights_sha256(t->weights_sha256, m->container, err);
         for (int i = DQ_PLAN_SEARCH; err->code == DQ_OK && i < DQ_PLAN_TEXTS; i++)
-            dq_plan_part_measure(&t->sums[i], &parts->part[i], &other, err);
+            dq_plan_reference_measure(&t->sums[i], &ref->of[i], &other, err);
     }
     dq_model_close(m);
     return err->code;
@@ -263,7 +264,7 @@ dq_calibrate_settings dq_plan_trial_calibrate(const dq_plan_weights *p, const ch
                                    .path = p->set.calib,
                                    .tokens = p->set.tokens,
                                    .ctx = p->text[DQ_PLAN_CALIB].ctx,
-                                   .part = p->part[DQ_PLAN_CALIB],
+                                   .part = p->quarters[DQ_PLAN_CALIB],
                                    .backend = p->set.backend,
                                    .out = out};
 }
@@ -352,7 +353,7 @@ static double quantize_flop(const dq_plan_weights *p)
 }
 
 /* Interrupted work stays for a run that resumes. */
-static dq_status make(dq_plan_weights *p, dq_plan_trials *parts, dq_plan_trial *t, dq_err *err)
+static dq_status make(dq_plan_weights *p, dq_plan_references *ref, dq_plan_trial *t, dq_err *err)
 {
     char *name[FILES];
     bool again = false;
@@ -384,7 +385,7 @@ static dq_status make(dq_plan_weights *p, dq_plan_trials *parts, dq_plan_trial *
     dq_quantize_close(q);
     dq_calibrate_free(c);
     json_decref(rules);
-    if (err->code == DQ_OK) measure(t, parts, name[0], err);
+    if (err->code == DQ_OK) measure(t, ref, name[0], err);
     if (!dq_work_resumable(err)) trial_clear(p);
     if (err->code != DQ_OK) return err->code;
     const char *choice = choice_text(p, t->choice, err);
@@ -406,7 +407,7 @@ static dq_status make(dq_plan_weights *p, dq_plan_trials *parts, dq_plan_trial *
 
 /* By all ranks. Finds or makes the trial of a choice, which is copied; *out: its index. point: on
  * the curve, -1: none. The unseen text is measured but not looked at. */
-static dq_status trial_of(int64_t *out, dq_plan_weights *p, dq_plan_trials *parts,
+static dq_status trial_of(int64_t *out, dq_plan_weights *p, dq_plan_references *ref,
                           const int *choice, int64_t point, dq_err *err)
 {
     const size_t bytes = (size_t)p->n_tensors * sizeof *choice;
@@ -427,12 +428,12 @@ static dq_status trial_of(int64_t *out, dq_plan_weights *p, dq_plan_trials *part
         const dq_calib_text *text = &p->text[i];
         s->kld = dq_alloc(p->arena, (size_t)text->n_seq, sizeof *s->kld, err);
         s->loss = dq_alloc(p->arena, (size_t)text->n_seq, sizeof *s->loss, err);
-        s->ids = dq_plan_part_scored(text, p->arena, err);
+        s->ids = dq_plan_reference_scored(text, p->arena, err);
         s->n = text->n_clusters;
         if (err->code != DQ_OK) return err->code;
     }
     DQ_TRY(get_trial(&found, p, &t, err));
-    if (!found) DQ_TRY(make(p, parts, &t, err));
+    if (!found) DQ_TRY(make(p, ref, &t, err));
     t.bits_per_weight = dq_plan_weights_bits_per_weight(p, (double)t.packed_bytes);
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++)
         DQ_TRY(dq_plan_numbers_of(&t.on[i], &t.sums[i], err));
@@ -629,7 +630,7 @@ static dq_status read_texts(dq_plan_weights *p, dq_err *err)
         dq_calib_text *t = &p->text[i];
         const int64_t ctx = i > 0 ? p->text[0].ctx : s->ctx;
         const int64_t limit = s->search_tokens ? s->search_tokens : DQ_PLAN_SEQUENCES * ctx;
-        p->part[i] = quarter[i];
+        p->quarters[i] = quarter[i];
         dq_calib_text_read(t, path, p->model, i > 0 ? limit : s->tokens, ctx, quarter[i], p->arena,
                            err);
         if (err->code == DQ_DAMAGED &&
@@ -746,14 +747,14 @@ double dq_plan_weights_flop(const dq_plan_weights *p)
     double ids = (double)p->probe_text.n_ids;
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) ids += (double)p->text[i].n_ids;
     return dq_plan_probe_flop(&probe, p->text[DQ_PLAN_CALIB].n_ids, p->probe_text.n_ids) +
-           dq_plan_part_source_flop(p->model, ids);
+           dq_plan_reference_source_flop(p->model, ids);
 }
 
 double dq_plan_weights_trial_flop(const dq_plan_weights *p)
 {
     double n = quantize_flop(p);
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++)
-        n += dq_plan_part_flop(p->model, 0, (double)p->text[i].n_ids);
+        n += dq_plan_reference_flop(p->model, 0, (double)p->text[i].n_ids);
     return n;
 }
 
@@ -814,7 +815,7 @@ dq_quantize_settings dq_plan_weights_settings_of(const dq_plan_weights *p, int64
 
 typedef struct job {
     dq_plan_weights *p;
-    dq_plan_trials parts;
+    dq_plan_references ref;
     int *choice; /* [n_tensors] scratch */
     int models;  /* still expected, of which `after` come after the present step */
     int after;
@@ -835,7 +836,7 @@ static void expect(job *j, int models, int after)
 
 static dq_status try_choice(int64_t *trial, job *j, int64_t point, dq_err *err)
 {
-    DQ_TRY(trial_of(trial, j->p, &j->parts, j->choice, point, err));
+    DQ_TRY(trial_of(trial, j->p, &j->ref, j->choice, point, err));
     expect(j, j->models - 1 > j->after ? j->models - 1 : j->after, j->after);
     return DQ_OK;
 }
@@ -854,7 +855,7 @@ static dq_status found(void *arg, int64_t tensor, dq_err *err)
     return dq_work_put(&p->state->work, line, err);
 }
 
-static dq_status probe_all(job *j, dq_plan_part *search, dq_err *err)
+static dq_status probe_all(job *j, dq_plan_reference *search, dq_err *err)
 {
     dq_plan_weights *p = j->p;
     dq_plan_probe probe = {.m = p->model,
@@ -868,18 +869,18 @@ static dq_status probe_all(job *j, dq_plan_part *search, dq_err *err)
                            .found = found,
                            .arg = j,
                            .work = &p->work};
-    DQ_TRY(dq_plan_part_new(search, &p->probe_text, p->model, p->set.backend, p->set.out, false,
-                            &p->work, err));
+    DQ_TRY(dq_plan_reference_new(search, &p->probe_text, p->model, p->set.backend, p->set.out,
+                                 false, &p->work, err));
     return dq_plan_probe_run(&probe, err);
 }
 
 static dq_status probe(job *j, dq_err *err)
 {
     dq_plan_weights *p = j->p;
-    dq_plan_part search = {.act.file.fd = -1};
+    dq_plan_reference search = {.act.file.fd = -1};
     stage(p, "sensitivities");
     probe_all(j, &search, err);
-    dq_plan_part_end(&search);
+    dq_plan_reference_end(&search);
     DQ_TRY(err->code);
     for (int64_t i = 0; i < p->n_tensors; i++) {
         for (int k = 0; k < p->tensor[i].n; k++)
@@ -1168,8 +1169,8 @@ static dq_status run_job(job *j, dq_err *err)
     const double models = dq_plan_weights_models(p) * dq_plan_weights_trial_flop(p);
     dq_plan_work_expect(&p->work, dq_plan_weights_flop(p) + models);
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++)
-        DQ_TRY(dq_plan_part_new(&j->parts.part[i], &p->text[i], p->model, p->set.backend,
-                                p->set.out, false, &p->work, err));
+        DQ_TRY(dq_plan_reference_new(&j->ref.of[i], &p->text[i], p->model, p->set.backend,
+                                     p->set.out, false, &p->work, err));
     DQ_TRY(probe(j, err));
     DQ_TRY(is_quality(p) ? choose_by_quality(j, err) : choose_by_size(j, err));
     p->n_earlier = (int)json_array_size(p->state->look) - p->n_look;
@@ -1187,8 +1188,8 @@ static dq_status run_job(job *j, dq_err *err)
 dq_status dq_plan_weights_run(dq_plan_weights *p, dq_err *err)
 {
     job j = {.p = p};
-    for (int i = 0; i < DQ_PLAN_TEXTS; i++) j.parts.part[i].act.file.fd = -1;
+    for (int i = 0; i < DQ_PLAN_TEXTS; i++) j.ref.of[i].act.file.fd = -1;
     run_job(&j, err);
-    for (int i = 0; i < DQ_PLAN_TEXTS; i++) dq_plan_part_end(&j.parts.part[i]);
+    for (int i = 0; i < DQ_PLAN_TEXTS; i++) dq_plan_reference_end(&j.ref.of[i]);
     return err->code == DQ_OK ? DQ_OK : dq_plan_weights_failed(p, err);
 }

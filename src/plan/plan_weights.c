@@ -40,12 +40,12 @@ void dq_plan_work_step(void *share, const dq_pace *pace, const char *what)
  * recomputed for each comparison. Sums follow the order of the text, once all ranks have all
  * rows. */
 
-int64_t dq_plan_part_bytes(const dq_calib_text *text, const dq_model *m)
+int64_t dq_plan_reference_bytes(const dq_calib_text *text, const dq_model *m)
 {
     return dq_activations_bytes(text->n_ids, m->dim, 1, m->dim);
 }
 
-int64_t dq_plan_part_first(int64_t n)
+int64_t dq_plan_reference_first(int64_t n)
 {
     return n < 3 ? 1 : n / 2 + 1;
 }
@@ -62,33 +62,33 @@ static double head_flop(const dq_model *m, double ids)
     return 2 * ids * (double)m->vocab * (double)m->dim;
 }
 
-double dq_plan_part_source_flop(const dq_model *m, double ids)
+double dq_plan_reference_source_flop(const dq_model *m, double ids)
 {
     return layers_flop(m, 0, ids) + head_flop(m, ids / 2);
 }
 
 /* Both heads run, on the scored half of the rows. */
-double dq_plan_part_kld_flop(const dq_model *m, int from, double ids)
+double dq_plan_reference_kld_flop(const dq_model *m, int from, double ids)
 {
     return layers_flop(m, from, ids) + 2 * head_flop(m, ids / 2);
 }
 
-double dq_plan_part_flop(const dq_model *m, int from, double ids)
+double dq_plan_reference_flop(const dq_model *m, int from, double ids)
 {
-    return dq_plan_part_kld_flop(m, from, ids) + head_flop(m, ids / 2);
+    return dq_plan_reference_kld_flop(m, from, ids) + head_flop(m, ids / 2);
 }
 
-int64_t *dq_plan_part_scored(const dq_calib_text *t, dq_arena *a, dq_err *err)
+int64_t *dq_plan_reference_scored(const dq_calib_text *t, dq_arena *a, dq_err *err)
 {
     int64_t *ids = dq_alloc(a, (size_t)t->n_clusters, sizeof *ids, err);
     for (int64_t s = 0; ids && s < t->n_seq; s++) {
         const int64_t n = t->cu[s + 1] - t->cu[s];
-        ids[t->cluster[s]] += n - dq_plan_part_first(n);
+        ids[t->cluster[s]] += n - dq_plan_reference_first(n);
     }
     return ids;
 }
 
-static void advance(const dq_plan_part *p, int64_t round, double flop, const char *what)
+static void advance(const dq_plan_reference *p, int64_t round, double flop, const char *what)
 {
     dq_plan_work_add(p->work, flop * dq_calib_pass_at_once(&p->pass, round), what);
 }
@@ -99,11 +99,11 @@ typedef struct row_range {
 } row_range;
 static row_range scored_rows(const int64_t *cu, int64_t s)
 {
-    return (row_range){cu[s] + dq_plan_part_first(cu[s + 1] - cu[s]) - 1, cu[s + 1] - 1};
+    return (row_range){cu[s] + dq_plan_reference_first(cu[s + 1] - cu[s]) - 1, cu[s + 1] - 1};
 }
 
 /* logp[row] of the tokens after a chunk's scored rows. */
-static dq_status ask(dq_plan_part *p, const dq_calib_chunk *k, dq_mat h, const dq_weight *head,
+static dq_status ask(dq_plan_reference *p, const dq_calib_chunk *k, dq_mat h, const dq_weight *head,
                      double *logp, dq_err *err)
 {
     const dq_batch *batch = &k->batch;
@@ -199,7 +199,7 @@ static dq_mat pass_final(dq_calib_pass *p, const dq_model *m, const dq_calib_chu
     return s.h;
 }
 
-static dq_status begin(dq_plan_part *p, dq_backend *b, const char *beside, dq_err *err)
+static dq_status begin(dq_plan_reference *p, dq_backend *b, const char *beside, dq_err *err)
 {
     const dq_calib_text *text = p->text;
     const dq_model *m = p->source;
@@ -207,7 +207,7 @@ static dq_status begin(dq_plan_part *p, dq_backend *b, const char *beside, dq_er
     if (!p->arena) return dq_fail(err, DQ_RESOURCE, "out of memory");
     DQ_TRY(dq_calib_pass_new(&p->pass, m, b, text, err));
     p->logp = dq_alloc(p->arena, (size_t)p->pass.n_rows, sizeof *p->logp, err);
-    p->scored = dq_plan_part_scored(text, p->arena, err);
+    p->scored = dq_plan_reference_scored(text, p->arena, err);
     DQ_TRY(err->code);
     DQ_TRY(dq_activations_open(&p->act, b, beside, p->pass.n_rows, m->dim, p->keeps_next ? 2 : 1,
                                m->dim, err));
@@ -230,25 +230,25 @@ static dq_status begin(dq_plan_part *p, dq_backend *b, const char *beside, dq_er
     return DQ_OK;
 }
 
-dq_status dq_plan_part_new(dq_plan_part *p, const dq_calib_text *text, const dq_model *source,
-                           dq_backend *b, const char *beside, bool keeps_next, dq_plan_work *work,
-                           dq_err *err)
+dq_status dq_plan_reference_new(dq_plan_reference *p, const dq_calib_text *text,
+                                const dq_model *source, dq_backend *b, const char *beside,
+                                bool keeps_next, dq_plan_work *work, dq_err *err)
 {
-    *p = (dq_plan_part){
+    *p = (dq_plan_reference){
         .text = text, .source = source, .work = work, .keeps_next = keeps_next, .act.file.fd = -1};
     begin(p, b, beside, err);
     return dq_ranks_agree(NULL, NULL, err);
 }
 
-void dq_plan_part_end(dq_plan_part *p)
+void dq_plan_reference_end(dq_plan_reference *p)
 {
     dq_activations_close(&p->act);
     dq_calib_pass_end(&p->pass);
     dq_arena_free(p->arena);
-    *p = (dq_plan_part){.act.file.fd = -1};
+    *p = (dq_plan_reference){.act.file.fd = -1};
 }
 
-static dq_status run_other(dq_plan_part *p, const dq_calib_chunk *k, const dq_plan_other *o,
+static dq_status run_other(dq_plan_reference *p, const dq_calib_chunk *k, const dq_plan_other *o,
                            dq_err *err)
 {
     const dq_mat x = pass_stream(&p->pass, k);
@@ -280,8 +280,8 @@ typedef struct chunk_rows {
 } chunk_rows;
 
 /* The source's states take the buffer of the stream, which is free by then. */
-static dq_status compare(dq_plan_part *p, const dq_calib_chunk *k, const dq_plan_other *o, row *x,
-                         chunk_rows buf, dq_err *err)
+static dq_status compare(dq_plan_reference *p, const dq_calib_chunk *k, const dq_plan_other *o,
+                         row *x, chunk_rows buf, dq_err *err)
 {
     const dq_mat ref = pass_stream(&p->pass, k);
     dq_mat h = p->pass.h;
@@ -311,7 +311,8 @@ static dq_status compare(dq_plan_part *p, const dq_calib_chunk *k, const dq_plan
     return DQ_OK;
 }
 
-dq_status dq_plan_part_next(dq_plan_part *p, int from, const dq_plan_inputs *inputs, dq_err *err)
+dq_status dq_plan_reference_next(dq_plan_reference *p, int from, const dq_plan_inputs *inputs,
+                                 dq_err *err)
 {
     const dq_model *m = p->source;
     for (int64_t i = 0; i < p->pass.n_chunks; i++) {
@@ -329,7 +330,7 @@ dq_status dq_plan_part_next(dq_plan_part *p, int from, const dq_plan_inputs *inp
     return DQ_OK;
 }
 
-dq_status dq_plan_part_move(dq_plan_part *p, dq_err *err)
+dq_status dq_plan_reference_move(dq_plan_reference *p, dq_err *err)
 {
     for (int64_t i = 0; i < p->pass.n_chunks; i++) {
         const dq_calib_chunk *k = &p->pass.chunk[i];
@@ -341,7 +342,7 @@ dq_status dq_plan_part_move(dq_plan_part *p, dq_err *err)
 }
 
 /* The source's rows take the buffer of norms, which is free by then. */
-static dq_status local_chunk(double *x, dq_plan_part *p, const dq_calib_chunk *k,
+static dq_status local_chunk(double *x, dq_plan_reference *p, const dq_calib_chunk *k,
                              const dq_plan_other *o, dq_err *err)
 {
     dq_backend *b = p->pass.b;
@@ -370,7 +371,8 @@ static dq_status local_chunk(double *x, dq_plan_part *p, const dq_calib_chunk *k
     return DQ_OK;
 }
 
-dq_status dq_plan_part_local(double *out, dq_plan_part *p, const dq_plan_other *other, dq_err *err)
+dq_status dq_plan_reference_local(double *out, dq_plan_reference *p, const dq_plan_other *other,
+                                  dq_err *err)
 {
     const dq_calib_text *t = p->text;
     double *x = dq_block_new((size_t)t->n_ids, sizeof *x, err), sum = 0;
@@ -398,8 +400,8 @@ dq_status dq_plan_part_local(double *out, dq_plan_part *p, const dq_plan_other *
     return err->code;
 }
 
-dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan_other *other,
-                               dq_err *err)
+dq_status dq_plan_reference_measure(dq_plan_sums *out, dq_plan_reference *p,
+                                    const dq_plan_other *other, dq_err *err)
 {
     row *x = dq_block_new((size_t)p->text->n_ids, sizeof *x, err);
     out->n = p->text->n_clusters;
@@ -412,8 +414,8 @@ dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan
         if (compare(p, k, other, x + k->first_row,
                     (chunk_rows){buf, out->loss ? buf + p->pass.max_rows : NULL}, err) == DQ_OK)
             advance(p, i,
-                    out->loss ? dq_plan_part_flop(other->m, from, n)
-                              : dq_plan_part_kld_flop(other->m, from, n),
+                    out->loss ? dq_plan_reference_flop(other->m, from, n)
+                              : dq_plan_reference_kld_flop(other->m, from, n),
                     other->what);
     }
     dq_block_free(buf);
@@ -612,7 +614,7 @@ static double rounding_flop(const dq_plan_probe *p, const dq_plan_tensor *t)
 static double tensor_flop(const dq_plan_probe *p, const dq_plan_tensor *t, double search_ids)
 {
     const int from = t->slot == DQ_PLAN_EMBED ? 0 : first_layer(p->m, t);
-    return t->n * rounding_flop(p, t) + dq_plan_part_flop(p->m, from, search_ids);
+    return t->n * rounding_flop(p, t) + dq_plan_reference_flop(p->m, from, search_ids);
 }
 
 static double hessians_flop(const dq_model *m, const bool *wanted, double ids)
@@ -747,7 +749,7 @@ static dq_status probe_option(job *j, dq_plan_tensor *t, int option, const dq_we
                 *dq_plan_probe_weight(&layer, t->slot) = coded.weight;
                 other.change = &change;
             }
-            dq_plan_part_measure(&j->sums, j->p->search, &other, err);
+            dq_plan_reference_measure(&j->sums, j->p->search, &other, err);
         }
     }
     dq_coded_free(&coded);
@@ -866,14 +868,14 @@ static dq_status run_layers(job *j, bool head, dq_err *err)
                 return err->code == DQ_STOPPED ? err->code : dq_in(err, "layer %d: ", l);
         }
         if (later) {
-            dq_plan_part *part = p->search;
-            for (int64_t i = 0; i < part->pass.n_chunks; i++) {
-                const dq_calib_chunk *k = &part->pass.chunk[i];
-                const dq_mat x = pass_stream(&part->pass, k);
-                DQ_TRY(dq_activations_get(&part->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
-                DQ_TRY(pass_layer(&part->pass, part->source, l, NULL, k, NULL, err));
-                DQ_TRY(dq_activations_put(&part->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
-                advance(part, i, (double)x.rows * dq_calibrate_work_layer(&part->source->layer[l]),
+            dq_plan_reference *ref = p->search;
+            for (int64_t i = 0; i < ref->pass.n_chunks; i++) {
+                const dq_calib_chunk *k = &ref->pass.chunk[i];
+                const dq_mat x = pass_stream(&ref->pass, k);
+                DQ_TRY(dq_activations_get(&ref->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
+                DQ_TRY(pass_layer(&ref->pass, ref->source, l, NULL, k, NULL, err));
+                DQ_TRY(dq_activations_put(&ref->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
+                advance(ref, i, (double)x.rows * dq_calibrate_work_layer(&ref->source->layer[l]),
                         "forward");
             }
         }
@@ -996,26 +998,26 @@ dq_status dq_plan_pace(double *seconds, const dq_plan_weights *p, const char *be
     }
     text.n_ids = t->cu[text.n_seq];
     dq_plan_work work = {.step = NULL};
-    dq_plan_part part = {.act.file.fd = -1};
+    dq_plan_reference ref = {.act.file.fd = -1};
     dq_plan_probe probe = {.m = p->model,
                            .rule = p->set.rule,
                            .b = p->set.backend,
                            .beside = beside,
                            .calib = &text,
-                           .search = &part,
+                           .search = &ref,
                            .found = ignore,
                            .work = &work};
     probe.tensor = dq_alloc(p->arena, (size_t)p->n_tensors, sizeof *probe.tensor, err);
     if (!probe.tensor) return err->code;
     probe.n = take_last(probe.tensor, p);
     const double flop = dq_plan_probe_flop(&probe, text.n_ids, text.n_ids) +
-                        dq_plan_part_source_flop(p->model, (double)text.n_ids);
+                        dq_plan_reference_source_flop(p->model, (double)text.n_ids);
     const double before = dq_os_seconds();
-    if (dq_plan_part_new(&part, &text, p->model, p->set.backend, beside, false, &work, err) ==
+    if (dq_plan_reference_new(&ref, &text, p->model, p->set.backend, beside, false, &work, err) ==
         DQ_OK)
         dq_plan_probe_run(&probe, err);
     *seconds = (dq_os_seconds() - before) / flop;
-    dq_plan_part_end(&part);
+    dq_plan_reference_end(&ref);
     return err->code;
 }
 

@@ -160,19 +160,19 @@ typedef struct dq_plan_work_share {
 } dq_plan_work_share;
 void dq_plan_work_step(void *share, const dq_pace *pace, const char *what);
 
-/* ---- Part ----
- * A part of a text with the source model's answers on it, and how far other weights are from them.
+/* ---- Reference ----
+ * A text with the source model's answers on it, and how far other weights are from them.
  * Of ranks (work/ranks.h) each runs chunks of its own (calibrate.h), and all have the sums.
  *
  * What is scored is the second half of every sequence, as evaluation in chunks does. */
 
 /* The first scored token of a sequence of n, which has a row before it; n: none. */
-int64_t dq_plan_part_first(int64_t n);
+int64_t dq_plan_reference_first(int64_t n);
 
 /* Per cluster of the text, in the arena. NULL: DQ_RESOURCE. */
-int64_t *dq_plan_part_scored(const dq_calib_text *t, dq_arena *a, dq_err *err);
+int64_t *dq_plan_reference_scored(const dq_calib_text *t, dq_arena *a, dq_err *err);
 
-int64_t dq_plan_part_bytes(const dq_calib_text *text, const dq_model *m); /* of the file */
+int64_t dq_plan_reference_bytes(const dq_calib_text *text, const dq_model *m); /* of the file */
 
 /* ---- Probe ----
  * How far a model goes from itself when one tensor alone is rounded, for each tensor and width.
@@ -305,10 +305,10 @@ typedef struct dq_plan_weights {
     dq_plan_weights_settings set;
     dq_model *model;
     dq_calib_text text[DQ_PLAN_TEXTS];
-    dq_calib_text probe_text; /* the first sequences of the search text */
-    unsigned part[DQ_PLAN_TEXTS];
-    int64_t clusters[DQ_PLAN_TEXTS]; /* units that an error is over, copies once */
-    int64_t n_seen[DQ_PLAN_TEXTS];   /* sequences that a part before has, too; the most of one */
+    dq_calib_text probe_text;         /* the first sequences of the search text */
+    unsigned quarters[DQ_PLAN_TEXTS]; /* of its file */
+    int64_t clusters[DQ_PLAN_TEXTS];  /* units that an error is over, copies once */
+    int64_t n_seen[DQ_PLAN_TEXTS];    /* sequences that a part before has, too; the most of one */
     dq_plan_tensor *tensor;
     int64_t n_tensors, packed_params, other_bytes; /* of the container beside packed tensors */
     int64_t source_bytes;

@@ -568,7 +568,7 @@ dq_status dq_sensitivity_new(dq_sensitivity *s, const dq_model *m, const dq_cali
         s->unit[i].sums = dq_alloc(a, (size_t)text->n_clusters, sizeof(double), err);
         if (!s->unit[i].sums) return err->code;
     }
-    s->scored_of = dq_plan_part_scored(text, a, err);
+    s->scored_of = dq_plan_reference_scored(text, a, err);
     if (!s->scored_of) return err->code;
     for (int64_t i = 0; i < text->n_clusters; i++) s->scored += s->scored_of[i];
     /* Memory in the arena. */
@@ -680,7 +680,7 @@ static int first_layer(const dq_model *m, const dq_sensitivity_unit *u)
     return u->slot == DQ_PLAN_HEAD ? m->n_layers : 0;
 }
 
-static dq_status measure(dq_sensitivity *s, dq_plan_part *part, dq_sensitivity_unit *u,
+static dq_status measure(dq_sensitivity *s, dq_plan_reference *ref, dq_sensitivity_unit *u,
                          const change *c, dq_err *err)
 {
     const dq_model *m = s->m;
@@ -695,15 +695,15 @@ static dq_status measure(dq_sensitivity *s, dq_plan_part *part, dq_sensitivity_u
         if (m->tied) other.head = &c->coded.weight;
     }
     if (u->kind == DQ_SENSITIVITY_WEIGHTS && u->slot == DQ_PLAN_HEAD) other.head = &c->coded.weight;
-    if (u->layer >= 0 || other.embed) DQ_TRY(dq_plan_part_local(&u->local, part, &other, err));
-    DQ_TRY(dq_plan_part_measure(&sums, part, &other, err));
+    if (u->layer >= 0 || other.embed) DQ_TRY(dq_plan_reference_local(&u->local, ref, &other, err));
+    DQ_TRY(dq_plan_reference_measure(&sums, ref, &other, err));
     DQ_TRY(conclude(s, u, err));
     return s->set.ledger ? dq_work_put(s->set.ledger, line_of(s, u), err) : DQ_OK;
 }
 
 typedef struct seen {
     dq_sensitivity *s;
-    const dq_plan_part *part;
+    const dq_plan_reference *ref;
     int layer;
     dq_err *err;
 } seen;
@@ -711,7 +711,7 @@ typedef struct seen {
 static void see_heads(void *arg, const dq_layer_steps *steps)
 {
     const seen *x = arg;
-    const dq_plan_part *p = x->part;
+    const dq_plan_reference *p = x->ref;
     const dq_calib_chunk *k = p->pass.chunk;
     while (&k->batch != steps->batch) k++;
     if (dq_backend_sync(p->pass.b, x->err) != DQ_OK) return;
@@ -719,7 +719,8 @@ static void see_heads(void *arg, const dq_layer_steps *steps)
 }
 
 /* Before the first layer comes the embedding, after the last one the head. */
-static dq_status run_units(dq_sensitivity *s, dq_plan_part *part, int layer, bool head, dq_err *err)
+static dq_status run_units(dq_sensitivity *s, dq_plan_reference *ref, int layer, bool head,
+                           dq_err *err)
 {
     for (int64_t i = 0; i < s->n; i++) {
         dq_sensitivity_unit *u = &s->unit[i];
@@ -727,7 +728,7 @@ static dq_status run_units(dq_sensitivity *s, dq_plan_part *part, int layer, boo
         if (layer < 0 && (u->slot == DQ_PLAN_HEAD) != head) continue;
         DQ_TRY(dq_os_check_stop(err));
         change c = {.coded.bytes = NULL};
-        if (make_change(&c, s, u, err) == DQ_OK) measure(s, part, u, &c, err);
+        if (make_change(&c, s, u, err) == DQ_OK) measure(s, ref, u, &c, err);
         dq_coded_free(&c.coded);
         dq_block_free(c.rounds);
         if (err->code != DQ_OK) return err->code;
@@ -735,18 +736,18 @@ static dq_status run_units(dq_sensitivity *s, dq_plan_part *part, int layer, boo
     return DQ_OK;
 }
 
-static dq_status run_layers(dq_sensitivity *s, dq_plan_part *part, dq_err *err)
+static dq_status run_layers(dq_sensitivity *s, dq_plan_reference *ref, dq_err *err)
 {
-    DQ_TRY(dq_plan_part_next(part, -1, NULL, err));
-    DQ_TRY(run_units(s, part, -1, false, err));
+    DQ_TRY(dq_plan_reference_next(ref, -1, NULL, err));
+    DQ_TRY(run_units(s, ref, -1, false, err));
     for (int l = 0; l < s->m->n_layers; l++) {
-        seen x = {s, part, l, err};
+        seen x = {s, ref, l, err};
         const dq_plan_inputs inputs = {.see_heads = see_heads, .arg = &x};
-        DQ_TRY(dq_plan_part_next(part, l, &inputs, err));
-        DQ_TRY(run_units(s, part, l, false, err));
-        DQ_TRY(dq_plan_part_move(part, err));
+        DQ_TRY(dq_plan_reference_next(ref, l, &inputs, err));
+        DQ_TRY(run_units(s, ref, l, false, err));
+        DQ_TRY(dq_plan_reference_move(ref, err));
     }
-    return run_units(s, part, -1, true, err);
+    return run_units(s, ref, -1, true, err);
 }
 
 /* The predicted error over all logits that the unit rounds. */
@@ -766,22 +767,22 @@ static double logit_error(const dq_sensitivity *s, const dq_sensitivity_unit *u)
 
 dq_status dq_sensitivity_run(dq_sensitivity *s, dq_err *err)
 {
-    dq_plan_part part;
+    dq_plan_reference ref;
     /* Announces the arithmetic still to do. */
     const double ids = (double)s->text->n_ids;
-    double flop = dq_plan_part_source_flop(s->m, ids);
+    double flop = dq_plan_reference_source_flop(s->m, ids);
     for (int l = 0; l < s->m->n_layers; l++) flop += ids * dq_calibrate_work_layer(&s->m->layer[l]);
     for (int64_t i = 0; i < s->n; i++) {
         const dq_sensitivity_unit *u = &s->unit[i];
         if (u->known) continue;
-        flop += dq_plan_part_kld_flop(s->m, first_layer(s->m, u), ids);
+        flop += dq_plan_reference_kld_flop(s->m, first_layer(s->m, u), ids);
         if (u->layer >= 0) flop += ids * dq_calibrate_work_layer(&s->m->layer[u->layer]);
     }
     dq_plan_work_expect(&s->work, flop);
-    if (dq_plan_part_new(&part, s->text, s->m, s->set.backend, s->set.beside, true, &s->work,
-                         err) == DQ_OK)
-        run_layers(s, &part, err);
+    if (dq_plan_reference_new(&ref, s->text, s->m, s->set.backend, s->set.beside, true, &s->work,
+                              err) == DQ_OK)
+        run_layers(s, &ref, err);
     for (int64_t i = 0; i < s->n; i++) s->unit[i].logit_error = logit_error(s, &s->unit[i]);
-    dq_plan_part_end(&part);
+    dq_plan_reference_end(&ref);
     return err->code;
 }

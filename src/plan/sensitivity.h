@@ -100,7 +100,7 @@ typedef struct dq_sensitivity_unit {
     dq_mean kld;       /* nats per token */
     dq_interval interval;
     /* forecasts, NaN: none; the change of the residual stream within the layer
-     * (dq_plan_part_local), and the predicted error of a logit (dq_forecast_predicted) */
+     * (dq_plan_reference_local), and the predicted error of a logit (dq_forecast_predicted) */
     double local, logit_error;
     bool known;
 } dq_sensitivity_unit;

@@ -158,10 +158,10 @@ TEST(skewness)
     assert_true(m.of.value == 2 && fabs(m.skew - sqrt(0.5)) < 1e-15);
     assert_int_equal(dq_plan_mean_of(&m, alike, two, 2, &err), DQ_OK);
     assert_true(m.of.value == 2 && m.skew == 0);
-    assert_int_equal(dq_plan_part_first(1), 1);
-    assert_int_equal(dq_plan_part_first(2), 1);
-    assert_int_equal(dq_plan_part_first(3), 2);
-    assert_int_equal(dq_plan_part_first(192), 97);
+    assert_int_equal(dq_plan_reference_first(1), 1);
+    assert_int_equal(dq_plan_reference_first(2), 1);
+    assert_int_equal(dq_plan_reference_first(3), 2);
+    assert_int_equal(dq_plan_reference_first(192), 97);
 }
 
 /* What DQ_PLAN_FEW_CLUSTERS says: shares of upper ends below the truth, of lognormal clusters. */

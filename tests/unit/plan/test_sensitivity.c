@@ -208,7 +208,7 @@ static void check_model(const json_t *model, int threads)
     dq_model *m = given_model(DQ_SOURCE_DIR "/calib/pair/%s",
                               json_string_value(json_object_get(model, "model")));
     dq_err err = {0};
-    const int64_t *scored = dq_plan_part_scored(&t, given_arena(), &err);
+    const int64_t *scored = dq_plan_reference_scored(&t, given_arena(), &err);
     assert_non_null(scored);
     for (int g = 0; g < DQ_GRANULARITIES; g++) {
         const json_t *units =
@@ -242,7 +242,7 @@ TEST(against_transformers)
 /* KLD of the scored tokens of a sequence, of two runners' final states. */
 static double kld_of(const dq_model *m, dq_backend *b, const float *plain, dq_mat other, int64_t n)
 {
-    const int64_t first = dq_plan_part_first(n) - 1, count = n - 1 - first;
+    const int64_t first = dq_plan_reference_first(n) - 1, count = n - 1 - first;
     dq_err err = {0};
     double *kld = dq_alloc(given_arena(), (size_t)count, sizeof *kld, &err), sum = 0;
     union {
