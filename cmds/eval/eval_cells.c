@@ -285,11 +285,6 @@ const char *cmd_eval_title(const dq_eval *e, int row)
     return s->title ? s->title : s->name;
 }
 
-double cmd_eval_rate(const dq_score_work *w)
-{
-    return w->seconds > 0 ? (double)w->computed / w->seconds : (double)NAN;
-}
-
 const char *cmd_eval_reference_weights(const dq_eval *e, const dq_eval_row *r)
 {
     const dq_eval_model *m = &e->model[r->model], *ref = &e->model[m->ref];

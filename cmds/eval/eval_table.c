@@ -754,7 +754,7 @@ static void table_row(dq_table *t, const cmd_eval_view *v, int row, const cmd_ev
         dq_table_known(t, isfinite(s.share), "%.4f%s", s.share,
                        s.saves_nothing ? ", saves nothing" : "");
     }
-    dq_table_cell(t, "%.0f", cmd_eval_rate(&r->work));
+    dq_table_cell(t, "%.0f", dq_score_rate(&r->work));
 }
 
 /* With several rows per model, rules between models help. */
@@ -1189,7 +1189,7 @@ static dq_status row_json(json_t *results, const cmd_eval_view *v, int row, dq_e
                      "verdict", loss_verdict_json(v, row, &x), "throughput", "tokens",
                      (json_int_t)r->work.tokens, "computed_tokens", (json_int_t)r->work.computed,
                      "seconds", dq_document_real(r->work.seconds), "tokens_per_second",
-                     dq_document_real(cmd_eval_rate(&r->work))));
+                     dq_document_real(dq_score_rate(&r->work))));
     if (kind->out.details) DQ_TRY(kind->out.details(o, v, row, err));
     return add_cross(o, v, row, err);
 }

@@ -125,8 +125,6 @@ dq_status cmd_eval_pivot(const cmd_eval_view *v, const struct cmd_eval_kind *kin
                          const cmd_eval_table_of *p, dq_err *err);
 
 const char *cmd_eval_title(const dq_eval *e, int row);
-/* Computed tokens per second; NaN: nothing was timed. */
-double cmd_eval_rate(const dq_score_work *w);
 bool cmd_eval_math_swept(const dq_eval *e);
 /* Whose weights the row's reference has: "own", "source" or "other". */
 const char *cmd_eval_reference_weights(const dq_eval *e, const dq_eval_row *r);

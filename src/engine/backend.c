@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "engine/backend.h"
 
+#include "base/os.h"
 #include "engine/runner.h"
 #include "model/model.h"
 #include "tensor/tensor.h"
@@ -22,6 +23,21 @@ dq_status dq_backend_sync(dq_backend *b, dq_err *err)
     memset(&b->err, 0, sizeof b->err);
     if (found.code == DQ_OK) return err->code;
     return dq_fail_as(err, &found);
+}
+
+static bool by_processor(const dq_backend *b)
+{
+    return b->threads == 1 && strcmp(b->ops->name, "cpu") == 0;
+}
+
+double dq_backend_seconds(const dq_backend *b)
+{
+    return by_processor(b) ? dq_os_own_seconds() : dq_os_seconds();
+}
+
+const char *dq_backend_clock(const dq_backend *b)
+{
+    return by_processor(b) ? "processor" : "wall";
 }
 
 /* The first projection whose codes the backend cannot multiply; NULL: all can. */

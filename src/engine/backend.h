@@ -290,6 +290,11 @@ dq_status dq_backend_open(dq_backend **out, const char *name, int threads, dq_er
 void dq_backend_close(dq_backend *b); /* NULL allowed */
 /* Waits, and moves the sticky error to err. */
 dq_status dq_backend_sync(dq_backend *b, dq_err *err);
+/* The clock of what a token costs, in `dq bench` and in the throughput of `dq eval`. One thread of
+ * the CPU is timed by what it gets of a processor, which other work on the machine disturbs less;
+ * waiting threads may spin, so several are timed by the clock on the wall. */
+double dq_backend_seconds(const dq_backend *b);
+const char *dq_backend_clock(const dq_backend *b); /* "processor" or "wall" */
 /* DQ_MISMATCH with what is missing: the backend cannot run `math` on this model and KV; int8 needs
  * packed projections, and keys and values of at most 8 bits. m NULL: weights are not checked. */
 dq_status dq_backend_can(const dq_backend *b, const struct dq_model *m, dq_math math,

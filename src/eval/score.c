@@ -67,13 +67,14 @@ dq_status dq_pass_plan_run(dq_pass_plan *p, dq_mat *hidden, dq_err *err)
     dq_scorer *s = p->s;
     dq_batch batch = batch_of(p);
     dq_pass pass = s->pass;
-    double start = dq_os_seconds();
+    dq_backend *b = dq_runner_backend(s->r);
+    const double start = dq_backend_seconds(b);
     pass.spans = p->spans;
     DQ_TRY(dq_os_check_stop(err));
     if (s->evictor) DQ_TRY(dq_evictor_watch(s->evictor, &batch, &pass.columns, err));
     DQ_TRY(dq_runner_pass(s->r, &batch, &pass, hidden, err));
     s->work.computed += p->n_rows;
-    s->work.seconds += dq_os_seconds() - start;
+    s->work.seconds += dq_backend_seconds(b) - start;
     return DQ_OK;
 }
 
@@ -97,12 +98,12 @@ dq_status dq_pass_plan_answer(dq_pass_plan *p, dq_mat state, dq_scores out, dq_e
         dq_block_free(pos);
         if (err->code != DQ_OK) return err->code;
     }
-    double start = dq_os_seconds();
+    const double start = dq_backend_seconds(b);
     b->ops->gather(b, state, hidden, p->row);
     b->ops->logprob(b, out.logp, out.top1, state, &dq_runner_model(s->r)->head, p->target,
                     s->pass.math.linear);
     if (dq_backend_sync(b, err) != DQ_OK) return dq_runner_advise(s->r, p->n_rows, err);
-    s->work.seconds += dq_os_seconds() - start;
+    s->work.seconds += dq_backend_seconds(b) - start;
     return DQ_OK;
 }
 
@@ -141,7 +142,8 @@ dq_status dq_pass_plan_compress(const dq_pass_plan *p, const dq_kv_bytes *floor,
     dq_scorer *s = p->s;
     const dq_batch batch = batch_of(p);
     dq_evict_report report = dq_evict_report_none;
-    const double start = dq_os_seconds();
+    const dq_backend *b = dq_runner_backend(s->r);
+    const double start = dq_backend_seconds(b);
     /* [n_seq] position of each sequence's next row, 0 without rows; a block. */
     int32_t *next = dq_block_new((size_t)p->n_seq, sizeof *next, err);
     for (int i = 0; next && i < p->n_seq; i++)
@@ -150,7 +152,7 @@ dq_status dq_pass_plan_compress(const dq_pass_plan *p, const dq_kv_bytes *floor,
     if (s->evictor) {
         dq_evictor_run(s->evictor, &batch, next, &report, err);
         s->work.computed += report.second_pass;
-        s->work.seconds += dq_os_seconds() - start;
+        s->work.seconds += dq_backend_seconds(b) - start;
     }
     if (floor && err->code == DQ_OK) {
         if (s->evictor) dq_kv_cached_report(&s->work.cached, &report, p->n_seq);
@@ -207,6 +209,11 @@ void dq_score_work_add(dq_score_work *into, const dq_score_work *from)
     into->computed += from->computed;
     into->seconds += from->seconds;
     kv_cached_add(&into->cached, &from->cached);
+}
+
+double dq_score_rate(const dq_score_work *w)
+{
+    return w->seconds > 0 ? (double)w->computed / w->seconds : (double)NAN;
 }
 
 dq_status dq_score_begin(dq_scorer *s, dq_runner *r, const dq_pass *pass, const dq_kv_spec *kv,
@@ -399,7 +406,8 @@ static dq_status run_feeds(pass_group *g, dq_err *err)
         const int64_t fed = skip + piece;
         dq_scorer *s = g->s;
         dq_evict_report report = dq_evict_report_none;
-        const double start = dq_os_seconds();
+        const dq_backend *b = dq_runner_backend(s->r);
+        const double start = dq_backend_seconds(b);
         if (s->evictor) {
             int32_t *seq = dq_alloc(g->a, (size_t)g->n_feeds, sizeof *seq, err);
             int32_t *next = dq_alloc(g->a, (size_t)g->n_feeds, sizeof *next, err);
@@ -416,7 +424,7 @@ static dq_status run_feeds(pass_group *g, dq_err *err)
             }
             if (batch.n_seq) DQ_TRY(dq_evictor_run(s->evictor, &batch, next, &report, err));
             s->work.computed += report.second_pass;
-            s->work.seconds += dq_os_seconds() - start;
+            s->work.seconds += dq_backend_seconds(b) - start;
         }
     }
     return DQ_OK;
@@ -668,7 +676,7 @@ static dq_status score_pieces(window_group *g, dq_err *err)
     DQ_TRY(run_pieces(g, err));
     /* All states together, as many small pieces would each read the output head. */
     dq_backend *b = dq_runner_backend(s->r);
-    const double start = dq_os_seconds();
+    const double start = dq_backend_seconds(b);
     const int64_t scored = dq_window_scored(g->w);
     int32_t *target = dq_alloc(g->a, (size_t)(g->n * scored), sizeof *target, err);
     if (!target) return err->code;
@@ -678,7 +686,7 @@ static dq_status score_pieces(window_group *g, dq_err *err)
     b->ops->logprob(b, g->out.logp, g->out.top1, g->state, &dq_runner_model(s->r)->head, target,
                     s->pass.math.linear);
     DQ_TRY(dq_backend_sync(b, err));
-    s->work.seconds += dq_os_seconds() - start;
+    s->work.seconds += dq_backend_seconds(b) - start;
     return DQ_OK;
 }
 

@@ -40,12 +40,15 @@ void dq_kv_cached_report(dq_kv_cached *cached, const dq_evict_report *report, in
 /* Items and windows become passes of a runner that give log-likelihoods; grouping never changes a
  * bit of a result. */
 
+/* What scoring and generation take; reading, tokenizing, grouping and allocating are in none. */
 typedef struct dq_score_work {
     int64_t tokens;   /* ids that the sequences have, each counted for itself */
     int64_t computed; /* rows that passes computed: fewer where a context is shared */
-    double seconds;
+    double seconds;   /* of passes, log-probabilities and evictions, by dq_backend_seconds */
     dq_kv_cached cached;
 } dq_score_work;
+/* Computed rows per second; NaN without any. */
+double dq_score_rate(const dq_score_work *w);
 void dq_score_work_add(dq_score_work *into, const dq_score_work *from);
 
 /* What all scoring with these settings needs on a runner; `cached` and `prefix` belong to
