@@ -95,31 +95,31 @@ static struct {
 static void matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
                    dq_num num)
 {
-    const double start = dq_bench_now(b);
+    const double start = dq_backend_seconds(b);
     clock_table.of->matmul(b, dst, src, w, bias, num);
-    clock_table.sum.products += dq_bench_now(b) - start;
+    clock_table.sum.products += dq_backend_seconds(b) - start;
 }
 
 static void logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
                     const dq_weight *head, const int32_t *target, dq_num num)
 {
-    const double start = dq_bench_now(b);
+    const double start = dq_backend_seconds(b);
     clock_table.of->logprob(b, logp, top1, hidden, head, target, num);
-    clock_table.sum.products += dq_bench_now(b) - start;
+    clock_table.sum.products += dq_backend_seconds(b) - start;
 }
 
 static void attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args)
 {
-    const double start = dq_bench_now(b);
+    const double start = dq_backend_seconds(b);
     clock_table.of->attn_absmax(b, absmax, args);
-    clock_table.sum.attention += dq_bench_now(b) - start;
+    clock_table.sum.attention += dq_backend_seconds(b) - start;
 }
 
 static void attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
 {
-    const double start = dq_bench_now(b);
+    const double start = dq_backend_seconds(b);
     clock_table.of->attend(b, dst, args);
-    clock_table.sum.attention += dq_bench_now(b) - start;
+    clock_table.sum.attention += dq_backend_seconds(b) - start;
 }
 
 bool dq_bench_clocked_begin(dq_backend *b)
@@ -143,36 +143,8 @@ dq_bench_clocked dq_bench_clocked_take(void)
     return sum;
 }
 
-void dq_bench_clocked_end(dq_backend *b)
-{
-    if (b->ops == &clock_table.clocked) b->ops = clock_table.of;
-}
-
-/* Operations are counted from shapes, times are medians of whole runs. The rate of a bare product
- * is the best of three after a warm-up; a prompt's rate is compared with it. */
-
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-dq_bench_timing dq_bench_timing_of(double *s, int64_t n)
-{
-    qsort(s, (size_t)n, sizeof *s, by_value);
-    return (dq_bench_timing){
-        .median = n % 2 ? s[n / 2] : (s[n / 2 - 1] + s[n / 2]) / 2, .min = s[0], .max = s[n - 1]};
-}
-
-static bool by_processor(const dq_backend *b)
-{
-    return b->threads == 1 && strcmp(b->ops->name, "cpu") == 0;
-}
-
-double dq_bench_now(const dq_backend *b)
-{
-    return by_processor(b) ? dq_os_own_seconds() : dq_os_seconds();
-}
+/* Operations are counted from shapes. The rate of a bare product is the best of three after a
+ * warm-up; a prompt's rate is compared with it. */
 
 double dq_bench_row_flops(const dq_model *m)
 {
@@ -209,10 +181,10 @@ dq_status dq_bench_product_rate(double *flops, dq_backend *b, const dq_model *m,
     double best = HUGE_VAL;
     if (err->code == DQ_OK && !out.p) dq_fail(err, DQ_RESOURCE, "out of memory");
     for (int i = 0; err->code == DQ_OK && i < 4; i++) {
-        const double start = dq_bench_now(b);
+        const double start = dq_backend_seconds(b);
         op->matmul(b, out, in, w, NULL, num);
         dq_backend_sync(b, err);
-        const double s = dq_bench_now(b) - start;
+        const double s = dq_backend_seconds(b) - start;
         if (i > 0 && s < best) best = s;
     }
     op->free(b, in.p);
@@ -237,38 +209,37 @@ dq_status dq_bench_prompt_new(dq_bench_prompt *p, const dq_model *m, int64_t n, 
     p->pos = dq_block_new((size_t)n, sizeof *p->pos, err);
     if (err->code == DQ_OK) dq_bench_ids(p->ids, n, m, 1);
     for (int64_t i = 0; err->code == DQ_OK && i < n; i++) p->pos[i] = (int32_t)i;
-    if (err->code != DQ_OK) dq_bench_prompt_free(p);
     return err->code;
 }
 
-void dq_bench_prompt_free(dq_bench_prompt *p)
+static void prompt_free(dq_bench_prompt *p)
 {
     dq_block_free(p->ids);
     dq_block_free(p->pos);
     *p = (dq_bench_prompt){0};
 }
 
-dq_status dq_bench_prompt_run(double *seconds, dq_runner *r, const dq_bench_prompt *p,
-                              dq_logit_spec logit, dq_math math, dq_err *err)
+dq_status dq_bench_prompt_run(double *seconds, const dq_bench *x, dq_logit_spec logit, dq_err *err)
 {
-    dq_backend *b = dq_runner_backend(r);
-    dq_kv *kv = dq_runner_kv(r);
+    const dq_bench_prompt *p = &x->prompt;
+    dq_backend *b = x->backend;
+    dq_kv *kv = dq_runner_kv(x->runner);
     int32_t seq = b->ops->kv_seq_new(b, kv), top1;
     const int64_t cu[2] = {0, p->n};
     const dq_batch batch = {
         .n_seq = 1, .n_rows = p->n, .cu_rows = cu, .seq = &seq, .ids = p->ids, .pos = p->pos};
-    const dq_pass pass = {.logit = logit, .math = math};
+    const dq_pass pass = {.logit = logit, .math = x->math};
     dq_mat hidden;
     double logp;
-    const double start = dq_bench_now(b);
-    if (dq_runner_pass(r, &batch, &pass, &hidden, err) == DQ_OK) {
+    const double start = dq_backend_seconds(b);
+    if (dq_runner_pass(x->runner, &batch, &pass, &hidden, err) == DQ_OK) {
         const dq_mat last = {
             .p = hidden.p + (hidden.rows - 1) * hidden.cols, .rows = 1, .cols = hidden.cols};
-        b->ops->logprob(b, &logp, &top1, last, &dq_runner_model(r)->head, p->ids, math.linear);
+        b->ops->logprob(b, &logp, &top1, last, &x->model->head, p->ids, x->math.linear);
         dq_backend_sync(b, err);
     }
-    *seconds = dq_bench_now(b) - start;
-    if (err->code == DQ_OK) dq_score_check_logp(dq_runner_model(r), &logp, 1, err);
+    *seconds = dq_backend_seconds(b) - start;
+    if (err->code == DQ_OK) dq_score_check_logp(x->model, &logp, 1, err);
     b->ops->kv_seq_free(b, kv, seq);
     return err->code;
 }
@@ -296,10 +267,10 @@ double dq_bench_limits_ops(dq_backend *b, dq_num num, const dq_weight *w, const 
     double ops = 0, seconds = 0;
     *instruction = NULL;
     if (!b->ops->peak_ops || b->ops->peak_ops(b, num, w, instruction) <= 0) return (double)NAN;
-    const double start = dq_bench_now(b);
+    const double start = dq_backend_seconds(b);
     while (seconds < enough) {
         ops += b->ops->peak_ops(b, num, w, instruction);
-        seconds = dq_bench_now(b) - start;
+        seconds = dq_backend_seconds(b) - start;
     }
     return ops / seconds;
 }
@@ -352,60 +323,26 @@ void dq_bench_block_new(dq_bench_block *block, dq_backend *b, double weights)
         dq_backend_sync(b, &none); /* the measurement goes on without it */
 }
 
-void dq_bench_block_free(dq_bench_block *block)
-{
-    if (block->b) block->b->ops->free(block->b, block->p);
-    *block = (dq_bench_block){0};
-}
-
 double dq_bench_block_read(const dq_bench_block *block, double seconds)
 {
     if (!block->p) return (double)NAN;
-    const double start = dq_bench_now(block->b);
+    const double start = dq_backend_seconds(block->b);
     double bytes = 0, spent;
     do {
         block->b->ops->peak_read(block->b, block->p, block->bytes);
         bytes += (double)block->bytes;
-        spent = dq_bench_now(block->b) - start;
+        spent = dq_backend_seconds(block->b) - start;
     } while (spent < seconds);
     return bytes / spent;
 }
 
-const dq_bench dq_bench_defaults = {.device = "auto", .math_word = {"f32", DQ_NUM_F32}, .runs = 5};
+/* ---- The frame ---- */
 
-dq_status dq_bench_list_read(dq_bench_list *out, const char *text, const char *option, int max,
-                             dq_err *err)
+const char *dq_bench_logit_name(char *out, dq_logit_spec s)
 {
-    return dq_options_ints(out->at, &out->n, DQ_BENCH_LIST, text, option, 1, max, err);
-}
-
-dq_status dq_bench_open(dq_bench *x, const char *command, const char *path, dq_err *err)
-{
-    const dq_num num = (dq_num)x->math_word.at;
-    x->math = (dq_math){num, num, num, num};
-    int width[8], n_widths = 0;
-    dq_words *of = &x->logit_granularity;
-    if (of->text && !x->logit_bits)
-        return dq_fail(err, DQ_USAGE,
-                       "--logit-granularity has nothing to act on. Add --logit-bits N[,N...].");
-    if (x->logit_bits)
-        DQ_TRY(dq_options_bits(width, &n_widths, 8, x->logit_bits, "logit-bits", err));
-    if (of->n == 0) of->at[of->n++] = DQ_GRANULARITY_TENSOR;
-    x->logit[x->n_logits++] = dq_logit_plain;
-    for (int i = 0; i < n_widths; i++) {
-        for (int g = 0; width[i] < 16 && g < of->n; g++)
-            x->logit[x->n_logits++] = (dq_logit_spec){width[i], (dq_granularity)of->at[g]};
-    }
-    DQ_TRY(dq_progress_listen(&x->logger, command, err));
-    DQ_TRY(dq_model_open(&x->model, path, err));
-    DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
-    dq_kv_config kv = dq_kv_config_plain;
-    kv.quant = DQ_KV_PER_TOKEN;
-    if (x->math.kv == DQ_NUM_INT8) {
-        kv.k_bits = kv.v_bits = 8;
-        kv.dense = DQ_KV_DENSE_AUTO;
-    }
-    return dq_kv_options_fit(&x->kv, &kv, x->model, x->math, x->backend, &x->logger, err);
+    snprintf(out, DQ_BENCH_LOGIT_NAME, dq_logit_rounds(s) ? "%d %s" : "%d", s.bits,
+             dq_granularity_name[s.granularity]);
+    return out;
 }
 
 dq_status dq_bench_open_runner(dq_bench *x, dq_err *err)
@@ -415,94 +352,37 @@ dq_status dq_bench_open_runner(dq_bench *x, dq_err *err)
     return DQ_OK;
 }
 
-void dq_bench_close(dq_bench *x)
+dq_status dq_bench_check_positions(const dq_bench *x, int64_t more, dq_err *err)
 {
-    dq_runner_free(x->runner);
-    dq_backend_close(x->backend);
-    dq_model_close(x->model);
-    dq_logger_end(&x->logger);
+    const int most = x->model->max_positions;
+    for (int i = 0; i < x->length.n; i++) {
+        if (x->length.at[i] + more > most)
+            return dq_fail(err, DQ_MISMATCH,
+                           "%s: has %d positions. Lower --context or --new-tokens", x->model->path,
+                           most);
+    }
+    return DQ_OK;
 }
 
-const char *dq_bench_logit_name(char *out, dq_logit_spec s)
+double *dq_bench_sample(const dq_bench *x, int64_t thing, int column)
 {
-    snprintf(out, DQ_BENCH_LOGIT_NAME, dq_logit_rounds(s) ? "%d %s" : "%d", s.bits,
-             dq_granularity_name[s.granularity]);
-    return out;
+    /* What a run that warms up leaves is replaced by the first one. */
+    return x->sample + (thing * x->kind->columns + column) * x->runs + (x->run > 0 ? x->run : 0);
 }
 
-/* s NULL: of all benchmarks. */
-static void settings_rows(dq_row_writer *w, const dq_bench *x, const dq_bench_settings *s)
+static int by_value(const void *a, const void *b)
 {
-    char peak[DQ_BENCH_PEAK];
-    DQ_PUT(w, "device", x->backend->device, "The device and its arithmetic units, in words.");
-    DQ_PUT(w, "threads", x->backend->threads, "Threads of the CPU.", .min = 1);
-    DQ_PUT(w, "clock", by_processor(x->backend) ? "processor" : "wall", "What times are.",
-           DQ_WORD("processor", "wall"));
-    DQ_PUT(w, "runs", s->runs ? x->runs : 0, "Runs.", .min = 1, .when = DQ_OUT | DQ_AT_0);
-    DQ_PUT(w, "math", s->runs ? x->math_word.text : NULL, "The arithmetic.", DQ_WORDS(dq_num_name),
-           .when = DQ_OUT);
-    if (DQ_WHEN(w, s->peaks))
-        DQ_PUT(w, "peak", s->instruction ? dq_bench_peak(peak, s->num, s->instruction) : NULL,
-               "The instruction of the peak; null: not known.", .when = DQ_SOMETIMES | DQ_NULL);
-    DQ_PUT(w, "kv_bits", s->kv_bits, "Bits of keys.", .when = DQ_OUT | DQ_AT_0, .min = 2,
-           .max = 16);
-    if (DQ_WHEN(w, s->generate))
-        DQ_PUT(w, "read_bytes", s->read_bytes, "Bytes of the plain read beside it; null: none.",
-               .when = DQ_SOMETIMES | DQ_NULL | DQ_AT_0);
-    DQ_PUT(w, "generate", s->generate, "Tokens of a run.", .when = DQ_OUT | DQ_AT_0, .min = 1);
-    DQ_PUT(w, "decode", s->decode, "Tokens that are timed.", .when = DQ_OUT | DQ_AT_0, .min = 1);
-    DQ_PUT(w, "keep", s->keep, "Share of the tokens that stays.", .when = DQ_OUT | DQ_AT_0);
-    if (DQ_WHEN(w, s->file))
-        DQ_PUT(w, "limit", s->limit, "Items at most; null: all.",
-               .when = DQ_SOMETIMES | DQ_NULL | DQ_AT_0, .min = 1);
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
 }
 
-static void document_rows(dq_row_writer *w, const dq_bench *x, const dq_bench_settings *s)
+dq_bench_timing dq_bench_timing_of(const dq_bench *x, int64_t thing, int column)
 {
-    DQ_LIST(w, "inputs", "Path of the model; of items also of the task's file.");
-    DQ_PUT(w, NULL, x->model->path, NULL);
-    if (w->live && s->file) DQ_PUT(w, NULL, s->file, NULL);
-    dq_row_end(w);
-    DQ_OBJECT(w, "settings", "As they took effect.");
-    settings_rows(w, x, s);
-    dq_row_end(w);
-}
-
-static void describe(dq_row_writer *w)
-{
-    static const char *const commands[] = {"bench prefill",   "bench generate", "bench decode",
-                                           "bench attention", "bench items",    "bench evict"};
-    static dq_row_items *const of[] = {dq_bench_prefill_rows, dq_bench_generate_rows,
-                                       dq_bench_decode_rows,  dq_bench_attention_rows,
-                                       dq_bench_items_rows,   dq_bench_evict_rows};
-    DQ_PUT(w, "command", "", "The command that printed it, without dq.", DQ_WORDS(commands));
-    document_rows(w, NULL, NULL);
-    DQ_LIST(w, "results", "What was timed.");
-    for (size_t i = 0; i < sizeof of / sizeof *of; i++) dq_row_item(w, of[i], NULL, 0);
-    dq_row_end(w);
-}
-
-const dq_document dq_bench_document = {
-    "dq-bench/1",
-    "What dq bench generate, decode, prefill, attention, evict and items print with "
-    "--json.",
-    NULL, describe};
-
-dq_status dq_bench_report_begin(dq_bench_report *r, const dq_bench *bench, dq_err *err)
-{
-    *r = (dq_bench_report){.bench = bench,
-                           .doc = dq_document_new(&bench->logger, dq_bench_document.name)};
-    return r->doc ? DQ_OK : dq_fail(err, DQ_RESOURCE, "out of memory");
-}
-
-void dq_bench_report_add(dq_bench_report *r, dq_row_items *rows, const void *arg, int64_t i,
-                         dq_err *err)
-{
-    json_t *result = json_object();
-    dq_row_writer w = dq_row_json(result);
-    rows(&w, arg, i);
-    json_array_append_new(json_object_get(r->doc, "results"), result);
-    dq_table_add_rows(&r->table, rows, arg, i, err);
+    double *s = x->sample + (thing * x->kind->columns + column) * x->runs;
+    const int64_t n = x->runs;
+    qsort(s, (size_t)n, sizeof *s, by_value);
+    return (dq_bench_timing){
+        .median = n % 2 ? s[n / 2] : (s[n / 2 - 1] + s[n / 2]) / 2, .min = s[0], .max = s[n - 1]};
 }
 
 void dq_bench_rows_begin(dq_row_writer *w, const dq_bench *x, const char *what)
@@ -520,36 +400,195 @@ void dq_bench_logit_rows(dq_row_writer *w, const dq_logit_spec *s)
            .when = DQ_NULL);
 }
 
-void dq_bench_timing_rows(dq_row_writer *w, const dq_bench_column *c, const dq_bench_timing *t)
+void dq_bench_timing_rows(dq_row_writer *w, const dq_bench *x, int64_t thing,
+                          const dq_bench_column *c)
 {
-    char median[80], least[80], most[80];
-    snprintf(median, sizeof median, "%s_median", c->prefix);
-    snprintf(least, sizeof least, "%s_min", c->prefix);
-    snprintf(most, sizeof most, "%s_max", c->prefix);
-    DQ_PUT(w, median, t->median, c->about, .title = c->title, .digits = c->digits,
-           .scale = c->scale, .when = DQ_NULL);
-    DQ_PUT(w, least, t->min, "The least of them.", .title = c->min, .digits = c->digits,
-           .scale = c->scale, .when = DQ_NULL);
-    DQ_PUT(w, most, t->max, "The most of them.", .title = c->max, .digits = c->digits,
-           .scale = c->scale, .when = DQ_NULL);
+    const dq_bench_timing none = {0}, t = w->live ? dq_bench_timing_of(x, thing, c->at) : none;
+    const struct {
+        const char *name, *about, *title;
+        double value;
+    } of[] = {{"median", c->about, c->title, t.median},
+              {"min", "The least of them.", c->min, t.min},
+              {"max", "The most of them.", c->max, t.max}};
+    for (int i = 0; i < 3; i++) {
+        char name[80];
+        snprintf(name, sizeof name, "%s_%s", c->prefix, of[i].name);
+        DQ_PUT(w, name, of[i].value, of[i].about, .title = of[i].title, .digits = c->digits,
+               .scale = c->scale, .when = DQ_NULL);
+    }
 }
 
-void dq_bench_report_settings(dq_bench_report *r, const dq_bench_settings *s)
+/* x NULL: of all benchmarks. */
+static void document_rows(dq_row_writer *w, const dq_bench *x)
 {
-    dq_row_writer w = dq_row_json(r->doc);
-    document_rows(&w, r->bench, s);
+    const dq_bench_kind *k = DQ_LIVE(w, x->kind);
+    char peak[DQ_BENCH_PEAK];
+    DQ_LIST(w, "inputs", "Path of the model; of items also of the task's file.");
+    DQ_PUT(w, NULL, x->model->path, NULL);
+    if (w->live && x->file) DQ_PUT(w, NULL, x->file, NULL);
+    dq_row_end(w);
+    DQ_OBJECT(w, "settings", "As they took effect.");
+    DQ_PUT(w, "device", x->backend->device, "The device and its arithmetic units, in words.");
+    DQ_PUT(w, "threads", x->backend->threads, "Threads of the CPU.", .min = 1);
+    DQ_PUT(w, "clock", dq_backend_clock(x->backend), "What times are.",
+           DQ_WORD("processor", "wall"));
+    DQ_PUT(w, "runs", k->tokens ? 0 : x->runs, "Runs.", .min = 1, .when = DQ_OUT | DQ_AT_0);
+    DQ_PUT(w, "math", k->tokens ? NULL : x->math_word.text, "The arithmetic.",
+           DQ_WORDS(dq_num_name), .when = DQ_OUT);
+    if (DQ_WHEN(w, k->peaks))
+        DQ_PUT(w, "peak",
+               x->instruction ? dq_bench_peak(peak, x->math.linear, x->instruction) : NULL,
+               "The instruction of the peak; null: not known.", .when = DQ_SOMETIMES | DQ_NULL);
+    DQ_PUT(w, "kv_bits", k->codes ? x->kv.k_bits : 0, "Bits of keys.", .when = DQ_OUT | DQ_AT_0,
+           .min = 2, .max = 16);
+    if (DQ_WHEN(w, x->new_tokens))
+        DQ_PUT(w, "read_bytes", x->block.p ? (int64_t)x->block.bytes : 0,
+               "Bytes of the plain read beside it; null: none.",
+               .when = DQ_SOMETIMES | DQ_NULL | DQ_AT_0);
+    DQ_PUT(w, "generate", x->new_tokens, "Tokens of a run.", .when = DQ_OUT | DQ_AT_0, .min = 1);
+    DQ_PUT(w, "decode", k->tokens ? x->runs : 0, "Tokens that are timed.", .when = DQ_OUT | DQ_AT_0,
+           .min = 1);
+    DQ_PUT(w, "keep", x->keep, "Share of the tokens that stays.", .when = DQ_OUT | DQ_AT_0);
+    if (DQ_WHEN(w, x->file))
+        DQ_PUT(w, "limit", x->limit, "Items at most; null: all.",
+               .when = DQ_SOMETIMES | DQ_NULL | DQ_AT_0, .min = 1);
+    dq_row_end(w);
 }
 
-dq_status dq_bench_report_print(const dq_bench_report *r, dq_err *err)
+static void describe(dq_row_writer *w)
 {
-    return r->bench->json ? dq_stdout_print(json_incref(r->doc), err)
-                          : dq_table_print(r->table, err);
+    static const char *const commands[] = {"bench prefill",   "bench generate", "bench decode",
+                                           "bench attention", "bench items",    "bench evict"};
+    static dq_row_items *const of[] = {dq_bench_prefill_rows, dq_bench_generate_rows,
+                                       dq_bench_decode_rows,  dq_bench_attention_rows,
+                                       dq_bench_items_rows,   dq_bench_evict_rows};
+    DQ_PUT(w, "command", "", "The command that printed it, without dq.", DQ_WORDS(commands));
+    document_rows(w, NULL);
+    DQ_LIST(w, "results", "What was timed.");
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) dq_row_item(w, of[i], NULL, 0);
+    dq_row_end(w);
 }
 
-void dq_bench_report_end(dq_bench_report *r)
+const dq_document dq_bench_document = {
+    "dq-bench/1",
+    "What dq bench generate, decode, prefill, attention, evict and items print with "
+    "--json.",
+    NULL, describe};
+
+/* Reads the words, opens model and backend, and checks that they can do this. */
+static dq_status open(dq_bench *x, const char *path, dq_err *err)
 {
-    json_decref(r->doc);
-    dq_table_free(r->table);
+    const dq_num num = (dq_num)x->math_word.at;
+    x->math = (dq_math){num, num, num, num};
+    int width[8], n_widths = 0;
+    dq_words *of = &x->logit_granularity;
+    if (of->text && !x->logit_bits)
+        return dq_fail(err, DQ_USAGE,
+                       "--logit-granularity has nothing to act on. Add --logit-bits N[,N...].");
+    if (x->logit_bits)
+        DQ_TRY(dq_options_bits(width, &n_widths, 8, x->logit_bits, "logit-bits", err));
+    if (of->n == 0) of->at[of->n++] = DQ_GRANULARITY_TENSOR;
+    x->logit[x->n_logits++] = dq_logit_plain;
+    for (int i = 0; i < n_widths; i++) {
+        for (int g = 0; width[i] < 16 && g < of->n; g++)
+            x->logit[x->n_logits++] = (dq_logit_spec){width[i], (dq_granularity)of->at[g]};
+    }
+    DQ_TRY(dq_progress_listen(&x->logger, x->kind->usage.name, err));
+    DQ_TRY(dq_model_open(&x->model, path, err));
+    DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
+    dq_kv_config kv = dq_kv_config_plain;
+    kv.quant = DQ_KV_PER_TOKEN;
+    if (x->math.kv == DQ_NUM_INT8) {
+        kv.k_bits = kv.v_bits = 8;
+        kv.dense = DQ_KV_DENSE_AUTO;
+    }
+    return dq_kv_options_fit(&x->kv, &kv, x->model, x->math, x->backend, &x->logger, err);
+}
+
+static dq_status run_length(dq_bench *x, dq_err *err)
+{
+    const dq_bench_kind *k = x->kind;
+    const double cost = pow(x->at, k->power);
+    if (k->prompts) DQ_TRY(dq_bench_prompt_new(&x->prompt, x->model, x->at, err));
+    if (k->begin) DQ_TRY(k->begin(x->arg, err));
+    for (x->run = -1; x->run < x->runs; x->run++) {
+        const int64_t first = k->rotates && x->run > 0 ? x->run : 0;
+        for (int i = 0; i < x->n; i++) {
+            DQ_TRY(dq_os_check_stop(err));
+            x->done = x->progress.done;
+            DQ_TRY(k->step(x->arg, (int)((first + i) % x->n), err));
+            if (x->run < 0 && k->cold) continue;
+            dq_progress_set(&x->progress, x->done + cost, NULL);
+        }
+        if (k->ended) DQ_TRY(k->ended(x->arg, err));
+    }
+    return err->code;
+}
+
+/* Columns of the table are those of the first result. */
+static dq_status run(dq_bench *x, dq_err *err)
+{
+    const dq_bench_kind *k = x->kind;
+    const int n = k->together || !k->option ? 1 : x->length.n;
+    double work = 0;
+    dq_table *table = NULL;
+    json_t *doc = dq_document_new(&x->logger, dq_bench_document.name);
+    x->sample = dq_block_new((size_t)(x->n * k->columns) * (size_t)x->runs, sizeof *x->sample, err);
+    for (int i = 0; i < n; i++) work += pow(x->length.at[i], k->power);
+    dq_progress_begin(&x->progress, &x->logger, "timed",
+                      work * x->n * (double)(x->runs + !k->cold));
+    dq_progress_set(&x->progress, 0, NULL);
+    for (int l = 0; l < n && err->code == DQ_OK; l++) {
+        x->at = x->length.at[l];
+        run_length(x, err);
+        for (int i = 0; err->code == DQ_OK && i < (x->n_shown ? x->n_shown : x->n); i++) {
+            json_t *result = json_object();
+            dq_row_writer w = dq_row_json(result);
+            k->rows(&w, x->arg, i);
+            json_array_append_new(json_object_get(doc, "results"), result);
+            dq_table_add_rows(&table, k->rows, x->arg, i, err);
+        }
+        if (k->end) k->end(x->arg);
+        if (k->prompts) prompt_free(&x->prompt);
+    }
+    dq_progress_end(&x->progress);
+    if (err->code == DQ_OK && x->json) {
+        dq_row_writer w = dq_row_json(doc);
+        document_rows(&w, x);
+        dq_stdout_print(json_incref(doc), err);
+    } else if (err->code == DQ_OK) {
+        k->heading(x->arg);
+        dq_table_print(table, err);
+    }
+    dq_block_free(x->sample);
+    json_decref(doc);
+    dq_table_free(table);
+    return err->code;
+}
+
+dq_status dq_bench_main(dq_bench *x, int argc, char **argv, const dq_opt *opts, dq_err *err)
+{
+    const dq_bench_kind *k = x->kind;
+    dq_args args;
+    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &k->usage, err));
+    if (args.help) return DQ_OK;
+    if (k->option)
+        DQ_TRY(dq_options_ints(x->length.at, &x->length.n, DQ_BENCH_LIST, x->lengths, k->option, 1,
+                               k->longest, err));
+    if (x->batches)
+        DQ_TRY(dq_options_ints(x->batch.at, &x->batch.n, DQ_BENCH_LIST, x->batches, "batch", 1,
+                               DQ_BENCH_BATCH, err));
+    if (args.n > 1) x->file = args.item[1];
+    if (open(x, args.item[0], err) == DQ_OK && k->open(x->arg, err) == DQ_OK) run(x, err);
+    if (k->close) k->close(x->arg);
+    prompt_free(&x->prompt);
+    if (x->block.p) x->backend->ops->free(x->backend, x->block.p);
+    dq_runner_free(x->runner);
+    if (x->backend && x->backend->ops == &clock_table.clocked) x->backend->ops = clock_table.of;
+    dq_backend_close(x->backend);
+    dq_model_close(x->model);
+    dq_logger_end(&x->logger);
+    return err->code;
 }
 
 /* Dq bench compare: documents of dq bench and of tests/peers/bench.py side by side. One line for
@@ -671,31 +710,21 @@ static double told(const json_t *result, const char *key)
     return json_is_number(x) ? json_number_value(x) : (double)NAN;
 }
 
-static dq_status take_peer(comparison *c, const json_t *result, dq_err *err)
+/* Of a peer's document, whose results have their settings, or of dq's own. */
+static dq_status take(comparison *c, const json_t *settings, const json_t *result, bool peers,
+                      dq_err *err)
 {
-    const line l = {.work = work_of(result, result, c->a, err),
-                    .peer = word_of(result, "peer", err),
-                    .weights = word_of(result, "peer_weights", err),
-                    .path = c->path,
-                    .peer_rate = number_of(result, "peer_tokens_per_second", err),
-                    .dq_rate = number_of(result, "dq_tokens_per_second", err),
-                    .ratio = told(result, "ratio"),
-                    .low = told(result, "ratio_low"),
-                    .high = told(result, "ratio_high")};
-    return err->code == DQ_OK ? add_line(c, &l, err) : err->code;
-}
-
-static dq_status take_own(comparison *c, const json_t *settings, const json_t *result, dq_err *err)
-{
-    const line l = {.work = work_of(result, settings, c->a, err),
-                    .peer = "",
-                    .weights = "",
-                    .path = c->path,
-                    .peer_rate = (double)NAN,
-                    .dq_rate = number_of(result, "tokens_per_second", err),
-                    .ratio = (double)NAN,
-                    .low = (double)NAN,
-                    .high = (double)NAN};
+    const double none = (double)NAN;
+    const line l = {
+        .work = work_of(result, peers ? result : settings, c->a, err),
+        .peer = peers ? word_of(result, "peer", err) : "",
+        .weights = peers ? word_of(result, "peer_weights", err) : "",
+        .path = c->path,
+        .peer_rate = peers ? number_of(result, "peer_tokens_per_second", err) : none,
+        .dq_rate = number_of(result, peers ? "dq_tokens_per_second" : "tokens_per_second", err),
+        .ratio = peers ? told(result, "ratio") : none,
+        .low = peers ? told(result, "ratio_low") : none,
+        .high = peers ? told(result, "ratio_high") : none};
     return err->code == DQ_OK ? add_line(c, &l, err) : err->code;
 }
 
@@ -718,11 +747,8 @@ static dq_status take_document(comparison *c, const json_t *doc, dq_err *err)
         const json_t *bits = json_object_get(result, "logit_bits");
         if (bits && number_of(result, "logit_bits", err) < 16) continue; /* peers round no logits */
         if (err->code != DQ_OK) return dq_in(err, "results[%zu]: ", i);
-        if (peers)
-            take_peer(c, result, err);
-        else
-            take_own(c, json_object_get(doc, "settings"), result, err);
-        if (err->code != DQ_OK) return dq_in(err, "results[%zu]: ", i);
+        if (take(c, json_object_get(doc, "settings"), result, peers, err) != DQ_OK)
+            return dq_in(err, "results[%zu]: ", i);
     }
     return DQ_OK;
 }

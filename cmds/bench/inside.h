@@ -28,19 +28,17 @@ dq_bench_bytes dq_bench_bytes_of(const dq_model *m, int rows);
 enum { DQ_BENCH_WEIGHTS = 96 };
 const char *dq_bench_weights(char buf[DQ_BENCH_WEIGHTS], const dq_model *m);
 
-/* Seconds by dq_bench_now. */
+/* Seconds by dq_backend_seconds. */
 typedef struct dq_bench_clocked {
     double attention; /* attend, and the first sweep of attn_absmax */
     double products;  /* matmul and logprob */
 } dq_bench_clocked;
 
-/* Times the operations of b from now on, one backend at a time. False, without a change: they are
+/* Times the operations of b until it is closed, one backend at a time. False, without a change: they are
  * asynchronous. */
 bool dq_bench_clocked_begin(dq_backend *b);
 /* What has accumulated since the last call. */
 dq_bench_clocked dq_bench_clocked_take(void);
-/* Undoes _begin; nothing where that returned false. */
-void dq_bench_clocked_end(dq_backend *b);
 
 /* The peak: operations per second of the multiply-adds of which products in `num` with w are made
  * (NULL: those of attention), on all threads, for some 20 ms; their instruction (static). NaN and
@@ -67,21 +65,10 @@ typedef struct dq_bench_block {
 /* `weights` bytes, but at least four times the last-level cache and 128 MiB, at most 1 GiB in all.
  * b must have no error. */
 void dq_bench_block_new(dq_bench_block *block, dq_backend *b, double weights);
-void dq_bench_block_free(dq_bench_block *block); /* {0} is allowed */
 /* Bytes per second of reading it on all threads for `seconds`; NaN without one. Evicts everything
  * else from the caches. */
 double dq_bench_block_read(const dq_bench_block *block, double seconds);
 
-typedef struct dq_bench_timing {
-    double median, min, max;
-} dq_bench_timing;
-/* Sorts its n > 0 numbers. */
-dq_bench_timing dq_bench_timing_of(double *s, int64_t n);
-
-/* The clock of benchmarks, in seconds. One thread of the CPU is timed by what it gets of a
- * processor, which other work on the machine disturbs less; waiting threads may spin, so several
- * are timed by the clock on the wall. */
-double dq_bench_now(const dq_backend *b);
 /* Multiply-adds, counted as two: a row's projections in all layers; a row of logits; and a prefill
  * of n tokens, with visible query-key pairs of every map and value products of every output
  * head. */
@@ -103,111 +90,145 @@ typedef struct dq_bench_prompt {
     int64_t n;
 } dq_bench_prompt;
 dq_status dq_bench_prompt_new(dq_bench_prompt *p, const dq_model *m, int64_t n, dq_err *err);
-void dq_bench_prompt_free(dq_bench_prompt *p);
-/* *seconds of a prefill, up to the last row's log-probability. */
-dq_status dq_bench_prompt_run(double *seconds, dq_runner *r, const dq_bench_prompt *p,
-                              dq_logit_spec logit, dq_math math, dq_err *err);
 
 /* n random numbers in [-1, 1) in backend memory, freed by the caller; NULL with DQ_RESOURCE. */
 float *dq_bench_floats(dq_backend *b, int64_t n, dq_err *err);
 
-/* Most lengths, contexts or batches of a list. */
-enum { DQ_BENCH_LIST = 16 };
+/* ---- The frame ----
+ * A benchmark times some things (a prompt with a rounding of logits, a cache, a policy) at one
+ * length after the other. Within a run the things take turns, so that a machine that slows down
+ * slows them alike; run -1 warms up. What a thing takes are columns of numbers, one a run, of which
+ * rows tell the median, the least and the most. */
+
+/* Every function gets dq_bench.arg. */
+typedef struct dq_bench_kind {
+    dq_usage usage;
+    const char *option; /* that names lengths; NULL: there is but one */
+    int longest;        /* of that option */
+    int columns;
+    int power;     /* of the length: what a thing takes, for progress */
+    bool together; /* things of all lengths take turns */
+    bool rotates;  /* the next run begins with the next thing */
+    bool cold;     /* the warm-up is too short to count for progress */
+    bool codes;    /* kv_bits is a setting */
+    bool peaks;    /* so is the peak */
+    bool tokens;   /* runs are tokens, and --math is none */
+    bool prompts;  /* dq_bench.prompt is a prompt of the length at hand */
+    /* With model and backend open: sets n and what all lengths need. */
+    dq_status (*open)(void *arg, dq_err *err);
+    void (*close)(void *arg);                   /* after a failure too; NULL: nothing to do */
+    dq_status (*begin)(void *arg, dq_err *err); /* a length, dq_bench.at; NULL: nothing to do */
+    void (*end)(void *arg);                     /* after a failure too; NULL: nothing to do */
+    dq_status (*step)(void *arg, int i, dq_err *err); /* thing i of a run */
+    dq_status (*ended)(void *arg, dq_err *err);       /* a run; NULL: nothing to do */
+    dq_row_items *rows;                               /* of a thing */
+    void (*heading)(const void *arg);                 /* of the table */
+} dq_bench_kind;
+
+/* Most lengths, contexts or batches of a list; most sequences of a batch. */
+enum { DQ_BENCH_LIST = 16, DQ_BENCH_BATCH = 8 };
 typedef struct dq_bench_list {
     int at[DQ_BENCH_LIST], n;
 } dq_bench_list;
-/* "128,512": numbers of 1 to max. */
-dq_status dq_bench_list_read(dq_bench_list *out, const char *text, const char *option, int max,
-                             dq_err *err);
 
 /* Most roundings of one benchmark: every width with every granularity, after none. */
 enum { DQ_BENCH_LOGITS = 33 };
 
 typedef struct dq_bench {
-    const char *device;
-    dq_word math_word;          /* a dq_num */
-    const char *logit_bits;     /* NULL: not given */
-    dq_words logit_granularity; /* each a dq_granularity */
-    int64_t threads, runs;      /* runs: timed, after one that warms up */
+    const dq_bench_kind *kind;
+    void *arg;                              /* of its functions */
+    const char *device, *lengths, *batches; /* batches NULL: none are read */
+    dq_word math_word;                      /* a dq_num */
+    const char *logit_bits;                 /* NULL: not given */
+    dq_words logit_granularity;             /* each a dq_granularity */
+    int64_t threads, runs;                  /* runs: timed, after one that warms up */
     bool json;
     dq_logger logger;
-    /* set by dq_bench_open */
+    /* settings that some have; 0: not its own */
+    int64_t new_tokens; /* of a run */
+    double keep;
+    const char *file; /* a second input, of items */
+    int64_t limit;    /* of these; 0: all */
+    /* by the frame, before `open` */
+    dq_bench_list length, batch;
     dq_math math;
     dq_logit_spec logit[DQ_BENCH_LOGITS]; /* [n_logits], the first one unrounded */
     int n_logits;
     dq_kv_spec kv; /* 16 bits; per-token codes of 8 bits in int8, which every policy evicts alike */
     dq_model *model;
     dq_backend *backend;
-    dq_runner *runner; /* after dq_bench_open_runner */
+    /* by `open` */
+    dq_runner *runner;
+    dq_bench_block block;
+    int n, n_shown; /* things, and those with a result; n_shown 0: all */
+    /* while it runs */
+    int at;                  /* the length */
+    int64_t run;             /* -1: warms up */
+    const char *instruction; /* of the peak; NULL: not known */
+    dq_progress progress;
+    dq_bench_prompt prompt;
+    double done;    /* of the progress, before the step at hand */
+    double *sample; /* [n][columns][runs] */
 } dq_bench;
-extern const dq_bench dq_bench_defaults;
 
+#define DQ_BENCH(kind_, arg_)                                                                      \
+    {                                                                                              \
+        .kind = &(kind_), .arg = (arg_), .device = "auto", .math_word = {"f32", DQ_NUM_F32},       \
+        .runs = 5                                                                                  \
+    }
 /* Every benchmark but compare has DQ_BENCH_RUN. */
 #define DQ_BENCH_RUN(x)                                                                            \
     DQ_OPT_RUN(&(x).device, &(x).threads), dq_opt_flag("json", &(x).json, "one JSON document"),    \
         DQ_LOGGER_OPTIONS((x).logger)
-#define DQ_BENCH_RUNS(x)                                                                           \
-    dq_opt_int("runs", "N", &(x).runs, 1, 1000, "timed runs after one that warms up (default 5)")
-#define DQ_BENCH_MATH(x)                                                                           \
+#define DQ_BENCH_HOW(x)                                                                            \
     dq_opt_word("math", "KIND", &(x).math_word, dq_num_name, DQ_NUMS,                              \
                 "{words} (default f32); int8 takes packed containers and keeps keys "              \
-                "and values as per-token codes of 8 bits")
+                "and values as per-token codes of 8 bits"),                                        \
+        dq_opt_int("runs", "N", &(x).runs, 1, 1000,                                                \
+                   "timed runs after one that warms up (default 5)"),                              \
+        DQ_BENCH_RUN(x)
 #define DQ_BENCH_LOGIT(x)                                                                          \
     dq_opt_text("logit-bits", "LIST", &(x).logit_bits,                                             \
                 "widths of attention logits, timed in turns with unrounded ones"),                 \
         dq_opt_words("logit-granularity", "LIST", &(x).logit_granularity, dq_granularity_name,     \
                      DQ_GRANULARITIES, "of --logit-bits: {words} (default per-tensor)")
 
-/* command: "bench decode", for messages. Reads the words, opens model and backend, and checks that
- * they can do this. End with dq_bench_close, after a failure too. */
-dq_status dq_bench_open(dq_bench *x, const char *command, const char *path, dq_err *err);
+#define DQ_BENCH_ARGUMENTS                                                                         \
+    .synopsis = "MODEL [options]", .min_args = 1, .max_args = 1, .args = "one MODEL"
+
+/* A command: reads its options, runs the kind, prints table or document. */
+dq_status dq_bench_main(dq_bench *x, int argc, char **argv, const dq_opt *opts, dq_err *err);
+/* *seconds of a prefill of x->prompt, up to the last row's log-probability. */
+dq_status dq_bench_prompt_run(double *seconds, const dq_bench *x, dq_logit_spec logit, dq_err *err);
+/* In `open`: makes the runner for x->kv. */
 dq_status dq_bench_open_runner(dq_bench *x, dq_err *err);
-void dq_bench_close(dq_bench *x);
+/* Where a column of a thing stands for the run at hand. */
+double *dq_bench_sample(const dq_bench *x, int64_t thing, int column);
+typedef struct dq_bench_timing {
+    double median, min, max;
+} dq_bench_timing;
+/* Of all runs, which it sorts. */
+dq_bench_timing dq_bench_timing_of(const dq_bench *x, int64_t thing, int column);
 
 /* "16", "8 per-row" */
 enum { DQ_BENCH_LOGIT_NAME = 24 };
 const char *dq_bench_logit_name(char *out, dq_logit_spec s);
-
-/* Settings of a benchmark beside device, threads and clock; 0: not its own. */
-typedef struct dq_bench_settings {
-    bool runs;               /* runs and math are */
-    bool peaks;              /* so is the peak, whose instruction is NULL where it is not known */
-    const char *instruction; /* in `num` */
-    dq_num num;
-    int kv_bits;
-    int64_t decode, generate; /* tokens; with `generate` the bytes of a plain read, 0: none */
-    int64_t read_bytes;
-    double keep;
-    const char *file; /* a second input, of items */
-    int64_t limit;    /* of these; 0: all */
-} dq_bench_settings;
-
-/* The document of a benchmark, and its table, whose columns are those of the first result. */
-typedef struct dq_bench_report {
-    const dq_bench *bench;
-    json_t *doc;
-    dq_table *table;
-} dq_bench_report;
-
-dq_status dq_bench_report_begin(dq_bench_report *r, const dq_bench *bench, dq_err *err);
-/* Adds the result that `rows` makes of `arg` and i. */
-void dq_bench_report_add(dq_bench_report *r, dq_row_items *rows, const void *arg, int64_t i,
-                         dq_err *err);
 /* What results begin with: model and `what`. */
 void dq_bench_rows_begin(dq_row_writer *w, const dq_bench *x, const char *what);
 /* logit_bits and logit_granularity, null at 16 bits. */
 void dq_bench_logit_rows(dq_row_writer *w, const dq_logit_spec *s);
 /* PREFIX_median, PREFIX_min, PREFIX_max, with columns of these titles; NULL: none. */
 typedef struct dq_bench_column {
+    int at;
     const char *prefix, *about; /* of the median */
     const char *title, *min, *max;
     int digits;
     double scale;
 } dq_bench_column;
-void dq_bench_timing_rows(dq_row_writer *w, const dq_bench_column *c, const dq_bench_timing *t);
-void dq_bench_report_settings(dq_bench_report *r, const dq_bench_settings *s);
-dq_status dq_bench_report_print(const dq_bench_report *r, dq_err *err);
-void dq_bench_report_end(dq_bench_report *r);
+void dq_bench_timing_rows(dq_row_writer *w, const dq_bench *x, int64_t thing,
+                          const dq_bench_column *c);
+/* DQ_MISMATCH: the model has not the positions of a context and `more` tokens. */
+dq_status dq_bench_check_positions(const dq_bench *x, int64_t more, dq_err *err);
 
 /* Results of each benchmark, for the schema of all. */
 dq_row_items dq_bench_prefill_rows, dq_bench_decode_rows, dq_bench_generate_rows,

@@ -47,6 +47,34 @@ assert by[100, 8]["kv_bytes"] > by[40, 8]["kv_bytes"] > by[40, 1]["kv_bytes"]
 EOF
     fi
 done
+# what a token costs is one definition: dq eval and dq bench count the same tokens, and take the same seconds for them
+cat >asked.jsonl <<'EOF'
+{"prompt": "one two three"}
+{"prompt": "four five six seven eight"}
+EOF
+if command -v python3 >/dev/null; then
+    "$dq" eval "plain model" --task mc --data choices.jsonl --logit-bits 16 --kv-bits 16 --threads 1 --json >eval.json 2>"$top/err" &&
+        "$dq" bench items "plain model" choices.jsonl --runs 1 --threads 1 --json >items.json 2>"$top/err" &&
+        "$dq" eval "plain model" --task generate --data asked.jsonl --max-new 5 --dump-completions asked.out --logit-bits 16 --kv-bits 16 --threads 1 --json >asked.json 2>"$top/err" &&
+        "$dq" bench generate "plain model" --new-tokens 4 --batch 2 --runs 1 --threads 1 --json >steps.json 2>"$top/err" ||
+        complain "bench, eval: $(cat "$top/err")"
+    python3 - <<'EOF' || complain "bench: a token costs other than in dq eval"
+import json
+
+scored, items, asked, steps = (json.load(open(f"{x}.json"))["results"][0] for x in ("eval", "items", "asked", "steps"))
+near = lambda a, b: abs(a - b) <= 1e-9 * abs(b)
+t = scored["throughput"]
+assert (t["tokens"], t["computed_tokens"]) == (items["naive_tokens"], items["computed_tokens"]), (t, items)
+assert near(t["tokens_per_second"] * t["seconds"], t["computed_tokens"]), t
+assert near(items["computed_tokens_per_second_median"] * items["seconds_median"], items["computed_tokens"]), items
+# the first new token is of the prompt's pass, each other one is a row
+t = asked["throughput"]
+assert t["new_tokens"] == 10 and t["computed_tokens"] == t["prompt_tokens"] + 2 * 4, t
+assert near(t["tokens_per_second"] * t["seconds"], t["computed_tokens"]), t
+assert steps["computed_tokens"] == 2 * 4, steps
+assert near(steps["tokens_per_second"] * steps["step_seconds_median"] * 4, steps["computed_tokens"]), steps
+EOF
+fi
 "$dq" quantize "diff model" -o asym.h5 --bits 4 --group 32 --scale asym --embed-bits 8 -q >/dev/null || complain "bench: dq quantize fails"
 try 0 '"weights": "W4 in groups of 32, zero points"' bench generate asym.h5 --new-tokens 1 --runs 1 --threads 1 --json
 grep -q '"zeros": [1-9]' "$top/out" || complain "bench: zero points are not counted"
