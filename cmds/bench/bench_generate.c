@@ -156,6 +156,7 @@ static const dq_bench_kind prefill_kind = {
     .option = "tokens",
     .longest = 1 << 20,
     .columns = PREFILL_COLUMNS,
+    .extra = 1,
     .power = 1,
     .peaks = true,
     .open = prefill_open,
@@ -307,6 +308,7 @@ static dq_status decode_begin(void *arg, dq_err *err)
             }
         }
         DQ_TRY(dq_backend_sync(b, err));
+        dq_progress_set(&x->o.progress, o->progress.done + 1, NULL);
     }
     return err->code;
 }
@@ -432,6 +434,7 @@ static const dq_bench_kind decode_kind = {
     .option = "context",
     .longest = 1 << 24,
     .columns = DECODE_COLUMNS,
+    .extra = 2,
     .tokens = true,
     .open = decode_open,
     .close = decode_close,
@@ -694,6 +697,7 @@ static const dq_bench_kind generate_kind = {
     .option = "context",
     .longest = 1 << 24,
     .columns = GENERATE_COLUMNS,
+    .extra = 1,
     .together = true,
     .codes = true,
     .peaks = true,

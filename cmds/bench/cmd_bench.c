@@ -517,7 +517,7 @@ static dq_status run_length(dq_bench *x, dq_err *err)
             DQ_TRY(dq_os_check_stop(err));
             x->done = x->progress.done;
             DQ_TRY(k->step(x->arg, (int)((first + i) % x->n), err));
-            if (x->run < 0 && k->cold) continue;
+            if (x->run < 0 && k->extra == 0) continue;
             dq_progress_set(&x->progress, x->done + cost, NULL);
         }
         if (k->ended) DQ_TRY(k->ended(x->arg, err));
@@ -536,7 +536,7 @@ static dq_status run(dq_bench *x, dq_err *err)
     x->sample = dq_block_new((size_t)(x->n * k->columns) * (size_t)x->runs, sizeof *x->sample, err);
     for (int i = 0; i < n; i++) work += pow(x->length.at[i], k->power);
     dq_progress_begin(&x->progress, &x->logger, "timed",
-                      work * x->n * (double)(x->runs + !k->cold));
+                      work * x->n * (double)(x->runs + k->extra));
     dq_progress_set(&x->progress, 0, NULL);
     for (int l = 0; l < n && err->code == DQ_OK; l++) {
         x->at = x->length.at[l];

@@ -109,7 +109,7 @@ typedef struct dq_bench_kind {
     int power;     /* of the length: what a thing takes, for progress */
     bool together; /* things of all lengths take turns */
     bool rotates;  /* the next run begins with the next thing */
-    bool cold;     /* the warm-up is too short to count for progress */
+    int extra;     /* runs that progress counts beside the timed ones: the first, and a `begin` */
     bool codes;    /* kv_bits is a setting */
     bool peaks;    /* so is the peak */
     bool tokens;   /* runs are tokens, and --math is none */
