@@ -21,6 +21,8 @@ typedef struct dq_cmd {
     const char *name, *purpose; /* "plan kv" */
     dq_cmd_run *run;
 } dq_cmd;
+/* group NULL: whether it is no group's, as dq --help lists it. */
+bool dq_cmd_is_of(const dq_cmd *c, const char *group);
 
 extern const dq_document dq_info_document, dq_verify_document, dq_logits_document,
     dq_export_document, dq_doctor_document, dq_generate_document, dq_quantize_document,
@@ -98,12 +100,5 @@ dq_status dq_help_pages_commands(const dq_help_pages *all, dq_err *err);
 dq_status dq_help_pages_manual(const dq_help_pages *all, const dq_cmd *cmd, dq_err *err);
 /* "bash" or "zsh"; DQ_USAGE for another. */
 dq_status dq_help_pages_completion(const dq_help_pages *all, const char *shell, dq_err *err);
-
-/* From here on until dq_last_words_end: SIGBUS in a mapped file (it was cut short, or its disk
- * fails) is exit status 6 with the file's name; a library that calls exit is exit status 5. Outputs
- * stay as a kill would leave them. */
-void dq_last_words_begin(void);
-void dq_last_words_name(const char *command); /* a literal: who speaks */
-void dq_last_words_end(void);
 
 #endif

@@ -1,6 +1,7 @@
 /* main: the table of commands, one error line, the exit status.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
+#include "base/text.h"
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"
 #include "export/export.h"
@@ -11,9 +12,11 @@
 #include "work/ranks.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const dq_cmd commands[] = {
     {"stats", "activation outliers of one or many models, side by side", dq_cmd_stats},
@@ -60,23 +63,11 @@ static dq_cmd_run *const without_parts[] = {dq_cmd_quantize, dq_cmd_plan_weights
                                             dq_cmd_plan_heads, dq_cmd_plan_gates};
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
-static bool is_of(const dq_cmd *c, const char *group)
-{
-    const size_t n = strlen(group);
-    return strncmp(c->name, group, n) == 0 && c->name[n] == ' ';
-}
-
-/* NULL: listed in the help of dq. */
-static bool is_listed(const dq_cmd *c, const char *group)
-{
-    return group ? is_of(c, group) : !strchr(c->name, ' ');
-}
-
 static void print_rows(FILE *f, const char *group)
 {
     for (int i = 0; i < N_COMMANDS; i++) {
         const dq_cmd *c = &commands[i];
-        if (is_listed(c, group))
+        if (dq_cmd_is_of(c, group))
             fprintf(f, group ? "  %-16s %s\n" : "  %-10s %s\n", c->name, c->purpose);
     }
 }
@@ -106,7 +97,7 @@ static const dq_cmd *find(const char *group, const char *word)
 {
     for (int i = 0; i < N_COMMANDS; i++) {
         const dq_cmd *c = &commands[i];
-        if (group ? is_of(c, group) && strcmp(c->name + strlen(group) + 1, word) == 0
+        if (group ? dq_cmd_is_of(c, group) && strcmp(c->name + strlen(group) + 1, word) == 0
                   : strcmp(c->name, word) == 0)
             return c;
     }
@@ -144,7 +135,7 @@ static dq_status unknown(const char *group, const char *word, dq_err *err)
     const char *names[N_COMMANDS];
     int n = 0;
     for (int i = 0; i < N_COMMANDS; i++) {
-        if (is_listed(&commands[i], group))
+        if (dq_cmd_is_of(&commands[i], group))
             names[n++] = commands[i].name + (group ? strlen(group) + 1 : 0);
     }
     const char *near = dq_options_nearest(word, names, n), *of = group ? group : "",
@@ -156,6 +147,8 @@ static dq_status unknown(const char *group, const char *word, dq_err *err)
     return dq_fail(err, DQ_USAGE, "unknown command \"%s%s%s\". See dq %s%s--help.", of, space, word,
                    of, space);
 }
+
+static const char *who; /* the command that has the last words, a literal */
 
 /* A command and its arguments. */
 typedef struct call {
@@ -230,7 +223,7 @@ static dq_status run_call(const call *c, const char **name, dq_err *err)
                 c->cmd->name);
         }
     }
-    dq_last_words_name(*name);
+    who = *name;
     if (c->cmd->run(c->argc, c->argv, err) == DQ_OK && dq_json_complete(err) == DQ_OK)
         dq_stdout_flush(err);
     return err->code;
@@ -303,6 +296,72 @@ static dq_status run(int argc, char **argv, const char **name, dq_err *err)
     return run_call(&c, name, err);
 }
 
+/* ---- Last words ----
+ * SIGBUS in a mapped file (it was cut short, or its disk fails) is exit status 6 with the file's
+ * name; a library that calls exit is exit status 5. Outputs stay as a kill would leave them. What
+ * runs here may have interrupted anything: no stdio, no memory. The line is put together in a
+ * static buffer and written by one call; a second thread that fails meanwhile waits for the process
+ * to end. */
+
+static atomic_flag spoken = ATOMIC_FLAG_INIT;
+static bool ended;
+
+static size_t append(char *line, size_t cap, size_t n, const char *text)
+{
+    while (*text && n + 2 < cap) line[n++] = *text++;
+    line[n] = 0;
+    return n;
+}
+
+/* Prints in one write and exits; other threads wait for that. */
+static void speak(dq_status status, const char *what, const char *more)
+{
+    static char line[8192];
+    while (atomic_flag_test_and_set(&spoken)) pause();
+    size_t n = append(line, sizeof line, 0, "dq ");
+    n = append(line, sizeof line, n, who ? who : "");
+    n = append(line, sizeof line, n, ": error: ");
+    n = append(line, sizeof line, n, what);
+    n = append(line, sizeof line, n, more);
+    dq_one_line(line);
+    line[n++] = '\n';
+    ssize_t written = write(STDERR_FILENO, line, n);
+    (void)written;
+    _exit((int)status);
+}
+
+static void on_bus_error(int number, siginfo_t *info, void *context)
+{
+    bool cut;
+    const char *path = dq_os_map_at(info->si_addr, &cut);
+    (void)context;
+    if (path)
+        speak(DQ_FILE, path,
+              cut ? ": was cut short while it was read. Run again when nothing writes to it."
+                  : ": a part of it cannot be read any more. Is its disk, or the network, at "
+                    "fault?");
+    signal(number, SIG_DFL); /* not ours: what would have happened without this handler */
+    raise(number);
+}
+
+/* HDF5 1.10 calls exit(-1) where it cannot allocate. */
+static void on_exit_elsewhere(void)
+{
+    if (!ended)
+        speak(DQ_RESOURCE, "a library ended the process, as HDF5 does when memory is exhausted.",
+              " No result is printed; what is half written is as after a kill.");
+}
+
+static void last_words_begin(void)
+{
+    struct sigaction act;
+    memset(&act, 0, sizeof act);
+    act.sa_sigaction = on_bus_error;
+    act.sa_flags = SA_SIGINFO;
+    sigaction(SIGBUS, &act, NULL);
+    if (atexit(on_exit_elsewhere) != 0) ended = true; /* 32 handlers are guaranteed, this is one */
+}
+
 enum { LATE_MINUTES = 10 };
 static void say_late(int rank, const char *what)
 {
@@ -318,7 +377,7 @@ static int run_all(int argc, char **argv)
     const char *name = NULL;
 
     if (dq_os_process_begin(&err) != DQ_OK) return (int)err.code;
-    dq_last_words_begin();
+    last_words_begin();
     signal(SIGPIPE, SIG_IGN); /* outputs in files are to be finished first */
     dq_os_catch_signals();
     dq_json_watch();
@@ -347,6 +406,6 @@ int main(int argc, char **argv)
     int status = run_all(argc, argv);
     fflush(stdout);
     dq_ranks_end((dq_status)status);
-    dq_last_words_end();
+    ended = true;
     return status;
 }

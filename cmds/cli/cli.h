@@ -58,50 +58,12 @@ void dq_stdout_print_bits(double bits_per_weight, int64_t params);
 /* A stored recipe as a file of schema dq-recipe/1. */
 dq_status dq_stdout_print_recipe(const char *recipe, dq_err *err);
 
-/* Prints everything about a command in another form. opts: ended, without DQ_OPT_ROWS. */
-typedef void dq_help_taker(const dq_opt *opts, const dq_usage *usage);
-/* dq_help_print calls it from now on; topics do not count. */
-void dq_help_take(dq_help_taker *taker);
-/* A taker. */
-void dq_help_markdown(const dq_opt *opts, const dq_usage *usage);
-/* dq_options_parse or dq_options_parse_part; prints the help if requested and sets args->help,
- * whereupon the command returns. */
+/* dq_options_parse_part; prints the help if requested and sets args->help, whereupon the command
+ * returns. */
 dq_status dq_help_parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
                         const dq_usage *usage, dq_err *err);
 dq_status dq_help_parse_part(dq_args *args, int argc, char **argv, const dq_opt *rows,
                              const dq_opt *own, const dq_usage *usage, dq_err *err);
-
-/* Manual pages in roff with macros of man(7), printed part by part; plain texts become filled
- * lines. */
-
-/* Title and section NAME. name: "plan kv", or NULL for dq itself. Dated by SOURCE_DATE_EPOCH, else
- * today. */
-void dq_manual_begin(const char *name, const char *purpose);
-void dq_manual_section(const char *title);
-/* One paragraph per line. */
-void dq_manual_text(const char *text);
-/* The command with each line that may follow it: options bold, capitals italic. */
-void dq_manual_synopsis(const char *name, const char *text);
-void dq_manual_item(const char *tag, const char *text);
-void dq_manual_entry(const char *name, const char *purpose);
-/* A page in a list; more: another follows. */
-void dq_manual_see(const char *name, bool more);
-/* A dq_help_taker. */
-void dq_manual_command(const dq_opt *opts, const dq_usage *usage);
-
-/* A shell script that completes dq's commands, options, words and file names; the functions are
- * called in this order. */
-
-/* shell: "bash" or "zsh"; DQ_USAGE for another. */
-dq_status dq_completion_begin(const char *shell, dq_err *err);
-/* A dq_help_taker. */
-void dq_completion_command(const dq_opt *opts, const dq_usage *usage);
-/* Then the names after dq (group "") or after each group's name. */
-void dq_completion_names(void);
-void dq_completion_group(const char *group);
-void dq_completion_name(const char *name, const char *purpose);
-void dq_completion_group_end(void);
-void dq_completion_end(void);
 
 extern const char dq_completion_bash[], dq_completion_zsh[];
 extern const size_t dq_completion_bash_len, dq_completion_zsh_len;

@@ -416,12 +416,6 @@ static dq_status parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
     return dq_options_inputs(args, opts, err);
 }
 
-dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
-                           const dq_usage *usage, dq_err *err)
-{
-    return parse(args, argc, argv, rows, false, usage, err);
-}
-
 dq_status dq_options_parse_part(dq_args *args, int argc, char **argv, const dq_opt *rows,
                                 const dq_opt *own, const dq_usage *usage, dq_err *err)
 {

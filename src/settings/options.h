@@ -208,12 +208,8 @@ typedef struct dq_args {
 } dq_args;
 
 /* Options may stand anywhere; "--" ends them. Abbreviations are refused, and unknown options get
- * the nearest name. DQ_USAGE with the remedy. */
-dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *opts,
-                           const dq_usage *usage, dq_err *err);
-
-/* For a part's command, of which only settings count, then dq merge's own rows; own NULL: the same.
- * DQ_DAMAGED: no such command. */
+ * the nearest name. DQ_USAGE with the remedy. With dq merge's own rows: for a part's command, of
+ * which only settings count, then these; DQ_DAMAGED: no such command. */
 dq_status dq_options_parse_part(dq_args *args, int argc, char **argv, const dq_opt *opts,
                                 const dq_opt *own, const dq_usage *usage, dq_err *err);
 
