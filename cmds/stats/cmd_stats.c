@@ -18,6 +18,7 @@
 #include "work/ranks.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,126 +97,6 @@ static dq_status cmd_stats_csv(const cmd_stats_entry *e, int n, const char *path
     return err->code;
 }
 
-typedef struct columns {
-    int64_t *count, *bad, *hist; /* hist NULL: left out */
-    double *median, *bound, *quantile, *sum, *rms, *kurtosis0;
-    float *top;
-    int32_t *place;
-} columns;
-
-static dq_status columns_init(columns *c, size_t n, bool hist, dq_arena *a, dq_err *err)
-{
-    *c = (columns){0};
-    c->count = dq_alloc(a, n, sizeof *c->count, err);
-    c->bad = dq_alloc(a, n, sizeof *c->bad, err);
-    if (hist) c->hist = dq_alloc(a, n * DQ_HIST_BINS, sizeof *c->hist, err);
-    c->quantile = dq_alloc(a, n * CMD_STATS_QUANTILES, sizeof *c->quantile, err);
-    c->median = dq_alloc(a, n, sizeof *c->median, err);
-    c->bound = dq_alloc(a, n, sizeof *c->bound, err);
-    c->sum = dq_alloc(a, n, sizeof *c->sum, err);
-    c->rms = dq_alloc(a, n, sizeof *c->rms, err);
-    c->kurtosis0 = dq_alloc(a, n, sizeof *c->kurtosis0, err);
-    c->top = dq_alloc(a, n * DQ_TOP, sizeof *c->top, err);
-    c->place = dq_alloc(a, n * DQ_TOP * 5, sizeof *c->place, err);
-    return err->code;
-}
-
-static void columns_fill(columns *c, int i, const dq_tally *t, dq_median m)
-{
-    c->count[i] = t->n;
-    c->bad[i] = t->n_bad;
-    c->median[i] = m.value;
-    c->bound[i] = m.bound;
-    c->sum[i] = dq_fixed_value(&t->sum);
-    c->rms[i] = dq_outlier_rms(t);
-    c->kurtosis0[i] = dq_outlier_kurtosis0(t);
-    if (c->hist)
-        memcpy(c->hist + (int64_t)i * DQ_HIST_BINS, t->hist, DQ_HIST_BINS * sizeof *t->hist);
-    for (int k = 0; k < CMD_STATS_QUANTILES; k++)
-        c->quantile[(int64_t)i * CMD_STATS_QUANTILES + k] =
-            dq_tally_quantile(t, cmd_stats_quantile[k].p, NULL);
-    for (int k = 0; k < DQ_TOP; k++) {
-        int32_t *p = c->place + ((int64_t)i * DQ_TOP + k) * 5;
-        const dq_place none = {-1, -1, -1, -1, -1}, *at = k < t->n_top ? &t->place[k] : &none;
-        c->top[(int64_t)i * DQ_TOP + k] = k < t->n_top ? t->top[k] : (float)NAN;
-        p[0] = at->seq;
-        p[1] = at->layer;
-        p[2] = at->head;
-        p[3] = at->row;
-        p[4] = at->col;
-    }
-}
-
-static dq_status columns_write(dq_h5_result *h, const char *group, const columns *c, int64_t n,
-                               dq_err *err)
-{
-    const int64_t one[1] = {n}, hist[2] = {n, DQ_HIST_BINS}, top[2] = {n, DQ_TOP},
-                  place[3] = {n, DQ_TOP, 5}, quantile[2] = {n, CMD_STATS_QUANTILES};
-    const struct {
-        const char *name;
-        dq_h5_result_type type;
-        int n_dims;
-        const int64_t *shape;
-        const void *data;
-    } all[] = {{"n", DQ_OUT_I64, 1, one, c->count},
-               {"n_not_finite", DQ_OUT_I64, 1, one, c->bad},
-               {"top", DQ_OUT_F32, 2, top, c->top},
-               {"place", DQ_OUT_I32, 3, place, c->place},
-               {"median", DQ_OUT_F64, 1, one, c->median},
-               {"median_bound", DQ_OUT_F64, 1, one, c->bound},
-               {"quantiles", DQ_OUT_F64, 2, quantile, c->quantile},
-               {"sum", DQ_OUT_F64, 1, one, c->sum},
-               {"rms", DQ_OUT_F64, 1, one, c->rms},
-               {"kurtosis0", DQ_OUT_F64, 1, one, c->kurtosis0},
-               {"histogram", DQ_OUT_I64, 2, hist, c->hist}};
-    char name[128];
-    DQ_TRY(dq_h5_result_group(h, group, err));
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (!all[i].data) continue;
-        snprintf(name, sizeof name, "%s/%s", group, all[i].name);
-        DQ_TRY(dq_h5_result_array(h, name, all[i].type, all[i].n_dims, all[i].shape, all[i].data,
-                                  err));
-    }
-    snprintf(name, sizeof name, "%s/place", group);
-    DQ_TRY(dq_h5_result_text(h, name, "columns", "sequence layer head row column", err));
-    snprintf(name, sizeof name, "%s/quantiles", group);
-    char p[16 * CMD_STATS_QUANTILES] = "";
-    for (int i = 0; i < CMD_STATS_QUANTILES; i++)
-        snprintf(p + strlen(p), sizeof p - strlen(p), "%s%g", i ? " " : "",
-                 cmd_stats_quantile[i].p);
-    DQ_TRY(dq_h5_result_text(h, name, "p", p, err));
-    if (!c->hist) return DQ_OK;
-    snprintf(name, sizeof name, "%s/histogram", group);
-    return dq_h5_result_text(h, name, "bins", "upper 16 bits of |x| as f32", err);
-}
-
-/* median NULL: ordinary tokens, which are not refined. */
-static dq_status tallies_h5(dq_h5_result *h, const char *group, const dq_tally *layer,
-                            const dq_median *median, int n, bool hist, dq_arena *a, dq_err *err)
-{
-    columns c;
-    DQ_TRY(columns_init(&c, (size_t)n, hist, a, err));
-    for (int i = 0; i < n; i++)
-        columns_fill(&c, i, &layer[i], median ? median[i] : dq_outlier_median(&layer[i]));
-    return columns_write(h, group, &c, n, err);
-}
-
-typedef struct arrays {
-    float *max;
-    double *rms;
-    int32_t *place;
-    int64_t *n;
-} arrays;
-
-static dq_status arrays_init(arrays *x, size_t n, dq_arena *a, dq_err *err)
-{
-    x->max = dq_alloc(a, n, sizeof *x->max, err);
-    x->rms = dq_alloc(a, n, sizeof *x->rms, err);
-    x->place = dq_alloc(a, 3 * n, sizeof *x->place, err);
-    x->n = dq_alloc(a, n, sizeof *x->n, err);
-    return err->code;
-}
-
 static dq_status put(dq_h5_result *h, const char *group, const char *name, dq_h5_result_type type,
                      int n_dims, const int64_t *shape, const void *data, dq_err *err)
 {
@@ -224,9 +105,99 @@ static dq_status put(dq_h5_result *h, const char *group, const char *name, dq_h5
     return dq_h5_result_array(h, path, type, n_dims, shape, data, err);
 }
 
+/* What of a tally a file has, but for its histogram. */
+typedef struct tally_record {
+    int64_t n, n_bad;
+    float top[DQ_TOP];
+    int32_t place[DQ_TOP][5];
+    dq_median median;
+    double quantile[CMD_STATS_QUANTILES], sum, rms, kurtosis0;
+} tally_record;
+
+#define OF_TALLY(name, type, member, ...)                                                          \
+    {                                                                                              \
+        name, type, offsetof(tally_record, member),                                                \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+static const cmd_stats_field of_tally[] = {
+    OF_TALLY("n", DQ_OUT_I64, n, 0),
+    OF_TALLY("n_not_finite", DQ_OUT_I64, n_bad, 0),
+    OF_TALLY("top", DQ_OUT_F32, top, DQ_TOP),
+    OF_TALLY("place", DQ_OUT_I32, place, DQ_TOP, 5),
+    OF_TALLY("median", DQ_OUT_F64, median.value, 0),
+    OF_TALLY("median_bound", DQ_OUT_F64, median.bound, 0),
+    OF_TALLY("quantiles", DQ_OUT_F64, quantile, CMD_STATS_QUANTILES),
+    OF_TALLY("sum", DQ_OUT_F64, sum, 0),
+    OF_TALLY("rms", DQ_OUT_F64, rms, 0),
+    OF_TALLY("kurtosis0", DQ_OUT_F64, kurtosis0, 0),
+    {0}};
+
+static tally_record record_of(const dq_tally *t, dq_median m)
+{
+    tally_record r = {.n = t->n,
+                      .n_bad = t->n_bad,
+                      .median = m,
+                      .sum = dq_fixed_value(&t->sum),
+                      .rms = dq_outlier_rms(t),
+                      .kurtosis0 = dq_outlier_kurtosis0(t)};
+    for (int k = 0; k < CMD_STATS_QUANTILES; k++)
+        r.quantile[k] = dq_tally_quantile(t, cmd_stats_quantile[k].p, NULL);
+    for (int k = 0; k < DQ_TOP; k++) {
+        const dq_place none = {-1, -1, -1, -1, -1}, *at = k < t->n_top ? &t->place[k] : &none;
+        const int32_t place[5] = {at->seq, at->layer, at->head, at->row, at->col};
+        r.top[k] = k < t->n_top ? t->top[k] : (float)NAN;
+        memcpy(r.place[k], place, sizeof place);
+    }
+    return r;
+}
+
+/* median NULL: ordinary tokens, which are not refined. */
+static dq_status tallies_h5(dq_h5_result *h, const char *group, const dq_tally *layer,
+                            const dq_median *median, int n, bool hist, dq_arena *a, dq_err *err)
+{
+    const int64_t shape[2] = {n, DQ_HIST_BINS};
+    char name[128], p[16 * CMD_STATS_QUANTILES] = "";
+    tally_record *all = dq_alloc(a, (size_t)n, sizeof *all, err);
+    int64_t *bins = hist ? dq_alloc(a, (size_t)n * DQ_HIST_BINS, sizeof *bins, err) : NULL;
+    DQ_TRY(err->code);
+    for (int i = 0; i < n; i++) {
+        all[i] = record_of(&layer[i], median ? median[i] : dq_outlier_median(&layer[i]));
+        if (bins)
+            memcpy(bins + (int64_t)i * DQ_HIST_BINS, layer[i].hist, DQ_HIST_BINS * sizeof *bins);
+    }
+    DQ_TRY(dq_h5_result_group(h, group, err));
+    DQ_TRY(cmd_stats_fields_h5(h, group, of_tally, all, sizeof *all, shape, 1, a, err));
+    if (bins) DQ_TRY(put(h, group, "histogram", DQ_OUT_I64, 2, shape, bins, err));
+    snprintf(name, sizeof name, "%s/place", group);
+    DQ_TRY(dq_h5_result_text(h, name, "columns", "sequence layer head row column", err));
+    snprintf(name, sizeof name, "%s/quantiles", group);
+    for (int i = 0; i < CMD_STATS_QUANTILES; i++)
+        snprintf(p + strlen(p), sizeof p - strlen(p), "%s%g", i ? " " : "",
+                 cmd_stats_quantile[i].p);
+    DQ_TRY(dq_h5_result_text(h, name, "p", p, err));
+    if (!bins) return DQ_OK;
+    snprintf(name, sizeof name, "%s/histogram", group);
+    return dq_h5_result_text(h, name, "bins", "upper 16 bits of |x| as f32", err);
+}
+
+/* Of a channel, or a query head. */
+typedef struct moments_record {
+    float max;
+    int64_t n;
+    double rms, kurtosis0;
+    int32_t place[3];
+} moments_record;
+
 static dq_status kind_h5(dq_h5_result *h, const char *group, const dq_outliers *o, int kind,
                          dq_arena *a, dq_err *err)
 {
+    static const cmd_stats_field of_channel[] = {
+        {"max", DQ_OUT_F32, offsetof(moments_record, max), {0}},
+        {"rms", DQ_OUT_F64, offsetof(moments_record, rms), {0}},
+        {"place", DQ_OUT_I32, offsetof(moments_record, place), {2}},
+        {0}};
     const dq_outlier_kind *k = &o->kind[kind];
     const int n = o->n_layers;
     const bool hist = kind < DQ_N_TABLE5;
@@ -244,28 +215,21 @@ static dq_status kind_h5(dq_h5_result *h, const char *group, const dq_outliers *
     if (!k->channels) return DQ_OK;
     snprintf(name, sizeof name, "%s/channels", group);
     const dq_channels *layer = k->channels;
-    const int64_t cols = layer->cols;
-    const int64_t shape[4] = {n, DQ_TOKEN_CLASSES, cols, 2};
-    arrays x;
-    DQ_TRY(arrays_init(&x, (size_t)(n * DQ_TOKEN_CLASSES * cols), a, err));
-    for (int l = 0; l < n; l++) {
-        for (int c = 0; c < DQ_TOKEN_CLASSES; c++) {
-            const int64_t first = (l * DQ_TOKEN_CLASSES + c) * cols;
-            x.n[l * DQ_TOKEN_CLASSES + c] = layer[l].rows[c];
-            for (int64_t i = 0; i < cols; i++) {
-                const dq_channel *y = &layer[l].of[c * cols + i];
-                x.max[first + i] = y->max;
-                x.rms[first + i] = dq_channels_rms(&layer[l], c, i);
-                x.place[2 * (first + i)] = y->max > 0 ? y->seq : -1;
-                x.place[2 * (first + i) + 1] = y->max > 0 ? y->row : -1;
-            }
-        }
+    const int64_t cols = layer->cols, shape[3] = {n, DQ_TOKEN_CLASSES, cols};
+    moments_record *x = dq_alloc(a, (size_t)(n * DQ_TOKEN_CLASSES * cols), sizeof *x, err);
+    int64_t *rows = dq_alloc(a, (size_t)(n * DQ_TOKEN_CLASSES), sizeof *rows, err);
+    DQ_TRY(err->code);
+    for (int64_t i = 0; i < n * DQ_TOKEN_CLASSES * cols; i++) {
+        const int64_t at = i / cols, l = at / DQ_TOKEN_CLASSES, c = at % DQ_TOKEN_CLASSES;
+        const dq_channel *y = &layer[l].of[c * cols + i % cols];
+        rows[at] = layer[l].rows[c];
+        x[i] = (moments_record){.max = y->max,
+                                .rms = dq_channels_rms(&layer[l], (int)c, i % cols),
+                                .place = {y->max > 0 ? y->seq : -1, y->max > 0 ? y->row : -1}};
     }
     DQ_TRY(dq_h5_result_group(h, name, err));
-    DQ_TRY(put(h, name, "n", DQ_OUT_I64, 2, shape, x.n, err));
-    DQ_TRY(put(h, name, "max", DQ_OUT_F32, 3, shape, x.max, err));
-    DQ_TRY(put(h, name, "rms", DQ_OUT_F64, 3, shape, x.rms, err));
-    DQ_TRY(put(h, name, "place", DQ_OUT_I32, 4, shape, x.place, err));
+    DQ_TRY(put(h, name, "n", DQ_OUT_I64, 2, shape, rows, err));
+    DQ_TRY(cmd_stats_fields_h5(h, name, of_channel, x, sizeof *x, shape, 3, a, err));
     return dq_h5_result_text(h, name, "axes",
                              "layer; ordinary sink first; channel; sequence position", err);
 }
@@ -273,33 +237,34 @@ static dq_status kind_h5(dq_h5_result *h, const char *group, const dq_outliers *
 static dq_status profile_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
                             dq_arena *a, dq_err *err)
 {
-    const int64_t shape[2] = {e->out.n_layers, DQ_TOKEN_CLASSES};
-    char name[128];
-    DQ_TRY(put(h, group, "tokens", DQ_OUT_I64, 2, shape, e->out.tokens, err));
-    snprintf(name, sizeof name, "%s/attention_logits/heads", group);
+    static const cmd_stats_field of_head[] = {
+        {"n", DQ_OUT_I64, offsetof(moments_record, n), {0}},
+        {"max", DQ_OUT_F32, offsetof(moments_record, max), {0}},
+        {"rms", DQ_OUT_F64, offsetof(moments_record, rms), {0}},
+        {"kurtosis0", DQ_OUT_F64, offsetof(moments_record, kurtosis0), {0}},
+        {"place", DQ_OUT_I32, offsetof(moments_record, place), {3}},
+        {0}};
     const dq_outliers *o = &e->out;
-    const int64_t n = (int64_t)o->n_layers * o->n_q * DQ_TOKEN_CLASSES;
-    const int64_t heads_shape[4] = {o->n_layers, o->n_q, DQ_TOKEN_CLASSES, 3};
-    double *kurtosis0 = dq_alloc(a, (size_t)n, sizeof *kurtosis0, err);
-    arrays x;
-    if (!kurtosis0) return err->code;
-    DQ_TRY(arrays_init(&x, (size_t)n, a, err));
-    for (int64_t i = 0; i < n; i++) {
+    const int64_t shape[2] = {o->n_layers, DQ_TOKEN_CLASSES},
+                  heads[3] = {o->n_layers, o->n_q, DQ_TOKEN_CLASSES};
+    char name[128];
+    DQ_TRY(put(h, group, "tokens", DQ_OUT_I64, 2, shape, o->tokens, err));
+    snprintf(name, sizeof name, "%s/attention_logits/heads", group);
+    const int64_t n = heads[0] * heads[1] * heads[2];
+    moments_record *x = dq_alloc(a, (size_t)n, sizeof *x, err);
+    for (int64_t i = 0; x && i < n; i++) {
         const dq_moments *m = &o->head[i];
-        x.n[i] = m->n;
-        x.max[i] = m->n ? m->max : (float)NAN;
-        x.rms[i] = dq_moments_rms(m);
-        kurtosis0[i] = dq_moments_kurtosis0(m);
-        x.place[3 * i] = m->max > 0 ? m->at.seq : -1;
-        x.place[3 * i + 1] = m->max > 0 ? m->at.row : -1;
-        x.place[3 * i + 2] = m->max > 0 ? m->at.col : -1;
+        const bool any = m->max > 0;
+        x[i] = (moments_record){
+            .n = m->n,
+            .max = m->n ? m->max : (float)NAN,
+            .rms = dq_moments_rms(m),
+            .kurtosis0 = dq_moments_kurtosis0(m),
+            .place = {any ? m->at.seq : -1, any ? m->at.row : -1, any ? m->at.col : -1}};
     }
+    DQ_TRY(err->code);
     DQ_TRY(dq_h5_result_group(h, name, err));
-    DQ_TRY(put(h, name, "n", DQ_OUT_I64, 3, heads_shape, x.n, err));
-    DQ_TRY(put(h, name, "max", DQ_OUT_F32, 3, heads_shape, x.max, err));
-    DQ_TRY(put(h, name, "rms", DQ_OUT_F64, 3, heads_shape, x.rms, err));
-    DQ_TRY(put(h, name, "kurtosis0", DQ_OUT_F64, 3, heads_shape, kurtosis0, err));
-    DQ_TRY(put(h, name, "place", DQ_OUT_I32, 4, heads_shape, x.place, err));
+    DQ_TRY(cmd_stats_fields_h5(h, name, of_head, x, sizeof *x, heads, 3, a, err));
     return dq_h5_result_text(h, name, "axes",
                              "layer; query head; key ordinary sink first; sequence query key", err);
 }
@@ -324,10 +289,8 @@ static dq_status cmd_stats_h5(dq_h5_result *h, const cmd_stats_entry *e, int i, 
     if (err->code == DQ_OK && e->out.head) profile_h5(h, group, e, a, err);
     if (err->code == DQ_OK) cmd_stats_forecast_h5(h, group, e, a, err);
     if (err->code == DQ_OK) cmd_stats_units_h5(h, group, e, a, err);
-    snprintf(name, sizeof name, "%s/ids", group);
-    if (err->code == DQ_OK) dq_h5_result_array(h, name, DQ_OUT_I32, 1, ids, e->in.ids, err);
-    snprintf(name, sizeof name, "%s/cu_ids", group);
-    if (err->code == DQ_OK) dq_h5_result_array(h, name, DQ_OUT_I64, 1, cu, e->in.cu, err);
+    if (err->code == DQ_OK) put(h, group, "ids", DQ_OUT_I32, 1, ids, e->in.ids, err);
+    if (err->code == DQ_OK) put(h, group, "cu_ids", DQ_OUT_I64, 1, cu, e->in.cu, err);
     dq_arena_free(a);
     return err->code;
 }

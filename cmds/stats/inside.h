@@ -29,6 +29,19 @@ dq_status cmd_stats_print(const cmd_stats_entry *e, int n, int n_places, bool la
 /* One element of `results`. */
 void cmd_stats_rows(dq_row_writer *w, const cmd_stats_entry *e, int n_places);
 
+/* A member of a record that becomes an array in HDF5. */
+typedef struct cmd_stats_field {
+    const char *name; /* NULL: ends the list */
+    dq_h5_result_type type;
+    size_t at;    /* in the record */
+    int width[2]; /* of an array [width] or [width][width]; 0: none */
+} cmd_stats_field;
+/* Each member of records[shape], `size` bytes apart, as an array of that shape (and the member's
+ * width) under `group`. */
+dq_status cmd_stats_fields_h5(dq_h5_result *h, const char *group, const cmd_stats_field *field,
+                              const void *records, size_t size, const int64_t *shape, int n_dims,
+                              dq_arena *a, dq_err *err);
+
 /* With the n_places most sensitive units of a kind. */
 dq_status cmd_stats_units_print(const cmd_stats_entry *e, int n_places, dq_err *err);
 /* "sensitivity" of an element of `results`. */

@@ -8,6 +8,7 @@
 #include "settings/inputs.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -274,41 +275,57 @@ dq_status cmd_stats_units_rows(dq_row_writer *w, const cmd_stats_entry *e, dq_er
     return err->code;
 }
 
+dq_status cmd_stats_fields_h5(dq_h5_result *h, const char *group, const cmd_stats_field *field,
+                              const void *records, size_t size, const int64_t *shape, int n_dims,
+                              dq_arena *a, dq_err *err)
+{
+    char name[192];
+    int64_t dims[6], n = 1;
+    for (int d = 0; d < n_dims; d++) n *= dims[d] = shape[d];
+    for (const cmd_stats_field *f = field; f->name; f++) {
+        size_t bytes = f->type == DQ_OUT_I32 || f->type == DQ_OUT_F32 ? 4 : 8;
+        int all = n_dims;
+        for (int w = 0; w < 2 && f->width[w]; w++) {
+            dims[all++] = f->width[w];
+            bytes *= (size_t)f->width[w];
+        }
+        char *x = dq_alloc(a, (size_t)n, bytes, err);
+        if (!x) return err->code;
+        for (size_t i = 0; i < (size_t)n; i++)
+            memcpy(x + i * bytes, (const char *)records + i * size + f->at, bytes);
+        snprintf(name, sizeof name, "%s/%s", group, f->name);
+        DQ_TRY(dq_h5_result_array(h, name, f->type, all, dims, x, err));
+    }
+    return DQ_OK;
+}
+
 dq_status cmd_stats_units_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
                              dq_arena *a, dq_err *err)
 {
-    enum { INTS = 4, REALS = 6 };
-    static const char *const int_name[INTS] = {"kind", "layer", "head", "map"};
-    static const char *const real_name[REALS] = {"kld",  "stderr",      "low",
-                                                 "high", "local_error", "logit_error"};
+    static const cmd_stats_field of_unit[] = {
+        {"kind", DQ_OUT_I32, offsetof(dq_sensitivity_unit, kind), {0}},
+        {"layer", DQ_OUT_I32, offsetof(dq_sensitivity_unit, layer), {0}},
+        {"head", DQ_OUT_I32, offsetof(dq_sensitivity_unit, head), {0}},
+        {"map", DQ_OUT_I32, offsetof(dq_sensitivity_unit, map), {0}},
+        {"kld", DQ_OUT_F64, offsetof(dq_sensitivity_unit, kld.value), {0}},
+        {"stderr", DQ_OUT_F64, offsetof(dq_sensitivity_unit, kld.std_err), {0}},
+        {"low", DQ_OUT_F64, offsetof(dq_sensitivity_unit, interval.low), {0}},
+        {"high", DQ_OUT_F64, offsetof(dq_sensitivity_unit, interval.high), {0}},
+        {"local_error", DQ_OUT_F64, offsetof(dq_sensitivity_unit, local), {0}},
+        {"logit_error", DQ_OUT_F64, offsetof(dq_sensitivity_unit, logit_error), {0}},
+        {0}};
     const dq_sensitivity *s = e->sensitivity;
     char name[160];
     if (!s || s->n == 0) return DQ_OK;
     const int64_t shape[2] = {s->n, s->text->n_clusters};
-    int32_t *number = dq_alloc(a, (size_t)s->n, INTS * sizeof *number, err);
-    double *real = dq_alloc(a, (size_t)s->n, REALS * sizeof *real, err);
     double *sums = dq_alloc(a, (size_t)(shape[0] * shape[1]), sizeof *sums, err);
-    if (err->code != DQ_OK) return err->code;
-    for (int64_t i = 0; i < s->n; i++) {
-        const dq_sensitivity_unit *u = &s->unit[i];
-        const int32_t ints[INTS] = {(int32_t)u->kind, u->layer, u->head, u->map};
-        const double reals[REALS] = {u->kld.value,     u->kld.std_err, u->interval.low,
-                                     u->interval.high, u->local,       u->logit_error};
-        for (int k = 0; k < INTS; k++) number[k * s->n + i] = ints[k];
-        for (int k = 0; k < REALS; k++) real[k * s->n + i] = reals[k];
-        memcpy(sums + i * shape[1], u->sums, (size_t)shape[1] * sizeof *sums);
-    }
+    if (!sums) return err->code;
+    for (int64_t i = 0; i < s->n; i++)
+        memcpy(sums + i * shape[1], s->unit[i].sums, (size_t)shape[1] * sizeof *sums);
     snprintf(name, sizeof name, "%s/sensitivity", group);
     DQ_TRY(dq_h5_result_group(h, name, err));
     DQ_TRY(dq_h5_result_text(h, name, "kinds", "layers heads maps keys values weights", err));
-    for (int k = 0; k < INTS; k++) {
-        snprintf(name, sizeof name, "%s/sensitivity/%s", group, int_name[k]);
-        DQ_TRY(dq_h5_result_array(h, name, DQ_OUT_I32, 1, shape, number + k * s->n, err));
-    }
-    for (int k = 0; k < REALS; k++) {
-        snprintf(name, sizeof name, "%s/sensitivity/%s", group, real_name[k]);
-        DQ_TRY(dq_h5_result_array(h, name, DQ_OUT_F64, 1, shape, real + k * s->n, err));
-    }
+    DQ_TRY(cmd_stats_fields_h5(h, name, of_unit, s->unit, sizeof *s->unit, shape, 1, a, err));
     snprintf(name, sizeof name, "%s/sensitivity/kld_sums", group);
     return dq_h5_result_array(h, name, DQ_OUT_F64, 2, shape, sums, err);
 }
@@ -522,77 +539,45 @@ static void measure_rows(dq_row_writer *w, const dq_head_measure *m, int n_maps)
                    "Share of pages of 64 keys of which all are.");
 }
 
-/* Arrays of a profile, beside those of measures. */
-static dq_status profile_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
-                            dq_arena *a, dq_err *err)
-{
-    static const struct {
-        const char *name;
-        dq_head_sum first;
-        int width;
-        bool copies;
-    } all[] = {{"effective_support", DQ_HEAD_SUPPORT_1, 2, false},
-               {"first_mass", DQ_HEAD_FIRST_1, 3, false},
-               {"local_mass", DQ_HEAD_LOCAL_1, 3, false},
-               {"copy_mass", DQ_HEAD_COPY_1, 3, true},
-               {"common_mass", DQ_HEAD_COMMON, 1, false},
-               {"cancelled_mass", DQ_HEAD_CANCELLED, 1, false}};
-    const dq_outliers *o = &e->out;
-    const int64_t n = (int64_t)o->n_layers * o->n_out;
-    char name[160];
-    for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
-        const int64_t shape[3] = {o->n_layers, o->n_out, all[k].width};
-        double *x = dq_alloc(a, (size_t)(n * all[k].width), sizeof *x, err);
-        if (!x) return err->code;
-        for (int64_t i = 0; i < n * all[k].width; i++) {
-            const dq_head_profile *p = &o->look[i / all[k].width];
-            x[i] = over(p->sum[(int)all[k].first + (int)(i % all[k].width)],
-                        all[k].copies ? p->copies : p->rows);
-        }
-        snprintf(name, sizeof name, "%s/attention/%s", group, all[k].name);
-        DQ_TRY(dq_h5_result_array(h, name, DQ_OUT_F64, all[k].width == 1 ? 2 : 3, shape, x, err));
-    }
-    return DQ_OK;
-}
-
 dq_status cmd_stats_attention_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
                                  dq_arena *a, dq_err *err)
 {
+    static const cmd_stats_field of_measure[] = {
+        {"entropy_nats", DQ_OUT_F64, offsetof(shares, entropy), {2}},
+        {"sink_mass", DQ_OUT_F64, offsetof(shares, sink_mass), {2}},
+        {"total_variation", DQ_OUT_F64, offsetof(shares, variation), {0}},
+        {"negative_mass", DQ_OUT_F64, offsetof(shares, negative), {0}},
+        {"near_zero_keys", DQ_OUT_F64, offsetof(shares, near_zero), {DQ_N_THRESHOLDS}},
+        {"skippable_pages", DQ_OUT_F64, offsetof(shares, skippable), {DQ_N_THRESHOLDS}},
+        {0}};
+    static const cmd_stats_field of_profile[] = {
+        {"effective_support", DQ_OUT_F64, DQ_HEAD_SUPPORT_1 * sizeof(double), {2}},
+        {"first_mass", DQ_OUT_F64, DQ_HEAD_FIRST_1 * sizeof(double), {3}},
+        {"local_mass", DQ_OUT_F64, DQ_HEAD_LOCAL_1 * sizeof(double), {3}},
+        {"copy_mass", DQ_OUT_F64, DQ_HEAD_COPY_1 * sizeof(double), {3}},
+        {"common_mass", DQ_OUT_F64, DQ_HEAD_COMMON * sizeof(double), {0}},
+        {"cancelled_mass", DQ_OUT_F64, DQ_HEAD_CANCELLED * sizeof(double), {0}},
+        {0}};
     const dq_outliers *o = &e->out;
-    const int64_t n = (int64_t)o->n_layers * o->n_out;
-    const int64_t shape[3] = {o->n_layers, o->n_out, 2},
-                  wide[3] = {o->n_layers, o->n_out, DQ_N_THRESHOLDS};
-    enum { N = 6 };
-    static const char *const names[N] = {"entropy_nats",  "sink_mass",      "total_variation",
-                                         "negative_mass", "near_zero_keys", "skippable_pages"};
-    static const int width[N] = {2, 2, 1, 1, DQ_N_THRESHOLDS, DQ_N_THRESHOLDS};
-    double *all[N];
+    const int64_t n = (int64_t)o->n_layers * o->n_out, shape[2] = {o->n_layers, o->n_out};
     char name[160];
-    for (int k = 0; k < N; k++) {
-        all[k] = dq_alloc(a, (size_t)(n * width[k]), sizeof(double), err);
-        if (!all[k]) return err->code;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        const shares s = shares_of(&o->measure[i], e->model->map.n_maps);
-        for (int k = 0; k < 2; k++) {
-            all[0][2 * i + k] = s.entropy[k];
-            all[1][2 * i + k] = s.sink_mass[k];
-        }
-        all[2][i] = s.variation;
-        all[3][i] = s.negative;
-        for (int k = 0; k < DQ_N_THRESHOLDS; k++) {
-            all[4][DQ_N_THRESHOLDS * i + k] = s.near_zero[k];
-            all[5][DQ_N_THRESHOLDS * i + k] = s.skippable[k];
-        }
-    }
+    shares *all = dq_alloc(a, (size_t)n, sizeof *all, err);
+    if (!all) return err->code;
+    for (int64_t i = 0; i < n; i++) all[i] = shares_of(&o->measure[i], e->model->map.n_maps);
     snprintf(name, sizeof name, "%s/attention", group);
     DQ_TRY(dq_h5_result_group(h, name, err));
-    for (int k = 0; k < N; k++) {
-        snprintf(name, sizeof name, "%s/attention/%s", group, names[k]);
-        DQ_TRY(dq_h5_result_array(h, name, DQ_OUT_F64, width[k] == 1 ? 2 : 3,
-                                  width[k] == DQ_N_THRESHOLDS ? wide : shape, all[k], err));
+    DQ_TRY(cmd_stats_fields_h5(h, name, of_measure, all, sizeof *all, shape, 2, a, err));
+    if (!o->look) return DQ_OK;
+    double *sum = dq_alloc(a, (size_t)n, DQ_HEAD_SUMS * sizeof *sum, err);
+    if (!sum) return err->code;
+    for (int64_t i = 0; i < n * DQ_HEAD_SUMS; i++) {
+        const dq_head_profile *p = &o->look[i / DQ_HEAD_SUMS];
+        const int k = (int)(i % DQ_HEAD_SUMS);
+        const bool copies = k >= DQ_HEAD_COPY_1 && k <= DQ_HEAD_COPY_D;
+        sum[i] = over(p->sum[k], copies ? p->copies : p->rows);
     }
-    return o->look ? profile_h5(h, group, e, a, err) : DQ_OK;
+    return cmd_stats_fields_h5(h, name, of_profile, sum, DQ_HEAD_SUMS * sizeof *sum, shape, 2, a,
+                               err);
 }
 
 /* Roles in the order of the model; a role's line is about one matrix. */
