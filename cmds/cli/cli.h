@@ -86,7 +86,9 @@ dq_status dq_table_print(const dq_table *t, dq_err *err);
 /* Adds a line of the rows with titles, for one item of what `arg` is; *t NULL: begins the table. */
 dq_status dq_table_add_rows(dq_table **t, dq_row_items *rows, const void *arg, int64_t item,
                             dq_err *err);
-dq_status dq_table_finish(dq_table *t, dq_err *err); /* prints it and ends it */
+dq_status dq_table_finish(dq_table *t, dq_err *err); /* prints it and ends it; NULL: nothing */
+/* A whole table of n items, printed; the first `keys` columns identify a row. */
+dq_status dq_table_rows(dq_row_items *rows, const void *arg, int64_t n, int keys, dq_err *err);
 dq_status dq_table_csv(const dq_table *t, const char *path, dq_err *err); /* a whole file */
 
 #endif

@@ -324,9 +324,17 @@ dq_status dq_table_print(const dq_table *t, dq_err *err)
 
 dq_status dq_table_finish(dq_table *t, dq_err *err)
 {
-    dq_table_print(t, err);
+    if (t && err->code == DQ_OK) dq_table_print(t, err);
     dq_table_free(t);
     return err->code;
+}
+
+dq_status dq_table_rows(dq_row_items *rows, const void *arg, int64_t n, int keys, dq_err *err)
+{
+    dq_table *t = NULL;
+    for (int64_t i = 0; i < n; i++) dq_table_add_rows(&t, rows, arg, i, err);
+    if (t) t->n_keys = keys;
+    return dq_table_finish(t, err);
 }
 
 dq_status dq_table_csv(const dq_table *t, const char *path, dq_err *err)

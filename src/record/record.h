@@ -116,7 +116,7 @@ typedef struct dq_row {
     const char *def;     /* an object that is described once, under "$defs" */
     void (*describe)(struct dq_row_writer *w); /* of JSON with a `def`: writes its rows, not live */
     const char *title;                         /* of a table's column; NULL: it has none */
-    int digits;                                /* of a real there, after the point */
+    int digits;                                /* of a real there, after the point; -n: in all */
     double scale;                              /* that it is multiplied with there; 0: 1 */
 } dq_row;
 
@@ -149,6 +149,11 @@ typedef struct dq_row_writer {
     dq_row_put(                                                                                    \
         w, &(const dq_row){.name = (name_), .type = DQ_ROW_TYPE(value_), .about = __VA_ARGS__},    \
         (w)->live ? DQ_ROW_VALUE(value_) : (dq_value){0})
+/* A cell of a table alone: DQ_CELL(w, rms, "rms", .digits = -4). */
+#define DQ_CELL(w, value_, ...)                                                                    \
+    ((w)->cell ? dq_row_put(w, &(const dq_row){.type = DQ_ROW_TYPE(value_), .title = __VA_ARGS__}, \
+                            DQ_ROW_VALUE(value_))                                                  \
+               : (void)0)
 typedef signed char dq_maybe; /* a bool; -1: it says nothing */
 /* clang-format off */
 #define DQ_ROW_TYPE(x) _Generic((x), bool: DQ_ROW_BOOL, dq_maybe: DQ_ROW_BOOL,                     \

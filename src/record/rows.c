@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 dq_value dq_value_integer(int64_t x)
@@ -55,7 +56,8 @@ static const char *text_of(char *buf, size_t cap, const dq_row *row, dq_value v)
     if (row->mixed && v.integer == 0) return row->mixed;
     if (row->type == DQ_ROW_BOOL) return v.integer ? "yes" : "no";
     if (row->type == DQ_ROW_REAL)
-        snprintf(buf, cap, "%.*f", row->digits, v.real * (row->scale != 0 ? row->scale : 1));
+        snprintf(buf, cap, row->digits < 0 ? "%.*g" : "%.*f", abs(row->digits),
+                 v.real * (row->scale != 0 ? row->scale : 1));
     else
         snprintf(buf, cap, "%lld", (long long)v.integer);
     return buf;
