@@ -58,6 +58,8 @@ extern const struct cmd_stats_quantile {
 } cmd_stats_quantile[CMD_STATS_QUANTILES];
 /* "-" for what does not exist. */
 void cmd_stats_number(dq_table *t, double x, int digits);
+/* Columns "top1" .. "top100". */
+void cmd_stats_top_cells(dq_row_writer *w, const dq_tally *t, int digits);
 /* "value", "stderr", "interval". */
 void cmd_stats_mean_rows(dq_row_writer *w, dq_mean m, dq_interval i);
 

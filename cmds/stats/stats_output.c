@@ -93,68 +93,6 @@ static dq_status print_first(const cmd_stats_entry *e, int kind, dq_err *err)
 /* With three units any order is likely. */
 enum { LEAST = 4 };
 
-static void print_correlation(const char *forecast, double r, dq_interval i)
-{
-    if (isfinite(r) && isfinite(i.low))
-        printf("  %-12s %.2f (%.2f to %.2f)\n", forecast, r, i.low, i.high);
-    else if (isfinite(r))
-        printf("  %-12s %.2f (no interval)\n", forecast, r);
-}
-
-static dq_status print_kind(const cmd_stats_entry *e, int kind, int most, dq_err *err)
-{
-    const dq_sensitivity *s = e->sensitivity;
-    dq_sensitivity_rank r;
-    DQ_TRY(dq_sensitivity_rank_of(&r, s, (dq_sensitivity_kind)kind, err));
-    if (r.n == 0) return DQ_OK;
-    printf("\n%s: %s at %d bits%s%s, the most sensitive of %lld; %lld tokens scored in %lld "
-           "windows\n\n",
-           e->label, kind_names[kind].title, s->set.bits, kind <= DQ_SENSITIVITY_MAPS ? " " : "",
-           kind <= DQ_SENSITIVITY_MAPS ? dq_granularity_name[s->set.granularity] : "",
-           (long long)r.n, (long long)s->scored, (long long)s->text->n_clusters);
-    if (most > 0) {
-        static const char *const titles[] = {"alone", "KLD, nats",   "+-",
-                                             "95 %",  "local error", "logit error"};
-        char name[NAME];
-        int64_t n;
-        dq_table *t = NULL;
-        const dq_sensitivity_unit **u = ranked(&n, e->sensitivity, kind, err);
-        if (u && dq_table_new(&t, titles, 6, err) == DQ_OK) {
-            for (int64_t i = 0; i < n && i < most; i++) {
-                dq_table_cell(t, "%s", unit_name(name, u[i]));
-                cmd_stats_number(t, u[i]->kld.value, 4);
-                cmd_stats_number(t, u[i]->kld.std_err, 2);
-                dq_table_known(t, isfinite(u[i]->interval.low), "%.3g to %.3g", u[i]->interval.low,
-                               u[i]->interval.high);
-                cmd_stats_number(t, u[i]->local, 3);
-                cmd_stats_number(t, u[i]->logit_error, 3);
-            }
-            dq_table_print(t, err);
-        }
-        dq_table_free(t);
-        dq_block_free(u);
-        if (err->code != DQ_OK) return err->code;
-    }
-    DQ_TRY(print_first(e, kind, err));
-    if (r.n >= LEAST && (isfinite(r.local) || isfinite(r.logit_error))) {
-        printf("Rank correlation with the KLD (Spearman; 95 %% if units were independent)\n");
-        print_correlation("local error", r.local, r.local_interval);
-        print_correlation("logit error", r.logit_error, r.logit_interval);
-        if (isfinite(r.repeat))
-            printf("  %-12s %.2f, of one half of the windows with the other\n", "the KLD",
-                   r.repeat);
-    }
-    return DQ_OK;
-}
-
-dq_status cmd_stats_units_print(const cmd_stats_entry *e, int n_places, dq_err *err)
-{
-    for (int k = 0; e->sensitivity && k < DQ_SENSITIVITY_KINDS; k++) {
-        if (e->sensitivity->set.kinds >> k & 1) DQ_TRY(print_kind(e, k, n_places, err));
-    }
-    return err->code;
-}
-
 void cmd_stats_mean_rows(dq_row_writer *w, dq_mean m, dq_interval i)
 {
     DQ_PUT(w, "value", m.value, "The number; null: there is none.", .when = DQ_NULL);
@@ -186,6 +124,72 @@ static void unit_rows(dq_row_writer *w, const dq_sensitivity_unit *u)
     DQ_PUT(w, "map", u->map < 0 ? -1 : u->map + 1, "1 or 2; null: all.",
            .when = DQ_NULL | DQ_BELOW_0, .min = 1, .max = 2);
     DQ_PUT(w, "tensor", u->name, "Name of a matrix; null: it is none.", .when = DQ_NULL);
+}
+
+/* One of ranked units. */
+static void ranked_rows(dq_row_writer *w, const void *units, int64_t i)
+{
+    const dq_sensitivity_unit *const *all = units, *u = DQ_LIVE(w, all[i]);
+    char name[NAME], interval[48];
+    if (w->live)
+        snprintf(interval, sizeof interval, "%.3g to %.3g", u->interval.low, u->interval.high);
+    DQ_CELL(w, unit_name(name, u), "alone");
+    unit_rows(w, u);
+    put_mean(w, "kld_nats", w->live ? u->kld : dq_mean_none,
+             w->live ? u->interval : dq_interval_none,
+             "KL divergence from the model that is not rounded.");
+    DQ_CELL(w, u->kld.value, "KLD, nats", .digits = -4);
+    DQ_CELL(w, u->kld.std_err, "+-", .digits = -2);
+    DQ_CELL(w, isfinite(u->interval.low) ? interval : NULL, "95 %");
+    DQ_PUT(w, "local_error", u->local,
+           "Local error: |x' - x|^2 / |x|^2 of what its layer gives; null: none.", .when = DQ_NULL,
+           .title = "local error", .digits = -3);
+    DQ_PUT(w, "logit_error", u->logit_error, "Predicted error of its logits; null: it has none.",
+           .when = DQ_NULL, .title = "logit error", .digits = -3);
+}
+
+static void print_correlation(const char *forecast, double r, dq_interval i)
+{
+    if (isfinite(r) && isfinite(i.low))
+        printf("  %-12s %.2f (%.2f to %.2f)\n", forecast, r, i.low, i.high);
+    else if (isfinite(r))
+        printf("  %-12s %.2f (no interval)\n", forecast, r);
+}
+
+static dq_status print_kind(const cmd_stats_entry *e, int kind, int most, dq_err *err)
+{
+    const dq_sensitivity *s = e->sensitivity;
+    dq_sensitivity_rank r;
+    DQ_TRY(dq_sensitivity_rank_of(&r, s, (dq_sensitivity_kind)kind, err));
+    if (r.n == 0) return DQ_OK;
+    printf("\n%s: %s at %d bits%s%s, the most sensitive of %lld; %lld tokens scored in %lld "
+           "windows\n\n",
+           e->label, kind_names[kind].title, s->set.bits, kind <= DQ_SENSITIVITY_MAPS ? " " : "",
+           kind <= DQ_SENSITIVITY_MAPS ? dq_granularity_name[s->set.granularity] : "",
+           (long long)r.n, (long long)s->scored, (long long)s->text->n_clusters);
+    int64_t n;
+    const dq_sensitivity_unit **u = ranked(&n, s, kind, err);
+    if (u) dq_table_rows(ranked_rows, u, n < most ? n : most, 1, err);
+    dq_block_free(u);
+    DQ_TRY(err->code);
+    DQ_TRY(print_first(e, kind, err));
+    if (r.n >= LEAST && (isfinite(r.local) || isfinite(r.logit_error))) {
+        printf("Rank correlation with the KLD (Spearman; 95 %% if units were independent)\n");
+        print_correlation("local error", r.local, r.local_interval);
+        print_correlation("logit error", r.logit_error, r.logit_interval);
+        if (isfinite(r.repeat))
+            printf("  %-12s %.2f, of one half of the windows with the other\n", "the KLD",
+                   r.repeat);
+    }
+    return DQ_OK;
+}
+
+dq_status cmd_stats_units_print(const cmd_stats_entry *e, int n_places, dq_err *err)
+{
+    for (int k = 0; e->sensitivity && k < DQ_SENSITIVITY_KINDS; k++) {
+        if (e->sensitivity->set.kinds >> k & 1) DQ_TRY(print_kind(e, k, n_places, err));
+    }
+    return err->code;
 }
 
 static void put_unit(dq_row_writer *w, const char *name, const dq_sensitivity_unit *u,
@@ -229,20 +233,7 @@ dq_status cmd_stats_units_rows(dq_row_writer *w, const cmd_stats_entry *e, dq_er
     for (int k = 0; DQ_MORE(w, k, DQ_SENSITIVITY_KINDS); k++) {
         int64_t n = 0;
         const dq_sensitivity_unit **u = w->live ? ranked(&n, s, k, err) : NULL;
-        for (int64_t i = 0; DQ_MORE(w, i, n); i++) {
-            const dq_sensitivity_unit *x = DQ_LIVE(w, u[i]);
-            DQ_ITEM(w);
-            unit_rows(w, x);
-            put_mean(w, "kld_nats", w->live ? x->kld : dq_mean_none,
-                     w->live ? x->interval : dq_interval_none,
-                     "KL divergence from the model that is not rounded.");
-            DQ_PUT(w, "local_error", x->local,
-                   "Local error: |x' - x|^2 / |x|^2 of what its layer gives; null: none.",
-                   .when = DQ_NULL);
-            DQ_PUT(w, "logit_error", x->logit_error,
-                   "Predicted error of its logits; null: it has none.", .when = DQ_NULL);
-            dq_row_end(w);
-        }
+        for (int64_t i = 0; DQ_MORE(w, i, n); i++) dq_row_item(w, ranked_rows, u, i);
         dq_block_free(u);
     }
     dq_row_end(w);
@@ -346,13 +337,12 @@ void cmd_stats_number(dq_table *t, double x, int digits)
     dq_table_known(t, isfinite(x), "%.*g", digits, x);
 }
 
-/* With its bound, if any. */
-static void cmd_stats_median(dq_table *t, dq_median m)
+/* A median with its bound, if any. */
+static const char *median_text(char buf[CELL], dq_median m)
 {
-    if (isfinite(m.value) && m.bound > 0)
-        dq_table_cell(t, "%.4g +- %.1g", m.value, m.bound);
-    else
-        cmd_stats_number(t, m.value, 5);
+    if (!isfinite(m.value)) return NULL;
+    snprintf(buf, CELL, m.bound > 0 ? "%.4g +- %.1g" : "%.5g", m.value, m.bound);
+    return buf;
 }
 
 /* The id at a position of a sequence; or its text in quotes, "#5" without a tokenizer. */
@@ -397,15 +387,16 @@ static const char *word(char buf[CMD_STATS_CELL], const dq_tokenizer *t, int32_t
     return buf;
 }
 
-static void cmd_stats_token(dq_table *t, const cmd_stats_entry *e, int32_t seq, int32_t pos)
+enum { TOKEN = CELL + 3 };
+static const char *token_text(char buf[TOKEN], const cmd_stats_entry *e, int32_t seq, int32_t pos)
 {
-    char buf[CELL];
+    char text[CELL];
     const int32_t id = id_at(e, seq, pos);
-    const char *text = word(buf, e->tokenizer, id);
-    if (text)
-        dq_table_cell(t, "\"%s\"", text);
+    if (word(text, e->tokenizer, id))
+        snprintf(buf, TOKEN, "\"%s\"", text);
     else
-        dq_table_cell(t, "#%d", (int)id);
+        snprintf(buf, TOKEN, "#%d", (int)id);
+    return buf;
 }
 
 /* Sums over rows are divided only here, so that layers can be added first; table, document and file
@@ -445,21 +436,34 @@ static dq_head_measure layers_of(const dq_outliers *o, int first, int end)
     return all;
 }
 
-static void row(dq_table *t, const cmd_stats_entry *e, int first, int end)
+/* What rows of a table are of; `end` and `x` where these ask for them. */
+typedef struct of_entry {
+    const cmd_stats_entry *e;
+    int k, end;
+    const dq_element *x;
+} of_entry;
+
+/* Layers first .. end - 1. */
+static void map_cells(dq_row_writer *w, const void *arg, int64_t first)
 {
-    const dq_head_measure m = layers_of(&e->out, first, end);
+    const of_entry *at = arg;
+    const cmd_stats_entry *e = at->e;
+    const dq_head_measure m = layers_of(&e->out, (int)first, at->end);
     const shares s = shares_of(&m, e->model->map.n_maps);
-    const double x[] = {s.entropy[0],   s.entropy[1],  s.sink_mass[0], s.sink_mass[1],
-                        s.variation,    s.negative,    s.near_zero[1], s.near_zero[2],
-                        s.skippable[1], s.skippable[2]};
-    dq_table_cell(t, "%s", e->label);
-    if (end - first == 1)
-        dq_table_cell(t, "%d", first);
-    else
-        dq_table_cell(t, "all");
-    for (size_t c = 0; c < sizeof x / sizeof *x; c++) {
-        dq_table_known(t, isfinite(x[c]), "%.4g", x[c]);
-    }
+    const struct {
+        const char *title;
+        double x;
+    } of[] = {{"entropy 1", s.entropy[0]},      {"entropy 2", s.entropy[1]},
+              {"sinks 1", s.sink_mass[0]},      {"sinks 2", s.sink_mass[1]},
+              {"sum |D|", s.variation},         {"D < 0", s.negative},
+              {"|D| < 1e-3", s.near_zero[1]},   {"|D| < 1e-2", s.near_zero[2]},
+              {"pages < 1e-3", s.skippable[1]}, {"pages < 1e-2", s.skippable[2]}};
+    char layer[16] = "all";
+    if (at->end - first == 1) snprintf(layer, sizeof layer, "%d", (int)first);
+    DQ_CELL(w, e->label, "model");
+    DQ_CELL(w, layer, "layer");
+    for (size_t c = 0; c < sizeof of / sizeof *of; c++)
+        DQ_CELL(w, of[c].x, of[c].title, .digits = -4);
 }
 
 /* {"1e-04": share, ...} */
@@ -599,304 +603,6 @@ static const dq_weight_outlier *worst(const dq_weight_outliers *o, int x)
     return found;
 }
 
-/* Table 5, outliers named once each, kinds of values, attention maps; tables by layer on request,
- * as a model has dozens. */
-
-enum { MOST = DQ_TOP };
-
-static void table5_row(dq_table *t, const cmd_stats_entry *e, int k, bool ordinary)
-{
-    const dq_outlier_kind *x = &e->out.kind[k];
-    const dq_tally *y = ordinary ? &x->pooled_ordinary : &x->pooled;
-    dq_table_cell(t, "%s", e->label);
-    dq_table_cell(t, "%s", cmd_stats_kind_title[k]);
-    dq_table_cell(t, ordinary ? "ordinary" : "all");
-    for (int c = 0; c < CMD_STATS_TOPS; c++)
-        cmd_stats_number(t, dq_outlier_top(y, cmd_stats_tops[c]), 5);
-    cmd_stats_median(t, ordinary ? dq_outlier_median(y) : x->pooled_median);
-    dq_table_cell(t, "%lld", (long long)y->n);
-}
-
-static dq_status print_kinds(const cmd_stats_entry *e, dq_err *err)
-{
-    static const char *const titles[] = {"values",  "max",       "p99.9",     "rms",
-                                         "max/rms", "kurtosis0", "ord. max",  "p99.9",
-                                         "rms",     "max/rms",   "kurtosis0", "layer"};
-    dq_table *t;
-    DQ_TRY(dq_table_new(&t, titles, 12, err));
-    for (int k = 0; k < e->out.n_kinds; k++) {
-        const dq_outlier_kind *x = &e->out.kind[k];
-        const dq_tally *const both[2] = {&x->pooled, &x->pooled_ordinary};
-        dq_table_cell(t, "%s", cmd_stats_kind_title[k]);
-        for (int i = 0; i < 2; i++) {
-            const double rms = dq_outlier_rms(both[i]), top = dq_outlier_top(both[i], 1);
-            cmd_stats_number(t, top, 5);
-            cmd_stats_number(t, dq_tally_quantile(both[i], 0.999, NULL), 4);
-            cmd_stats_number(t, rms, 4);
-            cmd_stats_number(t, top / rms, 4);
-            cmd_stats_number(t, dq_outlier_kurtosis0(both[i]), 4);
-        }
-        dq_table_cell(t, "%d", x->pooled_ordinary.n_top ? x->pooled_ordinary.place[0].layer : -1);
-    }
-    return dq_table_finish(t, err);
-}
-
-static void channel_row(dq_table *t, const cmd_stats_entry *e, const dq_element *x)
-{
-    dq_table_cell(t, "%s", dq_token_class_name[x->class]);
-    dq_table_cell(t, "%lld", (long long)x->col);
-    if (x->first == x->last)
-        dq_table_cell(t, "%d", x->first);
-    else if (x->n_gaps == 0)
-        dq_table_cell(t, "%d-%d", x->first, x->last);
-    else
-        dq_table_cell(t, "%d-%d less %d", x->first, x->last, x->n_gaps);
-    cmd_stats_number(t, x->before, 5);
-    cmd_stats_number(t, (double)x->max, 5);
-    dq_table_cell(t, "%d", (int)x->at.layer);
-    cmd_stats_number(t, x->rms, 4);
-    cmd_stats_number(t, x->ratio, 4);
-    dq_table_cell(t, "%d", (int)x->at.seq);
-    dq_table_cell(t, "%d", (int)x->at.row);
-    cmd_stats_token(t, e, x->at.seq, x->at.row);
-}
-
-static dq_status print_channels(const cmd_stats_entry *e, int most, dq_err *err)
-{
-    static const char *const titles[] = {"tokens", "channel",  "layers",  "before",
-                                         "max",    "in layer", "its rms", "/median",
-                                         "seq",    "pos",      "token"};
-    static dq_element found[MOST];
-    dq_table *t;
-    DQ_TRY(dq_table_new(&t, titles, 11, err));
-    dq_table_keys(t, 2);
-    for (int c = DQ_TOKEN_CLASSES - 1; c >= 0; c--) {
-        const int n = dq_elements_find(found, most, &e->out, DQ_KIND_HIDDEN, c);
-        if (n && c + 1 < DQ_TOKEN_CLASSES) dq_table_rule(t);
-        for (int i = 0; i < n; i++) channel_row(t, e, &found[i]);
-    }
-    return dq_table_finish(t, err);
-}
-
-static void head_row(dq_table *t, const cmd_stats_entry *e, const dq_element *x)
-{
-    const int map = dq_outlier_map(&e->model->map, (int)x->col);
-    dq_table_cell(t, "%s", dq_token_class_name[x->class]);
-    dq_table_cell(t, "%d", x->first);
-    dq_table_cell(t, "%lld", (long long)x->col);
-    dq_table_cell(t, "%s", map == 0 ? "-" : map == 1 ? "1" : "2");
-    cmd_stats_number(t, (double)x->max, 5);
-    cmd_stats_number(t, x->rms, 4);
-    cmd_stats_number(t, (double)x->max / x->rms, 4);
-    dq_table_cell(t, "%d", (int)x->at.seq);
-    dq_table_cell(t, "%d", (int)x->at.row);
-    cmd_stats_token(t, e, x->at.seq, x->at.row);
-    dq_table_cell(t, "%d", (int)x->at.col);
-    cmd_stats_token(t, e, x->at.seq, x->at.col);
-}
-
-static dq_status print_heads(const cmd_stats_entry *e, int most, dq_err *err)
-{
-    static const char *const titles[] = {"keys",  "layer",       "head",    "map",
-                                         "max",   "its rms",     "max/rms", "seq",
-                                         "query", "query token", "key",     "key token"};
-    static dq_element found[MOST];
-    dq_table *t;
-    DQ_TRY(dq_table_new(&t, titles, 12, err));
-    dq_table_keys(t, 3);
-    for (int c = DQ_TOKEN_CLASSES - 1; c >= 0; c--) {
-        const int n = dq_elements_find(found, most, &e->out, DQ_KIND_LOGITS, c);
-        if (n && c + 1 < DQ_TOKEN_CLASSES) dq_table_rule(t);
-        for (int i = 0; i < n; i++) head_row(t, e, &found[i]);
-    }
-    return dq_table_finish(t, err);
-}
-
-static dq_status print_places(const cmd_stats_entry *e, int k, int most, dq_err *err)
-{
-    static const char *const titles[DQ_N_TABLE5][10] = {
-        {"rank", "|logit|", "seq", "layer", "head", "map", "query", "query token", "key",
-         "key token"},
-        {"rank", "|x|", "seq", "layer", "pos", "channel", "token"}};
-    dq_table *t;
-    DQ_TRY(dq_table_new(&t, titles[k], k == DQ_KIND_LOGITS ? 10 : 7, err));
-    for (int i = 0; i < most && i < e->out.kind[k].pooled.n_top; i++) {
-        /* Without a profile: the largest values of any kind. */
-        const dq_tally *x = &e->out.kind[k].pooled;
-        const dq_place *p = &x->place[i];
-        dq_table_cell(t, "%d", i + 1);
-        cmd_stats_number(t, (double)x->top[i], 5);
-        dq_table_cell(t, "%d", (int)p->seq);
-        dq_table_cell(t, "%d", (int)p->layer);
-        if (k == DQ_KIND_LOGITS) {
-            const int map = dq_outlier_map(&e->model->map, p->head);
-            dq_table_cell(t, "%d", (int)p->head);
-            dq_table_cell(t, "%s", map == 0 ? "-" : map == 1 ? "1" : "2");
-        }
-        dq_table_cell(t, "%d", (int)p->row);
-        if (k == DQ_KIND_LOGITS) cmd_stats_token(t, e, p->seq, p->row);
-        dq_table_cell(t, "%d", (int)p->col);
-        cmd_stats_token(t, e, p->seq, k == DQ_KIND_LOGITS ? p->col : p->row);
-    }
-    return dq_table_finish(t, err);
-}
-
-static void layer_cells(dq_table *t, const dq_tally *x, dq_median m)
-{
-    const double rms = dq_outlier_rms(x), top = dq_outlier_top(x, 1);
-    cmd_stats_number(t, top, 5);
-    cmd_stats_median(t, m);
-    cmd_stats_number(t, rms, 5);
-    cmd_stats_number(t, rms > 0 ? top / rms : (double)NAN, 5);
-    cmd_stats_number(t, dq_outlier_kurtosis0(x), 5);
-}
-
-static dq_status print_profile(const cmd_stats_entry *e, int most, dq_err *err)
-{
-    printf("\n%s: all kinds of values, and of ordinary tokens (ord.) alone; layer: of the ordinary "
-           "maximum\n\n",
-           e->label);
-    DQ_TRY(print_kinds(e, err));
-    printf(
-        "\n%s: weights, of each role the matrix with the largest crest factor; largest column: by "
-        "rms, over the median of columns\n\n",
-        e->label);
-    /* One line per role: the matrix with the largest crest factor. */
-    static const char *const weights_titles[] = {
-        "weights", "layer",     "max", "median", "p99.9",          "rms",
-        "max/rms", "kurtosis0", "row", "column", "largest column", "/median"};
-    dq_table *table;
-    DQ_TRY(dq_table_new(&table, weights_titles, 12, err));
-    for (int i = 0; i < e->weights.n; i++) {
-        const dq_weight_outlier *w = worst(&e->weights, i);
-        if (w) {
-            dq_table_cell(table, "%s", w->role);
-            dq_table_known(table, w->layer >= 0, "%d", w->layer);
-            cmd_stats_number(table, (double)w->max, 5);
-            cmd_stats_number(table, w->median, 4);
-            cmd_stats_number(table, w->p99_9, 4);
-            cmd_stats_number(table, w->rms, 4);
-            cmd_stats_number(table, crest(w), 4);
-            cmd_stats_number(table, w->kurtosis0, 4);
-            dq_table_cell(table, "%lld", (long long)w->row);
-            dq_table_cell(table, "%lld", (long long)w->col);
-            dq_table_cell(table, "%lld", (long long)w->largest_col);
-            cmd_stats_number(table, w->col_ratio, 4);
-        }
-    }
-    DQ_TRY(dq_table_finish(table, err));
-    printf("\n%s: what heads do, by where their attention goes\n\n", e->label);
-    /* What a profile's heads do, by kind. */
-    static const char *const titles[] = {"kind", "heads", "layer.head"};
-    const dq_outliers *o = &e->out;
-    int count[DQ_HEAD_KINDS] = {0};
-    dq_table *t;
-    for (int i = 0; i < o->n_layers * o->n_out; i++)
-        count[dq_head_kind_of(&o->measure[i], &o->look[i])]++;
-    DQ_TRY(dq_table_new(&t, titles, 3, err));
-    for (int k = 0; k < DQ_HEAD_KINDS; k++) {
-        dq_table_cell(t, "%s", dq_head_kind_name[k]);
-        dq_table_cell(t, "%d", count[k]);
-        /* "3.1 11.0": layers and heads of a kind, as many as fit. */
-        const dq_head_kind kind = (dq_head_kind)k;
-        enum { WIDE = 78 };
-        char text[WIDE + 24] = "";
-        size_t n = 0;
-        for (int i = 0; i < o->n_layers * o->n_out; i++) {
-            if (dq_head_kind_of(&o->measure[i], &o->look[i]) != kind) continue;
-            if (n > WIDE) {
-                snprintf(text + n, sizeof text - n, " ...");
-                break;
-            }
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s%d.%d", n ? " " : "", i / o->n_out,
-                                  i % o->n_out);
-        }
-        dq_table_cell(t, "%s", *text ? text : "-");
-    }
-    DQ_TRY(dq_table_finish(t, err));
-    if (most == 0) return DQ_OK;
-    printf("\n%s: channels of the hidden states, each once, with the layers where they come to a "
-           "tenth "
-           "of their maximum\n\n",
-           e->label);
-    DQ_TRY(print_channels(e, most, err));
-    printf("\n%s: heads with the largest attention logits, by what the key is\n\n", e->label);
-    return print_heads(e, most, err);
-}
-
-dq_status cmd_stats_print(const cmd_stats_entry *e, int n, int n_places, bool layers, dq_err *err)
-{
-    printf("Largest magnitudes, all layers, heads and maps together\n\n");
-    static const char *const table5_titles[] = {"model", "values", "tokens", "top1",   "top2",
-                                                "top3",  "top10",  "top100", "median", "n"};
-    dq_table *table;
-    DQ_TRY(dq_table_new(&table, table5_titles, 10, err));
-    dq_table_keys(table, 3);
-    for (int k = 0; k < DQ_N_TABLE5; k++) {
-        if (k) dq_table_rule(table);
-        for (int i = 0; i < n; i++) {
-            table5_row(table, &e[i], k, false);
-            if (e[i].out.n_kinds > DQ_N_TABLE5) table5_row(table, &e[i], k, true);
-        }
-    }
-    DQ_TRY(dq_table_finish(table, err));
-    if (layers) {
-        printf("\nLayers (kurtosis0 is taken around zero; ord.: ordinary tokens alone)\n\n");
-        static const char *const titles[] = {
-            "model",     "values",    "layer",  "top1", "median",   "rms",      "top1/rms",
-            "kurtosis0", "ord. top1", "median", "rms",  "top1/rms", "kurtosis0"};
-        dq_table *t;
-        DQ_TRY(dq_table_new(&t, titles, 13, err));
-        dq_table_keys(t, 3);
-        for (int i = 0; i < n; i++) {
-            for (int k = 0; k < DQ_N_TABLE5; k++) {
-                const dq_outlier_kind *x = &e[i].out.kind[k];
-                if (i || k) dq_table_rule(t);
-                for (int l = 0; l < e[i].out.n_layers; l++) {
-                    const dq_tally none = {0};
-                    const dq_tally *o = x->ordinary ? &x->ordinary[l] : &none;
-                    dq_table_cell(t, "%s", e[i].label);
-                    dq_table_cell(t, "%s", cmd_stats_kind_title[k]);
-                    dq_table_cell(t, "%d", l);
-                    layer_cells(t, &x->layer[l], x->layer_median[l]);
-                    layer_cells(t, o,
-                                o->n ? dq_outlier_median(o) : (dq_median){.value = (double)NAN});
-                }
-            }
-        }
-        DQ_TRY(dq_table_finish(t, err));
-    }
-    if (e->out.measure) {
-        printf(
-            "\nAttention maps, means over rows and heads (D = A1 - lambda A2; sinks: mass on the "
-            "first 4 positions; shares of keys and of 64-key pages)\n\n");
-        /* One line per model, or per model and layer: means over heads. */
-        static const char *const titles[] = {
-            "model",   "layer", "entropy 1",  "entropy 2",  "sinks 1",      "sinks 2",
-            "sum |D|", "D < 0", "|D| < 1e-3", "|D| < 1e-2", "pages < 1e-3", "pages < 1e-2"};
-        dq_table *t;
-        DQ_TRY(dq_table_new(&t, titles, 12, err));
-        dq_table_keys(t, 2);
-        for (int i = 0; i < n; i++) {
-            if (i && layers) dq_table_rule(t);
-            for (int l = 0; layers && l < e[i].out.n_layers; l++) row(t, &e[i], l, l + 1);
-            if (!layers) row(t, &e[i], 0, e[i].out.n_layers);
-        }
-        DQ_TRY(dq_table_finish(t, err));
-    }
-    for (int i = 0; i < n; i++) {
-        if (e[i].out.n_kinds > DQ_N_TABLE5) {
-            DQ_TRY(print_profile(&e[i], n_places, err));
-            continue;
-        }
-        for (int k = 0; k < DQ_N_TABLE5 && n_places > 0; k++) {
-            printf("\n%s: where the largest %s are\n\n", e[i].label, cmd_stats_kind_title[k]);
-            DQ_TRY(print_places(&e[i], k, n_places, err));
-        }
-    }
-    return err->code;
-}
-
 static double ratio(double x, double y)
 {
     return y > 0 ? x / y : (double)NAN;
@@ -980,29 +686,33 @@ static void put_token(dq_row_writer *w, const char *id_key, const char *text_key
 static void put_map(dq_row_writer *w, const cmd_stats_entry *e, int head)
 {
     DQ_PUT(w, "map", dq_outlier_map(&e->model->map, head), "Its map; null: there is one.",
-           .when = DQ_NULL | DQ_AT_0, .min = 1);
+           .when = DQ_NULL | DQ_AT_0, .min = 1, .title = "map");
 }
 
 /* Of logits, or of another kind of values. */
 static void place_rows(dq_row_writer *w, const cmd_stats_entry *e, bool logits, const dq_place *p)
 {
     const dq_place none = {0}, *at = p ? p : &none;
-    DQ_PUT(w, "sequence", at->seq, "Sequence, from 0.");
-    DQ_PUT(w, "layer", at->layer, "Its layer, from 0.");
+    char token[TOKEN];
+    DQ_PUT(w, "sequence", at->seq, "Sequence, from 0.", .title = "seq");
+    DQ_PUT(w, "layer", at->layer, "Its layer, from 0.", .title = "layer");
     if (logits) {
-        DQ_PUT(w, "head", at->head, "Query head, from 0.");
+        DQ_PUT(w, "head", at->head, "Query head, from 0.", .title = "head");
         put_map(w, e, at->head);
-        DQ_PUT(w, "query", at->row, "Position of the query.");
+        DQ_PUT(w, "query", at->row, "Position of the query.", .title = "query");
+        DQ_CELL(w, token_text(token, e, at->seq, at->row), "query token");
         put_token(w, "query_id", "query_token", e, at->seq, at->row, "Id of the query's token.",
                   "The query's token as text; null: no tokenizer.");
-        DQ_PUT(w, "key", at->col, "Position of the key.");
+        DQ_PUT(w, "key", at->col, "Position of the key.", .title = "key");
+        DQ_CELL(w, token_text(token, e, at->seq, at->col), "key token");
         put_token(w, "key_id", "key_token", e, at->seq, at->col, "Id of the key's token.",
                   "The key's token as text; null: no tokenizer.");
     } else {
-        DQ_PUT(w, "position", at->row, "Position of the token.");
+        DQ_PUT(w, "position", at->row, "Position of the token.", .title = "pos");
         put_token(w, "id", "token", e, at->seq, at->row, "Id of the token.",
                   "The token as text; null: no tokenizer.");
-        DQ_PUT(w, "channel", at->col, "Channel, from 0.");
+        DQ_PUT(w, "channel", at->col, "Channel, from 0.", .title = "channel");
+        DQ_CELL(w, token_text(token, e, at->seq, at->row), "token");
     }
 }
 
@@ -1155,24 +865,44 @@ static void weight_rows(dq_row_writer *w, const void *entry, int64_t i)
                                         "gate",  "up", "down", "lambda", "head"};
     const dq_weight_outlier *x = DQ_LIVE(w, &((const cmd_stats_entry *)entry)->weights.of[i]);
     DQ_PUT(w, "tensor", x->name, "Its name in the model.");
-    DQ_PUT(w, "role", x->role, "What it is.", DQ_WORDS(roles));
-    DQ_PUT(w, "layer", x->layer, "Layer, from 0; null: of none.", .when = DQ_NULL | DQ_BELOW_0);
+    DQ_PUT(w, "role", x->role, "What it is.", DQ_WORDS(roles), .title = "weights");
+    DQ_PUT(w, "layer", x->layer, "Layer, from 0; null: of none.", .when = DQ_NULL | DQ_BELOW_0,
+           .title = "layer");
     DQ_PUT(w, "rows", x->rows, "Outputs.");
     DQ_PUT(w, "cols", x->cols, "Inputs.");
-    DQ_PUT(w, "max", (double)x->max, "The largest magnitude.");
+    DQ_PUT(w, "max", (double)x->max, "The largest magnitude.", .title = "max", .digits = -5);
     DQ_PUT(w, "row", x->row, "Its row; -1: no value is finite.", .when = DQ_SIGNED);
     DQ_PUT(w, "column", x->col, "Its column; -1: no value is finite.", .when = DQ_SIGNED);
     DQ_PUT(w, "median", x->median, "Median magnitude, to the middle of a bin: 0.4 % off at most.",
-           .when = DQ_NULL);
-    DQ_PUT(w, "p99_9", x->p99_9, "99.9th percentile, in the same way.", .when = DQ_NULL);
-    DQ_PUT(w, "rms", x->rms, "Root of the mean square.", .when = DQ_NULL);
-    DQ_PUT(w, "crest", crest(x), "max / rms.", .when = DQ_NULL);
-    DQ_PUT(w, "kurtosis0", x->kurtosis0, "Kurtosis around 0.", .when = DQ_NULL);
+           .when = DQ_NULL, .title = "median", .digits = -4);
+    DQ_PUT(w, "p99_9", x->p99_9, "99.9th percentile, in the same way.", .when = DQ_NULL,
+           .title = "p99.9", .digits = -4);
+    DQ_PUT(w, "rms", x->rms, "Root of the mean square.", .when = DQ_NULL, .title = "rms",
+           .digits = -4);
+    DQ_PUT(w, "crest", crest(x), "max / rms.", .when = DQ_NULL, .title = "max/rms", .digits = -4);
+    DQ_PUT(w, "kurtosis0", x->kurtosis0, "Kurtosis around 0.", .when = DQ_NULL,
+           .title = "kurtosis0", .digits = -4);
+    DQ_CELL(w, x->row, "row");
+    DQ_CELL(w, x->col, "column");
     DQ_PUT(w, "largest_column", x->largest_col,
-           "The input channel with the largest root of the mean square.");
+           "The input channel with the largest root of the mean square.",
+           .title = "largest column");
     DQ_PUT(w, "column_over_median", x->col_ratio, "That over the median over columns.",
-           .when = DQ_NULL);
+           .when = DQ_NULL, .title = "/median", .digits = -4);
     DQ_PUT(w, "n_not_finite", x->n_bad, "NaN and infinities, which are in no number.");
+}
+
+/* The largest values of a kind. */
+static void top_rows(dq_row_writer *w, const void *arg, int64_t i)
+{
+    const of_entry *at = arg;
+    const int k = at->k;
+    const dq_tally *t = DQ_LIVE(w, &at->e->out.kind[k].pooled);
+    DQ_PUT(w, "values", dq_outlier_name[k], "Of what.", .words = &dq_outlier_name[k], .n_words = 1);
+    DQ_PUT(w, "rank", i + 1, "From 1, the largest.", .min = 1, .title = "rank");
+    DQ_PUT(w, "magnitude", (double)t->top[i], "Its magnitude.",
+           .title = k == DQ_KIND_LOGITS ? "|logit|" : "|x|", .digits = -5);
+    place_rows(w, at->e, k == DQ_KIND_LOGITS, DQ_LIVE(w, &t->place[i]));
 }
 
 void cmd_stats_rows(dq_row_writer *w, const cmd_stats_entry *e, int n_places)
@@ -1197,17 +927,9 @@ void cmd_stats_rows(dq_row_writer *w, const cmd_stats_entry *e, int n_places)
     DQ_ITEMS(w, "layers", layer_rows, e, o->n_layers, "Each layer.");
     DQ_LIST(w, "top", "Where the largest values are.");
     for (int k = 0; k < DQ_N_TABLE5; k++) {
-        const dq_tally *t = DQ_LIVE(w, &o->kind[k].pooled);
-        const int n = w->live ? (n_places < t->n_top ? n_places : t->n_top) : 1;
-        for (int i = 0; i < n; i++) {
-            DQ_ITEM(w);
-            DQ_PUT(w, "values", dq_outlier_name[k], "Of what.", .words = &dq_outlier_name[k],
-                   .n_words = 1);
-            DQ_PUT(w, "rank", i + 1, "From 1, the largest.", .min = 1);
-            DQ_PUT(w, "magnitude", (double)t->top[i], "Its magnitude.");
-            place_rows(w, e, k == DQ_KIND_LOGITS, DQ_LIVE(w, &t->place[i]));
-            dq_row_end(w);
-        }
+        const of_entry at = {.e = e, .k = k};
+        const int n = w->live ? o->kind[k].pooled.n_top : 1;
+        for (int i = 0; i < n && (!w->live || i < n_places); i++) dq_row_item(w, top_rows, &at, i);
     }
     dq_row_end(w);
     DQ_ITEMS(w, "weights", weight_rows, e, e->weights.n,
@@ -1223,4 +945,225 @@ void cmd_stats_rows(dq_row_writer *w, const cmd_stats_entry *e, int n_places)
         if (!w->live) put_element(w, NULL, k, NULL);
     }
     dq_row_end(w);
+}
+
+/* ---- Tables ----
+ * Table 5, outliers named once each, kinds of values, attention maps; by layer on request, as a
+ * model has dozens. */
+
+void cmd_stats_top_cells(dq_row_writer *w, const dq_tally *t, int digits)
+{
+    char title[8];
+    for (int c = 0; c < CMD_STATS_TOPS; c++) {
+        snprintf(title, sizeof title, "top%d", cmd_stats_tops[c]);
+        DQ_CELL(w, dq_outlier_top(t, cmd_stats_tops[c]), title, .digits = -digits);
+    }
+}
+
+/* Of all tokens, or of the ordinary ones. */
+static void table5_cells(dq_row_writer *w, const void *arg, int64_t ordinary)
+{
+    const of_entry *at = arg;
+    const dq_outlier_kind *x = &at->e->out.kind[at->k];
+    const dq_tally *y = ordinary ? &x->pooled_ordinary : &x->pooled;
+    char median[CELL];
+    DQ_CELL(w, at->e->label, "model");
+    DQ_CELL(w, cmd_stats_kind_title[at->k], "values");
+    DQ_CELL(w, ordinary ? "ordinary" : "all", "tokens");
+    cmd_stats_top_cells(w, y, 5);
+    DQ_CELL(w, median_text(median, ordinary ? dq_outlier_median(y) : x->pooled_median), "median");
+    DQ_CELL(w, y->n, "n");
+}
+
+static void layer_cells(dq_row_writer *w, const void *arg, int64_t layer)
+{
+    const of_entry *at = arg;
+    const dq_outlier_kind *x = &at->e->out.kind[at->k];
+    const dq_tally none = {0},
+                   *of[2] = {&x->layer[layer], x->ordinary ? &x->ordinary[layer] : &none};
+    DQ_CELL(w, at->e->label, "model");
+    DQ_CELL(w, cmd_stats_kind_title[at->k], "values");
+    DQ_CELL(w, layer, "layer");
+    for (int i = 0; i < 2; i++) {
+        const double rms = dq_outlier_rms(of[i]), top = dq_outlier_top(of[i], 1);
+        const dq_median m = i == 0 ? x->layer_median[layer] : dq_outlier_median(of[i]);
+        char median[CELL];
+        DQ_CELL(w, top, i == 0 ? "top1" : "ord. top1", .digits = -5);
+        DQ_CELL(w, of[i]->n ? median_text(median, m) : NULL, "median");
+        DQ_CELL(w, rms, "rms", .digits = -5);
+        DQ_CELL(w, ratio(top, rms), "top1/rms", .digits = -5);
+        DQ_CELL(w, dq_outlier_kurtosis0(of[i]), "kurtosis0", .digits = -5);
+    }
+}
+
+static void kind_cells(dq_row_writer *w, const void *entry, int64_t k)
+{
+    const dq_outlier_kind *x = &((const cmd_stats_entry *)entry)->out.kind[k];
+    const dq_tally *const of[2] = {&x->pooled, &x->pooled_ordinary};
+    DQ_CELL(w, cmd_stats_kind_title[k], "values");
+    for (int i = 0; i < 2; i++) {
+        const double rms = dq_outlier_rms(of[i]), top = dq_outlier_top(of[i], 1);
+        DQ_CELL(w, top, i == 0 ? "max" : "ord. max", .digits = -5);
+        DQ_CELL(w, dq_tally_quantile(of[i], 0.999, NULL), "p99.9", .digits = -4);
+        DQ_CELL(w, rms, "rms", .digits = -4);
+        DQ_CELL(w, top / rms, "max/rms", .digits = -4);
+        DQ_CELL(w, dq_outlier_kurtosis0(of[i]), "kurtosis0", .digits = -4);
+    }
+    DQ_CELL(w, x->pooled_ordinary.n_top ? x->pooled_ordinary.place[0].layer : -1, "layer");
+}
+
+/* A channel of hidden states, or (logits) a query head. */
+static void element_cells(dq_row_writer *w, const void *arg, int64_t i)
+{
+    const of_entry *at = arg;
+    const dq_element *x = &at->x[i];
+    const bool logits = at->k == DQ_KIND_LOGITS;
+    char layers[48], token[TOKEN];
+    snprintf(layers, sizeof layers,
+             x->first == x->last ? "%d"
+             : x->n_gaps == 0    ? "%d-%d"
+                                 : "%d-%d less %d",
+             x->first, x->last, x->n_gaps);
+    DQ_CELL(w, dq_token_class_name[x->class], logits ? "keys" : "tokens");
+    if (logits) DQ_CELL(w, x->first, "layer");
+    DQ_CELL(w, x->col, logits ? "head" : "channel");
+    if (logits) {
+        DQ_CELL(w, dq_outlier_map(&at->e->model->map, (int)x->col), "map", .when = DQ_AT_0);
+    } else {
+        DQ_CELL(w, layers, "layers");
+        DQ_CELL(w, x->before, "before", .digits = -5);
+    }
+    DQ_CELL(w, (double)x->max, "max", .digits = -5);
+    if (!logits) DQ_CELL(w, x->at.layer, "in layer");
+    DQ_CELL(w, x->rms, "its rms", .digits = -4);
+    DQ_CELL(w, logits ? (double)x->max / x->rms : x->ratio, logits ? "max/rms" : "/median",
+            .digits = -4);
+    DQ_CELL(w, x->at.seq, "seq");
+    DQ_CELL(w, x->at.row, logits ? "query" : "pos");
+    DQ_CELL(w, token_text(token, at->e, x->at.seq, x->at.row), logits ? "query token" : "token");
+    if (!logits) return;
+    DQ_CELL(w, x->at.col, "key");
+    DQ_CELL(w, token_text(token, at->e, x->at.seq, x->at.col), "key token");
+}
+
+static dq_status print_elements(const cmd_stats_entry *e, int kind, int most, dq_err *err)
+{
+    static dq_element found[DQ_TOP];
+    const of_entry at = {.e = e, .k = kind, .x = found};
+    dq_table *t = NULL;
+    for (int c = DQ_TOKEN_CLASSES - 1; c >= 0; c--) {
+        const int n = dq_elements_find(found, most, &e->out, kind, c);
+        if (t && n) dq_table_rule(t);
+        for (int i = 0; i < n; i++) dq_table_add_rows(&t, element_cells, &at, i, err);
+    }
+    if (t) dq_table_keys(t, kind == DQ_KIND_LOGITS ? 3 : 2);
+    return dq_table_finish(t, err);
+}
+
+/* What a profile's heads do, by kind: layers and heads "3.1 11.0", as many as fit. */
+static void head_kind_cells(dq_row_writer *w, const void *entry, int64_t kind)
+{
+    const dq_outliers *o = &((const cmd_stats_entry *)entry)->out;
+    enum { WIDE = 78 };
+    char text[WIDE + 24] = "";
+    size_t n = 0;
+    int count = 0;
+    for (int i = 0; i < o->n_layers * o->n_out; i++) {
+        if (dq_head_kind_of(&o->measure[i], &o->look[i]) != (dq_head_kind)kind) continue;
+        if (n <= WIDE)
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%d.%d", n ? " " : "", i / o->n_out,
+                                  i % o->n_out);
+        else
+            snprintf(text + n, sizeof text - n, " ...");
+        count++;
+    }
+    DQ_CELL(w, dq_head_kind_name[kind], "kind");
+    DQ_CELL(w, count, "heads");
+    DQ_CELL(w, *text ? text : NULL, "layer.head");
+}
+
+static dq_status print_profile(const cmd_stats_entry *e, int most, dq_err *err)
+{
+    dq_table *t = NULL;
+    printf("\n%s: all kinds of values, and of ordinary tokens (ord.) alone; layer: of the ordinary "
+           "maximum\n\n",
+           e->label);
+    DQ_TRY(dq_table_rows(kind_cells, e, e->out.n_kinds, 1, err));
+    printf(
+        "\n%s: weights, of each role the matrix with the largest crest factor; largest column: by "
+        "rms, over the median of columns\n\n",
+        e->label);
+    for (int i = 0; i < e->weights.n; i++) {
+        const dq_weight_outlier *x = worst(&e->weights, i);
+        if (x) dq_table_add_rows(&t, weight_rows, e, x - e->weights.of, err);
+    }
+    DQ_TRY(dq_table_finish(t, err));
+    printf("\n%s: what heads do, by where their attention goes\n\n", e->label);
+    DQ_TRY(dq_table_rows(head_kind_cells, e, DQ_HEAD_KINDS, 1, err));
+    if (most == 0) return DQ_OK;
+    printf("\n%s: channels of the hidden states, each once, with the layers where they come to a "
+           "tenth "
+           "of their maximum\n\n",
+           e->label);
+    DQ_TRY(print_elements(e, DQ_KIND_HIDDEN, most, err));
+    printf("\n%s: heads with the largest attention logits, by what the key is\n\n", e->label);
+    return print_elements(e, DQ_KIND_LOGITS, most, err);
+}
+
+dq_status cmd_stats_print(const cmd_stats_entry *e, int n, int n_places, bool layers, dq_err *err)
+{
+    dq_table *t = NULL;
+    printf("Largest magnitudes, all layers, heads and maps together\n\n");
+    for (int k = 0; k < DQ_N_TABLE5; k++) {
+        if (k) dq_table_rule(t);
+        for (int i = 0; i < n; i++) {
+            const of_entry at = {.e = &e[i], .k = k};
+            dq_table_add_rows(&t, table5_cells, &at, false, err);
+            if (e[i].out.n_kinds > DQ_N_TABLE5) dq_table_add_rows(&t, table5_cells, &at, true, err);
+        }
+    }
+    if (t) dq_table_keys(t, 3);
+    DQ_TRY(dq_table_finish(t, err));
+    if (layers) {
+        printf("\nLayers (kurtosis0 is taken around zero; ord.: ordinary tokens alone)\n\n");
+        t = NULL;
+        for (int i = 0; i < n * DQ_N_TABLE5; i++) {
+            const of_entry at = {.e = &e[i / DQ_N_TABLE5], .k = i % DQ_N_TABLE5};
+            if (t) dq_table_rule(t);
+            for (int l = 0; l < at.e->out.n_layers; l++)
+                dq_table_add_rows(&t, layer_cells, &at, l, err);
+        }
+        if (t) dq_table_keys(t, 3);
+        DQ_TRY(dq_table_finish(t, err));
+    }
+    if (e->out.measure) {
+        printf(
+            "\nAttention maps, means over rows and heads (D = A1 - lambda A2; sinks: mass on the "
+            "first 4 positions; shares of keys and of 64-key pages)\n\n");
+        /* One line per model, or per model and layer: means over heads. */
+        t = NULL;
+        for (int i = 0; i < n; i++) {
+            const int n_layers = e[i].out.n_layers;
+            if (t && layers) dq_table_rule(t);
+            for (int l = 0; l < (layers ? n_layers : 1); l++) {
+                const of_entry at = {.e = &e[i], .end = layers ? l + 1 : n_layers};
+                dq_table_add_rows(&t, map_cells, &at, l, err);
+            }
+        }
+        if (t) dq_table_keys(t, 2);
+        DQ_TRY(dq_table_finish(t, err));
+    }
+    for (int i = 0; i < n; i++) {
+        if (e[i].out.n_kinds > DQ_N_TABLE5) {
+            DQ_TRY(print_profile(&e[i], n_places, err));
+            continue;
+        }
+        for (int k = 0; k < DQ_N_TABLE5 && n_places > 0; k++) {
+            const of_entry at = {.e = &e[i], .k = k};
+            const int n_top = e[i].out.kind[k].pooled.n_top;
+            printf("\n%s: where the largest %s are\n\n", e[i].label, cmd_stats_kind_title[k]);
+            DQ_TRY(dq_table_rows(top_rows, &at, n_places < n_top ? n_places : n_top, 1, err));
+        }
+    }
+    return err->code;
 }
