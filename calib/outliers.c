@@ -250,12 +250,12 @@ static int64_t cols_of(const dq_model *m, int kind)
     return cols[kind];
 }
 
-static dq_status init_tallies(dq_tally *pooled, dq_tally **layer, int n, dq_err *err)
+static dq_status init_tallies(dq_tally *pooled, dq_tally **layer, const dq_outliers *o, dq_err *err)
 {
-    *layer = dq_block_new((size_t)n, sizeof **layer, err);
+    *layer = dq_alloc(o->a, (size_t)o->n_layers, sizeof **layer, err);
     if (!*layer) return err->code;
     DQ_TRY(dq_tally_init(pooled, err));
-    for (int i = 0; i < n; i++) DQ_TRY(dq_tally_init(&(*layer)[i], err));
+    for (int i = 0; i < o->n_layers; i++) DQ_TRY(dq_tally_init(&(*layer)[i], err));
     return DQ_OK;
 }
 
@@ -263,33 +263,30 @@ dq_status dq_outliers_init(dq_outliers *o, const dq_model *m, dq_outlier_detail 
 {
     const bool profile = detail == DQ_DETAIL_ALL;
     const size_t layers = (size_t)m->n_layers, outs = layers * (size_t)m->map.n_out;
-    *o = (dq_outliers){.n_layers = m->n_layers,
+    *o = (dq_outliers){.a = dq_arena_new(),
+                       .n_layers = m->n_layers,
                        .n_out = m->map.n_out,
                        .n_q = m->map.n_q,
                        .n_kinds = profile ? DQ_N_KINDS : DQ_N_TABLE5};
+    if (!o->a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     for (int k = 0; k < o->n_kinds; k++) {
         dq_outlier_kind *x = &o->kind[k];
-        DQ_TRY(init_tallies(&x->pooled, &x->layer, m->n_layers, err));
-        x->layer_median = dq_block_new(layers, sizeof *x->layer_median, err);
-        if (!x->layer_median) return err->code;
-        if (profile) {
-            DQ_TRY(init_tallies(&x->pooled_ordinary, &x->ordinary, m->n_layers, err));
-            if (k != DQ_KIND_LOGITS) {
-                x->channels = dq_block_new((size_t)m->n_layers, sizeof *x->channels, err);
-                if (!x->channels) return err->code;
-                for (int i = 0; i < m->n_layers; i++)
-                    DQ_TRY(dq_channels_init(&x->channels[i], cols_of(m, k), err));
-            }
-        }
+        DQ_TRY(init_tallies(&x->pooled, &x->layer, o, err));
+        x->layer_median = dq_alloc(o->a, layers, sizeof *x->layer_median, err);
+        if (profile) DQ_TRY(init_tallies(&x->pooled_ordinary, &x->ordinary, o, err));
+        if (profile && k != DQ_KIND_LOGITS)
+            x->channels = dq_alloc(o->a, layers, sizeof *x->channels, err);
+        for (int i = 0; x->channels && i < m->n_layers; i++)
+            DQ_TRY(dq_channels_init(&x->channels[i], cols_of(m, k), err));
     }
-    if (detail == DQ_DETAIL_TABLE5) return DQ_OK;
-    o->measure_sum = dq_block_new(outs, sizeof *o->measure_sum, err);
-    o->measure = dq_block_new(outs, sizeof *o->measure, err);
+    if (detail == DQ_DETAIL_TABLE5) return err->code;
+    o->measure_sum = dq_alloc(o->a, outs, sizeof *o->measure_sum, err);
+    o->measure = dq_alloc(o->a, outs, sizeof *o->measure, err);
     if (!profile) return err->code;
-    o->head = dq_block_new(layers * (size_t)o->n_q * DQ_TOKEN_CLASSES, sizeof *o->head, err);
-    o->tokens = dq_block_new(layers * DQ_TOKEN_CLASSES, sizeof *o->tokens, err);
-    o->look_sum = dq_block_new(outs, sizeof *o->look_sum, err);
-    o->look = dq_block_new(outs, sizeof *o->look, err);
+    o->head = dq_alloc(o->a, layers * (size_t)o->n_q * DQ_TOKEN_CLASSES, sizeof *o->head, err);
+    o->tokens = dq_alloc(o->a, layers * DQ_TOKEN_CLASSES, sizeof *o->tokens, err);
+    o->look_sum = dq_alloc(o->a, outs, sizeof *o->look_sum, err);
+    o->look = dq_alloc(o->a, outs, sizeof *o->look, err);
     return err->code;
 }
 
@@ -304,17 +301,8 @@ void dq_outliers_free(dq_outliers *o)
         }
         dq_tally_free(&x->pooled);
         dq_tally_free(&x->pooled_ordinary);
-        dq_block_free(x->layer);
-        dq_block_free(x->ordinary);
-        dq_block_free(x->channels);
-        dq_block_free(x->layer_median);
     }
-    dq_block_free(o->head);
-    dq_block_free(o->tokens);
-    dq_block_free(o->look_sum);
-    dq_block_free(o->look);
-    dq_block_free(o->measure_sum);
-    dq_block_free(o->measure);
+    dq_arena_free(o->a);
     memset(o, 0, sizeof *o);
 }
 
@@ -333,16 +321,18 @@ dq_status dq_outliers_put(const dq_outliers *o, int layer, dq_strbuf *to, dq_err
         if (profile) DQ_TRY(dq_tally_put(&x->ordinary[layer], to, err));
         if (profile && x->channels) DQ_TRY(dq_channels_put(&x->channels[layer], to, err));
     }
-    if (o->measure_sum && !refines)
-        DQ_TRY(dq_strbuf_add(to, (const char *)(o->measure_sum + (size_t)layer * (size_t)o->n_out),
-                             (size_t)o->n_out * sizeof *o->measure_sum, err));
-    if (!profile) return DQ_OK;
-    DQ_TRY(dq_strbuf_add(to, (const char *)(o->head + (size_t)layer * moments_of(o)),
-                         moments_of(o) * sizeof *o->head, err));
-    DQ_TRY(dq_strbuf_add(to, (const char *)(o->tokens + (size_t)layer * DQ_TOKEN_CLASSES),
-                         DQ_TOKEN_CLASSES * sizeof *o->tokens, err));
-    return dq_strbuf_add(to, (const char *)(o->look_sum + (size_t)layer * (size_t)o->n_out),
-                         (size_t)o->n_out * sizeof *o->look_sum, err);
+    const struct {
+        const void *of; /* [n_layers] of so many bytes */
+        size_t bytes;
+    } all[] = {{refines ? NULL : o->measure_sum, (size_t)o->n_out * sizeof *o->measure_sum},
+               {profile ? o->head : NULL, moments_of(o) * sizeof *o->head},
+               {profile ? o->tokens : NULL, DQ_TOKEN_CLASSES * sizeof *o->tokens},
+               {profile ? o->look_sum : NULL, (size_t)o->n_out * sizeof *o->look_sum}};
+    for (int i = 0; i < 4; i++) {
+        const char *of = all[i].of;
+        if (of) DQ_TRY(dq_strbuf_add(to, of + (size_t)layer * all[i].bytes, all[i].bytes, err));
+    }
+    return DQ_OK;
 }
 
 static bool merge_heads(dq_outliers *o, int layer, const char **at, const char *end)
@@ -475,6 +465,7 @@ dq_moments dq_outlier_head(const dq_outliers *o, int layer, int head, unsigned c
 
 /* Arrays of a batch are views into ids, and into pos and seq, which fit the largest pass. */
 typedef struct dq_outlier_walk {
+    dq_arena *a; /* of all arrays */
     dq_runner *r;
     const dq_sequences *s;
     const dq_outlier_plan *plan;
@@ -739,16 +730,20 @@ static dq_status run_walk(walk *w, int number, dq_err *err)
     return dq_ranks_run(&work, err);
 }
 
-/* Walk 2 splits the bin of the pooled median in every layer and adds up. A tally can split one bin
- * at a time, so layers with medians elsewhere wait for walk 3. */
-static dq_status aim_pooled(dq_outliers *o, dq_err *err)
+/* Every layer splits the bin of its own median (walk 3), or all that of the pooled one, and adds up
+ * (walk 2): a tally can split one bin at a time, so layers with medians elsewhere wait. Rank 0 has
+ * the counts, and tells the others. */
+static dq_status aim(dq_outliers *o, bool pooled, dq_err *err)
 {
     for (int k = 0; k < DQ_N_TABLE5; k++) {
         dq_outlier_kind *x = &o->kind[k];
-        DQ_TRY(dq_tally_refine(&x->pooled, 0.5, err));
+        if (pooled) dq_tally_refine(&x->pooled, 0.5, err);
+        DQ_TRY(dq_ranks_share(&x->pooled.refine_bin, sizeof x->pooled.refine_bin, err));
         for (int i = 0; i < o->n_layers; i++) {
-            DQ_TRY(dq_tally_refine(&x->layer[i], 0.5, err));
-            x->layer[i].refine_bin = x->pooled.refine_bin;
+            int *bin = &x->layer[i].refine_bin;
+            dq_tally_refine(&x->layer[i], 0.5, err);
+            if (pooled) *bin = x->pooled.refine_bin;
+            DQ_TRY(dq_ranks_share(bin, sizeof *bin, err));
         }
     }
     return DQ_OK;
@@ -756,35 +751,10 @@ static dq_status aim_pooled(dq_outliers *o, dq_err *err)
 
 static bool layers_are_exact(const dq_outliers *o)
 {
-    for (int k = 0; k < DQ_N_TABLE5; k++) {
-        for (int i = 0; i < o->n_layers; i++) {
-            if (o->kind[k].layer_median[i].bound > 0) return false;
-        }
+    for (int i = 0; i < DQ_N_TABLE5 * o->n_layers; i++) {
+        if (o->kind[i / o->n_layers].layer_median[i % o->n_layers].bound > 0) return false;
     }
     return true;
-}
-
-/* Walk 3: every layer splits the bin of its own median. */
-static dq_status aim_layers(dq_outliers *o, dq_err *err)
-{
-    for (int k = 0; k < DQ_N_TABLE5; k++) {
-        for (int i = 0; i < o->n_layers; i++)
-            DQ_TRY(dq_tally_refine(&o->kind[k].layer[i], 0.5, err));
-    }
-    return DQ_OK;
-}
-
-static dq_status share_bins(dq_outliers *o, dq_err *err)
-{
-    for (int k = 0; k < DQ_N_TABLE5; k++) {
-        int *pooled = &o->kind[k].pooled.refine_bin;
-        DQ_TRY(dq_ranks_share(pooled, sizeof *pooled, err));
-        for (int i = 0; i < o->n_layers; i++) {
-            int *bin = &o->kind[k].layer[i].refine_bin;
-            DQ_TRY(dq_ranks_share(bin, sizeof *bin, err));
-        }
-    }
-    return DQ_OK;
 }
 
 static dq_status run_walks(dq_outliers *o, walk *w, dq_err *err)
@@ -793,15 +763,13 @@ static dq_status run_walks(dq_outliers *o, walk *w, dq_err *err)
     DQ_TRY(run_walk(w, 0, err));
     dq_outlier_walk_end(w);
     if (w->plan->walks < 2) return DQ_OK;
-    aim_pooled(o, err);
-    DQ_TRY(share_bins(o, err));
+    DQ_TRY(aim(o, true, err));
     DQ_TRY(run_walk(w, 1, err));
     outliers_pool(o);
     exact = layers_are_exact(o);
     DQ_TRY(dq_ranks_share(&exact, sizeof exact, err));
     if (w->plan->walks < 3 || exact) return DQ_OK;
-    aim_layers(o, err);
-    DQ_TRY(share_bins(o, err));
+    DQ_TRY(aim(o, false, err));
     DQ_TRY(run_walk(w, 2, err));
     for (int k = 0; k < DQ_N_TABLE5; k++) {
         for (int i = 0; i < o->n_layers; i++)
@@ -839,45 +807,31 @@ static dq_status walk_begin(walk *w, dq_outliers *o, const dq_model *m, const dq
         first = pass_end(w->s, first, w->plan->max_rows);
     }
     w->start[w->n_blocks] = w->s->n;
-    w->cu = dq_block_new((size_t)seqs + 1, sizeof *w->cu, err);
-    w->seq = dq_block_new((size_t)seqs, sizeof *w->seq, err);
-    w->pos = dq_block_new((size_t)rows, sizeof *w->pos, err);
-    if (looks_at_maps(w))
-        w->measure = dq_block_new((size_t)(w->o->n_layers * w->o->n_out), sizeof *w->measure, err);
+    w->a = dq_arena_new();
+    if (!w->a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    const dq_head_order *map = &m->map;
+    const size_t layers = (size_t)o->n_layers, outs = layers * (size_t)o->n_out,
+                 keys = (size_t)rows * (size_t)map->n_groups;
+    w->cu = dq_alloc(w->a, (size_t)seqs + 1, sizeof *w->cu, err);
+    w->seq = dq_alloc(w->a, (size_t)seqs, sizeof *w->seq, err);
+    w->pos = dq_alloc(w->a, (size_t)rows, sizeof *w->pos, err);
+    if (looks_at_maps(w)) w->measure = dq_alloc(w->a, outs, sizeof *w->measure, err);
     if (err->code != DQ_OK || !is_profile(w)) return err->code;
-    const dq_head_order *map = &w->m->map;
-    const size_t keys = (size_t)rows * (size_t)map->n_groups;
-    w->class = dq_block_new((size_t)rows, 1, err);
-    w->mass = dq_block_new((size_t)map->n_maps * keys, sizeof *w->mass, err);
-    w->offset = dq_block_new((size_t)(seqs * map->n_groups), sizeof *w->offset, err);
-    w->columns = dq_block_new((size_t)w->o->n_layers, sizeof *w->columns, err);
-    w->seen = dq_block_new((size_t)(w->o->n_layers * w->o->n_out), sizeof *w->seen, err);
-    w->look = dq_block_new((size_t)w->o->n_layers, sizeof *w->look, err);
-    w->copy = dq_block_new((size_t)rows, sizeof *w->copy, err);
-    w->last = dq_block_new((size_t)w->m->vocab, sizeof *w->last, err);
+    w->class = dq_alloc(w->a, (size_t)rows, 1, err);
+    w->mass = dq_alloc(w->a, (size_t)map->n_maps * keys, sizeof *w->mass, err);
+    w->offset = dq_alloc(w->a, (size_t)(seqs * map->n_groups), sizeof *w->offset, err);
+    w->columns = dq_alloc(w->a, layers, sizeof *w->columns, err);
+    w->seen = dq_alloc(w->a, outs, sizeof *w->seen, err);
+    w->look = dq_alloc(w->a, layers, sizeof *w->look, err);
+    w->copy = dq_alloc(w->a, (size_t)rows, sizeof *w->copy, err);
+    w->last = dq_alloc(w->a, (size_t)m->vocab, sizeof *w->last, err);
     if (err->code != DQ_OK) return err->code;
-    for (int i = 0; i < w->o->n_layers; i++)
-        w->look[i] = (dq_head_look){w->seen + (int64_t)i * w->o->n_out, w->copy};
-    for (int i = 0; i < w->o->n_layers; i++)
+    for (int i = 0; i < o->n_layers; i++) {
+        w->look[i] = (dq_head_look){w->seen + (int64_t)i * o->n_out, w->copy};
         w->columns[i] = (dq_columns){.offset = w->offset,
                                      .mass = {w->mass, map->n_maps > 1 ? w->mass + keys : NULL}};
+    }
     return DQ_OK;
-}
-
-static void walk_release(walk *w)
-{
-    dq_block_free(w->cu);
-    dq_block_free(w->seq);
-    dq_block_free(w->pos);
-    dq_block_free(w->measure);
-    dq_block_free(w->class);
-    dq_block_free(w->mass);
-    dq_block_free(w->offset);
-    dq_block_free(w->columns);
-    dq_block_free(w->seen);
-    dq_block_free(w->look);
-    dq_block_free(w->copy);
-    dq_block_free(w->last);
 }
 
 static dq_status check_backend(const dq_outliers *o, const dq_backend *b, dq_err *err)
@@ -896,7 +850,7 @@ dq_status dq_outlier_walk_collect(dq_outliers *o, dq_runner *r, const dq_sequenc
         w.r = r;
         run_walks(o, &w, err);
     }
-    walk_release(&w);
+    dq_arena_free(w.a);
     return err->code;
 }
 
@@ -912,7 +866,7 @@ dq_status dq_outlier_walk_new(dq_outlier_walk **w, dq_outliers *o, const dq_mode
 
 void dq_outlier_walk_free(dq_outlier_walk *w)
 {
-    if (w) walk_release(w);
+    if (w) dq_arena_free(w->a);
     dq_block_free(w);
 }
 

@@ -68,6 +68,7 @@ typedef struct dq_outlier_kind {
 } dq_outlier_kind;
 
 typedef struct dq_outliers {
+    dq_arena *a;                       /* of the arrays */
     int n_layers, n_out, n_q, n_kinds; /* n_kinds: DQ_N_TABLE5, or DQ_N_KINDS of a profile */
     dq_outlier_kind kind[DQ_N_KINDS];
     dq_moments
