@@ -214,6 +214,13 @@ dq_status dq_help_parse(dq_args *args, int argc, char **argv, const dq_opt *rows
     return dq_help_parse_part(args, argc, argv, rows, NULL, usage, err);
 }
 
+bool dq_help_begin(dq_args *args, int argc, char **argv, const dq_opt *rows, const dq_usage *usage,
+                   dq_logger *logger, dq_err *err)
+{
+    return dq_help_parse(args, argc, argv, rows, usage, err) == DQ_OK && !args->help &&
+           dq_progress_listen(logger, usage->name, err) == DQ_OK;
+}
+
 /* A word is escaped as a whole and wraps as a whole: no source line begins with a roff command
  * character, and none but examples exceeds 80 bytes. */
 

@@ -62,6 +62,9 @@ dq_status dq_stdout_print_recipe(const char *recipe, dq_err *err);
  * returns. */
 dq_status dq_help_parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
                         const dq_usage *usage, dq_err *err);
+/* The same, and lines of the logger go to stderr. False: it failed, or the help was printed. */
+bool dq_help_begin(dq_args *args, int argc, char **argv, const dq_opt *rows, const dq_usage *usage,
+                   dq_logger *logger, dq_err *err);
 dq_status dq_help_parse_part(dq_args *args, int argc, char **argv, const dq_opt *rows,
                              const dq_opt *own, const dq_usage *usage, dq_err *err);
 

@@ -221,6 +221,10 @@ typedef struct dq_document {
     const char *command;                /* "info"; NULL: `describe` names it; "": no frame */
     void (*describe)(dq_row_writer *w); /* writes all its rows, not live */
 } dq_document;
+/* The document whose rows a function writes of arg, with its frame. */
+typedef void dq_document_rows(dq_row_writer *w, const void *arg);
+json_t *dq_document_of(const dq_logger *logger, const dq_document *d, dq_document_rows *rows,
+                       const void *arg);
 /* Its JSON Schema (draft 2020-12). */
 json_t *dq_document_schema(const dq_document *d);
 

@@ -275,6 +275,15 @@ dq_row_writer dq_row_cells(void (*cell)(void *arg, const dq_row *row, const char
     return (dq_row_writer){.live = true, .cell = cell, .arg = arg};
 }
 
+json_t *dq_document_of(const dq_logger *logger, const dq_document *d, dq_document_rows *rows,
+                       const void *arg)
+{
+    json_t *doc = dq_document_new(logger, d->name);
+    dq_row_writer w = dq_row_json(doc);
+    rows(&w, arg);
+    return doc;
+}
+
 json_t *dq_document_schema(const dq_document *d)
 {
     json_t *o =
