@@ -18,6 +18,7 @@
 #include "tasks/items.h"
 #include "work/ranks.h"
 
+#include <math.h>
 #include <omp.h>
 #include <openssl/crypto.h>
 #include <pcre2.h>
@@ -38,8 +39,10 @@ typedef struct trial {
     dq_backend *b;
     dq_logger *logger;
     int n_maps; /* the checkpoint's own comes first */
+    int better; /* the one that reads the text better; 0: none */
     dq_pairing map[MAX_MAPS];
-    double *nll[MAX_MAPS]; /* [n] nats */
+    double *nll[MAX_MAPS];                  /* [n] nats */
+    dq_mean mean[MAX_MAPS], less[MAX_MAPS]; /* of these; less those of its own */
 } trial;
 
 /* -ln p of tokens 1..n given those before, in one pass. */
@@ -83,159 +86,139 @@ static dq_status try_one(trial *t, int i, dq_err *err)
     return err->code;
 }
 
-/* Mean of x - y (y NULL: of x) over blocks of ids; scratch[n] and cluster[n] are overwritten. */
-static dq_mean mean_of(const trial *t, const double *x, const double *y, double *scratch,
-                       int32_t *cluster)
+/* Mean of x - y (y NULL: of x) over blocks of ids. */
+static dq_mean mean_of(const trial *t, const double *x, const double *y, dq_err *err)
 {
+    double *less = dq_alloc(t->a, (size_t)t->n, sizeof *less, err);
+    int32_t *cluster = dq_alloc(t->a, (size_t)t->n, sizeof *cluster, err);
+    if (err->code != DQ_OK) return dq_mean_none;
     for (int64_t i = 0; i < t->n; i++) {
-        scratch[i] = x[i] - (y ? y[i] : 0.0);
+        less[i] = x[i] - (y ? y[i] : 0.0);
         cluster[i] = (int32_t)(i / BLOCK);
     }
-    return dq_mean_clustered(scratch, cluster, t->n);
+    return dq_mean_clustered(less, cluster, t->n);
 }
 
-/* Whether another map reads better by `clear`, does not, or neither. */
-static const char *judge(dq_interval x)
+/* Whether map i reads better than its own by `clear`, does not, or neither; NULL: it is that. */
+static const char *judge(const trial *t, int64_t i)
 {
+    const dq_interval x = dq_mean_interval(t->less[i]);
+    if (i == 0) return NULL;
     if (x.high < -clear) return "better";
     return x.low > -clear ? "not better" : "inconclusive";
 }
 
-/* better: of t->map, 0: none. */
-static void trial_rows(dq_row_writer *w, const trial *t, int better, double *scratch,
-                       int32_t *cluster)
+static const char *mean_text(char buf[64], bool signs, dq_mean m)
 {
-    dq_mean nll = w->live ? mean_of(t, t->nll[0], NULL, scratch, cluster) : dq_mean_none;
-    DQ_PUT(w, "model", t->model, "The model.");
-    DQ_PUT(w, "own", dq_head_order_pairing_name(t->map[0]), "The head order of its architecture.");
-    DQ_PUT(w, "better", better ? dq_head_order_pairing_name(t->map[better]) : NULL,
-           "The order that reads the text better; null: none does.", .when = DQ_NULL);
-    DQ_PUT(w, "n", t->n, "Tokens that were scored.");
-    DQ_PUT(w, "n_clusters", (int64_t)nll.clusters, "Blocks of them.");
-    DQ_LIST(w, "maps", "Each order that has the checkpoint's shapes, its own first.");
-    for (int i = 0; DQ_MORE(w, i, t->n_maps); i++) {
-        dq_mean d = dq_mean_none;
-        if (w->live) {
-            nll = mean_of(t, t->nll[i], NULL, scratch, cluster);
-            d = mean_of(t, t->nll[i], t->nll[0], scratch, cluster);
-        }
-        DQ_ITEM(w);
-        DQ_PUT(w, "head_order", dq_head_order_pairing_name(t->map[i]), "Its name.");
-        DQ_METRIC(w, "nll_nats", nll, "Mean NLL of a token in nats.");
-        if (DQ_BEGIN(w, OBJECT, "minus_own", i > 0, "Less that of its own order; null: it is that.",
-                     .when = DQ_NULL)) {
-            DQ_PUT(w, "value", d.value, "In nats.", .when = DQ_NULL);
-            DQ_PUT(w, "stderr", d.std_err, "Paired standard error.", .when = DQ_NULL);
-            DQ_INTERVAL(w, "interval", dq_mean_interval(d), "95 % interval.");
-            dq_row_end(w);
-        }
-        DQ_PUT(w, "is", i ? judge(dq_mean_interval(d)) : NULL, "What follows; null: its own order.",
-               .when = DQ_NULL, DQ_WORD("better", "not better", "inconclusive"));
-        dq_row_end(w);
-    }
-    dq_row_end(w);
+    const int n = snprintf(buf, 64, signs ? "%+.4f" : "%.4f", m.value);
+    if (isfinite(m.std_err)) snprintf(buf + n, 64 - (size_t)n, " \u00b1 %.4f", m.std_err);
+    return buf;
 }
 
-static dq_status report(json_t **out, const trial *t, dq_err *err)
+static void map_rows(dq_row_writer *w, const void *tried, int64_t i)
 {
-    double *scratch = dq_alloc(t->a, (size_t)t->n, sizeof *scratch, err), best = 0.0;
-    int32_t *cluster = dq_alloc(t->a, (size_t)t->n, sizeof *cluster, err);
-    int better = 0;
-    if (!scratch || !cluster) return err->code;
-    for (int i = 1; i < t->n_maps; i++) {
-        const dq_mean d = mean_of(t, t->nll[i], t->nll[0], scratch, cluster);
-        if (d.value < best && dq_mean_interval(d).high < -clear) {
-            best = d.value;
-            better = i;
-        }
+    const trial *t = tried;
+    char order[64], nll[64], less[64];
+    if (w->cell)
+        snprintf(order, sizeof order, "%s%s", dq_head_order_pairing_name(t->map[i]),
+                 i == 0 ? " (its own)" : "");
+    DQ_CELL(w, order, "head order");
+    DQ_PUT(w, "head_order", dq_head_order_pairing_name(t->map[i]), "Its name.");
+    DQ_METRIC(w, "nll_nats", t->mean[i], "Mean NLL of a token in nats.");
+    DQ_CELL(w, mean_text(nll, false, t->mean[i]), "NLL (nats)");
+    if (DQ_BEGIN(w, OBJECT, "minus_own", i > 0, "Less that of its own order; null: it is that.",
+                 .when = DQ_NULL)) {
+        DQ_PUT(w, "value", t->less[i].value, "In nats.", .when = DQ_NULL);
+        DQ_PUT(w, "stderr", t->less[i].std_err, "Paired standard error.", .when = DQ_NULL);
+        DQ_INTERVAL(w, "interval", dq_mean_interval(t->less[i]), "95 % interval.");
+        dq_row_end(w);
     }
-    dq_row_writer w = dq_row_json(*out = json_object());
-    trial_rows(&w, t, better, scratch, cluster);
-    if (better) {
+    DQ_CELL(w, i ? mean_text(less, true, t->less[i]) : NULL, "against its own");
+    DQ_PUT(w, "is", judge(t, i), "What follows; null: its own order.", .when = DQ_NULL,
+           DQ_WORD("better", "not better", "inconclusive"), .title = "better");
+}
+
+static void trial_rows(dq_row_writer *w, const trial *t)
+{
+    DQ_PUT(w, "model", t->model, "The model.");
+    DQ_PUT(w, "own", dq_head_order_pairing_name(t->map[0]), "The head order of its architecture.");
+    DQ_PUT(w, "better", t->better ? dq_head_order_pairing_name(t->map[t->better]) : NULL,
+           "The order that reads the text better; null: none does.", .when = DQ_NULL);
+    DQ_PUT(w, "n", t->n, "Tokens that were scored.");
+    DQ_PUT(w, "n_clusters", (int64_t)t->mean[0].clusters, "Blocks of them.");
+    DQ_ITEMS(w, "maps", map_rows, t, t->n_maps,
+             "Each order that has the checkpoint's shapes, its own first.");
+}
+
+/* Better is the map whose NLL is lower by more than `clear` with all of the paired difference's
+ * 95 % interval. */
+static void decide(trial *t, dq_err *err)
+{
+    double best = 0.0;
+    for (int i = 0; i < t->n_maps; i++) {
+        t->mean[i] = mean_of(t, t->nll[i], NULL, err);
+        t->less[i] = mean_of(t, t->nll[i], t->nll[0], err);
+        if (i == 0 || !(t->less[i].value < best) || strcmp(judge(t, i), "better") != 0) continue;
+        best = t->less[i].value;
+        t->better = i;
+    }
+    if (t->better)
         dq_logger_warn(t->logger,
                        "%s: head order \"%s\" reads this text better than the \"%s\" of its "
                        "architecture. If more "
                        "text agrees, give --head-order %s",
-                       t->model, dq_head_order_pairing_name(t->map[better]),
+                       t->model, dq_head_order_pairing_name(t->map[t->better]),
                        dq_head_order_pairing_name(t->map[0]),
-                       dq_head_order_pairing_name(t->map[better]));
-    }
-    return DQ_OK;
+                       dq_head_order_pairing_name(t->map[t->better]));
 }
 
 /* Scores the first 512 tokens of a text (NULL: the built-in one) with every head order of the
- * checkpoint's shapes. *out is {"model", "own", "better", "n", "n_clusters", "maps":
- * [{"head_order", "nll_nats", "minus_own", "is"}]}; better is null or the map whose NLL is lower by
- * more than 0.02 nats with all of the paired difference's 95 % interval, blocks of 32 tokens being
- * its clusters; "is" says of every other map "better", "not better" or "inconclusive". Ended by
- * json_decref. */
-static dq_status head_order_trial_try(json_t **out, const char *model, const char *text_path,
-                                      dq_logger *logger, dq_err *err)
+ * checkpoint's shapes; model, logger and arena are set. */
+static dq_status try_all(trial *t, const char *text_path, dq_err *err)
 {
-    trial t = {.model = model, .logger = logger, .a = dq_arena_new()};
-    *out = NULL;
-    if (!t.a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    /* The ids, and the head orders to try. */
     dq_model *m = NULL;
     dq_tokenizer *tok = NULL;
     dq_input_text text = {0};
-    if (dq_input_model(&m, t.model, NULL, t.logger, err) == DQ_OK &&
+    if (dq_input_model(&m, t->model, NULL, t->logger, err) == DQ_OK &&
         dq_input_tokenizer(&tok, m, true, err) == DQ_OK &&
-        dq_input_read(&text, text_path, t.a, err) == DQ_OK &&
-        dq_input_encode(&t.in, tok, &text,
-                        dq_items_bos_flags(tok, DQ_BOS_AUTO, text.text, text.bytes), t.logger, t.a,
-                        err) == DQ_OK) {
+        dq_input_read(&text, text_path, t->a, err) == DQ_OK &&
+        dq_input_encode(&t->in, tok, &text,
+                        dq_items_bos_flags(tok, DQ_BOS_AUTO, text.text, text.bytes), t->logger,
+                        t->a, err) == DQ_OK) {
         const dq_pairing own = m->map.pairing;
-        t.n = (t.in.n < MAX_IDS ? t.in.n : MAX_IDS) - 1;
-        if (t.n > m->max_positions) t.n = m->max_positions;
-        t.map[t.n_maps++] = own;
+        t->n = (t->in.n < MAX_IDS ? t->in.n : MAX_IDS) - 1;
+        if (t->n > m->max_positions) t->n = m->max_positions;
+        t->map[t->n_maps++] = own;
         for (int p = 0; p < DQ_PAIR_COUNT; p++) {
             if ((dq_pairing)p != own && dq_head_order_pairing_same_shape(own, (dq_pairing)p))
-                t.map[t.n_maps++] = (dq_pairing)p;
+                t->map[t->n_maps++] = (dq_pairing)p;
         }
-        if (t.n < 1) dq_fail(err, DQ_DAMAGED, "%s: fewer than 2 tokens", text.path);
+        if (t->n < 1) dq_fail(err, DQ_DAMAGED, "%s: fewer than 2 tokens", text.path);
     }
     dq_tokenizer_free(tok);
     dq_model_close(m);
-    if (err->code == DQ_OK) dq_backend_open(&t.b, "cpu", 0, err);
-    for (int i = 0; err->code == DQ_OK && i < t.n_maps; i++) try_one(&t, i, err);
-    if (err->code == DQ_OK) report(out, &t, err);
-    dq_backend_close(t.b);
-    dq_arena_free(t.a);
+    if (err->code == DQ_OK) dq_backend_open(&t->b, "cpu", 0, err);
+    for (int i = 0; err->code == DQ_OK && i < t->n_maps; i++) try_one(t, i, err);
+    if (err->code == DQ_OK) decide(t, err);
+    dq_backend_close(t->b);
     return err->code;
 }
 
-static void metric_cell(dq_table *table, const json_t *x, const char *form)
-{
-    const json_t *e = json_object_get(x, "stderr");
-    char text[64];
-    int n;
-    if (!json_is_object(x)) {
-        dq_table_cell(table, "-");
-        return;
-    }
-    n = snprintf(text, sizeof text, form[0] == '+' ? "%+.4f" : "%.4f",
-                 json_number_value(json_object_get(x, "value")));
-    if (json_is_number(e))
-        snprintf(text + n, sizeof text - (size_t)n, " \u00b1 %.4f", json_number_value(e));
-    dq_table_cell(table, "%s", text);
-}
-
 /* Of the other maps, the least certain one decides the sentence. */
-static void print_sentence(const json_t *tried)
+static dq_status print_trial(const trial *t, dq_err *err)
 {
-    const json_t *maps = json_object_get(tried, "maps");
-    const char *better = json_string_value(json_object_get(tried, "better"));
     bool open = false;
-    for (size_t i = 1; i < json_array_size(maps); i++)
-        open = open || strcmp(json_string_value(json_object_get(json_array_get(maps, i), "is")),
-                              "inconclusive") == 0;
-    if (better)
+    printf("\n%s: %lld tokens read with every head order of its shapes; \u00b1 one standard error "
+           "over %lld blocks of %d\n\n",
+           t->model, (long long)t->n, (long long)t->mean[0].clusters, BLOCK);
+    DQ_TRY(dq_table_rows(map_rows, t, t->n_maps, 1, err));
+    for (int i = 1; i < t->n_maps; i++) open = open || strcmp(judge(t, i), "inconclusive") == 0;
+    if (t->better)
         printf("\nHead order %s reads this text better by more than %g nats, at 95 %%: the "
                "architecture's "
                "order is in doubt.\n",
-               better, clear);
-    else if (json_array_size(maps) < 2)
+               dq_head_order_pairing_name(t->map[t->better]), clear);
+    else if (t->n_maps < 2)
         printf("\nNo other head order has these shapes.\n");
     else if (open)
         printf("\nNot decided: these tokens do not tell whether another head order reads them "
@@ -243,31 +226,6 @@ static void print_sentence(const json_t *tried)
                clear);
     else
         printf("\nNo other head order reads this text better by %g nats, at 95 %%.\n", clear);
-}
-
-static dq_status head_order_trial_print(const json_t *tried, dq_err *err)
-{
-    static const char *const titles[] = {"head order", "NLL (nats)", "against its own", "better"};
-    const json_t *maps = json_object_get(tried, "maps");
-    dq_table *table;
-    printf("\n%s: %lld tokens read with every head order of its shapes; \u00b1 one standard error "
-           "over %lld blocks of %d\n\n",
-           json_string_value(json_object_get(tried, "model")),
-           (long long)json_integer_value(json_object_get(tried, "n")),
-           (long long)json_integer_value(json_object_get(tried, "n_clusters")), BLOCK);
-    DQ_TRY(dq_table_new(&table, titles, 4, err));
-    for (size_t i = 0; i < json_array_size(maps); i++) {
-        const json_t *x = json_array_get(maps, i);
-        const char *is = json_string_value(json_object_get(x, "is"));
-        dq_table_cell(table, "%s%s", json_string_value(json_object_get(x, "head_order")),
-                      i == 0 ? " (its own)" : "");
-        metric_cell(table, json_object_get(x, "nll_nats"), "");
-        metric_cell(table, json_object_get(x, "minus_own"), "+");
-        dq_table_cell(table, "%s", is ? is : "-");
-    }
-    dq_table_print(table, err);
-    dq_table_free(table);
-    print_sentence(tried);
     return err->code;
 }
 
@@ -391,9 +349,18 @@ static void cublas_rows(dq_row_writer *w, dq_arena *a)
     DQ_PUT(w, "about", good ? about : err.text, "What it is, or why it cannot be used.");
 }
 
-/* meminfo: text of /proc/meminfo, or NULL; tried: what head_order_trial_try found, or NULL. */
-static void document_rows(dq_row_writer *w, const char *meminfo, json_t *tried, dq_arena *a)
+typedef struct request {
+    const char *model, *text;
+    bool json;
+    dq_logger logger;
+    dq_arena *a;
+    char *meminfo; /* text of /proc/meminfo, or NULL */
+    trial trial;
+} request;
+
+static void document_rows(dq_row_writer *w, const void *arg)
 {
+    const request *q = arg;
     DQ_LIST(w, "inputs", "Always empty.");
     dq_row_end(w);
     DQ_OBJECT(w, "settings", "Always empty.");
@@ -407,20 +374,18 @@ static void document_rows(dq_row_writer *w, const char *meminfo, json_t *tried, 
     library_rows(w);
     dq_row_end(w);
     DQ_OBJECT(w, "machine", "The machine.");
-    machine_rows(w, meminfo);
+    machine_rows(w, DQ_LIVE(w, q->meminfo));
     dq_row_end(w);
     DQ_LIST(w, "devices", "cpu and cuda.");
     device_rows(w, "cpu");
     if (w->live) device_rows(w, "cuda");
     dq_row_end(w);
     DQ_OBJECT(w, "cublas", "The cuBLAS library.");
-    cublas_rows(w, a);
+    cublas_rows(w, DQ_LIVE(w, q->a));
     dq_row_end(w);
-    if (w->live)
-        DQ_PUT(w, "head_orders", json_incref(tried), NULL, .when = DQ_OUT);
-    else if (DQ_BEGIN(w, OBJECT, "head_orders", true,
-                      "With --model: how well each head order reads a text.", .when = DQ_OUT)) {
-        trial_rows(w, NULL, 0, NULL, NULL);
+    if (DQ_BEGIN(w, OBJECT, "head_orders", q->model,
+                 "With --model: how well each head order reads a text.", .when = DQ_OUT)) {
+        trial_rows(w, DQ_LIVE(w, &q->trial));
         dq_row_end(w);
     }
     dq_row_end(w);
@@ -429,7 +394,7 @@ static void document_rows(dq_row_writer *w, const char *meminfo, json_t *tried, 
 
 static void describe(dq_row_writer *w)
 {
-    document_rows(w, NULL, NULL, NULL);
+    document_rows(w, NULL);
 }
 
 const dq_document dq_doctor_document = {"dq-doctor/1", "What dq doctor --json prints.", "doctor",
@@ -472,57 +437,38 @@ static void print_device(const json_t *d)
            json_string_value(json_object_get(d, "about")));
 }
 
-typedef struct request {
-    const char *model, *text;
-    bool json;
-    dq_logger logger;
-} request;
-
 static dq_status run(request *q, dq_err *err)
 {
-    dq_logger *logger = &q->logger;
-    json_t *tried = NULL;
+    dq_err ignored = {0};
+    size_t len, i;
+    bool unknown;
+    json_t *d;
     if (q->text && !q->model)
         return dq_fail(err, DQ_USAGE, "--text needs --model: there is nothing to read it.");
-    if (q->model) DQ_TRY(head_order_trial_try(&tried, q->model, q->text, logger, err));
-    dq_arena *a = dq_arena_new();
-    if (!a) {
-        json_decref(tried);
-        return dq_fail(err, DQ_RESOURCE, "out of memory");
-    }
-    dq_err ignored = {0};
-    char *meminfo = NULL;
-    size_t len;
-    bool unknown;
+    q->trial = (trial){.model = q->model, .logger = &q->logger, .a = q->a};
+    if (q->model) DQ_TRY(try_all(&q->trial, q->text, err));
     dq_os_cpu_features(&unknown);
     if (unknown)
-        dq_logger_warn(logger, "DQ_CPU=%s is none of scalar, avx2, avx512 and has no effect",
+        dq_logger_warn(&q->logger, "DQ_CPU=%s is none of scalar, avx2, avx512 and has no effect",
                        getenv("DQ_CPU"));
-    dq_file_read(&meminfo, &len, "/proc/meminfo", a, &ignored);
-    json_t *doc = dq_document_new(logger, dq_doctor_document.name);
-    dq_row_writer w = dq_row_json(doc);
-    document_rows(&w, meminfo, tried, a);
-    json_decref(tried);
-    dq_arena_free(a);
+    dq_file_read(&q->meminfo, &len, "/proc/meminfo", q->a, &ignored);
+    json_t *doc = dq_document_of(&q->logger, &dq_doctor_document, document_rows, q);
     if (q->json) return dq_stdout_print(doc, err);
     json_t *r = json_array_get(json_object_get(doc, "results"), 0);
     print_group("program", json_object_get(r, "program"));
     print_group("libraries", json_object_get(r, "libraries"));
     print_group("machine", json_object_get(r, "machine"));
-    const json_t *blas = json_object_get(r, "cublas");
-    size_t i;
-    json_t *d;
     printf("devices\n");
     json_array_foreach(json_object_get(r, "devices"), i, d) print_device(d);
-    print_device(blas);
-    if (q->model) head_order_trial_print(json_object_get(r, "head_orders"), err);
+    print_device(json_object_get(r, "cublas"));
+    if (q->model) print_trial(&q->trial, err);
     json_decref(doc);
     return dq_stdout_flush(err);
 }
 
 dq_status dq_cmd_doctor(int argc, char **argv, dq_err *err)
 {
-    request q = {.json = false};
+    request q = {.a = dq_arena_new()};
     dq_args args;
     const dq_opt opts[] = {
         dq_opt_text("model", "MODEL", &q.model,
@@ -533,9 +479,9 @@ dq_status dq_cmd_doctor(int argc, char **argv, dq_err *err)
         DQ_LOGGER_OPTIONS(q.logger),
         {0},
     };
-    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
-    if (args.help) return DQ_OK;
-    if (dq_progress_listen(&q.logger, "doctor", err) == DQ_OK) run(&q, err);
+    if (!q.a) dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (q.a && dq_help_begin(&args, argc, argv, opts, &usage, &q.logger, err)) run(&q, err);
     dq_logger_end(&q.logger);
+    dq_arena_free(q.a);
     return err->code;
 }
