@@ -17,18 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Indices in dq_name_order; the caller ends *a. */
-static const int64_t *order_of(dq_arena **a, int64_t n,
-                               const char *(*name)(const void *arg, int64_t i), const void *arg,
-                               dq_err *err)
-{
-    int64_t *order = NULL;
-    *a = dq_arena_new();
-    if (!*a) dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (*a) dq_name_order_make(&order, n, name, arg, *a, err);
-    return err->code == DQ_OK ? order : NULL;
-}
-
 static const char *payload_name(const void *container, int64_t i)
 {
     return dq_container_payload(container, i)->path;
@@ -91,11 +79,14 @@ static dq_status print_items(dq_row_items *rows, int64_t n,
                              dq_err *err)
 {
     dq_table *t = NULL;
-    dq_arena *a;
-    const int64_t *order = order_of(&a, n, name, arg, err);
-    for (int64_t i = 0; order && i < n; i++) dq_table_add_rows(&t, rows, arg, order[i], err);
+    int64_t *order = NULL;
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (dq_name_order_make(&order, n, name, arg, a, err) == DQ_OK) {
+        for (int64_t i = 0; i < n; i++) dq_table_add_rows(&t, rows, arg, order[i], err);
+    }
     putchar('\n');
-    if (t) dq_table_finish(t, err);
+    dq_table_finish(t, err);
     dq_arena_free(a);
     return err->code;
 }
@@ -113,11 +104,6 @@ static const dq_usage usage = {
     .max_args = 1,
     .args = "one FILE or DIR"};
 
-typedef struct request {
-    dq_logger logger;
-    bool json, tensors, recipe;
-} request;
-
 /* An unreadable tokenizer is no obstacle here, except for memory. */
 typedef struct text_ends {
     dq_stop_ids ids;
@@ -125,16 +111,19 @@ typedef struct text_ends {
     dq_err why;      /* they are not known */
 } text_ends;
 
-static dq_status read_ends(text_ends *e, const dq_model *m, dq_err *err)
-{
-    *e = (text_ends){.t = NULL};
-    if (dq_input_tokenizer(&e->t, m, false, &e->why) == DQ_OK)
-        dq_stop_ids_add(&e->ids, m, e->t, m->vocab, &e->why);
-    return e->why.code == DQ_RESOURCE ? dq_fail_as(err, &e->why) : DQ_OK;
-}
+typedef struct request {
+    dq_logger logger;
+    bool json, tensors, recipe;
+    dq_model *m;
+    dq_checkpoint *k; /* NULL: a container */
+    text_ends ends;
+} request;
 
-static void print_model(const dq_model *m, int n_files, text_ends *e)
+static void print_model(const request *r)
 {
+    const dq_model *m = r->m;
+    const text_ends *e = &r->ends;
+    const int n_files = r->k ? dq_checkpoint_n_files(r->k) : 1;
     const dq_head_order *map = &m->map;
     const dq_published *known = dq_published_find(m);
     /* Numbers that programs are compared by come first. */
@@ -158,7 +147,6 @@ static void print_model(const dq_model *m, int n_files, text_ends *e)
     const dq_stop_ids *ids = &e->ids;
     const bool readable = e->why.code == DQ_OK;
     printf("a text ends at     ");
-    dq_advice_apply(&e->why);
     for (int64_t i = 0; readable && i < ids->n; i++) {
         size_t len = 0;
         const char *piece = e->t ? dq_tokenizer_piece(e->t, ids->id[i], &len) : NULL;
@@ -383,18 +371,18 @@ static void print_packed(const dq_container_info *i, const dq_model *m, const js
     }
 }
 
-static void print_container(const dq_container *c, const dq_model *m, text_ends *e)
+static void print_container(const request *r)
 {
+    const dq_model *m = r->m;
+    const dq_container *c = m->container;
     const dq_container_info *i = dq_container_header(c);
     char a[32];
     json_t *recipe = recipe_of(c);
-    print_model(m, 1, e);
+    print_model(r);
     printf("container          dq-model %s, written by dq %s\n", i->version, i->dq_version);
     print_packed(i, m, recipe);
     /* The text that codes were chosen by, what their bits depend on, and the values' earlier
      * types. */
-    const char *arithmetic = dq_container_header(c)->arithmetic;
-    const char *types = dq_container_header(c)->source_types;
     const json_t *calib = json_object_get(recipe, "calib");
     const char *method = json_string_value(json_object_get(recipe, "method"));
     const char *file = json_string_value(json_object_get(calib, "file"));
@@ -404,8 +392,8 @@ static void print_container(const dq_container *c, const dq_model *m, text_ends 
         printf("method             %s, %lld token%s of %s in %lld sequence%s of at most %lld\n",
                method, (long long)ids, ids == 1 ? "" : "s", file, (long long)n, n == 1 ? "" : "s",
                (long long)json_integer_value(json_object_get(calib, "ctx")));
-    if (arithmetic) printf("made with          %s\n", arithmetic);
-    if (types) printf("source types       %s\n", types);
+    if (i->arithmetic) printf("made with          %s\n", i->arithmetic);
+    if (i->source_types) printf("source types       %s\n", i->source_types);
     const char *budget =
         json_string_value(json_object_get(json_object_get(recipe, "plan"), "budget"));
     const int same = as_planned(c, recipe);
@@ -540,11 +528,13 @@ static void count_types(const dq_checkpoint *k, type_sum sum[TYPES])
     }
 }
 
-static void print_folder(const dq_checkpoint *k, const dq_model *m, text_ends *e)
+static void print_folder(const request *r)
 {
+    const dq_model *m = r->m;
+    const dq_checkpoint *k = r->k;
     type_sum sum[TYPES];
     char a[32];
-    print_model(m, dq_checkpoint_n_files(k), e);
+    print_model(r);
     print_kv(m);
     if (m->prequant) {
         /* A folder that another tool has quantized. */
@@ -606,14 +596,15 @@ static void folder_rows(dq_row_writer *w, const dq_checkpoint *k, const dq_model
     }
 }
 
-/* k: of a model that is no container. */
-static void document_rows(dq_row_writer *w, const dq_model *m, const text_ends *e,
-                          const dq_checkpoint *k, bool tensors)
+static void document_rows(dq_row_writer *w, const void *arg)
 {
+    const request *r = arg;
+    const dq_model *m = DQ_LIVE(w, r->m);
     const dq_container *c = DQ_LIVE(w, m->container);
+    const bool tensors = w->live && r->tensors;
     DQ_LIST(w, "inputs", "The model.");
     DQ_ITEM(w);
-    model_rows(w, m, e);
+    model_rows(w, m, DQ_LIVE(w, &r->ends));
     dq_row_end(w);
     dq_row_end(w);
     DQ_OBJECT(w, "settings", "What was asked.");
@@ -625,7 +616,7 @@ static void document_rows(dq_row_writer *w, const dq_model *m, const text_ends *
         dq_row_end(w);
     }
     if (DQ_WHEN(w, !c) && DQ_ITEM(w)) {
-        folder_rows(w, k, m, tensors);
+        folder_rows(w, DQ_LIVE(w, r->k), m, tensors);
         dq_row_end(w);
     }
     dq_row_end(w);
@@ -633,16 +624,17 @@ static void document_rows(dq_row_writer *w, const dq_model *m, const text_ends *
 
 static void describe(dq_row_writer *w)
 {
-    document_rows(w, NULL, NULL, NULL, false);
+    document_rows(w, NULL);
 }
 
 const dq_document dq_info_document = {
     "dq-info/1", "What dq info --json prints: a container, a checkpoint folder or a GGUF file.",
     "info", describe};
 
-static dq_status show(request *r, const dq_model *m, const dq_container *c, const dq_checkpoint *k,
-                      text_ends *e, dq_err *err)
+static dq_status show(request *r, dq_err *err)
 {
+    const dq_model *m = r->m;
+    const dq_container *c = m->container;
     const dq_published *known = dq_published_find(m);
     size_t len;
     if (r->recipe && !c)
@@ -652,35 +644,28 @@ static dq_status show(request *r, const dq_model *m, const dq_container *c, cons
     if (known && known->params != m->n_params)
         dq_logger_warn(&r->logger, "%s: %lld parameters, but %s, of the same sizes, has %lld",
                        m->path, (long long)m->n_params, known->names, (long long)known->params);
-    if (r->json) {
-        json_t *doc = dq_document_new(&r->logger, dq_info_document.name);
-        dq_row_writer w = dq_row_json(doc);
-        document_rows(&w, m, e, k, r->tensors);
-        return dq_stdout_print(doc, err);
-    }
-    if (c) {
-        print_container(c, m, e);
-        return r->tensors
-                   ? print_items(payload_rows, dq_container_n_payloads(c), payload_name, c, err)
-                   : DQ_OK;
-    }
-    print_folder(k, m, e);
-    return r->tensors ? print_items(tensor_rows, dq_checkpoint_count(k), tensor_name, k, err)
-                      : DQ_OK;
+    if (r->json)
+        return dq_stdout_print(dq_document_of(&r->logger, &dq_info_document, document_rows, r),
+                               err);
+    if (c)
+        print_container(r);
+    else
+        print_folder(r);
+    if (!r->tensors) return DQ_OK;
+    return c ? print_items(payload_rows, dq_container_n_payloads(c), payload_name, c, err)
+             : print_items(tensor_rows, dq_checkpoint_count(r->k), tensor_name, r->k, err);
 }
 
 static dq_status run(request *r, const char *path, dq_err *err)
 {
-    dq_model *m;
-    dq_checkpoint *k = NULL;
-    DQ_TRY(dq_input_model(&m, path, NULL, &r->logger, err));
-    if (!m->is_container) dq_checkpoint_open(&k, path, err);
-    text_ends e = {.t = NULL};
-    if (err->code == DQ_OK && read_ends(&e, m, err) == DQ_OK) show(r, m, m->container, k, &e, err);
-    dq_tokenizer_free(e.t);
-    dq_checkpoint_close(k);
-    dq_model_close(m);
-    return err->code;
+    text_ends *e = &r->ends;
+    DQ_TRY(dq_input_model(&r->m, path, NULL, &r->logger, err));
+    if (!r->m->is_container) DQ_TRY(dq_checkpoint_open(&r->k, path, err));
+    if (dq_input_tokenizer(&e->t, r->m, false, &e->why) == DQ_OK)
+        dq_stop_ids_add(&e->ids, r->m, e->t, r->m->vocab, &e->why);
+    if (e->why.code == DQ_RESOURCE) return dq_fail_as(err, &e->why);
+    dq_advice_apply(&e->why);
+    return show(r, err);
 }
 
 dq_status dq_cmd_info(int argc, char **argv, dq_err *err)
@@ -694,10 +679,10 @@ dq_status dq_cmd_info(int argc, char **argv, dq_err *err)
                            DQ_LOGGER_OPTIONS(r.logger),
                            {0}};
     dq_args args;
-    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
-    if (args.help) return DQ_OK;
-    DQ_TRY(dq_progress_listen(&r.logger, "info", err));
-    run(&r, args.item[0], err);
+    if (dq_help_begin(&args, argc, argv, opts, &usage, &r.logger, err)) run(&r, args.item[0], err);
+    dq_tokenizer_free(r.ends.t);
+    dq_checkpoint_close(r.k);
+    dq_model_close(r.m);
     dq_logger_end(&r.logger);
     return err->code;
 }

@@ -148,8 +148,9 @@ static const char *passes_of(const logits *x)
     return x->evicts && x->kv.evict.every == 1 ? "decode" : "context+rest";
 }
 
-static void document_rows(dq_row_writer *w, const logits *x)
+static void document_rows(dq_row_writer *w, const void *arg)
 {
+    const logits *x = arg;
     char widths[DQ_KV_TEXT];
     DQ_LIST(w, "inputs", "The model and the text.");
     dq_input_put_model(w, DQ_LIVE(w, x->model));
@@ -263,10 +264,8 @@ static dq_status run(logits *x, const dq_args *args, dq_err *err)
     if (err->code != DQ_OK) return err->code;
     dq_kv_report_warn(&x->logger, x->model->name, &x->kv, &x->cached);
     if (x->json) {
-        json_t *doc = dq_document_new(&x->logger, dq_logits_document.name);
-        dq_row_writer w = dq_row_json(doc);
-        document_rows(&w, x);
-        DQ_TRY(dq_stdout_print(doc, err));
+        DQ_TRY(dq_stdout_print(dq_document_of(&x->logger, &dq_logits_document, document_rows, x),
+                               err));
     } else {
         printf("%s: %" PRId64 " rows of %d logits, SHA-256 of the values %s\n", x->out_path,
                x->in.n, x->model->vocab, x->sha256);
@@ -277,8 +276,10 @@ static dq_status run(logits *x, const dq_args *args, dq_err *err)
 
 dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
 {
-    logits *x = dq_block_new(1, sizeof *x, err); /* too large for a stack */
+    dq_arena *a;
+    logits *x = dq_arena_object(&a, sizeof *x, err); /* too large for a stack */
     if (!x) return err->code;
+    x->arena = a;
     x->device = "auto";
     dq_pass_options_begin(&x->how, "of the policy random (default 1)");
     const dq_opt opts[] = {
@@ -299,11 +300,7 @@ dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
         {0},
     };
     dq_args args;
-    x->arena = dq_arena_new();
-    if (!x->arena) dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (err->code == DQ_OK && dq_help_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
-        !args.help && dq_progress_listen(&x->logger, "logits", err) == DQ_OK)
-        run(x, &args, err);
+    if (dq_help_begin(&args, argc, argv, opts, &usage, &x->logger, err)) run(x, &args, err);
     dq_h5_result_drop(x->h);
     dq_sha256_drop(&x->sha);
     dq_session_free(x->session);
@@ -312,7 +309,6 @@ dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
     dq_model_close(x->model);
     dq_backend_close(x->backend);
     dq_logger_end(&x->logger);
-    dq_arena_free(x->arena);
-    dq_block_free(x);
+    dq_arena_free(a);
     return err->code;
 }

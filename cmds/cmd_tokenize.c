@@ -234,8 +234,7 @@ dq_status dq_cmd_tokenize(int argc, char **argv, dq_err *err)
     };
     dq_args args;
     if (!x.arena) dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (err->code == DQ_OK && dq_help_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
-        !args.help && dq_progress_listen(&x.logger, "tokenize", err) == DQ_OK)
+    if (x.arena && dq_help_begin(&args, argc, argv, opts, &usage, &x.logger, err))
         run(&x, &args, err);
     dq_tokenizer_free(x.tokenizer);
     dq_model_close(x.model);

@@ -32,7 +32,8 @@ static const dq_usage usage = {
 
 typedef struct request {
     dq_logger logger;
-    const char *source;
+    const char *path, *source;
+    dq_container *container;
     int64_t threads;
     bool json;
     int64_t n_by_sqnr; /* tensors whose codes could not be made again */
@@ -70,9 +71,11 @@ static dq_status begin_source(request *r, dq_progress *bar, dq_quantizer *q, dq_
     return DQ_OK;
 }
 
-static void document_rows(dq_row_writer *w, const request *r, const char *path,
-                          const dq_container *c)
+static void document_rows(dq_row_writer *w, const void *arg)
 {
+    const request *r = arg;
+    const char *path = DQ_LIVE(w, r->path);
+    const dq_container *c = DQ_LIVE(w, r->container);
     const dq_container_info *i = DQ_LIVE(w, dq_container_header(c));
     DQ_LIST(w, "inputs", "The container.");
     DQ_ITEM(w);
@@ -101,7 +104,7 @@ static void document_rows(dq_row_writer *w, const request *r, const char *path,
 
 static void describe(dq_row_writer *w)
 {
-    document_rows(w, NULL, NULL, NULL);
+    document_rows(w, NULL);
 }
 
 const dq_document dq_verify_document = {
@@ -111,12 +114,17 @@ const dq_document dq_verify_document = {
 static dq_status run(request *r, const char *path, dq_err *err)
 {
     dq_container *c;
+    r->path = path;
+#ifdef _OPENMP
+    omp_set_num_threads(r->threads > 0 ? (int)r->threads : dq_os_cpu_count(""));
+#endif
     if (dq_file_is_dir(path) || dq_checkpoint_is_gguf(path))
         return dq_fail(err, DQ_MISMATCH,
                        "%s: a checkpoint, which has no hashes, and only containers are verified. "
                        "Name a container (.h5).",
                        path);
-    DQ_TRY(dq_container_open(&c, path, err));
+    DQ_TRY(dq_container_open(&r->container, path, err));
+    c = r->container;
     /* err keeps the first failure; later ones become warnings. */
     dq_progress bar;
     double total = 0, done = 0;
@@ -157,12 +165,9 @@ static dq_status run(request *r, const char *path, dq_err *err)
         json_decref(recipe);
     }
     if (err->code == DQ_OK) dq_os_maps_check(err);
-    if (err->code == DQ_OK && r->json) {
-        json_t *doc = dq_document_new(&r->logger, dq_verify_document.name);
-        dq_row_writer w = dq_row_json(doc);
-        document_rows(&w, r, path, c);
-        dq_stdout_print(doc, err);
-    } else if (err->code == DQ_OK)
+    if (err->code == DQ_OK && r->json)
+        dq_stdout_print(dq_document_of(&r->logger, &dq_verify_document, document_rows, r), err);
+    else if (err->code == DQ_OK)
         printf("%s: %lld datasets, every dataset and attribute as written%s", path,
                (long long)dq_container_n_payloads(c),
                r->source ? ", and as the source gives them" : "");
@@ -187,13 +192,7 @@ dq_status dq_cmd_verify(int argc, char **argv, dq_err *err)
         DQ_LOGGER_OPTIONS(r.logger),
         {0}};
     dq_args args;
-    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
-    if (args.help) return DQ_OK;
-    DQ_TRY(dq_progress_listen(&r.logger, "verify", err));
-#ifdef _OPENMP
-    omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_os_cpu_count(""));
-#endif
-    run(&r, args.item[0], err);
+    if (dq_help_begin(&args, argc, argv, opts, &usage, &r.logger, err)) run(&r, args.item[0], err);
     dq_logger_end(&r.logger);
     return err->code;
 }

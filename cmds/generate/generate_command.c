@@ -769,8 +769,10 @@ static dq_status run(generate *x, const dq_args *args, dq_err *err)
 
 dq_status dq_cmd_generate(int argc, char **argv, dq_err *err)
 {
-    generate *x = dq_block_new(1, sizeof *x, err); /* too large for a stack */
+    dq_arena *a;
+    generate *x = dq_arena_object(&a, sizeof *x, err); /* too large for a stack */
     if (!x) return err->code;
+    x->arena = a;
     x->max_new = 256;
     x->top_p = 1;
     dq_lm_options_begin(&x->lm, "of --temperature and of the policy random (default 1)");
@@ -800,14 +802,9 @@ dq_status dq_cmd_generate(int argc, char **argv, dq_err *err)
         DQ_LOGGER_OPTIONS(x->logger),
         {0}};
     dq_args args;
-    x->arena = dq_arena_new();
-    if (!x->arena) dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (err->code == DQ_OK && dq_help_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
-        !args.help && dq_progress_listen(&x->logger, "generate", err) == DQ_OK)
-        run(x, &args, err);
+    if (dq_help_begin(&args, argc, argv, opts, &usage, &x->logger, err)) run(x, &args, err);
     for (int i = 0; i < x->n_models; i++) conversation_end(&x->side[i]);
     dq_logger_end(&x->logger);
-    dq_arena_free(x->arena);
-    dq_block_free(x);
+    dq_arena_free(a);
     return err->code;
 }

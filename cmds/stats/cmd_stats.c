@@ -1000,8 +1000,10 @@ dq_status dq_cmd_stats(int argc, char **argv, dq_err *err)
 
 dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, dq_err *err)
 {
-    stats *x = dq_block_new(1, sizeof *x, err); /* too large for a stack */
+    dq_arena *a;
+    stats *x = dq_arena_object(&a, sizeof *x, err); /* too large for a stack */
     if (!x) return err->code;
+    x->arena = a;
     x->bos.text = dq_bos_name[DQ_BOS_AUTO];
     x->device = "auto";
     x->detail = (dq_word){dq_outlier_detail_name[DQ_DETAIL_ALL], DQ_DETAIL_ALL};
@@ -1047,14 +1049,10 @@ dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, d
     };
     dq_args args;
     x->merge = merge;
-    x->arena = dq_arena_new();
-    if (!x->arena) dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (err->code == DQ_OK &&
-        dq_help_parse_part(&args, argc, argv, opts, merge ? merge->own : NULL, &usage, err) ==
+    if (dq_help_parse_part(&args, argc, argv, opts, merge ? merge->own : NULL, &usage, err) ==
             DQ_OK &&
-        !args.help) {
-        if (dq_progress_listen(&x->logger, "stats", err) == DQ_OK) run(x, &args, argc, argv, err);
-    }
+        !args.help && dq_progress_listen(&x->logger, "stats", err) == DQ_OK)
+        run(x, &args, argc, argv, err);
     cmd_stats_sensitivity_end(&x->rounding, err);
     for (int i = 0; i < x->n; i++) {
         dq_outliers_free(&x->entry[i].out);
@@ -1064,7 +1062,6 @@ dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, d
     }
     dq_backend_close(x->backend);
     dq_logger_end(&x->logger);
-    dq_arena_free(x->arena);
-    dq_block_free(x);
+    dq_arena_free(a);
     return err->code;
 }
