@@ -397,6 +397,7 @@ static dq_outlier_plan plan_of(stats *x)
  *
  *   {"model": M, "layer": L, "found": BASE64}      bytes of dq_outliers_put
  *   {"blocks": [[B, ..], ..]}                      of each model
+ *   {"model": M, ..}                               of each unit of --sensitivity, and the forecast
  *
  * A later state replaces the file. One is written after a block, if writing takes little time
  * beside what was computed since. */
@@ -419,13 +420,50 @@ typedef struct work {
     json_t *about;
     blocks model[CMD_STATS_MODELS];
     dq_work ledger;
+    char key[65];
     double wrote_at, writing; /* seconds: when the last state was written, and how long that took */
 } work;
 
-static dq_status begin(work *w, dq_err *err)
+typedef dq_status found_unit(void *arg, const dq_sensitivity *s, int64_t unit, dq_err *err);
+/* found: hears of what a part computes, instead of a journal. */
+static dq_status begin_rounding(stats *x, found_unit *found, void *arg, dq_err *err)
+{
+    if (!cmd_stats_sensitivity_wanted(&x->sensitivity)) return DQ_OK;
+    x->rounding = (cmd_stats_sensitivity_run){.set = &x->sensitivity,
+                                              .entry = x->entry,
+                                              .n = x->n,
+                                              .out = x->merge ? NULL : x->out_path,
+                                              .key = x->key.text,
+                                              .shard = x->part.shard,
+                                              .n_shards = x->part.n,
+                                              .found = found,
+                                              .arg = arg,
+                                              .resume = x->resume,
+                                              .force = x->force,
+                                              .backend = x->backend,
+                                              .logger = &x->logger,
+                                              .arena = x->arena};
+    return cmd_stats_sensitivity_begin(&x->rounding, err);
+}
+
+/* The key of a part: that of the run, and what is rounded. */
+static dq_status name_part(work *w, dq_err *err)
+{
+    json_t *of = json_object();
+    dq_row_writer rows = dq_row_json(of);
+    DQ_PUT(&rows, "run", w->x->key.text, NULL);
+    cmd_stats_sensitivity_settings(&w->x->sensitivity, &rows);
+    dq_work_key(w->key, of, err);
+    json_decref(of);
+    return err->code;
+}
+
+static dq_status begin(work *w, found_unit *found, dq_err *err)
 {
     int number = 0;
     w->plan = plan_of(w->x);
+    DQ_TRY(name_part(w, err));
+    DQ_TRY(begin_rounding(w->x, found, w, err));
     for (int i = 0; i < w->x->n; i++) {
         cmd_stats_entry *e = &w->x->entry[i];
         const dq_model *m = e->model;
@@ -476,13 +514,14 @@ static dq_status merge_found(work *w, int model, dq_err *err)
 static dq_status take_line(void *arg, const json_t *step, bool told, dq_err *err)
 {
     work *w = arg;
-    (void)told;
     const json_t *all = json_object_get(step, "blocks");
     if (!all) {
         const char *text;
         int64_t model, layer;
         size_t n;
         DQ_TRY(dq_json_int(&model, step, "model", 0, w->x->n - 1, NULL, err));
+        dq_sensitivity *s = w->x->entry[model].sensitivity;
+        if (s && !json_object_get(step, "layer")) return dq_sensitivity_take(s, step, told, err);
         DQ_TRY(dq_json_int(&layer, step, "layer", 0, w->x->entry[model].model->n_layers - 1, NULL,
                            err));
         DQ_TRY(dq_json_text(&text, step, "found", NULL, err));
@@ -521,7 +560,7 @@ static dq_work_how how_of(work *w)
     const stats *x = w->x;
     return (dq_work_how){.path = x->out_path,
                          .schema = schema,
-                         .key = x->key.text,
+                         .key = w->key,
                          .about = w->about,
                          .shard = x->part.shard,
                          .n_shards = x->part.n,
@@ -572,6 +611,11 @@ static dq_status put_state(void *arg, dq_err *err)
         const int n_layers = json_array_size(list) ? w->x->entry[i].out.n_layers : 0;
         for (int l = 0; l < n_layers && err->code == DQ_OK; l++) put_layer(w, i, l, err);
         json_array_append_new(all, list);
+        const dq_sensitivity *s = w->x->entry[i].sensitivity;
+        for (int64_t k = 0; s && k <= s->n && err->code == DQ_OK; k++) {
+            json_t *line = dq_sensitivity_is_mine(s, k) ? dq_sensitivity_line(s, k, err) : NULL;
+            if (line) dq_work_put(&w->ledger, line, err);
+        }
     }
     return dq_work_put(&w->ledger, json_pack("{s:o}", "blocks", all), err);
 }
@@ -585,12 +629,23 @@ static dq_status write_state(work *w, bool ends, dq_err *err)
     return err->code;
 }
 
+static dq_status keep(work *w, dq_err *err)
+{
+    if (dq_os_seconds() - w->wrote_at < fmax(SHARE * w->writing, LEAST_SECONDS)) return DQ_OK;
+    return write_state(w, false, err);
+}
+
+static dq_status keep_unit(void *arg, const dq_sensitivity *s, int64_t unit, dq_err *err)
+{
+    (void)s, (void)unit;
+    return keep(arg, err);
+}
+
 static dq_status run_block(work *w, dq_runner *r, int model, int block, dq_err *err)
 {
     DQ_TRY(dq_outlier_walk_run(w->model[model].walk, r, block, err));
     w->model[model].done[block] = true;
-    if (dq_os_seconds() - w->wrote_at < fmax(SHARE * w->writing, LEAST_SECONDS)) return DQ_OK;
-    return write_state(w, false, err);
+    return keep(w, err);
 }
 
 static dq_status run_model(work *w, int model, dq_err *err)
@@ -614,10 +669,10 @@ static dq_status run_model(work *w, int model, dq_err *err)
 /* Computes the blocks that the part's file lacks, so that it has all. */
 static dq_status run_blocks(work *w, dq_err *err)
 {
-    const dq_work_how how = how_of(w);
     double mine = 0, all = 0;
     w->wrote_at = dq_os_seconds();
-    DQ_TRY(begin(w, err));
+    DQ_TRY(begin(w, keep_unit, err));
+    const dq_work_how how = how_of(w);
     DQ_TRY(dq_work_open(&w->ledger, &how, err));
     const bool ended = w->ledger.ended;
     for (int m = 0; m < w->x->n; m++) {
@@ -628,8 +683,15 @@ static dq_status run_blocks(work *w, dq_err *err)
             mine += is_mine(w, m, i) ? one : 0;
             all += one;
         }
+        const dq_sensitivity *s = w->x->entry[m].sensitivity;
+        for (int64_t i = 0; s && i <= s->n; i++) {
+            const double one = (double)s->text->n_ids * (double)s->m->n_params;
+            mine += dq_sensitivity_is_mine(s, i) ? one : 0;
+            all += one;
+        }
     }
     for (int i = 0; i < w->x->n; i++) DQ_TRY(run_model(w, i, err));
+    DQ_TRY(cmd_stats_sensitivity_compute(&w->x->rounding, err));
     if (!ended) DQ_TRY(write_state(w, true, err));
     dq_shard_say(&w->x->part, w->x->out_path, all > 0 ? mine / all : 0, "OUT.h5", &w->x->logger);
     return DQ_OK;
@@ -657,18 +719,20 @@ static dq_status read_parts(stats *x, dq_err *err)
     if (!w) return err->code;
     w->x = x;
     w->whole = true;
-    begin(w, err);
+    begin(w, NULL, err);
     for (int i = 0; err->code == DQ_OK && i < x->merge->n; i++)
         read_part(w, x->merge->path[i], err);
     for (int i = 0; err->code == DQ_OK && i < x->n; i++) {
         const blocks *of = &w->model[i];
-        for (int b = 0; b < dq_outlier_walk_blocks(of->walk); b++) {
-            if (!of->done[b]) dq_fail(err, DQ_MISMATCH, "a part of the work lacks");
-        }
+        const dq_sensitivity *s = x->entry[i].sensitivity;
+        bool lacks = s && !s->foretold;
+        for (int64_t k = 0; s && k < s->n; k++) lacks = lacks || !s->unit[k].known;
+        for (int b = 0; b < dq_outlier_walk_blocks(of->walk); b++) lacks = lacks || !of->done[b];
+        if (lacks) dq_fail(err, DQ_MISMATCH, "a part of the work lacks");
         dq_outlier_walk_end(of->walk);
     }
     end(w);
-    return err->code;
+    return err->code == DQ_OK ? cmd_stats_sensitivity_compute(&x->rounding, err) : err->code;
 }
 
 static void warn_bad(stats *x, const cmd_stats_entry *e)
@@ -880,18 +944,7 @@ static dq_status hand_over(stats *x, dq_err *err)
 static dq_status compute(stats *x, dq_err *err)
 {
     DQ_TRY(dq_ranks_agree("set of inputs, program or processor", x->key.text, err));
-    x->rounding = (cmd_stats_sensitivity_run){.set = &x->sensitivity,
-                                              .entry = x->entry,
-                                              .n = x->n,
-                                              .out = x->out_path,
-                                              .key = x->key.text,
-                                              .resume = x->resume,
-                                              .force = x->force,
-                                              .backend = x->backend,
-                                              .logger = &x->logger,
-                                              .arena = x->arena};
-    const bool rounds = cmd_stats_sensitivity_wanted(&x->sensitivity);
-    if (rounds) DQ_TRY(cmd_stats_sensitivity_begin(&x->rounding, err));
+    DQ_TRY(begin_rounding(x, NULL, NULL, err));
     for (int i = 0; i < x->n; i++) {
         cmd_stats_entry *e = &x->entry[i];
         const dq_outlier_plan plan = plan_of(x);
@@ -903,7 +956,7 @@ static dq_status compute(stats *x, dq_err *err)
         end_model(x, r);
         if (err->code != DQ_OK) return err->code;
     }
-    return rounds ? cmd_stats_sensitivity_compute(&x->rounding, err) : DQ_OK;
+    return cmd_stats_sensitivity_compute(&x->rounding, err);
 }
 
 static dq_status name_key(stats *x, dq_err *err)
@@ -944,10 +997,6 @@ static dq_status run(stats *x, const dq_args *args, int argc, char **argv, dq_er
                        "--resume goes on with a part, or with --sensitivity and -o. Add %s.",
                        x->sensitivity.kinds.n ? "-o" : "--shard I/N");
     if (x->part.n) {
-        if (cmd_stats_sensitivity_wanted(&x->sensitivity))
-            return dq_fail(err, DQ_USAGE,
-                           "--shard cuts no work of --sensitivity and --forecast. Run them in one "
-                           "process.");
         if (!x->one_pass)
             return dq_fail(
                 err, DQ_USAGE,

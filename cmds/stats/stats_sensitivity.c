@@ -420,8 +420,8 @@ dq_status cmd_stats_sensitivity_check(cmd_stats_sensitivity *x, const dq_backend
                        b->device);
     if (dq_ranks_count() > 1)
         return dq_fail(err, DQ_MISMATCH,
-                       "--sensitivity and --forecast run in one process. Run them without "
-                       "mpirun.");
+                       "--sensitivity and --forecast do not run under mpirun. Share them with "
+                       "--one-pass --shard I/N.");
     return DQ_OK;
 }
 
@@ -483,6 +483,12 @@ static dq_status check_windows(const dq_sensitivity *s, dq_err *err)
     return DQ_OK;
 }
 
+static dq_status put_unit(void *arg, const dq_sensitivity *s, int64_t unit, dq_err *err)
+{
+    cmd_stats_sensitivity_run *r = arg;
+    return dq_work_put(&r->ledger, dq_sensitivity_line(s, unit, err), err);
+}
+
 static dq_status prepare(cmd_stats_sensitivity_run *r, int model, dq_err *err)
 {
     cmd_stats_entry *e = &r->entry[model];
@@ -501,7 +507,12 @@ static dq_status prepare(cmd_stats_sensitivity_run *r, int model, dq_err *err)
                                          .backend = r->backend,
                                          .beside = beside,
                                          .number = model,
-                                         .ledger = r->out ? &r->ledger : NULL};
+                                         .shard = r->shard,
+                                         .n_shards = r->n_shards,
+                                         .found = r->found ? r->found
+                                                  : r->out ? put_unit
+                                                           : NULL,
+                                         .arg = r->found ? r->arg : r};
     /* The beginnings of some of the sequences that were fed. */
     dq_calib_text *t = text;
     const cmd_stats_sensitivity *x = r->set;
@@ -552,7 +563,7 @@ dq_status cmd_stats_sensitivity_begin(cmd_stats_sensitivity_run *r, dq_err *err)
         return dq_fail(err, DQ_MISMATCH,
                        "--sensitivity %s: no model has two maps. Give other kinds.",
                        r->set->kinds.text);
-    if (!r->out || !r->set->kinds.n) return DQ_OK;
+    if (r->found || !r->out || !r->set->kinds.n) return DQ_OK;
     char arithmetic[DQ_OS_ARITHMETIC];
     json_t *of = json_object();
     dq_os_arithmetic(arithmetic);

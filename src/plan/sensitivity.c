@@ -585,13 +585,54 @@ dq_status dq_sensitivity_new(dq_sensitivity *s, const dq_model *m, const dq_cali
     return err->code;
 }
 
-static json_t *line_of(const dq_sensitivity *s, const dq_sensitivity_unit *u)
+bool dq_sensitivity_is_mine(const dq_sensitivity *s, int64_t unit)
 {
-    json_t *line = json_object();
-    json_object_set_new(line, "model", json_integer(s->set.number));
-    json_object_set_new(line, "unit", json_integer(u - s->unit));
-    json_object_set_new(line, "kld", dq_work_reals(u->sums, s->text->n_clusters));
-    if (isfinite(u->local)) json_object_set_new(line, "local", json_real(u->local));
+    const int n = s->set.n_shards;
+    return n == 0 || (unit == s->n ? 0 : unit % n) == s->set.shard - 1;
+}
+
+/* Sums of a forecast as numbers one after the other, or back; counts are exact. x NULL: how many. */
+static int64_t forecast_numbers(dq_forecast *f, double *x, bool take)
+{
+    enum {
+        LOGITS = sizeof(dq_forecast_logits) / sizeof *x,
+        MAPS = sizeof(dq_forecast_maps) / sizeof *x
+    };
+    const int64_t n_logits = (int64_t)f->n_layers * f->n_q + f->n_clusters,
+                  n_maps = (int64_t)f->n_layers * f->n_out + f->n_clusters;
+    for (int64_t i = 0; x && i < n_logits; i++, x += LOGITS) {
+        dq_forecast_logits *l =
+            i < f->n_clusters ? &f->logits_of[i] : &f->logits[i - f->n_clusters];
+        if (!take) memcpy(x, l, sizeof *l);
+        if (!take) x[0] = (double)l->n;
+        if (take) memcpy(l, x, sizeof *l);
+        if (take) l->n = (int64_t)x[0];
+    }
+    for (int64_t i = 0; x && i < n_maps; i++, x += MAPS) {
+        dq_forecast_maps *m = i < f->n_clusters ? &f->maps_of[i] : &f->maps[i - f->n_clusters];
+        take ? memcpy(m, x, sizeof *m) : memcpy(x, m, sizeof *m);
+    }
+    return n_logits * LOGITS + n_maps * MAPS;
+}
+
+json_t *dq_sensitivity_line(const dq_sensitivity *s, int64_t unit, dq_err *err)
+{
+    const dq_sensitivity_unit *u = &s->unit[unit];
+    dq_forecast f = s->forecast;
+    const int64_t n = s->text->n_clusters;
+    if (unit == s->n ? !s->foretold : !u->known) return NULL;
+    if (unit < s->n) {
+        json_t *line = json_pack("{s:i, s:I, s:o}", "model", s->set.number, "unit",
+                                 (json_int_t)unit, "kld", dq_work_reals(u->sums, n));
+        if (isfinite(u->local)) json_object_set_new(line, "local", json_real(u->local));
+        return line;
+    }
+    double *x = dq_block_new((size_t)forecast_numbers(&f, NULL, false), sizeof *x, err);
+    if (!x) return NULL;
+    const int64_t all = forecast_numbers(&f, x, false);
+    json_t *line =
+        json_pack("{s:i, s:o}", "model", s->set.number, "forecast", dq_work_reals(x, all));
+    dq_block_free(x);
     return line;
 }
 
@@ -611,6 +652,15 @@ dq_status dq_sensitivity_take(void *arg, const json_t *line, bool told, dq_err *
     dq_sensitivity *s = arg;
     const json_int_t at = json_integer_value(json_object_get(line, "unit"));
     const json_t *local = json_object_get(line, "local");
+    if (json_object_get(line, "forecast")) {
+        const int64_t n = forecast_numbers(&s->forecast, NULL, true);
+        double *x = dq_block_new((size_t)n, sizeof *x, err);
+        if (x && dq_work_take_reals(x, n, line, "forecast", err) == DQ_OK)
+            forecast_numbers(&s->forecast, x, true);
+        dq_block_free(x);
+        s->foretold = true;
+        return err->code;
+    }
     if (!json_is_integer(json_object_get(line, "unit")) || at < 0 || at >= s->n)
         return dq_fail(err, DQ_DAMAGED, "has a unit that is none of 0 to %lld",
                        (long long)s->n - 1);
@@ -698,7 +748,7 @@ static dq_status measure(dq_sensitivity *s, dq_plan_reference *ref, dq_sensitivi
     if (u->layer >= 0 || other.embed) DQ_TRY(dq_plan_reference_local(&u->local, ref, &other, err));
     DQ_TRY(dq_plan_reference_measure(&sums, ref, &other, err));
     DQ_TRY(conclude(s, u, err));
-    return s->set.ledger ? dq_work_put(s->set.ledger, line_of(s, u), err) : DQ_OK;
+    return s->set.found ? s->set.found(s->set.arg, s, u - s->unit, err) : DQ_OK;
 }
 
 typedef struct seen {
@@ -724,7 +774,7 @@ static dq_status run_units(dq_sensitivity *s, dq_plan_reference *ref, int layer,
 {
     for (int64_t i = 0; i < s->n; i++) {
         dq_sensitivity_unit *u = &s->unit[i];
-        if (u->known || u->layer != layer) continue;
+        if (u->known || u->layer != layer || !dq_sensitivity_is_mine(s, i)) continue;
         if (layer < 0 && (u->slot == DQ_PLAN_HEAD) != head) continue;
         DQ_TRY(dq_os_check_stop(err));
         change c = {.coded.bytes = NULL};
@@ -740,13 +790,15 @@ static dq_status run_layers(dq_sensitivity *s, dq_plan_reference *ref, dq_err *e
 {
     DQ_TRY(dq_plan_reference_next(ref, -1, NULL, err));
     DQ_TRY(run_units(s, ref, -1, false, err));
+    const bool foretells = !s->foretold && dq_sensitivity_is_mine(s, s->n);
     for (int l = 0; l < s->m->n_layers; l++) {
         seen x = {s, ref, l, err};
-        const dq_plan_inputs inputs = {.see_heads = see_heads, .arg = &x};
+        const dq_plan_inputs inputs = {.see_heads = foretells ? see_heads : NULL, .arg = &x};
         DQ_TRY(dq_plan_reference_next(ref, l, &inputs, err));
         DQ_TRY(run_units(s, ref, l, false, err));
         DQ_TRY(dq_plan_reference_move(ref, err));
     }
+    s->foretold = s->foretold || foretells;
     return run_units(s, ref, -1, true, err);
 }
 
@@ -771,18 +823,22 @@ dq_status dq_sensitivity_run(dq_sensitivity *s, dq_err *err)
     /* Announces the arithmetic still to do. */
     const double ids = (double)s->text->n_ids;
     double flop = dq_plan_reference_source_flop(s->m, ids);
+    bool lacks = !s->foretold && dq_sensitivity_is_mine(s, s->n);
     for (int l = 0; l < s->m->n_layers; l++) flop += ids * dq_calibrate_work_layer(&s->m->layer[l]);
     for (int64_t i = 0; i < s->n; i++) {
         const dq_sensitivity_unit *u = &s->unit[i];
-        if (u->known) continue;
+        if (u->known || !dq_sensitivity_is_mine(s, i)) continue;
+        lacks = true;
         flop += dq_plan_reference_kld_flop(s->m, first_layer(s->m, u), ids);
         if (u->layer >= 0) flop += ids * dq_calibrate_work_layer(&s->m->layer[u->layer]);
     }
-    dq_plan_work_expect(&s->work, flop);
-    if (dq_plan_reference_new(&ref, s->text, s->m, s->set.backend, s->set.beside, true, &s->work,
-                              err) == DQ_OK)
-        run_layers(s, &ref, err);
+    if (lacks) {
+        dq_plan_work_expect(&s->work, flop);
+        if (dq_plan_reference_new(&ref, s->text, s->m, s->set.backend, s->set.beside, true,
+                                  &s->work, err) == DQ_OK)
+            run_layers(s, &ref, err);
+        dq_plan_reference_end(&ref);
+    }
     for (int64_t i = 0; i < s->n; i++) s->unit[i].logit_error = logit_error(s, &s->unit[i]);
-    dq_plan_reference_end(&ref);
     return err->code;
 }

@@ -105,6 +105,7 @@ typedef struct dq_sensitivity_unit {
     bool known;
 } dq_sensitivity_unit;
 
+struct dq_sensitivity;
 typedef struct dq_sensitivity_settings {
     unsigned kinds; /* bits of dq_sensitivity_kind; 0: the forecast of logits alone */
     int bits;       /* of all that is rounded: 8, 6, 5, 4, 3 or 2 */
@@ -113,8 +114,12 @@ typedef struct dq_sensitivity_settings {
     dq_kv_config kv; /* of keys and values but for their widths */
     dq_backend *backend; /* one that computes in host memory */
     const char *beside;  /* where scratch files are */
-    dq_work *ledger;     /* takes what is found; NULL: none */
-    int number;          /* of the model, in its lines */
+    int number;          /* of the model, in lines of the journal */
+    int shard, n_shards; /* from 1: every n-th unit is measured, the forecast by the first shard; 0
+                            and 0: all */
+    /* Told of each unit that is measured. NULL: nobody is. */
+    dq_status (*found)(void *arg, const struct dq_sensitivity *s, int64_t unit, dq_err *err);
+    void *arg;
 } dq_sensitivity_settings;
 
 typedef struct dq_sensitivity {
@@ -124,6 +129,7 @@ typedef struct dq_sensitivity {
     dq_sensitivity_unit *unit; /* [n] in the order in which they are measured, by layer */
     int64_t n, n_known;        /* n_known: found by an earlier run */
     dq_forecast forecast;
+    bool foretold;            /* the forecast is there */
     int64_t scored;           /* tokens */
     const int64_t *scored_of; /* [n_clusters] of them */
     dq_arena *arena;
@@ -134,9 +140,13 @@ typedef struct dq_sensitivity {
  * cache does not have the widths. */
 dq_status dq_sensitivity_new(dq_sensitivity *s, const dq_model *m, const dq_calib_text *text,
                              const dq_sensitivity_settings *set, dq_arena *a, dq_err *err);
-/* Takes a unit's results from a line of the journal; arg: the dq_sensitivity. */
+/* What is known of a unit as a line of a journal, or (unit n) the forecast; NULL: nothing, or
+ * see err. Taken back with the dq_sensitivity as arg. */
+json_t *dq_sensitivity_line(const dq_sensitivity *s, int64_t unit, dq_err *err);
 dq_work_take dq_sensitivity_take;
-/* By all ranks. DQ_STOPPED; DQ_DAMAGED: something is not finite. */
+/* Whether the unit, or (n) the forecast, is of this shard. */
+bool dq_sensitivity_is_mine(const dq_sensitivity *s, int64_t unit);
+/* Measures what is not known. DQ_STOPPED; DQ_DAMAGED: something is not finite. */
 dq_status dq_sensitivity_run(dq_sensitivity *s, dq_err *err);
 
 /* How well forecasts rank the units of a kind. */

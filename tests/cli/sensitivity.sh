@@ -82,6 +82,24 @@ alike "$top/out" | cmp -s - whole.json || complain "sensitivity: resumed: other 
 cmp -s whole.h5 k.h5 || complain "sensitivity: resumed: another file"
 absent k.h5.journal
 
+# ---- parts: units by turns, the forecast by the first
+for n in 1 3; do
+    rm -f un*.shard part.h5
+    for i in $(seq $n); do
+        "$dq" "$@" --shard "$i/$n" -q -o "un$i.shard" || complain "sensitivity: part $i of $n fails"
+    done
+    try 0 '"sensitivity"' merge un*.shard --json -o part.h5
+    alike "$top/out" | cmp -s - whole.json || complain "sensitivity: other numbers of $n parts"
+    cmp -s whole.h5 part.h5 || complain "sensitivity: another file of $n parts"
+done
+[ "$(cat un*.shard | grep -c '"unit"')" -eq 33 ] || complain "sensitivity: a unit is in no part, or in two"
+[ "$(grep -l '"forecast"' un*.shard)" = un1.shard ] || complain "sensitivity: the forecast is in $(grep -l '"forecast"' un*.shard)"
+"$dq" "$@" --sensitivity-bits 3 --shard 2/3 -q -o other.shard
+try 4 "other.shard: is a part of another run of dq stats than un1.shard" merge un1.shard other.shard un3.shard
+grep -v '"forecast"' un1.shard >lacks.shard
+try 4 "a part of the work lacks" merge lacks.shard un2.shard un3.shard
+rm -f un*.shard part.h5 other.shard lacks.shard
+
 # ---- a full disk: of scratch files nothing is left; where results alone do not fit, a run that resumes has them
 (
     ulimit -f 40
@@ -138,7 +156,6 @@ try 2 "expected one of all, layers, heads" stats "diff model" --ids 1 --sensitiv
 try 2 "layers stands twice" stats "diff model" --ids 1 --sensitivity layers,layers
 try 2 "goes on with a part, or with --sensitivity and -o. Add -o[.]$" stats "diff model" --ids 1 --sensitivity layers --resume
 try 2 "Add --shard I/N[.]$" stats "diff model" --ids 1 --forecast -o x.h5 --resume
-try 2 "shard cuts no work of --sensitivity" stats "diff model" --text "$top/rounded" --sensitivity layers --one-pass --shard 1/2 -o x.shard
 absent x.h5 x.h5.journal x.shard
 if "$dq" doctor 2>/dev/null | grep -q "cuda  *yes"; then
     try 4 "heads cannot be rounded alone" stats "diff model" --ids "1 2" --sensitivity layers --device cuda --detail maps
