@@ -182,11 +182,11 @@ json_t *dq_cache_job_recipe_of(const dq_cache_job *j, const char *text)
     j->kind->kv(&w, j->recipe->settings, text);
     if (json_object_get(was, "dense_type"))
         json_object_set(kv, "dense_type", json_object_get(was, "dense_type"));
-    json_object_set_new(recipe, "kv", kv);
+    w = dq_row_json(recipe);
+    DQ_PUT(&w, "kv", kv, NULL);
     snprintf(comment, sizeof comment, "kv: dq %s --%s %g", j->kind->name, j->kind->option,
              j->recipe->requested);
-    if (!json_object_get(recipe, "comment"))
-        json_object_set_new(recipe, "comment", json_string(comment));
+    if (!json_object_get(recipe, "comment")) DQ_PUT(&w, "comment", comment, NULL);
     return recipe;
 }
 
@@ -196,13 +196,13 @@ dq_status dq_cache_job_write(const dq_cache_job *j, dq_plan_caches *c, const cha
     char *text = NULL;
     json_t *recipe = dq_cache_job_recipe_of(j, plan);
     dq_repeats_sketch sketch = {.n = 0};
-    json_t *texts = json_object_get(recipe, "texts"), *one = json_object();
+    json_t *texts = json_object_get(recipe, "texts");
     for (int64_t i = c->begin; i < c->end; i++)
         dq_repeats_sketch_add(&sketch, c->win.win[i].ids, c->win.win[i].n);
-    json_object_set_new(one, "sha256", json_string(j->text.sha256));
-    json_object_set_new(one, "sketch", dq_repeats_sketch_json(&sketch));
-    if (!texts) json_object_set_new(recipe, "texts", texts = json_array());
-    json_array_append_new(texts, one);
+    dq_row_writer w = dq_row_json(recipe);
+    if (!texts) DQ_PUT(&w, "texts", texts = json_array(), NULL);
+    json_array_append_new(texts, json_pack("{s:s, s:o}", "sha256", j->text.sha256, "sketch",
+                                           dq_repeats_sketch_json(&sketch)));
     if (dq_json_complete(err) == DQ_OK && dq_json_dump(&text, recipe, JSON_INDENT(2), err) == DQ_OK)
         dq_file_write(j->c->out, text, strlen(text), err);
     free(text);

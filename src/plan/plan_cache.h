@@ -8,6 +8,7 @@
 #include "kv/kv.h"
 #include "model/model.h"
 #include "plan/plan_weights.h"
+#include "record/record.h"
 #include "stat/stat.h"
 #include "tasks/documents.h"
 
@@ -49,7 +50,7 @@ typedef struct dq_plan_caches_kind {
     /* Whether the plan would write this name so: one cache has one name. */
     bool (*is_name)(const void *arg, const char *name);
     /* Adds to the journal's key what numbers depend on besides the name. */
-    void (*depend)(json_t *of, const void *arg);
+    void (*depend)(dq_row_writer *w, const void *arg);
     const void *arg;
 } dq_plan_caches_kind;
 

@@ -125,17 +125,18 @@ dq_status dq_plan_caches_begin(dq_plan_caches *c, dq_err *err)
     /* Everything that a cache's numbers depend on. */
     const dq_plan_caches_input *in = c->in;
     json_t *of = json_object();
-    json_object_set_new(of, "version", json_string(in->dq_version));
-    json_object_set_new(of, "compiler", json_string(__VERSION__));
-    json_object_set_new(of, "cpu", json_integer(dq_os_cpu_features(NULL)));
-    json_object_set_new(of, "on_cpu", json_boolean(strncmp(in->backend->device, "cpu", 3) == 0));
-    json_object_set_new(of, "model", json_string(in->content));
-    json_object_set_new(of, "text", json_string(in->text_sha256));
-    json_object_set_new(of, "ids", json_string(ids));
-    json_object_set_new(of, "ctx", json_integer(in->ctx));
-    json_object_set_new(of, "windows", json_integer(c->win.n));
-    c->kind.depend(of, c->kind.arg);
-    if (c->n_questions) json_object_set_new(of, "questions", json_string(c->questions_sha256));
+    dq_row_writer w = dq_row_json(of);
+    DQ_PUT(&w, "version", in->dq_version, NULL);
+    DQ_PUT(&w, "compiler", __VERSION__, NULL);
+    DQ_PUT(&w, "cpu", dq_os_cpu_features(NULL), NULL);
+    DQ_PUT(&w, "on_cpu", (bool)(strncmp(in->backend->device, "cpu", 3) == 0), NULL);
+    DQ_PUT(&w, "model", in->content, NULL);
+    DQ_PUT(&w, "text", in->text_sha256, NULL);
+    DQ_PUT(&w, "ids", ids, NULL);
+    DQ_PUT(&w, "ctx", in->ctx, NULL);
+    DQ_PUT(&w, "windows", c->win.n, NULL);
+    c->kind.depend(&w, c->kind.arg);
+    if (c->n_questions) DQ_PUT(&w, "questions", c->questions_sha256, NULL);
     const dq_work_how how = {.path = dq_textf(c->arena, err, "%s.journal", in->out),
                              .schema = "dq-plan-caches/1",
                              .of = of,
@@ -514,11 +515,14 @@ static dq_status put_piece(dq_plan_caches *c, const piece *p, int cache, bool as
 {
     const dq_plan_cache *m = &c->list[cache];
     const int64_t from = p->begin, n = p->end - from;
-    json_t *line = json_pack("{s:s, s:I, s:I}", c->kind.key, m->name, asks ? "question" : "from",
-                             (json_int_t)from, "to", (json_int_t)p->end);
-    if (asks) json_object_set_new(line, "lack", dq_work_reals(m->lack + from, n));
-    if (!asks) json_object_set_new(line, "kld", dq_work_reals(m->kld + from, n));
-    if (!asks) json_object_set_new(line, "loss", dq_work_reals(m->loss + from, n));
+    json_t *line = json_object();
+    dq_row_writer w = dq_row_json(line);
+    DQ_PUT(&w, c->kind.key, m->name, NULL);
+    DQ_PUT(&w, asks ? "question" : "from", from, NULL);
+    DQ_PUT(&w, "to", p->end, NULL);
+    if (asks) DQ_PUT(&w, "lack", dq_work_reals(m->lack + from, n), NULL);
+    if (!asks) DQ_PUT(&w, "kld", dq_work_reals(m->kld + from, n), NULL);
+    if (!asks) DQ_PUT(&w, "loss", dq_work_reals(m->loss + from, n), NULL);
     return dq_work_put(&c->work, line, err);
 }
 

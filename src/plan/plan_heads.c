@@ -124,15 +124,15 @@ static bool is_name(const void *arg, const char *name)
     return strcmp(same, name) == 0;
 }
 
-static void add_depends(json_t *of, const void *arg)
+static void add_depends(dq_row_writer *w, const void *arg)
 {
     const dq_plan_heads *p = arg;
-    json_object_set_new(of, "policy", json_string(p->set.kv.evict.policy->name));
-    json_object_set_new(of, "dense_type", json_string(dq_kv_dense_name[p->set.kv.dense]));
-    json_object_set_new(of, "recent", json_integer(p->set.kv.recent));
-    json_object_set_new(of, "sink", json_integer(p->set.kv.sink));
+    DQ_PUT(w, "policy", p->set.kv.evict.policy->name, NULL);
+    DQ_PUT(w, "dense_type", dq_kv_dense_name[p->set.kv.dense], NULL);
+    DQ_PUT(w, "recent", p->set.kv.recent, NULL);
+    DQ_PUT(w, "sink", p->set.kv.sink, NULL);
     if (p->set.kv.evict.policy->needs & DQ_NEEDS_GATES)
-        json_object_set_new(of, "gates", json_string(p->set.in.model->gates->sha256));
+        DQ_PUT(w, "gates", p->set.in.model->gates->sha256, NULL);
 }
 
 /* A share must leave something beyond the protected tokens, and less than all. */

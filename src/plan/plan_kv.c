@@ -189,13 +189,13 @@ static bool is_widths(const void *arg, const char *name)
            dq_kv_widths_text(text, &w, &err) == DQ_OK && strcmp(text, name) == 0;
 }
 
-static void add_depends(json_t *of, const void *arg)
+static void add_depends(dq_row_writer *w, const void *arg)
 {
     const dq_kv_config *kv = &((const dq_plan_kv *)arg)->set.kv;
-    json_object_set_new(of, "quant", json_string(dq_kv_quant_name[kv->quant]));
-    json_object_set_new(of, "dense_type", json_string(dq_kv_dense_name[kv->dense]));
-    json_object_set_new(of, "recent", json_integer(kv->recent));
-    json_object_set_new(of, "sink", json_integer(kv->sink));
+    DQ_PUT(w, "quant", dq_kv_quant_name[kv->quant], NULL);
+    DQ_PUT(w, "dense_type", dq_kv_dense_name[kv->dense], NULL);
+    DQ_PUT(w, "recent", kv->recent, NULL);
+    DQ_PUT(w, "sink", kv->sink, NULL);
 }
 
 static dq_status too_little(const dq_plan_kv *p, dq_err *err)

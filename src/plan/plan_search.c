@@ -29,26 +29,28 @@ dq_status dq_plan_state_of(json_t **out, const dq_plan_weights *p, const dq_quan
     char arithmetic[DQ_OS_ARITHMETIC];
     json_t *o = *out = json_object();
     dq_os_arithmetic(arithmetic);
-    json_object_set(o, "calib", codes->calib);
-    json_object_set_new(o, "version", json_string(p->set.set.dq_version));
-    json_object_set_new(o, "arithmetic", json_string(arithmetic));
-    json_object_set_new(o, "model", json_string(p->model->fingerprint));
+    dq_row_writer w = dq_row_json(o);
+    DQ_PUT(&w, "calib", json_incref(codes->calib), NULL);
+    DQ_PUT(&w, "version", p->set.set.dq_version, NULL);
+    DQ_PUT(&w, "arithmetic", arithmetic, NULL);
+    DQ_PUT(&w, "model", p->model->fingerprint, NULL);
     for (int i = 0; i < DQ_PLAN_TEXTS; i++) {
         const dq_calib_text *t = &p->text[i];
-        json_object_set_new(o, dq_plan_text_name[i],
-                            json_pack("[s, I, I, I, i]", t->sha256, (json_int_t)t->n_ids,
-                                      (json_int_t)t->n_seq, (json_int_t)t->ctx,
-                                      (int)p->quarters[i]));
+        DQ_PUT(&w, dq_plan_text_name[i],
+               json_pack("[s, I, I, I, i]", t->sha256, (json_int_t)t->n_ids, (json_int_t)t->n_seq,
+                         (json_int_t)t->ctx, (int)p->quarters[i]),
+               NULL);
     }
     const dq_plan_weights_settings *s = &p->set;
-    json_t *recipe = NULL, *bits = json_array();
-    for (int i = 0; i < s->n_bits; i++) json_array_append_new(bits, json_integer(s->bits[i]));
-    json_object_set_new(o, "bits", bits);
-    json_object_set_new(o, "ends", json_boolean(s->ends));
-    json_object_set_new(o, "method", json_string(s->rule->name));
-    json_object_set_new(o, "tokens", json_integer(s->tokens));
+    json_t *recipe = NULL;
+    DQ_LIST(&w, "bits", NULL);
+    for (int i = 0; i < s->n_bits; i++) DQ_PUT(&w, NULL, s->bits[i], NULL);
+    dq_row_end(&w);
+    DQ_PUT(&w, "ends", s->ends, NULL);
+    DQ_PUT(&w, "method", s->rule->name, NULL);
+    DQ_PUT(&w, "tokens", s->tokens, NULL);
     DQ_TRY(dq_quantize_recipe_of(&recipe, &s->set, err));
-    json_object_set_new(o, "recipe", recipe);
+    DQ_PUT(&w, "recipe", recipe, NULL);
     return DQ_OK;
 }
 
@@ -391,16 +393,17 @@ static dq_status make(dq_plan_weights *p, dq_plan_references *ref, dq_plan_trial
     const char *choice = choice_text(p, t->choice, err);
     if (!choice) return err->code;
     json_t *line = json_object();
-    json_object_set_new(line, "trial", json_string(choice));
-    json_object_set_new(line, "packed_bytes", json_integer(t->packed_bytes));
-    json_object_set_new(line, "file_bytes", json_integer(t->file_bytes));
-    json_object_set_new(line, "weights_sha256", json_string(t->weights_sha256));
+    dq_row_writer w = dq_row_json(line);
+    DQ_PUT(&w, "trial", choice, NULL);
+    DQ_PUT(&w, "packed_bytes", t->packed_bytes, NULL);
+    DQ_PUT(&w, "file_bytes", t->file_bytes, NULL);
+    DQ_PUT(&w, "weights_sha256", t->weights_sha256, NULL);
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
         const dq_plan_sums *s = &t->sums[i];
-        json_t *o = json_object();
-        json_object_set_new(o, "kld", dq_work_reals(s->kld, s->n));
-        json_object_set_new(o, "loss", dq_work_reals(s->loss, s->n));
-        json_object_set_new(line, dq_plan_text_name[i], o);
+        DQ_OBJECT(&w, dq_plan_text_name[i], NULL);
+        DQ_PUT(&w, "kld", dq_work_reals(s->kld, s->n), NULL);
+        DQ_PUT(&w, "loss", dq_work_reals(s->loss, s->n), NULL);
+        dq_row_end(&w);
     }
     return dq_work_put(&p->state->work, line, err);
 }
@@ -761,12 +764,9 @@ double dq_plan_weights_trial_flop(const dq_plan_weights *p)
 json_t *dq_plan_weights_rules(const dq_plan_weights *p, const int *choice)
 {
     json_t *rules = json_array();
-    for (int64_t i = 0; i < p->n_tensors; i++) {
-        json_t *rule = json_object();
-        json_object_set_new(rule, "name", json_string(p->tensor[i].name));
-        json_object_set_new(rule, "bits", json_integer(p->tensor[i].bits[choice[i]]));
-        json_array_append_new(rules, rule);
-    }
+    for (int64_t i = 0; i < p->n_tensors; i++)
+        json_array_append_new(rules, json_pack("{s:s, s:i}", "name", p->tensor[i].name, "bits",
+                                               p->tensor[i].bits[choice[i]]));
     return rules;
 }
 
@@ -847,11 +847,12 @@ static dq_status found(void *arg, int64_t tensor, dq_err *err)
     const dq_plan_tensor *t = &p->tensor[tensor];
     const dq_mean *m = &t->kld;
     json_t *line = json_object();
-    json_object_set_new(line, "tensor", json_integer(tensor));
-    json_object_set_new(line, "loss", dq_work_reals(t->loss, t->n));
-    json_object_set_new(line, "kld", json_real(m->value));
-    json_object_set_new(line, "stderr", isfinite(m->std_err) ? json_real(m->std_err) : json_null());
-    json_object_set_new(line, "clusters", json_integer(m->clusters));
+    dq_row_writer w = dq_row_json(line);
+    DQ_PUT(&w, "tensor", tensor, NULL);
+    DQ_PUT(&w, "loss", dq_work_reals(t->loss, t->n), NULL);
+    DQ_PUT(&w, "kld", m->value, NULL);
+    DQ_PUT(&w, "stderr", m->std_err, NULL, .when = DQ_NULL);
+    DQ_PUT(&w, "clusters", m->clusters, NULL);
     return dq_work_put(&p->state->work, line, err);
 }
 

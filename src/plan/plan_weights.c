@@ -1166,10 +1166,7 @@ static json_t *rule_of(const char *name, int bits)
         }
     }
     snprintf(text + n, sizeof text - n, "$");
-    json_t *rule = json_object();
-    json_object_set_new(rule, "match", json_string(text));
-    json_object_set_new(rule, "bits", json_integer(bits));
-    return rule;
+    return json_pack("{s:s, s:i}", "match", text, "bits", bits);
 }
 
 /* The width of most bytes becomes the settings'; others become rules. */

@@ -622,9 +622,12 @@ json_t *dq_sensitivity_line(const dq_sensitivity *s, int64_t unit, dq_err *err)
     const int64_t n = s->text->n_clusters;
     if (unit == s->n ? !s->foretold : !u->known) return NULL;
     if (unit < s->n) {
-        json_t *line = json_pack("{s:i, s:I, s:o}", "model", s->set.number, "unit",
-                                 (json_int_t)unit, "kld", dq_work_reals(u->sums, n));
-        if (isfinite(u->local)) json_object_set_new(line, "local", json_real(u->local));
+        json_t *line = json_object();
+        dq_row_writer w = dq_row_json(line);
+        DQ_PUT(&w, "model", s->set.number, NULL);
+        DQ_PUT(&w, "unit", unit, NULL);
+        DQ_PUT(&w, "kld", dq_work_reals(u->sums, n), NULL);
+        DQ_PUT(&w, "local", u->local, NULL, .when = DQ_OUT);
         return line;
     }
     double *x = dq_block_new((size_t)forecast_numbers(&f, NULL, false), sizeof *x, err);
