@@ -20,6 +20,11 @@
 #include <unistd.h>
 #include <utf8proc.h>
 
+typedef struct answer {
+    char *s; /* n bytes, and a NUL */
+    size_t n;
+} answer;
+
 typedef struct dq_conversation {
     dq_lm lm;
     bool raw; /* texts are continued as they stand */
@@ -33,6 +38,7 @@ typedef struct dq_conversation {
     int64_t n_prompt;    /* tokens before what the last turn wrote */
     int64_t n_read;      /* of them, those that it had to read; the others were in the cache */
     dq_writer_text text; /* of the last turn */
+    answer words;        /* the same in words, without special tokens; owned */
 } dq_conversation;
 
 /* Where two texts part: after `same` tokens they differ, or one ends. */
@@ -43,8 +49,18 @@ typedef struct dq_compare_parting {
     double p[2][2]; /* of model i, the probability of id[k]; NaN for an end */
 } dq_compare_parting;
 
-static dq_status conversation_text(char **text, size_t *len, const dq_conversation *t,
-                                   const int32_t *ids, int64_t n, unsigned flags, dq_err *err);
+/* The text of ids in a block, which may contain NULs; flags: of dq_tokenizer_decode. */
+static dq_status decode(answer *out, const dq_conversation *t, const int32_t *ids, int64_t n,
+                        unsigned flags, dq_err *err)
+{
+    char *decoded = NULL;
+    *out = (answer){0};
+    if (n) DQ_TRY(dq_tokenizer_decode(t->lm.tok, ids, n, flags, &decoded, &out->n, err));
+    out->s = dq_block_new(out->n + 1, 1, err);
+    if (out->s && out->n) memcpy(out->s, decoded, out->n);
+    dq_block_free(decoded);
+    return err->code;
+}
 
 /* t->lm.logger is set, *t otherwise {0}. raw: without the chat template. End with conversation_end,
  * after a failure too. */
@@ -71,6 +87,7 @@ static void conversation_end(dq_conversation *t)
     drop_said(t, 0);
     dq_block_free(t->said);
     dq_block_free(t->ids);
+    dq_block_free(t->words.s);
     dq_writer_text_free(&t->text);
     dq_sampler_end(&t->sampler);
     dq_lm_end(&t->lm);
@@ -176,8 +193,6 @@ static dq_status conversation_turn(dq_conversation *t, const char *text, int64_t
     const int before = t->n_said;
     int32_t *ids = NULL;
     int64_t n = 0;
-    char *answer = NULL;
-    size_t len;
     if (!t->raw) {
         if (say(t, "user", text, strlen(text), err) == DQ_OK) {
             char *chat = NULL;
@@ -193,14 +208,15 @@ static dq_status conversation_turn(dq_conversation *t, const char *text, int64_t
     } else {
         encode_raw(t, text, &ids, &n, err);
     }
+    dq_block_free(t->words.s);
+    t->words = (answer){0};
     if (err->code == DQ_OK && run_turn(t, ids, n, max_new, listener, arg, err) == DQ_OK &&
-        !t->raw && conversation_text(&answer, &len, t, t->text.ids, t->text.n, 0, err) == DQ_OK)
-        say(t, "assistant", answer, len, err);
+        decode(&t->words, t, t->text.ids, t->text.n, 0, err) == DQ_OK && !t->raw)
+        say(t, "assistant", t->words.s, t->words.n, err);
     if (err->code != DQ_OK) {
         drop_said(t, before);
         begin_anew(t);
     }
-    dq_block_free(answer);
     dq_block_free(ids);
     return err->code;
 }
@@ -219,23 +235,6 @@ static dq_status take_two(void *arg, const float *logits, int64_t first, int64_t
     (void)err;
     for (int i = 0; i < 2; i++) x->logp[i] = dq_sampler_logp(logits, x->vocab, x->id[i]);
     return DQ_OK;
-}
-
-/* The text of ids in a block with a NUL after *len bytes, which may contain NULs; flags: of
- * dq_tokenizer_decode. */
-static dq_status conversation_text(char **text, size_t *len, const dq_conversation *t,
-                                   const int32_t *ids, int64_t n, unsigned flags, dq_err *err)
-{
-    char *decoded = NULL;
-    *text = NULL;
-    *len = 0;
-    if (n == 0)
-        *text = dq_block_new(1, 1, err);
-    else if (dq_tokenizer_decode(t->lm.tok, ids, n, flags, &decoded, len, err) == DQ_OK)
-        *text = dq_block_new(*len + 1, 1, err);
-    if (*text && *len) memcpy(*text, decoded, *len);
-    dq_block_free(decoded);
-    return err->code;
 }
 
 /* The common beginning is printed once; the rest wraps at spaces into two columns, by the
@@ -337,19 +336,18 @@ static size_t make_plain(char *s, size_t n)
 
 static dq_status print_token(const dq_conversation *t, int32_t id, dq_err *err)
 {
-    char *text;
-    size_t len;
+    answer text;
     if (id < 0) {
         printf("its end");
         return DQ_OK;
     }
-    DQ_TRY(conversation_text(&text, &len, t, &id, 1, DQ_TOK_SPECIAL, err));
-    json_t *quoted = json_stringn(text, len);
+    DQ_TRY(decode(&text, t, &id, 1, DQ_TOK_SPECIAL, err));
+    json_t *quoted = json_stringn(text.s, text.n);
     char *line = quoted ? json_dumps(quoted, JSON_ENCODE_ANY) : NULL;
     printf("%s", line ? line : "\"?\"");
     free(line);
     json_decref(quoted);
-    dq_block_free(text);
+    dq_block_free(text.s);
     return DQ_OK;
 }
 
@@ -366,11 +364,6 @@ static dq_status print_parting(const dq_compare_parting *p, const dq_conversatio
     }
     return DQ_OK;
 }
-
-typedef struct answer {
-    char *s; /* n bytes, and a NUL */
-    size_t n;
-} answer;
 
 /* Whole characters only. */
 static size_t common(answer a, answer b)
@@ -401,6 +394,7 @@ typedef struct generate {
     dq_arena *arena;
     const char *prompt;
     dq_conversation side[MODELS];
+    dq_compare_parting parting; /* of --compare */
     int n_models;
     bool streams;  /* pieces go to stdout */
     bool said;     /* some have in this turn */
@@ -556,13 +550,13 @@ static void put_ids(dq_row_writer *w, const char *name, const int32_t *ids, int6
     dq_row_end(w);
 }
 
-/* words[len]: the text of side t. */
-static void result_rows(dq_row_writer *w, const dq_conversation *t, const char *words, size_t len)
+static void result_rows(dq_row_writer *w, const void *sides, int64_t i)
 {
+    const dq_conversation *t = DQ_LIVE(w, &((const dq_conversation *)sides)[i]);
     const dq_writer_text *text = DQ_LIVE(w, &t->text);
     DQ_PUT(w, "model", t->lm.model->path, "Path as given.");
-    DQ_PUT(w, "text", json_stringn(words, len), "What was written, without special tokens.",
-           .ref = "string");
+    DQ_PUT(w, "text", json_stringn(t->words.s, t->words.n),
+           "What was written, without special tokens.", .ref = "string");
     DQ_PUT(w, "end", dq_text_end_name[text->end], "Why it ended.",
            DQ_WORD("stop_id", "max_new", "positions", "asked"));
     DQ_PUT(w, "chat_template", (bool)!t->raw, "Whether the model's chat template was applied.");
@@ -602,9 +596,9 @@ static void parting_rows(dq_row_writer *w, const dq_compare_parting *p)
     dq_row_end(w);
 }
 
-static dq_status document_rows(dq_row_writer *w, const generate *x, const dq_compare_parting *p,
-                               dq_err *err)
+static void document_rows(dq_row_writer *w, const void *arg)
 {
+    const generate *x = arg;
     const int n = w->live ? x->n_models : 1;
     DQ_LIST(w, "inputs", "The model, and the one it is compared with.");
     for (int i = 0; i < n; i++) dq_input_put_model(w, DQ_LIVE(w, x->side[i].lm.model));
@@ -623,69 +617,36 @@ static dq_status document_rows(dq_row_writer *w, const generate *x, const dq_com
     DQ_PUT(w, "device", x->side[0].lm.backend->device,
            "The device and its arithmetic units, in words.");
     dq_row_end(w);
-    DQ_LIST(w, "results", "A text of each model.");
-    for (int i = 0; i < n && err->code == DQ_OK; i++) {
-        const dq_conversation *t = DQ_LIVE(w, &x->side[i]);
-        char *words = NULL;
-        size_t len = 0;
-        if (t) conversation_text(&words, &len, t, t->text.ids, t->text.n, 0, err);
-        DQ_ITEM(w);
-        result_rows(w, t, words, len);
-        dq_row_end(w);
-        dq_block_free(words);
-    }
-    dq_row_end(w);
-    parting_rows(w, p);
-    return err->code;
+    DQ_ITEMS(w, "results", result_rows, x->side, n, "A text of each model.");
+    parting_rows(w, w->live && x->compare ? &x->parting : NULL);
 }
 
 static void describe(dq_row_writer *w)
 {
-    dq_err none = {0};
-    document_rows(w, NULL, NULL, &none);
+    document_rows(w, NULL);
 }
 
 const dq_document dq_generate_document = {"dq-generate/1", "What dq generate --json prints.",
                                           "generate", describe};
 
-static dq_status print_json(generate *x, const dq_compare_parting *p, dq_err *err)
+/* The common text, each one's own in a column, and the tokens where they part. */
+static dq_status print_compared(generate *x, dq_err *err)
 {
-    json_t *doc = dq_document_new(&x->logger, dq_generate_document.name);
-    dq_row_writer w = dq_row_json(doc);
-    if (document_rows(&w, x, p, err) == DQ_OK) return dq_stdout_print(doc, err);
-    json_decref(doc);
-    return err->code;
-}
-
-static dq_status compare(generate *x, dq_err *err)
-{
-    dq_compare_parting p;
-    for (int i = 0; i < MODELS; i++) DQ_TRY(one_turn(x, &x->side[i], x->prompt, err));
-    DQ_TRY(compare_texts(&p, x->side, err));
-    if (x->json) return print_json(x, &p, err);
-    /* The common text, each one's own in a column, and the tokens where they part. */
+    const dq_compare_parting *p = &x->parting;
     const dq_conversation *side = x->side;
-    answer text[2] = {{NULL, 0}, {NULL, 0}};
-    for (int i = 0; i < 2 && err->code == DQ_OK; i++)
-        conversation_text(&text[i].s, &text[i].n, &side[i], side[i].text.ids, side[i].text.n, 0,
-                          err);
-    if (err->code == DQ_OK) {
-        end_text(&text[0]);
-        end_text(&text[1]);
-        const size_t n = common(text[0], text[1]);
-        for (int i = 0; i < 2; i++) text[i].s[n + make_plain(text[i].s + n, text[i].n - n)] = 0;
-        const int plain = (int)make_plain(text[0].s, n);
-        if (n) printf("%s:\n%.*s\n", p.parts ? "both" : "both, every token", plain, text[0].s);
-        if (p.parts) {
-            if (n) putchar('\n');
-            print_columns(side[0].lm.model->name, side[1].lm.model->name);
-            print_columns(text[0].s + n, text[1].s + n);
-        }
-        if (p.parts) print_parting(&p, side, err);
-    }
-    for (int i = 0; i < 2; i++) dq_block_free(text[i].s);
-    if (err->code != DQ_OK) return err->code;
-    return dq_stdout_flush(err);
+    answer *a = &x->side[0].words, *b = &x->side[1].words;
+    end_text(a);
+    end_text(b);
+    const size_t n = common(*a, *b);
+    a->s[n + make_plain(a->s + n, a->n - n)] = 0;
+    b->s[n + make_plain(b->s + n, b->n - n)] = 0;
+    const int plain = (int)make_plain(a->s, n);
+    if (n) printf("%s:\n%.*s\n", p->parts ? "both" : "both, every token", plain, a->s);
+    if (!p->parts) return DQ_OK;
+    if (n) putchar('\n');
+    print_columns(side[0].lm.model->name, side[1].lm.model->name);
+    print_columns(a->s + n, b->s + n);
+    return print_parting(p, side, err);
 }
 
 static dq_status run(generate *x, const dq_args *args, dq_err *err)
@@ -761,10 +722,14 @@ static dq_status run(generate *x, const dq_args *args, dq_err *err)
                            x->n_refused == 1 ? " was" : "s were");
         return DQ_OK;
     }
-    if (x->compare) return compare(x, err);
-    x->streams = !x->json;
-    DQ_TRY(one_turn(x, &x->side[0], x->prompt, err));
-    return x->json ? print_json(x, NULL, err) : DQ_OK;
+    x->streams = !x->json && !x->compare;
+    for (int i = 0; i < x->n_models; i++) DQ_TRY(one_turn(x, &x->side[i], x->prompt, err));
+    if (x->compare) DQ_TRY(compare_texts(&x->parting, x->side, err));
+    if (x->json)
+        return dq_stdout_print(dq_document_of(&x->logger, &dq_generate_document, document_rows, x),
+                               err);
+    if (x->compare) DQ_TRY(print_compared(x, err));
+    return dq_stdout_flush(err);
 }
 
 dq_status dq_cmd_generate(int argc, char **argv, dq_err *err)
