@@ -1,6 +1,4 @@
-/* Dq bench prefill: one prompt of each length through the whole model, beside one dense product
- * and the peak of the processor. The dense product is timed once, before all lengths; the peak
- * after every run, so that both see the same machine, and compared with as the median of these.
+/* Benchmarks of the whole model, and what they know of its weights and of the machine's limits.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "cmds/bench/inside.h"
@@ -13,6 +11,190 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
+
+/* Weights are asked for their parts, so that a format counts itself. */
+typedef struct stored_bytes {
+    double codes, scales;
+    double zeros; /* zero points and indices of groups */
+    double dense; /* without codes */
+    double total;
+    double weights; /* numbers in those that products read */
+} stored_bytes;
+
+/* Adds `share` of the parts of w. */
+static void add_weight(stored_bytes *to, const dq_weight *w, double share)
+{
+    if (w->rows == 0) return;
+    const dq_weight_format *f = dq_weight_format_of(w);
+    for (int i = 0; i < f->n_parts; i++) {
+        const dq_part part = dq_weight_part(w, i);
+        const double bytes = share * (double)dq_weight_part_bytes(&part);
+        const char *encoding = f->part[i].encoding;
+        if (!f->is_coded)
+            to->dense += bytes;
+        else if (f->part[i].is_codes)
+            to->codes += bytes;
+        else if (strcmp(encoding, "zero") == 0)
+            to->zeros += bytes;
+        else
+            to->scales += bytes;
+    }
+}
+
+static void add_product(stored_bytes *to, const dq_weight *w, const float *bias)
+{
+    add_weight(to, w, 1);
+    to->weights += (double)w->rows * (double)w->cols;
+    if (bias) to->dense += (double)w->rows * sizeof *bias;
+}
+
+/* Stored bytes; a device's own layout may take a little more. Counts every weight that products
+ * read once, gains and biases, and looked-up rows of the embedding; a head that shares its memory
+ * counts whole. */
+static stored_bytes stored_bytes_of(const dq_model *m, int rows)
+{
+    stored_bytes sum = {0};
+    const double gain = (double)m->dim * sizeof *m->norm_out;
+    add_weight(&sum, &m->embed, (double)rows / (double)m->embed.rows);
+    for (int i = 0; i < m->n_layers; i++) {
+        const dq_layer *l = &m->layer[i];
+        const dq_weight *const w[] = {&l->q,    &l->k,  &l->v,    &l->o,
+                                      &l->gate, &l->up, &l->down, &l->lambda_proj};
+        const float *const bias[] = {l->q_bias,    l->k_bias,  l->v_bias,    l->o_bias,
+                                     l->gate_bias, l->up_bias, l->down_bias, NULL};
+        for (size_t k = 0; k < sizeof w / sizeof *w; k++) add_product(&sum, w[k], bias[k]);
+        sum.dense += 2 * gain;
+    }
+    sum.dense += gain;
+    add_product(&sum, &m->head, NULL);
+    sum.total = sum.codes + sum.scales + sum.zeros + sum.dense;
+    return sum;
+}
+
+/* "F32", "W4 in groups of 32", "W8, one group a row", "W4 in groups of 32, zero points". */
+enum { WEIGHTS = 96 };
+static const char *weights_text(char buf[WEIGHTS], const dq_model *m)
+{
+    static const char *const one[] = {"row", "tensor"};
+    const char *group = m->weight_group;
+    if (m->weight_bits == 16) return dq_dtypes[m->layer[0].gate.dtype].name;
+    int n = m->weight_bits ? snprintf(buf, WEIGHTS, "W%d", m->weight_bits)
+                           : snprintf(buf, WEIGHTS, "W of several widths");
+    if (strcmp(group, one[0]) == 0 || strcmp(group, one[1]) == 0)
+        n += snprintf(buf + n, WEIGHTS - (size_t)n, ", one group a %s", group);
+    else
+        n += snprintf(buf + n, WEIGHTS - (size_t)n, " in groups of %s",
+                      strcmp(group, "mixed") == 0 ? "several sizes" : group);
+    if (m->layer[0].gate.zero) snprintf(buf + n, WEIGHTS - (size_t)n, ", zero points");
+    return buf;
+}
+
+/* A copy of the backend's table with clocks around operations replaces it until the benchmark ends.
+ * An operation knows only its backend, so the copy's data are a variable of this file. */
+typedef struct clock_sum {
+    double attention; /* seconds: attend, and the first sweep of attn_absmax */
+    double products;  /* matmul and logprob */
+} clock_sum;
+
+static struct {
+    const dq_ops *of;
+    dq_ops copy;
+    clock_sum sum;
+} clock_table;
+
+static void matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
+                   dq_num num)
+{
+    const double start = dq_backend_seconds(b);
+    clock_table.of->matmul(b, dst, src, w, bias, num);
+    clock_table.sum.products += dq_backend_seconds(b) - start;
+}
+
+static void logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
+                    const dq_weight *head, const int32_t *target, dq_num num)
+{
+    const double start = dq_backend_seconds(b);
+    clock_table.of->logprob(b, logp, top1, hidden, head, target, num);
+    clock_table.sum.products += dq_backend_seconds(b) - start;
+}
+
+static void attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args)
+{
+    const double start = dq_backend_seconds(b);
+    clock_table.of->attn_absmax(b, absmax, args);
+    clock_table.sum.attention += dq_backend_seconds(b) - start;
+}
+
+static void attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
+{
+    const double start = dq_backend_seconds(b);
+    clock_table.of->attend(b, dst, args);
+    clock_table.sum.attention += dq_backend_seconds(b) - start;
+}
+
+/* False, without a change: operations are asynchronous. */
+static bool clocked_begin(dq_backend *b)
+{
+    if (strcmp(b->ops->name, "cpu") != 0) return false;
+    clock_table.of = b->ops;
+    clock_table.copy = *b->ops;
+    clock_table.copy.matmul = matmul;
+    clock_table.copy.logprob = logprob;
+    clock_table.copy.attn_absmax = attn_absmax;
+    clock_table.copy.attend = attend;
+    clock_table.sum = (clock_sum){0};
+    b->ops = &clock_table.copy;
+    return true;
+}
+
+/* What has accumulated since the last call. */
+static clock_sum clocked_take(void)
+{
+    const clock_sum sum = clock_table.sum;
+    clock_table.sum = (clock_sum){0};
+    return sum;
+}
+
+/* The highest peak of a model's products, whose kernels differ by stored form. */
+static double model_peak(dq_backend *b, dq_num num, const dq_model *m, const char **instruction)
+{
+    enum { KERNELS = 8 };
+    const char *seen[KERNELS];
+    int n = 0;
+    double most = (double)NAN;
+    *instruction = NULL;
+    for (int i = 0; i < m->n_layers; i++) {
+        const dq_layer *l = &m->layer[i];
+        const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+            const char *kernel = b->ops->matmul_kernel(b, all[k], num), *name;
+            int at = 0;
+            while (at < n && seen[at] != kernel) at++;
+            if (!kernel || at < n || n == KERNELS) continue;
+            seen[n++] = kernel;
+            const double ops = dq_bench_limits_ops(b, num, all[k], &name);
+            if (!name || ops <= most) continue; /* NaN is exceeded by everything */
+            most = ops;
+            *instruction = name;
+        }
+    }
+    return most;
+}
+
+/* Of n tokens, with visible query-key pairs of every map and value products of every output head. */
+static double prefill_flops(const dq_model *m, double n)
+{
+    const dq_head_order *a = &m->map;
+    const double pairs = n * (n + 1) / 2;
+    const double attention = 2.0 * a->head_dim * (a->n_q + (double)a->n_out * a->n_slabs);
+    return dq_bench_row_flops(m) * n + m->n_layers * attention * pairs + dq_bench_logits_flops(m);
+}
+
+/* ---- Prefill ----
+ * Dq bench prefill: one prompt of each length through the whole model, beside one dense product
+ * and the peak of the processor. The dense product is timed once, before all lengths; the peak
+ * after every run, so that both see the same machine, and compared with as the median of these. */
 
 enum { SECONDS, TIMES, ATTENTION, PRODUCTS, PEAK, PREFILL_COLUMNS }; /* PEAK: of thing 0 */
 
@@ -36,7 +218,7 @@ static dq_status prefill_open(void *arg, dq_err *err)
     }
     o->n = o->n_logits;
     DQ_TRY(dq_bench_product_rate(&x->product_flops, o->backend, o->model, o->math.linear, err));
-    x->clocked = dq_bench_clocked_begin(o->backend);
+    x->clocked = clocked_begin(o->backend);
     return DQ_OK;
 }
 
@@ -45,9 +227,9 @@ static dq_status prefill_step(void *arg, int i, dq_err *err)
     prefill *x = arg;
     const dq_bench *o = &x->o;
     double *seconds = dq_bench_sample(o, i, SECONDS);
-    dq_bench_clocked_take();
+    clocked_take();
     DQ_TRY(dq_bench_prompt_run(seconds, o, o->logit[i], err));
-    const dq_bench_clocked parts = dq_bench_clocked_take();
+    const clock_sum parts = clocked_take();
     *dq_bench_sample(o, i, TIMES) = *seconds / *dq_bench_sample(o, 0, SECONDS);
     *dq_bench_sample(o, i, ATTENTION) = x->clocked ? parts.attention / *seconds : (double)NAN;
     *dq_bench_sample(o, i, PRODUCTS) = x->clocked ? parts.products / *seconds : (double)NAN;
@@ -58,7 +240,7 @@ static dq_status prefill_ended(void *arg, dq_err *err)
 {
     prefill *x = arg;
     *dq_bench_sample(&x->o, 0, PEAK) =
-        dq_bench_limits_model(x->o.backend, x->o.math.linear, x->o.model, &x->o.instruction);
+        model_peak(x->o.backend, x->o.math.linear, x->o.model, &x->o.instruction);
     return err->code;
 }
 
@@ -81,17 +263,17 @@ void dq_bench_prefill_rows(dq_row_writer *w, const void *prefilled, int64_t i)
                                                .title = "median s",
                                                .min = "min s",
                                                .digits = 3};
-    char weights[DQ_BENCH_WEIGHTS], logits[DQ_BENCH_LOGIT_NAME];
+    char weights[WEIGHTS], logits[DQ_BENCH_LOGIT_NAME];
     if (x) {
         s = dq_bench_timing_of(o, i, SECONDS).median;
         peak = dq_bench_timing_of(o, 0, PEAK).median;
         attention = dq_bench_timing_of(o, i, ATTENTION).median;
         products = dq_bench_timing_of(o, i, PRODUCTS).median;
-        flops = dq_bench_prefill_flops(o->model, o->at) / s;
+        flops = prefill_flops(o->model, o->at) / s;
     }
     dq_bench_rows_begin(w, o, "prefill");
     DQ_PUT(w, "tokens", o->at, "Tokens of the prompt.", .title = "tokens");
-    DQ_PUT(w, "weights", dq_bench_weights(weights, o->model), "How weights are stored.");
+    DQ_PUT(w, "weights", weights_text(weights, o->model), "How weights are stored.");
     if (w->cell && several)
         DQ_PUT(w, NULL, dq_bench_logit_name(logits, o->logit[i]), NULL, .title = "logits");
     dq_bench_timing_rows(w, o, i, &times_of);
@@ -178,6 +360,37 @@ dq_status dq_cmd_bench_prefill(int argc, char **argv, dq_err *err)
     return dq_bench_main(&x.o, argc, argv, opts, err);
 }
 
+/* `weights` bytes, but at least four times the last-level cache and 128 MiB, at most 1 GiB in all.
+ * b must have no error. */
+static void block_new(dq_bench_block *block, dq_backend *b, double weights)
+{
+    const double least = 1 << 27, most = 1 << 30, cache = 4 * (double)dq_os_cache_bytes();
+    *block = (dq_bench_block){.b = b};
+    if (!b->ops->peak_read) return;
+    block->bytes = (size_t)fmin(fmax(weights, fmax(cache, least)), most) / 4096 * 4096;
+    block->p = b->ops->alloc(b, block->bytes);
+    dq_err none = {0};
+    if (block->p)
+        memset(block->p, 1, block->bytes); /* memory that was never written is one page of zeros */
+    else
+        dq_backend_sync(b, &none); /* the measurement goes on without it */
+}
+
+/* Bytes per second of reading it on all threads for `seconds`; NaN without one. Evicts everything
+ * else from the caches. */
+static double block_read(const dq_bench_block *block, double seconds)
+{
+    if (!block->p) return (double)NAN;
+    const double start = dq_backend_seconds(block->b);
+    double bytes = 0, spent;
+    do {
+        block->b->ops->peak_read(block->b, block->p, block->bytes);
+        bytes += (double)block->bytes;
+        spent = dq_backend_seconds(block->b) - start;
+    } while (spent < seconds);
+    return bytes / spent;
+}
+
 /* ---- Decode ----
  * Dq bench decode: attention of single tokens after a long context, for several KV caches, with
  * nothing in the processor's caches, and the whole token beside it. One cache per kind of numbers
@@ -249,14 +462,14 @@ static dq_status decode_open(void *arg, dq_err *err)
                              map->n_out * map->n_slabs * d, map->n_out};
     float **const all[] = {&x->k, &x->v, &x->q, &x->y, &x->lambda};
     o->n = N_VARIANTS * x->types.n;
-    x->weight_bytes = dq_bench_bytes_of(o->model, 1).total;
+    x->weight_bytes = stored_bytes_of(o->model, 1).total;
     if (!b->ops->peak_read)
         return dq_fail(err, DQ_MISMATCH,
                        "dq bench decode takes shares of what the processor reads, not of %s. Use "
                        "--device cpu",
                        b->device);
     DQ_TRY(dq_bench_check_positions(o, o->runs + 1, err));
-    dq_bench_block_new(&o->block, b, 0);
+    block_new(&o->block, b, 0);
     if (!o->block.p) /* it also empties the caches */
         return dq_fail(err, DQ_RESOURCE, "out of memory (%zu bytes for a plain read)",
                        o->block.bytes);
@@ -342,7 +555,7 @@ static dq_status decode_step(void *arg, int i, dq_err *err)
     b->ops->logprob(b, &logp, &top1, hidden, &m->head, &id, DQ_NUM_F32);
     DQ_TRY(dq_backend_sync(b, err));
     *dq_bench_sample(o, i, TOKEN) = dq_backend_seconds(b) - start;
-    *dq_bench_sample(o, i, READ) = dq_bench_block_read(&o->block, 0);
+    *dq_bench_sample(o, i, READ) = block_read(&o->block, 0);
     /* Attention of all layers for the position after the last token: earlier ones may not read what
      * is compacted. */
     const dq_head_order *map = &m->map;
@@ -478,7 +691,7 @@ typedef struct subject {
     int context, batch;
     double kv_bytes;  /* held, the mean of the first and the last step */
     int64_t computed; /* rows of all steps, as dq eval counts them */
-    dq_bench_bytes weights;
+    stored_bytes weights;
 } subject;
 
 typedef struct generate {
@@ -500,7 +713,7 @@ static dq_status generate_open(void *arg, dq_err *err)
         subject *s = &x->at[o->n++];
         s->context = o->length.at[i / o->batch.n];
         s->batch = o->batch.at[i % o->batch.n];
-        s->weights = dq_bench_bytes_of(o->model, s->batch);
+        s->weights = stored_bytes_of(o->model, s->batch);
         context = s->context > context ? s->context : context;
         batch = s->batch > batch ? s->batch : batch;
         weights = fmax(weights, s->weights.total);
@@ -508,7 +721,7 @@ static dq_status generate_open(void *arg, dq_err *err)
     x->ids = dq_block_new((size_t)batch * (size_t)context, sizeof *x->ids, err);
     x->peak_bytes = dq_os_peak_bytes();
     if (!x->ids) return err->code;
-    dq_bench_block_new(&o->block, o->backend, weights);
+    block_new(&o->block, o->backend, weights);
     if (o->block.bytes && !o->block.p)
         dq_logger_warn(&o->logger,
                        "out of memory (%zu bytes for a plain read): the share of read is missing",
@@ -586,9 +799,8 @@ static dq_status generate_step(void *arg, int i, dq_err *err)
     watch w = {.x = x, .last = s->batch - 1};
     DQ_TRY(decode_once(&w, s, err));
     const double seconds = w.end.seconds - w.first.seconds, step = seconds / (double)o->new_tokens;
-    const double read = dq_bench_block_read(&o->block, seconds / READ_PART);
-    const double peak =
-        dq_bench_limits_model(o->backend, o->math.linear, o->model, &o->instruction);
+    const double read = block_read(&o->block, seconds / READ_PART);
+    const double peak = model_peak(o->backend, o->math.linear, o->model, &o->instruction);
     s->kv_bytes = (w.kv_first + w.kv_last) / 2;
     s->computed = w.end.computed - w.first.computed;
     *dq_bench_sample(o, i, STEP) = step;
@@ -620,7 +832,7 @@ void dq_bench_generate_rows(dq_row_writer *w, const void *generated, int64_t i)
     const bool read = x && o->block.p, peak = x && o->instruction;
     dq_bench_timing step = {0};
     double limit[GENERATE_COLUMNS] = {0};
-    char weights[DQ_BENCH_WEIGHTS];
+    char weights[WEIGHTS];
     if (x) step = dq_bench_timing_of(o, i, STEP);
     for (int c = READ_RATE; x && c < GENERATE_COLUMNS; c++)
         limit[c] = dq_bench_timing_of(o, i, c).median;
@@ -628,7 +840,7 @@ void dq_bench_generate_rows(dq_row_writer *w, const void *generated, int64_t i)
     DQ_PUT(w, "context", s->context, "Tokens before.", .title = "context");
     DQ_PUT(w, "batch", s->batch, "Sequences at once.", .title = "batch");
     DQ_PUT(w, "computed_tokens", s->computed, "Tokens of a run that were computed and timed.");
-    DQ_PUT(w, "weights", dq_bench_weights(weights, o->model), "How weights are stored.");
+    DQ_PUT(w, "weights", weights_text(weights, o->model), "How weights are stored.");
     DQ_PUT(w, "bits_per_weight", 8 * s->weights.total / s->weights.weights,
            "Bits per weight of the matrices that a step reads.", .when = DQ_NULL);
     dq_bench_timing_rows(w, o, i, &step_of);
@@ -669,12 +881,11 @@ static void generate_heading(const void *arg)
 {
     const generate *x = arg;
     const dq_bench *o = &x->o;
-    char weights[DQ_BENCH_WEIGHTS], peak[DQ_BENCH_PEAK];
+    char weights[WEIGHTS], peak[DQ_BENCH_PEAK];
     printf("%s: decoding with %s in %s on %s, %lld tokens a run, medians of %lld run%s\n"
            "GB/s: stored bytes of the weights and KV that a step reads, over its time",
-           o->model->name, dq_bench_weights(weights, o->model), o->math_word.text,
-           o->backend->device, (long long)o->new_tokens, (long long)o->runs,
-           o->runs == 1 ? "" : "s");
+           o->model->name, weights_text(weights, o->model), o->math_word.text, o->backend->device,
+           (long long)o->new_tokens, (long long)o->runs, o->runs == 1 ? "" : "s");
     if (o->block.p)
         printf("; a plain read of %zu MiB reaches %.1f", o->block.bytes >> 20,
                dq_bench_timing_of(o, 0, READ_RATE).median * 1e-9);

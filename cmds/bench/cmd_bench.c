@@ -1,4 +1,4 @@
-/* Weights are asked for their parts, so that a format counts itself.
+/* What benchmarks share, and documents of speed side by side.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/json.h"
@@ -20,129 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Adds `share` of the parts of w. */
-static void add_weight(dq_bench_bytes *to, const dq_weight *w, double share)
-{
-    if (w->rows == 0) return;
-    const dq_weight_format *f = dq_weight_format_of(w);
-    for (int i = 0; i < f->n_parts; i++) {
-        const dq_part part = dq_weight_part(w, i);
-        const double bytes = share * (double)dq_weight_part_bytes(&part);
-        const char *encoding = f->part[i].encoding;
-        if (!f->is_coded)
-            to->dense += bytes;
-        else if (f->part[i].is_codes)
-            to->codes += bytes;
-        else if (strcmp(encoding, "zero") == 0)
-            to->zeros += bytes;
-        else
-            to->scales += bytes;
-    }
-}
-
-static void add_product(dq_bench_bytes *to, const dq_weight *w, const float *bias)
-{
-    add_weight(to, w, 1);
-    to->weights += (double)w->rows * (double)w->cols;
-    if (bias) to->dense += (double)w->rows * sizeof *bias;
-}
-
-dq_bench_bytes dq_bench_bytes_of(const dq_model *m, int rows)
-{
-    dq_bench_bytes sum = {0};
-    const double gain = (double)m->dim * sizeof *m->norm_out;
-    add_weight(&sum, &m->embed, (double)rows / (double)m->embed.rows);
-    for (int i = 0; i < m->n_layers; i++) {
-        const dq_layer *l = &m->layer[i];
-        const dq_weight *const w[] = {&l->q,    &l->k,  &l->v,    &l->o,
-                                      &l->gate, &l->up, &l->down, &l->lambda_proj};
-        const float *const bias[] = {l->q_bias,    l->k_bias,  l->v_bias,    l->o_bias,
-                                     l->gate_bias, l->up_bias, l->down_bias, NULL};
-        for (size_t k = 0; k < sizeof w / sizeof *w; k++) add_product(&sum, w[k], bias[k]);
-        sum.dense += 2 * gain;
-    }
-    sum.dense += gain;
-    add_product(&sum, &m->head, NULL);
-    sum.total = sum.codes + sum.scales + sum.zeros + sum.dense;
-    return sum;
-}
-
-const char *dq_bench_weights(char buf[DQ_BENCH_WEIGHTS], const dq_model *m)
-{
-    static const char *const one[] = {"row", "tensor"};
-    const char *group = m->weight_group;
-    if (m->weight_bits == 16) return dq_dtypes[m->layer[0].gate.dtype].name;
-    int n = m->weight_bits ? snprintf(buf, DQ_BENCH_WEIGHTS, "W%d", m->weight_bits)
-                           : snprintf(buf, DQ_BENCH_WEIGHTS, "W of several widths");
-    if (strcmp(group, one[0]) == 0 || strcmp(group, one[1]) == 0)
-        n += snprintf(buf + n, DQ_BENCH_WEIGHTS - (size_t)n, ", one group a %s", group);
-    else
-        n += snprintf(buf + n, DQ_BENCH_WEIGHTS - (size_t)n, " in groups of %s",
-                      strcmp(group, "mixed") == 0 ? "several sizes" : group);
-    if (m->layer[0].gate.zero) snprintf(buf + n, DQ_BENCH_WEIGHTS - (size_t)n, ", zero points");
-    return buf;
-}
-
-/* A copy of the backend's table with clocks around operations replaces it. An operation knows only
- * its backend, so the copy's data are a variable of this file. */
-
-static struct {
-    const dq_ops *of;
-    dq_ops clocked;
-    dq_bench_clocked sum;
-} clock_table;
-
-static void matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
-                   dq_num num)
-{
-    const double start = dq_backend_seconds(b);
-    clock_table.of->matmul(b, dst, src, w, bias, num);
-    clock_table.sum.products += dq_backend_seconds(b) - start;
-}
-
-static void logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
-                    const dq_weight *head, const int32_t *target, dq_num num)
-{
-    const double start = dq_backend_seconds(b);
-    clock_table.of->logprob(b, logp, top1, hidden, head, target, num);
-    clock_table.sum.products += dq_backend_seconds(b) - start;
-}
-
-static void attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args)
-{
-    const double start = dq_backend_seconds(b);
-    clock_table.of->attn_absmax(b, absmax, args);
-    clock_table.sum.attention += dq_backend_seconds(b) - start;
-}
-
-static void attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
-{
-    const double start = dq_backend_seconds(b);
-    clock_table.of->attend(b, dst, args);
-    clock_table.sum.attention += dq_backend_seconds(b) - start;
-}
-
-bool dq_bench_clocked_begin(dq_backend *b)
-{
-    if (strcmp(b->ops->name, "cpu") != 0) return false;
-    clock_table.of = b->ops;
-    clock_table.clocked = *b->ops;
-    clock_table.clocked.matmul = matmul;
-    clock_table.clocked.logprob = logprob;
-    clock_table.clocked.attn_absmax = attn_absmax;
-    clock_table.clocked.attend = attend;
-    clock_table.sum = (dq_bench_clocked){0};
-    b->ops = &clock_table.clocked;
-    return true;
-}
-
-dq_bench_clocked dq_bench_clocked_take(void)
-{
-    const dq_bench_clocked sum = clock_table.sum;
-    clock_table.sum = (dq_bench_clocked){0};
-    return sum;
-}
-
 /* Operations are counted from shapes. The rate of a bare product is the best of three after a
  * warm-up; a prompt's rate is compared with it. */
 
@@ -159,14 +36,6 @@ double dq_bench_row_flops(const dq_model *m)
 double dq_bench_logits_flops(const dq_model *m)
 {
     return 2 * (double)m->vocab * (double)m->dim;
-}
-
-double dq_bench_prefill_flops(const dq_model *m, double n)
-{
-    const dq_head_order *a = &m->map;
-    const double pairs = n * (n + 1) / 2;
-    const double attention = 2.0 * a->head_dim * (a->n_q + (double)a->n_out * a->n_slabs);
-    return dq_bench_row_flops(m) * n + m->n_layers * attention * pairs + dq_bench_logits_flops(m);
 }
 
 dq_status dq_bench_product_rate(double *flops, dq_backend *b, const dq_model *m, dq_num num,
@@ -275,31 +144,6 @@ double dq_bench_limits_ops(dq_backend *b, dq_num num, const dq_weight *w, const 
     return ops / seconds;
 }
 
-double dq_bench_limits_model(dq_backend *b, dq_num num, const dq_model *m, const char **instruction)
-{
-    enum { KERNELS = 8 };
-    const char *seen[KERNELS];
-    int n = 0;
-    double most = (double)NAN;
-    *instruction = NULL;
-    for (int i = 0; i < m->n_layers; i++) {
-        const dq_layer *l = &m->layer[i];
-        const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
-        for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
-            const char *kernel = b->ops->matmul_kernel(b, all[k], num), *name;
-            int at = 0;
-            while (at < n && seen[at] != kernel) at++;
-            if (!kernel || at < n || n == KERNELS) continue;
-            seen[n++] = kernel;
-            const double ops = dq_bench_limits_ops(b, num, all[k], &name);
-            if (!name || ops <= most) continue; /* NaN is exceeded by everything */
-            most = ops;
-            *instruction = name;
-        }
-    }
-    return most;
-}
-
 const char *dq_bench_peak(char name[DQ_BENCH_PEAK], dq_num num, const char *instruction)
 {
     if (instruction)
@@ -307,33 +151,6 @@ const char *dq_bench_peak(char name[DQ_BENCH_PEAK], dq_num num, const char *inst
     else
         snprintf(name, DQ_BENCH_PEAK, "not known");
     return name;
-}
-
-void dq_bench_block_new(dq_bench_block *block, dq_backend *b, double weights)
-{
-    const double least = 1 << 27, most = 1 << 30, cache = 4 * (double)dq_os_cache_bytes();
-    *block = (dq_bench_block){.b = b};
-    if (!b->ops->peak_read) return;
-    block->bytes = (size_t)fmin(fmax(weights, fmax(cache, least)), most) / 4096 * 4096;
-    block->p = b->ops->alloc(b, block->bytes);
-    dq_err none = {0};
-    if (block->p)
-        memset(block->p, 1, block->bytes); /* memory that was never written is one page of zeros */
-    else
-        dq_backend_sync(b, &none); /* the measurement goes on without it */
-}
-
-double dq_bench_block_read(const dq_bench_block *block, double seconds)
-{
-    if (!block->p) return (double)NAN;
-    const double start = dq_backend_seconds(block->b);
-    double bytes = 0, spent;
-    do {
-        block->b->ops->peak_read(block->b, block->p, block->bytes);
-        bytes += (double)block->bytes;
-        spent = dq_backend_seconds(block->b) - start;
-    } while (spent < seconds);
-    return bytes / spent;
 }
 
 /* ---- The frame ---- */
@@ -496,6 +313,7 @@ static dq_status open(dq_bench *x, const char *path, dq_err *err)
     DQ_TRY(dq_progress_listen(&x->logger, x->kind->usage.name, err));
     DQ_TRY(dq_model_open(&x->model, path, err));
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
+    x->ops = x->backend->ops;
     dq_kv_config kv = dq_kv_config_plain;
     kv.quant = DQ_KV_PER_TOKEN;
     if (x->math.kv == DQ_NUM_INT8) {
@@ -584,7 +402,7 @@ dq_status dq_bench_main(dq_bench *x, int argc, char **argv, const dq_opt *opts, 
     prompt_free(&x->prompt);
     if (x->block.p) x->backend->ops->free(x->backend, x->block.p);
     dq_runner_free(x->runner);
-    if (x->backend && x->backend->ops == &clock_table.clocked) x->backend->ops = clock_table.of;
+    if (x->backend) x->backend->ops = x->ops;
     dq_backend_close(x->backend);
     dq_model_close(x->model);
     dq_logger_end(&x->logger);

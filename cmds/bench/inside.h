@@ -12,41 +12,10 @@
 
 #include <jansson.h>
 
-/* Stored bytes; a device's own layout may take a little more. Counts every weight that products
- * read once, gains and biases, and looked-up rows of the embedding; a head that shares its memory
- * counts whole. */
-typedef struct dq_bench_bytes {
-    double codes, scales;
-    double zeros; /* zero points and indices of groups */
-    double dense; /* without codes */
-    double total;
-    double weights; /* numbers in those that products read */
-} dq_bench_bytes;
-dq_bench_bytes dq_bench_bytes_of(const dq_model *m, int rows);
-
-/* "F32", "W4 in groups of 32", "W8, one group a row", "W4 in groups of 32, zero points". */
-enum { DQ_BENCH_WEIGHTS = 96 };
-const char *dq_bench_weights(char buf[DQ_BENCH_WEIGHTS], const dq_model *m);
-
-/* Seconds by dq_backend_seconds. */
-typedef struct dq_bench_clocked {
-    double attention; /* attend, and the first sweep of attn_absmax */
-    double products;  /* matmul and logprob */
-} dq_bench_clocked;
-
-/* Times the operations of b until it is closed, one backend at a time. False, without a change: they are
- * asynchronous. */
-bool dq_bench_clocked_begin(dq_backend *b);
-/* What has accumulated since the last call. */
-dq_bench_clocked dq_bench_clocked_take(void);
-
 /* The peak: operations per second of the multiply-adds of which products in `num` with w are made
  * (NULL: those of attention), on all threads, for some 20 ms; their instruction (static). NaN and
  * NULL where the device does not know. */
 double dq_bench_limits_ops(dq_backend *b, dq_num num, const dq_weight *w, const char **instruction);
-/* The highest peak of a model's products, whose kernels differ by stored form. */
-double dq_bench_limits_model(dq_backend *b, dq_num num, const dq_model *m,
-                             const char **instruction);
 /* "f32 multiply-adds (vfmadd, 512 bits)" in name, "not known" for NULL; returns it. */
 enum { DQ_BENCH_PEAK = 80 };
 const char *dq_bench_peak(char name[DQ_BENCH_PEAK], dq_num num, const char *instruction);
@@ -56,25 +25,15 @@ const char *dq_bench_peak(char name[DQ_BENCH_PEAK], dq_num num, const char *inst
     "not "                                                                                         \
     "known."
 
-/* A block that nothing else reads. */
+/* A block that nothing else reads; the frame frees it. */
 typedef struct dq_bench_block {
     dq_backend *b;
     void *p;      /* NULL: the device has no plain read, or no memory for it */
     size_t bytes; /* that were wanted; 0: no plain read */
 } dq_bench_block;
-/* `weights` bytes, but at least four times the last-level cache and 128 MiB, at most 1 GiB in all.
- * b must have no error. */
-void dq_bench_block_new(dq_bench_block *block, dq_backend *b, double weights);
-/* Bytes per second of reading it on all threads for `seconds`; NaN without one. Evicts everything
- * else from the caches. */
-double dq_bench_block_read(const dq_bench_block *block, double seconds);
-
-/* Multiply-adds, counted as two: a row's projections in all layers; a row of logits; and a prefill
- * of n tokens, with visible query-key pairs of every map and value products of every output
- * head. */
+/* Multiply-adds, counted as two: a row's projections in all layers, and a row of logits. */
 double dq_bench_row_flops(const dq_model *m);
 double dq_bench_logits_flops(const dq_model *m);
-double dq_bench_prefill_flops(const dq_model *m, double n);
 
 /* *flops per second of the backend's dense product at the feed-forward shape, best of three, on
  * nonzero activations, as products skip zeros. */
@@ -157,6 +116,7 @@ typedef struct dq_bench {
     dq_kv_spec kv; /* 16 bits; per-token codes of 8 bits in int8, which every policy evicts alike */
     dq_model *model;
     dq_backend *backend;
+    const dq_ops *ops; /* its own, which a kind may replace */
     /* by `open` */
     dq_runner *runner;
     dq_bench_block block;
