@@ -20,7 +20,10 @@ typedef dq_status dq_cmd_run(int argc, char **argv, dq_err *err);
 typedef struct dq_cmd {
     const char *name, *purpose; /* "plan kv" */
     dq_cmd_run *run;
+    int by; /* processes: 0: one; DQ_CMD_RANKS: mpirun may start several; DQ_CMD_STEPS: it may, but
+             * the work is not cut into parts */
 } dq_cmd;
+enum { DQ_CMD_RANKS = 1, DQ_CMD_STEPS };
 /* group NULL: whether it is no group's, as dq --help lists it. */
 bool dq_cmd_is_of(const dq_cmd *c, const char *group);
 

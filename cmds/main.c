@@ -19,33 +19,37 @@
 #include <unistd.h>
 
 static const dq_cmd commands[] = {
-    {"stats", "activation outliers of one or many models, side by side", dq_cmd_stats},
-    {"quantize", "write a low-bit container", dq_cmd_quantize},
-    {"plan", "find out bits of weights, and bits, heads and gates of the KV cache", NULL},
-    {"plan weights", "widths of tensors for a budget of loss or of size", dq_cmd_plan_weights},
-    {"plan kv", "widths of a KV cache by layer and map, for a mean of bits", dq_cmd_plan_kv},
-    {"plan heads", "which KV heads need the whole context", dq_cmd_plan_heads},
-    {"plan gates", "gates: kvzip's choice of tokens without its second pass", dq_cmd_plan_gates},
-    {"eval", "score models across bit widths: accuracy, NLL, KLD", dq_cmd_eval},
-    {"generate", "what a model writes after a prompt, or two of them side by side",
-     dq_cmd_generate},
-    {"merge", "one run of the parts that dq eval or stats --shard wrote", dq_cmd_merge},
-    {"judged", "accuracy of completions that somebody judged", dq_cmd_judged},
-    {"report", "a page of what other commands print with --json", dq_cmd_report},
-    {"info", "what a container or checkpoint holds", dq_cmd_info},
-    {"verify", "check every byte of a container", dq_cmd_verify},
-    {"export", "a container for transformers or llama.cpp", dq_cmd_export},
-    {"logits", "logits of given token ids, for comparing with other programs", dq_cmd_logits},
-    {"tokenize", "text to token ids", dq_cmd_tokenize},
-    {"bench", "measure speed, beside what the machine can do", NULL},
-    {"bench prefill", "time a whole prompt", dq_cmd_bench_prefill},
-    {"bench generate", "time the whole model, token by token", dq_cmd_bench_generate},
-    {"bench decode", "time attention alone, a token after a long context", dq_cmd_bench_decode},
-    {"bench attention", "time attention alone, over a prompt", dq_cmd_bench_attention},
-    {"bench items", "time the scoring of short items", dq_cmd_bench_items},
-    {"bench evict", "time the choice of what a KV cache keeps", dq_cmd_bench_evict},
-    {"bench compare", "show what was measured beside peers", dq_cmd_bench_compare},
-    {"doctor", "versions, devices and CPU features, for bug reports", dq_cmd_doctor},
+    {"stats", "activation outliers of one or many models, side by side", dq_cmd_stats,
+     DQ_CMD_RANKS},
+    {"quantize", "write a low-bit container", dq_cmd_quantize, DQ_CMD_STEPS},
+    {"plan", "find out bits of weights, and bits, heads and gates of the KV cache", NULL, 0},
+    {"plan weights", "widths of tensors for a budget of loss or of size", dq_cmd_plan_weights,
+     DQ_CMD_STEPS},
+    {"plan kv", "widths of a KV cache by layer and map, for a mean of bits", dq_cmd_plan_kv,
+     DQ_CMD_STEPS},
+    {"plan heads", "which KV heads need the whole context", dq_cmd_plan_heads, DQ_CMD_STEPS},
+    {"plan gates", "gates: kvzip's choice of tokens without its second pass", dq_cmd_plan_gates,
+     DQ_CMD_STEPS},
+    {"eval", "score models across bit widths: accuracy, NLL, KLD", dq_cmd_eval, DQ_CMD_RANKS},
+    {"generate", "what a model writes after a prompt, or two of them side by side", dq_cmd_generate,
+     0},
+    {"merge", "one run of the parts that dq eval or stats --shard wrote", dq_cmd_merge, 0},
+    {"judged", "accuracy of completions that somebody judged", dq_cmd_judged, 0},
+    {"report", "a page of what other commands print with --json", dq_cmd_report, 0},
+    {"info", "what a container or checkpoint holds", dq_cmd_info, 0},
+    {"verify", "check every byte of a container", dq_cmd_verify, 0},
+    {"export", "a container for transformers or llama.cpp", dq_cmd_export, 0},
+    {"logits", "logits of given token ids, for comparing with other programs", dq_cmd_logits, 0},
+    {"tokenize", "text to token ids", dq_cmd_tokenize, 0},
+    {"bench", "measure speed, beside what the machine can do", NULL, 0},
+    {"bench prefill", "time a whole prompt", dq_cmd_bench_prefill, 0},
+    {"bench generate", "time the whole model, token by token", dq_cmd_bench_generate, 0},
+    {"bench decode", "time attention alone, a token after a long context", dq_cmd_bench_decode, 0},
+    {"bench attention", "time attention alone, over a prompt", dq_cmd_bench_attention, 0},
+    {"bench items", "time the scoring of short items", dq_cmd_bench_items, 0},
+    {"bench evict", "time the choice of what a KV cache keeps", dq_cmd_bench_evict, 0},
+    {"bench compare", "show what was measured beside peers", dq_cmd_bench_compare, 0},
+    {"doctor", "versions, devices and CPU features, for bug reports", dq_cmd_doctor, 0},
 };
 static const dq_document *const documents[] = {&dq_info_document,     &dq_verify_document,
                                                &dq_export_document,   &dq_logits_document,
@@ -54,13 +58,6 @@ static const dq_document *const documents[] = {&dq_info_document,     &dq_verify
                                                &dq_stats_document,    &dq_plan_document,
                                                &dq_gates_document,    &dq_recipe_document,
                                                &dq_settings_document, NULL};
-/* Commands that mpirun may start several of. */
-static dq_cmd_run *const by_ranks[] = {dq_cmd_eval,         dq_cmd_stats,   dq_cmd_quantize,
-                                       dq_cmd_plan_weights, dq_cmd_plan_kv, dq_cmd_plan_heads,
-                                       dq_cmd_plan_gates};
-/* Long commands that cannot be split into parts. */
-static dq_cmd_run *const without_parts[] = {dq_cmd_quantize, dq_cmd_plan_weights, dq_cmd_plan_kv,
-                                            dq_cmd_plan_heads, dq_cmd_plan_gates};
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
 static void print_rows(FILE *f, const char *group)
@@ -184,14 +181,6 @@ static int launched(void)
     return n ? atoi(n) : 1;
 }
 
-static bool is_among(dq_cmd_run *run, dq_cmd_run *const *list, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        if (list[i] == run) return true;
-    }
-    return false;
-}
-
 static dq_status run_call(const call *c, const char **name, dq_err *err)
 {
     *name = c->cmd->name;
@@ -203,7 +192,7 @@ static dq_status run_call(const call *c, const char **name, dq_err *err)
         print_group(stdout, c->cmd);
         return dq_stdout_flush(err);
     }
-    if (is_among(c->cmd->run, by_ranks, sizeof by_ranks / sizeof *by_ranks)) {
+    if (c->cmd->by) {
         DQ_TRY(dq_ranks_begin(err));
         if (dq_ranks_number() > 0 && !(stdout = fopen("/dev/null", "w")))
             return dq_os_fail(err, "/dev/null", "cannot open");
@@ -212,16 +201,15 @@ static dq_status run_call(const call *c, const char **name, dq_err *err)
                        "is one process, and mpirun has started %d. Leave out mpirun.", launched());
     }
     /* Why there is no --shard, and the alternative. */
-    if (is_among(c->cmd->run, without_parts, sizeof without_parts / sizeof *without_parts)) {
-        for (int i = 1; i < c->argc && strcmp(c->argv[i], "--") != 0; i++) {
-            if (strcmp(c->argv[i], "--shard") != 0 && strncmp(c->argv[i], "--shard=", 8) != 0)
-                continue;
+    for (int i = 1; c->cmd->by == DQ_CMD_STEPS && i < c->argc; i++) {
+        const char *word = c->argv[i];
+        if (strcmp(word, "--") == 0) break;
+        if (strcmp(word, "--shard") == 0 || strncmp(word, "--shard=", 8) == 0)
             return dq_fail(
                 err, DQ_USAGE,
                 "--shard: later steps need the results of earlier ones, so this is not cut "
                 "into parts, which never meet. Use mpirun -n N dq %s.",
                 c->cmd->name);
-        }
     }
     who = *name;
     if (c->cmd->run(c->argc, c->argv, err) == DQ_OK && dq_json_complete(err) == DQ_OK)

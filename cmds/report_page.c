@@ -119,43 +119,36 @@ static const char *text_of(const json_t *object, const char *key)
     return s && strlen(s) == json_string_length(x) ? s : ""; /* a NUL ends what is compared */
 }
 
-/* What dq bench times, as sections.js knows it. */
-static bool is_work(const char *what)
-{
-    static const char *const works[] = {"prefill", "attention", "generate",
-                                        "decode",  "evict",     "items"};
-    for (int i = 0; i < 6; i++) {
-        if (strcmp(what, works[i]) == 0) return true;
-    }
-    return false;
-}
-
 static dq_status check_member(const json_t *object, const char *key, kind_of_member is,
                               const char *where, dq_err *err)
 {
-    static const char *const words[] = {
-        [TEXT] = "text",
-        [WORK] = "prefill, attention, generate, decode, evict or items",
-        [BOOLEAN] = "true or false",
-        [OBJECT] = "an object",
-        [LIST] = "a list",
-        [NUMBER] = "a number",
-        [NUMBER_OR_NULL] = "a number or null",
+    enum { NUMBERS = 1 << JSON_INTEGER | 1 << JSON_REAL };
+    static const struct {
+        const char *word;
+        unsigned types;
+    } kind[] = {
+        [TEXT] = {"text", 1 << JSON_STRING},
+        [WORK] = {"prefill, attention, generate, decode, evict or items", 1 << JSON_STRING},
+        [BOOLEAN] = {"true or false", 1 << JSON_TRUE | 1 << JSON_FALSE},
+        [OBJECT] = {"an object", 1 << JSON_OBJECT},
+        [LIST] = {"a list", 1 << JSON_ARRAY},
+        [NUMBER] = {"a number", NUMBERS},
+        [NUMBER_OR_NULL] = {"a number or null", NUMBERS | 1 << JSON_NULL},
     };
+    /* What dq bench times, as sections.js knows it. */
+    static const char *const works[] = {"prefill", "attention", "generate",
+                                        "decode",  "evict",     "items"};
     const json_t *x = json_object_get(object, key);
-    const bool fits = is == TEXT      ? json_is_string(x)
-                      : is == WORK    ? is_work(text_of(object, key))
-                      : is == BOOLEAN ? json_is_boolean(x)
-                      : is == OBJECT  ? json_is_object(x)
-                      : is == LIST    ? json_is_array(x)
-                                   : json_is_number(x) || (is == NUMBER_OR_NULL && json_is_null(x));
+    bool fits = x && is != WORK && kind[is].types >> json_typeof(x) & 1;
+    for (int i = 0; is == WORK && i < 6; i++)
+        fits = fits || strcmp(text_of(object, key), works[i]) == 0;
     if (fits) return DQ_OK;
     return dq_fail(err, DQ_DAMAGED,
                    "%s: \"%s\" is %s (expected %s). Is the document cut or edited?", where, key,
                    !x           ? "missing"
                    : is == WORK ? "another word"
                                 : "of another type",
-                   words[is]);
+                   kind[is].word);
 }
 
 /* Of every object at the end of `path`. */

@@ -75,7 +75,7 @@ extern const size_t dq_completion_bash_len, dq_completion_zsh_len;
 typedef struct dq_table dq_table;
 dq_status dq_table_new(dq_table **out, const char *const *titles, int n_cols, dq_err *err);
 void dq_table_free(dq_table *t);
-void dq_table_cell(dq_table *t, const char *fmt, ...) DQ_PRINTF(2, 3); /* next cell, row by row */
+#define dq_table_cell(t, ...) dq_table_known(t, true, __VA_ARGS__) /* next cell, row by row */
 void dq_table_known(dq_table *t, bool known, const char *fmt, ...) DQ_PRINTF(3, 4); /* else "-" */
 void dq_table_real(dq_table *t, double x); /* all digits, or inf; empty where it is NaN: for CSV */
 void dq_table_rule(dq_table *t);           /* a line between rows in the text form */

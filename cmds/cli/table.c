@@ -61,16 +61,6 @@ void dq_table_free(dq_table *t)
     if (t) dq_arena_free(t->a);
 }
 
-void dq_table_cell(dq_table *t, const char *fmt, ...)
-{
-    char text[CELL];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    add_cell(t, text);
-}
-
 void dq_table_known(dq_table *t, bool known, const char *fmt, ...)
 {
     char text[CELL];
@@ -83,10 +73,7 @@ void dq_table_known(dq_table *t, bool known, const char *fmt, ...)
 
 void dq_table_real(dq_table *t, double x)
 {
-    if (!isnan(x))
-        dq_table_cell(t, "%.17g", x);
-    else
-        dq_table_cell(t, "%s", "");
+    dq_table_cell(t, isnan(x) ? "" : "%.17g", x);
 }
 
 static void take_title(void *arg, const dq_row *row, const char *text)
