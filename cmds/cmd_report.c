@@ -67,25 +67,13 @@ static dq_status check(request *r, const dq_args *args, dq_err *err)
     return dq_output_guard_check(&out, 1, args->input, args->n_inputs, r->force, err);
 }
 
-static dq_status read_document(json_t **document, const char *path, dq_err *err)
-{
-    char *text;
-    size_t len;
-    dq_arena *a = dq_arena_new();
-    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (dq_file_read_text(&text, &len, path, DQ_MAX_DOCUMENT, a, err) == DQ_OK)
-        dq_json_parse(document, text, len, is_standard(path) ? "standard input" : path, err);
-    dq_arena_free(a);
-    return err->code;
-}
-
 static dq_status run(request *r, const dq_args *args, dq_err *err)
 {
     DQ_TRY(check(r, args, err));
     for (int i = 0; i < args->n; i++) {
         const char *path = args->item[i];
         DQ_TRY(dq_os_check_stop(err));
-        DQ_TRY(read_document(&r->document[i], path, err));
+        DQ_TRY(dq_document_read(&r->document[i], path, err));
         r->n++;
         r->in[i] = (dq_page_input){is_standard(path) ? "standard input" : path, r->document[i]};
     }

@@ -15,7 +15,6 @@
 #include "tensor/tensor.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -429,7 +428,8 @@ typedef struct line {
 
 typedef struct comparison {
     line *at;
-    int n, cap;
+    int n;
+    size_t cap;
     const char *path; /* that is read */
     dq_arena *a;
 } comparison;
@@ -451,19 +451,6 @@ static double number_of(const json_t *object, const char *key, dq_err *err)
     return (double)NAN;
 }
 
-static const char *print_to(dq_arena *a, dq_err *err, const char *fmt, ...) DQ_PRINTF(3, 4);
-static const char *print_to(dq_arena *a, dq_err *err, const char *fmt, ...)
-{
-    char buf[500];
-    const char *text = "";
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(buf, sizeof buf, fmt, args);
-    va_end(args);
-    dq_document_name_text(&text, buf, a, err);
-    return text;
-}
-
 /* What identifies a work: the words of a line, with members between them. */
 static const struct {
     const char *what, *word[2], *member[2];
@@ -471,31 +458,29 @@ static const struct {
              {"generate", {"decode after", ", batch"}, {"context", "batch"}}};
 enum { N_WORKS = sizeof works / sizeof *works };
 
-static dq_status find_work(int *i, const json_t *result, dq_err *err)
-{
-    const char *what = word_of(result, "what", err);
-    for (*i = 0; err->code == DQ_OK && *i < N_WORKS; ++*i) {
-        if (strcmp(what, works[*i].what) == 0) return DQ_OK;
-    }
-    return dq_fail(err, DQ_MISMATCH,
-                   "holds \"%.60s\" (expected prefill or generate). Leave it out, as only these "
-                   "are compared",
-                   what);
-}
-
 /* "llama-4.h5: prefill 512, W4 in groups of 32, int8, 1 thread" */
 static const char *work_of(const json_t *result, const json_t *settings, dq_arena *a, dq_err *err)
 {
     char where[120] = "";
-    int work, used = 0;
-    if (find_work(&work, result, err) != DQ_OK) return "";
+    const char *text = "", *what = word_of(result, "what", err);
+    int work = 0, used = 0;
+    while (work < N_WORKS && strcmp(what, works[work].what) != 0) work++;
+    if (err->code == DQ_OK && work == N_WORKS)
+        dq_fail(err, DQ_MISMATCH,
+                "holds \"%.60s\" (expected prefill or generate). Leave it out, as only these "
+                "are compared",
+                what);
+    if (err->code != DQ_OK) return "";
     for (int k = 0; k < 2 && works[work].member[k]; k++)
         used += snprintf(where + used, sizeof where - (size_t)used, "%s %.0f", works[work].word[k],
                          fmin(number_of(result, works[work].member[k], err), 1e9));
     const double threads = number_of(settings, "threads", err);
-    return print_to(a, err, "%s: %s, %s, %s, %.0f thread%s", word_of(result, "model", err), where,
-                    word_of(result, "weights", err), word_of(settings, "math", err), threads,
-                    threads == 1 ? "" : "s");
+    const char *all =
+        dq_textf(a, err, "%s: %s, %s, %s, %.0f thread%s", word_of(result, "model", err), where,
+                 word_of(result, "weights", err), word_of(settings, "math", err), threads,
+                 threads == 1 ? "" : "s");
+    if (all) dq_document_name_text(&text, all, a, err);
+    return text;
 }
 
 static dq_status add_line(comparison *c, const line *l, dq_err *err)
@@ -509,16 +494,10 @@ static dq_status add_line(comparison *c, const line *l, dq_err *err)
                            "holds \"%s\"%s%s, which %.200s holds as well. Give one of them",
                            l->work, *l->peer ? " beside " : "", l->peer, have->path);
     }
-    if (c->n == c->cap) {
-        const int cap = c->cap ? 2 * c->cap : 64;
-        line *at = dq_alloc(c->a, (size_t)cap, sizeof *at, err);
-        if (!at) return err->code;
-        if (c->n) memcpy(at, c->at, (size_t)c->n * sizeof *at);
-        c->at = at;
-        c->cap = cap;
-    }
-    c->at[c->n] = *l;
-    c->n++;
+    line *at = dq_grow(c->a, c->at, (size_t)c->n + 1, &c->cap, sizeof *at, err);
+    if (!at) return err->code;
+    c->at = at;
+    c->at[c->n++] = *l;
     return DQ_OK;
 }
 
@@ -564,27 +543,39 @@ static dq_status take_document(comparison *c, const json_t *doc, dq_err *err)
     {
         const json_t *bits = json_object_get(result, "logit_bits");
         if (bits && number_of(result, "logit_bits", err) < 16) continue; /* peers round no logits */
+        if (err->code == DQ_OK) take(c, json_object_get(doc, "settings"), result, peers, err);
         if (err->code != DQ_OK) return dq_in(err, "results[%zu]: ", i);
-        if (take(c, json_object_get(doc, "settings"), result, peers, err) != DQ_OK)
-            return dq_in(err, "results[%zu]: ", i);
     }
     return DQ_OK;
 }
 
-static void put_rate(dq_table *table, double x, const char *mark)
+static const char *rate_text(char buf[32], double x, bool joined)
 {
-    dq_table_known(table, isfinite(x), "%.*f%s", x < 100 ? 1 : 0, x, mark);
+    snprintf(buf, 32, "%.*f%s", x < 100 ? 1 : 0, x, joined ? "*" : "");
+    return isfinite(x) ? buf : NULL;
+}
+
+static void line_cells(dq_row_writer *w, const void *lines, int64_t i)
+{
+    const line *l = &((const line *)lines)[i];
+    char peer[32], own[32], within[64];
+    const double ratio = isfinite(l->ratio) ? l->ratio : l->dq_rate / l->peer_rate;
+    snprintf(within, sizeof within, "%.2f-%.2f", l->low, l->high);
+    DQ_CELL(w, l->work, "work");
+    DQ_CELL(w, *l->peer ? l->peer : NULL, "peer");
+    DQ_CELL(w, *l->weights ? l->weights : NULL, "its weights");
+    DQ_CELL(w, rate_text(peer, l->peer_rate, false), "peer");
+    DQ_CELL(w, rate_text(own, l->dq_rate, l->joined), "dq");
+    DQ_CELL(w, l->peer_rate > 0 ? ratio : (double)NAN, "ratio", .digits = 2);
+    DQ_CELL(w, isfinite(l->low) && isfinite(l->high) ? within : NULL, "95 %");
 }
 
 /* Texts of a document live as long as it does. */
 static dq_status read_all(comparison *c, json_t **doc, const char *const *path, int n, dq_err *err)
 {
     for (int i = 0; i < n; i++) {
-        char *text;
-        size_t len;
         c->path = path[i];
-        DQ_TRY(dq_file_read_text(&text, &len, path[i], DQ_MAX_DOCUMENT, c->a, err));
-        DQ_TRY(dq_json_parse(&doc[i], text, len, path[i], err));
+        DQ_TRY(dq_document_read(&doc[i], path[i], err));
         if (take_document(c, doc[i], err) != DQ_OK) return dq_in(err, "%s: ", path[i]);
     }
     /* dq's own lines merge into those of the same work with a peer. */
@@ -604,29 +595,16 @@ static dq_status read_all(comparison *c, json_t **doc, const char *const *path, 
     for (int k = 0; k < c->n; k++)
         if (c->at[k].work) c->at[count++] = c->at[k];
     c->n = count;
-    static const char *const titles[] = {"work", "peer",  "its weights", "peer",
-                                         "dq",   "ratio", "95 %"};
-    dq_table *table = NULL;
     bool any = false, within = false;
-    DQ_TRY(dq_table_new(&table, titles, 7, err));
     for (int i = 0; i < c->n; i++) {
-        const line *l = &c->at[i];
-        dq_table_cell(table, "%s", l->work);
-        dq_table_cell(table, "%s", *l->peer ? l->peer : "-");
-        dq_table_cell(table, "%s", *l->weights ? l->weights : "-");
-        put_rate(table, l->peer_rate, "");
-        put_rate(table, l->dq_rate, l->joined ? "*" : "");
-        any = any || l->joined;
-        dq_table_known(table, l->peer_rate > 0, "%.2f",
-                       isfinite(l->ratio) ? l->ratio : l->dq_rate / l->peer_rate);
-        within = within || isfinite(l->low);
-        dq_table_known(table, isfinite(l->low) && isfinite(l->high), "%.2f-%.2f", l->low, l->high);
+        any = any || c->at[i].joined;
+        within = within || isfinite(c->at[i].low);
     }
     printf(
         "tokens per second; ratio: dq over the peer, the median of rounds where it is told%s%s\n\n",
         within ? "; 95 %: what holds that median" : "",
         any ? "; *: dq measured by itself, not in turns with the peer" : "");
-    return dq_table_finish(table, err);
+    return dq_table_rows(line_cells, c->at, c->n, 1, err);
 }
 
 static const dq_usage usage = {

@@ -38,6 +38,19 @@ dq_status dq_document_write(json_t *doc, const char *path, dq_err *err)
     return err->code;
 }
 
+dq_status dq_document_read(json_t **doc, const char *path, dq_err *err)
+{
+    char *text;
+    size_t len;
+    const char *name = strcmp(path, "-") == 0 ? "standard input" : path;
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (dq_file_read_text(&text, &len, path, DQ_MAX_DOCUMENT, a, err) == DQ_OK)
+        dq_json_parse(doc, text, len, name, err);
+    dq_arena_free(a);
+    return err->code;
+}
+
 dq_status dq_document_put_line(FILE *f, json_t *value, dq_err *err)
 {
     char *text;

@@ -55,6 +55,8 @@ dq_status dq_document_write_lines(const char *path, dq_document_lines *make, con
 json_t *dq_document_new(const dq_logger *logger, const char *schema);
 /* Writes and frees the document. NaN and infinities cannot occur: jansson refuses them. */
 dq_status dq_document_write(json_t *doc, const char *path, dq_err *err);
+/* Reads a document that dq, or tests/peers, wrote; "-": standard input. The caller frees it. */
+dq_status dq_document_read(json_t **doc, const char *path, dq_err *err);
 /* A line of JSON lines; frees the value. */
 dq_status dq_document_put_line(FILE *f, json_t *value, dq_err *err);
 /* Replaces ill-formed UTF-8, as in names of files, by U+FFFD. */
