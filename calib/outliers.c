@@ -129,13 +129,6 @@ int dq_elements_find(dq_element *out, int max, const dq_outliers *o, int kind, d
 enum { ROWS = 64, ROLES = 8 };
 static const char *const roles[ROLES] = {"q", "k", "v", "o", "gate", "up", "down", "lambda"};
 
-static void weights_of(const dq_weight *out[ROLES], const dq_layer *l)
-{
-    const dq_weight *const all[ROLES] = {&l->q,    &l->k,  &l->v,    &l->o,
-                                         &l->gate, &l->up, &l->down, &l->lambda_proj};
-    memcpy(out, all, sizeof all);
-}
-
 static int ascending(const void *a, const void *b)
 {
     double x, y;
@@ -210,8 +203,9 @@ dq_status dq_weight_outliers_collect(dq_weight_outliers *o, const dq_model *m, d
     if (!o->of) return err->code;
     if (dq_tally_init(&t, err) == DQ_OK) add(o, &m->embed, "embed", -1, &t, err);
     for (int l = 0; l < m->n_layers && err->code == DQ_OK; l++) {
-        const dq_weight *all[ROLES];
-        weights_of(all, &m->layer[l]);
+        const dq_layer *x = &m->layer[l];
+        const dq_weight *const all[ROLES] = {&x->q,    &x->k,  &x->v,    &x->o,
+                                             &x->gate, &x->up, &x->down, &x->lambda_proj};
         for (int i = 0; i < ROLES && err->code == DQ_OK; i++) add(o, all[i], roles[i], l, &t, err);
     }
     if (err->code == DQ_OK && !m->tied) add(o, &m->head, "head", -1, &t, err);

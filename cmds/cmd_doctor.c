@@ -70,22 +70,6 @@ static dq_status score(trial *t, dq_runner *r, double *nll, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status try_one(trial *t, int i, dq_err *err)
-{
-    dq_model *m = NULL;
-    dq_runner *r = NULL;
-    t->nll[i] = dq_alloc(t->a, (size_t)t->n, sizeof *t->nll[i], err);
-    if (!t->nll[i]) return err->code;
-    dq_logger_note(t->logger, "head order %s", dq_head_order_pairing_name(t->map[i]));
-    if (dq_model_open_as(&m, t->model, t->map[i], err) == DQ_OK &&
-        dq_runner_new(&r, m, t->b, &dq_kv_plain, err) == DQ_OK)
-        score(t, r, t->nll[i], err);
-    if (err->code == DQ_OK) dq_os_maps_check(err);
-    dq_runner_free(r);
-    dq_model_close(m);
-    return err->code;
-}
-
 /* Mean of x - y (y NULL: of x) over blocks of ids. */
 static dq_mean mean_of(const trial *t, const double *x, const double *y, dq_err *err)
 {
@@ -198,7 +182,18 @@ static dq_status try_all(trial *t, const char *text_path, dq_err *err)
     dq_tokenizer_free(tok);
     dq_model_close(m);
     if (err->code == DQ_OK) dq_backend_open(&t->b, "cpu", 0, err);
-    for (int i = 0; err->code == DQ_OK && i < t->n_maps; i++) try_one(t, i, err);
+    for (int i = 0; err->code == DQ_OK && i < t->n_maps; i++) {
+        dq_runner *r = NULL;
+        m = NULL;
+        t->nll[i] = dq_alloc(t->a, (size_t)t->n, sizeof *t->nll[i], err);
+        dq_logger_note(t->logger, "head order %s", dq_head_order_pairing_name(t->map[i]));
+        if (t->nll[i] && dq_model_open_as(&m, t->model, t->map[i], err) == DQ_OK &&
+            dq_runner_new(&r, m, t->b, &dq_kv_plain, err) == DQ_OK &&
+            score(t, r, t->nll[i], err) == DQ_OK)
+            dq_os_maps_check(err);
+        dq_runner_free(r);
+        dq_model_close(m);
+    }
     if (err->code == DQ_OK) decide(t, err);
     dq_backend_close(t->b);
     return err->code;

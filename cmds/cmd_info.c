@@ -48,22 +48,16 @@ static void payload_rows(dq_row_writer *w, const void *container, int64_t i)
     DQ_PUT(w, "sha256", p->sha256, "Of its bytes.", .pattern = DQ_SHA256);
 }
 
-static const char *shape_text(char *buf, size_t cap, const dq_tensor *x)
-{
-    size_t n = 0;
-    snprintf(buf, cap, "scalar");
-    for (int d = 0; d < x->n_dims && n < cap; d++)
-        n += (size_t)snprintf(buf + n, cap - n, "%s%lld", d ? "x" : "", (long long)x->shape[d]);
-    return buf;
-}
-
 static void tensor_rows(dq_row_writer *w, const void *checkpoint, int64_t i)
 {
-    char shape[200];
+    char shape[200] = "scalar";
     const dq_tensor *x = DQ_LIVE(w, dq_checkpoint_at(checkpoint, i));
+    for (int d = 0, n = 0; w->cell && d < x->n_dims && n < (int)sizeof shape; d++)
+        n += snprintf(shape + n, sizeof shape - (size_t)n, "%s%lld", d ? "x" : "",
+                      (long long)x->shape[d]);
     DQ_PUT(w, "name", x->name, "Its name.", .title = "tensor");
     DQ_PUT(w, "dtype", dq_checkpoint_type(checkpoint, i), "Its type.", .title = "type");
-    if (w->cell) DQ_PUT(w, "shape", shape_text(shape, sizeof shape, x), NULL, .title = "shape");
+    DQ_CELL(w, shape, "shape");
     if (DQ_LIST(w, "shape", "Its dimensions.")) {
         for (int d = 0; DQ_MORE(w, d, x->n_dims); d++)
             DQ_PUT(w, NULL, x->shape[d], NULL, .when = DQ_SIGNED);
@@ -508,13 +502,6 @@ typedef struct type_sum {
     int64_t bytes;
 } type_sum;
 
-static const char *way_of(const dq_checkpoint *k, const char *name)
-{
-    dq_weight w;
-    if (!dq_checkpoint_weight(k, name, &w) || !dq_weight_is_coded(&w)) return "";
-    return dq_weight_is_affine(&w) ? ", multiplied as codes" : ", dequantized in products";
-}
-
 static void count_types(const dq_checkpoint *k, type_sum sum[TYPES])
 {
     memset(sum, 0, TYPES * sizeof *sum);
@@ -522,7 +509,12 @@ static void count_types(const dq_checkpoint *k, type_sum sum[TYPES])
         const char *type = dq_checkpoint_type(k, i);
         int at = 0;
         while (sum[at].name && strcmp(sum[at].name, type) != 0) at++;
-        if (!sum[at].name) sum[at].way = way_of(k, dq_checkpoint_at(k, i)->name);
+        dq_weight w;
+        if (!sum[at].name) sum[at].way = "";
+        if (!sum[at].name && dq_checkpoint_weight(k, dq_checkpoint_at(k, i)->name, &w) &&
+            dq_weight_is_coded(&w))
+            sum[at].way =
+                dq_weight_is_affine(&w) ? ", multiplied as codes" : ", dequantized in products";
         sum[at].name = type;
         sum[at].bytes += (int64_t)dq_checkpoint_stored_bytes(k, i);
     }

@@ -89,14 +89,6 @@ static dq_status put_json(dq_h5_result *h, const char *name, json_t *value, dq_e
     return err->code;
 }
 
-/* A pass ends after the context, then every --kv-every rows. */
-static int64_t pass_end(const logits *x, int64_t from)
-{
-    int64_t every = x->evicts ? x->kv.evict.every : 0;
-    if (from < x->prefix) return x->prefix;
-    return every > 0 && x->in.n - from > every ? from + every : x->in.n;
-}
-
 static dq_status run_pass(logits *x, const int32_t *pos, int64_t from, int64_t to, dq_err *err)
 {
     DQ_TRY(
@@ -132,8 +124,11 @@ static dq_status run_passes(logits *x, dq_err *err)
     DQ_TRY(dq_h5_result_array(x->h, "/ids", DQ_OUT_I32, 1, &x->in.n, x->in.ids, err));
     DQ_TRY(dq_h5_result_matrix(x->h, "/logits", x->in.n, x->model->vocab, err));
     DQ_TRY(dq_sha256_begin(&x->sha, err));
+    /* A pass ends after the context, then every --kv-every rows. */
+    const int64_t every = x->evicts ? x->kv.evict.every : 0;
     for (int64_t from = 0, to; from < x->in.n; from = to) {
-        to = pass_end(x, from);
+        to = every > 0 && x->in.n - from > every ? from + every : x->in.n;
+        if (from < x->prefix) to = x->prefix;
         DQ_TRY(run_pass(x, pos, from, to, err));
     }
     DQ_TRY(dq_os_maps_check(err));

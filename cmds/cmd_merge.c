@@ -158,24 +158,19 @@ static dq_status compare(const merge *x, const json_t *head, const char *path, c
     return DQ_OK;
 }
 
-static dq_status begin_with(merge *x, const char *path, dq_err *err)
-{
-    const json_int_t n = json_integer_value(json_object_get(x->first, "shards"));
-    if (n < 1 || n > DQ_SHARDS)
-        return dq_fail(err, DQ_DAMAGED, "%s: expected 1 to %d parts, found %lld", path, DQ_SHARDS,
-                       (long long)n);
-    x->n = (int)n;
-    x->kind = kind_of(x->first);
-    x->of = dq_alloc(x->a, (size_t)x->n, sizeof *x->of, err);
-    return err->code;
-}
-
 static dq_status add_part(merge *x, const char *path, const char *first, dq_err *err)
 {
     json_t *head;
     if (read_head(&head, path, err) == DQ_OK && !x->first) {
+        const json_int_t n = json_integer_value(json_object_get(head, "shards"));
         x->first = json_incref(head);
-        begin_with(x, path, err);
+        x->n = (int)n;
+        x->kind = kind_of(head);
+        if (n < 1 || n > DQ_SHARDS)
+            dq_fail(err, DQ_DAMAGED, "%s: expected 1 to %d parts, found %lld", path, DQ_SHARDS,
+                    (long long)n);
+        else
+            x->of = dq_alloc(x->a, (size_t)n, sizeof *x->of, err);
     }
     if (err->code == DQ_OK) compare(x, head, path, first, err);
     const json_int_t i = json_integer_value(json_object_get(head, "shard"));

@@ -40,13 +40,13 @@ typedef struct request {
     char method[32];
 } request;
 
-static void check_objects(request *r, const dq_container *c, dq_err *err)
+/* err keeps the first failure; later ones become warnings. */
+static void note(request *r, dq_err *one, dq_err *err)
 {
-    dq_err one = {0};
-    if (dq_container_check_objects(c, &one) == DQ_OK) return;
-    dq_advice_apply(&one);
-    if (err->code != DQ_OK) dq_logger_warn(&r->logger, "%s", one.text);
-    dq_fail_as(err, &one);
+    if (one->code == DQ_OK) return;
+    dq_advice_apply(one);
+    if (err->code != DQ_OK) dq_logger_warn(&r->logger, "%s", one->text);
+    dq_fail_as(err, one);
 }
 
 /* dq verify has no cache options, as the container decides: the source is another model. */
@@ -125,24 +125,23 @@ static dq_status run(request *r, const char *path, dq_err *err)
                        path);
     DQ_TRY(dq_container_open(&r->container, path, err));
     c = r->container;
-    /* err keeps the first failure; later ones become warnings. */
     dq_progress bar;
+    dq_err objects = {0};
     double total = 0, done = 0;
     int64_t n = dq_container_n_payloads(c);
     for (int64_t i = 0; i < n; i++) total += (double)dq_container_payload(c, i)->bytes;
     dq_progress_begin(&bar, &r->logger, "hashes", total);
     dq_container_check_index(c, err);
-    check_objects(r, c, err);
+    dq_container_check_objects(c, &objects);
+    note(r, &objects, err);
     for (int64_t i = 0; i < n; i++) {
         const dq_payload *p = dq_container_payload(c, i);
         dq_err one = {0};
         dq_progress_set(&bar, done, p->path);
         done += (double)p->bytes;
         if (dq_os_check_stop(err) == DQ_STOPPED) break;
-        if (dq_container_payload_check(c, i, &one) == DQ_OK) continue;
-        dq_advice_apply(&one);
-        if (err->code != DQ_OK) dq_logger_warn(&r->logger, "%s", one.text);
-        dq_fail_as(err, &one);
+        dq_container_payload_check(c, i, &one);
+        note(r, &one, err);
     }
     dq_progress_end(&bar);
     if (err->code == DQ_OK && r->source) {

@@ -62,21 +62,6 @@ static dq_status decode(answer *out, const dq_conversation *t, const int32_t *id
     return err->code;
 }
 
-/* t->lm.logger is set, *t otherwise {0}. raw: without the chat template. End with conversation_end,
- * after a failure too. */
-static dq_status conversation_begin(dq_conversation *t, const char *path, dq_lm_options *o,
-                                    const dq_sampling *how, bool raw, dq_err *err)
-{
-    DQ_TRY(dq_lm_begin(&t->lm, path, o, err));
-    if (!t->lm.tok)
-        return dq_fail(err, DQ_MISMATCH,
-                       "%s: the model has no tokenizer, so it cannot read a prompt", path);
-    if (!raw) DQ_TRY(dq_lm_template(&t->lm, err));
-    t->raw = !t->lm.chat;
-    DQ_TRY(dq_sampler_begin(&t->sampler, how, t->lm.model->vocab, err));
-    return dq_lm_session(&t->lm, true, err);
-}
-
 static void drop_said(dq_conversation *t, int n)
 {
     while (t->n_said > n) dq_block_free((char *)(uintptr_t)t->said[--t->n_said].content);
@@ -106,15 +91,6 @@ static dq_status say(dq_conversation *t, const char *role, const char *text, siz
     for (size_t i = 0; i < len; i++) copy[i] = text[i] ? text[i] : '\x1a';
     t->said[t->n_said++] = (dq_chat_message){role, copy};
     return DQ_OK;
-}
-
-/* Sets the system message, once, before the first turn. DQ_MISMATCH: no chat template. */
-static dq_status conversation_system(dq_conversation *t, const char *text, dq_err *err)
-{
-    if (t->raw)
-        return dq_fail(err, DQ_MISMATCH, "%s: without a chat template there is no system message",
-                       t->lm.model->path);
-    return say(t, "system", text, strlen(text), err);
 }
 
 static void begin_anew(dq_conversation *t)
@@ -449,13 +425,23 @@ static dq_status read_texts(generate *x, const dq_args *args, dq_err *err)
     return x->prompt ? check_text("the prompt", x->prompt, strlen(x->prompt), err) : DQ_OK;
 }
 
+/* The model's side, which conversation_end ends, after a failure too. */
 static dq_status open_model(generate *x, const char *path, dq_err *err)
 {
     dq_conversation *t = &x->side[x->n_models++];
     t->lm.logger = &x->logger;
-    conversation_begin(t, path, &x->lm, &x->how, x->raw, err);
-    if (err->code == DQ_OK && x->system) conversation_system(t, x->system, err);
-    return err->code;
+    DQ_TRY(dq_lm_begin(&t->lm, path, &x->lm, err));
+    if (!t->lm.tok)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: the model has no tokenizer, so it cannot read a prompt", path);
+    if (!x->raw) DQ_TRY(dq_lm_template(&t->lm, err));
+    t->raw = !t->lm.chat;
+    DQ_TRY(dq_sampler_begin(&t->sampler, &x->how, t->lm.model->vocab, err));
+    DQ_TRY(dq_lm_session(&t->lm, true, err));
+    if (x->system && t->raw)
+        return dq_fail(err, DQ_MISMATCH, "%s: without a chat template there is no system message",
+                       t->lm.model->path);
+    return x->system ? say(t, "system", x->system, strlen(x->system), err) : DQ_OK;
 }
 
 static bool chat_say(void *arg, int32_t id, double logp, const char *piece, size_t len)
@@ -705,7 +691,7 @@ static dq_status run(generate *x, const dq_args *args, dq_err *err)
         while (more && end_turn(x, err) == DQ_OK) {
             if (chat_next_line(&line, &more, mark, err) != DQ_OK || line.n == 0) continue;
             if (strcmp(line.s, "/new") == 0) {
-                /* Forgets all but what conversation_system set. */
+                /* Forgets all but the system message. */
                 dq_conversation *t = &x->side[0];
                 drop_said(t, t->n_said > 0 && strcmp(t->said[0].role, "system") == 0);
                 t->n_ids = 0;
