@@ -352,12 +352,6 @@ static const dq_usage usage = {
     .args = "one or more MODELs",
 };
 
-static dq_output_form form_of_output(const stats *x)
-{
-    if (!x->part.n) return DQ_OUTPUT_HDF5;
-    return x->resume ? DQ_OUTPUT_JOURNAL : DQ_OUTPUT_LINES;
-}
-
 static void tick(void *arg, int walk, int64_t rows)
 {
     stats *x = arg;
@@ -383,6 +377,13 @@ static void end_model(stats *x, dq_runner *r)
 {
     dq_progress_end(&x->progress);
     dq_runner_free(r);
+}
+
+/* What a model's sequences are, and where its findings go. */
+static dq_status begin_entry(const stats *x, cmd_stats_entry *e, dq_err *err)
+{
+    e->fed = (dq_sequences){.n = e->in.n_seq, .cu = e->in.cu, .ids = e->in.ids};
+    return dq_outliers_init(&e->out, e->model, (dq_outlier_detail)x->detail.at, err);
 }
 
 static dq_outlier_plan plan_of(stats *x)
@@ -416,7 +417,6 @@ typedef struct blocks {
 typedef struct work {
     stats *x;
     dq_outlier_plan plan;
-    bool whole; /* of all parts, which are read */
     json_t *about;
     blocks model[CMD_STATS_MODELS];
     dq_work ledger;
@@ -467,11 +467,10 @@ static dq_status begin(work *w, found_unit *found, dq_err *err)
     for (int i = 0; i < w->x->n; i++) {
         cmd_stats_entry *e = &w->x->entry[i];
         const dq_model *m = e->model;
-        const dq_sequences s = {e->in.n_seq, e->in.cu, e->in.ids};
-        e->fed = s;
-        w->model[i].found = dq_block_new((size_t)m->n_layers, sizeof *w->model[i].found, err);
+        w->model[i].found =
+            dq_alloc(w->x->arena, (size_t)m->n_layers, sizeof *w->model[i].found, err);
         if (!w->model[i].found) return err->code;
-        DQ_TRY(dq_outliers_init(&e->out, m, (dq_outlier_detail)w->x->detail.at, err));
+        DQ_TRY(begin_entry(w->x, e, err));
         DQ_TRY(dq_outlier_walk_new(&w->model[i].walk, &e->out, m, &e->fed, &w->plan, err));
         w->model[i].first = number;
         number += dq_outlier_walk_blocks(w->model[i].walk);
@@ -485,10 +484,8 @@ static void end(work *w)
         blocks *of = &w->model[i];
         for (int l = 0; of->found && l < w->x->entry[i].model->n_layers; l++)
             dq_block_free(of->found[l].s);
-        dq_block_free(of->found);
         dq_outlier_walk_free(of->walk);
     }
-    dq_block_free(w);
 }
 
 static bool is_mine(const work *w, int model, int block)
@@ -545,7 +542,7 @@ static dq_status take_line(void *arg, const json_t *step, bool told, dq_err *err
             const int64_t block = json_is_integer(x) ? json_integer_value(x) : -1;
             if (block < 0 || block >= dq_outlier_walk_blocks(of->walk))
                 return dq_fail(err, DQ_DAMAGED, "\"blocks\"");
-            if (of->done[block] || (!w->whole && !is_mine(w, i, (int)block)))
+            if (of->done[block] || (!w->x->merge && !is_mine(w, i, (int)block)))
                 return dq_fail(err, DQ_DAMAGED, "block %lld of model %d is %s", (long long)block, i,
                                of->done[block] ? "there twice" : "not of this part");
             of->done[block] = true;
@@ -641,16 +638,9 @@ static dq_status keep_unit(void *arg, const dq_sensitivity *s, int64_t unit, dq_
     return keep(arg, err);
 }
 
-static dq_status run_block(work *w, dq_runner *r, int model, int block, dq_err *err)
-{
-    DQ_TRY(dq_outlier_walk_run(w->model[model].walk, r, block, err));
-    w->model[model].done[block] = true;
-    return keep(w, err);
-}
-
 static dq_status run_model(work *w, int model, dq_err *err)
 {
-    const blocks *of = &w->model[model];
+    blocks *of = &w->model[model];
     const int n = dq_outlier_walk_blocks(of->walk);
     int64_t rows = 0;
     dq_runner *r = NULL;
@@ -660,7 +650,10 @@ static dq_status run_model(work *w, int model, dq_err *err)
     if (rows == 0) return DQ_OK;
     DQ_TRY(begin_model(w->x, model, rows, &r, err));
     for (int i = 0; i < n && err->code == DQ_OK; i++) {
-        if (!of->done[i] && is_mine(w, model, i)) run_block(w, r, model, i, err);
+        if (of->done[i] || !is_mine(w, model, i)) continue;
+        if (dq_outlier_walk_run(of->walk, r, i, err) != DQ_OK) break;
+        of->done[i] = true;
+        keep(w, err);
     }
     end_model(w->x, r);
     return err->code;
@@ -701,7 +694,7 @@ static dq_status run_part(stats *x, int argc, char **argv, dq_err *err)
 {
     const dq_shard_about about = {"stats", &x->part, x->key.program, x->backend,
                                   json_integer(x->places)};
-    work *w = dq_block_new(1, sizeof *w, err);
+    work *w = dq_alloc(x->arena, 1, sizeof *w, err);
     if (!w) return err->code;
     w->x = x;
     if (dq_shard_head(&w->about, &about, argc, argv, err) == DQ_OK) run_blocks(w, err);
@@ -715,10 +708,9 @@ static dq_status run_part(stats *x, int argc, char **argv, dq_err *err)
 /* Fills entry[].out from the files of all parts. DQ_MISMATCH: of another run, or incomplete. */
 static dq_status read_parts(stats *x, dq_err *err)
 {
-    work *w = dq_block_new(1, sizeof *w, err);
+    work *w = dq_alloc(x->arena, 1, sizeof *w, err);
     if (!w) return err->code;
     w->x = x;
-    w->whole = true;
     begin(w, NULL, err);
     for (int i = 0; err->code == DQ_OK && i < x->merge->n; i++)
         read_part(w, x->merge->path[i], err);
@@ -733,17 +725,6 @@ static dq_status read_parts(stats *x, dq_err *err)
     }
     end(w);
     return err->code == DQ_OK ? cmd_stats_sensitivity_compute(&x->rounding, err) : err->code;
-}
-
-static void warn_bad(stats *x, const cmd_stats_entry *e)
-{
-    for (int k = 0; k < e->out.n_kinds; k++) {
-        int64_t bad = e->out.kind[k].pooled.n_bad;
-        if (bad)
-            dq_logger_warn(&x->logger,
-                           "%s: %lld %s are NaN or infinite; they are counted in no number",
-                           e->model->path, (long long)bad, dq_outlier_name[k]);
-    }
 }
 
 static dq_status open_models(stats *x, const dq_args *args, dq_err *err)
@@ -949,8 +930,7 @@ static dq_status compute(stats *x, dq_err *err)
         cmd_stats_entry *e = &x->entry[i];
         const dq_outlier_plan plan = plan_of(x);
         dq_runner *r = NULL;
-        e->fed = (dq_sequences){.n = e->in.n_seq, .cu = e->in.cu, .ids = e->in.ids};
-        DQ_TRY(dq_outliers_init(&e->out, e->model, (dq_outlier_detail)x->detail.at, err));
+        DQ_TRY(begin_entry(x, e, err));
         DQ_TRY(begin_model(x, i, e->in.cu[e->in.n_seq], &r, err));
         dq_outlier_walk_collect(&e->out, r, &e->fed, &plan, err);
         end_model(x, r);
@@ -1010,7 +990,10 @@ static dq_status run(stats *x, const dq_args *args, int argc, char **argv, dq_er
                 "--text a file.");
     }
     const char *label = x->part.n ? "-o with --shard" : "-o";
-    const dq_output out[] = {{label, x->out_path, form_of_output(x), NULL},
+    const dq_output_form form = !x->part.n  ? DQ_OUTPUT_HDF5
+                                : x->resume ? DQ_OUTPUT_JOURNAL
+                                            : DQ_OUTPUT_LINES;
+    const dq_output out[] = {{label, x->out_path, form, NULL},
                              {"--csv", x->csv_path, DQ_OUTPUT_CSV, NULL}};
     const int n_parts = x->merge ? x->merge->n : 0;
     int n = args->n_inputs;
@@ -1035,7 +1018,13 @@ static dq_status run(stats *x, const dq_args *args, int argc, char **argv, dq_er
     if (dq_ranks_number() > 0) return DQ_OK;
     for (int i = 0; i < x->n; i++) {
         cmd_stats_entry *e = &x->entry[i];
-        warn_bad(x, e);
+        for (int k = 0; k < e->out.n_kinds; k++) {
+            const int64_t bad = e->out.kind[k].pooled.n_bad;
+            if (bad)
+                dq_logger_warn(&x->logger,
+                               "%s: %lld %s are NaN or infinite; they are counted in no number",
+                               e->model->path, (long long)bad, dq_outlier_name[k]);
+        }
         if (x->detail.at == DQ_DETAIL_ALL)
             DQ_TRY(dq_weight_outliers_collect(&e->weights, e->model, err));
     }
