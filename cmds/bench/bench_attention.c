@@ -196,19 +196,6 @@ static const char *name_of(const attention *x, const form *f)
 
 void dq_bench_attention_rows(dq_row_writer *w, const void *attended, int64_t i)
 {
-    static const dq_bench_column seconds_of = {.at = SECONDS,
-                                               .prefix = "seconds",
-                                               .about = "Seconds of one layer, median over runs.",
-                                               .title = "ms",
-                                               .min = "least",
-                                               .digits = 2,
-                                               .scale = 1e3};
-    static const dq_bench_column times_of = {
-        .at = TIMES,
-        .prefix = "times_first",
-        .about = "Time over that of the first form, median over runs.",
-        .title = "times",
-        .digits = 3};
     const attention *x = attended;
     const dq_bench *o = x ? &x->o : NULL;
     const form *f = x ? &x->form[i] : NULL;
@@ -220,13 +207,16 @@ void dq_bench_attention_rows(dq_row_writer *w, const void *attended, int64_t i)
     DQ_PUT(w, "tokens", o->at, "Tokens of the prompt.", .title = "tokens");
     DQ_PUT(w, "form", name_of(x, f), "What is computed.", .title = "form");
     if (w->cell) DQ_PUT(w, NULL, dq_bench_logit_name(logits, f->logit), NULL, .title = "logits");
-    dq_bench_timing_rows(w, o, i, &seconds_of);
+    DQ_BENCH_TIMING(w, o, i, SECONDS, "seconds", "Seconds of one layer, median over runs.",
+                    .title = "ms", .min = "least", .digits = 2, .scale = 1e3);
     DQ_PUT(w, "flops_per_second", rate, "Multiply-adds (two each) per second.", .title = "GFLOP/s",
            .scale = 1e-9, .digits = 1, .when = DQ_NULL);
     DQ_PUT(w, "peak_flops_per_second", peak, DQ_BENCH_ABOUT_PEAK, .when = DQ_NULL);
     DQ_PUT(w, "share_of_peak", rate / peak, "Of that reached.", .title = "share of peak",
            .digits = 2, .when = DQ_NULL);
-    dq_bench_timing_rows(w, o, i, &times_of);
+    DQ_BENCH_TIMING(w, o, i, TIMES, "times_first",
+                    "Time over that of the first form, median over runs.", .title = "times",
+                    .digits = 3);
     DQ_PUT(w, "share_of_codes", share_of_codes(x),
            "Share of query-key pairs that are multiplied as codes; null: no int8.",
            .title = codes ? "as codes" : NULL, .digits = 3, .when = DQ_NULL);
@@ -409,14 +399,6 @@ static dq_status evict_ended(void *arg, dq_err *err)
 
 void dq_bench_evict_rows(dq_row_writer *w, const void *evicted, int64_t i)
 {
-    static const dq_bench_column over_of = {
-        .at = OVER,
-        .prefix = "over_prefill",
-        .about = "What watching and evicting took more, over that, median over runs.",
-        .title = "more",
-        .min = "least",
-        .max = "most",
-        .digits = 3};
     const policies *x = evicted;
     const dq_bench *o = x ? &x->o : NULL;
     dq_bench_rows_begin(w, o, "evict");
@@ -425,7 +407,9 @@ void dq_bench_evict_rows(dq_row_writer *w, const void *evicted, int64_t i)
     DQ_PUT(w, "prefill_seconds_median", dq_bench_timing_of(o, o->n_shown, OVER).median,
            "Seconds of a prefill that nobody watches.", .title = "prefill s", .digits = 3,
            .when = DQ_NULL);
-    dq_bench_timing_rows(w, o, i, &over_of);
+    DQ_BENCH_TIMING(w, o, i, OVER, "over_prefill",
+                    "What watching and evicting took more, over that, median over runs.",
+                    .title = "more", .min = "least", .max = "most", .digits = 3);
     DQ_PUT(w, "evicting_over_prefill_median", dq_bench_timing_of(o, i, EVICTING).median,
            "Of it the eviction.", .title = "evicting", .digits = 3, .when = DQ_NULL);
 }

@@ -251,18 +251,6 @@ void dq_bench_prefill_rows(dq_row_writer *w, const void *prefilled, int64_t i)
     const dq_bench *o = x ? &x->o : NULL;
     double s = 0, peak = 0, attention = 0, products = 0, flops = 0;
     const bool several = o && o->n_logits > 1, clocked = x && x->clocked;
-    const dq_bench_column times_of = {.at = TIMES,
-                                      .prefix = "times_first",
-                                      .about =
-                                          "Time over that of the unrounded pass, median over runs.",
-                                      .title = several ? "times" : NULL,
-                                      .digits = 3};
-    static const dq_bench_column seconds_of = {.at = SECONDS,
-                                               .prefix = "seconds",
-                                               .about = "Seconds of a pass, median over runs.",
-                                               .title = "median s",
-                                               .min = "min s",
-                                               .digits = 3};
     char weights[WEIGHTS], logits[DQ_BENCH_LOGIT_NAME];
     if (x) {
         s = dq_bench_timing_of(o, i, SECONDS).median;
@@ -276,8 +264,11 @@ void dq_bench_prefill_rows(dq_row_writer *w, const void *prefilled, int64_t i)
     DQ_PUT(w, "weights", weights_text(weights, o->model), "How weights are stored.");
     if (w->cell && several)
         DQ_PUT(w, NULL, dq_bench_logit_name(logits, o->logit[i]), NULL, .title = "logits");
-    dq_bench_timing_rows(w, o, i, &times_of);
-    dq_bench_timing_rows(w, o, i, &seconds_of);
+    DQ_BENCH_TIMING(w, o, i, TIMES, "times_first",
+                    "Time over that of the unrounded pass, median over runs.",
+                    .title = several ? "times" : NULL, .digits = 3);
+    DQ_BENCH_TIMING(w, o, i, SECONDS, "seconds", "Seconds of a pass, median over runs.",
+                    .title = "median s", .min = "min s", .digits = 3);
     DQ_PUT(w, "tokens_per_second", o->at / s, "Tokens per second.", .title = "tokens/s",
            .when = DQ_NULL);
     DQ_PUT(w, "flops_per_second", flops, "Multiply-adds (two each) per second.", .title = "GFLOP/s",
@@ -820,12 +811,6 @@ static int64_t peak_bytes(const generate *x)
 
 void dq_bench_generate_rows(dq_row_writer *w, const void *generated, int64_t i)
 {
-    static const dq_bench_column step_of = {.at = STEP,
-                                            .prefix = "step_seconds",
-                                            .about = "Seconds of a step, median over runs.",
-                                            .title = "ms/step",
-                                            .digits = 3,
-                                            .scale = 1e3};
     const generate *x = generated;
     const dq_bench *o = x ? &x->o : NULL;
     const subject *s = x ? &x->at[i] : NULL;
@@ -843,7 +828,8 @@ void dq_bench_generate_rows(dq_row_writer *w, const void *generated, int64_t i)
     DQ_PUT(w, "weights", weights_text(weights, o->model), "How weights are stored.");
     DQ_PUT(w, "bits_per_weight", 8 * s->weights.total / s->weights.weights,
            "Bits per weight of the matrices that a step reads.", .when = DQ_NULL);
-    dq_bench_timing_rows(w, o, i, &step_of);
+    DQ_BENCH_TIMING(w, o, i, STEP, "step_seconds", "Seconds of a step, median over runs.",
+                    .title = "ms/step", .digits = 3, .scale = 1e3);
     DQ_PUT(w, "tokens_per_second", s->batch / step.median, "Tokens per second, of the median step.",
            .title = "tokens/s", .digits = 1, .when = DQ_NULL);
     DQ_PUT(w, "tokens_per_second_min", s->batch / step.max, "Of the slowest.", .title = "least",

@@ -177,7 +177,7 @@ const char *dq_bench_logit_name(char *out, dq_logit_spec s);
 void dq_bench_rows_begin(dq_row_writer *w, const dq_bench *x, const char *what);
 /* logit_bits and logit_granularity, null at 16 bits. */
 void dq_bench_logit_rows(dq_row_writer *w, const dq_logit_spec *s);
-/* PREFIX_median, PREFIX_min, PREFIX_max, with columns of these titles; NULL: none. */
+/* PREFIX_median, PREFIX_min, PREFIX_max of a column, and their titles in a table; NULL: none. */
 typedef struct dq_bench_column {
     int at;
     const char *prefix, *about; /* of the median */
@@ -187,6 +187,10 @@ typedef struct dq_bench_column {
 } dq_bench_column;
 void dq_bench_timing_rows(dq_row_writer *w, const dq_bench *x, int64_t thing,
                           const dq_bench_column *c);
+#define DQ_BENCH_TIMING(w, x, thing, at_, prefix_, ...)                                            \
+    dq_bench_timing_rows(                                                                          \
+        w, x, thing,                                                                               \
+        &(const dq_bench_column){.at = (at_), .prefix = (prefix_), .about = __VA_ARGS__})
 /* DQ_MISMATCH: the model has not the positions of a context and `more` tokens. */
 dq_status dq_bench_check_positions(const dq_bench *x, int64_t more, dq_err *err);
 
