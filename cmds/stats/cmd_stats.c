@@ -48,59 +48,8 @@ typedef struct cmd_stats_key {
         dq_opt_word("logit-granularity", "WHICH", &(x).granularity, dq_granularity_name,           \
                     DQ_GRANULARITIES, "logits with one scale: {words} (default per-tensor)")
 
-/* CSV and HDF5 walk models, kinds and layers in order; in HDF5 a quantity is an array over layers,
- * and channels one over layers, classes of tokens and channels. */
-
-/* What a line of CSV is of; layer -1: all of them. */
-typedef struct csv_line {
-    const cmd_stats_entry *e;
-    int k, layer;
-} csv_line;
-
-/* Of all tokens, or of the ordinary ones. */
-static void csv_cells(dq_row_writer *w, const void *arg, int64_t ordinary)
-{
-    const csv_line *at = arg;
-    const dq_outlier_kind *x = &at->e->out.kind[at->k];
-    const dq_tally *all = at->layer < 0 ? &x->pooled : &x->layer[at->layer], *y = all;
-    if (ordinary) y = at->layer < 0 ? &x->pooled_ordinary : &x->ordinary[at->layer];
-    const dq_median m = ordinary        ? dq_outlier_median(y)
-                        : at->layer < 0 ? x->pooled_median
-                                        : x->layer_median[at->layer];
-    char text[16] = "all";
-    if (at->layer >= 0) snprintf(text, sizeof text, "%d", at->layer);
-    DQ_CELL(w, at->e->model->path, "model");
-    DQ_CELL(w, dq_outlier_name[at->k], "values");
-    DQ_CELL(w, text, "layer");
-    DQ_CELL(w, y->n, "n");
-    cmd_stats_top_cells(w, y, 9);
-    DQ_CELL(w, m.value, "median", .digits = -9);
-    DQ_CELL(w, m.bound, "median_bound", .digits = -9);
-    DQ_CELL(w, dq_outlier_rms(y), "rms", .digits = -9);
-    DQ_CELL(w, dq_outlier_kurtosis0(y), "kurtosis0", .digits = -9);
-    DQ_CELL(w, dq_tally_quantile(y, 0.999, NULL), "p99_9", .digits = -9);
-    DQ_CELL(w, ordinary ? "ordinary" : "all", "tokens");
-}
-
-/* A line per model, kind, class of tokens ("all", "ordinary") and layer; layer "all" is pooled. */
-static dq_status cmd_stats_csv(const cmd_stats_entry *e, int n, const char *path, dq_err *err)
-{
-    dq_table *t = NULL;
-    for (int i = 0; i < n; i++) {
-        const int n_kinds = e[i].out.n_kinds;
-        for (int k = 0; k < n_kinds; k++) {
-            for (int some = 0; some < (n_kinds > DQ_N_TABLE5 ? 2 : 1); some++) {
-                for (int l = -1; l < e[i].out.n_layers; l++) {
-                    const csv_line at = {&e[i], k, l};
-                    dq_table_add_rows(&t, csv_cells, &at, some, err);
-                }
-            }
-        }
-    }
-    if (err->code == DQ_OK) dq_table_csv(t, path, err);
-    dq_table_free(t);
-    return err->code;
-}
+/* HDF5 walks models, kinds and layers in order; a quantity is an array over layers, and channels one
+ * over layers, classes of tokens and channels. */
 
 static dq_status put(dq_h5_result *h, const char *group, const char *name, dq_h5_result_type type,
                      int n_dims, const int64_t *shape, const void *data, dq_err *err)

@@ -26,6 +26,8 @@ typedef struct cmd_stats_entry {
 /* Prints Table 5, kinds of values, the n_places largest outliers of each class of tokens, and
  * attention maps; layers: by layer too. */
 dq_status cmd_stats_print(const cmd_stats_entry *e, int n, int n_places, bool layers, dq_err *err);
+/* A line per model, kind, class of tokens ("all", "ordinary") and layer; layer "all" is pooled. */
+dq_status cmd_stats_csv(const cmd_stats_entry *e, int n, const char *path, dq_err *err);
 /* One element of `results`. */
 void cmd_stats_rows(dq_row_writer *w, const cmd_stats_entry *e, int n_places);
 
@@ -49,17 +51,14 @@ dq_status cmd_stats_units_rows(dq_row_writer *w, const cmd_stats_entry *e, dq_er
 dq_status cmd_stats_units_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
                              dq_arena *a, dq_err *err);
 
-enum { CMD_STATS_CELL = 96, CMD_STATS_TOPS = 5 };
-extern const int cmd_stats_tops[CMD_STATS_TOPS]; /* 1, 2, 3, 10, 100 */
 enum { CMD_STATS_QUANTILES = 4 };
 extern const struct cmd_stats_quantile {
     const char *name; /* "p90" .. */
     double p;
+    const char *about;
 } cmd_stats_quantile[CMD_STATS_QUANTILES];
 /* "-" for what does not exist. */
 void cmd_stats_number(dq_table *t, double x, int digits);
-/* Columns "top1" .. "top100". */
-void cmd_stats_top_cells(dq_row_writer *w, const dq_tally *t, int digits);
 /* "value", "stderr", "interval". */
 void cmd_stats_mean_rows(dq_row_writer *w, dq_mean m, dq_interval i);
 

@@ -323,11 +323,23 @@ dq_status cmd_stats_units_h5(dq_h5_result *h, const char *group, const cmd_stats
 
 /* A token is escaped byte by byte, so that it is one word on any terminal. */
 
-enum { CELL = CMD_STATS_CELL };
+enum { CELL = 96 };
 
-const int cmd_stats_tops[CMD_STATS_TOPS] = {1, 2, 3, 10, 100};
+static const struct {
+    int k;
+    const char *name, *about;
+} tops[] = {{1, "top1", "The largest magnitude; null: there are fewer."},
+            {2, "top2", "The second largest magnitude; null: there are fewer."},
+            {3, "top3", "The third largest magnitude; null: there are fewer."},
+            {10, "top10", "The 10th largest magnitude; null: there are fewer."},
+            {100, "top100", "The 100th largest magnitude; null: there are fewer."}};
+enum { TOPS = sizeof tops / sizeof *tops };
 const struct cmd_stats_quantile cmd_stats_quantile[CMD_STATS_QUANTILES] = {
-    {"p90", 0.9}, {"p99", 0.99}, {"p99_9", 0.999}, {"p99_99", 0.9999}};
+    {"p90", 0.9,
+     "90th percentile of magnitudes, to the middle of a bin of a histogram: 0.4 % off at most."},
+    {"p99", 0.99, "99th percentile, in the same way."},
+    {"p99_9", 0.999, "99.9th percentile."},
+    {"p99_99", 0.9999, "99.99th percentile."}};
 static const char *const cmd_stats_kind_title[DQ_N_KINDS] = {
     "attention logits", "hidden states", "queries",          "keys",         "values",
     "input of q k v",   "input of o",    "input of gate up", "input of down"};
@@ -353,7 +365,7 @@ static int32_t id_at(const cmd_stats_entry *e, int32_t seq, int32_t pos)
 
 /* A token as one printable word: control characters, backslash and stray bytes are escaped; NULL
  * without a tokenizer. */
-static const char *word(char buf[CMD_STATS_CELL], const dq_tokenizer *t, int32_t id)
+static const char *word(char buf[CELL], const dq_tokenizer *t, int32_t id)
 {
     size_t len = 0, used = 0;
     int64_t first_bad;
@@ -610,26 +622,14 @@ static double ratio(double x, double y)
 
 static void tally_rows(dq_row_writer *w, const dq_tally *t, dq_median m)
 {
-    static const char *const nth[CMD_STATS_TOPS] = {
-        "The largest magnitude; null: there are fewer.",
-        "The second largest magnitude; null: there are fewer.",
-        "The third largest magnitude; null: there are fewer.",
-        "The 10th largest magnitude; null: there are fewer.",
-        "The 100th largest magnitude; null: there are fewer."};
-    static const char *const centile[CMD_STATS_QUANTILES] = {
-        "90th percentile of magnitudes, to the middle of a bin of a histogram: 0.4 % off at most.",
-        "99th percentile, in the same way.", "99.9th percentile.", "99.99th percentile."};
-    char key[16];
     DQ_PUT(w, "n", t->n, "Numbers.");
-    for (int c = 0; c < CMD_STATS_TOPS; c++) {
-        snprintf(key, sizeof key, "top%d", cmd_stats_tops[c]);
-        DQ_PUT(w, key, dq_outlier_top(t, cmd_stats_tops[c]), nth[c], .when = DQ_NULL);
-    }
+    for (int c = 0; c < TOPS; c++)
+        DQ_PUT(w, tops[c].name, dq_outlier_top(t, tops[c].k), tops[c].about, .when = DQ_NULL);
     DQ_PUT(w, "median", m.value, "Median magnitude.", .when = DQ_NULL);
     DQ_PUT(w, "median_bound", m.bound, "How far off it may be; 0: exact.", .when = DQ_NULL);
-    for (int i = 0; i < CMD_STATS_QUANTILES; i++)
-        DQ_PUT(w, cmd_stats_quantile[i].name, dq_tally_quantile(t, cmd_stats_quantile[i].p, NULL),
-               centile[i], .when = DQ_NULL);
+    for (const struct cmd_stats_quantile *q = cmd_stats_quantile;
+         q < cmd_stats_quantile + CMD_STATS_QUANTILES; q++)
+        DQ_PUT(w, q->name, dq_tally_quantile(t, q->p, NULL), q->about, .when = DQ_NULL);
     DQ_PUT(w, "mean_magnitude", t->n ? dq_fixed_value(&t->sum) / (double)t->n : (double)NAN,
            "Mean magnitude.", .when = DQ_NULL);
     DQ_PUT(w, "rms", dq_outlier_rms(t), "Root of the mean square.", .when = DQ_NULL);
@@ -678,7 +678,7 @@ static void put_token(dq_row_writer *w, const char *id_key, const char *text_key
                       const cmd_stats_entry *e, int32_t seq, int32_t pos, const char *about_id,
                       const char *about_text)
 {
-    char buf[CMD_STATS_CELL];
+    char buf[CELL];
     DQ_PUT(w, id_key, id_at(e, seq, pos), about_id);
     DQ_PUT(w, text_key, word(buf, e->tokenizer, id_at(e, seq, pos)), about_text, .when = DQ_NULL);
 }
@@ -951,13 +951,10 @@ void cmd_stats_rows(dq_row_writer *w, const cmd_stats_entry *e, int n_places)
  * Table 5, outliers named once each, kinds of values, attention maps; by layer on request, as a
  * model has dozens. */
 
-void cmd_stats_top_cells(dq_row_writer *w, const dq_tally *t, int digits)
+static void top_cells(dq_row_writer *w, const dq_tally *t, int digits)
 {
-    char title[8];
-    for (int c = 0; c < CMD_STATS_TOPS; c++) {
-        snprintf(title, sizeof title, "top%d", cmd_stats_tops[c]);
-        DQ_CELL(w, dq_outlier_top(t, cmd_stats_tops[c]), title, .digits = -digits);
-    }
+    for (int c = 0; c < TOPS; c++)
+        DQ_CELL(w, dq_outlier_top(t, tops[c].k), tops[c].name, .digits = -digits);
 }
 
 /* Of all tokens, or of the ordinary ones. */
@@ -970,7 +967,7 @@ static void table5_cells(dq_row_writer *w, const void *arg, int64_t ordinary)
     DQ_CELL(w, at->e->label, "model");
     DQ_CELL(w, cmd_stats_kind_title[at->k], "values");
     DQ_CELL(w, ordinary ? "ordinary" : "all", "tokens");
-    cmd_stats_top_cells(w, y, 5);
+    top_cells(w, y, 5);
     DQ_CELL(w, median_text(median, ordinary ? dq_outlier_median(y) : x->pooled_median), "median");
     DQ_CELL(w, y->n, "n");
 }
@@ -1165,5 +1162,49 @@ dq_status cmd_stats_print(const cmd_stats_entry *e, int n, int n_places, bool la
             DQ_TRY(dq_table_rows(top_rows, &at, n_places < n_top ? n_places : n_top, 1, err));
         }
     }
+    return err->code;
+}
+
+/* A line of CSV, of layer `end` (-1: all) and all tokens, or the ordinary ones. */
+static void csv_cells(dq_row_writer *w, const void *arg, int64_t ordinary)
+{
+    const of_entry *at = arg;
+    const dq_outlier_kind *x = &at->e->out.kind[at->k];
+    const dq_tally *all = at->end < 0 ? &x->pooled : &x->layer[at->end], *y = all;
+    if (ordinary) y = at->end < 0 ? &x->pooled_ordinary : &x->ordinary[at->end];
+    const dq_median m = ordinary      ? dq_outlier_median(y)
+                        : at->end < 0 ? x->pooled_median
+                                      : x->layer_median[at->end];
+    char text[16] = "all";
+    if (at->end >= 0) snprintf(text, sizeof text, "%d", at->end);
+    DQ_CELL(w, at->e->model->path, "model");
+    DQ_CELL(w, dq_outlier_name[at->k], "values");
+    DQ_CELL(w, text, "layer");
+    DQ_CELL(w, y->n, "n");
+    top_cells(w, y, 9);
+    DQ_CELL(w, m.value, "median", .digits = -9);
+    DQ_CELL(w, m.bound, "median_bound", .digits = -9);
+    DQ_CELL(w, dq_outlier_rms(y), "rms", .digits = -9);
+    DQ_CELL(w, dq_outlier_kurtosis0(y), "kurtosis0", .digits = -9);
+    DQ_CELL(w, dq_tally_quantile(y, 0.999, NULL), "p99_9", .digits = -9);
+    DQ_CELL(w, ordinary ? "ordinary" : "all", "tokens");
+}
+
+dq_status cmd_stats_csv(const cmd_stats_entry *e, int n, const char *path, dq_err *err)
+{
+    dq_table *t = NULL;
+    for (int i = 0; i < n; i++) {
+        const int n_kinds = e[i].out.n_kinds;
+        for (int k = 0; k < n_kinds; k++) {
+            for (int some = 0; some < (n_kinds > DQ_N_TABLE5 ? 2 : 1); some++) {
+                for (int l = -1; l < e[i].out.n_layers; l++) {
+                    const of_entry at = {.e = &e[i], .k = k, .end = l};
+                    dq_table_add_rows(&t, csv_cells, &at, some, err);
+                }
+            }
+        }
+    }
+    if (err->code == DQ_OK) dq_table_csv(t, path, err);
+    dq_table_free(t);
     return err->code;
 }
