@@ -1,5 +1,6 @@
 /* cmd_export: dq export OUT.h5 -o PATH [--format FORM]
  * SPDX-License-Identifier: MIT */
+#include "base/os.h"
 #include "checkpoint/container.h"
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"
@@ -14,12 +15,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-#ifdef _OPENMP
-#include "base/os.h"
-
-#include <omp.h>
-#endif
 
 typedef struct request {
     dq_logger logger;
@@ -459,9 +454,7 @@ dq_status dq_cmd_export(int argc, char **argv, dq_err *err)
                                  .shard_bytes = r.shard_mb * 1000000,
                                  .dq_version = DQ_VERSION};
     DQ_TRY(dq_progress_listen(&r.logger, "export", err));
-#ifdef _OPENMP
-    omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_os_cpu_count(""));
-#endif
+    dq_os_threads_set(r.threads);
     run(&r, &args, err);
     dq_logger_end(&r.logger);
     return err->code;

@@ -11,10 +11,6 @@
 
 #include <stdio.h>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 static const dq_usage usage = {
     .name = "verify",
     .synopsis = "FILE [--source DIR] [options]",
@@ -115,9 +111,7 @@ static dq_status run(request *r, const char *path, dq_err *err)
 {
     dq_container *c;
     r->path = path;
-#ifdef _OPENMP
-    omp_set_num_threads(r->threads > 0 ? (int)r->threads : dq_os_cpu_count(""));
-#endif
+    dq_os_threads_set(r->threads);
     if (dq_file_is_dir(path) || dq_checkpoint_is_gguf(path))
         return dq_fail(err, DQ_MISMATCH,
                        "%s: a checkpoint, which has no hashes, and only containers are verified. "

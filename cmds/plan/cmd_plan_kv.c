@@ -165,10 +165,6 @@ void dq_cache_numbers_compare(const dq_plan_found *x, const char *other, bool er
 
 /* Files are checked before anything is opened, a recipe before anything is measured. */
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 const dq_cache_options dq_cache_options_none = {.recent = -1, .sink = -1};
 
 json_t *dq_cache_job_recipe_of(const dq_cache_job *j, const char *text)
@@ -240,9 +236,7 @@ dq_status dq_cache_job_open(dq_cache_job *j, const dq_args *args, int64_t window
         return dq_fail(err, DQ_USAGE,
                        "-o RECIPE.json is missing (or --dry-run to see what would be done).");
     DQ_TRY(dq_ranks_number() > 0 ? DQ_OK : dq_plan_files_check(&f, err));
-#ifdef _OPENMP
-    omp_set_num_threads(c->threads > 0 ? (int)c->threads : dq_os_cpu_count(""));
-#endif
+    dq_os_threads_set(c->threads);
     DQ_TRY(dq_backend_open(&in->backend, c->device ? c->device : "auto", (int)c->threads, err));
     DQ_TRY(dq_input_model(&j->model, args->item[0], NULL, &c->logger, err));
     DQ_TRY(dq_input_tokenizer(&j->tok, j->model, true, err));

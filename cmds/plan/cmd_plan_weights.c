@@ -527,10 +527,6 @@ static dq_status weights_output_print(const dq_plan_weights *p, dq_err *err)
 
 /* The search is plan/plan_weights.h's. */
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 typedef struct request {
     dq_logger logger;
     const char *widths;
@@ -767,9 +763,7 @@ static void start(request *r, const dq_args *args, dq_err *err)
 {
     if (make_settings(r, err) != DQ_OK || dq_progress_listen(&r->logger, usage.name, err) != DQ_OK)
         return;
-#ifdef _OPENMP
-    omp_set_num_threads(r->threads > 0 ? (int)r->threads : dq_os_cpu_count(""));
-#endif
+    dq_os_threads_set(r->threads);
     run(r, args, err);
     dq_logger_end(&r->logger);
 }

@@ -535,6 +535,11 @@ int dq_os_threads(void)
     return omp_get_max_threads();
 }
 
+void dq_os_threads_set(int64_t n)
+{
+    omp_set_num_threads(n > 0 ? (int)n : dq_os_cpu_count(""));
+}
+
 /* GCC's OpenMP reads its environment when loaded, so the program restarts itself. By default it
  * spins 6 ms and more before it sleeps, at the expense of others on that processor. */
 void dq_os_threads_begin(char **argv)

@@ -67,6 +67,8 @@ int dq_os_cpu_count(const char *root);
  * unless bound. */
 void dq_os_share_machine(int n);
 int dq_os_threads(void); /* that parallel regions have */
+/* They have n from now on; 0: as many as processors. */
+void dq_os_threads_set(int64_t n);
 /* Makes waiting threads sleep after some 50 microseconds unless the environment decides
  * (GOMP_SPINCOUNT, OMP_WAIT_POLICY), by restarting the program. First in main; does nothing where
  * it cannot. */

@@ -453,10 +453,6 @@ void dq_calib_run_rows(dq_row_writer *w, const dq_calib_run *c, const dq_quantiz
 
 /* Contradicting options are refused before a model is opened, which may take long. */
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 void dq_quantize_request_begin(dq_quantize_request *r, dq_logger *logger)
 {
     *r = (dq_quantize_request){.logger = logger, .logit_bits = 16};
@@ -560,15 +556,10 @@ static dq_status check_plan(dq_quantize_request *r, dq_err *err)
 
 static void use_threads(const dq_quantize_request *r)
 {
-#ifdef _OPENMP
     /* One more than processors: one thread hashes the source throughout, and idle threads should
      * sleep, not spin. */
     const bool hashes_beside = !dq_calib_run_wanted(&r->calib) && dq_ranks_count() == 1;
-    const int usual = dq_os_cpu_count("") + hashes_beside;
-    omp_set_num_threads(r->threads > 0 ? (int)r->threads : usual);
-#else
-    (void)r;
-#endif
+    dq_os_threads_set(r->threads > 0 ? r->threads : dq_os_cpu_count("") + hashes_beside);
 }
 
 dq_status dq_quantize_request_seconds(double *seconds, dq_quantize_request *r, dq_quantizer *q,
