@@ -167,14 +167,6 @@ static dq_status attention_ended(void *arg, dq_err *err)
     return dq_backend_sync(x->o.backend, err);
 }
 
-/* Multiply-adds count as two; a first sweep for maxima does not count. */
-static double flops_of(const attention *x, const form *f)
-{
-    const dq_head_order *a = &x->o.model->map;
-    const double products = (double)a->n_out * a->n_slabs * (f->softmaxes ? 2 : 1), n = x->o.at;
-    return 2.0 * a->head_dim * (a->n_q + products) * (n * (n + 1) / 2);
-}
-
 /* Share of a prompt's query-key pairs multiplied as codes; NaN unless in int8. */
 static double share_of_codes(const attention *x)
 {
@@ -188,25 +180,31 @@ static double share_of_codes(const attention *x)
     return x->o.math.qk == DQ_NUM_INT8 ? coded / all : (double)NAN;
 }
 
-static const char *name_of(const attention *x, const form *f)
-{
-    if (f->softmaxes) return "two softmaxes";
-    return x->o.model->map.n_maps == 2 ? "difference" : "softmax";
-}
-
 void dq_bench_attention_rows(dq_row_writer *w, const void *attended, int64_t i)
 {
     const attention *x = attended;
     const dq_bench *o = x ? &x->o : NULL;
     const form *f = x ? &x->form[i] : NULL;
     const bool codes = x && o->math.qk == DQ_NUM_INT8;
-    const double rate = x ? flops_of(x, f) / dq_bench_timing_of(o, i, SECONDS).median : 0;
-    const double peak = x ? dq_bench_timing_of(o, 0, PEAK).median : 0;
+    const dq_head_order *a = x ? &o->model->map : NULL;
+    double rate = 0, peak = 0;
     char logits[DQ_BENCH_LOGIT_NAME];
+    if (x) {
+        /* Multiply-adds count as two; a first sweep for maxima does not count. */
+        const double products = (double)a->n_out * a->n_slabs * (f->softmaxes ? 2 : 1),
+                     pairs = (double)o->at * (o->at + 1.0) / 2;
+        rate = 2.0 * a->head_dim * (a->n_q + products) * pairs /
+               dq_bench_timing_of(o, i, SECONDS).median;
+        peak = dq_bench_timing_of(o, 0, PEAK).median;
+    }
     dq_bench_rows_begin(w, o, "attention");
     DQ_PUT(w, "tokens", o->at, "Tokens of the prompt.", .title = "tokens");
-    DQ_PUT(w, "form", name_of(x, f), "What is computed.", .title = "form");
-    if (w->cell) DQ_PUT(w, NULL, dq_bench_logit_name(logits, f->logit), NULL, .title = "logits");
+    DQ_PUT(w, "form",
+           f->softmaxes     ? "two softmaxes"
+           : a->n_maps == 2 ? "difference"
+                            : "softmax",
+           "What is computed.", .title = "form");
+    DQ_CELL(w, dq_bench_logit_name(logits, f->logit), "logits");
     DQ_BENCH_TIMING(w, o, i, SECONDS, "seconds", "Seconds of one layer, median over runs.",
                     .title = "ms", .min = "least", .digits = 2, .scale = 1e3);
     DQ_PUT(w, "flops_per_second", rate, "Multiply-adds (two each) per second.", .title = "GFLOP/s",
@@ -519,36 +517,12 @@ static void items_close(void *arg)
     dq_arena_free(x->a);
 }
 
-typedef struct sums {
-    double prefill, floor, flops;
-} sums;
-
-static dq_status run_group(items_bench *x, const dq_requests *q, dq_scores out, dq_scorer *scorer,
-                           int64_t begin, int64_t end, sums *s, dq_err *err)
-{
-    const dq_bench *o = &x->o;
-    const int64_t before = scorer->work.computed,
-                  scored = dq_items_values(q, end) - dq_items_values(q, begin);
-    double prefill, rate;
-    DQ_TRY(dq_score_items(scorer, q, begin, end, out, err));
-    /* the first of two finds the caches full of what was scored */
-    for (int i = 0; i < 2; i++) DQ_TRY(dq_bench_prompt_run(&prefill, o, dq_logit_plain, err));
-    DQ_TRY(dq_bench_product_rate(&rate, o->backend, o->model, o->math.linear, err));
-    const double flops = dq_bench_row_flops(o->model) * (double)(scorer->work.computed - before) +
-                         dq_bench_logits_flops(o->model) * (double)scored;
-    s->prefill += prefill;
-    s->flops += flops;
-    s->floor += flops / rate;
-    x->n_groups++;
-    return DQ_OK;
-}
-
 static dq_status run_groups(items_bench *x, dq_scorer *scorer, dq_arena *a, dq_err *err)
 {
     dq_bench *o = &x->o;
     const dq_model *m = o->model;
     dq_requests q;
-    sums s = {0};
+    double prefill = 0, bare = 0, flops = 0, seconds, rate;
     const double start = dq_backend_seconds(o->backend);
     if (dq_items_encode(&q, &x->items, x->tok, DQ_BOS_AUTO, m->max_positions, m->vocab, a, err) !=
         DQ_OK)
@@ -560,22 +534,32 @@ static dq_status run_groups(items_bench *x, dq_scorer *scorer, dq_arena *a, dq_e
     x->n_groups = 0;
     for (int64_t begin = 0, end; begin < q.n_items; begin = end) {
         end = dq_score_group(&q, begin, dq_score_rows(o->runner, true), true);
-        DQ_TRY(run_group(x, &q, out, scorer, begin, end, &s, err));
+        const int64_t before = scorer->work.computed;
+        DQ_TRY(dq_score_items(scorer, &q, begin, end, out, err));
+        /* the first of two finds the caches full of what was scored */
+        for (int i = 0; i < 2; i++) DQ_TRY(dq_bench_prompt_run(&seconds, o, dq_logit_plain, err));
+        DQ_TRY(dq_bench_product_rate(&rate, o->backend, m, o->math.linear, err));
+        const double scored = (double)(dq_items_values(&q, end) - dq_items_values(&q, begin));
+        const double of_group = dq_bench_row_flops(m) * (double)(scorer->work.computed - before) +
+                                dq_bench_logits_flops(m) * scored;
+        prefill += seconds;
+        flops += of_group;
+        bare += of_group / rate;
+        x->n_groups++;
         if (o->run < 0) break;
         dq_progress_set(&o->progress, o->done + (double)end / (double)q.n_items, x->task);
     }
     const dq_score_work *work = &scorer->work;
-    const double tokens = (double)o->prompt.n * (double)x->n_groups, computed = dq_score_rate(work),
-                 prefill = tokens / s.prefill;
+    const double tokens = (double)o->prompt.n * (double)x->n_groups, computed = dq_score_rate(work);
     const double all[N_COLUMNS] = {[TOKENIZE] = tokenizing,
                                    [SCORE] = work->seconds,
-                                   [FLOOR] = s.floor,
+                                   [FLOOR] = bare,
                                    [COMPUTED_RATE] = computed,
                                    [NAIVE_RATE] = (double)work->tokens / work->seconds,
-                                   [PREFILL_RATE] = prefill,
-                                   [PRODUCT_RATE] = s.flops / s.floor,
-                                   [OF_PREFILL] = computed / prefill,
-                                   [OF_FLOOR] = s.floor / work->seconds};
+                                   [PREFILL_RATE] = tokens / prefill,
+                                   [PRODUCT_RATE] = flops / bare,
+                                   [OF_PREFILL] = computed / (tokens / prefill),
+                                   [OF_FLOOR] = bare / work->seconds};
     for (int i = 0; i < N_COLUMNS; i++) *dq_bench_sample(o, 0, i) = all[i];
     x->work = *work;
     x->scored = q.n_values;

@@ -262,8 +262,7 @@ void dq_bench_prefill_rows(dq_row_writer *w, const void *prefilled, int64_t i)
     dq_bench_rows_begin(w, o, "prefill");
     DQ_PUT(w, "tokens", o->at, "Tokens of the prompt.", .title = "tokens");
     DQ_PUT(w, "weights", weights_text(weights, o->model), "How weights are stored.");
-    if (w->cell && several)
-        DQ_PUT(w, NULL, dq_bench_logit_name(logits, o->logit[i]), NULL, .title = "logits");
+    if (several) DQ_CELL(w, dq_bench_logit_name(logits, o->logit[i]), "logits");
     DQ_BENCH_TIMING(w, o, i, TIMES, "times_first",
                     "Time over that of the unrounded pass, median over runs.",
                     .title = several ? "times" : NULL, .digits = 3);
@@ -284,12 +283,9 @@ void dq_bench_prefill_rows(dq_row_writer *w, const void *prefilled, int64_t i)
            .title = clocked ? "products" : NULL, .digits = 3, .when = DQ_NULL);
     DQ_PUT(w, "share_of_attention", attention, "Share of the time in attention; null: not clocked.",
            .title = clocked ? "attention" : NULL, .digits = 3, .when = DQ_NULL);
-    if (w->cell && clocked)
-        DQ_PUT(w, NULL, 1 - products - attention, NULL, .title = "rest", .digits = 3);
+    if (clocked) DQ_CELL(w, 1 - products - attention, "rest", .digits = 3);
     dq_bench_logit_rows(w, DQ_LIVE(w, &o->logit[i]));
-    if (w->cell)
-        DQ_PUT(w, NULL, (double)dq_os_peak_bytes(), NULL, .title = "memory, MiB",
-               .scale = 1.0 / 1048576);
+    DQ_CELL(w, (double)dq_os_peak_bytes(), "memory, MiB", .scale = 1.0 / 1048576);
     DQ_PUT(w, "peak_bytes", dq_os_peak_bytes(), "Bytes that the process had at most.");
 }
 
@@ -802,13 +798,6 @@ static dq_status generate_step(void *arg, int i, dq_err *err)
     return DQ_OK;
 }
 
-/* Excludes the block. */
-static int64_t peak_bytes(const generate *x)
-{
-    const int64_t now = dq_os_peak_bytes() - (int64_t)(x->o.block.p ? x->o.block.bytes : 0);
-    return now > x->peak_bytes ? now : x->peak_bytes;
-}
-
 void dq_bench_generate_rows(dq_row_writer *w, const void *generated, int64_t i)
 {
     const generate *x = generated;
@@ -836,9 +825,7 @@ void dq_bench_generate_rows(dq_row_writer *w, const void *generated, int64_t i)
            .digits = 1, .when = DQ_NULL);
     DQ_PUT(w, "tokens_per_second_max", s->batch / step.min, "Of the fastest.", .title = "most",
            .digits = 1, .when = DQ_NULL);
-    if (w->cell)
-        DQ_PUT(w, NULL, s->weights.total, NULL, .title = "weights, MiB", .scale = 1.0 / 1048576,
-               .digits = 2);
+    DQ_CELL(w, s->weights.total, "weights, MiB", .scale = 1.0 / 1048576, .digits = 2);
     DQ_PUT(w, "kv_bytes", s->kv_bytes, "Bytes of the KV cache that a step reads.",
            .title = "KV, MiB", .scale = 1.0 / 1048576, .digits = 2, .when = DQ_NULL);
     DQ_PUT(w, "bytes_per_second", (s->weights.total + s->kv_bytes) / step.median,
@@ -853,7 +840,10 @@ void dq_bench_generate_rows(dq_row_writer *w, const void *generated, int64_t i)
     DQ_PUT(w, "peak_flops_per_second", limit[OPS_PEAK], DQ_BENCH_ABOUT_PEAK, .when = DQ_NULL);
     DQ_PUT(w, "share_of_peak", limit[OF_PEAK], "Of that reached.",
            .title = peak ? "share of peak" : NULL, .digits = 2, .when = DQ_NULL);
-    DQ_PUT(w, "peak_bytes", peak_bytes(x), "Bytes that the process had at most.");
+    /* Without the block of the plain read. */
+    const int64_t now = dq_os_peak_bytes() - (int64_t)(read ? o->block.bytes : 0);
+    DQ_PUT(w, "peak_bytes", now > x->peak_bytes ? now : x->peak_bytes,
+           "Bytes that the process had at most.");
     DQ_OBJECT(w, "weight_bytes", "Bytes of weights that a step reads.");
     DQ_PUT(w, "total", s->weights.total, "All.", .when = DQ_NULL);
     DQ_PUT(w, "codes", s->weights.codes, "Codes.", .when = DQ_NULL);
