@@ -258,9 +258,11 @@ static void put_part(const char *text, size_t len)
     fputs(word, stdout);
 }
 
-static void put(const char *text)
+static void put(const char *before, const char *text, const char *after)
 {
+    fputs(before, stdout);
     put_part(text, strlen(text));
+    fputs(after, stdout);
 }
 
 /* Fills lines; between: separates parts where a line ends. */
@@ -305,13 +307,10 @@ static void manual_begin(const char *name, const char *purpose)
     if (gmtime_r(&when, &tm)) strftime(day, sizeof day, "%Y-%m-%d", &tm);
     page_name(page, name);
     for (char *p = page; *p; p++) *p = (char)toupper((unsigned char)*p);
-    printf(".TH ");
-    put(page);
+    put(".TH ", page, "");
     printf(" 1 \"%s\" \"dq " DQ_VERSION "\" \"Commands of dq\"\n.SH NAME\n", day);
-    put(page_name(page, name)); /* on one line, as lexgrog(1) reads it best */
-    printf(" \\- ");
-    put(purpose);
-    putchar('\n');
+    put("", page_name(page, name), " \\- "); /* on one line, as lexgrog(1) reads it best */
+    put("", purpose, "\n");
 }
 
 /* The command with each line that may follow it: options bold, capitals italic. */
@@ -346,9 +345,7 @@ static void manual_synopsis(const char *name, const char *text)
 
 static void manual_item(const char *tag, const char *text)
 {
-    printf(".TP\n\\fB");
-    put(tag);
-    printf("\\fR\n");
+    put(".TP\n\\fB", tag, "\\fR\n");
     put_filled(text, ".br");
 }
 
@@ -359,11 +356,7 @@ static const dq_opt *put_names(const dq_opt *heading)
     printf(".SS ");
     put_part(heading->help, help_title(heading));
     printf("\n.BR dq\\-eval (1)\nexplains these:\n");
-    for (; o[1].name; o++) {
-        printf(".B \\-\\-");
-        put(o[1].name);
-        putchar('\n');
-    }
+    for (; o[1].name; o++) put(".B \\-\\-", o[1].name, "\n");
     return o;
 }
 
@@ -378,14 +371,8 @@ static void help_manual(const dq_opt *opts, const dq_usage *usage)
             char text[HELP_TEXT];
             printf(".TP\n");
             if (o->letter) printf("\\fB\\-%c\\fR, ", o->letter);
-            printf("\\fB\\-\\-");
-            put(o->name);
-            printf("\\fR");
-            if (dq_opt_takes_value(o)) {
-                printf(" \\fI");
-                put(o->value);
-                printf("\\fR");
-            }
+            put("\\fB\\-\\-", o->name, "\\fR");
+            if (dq_opt_takes_value(o)) put(" \\fI", o->value, "\\fR");
             putchar('\n');
             put_filled(help_text(text, o, o->help), ".br");
         } else if (help_is_elsewhere(o, usage))
@@ -675,9 +662,7 @@ static void put_list(const dq_help_pages *all, const char *group)
     for (int i = 0; i < all->n; i++) {
         const dq_cmd *c = &all->cmd[i];
         if (group && !dq_cmd_is_of(c, group)) continue;
-        printf(".TP\n.BR ");
-        put(page_name(page, c->name));
-        printf(" (1)\n");
+        put(".TP\n.BR ", page_name(page, c->name), " (1)\n");
         put_filled(c->purpose, ".br");
     }
 }

@@ -340,9 +340,17 @@ const struct cmd_stats_quantile cmd_stats_quantile[CMD_STATS_QUANTILES] = {
     {"p99", 0.99, "99th percentile, in the same way."},
     {"p99_9", 0.999, "99.9th percentile."},
     {"p99_99", 0.9999, "99.99th percentile."}};
-static const char *const cmd_stats_kind_title[DQ_N_KINDS] = {
-    "attention logits", "hidden states", "queries",          "keys",         "values",
-    "input of q k v",   "input of o",    "input of gate up", "input of down"};
+static const struct {
+    const char *title, *about;
+} kinds[DQ_N_KINDS] = {{"attention logits", "Attention logits."},
+                       {"hidden states", "Hidden states."},
+                       {"queries", "Queries, after RoPE."},
+                       {"keys", "Keys, after RoPE."},
+                       {"values", "Values."},
+                       {"input of q k v", "Input of the projections of q, k and v."},
+                       {"input of o", "Input of the projection of o."},
+                       {"input of gate up", "Input of the projections of gate and up."},
+                       {"input of down", "Input of the projection of down."}};
 
 void cmd_stats_number(dq_table *t, double x, int digits)
 {
@@ -642,15 +650,6 @@ static void tally_rows(dq_row_writer *w, const dq_tally *t, dq_median m)
 /* Of all layers (layer -1) or one; "ordinary" is there with a profile. */
 static void put_kind(dq_row_writer *w, const cmd_stats_entry *e, int k, int layer)
 {
-    static const char *const about[DQ_N_KINDS] = {"Attention logits.",
-                                                  "Hidden states.",
-                                                  "Queries, after RoPE.",
-                                                  "Keys, after RoPE.",
-                                                  "Values.",
-                                                  "Input of the projections of q, k and v.",
-                                                  "Input of the projection of o.",
-                                                  "Input of the projections of gate and up.",
-                                                  "Input of the projection of down."};
     const dq_outlier_kind *x = DQ_LIVE(w, &e->out.kind[k]);
     const dq_tally *all = NULL, *ordinary = NULL;
     dq_median median = {0}, of_ordinary = {0};
@@ -660,7 +659,7 @@ static void put_kind(dq_row_writer *w, const cmd_stats_entry *e, int k, int laye
         if (x->ordinary) ordinary = layer < 0 ? &x->pooled_ordinary : &x->ordinary[layer];
         if (ordinary) of_ordinary = dq_outlier_median(ordinary);
     }
-    if (!DQ_OBJECT(w, dq_outlier_name[k], about[k], .def = "kind",
+    if (!DQ_OBJECT(w, dq_outlier_name[k], kinds[k].about, .def = "kind",
                    .when = k < DQ_N_TABLE5 ? 0 : DQ_SOMETIMES))
         return;
     tally_rows(w, all, median);
@@ -965,7 +964,7 @@ static void table5_cells(dq_row_writer *w, const void *arg, int64_t ordinary)
     const dq_tally *y = ordinary ? &x->pooled_ordinary : &x->pooled;
     char median[CELL];
     DQ_CELL(w, at->e->label, "model");
-    DQ_CELL(w, cmd_stats_kind_title[at->k], "values");
+    DQ_CELL(w, kinds[at->k].title, "values");
     DQ_CELL(w, ordinary ? "ordinary" : "all", "tokens");
     top_cells(w, y, 5);
     DQ_CELL(w, median_text(median, ordinary ? dq_outlier_median(y) : x->pooled_median), "median");
@@ -979,7 +978,7 @@ static void layer_cells(dq_row_writer *w, const void *arg, int64_t layer)
     const dq_tally none = {0},
                    *of[2] = {&x->layer[layer], x->ordinary ? &x->ordinary[layer] : &none};
     DQ_CELL(w, at->e->label, "model");
-    DQ_CELL(w, cmd_stats_kind_title[at->k], "values");
+    DQ_CELL(w, kinds[at->k].title, "values");
     DQ_CELL(w, layer, "layer");
     for (int i = 0; i < 2; i++) {
         const double rms = dq_outlier_rms(of[i]), top = dq_outlier_top(of[i], 1);
@@ -997,7 +996,7 @@ static void kind_cells(dq_row_writer *w, const void *entry, int64_t k)
 {
     const dq_outlier_kind *x = &((const cmd_stats_entry *)entry)->out.kind[k];
     const dq_tally *const of[2] = {&x->pooled, &x->pooled_ordinary};
-    DQ_CELL(w, cmd_stats_kind_title[k], "values");
+    DQ_CELL(w, kinds[k].title, "values");
     for (int i = 0; i < 2; i++) {
         const double rms = dq_outlier_rms(of[i]), top = dq_outlier_top(of[i], 1);
         DQ_CELL(w, top, i == 0 ? "max" : "ord. max", .digits = -5);
@@ -1158,7 +1157,7 @@ dq_status cmd_stats_print(const cmd_stats_entry *e, int n, int n_places, bool la
         for (int k = 0; k < DQ_N_TABLE5 && n_places > 0; k++) {
             const of_entry at = {.e = &e[i], .k = k};
             const int n_top = e[i].out.kind[k].pooled.n_top;
-            printf("\n%s: where the largest %s are\n\n", e[i].label, cmd_stats_kind_title[k]);
+            printf("\n%s: where the largest %s are\n\n", e[i].label, kinds[k].title);
             DQ_TRY(dq_table_rows(top_rows, &at, n_places < n_top ? n_places : n_top, 1, err));
         }
     }
