@@ -228,22 +228,6 @@ const char *const dq_outlier_name[DQ_N_KINDS] = {
 
 const char *const dq_outlier_detail_name[DQ_DETAILS] = {"table5", "maps", "all"};
 
-static int64_t cols_of(const dq_model *m, int kind)
-{
-    const dq_head_order *map = &m->map;
-    const int64_t d = map->head_dim;
-    const int64_t cols[DQ_N_KINDS] = {0,
-                                      m->dim,
-                                      map->n_q * d,
-                                      map->n_kv * d,
-                                      map->n_kv * d,
-                                      m->dim,
-                                      (int64_t)map->n_out * map->n_slabs * d,
-                                      m->dim,
-                                      m->ffn};
-    return cols[kind];
-}
-
 static dq_status init_tallies(dq_tally *pooled, dq_tally **layer, const dq_outliers *o, dq_err *err)
 {
     *layer = dq_alloc(o->a, (size_t)o->n_layers, sizeof **layer, err);
@@ -257,6 +241,10 @@ dq_status dq_outliers_init(dq_outliers *o, const dq_model *m, dq_outlier_detail 
 {
     const bool profile = detail == DQ_DETAIL_ALL;
     const size_t layers = (size_t)m->n_layers, outs = layers * (size_t)m->map.n_out;
+    const dq_head_order *map = &m->map;
+    const int64_t d = map->head_dim, y = (int64_t)map->n_out * map->n_slabs * d;
+    const int64_t cols[DQ_N_KINDS] = {0,      m->dim, map->n_q * d, map->n_kv * d, map->n_kv * d,
+                                      m->dim, y,      m->dim,       m->ffn};
     *o = (dq_outliers){.a = dq_arena_new(),
                        .n_layers = m->n_layers,
                        .n_out = m->map.n_out,
@@ -271,7 +259,7 @@ dq_status dq_outliers_init(dq_outliers *o, const dq_model *m, dq_outlier_detail 
         if (profile && k != DQ_KIND_LOGITS)
             x->channels = dq_alloc(o->a, layers, sizeof *x->channels, err);
         for (int i = 0; x->channels && i < m->n_layers; i++)
-            DQ_TRY(dq_channels_init(&x->channels[i], cols_of(m, k), err));
+            DQ_TRY(dq_channels_init(&x->channels[i], cols[k], err));
     }
     if (detail == DQ_DETAIL_TABLE5) return err->code;
     o->measure_sum = dq_alloc(o->a, outs, sizeof *o->measure_sum, err);
@@ -350,16 +338,6 @@ static bool merge_heads(dq_outliers *o, int layer, const char **at, const char *
     return true;
 }
 
-static bool merge_measures(dq_outliers *o, int layer, const char **at, const char *end)
-{
-    for (int i = 0; i < o->n_out; i++) {
-        dq_head_measure_sum s;
-        if (!dq_strbuf_take(&s, sizeof s, at, end)) return false;
-        if (!dq_head_measure_sum_merge(&o->measure_sum[layer * o->n_out + i], &s)) return false;
-    }
-    return true;
-}
-
 dq_status dq_outliers_merge(dq_outliers *o, int layer, const char **at, const char *end,
                             dq_err *err)
 {
@@ -372,8 +350,12 @@ dq_status dq_outliers_merge(dq_outliers *o, int layer, const char **at, const ch
         if (profile && x->channels)
             DQ_TRY(dq_channels_merge_bytes(&x->channels[layer], at, end, err));
     }
-    if (o->measure_sum && !refines && !merge_measures(o, layer, at, end))
-        return dq_fail(err, DQ_DAMAGED, "measures of heads are cut off, or none");
+    for (int i = 0; o->measure_sum && !refines && i < o->n_out; i++) {
+        dq_head_measure_sum s;
+        if (!dq_strbuf_take(&s, sizeof s, at, end) ||
+            !dq_head_measure_sum_merge(&o->measure_sum[layer * o->n_out + i], &s))
+            return dq_fail(err, DQ_DAMAGED, "measures of heads are cut off, or none");
+    }
     if (!profile || merge_heads(o, layer, at, end)) return DQ_OK;
     return dq_fail(err, DQ_DAMAGED, "moments of heads are cut off, or none");
 }

@@ -137,12 +137,6 @@ static dq_status run_passes(logits *x, dq_err *err)
     return dq_h5_result_close(x->h, err);
 }
 
-static const char *passes_of(const logits *x)
-{
-    if (x->prefix == 0) return "whole";
-    return x->evicts && x->kv.evict.every == 1 ? "decode" : "context+rest";
-}
-
 static void document_rows(dq_row_writer *w, const void *arg)
 {
     const logits *x = arg;
@@ -179,8 +173,11 @@ static void document_rows(dq_row_writer *w, const void *arg)
     DQ_PUT(w, "logits_sha256", x->sha256, "Of their values.", .pattern = DQ_SHA256);
     DQ_PUT(w, "kv", dq_kv_report_json(&x->kv, &x->cached), "The cache and what it held.",
            DQ_KV_RESULT);
-    DQ_PUT(w, "passes", passes_of(x), "How tokens were fed.",
-           DQ_WORD("whole", "context+rest", "decode"));
+    DQ_PUT(w, "passes",
+           x->prefix == 0                        ? "whole"
+           : x->evicts && x->kv.evict.every == 1 ? "decode"
+                                                 : "context+rest",
+           "How tokens were fed.", DQ_WORD("whole", "context+rest", "decode"));
     DQ_PUT(w, "math", dq_kv_report_math_json(x->pass.math), "The arithmetic.", DQ_MATH);
     dq_row_end(w);
     dq_row_end(w);
