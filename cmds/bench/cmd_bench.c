@@ -292,7 +292,7 @@ const dq_document dq_bench_document = {
     NULL, describe};
 
 /* Reads the words, opens model and backend, and checks that they can do this. */
-static dq_status open(dq_bench *x, const char *path, dq_err *err)
+static dq_status open_inputs(dq_bench *x, const char *path, dq_err *err)
 {
     const dq_num num = (dq_num)x->math_word.at;
     x->math = (dq_math){num, num, num, num};
@@ -396,7 +396,7 @@ dq_status dq_bench_main(dq_bench *x, int argc, char **argv, const dq_opt *opts, 
         DQ_TRY(dq_options_ints(x->batch.at, &x->batch.n, DQ_BENCH_LIST, x->batches, "batch", 1,
                                DQ_BENCH_BATCH, err));
     if (args.n > 1) x->file = args.item[1];
-    if (open(x, args.item[0], err) == DQ_OK && k->open(x->arg, err) == DQ_OK) run(x, err);
+    if (open_inputs(x, args.item[0], err) == DQ_OK && k->open(x->arg, err) == DQ_OK) run(x, err);
     if (k->close) k->close(x->arg);
     prompt_free(&x->prompt);
     if (x->block.p) x->backend->ops->free(x->backend, x->block.p);
