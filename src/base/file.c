@@ -713,20 +713,29 @@ dq_status dq_inplace_file_sync(dq_inplace_file *p, dq_err *err)
     return fsync(p->fd) == 0 ? DQ_OK : dq_os_fail(err, p->path, "cannot sync");
 }
 
-/* The name is removed as soon as the file is open. */
+/* A file of a folder without a name; where the file system has none, its name is removed as soon as
+ * the file is open, which a kill may precede. */
+static int open_nameless(const char *folder, char *name)
+{
+#if defined(O_TMPFILE)
+    const int nameless = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (nameless >= 0) return nameless;
+#endif
+    const int fd = mkstemp(name);
+    if (fd >= 0) unlink(name);
+    if (fd >= 0) fcntl(fd, F_SETFD, FD_CLOEXEC);
+    return fd;
+}
 
 dq_status dq_scratch_file_open(dq_scratch_file *s, const char *beside, int64_t bytes, dq_err *err)
 {
-    char name[4096];
-    const char *slash = strrchr(beside, '/');
-    const int folder = slash ? (int)(slash - beside) + 1 : 0;
+    char folder[PATH_MAX], name[PATH_MAX + 32];
     *s = (dq_scratch_file){.fd = -1, .path = beside};
-    if (snprintf(name, sizeof name, "%.*s.dq-scratch-XXXXXX", folder, beside) >= (int)sizeof name)
+    if (!folder_of(folder, sizeof folder, beside))
         return dq_fail(err, DQ_FILE, "%s: the path is too long", beside);
-    s->fd = mkstemp(name);
+    snprintf(name, sizeof name, "%s/.dq-scratch-XXXXXX", folder);
+    s->fd = open_nameless(folder, name);
     if (s->fd < 0) return dq_os_fail(err, name, "cannot make a scratch file");
-    unlink(name);
-    fcntl(s->fd, F_SETFD, FD_CLOEXEC);
     const int why = bytes > 0 ? posix_fallocate(s->fd, 0, (off_t)bytes) : 0;
     if (why == ENOSPC || why == EFBIG) {
         errno = why;
