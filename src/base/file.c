@@ -25,8 +25,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-static dq_status file_put(int fd, const char *name, const void *data, size_t bytes, dq_err *err);
-
 enum { STEP = 8 << 20 }; /* bytes of a mapping hashed before their pages are given back */
 
 dq_status dq_sha256_begin(dq_sha256 *h, dq_err *err)
@@ -81,22 +79,8 @@ dq_status dq_sha256_mapped(char hex[65], const void *p, size_t bytes, dq_err *er
     return dq_sha256_end(&h, hex, err);
 }
 
-/* Files are made with O_EXCL in a folder that this process has made, and removed by name in an open
- * folder. */
-
-dq_status dq_folder_name(dq_folder *f, const char *path, dq_arena *a, dq_err *err)
-{
-    size_t n = strlen(path);
-    *f = (dq_folder){.arena = a, .fd = -1};
-    while (n > 1 && path[n - 1] == '/') n--;
-    if (n == 0 || strcmp(path, "-") == 0)
-        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OUTPUT},
-                            "expected the name of a folder, found \"%s\".", path);
-    f->path = dq_text(a, path, n, err);
-    f->partial = dq_textf(a, err, "%.*s.partial", (int)n, path);
-    f->old = dq_textf(a, err, "%.*s.old", (int)n, path);
-    return err->code;
-}
+/* Files of a folder are made with O_EXCL in one that this process has made, and removed by name in
+ * an open folder. */
 
 static bool exists(const char *path)
 {
@@ -105,20 +89,20 @@ static bool exists(const char *path)
 }
 
 /* Lists the files of a folder that may be replaced; none: an empty list. */
-static dq_status look(dq_folder *f, dq_folder_names *list, const char *path, const char *mark,
-                      dq_folder_owns *owns, dq_err *err)
+static dq_status look(const dq_out *o, dq_out_names *list, const char *path, const char *mark,
+                      dq_err *err)
 {
     struct stat st;
     bool marked = !mark;
-    *list = (dq_folder_names){0};
+    *list = (dq_out_names){0};
     if (lstat(path, &st) != 0) return DQ_OK;
     if (!S_ISDIR(st.st_mode))
         return dq_fail(err, DQ_FILE, "%s: is not a folder. Choose another name.", path);
-    DQ_TRY(dq_file_dir_names(&list->name, &list->n, path, f->arena, err));
+    DQ_TRY(dq_file_dir_names(&list->name, &list->n, path, o->arena, err));
     for (size_t i = 0; i < list->n; i++) {
-        const char *name = list->name[i], *file = dq_textf(f->arena, err, "%s/%s", path, name);
+        const char *name = list->name[i], *file = dq_textf(o->arena, err, "%s/%s", path, name);
         if (!file) return err->code;
-        if (lstat(file, &st) != 0 || !S_ISREG(st.st_mode) || !owns(name))
+        if (lstat(file, &st) != 0 || !S_ISREG(st.st_mode) || !o->owns(name))
             return dq_fail(err, DQ_FILE,
                            "%s: exists and is not replaced, because it holds %s, which was not "
                            "written with it. Choose another name.",
@@ -133,28 +117,52 @@ static dq_status look(dq_folder *f, dq_folder_names *list, const char *path, con
     return DQ_OK;
 }
 
-dq_status dq_folder_check(dq_folder *f, const char *mark, dq_folder_owns *owns, bool force,
-                          dq_err *err)
+static dq_status check_folder(dq_out *o, const char *path, const char *mark, bool force,
+                              dq_err *err)
 {
     const dq_remedy remedy = {.code = DQ_REMEDY_FORCE};
-    DQ_TRY(dq_file_check_folder(f->path, err));
-    f->replaces = exists(f->path);
-    if (!force && f->replaces) return dq_fail_with(err, DQ_FILE, remedy, "%s: exists.", f->path);
-    DQ_TRY(look(f, &f->earlier, f->path, mark, owns, err));
-    DQ_TRY(look(f, &f->left, f->partial, NULL, owns, err));
-    if (!force && exists(f->partial))
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    if (n == 0 || strcmp(path, "-") == 0)
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OUTPUT},
+                            "expected the name of a folder, found \"%s\".", path);
+    o->path = dq_text(o->arena, path, n, err);
+    o->partial = dq_textf(o->arena, err, "%.*s.partial", (int)n, path);
+    o->old = dq_textf(o->arena, err, "%.*s.old", (int)n, path);
+    if (err->code != DQ_OK) return err->code;
+    DQ_TRY(dq_file_check_folder(o->path, err));
+    o->replaces = exists(o->path);
+    if (!force && o->replaces) return dq_fail_with(err, DQ_FILE, remedy, "%s: exists.", o->path);
+    DQ_TRY(look(o, &o->earlier, o->path, mark, err));
+    DQ_TRY(look(o, &o->left, o->partial, NULL, err));
+    if (!force && exists(o->partial))
         return dq_fail_with(err, DQ_FILE, remedy, "%s: exists from an interrupted run.",
-                            f->partial);
-    if (exists(f->old))
+                            o->partial);
+    if (exists(o->old))
         return dq_fail(err, DQ_FILE,
                        "%s: exists, which is the name of the earlier folder while it is replaced. "
                        "Rename or remove it.",
-                       f->old);
+                       o->old);
     return DQ_OK;
 }
 
+dq_status dq_out_check(dq_out *o, const char *path, const char *mark, dq_out_owns *owns, bool force,
+                       dq_arena *a, dq_err *err)
+{
+    *o = (dq_out){.arena = a, .owns = owns, .file.fd = -1, .replaces = force};
+    if (owns) return check_folder(o, path, mark, force, err);
+    DQ_TRY(dq_file_check(path, err));
+    o->path = dq_file_resolved(path, a, err);
+    if (o->path) o->partial = dq_textf(a, err, "%s.partial", o->path);
+    if (!o->partial) return err->code;
+    DQ_TRY(dq_file_check(o->partial, err));
+    if (force || !dq_file_exists(o->partial)) return DQ_OK;
+    return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE},
+                        "%s: exists from an interrupted run.", o->partial);
+}
+
 /* Removes the files, then their folder; absent ones are fine. */
-static dq_status clear(const char *path, const dq_folder_names *list, dq_err *err)
+static dq_status clear(const char *path, const dq_out_names *list, dq_err *err)
 {
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) return errno == ENOENT ? DQ_OK : dq_os_fail(err, path, "cannot open");
@@ -167,65 +175,77 @@ static dq_status clear(const char *path, const dq_folder_names *list, dq_err *er
     return err->code;
 }
 
-dq_status dq_folder_begin(dq_folder *f, dq_err *err)
+static dq_status begin_folder(dq_out *o, dq_err *err)
 {
-    DQ_TRY(clear(f->partial, &f->left, err));
-    if (mkdir(f->partial, 0777) != 0) return dq_os_fail(err, f->partial, "cannot create");
-    f->begun = true;
+    if (o->begun) return DQ_OK;
+    DQ_TRY(clear(o->partial, &o->left, err));
+    if (mkdir(o->partial, 0777) != 0) return dq_os_fail(err, o->partial, "cannot create");
+    o->begun = true;
     return DQ_OK;
 }
 
-dq_status dq_folder_file_begin(dq_folder *f, const char *name, dq_err *err)
+dq_status dq_out_begin(dq_out *o, const char *name, dq_err *err)
 {
-    dq_folder_names *m = &f->made;
-    const char **list = dq_grow(f->arena, m->name, m->n + 1, &m->capacity, sizeof *list, err);
-    f->file = dq_textf(f->arena, err, "%s/%s", f->partial, name);
-    const char *copy = dq_text(f->arena, name, strlen(name), err);
-    if (!list || !f->file || !copy) return err->code;
-    m->name = list;
-    f->fd = open(f->file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (f->fd < 0) return dq_os_fail(err, f->file, "cannot create");
-    m->name[m->n++] = copy;
+    const int there = o->owns || !o->replaces ? O_EXCL : O_TRUNC;
+    const char *copy = NULL;
+    o->at = 0;
+    o->file.path = o->partial;
+    if (o->owns) {
+        dq_out_names *m = &o->made;
+        DQ_TRY(begin_folder(o, err));
+        const char **list = dq_grow(o->arena, m->name, m->n + 1, &m->capacity, sizeof *list, err);
+        o->file.path = dq_textf(o->arena, err, "%s/%s", o->partial, name);
+        copy = dq_text(o->arena, name, strlen(name), err);
+        if (!list || !o->file.path || !copy) return err->code;
+        m->name = list;
+    }
+    o->file.fd = open(o->file.path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC | there, 0666);
+    if (o->file.fd < 0) return dq_os_fail(err, o->file.path, "cannot create");
+    if (o->owns) o->made.name[o->made.n++] = copy;
+    o->begun = true;
     return DQ_OK;
 }
 
-dq_status dq_folder_file_put(dq_folder *f, const void *data, size_t bytes, dq_err *err)
+dq_status dq_out_put(dq_out *o, const void *data, size_t bytes, dq_err *err)
 {
-    return file_put(f->fd, f->file, data, bytes, err);
+    DQ_TRY(dq_inplace_file_put(&o->file, o->at, data, bytes, err));
+    o->at += (int64_t)bytes;
+    return DQ_OK;
 }
 
-dq_status dq_folder_file_end(dq_folder *f, dq_err *err)
+dq_status dq_out_end(dq_out *o, dq_err *err)
 {
-    const int fd = f->fd;
-    f->fd = -1;
-    if (fsync(fd) != 0) dq_os_fail(err, f->file, "cannot sync");
-    if (close(fd) != 0) dq_os_fail(err, f->file, "cannot write");
+    const int fd = o->file.fd;
+    o->file.fd = -1;
+    if (fsync(fd) != 0) dq_os_fail(err, o->file.path, "cannot sync");
+    if (close(fd) != 0) dq_os_fail(err, o->file.path, "cannot write");
     return err->code;
 }
 
-dq_status dq_folder_commit(dq_folder *f, dq_err *err)
+dq_status dq_out_commit(dq_out *o, dq_err *err)
 {
-    if (!f->replaces && exists(f->path))
+    const bool replaces = o->owns && o->replaces;
+    if (o->owns && !replaces && exists(o->path))
         return dq_fail(err, DQ_FILE, "%s: has come while it was written. Choose another name.",
-                       f->path);
-    if (f->replaces && rename(f->path, f->old) != 0)
-        return dq_os_fail(err, f->path, "cannot be renamed");
-    if (dq_file_commit(f->partial, f->path, err) != DQ_OK) {
-        if (f->replaces && !exists(f->path) && rename(f->old, f->path) != 0)
-            dq_fail_more(err, dq_remedy_none, ". The earlier folder is %.200s", f->old);
+                       o->path);
+    if (replaces && rename(o->path, o->old) != 0)
+        return dq_os_fail(err, o->path, "cannot be renamed");
+    if (dq_file_commit(o->partial, o->path, err) != DQ_OK) {
+        if (replaces && !exists(o->path) && rename(o->old, o->path) != 0)
+            dq_fail_more(err, dq_remedy_none, ". The earlier folder is %.200s", o->old);
         return err->code;
     }
-    f->begun = false;
-    return f->replaces ? clear(f->old, &f->earlier, err) : DQ_OK;
+    o->begun = false;
+    return replaces ? clear(o->old, &o->earlier, err) : DQ_OK;
 }
 
-void dq_folder_drop(dq_folder *f)
+void dq_out_drop(dq_out *o)
 {
     dq_err ignore = {0};
-    if (f->fd >= 0) close(f->fd);
-    f->fd = -1;
-    if (f->begun) clear(f->partial, &f->made, &ignore);
-    f->begun = false;
+    dq_inplace_file_close(&o->file);
+    if (o->begun && o->owns) clear(o->partial, &o->made, &ignore);
+    if (o->begun && !o->owns) unlink(o->partial);
+    o->begun = false;
 }
 
 /* Every input passes one check of what may be opened, and output appears by rename, so that no
@@ -516,21 +536,6 @@ dq_status dq_file_commit(const char *partial, const char *path, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status file_put(int fd, const char *name, const void *data, size_t bytes, dq_err *err)
-{
-    const char *from = data;
-    while (bytes > 0) {
-        const ssize_t n = write(fd, from, bytes);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno == EFAULT) DQ_TRY(dq_os_maps_check(err)); /* the source has shrunk */
-        if (n < 0) return dq_os_fail(err, name, "cannot write");
-        if (n == 0) return dq_fail(err, DQ_FILE, "%s: cannot write: disk full", name);
-        from += n;
-        bytes -= (size_t)n;
-    }
-    return DQ_OK;
-}
-
 dq_status dq_file_remove(const char *path, dq_err *err)
 {
     if (unlink(path) != 0 && errno != ENOENT) return dq_os_fail(err, path, "cannot remove");
@@ -584,7 +589,7 @@ static dq_status write_text(const char *path, const char *text, size_t len, dq_e
         return dq_fail(err, DQ_FILE, "%s: path too long", path);
     const int fd = open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0) return dq_os_fail(err, partial, "cannot create");
-    file_put(fd, partial, text, len, err);
+    dq_inplace_file_put(&(dq_inplace_file){.fd = fd, .path = partial}, 0, text, len, err);
     if (close(fd) != 0 && err->code == DQ_OK) dq_os_fail(err, partial, "cannot write");
     if (err->code == DQ_OK) dq_file_commit(partial, path, err);
     if (err->code != DQ_OK) unlink(partial);
@@ -608,51 +613,6 @@ int64_t dq_file_disk_free(const char *path)
     return (int64_t)st.f_bavail * (int64_t)st.f_frsize;
 }
 
-dq_status dq_file_out_name(dq_file_out *f, const char *path, bool force, dq_arena *a, dq_err *err)
-{
-    *f = (dq_file_out){.fd = -1, .force = force};
-    DQ_TRY(dq_file_check(path, err));
-    f->path = dq_file_resolved(path, a, err);
-    if (f->path) f->partial = dq_textf(a, err, "%s.partial", f->path);
-    if (!f->partial) return err->code;
-    DQ_TRY(dq_file_check(f->partial, err));
-    if (f->force || !dq_file_exists(f->partial)) return DQ_OK;
-    return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE},
-                        "%s: exists from an interrupted run.", f->partial);
-}
-
-dq_status dq_file_out_begin(dq_file_out *f, dq_err *err)
-{
-    const int what_is_there = f->force ? O_TRUNC : O_EXCL;
-    f->fd = open(f->partial, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC | what_is_there, 0666);
-    if (f->fd < 0) return dq_os_fail(err, f->partial, "cannot create");
-    f->begun = true;
-    return DQ_OK;
-}
-
-dq_status dq_file_out_put(dq_file_out *f, const void *data, size_t bytes, dq_err *err)
-{
-    return file_put(f->fd, f->partial, data, bytes, err);
-}
-
-dq_status dq_file_out_commit(dq_file_out *f, dq_err *err)
-{
-    const int fd = f->fd;
-    f->fd = -1;
-    if (close(fd) != 0) return dq_os_fail(err, f->partial, "cannot write");
-    DQ_TRY(dq_file_commit(f->partial, f->path, err));
-    f->begun = false;
-    return DQ_OK;
-}
-
-void dq_file_out_drop(dq_file_out *f)
-{
-    if (f->fd >= 0) close(f->fd);
-    f->fd = -1;
-    if (f->begun) unlink(f->partial);
-    f->begun = false;
-}
-
 dq_status dq_inplace_file_open(dq_inplace_file *p, const char *path, dq_err *err)
 {
     p->path = path;
@@ -666,37 +626,43 @@ void dq_inplace_file_close(dq_inplace_file *p)
     p->fd = -1;
 }
 
-dq_status dq_inplace_file_put(dq_inplace_file *p, int64_t at, const void *data, size_t bytes,
+/* Messages about a scratch file name the file beside which it lies. */
+static dq_status place_failed(const dq_inplace_file *p, dq_err *err)
+{
+    return p->scratch ? dq_in(err, "scratch file beside ") : err->code;
+}
+
+dq_status dq_inplace_file_put(const dq_inplace_file *p, int64_t at, const void *data, size_t bytes,
                               dq_err *err)
 {
     const char *from = data;
-    while (bytes > 0) {
-        ssize_t n = pwrite(p->fd, from, bytes, (off_t)at);
+    while (bytes > 0 && err->code == DQ_OK) {
+        const ssize_t n = pwrite(p->fd, from, bytes, (off_t)at);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EFAULT) DQ_TRY(dq_os_maps_check(err)); /* the source has shrunk */
-        if (n < 0) return dq_os_fail(err, p->path, "cannot write");
-        if (n == 0) return dq_fail(err, DQ_FILE, "%s: cannot write: disk full", p->path);
+        if (n == 0) dq_fail(err, DQ_FILE, "%s: cannot write: disk full", p->path);
+        if (n < 0) dq_os_fail(err, p->path, "cannot write");
         from += n;
         at += n;
         bytes -= (size_t)n;
     }
-    return DQ_OK;
+    return err->code == DQ_OK ? DQ_OK : place_failed(p, err);
 }
 
 dq_status dq_inplace_file_get(const dq_inplace_file *p, int64_t at, void *data, size_t bytes,
                               dq_err *err)
 {
     char *to = data;
-    while (bytes > 0) {
+    while (bytes > 0 && err->code == DQ_OK) {
         const ssize_t n = pread(p->fd, to, bytes, (off_t)at);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return dq_os_fail(err, p->path, "cannot read");
-        if (n == 0) return dq_fail(err, DQ_FILE, "%s: is shorter than expected", p->path);
+        if (n == 0) dq_fail(err, DQ_FILE, "%s: is shorter than expected", p->path);
+        if (n < 0) dq_os_fail(err, p->path, "cannot read");
         to += n;
         at += n;
         bytes -= (size_t)n;
     }
-    return DQ_OK;
+    return err->code == DQ_OK ? DQ_OK : place_failed(p, err);
 }
 
 void dq_inplace_file_start(dq_inplace_file *p, int64_t at, size_t bytes)
@@ -727,10 +693,11 @@ static int open_nameless(const char *folder, char *name)
     return fd;
 }
 
-dq_status dq_scratch_file_open(dq_scratch_file *s, const char *beside, int64_t bytes, dq_err *err)
+dq_status dq_inplace_file_scratch(dq_inplace_file *s, const char *beside, int64_t bytes,
+                                  dq_err *err)
 {
     char folder[PATH_MAX], name[PATH_MAX + 32];
-    *s = (dq_scratch_file){.fd = -1, .path = beside};
+    *s = (dq_inplace_file){.fd = -1, .path = beside, .scratch = true};
     if (!folder_of(folder, sizeof folder, beside))
         return dq_fail(err, DQ_FILE, "%s: the path is too long", beside);
     snprintf(name, sizeof name, "%s/.dq-scratch-XXXXXX", folder);
@@ -740,35 +707,7 @@ dq_status dq_scratch_file_open(dq_scratch_file *s, const char *beside, int64_t b
     if (why == ENOSPC || why == EFBIG) {
         errno = why;
         dq_os_fail(err, name, "cannot reserve space for activations");
-        dq_scratch_file_close(s);
+        dq_inplace_file_close(s);
     }
     return err->code;
-}
-
-void dq_scratch_file_close(dq_scratch_file *s)
-{
-    if (s->fd >= 0) close(s->fd);
-    s->fd = -1;
-}
-
-/* Messages name the output beside which it stands. */
-static dq_inplace_file places_of(const dq_scratch_file *s)
-{
-    return (dq_inplace_file){.fd = s->fd, .path = s->path};
-}
-
-dq_status dq_scratch_file_put(dq_scratch_file *s, int64_t at, const void *data, size_t bytes,
-                              dq_err *err)
-{
-    dq_inplace_file f = places_of(s);
-    if (dq_inplace_file_put(&f, at, data, bytes, err) == DQ_OK) return DQ_OK;
-    return dq_in(err, "scratch file beside ");
-}
-
-dq_status dq_scratch_file_get(const dq_scratch_file *s, int64_t at, void *data, size_t bytes,
-                              dq_err *err)
-{
-    const dq_inplace_file f = places_of(s);
-    if (dq_inplace_file_get(&f, at, data, bytes, err) == DQ_OK) return DQ_OK;
-    return dq_in(err, "scratch file beside ");
 }

@@ -20,50 +20,6 @@ dq_status dq_sha256_of(char hex[65], const void *p, size_t bytes, dq_err *err);
 /* Hashes a mapped range and releases its pages. */
 dq_status dq_sha256_mapped(char hex[65], const void *p, size_t bytes, dq_err *err);
 
-/* A folder that appears whole or not at all: files are written and synced in PATH.partial, which is
- * then renamed. */
-
-typedef struct dq_folder_names {
-    const char **name;
-    size_t n, capacity;
-} dq_folder_names;
-
-/* Memory, texts too, belongs to the arena. */
-typedef struct dq_folder {
-    dq_arena *arena;
-    const char *path, *partial, *old; /* PATH, PATH.partial, PATH.old */
-    dq_folder_names earlier, left,
-        made;         /* files of PATH and PATH.partial as found, and of this run */
-    const char *file; /* being written, "PATH.partial/NAME" */
-    int fd;           /* -1: no file is open */
-    bool replaces;    /* there was a PATH */
-    bool begun;       /* PATH.partial is this run's */
-} dq_folder;
-
-/* Whether a folder of this kind may hold such a file; a folder with any other file is never
- * replaced. */
-typedef bool dq_folder_owns(const char *name);
-
-/* Sets names only and drops final slashes. DQ_USAGE: an empty name. */
-dq_status dq_folder_name(dq_folder *f, const char *path, dq_arena *a, dq_err *err);
-/* DQ_FILE when PATH cannot become a folder: it exists without force, or is neither empty nor made
- * before, which means the file `mark` and only regular files that `owns` accepts. The same for
- * PATH.partial (without `mark`) of an interrupted run, and PATH.old. */
-dq_status dq_folder_check(dq_folder *f, const char *mark, dq_folder_owns *owns, bool force,
-                          dq_err *err);
-
-/* After dq_folder_check: makes PATH.partial anew. Write files one by one, then dq_folder_commit, or
- * dq_folder_drop at any time, which removes this run's PATH.partial. Only files that were seen or
- * made are removed, never later ones. */
-dq_status dq_folder_begin(dq_folder *f, dq_err *err);
-dq_status dq_folder_file_begin(dq_folder *f, const char *name, dq_err *err);
-dq_status dq_folder_file_put(dq_folder *f, const void *data, size_t bytes, dq_err *err);
-dq_status dq_folder_file_end(dq_folder *f, dq_err *err); /* with fsync */
-/* An earlier folder becomes PATH.old briefly. DQ_FILE: a PATH has appeared meanwhile. Needs no
- * memory. */
-dq_status dq_folder_commit(dq_folder *f, dq_err *err);
-void dq_folder_drop(dq_folder *f);
-
 /* Reads a whole regular file, pipe or "-" (standard input) into an arena with a NUL after it.
  * DQ_FILE: folders and devices; DQ_RESOURCE: more than a third of memory, as reading may hold it
  * three times. */
@@ -114,24 +70,6 @@ dq_status dq_file_write(const char *path, const char *text, size_t len, dq_err *
 /* Free bytes of the file system of path's folder; -1: unknown. */
 int64_t dq_file_disk_free(const char *path);
 
-/* A file that appears whole or not at all: written in pieces to PATH.partial, then renamed. */
-
-typedef struct dq_file_out {
-    const char *path, *partial; /* in the arena: where a link leads */
-    int fd;                     /* -1: not open */
-    bool force;                 /* what lies at `partial` is written over */
-    bool begun;                 /* `partial` is this run's */
-} dq_file_out;
-
-/* Checks both paths (dq_file_check) and touches nothing. DQ_FILE: PATH.partial is a link, or exists
- * without force. */
-dq_status dq_file_out_name(dq_file_out *f, const char *path, bool force, dq_arena *a, dq_err *err);
-/* Write pieces and commit, or drop at any time, which removes them. */
-dq_status dq_file_out_begin(dq_file_out *f, dq_err *err);
-dq_status dq_file_out_put(dq_file_out *f, const void *data, size_t bytes, dq_err *err);
-dq_status dq_file_out_commit(dq_file_out *f, dq_err *err);
-void dq_file_out_drop(dq_file_out *f);
-
 /* A file of known size written at offsets in any order, perhaps finished by a later process (work.h
  * says how that knows what is there). */
 
@@ -139,12 +77,17 @@ void dq_file_out_drop(dq_file_out *f);
 typedef struct dq_inplace_file {
     int fd;
     const char *path; /* borrowed */
+    bool scratch;     /* without a name: `path` is that of the file beside which it lies */
 } dq_inplace_file;
 
 dq_status dq_inplace_file_open(dq_inplace_file *p, const char *path,
-                               dq_err *err);    /* an existing file */
+                               dq_err *err); /* an existing file */
+/* Data beyond memory in a file without a name, which vanishes when it is closed or the process
+ * ends: in the folder of `beside`, with `bytes` reserved where the file system can. DQ_FILE. */
+dq_status dq_inplace_file_scratch(dq_inplace_file *p, const char *beside, int64_t bytes,
+                                  dq_err *err);
 void dq_inplace_file_close(dq_inplace_file *p); /* may be called again */
-dq_status dq_inplace_file_put(dq_inplace_file *p, int64_t at, const void *data, size_t bytes,
+dq_status dq_inplace_file_put(const dq_inplace_file *p, int64_t at, const void *data, size_t bytes,
                               dq_err *err);
 dq_status dq_inplace_file_get(const dq_inplace_file *p, int64_t at, void *data, size_t bytes,
                               dq_err *err); /* DQ_FILE where the file is shorter too */
@@ -152,21 +95,47 @@ dq_status dq_inplace_file_get(const dq_inplace_file *p, int64_t at, void *data, 
 void dq_inplace_file_start(dq_inplace_file *p, int64_t at, size_t bytes);
 dq_status dq_inplace_file_sync(dq_inplace_file *p, dq_err *err);
 
-/* Data beyond memory in a file without a name, which vanishes when it is closed or the process
- * ends. */
+/* A file or folder that appears whole or not at all: written and synced in PATH.partial, which is
+ * then renamed. */
 
-typedef struct dq_scratch_file {
-    int fd;           /* -1: none */
-    const char *path; /* the file beside which it lies; borrowed */
-} dq_scratch_file;
+typedef struct dq_out_names {
+    const char **name;
+    size_t n, capacity;
+} dq_out_names;
 
-/* In the folder of `beside`, with `bytes` reserved where the file system can. DQ_FILE. */
-dq_status dq_scratch_file_open(dq_scratch_file *s, const char *beside, int64_t bytes, dq_err *err);
-void dq_scratch_file_close(dq_scratch_file *s); /* may be called again */
-dq_status dq_scratch_file_put(dq_scratch_file *s, int64_t at, const void *data, size_t bytes,
-                              dq_err *err);
-/* DQ_FILE also when less was put there. */
-dq_status dq_scratch_file_get(const dq_scratch_file *s, int64_t at, void *data, size_t bytes,
-                              dq_err *err);
+/* Whether a folder of this kind may hold such a file; a folder with any other file is never
+ * replaced. */
+typedef bool dq_out_owns(const char *name);
+
+/* Memory, texts too, belongs to the arena. {.file.fd = -1} may be dropped. */
+typedef struct dq_out {
+    dq_arena *arena;
+    dq_out_owns *owns;                /* NULL: a file */
+    const char *path, *partial, *old; /* PATH (of a file: where a link leads), PATH.partial; of a
+                                         folder PATH.old */
+    dq_out_names earlier, left, made; /* files of PATH and PATH.partial as found, and of this run */
+    dq_inplace_file file;             /* being written */
+    int64_t at;                       /* what is written of it */
+    bool replaces;                    /* what there was, of a file at `partial` */
+    bool begun;                       /* PATH.partial is this run's */
+} dq_out;
+
+/* Touches nothing. DQ_FILE when PATH cannot become a file (dq_file_check), or PATH.partial is a link
+ * or exists without force. Or when it cannot become a folder: it exists without force, or is neither
+ * empty nor made before, which means the file `mark` and only regular files that `owns` accepts; the
+ * same for PATH.partial (without `mark`) of an interrupted run, and PATH.old. Drops final slashes.
+ * DQ_USAGE: an empty name of a folder. */
+dq_status dq_out_check(dq_out *o, const char *path, const char *mark, dq_out_owns *owns, bool force,
+                       dq_arena *a, dq_err *err);
+/* Begins the file, or one of the folder, which the first makes anew; then its bytes and dq_out_end
+ * follow, and the next. After all dq_out_commit; or, at any time, dq_out_drop, which removes what
+ * this run has made. Only files that were seen or made are removed, never later ones. */
+dq_status dq_out_begin(dq_out *o, const char *name, dq_err *err);
+dq_status dq_out_put(dq_out *o, const void *data, size_t bytes, dq_err *err);
+dq_status dq_out_end(dq_out *o, dq_err *err); /* with fsync */
+/* An earlier folder becomes PATH.old briefly. DQ_FILE: a PATH has appeared meanwhile. Needs no
+ * memory. */
+dq_status dq_out_commit(dq_out *o, dq_err *err);
+void dq_out_drop(dq_out *o);
 
 #endif

@@ -161,7 +161,7 @@ typedef enum dq_activations_kind {
 } dq_activations_kind;
 
 typedef struct dq_activations {
-    dq_scratch_file file;
+    dq_inplace_file file;
     dq_backend *b;
     int64_t rows, dim, width;
     int streams; /* 1 or 2 */

@@ -16,13 +16,13 @@ dq_status dq_activations_open(dq_activations *a, dq_backend *b, const char *besi
                               int64_t dim, int streams, int64_t width, dq_err *err)
 {
     *a = (dq_activations){.b = b, .rows = rows, .dim = dim, .streams = streams, .width = width};
-    return dq_scratch_file_open(&a->file, beside, dq_activations_bytes(rows, dim, streams, width),
-                                err);
+    return dq_inplace_file_scratch(&a->file, beside,
+                                   dq_activations_bytes(rows, dim, streams, width), err);
 }
 
 void dq_activations_close(dq_activations *a)
 {
-    dq_scratch_file_close(&a->file);
+    dq_inplace_file_close(&a->file);
     dq_block_free(a->host);
     a->host = NULL;
     a->host_bytes = 0;
@@ -52,7 +52,7 @@ dq_status dq_activations_put(dq_activations *a, dq_activations_kind kind, int64_
     DQ_TRY(reserve(a, bytes, err));
     a->b->ops->get(a->b, a->host, m.p, bytes);
     DQ_TRY(dq_backend_sync(a->b, err));
-    return dq_scratch_file_put(&a->file, place_of(a, kind, first, m), a->host, bytes, err);
+    return dq_inplace_file_put(&a->file, place_of(a, kind, first, m), a->host, bytes, err);
 }
 
 dq_status dq_activations_get(dq_activations *a, dq_activations_kind kind, int64_t first, dq_mat m,
@@ -61,7 +61,7 @@ dq_status dq_activations_get(dq_activations *a, dq_activations_kind kind, int64_
     const size_t bytes = (size_t)(m.rows * m.cols) * sizeof(float);
     DQ_TRY(dq_backend_sync(a->b, err));
     DQ_TRY(reserve(a, bytes, err));
-    DQ_TRY(dq_scratch_file_get(&a->file, place_of(a, kind, first, m), a->host, bytes, err));
+    DQ_TRY(dq_inplace_file_get(&a->file, place_of(a, kind, first, m), a->host, bytes, err));
     a->b->ops->put(a->b, m.p, a->host, bytes);
     return dq_backend_sync(a->b, err);
 }

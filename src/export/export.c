@@ -719,8 +719,7 @@ dq_status dq_export_open(dq_export **out, const dq_model *m, const dq_export_set
     x->arena = arena;
     x->model = m;
     x->set = *s;
-    x->folder.fd = -1;
-    x->out.fd = -1;
+    x->out.file.fd = -1;
     x->info.has_logit = m->logit.bits != dq_logit_plain.bits;
     x->info.has_kv = !dq_kv_config_same(&m->kv, &dq_kv_config_plain);
     if (plan_tensors(x, err) != DQ_OK || plan_files(x, err) != DQ_OK) {
@@ -734,8 +733,7 @@ dq_status dq_export_open(dq_export **out, const dq_model *m, const dq_export_set
 void dq_export_close(dq_export *x)
 {
     if (!x) return;
-    dq_folder_drop(&x->folder);
-    dq_file_out_drop(&x->out);
+    dq_out_drop(&x->out);
     dq_arena_free(x->arena);
 }
 
@@ -771,14 +769,11 @@ static dq_status check_space(const dq_export *x, const char *path, dq_err *err)
 dq_status dq_export_check(dq_export *x, const char *path, bool force, dq_err *err)
 {
     const char *slash = strrchr(path, '/');
-    if (is_gguf(x)) {
-        DQ_TRY(dq_file_out_name(&x->out, path, force, x->arena, err));
-        x->file[0].name = dq_textf(x->arena, err, "%s", slash ? slash + 1 : path);
-        return x->file[0].name ? check_space(x, path, err) : err->code;
-    }
-    DQ_TRY(dq_folder_name(&x->folder, path, x->arena, err));
-    DQ_TRY(dq_folder_check(&x->folder, settings_name, of_export, force, err));
-    return check_space(x, x->folder.path, err);
+    DQ_TRY(dq_out_check(&x->out, path, settings_name, is_gguf(x) ? NULL : of_export, force,
+                        x->arena, err));
+    if (!is_gguf(x)) return check_space(x, x->out.path, err);
+    x->file[0].name = dq_textf(x->arena, err, "%s", slash ? slash + 1 : path);
+    return x->file[0].name ? check_space(x, path, err) : err->code;
 }
 
 typedef struct work {
@@ -797,8 +792,7 @@ enum { BLOCK_BYTES = 4 << 20 };
 static dq_status put(work *w, const void *p, size_t bytes, dq_err *err)
 {
     dq_sha256_add(&w->hash, p, bytes);
-    DQ_TRY(is_gguf(w->x) ? dq_file_out_put(&w->x->out, p, bytes, err)
-                         : dq_folder_file_put(&w->x->folder, p, bytes, err));
+    DQ_TRY(dq_out_put(&w->x->out, p, bytes, err));
     w->done += (double)bytes;
     if (w->progress)
         w->progress->step(w->progress->arg, w->done, (double)w->x->info.bytes, w->what);
@@ -862,34 +856,21 @@ static dq_status put_content(work *w, int i, dq_err *err)
     return dq_sha256_end(&w->hash, w->x->file[i].sha256, err);
 }
 
-static dq_status put_all(work *w, dq_err *err)
-{
-    dq_export *x = w->x;
-    if (is_gguf(x)) {
-        DQ_TRY(dq_file_out_begin(&x->out, err));
-        return put_content(w, 0, err);
-    }
-    DQ_TRY(dq_folder_begin(&x->folder, err));
-    for (int i = 0; i < x->info.n_files; i++) {
-        DQ_TRY(dq_folder_file_begin(&x->folder, x->file[i].name, err));
-        DQ_TRY(put_content(w, i, err));
-        DQ_TRY(dq_folder_file_end(&x->folder, err));
-    }
-    return DQ_OK;
-}
-
 dq_status dq_export_write(dq_export *x, const dq_export_progress *p, dq_err *err)
 {
     work w = {.x = x, .progress = p};
     DQ_TRY(dq_model_check_weights(x->model, err));
-    put_all(&w, err);
-    dq_sha256_drop(&w.hash);
+    for (int i = 0; i < x->info.n_files && err->code == DQ_OK; i++) {
+        if (dq_out_begin(&x->out, x->file[i].name, err) == DQ_OK &&
+            put_content(&w, i, err) == DQ_OK)
+            dq_out_end(&x->out, err);
+        dq_sha256_drop(&w.hash);
+    }
     return err->code == DQ_OK ? dq_os_maps_check(err) : err->code;
 }
 
 dq_status dq_export_commit(dq_export *x, dq_err *err)
 {
     DQ_TRY(dq_os_check_stop(err));
-    if (is_gguf(x)) return dq_file_out_commit(&x->out, err);
-    return dq_folder_commit(&x->folder, err);
+    return dq_out_commit(&x->out, err);
 }

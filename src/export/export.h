@@ -85,8 +85,8 @@ const dq_export_row *dq_export_row_at(const dq_export *x,
 const dq_export_scheme *dq_export_scheme_at(const dq_export *x, int i);
 const dq_export_file *dq_export_file_at(const dq_export *x, int i);
 
-/* DQ_FILE: as dq_folder_check (force replaces only an earlier export) or, for GGUF, dq_file_check;
- * replacing that is the caller's business; or the disk is too full. Touches nothing. */
+/* DQ_FILE: as dq_out_check: force replaces only an earlier export or, for GGUF, any file, which is the
+ * caller's business; or the disk is too full. Touches nothing. */
 dq_status dq_export_check(dq_export *x, const char *path, bool force, dq_err *err);
 
 /* Called now and then with bytes written. */
@@ -144,8 +144,7 @@ struct dq_export {
     size_t max_schemes;
     dq_export_file *file;
     dq_export_content *content; /* [n_files] */
-    dq_folder folder;
-    dq_file_out out; /* DQ_EXPORT_GGUF */
+    dq_out out;
 };
 
 /* Private to export. */

@@ -211,7 +211,7 @@ typedef enum dq_output_form {
     DQ_OUTPUT_CSV,
     DQ_OUTPUT_HTML,
     DQ_OUTPUT_GGUF,
-    DQ_OUTPUT_FOLDER, /* which dq_folder_check looks at */
+    DQ_OUTPUT_FOLDER, /* which dq_out_check looks at */
     DQ_OUTPUT_JOURNAL /* of which finished work is read first */
 } dq_output_form;
 

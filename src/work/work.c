@@ -137,20 +137,6 @@ dq_status dq_work_sync(dq_work *w, dq_err *err)
     return fsync(w->fd) == 0 ? DQ_OK : dq_os_fail(err, w->how.path, "cannot sync");
 }
 
-static dq_status write_at(const dq_work *w, off_t at, const char *p, size_t n, dq_err *err)
-{
-    while (n > 0) {
-        ssize_t k = pwrite(w->fd, p, n, at);
-        if (k < 0 && errno == EINTR) continue;
-        if (k == 0) errno = ENOSPC;
-        if (k <= 0) return dq_os_fail(err, w->how.path, "cannot write");
-        p += k;
-        at += k;
-        n -= (size_t)k;
-    }
-    return DQ_OK;
-}
-
 /* A failure leaves the file as before. The text has no newline. */
 static dq_status append(dq_work *w, const char *text, dq_err *err)
 {
@@ -161,9 +147,10 @@ static dq_status append(dq_work *w, const char *text, dq_err *err)
     const off_t at = (off_t)w->end, after = at + BEFORE + (off_t)len;
     if (after >= DQ_MAX_JOURNAL)
         return dq_fail(err, DQ_RESOURCE, "%s: is as long as can be read again", w->how.path);
-    if (write_at(w, at, before, BEFORE, err) == DQ_OK &&
-        write_at(w, at + BEFORE, text, len, err) == DQ_OK &&
-        write_at(w, after, "\n", 1, err) == DQ_OK) {
+    const dq_inplace_file f = {.fd = w->fd, .path = w->how.path};
+    if (dq_inplace_file_put(&f, at, before, BEFORE, err) == DQ_OK &&
+        dq_inplace_file_put(&f, at + BEFORE, text, len, err) == DQ_OK &&
+        dq_inplace_file_put(&f, after, "\n", 1, err) == DQ_OK) {
         w->end = after + 1;
         w->n++;
     } else if (ftruncate(w->fd, at) != 0) {
