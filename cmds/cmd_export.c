@@ -81,16 +81,15 @@ static dq_status print_rows(const request *asked, const dq_export *x, dq_err *er
     dq_table *t;
     char text[96];
     DQ_TRY(dq_table_new(&t, titles, 6, err));
-    for (int64_t i = 0; i < dq_export_result(x)->n_rows; i++) {
+    for (int64_t i = 0; i < x->info.n_rows; i++) {
         const dq_export_row *r = dq_export_row_at(x, i);
         dq_table_cell(t, "%s", r->name);
         dq_table_cell(t, "%lldx%lld", (long long)r->rows, (long long)r->cols);
         dq_table_known(t, r->group_size, "%d bits", r->bits);
         dq_table_cell(t, "%s",
-                      r->blocks ? "codes in blocks"
-                      : r->scheme < 0
-                          ? "values"
-                          : scheme_text(text, sizeof text, dq_export_scheme_at(x, r->scheme)));
+                      r->blocks       ? "codes in blocks"
+                      : r->scheme < 0 ? "values"
+                                      : scheme_text(text, sizeof text, &x->scheme[r->scheme]));
         dq_table_cell(t, "%s", r->blocks ? r->blocks->name : dq_dtypes[r->dtype].name);
         dq_table_cell(t, "%s", dq_document_size_text(text, sizeof text, r->bytes));
     }
@@ -115,7 +114,7 @@ static int64_t alike(const dq_export *x, int64_t i,
                      bool (*same)(const dq_export_row *, const dq_export_row *))
 {
     int64_t n = 0;
-    for (int64_t k = 0; k < dq_export_result(x)->n_rows; k++) {
+    for (int64_t k = 0; k < x->info.n_rows; k++) {
         if (!same(dq_export_row_at(x, i), dq_export_row_at(x, k))) continue;
         if (k < i) return 0;
         n++;
@@ -128,7 +127,7 @@ static void print_blocks(const dq_export *x)
 {
     double error = 0;
     int64_t rounded = 0;
-    for (int64_t i = 0; i < dq_export_result(x)->n_rows; i++) {
+    for (int64_t i = 0; i < x->info.n_rows; i++) {
         const dq_export_row *r = dq_export_row_at(x, i);
         const int64_t n = alike(x, i, same_blocks);
         if (n > 0)
@@ -148,7 +147,7 @@ static void print_blocks(const dq_export *x)
 static double bits_of(const dq_model *m, const dq_export *x)
 {
     int64_t bytes = 0, values = 0;
-    for (int64_t i = 0; i < dq_export_result(x)->n_rows; i++) {
+    for (int64_t i = 0; i < x->info.n_rows; i++) {
         const dq_export_row *r = dq_export_row_at(x, i);
         if (!dq_model_size_counts(m, r->name)) continue;
         bytes += r->bytes;
@@ -159,7 +158,7 @@ static double bits_of(const dq_model *m, const dq_export *x)
 
 static void print_summary(const request *r, const dq_model *m, const dq_export *x)
 {
-    const dq_export_info *i = dq_export_result(x);
+    const dq_export_info *i = &x->info;
     const bool codes = r->set.form == DQ_EXPORT_COMPRESSED_TENSORS;
     char text[96];
     printf("bits per weight    %.3f (in the container %.3f)\n", bits_of(m, x),
@@ -178,8 +177,7 @@ static void print_summary(const request *r, const dq_model *m, const dq_export *
            (long long)i->n_packed, (long long)i->n_decoded,
            (long long)(i->n_rows - i->n_packed - i->n_decoded));
     for (int k = 0; k < i->n_schemes; k++)
-        printf("codes              %s\n",
-               scheme_text(text, sizeof text, dq_export_scheme_at(x, k)));
+        printf("codes              %s\n", scheme_text(text, sizeof text, &x->scheme[k]));
     if (is_gguf(r)) {
         print_blocks(x);
     } else {
@@ -187,10 +185,10 @@ static void print_summary(const request *r, const dq_model *m, const dq_export *
         for (int bits = 2; bits <= 8; bits++) {
             int64_t n = 0;
             int in = 0;
-            for (int64_t j = 0; j < dq_export_result(x)->n_rows; j++) {
+            for (int64_t j = 0; j < x->info.n_rows; j++) {
                 const dq_export_row *row = dq_export_row_at(x, j);
                 if (row->scheme < 0 || row->bits != bits) continue;
-                in = dq_export_scheme_at(x, row->scheme)->bits;
+                in = x->scheme[row->scheme].bits;
                 n += in != bits;
             }
             if (n)
@@ -202,7 +200,7 @@ static void print_summary(const request *r, const dq_model *m, const dq_export *
     }
     if (codes || is_gguf(r)) {
         char label[24];
-        for (int64_t c = 0; c < dq_export_result(x)->n_rows; c++) {
+        for (int64_t c = 0; c < x->info.n_rows; c++) {
             const dq_export_row *row = dq_export_row_at(x, c);
             const int64_t n = alike(x, c, same_reason);
             if (n == 0) continue;
@@ -227,8 +225,7 @@ static void row_rows(dq_row_writer *w, const void *export, int64_t i)
 {
     const dq_export *x = export;
     const dq_export_row *r = DQ_LIVE(w, dq_export_row_at(x, i));
-    const dq_export_scheme *s =
-        w->live && r->scheme >= 0 ? dq_export_scheme_at(x, r->scheme) : NULL;
+    const dq_export_scheme *s = w->live && r->scheme >= 0 ? &x->scheme[r->scheme] : NULL;
     DQ_PUT(w, "name", r->name, "Its name.");
     DQ_PUT(w, "rows", r->rows, "Rows.", .when = DQ_SIGNED);
     DQ_PUT(w, "cols", r->cols, "Columns.", .when = DQ_SIGNED);
@@ -261,8 +258,8 @@ static void row_rows(dq_row_writer *w, const void *export, int64_t i)
 static int64_t weight_file_bytes(const dq_export *x)
 {
     int64_t sum = 0;
-    for (int i = 0; i < dq_export_result(x)->n_files; i++) {
-        const dq_export_file *f = dq_export_file_at(x, i);
+    for (int i = 0; i < x->info.n_files; i++) {
+        const dq_export_file *f = &x->file[i];
         const char *end = strrchr(f->name, '.');
         if (end && (strcmp(end, ".safetensors") == 0 || strcmp(end, ".gguf") == 0)) sum += f->bytes;
     }
@@ -271,7 +268,7 @@ static int64_t weight_file_bytes(const dq_export *x)
 
 static void document_rows(dq_row_writer *w, const request *r, const dq_model *m, const dq_export *x)
 {
-    const dq_export_info *i = DQ_LIVE(w, dq_export_result(x));
+    const dq_export_info *i = DQ_LIVE(w, &x->info);
     DQ_LIST(w, "inputs", "The container.");
     dq_input_put_model(w, m);
     dq_row_end(w);
@@ -300,7 +297,7 @@ static void document_rows(dq_row_writer *w, const request *r, const dq_model *m,
     DQ_PUT(w, "kv_settings_apart", i->has_kv, "Whether settings of the KV cache do.");
     DQ_LIST(w, "files", "All files.");
     for (int k = 0; DQ_MORE(w, k, i->n_files); k++) {
-        const dq_export_file *f = DQ_LIVE(w, dq_export_file_at(x, k));
+        const dq_export_file *f = DQ_LIVE(w, &x->file[k]);
         DQ_ITEM(w);
         DQ_PUT(w, "name", f->name, "Base name.");
         DQ_PUT(w, "bytes", f->bytes, "Size.");
@@ -327,9 +324,9 @@ static dq_status export(request *r, const dq_model *m, dq_export *x, dq_err *err
 {
     if (r->out) DQ_TRY(dq_export_check(x, r->out, r->force, err));
     /* What transformers reads and vLLM does not. */
-    const dq_export_info *i = dq_export_result(x);
+    const dq_export_info *i = &x->info;
     for (int k = 0; k < i->n_schemes; k++) {
-        const dq_export_scheme *s = dq_export_scheme_at(x, k);
+        const dq_export_scheme *s = &x->scheme[k];
         const int64_t g = s->group;
         if (s->bits == 8 && !s->symmetric)
             dq_logger_warn(&r->logger,

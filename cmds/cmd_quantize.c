@@ -35,7 +35,7 @@ static void stored_cells(dq_table *t, const dq_quantize_row *r, int64_t bytes)
 
 static void sum_cells(dq_table *t, const dq_quantizer *q, bool folded)
 {
-    const dq_quantize_info *i = dq_quantize_result(q);
+    const dq_quantize_info *i = &q->info;
     char size[32];
     dq_table_rule(t);
     dq_table_cell(t, "the whole model");
@@ -60,7 +60,7 @@ static dq_status quantize_rows_print(const dq_quantizer *q, bool loss, dq_err *e
                                          "bpw",    "size",  "SQNR dB",   "loss"};
     dq_table *t;
     DQ_TRY(dq_table_new(&t, titles, loss ? 9 : 8, err));
-    for (int64_t i = 0; i < dq_quantize_result(q)->n_tensors; i++) {
+    for (int64_t i = 0; i < q->info.n_tensors; i++) {
         const dq_quantize_row r = dq_quantize_row_at(q, i);
         dq_table_cell(t, "%s", r.name);
         stored_cells(t, &r, r.bytes);
@@ -121,7 +121,7 @@ static void add_fold(dq_table *t, const dq_quantizer *q, bool *taken, int64_t fr
     fold f = {.name = cut(first.name)};
     f.run = f.name.number;
     take(&f, f.name.number);
-    for (int64_t i = from + 1; i < dq_quantize_result(q)->n_tensors; i++) {
+    for (int64_t i = from + 1; i < q->info.n_tensors; i++) {
         if (taken[i]) continue;
         const dq_quantize_row r = dq_quantize_row_at(q, i);
         const cut_name c = cut(r.name);
@@ -153,7 +153,7 @@ static dq_status quantize_rows_folded(const dq_quantizer *q, dq_err *err)
 {
     static const char *const titles[] = {"tensor", "tensors", "shape", "stored as",
                                          "bits",   "group",   "bpw",   "size"};
-    const int64_t n = dq_quantize_result(q)->n_tensors;
+    const int64_t n = q->info.n_tensors;
     dq_arena *a = dq_arena_new();
     bool *taken = a ? dq_alloc(a, (size_t)n, sizeof *taken, err) : NULL;
     dq_table *t;
@@ -206,7 +206,7 @@ static const dq_usage usage = {
 static bool worst_of(const dq_quantizer *q, dq_quantize_row *worst)
 {
     bool any = false;
-    for (int64_t i = 0; i < dq_quantize_result(q)->n_tensors; i++) {
+    for (int64_t i = 0; i < q->info.n_tensors; i++) {
         dq_quantize_row r = dq_quantize_row_at(q, i);
         if (!r.packed || (any && !(r.sqnr_db < worst->sqnr_db))) continue;
         *worst = r;
@@ -237,9 +237,9 @@ static void print_calibration(const dq_calib_run *c, const dq_quantizer *q)
 
 static void print_summary(const command *c, const dq_quantizer *q)
 {
-    const dq_quantize_info *i = dq_quantize_result(q);
+    const dq_quantize_info *i = &q->info;
     char a[32], b[32];
-    dq_quantize_row worst;
+    dq_quantize_row worst = {.sqnr_db = 0};
     dq_stdout_print_bits(i->bits_per_weight, i->params);
     if (i->packed_params)
         printf("; %.3f in packed tensors", dq_weight_bits_over(i->packed_bytes, i->packed_params));
@@ -251,7 +251,7 @@ static void print_summary(const command *c, const dq_quantizer *q)
     /* "packed             4 bits in 210 tensors, 4.250 bits per weight; 6 bits in 1, 6.250" */
     int64_t n[9] = {0}, params[9] = {0}, bytes[9] = {0};
     bool first = true;
-    for (int64_t j = 0; j < dq_quantize_result(q)->n_tensors; j++) {
+    for (int64_t j = 0; j < q->info.n_tensors; j++) {
         const dq_quantize_row r = dq_quantize_row_at(q, j);
         if (!r.packed) continue;
         n[r.bits]++;
@@ -284,8 +284,8 @@ static void print_summary(const command *c, const dq_quantizer *q)
         printf("KV size            %s\n", dq_kv_sweep_sized(size, &i->kv_sized));
     print_calibration(&c->request.calib, q);
     bool any = false; /* whose codes a text could choose: all but an embedding that is no head */
-    const bool tied = dq_quantize_effective(q)->head_bits == 0;
-    for (int64_t k = 0; k < dq_quantize_result(q)->n_tensors; k++) {
+    const bool tied = q->set.head_bits == 0;
+    for (int64_t k = 0; k < q->info.n_tensors; k++) {
         const dq_quantize_row row = dq_quantize_row_at(q, k);
         any = any || (row.packed && (row.role != DQ_ROLE_EMBED || tied));
     }
@@ -331,7 +331,8 @@ static void tensor_rows(dq_row_writer *w, const void *quantizer, int64_t i)
     DQ_PUT(w, "bytes", row.bytes, "Bytes in the container, scales included.");
     DQ_PUT(w, "bits_per_weight", row.bits_per_weight, "Of this tensor.", .when = DQ_POSITIVE);
     DQ_PUT(w, "sqnr_db",
-           row.packed && *dq_quantize_result(quantizer)->content_sha256 ? row.sqnr_db : DQ_NO_REAL,
+           row.packed && *((const dq_quantizer *)quantizer)->info.content_sha256 ? row.sqnr_db
+                                                                                 : DQ_NO_REAL,
            "Signal-to-quantization-noise ratio in dB; null: dense, not written, or no error.",
            .when = DQ_NULL);
     DQ_PUT(w, "loss", row.loss,
@@ -348,7 +349,7 @@ static void describe_settings(dq_row_writer *w)
 static void document_rows(dq_row_writer *w, const command *c, const char *model,
                           const dq_quantizer *q, json_t *settings)
 {
-    const dq_quantize_info *i = DQ_LIVE(w, dq_quantize_result(q));
+    const dq_quantize_info *i = DQ_LIVE(w, &q->info);
     DQ_LIST(w, "inputs", "The source.");
     DQ_ITEM(w);
     DQ_PUT(w, "path", model, "As it was given.");
@@ -405,7 +406,7 @@ const dq_document dq_recipe_document = {
 
 static dq_status print_json(const command *c, const char *model, const dq_quantizer *q, dq_err *err)
 {
-    const char *recipe = dq_quantize_recipe(q);
+    const char *recipe = q->recipe;
     json_t *settings = NULL;
     DQ_TRY(dq_json_parse(&settings, recipe, strlen(recipe), "recipe", err));
     if (!json_object_get(settings, "kv"))
@@ -424,7 +425,7 @@ static dq_status make_container(command *c, dq_quantizer *q, dq_err *err)
     DQ_TRY(dq_quantize_request_check(&c->request, q, err));
     DQ_TRY(dq_quantize_request_seconds(&c->seconds, &c->request, q, err));
     dq_progress_announce(&c->logger, c->seconds, dq_os_threads());
-    dq_progress_begin(&bar, &c->logger, dq_quantize_result(q)->source, 1);
+    dq_progress_begin(&bar, &c->logger, q->info.source, 1);
     bar.announced = true;
     dq_quantize_request_write(&c->request, q, &p, err);
     dq_progress_end(&bar);
@@ -441,7 +442,7 @@ static dq_status run(command *c, const dq_args *args, dq_err *err)
     if (c->print_recipe) c->request.out = NULL;
     DQ_TRY(dq_quantize_request_open(&q, &c->request, args, err));
     if (c->print_recipe)
-        dq_stdout_print_recipe(dq_quantize_recipe(q), err);
+        dq_stdout_print_recipe(q->recipe, err);
     else if (!c->dry_run)
         make_container(c, q, err);
     else

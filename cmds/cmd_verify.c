@@ -152,7 +152,7 @@ static dq_status run(request *r, const char *path, dq_err *err)
                  dq_quantize_compare(q, c, &p, err) != DQ_OK && err->code != DQ_STOPPED)
             dq_in(err, "%s: ", path);
         dq_progress_end(&progress);
-        if (q) r->n_by_sqnr = dq_quantize_result(q)->n_by_sqnr;
+        if (q) r->n_by_sqnr = q->info.n_by_sqnr;
         if (q && set.method_name) snprintf(r->method, sizeof r->method, "%s", set.method_name);
         dq_quantize_close(q);
         json_decref(recipe);

@@ -210,7 +210,7 @@ static dq_status round_tensor(dq_calibrate_job *j, const dq_quantize_tensor *t, 
 /* A matrix stored without codes is converted to its stored type and back. */
 static dq_status take_stored(dq_calibrate_job *j, dq_weight *w, dq_err *err)
 {
-    const dq_quantize_tensor *t = w->rows > 0 ? dq_quantize_feed_tensor(j->feed, w->name) : NULL;
+    const dq_quantize_tensor *t = w->rows > 0 ? dq_quantize_tensor_of(j->feed->q, w->name) : NULL;
     if (!t || t->format || t->dense_dtype == t->t->dtype) return DQ_OK;
     float *f32 = dq_block_new((size_t)w->rows, (size_t)w->cols * sizeof *f32, err);
     if (!f32) return err->code;
@@ -235,7 +235,7 @@ static dq_status job_round(dq_calibrate_job *j, dq_weight *const *w, int n, bool
             continue;
         }
         dq_coded *out = &j->coded[j->n_coded++];
-        const dq_quantize_tensor *t = dq_quantize_feed_tensor(j->feed, name);
+        const dq_quantize_tensor *t = dq_quantize_tensor_of(j->feed->q, name);
         DQ_TRY(dq_os_check_stop(err));
         if (dq_quantize_feed_done(j->feed, t)) {
             DQ_TRY(dq_quantize_feed_take(j->feed, t, out, err));
@@ -785,7 +785,7 @@ static dq_status run_job(dq_calibrate_job *j, dq_err *err)
     }
     /* Starts both streams from the embedding, plain and as rounded. A tied one is rounded here, by
      * the final norm of the unrounded model. */
-    const dq_quantize_tensor *t = dq_quantize_feed_tensor(j->feed, j->m->embed.name);
+    const dq_quantize_tensor *t = dq_quantize_tensor_of(j->feed->q, j->m->embed.name);
     const bool fed = t && t->format && t->is_fed;
     dq_coded coded = {0};
     if (j->embed) {
@@ -840,9 +840,9 @@ static dq_status run(void *arg, dq_quantize_feed *feed, dq_err *err)
 {
     dq_calibrate *c = arg;
     dq_calibrate_job j = {.c = c,
-                          .q = dq_quantize_feed_quantizer(feed),
+                          .q = feed->q,
                           .feed = feed,
-                          .m = dq_quantize_feed_model(feed),
+                          .m = feed->q->model,
                           .b = c->set.backend,
                           .act.file.fd = -1};
     if (dq_model_check_weights(j.m, err) == DQ_OK) run_job(&j, err);

@@ -290,7 +290,7 @@ double dq_calibrate_work_embedding(const dq_model *m, const dq_calibrate_rule *r
 /* False: the layer has no such matrix. */
 static bool find_row(dq_quantize_row *out, const dq_quantizer *q, const dq_weight *w)
 {
-    const int64_t n = dq_quantize_result(q)->n_tensors;
+    const int64_t n = q->info.n_tensors;
     for (int64_t i = 0; w->rows > 0 && i < n; i++) {
         *out = dq_quantize_row_at(q, i);
         if (strcmp(out->name, w->name) == 0) return true;
@@ -615,8 +615,7 @@ static dq_status time_rounding(timing *t, int64_t rows, const dq_quant_spec *spe
 /* The time per value of each rounding, beyond f64 products. */
 static dq_status time_values(timing *t, dq_err *err)
 {
-    const int64_t rows = (int64_t)DQ_STRIP_ROWS * dq_os_threads(),
-                  n = dq_quantize_result(t->q)->n_tensors;
+    const int64_t rows = (int64_t)DQ_STRIP_ROWS * dq_os_threads(), n = t->q->info.n_tensors;
     bool known[DQ_QUANT_MODES][9] = {{false}};
     for (int64_t i = 0; i < n; i++) {
         const dq_quantize_row r = dq_quantize_row_at(t->q, i);

@@ -737,24 +737,9 @@ void dq_export_close(dq_export *x)
     dq_arena_free(x->arena);
 }
 
-const dq_export_info *dq_export_result(const dq_export *x)
-{
-    return &x->info;
-}
-
 const dq_export_row *dq_export_row_at(const dq_export *x, int64_t i)
 {
     return &x->row[x->order[i]];
-}
-
-const dq_export_scheme *dq_export_scheme_at(const dq_export *x, int i)
-{
-    return &x->scheme[i];
-}
-
-const dq_export_file *dq_export_file_at(const dq_export *x, int i)
-{
-    return &x->file[i];
 }
 
 static dq_status check_space(const dq_export *x, const char *path, dq_err *err)

@@ -79,11 +79,8 @@ typedef struct dq_export dq_export;
 dq_status dq_export_open(dq_export **out, const dq_model *m, const dq_export_settings *s,
                          dq_err *err);
 void dq_export_close(dq_export *x); /* NULL allowed; what was written and not committed goes */
-const dq_export_info *dq_export_result(const dq_export *x);
 const dq_export_row *dq_export_row_at(const dq_export *x,
                                       int64_t i); /* dq_name_order: layer 2 before 10 */
-const dq_export_scheme *dq_export_scheme_at(const dq_export *x, int i);
-const dq_export_file *dq_export_file_at(const dq_export *x, int i);
 
 /* DQ_FILE: as dq_out_check: force replaces only an earlier export or, for GGUF, any file, which is the
  * caller's business; or the disk is too full. Touches nothing. */

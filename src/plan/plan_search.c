@@ -277,8 +277,7 @@ static dq_status estimate(int64_t *out, const dq_plan_weights *p, dq_quantize_se
 {
     dq_quantizer *q = NULL;
     s->method = dq_calibrate_method(c);
-    if (dq_quantize_open(&q, p->set.model, s, err) == DQ_OK)
-        *out = dq_quantize_result(q)->file_bytes;
+    if (dq_quantize_open(&q, p->set.model, s, err) == DQ_OK) *out = q->info.file_bytes;
     dq_quantize_close(q);
     return err->code;
 }
@@ -380,8 +379,8 @@ static dq_status make(dq_plan_weights *p, dq_plan_references *ref, dq_plan_trial
         set.method = dq_calibrate_method(c);
         if (dq_quantize_open(&q, p->set.model, &set, err) == DQ_OK &&
             dq_quantize_write(q, name[0], true, again, &progress, err) == DQ_OK) {
-            t->packed_bytes = dq_quantize_result(q)->packed_bytes;
-            t->file_bytes = dq_quantize_result(q)->file_bytes;
+            t->packed_bytes = q->info.packed_bytes;
+            t->file_bytes = q->info.file_bytes;
         }
     }
     dq_quantize_close(q);
@@ -675,8 +674,8 @@ static dq_status open_all(dq_plan_weights *p, dq_err *err)
     if (p->set.tokens == 0) p->set.tokens = DQ_CALIB_TEXT_TOKENS;
     offers o;
     if (open_offers(&o, p, err) == DQ_OK) {
-        const dq_quantize_info *i = dq_quantize_result(o.q[0]);
-        const dq_quantize_settings *set = dq_quantize_effective(o.q[0]);
+        const dq_quantize_info *i = &o.q[0]->info;
+        const dq_quantize_settings *set = &o.q[0]->set;
         p->set.set.group = set->group; /* the same at every width */
         if (!p->set.ends) p->set.set.embed_bits = set->embed_bits;
         if (!p->set.ends) p->set.set.head_bits = set->head_bits;

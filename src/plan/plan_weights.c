@@ -1135,8 +1135,8 @@ static dq_status take_width(offer *o, int w, const char *model, const dq_quantiz
     s.bits = s.embed_bits = widths[w];
     s.head_bits = DQ_QUANTIZE_BITS_AUTO;
     DQ_TRY(dq_quantize_open(&q, model, &s, err));
-    const dq_quantize_info *info = dq_quantize_result(q);
-    o->tied = dq_quantize_effective(q)->head_bits == 0;
+    const dq_quantize_info *info = &q->info;
+    o->tied = q->set.head_bits == 0;
     o->params = (double)info->params;
     o->other = (double)(info->weight_bytes - info->packed_bytes);
     for (int64_t i = 0; i < info->n_tensors; i++) {

@@ -159,13 +159,8 @@ typedef struct dq_quantize_info {
 dq_status dq_quantize_open(dq_quantizer **out, const char *model, const dq_quantize_settings *s,
                            dq_err *err);
 void dq_quantize_close(dq_quantizer *q); /* NULL allowed */
-const dq_quantize_info *dq_quantize_result(const dq_quantizer *q);
 /* In the order of dq_name_order: layer 2 before layer 10. */
 dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t i);
-/* The given settings with values resolved by the model; they point into what was given. */
-const dq_quantize_settings *dq_quantize_effective(const dq_quantizer *q);
-/* The same as JSON, as the container stores it. */
-const char *dq_quantize_recipe(const dq_quantizer *q);
 
 /* Reads weight and KV settings from a file of schema dq-recipe/1; others stay in *s. Texts and
  * rules belong to `file`. DQ_DAMAGED: an unknown key or wrong value; DQ_MISMATCH: another
@@ -201,13 +196,9 @@ dq_status dq_quantize_compare(dq_quantizer *q, const dq_container *c, const dq_q
 
 /* For methods: every rank runs the method and takes or puts the same tensors in the same order. */
 
-const dq_model *dq_quantize_feed_model(const dq_quantize_feed *f);
-const dq_quantizer *dq_quantize_feed_quantizer(const dq_quantize_feed *f);
 /* How a tensor is stored in the plan or, with types of scales decided, in a run; NULL: unknown
  * name. */
 const struct dq_quantize_tensor *dq_quantize_tensor_of(const dq_quantizer *q, const char *name);
-const struct dq_quantize_tensor *dq_quantize_feed_tensor(const dq_quantize_feed *f,
-                                                         const char *name);
 /* Whether an earlier run that this one resumes has made it. */
 bool dq_quantize_feed_done(const dq_quantize_feed *f, const struct dq_quantize_tensor *t);
 /* Then takes its codes, checked by hash; the caller ends them with dq_coded_free. */
@@ -307,8 +298,8 @@ typedef struct dq_blob {
 enum { DQ_MAX_BLOBS = 10 };
 
 struct dq_quantizer {
-    dq_arena *arena; /* owns this struct too */
-    dq_quantize_settings set;
+    dq_arena *arena;          /* owns this struct too */
+    dq_quantize_settings set; /* as given, with values resolved by the model */
     const char *dir;
     dq_model *model;
     const dq_checkpoint *checkpoint; /* of the model: what lies anew in memory does so once */
@@ -324,9 +315,9 @@ struct dq_quantizer {
     dq_err *file_err;            /* of the tasks that hash: they must not share one */
     atomic_int hashing, give_up; /* files not hashed yet; no hash is wanted any more */
     bool hashed;                 /* the main thread knows all hashes */
-    const char *recipe;
-    dq_quantize_needs needs; /* of the method */
-    double *loss;            /* [n_tensors] of dq_quantize_row */
+    const char *recipe;          /* `set` as JSON, as the container stores it */
+    dq_quantize_needs needs;     /* of the method */
+    double *loss;                /* [n_tensors] of dq_quantize_row */
     dq_quantize_tensor_buffers buffers;
     dq_container_skeleton skeleton;
     dq_quantize_info info;
@@ -339,11 +330,6 @@ struct dq_quantizer {
     int64_t unreleased;         /* bytes walked since all pages were given back */
     _Atomic(const char *) what; /* is being done; tasks that hash beside it read it */
 };
-
-/* Runs `job` on one thread of a parallel region, as passes need, while tasks of a single process
- * hash the weight files; hashing a file cannot be divided, so it runs beside the job. */
-dq_status dq_quantize_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_err *err), void *arg,
-                               dq_err *err);
 
 /* A container in the making, shared by the files that write it. */
 

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <pcre2.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -333,66 +334,6 @@ static const char *group_text(char buf[32], int64_t group)
     return buf;
 }
 
-static dq_status read_bits(dq_quantize_settings *s, const json_t *v, dq_err *err)
-{
-    return recipe_bits(&s->bits, v, "bits", err);
-}
-
-static dq_status read_embed_bits(dq_quantize_settings *s, const json_t *v, dq_err *err)
-{
-    return recipe_bits(&s->embed_bits, v, "embed_bits", err);
-}
-
-static dq_status read_head_bits(dq_quantize_settings *s, const json_t *v, dq_err *err)
-{
-    return recipe_bits(&s->head_bits, v, "head_bits", err);
-}
-
-static dq_status read_group(dq_quantize_settings *s, const json_t *v, dq_err *err)
-{
-    return recipe_group(&s->group, v, err);
-}
-
-static dq_status read_scale(dq_quantize_settings *s, const json_t *v, dq_err *err)
-{
-    int mode;
-    DQ_TRY(recipe_mode(&mode, v, err));
-    s->mode = (dq_scale_mode)mode;
-    return DQ_OK;
-}
-
-static dq_status read_scale_dtype(dq_quantize_settings *s, const json_t *v, dq_err *err)
-{
-    const char *text = text_of(v);
-    if (!text || (strcmp(text, "f16") != 0 && strcmp(text, "f32") != 0))
-        return dq_json_wrong("scale_dtype", "\"f16\" or \"f32\"", v, err);
-    s->scale_dtype = strcmp(text, "f16") == 0 ? DQ_F16 : DQ_F32;
-    return DQ_OK;
-}
-
-static dq_status read_skip(dq_quantize_settings *s, const json_t *v, dq_err *err)
-{
-    s->skip = text_of(v);
-    return s->skip ? DQ_OK : dq_json_wrong("skip", "a regular expression", v, err);
-}
-
-static dq_status read_dense_type(dq_quantize_settings *s, const json_t *v, dq_err *err)
-{
-    const char *text = text_of(v);
-    for (int i = 0; text && i < DQ_DENSE_TYPES; i++) {
-        s->dense_type = (dq_dense_type)i;
-        if (strcmp(text, dq_dense_type_name[i]) == 0) return DQ_OK;
-    }
-    return dq_json_wrong("dense_type", "\"keep\", \"bf16\" or \"f16\"", v, err);
-}
-
-static dq_status read_rules(dq_quantize_settings *s, const json_t *v, dq_err *err)
-{
-    s->rules = v;
-    if (rules_check(v, err) == DQ_USAGE) err->code = DQ_DAMAGED; /* a file has no user */
-    return err->code;
-}
-
 static dq_status check_hash(const json_t *o, const char *key, dq_err *err)
 {
     const json_t *v = json_object_get(o, key);
@@ -432,11 +373,9 @@ static dq_status check_text(const json_t *calib, dq_err *err)
     return check_whole(calib, "ctx", 2, INT32_MAX, err);
 }
 
-static dq_status read_plan(dq_quantize_settings *s, const json_t *v, dq_err *err)
+static dq_status check_plan(const json_t *v, dq_err *err)
 {
     const json_t *calib = json_object_get(v, "calib"), *of = json_object_get(v, "arithmetic");
-    s->plan = v;
-    if (!json_is_object(v)) return dq_json_wrong("plan", "an object", v, err);
     if (check_hash(v, "weights_sha256", err) != DQ_OK ||
         check_hash(v, "model_fingerprint", err) != DQ_OK)
         return dq_in(err, "\"plan\": ");
@@ -448,63 +387,92 @@ static dq_status read_plan(dq_quantize_settings *s, const json_t *v, dq_err *err
     return err->code == DQ_OK ? DQ_OK : dq_in(err, "\"plan\": ");
 }
 
-/* Texts that chose something about the cache. */
-static dq_status read_texts(dq_quantize_settings *s, const json_t *v, dq_err *err)
-{
-    s->texts = v;
-    return json_is_array(v) ? DQ_OK : dq_json_wrong("texts", "a list", v, err);
-}
+/* What a key holds, and what it becomes. */
+typedef enum kind {
+    BITS,  /* an int */
+    GROUP, /* an int64_t */
+    SCALE, /* a dq_scale_mode */
+    WORD,  /* its index among the words, in an int */
+    TEXT,  /* one of the words, if there are any */
+    OBJECT,
+    LIST,
+    RULES,
+    PLAN,
+    ANY, /* nothing reads it */
+    KV   /* of files; what a container's attributes say decides */
+} kind;
 
-static dq_status read_comment(dq_quantize_settings *s, const json_t *v, dq_err *err)
-{
-    s->comment = v;
-    (void)err;
-    return DQ_OK; /* of any type: nothing reads it */
-}
+static const char *const dtype_name[] = {[DQ_F32] = "f32", [DQ_F16] = "f16"};
 
-static dq_status read_method(dq_quantize_settings *s, const json_t *v, dq_err *err)
-{
-    s->method_name = text_of(v);
-    for (int i = 0; s->method_name && dq_quantize_methods[i]; i++) {
-        if (strcmp(dq_quantize_methods[i], s->method_name) == 0) return DQ_OK;
-    }
-    return dq_json_wrong("method", "the name of a calibrated method", v, err);
-}
-
-static dq_status read_calib(dq_quantize_settings *s, const json_t *v, dq_err *err)
-{
-    s->calib = v;
-    return json_is_object(v) ? DQ_OK : dq_json_wrong("calib", "an object", v, err);
-}
-
+#define AT(member) .at = offsetof(dq_quantize_settings, member)
 static const struct {
     const char *key;
-    dq_status (*read)(dq_quantize_settings *s, const json_t *v, dq_err *err);
+    kind kind;
+    size_t at;
+    const char *expected;
+    const char *const *words; /* [n_words] */
+    int n_words;
     bool always; /* stands in every container's recipe */
     bool stored; /* in no file: it says what a container was made with */
-} fields[] = {{"bits", read_bits, true, false},
-              {"group", read_group, true, false},
-              {"scale", read_scale, true, false},
-              {"scale_dtype", read_scale_dtype, true, false},
-              {"skip", read_skip, false, false},
-              {"embed_bits", read_embed_bits, false, false},
-              {"head_bits", read_head_bits, false, false},
-              {"dense_type", read_dense_type, false, false},
-              {"kv", NULL, false, false}, /* of files; what a container's attributes say decides */
-              {"rules", read_rules, false, false},
-              {"method", read_method, false, false},
-              {"calib", read_calib, false, true},
-              {"plan", read_plan, false, false},
-              {"texts", read_texts, false, false},
-              {"comment", read_comment, false, false}};
+} fields[] = {
+    {"bits", BITS, AT(bits), .always = true},
+    {"group", GROUP, AT(group), .always = true},
+    {"scale", SCALE, AT(mode), .always = true},
+    {"scale_dtype", WORD, AT(scale_dtype), .expected = "\"f16\" or \"f32\"", DQ_WORDS(dtype_name),
+     .always = true},
+    {"skip", TEXT, AT(skip), .expected = "a regular expression"},
+    {"embed_bits", BITS, AT(embed_bits)},
+    {"head_bits", BITS, AT(head_bits)},
+    {"dense_type", WORD, AT(dense_type), .expected = "\"keep\", \"bf16\" or \"f16\"",
+     DQ_WORDS(dq_dense_type_name)},
+    {"kv", .kind = KV},
+    {"rules", RULES, AT(rules)},
+    {"method", TEXT, AT(method_name), .expected = "the name of a calibrated method",
+     DQ_WORDS(dq_quantize_methods)},
+    {"calib", OBJECT, AT(calib), .expected = "an object", .stored = true},
+    {"plan", PLAN, AT(plan), .expected = "an object"},
+    {"texts", LIST, AT(texts), .expected = "a list"}, /* that chose something about the cache */
+    {"comment", ANY, AT(comment)},
+};
 enum { FIELDS = sizeof fields / sizeof *fields };
+
+static dq_status read_field(dq_quantize_settings *s, int i, const json_t *v, dq_err *err)
+{
+    void *to = (char *)s + fields[i].at;
+    const kind k = fields[i].kind;
+    const char *text = text_of(v);
+    int at = 0;
+    bool good = true;
+    switch (k) {
+    case BITS: return recipe_bits(to, v, fields[i].key, err);
+    case GROUP: return recipe_group(to, v, err);
+    case SCALE: return recipe_mode(to, v, err);
+    case WORD:
+    case TEXT:
+        while (text && at < fields[i].n_words && strcmp(text, fields[i].words[at]) != 0) at++;
+        good = text && (!fields[i].words || at < fields[i].n_words);
+        if (good && k == WORD) *(int *)to = at;
+        if (good && k == TEXT) *(const char **)to = text;
+        break;
+    case OBJECT:
+    case PLAN: good = json_is_object(v); break;
+    case LIST: good = json_is_array(v); break;
+    case RULES:
+        if (rules_check(v, err) == DQ_USAGE) err->code = DQ_DAMAGED; /* a file has no user */
+        break;
+    default: break;
+    }
+    if (!good) return dq_json_wrong(fields[i].key, fields[i].expected, v, err);
+    if (k >= OBJECT) *(const json_t **)to = v;
+    return k == PLAN ? check_plan(v, err) : err->code;
+}
 
 /* All but "kv"; what is absent or null stays in *s. */
 static dq_status read_fields(dq_quantize_settings *s, const json_t *o, dq_err *err)
 {
     for (int i = 0; i < FIELDS; i++) {
         const json_t *v = json_object_get(o, fields[i].key);
-        if (fields[i].read && v && !json_is_null(v)) DQ_TRY(fields[i].read(s, v, err));
+        if (fields[i].kind != KV && v && !json_is_null(v)) DQ_TRY(read_field(s, i, v, err));
     }
     return DQ_OK;
 }

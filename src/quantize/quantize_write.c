@@ -169,7 +169,7 @@ double dq_quantize_expected(const dq_quantizer *q)
     return dq_pace_left(&p);
 }
 
-void dq_quantize_plan_progress(dq_quantizer *q, const dq_quantize_progress *p)
+static void begin_progress(dq_quantizer *q, const dq_quantize_progress *p)
 {
     q->progress = p;
     dq_pace_begin(&q->pace, dq_os_seconds());
@@ -177,17 +177,17 @@ void dq_quantize_plan_progress(dq_quantizer *q, const dq_quantize_progress *p)
     q->what = "checking";
 }
 
-void dq_quantize_plan_begin(dq_quantizer *q, dq_quantize_kind kind, double rate)
+static void begin_kind(dq_quantizer *q, dq_quantize_kind kind, double rate)
 {
     q->kind = kind;
     q->rate = rate;
 }
 
-void dq_quantize_plan_begin_tensor(dq_quantizer *q, int64_t tensor)
+static void begin_tensor(dq_quantizer *q, int64_t tensor)
 {
     const dq_quantize_tensor *t = &q->tensor[tensor];
     const double bytes = (double)dq_tensor_bytes(t->t);
-    dq_quantize_plan_begin(q, kind_of(t), bytes > 0 ? rates_tensor(&q->rates, t) / bytes : 0);
+    begin_kind(q, kind_of(t), bytes > 0 ? rates_tensor(&q->rates, t) / bytes : 0);
 }
 
 /* Reports `seconds` of expected work and releases what was read. */
@@ -207,7 +207,7 @@ static void advance(dq_quantizer *q, int kind, double seconds, int64_t bytes)
     }
 }
 
-void dq_quantize_plan_advance(void *arg, int64_t bytes)
+static void advance_kind(void *arg, int64_t bytes)
 {
     dq_quantizer *q = arg;
     advance(q, (int)q->kind, (double)bytes * q->rate, bytes);
@@ -222,7 +222,7 @@ static void advance_hash(void *arg, int64_t bytes)
 /* On the thread of the job, which also serves other ranks. */
 static void advance_job(void *arg, int64_t bytes)
 {
-    dq_quantize_plan_advance(arg, bytes);
+    advance_kind(arg, bytes);
     dq_ranks_poll();
 }
 
@@ -246,6 +246,24 @@ void dq_quantize_feed_expect(dq_quantize_feed *f)
     const dq_quantize_method *m = f->q->set.method;
     for (int k = DQ_QUANTIZE_METHOD; k < DQ_PACE_KINDS; k++) f->q->pace.left[k] = 0;
     if (m->expect) m->expect(m->arg, f->q, f, &f->q->pace);
+}
+
+static dq_status know_hashes(dq_quantizer *q, dq_err *err)
+{
+    if (q->hashed) return DQ_OK;
+#pragma omp taskwait
+    for (int i = 0; i < q->n_files; i++) {
+        const dq_err *e = &q->file_err[i];
+        if (e->code != DQ_OK) return dq_fail_as(err, e);
+    }
+    union { /* the table was allocated by the plan; a blob is read-only for everybody else */
+        const void *in;
+        uint8_t *out;
+    } table = {.in = q->blob[q->table].data};
+    dq_container_source_table(table.out, q->n_files, q->file, q->file_bytes,
+                              (const char(*)[65])q->file_sha);
+    q->hashed = true;
+    return DQ_OK;
 }
 
 /* Lines of the journal (work/work.h). The head is on the disk before the partial file exists;
@@ -292,7 +310,7 @@ static dq_status journal_flush(void *arg, dq_err *err)
     const bool leads = dq_ranks_number() == 0;
     if (w->n_pending == 0) return DQ_OK;
     DQ_TRY(dq_os_maps_check(err));
-    if (leads) DQ_TRY(dq_quantize_plan_hashes(w->q, err));
+    if (leads) DQ_TRY(know_hashes(w->q, err));
     DQ_TRY(dq_inplace_file_sync(&w->file, err));
     if (leads) DQ_TRY(put_files(w, err));
     for (int64_t i = 0; i < w->n_pending; i++) DQ_TRY(put_slot(w, w->pending[i], err));
@@ -350,7 +368,7 @@ static dq_status take_file(dq_quantize_feed *w, const char *name, const json_t *
     const dq_quantizer *q = w->q;
     const char *sha;
     int64_t bytes;
-    DQ_TRY(dq_quantize_plan_hashes(w->q, err));
+    DQ_TRY(know_hashes(w->q, err));
     DQ_TRY(dq_json_int(&bytes, line, "bytes", 0, INT64_MAX, NULL, err));
     DQ_TRY(dq_json_text(&sha, line, "sha256", NULL, err));
     const int i = w->n_sources++;
@@ -445,6 +463,7 @@ static dq_status journal_take_up(dq_quantize_feed *w, bool *finished, dq_err *er
     json_t *of = NULL;
     depends_on(&of, w->q, err);
     dq_work_how how = {.path = w->journal_path,
+                       .kept = w->partial,
                        .schema = "dq-quantize-work/1",
                        .of = of,
                        .resume = w->resume,
@@ -461,16 +480,6 @@ static dq_status journal_take_up(dq_quantize_feed *w, bool *finished, dq_err *er
 
 /* A payload is in the journal when it is taken. */
 
-const dq_model *dq_quantize_feed_model(const dq_quantize_feed *f)
-{
-    return f->q->model;
-}
-
-const dq_quantizer *dq_quantize_feed_quantizer(const dq_quantize_feed *f)
-{
-    return f->q;
-}
-
 const dq_quantize_tensor *dq_quantize_tensor_of(const dq_quantizer *q, const char *name)
 {
     int64_t low = 0, high = q->info.n_tensors; /* in name order */
@@ -484,11 +493,6 @@ const dq_quantize_tensor *dq_quantize_tensor_of(const dq_quantizer *q, const cha
             low = at + 1;
     }
     return NULL;
-}
-
-const dq_quantize_tensor *dq_quantize_feed_tensor(const dq_quantize_feed *f, const char *name)
-{
-    return dq_quantize_tensor_of(f->q, name);
 }
 
 static int64_t slot_of(const dq_quantize_feed *f, const dq_quantize_tensor *t)
@@ -575,26 +579,8 @@ static void hash_file(dq_quantizer *q, int i, const dq_quantize_tick *tick, dq_e
     if (err->code == DQ_OK) atomic_fetch_sub(&q->hashing, 1);
 }
 
-dq_status dq_quantize_plan_hashes(dq_quantizer *q, dq_err *err)
-{
-    if (q->hashed) return DQ_OK;
-#pragma omp taskwait
-    for (int i = 0; i < q->n_files; i++) {
-        const dq_err *e = &q->file_err[i];
-        if (e->code != DQ_OK) return dq_fail_as(err, e);
-    }
-    union { /* the table was allocated by the plan; a blob is read-only for everybody else */
-        const void *in;
-        uint8_t *out;
-    } table = {.in = q->blob[q->table].data};
-    dq_container_source_table(table.out, q->n_files, q->file, q->file_bytes,
-                              (const char(*)[65])q->file_sha);
-    q->hashed = true;
-    return DQ_OK;
-}
-
-dq_status dq_quantize_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_err *err), void *arg,
-                               dq_err *err)
+static dq_status run_job(dq_quantizer *q, dq_status (*job)(void *arg, dq_err *err), void *arg,
+                         dq_err *err)
 {
     enum { SMALL_BYTES = 4 << 20 }; /* waking threads costs more than this much work */
     q->file_err = dq_alloc(q->arena, (size_t)q->n_files, sizeof *q->file_err, err);
@@ -683,7 +669,7 @@ static dq_status take_finding(void *arg, const char *text, size_t len, dq_err *e
     t->spec.scale_dtype = f.scale_dtype;
     t->grid = f.grid;
     if (t->column) memcpy(t->column, text + sizeof f, len - sizeof f);
-    dq_quantize_plan_advance(q, (int64_t)dq_tensor_bytes(t->t));
+    advance_kind(q, (int64_t)dq_tensor_bytes(t->t));
     return err->code;
 }
 
@@ -717,15 +703,15 @@ static dq_status scan_by_ranks(dq_quantizer *q, dq_err *err)
 
 static dq_status scan_alone(dq_quantizer *q, dq_err *err)
 {
-    const dq_quantize_tick tick = {dq_quantize_plan_advance, q};
+    const dq_quantize_tick tick = {advance_kind, q};
     for (int64_t i = 0; err->code == DQ_OK && i < q->info.n_tensors; i++)
         dq_quantize_tensor_scan(&q->tensor[i], &q->buffers, &tick, err);
     return err->code;
 }
 
-dq_status dq_quantize_plan_scan(dq_quantizer *q, dq_err *err)
+static dq_status scan_source(dq_quantizer *q, dq_err *err)
 {
-    dq_quantize_plan_begin(q, DQ_QUANTIZE_SCAN, q->rates.scan);
+    begin_kind(q, DQ_QUANTIZE_SCAN, q->rates.scan);
     dq_ranks_count() == 1 ? scan_alone(q, err) : scan_by_ranks(q, err);
     if (err->code == DQ_STOPPED) {
         *err = (dq_err){0};
@@ -788,7 +774,7 @@ static dq_status run_slot(dq_quantize_feed *w, int64_t i, dq_err *err)
             skip(q, s->origin);
             return DQ_OK;
         }
-        dq_quantize_plan_begin_tensor(q, s->origin);
+        begin_tensor(q, s->origin);
         run_tensor(w, i, err);
         for (int k = 0; k < DQ_MAX_PARTS; k++) dq_sha256_drop(&w->hash[k]);
         return err->code;
@@ -907,7 +893,7 @@ static dq_status write_blobs(dq_quantize_feed *w, dq_err *err)
         else
             DQ_TRY(run_slot(w, i, err));
     }
-    DQ_TRY(dq_quantize_plan_hashes(w->q, err));
+    DQ_TRY(know_hashes(w->q, err));
     return run_slot(w, table, err);
 }
 
@@ -959,19 +945,14 @@ static dq_status write_all(dq_quantize_feed *w, dq_err *err)
 /* After a failure: keeps what can be resumed, and an earlier run's work unless it is useless. */
 static void clean_up(dq_quantize_feed *w, dq_err *err)
 {
-    enum { MAX_TEXT = 600 }; /* so that there is space for what follows */
     dq_err ignore = {0};
+    const bool stopped = err->code == DQ_STOPPED;
     if (!w->ledger.open || err->code == DQ_MISMATCH) return; /* not ours */
-    if (err->code == DQ_STOPPED) {
-        *err = (dq_err){0};
-        dq_fail_with(err, DQ_STOPPED, (dq_remedy){.code = DQ_REMEDY_RESUME},
-                     "interrupted; %s is kept.", w->partial);
-    } else if (w->broken || (w->n_done == 0 && !w->resume)) {
+    if (!stopped && (w->broken || (w->n_done == 0 && !w->resume))) {
         dq_file_remove(w->partial, &ignore);
         dq_work_close(&w->ledger, true);
-    } else if (w->n_done > 0 && err->code != DQ_DAMAGED) {
-        err->text[MAX_TEXT] = 0;
-        dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_RESUMABLE}, ". %.200s is kept", w->partial);
+    } else if (stopped || (w->n_done > 0 && dq_work_resumable(err))) {
+        dq_work_failed(&w->ledger, err);
     }
 }
 
@@ -1012,13 +993,13 @@ static dq_status begin_output(void *arg, dq_err *err)
 {
     dq_quantize_feed *w = arg;
     dq_quantizer *q = w->q;
-    DQ_TRY(dq_quantize_plan_scan(q, err));
+    DQ_TRY(scan_source(q, err));
     w->done = dq_alloc(q->arena, (size_t)q->skeleton.n_slots, sizeof *w->done, err);
     w->pending = dq_alloc(q->arena, (size_t)q->skeleton.n_slots, sizeof *w->pending, err);
     if (err->code == DQ_OK) journal_take_up(w, &w->finished, err);
     DQ_TRY(share_start(w, err));
     w->synced = dq_os_seconds();
-    if (q->set.method) dq_quantize_plan_hashes(q, err);
+    if (q->set.method) know_hashes(q, err);
     return err->code;
 }
 
@@ -1034,7 +1015,7 @@ static dq_status write_with_method(dq_quantize_feed *w, dq_err *err)
 {
     const dq_quantize_method *m = w->q->set.method;
     dq_err later = {0};
-    DQ_TRY(dq_quantize_plan_run(w->q, begin_output, w, err));
+    DQ_TRY(run_job(w->q, begin_output, w, err));
     if (w->finished) return DQ_OK;
     m->run(m->arg, w, err);
     if (err->code != DQ_OK) {
@@ -1054,7 +1035,7 @@ dq_status dq_quantize_write(dq_quantizer *q, const char *out, bool force, bool r
                             const dq_quantize_progress *p, dq_err *err)
 {
     dq_quantize_feed w;
-    dq_quantize_plan_progress(q, p);
+    begin_progress(q, p);
     dq_quantize_check_output(q, out, force, resume, err);
     /* Ranks must produce the same. */
     char sha[65] = "";
@@ -1068,9 +1049,132 @@ dq_status dq_quantize_write(dq_quantizer *q, const char *out, bool force, bool r
     if (q->set.method)
         write_with_method(&w, err);
     else
-        dq_quantize_plan_run(q, write_output, &w, err);
+        run_job(q, write_output, &w, err);
     if (err->code != DQ_OK) clean_up(&w, err);
     dq_inplace_file_close(&w.file);
     dq_work_close(&w.ledger, err->code == DQ_OK);
     return err->code;
+}
+
+/* ---- Comparing ---- */
+
+typedef struct comparison {
+    const dq_payload *part[DQ_MAX_PARTS];
+    int64_t at[DQ_MAX_PARTS];
+} comparison;
+
+static dq_status compare_part(void *arg, int part, const void *p, size_t bytes, dq_err *err)
+{
+    comparison *c = arg;
+    const dq_payload *want = c->part[part];
+    const uint8_t *stored = want->data + c->at[part];
+    if (memcmp(stored, p, bytes) != 0)
+        return dq_fail(err, DQ_DAMAGED, "%s: differs from what the source gives", want->path);
+    c->at[part] += (int64_t)bytes;
+    dq_os_map_release(want->data, (size_t)c->at[part]);
+    return DQ_OK;
+}
+
+static const dq_payload *codes_of(const comparison *now, const dq_slot *first)
+{
+    int k = 0;
+    while (!first->weight.format->part[k].is_codes) k++;
+    return now->part[k];
+}
+
+static dq_status check_sqnr(const dq_payload *codes, const dq_quant_error *e, dq_err *err)
+{
+    const double sqnr = dq_quant_sqnr_db(e);
+    if (sqnr == codes->sqnr_db) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "%s: SQNR against the source is %.4f dB (expected %.4f)",
+                   codes->path, sqnr, codes->sqnr_db);
+}
+
+static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i, dq_err *err)
+{
+    const dq_slot *s = &q->skeleton.slot[i];
+    const dq_payload *p = dq_container_payload(c, i);
+    comparison now = {.part = {p}};
+    if (s->origin == -1 - q->objects && strcmp(p->path, s->path) == 0) {
+        const dq_blob *b = &q->blob[q->objects];
+        return dq_container_compare_objects(c, b->data, b->bytes, err);
+    }
+    if (strcmp(p->path, s->path) != 0 || p->bytes != s->bytes)
+        return dq_fail(err, DQ_DAMAGED, "%s: expected %s of %lld bytes from the source", p->path,
+                       s->path, (long long)s->bytes);
+    if (p->bits_per_weight != s->bits_per_weight)
+        return dq_fail(err, DQ_DAMAGED, "%s: /index has %.17g bits per weight (expected %.17g)",
+                       p->path, p->bits_per_weight, s->bits_per_weight);
+    if (s->origin < 0) {
+        const dq_blob *b = &q->blob[-1 - s->origin];
+        return compare_part(&now, 0, b->data, b->bytes, err);
+    }
+    if (s->encoding == DQ_ENC_PART && s->part > 0) return DQ_OK; /* with the first one */
+    for (int k = 1; s->encoding == DQ_ENC_PART && k < s->weight.format->n_parts; k++) {
+        if (i + k >= dq_container_n_payloads(c) ||
+            dq_container_payload(c, i + k)->bytes != s[k].bytes)
+            return dq_fail(err, DQ_DAMAGED, "%s: of another size than the source gives", s[k].path);
+        now.part[k] = dq_container_payload(c, i + k);
+    }
+    if (s->encoding == DQ_ENC_PART && q->set.method_name && q->tensor[s->origin].is_fed) {
+        /* A method's codes are its own business; only their recorded error is compared. */
+        const dq_quantize_tensor *x = &q->tensor[s->origin];
+        dq_weight w = dq_quantize_tensor_weight(x);
+        dq_quant_error error;
+        for (int k = 0; k < x->format->n_parts; k++) {
+            const dq_part part = dq_weight_part(&w, k);
+            const dq_tensor found = {.dtype = part.dtype,
+                                     .n_dims = 2,
+                                     .shape = {part.shape[0], part.shape[1]},
+                                     .data = now.part[k]->data};
+            x->format->part[k].take(&w, &found);
+        }
+        DQ_TRY(dq_quantize_tensor_error(&error, x, &w, err));
+        q->info.n_by_sqnr++;
+        begin_kind(q, DQ_QUANTIZE_DENSE, q->rates.dense);
+        advance_kind(q, (int64_t)dq_tensor_bytes(x->t));
+        return check_sqnr(codes_of(&now, s), &error, err);
+    }
+    dq_quantize_sink sink = {compare_part, &now};
+    dq_quantize_tick tick = {advance_kind, q};
+    dq_quant_error e;
+    q->what = s->path;
+    begin_tensor(q, s->origin);
+    DQ_TRY(dq_quantize_tensor_write(&q->tensor[s->origin], &q->buffers, &sink, &e, &tick, err));
+    return s->encoding == DQ_ENC_PART ? check_sqnr(codes_of(&now, s), &e, err) : DQ_OK;
+}
+
+typedef struct compare_job {
+    dq_quantizer *q;
+    const dq_container *c;
+} compare_job;
+
+static dq_status compare_all(void *arg, dq_err *err)
+{
+    dq_quantizer *q = ((compare_job *)arg)->q;
+    const dq_container *c = ((compare_job *)arg)->c;
+    DQ_TRY(scan_source(q, err));
+    if (dq_container_n_payloads(c) != q->skeleton.n_slots)
+        return dq_fail(err, DQ_DAMAGED, "/index has %lld rows (expected %lld from the source)",
+                       (long long)dq_container_n_payloads(c), (long long)q->skeleton.n_slots);
+    DQ_TRY(know_hashes(q, err));
+    for (int64_t i = 0; i < q->skeleton.n_slots; i++) DQ_TRY(compare_slot(q, c, i, err));
+    return DQ_OK;
+}
+
+dq_status dq_quantize_compare(dq_quantizer *q, const dq_container *c, const dq_quantize_progress *p,
+                              dq_err *err)
+{
+    compare_job job = {q, c};
+    const dq_container_info *info = dq_container_header(c);
+    /* where a container was made does not matter; the version is among the settings */
+    q->skeleton.source = info->source;
+    if (q->set.method_name && info->arithmetic)
+        snprintf(q->skeleton.arithmetic, sizeof q->skeleton.arithmetic, "%s", info->arithmetic);
+    begin_progress(q, p);
+    if (strcmp(info->fingerprint, q->model->fingerprint) != 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "made from another checkpoint (fingerprint %.16s..., %s has %.16s...)",
+                       info->fingerprint, q->dir, q->model->fingerprint);
+    return run_job(q, compare_all, &job, err);
 }

@@ -586,7 +586,7 @@ dq_status dq_quantize_request_open(dq_quantizer **out, dq_quantize_request *r, c
     DQ_TRY(calib_run_begin(&r->calib, &r->set, r->out, r->threads, err));
     DQ_TRY(size_options_choose(&r->size, &r->set, model, err));
     DQ_TRY(dq_quantize_open(out, model, &r->set, err));
-    const dq_quantize_info *i = dq_quantize_result(*out);
+    const dq_quantize_info *i = &(*out)->info;
     if (calib_run_announce(&r->calib, i, r->logger, err) == DQ_OK) {
         /* Warns of options that rules have overridden for all tensors. */
         const dq_recipe_options *o = &r->recipe;
@@ -641,7 +641,7 @@ dq_status dq_quantize_request_open(dq_quantizer **out, dq_quantize_request *r, c
 
 dq_status dq_quantize_request_check(dq_quantize_request *r, dq_quantizer *q, dq_err *err)
 {
-    const dq_quantize_info *i = dq_quantize_result(q);
+    const dq_quantize_info *i = &q->info;
     DQ_TRY(dq_ranks_agree("program", dq_commit_version(), err));
     if (r->calib.calibrate) DQ_TRY(dq_calibrate_memory_check(r->calib.calibrate, q, err));
     char partial[4096];
@@ -660,7 +660,7 @@ dq_status dq_quantize_request_check(dq_quantize_request *r, dq_quantizer *q, dq_
 dq_status dq_quantize_request_write(dq_quantize_request *r, dq_quantizer *q,
                                     const dq_quantize_progress *p, dq_err *err)
 {
-    const dq_quantize_info *i = dq_quantize_result(q);
+    const dq_quantize_info *i = &q->info;
     dq_quantize_write(q, r->out, r->force, r->resume, p, err);
     if (err->code == DQ_OK) calib_run_report(&r->calib, r->logger);
     if (err->code == DQ_OK) check_plan(r, err);

@@ -609,7 +609,7 @@ bool dq_work_resumable(const dq_err *err)
 dq_status dq_work_failed(dq_work *w, dq_err *err)
 {
     enum { MAX_TEXT = 600 }; /* so that there is space for what follows */
-    const char *path = w->how.path;
+    const char *path = w->how.kept ? w->how.kept : w->how.path;
     if (!w->open) return err->code;
     if (err->code == DQ_STOPPED) {
         *err = (dq_err){0};

@@ -54,6 +54,7 @@ enum { DQ_WORK_SOURCES = 6 };
 
 typedef struct dq_work_how {
     const char *path;                       /* NULL: nothing is written down */
+    const char *kept;                       /* what a failure keeps, for messages; NULL: `path` */
     const char *schema, *key;               /* the form of lines; what their bits depend on */
     const json_t *of;                       /* key NULL: its members, which have names */
     dq_work_source source[DQ_WORK_SOURCES]; /* up to one without a member */

@@ -185,7 +185,7 @@ static void check_alignment(const exported *e)
 
 static void check_all(const exported *e)
 {
-    const dq_export_info *info = dq_export_result(e->export);
+    const dq_export_info *info = &e->export->info;
     dq_source source = dq_container_source(e->model->container);
     assert_int_equal(info->n_rows, source.count);
     for (int64_t i = 0; i < info->n_rows; i++) {
@@ -193,7 +193,7 @@ static void check_all(const exported *e)
         dq_weight w;
         assert_true(source.find(source.arg, r->name, &w));
         if (r->scheme >= 0)
-            check_codes(e, &w, dq_export_scheme_at(e->export, r->scheme));
+            check_codes(e, &w, &e->export->scheme[r->scheme]);
         else
             check_values(e, &w, r->dtype);
     }
@@ -210,11 +210,11 @@ TEST(codes_are_the_containers)
         quantize(golden(i % 2 ? "motif-gqa-f32" : "diffllama-f32"), at("m.h5"), bits, groups[i % 3],
                  mode, NULL);
         exported e = export_to_out(&s);
-        const dq_export_info *info = dq_export_result(e.export);
+        const dq_export_info *info = &e.export->info;
         assert_true(info->n_packed > 0 && info->has_logit && !info->has_kv);
         assert_int_equal(info->n_widened, bits == 4 || bits == 8 ? 0 : info->n_packed);
         for (int k = 0; k < info->n_schemes; k++) {
-            const dq_export_scheme *x = dq_export_scheme_at(e.export, k);
+            const dq_export_scheme *x = &e.export->scheme[k];
             assert_int_equal(x->bits, bits <= 4 ? 4 : 8);
             assert_int_equal(x->symmetric, mode != DQ_ASYM || x->bits != bits);
         }
@@ -232,7 +232,7 @@ TEST(what_has_no_place_becomes_values)
         dq_export_settings s = settings(DQ_EXPORT_COMPRESSED_TENSORS, type);
         exported e = export_to_out(&s);
         check_all(&e);
-        for (int64_t k = 0; k < dq_export_result(e.export)->n_rows; k++) {
+        for (int64_t k = 0; k < e.export->info.n_rows; k++) {
             const dq_export_row *r = dq_export_row_at(e.export, k);
             if (!r->group_size) continue;
             assert_true((r->why != NULL) == (r->cols % 12 != 0));
@@ -240,18 +240,18 @@ TEST(what_has_no_place_becomes_values)
             if (r->why) assert_int_equal(r->dtype, type);
             if (r->why) assert_non_null(strstr(r->why, "37 columns in groups of 12"));
         }
-        assert_true(dq_export_result(e.export)->n_decoded > 0);
+        assert_true(e.export->info.n_decoded > 0);
         end(&e);
         s.form = DQ_EXPORT_SAFETENSORS;
         e = export_to_out(&s);
         check_all(&e);
-        assert_int_equal(dq_export_result(e.export)->n_packed, 0);
+        assert_int_equal(e.export->info.n_packed, 0);
         end(&e);
     }
     quantize(golden("gda-f32-shards"), at("m.h5"), 4, DQ_GROUP_ROW, DQ_ASYM, NULL);
     const dq_export_settings s = settings(DQ_EXPORT_COMPRESSED_TENSORS, DQ_F32);
     exported e = export_to_out(&s); /* 37 rows: five words of zero points */
-    assert_int_equal(dq_export_result(e.export)->n_decoded, 0);
+    assert_int_equal(e.export->info.n_decoded, 0);
     check_all(&e);
     end(&e);
 }
@@ -334,7 +334,7 @@ TEST(config_names_what_is_coded)
     assert_int_equal(json_integer_value(json_object_get(weights, "group_size")), 16);
     assert_true(json_is_false(json_object_get(weights, "symmetric")));
     assert_string_equal(json_string_value(json_object_get(weights, "strategy")), "group");
-    assert_int_equal(dq_export_result(e.export)->split_layer, 0); /* q and k are coded, v is not */
+    assert_int_equal(e.export->info.split_layer, 0); /* q and k are coded, v is not */
     json_decref(v);
     v = read_json(at("out/dq_settings.json"));
     assert_int_equal(json_integer_value(json_object_get(json_object_get(v, "logit"), "bits")), 8);
@@ -345,7 +345,7 @@ TEST(config_names_what_is_coded)
     e = export_to_out(
         &s); /* rows of 64 columns, and of 128: two schemes, which name their modules */
     check_all(&e);
-    assert_int_equal(dq_export_result(e.export)->n_schemes, 2);
+    assert_int_equal(e.export->info.n_schemes, 2);
     v = read_json(at("out/config.json"));
     const json_t *groups =
         json_object_get(json_object_get(v, "quantization_config"), "config_groups");
@@ -387,7 +387,7 @@ TEST(several_files_have_an_index)
     s.shard_bytes = 20000; /* the embedding alone has more */
     exported e = export_to_out(&s);
     check_all(&e);
-    const dq_export_info *info = dq_export_result(e.export);
+    const dq_export_info *info = &e.export->info;
     json_t *v = read_json(at("out/model.safetensors.index.json"));
     const json_t *map = json_object_get(v, "weight_map");
     assert_int_equal(json_object_size(map), dq_checkpoint_count(e.folder));
@@ -395,7 +395,7 @@ TEST(several_files_have_an_index)
     int64_t bytes = 0;
     int shards = 0;
     for (int i = 0; i < info->n_files; i++) {
-        const dq_export_file *f = dq_export_file_at(e.export, i);
+        const dq_export_file *f = &e.export->file[i];
         char path[128], sha[65];
         dq_os_map m;
         dq_err err = {0};

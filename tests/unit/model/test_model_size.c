@@ -104,7 +104,7 @@ static dq_model_size of_container(const char *source, int embed_bits)
     s.embed_bits = embed_bits;
     s.head_bits = DQ_QUANTIZE_BITS_AUTO;
     assert_int_equal(dq_quantize_open(&q, source, &s, &err), DQ_OK);
-    const dq_quantize_info *i = dq_quantize_result(q);
+    const dq_quantize_info *i = &q->info;
     const dq_model_size planned = {i->params, i->weight_bytes, i->file_bytes, i->bits_per_weight};
     dq_quantize_close(q);
     make_container(source, at("size.h5"), &s);

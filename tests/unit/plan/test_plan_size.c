@@ -31,7 +31,7 @@ static double take(const char *model, double size, int *width)
     if (dq_plan_size_choose(&s, &rules, model, size, &err) != DQ_OK ||
         dq_quantize_open(&q, model, &s, &err) != DQ_OK)
         fail_msg("%s", err.text);
-    const dq_quantize_info *i = dq_quantize_result(q);
+    const dq_quantize_info *i = &q->info;
     const double bits = i->bits_per_weight;
     for (int64_t t = 0; t < i->n_tensors; t++) {
         const dq_quantize_row r = dq_quantize_row_at(q, t);

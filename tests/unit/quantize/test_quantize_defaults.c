@@ -113,13 +113,13 @@ TEST(the_largest_group_that_divides_all)
         dq_quantize_settings s = settings_of(4, DQ_QUANTIZE_GROUP_AUTO, DQ_ABSMAX);
         s.embed_bits = 6;
         dq_quantizer *q = opened(folder(of[i].dim, of[i].ff, true), &s);
-        const dq_quantize_info *info = dq_quantize_result(q);
-        assert_int_equal(dq_quantize_effective(q)->group, of[i].group);
+        const dq_quantize_info *info = &q->info;
+        assert_int_equal(q->set.group, of[i].group);
         assert_int_equal(info->short_groups.n, of[i].n_short);
         if (of[i].n_short) assert_int_equal(info->short_groups.whole, of[i].whole);
         char want[32];
         snprintf(want, sizeof want, "\"group\": \"%d\"", of[i].group);
-        assert_non_null(strstr(dq_quantize_recipe(q), want));
+        assert_non_null(strstr(q->recipe, want));
         dq_quantize_close(q);
     }
 }
@@ -131,14 +131,14 @@ TEST(a_group_that_is_asked_for_stays)
     json_t *rules = given_document("[{\"match\": \"down_proj\", \"bits\": 8, \"group\": 32}]");
     s.rules = rules;
     dq_quantizer *q = opened(folder(256, 160, true), &s);
-    assert_int_equal(dq_quantize_effective(q)->group, 128);
-    assert_int_equal(dq_quantize_result(q)->short_groups.n, 0);
+    assert_int_equal(q->set.group, 128);
+    assert_int_equal(q->info.short_groups.n, 0);
     dq_quantize_close(q);
     json_decref(rules);
     s = settings_of(4, 128, DQ_ABSMAX);
     q = opened(folder(192, 256, true), &s);
-    const dq_quantize_short *few = &dq_quantize_result(q)->short_groups;
-    assert_int_equal(dq_quantize_effective(q)->group, 128);
+    const dq_quantize_short *few = &q->info.short_groups;
+    assert_int_equal(q->set.group, 128);
     assert_int_equal(few->n, 6);
     assert_int_equal(few->whole, 64);
     assert_int_equal(few->cols, 192);
@@ -166,7 +166,7 @@ TEST(rules_have_groups_of_their_own)
         json_t *rules = of[i].rules ? given_document(of[i].rules) : NULL;
         s.rules = rules;
         dq_quantizer *q = opened(folder(of[i].dim, of[i].ff, true), &s);
-        const dq_quantize_short *few = &dq_quantize_result(q)->short_groups;
+        const dq_quantize_short *few = &q->info.short_groups;
         assert_int_equal(few->n, of[i].n_short);
         assert_int_equal(few->whole, of[i].whole);
         if (few->whole) assert_int_equal(few->divides, of[i].divides);
@@ -192,13 +192,13 @@ TEST(embedding_and_head_have_bits_of_their_own)
         s.embed_bits = of[i].embed;
         s.head_bits = of[i].head;
         dq_quantizer *q = opened(folder(192, 256, of[i].tied), &s);
-        const dq_quantize_settings *is = dq_quantize_effective(q);
+        const dq_quantize_settings *is = &q->set;
         assert_int_equal(is->embed_bits, of[i].to_embed);
         assert_int_equal(is->head_bits, of[i].to_head);
         char want[32];
         snprintf(want, sizeof want, "\"embed_bits\": %d", of[i].to_embed);
-        assert_true(!strstr(dq_quantize_recipe(q), want) == !of[i].to_embed);
-        assert_null(strstr(dq_quantize_recipe(q), "-1"));
+        assert_true(!strstr(q->recipe, want) == !of[i].to_embed);
+        assert_null(strstr(q->recipe, "-1"));
         dq_quantize_close(q);
     }
 }
@@ -221,7 +221,7 @@ TEST(rows_are_in_the_order_of_layers)
     const dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
     int last = -1, changes = 0;
     dq_quantizer *q = opened(folder_of(12, 32, 32, true), &s);
-    for (int64_t i = 0; i < dq_quantize_result(q)->n_tensors; i++) {
+    for (int64_t i = 0; i < q->info.n_tensors; i++) {
         const dq_quantize_row r = dq_quantize_row_at(q, i);
         int layer;
         if (sscanf(r.name, "model.layers.%d.", &layer) != 1) continue;

@@ -35,7 +35,7 @@ static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_
 static dq_status feed_one(fake *f, dq_quantize_feed *feed, const char *name, dq_err *err)
 {
     dq_coded coded;
-    const dq_quantize_tensor *t = dq_quantize_feed_tensor(feed, name);
+    const dq_quantize_tensor *t = dq_quantize_tensor_of(feed->q, name);
     if (!t || !t->format || !t->is_fed) return DQ_OK;
     if (strstr(name, "lm_head")) f->head = true;
     if (dq_quantize_feed_done(feed, t)) {
@@ -53,7 +53,7 @@ static dq_status feed_one(fake *f, dq_quantize_feed *feed, const char *name, dq_
 
 static dq_status run(void *arg, dq_quantize_feed *feed, dq_err *err)
 {
-    const dq_model *m = dq_quantize_feed_model(feed);
+    const dq_model *m = feed->q->model;
     dq_quantize_feed_expect(feed);
     for (int i = 0; i < m->n_layers; i++) {
         const dq_layer *l = &m->layer[i];
