@@ -19,7 +19,7 @@
 
 static const char *payload_name(const void *container, int64_t i)
 {
-    return dq_container_payload(container, i)->path;
+    return ((const dq_container *)container)->payload[i].path;
 }
 
 static const char *tensor_name(const void *checkpoint, int64_t i)
@@ -29,7 +29,7 @@ static const char *tensor_name(const void *checkpoint, int64_t i)
 
 static void payload_rows(dq_row_writer *w, const void *container, int64_t i)
 {
-    const dq_payload *p = DQ_LIVE(w, dq_container_payload(container, i));
+    const dq_payload *p = DQ_LIVE(w, &((const dq_container *)container)->payload[i]);
     DQ_PUT(w, "path", p->path, "Of the dataset.", .title = "dataset");
     DQ_PUT(w, "encoding", p->encoding, "What its bytes mean: see FORMAT.md.", .title = "encoding");
     DQ_PUT(w, "bits", p->bits, "Bits of an element or code.", .title = "bits");
@@ -369,7 +369,7 @@ static void print_container(const request *r)
 {
     const dq_model *m = r->m;
     const dq_container *c = m->container;
-    const dq_container_info *i = dq_container_header(c);
+    const dq_container_info *i = &c->info;
     char a[32];
     json_t *recipe = recipe_of(c);
     print_model(r);
@@ -377,6 +377,8 @@ static void print_container(const request *r)
     print_packed(i, m, recipe);
     /* The text that codes were chosen by, what their bits depend on, and the values' earlier
      * types. */
+    const char *arithmetic = c->info.arithmetic;
+    const char *types = c->info.source_types;
     const json_t *calib = json_object_get(recipe, "calib");
     const char *method = json_string_value(json_object_get(recipe, "method"));
     const char *file = json_string_value(json_object_get(calib, "file"));
@@ -399,8 +401,8 @@ static void print_container(const request *r)
     printf("attention logits   %d bits, granularity %s\n", i->logit.bits,
            dq_granularity_name[i->logit.granularity]);
     print_kv(m);
-    for (int k = 0; k < dq_container_n_sources(c); k++) {
-        const dq_source_file *s = dq_container_source_file(c, k);
+    for (int k = 0; k < c->n_sources; k++) {
+        const dq_source_file *s = &c->source[k];
         printf("made from          %s, %s\n", s->name,
                dq_document_size_text(a, sizeof a, s->bytes));
     }
@@ -417,7 +419,7 @@ static int64_t stored_bits(const json_t *kv, const char *key)
 
 static void container_rows(dq_row_writer *w, const dq_container *c, const dq_model *m, bool tensors)
 {
-    const dq_container_info *i = DQ_LIVE(w, dq_container_header(c));
+    const dq_container_info *i = DQ_LIVE(w, &c->info);
     json_t *recipe = DQ_LIVE(w, recipe_of(c));
     const int planned = w->live ? as_planned(c, recipe) : 0;
     role_sum sum[ROLES] = {{0}};
@@ -477,8 +479,8 @@ static void container_rows(dq_row_writer *w, const dq_container *c, const dq_mod
     DQ_PUT(w, "recipe", recipe, "How it was quantized.", .def = "recipe",
            .describe = dq_quantize_recipe_describe);
     DQ_LIST(w, "source_files", "Weight files of the source.");
-    for (int k = 0; DQ_MORE(w, k, dq_container_n_sources(c)); k++) {
-        const dq_source_file *s = DQ_LIVE(w, dq_container_source_file(c, k));
+    for (int k = 0; DQ_MORE(w, k, c->n_sources); k++) {
+        const dq_source_file *s = DQ_LIVE(w, &c->source[k]);
         DQ_ITEM(w);
         DQ_PUT(w, "name", s->name, "Base name.");
         DQ_PUT(w, "bytes", s->bytes, "Size.");
@@ -488,8 +490,7 @@ static void container_rows(dq_row_writer *w, const dq_container *c, const dq_mod
     dq_row_end(w);
     if (DQ_BEGIN(w, LIST, "payloads", tensors, "All datasets; with --tensors only.",
                  .when = DQ_OUT)) {
-        for (int64_t k = 0; DQ_MORE(w, k, dq_container_n_payloads(c)); k++)
-            dq_row_item(w, payload_rows, c, k);
+        for (int64_t k = 0; DQ_MORE(w, k, c->n_payloads); k++) dq_row_item(w, payload_rows, c, k);
         dq_row_end(w);
     }
 }
@@ -644,7 +645,7 @@ static dq_status show(request *r, dq_err *err)
     else
         print_folder(r);
     if (!r->tensors) return DQ_OK;
-    return c ? print_items(payload_rows, dq_container_n_payloads(c), payload_name, c, err)
+    return c ? print_items(payload_rows, c->n_payloads, payload_name, c, err)
              : print_items(tensor_rows, dq_checkpoint_count(r->k), tensor_name, r->k, err);
 }
 

@@ -72,7 +72,7 @@ static void document_rows(dq_row_writer *w, const void *arg)
     const request *r = arg;
     const char *path = DQ_LIVE(w, r->path);
     const dq_container *c = DQ_LIVE(w, r->container);
-    const dq_container_info *i = DQ_LIVE(w, dq_container_header(c));
+    const dq_container_info *i = DQ_LIVE(w, &c->info);
     DQ_LIST(w, "inputs", "The container.");
     DQ_ITEM(w);
     DQ_PUT(w, "path", path, "As it was given.");
@@ -85,7 +85,7 @@ static void document_rows(dq_row_writer *w, const void *arg)
     DQ_LIST(w, "results", "What was found.");
     DQ_ITEM(w);
     DQ_PUT(w, "path", path, "As it was given.");
-    DQ_PUT(w, "datasets", dq_container_n_payloads(c), "Datasets whose bytes have their hash.");
+    DQ_PUT(w, "datasets", c->n_payloads, "Datasets whose bytes have their hash.");
     DQ_PUT(w, "objects", dq_container_n_objects(c), "Objects and attributes that are as written.");
     DQ_PUT(w, "ok", (bool)true, "That nothing differs.");
     DQ_PUT(w, "source_checked", (bool)(r->source != NULL),
@@ -122,14 +122,14 @@ static dq_status run(request *r, const char *path, dq_err *err)
     dq_progress bar;
     dq_err objects = {0};
     double total = 0, done = 0;
-    int64_t n = dq_container_n_payloads(c);
-    for (int64_t i = 0; i < n; i++) total += (double)dq_container_payload(c, i)->bytes;
+    int64_t n = c->n_payloads;
+    for (int64_t i = 0; i < n; i++) total += (double)c->payload[i].bytes;
     dq_progress_begin(&bar, &r->logger, "hashes", total);
     dq_container_check_index(c, err);
     dq_container_check_objects(c, &objects);
     note(r, &objects, err);
     for (int64_t i = 0; i < n; i++) {
-        const dq_payload *p = dq_container_payload(c, i);
+        const dq_payload *p = &c->payload[i];
         dq_err one = {0};
         dq_progress_set(&bar, done, p->path);
         done += (double)p->bytes;
@@ -162,8 +162,7 @@ static dq_status run(request *r, const char *path, dq_err *err)
         dq_stdout_print(dq_document_of(&r->logger, &dq_verify_document, document_rows, r), err);
     else if (err->code == DQ_OK)
         printf("%s: %lld datasets, every dataset and attribute as written%s", path,
-               (long long)dq_container_n_payloads(c),
-               r->source ? ", and as the source gives them" : "");
+               (long long)c->n_payloads, r->source ? ", and as the source gives them" : "");
     if (err->code == DQ_OK && !r->json && r->n_by_sqnr)
         printf(", except %lld tensor%s of %s, compared by SQNR alone", (long long)r->n_by_sqnr,
                r->n_by_sqnr == 1 ? "" : "s", r->method);

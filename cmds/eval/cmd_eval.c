@@ -555,7 +555,7 @@ static dq_status open_model(eval_run *x, const char *path, bool shown, dq_err *e
     json_array_append_new(x->inputs, in);
     memcpy(content, m->fingerprint, 65);
     if (m->is_container) {
-        const dq_container_info *info = dq_container_header(m->container);
+        const dq_container_info *info = &m->container->info;
         memcpy(content, info->content_sha256, 65);
         x->made_from[index] = dq_text(x->a, info->source, strlen(info->source), err);
         json_object_set_new(in, "content_sha256", json_string(content));

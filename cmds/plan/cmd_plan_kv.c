@@ -247,8 +247,8 @@ dq_status dq_cache_job_open(dq_cache_job *j, const dq_args *args, int64_t window
     in->model = j->model;
     const dq_kv_dense dense = c->dense.text ? (dq_kv_dense)c->dense.at : DQ_KV_DENSE_AUTO;
     if (recipe) recipe->kv->dense = dq_model_kv_dense(j->model, dense);
-    in->content = j->model->is_container ? dq_container_header(j->model->container)->content_sha256
-                                         : j->model->fingerprint;
+    in->content =
+        j->model->is_container ? j->model->container->info.content_sha256 : j->model->fingerprint;
     in->tok = j->tok;
     in->docs = &j->docs;
     in->text = c->text;

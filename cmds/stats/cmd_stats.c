@@ -905,8 +905,7 @@ static dq_status name_key(stats *x, dq_err *err)
         const int64_t ids = e->in.cu[e->in.n_seq];
         const dq_model *m = e->model;
         dq_sha256_add(&h, m->fingerprint, 64);
-        if (m->is_container)
-            dq_sha256_add(&h, dq_container_header(m->container)->content_sha256, 64);
+        if (m->is_container) dq_sha256_add(&h, m->container->info.content_sha256, 64);
         dq_sha256_add(&h, &e->in.n_seq, sizeof e->in.n_seq);
         dq_sha256_add(&h, e->in.cu, ((size_t)e->in.n_seq + 1) * sizeof *e->in.cu);
         dq_sha256_add(&h, e->in.ids, (size_t)ids * sizeof *e->in.ids);

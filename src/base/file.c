@@ -390,11 +390,6 @@ bool dq_file_is_regular(const char *path)
     return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-static int by_text(const void *x, const void *y)
-{
-    return strcmp(*(const char *const *)x, *(const char *const *)y);
-}
-
 dq_status dq_file_dir_names(const char ***names, size_t *n, const char *dir, dq_arena *a,
                             dq_err *err)
 {
@@ -412,7 +407,7 @@ dq_status dq_file_dir_names(const char ***names, size_t *n, const char *dir, dq_
         *n += (*names)[*n] != NULL;
     }
     closedir(d);
-    if (err->code == DQ_OK && *n) qsort(*names, *n, sizeof **names, by_text);
+    if (err->code == DQ_OK && *n) qsort(*names, *n, sizeof **names, dq_name_compare);
     return err->code;
 }
 

@@ -508,6 +508,11 @@ static int compare_numbers(const char **a, const char **b)
     return order ? order : digits < 0 ? -1 : digits > 0;
 }
 
+int dq_name_compare(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
 int dq_name_order_compare(const char *a, const char *b)
 {
     while (*a && *b) {

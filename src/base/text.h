@@ -108,6 +108,9 @@ dq_status dq_base64_put(dq_strbuf *to, const void *bytes, size_t n, dq_err *err)
 /* Decodes into out, which has len / 4 * 3 bytes; *n: how many. False: not base64. */
 bool dq_base64_get(void *out, size_t *n, const char *text, size_t len);
 
+/* For qsort and bsearch of texts, and of structs that begin with one: byte by byte. */
+int dq_name_compare(const void *a, const void *b);
+
 /* As strcmp, but runs of digits compare as numbers (layers.2 before layers.10); of equal ones,
  * fewer digits come first. */
 int dq_name_order_compare(const char *a, const char *b);

@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "base/json.h"
+#include "base/os.h"
 #include "base/text.h"
 #include "tensor/tensor.h"
 
@@ -123,7 +124,6 @@ dq_status dq_prequant_open(dq_prequant **out, const dq_checkpoint *c, dq_err *er
  * would exceed the machine's memory; nothing is allocated then. */
 dq_status dq_prequant_load(dq_prequant *p, dq_err *err);
 void dq_prequant_close(dq_prequant *p); /* NULL allowed */
-const dq_prequant_info *dq_prequant_header(const dq_prequant *p);
 dq_source dq_prequant_source(dq_prequant *p);
 
 /* One row per layout of weights quantized by another tool: it reads its part of quantization_config
@@ -222,6 +222,21 @@ typedef struct dq_prequant_format {
     /* Fills *l where its tensors are of this scheme; else says why they are not. */
     const char *(*fit)(dq_prequant_linear *l, const dq_prequant_scheme *s);
 } dq_prequant_format;
+
+struct dq_prequant {
+    dq_arena *arena; /* owns this struct too */
+    const dq_checkpoint *checkpoint;
+    dq_prequant_config config;
+    dq_prequant_info info;
+    dq_prequant_linear *linear; /* [info.n_weights], by name */
+    const char **name;          /* [n_names]: what the source has */
+    int64_t n_names;
+    const char *warnings[DQ_PREQUANT_WARNINGS + 1];
+    dq_os_block
+        late; /* of codes and scales that are laid out anew; none: all stay where they are */
+    size_t late_bytes;
+    bool loaded;
+};
 
 /* Reads the object `quantization_config` into a zeroed *c; texts live in the arena or the
  * object. */

@@ -809,11 +809,6 @@ static dq_status check_payload(dq_container *c, dq_container_h5 *r, dq_payload *
     return r->err->code;
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(((const dq_weight *)a)->name, ((const dq_weight *)b)->name);
-}
-
 static dq_status read_payloads(dq_container *c, dq_container_h5 *r)
 {
     c->tensor = dq_alloc(c->arena, (size_t)c->n_payloads + 1, sizeof *c->tensor, r->err);
@@ -839,28 +834,23 @@ static dq_status read_all(dq_container *c, dq_err *err)
     if (read_header(c, &r) == DQ_OK && read_index(c, &r) == DQ_OK && read_payloads(c, &r) == DQ_OK)
         sum_up(c, err);
     dq_container_h5_close(&r);
-    if (err->code == DQ_OK) qsort(c->tensor, (size_t)c->n_tensors, sizeof *c->tensor, by_name);
+    if (err->code == DQ_OK)
+        qsort(c->tensor, (size_t)c->n_tensors, sizeof *c->tensor, dq_name_compare);
     return err->code;
 }
 
 dq_status dq_container_open(dq_container **out, const char *path, dq_err *err)
 {
-    dq_arena *arena = dq_arena_new();
-    dq_container *c = arena ? dq_alloc(arena, 1, sizeof *c, err) : NULL;
-    *out = NULL;
-    if (!c) {
-        dq_arena_free(arena);
-        return dq_fail(err, DQ_RESOURCE, "out of memory");
-    }
+    dq_arena *arena;
+    dq_container *c = *out = dq_arena_object(&arena, sizeof *c, err);
+    if (!c) return err->code;
     c->arena = arena;
     c->path = dq_text(arena, path, strlen(path), err);
     if (c->path && dq_os_map_open(&c->map, path, err) == DQ_OK) read_all(c, err);
-    if (err->code != DQ_OK) {
-        dq_container_close(c);
-        return err->code;
-    }
-    *out = c;
-    return DQ_OK;
+    if (err->code == DQ_OK) return DQ_OK;
+    dq_container_close(c);
+    *out = NULL;
+    return err->code;
 }
 
 void dq_container_close(dq_container *c)
@@ -868,16 +858,6 @@ void dq_container_close(dq_container *c)
     if (!c) return;
     dq_os_map_close(&c->map);
     dq_arena_free(c->arena);
-}
-
-void dq_container_release(const dq_container *c)
-{
-    dq_os_map_release(c->map.data, c->map.bytes);
-}
-
-const dq_container_info *dq_container_header(const dq_container *c)
-{
-    return &c->info;
 }
 
 const char *dq_container_config(const dq_container *c, size_t *len)
@@ -927,7 +907,7 @@ static bool find_tensor(void *arg, const char *name, dq_weight *w)
     const dq_container *c = arg;
     dq_weight key = {.name = name};
     const dq_weight *found =
-        bsearch(&key, c->tensor, (size_t)c->n_tensors, sizeof *c->tensor, by_name);
+        bsearch(&key, c->tensor, (size_t)c->n_tensors, sizeof *c->tensor, dq_name_compare);
     if (!found) return false;
     *w = *found;
     return true;
@@ -941,24 +921,4 @@ static const char *tensor_at(void *arg, int64_t i)
 dq_source dq_container_source(dq_container *c)
 {
     return (dq_source){c, find_tensor, c->n_tensors, tensor_at, NULL, NULL};
-}
-
-int64_t dq_container_n_payloads(const dq_container *c)
-{
-    return c->n_payloads;
-}
-
-const dq_payload *dq_container_payload(const dq_container *c, int64_t i)
-{
-    return &c->payload[i];
-}
-
-int dq_container_n_sources(const dq_container *c)
-{
-    return c->n_sources;
-}
-
-const dq_source_file *dq_container_source_file(const dq_container *c, int i)
-{
-    return &c->source[i];
 }

@@ -11,9 +11,6 @@
 
 #define DQ_PATH_OBJECTS "/objects"
 #define DQ_PATH_GATES   "/config/kv_gates_json"
-/* Owns the mapping, every name and every text. */
-typedef struct dq_container dq_container;
-
 /* Texts belong to the container. */
 typedef struct dq_container_info {
     const char *version;      /* encoding-version, "1.0" */
@@ -61,15 +58,34 @@ typedef struct dq_source_file {
     char sha256[65];
 } dq_source_file;
 
+/* Owns the mapping, every name and every text; only what reads it changes it. */
+typedef struct dq_container {
+    dq_arena *arena; /* owns this struct too */
+    dq_os_map map;
+    const char *path;
+    dq_container_info info;
+    dq_payload *payload; /* [n_payloads], in path order */
+    int64_t n_payloads;
+    bool sound; /* dq_container_check_weights was content */
+    bool objects_sound;
+    dq_weight *tensor; /* in name order */
+    int64_t n_tensors;
+    int n_parts;        /* read so far of the coded tensor after them */
+    dq_scale_mode mode; /* of that tensor */
+    const char *config, *recipe, *objects;
+    size_t config_len, recipe_len, objects_len;
+    dq_source_file *source; /* [n_sources] */
+    int n_sources;
+    const uint8_t *index;
+    int64_t index_bytes;
+    char index_sha256[65];
+} dq_container;
+
 /* Checks the whole structure: versions, types, shapes, that every payload lies inside the file, and
  * that /index lists exactly what is there. Hashes are checked by the functions below. Anything
  * that is not a complete container is DQ_DAMAGED; another major version is DQ_MISMATCH. */
 dq_status dq_container_open(dq_container **out, const char *path, dq_err *err);
 void dq_container_close(dq_container *c); /* NULL allowed */
-/* Lets the system reclaim the pages of the file; they are read again when needed. */
-void dq_container_release(const dq_container *c);
-
-const dq_container_info *dq_container_header(const dq_container *c);
 /* The source's config.json and the settings it was quantized with; a NUL follows. */
 const char *dq_container_config(const dq_container *c, size_t *len);
 const char *dq_container_recipe(const dq_container *c, size_t *len);
@@ -79,11 +95,6 @@ dq_status dq_container_file(dq_container *c, const char *name, const char **text
                             dq_err *err);
 /* Valid until the container is closed. Vectors and scalars come with rows = numel, cols = 1. */
 dq_source dq_container_source(dq_container *c);
-
-int64_t dq_container_n_payloads(const dq_container *c);
-const dq_payload *dq_container_payload(const dq_container *c, int64_t i); /* in path order */
-int dq_container_n_sources(const dq_container *c);
-const dq_source_file *dq_container_source_file(const dq_container *c, int i);
 
 /* SHA-256 of the lines "path sha256\n" of /index under /tensors: equal for equal weights. */
 dq_status dq_container_weights_sha256(char hex[65], const dq_container *c, dq_err *err);

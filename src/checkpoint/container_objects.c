@@ -18,11 +18,6 @@ static void push(dq_object_list *l, const char ***list, size_t *n, size_t *capac
     grown[(*n)++] = text;
 }
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 static size_t name_length(const char *attribute)
 {
     return strcspn(attribute, "=\t");
@@ -183,7 +178,7 @@ dq_status dq_object_list_end(dq_object_list *l, const char **text, size_t *len)
     *text = nothing;
     *len = 0;
     if (l->err->code != DQ_OK || l->n_lines == 0) return l->err->code;
-    qsort(l->line, l->n_lines, sizeof *l->line, by_text);
+    qsort(l->line, l->n_lines, sizeof *l->line, dq_name_compare);
     const char *all = join(l, l->line[0], "\n", l->line + 1, l->n_lines - 1);
     *text = all ? dq_textf(l->arena, l->err, "%s\n", all) : NULL;
     if (*text) *len = strlen(*text);

@@ -238,11 +238,6 @@ static dq_status take_tensor(cursor *c, dq_gguf_tensor *t, uint64_t *offset)
     return DQ_OK;
 }
 
-static int by_name(const void *x, const void *y)
-{
-    return strcmp(((const dq_gguf_tensor *)x)->name, ((const dq_gguf_tensor *)y)->name);
-}
-
 static int by_place(const void *x, const void *y)
 {
     const dq_gguf_tensor *a = x, *b = y;
@@ -251,7 +246,7 @@ static int by_place(const void *x, const void *y)
 
 static dq_status sort_by_name(dq_gguf_tensor *t, int64_t n, dq_err *err)
 {
-    if (n) qsort(t, (size_t)n, sizeof *t, by_name);
+    if (n) qsort(t, (size_t)n, sizeof *t, dq_name_compare);
     for (int64_t i = 1; i < n; i++) {
         if (strcmp(t[i].name, t[i - 1].name) == 0)
             return dq_fail(err, DQ_DAMAGED, "tensor \"%s\" is there twice", t[i].name);
@@ -376,8 +371,9 @@ static dq_status join(dq_gguf_tensor **out, int64_t *n_out, const dq_gguf *const
 const dq_gguf_tensor *dq_gguf_find(const dq_gguf *g, const char *name)
 {
     const dq_gguf_tensor key = {.name = name};
-    return g->n_tensors ? bsearch(&key, g->tensor, (size_t)g->n_tensors, sizeof key, by_name)
-                        : NULL;
+    return g->n_tensors
+               ? bsearch(&key, g->tensor, (size_t)g->n_tensors, sizeof key, dq_name_compare)
+               : NULL;
 }
 
 dq_status dq_gguf_text(const char **out, const json_t *fields, const char *key,
@@ -1015,11 +1011,6 @@ dq_status dq_gguf_model_load(dq_gguf_model *m, dq_err *err)
     return DQ_OK;
 }
 
-static int model_by_name(const void *x, const void *y)
-{
-    return strcmp(((const dq_gguf_entry *)x)->name, ((const dq_gguf_entry *)y)->name);
-}
-
 static dq_status add_entry(dq_gguf_model *m, const dq_gguf_tensor *t, int64_t heads,
                            int64_t kv_heads, dq_err *err)
 {
@@ -1224,7 +1215,7 @@ static dq_status read_head(dq_gguf_model *m, dq_err *err)
         if (!m->about) return err->code;
     }
     for (int64_t i = 0; i < m->all.n_tensors; i++) DQ_TRY(add_zero_bias(m, &m->all.tensor[i], err));
-    qsort(m->entry, (size_t)m->n_entries, sizeof *m->entry, model_by_name);
+    qsort(m->entry, (size_t)m->n_entries, sizeof *m->entry, dq_name_compare);
     if (m->own_bytes) dq_os_block_reserve(&m->own, m->own_bytes);
     for (int64_t i = 0; i < m->n_entries; i++) {
         const size_t bytes = own_bytes(&m->entry[i]);
@@ -1252,14 +1243,11 @@ static dq_status make_tokenizer(dq_gguf_model *m, dq_err *err)
 /* With the first part not yet open; NULL: see err. */
 static dq_gguf_model *new_model(dq_err *err)
 {
-    dq_arena *arena = dq_arena_new();
-    dq_gguf_model *m = arena ? dq_alloc(arena, 1, sizeof *m, err) : NULL;
+    dq_arena *arena;
+    dq_gguf_model *m = dq_arena_object(&arena, sizeof *m, err);
     dq_gguf_part *parts = m ? dq_alloc(arena, MAX_PARTS, sizeof *parts, err) : NULL;
-    if (!parts) {
-        dq_arena_free(arena);
-        dq_fail(err, DQ_RESOURCE, "out of memory");
-        return NULL;
-    }
+    if (m && !parts) dq_arena_free(arena);
+    if (!parts) return NULL;
     m->arena = arena;
     m->part = parts;
     m->n_parts = 1;

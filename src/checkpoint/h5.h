@@ -34,28 +34,6 @@ enum {
 /* Lays out the columns without gaps, texts of `len` bytes in the first; returns the row's bytes. */
 size_t dq_h5_index_columns(dq_h5_column col[DQ_INDEX_COLUMNS], size_t len);
 
-struct dq_container {
-    dq_arena *arena; /* owns this struct too */
-    dq_os_map map;
-    const char *path;
-    dq_container_info info;
-    dq_payload *payload;
-    int64_t n_payloads;
-    bool sound; /* dq_container_check_weights was content */
-    bool objects_sound;
-    dq_weight *tensor; /* in name order */
-    int64_t n_tensors;
-    int n_parts;        /* read so far of the coded tensor after them */
-    dq_scale_mode mode; /* of that tensor */
-    const char *config, *recipe, *objects;
-    size_t config_len, recipe_len, objects_len;
-    dq_source_file *source;
-    int n_sources;
-    const uint8_t *index;
-    int64_t index_bytes;
-    char index_sha256[65];
-};
-
 /* ---- Object list ----
  * The objects of a container as lines of text, which stands in /objects and is hashed with all
  * other payloads:

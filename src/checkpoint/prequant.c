@@ -979,27 +979,6 @@ static const dq_prequant_format dq_prequant_compressed = {
 
 static const char key[] = "quantization_config", weight[] = ".weight";
 
-struct dq_prequant {
-    dq_arena *arena; /* owns this struct too */
-    const dq_checkpoint *checkpoint;
-    dq_prequant_config config;
-    dq_prequant_info info;
-    dq_prequant_linear *linear; /* [info.n_weights], by name */
-    const char **name;          /* [n_names]: what the source has */
-    int64_t n_names;
-    const char *warnings[DQ_PREQUANT_WARNINGS + 1];
-    dq_os_block
-        late; /* of codes and scales that are laid out anew; none: all stay where they are */
-    size_t late_bytes;
-    bool loaded;
-};
-
-static int by_name(const void *x, const void *y)
-{
-    const dq_prequant_linear *a = x, *b = y;
-    return strcmp(a->name, b->name);
-}
-
 /* Length before the suffix; 0: the name does not end in it. */
 static size_t before(const char *name, const char *suffix)
 {
@@ -1072,7 +1051,7 @@ static dq_status find_linears(dq_prequant *p, dq_err *err)
     if (count == 0)
         return dq_fail(err, DQ_MISMATCH, "config.json has a %s (%s), but no tensor ends in \"%s\"",
                        key, p->config.about, suffix);
-    qsort(p->linear, (size_t)count, sizeof *p->linear, by_name);
+    qsort(p->linear, (size_t)count, sizeof *p->linear, dq_name_compare);
     p->info.n_weights = count;
     for (int64_t i = 0; i < count; i++) DQ_TRY(find_parts(p, &p->linear[i], err));
     for (int64_t i = 0; i < count; i++) p->name[p->n_names++] = p->linear[i].w.name;
@@ -1193,20 +1172,15 @@ dq_status dq_prequant_open(dq_prequant **out, const dq_checkpoint *c, dq_err *er
         }
         return DQ_OK;
     }
-    dq_arena *arena = dq_arena_new();
-    dq_prequant *p = arena ? dq_alloc(arena, 1, sizeof *p, err) : NULL;
-    if (!p) {
-        dq_arena_free(arena);
-        return dq_fail(err, DQ_RESOURCE, "out of memory");
-    }
+    dq_arena *arena;
+    dq_prequant *p = *out = dq_arena_object(&arena, sizeof *p, err);
+    if (!p) return err->code;
     p->arena = arena;
     p->checkpoint = c;
-    if (read_all(p, config, err) != DQ_OK) {
-        dq_prequant_close(p);
-        return err->code;
-    }
-    *out = p;
-    return DQ_OK;
+    if (read_all(p, config, err) == DQ_OK) return DQ_OK;
+    dq_prequant_close(p);
+    *out = NULL;
+    return err->code;
 }
 
 void dq_prequant_close(dq_prequant *p)
@@ -1231,11 +1205,6 @@ dq_status dq_prequant_load(dq_prequant *p, dq_err *err)
     DQ_TRY(for_all(p, fill_linear, err));
     p->loaded = true;
     return DQ_OK;
-}
-
-const dq_prequant_info *dq_prequant_header(const dq_prequant *p)
-{
-    return &p->info;
 }
 
 static bool find(void *arg, const char *name, dq_weight *w)

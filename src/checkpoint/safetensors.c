@@ -96,12 +96,6 @@ static int by_range(const void *x, const void *y)
     return strcmp(a->tensor.name, b->tensor.name);
 }
 
-static int by_name(const void *x, const void *y)
-{
-    const dq_tensor *a = x, *b = y;
-    return strcmp(a->name, b->name);
-}
-
 static dq_status check_metadata(json_t *meta, dq_err *err)
 {
     const char *key;
@@ -154,7 +148,7 @@ static dq_status read_entries(dq_tensor **out, int64_t *count, json_t *header, c
         t[i] = s[i].tensor;
         t[i].data = data + s[i].begin;
     }
-    qsort(t, n, sizeof *t, by_name);
+    qsort(t, n, sizeof *t, dq_name_compare);
     *out = t;
     *count = (int64_t)n;
     return DQ_OK;
@@ -385,11 +379,6 @@ static bool stays_inside(const char *name)
     return true;
 }
 
-static int by_text(const void *x, const void *y)
-{
-    return strcmp(*(const char *const *)x, *(const char *const *)y);
-}
-
 /* Distinct file names of an index, in name order; texts are the index's. */
 static dq_status distinct_names(const char ***out, size_t *n_out, json_t *weights, const char *path,
                                 dq_arena *a, dq_err *err)
@@ -407,7 +396,7 @@ static dq_status distinct_names(const char ***out, size_t *n_out, json_t *weight
                            tensor, s ? "\"" : "", s ? s : "no text", s ? "\"" : "");
         name[n++] = s;
     }
-    qsort(name, n, sizeof *name, by_text);
+    qsort(name, n, sizeof *name, dq_name_compare);
     size_t distinct = 0;
     for (size_t i = 0; i < n; i++) {
         if (i == 0 || strcmp(name[i], name[i - 1]) != 0) name[distinct++] = name[i];
@@ -459,22 +448,16 @@ static dq_status open_files(dq_checkpoint *c, const char *dir, dq_err *err)
         c->tensor = at;
         for (int i = 0; i < c->n_files; at += count[i++])
             memcpy(at, part[i], (size_t)count[i] * sizeof *at);
-        qsort(c->tensor, total, sizeof *c->tensor, by_name);
+        qsort(c->tensor, total, sizeof *c->tensor, dq_name_compare);
     }
     c->count = (int64_t)total;
     return DQ_OK;
 }
 
-static int by_file_name(const void *x, const void *y)
-{
-    const weight_file *a = x, *b = y;
-    return strcmp(a->name, b->name);
-}
-
 static bool is_in_file(const dq_checkpoint *c, const dq_tensor *t, const char *name)
 {
     weight_file key = {.name = name};
-    const weight_file *f = bsearch(&key, c->file, (size_t)c->n_files, sizeof key, by_file_name);
+    const weight_file *f = bsearch(&key, c->file, (size_t)c->n_files, sizeof key, dq_name_compare);
     uintptr_t p = (uintptr_t)t->data, begin = f ? (uintptr_t)f->map.data : 0;
     return f && p >= begin && p <= begin + f->map.bytes;
 }
@@ -621,24 +604,18 @@ static dq_status open_gguf(dq_checkpoint *c, const char *path, dq_err *err)
 
 dq_status dq_checkpoint_open(dq_checkpoint **out, const char *path, dq_err *err)
 {
-    dq_arena *arena = dq_arena_new();
-    dq_checkpoint *c = arena ? dq_alloc(arena, 1, sizeof *c, err) : NULL;
-    *out = NULL;
-    if (!c) {
-        dq_arena_free(arena);
-        return dq_fail(err, DQ_RESOURCE, "out of memory");
-    }
+    dq_arena *arena;
+    dq_checkpoint *c = *out = dq_arena_object(&arena, sizeof *c, err);
+    if (!c) return err->code;
     c->arena = arena;
     if (dq_checkpoint_is_gguf(path))
         open_gguf(c, path, err);
     else if (read_config(c, path, err) == DQ_OK)
         open_weights(c, path, err);
-    if (err->code != DQ_OK) {
-        dq_checkpoint_close(c);
-        return err->code;
-    }
-    *out = c;
-    return DQ_OK;
+    if (err->code == DQ_OK) return DQ_OK;
+    dq_checkpoint_close(c);
+    *out = NULL;
+    return err->code;
 }
 
 void dq_checkpoint_close(dq_checkpoint *c)
@@ -695,7 +672,8 @@ const dq_tensor *dq_checkpoint_at(const dq_checkpoint *c, int64_t i)
 const dq_tensor *dq_checkpoint_find(const dq_checkpoint *c, const char *name)
 {
     dq_tensor key = {.name = name};
-    return c->count ? bsearch(&key, c->tensor, (size_t)c->count, sizeof key, by_name) : NULL;
+    return c->count ? bsearch(&key, c->tensor, (size_t)c->count, sizeof key, dq_name_compare)
+                    : NULL;
 }
 
 size_t dq_checkpoint_stored_bytes(const dq_checkpoint *c, int64_t i)

@@ -108,7 +108,7 @@ static dq_status set(const char **text, size_t *len, dq_export *x, const char *k
 static void settings_rows(dq_row_writer *w, const dq_export *x, json_t *recipe)
 {
     const dq_model *m = DQ_LIVE(w, x->model);
-    const dq_container_info *i = DQ_LIVE(w, dq_container_header(m->container));
+    const dq_container_info *i = DQ_LIVE(w, &m->container->info);
     DQ_PUT(w, "schema", dq_settings_document.name, "Name and version of this document.",
            .words = &dq_settings_document.name, .n_words = 1);
     DQ_PUT(w, "dq_version", x->set.dq_version, "The version of dq that wrote it.");
@@ -298,12 +298,11 @@ static dq_status plan_tensor(dq_export *x, int64_t row, const dq_payload *p, dq_
         if (err->code != DQ_OK) return err->code;
         if (!r->why) return plan_codes(x, row, err);
         if (!all && !x->set.values && !dq_weight_is_affine(w))
-            return dq_fail_with(
-                err, DQ_MISMATCH,
-                (dq_remedy){.code = DQ_REMEDY_EXPORT_TYPE,
-                            .word = dq_container_header(x->model->container)->source},
-                "%s: %s: %s, and compressed-tensors has no place for them", x->model->path, w->name,
-                r->why);
+            return dq_fail_with(err, DQ_MISMATCH,
+                                (dq_remedy){.code = DQ_REMEDY_EXPORT_TYPE,
+                                            .word = x->model->container->info.source},
+                                "%s: %s: %s, and compressed-tensors has no place for them",
+                                x->model->path, w->name, r->why);
         x->info.n_decoded++;
     }
     dq_tensor t = matrix(w->name, x->set.dtype, w->rows, w->cols, w->data);
@@ -400,8 +399,8 @@ static dq_status plan_tensors(dq_export *x, dq_err *err)
     if (!x->row || !x->weight || !x->slot) return err->code;
     dq_container *c = x->model->container;
     dq_source source = dq_container_source(c);
-    for (int64_t i = 0; i < dq_container_n_payloads(c); i++) {
-        const dq_payload *p = dq_container_payload(c, i);
+    for (int64_t i = 0; i < c->n_payloads; i++) {
+        const dq_payload *p = &c->payload[i];
         const char *name = tensor_name(x, p, err);
         if (err->code != DQ_OK) return err->code;
         const int64_t row = x->info.n_rows;
@@ -412,13 +411,12 @@ static dq_status plan_tensors(dq_export *x, dq_err *err)
         x->info.n_rows += x->n_slots > slots;
     }
     if (x->set.form == DQ_EXPORT_COMPRESSED_TENSORS && x->info.n_packed == 0)
-        return dq_fail_with(err, DQ_MISMATCH,
-                            (dq_remedy){.code = DQ_REMEDY_EXPORT_CODES,
-                                        .word = dq_container_header(x->model->container)->source},
-                            "%s: %s", x->model->path,
-                            x->info.n_decoded
-                                ? "compressed-tensors has no place for any of its codes"
-                                : "no tensor has codes, which compressed-tensors is for");
+        return dq_fail_with(
+            err, DQ_MISMATCH,
+            (dq_remedy){.code = DQ_REMEDY_EXPORT_CODES, .word = x->model->container->info.source},
+            "%s: %s", x->model->path,
+            x->info.n_decoded ? "compressed-tensors has no place for any of its codes"
+                              : "no tensor has codes, which compressed-tensors is for");
     if (gguf)
         DQ_TRY(dq_export_gguf_more(x, err));
     else
@@ -643,8 +641,8 @@ static dq_status add_texts(dq_export *x, dq_err *err)
     add_text(x, "config.json", text, len);
     DQ_TRY(config_settings(&text, &len, x, err));
     add_text(x, settings_name, text, len);
-    for (int64_t i = 0; i < dq_container_n_payloads(c); i++) {
-        const char *path = dq_container_payload(c, i)->path, *name = path + sizeof companions - 1;
+    for (int64_t i = 0; i < c->n_payloads; i++) {
+        const char *path = c->payload[i].path, *name = path + sizeof companions - 1;
         if (strncmp(path, companions, sizeof companions - 1) != 0) continue;
         if (!of_tokenizer(name))
             return dq_fail(err, DQ_DAMAGED, "%s: %s: is not the name of a tokenizer's file",
@@ -688,7 +686,7 @@ static dq_status add_shard(dq_export *x, int shard, int64_t *first, dq_err *err)
 static dq_status plan_files(dq_export *x, dq_err *err)
 {
     enum { TEXTS = 3 };
-    const size_t n = (size_t)(dq_container_n_payloads(x->model->container) + x->n_shards + TEXTS);
+    const size_t n = (size_t)(x->model->container->n_payloads + x->n_shards + TEXTS);
     int64_t first = 0;
     x->file = dq_alloc(x->arena, n, sizeof *x->file, err);
     x->content = dq_alloc(x->arena, n, sizeof *x->content, err);

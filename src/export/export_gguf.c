@@ -200,7 +200,7 @@ static dq_status gguf_keys(dq_gguf_fields *f, dq_export *x, uint32_t file_type, 
     json_t *config = NULL;
     DQ_TRY(parse_config(&config, x, err));
     const dq_model *m = x->model;
-    const char *name = dq_container_header(m->container)->source;
+    const char *name = m->container->info.source;
     dq_gguf_write_text(f, "general.architecture", "llama", 5);
     dq_gguf_write_text(f, "general.type", "model", 5);
     if (!acts_on(name)) dq_gguf_write_text(f, "general.name", name, strlen(name));
@@ -287,8 +287,8 @@ static const dq_weight_format *type_of(dq_export_row *r, dq_remedy *remedy, dq_e
     *why = NULL;
     if (!dq_weight_is_affine(w)) {
         *why = "its codes do not stand for steps of one size";
-        *remedy = (dq_remedy){.code = DQ_REMEDY_EXPORT_TYPE,
-                              .word = dq_container_header(x->model->container)->source};
+        *remedy =
+            (dq_remedy){.code = DQ_REMEDY_EXPORT_TYPE, .word = x->model->container->info.source};
     } else if (w->cols % BLOCK) {
         *why = dq_textf(x->arena, err, "rows of %lld codes are no whole number of blocks of %d",
                         (long long)w->cols, BLOCK);

@@ -451,7 +451,7 @@ static int64_t file_bytes(const dq_model *m)
 {
     const dq_checkpoint *c = dq_model_checkpoint(m);
     int64_t sum = 0;
-    if (m->container) return dq_container_header(m->container)->file_bytes;
+    if (m->container) return m->container->info.file_bytes;
     for (int i = 0; i < dq_checkpoint_n_files(c); i++) {
         const uint8_t *data;
         size_t bytes;
@@ -541,7 +541,7 @@ static dq_status build_from_checkpoint(opened *o, dq_pairing pairing, dq_err *er
     DQ_TRY(dq_model_build(&o->model, config, &source, pairing, o->arena, err));
     if (!o->prequant) return DQ_OK;
     dq_model *m = &o->model;
-    const dq_prequant_info *info = dq_prequant_header(o->prequant);
+    const dq_prequant_info *info = &o->prequant->info;
     m->prequant = info;
     if (m->weight_bits != 16) m->scale_mode = info->method;
     for (int i = 0; i < info->n_warnings; i++)
@@ -604,7 +604,7 @@ static dq_status build_from_container(opened *o, dq_pairing pairing, dq_err *err
 {
     size_t len;
     json_t *config = NULL;
-    const dq_container_info *info = dq_container_header(o->container);
+    const dq_container_info *info = &o->container->info;
     const char *text = dq_container_config(o->container, &len);
     dq_source source = dq_container_source(o->container);
     dq_model *m = &o->model;
@@ -653,7 +653,7 @@ dq_status dq_model_check_weights(const dq_model *m, dq_err *err)
 void dq_model_release(const dq_model *m)
 {
     const opened *o = (const opened *)m;
-    if (o->container) dq_container_release(o->container);
+    if (o->container) dq_os_map_release(o->container->map.data, o->container->map.bytes);
     if (o->checkpoint) dq_checkpoint_release(o->checkpoint);
 }
 
@@ -796,13 +796,10 @@ dq_status dq_model_open(dq_model **out, const char *path, dq_err *err)
 
 dq_status dq_model_open_as(dq_model **out, const char *path, dq_pairing pairing, dq_err *err)
 {
-    dq_arena *arena = dq_arena_new();
-    opened *o = arena ? dq_alloc(arena, 1, sizeof *o, err) : NULL;
+    dq_arena *arena;
+    opened *o = dq_arena_object(&arena, sizeof *o, err);
     *out = NULL;
-    if (!o) {
-        dq_arena_free(arena);
-        return dq_fail(err, DQ_RESOURCE, "out of memory");
-    }
+    if (!o) return err->code;
     o->arena = arena;
     if (name_model(o, path, err) == DQ_OK) {
         if (!dq_file_exists(path))
@@ -812,12 +809,11 @@ dq_status dq_model_open_as(dq_model **out, const char *path, dq_pairing pairing,
         else
             open_file(o, path, pairing, err);
     }
-    if (err->code != DQ_OK) {
+    if (err->code == DQ_OK)
+        *out = &o->model;
+    else
         dq_model_close(&o->model);
-        return err->code;
-    }
-    *out = &o->model;
-    return DQ_OK;
+    return err->code;
 }
 
 void dq_model_close(dq_model *m)

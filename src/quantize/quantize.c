@@ -24,11 +24,6 @@ typedef struct named_role {
     dq_role role;
 } named_role;
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(((const named_role *)a)->name, ((const named_role *)b)->name);
-}
-
 /* Sorted names of matrices that can be packed. */
 static const named_role *packable_names(dq_quantizer *q, int *count, dq_err *err)
 {
@@ -50,7 +45,7 @@ static const named_role *packable_names(dq_quantizer *q, int *count, dq_err *err
             if (!names[n++].name) return NULL;
         }
     }
-    if (names) qsort(names, (size_t)n, sizeof *names, by_name);
+    if (names) qsort(names, (size_t)n, sizeof *names, dq_name_compare);
     *count = n;
     return names;
 }
@@ -247,8 +242,8 @@ static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
         /* What the tensor's role gives, before any rule. */
         const char *name = dq_checkpoint_at(q->checkpoint, i)->name;
         const dq_quantize_settings *s = &q->set;
-        const named_role key = {.name = name},
-                         *found = bsearch(&key, names, (size_t)n_names, sizeof key, by_name);
+        const named_role key = {.name = name}, *found = bsearch(&key, names, (size_t)n_names,
+                                                                sizeof key, dq_name_compare);
         dq_quantize_choice c = {.name = name,
                                 .packable = found != NULL,
                                 .role = found ? found->role : DQ_ROLE_COUNT,
@@ -312,11 +307,6 @@ static void blob_slot(dq_slot *s, const dq_blob *b, int n_files)
         s->rows = s->shape[0] = n_files;
         s->cols = s->shape[1] = s->bytes / n_files;
     }
-}
-
-static int by_path(const void *a, const void *b)
-{
-    return strcmp(((const dq_slot *)a)->path, ((const dq_slot *)b)->path);
 }
 
 static int64_t pages(int64_t bytes)
@@ -415,7 +405,7 @@ dq_status dq_quantize_plan_slots(dq_quantizer *q, dq_err *err)
         blob_slot(b, &q->blob[i], q->n_files);
         b->origin = -1 - i;
     }
-    qsort(s->slot, (size_t)s->n_slots, sizeof *s->slot, by_path);
+    qsort(s->slot, (size_t)s->n_slots, sizeof *s->slot, dq_name_compare);
     add_up(q);
     /* The payload that describes all others. */
     dq_blob *blob = &q->blob[q->objects];

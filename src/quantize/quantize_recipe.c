@@ -609,9 +609,9 @@ dq_status dq_quantize_settings_of(dq_quantize_settings *s, json_t **recipe, cons
             return dq_fail(err, DQ_DAMAGED, "%s: key \"%s\" is missing", place, fields[i].key);
     }
     if (read_fields(s, *recipe, err) != DQ_OK) return dq_in(err, "%s: ", place);
-    s->dq_version = dq_container_header(c)->dq_version;
+    s->dq_version = c->info.dq_version;
     /* opening has compared the attributes with the recipe */
-    s->logit = dq_container_header(c)->logit;
-    s->kv = dq_container_header(c)->kv;
+    s->logit = c->info.logit;
+    s->kv = c->info.kv;
     return DQ_OK;
 }

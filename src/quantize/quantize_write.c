@@ -420,8 +420,8 @@ static bool finished_before(dq_quantize_feed *w)
     dq_container *c;
     if (!*w->complete || dq_file_exists(w->partial)) return false;
     if (dq_container_open(&c, w->out, &ignore) != DQ_OK) return false;
-    bool same = strcmp(dq_container_header(c)->content_sha256, w->complete) == 0;
-    if (same) w->q->info.file_bytes = dq_container_header(c)->file_bytes;
+    bool same = strcmp(c->info.content_sha256, w->complete) == 0;
+    if (same) w->q->info.file_bytes = c->info.file_bytes;
     dq_container_close(c);
     if (same) memcpy(w->q->info.content_sha256, w->complete, sizeof w->complete);
     return same;
@@ -1093,7 +1093,7 @@ static dq_status check_sqnr(const dq_payload *codes, const dq_quant_error *e, dq
 static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i, dq_err *err)
 {
     const dq_slot *s = &q->skeleton.slot[i];
-    const dq_payload *p = dq_container_payload(c, i);
+    const dq_payload *p = &c->payload[i];
     comparison now = {.part = {p}};
     if (s->origin == -1 - q->objects && strcmp(p->path, s->path) == 0) {
         const dq_blob *b = &q->blob[q->objects];
@@ -1111,10 +1111,9 @@ static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i,
     }
     if (s->encoding == DQ_ENC_PART && s->part > 0) return DQ_OK; /* with the first one */
     for (int k = 1; s->encoding == DQ_ENC_PART && k < s->weight.format->n_parts; k++) {
-        if (i + k >= dq_container_n_payloads(c) ||
-            dq_container_payload(c, i + k)->bytes != s[k].bytes)
+        if (i + k >= c->n_payloads || c->payload[i + k].bytes != s[k].bytes)
             return dq_fail(err, DQ_DAMAGED, "%s: of another size than the source gives", s[k].path);
-        now.part[k] = dq_container_payload(c, i + k);
+        now.part[k] = &c->payload[i + k];
     }
     if (s->encoding == DQ_ENC_PART && q->set.method_name && q->tensor[s->origin].is_fed) {
         /* A method's codes are its own business; only their recorded error is compared. */
@@ -1154,9 +1153,9 @@ static dq_status compare_all(void *arg, dq_err *err)
     dq_quantizer *q = ((compare_job *)arg)->q;
     const dq_container *c = ((compare_job *)arg)->c;
     DQ_TRY(scan_source(q, err));
-    if (dq_container_n_payloads(c) != q->skeleton.n_slots)
+    if (c->n_payloads != q->skeleton.n_slots)
         return dq_fail(err, DQ_DAMAGED, "/index has %lld rows (expected %lld from the source)",
-                       (long long)dq_container_n_payloads(c), (long long)q->skeleton.n_slots);
+                       (long long)c->n_payloads, (long long)q->skeleton.n_slots);
     DQ_TRY(know_hashes(q, err));
     for (int64_t i = 0; i < q->skeleton.n_slots; i++) DQ_TRY(compare_slot(q, c, i, err));
     return DQ_OK;
@@ -1166,7 +1165,7 @@ dq_status dq_quantize_compare(dq_quantizer *q, const dq_container *c, const dq_q
                               dq_err *err)
 {
     compare_job job = {q, c};
-    const dq_container_info *info = dq_container_header(c);
+    const dq_container_info *info = &c->info;
     /* where a container was made does not matter; the version is among the settings */
     q->skeleton.source = info->source;
     if (q->set.method_name && info->arithmetic)

@@ -21,7 +21,7 @@ static void walk(dq_container *c)
     dq_err err = {0};
     dq_source s = dq_container_source(c);
     dq_container_check_index(c, &err);
-    for (int64_t i = 0; i < dq_container_n_payloads(c); i++) {
+    for (int64_t i = 0; i < c->n_payloads; i++) {
         dq_err one = {0};
         dq_container_payload_check(c, i, &one);
     }

@@ -83,10 +83,10 @@ TEST(containers_hold_the_defined_values)
                 check_tensor(t, &w, group);
         }
         assert_true(packed > 0);
-        for (int64_t i = 0; i < dq_container_n_payloads(c); i++)
+        for (int64_t i = 0; i < c->n_payloads; i++)
             assert_int_equal(dq_container_payload_check(c, i, &err), DQ_OK);
         assert_int_equal(dq_container_check_index(c, &err), DQ_OK);
-        assert_int_equal(dq_container_header(c)->weight_bits, bits);
+        assert_int_equal(c->info.weight_bits, bits);
         dq_container_close(c);
     }
     dq_checkpoint_close(k);
@@ -99,7 +99,7 @@ static dq_status check_file(const char *path, dq_err *err)
     *err = (dq_err){0};
     if (dq_container_open(&c, path, err) != DQ_OK) return err->code;
     dq_container_check_index(c, err);
-    for (int64_t i = 0; err->code == DQ_OK && i < dq_container_n_payloads(c); i++)
+    for (int64_t i = 0; err->code == DQ_OK && i < c->n_payloads; i++)
         dq_container_payload_check(c, i, err);
     dq_container_close(c);
     return err->code;
@@ -116,7 +116,7 @@ TEST(zero_points_hold_for_any_group)
         make(at("z.h5"), bits, groups[bits % 4], DQ_ASYM);
         if (check_file(at("z.h5"), &err) != DQ_OK) fail_msg("%s", err.text);
         dq_container *c = given_container(at("z.h5"));
-        assert_string_equal(dq_container_header(c)->scale_mode, "asym");
+        assert_string_equal(c->info.scale_mode, "asym");
         dq_source s = dq_container_source(c);
         for (int64_t i = 0; i < s.count; i++) {
             const dq_tensor *t = dq_checkpoint_find(k, s.name_at(s.arg, i));
@@ -145,8 +145,8 @@ TEST(payloads_begin_on_pages)
 {
     make(at("p.h5"), 6, 128, DQ_SEARCH);
     dq_container *c = given_container(at("p.h5"));
-    for (int64_t i = 0; i < dq_container_n_payloads(c); i++)
-        assert_int_equal((uintptr_t)dq_container_payload(c, i)->data % 4096, 0);
+    for (int64_t i = 0; i < c->n_payloads; i++)
+        assert_int_equal((uintptr_t)c->payload[i].data % 4096, 0);
     dq_container_close(c);
 }
 
@@ -184,8 +184,8 @@ TEST(flips_are_named)
     dq_container *c = given_container(at("f.h5"));
     char *whole = bytes_of(at("f.h5"), &len);
     const char *base = NULL;
-    for (int64_t i = 0; i < dq_container_n_payloads(c); i++) {
-        const dq_payload *p = dq_container_payload(c, i);
+    for (int64_t i = 0; i < c->n_payloads; i++) {
+        const dq_payload *p = &c->payload[i];
         /* the first bytes of the file tell where the mapping begins */
         for (base = (const char *)p->data; memcmp(base, "\211HDF\r\n\032\n", 8) != 0;) base -= 4096;
         size_t where = (size_t)((const char *)p->data - base) + (size_t)p->bytes * 2 / 3;
@@ -523,7 +523,7 @@ TEST(old_files_agree_with_their_recipe)
     H5Gclose(g);
     H5Fclose(f);
     assert_int_equal(dq_container_open(&c, at("old.h5"), &err), DQ_OK);
-    assert_int_equal(dq_container_header(c)->kv.recent, DQ_KV_RECENT);
+    assert_int_equal(c->info.kv.recent, DQ_KV_RECENT);
     dq_container_close(c);
 }
 
@@ -631,7 +631,7 @@ TEST(kv_settings_are_remembered)
     for (int i = 0; i < 2; i++) {
         assert_int_equal(write_container(model, at("kv.h5"), &s, true, false, NULL, &err), DQ_OK);
         c = given_container(at("kv.h5"));
-        assert_true(dq_kv_config_same(&dq_container_header(c)->kv, &s.kv));
+        assert_true(dq_kv_config_same(&c->info.kv, &s.kv));
         assert_int_equal(dq_quantize_settings_of(&back, &recipe, c, &err), DQ_OK);
         assert_true(dq_kv_config_same(&back.kv, &s.kv));
         json_decref(recipe);

@@ -79,11 +79,11 @@ static place *places(int64_t *n)
     dq_os_map m;
     assert_int_equal(dq_os_map_open(&m, at(container), &err), DQ_OK);
     dq_container *c = given_container(at(container));
-    *n = dq_container_n_payloads(c);
+    *n = c->n_payloads;
     place *all = calloc((size_t)*n, sizeof *all);
     assert_non_null(all);
     for (int64_t i = 0; i < *n; i++) {
-        const dq_payload *p = dq_container_payload(c, i);
+        const dq_payload *p = &c->payload[i];
         snprintf(all[i].path, sizeof all[i].path, "%s", p->path);
         memcpy(all[i].sha, p->sha256, 65);
         all[i].bytes = (size_t)p->bytes;

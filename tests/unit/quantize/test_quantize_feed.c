@@ -176,13 +176,13 @@ TEST(other_arithmetic_does_not_go_on)
     if (write_fed(TIED, &f, true, &err) != DQ_OK) fail_msg("%s", err.text);
     assert_int_equal(f.found, 3);
     dq_container *c = given_container(at("fed.h5"));
-    assert_string_equal(dq_container_header(c)->arithmetic, here);
+    assert_string_equal(c->info.arithmetic, here);
     dq_container_close(c);
     assert_int_equal(shell("rm", at("fed.h5"), ""), 0);
     const dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
     make_container(TIED, at("near.h5"), &s);
     c = given_container(at("near.h5"));
-    assert_null(dq_container_header(c)->arithmetic);
+    assert_null(c->info.arithmetic);
     dq_container_close(c);
 }
 

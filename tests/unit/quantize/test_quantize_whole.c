@@ -237,8 +237,8 @@ TEST(damage_is_named)
     s.embed_bits = 6;
     dq_model *m = written(MODELS "diffllama-f32", &s);
     assert_int_equal(dq_file_read(&bytes, &len, out, a, &err), DQ_OK);
-    for (int64_t i = 0; i < dq_container_n_payloads(m->container); i++) {
-        const dq_payload *p = dq_container_payload(m->container, i);
+    for (int64_t i = 0; i < m->container->n_payloads; i++) {
+        const dq_payload *p = &m->container->payload[i];
         dq_model *again;
         if (!strstr(p->path, "embed_tokens")) continue;
         err = (dq_err){0};
