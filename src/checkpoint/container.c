@@ -740,7 +740,7 @@ static dq_status check_tensor(dq_container *c, dq_container_h5 *r, dq_payload *p
         if (strcmp(part, row->name) != 0 || strcmp(p->encoding, row->encoding) != 0)
             return dq_fail(r->err, DQ_DAMAGED, "%s: %s: is not what belongs here (%s%s/%s, \"%s\")",
                            c->path, p->path, tensors, w->name, row->name, row->encoding);
-        const char *wrong = row->take(w, &found);
+        const char *wrong = dq_weight_part_take(w, row, &found);
         if (wrong) return damaged(c, p->path, wrong, r->err);
         const dq_part is = row->of(w);
         if (p->rows != is.rows || p->cols != is.cols || p->bits != is.bits ||

@@ -75,39 +75,8 @@ dq_status dq_gguf_find_list(const dq_gguf_list **out, const dq_gguf *g, const ch
 /* "Q4_K"; NULL: unknown. */
 const char *dq_gguf_type_name(uint32_t type);
 
-typedef struct dq_gguf_merge {
-    const char *text[2]; /* left, right, not ended by NUL */
-    size_t len[2];
-    int32_t id[3]; /* left, right, result */
-} dq_gguf_merge;
-
-/* In the arena; texts belong to the JSON. */
-typedef struct dq_gguf_merges {
-    dq_strmap ids;     /* of texts */
-    dq_strmap pairs;   /* of two tokens: the rank */
-    const char **text; /* [n] by id; NULL: not in the vocabulary */
-    size_t *len;
-    int64_t n;
-    dq_gguf_merge *merge;
-    int64_t n_merges;
-} dq_gguf_merges;
-
-/* DQ_DAMAGED: no vocabulary with merges; DQ_MISMATCH: an id of n or more, or a duplicate merge. */
-dq_status dq_gguf_merges_new(dq_gguf_merges **out, const json_t *model, int64_t n, dq_arena *a,
-                             dq_err *err);
-
-/* The first piece that merges do not make from its characters; -1: none. */
-int32_t dq_gguf_merges_unmade(const dq_gguf_merges *m, const bool *is_piece, dq_err *err);
-
-/* Scores of pieces, [n] by id, with which SentencePiece's BPE (the best score first, of equals the
- * leftmost) joins what the merges join: those of the file that the merges came from where ids are
- * in its order, else by rank. Needs: merges are all ways in which a piece is made of two others or
- * of characters, those of a piece one after the other (but for runs of one character, which may
- * have one score together); and where two ways of a piece share a part (XY = YZ), the merges never
- * reach X, Y, Z with YZ first. *why names what does not hold; NULL: scores are set. `first` is the
- * id whose score is 0. */
-dq_status dq_gguf_merges_scores(float *score, const char **why, const dq_gguf_merges *m,
-                                const bool *is_piece, int32_t first, dq_arena *a, dq_err *err);
+/* Longest SentencePiece piece, in bytes: the work on its splits grows with the square. */
+enum { DQ_GGUF_PIECE_BYTES = 1024 };
 
 typedef struct dq_gguf_entry {
     const char *name; /* as transformers has it */

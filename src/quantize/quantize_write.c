@@ -1126,7 +1126,7 @@ static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i,
                                      .n_dims = 2,
                                      .shape = {part.shape[0], part.shape[1]},
                                      .data = now.part[k]->data};
-            x->format->part[k].take(&w, &found);
+            dq_weight_part_take(&w, &x->format->part[k], &found);
         }
         DQ_TRY(dq_quantize_tensor_error(&error, x, &w, err));
         q->info.n_by_sqnr++;

@@ -4,6 +4,8 @@
 #include "tensor/inside.h"
 
 #include <math.h>
+#include <stddef.h>
+#include <string.h>
 
 static dq_part values(const dq_weight *w)
 {
@@ -26,6 +28,141 @@ static const dq_weight_part_row values_part = {.encoding = "dense", .of = values
 const dq_weight_format dq_format_dense = {
     .name = "dense", .part = &values_part, .n_parts = 1, .dequantize = dequantize};
 
+enum { BLOCK = 256 }; /* codes held at once on the stack */
+
+static dq_part codes(const dq_weight *w)
+{
+    return (dq_part){.bits = w->bits,
+                     .rows = w->rows,
+                     .cols = w->cols,
+                     .dtype = DQ_U8,
+                     .shape = {w->rows, (int64_t)dq_quant_row_bytes(w->cols, w->bits)},
+                     .data = w->data};
+}
+
+static const char *wrong_codes(const dq_part *p, dq_scale_mode mode)
+{
+    const size_t row = (size_t)p->shape[1], whole = (size_t)p->cols / 8 * (size_t)p->bits,
+                 last = (size_t)p->cols % 8 * (size_t)p->bits, used = whole + last / 8;
+    const uint8_t *at = p->data;
+    (void)mode;
+    if (used == row) return NULL;
+    for (int64_t r = 0; r < p->rows; r++, at += row) {
+        bool zero = at[used] >> last % 8 == 0;
+        for (size_t i = used + 1; i < row; i++) zero = zero && at[i] == 0;
+        if (!zero) return "holds padding bits that are not zero.";
+    }
+    return NULL;
+}
+
+static dq_part scales(const dq_weight *w)
+{
+    const int64_t groups = dq_quant_groups(w->cols, w->group_size);
+    return (dq_part){.bits = 8 * (int)dq_dtypes[w->scale_dtype].bytes,
+                     .rows = w->scale_rows,
+                     .cols = groups,
+                     .dtype = w->scale_dtype,
+                     .shape = {w->scale_rows, groups},
+                     .data = w->scale};
+}
+
+static bool fits(const dq_part *want, const dq_tensor *found)
+{
+    return found->dtype == want->dtype && found->n_dims == 2 && found->shape[0] == want->shape[0] &&
+           found->shape[1] == want->shape[1];
+}
+
+/* Their type, and how many rows have some. */
+static const char *look_at_scales(dq_weight *w, const dq_tensor *found)
+{
+    w->scale_dtype = found->dtype == DQ_F16 ? DQ_F16 : DQ_F32;
+    w->scale_rows = found->n_dims == 2 && found->shape[0] == 1 ? 1 : w->rows;
+    const dq_part want = scales(w);
+    const bool one = fits(&want, found) && w->scale_rows == 1;
+    return one && w->group_size != w->cols ? "one row of scales for groups" : NULL;
+}
+
+/* Properties of n scales, from their bits: several times as fast as by value. */
+typedef struct scale_kinds {
+    bool endless, negative;
+} scale_kinds;
+
+static scale_kinds kinds_of_f16(const uint8_t *at, int64_t n)
+{
+    unsigned endless = 0, negative = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t h;
+        memcpy(&h, at + i * (int64_t)sizeof h, sizeof h);
+        endless |= (h & 0x7c00u) == 0x7c00u;
+        negative |= h > 0x8000u;
+    }
+    return (scale_kinds){endless, negative};
+}
+
+static scale_kinds kinds_of_f32(const uint8_t *at, int64_t n)
+{
+    unsigned endless = 0, negative = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t x;
+        memcpy(&x, at + i * (int64_t)sizeof x, sizeof x);
+        endless |= (x & 0x7f800000u) == 0x7f800000u;
+        negative |= x > 0x80000000u;
+    }
+    return (scale_kinds){endless, negative};
+}
+
+const char *dq_weight_part_wrong_scales(const dq_part *p, dq_scale_mode mode)
+{
+    const int64_t n = p->rows * p->cols;
+    const scale_kinds k = p->dtype == DQ_F16 ? kinds_of_f16(p->data, n) : kinds_of_f32(p->data, n);
+    if (k.endless) return "holds a scale that is not finite.";
+    return k.negative ? dq_quant_modes[mode].negative : NULL;
+}
+
+#define AT(member) .at = offsetof(dq_weight, member)
+#define CODES      AT(data), .of = codes, .wrong = wrong_codes
+#define SCALES     AT(scale), .of = scales, .look = look_at_scales, .wrong = dq_weight_part_wrong_scales
+
+static bool holds_scale(float scale, dq_dtype type)
+{
+    return type != DQ_F16 || dq_quant_scale_fits_f16(scale);
+}
+
+static void put_scale(uint8_t *row, int64_t group, float scale, dq_dtype dtype)
+{
+    const uint16_t h = dq_f16_from_f32(scale);
+    if (dtype == DQ_F16)
+        memcpy(row + group * (int64_t)sizeof h, &h, sizeof h);
+    else
+        memcpy(row + group * (int64_t)sizeof scale, &scale, sizeof scale);
+}
+
+static void dequantize_affine(float *out, const dq_weight *w, int64_t row, int64_t first, int64_t n)
+{
+    const uint8_t *packed =
+        (const uint8_t *)w->data + (size_t)row * dq_quant_row_bytes(w->cols, w->bits);
+    int8_t q[BLOCK];
+    float scale = 0;
+    int64_t group = -1;
+    int shift = 0; /* from q = u - 2^(bits-1) to u - zero */
+    /* BLOCK columns take a whole number of bytes at every width */
+    for (int64_t c = first; c < first + n; c += BLOCK) {
+        const int64_t m = first + n - c < BLOCK ? first + n - c : BLOCK;
+        dq_quant_unpack_row(q, packed + (size_t)(c / 8) * (size_t)w->bits, m, w->bits);
+        for (int64_t i = 0; i < m;) {
+            const int64_t g = (c + i) / w->group_size;
+            int64_t end = (g + 1) * w->group_size - c;
+            if (g != group) {
+                scale = dq_weight_scale(w, row, g);
+                shift = (1 << (w->bits - 1)) - dq_weight_zero(w, row, g);
+            }
+            group = g;
+            for (end = end < m ? end : m; i < end; i++)
+                out[c - first + i] = (float)(q[i] + shift) * scale;
+        }
+    }
+}
+
 /* ---- Integers as indices ----
  * Unsigned integers u of b bits whose columns each name their group, as GPTQ leaves them when it
  * takes columns in the order of their activations: w = (u - zero) * scale of group index[column].
@@ -33,8 +170,6 @@ const dq_weight_format dq_format_dense = {
  * dequantize.
  *
  * Source: g_idx of AutoGPTQ and GPTQModel, weight_g_idx of compressed-tensors. */
-
-enum { BLOCK = 256 }; /* codes held at once on the stack */
 
 static dq_part zeros_of(const dq_weight *w, int64_t groups)
 {
@@ -62,14 +197,10 @@ static dq_part columns(const dq_weight *w)
 }
 
 static const dq_weight_part_row parts[] = {
-    {.name = "index", .encoding = "index", .label = "in", .of = columns},
-    {.name = "packed",
-     .encoding = "int-index",
-     .label = "byte",
-     .is_codes = true,
-     .of = dq_weight_part_of_codes},
-    {.name = "scale", .encoding = "scale", .label = "group", .of = dq_weight_part_of_scales},
-    {.name = "zero", .encoding = "zero", .label = "byte", .of = zeros},
+    {"index", "index", "in", .of = columns},
+    {"packed", "int-index", "byte", .is_codes = true, .of = codes},
+    {"scale", "scale", "group", .of = scales},
+    {"zero", "zero", "byte", .of = zeros},
 };
 
 /* A group's factor, and what is subtracted from u first. */
@@ -127,20 +258,10 @@ static dq_part zero_zeros(const dq_weight *w)
     return zeros_of(w, dq_quant_groups(w->cols, w->group_size));
 }
 
-static const char *take_zeros(dq_weight *w, const dq_tensor *found)
-{
-    const dq_part want = zero_zeros(w);
-    if (!dq_weight_part_is(&want, found)) return "wrong type or shape";
-    w->zero = found->data;
-    return NULL;
-}
-
 static const dq_weight_part_row zero_parts[] = {
-    {"packed", "int-zero", "byte", true, dq_weight_part_of_codes, dq_weight_part_take_codes,
-     dq_weight_part_wrong_codes, NULL},
-    {"scale", "scale", "group", false, dq_weight_part_of_scales, dq_weight_part_take_scales,
-     dq_weight_part_wrong_scales, NULL},
-    {"zero", "zero", "byte", false, zero_zeros, take_zeros, dq_weight_part_wrong_codes, NULL},
+    {"packed", "int-zero", "byte", .is_codes = true, CODES},
+    {"scale", "scale", "group", SCALES},
+    {"zero", "zero", "byte", AT(zero), .of = zero_zeros, .wrong = wrong_codes},
 };
 
 static const dq_weight_attribute attributes[] = {{0}};
@@ -204,7 +325,7 @@ static void put(uint8_t *const part[DQ_MAX_PARTS], int64_t group, dq_grid g, con
     const int64_t bit = group * s->bits;
     const unsigned u = (unsigned)g.zero << bit % 8;
     uint8_t *at = part[2] + bit / 8;
-    dq_weight_part_put_scale(part[1], group, g.scale, s->scale_dtype);
+    put_scale(part[1], group, g.scale, s->scale_dtype);
     at[0] = (uint8_t)(at[0] | u);
     if (u > 255) at[1] = (uint8_t)(at[1] | u >> 8);
 }
@@ -217,13 +338,13 @@ const dq_weight_format dq_format_int_zero = {
     .attribute = attributes,
     .part = zero_parts,
     .n_parts = sizeof zero_parts / sizeof *zero_parts,
-    .dequantize = dq_weight_part_dequantize_affine,
+    .dequantize = dequantize_affine,
     .modes = 1 << DQ_ASYM,
     .ends = true,
     .fits_f16 = fits_f16,
     .grid = zero_grid,
     .fit = fit,
-    .holds = dq_weight_part_holds_scale,
+    .holds = holds_scale,
     .encode = encode,
     .level = level,
     .put = put,
@@ -233,10 +354,8 @@ const dq_weight_format dq_format_int_zero = {
  * search). */
 
 static const dq_weight_part_row int_parts[] = {
-    {"packed", "int-packed", "byte", true, dq_weight_part_of_codes, dq_weight_part_take_codes,
-     dq_weight_part_wrong_codes, NULL},
-    {"scale", "scale", "group", false, dq_weight_part_of_scales, dq_weight_part_take_scales,
-     dq_weight_part_wrong_scales, NULL},
+    {"packed", "int-packed", "byte", .is_codes = true, CODES},
+    {"scale", "scale", "group", SCALES},
 };
 
 static int offset(int bits)
@@ -282,10 +401,10 @@ static int int_level(int8_t q, dq_grid g, const dq_quant_spec *s)
     return q;
 }
 
-static void int_put(uint8_t *const part[DQ_MAX_PARTS], int64_t group, dq_grid g,
-                    const dq_quant_spec *s)
+static void put_scale_alone(uint8_t *const part[DQ_MAX_PARTS], int64_t group, dq_grid g,
+                            const dq_quant_spec *s)
 {
-    dq_weight_part_put_scale(part[1], group, g.scale, s->scale_dtype);
+    put_scale(part[1], group, g.scale, s->scale_dtype);
 }
 
 const dq_weight_format dq_format_int = {
@@ -295,16 +414,16 @@ const dq_weight_format dq_format_int = {
     .attribute = int_attributes,
     .part = int_parts,
     .n_parts = sizeof int_parts / sizeof *int_parts,
-    .dequantize = dq_weight_part_dequantize_affine,
+    .dequantize = dequantize_affine,
     .modes = 1 << DQ_ABSMAX | 1 << DQ_SEARCH,
     .fits_f16 = int_fits_f16,
     .grid = int_grid,
     .fit = int_fit,
     .fit_weighted = fit_weighted,
-    .holds = dq_weight_part_holds_scale,
+    .holds = holds_scale,
     .encode = int_encode,
     .level = int_level,
-    .put = int_put,
+    .put = put_scale_alone,
 };
 
 /* ---- Trellis codes ----
@@ -325,14 +444,12 @@ static dq_part rings(const dq_weight *w)
                      .data = w->data};
 }
 
-static const char *take_rings(dq_weight *w, const dq_tensor *found)
+static const char *look_at_rings(dq_weight *w, const dq_tensor *found)
 {
+    (void)found;
     if (w->cols > INT64_MAX / DQ_STRIP_ROWS) return "wrong type or shape";
-    const dq_part want = rings(w);
-    if (w->bits < DQ_TRELLIS_MIN_BITS || w->bits > DQ_TRELLIS_MAX_BITS) return "bits outside 2..5";
-    if (!dq_weight_part_is(&want, found)) return "wrong type or shape";
-    w->data = found->data;
-    return NULL;
+    return w->bits < DQ_TRELLIS_MIN_BITS || w->bits > DQ_TRELLIS_MAX_BITS ? "bits outside 2..5"
+                                                                          : NULL;
 }
 
 static const char *never_wrong(const dq_part *p, dq_scale_mode mode)
@@ -349,14 +466,6 @@ static dq_part levels(const dq_weight *w)
                      .dtype = DQ_I8,
                      .shape = {1, DQ_TRELLIS_LEVELS},
                      .data = w->level};
-}
-
-static const char *take_levels(dq_weight *w, const dq_tensor *found)
-{
-    const dq_part want = levels(w);
-    if (!dq_weight_part_is(&want, found)) return "wrong type or shape";
-    w->level = found->data;
-    return NULL;
 }
 
 static const char *wrong_levels(const dq_part *p, dq_scale_mode mode)
@@ -380,47 +489,16 @@ static dq_part factors(const dq_weight *w)
                      .data = w->column};
 }
 
-static const char *take_factors(dq_weight *w, const dq_tensor *found)
-{
-    const dq_part want = factors(w);
-    if (!dq_weight_part_is(&want, found)) return "wrong type or shape";
-    w->column = found->data;
-    return NULL;
-}
-
 static const void *factors_of(const dq_quant_spec *s)
 {
     return s->column;
 }
 
 static const dq_weight_part_row trellis_parts[] = {
-    {.name = "packed",
-     .encoding = "trellis",
-     .label = "byte",
-     .is_codes = true,
-     .of = rings,
-     .take = take_rings,
-     .wrong = never_wrong},
-    {.name = "scale",
-     .encoding = "scale",
-     .label = "group",
-     .of = dq_weight_part_of_scales,
-     .take = dq_weight_part_take_scales,
-     .wrong = dq_weight_part_wrong_scales},
-    {.name = "scale_in",
-     .encoding = "scale-in",
-     .label = "in",
-     .of = factors,
-     .take = take_factors,
-     .wrong = never_wrong,
-     .fixed = factors_of},
-    {.name = "table",
-     .encoding = "table",
-     .label = "window",
-     .of = levels,
-     .take = take_levels,
-     .fixed = levels_of,
-     .wrong = wrong_levels},
+    {"packed", "trellis", "byte", true, AT(data), rings, look_at_rings, never_wrong, NULL},
+    {"scale", "scale", "group", SCALES},
+    {"scale_in", "scale-in", "in", false, AT(column), factors, NULL, never_wrong, factors_of},
+    {"table", "table", "window", false, AT(level), levels, NULL, wrong_levels, levels_of},
 };
 
 _Static_assert((int)DQ_STRIP_ROWS <= (int)DQ_TRELLIS_ROWS, "a strip is a ring");
@@ -529,12 +607,6 @@ static int trellis_level(int8_t q, dq_grid g, const dq_quant_spec *s)
     return dq_trellis_table_of(s->bits)->level[(uint8_t)q];
 }
 
-static void trellis_put(uint8_t *const part[DQ_MAX_PARTS], int64_t group, dq_grid g,
-                        const dq_quant_spec *s)
-{
-    dq_weight_part_put_scale(part[1], group, g.scale, s->scale_dtype);
-}
-
 const dq_weight_format dq_format_trellis = {
     .name = "trellis",
     .is_coded = true,
@@ -552,7 +624,7 @@ const dq_weight_format dq_format_trellis = {
     .encode_strip = encode_strip,
     .pack_strip = pack_strip,
     .level = trellis_level,
-    .put = trellis_put,
+    .put = put_scale_alone,
 };
 
 static const dq_weight_format *const formats[] = {&dq_format_dense, &dq_format_int,
@@ -572,6 +644,16 @@ const dq_weight_format *dq_weight_format_of_mode(dq_scale_mode mode)
     for (int i = 0; i < N_FORMATS; i++) {
         if (formats[i]->modes >> mode & 1) return formats[i];
     }
+    return NULL;
+}
+
+const char *dq_weight_part_take(dq_weight *w, const dq_weight_part_row *row, const dq_tensor *found)
+{
+    const char *wrong = row->look ? row->look(w, found) : NULL;
+    if (wrong) return wrong;
+    const dq_part want = row->of(w);
+    if (!fits(&want, found)) return "wrong type or shape";
+    memcpy((char *)w + row->at, &found->data, sizeof found->data);
     return NULL;
 }
 

@@ -312,16 +312,19 @@ typedef struct dq_weight_part_row {
     const char *encoding; /* in /index */
     const char *label;    /* of the second axis of the dataset; the first is "out" */
     bool is_codes; /* an entry per value; bits per weight and SQNR stand in its row of /index */
+    size_t at;     /* of the pointer to it in dq_weight */
     /* Describes the part of a weight whose other fields are known. */
     dq_part (*of)(const dq_weight *w);
-    /* Sets the weight's pointer to a dataset, and what only that tells. Returns NULL, or what is
-     * wrong. */
-    const char *(*take)(dq_weight *w, const dq_tensor *found);
+    /* Sets what only the dataset tells; NULL function: nothing. NULL, or what is wrong. */
+    const char *(*look)(dq_weight *w, const dq_tensor *found);
     /* What is wrong with the contents; NULL: nothing. */
     const char *(*wrong)(const dq_part *p, dq_scale_mode mode);
     /* Contents that do not depend on codes; NULL function: they do; NULL result: zeros. */
     const void *(*fixed)(const dq_quant_spec *s);
 } dq_weight_part_row;
+/* Sets the weight's pointer to a dataset, and what only that tells. NULL, or what is wrong. */
+const char *dq_weight_part_take(dq_weight *w, const dq_weight_part_row *row,
+                                const dq_tensor *found);
 
 /* An attribute of the tensor's group that depends on the codes' width. */
 typedef struct dq_weight_attribute {
