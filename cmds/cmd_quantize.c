@@ -219,7 +219,7 @@ static void print_calibration(const dq_calib_run *c, const dq_quantizer *q)
 {
     char a[32];
     if (!c->calibrate) return;
-    const dq_calibrate_info *i = dq_calibrate_result(c->calibrate);
+    const dq_calibrate_info *i = &c->calibrate->info;
     printf("calibration        %s, %lld token%s in %lld sequence%s of at most %lld\n", c->method,
            (long long)i->text->n_ids, i->text->n_ids == 1 ? "" : "s", (long long)i->text->n_seq,
            i->text->n_seq == 1 ? "" : "s", (long long)i->text->ctx);

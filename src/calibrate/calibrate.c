@@ -14,6 +14,152 @@
 #include <stdio.h>
 #include <string.h>
 
+/* act must outlive it. Host memory. DQ_RESOURCE. */
+static dq_status reference_new(dq_reference *r, dq_activations *act, const dq_model *m,
+                               int64_t max_rows, dq_err *err)
+{
+    *r = (dq_reference){.act = act, .m = m};
+    const dq_mat shape = {.rows = max_rows, .cols = m->dim};
+    r->x = r->lacks = shape;
+    r->x.p = dq_block_new((size_t)max_rows, (size_t)m->dim * sizeof(float), err);
+    r->lacks.p = dq_block_new((size_t)max_rows, (size_t)m->dim * sizeof(float), err);
+    if (err->code == DQ_OK) dq_cross_new(&r->sums, m->dim, dq_calib_pass_widest(m), max_rows, err);
+    if (err->code == DQ_OK)
+        dq_shrinkage_new(&r->half, m->dim, dq_calib_pass_widest(m), max_rows, err);
+    return err->code;
+}
+
+static void reference_free(dq_reference *r)
+{
+    dq_block_free(r->x.p);
+    dq_block_free(r->lacks.p);
+    dq_cross_free(r->sums);
+    dq_shrinkage_free(&r->half);
+    *r = (dq_reference){.act = NULL};
+}
+
+/* Steps of the reference in layer `number`; overwrites the buffers of s except s->x. */
+static dq_layer_steps reference_steps(const dq_reference *r, const dq_layer_steps *s, int number)
+{
+    dq_layer_steps own = *s;
+    own.layer = &r->m->layer[number];
+    own.x = dq_calib_pass_first(r->x, s->x.rows);
+    return own;
+}
+
+/* Reads r->x from the scratch file. */
+static dq_status reference_get(dq_reference *r, int64_t first, int64_t rows, dq_err *err)
+{
+    return dq_activations_get(r->act, DQ_ACTIVATIONS_BEFORE, first, dq_calib_pass_first(r->x, rows),
+                              err);
+}
+
+static dq_status reference_put(dq_reference *r, int64_t first, dq_mat x, dq_err *err)
+{
+    return dq_activations_put(r->act, DQ_ACTIVATIONS_BEFORE, first, x, err);
+}
+
+/* Empties the sums for a product and says what they add: inputs, or outputs. */
+static void reference_begin_inputs(dq_reference *r, int64_t n)
+{
+    r->of_inputs = true;
+    dq_cross_begin(r->sums, n, n);
+    dq_shrinkage_begin(&r->half, n, n);
+}
+
+static void reference_begin_outputs(dq_reference *r, int64_t n)
+{
+    r->of_inputs = false;
+    dq_cross_begin(r->sums, r->m->dim, n);
+    dq_shrinkage_begin(&r->half, r->m->dim, n);
+}
+
+/* lacks = want - (lacks + have); have NULL: 0. */
+static void take_from(dq_mat lacks, dq_mat want, const float *have)
+{
+    const int64_t n = lacks.rows * lacks.cols;
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i++)
+        lacks.p[i] = want.p[i] - (have ? lacks.p[i] + have[i] : lacks.p[i]);
+}
+
+/* Adds r->lacks[rows, n], unrounded inputs, less the rounded model's x[rows, n]. */
+static dq_status reference_add_read(dq_reference *r, dq_backend *b, dq_mat x, dq_err *err)
+{
+    const dq_mat lacks = dq_calib_pass_first(r->lacks, x.rows);
+    const int64_t n = lacks.rows * lacks.cols;
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i++) lacks.p[i] -= x.p[i];
+    return dq_shrinkage_add_lacks(&r->half, r->sums, b, lacks, x, DQ_TILE_SUMS_NO_PIECES, err);
+}
+
+/* By all ranks, one without rows by reference_add_none with the same pieces. Adds norm(r->x) -
+ * s->h, where s->h is that norm of the rounded stream. */
+static dq_status reference_add_inputs(dq_reference *r, const dq_layer_steps *s,
+                                      void (*norm)(const dq_layer_steps *s), dq_err *err)
+{
+    const dq_mat lacks = dq_calib_pass_first(r->lacks, s->h.rows);
+    dq_layer_steps own = *s;
+    own.x = dq_calib_pass_first(r->x, s->h.rows);
+    own.h = lacks;
+    norm(&own); /* gains are not rounded: those of the layer at hand */
+    return reference_add_read(r, s->b, s->h, err);
+}
+
+/* Adds what the rounded stream lacks after attention with an unrounded o: r->x is after attention,
+ * s->x before it, s->y o's inputs; overwrites s->h. */
+static dq_status reference_add_attention(dq_reference *r, const dq_layer_steps *s, int number,
+                                         dq_err *err)
+{
+    const dq_mat lacks = dq_calib_pass_first(r->lacks, s->x.rows);
+    dq_layer_steps own = *s;
+    own.layer = &r->m->layer[number];
+    own.x = lacks;
+    memcpy(lacks.p, s->x.p, (size_t)(lacks.rows * lacks.cols) * sizeof *lacks.p);
+    dq_layer_steps_out(&own);
+    take_from(lacks, r->x, NULL);
+    return dq_shrinkage_add_lacks(&r->half, r->sums, s->b, lacks, s->y, DQ_TILE_SUMS_NO_PIECES,
+                                  err);
+}
+
+/* The same for down and rows from `at` on: r->x is after the layer, s->x before down, gate[n, ffn]
+ * down's inputs. */
+static dq_status reference_add_down(dq_reference *r, const dq_layer_steps *s, int number,
+                                    int64_t at, dq_mat gate, dq_err *err)
+{
+    const dq_mat lacks = dq_calib_pass_first(r->lacks, gate.rows);
+    dq_layer_steps own = *s;
+    own.layer = &r->m->layer[number];
+    dq_layer_steps_down(&own, lacks, gate);
+    take_from(lacks, dq_layer_steps_rows(r->x, at, at + gate.rows), s->x.p + at * s->x.cols);
+    return dq_shrinkage_add_lacks(&r->half, r->sums, s->b, lacks, gate, DQ_FFN_ROWS, err);
+}
+
+static dq_status reference_add_none(dq_reference *r, dq_backend *b, int64_t piece, dq_err *err)
+{
+    const dq_mat lacks = {NULL, 0, r->sums->m}, x = {NULL, 0, r->sums->n};
+    return dq_shrinkage_add_lacks(&r->half, r->sums, b, lacks, x, piece, err);
+}
+
+/* Turns the sums into a correction of the product's weights; h, the sums without r->half's, is
+ * factored with `damping`. *share: mean share that outputs keep. */
+static dq_status reference_solve(dq_reference *r, dq_hessian *h, double damping, const char *what,
+                                 double *share, dq_err *err)
+{
+    dq_cross *k = r->sums;
+    double ridge;
+    DQ_TRY(dq_shrinkage_find(&ridge, &r->half, h, k, what, err));
+    DQ_TRY(dq_hessian_factor(h, ridge, what, err));
+    DQ_TRY(dq_cross_mean(k, what, err));
+    DQ_TRY(dq_correction_solve_in_step(k, h, err));
+    *share = 0;
+    for (int64_t i = 0; i < k->m; i++) {
+        for (int64_t c = 0; c < k->n; c++) k->c[i * k->ld + c] *= r->half.share[i];
+        *share += r->half.share[i] / (double)k->m;
+    }
+    return dq_hessian_refactor(h, damping, what, err);
+}
+
 /* NULL: this rank has no chunk in the round. */
 static const dq_calib_chunk *chunk_at(dq_calibrate_job *j, int64_t round)
 {
@@ -102,7 +248,7 @@ static dq_status factor(dq_calibrate_job *j, const char *name, dq_err *err)
     double share;
     DQ_TRY(dq_backend_sync(j->b, err));
     begin_part(j->c);
-    DQ_TRY(dq_reference_solve(&j->ref, j->h, damping, name, &share, err));
+    DQ_TRY(reference_solve(&j->ref, j->h, damping, name, &share, err));
     j->c->info.n_corrected++;
     j->c->info.trust += share;
     note_factor(j, damping, name);
@@ -361,7 +507,7 @@ static dq_status begin_streams(dq_calibrate_job *j, const dq_quantize_tensor *t,
         const dq_calib_chunk *k = chunk_at(j, i);
         const dq_mat x = dq_calib_pass_first(j->pass.x, k->batch.n_rows);
         DQ_TRY(embed(j, x, &j->m->embed, k, err));
-        if (j->ref.act) DQ_TRY(dq_reference_put(&j->ref, k->first, x, err));
+        if (j->ref.act) DQ_TRY(reference_put(&j->ref, k->first, x, err));
         if (rounded) {
             DQ_TRY(embed(j, x, rounded, k, err));
         } else if (t) {
@@ -436,7 +582,7 @@ static dq_status check_inputs(dq_calibrate_job *j, const dq_calib_chunk *k, int6
         dq_layer_steps s = steps_of(j, k);
         int64_t bad_before = -1, bad_norm = -1;
         s.x = dq_calib_pass_first(j->ref.x, k->batch.n_rows);
-        DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
+        DQ_TRY(reference_get(&j->ref, k->first, k->batch.n_rows, err));
         j->b->ops->first_bad_row(j->b, &bad_before, dq_layer_steps_rows(s.x, row, row + 1));
         if (norm) norm(&s);
         if (norm) j->b->ops->first_bad_row(j->b, &bad_norm, dq_layer_steps_rows(s.h, row, row + 1));
@@ -469,7 +615,7 @@ static dq_status add_inputs(dq_calibrate_job *j, const dq_calib_chunk *k, int64_
 static dq_status add_none(dq_calibrate_job *j, int64_t piece, dq_err *err)
 {
     DQ_TRY(add_sums(j, (dq_mat){NULL, 0, j->h->n}, piece, err));
-    return j->ref.act ? dq_reference_add_none(&j->ref, j->b, piece, err) : DQ_OK;
+    return j->ref.act ? reference_add_none(&j->ref, j->b, piece, err) : DQ_OK;
 }
 
 /* Counts the arithmetic of sums with m outputs and of the product they come from; NULL: none. */
@@ -485,9 +631,9 @@ static dq_status add_lacking_inputs(dq_calibrate_job *j, const dq_calib_chunk *k
                                     const dq_layer_steps *s, norm_step *norm, dq_err *err)
 {
     if (!j->ref.act) return DQ_OK;
-    DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
+    DQ_TRY(reference_get(&j->ref, k->first, k->batch.n_rows, err));
     end_part(j->c, DQ_CALIBRATE_FILES, 0);
-    DQ_TRY(dq_reference_add_inputs(&j->ref, s, norm, err));
+    DQ_TRY(reference_add_inputs(&j->ref, s, norm, err));
     end_lacks(j, s->h.rows, s->h.cols, NULL);
     return DQ_OK;
 }
@@ -497,7 +643,7 @@ static dq_status pass_norm(dq_calibrate_job *j, dq_weight *const *w, int n, norm
                            dq_err *err)
 {
     const bool sums = begin_sums(j, (const dq_weight *const *)w, n);
-    if (j->ref.act) dq_reference_begin_inputs(&j->ref, w[0]->cols);
+    if (j->ref.act) reference_begin_inputs(&j->ref, w[0]->cols);
     for (int64_t i = 0; sums && i < j->pass.n_rounds; i++) {
         const dq_calib_chunk *k = chunk_at(j, i);
         if (!k) {
@@ -563,7 +709,7 @@ static dq_status add_values(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err
     read_maps(j, k, &s, z);
     DQ_TRY(check_maps(j, k, z, err));
     DQ_TRY(add_sums(j, z, DQ_TILE_SUMS_NO_PIECES, err));
-    DQ_TRY(dq_reference_add_read(&j->ref, j->b, z, err));
+    DQ_TRY(reference_add_read(&j->ref, j->b, z, err));
     end_lacks(j, z.rows, z.cols, NULL);
     return DQ_OK;
 }
@@ -573,7 +719,7 @@ static dq_status pass_values(dq_calibrate_job *j, dq_err *err)
 {
     dq_weight *const v = &j->layer.v;
     const bool sums = begin_sums(j, (const dq_weight *const[]){v}, 1);
-    dq_reference_begin_inputs(&j->ref, v->cols);
+    reference_begin_inputs(&j->ref, v->cols);
     for (int64_t i = 0; i < j->pass.n_rounds; i++) {
         const dq_calib_chunk *k = chunk_at(j, i);
         if (k && sums) {
@@ -588,14 +734,14 @@ static dq_status pass_values(dq_calibrate_job *j, dq_err *err)
             /* Takes the reference through attention, o included; where v is to be rounded,
              * ref.lacks becomes its mapped inputs. */
             const dq_layer_steps rounded = steps_of(j, k);
-            const dq_layer_steps s = dq_reference_steps(&j->ref, &rounded, j->number);
+            const dq_layer_steps s = reference_steps(&j->ref, &rounded, j->number);
             begin_part(j->c);
-            DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
+            DQ_TRY(reference_get(&j->ref, k->first, k->batch.n_rows, err));
             end_part(j->c, DQ_CALIBRATE_FILES, 0);
             DQ_TRY(attend(j, k, s, err));
             if (sums) read_maps(j, k, &s, dq_calib_pass_first(j->ref.lacks, k->batch.n_rows));
             dq_layer_steps_out(&s);
-            DQ_TRY(dq_reference_put(&j->ref, k->first, s.x, err));
+            DQ_TRY(reference_put(&j->ref, k->first, s.x, err));
             advance(j, DQ_CALIBRATE_FORWARD, dq_calibrate_work_rows(&s.layer->o, k->batch.n_rows),
                     "attention");
         }
@@ -608,7 +754,7 @@ static dq_status pass_attend(dq_calibrate_job *j, dq_err *err)
 {
     const dq_weight *const in[] = {&j->layer.o};
     const bool sums = begin_sums(j, in, 1);
-    if (j->ref.act) dq_reference_begin_outputs(&j->ref, j->layer.o.cols);
+    if (j->ref.act) reference_begin_outputs(&j->ref, j->layer.o.cols);
     for (int64_t i = 0; i < j->pass.n_rounds; i++) {
         const dq_calib_chunk *k = chunk_at(j, i);
         if (!k && sums) DQ_TRY(add_none(j, DQ_TILE_SUMS_NO_PIECES, err));
@@ -621,9 +767,9 @@ static dq_status pass_attend(dq_calibrate_job *j, dq_err *err)
         if (!sums) continue;
         DQ_TRY(add_inputs(j, k, 0, s.y, in[0], NULL, DQ_TILE_SUMS_NO_PIECES, err));
         if (!j->ref.act) continue;
-        DQ_TRY(dq_reference_get(&j->ref, k->first, s.x.rows, err));
+        DQ_TRY(reference_get(&j->ref, k->first, s.x.rows, err));
         end_part(j->c, DQ_CALIBRATE_FILES, 0);
-        DQ_TRY(dq_reference_add_attention(&j->ref, &s, j->number, err));
+        DQ_TRY(reference_add_attention(&j->ref, &s, j->number, err));
         end_lacks(j, s.y.rows, s.y.cols, &j->layer.o);
     }
     return job_round(j, (dq_weight *const[]){&j->layer.o}, 1, sums, err);
@@ -634,7 +780,7 @@ static dq_status pass_out(dq_calibrate_job *j, dq_err *err)
     dq_layer *l = &j->layer;
     const dq_weight *const in[] = {&l->gate, &l->up};
     const bool sums = begin_sums(j, in, 2);
-    if (j->ref.act) dq_reference_begin_inputs(&j->ref, l->gate.cols);
+    if (j->ref.act) reference_begin_inputs(&j->ref, l->gate.cols);
     for (int64_t i = 0; i < j->pass.n_rounds; i++) {
         const dq_calib_chunk *k = chunk_at(j, i);
         if (!k && sums) DQ_TRY(add_none(j, DQ_TILE_SUMS_NO_PIECES, err));
@@ -662,7 +808,7 @@ static dq_status add_gate(dq_calibrate_job *j, const dq_calib_chunk *k, int64_t 
     const dq_layer_steps s = steps_of(j, k);
     DQ_TRY(add_inputs(j, k, at, gate, &j->layer.down, NULL, DQ_FFN_ROWS, err));
     if (!j->ref.act) return DQ_OK;
-    DQ_TRY(dq_reference_add_down(&j->ref, &s, j->number, at, gate, err));
+    DQ_TRY(reference_add_down(&j->ref, &s, j->number, at, gate, err));
     end_lacks(j, gate.rows, gate.cols, &j->layer.down);
     return DQ_OK;
 }
@@ -700,18 +846,18 @@ static dq_status pass_gate_up(dq_calibrate_job *j, dq_err *err)
 {
     const dq_weight *const in[] = {&j->layer.down};
     const bool sums = begin_sums(j, in, 1), last = is_last(j);
-    if (j->ref.act) dq_reference_begin_outputs(&j->ref, j->layer.down.cols);
+    if (j->ref.act) reference_begin_outputs(&j->ref, j->layer.down.cols);
     for (int64_t i = 0; (sums || !last) && i < j->pass.n_rounds; i++) {
         const dq_calib_chunk *k = chunk_at(j, i);
         if (!k && sums) DQ_TRY(add_none(j, DQ_FFN_ROWS, err));
         if (!k) continue;
         if (j->ref.act) {
             const dq_layer_steps rounded = steps_of(j, k);
-            const dq_layer_steps s = dq_reference_steps(&j->ref, &rounded, j->number);
+            const dq_layer_steps s = reference_steps(&j->ref, &rounded, j->number);
             begin_part(j->c);
-            DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
+            DQ_TRY(reference_get(&j->ref, k->first, k->batch.n_rows, err));
             dq_reference_feed_forward(&s, j->pass.gate, j->pass.up);
-            DQ_TRY(dq_reference_put(&j->ref, k->first, s.x, err));
+            DQ_TRY(reference_put(&j->ref, k->first, s.x, err));
             const double flop = 2 * dq_calibrate_work_rows(&s.layer->gate, s.x.rows) +
                                 dq_calibrate_work_rows(&s.layer->down, s.x.rows);
             advance(j, DQ_CALIBRATE_FORWARD, flop, "feed-forward");
@@ -780,7 +926,7 @@ static dq_status run_job(dq_calibrate_job *j, dq_err *err)
     DQ_TRY(dq_activations_open(&j->act, j->b, c->set.out, j->pass.n_rows, j->m->dim, streams,
                                dq_calib_pass_widest(j->m), err));
     if (streams == 2) {
-        DQ_TRY(dq_reference_new(&j->ref, &j->act, j->m, j->pass.max_rows, err));
+        DQ_TRY(reference_new(&j->ref, &j->act, j->m, j->pass.max_rows, err));
         DQ_TRY(dq_value_maps_new(&j->maps, j->m, dq_calib_text_longest(&c->text), err));
     }
     /* Starts both streams from the embedding, plain and as rounded. A tied one is rounded here, by
@@ -847,7 +993,7 @@ static dq_status run(void *arg, dq_quantize_feed *feed, dq_err *err)
                           .act.file.fd = -1};
     if (dq_model_check_weights(j.m, err) == DQ_OK) run_job(&j, err);
     if (err->code == DQ_OK) sum_flop(&c->info, err);
-    dq_reference_free(&j.ref);
+    reference_free(&j.ref);
     dq_value_maps_free(j.maps);
     dq_activations_close(&j.act);
     dq_hessian_free(j.h);
@@ -926,14 +1072,4 @@ void dq_calibrate_free(dq_calibrate *c)
     if (!c) return;
     dq_arena_free(c->arena);
     dq_block_free(c);
-}
-
-const dq_calibrate_info *dq_calibrate_result(const dq_calibrate *c)
-{
-    return &c->info;
-}
-
-const dq_quantize_method *dq_calibrate_method(const dq_calibrate *c)
-{
-    return &c->method;
 }

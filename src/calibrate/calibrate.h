@@ -469,10 +469,6 @@ typedef struct dq_reference {
     bool of_inputs;    /* what the sums are of */
 } dq_reference;
 
-/* By all ranks, one without rows by dq_reference_add_none with the same pieces. Adds norm(r->x) -
- * s->h, where s->h is that norm of the rounded stream. */
-dq_status dq_reference_add_inputs(dq_reference *r, const dq_layer_steps *s,
-                                  void (*norm)(const dq_layer_steps *s), dq_err *err);
 /* Corrects w[rows, n], the product's rows from `first` on. Rows whose scales would exceed spec's
  * type stay; *kept: how many. DQ_RESOURCE. */
 dq_status dq_reference_correct(const dq_reference *r, float *w, int64_t first, int64_t rows,
@@ -561,9 +557,6 @@ void dq_calibrate_free(dq_calibrate *c); /* NULL allowed */
 /* Times about a second of the work that q, opened with the method, has to do, for
  * dq_quantize_expected; without it, and with several ranks, nominal rates count. DQ_RESOURCE. */
 dq_status dq_calibrate_measure(dq_calibrate *c, const dq_quantizer *q, dq_err *err);
-const dq_calibrate_info *dq_calibrate_result(const dq_calibrate *c);
-/* Belongs to c. */
-const dq_quantize_method *dq_calibrate_method(const dq_calibrate *c);
 
 struct dq_calibrate {
     dq_calibrate_settings set;

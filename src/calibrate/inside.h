@@ -59,40 +59,10 @@ enum { DQ_GPTQ_TRIES = 5 };
 
 double dq_value_maps_flop(const dq_model *m, int64_t rows);
 
-/* act must outlive it. Host memory. DQ_RESOURCE. */
-dq_status dq_reference_new(dq_reference *r, dq_activations *act, const dq_model *m,
-                           int64_t max_rows, dq_err *err);
-void dq_reference_free(dq_reference *r); /* {0} allowed */
 int64_t dq_reference_bytes(const dq_model *m, int64_t max_rows);
-
-/* Steps of the reference in layer `number`; overwrites the buffers of s except s->x. */
-dq_layer_steps dq_reference_steps(const dq_reference *r, const dq_layer_steps *s, int number);
-/* Reads r->x from the scratch file; writes x[rows, dim], or r->x, to it. */
-dq_status dq_reference_get(dq_reference *r, int64_t first, int64_t rows, dq_err *err);
-dq_status dq_reference_put(dq_reference *r, int64_t first, dq_mat x, dq_err *err);
-
-/* Empties the sums for a product and says what they add: inputs, or outputs. */
-void dq_reference_begin_inputs(dq_reference *r, int64_t n);
-void dq_reference_begin_outputs(dq_reference *r, int64_t n); /* n inputs, dim outputs */
-dq_status dq_reference_add_none(dq_reference *r, dq_backend *b, int64_t piece, dq_err *err);
-/* Adds r->lacks[rows, n], unrounded inputs, less the rounded model's x[rows, n]. */
-dq_status dq_reference_add_read(dq_reference *r, dq_backend *b, dq_mat x, dq_err *err);
-/* Adds what the rounded stream lacks after attention with an unrounded o: r->x is after attention,
- * s->x before it, s->y o's inputs; overwrites s->h. */
-dq_status dq_reference_add_attention(dq_reference *r, const dq_layer_steps *s, int number,
-                                     dq_err *err);
-/* The same for down and rows from `at` on: r->x is after the layer, s->x before down, gate[n, ffn]
- * down's inputs. */
-dq_status dq_reference_add_down(dq_reference *r, const dq_layer_steps *s, int number, int64_t at,
-                                dq_mat gate, dq_err *err);
 /* Adds the feed-forward part to the reference's x; gate and up are scratch of at most DQ_FFN_ROWS
  * rows. */
 void dq_reference_feed_forward(const dq_layer_steps *s, dq_mat gate, dq_mat up);
-
-/* Turns the sums into a correction of the product's weights; h, the sums without r->half's, is
- * factored with `damping`. `what` names the product; *share: mean share that outputs keep. */
-dq_status dq_reference_solve(dq_reference *r, dq_hessian *h, double damping, const char *what,
-                             double *share, dq_err *err);
 
 /* Rows corrected and rounded at a time; a matrix with one scale is rounded whole. */
 enum { DQ_CALIBRATE_BAND_ROWS = 4096 };

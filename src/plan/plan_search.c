@@ -60,7 +60,7 @@ static dq_status depends_on(json_t **out, const dq_plan_weights *p, dq_err *err)
     dq_quantize_needs codes = {0};
     dq_calibrate *c = NULL;
     DQ_TRY(dq_calibrate_new(&c, &how, err));
-    const dq_quantize_method *m = dq_calibrate_method(c);
+    const dq_quantize_method *m = &c->method;
     if (m->begin(m->arg, p->model, &codes, err) == DQ_OK) dq_plan_state_of(out, p, &codes, err);
     json_decref(codes.calib);
     dq_calibrate_free(c);
@@ -276,7 +276,7 @@ static dq_status estimate(int64_t *out, const dq_plan_weights *p, dq_quantize_se
                           const dq_calibrate *c, dq_err *err)
 {
     dq_quantizer *q = NULL;
-    s->method = dq_calibrate_method(c);
+    s->method = &c->method;
     if (dq_quantize_open(&q, p->set.model, s, err) == DQ_OK) *out = q->info.file_bytes;
     dq_quantize_close(q);
     return err->code;
@@ -376,7 +376,7 @@ static dq_status make(dq_plan_weights *p, dq_plan_references *ref, dq_plan_trial
     json_t *rules = dq_plan_weights_rules(p, t->choice);
     set.rules = rules;
     if (dq_calibrate_new(&c, &how, err) == DQ_OK) {
-        set.method = dq_calibrate_method(c);
+        set.method = &c->method;
         if (dq_quantize_open(&q, p->set.model, &set, err) == DQ_OK &&
             dq_quantize_write(q, name[0], true, again, &progress, err) == DQ_OK) {
             t->packed_bytes = q->info.packed_bytes;

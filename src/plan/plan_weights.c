@@ -504,7 +504,7 @@ dq_status dq_plan_memory(int64_t *out, const dq_plan_weights *p, dq_err *err)
     dq_calibrate *c = NULL;
     dq_quantizer *q = NULL;
     if (dq_calibrate_new(&c, &how, err) == DQ_OK) {
-        set.method = dq_calibrate_method(c);
+        set.method = &c->method;
         if (dq_quantize_open(&q, p->set.model, &set, err) == DQ_OK) {
             const bool tied = p->model->tied;
             const int64_t run =

@@ -309,7 +309,7 @@ static dq_status calib_run_begin(dq_calib_run *c, dq_quantize_settings *set, con
         if (!s.ctx) dq_json_whole(&s.ctx, json_object_get(calib, "ctx"));
     }
     DQ_TRY(dq_calibrate_new(&c->calibrate, &s, err));
-    set->method = dq_calibrate_method(c->calibrate);
+    set->method = &c->calibrate->method;
     return DQ_OK;
 }
 
@@ -366,7 +366,7 @@ static dq_status calib_run_announce(const dq_calib_run *c, const dq_quantize_inf
         return dq_fail(err, DQ_USAGE,
                        "--calib: no tensor is packed whose codes a text could choose (projections, "
                        "and a head). Leave out --calib and use --method nearest.");
-    const dq_calibrate_info *i = dq_calibrate_result(c->calibrate);
+    const dq_calibrate_info *i = &c->calibrate->info;
     dq_calib_run_warn(i->text, c->file, rule_named(c->method), i->inputs, logger);
     return DQ_OK;
 }
@@ -390,7 +390,7 @@ static void report_corrections(const dq_calibrate_info *i, dq_logger *logger)
 static void calib_run_report(const dq_calib_run *c, dq_logger *logger)
 {
     if (!c->calibrate) return;
-    const dq_calibrate_info *i = dq_calibrate_result(c->calibrate);
+    const dq_calibrate_info *i = &c->calibrate->info;
     if (i->n_damped)
         dq_logger_warn(logger,
                        "inputs of %lld product%s are all but dependent: up to %g of the mean "
@@ -421,7 +421,7 @@ static void calib_run_report(const dq_calib_run *c, dq_logger *logger)
 
 void dq_calib_run_rows(dq_row_writer *w, const dq_calib_run *c, const dq_quantizer *q)
 {
-    const dq_calibrate_info *i = w->live && c->calibrate ? dq_calibrate_result(c->calibrate) : NULL;
+    const dq_calibrate_info *i = w->live && c->calibrate ? &c->calibrate->info : NULL;
     if (!DQ_BEGIN(w, OBJECT, "calibration", i, "Of a method that reads a text.", .when = DQ_OUT))
         return;
     DQ_PUT(w, "tokens_found", i->text->found, "Tokens of the text.");
