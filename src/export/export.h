@@ -144,16 +144,4 @@ struct dq_export {
     dq_out out;
 };
 
-/* Private to export. */
-
-/* Checks the container's hashes, as types depend on scales. DQ_MISMATCH by name: no plain Llama. */
-dq_status dq_export_gguf_check(dq_export *x, dq_err *err);
-/* Plans a tensor; a stored copy of a tied head is skipped. DQ_MISMATCH by name: no type holds the
- * codes, unless values are asked for. */
-dq_status dq_export_gguf_tensor(dq_export *x, int64_t row, dq_err *err);
-/* Adds what is not among the container's tensors. */
-dq_status dq_export_gguf_more(dq_export *x, dq_err *err);
-/* The text before the data, in the arena. */
-dq_status dq_export_gguf_head(const char **out, size_t *len, dq_export *x, dq_err *err);
-
 #endif
