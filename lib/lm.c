@@ -3,19 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "lib/lm.h"
 
-#include "base/os.h"
-#include "eval/score.h"
-#include "lib/dq.h"
-#include "model/model.h"
-#include "record/record.h"
 #include "record/version.h"
-#include "session/session.h"
-#include "settings/cache_options.h"
-#include "settings/inputs.h"
-#include "settings/options.h"
 #include "settings/quantize_options.h"
-#include "tasks/items.h"
-#include "template/chat_template.h"
 
 #include <stdio.h>
 #include <stdlib.h>

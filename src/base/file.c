@@ -8,9 +8,7 @@
 #define _GNU_SOURCE       /* sync_file_range */
 #include "base/file.h"
 
-#include "base/base.h"
 #include "base/os.h"
-#include "base/text.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -3,7 +3,6 @@
 #ifndef DQ_FILE_H
 #define DQ_FILE_H
 
-#include "base/base.h"
 #include "base/text.h"
 
 typedef struct dq_sha256 {

@@ -4,9 +4,6 @@
  * SPDX-License-Identifier: MIT */
 #include "base/json.h"
 
-#include "base/base.h"
-#include "base/text.h"
-
 #include <errno.h>
 #include <float.h>
 #include <math.h>

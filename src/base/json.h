@@ -5,7 +5,6 @@
 #ifndef DQ_JSON_H
 #define DQ_JSON_H
 
-#include "base/base.h"
 #include "base/text.h"
 
 #include <jansson.h>

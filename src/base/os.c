@@ -5,7 +5,6 @@
 #define _GNU_SOURCE     /* sched_getaffinity */
 #include "base/os.h"
 
-#include "base/base.h"
 #include "base/file.h"
 
 #include <dlfcn.h>

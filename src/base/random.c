@@ -2,8 +2,6 @@
  * SPDX-License-Identifier: MIT */
 #include "base/random.h"
 
-#include "base/base.h"
-
 static const uint64_t stride = 0x9e3779b97f4a7c15u;
 
 uint64_t dq_random_mix(uint64_t x)

@@ -3,8 +3,6 @@
 #define _GNU_SOURCE /* fopencookie */
 #include "base/text.h"
 
-#include "base/base.h"
-
 #include <openssl/evp.h>
 #include <stdbool.h>
 #include <stdint.h>

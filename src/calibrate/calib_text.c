@@ -2,11 +2,7 @@
  * quarters of a single text are the same bytes however many tokens are asked for, and a region
  * lies within one, so that parts share nothing.
  * SPDX-License-Identifier: MIT */
-#include "base/file.h"
-#include "base/os.h"
-#include "base/text.h"
 #include "calibrate/inside.h"
-#include "tasks/documents.h"
 #include "tasks/tasks.h"
 
 #include <string.h>

@@ -3,11 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "calibrate/calibrate.h"
 
-#include "base/os.h"
-#include "base/text.h"
 #include "calibrate/inside.h"
-#include "engine/runner.h"
-#include "quantize/quantize.h"
 #include "work/ranks.h"
 
 #include <math.h>

@@ -1,9 +1,7 @@
 /* A chunk has a cache of its own for each layer, so that memory is that of one layer.
  * SPDX-License-Identifier: MIT */
-#include "base/os.h"
 #include "base/random.h"
 #include "calibrate/inside.h"
-#include "engine/runner.h"
 #include "work/ranks.h"
 
 #include <math.h>

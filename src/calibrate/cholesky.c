@@ -1,7 +1,6 @@
 /* The sums of a block stay in registers over all of k; products and sums are rounded apart (no
  * fused multiply-add), so that every level gives the same bits.
  * SPDX-License-Identifier: MIT */
-#include "base/os.h"
 #include "calibrate/inside.h"
 
 #include <math.h>

@@ -4,9 +4,7 @@
  * row has groups does not fit where these are many: then groups are solved for in bands, one after
  * the other, each with the scales of the others as they are by then.
  * SPDX-License-Identifier: MIT */
-#include "base/os.h"
 #include "calibrate/inside.h"
-#include "tensor/tensor.h"
 #include "work/ranks.h"
 
 #include <math.h>

@@ -3,9 +3,7 @@
  * by tile, and the one that a tile belongs to adds what the others send it while they are at the
  * next one.
  * SPDX-License-Identifier: MIT */
-#include "base/os.h"
 #include "calibrate/inside.h"
-#include "engine/backend.h"
 #include "work/ranks.h"
 
 #include <math.h>

@@ -4,10 +4,6 @@
 #define DQ_CALIBRATE_INSIDE_H
 
 #include "calibrate/calibrate.h"
-#include "engine/backend.h"
-#include "engine/runner.h"
-#include "quantize/quantize.h"
-#include "tensor/tensor.h"
 
 #include <stdint.h>
 

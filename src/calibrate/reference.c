@@ -1,8 +1,6 @@
 /* Streams come first in the file, the other matrix after them.
  * SPDX-License-Identifier: MIT */
 #include "calibrate/inside.h"
-#include "engine/runner.h"
-#include "tensor/tensor.h"
 
 #include <math.h>
 #include <string.h>

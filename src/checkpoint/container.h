@@ -4,10 +4,8 @@
 #ifndef DQ_CONTAINER_H
 #define DQ_CONTAINER_H
 
-#include "base/os.h"
 #include "checkpoint/checkpoint.h"
 #include "kv/kv.h"
-#include "tensor/tensor.h"
 
 #define DQ_PATH_OBJECTS "/objects"
 #define DQ_PATH_GATES   "/config/kv_gates_json"

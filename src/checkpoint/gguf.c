@@ -2,7 +2,6 @@
  * base/json.h name what is wrong; lists are checked and stay where they lie; tensors are sorted by
  * place to see that none overlap, then by name.
  * SPDX-License-Identifier: MIT */
-#include "base/base.h"
 #include "checkpoint/inside.h"
 
 #include <float.h>

@@ -5,7 +5,6 @@
  * Source: the patterns are those of the models' own tokenizer.json, as src/llama-vocab.cpp of
  * llama.cpp names them.
  * SPDX-License-Identifier: MIT */
-#include "base/base.h"
 #include "checkpoint/inside.h"
 
 #include <stdlib.h>

@@ -4,9 +4,7 @@
 #ifndef DQ_H5_H
 #define DQ_H5_H
 
-#include "base/os.h"
 #include "checkpoint/container.h"
-#include "tensor/tensor.h"
 
 #include <hdf5.h>
 #include <string.h>

@@ -3,16 +3,9 @@
 #ifndef DQ_CHECKPOINT_INSIDE_H
 #define DQ_CHECKPOINT_INSIDE_H
 
-#include "base/json.h"
-#include "base/os.h"
-#include "base/text.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/container.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/h5.h"
 #include "checkpoint/h5_result.h"
-#include "kv/kv.h"
-#include "tensor/tensor.h"
 
 #include <hdf5.h>
 

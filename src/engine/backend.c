@@ -4,8 +4,6 @@
 
 #include "base/os.h"
 #include "engine/runner.h"
-#include "model/model.h"
-#include "tensor/tensor.h"
 
 #include <string.h>
 

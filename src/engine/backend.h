@@ -3,11 +3,9 @@
 #ifndef DQ_BACKEND_H
 #define DQ_BACKEND_H
 
-#include "base/base.h"
 #include "engine/observe.h"
 #include "kv/kv.h"
 #include "model/head_order.h"
-#include "stat/stat.h"
 #include "tensor/tensor.h"
 
 /* f32 activations, row-major, in backend memory; only the backend dereferences p. */

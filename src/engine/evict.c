@@ -1,9 +1,7 @@
 /* Sums live per sequence, aligned with what each layer and group holds; during a pass they are
  * laid out as the backend wants them, one array per column for the whole batch.
  * SPDX-License-Identifier: MIT */
-#include "engine/backend.h"
 #include "engine/runner.h"
-#include "kv/kv.h"
 
 #include <math.h>
 #include <string.h>

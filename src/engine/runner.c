@@ -2,9 +2,6 @@
  * SPDX-License-Identifier: MIT */
 #include "engine/runner.h"
 
-#include "base/os.h"
-#include "engine/backend.h"
-
 #include <string.h>
 
 void dq_layer_steps_norm_attn(const dq_layer_steps *s)

@@ -3,14 +3,6 @@
  * SPDX-License-Identifier: MIT */
 #include "export/export.h"
 
-#include "base/file.h"
-#include "base/json.h"
-#include "base/os.h"
-#include "base/text.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/container.h"
-#include "checkpoint/gguf.h"
-#include "tensor/tensor.h"
 #include "tokenizer/tokenizer.h"
 
 #include <math.h>

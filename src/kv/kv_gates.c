@@ -2,7 +2,6 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "kv/kv.h"
-#include "record/record.h"
 
 #include <math.h>
 #include <stdio.h>

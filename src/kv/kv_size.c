@@ -1,6 +1,5 @@
 /* What a form is follows from widths and codes alone.
  * SPDX-License-Identifier: MIT */
-#include "base/text.h"
 #include "kv/kv.h"
 
 #include <math.h>

@@ -3,8 +3,6 @@
 #ifndef DQ_MODEL_INSIDE_H
 #define DQ_MODEL_INSIDE_H
 
-#include "base/json.h"
-#include "model/head_order.h"
 #include "model/model.h"
 
 /* What differs between the architectures of checkpoints, a row each. */

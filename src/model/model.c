@@ -1,11 +1,8 @@
 /* Turns a configuration and a source of tensors into a model. Declared in model.h.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
-#include "base/os.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
 #include "model/inside.h"
-#include "tensor/tensor.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -3,7 +3,6 @@
 #ifndef DQ_MODEL_H
 #define DQ_MODEL_H
 
-#include "base/base.h"
 #include "base/json.h"
 #include "checkpoint/checkpoint.h"
 #include "kv/kv.h"

@@ -3,12 +3,7 @@
 #ifndef DQ_QUANTIZE_INSIDE_H
 #define DQ_QUANTIZE_INSIDE_H
 
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/container.h"
-#include "model/model.h"
 #include "quantize/quantize.h"
-#include "tensor/tensor.h"
-#include "work/work.h"
 
 #include <stdatomic.h>
 

@@ -2,14 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "quantize/quantize.h"
 
-#include "base/file.h"
-#include "base/os.h"
-#include "base/text.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/container.h"
-#include "model/model.h"
 #include "quantize/inside.h"
-#include "tensor/tensor.h"
 
 #include <math.h>
 #include <stdatomic.h>

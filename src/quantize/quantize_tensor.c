@@ -1,8 +1,6 @@
 /* Nothing is copied that is a float already; values in codes are dequantized.
  * SPDX-License-Identifier: MIT */
-#include "base/os.h"
 #include "quantize/inside.h"
-#include "tensor/tensor.h"
 
 #include <math.h>
 #include <string.h>

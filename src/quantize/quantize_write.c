@@ -1,15 +1,8 @@
 /* What is timed is a small tensor of chance on its way into nothing.
  * SPDX-License-Identifier: MIT */
-#include "base/file.h"
-#include "base/os.h"
 #include "base/random.h"
-#include "base/text.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/container.h"
-#include "model/model.h"
 #include "quantize/inside.h"
 #include "work/ranks.h"
-#include "work/work.h"
 
 #include <math.h>
 #include <stdatomic.h>

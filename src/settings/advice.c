@@ -2,7 +2,6 @@
  * %n and %m are the remedy's numbers, %w its word, %b what stands in the word after the first
  * slash.
  * SPDX-License-Identifier: MIT */
-#include "kv/kv.h"
 #include "settings/inputs.h"
 
 #include <stdio.h>

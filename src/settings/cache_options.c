@@ -2,13 +2,6 @@
  * SPDX-License-Identifier: MIT */
 #include "settings/cache_options.h"
 
-#include "base/text.h"
-#include "engine/backend.h"
-#include "kv/kv.h"
-#include "model/model.h"
-#include "record/record.h"
-#include "settings/options.h"
-
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>

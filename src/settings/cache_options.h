@@ -7,7 +7,6 @@
 #include "engine/runner.h"
 #include "kv/kv.h"
 #include "model/model.h"
-#include "record/record.h"
 #include "settings/options.h"
 
 /* ---- KV help ----

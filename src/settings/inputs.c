@@ -4,11 +4,8 @@
 #include "settings/inputs.h"
 
 #include "base/file.h"
-#include "base/os.h"
 #include "calib/sample.h"
-#include "record/record.h"
 #include "tasks/documents.h"
-#include "tensor/tensor.h"
 
 #include <errno.h>
 #include <stdarg.h>

@@ -3,10 +3,8 @@
 #ifndef DQ_INPUTS_H
 #define DQ_INPUTS_H
 
-#include "base/base.h"
 #include "engine/backend.h"
 #include "model/model.h"
-#include "record/record.h"
 #include "session/session.h"
 #include "settings/options.h"
 #include "tasks/items.h"

@@ -4,9 +4,6 @@
  * SPDX-License-Identifier: MIT */
 #include "settings/options.h"
 
-#include "base/text.h"
-#include "record/record.h"
-
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>

@@ -2,18 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "settings/quantize_options.h"
 
-#include "base/file.h"
-#include "base/os.h"
-#include "calibrate/calibrate.h"
-#include "model/model.h"
-#include "plan/plan_weights.h"
-#include "quantize/quantize.h"
-#include "record/record.h"
 #include "record/version.h"
-#include "settings/cache_options.h"
 #include "settings/inputs.h"
-#include "settings/options.h"
-#include "tasks/documents.h"
 #include "work/ranks.h"
 
 #include <math.h>

@@ -6,9 +6,7 @@
 #include "calibrate/calibrate.h"
 #include "plan/plan_weights.h"
 #include "quantize/quantize.h"
-#include "record/record.h"
 #include "settings/cache_options.h"
-#include "settings/options.h"
 
 /* ---- Recipe options ----
  * --recipe, --bits-map and the other options of weights, as settings. */

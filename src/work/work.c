@@ -3,12 +3,9 @@
  * SPDX-License-Identifier: MIT */
 #include "work/work.h"
 
-#include "base/base.h"
 #include "base/file.h"
-#include "base/json.h"
 #include "base/os.h"
 #include "base/random.h"
-#include "base/text.h"
 #include "work/ranks.h"
 
 #include <errno.h>
