@@ -325,55 +325,34 @@ static int64_t count_links(dq_container_h5 *r, const char *group)
 
 static const char kv_group[] = "/kv_cache";
 
-static dq_status read_integer(dq_container_h5 *r, const dq_kv_field *f, dq_kv_config *c)
+typedef struct kv_source {
+    dq_container_h5 *r;
+    char word[DQ_KV_HEADS_TEXT]; /* the longest text there is */
+} kv_source;
+
+static bool has_kv(void *source, const char *name)
 {
-    int64_t v;
-    DQ_TRY(read_ints(r, kv_group, f->name, &v, 1));
-    if ((f->type == DQ_KV_INT || f->type == DQ_KV_WIDTH) && (v < 0 || v > INT_MAX))
-        return dq_fail(r->err, DQ_DAMAGED, "%s: %s: attribute %s: expected 0 to %d, found %lld",
-                       r->path, kv_group, f->name, INT_MAX, (long long)v);
-    dq_kv_field_set_integer(f, c, v);
-    return DQ_OK;
+    return has_attr(((kv_source *)source)->r, kv_group, name);
 }
 
-static dq_status read_text(dq_container_h5 *r, const dq_kv_field *f, dq_kv_config *c, dq_arena *a)
+static dq_status read_kv(void *source, const dq_kv_field *f, dq_kv_value *v, dq_err *err)
 {
-    char word[DQ_KV_HEADS_TEXT]; /* the longest there is */
-    const size_t cap = f->type == DQ_KV_BY_GROUP ? sizeof word : DQ_KV_LISTS;
-    DQ_TRY(read_words(r, kv_group, f->name, word, cap));
-    if (f->type == DQ_KV_POLICY && strcmp(word, "none") == 0) return DQ_OK;
-    return dq_kv_field_set_text(f, c, word, a, r->err) == DQ_OK
-               ? DQ_OK
-               : dq_in(r->err, "%s: %s: ", r->path, kv_group);
-}
-
-static dq_status read_field(dq_container_h5 *r, const dq_kv_field *f, dq_kv_config *c, dq_arena *a)
-{
-    double real;
-    if (dq_kv_field_evicts(f) && !c->evict.policy) return DQ_OK;
-    if (f->later && !has_attr(r, kv_group, f->name)) {
-        dq_kv_field_leave_out(f, c);
-        return DQ_OK;
-    }
+    kv_source *s = source;
+    const size_t cap = f->type == DQ_KV_BY_GROUP ? sizeof s->word : DQ_KV_LISTS;
     switch (dq_kv_field_form(f)) {
-    case DQ_KV_AS_INTEGER: return read_integer(r, f, c);
-    case DQ_KV_AS_TEXT: return read_text(r, f, c, a);
-    case DQ_KV_AS_REAL: break;
+    case DQ_KV_AS_REAL:
+        return read_attr(s->r, kv_group, f->name, H5T_FLOAT, H5T_NATIVE_DOUBLE, 1, &v->real, 0);
+    case DQ_KV_AS_TEXT:
+        DQ_TRY(read_words(s->r, kv_group, f->name, s->word, cap));
+        if (f->type != DQ_KV_POLICY || strcmp(s->word, "none") != 0) v->text = s->word;
+        return DQ_OK;
+    case DQ_KV_AS_INTEGER: break;
     }
-    DQ_TRY(read_attr(r, kv_group, f->name, H5T_FLOAT, H5T_NATIVE_DOUBLE, 1, &real, 0));
-    dq_kv_field_set_real(f, c, real);
-    return DQ_OK;
-}
-
-static dq_status read_kv(dq_container_h5 *r, dq_kv_config *c, dq_arena *a)
-{
-    *c = dq_kv_config_plain;
-    for (int i = 0; i < DQ_KV_FIELDS; i++) {
-        DQ_TRY(read_field(r, &dq_kv_fields[i], c, a));
-    }
-    dq_kv_config_renew(c);
-    return dq_kv_config_check(c, r->err) == DQ_OK ? DQ_OK
-                                                  : dq_in(r->err, "%s: %s: ", r->path, kv_group);
+    DQ_TRY(read_ints(s->r, kv_group, f->name, &v->integer, 1));
+    const bool narrow = f->type == DQ_KV_INT || f->type == DQ_KV_WIDTH;
+    if (!narrow || (v->integer >= 0 && v->integer <= INT_MAX)) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "%s: %s: attribute %s: expected 0 to %d, found %lld",
+                   s->r->path, kv_group, f->name, INT_MAX, (long long)v->integer);
 }
 
 /* The attributes repeat what the recipe says, and only the recipe's bytes are hashed. */
@@ -559,7 +538,12 @@ static dq_status read_header(dq_container *c, dq_container_h5 *r)
     DQ_TRY(read_ints(r, "/attention", "logit_bits", &v, 1));
     bits = v < 0 || v > 1 << 20 ? -1 : (int)v;
     DQ_TRY(read_word(c, r, "/attention", "logit_granularity", &granularity));
-    DQ_TRY(read_kv(r, &i->kv, c->arena));
+    kv_source source = {.r = r};
+    const char *where = dq_textf(c->arena, r->err, "%s: %s: ", r->path, kv_group);
+    if (!where) return r->err->code;
+    const dq_kv_reader reader = {&source, has_kv, read_kv, where};
+    DQ_TRY(dq_kv_config_take(&i->kv, &reader, c->arena, r->err));
+    dq_kv_config_renew(&i->kv);
     DQ_TRY(read_word(c, r, "/provenance", "source", &i->source));
     DQ_TRY(read_word(c, r, "/provenance", "source_fingerprint", &print));
     if (has_attr(r, "/provenance", "source_types"))

@@ -238,15 +238,12 @@ static bool put_kv(target *t, hid_t kv, const dq_kv_config *c)
     bool good = true;
     for (int i = 0; good && i < DQ_KV_FIELDS; i++) {
         const dq_kv_field *f = &dq_kv_fields[i];
-        const char *text;
+        const dq_kv_value v = dq_kv_field_get(f, c);
         if (!dq_kv_field_stored(f, c)) continue;
         switch (dq_kv_field_form(f)) {
-        case DQ_KV_AS_INTEGER: good = put_int(t, kv, f->name, dq_kv_field_integer(f, c)); break;
-        case DQ_KV_AS_REAL: good = put_real(t, kv, f->name, dq_kv_field_real(f, c)); break;
-        case DQ_KV_AS_TEXT:
-            text = dq_kv_field_text(f, c);
-            good = put_text(t, kv, f->name, text ? text : "none");
-            break;
+        case DQ_KV_AS_INTEGER: good = put_int(t, kv, f->name, v.integer); break;
+        case DQ_KV_AS_REAL: good = put_real(t, kv, f->name, v.real); break;
+        case DQ_KV_AS_TEXT: good = put_text(t, kv, f->name, v.text ? v.text : "none"); break;
         }
     }
     return good;

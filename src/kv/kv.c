@@ -499,52 +499,82 @@ dq_status dq_kv_config_check(const dq_kv_config *c, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status read_integer(dq_kv_config *c, const dq_kv_field *f, const json_t *o, dq_err *err)
+/* Part of dq_evict_spec besides the policy; left out without eviction. */
+static bool evicts(const dq_kv_field *f)
 {
-    const int64_t none = 0, least = f->type == DQ_KV_ROWS ? -1 : 0;
-    const bool wide = f->type == DQ_KV_LONG || f->type == DQ_KV_ROWS;
+    return f->config > offsetof(dq_kv_config, evict.policy);
+}
+
+static bool is_list(const dq_kv_field *f)
+{
+    return f->type == DQ_KV_BY_LAYER || f->type == DQ_KV_BY_GROUP;
+}
+
+static bool is_wide(const dq_kv_field *f)
+{
+    return f->type == DQ_KV_LONG || f->type == DQ_KV_ROWS;
+}
+
+/* The value in a file that does not name it: per-token codes where something is coded, else the
+ * default. */
+static int64_t unnamed(const dq_kv_field *f, const dq_kv_config *c)
+{
+    const bool codes = dq_kv_config_uses(c, DQ_KV_ANY_MAPS) & DQ_KV_CODES;
+    if (f->words == dq_kv_quant_name && codes) return DQ_KV_PER_TOKEN;
+    return dq_kv_field_get(f, &dq_kv_config_plain).integer;
+}
+
+/* Sets a `later` field to what an older file means; after k_bits and v_bits. */
+static void leave_out(const dq_kv_field *f, dq_kv_config *c)
+{
+    dq_err none = {0}; /* an integer, or the index of a word, always fits */
+    if (!is_list(f)) dq_kv_field_set(f, c, (dq_kv_value){.integer = unnamed(f, c)}, NULL, &none);
+}
+
+static dq_status read_member(void *object, const dq_kv_field *f, dq_kv_value *v, dq_err *err)
+{
     const bool may_lack = f->or_other || f->type == DQ_KV_WIDTH;
-    int64_t v;
-    DQ_TRY(dq_json_int(&v, o, f->name, least, wide ? INT64_MAX : INT_MAX, may_lack ? &none : NULL,
-                       err));
-    dq_kv_field_set_integer(f, c, v);
-    return DQ_OK;
+    const int64_t none = 0, least = f->type == DQ_KV_ROWS ? -1 : 0;
+    const double nothing = 0;
+    const char *const no_policy = NULL;
+    switch (dq_kv_field_form(f)) {
+    case DQ_KV_AS_INTEGER:
+        return dq_json_int(&v->integer, object, f->name, least, is_wide(f) ? INT64_MAX : INT_MAX,
+                           may_lack ? &none : NULL, err);
+    case DQ_KV_AS_REAL:
+        return dq_json_float(&v->real, object, f->name, may_lack ? &nothing : NULL, err);
+    case DQ_KV_AS_TEXT: break;
+    }
+    return dq_json_text(&v->text, object, f->name, f->type == DQ_KV_POLICY ? &no_policy : NULL,
+                        err);
 }
 
-static dq_status read_real(dq_kv_config *c, const dq_kv_field *f, const json_t *o, dq_err *err)
+static bool has_member(void *object, const char *name)
 {
-    const double none = 0;
-    double v;
-    DQ_TRY(dq_json_float(&v, o, f->name, f->or_other ? &none : NULL, err));
-    dq_kv_field_set_real(f, c, v);
-    return DQ_OK;
+    return json_object_get(object, name);
 }
 
-static dq_status read_text(dq_kv_config *c, const dq_kv_field *f, const json_t *o, dq_arena *a,
-                           dq_err *err)
-{
-    const char *text, *none = NULL;
-    DQ_TRY(dq_json_text(&text, o, f->name, f->type == DQ_KV_POLICY ? &none : NULL, err));
-    return text ? dq_kv_field_set_text(f, c, text, a, err) : DQ_OK;
-}
-
-dq_status dq_kv_config_read(dq_kv_config *out, const json_t *o, dq_arena *a, dq_err *err)
+dq_status dq_kv_config_take(dq_kv_config *out, const dq_kv_reader *r, dq_arena *a, dq_err *err)
 {
     *out = dq_kv_config_plain;
     for (int i = 0; i < DQ_KV_FIELDS; i++) {
         const dq_kv_field *f = &dq_kv_fields[i];
-        if (dq_kv_field_evicts(f) && !out->evict.policy) continue;
-        if (f->later && !json_object_get(o, f->name)) {
-            dq_kv_field_leave_out(f, out);
+        dq_kv_value v = {0};
+        if (evicts(f) && !out->evict.policy) continue;
+        if (f->later && !r->has(r->arg, f->name)) {
+            leave_out(f, out);
             continue;
         }
-        switch (dq_kv_field_form(f)) {
-        case DQ_KV_AS_INTEGER: DQ_TRY(read_integer(out, f, o, err)); break;
-        case DQ_KV_AS_REAL: DQ_TRY(read_real(out, f, o, err)); break;
-        case DQ_KV_AS_TEXT: DQ_TRY(read_text(out, f, o, a, err)); break;
-        }
+        DQ_TRY(r->read(r->arg, f, &v, err));
+        if (dq_kv_field_set(f, out, v, a, err) != DQ_OK) return dq_in(err, "%s", r->where);
     }
-    return dq_kv_config_check(out, err);
+    return dq_kv_config_check(out, err) == DQ_OK ? DQ_OK : dq_in(err, "%s", r->where);
+}
+
+dq_status dq_kv_config_read(dq_kv_config *out, const json_t *o, dq_arena *a, dq_err *err)
+{
+    const dq_kv_reader r = {(void *)(uintptr_t)o, has_member, read_member, ""};
+    return dq_kv_config_take(out, &r, a, err);
 }
 
 /* An absent key has its default; null counts only where another key decides. */
@@ -582,22 +612,19 @@ static dq_status file_f32(dq_kv_config *c, const json_t *o, dq_err *err)
 
 static dq_status file_field(dq_kv_config *c, const dq_kv_field *f, const json_t *o, dq_err *err)
 {
-    if (dq_kv_field_evicts(f) && !c->evict.policy)
+    if (evicts(f) && !c->evict.policy)
         return dq_fail(err, DQ_DAMAGED, "key \"%s\" says nothing without \"policy\"", f->name);
-    switch (dq_kv_field_form(f)) {
-    case DQ_KV_AS_INTEGER: return read_integer(c, f, o, err);
-    case DQ_KV_AS_REAL: return read_real(c, f, o, err);
-    case DQ_KV_AS_TEXT: break;
-    }
     dq_err wrong = {0};
-    const char *text;
-    DQ_TRY(dq_json_text(&text, o, f->name, NULL, err));
+    dq_kv_value v = {0};
+    DQ_TRY(read_member((void *)(uintptr_t)o, f, &v, err));
+    if (dq_kv_field_form(f) != DQ_KV_AS_TEXT) return dq_kv_field_set(f, c, v, NULL, err);
+    const char *text = v.text;
     if (f->type == DQ_KV_POLICY)
         c->evict.policy = dq_kv_policy_find(text, &wrong);
     else if (f->type == DQ_KV_BY_GROUP)
         dq_kv_config_set_heads(c, text, &wrong);
     else if (f->type != DQ_KV_BY_LAYER) {
-        if (dq_kv_field_set_text(f, c, text, NULL, &wrong) == DQ_OK) return DQ_OK;
+        if (dq_kv_field_set(f, c, v, NULL, &wrong) == DQ_OK) return DQ_OK;
         char words[128] = "";
         for (int i = 0; i < f->n_words; i++) {
             const size_t n = strlen(words);
@@ -636,7 +663,7 @@ dq_status dq_kv_config_file(dq_kv_config *out, const json_t *o, dq_err *err)
     }
     DQ_TRY(file_f32(out, o, err));
     for (const dq_kv_field *f = dq_kv_fields; f < dq_kv_fields + DQ_KV_FIELDS; f++) {
-        if (f->later && !given(o, f->name)) dq_kv_field_leave_out(f, out);
+        if (f->later && !given(o, f->name)) leave_out(f, out);
     }
     if (out->evict.policy && !given(o, "keep") && !given(o, "tokens"))
         return dq_fail(err, DQ_DAMAGED, "key \"policy\" needs \"keep\" or \"tokens\" beside it");
@@ -899,34 +926,10 @@ const char *dq_kv_field_title(int place)
     return f->column[place - f->column_place];
 }
 
-bool dq_kv_field_evicts(const dq_kv_field *f)
-{
-    return f->config > offsetof(dq_kv_config, evict.policy);
-}
-
-static bool is_list(const dq_kv_field *f)
-{
-    return f->type == DQ_KV_BY_LAYER || f->type == DQ_KV_BY_GROUP;
-}
-
-/* The value in a file that does not name it: per-token codes where something is coded, else the
- * default. */
-static int64_t unnamed(const dq_kv_field *f, const dq_kv_config *c)
-{
-    const bool codes = dq_kv_config_uses(c, DQ_KV_ANY_MAPS) & DQ_KV_CODES;
-    if (f->words == dq_kv_quant_name && codes) return DQ_KV_PER_TOKEN;
-    return dq_kv_field_integer(f, &dq_kv_config_plain);
-}
-
 bool dq_kv_field_stored(const dq_kv_field *f, const dq_kv_config *c)
 {
-    if (is_list(f)) return dq_kv_field_text(f, c) != NULL;
-    return !f->later || dq_kv_field_integer(f, c) != unnamed(f, c);
-}
-
-void dq_kv_field_leave_out(const dq_kv_field *f, dq_kv_config *c)
-{
-    if (!is_list(f)) dq_kv_field_set_integer(f, c, unnamed(f, c));
+    const dq_kv_value v = dq_kv_field_get(f, c);
+    return is_list(f) ? v.text != NULL : !f->later || v.integer != unnamed(f, c);
 }
 
 dq_kv_form dq_kv_field_form(const dq_kv_field *f)
@@ -940,11 +943,6 @@ dq_kv_form dq_kv_field_form(const dq_kv_field *f)
     case DQ_KV_POLICY: return DQ_KV_AS_TEXT;
     default: return DQ_KV_AS_INTEGER;
     }
-}
-
-static bool is_wide(const dq_kv_field *f)
-{
-    return f->type == DQ_KV_LONG || f->type == DQ_KV_ROWS;
 }
 
 static int64_t integer_at(const dq_kv_field *f, const void *at)
@@ -1021,60 +1019,54 @@ static const void *in_config(const dq_kv_field *f, const dq_kv_config *c)
     return (const char *)c + f->config;
 }
 
-int64_t dq_kv_field_integer(const dq_kv_field *f, const dq_kv_config *c)
+dq_kv_value dq_kv_field_get(const dq_kv_field *f, const dq_kv_config *c)
 {
-    return integer_at(f, in_config(f, c));
+    const void *at = in_config(f, c);
+    dq_kv_value v = {.text = dq_kv_field_form(f) == DQ_KV_AS_TEXT ? text_at(f, at) : NULL};
+    if (f->type == DQ_KV_SHARE)
+        v.real = real_at(at);
+    else if (f->type != DQ_KV_POLICY && !is_list(f))
+        v.integer = integer_at(f, at);
+    return v;
 }
 
-void dq_kv_field_set_integer(const dq_kv_field *f, dq_kv_config *c, int64_t v)
+dq_status dq_kv_field_set(const dq_kv_field *f, dq_kv_config *c, dq_kv_value v, dq_arena *a,
+                          dq_err *err)
 {
-    const int narrow = (int)v;
-    memcpy((char *)c + f->config, is_wide(f) ? (const void *)&v : &narrow,
-           is_wide(f) ? sizeof v : sizeof narrow);
-}
-
-double dq_kv_field_real(const dq_kv_field *f, const dq_kv_config *c)
-{
-    return real_at(in_config(f, c));
-}
-
-void dq_kv_field_set_real(const dq_kv_field *f, dq_kv_config *c, double v)
-{
-    memcpy((char *)c + f->config, &v, sizeof v);
-}
-
-const char *dq_kv_field_text(const dq_kv_field *f, const dq_kv_config *c)
-{
-    return text_at(f, in_config(f, c));
-}
-
-dq_status dq_kv_field_set_text(const dq_kv_field *f, dq_kv_config *c, const char *text, dq_arena *a,
-                               dq_err *err)
-{
-    if (f->type == DQ_KV_POLICY) {
-        const dq_kv_policy *p = dq_kv_policy_stored(text, a, err);
-        memcpy((char *)c + f->config, &p, sizeof p);
-        return p ? DQ_OK : err->code;
-    }
+    char *at = (char *)c + f->config;
+    const int narrow = (int)v.integer;
     const size_t cap = f->type == DQ_KV_BY_LAYER ? DQ_KV_LISTS : DQ_KV_HEADS_TEXT;
-    if (is_list(f) && strlen(text) < cap) {
-        memset((char *)c + f->config, 0, cap);
-        memcpy((char *)c + f->config, text, strlen(text));
+    if (f->type == DQ_KV_POLICY) {
+        const dq_kv_policy *p = v.text ? dq_kv_policy_stored(v.text, a, err) : NULL;
+        memcpy(at, &p, sizeof p);
+        return p || !v.text ? DQ_OK : err->code;
+    }
+    if (is_list(f) && strlen(v.text) < cap) {
+        memset(at, 0, cap);
+        memcpy(at, v.text, strlen(v.text));
         return DQ_OK;
     }
-    for (int i = 0; i < f->n_words; i++) {
-        if (strcmp(text, f->words[i]) != 0) continue;
-        dq_kv_field_set_integer(f, c, i);
+    for (int i = 0; v.text && i < f->n_words; i++) {
+        if (strcmp(v.text, f->words[i]) != 0) continue;
+        memcpy(at, &i, sizeof i);
         return DQ_OK;
     }
-    return dq_fail(err, DQ_DAMAGED, "KV settings: unknown %s \"%.80s\"", f->name, text);
+    if (v.text)
+        return dq_fail(err, DQ_DAMAGED, "KV settings: unknown %s \"%.80s\"", f->name, v.text);
+    if (f->type == DQ_KV_SHARE)
+        memcpy(at, &v.real, sizeof v.real);
+    else if (is_wide(f))
+        memcpy(at, &v.integer, sizeof v.integer);
+    else
+        memcpy(at, &narrow, sizeof narrow);
+    return DQ_OK;
 }
 
 const char *dq_kv_config_differs(const dq_kv_config *a, const dq_kv_config *b)
 {
     for (int i = 0; i < DQ_KV_FIELDS; i++) {
         const dq_kv_field *f = &dq_kv_fields[i];
-        if (dq_kv_field_evicts(f) && !a->evict.policy) continue; /* then b has none either */
+        if (evicts(f) && !a->evict.policy) continue; /* then b has none either */
         if (!same_at(f, in_config(f, a), in_config(f, b))) return f->name;
     }
     return NULL;
@@ -1090,13 +1082,12 @@ static void config_rows(dq_row_writer *w, const dq_kv_config *c, bool lacks)
 {
     for (int i = 0; i < DQ_KV_FIELDS; i++) {
         const dq_kv_field *f = &dq_kv_fields[i];
-        const bool may_lack = lacks || f->later || dq_kv_field_evicts(f);
+        const bool may_lack = lacks || f->later || evicts(f);
         const bool none = f->or_other || f->type == DQ_KV_WIDTH || f->type == DQ_KV_POLICY;
         const unsigned when = (may_lack ? DQ_SOMETIMES : 0) | (none ? DQ_NULL : 0) |
                               (f->type == DQ_KV_ROWS ? DQ_SIGNED : 0);
         if (c && !dq_kv_field_stored(f, c)) continue;
-        if (!c || c->evict.policy || !dq_kv_field_evicts(f))
-            put_at(w, f, c ? in_config(f, c) : NULL, when);
+        if (!c || c->evict.policy || !evicts(f)) put_at(w, f, c ? in_config(f, c) : NULL, when);
     }
 }
 
@@ -1127,14 +1118,14 @@ static const void *in_spec(const dq_kv_field *f, const dq_kv_spec *s)
 static bool says(const dq_kv_field *f, const dq_kv_spec *s)
 {
     if (f->or_other) return !is_other(f, in_spec(f, s));
-    return s->evict.policy || !dq_kv_field_evicts(f);
+    return s->evict.policy || !evicts(f);
 }
 
 bool dq_kv_spec_same(const dq_kv_spec *a, const dq_kv_spec *b)
 {
     for (int i = 0; i < DQ_KV_FIELDS; i++) {
         const dq_kv_field *f = &dq_kv_fields[i];
-        if (f->type == DQ_KV_ROTATE || (dq_kv_field_evicts(f) && !a->evict.policy)) continue;
+        if (f->type == DQ_KV_ROTATE || (evicts(f) && !a->evict.policy)) continue;
         if (!same_at(f, in_spec(f, a), in_spec(f, b))) return false;
     }
     return a->num == b->num && a->rotate_k == b->rotate_k && a->rotate_v == b->rotate_v;
@@ -1166,7 +1157,7 @@ void dq_kv_spec_rows(dq_row_writer *w, const dq_kv_spec *s)
         const dq_kv_field *f = &dq_kv_fields[i];
         const bool values = f->spec == offsetof(dq_kv_spec, v_bits);
         const double bits = s && f->type == DQ_KV_WIDTH ? dq_kv_shown_bits(s, values) : 0;
-        const bool always = !dq_kv_field_evicts(f) && f->type != DQ_KV_POLICY && !is_list(f);
+        const bool always = !evicts(f) && f->type != DQ_KV_POLICY && !is_list(f);
         const unsigned when = always ? 0 : DQ_NULL;
         if (f->type == DQ_KV_ROTATE) {
             DQ_OBJECT(w, f->name, f->about);

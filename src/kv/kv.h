@@ -592,25 +592,31 @@ extern const dq_kv_field dq_kv_fields[DQ_KV_FIELDS]; /* in the order of JSON and
 /* Index of the field with this place of an option, or of a column's title, from 1 on. */
 int dq_kv_field_of_option(int place);
 const char *dq_kv_field_title(int place);
-/* Part of dq_evict_spec besides the policy; left out without eviction. */
-bool dq_kv_field_evicts(const dq_kv_field *f);
 bool dq_kv_field_stored(const dq_kv_field *f, const dq_kv_config *c);
-/* Sets c's `later` field to what an older file means; after k_bits and v_bits. */
-void dq_kv_field_leave_out(const dq_kv_field *f, dq_kv_config *c);
 
 typedef enum dq_kv_form { DQ_KV_AS_INTEGER, DQ_KV_AS_REAL, DQ_KV_AS_TEXT } dq_kv_form;
 dq_kv_form dq_kv_field_form(const dq_kv_field *f);
-/* By the form of the field; also the index of a word. */
-int64_t dq_kv_field_integer(const dq_kv_field *f, const dq_kv_config *c);
-void dq_kv_field_set_integer(const dq_kv_field *f, dq_kv_config *c, int64_t v);
-double dq_kv_field_real(const dq_kv_field *f, const dq_kv_config *c);
-void dq_kv_field_set_real(const dq_kv_field *f, dq_kv_config *c, double v);
-/* NULL: no policy, no widths by layer, no heads. */
-const char *dq_kv_field_text(const dq_kv_field *f, const dq_kv_config *c);
+/* By the form of the field. */
+typedef struct dq_kv_value {
+    int64_t integer; /* of a word, its index */
+    double real;
+    const char
+        *text; /* NULL: no policy, no widths by layer, no heads; set: a word's index counts */
+} dq_kv_value;
+dq_kv_value dq_kv_field_get(const dq_kv_field *f, const dq_kv_config *c);
 /* DQ_DAMAGED, naming the field: an unknown word or a long text; an unknown policy goes to the
  * arena. */
-dq_status dq_kv_field_set_text(const dq_kv_field *f, dq_kv_config *c, const char *text, dq_arena *a,
-                               dq_err *err);
+dq_status dq_kv_field_set(const dq_kv_field *f, dq_kv_config *c, dq_kv_value v, dq_arena *a,
+                          dq_err *err);
+
+/* What settings are read from, as in dq_kv_config_read. */
+typedef struct dq_kv_reader {
+    void *arg;
+    bool (*has)(void *arg, const char *name);
+    dq_status (*read)(void *arg, const dq_kv_field *f, dq_kv_value *v, dq_err *err);
+    const char *where; /* stands before messages but those of `read` */
+} dq_kv_reader;
+dq_status dq_kv_config_take(dq_kv_config *out, const dq_kv_reader *r, dq_arena *a, dq_err *err);
 
 bool dq_kv_spec_same(const dq_kv_spec *a, const dq_kv_spec *b);
 /* A column of dq_kv_spec: a text (number NaN), or NULL and the number, NaN where the setting has no

@@ -59,10 +59,10 @@ static void kv_help_fill(char help[DQ_KV_HELP], const dq_kv_field *f)
             if (f->type == DQ_KV_POLICY)
                 text = "kvzap where there are gates, else " DQ_POLICY_USUAL;
             else if (dq_kv_field_form(f) == DQ_KV_AS_TEXT)
-                text = dq_kv_field_text(f, &dq_kv_config_plain);
+                text = dq_kv_field_get(f, &dq_kv_config_plain).text;
             else
                 snprintf(number, sizeof number, "%lld",
-                         (long long)dq_kv_field_integer(f, &dq_kv_config_plain));
+                         (long long)dq_kv_field_get(f, &dq_kv_config_plain).integer);
             append(help, text, strlen(text));
         }
         p += strcspn(p, "}") + 1;
@@ -552,9 +552,11 @@ static dq_kv_dense dense_of(const dq_kv_options *o, const dq_kv_config *stored)
 static dq_kv_config overridden(const dq_kv_options *o, const dq_kv_config *stored)
 {
     dq_kv_config c = *stored;
+    dq_err none = {0}; /* options are checked already */
     for (int i = 0; i < DQ_KV_FIELDS; i++) {
         if (o->given[i].number >= 0)
-            dq_kv_field_set_integer(&dq_kv_fields[i], &c, o->given[i].number);
+            dq_kv_field_set(&dq_kv_fields[i], &c, (dq_kv_value){.integer = o->given[i].number},
+                            NULL, &none);
         if (o->given[i].text && dq_kv_fields[i].type == DQ_KV_BY_GROUP)
             snprintf(c.evict.heads, sizeof c.evict.heads, "%s", o->given[i].text);
     }

@@ -40,9 +40,9 @@ static dq_kv_config other(int i)
     if (f->type == DQ_KV_POLICY)
         c.evict.policy = dq_kv_policy_find("diff", &err);
     else if (f->type == DQ_KV_SHARE)
-        dq_kv_field_set_real(f, &c, 0.25);
+        dq_kv_field_set(f, &c, (dq_kv_value){.real = 0.25}, NULL, &err);
     else if (i < 2)
-        dq_kv_field_set_integer(f, &c, bits[i]);
+        dq_kv_field_set(f, &c, (dq_kv_value){.integer = bits[i]}, NULL, &err);
     else if (f->type == DQ_KV_BY_LAYER) {
         c.quant = DQ_KV_PER_CHANNEL; /* in full(), too: see places below */
         assert_int_equal(dq_kv_config_set_widths(&c, "6|3+2:3", &err), DQ_OK);
@@ -50,10 +50,14 @@ static dq_kv_config other(int i)
         c.evict.budget = DQ_KV_BUDGET_HEADS;
         assert_int_equal(dq_kv_config_set_heads(&c, "1.0/0.0,0.1,1.1", &err), DQ_OK);
     } else if (f->words)
-        dq_kv_field_set_integer(f, &c,
-                                f->type == DQ_KV_ROTATE ? DQ_ROTATE_ON : DQ_KV_BUDGET_ADAPTIVE);
+        dq_kv_field_set(f, &c,
+                        (dq_kv_value){.integer = f->type == DQ_KV_ROTATE ? DQ_ROTATE_ON
+                                                                         : DQ_KV_BUDGET_ADAPTIVE},
+                        NULL, &err);
     else
-        dq_kv_field_set_integer(f, &c, dq_kv_field_integer(f, &c) + 100);
+        dq_kv_field_set(f, &c, (dq_kv_value){.integer = dq_kv_field_get(f, &c).integer + 100}, NULL,
+                        &err);
+    assert_int_equal(err.code, DQ_OK);
     if (f->or_other && f->type == DQ_KV_LONG) c.evict.keep = 0;
     return c;
 }
