@@ -24,7 +24,7 @@ static const char *payload_name(const void *container, int64_t i)
 
 static const char *tensor_name(const void *checkpoint, int64_t i)
 {
-    return dq_checkpoint_at(checkpoint, i)->name;
+    return ((const dq_checkpoint *)checkpoint)->tensor[i].name;
 }
 
 static void payload_rows(dq_row_writer *w, const void *container, int64_t i)
@@ -51,7 +51,7 @@ static void payload_rows(dq_row_writer *w, const void *container, int64_t i)
 static void tensor_rows(dq_row_writer *w, const void *checkpoint, int64_t i)
 {
     char shape[200] = "scalar";
-    const dq_tensor *x = DQ_LIVE(w, dq_checkpoint_at(checkpoint, i));
+    const dq_tensor *x = DQ_LIVE(w, &((const dq_checkpoint *)checkpoint)->tensor[i]);
     for (int d = 0, n = 0; w->cell && d < x->n_dims && n < (int)sizeof shape; d++)
         n += snprintf(shape + n, sizeof shape - (size_t)n, "%s%lld", d ? "x" : "",
                       (long long)x->shape[d]);
@@ -117,7 +117,7 @@ static void print_model(const request *r)
 {
     const dq_model *m = r->m;
     const text_ends *e = &r->ends;
-    const int n_files = r->k ? dq_checkpoint_n_files(r->k) : 1;
+    const int n_files = r->k ? r->k->n_files : 1;
     const dq_head_order *map = &m->map;
     const dq_published *known = dq_published_find(m);
     /* Numbers that programs are compared by come first. */
@@ -377,8 +377,6 @@ static void print_container(const request *r)
     print_packed(i, m, recipe);
     /* The text that codes were chosen by, what their bits depend on, and the values' earlier
      * types. */
-    const char *arithmetic = c->info.arithmetic;
-    const char *types = c->info.source_types;
     const json_t *calib = json_object_get(recipe, "calib");
     const char *method = json_string_value(json_object_get(recipe, "method"));
     const char *file = json_string_value(json_object_get(calib, "file"));
@@ -506,13 +504,13 @@ typedef struct type_sum {
 static void count_types(const dq_checkpoint *k, type_sum sum[TYPES])
 {
     memset(sum, 0, TYPES * sizeof *sum);
-    for (int64_t i = 0; i < dq_checkpoint_count(k); i++) {
+    for (int64_t i = 0; i < k->count; i++) {
         const char *type = dq_checkpoint_type(k, i);
         int at = 0;
         while (sum[at].name && strcmp(sum[at].name, type) != 0) at++;
         dq_weight w;
         if (!sum[at].name) sum[at].way = "";
-        if (!sum[at].name && dq_checkpoint_weight(k, dq_checkpoint_at(k, i)->name, &w) &&
+        if (!sum[at].name && dq_checkpoint_weight(k, k->tensor[i].name, &w) &&
             dq_weight_is_coded(&w))
             sum[at].way =
                 dq_weight_is_affine(&w) ? ", multiplied as codes" : ", dequantized in products";
@@ -549,11 +547,10 @@ static void print_folder(const request *r)
     count_types(k, sum);
     for (const type_sum *t = sum; t->name; t++)
         printf("%-18s %s%s\n", t->name, dq_document_size_text(a, sizeof a, t->bytes), t->way);
-    for (int i = 0; i < dq_checkpoint_n_files(k); i++) {
-        size_t n;
-        const uint8_t *data;
-        const char *name = dq_checkpoint_file(k, i, &n, &data);
-        printf("file               %s, %s\n", name, dq_document_size_text(a, sizeof a, (int64_t)n));
+    for (int i = 0; i < k->n_files; i++) {
+        const dq_weight_file *f = &k->file[i];
+        printf("file               %s, %s\n", f->name,
+               dq_document_size_text(a, sizeof a, (int64_t)f->map.bytes));
     }
     printf("fingerprint        %s\n", m->fingerprint);
 }
@@ -570,21 +567,18 @@ static void folder_rows(dq_row_writer *w, const dq_checkpoint *k, const dq_model
         DQ_PUT(w, sum[i].name, sum[i].bytes, NULL);
     dq_row_end(w);
     DQ_LIST(w, "files", "Weight files.");
-    for (int i = 0; DQ_MORE(w, i, dq_checkpoint_n_files(k)); i++) {
-        size_t n = 0;
-        const uint8_t *data;
-        const char *name = DQ_LIVE(w, dq_checkpoint_file(k, i, &n, &data));
+    for (int i = 0; DQ_MORE(w, i, k->n_files); i++) {
+        const dq_weight_file *f = DQ_LIVE(w, &k->file[i]);
         DQ_ITEM(w);
-        DQ_PUT(w, "name", name, "Base name.");
-        DQ_PUT(w, "bytes", (int64_t)n, "Size.");
+        DQ_PUT(w, "name", f->name, "Base name.");
+        DQ_PUT(w, "bytes", (int64_t)f->map.bytes, "Size.");
         dq_row_end(w);
     }
     dq_row_end(w);
-    DQ_PUT(w, "n_tensors", dq_checkpoint_count(k), "Tensors in these files.");
+    DQ_PUT(w, "n_tensors", k->count, "Tensors in these files.");
     if (DQ_BEGIN(w, LIST, "tensors", tensors, "All of them; with --tensors only.",
                  .when = DQ_OUT)) {
-        for (int64_t i = 0; DQ_MORE(w, i, dq_checkpoint_count(k)); i++)
-            dq_row_item(w, tensor_rows, k, i);
+        for (int64_t i = 0; DQ_MORE(w, i, k->count); i++) dq_row_item(w, tensor_rows, k, i);
         dq_row_end(w);
     }
 }
@@ -646,7 +640,7 @@ static dq_status show(request *r, dq_err *err)
         print_folder(r);
     if (!r->tensors) return DQ_OK;
     return c ? print_items(payload_rows, c->n_payloads, payload_name, c, err)
-             : print_items(tensor_rows, dq_checkpoint_count(r->k), tensor_name, r->k, err);
+             : print_items(tensor_rows, r->k->count, tensor_name, r->k, err);
 }
 
 static dq_status run(request *r, const char *path, dq_err *err)

@@ -50,8 +50,28 @@ dq_status dq_safetensors_write_head(dq_strbuf *out, const dq_tensor *const *tens
  * tokenizer.json) and GGUF files, which look the same (gguf.h). Weights stay in the page
  * cache; of a folder nothing is copied. */
 
+typedef struct dq_weight_file {
+    const char *name; /* base name, as in the index */
+    dq_os_map map;
+    size_t header_bytes; /* before the data of tensors */
+} dq_weight_file;
+
 /* Owns every mapping, every name and the configuration. */
-typedef struct dq_checkpoint dq_checkpoint;
+typedef struct dq_checkpoint {
+    dq_arena *arena;
+    json_t *config;          /* of a GGUF file the equivalent */
+    const char *config_text; /* [config_bytes] byte for byte */
+    size_t config_bytes;
+    const char *about; /* a GGUF file in words, "GGUF, 210 Q4_1, 61 F32, 1 Q8_0"; NULL: a folder */
+    dq_weight_file *file; /* [n_files], in name order */
+    int n_files;
+    /* [count], in byte-wise name order. For a tensor in ggml blocks or with permuted rows, `dtype`
+     * is that of its values and `data` the stored bytes (dq_checkpoint_stored_bytes): values come
+     * from dq_checkpoint_weight. */
+    dq_tensor *tensor;
+    int64_t count;
+    struct dq_gguf_model *gguf; /* NULL: a folder; else it owns what is above but the tables */
+} dq_checkpoint;
 
 /* `path` is a folder that holds config.json and either model.safetensors or
  * model.safetensors.index.json, or a GGUF file. */
@@ -62,22 +82,13 @@ bool dq_checkpoint_is_gguf(const char *path);
 dq_status dq_checkpoint_index_files(const char ***file, size_t *n, const char *dir, dq_arena *a,
                                     dq_err *err);
 void dq_checkpoint_close(dq_checkpoint *c); /* NULL allowed */
-const json_t *dq_checkpoint_config(const dq_checkpoint *c);
-/* config.json byte for byte; for a GGUF file the equivalent. */
-const char *dq_checkpoint_config_text(const dq_checkpoint *c, size_t *len);
-/* A GGUF file in words, "GGUF, 210 Q4_1, 61 F32, 1 Q8_0"; NULL: a folder. */
-const char *dq_checkpoint_about(const dq_checkpoint *c);
 /* The text of a GGUF file's tokenizer (dq_gguf_model_text); NULL: it has none, or this is a
  * folder. */
 dq_status dq_checkpoint_tokenizer_text(const dq_checkpoint *c, const char *name, const char **text,
                                        size_t *len, dq_err *err);
 /* Makes values readable that are stored in another layout; see dq_gguf_model_load. */
 dq_status dq_checkpoint_load(dq_checkpoint *c, dq_err *err);
-int64_t dq_checkpoint_count(const dq_checkpoint *c);
-/* By position in byte-wise name order, or by name; NULL when absent. For a tensor in ggml blocks or
- * with permuted rows, `dtype` is that of its values and `data` the stored bytes
- * (dq_checkpoint_stored_bytes): values come from dq_checkpoint_weight. */
-const dq_tensor *dq_checkpoint_at(const dq_checkpoint *c, int64_t i);
+/* NULL: absent. */
 const dq_tensor *dq_checkpoint_find(const dq_checkpoint *c, const char *name);
 /* Bytes of tensor i in its file, and the name of its stored type: "BF16", "Q4_K". */
 size_t dq_checkpoint_stored_bytes(const dq_checkpoint *c, int64_t i);
@@ -85,10 +96,6 @@ const char *dq_checkpoint_type(const dq_checkpoint *c, int64_t i);
 /* As dq_source.find; and all tensors as a source. */
 bool dq_checkpoint_weight(const dq_checkpoint *c, const char *name, dq_weight *w);
 dq_source dq_checkpoint_source(dq_checkpoint *c);
-/* Weight files in name order: base name, mapping, and bytes before the data of tensors. */
-int dq_checkpoint_n_files(const dq_checkpoint *c);
-const char *dq_checkpoint_file(const dq_checkpoint *c, int i, size_t *bytes, const uint8_t **data);
-size_t dq_checkpoint_header_bytes(const dq_checkpoint *c, int i);
 /* Gives all pages back to the kernel: reading one byte may map two megabytes around it. */
 void dq_checkpoint_release(const dq_checkpoint *c);
 

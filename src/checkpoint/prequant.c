@@ -1036,13 +1036,13 @@ static dq_status find_parts(dq_prequant *p, dq_prequant_linear *l, dq_err *err)
 static dq_status find_linears(dq_prequant *p, dq_err *err)
 {
     const char *suffix = p->config.format->suffix[DQ_PREQUANT_CODES];
-    const int64_t n = dq_checkpoint_count(p->checkpoint);
+    const int64_t n = p->checkpoint->count;
     int64_t count = 0;
     p->linear = dq_alloc(p->arena, (size_t)n, sizeof *p->linear, err);
     p->name = dq_alloc(p->arena, (size_t)n, sizeof *p->name, err);
     if (!p->linear || !p->name) return err->code;
     for (int64_t i = 0; i < n; i++) {
-        const char *name = dq_checkpoint_at(p->checkpoint, i)->name;
+        const char *name = p->checkpoint->tensor[i].name;
         const size_t len = before(name, suffix);
         if (!len) continue;
         p->linear[count].name = dq_text(p->arena, name, len, err);
@@ -1056,7 +1056,7 @@ static dq_status find_linears(dq_prequant *p, dq_err *err)
     for (int64_t i = 0; i < count; i++) DQ_TRY(find_parts(p, &p->linear[i], err));
     for (int64_t i = 0; i < count; i++) p->name[p->n_names++] = p->linear[i].w.name;
     for (int64_t i = 0; i < n; i++) {
-        const char *name = dq_checkpoint_at(p->checkpoint, i)->name;
+        const char *name = p->checkpoint->tensor[i].name;
         if (!is_hidden(p, name)) p->name[p->n_names++] = name;
     }
     return DQ_OK;
@@ -1155,13 +1155,13 @@ static dq_status read_all(dq_prequant *p, const json_t *config, dq_err *err)
 
 dq_status dq_prequant_open(dq_prequant **out, const dq_checkpoint *c, dq_err *err)
 {
-    const json_t *config = json_object_get(dq_checkpoint_config(c), key);
+    const json_t *config = json_object_get(c->config, key);
     *out = NULL;
     if (!config || json_is_null(config)) {
         static const char *const codes[] = {".qweight", ".weight_packed"};
-        for (int64_t i = 0; i < dq_checkpoint_count(c); i++) {
+        for (int64_t i = 0; i < c->count; i++) {
             for (int k = 0; k < 2; k++) {
-                const char *name = dq_checkpoint_at(c, i)->name;
+                const char *name = c->tensor[i].name;
                 if (before(name, codes[k]))
                     return dq_fail(err, DQ_MISMATCH,
                                    "tensor \"%s\" is quantized, but config.json has no %s. Early "

@@ -247,23 +247,6 @@ dq_status dq_safetensors_write_head(dq_strbuf *out, const dq_tensor *const *tens
 
 enum { MAX_FILES = 10000 };
 
-typedef struct weight_file {
-    const char *name; /* as in the index */
-    dq_os_map map;
-} weight_file;
-
-struct dq_checkpoint {
-    dq_arena *arena;
-    json_t *config;
-    const char *config_text;
-    size_t config_bytes;
-    weight_file *file; /* [n_files], in name order */
-    int n_files;
-    dq_tensor *tensor; /* [count], in name order */
-    int64_t count;
-    dq_gguf_model *gguf; /* NULL: a folder; else it owns what is above but the table */
-};
-
 static char *join_path(dq_arena *a, const char *dir, const char *name, dq_err *err)
 {
     size_t n = strlen(dir);
@@ -431,13 +414,16 @@ static dq_status open_files(dq_checkpoint *c, const char *dir, dq_err *err)
     int64_t *count = dq_alloc(c->arena, (size_t)c->n_files, sizeof *count, err);
     if (!part || !count) return err->code;
     for (int i = 0; i < c->n_files; i++) {
-        weight_file *f = &c->file[i];
+        dq_weight_file *f = &c->file[i];
         char *path = join_path(c->arena, dir, f->name, err);
         if (!path) return err->code;
         DQ_TRY(dq_os_map_open(&f->map, path, err));
         if (dq_safetensors_parse(&part[i], &count[i], f->map.data, f->map.bytes, c->arena, err) !=
             DQ_OK)
             return dq_in(err, "%s: ", path);
+        uint64_t length;
+        memcpy(&length, f->map.data, sizeof length);
+        f->header_bytes = sizeof length + (size_t)length;
         total += (size_t)count[i];
     }
     if (c->n_files == 1) {
@@ -456,8 +442,9 @@ static dq_status open_files(dq_checkpoint *c, const char *dir, dq_err *err)
 
 static bool is_in_file(const dq_checkpoint *c, const dq_tensor *t, const char *name)
 {
-    weight_file key = {.name = name};
-    const weight_file *f = bsearch(&key, c->file, (size_t)c->n_files, sizeof key, dq_name_compare);
+    dq_weight_file key = {.name = name};
+    const dq_weight_file *f =
+        bsearch(&key, c->file, (size_t)c->n_files, sizeof key, dq_name_compare);
     uintptr_t p = (uintptr_t)t->data, begin = f ? (uintptr_t)f->map.data : 0;
     return f && p >= begin && p <= begin + f->map.bytes;
 }
@@ -590,8 +577,16 @@ static dq_status open_gguf(dq_checkpoint *c, const char *path, dq_err *err)
     DQ_TRY(dq_gguf_model_open(&c->gguf, path, err));
     c->count = c->gguf->n_entries;
     c->n_files = c->gguf->n_parts;
+    c->about = c->gguf->about;
+    c->config = json_incref(c->gguf->config);
+    DQ_TRY(dq_gguf_model_text(c->gguf, "config.json", &c->config_text, &c->config_bytes, err));
+    c->file = dq_alloc(c->arena, (size_t)c->n_files, sizeof *c->file, err);
     c->tensor = dq_alloc(c->arena, (size_t)c->count, sizeof *c->tensor, err);
-    if (!c->tensor) return err->code;
+    if (!c->file || !c->tensor) return err->code;
+    for (int i = 0; i < c->n_files; i++) {
+        const dq_gguf_part *part = &c->gguf->part[i];
+        c->file[i] = (dq_weight_file){part->name, part->map, part->g.header_bytes};
+    }
     for (int64_t i = 0; i < c->count; i++) {
         dq_tensor *to = &c->tensor[i];
         const dq_weight *w = &c->gguf->entry[i].w;
@@ -621,20 +616,10 @@ dq_status dq_checkpoint_open(dq_checkpoint **out, const char *path, dq_err *err)
 void dq_checkpoint_close(dq_checkpoint *c)
 {
     if (!c) return;
-    for (int i = 0; c->file && i < c->n_files; i++) dq_os_map_close(&c->file[i].map);
+    for (int i = 0; c->file && !c->gguf && i < c->n_files; i++) dq_os_map_close(&c->file[i].map);
     dq_gguf_model_close(c->gguf);
     json_decref(c->config);
     dq_arena_free(c->arena); /* c itself lives there */
-}
-
-const json_t *dq_checkpoint_config(const dq_checkpoint *c)
-{
-    return c->gguf ? c->gguf->config : c->config;
-}
-
-const char *dq_checkpoint_about(const dq_checkpoint *c)
-{
-    return c->gguf ? c->gguf->about : NULL;
 }
 
 dq_status dq_checkpoint_tokenizer_text(const dq_checkpoint *c, const char *name, const char **text,
@@ -648,25 +633,6 @@ dq_status dq_checkpoint_tokenizer_text(const dq_checkpoint *c, const char *name,
 dq_status dq_checkpoint_load(dq_checkpoint *c, dq_err *err)
 {
     return c->gguf ? dq_gguf_model_load(c->gguf, err) : DQ_OK;
-}
-
-const char *dq_checkpoint_config_text(const dq_checkpoint *c, size_t *len)
-{
-    dq_err none = {0}; /* the text is there */
-    const char *text = c->config_text;
-    *len = c->config_bytes;
-    if (c->gguf) dq_gguf_model_text(c->gguf, "config.json", &text, len, &none);
-    return text;
-}
-
-int64_t dq_checkpoint_count(const dq_checkpoint *c)
-{
-    return c->count;
-}
-
-const dq_tensor *dq_checkpoint_at(const dq_checkpoint *c, int64_t i)
-{
-    return &c->tensor[i];
 }
 
 const dq_tensor *dq_checkpoint_find(const dq_checkpoint *c, const char *name)
@@ -709,7 +675,7 @@ static bool find(void *arg, const char *name, dq_weight *w)
 
 static const char *name_at(void *arg, int64_t i)
 {
-    return dq_checkpoint_at(arg, i)->name;
+    return ((const dq_checkpoint *)arg)->tensor[i].name;
 }
 
 static int64_t stored_bytes(void *arg, const char *name)
@@ -729,33 +695,8 @@ dq_source dq_checkpoint_source(dq_checkpoint *c)
     return (dq_source){c, find, c->count, name_at, stored_bytes, load};
 }
 
-int dq_checkpoint_n_files(const dq_checkpoint *c)
-{
-    return c->n_files;
-}
-
-const char *dq_checkpoint_file(const dq_checkpoint *c, int i, size_t *bytes, const uint8_t **data)
-{
-    const dq_os_map *map = c->gguf ? &c->gguf->part[i].map : &c->file[i].map;
-    *bytes = map->bytes;
-    *data = map->data;
-    return c->gguf ? c->gguf->part[i].name : c->file[i].name;
-}
-
-size_t dq_checkpoint_header_bytes(const dq_checkpoint *c, int i)
-{
-    uint64_t length;
-    if (c->gguf) return c->gguf->part[i].g.header_bytes;
-    memcpy(&length, c->file[i].map.data, sizeof length); /* checked when the file was opened */
-    return sizeof length + (size_t)length;
-}
-
 void dq_checkpoint_release(const dq_checkpoint *c)
 {
-    for (int i = 0; i < dq_checkpoint_n_files(c); i++) {
-        size_t bytes;
-        const uint8_t *data;
-        dq_checkpoint_file(c, i, &bytes, &data);
-        dq_os_map_release(data, bytes);
-    }
+    for (int i = 0; i < c->n_files; i++)
+        dq_os_map_release(c->file[i].map.data, c->file[i].map.bytes);
 }

@@ -449,11 +449,8 @@ static int64_t file_bytes(const dq_model *m)
     const dq_checkpoint *c = dq_model_checkpoint(m);
     int64_t sum = 0;
     if (m->container) return m->container->info.file_bytes;
-    for (int i = 0; i < dq_checkpoint_n_files(c); i++) {
-        const uint8_t *data;
-        size_t bytes;
-        dq_checkpoint_file(c, i, &bytes, &data);
-        sum += (int64_t)bytes;
+    for (int i = 0; i < c->n_files; i++) {
+        sum += (int64_t)c->file[i].map.bytes;
     }
     return sum;
 }
@@ -497,17 +494,15 @@ static dq_status fingerprint(char hex[65], const dq_checkpoint *c, dq_err *err)
 {
     enum { SAMPLE = 256, OFTEN = 16 };
     dq_sha256 h;
-    size_t len;
-    const char *config = dq_checkpoint_config_text(c, &len);
     DQ_TRY(dq_sha256_begin(&h, err));
-    add_number(&h, len);
-    dq_sha256_add(&h, config, len);
-    for (int i = 0; i < dq_checkpoint_n_files(c); i++) {
+    add_number(&h, c->config_bytes);
+    dq_sha256_add(&h, c->config_text, c->config_bytes);
+    for (int i = 0; i < c->n_files; i++) {
         enum { EDGE = 64 * 1024 };
-        size_t bytes;
-        const uint8_t *data;
-        const char *name = dq_checkpoint_file(c, i, &bytes, &data);
-        size_t start = dq_checkpoint_header_bytes(c, i), rest = bytes - start;
+        const char *name = c->file[i].name;
+        const uint8_t *data = c->file[i].map.data;
+        const size_t bytes = c->file[i].map.bytes;
+        size_t start = c->file[i].header_bytes, rest = bytes - start;
         size_t edge = rest < EDGE ? rest : EDGE;
         add_number(&h, strlen(name));
         dq_sha256_add(&h, name, strlen(name));
@@ -515,8 +510,8 @@ static dq_status fingerprint(char hex[65], const dq_checkpoint *c, dq_err *err)
         dq_sha256_add(&h, data, start + edge);
         dq_sha256_add(&h, data + bytes - edge, edge);
     }
-    for (int64_t i = 0; i < dq_checkpoint_count(c); i++) {
-        const dq_tensor *t = dq_checkpoint_at(c, i);
+    for (int64_t i = 0; i < c->count; i++) {
+        const dq_tensor *t = &c->tensor[i];
         size_t n = dq_checkpoint_stored_bytes(c, i), part = n < SAMPLE ? n : SAMPLE;
         const uint8_t *data = t->data;
         dq_sha256_add(&h, data + (n - part) / 2, part);
@@ -528,7 +523,7 @@ static dq_status fingerprint(char hex[65], const dq_checkpoint *c, dq_err *err)
 
 static dq_status build_from_checkpoint(opened *o, dq_pairing pairing, dq_err *err)
 {
-    const json_t *config = dq_checkpoint_config(o->checkpoint);
+    const json_t *config = o->checkpoint->config;
     const dq_architecture
         *arch; /* before the weights: another copy of one that is not run would not help */
     if (dq_architecture_find(&arch, config, err) != DQ_OK) return dq_in(err, "config.json: ");
@@ -836,10 +831,11 @@ dq_status dq_model_file(const dq_model *m, const char *name, const char **text, 
     *len = 0;
     if (o->container) return dq_container_file(o->container, name, text, len, err);
     if (strcmp(name, "config.json") == 0) {
-        *text = dq_checkpoint_config_text(o->checkpoint, len);
+        *text = o->checkpoint->config_text;
+        *len = o->checkpoint->config_bytes;
         return DQ_OK;
     }
-    if (dq_checkpoint_about(o->checkpoint)) {
+    if (o->checkpoint->about) {
         dq_checkpoint_tokenizer_text(o->checkpoint, name, text, len, err);
         return err->code == DQ_OK ? DQ_OK : dq_in(err, "%s: ", m->path);
     }

@@ -76,7 +76,7 @@ static void choose_group(dq_quantizer *q, dq_quantize_choice *choice, int64_t n)
     for (int k = 0; k < USUAL_GROUPS; k++) {
         int64_t left = 0;
         for (int64_t i = 0; i < n; i++) {
-            const int64_t cols = cols_of(dq_checkpoint_at(q->checkpoint, i));
+            const int64_t cols = cols_of(&q->checkpoint->tensor[i]);
             if (choice[i].bits != 16 && choice[i].group == DQ_QUANTIZE_GROUP_AUTO)
                 left += leaves_short(cols, usual_groups[k]);
         }
@@ -223,7 +223,7 @@ static bool is_left_out(const dq_quantizer *q, const char *name)
 static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
 {
     int n_names = 0;
-    int64_t n = dq_checkpoint_count(q->checkpoint), kept = 0;
+    int64_t n = q->checkpoint->count, kept = 0;
     const named_role *names = packable_names(q, &n_names, err);
     dq_quantize_choice *choice = dq_alloc(q->arena, (size_t)n, sizeof *choice, err);
     q->tensor = dq_alloc(q->arena, (size_t)n, sizeof *q->tensor, err);
@@ -233,7 +233,7 @@ static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
     for (int64_t i = 0; i < n; i++) q->loss[i] = (double)NAN;
     for (int64_t i = 0; i < n; i++) {
         /* What the tensor's role gives, before any rule. */
-        const char *name = dq_checkpoint_at(q->checkpoint, i)->name;
+        const char *name = q->checkpoint->tensor[i].name;
         const dq_quantize_settings *s = &q->set;
         const named_role key = {.name = name}, *found = bsearch(&key, names, (size_t)n_names,
                                                                 sizeof key, dq_name_compare);
@@ -264,7 +264,7 @@ static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
     choose_group(q, choice, n);
     for (int64_t i = 0; i < n; i++) note_used(&q->info.used, &choice[i]);
     for (int64_t i = 0; i < n; i++) {
-        const dq_tensor *t = dq_checkpoint_at(q->checkpoint, i);
+        const dq_tensor *t = &q->checkpoint->tensor[i];
         if (dq_tensor_numel(t) == 0 || is_left_out(q, t->name)) continue; /* nothing needs it */
         DQ_TRY(plan_tensor(q, kept, t, &choice[i], err));
         q->info.n_packed += q->tensor[kept].format != NULL;
@@ -425,9 +425,8 @@ static dq_status begin_method(dq_quantizer *q, dq_err *err)
 
 static dq_status list_payloads(dq_quantizer *q, dq_err *err)
 {
-    size_t len;
-    const char *config = dq_checkpoint_config_text(q->checkpoint, &len);
-    add_blob(q, "/config/model_json", config, len, DQ_ENC_TEXT);
+    add_blob(q, "/config/model_json", q->checkpoint->config_text, q->checkpoint->config_bytes,
+             DQ_ENC_TEXT);
     add_blob(q, "/config/recipe_json", q->recipe, strlen(q->recipe), DQ_ENC_TEXT);
     if (q->model->gates)
         add_blob(q, DQ_PATH_GATES, q->model->gates->text, q->model->gates->len, DQ_ENC_TEXT);
@@ -445,17 +444,15 @@ static dq_status list_payloads(dq_quantizer *q, dq_err *err)
         if (!path) return err->code;
         add_blob(q, path, file, bytes, DQ_ENC_BYTES);
     }
-    const int n = q->n_files = dq_checkpoint_n_files(q->checkpoint);
+    const int n = q->n_files = q->checkpoint->n_files;
     q->file = dq_alloc(q->arena, (size_t)n, sizeof *q->file, err);
     q->file_bytes = dq_alloc(q->arena, (size_t)n, sizeof *q->file_bytes, err);
     q->file_sha = dq_alloc(q->arena, (size_t)n, sizeof *q->file_sha, err);
     if (err->code != DQ_OK) return err->code;
     for (int i = 0; i < n; i++) {
-        size_t bytes;
-        const uint8_t *data;
-        q->file[i] = dq_checkpoint_file(q->checkpoint, i, &bytes, &data);
-        q->file_bytes[i] = (int64_t)bytes;
-        q->info.source_bytes += (int64_t)bytes;
+        q->file[i] = q->checkpoint->file[i].name;
+        q->file_bytes[i] = (int64_t)q->checkpoint->file[i].map.bytes;
+        q->info.source_bytes += q->file_bytes[i];
     }
     q->table = q->n_blobs;
     size_t row =
@@ -527,7 +524,7 @@ static dq_status plan_make(dq_quantizer *q, const char *model, dq_err *err)
     s->dq_version = q->set.dq_version;
     s->architecture = q->info.architecture = q->model->architecture->name;
     s->source = q->info.source = q->model->name;
-    s->source_types = q->info.source_types = dq_checkpoint_about(q->checkpoint);
+    s->source_types = q->info.source_types = q->checkpoint->about;
     s->fingerprint = q->model->fingerprint;
     if (q->set.method) dq_os_arithmetic(s->arithmetic);
     s->logit = q->set.logit;

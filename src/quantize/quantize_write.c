@@ -552,10 +552,10 @@ dq_status dq_quantize_feed_put(dq_quantize_feed *f, const dq_quantize_tensor *t,
 static void hash_file(dq_quantizer *q, int i, const dq_quantize_tick *tick, dq_err *err)
 {
     enum { STEP = 4 << 20 };
-    size_t bytes;
-    const uint8_t *data;
+    const dq_os_map *map = &q->checkpoint->file[i].map;
+    const uint8_t *data = map->data;
+    const size_t bytes = map->bytes;
     dq_sha256 h;
-    dq_checkpoint_file(q->checkpoint, i, &bytes, &data);
     if (dq_sha256_begin(&h, err) != DQ_OK) return;
     for (size_t at = 0; at < bytes;) {
         size_t n = bytes - at < STEP ? bytes - at : STEP;

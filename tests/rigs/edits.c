@@ -102,8 +102,8 @@ static void add_entry(sink *s, const char *name, const dq_tensor *t)
 static void add_all(sink *s, const dq_checkpoint *c)
 {
     const edit *e = s->e;
-    for (int64_t i = 0; i < dq_checkpoint_count(c); i++) {
-        const dq_tensor *t = dq_checkpoint_at(c, i);
+    for (int64_t i = 0; i < c->count; i++) {
+        const dq_tensor *t = &c->tensor[i];
         bool mine = e->tensor && strcmp(t->name, e->tensor) == 0;
         if (mine && e->kind == STRAY) add_header(s, e->arg, dq_dtypes[t->dtype].name, "0,4", 0);
         if (mine && e->kind == DROP) continue;

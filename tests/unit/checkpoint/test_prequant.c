@@ -191,7 +191,8 @@ TEST(rows_stay_in_the_file)
         dq_weight w;
         snprintf(path, sizeof path, GOLDEN "%s", names[i]);
         open_folder(&o, names[i], path);
-        dq_checkpoint_file(o.c, 0, &bytes, &file);
+        file = o.c->file[0].map.data;
+        bytes = o.c->file[0].map.bytes;
         assert_true(o.source.find(o.source.arg, "model.layers.1.mlp.down_proj.weight", &w));
         const uint8_t *codes = w.data, *scale = w.scale;
         assert_true(codes > file && codes < file + bytes);
@@ -676,7 +677,7 @@ TEST(tied_ends_are_compared)
     assert_int_equal(dq_checkpoint_open(&o.c, GOLDEN "ct-mixed", &err), DQ_OK);
     assert_int_equal(dq_prequant_open(&o.p, o.c, &err), DQ_OK);
     o.source = dq_prequant_source(o.p);
-    json_t *config = json_deep_copy(dq_checkpoint_config(o.c));
+    json_t *config = json_deep_copy(o.c->config);
     json_object_set_new(config, "tie_word_embeddings", json_true());
     const dq_source source = {&o.source, find_tied, o.source.count, tied_at, NULL, load_tied};
     dq_model_build(&m, config, &source, DQ_PAIR_COUNT, a, &err);

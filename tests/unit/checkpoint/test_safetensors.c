@@ -274,15 +274,16 @@ static void check_kept(const char *index, const char *tensors, const char *files
     put_text("model.safetensors.index.json", index);
     dq_checkpoint_open(&c, at(""), &err);
     assert_string_equal(err.text, "");
-    assert_int_equal(dq_checkpoint_count(c), strlen(tensors));
+    assert_int_equal(c->count, strlen(tensors));
     for (int i = 0; tensors[i]; i++) {
         const char name[] = {tensors[i], 0};
         const dq_tensor *x = dq_checkpoint_find(c, name);
         size_t bytes;
         const uint8_t *file;
         assert_non_null(x);
-        assert_string_equal(dq_checkpoint_at(c, i)->name, name);
-        dq_checkpoint_file(c, files[i] - '0', &bytes, &file);
+        assert_string_equal(c->tensor[i].name, name);
+        file = c->file[files[i] - '0'].map.data;
+        bytes = c->file[files[i] - '0'].map.bytes;
         assert_true((const uint8_t *)x->data > file && (const uint8_t *)x->data < file + bytes);
     }
     dq_checkpoint_close(c);
@@ -336,11 +337,11 @@ TEST(odd_folders_are_explained)
             put_weights("model.safetensors", "qp");
             dq_checkpoint_open(&c, at(""), &err);
             assert_int_equal(err.code, DQ_OK);
-            assert_int_equal(dq_checkpoint_count(c), 2);
-            assert_string_equal(dq_checkpoint_at(c, 0)->name, "p");
-            assert_string_equal(dq_checkpoint_at(c, 1)->name, "q");
+            assert_int_equal(c->count, 2);
+            assert_string_equal(c->tensor[0].name, "p");
+            assert_string_equal(c->tensor[1].name, "q");
             assert_null(dq_checkpoint_find(c, "r"));
-            assert_int_equal(dq_checkpoint_n_files(c), 1);
+            assert_int_equal(c->n_files, 1);
             dq_checkpoint_close(c);
             break;
         case 4: /* a file instead of a folder */
@@ -371,24 +372,20 @@ TEST(shards_become_one_table)
 {
     dq_checkpoint *c;
     dq_err err = {0};
-    size_t len, bytes;
-    const uint8_t *data;
     assert_int_equal(
         dq_checkpoint_open(&c, DQ_TEST_DIR "/golden/models/diffllama-f16-shards", &err), DQ_OK);
-    assert_int_equal(dq_checkpoint_n_files(c), 2);
-    assert_string_equal(dq_checkpoint_file(c, 0, &bytes, &data),
-                        "model-00001-of-00002.safetensors");
-    assert_non_null(data);
-    for (int64_t i = 1; i < dq_checkpoint_count(c); i++)
-        assert_true(strcmp(dq_checkpoint_at(c, i - 1)->name, dq_checkpoint_at(c, i)->name) < 0);
+    assert_int_equal(c->n_files, 2);
+    assert_string_equal(c->file[0].name, "model-00001-of-00002.safetensors");
+    assert_non_null(c->file[0].map.data);
+    for (int64_t i = 1; i < c->count; i++)
+        assert_true(strcmp(c->tensor[(i - 1)].name, c->tensor[i].name) < 0);
     const dq_tensor *t = dq_checkpoint_find(c, "model.layers.1.mlp.down_proj.weight");
     assert_non_null(t);
     assert_int_equal(t->dtype, DQ_F16);
     assert_int_equal(t->shape[0], 64);
-    const char *text = dq_checkpoint_config_text(c, &len);
-    assert_int_equal(text[0], '{');
-    assert_int_equal(text[len], 0);
-    assert_true(json_is_object(dq_checkpoint_config(c)));
+    assert_int_equal(c->config_text[0], '{');
+    assert_int_equal(c->config_text[c->config_bytes], 0);
+    assert_true(json_is_object(c->config));
     dq_checkpoint_close(c);
 }
 

@@ -177,8 +177,8 @@ static void check_values(const exported *e, const dq_weight *w, dq_dtype type)
 
 static void check_alignment(const exported *e)
 {
-    for (int64_t i = 0; i < dq_checkpoint_count(e->folder); i++) {
-        const dq_tensor *t = dq_checkpoint_at(e->folder, i);
+    for (int64_t i = 0; i < e->folder->count; i++) {
+        const dq_tensor *t = &e->folder->tensor[i];
         assert_int_equal((uintptr_t)t->data % dq_dtypes[t->dtype].bytes, 0);
     }
 }
@@ -266,8 +266,8 @@ TEST(values_make_a_checkpoint)
     quantize(golden("motif-gqa-f32"), at("m.h5"), 5, 16, DQ_SEARCH, NULL);
     exported e = export_to_out(&s);
     assert_int_equal(dq_checkpoint_open(&source, golden("motif-gqa-f32"), &err), DQ_OK);
-    for (int64_t i = 0; i < dq_checkpoint_count(e.folder); i++) {
-        const dq_tensor *b = dq_checkpoint_at(e.folder, i);
+    for (int64_t i = 0; i < e.folder->count; i++) {
+        const dq_tensor *b = &e.folder->tensor[i];
         const dq_tensor *a = dq_checkpoint_find(source, b->name);
         assert_non_null(a);
         assert_int_equal(a->n_dims, b->n_dims);
@@ -390,7 +390,7 @@ TEST(several_files_have_an_index)
     const dq_export_info *info = &e.export->info;
     json_t *v = read_json(at("out/model.safetensors.index.json"));
     const json_t *map = json_object_get(v, "weight_map");
-    assert_int_equal(json_object_size(map), dq_checkpoint_count(e.folder));
+    assert_int_equal(json_object_size(map), e.folder->count);
     assert_false(dq_file_exists(at("out/model.safetensors")));
     int64_t bytes = 0;
     int shards = 0;
@@ -528,13 +528,12 @@ TEST(failures_leave_no_folder)
 {
     static const uint8_t large[2] = {0xc3, 0x47}; /* bf16 99840 */
     dq_export_settings s = settings(DQ_EXPORT_SAFETENSORS, DQ_F16);
-    size_t bytes;
     const uint8_t *data;
     assert_int_equal(shell("rm -rf", at("out"), at("large")), 0);
     assert_int_equal(shell("cp -r", golden("diffllama-bf16-untied"), at("large")), 0);
     dq_checkpoint *c = given_checkpoint(at("large"));
     const dq_tensor *t = dq_checkpoint_find(c, "model.embed_tokens.weight");
-    dq_checkpoint_file(c, 0, &bytes, &data);
+    data = c->file[0].map.data;
     const long where = (long)((const uint8_t *)t->data - data) + 2 * (3 * (long)t->shape[1] + 5);
     dq_checkpoint_close(c);
     FILE *f = fopen(at("large/model.safetensors"), "r+b");
