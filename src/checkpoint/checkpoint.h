@@ -86,8 +86,6 @@ void dq_checkpoint_close(dq_checkpoint *c); /* NULL allowed */
  * folder. */
 dq_status dq_checkpoint_tokenizer_text(const dq_checkpoint *c, const char *name, const char **text,
                                        size_t *len, dq_err *err);
-/* Makes values readable that are stored in another layout; see dq_gguf_model_load. */
-dq_status dq_checkpoint_load(dq_checkpoint *c, dq_err *err);
 /* NULL: absent. */
 const dq_tensor *dq_checkpoint_find(const dq_checkpoint *c, const char *name);
 /* Bytes of tensor i in its file, and the name of its stored type: "BF16", "Q4_K". */
@@ -126,11 +124,10 @@ typedef struct dq_prequant_info {
  * DQ_DAMAGED by name: a tensor is missing, of the wrong type, or an index or zero point is out of
  * range. Reads headers, zero points and indices. */
 dq_status dq_prequant_open(dq_prequant **out, const dq_checkpoint *c, dq_err *err);
-/* Repacks codes and scales, once: until then weights have shapes and formats, but no values.
+void dq_prequant_close(dq_prequant *p); /* NULL allowed */
+/* `load` repacks codes and scales, once: until then weights have shapes and formats, but no values.
  * DQ_DAMAGED by name: a scale that is not finite, or padding that is not zero. DQ_RESOURCE: it
  * would exceed the machine's memory; nothing is allocated then. */
-dq_status dq_prequant_load(dq_prequant *p, dq_err *err);
-void dq_prequant_close(dq_prequant *p); /* NULL allowed */
 dq_source dq_prequant_source(dq_prequant *p);
 
 /* One row per layout of weights quantized by another tool: it reads its part of quantization_config

@@ -1190,8 +1190,9 @@ void dq_prequant_close(dq_prequant *p)
     dq_arena_free(p->arena); /* p itself lives there */
 }
 
-dq_status dq_prequant_load(dq_prequant *p, dq_err *err)
+static dq_status load(void *arg, dq_err *err)
 {
+    dq_prequant *p = arg;
     const double mib = 1024.0 * 1024.0;
     const int64_t have = dq_os_memory_bytes(), want = (int64_t)p->late_bytes;
     if (p->loaded) return DQ_OK;
@@ -1232,11 +1233,6 @@ static int64_t stored_bytes(void *arg, const char *name)
     for (int i = 0; l && i < DQ_PREQUANT_PARTS; i++)
         bytes += l->part[i] ? (int64_t)dq_tensor_bytes(l->part[i]) : 0;
     return bytes;
-}
-
-static dq_status load(void *arg, dq_err *err)
-{
-    return dq_prequant_load(arg, err);
 }
 
 dq_source dq_prequant_source(dq_prequant *p)

@@ -630,11 +630,6 @@ dq_status dq_checkpoint_tokenizer_text(const dq_checkpoint *c, const char *name,
     return c->gguf ? dq_gguf_model_text(c->gguf, name, text, len, err) : DQ_OK;
 }
 
-dq_status dq_checkpoint_load(dq_checkpoint *c, dq_err *err)
-{
-    return c->gguf ? dq_gguf_model_load(c->gguf, err) : DQ_OK;
-}
-
 const dq_tensor *dq_checkpoint_find(const dq_checkpoint *c, const char *name)
 {
     dq_tensor key = {.name = name};
@@ -687,7 +682,8 @@ static int64_t stored_bytes(void *arg, const char *name)
 
 static dq_status load(void *arg, dq_err *err)
 {
-    return dq_checkpoint_load(arg, err);
+    const dq_checkpoint *c = arg;
+    return c->gguf ? dq_gguf_model_load(c->gguf, err) : DQ_OK;
 }
 
 dq_source dq_checkpoint_source(dq_checkpoint *c)

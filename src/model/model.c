@@ -479,6 +479,7 @@ typedef struct opened {
     dq_checkpoint *checkpoint;
     dq_prequant *prequant; /* NULL: the checkpoint is not quantized */
     dq_container *container;
+    dq_source source; /* but of a container */
 } opened;
 
 static void add_number(dq_sha256 *h, uint64_t x)
@@ -528,9 +529,8 @@ static dq_status build_from_checkpoint(opened *o, dq_pairing pairing, dq_err *er
         *arch; /* before the weights: another copy of one that is not run would not help */
     if (dq_architecture_find(&arch, config, err) != DQ_OK) return dq_in(err, "config.json: ");
     DQ_TRY(dq_prequant_open(&o->prequant, o->checkpoint, err));
-    dq_source source =
-        o->prequant ? dq_prequant_source(o->prequant) : dq_checkpoint_source(o->checkpoint);
-    DQ_TRY(dq_model_build(&o->model, config, &source, pairing, o->arena, err));
+    o->source = o->prequant ? dq_prequant_source(o->prequant) : dq_checkpoint_source(o->checkpoint);
+    DQ_TRY(dq_model_build(&o->model, config, &o->source, pairing, o->arena, err));
     if (!o->prequant) return DQ_OK;
     dq_model *m = &o->model;
     const dq_prequant_info *info = &o->prequant->info;
@@ -635,11 +635,8 @@ dq_status dq_model_check_weights(const dq_model *m, dq_err *err)
 {
     const opened *o = (const opened *)m;
     if (o->container) return dq_container_check_weights(o->container, err);
-    if (o->prequant && dq_prequant_load(o->prequant, err) != DQ_OK)
-        return dq_in(err, "%s: ", m->path);
-    if (o->checkpoint && dq_checkpoint_load(o->checkpoint, err) != DQ_OK)
-        return dq_in(err, "%s: ", m->path);
-    return DQ_OK;
+    if (!o->source.load || o->source.load(o->source.arg, err) == DQ_OK) return DQ_OK;
+    return dq_in(err, "%s: ", m->path);
 }
 
 void dq_model_release(const dq_model *m)

@@ -150,7 +150,7 @@ dq_status dq_model_new_gates(dq_kv_gates **out, const dq_model *m, dq_arena *a, 
 /* Replaces the model's gates by a file's (kv.h). DQ_DAMAGED; DQ_MISMATCH: another model's. */
 dq_status dq_model_take_gates(dq_model *m, const char *path, dq_err *err);
 /* Must precede reading weights: checks a container's hashes once, so that no number comes from
- * damaged weights, or repacks those quantized elsewhere (dq_prequant_load). Checkpoints have no
+ * damaged weights, or repacks those quantized elsewhere (dq_prequant_source). Checkpoints have no
  * hashes. */
 dq_status dq_model_check_weights(const dq_model *m, dq_err *err);
 /* Lets the system reclaim file pages of unused weights; repacked ones stay. */

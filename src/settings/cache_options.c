@@ -159,9 +159,11 @@ static dq_status one_value(const char *option, dq_err *err)
 
 typedef dq_status take_part(dq_kv_options *o, const char *part, int i, dq_err *err);
 
-static dq_status each_part(dq_kv_options *o, const char *text, const char *option, int *n,
-                           bool sweep, take_part *take, dq_err *err)
+/* Fills list[*n] of items of `size` bytes, each of which is there once. */
+static dq_status each_part(dq_kv_options *o, const char *text, const char *option, const void *list,
+                           size_t size, int *n, bool sweep, take_part *take, dq_err *err)
 {
+    const char *item = list;
     char part[DQ_KV_LISTS];
     if (!text) return DQ_OK;
     for (const char *p = text;; p++) {
@@ -169,7 +171,13 @@ static dq_status each_part(dq_kv_options *o, const char *text, const char *optio
             return dq_fail(err, DQ_USAGE, "--%s: more than %d parts.", option, DQ_KV_LIST);
         if (*n == 1 && !sweep) return one_value(option, err);
         DQ_TRY(next_part(part, sizeof part, &p, text, option, err));
-        if (take(o, part, *n, err) != DQ_OK) return dq_in(err, "--%s %s: ", option, part);
+        take(o, part, *n, err);
+        for (int j = 0; err->code == DQ_OK && j < *n; j++) {
+            if (memcmp(item + (size_t)j * size, item + (size_t)*n * size, size) == 0)
+                dq_fail(err, DQ_USAGE, "stands twice%s.",
+                        list == o->policies && o->all ? ", as " DQ_KV_ALL " has it" : "");
+        }
+        if (err->code != DQ_OK) return dq_in(err, "--%s %s: ", option, part);
         ++*n;
         if (!*p) return DQ_OK;
     }
@@ -185,10 +193,6 @@ static dq_status take_bits(dq_kv_options *o, const char *part, int i, dq_err *er
     o->bits[i].v_bits = c.v_bits;
     o->bits[i].dense = c.dense;
     memcpy(o->bits[i].widths, c.widths, sizeof c.widths);
-    for (int j = 0; j < i; j++) {
-        if (memcmp(&o->bits[j], &o->bits[i], sizeof o->bits[i]) == 0)
-            return dq_fail(err, DQ_USAGE, "stands twice.");
-    }
     return kv_sweep_check_widths(o, c, err);
 }
 
@@ -201,9 +205,6 @@ static dq_status take_share(dq_kv_options *o, const char *part, int i, dq_err *e
                        "expected a fraction from %g to 1 (0.25 keeps a quarter). For a "
                        "number of tokens use --kv-tokens.",
                        DQ_KV_KEEP_LEAST);
-    for (int j = 0; j < i; j++) {
-        if (o->share[j] == x) return dq_fail(err, DQ_USAGE, "stands twice.");
-    }
     o->share[i] = x;
     return DQ_OK;
 }
@@ -217,9 +218,6 @@ static dq_status take_count(dq_kv_options *o, const char *part, int i, dq_err *e
         return dq_fail(err, DQ_USAGE,
                        "expected a whole number of tokens from 1 to %d. For a share use --kv-keep.",
                        INT32_MAX);
-    for (int j = 0; j < i; j++) {
-        if (o->count[j] == x) return dq_fail(err, DQ_USAGE, "stands twice.");
-    }
     o->count[i] = x;
     return DQ_OK;
 }
@@ -228,10 +226,6 @@ static dq_status take_count(dq_kv_options *o, const char *part, int i, dq_err *e
 static dq_status take_size(dq_kv_options *o, const char *part, int i, dq_err *err)
 {
     DQ_TRY(dq_kv_size_parse(&o->size[i].size, &o->size[i].context, part, err));
-    for (int j = 0; j < i; j++) {
-        if (o->size[j].size == o->size[i].size && o->size[j].context == o->size[i].context)
-            return dq_fail(err, DQ_USAGE, "stands twice.");
-    }
     o->share[i] = 0.5;
     return DQ_OK;
 }
@@ -242,12 +236,7 @@ static dq_status take_policy(dq_kv_options *o, const char *part, int i, dq_err *
     o->policies[i] = dq_kv_policy_find(part, &unknown);
     if (!o->policies[i])
         return dq_fail(err, DQ_USAGE, "%s, or " DQ_KV_ALL " in dq eval", unknown.text);
-    for (int j = 0; o->policies[i] && j < i; j++) {
-        if (o->policies[j] == o->policies[i])
-            return dq_fail(err, DQ_USAGE, "stands twice%s.",
-                           o->all ? ", as " DQ_KV_ALL " has it" : "");
-    }
-    return err->code;
+    return DQ_OK;
 }
 
 /* Replaces `all` in a list of policies by those that are no baselines, in text[cap]. */
@@ -293,13 +282,20 @@ static dq_status read_list(dq_kv_options *o, const dq_kv_field *f, const char *t
                            dq_err *err)
 {
     switch (f->type) {
-    case DQ_KV_WIDTH: return each_part(o, text, f->option, &o->n_bits, sweep, take_bits, err);
-    case DQ_KV_SHARE: return each_part(o, text, f->option, &o->n_budgets, sweep, take_share, err);
-    case DQ_KV_LONG: return each_part(o, text, f->option, &o->n_budgets, sweep, take_count, err);
+    case DQ_KV_WIDTH:
+        return each_part(o, text, f->option, o->bits, sizeof *o->bits, &o->n_bits, sweep, take_bits,
+                         err);
+    case DQ_KV_SHARE:
+        return each_part(o, text, f->option, o->share, sizeof *o->share, &o->n_budgets, sweep,
+                         take_share, err);
+    case DQ_KV_LONG:
+        return each_part(o, text, f->option, o->count, sizeof *o->count, &o->n_budgets, sweep,
+                         take_count, err);
     case DQ_KV_POLICY: {
         char names[512];
         DQ_TRY(expand_policies(o, names, sizeof names, text, err));
-        return each_part(o, names, f->option, &o->n_policies, sweep, take_policy, err);
+        return each_part(o, names, f->option, o->policies, sizeof *o->policies, &o->n_policies,
+                         sweep, take_policy, err);
     }
     case DQ_KV_WORD: return read_words(o, f, text, sweep, err);
     default: return dq_fail(err, DQ_BUG, "--%s: cannot be swept", f->option);
@@ -345,7 +341,8 @@ dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
             DQ_TRY(f->swept ? read_list(o, f, o->given[i].text, sweep, err) : read_one(o, i, err));
         }
     }
-    DQ_TRY(each_part(o, o->size_text, "kv-size", &o->n_budgets, sweep, take_size, err));
+    DQ_TRY(each_part(o, o->size_text, "kv-size", o->size, sizeof *o->size, &o->n_budgets, sweep,
+                     take_size, err));
     DQ_TRY(kv_sweep_check_dense(o, err));
     if (o->all) {
         /* Default budgets of --kv-policy all. */

@@ -40,7 +40,7 @@ static void load(dq_prequant *p)
     const dq_source s = dq_prequant_source(p);
     for (int run = 0; run < 2; run++) {
         dq_err err = {0};
-        if (dq_prequant_load(p, &err) != DQ_OK) {
+        if (dq_prequant_source(p).load(p, &err) != DQ_OK) {
             if (err.text[0] == 0) abort();
             return;
         }

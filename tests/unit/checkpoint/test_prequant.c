@@ -41,7 +41,7 @@ static void open_folder(opened *o, const char *name, const char *path)
     assert_string_equal(err.text, "");
     assert_non_null(o->p);
     o->source = dq_prequant_source(o->p);
-    assert_int_equal(dq_prequant_load(o->p, &err), DQ_OK);
+    assert_int_equal(o->source.load(o->source.arg, &err), DQ_OK);
 }
 
 static void check_values(const opened *o, const char *tensor, const char *format,
@@ -620,7 +620,7 @@ TEST(padding_is_zero)
     edits_write(&e);
     assert_int_equal(dq_checkpoint_open(&o.c, at(""), &err), DQ_OK);
     assert_int_equal(dq_prequant_open(&o.p, o.c, &err), DQ_OK);
-    dq_prequant_load(o.p, &err);
+    dq_prequant_source(o.p).load(o.p, &err);
     check_error(&err, DQ_DAMAGED, "weight_packed\": holds padding bits that are not zero");
     close_folder(&o);
 }
@@ -730,7 +730,7 @@ TEST(memory_may_run_out)
             dq_checkpoint *c = given_checkpoint(path);
             dq_alloc_fail_at(n);
             status = dq_prequant_open(&p, c, &err);
-            if (p) status = dq_prequant_load(p, &err);
+            if (p) status = dq_prequant_source(p).load(p, &err);
             dq_alloc_fail_at(0);
             assert_true(status == DQ_OK || status == DQ_RESOURCE);
             dq_prequant_close(p);

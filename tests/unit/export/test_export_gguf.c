@@ -83,7 +83,8 @@ static void check_file(const char *to, const char *type, double off)
     dq_model *m;
     dq_checkpoint *c;
     if (dq_model_open(&m, at("m.h5"), &err) != DQ_OK ||
-        dq_checkpoint_open(&c, at(to), &err) != DQ_OK || dq_checkpoint_load(c, &err) != DQ_OK)
+        dq_checkpoint_open(&c, at(to), &err) != DQ_OK ||
+        dq_checkpoint_source(c).load(c, &err) != DQ_OK)
         fail_msg("%s", err.text);
     const int64_t n = c->count;
     assert_int_equal(n, dq_container_source(m->container).count);
