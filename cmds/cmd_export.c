@@ -378,7 +378,7 @@ static dq_status run(request *r, const dq_args *args, dq_err *err)
                 err, DQ_MISMATCH,
                 "%s: a folder of codes already (%s), and only containers are exported. Make one "
                 "from the original checkpoint with dq quantize.",
-                path, m->prequant->about);
+                path, m->prequant->info.about);
         else if (!m->is_container)
             dq_fail(err, DQ_MISMATCH,
                     "%s: a checkpoint, and only containers are exported. Make one with dq "

@@ -221,7 +221,7 @@ static void print_kv(const dq_model *m)
 static void model_rows(dq_row_writer *w, const dq_model *m, const text_ends *e)
 {
     const dq_published *known = DQ_LIVE(w, dq_published_find(m));
-    const dq_prequant_info *i = DQ_LIVE(w, m->prequant);
+    const dq_prequant_info *i = DQ_LIVE(w, m->prequant ? &m->prequant->info : NULL);
     DQ_PUT(w, "path", m->path, "As it was given.");
     dq_size_rows(w, m);
     DQ_PUT(w, "params", m->n_params,
@@ -529,7 +529,7 @@ static void print_folder(const request *r)
     print_kv(m);
     if (m->prequant) {
         /* A folder that another tool has quantized. */
-        const dq_prequant_info *i = m->prequant;
+        const dq_prequant_info *i = &m->prequant->info;
         char size[32];
         printf("quantized by       %s\n", i->about);
         printf("packed             ");

@@ -194,26 +194,17 @@ int32_t dq_lm_prefix_id(const dq_lm *m)
 const char *dq_lm_describe(dq_lm *m)
 {
     const dq_model *model = m->model;
-    json_t *o, *settings;
     free(m->about);
-    o = json_object();
-    settings = json_object();
-    json_object_set_new(o, "name", dq_document_name(model->name));
-    json_object_set_new(o, "architecture", json_string(model->architecture->name));
-    json_object_set_new(o, "parameters", json_integer(model->n_params));
-    json_object_set_new(o, "bits_per_weight",
-                        dq_document_real(dq_model_size_of(model).bits_per_weight));
-    json_object_set_new(o, "layers", json_integer(model->n_layers));
-    json_object_set_new(o, "vocabulary", json_integer(model->vocab));
-    json_object_set_new(o, "positions", json_integer(model->max_positions));
-    json_object_set_new(o, "device", json_string(m->backend->device));
-    json_object_set_new(settings, "logit_bits", json_integer(m->pass.logit.bits));
-    json_object_set_new(settings, "logit_granularity",
-                        json_string(dq_granularity_name[m->pass.logit.granularity]));
-    json_object_set_new(settings, "math", json_string(dq_num_name[m->pass.math.linear]));
-    json_object_set_new(settings, "kv", dq_kv_spec_json(&m->kv));
-    json_object_set_new(o, "settings", settings);
-    json_object_set(o, "warnings", m->logger->warnings);
+    json_t *settings =
+        json_pack("{s:i, s:s, s:s, s:o}", "logit_bits", m->pass.logit.bits, "logit_granularity",
+                  dq_granularity_name[m->pass.logit.granularity], "math",
+                  dq_num_name[m->pass.math.linear], "kv", dq_kv_spec_json(&m->kv));
+    json_t *o = json_pack(
+        "{s:o, s:s, s:I, s:o, s:i, s:i, s:i, s:s, s:o, s:O}", "name", dq_document_name(model->name),
+        "architecture", model->architecture->name, "parameters", (json_int_t)model->n_params,
+        "bits_per_weight", dq_document_real(dq_model_size_of(model).bits_per_weight), "layers",
+        model->n_layers, "vocabulary", model->vocab, "positions", model->max_positions, "device",
+        m->backend->device, "settings", settings, "warnings", m->logger->warnings);
     m->about = json_dumps(o, JSON_INDENT(2));
     json_decref(o);
     return m->about ? m->about : "{}";

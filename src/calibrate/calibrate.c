@@ -1025,26 +1025,20 @@ static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_
     c->info.scratch_bytes = dq_activations_bytes(t->n_ids, m->dim, c->set.rule->aligns ? 2 : 1,
                                                  dq_calib_pass_widest(m));
     out->scratch_bytes = c->info.scratch_bytes;
-    json_t *o = out->calib = json_object();
     const char *slash = strrchr(c->set.path, '/');
     const char *file = slash ? slash + 1 : c->set.path;
     int64_t first;
     if (dq_utf8_check(file, strlen(file), &first) > 0)
         return dq_fail(err, DQ_USAGE, "%s: the name of the calibration text is not UTF-8",
                        c->set.path);
-    json_object_set_new(o, "file", json_string(file));
-    json_object_set_new(o, "sha256", json_string(t->sha256));
-    json_object_set_new(o, "sketch", dq_calib_text_sketch(t));
-    json_object_set_new(o, "tokens", json_integer(t->n_ids));
-    json_object_set_new(o, "sequences", json_integer(t->n_seq));
-    json_object_set_new(o, "ctx", json_integer(t->ctx));
-    json_object_set_new(o, "damping", json_string(DQ_CALIBRATE_DAMPING));
-    const size_t members = c->set.rule->aligns ? 8 : 7;
+    json_t *o = out->calib =
+        json_pack("{s:s, s:s, s:o, s:I, s:I, s:I, s:s}", "file", file, "sha256", t->sha256,
+                  "sketch", dq_calib_text_sketch(t), "tokens", (json_int_t)t->n_ids, "sequences",
+                  (json_int_t)t->n_seq, "ctx", (json_int_t)t->ctx, "damping", DQ_CALIBRATE_DAMPING);
     if (c->set.rule->aligns) json_object_set_new(o, "values", json_string("maps"));
-    const bool all = c->set.part == DQ_CALIB_TEXT_ALL;
-    if (!all) json_object_set_new(o, "quarters", dq_calib_text_quarters(c->set.part));
-    return json_object_size(o) == members + !all ? DQ_OK
-                                                 : dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (c->set.part != DQ_CALIB_TEXT_ALL)
+        json_object_set_new(o, "quarters", dq_calib_text_quarters(c->set.part));
+    return o ? dq_json_complete(err) : dq_fail(err, DQ_RESOURCE, "out of memory");
 }
 
 dq_status dq_calibrate_new(dq_calibrate **out, const dq_calibrate_settings *s, dq_err *err)

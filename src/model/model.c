@@ -446,7 +446,7 @@ dq_status dq_model_build(dq_model *m, const json_t *config, const dq_source *sou
 
 static int64_t file_bytes(const dq_model *m)
 {
-    const dq_checkpoint *c = dq_model_checkpoint(m);
+    const dq_checkpoint *c = m->checkpoint;
     int64_t sum = 0;
     if (m->container) return m->container->info.file_bytes;
     for (int i = 0; i < c->n_files; i++) {
@@ -473,15 +473,6 @@ bool dq_model_size_counts(const dq_model *m, const char *tensor)
 /* Opens a checkpoint folder or a container and keeps it open; "Build" assembles the model. */
 
 /* The public part comes first, so that one pointer serves both. */
-typedef struct opened {
-    dq_model model;
-    dq_arena *arena; /* owns this struct too */
-    dq_checkpoint *checkpoint;
-    dq_prequant *prequant; /* NULL: the checkpoint is not quantized */
-    dq_container *container;
-    dq_source source; /* but of a container */
-} opened;
-
 static void add_number(dq_sha256 *h, uint64_t x)
 {
     dq_sha256_add(h, &x, sizeof x);
@@ -522,30 +513,28 @@ static dq_status fingerprint(char hex[65], const dq_checkpoint *c, dq_err *err)
     return dq_sha256_end(&h, hex, err);
 }
 
-static dq_status build_from_checkpoint(opened *o, dq_pairing pairing, dq_err *err)
+static dq_status build_from_checkpoint(dq_model *m, dq_pairing pairing, dq_err *err)
 {
-    const json_t *config = o->checkpoint->config;
+    const json_t *config = m->checkpoint->config;
     const dq_architecture
         *arch; /* before the weights: another copy of one that is not run would not help */
     if (dq_architecture_find(&arch, config, err) != DQ_OK) return dq_in(err, "config.json: ");
-    DQ_TRY(dq_prequant_open(&o->prequant, o->checkpoint, err));
-    o->source = o->prequant ? dq_prequant_source(o->prequant) : dq_checkpoint_source(o->checkpoint);
-    DQ_TRY(dq_model_build(&o->model, config, &o->source, pairing, o->arena, err));
-    if (!o->prequant) return DQ_OK;
-    dq_model *m = &o->model;
-    const dq_prequant_info *info = &o->prequant->info;
-    m->prequant = info;
+    DQ_TRY(dq_prequant_open(&m->prequant, m->checkpoint, err));
+    m->source = m->prequant ? dq_prequant_source(m->prequant) : dq_checkpoint_source(m->checkpoint);
+    DQ_TRY(dq_model_build(m, config, &m->source, pairing, m->arena, err));
+    if (!m->prequant) return DQ_OK;
+    const dq_prequant_info *info = &m->prequant->info;
     if (m->weight_bits != 16) m->scale_mode = info->method;
     for (int i = 0; i < info->n_warnings; i++)
-        DQ_TRY(dq_model_config_warn(m, o->arena, info->warnings[i], err));
+        DQ_TRY(dq_model_config_warn(m, m->arena, info->warnings[i], err));
     return DQ_OK;
 }
 
-static dq_status open_checkpoint(opened *o, const char *path, dq_pairing pairing, dq_err *err)
+static dq_status open_checkpoint(dq_model *m, const char *path, dq_pairing pairing, dq_err *err)
 {
-    DQ_TRY(dq_checkpoint_open(&o->checkpoint, path, err));
-    if (build_from_checkpoint(o, pairing, err) != DQ_OK) return dq_in(err, "%s: ", path);
-    return fingerprint(o->model.fingerprint, o->checkpoint, err);
+    DQ_TRY(dq_checkpoint_open(&m->checkpoint, path, err));
+    if (build_from_checkpoint(m, pairing, err) != DQ_OK) return dq_in(err, "%s: ", path);
+    return fingerprint(m->fingerprint, m->checkpoint, err);
 }
 
 dq_status dq_model_new_gates(dq_kv_gates **out, const dq_model *m, dq_arena *a, dq_err *err)
@@ -575,47 +564,44 @@ static dq_status take_gates(dq_model *m, const char *text, size_t len, const cha
 
 dq_status dq_model_take_gates(dq_model *m, const char *path, dq_err *err)
 {
-    opened *o = (opened *)m;
     char *text;
     size_t len;
-    DQ_TRY(dq_file_read_text(&text, &len, path, DQ_MAX_DOCUMENT, o->arena, err));
-    return take_gates(m, text, len, path, o->arena, err);
+    DQ_TRY(dq_file_read_text(&text, &len, path, DQ_MAX_DOCUMENT, m->arena, err));
+    return take_gates(m, text, len, path, m->arena, err);
 }
 
 /* In a container, gates of another model count as damage. */
-static dq_status take_stored_gates(opened *o, dq_err *err)
+static dq_status take_stored_gates(dq_model *m, dq_err *err)
 {
     size_t len;
-    const char *text = dq_container_gates(o->container, &len);
-    if (text && take_gates(&o->model, text, len, DQ_PATH_GATES, o->arena, err) == DQ_MISMATCH)
+    const char *text = dq_container_gates(m->container, &len);
+    if (text && take_gates(m, text, len, DQ_PATH_GATES, m->arena, err) == DQ_MISMATCH)
         err->code = DQ_DAMAGED;
     return err->code;
 }
 
-static dq_status build_from_container(opened *o, dq_pairing pairing, dq_err *err)
+static dq_status build_from_container(dq_model *m, dq_pairing pairing, dq_err *err)
 {
     size_t len;
     json_t *config = NULL;
-    const dq_container_info *info = &o->container->info;
-    const char *text = dq_container_config(o->container, &len);
-    dq_source source = dq_container_source(o->container);
-    dq_model *m = &o->model;
+    const dq_container_info *info = &m->container->info;
+    const char *text = dq_container_config(m->container, &len);
+    dq_source source = dq_container_source(m->container);
     DQ_TRY(dq_json_parse_config(&config, text, len, "config.json", err));
     if (json_is_object(config))
-        dq_model_build(m, config, &source, pairing, o->arena, err);
+        dq_model_build(m, config, &source, pairing, m->arena, err);
     else
         dq_fail(err, DQ_DAMAGED, "config.json: not a JSON object");
     json_decref(config);
     if (err->code != DQ_OK) return err->code;
     m->is_container = true;
-    m->container = o->container;
     m->is_rounded = info->is_rounded;
     m->weight_group = info->weight_group;
     m->scale_mode = info->scale_mode;
     m->logit = info->logit;
     m->kv = info->kv;
     memcpy(m->fingerprint, info->fingerprint, sizeof m->fingerprint);
-    DQ_TRY(take_stored_gates(o, err));
+    DQ_TRY(take_stored_gates(m, err));
     dq_kv_spec spec;
     dq_err why = {0};
     if ((!m->kv.widths[0] && !m->kv.evict.heads[0]) ||
@@ -633,17 +619,15 @@ static dq_status build_from_container(opened *o, dq_pairing pairing, dq_err *err
 
 dq_status dq_model_check_weights(const dq_model *m, dq_err *err)
 {
-    const opened *o = (const opened *)m;
-    if (o->container) return dq_container_check_weights(o->container, err);
-    if (!o->source.load || o->source.load(o->source.arg, err) == DQ_OK) return DQ_OK;
+    if (m->container) return dq_container_check_weights(m->container, err);
+    if (!m->source.load || m->source.load(m->source.arg, err) == DQ_OK) return DQ_OK;
     return dq_in(err, "%s: ", m->path);
 }
 
 void dq_model_release(const dq_model *m)
 {
-    const opened *o = (const opened *)m;
-    if (o->container) dq_os_map_release(o->container->map.data, o->container->map.bytes);
-    if (o->checkpoint) dq_checkpoint_release(o->checkpoint);
+    if (m->container) dq_os_map_release(m->container->map.data, m->container->map.bytes);
+    if (m->checkpoint) dq_checkpoint_release(m->checkpoint);
 }
 
 static bool ends_in(const char *s, const char *end)
@@ -653,7 +637,7 @@ static bool ends_in(const char *s, const char *end)
 }
 
 /* A regular file: a container, or something that can be named. */
-static dq_status open_file(opened *o, const char *path, dq_pairing pairing, dq_err *err)
+static dq_status open_file(dq_model *m, const char *path, dq_pairing pairing, dq_err *err)
 {
     static const char packed[] = "a packed file is not read. Unpack it and name what was in it.";
     static const char old[] =
@@ -694,12 +678,12 @@ static dq_status open_file(opened *o, const char *path, dq_pairing pairing, dq_e
     memcpy(&first, head, sizeof first);
     dq_os_map_close(&map);
     if (memcmp(head, hdf5, sizeof hdf5) == 0 || ends_in(path, ".h5")) {
-        DQ_TRY(dq_container_open(&o->container, path, err));
-        DQ_TRY(dq_container_check_header(o->container, err));
-        if (build_from_container(o, pairing, err) != DQ_OK) return dq_in(err, "%s: ", path);
+        DQ_TRY(dq_container_open(&m->container, path, err));
+        DQ_TRY(dq_container_check_header(m->container, err));
+        if (build_from_container(m, pairing, err) != DQ_OK) return dq_in(err, "%s: ", path);
         return DQ_OK;
     }
-    if (dq_checkpoint_is_gguf(path)) return open_checkpoint(o, path, pairing, err);
+    if (dq_checkpoint_is_gguf(path)) return open_checkpoint(m, path, pairing, err);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (memcmp(head + known[i].at, known[i].magic, known[i].len) == 0)
             return dq_fail(err, DQ_MISMATCH, "%s: %s", path, known[i].what);
@@ -719,15 +703,15 @@ static dq_status open_file(opened *o, const char *path, dq_pairing pairing, dq_e
         "%s: neither a folder with config.json, nor a GGUF file, nor a dq container (.h5)", path);
 }
 
-static dq_status name_model(opened *o, const char *path, dq_err *err)
+static dq_status name_model(dq_model *m, const char *path, dq_err *err)
 {
     size_t end = strlen(path);
     while (end > 1 && path[end - 1] == '/') end--;
     size_t begin = end;
     while (begin > 0 && path[begin - 1] != '/') begin--;
     if (begin == end) begin = 0; /* "/" */
-    o->model.path = dq_text(o->arena, path, strlen(path), err);
-    o->model.name = dq_text(o->arena, path + begin, end - begin, err);
+    m->path = dq_text(m->arena, path, strlen(path), err);
+    m->name = dq_text(m->arena, path + begin, end - begin, err);
     return err->code;
 }
 
@@ -786,61 +770,54 @@ dq_status dq_model_open(dq_model **out, const char *path, dq_err *err)
 dq_status dq_model_open_as(dq_model **out, const char *path, dq_pairing pairing, dq_err *err)
 {
     dq_arena *arena;
-    opened *o = dq_arena_object(&arena, sizeof *o, err);
+    dq_model *m = dq_arena_object(&arena, sizeof *m, err);
     *out = NULL;
-    if (!o) return err->code;
-    o->arena = arena;
-    if (name_model(o, path, err) == DQ_OK) {
+    if (!m) return err->code;
+    m->arena = arena;
+    if (name_model(m, path, err) == DQ_OK) {
         if (!dq_file_exists(path))
             refuse_missing(path, err);
         else if (dq_file_is_dir(path))
-            open_checkpoint(o, path, pairing, err);
+            open_checkpoint(m, path, pairing, err);
         else
-            open_file(o, path, pairing, err);
+            open_file(m, path, pairing, err);
     }
     if (err->code == DQ_OK)
-        *out = &o->model;
+        *out = m;
     else
-        dq_model_close(&o->model);
+        dq_model_close(m);
     return err->code;
 }
 
 void dq_model_close(dq_model *m)
 {
-    opened *o = (opened *)m;
-    if (!o) return;
-    dq_prequant_close(o->prequant);
-    dq_checkpoint_close(o->checkpoint);
-    dq_container_close(o->container);
-    dq_arena_free(o->arena);
-}
-
-const dq_checkpoint *dq_model_checkpoint(const dq_model *m)
-{
-    return ((const opened *)m)->checkpoint;
+    if (!m) return;
+    dq_prequant_close(m->prequant);
+    dq_checkpoint_close(m->checkpoint);
+    dq_container_close(m->container);
+    dq_arena_free(m->arena);
 }
 
 dq_status dq_model_file(const dq_model *m, const char *name, const char **text, size_t *len,
                         dq_err *err)
 {
-    const opened *o = (const opened *)m;
     *text = NULL;
     *len = 0;
-    if (o->container) return dq_container_file(o->container, name, text, len, err);
+    if (m->container) return dq_container_file(m->container, name, text, len, err);
     if (strcmp(name, "config.json") == 0) {
-        *text = o->checkpoint->config_text;
-        *len = o->checkpoint->config_bytes;
+        *text = m->checkpoint->config_text;
+        *len = m->checkpoint->config_bytes;
         return DQ_OK;
     }
-    if (o->checkpoint->about) {
-        dq_checkpoint_tokenizer_text(o->checkpoint, name, text, len, err);
+    if (m->checkpoint->about) {
+        dq_checkpoint_tokenizer_text(m->checkpoint, name, text, len, err);
         return err->code == DQ_OK ? DQ_OK : dq_in(err, "%s: ", m->path);
     }
-    char *path = dq_textf(o->arena, err, "%s/%s", m->path, name), *data = NULL;
+    char *path = dq_textf(m->arena, err, "%s/%s", m->path, name), *data = NULL;
     if (!path) return err->code;
     if (!dq_file_exists(path)) return DQ_OK;
     const size_t max = strcmp(name, "tokenizer.json") == 0 ? DQ_MAX_TOKENIZER : DQ_MAX_CONFIG;
-    DQ_TRY(dq_file_read_small(&data, len, path, max, o->arena, err));
+    DQ_TRY(dq_file_read_small(&data, len, path, max, m->arena, err));
     *text = data;
     return DQ_OK;
 }

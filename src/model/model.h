@@ -112,10 +112,12 @@ typedef struct dq_model {
     const char *scale_mode; /* "absmax", ...; of prequant: its method; "" when dense */
     bool is_container;
     bool is_rounded;                /* a container some of whose weights are not its source's */
+    dq_arena *arena;                /* owns this struct too; NULL: it was not opened */
     struct dq_container *container; /* NULL for a checkpoint */
-    /* a checkpoint quantized by another tool; NULL: any other model */
-    const dq_prequant_info *prequant;
-    const char **warnings; /* [n_warnings] lines for the user, without newline */
+    dq_checkpoint *checkpoint;      /* NULL for a container */
+    dq_prequant *prequant;          /* of one quantized by another tool; NULL: any other model */
+    dq_source source;               /* of a checkpoint */
+    const char **warnings;          /* [n_warnings] lines for the user, without newline */
     int n_warnings;
     /* 64 hex digits of the source checkpoint's configuration and weights; containers keep it to
      * find their source */
@@ -155,8 +157,6 @@ dq_status dq_model_take_gates(dq_model *m, const char *path, dq_err *err);
 dq_status dq_model_check_weights(const dq_model *m, dq_err *err);
 /* Lets the system reclaim file pages of unused weights; repacked ones stay. */
 void dq_model_release(const dq_model *m);
-/* The checkpoint of a model that is no container. */
-const dq_checkpoint *dq_model_checkpoint(const dq_model *m);
 /* A verbatim file that came with the model: "config.json", "chat_template.jinja", those of the
  * tokenizer. *text is NULL when there is none; it belongs to the model. */
 dq_status dq_model_file(const dq_model *m, const char *name, const char **text, size_t *len,

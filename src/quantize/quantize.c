@@ -482,7 +482,7 @@ static dq_status plan_make(dq_quantizer *q, const char *model, dq_err *err)
         return dq_fail(err, DQ_MISMATCH,
                        "%s: the weights are quantized already (%s). Use the original checkpoint: a "
                        "second rounding would add to the first.",
-                       model, q->model->prequant->about);
+                       model, q->model->prequant->info.about);
     /* Widths measured on one model say nothing of another. */
     const char *planned = json_string_value(json_object_get(q->set.plan, "model_fingerprint"));
     if (planned && strcmp(planned, q->model->fingerprint) != 0) {
@@ -494,7 +494,7 @@ static dq_status plan_make(dq_quantizer *q, const char *model, dq_err *err)
             q->dir, q->model->fingerprint, planned);
     }
     DQ_TRY(dq_model_check_weights(q->model, err));
-    q->checkpoint = dq_model_checkpoint(q->model);
+    q->checkpoint = q->model->checkpoint;
     if (q->set.gates) DQ_TRY(dq_model_take_gates(q->model, q->set.gates, err));
     if (q->set.kv_size.size > 0 &&
         dq_model_kv_size(&q->set.kv, &q->info.kv_sized, &q->set.kv_size, q->model, err) != DQ_OK)

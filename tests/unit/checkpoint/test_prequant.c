@@ -151,7 +151,7 @@ TEST(models_say_what_they_hold)
     };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_model *m = given_model(GOLDEN "%s", t[i].name);
-        const dq_prequant_info *info = m->prequant;
+        const dq_prequant_info *info = &m->prequant->info;
         assert_non_null(info);
         assert_string_equal(m->weight_group, t[i].group);
         assert_string_equal(m->scale_mode, t[i].method);
