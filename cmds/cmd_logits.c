@@ -200,10 +200,9 @@ static dq_status run(logits *x, const dq_args *args, dq_err *err)
         return dq_fail(err, DQ_USAGE, "give either --ids \"1 2 3\" or --text FILE.");
     if (x->ids.n > 1)
         return dq_fail(err, DQ_USAGE, "--ids: one sequence only. Run dq logits once for each.");
-    DQ_TRY(dq_pass_options_read(&x->how, err));
+    DQ_TRY(dq_kv_options_read(&x->how.kv, false, err));
     const dq_output out = {"-o", x->out_path, DQ_OUTPUT_HDF5, NULL};
     DQ_TRY(dq_output_guard_check(&out, 1, args->input, args->n_inputs, x->force, err));
-    dq_input_head_order_read(&x->head_order);
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
     DQ_TRY(dq_input_model(&x->model, path, &x->head_order, &x->logger, err));
     DQ_TRY(dq_input_head_order_check(&x->head_order, err));

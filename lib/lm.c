@@ -44,8 +44,7 @@ void dq_lm_options_begin(dq_lm_options *o, const char *seed_of)
 
 dq_status dq_lm_options_read(dq_lm_options *o, dq_err *err)
 {
-    dq_input_head_order_read(&o->head_order);
-    return dq_pass_options_read(&o->how, err);
+    return dq_kv_options_read(&o->how.kv, false, err);
 }
 
 dq_status dq_lm_begin(struct dq_lm *m, const char *path, dq_lm_options *o, dq_err *err)

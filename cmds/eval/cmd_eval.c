@@ -281,11 +281,10 @@ static void cmd_eval_settings(json_t *s, const cmd_eval_options *o, const cmd_ev
         bits_seen[l->bits] = seen[l->granularity] = true;
     }
     json_object_update_new(
-        s, json_pack("{s:o,s:o,s:I,s:o,s:o,s:o,s:o}", "tasks", tasks, "long",
+        s, json_pack("{s:o,s:o,s:I,s:o,s:o,s:o,s:s?}", "tasks", tasks, "long",
                      o->too_long.text ? json_string(o->too_long.text) : json_null(), "num_fewshot",
                      (json_int_t)o->num_fewshot, "seed", drawn_seed(e), "logit_bits", bits,
-                     "logit_granularity", granularities, "head_order",
-                     dq_input_head_order_json(&o->head_order)));
+                     "logit_granularity", granularities, "head_order", o->head_order.word.text));
     kv_settings(s, e, &o->kv, v->names);
     json_object_update_new(s, json_pack("{s:s,s:o,s:o}", "math", o->math.text, "margin",
                                         dq_document_real(o->margin), "ref",
@@ -545,7 +544,7 @@ static dq_status open_model(eval_run *x, const char *path, bool shown, dq_err *e
     dq_logger_note(&x->o.logger, "opening %s", path);
     DQ_TRY(dq_input_model(&o->m, path, &x->o.head_order, &x->o.logger, err));
     x->n_open++; /* from here on it is closed with the others */
-    DQ_TRY(dq_kv_options_gates(&x->o.kv, o->m, err));
+    if (x->o.kv.gates) DQ_TRY(dq_model_take_gates(o->m, x->o.kv.gates, err));
     /* A checkpoint is known by its fingerprint, a container by a hash of its contents, as several
      * come from one checkpoint. */
     const dq_model *m = o->m;

@@ -572,7 +572,6 @@ dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_err *
     if (o->logit_bits)
         DQ_TRY(
             dq_options_bits(o->bits, &o->n_bits, DQ_EVAL_BITS, o->logit_bits, "logit-bits", err));
-    dq_input_head_order_read(&o->head_order);
     DQ_TRY(dq_kv_options_read(&o->kv, true, err));
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         if (cmd_eval_kinds[i]->cli.read) DQ_TRY(cmd_eval_kinds[i]->cli.read(o->own[i], o, err));

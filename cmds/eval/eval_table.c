@@ -1150,7 +1150,8 @@ static json_t *weights_json(const dq_model *m)
     json_t *w = json_object();
     const char *g = m->weight_group;
     const bool packed = g[0], number = isdigit((unsigned char)g[0]);
-    dq_size_report_json(w, m);
+    dq_row_writer rows = dq_row_json(w);
+    dq_size_rows(&rows, m);
     json_object_update_new(
         w, json_pack("{s:o,s:o,s:o}", "bits",
                      m->weight_bits ? json_integer(m->weight_bits) : json_string("mixed"), "group",

@@ -950,7 +950,6 @@ static dq_status run(stats *x, const dq_args *args, int argc, char **argv, dq_er
     memcpy(input, args->input, (size_t)n * sizeof *input);
     for (int i = 0; i < n_parts; i++) input[n++] = x->merge->path[i];
     DQ_TRY(dq_output_guard_check(out, 2, input, n, x->force, err));
-    dq_input_head_order_read(&x->head_order);
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
     if (x->detail.at == DQ_DETAIL_ALL && !x->backend->ops->profile_rows)
         return dq_fail(err, DQ_MISMATCH,

@@ -1,5 +1,4 @@
-/* A thin layer over OpenSSL. A mapping is hashed in steps, and the pages of each are given back to
- * the kernel after it, so that hashing a large file does not fill memory.
+/* A thin layer over OpenSSL and POSIX.
  * SPDX-License-Identifier: MIT */
 /* Uses the functions without providers: EVP reads configuration files, allocates thousands of times
  * and ends the process where that fails. */
@@ -22,8 +21,6 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-
-enum { STEP = 8 << 20 }; /* bytes of a mapping hashed before their pages are given back */
 
 dq_status dq_sha256_begin(dq_sha256 *h, dq_err *err)
 {
@@ -59,21 +56,6 @@ dq_status dq_sha256_of(char hex[65], const void *p, size_t bytes, dq_err *err)
     dq_sha256 h;
     DQ_TRY(dq_sha256_begin(&h, err));
     dq_sha256_add(&h, p, bytes);
-    return dq_sha256_end(&h, hex, err);
-}
-
-dq_status dq_sha256_mapped(char hex[65], const void *p, size_t bytes, dq_err *err)
-{
-    const uint8_t *at = p;
-    dq_sha256 h;
-    DQ_TRY(dq_sha256_begin(&h, err));
-    for (size_t done = 0; done < bytes;) {
-        size_t n = bytes - done < STEP ? bytes - done : STEP;
-        dq_sha256_add(&h, at + done, n);
-        const size_t from = done < DQ_OS_MAP_AROUND ? 0 : done - DQ_OS_MAP_AROUND;
-        done += n;
-        dq_os_map_release(at + from, done - from);
-    }
     return dq_sha256_end(&h, hex, err);
 }
 

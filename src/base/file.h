@@ -16,8 +16,6 @@ dq_status dq_sha256_end(dq_sha256 *h, char hex[65], dq_err *err);
 void dq_sha256_drop(dq_sha256 *h); /* frees without a result; may be called again */
 
 dq_status dq_sha256_of(char hex[65], const void *p, size_t bytes, dq_err *err);
-/* Hashes a mapped range and releases its pages. */
-dq_status dq_sha256_mapped(char hex[65], const void *p, size_t bytes, dq_err *err);
 
 /* Reads a whole regular file, pipe or "-" (standard input) into an arena with a NUL after it.
  * DQ_FILE: folders and devices; DQ_RESOURCE: more than a third of memory, as reading may hold it

@@ -228,11 +228,8 @@ dq_status dq_json_int(int64_t *out, const json_t *object, const char *key, int64
                       const int64_t *fallback, dq_err *err)
 {
     const json_t *v = member(object, key);
-    if (!v && fallback) {
-        *out = *fallback;
-        return DQ_OK;
-    }
-    if (!v) return absent(key, err);
+    if (!v && fallback) *out = *fallback;
+    if (!v) return fallback ? DQ_OK : absent(key, err);
     int64_t x;
     if (!dq_json_whole(&x, v)) return wrong_type(key, "an integer", v, err);
     if (x < min || x > max)
@@ -246,11 +243,8 @@ dq_status dq_json_float(double *out, const json_t *object, const char *key, cons
                         dq_err *err)
 {
     const json_t *v = member(object, key);
-    if (!v && fallback) {
-        *out = *fallback;
-        return DQ_OK;
-    }
-    if (!v) return absent(key, err);
+    if (!v && fallback) *out = *fallback;
+    if (!v) return fallback ? DQ_OK : absent(key, err);
     if (!json_is_number(v)) return wrong_type(key, "a number", v, err);
     *out = json_number_value(v);
     if (!(fabs(*out) < DBL_MAX))
@@ -262,11 +256,8 @@ dq_status dq_json_bool(bool *out, const json_t *object, const char *key, const b
                        dq_err *err)
 {
     const json_t *v = member(object, key);
-    if (!v && fallback) {
-        *out = *fallback;
-        return DQ_OK;
-    }
-    if (!v) return absent(key, err);
+    if (!v && fallback) *out = *fallback;
+    if (!v) return fallback ? DQ_OK : absent(key, err);
     if (!json_is_boolean(v)) return wrong_type(key, "a boolean", v, err);
     *out = json_is_true(v);
     return DQ_OK;
@@ -276,11 +267,8 @@ dq_status dq_json_text(const char **out, const json_t *object, const char *key,
                        const char *const *fallback, dq_err *err)
 {
     const json_t *v = member(object, key);
-    if (!v && fallback) {
-        *out = *fallback;
-        return DQ_OK;
-    }
-    if (!v) return absent(key, err);
+    if (!v && fallback) *out = *fallback;
+    if (!v) return fallback ? DQ_OK : absent(key, err);
     if (!json_is_string(v)) return wrong_type(key, "a string", v, err);
     if (strlen(json_string_value(v)) != json_string_length(v))
         return dq_fail(err, DQ_DAMAGED, "key \"%s\": the string contains a NUL", key);

@@ -144,13 +144,7 @@ int64_t dq_second_pass_end(int64_t n);
 
 enum { DQ_FFN_ROWS = 1024 }; /* rows of the feed-forward part at a time: bounds its scratch */
 
-/* The most rows, at most `max`, whose scratch, cache and final states fit into `available`
- * bytes. */
-int64_t dq_memory_fit_rows(const dq_model *m, const dq_kv_spec *kv, double available, int64_t max);
-/* Add to a DQ_RESOURCE what fits into `available` bytes: rows, with this cache or a packed one; and
- * bits of weights. Return its code. */
-dq_status dq_memory_fit_advise_rows(const dq_model *m, const dq_kv_spec *kv, double available,
-                                    int64_t rows, dq_err *err);
+/* Adds to a DQ_RESOURCE the bits of weights that fit into `available` bytes. Returns its code. */
 dq_status dq_memory_fit_advise_bits(const dq_model *m, double available, dq_err *err);
 
 /* Collects a policy's statistics while a prefix runs, then evicts tokens in every layer and KV head

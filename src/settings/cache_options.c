@@ -397,11 +397,6 @@ dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_kv_options_gates(const dq_kv_options *o, dq_model *m, dq_err *err)
-{
-    return o->gates ? dq_model_take_gates(m, o->gates, err) : DQ_OK;
-}
-
 dq_status dq_kv_options_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
                              dq_err *err)
 {
@@ -783,11 +778,6 @@ void dq_pass_options_begin(dq_pass_options *o, const char *seed_of)
     dq_kv_options_begin(&o->kv, seed_of);
 }
 
-dq_status dq_pass_options_read(dq_pass_options *o, dq_err *err)
-{
-    return dq_kv_options_read(&o->kv, false, err);
-}
-
 dq_status dq_pass_options_of(dq_pass *pass, dq_kv_spec *kv, dq_pass_options *o, dq_model *m,
                              const dq_backend *b, dq_err *err)
 {
@@ -799,7 +789,7 @@ dq_status dq_pass_options_of(dq_pass *pass, dq_kv_spec *kv, dq_pass_options *o, 
     pass->logit.granularity =
         o->granularity.text ? (dq_granularity)o->granularity.at : m->logit.granularity;
     pass->math = (dq_math){num, num, num, num};
-    DQ_TRY(dq_kv_options_gates(&o->kv, m, err));
+    if (o->kv.gates) DQ_TRY(dq_model_take_gates(m, o->kv.gates, err));
     if (dq_kv_sweep_list(&list, &n, &o->kv, &m->kv, m, err) == DQ_OK &&
         dq_kv_options_fit(kv, &list[0], m, pass->math, b, o->kv.logger, err) == DQ_OK)
         dq_kv_options_check(&o->kv, err);

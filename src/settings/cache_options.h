@@ -72,8 +72,6 @@ dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err);
 /* After the last model: DQ_USAGE for an option that nothing used. */
 dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err);
 
-/* Attaches given gates to the model, before its caches are asked for. */
-dq_status dq_kv_options_gates(const dq_kv_options *o, dq_model *m, dq_err *err);
 /* Resolves and checks *c for a model. */
 dq_status dq_kv_options_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
                              dq_err *err);
@@ -122,8 +120,6 @@ typedef struct dq_pass_options {
 
 /* Resets all. seed_of: as for dq_kv_options_begin. */
 void dq_pass_options_begin(dq_pass_options *o, const char *seed_of);
-/* Checks the words before any model is open. DQ_USAGE. */
-dq_status dq_pass_options_read(dq_pass_options *o, dq_err *err);
 /* Options override a container's settings; given gates are attached to the model. Sets logit and
  * math of *pass, and *kv. Fails as dq_kv_options_spec, dq_kv_options_check and dq_backend_can
  * do. */

@@ -63,12 +63,6 @@ void dq_size_rows(dq_row_writer *w, const dq_model *m)
     dq_size_rows_of(w, &s);
 }
 
-void dq_size_report_json(json_t *o, const dq_model *m)
-{
-    dq_row_writer w = dq_row_json(o);
-    dq_size_rows(&w, m);
-}
-
 void dq_head_order_row(dq_row_writer *w, const dq_model *m)
 {
     DQ_PUT(w, "head_order", dq_head_order_pairing_name(m->map.pairing),
@@ -184,11 +178,6 @@ const char *const *dq_input_head_order_offer(dq_input_head_order *h)
     return h->offered;
 }
 
-void dq_input_head_order_read(dq_input_head_order *h)
-{
-    h->pairing = h->word.text ? offered[h->word.at] : DQ_PAIR_COUNT;
-}
-
 dq_status dq_input_head_order_check(const dq_input_head_order *h, dq_err *err)
 {
     if (!h->word.text || h->used) return DQ_OK;
@@ -196,17 +185,13 @@ dq_status dq_input_head_order_check(const dq_input_head_order *h, dq_err *err)
                    h->word.text);
 }
 
-json_t *dq_input_head_order_json(const dq_input_head_order *h)
-{
-    return h->word.text ? json_string(h->word.text) : json_null();
-}
-
 dq_status dq_input_model(dq_model **out, const char *path, dq_input_head_order *h,
                          dq_logger *logger, dq_err *err)
 {
-    DQ_TRY(dq_model_open_as(out, path, h ? h->pairing : DQ_PAIR_COUNT, err));
+    const bool given = h && h->word.text;
+    DQ_TRY(dq_model_open_as(out, path, given ? offered[h->word.at] : DQ_PAIR_COUNT, err));
     const dq_model *m = *out;
-    if (h && h->word.text && m->map.n_maps == 2) h->used = true;
+    if (given && m->map.n_maps == 2) h->used = true;
     for (int i = 0; i < m->n_warnings; i++)
         dq_logger_warn(logger, "%s: %s", m->path, m->warnings[i]);
     return DQ_OK;

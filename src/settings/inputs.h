@@ -31,7 +31,6 @@ enum { DQ_SIZE_REPORT_TEXT = 64 };
 const char *dq_size_report_text(char buf[DQ_SIZE_REPORT_TEXT], const dq_model *m);
 void dq_size_rows_of(dq_row_writer *w, const dq_model_size *s);
 void dq_size_rows(dq_row_writer *w, const dq_model *m);
-void dq_size_report_json(json_t *o, const dq_model *m);
 /* "head_order" */
 void dq_head_order_row(dq_row_writer *w, const dq_model *m);
 
@@ -51,9 +50,8 @@ const char *dq_kernel_routes_text(char buf[DQ_ROUTE_TEXT], int *next, const dq_b
  * to every model with two maps. */
 enum { DQ_INPUT_HEAD_ORDERS = 3 };
 typedef struct dq_input_head_order {
-    dq_word word;       /* not given: as each checkpoint's architecture says */
-    dq_pairing pairing; /* DQ_PAIR_COUNT without a word */
-    bool used;          /* some model took it */
+    dq_word word; /* not given: as each checkpoint's architecture says */
+    bool used;    /* some model took it */
     const char *offered[DQ_INPUT_HEAD_ORDERS];
 } dq_input_head_order;
 /* Fills h->offered, the words of the row. */
@@ -63,12 +61,8 @@ const char *const *dq_input_head_order_offer(dq_input_head_order *h);
                 DQ_INPUT_HEAD_ORDERS,                                                              \
                 "{words}: read the heads of a Diff Transformer in this order, whatever its "       \
                 "architecture says (see docs/math/model.md and dq doctor --model)")
-/* Before any model is opened. */
-void dq_input_head_order_read(dq_input_head_order *h);
 /* After the last one: DQ_MISMATCH where no model used it. */
 dq_status dq_input_head_order_check(const dq_input_head_order *h, dq_err *err);
-/* "halves" or null, for `settings`. */
-json_t *dq_input_head_order_json(const dq_input_head_order *h);
 /* Opens a MODEL argument and passes on its warnings. h: NULL allowed. */
 dq_status dq_input_model(dq_model **out, const char *path, dq_input_head_order *h,
                          dq_logger *logger, dq_err *err);
