@@ -117,11 +117,11 @@ typedef struct dq_out {
     bool begun;                       /* PATH.partial is this run's */
 } dq_out;
 
-/* Touches nothing. DQ_FILE when PATH cannot become a file (dq_file_check), or PATH.partial is a link
- * or exists without force. Or when it cannot become a folder: it exists without force, or is neither
- * empty nor made before, which means the file `mark` and only regular files that `owns` accepts; the
- * same for PATH.partial (without `mark`) of an interrupted run, and PATH.old. Drops final slashes.
- * DQ_USAGE: an empty name of a folder. */
+/* Touches nothing. DQ_FILE when PATH cannot become a file (dq_file_check), or PATH.partial is a
+ * link or exists without force. Or when it cannot become a folder: it exists without force, or is
+ * neither empty nor made before, which means the file `mark` and only regular files that `owns`
+ * accepts; the same for PATH.partial (without `mark`) of an interrupted run, and PATH.old. Drops
+ * final slashes. DQ_USAGE: an empty name of a folder. */
 dq_status dq_out_check(dq_out *o, const char *path, const char *mark, dq_out_owns *owns, bool force,
                        dq_arena *a, dq_err *err);
 /* Begins the file, or one of the folder, which the first makes anew; then its bytes and dq_out_end

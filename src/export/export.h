@@ -82,8 +82,8 @@ void dq_export_close(dq_export *x); /* NULL allowed; what was written and not co
 const dq_export_row *dq_export_row_at(const dq_export *x,
                                       int64_t i); /* dq_name_order: layer 2 before 10 */
 
-/* DQ_FILE: as dq_out_check: force replaces only an earlier export or, for GGUF, any file, which is the
- * caller's business; or the disk is too full. Touches nothing. */
+/* DQ_FILE: as dq_out_check, where force replaces only an earlier export or, for GGUF, any file,
+ * which is the caller's business; or the disk is too full. Touches nothing. */
 dq_status dq_export_check(dq_export *x, const char *path, bool force, dq_err *err);
 
 /* Called now and then with bytes written. */
