@@ -7,6 +7,31 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* A case of a switch: the statement with the constant NAME for what is switched on, a copy of its code of its own. */
+#define CASE_OF(NAME, VALUE, ...)                                                                  \
+    case VALUE: {                                                                                  \
+        enum { NAME = VALUE };                                                                     \
+        __VA_ARGS__;                                                                               \
+        break;                                                                                     \
+    }
+/* The statement with ROWS, 1 to 4, or with BITS, a width of codes in the KV cache, as a constant. */
+#define WITH_ROWS(n, ...)                                                                          \
+    switch (n) {                                                                                   \
+        CASE_OF(ROWS, 1, __VA_ARGS__)                                                              \
+        CASE_OF(ROWS, 2, __VA_ARGS__)                                                              \
+        CASE_OF(ROWS, 3, __VA_ARGS__)                                                              \
+    default: CASE_OF(ROWS, 4, __VA_ARGS__)                                                         \
+    }
+#define WITH_BITS(n, ...)                                                                          \
+    switch (n) {                                                                                   \
+        CASE_OF(BITS, 8, __VA_ARGS__)                                                              \
+        CASE_OF(BITS, 6, __VA_ARGS__)                                                              \
+        CASE_OF(BITS, 5, __VA_ARGS__)                                                              \
+        CASE_OF(BITS, 4, __VA_ARGS__)                                                              \
+        CASE_OF(BITS, 3, __VA_ARGS__)                                                              \
+    default: CASE_OF(BITS, 2, __VA_ARGS__)                                                         \
+    }
+
 /* Columns of a tile of B: K pages ([head_dim][64]) and blocks of transposed weights share it. */
 enum { DQ_TILE_N = 64 };
 /* An element of a product with weights is the sum, in order, of chains over DQ_CHAIN values of k. */

@@ -11,6 +11,7 @@
 
 #include "kernels/cpu/simd.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -52,28 +53,22 @@ static inline int kv_low(int bits)
     return bits == 8 ? 8 : bits >= 4 ? 4 : 2;
 }
 
+INLINE void kv_planes(uint8_t *restrict u, const uint8_t *restrict line, const int bits, int64_t n)
+{
+    const int low = kv_low(bits);
+    if (low == 8)
+        memcpy(u, line, (size_t)n);
+    else
+        kv_plane(u, line, n, low, 0);
+    if (bits > low) kv_plane(u, line + n * low / 8, n, bits - low, low);
+}
+
 /* n <= DQ_KV_LINE codes of one line, in offset binary. */
 static inline void kv_unsigned(uint8_t *restrict u, const uint8_t *restrict line, int bits,
                                int64_t n)
 {
     memset(u, 0, (size_t)n);
-    switch (bits) {
-    case 8: memcpy(u, line, (size_t)n); break;
-    case 6:
-        kv_plane(u, line, n, 4, 0);
-        kv_plane(u, line + n / 2, n, 2, 4);
-        break;
-    case 5:
-        kv_plane(u, line, n, 4, 0);
-        kv_plane(u, line + n / 2, n, 1, 4);
-        break;
-    case 4: kv_plane(u, line, n, 4, 0); break;
-    case 3:
-        kv_plane(u, line, n, 2, 0);
-        kv_plane(u, line + n / 4, n, 1, 2);
-        break;
-    default: kv_plane(u, line, n, 2, 0); break;
-    }
+    WITH_BITS(bits, kv_planes(u, line, BITS, n))
 }
 
 /* The same, signed. */
@@ -96,37 +91,53 @@ INLINE unsigned kv_bits(const uint8_t *restrict plane, int width, int parts, int
     return (unsigned)plane[j % pieces * piece + i] >> (j / pieces * width) & ((1u << width) - 1);
 }
 
-/* Codes of the j-th piece, each times its own scale. */
+/* Codes of the j-th piece: signed ones times a scale each, or, with `lows`, codes less d times a step, and a low: those of one
+ * channel, or (each 1) of every code. */
 INLINE void kv_piece(float *restrict dst, const uint8_t *restrict line, int bits, int parts,
-                     int64_t piece, int j, const float *restrict s)
+                     int64_t piece, int j, const bool lows, float d, const float *restrict step,
+                     const float *restrict least, int each)
 {
     const int half = 1 << (bits - 1), low = kv_low(bits), high = bits - low;
     const uint8_t *restrict second = line + piece * parts * low / 8;
-    float *restrict to = dst + j * piece;
-    const float *restrict factor = s + j * piece;
 #pragma omp simd
     for (int64_t i = 0; i < piece; i++) {
         unsigned u = kv_bits(line, low, parts, piece, j, i);
         if (high) u |= kv_bits(second, high ? high : 1, parts, piece, j, i) << low;
-        to[i] = (float)((int)u - half) * factor[i];
+        const int64_t at = each * (j * piece + i);
+        dst[j * piece + i] =
+            lows ? ((float)(int)u - d) * step[at] + least[at] : (float)((int)u - half) * step[at];
     }
 }
 
 /* n codes of one line. A piece lies in one place of every byte; which one is a constant here, as `bits`
  * and mostly n are, so that each piece becomes a few vectors without a branch. */
 INLINE void kv_line(float *restrict dst, const uint8_t *restrict line, int bits, int64_t n,
-                    const float *restrict s)
+                    const bool lows, float d, const float *restrict step,
+                    const float *restrict least, int each)
 {
-    const int parts = bits == 3 || bits == 5 ? 8 : 4;
-    kv_piece(dst, line, bits, parts, n / parts, 0, s);
-    kv_piece(dst, line, bits, parts, n / parts, 1, s);
-    kv_piece(dst, line, bits, parts, n / parts, 2, s);
-    kv_piece(dst, line, bits, parts, n / parts, 3, s);
+    const int parts = bits % 2 ? 8 : 4;
+    kv_piece(dst, line, bits, parts, n / parts, 0, lows, d, step, least, each);
+    kv_piece(dst, line, bits, parts, n / parts, 1, lows, d, step, least, each);
+    kv_piece(dst, line, bits, parts, n / parts, 2, lows, d, step, least, each);
+    kv_piece(dst, line, bits, parts, n / parts, 3, lows, d, step, least, each);
     if (parts == 4) return;
-    kv_piece(dst, line, bits, parts, n / parts, 4, s);
-    kv_piece(dst, line, bits, parts, n / parts, 5, s);
-    kv_piece(dst, line, bits, parts, n / parts, 6, s);
-    kv_piece(dst, line, bits, parts, n / parts, 7, s);
+    kv_piece(dst, line, bits, parts, n / parts, 4, lows, d, step, least, each);
+    kv_piece(dst, line, bits, parts, n / parts, 5, lows, d, step, least, each);
+    kv_piece(dst, line, bits, parts, n / parts, 6, lows, d, step, least, each);
+    kv_piece(dst, line, bits, parts, n / parts, 7, lows, d, step, least, each);
+}
+
+/* A line of a token's values. */
+INLINE void kv_value_line(float *restrict dst, const uint8_t *restrict line, int bits, int64_t n,
+                          const bool lows, float d, const float *restrict step,
+                          const float *restrict least)
+{
+    if (n == 128)
+        kv_line(dst, line, bits, 128, lows, d, step, least, 1);
+    else if (n == 64)
+        kv_line(dst, line, bits, 64, lows, d, step, least, 1);
+    else
+        kv_line(dst, line, bits, n, lows, d, step, least, 1);
 }
 
 INLINE void kv_keys(float *restrict dst, const uint8_t *restrict codes, int bits, int64_t channels,
@@ -138,71 +149,25 @@ INLINE void kv_keys(float *restrict dst, const uint8_t *restrict codes, int bits
             scale += 64;
             left = group;
         }
-        kv_line(dst + c * 64, codes + c * 8 * bits, bits, 64, scale);
+        kv_line(dst + c * 64, codes + c * 8 * bits, bits, 64, false, 0, scale, NULL, 1);
     }
 }
 
 static inline void read_keys(float *restrict dst, const uint8_t *restrict codes, int bits,
-                             int64_t channels, int64_t group, const float *restrict scale)
-{
-    switch (bits) {
-    case 8: kv_keys(dst, codes, 8, channels, group, scale); break;
-    case 6: kv_keys(dst, codes, 6, channels, group, scale); break;
-    default: kv_keys(dst, codes, 4, channels, group, scale); break;
-    }
-}
-
-/* Per-channel codes of the j-th piece: (code - d) times a step, and a low: those of one channel, or (each 1) of every code. */
-INLINE void kv_page_piece(float *restrict dst, const uint8_t *restrict line, int bits, int parts,
-                          int64_t piece, int j, float d, const float *restrict step,
-                          const float *restrict least, int each)
-{
-    const int low = kv_low(bits), high = bits - low;
-    const uint8_t *restrict second = line + piece * parts * low / 8;
-#pragma omp simd
-    for (int64_t i = 0; i < piece; i++) {
-        unsigned u = kv_bits(line, low, parts, piece, j, i);
-        if (high) u |= kv_bits(second, high ? high : 1, parts, piece, j, i) << low;
-        const int64_t at = each * (j * piece + i);
-        dst[j * piece + i] = ((float)(int)u - d) * step[at] + least[at];
-    }
-}
-
-INLINE void kv_page_line(float *restrict dst, const uint8_t *restrict line, int bits, int64_t n,
-                         float d, const float *restrict step, const float *restrict least, int each)
-{
-    const int parts = bits % 2 ? 8 : 4; /* constants, as in kv_line */
-    kv_page_piece(dst, line, bits, parts, n / parts, 0, d, step, least, each);
-    kv_page_piece(dst, line, bits, parts, n / parts, 1, d, step, least, each);
-    kv_page_piece(dst, line, bits, parts, n / parts, 2, d, step, least, each);
-    kv_page_piece(dst, line, bits, parts, n / parts, 3, d, step, least, each);
-    if (parts == 4) return;
-    kv_page_piece(dst, line, bits, parts, n / parts, 4, d, step, least, each);
-    kv_page_piece(dst, line, bits, parts, n / parts, 5, d, step, least, each);
-    kv_page_piece(dst, line, bits, parts, n / parts, 6, d, step, least, each);
-    kv_page_piece(dst, line, bits, parts, n / parts, 7, d, step, least, each);
-}
+                             int64_t channels, int64_t group, const float *restrict scale){
+    WITH_BITS(bits, kv_keys(dst, codes, BITS, channels, group, scale))}
 
 INLINE void kv_page_keys(float *restrict dst, const uint8_t *restrict codes, int bits,
                          int64_t channels, const float *restrict step, const float *restrict least)
 {
     for (int64_t c = 0; c < channels; c++)
-        kv_page_line(dst + c * 64, codes + c * 8 * bits, bits, 64, 0, step + c, least + c, 0);
+        kv_line(dst + c * 64, codes + c * 8 * bits, bits, 64, true, 0, step + c, least + c, 0);
 }
 
 static inline void read_page_keys(float *restrict dst, const uint8_t *restrict codes, int bits,
                                   int64_t channels, const float *restrict step,
-                                  const float *restrict least)
-{
-    switch (bits) {
-    case 8: kv_page_keys(dst, codes, 8, channels, step, least); break;
-    case 6: kv_page_keys(dst, codes, 6, channels, step, least); break;
-    case 5: kv_page_keys(dst, codes, 5, channels, step, least); break;
-    case 4: kv_page_keys(dst, codes, 4, channels, step, least); break;
-    case 3: kv_page_keys(dst, codes, 3, channels, step, least); break;
-    default: kv_page_keys(dst, codes, 2, channels, step, least); break;
-    }
-}
+                                  const float *restrict least){
+    WITH_BITS(bits, kv_page_keys(dst, codes, BITS, channels, step, least))}
 
 INLINE void kv_page_values(float *restrict dst, const uint8_t *restrict codes, int bits,
                            int64_t first, int64_t end, int64_t cols, const float *step,
@@ -210,15 +175,9 @@ INLINE void kv_page_values(float *restrict dst, const uint8_t *restrict codes, i
 {
     for (int64_t t = first; t < end; t++) {
         for (int64_t c = 0; c < cols; c += DQ_KV_LINE) {
-            const int64_t n = cols - c < DQ_KV_LINE ? cols - c : DQ_KV_LINE, at = t * cols + c;
-            const uint8_t *restrict line = codes + at * bits / 8;
-            if (n == 128) {
-                kv_page_line(dst + at, line, bits, 128, dither[t], step + c, least + c, 1);
-            } else if (n == 64) {
-                kv_page_line(dst + at, line, bits, 64, dither[t], step + c, least + c, 1);
-            } else {
-                kv_page_line(dst + at, line, bits, n, dither[t], step + c, least + c, 1);
-            }
+            const int64_t at = t * cols + c;
+            kv_value_line(dst + at, codes + at * bits / 8, bits, pages_min(cols - c, DQ_KV_LINE),
+                          true, dither[t], step + c, least + c);
         }
     }
 }
@@ -227,14 +186,7 @@ static inline void read_page_values(float *restrict dst, const uint8_t *restrict
                                     int64_t first, int64_t end, int64_t cols, const float *step,
                                     const float *least, const float *dither)
 {
-    switch (bits) {
-    case 8: kv_page_values(dst, codes, 8, first, end, cols, step, least, dither); break;
-    case 6: kv_page_values(dst, codes, 6, first, end, cols, step, least, dither); break;
-    case 5: kv_page_values(dst, codes, 5, first, end, cols, step, least, dither); break;
-    case 4: kv_page_values(dst, codes, 4, first, end, cols, step, least, dither); break;
-    case 3: kv_page_values(dst, codes, 3, first, end, cols, step, least, dither); break;
-    default: kv_page_values(dst, codes, 2, first, end, cols, step, least, dither); break;
-    }
+    WITH_BITS(bits, kv_page_values(dst, codes, BITS, first, end, cols, step, least, dither))
 }
 
 /* s[n] = scales of channels c .. c+n-1 of one token. */
@@ -259,16 +211,9 @@ INLINE void kv_values(float *restrict dst, const uint8_t *restrict codes, int bi
     float s[DQ_KV_LINE];
     for (int64_t t = 0; t < tokens; t++) {
         for (int64_t c = 0; c < cols; c += DQ_KV_LINE) {
-            const int64_t n = cols - c < DQ_KV_LINE ? cols - c : DQ_KV_LINE;
-            const uint8_t *restrict line = codes + (t * cols + c) * bits / 8;
+            const int64_t n = pages_min(cols - c, DQ_KV_LINE), at = t * cols + c;
             kv_spread(s, c, n, group, scale + t * n_scales, n_scales);
-            if (n == 128) {
-                kv_line(dst + t * cols + c, line, bits, 128, s);
-            } else if (n == 64) {
-                kv_line(dst + t * cols + c, line, bits, 64, s);
-            } else {
-                kv_line(dst + t * cols + c, line, bits, n, s);
-            }
+            kv_value_line(dst + at, codes + at * bits / 8, bits, n, false, 0, s, NULL);
         }
     }
 }
@@ -277,14 +222,7 @@ static inline void read_values(float *restrict dst, const uint8_t *restrict code
                                int64_t tokens, int64_t cols, int64_t group,
                                const float *restrict scale, int64_t n_scales)
 {
-    switch (bits) {
-    case 8: kv_values(dst, codes, 8, tokens, cols, group, scale, n_scales); break;
-    case 6: kv_values(dst, codes, 6, tokens, cols, group, scale, n_scales); break;
-    case 5: kv_values(dst, codes, 5, tokens, cols, group, scale, n_scales); break;
-    case 4: kv_values(dst, codes, 4, tokens, cols, group, scale, n_scales); break;
-    case 3: kv_values(dst, codes, 3, tokens, cols, group, scale, n_scales); break;
-    default: kv_values(dst, codes, 2, tokens, cols, group, scale, n_scales); break;
-    }
+    WITH_BITS(bits, kv_values(dst, codes, BITS, tokens, cols, group, scale, n_scales))
 }
 
 #endif

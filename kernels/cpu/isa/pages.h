@@ -126,16 +126,8 @@ INLINE void pages_keys(uint8_t *block, const uint8_t *codes, const uint8_t *next
 }
 
 static void pages_key_block(uint8_t *block, const uint8_t *codes, const uint8_t *next, int bits,
-                            int64_t dim, int64_t group)
-{
-    switch (bits) { /* a constant each: unpacking then has no branches */
-    case 8: pages_keys(block, codes, next, 8, dim, group); break;
-    case 6: pages_keys(block, codes, next, 6, dim, group); break;
-    case 5: pages_keys(block, codes, next, 5, dim, group); break;
-    case 4: pages_keys(block, codes, next, 4, dim, group); break;
-    case 3: pages_keys(block, codes, next, 3, dim, group); break;
-    default: pages_keys(block, codes, next, 2, dim, group); break;
-    }
+                            int64_t dim, int64_t group){
+    WITH_BITS(bits, pages_keys(block, codes, next, BITS, dim, group)) /* has no branches */
 }
 
 /* Chunks of 64 columns one after the other, 16 parts each. What quads get to know of a line are constants
@@ -166,14 +158,7 @@ INLINE void pages_values(uint8_t *block, const uint8_t *codes, const uint8_t *ne
 static void pages_value_block(uint8_t *block, const uint8_t *codes, const uint8_t *next, int bits,
                               int64_t cols)
 {
-    switch (bits) {
-    case 8: pages_values(block, codes, next, 8, cols); break;
-    case 6: pages_values(block, codes, next, 6, cols); break;
-    case 5: pages_values(block, codes, next, 5, cols); break;
-    case 4: pages_values(block, codes, next, 4, cols); break;
-    case 3: pages_values(block, codes, next, 3, cols); break;
-    default: pages_values(block, codes, next, 2, cols); break;
-    }
+    WITH_BITS(bits, pages_values(block, codes, next, BITS, cols))
 }
 
 /* One run of channels of one row: total (+)= (sum - shift) * (query scale * key scale). */
