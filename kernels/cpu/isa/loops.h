@@ -54,12 +54,76 @@ static inline float exp_scalar(float x)
     return x != x ? x : y;
 }
 
+/* ------------------------------------------------------------------------------------------ rows */
+
+static void round_to_grid(float *x, int64_t n, float r, float qmax, float delta)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float q = rintf(x[i] * r);
+        q = q < qmax ? q : qmax; /* the vector minimum's choice for NaN, too */
+        q = q > -qmax ? q : -qmax;
+        x[i] = q * delta;
+    }
+}
+
+static void diff(float *d, const float *p1, const float *p2, int64_t n, float a, float b)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) d[i] = a * p1[i] - b * p2[i];
+}
+
+static void scale_row(float *x, int64_t n, float a)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) x[i] *= a;
+}
+
+static void scale_gain(float *y, const float *x, int64_t n, float a, const float *w)
+{
+    if (w) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) y[i] = x[i] * a * w[i];
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) y[i] = x[i] * a;
+    }
+}
+
+static void add_row(float *x, const float *y, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) x[i] += y[i];
+}
+
+static void rotate(float *lo, float *hi, const float *cos, const float *sin, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        const float x = lo[i], y = hi[i];
+        lo[i] = x * cos[i] - y * sin[i];
+        hi[i] = y * cos[i] + x * sin[i];
+    }
+}
+
 /* ------------------------------------------------------------------------------------ divergence */
 
 typedef double wide_doubles __attribute__((vector_size(VECTOR_BYTES)));
 typedef int64_t wide_words __attribute__((vector_size(VECTOR_BYTES)));
 typedef float wide_floats __attribute__((vector_size(VECTOR_BYTES / 2), aligned(4)));
 enum { WIDE_LANES = 8, WIDE_STEP = VECTOR_BYTES / 8, WIDE_VECTORS = WIDE_LANES / WIDE_STEP };
+
+/* The compiler's own conversion cuts vectors in halves. */
+INLINE wide_doubles wide_of(const float *p)
+{
+    wide_floats x;
+    memcpy(&x, p, sizeof x);
+#ifdef VECTOR
+    return (wide_doubles)VECTOR(cvtps_pd)(x);
+#else
+    return __builtin_convertvector(x, wide_doubles);
+#endif
+}
 
 /* exp(x) for x <= 0 or NaN, within 1 ulp; 0 below -708. x = n ln 2 + r with n = rint(x / ln 2), which adding 1.5 * 2^52
  * leaves in the low bits; n times the first part of ln 2, 32 bits, is exact. exp(r) = 1 + (r + r^2 q(r)), q of degree 9
@@ -87,11 +151,8 @@ INLINE void add_divergence(wide_doubles s[3][WIDE_VECTORS], const float *p, cons
                            double top_p, double top_q)
 {
     for (int j = 0; j < WIDE_VECTORS; j++) {
-        wide_floats a, b;
-        memcpy(&a, p + j * WIDE_STEP, sizeof a);
-        memcpy(&b, q + j * WIDE_STEP, sizeof b);
-        const wide_doubles u = __builtin_convertvector(a, wide_doubles) - top_p;
-        const wide_doubles v = __builtin_convertvector(b, wide_doubles) - top_q;
+        const wide_doubles u = wide_of(p + j * WIDE_STEP) - top_p;
+        const wide_doubles v = wide_of(q + j * WIDE_STEP) - top_q;
         const wide_doubles e = exp_of(u), term = e * (u - v);
         s[0][j] += e;
         s[1][j] += exp_of(v);
@@ -247,6 +308,22 @@ static double map_sizes(double *page, int64_t *below, const float *p1, const flo
 
 /* ---------------------------------------------------------------------------------------- powers */
 
+static double sum_squares(const float *x, int64_t n)
+{
+    wide_doubles s[WIDE_VECTORS] = {{0}};
+    double lane[WIDE_LANES];
+    int64_t i = 0;
+    for (; i + WIDE_LANES <= n; i += WIDE_LANES) {
+        for (int j = 0; j < WIDE_VECTORS; j++) {
+            const wide_doubles v = wide_of(x + i + j * WIDE_STEP);
+            s[j] += v * v;
+        }
+    }
+    for (int j = 0; j < WIDE_VECTORS; j++) memcpy(lane + j * WIDE_STEP, &s[j], sizeof s[j]);
+    for (int k = 0; i < n; i++, k++) lane[k] += (double)x[i] * (double)x[i];
+    return fold_lanes(lane);
+}
+
 static void power_sums(double sum[3], const float *x, int n)
 {
     wide_doubles s[3][WIDE_VECTORS] = {{{0}}};
@@ -254,9 +331,7 @@ static void power_sums(double sum[3], const float *x, int n)
     int i = 0;
     for (; i + WIDE_LANES <= n; i += WIDE_LANES) {
         for (int j = 0; j < WIDE_VECTORS; j++) {
-            wide_floats a;
-            memcpy(&a, x + i + j * WIDE_STEP, sizeof a);
-            const wide_doubles v = __builtin_convertvector(a, wide_doubles), w = v * v;
+            const wide_doubles v = wide_of(x + i + j * WIDE_STEP), w = v * v;
             s[0][j] += (wide_doubles)((wide_words)v & INT64_MAX);
             s[1][j] += w;
             s[2][j] += w * w;
@@ -333,20 +408,17 @@ INLINE void lines_chunks(void *to, const void *words, const int bits, int64_t ch
 
 static void lines(void *to, const void *words, int bits, int64_t chunks)
 {
-    switch (bits) { /* a constant, for speed */
-    case 2: lines_chunks(to, words, 2, chunks); break;
-    case 3: lines_chunks(to, words, 3, chunks); break;
-    case 4: lines_chunks(to, words, 4, chunks); break;
-    case 5: lines_chunks(to, words, 5, chunks); break;
-    case 6: lines_chunks(to, words, 6, chunks); break;
-    default: lines_chunks(to, words, 7, chunks); break;
-    }
+    if (bits == 7)
+        lines_chunks(to, words, 7, chunks);
+    else
+        WITH_BITS(bits, lines_chunks(to, words, BITS, chunks))
 }
 
 #if VECTOR_BYTES > 16
 /* --------------------------------------------------------------------------------------- vectors */
 
-/* The instruction set has defined columns, LANES words of LANES rows transposed, and defines sum_of_exp and tiles. */
+/* The instruction set has defined columns, LANES words of LANES rows transposed, and TILE_VECTORS of a tile's row, and defines
+ * exp_lanes, exp_low and is_above. */
 
 /* exp(x) / 2^n, as exp_scalar has it. */
 INLINE vecf exp_rest(vecf x, vecf n)
@@ -361,24 +433,97 @@ INLINE vecf exp_rest(vecf x, vecf n)
     return (q * r) * r + r + 1.0f;
 }
 
-/* Lane i with lane i + 4, then + 2, + 1. */
-INLINE float fold8(__m256 a)
+/* The largest lane or number of `rest`, which has n; lanes are none of them NaN. */
+INLINE float max_with(vecf best, const float *rest, int64_t n)
 {
-    const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
-    return _mm_cvtss_f32(_mm_add_ss(c, _mm_shuffle_ps(c, c, 1)));
+    float top = top_of(best);
+    for (int64_t i = 0; i < n; i++) top = rest[i] > top ? rest[i] : top;
+    return top;
 }
 
-INLINE double sum_of_exp(float *p, const float *s, int64_t n, float m);
-
-static double exp_sum(float *p, const float *s, int64_t n, float m)
+static float scale_max(float *x, int64_t n, float scale)
 {
-    return sum_of_exp(p, s, n, m);
+    vecf best = all_floats(-INFINITY);
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        const vecf v = load_floats(x + i) * scale;
+        store_floats(x + i, v);
+        best = VECTOR(max_ps)(v, best); /* NaN in v gives best */
+    }
+    for (int64_t k = i; k < n; k++) x[k] *= scale;
+    return max_with(best, x + i, n - i);
 }
 
-static double sum_exp(const float *s, int64_t n, float m)
+static float row_max(const float *x, int64_t n)
 {
-    return sum_of_exp(NULL, s, n, m);
+    vecf best = all_floats(-INFINITY);
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) best = VECTOR(max_ps)(load_floats(x + i), best);
+    return max_with(best, x + i, n - i);
+}
+
+static float absmax(const float *x, int64_t n)
+{
+    const veci no_sign = all_words(INT32_MAX);
+    veci best = all_words(0);
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        best = VECTOR(max_epi32)(best, (veci)load_floats(x + i) & no_sign);
+    best = VECTOR(max_epi32)(best, (veci)load_some(x + i, n - i) & no_sign);
+    int32_t lane[LANES], top = 0;
+    float f;
+    store_words(lane, best);
+    for (int j = 0; j < LANES; j++) top = lane[j] > top ? lane[j] : top;
+    memcpy(&f, &top, sizeof f);
+    return f;
+}
+
+/* exp_lanes of what is at most EXP_HIGH, and whether anything is above that, or NaN. */
+INLINE vecf exp_lanes(vecf x);
+INLINE vecf exp_low(vecf x);
+INLINE int is_above(vecf x);
+
+INLINE double sum_of_exp(float *p, const float *s, int64_t n, float m)
+{
+    enum { BLOCK = 64, STEP = 4 * LANES };
+    double sum = 0;
+    for (int64_t first = 0; first < n; first += BLOCK) {
+        const int64_t end = n - first < BLOCK ? n : first + BLOCK;
+        int64_t i = first;
+        vecf part[PARTS] = {{0}};
+        for (; i + STEP <= end; i += STEP) {
+            vecf x[4];
+            int above = 0; /* hardly ever: less than all that is subtracted is never above 0 */
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; j++) {
+                x[j] = load_floats(s + i + j * LANES) - m;
+                above |= is_above(x[j]);
+            }
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; j++) {
+                const vecf y = above ? exp_lanes(x[j]) : exp_low(x[j]);
+                if (p) store_floats(p + i + j * LANES, y);
+                part[j % PARTS] += y;
+            }
+        }
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++, i += LANES) {
+            if (i >= end) break;
+            const vecf y = some_of(exp_lanes(load_some(s + i, end - i) - m), end - i);
+            if (p) store_some(p + i, y, end - i);
+            part[j % PARTS] += y;
+        }
+        sum += (double)fold16(part);
+    }
+    return sum;
+}
+
+static void silu_mul(float *g, const float *u, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += LANES) {
+        const vecf x = load_some(g + i, n - i), y = x / (1.0f + exp_lanes(-x));
+        store_some(g + i, y * load_some(u + i, n - i), n - i);
+    }
 }
 
 /* Elements of two bytes as f32. */
@@ -393,13 +538,87 @@ INLINE vecf load_as(const void *from, const dq_dtype type)
     return type == DQ_F32 ? load_floats(from) : as_floats(load_half(from), type);
 }
 
+/* n columns of C become the sums, or have them added. */
+INLINE void put_sums(float *c, vecf s, int64_t n, bool add)
+{
+    store_some(c, add ? floats_plus(load_some(c, n), s) : s, n);
+}
+
+/* One tile of mr x LANES nv elements; mr, nv and the type of B are constants at every call, so that the sums stay in
+ * registers. Columns beyond n are computed and not stored. */
+INLINE void tile(const dq_dtype type, const int mr, const int nv, float *c, int64_t ldc,
+                 const float *a, int64_t lda, const uint8_t *b, int64_t ldb, int64_t n, int64_t k,
+                 bool add)
+{
+    const int bytes = type == DQ_F32 ? 4 : 2;
+    vecf s[6][TILE_VECTORS];
+#pragma GCC unroll 6
+    for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) s[i][j] = VECTOR(setzero_ps)();
+    for (int64_t kk = 0; kk < k; kk++, b += ldb * bytes) {
+        vecf w[TILE_VECTORS];
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) w[j] = load_as(b + LANES * bytes * j, type);
+#pragma GCC unroll 6
+        for (int i = 0; i < mr; i++) {
+            const vecf x = all_floats(a[i * lda + kk]);
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) s[i][j] = floats_fma(x, w[j], s[i][j]);
+        }
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++)
+            put_sums(c + i * ldc + LANES * j, s[i][j], j + 1 < nv ? LANES : n - LANES * j, add);
+}
+
+INLINE void tile_rows(const dq_dtype type, const int nv, float *c, int64_t ldc, const float *a,
+                      int64_t lda, const uint8_t *b, int64_t ldb, int64_t m, int64_t n, int64_t k,
+                      bool add)
+{
+    for (; m >= 6; m -= 6, a += 6 * lda, c += 6 * ldc)
+        tile(type, 6, nv, c, ldc, a, lda, b, ldb, n, k, add);
+    switch (m) {
+    case 5: tile(type, 5, nv, c, ldc, a, lda, b, ldb, n, k, add); break;
+    case 4: tile(type, 4, nv, c, ldc, a, lda, b, ldb, n, k, add); break;
+    case 3: tile(type, 3, nv, c, ldc, a, lda, b, ldb, n, k, add); break;
+    case 2: tile(type, 2, nv, c, ldc, a, lda, b, ldb, n, k, add); break;
+    case 1: tile(type, 1, nv, c, ldc, a, lda, b, ldb, n, k, add); break;
+    default: break;
+    }
+}
+
+/* At most TILE_VECTORS * LANES columns. */
+INLINE void tile_columns(const dq_dtype type, float *c, int64_t ldc, const float *a, int64_t lda,
+                         const uint8_t *b, int64_t ldb, int64_t m, int64_t n, int64_t k, bool add)
+{
+    switch ((n + LANES - 1) / LANES) {
+    case 1: tile_rows(type, 1, c, ldc, a, lda, b, ldb, m, n, k, add); break;
+#if TILE_VECTORS > 2
+    case 2: tile_rows(type, 2, c, ldc, a, lda, b, ldb, m, n, k, add); break;
+    case 3: tile_rows(type, 3, c, ldc, a, lda, b, ldb, m, n, k, add); break;
+#endif
+    default: tile_rows(type, TILE_VECTORS, c, ldc, a, lda, b, ldb, m, n, k, add); break;
+    }
+}
+
 INLINE void tiles(const dq_dtype type, float *c, int64_t ldc, const float *a, int64_t lda,
-                  const void *b, int64_t ldb, int64_t m, int64_t n, int64_t k, bool add);
+                  const uint8_t *b, int64_t ldb, int64_t m, int64_t n, int64_t k, bool add)
+{
+    enum { COLS = TILE_VECTORS * LANES };
+    const int bytes = type == DQ_F32 ? 4 : 2;
+    if ((int)COLS >= (int)DQ_TILE_N) /* a loop would keep what it does not need at hand */
+        tile_columns(type, c, ldc, a, lda, b, ldb, m, n, k, add);
+    for (int64_t j = 0; (int)COLS < (int)DQ_TILE_N && j < n; j += COLS)
+        tile_columns(type, c + j, ldc, a, lda, b + j * bytes, ldb, m, n - j, k, add);
+}
 
 static void gemm(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb,
                  int64_t m, int64_t n, int64_t k, bool add)
 {
-    tiles(DQ_F32, c, ldc, a, lda, b, ldb, m, n, k, add);
+    tiles(DQ_F32, c, ldc, a, lda, (const uint8_t *)(const void *)b, ldb, m, n, k, add);
 }
 
 static void gemm_half(float *c, int64_t ldc, const float *a, int64_t lda, const void *b,
@@ -452,11 +671,63 @@ static const uint8_t code_bytes[7][32] = {PAIRS(2), PAIRS(3), PAIRS(4), PAIRS(5)
 static const uint32_t code_shift[7][16] = {SHIFTS(2), SHIFTS(3), SHIFTS(4), SHIFTS(5),
                                            SHIFTS(6), SHIFTS(7), SHIFTS(8)};
 
+/* Of codes of few bits the value is looked up, in a table of LANES of them: what words hold above the code does not matter, as
+ * the table repeats. */
+INLINE void codes_as(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
+                     int64_t n, int zero, float scale, const bool looked_up)
+{
+    static const int32_t counts[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const vech pairs = load_half((const void *)code_bytes[bits - 2]);
+    const veci shifts = load_bits((const void *)code_shift[bits - 2]);
+    const veci mask = all_words((1 << bits) - 1), none = all_words(zero);
+    const veci all = load_bits((const void *)counts) & mask;
+    const vecf factor = all_floats(scale),
+               table = floats_times(floats_of(words_less(all, none)), factor);
+    for (int64_t i = 0; i < n; i += LANES) {
+        const int64_t at = (first + i) * bits / 8, left = row_bytes - at;
+        const __m128i bytes = left >= 16 ? _mm_loadu_si128((const void *)(row + at))
+                                         : load_some_bytes(row + at, left);
+        const veci u = VECTOR(cvtepu16_epi32)(shuffled_bytes(bytes, pairs));
+        const veci q = VECTOR(srlv_epi32)(u, shifts);
+        const vecf x = looked_up ? look_up(table, q)
+                                 : floats_times(floats_of(words_less(q & mask, none)), factor);
+        if (n - i >= LANES)
+            store_floats(dst + i, x);
+        else
+            store_some(dst + i, x, n - i);
+    }
+}
+
+static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
+                  int64_t n, int zero, float scale)
+{
+    if (1 << bits <= LANES)
+        codes_as(dst, row, row_bytes, bits, first, n, zero, scale, true);
+    else
+        codes_as(dst, row, row_bytes, bits, first, n, zero, scale, false);
+}
+
+INLINE void widen_as(float *dst, const uint8_t *in, const dq_dtype type, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) store_floats(dst + i, load_as(in + 2 * i, type));
+    if (i < n) store_some(dst + i, as_floats(load_some_halves(in + 2 * i, n - i), type), n - i);
+}
+
+static void widen(float *dst, const void *src, dq_dtype type, int64_t n)
+{
+    if (type == DQ_F32)
+        memcpy(dst, src, (size_t)n * sizeof *dst);
+    else if (type == DQ_F16)
+        widen_as(dst, src, DQ_F16, n);
+    else
+        widen_as(dst, src, DQ_BF16, n);
+}
+
 /* -------------------------------------------------------------------------- products of few rows */
 
 /* With weights that lie as they are stored, read once for MAX_ROWS. The instruction set has defined MAX_ROWS of
- * activations at a time, STRIPS of LANES rows of W for f32, columns_far, columns of rows that come from memory, and
- * put_sums, which adds to n columns of C or replaces them. */
+ * activations at a time, STRIPS of LANES rows of W for f32, and columns_far, columns of rows that come from memory. */
 typedef struct thin_job {
     float *c;
     const float *a;
@@ -644,19 +915,31 @@ static void skinny_bf16(float *c, int64_t ldc, const float *a, int64_t lda, cons
     }
 }
 
-/* ----------------------------------------------------------- what wider vectors do not gain from */
-
-float dq_simd_avx2_scale_max(float *x, int64_t n, float scale);
-float dq_simd_avx2_max(const float *x, int64_t n);
-float dq_simd_avx2_absmax(const float *x, int64_t n);
-void dq_simd_avx2_round_to_grid(float *x, int64_t n, float r, float qmax, float delta);
-void dq_simd_avx2_diff(float *d, const float *p1, const float *p2, int64_t n, float a, float b);
-void dq_simd_avx2_scale(float *x, int64_t n, float a);
-void dq_simd_avx2_scale_gain(float *y, const float *x, int64_t n, float a, const float *w);
-double dq_simd_avx2_sum_squares(const float *x, int64_t n);
-void dq_simd_avx2_add(float *x, const float *y, int64_t n);
-void dq_simd_avx2_rotate(float *lo, float *hi, const float *cos, const float *sin, int64_t n);
-
 #endif
+
+/* exp_sum and sum_exp: the instruction set has defined sum_of_exp, of which p may be NULL. */
+static double exp_sum(float *p, const float *s, int64_t n, float m)
+{
+    return sum_of_exp(p, s, n, m);
+}
+
+static double sum_exp(const float *s, int64_t n, float m)
+{
+    return sum_of_exp(NULL, s, n, m);
+}
+
+/* The instruction set has read kv_lines.h. */
+#define DQ_LOOPS_TABLE(NAME, TURN_SCALES)                                                          \
+    {                                                                                              \
+        .name = NAME, .gemm = gemm, .gemm_half = gemm_half, .skinny = skinny,                      \
+        .skinny_bf16 = skinny_bf16, .transpose = transpose, .scale_max = scale_max,                \
+        .max = row_max, .absmax = absmax, .round_to_grid = round_to_grid, .exp_sum = exp_sum,      \
+        .sum_exp = sum_exp, .divergence = divergence, .entropy = entropy, .map_sizes = map_sizes,  \
+        .power_sums = power_sums, .diff = diff, .scale = scale_row, .scale_gain = scale_gain,      \
+        .sum_squares = sum_squares, .add = add_row, .silu_mul = silu_mul, .rotate = rotate,        \
+        .widen = widen, .turn_scales = TURN_SCALES, .codes = codes, .lines = lines,                \
+        .read_keys = read_keys, .read_values = read_values, .read_page_keys = read_page_keys,      \
+        .read_page_values = read_page_values                                                       \
+    }
 
 #endif

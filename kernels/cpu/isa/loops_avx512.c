@@ -6,11 +6,6 @@
 
 #include "kernels/cpu/isa/vectors.h"
 
-static __mmask16 lanes(int64_t n)
-{
-    return (__mmask16)(n >= 16 ? 0xffffu : (1u << n) - 1u);
-}
-
 /* y[j] = column j of 16 rows of 16 words, `stride` bytes apart: pairs of rows inside 128-bit lanes, then lanes. */
 INLINE void columns(__m512 y[16], const void *src, int64_t stride)
 {
@@ -88,84 +83,13 @@ INLINE void columns_far(__m512 y[16], const void *src, int64_t stride)
     }
 }
 
-#define MAX_ROWS 8
-#define STRIPS   1
-
-INLINE void put_sums(float *c, __m512 s, int64_t n, bool add)
-{
-    const __mmask16 keep = lanes(n);
-    _mm512_mask_storeu_ps(c, keep, add ? _mm512_add_ps(_mm512_maskz_loadu_ps(keep, c), s) : s);
-}
-
+#define MAX_ROWS     8
+#define STRIPS       1
+#define TILE_VECTORS 4
 #include "kernels/cpu/isa/loops.h"
 
-/* One tile of mr x 16 nv elements; mr, nv and the type of B are constants at every call, so that the sums stay in
- * registers. `last` selects the columns of the last vector. */
-INLINE void tile(const dq_dtype type, const int mr, const int nv, float *c, int64_t ldc,
-                 const float *a, int64_t lda, const void *from, int64_t ldb, int64_t k, bool add,
-                 __mmask16 last)
-{
-    const int bytes = type == DQ_F32 ? 4 : 2;
-    const uint8_t *b = from;
-    __m512 s[6][4];
-#pragma GCC unroll 6
-    for (int i = 0; i < mr; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < nv; j++) s[i][j] = _mm512_setzero_ps();
-    for (int64_t kk = 0; kk < k; kk++) {
-        __m512 w[4];
-#pragma GCC unroll 4
-        for (int j = 0; j < nv; j++) w[j] = load_as(b + 16 * bytes * j, type);
-        b += ldb * bytes;
-#pragma GCC unroll 6
-        for (int i = 0; i < mr; i++) {
-            const __m512 x = _mm512_set1_ps(a[i * lda + kk]);
-#pragma GCC unroll 4
-            for (int j = 0; j < nv; j++) s[i][j] = _mm512_fmadd_ps(x, w[j], s[i][j]);
-        }
-    }
-#pragma GCC unroll 6
-    for (int i = 0; i < mr; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < nv; j++) {
-            float *to = c + i * ldc + 16 * j;
-            const __mmask16 keep = j + 1 < nv ? (__mmask16)0xffff : last;
-            if (add) s[i][j] = _mm512_add_ps(_mm512_maskz_loadu_ps(keep, to), s[i][j]);
-            _mm512_mask_storeu_ps(to, keep, s[i][j]);
-        }
-}
-
-INLINE void rows_of_tiles(const dq_dtype type, const int nv, float *c, int64_t ldc, const float *a,
-                          int64_t lda, const void *b, int64_t ldb, int64_t m, int64_t k, bool add,
-                          __mmask16 last)
-{
-    for (; m >= 6; m -= 6, a += 6 * lda, c += 6 * ldc)
-        tile(type, 6, nv, c, ldc, a, lda, b, ldb, k, add, last);
-    switch (m) {
-    case 5: tile(type, 5, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
-    case 4: tile(type, 4, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
-    case 3: tile(type, 3, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
-    case 2: tile(type, 2, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
-    case 1: tile(type, 1, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
-    default: break;
-    }
-}
-
-INLINE void tiles(const dq_dtype type, float *c, int64_t ldc, const float *a, int64_t lda,
-                  const void *b, int64_t ldb, int64_t m, int64_t n, int64_t k, bool add)
-{
-    const int64_t nv = (n + 15) / 16;
-    const __mmask16 last = lanes(n - 16 * (nv - 1));
-    switch (nv) {
-    case 4: rows_of_tiles(type, 4, c, ldc, a, lda, b, ldb, m, k, add, last); break;
-    case 3: rows_of_tiles(type, 3, c, ldc, a, lda, b, ldb, m, k, add, last); break;
-    case 2: rows_of_tiles(type, 2, c, ldc, a, lda, b, ldb, m, k, add, last); break;
-    default: rows_of_tiles(type, 1, c, ldc, a, lda, b, ldb, m, k, add, last); break;
-    }
-}
-
 /* Where x <= EXP_HIGH; a NaN stays the NaN it is. */
-INLINE __m512 exp16_low(__m512 x)
+INLINE __m512 exp_low(__m512 x)
 {
     const __m512 low = _mm512_set1_ps(EXP_LOW);
     const __m512 in = _mm512_max_ps(low, x); /* x, where that is a NaN */
@@ -175,114 +99,17 @@ INLINE __m512 exp16_low(__m512 x)
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, low, _CMP_NLT_UQ), y, n);
 }
 
-INLINE __m512 exp16(__m512 x)
+INLINE __m512 exp_lanes(__m512 x)
 {
     const __m512 high = _mm512_set1_ps(EXP_HIGH);
-    __m512 y = exp16_low(_mm512_min_ps(x, high));
+    __m512 y = exp_low(_mm512_min_ps(x, high));
     y = _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, high, _CMP_GT_OQ), _mm512_set1_ps(INFINITY));
     return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x);
 }
 
-/* Lane i with lane i + 8, then + 4, + 2, + 1. */
-INLINE float fold(__m512 s)
+INLINE int is_above(vecf x)
 {
-    return fold8(_mm256_add_ps(_mm512_castps512_ps256(s), _mm512_extractf32x8_ps(s, 1)));
-}
-
-INLINE double sum_of_exp(float *p, const float *s, int64_t n, float m)
-{
-    const __m512 shift = _mm512_set1_ps(m);
-    double sum = 0;
-    int64_t first = 0;
-    for (; first + 64 <= n; first += 64) {
-        __m512 part = _mm512_setzero_ps(), x[4];
-        __mmask16 other = 0; /* hardly ever: less than all that is subtracted is never above 0 */
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) {
-            x[i] = _mm512_sub_ps(_mm512_loadu_ps(s + first + 16 * i), shift);
-            other |= _mm512_cmp_ps_mask(x[i], _mm512_set1_ps(EXP_HIGH), _CMP_NLE_UQ);
-        }
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) {
-            const __m512 y = other ? exp16(x[i]) : exp16_low(x[i]);
-            if (p) _mm512_storeu_ps(p + first + 16 * i, y);
-            part = _mm512_add_ps(part, y);
-        }
-        sum += (double)fold(part);
-    }
-    __m512 part = _mm512_setzero_ps();
-    for (int64_t i = first; i < n; i += 16) {
-        const __mmask16 keep = lanes(n - i);
-        const __m512 x = _mm512_sub_ps(_mm512_maskz_loadu_ps(keep, s + i), shift);
-        const __m512 y = _mm512_maskz_mov_ps(keep, exp16(x));
-        if (p) _mm512_mask_storeu_ps(p + i, keep, y);
-        part = _mm512_add_ps(part, y);
-    }
-    return first < n ? sum + (double)fold(part) : sum;
-}
-
-static void silu_mul(float *g, const float *u, int64_t n)
-{
-    const __m512 one = _mm512_set1_ps(1.0f), sign = _mm512_set1_ps(-0.0f);
-    for (int64_t i = 0; i < n; i += 16) {
-        const __mmask16 keep = lanes(n - i);
-        const __m512 x = _mm512_maskz_loadu_ps(keep, g + i);
-        const __m512 y = _mm512_div_ps(x, _mm512_add_ps(one, exp16(_mm512_xor_ps(x, sign))));
-        _mm512_mask_storeu_ps(g + i, keep, _mm512_mul_ps(y, _mm512_maskz_loadu_ps(keep, u + i)));
-    }
-}
-
-/* Up to 4 bits the value is looked up: the selector reads the low 4 bits of an index, and what they
- * hold above the code does not matter when the table repeats. */
-static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
-                  int64_t n, int zero, float scale)
-{
-    const __m256i pairs = _mm256_loadu_si256((const __m256i *)(const void *)code_bytes[bits - 2]);
-    const __m512i shifts = _mm512_loadu_si512(code_shift[bits - 2]);
-    const __m512i mask = _mm512_set1_epi32((1 << bits) - 1);
-    const __m512i none = _mm512_set1_epi32(zero);
-    const __m512 factor = _mm512_set1_ps(scale);
-    const __m512i counts = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i small = _mm512_sub_epi32(_mm512_and_si512(counts, mask), none);
-    const __m512 table = _mm512_mul_ps(_mm512_cvtepi32_ps(small), factor);
-    for (int64_t i = 0; i < n; i += 16) {
-        const int64_t at = (first + i) * bits / 8, left = row_bytes - at;
-        const __m128i in = left >= 16 ? _mm_loadu_si128((const __m128i *)(const void *)(row + at))
-                                      : _mm_maskz_loadu_epi8(lanes(left), row + at);
-        const __m256i bytes = _mm256_broadcastsi128_si256(in);
-        const __m512i u = _mm512_cvtepu16_epi32(_mm256_shuffle_epi8(bytes, pairs));
-        const __m512i q = _mm512_srlv_epi32(u, shifts);
-        __m512 x;
-        if (bits <= 4) {
-            x = _mm512_permutexvar_ps(q, table);
-        } else {
-            const __m512i code = _mm512_sub_epi32(_mm512_and_si512(q, mask), none);
-            x = _mm512_mul_ps(_mm512_cvtepi32_ps(code), factor);
-        }
-        if (n - i >= 16)
-            _mm512_storeu_ps(dst + i, x);
-        else
-            _mm512_mask_storeu_ps(dst + i, lanes(n - i), x);
-    }
-}
-
-static void widen(float *dst, const void *src, dq_dtype type, int64_t n)
-{
-    const uint8_t *in = src;
-    int64_t i = 0;
-    if (type == DQ_F32) {
-        memcpy(dst, src, (size_t)n * sizeof *dst);
-        return;
-    }
-    for (; type == DQ_BF16 && i + 16 <= n; i += 16)
-        _mm512_storeu_ps(dst + i, load_as(in + 2 * i, DQ_BF16));
-    for (; type == DQ_F16 && i + 16 <= n; i += 16)
-        _mm512_storeu_ps(dst + i, load_as(in + 2 * i, DQ_F16));
-    if (i < n) {
-        const __mmask16 keep = lanes(n - i);
-        _mm512_mask_storeu_ps(dst + i, keep,
-                              as_floats(_mm256_maskz_loadu_epi16(keep, in + 2 * i), type));
-    }
+    return _mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP_HIGH), _CMP_NLE_UQ);
 }
 
 /* Four pieces of 16 slots of one scale come of 64 elements: of n = 4 a piece each, of 2 two, of 1 all of them. */
@@ -321,38 +148,6 @@ static bool turn_scales(float *out, const uint16_t *in, int64_t n)
     }
 }
 
-const dq_simd dq_simd_avx512 = {
-    .name = "AVX-512",
-    .gemm = gemm,
-    .gemm_half = gemm_half,
-    .skinny = skinny,
-    .skinny_bf16 = skinny_bf16,
-    .transpose = transpose,
-    .scale_max = dq_simd_avx2_scale_max,
-    .max = dq_simd_avx2_max,
-    .absmax = dq_simd_avx2_absmax,
-    .round_to_grid = dq_simd_avx2_round_to_grid,
-    .exp_sum = exp_sum,
-    .sum_exp = sum_exp,
-    .divergence = divergence,
-    .entropy = entropy,
-    .map_sizes = map_sizes,
-    .power_sums = power_sums,
-    .diff = dq_simd_avx2_diff,
-    .scale = dq_simd_avx2_scale,
-    .scale_gain = dq_simd_avx2_scale_gain,
-    .sum_squares = dq_simd_avx2_sum_squares,
-    .add = dq_simd_avx2_add,
-    .silu_mul = silu_mul,
-    .rotate = dq_simd_avx2_rotate,
-    .widen = widen,
-    .turn_scales = turn_scales,
-    .codes = codes,
-    .lines = lines,
-    .read_keys = read_keys,
-    .read_values = read_values,
-    .read_page_keys = read_page_keys,
-    .read_page_values = read_page_values,
-};
+const dq_simd dq_simd_avx512 = DQ_LOOPS_TABLE("AVX-512", turn_scales);
 
 #endif
