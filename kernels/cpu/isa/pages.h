@@ -34,37 +34,13 @@ static inline bool pages_line_dots(int32_t *sum, const int8_t *const a[4], int64
     return false;
 }
 
-static inline bool pages_few_keys(float *s, int64_t lds, const dq_simd_int8_rows *q, int64_t m,
-                                  const dq_simd_int8_page *p)
-{
-    (void)s, (void)lds, (void)q, (void)m, (void)p;
-    return false;
-}
-
-static inline bool pages_few_values(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
-                                    const dq_simd_int8_page *p, void *work)
-{
-    (void)y, (void)ldy, (void)d, (void)ldd, (void)m, (void)p, (void)work;
-    return false;
-}
-
-static inline bool sets_few(const dq_simd_set_page *p, int64_t m)
+#define pages_few_keys(s, lds, q, m, p)              false
+#define pages_few_values(y, ldy, d, ldd, m, p, work) false
+#define sets_few_keys(s, lds, q, ldq, m, p, work)    false
+#define sets_few_values(y, ldy, d, ldd, m, p, work)  false
+static bool sets_few(const dq_simd_set_page *p, int64_t m)
 {
     (void)p, (void)m;
-    return false;
-}
-
-static inline bool sets_few_keys(float *s, int64_t lds, const float *q, int64_t ldq, int64_t m,
-                                 const dq_simd_set_page *p, void *work)
-{
-    (void)s, (void)lds, (void)q, (void)ldq, (void)m, (void)p, (void)work;
-    return false;
-}
-
-static inline bool sets_few_values(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
-                                   const dq_simd_set_page *p, void *work)
-{
-    (void)y, (void)ldy, (void)d, (void)ldd, (void)m, (void)p, (void)work;
     return false;
 }
 

@@ -99,18 +99,45 @@ INLINE __m512i spread(const int8_t *const a[4], int64_t at, int parts)
     return x;
 }
 
-/* Sums of one row into the columns' own order: lanes of four vectors, transposed. */
+/* Lanes of four vectors, transposed: to and from the order of quads_of. */
+INLINE void turn_lanes(__m512 out[4], const __m512 z[4])
+{
+    const __m512 a = _mm512_shuffle_f32x4(z[0], z[1], 0x44);
+    const __m512 b = _mm512_shuffle_f32x4(z[2], z[3], 0x44);
+    const __m512 c = _mm512_shuffle_f32x4(z[0], z[1], 0xee);
+    const __m512 d = _mm512_shuffle_f32x4(z[2], z[3], 0xee);
+    out[0] = _mm512_shuffle_f32x4(a, b, 0x88);
+    out[1] = _mm512_shuffle_f32x4(a, b, 0xdd);
+    out[2] = _mm512_shuffle_f32x4(c, d, 0x88);
+    out[3] = _mm512_shuffle_f32x4(c, d, 0xdd);
+}
+
+/* Sums of one row into the columns' own order. */
 static inline void put_sums(int32_t *sum, const __m512i z[4])
 {
-    const __m512i a = _mm512_shuffle_i32x4(z[0], z[1], 0x44);
-    const __m512i b = _mm512_shuffle_i32x4(z[2], z[3], 0x44);
-    const __m512i c = _mm512_shuffle_i32x4(z[0], z[1], 0xee);
-    const __m512i d = _mm512_shuffle_i32x4(z[2], z[3], 0xee);
-    _mm512_storeu_si512(sum, _mm512_shuffle_i32x4(a, b, 0x88));
-    _mm512_storeu_si512(sum + 16, _mm512_shuffle_i32x4(a, b, 0xdd));
-    _mm512_storeu_si512(sum + 32, _mm512_shuffle_i32x4(c, d, 0x88));
-    _mm512_storeu_si512(sum + 48, _mm512_shuffle_i32x4(c, d, 0xdd));
+    __m512 turned[4];
+    const __m512 x[4] = {(__m512)z[0], (__m512)z[1], (__m512)z[2], (__m512)z[3]};
+    turn_lanes(turned, x);
+    for (int j = 0; j < 4; j++) _mm512_storeu_si512(sum + 16 * j, (__m512i)turned[j]);
 }
+
+/* Rows from i on, with codes of their own for each part of a block's columns. */
+typedef struct block_rows {
+    const int8_t *a[4];
+} block_rows;
+
+INLINE block_rows rows_from(const int8_t *const a[4], int64_t at)
+{
+    return (block_rows){{a[0] + at, a[1] + at, a[2] + at, a[3] + at}};
+}
+
+/* The statement with PARTS of a row, 1, 2 or 4, as a constant. */
+#define WITH_PARTS(a, ...)                                                                         \
+    switch ((a)[0] != (a)[1] || (a)[2] != (a)[3] ? 4 : (a)[0] != (a)[2] ? 2 : 1) {                 \
+        CASE_OF(PARTS, 4, __VA_ARGS__)                                                             \
+        CASE_OF(PARTS, 2, __VA_ARGS__)                                                             \
+    default: CASE_OF(PARTS, 1, __VA_ARGS__)                                                        \
+    }
 
 INLINE void page_rows(int32_t *sum, const int8_t *const a[4], int64_t lda, const uint8_t *block,
                       int m, int64_t k, int parts)
@@ -133,31 +160,22 @@ INLINE void page_rows(int32_t *sum, const int8_t *const a[4], int64_t lda, const
 INLINE void all_rows(int32_t *sum, const int8_t *const a[4], int64_t lda, const uint8_t *block,
                      int64_t m, int64_t k, int parts)
 {
-    for (int64_t i = 0; i < m;) {
-        const int8_t *const at[4] = {a[0] + i * lda, a[1] + i * lda, a[2] + i * lda,
-                                     a[3] + i * lda};
+    for (int64_t i = 0, n; i < m; i += n) {
+        const block_rows at = rows_from(a, i * lda);
         int32_t *to = sum + 64 * i;
-        const int64_t n = m - i >= 4 ? 4 : m - i >= 2 ? 2 : 1;
+        n = m - i >= 4 ? 4 : m - i >= 2 ? 2 : 1;
         if (n == 4)
-            page_rows(to, at, lda, block, 4, k, parts);
+            page_rows(to, at.a, lda, block, 4, k, parts);
         else if (n == 2)
-            page_rows(to, at, lda, block, 2, k, parts);
+            page_rows(to, at.a, lda, block, 2, k, parts);
         else
-            page_rows(to, at, lda, block, 1, k, parts);
-        i += n;
+            page_rows(to, at.a, lda, block, 1, k, parts);
     }
 }
 
 static void pages_dots(int32_t *sum, const int8_t *const a[4], int64_t lda, const uint8_t *block,
-                       int64_t m, int64_t k)
-{
-    if (a[0] != a[1] || a[2] != a[3])
-        all_rows(sum, a, lda, block, m, k, 4);
-    else if (a[0] != a[2])
-        all_rows(sum, a, lda, block, m, k, 2);
-    else
-        all_rows(sum, a, lda, block, m, k, 1);
-}
+                       int64_t m,
+                       int64_t k){WITH_PARTS(a, all_rows(sum, a, lda, block, m, k, PARTS))}
 
 /* Few rows do not pay for a block. More than four have registers for half of the columns at a time; a line of the codes that
  * follow is fetched in one of the passes over these ones. */
@@ -199,43 +217,30 @@ INLINE void line_rows(int32_t *sum, const int8_t *const a[4], int64_t lda, const
 INLINE void lines_rows(int32_t *sum, const int8_t *const a[4], int64_t lda, const pages_lines *l,
                        int bits, int n, int chunk, int64_t m, int parts)
 {
-    for (int64_t i = 0; i < m;) {
-        const int64_t left = m - i;
-        const int8_t *const at[4] = {a[0] + i * lda, a[1] + i * lda, a[2] + i * lda,
-                                     a[3] + i * lda};
+    for (int64_t i = 0, each; i < m; i += each) {
+        const block_rows at = rows_from(a, i * lda);
         int32_t *to = sum + 64 * i;
-        if (left >= 8)
-            line_rows(to, at, lda, l, bits, n, chunk, 8, parts);
-        else if (left >= 4)
-            line_rows(to, at, lda, l, bits, n, chunk, 4, parts);
-        else if (left >= 2)
-            line_rows(to, at, lda, l, bits, n, chunk, 2, parts);
+        each = m - i >= 8 ? 8 : m - i >= 4 ? 4 : m - i >= 2 ? 2 : 1;
+        if (each == 8)
+            line_rows(to, at.a, lda, l, bits, n, chunk, 8, parts);
+        else if (each == 4)
+            line_rows(to, at.a, lda, l, bits, n, chunk, 4, parts);
+        else if (each == 2)
+            line_rows(to, at.a, lda, l, bits, n, chunk, 2, parts);
         else
-            line_rows(to, at, lda, l, bits, n, chunk, 1, parts);
-        i += left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+            line_rows(to, at.a, lda, l, bits, n, chunk, 1, parts);
     }
-}
-
-INLINE void lines_parts(int32_t *sum, const int8_t *const a[4], int64_t lda, const pages_lines *l,
-                        int bits, int n, int chunk, int64_t m)
-{
-    if (a[0] != a[1] || a[2] != a[3])
-        lines_rows(sum, a, lda, l, bits, n, chunk, m, 4);
-    else if (a[0] != a[2])
-        lines_rows(sum, a, lda, l, bits, n, chunk, m, 2);
-    else
-        lines_rows(sum, a, lda, l, bits, n, chunk, m, 1);
 }
 
 INLINE void lines_bits(int32_t *sum, const int8_t *const a[4], int64_t lda, const pages_lines *l,
                        int bits, int64_t m)
 {
     if (l->cols == 64)
-        lines_parts(sum, a, lda, l, bits, 64, 0, m);
+        WITH_PARTS(a, lines_rows(sum, a, lda, l, bits, 64, 0, m, PARTS))
     else if (l->chunk == 0)
-        lines_parts(sum, a, lda, l, bits, 128, 0, m);
+        WITH_PARTS(a, lines_rows(sum, a, lda, l, bits, 128, 0, m, PARTS))
     else
-        lines_parts(sum, a, lda, l, bits, 128, 1, m);
+        WITH_PARTS(a, lines_rows(sum, a, lda, l, bits, 128, 1, m, PARTS))
 }
 
 /* The widths that are in use most, in whole quads; others take a block, and so do many rows whose columns differ in codes. */
@@ -287,6 +292,13 @@ static inline int32_t pages_split(int8_t *high, const float *e, float r)
  * high halves of bytes are then parted by masks alone, and what a mask leaves 16 times too large is shifted back when the sums
  * are ready. Sums stand in the order that unpacking gives. Scales are brought into it once for all rows, and results leave it once. */
 
+/* The statement with BITS, 8 or 4, and ROWS as constants. */
+#define WITH_FEW(bits, rows, ...)                                                                  \
+    switch (bits) {                                                                                \
+        CASE_OF(BITS, 8, WITH_ROWS(rows, __VA_ARGS__))                                             \
+    default: CASE_OF(BITS, 4, WITH_ROWS(rows, __VA_ARGS__))                                        \
+    }
+
 /* Lines of 32 bytes as two vectors of words: bytes 0-3, 16-19, 4-7, 20-23 of each line, and those 8 after. */
 INLINE __m512i quads32(const uint8_t *line, int64_t stride, int half)
 {
@@ -312,19 +324,6 @@ INLINE void from_quads(__m512 a[2], __m512 w0, __m512 w1)
 {
     a[0] = _mm512_shuffle_f32x4(w0, w1, 0x88);
     a[1] = _mm512_shuffle_f32x4(w0, w1, 0xdd);
-}
-
-/* Lanes of four vectors, transposed: to and from the order of quads_of. */
-INLINE void turn_lanes(__m512 out[4], const __m512 z[4])
-{
-    const __m512 a = _mm512_shuffle_f32x4(z[0], z[1], 0x44);
-    const __m512 b = _mm512_shuffle_f32x4(z[2], z[3], 0x44);
-    const __m512 c = _mm512_shuffle_f32x4(z[0], z[1], 0xee);
-    const __m512 d = _mm512_shuffle_f32x4(z[2], z[3], 0xee);
-    out[0] = _mm512_shuffle_f32x4(a, b, 0x88);
-    out[1] = _mm512_shuffle_f32x4(a, b, 0xdd);
-    out[2] = _mm512_shuffle_f32x4(c, d, 0x88);
-    out[3] = _mm512_shuffle_f32x4(c, d, 0xdd);
 }
 
 /* Codes of four channels of 64 slots; of 4 bits the last two hold 16 times the high code, and the low one. */
@@ -421,28 +420,15 @@ INLINE void few_keys(float *s, int64_t lds, const dq_simd_int8_rows *q, const dq
     }
 }
 
-INLINE void few_keys_rows(float *s, int64_t lds, const dq_simd_int8_rows *q, int64_t m,
-                          const dq_simd_int8_page *p, int bits)
-{
-    switch (m) {
-    case 1: few_keys(s, lds, q, p, bits, 1); break;
-    case 2: few_keys(s, lds, q, p, bits, 2); break;
-    case 3: few_keys(s, lds, q, p, bits, 3); break;
-    default: few_keys(s, lds, q, p, bits, 4); break;
-    }
-}
-
 /* Whole pages whose runs are whole quads; false: not these. */
 static bool pages_few_keys(float *s, int64_t lds, const dq_simd_int8_rows *q, int64_t m,
                            const dq_simd_int8_page *p)
 {
     if (!p->codes || m > DQ_PAGES_FEW || p->first > 0 || p->end < SLOTS) return false;
     if (p->group % 4 || p->dim % 4) return false;
-    if (p->bits == 8)
-        few_keys_rows(s, lds, q, m, p, 8);
-    else if (p->bits == 4)
-        few_keys_rows(s, lds, q, m, p, 4);
-    return p->bits == 8 || p->bits == 4;
+    if (p->bits != 8 && p->bits != 4) return false;
+    WITH_FEW(p->bits, m, few_keys(s, lds, q, p, BITS, ROWS))
+    return true;
 }
 
 /* ---------------------------------------------------------------------------------------- values */
@@ -592,26 +578,39 @@ INLINE void value_tile(__m512i z[16], const int8_t *const code[2], const uint8_t
     }
 }
 
-/* The same as numbers that are to be added to y. */
-INLINE void value_part(__m512 out[8], const few_rounded *w, const int64_t run[2], const uint8_t *at,
-                       int64_t stride, const uint8_t *next, int half, int bits, int m)
+/* Sums of codes less 2^(bits-1) of 2 m vectors, of runs run[0] and run[1] as value_tile takes them; of run r and row i the one of
+ * number r * m + i. */
+INLINE void value_part(__m512i sum[8], const few_rounded *w, const int64_t run[2],
+                       const uint8_t *at, int64_t stride, const uint8_t *next, int half, int bits,
+                       bool same, int m)
 {
     const int8_t *const code[2] = {w->code + run[0] * m * 128, w->code + run[1] * m * 128};
     __m512i z[16];
 #pragma GCC unroll 8
     for (int i = 0; i < 2 * m; i++) {
-        const int32_t sum = w->sum[run[i % 2] * m + i / 2];
+        const int32_t of = w->sum[run[i % 2] * m + i / 2];
         z[2 * i] = _mm512_setzero_si512();
-        z[2 * i + 1] = _mm512_set1_epi32(-sum * (1 << (bits == 4 && i % 2 ? 7 : bits - 1)));
+        z[2 * i + 1] = _mm512_set1_epi32(-of * (1 << (bits == 4 && i % 2 ? 7 : bits - 1)));
     }
-    value_tile(z, code, at, stride, next, half, bits, false, m);
+    value_tile(z, code, at, stride, next, half, bits, same, m);
 #pragma GCC unroll 8
     for (int i = 0; i < 2 * m; i++) {
-        __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(z[2 * i], 8), z[2 * i + 1]);
-        if (bits == 4 && i % 2) sum = _mm512_srai_epi32(sum, 4);
-        out[i] = _mm512_mul_ps(_mm512_cvtepi32_ps(sum),
-                               _mm512_set1_ps(w->scale[run[i % 2] * m + i / 2]));
+        sum[i] = _mm512_add_epi32(_mm512_slli_epi32(z[2 * i], 8), z[2 * i + 1]);
+        if (bits == 4 && i % 2) sum[i] = _mm512_srai_epi32(sum[i], 4);
     }
+}
+
+/* The same as numbers that are to be added to y. */
+INLINE void scaled_part(__m512 out[8], const few_rounded *w, const int64_t run[2],
+                        const uint8_t *at, int64_t stride, const uint8_t *next, int half, int bits,
+                        int m)
+{
+    __m512i sum[8];
+    value_part(sum, w, run, at, stride, next, half, bits, false, m);
+#pragma GCC unroll 8
+    for (int i = 0; i < 2 * m; i++)
+        out[i] = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[i]),
+                               _mm512_set1_ps(w->scale[run[i % 2] * m + i / 2]));
 }
 
 /* y[32] += what stands in the order of quads32. */
@@ -629,12 +628,12 @@ INLINE void value_piece(float *y, int64_t ldy, const few_rounded *w, const int64
                         int bits, int m)
 {
     __m512 part[2][8];
-    value_part(part[0], w, run, at, stride, next, 0, bits, m);
+    scaled_part(part[0], w, run, at, stride, next, 0, bits, m);
     if (bits == 8) {
         for (int i = 0; i < m; i++) add_quads(y + i * ldy, part[0][2 * i], part[0][2 * i + 1]);
         return;
     }
-    value_part(part[1], w, run, at, stride, next + 1024, 1, bits, m);
+    scaled_part(part[1], w, run, at, stride, next + 1024, 1, bits, m);
     for (int i = 0; i < 2 * m; i++)
         add_quads(y + i / 2 * ldy + i % 2 * apart, part[0][i], part[1][i]);
 }
@@ -662,17 +661,6 @@ INLINE void few_values(float *y, int64_t ldy, const float *d, int64_t ldd,
     }
 }
 
-INLINE void few_values_rows(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
-                            const dq_simd_int8_page *p, void *work, int bits)
-{
-    switch (m) {
-    case 1: few_values(y, ldy, d, ldd, p, work, bits, 1); break;
-    case 2: few_values(y, ldy, d, ldd, p, work, bits, 2); break;
-    case 3: few_values(y, ldy, d, ldd, p, work, bits, 3); break;
-    default: few_values(y, ldy, d, ldd, p, work, bits, 4); break;
-    }
-}
-
 /* Whole pages of whole chunks, whose runs are whole quads32; false: not these. One or two rows of 8 bits have little to part
  * and to round. */
 static bool pages_few_values(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
@@ -681,11 +669,9 @@ static bool pages_few_values(float *y, int64_t ldy, const float *d, int64_t ldd,
     if (!p->codes || m > DQ_PAGES_FEW || p->first > 0 || p->end < SLOTS) return false;
     if (p->dim % 64 || (p->n > 1 && p->group % 32) || (p->bits == 8 && m < 3)) return false;
     if (m > dq_simd_int8_value_rows(p->n)) return false; /* of which there is work */
-    if (p->bits == 8)
-        few_values_rows(y, ldy, d, ldd, m, p, work, 8);
-    else if (p->bits == 4)
-        few_values_rows(y, ldy, d, ldd, m, p, work, 4);
-    return p->bits == 8 || p->bits == 4;
+    if (p->bits != 8 && p->bits != 4) return false;
+    WITH_FEW(p->bits, m, few_values(y, ldy, d, ldd, p, work, BITS, ROWS))
+    return true;
 }
 
 /* -------------------------------------------------------------------------------- few rows, sets */
@@ -803,17 +789,6 @@ INLINE void few_set_keys(float *s, int64_t lds, const float *q, int64_t ldq,
     }
 }
 
-INLINE void few_set_keys_rows(float *s, int64_t lds, const float *q, int64_t ldq, int64_t m,
-                              const dq_simd_set_page *p, void *work, int bits)
-{
-    switch (m) {
-    case 1: few_set_keys(s, lds, q, ldq, p, work, bits, 1); break;
-    case 2: few_set_keys(s, lds, q, ldq, p, work, bits, 2); break;
-    case 3: few_set_keys(s, lds, q, ldq, p, work, bits, 3); break;
-    default: few_set_keys(s, lds, q, ldq, p, work, bits, 4); break;
-    }
-}
-
 /* Pages of 8 or 4 bits whose 64 slots are one set, and whole chunks of columns. */
 static bool sets_few(const dq_simd_set_page *p, int64_t m)
 {
@@ -826,10 +801,7 @@ static bool sets_few_keys(float *s, int64_t lds, const float *q, int64_t ldq, in
                           const dq_simd_set_page *p, void *work)
 {
     if (!sets_few(p, m)) return false;
-    if (p->bits == 8)
-        few_set_keys_rows(s, lds, q, ldq, m, p, work, 8);
-    else
-        few_set_keys_rows(s, lds, q, ldq, m, p, work, 4);
+    WITH_FEW(p->bits, m, few_set_keys(s, lds, q, ldq, p, work, BITS, ROWS))
     return true;
 }
 
@@ -861,26 +833,6 @@ INLINE void few_weights(few_set *w, const float *d, int64_t ldd, const float *di
     for (int r = 0; r < m; r++)
         sum[r] = round_one(w->code + r * 128, d + r * ldd, factor, w->by[r]);
     set_code_sums(w, sum, m);
-}
-
-/* Sums of codes less 2^(bits-1) of 2 m vectors, see value_tile. */
-INLINE void set_part(__m512i sum[8], const few_set *w, const uint8_t *at, int64_t stride,
-                     const uint8_t *next, int half, int bits, int m)
-{
-    const int8_t *const code[2] = {w->code, w->code};
-    __m512i z[16];
-#pragma GCC unroll 8
-    for (int i = 0; i < 2 * m; i++) {
-        z[2 * i] = _mm512_setzero_si512();
-        z[2 * i + 1] =
-            _mm512_set1_epi32(-w->sum[i / 2] * (1 << (bits == 4 && i % 2 ? 7 : bits - 1)));
-    }
-    value_tile(z, code, at, stride, next, half, bits, true, m);
-#pragma GCC unroll 8
-    for (int i = 0; i < 2 * m; i++) {
-        sum[i] = _mm512_add_epi32(_mm512_slli_epi32(z[2 * i], 8), z[2 * i + 1]);
-        if (bits == 4 && i % 2) sum[i] = _mm512_srai_epi32(sum[i], 4);
-    }
 }
 
 /* Keeps the compiler from holding in registers what waits there. */
@@ -918,39 +870,29 @@ INLINE void few_set_values(float *y, int64_t ldy, const float *d, int64_t ldd,
                            const dq_simd_set_page *p, void *work, int bits, int m)
 {
     few_set w;
-    const int64_t stride = p->dim * bits / 8;
+    const int64_t stride = p->dim * bits / 8, run[2] = {0, 0};
     const uint8_t *next = p->next ? p->next : p->codes;
     const float *step = p->sets, *middle = p->sets + p->cols;
     w.code = work;
     few_weights(&w, d, ldd, p->dither, m);
+    const few_rounded rows = {w.code, w.scale, w.sum};
     for (int64_t c = 0; c < p->dim; c += DQ_KV_LINE) {
         const int64_t bytes = pages_min(p->dim - c, DQ_KV_LINE) * bits / 8;
         for (int64_t b = 0; b < bytes; b += 32, next += 2048) {
             const uint8_t *at = p->codes + c * bits / 8 + b;
             const int64_t x = c + b, far = x + bytes;
             __m512i part[2][8];
-            set_part(part[0], &w, at, stride, next, 0, bits, m);
+            value_part(part[0], &rows, run, at, stride, next, 0, bits, true, m);
             if (bits == 8) {
                 add_set_rows(y + x, ldy, part[0], part[0] + 1, 2, &w, step + x, middle + x, m);
                 continue;
             }
             in_memory(part[0]); /* the second part takes all registers */
-            set_part(part[1], &w, at, stride, next + 1024, 1, bits, m);
+            value_part(part[1], &rows, run, at, stride, next + 1024, 1, bits, true, m);
             add_set_rows(y + x, ldy, part[0], part[1], 2, &w, step + x, middle + x, m);
             add_set_rows(y + far, ldy, part[0] + 1, part[1] + 1, 2, &w, step + far, middle + far,
                          m);
         }
-    }
-}
-
-INLINE void few_set_values_rows(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
-                                const dq_simd_set_page *p, void *work, int bits)
-{
-    switch (m) {
-    case 1: few_set_values(y, ldy, d, ldd, p, work, bits, 1); break;
-    case 2: few_set_values(y, ldy, d, ldd, p, work, bits, 2); break;
-    case 3: few_set_values(y, ldy, d, ldd, p, work, bits, 3); break;
-    default: few_set_values(y, ldy, d, ldd, p, work, bits, 4); break;
     }
 }
 
@@ -959,10 +901,7 @@ static bool sets_few_values(float *y, int64_t ldy, const float *d, int64_t ldd, 
                             const dq_simd_set_page *p, void *work)
 {
     if (!sets_few(p, m)) return false;
-    if (p->bits == 8)
-        few_set_values_rows(y, ldy, d, ldd, m, p, work, 8);
-    else
-        few_set_values_rows(y, ldy, d, ldd, m, p, work, 4);
+    WITH_FEW(p->bits, m, few_set_values(y, ldy, d, ldd, p, work, BITS, ROWS))
     return true;
 }
 
