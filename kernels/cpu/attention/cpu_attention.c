@@ -111,7 +111,7 @@ static void token_scores(const dq_cpu *cpu, float *const *s, const dq_attend_arg
         const int64_t slots = dq_kv_slots(keys, p);
         for (int i = 0, end; i < n_heads; i = end) {
             end = run_end(order, key, i, n_heads);
-            const dq_cpu_page page = dq_cpu_open_keys(cpu, args, list, p, key[order[i]],
+            const dq_cpu_page page = dq_cpu_open_page(cpu, args, list, p, DQ_K, key[order[i]],
                                                       span->coded_end, slots, end - i, scratch);
             const int64_t apart = rows_apart(s, order, i, end);
             float *to = apart ? s[order[i]] + p * DQ_PAGE_TOKENS : product;
@@ -174,8 +174,8 @@ static void cpu_token_values(const dq_cpu *cpu, float *y, const dq_attend_args *
                      slots < keys - p * DQ_PAGE_TOKENS);
         for (int i = 0, end; i < n_rows; i = end) {
             end = run_end(order, head, i, n_rows);
-            const dq_cpu_page page = dq_cpu_open_values(cpu, args, list, p, head[order[i]],
-                                                        span->coded_end, slots, end - i, scratch);
+            const dq_cpu_page page = dq_cpu_open_page(cpu, args, list, p, DQ_V, head[order[i]],
+                                                      span->coded_end, slots, end - i, scratch);
             dq_cpu_times_values(cpu, sum + i * d, d, args,
                                 rows_of(own, maps, order + i, end - i, slabs), DQ_PAGE_TOKENS,
                                 end - i, &page, p > 0, scratch);
@@ -378,26 +378,27 @@ static const void *half_page(const dq_kv *kv, const dq_kv_list *list, int64_t pa
     return rows > FEW ? NULL : dq_cpu_kv_half_page(kv, list, page, side, head, coded_end);
 }
 
-dq_cpu_page dq_cpu_open_keys(const dq_cpu *cpu, const dq_attend_args *args, const dq_kv_list *list,
-                             int64_t page, int key, int64_t coded_end, int64_t n, int64_t rows,
-                             float *scratch)
+dq_cpu_page dq_cpu_open_page(const dq_cpu *cpu, const dq_attend_args *args, const dq_kv_list *list,
+                             int64_t page, int side, int head, int64_t coded_end, int64_t n,
+                             int64_t rows, float *scratch)
 {
     const dq_kv *kv = args->kv;
-    dq_cpu_page p = {.half = half_page(kv, list, page, DQ_K, key, coded_end, rows), .n_plain = n};
+    dq_cpu_page p = {.half = half_page(kv, list, page, side, head, coded_end, rows), .n_plain = n};
     if (p.half) return p;
-    if (!int8_keys(args)) {
-        p.plain = dq_cpu_kv_read_keys(cpu->simd, kv, list, page, key, coded_end, scratch);
+    if (!(side == DQ_K ? int8_keys(args) : int8_values(args))) {
+        p.plain = dq_cpu_kv_read(cpu->simd, kv, list, page, side, head, coded_end, scratch);
         return p;
     }
     const dq_cpu_kv_view v =
-        dq_cpu_kv_view_page(cpu->simd, kv, list, page, DQ_K, key, coded_end, scratch);
+        dq_cpu_kv_view_page(cpu->simd, kv, list, page, side, head, coded_end, scratch);
+    uint8_t *block = block_of(args, scratch);
     page_of(&p, kv, &v, n);
-    if (v.form && v.end > v.first) {
-        give_codes(&p, &v, block_of(args, scratch), rows);
-        if (rows > DQ_PAGES_FEW)
-            cpu->pages->key_block(block_of(args, scratch), v.codes, v.next, v.bits,
-                                  kv->map->head_dim, v.form->group);
-    }
+    if (!v.form || v.end <= v.first) return p;
+    give_codes(&p, &v, block, rows);
+    if (rows > DQ_PAGES_FEW && side == DQ_K)
+        cpu->pages->key_block(block, v.codes, v.next, v.bits, kv->map->head_dim, v.form->group);
+    if (rows > DQ_PAGES_FEW && side == DQ_V)
+        cpu->pages->value_block(block, v.codes, v.next, v.bits, kv->v_cols);
     return p;
 }
 
@@ -431,28 +432,6 @@ void dq_cpu_times_keys(const dq_cpu *cpu, float *s, int64_t ld, const dq_attend_
 }
 
 /* ---------------------------------------------------------------------------------------- values */
-
-dq_cpu_page dq_cpu_open_values(const dq_cpu *cpu, const dq_attend_args *args,
-                               const dq_kv_list *list, int64_t page, int head, int64_t coded_end,
-                               int64_t n, int64_t rows, float *scratch)
-{
-    const dq_kv *kv = args->kv;
-    dq_cpu_page p = {.half = half_page(kv, list, page, DQ_V, head, coded_end, rows), .n_plain = n};
-    if (p.half) return p;
-    if (!int8_values(args)) {
-        p.plain = dq_cpu_kv_read_values(cpu->simd, kv, list, page, head, coded_end, scratch);
-        return p;
-    }
-    const dq_cpu_kv_view v =
-        dq_cpu_kv_view_page(cpu->simd, kv, list, page, DQ_V, head, coded_end, scratch);
-    page_of(&p, kv, &v, n);
-    if (v.form && v.end > v.first) {
-        give_codes(&p, &v, block_of(args, scratch), rows);
-        if (rows > DQ_PAGES_FEW)
-            cpu->pages->value_block(block_of(args, scratch), v.codes, v.next, v.bits, kv->v_cols);
-    }
-    return p;
-}
 
 static void times_plain(const dq_cpu *cpu, float *y, int64_t ldy, const dq_attend_args *args,
                         const float *d, int64_t ldd, int64_t m, const dq_cpu_page *page, bool add)
@@ -655,8 +634,8 @@ void dq_cpu_scores(const dq_cpu *cpu, float *const *s, int64_t ld, const dq_atte
             const int i = e / n_at;
             if (again[i]) continue;
             const dq_cpu_page page =
-                dq_cpu_open_keys(cpu, args, list, p, key[i], a->coded_end, dq_kv_slots(keys, p),
-                                 DQ_PAGE_TOKENS, scratch);
+                dq_cpu_open_page(cpu, args, list, p, DQ_K, key[i], a->coded_end,
+                                 dq_kv_slots(keys, p), DQ_PAGE_TOKENS, scratch);
             for (int h = i; h < n_heads; h = next[h]) {
                 float *to = s[h] + a->first * ld + p * DQ_PAGE_TOKENS;
                 dq_cpu_times_keys(cpu, to, ld, args, rows, a, head[h], &q[h], &page, scratch);
@@ -796,8 +775,8 @@ static void times_values(const work *w, const scratch *s, int64_t ld, const dq_k
             const int first = i / n_at;
             if (again[first]) continue;
             const dq_cpu_page page =
-                dq_cpu_open_values(w->cpu, w->args, list, p, head[first], a->coded_end,
-                                   dq_kv_slots(keys, p), DQ_PAGE_TOKENS, s->read);
+                dq_cpu_open_page(w->cpu, w->args, list, p, DQ_V, head[first], a->coded_end,
+                                 dq_kv_slots(keys, p), DQ_PAGE_TOKENS, s->read);
             for (int e = first; e < n_slabs; e = next[e])
                 times_page(w, s, ld, rows, a, u, e, &page, p);
         }

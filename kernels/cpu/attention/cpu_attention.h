@@ -35,12 +35,9 @@ dq_simd_int8_rows dq_cpu_round_rows(const dq_cpu *cpu, const dq_attend_args *arg
                                     int64_t ldx, int64_t n, float *at);
 float *dq_cpu_rounded_at(const dq_attend_args *args, float *scratch);
 /* The page's first n slots, for products with `rows` rows in one call or more; scratch is in use until the page is not. */
-dq_cpu_page dq_cpu_open_keys(const dq_cpu *cpu, const dq_attend_args *args, const dq_kv_list *list,
-                             int64_t page, int key, int64_t coded_end, int64_t n, int64_t rows,
-                             float *scratch);
-dq_cpu_page dq_cpu_open_values(const dq_cpu *cpu, const dq_attend_args *args,
-                               const dq_kv_list *list, int64_t page, int head, int64_t coded_end,
-                               int64_t n, int64_t rows, float *scratch);
+dq_cpu_page dq_cpu_open_page(const dq_cpu *cpu, const dq_attend_args *args, const dq_kv_list *list,
+                             int64_t page, int side, int head, int64_t coded_end, int64_t n,
+                             int64_t rows, float *scratch);
 /* s[r * ld + i] = q . k unscaled, r < a->n: rows a->first .. of the block `rows`, whose heads q holds. */
 void dq_cpu_times_keys(const dq_cpu *cpu, float *s, int64_t ld, const dq_attend_args *args,
                        const dq_kv_rows *rows, const dq_kv_span *a, int head,

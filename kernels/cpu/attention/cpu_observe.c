@@ -74,8 +74,9 @@ static void tile_absmax(const dq_cpu *cpu, float *absmax, const dq_attend_args *
     for (int64_t p = 0; p * DQ_PAGE_TOKENS < keys && !dq_os_stop_signal(); p++) {
         const int n_at = dq_kv_page_spans(at, span, n_spans, p);
         for (int i = 0; i < n_at; i++) {
-            const dq_cpu_page page = dq_cpu_open_keys(cpu, args, list, p, key, at[i].coded_end,
-                                                      dq_kv_slots(keys, p), DQ_PAGE_TOKENS, read);
+            const dq_cpu_page page =
+                dq_cpu_open_page(cpu, args, list, p, DQ_K, key, at[i].coded_end,
+                                 dq_kv_slots(keys, p), DQ_PAGE_TOKENS, read);
             for (int h = 0; h < n_heads; h++) {
                 dq_cpu_times_keys(cpu, product, DQ_PAGE_TOKENS, args, rows, &at[i], head[h], &q[h],
                                   &page, read);

@@ -16,18 +16,6 @@
 #include <omp.h>
 #include <string.h>
 
-static bool encode_run(const dq_simd *simd, int8_t *q, float *step, float *low, const float *x,
-                       int64_t n, int bits);
-static bool encode_head_sets(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side,
-                             int h, int8_t *q, const float *plain, float *rows);
-static void read_numbers(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int group,
-                         int side, int h, int n, float *out);
-static const float *dither_of(const dq_kv *kv, const dq_kv_page *p, float *own);
-static void move_sets(const dq_kv *kv, dq_kv_page *to, int set, const dq_kv_page *from,
-                      int from_set, int group, int side, int h);
-static void copy_elements(const dq_kv *kv, void *to, int64_t to_step, const void *from,
-                          int64_t from_step, int64_t n);
-
 /* ---- CPU blocks ---- */
 
 enum {
@@ -248,55 +236,49 @@ static void put_plane(uint8_t *out, const uint8_t *u, int64_t n, int width, int 
     }
 }
 
+INLINE void put_planes(uint8_t *line, const uint8_t *u, const int bits, int64_t n)
+{
+    const int low = kv_low(bits);
+    if (low == 8)
+        memcpy(line, u, (size_t)n);
+    else
+        put_plane(line, u, n, low, 0);
+    if (bits > low) put_plane(line + n * low / 8, u, n, bits - low, low);
+}
+
 /* The inverse of kv_unpack. */
 static void pack(uint8_t *line, const int8_t *q, int bits, int64_t n)
 {
     uint8_t u[DQ_KV_LINE];
     for (int64_t i = 0; i < n; i++) u[i] = (uint8_t)(q[i] + (1 << (bits - 1)));
-    switch (bits) {
-    case 8: memcpy(line, u, (size_t)n); break;
-    case 6:
-        put_plane(line, u, n, 4, 0);
-        put_plane(line + n / 2, u, n, 2, 4);
-        break;
-    case 5:
-        put_plane(line, u, n, 4, 0);
-        put_plane(line + n / 2, u, n, 1, 4);
-        break;
-    case 4: put_plane(line, u, n, 4, 0); break;
-    case 3:
-        put_plane(line, u, n, 2, 0);
-        put_plane(line + n / 4, u, n, 1, 2);
-        break;
-    default: put_plane(line, u, n, 2, 0); break;
+    WITH_BITS(bits, put_planes(line, u, BITS, n))
+}
+
+/* Lines of keys [v_cols][DQ_PAGE_TOKENS], all of them, or of values first..end of [DQ_PAGE_TOKENS][v_cols]. */
+INLINE void code_lines(const dq_kv *kv, int8_t *q, uint8_t *codes, int bits, int side,
+                       int64_t first, int64_t end, const bool packs)
+{
+    const int64_t width = side == DQ_K ? DQ_PAGE_TOKENS : kv->v_cols;
+    const int64_t stop = side == DQ_K ? kv->v_cols * width : end * width;
+    for (int64_t i = side == DQ_K ? 0 : first * width, n; i < stop; i += n) {
+        n = least(width - i % width, DQ_KV_LINE);
+        if (packs)
+            pack(codes + i * bits / 8, q + i, bits, n);
+        else
+            kv_unpack(q + i, codes + i * bits / 8, bits, n);
     }
 }
 
-/* keys [v_cols][DQ_PAGE_TOKENS], all of them, or values first..end of [DQ_PAGE_TOKENS][v_cols]. */
-static void unpack_head(const dq_kv *kv, int8_t *q, const uint8_t *codes, int bits, int side,
+static void unpack_head(const dq_kv *kv, int8_t *q, uint8_t *codes, int bits, int side,
                         int64_t first, int64_t end)
 {
-    const int64_t begin = side == DQ_K ? 0 : first * kv->v_cols;
-    const int64_t stop = (side == DQ_K ? DQ_PAGE_TOKENS : end) * kv->v_cols;
-    const int64_t width = side == DQ_K ? DQ_PAGE_TOKENS : kv->v_cols;
-    for (int64_t i = begin; i < stop;) {
-        const int64_t n = least(width - i % width, DQ_KV_LINE);
-        kv_unpack(q + i, codes + i * bits / 8, bits, n);
-        i += n;
-    }
+    code_lines(kv, q, codes, bits, side, first, end, false);
 }
 
-static void pack_head(const dq_kv *kv, uint8_t *codes, const int8_t *q, int bits, int side,
-                      int64_t first, int64_t end)
+static void pack_head(const dq_kv *kv, uint8_t *codes, int8_t *q, int bits, int side, int64_t first,
+                      int64_t end)
 {
-    const int64_t begin = side == DQ_K ? 0 : first * kv->v_cols;
-    const int64_t stop = (side == DQ_K ? DQ_PAGE_TOKENS : end) * kv->v_cols;
-    const int64_t width = side == DQ_K ? DQ_PAGE_TOKENS : kv->v_cols;
-    for (int64_t i = begin; i < stop;) {
-        const int64_t n = least(width - i % width, DQ_KV_LINE);
-        pack(codes + i * bits / 8, q + i, bits, n);
-        i += n;
-    }
+    code_lines(kv, q, codes, bits, side, first, end, true);
 }
 
 /* Index of the scale of a token and run of channels among those of one head. */
@@ -318,6 +300,170 @@ static void put_scale(dq_kv_part *part, int64_t i, float s)
     } else {
         ((uint16_t *)part->scale)[i] = dq_f16_from_f32(s);
     }
+}
+
+/* ---- CPU KV sets ----
+ * Codes of the KV cache with a low (kv.h): what a set of tokens has for each channel is made,
+ * moved and read; runs of channels of one token are made. */
+
+/* How the values of one channel become codes. */
+typedef struct set_channel {
+    float step, low;
+    bool overflow; /* f16 does not hold both */
+} set_channel;
+
+/* Whether all from `least` to `largest` are within half a step of their codes; or alike and the low. */
+static bool covers(set_channel c, float low, float least, float largest, int bits, bool dithers)
+{
+    const float room = dithers ? 0.0f : 0.5f; /* dithering moves half a step either way */
+    if (c.step == 0.0f) return low == least;
+    return least - low >= -room * c.step &&
+           largest - low <= ((float)((1 << bits) - 1) + room) * c.step;
+}
+
+/* As stored. Values that are not finite, or so far apart, make both NaN, which reaches all readers. */
+static set_channel channel_of(const dq_simd *simd, const float *x, int64_t n, int bits,
+                              bool dithers)
+{
+    float least = x[0], largest = x[0];
+    const set_channel bad = {NAN, NAN, false};
+    if (!isfinite(simd->absmax(x, n))) return bad;
+#pragma omp simd reduction(min : least) reduction(max : largest)
+    for (int64_t i = 0; i < n; i++) {
+        least = x[i] < least ? x[i] : least;
+        largest = x[i] > largest ? x[i] : largest;
+    }
+    set_channel c = {.step = (largest - least) / (float)((1 << bits) - (dithers ? 2 : 1))};
+    if (!isfinite(c.step)) return bad;
+    const float half = dq_quant_stored_scale(c.step, DQ_F16);
+    const bool holds = c.step == 0.0f || (half >= 0x1p-14f && half < INFINITY);
+    if (holds) c.step = half;
+    c.low = dithers ? least - c.step / 2 : least;
+    const float low = dq_f32_from_f16(dq_f16_from_f32(c.low));
+    const bool low_holds = covers(c, low, least, largest, bits, dithers);
+    if (low_holds) c.low = low;
+    c.overflow = !holds || !low_holds;
+    return c;
+}
+
+/* u[n], d: what is added before rounding. */
+static void encode_channel(float *u, const float *x, const float *d, int64_t n, int bits,
+                           set_channel c)
+{
+    const float top = (float)((1 << bits) - 1), magic = 12582912.0f; /* rounds below 2^22 */
+    if (!(c.step > 0.0f)) {                                          /* all alike, or NaN */
+        memset(u, 0, (size_t)n * sizeof *u);
+        return;
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float v = (x[i] - c.low) / c.step + d[i];
+        v = v > 0.0f ? v : 0.0f;
+        v = v < top ? v : top;
+        u[i] = v + magic - magic;
+    }
+}
+
+static const float none[DQ_PAGE_TOKENS] = {0};
+
+/* Dither of the page's slots, zeros below 4 bits; own[DQ_PAGE_TOKENS] is for where they do not lie in the order of positions. */
+static const float *dither_of(const dq_kv *kv, const dq_kv_page *p, float *own)
+{
+    if (!dq_kv_dithers(&kv->spec) || dq_kv_bits_of(kv, p, DQ_V, 0) < 4) return none;
+    const int64_t last = p->coded > p->due ? p->coded : p->due;
+    if (p->pos[p->n_sinks] % DQ_PAGE_TOKENS == p->n_sinks &&
+        p->pos[last - 1] - p->pos[p->n_sinks] == last - 1 - p->n_sinks)
+        return kv->dither;
+    for (int64_t i = 0; i < DQ_PAGE_TOKENS; i++)
+        own[i] = i < last ? kv->dither[p->pos[i] % DQ_PAGE_TOKENS] : 0.0f;
+    return own;
+}
+
+/* One set of one head, slots first .. end-1; rows: their channels, a line of DQ_PAGE_TOKENS each. */
+static bool encode_set(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side, int h,
+                       int8_t *q, const float *rows, const float *d, int64_t first, int64_t end)
+{
+    dq_kv_part *part = &job->page->part[side];
+    const int bits = dq_kv_bits_of(kv, job->page, side, h), half = 1 << (bits - 1);
+    const int set = dq_kv_sets(job->page, first + 1) - 1;
+    const bool dithers = side == DQ_V && dq_kv_dithers(&kv->spec) && bits >= 4;
+    const int64_t dim = kv->map->head_dim, at = dq_kv_set_at(kv, job->group, side, set, h);
+    for (int64_t c = 0; c < dim; c++) {
+        float u[DQ_PAGE_TOKENS];
+        const float *x = rows + c * DQ_PAGE_TOKENS + first;
+        const set_channel k = channel_of(simd, x, end - first, bits, dithers);
+        if (k.overflow && !part->wide) return false;
+        put_scale(part, at + c, k.step);
+        put_scale(part, at + dim + c, k.low);
+        encode_channel(u, x, d + first, end - first, bits, k);
+        for (int64_t i = first; i < end; i++)
+            q[side == DQ_K ? c * DQ_PAGE_TOKENS + i : i * kv->v_cols + c] =
+                (int8_t)((int)u[i - first] - half);
+    }
+    return true;
+}
+
+/* n values as u - 2^(bits-1), their step and low as they are stored; true where f16 does not hold both. */
+static bool encode_run(const dq_simd *simd, int8_t *q, float *step, float *low, const float *x,
+                       int64_t n, int bits)
+{
+    const set_channel k = channel_of(simd, x, n, bits, false);
+    for (int64_t i = 0; i < n; i += DQ_PAGE_TOKENS) {
+        float u[DQ_PAGE_TOKENS];
+        const int64_t m = least(n - i, DQ_PAGE_TOKENS);
+        encode_channel(u, x + i, none, m, bits, k);
+        for (int64_t c = 0; c < m; c++) q[i + c] = (int8_t)((int)u[c] - (1 << (bits - 1)));
+    }
+    *step = k.step;
+    *low = k.low;
+    return k.overflow;
+}
+
+/* Keys q[v_cols][DQ_PAGE_TOKENS], values q[DQ_PAGE_TOKENS][v_cols], less 2^(bits-1); other slots
+ * stay. False where a step or low stays f32 (kv.h) and the side is not wide. rows: of one page. */
+static bool encode_head_sets(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side,
+                             int h, int8_t *q, const float *plain, float *rows)
+{
+    const dq_kv_page *p = job->page;
+    float own[DQ_PAGE_TOKENS];
+    const float *d = side == DQ_V ? dither_of(kv, p, own) : none;
+    if (side == DQ_V) {
+        simd->transpose(rows, DQ_PAGE_TOKENS, plain, kv->v_cols, p->due, kv->map->head_dim);
+        for (int64_t i = p->coded; i < p->due; i++) /* what stands in the padding is no value */
+            memset(q + i * kv->v_cols, -(1 << (dq_kv_bits_of(kv, p, side, h) - 1)),
+                   (size_t)kv->v_cols);
+    }
+    for (int64_t i = p->coded, end; i < p->due; i = end) {
+        end = dq_kv_set_end(p, i, p->due);
+        if (!encode_set(simd, kv, job, side, h, q, side == DQ_V ? rows : plain, d, i, end))
+            return false;
+    }
+    return true;
+}
+
+/* Steps [v_cols] and lows [v_cols] of the first n sets of a head, one set after the other, filled up with zeros. */
+static void read_numbers(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int group,
+                         int side, int h, int n, float *out)
+{
+    const dq_kv_part *part = &p->part[side];
+    const int64_t dim = kv->map->head_dim;
+    for (int i = 0; i < 2 * n; i++, out += kv->v_cols) {
+        const int64_t at = dq_kv_set_at(kv, group, side, i / 2, h) + i % 2 * dim;
+        if (part->wide)
+            memcpy(out, (const float *)part->scale + at, (size_t)dim * sizeof *out);
+        else
+            simd->widen(out, (const uint16_t *)part->scale + at, DQ_F16, dim);
+        memset(out + dim, 0, (size_t)(kv->v_cols - dim) * sizeof *out);
+    }
+}
+
+static void move_sets(const dq_kv *kv, dq_kv_page *to, int set, const dq_kv_page *from,
+                      int from_set, int group, int side, int h)
+{
+    const int64_t at = dq_kv_set_at(kv, group, side, set, h);
+    const int64_t was = dq_kv_set_at(kv, group, side, from_set, h);
+    for (int64_t i = 0; i < kv->form[side].set_scales; i++)
+        put_scale(&to->part[side], at + i, get_scale(&from->part[side], was + i));
 }
 
 /* --------------------------------------------------------------------------------------- encoding */
@@ -374,7 +520,7 @@ static bool encode_head(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *
     return !overflow || p->part[side].wide;
 }
 
-static void store_head(const dq_kv *kv, dq_kv_page *p, int side, int h, const int8_t *q,
+static void store_head(const dq_kv *kv, dq_kv_page *p, int side, int h, int8_t *q,
                        const float *scale, int8_t *lines)
 {
     const int64_t n_scales = kv->form[side].n_scales, head = h * n_scales * DQ_PAGE_TOKENS;
@@ -411,7 +557,6 @@ static bool encode_sets(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *j
     return true;
 }
 
-/* ---- "CPU KV codes" */
 /* ---------------------------------------------------------------------------------------- reading */
 
 /* Slots first..end of a page, from where they are held unquantized. */
@@ -498,9 +643,11 @@ static void read_sets(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p,
     }
 }
 
-static const float *read_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int side,
-                              int head, int64_t slots, float *scratch)
+const float *dq_cpu_kv_read(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
+                            int64_t page, int side, int head, int64_t coded_end, float *scratch)
 {
+    const dq_kv_page *p = list->page[page];
+    const int64_t slots = dq_kv_slots(coded_end, page);
     const dq_kv_page_form *form = &kv->form[side];
     const dq_kv_part *part = &p->part[side];
     const int h = kv->slot[head];
@@ -654,18 +801,6 @@ const void *dq_cpu_kv_half_page(const dq_kv *kv, const dq_kv_list *list, int64_t
     return dq_kv_plain_of(kv, p, side, kv->slot[head]);
 }
 
-const float *dq_cpu_kv_read_keys(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
-                                 int64_t page, int head, int64_t coded_end, float *scratch)
-{
-    return read_page(simd, kv, list->page[page], DQ_K, head, dq_kv_slots(coded_end, page), scratch);
-}
-
-const float *dq_cpu_kv_read_values(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
-                                   int64_t page, int head, int64_t coded_end, float *scratch)
-{
-    return read_page(simd, kv, list->page[page], DQ_V, head, dq_kv_slots(coded_end, page), scratch);
-}
-
 void dq_cpu_kv_token_codes(const dq_kv *kv, const dq_kv_list *list, int64_t i, int head, int side,
                            int8_t *q, float *scale)
 {
@@ -693,6 +828,18 @@ void dq_cpu_kv_token_codes(const dq_kv *kv, const dq_kv_list *list, int64_t i, i
 }
 
 /* ----------------------------------------------------------------------------------------- moving */
+
+/* n elements of kv->dense, each so many after the one before. */
+static void copy_elements(const dq_kv *kv, void *to, int64_t to_step, const void *from,
+                          int64_t from_step, int64_t n)
+{
+    const bool half = kv->dense_bytes == 2;
+    const uint16_t *x = from;
+    uint16_t *y = to;
+    for (int64_t i = 0; half && i < n; i++) y[i * to_step] = x[i * from_step];
+    for (int64_t i = 0; !half && i < n; i++)
+        ((float *)to)[i * to_step] = ((const float *)from)[i * from_step];
+}
 
 static void move_plain(const dq_kv *kv, dq_kv_page *to, int64_t slot, const dq_kv_page *from,
                        int64_t i, int side, int h)
@@ -749,183 +896,18 @@ static void move_head(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_li
         pack_head(kv, dq_kv_codes_of(kv, to, side, h), y, bits, side, 0, DQ_PAGE_TOKENS);
 }
 
-/* ---- CPU KV sets ----
- * Codes of the KV cache with a low (kv.h): what a set of tokens has for each channel is made,
- * moved and read; runs of channels of one token are made. */
-
-static float get_number(const dq_kv_part *part, int64_t i)
+static bool reserve(dq_backend *b, const dq_kv *kv)
 {
-    if (part->wide) return ((const float *)part->scale)[i];
-    return dq_f32_from_f16(((const uint16_t *)part->scale)[i]);
+    return dq_cpu_reserve(b, (size_t)dq_cpu_kv_scratch_floats(kv) * sizeof(float));
 }
 
-static void put_number(dq_kv_part *part, int64_t i, float x)
+/* A list for an operation that reads it by itself, as a query at t does; threads' scratch is reserved. NULL: b->err is set. */
+static const dq_kv_list *list_at(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                                 int32_t t, int64_t *coded_end)
 {
-    if (part->wide)
-        ((float *)part->scale)[i] = x;
-    else
-        ((uint16_t *)part->scale)[i] = dq_f16_from_f32(x);
-}
-
-/* How the values of one channel become codes. */
-typedef struct set_channel {
-    float step, low;
-    bool overflow; /* f16 does not hold both */
-} set_channel;
-
-/* Whether all from `least` to `largest` are within half a step of their codes; or alike and the low. */
-static bool covers(set_channel c, float low, float least, float largest, int bits, bool dithers)
-{
-    const float room = dithers ? 0.0f : 0.5f; /* dithering moves half a step either way */
-    if (c.step == 0.0f) return low == least;
-    return least - low >= -room * c.step &&
-           largest - low <= ((float)((1 << bits) - 1) + room) * c.step;
-}
-
-/* As stored. Values that are not finite, or so far apart, make both NaN, which reaches all readers. */
-static set_channel channel_of(const dq_simd *simd, const float *x, int64_t n, int bits,
-                              bool dithers)
-{
-    float least = x[0], largest = x[0];
-    const set_channel bad = {NAN, NAN, false};
-    if (!isfinite(simd->absmax(x, n))) return bad;
-#pragma omp simd reduction(min : least) reduction(max : largest)
-    for (int64_t i = 0; i < n; i++) {
-        least = x[i] < least ? x[i] : least;
-        largest = x[i] > largest ? x[i] : largest;
-    }
-    set_channel c = {.step = (largest - least) / (float)((1 << bits) - (dithers ? 2 : 1))};
-    if (!isfinite(c.step)) return bad;
-    const float half = dq_quant_stored_scale(c.step, DQ_F16);
-    const bool holds = c.step == 0.0f || (half >= 0x1p-14f && half < INFINITY);
-    if (holds) c.step = half;
-    c.low = dithers ? least - c.step / 2 : least;
-    const float low = dq_f32_from_f16(dq_f16_from_f32(c.low));
-    const bool low_holds = covers(c, low, least, largest, bits, dithers);
-    if (low_holds) c.low = low;
-    c.overflow = !holds || !low_holds;
-    return c;
-}
-
-/* u[n], d: what is added before rounding. */
-static void encode_channel(float *u, const float *x, const float *d, int64_t n, int bits,
-                           set_channel c)
-{
-    const float top = (float)((1 << bits) - 1), magic = 12582912.0f; /* rounds below 2^22 */
-    if (!(c.step > 0.0f)) {                                          /* all alike, or NaN */
-        memset(u, 0, (size_t)n * sizeof *u);
-        return;
-    }
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        float v = (x[i] - c.low) / c.step + d[i];
-        v = v > 0.0f ? v : 0.0f;
-        v = v < top ? v : top;
-        u[i] = v + magic - magic;
-    }
-}
-
-static const float none[DQ_PAGE_TOKENS] = {0};
-
-/* Dither of the page's slots, zeros below 4 bits; own[DQ_PAGE_TOKENS] is for where they do not lie in the order of positions. */
-static const float *dither_of(const dq_kv *kv, const dq_kv_page *p, float *own)
-{
-    if (!dq_kv_dithers(&kv->spec) || dq_kv_bits_of(kv, p, DQ_V, 0) < 4) return none;
-    const int64_t last = p->coded > p->due ? p->coded : p->due;
-    if (p->pos[p->n_sinks] % DQ_PAGE_TOKENS == p->n_sinks &&
-        p->pos[last - 1] - p->pos[p->n_sinks] == last - 1 - p->n_sinks)
-        return kv->dither;
-    for (int64_t i = 0; i < DQ_PAGE_TOKENS; i++)
-        own[i] = i < last ? kv->dither[p->pos[i] % DQ_PAGE_TOKENS] : 0.0f;
-    return own;
-}
-
-/* One set of one head, slots first .. end-1; rows: their channels, a line of DQ_PAGE_TOKENS each. */
-static bool encode_set(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side, int h,
-                       int8_t *q, const float *rows, const float *d, int64_t first, int64_t end)
-{
-    dq_kv_part *part = &job->page->part[side];
-    const int bits = dq_kv_bits_of(kv, job->page, side, h), half = 1 << (bits - 1);
-    const int set = dq_kv_sets(job->page, first + 1) - 1;
-    const bool dithers = side == DQ_V && dq_kv_dithers(&kv->spec) && bits >= 4;
-    const int64_t dim = kv->map->head_dim, at = dq_kv_set_at(kv, job->group, side, set, h);
-    for (int64_t c = 0; c < dim; c++) {
-        float u[DQ_PAGE_TOKENS];
-        const float *x = rows + c * DQ_PAGE_TOKENS + first;
-        const set_channel k = channel_of(simd, x, end - first, bits, dithers);
-        if (k.overflow && !part->wide) return false;
-        put_number(part, at + c, k.step);
-        put_number(part, at + dim + c, k.low);
-        encode_channel(u, x, d + first, end - first, bits, k);
-        for (int64_t i = first; i < end; i++)
-            q[side == DQ_K ? c * DQ_PAGE_TOKENS + i : i * kv->v_cols + c] =
-                (int8_t)((int)u[i - first] - half);
-    }
-    return true;
-}
-
-/* ---- "CPU KV sets": codes with a low */
-/* n values as u - 2^(bits-1), their step and low as they are stored; true where f16 does not hold both. */
-static bool encode_run(const dq_simd *simd, int8_t *q, float *step, float *low, const float *x,
-                       int64_t n, int bits)
-{
-    const set_channel k = channel_of(simd, x, n, bits, false);
-    for (int64_t i = 0; i < n; i += DQ_PAGE_TOKENS) {
-        float u[DQ_PAGE_TOKENS];
-        const int64_t m = n - i < DQ_PAGE_TOKENS ? n - i : DQ_PAGE_TOKENS;
-        encode_channel(u, x + i, none, m, bits, k);
-        for (int64_t c = 0; c < m; c++) q[i + c] = (int8_t)((int)u[c] - (1 << (bits - 1)));
-    }
-    *step = k.step;
-    *low = k.low;
-    return k.overflow;
-}
-
-/* Keys q[v_cols][DQ_PAGE_TOKENS], values q[DQ_PAGE_TOKENS][v_cols], less 2^(bits-1); other slots
- * stay. False where a step or low stays f32 (kv.h) and the side is not wide. rows: of one page. */
-static bool encode_head_sets(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side,
-                             int h, int8_t *q, const float *plain, float *rows)
-{
-    const dq_kv_page *p = job->page;
-    float own[DQ_PAGE_TOKENS];
-    const float *d = side == DQ_V ? dither_of(kv, p, own) : none;
-    if (side == DQ_V) {
-        simd->transpose(rows, DQ_PAGE_TOKENS, plain, kv->v_cols, p->due, kv->map->head_dim);
-        for (int64_t i = p->coded; i < p->due; i++) /* what stands in the padding is no value */
-            memset(q + i * kv->v_cols, -(1 << (dq_kv_bits_of(kv, p, side, h) - 1)),
-                   (size_t)kv->v_cols);
-    }
-    for (int64_t i = p->coded, end; i < p->due; i = end) {
-        end = dq_kv_set_end(p, i, p->due);
-        if (!encode_set(simd, kv, job, side, h, q, side == DQ_V ? rows : plain, d, i, end))
-            return false;
-    }
-    return true;
-}
-
-/* Steps [v_cols] and lows [v_cols] of the first n sets of a head, one set after the other, filled up with zeros. */
-static void read_numbers(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int group,
-                         int side, int h, int n, float *out)
-{
-    const dq_kv_part *part = &p->part[side];
-    const int64_t dim = kv->map->head_dim;
-    for (int i = 0; i < 2 * n; i++, out += kv->v_cols) {
-        const int64_t at = dq_kv_set_at(kv, group, side, i / 2, h) + i % 2 * dim;
-        if (part->wide)
-            memcpy(out, (const float *)part->scale + at, (size_t)dim * sizeof *out);
-        else
-            simd->widen(out, (const uint16_t *)part->scale + at, DQ_F16, dim);
-        memset(out + dim, 0, (size_t)(kv->v_cols - dim) * sizeof *out);
-    }
-}
-
-static void move_sets(const dq_kv *kv, dq_kv_page *to, int set, const dq_kv_page *from,
-                      int from_set, int group, int side, int h)
-{
-    const int64_t at = dq_kv_set_at(kv, group, side, set, h);
-    const int64_t was = dq_kv_set_at(kv, group, side, from_set, h);
-    for (int64_t i = 0; i < kv->form[side].set_scales; i++)
-        put_number(&to->part[side], at + i, get_number(&from->part[side], was + i));
+    if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq) || !reserve(b, kv)) return NULL;
+    const dq_kv_list *list = dq_kv_list_of(kv, seq, layer, group);
+    return dq_kv_read_as_at(b, kv, list, t, coded_end) ? list : NULL;
 }
 
 /* ---- CPU KV rows ----
@@ -940,9 +922,9 @@ typedef struct reading {
     int64_t coded_end;
 } reading;
 
-static float *thread_scratch(const reading *r)
+static float *thread_scratch(dq_backend *b)
 {
-    return dq_cpu_of(r->b)->block[omp_get_thread_num()];
+    return dq_cpu_of(b)->block[omp_get_thread_num()];
 }
 
 static void read_keys_of(const reading *r, dq_mat x, int64_t page)
@@ -952,8 +934,8 @@ static void read_keys_of(const reading *r, dq_mat x, int64_t page)
     float *row = x.p + page * DQ_PAGE_TOKENS * x.cols;
     for (int head = 0, at = 0; head < r->kv->map->n_kv; head++) {
         if (r->kv->map->group[head] != r->group) continue;
-        const float *k =
-            dq_cpu_kv_read_keys(simd, r->kv, r->list, page, head, r->coded_end, thread_scratch(r));
+        const float *k = dq_cpu_kv_read(simd, r->kv, r->list, page, DQ_K, head, r->coded_end,
+                                        thread_scratch(r->b));
         simd->transpose(row + at++ * dim, x.cols, k, DQ_PAGE_TOKENS, dim,
                         dq_kv_slots(r->list->count, page));
     }
@@ -964,8 +946,10 @@ static int64_t pages_of(const dq_kv_list *list)
     return (list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
 }
 
-void dq_cpu_kv_read_bare_keys(dq_backend *b, dq_mat x, const dq_kv *kv, const dq_kv_list *list,
-                              int group, int64_t coded_end, const dq_rope *rope)
+/* x[count][cols]: keys of the group's heads side by side, as they were before `rope` but for the square of its amplitude; cols may
+ * be padded. Threads' scratch is reserved. */
+static void read_bare_keys(dq_backend *b, dq_mat x, const dq_kv *kv, const dq_kv_list *list,
+                           int group, int64_t coded_end, const dq_rope *rope)
 {
     const reading r = {b, kv, list, group, coded_end};
 #pragma omp parallel for schedule(static) num_threads(b->threads) if (x.rows > DQ_PAGE_TOKENS)
@@ -996,8 +980,8 @@ static void put_page(const reading *r, float *row, dq_mat keys, double unit, int
     }
     for (int head = 0, at = 0; head < r->kv->map->n_kv; head++) {
         if (r->kv->map->group[head] != r->group) continue;
-        const float *v = dq_cpu_kv_read_values(dq_cpu_of(r->b)->simd, r->kv, r->list, page, head,
-                                               r->coded_end, thread_scratch(r));
+        const float *v = dq_cpu_kv_read(dq_cpu_of(r->b)->simd, r->kv, r->list, page, DQ_V, head,
+                                        r->coded_end, thread_scratch(r->b));
         for (int64_t i = 0; i < n; i++) {
             float *to = row + (first + i) * 2 * cols + cols + at * dim;
             memcpy(to, v + i * r->kv->v_cols, (size_t)dim * sizeof *to);
@@ -1011,14 +995,14 @@ void dq_cpu_kv_rows(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int 
                     const dq_rope *rope, float *row)
 {
     int64_t coded_end;
-    const dq_kv_list *list = dq_cpu_kv_list_at(b, kv, seq, layer, group, t, &coded_end);
+    const dq_kv_list *list = list_at(b, kv, seq, layer, group, t, &coded_end);
     if (!list) return;
     const reading r = {b, kv, list, group, coded_end};
     const double a = (double)rope->amplitude;
     dq_mat keys = {.rows = list->count, .cols = (int64_t)kv->heads[group] * kv->map->head_dim};
     keys.p = dq_block_new((size_t)(keys.rows * keys.cols), sizeof *keys.p, &b->err);
     if (keys.p) {
-        dq_cpu_kv_read_bare_keys(b, keys, kv, list, group, r.coded_end, rope);
+        read_bare_keys(b, keys, kv, list, group, r.coded_end, rope);
 #pragma omp parallel for schedule(static) num_threads(b->threads) if (keys.rows > DQ_PAGE_TOKENS)
         for (int64_t p = 0; p < pages_of(list); p++) put_page(&r, row, keys, 1.0 / (a * a), p);
     }
@@ -1032,19 +1016,6 @@ static void block_copy(dq_backend *b, void *dst, const void *src, int64_t bytes)
 {
     (void)b;
     memcpy(dst, src, (size_t)bytes);
-}
-
-/* ---- cpu_kv.c */
-/* n elements of kv->dense, each so many after the one before. */
-static void copy_elements(const dq_kv *kv, void *to, int64_t to_step, const void *from,
-                          int64_t from_step, int64_t n)
-{
-    const bool half = kv->dense_bytes == 2;
-    const uint16_t *x = from;
-    uint16_t *y = to;
-    for (int64_t i = 0; half && i < n; i++) y[i * to_step] = x[i * from_step];
-    for (int64_t i = 0; !half && i < n; i++)
-        ((float *)to)[i * to_step] = ((const float *)from)[i * from_step];
 }
 
 static void move_sinks(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group, int side,
@@ -1151,11 +1122,6 @@ static bool write_batch(dq_backend *b, const dq_kv *kv, int layer, const dq_batc
     return beyond == 0;
 }
 
-static bool reserve(dq_backend *b, const dq_kv *kv)
-{
-    return dq_cpu_reserve(b, (size_t)dq_cpu_kv_scratch_floats(kv) * sizeof(float));
-}
-
 static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_t n)
 {
     if (!reserve(b, kv)) return false;
@@ -1226,27 +1192,19 @@ void dq_cpu_kv_free(dq_backend *b, dq_kv *kv)
     dq_cpu_blocks_end(b); /* another cache has pages of another size */
 }
 
-const dq_kv_list *dq_cpu_kv_list_at(dq_backend *b, const dq_kv *kv, int32_t seq, int layer,
-                                    int group, int32_t t, int64_t *coded_end)
-{
-    if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq) || !reserve(b, kv)) return NULL;
-    const dq_kv_list *list = dq_kv_list_of(kv, seq, layer, group);
-    return dq_kv_read_as_at(b, kv, list, t, coded_end) ? list : NULL;
-}
-
 void dq_cpu_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                          int32_t t, double *sum)
 {
     const dq_head_order *map = kv->map;
     int64_t coded_end;
-    const dq_kv_list *list = dq_cpu_kv_list_at(b, kv, seq, layer, group, t, &coded_end);
+    const dq_kv_list *list = list_at(b, kv, seq, layer, group, t, &coded_end);
     if (!list) return;
     for (int64_t i = 0; i < list->count; i++) sum[i] = 0;
     for (int64_t p = 0; p * DQ_PAGE_TOKENS < list->count; p++) {
         for (int j = 0; j < map->n_kv; j++) {
             if (map->group[j] != group) continue;
-            const float *k = dq_cpu_kv_read_keys(dq_cpu_of(b)->simd, kv, list, p, j, coded_end,
-                                                 dq_cpu_of(b)->block[0]);
+            const float *k = dq_cpu_kv_read(dq_cpu_of(b)->simd, kv, list, p, DQ_K, j, coded_end,
+                                            dq_cpu_of(b)->block[0]);
             for (int64_t i = 0; i < dq_kv_slots(list->count, p); i++) {
                 for (int64_t c = 0; c < map->head_dim; c++)
                     sum[p * DQ_PAGE_TOKENS + i] +=
@@ -1254,4 +1212,194 @@ void dq_cpu_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer,
             }
         }
     }
+}
+
+/* ---- CPU key cosines ----
+ * How much the keys of a list point where all of them point. Two walks over the pages of a head:
+ * the sum of directions, then each key's cosine with it. */
+
+typedef struct head_keys {
+    dq_backend *b;
+    const dq_kv *kv;
+    const dq_kv_list *list;
+    int head;
+    int64_t coded_end, dim;
+} head_keys;
+
+/* [dim][DQ_PAGE_TOKENS], good until the next call. */
+static const float *page_keys(const head_keys *h, int64_t page)
+{
+    return dq_cpu_kv_read(dq_cpu_of(h->b)->simd, h->kv, h->list, page, DQ_K, h->head, h->coded_end,
+                          dq_cpu_of(h->b)->block[0]);
+}
+
+/* dot[i] = k_i . with, norm[i] = |k_i| of a page's n keys; a NULL `with` gives no products. */
+static void measure_page(double *dot, double *norm, const float *k, const double *with, int64_t n,
+                         int64_t dim)
+{
+    for (int64_t i = 0; i < n; i++) dot[i] = norm[i] = 0;
+    for (int64_t c = 0; c < dim; c++) {
+        for (int64_t i = 0; i < n; i++) {
+            const double x = (double)k[c * DQ_PAGE_TOKENS + i];
+            norm[i] += x * x;
+            dot[i] += x * (with ? with[c] : 0.0);
+        }
+    }
+    for (int64_t i = 0; i < n; i++) norm[i] = sqrt(norm[i]);
+}
+
+static void add_directions(double *sum, const head_keys *h)
+{
+    double dot[DQ_PAGE_TOKENS], norm[DQ_PAGE_TOKENS];
+    memset(sum, 0, (size_t)h->dim * sizeof *sum);
+    for (int64_t p = 0; p * DQ_PAGE_TOKENS < h->list->count; p++) {
+        const int64_t n = dq_kv_slots(h->list->count, p);
+        const float *k = page_keys(h, p);
+        measure_page(dot, norm, k, NULL, n, h->dim);
+        for (int64_t c = 0; c < h->dim; c++) {
+            for (int64_t i = 0; i < n; i++)
+                if (norm[i] > 0) sum[c] += (double)k[c * DQ_PAGE_TOKENS + i] / norm[i];
+        }
+    }
+}
+
+static void add_cosines(double *cosine, const double *sum, const head_keys *h)
+{
+    double dot[DQ_PAGE_TOKENS], norm[DQ_PAGE_TOKENS], length = 0;
+    for (int64_t c = 0; c < h->dim; c++) length += sum[c] * sum[c];
+    length = sqrt(length);
+    for (int64_t p = 0; p * DQ_PAGE_TOKENS < h->list->count; p++) {
+        const int64_t n = dq_kv_slots(h->list->count, p);
+        measure_page(dot, norm, page_keys(h, p), sum, n, h->dim);
+        for (int64_t i = 0; i < n; i++)
+            if (norm[i] > 0 && length > 0)
+                cosine[p * DQ_PAGE_TOKENS + i] += dot[i] / (norm[i] * length);
+    }
+}
+
+void dq_cpu_kv_key_cosines(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                           int32_t t, double *cosine)
+{
+    const dq_head_order *map = kv->map;
+    head_keys h = {.b = b, .kv = kv, .dim = map->head_dim};
+    h.list = list_at(b, kv, seq, layer, group, t, &h.coded_end);
+    double *sum = h.list ? dq_block_new((size_t)map->head_dim, sizeof *sum, &b->err) : NULL;
+    if (!sum) return;
+    for (int64_t i = 0; i < h.list->count; i++) cosine[i] = 0;
+    for (h.head = 0; h.head < map->n_kv; h.head++) {
+        if (map->group[h.head] != group) continue;
+        add_directions(sum, &h);
+        add_cosines(cosine, sum, &h);
+    }
+    dq_block_free(sum);
+}
+
+/* ---- Leverage ----
+ * How much of what the keys of a list span is a key's own. Keys go back to where RoPE found them,
+ * the mean is taken off, and with their Gram matrix G = U'U a key's number is the length of x
+ * U^-1, squared. Products are f32 by pages, sums over pages and the factor f64; each number is
+ * made by one thread in one order. */
+
+typedef struct leverages {
+    dq_backend *b;
+    const dq_kv *kv;
+    const dq_kv_list *list;
+    const dq_rope *rope;
+    int64_t n, cols,
+        ld; /* tokens; the group's key heads side by side, padded with zeros to a multiple of 16 */
+    dq_mat x;     /* [n][ld] */
+    double *gram; /* [cols][ld], upper triangle = U'U */
+    float *right; /* [cols][ld], U^-1 */
+} leverages;
+
+static int64_t tile_of(const leverages *l, int64_t first)
+{
+    return l->cols - first < DQ_TILE_N ? l->cols - first : DQ_TILE_N;
+}
+
+/* Columns first .. of the rows above and on the diagonal. */
+static void gram_tile(const leverages *l, int64_t first)
+{
+    const dq_simd *simd = dq_cpu_of(l->b)->simd;
+    const int64_t n = tile_of(l, first), rows = first + n;
+    float *turned = thread_scratch(l->b), *part = turned + l->cols * DQ_PAGE_TOKENS;
+    for (int64_t p = 0; p < pages_of(l->list); p++) {
+        const float *x = l->x.p + p * DQ_PAGE_TOKENS * l->ld;
+        const int64_t k = dq_kv_slots(l->n, p);
+        simd->transpose(turned, DQ_PAGE_TOKENS, x, l->ld, k, rows);
+        simd->gemm(part, DQ_TILE_N, turned, DQ_PAGE_TOKENS, x + first, l->ld, rows, n, k, false);
+        for (int64_t i = 0; i < rows; i++) {
+            double *to = l->gram + i * l->ld + first;
+            for (int64_t c = 0; c < n; c++) to[c] += (double)part[i * DQ_TILE_N + c];
+        }
+    }
+}
+
+static void measure(const leverages *l, double *work, double *leverage)
+{
+#pragma omp parallel for schedule(dynamic, 1) num_threads(l->b->threads) if (l->cols > DQ_TILE_N)
+    for (int64_t c = 0; c < l->cols; c += DQ_TILE_N) gram_tile(l, c);
+    if (!dq_key_factor(l->right, work, l->gram, l->cols, l->ld)) {
+        dq_fail(&l->b->err, DQ_DAMAGED, "keys of the KV cache are not finite");
+        return;
+    }
+#pragma omp parallel for schedule(static) num_threads(l->b->threads) if (l->n > DQ_PAGE_TOKENS)
+    for (int64_t p = 0; p < pages_of(l->list); p++) {
+        const dq_simd *simd = dq_cpu_of(l->b)->simd;
+        const int64_t first = p * DQ_PAGE_TOKENS, rows = dq_kv_slots(l->n, p);
+        float *y = thread_scratch(l->b);
+        for (int64_t i = 0; i < rows; i++) leverage[first + i] = 0;
+        for (int64_t k = 0; k < l->cols; k += DQ_TILE_N) {
+            const int64_t n = tile_of(l, k);
+            simd->gemm(y, DQ_TILE_N, l->x.p + first * l->ld, l->ld, l->right + k, l->ld, rows, n,
+                       k + n, false);
+            for (int64_t i = 0; i < rows; i++)
+                leverage[first + i] += simd->sum_squares(y + i * DQ_TILE_N, n);
+        }
+    }
+}
+
+void dq_cpu_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                             int32_t t, const dq_rope *rope, double *leverage)
+{
+    int64_t coded_end;
+    const dq_kv_list *list = list_at(b, kv, seq, layer, group, t, &coded_end);
+    if (!list) return;
+    leverages l = {.b = b,
+                   .kv = kv,
+                   .list = list,
+                   .rope = rope,
+                   .cols = (int64_t)kv->heads[group] * kv->map->head_dim};
+    l.n = l.list->count;
+    l.ld = (l.cols + 15) / 16 * 16;
+    const int64_t read = dq_cpu_kv_scratch_floats(kv);
+    const int64_t tiles = 2 * (l.cols + DQ_TILE_N) * DQ_PAGE_TOKENS;
+    const size_t square = (size_t)(l.cols * l.ld);
+    if (l.n == 0 || !dq_cpu_reserve(b, (size_t)(read > tiles ? read : tiles) * sizeof(float)))
+        return;
+    l.x = (dq_mat){dq_block_new((size_t)(l.n * l.ld), sizeof(float), &b->err), l.n, l.ld};
+    l.gram = dq_block_new(square, sizeof *l.gram, &b->err);
+    l.right = dq_block_new(square, sizeof *l.right, &b->err);
+    double *work = dq_block_new(2 * square, sizeof *work, &b->err);
+    if (b->err.code == DQ_OK) {
+        read_bare_keys(b, l.x, kv, list, group, coded_end, rope);
+        if (b->err.code == DQ_OK) {
+            const double a = (double)l.rope->amplitude, unit = 1.0 / (a * a);
+            memset(work, 0, (size_t)l.cols * sizeof *work);
+            for (int64_t i = 0; i < l.n; i++) {
+                for (int64_t c = 0; c < l.cols; c++) work[c] += (double)l.x.p[i * l.ld + c];
+            }
+            for (int64_t c = 0; c < l.cols; c++) work[c] /= (double)l.n;
+            for (int64_t i = 0; i < l.n; i++) {
+                float *x = l.x.p + i * l.ld;
+                for (int64_t c = 0; c < l.cols; c++)
+                    x[c] = (float)(((double)x[c] - work[c]) * unit);
+            }
+            measure(&l, work, leverage);
+        }
+    }
+    dq_block_free(work);
+    dq_block_free(l.right);
+    dq_block_free(l.gram);
+    dq_block_free(l.x.p);
 }

@@ -17,10 +17,8 @@
  * `coded_end` of the list as codes: keys [head_dim][DQ_PAGE_TOKENS], values [DQ_PAGE_TOKENS][v_cols]. Where nothing is
  * coded and all is f32 this is the page itself, else scratch (dq_cpu_kv_scratch_floats(kv) floats) is filled; the
  * result is good until scratch is used again. Slots after the list's count hold anything. */
-const float *dq_cpu_kv_read_keys(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
-                                 int64_t page, int head, int64_t coded_end, float *scratch);
-const float *dq_cpu_kv_read_values(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
-                                   int64_t page, int head, int64_t coded_end, float *scratch);
+const float *dq_cpu_kv_read(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
+                            int64_t page, int side, int head, int64_t coded_end, float *scratch);
 int64_t dq_cpu_kv_scratch_floats(const dq_kv *kv);
 /* The same page as it is held, in kv->dense; NULL where that is f32 or something is read as codes. */
 const void *dq_cpu_kv_half_page(const dq_kv *kv, const dq_kv_list *list, int64_t page, int side,
@@ -54,21 +52,12 @@ void dq_cpu_kv_free(dq_backend *b, dq_kv *kv);
 void *dq_cpu_block_new(dq_backend *b, int64_t bytes);
 void dq_cpu_block_free(dq_backend *b, void *p); /* NULL allowed */
 void dq_cpu_blocks_end(dq_backend *b);
-/* A list for an operation that reads it by itself, as a query at t does; threads' scratch is reserved. NULL: b->err is set. */
-const dq_kv_list *dq_cpu_kv_list_at(dq_backend *b, const dq_kv *kv, int32_t seq, int layer,
-                                    int group, int32_t t, int64_t *coded_end);
 void dq_cpu_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                          int32_t t, double *sum);
-/* cpu_keys.c */
 void dq_cpu_kv_key_cosines(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                            int32_t t, double *cosine);
-/* cpu_kv.c. x[count][cols]: keys of the group's heads side by side, as they were before `rope` but for the square of its
- * amplitude; cols may be padded. Threads' scratch is reserved. */
-void dq_cpu_kv_read_bare_keys(dq_backend *b, dq_mat x, const dq_kv *kv, const dq_kv_list *list,
-                              int group, int64_t coded_end, const dq_rope *rope);
 void dq_cpu_kv_rows(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group, int32_t t,
                     const dq_rope *rope, float *row);
-/* cpu_keys.c */
 void dq_cpu_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                              int32_t t, const dq_rope *rope, double *leverage);
 

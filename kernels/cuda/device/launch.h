@@ -231,7 +231,7 @@ cudaError_t dq_kv_launch_norms(double *sum, const dq_page *pages, int64_t count,
 
 /* ---- kv.cu: keys ----
  * Reads and measures the keys of a list for policies, and reads its values, in the order of the
- * CPU's sums (cpu_keys.c). */
+ * CPU's sums (cpu_kv.c). */
 
 /* The keys of one list, as a query reads them that takes the first `coded` as codes. */
 typedef struct dq_keys {

@@ -74,9 +74,7 @@ static void check_side(stage *s, const golden *g, const dq_kv_list *list, int si
             assert_true(scale[i] == golden_f32(sc, t * n_scales + i));
     }
     for (int k = 0; k < 3; k++) {
-        const float *page = side == DQ_K
-                                ? dq_cpu_kv_read_keys(isa[k], s->kv, list, 0, 0, 64, scratch)
-                                : dq_cpu_kv_read_values(isa[k], s->kv, list, 0, 0, 64, scratch);
+        const float *page = dq_cpu_kv_read(isa[k], s->kv, list, 0, side, 0, 64, scratch);
         assert_ptr_equal(page, scratch);
         for (int64_t i = 0; i < q->shape[0] * d; i++) {
             const float got = side == DQ_K ? page[i % d * DQ_PAGE_TOKENS + i / d]
@@ -128,9 +126,7 @@ static void check_page(stage *s, const golden *g, const dq_kv_list *list, int si
         assert_memory_equal(codes, (const int8_t *)c->data + t * d, (size_t)d);
         for (int i = 0; i < 2 * d; i++) assert_true(number[i] == golden_f32(l, i));
         for (int k = 0; k < 3; k++) {
-            const float *page = side == DQ_K
-                                    ? dq_cpu_kv_read_keys(isa[k], s->kv, list, 0, 0, 64, scratch)
-                                    : dq_cpu_kv_read_values(isa[k], s->kv, list, 0, 0, 64, scratch);
+            const float *page = dq_cpu_kv_read(isa[k], s->kv, list, 0, side, 0, 64, scratch);
             for (int i = 0; i < d; i++) {
                 const float u = (float)(codes[i] + (1 << (bits - 1)));
                 const float off = dithered ? dq_kv_dither((int32_t)t) : 0.0f;
@@ -213,9 +209,9 @@ TEST(elements_are_within_half_a_step)
         const dq_kv_list *list = put_tokens(&s, x, 64);
         float *scratch = calloc((size_t)dq_cpu_kv_scratch_floats(s.kv), sizeof *scratch);
         for (int k = 0; k < 3; k++) {
-            const float *y = dq_cpu_kv_read_keys(isa[k], s.kv, list, 0, 0, 64, scratch);
+            const float *y = dq_cpu_kv_read(isa[k], s.kv, list, 0, DQ_K, 0, 64, scratch);
             for (int c = 0; c < D; c++) check_channel(x, c, D, y + c * 64, 1, steps);
-            y = dq_cpu_kv_read_values(isa[k], s.kv, list, 0, 0, 64, scratch);
+            y = dq_cpu_kv_read(isa[k], s.kv, list, 0, DQ_V, 0, 64, scratch);
             for (int c = 0; c < D; c++)
                 check_channel(x, c, D, y + c, s.kv->v_cols, steps - (b >= 4));
         }

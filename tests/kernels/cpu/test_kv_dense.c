@@ -60,8 +60,7 @@ TEST(numbers_are_pytorchs)
         for (int h = 0; h < N_KV; h++) {
             const dq_kv_list *list = dq_kv_list_of(s.kv, 0, 0, s.map.group[h]);
             for (int side = DQ_K; side <= DQ_V; side++) {
-                const float *got = (side == DQ_K ? dq_cpu_kv_read_keys : dq_cpu_kv_read_values)(
-                    simd, s.kv, list, 0, h, 0, scratch);
+                const float *got = dq_cpu_kv_read(simd, s.kv, list, 0, side, h, 0, scratch);
                 for (int r = 0; r < ROWS * D; r++) {
                     const int at = side == DQ_K ? r % D * DQ_PAGE_TOKENS + r / D
                                                 : r / D * (int)s.kv->v_cols + r % D;

@@ -160,7 +160,8 @@ static void check_page(stage *s, const dq_simd_pages *table, const dq_kv_list *l
     memset(d, 0, DQ_PAGE_TOKENS * sizeof *d); /* a row without weight */
     for (int64_t t = 0; t < DQ_PAGE_TOKENS; t++)
         d[DQ_PAGE_TOKENS + t] *= 1e-33f; /* one of no weight */
-    dq_cpu_page p = dq_cpu_open_values(&cpu, &args, list, page, head, coded_end, n, ROWS, scratch);
+    dq_cpu_page p =
+        dq_cpu_open_page(&cpu, &args, list, page, DQ_V, head, coded_end, n, ROWS, scratch);
     dq_cpu_page without = p;
     const bool sets = s->kv->form[DQ_V].set_scales != 0;
     without.kind = DQ_CPU_PLAIN;
@@ -224,8 +225,8 @@ static void add_map(const stage *s, const dq_kv_list *list, int64_t row, int hea
     double x[SCORES], max = -INFINITY, sum = 0;
     for (int64_t t = 0; t < n; t++) {
         if (t % DQ_PAGE_TOKENS == 0)
-            k = dq_cpu_kv_read_keys(dq_cpu_of(s->b)->simd, s->kv, list, t / DQ_PAGE_TOKENS, key,
-                                    end, scratch);
+            k = dq_cpu_kv_read(dq_cpu_of(s->b)->simd, s->kv, list, t / DQ_PAGE_TOKENS, DQ_K, key,
+                               end, scratch);
         x[t] = 0;
         for (int64_t c = 0; c < d; c++)
             x[t] += (double)q[c] * (double)k[c * DQ_PAGE_TOKENS + t % DQ_PAGE_TOKENS];
@@ -246,7 +247,7 @@ static void add_values(const stage *s, const dq_kv_list *list, int64_t row, int 
     for (int64_t page = 0; page * DQ_PAGE_TOKENS < n; page++) {
         const int64_t at = page * DQ_PAGE_TOKENS, slots = dq_kv_slots(n, page);
         const float *v =
-            dq_cpu_kv_read_values(dq_cpu_of(s->b)->simd, s->kv, list, page, head, end, scratch);
+            dq_cpu_kv_read(dq_cpu_of(s->b)->simd, s->kv, list, page, DQ_V, head, end, scratch);
         float weight[DQ_PAGE_TOKENS], coded[128] = {0};
         int64_t first = 0, coded_slots = dq_kv_slots(end, page);
         while (first < coded_slots && dq_kv_pos(list, at + first) < s->spec.sink) first++;
@@ -354,9 +355,9 @@ static void page_products(stage *s, const dq_simd_pages *table, const dq_kv_list
     memset(out, 0, (size_t)(m * (DQ_PAGE_TOKENS + d)) * sizeof *out);
     const dq_simd_int8_rows q =
         dq_cpu_round_rows(&cpu, &args, args.q.p, d, m, dq_cpu_rounded_at(&args, scratch));
-    dq_cpu_page p = dq_cpu_open_keys(&cpu, &args, list, page, 0, end, n, rows, scratch);
+    dq_cpu_page p = dq_cpu_open_page(&cpu, &args, list, page, DQ_K, 0, end, n, rows, scratch);
     dq_cpu_rows_times_keys(&cpu, out, DQ_PAGE_TOKENS, &args, args.q.p, d, m, &q, 0, &p, scratch);
-    p = dq_cpu_open_values(&cpu, &args, list, page, 0, end, n, rows, scratch);
+    p = dq_cpu_open_page(&cpu, &args, list, page, DQ_V, 0, end, n, rows, scratch);
     dq_cpu_times_values(&cpu, y, d, &args, out, DQ_PAGE_TOKENS, m, &p, false, scratch);
 }
 
@@ -486,8 +487,8 @@ TEST(pages_are_added_in_order)
             const float top = cpu->simd->scale_max(x, n, s.map.scale);
             const double sum = cpu->simd->exp_sum(x, x, n, top);
             for (int64_t p = 0; p * DQ_PAGE_TOKENS < n; p++) {
-                const dq_cpu_page page =
-                    dq_cpu_open_values(cpu, &args, list, p, v, end, dq_kv_slots(n, p), 1, scratch);
+                const dq_cpu_page page = dq_cpu_open_page(cpu, &args, list, p, DQ_V, v, end,
+                                                          dq_kv_slots(n, p), 1, scratch);
                 dq_cpu_times_values(cpu, y, d, &args, x + p * DQ_PAGE_TOKENS, SCORES, 1, &page,
                                     p > 0, scratch);
             }
