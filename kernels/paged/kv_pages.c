@@ -396,16 +396,24 @@ static bool plan_codes(dq_kv *kv, const dq_kv_list *list, int group, int32_t t, 
     return true;
 }
 
-/* The same for every list of a batch, as its last row (ahead 0) or the row after it (1) reads them. */
-static bool plan_batch(dq_kv *kv, int layer, const dq_batch *batch, int ahead, dq_kv_job *jobs,
-                       int64_t *n)
+/* What is to have codes: all that the last row of each sequence of a batch reads so, or the row `ahead` after it; or (a list) what
+ * a row at t of one list does. */
+typedef struct coding {
+    int layer, ahead, group;
+    const dq_batch *batch;
+    const dq_kv_list *list;
+    int32_t t;
+} coding;
+
+static bool plan_due(dq_kv *kv, const coding *d, dq_kv_job *jobs, int64_t *n)
 {
     *n = 0;
-    for (int i = 0; i < batch->n_seq; i++) {
-        const int64_t end = batch->cu_rows[i + 1];
-        for (int g = 0; end > batch->cu_rows[i] && g < kv->map->n_groups; g++) {
-            const dq_kv_list *list = dq_kv_list_of(kv, batch->seq[i], layer, g);
-            if (!plan_codes(kv, list, g, batch->pos[end - 1] + ahead, jobs, n)) return false;
+    if (d->list) return plan_codes(kv, d->list, d->group, d->t, jobs, n);
+    for (int i = 0; i < d->batch->n_seq; i++) {
+        const int64_t end = d->batch->cu_rows[i + 1];
+        for (int g = 0; end > d->batch->cu_rows[i] && g < kv->map->n_groups; g++) {
+            const dq_kv_list *list = dq_kv_list_of(kv, d->batch->seq[i], d->layer, g);
+            if (!plan_codes(kv, list, g, d->batch->pos[end - 1] + d->ahead, jobs, n)) return false;
         }
     }
     return true;
@@ -438,16 +446,15 @@ static bool do_jobs(dq_backend *b, dq_kv *kv, const dq_kv_job *jobs, int64_t n, 
     return ok;
 }
 
-/* ---- "Page codes". False: b->err is set. */
-/* Codes of all that the last row of each sequence of a batch reads so, or the row `ahead` after it. */
-static bool make_codes(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, int ahead)
+/* False: b->err is set. */
+static bool make_codes(dq_backend *b, dq_kv *kv, const coding *d)
 {
     int64_t n;
-    plan_batch(kv, layer, batch, ahead, NULL, &n);
+    plan_due(kv, d, NULL, &n);
     if (n == 0) return true;
     dq_kv_job *jobs = dq_block_new((size_t)n, sizeof *jobs, &b->err);
     if (!jobs) return false;
-    const bool planned = plan_batch(kv, layer, batch, ahead, jobs, &n);
+    const bool planned = plan_due(kv, d, jobs, &n);
     const bool ok = do_jobs(b, kv, jobs, n, planned);
     dq_block_free(jobs);
     return ok;
@@ -456,18 +463,9 @@ static bool make_codes(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batc
 /* Of what is due after the list's last token, where codes depend on tokens that are about to go. */
 static bool code_due(dq_backend *b, dq_kv *kv, const dq_kv_list *list, int group)
 {
-    int64_t n = 0;
     if (!kv->by_page || list->count == 0) return true;
     const int32_t t = dq_kv_pos(list, list->count - 1) + dq_kv_ahead(&kv->spec);
-    plan_codes(kv, list, group, t, NULL, &n);
-    if (n == 0) return true;
-    dq_kv_job *jobs = dq_block_new((size_t)n, sizeof *jobs, &b->err);
-    if (!jobs) return false;
-    n = 0;
-    const bool planned = plan_codes(kv, list, group, t, jobs, &n);
-    const bool ok = do_jobs(b, kv, jobs, n, planned);
-    dq_block_free(jobs);
-    return ok;
+    return make_codes(b, kv, &(coding){.list = list, .group = group, .t = t});
 }
 
 /* ---- KV pages ----
@@ -854,7 +852,7 @@ void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *bat
             list->page[list->count / DQ_PAGE_TOKENS]->pos[list->count % DQ_PAGE_TOKENS] =
                 batch->pos[first + j];
     }
-    if (!kv->has_codes || make_codes(b, kv, layer, batch, 0)) return;
+    if (!kv->has_codes || make_codes(b, kv, &(coding){.batch = batch, .layer = layer})) return;
     for (int task = 0; task < batch->n_seq * groups; task++) {
         const int i = task / groups;
         kv->seq[batch->seq[i]][layer * groups + task % groups].count -=
@@ -882,7 +880,8 @@ void dq_kv_pages_compact(dq_backend *b, dq_kv *kv, int layer, const dq_batch *ba
     for (int i = 0; i < batch->n_seq; i++) {
         if (!dq_kv_pages_known(b, kv, batch->seq[i])) return;
     }
-    if (!kv->has_codes || !make_codes(b, kv, layer, batch, dq_kv_ahead(&kv->spec))) return;
+    const coding next = {.batch = batch, .layer = layer, .ahead = dq_kv_ahead(&kv->spec)};
+    if (!kv->has_codes || !make_codes(b, kv, &next)) return;
     for (int i = 0; i < batch->n_seq; i++) {
         const int64_t end = batch->cu_rows[i + 1];
         if (end == batch->cu_rows[i]) continue;
