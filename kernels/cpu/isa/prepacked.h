@@ -90,32 +90,11 @@ INLINE void prepacked_put(float *y, int64_t ldy, vecf (*total)[4], const int m, 
 
 /* ------------------------------------------------------------------------------------------- int8 */
 
-#ifndef SUMS_OF_16_BITS
-/* add_dots is whole: int8_run says that nothing below it is used. */
-INLINE int int8_run(int bits)
-{
-    (void)bits;
-    return 1;
-}
-
-INLINE veci pairs(veci u, veci x)
-{
-    (void)x;
-    return u;
-}
-
-INLINE veci add_pairs(veci a, veci u, veci x)
-{
-    (void)u;
-    (void)x;
-    return a;
-}
-
-INLINE veci add_both(veci sum, veci a)
-{
-    (void)a;
-    return sum;
-}
+#ifndef SUMS_OF_16_BITS /* add_dots is whole: int8_run says that nothing below it is used */
+#define int8_run(bits)     1
+#define pairs(u, x)        (u)
+#define add_pairs(a, u, x) (a)
+#define add_both(sum, a)   (sum)
 #endif
 
 /* What the sums of a group start from. */
@@ -736,48 +715,37 @@ INLINE void prepacked_f32(float *y, int64_t ldy, const dq_simd_prepacked_weight 
 #ifdef INT8_ROWS
 /* ---------------------------------------------------------------------------------------- tables */
 
-PREPACKED_WIDTHS(INT8_FUNCTION, 1)
-PREPACKED_WIDTHS(INT8_FUNCTION, 2)
-PREPACKED_WIDTHS(INT8_FUNCTION, 3)
-PREPACKED_WIDTHS(INT8_FUNCTION, 4)
+#define FOUR_ROWS(F)                                                                               \
+    PREPACKED_WIDTHS(F, 1) PREPACKED_WIDTHS(F, 2) PREPACKED_WIDTHS(F, 3) PREPACKED_WIDTHS(F, 4)
 #if INT8_ROWS == 8
-PREPACKED_WIDTHS(INT8_FUNCTION, 5)
-PREPACKED_WIDTHS(INT8_FUNCTION, 6)
-PREPACKED_WIDTHS(INT8_FUNCTION, 7)
-PREPACKED_WIDTHS(INT8_FUNCTION, 8)
+#define INT8_EACH(F)                                                                               \
+    FOUR_ROWS(F)                                                                                   \
+    PREPACKED_WIDTHS(F, 5) PREPACKED_WIDTHS(F, 6) PREPACKED_WIDTHS(F, 7) PREPACKED_WIDTHS(F, 8)
+#else
+#define INT8_EACH(F) FOUR_ROWS(F)
 #endif
-static void (*const int8_of[INT8_ROWS][WIDTHS])(INT8_ARGS) = {
-    {PREPACKED_WIDTHS(INT8_NAME, 1)}, {PREPACKED_WIDTHS(INT8_NAME, 2)},
-    {PREPACKED_WIDTHS(INT8_NAME, 3)}, {PREPACKED_WIDTHS(INT8_NAME, 4)},
-#if INT8_ROWS == 8
-    {PREPACKED_WIDTHS(INT8_NAME, 5)}, {PREPACKED_WIDTHS(INT8_NAME, 6)},
-    {PREPACKED_WIDTHS(INT8_NAME, 7)}, {PREPACKED_WIDTHS(INT8_NAME, 8)},
+#if F32_ROWS == 3
+#define F32_EACH(F) PREPACKED_WIDTHS(F, 1) PREPACKED_WIDTHS(F, 2) PREPACKED_WIDTHS(F, 3)
+#else
+#define F32_EACH(F) PREPACKED_WIDTHS(F, 1) PREPACKED_WIDTHS(F, 2)
 #endif
-};
+
+INT8_EACH(INT8_FUNCTION)
+static void (*const int8_of[INT8_ROWS * WIDTHS])(INT8_ARGS) = {INT8_EACH(INT8_NAME)};
 
 static void int8(float *y, int64_t ldy, const dq_simd_prepacked_weight *w, dq_simd_blocks b,
                  const dq_simd_prepacked_rows *a, int m)
 {
-    int8_of[m - 1][w->bits - LEAST_WIDTH](y, ldy, w, b, a);
+    int8_of[(m - 1) * WIDTHS + w->bits - LEAST_WIDTH](y, ldy, w, b, a);
 }
 
-PREPACKED_WIDTHS(F32_FUNCTION, 1)
-PREPACKED_WIDTHS(F32_FUNCTION, 2)
-#if F32_ROWS == 3
-PREPACKED_WIDTHS(F32_FUNCTION, 3)
-#endif
-static void (*const f32_of[F32_ROWS][WIDTHS])(F32_ARGS) = {
-    {PREPACKED_WIDTHS(F32_NAME, 1)},
-    {PREPACKED_WIDTHS(F32_NAME, 2)},
-#if F32_ROWS == 3
-    {PREPACKED_WIDTHS(F32_NAME, 3)},
-#endif
-};
+F32_EACH(F32_FUNCTION)
+static void (*const f32_of[F32_ROWS * WIDTHS])(F32_ARGS) = {F32_EACH(F32_NAME)};
 
 static void f32(float *y, int64_t ldy, const dq_simd_prepacked_weight *w, dq_simd_blocks b,
                 const dq_simd_split_rows *a, int m)
 {
-    f32_of[m - 1][w->bits - LEAST_WIDTH](y, ldy, w, b, a);
+    f32_of[(m - 1) * WIDTHS + w->bits - LEAST_WIDTH](y, ldy, w, b, a);
 }
 #endif
 
