@@ -950,7 +950,7 @@ typedef struct plan {
     size_t bytes;
 } plan;
 
-static int64_t max_keys(const dq_attend_args *args)
+int64_t dq_cpu_max_keys(const dq_attend_args *args)
 {
     int64_t max = 0;
     for (int i = 0; i < args->batch->n_seq; i++) {
@@ -1026,7 +1026,7 @@ void dq_cpu_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
     if (b->err.code != DQ_OK) return;
     work w = {.cpu = dq_cpu_of(b), .simd = dq_cpu_of(b)->simd, .args = args, .dst = dst};
     const dq_head_order *map = args->attn->map;
-    plan p = {.keys = max_keys(args), .block_rows = DQ_PAGE_TOKENS, .slots = map->n_maps};
+    plan p = {.keys = dq_cpu_max_keys(args), .block_rows = DQ_PAGE_TOKENS, .slots = map->n_maps};
     const bool tiles = dq_logit_by_tile(args->logit);
     const int useful = map->n_q < MAX_SLOTS ? map->n_q : MAX_SLOTS;
     if (!tiles) p.block_rows = dq_cpu_block_rows(p.keys, map->n_maps);

@@ -66,6 +66,8 @@ void dq_cpu_scores(const dq_cpu *cpu, float *const *s, int64_t ld, const dq_atte
                    int64_t keys, const dq_cpu_scaled *scaled, float *scratch);
 /* Rows per block such that `buffers` rows-by-keys blocks take 64 MiB at most, or 16 rows; 1..DQ_PAGE_TOKENS. */
 int64_t dq_cpu_block_rows(int64_t keys, int64_t buffers);
+/* Tokens of the longest list of the call. */
+int64_t dq_cpu_max_keys(const dq_attend_args *args);
 /* Floats from one row of a block to the next. */
 int64_t dq_cpu_row_floats(int64_t keys);
 /* Cuts rows first..end of sequence `seq` at multiples of DQ_PAGE_TOKENS in position: *rows becomes the

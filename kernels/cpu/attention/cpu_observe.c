@@ -503,71 +503,45 @@ static void join_tallies(dq_tally *tally, const dq_tally *local, int n)
     for (int i = 0; local && i < n; i++) dq_tally_merge(tally, &local[i]);
 }
 
-typedef struct piece {
-    dq_kv_rows rows;
-    int head;
-} piece;
-
-static void walk_piece(dq_backend *b, const dq_attend_args *args, const piece *p, int64_t step,
-                       int32_t seq_base, dq_cpu_take_logits *take, void *arg)
+/* A tile of rows with one query head, `step` rows at a time. */
+static void walk_tile(dq_backend *b, const dq_attend_args *args, const dq_kv_rows *tile, int head,
+                      int64_t step, int32_t seq_base, dq_cpu_take_logits *take, void *arg)
 {
     const dq_simd *simd = dq_cpu_of(b)->simd;
     const dq_head_order *map = args->attn->map;
-    const dq_kv_list *list = dq_kv_list_of(args->kv, args->batch->seq[p->rows.seq], args->layer,
-                                           map->group[map->key[p->head]]);
+    const dq_kv_list *list = dq_kv_list_of(args->kv, args->batch->seq[tile->seq], args->layer,
+                                           map->group[map->key[head]]);
     float *scratch = dq_cpu_of(b)->block[omp_get_thread_num()];
     float *s = scratch + dq_cpu_score_floats(args, step, 1);
-    const int64_t ld = dq_cpu_row_floats(dq_kv_visible(list, p->rows.pos[p->rows.n - 1]));
-    for (int64_t done = 0; done < p->rows.n && !dq_os_stop_signal(); done += step) {
-        dq_kv_rows rows = {p->rows.seq, p->rows.first + done, p->rows.n - done, p->rows.pos + done};
+    const int64_t ld = dq_cpu_row_floats(dq_kv_visible(list, tile->pos[tile->n - 1]));
+    for (int64_t done = 0; done < tile->n && !dq_os_stop_signal(); done += step) {
+        dq_kv_rows rows = {tile->seq, tile->first + done, tile->n - done, tile->pos + done};
         if (rows.n > step) rows.n = step;
-        dq_cpu_scores(dq_cpu_of(b), &s, ld, args, &rows, list, &p->head, 1,
+        dq_cpu_scores(dq_cpu_of(b), &s, ld, args, &rows, list, &head, 1,
                       dq_kv_visible(list, rows.pos[rows.n - 1]), NULL, scratch);
         for (int64_t r = 0; r < rows.n; r++) {
             const int64_t n = dq_kv_visible(list, rows.pos[r]);
-            dq_place at = {seq_base + rows.seq, args->layer, p->head, rows.pos[r], 0};
+            dq_place at = {seq_base + rows.seq, args->layer, head, rows.pos[r], 0};
             simd->scale(s + r * ld, n, map->scale);
             take(arg, omp_get_thread_num(), s + r * ld, n, list, at);
         }
     }
 }
 
-/* Tiles of rows for every query head. Fills list (NULL: only counts); *keys: the longest list. */
-static int64_t list_pieces(piece *list, const dq_attend_args *args, int64_t *keys)
-{
-    const dq_head_order *map = args->attn->map;
-    const dq_batch *batch = args->batch;
-    int64_t n = 0;
-    *keys = 0;
-    for (int i = 0; i < batch->n_seq; i++) {
-        for (int g = 0; g < map->n_groups; g++) {
-            int64_t held = dq_kv_list_of(args->kv, batch->seq[i], args->layer, g)->count;
-            *keys = held > *keys ? held : *keys;
-        }
-        for (int64_t end = batch->cu_rows[i + 1]; end > batch->cu_rows[i];) {
-            dq_kv_rows tile;
-            dq_cpu_rows_last_tile(&tile, batch, i, batch->cu_rows[i], end);
-            end = tile.first;
-            for (int h = 0; h < map->n_q; h++, n++) {
-                if (list) list[n] = (piece){tile, h};
-            }
-        }
-    }
-    return n;
-}
-
 /* Those of all query heads and rows, by all threads, in any order. */
 static void walk_logits(dq_backend *b, const dq_attend_args *args, int32_t seq_base,
                         dq_cpu_take_logits *take, void *arg)
 {
-    int64_t keys, n = list_pieces(NULL, args, &keys);
-    const int64_t step = dq_cpu_block_rows(keys, 1); /* pieces that see less keep to it too */
+    const int64_t n = list_tiles(NULL, args->batch), keys = dq_cpu_max_keys(args);
+    const int64_t step = dq_cpu_block_rows(keys, 1); /* tiles that see less keep to it too */
     const int64_t floats = step * dq_cpu_row_floats(keys) + dq_cpu_score_floats(args, step, 1);
-    piece *pieces = dq_cpu_shared(b, (size_t)(n + 1) * sizeof *pieces);
-    if (!pieces || !dq_cpu_reserve(b, (size_t)floats * sizeof(float))) return;
-    list_pieces(pieces, args, &keys);
+    const int n_q = args->attn->map->n_q;
+    dq_kv_rows *tiles = dq_cpu_shared(b, (size_t)(n + 1) * sizeof *tiles);
+    if (!tiles || !dq_cpu_reserve(b, (size_t)floats * sizeof(float))) return;
+    list_tiles(tiles, args->batch);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(b->threads)
-    for (int64_t i = 0; i < n; i++) walk_piece(b, args, &pieces[i], step, seq_base, take, arg);
+    for (int64_t i = 0; i < n * n_q; i++)
+        walk_tile(b, args, &tiles[i / n_q], (int)(i % n_q), step, seq_base, take, arg);
     dq_os_check_stop(&b->err);
 }
 
