@@ -64,72 +64,16 @@ bool dq_jinja_equal(dq_jinja_run *r, const dq_jinja_value *a, const dq_jinja_val
 /* -1, 0, 1: a before, equal to, after b; 2: one of them is not a number. */
 int dq_jinja_order(dq_jinja_run *r, const dq_jinja_value *a, const dq_jinja_value *b);
 
-/* After a failure the parser is at the end of the template; no function returns NULL. */
-typedef struct dq_jinja_parser {
-    dq_jinja_run *r; /* its depth is that of what is being parsed */
-    const struct dq_jinja_token *t;
-    int loops, macros; /* around what is parsed, loops those of the same macro */
-    bool is_branch;    /* right within an if, where a missing filter fails only when used */
-    const dq_jinja_node *missing; /* elsewhere: the first one that uses such a filter or test */
-    dq_jinja_node none;           /* where memory is short */
-} dq_jinja_parser;
-
-dq_jinja_node *dq_jinja_parse_node(dq_jinja_parser *p, dq_jinja_node_kind kind);
-void dq_jinja_parse_add(dq_jinja_parser *p, dq_jinja_nodes *list, const dq_jinja_node *n);
-/* Completes a node; fails if it nests too deeply. */
-dq_jinja_node *dq_jinja_parse_end(dq_jinja_parser *p, dq_jinja_node *n);
-/* Enters a nested part, false on failure; --p->r->depth leaves it. */
-bool dq_jinja_parse_deeper(dq_jinja_parser *p);
-
-dq_jinja_node *dq_jinja_parse_expression(dq_jinja_parser *p);
-/* One expression or several with commas; is_condition: no a if b else c. */
-dq_jinja_node *dq_jinja_parse_tuple(dq_jinja_parser *p, bool is_condition);
-dq_jinja_node *dq_jinja_parse_filters(dq_jinja_parser *p, dq_jinja_node *a);
-
-dq_jinja_node *dq_jinja_parse_fail(dq_jinja_parser *p, dq_status code, const char *fmt, ...)
-    DQ_PRINTF(3, 4);
-/* Fails at the current token where `expected` should be. */
-dq_jinja_node *dq_jinja_parse_unexpected(dq_jinja_parser *p, const char *expected);
-bool dq_jinja_parse_is(const dq_jinja_parser *p, const char *word); /* an operator or a name */
-bool dq_jinja_parse_skip(dq_jinja_parser *p, const char *word);     /* the same, and goes past it */
-void dq_jinja_parse_expect(dq_jinja_parser *p, const char *word);   /* the same, or fails */
-dq_jinja_text dq_jinja_parse_name(dq_jinja_parser *p);              /* a name, or fails */
-void dq_jinja_parse_next(dq_jinja_parser *p);
-
 /* Binds arguments to the row's parameters and calls its function. */
 dq_jinja_value dq_jinja_eval_apply(dq_jinja_run *r, const dq_jinja_function *f, dq_jinja_call *c);
 
 /* The value of a body that is one {{expression}}, unless its text is asked for, else its text. */
 dq_jinja_value dq_jinja_eval_value(dq_jinja_run *r, const dq_jinja_nodes *body, bool text);
 
+typedef enum dq_jinja_table { DQ_JINJA_FILTERS, DQ_JINJA_TESTS, DQ_JINJA_FUNCTIONS } dq_jinja_table;
 /* NULL: no such name; a row without code: Jinja2 has it, but it is not implemented. Functions need
  * no definition. */
-const dq_jinja_function *dq_jinja_filters_find(dq_jinja_text name);
-const dq_jinja_function *dq_jinja_tests_find(dq_jinja_text name);
-const dq_jinja_function *dq_jinja_functions_find(dq_jinja_text name);
-
-typedef enum dq_jinja_token_kind {
-    DQ_JINJA_END,
-    DQ_JINJA_DATA, /* text outside of tags */
-    DQ_JINJA_PRINT_BEGIN,
-    DQ_JINJA_PRINT_END,
-    DQ_JINJA_BLOCK_BEGIN,
-    DQ_JINJA_BLOCK_END,
-    DQ_JINJA_NAME,
-    DQ_JINJA_LITERAL, /* a string or a number */
-    DQ_JINJA_OPERATOR,
-} dq_jinja_token_kind;
-
-typedef struct dq_jinja_token {
-    dq_jinja_token_kind kind;
-    int line;
-    dq_jinja_text text;   /* as it stands there */
-    dq_jinja_value value; /* of a literal */
-} dq_jinja_token;
-
-/* Tokens in the arena, ended by DQ_JINJA_END. DQ_DAMAGED: Jinja2 refuses the text too; DQ_MISMATCH:
- * it does not. */
-const dq_jinja_token *dq_jinja_lex(dq_jinja_run *r, const char *text, size_t len);
+const dq_jinja_function *dq_jinja_find(dq_jinja_table table, dq_jinja_text name);
 
 bool dq_jinja_lex_is_space(uint32_t c);
 
@@ -167,32 +111,11 @@ dq_jinja_text dq_jinja_print_text(dq_jinja_run *r, const dq_jinja_value *v);
 dq_jinja_value dq_jinja_print_json(dq_jinja_run *r, const dq_jinja_value *v,
                                    const dq_jinja_json *form);
 
-/* DQ_DAMAGED: not a string; DQ_MISMATCH: a result of safe. */
-dq_jinja_text dq_jinja_strings_text(dq_jinja_run *r, const dq_jinja_value *v);
 /* An integer or truth value; absent or None: the fallback. */
 int64_t dq_jinja_strings_int(dq_jinja_run *r, const dq_jinja_value *v, int64_t fallback);
 
-typedef enum dq_jinja_case {
-    DQ_JINJA_LOWER,
-    DQ_JINJA_UPPER,
-    DQ_JINJA_CAPITALIZE, /* the first character in upper case, others in lower */
-    DQ_JINJA_TITLE,      /* str.title(): the first letter after another character; ASCII only */
-    DQ_JINJA_WORDS /* the filter title: the first character, and those after blanks and - ( { [ < */
-} dq_jinja_case;
-/* DQ_MISMATCH: characters that become several, or depend on their neighbours. */
-dq_jinja_value dq_jinja_strings_case(dq_jinja_run *r, dq_jinja_text t, dq_jinja_case form);
-/* chars absent or None: strips whitespace. */
-dq_jinja_value dq_jinja_strings_strip(dq_jinja_run *r, dq_jinja_text t, const dq_jinja_value *chars,
-                                      bool left, bool right);
 /* Byte offset of `part` from `at` on; SIZE_MAX: none. */
 size_t dq_jinja_strings_find(dq_jinja_run *r, dq_jinja_text t, dq_jinja_text part, size_t at);
-/* Replaces the first `count` places; negative: all. */
-dq_jinja_value dq_jinja_strings_replace(dq_jinja_run *r, dq_jinja_text t, dq_jinja_text old,
-                                        dq_jinja_text with, int64_t count);
-/* At most `count` splits, negative: all; by absent or None: runs of whitespace. */
-dq_jinja_value dq_jinja_strings_split(dq_jinja_run *r, dq_jinja_text t, const dq_jinja_value *by,
-                                      int64_t count);
-dq_jinja_value dq_jinja_strings_lines(dq_jinja_run *r, dq_jinja_text t); /* str.splitlines() */
 dq_jinja_value dq_jinja_strings_join(dq_jinja_run *r, dq_jinja_text between,
                                      const dq_jinja_list *items);
 

@@ -9,10 +9,195 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <utf8proc.h>
 
 typedef dq_jinja_run run;
 typedef dq_jinja_call call;
 typedef dq_jinja_value value;
+
+/* What methods and filters of strings share. */
+
+typedef enum dq_jinja_case {
+    DQ_JINJA_LOWER,
+    DQ_JINJA_UPPER,
+    DQ_JINJA_CAPITALIZE, /* the first character in upper case, others in lower */
+    DQ_JINJA_TITLE,      /* str.title(): the first letter after another character; ASCII only */
+    DQ_JINJA_WORDS /* the filter title: the first character, and those after blanks and - ( { [ < */
+} dq_jinja_case;
+
+static uint32_t last_character(dq_jinja_run *r, dq_jinja_text t, size_t *end)
+{
+    size_t bytes = *end;
+    const bool ok = dq_jinja_spend(r, DQ_JINJA_CHARACTER);
+    const uint32_t c = ok ? dq_utf8_last(t.s, *end, &bytes) : 0;
+    *end -= bytes;
+    return c;
+}
+
+/* DQ_DAMAGED: not a string; DQ_MISMATCH: a result of safe. */
+static dq_jinja_text string_of(dq_jinja_run *r, const dq_jinja_value *v)
+{
+    if (v->is_safe)
+        dq_jinja_fail(r, DQ_MISMATCH, "working on what safe gives is not supported");
+    else if (v->kind == DQ_JINJA_UNDEFINED)
+        dq_jinja_fail_undefined(r, v);
+    else if (v->kind != DQ_JINJA_STRING)
+        dq_jinja_fail(r, DQ_DAMAGED, "expected a string, found '%s'", dq_jinja_type(v));
+    return dq_jinja_ok(r) ? v->text : (dq_jinja_text){"", 0};
+}
+
+/* Characters with several upper-case ones, I with a dot, and sigma, whose form depends on its
+ * place. */
+static bool is_irregular(uint32_t c, bool upper)
+{
+    static const dq_utf8_range ranges[] = {{0xDF, 0xDF},     {0x149, 0x149},   {0x1F0, 0x1F0},
+                                           {0x390, 0x390},   {0x3B0, 0x3B0},   {0x587, 0x587},
+                                           {0x1E96, 0x1E9A}, {0x1F50, 0x1FFC}, {0xFB00, 0xFB17}};
+    if (!upper) return c == 0x130 || c == 0x3A3;
+    return dq_utf8_in_ranges(ranges, sizeof ranges / sizeof *ranges, c);
+}
+
+/* Whether the character after `before` (0: none) becomes upper case. */
+static bool begins(uint32_t before, dq_jinja_case form)
+{
+    if (form == DQ_JINJA_UPPER || (before == 0 && form != DQ_JINJA_LOWER)) return true;
+    if (form == DQ_JINJA_TITLE)
+        return !((before >= 'a' && before <= 'z') || (before >= 'A' && before <= 'Z'));
+    return form == DQ_JINJA_WORDS &&
+           (dq_jinja_lex_is_space(before) || (before < 0x80 && strchr("-({[<", (int)before)));
+}
+
+/* DQ_MISMATCH: characters that become several, or depend on their neighbours. */
+static dq_jinja_value change_case(dq_jinja_run *r, dq_jinja_text t, dq_jinja_case form)
+{
+    dq_strbuf mine, *out = dq_jinja_capture(r, &mine);
+    uint32_t before = 0;
+    for (size_t at = 0; at < t.n && dq_jinja_spend(r, DQ_JINJA_PIECE);) {
+        const uint32_t c = dq_jinja_text_next(r, t, &at);
+        const bool upper = begins(before, form);
+        char text[4];
+        utf8proc_int32_t to =
+            upper ? utf8proc_toupper((utf8proc_int32_t)c) : utf8proc_tolower((utf8proc_int32_t)c);
+        if (form == DQ_JINJA_CAPITALIZE && upper) to = utf8proc_totitle((utf8proc_int32_t)c);
+        if (is_irregular(c, upper) || (form == DQ_JINJA_TITLE && c >= 0x80))
+            dq_jinja_fail(r, DQ_MISMATCH, "upper or lower case of U+%04X is not supported here", c);
+        dq_jinja_put(r, text, dq_utf8_put(text, (uint32_t)to));
+        before = c;
+    }
+    return dq_jinja_captured(r, &mine, out);
+}
+
+static bool is_stripped(dq_jinja_run *r, uint32_t c, dq_jinja_text t, size_t from, size_t to,
+                        const dq_jinja_text *chars)
+{
+    const dq_jinja_text one = {t.s + from, to - from};
+    return chars ? dq_jinja_strings_find(r, *chars, one, 0) < chars->n : dq_jinja_lex_is_space(c);
+}
+
+/* chars absent or None: strips whitespace. */
+static dq_jinja_value strip(dq_jinja_run *r, dq_jinja_text t, const dq_jinja_value *chars,
+                            bool left, bool right)
+{
+    const bool given = chars->kind != DQ_JINJA_ABSENT && chars->kind != DQ_JINJA_NONE;
+    const dq_jinja_text set = given ? string_of(r, chars) : (dq_jinja_text){"", 0};
+    const dq_jinja_text *only = given ? &set : NULL;
+    size_t from = 0, to = t.n;
+    for (size_t next = from; left && from < to && dq_jinja_ok(r); from = next) {
+        const uint32_t c = dq_jinja_text_next(r, t, &next);
+        if (!is_stripped(r, c, t, from, next, only)) break;
+    }
+    for (size_t next = to; right && from < to && dq_jinja_ok(r); to = next) {
+        const uint32_t c = last_character(r, t, &next);
+        if (!is_stripped(r, c, t, next, to, only)) break;
+    }
+    return dq_jinja_ok(r) ? dq_jinja_string(t.s + from, to - from) : (dq_jinja_value){0};
+}
+
+/* Replaces the first `count` places; negative: all. */
+static dq_jinja_value replace(dq_jinja_run *r, dq_jinja_text t, dq_jinja_text old,
+                              dq_jinja_text with, int64_t count)
+{
+    dq_strbuf mine, *before = dq_jinja_capture(r, &mine);
+    size_t at = 0, next;
+    while (count != 0 && dq_jinja_ok(r) && (next = dq_jinja_strings_find(r, t, old, at)) <= t.n) {
+        dq_jinja_put(r, t.s + at, next - at);
+        dq_jinja_put(r, with.s, with.n);
+        at = next + old.n;
+        count--;
+        if (old.n) continue;
+        if (at == t.n) break; /* before each character, and at the end */
+        dq_jinja_text_next(r, t, &at);
+        dq_jinja_put(r, t.s + next, at - next);
+    }
+    dq_jinja_put(r, t.s + at, t.n - at);
+    return dq_jinja_captured(r, &mine, before);
+}
+
+static void add_part(dq_jinja_run *r, dq_jinja_value *list, dq_jinja_text t, size_t from, size_t to)
+{
+    dq_jinja_list_add(r, list->list, dq_jinja_string(t.s + from, to - from));
+}
+
+/* The next whitespace (or, !space, other) character from `at` on; t.n: none. */
+static size_t next_space(dq_jinja_run *r, dq_jinja_text t, size_t at, bool space)
+{
+    for (size_t next = at; at < t.n; at = next) {
+        if (dq_jinja_lex_is_space(dq_jinja_text_next(r, t, &next)) == space) break;
+    }
+    return at;
+}
+
+static dq_jinja_value split_spaces(dq_jinja_run *r, dq_jinja_text t, int64_t count)
+{
+    dq_jinja_value out = dq_jinja_list_new(r, DQ_JINJA_LIST, 0);
+    size_t at = next_space(r, t, 0, false), end;
+    for (; at < t.n && count != 0 && dq_jinja_ok(r); count--) {
+        end = next_space(r, t, at, true);
+        add_part(r, &out, t, at, end);
+        at = next_space(r, t, end, false);
+    }
+    end = t.n;
+    for (size_t next = end; at < end && dq_jinja_ok(r); end = next) { /* the rest */
+        if (!dq_jinja_lex_is_space(last_character(r, t, &next))) break;
+    }
+    if (at < end) add_part(r, &out, t, at, end);
+    return out;
+}
+
+static dq_jinja_value split(dq_jinja_run *r, dq_jinja_text t, const dq_jinja_value *by,
+                            int64_t count)
+{
+    if (by->kind == DQ_JINJA_ABSENT || by->kind == DQ_JINJA_NONE) return split_spaces(r, t, count);
+    const dq_jinja_text part = string_of(r, by);
+    dq_jinja_value out = dq_jinja_list_new(r, DQ_JINJA_LIST, 0);
+    size_t at = 0, next;
+    if (part.n == 0) return dq_jinja_fail(r, DQ_DAMAGED, "empty separator");
+    while (count-- != 0 && (next = dq_jinja_strings_find(r, t, part, at)) <= t.n) {
+        add_part(r, &out, t, at, next);
+        at = next + part.n;
+    }
+    add_part(r, &out, t, at, t.n);
+    return out;
+}
+
+/* str.splitlines() */
+static dq_jinja_value split_lines(dq_jinja_run *r, dq_jinja_text t)
+{
+    static const dq_utf8_range ends[] = {
+        {0x0A, 0x0D}, {0x1C, 0x1E}, {0x85, 0x85}, {0x2028, 0x2029}};
+    dq_jinja_value out = dq_jinja_list_new(r, DQ_JINJA_LIST, 0);
+    size_t from = 0;
+    for (size_t at = 0; at < t.n && dq_jinja_ok(r);) {
+        const size_t begin = at;
+        const uint32_t c = dq_jinja_text_next(r, t, &at);
+        const bool is_end = dq_utf8_in_ranges(ends, sizeof ends / sizeof *ends, c);
+        if (is_end) add_part(r, &out, t, from, begin);
+        if (c == '\r' && at < t.n && t.s[at] == '\n') at++;
+        if (is_end) from = at;
+    }
+    if (from < t.n) add_part(r, &out, t, from, t.n);
+    return out;
+}
 
 static value run_range(run *r, call *c)
 {
@@ -60,7 +245,7 @@ static value run_raise_exception(run *r, call *c)
 /* Local time by C's strftime, as in Python. */
 static value run_strftime_now(run *r, call *c)
 {
-    const dq_jinja_text t = dq_jinja_strings_text(r, &c->p[0]);
+    const dq_jinja_text t = string_of(r, &c->p[0]);
     const time_t now = time(NULL);
     char format[200], text[4096]; /* room for a format of %c alone */
     struct tm local;
@@ -92,14 +277,6 @@ static const dq_jinja_function functions[] = {
     {"range", NULL, 0, run_range, 0},
     {"strftime_now", "format", 1, run_strftime_now, 0},
 };
-
-const dq_jinja_function *dq_jinja_functions_find(dq_jinja_text name)
-{
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
-        if (dq_jinja_text_is(name, functions[i].name)) return &functions[i];
-    }
-    return NULL;
-}
 
 enum {
     UNDEFINED = 1 << DQ_JINJA_UNDEFINED,
@@ -199,14 +376,6 @@ static const dq_jinja_function tests[] = {
     {"upper", NULL, 0, NULL, 0},
 };
 
-const dq_jinja_function *dq_jinja_tests_find(dq_jinja_text name)
-{
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        if (dq_jinja_text_is(name, tests[i].name)) return &tests[i];
-    }
-    return NULL;
-}
-
 /* Names that Python has beyond the tables are listed, so that a template which uses one is refused
  * instead of finding it undefined. */
 
@@ -214,12 +383,12 @@ enum { LEFT = 1, RIGHT = 2 };
 
 static dq_jinja_value run_strip(dq_jinja_run *r, dq_jinja_call *c)
 {
-    return dq_jinja_strings_strip(r, c->self.text, &c->p[0], c->which & LEFT, c->which & RIGHT);
+    return strip(r, c->self.text, &c->p[0], c->which & LEFT, c->which & RIGHT);
 }
 
 static dq_jinja_value run_split(dq_jinja_run *r, dq_jinja_call *c)
 {
-    return dq_jinja_strings_split(r, c->self.text, &c->p[0], dq_jinja_strings_int(r, &c->p[1], -1));
+    return split(r, c->self.text, &c->p[0], dq_jinja_strings_int(r, &c->p[1], -1));
 }
 
 /* DQ_MISMATCH: an argument of Python's method that is not implemented. */
@@ -232,7 +401,7 @@ static void check_absent(dq_jinja_run *r, const dq_jinja_value *v)
 static dq_jinja_value run_splitlines(dq_jinja_run *r, dq_jinja_call *c)
 {
     check_absent(r, &c->p[0]);
-    return dq_jinja_strings_lines(r, c->self.text);
+    return split_lines(r, c->self.text);
 }
 
 /* The argument may be a tuple of texts. */
@@ -244,7 +413,7 @@ static dq_jinja_value has_end(dq_jinja_run *r, dq_jinja_call *c)
     bool found = false;
     check_absent(r, &c->p[1]);
     for (size_t i = 0; i < all->n && !found && dq_jinja_ok(r); i++) {
-        const dq_jinja_text part = dq_jinja_strings_text(r, &all->item[i]);
+        const dq_jinja_text part = string_of(r, &all->item[i]);
         if (part.n <= t.n)
             found = dq_jinja_text_same(
                 r, part, (dq_jinja_text){c->which == RIGHT ? t.s + t.n - part.n : t.s, part.n});
@@ -254,14 +423,14 @@ static dq_jinja_value has_end(dq_jinja_run *r, dq_jinja_call *c)
 
 static dq_jinja_value run_case(dq_jinja_run *r, dq_jinja_call *c)
 {
-    return dq_jinja_strings_case(r, c->self.text, (dq_jinja_case)c->which);
+    return change_case(r, c->self.text, (dq_jinja_case)c->which);
 }
 
 static dq_jinja_value run_replace(dq_jinja_run *r, dq_jinja_call *c)
 {
-    const dq_jinja_text old = dq_jinja_strings_text(r, &c->p[0]);
-    return dq_jinja_strings_replace(r, c->self.text, old, dq_jinja_strings_text(r, &c->p[1]),
-                                    dq_jinja_strings_int(r, &c->p[2], -1));
+    const dq_jinja_text old = string_of(r, &c->p[0]);
+    return replace(r, c->self.text, old, string_of(r, &c->p[1]),
+                   dq_jinja_strings_int(r, &c->p[2], -1));
 }
 
 /* Index of the character at a byte; SIZE_MAX: -1. */
@@ -273,14 +442,14 @@ static dq_jinja_value character_at(dq_jinja_run *r, dq_jinja_text t, size_t at)
 
 static dq_jinja_value run_find(dq_jinja_run *r, dq_jinja_call *c)
 {
-    const dq_jinja_text part = dq_jinja_strings_text(r, &c->p[0]);
+    const dq_jinja_text part = string_of(r, &c->p[0]);
     check_absent(r, &c->p[1]);
     return character_at(r, c->self.text, dq_jinja_strings_find(r, c->self.text, part, 0));
 }
 
 static dq_jinja_value run_rfind(dq_jinja_run *r, dq_jinja_call *c)
 {
-    const dq_jinja_text t = c->self.text, part = dq_jinja_strings_text(r, &c->p[0]);
+    const dq_jinja_text t = c->self.text, part = string_of(r, &c->p[0]);
     size_t last = SIZE_MAX;
     check_absent(r, &c->p[1]);
     for (size_t at = 0; (at = dq_jinja_strings_find(r, t, part, at)) <= t.n; at++) last = at;
@@ -290,7 +459,7 @@ static dq_jinja_value run_rfind(dq_jinja_run *r, dq_jinja_call *c)
 static dq_jinja_value run_join(dq_jinja_run *r, dq_jinja_call *c)
 {
     const dq_jinja_list items = dq_jinja_items(r, &c->p[0]);
-    for (size_t i = 0; i < items.n; i++) dq_jinja_strings_text(r, &items.item[i]);
+    for (size_t i = 0; i < items.n; i++) string_of(r, &items.item[i]);
     return dq_jinja_strings_join(r, c->self.text, &items);
 }
 
@@ -503,12 +672,12 @@ static value run_safe(run *r, call *c)
 
 static value run_trim(run *r, call *c)
 {
-    return dq_jinja_strings_strip(r, text_of(r, c), &c->p[0], true, true);
+    return strip(r, text_of(r, c), &c->p[0], true, true);
 }
 
 static value filter_case(run *r, call *c)
 {
-    return dq_jinja_strings_case(r, text_of(r, c), (dq_jinja_case)c->which);
+    return change_case(r, text_of(r, c), (dq_jinja_case)c->which);
 }
 
 static value replace_text(run *r, call *c)
@@ -517,7 +686,7 @@ static value replace_text(run *r, call *c)
     const dq_jinja_text old = dq_jinja_print_text(r, &c->p[0]);
     const dq_jinja_text with = dq_jinja_print_text(r, &c->p[1]);
     const int64_t count = dq_jinja_strings_int(r, &c->p[2], -1);
-    return dq_jinja_ok(r) ? dq_jinja_strings_replace(r, t, old, with, count) : (value){0};
+    return dq_jinja_ok(r) ? replace(r, t, old, with, count) : (value){0};
 }
 
 /* A number becomes so many blanks. */
@@ -535,7 +704,7 @@ static value run_indent(run *r, call *c)
     const dq_jinja_text width = blanks(r, &c->p[0], 4);
     const value t = dq_jinja_operators_arithmetic(r, DQ_JINJA_ADD, &c->self, &end);
     if (!dq_jinja_ok(r)) return t;
-    const value lines = dq_jinja_strings_lines(r, t.text);
+    const value lines = split_lines(r, t.text);
     dq_strbuf mine, *before = dq_jinja_capture(r, &mine);
     for (size_t i = 0; dq_jinja_ok(r) && i < lines.list->n; i++) {
         const dq_jinja_text line = lines.list->item[i].text;
@@ -559,8 +728,8 @@ static value run_tojson(run *r, call *c)
     if (separators->kind != DQ_JINJA_ABSENT && separators->kind != DQ_JINJA_NONE) {
         const dq_jinja_list pair = dq_jinja_items(r, separators);
         if (pair.n != 2) return dq_jinja_fail(r, DQ_DAMAGED, "tojson: separators are not two");
-        form.between = dq_jinja_strings_text(r, &pair.item[0]);
-        form.colon = dq_jinja_strings_text(r, &pair.item[1]);
+        form.between = string_of(r, &pair.item[0]);
+        form.colon = string_of(r, &pair.item[1]);
     }
     return dq_jinja_ok(r) ? dq_jinja_print_json(r, &c->self, &form) : (value){0};
 }
@@ -601,7 +770,7 @@ static value run_int(run *r, call *c)
     if (v.kind == DQ_JINJA_UNDEFINED) return dq_jinja_fail_undefined(r, &v);
     if (dq_jinja_is_integer(&v)) return dq_jinja_int(dq_jinja_integer(&v));
     if (v.kind == DQ_JINJA_STRING)
-        v = parse_int(r, dq_jinja_strings_strip(r, text_of(r, c), &none, true, true).text);
+        v = parse_int(r, strip(r, text_of(r, c), &none, true, true).text);
     if (v.kind != DQ_JINJA_FLOAT) return v.kind == DQ_JINJA_INT ? v : fallback;
     if (v.f != v.f) return fallback;
     if (fabs(v.f) < 9.2e18) return dq_jinja_int((int64_t)v.f);
@@ -696,11 +865,10 @@ static value join_items(run *r, call *c)
     return dq_jinja_ok(r) ? dq_jinja_strings_join(r, between, all.list) : all;
 }
 
-static const dq_jinja_function *named_function(run *r, const value *name,
-                                               const dq_jinja_function *find(dq_jinja_text))
+static const dq_jinja_function *named_function(run *r, const value *name, dq_jinja_table table)
 {
-    const dq_jinja_text t = dq_jinja_strings_text(r, name);
-    const dq_jinja_function *f = dq_jinja_ok(r) ? find(t) : NULL;
+    const dq_jinja_text t = string_of(r, name);
+    const dq_jinja_function *f = dq_jinja_ok(r) ? dq_jinja_find(table, t) : NULL;
     if (f && f->code) return f;
     dq_jinja_fail(r, f ? DQ_MISMATCH : DQ_DAMAGED, "the filter or test \"%.*s\" %s", (int)t.n, t.s,
                   f ? "is not supported" : "does not exist");
@@ -725,7 +893,7 @@ static value run_map(run *r, call *c)
     if (by_path ? c->named.n > (fallback ? 2 : 1) : c->arg.n == 0)
         return dq_jinja_fail(r, DQ_DAMAGED, "map needs a filter, or attribute and default alone");
     const dq_jinja_function *f =
-        by_path ? NULL : named_function(r, &c->arg.item[0], dq_jinja_filters_find);
+        by_path ? NULL : named_function(r, &c->arg.item[0], DQ_JINJA_FILTERS);
     const dq_jinja_list items = dq_jinja_items(r, &c->self);
     for (size_t i = 0; i < items.n && dq_jinja_ok(r); i++)
         dq_jinja_list_add(r, out.list,
@@ -745,7 +913,7 @@ static value run_choice(run *r, call *c)
     value out = dq_jinja_list_new(r, DQ_JINJA_ITERATOR, 0);
     if (!dq_jinja_truth(&c->self)) return out;
     if (c->arg.n < at) return dq_jinja_fail(r, DQ_DAMAGED, "the name of an attribute is missing");
-    if (c->arg.n > at) f = named_function(r, &c->arg.item[at], dq_jinja_tests_find);
+    if (c->arg.n > at) f = named_function(r, &c->arg.item[at], DQ_JINJA_TESTS);
     const dq_jinja_list items = dq_jinja_items(r, &c->self);
     for (size_t i = 0; i < items.n && dq_jinja_ok(r); i++) {
         value v = items.item[i];
@@ -759,9 +927,7 @@ static value run_choice(run *r, call *c)
 /* Strings sort in lower case where case does not count. */
 static value sort_key(run *r, value v, bool case_counts)
 {
-    return v.kind == DQ_JINJA_STRING && !case_counts
-               ? dq_jinja_strings_case(r, v.text, DQ_JINJA_LOWER)
-               : v;
+    return v.kind == DQ_JINJA_STRING && !case_counts ? change_case(r, v.text, DQ_JINJA_LOWER) : v;
 }
 
 /* Stable. */
@@ -859,11 +1025,17 @@ static const dq_jinja_function filters[] = {
     {"upper", "", 0, filter_case, DQ_JINJA_UPPER},
 };
 
-const dq_jinja_function *dq_jinja_filters_find(dq_jinja_text name)
+const dq_jinja_function *dq_jinja_find(dq_jinja_table table, dq_jinja_text name)
 {
-    for (size_t i = 0; i < sizeof filters / sizeof *filters; i++) {
-        if (dq_jinja_text_is(name, filters[i].name)) return &filters[i];
-    }
     static const dq_jinja_function none = {0};
-    return is_listed(unwritten, name) ? &none : NULL;
+    static const struct {
+        const dq_jinja_function *row;
+        size_t n;
+    } tables[] = {[DQ_JINJA_FILTERS] = {filters, sizeof filters / sizeof *filters},
+                  [DQ_JINJA_TESTS] = {tests, sizeof tests / sizeof *tests},
+                  [DQ_JINJA_FUNCTIONS] = {functions, sizeof functions / sizeof *functions}};
+    for (size_t i = 0; i < tables[table].n; i++) {
+        if (dq_jinja_text_is(name, tables[table].row[i].name)) return &tables[table].row[i];
+    }
+    return table == DQ_JINJA_FILTERS && is_listed(unwritten, name) ? &none : NULL;
 }

@@ -11,6 +11,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+typedef enum dq_jinja_token_kind {
+    DQ_JINJA_END,
+    DQ_JINJA_DATA, /* text outside of tags */
+    DQ_JINJA_PRINT_BEGIN,
+    DQ_JINJA_PRINT_END,
+    DQ_JINJA_BLOCK_BEGIN,
+    DQ_JINJA_BLOCK_END,
+    DQ_JINJA_NAME,
+    DQ_JINJA_LITERAL, /* a string or a number */
+    DQ_JINJA_OPERATOR,
+} dq_jinja_token_kind;
+
+typedef struct dq_jinja_token {
+    dq_jinja_token_kind kind;
+    int line;
+    dq_jinja_text text;   /* as it stands there */
+    dq_jinja_value value; /* of a literal */
+} dq_jinja_token;
+
 enum { MAX_BRACKETS = 200 };
 
 typedef struct lexer {
@@ -309,7 +328,9 @@ static void lex_open(lexer *x)
         lex_tag(x, kind == '{');
 }
 
-const dq_jinja_token *dq_jinja_lex(dq_jinja_run *r, const char *text, size_t len)
+/* Tokens in the arena, ended by DQ_JINJA_END. DQ_DAMAGED: Jinja2 refuses the text too; DQ_MISMATCH:
+ * it does not. */
+static const dq_jinja_token *lex(dq_jinja_run *r, const char *text, size_t len)
 {
     lexer x = {.r = r, .s = dq_alloc(r->arena, len + 8, 1, r->err)};
     r->line = 1;
@@ -336,12 +357,24 @@ const dq_jinja_token *dq_jinja_lex(dq_jinja_run *r, const char *text, size_t len
 /* Recursive descent, one function per level of Jinja2's precedence, which differs from Python's: **
  * binds to the left, ~ more than +, and a filter more than all operators. */
 
+/* After a failure the parser is at the end of the template; no function returns NULL. */
+typedef struct dq_jinja_parser {
+    dq_jinja_run *r; /* its depth is that of what is being parsed */
+    const struct dq_jinja_token *t;
+    int loops, macros; /* around what is parsed, loops those of the same macro */
+    bool is_branch;    /* right within an if, where a missing filter fails only when used */
+    const dq_jinja_node *missing; /* elsewhere: the first one that uses such a filter or test */
+    dq_jinja_node none;           /* where memory is short */
+} dq_jinja_parser;
+
 typedef dq_jinja_parser parser;
 typedef dq_jinja_node node;
+static node *parse_expression(parser *p);
+static node *parse_tuple(parser *p, bool is_condition);
 
 enum { MAX_NESTING = 200 };
 
-node *dq_jinja_parse_fail(parser *p, dq_status code, const char *fmt, ...)
+static node *fail_at(parser *p, dq_status code, const char *fmt, ...)
 {
     static const dq_jinja_token end[2]; /* one to look at, and one ahead */
     char text[300];
@@ -355,14 +388,14 @@ node *dq_jinja_parse_fail(parser *p, dq_status code, const char *fmt, ...)
     return &p->none;
 }
 
-node *dq_jinja_parse_unexpected(parser *p, const char *expected)
+/* Fails at the current token where `expected` should be. */
+static node *unexpected(parser *p, const char *expected)
 {
     const dq_jinja_text t = p->t->text;
     if (p->t->kind == DQ_JINJA_END)
-        return dq_jinja_parse_fail(p, DQ_DAMAGED, "the template ends where %s is expected",
-                                   expected);
-    return dq_jinja_parse_fail(p, DQ_DAMAGED, "expected %s, found \"%.*s\"", expected,
-                               (int)(t.n < 50 ? t.n : 50), t.s);
+        return fail_at(p, DQ_DAMAGED, "the template ends where %s is expected", expected);
+    return fail_at(p, DQ_DAMAGED, "expected %s, found \"%.*s\"", expected,
+                   (int)(t.n < 50 ? t.n : 50), t.s);
 }
 
 static bool is_word(const dq_jinja_token *t, const char *word)
@@ -371,35 +404,36 @@ static bool is_word(const dq_jinja_token *t, const char *word)
            dq_jinja_text_is(t->text, word);
 }
 
-bool dq_jinja_parse_is(const parser *p, const char *word)
+/* The word is an operator or a name. */
+static bool is_at(const parser *p, const char *word)
 {
     return is_word(p->t, word);
 }
 
-void dq_jinja_parse_next(parser *p)
+static void advance(parser *p)
 {
     if (p->t->kind != DQ_JINJA_END) p->t++;
 }
 
-bool dq_jinja_parse_skip(parser *p, const char *word)
+static bool skip(parser *p, const char *word)
 {
-    const bool is = dq_jinja_parse_is(p, word);
-    if (is) dq_jinja_parse_next(p);
+    const bool is = is_at(p, word);
+    if (is) advance(p);
     return is;
 }
 
-void dq_jinja_parse_expect(parser *p, const char *word)
+static void expect(parser *p, const char *word)
 {
-    if (!dq_jinja_parse_skip(p, word)) dq_jinja_parse_unexpected(p, word);
+    if (!skip(p, word)) unexpected(p, word);
 }
 
-dq_jinja_text dq_jinja_parse_name(parser *p)
+static dq_jinja_text take_name(parser *p)
 {
     const dq_jinja_text t = p->t->text;
     if (p->t->kind == DQ_JINJA_NAME)
-        dq_jinja_parse_next(p);
+        advance(p);
     else
-        dq_jinja_parse_unexpected(p, "a name");
+        unexpected(p, "a name");
     return t;
 }
 
@@ -408,7 +442,7 @@ static bool is_literal(const dq_jinja_token *t, dq_jinja_kind kind)
     return t->kind == DQ_JINJA_LITERAL && t->value.kind == kind;
 }
 
-node *dq_jinja_parse_node(parser *p, dq_jinja_node_kind kind)
+static node *new_node(parser *p, dq_jinja_node_kind kind)
 {
     node *n = dq_alloc(p->r->arena, 1, sizeof *n, p->r->err);
     if (!n) n = &p->none;
@@ -416,7 +450,7 @@ node *dq_jinja_parse_node(parser *p, dq_jinja_node_kind kind)
     return n;
 }
 
-void dq_jinja_parse_add(parser *p, dq_jinja_nodes *list, const node *n)
+static void add_node(parser *p, dq_jinja_nodes *list, const node *n)
 {
     const node **more =
         dq_grow(p->r->arena, list->at, list->n + 1, &list->capacity, sizeof *more, p->r->err);
@@ -430,7 +464,8 @@ static void measure(node *n, const node *part)
     if (part && part->depth >= n->depth) n->depth = part->depth + 1;
 }
 
-node *dq_jinja_parse_end(parser *p, node *n)
+/* Completes a node; fails if it nests too deeply. */
+static node *end_node(parser *p, node *n)
 {
     measure(n, n->a);
     measure(n, n->b);
@@ -438,51 +473,51 @@ node *dq_jinja_parse_end(parser *p, node *n)
     for (size_t i = 0; i < n->item.n; i++) measure(n, n->item.at[i]);
     for (size_t i = 0; i < n->body.n; i++) measure(n, n->body.at[i]);
     if (n->depth <= MAX_NESTING) return n;
-    return dq_jinja_parse_fail(p, DQ_MISMATCH, "the template nests too deeply (limit %d)",
-                               MAX_NESTING);
+    return fail_at(p, DQ_MISMATCH, "the template nests too deeply (limit %d)", MAX_NESTING);
 }
 
-bool dq_jinja_parse_deeper(parser *p)
+/* Enters a nested part, false on failure; --p->r->depth leaves it. */
+static bool deeper(parser *p)
 {
     if (p->r->depth++ < MAX_NESTING) return true;
-    dq_jinja_parse_fail(p, DQ_MISMATCH, "the template nests too deeply (limit %d)", MAX_NESTING);
+    fail_at(p, DQ_MISMATCH, "the template nests too deeply (limit %d)", MAX_NESTING);
     return false;
 }
 
 static node *with(parser *p, dq_jinja_node_kind kind, const node *a, const node *b)
 {
-    node *n = dq_jinja_parse_node(p, kind);
+    node *n = new_node(p, kind);
     n->line = a->line;
     n->a = a;
     n->b = b;
-    return dq_jinja_parse_end(p, n);
+    return end_node(p, n);
 }
 
 /* Items with commas up to `close`; `one` parses an item and may add another before it. */
 static node *parse_items(parser *p, node *n, const char *close, node *(*one)(parser *, node *))
 {
-    dq_jinja_parse_next(p);
-    while (dq_jinja_ok(p->r) && !dq_jinja_parse_skip(p, close)) {
+    advance(p);
+    while (dq_jinja_ok(p->r) && !skip(p, close)) {
         if (n->item.n) {
-            dq_jinja_parse_expect(p, ",");
-            if (dq_jinja_parse_skip(p, close)) break;
+            expect(p, ",");
+            if (skip(p, close)) break;
         }
-        dq_jinja_parse_add(p, &n->item, one(p, n));
+        add_node(p, &n->item, one(p, n));
     }
-    return dq_jinja_parse_end(p, n);
+    return end_node(p, n);
 }
 
 static node *parse_item(parser *p, node *list)
 {
     (void)list;
-    return dq_jinja_parse_expression(p);
+    return parse_expression(p);
 }
 
 static node *parse_pair(parser *p, node *dict)
 {
-    dq_jinja_parse_add(p, &dict->item, dq_jinja_parse_expression(p));
-    dq_jinja_parse_expect(p, ":");
-    return dq_jinja_parse_expression(p);
+    add_node(p, &dict->item, parse_expression(p));
+    expect(p, ":");
+    return parse_expression(p);
 }
 
 static dq_jinja_value join_literals(parser *p)
@@ -490,7 +525,7 @@ static dq_jinja_value join_literals(parser *p)
     size_t n = 0, at = 0;
     for (const dq_jinja_token *t = p->t; is_literal(t, DQ_JINJA_STRING); t++) n += t->value.text.n;
     char *s = dq_alloc(p->r->arena, n, 1, p->r->err);
-    for (; is_literal(p->t, DQ_JINJA_STRING); dq_jinja_parse_next(p)) {
+    for (; is_literal(p->t, DQ_JINJA_STRING); advance(p)) {
         const dq_jinja_text one = p->t->value.text;
         if (s) memcpy(s + at, one.s, one.n);
         at += one.n;
@@ -500,13 +535,13 @@ static dq_jinja_value join_literals(parser *p)
 
 static node *parse_literal(parser *p)
 {
-    node *n = dq_jinja_parse_node(p, DQ_JINJA_CONSTANT);
+    node *n = new_node(p, DQ_JINJA_CONSTANT);
     const bool joins = is_literal(p->t, DQ_JINJA_STRING) && is_literal(p->t + 1, DQ_JINJA_STRING);
     n->value = p->t->value;
     if (joins)
         n->value = join_literals(p);
     else
-        dq_jinja_parse_next(p);
+        advance(p);
     return n;
 }
 
@@ -524,79 +559,72 @@ static node *parse_primary(parser *p)
             {"none", {.kind = DQ_JINJA_NONE}},
             {"None", {.kind = DQ_JINJA_NONE}},
         };
-        node *n = dq_jinja_parse_node(p, DQ_JINJA_VARIABLE);
+        node *n = new_node(p, DQ_JINJA_VARIABLE);
         for (size_t i = 0; i < sizeof constant / sizeof *constant; i++) {
-            if (!dq_jinja_parse_is(p, constant[i].name)) continue;
+            if (!is_at(p, constant[i].name)) continue;
             n->kind = DQ_JINJA_CONSTANT;
             n->value = constant[i].value;
         }
-        if (p->macros && (dq_jinja_parse_is(p, "caller") || dq_jinja_parse_is(p, "varargs") ||
-                          dq_jinja_parse_is(p, "kwargs")))
-            return dq_jinja_parse_fail(p, DQ_MISMATCH,
-                                       "caller, varargs and kwargs of a macro are not supported");
-        n->name = dq_jinja_parse_name(p);
+        if (p->macros && (is_at(p, "caller") || is_at(p, "varargs") || is_at(p, "kwargs")))
+            return fail_at(p, DQ_MISMATCH,
+                           "caller, varargs and kwargs of a macro are not supported");
+        n->name = take_name(p);
         return n;
     }
     if (p->t->kind == DQ_JINJA_LITERAL) return parse_literal(p);
-    if (dq_jinja_parse_is(p, "(")) {
-        node *n = dq_jinja_parse_node(p, DQ_JINJA_TUPLE_OF);
-        dq_jinja_parse_next(p);
-        if (!dq_jinja_parse_is(p, ")")) n = dq_jinja_parse_tuple(p, false);
-        dq_jinja_parse_expect(p, ")");
+    if (is_at(p, "(")) {
+        node *n = new_node(p, DQ_JINJA_TUPLE_OF);
+        advance(p);
+        if (!is_at(p, ")")) n = parse_tuple(p, false);
+        expect(p, ")");
         return n;
     }
-    if (dq_jinja_parse_is(p, "["))
-        return parse_items(p, dq_jinja_parse_node(p, DQ_JINJA_LIST_OF), "]", parse_item);
-    if (dq_jinja_parse_is(p, "{"))
-        return parse_items(p, dq_jinja_parse_node(p, DQ_JINJA_DICT_OF), "}", parse_pair);
-    return dq_jinja_parse_unexpected(p, "an expression");
+    if (is_at(p, "[")) return parse_items(p, new_node(p, DQ_JINJA_LIST_OF), "]", parse_item);
+    if (is_at(p, "{")) return parse_items(p, new_node(p, DQ_JINJA_DICT_OF), "}", parse_pair);
+    return unexpected(p, "an expression");
 }
 
 static node *parse_argument(parser *p, node *call)
 {
     const dq_jinja_nodes *before = &call->item;
-    node *n = dq_jinja_parse_node(p, DQ_JINJA_KEYWORD);
-    if (dq_jinja_parse_is(p, "*") || dq_jinja_parse_is(p, "**"))
-        return dq_jinja_parse_fail(p, DQ_MISMATCH, "arguments with * and ** are not supported");
+    node *n = new_node(p, DQ_JINJA_KEYWORD);
+    if (is_at(p, "*") || is_at(p, "**"))
+        return fail_at(p, DQ_MISMATCH, "arguments with * and ** are not supported");
     if (p->t->kind != DQ_JINJA_NAME || !is_word(p->t + 1, "=")) {
         if (before->n && before->at[before->n - 1]->kind == DQ_JINJA_KEYWORD)
-            return dq_jinja_parse_fail(p, DQ_DAMAGED,
-                                       "an argument without a name after one with it");
-        return dq_jinja_parse_expression(p);
+            return fail_at(p, DQ_DAMAGED, "an argument without a name after one with it");
+        return parse_expression(p);
     }
     for (size_t i = 0; i < before->n; i++) {
         if (before->at[i]->kind == DQ_JINJA_KEYWORD &&
             dq_jinja_text_same(p->r, before->at[i]->name, p->t->text))
-            return dq_jinja_parse_fail(p, DQ_DAMAGED, "two arguments have one name");
+            return fail_at(p, DQ_DAMAGED, "two arguments have one name");
     }
-    n->name = dq_jinja_parse_name(p);
-    dq_jinja_parse_next(p);
-    n->a = dq_jinja_parse_expression(p);
-    return dq_jinja_parse_end(p, n);
+    n->name = take_name(p);
+    advance(p);
+    n->a = parse_expression(p);
+    return end_node(p, n);
 }
 
 /* a[b], or a slice with up to three parts. */
 static node *parse_subscript(parser *p, node *a)
 {
     node *n = with(p, DQ_JINJA_SUBSCRIPT, a, NULL);
-    dq_jinja_parse_next(p);
-    if (dq_jinja_parse_is(p, "]"))
-        return dq_jinja_parse_fail(p, DQ_MISMATCH, "an empty subscript is not supported");
-    if (!dq_jinja_parse_is(p, ":")) n->b = dq_jinja_parse_expression(p);
-    if (dq_jinja_parse_is(p, ":")) {
+    advance(p);
+    if (is_at(p, "]")) return fail_at(p, DQ_MISMATCH, "an empty subscript is not supported");
+    if (!is_at(p, ":")) n->b = parse_expression(p);
+    if (is_at(p, ":")) {
         n->kind = DQ_JINJA_SLICE;
-        dq_jinja_parse_add(p, &n->item, n->b);
+        add_node(p, &n->item, n->b);
         n->b = NULL;
         for (int i = 0; i < 2; i++) {
-            const bool there = dq_jinja_parse_skip(p, ":") && !dq_jinja_parse_is(p, ":") &&
-                               !dq_jinja_parse_is(p, "]");
-            dq_jinja_parse_add(p, &n->item, there ? dq_jinja_parse_expression(p) : NULL);
+            const bool there = skip(p, ":") && !is_at(p, ":") && !is_at(p, "]");
+            add_node(p, &n->item, there ? parse_expression(p) : NULL);
         }
     }
-    if (dq_jinja_parse_is(p, ","))
-        return dq_jinja_parse_fail(p, DQ_MISMATCH, "several subscripts are not supported");
-    dq_jinja_parse_expect(p, "]");
-    return dq_jinja_parse_end(p, n);
+    if (is_at(p, ",")) return fail_at(p, DQ_MISMATCH, "several subscripts are not supported");
+    expect(p, "]");
+    return end_node(p, n);
 }
 
 static node *parse_call(parser *p, node *a)
@@ -607,85 +635,84 @@ static node *parse_call(parser *p, node *a)
 static node *parse_postfix(parser *p, node *a)
 {
     for (;;) {
-        if (dq_jinja_parse_is(p, ".")) {
+        if (is_at(p, ".")) {
             node *n = with(p, DQ_JINJA_ATTRIBUTE, a, NULL);
-            dq_jinja_parse_next(p);
+            advance(p);
             if (is_literal(p->t, DQ_JINJA_INT)) { /* a.0 is a[0] */
                 n->kind = DQ_JINJA_SUBSCRIPT;
                 n->b = parse_literal(p);
             } else {
-                n->name = dq_jinja_parse_name(p);
+                n->name = take_name(p);
             }
             a = n;
-        } else if (dq_jinja_parse_is(p, "["))
+        } else if (is_at(p, "["))
             a = parse_subscript(p, a);
-        else if (dq_jinja_parse_is(p, "("))
+        else if (is_at(p, "("))
             a = parse_call(p, a);
         else
             return a;
     }
 }
 
-static void parse_function(parser *p, node *n, const dq_jinja_function *find(dq_jinja_text))
+static void parse_function(parser *p, node *n, dq_jinja_table table)
 {
-    n->name = dq_jinja_parse_name(p);
-    n->function = find(n->name);
-    while (dq_jinja_parse_skip(p, ".")) { /* no function of Jinja2 has such a name */
-        dq_jinja_parse_name(p);
+    n->name = take_name(p);
+    n->function = dq_jinja_find(table, n->name);
+    while (skip(p, ".")) { /* no function of Jinja2 has such a name */
+        take_name(p);
         n->function = NULL;
     }
     if (n->function && !n->function->code)
-        dq_jinja_parse_fail(p, DQ_MISMATCH, "the filter or test \"%.*s\" is not supported",
-                            (int)n->name.n, n->name.s);
+        fail_at(p, DQ_MISMATCH, "the filter or test \"%.*s\" is not supported", (int)n->name.n,
+                n->name.s);
     if (!n->function && !p->is_branch && !p->missing) p->missing = n;
 }
 
 static node *parse_filter(parser *p, node *a)
 {
     node *n = with(p, DQ_JINJA_FILTER, a, NULL);
-    dq_jinja_parse_next(p);
-    parse_function(p, n, dq_jinja_filters_find);
-    return dq_jinja_parse_is(p, "(") ? parse_items(p, n, ")", parse_argument) : n;
+    advance(p);
+    parse_function(p, n, DQ_JINJA_FILTERS);
+    return is_at(p, "(") ? parse_items(p, n, ")", parse_argument) : n;
 }
 
-node *dq_jinja_parse_filters(parser *p, node *a)
+static node *parse_filters(parser *p, node *a)
 {
-    while (dq_jinja_parse_is(p, "|")) a = parse_filter(p, a);
+    while (is_at(p, "|")) a = parse_filter(p, a);
     return a;
 }
 
 /* Whether the token begins the argument of a test without parentheses. */
 static bool begins_argument(const parser *p)
 {
-    if (dq_jinja_parse_is(p, "else") || dq_jinja_parse_is(p, "or") || dq_jinja_parse_is(p, "and"))
-        return false;
-    return p->t->kind == DQ_JINJA_NAME || p->t->kind == DQ_JINJA_LITERAL ||
-           dq_jinja_parse_is(p, "[") || dq_jinja_parse_is(p, "{");
+    if (is_at(p, "else") || is_at(p, "or") || is_at(p, "and")) return false;
+    return p->t->kind == DQ_JINJA_NAME || p->t->kind == DQ_JINJA_LITERAL || is_at(p, "[") ||
+           is_at(p, "{");
 }
 
 static node *parse_test(parser *p, node *a)
 {
     node *n = with(p, DQ_JINJA_TEST, a, NULL);
-    dq_jinja_parse_next(p);
-    const bool negated = dq_jinja_parse_skip(p, "not");
-    parse_function(p, n, dq_jinja_tests_find);
-    if (dq_jinja_parse_is(p, "(")) {
+    advance(p);
+    const bool negated = skip(p, "not");
+    parse_function(p, n, DQ_JINJA_TESTS);
+    if (is_at(p, "(")) {
         n = parse_items(p, n, ")", parse_argument);
     } else if (begins_argument(p)) {
-        if (dq_jinja_parse_is(p, "is")) return dq_jinja_parse_unexpected(p, "no second test");
-        dq_jinja_parse_add(p, &n->item, parse_postfix(p, parse_primary(p)));
-        n = dq_jinja_parse_end(p, n);
+        if (is_at(p, "is")) return unexpected(p, "no second test");
+        add_node(p, &n->item, parse_postfix(p, parse_primary(p)));
+        n = end_node(p, n);
     }
     return negated ? with(p, DQ_JINJA_NOT, n, NULL) : n;
 }
 
 static node *parse_unary(parser *p, bool with_filters)
 {
-    const bool minus = dq_jinja_parse_is(p, "-");
+    const bool minus = is_at(p, "-");
     node *n;
-    if (!dq_jinja_parse_deeper(p)) return &p->none;
-    if (minus || dq_jinja_parse_is(p, "+")) {
-        dq_jinja_parse_next(p);
+    if (!deeper(p)) return &p->none;
+    if (minus || is_at(p, "+")) {
+        advance(p);
         n = with(p, DQ_JINJA_SIGN, parse_unary(p, false), NULL);
         n->operation = minus ? DQ_JINJA_SUBTRACT : DQ_JINJA_ADD;
     } else {
@@ -693,11 +720,11 @@ static node *parse_unary(parser *p, bool with_filters)
     }
     n = parse_postfix(p, n);
     while (with_filters) {
-        if (dq_jinja_parse_is(p, "|"))
+        if (is_at(p, "|"))
             n = parse_filter(p, n);
-        else if (dq_jinja_parse_is(p, "is"))
+        else if (is_at(p, "is"))
             n = parse_test(p, n);
-        else if (dq_jinja_parse_is(p, "("))
+        else if (is_at(p, "("))
             n = parse_call(p, n);
         else
             break;
@@ -713,7 +740,7 @@ typedef struct operator_row {
 
 static const operator_row *find_operator(const parser *p, const operator_row *row)
 {
-    while (row->sign && !dq_jinja_parse_is(p, row->sign)) row++;
+    while (row->sign && !is_at(p, row->sign)) row++;
     return row->sign ? row : NULL;
 }
 
@@ -722,7 +749,7 @@ static node *parse_chain(parser *p, const operator_row *rows, node *next(parser 
 {
     node *a = next(p);
     for (const operator_row *row; (row = find_operator(p, rows));) {
-        dq_jinja_parse_next(p);
+        next(p);
         a = with(p, DQ_JINJA_ARITHMETIC, a, next(p));
         a->operation = row->operation;
     }
@@ -753,11 +780,11 @@ static node *parse_product(parser *p)
 static node *parse_join(parser *p)
 {
     node *a = parse_product(p), *n = NULL;
-    if (!dq_jinja_parse_is(p, "~")) return a;
-    n = dq_jinja_parse_node(p, DQ_JINJA_JOIN);
-    dq_jinja_parse_add(p, &n->item, a);
-    while (dq_jinja_parse_skip(p, "~")) dq_jinja_parse_add(p, &n->item, parse_product(p));
-    return dq_jinja_parse_end(p, n);
+    if (!is_at(p, "~")) return a;
+    n = new_node(p, DQ_JINJA_JOIN);
+    add_node(p, &n->item, a);
+    while (skip(p, "~")) add_node(p, &n->item, parse_product(p));
+    return end_node(p, n);
 }
 
 static node *parse_sum(parser *p)
@@ -776,20 +803,20 @@ static node *parse_compare(parser *p)
     for (const operator_row *row; (row = find_operator(p, rows));) {
         const bool negated = row->operation == DQ_JINJA_NOT_IN;
         if (negated && !is_word(p->t + 1, "in")) break;
-        dq_jinja_parse_next(p);
-        if (negated) dq_jinja_parse_next(p);
+        advance(p);
+        if (negated) advance(p);
         if (!n) n = with(p, DQ_JINJA_COMPARE, a, NULL);
         node *operand = with(p, DQ_JINJA_OPERAND, parse_sum(p), NULL);
         operand->operation = row->operation;
-        dq_jinja_parse_add(p, &n->item, operand);
+        add_node(p, &n->item, operand);
     }
-    return n ? dq_jinja_parse_end(p, n) : a;
+    return n ? end_node(p, n) : a;
 }
 
 static node *parse_not(parser *p)
 {
     int negations = 0;
-    while (dq_jinja_parse_skip(p, "not")) negations++;
+    while (skip(p, "not")) negations++;
     node *n = parse_compare(p);
     while (negations-- > 0) n = with(p, DQ_JINJA_NOT, n, NULL);
     return n;
@@ -798,44 +825,293 @@ static node *parse_not(parser *p)
 static node *parse_and(parser *p)
 {
     node *a = parse_not(p);
-    while (dq_jinja_parse_skip(p, "and")) a = with(p, DQ_JINJA_AND, a, parse_not(p));
+    while (skip(p, "and")) a = with(p, DQ_JINJA_AND, a, parse_not(p));
     return a;
 }
 
 static node *parse_condition(parser *p)
 {
     node *a = parse_and(p);
-    while (dq_jinja_parse_skip(p, "or")) a = with(p, DQ_JINJA_OR, a, parse_and(p));
+    while (skip(p, "or")) a = with(p, DQ_JINJA_OR, a, parse_and(p));
     return a;
 }
 
-node *dq_jinja_parse_expression(parser *p)
+static node *parse_expression(parser *p)
 {
     const node *missing = p->missing;
-    if (!dq_jinja_parse_deeper(p)) return &p->none;
+    if (!deeper(p)) return &p->none;
     node *a = parse_condition(p);
-    while (dq_jinja_parse_skip(p, "if")) {
+    while (skip(p, "if")) {
         a = with(p, DQ_JINJA_IF_ELSE, a, parse_condition(p));
-        if (dq_jinja_parse_skip(p, "else")) a->c = dq_jinja_parse_expression(p);
-        a = dq_jinja_parse_end(p, a);
+        if (skip(p, "else")) a->c = parse_expression(p);
+        a = end_node(p, a);
         p->missing = missing; /* what does not exist matters where it is used */
     }
     p->r->depth--;
     return a;
 }
 
-node *dq_jinja_parse_tuple(parser *p, bool is_condition)
+/* One expression or several with commas; is_condition: no a if b else c. */
+static node *parse_tuple(parser *p, bool is_condition)
 {
-    node *(*const one)(parser *) = is_condition ? parse_condition : dq_jinja_parse_expression;
+    node *(*const one)(parser *) = is_condition ? parse_condition : parse_expression;
     node *a = one(p), *n = NULL;
-    if (!dq_jinja_parse_is(p, ",")) return a;
-    n = dq_jinja_parse_node(p, DQ_JINJA_TUPLE_OF);
-    dq_jinja_parse_add(p, &n->item, a);
-    while (dq_jinja_parse_skip(p, ",")) {
-        if (dq_jinja_parse_is(p, ")") || p->t->kind == DQ_JINJA_PRINT_END ||
-            p->t->kind == DQ_JINJA_BLOCK_END)
+    if (!is_at(p, ",")) return a;
+    n = new_node(p, DQ_JINJA_TUPLE_OF);
+    add_node(p, &n->item, a);
+    while (skip(p, ",")) {
+        if (is_at(p, ")") || p->t->kind == DQ_JINJA_PRINT_END || p->t->kind == DQ_JINJA_BLOCK_END)
             break;
-        dq_jinja_parse_add(p, &n->item, one(p));
+        add_node(p, &n->item, one(p));
     }
-    return dq_jinja_parse_end(p, n);
+    return end_node(p, n);
+}
+/* A row of `tags` is a tag with its parser, which starts after the tag's name and ends after its
+ * own or the closing tag. */
+
+static void parse_statements(parser *p, dq_jinja_nodes *out, const char *const *ends);
+
+/* Finishes the current tag and parses up to a tag of `ends`, stopping at its name. */
+static void parse_body(parser *p, dq_jinja_nodes *out, const char *const *ends)
+{
+    skip(p, ":"); /* as in Python */
+    if (p->t->kind != DQ_JINJA_BLOCK_END) unexpected(p, "%}");
+    advance(p);
+    if (deeper(p)) parse_statements(p, out, ends);
+    p->r->depth--;
+}
+
+/* The same for a body with its own names and so many loops around it. */
+static void parse_inner(parser *p, dq_jinja_nodes *out, const char *const *ends, int loops)
+{
+    const bool was_branch = p->is_branch;
+    const int had = p->loops;
+    p->is_branch = false;
+    p->loops = loops;
+    parse_body(p, out, ends);
+    p->is_branch = was_branch;
+    p->loops = had;
+}
+
+static node *parse_target(parser *p, bool with_namespace, const char *end);
+
+static node *parse_target_one(parser *p, bool with_namespace)
+{
+    static const char *const constants[] = {"true", "false", "none", "True", "False", "None"};
+    node *n = new_node(p, DQ_JINJA_VARIABLE);
+    if (is_at(p, "(") && deeper(p)) {
+        advance(p);
+        n = parse_target(p, with_namespace, ")");
+        expect(p, ")");
+        p->r->depth--;
+        return n;
+    }
+    for (size_t i = 0; i < sizeof constants / sizeof *constants; i++) {
+        if (is_at(p, constants[i])) unexpected(p, "a name");
+    }
+    if (p->loops && is_at(p, "loop")) unexpected(p, "another name within a loop");
+    n->name = take_name(p);
+    if (!with_namespace || !skip(p, ".")) return n;
+    node *attribute = new_node(p, DQ_JINJA_ATTRIBUTE);
+    attribute->a = n;
+    attribute->name = take_name(p);
+    return attribute;
+}
+
+/* Names with commas, up to the word `end`. */
+static node *parse_target(parser *p, bool with_namespace, const char *end)
+{
+    node *one = parse_target_one(p, with_namespace), *n = NULL;
+    if (!is_at(p, ",")) return one;
+    n = new_node(p, DQ_JINJA_TUPLE_OF);
+    add_node(p, &n->item, one);
+    while (skip(p, ",") && !is_at(p, end))
+        add_node(p, &n->item, parse_target_one(p, with_namespace));
+    return end_node(p, n);
+}
+
+static void parse_for(parser *p, node *n)
+{
+    static const char *const ends[] = {"endfor", "else", NULL};
+    n->kind = DQ_JINJA_FOR;
+    p->loops++;
+    n->a = parse_target(p, false, "in");
+    p->loops--;
+    expect(p, "in");
+    n->b = parse_tuple(p, true);
+    if (skip(p, "if")) n->c = parse_expression(p);
+    if (is_at(p, "recursive")) fail_at(p, DQ_MISMATCH, "a recursive loop is not supported");
+    parse_inner(p, &n->body, ends, p->loops + 1);
+    if (skip(p, "else")) parse_inner(p, &n->item, ends, p->loops);
+    expect(p, "endfor");
+}
+
+static void parse_if(parser *p, node *n)
+{
+    static const char *const ends[] = {"elif", "else", "endif", NULL};
+    node *const first = n;
+    const bool was = p->is_branch;
+    int depth = 0;
+    p->is_branch = true;
+    for (bool more = true; more;) {
+        n->kind = DQ_JINJA_IF;
+        n->a = parse_tuple(p, true);
+        parse_body(p, &n->body, ends);
+        more = skip(p, "elif");
+        if (!more && skip(p, "else")) parse_body(p, &n->item, ends + 2);
+        end_node(p, n);
+        if (n->depth > depth) depth = n->depth;
+        node *next = more ? new_node(p, DQ_JINJA_IF) : NULL;
+        n->c = next;
+        n = next;
+    }
+    expect(p, "endif");
+    first->depth = depth; /* a chain of elif is not walked by recursion */
+    p->is_branch = was;
+}
+
+static void parse_set(parser *p, node *n)
+{
+    static const char *const ends[] = {"endset", NULL};
+    n->a = parse_target(p, true, "=");
+    if (skip(p, "=")) {
+        n->kind = DQ_JINJA_SET;
+        n->b = parse_tuple(p, false);
+        return;
+    }
+    n->kind = DQ_JINJA_SET_TEXT;
+    n->b = parse_filters(p, new_node(p, DQ_JINJA_CAPTURED));
+    parse_inner(p, &n->body, ends, p->loops);
+    expect(p, "endset");
+}
+
+static void parse_macro(parser *p, node *n)
+{
+    static const char *const ends[] = {"endmacro", NULL};
+    bool with_default = false;
+    n->kind = DQ_JINJA_MACRO_OF;
+    n->name = take_name(p);
+    p->macros++;
+    expect(p, "(");
+    while (dq_jinja_ok(p->r) && !skip(p, ")")) {
+        if (n->item.n) expect(p, ",");
+        node *one = new_node(p, DQ_JINJA_PARAMETER);
+        one->name = take_name(p);
+        if (skip(p, "="))
+            one->a = parse_expression(p);
+        else if (with_default)
+            unexpected(p, "a default, as before");
+        with_default = one->a != NULL;
+        add_node(p, &n->item, end_node(p, one));
+    }
+    parse_inner(p, &n->body, ends, 0);
+    p->macros--;
+    expect(p, "endmacro");
+}
+
+/* Marks for training are plain text here. */
+static void parse_generation(parser *p, node *n)
+{
+    static const char *const ends[] = {"endgeneration", NULL};
+    n->kind = DQ_JINJA_SCOPE;
+    parse_inner(p, &n->body, ends, 0);
+    expect(p, "endgeneration");
+}
+
+static void parse_break(parser *p, node *n)
+{
+    n->kind = DQ_JINJA_LEAVE;
+    if (!p->loops) fail_at(p, DQ_DAMAGED, "break and continue need a loop");
+}
+
+static void parse_continue(parser *p, node *n)
+{
+    parse_break(p, n);
+    n->value = dq_jinja_bool(true);
+}
+
+static const struct {
+    const char *name;
+    void (*parse)(parser *p, node *n); /* NULL: not supported */
+} tags[] = {
+    {"for", parse_for},
+    {"if", parse_if},
+    {"set", parse_set},
+    {"macro", parse_macro},
+    {"generation", parse_generation},
+    {"break", parse_break},
+    {"continue", parse_continue},
+    {"autoescape", NULL},
+    {"block", NULL},
+    {"call", NULL},
+    {"extends", NULL},
+    {"filter", NULL},
+    {"from", NULL},
+    {"import", NULL},
+    {"include", NULL},
+    {"print", NULL},
+    {"with", NULL},
+};
+
+static node *parse_tag(parser *p)
+{
+    node *n = new_node(p, DQ_JINJA_SET);
+    for (size_t i = 0; i < sizeof tags / sizeof *tags; i++) {
+        if (p->t->kind != DQ_JINJA_NAME || !is_at(p, tags[i].name)) continue;
+        if (!tags[i].parse)
+            return fail_at(p, DQ_MISMATCH, "the tag \"%s\" is not supported", tags[i].name);
+        advance(p);
+        tags[i].parse(p, n);
+        if (p->t->kind != DQ_JINJA_BLOCK_END) unexpected(p, "%}");
+        advance(p);
+        return n->kind == DQ_JINJA_IF ? n : end_node(p, n);
+    }
+    return unexpected(p, "a tag");
+}
+
+static node *parse_output(parser *p)
+{
+    node *n = new_node(p, DQ_JINJA_OUTPUT);
+    n->a = parse_tuple(p, false);
+    if (p->t->kind != DQ_JINJA_PRINT_END) unexpected(p, "}}");
+    advance(p);
+    return end_node(p, n);
+}
+
+static bool is_end(const parser *p, const char *const *ends)
+{
+    while (ends && *ends && !is_at(p, *ends)) ends++;
+    return ends && *ends;
+}
+
+/* Up to a tag of the list, at whose name it stops; NULL: to the end of the template. */
+static void parse_statements(parser *p, dq_jinja_nodes *out, const char *const *ends)
+{
+    while (p->t->kind != DQ_JINJA_END) {
+        node *n = new_node(p, DQ_JINJA_TEXT);
+        const dq_jinja_token_kind kind = p->t->kind;
+        n->name = p->t->text;
+        advance(p);
+        if (kind == DQ_JINJA_PRINT_BEGIN) n = parse_output(p);
+        if (kind == DQ_JINJA_BLOCK_BEGIN) {
+            if (is_end(p, ends)) return;
+            n = parse_tag(p);
+        }
+        add_node(p, out, n);
+    }
+    if (ends) unexpected(p, *ends);
+}
+
+dq_jinja_nodes dq_jinja_parse(dq_jinja_run *r, const char *text, size_t len)
+{
+    dq_jinja_nodes out = {0};
+    parser p = {.r = r, .t = lex(r, text, len)};
+    if (!dq_jinja_ok(r)) return out;
+    parse_statements(&p, &out, NULL);
+    if (p.missing) {
+        r->line = p.missing->line;
+        dq_jinja_fail(r, DQ_DAMAGED, "there is no filter or test \"%.*s\"", (int)p.missing->name.n,
+                      p.missing->name.s);
+    }
+    return out;
 }
