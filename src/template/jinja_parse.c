@@ -749,7 +749,7 @@ static node *parse_chain(parser *p, const operator_row *rows, node *next(parser 
 {
     node *a = next(p);
     for (const operator_row *row; (row = find_operator(p, rows));) {
-        next(p);
+        advance(p);
         a = with(p, DQ_JINJA_ARITHMETIC, a, next(p));
         a->operation = row->operation;
     }
