@@ -93,7 +93,7 @@ dq_status dq_eval_lengths(int *length, int *n, const int *given, int n_given, co
 /* Sources whose units are prompts for greedy continuation. A request's n_cont is the number of new
  * ids asked for; a row's top1 holds them, -1 after the last. */
 
-/* source->own is a dq_questions, and source->settings is a dq_eval_generate. */
+/* dq_eval_source.settings. */
 typedef struct dq_eval_generate {
     int64_t max_new; /* new ids of a prompt at most */
     const char *const *stop;
@@ -124,6 +124,61 @@ dq_status dq_eval_keep(const dq_eval *e, dq_eval_row *row, int64_t unit,
  * model answers with one of the labels. A block's demonstrations are computed once for all its
  * queries. */
 
+typedef struct dq_icl_example {
+    const char *text; /* [len], UTF-8, not empty */
+    size_t len;
+    int label;
+} dq_icl_example;
+
+typedef struct dq_icl_pool {
+    dq_icl_example *ex; /* [n], in the order of the file */
+    int64_t n;
+    size_t cap;
+} dq_icl_pool;
+
+/* Labels are sorted by the bytes of their names. */
+typedef struct dq_icl_data {
+    dq_icl_pool demos, queries;
+    int64_t
+        n_queries_in_demos; /* examples that are left out of demos: they have the text of a query */
+    const char *const *label;
+    int n_labels;
+    int64_t n_bad, first_bad; /* ill-formed UTF-8 in the queries' file that became U+FFFD */
+    int64_t n_bad_demos;
+} dq_icl_data;
+
+typedef struct dq_icl_reader dq_icl_reader;
+typedef struct dq_icl_task {
+    const char *name, *form;         /* form: of its files, for messages */
+    const char *x_prefix, *y_prefix; /* of a text and of its label */
+    dq_status (*read)(dq_icl_reader *r, const char *text, size_t len, dq_err *err);
+    bool fine;     /* its labels are coarse and fine classes */
+    bool one_file; /* a file may hold demonstrations and queries */
+} dq_icl_task;
+extern const dq_icl_task dq_icl_tasks[];
+extern const int dq_icl_n_tasks;
+const dq_icl_task *dq_icl_task_find(const char *name); /* NULL: none */
+
+/* text NULL: there is no such file. */
+typedef struct dq_icl_file {
+    const char *path, *text;
+    size_t len;
+} dq_icl_file;
+typedef enum dq_icl_order {
+    DQ_ICL_RANDOM,   /* as drawn */
+    DQ_ICL_CLASS,    /* label by label */
+    DQ_ICL_ALTERNATE /* one of each label in turn, until all have had theirs */
+} dq_icl_order;
+enum { DQ_ICL_ORDERS = 3 };
+extern const char *const dq_icl_order_name[DQ_ICL_ORDERS];
+
+typedef struct dq_icl_label {
+    const char *text;   /* " " and the name */
+    const int32_t *ids; /* [n_cont] */
+    int64_t n;          /* ids of the label itself */
+    int64_t n_cont;     /* n, or n + 1: a label that another one begins with ends with a newline */
+    int64_t at;         /* of its first id among those of all labels */
+} dq_icl_label;
 enum { DQ_ICL_SHOTS = 64 };
 typedef struct dq_icl_settings {
     const dq_icl_task *task;
@@ -195,16 +250,6 @@ typedef struct dq_icl_plateau {
     dq_mean mean; /* clusters: one more than the degrees of freedom of the interval */
     dq_interval interval;
 } dq_icl_plateau;
-/* The mean of x[runs * queries], whose rows are runs and whose columns are queries. Both are draws,
- * and their effects add: with mean squares R of runs, Q of queries and E of what is left, the error
- * squared is max(R + Q - E, R, Q) / (runs * queries). The interval is by Student's t with
- * Satterthwaite's degrees of freedom. One run: queries alone count, and nothing is known of other
- * demonstrations. Where all rows and columns have one mean, the interval is dq_interval_still's, of
- * values in low .. high.
- * Source: the analysis of variance of two crossed random factors with one value a cell;
- * Satterthwaite, Biometrics Bulletin 2 (1946). */
-dq_icl_plateau dq_icl_plateau_of(const double *x, int64_t runs, int64_t queries, double low,
-                                 double high);
 /* Quoted accuracy of row `after` over a range, minus that of `before` (-1: nothing), which must
  * share its plan. */
 dq_status dq_icl_plateau_find(dq_icl_plateau *out, const dq_eval *e, int before, int after,
@@ -218,7 +263,53 @@ dq_status dq_icl_plateau_find(dq_icl_plateau *out, const dq_eval *e, int before,
  * and "all_correct". */
 extern const dq_eval_kind dq_eval_needle;
 
-enum { DQ_NEEDLE_SWEEP = 32 };
+enum {
+    DQ_NEEDLE_SWEEP = 32,
+    DQ_NEEDLE_CITIES = 100, /* needles of a prompt at most */
+    DQ_NEEDLE_NEW = 12      /* ids that an answer to one city may take */
+};
+/* The wording of prompts, for reports. */
+extern const char dq_needle_form[];
+
+typedef struct dq_needle_cell {
+    int64_t length; /* ids of the prompt and of the room for its answers */
+    int depth;      /* of needle 0, percent */
+    int n, r;       /* needles, and how many of them are asked for: needles 0 .. r - 1 */
+} dq_needle_cell;
+
+/* The ids in `answer` (n further in the prompt) for one city. */
+typedef struct dq_needle_answer {
+    int needle;
+    int64_t begin;    /* first id after the text that asks */
+    int64_t from, to; /* ids of the number: from the first one with a digit */
+} dq_needle_answer;
+
+typedef struct dq_needle_prompt {
+    /* [n + n_answer]: template, filler and needles, question; then the answers */
+    const int32_t *ids;
+    int64_t n; /* length - budget */
+    int64_t n_answer;
+    int64_t budget;   /* room for answers: DQ_NEEDLE_NEW ids or more a city, and the text between */
+    int64_t question; /* index of its first id */
+    int n_bos;        /* template ids in front */
+    int64_t filler;   /* ids of it */
+    int64_t start;    /* where in the filler it begins */
+    int needles, requested;
+    const char **city, **number; /* [needles]; number: decimal digits */
+    int64_t *at, *len;           /* [needles] ids of its sentence */
+    dq_needle_answer *answer;    /* [requested], in the order of the question */
+} dq_needle_prompt;
+
+/* Classes of tokens, for sums of attention. */
+typedef enum dq_needle_class {
+    DQ_NEEDLE_BOS,
+    DQ_NEEDLE_ANSWER,     /* the sentence about the city that the question ends with asking for */
+    DQ_NEEDLE_DISTRACTOR, /* all other needles */
+    DQ_NEEDLE_NOISE,      /* filler */
+    DQ_NEEDLE_QUERY,
+    DQ_NEEDLE_CLASSES
+} dq_needle_class;
+extern const char *const dq_needle_class_name[DQ_NEEDLE_CLASSES];
 
 typedef struct dq_needle_settings {
     int length[DQ_NEEDLE_SWEEP], n_lengths; /* none: see dq_eval_lengths */
@@ -229,20 +320,19 @@ typedef struct dq_needle_settings {
     bool generated;   /* else teacher-forced: the most likely id at each id of the numbers */
     bool attention;   /* how much goes to the answer and elsewhere, in a pass of its own */
     bool query_rows;  /* of all rows of the question, not of its last one */
-    bool depth_first; /* see dq_needle_maker */
+    bool depth_first; /* the needle at the cell's depth is asked for first; else drawn */
 } dq_needle_settings;
 
+/* dq_eval_ids.own */
 typedef struct dq_needle_set {
     const dq_needle_settings *settings;
     const dq_needle_cell *cell;     /* [n_cells]: needles, then lengths, then depths */
     const dq_needle_prompt *prompt; /* [n_cells * samples], cell by cell */
     int64_t n_cells, samples;
-    int64_t n_heads; /* layers x output heads of the largest model */
 } dq_needle_set;
-const dq_needle_set *dq_needle_set_of(const dq_eval *e, const dq_eval_row *row);
 
-/* Numbers of a unit in dq_eval_row.extra: counts of a dq_needle_recall, and of the numbers that
- * were asked for the sum of ln of their probabilities (0 where answers are generated); with
+/* Numbers of a unit in dq_eval_row.extra: how many of the numbers that were asked for are correct,
+ * another hidden one, near or none of these, and the sum of ln of their probabilities (0 where answers are generated); with
  * attention the mean shares by norm and class (NaN: no head had one), rows skipped by norm, all
  * rows and those with a small sum, and the answer's share by DQ_NEEDLE_NORM in every head (NaN:
  * skipped), layer by layer. */
@@ -260,7 +350,6 @@ enum {
 };
 /* The printed norm: its shares lie in 0 to 1 and leave out no attention. */
 #define DQ_NEEDLE_NORM DQ_SPAN_ABSOLUTE
-const double *dq_needle_unit(const dq_eval *e, const dq_eval_row *row, int64_t unit);
 
 /* Index in dq_eval_row.logp and top1 of the first token for p->answer[k]: the number's, or of
  * DQ_NEEDLE_NEW generated ones (-1 after the end). */
@@ -284,10 +373,6 @@ typedef struct dq_needle_numbers {
 } dq_needle_numbers;
 dq_status dq_needle_numbers_of(dq_needle_numbers *out, const dq_eval *e, const dq_eval_row *row,
                                int64_t cell, dq_err *err);
-
-/* Shares of one prompt from its sums[n_layers * n_out], layer by layer; written from
- * DQ_NEEDLE_AT_SHARE on. */
-void dq_needle_shares(double *into, const dq_span_share *sums, int n_layers, int n_out);
 
 /* Settings of running text, dq_eval_source.settings of dq_eval_text; NULL: windows are chunks. */
 

@@ -488,17 +488,15 @@ dq_status dq_windows_encode(dq_doc_ids *out, const dq_tokenizer *t, const dq_doc
                             int64_t vocab, int64_t max, dq_arena *a, dq_err *err)
 {
     const unsigned flags = dq_items_bos_flags(t, bos, d->text, d->len);
-    int32_t *ids = NULL, *kept = NULL;
+    int32_t *ids = NULL;
     int n_before, n_after;
     int64_t n = 0, n_bad;
     if (d->len == 0) return DQ_OK;
     dq_tokenizer_template(t, flags, &n_before, &n_after);
     DQ_TRY(dq_tokenizer_encode_first(t, d->text, d->len, flags, max, &ids, &n, NULL, &n_bad, err));
-    if (dq_tokenizer_check_ids(ids, n, vocab, err) == DQ_OK)
-        kept = dq_alloc(a, (size_t)n, sizeof *kept, err);
-    if (kept && n) memcpy(kept, ids, (size_t)n * sizeof *kept);
+    *out = (dq_doc_ids){.n = n, .n_before = n_before, .n_after = n_after};
+    out->ids = dq_tokenizer_keep(ids, n, vocab, a, err);
     dq_block_free(ids);
-    *out = (dq_doc_ids){.ids = kept, .n = n, .n_before = n_before, .n_after = n_after};
     return err->code;
 }
 

@@ -137,16 +137,6 @@ static dq_status join(encoder *e, const dq_item *item, int choice, size_t *len, 
     return DQ_OK;
 }
 
-static dq_status keep(const encoder *e, const int32_t **out, const int32_t *from, int64_t n,
-                      dq_err *err)
-{
-    int32_t *p = dq_alloc(e->a, (size_t)n, sizeof *p, err);
-    if (!p) return err->code;
-    memcpy(p, from, (size_t)n * sizeof *p);
-    *out = p;
-    return dq_tokenizer_check_ids(p, n, e->vocab, err);
-}
-
 /* Keeps the last max_len + 1 tokens; a context equal to that of the choice `before` (NULL: none) is
  * shared. */
 static dq_status store(const encoder *e, dq_request *r, const dq_request *before,
@@ -173,10 +163,11 @@ static dq_status store(const encoder *e, dq_request *r, const dq_request *before
         memcmp(before->ctx, ctx, (size_t)n_ctx * sizeof *ctx) == 0)
         r->ctx = before->ctx;
     else
-        DQ_TRY(keep(e, &r->ctx, ctx, n_ctx, err));
+        r->ctx = dq_tokenizer_keep(ctx, n_ctx, e->vocab, e->a, err);
     r->n_ctx = n_ctx;
     r->n_cont = n_cont;
-    return keep(e, &r->cont, cont, n_cont, err);
+    if (r->ctx) r->cont = dq_tokenizer_keep(cont, n_cont, e->vocab, e->a, err);
+    return err->code;
 }
 
 /* Without a context the model gets the prefix id, or the choice's own first id if equal. */
