@@ -310,7 +310,7 @@ static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *r, i
                       dq_err *err)
 {
     const dq_eval_source *s = dq_eval_source_of(v->e, r);
-    const dq_question *q = &((const dq_questions *)s->own)->question[unit];
+    const dq_question *q = s->items.item[unit].question;
     const double *extra = r->extra + unit * DQ_GEN_EXTRA;
     char *text, cluster[17];
     size_t len;

@@ -18,7 +18,7 @@ static dq_status put_entries(json_t *needle, const cmd_eval_view *v, int row, dq
 {
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
-    const dq_needle_set *set = dq_needle_set_of(e, r);
+    const dq_needle_set *set = e->ids[r->ids].own;
     const int64_t n = set->settings->n_depths * set->samples, all = set->n_cells * set->samples;
     const int other = cmd_eval_cross_row(e, row);
     json_t *list = json_array();
@@ -169,7 +169,7 @@ static dq_status needle_tables(const cmd_eval_view *v, dq_err *err)
 {
     for (int i = 0; i < v->e->n_rows; i++) {
         if (!cmd_eval_kind_shows(&cmd_eval_needle, v->e, i)) continue;
-        grid g = {.v = v, .row = i, .set = dq_needle_set_of(v->e, &v->e->row[i])};
+        grid g = {.v = v, .row = i, .set = v->e->ids[v->e->row[i].ids].own};
         const dq_needle_settings *s = g.set->settings;
         g.needle = json_object_get(cmd_eval_result(v, i), "needle");
         g.n_depths = s->n_depths;
@@ -386,7 +386,7 @@ static json_t *cell_json(const dq_needle_set *set, const dq_needle_cell *c,
 static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval_row *r = &v->e->row[row];
-    const dq_needle_set *set = dq_needle_set_of(v->e, r);
+    const dq_needle_set *set = v->e->ids[r->ids].own;
     json_t *cells = json_array();
     json_t *needle = json_pack(
         "{s:s,s:s,s:o}", "mode", mode_name(set->settings), "kv_boundary",
@@ -408,7 +408,7 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
 
 static json_t *answer_json(const dq_eval *e, const dq_eval_row *r, int64_t unit, int k)
 {
-    const dq_needle_set *set = dq_needle_set_of(e, r);
+    const dq_needle_set *set = e->ids[r->ids].own;
     const dq_needle_answer *a = &set->prompt[unit].answer[k];
     const int64_t v = dq_needle_value(e, r, unit, k);
     int64_t n = a->to - a->from;
@@ -427,10 +427,10 @@ static json_t *answer_json(const dq_eval *e, const dq_eval_row *r, int64_t unit,
 static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
                       dq_err *err)
 {
-    const dq_needle_set *set = dq_needle_set_of(v->e, r);
+    const dq_needle_set *set = v->e->ids[r->ids].own;
     const dq_needle_cell *c = &set->cell[unit / set->samples];
     const dq_needle_prompt *p = &set->prompt[unit];
-    const double *x = dq_needle_unit(v->e, r, unit);
+    const double *x = r->extra + unit * v->e->ids[r->ids].n_extra;
     json_t *needles = json_array(), *answers = json_array();
     (void)err;
     for (int i = 0; i < p->needles; i++)

@@ -318,7 +318,8 @@ int cmd_eval_cross_row(const dq_eval *e, int row)
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *o = &e->row[i];
         if (o->model == 0 && o->shown && dq_eval_source_of(e, o) == s &&
-            (o->ids == r->ids || s->items.n) && /* one tokenizer, or items before it */
+            (o->ids == r->ids ||
+             (s->task && s->task->choices)) && /* one tokenizer, or items before it */
             dq_logit_same(o->logit, r->logit)) {
             if (dq_kv_spec_same(&o->kv, &r->kv)) return i;
             if (usual < 0 && same_but_usual(e, o, r)) usual = i;

@@ -469,7 +469,7 @@ static dq_status cmd_eval_split(const char *text, const char *option, dq_list *o
 
 static const char *long_tasks(const cmd_eval_kind *kind)
 {
-    return kind->kind[0] && kind->kind[0]->usual_long != DQ_LONG_USUAL ? kind->cli.tasks : NULL;
+    return kind->cli.tasks;
 }
 
 static dq_status check_long(const cmd_eval_options *o, dq_err *err)
@@ -477,7 +477,7 @@ static dq_status check_long(const cmd_eval_options *o, dq_err *err)
     char what[200];
     if (!o->too_long.text) return DQ_OK;
     for (int i = 0; i < o->n_sources; i++) {
-        if (o->source[i].kind->usual_long != DQ_LONG_USUAL) return DQ_OK;
+        if (o->source[i].task) return DQ_OK;
     }
     return dq_fail(err, DQ_USAGE, "--long is for %s; there is none.",
                    kind_join(what, sizeof what, long_tasks, " and "));
@@ -868,7 +868,7 @@ static dq_status take_examples(cmd_eval_options *o, int i, dq_err *err)
     dq_eval_source *s = &o->source[i];
     const cmd_eval_kind *kind = cmd_eval_kind_of(s);
     if (o->n_shots == 0 || o->shots[o->n_shots - 1] == 0 || kind->cli.own_examples) return DQ_OK;
-    if (!s->kind->answered)
+    if (!s->task || !(s->task->choices || s->task->answered))
         return dq_fail(err, DQ_USAGE,
                        "--num-fewshot is for items with answers; prompts of --task %s are taken as "
                        "they are.",

@@ -6,7 +6,9 @@
 #include "eval/inside.h"
 #include "kv/kv.h"
 #include "tasks/documents.h"
+#include "tasks/questions.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,8 +23,10 @@ int dq_eval_average_rows(int *rows, const dq_eval *e, int row)
 {
     const dq_eval_row *first = &e->row[row];
     const dq_eval_kind *kind = dq_eval_source_of(e, first)->kind;
+    const dq_items *items = &dq_eval_source_of(e, first)->items;
     int n = 0;
-    if (!first->shown || !kind->answered) return 0;
+    if (!first->shown || !items->n) return 0;
+    if (items->item->question && !items->item->question->gold) return 0; /* nothing is judged */
     for (int s = 0; s < e->n_sources; s++) {
         int found = -1;
         if (e->source[s].kind != kind) continue;
@@ -292,46 +296,67 @@ int64_t dq_eval_number(const dq_eval_source *s, int64_t unit)
 
 int64_t dq_eval_line(const dq_eval_source *s, int64_t unit)
 {
-    return s->kind->line ? s->kind->line(s, unit) : 0;
+    return unit < s->items.n ? s->items.item[unit].line : 0;
 }
 
 typedef struct misfit {
-    bool *is; /* [of_n] */
-    int64_t of_n, n, first, need;
+    bool *is; /* [items] of the source */
+    int64_t n, first, need;
     const dq_model *of; /* of the first */
 } misfit;
 
-static dq_status find_misfits(misfit *f, const dq_eval *e, const dq_eval_source *s,
-                              const dq_eval_model *m, dq_arena *a, dq_err *err)
+/* Encodes the items as for a model without an end. */
+static dq_status find_misfits(misfit *f, const dq_eval *e, int source, const dq_eval_model *m,
+                              dq_arena *a, dq_err *err)
 {
-    const int64_t *need = s->kind->need(&f->of_n, e, s, m, a, err);
-    if (need && !f->is) f->is = dq_block_new((size_t)f->of_n, sizeof *f->is, err);
-    for (int64_t i = 0; err->code == DQ_OK && i < f->of_n; i++) {
-        if (m->m->max_positions < 1 || need[i] <= m->m->max_positions || f->is[i]) continue;
+    const dq_eval_source *s = &e->source[source];
+    dq_model endless = *m->m;
+    dq_eval_model one = *m;
+    dq_eval alone = *e;
+    dq_eval_ids ids = {.source = source};
+    endless.max_positions = INT_MAX - 1;
+    one.m = &endless;
+    alone.model = &one;
+    alone.a = a;
+    alone.too_long = DQ_LONG_ERROR;
+    DQ_TRY(s->kind->encode(&alone, &ids, err));
+    int64_t *need = dq_alloc(a, (size_t)s->items.n, sizeof *need, err);
+    if (!need) return err->code;
+    for (int64_t k = 0; k < ids.req.n; k++) {
+        const dq_request *r = &ids.req.req[k];
+        const int64_t n = r->n_ctx + (r->cont ? r->n_cont - 1 : 0);
+        if (n > need[r->item]) need[r->item] = n;
+    }
+    for (int64_t i = 0; i < s->items.n; i++) {
+        if (need[i] <= m->m->max_positions || f->is[i]) continue;
         f->is[i] = true;
         if (f->n++ > 0 && i > f->first) continue;
         f->first = i;
         f->need = need[i];
         f->of = m->m;
     }
-    return err->code;
+    return DQ_OK;
 }
 
 static dq_status judge_misfits(dq_eval *e, dq_eval_source *s, const misfit *f, dq_long way,
                                dq_err *err)
 {
     char line[48] = "";
-    const int64_t n = f->of_n;
+    const int64_t n = s->items.n;
     const int64_t at = dq_eval_line(s, f->first);
     if (f->n == 0) return DQ_OK;
     if (way == DQ_LONG_SKIP && f->n < n) {
         /* Keeps the others, with their numbers. */
-        int64_t *number = dq_alloc(e->a, (size_t)(n - f->n) + 1, sizeof *number, err), kept = 0;
-        if (!number) return err->code;
+        dq_item *item = dq_alloc(e->a, (size_t)(n - f->n), sizeof *item, err);
+        int64_t *number = dq_alloc(e->a, (size_t)(n - f->n), sizeof *number, err), kept = 0;
+        if (!item || !number) return err->code;
         for (int64_t i = 0; i < n; i++) {
-            if (!f->is[i]) number[kept++] = i;
+            if (f->is[i]) continue;
+            item[kept] = s->items.item[i];
+            number[kept++] = i;
         }
-        DQ_TRY(s->kind->keep(s, number, kept, e->a, err));
+        s->items.item = item;
+        s->items.n = kept;
         s->number = number;
         s->n_skipped = f->n;
         return DQ_OK;
@@ -349,14 +374,18 @@ static dq_status judge_misfits(dq_eval *e, dq_eval_source *s, const misfit *f, d
 dq_status dq_eval_long_fit(dq_eval *e, int source, dq_err *err)
 {
     dq_eval_source *s = &e->source[source];
-    const dq_long usual = s->kind->usual_long, way = e->too_long ? e->too_long : usual;
     misfit f = {0};
-    if (usual == DQ_LONG_USUAL || way == DQ_LONG_CUT) return DQ_OK;
+    if (s->items.n == 0) return DQ_OK;
+    const dq_long usual = s->items.item->question ? DQ_LONG_ERROR : DQ_LONG_CUT;
+    const dq_long way = e->too_long ? e->too_long : usual;
+    if (way == DQ_LONG_CUT) return DQ_OK;
+    f.is = dq_block_new((size_t)s->items.n, sizeof *f.is, err);
     for (int i = 0; err->code == DQ_OK && i < e->n_models; i++) {
         dq_arena *a = dq_arena_new();
         if (!a)
             dq_fail(err, DQ_RESOURCE, "out of memory");
-        else if (e->model[i].tok && find_misfits(&f, e, s, &e->model[i], a, err) != DQ_OK)
+        else if (e->model[i].tok && e->model[i].m->max_positions > 0 &&
+                 find_misfits(&f, e, source, &e->model[i], a, err) != DQ_OK)
             dq_in(err, "%s: ", s->path);
         dq_arena_free(a);
     }
@@ -386,7 +415,11 @@ static dq_status make_ids(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     if (!m->tok)
         return dq_fail(err, DQ_MISMATCH,
                        "%s: has no tokenizer.json, so text cannot be scored with it", m->m->path);
-    return s->kind->encode(e, ids, err) == DQ_OK ? DQ_OK : dq_in(err, "%s: ", s->path);
+    if (s->kind->encode(e, ids, err) != DQ_OK) return dq_in(err, "%s: ", s->path);
+    if (s->items.n == 0) return DQ_OK;
+    uint64_t *key = dq_alloc(e->a, (size_t)s->items.n, sizeof *key, err);
+    for (int64_t i = 0; key && i < s->items.n; i++) key[i] = s->items.item[i].cluster;
+    return key ? dq_repeats_keys(&ids->cluster, key, s->items.n, e->a, err) : err->code;
 }
 
 int dq_eval_ids_for(dq_eval *e, int source, int model, dq_err *err)

@@ -25,7 +25,8 @@ typedef struct dq_eval_words {
     int64_t n_cont;      /* its scored tokens that are cont */
 } dq_eval_words;
 
-/* What becomes of items with more tokens than a model has positions. */
+/* What becomes of items with more tokens than a model has positions; usually choices are cut, and
+ * questions and prompts are refused. */
 typedef enum dq_long { DQ_LONG_USUAL, DQ_LONG_ERROR, DQ_LONG_SKIP, DQ_LONG_CUT } dq_long;
 
 /* How one kind of source is fed to a model and judged; its units are items, or windows of a text.
@@ -48,18 +49,6 @@ typedef struct dq_eval_kind {
                        dq_arena *a, dq_err *err);
     /* DQ_MISMATCH: rows of the source cannot run with such a cache; NULL: they always can. */
     dq_status (*takes)(const dq_eval_source *source, const dq_kv_spec *kv, dq_err *err);
-    bool answered; /* items have answers, so solved ones can stand before others; sources have
-                      different items, so a mean over them is one of independent scores */
-    /* The default; DQ_LONG_USUAL: items never are too long, and the functions below but line are
-     * NULL. */
-    dq_long usual_long;
-    int64_t (*line)(const dq_eval_source *source, int64_t unit); /* see dq_eval_line; NULL: 0 */
-    /* The positions of each of the source's *n items, from a; NULL: see err. */
-    int64_t *(*need)(int64_t *n, const dq_eval *e, const dq_eval_source *source,
-                     const dq_eval_model *m, dq_arena *a, dq_err *err);
-    /* Keeps only items number[n], which ascend. */
-    dq_status (*keep)(dq_eval_source *source, const int64_t *number, int64_t n, dq_arena *a,
-                      dq_err *err);
     /* A request as text; NULL: requests are not shown. */
     dq_status (*words)(const dq_eval *e, const dq_eval_ids *ids, const dq_request *r,
                        dq_eval_words *out, dq_err *err);
@@ -87,9 +76,9 @@ struct dq_eval_source {
     bool fileless;     /* it has no file: its path is its name */
     const char *title; /* name that tells it from others of that name; NULL: the name does */
     const dq_eval_kind *kind;
-    const dq_task *task; /* dq_eval_choices, dq_eval_answers, dq_eval_prompts */
-    void *settings;      /* of other kinds, from the command line; NULL: none */
-    dq_items items;
+    const dq_task *task;   /* NULL: of another kind than choices, answers and prompts */
+    void *settings;        /* of other kinds, from the command line; NULL: none */
+    dq_items items;        /* of a task; other kinds have none */
     void *own;             /* what other kinds make of the text; in the arena */
     int64_t n_skipped;     /* items that were too long and are gone (--long skip) */
     const int64_t *number; /* [units] of those left, in the file; NULL: all are there */

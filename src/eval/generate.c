@@ -361,80 +361,41 @@ static const dq_eval_generate *settings_of(const dq_eval_source *s)
     return s->settings;
 }
 
-static const dq_questions *questions_of(const dq_eval_source *s)
-{
-    return s->own;
-}
-
 static dq_status load(dq_eval *e, dq_eval_source *s, dq_err *err)
 {
-    dq_questions *q = dq_alloc(e->a, 1, sizeof *q, err);
-    if (!q) return err->code;
-    s->own = q;
-    DQ_TRY(dq_questions_load(q, s->task, &settings_of(s)->shots, s->path, s->text, s->len, e->limit,
-                             e->a, err));
-    s->n_own_shots = q->n_own_shots;
-    s->items.n_bad = q->n_bad; /* for the warning about ill-formed text */
-    s->items.first_bad = q->first_bad;
-    return DQ_OK;
-}
-
-static int64_t line(const dq_eval_source *s, int64_t unit)
-{
-    return questions_of(s)->question[unit].line;
-}
-
-static int64_t *need_positions(int64_t *n, const dq_eval *e, const dq_eval_source *s,
-                               const dq_eval_model *m, dq_arena *a, dq_err *err)
-{
-    const dq_questions *q = questions_of(s);
-    int64_t *need = dq_alloc(a, (size_t)q->n, sizeof *need, err);
-    *n = q->n;
-    for (int64_t i = 0; need && i < q->n; i++) {
-        const dq_question *one = &q->question[i];
-        const unsigned flags = dq_items_bos_flags(m->tok, e->bos, one->prompt, one->len);
-        int32_t *ids = NULL;
-        if (dq_tokenizer_encode(m->tok, one->prompt, one->len, flags, &ids, &need[i], NULL, NULL,
-                                err) != DQ_OK)
-            return NULL;
-        dq_block_free(ids);
+    dq_questions q;
+    DQ_TRY(dq_questions_load(&q, s->task, &settings_of(s)->shots, s->path, s->text, s->len,
+                             e->limit, e->a, err));
+    dq_item *item = dq_alloc(e->a, (size_t)q.n, sizeof *item, err);
+    for (int64_t i = 0; item && i < q.n; i++) {
+        const dq_question *one = &q.question[i];
+        item[i] = (dq_item){.ctx = one->prompt,
+                            .ctx_len = one->len,
+                            .question = one,
+                            .line = one->line,
+                            .content = one->content,
+                            .cluster = one->cluster};
     }
-    return need;
-}
-
-static dq_status keep(dq_eval_source *s, const int64_t *number, int64_t n, dq_arena *a, dq_err *err)
-{
-    dq_questions *q = s->own;
-    dq_question *question = dq_alloc(a, (size_t)n, sizeof *question, err);
-    if (!question) return err->code;
-    for (int64_t i = 0; i < n; i++) question[i] = q->question[number[i]];
-    q->question = question;
-    q->n = n;
-    return DQ_OK;
-}
-
-static dq_status check_ids(const dq_model *m, const int32_t *ids, int64_t n, dq_err *err)
-{
-    if (n < 1)
-        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_BOS_ON},
-                            "the prompt gives no tokens. Put text there");
-    return dq_tokenizer_check_ids(ids, n, m->vocab, err);
+    s->items = (dq_items){.item = item, .n = q.n, .n_bad = q.n_bad, .first_bad = q.first_bad};
+    s->n_own_shots = q.n_own_shots;
+    return err->code;
 }
 
 static dq_status encode_prompt(dq_request *r, const dq_eval *e, const dq_eval_model *m,
-                               const dq_question *q, dq_err *err)
+                               const dq_item *q, dq_err *err)
 {
-    int32_t *ids = NULL, *kept = NULL;
+    int32_t *ids = NULL;
     int64_t n = 0, capacity = m->m->max_positions - r->n_cont, cut = 0;
-    DQ_TRY(dq_tokenizer_encode(m->tok, q->prompt, q->len,
-                               dq_items_bos_flags(m->tok, e->bos, q->prompt, q->len), &ids, &n,
+    DQ_TRY(dq_tokenizer_encode(m->tok, q->ctx, q->ctx_len,
+                               dq_items_bos_flags(m->tok, e->bos, q->ctx, q->ctx_len), &ids, &n,
                                NULL, NULL, err));
     if (e->too_long == DQ_LONG_CUT && m->m->max_positions > 0 && n > capacity) cut = n - capacity;
-    if (check_ids(m->m, ids, n, err) == DQ_OK)
-        kept = dq_alloc(e->a, (size_t)(n - cut), sizeof *kept, err);
-    if (kept) memcpy(kept, ids + cut, (size_t)(n - cut) * sizeof *kept);
+    if (n < 1)
+        dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_BOS_ON},
+                     "the prompt gives no tokens. Put text there");
+    else if (dq_tokenizer_check_ids(ids, cut, m->m->vocab, err) == DQ_OK)
+        r->ctx = dq_tokenizer_keep(ids + cut, n - cut, m->m->vocab, e->a, err);
     dq_block_free(ids);
-    r->ctx = kept;
     r->n_ctx = n - cut;
     r->truncated = cut > 0;
     return err->code;
@@ -444,7 +405,7 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
 {
     const dq_eval_source *s = &e->source[ids->source];
     const dq_eval_model *m = &e->model[ids->model];
-    const dq_questions *q = questions_of(s);
+    const dq_items *q = &s->items;
     const int64_t max_new = settings_of(s)->max_new;
     int64_t n_cut = 0;
     DQ_TRY(dq_items_bos_check(m->tok, e->bos, err));
@@ -459,12 +420,9 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
             "is left of a prompt",
             (long long)max_new, m->m->path, m->m->max_positions);
     dq_request *req = dq_eval_requests(&ids->req, q->n, e->a, err);
-    uint64_t *key = dq_alloc(e->a, (size_t)q->n, sizeof *key, err);
-    if (!req || !key) return err->code;
-    for (int64_t i = 0; i < q->n; i++) key[i] = q->question[i].cluster;
-    DQ_TRY(dq_repeats_keys(&ids->cluster, key, q->n, e->a, err));
+    if (!req) return err->code;
     for (int64_t i = 0; i < q->n; i++) {
-        const dq_question *one = &q->question[i];
+        const dq_item *one = &q->item[i];
         req[i].n_cont = max_new;
         req[i].value = i * max_new;
         encode_prompt(&req[i], e, m, one, err);
@@ -494,7 +452,7 @@ dq_status dq_eval_keep(const dq_eval *e, dq_eval_row *row, int64_t unit,
                        const dq_generate_result *g, dq_err *err)
 {
     const dq_eval_source *s = dq_eval_source_of(e, row);
-    const dq_question *q = &questions_of(s)->question[unit];
+    const dq_question *q = s->items.item[unit].question;
     double *extra = row->extra + unit * DQ_GEN_EXTRA;
     dq_answer_verdict v = {0};
     char *text = NULL;
@@ -541,14 +499,12 @@ static void judge(const dq_eval *e, const dq_eval_row *row, int metric, double *
         score[i] = row->extra[i * DQ_GEN_EXTRA + (metric ? DQ_GEN_STRICT : DQ_GEN_EXACT)];
 }
 
-/* What both kinds share: prompts that are too long are refused. */
-#define GENERATED                                                                                  \
-    .group = GROUP, .encode = encode, .score = score, .usual_long = DQ_LONG_ERROR, .line = line,   \
-    .need = need_positions, .keep = keep
+const dq_eval_kind dq_eval_answers = {.metric = {"exact_match", "strict_match"},
+                                      .group = GROUP,
+                                      .load = load,
+                                      .encode = encode,
+                                      .judge = judge,
+                                      .score = score};
 
-const dq_eval_kind dq_eval_answers = {
-    GENERATED,        .metric = {"exact_match", "strict_match"}, .load = load, .judge = judge,
-    .answered = true,
-};
-
-const dq_eval_kind dq_eval_prompts = {GENERATED, .load = load};
+const dq_eval_kind dq_eval_prompts = {
+    .group = GROUP, .load = load, .encode = encode, .score = score};

@@ -19,7 +19,8 @@ typedef struct dq_item {
     const char *delimiter;   /* between every context and choice */
     const dq_choice *choice; /* [n_choices] */
     int n_choices, gold;
-    int64_t line; /* of the data file, from 1 */
+    const struct dq_question *question; /* NULL: it has choices, else `ctx` is its prompt */
+    int64_t line;                       /* of the data file, from 1; 0: it has none */
     /* Hashes: of its contexts and choices in any order; and of what it shares with dependent items:
      * the cluster of its record, a passage, or else the first hash. */
     uint64_t content, cluster;

@@ -984,3 +984,11 @@ dq_status dq_tokenizer_check_ids(const int32_t *ids, int64_t n, int64_t vocab, d
     }
     return DQ_OK;
 }
+
+int32_t *dq_tokenizer_keep(const int32_t *ids, int64_t n, int64_t vocab, dq_arena *a, dq_err *err)
+{
+    int32_t *kept = dq_alloc(a, (size_t)n, sizeof *kept, err);
+    if (!kept || dq_tokenizer_check_ids(ids, n, vocab, err) != DQ_OK) return NULL;
+    if (n) memcpy(kept, ids, (size_t)n * sizeof *kept);
+    return kept;
+}

@@ -81,6 +81,8 @@ bool dq_tokenizer_same(const dq_tokenizer *a, const dq_tokenizer *b, int64_t row
 
 /* DQ_MISMATCH: one of ids[n] is not below `vocab`. */
 dq_status dq_tokenizer_check_ids(const int32_t *ids, int64_t n, int64_t vocab, dq_err *err);
+/* The same, and a copy of them in the arena; NULL: see err. */
+int32_t *dq_tokenizer_keep(const int32_t *ids, int64_t n, int64_t vocab, dq_arena *a, dq_err *err);
 
 typedef struct dq_added_token {
     const char *text; /* as written in the file */

@@ -1,7 +1,7 @@
 /* Mean accuracy over many shots: the two-way error against sums worked out by hand, its coverage where runs and queries are
  * drawn, and which numbers of shots are in the range.
  * SPDX-License-Identifier: MIT */
-#include "eval/kinds.h"
+#include "eval/kind_icl.c" /* what is private there */
 
 #include "base/random.h"
 
@@ -20,7 +20,7 @@ TEST(test_by_hand)
     const double x[] = {0.2, 0.6, 0.7, 0.4, 0.6, 1.1};
     const double r = 0.06, q = 0.36 / 2, e = 0.04 / 2, sum = r + q - e;
     const double df = sum * sum / (r * r / 1 + q * q / 2 + e * e / 2);
-    const dq_icl_plateau o = dq_icl_plateau_of(x, 2, 3, 0, 1);
+    const dq_icl_plateau o = plateau_of(x, 2, 3, 0, 1);
     near(o.mean.value, 0.6, 1e-15);
     near(o.mean.std_err, sqrt(sum / 6), 1e-15);
     assert_int_equal(o.mean.clusters, (int64_t)df + 1);
@@ -33,26 +33,26 @@ TEST(test_one_factor)
 {
     const double x[] = {0, 1, 1, 0, 0, 1, 0, 1, 1, 0, 1, 0}; /* 3 runs of 4 queries */
     const double q[] = {1.0 / 3, 2.0 / 3, 2.0 / 3, 1.0 / 3};
-    dq_icl_plateau o = dq_icl_plateau_of(x, 3, 4, 0, 1);
+    dq_icl_plateau o = plateau_of(x, 3, 4, 0, 1);
     near(o.mean.value, 0.5, 1e-15);
     near(o.mean.std_err, dq_mean_of(q, 4).std_err, 1e-15);
     assert_int_equal(o.mean.clusters, 4);
-    o = dq_icl_plateau_of(x, 1, 12, 0, 1); /* one run of 12 queries */
+    o = plateau_of(x, 1, 12, 0, 1); /* one run of 12 queries */
     near(o.mean.std_err, dq_mean_of(x, 12).std_err, 1e-15);
     assert_int_equal(o.mean.clusters, 12);
     double turned[12];
     for (int i = 0; i < 12; i++) turned[i] = x[i % 3 * 4 + i / 3];
-    near(dq_icl_plateau_of(turned, 4, 3, 0, 1).mean.std_err, dq_mean_of(q, 4).std_err, 1e-15);
+    near(plateau_of(turned, 4, 3, 0, 1).mean.std_err, dq_mean_of(q, 4).std_err, 1e-15);
 }
 
 TEST(test_nothing_varies)
 {
     const double x[] = {1, 1, 1, 1, 1, 1};
-    dq_icl_plateau o = dq_icl_plateau_of(x, 2, 3, 0, 1);
+    dq_icl_plateau o = plateau_of(x, 2, 3, 0, 1);
     const dq_interval still = dq_interval_still(1, 3, 0, 1);
     assert_true(o.mean.value == 1 && o.mean.std_err == 0);
     assert_true(o.interval.low == still.low && o.interval.high == 1);
-    o = dq_icl_plateau_of(x, 6, 1, 0, 1);
+    o = plateau_of(x, 6, 1, 0, 1);
     assert_true(o.mean.value == 1 && isnan(o.mean.std_err) && isnan(o.interval.low));
 }
 
@@ -78,7 +78,7 @@ TEST(test_coverage)
                 by_query[q] += x[k * QUERIES + q] / RUNS;
             }
         }
-        const dq_icl_plateau o = dq_icl_plateau_of(x, RUNS, QUERIES, 0, 1);
+        const dq_icl_plateau o = plateau_of(x, RUNS, QUERIES, 0, 1);
         const dq_interval i = dq_mean_interval(dq_mean_of(by_query, QUERIES));
         missed += o.interval.low > 0.5 || o.interval.high < 0.5;
         alone += i.low > 0.5 || i.high < 0.5;

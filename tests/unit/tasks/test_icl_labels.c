@@ -5,7 +5,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/text.h"
-#include "eval/kinds.h"
+#include "eval/kind_icl.c" /* what is private there */
 
 #include <math.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ static dq_status load(rig *x, const char *task, const char *queries, const char 
     const dq_icl_file q = file("q", queries), d = file("d", demos);
     memset(x, 0, sizeof *x);
     x->a = given_arena();
-    return dq_icl_read(&x->d, dq_icl_task_find(task), &q, &d, x->a, &x->err);
+    return read_data(&x->d, dq_icl_task_find(task), &q, &d, x->a, &x->err);
 }
 
 static void check(const rig *x, const dq_icl_example *e, const char *text, const char *label)
@@ -101,15 +101,15 @@ TEST(test_clinc)
 
 TEST(test_bad_files)
 {
-    static const char trec[] = "NUM:date When ?\n", csv[] = "text,category\na,b\n";
+    static const char questions[] = "NUM:date When ?\n", csv[] = "text,category\na,b\n";
     static const struct {
         const char *task, *queries, *demos, *part;
     } bad[] = {
-        {"trec", "", trec, "q: holds no examples"},
-        {"trec", trec, "NUM:date\n", "d: line 1: no question"},
-        {"trec", "NUM:date When ?\nNUM:dat x\n", trec, "q: line 2: expected a class"},
-        {"trec", "When ?\n", trec, "q: line 1: expected a class"},
-        {"trec_fine", "date:NUM x\n", trec, "q: line 1: expected a class"},
+        {"trec", "", questions, "q: holds no examples"},
+        {"trec", questions, "NUM:date\n", "d: line 1: no question"},
+        {"trec", "NUM:date When ?\nNUM:dat x\n", questions, "q: line 2: expected a class"},
+        {"trec", "When ?\n", questions, "q: line 1: expected a class"},
+        {"trec_fine", "date:NUM x\n", questions, "q: line 1: expected a class"},
         {"banking77", "a,b\n", csv, "q: line 1: expected the header"},
         {"banking77", csv, "text,category\n", "d: holds no examples"},
         {"banking77", "text,category\na,b\nc\n", csv, "q: line 3: expected 2 fields"},
@@ -135,7 +135,7 @@ TEST(test_bad_files)
     const char nul[] = "text,category\na\0b,c\n";
     const dq_icl_file q = {"q", nul, sizeof nul - 1}, d = file("d", csv);
     rig x = {.a = given_arena()};
-    assert_int_equal(dq_icl_read(&x.d, dq_icl_task_find("banking77"), &q, &d, x.a, &x.err),
+    assert_int_equal(read_data(&x.d, dq_icl_task_find("banking77"), &q, &d, x.a, &x.err),
                      DQ_DAMAGED);
     assert_non_null(strstr(x.err.text, "line 2: contains a NUL"));
     assert_null(dq_icl_task_find("mc"));
@@ -153,10 +153,10 @@ TEST(test_permutations)
     int32_t p[1000];
     bool seen[1000] = {false};
     for (int i = 0; i < 3; i++) {
-        dq_icl_permute(p, 10, 1, vector[i].stream);
+        permute(p, 10, 1, vector[i].stream);
         assert_memory_equal(p, vector[i].want, sizeof vector[i].want);
     }
-    dq_icl_permute(p, 1000, 7, 3);
+    permute(p, 1000, 7, 3);
     for (int i = 0; i < 1000; i++) {
         assert_in_range(p[i], 0, 999);
         assert_false(seen[p[i]]);
@@ -164,7 +164,7 @@ TEST(test_permutations)
     }
     int count[3] = {0}; /* where 0 of three goes: a third of all streams each, 5 sigma = 236 */
     for (uint64_t s = 0; s < 9000; s++) {
-        dq_icl_permute(p, 3, 1, s);
+        permute(p, 3, 1, s);
         for (int i = 0; i < 3; i++) count[i] += p[i] == 0;
     }
     for (int i = 0; i < 3; i++) assert_in_range(count[i], 2764, 3236);
@@ -177,15 +177,15 @@ TEST(test_orders)
     static const int32_t drawn[7] = {6, 5, 1, 3, 7, 0, 4};
     static const int32_t want[DQ_ICL_ORDERS][7] = {
         {6, 5, 1, 3, 7, 0, 4}, {1, 7, 4, 6, 3, 0, 5}, {1, 6, 5, 7, 3, 4, 0}};
-    const dq_icl_pool pool = {ex, 8};
+    const dq_icl_pool pool = {.ex = ex, .n = 8};
     dq_err err = {0};
     for (int i = 0; i < 8; i++) ex[i].label = label[i];
     for (int o = 0; o < DQ_ICL_ORDERS; o++) {
         int32_t demo[7];
         memcpy(demo, drawn, sizeof demo);
-        assert_int_equal(dq_icl_arrange(demo, 7, &pool, 5, (dq_icl_order)o, &err), DQ_OK);
+        assert_int_equal(arrange(demo, 7, &pool, 5, (dq_icl_order)o, &err), DQ_OK);
         assert_memory_equal(demo, want[o], sizeof demo);
-        assert_int_equal(dq_icl_arrange(demo, 0, &pool, 5, (dq_icl_order)o, &err), DQ_OK);
+        assert_int_equal(arrange(demo, 0, &pool, 5, (dq_icl_order)o, &err), DQ_OK);
     }
 }
 
@@ -268,18 +268,18 @@ TEST(test_walk)
         static int32_t ids[MAX_LABELS][MAX_LEN];
         dq_icl_label label[MAX_LABELS];
         double logp[MAX_LABELS * MAX_LEN], max = -INFINITY;
-        int alive[MAX_LABELS], likeliest = 0;
+        int alive[MAX_LABELS], best = 0;
         int n = random_labels(label, ids, t);
         for (int i = 0; i < n; i++) {
             double ll = 0;
             for (int64_t k = 0; k < label[i].n; k++)
                 ll += logp[label[i].at + k] = logp_of(t, ids[i], k);
-            if (ll > max) likeliest = i;
+            if (ll > max) best = i;
             if (ll > max) max = ll;
         }
-        assert_int_equal(dq_icl_walk(label, n, logp, alive), masked(label, n, t));
-        assert_int_equal(dq_icl_likeliest(label, n, logp), likeliest);
-        differ += masked(label, n, t) != likeliest;
+        assert_int_equal(walk(label, n, logp, alive), masked(label, n, t));
+        assert_int_equal(likeliest(label, n, logp), best);
+        differ += masked(label, n, t) != best;
         several += n > 1;
     }
     assert_true(differ > 500);
@@ -295,8 +295,8 @@ TEST(test_contained)
     const double longer[] = {-1, -3, -1, -2}, shorter[] = {-1, -2, -1, -3},
                  tie[] = {-1, -2, -1, -2};
     int alive[2];
-    assert_int_equal(dq_icl_walk(label, 2, longer, alive), 1);
-    assert_int_equal(dq_icl_walk(label, 2, shorter, alive), 0);
-    assert_int_equal(dq_icl_walk(label, 2, tie, alive), 1); /* the lower id */
-    assert_int_equal(dq_icl_likeliest(label, 2, longer), 0);
+    assert_int_equal(walk(label, 2, longer, alive), 1);
+    assert_int_equal(walk(label, 2, shorter, alive), 0);
+    assert_int_equal(walk(label, 2, tie, alive), 1); /* the lower id */
+    assert_int_equal(likeliest(label, 2, longer), 0);
 }

@@ -2,10 +2,14 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "tasks/tasks.h"
+#include "eval/kind_needle.c" /* what is private there */
 
-#include <stdio.h>
-#include <string.h>
+static int judged_as(const char *text, size_t len, const char **number, int n)
+{
+    dq_needle_answer answer = {.needle = 0};
+    return judge_text(&(dq_needle_prompt){.needles = n, .number = number, .answer = &answer}, 0,
+                      text, len);
+}
 
 TEST(test_found)
 {
@@ -21,69 +25,54 @@ TEST(test_found)
         {"1234568", false},         {"12345671234567 1234567", true},
         {"12345671234567", false},  {"", false},
     };
+    const char *number = "1234567";
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
-        assert_int_equal(dq_needle_recall_found(row[i].text, strlen(row[i].text), "1234567"),
+        assert_int_equal(judged_as(row[i].text, strlen(row[i].text), &number, 1) ==
+                             DQ_NEEDLE_AT_CORRECT,
                          row[i].found);
-    assert_false(dq_needle_recall_found("1234567", 6, "1234567")); /* only len bytes are read */
-    assert_true(dq_needle_recall_found("12345678", 7, "1234567"));
+    assert_int_equal(judged_as("1234567", 6, &number, 1),
+                     DQ_NEEDLE_AT_NONE); /* len bytes are read */
+    assert_int_equal(judged_as("12345678", 7, &number, 1), DQ_NEEDLE_AT_CORRECT);
 }
-
-static const char *const hidden[] = {"1234567", "7654321", "5555555", "1234599"};
 
 static const struct {
     const char *text;
-    int64_t n_requested;
-    dq_needle_recall want;
+    int want;
 } judged[] = {
-    {"1234567", 1, {.correct = 1}},
-    {"1234567 and 7654321", 2, {.correct = 2}},
-    {"1234567 and 7654321", 1, {.correct = 1}}, /* more than was asked does no harm */
-    {"7654321", 1, {.other = 1}},
-    {"1234566 7654321", 1, {.other = 1}},      /* the other number comes first */
-    {"7654321", 2, {.correct = 1, .none = 1}}, /* what was asked for is nobody's mistake */
-    {"5555555 7654321", 2, {.correct = 1, .other = 1}},
-    {"1234566", 1, {.near = 1}},
-    {"1230066", 1, {.none = 1}},
-    {"1234500", 1, {.near = 1}},
-    {"1234599", 1, {.other = 1}}, /* near as it is, it is another's */
-    {"1234599", 4, {.correct = 1, .none = 3}},
-    {"123456", 1, {.none = 1}},
-    {"12345678", 1, {.none = 1}},
-    {"2345671", 1, {.none = 1}}, /* in place */
-    {"2234561", 1, {.near = 1}},
-    {"none", 2, {.none = 2}},
-    {"", 1, {.none = 1}},
-    {"7654320 1234560", 2, {.near = 2}},
-    {"91234567", 1, {.none = 1}},
+    {"1234567", DQ_NEEDLE_AT_CORRECT},
+    {"1234567 and 7654321", DQ_NEEDLE_AT_CORRECT}, /* more than was asked does no harm */
+    {"7654321 and 1234567", DQ_NEEDLE_AT_CORRECT},
+    {"7654321", DQ_NEEDLE_AT_OTHER},
+    {"1234566 7654321", DQ_NEEDLE_AT_OTHER}, /* the other number comes first */
+    {"5555555 7654321", DQ_NEEDLE_AT_OTHER},
+    {"1234566", DQ_NEEDLE_AT_NEAR},
+    {"1230066", DQ_NEEDLE_AT_NONE},
+    {"1234500", DQ_NEEDLE_AT_NEAR},
+    {"1234599", DQ_NEEDLE_AT_OTHER}, /* near as it is, it is another's */
+    {"123456", DQ_NEEDLE_AT_NONE},
+    {"12345678", DQ_NEEDLE_AT_NONE},
+    {"2345671", DQ_NEEDLE_AT_NONE}, /* in place */
+    {"2234561", DQ_NEEDLE_AT_NEAR},
+    {"none", DQ_NEEDLE_AT_NONE},
+    {"", DQ_NEEDLE_AT_NONE},
+    {"7654320 1234560", DQ_NEEDLE_AT_NEAR},
+    {"91234567", DQ_NEEDLE_AT_NONE},
 };
 
 TEST(test_judge)
 {
-    dq_needle_recall sum = {0}, want = {0};
-    for (size_t i = 0; i < sizeof judged / sizeof judged[0]; i++) {
-        const dq_needle_recall *w = &judged[i].want;
-        dq_needle_recall got = {0};
-        dq_needle_recall_judge(&got, judged[i].text, strlen(judged[i].text), hidden,
-                               judged[i].n_requested, 4);
-        dq_needle_recall_judge(&sum, judged[i].text, strlen(judged[i].text), hidden,
-                               judged[i].n_requested, 4);
-        assert_memory_equal(&got, w, sizeof got);
-        assert_int_equal(got.correct + got.other + got.near + got.none, judged[i].n_requested);
-        want = (dq_needle_recall){want.correct + w->correct, want.other + w->other,
-                                  want.near + w->near, want.none + w->none};
-    }
-    assert_memory_equal(&sum, &want, sizeof sum);
+    const char *hidden[] = {"1234567", "7654321", "5555555", "1234599"};
+    for (size_t i = 0; i < sizeof judged / sizeof judged[0]; i++)
+        assert_int_equal(judged_as(judged[i].text, strlen(judged[i].text), hidden, 4),
+                         judged[i].want);
 }
 
 /* Numbers so short that all their digits would differ are not near. */
 TEST(test_short)
 {
-    static const char *const number[] = {"42", "7"};
-    dq_needle_recall got = {0};
-    dq_needle_recall_judge(&got, "17 and 42", 9, number, 1, 2);
-    dq_needle_recall_judge(&got, "43", 2, number, 1, 2);
-    dq_needle_recall_judge(&got, "17", 2, number, 1, 2);
-    dq_needle_recall_judge(&got, "7", 1, number, 1, 2);
-    const dq_needle_recall want = {.correct = 1, .near = 1, .none = 1, .other = 1};
-    assert_memory_equal(&got, &want, sizeof got);
+    const char *number[] = {"42", "7"};
+    assert_int_equal(judged_as("17 and 42", 9, number, 2), DQ_NEEDLE_AT_CORRECT);
+    assert_int_equal(judged_as("43", 2, number, 2), DQ_NEEDLE_AT_NEAR);
+    assert_int_equal(judged_as("17", 2, number, 2), DQ_NEEDLE_AT_NONE);
+    assert_int_equal(judged_as("7", 1, number, 2), DQ_NEEDLE_AT_OTHER);
 }

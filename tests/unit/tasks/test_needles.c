@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "eval/kinds.h"
+#include "eval/kind_needle.c" /* what is private there */
 
 #include "base/file.h"
 #include "base/json.h"
@@ -19,35 +19,31 @@
 TEST(cities_differ)
 {
     for (int i = 0; i < DQ_NEEDLE_CITIES; i++) {
-        assert_true(strlen(dq_needle_city[i]) >= 4);
-        for (int k = 0; k < i; k++) assert_string_not_equal(dq_needle_city[i], dq_needle_city[k]);
+        assert_true(strlen(cities[i]) >= 4);
+        for (int k = 0; k < i; k++) assert_string_not_equal(cities[i], cities[k]);
     }
 }
 
 /* A ring of 20 tokens: sentences end at 4, 9, 14 and 19. */
-static dq_needle_filler ring(void)
+static filler ring(void)
 {
     static bool ends[20];
     for (int i = 0; i < 20; i++) ends[i] = i % 5 == 4;
-    return (dq_needle_filler){.ends = ends, .n = 20};
+    return (filler){.ends = ends, .n = 20};
 }
 
 /* 64 tokens, 3 needles of 3, a question of 2 x 3, a BOS and no room for answers leave 48. */
 TEST(worked_placement)
 {
-    const dq_needle_cell cell = {.length = 64, .depth = 50, .n = 3, .r = 2};
-    const int64_t len[] = {3, 3, 3};
-    const dq_needle_filler f = ring();
+    const filler f = ring();
     const uint64_t tie[] = {2, 1, 0};
     int order[3];
-    const int64_t left = dq_needle_left(&cell, 1, len, 6, 0);
-    assert_int_equal(left, 48);
-    assert_int_equal(dq_needle_left(&cell, 1, len, 6, 7), 41);
-    assert_int_equal(dq_needle_anchor(50, left), 24);
-    assert_int_equal(dq_needle_anchor(25, 50), 13); /* 12.5 */
-    assert_int_equal(dq_needle_anchor(100, left), left);
+    const int64_t left = 48;
+    assert_int_equal(anchor_of(50, left), 24);
+    assert_int_equal(anchor_of(25, 50), 13); /* 12.5 */
+    assert_int_equal(anchor_of(100, left), left);
     int64_t at[] = {24, 3, 47};
-    dq_needle_place(at, order, tie, 3, 50, &f, 0, left);
+    place(at, order, tie, 3, 50, &f, 0, left);
     assert_int_equal(at[0], 20); /* after id 19 */
     assert_int_equal(at[1], 0);  /* no end before it */
     assert_int_equal(at[2], 45);
@@ -69,21 +65,21 @@ TEST(ties)
         {50, {25, 24, 23}, {2, 1, 0}},  /* 25 is after an end; the others move to 20 */
         {100, {48, 47, 48}, {1, 2, 0}},
     };
-    const dq_needle_filler f = ring();
+    const filler f = ring();
     const uint64_t tie[] = {2, 1, 0};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         int64_t at[3];
         int order[3];
         memcpy(at, rows[i].at, sizeof at);
-        dq_needle_place(at, order, tie, 3, rows[i].depth, &f, 0, 48);
+        place(at, order, tie, 3, rows[i].depth, &f, 0, 48);
         assert_memory_equal(order, rows[i].order, sizeof order);
     }
     int64_t at[] = {7};
     int order[1];
-    dq_needle_place(at, order, tie, 1, 50, &f, 13, 48); /* the filler begins at id 13 */
-    assert_int_equal(at[0], 7);                         /* after id 19 */
+    place(at, order, tie, 1, 50, &f, 13, 48); /* the filler begins at id 13 */
+    assert_int_equal(at[0], 7);               /* after id 19 */
     at[0] = 6;
-    dq_needle_place(at, order, tie, 1, 50, &f, 13, 48);
+    place(at, order, tie, 1, 50, &f, 13, 48);
     assert_int_equal(at[0], 2); /* after id 14 */
 }
 
@@ -212,7 +208,7 @@ static void check_prompt(const rig *x, const dq_needle_prompt *p, const dq_needl
         snprintf(line, sizeof line, "\nThe special magic %s number is: %s\n", p->city[i],
                  p->number[i]);
         assert_int_equal(count(text, line), 1);
-        assert_int_equal(strlen(p->number[i]), DQ_NEEDLE_DIGITS);
+        assert_int_equal(strlen(p->number[i]), DIGITS);
         assert_true(p->number[i][0] >= '1');
         for (int k = 0; k < i; k++) {
             assert_string_not_equal(p->number[i], p->number[k]);
@@ -295,15 +291,15 @@ TEST(other_tokenizers)
         size_t len;
         dq_err err = {0};
         rig x = {0};
-        dq_needle_filler filler;
+        filler f = {0};
         dq_needle_prompt p;
         dq_arena *a = given_arena();
         text = given_file(&len, DQ_TEST_DIR "/golden/tokenizer/%s.json", names[i]);
         x.tok[0] = given_tokenizer(text, len, NULL);
         text = given_file(&len, DQ_SOURCE_DIR "/calib/sample.txt");
-        dq_needle_filler_read(&filler, x.tok[0], text, len, 1 << 20, a, &err);
-        const dq_needle_maker m = {.t = x.tok[0], .filler = &filler, .vocab = 1 << 20, .a = a};
-        dq_needle_make(&p, &m, &cell, 1, 0, &err);
+        const maker m = {.t = x.tok[0], .filler = &f, .vocab = 1 << 20, .a = a};
+        read_filler(&f, &m, text, len, &err);
+        make_prompt(&p, &m, &cell, 1, 0, &err);
         assert_string_equal(err.text, "");
         check_prompt(&x, &p, &cell);
         text = text_of(&x, p.ids, p.n + p.n_answer);
@@ -404,26 +400,13 @@ TEST(default_length_fits)
 
 /* ---- Judging ---- */
 
-/* Bytes that the tokenizer has as one token each: the number of needle `like`, some digits changed. */
-static void put_number(const rig *x, int32_t *ids, const char *digits)
-{
-    int32_t *got;
-    int64_t n;
-    dq_err err = {0};
-    dq_tokenizer_encode(x->tok[0], digits, strlen(digits), 0, &got, &n, NULL, NULL, &err);
-    assert_int_equal(n, DQ_NEEDLE_DIGITS);
-    memcpy(ids, got, (size_t)n * sizeof *ids);
-    dq_block_free(got);
-}
-
-TEST(judging_by_ids)
+TEST(judging)
 {
     rig x;
-    dq_err err = {0};
     rig_open(&x);
     const dq_needle_prompt *p = &rig_encode(&x)->prompt[3]; /* 3 needles, 2 asked for */
     const dq_needle_answer *a = &p->answer[1];
-    assert_int_equal(a->to - a->from, DQ_NEEDLE_DIGITS);
+    assert_int_equal(a->to - a->from, DIGITS);
     const char *own = p->number[a->needle], *requested = p->number[p->answer[0].needle];
     char near_miss[8], far[8];
     strcpy(near_miss, own);
@@ -433,25 +416,18 @@ TEST(judging_by_ids)
     far[4] = own[4] == '9' ? '8' : '9';
     const struct {
         const char *digits;
-        dq_needle_recall want;
-    } rows[] = {{own, {1, 0, 0, 0}},
-                {requested, {0, 1, 0, 0}}, /* asked for, but not here */
-                {p->number[2], {0, 1, 0, 0}},
-                {near_miss, {0, 0, 1, 0}},
-                {far, {0, 0, 0, 1}}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        int32_t top1[DQ_NEEDLE_DIGITS];
-        dq_needle_recall sum = {0};
-        put_number(&x, top1, rows[i].digits);
-        assert_int_equal(dq_needle_judge_ids(&sum, p, 1, x.tok[0], top1, &err), DQ_OK);
-        assert_memory_equal(&sum, &rows[i].want, sizeof sum);
-    }
-    dq_needle_recall sum = {0};
+        int want;
+    } rows[] = {{own, DQ_NEEDLE_AT_CORRECT},
+                {requested, DQ_NEEDLE_AT_OTHER}, /* asked for, but not here */
+                {p->number[2], DQ_NEEDLE_AT_OTHER},
+                {near_miss, DQ_NEEDLE_AT_NEAR},
+                {far, DQ_NEEDLE_AT_NONE}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        assert_int_equal(judge_text(p, 1, rows[i].digits, DIGITS), rows[i].want);
     char answer[64];
     snprintf(answer, sizeof answer, " it is %s, or so", own);
-    dq_needle_judge_text(&sum, p, 1, answer, strlen(answer), &err);
-    dq_needle_judge_text(&sum, p, 0, answer, strlen(answer), &err);
-    assert_memory_equal(&sum, &((dq_needle_recall){1, 1, 0, 0}), sizeof sum);
+    assert_int_equal(judge_text(p, 1, answer, strlen(answer)), DQ_NEEDLE_AT_CORRECT);
+    assert_int_equal(judge_text(p, 0, answer, strlen(answer)), DQ_NEEDLE_AT_OTHER);
     rig_close(&x);
 }
 
@@ -491,7 +467,7 @@ TEST(labels_cover_the_prompt)
     rig_open(&x);
     const dq_needle_prompt *p = &rig_encode(&x)->prompt[3];
     const int answers = p->answer[0].needle;
-    dq_needle_labels(label, p);
+    put_labels(label, p);
     for (int64_t i = 0; i < p->n; i++) n[label[i]]++;
     assert_int_equal(label[0], DQ_NEEDLE_BOS);
     assert_int_equal(n[DQ_NEEDLE_BOS], 1);
@@ -522,7 +498,7 @@ TEST(worked_shares)
     dq_attention_spans_add_row(&sums[1], none, DQ_NEEDLE_CLASSES);
     dq_attention_spans_add_row(&sums[2], all, DQ_NEEDLE_CLASSES);
     dq_attention_spans_add_row(&sums[3], all, DQ_NEEDLE_CLASSES);
-    dq_needle_shares(into, sums, 2, 2);
+    put_shares(into, sums, 2, 2);
     const double sum[] = {.20, .70, 0, .00, .10};
     const double positive[] = {.10 / .51, .35 / .51, 0, .01 / .51, .05 / .51};
     const double absolute[] = {.10 / .52, .35 / .52, 0, .02 / .52, .05 / .52};
@@ -540,7 +516,7 @@ TEST(worked_shares)
     assert_true(fabs(heads[0] - .35 / .52) < 1e-12 && heads[1] == .5 && heads[2] == 1);
     assert_true(into[DQ_NEEDLE_AT_ROWS - DQ_NEEDLE_AT_SHARE] == 4);
     assert_true(into[DQ_NEEDLE_AT_SMALL - DQ_NEEDLE_AT_SHARE] == 1);
-    dq_needle_shares(into, sums + 1, 1, 1);
+    put_shares(into, sums + 1, 1, 1);
     assert_true(isnan(into[DQ_NEEDLE_ANSWER]) && !isnan(into[DQ_NEEDLE_CLASSES]));
 }
 
@@ -572,7 +548,7 @@ static void expect_ids(const json_t *list, const int32_t *ids, int64_t n)
 
 static void expect_answers(const rig *x, const dq_eval_row *row, int64_t unit, const json_t *want)
 {
-    const dq_needle_prompt *p = &dq_needle_set_of(&x->e, row)->prompt[unit];
+    const dq_needle_prompt *p = &set_of(&x->e, row)->prompt[unit];
     assert_int_equal(json_array_size(want), p->requested);
     for (int k = 0; k < p->requested; k++) {
         const json_t *o = json_array_get(want, (size_t)k);
@@ -617,7 +593,7 @@ TEST(as_transformers)
         x.s.query_rows = i % 2;
         rig_run(&x, i / 2, &dq_kv_plain);
         const dq_eval_row *row = &x.e.row[0];
-        const dq_needle_set *set = dq_needle_set_of(&x.e, row);
+        const dq_needle_set *set = set_of(&x.e, row);
         assert_int_equal(json_array_size(root), set->n_cells);
         for (int64_t u = 0; u < set->n_cells; u++) {
             const json_t *o = json_array_get(root, (size_t)u),
@@ -627,7 +603,7 @@ TEST(as_transformers)
             expect_ids(json_object_get(o, "answer"), p->ids + p->n, p->n_answer);
             expect_answers(&x, row, u, json_object_get(want, "asked"));
             const json_t *wide = json_array_get(json_object_get(want, "wide"), (size_t)(i % 2));
-            const double d = expect_shares(dq_needle_unit(&x.e, row, u),
+            const double d = expect_shares(unit_of(&x.e, row, u),
                                            json_object_get(want, i % 2 ? "query" : "last"),
                                            json_number_value(wide));
             worst = fmax(worst, d);
@@ -684,7 +660,7 @@ TEST(generated_answers_follow_each_other)
     x.s.seed = 5; /* one of these answers has a period */
     rig_run(&x, 0, &dq_kv_plain);
     const dq_eval_row *row = &x.e.row[0];
-    const dq_needle_set *set = dq_needle_set_of(&x.e, row);
+    const dq_needle_set *set = set_of(&x.e, row);
     for (int64_t u = 0; u < set->n_cells * set->samples; u++) {
         const dq_needle_prompt *p = &set->prompt[u];
         int32_t ids[600], got[DQ_NEEDLE_NEW];
@@ -704,7 +680,7 @@ TEST(generated_answers_follow_each_other)
                 ids[n++] = p->ids[p->n + i];
             assert_true(n + DQ_NEEDLE_NEW <= 420);
         }
-        assert_true(dq_needle_unit(&x.e, row, u)[DQ_NEEDLE_AT_LL] == 0);
+        assert_true(unit_of(&x.e, row, u)[DQ_NEEDLE_AT_LL] == 0);
     }
     assert_true(cut_ones > 0);
     rig_close(&x);

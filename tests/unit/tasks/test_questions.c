@@ -283,12 +283,11 @@ static dq_eval_row *run(rig *x, int bits, dq_granularity granularity, const dq_k
 
 static void expect_case(const rig *x, const dq_eval_row *row, int64_t unit, const json_t *want)
 {
-    const dq_questions *q = x->source.own;
     const double *extra = row->extra + unit * DQ_GEN_EXTRA;
     char *text;
     size_t len;
     dq_err err = {0};
-    assert_string_equal(q->question[unit].prompt,
+    assert_string_equal(x->source.items.item[unit].ctx,
                         json_string_value(json_object_get(want, "prompt")));
     dq_eval_completion(&x->e, row, unit, &text, &len, &err);
     assert_string_equal(err.text, "");
@@ -499,7 +498,7 @@ TEST(refuses_lengths)
         if (way != DQ_LONG_SKIP)
             assert_non_null(strstr(err.text, "f: 1 of 2 items are too long"));
         else
-            assert_true(((dq_questions *)x.source.own)->n == 1 && x.source.n_skipped == 1);
+            assert_true(x.source.items.n == 1 && x.source.n_skipped == 1);
     }
     expect_refused(&x, "{\"prompt\": \"a\"}", 513, "513 new tokens are asked for");
     x.e.too_long = DQ_LONG_CUT;
