@@ -112,7 +112,7 @@ struct dq_eval_row {
     bool *finished;     /* [units] */
     dq_score_work work; /* of those that are finished */
     dq_score_work pending; /* of the units that were finished last */
-    int64_t step_rows; /* of its next step, see dq_eval_sweep_rows; 0: as many as of a first one */
+    int64_t step_rows;     /* of its next step, see step_rows; 0: as many as of a first one */
     /* per scored token: its log-probability and the most likely token */
     double *logp;
     int32_t *top1;
@@ -256,29 +256,6 @@ extern const char *const dq_eval_long_name[1 + DQ_EVAL_LONGS]; /* "", "error", "
  * cut: nothing, encoding cuts. */
 dq_status dq_eval_long_fit(dq_eval *e, int source, dq_err *err);
 
-/* Pieces of a sweep that several processes or runs can share; they follow from models, items and
- * settings alone. */
-
-/* Units begin .. end - 1 of a row of items; for texts, of all rows with reference row `row`. */
-typedef struct dq_eval_piece {
-    int64_t number;
-    int row;
-    int turn; /* pieces of a turn are consecutive, so that models change rarely */
-    int64_t begin, end;
-    double work; /* ids that are fed times parameters */
-} dq_eval_piece;
-
-typedef struct dq_eval_pieces {
-    dq_eval_piece *piece; /* [n], of e->a, by turn, row and unit */
-    int64_t n;
-} dq_eval_pieces;
-
-/* cut: into pieces worth sharing; else one piece per row, which is faster to find. Items that share
- * a prefix stay together, so numbers and counts do not change. */
-dq_status dq_eval_pieces_of(dq_eval_pieces *out, const dq_eval *e, bool cut, dq_err *err);
-/* shard[i] of piece i, 0 .. n_shards - 1: largest first, each to the shard with least work. */
-dq_status dq_eval_pieces_share(int *shard, const dq_eval_pieces *p, int n_shards, dq_err *err);
-
 /* Which caches of a sweep are equal under different names: a policy matters only where something is
  * left to choose. */
 
@@ -294,29 +271,5 @@ typedef enum dq_eval_kept {
 dq_eval_kept dq_eval_kept_of(const dq_eval *e, const dq_eval_row *row);
 /* Whether two rows with the same ids keep the same tokens in the same form. */
 bool dq_eval_same_cache(const dq_eval *e, const dq_eval_row *a, const dq_eval_row *b);
-
-typedef struct dq_eval_sweep {
-    dq_eval *e;
-    dq_pace pace; /* a row a kind; rows share kinds where there are many */
-    /* the current step: units of a row that are finished together */
-    dq_eval_row *row;
-    double fed, feeds;  /* rows that passes have computed, and will */
-    double rate;        /* seconds that are expected of each; 0: it is done again */
-    double begun, told; /* seconds */
-    int model;          /* whose rows are at work; -1: none */
-    dq_runner *runner;  /* its plain one: the caller's, or the sweep's own */
-} dq_eval_sweep;
-
-void dq_eval_sweep_begin(dq_eval_sweep *s, dq_eval *e);
-void dq_eval_sweep_end(dq_eval_sweep *s);
-
-/* Rows of the row's next step, at most `max`: 512 at first, then up to half a second of work at its
- * pace. A step has at least one unit, so a stop loses one unit, or about a second or 512 rows of
- * work. Grouping changes no result. */
-int64_t dq_eval_sweep_rows(const dq_eval_row *row, int64_t max);
-/* Begins and ends a step of units begin .. end - 1. again: the units are finished, and only what is
- * not kept of them is recomputed. */
-void dq_eval_sweep_step(dq_eval_sweep *s, dq_eval_row *row, int64_t begin, int64_t end, bool again);
-void dq_eval_sweep_step_end(dq_eval_sweep *s);
 
 #endif

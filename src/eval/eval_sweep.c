@@ -13,14 +13,40 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dq_pass sweep_pass(dq_eval_sweep *s, const dq_eval_row *row);
-static void sweep_told(dq_eval_sweep *s, const dq_eval_row *row, int64_t begin, int64_t end);
+typedef struct dq_eval_sweep {
+    dq_eval *e;
+    dq_pace pace; /* a row a kind; rows share kinds where there are many */
+    /* the current step: units of a row that are finished together */
+    dq_eval_row *row;
+    double fed, feeds;  /* rows that passes have computed, and will */
+    double rate;        /* seconds that are expected of each; 0: it is done again */
+    double begun, told; /* seconds */
+    int model;          /* whose rows are at work; -1: none */
+    dq_runner *runner;  /* its plain one: the caller's, or the sweep's own */
+} sweep;
+
+/* Pieces of a sweep that several processes or runs can share; they follow from models, items and
+ * settings alone. */
+
+/* Units begin .. end - 1 of a row of items; for texts, of all rows with reference row `row`. */
+typedef struct piece {
+    int64_t number;
+    int row;
+    int turn; /* pieces of a turn are consecutive, so that models change rarely */
+    int64_t begin, end;
+    double work; /* ids that are fed times parameters */
+} piece;
+
+typedef struct pieces {
+    piece *piece; /* [n], of e->a, by turn, row and unit */
+    int64_t n;
+} pieces;
 
 enum { PIECE_ROWS = 1024 };
 
 typedef struct builder {
     const dq_eval *e;
-    dq_eval_pieces *out;
+    pieces *out;
     size_t cap;
     int turn;
     bool cut;
@@ -98,10 +124,10 @@ static dq_status add_row(builder *b, int first, dq_err *err)
         double fed;
         end = piece_end(b->e, row, begin, rows, &fed);
         const int64_t number = b->out->n;
-        dq_eval_piece *list =
+        piece *list =
             dq_grow(b->e->a, b->out->piece, (size_t)number + 1, &b->cap, sizeof *list, err);
         if (!list) return err->code;
-        list[number] = (dq_eval_piece){number, first, b->turn, begin, end, fed * parameters};
+        list[number] = (piece){number, first, b->turn, begin, end, fed * parameters};
         b->out->piece = list;
         b->out->n++;
     }
@@ -110,14 +136,14 @@ static dq_status add_row(builder *b, int first, dq_err *err)
 
 static int by_work(const void *a, const void *b)
 {
-    const dq_eval_piece *x = a, *y = b;
+    const piece *x = a, *y = b;
     if (x->work != y->work) return x->work < y->work ? 1 : -1;
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
 static int by_turn(const void *a, const void *b)
 {
-    const dq_eval_piece *x = a, *y = b;
+    const piece *x = a, *y = b;
     return x->turn != y->turn ? (x->turn < y->turn ? -1 : 1) : by_work(a, b);
 }
 
@@ -134,10 +160,12 @@ static dq_status add_model(builder *b, int model, bool windows, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_eval_pieces_of(dq_eval_pieces *out, const dq_eval *e, bool cut, dq_err *err)
+/* cut: into pieces worth sharing; else one piece per row, which is faster to find. Items that share
+ * a prefix stay together, so numbers and counts do not change. */
+static dq_status make_pieces(pieces *out, const dq_eval *e, bool cut, dq_err *err)
 {
     builder b = {.e = e, .out = out, .cut = cut};
-    *out = (dq_eval_pieces){0};
+    *out = (pieces){0};
     for (int i = 0; i < e->n_models; i++) {
         DQ_TRY(add_model(&b, i, false, err));
         DQ_TRY(add_model(&b, i, true, err));
@@ -145,10 +173,11 @@ dq_status dq_eval_pieces_of(dq_eval_pieces *out, const dq_eval *e, bool cut, dq_
     return DQ_OK;
 }
 
-dq_status dq_eval_pieces_share(int *shard, const dq_eval_pieces *p, int n_shards, dq_err *err)
+/* shard[i] of piece i, 0 .. n_shards - 1: largest first, each to the shard with least work. */
+static dq_status share_pieces(int *shard, const pieces *p, int n_shards, dq_err *err)
 {
     double *work = dq_block_new((size_t)n_shards, sizeof *work, err);
-    dq_eval_piece *order = work ? dq_block_new((size_t)p->n + 1, sizeof *order, err) : NULL;
+    piece *order = work ? dq_block_new((size_t)p->n + 1, sizeof *order, err) : NULL;
     if (order && p->n) memcpy(order, p->piece, (size_t)p->n * sizeof *order);
     if (order) qsort(order, (size_t)p->n, sizeof *order, by_work);
     for (int64_t i = 0; order && i < p->n; i++) {
@@ -162,6 +191,131 @@ dq_status dq_eval_pieces_share(int *shard, const dq_eval_pieces *p, int n_shards
     dq_block_free(order);
     dq_block_free(work);
     return err->code;
+}
+
+/* Progress is a share of time, by what rows of the table have taken so far (work/work.h). Within a
+ * step it counts computed rows of those that sequences feed; sharing or second passes make these
+ * differ, which evens out at the step's end. */
+
+enum { STEP_ROWS = 512 }; /* of a step at least: products over fewer rows cost more each */
+
+static void report(sweep *s)
+{
+    const dq_eval *e = s->e;
+    char note[200], cache[64] = "";
+    const double taken = dq_pace_taken(&s->pace), all = taken + dq_pace_left(&s->pace);
+    if (!e->progress) return;
+    /* ", KV 4:4 h2o 0.25"; "" for a plain cache. */
+    const size_t cap = sizeof cache;
+    char widths[DQ_KV_TEXT];
+    const dq_evict_spec *x = &s->row->kv.evict;
+    if (!dq_kv_spec_is_plain(&s->row->kv)) {
+        const size_t n =
+            (size_t)snprintf(cache, cap, ", KV %s", dq_kv_codes_text(widths, &s->row->kv));
+        if (x->policy && n < cap)
+            snprintf(cache + n, cap - n, " %s %g", x->policy->name,
+                     x->tokens ? (double)x->tokens : x->keep);
+    }
+    snprintf(note, sizeof note, "%s, %s, %d bits%s", e->model[s->row->model].m->name,
+             dq_eval_source_of(e, s->row)->name, s->row->logit.bits, cache);
+    e->progress(e->progress_arg, all > 0 ? taken / all : 1, note);
+}
+
+static int kind_of(const dq_eval *e, const dq_eval_row *row)
+{
+    return (int)(row - e->row) % DQ_PACE_KINDS;
+}
+
+/* Seconds per row of a pass, before any was timed. */
+static double rate_of(const dq_eval *e, const dq_eval_row *row)
+{
+    const dq_eval_model *m = &e->model[row->model];
+    const double parameter = 2e-11;
+    return m->seconds > 0 ? m->seconds : parameter * (double)m->m->n_params;
+}
+
+static void sweep_told(sweep *s, const dq_eval_row *row, int64_t begin, int64_t end)
+{
+    dq_pace_step(&s->pace, kind_of(s->e, row),
+                 rate_of(s->e, row) * sweep_feeds(s->e, row, begin, end), dq_os_seconds());
+}
+
+static void advance(sweep *s, double rows, double now)
+{
+    const double left = s->feeds - s->fed, n = rows < left ? rows : left;
+    s->fed += n;
+    dq_pace_step(&s->pace, kind_of(s->e, s->row), n * s->rate, now);
+}
+
+/* Passes of small models end faster than anybody looks. */
+static void tell(void *arg, double rows)
+{
+    enum { PER_SECOND = 10 };
+    sweep *s = arg;
+    const double now = dq_os_seconds();
+    advance(s, rows, now);
+    dq_ranks_poll();
+    if (now - s->told < 1.0 / PER_SECOND) return;
+    s->told = now;
+    report(s);
+}
+
+static void sweep_begin(sweep *s, dq_eval *e)
+{
+    *s = (sweep){.e = e, .model = -1};
+    dq_pace_begin(&s->pace, dq_os_seconds());
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *row = &e->row[i];
+        const double rate = rate_of(e, row) * e->share;
+        if (row->same != i) continue;
+        const int64_t n = dq_eval_units(e, row);
+        for (int64_t at = 0, end; at < n; at = end) {
+            end = dq_eval_alike(row, at, n);
+            if (row->finished[at]) continue;
+            dq_pace_expect(&s->pace, kind_of(e, row), rate * sweep_feeds(e, row, at, end));
+        }
+    }
+}
+
+static dq_pass sweep_pass(sweep *s, const dq_eval_row *row)
+{
+    return (dq_pass){.logit = row->logit, .math = row->math, .listener = {tell, s}};
+}
+
+/* Rows of the row's next step, at most `max`: 512 at first, then up to half a second of work at its
+ * pace. A step has at least one unit, so a stop loses one unit, or about a second or 512 rows of
+ * work. Grouping changes no result. */
+static int64_t step_rows(const dq_eval_row *row, int64_t max)
+{
+    const int64_t rows = row->step_rows ? row->step_rows : STEP_ROWS;
+    return rows < max ? rows : max;
+}
+
+static void step_begin(sweep *s, dq_eval_row *row, int64_t begin, int64_t end, bool again)
+{
+    s->row = row;
+    s->fed = 0;
+    s->feeds = sweep_feeds(s->e, row, begin, end);
+    s->rate = again ? 0 : rate_of(s->e, row);
+    s->begun = dq_os_seconds();
+    report(s);
+}
+
+/* Begins and ends a step of units begin .. end - 1. again: the units are finished, and only what is
+ * not kept of them is recomputed. */
+static void step_end(sweep *s)
+{
+    const double now = dq_os_seconds(), seconds = now - s->begun;
+    advance(s, s->feeds, now);
+    report(s);
+    /* Chooses the size of the next step by the time of this one. */
+    dq_eval_row *row = s->row;
+    const double rows = s->feeds;
+    const double most = row->step_rows ? (double)row->step_rows : STEP_ROWS;
+    double next = most;
+    if (seconds < 0.5 && 2 * rows >= most) next = 2 * (rows > most ? rows : most);
+    if (seconds > 1) next = rows * 0.5 / seconds;
+    row->step_rows = next > STEP_ROWS ? (int64_t)next : STEP_ROWS;
 }
 
 /* Finished work as lines of a ledger (work/work.h), one a step, which are units of a row that were
@@ -320,7 +474,7 @@ dq_work_how dq_eval_work(dq_eval *e, const char *key, const char *path)
 enum { FLOOR_STATES = 8 }; /* of a window, for its noise floor */
 
 typedef struct cluster {
-    dq_eval_sweep *s;
+    sweep *s;
     dq_eval *e;
     dq_backend *b;
     const dq_windows *w;
@@ -343,8 +497,7 @@ typedef struct step {
 } step;
 
 /* A cache has one form for its life, so other caches get a runner of their own. */
-static dq_status sweep_runner(dq_runner **r, const dq_eval_sweep *s, const dq_eval_row *row,
-                              dq_err *err)
+static dq_status sweep_runner(dq_runner **r, const sweep *s, const dq_eval_row *row, dq_err *err)
 {
     const dq_eval_model *m = &s->e->model[row->model];
     *r = s->runner;
@@ -352,7 +505,7 @@ static dq_status sweep_runner(dq_runner **r, const dq_eval_sweep *s, const dq_ev
     return dq_runner_new(r, m->m, dq_runner_backend(s->runner), &row->kv, err);
 }
 
-static void end_runner(dq_runner *r, const dq_eval_sweep *s)
+static void end_runner(dq_runner *r, const sweep *s)
 {
     if (r != s->runner) dq_runner_free(r);
 }
@@ -471,11 +624,11 @@ static dq_status run_row(const cluster *c, int index, dq_err *err)
         const int64_t limit = dq_eval_alike(row, x.begin, c->end);
         x.end = limit;
         if (again && index != c->rows[0]) continue;
-        x.end = group_end(c->w, x.begin, limit, dq_eval_sweep_rows(row, max), alike);
-        dq_eval_sweep_step(c->s, row, x.begin, x.end, again);
+        x.end = group_end(c->w, x.begin, limit, step_rows(row, max), alike);
+        step_begin(c->s, row, x.begin, x.end, again);
         DQ_TRY(run_step(c, row, &x, again, err));
         DQ_TRY(dq_os_maps_check(err));
-        dq_eval_sweep_step_end(c->s);
+        step_end(c->s);
         if (again) continue;
         DQ_TRY(finish(c->e, index, x.begin, x.end, err));
     }
@@ -536,7 +689,7 @@ static int64_t first_lacking(const cluster *c, int64_t at)
     return first;
 }
 
-static void let_go(dq_eval_sweep *s)
+static void let_go(sweep *s)
 {
     if (s->model < 0) return;
     const dq_eval_model *m = &s->e->model[s->model];
@@ -550,7 +703,7 @@ static void let_go(dq_eval_sweep *s)
 
 /* Switches models: frees packed weights, activations, cached tokens and file pages of the last one
  * and makes this one's runner. */
-static dq_status hold(dq_eval_sweep *s, int model, dq_err *err)
+static dq_status hold(sweep *s, int model, dq_err *err)
 {
     const dq_eval_model *m = &s->e->model[model];
     if (s->model == model) return DQ_OK;
@@ -568,8 +721,7 @@ static dq_status run_turns(cluster *c, bool once, dq_err *err)
 {
     while ((c->begin = first_lacking(c, c->begin)) < c->limit) {
         const dq_eval_row *ref = &c->e->row[c->rows[0]];
-        const int64_t rows =
-            c->several && !once ? c->max_rows : dq_eval_sweep_rows(ref, c->max_rows);
+        const int64_t rows = c->several && !once ? c->max_rows : step_rows(ref, c->max_rows);
         c->end = group_end(c->w, c->begin, c->limit, rows, false);
         for (int i = 0; i < c->n_rows; i++) {
             const dq_eval_row *row = &c->e->row[c->rows[i]];
@@ -593,7 +745,7 @@ static dq_status keep_head(cluster *c, dq_err *err)
 
 /* Windows begin .. end - 1 of all rows with the reference row `ref`, and of that row; once: only
  * their first step. */
-static dq_status sweep_windows(dq_eval_sweep *s, int ref, int64_t begin, int64_t end, bool once,
+static dq_status sweep_windows(sweep *s, int ref, int64_t begin, int64_t end, bool once,
                                dq_err *err)
 {
     const dq_eval_row *row = &s->e->row[ref];
@@ -641,7 +793,7 @@ dq_status dq_eval_token_seconds(double *seconds, dq_runner *r, const dq_pass *pa
 }
 
 /* Uses the plain cache, which works with any arithmetic. */
-static dq_status time_model(dq_eval_sweep *s, const dq_eval_row *row, dq_err *err)
+static dq_status time_model(sweep *s, const dq_eval_row *row, dq_err *err)
 {
     dq_eval_model *m = &s->e->model[row->model];
     const dq_pass pass = {.logit = dq_logit_plain,
@@ -652,145 +804,20 @@ static dq_status time_model(dq_eval_sweep *s, const dq_eval_row *row, dq_err *er
 
 double dq_eval_expected(dq_eval *e)
 {
-    dq_eval_sweep s;
+    sweep s;
     e->share = 1;
-    dq_eval_sweep_begin(&s, e);
+    sweep_begin(&s, e);
     return dq_pace_left(&s.pace);
 }
 
 dq_status dq_eval_measure(double *seconds, dq_eval *e, dq_err *err)
 {
-    dq_eval_sweep s = {.e = e, .model = -1};
+    sweep s = {.e = e, .model = -1};
     for (int i = 0; err->code == DQ_OK && i < e->n_rows; i++)
         if (e->model[e->row[i].model].seconds <= 0) time_model(&s, &e->row[i], err);
-    dq_eval_sweep_end(&s);
+    let_go(&s);
     *seconds = dq_eval_expected(e);
     return err->code;
-}
-
-/* Progress is a share of time, by what rows of the table have taken so far (work/work.h). Within a
- * step it counts computed rows of those that sequences feed; sharing or second passes make these
- * differ, which evens out at the step's end. */
-
-enum { STEP_ROWS = 512 }; /* of a step at least: products over fewer rows cost more each */
-
-static void report(dq_eval_sweep *s)
-{
-    const dq_eval *e = s->e;
-    char note[200], cache[64] = "";
-    const double taken = dq_pace_taken(&s->pace), all = taken + dq_pace_left(&s->pace);
-    if (!e->progress) return;
-    /* ", KV 4:4 h2o 0.25"; "" for a plain cache. */
-    const size_t cap = sizeof cache;
-    char widths[DQ_KV_TEXT];
-    const dq_evict_spec *x = &s->row->kv.evict;
-    if (!dq_kv_spec_is_plain(&s->row->kv)) {
-        const size_t n =
-            (size_t)snprintf(cache, cap, ", KV %s", dq_kv_codes_text(widths, &s->row->kv));
-        if (x->policy && n < cap)
-            snprintf(cache + n, cap - n, " %s %g", x->policy->name,
-                     x->tokens ? (double)x->tokens : x->keep);
-    }
-    snprintf(note, sizeof note, "%s, %s, %d bits%s", e->model[s->row->model].m->name,
-             dq_eval_source_of(e, s->row)->name, s->row->logit.bits, cache);
-    e->progress(e->progress_arg, all > 0 ? taken / all : 1, note);
-}
-
-static int kind_of(const dq_eval *e, const dq_eval_row *row)
-{
-    return (int)(row - e->row) % DQ_PACE_KINDS;
-}
-
-/* Seconds per row of a pass, before any was timed. */
-static double rate_of(const dq_eval *e, const dq_eval_row *row)
-{
-    const dq_eval_model *m = &e->model[row->model];
-    const double parameter = 2e-11;
-    return m->seconds > 0 ? m->seconds : parameter * (double)m->m->n_params;
-}
-
-static void sweep_told(dq_eval_sweep *s, const dq_eval_row *row, int64_t begin, int64_t end)
-{
-    dq_pace_step(&s->pace, kind_of(s->e, row),
-                 rate_of(s->e, row) * sweep_feeds(s->e, row, begin, end), dq_os_seconds());
-}
-
-static void advance(dq_eval_sweep *s, double rows, double now)
-{
-    const double left = s->feeds - s->fed, n = rows < left ? rows : left;
-    s->fed += n;
-    dq_pace_step(&s->pace, kind_of(s->e, s->row), n * s->rate, now);
-}
-
-/* Passes of small models end faster than anybody looks. */
-static void tell(void *arg, double rows)
-{
-    enum { PER_SECOND = 10 };
-    dq_eval_sweep *s = arg;
-    const double now = dq_os_seconds();
-    advance(s, rows, now);
-    dq_ranks_poll();
-    if (now - s->told < 1.0 / PER_SECOND) return;
-    s->told = now;
-    report(s);
-}
-
-void dq_eval_sweep_begin(dq_eval_sweep *s, dq_eval *e)
-{
-    *s = (dq_eval_sweep){.e = e, .model = -1};
-    dq_pace_begin(&s->pace, dq_os_seconds());
-    for (int i = 0; i < e->n_rows; i++) {
-        const dq_eval_row *row = &e->row[i];
-        const double rate = rate_of(e, row) * e->share;
-        if (row->same != i) continue;
-        const int64_t n = dq_eval_units(e, row);
-        for (int64_t at = 0, end; at < n; at = end) {
-            end = dq_eval_alike(row, at, n);
-            if (row->finished[at]) continue;
-            dq_pace_expect(&s->pace, kind_of(e, row), rate * sweep_feeds(e, row, at, end));
-        }
-    }
-}
-
-static dq_pass sweep_pass(dq_eval_sweep *s, const dq_eval_row *row)
-{
-    return (dq_pass){.logit = row->logit, .math = row->math, .listener = {tell, s}};
-}
-
-void dq_eval_sweep_end(dq_eval_sweep *s)
-{
-    let_go(s);
-}
-
-int64_t dq_eval_sweep_rows(const dq_eval_row *row, int64_t max)
-{
-    const int64_t rows = row->step_rows ? row->step_rows : STEP_ROWS;
-    return rows < max ? rows : max;
-}
-
-void dq_eval_sweep_step(dq_eval_sweep *s, dq_eval_row *row, int64_t begin, int64_t end, bool again)
-{
-    s->row = row;
-    s->fed = 0;
-    s->feeds = sweep_feeds(s->e, row, begin, end);
-    s->rate = again ? 0 : rate_of(s->e, row);
-    s->begun = dq_os_seconds();
-    report(s);
-}
-
-void dq_eval_sweep_step_end(dq_eval_sweep *s)
-{
-    const double now = dq_os_seconds(), seconds = now - s->begun;
-    advance(s, s->feeds, now);
-    report(s);
-    /* Chooses the size of the next step by the time of this one. */
-    dq_eval_row *row = s->row;
-    const double rows = s->feeds;
-    const double most = row->step_rows ? (double)row->step_rows : STEP_ROWS;
-    double next = most;
-    if (seconds < 0.5 && 2 * rows >= most) next = 2 * (rows > most ? rows : most);
-    if (seconds > 1) next = rows * 0.5 / seconds;
-    row->step_rows = next > STEP_ROWS ? (int64_t)next : STEP_ROWS;
 }
 
 static dq_status score_items(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
@@ -841,22 +868,22 @@ static int64_t group_of_items(const dq_eval *e, const dq_eval_row *row, int64_t 
 }
 
 /* Runs what the row lacks of items begin .. limit - 1; once: only their first step. */
-static dq_status run_groups(dq_eval_sweep *s, int index, dq_scorer *scorer, int64_t begin,
-                            int64_t limit, bool once, dq_err *err)
+static dq_status run_groups(sweep *s, int index, dq_scorer *scorer, int64_t begin, int64_t limit,
+                            bool once, dq_err *err)
 {
     dq_eval *e = s->e;
     dq_eval_row *row = &e->row[index];
     const bool shared = dq_score_shares(&scorer->pass, scorer->kv);
     int64_t from = begin, end;
     for (; (from = dq_eval_lacking(row, from, limit)) < limit; from = end) {
-        const int64_t rows = dq_eval_sweep_rows(row, dq_score_rows(scorer->r, shared));
+        const int64_t rows = step_rows(row, dq_score_rows(scorer->r, shared));
         end = group_of_items(e, row, from, dq_eval_alike(row, from, limit), rows, shared);
         scorer->work = (dq_score_work){0};
-        dq_eval_sweep_step(s, row, from, end, false);
+        step_begin(s, row, from, end, false);
         if (score_items(e, row, scorer, from, end, err) != DQ_OK)
             return name_item(e, row, scorer, from, end, err);
         DQ_TRY(dq_os_maps_check(err));
-        dq_eval_sweep_step_end(s);
+        step_end(s);
         row->pending = scorer->work;
         DQ_TRY(finish(e, index, from, end, err));
         if (once) break;
@@ -864,8 +891,7 @@ static dq_status run_groups(dq_eval_sweep *s, int index, dq_scorer *scorer, int6
     return DQ_OK;
 }
 
-static dq_status run_items(dq_eval_sweep *s, int index, int64_t begin, int64_t end, bool once,
-                           dq_err *err)
+static dq_status run_items(sweep *s, int index, int64_t begin, int64_t end, bool once, dq_err *err)
 {
     const dq_eval_row *row = &s->e->row[index];
     const dq_pass pass = sweep_pass(s, row);
@@ -883,14 +909,14 @@ static dq_status run_items(dq_eval_sweep *s, int index, int64_t begin, int64_t e
 
 /* The pieces of this process, or of one of several shards. */
 typedef struct run {
-    dq_eval_sweep s;
-    dq_eval_pieces pieces;
+    sweep s;
+    pieces pieces;
 } run;
 
 static dq_status run_piece(void *arg, int64_t i, dq_err *err)
 {
     run *x = arg;
-    const dq_eval_piece *p = &x->pieces.piece[i];
+    const piece *p = &x->pieces.piece[i];
     dq_eval *e = x->s.e;
     if (dq_eval_source_of(e, &e->row[p->row])->kind->windows)
         return sweep_windows(&x->s, p->row, p->begin, p->end, false, err);
@@ -902,7 +928,7 @@ static dq_status run_first(run *x, dq_err *err)
 {
     dq_eval *e = x->s.e;
     for (int64_t i = 0; err->code == DQ_OK && i < x->pieces.n; i++) {
-        const dq_eval_piece *p = &x->pieces.piece[i];
+        const piece *p = &x->pieces.piece[i];
         if (dq_eval_source_of(e, &e->row[p->row])->kind->windows)
             sweep_windows(&x->s, p->row, p->begin, p->end, true, err);
         else if (!(dq_items_shared_prefix(&e->ids[(&e->row[p->row])->ids].req, 0)->n > 0))
@@ -921,12 +947,12 @@ static bool is_shared(const dq_eval *e)
 static dq_status choose(run *x, dq_err *err)
 {
     dq_eval *e = x->s.e;
-    dq_eval_pieces *p = &x->pieces;
+    pieces *p = &x->pieces;
     double work = 0, all = 0;
-    DQ_TRY(dq_eval_pieces_of(p, e, e->n_shards > 0 || is_shared(e), err));
+    DQ_TRY(make_pieces(p, e, e->n_shards > 0 || is_shared(e), err));
     int *shard = dq_alloc(e->a, (size_t)p->n, sizeof *shard, err);
     if (!shard) return err->code;
-    if (e->n_shards > 1) DQ_TRY(dq_eval_pieces_share(shard, p, e->n_shards, err));
+    if (e->n_shards > 1) DQ_TRY(share_pieces(shard, p, e->n_shards, err));
     int64_t n = 0;
     for (int64_t i = 0; i < p->n; i++) {
         all += p->piece[i].work;
@@ -958,7 +984,7 @@ dq_status dq_eval_run(dq_eval *e, dq_err *err)
 {
     run x = {.s = {.e = e}};
     if (choose(&x, err) == DQ_OK && is_shared(e)) share_finished(e, err);
-    dq_eval_sweep_begin(&x.s, e);
+    sweep_begin(&x.s, e);
     e->sweep = &x.s;
     if (err->code == DQ_OK && !is_shared(e) && e->n_shards == 0) run_first(&x, err);
     if (e->alone) {
@@ -966,7 +992,7 @@ dq_status dq_eval_run(dq_eval *e, dq_err *err)
     } else {
         dq_work_run(&e->work, x.pieces.n, run_piece, &x, err);
     }
-    dq_eval_sweep_end(&x.s);
+    let_go(&x.s);
     e->sweep = NULL;
     for (int i = 0; i < e->n_rows; i++) e->row[i].work = e->row[e->row[i].same].work;
     return err->code;

@@ -448,8 +448,9 @@ dq_status dq_eval_completion(const dq_eval *e, const dq_eval_row *row, int64_t u
     return DQ_OK;
 }
 
-dq_status dq_eval_keep(const dq_eval *e, dq_eval_row *row, int64_t unit,
-                       const dq_generate_result *g, dq_err *err)
+/* Stores a unit's ids and verdict in the row. */
+static dq_status keep(const dq_eval *e, dq_eval_row *row, int64_t unit, const dq_generate_result *g,
+                      dq_err *err)
 {
     const dq_eval_source *s = dq_eval_source_of(e, row);
     const dq_question *q = s->items.item[unit].question;
@@ -488,7 +489,7 @@ static dq_status score(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin
             (dq_generate_prompt){.ids = req[i].ctx, .n = req[i].n_ctx, .max_new = set->max_new};
     DQ_TRY(dq_eval_continue(&g, e, row, s, prompt, end - begin, set->n_stop ? has_stop : NULL, set,
                             false, a, err));
-    for (int64_t i = 0; i < g.n; i++) DQ_TRY(dq_eval_keep(e, row, begin + i, &g.of[i], err));
+    for (int64_t i = 0; i < g.n; i++) DQ_TRY(keep(e, row, begin + i, &g.of[i], err));
     return DQ_OK;
 }
 

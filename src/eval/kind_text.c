@@ -12,7 +12,7 @@
 #define DQ_TEXT_FIT_STEEPEST -4.0
 #define DQ_TEXT_FIT_FLATTEST -0.01
 
-int dq_text_fit_points(int64_t at[DQ_TEXT_FIT_POINTS], int64_t from, int64_t to)
+static int fit_points(int64_t at[DQ_TEXT_FIT_POINTS], int64_t from, int64_t to)
 {
     int n = 0;
     for (int k = 0; n < DQ_TEXT_FIT_POINTS - 1; k++) {
@@ -149,8 +149,10 @@ static dq_status find_errors(dq_text_fit *o, curve_of_means *c, double first, co
     return DQ_OK;
 }
 
-dq_status dq_text_fit_of(dq_text_fit *out, const double *curve_of, int64_t documents,
-                         const int64_t *at, int n, dq_err *err)
+/* Least squares with equal weights on the mean of curve[documents * n] at at[n]. Standard errors
+ * are by jackknife over documents, as points of a curve depend on each other. */
+static dq_status fit_of(dq_text_fit *out, const double *curve_of, int64_t documents,
+                        const int64_t *at, int n, dq_err *err)
 {
     double parameter[DQ_TEXT_FIT_PARAMETERS], sum[DQ_TEXT_FIT_POINTS] = {0};
     curve_of_means c = {.n = n};
@@ -424,7 +426,7 @@ static dq_status positions(text *t, dq_text_details *o, dq_err *err)
     }
     /* The fit goes through the mean NLL of the first tokens of each document. */
     int64_t point[DQ_TEXT_FIT_POINTS];
-    const int n = o->fit_points = dq_text_fit_points(point, o->at[0].at, scored);
+    const int n = o->fit_points = fit_points(point, o->at[0].at, scored);
     double *curve = dq_block_new((size_t)(t->w->n * n), sizeof *curve, err);
     if (!curve) return err->code;
     for (int64_t d = 0; d < t->w->n; d++) {
@@ -435,7 +437,7 @@ static dq_status positions(text *t, dq_text_details *o, dq_err *err)
             curve[d * n + i] = sum / (double)point[i];
         }
     }
-    dq_text_fit_of(&o->fit, curve, t->w->n, point, n, err);
+    fit_of(&o->fit, curve, t->w->n, point, n, err);
     dq_block_free(curve);
     return err->code;
 }

@@ -116,9 +116,6 @@ typedef enum dq_eval_generated {
 /* A unit's new ids as text up to the first stop text; *text is a block (dq_block_free). */
 dq_status dq_eval_completion(const dq_eval *e, const dq_eval_row *row, int64_t unit, char **text,
                              size_t *len, dq_err *err);
-/* Stores a unit's ids and verdict in the row. */
-dq_status dq_eval_keep(const dq_eval *e, dq_eval_row *row, int64_t unit,
-                       const dq_generate_result *g, dq_err *err);
 
 /* In-context learning: a prompt is demonstrations with labels and a query without one, which the
  * model answers with one of the labels. A block's demonstrations are computed once for all its
@@ -389,7 +386,6 @@ typedef struct dq_text_settings {
 
 /* Ascending points an eighth of a doubling apart, `to` last; returns their number. */
 enum { DQ_TEXT_FIT_POINTS = 512 };
-int dq_text_fit_points(int64_t at[DQ_TEXT_FIT_POINTS], int64_t from, int64_t to);
 
 /* L(t) = alpha t^beta + gamma, the form of Gemini 1.5 (arXiv 2403.05530, section 5.2.1.1). */
 enum { DQ_TEXT_FIT_PARAMETERS = 3 }; /* alpha, beta, gamma */
@@ -400,10 +396,6 @@ typedef struct dq_text_fit {
     dq_interval interval[DQ_TEXT_FIT_PARAMETERS];
     double residual; /* root mean square over the points, nats */
 } dq_text_fit;
-/* Least squares with equal weights on the mean of curve[documents * n] at at[n]. Standard errors
- * are by jackknife over documents, as points of a curve depend on each other. */
-dq_status dq_text_fit_of(dq_text_fit *out, const double *curve, int64_t documents,
-                         const int64_t *at, int n, dq_err *err);
 
 /* Standard errors take documents as clusters, or windows of a single one; see dq_mean_clustered. */
 

@@ -94,6 +94,11 @@ dq_status dq_stop_ids_add(dq_stop_ids *s, const dq_model *m, const dq_tokenizer 
 
 /* Ids are sorted by logit, so that every cut leaves a prefix. */
 
+typedef struct dq_sampler_choice {
+    int32_t id;
+    double p;
+} dq_sampler_choice;
+
 const dq_sampling dq_sampler_greedy = {.top_p = 1};
 
 dq_status dq_sampler_begin(dq_sampler *s, const dq_sampling *how, int64_t vocab, dq_err *err)
@@ -153,7 +158,8 @@ static int64_t cut_share(const dq_sampler_choice *choice, int64_t n, double shar
     return i;
 }
 
-int64_t dq_sampler_choices(dq_sampler *s, const float *logits)
+/* Candidates of a pick with probabilities, most likely first, in s->choice; returns how many. */
+static int64_t choices(dq_sampler *s, const float *logits)
 {
     const dq_sampling *how = &s->how;
     int64_t n = s->vocab;
@@ -177,13 +183,14 @@ int64_t dq_sampler_choices(dq_sampler *s, const float *logits)
     return n;
 }
 
-int32_t dq_sampler_pick(dq_sampler *s, const float *logits, double *logp)
+/* An id by finite logits[vocab]. *logp, unless NULL: see dq_sampler_logp. */
+static int32_t pick(dq_sampler *s, const float *logits, double *logp)
 {
     int32_t id;
     if (s->how.temperature == 0) {
         id = largest(logits, s->vocab);
     } else {
-        const int64_t n = dq_sampler_choices(s, logits);
+        const int64_t n = choices(s, logits);
         double left = (double)(dq_random_next(&s->random) >> 11) * 0x1p-53;
         int64_t i = 0;
         while (i < n - 1 && left >= s->choice[i].p) left -= s->choice[i++].p;
@@ -195,24 +202,30 @@ int32_t dq_sampler_pick(dq_sampler *s, const float *logits, double *logp)
 
 const char *const dq_text_end_name[] = {"none", "stop_id", "asked", "max_new", "positions"};
 
-/* All ids are decoded each time, as decoders may look back; thousands take less than a millisecond.
+/* The text of ids that arrive one by one, as soon as it is certain. All ids are decoded each time,
+ * as decoders may look back; thousands take less than a millisecond.
  * Text that ends with U+FFFD may still change, as may bytes of a run before it, so both wait. */
 
-void dq_text_stream_begin(dq_text_stream *s, const dq_tokenizer *t, unsigned flags)
-{
-    *s = (dq_text_stream){.t = t, .flags = flags};
-}
+typedef struct text_stream {
+    const dq_tokenizer *t;
+    unsigned flags; /* of dq_tokenizer_decode */
+    int32_t *ids;   /* [n] */
+    int64_t n;
+    size_t cap;
+    dq_strbuf text; /* what dq_tokenizer_decode makes of all ids */
+    dq_strbuf said; /* what of it was said */
+} text_stream;
 
-void dq_text_stream_free(dq_text_stream *s)
+static void stream_free(text_stream *s)
 {
     dq_block_free(s->ids);
     dq_block_free(s->text.s);
     dq_block_free(s->said.s);
-    *s = (dq_text_stream){0};
+    *s = (text_stream){0};
 }
 
 /* Tells the text up to byte `until` that was not told before. */
-static dq_status say(dq_text_stream *s, size_t until, const char **piece, size_t *len, dq_err *err)
+static dq_status say(text_stream *s, size_t until, const char **piece, size_t *len, dq_err *err)
 {
     size_t from = s->said.n;
     while (from < until && ((unsigned char)s->text.s[from] & 0xC0) == 0x80) from++;
@@ -224,8 +237,10 @@ static dq_status say(dq_text_stream *s, size_t until, const char **piece, size_t
     return dq_strbuf_add(&s->said, *piece, *len, err);
 }
 
-dq_status dq_text_stream_add(dq_text_stream *s, int32_t id, const char **piece, size_t *len,
-                             dq_err *err)
+/* *piece[*len] (valid until the next call): what id makes certain, maybe nothing; a character
+ * spread over ids waits for the last one. */
+static dq_status stream_add(text_stream *s, int32_t id, const char **piece, size_t *len,
+                            dq_err *err)
 {
     dq_strbuf text = {0};
     int32_t *ids = dq_grow(NULL, s->ids, (size_t)s->n + 1, &s->cap, sizeof *ids, err);
@@ -244,7 +259,10 @@ dq_status dq_text_stream_add(dq_text_stream *s, int32_t id, const char **piece, 
     return goes_on ? say(s, until, piece, len, err) : DQ_OK;
 }
 
-dq_status dq_text_stream_end(dq_text_stream *s, const char **piece, size_t *len, dq_err *err)
+/* After the last id: what was waiting, U+FFFD where it is no character. All pieces together are the
+ * text of all ids; but of a tokenizer with byte fallback, where ids of bytes that were characters
+ * end as part of a run that is none, they stay said. */
+static dq_status stream_end(text_stream *s, const char **piece, size_t *len, dq_err *err)
 {
     return say(s, s->text.n, piece, len, err);
 }
@@ -488,13 +506,13 @@ typedef struct next {
     double logp;
 } next;
 
-static dq_status pick(void *arg, const float *logits, int64_t first, int64_t n, dq_err *err)
+static dq_status take_id(void *arg, const float *logits, int64_t first, int64_t n, dq_err *err)
 {
     next *x = arg;
     (void)first;
     (void)n;
     (void)err;
-    x->id = dq_sampler_pick(x->w->sampler, logits, &x->logp);
+    x->id = pick(x->w->sampler, logits, &x->logp);
     return DQ_OK;
 }
 
@@ -505,7 +523,7 @@ static bool ends_before(const dq_writer *w, const next *x, dq_writer_text *t)
     return true;
 }
 
-static dq_status write_all(const dq_writer *w, next *x, dq_text_stream *stream, dq_writer_text *t,
+static dq_status write_all(const dq_writer *w, next *x, text_stream *stream, dq_writer_text *t,
                            dq_err *err)
 {
     while (!ends_before(w, x, t)) {
@@ -522,7 +540,7 @@ static dq_status write_all(const dq_writer *w, next *x, dq_text_stream *stream, 
         t->logp = logp;
         t->ids[t->n] = x->id;
         t->logp[t->n++] = x->logp;
-        if (w->tok) DQ_TRY(dq_text_stream_add(stream, x->id, &piece, &len, err));
+        if (w->tok) DQ_TRY(stream_add(stream, x->id, &piece, &len, err));
         if (w->listener && w->listener(w->arg, x->id, x->logp, piece, len))
             t->end = DQ_TEXT_END_REQUESTED;
         else if (t->n >= w->max_new)
@@ -530,7 +548,7 @@ static dq_status write_all(const dq_writer *w, next *x, dq_text_stream *stream, 
         else if (m->max_positions > 0 && dq_session_length(w->session) >= m->max_positions)
             t->end = DQ_TEXT_END_POSITIONS;
         if (t->end != DQ_TEXT_END_NONE) return DQ_OK;
-        DQ_TRY(dq_session_continue(w->session, &x->id, 1, 1, pick, x, err));
+        DQ_TRY(dq_session_continue(w->session, &x->id, 1, 1, take_id, x, err));
     }
     return DQ_OK;
 }
@@ -539,14 +557,13 @@ dq_status dq_writer_run(const dq_writer *w, const int32_t *ids, int64_t n, dq_wr
                         dq_err *err)
 {
     next x = {.w = w};
-    dq_text_stream stream;
+    text_stream stream = {.t = w->tok};
     const char *rest;
     size_t len;
     const double begin = dq_os_seconds();
     dq_writer_text_free(out);
-    dq_text_stream_begin(&stream, w->tok, 0);
     if (n < 1) return dq_fail(err, DQ_MISMATCH, "a text without tokens, so nothing can follow it");
-    if (dq_session_read(w->session, ids, n, 1, pick, &x, err) == DQ_OK) {
+    if (dq_session_read(w->session, ids, n, 1, take_id, &x, err) == DQ_OK) {
         const double read = dq_os_seconds();
         out->read_seconds = read - begin;
         if (w->max_new > 0)
@@ -555,8 +572,8 @@ dq_status dq_writer_run(const dq_writer *w, const int32_t *ids, int64_t n, dq_wr
             out->end = DQ_TEXT_END_MAX_NEW;
         out->write_seconds = dq_os_seconds() - read;
     }
-    if (dq_text_stream_end(&stream, &rest, &len, err) == DQ_OK && len && w->listener)
+    if (stream_end(&stream, &rest, &len, err) == DQ_OK && len && w->listener)
         w->listener(w->arg, -1, 0, rest, len);
-    dq_text_stream_free(&stream);
+    stream_free(&stream);
     return err->code;
 }

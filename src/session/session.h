@@ -45,17 +45,8 @@ typedef struct dq_sampler {
 
 dq_status dq_sampler_begin(dq_sampler *s, const dq_sampling *how, int64_t vocab, dq_err *err);
 void dq_sampler_end(dq_sampler *s); /* {0} is allowed */
-/* Picks an id by finite logits[vocab]. *logp, unless NULL: its ln probability among all ids at
- * temperature 1. */
-int32_t dq_sampler_pick(dq_sampler *s, const float *logits, double *logp);
+/* ln probability of id among all ids of logits[vocab] at temperature 1. */
 double dq_sampler_logp(const float *logits, int64_t vocab, int32_t id);
-
-/* Candidates of a pick with probabilities, most likely first, in s->choice; returns how many. */
-typedef struct dq_sampler_choice {
-    int32_t id;
-    double p;
-} dq_sampler_choice;
-int64_t dq_sampler_choices(dq_sampler *s, const float *logits);
 
 typedef enum dq_text_end {
     DQ_TEXT_END_NONE,      /* it has not */
@@ -66,29 +57,6 @@ typedef enum dq_text_end {
 } dq_text_end;
 /* "none", "stop_id", "asked", "max_new", "positions" */
 extern const char *const dq_text_end_name[];
-
-/* The text of ids that arrive one by one, as soon as it is certain. */
-
-typedef struct dq_text_stream {
-    const dq_tokenizer *t;
-    unsigned flags; /* of dq_tokenizer_decode */
-    int32_t *ids;   /* [n] */
-    int64_t n;
-    size_t cap;
-    dq_strbuf text; /* what dq_tokenizer_decode makes of all ids */
-    dq_strbuf said; /* what of it was said */
-} dq_text_stream;
-
-void dq_text_stream_begin(dq_text_stream *s, const dq_tokenizer *t, unsigned flags);
-void dq_text_stream_free(dq_text_stream *s); /* {0} is allowed */
-/* *piece[*len] (valid until the next call): what id makes certain, maybe nothing; a character
- * spread over ids waits for the last one. */
-dq_status dq_text_stream_add(dq_text_stream *s, int32_t id, const char **piece, size_t *len,
-                             dq_err *err);
-/* After the last id: what was waiting, U+FFFD where it is no character. All pieces together are the
- * text of all ids; but of a tokenizer with byte fallback, where ids of bytes that were characters
- * end as part of a run that is none, they stay said. */
-dq_status dq_text_stream_end(dq_text_stream *s, const char **piece, size_t *len, dq_err *err);
 
 /* A sequence that grows piece by piece and answers with logits. */
 

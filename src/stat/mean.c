@@ -150,6 +150,148 @@ double dq_moments_kurtosis0(const dq_moments *m)
     return sum2 > 0 ? (double)m->n * dq_fixed_value(&m->sum4) / (sum2 * sum2) : (double)NAN;
 }
 
+/* Student's t by its finite series, its quantile by bisection or for many degrees of freedom by an
+ * expansion. Tango's interval has no closed form: both ends are found by bisection of the score
+ * statistic, which falls with the difference. */
+
+const dq_interval dq_interval_none = {(double)NAN, (double)NAN};
+const char *const dq_interval_decision_name[] = {"inconclusive", "within the margin",
+                                                 "exceeds the margin"};
+
+/* The share of Student's t beyond -|t| and |t|, for df >= 1: the finite series of Abramowitz and
+ * Stegun, 26.7.3 and 26.7.4. */
+static double t_tails(double t, int64_t df)
+{
+    const double pi = 3.14159265358979323846, angle = atan2(fabs(t), sqrt((double)df));
+    const double c = cos(angle), s = sin(angle);
+    double term = df % 2 ? c : 1, sum = 0;
+    for (int64_t k = df % 2 ? 1 : 0; k < df - 1; k += 2) {
+        sum += term;
+        term *= c * c * (double)(k + 1) / (double)(k + 2);
+    }
+    const double within = df % 2 ? 2 / pi * (angle + s * sum) : s * sum;
+    return within < 1 ? 1 - within : 0;
+}
+
+/* Large df: the expansion of Cornish and Fisher in 1/df; others by bisection. */
+static double t95(int64_t df)
+{
+    const double z = DQ_Z95, v = (double)df;
+    double low = z, high = 13;
+    if (df > 100) {
+        const double a = z * (z * z + 1) / 4, b = z * (5 * pow(z, 4) + 16 * z * z + 3) / 96;
+        const double c = z * (3 * pow(z, 6) + 19 * pow(z, 4) + 17 * z * z - 15) / 384;
+        return z + a / v + b / (v * v) + c / (v * v * v);
+    }
+    for (int i = 0; i < 60; i++) {
+        const double middle = (low + high) / 2;
+        if (t_tails(middle, df) > 0.05)
+            low = middle;
+        else
+            high = middle;
+    }
+    return high;
+}
+
+dq_interval dq_interval_t(double mean, double std_err, int64_t clusters)
+{
+    if (clusters < 2 || isnan(std_err)) return dq_interval_none;
+    const double half = t95(clusters - 1) * std_err;
+    return (dq_interval){mean - half, mean + half};
+}
+
+/* The t with t_tails(t) = share, for share >= 1e-9. */
+static double t_beyond(double share, int64_t df)
+{
+    double low = 0, high = 1;
+    while (t_tails(high, df) > share && high < 1e12) high *= 2;
+    for (int i = 0; i < 80; i++) {
+        const double middle = (low + high) / 2;
+        if (t_tails(middle, df) > share)
+            low = middle;
+        else
+            high = middle;
+    }
+    return high;
+}
+
+/* With `share` outside instead of 5 %. */
+static dq_interval t_outside(double mean, double std_err, int64_t clusters, double share)
+{
+    if (clusters < 2 || isnan(std_err)) return dq_interval_none;
+    const double half = t_beyond(share, clusters - 1) * std_err;
+    return (dq_interval){mean - half, mean + half};
+}
+
+/* g(x) = x + skew/3 x^2 + skew^2/27 x^3 + skew/6n is close to normal where x, the error over the
+ * standard deviation, is not; the end is where g gives the quantile over sqrt(n). */
+dq_interval dq_interval_t_skewed(double mean, double std_err, int64_t clusters, double skew,
+                                 double share)
+{
+    dq_interval i = t_outside(mean, std_err, clusters, share);
+    const double a = fabs(skew), n = (double)clusters, root = sqrt(n);
+    if (isnan(i.high) || !(a > 0) || !(std_err > 0)) return i;
+    const double t = (i.high - mean) / std_err;
+    const double x = 3 / a * (1 - cbrt(1 - a * (t / root + a / (6 * n))));
+    const double half = fmax(t, x * root) * std_err;
+    if (skew > 0)
+        i.high = mean + half;
+    else
+        i.low = mean - half;
+    return i;
+}
+
+/* k of n: Wilson's score interval, which has a width at 0 and n too. */
+static dq_interval share_interval(int64_t k, int64_t n)
+{
+    if (n < 1) return dq_interval_none;
+    const double zz = DQ_Z95 * DQ_Z95, all = (double)n, p = (double)k / all;
+    const double half = DQ_Z95 * sqrt(p * (1 - p) / all + zz / (4 * all * all));
+    const double low = (p + zz / (2 * all) - half) / (1 + zz / all);
+    const double high = (p + zz / (2 * all) + half) / (1 + zz / all);
+    return (dq_interval){k == 0 ? 0 : low, k == n ? 1 : high};
+}
+
+/* The score statistic of `up` - `down` for a true difference d; it falls with d. */
+static double paired_score(double up, double down, double n, double d)
+{
+    const double a = 2 * n, b = -up - down + (2 * n - up + down) * d, c = -down * d * (1 - d);
+    const double root = b * b - 4 * a * c, q = (sqrt(root > 0 ? root : 0) - b) / (2 * a);
+    const double variance = n * (2 * q + d * (1 - d)), off = up - down - n * d;
+    if (variance > 0) return off / sqrt(variance);
+    return off == 0 ? 0 : off > 0 ? (double)INFINITY : (double)-INFINITY;
+}
+
+/* Where the statistic is `want`, between an end above and one below. */
+static double paired_end(double up, double down, double n, double want, double low, double high)
+{
+    for (int i = 0; i < 60; i++) {
+        const double middle = (low + high) / 2;
+        if (paired_score(up, down, n, middle) > want)
+            low = middle;
+        else
+            high = middle;
+    }
+    return (low + high) / 2;
+}
+
+/* (up - down) / n of n pairs, `up` rising and `down` falling: Tango's score interval (Statistics in
+ * Medicine 17, 1998); +- z^2 / (n + z^2) where none moved. */
+static dq_interval paired_interval(int64_t up, int64_t down, int64_t n)
+{
+    if (n < 1) return dq_interval_none;
+    const double b = (double)up, c = (double)down, all = (double)n, d = (b - c) / all;
+    return (dq_interval){paired_end(b, c, all, DQ_Z95, -1, d),
+                         paired_end(b, c, all, -DQ_Z95, d, 1)};
+}
+
+dq_interval dq_interval_still(double mean, int64_t clusters, double low, double high)
+{
+    if (clusters < 1) return dq_interval_none;
+    const double zz = DQ_Z95 * DQ_Z95, half = zz / ((double)clusters + zz);
+    return (dq_interval){fmax(low, mean - half), fmin(high, mean + half)};
+}
+
 /* Two walks, the mean and then squares around it, so that nothing cancels. A cluster counts as one
  * piece. Equal pieces have no spread to estimate; their interval is that of counts. */
 
@@ -213,7 +355,7 @@ dq_mean dq_mean_clustered(const double *x, const int32_t *cluster, int64_t n)
     return difference_of(NULL, x, cluster, n);
 }
 
-double dq_stat_mcnemar(int64_t n01, int64_t n10)
+static double mcnemar(int64_t n01, int64_t n10)
 {
     double n = (double)(n01 + n10), sum = 0;
     int64_t low = n01 < n10 ? n01 : n10;
@@ -247,7 +389,7 @@ dq_mean dq_mean_of_scores(const double *score, const int32_t *cluster, int64_t n
         whole = whole && is_whole(score[i]);
     }
     if (whole && !cluster) {
-        *interval = dq_interval_share(ones, n);
+        *interval = share_interval(ones, n);
         return dq_mean_share(ones, n);
     }
     dq_mean m = difference_of(NULL, score, cluster, n);
@@ -268,7 +410,7 @@ static double sign_test(const double *before, const double *after, const int32_t
         down += part < 0;
         up += part > 0;
     }
-    return dq_stat_mcnemar(down, up);
+    return mcnemar(down, up);
 }
 
 dq_stat_flips dq_stat_flips_of(const double *before, const double *after, const int32_t *cluster,
@@ -288,16 +430,16 @@ dq_stat_flips dq_stat_flips_of(const double *before, const double *after, const 
     if (n < 1) return f;
     f.interval = interval_of(m, -1, 1);
     if (f.clustered) {
-        f.p = m.std_err > 0 ? dq_interval_t_tails(m.value / m.std_err, m.clusters - 1)
+        f.p = m.std_err > 0 ? t_tails(m.value / m.std_err, m.clusters - 1)
                             : sign_test(before, after, cluster, n);
         return f;
     }
-    f.p = dq_stat_mcnemar(f.n01, f.n10);
+    f.p = mcnemar(f.n01, f.n10);
     if (!whole) return f;
     const double d = (double)(f.n10 - f.n01), all = (double)n;
     f.delta = d / all;
     f.std_err = sqrt((double)(f.n01 + f.n10) - d * d / all) / all;
-    f.interval = dq_interval_paired(f.n10, f.n01, n);
+    f.interval = paired_interval(f.n10, f.n01, n);
     f.counted = true;
     return f;
 }
@@ -322,142 +464,6 @@ void dq_stat_sort(double *x, int64_t n)
     qsort(x, (size_t)n, sizeof *x, ascending);
 }
 
-/* Student's t by its finite series, its quantile by bisection or for many degrees of freedom by an
- * expansion. Tango's interval has no closed form: both ends are found by bisection of the score
- * statistic, which falls with the difference. */
-
-const dq_interval dq_interval_none = {(double)NAN, (double)NAN};
-const char *const dq_interval_decision_name[] = {"inconclusive", "within the margin",
-                                                 "exceeds the margin"};
-
-/* The finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4. */
-double dq_interval_t_tails(double t, int64_t df)
-{
-    const double pi = 3.14159265358979323846, angle = atan2(fabs(t), sqrt((double)df));
-    const double c = cos(angle), s = sin(angle);
-    double term = df % 2 ? c : 1, sum = 0;
-    for (int64_t k = df % 2 ? 1 : 0; k < df - 1; k += 2) {
-        sum += term;
-        term *= c * c * (double)(k + 1) / (double)(k + 2);
-    }
-    const double within = df % 2 ? 2 / pi * (angle + s * sum) : s * sum;
-    return within < 1 ? 1 - within : 0;
-}
-
-/* Large df: the expansion of Cornish and Fisher in 1/df; others by bisection. */
-double dq_interval_t95(int64_t df)
-{
-    const double z = DQ_Z95, v = (double)df;
-    double low = z, high = 13;
-    if (df > 100) {
-        const double a = z * (z * z + 1) / 4, b = z * (5 * pow(z, 4) + 16 * z * z + 3) / 96;
-        const double c = z * (3 * pow(z, 6) + 19 * pow(z, 4) + 17 * z * z - 15) / 384;
-        return z + a / v + b / (v * v) + c / (v * v * v);
-    }
-    for (int i = 0; i < 60; i++) {
-        const double middle = (low + high) / 2;
-        if (dq_interval_t_tails(middle, df) > 0.05)
-            low = middle;
-        else
-            high = middle;
-    }
-    return high;
-}
-
-dq_interval dq_interval_t(double mean, double std_err, int64_t clusters)
-{
-    if (clusters < 2 || isnan(std_err)) return dq_interval_none;
-    const double half = dq_interval_t95(clusters - 1) * std_err;
-    return (dq_interval){mean - half, mean + half};
-}
-
-double dq_interval_t_beyond(double share, int64_t df)
-{
-    double low = 0, high = 1;
-    while (dq_interval_t_tails(high, df) > share && high < 1e12) high *= 2;
-    for (int i = 0; i < 80; i++) {
-        const double middle = (low + high) / 2;
-        if (dq_interval_t_tails(middle, df) > share)
-            low = middle;
-        else
-            high = middle;
-    }
-    return high;
-}
-
-dq_interval dq_interval_t_outside(double mean, double std_err, int64_t clusters, double share)
-{
-    if (clusters < 2 || isnan(std_err)) return dq_interval_none;
-    const double half = dq_interval_t_beyond(share, clusters - 1) * std_err;
-    return (dq_interval){mean - half, mean + half};
-}
-
-/* g(x) = x + skew/3 x^2 + skew^2/27 x^3 + skew/6n is close to normal where x, the error over the
- * standard deviation, is not; the end is where g gives the quantile over sqrt(n). */
-dq_interval dq_interval_t_skewed(double mean, double std_err, int64_t clusters, double skew,
-                                 double share)
-{
-    dq_interval i = dq_interval_t_outside(mean, std_err, clusters, share);
-    const double a = fabs(skew), n = (double)clusters, root = sqrt(n);
-    if (isnan(i.high) || !(a > 0) || !(std_err > 0)) return i;
-    const double t = (i.high - mean) / std_err;
-    const double x = 3 / a * (1 - cbrt(1 - a * (t / root + a / (6 * n))));
-    const double half = fmax(t, x * root) * std_err;
-    if (skew > 0)
-        i.high = mean + half;
-    else
-        i.low = mean - half;
-    return i;
-}
-
-dq_interval dq_interval_share(int64_t k, int64_t n)
-{
-    if (n < 1) return dq_interval_none;
-    const double zz = DQ_Z95 * DQ_Z95, all = (double)n, p = (double)k / all;
-    const double half = DQ_Z95 * sqrt(p * (1 - p) / all + zz / (4 * all * all));
-    const double low = (p + zz / (2 * all) - half) / (1 + zz / all);
-    const double high = (p + zz / (2 * all) + half) / (1 + zz / all);
-    return (dq_interval){k == 0 ? 0 : low, k == n ? 1 : high};
-}
-
-/* The score statistic of `up` - `down` for a true difference d; it falls with d. */
-static double paired_score(double up, double down, double n, double d)
-{
-    const double a = 2 * n, b = -up - down + (2 * n - up + down) * d, c = -down * d * (1 - d);
-    const double root = b * b - 4 * a * c, q = (sqrt(root > 0 ? root : 0) - b) / (2 * a);
-    const double variance = n * (2 * q + d * (1 - d)), off = up - down - n * d;
-    if (variance > 0) return off / sqrt(variance);
-    return off == 0 ? 0 : off > 0 ? (double)INFINITY : (double)-INFINITY;
-}
-
-/* Where the statistic is `want`, between an end above and one below. */
-static double paired_end(double up, double down, double n, double want, double low, double high)
-{
-    for (int i = 0; i < 60; i++) {
-        const double middle = (low + high) / 2;
-        if (paired_score(up, down, n, middle) > want)
-            low = middle;
-        else
-            high = middle;
-    }
-    return (low + high) / 2;
-}
-
-dq_interval dq_interval_paired(int64_t up, int64_t down, int64_t n)
-{
-    if (n < 1) return dq_interval_none;
-    const double b = (double)up, c = (double)down, all = (double)n, d = (b - c) / all;
-    return (dq_interval){paired_end(b, c, all, DQ_Z95, -1, d),
-                         paired_end(b, c, all, -DQ_Z95, d, 1)};
-}
-
-dq_interval dq_interval_still(double mean, int64_t clusters, double low, double high)
-{
-    if (clusters < 1) return dq_interval_none;
-    const double zz = DQ_Z95 * DQ_Z95, half = zz / ((double)clusters + zz);
-    return (dq_interval){fmax(low, mean - half), fmin(high, mean + half)};
-}
-
 dq_interval_decision dq_interval_decide(dq_interval loss, double margin)
 {
     if (loss.high <= margin) return DQ_WITHIN;
@@ -478,7 +484,7 @@ static dq_interval interval_over(const dq_interval_loss *l, double n)
     if (l->std_err == 0)
         half = DQ_Z95 * DQ_Z95 / (n + DQ_Z95 * DQ_Z95);
     else
-        half = dq_interval_t95((int64_t)n - 1) * l->std_err / sqrt(times);
+        half = t95((int64_t)n - 1) * l->std_err / sqrt(times);
     return (dq_interval){l->value - half, l->value + half};
 }
 

@@ -65,28 +65,14 @@ extern const dq_interval dq_interval_none;
 
 #define DQ_Z95 1.959963984540054 /* 97.5 % of the normal distribution lie below it */
 
-/* Student's t with df >= 1: 97.5 % lie below dq_interval_t95, and dq_interval_t_tails(t) beyond
- * -|t| and |t|. */
-double dq_interval_t95(int64_t df);
-double dq_interval_t_tails(double t, int64_t df);
-/* The t with dq_interval_t_tails(t) = share, for share >= 1e-9. */
-double dq_interval_t_beyond(double share, int64_t df);
-
-/* Mean +- t95 standard errors over `clusters` independent pieces, at least two. */
+/* Mean +- standard errors by Student's t over `clusters` independent pieces, at least two. */
 dq_interval dq_interval_t(double mean, double std_err, int64_t clusters);
-/* With `share` outside instead of 5 %. */
-dq_interval dq_interval_t_outside(double mean, double std_err, int64_t clusters, double share);
-/* The same for a mean of skewed values, where the end by t on the side of the long tail lies too
+/* With `share` outside instead of 5 %, of a mean of skewed values, where the end by t on the side of the long tail lies too
  * near: that end by Hall's transformation (Journal of the Royal Statistical Society B 54, 1992)
  * with the quantile of t, the other one by t. skew: of the values about their mean, sum of cubes /
  * n over the 3/2 power of sum of squares / n. */
 dq_interval dq_interval_t_skewed(double mean, double std_err, int64_t clusters, double skew,
                                  double share);
-/* k of n: Wilson's score interval, which has a width at 0 and n too. */
-dq_interval dq_interval_share(int64_t k, int64_t n);
-/* (up - down) / n of n pairs, `up` rising and `down` falling: Tango's score interval (Statistics in
- * Medicine 17, 1998); +- z^2 / (n + z^2) where none moved. */
-dq_interval dq_interval_paired(int64_t up, int64_t down, int64_t n);
 /* For equal values in low .. high: as wide as the others where nothing moved. */
 dq_interval dq_interval_still(double mean, int64_t clusters, double low, double high);
 
@@ -100,7 +86,7 @@ typedef struct dq_interval_loss {
     double value, std_err;
     dq_interval interval;
     int64_t clusters; /* independent pieces: items, documents, windows ... */
-    /* moved items, for an interval by dq_interval_paired; -1: a mean's */
+    /* moved items, for an interval of paired counts; -1: a mean's */
     int64_t gained, lost;
 } dq_interval_loss;
 /* Roughly how many more pieces would decide: the fewest whose scaled interval lies on one side of
@@ -131,7 +117,7 @@ dq_mean dq_mean_share(int64_t k, int64_t n);
 dq_mean dq_mean_clustered(const double *x, const int32_t *cluster, int64_t n);
 
 /* Scores of n items, each 0 (wrong) to 1, in clusters as dq_mean_clustered has them; cluster NULL:
- * all are independent. Of independent zeros and ones: their share with dq_interval_share; else a
+ * all are independent. Of independent zeros and ones: their share with Wilson's score interval; else a
  * mean with an interval by t, or dq_interval_still where all pieces are the same. */
 dq_mean dq_mean_of_scores(const double *score, const int32_t *cluster, int64_t n,
                           dq_interval *interval);
@@ -147,11 +133,10 @@ typedef struct dq_stat_flips {
      * with clusters */
     double p;
     bool clustered;
-    bool counted; /* independent zeros and ones: the interval is dq_interval_paired's */
+    bool counted; /* independent zeros and ones: the interval is that of paired counts */
 } dq_stat_flips;
 dq_stat_flips dq_stat_flips_of(const double *before, const double *after, const int32_t *cluster,
                                int64_t n);
-double dq_stat_mcnemar(int64_t n01, int64_t n10);
 
 /* At fraction f of ascending values, linear between neighbours at f * (n - 1); NaN if n = 0. */
 double dq_stat_percentile(const double *sorted, int64_t n, double f);

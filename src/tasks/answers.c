@@ -1,6 +1,4 @@
-/* An expression is rewritten step by step in the reference's order, each step a walk over a text
- * into a new one; a step that the reference raises an exception in ends the walk, and the texts
- * themselves are compared.
+/* What counts as a right answer, and judges outside.
  * SPDX-License-Identifier: MIT */
 #include "base/base.h"
 #include "base/file.h"
@@ -19,6 +17,199 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+
+/* Digit runs are found by hand where the reference's patterns match: after the mark for the strict
+ * answer, last in the text for the other. Values are compared as decimal digits, never as
+ * floating-point numbers. */
+
+const char *const dq_answer_stop[] = {"Question:", "</s>", "<|im_end|>"};
+const int dq_answer_n_stops = sizeof dq_answer_stop / sizeof dq_answer_stop[0];
+
+static const char mark[] = "#### ";
+enum { MARK = sizeof mark - 1 };
+
+size_t dq_answer_end(const char *text, size_t len, const char *const *stop, int n)
+{
+    size_t end = len;
+    for (int i = 0; i < n; i++) {
+        const size_t at = dq_regex_find_text(text, len, 0, stop[i], strlen(stop[i]));
+        if (at < end) end = at;
+    }
+    return end;
+}
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+/* A run of digits, points, commas (and dollars). */
+static size_t run_at(const char *s, size_t len, size_t at, bool dollars)
+{
+    const size_t first = at;
+    while (at < len &&
+           (is_digit(s[at]) || s[at] == '.' || s[at] == ',' || (dollars && s[at] == '$')))
+        at++;
+    return at - first;
+}
+
+/* The -?[0-9.,]+ after the first "#### " that one of "-0-9.," follows. */
+static dq_span strict_of(const char *text, size_t len)
+{
+    for (size_t at = 0; (at = dq_regex_find_text(text, len, at, mark, MARK)) != SIZE_MAX; at++) {
+        const size_t begin = at + MARK, sign = begin < len && text[begin] == '-';
+        const size_t n = run_at(text, len, begin + sign, false);
+        if (n) return (dq_span){text + begin, sign + n};
+    }
+    return (dq_span){0};
+}
+
+/* The last match of -?[$0-9.,]{2,}, else of -?[0-9]+, without overlap. */
+static dq_span last_number(const char *text, size_t len)
+{
+    dq_span last = {0};
+    for (size_t at = 0; at < len;) {
+        const size_t sign = text[at] == '-', begin = at + sign;
+        const size_t n = run_at(text, len, begin, true);
+        if (n >= 2 || (n == 1 && is_digit(text[begin]))) {
+            last = (dq_span){text + at, sign + n};
+            at = begin + n;
+        } else {
+            at++;
+        }
+    }
+    return last;
+}
+
+/* Drops ',' and '$', all up to the last "#### ", and a final '.'. In the arena, with a NUL; NULL:
+ * see err. */
+static char *clean(dq_span text, dq_arena *a, dq_err *err)
+{
+    char *s = dq_text(a, text.s, text.len, err);
+    size_t n = 0;
+    if (!s) return NULL;
+    for (size_t i = 0; i < text.len; i++) {
+        if (s[i] != ',' && s[i] != '$') s[n++] = s[i];
+    }
+    for (size_t at; (at = dq_regex_find_text(s, n, 0, mark, MARK)) != SIZE_MAX;) {
+        n -= at + MARK;
+        memmove(s, s + at + MARK, n);
+    }
+    const size_t newline = n > 0 && s[n - 1] == '\n';
+    if (n > newline && s[n - newline - 1] == '.') {
+        n--;
+        if (newline) s[n - 1] = '\n';
+    }
+    s[n] = '\0';
+    return s;
+}
+
+/* A decimal number without insignificant zeros. */
+typedef struct decimal {
+    bool negative;
+    dq_span whole, fraction;
+} decimal;
+
+static bool decimal_of(decimal *d, const char *s)
+{
+    *d = (decimal){.negative = *s == '-'};
+    s += d->negative;
+    const char *const point = strchr(s, '.');
+    const char *end = s + strlen(s);
+    size_t digits = 0;
+    for (const char *c = s; c < end; c++) {
+        if (c != point && !is_digit(*c)) return false;
+        digits += c != point;
+    }
+    while (*s == '0') s++;
+    d->whole = (dq_span){s, (size_t)((point ? point : end) - s)};
+    if (point) {
+        while (end > point + 1 && end[-1] == '0') end--;
+        d->fraction = (dq_span){point + 1, (size_t)(end - point - 1)};
+    }
+    if (d->whole.len + d->fraction.len == 0) d->negative = false;
+    return digits > 0;
+}
+
+static bool same_span(dq_span a, dq_span b)
+{
+    return a.len == b.len && (a.len == 0 || memcmp(a.s, b.s, a.len) == 0);
+}
+
+/* Whether two decimal numbers (-?digits, at most one '.') are equal in value. */
+static bool equal_values(const char *a, const char *b)
+{
+    decimal x, y;
+    return decimal_of(&x, a) && decimal_of(&y, b) && x.negative == y.negative &&
+           same_span(x.whole, y.whole) && same_span(x.fraction, y.fraction);
+}
+
+/* The shortest text that reads as the same number. */
+static char *number_text(const json_t *number, dq_arena *a, dq_err *err)
+{
+    if (json_is_integer(number)) return dq_textf(a, err, "%lld", json_integer_value(number));
+    char s[32];
+    const double x = json_real_value(number);
+    if (fabs(x) >= 0x1p63) { /* its digits may be lost */
+        dq_fail(err, DQ_DAMAGED,
+                "the \"answer\" is a number of too many digits. Write it as a string.");
+        return NULL;
+    }
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(s, sizeof s, "%.*g", digits, x);
+        if (strtod(s, NULL) == x) break;
+    }
+    return dq_text(a, s, strlen(s), err);
+}
+
+dq_status dq_answer_gold(const char **gold, const json_t *value, dq_arena *a, dq_err *err)
+{
+    dq_span raw = {json_string_value(value), json_string_length(value)};
+    if (json_is_number(value)) {
+        raw.s = number_text(value, a, err);
+        if (!raw.s) return err->code;
+        raw.len = strlen(raw.s);
+    }
+    if (!raw.s)
+        return dq_fail(err, DQ_DAMAGED,
+                       "expected an \"answer\" (or \"Answer\") that is a text or a number");
+    char *s = clean(raw, a, err);
+    if (!s) return err->code;
+    if (dq_regex_find_text(raw.s, raw.len, 0, mark, MARK) == SIZE_MAX) {
+        /* "576.0" becomes "576" in place; no number: unchanged. */
+        decimal d;
+        char *const point = strchr(s, '.');
+        if (point && point != s && decimal_of(&d, s)) {
+            if (d.fraction.len)
+                point[1 + d.fraction.len] = '\0';
+            else
+                *point = '\0';
+        }
+    }
+    if (!*s) return dq_fail(err, DQ_DAMAGED, "the \"answer\" is empty");
+    *gold = s;
+    return DQ_OK;
+}
+
+/* gold: from dq_answer_gold. */
+static dq_status judge_gsm8k(dq_answer_verdict *out, const char *text, size_t len, const char *gold,
+                             dq_err *err)
+{
+    *out = (dq_answer_verdict){0};
+    const dq_span strict = strict_of(text, len), last = last_number(text, len);
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    const char *s = strict.s ? clean(strict, a, err) : NULL;
+    out->strict = s && strcmp(s, gold) == 0;
+    s = last.s ? clean(last, a, err) : NULL;
+    out->flexible = s && strcmp(s, gold) == 0;
+    dq_arena_free(a);
+    return err->code;
+}
+
+/* An expression is rewritten step by step in the reference's order, each step a walk over a text
+ * into a new one; a step that the reference raises an exception in ends the walk, and the texts
+ * themselves are compared. */
 
 /* SIZE_MAX: nowhere. */
 static size_t last_of(const char *text, size_t len, const char *part)
@@ -53,7 +244,9 @@ static bool trims(char c)
     return c == ' ' || c == '\t' || c == '\r' || c == '$' || c == ':';
 }
 
-dq_span dq_math_answer_stated(const char *text, size_t len)
+/* The line after the last "answer is" (any case), without ':', '$' and spaces around it and a final
+ * '.'. s NULL: none. */
+static dq_span stated(const char *text, size_t len)
 {
     static const char words[] = "answer is";
     const size_t n = sizeof words - 1;
@@ -272,7 +465,8 @@ static void rewrite(form *f)
     if (!f->odd) turn_slash(f);
 }
 
-dq_status dq_math_answer_form(const char **out, dq_span s, dq_arena *a, dq_err *err)
+/* The normal form, in the arena with a NUL; *out NULL: the reference raises an exception. */
+static dq_status form_of(const char **out, dq_span s, dq_arena *a, dq_err *err)
 {
     form f = {.err = err};
     *out = NULL;
@@ -286,14 +480,15 @@ dq_status dq_math_answer_form(const char **out, dq_span s, dq_arena *a, dq_err *
     return err->code;
 }
 
-dq_status dq_math_answer_same(bool *same, dq_span x, dq_span y, dq_err *err)
+/* Whether both have one normal form: spaces, units, degrees, percent and dollar signs go, fractions
+ * and roots get braces; without a form, whether the characters are equal. */
+static dq_status same_forms(bool *same, dq_span x, dq_span y, dq_err *err)
 {
     const char *a_form, *b_form;
     dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     *same = false;
-    if (dq_math_answer_form(&a_form, x, a, err) == DQ_OK &&
-        dq_math_answer_form(&b_form, y, a, err) == DQ_OK) {
+    if (form_of(&a_form, x, a, err) == DQ_OK && form_of(&b_form, y, a, err) == DQ_OK) {
         if (a_form && b_form)
             *same = strcmp(a_form, b_form) == 0;
         else
@@ -318,7 +513,7 @@ static dq_span bare(dq_span s)
 /* Drops commas, '$' and '%'. */
 static dq_status number_of(const char **out, dq_span s, dq_arena *a, dq_err *err)
 {
-    char *text = dq_answer_clean(s, a, err);
+    char *text = clean(s, a, err);
     size_t n = 0;
     if (!text) return err->code;
     for (const char *c = text; *c; c++) {
@@ -334,13 +529,13 @@ static dq_status same_value(bool *same, dq_span s, const char *gold, dq_arena *a
     const char *x, *y;
     DQ_TRY(number_of(&x, s, a, err));
     DQ_TRY(number_of(&y, (dq_span){gold, strlen(gold)}, a, err));
-    *same = dq_answer_same_value(x, y);
+    *same = equal_values(x, y);
     return DQ_OK;
 }
 
 dq_answer_rule dq_answer_rules_for(const char *gold)
 {
-    return dq_answer_same_value(gold, gold) ? DQ_ANSWER_VALUE : DQ_ANSWER_MATH;
+    return equal_values(gold, gold) ? DQ_ANSWER_VALUE : DQ_ANSWER_MATH;
 }
 
 static dq_status judge_part(bool *right, dq_answer_rule rule, dq_span part, const char *gold,
@@ -351,213 +546,29 @@ static dq_status judge_part(bool *right, dq_answer_rule rule, dq_span part, cons
     if (!part.s) return DQ_OK;
     part = bare(part);
     if (rule == DQ_ANSWER_VALUE) {
-        const dq_span last = dq_answer_last(part.s, part.len);
+        const dq_span last = last_number(part.s, part.len);
         return last.s ? same_value(right, last, gold, a, err) : DQ_OK;
     }
     if (rule == DQ_ANSWER_WORDS) {
         *right = part.len == want.len && strncasecmp(part.s, want.s, part.len) == 0;
         return DQ_OK;
     }
-    DQ_TRY(dq_math_answer_same(right, part, want, err));
+    DQ_TRY(same_forms(right, part, want, err));
     return *right ? DQ_OK : same_value(right, part, gold, a, err);
 }
 
 dq_status dq_answer_rules_judge(dq_answer_verdict *out, dq_answer_rule rule, const char *text,
                                 size_t len, const char *gold, dq_err *err)
 {
-    if (rule == DQ_ANSWER_GSM8K) return dq_answer_judge(out, text, len, gold, err);
+    if (rule == DQ_ANSWER_GSM8K) return judge_gsm8k(out, text, len, gold, err);
     const dq_span boxed = dq_math_answer_boxed(text, len);
-    dq_span part = boxed.s ? boxed : dq_math_answer_stated(text, len);
+    dq_span part = boxed.s ? boxed : stated(text, len);
     dq_arena *a = dq_arena_new();
     *out = (dq_answer_verdict){0};
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (!part.s) part = rule == DQ_ANSWER_MATH ? dq_answer_last(text, len) : (dq_span){text, len};
+    if (!part.s) part = rule == DQ_ANSWER_MATH ? last_number(text, len) : (dq_span){text, len};
     if (judge_part(&out->flexible, rule, part, gold, a, err) == DQ_OK)
         judge_part(&out->strict, rule, boxed, gold, a, err);
-    dq_arena_free(a);
-    return err->code;
-}
-
-/* Digit runs are found by hand where the reference's patterns match: after the mark for the strict
- * answer, last in the text for the other. Values are compared as decimal digits, never as
- * floating-point numbers. */
-
-const char *const dq_answer_stop[] = {"Question:", "</s>", "<|im_end|>"};
-const int dq_answer_n_stops = sizeof dq_answer_stop / sizeof dq_answer_stop[0];
-
-static const char mark[] = "#### ";
-enum { MARK = sizeof mark - 1 };
-
-size_t dq_answer_end(const char *text, size_t len, const char *const *stop, int n)
-{
-    size_t end = len;
-    for (int i = 0; i < n; i++) {
-        const size_t at = dq_regex_find_text(text, len, 0, stop[i], strlen(stop[i]));
-        if (at < end) end = at;
-    }
-    return end;
-}
-
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
-/* A run of digits, points, commas (and dollars). */
-static size_t run_at(const char *s, size_t len, size_t at, bool dollars)
-{
-    const size_t first = at;
-    while (at < len &&
-           (is_digit(s[at]) || s[at] == '.' || s[at] == ',' || (dollars && s[at] == '$')))
-        at++;
-    return at - first;
-}
-
-dq_span dq_answer_strict(const char *text, size_t len)
-{
-    for (size_t at = 0; (at = dq_regex_find_text(text, len, at, mark, MARK)) != SIZE_MAX; at++) {
-        const size_t begin = at + MARK, sign = begin < len && text[begin] == '-';
-        const size_t n = run_at(text, len, begin + sign, false);
-        if (n) return (dq_span){text + begin, sign + n};
-    }
-    return (dq_span){0};
-}
-
-dq_span dq_answer_last(const char *text, size_t len)
-{
-    dq_span last = {0};
-    for (size_t at = 0; at < len;) {
-        const size_t sign = text[at] == '-', begin = at + sign;
-        const size_t n = run_at(text, len, begin, true);
-        if (n >= 2 || (n == 1 && is_digit(text[begin]))) {
-            last = (dq_span){text + at, sign + n};
-            at = begin + n;
-        } else {
-            at++;
-        }
-    }
-    return last;
-}
-
-char *dq_answer_clean(dq_span text, dq_arena *a, dq_err *err)
-{
-    char *s = dq_text(a, text.s, text.len, err);
-    size_t n = 0;
-    if (!s) return NULL;
-    for (size_t i = 0; i < text.len; i++) {
-        if (s[i] != ',' && s[i] != '$') s[n++] = s[i];
-    }
-    for (size_t at; (at = dq_regex_find_text(s, n, 0, mark, MARK)) != SIZE_MAX;) {
-        n -= at + MARK;
-        memmove(s, s + at + MARK, n);
-    }
-    const size_t newline = n > 0 && s[n - 1] == '\n';
-    if (n > newline && s[n - newline - 1] == '.') {
-        n--;
-        if (newline) s[n - 1] = '\n';
-    }
-    s[n] = '\0';
-    return s;
-}
-
-/* A decimal number without insignificant zeros. */
-typedef struct decimal {
-    bool negative;
-    dq_span whole, fraction;
-} decimal;
-
-static bool decimal_of(decimal *d, const char *s)
-{
-    *d = (decimal){.negative = *s == '-'};
-    s += d->negative;
-    const char *const point = strchr(s, '.');
-    const char *end = s + strlen(s);
-    size_t digits = 0;
-    for (const char *c = s; c < end; c++) {
-        if (c != point && !is_digit(*c)) return false;
-        digits += c != point;
-    }
-    while (*s == '0') s++;
-    d->whole = (dq_span){s, (size_t)((point ? point : end) - s)};
-    if (point) {
-        while (end > point + 1 && end[-1] == '0') end--;
-        d->fraction = (dq_span){point + 1, (size_t)(end - point - 1)};
-    }
-    if (d->whole.len + d->fraction.len == 0) d->negative = false;
-    return digits > 0;
-}
-
-static bool same_span(dq_span a, dq_span b)
-{
-    return a.len == b.len && (a.len == 0 || memcmp(a.s, b.s, a.len) == 0);
-}
-
-bool dq_answer_same_value(const char *a, const char *b)
-{
-    decimal x, y;
-    return decimal_of(&x, a) && decimal_of(&y, b) && x.negative == y.negative &&
-           same_span(x.whole, y.whole) && same_span(x.fraction, y.fraction);
-}
-
-/* The shortest text that reads as the same number. */
-static char *number_text(const json_t *number, dq_arena *a, dq_err *err)
-{
-    if (json_is_integer(number)) return dq_textf(a, err, "%lld", json_integer_value(number));
-    char s[32];
-    const double x = json_real_value(number);
-    if (fabs(x) >= 0x1p63) { /* its digits may be lost */
-        dq_fail(err, DQ_DAMAGED,
-                "the \"answer\" is a number of too many digits. Write it as a string.");
-        return NULL;
-    }
-    for (int digits = 15; digits <= 17; digits++) {
-        snprintf(s, sizeof s, "%.*g", digits, x);
-        if (strtod(s, NULL) == x) break;
-    }
-    return dq_text(a, s, strlen(s), err);
-}
-
-dq_status dq_answer_gold(const char **gold, const json_t *value, dq_arena *a, dq_err *err)
-{
-    dq_span raw = {json_string_value(value), json_string_length(value)};
-    if (json_is_number(value)) {
-        raw.s = number_text(value, a, err);
-        if (!raw.s) return err->code;
-        raw.len = strlen(raw.s);
-    }
-    if (!raw.s)
-        return dq_fail(err, DQ_DAMAGED,
-                       "expected an \"answer\" (or \"Answer\") that is a text or a number");
-    char *s = dq_answer_clean(raw, a, err);
-    if (!s) return err->code;
-    if (dq_regex_find_text(raw.s, raw.len, 0, mark, MARK) == SIZE_MAX) {
-        /* "576.0" becomes "576" in place; no number: unchanged. */
-        decimal d;
-        char *const point = strchr(s, '.');
-        if (point && point != s && decimal_of(&d, s)) {
-            if (d.fraction.len)
-                point[1 + d.fraction.len] = '\0';
-            else
-                *point = '\0';
-        }
-    }
-    if (!*s) return dq_fail(err, DQ_DAMAGED, "the \"answer\" is empty");
-    *gold = s;
-    return DQ_OK;
-}
-
-dq_status dq_answer_judge(dq_answer_verdict *out, const char *text, size_t len, const char *gold,
-                          dq_err *err)
-{
-    *out = (dq_answer_verdict){0};
-    const dq_span strict = dq_answer_strict(text, len), last = dq_answer_last(text, len);
-    dq_arena *a = dq_arena_new();
-    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    const char *s = strict.s ? dq_answer_clean(strict, a, err) : NULL;
-    out->strict = s && strcmp(s, gold) == 0;
-    s = last.s ? dq_answer_clean(last, a, err) : NULL;
-    out->flexible = s && strcmp(s, gold) == 0;
-    out->value = s && dq_answer_same_value(s, gold);
     dq_arena_free(a);
     return err->code;
 }

@@ -17,7 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-int64_t dq_documents_count_words(const char *text, size_t len)
+/* len(re.split(r"\s+", text)) of Python.
+ * Source: lm-evaluation-harness lm_eval/tasks/wikitext/preprocess_wikitext.py (behaviour). */
+static int64_t count_words(const char *text, size_t len)
 {
     int64_t words = 1;
     bool space = false;
@@ -50,7 +52,7 @@ static dq_status add_line(dq_docs *d, dq_doc one, dq_arena *a, dq_err *err)
         dq_json_text(&text, o, "text", NULL, err) == DQ_OK) {
         one.len = json_string_length(json_object_get(o, "text"));
         one.text = dq_text(a, text, one.len, err);
-        if (one.text) one.words = dq_documents_count_words(one.text, one.len);
+        if (one.text) one.words = count_words(one.text, one.len);
         if (one.text) add(d, one, a, err);
     }
     json_decref(o);
@@ -130,7 +132,7 @@ dq_status dq_documents_add(dq_docs *d, const char *path, const char *text, size_
     if (dq_documents_has_lines(path)) return add_lines(d, path, fixed, fixed_len, a, err);
     dq_doc one = {.text = text, .len = len, .path = path};
     if (!d->lines_path && dq_documents_are_json_lines(fixed, fixed_len)) d->lines_path = path;
-    one.words = dq_documents_count_words(fixed, fixed_len);
+    one.words = count_words(fixed, fixed_len);
     return add(d, one, a, err);
 }
 
@@ -403,7 +405,8 @@ static dq_status copy_ids(cutter *c, dq_arena *a, dq_err *err)
     return DQ_OK;
 }
 
-/* n_all: all documents; those after n_docs lie beyond the limit. */
+/* Cuts given ids. n_all: all documents; those after n_docs lie beyond the limit. before: the id
+ * before the first, for `rolling`, -1: none; bos: overwrites the first of each chunk, -1: none. */
 static dq_status cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs, int64_t n_all,
                      const dq_window_spec *spec, int32_t before, int32_t bos, dq_arena *a,
                      dq_err *err)
@@ -475,13 +478,6 @@ static dq_status cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs, int
     dq_block_free(run);
     out->cluster = cluster;
     return err->code;
-}
-
-dq_status dq_windows_cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs,
-                         const dq_window_spec *spec, int32_t before, int32_t bos, dq_arena *a,
-                         dq_err *err)
-{
-    return cut(out, doc, n_docs, n_docs, spec, before, bos, a, err);
 }
 
 dq_status dq_windows_encode(dq_doc_ids *out, const dq_tokenizer *t, const dq_doc *d, dq_bos bos,

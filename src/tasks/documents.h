@@ -41,10 +41,6 @@ bool dq_documents_has_lines(const char *path);
 dq_status dq_documents_add_line(dq_docs *d, const char *path, int64_t number, const char *text,
                                 size_t len, dq_arena *a, dq_err *err);
 
-/* len(re.split(r"\s+", text)) of Python.
- * Source: lm-evaluation-harness lm_eval/tasks/wikitext/preprocess_wikitext.py (behaviour). */
-int64_t dq_documents_count_words(const char *text, size_t len);
-
 /* Text that occurs twice: copies of earlier runs are no independent samples for an error, and a
  * repetitive text teaches and tests little. */
 
@@ -185,11 +181,6 @@ dq_status dq_windows_encode(dq_doc_ids *out, const dq_tokenizer *t, const dq_doc
  * DQ_DAMAGED when none has text. */
 dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs *docs,
                           const dq_window_spec *spec, dq_arena *a, dq_err *err);
-/* Cuts given ids. before: the id before the first, for `rolling`, -1: none; bos: overwrites the
- * first of each chunk, -1: none. words and bytes stay 0. */
-dq_status dq_windows_cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs,
-                         const dq_window_spec *spec, int32_t before, int32_t bos, dq_arena *a,
-                         dq_err *err);
 
 /* Scored tokens that a model could recall from its context: the last token of a bigram that
  * occurred earlier in the window and rarely in training.

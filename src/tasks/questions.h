@@ -25,43 +25,29 @@ typedef struct dq_span {
     size_t len;
 } dq_span;
 
-/* The -?[0-9.,]+ after the first "#### " that one of "-0-9.," follows. */
-dq_span dq_answer_strict(const char *text, size_t len);
-/* The last match of -?[$0-9.,]{2,}, else of -?[0-9]+, without overlap. */
-dq_span dq_answer_last(const char *text, size_t len);
-/* Drops ',' and '$', all up to the last "#### ", and a final '.'. In the arena, with a NUL; NULL:
- * see err. */
-char *dq_answer_clean(dq_span text, dq_arena *a, dq_err *err);
-
 /* A right answer, a text or a number, cleaned. A number without "#### " also loses trailing zeros
  * of its fraction (576.0 is 576), as such files went through floating point. DQ_DAMAGED: neither,
  * or empty. */
 dq_status dq_answer_gold(const char **gold, const json_t *value, dq_arena *a, dq_err *err);
 
 typedef struct dq_answer_verdict {
-    bool strict;   /* what dq_answer_strict finds, clean, has the gold answer's characters */
-    bool flexible; /* what dq_answer_last finds has them */
-    bool value;    /* what dq_answer_last finds has the gold answer's value, 18.00 being 18 */
+    bool strict;   /* the answer in the strict place has the gold answer's characters */
+    bool flexible; /* what is found otherwise is right */
 } dq_answer_verdict;
-/* gold: from dq_answer_gold. */
-dq_status dq_answer_judge(dq_answer_verdict *out, const char *text, size_t len, const char *gold,
-                          dq_err *err);
 
-/* Whether two decimal numbers (-?digits, at most one '.') are equal in value. */
-bool dq_answer_same_value(const char *a, const char *b);
-
-/* All but the first look at the text's \boxed{}, else at the line after "answer is", else at the
- * whole text; their strict verdict at the \boxed{} alone. */
+/* Where an answer is looked for, and when it is right. The first looks at the last number, strictly
+ * at that after "#### "; the others at the text's \boxed{}, else at the line after "answer is", else
+ * at the whole text, strictly at the \boxed{} alone. */
 typedef enum dq_answer_rule {
-    DQ_ANSWER_GSM8K, /* dq_answer_judge */
+    DQ_ANSWER_GSM8K, /* clean, it has the gold answer's characters */
     DQ_ANSWER_VALUE, /* its last number, without '%', has the gold answer's value */
-    DQ_ANSWER_MATH,  /* equal by dq_math_answer_same or in value; of a whole text the last number */
+    DQ_ANSWER_MATH,  /* equal in form or in value; of a whole text the last number */
     DQ_ANSWER_WORDS  /* it has the gold answer's characters, whatever the case of ASCII letters */
 } dq_answer_rule;
 
 /* For a number, or else for an expression. */
 dq_answer_rule dq_answer_rules_for(const char *gold);
-/* Only DQ_ANSWER_GSM8K sets out->value. */
+/* gold: from dq_answer_gold. */
 dq_status dq_answer_rules_judge(dq_answer_verdict *out, dq_answer_rule rule, const char *text,
                                 size_t len, const char *gold, dq_err *err);
 
@@ -116,15 +102,6 @@ dq_status dq_questions_shots(dq_question_shots *shots, const struct dq_task *tas
 /* The content of the last \boxed{...}, else \fbox{...}; if "\boxed " occurs, what follows its last
  * one up to a '$'. s NULL: none, or unbalanced braces. */
 dq_span dq_math_answer_boxed(const char *text, size_t len);
-/* The line after the last "answer is" (any case), without ':', '$' and spaces around it and a final
- * '.'. s NULL: none. */
-dq_span dq_math_answer_stated(const char *text, size_t len);
-
-/* The normal form, in the arena with a NUL; *out NULL: the reference raises an exception. */
-dq_status dq_math_answer_form(const char **out, dq_span s, dq_arena *a, dq_err *err);
-/* Whether both have one normal form: spaces, units, degrees, percent and dollar signs go, fractions
- * and roots get braces; without a form, whether the characters are equal. */
-dq_status dq_math_answer_same(bool *same, dq_span a, dq_span b, dq_err *err);
 
 /* Completions become requests to an external judge, and its replies verdicts. */
 

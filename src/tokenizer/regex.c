@@ -390,8 +390,11 @@ static dq_status item(translator *t)
     }
 }
 
-dq_status dq_regex_syntax_translate(char **out, size_t *out_len, const char *pattern, size_t len,
-                                    dq_arena *a, dq_err *err)
+/* Rewrites what both engines read differently (\s, \w, \d, scripts, ^, $, X{n,m}+). DQ_MISMATCH
+ * with construct and pattern: it cannot be rewritten faithfully. The result belongs to the
+ * arena. */
+static dq_status translate(char **out, size_t *out_len, const char *pattern, size_t len,
+                           dq_arena *a, dq_err *err)
 {
     translator *t = dq_alloc(a, 1, sizeof *t, err);
     if (!t) return err->code;
@@ -436,10 +439,10 @@ static dq_status compile(pcre2_code **code, bool *jit, const char *text, size_t 
 dq_status dq_regex_syntax_compile(pcre2_code **code, bool *jit, const char *pattern, size_t len,
                                   dq_arena *a, dq_err *err)
 {
-    char *text;
-    size_t n;
+    char *text = NULL;
+    size_t n = 0;
     *code = NULL;
-    DQ_TRY(dq_regex_syntax_translate(&text, &n, pattern, len, a, err));
+    DQ_TRY(translate(&text, &n, pattern, len, a, err));
     return compile(code, jit, text, n, pattern, len, err);
 }
 

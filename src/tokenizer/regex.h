@@ -8,11 +8,6 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-/* Rewrites what both engines read differently (\s, \w, \d, scripts, ^, $, X{n,m}+). DQ_MISMATCH
- * with construct and pattern: it cannot be rewritten faithfully. The result belongs to the
- * arena. */
-dq_status dq_regex_syntax_translate(char **out, size_t *out_len, const char *pattern, size_t len,
-                                    dq_arena *a, dq_err *err);
 /* Translates and compiles, with JIT where available (*jit). The caller frees *code. */
 dq_status dq_regex_syntax_compile(pcre2_code **code, bool *jit, const char *pattern, size_t len,
                                   dq_arena *a, dq_err *err);

@@ -3,6 +3,7 @@
 #include "tests/rigs/suite.h"
 
 #include "eval/eval.h"
+#include "eval/eval_sweep.c" /* what is private there */
 #include "tests/rigs/device.h"
 #include "tests/rigs/given.h"
 
@@ -156,7 +157,7 @@ TEST(one_model_at_a_time)
     for (int i = 0; i < MODELS; i++) dq_runner_free(f.model[i].runner);
 }
 
-static void tell(void *arg, double share, const char *note)
+static void listen(void *arg, double share, const char *note)
 {
     (void)arg;
     (void)share;
@@ -170,7 +171,7 @@ TEST(memory_goes_by_model)
     dq_eval e;
     dq_err err = {0};
     sweep_open(&e);
-    e.progress = tell;
+    e.progress = listen;
     counted.memory = scarce;
     assert_int_equal(dq_eval_run(&e, &err), DQ_OK);
     counted.memory = x.ops->memory;
@@ -179,36 +180,36 @@ TEST(memory_goes_by_model)
 }
 
 /* A step of all windows of the row, so many times the 480 rows that they have. */
-static void step(dq_eval_sweep *s, dq_eval_row *row, double times, double seconds)
+static void take_step(sweep *s, dq_eval_row *row, double times, double seconds)
 {
-    dq_eval_sweep_step(s, row, 0, WINDOWS, true);
+    step_begin(s, row, 0, WINDOWS, true);
     s->feeds *= times;
     s->begun -= seconds;
-    dq_eval_sweep_step_end(s);
+    step_end(s);
 }
 
 TEST(steps_go_by_their_row)
 {
     enum { FIRST = 512, MAX = 1 << 20, PASS = 100, ROWS = WINDOWS * CTX };
     dq_eval e;
-    dq_eval_sweep s;
+    sweep s;
     sweep_open(&e);
-    dq_eval_sweep_begin(&s, &e);
+    sweep_begin(&s, &e);
     dq_eval_row *row = &e.row[0];
-    assert_int_equal(dq_eval_sweep_rows(row, MAX), FIRST);
+    assert_int_equal(step_rows(row, MAX), FIRST);
     for (int i = 1; i <= 5; i++) {
-        step(&s, row, 1 << i, 0);
-        assert_true(dq_eval_sweep_rows(row, MAX) >= (FIRST << i));
+        take_step(&s, row, 1 << i, 0);
+        assert_true(step_rows(row, MAX) >= (FIRST << i));
     }
-    assert_int_equal(dq_eval_sweep_rows(row, PASS), PASS);
-    for (int i = 1; i < e.n_rows; i++) assert_int_equal(dq_eval_sweep_rows(&e.row[i], MAX), FIRST);
-    step(&s, row, 16, 4); /* half a second of that is an eighth */
-    assert_in_range(dq_eval_sweep_rows(row, MAX), 2 * ROWS * 9 / 10, 2 * ROWS);
-    step(&s, row, 2, 0.7); /* neither short nor long */
-    assert_in_range(dq_eval_sweep_rows(row, MAX), 2 * ROWS * 9 / 10, 2 * ROWS);
-    step(&s, row, 2, 60);
-    assert_int_equal(dq_eval_sweep_rows(row, MAX), FIRST);
-    dq_eval_sweep_end(&s);
+    assert_int_equal(step_rows(row, PASS), PASS);
+    for (int i = 1; i < e.n_rows; i++) assert_int_equal(step_rows(&e.row[i], MAX), FIRST);
+    take_step(&s, row, 16, 4); /* half a second of that is an eighth */
+    assert_in_range(step_rows(row, MAX), 2 * ROWS * 9 / 10, 2 * ROWS);
+    take_step(&s, row, 2, 0.7); /* neither short nor long */
+    assert_in_range(step_rows(row, MAX), 2 * ROWS * 9 / 10, 2 * ROWS);
+    take_step(&s, row, 2, 60);
+    assert_int_equal(step_rows(row, MAX), FIRST);
+    let_go(&s);
 }
 
 FIXTURES(setup, teardown)

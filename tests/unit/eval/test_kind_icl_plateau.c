@@ -24,7 +24,7 @@ TEST(test_by_hand)
     near(o.mean.value, 0.6, 1e-15);
     near(o.mean.std_err, sqrt(sum / 6), 1e-15);
     assert_int_equal(o.mean.clusters, (int64_t)df + 1);
-    near(o.interval.high - 0.6, dq_interval_t95((int64_t)df) * o.mean.std_err, 1e-12);
+    near(o.interval.high - 0.6, dq_interval_t(0, 1, (int64_t)df + 1).high * o.mean.std_err, 1e-12);
     near(0.6 - o.interval.low, o.interval.high - 0.6, 1e-12);
 }
 

@@ -1,6 +1,6 @@
 /* Power laws with an offset: exact ones are found, and those of tests/golden/fit.py with their jackknife errors are SciPy's.
  * SPDX-License-Identifier: MIT */
-#include "eval/kinds.h"
+#include "eval/kind_text.c" /* what is private there */
 
 #include "base/json.h"
 #include "tests/rigs/given.h"
@@ -16,30 +16,29 @@ static void near(double got, double want, double within)
 TEST(test_points)
 {
     int64_t at[DQ_TEXT_FIT_POINTS];
-    int n = dq_text_fit_points(at, 16, 128);
+    int n = fit_points(at, 16, 128);
     assert_int_equal(n, 25);
     for (int i = 0; i < n; i++) assert_true(i == 0 || at[i] > at[i - 1]);
     assert_true(at[0] == 16 && at[8] == 32 && at[16] == 64 && at[24] == 128);
     assert_int_equal(at[1], 17); /* 17.4 */
-    n = dq_text_fit_points(at, 16, 100);
+    n = fit_points(at, 16, 100);
     assert_true(at[n - 1] == 100 && at[n - 2] < 100 && at[n - 2] > 90);
-    assert_int_equal(dq_text_fit_points(at, 16, 16), 1);
-    assert_true(dq_text_fit_points(at, 1, INT64_C(1) << 40) <
-                DQ_TEXT_FIT_POINTS); /* as long as any text */
+    assert_int_equal(fit_points(at, 16, 16), 1);
+    assert_true(fit_points(at, 1, INT64_C(1) << 40) < DQ_TEXT_FIT_POINTS); /* as long as any text */
 }
 
 TEST(test_exact_laws)
 {
     static const double law[][3] = {{3, -0.5, 2}, {0.2, -3, 1}, {-1.5, -0.2, 4}, {40, -0.03, -20}};
     int64_t at[DQ_TEXT_FIT_POINTS];
-    const int n = dq_text_fit_points(at, 16, 900);
+    const int n = fit_points(at, 16, 900);
     for (size_t k = 0; k < sizeof law / sizeof *law; k++) {
         double curve[2 * DQ_TEXT_FIT_POINTS];
         dq_text_fit o;
         dq_err err = {0};
         for (int i = 0; i < 2 * n; i++)
             curve[i] = law[k][0] * pow((double)at[i % n], law[k][1]) + law[k][2];
-        assert_int_equal(dq_text_fit_of(&o, curve, 2, at, n, &err), DQ_OK);
+        assert_int_equal(fit_of(&o, curve, 2, at, n, &err), DQ_OK);
         assert_true(o.there);
         for (int p = 0; p < 3; p++) {
             near(o.parameter[p].value, law[k][p], 2e-3 * fabs(law[k][p]));
@@ -60,7 +59,7 @@ static void check_case(const json_t *want)
     size_t d;
     assert_int_equal(dq_json_int(&first, want, "first", 1, INT64_MAX, NULL, &err), DQ_OK);
     assert_int_equal(dq_json_int(&last, want, "last", 1, INT64_MAX, NULL, &err), DQ_OK);
-    const int n = dq_text_fit_points(at, first, last);
+    const int n = fit_points(at, first, last);
     assert_int_equal(n, json_array_size(json_object_get(want, "at")));
     for (int i = 0; i < n; i++)
         assert_int_equal(
@@ -71,7 +70,7 @@ static void check_case(const json_t *want)
             curve[(int)d * n + i] = json_number_value(json_array_get(list, (size_t)i));
     }
     const int64_t documents = (int64_t)json_array_size(curves);
-    assert_int_equal(dq_text_fit_of(&o, curve, documents, at, n, &err), DQ_OK);
+    assert_int_equal(fit_of(&o, curve, documents, at, n, &err), DQ_OK);
     assert_int_equal(o.there, json_is_array(parameters));
     for (size_t p = 0; o.there && p < 3; p++) {
         const double se = json_number_value(json_array_get(json_object_get(want, "stderr"), p));
@@ -98,13 +97,13 @@ TEST(test_golden)
 TEST(test_what_lacks)
 {
     int64_t at[DQ_TEXT_FIT_POINTS];
-    const int n = dq_text_fit_points(at, 16, 900);
+    const int n = fit_points(at, 16, 900);
     double curve[DQ_TEXT_FIT_POINTS];
     dq_text_fit o;
     dq_err err = {0};
     for (int i = 0; i < n; i++) curve[i] = 3 / sqrt((double)at[i]) + 2;
-    assert_int_equal(dq_text_fit_of(&o, curve, 1, at, n, &err), DQ_OK);
+    assert_int_equal(fit_of(&o, curve, 1, at, n, &err), DQ_OK);
     assert_true(o.there && isnan(o.parameter[1].std_err) && isnan(o.interval[1].low));
-    assert_int_equal(dq_text_fit_of(&o, curve, 1, at, 3, &err), DQ_OK);
+    assert_int_equal(fit_of(&o, curve, 1, at, 3, &err), DQ_OK);
     assert_false(o.there);
 }

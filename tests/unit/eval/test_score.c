@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "eval/eval.h"
+#include "eval/eval_sweep.c" /* what is private there */
 #include "tests/rigs/device.h"
 #include "tests/rigs/given.h"
 
@@ -144,8 +145,8 @@ static void expect(rig *x, const dq_pass *pass, const dq_shared_prefix *prefix, 
 }
 
 /* All items in groups of `size`, with one scorer for all. */
-static void score(rig *x, const dq_pass *pass, const dq_kv_spec *kv, int64_t size, answers *got,
-                  dq_score_work *work)
+static void score_all(rig *x, const dq_pass *pass, const dq_kv_spec *kv, int64_t size, answers *got,
+                      dq_score_work *work)
 {
     dq_scorer s;
     dq_err err = {0};
@@ -188,8 +189,8 @@ static void check_items(const char *model)
         answers want, all, each;
         dq_score_work work = {0}, single = {0};
         expect(&x, &pass, NULL, &want);
-        score(&x, &pass, &dq_kv_plain, N_ITEMS, &all, &work);
-        score(&x, &pass, &dq_kv_plain, 1, &each, &single);
+        score_all(&x, &pass, &dq_kv_plain, N_ITEMS, &all, &work);
+        score_all(&x, &pass, &dq_kv_plain, 1, &each, &single);
         assert_memory_equal(&all, &want, sizeof want);
         assert_memory_equal(&each, &want, sizeof want);
         assert_int_equal(work.tokens, single.tokens);
@@ -214,11 +215,11 @@ TEST(test_prefix)
         dq_pass pass = {.logit = specs[s]};
         answers want, got;
         dq_score_work work = {0}, bare = {0};
-        score(&x, &pass, &dq_kv_plain, 2, &got, &bare);
+        score_all(&x, &pass, &dq_kv_plain, 2, &got, &bare);
         x.q.shared_prefix = &prefix;
         x.q.n_shared_prefixes = 1;
         expect(&x, &pass, &prefix, &want);
-        score(&x, &pass, &dq_kv_plain, 2, &got, &work);
+        score_all(&x, &pass, &dq_kv_plain, 2, &got, &work);
         x.q.n_shared_prefixes = 0;
         assert_memory_equal(&got, &want, sizeof want);
         assert_int_equal(work.tokens, bare.tokens + N_REQ * prefix.n);
@@ -255,7 +256,7 @@ TEST(test_greedy)
     x.req[1].value = 3;
     x.req[2].value = 6;
     x.q.n_items = 1;
-    score(&x, &pass, &dq_kv_plain, 1, &got, &work);
+    score_all(&x, &pass, &dq_kv_plain, 1, &got, &work);
     dq_eval_row row = {.logp = got.logp, .top1 = got.top1};
     assert_true(dq_eval_greedy(&row, &x.req[0]));
     assert_false(dq_eval_greedy(&row, &x.req[1]));
@@ -343,8 +344,8 @@ TEST(test_kv_items)
         kv.evict.keep = 1;
         kv.evict.every = every[e];
         dq_score_work work = {0}, single = {0};
-        score(&x, &pass, &kv, N_ITEMS, &all, &work);
-        score(&x, &pass, &kv, 1, &each, &single);
+        score_all(&x, &pass, &kv, N_ITEMS, &all, &work);
+        score_all(&x, &pass, &kv, 1, &each, &single);
         assert_memory_equal(&all, &want, sizeof all);
         assert_memory_equal(&each, &want, sizeof each);
         assert_memory_equal(&work.cached, &single.cached, sizeof work.cached);
@@ -379,8 +380,8 @@ TEST(test_kv_prefix)
         kv.evict.keep = cut ? 0.25 : 1;
         kv.evict.every = every[e % 2];
         dq_score_work work = {0}, single = {0};
-        score(&x, &pass, &kv, N_ITEMS, &all, &work);
-        score(&x, &pass, &kv, 1, &each, &single);
+        score_all(&x, &pass, &kv, N_ITEMS, &all, &work);
+        score_all(&x, &pass, &kv, 1, &each, &single);
         assert_memory_equal(&all, &each, sizeof each);
         assert_int_equal(memcmp(&all, &want, sizeof all) != 0, cut);
         assert_memory_equal(&work.cached, &single.cached, sizeof work.cached);
@@ -414,7 +415,7 @@ TEST(test_failures)
         dq_score_work work = {0};
         int failed = 0;
         x.q.n_shared_prefixes = c < 2;
-        score(&x, &pass, kv, N_ITEMS, &want, &work);
+        score_all(&x, &pass, kv, N_ITEMS, &want, &work);
         for (int64_t at = 1;; at += 1 + at / 4) {
             dq_scorer s;
             err = (dq_err){0};
@@ -773,11 +774,11 @@ TEST(pieces_are_the_whole)
     rig x;
     dq_eval e;
     dq_err err = {0};
-    dq_eval_pieces p;
+    pieces p;
     int count[2 * N_SPECS][64] = {{0}}, shard[64];
     rig_open(&x, "llama-f32");
     sweep_open(&e, &x);
-    assert_int_equal(dq_eval_pieces_of(&p, &e, true, &err), DQ_OK);
+    assert_int_equal(make_pieces(&p, &e, true, &err), DQ_OK);
     assert_true(p.n > 1 && p.n < 64);
     for (int64_t i = 0; i < p.n; i++) {
         assert_true(p.piece[i].work > 0);
@@ -790,7 +791,7 @@ TEST(pieces_are_the_whole)
     }
     for (int n = 1; n <= 5; n++) { /* no shard has more than another and one piece */
         double work[5] = {0}, most = 0, least = INFINITY, largest = 0;
-        assert_int_equal(dq_eval_pieces_share(shard, &p, n, &err), DQ_OK);
+        assert_int_equal(share_pieces(shard, &p, n, &err), DQ_OK);
         for (int64_t i = 0; i < p.n; i++) {
             work[shard[i]] += p.piece[i].work;
             largest = fmax(largest, p.piece[i].work);
@@ -859,12 +860,12 @@ enum { MANY = 60 };
 static void text_sweep_open(dq_eval *e, rig *x)
 {
     static dq_window win[MANY];
-    static int32_t cluster[MANY];
+    static int32_t units[MANY];
     dq_err err = {0};
     dq_kv_spec kv = dq_kv_plain;
     for (int i = 0; i < MANY; i++) {
         win[i] = (dq_window){.ids = x->text + i % 36, .n = 12, .first = 6, .value = 5 * i};
-        cluster[i] = i;
+        units[i] = i;
     }
     sweep_open(e, x);
     e->row = NULL;
@@ -874,7 +875,7 @@ static void text_sweep_open(dq_eval *e, rig *x)
                                  .n = MANY,
                                  .n_values = 5 * MANY,
                                  .longest = 12,
-                                 .cluster = cluster,
+                                 .cluster = units,
                                  .n_clusters = MANY};
     kv.recent = 2;
     kv.sink = 1;

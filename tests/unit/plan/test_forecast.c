@@ -128,7 +128,7 @@ TEST(bits_of_maps)
     /* 2, 1.5, 0 and 1 bits more: what lies between widths is interpolated */
     x = over(&a, &c, DQ_FORECAST_OF_MAPS);
     near(x.bits.value, -1.125);
-    near(x.interval.high - x.interval.low, 2 * x.bits.std_err * dq_interval_t95(CLUSTERS - 1));
+    near(x.interval.high - x.interval.low, 2 * x.bits.std_err * dq_interval_t(0, 1, CLUSTERS).high);
 }
 
 /* Beyond 3 and 8 bits nothing was measured. */

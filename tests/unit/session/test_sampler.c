@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "session/session.h"
+#include "session/session.c" /* what is private there */
 #include "tests/rigs/given.h"
 
 #include <math.h>
@@ -51,7 +51,7 @@ TEST(leaves_what_transformers_leave)
         dq_sampler s;
         read_logits(logits, json_array_get(vectors, (size_t)number(c, "logits")));
         begin(&s, &how);
-        const int64_t n = dq_sampler_choices(&s, logits);
+        const int64_t n = choices(&s, logits);
         if (n != (int64_t)json_object_size(p))
             fail_msg("case %zu: %lld ids are left, %zu expected", i, (long long)n,
                      json_object_size(p));
@@ -76,10 +76,10 @@ TEST(draws_by_probability)
     dq_sampler s;
     for (int i = 0; i < VOCAB; i++) logits[i] = (float)(i % 7) * 0.5F;
     begin(&s, &how);
-    const int64_t n = dq_sampler_choices(&s, logits);
+    const int64_t n = choices(&s, logits);
     assert_int_equal(n, VOCAB);
     for (int64_t k = 0; k < n; k++) p[s.choice[k].id] = s.choice[k].p;
-    for (int i = 0; i < DRAWS; i++) share[dq_sampler_pick(&s, logits, NULL)] += 1.0 / DRAWS;
+    for (int i = 0; i < DRAWS; i++) share[pick(&s, logits, NULL)] += 1.0 / DRAWS;
     for (int i = 0; i < VOCAB; i++)
         assert_true(fabs(share[i] - p[i]) < 5 * sqrt(p[i] * (1 - p[i]) / DRAWS));
     dq_sampler_end(&s);
@@ -96,9 +96,9 @@ TEST(same_seed_same_draws)
     how.seed = 9;
     begin(&c, &how);
     for (int i = 0; i < 100; i++) {
-        const int32_t id = dq_sampler_pick(&a, logits, NULL);
-        assert_int_equal(id, dq_sampler_pick(&b, logits, NULL));
-        differ += id != dq_sampler_pick(&c, logits, NULL);
+        const int32_t id = pick(&a, logits, NULL);
+        assert_int_equal(id, pick(&b, logits, NULL));
+        differ += id != pick(&c, logits, NULL);
     }
     assert_true(differ > 80);
     dq_sampler_end(&a);
@@ -113,7 +113,7 @@ TEST(greedy_takes_the_first_of_the_largest)
     dq_sampler s;
     logits[11] = logits[30] = 2;
     begin(&s, &dq_sampler_greedy);
-    assert_int_equal(dq_sampler_pick(&s, logits, &logp), 11);
+    assert_int_equal(pick(&s, logits, &logp), 11);
     assert_true(fabs(logp - (2 - log(2 * exp(2) + VOCAB - 2))) < 1e-14);
     dq_sampler_end(&s);
 }
@@ -147,7 +147,7 @@ TEST(a_small_temperature_is_nearly_greedy)
     logits[11] = -3;
     logits[30] = 4;
     begin(&s, &how);
-    for (int i = 0; i < 20; i++) assert_int_equal(dq_sampler_pick(&s, logits, NULL), 30);
+    for (int i = 0; i < 20; i++) assert_int_equal(pick(&s, logits, NULL), 30);
     assert_true(s.choice[0].p == 1 && s.choice[1].p == 0);
     dq_sampler_end(&s);
 }

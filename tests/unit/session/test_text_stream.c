@@ -4,7 +4,7 @@
 
 #include "base/random.h"
 #include "base/text.h"
-#include "session/session.h"
+#include "session/session.c" /* what is private there */
 #include "tests/rigs/given.h"
 
 #include <stdio.h>
@@ -30,21 +30,20 @@ static size_t append(char *to, size_t n, const char *piece, size_t len)
     return n + len;
 }
 
-static void check(const char *name, const dq_tokenizer *t, const int32_t *ids, int64_t n)
+static void check_ids(const char *name, const dq_tokenizer *t, const int32_t *ids, int64_t n)
 {
     static char said[1 << 16];
-    dq_text_stream s;
+    text_stream s = {.t = t};
     dq_err err = {0};
     const char *piece;
     char *whole;
     size_t at = 0, len, whole_len;
-    dq_text_stream_begin(&s, t, 0);
     for (int64_t i = 0; i < n; i++) {
-        dq_text_stream_add(&s, ids[i], &piece, &len, &err);
+        stream_add(&s, ids[i], &piece, &len, &err);
         assert_string_equal(err.text, "");
         at = append(said, at, piece, len);
     }
-    dq_text_stream_end(&s, &piece, &len, &err);
+    stream_end(&s, &piece, &len, &err);
     at = append(said, at, piece, len);
     dq_tokenizer_decode(t, ids, n, 0, &whole, &whole_len, &err);
     assert_string_equal(err.text, "");
@@ -52,7 +51,7 @@ static void check(const char *name, const dq_tokenizer *t, const int32_t *ids, i
         fail_msg("%s: \"%.*s\" was said, \"%.*s\" is the text", name, (int)at, said, (int)whole_len,
                  whole);
     dq_block_free(whole);
-    dq_text_stream_free(&s);
+    stream_free(&s);
 }
 
 /* Bytes of a fallback that are no characters alter what stands before them: these read texts. */
@@ -66,7 +65,7 @@ static void check_texts(const char *name, const dq_tokenizer *t)
         int64_t n;
         dq_tokenizer_encode(t, texts[i], strlen(texts[i]), 0, &ids, &n, NULL, NULL, &err);
         assert_string_equal(err.text, "");
-        check(name, t, ids, n);
+        check_ids(name, t, ids, n);
         dq_block_free(ids);
     }
 }
@@ -82,7 +81,7 @@ TEST(pieces_are_the_text)
             int32_t ids[IDS];
             for (int j = 0; j < IDS; j++)
                 ids[j] = (int32_t)dq_random_below(&r, (uint64_t)dq_tokenizer_vocab(t));
-            check(names[i], t, ids, IDS);
+            check_ids(names[i], t, ids, IDS);
         }
         dq_tokenizer_free(t);
     }
@@ -92,7 +91,7 @@ TEST(pieces_are_the_text)
 TEST(waits_for_a_whole_character)
 {
     dq_tokenizer *t = tokenizer("gpt2");
-    dq_text_stream s;
+    text_stream s = {.t = t};
     dq_err err = {0};
     static const char text[] = "a\xF0\x9F\xA6\x94"; /* a hedgehog, of bytes alone */
     int32_t *ids;
@@ -102,18 +101,17 @@ TEST(waits_for_a_whole_character)
     dq_tokenizer_encode(t, text, sizeof text - 1, 0, &ids, &n, NULL, NULL, &err);
     assert_string_equal(err.text, "");
     assert_true(n > 2);
-    dq_text_stream_begin(&s, t, 0);
     for (int64_t i = 0; i < n; i++) {
-        dq_text_stream_add(&s, ids[i], &piece, &len, &err);
+        stream_add(&s, ids[i], &piece, &len, &err);
         assert_int_equal(len, i == 0 ? 1 : i == n - 1 ? 4 : 0);
     }
-    dq_text_stream_free(&s);
-    dq_text_stream_begin(&s, t, 0); /* half of it, at an end */
-    dq_text_stream_add(&s, ids[1], &piece, &len, &err);
+    stream_free(&s);
+    s.t = t; /* half of it, at an end */
+    stream_add(&s, ids[1], &piece, &len, &err);
     assert_int_equal(len, 0);
-    dq_text_stream_end(&s, &piece, &len, &err);
+    stream_end(&s, &piece, &len, &err);
     assert_true(len > 0 && len % 3 == 0 && memcmp(piece, "\xEF\xBF\xBD", 3) == 0);
-    dq_text_stream_free(&s);
+    stream_free(&s);
     dq_block_free(ids);
     dq_tokenizer_free(t);
 }

@@ -1,7 +1,7 @@
 /* Means, paired comparisons and percentiles against numbers worked out by hand or with NumPy.
  * SPDX-License-Identifier: MIT */
 #include "base/random.h"
-#include "stat/stat.h"
+#include "stat/mean.c" /* what is private there */
 
 #include "tests/rigs/suite.h"
 #include <math.h>
@@ -57,14 +57,14 @@ TEST(test_clusters)
 
 TEST(test_mcnemar)
 {
-    near(dq_stat_mcnemar(0, 0), 1, 0);
-    near(dq_stat_mcnemar(3, 3), 1, 0);
-    near(dq_stat_mcnemar(0, 1), 1, 1e-12); /* 2 * 1/2 */
-    near(dq_stat_mcnemar(0, 5), 2.0 / 32, 1e-12);
-    near(dq_stat_mcnemar(1, 4), 2 * 6.0 / 32, 1e-12);
-    near(dq_stat_mcnemar(4, 1), 2 * 6.0 / 32, 1e-12);
-    near(dq_stat_mcnemar(40, 10), 2.386e-5, 1e-3);
-    assert_true(dq_stat_mcnemar(100000, 90000) < 1e-100);
+    near(mcnemar(0, 0), 1, 0);
+    near(mcnemar(3, 3), 1, 0);
+    near(mcnemar(0, 1), 1, 1e-12); /* 2 * 1/2 */
+    near(mcnemar(0, 5), 2.0 / 32, 1e-12);
+    near(mcnemar(1, 4), 2 * 6.0 / 32, 1e-12);
+    near(mcnemar(4, 1), 2 * 6.0 / 32, 1e-12);
+    near(mcnemar(40, 10), 2.386e-5, 1e-3);
+    assert_true(mcnemar(100000, 90000) < 1e-100);
 }
 
 TEST(test_flips)
@@ -99,11 +99,11 @@ TEST(test_fractions)
     assert_true(f.n01 == 4 && f.n10 == 0 && f.clusters == 6);
     near(f.delta, -1.25 / 6, 1e-15);
     near(f.std_err, sqrt((.40625 + 0.03125 - 1.25 * 1.25 / 6) / 5 / 6), 1e-12);
-    near(f.interval.low, f.delta - dq_interval_t95(5) * f.std_err, 1e-12);
+    near(f.interval.low, f.delta - t95(5) * f.std_err, 1e-12);
     near(f.p, 2.0 / 16, 1e-12);
     const dq_mean m = dq_mean_of_scores(before, NULL, 6, &interval);
     near(m.value, 3.5 / 6, 1e-15);
-    near(interval.high, m.value + dq_interval_t95(5) * m.std_err, 1e-12);
+    near(interval.high, m.value + t95(5) * m.std_err, 1e-12);
 }
 
 /* 4 queries in 3 runs: what runs share is not counted three times. */
@@ -119,8 +119,8 @@ TEST(test_clustered_flips)
     assert_true(f.n01 == 3 && f.n10 == 0 && f.clusters == 4 && f.clustered);
     near(f.delta, -.25, 1e-15);
     near(f.std_err, want.std_err, 1e-15);
-    near(f.p, dq_interval_t_tails(1, 3), 1e-12); /* McNemar: 0.25, as if there were 12 items */
-    near(f.interval.low, -.25 - dq_interval_t95(3) * want.std_err, 1e-12);
+    near(f.p, t_tails(1, 3), 1e-12); /* McNemar: 0.25, as if there were 12 items */
+    near(f.interval.low, -.25 - t95(3) * want.std_err, 1e-12);
     f = dq_stat_flips_of(before, before, cluster, 12);
     near(f.interval.high, DQ_Z95 * DQ_Z95 / (4 + DQ_Z95 * DQ_Z95), 1e-9);
     assert_true(f.p == 1);
@@ -149,7 +149,7 @@ TEST(test_clusters_of_any_size)
     near(m.value, .7, 1e-15);
     near(m.std_err, sqrt(6.0 / 5 * squares) / 10, 1e-12);
     assert_int_equal(m.clusters, 6);
-    near(interval.high, .7 + dq_interval_t95(5) * m.std_err, 1e-12);
+    near(interval.high, .7 + t95(5) * m.std_err, 1e-12);
 }
 
 /* The table of Student's t, and mpmath's incomplete beta function. */
@@ -163,15 +163,15 @@ TEST(test_t)
                 {30, 2.042272456301238},  {100, 1.983971518523552},  {101, 1.983731002955606},
                 {250, 1.969498393421185}, {1000, 1.962339080826408}, {10041, 1.960200271000866}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        near(dq_interval_t95(want[i].df), want[i].t, 1e-8);
-        near(dq_interval_t_beyond(0.05, want[i].df), want[i].t, 1e-7);
+        near(t95(want[i].df), want[i].t, 1e-8);
+        near(t_beyond(0.05, want[i].df), want[i].t, 1e-7);
     }
-    assert_true(fabs(dq_interval_t_tails(dq_interval_t_beyond(1e-6, 9), 9) - 1e-6) < 1e-12);
-    near(dq_interval_t_tails(2, 5), 0.10193947883, 1e-10);
-    near(dq_interval_t_tails(-0.5, 1), 0.704832764699, 1e-10);
-    near(dq_interval_t_tails(3.3, 40), 0.00203881222245, 1e-10);
-    near(dq_interval_t_tails(1, 1000001), 0.317310749833, 1e-8);
-    assert_true(dq_interval_t_tails(0, 7) == 1 && dq_interval_t_tails(1e9, 7) >= 0);
+    assert_true(fabs(t_tails(t_beyond(1e-6, 9), 9) - 1e-6) < 1e-12);
+    near(t_tails(2, 5), 0.10193947883, 1e-10);
+    near(t_tails(-0.5, 1), 0.704832764699, 1e-10);
+    near(t_tails(3.3, 40), 0.00203881222245, 1e-10);
+    near(t_tails(1, 1000001), 0.317310749833, 1e-8);
+    assert_true(t_tails(0, 7) == 1 && t_tails(1e9, 7) >= 0);
     assert_true(isnan(dq_interval_t(1, 0.5, 1).low));
     near(dq_interval_t(1, 0.5, 4).high, 1 + 0.5 * 3.182446305283710, 1e-12);
 }
@@ -189,21 +189,21 @@ TEST(test_score_intervals)
                 {9, 1, 10, 0.191700, 0.964248}};
     const double zz = DQ_Z95 * DQ_Z95;
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        const dq_interval x = dq_interval_paired(want[i].up, want[i].down, want[i].n);
-        const dq_interval y = dq_interval_paired(want[i].down, want[i].up, want[i].n);
+        const dq_interval x = paired_interval(want[i].up, want[i].down, want[i].n);
+        const dq_interval y = paired_interval(want[i].down, want[i].up, want[i].n);
         assert_true(fabs(x.low - want[i].low) < 2e-6 && fabs(x.high - want[i].high) < 2e-6);
         assert_true(fabs(y.low + want[i].high) < 2e-6 && fabs(y.high + want[i].low) < 2e-6);
     }
-    dq_interval x = dq_interval_paired(20, 0, 20);
+    dq_interval x = paired_interval(20, 0, 20);
     near(x.low, (20 - zz) / (20 + zz), 1e-9);
     near(x.high, 1, 1e-12);
-    x = dq_interval_share(0, 10);
+    x = share_interval(0, 10);
     assert_true(x.low == 0);
     near(x.high, zz / (10 + zz), 1e-12);
-    x = dq_interval_share(6, 10);
+    x = share_interval(6, 10);
     near(x.low, 0.31267, 1e-4);
     near(x.high, 0.83182, 1e-4);
-    assert_true(isnan(dq_interval_share(0, 0).low) && isnan(dq_interval_paired(0, 0, 0).low));
+    assert_true(isnan(share_interval(0, 0).low) && isnan(paired_interval(0, 0, 0).low));
 }
 
 /* How many more pieces would decide a mean of so many, or counts of items. */
@@ -211,7 +211,7 @@ static int64_t missing(double loss, double std_err, int64_t n, int64_t gained, i
                        double margin)
 {
     dq_interval_loss l = {loss, std_err, dq_interval_t(loss, std_err, n), n, gained, lost};
-    if (lost >= 0) l.interval = dq_interval_paired(lost, gained, n);
+    if (lost >= 0) l.interval = paired_interval(lost, gained, n);
     return dq_interval_missing(&l, margin);
 }
 
@@ -219,16 +219,16 @@ static int64_t missing(double loss, double std_err, int64_t n, int64_t gained, i
 static void counts_decide(int64_t gained, int64_t lost, int64_t n)
 {
     const double d = (double)(lost - gained) / (double)n;
-    if (dq_interval_decide(dq_interval_paired(lost, gained, n), 0.013) != DQ_INCONCLUSIVE) return;
+    if (dq_interval_decide(paired_interval(lost, gained, n), 0.013) != DQ_INCONCLUSIVE) return;
     const int64_t more = missing(d, 0, n, gained, lost, 0.013), times = (n + more) / n + 1;
     assert_true(more >= 1);
     assert_int_not_equal(
-        dq_interval_decide(dq_interval_paired(times * lost, times * gained, times * n), 0.013),
+        dq_interval_decide(paired_interval(times * lost, times * gained, times * n), 0.013),
         DQ_INCONCLUSIVE);
     const int64_t fewer = (n + more) * 9 / 10 / n;
     if (fewer < 1) return;
     assert_int_equal(
-        dq_interval_decide(dq_interval_paired(fewer * lost, fewer * gained, fewer * n), 0.013),
+        dq_interval_decide(paired_interval(fewer * lost, fewer * gained, fewer * n), 0.013),
         DQ_INCONCLUSIVE);
 }
 
@@ -246,8 +246,8 @@ TEST(test_margin)
     assert_int_equal(missing(0.01, 0.01, 100, -1, -1, 0.01), 0); /* on the margin: never */
     assert_int_equal(missing(0, 0, 60, -1, -1, 0.01), 381 - 60);
     assert_int_equal(missing(0, 0, 60, 0, 0, 0.01), 381 - 60);
-    assert_int_equal(dq_interval_decide(dq_interval_paired(0, 0, 381), 0.01), DQ_WITHIN);
-    assert_int_equal(dq_interval_decide(dq_interval_paired(0, 0, 380), 0.01), DQ_INCONCLUSIVE);
+    assert_int_equal(dq_interval_decide(paired_interval(0, 0, 381), 0.01), DQ_WITHIN);
+    assert_int_equal(dq_interval_decide(paired_interval(0, 0, 380), 0.01), DQ_INCONCLUSIVE);
     assert_int_equal(missing(0, 0, 60, -1, -1, 1e-300), 0);
     const dq_interval_loss alone = {
         .clusters = 1, .interval = dq_interval_none, .gained = -1, .lost = -1};
@@ -279,7 +279,7 @@ static void count_misses(double miss[2], double sigma, int n, double share)
             three += pow(x[i] - m.value, 3) / n;
         }
         const double skew = three / pow(two, 1.5);
-        miss[0] += dq_interval_t_outside(m.value, m.std_err, n, share).high < 1;
+        miss[0] += t_outside(m.value, m.std_err, n, share).high < 1;
         miss[1] += dq_interval_t_skewed(m.value, m.std_err, n, skew, share).high < 1;
     }
     for (int i = 0; i < 2; i++) miss[i] /= DRAWS;
@@ -301,7 +301,7 @@ TEST(test_skewed)
             fail_msg("sigma %g, n %d: missed %.4f by t, %.4f", want[i].sigma, want[i].n, miss[0],
                      miss[1]);
     }
-    const dq_interval t = dq_interval_t_outside(2, 0.1, 9, 0.05);
+    const dq_interval t = t_outside(2, 0.1, 9, 0.05);
     assert_true(dq_interval_t_skewed(2, 0.1, 9, 0, 0.05).high == t.high);
     assert_true(dq_interval_t_skewed(2, 0.1, 9, -1, 0.05).high == t.high);
     assert_true(dq_interval_t_skewed(2, 0.1, 9, 1, 0.05).low == t.low);

@@ -4,7 +4,7 @@
 #include "tests/rigs/suite.h"
 
 #include "eval/eval.h"
-#include "eval/kinds.h"
+#include "eval/generate.c" /* what is private there */
 
 #include "base/file.h"
 #include "base/json.h"
@@ -21,7 +21,8 @@ enum { NEW = 32, N_ANSWERS = 6 };
 
 /* ---- Files ---- */
 
-static dq_status load(dq_questions *q, const char *set, const char *text, dq_arena *a, dq_err *err)
+static dq_status read_text(dq_questions *q, const char *set, const char *text, dq_arena *a,
+                           dq_err *err)
 {
     return dq_questions_load(q, given_task(set), NULL, "f", text, strlen(text), 0, a, err);
 }
@@ -52,7 +53,7 @@ TEST(reads_forms)
         dq_arena *a = given_arena();
         dq_questions q;
         dq_err err = {0};
-        load(&q, forms[i].set, forms[i].text, a, &err);
+        read_text(&q, forms[i].set, forms[i].text, a, &err);
         assert_string_equal(err.text, "");
         assert_int_equal(q.n, 1);
         assert_string_equal(q.question[0].prompt, forms[i].prompt);
@@ -91,7 +92,7 @@ TEST(refuses)
         dq_arena *a = given_arena();
         dq_questions q;
         dq_err err = {0};
-        assert_int_equal(load(&q, refused[i].set, refused[i].text, a, &err), DQ_DAMAGED);
+        assert_int_equal(read_text(&q, refused[i].set, refused[i].text, a, &err), DQ_DAMAGED);
         if (!strstr(err.text, refused[i].message))
             fail_msg("\"%s\" is not in \"%s\"", refused[i].message, err.text);
     }
@@ -269,7 +270,7 @@ static void use_file(rig *x, const char *name, int64_t shots)
 }
 
 /* Adds a row and computes all. */
-static dq_eval_row *run(rig *x, int bits, dq_granularity granularity, const dq_kv_spec *kv)
+static dq_eval_row *run_row(rig *x, int bits, dq_granularity granularity, const dq_kv_spec *kv)
 {
     dq_err err = {0};
     const int at = x->e.n_rows;
@@ -311,7 +312,7 @@ static int expect_golden(rig *x, const json_t *root, const char *model, const ch
 {
     int n = 0;
     use_file(x, file, shots);
-    const dq_eval_row *row = run(x, 16, DQ_GRANULARITY_TENSOR, &dq_kv_plain);
+    const dq_eval_row *row = run_row(x, 16, DQ_GRANULARITY_TENSOR, &dq_kv_plain);
     for (size_t i = 0; i < json_array_size(root); i++) {
         const json_t *c = json_array_get(root, i);
         if (strcmp(json_string_value(json_object_get(c, "model")), model) == 0 &&
@@ -393,13 +394,13 @@ TEST(groups_do_not_matter)
         const dq_kv_spec kv[] = {dq_kv_plain, coded(8, 4), evicts};
         rig_open(&x, models[i]);
         use_file(&x, "prompts.jsonl", 0);
-        expect_alone(&x, run(&x, 16, DQ_GRANULARITY_TENSOR, &kv[0]));
+        expect_alone(&x, run_row(&x, 16, DQ_GRANULARITY_TENSOR, &kv[0]));
         for (int g = DQ_GRANULARITY_TENSOR; g <= DQ_GRANULARITY_TILE; g++)
-            expect_alone(&x, run(&x, 6, (dq_granularity)g, &kv[0]));
-        const dq_eval_row *row = run(&x, 16, DQ_GRANULARITY_TENSOR, &kv[1]);
+            expect_alone(&x, run_row(&x, 6, (dq_granularity)g, &kv[0]));
+        const dq_eval_row *row = run_row(&x, 16, DQ_GRANULARITY_TENSOR, &kv[1]);
         assert_true(row->work.cached.contexts == dq_eval_units(&x.e, row));
         expect_alone(&x, row);
-        row = run(&x, 8, DQ_GRANULARITY_ROW, &kv[2]);
+        row = run_row(&x, 8, DQ_GRANULARITY_ROW, &kv[2]);
         assert_true(row->work.cached.evicted > 0);
         expect_alone(&x, row);
         rig_close(&x);
@@ -414,7 +415,7 @@ TEST(prompts_have_no_reference)
     dq_err err = {0};
     rig_open(&x, "llama");
     use_file(&x, "prompts.jsonl", 0);
-    run(&x, 4, DQ_GRANULARITY_ROW, &dq_kv_plain);
+    run_row(&x, 4, DQ_GRANULARITY_ROW, &dq_kv_plain);
     assert_int_equal(x.e.n_rows, 1);
     dq_eval_numbers_of(&x.e, 0, &n, &err);
     assert_int_equal(err.code, DQ_OK);
@@ -456,7 +457,7 @@ TEST(judges_given_texts)
         dq_tokenizer_encode(x.tok, answers[i].text, strlen(answers[i].text), 0, &g.ids, &g.n, NULL,
                             NULL, &err);
         assert_true(g.n <= NEW);
-        dq_eval_keep(&x.e, &x.e.row[0], i, &g, &err);
+        keep(&x.e, &x.e.row[0], i, &g, &err);
         assert_string_equal(err.text, "");
         dq_block_free(g.ids);
     }
@@ -553,7 +554,7 @@ TEST(ends_at_the_last_position)
     memcpy(text + n, "\"}", 3);
     set_source(&x, &dq_eval_prompts, text, strlen(text));
     x.settings.n_stop = 0;
-    const dq_eval_row *row = run(&x, 16, DQ_GRANULARITY_TENSOR, &dq_kv_plain);
+    const dq_eval_row *row = run_row(&x, 16, DQ_GRANULARITY_TENSOR, &dq_kv_plain);
     const int64_t capacity = 512 - x.e.ids[0].req.req[0].n_ctx + 1;
     assert_in_range(capacity, 1, NEW - 1);
     assert_int_equal((int)row->extra[DQ_GEN_END], DQ_TEXT_END_POSITIONS);

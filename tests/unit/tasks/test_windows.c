@@ -4,7 +4,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/random.h"
-#include "tasks/documents.h"
+#include "tasks/documents.c" /* what is private there */
 
 #include <stdlib.h>
 #include <string.h>
@@ -36,11 +36,11 @@ static void make_docs(rig *x, int64_t max_ids, int64_t vocab)
     }
 }
 
-static dq_status cut(rig *x, dq_scheme scheme, int64_t ctx, int64_t stride, int64_t limit)
+static dq_status cut_rig(rig *x, dq_scheme scheme, int64_t ctx, int64_t stride, int64_t limit)
 {
     dq_err err = {0};
     dq_window_spec spec = {.scheme = scheme, .n_ctx = ctx, .stride = stride, .limit = limit};
-    dq_status s = dq_windows_cut(&x->w, x->doc, x->n_docs, &spec, PREFIX, BOS, x->a, &err);
+    dq_status s = cut(&x->w, x->doc, x->n_docs, x->n_docs, &spec, PREFIX, BOS, x->a, &err);
     assert_true(s == DQ_OK || s == DQ_MISMATCH);
     return s;
 }
@@ -78,7 +78,7 @@ TEST(test_cover)
         const dq_scheme scheme = (dq_scheme)(round % DQ_SCHEMES);
         const int64_t ctx = 4 + below(x, 60), stride = 1 + below(x, ctx - 1);
         make_docs(x, round % 3 ? MAX_IDS : 2 * ctx, 500);
-        if (cut(x, scheme, ctx, stride, 0) != DQ_OK) continue;
+        if (cut_rig(x, scheme, ctx, stride, 0) != DQ_OK) continue;
         check_windows(x, scheme, ctx, times);
         int64_t docs = 0;
         for (int64_t d = 0; d < x->n_docs; d++) {
@@ -107,7 +107,7 @@ TEST(test_context)
         const int64_t ctx = 4 + below(x, 60), stride = 1 + below(x, ctx - 1);
         const dq_scheme scheme = round % 2 ? DQ_WINDOW_STRIDE : DQ_WINDOW_ROLLING;
         make_docs(x, MAX_IDS, 500);
-        if (cut(x, scheme, ctx, stride, 0) != DQ_OK) continue;
+        if (cut_rig(x, scheme, ctx, stride, 0) != DQ_OK) continue;
         for (int64_t i = 0; i < x->w.n; i++) {
             const dq_window *w = &x->w.win[i];
             const int64_t n = x->doc[w->doc].n;
@@ -127,28 +127,28 @@ TEST(test_examples)
     rig *x = *case_state;
     x->n_docs = 1;
     x->doc[0] = (dq_doc_ids){.ids = x->ids[0], .n = 7};
-    assert_int_equal(cut(x, DQ_WINDOW_STRIDE, 4, 2, 0), DQ_OK);
+    assert_int_equal(cut_rig(x, DQ_WINDOW_STRIDE, 4, 2, 0), DQ_OK);
     const int64_t scored[] = {3, 2, 1};
     assert_int_equal(x->w.n, 3);
     for (int i = 0; i < 3; i++) assert_int_equal(dq_window_scored(&x->w.win[i]), scored[i]);
     x->doc[0].n = 10;
-    assert_int_equal(cut(x, DQ_WINDOW_ROLLING, 4, 0, 0), DQ_OK);
+    assert_int_equal(cut_rig(x, DQ_WINDOW_ROLLING, 4, 0, 0), DQ_OK);
     assert_int_equal(x->w.n, 3);
     assert_int_equal(x->w.win[0].ids[0], PREFIX);
     assert_int_equal(x->w.win[2].at, 5);
     assert_int_equal(x->w.win[2].first, 2);
     assert_false(x->w.cut);
-    assert_int_equal(cut(x, DQ_WINDOW_ROLLING, 4, 0, 2), DQ_OK);
+    assert_int_equal(cut_rig(x, DQ_WINDOW_ROLLING, 4, 0, 2), DQ_OK);
     assert_true(x->w.cut);
     assert_int_equal(x->w.n_values, 8);
     x->doc[0].n = 1300 / 5;
-    assert_int_equal(cut(x, DQ_WINDOW_CHUNK, 512 / 5, 0, 0), DQ_OK);
+    assert_int_equal(cut_rig(x, DQ_WINDOW_CHUNK, 512 / 5, 0, 0), DQ_OK);
     assert_int_equal(x->w.n, 2);
     x->doc[0].n = 203;
-    assert_int_equal(cut(x, DQ_WINDOW_CHUNK, 102, 0, 0), DQ_MISMATCH);
+    assert_int_equal(cut_rig(x, DQ_WINDOW_CHUNK, 102, 0, 0), DQ_MISMATCH);
     for (int s = 0; s < DQ_SCHEMES; s++) {
         x->doc[0].n = 0;
-        assert_int_equal(cut(x, (dq_scheme)s, 4, 0, 0), DQ_MISMATCH);
+        assert_int_equal(cut_rig(x, (dq_scheme)s, 4, 0, 0), DQ_MISMATCH);
     }
 }
 
@@ -194,7 +194,7 @@ TEST(test_slices)
             x->doc[d].n_before = below(x, 2);
             x->doc[d].n_after = below(x, 2);
         }
-        if (cut(x, scheme, 8 + below(x, 60), 0, 0) != DQ_OK) continue;
+        if (cut_rig(x, scheme, 8 + below(x, 60), 0, 0) != DQ_OK) continue;
         assert_int_equal(
             dq_slices_make(&s, &x->w, own ? NULL : x->doc, x->n_docs, threshold, x->a, &err),
             DQ_OK);
@@ -222,7 +222,7 @@ TEST(test_slice_example)
     dq_err err = {0};
     x->n_docs = 1;
     x->doc[0] = (dq_doc_ids){.ids = ids, .n = 8};
-    assert_int_equal(cut(x, DQ_WINDOW_BLOCK, 8, 0, 0), DQ_OK);
+    assert_int_equal(cut_rig(x, DQ_WINDOW_BLOCK, 8, 0, 0), DQ_OK);
     dq_slices_make(&s, &x->w, NULL, 0, 1250, x->a, &err);
     for (int i = 0; i < 7; i++) assert_int_equal(s.hit[i], i == 3 || i == 6);
     assert_int_equal(dq_slices_make(&s, &x->w, &corpus, 1, 1250, x->a, &err), DQ_OK);
@@ -247,8 +247,7 @@ TEST(test_documents)
     dq_docs d = {0};
     dq_err err = {0};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
-        assert_int_equal(dq_documents_count_words(counts[i].text, strlen(counts[i].text)),
-                         counts[i].words);
+        assert_int_equal(count_words(counts[i].text, strlen(counts[i].text)), counts[i].words);
     assert_int_equal(dq_documents_add(&d, "a.jsonl", lines, sizeof lines - 1, x->a, &err), DQ_OK);
     assert_int_equal(dq_documents_add(&d, "b.txt", "x\xff y", 4, x->a, &err), DQ_OK);
     assert_int_equal(dq_documents_add(&d, "c.txt", "", 0, x->a, &err), DQ_OK);
@@ -289,14 +288,14 @@ TEST(test_copies)
         for (int i = 0; i < IDS; i++) x->ids[d][i] = i;
         x->ids[d][IDS - 1] += same[d]; /* the last window alone differs */
     }
-    assert_int_equal(cut(x, DQ_WINDOW_BLOCK, 10, 0, 0), DQ_OK);
+    assert_int_equal(cut_rig(x, DQ_WINDOW_BLOCK, 10, 0, 0), DQ_OK);
     assert_int_equal(x->w.n, 4 * MAX_DOCS);
     assert_int_equal(x->w.n_clusters, 3);
     assert_int_equal(x->w.n_copies, 3);
     for (int64_t i = 0; i < x->w.n; i++) assert_int_equal(x->w.cluster[i], want[x->w.win[i].doc]);
     x->n_docs = 1;
     for (int i = 0; i < IDS; i++) x->ids[0][i] = i < 20 ? 0 : i;
-    assert_int_equal(cut(x, DQ_WINDOW_BLOCK, 10, 0, 0), DQ_OK);
+    assert_int_equal(cut_rig(x, DQ_WINDOW_BLOCK, 10, 0, 0), DQ_OK);
     assert_int_equal(x->w.n_clusters, 3);
     assert_int_equal(x->w.cluster[1], 0);
     assert_int_equal(x->w.cluster[3], 2);
