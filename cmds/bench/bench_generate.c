@@ -5,7 +5,6 @@
 #include "cmds/cli/cli.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/command.h"
-#include "eval/kinds.h"
 #include "eval/score.h"
 #include "settings/cache_options.h"
 
@@ -750,7 +749,6 @@ static dq_status decode_once(watch *w, const subject *s, dq_err *err)
     const dq_bench *o = &x->o;
     dq_generate_prompt prompt[DQ_BENCH_BATCH];
     const dq_pass pass = {.logit = {.bits = 16}, .math = o->math};
-    dq_generate_state state;
     dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     for (int i = 0; i < s->batch; i++) {
@@ -764,9 +762,8 @@ static dq_status decode_once(watch *w, const subject *s, dq_err *err)
                                    .stop_arg = w,
                                    .max_rows = (int64_t)s->batch * s->context,
                                    .max_seqs = s->batch};
-    if (dq_score_begin(&w->scorer, o->runner, &pass, &o->kv, err) == DQ_OK &&
-        dq_generate_new(&state, &spec, o->model, a, err) == DQ_OK)
-        dq_generate(&w->scorer, &spec, &state, err);
+    if (dq_score_begin(&w->scorer, o->runner, &pass, &o->kv, err) == DQ_OK)
+        dq_generate(&w->scorer, &spec, a, err);
     dq_score_end(&w->scorer);
     dq_arena_free(a);
     return err->code;

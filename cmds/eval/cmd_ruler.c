@@ -1,6 +1,4 @@
-/* Prompts as RULER builds them: lengths x samples as units, each answered greedily. Those of a
- * length are drawn from the seed, the length and the sample alone. A continuation ends where all
- * answers stand in it: more text would change no score.
+/* Prompts as RULER builds them, in dq eval.
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/cli.h"
 #include "cmds/eval/inside.h"
@@ -10,147 +8,16 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TASKS = 16, LENGTHS = 32 };
+enum { TASKS = 16 };
 
-typedef struct settings {
-    const dq_ruler_task *task;
-    int length[LENGTHS], n_lengths; /* none: see dq_eval_lengths */
-    int64_t samples;                /* of a length */
-    uint64_t seed;
-    bool query_aware; /* the question stands in what a cache evicts and rounds, else after it */
-} settings;
-
-/* dq_eval_ids.own */
-typedef struct prompts {
-    int length[LENGTHS], n_lengths;
-    int64_t samples;
-    const dq_ruler_prompt *of; /* [n_lengths * samples], length by length */
-} prompts;
-
-/* Indices into row->extra of a unit. */
-enum { FOUND, NEW_IDS, END, EXTRA };
-
-static const prompts *prompts_of(const dq_eval *e, const dq_eval_row *row)
+static const dq_ruler_set *set_of(const dq_eval *e, const dq_eval_row *row)
 {
     return e->ids[row->ids].own;
 }
 
-static dq_status load_text(dq_eval *e, dq_eval_source *source, dq_err *err)
-{
-    dq_ruler_text *t = dq_alloc(e->a, 1, sizeof *t, err);
-    if (!t) return err->code;
-    source->own = t;
-    if (dq_ruler_text_read(t, source->text, source->len, e->a, err) != DQ_OK)
-        return dq_in(err, "%s: ", source->path);
-    return DQ_OK;
-}
-
-static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
-{
-    const dq_eval_source *s = &e->source[ids->source];
-    const dq_eval_model *em = &e->model[ids->model];
-    prompts *set = dq_alloc(e->a, 1, sizeof *set, err);
-    if (!set) return err->code;
-    const settings *of = s->settings;
-    const dq_ruler_text *text = s->own;
-    const dq_ruler_maker m = {of->task, text, em->tok, e->bos, em->m->vocab, e->a};
-    if (text) {
-        ids->n_bad = text->n_bad;
-        ids->first_bad = text->first_bad;
-    }
-    DQ_TRY(dq_items_bos_check(m.t, e->bos, err));
-    DQ_TRY(dq_eval_lengths(set->length, &set->n_lengths, of->length, of->n_lengths, e, err));
-    set->samples = of->samples;
-    const int64_t n = set->n_lengths * set->samples, max_new = m.task->max_new;
-    dq_ruler_prompt *prompt = dq_alloc(m.a, (size_t)n, sizeof *prompt, err);
-    dq_request *r = dq_eval_requests(&ids->req, n, m.a, err);
-    if (!prompt || !r) return err->code;
-    for (int64_t i = 0; i < n; i++) {
-        DQ_TRY(dq_ruler_make(&prompt[i], &m, set->length[i / set->samples], of->seed,
-                             i % set->samples, err));
-        r[i].ctx = prompt[i].ids;
-        r[i].n_ctx = prompt[i].n;
-        r[i].n_cont = max_new;
-        r[i].value = i * max_new;
-    }
-    set->of = prompt;
-    ids->req.n_values = n * max_new;
-    ids->n_extra = EXTRA;
-    ids->own = set;
-    return DQ_OK;
-}
-
-static dq_status takes(const dq_eval_source *source, const dq_kv_spec *kv, dq_err *err)
-{
-    const settings *s = source->settings;
-    if (s->query_aware || !kv->evict.policy || !kv->evict.every) return DQ_OK;
-    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_EVERY},
-                        "%s: evicting every %lld tokens is not defined where the question comes "
-                        "after what is evicted",
-                        source->name, (long long)kv->evict.every);
-}
-
-static bool all_found(const void *arg, int64_t prompt, const char *text, size_t len)
-{
-    const dq_ruler_prompt *p = (const dq_ruler_prompt *)arg + prompt;
-    return dq_ruler_found(text, len, p->answer, p->n_answers) == 1;
-}
-
-static dq_status score(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
-                       dq_arena *a, dq_err *err)
-{
-    const settings *set = dq_eval_source_of(e, row)->settings;
-    const dq_ruler_prompt *of = prompts_of(e, row)->of + begin;
-    const dq_eval_ids *ids = &e->ids[row->ids];
-    dq_generate_state g;
-    dq_generate_prompt *prompt = dq_alloc(a, (size_t)(end - begin), sizeof *prompt, err);
-    if (!prompt) return err->code;
-    for (int64_t i = 0; i < end - begin; i++)
-        prompt[i] = (dq_generate_prompt){.ids = of[i].ids,
-                                         .n = of[i].n,
-                                         .max_new = set->task->max_new,
-                                         .context = set->query_aware ? 0 : of[i].question};
-    DQ_TRY(dq_eval_continue(&g, e, row, s, prompt, end - begin, all_found, of, false, a, err));
-    for (int64_t i = 0; i < g.n; i++) {
-        const dq_generate_result *result = &g.of[i];
-        const dq_request *r = &ids->req.req[begin + i];
-        double *extra = row->extra + (begin + i) * EXTRA;
-        char *text;
-        size_t len;
-        dq_eval_store(row, r->value, r->n_cont, result);
-        extra[NEW_IDS] = (double)result->n;
-        extra[END] = result->end;
-        DQ_TRY(dq_tokenizer_decode(e->model[ids->model].tok, result->ids, result->n, 0, &text, &len,
-                                   err));
-        extra[FOUND] = dq_ruler_found(text, len, of[i].answer, of[i].n_answers);
-        dq_block_free(text);
-    }
-    return DQ_OK;
-}
-
-static void judge(const dq_eval *e, const dq_eval_row *row, int metric, double *score)
-{
-    const int64_t n = dq_eval_units(e, row);
-    for (int64_t i = 0; i < n; i++) {
-        const double share = row->extra[i * EXTRA + FOUND];
-        score[i] = metric == 0 || share == 1 ? share : 0;
-    }
-}
-
-/* Metrics: "acc", the share of answers in the continuation, and "all_correct". */
-static const dq_eval_kind answered = {
-    .metric = {"acc", "all_correct"},
-    .load = load_text,
-    .encode = encode,
-    .judge = judge,
-    .cluster = "prompt",
-    .score = score,
-    .takes = takes,
-};
-
 typedef struct ruler_options {
-    dq_word question;   /* of question_name */
-    settings of[TASKS]; /* what they mean, by task */
+    dq_word question;            /* of question_name */
+    dq_ruler_settings of[TASKS]; /* what they mean, by task */
 } ruler_options;
 
 static const char *const question_name[] = {"query-agnostic", "query-aware"};
@@ -184,17 +51,17 @@ static dq_status choose(void *own, cmd_eval_options *o, const char *name, const 
 {
     ruler_options *r = own;
     const dq_ruler_task *t = dq_ruler_find(name);
-    settings *s = &r->of[t - dq_ruler_tasks];
+    dq_ruler_settings *s = &r->of[t - dq_ruler_tasks];
     const dq_eval_source source = {.name = t->name,
                                    .path = path ? path : t->name,
                                    .fileless = !path,
-                                   .kind = &answered,
+                                   .kind = &dq_eval_ruler,
                                    .settings = s};
-    *s = (settings){.task = t,
-                    .n_lengths = o->n_lengths,
-                    .samples = o->samples,
-                    .seed = o->kv.seed >= 0 ? (uint64_t)o->kv.seed : 1,
-                    .query_aware = r->question.at == 1};
+    *s = (dq_ruler_settings){.task = t,
+                             .n_lengths = o->n_lengths,
+                             .samples = o->samples,
+                             .seed = o->kv.seed >= 0 ? (uint64_t)o->kv.seed : 1,
+                             .query_aware = r->question.at == 1};
     memcpy(s->length, o->length, sizeof s->length);
     return cmd_eval_add_source(o, &source, "tasks", err);
 }
@@ -210,7 +77,7 @@ static dq_status load(void *own, dq_eval *e, const cmd_eval_options *o, int i,
 static void put_settings(json_t *all, const void *own, const dq_eval *e)
 {
     const dq_eval_source *source = cmd_eval_kind_source(&cmd_eval_ruler, e->source, e->n_sources);
-    const settings *s = source ? source->settings : NULL;
+    const dq_ruler_settings *s = source ? source->settings : NULL;
     (void)own;
     if (!s) return;
     json_object_set_new(
@@ -224,8 +91,8 @@ static void put_settings(json_t *all, const void *own, const dq_eval *e)
 static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval_row *r = &v->e->row[row];
-    const settings *s = dq_eval_source_of(v->e, r)->settings;
-    const prompts *set = prompts_of(v->e, r);
+    const dq_ruler_settings *s = dq_eval_source_of(v->e, r)->settings;
+    const dq_ruler_set *set = set_of(v->e, r);
     const double n = (double)set->samples;
     double *score = dq_block_new((size_t)dq_eval_units(v->e, r), sizeof *score, err);
     json_t *cells = json_array();
@@ -235,14 +102,14 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
     json_object_set_new(o, "passes",
                         json_string(s->query_aware ? "prompt+decode" : "context+question+decode"));
     if (!score) return err->code;
-    judge(v->e, r, 0, score);
+    dq_eval_ruler.judge(v->e, r, 0, score);
     for (int l = 0; l < set->n_lengths; l++) {
         const int64_t begin = l * set->samples, end = begin + set->samples;
         int64_t all = 0, prompt_ids = 0, new_ids = 0;
         for (int64_t i = begin; i < end; i++) {
             all += score[i] == 1;
-            prompt_ids += set->of[i].n;
-            new_ids += (int64_t)r->extra[i * EXTRA + NEW_IDS];
+            prompt_ids += set->prompt[i].n;
+            new_ids += (int64_t)r->extra[i * DQ_GEN_EXTRA + DQ_GEN_COUNT];
         }
         json_array_append_new(
             cells, json_pack("{s:i,s:I,s:o,s:o,s:o,s:o}", "length", set->length[l], "n",
@@ -269,21 +136,23 @@ static json_t *text_json(const dq_tokenizer *t, const int32_t *ids, int64_t n, d
 static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
                       dq_err *err)
 {
-    const prompts *set = prompts_of(v->e, r);
-    const dq_ruler_prompt *p = &set->of[unit];
+    const dq_ruler_set *set = set_of(v->e, r);
+    const dq_ruler_prompt *p = &set->prompt[unit];
     const dq_eval_ids *ids = &v->e->ids[r->ids];
     const dq_tokenizer *t = v->e->model[ids->model].tok;
-    const double *x = r->extra + unit * EXTRA;
+    const double *x = r->extra + unit * DQ_GEN_EXTRA;
     json_t *outputs = json_array();
     for (int k = 0; k < p->n_answers; k++)
         json_array_append_new(outputs, json_string(p->answer[k]));
     json_object_update_new(
-        o, json_pack("{s:i,s:I,s:o,s:I,s:I,s:o,s:o,s:s,s:o}", "length",
-                     set->length[unit / set->samples], "sample", (json_int_t)(unit % set->samples),
-                     "input", text_json(t, p->ids, p->n, err), "n_input", (json_int_t)p->n,
-                     "question", (json_int_t)p->question, "outputs", outputs, "prediction",
-                     text_json(t, r->top1 + ids->req.req[unit].value, (int64_t)x[NEW_IDS], err),
-                     "end", dq_text_end_name[(int)x[END]], "found", dq_document_real(x[FOUND])));
+        o,
+        json_pack("{s:i,s:I,s:o,s:I,s:I,s:o,s:o,s:s,s:o}", "length",
+                  set->length[unit / set->samples], "sample", (json_int_t)(unit % set->samples),
+                  "input", text_json(t, p->ids, p->n, err), "n_input", (json_int_t)p->n, "question",
+                  (json_int_t)p->question, "outputs", outputs, "prediction",
+                  text_json(t, r->top1 + ids->req.req[unit].value, (int64_t)x[DQ_GEN_COUNT], err),
+                  "end", dq_text_end_name[(int)x[DQ_GEN_END]], "found",
+                  dq_document_real(x[DQ_GEN_EXACT])));
     return err->code;
 }
 
@@ -296,11 +165,11 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
 {
     static const cmd_eval_key keys[] = {DQ_KEY_MODEL, DQ_KEY_TASK, DQ_KEY_LOGIT,
                                         DQ_KEY_MATH,  DQ_KEY_KV,   DQ_KEYS_END};
-    char name[LENGTHS][24];
-    cmd_eval_column column[LENGTHS];
-    const prompts *set = NULL;
+    char name[DQ_RULER_LENGTHS][24];
+    cmd_eval_column column[DQ_RULER_LENGTHS];
+    const dq_ruler_set *set = NULL;
     for (int i = 0; i < v->e->n_rows && !set; i++) {
-        if (cmd_eval_kind_shows(&cmd_eval_ruler, v->e, i)) set = prompts_of(v->e, &v->e->row[i]);
+        if (cmd_eval_kind_shows(&cmd_eval_ruler, v->e, i)) set = set_of(v->e, &v->e->row[i]);
     }
     if (!set || set->n_lengths < 2) return DQ_OK;
     for (int l = 0; l < set->n_lengths; l++) {
@@ -314,7 +183,7 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
 
 const cmd_eval_kind cmd_eval_ruler = {
     .name = "ruler",
-    .kind = {&answered},
+    .kind = {&dq_eval_ruler},
     .cli = {.size = sizeof(ruler_options),
             .options = options,
             .tasks_help =

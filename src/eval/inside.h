@@ -14,44 +14,32 @@
 #include "tasks/tasks.h"
 #include "work/work.h"
 
-/* Opens an empty sequence, or a copy of `parent` unless negative. -1: see err. */
-int32_t dq_score_open(dq_scorer *s, int32_t parent, dq_err *err);
-void dq_score_close(dq_scorer *s, const int32_t *seq, int64_t n);
-/* Tokens between two evictions after the context: kv->evict.every, or INT32_MAX without further
- * evictions. */
-int64_t dq_score_piece(const dq_scorer *s);
-
-typedef struct dq_pass_plan {
-    dq_scorer *s;
-    dq_arena *a;
-    const dq_attention_spans *spans; /* [n_layers] that the pass sums up; NULL: none */
-    int64_t *cu;
-    int32_t *seq, *ids, *pos;
-    int n_seq;
-    int64_t n_rows;
-    int64_t *row;    /* [n_requested] */
-    int32_t *target; /* [n_requested] */
-    int64_t *value;  /* [n_requested] where the answer goes */
-    int64_t n_requested;
-} dq_pass_plan;
-
-/* Makes an empty plan for so many sequences, rows and requested rows. */
-dq_status dq_pass_plan_begin(dq_pass_plan *p, dq_scorer *s, dq_arena *a, int64_t seqs, int64_t rows,
-                             int64_t requested, dq_err *err);
-void dq_pass_plan_clear(dq_pass_plan *p);
-/* Adds a sequence to the pass; and n rows to the last sequence. */
-void dq_pass_plan_sequence(dq_pass_plan *p, int32_t seq);
-void dq_pass_plan_rows(dq_pass_plan *p, const int32_t *ids, int64_t n, int64_t pos);
-/* Requested rows of a sequence must ascend. */
-void dq_pass_plan_ask(dq_pass_plan *p, int64_t row, int32_t target, int64_t value);
-
-/* Runs the pass, which the scorer's evictor observes. *hidden as in dq_runner_pass. */
-dq_status dq_pass_plan_run(dq_pass_plan *p, dq_mat *hidden, dq_err *err);
-/* Runs the pass; final states of requested rows go to `state`, results to `out` in order. */
-dq_status dq_pass_plan_answer(dq_pass_plan *p, dq_mat state, dq_scores out, dq_err *err);
-/* After a pass: evicts in its sequences, if there is an evictor, and measures them as contexts
- * alone in the cache. floor: see dq_kv_cached_floor; NULL: no measurement. */
-dq_status dq_pass_plan_compress(const dq_pass_plan *p, const dq_kv_bytes *floor, dq_err *err);
+/* Whether the text so far of a unit has all that is wanted; and how right it is by both metrics. */
+typedef bool dq_eval_is_over(const dq_eval *e, const dq_eval_row *row, int64_t unit,
+                             const char *text, size_t len);
+typedef dq_status dq_eval_judge_text(double right[2], const dq_eval *e, const dq_eval_row *row,
+                                     int64_t unit, const char *text, size_t len, dq_err *err);
+/* Continues n prompts, those of units from `begin` on, with a row's stop tokens, and until `over`
+ * says so (NULL: nobody is asked); see dq_generate. */
+dq_generate_result *dq_eval_continue(const dq_eval *e, const dq_eval_row *row, dq_scorer *s,
+                                     int64_t begin, const dq_generate_prompt *prompt, int64_t n,
+                                     dq_eval_is_over *over, bool logp, dq_arena *a, dq_err *err);
+/* Stores new ids in a row's top1 from `at` on, -1 after the last one up to `n`. */
+void dq_eval_store(dq_eval_row *row, int64_t at, int64_t n, const dq_generate_result *g);
+/* Continues the requests of units begin .. end - 1, and stores ids, numbers (dq_eval_generated) and
+ * what `judge` says. */
+dq_status dq_eval_write(const dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin,
+                        int64_t end, dq_eval_is_over *over, dq_eval_judge_text *judge, dq_arena *a,
+                        dq_err *err);
+/* dq_eval_kind.judge of what dq_eval_write stored. */
+void dq_eval_judge_written(const dq_eval *e, const dq_eval_row *row, int metric, double *score);
+/* A request an item, with memory from a. NULL: see err. */
+dq_request *dq_eval_requests(dq_requests *out, int64_t n, dq_arena *a, dq_err *err);
+/* Lengths of prompts, given or (none) one: DQ_DEFAULT_LENGTH, or the fewest positions of all models.
+ * DQ_MISMATCH: a model has fewer positions. */
+enum { DQ_DEFAULT_LENGTH = 4096 };
+dq_status dq_eval_lengths(int *length, int *n, const int *given, int n_given, const dq_eval *e,
+                          dq_err *err);
 
 /* Of windows, what dq_eval_numbers_of (a zeroed *out but for is_task and is_ref) and dq_eval_worse
  * give. */

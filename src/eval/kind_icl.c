@@ -209,6 +209,7 @@ static dq_status csv_example(dq_icl_reader *r, dq_csv *c, char *out, dq_err *err
 
 static dq_status read_csv(dq_icl_reader *r, const char *text, size_t len, dq_err *err)
 {
+    static const char *const title[2] = {"text", "category"};
     const char *field[2] = {"", ""};
     int have;
     DQ_TRY(dq_task_file_text(&text, &len, &r->n_bad, &r->first_bad, r->a, err));
@@ -216,7 +217,7 @@ static dq_status read_csv(dq_icl_reader *r, const char *text, size_t len, dq_err
     char *out = dq_alloc(r->a, len + 1, 1, err);
     if (!out) return err->code;
     DQ_TRY(dq_csv_record(&c, out, field, 2, &have, err));
-    if (have != 2 || strcmp(field[0], "text") != 0 || strcmp(field[1], "category") != 0)
+    if (have != 2 || strcmp(field[0], title[0]) != 0 || strcmp(field[1], title[1]) != 0)
         return dq_fail(err, DQ_DAMAGED, "line 1: expected the header text,category");
     while (c.at < c.n) DQ_TRY(csv_example(r, &c, out, err));
     return DQ_OK;

@@ -464,11 +464,11 @@ static dq_status force(const run *x, dq_err *err)
 }
 
 /* An answer ends at two newlines. */
-static bool is_over(const void *arg, int64_t prompt, const char *text, size_t len)
+static bool is_over(const dq_eval *e, const dq_eval_row *row, int64_t unit, const char *text,
+                    size_t len)
 {
     bool over = false;
-    (void)arg;
-    (void)prompt;
+    (void)e, (void)row, (void)unit;
     for (size_t i = 0; i + 1 < len; i++) over = over || (text[i] == '\n' && text[i + 1] == '\n');
     return over;
 }
@@ -520,13 +520,14 @@ static dq_status generate(const run *x, dq_err *err)
     }
     DQ_TRY(err->code);
     for (int k = 0; k < most; k++) {
-        dq_generate_state g;
         for (int64_t i = 0; i < n; i++)
             prompt[i].max_new = x->set->prompt[x->begin + i].requested > k ? DQ_NEEDLE_NEW : 0;
-        DQ_TRY(dq_eval_continue(&g, x->e, x->row, x->s, prompt, n, is_over, NULL, true, x->a, err));
+        const dq_generate_result *g =
+            dq_eval_continue(x->e, x->row, x->s, x->begin, prompt, n, is_over, true, x->a, err);
+        if (!g) return err->code;
         for (int64_t i = 0; i < n; i++) {
             if (prompt[i].max_new)
-                DQ_TRY(take_answer(x, x->begin + i, k, &g.of[i], ids[i], &prompt[i].n, err));
+                DQ_TRY(take_answer(x, x->begin + i, k, &g[i], ids[i], &prompt[i].n, err));
         }
     }
     return DQ_OK;
@@ -571,20 +572,6 @@ static void put_shares(double *into, const dq_span_share *sums, int n_layers, in
     }
 }
 
-/* `spans` receives sums of attention. */
-static dq_status run_rows(const run *x, const dq_needle_prompt *p, int32_t seq, int64_t begin,
-                          int64_t end, const dq_attention_spans *spans, dq_err *err)
-{
-    dq_pass_plan plan;
-    dq_mat hidden;
-    DQ_TRY(dq_pass_plan_begin(&plan, x->s, x->a, 1, end - begin, 0, err));
-    plan.spans = spans;
-    dq_pass_plan_sequence(&plan, seq);
-    dq_pass_plan_rows(&plan, p->ids + begin, end - begin, begin);
-    DQ_TRY(dq_pass_plan_run(&plan, &hidden, err));
-    return dq_backend_sync(dq_runner_backend(x->s->r), err);
-}
-
 /* The question reads back a compressed cache only in a pass of its own. */
 static dq_status attend(const run *x, int64_t unit, dq_err *err)
 {
@@ -592,7 +579,6 @@ static dq_status attend(const run *x, int64_t unit, dq_err *err)
     const dq_model *m = dq_runner_model(x->s->r);
     const int n_layers = m->n_layers, n_out = m->map.n_out;
     const int64_t at = 0, last = x->set->settings->query_rows ? p->n - p->question : 1;
-    const bool plain = dq_kv_spec_is_plain(&x->row->kv);
     uint8_t *label = dq_alloc(x->a, (size_t)p->n, 1, err);
     dq_span_share *sums = dq_alloc(x->a, (size_t)(n_layers * n_out), sizeof *sums, err);
     dq_attention_spans *spans = dq_alloc(x->a, (size_t)n_layers, sizeof *spans, err);
@@ -600,12 +586,7 @@ static dq_status attend(const run *x, int64_t unit, dq_err *err)
     put_labels(label, p);
     for (int l = 0; l < n_layers; l++)
         spans[l] = (dq_attention_spans){DQ_NEEDLE_CLASSES, label, &at, &last, sums + l * n_out};
-    int32_t seq = dq_score_open(x->s, -1, err);
-    if (seq < 0) return err->code;
-    if (plain || run_rows(x, p, seq, 0, p->question, NULL, err) == DQ_OK)
-        run_rows(x, p, seq, plain ? 0 : p->question, p->n, spans, err);
-    dq_score_close(x->s, &seq, 1);
-    x->s->work.tokens += p->n;
+    dq_score_attend(x->s, p->ids, p->question, p->n, spans, x->a, err);
     if (err->code == DQ_OK)
         put_shares(unit_of(x->e, x->row, unit) + DQ_NEEDLE_AT_SHARE, sums, n_layers, n_out);
     return err->code;

@@ -10,86 +10,6 @@
 #include "tasks/questions.h"
 #include "tasks/tasks.h"
 
-/* Greedy continuations of many prompts; grouping and sharing never change a bit of a result. */
-
-typedef struct dq_generate_prompt {
-    const int32_t *ids; /* [n], BOS and all */
-    int64_t n;          /* at least 1, at most the model's positions */
-    int64_t max_new;    /* ids to add at most; none below 1 */
-    int64_t context;    /* of the n tokens, those that the cache is cut after; 0: all */
-} dq_generate_prompt;
-
-/* Called after each new id but a stop id, on the thread of dq_generate; true ends the sequence.
- * ids[n]: all new ids of `prompt`. */
-typedef bool dq_generate_stop(void *arg, int64_t prompt, const int32_t *ids, int64_t n);
-
-typedef struct dq_generate_result {
-    int32_t *ids; /* [n] new ids, without the stop id */
-    double *logp; /* [n] ln of the probability of each, nats; NULL unless asked for */
-    int64_t n;
-    dq_text_end end;
-} dq_generate_result;
-
-/* Everything pointed at belongs to the caller and must outlive the work. */
-typedef struct dq_generate_spec {
-    const dq_generate_prompt *prompt; /* [n] */
-    int64_t n;
-    const int32_t *stop_id; /* [n_stop_ids]: EOS and its like */
-    int64_t n_stop_ids;
-    dq_generate_stop *stop; /* NULL: nobody is asked */
-    void *stop_arg;
-    bool logp;    /* fill dq_generate_result.logp */
-    bool measure; /* the scorer's work.cached counts what prompts take; they then share no prefix */
-    int64_t max_rows; /* of prompts in one pass, except that one prompt is always taken; 0: 4096 */
-    int64_t max_seqs; /* alive at a time; 0: 64 */
-} dq_generate_spec;
-
-typedef struct dq_generate_state {
-    dq_generate_result *of; /* [n] by prompt */
-    int64_t n;
-    int64_t n_done; /* prompts 0 .. n_done - 1 have ended; single ones after them may have, too */
-} dq_generate_state;
-
-/* Checks the prompts and allocates results in the arena. DQ_MISMATCH: a prompt without ids, or
- * beyond the model's positions. */
-dq_status dq_generate_new(dq_generate_state *g, const dq_generate_spec *spec, const dq_model *m,
-                          dq_arena *a, dq_err *err);
-
-/* Continues every prompt that has not ended, each new id being the most likely one, the lowest
- * among equals. Passes: the prompt (its last row answers for the first new id), then one row for
- * each new id but the last. With an evictor tokens are evicted after the prompt and after every
- * kv->evict.every new ids that were fed; these evictions look at all rows since the one before,
- * whatever the window of last rows. Where prompts have a context, a cache that is not plain takes
- * it in a pass of its own, is measured and evicts after it, and then takes the rest; all prompts of
- * a call have one or none has, and nothing is evicted after new ids (kv->evict.every is 0).
- *
- * A beginning of at least 32 tokens that all prompts of a group have is computed once and forked
- * before anything is evicted, where that keeps the bits: the logit rounding looks at one row only,
- * and the eviction policy sums up no attention (such sums depend on how rows were spread over
- * passes).
- *
- * DQ_DAMAGED when logits are no numbers. After any failure, DQ_STOPPED among them, results that
- * have ended stay; call again to do the rest. */
-dq_status dq_generate(dq_scorer *s, const dq_generate_spec *spec, dq_generate_state *g,
-                      dq_err *err);
-
-/* Whether the text so far of a prompt has all that is wanted. */
-typedef bool dq_eval_is_over(const void *arg, int64_t prompt, const char *text, size_t len);
-/* Continues n prompts with a row's stop tokens, and until `over` says so (NULL: nobody is asked).
- */
-dq_status dq_eval_continue(dq_generate_state *g, const dq_eval *e, const dq_eval_row *row,
-                           dq_scorer *s, const dq_generate_prompt *prompt, int64_t n,
-                           dq_eval_is_over *over, const void *arg, bool logp, dq_arena *a,
-                           dq_err *err);
-/* Stores new ids in a row's top1 from `at` on, -1 after the last one up to `n`. */
-void dq_eval_store(dq_eval_row *row, int64_t at, int64_t n, const dq_generate_result *g);
-/* A request an item, with memory from a. NULL: see err. */
-dq_request *dq_eval_requests(dq_requests *out, int64_t n, dq_arena *a, dq_err *err);
-/* Lengths of prompts, given or (none) one. DQ_MISMATCH: a model has fewer positions. */
-enum { DQ_DEFAULT_LENGTH = 4096 }; /* or the fewest positions of all models */
-dq_status dq_eval_lengths(int *length, int *n, const int *given, int n_given, const dq_eval *e,
-                          dq_err *err);
-
 /* Sources whose units are prompts for greedy continuation. A request's n_cont is the number of new
  * ids asked for; a row's top1 holds them, -1 after the last. */
 
@@ -108,7 +28,7 @@ extern const dq_eval_kind dq_eval_prompts; /* continued for somebody else to jud
 typedef enum dq_eval_generated {
     DQ_GEN_COUNT, /* new ids */
     DQ_GEN_END,   /* dq_text_end */
-    DQ_GEN_EXACT, /* dq_answer_verdict.flexible; of prompts 0, like the next */
+    DQ_GEN_EXACT, /* by the first metric; 0 where there is none, like the next */
     DQ_GEN_STRICT,
     DQ_GEN_EXTRA
 } dq_eval_generated;
@@ -446,5 +366,51 @@ dq_status dq_text_numbers_details(const dq_eval *e, int row, dq_text_details *ou
 /* Reported positions of windows with t scored tokens: powers of two from 1024 (below 4096 tokens,
  * from 16) on, and t. Returns their number. */
 int dq_text_numbers_positions(int64_t at[DQ_POSITIONS_MAX], int64_t t);
+
+/* Synthetic prompts for long contexts, built as in arXiv 2404.06654 (RULER) with dq's own words;
+ * docs/math/text.md names the differences. Each is answered greedily; numbers of a unit are those of
+ * dq_eval_generated, and the metrics "acc", the share of answers that are found, and "all_correct". */
+
+extern const dq_eval_kind dq_eval_ruler;
+
+struct dq_ruler_draft;
+typedef struct dq_ruler_task {
+    const char *name;
+    bool takes_text;
+    bool by_words;   /* units are different words of the text, which has only so many */
+    int64_t max_new; /* ids that an answer may have */
+    int64_t least;   /* units */
+    /* `units` makes the prompt longer: words of text, lines, or different words. */
+    void (*write)(struct dq_ruler_draft *d, int64_t units);
+    int keys, values, requested; /* of needles: keys, values of each, keys that are requested */
+} dq_ruler_task;
+extern const dq_ruler_task dq_ruler_tasks[];
+extern const int dq_ruler_n_tasks;
+const dq_ruler_task *dq_ruler_find(const char *name); /* NULL: none has that name */
+
+enum { DQ_RULER_LENGTHS = 32 };
+typedef struct dq_ruler_settings {
+    const dq_ruler_task *task;
+    int length[DQ_RULER_LENGTHS], n_lengths; /* none: the default, or what all models hold */
+    int64_t samples;                         /* of a length */
+    uint64_t seed;
+    bool query_aware; /* the question stands in what a cache evicts and rounds, else after it */
+} dq_ruler_settings;
+
+typedef struct dq_ruler_prompt {
+    const int32_t *ids; /* [n], template included; n + max_new is at most the length asked for */
+    int64_t n;
+    int64_t question; /* ids 0 .. question - 1 are those of the text before the question alone */
+    const char *const *answer; /* [n_answers] */
+    int n_answers;
+    int64_t units;
+} dq_ruler_prompt;
+
+/* dq_eval_ids.own */
+typedef struct dq_ruler_set {
+    int length[DQ_RULER_LENGTHS], n_lengths;
+    int64_t samples;
+    const dq_ruler_prompt *prompt; /* [n_lengths * samples], length by length */
+} dq_ruler_set;
 
 #endif

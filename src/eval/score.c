@@ -6,15 +6,29 @@
 
 #include "base/os.h"
 #include "engine/runner.h"
-#include "eval/inside.h"
 
 #include <math.h>
 #include <string.h>
 
-dq_status dq_pass_plan_begin(dq_pass_plan *p, dq_scorer *s, dq_arena *a, int64_t seqs, int64_t rows,
-                             int64_t requested, dq_err *err)
+typedef struct pass_plan {
+    dq_scorer *s;
+    dq_arena *a;
+    const dq_attention_spans *spans; /* [n_layers] that the pass sums up; NULL: none */
+    int64_t *cu;
+    int32_t *seq, *ids, *pos;
+    int n_seq;
+    int64_t n_rows;
+    int64_t *row;    /* [n_requested] */
+    int32_t *target; /* [n_requested] */
+    int64_t *value;  /* [n_requested] where the answer goes */
+    int64_t n_requested;
+} pass_plan;
+
+/* Makes an empty plan for so many sequences, rows and requested rows. */
+static dq_status plan_begin(pass_plan *p, dq_scorer *s, dq_arena *a, int64_t seqs, int64_t rows,
+                            int64_t requested, dq_err *err)
 {
-    *p = (dq_pass_plan){.s = s, .a = a};
+    *p = (pass_plan){.s = s, .a = a};
     p->cu = dq_alloc(a, (size_t)seqs + 1, sizeof *p->cu, err);
     p->seq = dq_alloc(a, (size_t)seqs, sizeof *p->seq, err);
     p->ids = dq_alloc(a, (size_t)rows, sizeof *p->ids, err);
@@ -25,19 +39,20 @@ dq_status dq_pass_plan_begin(dq_pass_plan *p, dq_scorer *s, dq_arena *a, int64_t
     return err->code;
 }
 
-void dq_pass_plan_clear(dq_pass_plan *p)
+static void plan_clear(pass_plan *p)
 {
     p->n_seq = 0;
     p->n_rows = p->n_requested = 0;
 }
 
-void dq_pass_plan_sequence(dq_pass_plan *p, int32_t seq)
+/* Adds a sequence to the pass; plan_rows adds n rows to the last sequence. */
+static void plan_sequence(pass_plan *p, int32_t seq)
 {
     p->seq[p->n_seq++] = seq;
     p->cu[p->n_seq] = p->n_rows;
 }
 
-void dq_pass_plan_rows(dq_pass_plan *p, const int32_t *ids, int64_t n, int64_t pos)
+static void plan_rows(pass_plan *p, const int32_t *ids, int64_t n, int64_t pos)
 {
     if (n > 0) memcpy(p->ids + p->n_rows, ids, (size_t)n * sizeof *ids);
     for (int64_t i = 0; i < n; i++) p->pos[p->n_rows + i] = (int32_t)(pos + i);
@@ -45,14 +60,15 @@ void dq_pass_plan_rows(dq_pass_plan *p, const int32_t *ids, int64_t n, int64_t p
     p->cu[p->n_seq] = p->n_rows;
 }
 
-void dq_pass_plan_ask(dq_pass_plan *p, int64_t row, int32_t target, int64_t value)
+/* Requested rows of a sequence must ascend. */
+static void plan_ask(pass_plan *p, int64_t row, int32_t target, int64_t value)
 {
     p->row[p->n_requested] = row;
     p->target[p->n_requested] = target;
     p->value[p->n_requested++] = value;
 }
 
-static dq_batch batch_of(const dq_pass_plan *p)
+static dq_batch batch_of(const pass_plan *p)
 {
     return (dq_batch){.n_seq = p->n_seq,
                       .n_rows = p->n_rows,
@@ -62,7 +78,8 @@ static dq_batch batch_of(const dq_pass_plan *p)
                       .pos = p->pos};
 }
 
-dq_status dq_pass_plan_run(dq_pass_plan *p, dq_mat *hidden, dq_err *err)
+/* Runs the pass, which the scorer's evictor observes. *hidden as in dq_runner_pass. */
+static dq_status plan_run(pass_plan *p, dq_mat *hidden, dq_err *err)
 {
     dq_scorer *s = p->s;
     dq_batch batch = batch_of(p);
@@ -78,12 +95,13 @@ dq_status dq_pass_plan_run(dq_pass_plan *p, dq_mat *hidden, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_pass_plan_answer(dq_pass_plan *p, dq_mat state, dq_scores out, dq_err *err)
+/* Runs the pass; final states of requested rows go to `state`, results to `out` in order. */
+static dq_status plan_answer(pass_plan *p, dq_mat state, dq_scores out, dq_err *err)
 {
     dq_scorer *s = p->s;
     dq_backend *b = dq_runner_backend(s->r);
     dq_mat hidden;
-    DQ_TRY(dq_pass_plan_run(p, &hidden, err));
+    DQ_TRY(plan_run(p, &hidden, err));
     /* Keys that the requested rows read. */
     dq_runner *r = p->s->r;
     int32_t *pos;
@@ -108,12 +126,12 @@ dq_status dq_pass_plan_answer(dq_pass_plan *p, dq_mat state, dq_scores out, dq_e
 }
 
 /* Does nothing without rows; results go to `out` by `value`. */
-static dq_status pass_plan_score(dq_pass_plan *p, dq_scores out, dq_err *err)
+static dq_status plan_score(pass_plan *p, dq_scores out, dq_err *err)
 {
     dq_backend *b = dq_runner_backend(p->s->r);
     dq_mat state = {0};
     if (p->n_rows == 0) return DQ_OK;
-    if (p->n_requested == 0) return dq_pass_plan_run(p, &state, err);
+    if (p->n_requested == 0) return plan_run(p, &state, err);
     dq_scores requested = {
         .logp = dq_alloc(p->a, (size_t)p->n_requested, sizeof *requested.logp, err),
         .top1 = dq_alloc(p->a, (size_t)p->n_requested, sizeof *requested.top1, err)};
@@ -127,7 +145,7 @@ static dq_status pass_plan_score(dq_pass_plan *p, dq_scores out, dq_err *err)
         }
         state = m;
     }
-    if (err->code == DQ_OK && dq_pass_plan_answer(p, state, requested, err) == DQ_OK) {
+    if (err->code == DQ_OK && plan_answer(p, state, requested, err) == DQ_OK) {
         for (int64_t i = 0; i < p->n_requested; i++) {
             out.logp[p->value[i]] = requested.logp[i];
             out.top1[p->value[i]] = requested.top1[i];
@@ -137,7 +155,9 @@ static dq_status pass_plan_score(dq_pass_plan *p, dq_scores out, dq_err *err)
     return err->code;
 }
 
-dq_status dq_pass_plan_compress(const dq_pass_plan *p, const dq_kv_bytes *floor, dq_err *err)
+/* After a pass: evicts in its sequences, if there is an evictor, and measures them as contexts
+ * alone in the cache. floor: see dq_kv_cached_floor; NULL: no measurement. */
+static dq_status plan_compress(const pass_plan *p, const dq_kv_bytes *floor, dq_err *err)
 {
     dq_scorer *s = p->s;
     const dq_batch batch = batch_of(p);
@@ -224,9 +244,18 @@ dq_status dq_score_begin(dq_scorer *s, dq_runner *r, const dq_pass *pass, const 
     return dq_evictor_new(&s->evictor, r, kv, pass, err);
 }
 
+static void close_seqs(dq_scorer *s, const int32_t *seq, int64_t n)
+{
+    dq_backend *b = dq_runner_backend(s->r);
+    for (int64_t i = 0; i < n; i++) {
+        if (s->evictor) dq_evictor_forget(s->evictor, seq[i]);
+        b->ops->kv_seq_free(b, dq_runner_kv(s->r), seq[i]);
+    }
+}
+
 static void drop_prefix(dq_scorer *s)
 {
-    if (s->cached >= 0) dq_score_close(s, &s->cached, 1);
+    if (s->cached >= 0) close_seqs(s, &s->cached, 1);
     s->cached = -1;
     s->prefix = NULL;
 }
@@ -239,7 +268,8 @@ void dq_score_end(dq_scorer *s)
     *s = (dq_scorer){0};
 }
 
-int32_t dq_score_open(dq_scorer *s, int32_t parent, dq_err *err)
+/* Opens an empty sequence, or a copy of `parent` unless negative. -1: see err. */
+static int32_t open_seq(dq_scorer *s, int32_t parent, dq_err *err)
 {
     dq_backend *b = dq_runner_backend(s->r);
     dq_kv *kv = dq_runner_kv(s->r);
@@ -250,22 +280,15 @@ int32_t dq_score_open(dq_scorer *s, int32_t parent, dq_err *err)
         return -1;
     }
     if (parent >= 0 && s->evictor && dq_evictor_fork(s->evictor, parent, seq, err) != DQ_OK) {
-        dq_score_close(s, &seq, 1);
+        close_seqs(s, &seq, 1);
         return -1;
     }
     return seq;
 }
 
-void dq_score_close(dq_scorer *s, const int32_t *seq, int64_t n)
-{
-    dq_backend *b = dq_runner_backend(s->r);
-    for (int64_t i = 0; i < n; i++) {
-        if (s->evictor) dq_evictor_forget(s->evictor, seq[i]);
-        b->ops->kv_seq_free(b, dq_runner_kv(s->r), seq[i]);
-    }
-}
-
-int64_t dq_score_piece(const dq_scorer *s)
+/* Tokens between two evictions after the context: kv->evict.every, or INT32_MAX without further
+ * evictions. */
+static int64_t piece_of(const dq_scorer *s)
 {
     const int64_t every = s->evictor ? s->kv->evict.every : 0;
     return every > 0 && every < INT32_MAX ? every : INT32_MAX;
@@ -351,55 +374,55 @@ static int64_t scored_at(const pass_group *g, const dq_request *r)
 }
 
 /* Of ids at positions at .. at + n - 1, plans those in from .. to - 1. */
-static void plan_ids(dq_pass_plan *p, const int32_t *ids, int64_t n, int64_t at, int64_t from,
+static void plan_ids(pass_plan *p, const int32_t *ids, int64_t n, int64_t at, int64_t from,
                      int64_t to)
 {
     if (from < at) from = at;
     if (to > at + n) to = at + n;
-    if (from < to) dq_pass_plan_rows(p, ids + (from - at), to - from, from);
+    if (from < to) plan_rows(p, ids + (from - at), to - from, from);
 }
 
-static void plan_feed(dq_pass_plan *p, const pass_group *g, const feed *f, int64_t skip, int64_t n)
+static void plan_feed(pass_plan *p, const pass_group *g, const feed *f, int64_t skip, int64_t n)
 {
     const dq_request *r = &g->q->req[f->req];
     const int64_t scored = scored_at(g, r), row = p->n_rows, from = f->begin + skip;
     const int64_t to = f->end - from < n ? f->end : from + n;
     if (from >= to) return;
-    dq_pass_plan_sequence(p, f->seq);
+    plan_sequence(p, f->seq);
     plan_ids(p, g->prefix->ids, g->prefix->n, 0, from, to);
     plan_ids(p, r->ctx, r->n_ctx, g->prefix->n, from, to);
     plan_ids(p, r->cont, r->n_cont - 1, scored, from, to);
     for (int64_t pos = from < scored - 1 ? scored - 1 : from; pos < to; pos++) {
         const int64_t i = pos + 1 - scored; /* of the id that is asked for */
         for (int64_t k = f->req; i == 0 && k < f->req_end; k++)
-            dq_pass_plan_ask(p, row + pos - from, g->q->req[k].cont[0], g->q->req[k].value);
-        if (i > 0) dq_pass_plan_ask(p, row + pos - from, r->cont[i], r->value + i);
+            plan_ask(p, row + pos - from, g->q->req[k].cont[0], g->q->req[k].value);
+        if (i > 0) plan_ask(p, row + pos - from, r->cont[i], r->value + i);
     }
 }
 
 /* One pass with up to n tokens of every feed, from its token `skip` on. */
-static dq_status run_piece(pass_group *g, dq_pass_plan *p, int64_t skip, int64_t n, dq_err *err)
+static dq_status run_piece(pass_group *g, pass_plan *p, int64_t skip, int64_t n, dq_err *err)
 {
     int64_t rows = 0;
     for (int64_t i = 0; i < g->n_feeds; i++) {
         const int64_t left = g->feed[i].end - g->feed[i].begin - skip;
         if (left > 0) rows += left < n ? left : n;
     }
-    DQ_TRY(dq_pass_plan_begin(p, g->s, g->a, g->n_feeds, rows, rows + g->n, err));
+    DQ_TRY(plan_begin(p, g->s, g->a, g->n_feeds, rows, rows + g->n, err));
     for (int64_t i = 0; i < g->n_feeds; i++) plan_feed(p, g, &g->feed[i], skip, n);
-    return pass_plan_score(p, g->out, err);
+    return plan_score(p, g->out, err);
 }
 
 static dq_status run_feeds(pass_group *g, dq_err *err)
 {
-    const int64_t piece = dq_score_piece(g->s);
+    const int64_t piece = piece_of(g->s);
     int64_t longest = 0;
     for (int64_t i = 0; i < g->n_feeds; i++) {
         const int64_t n = g->feed[i].end - g->feed[i].begin;
         if (n > longest) longest = n;
     }
     for (int64_t skip = 0; skip < longest; skip += piece) {
-        dq_pass_plan p;
+        pass_plan p;
         DQ_TRY(run_piece(g, &p, skip, piece, err));
         /* Evicts in sequences that have had `fed` tokens and go on; each sequence decides by
          * itself. Later evictions do not count as cost of a context. */
@@ -432,7 +455,7 @@ static dq_status run_feeds(pass_group *g, dq_err *err)
 
 static int32_t open_sequence(pass_group *g, int32_t parent, dq_err *err)
 {
-    int32_t seq = dq_score_open(g->s, parent, err);
+    int32_t seq = open_seq(g->s, parent, err);
     if (seq >= 0) g->seq[g->n_seq++] = seq;
     return seq;
 }
@@ -441,7 +464,7 @@ static int32_t open_sequence(pass_group *g, int32_t parent, dq_err *err)
 static dq_status run_contexts(pass_group *g, dq_err *err)
 {
     dq_scorer *s = g->s;
-    dq_pass_plan p;
+    pass_plan p;
     dq_kv_bytes floor;
     if (s->cached < 0) DQ_TRY(dq_kv_cached_floor(&floor, s->r, g->n, err));
     for (int64_t i = g->begin; i < g->end; i++) {
@@ -469,7 +492,7 @@ static dq_status run_contexts(pass_group *g, dq_err *err)
     }
     if (s->cached < 0 && !g->whole) {
         DQ_TRY(run_piece(g, &p, 0, INT32_MAX, err));
-        return dq_pass_plan_compress(&p, &floor, err);
+        return plan_compress(&p, &floor, err);
     }
     if (g->plain) s->work.cached.missed += g->n_feeds;
     return run_feeds(g, err);
@@ -479,21 +502,21 @@ static dq_status cache_prefix(pass_group *g, dq_err *err)
 {
     dq_scorer *s = g->s;
     const dq_shared_prefix *prefix = g->prefix;
-    dq_pass_plan p;
+    pass_plan p;
     dq_kv_bytes floor;
     dq_mat hidden;
     if (s->cached >= 0 && s->prefix == prefix) return DQ_OK;
     drop_prefix(s);
     if (prefix->n == 0) return DQ_OK;
     if (!g->plain) DQ_TRY(dq_kv_cached_floor(&floor, s->r, 1, err));
-    DQ_TRY(dq_pass_plan_begin(&p, s, g->a, 1, prefix->n, 0, err));
-    s->cached = dq_score_open(s, -1, err);
+    DQ_TRY(plan_begin(&p, s, g->a, 1, prefix->n, 0, err));
+    s->cached = open_seq(s, -1, err);
     if (s->cached < 0) return err->code;
     s->prefix = prefix;
-    dq_pass_plan_sequence(&p, s->cached);
-    dq_pass_plan_rows(&p, prefix->ids, prefix->n, 0);
-    DQ_TRY(dq_pass_plan_run(&p, &hidden, err));
-    return g->plain ? DQ_OK : dq_pass_plan_compress(&p, &floor, err);
+    plan_sequence(&p, s->cached);
+    plan_rows(&p, prefix->ids, prefix->n, 0);
+    DQ_TRY(plan_run(&p, &hidden, err));
+    return g->plain ? DQ_OK : plan_compress(&p, &floor, err);
 }
 
 static dq_status score_group(pass_group *g, dq_err *err)
@@ -539,7 +562,7 @@ dq_status dq_score_items(dq_scorer *s, const dq_requests *q, int64_t begin, int6
     for (int64_t k = q->at[begin]; k < q->at[end]; k++)
         s->work.tokens += g.prefix->n + dq_score_fed(&q->req[k]);
     score_group(&g, err);
-    dq_score_close(s, g.seq, g.n_seq);
+    close_seqs(s, g.seq, g.n_seq);
     dq_arena_free(g.a);
     if (err->code != DQ_OK) drop_prefix(s);
     return err->code;
@@ -578,7 +601,7 @@ static dq_status open_sequences(window_group *g, dq_err *err)
 {
     g->seq = dq_alloc(g->a, (size_t)g->n, sizeof *g->seq, err);
     while (g->seq && g->n_seq < g->n) {
-        const int32_t seq = dq_score_open(g->s, -1, err);
+        const int32_t seq = open_seq(g->s, -1, err);
         if (seq < 0) break;
         g->seq[g->n_seq++] = seq;
     }
@@ -587,28 +610,28 @@ static dq_status open_sequences(window_group *g, dq_err *err)
 
 static dq_status score_whole(window_group *g, dq_err *err)
 {
-    dq_pass_plan p;
-    DQ_TRY(dq_pass_plan_begin(&p, g->s, g->a, g->n, g->rows, g->scored, err));
+    pass_plan p;
+    DQ_TRY(plan_begin(&p, g->s, g->a, g->n, g->rows, g->scored, err));
     DQ_TRY(open_sequences(g, err));
     for (int64_t i = 0; i < g->n; i++) {
         const dq_window *w = &g->w[i];
         const int64_t base = p.n_rows;
-        dq_pass_plan_sequence(&p, g->seq[i]);
-        dq_pass_plan_rows(&p, w->ids, w->n, 0);
+        plan_sequence(&p, g->seq[i]);
+        plan_rows(&p, w->ids, w->n, 0);
         for (int64_t t = w->first; t + 1 < w->n + w->past; t++)
-            dq_pass_plan_ask(&p, base + t, w->ids[t + 1], 0);
+            plan_ask(&p, base + t, w->ids[t + 1], 0);
     }
     g->s->work.cached.missed += g->n;
-    return dq_pass_plan_answer(&p, g->state, g->out, err);
+    return plan_answer(&p, g->state, g->out, err);
 }
 
-static dq_status plan_columns(const window_group *g, dq_pass_plan *p, int64_t from, int64_t to,
+static dq_status plan_columns(const window_group *g, pass_plan *p, int64_t from, int64_t to,
                               dq_err *err)
 {
-    DQ_TRY(dq_pass_plan_begin(p, g->s, g->a, g->n, g->n * (to - from), 0, err));
+    DQ_TRY(plan_begin(p, g->s, g->a, g->n, g->n * (to - from), 0, err));
     for (int64_t i = 0; i < g->n; i++) {
-        dq_pass_plan_sequence(p, g->seq[i]);
-        dq_pass_plan_rows(p, g->w[i].ids + from, to - from, from);
+        plan_sequence(p, g->seq[i]);
+        plan_rows(p, g->w[i].ids + from, to - from, from);
     }
     return DQ_OK;
 }
@@ -638,13 +661,13 @@ static dq_status gather_columns(const window_group *g, dq_mat hidden, int64_t fr
 
 static dq_status run_pieces(const window_group *g, dq_err *err)
 {
-    const int64_t piece = dq_score_piece(g->s), n = g->w->n;
+    const int64_t piece = piece_of(g->s), n = g->w->n;
     for (int64_t from = g->w->first; from < n; from += piece) {
         const int64_t to = n - from > piece ? from + piece : n;
-        dq_pass_plan p;
+        pass_plan p;
         dq_mat hidden;
         DQ_TRY(plan_columns(g, &p, from, to, err));
-        DQ_TRY(dq_pass_plan_run(&p, &hidden, err));
+        DQ_TRY(plan_run(&p, &hidden, err));
         DQ_TRY(gather_columns(g, hidden, from, to, err));
         const int64_t scored = scored_of(g->w, from, to);
         int32_t *pos = dq_alloc(g->a, (size_t)(to - from), sizeof *pos, err);
@@ -653,7 +676,7 @@ static dq_status run_pieces(const window_group *g, dq_err *err)
         for (int64_t i = 0; i < g->n; i++)
             DQ_TRY(dq_kv_cached_reads(&g->s->work.cached, g->s->r, g->seq[i], pos, scored, err));
         /* does not count as cost of a context */
-        if (to < n) DQ_TRY(dq_pass_plan_compress(&p, NULL, err));
+        if (to < n) DQ_TRY(plan_compress(&p, NULL, err));
     }
     return DQ_OK;
 }
@@ -661,15 +684,15 @@ static dq_status run_pieces(const window_group *g, dq_err *err)
 static dq_status score_pieces(window_group *g, dq_err *err)
 {
     dq_scorer *s = g->s;
-    dq_pass_plan p;
+    pass_plan p;
     dq_kv_bytes floor;
     dq_mat hidden;
     DQ_TRY(dq_kv_cached_floor(&floor, s->r, g->n, err));
     DQ_TRY(open_sequences(g, err));
     if (g->w->first > 0) {
         DQ_TRY(plan_columns(g, &p, 0, g->w->first, err));
-        DQ_TRY(dq_pass_plan_run(&p, &hidden, err));
-        DQ_TRY(dq_pass_plan_compress(&p, &floor, err));
+        DQ_TRY(plan_run(&p, &hidden, err));
+        DQ_TRY(plan_compress(&p, &floor, err));
     } else {
         s->work.cached.missed += g->n;
     }
@@ -706,7 +729,7 @@ dq_status dq_score_windows(dq_scorer *s, const dq_windows *w, int64_t begin, int
         score_whole(&g, err);
     else
         score_pieces(&g, err);
-    dq_score_close(s, g.seq, g.n_seq);
+    close_seqs(s, g.seq, g.n_seq);
     dq_arena_free(g.a);
     return err->code;
 }
@@ -803,4 +826,320 @@ void dq_kv_cached_report(dq_kv_cached *cached, const dq_evict_report *report, in
                         .flat = report->flat,
                         .gap_min = report->gap_min};
     kv_cached_add(cached, &add);
+}
+
+/* Runs rows begin .. end - 1 of ids in one pass. */
+static dq_status run_rows(dq_scorer *s, dq_arena *a, int32_t seq, const int32_t *ids, int64_t begin,
+                          int64_t end, const dq_attention_spans *spans, dq_err *err)
+{
+    pass_plan plan;
+    dq_mat hidden;
+    DQ_TRY(plan_begin(&plan, s, a, 1, end - begin, 0, err));
+    plan.spans = spans;
+    plan_sequence(&plan, seq);
+    plan_rows(&plan, ids + begin, end - begin, begin);
+    DQ_TRY(plan_run(&plan, &hidden, err));
+    return dq_backend_sync(dq_runner_backend(s->r), err);
+}
+
+dq_status dq_score_attend(dq_scorer *s, const int32_t *ids, int64_t context, int64_t n,
+                          const dq_attention_spans *spans, dq_arena *a, dq_err *err)
+{
+    const int64_t from = dq_kv_spec_is_plain(s->kv) ? 0 : context;
+    const int32_t seq = open_seq(s, -1, err);
+    if (seq < 0) return err->code;
+    if (from == 0 || run_rows(s, a, seq, ids, 0, from, NULL, err) == DQ_OK)
+        run_rows(s, a, seq, ids, from, n, spans, err);
+    close_seqs(s, &seq, 1);
+    s->work.tokens += n;
+    return err->code;
+}
+
+/* Generation. Prompts are taken in order into groups that are alive together. A group runs its shared
+ * beginning, then all prompts in one pass, then passes of one row for each sequence that has not
+ * ended: all of them have as many new ids, so that evictions every so many tokens fall together. */
+
+enum { MIN_SHARED = 32, MAX_ROWS = 4096, MAX_SEQS = 64 };
+
+/* The last new id is not fed, and thus needs no position. */
+static int64_t max_new_of(const dq_generate_prompt *p, const dq_model *m)
+{
+    int64_t n = p->max_new > 0 ? p->max_new : 0;
+    if (m->max_positions > 0 && n > m->max_positions - p->n + 1) n = m->max_positions - p->n + 1;
+    return n;
+}
+
+static dq_status check_prompts(const dq_generate_spec *spec, const dq_model *m, dq_err *err)
+{
+    for (int64_t i = 0; i < spec->n; i++) {
+        const dq_generate_prompt *p = &spec->prompt[i];
+        if (p->n < 1)
+            return dq_fail(
+                err, DQ_MISMATCH,
+                "prompt %lld has no tokens, so nothing can follow them. Put text or a BOS there.",
+                (long long)i);
+        if (m->max_positions > 0 && p->n > m->max_positions)
+            return dq_fail(
+                err, DQ_MISMATCH,
+                "%s: prompt %lld has too many tokens (expected at most %d, found %lld). Shorten "
+                "it.",
+                m->path, (long long)i, m->max_positions, (long long)p->n);
+        if (p->context < 0 || p->context >= p->n)
+            return dq_fail(err, DQ_BUG, "prompt %lld: a context of %lld of its %lld tokens",
+                           (long long)i, (long long)p->context, (long long)p->n);
+        if (!p->context != !spec->prompt[0].context)
+            return dq_fail(err, DQ_BUG, "prompt %lld: some have a context and some have none",
+                           (long long)i);
+    }
+    return DQ_OK;
+}
+
+typedef struct group {
+    const int64_t *prompt; /* [n] */
+    int64_t n;
+    int64_t shared; /* ids that all of them begin with and that are computed once; 0: none */
+    int64_t rows;   /* of the largest pass before new ids */
+} group;
+
+/* Where sharing does not change the bits of results. */
+static bool may_share(const dq_scorer *s, const dq_generate_spec *spec)
+{
+    const dq_kv_policy *policy = s->kv->evict.policy;
+    if (spec->measure || dq_logit_ties_rows(s->pass.logit)) return false;
+    return !policy || !(policy->needs & DQ_NEEDS_ATTENTION);
+}
+
+/* At least one row of the prompt, or of its context, must be left. */
+static int64_t most_shared(const dq_generate_prompt *p)
+{
+    return (p->context ? p->context : p->n) - 1;
+}
+
+/* Length of the common start of both prompts, at most `most`. */
+static int64_t common(const dq_generate_prompt *a, const dq_generate_prompt *b, int64_t max)
+{
+    int64_t n = 0;
+    while (n < max && a->ids[n] == b->ids[n]) n++;
+    return n;
+}
+
+/* Takes prompts of left[n] in order while their rows fit. */
+static group next_group(const dq_scorer *s, const dq_generate_spec *spec, const int64_t *left,
+                        int64_t n)
+{
+    const int64_t max_rows = spec->max_rows > 0 ? spec->max_rows : MAX_ROWS;
+    const int64_t max_seqs = spec->max_seqs > 0 ? spec->max_seqs : MAX_SEQS;
+    const bool share = may_share(s, spec);
+    const dq_generate_prompt *first = &spec->prompt[left[0]];
+    int64_t all = first->n, same = most_shared(first);
+    group g = {.prompt = left, .n = 1, .rows = first->n};
+    while (g.n < n && g.n < max_seqs) {
+        const dq_generate_prompt *p = &spec->prompt[left[g.n]];
+        const int64_t most = most_shared(p);
+        const int64_t same_now = common(first, p, same < most ? same : most);
+        const int64_t shared = share && same_now >= MIN_SHARED ? same_now : 0;
+        const int64_t rows = all + p->n - g.n * shared;
+        if (rows > max_rows) break;
+        same = same_now;
+        all += p->n;
+        g.shared = shared;
+        g.rows = rows;
+        g.n++;
+    }
+    return g;
+}
+
+typedef struct run {
+    dq_scorer *s;
+    const dq_generate_spec *spec;
+    dq_generate_result *out; /* [spec->n] */
+    const group *g;
+    dq_arena *a;
+    pass_plan plan;    /* of the pass at hand */
+    float *state;      /* [g->n][dim], backend memory */
+    int32_t *seq;      /* [g->n]; -1: not open */
+    int32_t beginning; /* sequence of the shared ids; -1: not open */
+    dq_scores answer;  /* [g->n] by question: the most likely id and its logp */
+    dq_kv_bytes floor;
+} run;
+
+static void close_one(run *x, int32_t *seq)
+{
+    if (*seq >= 0) close_seqs(x->s, seq, 1);
+    *seq = -1;
+}
+
+static dq_status run_begin(run *x, dq_err *err)
+{
+    dq_runner *r = x->s->r;
+    dq_backend *b = dq_runner_backend(r);
+    const size_t n = (size_t)x->g->n;
+    x->a = dq_arena_new();
+    if (!x->a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    x->seq = dq_alloc(x->a, n, sizeof *x->seq, err);
+    for (size_t i = 0; x->seq && i < n; i++) x->seq[i] = -1;
+    x->answer.top1 = dq_alloc(x->a, n, sizeof *x->answer.top1, err);
+    x->answer.logp = dq_alloc(x->a, n, sizeof *x->answer.logp, err);
+    DQ_TRY(plan_begin(&x->plan, x->s, x->a, x->g->n, x->g->rows, x->g->n, err));
+    if (x->spec->measure) DQ_TRY(dq_kv_cached_floor(&x->floor, r, x->g->n, err));
+    x->state = b->ops->alloc(b, n * (size_t)dq_runner_model(r)->dim * sizeof *x->state);
+    if (!x->state) {
+        dq_backend_sync(b, err);
+        dq_fail(err, DQ_RESOURCE, "out of memory for %zu final states", n);
+    }
+    return err->code;
+}
+
+static dq_status ask(run *x, dq_err *err)
+{
+    const dq_model *m = dq_runner_model(x->s->r);
+    const dq_mat state = {.p = x->state, .rows = x->plan.n_requested, .cols = m->dim};
+    DQ_TRY(plan_answer(&x->plan, state, x->answer, err));
+    return dq_score_check_logp(m, x->answer.logp, x->plan.n_requested, err);
+}
+
+static const dq_generate_prompt *prompt_of(const run *x, int64_t i)
+{
+    return &x->spec->prompt[x->g->prompt[i]];
+}
+
+/* Tokens computed before the cache is cut; all, where it is not. */
+static int64_t context_of(const run *x, const dq_generate_prompt *p)
+{
+    return p->context && !dq_kv_spec_is_plain(x->s->kv) ? p->context : p->n;
+}
+
+/* Computes the shared tokens once. */
+static dq_status run_beginning(run *x, dq_err *err)
+{
+    dq_mat hidden;
+    x->beginning = open_seq(x->s, -1, err);
+    if (x->beginning < 0) return err->code;
+    plan_sequence(&x->plan, x->beginning);
+    plan_rows(&x->plan, prompt_of(x, 0)->ids, x->g->shared, 0);
+    DQ_TRY(plan_run(&x->plan, &hidden, err));
+    plan_clear(&x->plan);
+    return DQ_OK;
+}
+
+static dq_status run_prompts(run *x, dq_err *err)
+{
+    const int64_t shared = x->g->shared;
+    const bool split = context_of(x, prompt_of(x, 0)) < prompt_of(x, 0)->n;
+    dq_mat hidden;
+    if (shared) DQ_TRY(run_beginning(x, err));
+    for (int64_t i = 0; i < x->g->n; i++) {
+        const dq_generate_prompt *p = prompt_of(x, i);
+        const int64_t end = context_of(x, p);
+        x->seq[i] = open_seq(x->s, x->beginning, err);
+        if (x->seq[i] < 0) return err->code;
+        plan_sequence(&x->plan, x->seq[i]);
+        plan_rows(&x->plan, p->ids + shared, end - shared, shared);
+        if (!split) plan_ask(&x->plan, x->plan.n_rows - 1, -1, i);
+        x->s->work.tokens += p->n;
+    }
+    close_one(x, &x->beginning);
+    DQ_TRY(split ? plan_run(&x->plan, &hidden, err) : ask(x, err));
+    DQ_TRY(plan_compress(&x->plan, x->spec->measure ? &x->floor : NULL, err));
+    if (!split) return DQ_OK;
+    /* The tokens after the contexts. */
+    plan_clear(&x->plan);
+    for (int64_t i = 0; i < x->g->n; i++) {
+        const dq_generate_prompt *p = prompt_of(x, i);
+        const int64_t from = context_of(x, p);
+        plan_sequence(&x->plan, x->seq[i]);
+        plan_rows(&x->plan, p->ids + from, p->n - from, from);
+        plan_ask(&x->plan, x->plan.n_rows - 1, -1, i);
+    }
+    return ask(x, err);
+}
+
+/* Feeds the last id of every living sequence; all have equally many new ids. */
+static dq_status run_step(run *x, int64_t fed, dq_err *err)
+{
+    plan_clear(&x->plan);
+    for (int64_t i = 0; i < x->g->n; i++) {
+        if (x->seq[i] < 0) continue;
+        plan_sequence(&x->plan, x->seq[i]);
+        plan_rows(&x->plan, &x->out[x->g->prompt[i]].ids[fed - 1], 1, prompt_of(x, i)->n + fed - 1);
+        plan_ask(&x->plan, x->plan.n_rows - 1, -1, i);
+    }
+    x->s->work.tokens += x->plan.n_rows;
+    DQ_TRY(ask(x, err));
+    if (fed % piece_of(x->s) != 0) return DQ_OK;
+    return plan_compress(&x->plan, NULL, err); /* not part of what a prompt took */
+}
+
+static bool is_stop_id(const dq_generate_spec *spec, int32_t id)
+{
+    for (int64_t i = 0; i < spec->n_stop_ids; i++) {
+        if (spec->stop_id[i] == id) return true;
+    }
+    return false;
+}
+
+static dq_text_end end_of(const run *x, int64_t prompt, const dq_generate_result *to)
+{
+    const dq_generate_spec *spec = x->spec;
+    const dq_generate_prompt *p = &spec->prompt[prompt];
+    if (spec->stop && spec->stop(spec->stop_arg, prompt, to->ids, to->n))
+        return DQ_TEXT_END_REQUESTED;
+    if (to->n >= p->max_new) return DQ_TEXT_END_MAX_NEW;
+    return to->n < max_new_of(p, dq_runner_model(x->s->r)) ? DQ_TEXT_END_NONE
+                                                           : DQ_TEXT_END_POSITIONS;
+}
+
+/* Takes the pass's results and closes ended sequences; returns how many live. */
+static int64_t take(run *x)
+{
+    int64_t alive = 0;
+    for (int64_t q = 0; q < x->plan.n_requested; q++) {
+        const int64_t i = x->plan.value[q], prompt = x->g->prompt[i];
+        dq_generate_result *to = &x->out[prompt];
+        if (is_stop_id(x->spec, x->answer.top1[q])) {
+            to->end = DQ_TEXT_END_STOP_ID;
+        } else {
+            if (to->logp) to->logp[to->n] = x->answer.logp[q];
+            to->ids[to->n++] = x->answer.top1[q];
+            to->end = end_of(x, prompt, to);
+        }
+        if (to->end == DQ_TEXT_END_NONE)
+            alive++;
+        else
+            close_one(x, &x->seq[i]);
+    }
+    return alive;
+}
+
+dq_generate_result *dq_generate(dq_scorer *s, const dq_generate_spec *spec, dq_arena *a,
+                                dq_err *err)
+{
+    const dq_model *m = dq_runner_model(s->r);
+    int64_t n = 0, at = 0;
+    if (check_prompts(spec, m, err) != DQ_OK) return NULL;
+    dq_generate_result *out = dq_alloc(a, (size_t)spec->n, sizeof *out, err);
+    int64_t *left = dq_alloc(a, (size_t)spec->n, sizeof *left, err);
+    for (int64_t i = 0; err->code == DQ_OK && i < spec->n; i++) {
+        const int64_t max_new = max_new_of(&spec->prompt[i], m);
+        out[i].ids = dq_alloc(a, (size_t)max_new, sizeof *out[i].ids, err);
+        if (spec->logp) out[i].logp = dq_alloc(a, (size_t)max_new, sizeof *out[i].logp, err);
+        if (max_new == 0)
+            out[i].end = DQ_TEXT_END_MAX_NEW;
+        else if (left)
+            left[n++] = i;
+    }
+    while (err->code == DQ_OK && at < n) {
+        const group next = next_group(s, spec, left + at, n - at);
+        run x = {.s = s, .spec = spec, .out = out, .g = &next, .beginning = -1};
+        int64_t alive = 0, fed = 0;
+        if (run_begin(&x, err) == DQ_OK && run_prompts(&x, err) == DQ_OK) alive = take(&x);
+        while (alive > 0 && run_step(&x, ++fed, err) == DQ_OK) alive = take(&x);
+        dq_backend *b = dq_runner_backend(s->r);
+        for (int64_t i = 0; x.seq && i < x.g->n; i++) close_one(&x, &x.seq[i]);
+        close_one(&x, &x.beginning);
+        b->ops->free(b, x.state);
+        dq_arena_free(x.a);
+        at += next.n;
+    }
+    return err->code == DQ_OK ? out : NULL;
 }

@@ -4,6 +4,7 @@
 #define DQ_SCORE_H
 
 #include "engine/runner.h"
+#include "session/session.h"
 #include "tasks/documents.h"
 
 /* Sums over contexts, right after compression and before copies. The table of sequences is left
@@ -104,6 +105,63 @@ dq_status dq_score_items(dq_scorer *s, const dq_requests *q, int64_t begin, int6
  * all these windows have the same n and first (dq_windows_alike). */
 dq_status dq_score_windows(dq_scorer *s, const dq_windows *w, int64_t begin, int64_t end,
                            dq_mat state, dq_scores out, dq_err *err);
+
+/* One pass over ids[n] in a sequence of its own, which sums up attention in spans[n_layers]; with a
+ * compressed cache the first `context` ids have a pass before it. */
+dq_status dq_score_attend(dq_scorer *s, const int32_t *ids, int64_t context, int64_t n,
+                          const dq_attention_spans *spans, dq_arena *a, dq_err *err);
+
+/* Greedy continuations of many prompts; grouping and sharing never change a bit of a result. */
+
+typedef struct dq_generate_prompt {
+    const int32_t *ids; /* [n], BOS and all */
+    int64_t n;          /* at least 1, at most the model's positions */
+    int64_t max_new;    /* ids to add at most; none below 1 */
+    int64_t context;    /* of the n tokens, those that the cache is cut after; 0: all */
+} dq_generate_prompt;
+
+/* Called after each new id but a stop id, on the thread of dq_generate; true ends the sequence.
+ * ids[n]: all new ids of `prompt`. */
+typedef bool dq_generate_stop(void *arg, int64_t prompt, const int32_t *ids, int64_t n);
+
+typedef struct dq_generate_result {
+    int32_t *ids; /* [n] new ids, without the stop id */
+    double *logp; /* [n] ln of the probability of each, nats; NULL unless asked for */
+    int64_t n;
+    dq_text_end end;
+} dq_generate_result;
+
+/* Everything pointed at belongs to the caller and must outlive the work. */
+typedef struct dq_generate_spec {
+    const dq_generate_prompt *prompt; /* [n] */
+    int64_t n;
+    const int32_t *stop_id; /* [n_stop_ids]: EOS and its like */
+    int64_t n_stop_ids;
+    dq_generate_stop *stop; /* NULL: nobody is asked */
+    void *stop_arg;
+    bool logp;    /* fill dq_generate_result.logp */
+    bool measure; /* the scorer's work.cached counts what prompts take; they then share no prefix */
+    int64_t max_rows; /* of prompts in one pass, except that one prompt is always taken; 0: 4096 */
+    int64_t max_seqs; /* alive at a time; 0: 64 */
+} dq_generate_spec;
+
+/* Continues every prompt, each new id being the most likely one, the lowest among equals. Passes: the
+ * prompt (its last row answers for the first new id), then one row for each new id but the last.
+ * With an evictor tokens are evicted after the prompt and after every kv->evict.every new ids that
+ * were fed; these evictions look at all rows since the one before, whatever the window of last rows.
+ * Where prompts have a context, a cache that is not plain takes it in a pass of its own, is measured
+ * and evicts after it, and then takes the rest; all prompts of a call have one or none has, and
+ * nothing is evicted after new ids (kv->evict.every is 0).
+ *
+ * A beginning of at least 32 tokens that all prompts of a group have is computed once and forked
+ * before anything is evicted, where that keeps the bits: the logit rounding looks at one row only,
+ * and the eviction policy sums up no attention (such sums depend on how rows were spread over
+ * passes).
+ *
+ * [spec->n] by prompt, in the arena; NULL: see err. DQ_MISMATCH: a prompt without ids, or beyond the
+ * model's positions. DQ_DAMAGED: logits are no numbers. */
+dq_generate_result *dq_generate(dq_scorer *s, const dq_generate_spec *spec, dq_arena *a,
+                                dq_err *err);
 
 /* DQ_DAMAGED: one of n log-probabilities is not finite. */
 dq_status dq_score_check_logp(const dq_model *m, const double *logp, int64_t n, dq_err *err);

@@ -52,7 +52,8 @@ typedef struct dq_request {
     const int32_t *ctx;  /* [n_ctx], n_ctx > 0; choices may share it */
     const int32_t *cont; /* [n_cont], n_cont > 0 */
     int64_t n_ctx, n_cont;
-    int64_t value; /* index of its first scored id among those of all requests */
+    int64_t context; /* of a generated one, ids that a cache is cut after; 0: all */
+    int64_t value;   /* index of its first scored id among those of all requests */
     int64_t item;
     int choice;
     bool truncated;

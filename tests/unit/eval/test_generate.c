@@ -102,24 +102,47 @@ static void expect_no_tokens(rig *x)
     assert_int_equal(x->b->ops->kv_bytes(x->b, dq_runner_kv(x->r)).tokens, 0);
 }
 
-static dq_generate_state generate(rig *x, dq_score_work *work)
+/* Results of n prompts. */
+typedef struct results {
+    dq_generate_result *of;
+    int64_t n;
+} results;
+
+static void *given_zeros(dq_arena *a, int64_t n, size_t size)
 {
-    dq_generate_state g;
+    dq_err err = {0};
+    void *p = dq_alloc(a, (size_t)n, size, &err);
+    assert_non_null(p);
+    return p;
+}
+
+/* The status of what is refused. */
+static dq_status refusal(rig *x, dq_err *err)
+{
+    dq_scorer s;
+    *err = (dq_err){0};
+    dq_score_begin(&s, x->r, &x->pass, &x->kv, err);
+    assert_null(dq_generate(&s, &x->spec, x->a, err));
+    dq_score_end(&s);
+    return err->code;
+}
+
+static results generate(rig *x, dq_score_work *work)
+{
     dq_scorer s;
     dq_err err = {0};
-    dq_generate_new(&g, &x->spec, x->m, x->a, &err);
     dq_score_begin(&s, x->r, &x->pass, &x->kv, &err);
     assert_string_equal(err.text, "");
-    dq_generate(&s, &x->spec, &g, &err);
+    const results g = {dq_generate(&s, &x->spec, x->a, &err), x->spec.n};
     assert_string_equal(err.text, "");
-    assert_int_equal(g.n_done, g.n);
+    for (int64_t i = 0; i < g.n; i++) assert_int_not_equal(g.of[i].end, DQ_TEXT_END_NONE);
     dq_score_work_add(work, &s.work);
     dq_score_end(&s);
     expect_no_tokens(x);
     return g;
 }
 
-static void expect_same(const dq_generate_state *a, const dq_generate_state *b)
+static void expect_same(const results *a, const results *b)
 {
     assert_int_equal(a->n, b->n);
     for (int64_t i = 0; i < a->n; i++) {
@@ -139,7 +162,7 @@ static void check_golden(const char *model)
     rig x;
     dq_score_work work = {0};
     rig_open(&x, model, &dq_kv_plain, 2);
-    dq_generate_state g = generate(&x, &work);
+    results g = generate(&x, &work);
     int stops = 0;
     for (int i = 0; i < N_PROMPTS; i++) {
         assert_int_equal(g.of[i].n, x.c[i].n_new);
@@ -224,15 +247,15 @@ static int32_t next_id(rig *x, const int32_t *ids, int64_t n_prompt, int64_t con
     return top1;
 }
 
-static dq_generate_state slowly(rig *x, bool steps)
+static results slowly(rig *x, bool steps)
 {
-    dq_generate_state g;
-    dq_err err = {0};
+    const results g = {given_zeros(x->a, x->spec.n, sizeof(dq_generate_result)), x->spec.n};
     static int32_t ids[MAX_FED];
-    assert_int_equal(dq_generate_new(&g, &x->spec, x->m, x->a, &err), DQ_OK);
     for (int64_t i = 0; i < g.n; i++) {
         const dq_generate_prompt *p = &x->prompt[i];
         dq_generate_result *to = &g.of[i];
+        to->ids = given_zeros(x->a, p->max_new, sizeof *to->ids);
+        to->logp = given_zeros(x->a, p->max_new, sizeof *to->logp);
         memcpy(ids, p->ids, (size_t)p->n * sizeof *ids);
         for (; to->n < p->max_new; to->n++) {
             to->ids[to->n] = next_id(x, ids, p->n, p->context, to->n, steps, &to->logp[to->n]);
@@ -298,12 +321,12 @@ static void check_groups(const char *model, const setting *s, int threads)
     x.prompt[5].n = 33;
     x.prompt[2].max_new = 1;
     x.prompt[3].max_new = 3;
-    dq_generate_state want = slowly(&x, !s->whole);
+    results want = slowly(&x, !s->whole);
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
         dq_score_work work = {0};
         x.spec.max_rows = limits[i][0];
         x.spec.max_seqs = limits[i][1];
-        dq_generate_state got = generate(&x, &work);
+        results got = generate(&x, &work);
         expect_same(&got, &want);
         if (i == 1 || !s->shares) assert_int_equal(work.computed, work.tokens);
         if (i == 2 && s->shares) /* 39 tokens for three prompts, 75 for two, others alone */
@@ -323,15 +346,15 @@ static void check_contexts(const char *model, const setting *s)
     rig_open(&x, model, &kv, 1);
     x.pass.logit = (dq_logit_spec){.bits = s->bits, .granularity = s->granularity};
     ask_for(&x, N_PROMPTS - 1, 4); /* the last one has one id */
-    dq_generate_state whole = slowly(&x, !s->whole);
+    results whole = slowly(&x, !s->whole);
     for (int j = 0; j < N_PROMPTS - 1; j++) x.prompt[j].context = x.prompt[j].n * (3 + j % 4) / 8;
-    const dq_generate_state want = slowly(&x, true);
+    const results want = slowly(&x, true);
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
         dq_score_work work = {0};
         x.spec.max_rows = limits[i][0];
         x.spec.max_seqs = limits[i][1];
         x.spec.measure = true;
-        const dq_generate_state got = generate(&x, &work);
+        const results got = generate(&x, &work);
         expect_same(&got, &want);
         int64_t tokens = 0; /* what the contexts had, and not the whole prompts */
         for (int j = 0; j < N_PROMPTS - 1; j++) tokens += x.prompt[j].context;
@@ -339,11 +362,10 @@ static void check_contexts(const char *model, const setting *s)
     }
     if (s->whole) expect_same(&whole, &want); /* codes are as if streamed */
     x.prompt[0].context = x.prompt[0].n;      /* nothing would be left to predict the first id */
-    dq_err err = {0};
-    assert_int_equal(dq_generate_new(&whole, &x.spec, x.m, x.a, &err), DQ_BUG);
+    dq_err err;
+    assert_int_equal(refusal(&x, &err), DQ_BUG);
     x.prompt[0].context = 0; /* and the others have one */
-    err = (dq_err){0};
-    assert_int_equal(dq_generate_new(&whole, &x.spec, x.m, x.a, &err), DQ_BUG);
+    assert_int_equal(refusal(&x, &err), DQ_BUG);
     rig_close(&x);
 }
 
@@ -375,16 +397,15 @@ TEST(test_order)
         x.prompt[i] =
             (dq_generate_prompt){.ids = x.c[order[i]].ids, .n = x.c[order[i]].n, .max_new = 3};
     x.spec.n = 5;
-    dq_generate_state all = generate(&x, &together);
+    results all = generate(&x, &together);
     x.spec.max_seqs = 2;
-    dq_generate_state pairs = generate(&x, &single);
+    results pairs = generate(&x, &single);
     assert_int_equal(single.computed, single.tokens - 63 - 39);
     x.spec.max_seqs = 1;
-    dq_generate_state each = generate(&x, &single);
+    results each = generate(&x, &single);
     expect_same(&all, &each);
     expect_same(&pairs, &each);
-    expect_same(&(dq_generate_state){.of = &all.of[4], .n = 1},
-                &(dq_generate_state){.of = &all.of[0], .n = 1});
+    expect_same(&(results){.of = &all.of[4], .n = 1}, &(results){.of = &all.of[0], .n = 1});
     assert_int_equal(together.computed, together.tokens - 4 * 39);
     rig_close(&x);
 }
@@ -397,17 +418,17 @@ TEST(test_threads)
     const setting *s = &settings[7];
     dq_kv_spec kv = kv_of(s);
     rig_open(&x, "diffllama", &dq_kv_plain, 1);
-    dq_generate_state plain = generate(&x, &work);
+    results plain = generate(&x, &work);
     rig_open(&y, "diffllama", &kv, 1);
     y.pass.logit = (dq_logit_spec){.bits = s->bits, .granularity = s->granularity};
-    dq_generate_state one = generate(&y, &work);
+    results one = generate(&y, &work);
     bool same = true;
     for (int i = 0; i < N_PROMPTS; i++) same = same && one.of[i].logp[0] == plain.of[i].logp[0];
     assert_false(same);
     rig z;
     rig_open(&z, "diffllama", &kv, 3);
     z.pass.logit = y.pass.logit;
-    dq_generate_state three = generate(&z, &work);
+    results three = generate(&z, &work);
     expect_same(&three, &one);
     rig_close(&z);
     rig_close(&y);
@@ -424,9 +445,9 @@ TEST(test_measure)
     ask_for(&x, N_PROMPTS, 4);
     x.spec.measure = true;
     x.spec.max_seqs = N_SHARING;
-    dq_generate_state all = generate(&x, &together);
+    results all = generate(&x, &together);
     x.spec.max_seqs = 1;
-    dq_generate_state each = generate(&x, &single);
+    results each = generate(&x, &single);
     expect_same(&all, &each);
     assert_memory_equal(&together.cached, &single.cached, sizeof single.cached);
     assert_int_equal(together.cached.contexts, N_PROMPTS);
@@ -438,7 +459,7 @@ TEST(test_measure)
     assert_true(together.cached.bytes.codes > 0);
     assert_int_equal(together.computed, together.tokens);
     x.spec.logp = false;
-    dq_generate_state bare = generate(&x, &single);
+    results bare = generate(&x, &single);
     assert_null(bare.of[0].logp);
     assert_memory_equal(bare.of[0].ids, all.of[0].ids, 4 * sizeof(int32_t));
     rig_close(&x);
@@ -471,7 +492,7 @@ TEST(test_ends)
     x.spec.stop_arg = &w;
     x.spec.stop_id = stops;
     x.spec.n_stop_ids = 2;
-    dq_generate_state g = generate(&x, &work);
+    results g = generate(&x, &work);
     for (int i = 0; i < N_PROMPTS; i++) {
         int64_t n = 0;
         while (n < MAX_NEW && x.c[i].new[n] != stops[1]) n++;
@@ -497,9 +518,9 @@ TEST(test_ends)
 TEST(test_positions)
 {
     rig x;
-    dq_err err = {0};
+    dq_err err;
     dq_score_work work = {0};
-    dq_generate_state g;
+    results g;
     rig_open(&x, "llama", &dq_kv_plain, 2);
     const int64_t max = x.m->max_positions;
     assert_true(max + 1 < MAX_FED);
@@ -521,53 +542,46 @@ TEST(test_positions)
         assert_int_equal(g.of[i].end, end[i]);
     }
     x.prompt[3].n = max + 1;
-    assert_int_equal(dq_generate_new(&g, &x.spec, x.m, x.a, &err), DQ_MISMATCH);
+    assert_int_equal(refusal(&x, &err), DQ_MISMATCH);
     assert_non_null(
         strstr(err.text, "prompt 3 has too many tokens (expected at most 512, found 513)"));
-    err = (dq_err){0};
     x.prompt[0].n = 0;
-    assert_int_equal(dq_generate_new(&g, &x.spec, x.m, x.a, &err), DQ_MISMATCH);
+    assert_int_equal(refusal(&x, &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "prompt 0 has no tokens"));
     rig_close(&x);
 }
 
-/* An allocation that fails leaves nothing in the cache, and calling again does the rest. */
+/* An allocation that fails leaves nothing in the cache. */
 TEST(test_failures)
 {
     rig x;
     dq_kv_spec kv = kv_of(&settings[6]);
     dq_score_work work = {0};
-    int failed = 0, half = 0;
+    int failed = 0;
     rig_open(&x, "diffllama", &kv, 1);
     ask_for(&x, N_PROMPTS, 4);
     x.spec.max_seqs = N_SHARING;
-    dq_generate_state want = generate(&x, &work);
+    results want = generate(&x, &work);
     for (int64_t at = 1;; at += 1 + at / 6) {
-        dq_generate_state g;
         dq_scorer s; /* goes on after a failure */
         dq_err err = {0};
-        assert_int_equal(dq_generate_new(&g, &x.spec, x.m, x.a, &err), DQ_OK);
         assert_int_equal(dq_score_begin(&s, x.r, &x.pass, &x.kv, &err), DQ_OK);
         dq_alloc_fail_at(at);
-        const dq_status status = dq_generate(&s, &x.spec, &g, &err);
+        const bool ended = dq_generate(&s, &x.spec, x.a, &err) != NULL;
         dq_alloc_fail_at(0);
-        if (status == DQ_OK) {
-            dq_score_end(&s);
-            break;
+        if (!ended) {
+            assert_int_equal(err.code, DQ_RESOURCE);
+            expect_no_tokens(&x);
+            failed++;
+            err = (dq_err){0};
+            const results g = {dq_generate(&s, &x.spec, x.a, &err), x.spec.n};
+            assert_string_equal(err.text, "");
+            expect_same(&g, &want);
         }
-        assert_int_equal(status, DQ_RESOURCE);
-        assert_true(g.n_done < N_PROMPTS);
-        expect_no_tokens(&x);
-        failed++;
-        half += g.n_done > 0;
-        err = (dq_err){0};
-        dq_generate(&s, &x.spec, &g, &err);
         dq_score_end(&s);
-        assert_string_equal(err.text, "");
-        assert_int_equal(g.n_done, N_PROMPTS);
-        expect_same(&g, &want);
+        if (ended) break;
     }
-    assert_true(failed > 5 && half > 0);
+    assert_true(failed > 5);
     rig_close(&x);
 }
 
@@ -578,28 +592,16 @@ static bool interrupt(void *arg, int64_t prompt, const int32_t *ids, int64_t n)
     return false;
 }
 
-/* Ctrl-C: what has ended stays. The last test, because the flag does. */
+/* Ctrl-C. The last test, because the flag stays. */
 TEST(test_stopped)
 {
     rig x;
-    dq_generate_state g;
-    dq_scorer s;
-    dq_err err = {0};
+    dq_err err;
     rig_open(&x, "llama", &dq_kv_plain, 2);
     x.spec.max_seqs = 2;
     x.spec.stop = interrupt;
-    assert_int_equal(dq_generate_new(&g, &x.spec, x.m, x.a, &err), DQ_OK);
-    assert_int_equal(dq_score_begin(&s, x.r, &x.pass, &x.kv, &err), DQ_OK);
     dq_os_catch_signals();
-    assert_int_equal(dq_generate(&s, &x.spec, &g, &err), DQ_STOPPED);
-    dq_score_end(&s);
-    assert_int_equal(g.n_done, 2);
-    for (int i = 0; i < N_PROMPTS; i++)
-        assert_int_equal(g.of[i].end, i < 2 ? DQ_TEXT_END_MAX_NEW : DQ_TEXT_END_NONE);
-    for (int i = 0; i < 2; i++) {
-        assert_int_equal(g.of[i].n, MAX_NEW);
-        assert_memory_equal(g.of[i].ids, x.c[i].new, MAX_NEW * sizeof(int32_t));
-    }
+    assert_int_equal(refusal(&x, &err), DQ_STOPPED);
     expect_no_tokens(&x);
     rig_close(&x);
 }

@@ -4,7 +4,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/os.h"
-#include "eval/kinds.h"
+#include "eval/score.h"
 #include "session/session.h"
 #include "tests/rigs/device.h"
 #include "tests/rigs/given.h"
@@ -199,15 +199,13 @@ static dq_generate_result generated(rig *x, int64_t n)
 {
     const dq_generate_prompt prompt = {.ids = x->ids, .n = n, .max_new = MAX_NEW};
     const dq_generate_spec spec = {.prompt = &prompt, .n = 1, .logp = true};
-    dq_generate_state g;
     dq_scorer s;
     dq_err err = {0};
-    dq_generate_new(&g, &spec, x->m, given_arena(), &err);
     dq_score_begin(&s, x->r, &x->pass, &x->kv, &err);
-    dq_generate(&s, &spec, &g, &err);
+    const dq_generate_result *g = dq_generate(&s, &spec, given_arena(), &err);
     assert_string_equal(err.text, "");
     dq_score_end(&s);
-    return g.of[0];
+    return *g;
 }
 
 static void check_cache(const char *model, const dq_kv_spec *kv)

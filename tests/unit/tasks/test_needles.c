@@ -622,20 +622,17 @@ static int64_t continued(const rig *x, const int32_t *ids, int64_t n, int32_t *o
     dq_pass pass = {.logit = {.bits = 16}};
     dq_generate_prompt prompt = {.ids = ids, .n = n, .max_new = DQ_NEEDLE_NEW};
     dq_generate_spec spec = {.prompt = &prompt, .n = 1};
-    dq_generate_state g;
     dq_scorer s;
     dq_err err = {0};
     const int32_t eos = 0;
     spec.stop_id = &eos;
     spec.n_stop_ids = 1;
-    dq_arena *a = given_arena();
-    dq_generate_new(&g, &spec, x->m[0], a, &err);
     dq_score_begin(&s, x->r[0], &pass, &dq_kv_plain, &err);
-    dq_generate(&s, &spec, &g, &err);
+    const dq_generate_result *g = dq_generate(&s, &spec, given_arena(), &err);
     dq_score_end(&s);
     assert_string_equal(err.text, "");
-    const int64_t got = g.of[0].n;
-    memcpy(out, g.of[0].ids, (size_t)got * sizeof *out);
+    const int64_t got = g->n;
+    memcpy(out, g->ids, (size_t)got * sizeof *out);
     return got;
 }
 

@@ -4,7 +4,7 @@
 #include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
-#include "tasks/tasks.h"
+#include "eval/kind_ruler.c" /* what is private there */
 
 #include "base/base.h"
 #include "base/file.h"
@@ -18,7 +18,7 @@ enum { SAMPLES = 3, VOCAB = 640 };
 typedef struct rig {
     dq_arena *a;
     dq_tokenizer *t;
-    dq_ruler_text text;
+    ruler_text text;
     dq_err err;
 } rig;
 
@@ -30,7 +30,7 @@ static void rig_open(rig *x)
     const char *json = given_file(&len, DQ_SOURCE_DIR "/calib/longpair/llama-0/tokenizer.json");
     x->t = given_tokenizer(json, len, NULL);
     const char *words = given_file(&n, DQ_SOURCE_DIR "/calib/sample.txt");
-    dq_ruler_text_read(&x->text, words, n, x->a, &x->err);
+    read_text(&x->text, words, n, x->a, &x->err);
     assert_string_equal(x->err.text, "");
 }
 
@@ -39,17 +39,16 @@ static void rig_close(rig *x)
     dq_tokenizer_free(x->t);
 }
 
-static dq_ruler_maker maker_of(const rig *x, const dq_ruler_task *task)
+static maker maker_of(const rig *x, const dq_ruler_task *task)
 {
-    return (dq_ruler_maker){task, task->takes_text ? &x->text : NULL, x->t, DQ_BOS_AUTO, VOCAB,
-                            x->a};
+    return (maker){task, task->takes_text ? &x->text : NULL, x->t, DQ_BOS_AUTO, VOCAB, x->a};
 }
 
 static dq_ruler_prompt make(rig *x, const char *task, int64_t length, uint64_t seed, int64_t sample)
 {
-    const dq_ruler_maker m = maker_of(x, dq_ruler_find(task));
+    const maker m = maker_of(x, dq_ruler_find(task));
     dq_ruler_prompt p;
-    dq_ruler_make(&p, &m, length, seed, sample, &x->err);
+    make_prompt(&p, &m, length, seed, sample, &x->err);
     assert_string_equal(x->err.text, "");
     return p;
 }
@@ -216,13 +215,13 @@ enum { READINGS = sizeof readings / sizeof *readings };
 /* Ids of the prompt of seed 1 with so many units, drawn as ruler.c draws. */
 static int64_t ids_with(rig *x, const reading *r, int64_t sample, int64_t units)
 {
-    const dq_ruler_maker m = maker_of(x, dq_ruler_find(r->task));
-    dq_ruler_draft d = {.task = m.task,
-                        .text = m.text,
-                        .length = r->length,
-                        .random = dq_random_of(1, (uint64_t)sample),
-                        .a = x->a,
-                        .err = &x->err};
+    const maker m = maker_of(x, dq_ruler_find(r->task));
+    draft d = {.task = m.task,
+               .text = m.text,
+               .length = r->length,
+               .random = dq_random_of(1, (uint64_t)sample),
+               .a = x->a,
+               .err = &x->err};
     int32_t *ids;
     int64_t n;
     d.random.state ^= dq_random_mix((uint64_t)r->length);
@@ -298,10 +297,10 @@ TEST(draws_are_fixed)
 
 /* ---- What is refused ---- */
 
-static void expect_refused(rig *x, const dq_ruler_maker *m, int64_t length, const char *what)
+static void expect_refused(rig *x, const maker *m, int64_t length, const char *what)
 {
     dq_ruler_prompt p;
-    assert_int_equal(dq_ruler_make(&p, m, length, 1, 0, &x->err), DQ_MISMATCH);
+    assert_int_equal(make_prompt(&p, m, length, 1, 0, &x->err), DQ_MISMATCH);
     assert_non_null(strstr(x->err.text, what));
     x->err = (dq_err){0};
 }
@@ -309,25 +308,25 @@ static void expect_refused(rig *x, const dq_ruler_maker *m, int64_t length, cons
 TEST(what_does_not_fit)
 {
     rig x;
-    dq_ruler_text few;
+    ruler_text few;
     char *text = NULL;
     rig_open(&x);
     for (int i = 0; i < READINGS; i++) {
-        const dq_ruler_maker m = maker_of(&x, dq_ruler_find(readings[i].task));
+        const maker m = maker_of(&x, dq_ruler_find(readings[i].task));
         expect_refused(&x, &m, 60, "the shortest prompt of");
     }
-    dq_ruler_maker m = maker_of(&x, dq_ruler_find("cwe"));
+    maker m = maker_of(&x, dq_ruler_find("cwe"));
     text = dq_text(x.a, "one two three four five six seven eight nine ten eleven ten.", 60, &x.err);
-    dq_ruler_text_read(&few, text, strlen(text), x.a, &x.err);
+    read_text(&few, text, strlen(text), x.a, &x.err);
     assert_string_equal(x.err.text, "");
     assert_int_equal(few.n_words, 11);
     m.text = &few;
     expect_refused(&x, &m, 2500, "has 11 different words");
     m.text = &x.text; /* its words are fewer than a list of that length takes */
     expect_refused(&x, &m, 3000000, "different words of 3 to 12 small letters");
-    assert_int_equal(dq_ruler_text_read(&few, "no end of it", 12, x.a, &x.err), DQ_DAMAGED);
+    assert_int_equal(read_text(&few, "no end of it", 12, x.a, &x.err), DQ_DAMAGED);
     x.err = (dq_err){0};
-    assert_int_equal(dq_ruler_text_read(&few, " \n", 2, x.a, &x.err), DQ_DAMAGED);
+    assert_int_equal(read_text(&few, " \n", 2, x.a, &x.err), DQ_DAMAGED);
     rig_close(&x);
 }
 
@@ -347,5 +346,5 @@ TEST(scores)
         {"DOG abcDE\n12345", 1},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        assert_true(dq_ruler_found(rows[i].text, strlen(rows[i].text), answer, 3) == rows[i].found);
+        assert_true(found_in(rows[i].text, strlen(rows[i].text), answer, 3) == rows[i].found);
 }

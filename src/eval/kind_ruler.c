@@ -1,18 +1,55 @@
-/* Common words extraction. A numbered list in which ten words stand more often than all others; a
- * solved example with a shorter list stands in front. Words come from the user's text. Source:
- * RULER scripts/data/synthetic/common_words_extraction.py (structure and numbers).
+/* Prompts as RULER builds them: lengths x samples as units, drawn from the seed, the length and the
+ * sample alone. A continuation ends where all answers stand in it: more text would change no score.
  * SPDX-License-Identifier: MIT */
-#include "base/base.h"
 #include "base/random.h"
-#include "base/text.h"
-#include "tasks/documents.h"
+#include "eval/inside.h"
 #include "tasks/items.h"
-#include "tasks/questions.h"
-#include "tasks/tasks.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+enum { MAX_ANSWERS = 16 }; /* of a prompt, at most */
+
+/* The user's text, for filler and words; borrowed. */
+typedef struct text_piece {
+    const char *s; /* [len], no white space */
+    int32_t len;
+    bool ends; /* a sentence: in . ! or ? */
+} text_piece;
+typedef struct ruler_text {
+    const text_piece *piece; /* [n], read as a ring */
+    int64_t n;
+    const int64_t *start; /* [n_starts] pieces that begin a sentence */
+    int64_t n_starts;
+    const char *const *word; /* [n_words] all different, 3 to 12 letters a to z, as they come */
+    int64_t n_words;
+    int64_t n_bad, first_bad; /* ill-formed UTF-8 */
+} ruler_text;
+typedef struct dq_ruler_draft {
+    const struct dq_ruler_task *task;
+    const ruler_text *text; /* NULL: the task needs none */
+    int64_t length;         /* ids of the prompt and of the room for its answer */
+    dq_random random;
+    dq_arena *a; /* for as long as the draft */
+    dq_err *err; /* of the first failure */
+    dq_strbuf prompt;
+    size_t question; /* bytes before the question */
+    const char *answer[MAX_ANSWERS];
+    int n_answers;
+} draft;
+/* Everything is borrowed. */
+typedef struct maker {
+    const dq_ruler_task *task;
+    const ruler_text *text; /* NULL where the task takes none */
+    const dq_tokenizer *t;
+    dq_bos bos;
+    int64_t vocab;
+    dq_arena *a; /* prompts live here */
+} maker;
+/* Common words extraction. A numbered list in which ten words stand more often than all others; a
+ * solved example with a shorter list stands in front. Words come from the user's text. Source:
+ * RULER scripts/data/synthetic/common_words_extraction.py (structure and numbers). */
 
 enum { COMMON = 10, SHORT = 4096 };
 
@@ -21,7 +58,7 @@ typedef struct repeats {
     int common, others;
 } repeats;
 
-static void put(dq_ruler_draft *d, const char *fmt, ...)
+static void put(draft *d, const char *fmt, ...)
 {
     va_list args, again;
     va_start(args, fmt);
@@ -34,14 +71,14 @@ static void put(dq_ruler_draft *d, const char *fmt, ...)
 }
 
 /* A permutation of 0 .. n - 1; NULL: see d->err. */
-static int32_t *ruler_draft_shuffled(dq_ruler_draft *d, int64_t n)
+static int32_t *ruler_draft_shuffled(draft *d, int64_t n)
 {
     int32_t *perm = d->err->code == DQ_OK ? dq_alloc(d->a, (size_t)n, sizeof *perm, d->err) : NULL;
     if (perm) dq_random_permute(&d->random, perm, n);
     return perm;
 }
 
-static void put_item(dq_ruler_draft *d, const int32_t *word, int64_t n, repeats r)
+static void put_item(draft *d, const int32_t *word, int64_t n, repeats r)
 {
     const int64_t all = COMMON * r.common + (n - COMMON) * r.others;
     const int32_t *order = ruler_draft_shuffled(d, all);
@@ -60,12 +97,12 @@ static void put_item(dq_ruler_draft *d, const int32_t *word, int64_t n, repeats 
     put(d, " Answer: The %d words that stand most often in it are:", COMMON);
 }
 
-static void add_answer(dq_ruler_draft *d, const char *answer)
+static void add_answer(draft *d, const char *answer)
 {
     if (answer) d->answer[d->n_answers++] = answer;
 }
 
-static void ruler_cwe(dq_ruler_draft *d, int64_t units)
+static void ruler_cwe(draft *d, int64_t units)
 {
     const bool is_short = d->length < SHORT;
     const int64_t of_example = is_short ? 20 : 40;
@@ -98,7 +135,7 @@ static void ruler_cwe(dq_ruler_draft *d, int64_t units)
 enum { LETTERS = 6, ANSWERS = 3, IDS_A_WORD = 50, FEWEST = 8 };
 
 /* The first of n different words is dots; NULL: see d->err. */
-static const char **draw_words(dq_ruler_draft *d, int64_t n)
+static const char **draw_words(draft *d, int64_t n)
 {
     dq_strmap seen = {0};
     const char **word = dq_alloc(d->a, (size_t)n, sizeof *word, d->err);
@@ -123,7 +160,7 @@ static int64_t times(int64_t units, int64_t k)
     return (int64_t)((double)units / ((double)k * (double)k) / zeta2);
 }
 
-static void ruler_fwe(dq_ruler_draft *d, int64_t units)
+static void ruler_fwe(draft *d, int64_t units)
 {
     int64_t n = (d->length - d->task->max_new) / IDS_A_WORD, all = 0, at = 0;
     if (n < FEWEST) n = FEWEST;
@@ -156,23 +193,23 @@ typedef struct needles {
     int64_t before[NEEDLES]; /* sentences of text in front, ascending */
 } needles;
 
-static const char *draw_key(dq_ruler_draft *d)
+static const char *draw_key(draft *d)
 {
-    const dq_ruler_text *t = d->text;
+    const ruler_text *t = d->text;
     const uint64_t a = dq_random_below(&d->random, (uint64_t)t->n_words);
     const uint64_t b = dq_random_below(&d->random, (uint64_t)t->n_words);
     return dq_textf(d->a, d->err, "%s-%s", t->word[a], t->word[b]);
 }
 
-static const char *draw_number(dq_ruler_draft *d)
+static const char *draw_number(draft *d)
 {
     return dq_textf(d->a, d->err, "%u", 1000000u + (unsigned)dq_random_below(&d->random, 9000000));
 }
 
-typedef const char *draw_one(dq_ruler_draft *d);
+typedef const char *draw_one(draft *d);
 
 /* Draws until it is not among text[n]; NULL: see d->err. */
-static const char *draw_new(dq_ruler_draft *d, draw_one *draw, const char *const *text, int n)
+static const char *draw_new(draft *d, draw_one *draw, const char *const *text, int n)
 {
     for (;;) {
         const char *one = draw(d);
@@ -182,10 +219,9 @@ static const char *draw_new(dq_ruler_draft *d, draw_one *draw, const char *const
     }
 }
 
-static void put_text(dq_ruler_draft *d, const needles *x, const int32_t *order, int64_t start,
-                     int64_t units)
+static void put_text(draft *d, const needles *x, const int32_t *order, int64_t start, int64_t units)
 {
-    const dq_ruler_text *t = d->text;
+    const ruler_text *t = d->text;
     int64_t i = 0, sentence = 0;
     int k = 0;
     const char *gap = "";
@@ -193,7 +229,7 @@ static void put_text(dq_ruler_draft *d, const needles *x, const int32_t *order, 
         for (; k < x->n && (i == units || x->before[k] <= sentence); k++, gap = " ")
             put(d, "%sA special number for %s is %s.", gap, x->key[order[k]], x->value[order[k]]);
         if (i == units) return;
-        const dq_ruler_piece *p;
+        const text_piece *p;
         do { /* up to the end of the sentence */
             p = &t->piece[(start + i++) % t->n];
             put(d, "%s%.*s", gap, (int)p->len, p->s);
@@ -202,7 +238,7 @@ static void put_text(dq_ruler_draft *d, const needles *x, const int32_t *order, 
     }
 }
 
-static const char *list_keys(dq_ruler_draft *d, const needles *x, const int32_t *asked)
+static const char *list_keys(draft *d, const needles *x, const int32_t *asked)
 {
     const int n = d->task->requested;
     const char *all = "";
@@ -215,7 +251,7 @@ static const char *list_keys(dq_ruler_draft *d, const needles *x, const int32_t 
     return all ? all : "";
 }
 
-static void put_question(dq_ruler_draft *d, const needles *x, const int32_t *asked)
+static void put_question(draft *d, const needles *x, const int32_t *asked)
 {
     const bool one = d->task->requested * d->task->values == 1;
     const char *keys = list_keys(d, x, asked);
@@ -234,9 +270,9 @@ static void put_question(dq_ruler_draft *d, const needles *x, const int32_t *ask
     }
 }
 
-static void ruler_niah(dq_ruler_draft *d, int64_t units)
+static void ruler_niah(draft *d, int64_t units)
 {
-    const dq_ruler_text *t = d->text;
+    const ruler_text *t = d->text;
     needles x = {.n = d->task->keys * d->task->values};
     for (int i = 0; i < x.n; i++) {
         x.key[i] = i % d->task->values ? x.key[i - 1] : draw_new(d, draw_key, x.key, i);
@@ -281,8 +317,7 @@ typedef struct chain {
 } chain;
 
 /* Scatters the assignments among lines of noise and appends the question. */
-static void vt_put_item(dq_ruler_draft *d, char (*name)[VT_LETTERS + 1], unsigned value,
-                        int64_t lines)
+static void vt_put_item(draft *d, char (*name)[VT_LETTERS + 1], unsigned value, int64_t lines)
 {
     const int32_t *perm = ruler_draft_shuffled(d, lines);
     bool *taken = perm ? dq_alloc(d->a, (size_t)lines, sizeof *taken, d->err) : NULL;
@@ -308,7 +343,7 @@ static void vt_put_item(dq_ruler_draft *d, char (*name)[VT_LETTERS + 1], unsigne
         value);
 }
 
-static void ruler_vt(dq_ruler_draft *d, int64_t units)
+static void ruler_vt(draft *d, int64_t units)
 {
     chain c = {.n = 0};
     while (c.n < 2 * VARIABLES) {
@@ -382,7 +417,7 @@ static int64_t count_pieces(const char *s, size_t len)
     return n;
 }
 
-static bool is_word(const dq_ruler_piece *p)
+static bool is_word(const text_piece *p)
 {
     if (p->len < 3 || p->len > 12) return false;
     for (int32_t i = 0; i < p->len; i++) {
@@ -391,19 +426,19 @@ static bool is_word(const dq_ruler_piece *p)
     return true;
 }
 
-dq_status dq_ruler_text_read(dq_ruler_text *out, const char *text, size_t len, dq_arena *a,
-                             dq_err *err)
+/* DQ_DAMAGED: no words, or no end of a sentence. */
+static dq_status read_text(ruler_text *out, const char *text, size_t len, dq_arena *a, dq_err *err)
 {
-    *out = (dq_ruler_text){.n = count_pieces(text, len)};
+    *out = (ruler_text){.n = count_pieces(text, len)};
     out->n_bad = (int64_t)dq_utf8_check(text, len, &out->first_bad);
-    dq_ruler_piece *piece = dq_alloc(a, (size_t)out->n, sizeof *piece, err);
+    text_piece *piece = dq_alloc(a, (size_t)out->n, sizeof *piece, err);
     int64_t *start = dq_alloc(a, (size_t)out->n, sizeof *start, err);
     if (!piece || !start) return err->code;
     bool any = false;
     size_t at = 0;
     for (int64_t i = 0; i < out->n; i++) {
         const size_t n = next_piece(text, len, &at);
-        piece[i] = (dq_ruler_piece){text + at, (int32_t)n, strchr(".!?", text[at + n - 1]) != NULL};
+        piece[i] = (text_piece){text + at, (int32_t)n, strchr(".!?", text[at + n - 1]) != NULL};
         any = any || piece[i].ends;
         if (i == 0 || piece[i - 1].ends) start[out->n_starts++] = i;
         at += n;
@@ -414,7 +449,7 @@ dq_status dq_ruler_text_read(dq_ruler_text *out, const char *text, size_t len, d
     const char **word = dq_alloc(a, (size_t)out->n, sizeof *word, err);
     if (!word || dq_strmap_new(&seen, (size_t)out->n, a, err) != DQ_OK) return err->code;
     for (int64_t i = 0; i < out->n; i++) {
-        const dq_ruler_piece *p = &out->piece[i];
+        const text_piece *p = &out->piece[i];
         if (!is_word(p) || dq_strmap_get(&seen, p->s, (size_t)p->len) >= 0) continue;
         char *own = dq_text(a, p->s, (size_t)p->len, err);
         if (!own) return err->code;
@@ -430,7 +465,7 @@ dq_status dq_ruler_text_read(dq_ruler_text *out, const char *text, size_t len, d
 }
 
 typedef struct fitting {
-    const dq_ruler_maker *m;
+    const maker *m;
     dq_ruler_prompt *best;
     int64_t length, room; /* ids; the same for the prompt alone */
     uint64_t seed;
@@ -445,7 +480,7 @@ static dq_random random_of(const fitting *f)
     return r;
 }
 
-static dq_status keep(const fitting *f, const dq_ruler_draft *d, unsigned flags, const int32_t *ids,
+static dq_status keep(const fitting *f, const draft *d, unsigned flags, const int32_t *ids,
                       int64_t n, int64_t units, dq_err *err)
 {
     dq_ruler_prompt *p = f->best;
@@ -473,12 +508,12 @@ static dq_status keep(const fitting *f, const dq_ruler_draft *d, unsigned flags,
 /* *n: ids of the prompt with so many units; `take` keeps it. */
 static dq_status try_units(const fitting *f, int64_t units, bool take, int64_t *n, dq_err *err)
 {
-    dq_ruler_draft d = {.task = f->m->task,
-                        .text = f->m->text,
-                        .length = f->length,
-                        .random = random_of(f),
-                        .a = dq_arena_new(),
-                        .err = err};
+    draft d = {.task = f->m->task,
+               .text = f->m->text,
+               .length = f->length,
+               .random = random_of(f),
+               .a = dq_arena_new(),
+               .err = err};
     int32_t *ids = NULL;
     if (!d.a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     f->m->task->write(&d, units);
@@ -507,8 +542,10 @@ static int64_t guess(int64_t lo, int64_t n_lo, int64_t hi, int64_t n_hi, int64_t
     return hi && to >= hi ? hi - 1 : to;
 }
 
-dq_status dq_ruler_make(dq_ruler_prompt *out, const dq_ruler_maker *m, int64_t length,
-                        uint64_t seed, int64_t sample, dq_err *err)
+/* The prompt with the most units that fit; it depends on task, text, tokenizer, length, seed and
+ * sample alone. DQ_MISMATCH: none fits, or the text has too few words. */
+static dq_status make_prompt(dq_ruler_prompt *out, const maker *m, int64_t length, uint64_t seed,
+                             int64_t sample, dq_err *err)
 {
     const fitting f = {m, out, length, length - m->task->max_new, seed, sample};
     enum { LINES = 12 }; /* rounds by a line; then halves */
@@ -558,9 +595,103 @@ static bool stands_in(const char *text, size_t len, const char *what)
     return false;
 }
 
-double dq_ruler_found(const char *text, size_t len, const char *const *answer, int n)
+/* The share of answers found in text[len], ignoring case.
+ * Source: RULER scripts/eval/synthetic/constants.py, string_match_all. */
+static double found_in(const char *text, size_t len, const char *const *answer, int n)
 {
     int found = 0;
     for (int i = 0; i < n; i++) found += stands_in(text, len, answer[i]);
     return (double)found / n;
 }
+
+static dq_status load(dq_eval *e, dq_eval_source *source, dq_err *err)
+{
+    ruler_text *t = dq_alloc(e->a, 1, sizeof *t, err);
+    if (!t) return err->code;
+    source->own = t;
+    if (read_text(t, source->text, source->len, e->a, err) != DQ_OK)
+        return dq_in(err, "%s: ", source->path);
+    return DQ_OK;
+}
+
+static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
+{
+    const dq_eval_source *s = &e->source[ids->source];
+    const dq_eval_model *em = &e->model[ids->model];
+    const dq_ruler_settings *of = s->settings;
+    const ruler_text *text = s->own;
+    const maker m = {of->task, text, em->tok, e->bos, em->m->vocab, e->a};
+    dq_ruler_set *set = dq_alloc(e->a, 1, sizeof *set, err);
+    if (!set) return err->code;
+    if (text) {
+        ids->n_bad = text->n_bad;
+        ids->first_bad = text->first_bad;
+    }
+    DQ_TRY(dq_items_bos_check(m.t, e->bos, err));
+    DQ_TRY(dq_eval_lengths(set->length, &set->n_lengths, of->length, of->n_lengths, e, err));
+    set->samples = of->samples;
+    const int64_t n = set->n_lengths * set->samples, max_new = m.task->max_new;
+    dq_ruler_prompt *p = dq_alloc(m.a, (size_t)n, sizeof *p, err);
+    dq_request *r = dq_eval_requests(&ids->req, n, m.a, err);
+    if (!p || !r) return err->code;
+    set->prompt = p;
+    for (int64_t i = 0; i < n; i++, p++) {
+        DQ_TRY(make_prompt(p, &m, set->length[i / set->samples], of->seed, i % set->samples, err));
+        r[i].ctx = p->ids;
+        r[i].n_ctx = p->n;
+        r[i].n_cont = max_new;
+        r[i].context = of->query_aware ? 0 : p->question;
+        r[i].value = i * max_new;
+    }
+    ids->req.n_values = n * max_new;
+    ids->n_extra = DQ_GEN_EXTRA;
+    ids->own = set;
+    return DQ_OK;
+}
+
+static dq_status takes(const dq_eval_source *source, const dq_kv_spec *kv, dq_err *err)
+{
+    const dq_ruler_settings *s = source->settings;
+    if (s->query_aware || !kv->evict.policy || !kv->evict.every) return DQ_OK;
+    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_EVERY},
+                        "%s: evicting every %lld tokens is not defined where the question comes "
+                        "after what is evicted",
+                        source->name, (long long)kv->evict.every);
+}
+
+static double share_of(const dq_eval *e, const dq_eval_row *row, int64_t unit, const char *text,
+                       size_t len)
+{
+    const dq_ruler_set *set = e->ids[row->ids].own;
+    return found_in(text, len, set->prompt[unit].answer, set->prompt[unit].n_answers);
+}
+
+static bool all_found(const dq_eval *e, const dq_eval_row *row, int64_t unit, const char *text,
+                      size_t len)
+{
+    return share_of(e, row, unit, text, len) == 1;
+}
+
+static dq_status judge_found(double right[2], const dq_eval *e, const dq_eval_row *row,
+                             int64_t unit, const char *text, size_t len, dq_err *err)
+{
+    right[0] = share_of(e, row, unit, text, len);
+    right[1] = right[0] == 1;
+    return err->code;
+}
+
+static dq_status score(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
+                       dq_arena *a, dq_err *err)
+{
+    return dq_eval_write(e, row, s, begin, end, all_found, judge_found, a, err);
+}
+
+const dq_eval_kind dq_eval_ruler = {
+    .metric = {"acc", "all_correct"},
+    .load = load,
+    .encode = encode,
+    .judge = dq_eval_judge_written,
+    .cluster = "prompt",
+    .score = score,
+    .takes = takes,
+};
