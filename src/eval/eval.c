@@ -13,9 +13,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool goes_with(const dq_eval_row *a, const dq_eval_row *b)
+/* Of one model, in one setting. */
+static bool same_setting(const dq_eval_row *a, const dq_eval_row *b)
 {
-    return b->shown && b->model == a->model && dq_logit_same(a->logit, b->logit) &&
+    return a->model == b->model && dq_logit_same(a->logit, b->logit) &&
            dq_math_same(a->math, b->math) && dq_kv_spec_same(&a->kv, &b->kv);
 }
 
@@ -31,7 +32,8 @@ int dq_eval_average_rows(int *rows, const dq_eval *e, int row)
         int found = -1;
         if (e->source[s].kind != kind) continue;
         for (int i = 0; i < e->n_rows && found < 0; i++) {
-            if (dq_eval_source_of(e, &e->row[i]) == &e->source[s] && goes_with(first, &e->row[i]))
+            const dq_eval_row *r = &e->row[i];
+            if (r->shown && dq_eval_source_of(e, r) == &e->source[s] && same_setting(first, r))
                 found = i;
         }
         if (found < 0 || (n == 0 && found != row)) return 0;
@@ -129,38 +131,31 @@ bool dq_eval_loss_of(dq_interval_loss *out, const dq_eval *e, int row, const dq_
     return true;
 }
 
-static void judge(const dq_eval *e, const dq_eval_row *row, int metric, const int64_t *at,
-                  double *scratch, double *score)
-{
-    const int64_t n = dq_eval_units(e, row);
-    dq_eval_source_of(e, row)->kind->judge(e, row, metric, scratch);
-    for (int64_t i = 0; i < n; i++) score[at[i]] = scratch[i];
-}
-
+/* Scores of one cluster stand side by side; mean, interval NULL: not wanted. */
 static dq_status compare(const dq_eval *e, const dq_eval_row *before, const dq_eval_row *after,
                          int metric, dq_mean *mean, dq_interval *interval, dq_stat_flips *flips,
                          dq_err *err)
 {
     const int64_t n = dq_eval_units(e, after);
     const int32_t *cluster = e->ids[after->ids].cluster;
-    double *scratch = dq_block_new((size_t)n, sizeof *scratch, err);
-    double *was = dq_block_new((size_t)n, sizeof *was, err);
-    double *is = dq_block_new((size_t)n, sizeof *is, err);
-    int64_t *at = dq_block_new((size_t)n, sizeof *at, err);
-    int32_t *of = dq_block_new((size_t)n, sizeof *of, err);
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    double *score = dq_alloc(a, (size_t)n, sizeof *score, err);
+    double *both[2] = {dq_alloc(a, (size_t)n, sizeof **both, err),
+                       dq_alloc(a, (size_t)n, sizeof **both, err)};
+    int64_t *at = dq_alloc(a, (size_t)n, sizeof *at, err);
+    int32_t *of = cluster ? dq_alloc(a, (size_t)n, sizeof *of, err) : NULL;
     for (int64_t i = 0; at && i < n; i++) at[i] = i;
     if (err->code == DQ_OK && cluster) dq_repeats_order(at, of, cluster, n, err);
-    if (err->code == DQ_OK) {
-        judge(e, before, metric, at, scratch, was);
-        judge(e, after, metric, at, scratch, is);
-        if (mean) *mean = dq_mean_of_scores(is, cluster ? of : NULL, n, interval);
-        *flips = dq_stat_flips_of(was, is, cluster ? of : NULL, n);
+    for (int k = 0; err->code == DQ_OK && k < 2; k++) {
+        dq_eval_source_of(e, after)->kind->judge(e, k ? after : before, metric, score);
+        for (int64_t i = 0; i < n; i++) both[k][at[i]] = score[i];
     }
-    dq_block_free(scratch);
-    dq_block_free(was);
-    dq_block_free(is);
-    dq_block_free(at);
-    dq_block_free(of);
+    if (err->code == DQ_OK) {
+        if (mean) *mean = dq_mean_of_scores(both[1], of, n, interval);
+        *flips = dq_stat_flips_of(both[0], both[1], of, n);
+    }
+    dq_arena_free(a);
     return err->code;
 }
 
@@ -227,35 +222,16 @@ static int64_t longest(const dq_eval *e, const dq_eval_row *row)
     return n;
 }
 
-/* What is known before the row ran. */
-static dq_eval_kept planned(const dq_eval *e, const dq_eval_row *row)
-{
-    const int64_t n = row->kv.evict.policy ? longest(e, row) : 0;
-    const int64_t budget = n ? dq_evict_budget(&row->kv, n, NULL) : 0;
-    if (budget >= n) return DQ_EVAL_KEPT_ALL;
-    return budget > (int64_t)row->kv.sink + row->kv.recent ? DQ_EVAL_KEPT_CHOSEN
-                                                           : DQ_EVAL_KEPT_LEAST;
-}
-
 /* Measurements of contexts do not cover later evictions. */
 dq_eval_kept dq_eval_kept_of(const dq_eval *e, const dq_eval_row *row)
 {
     const dq_kv_cached *had = &row->work.cached;
-    const dq_eval_kept kept = planned(e, row);
-    if (kept != DQ_EVAL_KEPT_CHOSEN || row->kv.evict.every || had->evicted == 0) return kept;
-    return had->raised == had->evicted ? DQ_EVAL_KEPT_LEAST : kept;
-}
-
-/* Where nothing is left to choose, the cache runs with a policy that needs no statistics. */
-static dq_kv_spec effective_kv(const dq_eval *e, const dq_eval_row *row)
-{
-    dq_kv_spec kv = row->kv;
-    if (!kv.evict.policy || dq_eval_kept_of(e, row) == DQ_EVAL_KEPT_CHOSEN) return kv;
-    dq_err unknown = {0};
-    kv.evict.policy = dq_kv_policy_find("streaming", &unknown);
-    kv.evict.budget = DQ_KV_BUDGET_UNIFORM;
-    kv.evict.window = -1;
-    return kv;
+    const int64_t n = row->kv.evict.policy ? longest(e, row) : 0;
+    const int64_t budget = n ? dq_evict_budget(&row->kv, n, NULL) : 0;
+    const bool measured = had->evicted > 0 && !row->kv.evict.every;
+    if (budget >= n) return DQ_EVAL_KEPT_ALL;
+    if (budget <= (int64_t)row->kv.sink + row->kv.recent) return DQ_EVAL_KEPT_LEAST;
+    return measured && had->raised == had->evicted ? DQ_EVAL_KEPT_LEAST : DQ_EVAL_KEPT_CHOSEN;
 }
 
 /* Whether as many budgets are raised. A share of at most a half is below its context from two
@@ -408,20 +384,6 @@ static bool same_ids(const dq_eval_ids *ids, const dq_eval_model *a, const dq_ev
             dq_tokenizer_prefix(a->tok) == dq_tokenizer_prefix(b->tok));
 }
 
-static dq_status make_ids(dq_eval *e, dq_eval_ids *ids, dq_err *err)
-{
-    const dq_eval_source *s = &e->source[ids->source];
-    const dq_eval_model *m = &e->model[ids->model];
-    if (!m->tok)
-        return dq_fail(err, DQ_MISMATCH,
-                       "%s: has no tokenizer.json, so text cannot be scored with it", m->m->path);
-    if (s->kind->encode(e, ids, err) != DQ_OK) return dq_in(err, "%s: ", s->path);
-    if (s->items.n == 0) return DQ_OK;
-    uint64_t *key = dq_alloc(e->a, (size_t)s->items.n, sizeof *key, err);
-    for (int64_t i = 0; key && i < s->items.n; i++) key[i] = s->items.item[i].cluster;
-    return key ? dq_repeats_keys(&ids->cluster, key, s->items.n, e->a, err) : err->code;
-}
-
 int dq_eval_ids_for(dq_eval *e, int source, int model, dq_err *err)
 {
     for (int i = 0; i < e->n_ids; i++) {
@@ -433,15 +395,20 @@ int dq_eval_ids_for(dq_eval *e, int source, int model, dq_err *err)
     dq_eval_ids *list = dq_grow(e->a, e->ids, (size_t)e->n_ids + 1, &e->cap_ids, sizeof *list, err);
     if (!list) return -1;
     e->ids = list;
-    list[e->n_ids] = (dq_eval_ids){.source = source, .model = model};
-    if (make_ids(e, &list[e->n_ids], err) != DQ_OK) return -1;
-    return e->n_ids++;
-}
-
-static bool same_setting(const dq_eval_row *a, const dq_eval_row *b)
-{
-    return a->model == b->model && a->ids == b->ids && dq_logit_same(a->logit, b->logit) &&
-           dq_math_same(a->math, b->math) && dq_kv_spec_same(&a->kv, &b->kv);
+    const dq_eval_source *s = &e->source[source];
+    const dq_eval_model *m = &e->model[model];
+    dq_eval_ids *ids = &list[e->n_ids];
+    *ids = (dq_eval_ids){.source = source, .model = model};
+    if (!m->tok)
+        dq_fail(err, DQ_MISMATCH, "%s: has no tokenizer.json, so text cannot be scored with it",
+                m->m->path);
+    else if (s->kind->encode(e, ids, err) != DQ_OK)
+        dq_in(err, "%s: ", s->path);
+    uint64_t *key = dq_alloc(e->a, (size_t)s->items.n, sizeof *key, err);
+    for (int64_t i = 0; key && i < s->items.n; i++) key[i] = s->items.item[i].cluster;
+    if (err->code == DQ_OK && s->items.n)
+        dq_repeats_keys(&ids->cluster, key, s->items.n, e->a, err);
+    return err->code == DQ_OK ? e->n_ids++ : -1;
 }
 
 const dq_eval_source *dq_eval_source_of(const dq_eval *e, const dq_eval_row *row)
@@ -514,38 +481,12 @@ dq_status dq_eval_stop_ids(dq_stop_ids *out, const dq_eval *e, int model, dq_err
     return ref == own ? DQ_OK : dq_stop_ids_add(out, ref->m, ref->tok, own->m->vocab, err);
 }
 
-/* The row computed for a new one: an earlier one with an equal cache, or itself at the next
- * index. */
-static int computed_for(const dq_eval *e, const dq_eval_row *want)
-{
-    for (int i = 0; i < e->n_rows; i++) {
-        const dq_eval_row *r = &e->row[i];
-        if (r->same == i && r->model == want->model && r->ids == want->ids &&
-            dq_logit_same(r->logit, want->logit) && dq_math_same(r->math, want->math) &&
-            dq_eval_same_cache(e, r, want) && same_raised(e, r, want))
-            return i;
-    }
-    return e->n_rows;
-}
-
-static dq_status make_numbers(dq_eval *e, dq_eval_row *row, dq_err *err)
-{
-    const int64_t units = dq_eval_units(e, row), extra = units * e->ids[row->ids].n_extra;
-    const size_t n = (size_t)dq_eval_values(e, row, units);
-    row->finished = dq_alloc(e->a, (size_t)units, sizeof *row->finished, err);
-    row->logp = dq_alloc(e->a, n, sizeof *row->logp, err);
-    row->top1 = dq_alloc(e->a, n, sizeof *row->top1, err);
-    if (dq_eval_source_of(e, row)->kind->windows)
-        row->kld = dq_alloc(e->a, n, sizeof *row->kld, err);
-    if (extra > 0) row->extra = dq_alloc(e->a, (size_t)extra, sizeof *row->extra, err);
-    return err->code;
-}
-
-/* Adds a missing row; returns its index. */
+/* Adds a missing row; returns its index. It is computed as an earlier one with an equal cache, or for
+ * itself; where nothing is left to choose, with a policy that needs no statistics. */
 static int put_row(dq_eval *e, dq_eval_row want, dq_err *err)
 {
     for (int i = 0; i < e->n_rows; i++) {
-        if (!same_setting(&e->row[i], &want)) continue;
+        if (e->row[i].ids != want.ids || !same_setting(&e->row[i], &want)) continue;
         e->row[i].shown = e->row[i].shown || want.shown;
         return i;
     }
@@ -553,17 +494,36 @@ static int put_row(dq_eval *e, dq_eval_row want, dq_err *err)
         dq_grow(e->a, e->row, (size_t)e->n_rows + 1, &e->cap_rows, sizeof *list, err);
     if (!list) return -1;
     e->row = list;
-    want.run = effective_kv(e, &want);
-    want.same = computed_for(e, &want);
-    if (want.same < e->n_rows) {
-        const dq_eval_row *other = &e->row[want.same];
-        want.finished = other->finished;
-        want.logp = other->logp;
-        want.top1 = other->top1;
-        want.kld = other->kld;
-        want.extra = other->extra;
-    } else if (make_numbers(e, &want, err) != DQ_OK) {
-        return -1;
+    want.run = want.kv;
+    if (want.kv.evict.policy && dq_eval_kept_of(e, &want) != DQ_EVAL_KEPT_CHOSEN) {
+        dq_err unknown = {0};
+        want.run.evict.policy = dq_kv_policy_find("streaming", &unknown);
+        want.run.evict.budget = DQ_KV_BUDGET_UNIFORM;
+        want.run.evict.window = -1;
+    }
+    for (want.same = 0; want.same < e->n_rows; want.same++) {
+        const dq_eval_row *r = &list[want.same];
+        if (r->same != want.same || r->model != want.model || r->ids != want.ids ||
+            !dq_logit_same(r->logit, want.logit) || !dq_math_same(r->math, want.math) ||
+            !dq_eval_same_cache(e, r, &want) || !same_raised(e, r, &want))
+            continue;
+        want.finished = r->finished;
+        want.logp = r->logp;
+        want.top1 = r->top1;
+        want.kld = r->kld;
+        want.extra = r->extra;
+        break;
+    }
+    if (want.same == e->n_rows) {
+        const int64_t units = dq_eval_units(e, &want), extra = units * e->ids[want.ids].n_extra;
+        const size_t n = (size_t)dq_eval_values(e, &want, units);
+        want.finished = dq_alloc(e->a, (size_t)units, sizeof *want.finished, err);
+        want.logp = dq_alloc(e->a, n, sizeof *want.logp, err);
+        want.top1 = dq_alloc(e->a, n, sizeof *want.top1, err);
+        if (dq_eval_source_of(e, &want)->kind->windows)
+            want.kld = dq_alloc(e->a, n, sizeof *want.kld, err);
+        if (extra > 0) want.extra = dq_alloc(e->a, (size_t)extra, sizeof *want.extra, err);
+        if (err->code != DQ_OK) return -1;
     }
     list[e->n_rows] = want;
     return e->n_rows++;

@@ -44,22 +44,6 @@ typedef struct pieces {
 
 enum { PIECE_ROWS = 1024 };
 
-typedef struct builder {
-    const dq_eval *e;
-    pieces *out;
-    size_t cap;
-    int turn;
-    bool cut;
-} builder;
-
-/* Row `first` itself or, for texts, a row with this reference. */
-static bool belongs(const dq_eval *e, int i, int first)
-{
-    const dq_eval_row *row = &e->row[i];
-    if (i == first) return true;
-    return row->same == i && row->ref == first && dq_eval_source_of(e, row)->kind->windows;
-}
-
 /* Tokens fed for the units, without sharing. */
 static double sweep_feeds(const dq_eval *e, const dq_eval_row *row, int64_t begin, int64_t end)
 {
@@ -92,44 +76,34 @@ static int64_t together(const dq_eval *e, const dq_eval_row *row, int64_t at, do
     return end;
 }
 
-static int64_t piece_end(const dq_eval *e, const dq_eval_row *row, int64_t begin, double rows,
-                         double *fed)
+/* The pieces of row `first`, or of all rows that have it as reference. */
+static dq_status add_row(pieces *out, size_t *cap, const dq_eval *e, int first, int turn, bool cut,
+                         dq_err *err)
 {
+    const dq_eval_row *row = &e->row[first];
+    const bool windows = dq_eval_source_of(e, row)->kind->windows;
     const int64_t n = dq_eval_units(e, row);
-    int64_t end = together(e, row, begin, fed);
-    while (end < n) {
-        double more;
-        const int64_t next = together(e, row, end, &more);
-        if (*fed + more > rows) break;
-        *fed += more;
-        end = next;
-    }
-    return end;
-}
-
-static dq_status add_row(builder *b, int first, dq_err *err)
-{
-    const dq_eval_row *row = &b->e->row[first];
-    const int64_t n = dq_eval_units(b->e, row);
     bool several = false;
-    const dq_eval *e = b->e;
     double parameters = 0;
     for (int i = 0; i < e->n_rows; i++) {
-        if (!belongs(e, i, first)) continue;
-        parameters += (double)e->model[e->row[i].model].m->n_params;
-        several = several || e->row[i].model != e->row[first].model;
+        const dq_eval_row *r = &e->row[i];
+        if (i != first && !(windows && r->same == i && r->ref == first)) continue;
+        parameters += (double)e->model[r->model].m->n_params;
+        several = several || r->model != row->model;
     }
-    const double rows = !b->cut ? INFINITY : several ? DQ_SCORE_ROWS : PIECE_ROWS;
+    const double rows = !cut ? INFINITY : several ? DQ_SCORE_ROWS : PIECE_ROWS;
     for (int64_t begin = 0, end; begin < n; begin = end) {
-        double fed;
-        end = piece_end(b->e, row, begin, rows, &fed);
-        const int64_t number = b->out->n;
-        piece *list =
-            dq_grow(b->e->a, b->out->piece, (size_t)number + 1, &b->cap, sizeof *list, err);
+        double fed = 0, more;
+        for (end = begin; end < n; fed += more) {
+            const int64_t next = together(e, row, end, &more);
+            if (end > begin && fed + more > rows) break;
+            end = next;
+        }
+        piece *list = dq_grow(e->a, out->piece, (size_t)out->n + 1, cap, sizeof *list, err);
         if (!list) return err->code;
-        list[number] = (piece){number, first, b->turn, begin, end, fed * parameters};
-        b->out->piece = list;
-        b->out->n++;
+        list[out->n] = (piece){out->n, first, turn, begin, end, fed * parameters};
+        out->piece = list;
+        out->n++;
     }
     return DQ_OK;
 }
@@ -147,28 +121,19 @@ static int by_turn(const void *a, const void *b)
     return x->turn != y->turn ? (x->turn < y->turn ? -1 : 1) : by_work(a, b);
 }
 
-static dq_status add_model(builder *b, int model, bool windows, dq_err *err)
-{
-    const dq_eval *e = b->e;
-    for (int i = 0; i < e->n_rows; i++) {
-        const dq_eval_row *row = &e->row[i];
-        if (row->same != i || row->model != model) continue;
-        if (dq_eval_source_of(e, row)->kind->windows != windows) continue;
-        if (!windows || row->ref == i) DQ_TRY(add_row(b, i, err));
-    }
-    b->turn++;
-    return DQ_OK;
-}
-
 /* cut: into pieces worth sharing; else one piece per row, which is faster to find. Items that share
  * a prefix stay together, so numbers and counts do not change. */
 static dq_status make_pieces(pieces *out, const dq_eval *e, bool cut, dq_err *err)
 {
-    builder b = {.e = e, .out = out, .cut = cut};
+    size_t cap = 0;
     *out = (pieces){0};
-    for (int i = 0; i < e->n_models; i++) {
-        DQ_TRY(add_model(&b, i, false, err));
-        DQ_TRY(add_model(&b, i, true, err));
+    for (int turn = 0; turn < 2 * e->n_models; turn++) { /* a model's items, then its texts */
+        for (int i = 0; i < e->n_rows; i++) {
+            const dq_eval_row *row = &e->row[i];
+            const bool windows = dq_eval_source_of(e, row)->kind->windows;
+            if (row->same != i || row->model != turn / 2 || windows != (turn % 2 == 1)) continue;
+            if (!windows || row->ref == i) DQ_TRY(add_row(out, &cap, e, i, turn, cut, err));
+        }
     }
     return DQ_OK;
 }
@@ -232,12 +197,6 @@ static double rate_of(const dq_eval *e, const dq_eval_row *row)
     const dq_eval_model *m = &e->model[row->model];
     const double parameter = 2e-11;
     return m->seconds > 0 ? m->seconds : parameter * (double)m->m->n_params;
-}
-
-static void sweep_told(sweep *s, const dq_eval_row *row, int64_t begin, int64_t end)
-{
-    dq_pace_step(&s->pace, kind_of(s->e, row),
-                 rate_of(s->e, row) * sweep_feeds(s->e, row, begin, end), dq_os_seconds());
 }
 
 static void advance(sweep *s, double rows, double now)
@@ -326,53 +285,43 @@ static void step_end(sweep *s)
  *    "gap_min": X, "logp": "X ..", "top1": [ID, ..], "kld": "X ..", "top_logp": "X ..",
  *    "extra": "X .."} */
 
-/* Counts of contexts, in the order of the file. */
-enum { N_HELD = 19 };
-static int64_t *held_field(dq_kv_cached *h, int i)
+/* Numbers of a row's units from .. to - 1 by their names; at NULL: it has none. */
+enum { N_REALS = 4 };
+typedef struct reals {
+    const char *name;
+    double *at; /* [n] */
+    int64_t n;
+} reals;
+static void reals_of(reals out[N_REALS], const dq_eval *e, const dq_eval_row *r, int64_t from,
+                     int64_t to)
 {
-    int64_t *const all[N_HELD] = {&h->contexts,
-                                  &h->missed,
-                                  &h->tokens,
-                                  &h->tokens_cut,
-                                  &h->slots,
-                                  &h->baseline,
-                                  &h->dense16,
-                                  &h->bytes.codes,
-                                  &h->bytes.scales,
-                                  &h->bytes.unquantized,
-                                  &h->bytes.index,
-                                  &h->bytes.tokens,
-                                  &h->bytes.tokens_coded,
-                                  &h->reads,
-                                  &h->reads_coded,
-                                  &h->evicted,
-                                  &h->raised,
-                                  &h->beyond,
-                                  &h->flat};
-    return all[i];
+    const int64_t at = dq_eval_values(e, r, from), n = dq_eval_values(e, r, to) - at;
+    const int64_t extra = e->ids[r->ids].n_extra;
+    out[0] = (reals){"logp", r->logp + at, n};
+    out[1] = (reals){"kld", r->kld ? r->kld + at : NULL, n};
+    out[2] = (reals){"top_logp", r->top_logp ? r->top_logp + at : NULL, n};
+    out[3] = (reals){"extra", r->extra ? r->extra + from * extra : NULL, (to - from) * extra};
 }
 
 static dq_status put(dq_eval *e, int row, int64_t from, int64_t to, dq_err *err)
 {
     dq_eval_row *r = &e->row[row];
     dq_score_work *w = &r->pending;
-    const int64_t at = dq_eval_values(e, r, from), n = dq_eval_values(e, r, to) - at;
-    const int64_t extra = e->ids[r->ids].n_extra;
+    const int64_t at = dq_eval_values(e, r, from);
+    reals x[N_REALS];
+    reals_of(x, e, r, from, to);
     json_t *held = json_array(), *top1 = json_array();
-    for (int i = 0; i < N_HELD; i++)
-        json_array_append_new(held, json_integer(*held_field(&w->cached, i)));
-    for (int64_t i = at; i < at + n; i++) json_array_append_new(top1, json_integer(r->top1[i]));
+    for (int i = 0; i < DQ_KV_COUNTS; i++)
+        json_array_append_new(held, json_integer(*dq_kv_cached_count(&w->cached, i)));
+    for (int64_t i = at; i < at + x->n; i++) json_array_append_new(top1, json_integer(r->top1[i]));
     json_t *o =
         json_pack("{s:i, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "row", row, "from",
                   (json_int_t)from, "to", (json_int_t)to, "tokens", (json_int_t)w->tokens,
                   "computed", (json_int_t)w->computed, "seconds", dq_work_reals(&w->seconds, 1),
                   "held", held, "gap_min", dq_work_reals(&w->cached.gap_min, 1), "top1", top1);
-    json_object_set_new(o, "logp", dq_work_reals(r->logp + at, n));
-    if (r->kld) json_object_set_new(o, "kld", dq_work_reals(r->kld + at, n));
-    if (r->top_logp) json_object_set_new(o, "top_logp", dq_work_reals(r->top_logp + at, n));
-    if (r->extra)
-        json_object_set_new(o, "extra",
-                            dq_work_reals(r->extra + from * extra, (to - from) * extra));
+    for (int i = 0; i < N_REALS; i++) {
+        if (x[i].at) json_object_set_new(o, x[i].name, dq_work_reals(x[i].at, x[i].n));
+    }
     return dq_work_put(&e->work, o, err);
 }
 
@@ -408,7 +357,6 @@ static dq_status get_row(dq_eval *e, const json_t *o, dq_err *err)
     dq_score_work w = {0};
     DQ_TRY(dq_json_int(&index, o, "row", 0, e->n_rows - 1, NULL, err));
     dq_eval_row *r = &e->row[index];
-    int64_t extra = e->ids[r->ids].n_extra;
     if (r->same != index)
         return dq_fail(err, DQ_DAMAGED, "row %lld is not computed for itself", (long long)index);
     DQ_TRY(dq_json_int(&from, o, "from", 0, dq_eval_units(e, r) - 1, NULL, err));
@@ -418,25 +366,25 @@ static dq_status get_row(dq_eval *e, const json_t *o, dq_err *err)
                        (long long)index, (long long)from, (long long)to - 1);
     DQ_TRY(dq_json_int(&w.tokens, o, "tokens", 0, INT64_MAX, NULL, err));
     DQ_TRY(dq_json_int(&w.computed, o, "computed", 0, INT64_MAX, NULL, err));
-    const int64_t at = dq_eval_values(e, r, from), n = dq_eval_values(e, r, to) - at;
+    const int64_t at = dq_eval_values(e, r, from);
     const json_t *held, *top1;
+    reals x[N_REALS];
+    reals_of(x, e, r, from, to);
     DQ_TRY(dq_work_take_reals(&w.seconds, 1, o, "seconds", err));
     DQ_TRY(dq_work_take_reals(&w.cached.gap_min, 1, o, "gap_min", err));
-    DQ_TRY(take_list(&held, o, "held", N_HELD, err));
-    for (int i = 0; i < N_HELD; i++)
-        *held_field(&w.cached, i) = json_integer_value(json_array_get(held, (size_t)i));
-    DQ_TRY(take_list(&top1, o, "top1", n, err));
-    for (int64_t i = 0; i < n; i++)
+    DQ_TRY(take_list(&held, o, "held", DQ_KV_COUNTS, err));
+    for (int i = 0; i < DQ_KV_COUNTS; i++)
+        *dq_kv_cached_count(&w.cached, i) = json_integer_value(json_array_get(held, (size_t)i));
+    DQ_TRY(take_list(&top1, o, "top1", x->n, err));
+    for (int64_t i = 0; i < x->n; i++)
         r->top1[at + i] = (int32_t)json_integer_value(json_array_get(top1, (size_t)i));
-    DQ_TRY(dq_work_take_reals(r->logp + at, n, o, "logp", err));
-    for (int64_t i = 0; i < n; i++) {
-        if (!isfinite(r->logp[at + i]))
+    for (int i = 0; i < N_REALS; i++) {
+        if (x[i].at) DQ_TRY(dq_work_take_reals(x[i].at, x[i].n, o, x[i].name, err));
+    }
+    for (int64_t i = 0; i < x->n; i++) {
+        if (!isfinite(x->at[i]))
             return dq_fail(err, DQ_DAMAGED, "\"logp\" of row %lld is not finite", (long long)index);
     }
-    if (r->kld) DQ_TRY(dq_work_take_reals(r->kld + at, n, o, "kld", err));
-    if (r->top_logp) DQ_TRY(dq_work_take_reals(r->top_logp + at, n, o, "top_logp", err));
-    if (r->extra)
-        DQ_TRY(dq_work_take_reals(r->extra + from * extra, (to - from) * extra, o, "extra", err));
     dq_score_work_add(&r->work, &w);
     for (int64_t i = from; i < to; i++) r->finished[i] = true;
     return DQ_OK;
@@ -447,9 +395,12 @@ static dq_status take_line(void *arg, const json_t *line, bool told, dq_err *err
     dq_eval *e = arg;
     DQ_TRY(get_row(e, line, err));
     if (told) {
-        const json_int_t row = json_integer_value(json_object_get(line, "row"));
-        sweep_told(e->sweep, &e->row[row], json_integer_value(json_object_get(line, "from")),
-                   json_integer_value(json_object_get(line, "to")));
+        const dq_eval_row *row = &e->row[json_integer_value(json_object_get(line, "row"))];
+        dq_pace_step(&e->sweep->pace, kind_of(e, row),
+                     rate_of(e, row) *
+                         sweep_feeds(e, row, json_integer_value(json_object_get(line, "from")),
+                                     json_integer_value(json_object_get(line, "to"))),
+                     dq_os_seconds());
     }
     return DQ_OK;
 }
@@ -605,19 +556,15 @@ static int64_t group_end(const dq_windows *w, int64_t begin, int64_t limit, int6
     return end;
 }
 
-/* A row of another model than the reference may fit fewer rows into memory. */
-static int64_t max_rows_of(const cluster *c, const dq_eval_row *row)
-{
-    if (row->model == c->e->row[c->rows[0]].model) return c->max_rows;
-    return dq_runner_rows(c->s->runner, c->max_rows);
-}
-
 /* Runs what the row lacks of this turn; for the reference, all of its states. */
 static dq_status run_row(const cluster *c, int index, dq_err *err)
 {
     dq_eval_row *row = &c->e->row[index];
     const bool alike = !dq_kv_spec_is_plain(&row->kv); /* its cache takes windows of one shape */
-    const int64_t max = max_rows_of(c, row);
+    /* a row of another model than the reference may fit fewer rows into memory */
+    const int64_t max = row->model == c->e->row[c->rows[0]].model
+                            ? c->max_rows
+                            : dq_runner_rows(c->s->runner, c->max_rows);
     step x = {.begin = c->begin};
     for (; x.begin < c->end; x.begin = x.end) {
         const bool again = row->finished[x.begin];
@@ -635,33 +582,25 @@ static dq_status run_row(const cluster *c, int index, dq_err *err)
     return DQ_OK;
 }
 
-static void add_rows(cluster *c, int model)
-{
-    const dq_eval *e = c->e;
-    const int ref = c->rows[0];
-    const int before = c->n_rows;
-    for (int i = 0; i < e->n_rows; i++) {
-        const dq_eval_row *row = &e->row[i];
-        if (i != ref && row->ref == ref && row->same == i && row->model == model)
-            c->rows[c->n_rows++] = i;
-    }
-    if (c->n_rows > before && e->model[model].m->dim > c->dim) c->dim = e->model[model].m->dim;
-}
-
 /* Rows by model, the reference and others of its model first. */
 static dq_status find_rows(cluster *c, int ref, dq_err *err)
 {
     const dq_eval *e = c->e;
-    const int model = e->row[ref].model;
+    const int first = e->row[ref].model;
     c->rows = dq_block_new((size_t)e->n_rows, sizeof *c->rows, err);
     if (!c->rows) return err->code;
     c->rows[c->n_rows++] = ref;
-    c->dim = e->model[model].m->dim;
-    add_rows(c, model);
-    for (int m = 0; m < e->n_models; m++) {
-        if (m != model) add_rows(c, m);
+    c->dim = e->model[first].m->dim;
+    for (int k = -1; k < e->n_models; k++) {
+        const int model = k < 0 ? first : k;
+        for (int i = 0; k != first && i < e->n_rows; i++) {
+            const dq_eval_row *row = &e->row[i];
+            if (i == ref || row->ref != ref || row->same != i || row->model != model) continue;
+            c->rows[c->n_rows++] = i;
+            c->several = model != first;
+            if (e->model[model].m->dim > c->dim) c->dim = e->model[model].m->dim;
+        }
     }
-    c->several = e->row[c->rows[c->n_rows - 1]].model != model;
     return DQ_OK;
 }
 
@@ -792,16 +731,6 @@ dq_status dq_eval_token_seconds(double *seconds, dq_runner *r, const dq_pass *pa
     return err->code;
 }
 
-/* Uses the plain cache, which works with any arithmetic. */
-static dq_status time_model(sweep *s, const dq_eval_row *row, dq_err *err)
-{
-    dq_eval_model *m = &s->e->model[row->model];
-    const dq_pass pass = {.logit = dq_logit_plain,
-                          .math = {row->math.linear, DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32}};
-    DQ_TRY(hold(s, row->model, err));
-    return dq_eval_token_seconds(&m->seconds, s->runner, &pass, err);
-}
-
 double dq_eval_expected(dq_eval *e)
 {
     sweep s;
@@ -813,8 +742,15 @@ double dq_eval_expected(dq_eval *e)
 dq_status dq_eval_measure(double *seconds, dq_eval *e, dq_err *err)
 {
     sweep s = {.e = e, .model = -1};
-    for (int i = 0; err->code == DQ_OK && i < e->n_rows; i++)
-        if (e->model[e->row[i].model].seconds <= 0) time_model(&s, &e->row[i], err);
+    for (int i = 0; err->code == DQ_OK && i < e->n_rows; i++) {
+        const dq_eval_row *row = &e->row[i];
+        dq_eval_model *m = &e->model[row->model];
+        const dq_pass pass = {.logit =
+                                  dq_logit_plain, /* the plain cache goes with any arithmetic */
+                              .math = {row->math.linear, DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32}};
+        if (m->seconds <= 0 && hold(&s, row->model, err) == DQ_OK)
+            dq_eval_token_seconds(&m->seconds, s.runner, &pass, err);
+    }
     let_go(&s);
     *seconds = dq_eval_expected(e);
     return err->code;
@@ -859,14 +795,6 @@ static dq_status name_item(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t b
     return err->code;
 }
 
-static int64_t group_of_items(const dq_eval *e, const dq_eval_row *row, int64_t at, int64_t end,
-                              int64_t rows, bool shared)
-{
-    const int64_t n = dq_eval_source_of(e, row)->kind->group,
-                  group = n ? at + n : dq_score_group(&e->ids[row->ids].req, at, rows, shared);
-    return group < end ? group : end;
-}
-
 /* Runs what the row lacks of items begin .. limit - 1; once: only their first step. */
 static dq_status run_groups(sweep *s, int index, dq_scorer *scorer, int64_t begin, int64_t limit,
                             bool once, dq_err *err)
@@ -874,10 +802,13 @@ static dq_status run_groups(sweep *s, int index, dq_scorer *scorer, int64_t begi
     dq_eval *e = s->e;
     dq_eval_row *row = &e->row[index];
     const bool shared = dq_score_shares(&scorer->pass, scorer->kv);
+    const int64_t group = dq_eval_source_of(e, row)->kind->group;
     int64_t from = begin, end;
     for (; (from = dq_eval_lacking(row, from, limit)) < limit; from = end) {
         const int64_t rows = step_rows(row, dq_score_rows(scorer->r, shared));
-        end = group_of_items(e, row, from, dq_eval_alike(row, from, limit), rows, shared);
+        const int64_t most = dq_eval_alike(row, from, limit);
+        end = group ? from + group : dq_score_group(&e->ids[row->ids].req, from, rows, shared);
+        if (end > most) end = most;
         scorer->work = (dq_score_work){0};
         step_begin(s, row, from, end, false);
         if (score_items(e, row, scorer, from, end, err) != DQ_OK)
@@ -969,21 +900,16 @@ static dq_status choose(run *x, dq_err *err)
     return DQ_OK;
 }
 
-/* Units that rank 0 has found in a journal are finished on all ranks. */
-static dq_status share_finished(dq_eval *e, dq_err *err)
-{
-    for (int i = 0; i < e->n_rows; i++) {
-        const dq_eval_row *row = &e->row[i];
-        const size_t units = (size_t)dq_eval_units(e, row);
-        if (row->same == i) DQ_TRY(dq_ranks_share(row->finished, units * sizeof(bool), err));
-    }
-    return DQ_OK;
-}
-
 dq_status dq_eval_run(dq_eval *e, dq_err *err)
 {
     run x = {.s = {.e = e}};
-    if (choose(&x, err) == DQ_OK && is_shared(e)) share_finished(e, err);
+    choose(&x, err);
+    /* Units that rank 0 has found in a journal are finished on all ranks. */
+    for (int i = 0; err->code == DQ_OK && is_shared(e) && i < e->n_rows; i++) {
+        const dq_eval_row *row = &e->row[i];
+        const size_t units = (size_t)dq_eval_units(e, row);
+        if (row->same == i) dq_ranks_share(row->finished, units * sizeof(bool), err);
+    }
     sweep_begin(&x.s, e);
     e->sweep = &x.s;
     if (err->code == DQ_OK && !is_shared(e) && e->n_shards == 0) run_first(&x, err);

@@ -412,14 +412,6 @@ static dq_status encode_label(const dq_tokenizer *t, const char *s, int64_t voca
     return dq_tokenizer_check_ids(*ids, *n, vocab, err);
 }
 
-/* Whether the tokenizer itself puts a space before a text. */
-static bool spaces_itself(const dq_tokenizer *t, const int32_t *ids, int64_t n)
-{
-    size_t len = 0;
-    const char *piece = n > 0 ? dq_tokenizer_piece(t, ids[0], &len) : NULL;
-    return piece && len > 0 && piece[0] == ' ';
-}
-
 static dq_status label_ids(dq_icl_label *l, const char *name, const dq_tokenizer *t, int64_t vocab,
                            dq_arena *a, dq_err *err)
 {
@@ -427,7 +419,10 @@ static dq_status label_ids(dq_icl_label *l, const char *name, const dq_tokenizer
     l->text = dq_textf(a, err, " %s", name);
     if (!l->text) return err->code;
     encode_label(t, name, vocab, &ids, &l->n, err);
-    if (err->code == DQ_OK && !spaces_itself(t, ids, l->n)) {
+    size_t len = 0;
+    const char *piece = err->code == DQ_OK && l->n ? dq_tokenizer_piece(t, ids[0], &len) : NULL;
+    const bool spaces_itself = piece && len > 0 && piece[0] == ' ';
+    if (err->code == DQ_OK && !spaces_itself) {
         dq_block_free(ids);
         ids = NULL;
         encode_label(t, l->text, vocab, &ids, &l->n, err);
@@ -923,32 +918,24 @@ const dq_eval_kind dq_eval_icl_kind = {
     .words = icl_words,
 };
 
-static bool has_shots(const dq_icl_plan *p, int shots)
-{
-    for (int i = 0; i < p->n_shots; i++) {
-        if (p->shots[i] == shots) return true;
-    }
-    return false;
-}
-
-/* Whether the row is shown and has the same task, in any order of demonstrations. */
-static bool is_beside(const dq_eval *e, int row, int other)
-{
-    const dq_eval_source *s = dq_eval_source_of(e, &e->row[row]);
-    const dq_eval_source *o = dq_eval_source_of(e, &e->row[other]);
-    const dq_icl_settings *a = s->settings, *b = o->settings;
-    return e->row[other].shown && s->kind == o->kind && a->task == b->task;
-}
-
 dq_icl_range dq_icl_range_of(const dq_eval *e, int row, int from)
 {
     const dq_icl_plan *p = e->ids[e->row[row].ids].own;
+    const dq_eval_source *s = dq_eval_source_of(e, &e->row[row]);
+    const dq_icl_settings *of = s->settings;
     dq_icl_range all = {.n = 0}, range = {.from = from};
     for (int i = 0; i < p->n_shots; i++) {
         bool common = true;
-        for (int k = 0; k < e->n_rows; k++)
-            common = common &&
-                     (!is_beside(e, row, k) || has_shots(e->ids[e->row[k].ids].own, p->shots[i]));
+        for (int k = 0; k < e->n_rows; k++) {
+            /* a shown row of the same task, in any order of demonstrations */
+            const dq_eval_source *o = dq_eval_source_of(e, &e->row[k]);
+            const dq_icl_settings *b = o->settings;
+            if (!e->row[k].shown || s->kind != o->kind || b->task != of->task) continue;
+            const dq_icl_plan *other = e->ids[e->row[k].ids].own;
+            bool has = false;
+            for (int j = 0; j < other->n_shots; j++) has = has || other->shots[j] == p->shots[i];
+            common = common && has;
+        }
         if (common) all.shots[all.n++] = p->shots[i];
     }
     if (all.n && !from) range.from = (all.shots[all.n - 1] + 1) / 2;
@@ -1061,15 +1048,10 @@ dq_status dq_icl_plateau_find(dq_icl_plateau *out, const dq_eval *e, int before,
     return err->code;
 }
 
-static const dq_icl_plan *plan_of(const dq_eval *e, const dq_eval_row *row)
-{
-    return e->ids[row->ids].own;
-}
-
 int dq_icl_pick(const dq_eval *e, const dq_eval_row *row, int metric, int64_t i)
 {
     const dq_icl_data *d = dq_eval_source_of(e, row)->own;
-    const dq_icl_plan *p = plan_of(e, row);
+    const dq_icl_plan *p = e->ids[row->ids].own;
     const double *logp = row->logp + i * p->n_label_ids;
     if (metric == 0) return walk(p->label, d->n_labels, logp, p->alive);
     return likeliest(p->label, d->n_labels, logp);
@@ -1077,7 +1059,7 @@ int dq_icl_pick(const dq_eval *e, const dq_eval_row *row, int metric, int64_t i)
 
 dq_status dq_icl_scores(const dq_eval *e, const dq_eval_row *row, dq_icl_score *out, dq_err *err)
 {
-    const dq_icl_plan *p = plan_of(e, row);
+    const dq_icl_plan *p = e->ids[row->ids].own;
     double *score = dq_block_new((size_t)(p->n_blocks * p->n_queries), sizeof *score, err);
     if (!score) return err->code;
     for (int metric = 0; metric < 2; metric++) {
@@ -1099,7 +1081,7 @@ dq_status dq_icl_scores(const dq_eval *e, const dq_eval_row *row, dq_icl_score *
 /* Run 0 is the first block of both sets. */
 static bool counts(const dq_icl_block *b, int64_t shots, bool by_order)
 {
-    return b->shots == shots && (by_order ? b->run == 0 : b->order == 0);
+    return b->shots == shots && (by_order ? b->run : b->order) == 0;
 }
 
 dq_icl_point dq_icl_point_of(const dq_icl_plan *p, const dq_icl_score *score, int64_t shots,

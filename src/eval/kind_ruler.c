@@ -410,13 +410,6 @@ static size_t next_piece(const char *s, size_t len, size_t *from)
     return n;
 }
 
-static int64_t count_pieces(const char *s, size_t len)
-{
-    int64_t n = 0;
-    for (size_t at = 0, k; (k = next_piece(s, len, &at)) > 0; at += k) n++;
-    return n;
-}
-
 static bool is_word(const text_piece *p)
 {
     if (p->len < 3 || p->len > 12) return false;
@@ -429,13 +422,15 @@ static bool is_word(const text_piece *p)
 /* DQ_DAMAGED: no words, or no end of a sentence. */
 static dq_status read_text(ruler_text *out, const char *text, size_t len, dq_arena *a, dq_err *err)
 {
-    *out = (ruler_text){.n = count_pieces(text, len)};
+    size_t at = 0;
+    *out = (ruler_text){.n = 0};
+    for (size_t k; (k = next_piece(text, len, &at)) > 0; at += k) out->n++;
     out->n_bad = (int64_t)dq_utf8_check(text, len, &out->first_bad);
     text_piece *piece = dq_alloc(a, (size_t)out->n, sizeof *piece, err);
     int64_t *start = dq_alloc(a, (size_t)out->n, sizeof *start, err);
     if (!piece || !start) return err->code;
     bool any = false;
-    size_t at = 0;
+    at = 0;
     for (int64_t i = 0; i < out->n; i++) {
         const size_t n = next_piece(text, len, &at);
         piece[i] = (text_piece){text + at, (int32_t)n, strchr(".!?", text[at + n - 1]) != NULL};
@@ -584,23 +579,19 @@ static char lower(char c)
     return c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c;
 }
 
-static bool stands_in(const char *text, size_t len, const char *what)
-{
-    const size_t n = strlen(what);
-    for (size_t i = 0; i + n <= len; i++) {
-        size_t k = 0;
-        while (k < n && lower(text[i + k]) == lower(what[k])) k++;
-        if (k == n) return true;
-    }
-    return false;
-}
-
 /* The share of answers found in text[len], ignoring case.
  * Source: RULER scripts/eval/synthetic/constants.py, string_match_all. */
 static double found_in(const char *text, size_t len, const char *const *answer, int n)
 {
     int found = 0;
-    for (int i = 0; i < n; i++) found += stands_in(text, len, answer[i]);
+    for (int a = 0; a < n; a++) {
+        const size_t bytes = strlen(answer[a]);
+        size_t k = 0;
+        for (size_t i = 0; k < bytes && i + bytes <= len; i++) {
+            for (k = 0; k < bytes && lower(text[i + k]) == lower(answer[a][k]);) k++;
+        }
+        found += k == bytes;
+    }
     return (double)found / n;
 }
 

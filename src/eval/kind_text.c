@@ -313,26 +313,6 @@ static dq_mean agreement(text *t, is_in *in, double a, double b)
     return m;
 }
 
-/* Words and bytes are those of the original text, as in lm-eval. */
-static void rolling_numbers(const text *t, dq_eval_numbers *o)
-{
-    const dq_text_settings *s = dq_eval_source_of(t->e, t->row)->settings;
-    double nll = o->nll.value * (double)o->n;
-    o->word_ppl = o->byte_ppl = o->bits_per_byte = (double)NAN;
-    if (!s || s->scheme != DQ_WINDOW_ROLLING || t->w->cut) return;
-    o->word_ppl = exp(nll / (double)t->w->n_words);
-    o->byte_ppl = exp(nll / (double)t->w->bytes);
-    o->bits_per_byte = nll / ((double)t->w->bytes * log(2.0));
-}
-
-static double floor_of(const text *t)
-{
-    double sum = 0;
-    if (!t->ref->extra) return (double)NAN;
-    for (int64_t i = 0; i < t->w->n; i++) sum += t->ref->extra[i];
-    return sum / (double)t->w->n;
-}
-
 dq_status dq_text_numbers(dq_eval_numbers *o, const dq_eval *e, const dq_eval_row *row, dq_err *err)
 {
     text t;
@@ -354,8 +334,16 @@ dq_status dq_text_numbers(dq_eval_numbers *o, const dq_eval *e, const dq_eval_ro
     for (int i = 0; i < DQ_KLD_POINTS; i++)
         o->kld_at[i] =
             differs(&t) ? dq_stat_percentile(t.x, t.n, dq_eval_kld_point[i]) : (double)NAN;
-    o->noise_floor = floor_of(&t);
-    rolling_numbers(&t, o);
+    o->noise_floor = t.ref->extra ? 0 : (double)NAN;
+    for (int64_t i = 0; t.ref->extra && i < t.w->n; i++) o->noise_floor += t.ref->extra[i];
+    o->noise_floor /= (double)t.w->n;
+    /* Words and bytes are those of the original text, as in lm-eval. */
+    const dq_text_settings *s = dq_eval_source_of(e, row)->settings;
+    const bool rolling = s && s->scheme == DQ_WINDOW_ROLLING && !t.w->cut;
+    const double nll = rolling ? o->nll.value * (double)o->n : (double)NAN;
+    o->word_ppl = exp(nll / (double)t.w->n_words);
+    o->byte_ppl = exp(nll / (double)t.w->bytes);
+    o->bits_per_byte = nll / ((double)t.w->bytes * log(2.0));
     text_end(&t);
     return DQ_OK;
 }
@@ -492,17 +480,6 @@ dq_status dq_text_numbers_details(const dq_eval *e, int row, dq_text_details *ou
     return err->code;
 }
 
-/* The corpus that stands for the training text, without template tokens. */
-static dq_status encode_counts(dq_doc_ids **out, const dq_text_settings *s, const dq_eval_model *m,
-                               dq_arena *a, dq_err *err)
-{
-    *out = dq_alloc(a, (size_t)s->counts.n, sizeof **out, err);
-    for (int64_t i = 0; *out && i < s->counts.n; i++)
-        DQ_TRY(dq_windows_encode(&(*out)[i], m->tok, &s->counts.doc[i], DQ_BOS_OFF, m->m->vocab, 0,
-                                 a, err));
-    return err->code;
-}
-
 static dq_status encode_text(dq_eval *e, dq_eval_ids *ids, dq_err *err)
 {
     const dq_text_settings *s = e->source[ids->source].settings;
@@ -517,12 +494,16 @@ static dq_status encode_text(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     DQ_TRY(dq_windows_make(&ids->win, m->tok, &s->docs, &spec, e->a, err));
     ids->n_extra = 1;
     if (!s->slices) return DQ_OK;
-    dq_doc_ids *corpus = NULL;
+    /* The corpus that stands for the training text, without template tokens. */
     dq_slices *slices = dq_alloc(e->a, 1, sizeof *slices, err);
-    if (s->counts.n && slices) encode_counts(&corpus, s, m, e->a, err);
-    if (err->code != DQ_OK) return err->code;
+    dq_doc_ids *corpus = dq_alloc(e->a, (size_t)s->counts.n, sizeof *corpus, err);
+    if (!slices || !corpus) return err->code;
+    for (int64_t i = 0; i < s->counts.n; i++)
+        DQ_TRY(dq_windows_encode(&corpus[i], m->tok, &s->counts.doc[i], DQ_BOS_OFF, m->m->vocab, 0,
+                                 e->a, err));
     ids->slices = slices;
-    return dq_slices_make(slices, &ids->win, corpus, s->counts.n, s->threshold, e->a, err);
+    return dq_slices_make(slices, &ids->win, s->counts.n ? corpus : NULL, s->counts.n, s->threshold,
+                          e->a, err);
 }
 
 /* Eviction needs windows with a context; without settings windows are chunks. */

@@ -7,7 +7,9 @@
 #include "base/os.h"
 #include "engine/runner.h"
 
+#include <assert.h>
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 typedef struct pass_plan {
@@ -193,34 +195,20 @@ static dq_status plan_compress(const pass_plan *p, const dq_kv_bytes *floor, dq_
  * is compressed: the shared prefix, or else the contexts. With kv->evict.every, later feeds run in
  * pieces of so many tokens, all feeds side by side, with an eviction after each piece. */
 
-static void add_bytes(dq_kv_bytes *into, const dq_kv_bytes *from, int sign)
+static_assert(offsetof(dq_kv_cached, gap_min) == DQ_KV_COUNTS * sizeof(int64_t), "counts alone");
+
+int64_t *dq_kv_cached_count(dq_kv_cached *c, int i)
 {
-    into->codes += sign * from->codes;
-    into->scales += sign * from->scales;
-    into->unquantized += sign * from->unquantized;
-    into->index += sign * from->index;
-    into->tokens += sign * from->tokens;
-    into->tokens_coded += sign * from->tokens_coded;
+    return (int64_t *)(void *)((char *)c + (size_t)i * sizeof(int64_t));
 }
 
-static void kv_cached_add(dq_kv_cached *into, const dq_kv_cached *from)
+/* Adds sign times the counts. */
+static void kv_cached_add(dq_kv_cached *into, dq_kv_cached from, int sign)
 {
-    if (from->evicted && (!into->evicted || from->gap_min < into->gap_min))
-        into->gap_min = from->gap_min;
-    into->contexts += from->contexts;
-    into->missed += from->missed;
-    into->tokens += from->tokens;
-    into->tokens_cut += from->tokens_cut;
-    into->slots += from->slots;
-    into->baseline += from->baseline;
-    into->dense16 += from->dense16;
-    add_bytes(&into->bytes, &from->bytes, 1);
-    into->reads += from->reads;
-    into->reads_coded += from->reads_coded;
-    into->evicted += from->evicted;
-    into->raised += from->raised;
-    into->beyond += from->beyond;
-    into->flat += from->flat;
+    if (from.evicted && (!into->evicted || from.gap_min < into->gap_min))
+        into->gap_min = from.gap_min;
+    for (int i = 0; i < DQ_KV_COUNTS; i++)
+        *dq_kv_cached_count(into, i) += sign * *dq_kv_cached_count(&from, i);
 }
 
 void dq_score_work_add(dq_score_work *into, const dq_score_work *from)
@@ -228,7 +216,7 @@ void dq_score_work_add(dq_score_work *into, const dq_score_work *from)
     into->tokens += from->tokens;
     into->computed += from->computed;
     into->seconds += from->seconds;
-    kv_cached_add(&into->cached, &from->cached);
+    kv_cached_add(&into->cached, from->cached, 1);
 }
 
 double dq_score_rate(const dq_score_work *w)
@@ -774,9 +762,8 @@ void dq_kv_cached_measure(dq_kv_cached *cached, dq_runner *r, const dq_kv_spec *
     dq_backend *b = dq_runner_backend(r);
     const dq_head_order *map = &dq_runner_model(r)->map;
     int64_t layers = dq_runner_model(r)->n_layers;
-    dq_kv_bytes now = b->ops->kv_bytes(b, dq_runner_kv(r));
-    add_bytes(&now, floor, -1);
-    dq_kv_cached add = {.contexts = n, .bytes = now};
+    dq_kv_cached add = {.contexts = n, .bytes = b->ops->kv_bytes(b, dq_runner_kv(r))};
+    kv_cached_add(&add, (dq_kv_cached){.bytes = *floor}, -1);
     for (int64_t i = 0; i < n; i++) {
         add.tokens += prefix[i];
         if (was_cut(r, seq[i], prefix[i])) add.tokens_cut += prefix[i];
@@ -785,9 +772,9 @@ void dq_kv_cached_measure(dq_kv_cached *cached, dq_runner *r, const dq_kv_spec *
     add.slots = add.tokens * layers * map->n_groups;
     add.baseline = add.tokens * layers * 2 * one;
     if (dq_kv_has_codes(spec))
-        add.dense16 = now.tokens_coded * (one / map->n_groups) *
+        add.dense16 = add.bytes.tokens_coded * (one / map->n_groups) *
                       ((spec->k_bits == 16) + (spec->v_bits == 16));
-    kv_cached_add(cached, &add);
+    kv_cached_add(cached, add, 1);
 }
 
 dq_status dq_kv_cached_reads(dq_kv_cached *cached, dq_runner *r, int32_t seq, const int32_t *pos,
@@ -825,7 +812,7 @@ void dq_kv_cached_report(dq_kv_cached *cached, const dq_evict_report *report, in
                         .beyond = report->beyond,
                         .flat = report->flat,
                         .gap_min = report->gap_min};
-    kv_cached_add(cached, &add);
+    kv_cached_add(cached, add, 1);
 }
 
 /* Runs rows begin .. end - 1 of ids in one pass. */
@@ -901,14 +888,6 @@ typedef struct group {
     int64_t rows;   /* of the largest pass before new ids */
 } group;
 
-/* Where sharing does not change the bits of results. */
-static bool may_share(const dq_scorer *s, const dq_generate_spec *spec)
-{
-    const dq_kv_policy *policy = s->kv->evict.policy;
-    if (spec->measure || dq_logit_ties_rows(s->pass.logit)) return false;
-    return !policy || !(policy->needs & DQ_NEEDS_ATTENTION);
-}
-
 /* At least one row of the prompt, or of its context, must be left. */
 static int64_t most_shared(const dq_generate_prompt *p)
 {
@@ -929,7 +908,10 @@ static group next_group(const dq_scorer *s, const dq_generate_spec *spec, const 
 {
     const int64_t max_rows = spec->max_rows > 0 ? spec->max_rows : MAX_ROWS;
     const int64_t max_seqs = spec->max_seqs > 0 ? spec->max_seqs : MAX_SEQS;
-    const bool share = may_share(s, spec);
+    /* Sharing must not change the bits of results. */
+    const dq_kv_policy *policy = s->kv->evict.policy;
+    const bool share = !spec->measure && !dq_logit_ties_rows(s->pass.logit) &&
+                       !(policy && (policy->needs & DQ_NEEDS_ATTENTION));
     const dq_generate_prompt *first = &spec->prompt[left[0]];
     int64_t all = first->n, same = most_shared(first);
     group g = {.prompt = left, .n = 1, .rows = first->n};
@@ -1009,25 +991,19 @@ static int64_t context_of(const run *x, const dq_generate_prompt *p)
     return p->context && !dq_kv_spec_is_plain(x->s->kv) ? p->context : p->n;
 }
 
-/* Computes the shared tokens once. */
-static dq_status run_beginning(run *x, dq_err *err)
-{
-    dq_mat hidden;
-    x->beginning = open_seq(x->s, -1, err);
-    if (x->beginning < 0) return err->code;
-    plan_sequence(&x->plan, x->beginning);
-    plan_rows(&x->plan, prompt_of(x, 0)->ids, x->g->shared, 0);
-    DQ_TRY(plan_run(&x->plan, &hidden, err));
-    plan_clear(&x->plan);
-    return DQ_OK;
-}
-
 static dq_status run_prompts(run *x, dq_err *err)
 {
     const int64_t shared = x->g->shared;
     const bool split = context_of(x, prompt_of(x, 0)) < prompt_of(x, 0)->n;
     dq_mat hidden;
-    if (shared) DQ_TRY(run_beginning(x, err));
+    if (shared) { /* is computed once */
+        x->beginning = open_seq(x->s, -1, err);
+        if (x->beginning < 0) return err->code;
+        plan_sequence(&x->plan, x->beginning);
+        plan_rows(&x->plan, prompt_of(x, 0)->ids, shared, 0);
+        DQ_TRY(plan_run(&x->plan, &hidden, err));
+        plan_clear(&x->plan);
+    }
     for (int64_t i = 0; i < x->g->n; i++) {
         const dq_generate_prompt *p = prompt_of(x, i);
         const int64_t end = context_of(x, p);
@@ -1070,38 +1046,28 @@ static dq_status run_step(run *x, int64_t fed, dq_err *err)
     return plan_compress(&x->plan, NULL, err); /* not part of what a prompt took */
 }
 
-static bool is_stop_id(const dq_generate_spec *spec, int32_t id)
-{
-    for (int64_t i = 0; i < spec->n_stop_ids; i++) {
-        if (spec->stop_id[i] == id) return true;
-    }
-    return false;
-}
-
-static dq_text_end end_of(const run *x, int64_t prompt, const dq_generate_result *to)
-{
-    const dq_generate_spec *spec = x->spec;
-    const dq_generate_prompt *p = &spec->prompt[prompt];
-    if (spec->stop && spec->stop(spec->stop_arg, prompt, to->ids, to->n))
-        return DQ_TEXT_END_REQUESTED;
-    if (to->n >= p->max_new) return DQ_TEXT_END_MAX_NEW;
-    return to->n < max_new_of(p, dq_runner_model(x->s->r)) ? DQ_TEXT_END_NONE
-                                                           : DQ_TEXT_END_POSITIONS;
-}
-
 /* Takes the pass's results and closes ended sequences; returns how many live. */
 static int64_t take(run *x)
 {
     int64_t alive = 0;
     for (int64_t q = 0; q < x->plan.n_requested; q++) {
         const int64_t i = x->plan.value[q], prompt = x->g->prompt[i];
+        const dq_generate_spec *spec = x->spec;
+        const dq_generate_prompt *p = &spec->prompt[prompt];
+        const int32_t id = x->answer.top1[q];
         dq_generate_result *to = &x->out[prompt];
-        if (is_stop_id(x->spec, x->answer.top1[q])) {
-            to->end = DQ_TEXT_END_STOP_ID;
-        } else {
+        for (int64_t k = 0; k < spec->n_stop_ids; k++) {
+            if (spec->stop_id[k] == id) to->end = DQ_TEXT_END_STOP_ID;
+        }
+        if (to->end == DQ_TEXT_END_NONE) {
             if (to->logp) to->logp[to->n] = x->answer.logp[q];
-            to->ids[to->n++] = x->answer.top1[q];
-            to->end = end_of(x, prompt, to);
+            to->ids[to->n++] = id;
+            if (spec->stop && spec->stop(spec->stop_arg, prompt, to->ids, to->n))
+                to->end = DQ_TEXT_END_REQUESTED;
+            else if (to->n >= p->max_new)
+                to->end = DQ_TEXT_END_MAX_NEW;
+            else if (to->n >= max_new_of(p, dq_runner_model(x->s->r)))
+                to->end = DQ_TEXT_END_POSITIONS;
         }
         if (to->end == DQ_TEXT_END_NONE)
             alive++;

@@ -26,6 +26,9 @@ typedef struct dq_kv_cached {
     int64_t flat;   /* see dq_evict_report */
     double gap_min; /* with `evicted`; see dq_kv_policy_gap */
 } dq_kv_cached;
+/* Count i, in the order of the struct, which ends with what is no count. */
+enum { DQ_KV_COUNTS = 19 };
+int64_t *dq_kv_cached_count(dq_kv_cached *c, int i);
 /* Bytes of an empty cache that has held n sequences at a time. */
 dq_status dq_kv_cached_floor(dq_kv_bytes *floor, dq_runner *r, int64_t n, dq_err *err);
 /* Adds n sequences, the only ones there; prefix[i]: tokens that sequence i was fed. */
