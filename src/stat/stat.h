@@ -34,9 +34,6 @@ typedef struct dq_place {
     int32_t col;  /* key position (logits) or channel (hidden states) */
 } dq_place;
 
-/* Negative: a is before b, by seq, layer, head, row, col. */
-int dq_place_order(const dq_place *a, const dq_place *b);
-
 /* Count, largest magnitude with its place, sums of x^2 and x^4; merging in any order gives the same
  * bits. */
 
@@ -48,8 +45,6 @@ typedef struct dq_moments {
     dq_fixed sum2, sum4;
 } dq_moments;
 
-/* Takes `size` if larger than m->max, or equal and earlier; value i has col = at.col + i. */
-void dq_moments_raise(dq_moments *m, float size, const float *x, int64_t n, dq_place at);
 void dq_moments_merge(dq_moments *into, const dq_moments *from);
 /* NaN without values. Kurtosis is n sum x^4 / (sum x^2)^2: 3 for a centred normal distribution. */
 double dq_moments_rms(const dq_moments *m);

@@ -4,9 +4,11 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-int dq_place_order(const dq_place *a, const dq_place *b)
+/* Negative: a is before b, by seq, layer, head, row, col. */
+static int place_order(const dq_place *a, const dq_place *b)
 {
     const int32_t x[5] = {a->seq, a->layer, a->head, a->row, a->col};
     const int32_t y[5] = {b->seq, b->layer, b->head, b->row, b->col};
@@ -14,6 +16,153 @@ int dq_place_order(const dq_place *a, const dq_place *b)
         if (x[i] != y[i]) return x[i] < y[i] ? -1 : 1;
     }
     return 0;
+}
+
+/* A double is 53 bits at some place of the number: they are shifted there, over two words at most,
+ * and added with carries. NaN is the one pattern that no sum has, 1 followed by zeros. */
+
+enum { WORDS = 4, POINT = 128, DIGITS = 53 };
+static const uint64_t sign = (uint64_t)1 << 63;
+
+static bool is_nan(const dq_fixed *f)
+{
+    return f->word[3] == sign && !f->word[0] && !f->word[1] && !f->word[2];
+}
+
+static void negate(dq_fixed *f)
+{
+    uint64_t carry = 1;
+    for (int i = 0; i < WORDS; i++) {
+        f->word[i] = ~f->word[i] + carry;
+        carry = carry && !f->word[i];
+    }
+}
+
+bool dq_fixed_is_count(int64_t n)
+{
+    return n >= 0 && n <= (int64_t)1 << 46;
+}
+
+void dq_fixed_merge(dq_fixed *into, const dq_fixed *from)
+{
+    const bool negative = into->word[3] & sign;
+    const bool overflows = negative == (bool)(from->word[3] & sign);
+    uint64_t carry = 0;
+    if (is_nan(into)) return;
+    if (is_nan(from)) {
+        *into = *from;
+        return;
+    }
+    for (int i = 0; i < WORDS; i++) {
+        const uint64_t half = into->word[i] + carry;
+        carry = half < carry;
+        into->word[i] = half + from->word[i];
+        carry += into->word[i] < half;
+    }
+    if (overflows && negative != (bool)(into->word[3] & sign)) *into = (dq_fixed){{0, 0, 0, sign}};
+}
+
+static void add_term(dq_fixed *f, const dq_fixed *term, bool negative)
+{
+    dq_fixed copy = *term;
+    if (negative) negate(&copy);
+    dq_fixed_merge(f, &copy);
+}
+
+/* Adds two words and carries. Magnitudes only, so the sum may exceed the sign. */
+static void add_words(dq_fixed *f, int first, uint64_t low, uint64_t high)
+{
+    uint64_t word = f->word[first] += low, carry = word < low;
+    for (int i = first + 1; i < WORDS && (high || carry); i++) {
+        const uint64_t more = high + carry; /* high is below 2^53 */
+        word = f->word[i] += more;
+        carry = word < more;
+        high = 0;
+    }
+    if (f->word[3] & sign) *f = (dq_fixed){{0, 0, 0, sign}};
+}
+
+void dq_fixed_add(dq_fixed *f, double x)
+{
+    uint64_t bits, low, high = 0;
+    memcpy(&bits, &x, sizeof bits);
+    const int exponent = (int)(bits >> (DIGITS - 1) & 0x7ff);
+    int place = POINT + exponent - 1022 - DIGITS; /* of the lowest digit */
+    if (place + DIGITS >= 64 * WORDS) {           /* or not finite */
+        add_term(f, &(dq_fixed){{0, 0, 0, sign}}, false);
+        return;
+    }
+    if (place <= -DIGITS) return; /* or 0 */
+    low = (bits & (((uint64_t)1 << (DIGITS - 1)) - 1)) | (uint64_t)1 << (DIGITS - 1);
+    if (place < 0) {
+        low >>= -place;
+        place = 0;
+    }
+    const int first = place / 64, shift = place % 64;
+    if (shift > 64 - DIGITS) high = low >> (64 - shift);
+    low <<= shift;
+    if (!((bits | f->word[3]) & sign)) {
+        add_words(f, first, low, high);
+        return;
+    }
+    dq_fixed term = {{0}};
+    term.word[first] = low;
+    if (first < WORDS - 1) term.word[first + 1] = high;
+    add_term(f, &term, bits & sign);
+}
+
+double dq_fixed_value(const dq_fixed *f)
+{
+    dq_fixed size = *f;
+    const bool negative = f->word[3] & sign;
+    double value = 0;
+    if (is_nan(f)) return (double)NAN;
+    if (negative) negate(&size);
+    for (int i = 0; i < WORDS; i++) value += ldexp((double)size.word[i], 64 * i - POINT);
+    return negative ? -value : value;
+}
+
+/* The place is searched only where a row reaches the largest value so far, which is rare. */
+
+/* Takes a magnitude if larger, or equal and earlier. */
+static void raise_moments(dq_moments *m, float size, const dq_place *at)
+{
+    if (m->max > size || size <= 0) return;
+    if (m->max >= size && place_order(&m->at, at) <= 0) return;
+    m->max = size;
+    m->at = *at;
+}
+
+/* Takes `size` if larger than m->max, or equal and earlier; value i has col = at.col + i. */
+static void raise_by_row(dq_moments *m, float size, const float *x, int64_t n, dq_place at)
+{
+    if (size < m->max || size <= 0) return;
+    for (int64_t i = 0; i < n; i++) {
+        if (fabsf(x[i]) < size || fabsf(x[i]) > size) continue;
+        at.col += (int32_t)i;
+        raise_moments(m, size, &at);
+        return;
+    }
+}
+
+void dq_moments_merge(dq_moments *into, const dq_moments *from)
+{
+    if (from->n == 0) return;
+    raise_moments(into, from->max, &from->at);
+    into->n += from->n;
+    dq_fixed_merge(&into->sum2, &from->sum2);
+    dq_fixed_merge(&into->sum4, &from->sum4);
+}
+
+double dq_moments_rms(const dq_moments *m)
+{
+    return m->n ? sqrt(dq_fixed_value(&m->sum2) / (double)m->n) : (double)NAN;
+}
+
+double dq_moments_kurtosis0(const dq_moments *m)
+{
+    const double sum2 = dq_fixed_value(&m->sum2);
+    return sum2 > 0 ? (double)m->n * dq_fixed_value(&m->sum4) / (sum2 * sum2) : (double)NAN;
 }
 
 /* A block is reduced in registers, maxima in float and squares in double, in the order of rows;
@@ -178,7 +327,7 @@ static void top_insert(dq_tally *t, float value, const dq_place *at)
 {
     int i = t->n_top;
     while (i > 0 && (value > t->top[i - 1] ||
-                     (value == t->top[i - 1] && dq_place_order(at, &t->place[i - 1]) < 0))) {
+                     (value == t->top[i - 1] && place_order(at, &t->place[i - 1]) < 0))) {
         i--;
     }
     if (i == DQ_TOP) return;
@@ -294,7 +443,7 @@ void dq_tally_add_with(dq_tally *t, dq_moments *m, const float *x, int64_t n, dq
     for (int64_t i = 0; i < n; i += BLOCK) {
         const int len = n - i < BLOCK ? (int)(n - i) : BLOCK;
         const uint32_t max = add_block(t, sum, x + i, len, &at);
-        if (m) dq_moments_raise(m, float_of(max), x + i, len, at);
+        if (m) raise_by_row(m, float_of(max), x + i, len, at);
         at.col += len;
     }
     if (t->fine) return;
