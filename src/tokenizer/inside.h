@@ -10,23 +10,6 @@
 
 #include <pcre2.h>
 
-/* Points at those of token[n] with that value of `normalized`. DQ_DAMAGED: two equal forms, as in
- * the reference. */
-dq_status dq_added_tokens_new(dq_added_tokens *set, const dq_added_token *token, size_t n,
-                              bool normalized, dq_arena *a, dq_err *err);
-
-typedef struct dq_added_tokens_visit {
-    dq_status (*gap)(void *arg, const char *text, size_t len, dq_err *err); /* len > 0 */
-    dq_status (*token)(void *arg, const dq_added_token *token, dq_err *err);
-    void *arg;
-} dq_added_tokens_visit;
-
-/* Tells text and tokens of well-formed text[len] in order: leftmost match first, longest there,
- * with the flags applied. Source of the order: tokenizers tokenizer/added_vocabulary.rs
- * find_matches. */
-dq_status dq_added_tokens_walk(const dq_added_tokens *set, const char *text, size_t len,
-                               const dq_added_tokens_visit *visit, dq_err *err);
-
 typedef struct dq_id_list {
     int32_t *id; /* [n], a block; the holder may take it and put NULL here */
     size_t n, capacity;

@@ -1,12 +1,147 @@
 /* Tokenizer.json and the files beside it into a dq_tokenizer. Added tokens come in the order in
  * which transformers adds them, as new ones get the next id.
  * SPDX-License-Identifier: MIT */
+#include "base/os.h"
 #include "base/text.h"
 #include "tokenizer/inside.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+typedef struct added_visit {
+    dq_status (*gap)(void *arg, const char *text, size_t len, dq_err *err); /* len > 0 */
+    dq_status (*token)(void *arg, const dq_added_token *token, dq_err *err);
+    void *arg;
+} added_visit;
+
+/* Tokens are sorted by bytes; at each place a range of them narrows byte by byte, and the longest
+ * that ended counts. `done` tracks what was told, as a stripping token takes white space that the
+ * next search still sees. */
+
+enum { STOP_EVERY = 4096 }; /* bytes between two looks at the stop flag */
+
+static int by_form(const void *x, const void *y)
+{
+    const dq_added_token *a = *(const dq_added_token *const *)x,
+                         *b = *(const dq_added_token *const *)y;
+    size_t common = a->form_len < b->form_len ? a->form_len : b->form_len;
+    int c = memcmp(a->form, b->form, common);
+    if (c) return c;
+    return (a->form_len > b->form_len) - (a->form_len < b->form_len);
+}
+
+/* Points at those of token[n] with that value of `normalized`. DQ_DAMAGED: two equal forms, as in
+ * the reference. */
+static dq_status index_added(dq_added_tokens *set, const dq_added_token *token, size_t n,
+                             bool normalized, dq_arena *a, dq_err *err)
+{
+    set->token = dq_alloc(a, n, sizeof *set->token, err);
+    if (!set->token) return err->code;
+    set->n = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (token[i].normalized == normalized && token[i].form_len)
+            set->token[set->n++] = &token[i];
+    }
+    if (set->n) qsort(set->token, set->n, sizeof *set->token, by_form);
+    for (size_t i = 1; i < set->n; i++) {
+        if (by_form(&set->token[i - 1], &set->token[i]) == 0)
+            return dq_fail(err, DQ_DAMAGED, "two added tokens are \"%.100s\"", set->token[i]->form);
+    }
+    for (size_t i = 0, b = 0; b < 257; b++) {
+        while (i < set->n && (uint8_t)set->token[i]->form[0] < b) i++;
+        set->begin[b] = i;
+    }
+    return DQ_OK;
+}
+
+/* First index in [lo, hi) whose byte at `depth`, which all have, is at least c. */
+static size_t lower(const dq_added_tokens *set, size_t lo, size_t hi, size_t depth, unsigned c)
+{
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if ((uint8_t)set->token[mid]->form[depth] < c) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo;
+}
+
+/* NULL: no token begins here. */
+static const dq_added_token *longest(const dq_added_tokens *set, const char *text, size_t len)
+{
+    const dq_added_token *best = NULL;
+    size_t lo = set->begin[(uint8_t)text[0]], hi = set->begin[(uint8_t)text[0] + 1];
+    for (size_t depth = 1; lo < hi; depth++) {
+        if (hi - lo == 1) {
+            const dq_added_token *t = set->token[lo];
+            const bool here = t->form_len <= len && memcmp(t->form, text, t->form_len) == 0;
+            return here ? t : best;
+        }
+        if (set->token[lo]->form_len == depth) best = set->token[lo++];
+        if (depth == len) break;
+        unsigned c = (uint8_t)text[depth];
+        lo = lower(set, lo, hi, depth, c);
+        hi = lower(set, lo, hi, depth, c + 1);
+    }
+    return best;
+}
+
+static bool stands_alone(const char *text, size_t begin, size_t end, size_t len)
+{
+    size_t bytes;
+    if (begin > 0 && dq_utf8_is_word(dq_utf8_last(text, begin, &bytes))) return false;
+    return end == len || !dq_utf8_is_word(dq_utf8_first(text + end, &bytes));
+}
+
+/* White space before `done` has been told already. */
+static size_t spaces_before(const char *text, size_t at, size_t done)
+{
+    size_t bytes;
+    while (at > done && dq_utf8_is_space(dq_utf8_last(text, at, &bytes))) at -= bytes;
+    return at;
+}
+
+static size_t spaces_after(const char *text, size_t at, size_t len)
+{
+    size_t bytes;
+    while (at < len && dq_utf8_is_space(dq_utf8_first(text + at, &bytes))) at += bytes;
+    return at;
+}
+
+/* Tells text and tokens of well-formed text[len] in order: leftmost match first, longest there,
+ * with the flags applied. Source of the order: tokenizers tokenizer/added_vocabulary.rs
+ * find_matches. */
+static dq_status walk_added(const dq_added_tokens *set, const char *text, size_t len,
+                            const added_visit *visit, dq_err *err)
+{
+    size_t done = 0; /* everything before it has been told */
+    for (size_t at = 0; at < len && set->n;) {
+        const dq_added_token *t = longest(set, text + at, len - at);
+        if (at % STOP_EVERY == 0) DQ_TRY(dq_os_check_stop(err));
+        if (!t) {
+            at++;
+            continue;
+        }
+        size_t begin = at, end = at + t->form_len;
+        at = end; /* stripping moves what is told, not where the search goes on */
+        if (t->single_word && !stands_alone(text, begin, end, len)) continue;
+        if (t->lstrip) {
+            begin = spaces_before(text, begin, done);
+            if (begin < done) begin = done;
+        }
+        /* between `end` and `done` there is only white space that the last token took */
+        if (t->rstrip) end = spaces_after(text, end < done ? done : end, len);
+        /* White space that the last token took is no token again if this one strips. */
+        if (begin >= end) continue;
+        if (begin > done) DQ_TRY(visit->gap(visit->arg, text + done, begin - done, err));
+        DQ_TRY(visit->token(visit->arg, t, err));
+        done = end;
+    }
+    return done < len ? visit->gap(visit->arg, text + done, len - done, err) : DQ_OK;
+}
 
 /* Whether a token that files only name has no row in a model with `rows`. */
 static inline bool is_beyond(const dq_added_token *t, int64_t rows)
@@ -503,8 +638,8 @@ static dq_status load_parts(dq_tokenizer_loader *l, dq_err *err)
         t->added[k].told_special = same >= 0 && t->added[same].special;
         if (split && t->added[k].special) t->added[k].form_len = 0; /* found in no text */
     }
-    DQ_TRY(dq_added_tokens_new(&t->in_raw, t->added, t->n_added, false, t->arena, err));
-    DQ_TRY(dq_added_tokens_new(&t->in_normalized, t->added, t->n_added, true, t->arena, err));
+    DQ_TRY(index_added(&t->in_raw, t->added, t->n_added, false, t->arena, err));
+    DQ_TRY(index_added(&t->in_normalized, t->added, t->n_added, true, t->arena, err));
     DQ_TRY(load_pieces(l, json_object_get(model, "vocab"), err));
     DQ_TRY(load_post(t, json_object_get(root, "post_processor"), 0, err));
     t->bos = named_token(l, "bos_token");
@@ -850,14 +985,14 @@ static dq_status on_raw_text(void *arg, const char *text, size_t len, dq_err *er
 {
     encoding *e = arg;
     const dq_tokenizer *t = e->t;
-    const dq_added_tokens_visit visit = {on_plain_text, on_token, e};
+    const added_visit visit = {on_plain_text, on_token, e};
     char *changed;
     size_t normal_len;
     bool moved;
     DQ_TRY(dq_normalizer_run_from(&t->normalizer, &changed, &normal_len, &moved, text, len, err));
     const char *normal = changed ? changed : text;
     e->start = text == e->text && !moved ? normal : NULL;
-    dq_status status = dq_added_tokens_walk(&t->in_normalized, normal, normal_len, &visit, err);
+    dq_status status = walk_added(&t->in_normalized, normal, normal_len, &visit, err);
     dq_block_free(changed);
     return status;
 }
@@ -865,13 +1000,13 @@ static dq_status on_raw_text(void *arg, const char *text, size_t len, dq_err *er
 static dq_status encode(encoding *e, size_t len, unsigned flags, dq_err *err)
 {
     const dq_tokenizer *t = e->t;
-    const dq_added_tokens_visit visit = {on_raw_text, on_token, e};
+    const added_visit visit = {on_raw_text, on_token, e};
     const size_t expected = len / 4 + 16; /* most texts need no more */
     DQ_TRY(dq_id_list_reserve(&e->ids, e->max > 0 && e->max < expected ? e->max : expected, err));
     int n_before;
     const int32_t *first = before(t, flags, &n_before);
     for (int i = 0; i < n_before; i++) DQ_TRY(dq_id_list_push(&e->ids, first[i], err));
-    const dq_status status = dq_added_tokens_walk(&t->in_raw, e->text, len, &visit, err);
+    const dq_status status = walk_added(&t->in_raw, e->text, len, &visit, err);
     if (status == DQ_STOPPED && e->enough) return DQ_OK;
     DQ_TRY(status);
     for (int i = 0; (flags & DQ_TOK_SPECIAL) && i < t->n_after; i++)
