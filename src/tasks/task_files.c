@@ -54,10 +54,57 @@ static bool is_text(const json_t *v)
     return json_is_string(v) && strlen(json_string_value(v)) == json_string_length(v);
 }
 
+/* `out` has space for the result. */
+static void replace_all(char *out, const char *s, const char *from, const char *to)
+{
+    size_t n = strlen(from), m = strlen(to);
+    while (*s) {
+        if (strncmp(s, from, n) == 0) {
+            memcpy(out, to, m);
+            out += m;
+            s += n;
+        } else {
+            *out++ = *s++;
+        }
+    }
+    *out = 0;
+}
+
+/* Deletes the shortest "[...]" on one line, in place. */
+static void delete_brackets(char *s)
+{
+    char *out = s;
+    while (*s) {
+        size_t n = *s == '[' ? strcspn(s, "]\n") : 0;
+        if (n && s[n] == ']')
+            s += n + 1;
+        else
+            *out++ = *s++;
+    }
+    *out = 0;
+}
+
+/* Cleans one field.
+ * Source: lm-evaluation-harness lm_eval/tasks/hellaswag/utils.py (behaviour). */
+static char *clean_hellaswag(dq_arena *a, const char *s, dq_err *err)
+{
+    size_t bytes;
+    while (*s && dq_items_is_strip_space(dq_utf8_first(s, &bytes))) s += bytes;
+    size_t len = dq_items_strip_end(s, strlen(s));
+    char *stripped = dq_text(a, s, len, err);
+    char *titled = dq_alloc(a, len + 1, 1, err);
+    char *out = dq_alloc(a, len + 1, 1, err);
+    if (!stripped || !titled || !out) return NULL;
+    replace_all(titled, stripped, " [title]", ". "); /* shrinks */
+    delete_brackets(titled);
+    replace_all(out, titled, "  ", " ");
+    return out;
+}
+
 static json_t *hellaswag(json_t *v, dq_arena *a, dq_err *err)
 {
     if (!is_text(v)) return json_incref(v);
-    return take_text(dq_hellaswag_clean(a, json_string_value(v), err), err);
+    return take_text(clean_hellaswag(a, json_string_value(v), err), err);
 }
 
 static json_t *number(json_t *v, dq_arena *a, dq_err *err)

@@ -283,23 +283,6 @@ int64_t dq_items_values(const dq_requests *q, int64_t item)
     return q->at[item] < q->n ? q->req[q->at[item]].value : q->n_values;
 }
 
-typedef struct dq_task_items {
-    dq_item *item;
-    int64_t n;
-    size_t cap;
-    dq_arena *a;
-} dq_task_items;
-
-/* Zeroed; NULL: DQ_RESOURCE. */
-static dq_item *add_item(dq_task_items *l, dq_err *err)
-{
-    dq_item *list = dq_grow(l->a, l->item, (size_t)l->n + 1, &l->cap, sizeof *list, err);
-    if (!list) return NULL;
-    l->item = list;
-    l->item[l->n].delimiter = " ";
-    return &l->item[l->n++];
-}
-
 bool dq_task_file_next_line(const char *text, size_t len, size_t *at, const char **line, size_t *n)
 {
     if (*at >= len) return false;
@@ -382,19 +365,8 @@ dq_status dq_task_file_read_cluster(uint64_t *out, const json_t *o, dq_err *err)
     return DQ_OK;
 }
 
-/* points count the text alone, without delimiter. */
-static dq_status set_choice(const dq_item *item, dq_choice *c, const char *text, dq_arena *a,
-                            dq_err *err)
-{
-    c->points = dq_utf8_count(text, strlen(text));
-    c->delimiter = strlen(item->delimiter);
-    c->text = dq_textf(a, err, "%s%s", item->delimiter, text);
-    if (!c->text) return err->code;
-    c->len = strlen(c->text);
-    return DQ_OK;
-}
-
-int dq_task_file_index_of(const char *s, size_t len, int first, int n)
+/* The decimal number in s[len] minus `first`, white space aside; -1 unless in 0 .. n - 1. */
+static int index_of(const char *s, size_t len, int first, int n)
 {
     int64_t x = 0;
     while (len > 0 && is_white(s[len - 1])) len--;
@@ -424,7 +396,7 @@ static dq_status read_index(int *out, const json_t *o, const char *key, int firs
         *out = (int)index - first;
         return DQ_OK;
     }
-    *out = dq_task_file_index_of(text, json_string_length(v), first, n);
+    *out = index_of(text, json_string_length(v), first, n);
     if (*out >= 0) return DQ_OK;
     return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected %d to %d, found \"%.40s\"", key, first,
                    first + n - 1, text);
@@ -459,7 +431,11 @@ static dq_status read_choices(dq_item *item, const char ***label, const dq_task 
             return dq_fail(err, DQ_DAMAGED, "key \"%s\": entry %zu %s", key, i,
                            labelled ? "lacks a string \"text\" or \"label\""
                                     : "is not a string without NUL");
-        DQ_TRY(set_choice(item, &c[i], s, a, err));
+        c[i].points = dq_utf8_count(s, strlen(s)); /* of the text alone */
+        c[i].delimiter = strlen(item->delimiter);
+        c[i].text = dq_textf(a, err, "%s%s", item->delimiter, s);
+        if (!c[i].text) return err->code;
+        c[i].len = strlen(c[i].text);
         if (!own) continue;
         c[i].ctx = json_string_value(json_array_get(ctx, i));
         c[i].ctx_len = json_string_length(json_array_get(ctx, i));
@@ -502,19 +478,24 @@ static dq_status read_target(dq_item *item, const char *const *label, const dq_t
 }
 
 typedef struct reader {
-    dq_task_items l;
     const dq_task *task;
+    dq_arena *a;
+    dq_item *item; /* [n] */
+    int64_t n;
+    size_t cap;
 } reader;
 
 static dq_status add_record(void *arg, json_t *o, int64_t line, dq_err *err)
 {
     reader *r = arg;
     const dq_task *t = r->task;
-    dq_arena *a = r->l.a;
+    dq_arena *a = r->a;
     const char *s, **label = NULL, *const *key = t->key;
-    dq_item *item = add_item(&r->l, err);
-    if (!item) return err->code;
-    item->line = line;
+    dq_item *list = dq_grow(a, r->item, (size_t)r->n + 1, &r->cap, sizeof *list, err);
+    if (!list) return err->code;
+    r->item = list;
+    dq_item *item = &list[r->n++];
+    *item = (dq_item){.line = line};
     DQ_TRY(dq_task_make(t, o, err));
     if (!json_is_array(json_object_get(o, key[DQ_TASK_TEXT]))) {
         DQ_TRY(dq_json_text(&s, o, key[DQ_TASK_TEXT], NULL, err));
@@ -537,75 +518,27 @@ static dq_status add_record(void *arg, json_t *o, int64_t line, dq_err *err)
     return dq_task_file_read_cluster(&item->cluster, o, err);
 }
 
-/* Official texts are cleaned as in lm-evaluation-harness; each step only shortens. */
-
-/* `out` has space for the result. */
-static void replace_all(char *out, const char *s, const char *from, const char *to)
-{
-    size_t n = strlen(from), m = strlen(to);
-    while (*s) {
-        if (strncmp(s, from, n) == 0) {
-            memcpy(out, to, m);
-            out += m;
-            s += n;
-        } else {
-            *out++ = *s++;
-        }
-    }
-    *out = 0;
-}
-
-/* Deletes the shortest "[...]" on one line, in place. */
-static void delete_brackets(char *s)
-{
-    char *out = s;
-    while (*s) {
-        size_t n = *s == '[' ? strcspn(s, "]\n") : 0;
-        if (n && s[n] == ']')
-            s += n + 1;
-        else
-            *out++ = *s++;
-    }
-    *out = 0;
-}
-
-char *dq_hellaswag_clean(dq_arena *a, const char *s, dq_err *err)
-{
-    size_t bytes;
-    while (*s && dq_items_is_strip_space(dq_utf8_first(s, &bytes))) s += bytes;
-    size_t len = dq_items_strip_end(s, strlen(s));
-    char *stripped = dq_text(a, s, len, err);
-    char *titled = dq_alloc(a, len + 1, 1, err);
-    char *out = dq_alloc(a, len + 1, 1, err);
-    if (!stripped || !titled || !out) return NULL;
-    replace_all(titled, stripped, " [title]", ". "); /* shrinks */
-    delete_brackets(titled);
-    replace_all(out, titled, "  ", " ");
-    return out;
-}
-
 enum { TEXT_LINES = 6, TEXT_ENDINGS = 4 };
 
 /* HellaSwag's other form, as a record {"six_lines": true, "ctx", "label", "endings"} an item. At
  * most `limit` items (0: all). */
 static dq_status read_six_lines(reader *r, const char *text, size_t len, int64_t limit, dq_err *err)
 {
-    dq_task_items *l = &r->l;
     const char *s;
     char *line[TEXT_LINES];
     size_t at = 0, n;
     int64_t number = 0;
     int have = 0;
-    while (!(limit && l->n == limit) && dq_task_file_next_line(text, len, &at, &s, &n)) {
+    while (!(limit && r->n == limit) && dq_task_file_next_line(text, len, &at, &s, &n)) {
         number++;
         n -= n > 0 && s[n - 1] == '\r'; /* lines end at U+000A; before it, U+000D is no text */
         if (memchr(s, 0, n))
-            return dq_fail(err, DQ_DAMAGED, "item %lld, line %lld: contains a NUL", (long long)l->n,
+            return dq_fail(err, DQ_DAMAGED, "item %lld, line %lld: contains a NUL", (long long)r->n,
                            (long long)number);
-        line[have] = dq_text(l->a, s, n, err);
+        line[have] = dq_text(r->a, s, n, err);
         if (!line[have]) return err->code;
         if (++have < TEXT_LINES) continue;
-        const int64_t i = l->n, first = number - TEXT_LINES + 1;
+        const int64_t i = r->n, first = number - TEXT_LINES + 1;
         const char *label = line[1];
         if (label[0] < '0' || label[0] >= '0' + TEXT_ENDINGS || label[1])
             return dq_fail(err, DQ_DAMAGED,
@@ -624,7 +557,7 @@ static dq_status read_six_lines(reader *r, const char *text, size_t len, int64_t
         return dq_fail(err, DQ_DAMAGED,
                        "item %lld, line %lld: the last item has %d lines (expected %d: context, "
                        "label, four endings)",
-                       (long long)l->n, (long long)number, have, TEXT_LINES);
+                       (long long)r->n, (long long)number, have, TEXT_LINES);
     return DQ_OK;
 }
 
@@ -677,19 +610,6 @@ static void say_examples(int64_t n, dq_err *err)
                  (long long)n);
 }
 
-static dq_status draw(drawer *d, const dq_item *item, dq_err *err)
-{
-    int64_t left;
-    DQ_TRY(dq_shots_next(&d->draw, item->content, &left, err));
-    if (left >= d->draw.n) return DQ_OK;
-    dq_fail(err, DQ_MISMATCH,
-            "has %lld items that differ from the one that is scored, item %lld, line %lld "
-            "(expected %lld for ",
-            (long long)left, (long long)d->scored, (long long)item->line, (long long)d->draw.n);
-    say_examples(d->draw.n, err);
-    return dq_fail_more(err, dq_remedy_none, "). Use a larger file or fewer examples");
-}
-
 /* Context, answer and two newlines. An empty answer after a choice's own context leaves the context
  * alone. */
 static dq_status add_example(drawer *d, const dq_item *item, dq_err *err)
@@ -715,8 +635,17 @@ static const char *joined(const drawer *d, const char *ctx, size_t *len, dq_aren
 
 static dq_status add_examples(drawer *d, dq_item *item, dq_arena *a, dq_err *err)
 {
+    int64_t left;
     d->text.n = 0;
-    DQ_TRY(draw(d, item, err));
+    DQ_TRY(dq_shots_next(&d->draw, item->content, &left, err));
+    if (left < d->draw.n) {
+        dq_fail(err, DQ_MISMATCH,
+                "has %lld items that differ from the one that is scored, item %lld, line %lld "
+                "(expected %lld for ",
+                (long long)left, (long long)d->scored, (long long)item->line, (long long)d->draw.n);
+        say_examples(d->draw.n, err);
+        return dq_fail_more(err, dq_remedy_none, "). Use a larger file or fewer examples");
+    }
     for (int64_t i = 0; i < d->draw.n; i++)
         DQ_TRY(add_example(d, &d->pool->item[d->draw.at[i]], err));
     dq_choice *c = dq_alloc(a, (size_t)item->n_choices, sizeof *c, err);
@@ -768,8 +697,7 @@ char *dq_task_labels_path(const char *path, dq_arena *a, dq_err *err)
 }
 
 /* A labels file covers all items of the data file. */
-static dq_status apply_labels(dq_task_items *l, const dq_task *task, const dq_items *file,
-                              int64_t n_items, dq_err *err)
+static dq_status apply_labels(reader *l, const dq_items *file, int64_t n_items, dq_err *err)
 {
     const char *line;
     size_t at = dq_utf8_mark(file->labels, file->labels_len), n;
@@ -783,12 +711,12 @@ static dq_status apply_labels(dq_task_items *l, const dq_task *task, const dq_it
                            "labels as items)",
                            (long long)number, (long long)n_items);
         int n_choices = l->item[i < l->n ? i : 0].n_choices;
-        int gold = dq_task_file_index_of(line, n, task->first_label, n_choices);
+        int gold = index_of(line, n, l->task->first_label, n_choices);
         if (gold < 0)
             return dq_fail(err, DQ_DAMAGED,
                            "item %lld, line %lld: expected a label from %d to %d, found \"%.*s\"",
-                           (long long)i, (long long)number, task->first_label,
-                           task->first_label + n_choices - 1, n < 40 ? (int)n : 40, line);
+                           (long long)i, (long long)number, l->task->first_label,
+                           l->task->first_label + n_choices - 1, n < 40 ? (int)n : 40, line);
         if (i < l->n && l->item[i].gold < 0) l->item[i].gold = gold;
         i++;
     }
@@ -799,8 +727,8 @@ static dq_status apply_labels(dq_task_items *l, const dq_task *task, const dq_it
     return DQ_OK;
 }
 
-static dq_status find_labels(dq_items *out, dq_task_items *l, const dq_task *task, const char *path,
-                             const char *text, size_t len, dq_err *err)
+static dq_status find_labels(dq_items *out, reader *l, const char *path, const char *text,
+                             size_t len, dq_err *err)
 {
     bool lacking = false;
     for (int64_t i = 0; i < l->n; i++) lacking = lacking || l->item[i].gold < 0;
@@ -815,15 +743,14 @@ static dq_status find_labels(dq_items *out, dq_task_items *l, const dq_task *tas
     DQ_TRY(dq_file_read_text(&labels, &out->labels_len, labels_path, 0, l->a, err));
     out->labels = labels;
     out->labels_path = labels_path;
-    if (apply_labels(l, task, out, dq_task_file_count(text, len), err) == DQ_OK) return DQ_OK;
+    if (apply_labels(l, out, dq_task_file_count(text, len), err) == DQ_OK) return DQ_OK;
     return dq_in(err, "%s: ", labels_path);
 }
 
 dq_status dq_task_load(dq_items *out, const dq_task *task, const char *path, const char *text,
                        size_t len, int64_t limit, dq_arena *a, dq_err *err)
 {
-    reader r = {.l = {.a = a}, .task = task};
-    dq_task_items *l = &r.l;
+    reader r = {.task = task, .a = a};
     dq_task_reader records = {.task = task, .take = add_record, .arg = &r, .limit = limit};
     size_t first = 0;
     *out = (dq_items){.n = 0};
@@ -833,26 +760,25 @@ dq_status dq_task_load(dq_items *out, const dq_task *task, const char *path, con
         read_six_lines(&r, text, len, limit, err);
     else
         dq_task_records(&records, text, len, err);
-    if (err->code == DQ_OK && l->n == 0)
+    if (err->code == DQ_OK && r.n == 0)
         dq_fail(err, DQ_DAMAGED, "holds no items (expected %s)", task->form);
     else if (err->code == DQ_DAMAGED && records.n == 0 &&
-             l->n <= 1) /* the file probably has another form */
+             r.n <= 1) /* the file probably has another form */
         dq_fail_more(err, dq_remedy_none, " (expected %s)", task->form);
     if (err->code != DQ_OK) return dq_in(err, "%s: ", path);
-    DQ_TRY(find_labels(out, l, task, path, text, len, err));
-    for (int64_t i = 0; i < l->n; i++) {
+    DQ_TRY(find_labels(out, &r, path, text, len, err));
+    for (int64_t i = 0; i < r.n; i++) {
         uint64_t sum = 0;
-        for (int c = 0; c < l->item[i].n_choices; c++) {
+        for (int c = 0; c < r.item[i].n_choices; c++) {
             size_t n;
-            const char *ctx = dq_item_context(&l->item[i], c, &n);
-            sum +=
-                dq_random_mix(dq_repeats_key(l->item[i].choice[c].text, l->item[i].choice[c].len) +
-                              dq_random_mix(dq_repeats_key(ctx, n)));
+            const char *ctx = dq_item_context(&r.item[i], c, &n);
+            sum += dq_random_mix(dq_repeats_key(r.item[i].choice[c].text, r.item[i].choice[c].len) +
+                                 dq_random_mix(dq_repeats_key(ctx, n)));
         }
-        l->item[i].content = dq_random_mix(sum);
-        if (!l->item[i].cluster) l->item[i].cluster = l->item[i].content;
+        r.item[i].content = dq_random_mix(sum);
+        if (!r.item[i].cluster) r.item[i].cluster = r.item[i].content;
     }
-    out->item = l->item;
-    out->n = l->n;
+    out->item = r.item;
+    out->n = r.n;
     return DQ_OK;
 }

@@ -28,12 +28,6 @@ dq_status dq_task_file_text(const char **text, size_t *len, int64_t *n_bad, int6
 
 /* The record's `cluster`, a text or an integer; absent: *out is unchanged. */
 dq_status dq_task_file_read_cluster(uint64_t *out, const json_t *o, dq_err *err);
-/* The decimal number in s[len] minus `first`, white space aside; -1 unless in 0 .. n - 1. */
-int dq_task_file_index_of(const char *s, size_t len, int first, int n);
-
-/* Cleans one field.
- * Source: lm-evaluation-harness lm_eval/tasks/hellaswag/utils.py (behaviour). */
-char *dq_hellaswag_clean(dq_arena *a, const char *s, dq_err *err);
 
 /* Tasks of files, in the terms of lm-evaluation-harness; docs/eval-tasks.md lists the members. The
  * program's own stand in tasks/: a new one is a file there and a name in CMakeLists.txt. */

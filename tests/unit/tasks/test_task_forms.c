@@ -5,7 +5,7 @@
 #include "tests/rigs/suite.h"
 #include "tests/rigs/test_folder.h"
 
-#include "tasks/tasks.h"
+#include "tasks/tasks.c" /* what is private there */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -293,4 +293,25 @@ TEST(two_spaces)
         assert_int_equal(load_from(&x, "mc", "f", line, 0), DQ_OK);
         assert_int_equal(dq_item_has_two_spaces(&x.items.item[0]), all[i].two);
     }
+}
+
+/* A label is digits: what ends a C string is not white space around it. */
+TEST(test_index_of)
+{
+    static const struct {
+        const char *text;
+        size_t len;
+        int want;
+    } labels[] = {{"1", 1, 1},
+                  {" 1\r\n", 4, 1},
+                  {"\n1", 2, 1},
+                  {"1\0", 2, -1},
+                  {"\0"
+                   "1",
+                   2, -1},
+                  {"", 0, -1},
+                  {"\0", 1, -1},
+                  {"4", 1, -1}};
+    for (size_t i = 0; i < sizeof labels / sizeof labels[0]; i++)
+        assert_int_equal(index_of(labels[i].text, labels[i].len, 0, 4), labels[i].want);
 }

@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 #include "tasks/documents.h"
-#include "tasks/tasks.h"
+#include "tasks/task_files.c" /* what is private there */
 
 #include <stdio.h>
 #include <string.h>
@@ -170,28 +170,6 @@ TEST(test_line_ends_and_marks)
     check_choice(&x.items.item[0], 2, " d\r", 2);
 }
 
-/* A label is digits: what ends a C string is not white space around it. */
-TEST(test_index_of)
-{
-    static const struct {
-        const char *text;
-        size_t len;
-        int want;
-    } labels[] = {{"1", 1, 1},
-                  {" 1\r\n", 4, 1},
-                  {"\n1", 2, 1},
-                  {"1\0", 2, -1},
-                  {"\0"
-                   "1",
-                   2, -1},
-                  {"", 0, -1},
-                  {"\0", 1, -1},
-                  {"4", 1, -1}};
-    for (size_t i = 0; i < sizeof labels / sizeof labels[0]; i++)
-        assert_int_equal(dq_task_file_index_of(labels[i].text, labels[i].len, 0, 4),
-                         labels[i].want);
-}
-
 TEST(test_hellaswag_lines)
 {
     rig x;
@@ -243,7 +221,7 @@ TEST(test_cleaning)
         {"", ""},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
-        assert_string_equal(dq_hellaswag_clean(a, pairs[i][0], &err), pairs[i][1]);
+        assert_string_equal(clean_hellaswag(a, pairs[i][0], &err), pairs[i][1]);
 }
 
 TEST(test_capitals)
