@@ -145,8 +145,7 @@ static dq_status compare(const dq_eval *e, const dq_eval_row *before, const dq_e
                        dq_alloc(a, (size_t)n, sizeof **both, err)};
     int64_t *at = dq_alloc(a, (size_t)n, sizeof *at, err);
     int32_t *of = cluster ? dq_alloc(a, (size_t)n, sizeof *of, err) : NULL;
-    for (int64_t i = 0; at && i < n; i++) at[i] = i;
-    if (err->code == DQ_OK && cluster) dq_repeats_order(at, of, cluster, n, err);
+    if (err->code == DQ_OK) dq_repeats_order(at, of, cluster, n, err);
     for (int k = 0; err->code == DQ_OK && k < 2; k++) {
         dq_eval_source_of(e, after)->kind->judge(e, k ? after : before, metric, score);
         for (int64_t i = 0; i < n; i++) both[k][at[i]] = score[i];

@@ -816,15 +816,10 @@ dq_status dq_judge_join(dq_strbuf *out, dq_judge_tally *tally, const char *text,
 /* Lines are grouped, in any order, by a key of everything that tells rows apart. Groups are sorted
  * by item and compared over the items that both have. */
 
-typedef struct entry {
-    dq_verdict verdict;
-    int group;
-} entry;
-
 typedef struct verdict_reader {
     dq_verdicts *out;
     dq_arena *a;
-    entry *entry;
+    dq_verdict *verdict; /* [n] */
     int64_t n;
     size_t cap, cap_groups;
     dq_strmap index; /* of each group, by its key */
@@ -917,19 +912,19 @@ static int group_of(verdict_reader *r, json_t *o, dq_err *err)
 static dq_status read_entry(void *arg, json_t *o, int64_t line, dq_err *err)
 {
     verdict_reader *r = arg;
-    entry *list = dq_grow(r->a, r->entry, (size_t)r->n + 1, &r->cap, sizeof *list, err);
+    dq_verdict *list = dq_grow(r->a, r->verdict, (size_t)r->n + 1, &r->cap, sizeof *list, err);
     if (!list) return err->code;
-    r->entry = list;
-    entry *e = &list[r->n];
-    e->verdict.line = line;
-    DQ_TRY(dq_json_int(&e->verdict.item, o, "item", 0, INT64_MAX, NULL, err));
-    DQ_TRY(read_score(&e->verdict.score, o, err));
+    r->verdict = list;
+    dq_verdict *v = &list[r->n];
+    v->line = line;
+    DQ_TRY(dq_json_int(&v->item, o, "item", 0, INT64_MAX, NULL, err));
+    DQ_TRY(read_score(&v->score, o, err));
     const json_t *prompt = json_object_get(o, "prompt");
-    e->verdict.cluster = dq_random_mix((uint64_t)e->verdict.item);
+    v->cluster = dq_random_mix((uint64_t)v->item);
     if (json_is_string(prompt))
-        e->verdict.cluster = dq_repeats_key(json_string_value(prompt), json_string_length(prompt));
-    DQ_TRY(dq_task_file_read_cluster(&e->verdict.cluster, o, err));
-    e->group = group_of(r, o, err);
+        v->cluster = dq_repeats_key(json_string_value(prompt), json_string_length(prompt));
+    DQ_TRY(dq_task_file_read_cluster(&v->cluster, o, err));
+    v->group = group_of(r, o, err);
     r->n++;
     return err->code;
 }
@@ -937,33 +932,15 @@ static dq_status read_entry(void *arg, json_t *o, int64_t line, dq_err *err)
 static int by_item(const void *a, const void *b)
 {
     const dq_verdict *x = a, *y = b;
-    if (x->item != y->item) return x->item < y->item ? -1 : 1;
-    return x->line < y->line ? -1 : x->line > y->line;
-}
-
-static int by_item_alone(const void *a, const void *b)
-{
-    const dq_verdict *x = a, *y = b;
     return (x->item > y->item) - (x->item < y->item);
 }
 
-/* Verdicts form one list, group after group. */
-static dq_status share_out(verdict_reader *r, dq_err *err)
+/* Group after group. */
+static int by_group(const void *a, const void *b)
 {
-    dq_verdict_group *group = r->out->group;
-    dq_verdict *v = dq_alloc(r->a, (size_t)r->n, sizeof *v, err);
-    if (!v) return err->code;
-    for (int64_t i = 0; i < r->n; i++) group[r->entry[i].group].n++;
-    for (int i = 0; i < r->out->n; i++) {
-        group[i].verdict = v;
-        v += group[i].n;
-        group[i].n = 0;
-    }
-    for (int64_t i = 0; i < r->n; i++) {
-        dq_verdict_group *g = &group[r->entry[i].group];
-        g->verdict[g->n++] = r->entry[i].verdict;
-    }
-    return DQ_OK;
+    const dq_verdict *x = a, *y = b;
+    if (x->group != y->group) return x->group < y->group ? -1 : 1;
+    return x->item != y->item ? by_item(a, b) : (x->line > y->line) - (x->line < y->line);
 }
 
 /* Places of n scores and the cluster of each; *of is NULL where all are independent. */
@@ -971,27 +948,22 @@ static dq_status place(int64_t **at, int32_t **of, const uint64_t *cluster, int6
                        dq_err *err)
 {
     const int32_t *number;
-    *of = NULL;
-    *at = dq_alloc(a, (size_t)n, sizeof **at, err);
-    if (!*at) return err->code;
-    for (int64_t i = 0; i < n; i++) (*at)[i] = i;
     DQ_TRY(dq_repeats_keys(&number, cluster, n, a, err));
-    if (!number) return DQ_OK;
-    *of = dq_alloc(a, (size_t)n, sizeof **of, err);
-    return *of ? dq_repeats_order(*at, *of, number, n, err) : err->code;
+    *at = dq_alloc(a, (size_t)n, sizeof **at, err);
+    *of = number ? dq_alloc(a, (size_t)n, sizeof **of, err) : NULL;
+    return err->code == DQ_OK ? dq_repeats_order(*at, *of, number, n, err) : err->code;
 }
 
 static dq_status fill(const verdict_reader *r, int index, dq_err *err)
 {
     dq_verdict_group *g = &r->out->group[index];
     const int64_t n = g->n;
-    dq_verdict *v = g->verdict;
+    const dq_verdict *v = g->verdict;
     double *score = dq_alloc(r->a, (size_t)n, sizeof *score, err);
     uint64_t *cluster = dq_alloc(r->a, (size_t)n, sizeof *cluster, err);
     int64_t *at;
     int32_t *of;
     if (!score || !cluster) return err->code;
-    qsort(v, (size_t)n, sizeof *v, by_item);
     for (int64_t i = 0; i < n; i++) {
         if (i > 0 && v[i].item == v[i - 1].item)
             return dq_fail(err, DQ_DAMAGED,
@@ -1018,8 +990,8 @@ static dq_status pair(dq_stat_flips *out, const dq_verdict_group *before,
     int32_t *of;
     if (!was || !is || !both || !cluster) return err->code;
     for (int64_t i = 0; i < after->n; i++) {
-        const dq_verdict *b = bsearch(&after->verdict[i], before->verdict, (size_t)before->n,
-                                      sizeof *b, by_item_alone);
+        const dq_verdict *b =
+            bsearch(&after->verdict[i], before->verdict, (size_t)before->n, sizeof *b, by_item);
         if (!b) continue;
         both[2 * n] = b;
         both[2 * n + 1] = &after->verdict[i];
@@ -1062,7 +1034,11 @@ dq_status dq_verdicts_load(dq_verdicts *out, const char *path, const char *text,
     dq_task_file_objects(text, len, "verdict", 0, read_entry, &r, err);
     if (err->code == DQ_OK && r.n == 0)
         dq_fail(err, DQ_DAMAGED, "holds no verdicts (expected JSON lines {\"item\", \"verdict\"})");
-    if (err->code == DQ_OK) share_out(&r, err);
+    if (err->code == DQ_OK) qsort(r.verdict, (size_t)r.n, sizeof *r.verdict, by_group);
+    for (int64_t i = 0; err->code == DQ_OK && i < r.n; i++) {
+        dq_verdict_group *g = &out->group[r.verdict[i].group];
+        if (g->n++ == 0) g->verdict = &r.verdict[i];
+    }
     for (int i = 0; err->code == DQ_OK && i < out->n; i++) fill(&r, i, err);
     for (int i = 0; err->code == DQ_OK && i < out->n; i++) compare(&r, i, err);
     dq_block_free(r.key.s);

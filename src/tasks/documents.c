@@ -199,6 +199,8 @@ dq_status dq_repeats_keys(const int32_t **cluster, const uint64_t *key, int64_t 
 
 dq_status dq_repeats_order(int64_t *at, int32_t *of, const int32_t *cluster, int64_t n, dq_err *err)
 {
+    for (int64_t i = 0; i < n; i++) at[i] = i;
+    if (!cluster) return DQ_OK;
     int64_t *begin = dq_block_new((size_t)n + 1, sizeof *begin, err);
     if (!begin) return err->code;
     for (int64_t i = 0; i < n; i++) begin[cluster[i] + 1]++;

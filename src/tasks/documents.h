@@ -60,8 +60,8 @@ dq_status dq_repeats_clusters(int32_t *cluster, int64_t *n_clusters, int64_t *n_
 dq_status dq_repeats_keys(const int32_t **cluster, const uint64_t *key, int64_t n, dq_arena *a,
                           dq_err *err);
 
-/* Places that put units of a cluster side by side: unit i goes to at[i]; of[]: its cluster.
- * DQ_RESOURCE. */
+/* Places that put units of a cluster side by side: unit i goes to at[i]; of[]: its cluster. cluster
+ * NULL: each stays where it is, and `of` is unused. DQ_RESOURCE. */
 dq_status dq_repeats_order(int64_t *at, int32_t *of, const int32_t *cluster, int64_t n,
                            dq_err *err);
 

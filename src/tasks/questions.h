@@ -51,10 +51,6 @@ dq_answer_rule dq_answer_rules_for(const char *gold);
 dq_status dq_answer_rules_judge(dq_answer_verdict *out, dq_answer_rule rule, const char *text,
                                 size_t len, const char *gold, dq_err *err);
 
-/* The rule of a task of questions, for a record after dq_task_make. */
-dq_status dq_task_rule(dq_answer_rule *out, const struct dq_task *t, const json_t *record,
-                       const char *gold, dq_err *err);
-
 typedef struct dq_question {
     const char *id;     /* JSON text of the record's "id" (or "ID"); NULL: none */
     const char *prompt; /* well-formed UTF-8 */
@@ -138,6 +134,7 @@ typedef struct dq_verdict {
     double score;     /* 0 (wrong) to 1 */
     int64_t line;     /* of the file, from 1 */
     uint64_t cluster; /* items of one number depend on each other */
+    int group;        /* its index */
 } dq_verdict;
 
 /* A group shares task, model, logit bits (and, below 16, granularity), arithmetic and KV cache. */
@@ -146,8 +143,8 @@ typedef struct dq_verdict_group {
     const char *model, *granularity;
     const char *math; /* "f32", ...; NULL: the lines name none, and count as f32 */
     int bits;
-    const json_t *kv;    /* owned by the dq_verdicts; NULL: plain */
-    dq_verdict *verdict; /* [n] by rising item */
+    const json_t *kv;          /* owned by the dq_verdicts; NULL: plain */
+    const dq_verdict *verdict; /* [n] by rising item */
     int64_t n;
     dq_mean acc;
     dq_interval acc_interval;

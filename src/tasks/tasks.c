@@ -1,11 +1,8 @@
-/* Context and choice are encoded as one text and cut where the context's own ids end, as lm-
- * evaluation-harness does; white space at the end of a context moves to the choice. Too long
- * requests lose the beginning of their context. A context that equals that of the choice before is
- * kept once.
+/* Task files: what they may hold, the program's own, and the records that they read; these as items
+ * and questions, with few-shot examples before them.
  * SPDX-License-Identifier: MIT */
 #include "tasks/tasks.h"
 
-#include "base/base.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/os.h"
@@ -13,275 +10,16 @@
 #include "base/text.h"
 #include "tasks/documents.h"
 #include "tasks/items.h"
+#include "tasks/names.h"
+#include "tasks/questions.h"
+#include "template/record_template.h"
+#include "tokenizer/regex.h"
 
 #include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
-
-const char *const dq_bos_name[DQ_BOS_WHENS] = {"auto", "on", "off"};
-
-bool dq_items_is_strip_space(uint32_t c)
-{
-    return dq_utf8_is_space(c) || (c >= 0x1c && c <= 0x1f);
-}
-
-size_t dq_items_strip_end(const char *s, size_t len)
-{
-    while (len > 0) {
-        size_t bytes;
-        if (!dq_items_is_strip_space(dq_utf8_last(s, len, &bytes))) break;
-        len -= bytes;
-    }
-    return len;
-}
-
-const char *dq_item_context(const dq_item *item, int choice, size_t *len)
-{
-    const dq_choice *c = &item->choice[choice];
-    *len = c->ctx ? c->ctx_len : item->ctx_len;
-    return c->ctx ? c->ctx : item->ctx;
-}
-
-bool dq_item_has_two_spaces(const dq_item *item)
-{
-    for (int c = 0; c < item->n_choices; c++) {
-        size_t n, bytes;
-        const dq_choice *choice = &item->choice[c];
-        const char *ctx = dq_item_context(item, c, &n);
-        bool before = n && dq_items_is_strip_space(dq_utf8_last(ctx, n, &bytes));
-        for (size_t at = 0; at < choice->len;) { /* the delimiter, then the choice, by its ends */
-            const bool in_delimiter = at < choice->delimiter;
-            const size_t end = in_delimiter ? choice->delimiter : choice->len;
-            if (before && dq_items_is_strip_space(dq_utf8_first(choice->text + at, &bytes)))
-                return true;
-            before = dq_items_is_strip_space(dq_utf8_last(choice->text, end, &bytes));
-            at = end;
-        }
-    }
-    return false;
-}
-
-static unsigned flags_of(dq_bos bos)
-{
-    return bos == DQ_BOS_OFF ? 0 : bos == DQ_BOS_ON ? DQ_TOK_SPECIAL | DQ_TOK_BOS : DQ_TOK_SPECIAL;
-}
-
-int32_t dq_items_bos(const dq_tokenizer *t, dq_bos bos)
-{
-    return dq_tokenizer_bos(t, flags_of(bos));
-}
-
-dq_status dq_items_bos_check(const dq_tokenizer *t, dq_bos bos, dq_err *err)
-{
-    if (bos == DQ_BOS_ON && dq_items_bos(t, bos) < 0)
-        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_BOS_AUTO},
-                            "tokenizer.json: its template begins with no token, and "
-                            "tokenizer_config.json names no bos_token, so there is no BOS to add");
-    return DQ_OK;
-}
-
-size_t dq_items_bos_spelled(const dq_tokenizer *t, dq_bos bos, const char *s, size_t len)
-{
-    size_t n = 0;
-    const int32_t id = dq_items_bos(t, bos);
-    const char *piece = id >= 0 ? dq_tokenizer_piece(t, id, &n) : NULL;
-    return piece && n <= len && memcmp(piece, s, n) == 0 ? n : 0;
-}
-
-unsigned dq_items_bos_flags(const dq_tokenizer *t, dq_bos bos, const char *s, size_t len)
-{
-    return dq_items_bos_spelled(t, bos, s, len) ? 0 : flags_of(bos);
-}
-
-typedef struct encoder {
-    const dq_tokenizer *t;
-    dq_bos bos;
-    int64_t max_len, vocab;
-    dq_arena *a;
-    char *buf; /* context and choice in one piece, grown as needed; dq_block */
-    size_t cap;
-    bool bare; /* a context was empty */
-} encoder;
-
-typedef struct ids {
-    int32_t *p; /* dq_block */
-    int64_t n;
-} ids;
-
-static unsigned flags_for(const encoder *e, const char *s, size_t len)
-{
-    return dq_items_bos_flags(e->t, e->bos, s, len);
-}
-
-static dq_status encode(const encoder *e, const char *s, size_t len, unsigned flags, ids *out,
-                        dq_err *err)
-{
-    return dq_tokenizer_encode(e->t, s, len, flags, &out->p, &out->n, NULL, NULL, err);
-}
-
-/* In e->buf. */
-static dq_status join(encoder *e, const dq_item *item, int choice, size_t *len, dq_err *err)
-{
-    const dq_choice *c = &item->choice[choice];
-    size_t ctx_len;
-    const char *ctx = dq_item_context(item, choice, &ctx_len);
-    *len = ctx_len + c->len;
-    if (*len + 1 > e->cap) {
-        dq_block_free(e->buf);
-        e->cap = 2 * *len + 256;
-        e->buf = dq_block_new(e->cap, 1, err);
-        if (!e->buf) return err->code;
-    }
-    memcpy(e->buf, ctx, ctx_len);
-    memcpy(e->buf + ctx_len, c->text, c->len);
-    return DQ_OK;
-}
-
-/* Keeps the last max_len + 1 tokens; a context equal to that of the choice `before` (NULL: none) is
- * shared. */
-static dq_status store(const encoder *e, dq_request *r, const dq_request *before,
-                       const int32_t *ctx, int64_t n_ctx, const int32_t *cont, int64_t n_cont,
-                       dq_err *err)
-{
-    if (n_ctx < 1)
-        return dq_fail(err, DQ_MISMATCH, "the context gives no tokens; give it some text");
-    if (n_cont < 1)
-        return dq_fail(err, DQ_MISMATCH,
-                       "choice %d adds no tokens to its context; give it some text", r->choice);
-    if (n_cont > e->max_len)
-        return dq_fail_with(
-            err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SKIP_ITEM},
-            "choice %d has %lld tokens, the model has %lld positions; remove the item", r->choice,
-            (long long)n_cont, (long long)e->max_len);
-    int64_t capacity = e->max_len + 1 - n_cont;
-    r->truncated = n_ctx > capacity;
-    if (r->truncated) {
-        ctx += n_ctx - capacity;
-        n_ctx = capacity;
-    }
-    if (before && before->n_ctx == n_ctx &&
-        memcmp(before->ctx, ctx, (size_t)n_ctx * sizeof *ctx) == 0)
-        r->ctx = before->ctx;
-    else
-        r->ctx = dq_tokenizer_keep(ctx, n_ctx, e->vocab, e->a, err);
-    r->n_ctx = n_ctx;
-    r->n_cont = n_cont;
-    if (r->ctx) r->cont = dq_tokenizer_keep(cont, n_cont, e->vocab, e->a, err);
-    return err->code;
-}
-
-/* Without a context the model gets the prefix id, or the choice's own first id if equal. */
-static dq_status encode_bare(const encoder *e, const char *s, size_t len, dq_request *r,
-                             const dq_request *before, dq_err *err)
-{
-    ids w = {0};
-    int32_t prefix = dq_tokenizer_prefix(e->t);
-    DQ_TRY(encode(e, s, len, 0, &w, err));
-    if (w.n > 0 && w.p[0] == prefix)
-        store(e, r, before, w.p, 1, w.p + 1, w.n - 1, err);
-    else if (prefix < 0)
-        dq_fail(err, DQ_MISMATCH,
-                "the context is empty and tokenizer_config.json names neither bos_token nor "
-                "eos_token to stand in its place");
-    else
-        store(e, r, before, &prefix, 1, w.p, w.n, err);
-    dq_block_free(w.p);
-    return err->code;
-}
-
-static dq_status encode_choice(encoder *e, const dq_item *item, size_t ctx_len, const ids *ctx,
-                               dq_request *r, dq_err *err)
-{
-    const dq_request *before = r->choice > 0 ? r - 1 : NULL;
-    ids w = {0};
-    size_t len;
-    DQ_TRY(join(e, item, r->choice, &len, err));
-    if (ctx_len == 0) return encode_bare(e, e->buf, len, r, before, err);
-    DQ_TRY(encode(e, e->buf, len, flags_for(e, e->buf, len), &w, err));
-    int64_t n_cont = w.n > ctx->n ? w.n - ctx->n : 0;
-    store(e, r, before, ctx->p, ctx->n, w.p + (w.n - n_cont), n_cont, err);
-    dq_block_free(w.p);
-    return err->code;
-}
-
-/* Ids of a choice's context without trailing white space, replacing *ctx. */
-static dq_status encode_context(const encoder *e, const dq_item *item, int choice, ids *ctx,
-                                size_t *len, dq_err *err)
-{
-    const char *s = dq_item_context(item, choice, len);
-    *len = dq_items_strip_end(s, *len);
-    dq_block_free(ctx->p);
-    *ctx = (ids){0};
-    return *len > 0 ? encode(e, s, *len, flags_for(e, s, *len), ctx, err) : DQ_OK;
-}
-
-static dq_status encode_item(encoder *e, const dq_item *item, dq_request *req, int64_t index,
-                             bool *truncated, dq_err *err)
-{
-    ids ctx = {0};
-    size_t ctx_len = 0;
-    for (int c = 0; err->code == DQ_OK && c < item->n_choices; c++) {
-        req[c].item = index;
-        req[c].choice = c;
-        if ((c == 0 || item->choice[c].ctx) &&
-            encode_context(e, item, c, &ctx, &ctx_len, err) != DQ_OK)
-            break;
-        encode_choice(e, item, ctx_len, &ctx, &req[c], err);
-        e->bare = e->bare || ctx_len == 0;
-        *truncated = *truncated || req[c].truncated;
-    }
-    dq_block_free(ctx.p);
-    if (err->code == DQ_OK) return DQ_OK;
-    return dq_in(err, "item %lld, line %lld: ", (long long)index, (long long)item->line);
-}
-
-dq_status dq_items_encode(dq_requests *out, const dq_items *items, const dq_tokenizer *t,
-                          dq_bos bos, int64_t max_len, int64_t vocab, dq_arena *a, dq_err *err)
-{
-    encoder e = {.t = t, .bos = bos, .max_len = max_len, .vocab = vocab, .a = a};
-    memset(out, 0, sizeof *out);
-    DQ_TRY(dq_items_bos_check(t, bos, err));
-    int64_t *at = dq_alloc(a, (size_t)items->n + 1, sizeof *at, err);
-    if (!at) return err->code;
-    for (int64_t i = 0; i < items->n; i++) at[i + 1] = at[i] + items->item[i].n_choices;
-    dq_request *req = dq_alloc(a, (size_t)at[items->n], sizeof *req, err);
-    if (!req) return err->code;
-    for (int64_t i = 0; err->code == DQ_OK && i < items->n; i++) {
-        bool truncated = false;
-        encode_item(&e, &items->item[i], req + at[i], i, &truncated, err);
-        out->n_truncated += truncated;
-    }
-    dq_block_free(e.buf);
-    out->req = req;
-    out->at = at;
-    out->n = at[items->n];
-    out->n_items = items->n;
-    out->prefixed = e.bare;
-    for (int64_t k = 0; k < out->n; k++) {
-        req[k].value = out->n_values;
-        out->n_values += req[k].n_cont;
-    }
-    return err->code;
-}
-
-const dq_shared_prefix *dq_items_shared_prefix(const dq_requests *q, int64_t item)
-{
-    static const dq_shared_prefix none = {.end = INT64_MAX};
-    int64_t low = 0, high = q->n_shared_prefixes;
-    while (low < high) { /* the first shared prefix that ends after the item */
-        int64_t mid = low + (high - low) / 2;
-        if (q->shared_prefix[mid].end > item)
-            high = mid;
-        else
-            low = mid + 1;
-    }
-    return low < q->n_shared_prefixes ? &q->shared_prefix[low] : &none;
-}
-
-int64_t dq_items_values(const dq_requests *q, int64_t item)
-{
-    return q->at[item] < q->n ? q->req[q->at[item]].value : q->n_values;
-}
 
 bool dq_task_file_next_line(const char *text, size_t len, size_t *at, const char **line, size_t *n)
 {
@@ -363,6 +101,487 @@ dq_status dq_task_file_read_cluster(uint64_t *out, const json_t *o, dq_err *err)
     else if (v)
         return dq_json_wrong("cluster", "a text or an integer", v, err);
     return DQ_OK;
+}
+
+/* Files of tasks/, which the build embeds and names. */
+#define DECLARE(name) extern const char dq_task_##name[];
+DQ_TASKS_OF_CHOICES(DECLARE)
+DQ_TASKS_OF_QUESTIONS(DECLARE)
+
+#define NAME(name) #name,
+const char *const dq_task_choices[] = {DQ_TASKS_OF_CHOICES(NAME) NULL};
+const char *const dq_task_questions[] = {DQ_TASKS_OF_QUESTIONS(NAME) NULL};
+
+static const char *embedded(const char *name)
+{
+#define ROW(name) {#name, dq_task_##name},
+    static const struct {
+        const char *name, *text;
+    } all[] = {DQ_TASKS_OF_CHOICES(ROW) DQ_TASKS_OF_QUESTIONS(ROW)};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (strcmp(name, all[i].name) == 0) return all[i].text;
+    }
+    return NULL;
+}
+
+bool dq_task_is_file(const char *name)
+{
+    const size_t n = strlen(name);
+    return strchr(name, '/') || (n > 5 && strcmp(name + n - 5, ".json") == 0);
+}
+
+/* What a template may call. A value that is no text stays as it is, for those who expect one. */
+
+static json_t *take_text(const char *text, dq_err *err)
+{
+    json_t *out = text ? json_string(text) : NULL;
+    if (!out) dq_fail(err, DQ_RESOURCE, "out of memory");
+    return out;
+}
+
+static bool is_text(const json_t *v)
+{
+    return json_is_string(v) && strlen(json_string_value(v)) == json_string_length(v);
+}
+
+/* `out` has space for the result. */
+static void replace_all(char *out, const char *s, const char *from, const char *to)
+{
+    size_t n = strlen(from), m = strlen(to);
+    while (*s) {
+        if (strncmp(s, from, n) == 0) {
+            memcpy(out, to, m);
+            out += m;
+            s += n;
+        } else {
+            *out++ = *s++;
+        }
+    }
+    *out = 0;
+}
+
+/* Deletes the shortest "[...]" on one line, in place. */
+static void delete_brackets(char *s)
+{
+    char *out = s;
+    while (*s) {
+        size_t n = *s == '[' ? strcspn(s, "]\n") : 0;
+        if (n && s[n] == ']')
+            s += n + 1;
+        else
+            *out++ = *s++;
+    }
+    *out = 0;
+}
+
+/* Cleans one field.
+ * Source: lm-evaluation-harness lm_eval/tasks/hellaswag/utils.py (behaviour). */
+static char *clean_hellaswag(dq_arena *a, const char *s, dq_err *err)
+{
+    size_t bytes;
+    while (*s && dq_items_is_strip_space(dq_utf8_first(s, &bytes))) s += bytes;
+    size_t len = dq_items_strip_end(s, strlen(s));
+    char *stripped = dq_text(a, s, len, err);
+    char *titled = dq_alloc(a, len + 1, 1, err);
+    char *out = dq_alloc(a, len + 1, 1, err);
+    if (!stripped || !titled || !out) return NULL;
+    replace_all(titled, stripped, " [title]", ". "); /* shrinks */
+    delete_brackets(titled);
+    replace_all(out, titled, "  ", " ");
+    return out;
+}
+
+static json_t *hellaswag(json_t *v, dq_arena *a, dq_err *err)
+{
+    if (!is_text(v)) return json_incref(v);
+    return take_text(clean_hellaswag(a, json_string_value(v), err), err);
+}
+
+static json_t *number(json_t *v, dq_arena *a, dq_err *err)
+{
+    const char *gold = NULL;
+    return dq_answer_gold(&gold, v, a, err) == DQ_OK ? take_text(gold, err) : NULL;
+}
+
+static json_t *boxed(json_t *v, dq_arena *a, dq_err *err)
+{
+    if (!is_text(v)) return json_incref(v);
+    const dq_span found = dq_math_answer_boxed(json_string_value(v), json_string_length(v));
+    if (found.s) return take_text(dq_text(a, found.s, found.len, err), err);
+    dq_fail(err, DQ_DAMAGED, "the \"solution\" has no \\boxed{answer}");
+    return NULL;
+}
+
+static const dq_record_function functions[] = {{"hellaswag", hellaswag, true},
+                                               {"number", number, false},
+                                               {"boxed", boxed, false},
+                                               {NULL, NULL, false}};
+
+/* Adds what templates make to a record. DQ_DAMAGED: "key "X" is missing" and so on, or what a
+ * template says. */
+static dq_status make_record(const dq_task *t, json_t *record, dq_err *err)
+{
+    return dq_record_template_fill(record, t->made, t->n_made, functions, err);
+}
+
+/* Members of a task file; those of dq_task_member come first, as a record gets them. */
+static const struct {
+    const char *name;
+    int of; /* the sum of 1: choices, 2: questions with answers, 4: prompts */
+} member[] = {{"doc_to_text", 7},    {"doc_to_choice", 1},    {"doc_to_answer", 2},
+              {"doc_to_target", 3},  {"doc_to_reference", 4}, {"doc_to_query", 4},
+              {"doc_to_passage", 7}, {"target_delimiter", 1}, {"metric", 3},
+              {"task", 7},           {"include", 7},          {"output_type", 7},
+              {"form", 7},           {"process_docs", 7},     {"six_lines", 1},
+              {"labels_from", 1},    {"fewshot_spare", 1}};
+enum { MEMBERS = sizeof member / sizeof *member };
+static const char *const type_name[] = {"multiple_choice", "generate_until"};
+static const char *const metric_name[] = {"acc", "acc_norm"};
+static const char *const rule_name[] = {"gsm8k", "value", "math", "words", "number"};
+enum { RULES = 5 };
+
+static dq_status missing(const char *key, dq_err *err)
+{
+    return dq_fail(err, DQ_DAMAGED, "key \"%s\" is missing", key);
+}
+
+static dq_status check_members(json_t *o, int kind, dq_err *err)
+{
+    static const char *const is_for[] = {[1] = "multiple_choice",
+                                         [2] = "generate_until with doc_to_answer",
+                                         [3] = "generate_until with doc_to_answer",
+                                         [4] = "generate_until without doc_to_answer"};
+    const char *key;
+    json_t *v;
+    json_object_foreach(o, key, v)
+    {
+        int i = 0;
+        while (i < MEMBERS && strcmp(key, member[i].name) != 0) i++;
+        if (i < MEMBERS && (member[i].of & kind)) continue;
+        if (i < MEMBERS)
+            return dq_fail(err, DQ_DAMAGED, "key \"%s\" is for %s", key, is_for[member[i].of]);
+        dq_fail(err, DQ_DAMAGED, "key \"%s\" is unknown (expected ", key);
+        for (i = 0; i < MEMBERS; i++)
+            dq_fail_more(err, dq_remedy_none, "%s%s", i ? ", " : "", member[i].name);
+        return dq_fail_more(err, dq_remedy_none, ")");
+    }
+    return DQ_OK;
+}
+
+/* In the arena; NULL: there is none. */
+static dq_status text_of(const char **out, const json_t *o, const char *key, dq_arena *a,
+                         dq_err *err)
+{
+    static const char *const none = NULL;
+    DQ_TRY(dq_json_text(out, o, key, &none, err));
+    if (*out) *out = dq_text(a, *out, strlen(*out), err);
+    return err->code;
+}
+
+/* The index of a member among word[n]; -1: there is none. */
+static dq_status word_of(int *out, const json_t *o, const char *key, const char *const *word, int n,
+                         dq_err *err)
+{
+    static const char *const none = NULL;
+    const char *s;
+    DQ_TRY(dq_json_text(&s, o, key, &none, err));
+    *out = s ? 0 : -1;
+    while (s && *out < n && strcmp(s, word[*out]) != 0) ++*out;
+    if (*out < n) return DQ_OK;
+    dq_fail(err, DQ_DAMAGED, "key \"%s\": found \"%.40s\", expected ", key, s);
+    for (int i = 0; i < n; i++) dq_fail_more(err, dq_remedy_none, "%s%s", i ? " or " : "", word[i]);
+    return err->code;
+}
+
+/* The rule of a task of questions, for a record after make_record. */
+static dq_status rule_of(dq_answer_rule *out, const dq_task *t, const json_t *record,
+                         const char *gold, dq_err *err)
+{
+    int at = t->rule;
+    if (t->key[DQ_TASK_METRIC]) {
+        DQ_TRY(word_of(&at, record, t->key[DQ_TASK_METRIC], rule_name, RULES, err));
+        if (at < 0) return missing(t->key[DQ_TASK_METRIC], err);
+    }
+    *out = at == DQ_ANSWER_WORDS + 1 ? dq_answer_rules_for(gold) : (dq_answer_rule)at;
+    return DQ_OK;
+}
+
+static dq_status read_templates(dq_task *t, const json_t *o, dq_arena *a, dq_err *err)
+{
+    json_t *docs = json_object_get(o, "process_docs");
+    const char *key;
+    json_t *v;
+    if (docs && !json_is_object(docs))
+        return dq_json_wrong("process_docs", "an object of templates", docs, err);
+    dq_record_template *made =
+        dq_alloc(a, json_object_size(docs) + DQ_TASK_MEMBERS, sizeof *made, err);
+    if (!made) return err->code;
+    t->made = made;
+    json_object_foreach(docs, key, v)
+    {
+        const char *name = dq_text(a, key, strlen(key), err);
+        if (!name) return err->code;
+        DQ_TRY(dq_record_template_new(&made[t->n_made++], name, v, a, err));
+    }
+    t->delimiter = " ";
+    for (int m = 0; m < DQ_TASK_MEMBERS; m++) {
+        const json_t *given = json_object_get(o, member[m].name);
+        const char *text = json_string_value(given);
+        if (given && (!text || strstr(text, "{{") || strstr(text, "{%"))) {
+            t->key[m] = member[m].name;
+            DQ_TRY(dq_record_template_new(&made[t->n_made++], t->key[m], given, a, err));
+        } else if (m < DQ_TASK_DELIMITER) { /* without braces it is the key of a record */
+            DQ_TRY(text_of(&t->key[m], o, member[m].name, a, err));
+        } else if (m == DQ_TASK_DELIMITER && text) {
+            DQ_TRY(text_of(&t->delimiter, o, member[m].name, a, err));
+        }
+    }
+    return DQ_OK;
+}
+
+static dq_status read_task(dq_task *t, json_t *o, dq_arena *a, dq_err *err)
+{
+    static const char *const needed[][6] = {
+        {"task", "form", "doc_to_text"},
+        {"task", "form", "doc_to_text", "doc_to_choice", "doc_to_target"},
+        {"task", "form", "doc_to_text", "doc_to_answer", "doc_to_target", "metric"}};
+    static const int64_t no_labels = -1;
+    static const bool no = false;
+    int type, metric;
+    int64_t first;
+    DQ_TRY(word_of(&type, o, "output_type", type_name, 2, err));
+    t->choices = type == 0;
+    t->answered =
+        type == 1 && (json_object_get(o, "doc_to_answer") || json_object_get(o, "doc_to_target"));
+    DQ_TRY(check_members(o, type < 0 ? 7 : t->choices ? 1 : t->answered ? 2 : 4, err));
+    if (type < 0) return missing("output_type", err);
+    const char *const *need = needed[t->choices ? 1 : t->answered ? 2 : 0];
+    for (int i = 0; i < 6 && need[i]; i++) {
+        if (!json_object_get(o, need[i])) return missing(need[i], err);
+    }
+    DQ_TRY(text_of(&t->name, o, "task", a, err));
+    bool plain = *t->name;
+    for (const char *s = t->name; *s; s++)
+        plain = plain && ((*s & 0x80) || (*s > ' ' && *s < 0x7f && !strchr("/=,", *s)));
+    if (!plain)
+        return dq_json_wrong("task",
+                             "a name without \"/\", \"=\", \",\", spaces and control characters",
+                             json_object_get(o, "task"), err);
+    DQ_TRY(text_of(&t->form, o, "form", a, err));
+    DQ_TRY(dq_json_bool(&t->six_lines, o, "six_lines", &no, err));
+    DQ_TRY(dq_json_int(&first, o, "labels_from", 0, 1, &no_labels, err));
+    t->first_label = (int)first;
+    DQ_TRY(dq_json_bool(&t->draws_extra, o, "fewshot_spare", &no, err));
+    DQ_TRY(read_templates(t, o, a, err));
+    if (t->answered && t->key[DQ_TASK_METRIC]) return DQ_OK; /* records say it */
+    DQ_TRY(word_of(&metric, o, "metric", t->choices ? metric_name : rule_name,
+                   t->choices ? 2 : RULES, err));
+    if (t->choices && metric >= 0) t->metric = metric_name[metric];
+    t->by_norm = t->choices && metric == 1;
+    t->rule = metric;
+    return DQ_OK;
+}
+
+/* Members that a file lacks come from the program's own task that it includes. */
+static dq_status parse(json_t **out, const char *text, size_t len, dq_err *err)
+{
+    static const char *const none = NULL;
+    const char *base;
+    json_t *of = NULL;
+    DQ_TRY(dq_json_parse(out, text, len, "task", err));
+    if (!json_is_object(*out)) return dq_fail(err, DQ_DAMAGED, "expected a JSON object");
+    DQ_TRY(dq_json_text(&base, *out, "include", &none, err));
+    if (!base) return DQ_OK;
+    text = embedded(base);
+    if (!text)
+        return dq_json_wrong("include", "the name of a task of the program",
+                             json_object_get(*out, "include"), err);
+    if (parse(&of, text, strlen(text), err) == DQ_OK) json_object_update_missing(*out, of);
+    json_decref(of);
+    return err->code;
+}
+
+const dq_task *dq_task_find(const char *name, dq_arena *a, dq_err *err)
+{
+    dq_task *t = dq_alloc(a, 1, sizeof *t, err);
+    json_t *o = NULL;
+    char *own = NULL;
+    const char *text = embedded(name);
+    size_t len = text ? strlen(text) : 0;
+    if (!t) return NULL;
+    if (dq_task_is_file(name)) {
+        if (dq_file_read_text(&own, &len, name, 0, a, err) != DQ_OK) return NULL;
+        t->path = name;
+        t->text = text = own;
+        t->len = len;
+    } else if (!text) {
+        dq_fail(err, DQ_USAGE, "unknown task \"%s\". There are: ", name);
+        for (int i = 0; dq_task_choices[i]; i++)
+            dq_fail_more(err, dq_remedy_none, "%s%s", i ? ", " : "", dq_task_choices[i]);
+        dq_fail_more(err, dq_remedy_none, ".");
+        return NULL;
+    }
+    if (parse(&o, text, len, err) == DQ_OK) read_task(t, o, a, err);
+    json_decref(o);
+    if (err->code == DQ_OK) return t;
+    dq_in(err, "%s: ", name);
+    return NULL;
+}
+
+/* Elements of a problem of ASDiv are found by their tags: they have no attributes and hold text
+ * alone. No other XML is read. */
+
+static size_t find(const char *text, size_t len, size_t at, const char *part)
+{
+    return dq_regex_find_text(text, len, at, part, strlen(part));
+}
+
+/* Decodes &name; or &#number; and returns its bytes; 0: no entity. */
+static size_t entity(dq_strbuf *out, const char *s, size_t len, dq_err *err)
+{
+    static const char *const names[][2] = {
+        {"&amp;", "&"}, {"&lt;", "<"}, {"&gt;", ">"}, {"&quot;", "\""}, {"&apos;", "'"}};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const size_t n = strlen(names[i][0]);
+        if (len < n || memcmp(s, names[i][0], n) != 0) continue;
+        dq_strbuf_add(out, names[i][1], 1, err);
+        return n;
+    }
+    char bytes[4], *end;
+    if (len < 4 || s[1] != '#') return 0;
+    const bool hex = s[2] == 'x';
+    const unsigned long c = strtoul(s + 2 + hex, &end, hex ? 16 : 10);
+    if (*end != ';' || c == 0 || c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) return 0;
+    dq_strbuf_add(out, bytes, dq_utf8_put(bytes, (uint32_t)c), err);
+    return (size_t)(end + 1 - s);
+}
+
+static dq_status take_element(json_t *record, const char *key, const char *s, size_t len,
+                              dq_err *err)
+{
+    char open[24], close[24];
+    snprintf(open, sizeof open, "<%s>", key);
+    snprintf(close, sizeof close, "</%s>", key);
+    const size_t at = find(s, len, 0, open);
+    const size_t end = at == SIZE_MAX ? SIZE_MAX : find(s, len, at, close);
+    if (end == SIZE_MAX) return dq_fail(err, DQ_DAMAGED, "element %s is missing", key);
+    const size_t begin = at + strlen(open);
+    const char *from = s + begin;
+    const size_t n = end - begin;
+    dq_strbuf text = {0};
+    for (size_t i = 0; err->code == DQ_OK && i < n;) {
+        const size_t used = from[i] == '&' ? entity(&text, from + i, n - i, err) : 1;
+        if (used == 0)
+            dq_fail(err, DQ_DAMAGED, "element %s: an entity that is not known", key);
+        else if (from[i] != '&')
+            dq_strbuf_add(&text, from + i, 1, err);
+        i += used;
+    }
+    if (err->code == DQ_OK)
+        json_object_set_new(record, key, json_stringn(text.n ? text.s : "", text.n));
+    dq_block_free(text.s);
+    return err->code;
+}
+
+/* The next <Problem ID="..."> from *at on as {"ID", "Body", "Question", "Answer"} with entities
+ * replaced; *out NULL: none. DQ_DAMAGED: unterminated, or an unknown element or entity. The caller
+ * ends *out with json_decref. */
+static dq_status question_xml_next(json_t **out, const char *text, size_t len, size_t *at,
+                                   dq_err *err)
+{
+    static const char *const keys[] = {"Body", "Question", "Answer"};
+    static const char id[] = "ID=\"";
+    size_t begin, from = *at;
+    *out = NULL;
+    do { /* not <ProblemSet> */
+        begin = find(text, len, from, "<Problem");
+        if (begin == SIZE_MAX) return DQ_OK;
+        from = begin + 1;
+    } while (begin + 8 < len && !strchr(" \t\r\n>", text[begin + 8]));
+    const size_t end = find(text, len, begin, "</Problem>");
+    if (end == SIZE_MAX) return dq_fail(err, DQ_DAMAGED, "a <Problem> that does not end");
+    *at = end + 1;
+    json_t *record = json_object();
+    const size_t name = find(text, end, begin, id), tag = find(text, end, begin, ">");
+    if (name != SIZE_MAX && name < tag) {
+        const char *first = text + name + sizeof id - 1, *last = memchr(first, '"', end - name);
+        if (last) json_object_set_new(record, "ID", json_stringn(first, (size_t)(last - first)));
+    }
+    for (int i = 0; err->code == DQ_OK && i < 3; i++)
+        take_element(record, keys[i], text + begin, end - begin, err);
+    if (err->code == DQ_OK)
+        *out = record;
+    else
+        json_decref(record);
+    return err->code;
+}
+
+/* Gives the records of a data file to a function, one after another. */
+typedef struct record_reader {
+    const dq_task *task;
+    dq_task_take *take; /* line: of the file, from 1; 0 where the file is one list */
+    void *arg;
+    int64_t n, limit; /* taken; at most, 0: all */
+} record_reader;
+static dq_status take(void *arg, json_t *record, int64_t line, dq_err *err)
+{
+    record_reader *r = arg;
+    if (!json_is_object(record)) return dq_fail(err, DQ_DAMAGED, "expected a JSON object");
+    if (r->take(r->arg, record, line, err) == DQ_OK) r->n++;
+    return err->code;
+}
+
+static bool is_full(const record_reader *r)
+{
+    return r->limit && r->n == r->limit;
+}
+
+/* *done: it is one object of records by their ids, else one record, or JSON lines. */
+static dq_status read_object(record_reader *r, bool *done, const char *text, size_t len,
+                             dq_err *err)
+{
+    json_t *all = NULL, *record;
+    const char *key;
+    dq_err lines = {0};
+    *done = dq_json_parse(&all, text, len, "object", &lines) == DQ_OK && json_object_size(all);
+    json_object_foreach(all, key, record) *done = *done && json_is_object(record);
+    json_object_foreach(all, key, record)
+    {
+        if (!*done || is_full(r) || err->code != DQ_OK) break;
+        if (!json_object_get(record, "id")) json_object_set_new(record, "id", json_string(key));
+        take(r, record, 0, err);
+    }
+    json_decref(all);
+    return lines.code == DQ_RESOURCE ? dq_fail(err, DQ_RESOURCE, "%s", lines.text) : err->code;
+}
+
+/* text[len], which dq_task_file_text has made, is JSON lines; of questions also one JSON list, one
+ * JSON object of records by their ids, or ASDiv's XML. Messages name line or item. */
+static dq_status read_records(record_reader *r, const char *text, size_t len, dq_err *err)
+{
+    size_t at = 0;
+    while (at < len && dq_task_file_is_blank(text + at, 1)) at++;
+    const char begin = at < len && !r->task->choices ? text[at] : 0;
+    bool done = begin == '[' || begin == '<';
+    json_t *all = NULL, *record = NULL;
+    if (begin == '[') {
+        DQ_TRY(dq_json_parse(&all, text, len, "list", err));
+        for (size_t i = 0; err->code == DQ_OK && i < json_array_size(all) && !is_full(r); i++)
+            take(r, json_array_get(all, i), 0, err);
+        json_decref(all);
+    } else if (begin == '<') {
+        do {
+            json_decref(record);
+            question_xml_next(&record, text, len, &at, err);
+        } while (record && !is_full(r) && take(r, record, 0, err) == DQ_OK);
+        json_decref(record);
+    } else if (begin == '{') {
+        read_object(r, &done, text, len, err);
+    }
+    if (!done && err->code == DQ_OK)
+        dq_task_file_objects(text, len, "item", r->limit, take, r, err);
+    if (err->code == DQ_OK || (!done && !r->task->choices)) return err->code;
+    return dq_in(err, done ? "item %lld: " : "item %lld, ", (long long)r->n);
 }
 
 /* The decimal number in s[len] minus `first`, white space aside; -1 unless in 0 .. n - 1. */
@@ -496,7 +715,7 @@ static dq_status add_record(void *arg, json_t *o, int64_t line, dq_err *err)
     r->item = list;
     dq_item *item = &list[r->n++];
     *item = (dq_item){.line = line};
-    DQ_TRY(dq_task_make(t, o, err));
+    DQ_TRY(make_record(t, o, err));
     if (!json_is_array(json_object_get(o, key[DQ_TASK_TEXT]))) {
         DQ_TRY(dq_json_text(&s, o, key[DQ_TASK_TEXT], NULL, err));
         item->ctx_len = strlen(s);
@@ -561,7 +780,18 @@ static dq_status read_six_lines(reader *r, const char *text, size_t len, int64_t
     return DQ_OK;
 }
 
-dq_status dq_shots_begin(dq_shots_draw *d, uint64_t seed, dq_arena *a, dq_err *err)
+/* Draws n examples for one item after another, all from one stream; none of them has the item's own
+ * content: with a spare, another one stays; else, or if too few do, n are drawn anew from the
+ * others. */
+typedef struct shots_draw {
+    const uint64_t *content; /* [n_all] of what may be drawn */
+    int64_t n_all, n, spare; /* n + spare <= n_all */
+    bool first;              /* the first ones are taken, none is drawn */
+    int64_t *at, *other;     /* at: [n], what was drawn; other: for own use */
+    int64_t n_own;           /* items that an example was taken out for */
+    dq_random_mt random;
+} shots_draw;
+static dq_status shots_begin(shots_draw *d, uint64_t seed, dq_arena *a, dq_err *err)
 {
     d->at = dq_alloc(a, (size_t)(d->n + d->spare), sizeof *d->at, err);
     d->other = dq_alloc(a, (size_t)d->n_all, sizeof *d->other, err);
@@ -569,13 +799,14 @@ dq_status dq_shots_begin(dq_shots_draw *d, uint64_t seed, dq_arena *a, dq_err *e
     return err->code;
 }
 
-static dq_status sample(dq_shots_draw *d, int64_t of, int64_t n, dq_err *err)
+static dq_status sample(shots_draw *d, int64_t of, int64_t n, dq_err *err)
 {
     for (int64_t i = 0; d->first && i < n; i++) d->at[i] = i;
     return d->first ? DQ_OK : dq_random_mt_sample(&d->random, d->at, of, n, err);
 }
 
-dq_status dq_shots_next(dq_shots_draw *d, uint64_t content, int64_t *left, dq_err *err)
+/* *left below n: only so many differ from the item. */
+static dq_status shots_next(shots_draw *d, uint64_t content, int64_t *left, dq_err *err)
 {
     const int64_t all = d->n + d->spare;
     int64_t kept = 0, n = 0;
@@ -599,7 +830,7 @@ dq_status dq_shots_next(dq_shots_draw *d, uint64_t content, int64_t *left, dq_er
 
 typedef struct drawer {
     const dq_items *pool;
-    dq_shots_draw draw;
+    shots_draw draw;
     int64_t scored; /* index of the item that examples are drawn for */
     dq_strbuf text;
 } drawer;
@@ -637,7 +868,7 @@ static dq_status add_examples(drawer *d, dq_item *item, dq_arena *a, dq_err *err
 {
     int64_t left;
     d->text.n = 0;
-    DQ_TRY(dq_shots_next(&d->draw, item->content, &left, err));
+    DQ_TRY(shots_next(&d->draw, item->content, &left, err));
     if (left < d->draw.n) {
         dq_fail(err, DQ_MISMATCH,
                 "has %lld items that differ from the one that is scored, item %lld, line %lld "
@@ -678,7 +909,7 @@ dq_status dq_fewshot(dq_items *items, int64_t *n_own, const dq_items *pool, cons
     for (int64_t i = 0; i < pool->n; i++) content[i] = pool->item[i].content;
     drawer d = {.pool = pool,
                 .draw = {.content = content, .n_all = pool->n, .n = n, .spare = spare}};
-    DQ_TRY(dq_shots_begin(&d.draw, seed, a, err));
+    DQ_TRY(shots_begin(&d.draw, seed, a, err));
     memcpy(item, items->item, (size_t)items->n * sizeof *item);
     for (d.scored = 0; err->code == DQ_OK && d.scored < items->n; d.scored++)
         add_examples(&d, &item[d.scored], a, err);
@@ -751,7 +982,7 @@ dq_status dq_task_load(dq_items *out, const dq_task *task, const char *path, con
                        size_t len, int64_t limit, dq_arena *a, dq_err *err)
 {
     reader r = {.task = task, .a = a};
-    dq_task_reader records = {.task = task, .take = add_record, .arg = &r, .limit = limit};
+    record_reader records = {.task = task, .take = add_record, .arg = &r, .limit = limit};
     size_t first = 0;
     *out = (dq_items){.n = 0};
     DQ_TRY(dq_task_file_text(&text, &len, &out->n_bad, &out->first_bad, a, err));
@@ -759,7 +990,7 @@ dq_status dq_task_load(dq_items *out, const dq_task *task, const char *path, con
     if (task->six_lines && !(first < len && text[first] == '{'))
         read_six_lines(&r, text, len, limit, err);
     else
-        dq_task_records(&records, text, len, err);
+        read_records(&records, text, len, err);
     if (err->code == DQ_OK && r.n == 0)
         dq_fail(err, DQ_DAMAGED, "holds no items (expected %s)", task->form);
     else if (err->code == DQ_DAMAGED && records.n == 0 &&
@@ -780,5 +1011,163 @@ dq_status dq_task_load(dq_items *out, const dq_task *task, const char *path, con
     }
     out->item = r.item;
     out->n = r.n;
+    return DQ_OK;
+}
+
+/* Records become prompts and what judges their answers. Examples come from another file likewise and
+ * are drawn in the order of the questions. */
+
+typedef struct list {
+    dq_question *question;
+    int64_t n;
+    size_t cap;
+    const dq_task *task;
+    const dq_question_shots *shots; /* NULL: none */
+    shots_draw draw;
+    dq_strbuf text; /* of the examples before the next question */
+    dq_arena *a;
+} list;
+
+/* The record's own id, of any JSON type. */
+static dq_status id_of(const char **id, const json_t *record, dq_arena *a, dq_err *err)
+{
+    const json_t *v = json_object_get(record, "id");
+    if (!v) v = json_object_get(record, "ID");
+    *id = NULL;
+    if (!v) return DQ_OK;
+    char *s;
+    if (json_is_real(v) && fabs(json_real_value(v)) >= 0x1p63)
+        return dq_fail(err, DQ_DAMAGED,
+                       "the \"id\" is a number of too many digits. Write it as a string.");
+    DQ_TRY(dq_json_dump(&s, v, JSON_ENCODE_ANY | JSON_COMPACT, err));
+    *id = dq_text(a, s, strlen(s), err);
+    free(s);
+    return err->code;
+}
+
+/* Copies a text of the record, which may lack it. */
+static dq_status keep(const char **out, const dq_task *t, dq_task_member of, const json_t *record,
+                      dq_arena *a, dq_err *err)
+{
+    *out = NULL;
+    return t->key[of] ? text_of(out, record, t->key[of], a, err) : DQ_OK;
+}
+
+/* A list of texts as JSON. */
+static dq_status keep_list(const char **out, const dq_task *t, const json_t *record, dq_arena *a,
+                           dq_err *err)
+{
+    const char *key = t->key[DQ_TASK_REFERENCE];
+    const json_t *texts = key ? json_object_get(record, key) : NULL;
+    char *text = NULL;
+    *out = NULL;
+    if (!key) return DQ_OK;
+    if (!json_is_string(json_array_get(texts, 0)))
+        return dq_json_wrong(key, "a list of texts", texts, err);
+    if (dq_json_dump(&text, texts, JSON_COMPACT, err) == DQ_OK)
+        *out = dq_text(a, text, strlen(text), err);
+    free(text);
+    return err->code;
+}
+
+/* Examples before the question, which is not among them. */
+static dq_status put_shots(list *l, uint64_t content, dq_err *err)
+{
+    const int64_t n = l->shots->n;
+    int64_t left;
+    DQ_TRY(shots_next(&l->draw, content, &left, err));
+    if (left < n)
+        return dq_fail_with(err, DQ_MISMATCH,
+                            (dq_remedy){.code = DQ_REMEDY_SHOTS, .number = {left}},
+                            "the file of examples has %lld that are not this question, %lld are "
+                            "asked for as shots",
+                            (long long)left, (long long)n);
+    for (int64_t i = 0; i < n; i++) {
+        const dq_question *x = &l->shots->example[l->draw.at[i]];
+        const char *const part[] = {x->prompt, " ", x->worked, "\n\n"};
+        for (int k = 0; k < 4; k++) DQ_TRY(dq_strbuf_add(&l->text, part[k], strlen(part[k]), err));
+    }
+    return DQ_OK;
+}
+
+static dq_status add_question(void *arg, json_t *record, int64_t line, dq_err *err)
+{
+    list *l = arg;
+    const dq_task *t = l->task;
+    const char *prompt, *passage;
+    dq_question *more = dq_grow(l->a, l->question, (size_t)l->n + 1, &l->cap, sizeof *more, err);
+    if (!more) return err->code;
+    l->question = more;
+    dq_question *q = &more[l->n++];
+    *q = (dq_question){.line = line};
+    DQ_TRY(id_of(&q->id, record, l->a, err));
+    DQ_TRY(make_record(t, record, err));
+    DQ_TRY(dq_json_text(&prompt, record, t->key[DQ_TASK_TEXT], NULL, err));
+    if (t->answered) {
+        DQ_TRY(dq_json_text(&q->gold, record, t->key[DQ_TASK_ANSWER], NULL, err));
+        DQ_TRY(dq_json_text(&q->worked, record, t->key[DQ_TASK_TARGET], NULL, err));
+        if (!*q->gold) return dq_fail(err, DQ_DAMAGED, "the answer is empty");
+        DQ_TRY(rule_of(&q->rule, t, record, q->gold, err));
+    }
+    DQ_TRY(keep(&q->gold, t, DQ_TASK_ANSWER, record, l->a, err));
+    DQ_TRY(keep(&q->worked, t, DQ_TASK_TARGET, record, l->a, err));
+    DQ_TRY(keep(&q->query, t, DQ_TASK_QUERY, record, l->a, err));
+    DQ_TRY(keep_list(&q->reference, t, record, l->a, err));
+    DQ_TRY(keep(&passage, t, DQ_TASK_PASSAGE, record, l->a, err));
+    q->content = dq_repeats_key(prompt, strlen(prompt));
+    q->cluster = passage ? dq_repeats_key(passage, strlen(passage)) : q->content;
+    DQ_TRY(dq_task_file_read_cluster(&q->cluster, record, err));
+    l->text.n = 0;
+    if (t->answered && l->shots && l->shots->n) DQ_TRY(put_shots(l, q->content, err));
+    q->prompt = dq_textf(l->a, err, "%.*s%s", (int)l->text.n, l->text.n ? l->text.s : "", prompt);
+    if (!q->prompt) return err->code;
+    q->len = strlen(q->prompt);
+    return q->len ? DQ_OK : dq_fail(err, DQ_DAMAGED, "the prompt is empty");
+}
+
+static dq_status read_file(list *l, dq_questions *out, const char *path, const char *text,
+                           size_t len, int64_t limit, dq_err *err)
+{
+    record_reader r = {.task = l->task, .take = add_question, .arg = l, .limit = limit};
+    *out = (dq_questions){.first_bad = -1};
+    if (dq_task_file_text(&text, &len, &out->n_bad, &out->first_bad, l->a, err) == DQ_OK)
+        read_records(&r, text, len, err);
+    dq_block_free(l->text.s);
+    out->question = l->question;
+    out->n = l->n;
+    out->n_own_shots = l->draw.n_own;
+    return err->code == DQ_OK ? DQ_OK : dq_in(err, "%s: ", path);
+}
+
+dq_status dq_questions_load(dq_questions *out, const dq_task *task, const dq_question_shots *shots,
+                            const char *path, const char *text, size_t len, int64_t limit,
+                            dq_arena *a, dq_err *err)
+{
+    list l = {.task = task, .shots = shots, .a = a};
+    if (shots && shots->n) {
+        uint64_t *content = dq_alloc(a, (size_t)shots->n_examples, sizeof *content, err);
+        if (!content) return err->code;
+        for (int64_t i = 0; i < shots->n_examples; i++) content[i] = shots->example[i].content;
+        l.draw = (shots_draw){
+            .content = content, .n_all = shots->n_examples, .n = shots->n, .first = !shots->drawn};
+        DQ_TRY(shots_begin(&l.draw, shots->seed, a, err));
+    }
+    DQ_TRY(read_file(&l, out, path, text, len, limit, err));
+    if (l.n > 0) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "%s: holds no items (expected %s)", path, task->form);
+}
+
+dq_status dq_questions_shots(dq_question_shots *shots, const dq_task *task, const char *path,
+                             const char *text, size_t len, dq_arena *a, dq_err *err)
+{
+    dq_questions read;
+    list l = {.task = task, .a = a};
+    DQ_TRY(read_file(&l, &read, path, text, len, 0, err));
+    if (l.n < shots->n)
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SHOTS, .number = {l.n}},
+                            "%s: has %lld items, %lld are asked for as shots", path, (long long)l.n,
+                            (long long)shots->n);
+    shots->example = l.question;
+    shots->n_examples = l.n;
     return DQ_OK;
 }

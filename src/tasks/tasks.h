@@ -75,21 +75,6 @@ bool dq_task_is_file(const char *name);
  * borrowed. NULL: DQ_USAGE lists the names of tasks of choices; DQ_DAMAGED names file and
  * member. */
 const dq_task *dq_task_find(const char *name, dq_arena *a, dq_err *err);
-/* Adds what templates make to a record. DQ_DAMAGED: "key "X" is missing" and so on, or what a
- * template says. */
-dq_status dq_task_make(const dq_task *t, json_t *record, dq_err *err);
-
-/* Gives the records of a data file to a function, one after another. */
-typedef struct dq_task_reader {
-    const dq_task *task;
-    dq_task_take *take; /* line: of the file, from 1; 0 where the file is one list */
-    void *arg;
-    int64_t n, limit; /* taken; at most, 0: all */
-} dq_task_reader;
-/* text[len], which dq_task_file_text has made, is JSON lines; of questions also one JSON list, one
- * JSON object of records by their ids, or ASDiv's XML. Messages name line or item. */
-dq_status dq_task_records(dq_task_reader *r, const char *text, size_t len, dq_err *err);
-
 /* Reads at most `limit` items (0: all) of a task with choices from text[len], the bytes of `path`.
  * Separate answers come from the labels file, which `out` then names: DQ_FILE: it is missing;
  * DQ_DAMAGED: not one label per item. Messages name file, item and line. */
@@ -103,21 +88,6 @@ char *dq_task_labels_path(const char *path, dq_arena *a, dq_err *err);
  * (behaviour). */
 
 enum { DQ_FEWSHOT_SEED = 1234 }; /* the harness's own */
-
-/* Draws n examples for one item after another, all from one stream; none of them has the item's own
- * content: with a spare, another one stays; else, or if too few do, n are drawn anew from the
- * others. */
-typedef struct dq_shots_draw {
-    const uint64_t *content; /* [n_all] of what may be drawn */
-    int64_t n_all, n, spare; /* n + spare <= n_all */
-    bool first;              /* the first ones are taken, none is drawn */
-    int64_t *at, *other;     /* at: [n], what was drawn; other: for own use */
-    int64_t n_own;           /* items that an example was taken out for */
-    dq_random_mt random;
-} dq_shots_draw;
-dq_status dq_shots_begin(dq_shots_draw *d, uint64_t seed, dq_arena *a, dq_err *err);
-/* *left below n: only so many differ from the item. */
-dq_status dq_shots_next(dq_shots_draw *d, uint64_t content, int64_t *left, dq_err *err);
 
 /* Puts n examples of `pool` before every context of `items`: for each item in turn n are drawn (n +
  * 1 where the task draws a spare), all from one stream of `seed`. None of them has the item's own

@@ -15,12 +15,8 @@ bool dq_jinja_ok(const dq_jinja_run *r);
 /* Adds to the work and returns dq_jinja_ok; DQ_MISMATCH above the limit, DQ_STOPPED on a signal.
  * All work on texts and items must come here, directly or through a function with the run. */
 bool dq_jinja_spend(dq_jinja_run *r, size_t work);
-/* Enters a nested node or value and returns dq_jinja_ok; --r->depth leaves it. */
-bool dq_jinja_enter(dq_jinja_run *r);
 /* n zeroed items; NULL on failure. */
 void *dq_jinja_alloc(dq_jinja_run *r, size_t n, size_t size);
-/* NULL on failure, DQ_MISMATCH above DQ_JINJA_MAX_TEXT. */
-char *dq_jinja_alloc_text(dq_jinja_run *r, size_t n);
 /* DQ_MISMATCH above DQ_JINJA_MAX_TEXT. */
 void dq_jinja_put(dq_jinja_run *r, const char *s, size_t n);
 
@@ -103,8 +99,6 @@ typedef struct dq_jinja_json {
     bool ascii, sorted;           /* other characters as \u; keys in order */
 } dq_jinja_json;
 
-/* Puts str(v); DQ_MISMATCH: Python has no own text for it (a loop, a macro). */
-void dq_jinja_print(dq_jinja_run *r, const dq_jinja_value *v);
 /* str(v); a string's bytes are not copied. */
 dq_jinja_text dq_jinja_print_text(dq_jinja_run *r, const dq_jinja_value *v);
 /* json.dumps(v) as a string. */

@@ -441,14 +441,14 @@ static dq_status advance(dq_strbuf *now, size_t *head, const dq_normalizer_step 
     return status;
 }
 
-dq_status dq_normalizer_run_from(const dq_normalizer *n, char **out, size_t *out_len, bool *moved,
-                                 const char *text, size_t len, dq_err *err)
+dq_status dq_normalizer_run(const dq_normalizer *n, char **out, size_t *out_len, bool *moved,
+                            const char *text, size_t len, dq_err *err)
 {
     dq_strbuf now = {0}; /* the text as it is now, unless it is still the caller's */
     size_t head = 0;
     *out = NULL;
     *out_len = len;
-    *moved = false;
+    if (moved) *moved = false;
     if (len == 0) return DQ_OK;
     dq_utf8_first(text, &head);
     for (int i = 0; i < n->n_steps; i++) {
@@ -460,15 +460,8 @@ dq_status dq_normalizer_run_from(const dq_normalizer *n, char **out, size_t *out
         dq_block_free(now.s);
         return err->code;
     }
-    *moved = head == 0;
+    if (moved) *moved = head == 0;
     *out = now.s;
     if (now.s) *out_len = now.n;
     return DQ_OK;
-}
-
-dq_status dq_normalizer_run(const dq_normalizer *n, char **out, size_t *out_len, const char *text,
-                            size_t len, dq_err *err)
-{
-    bool moved;
-    return dq_normalizer_run_from(n, out, out_len, &moved, text, len, err);
 }

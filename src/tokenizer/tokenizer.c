@@ -166,7 +166,7 @@ static dq_status make_form(dq_tokenizer_loader *l, dq_added_token *a, dq_err *er
     a->form = a->text;
     a->form_len = a->len;
     if (!a->normalized) return DQ_OK;
-    DQ_TRY(dq_normalizer_run(&l->t->normalizer, &form, &a->form_len, a->text, a->len, err));
+    DQ_TRY(dq_normalizer_run(&l->t->normalizer, &form, &a->form_len, NULL, a->text, a->len, err));
     if (!form) return DQ_OK;
     a->form = dq_text(l->t->arena, form, a->form_len, err);
     dq_block_free(form);
@@ -989,7 +989,7 @@ static dq_status on_raw_text(void *arg, const char *text, size_t len, dq_err *er
     char *changed;
     size_t normal_len;
     bool moved;
-    DQ_TRY(dq_normalizer_run_from(&t->normalizer, &changed, &normal_len, &moved, text, len, err));
+    DQ_TRY(dq_normalizer_run(&t->normalizer, &changed, &normal_len, &moved, text, len, err));
     const char *normal = changed ? changed : text;
     e->start = text == e->text && !moved ? normal : NULL;
     dq_status status = walk_added(&t->in_normalized, normal, normal_len, &visit, err);

@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 #include "tasks/documents.h"
-#include "tasks/task_files.c" /* what is private there */
+#include "tasks/tasks.c" /* what is private there */
 
 #include <stdio.h>
 #include <string.h>

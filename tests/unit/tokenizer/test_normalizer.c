@@ -43,8 +43,8 @@ TEST(test_normalizers)
             const json_t *text = json_array_get(texts, i), *want = json_array_get(out, i);
             char *got;
             size_t len;
-            if (dq_normalizer_run(&n, &got, &len, json_string_value(text), json_string_length(text),
-                                  &err))
+            if (dq_normalizer_run(&n, &got, &len, NULL, json_string_value(text),
+                                  json_string_length(text), &err))
                 fail_msg("%s", err.text);
             check_text(row, i, got ? got : json_string_value(text), len,
                        json_is_null(want) ? text : want);
@@ -164,7 +164,7 @@ TEST(test_forms)
             at += dq_utf8_put(text + at, c);
             memcpy(text + at, after, strlen(after));
             at += strlen(after);
-            if (dq_normalizer_run(&n, &got, &len, text, at, &err)) fail_msg("%s", err.text);
+            if (dq_normalizer_run(&n, &got, &len, NULL, text, at, &err)) fail_msg("%s", err.text);
             crc = crc32(crc, got ? got : text, len);
             dq_block_free(got);
         }
@@ -195,7 +195,7 @@ static uint32_t lowered(const dq_normalizer *n, uint32_t c)
     dq_err err = {0};
     char text[4], *got;
     size_t len, used;
-    if (dq_normalizer_run(n, &got, &len, text, dq_utf8_put(text, c), &err))
+    if (dq_normalizer_run(n, &got, &len, NULL, text, dq_utf8_put(text, c), &err))
         fail_msg("%s", err.text);
     c = dq_utf8_first(got ? got : text, &used);
     dq_block_free(got);
@@ -312,7 +312,7 @@ TEST(test_beyond_reference)
     dq_normalizer n = {.n_steps = 1, .step[0].kind = DQ_NORMALIZER_CHARSMAP};
     char *got;
     size_t len;
-    assert_int_equal(dq_normalizer_run(&n, &got, &len, "ab", 2, &err), DQ_OK);
+    assert_int_equal(dq_normalizer_run(&n, &got, &len, NULL, "ab", 2, &err), DQ_OK);
     assert_null(got);
     assert_int_equal(len, 2);
     check_refusal("n", "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"\"}", DQ_OK, "");
@@ -362,8 +362,7 @@ TEST(test_beginnings)
         size_t len;
         bool moved;
         if (dq_normalizer_load(&n, v, given_arena(), &err) ||
-            dq_normalizer_run_from(&n, &got, &len, &moved, rows[i].text, strlen(rows[i].text),
-                                   &err))
+            dq_normalizer_run(&n, &got, &len, &moved, rows[i].text, strlen(rows[i].text), &err))
             fail_msg("%s", err.text);
         if (moved != rows[i].moved) fail_msg("%s of \"%s\"", rows[i].json, rows[i].text);
         dq_block_free(got);
@@ -388,7 +387,7 @@ TEST(test_short_memory)
     for (int64_t at = 1;; at++) {
         err = (dq_err){0};
         dq_alloc_fail_at(at);
-        dq_status status = dq_normalizer_run(&n, &got, &len, text, strlen(text), &err);
+        dq_status status = dq_normalizer_run(&n, &got, &len, NULL, text, strlen(text), &err);
         dq_alloc_fail_at(0);
         if (status == DQ_OK) break;
         assert_int_equal(status, DQ_RESOURCE);
