@@ -997,8 +997,8 @@ static dq_status show_plan(eval_run *x, dq_err *err)
 {
     cmd_eval_view v = view_of(x);
     double seconds = 0;
-    if (!x->o.json) seconds = dq_eval_expected(&x->e);
-    if (dq_progress_is_long(seconds)) DQ_TRY(dq_eval_measure(&seconds, &x->e, err));
+    if (!x->o.json) DQ_TRY(dq_eval_expected(&seconds, &x->e, false, err));
+    if (dq_progress_is_long(seconds)) DQ_TRY(dq_eval_expected(&seconds, &x->e, true, err));
     if (!x->o.json && !x->o.document) return plan_print(&v, seconds, err);
     cmd_eval_settings(x->settings, &x->o, &v);
     json_t *doc = dq_document_new(&x->o.logger, "dq-eval-plan/1");

@@ -229,6 +229,11 @@ bool dq_utf8_is_space(uint32_t c)
            c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
+bool dq_utf8_is_strip(uint32_t c)
+{
+    return dq_utf8_is_space(c) || (c >= 0x1c && c <= 0x1f);
+}
+
 bool dq_utf8_is_number(uint32_t c)
 {
     utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);

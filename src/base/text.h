@@ -52,6 +52,7 @@ typedef struct dq_utf8_range {
 bool dq_utf8_in_ranges(const dq_utf8_range *range, size_t n, uint32_t c);
 
 bool dq_utf8_is_space(uint32_t c);  /* property White_Space */
+bool dq_utf8_is_strip(uint32_t c);  /* white space as Python's str.isspace sees it */
 bool dq_utf8_is_number(uint32_t c); /* Nd, Nl, No */
 bool dq_utf8_is_punctuation(
     uint32_t c); /* P* of the reference's older tables, and ASCII's symbols */

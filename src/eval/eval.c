@@ -61,37 +61,6 @@ dq_eval_average dq_eval_average_of(const dq_mean *task, const dq_interval *inter
     return o;
 }
 
-int dq_eval_pick(const dq_item *item, const dq_eval_row *row, const dq_request *first, bool by_norm)
-{
-    int best = 0;
-    double best_value = -INFINITY;
-    for (int c = 0; c < item->n_choices; c++) {
-        double points = (double)item->choice[c].points;
-        double ll = dq_eval_ll(row, &first[c]);
-        double v = !by_norm ? ll : points > 0 ? ll / points : (double)-INFINITY;
-        if (v > best_value) {
-            best = c;
-            best_value = v;
-        }
-    }
-    return best;
-}
-
-double dq_eval_ll(const dq_eval_row *row, const dq_request *r)
-{
-    double ll = 0;
-    for (int64_t i = 0; i < r->n_cont; i++) ll += row->logp[r->value + i];
-    return ll;
-}
-
-bool dq_eval_greedy(const dq_eval_row *row, const dq_request *r)
-{
-    for (int64_t i = 0; i < r->n_cont; i++) {
-        if (row->top1[r->value + i] != r->cont[i]) return false;
-    }
-    return true;
-}
-
 const char *dq_eval_cluster(const dq_eval *e, const dq_eval_row *row)
 {
     const dq_eval_kind *kind = dq_eval_source_of(e, row)->kind;
@@ -383,7 +352,9 @@ static bool same_ids(const dq_eval_ids *ids, const dq_eval_model *a, const dq_ev
             dq_tokenizer_prefix(a->tok) == dq_tokenizer_prefix(b->tok));
 }
 
-int dq_eval_ids_for(dq_eval *e, int source, int model, dq_err *err)
+/* Finds or makes the ids of `source` for `model`; models with one tokenizer share them. -1: see
+ * err. */
+static int ids_for(dq_eval *e, int source, int model, dq_err *err)
 {
     for (int i = 0; i < e->n_ids; i++) {
         if (e->ids[i].source == source &&
@@ -426,18 +397,6 @@ int64_t dq_eval_values(const dq_eval *e, const dq_eval_row *row, int64_t n)
     const dq_eval_ids *ids = &e->ids[row->ids];
     return e->source[ids->source].kind->windows ? dq_windows_values(&ids->win, n)
                                                 : dq_items_values(&ids->req, n);
-}
-
-int64_t dq_eval_alike(const dq_eval_row *row, int64_t at, int64_t end)
-{
-    int64_t i = at;
-    while (i < end && row->finished[i] == row->finished[at]) i++;
-    return i;
-}
-
-int64_t dq_eval_lacking(const dq_eval_row *row, int64_t at, int64_t end)
-{
-    return at < end && row->finished[at] ? dq_eval_alike(row, at, end) : at;
 }
 
 dq_status dq_eval_lengths(int *length, int *n, const int *given, int n_given, const dq_eval *e,
@@ -534,7 +493,7 @@ dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq
     const dq_eval_model *m = &e->model[model], *r = &e->model[m->ref];
     const dq_eval_kind *kind = e->source[source].kind;
     if (kind->takes) DQ_TRY(kind->takes(&e->source[source], kv, err));
-    int ids = dq_eval_ids_for(e, source, model, err);
+    int ids = ids_for(e, source, model, err);
     if (ids < 0) return err->code;
     if (r->m->vocab != m->m->vocab)
         return dq_fail(err, DQ_MISMATCH,

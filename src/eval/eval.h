@@ -148,9 +148,6 @@ struct dq_eval {
     struct dq_eval_sweep *sweep; /* private */
 };
 
-/* Finds or makes the ids of `source` for `model`; models with one tokenizer share them. -1: see
- * err. */
-int dq_eval_ids_for(dq_eval *e, int source, int model, dq_err *err);
 /* Adds a row to be shown, and the row it is compared with (the reference model at 16 bits in f32
  * with a plain cache); existing ones are kept. kv->num is math.kv. DQ_MISMATCH: the kind cannot run
  * with the cache, or the models cannot be compared. */
@@ -174,9 +171,8 @@ dq_status dq_eval_stop_ids(dq_stop_ids *out, const dq_eval *e, int model, dq_err
 /* By all ranks, unless `alone`; rank 0 gets all results. Computes what is not finished; after
  * DQ_STOPPED rows keep what is. */
 dq_status dq_eval_run(dq_eval *e, dq_err *err);
-/* Expected seconds: by a nominal machine, and from a short pass of each model. */
-double dq_eval_expected(dq_eval *e);
-dq_status dq_eval_measure(double *seconds, dq_eval *e, dq_err *err);
+/* Expected seconds: by a nominal machine, or (passes) from a short pass of each model. */
+dq_status dq_eval_expected(double *seconds, dq_eval *e, bool passes, dq_err *err);
 /* Seconds per token of a short pass. */
 dq_status dq_eval_token_seconds(double *seconds, dq_runner *r, const dq_pass *pass, dq_err *err);
 

@@ -44,6 +44,19 @@ typedef struct pieces {
 
 enum { PIECE_ROWS = 1024 };
 
+/* The end of a run from `at` on of units that are all finished or all not. */
+static int64_t alike_end(const dq_eval_row *row, int64_t at, int64_t end)
+{
+    int64_t i = at;
+    while (i < end && row->finished[i] == row->finished[at]) i++;
+    return i;
+}
+
+int64_t dq_eval_lacking(const dq_eval_row *row, int64_t at, int64_t end)
+{
+    return at < end && row->finished[at] ? alike_end(row, at, end) : at;
+}
+
 /* Tokens fed for the units, without sharing. */
 static double sweep_feeds(const dq_eval *e, const dq_eval_row *row, int64_t begin, int64_t end)
 {
@@ -229,7 +242,7 @@ static void sweep_begin(sweep *s, dq_eval *e)
         if (row->same != i) continue;
         const int64_t n = dq_eval_units(e, row);
         for (int64_t at = 0, end; at < n; at = end) {
-            end = dq_eval_alike(row, at, n);
+            end = alike_end(row, at, n);
             if (row->finished[at]) continue;
             dq_pace_expect(&s->pace, kind_of(e, row), rate * sweep_feeds(e, row, at, end));
         }
@@ -361,7 +374,7 @@ static dq_status get_row(dq_eval *e, const json_t *o, dq_err *err)
         return dq_fail(err, DQ_DAMAGED, "row %lld is not computed for itself", (long long)index);
     DQ_TRY(dq_json_int(&from, o, "from", 0, dq_eval_units(e, r) - 1, NULL, err));
     DQ_TRY(dq_json_int(&to, o, "to", from + 1, dq_eval_units(e, r), NULL, err));
-    if (r->finished[from] || dq_eval_alike(r, from, to) < to)
+    if (r->finished[from] || alike_end(r, from, to) < to)
         return dq_fail(err, DQ_DAMAGED, "row %lld has units of %lld to %lld twice",
                        (long long)index, (long long)from, (long long)to - 1);
     DQ_TRY(dq_json_int(&w.tokens, o, "tokens", 0, INT64_MAX, NULL, err));
@@ -568,7 +581,7 @@ static dq_status run_row(const cluster *c, int index, dq_err *err)
     step x = {.begin = c->begin};
     for (; x.begin < c->end; x.begin = x.end) {
         const bool again = row->finished[x.begin];
-        const int64_t limit = dq_eval_alike(row, x.begin, c->end);
+        const int64_t limit = alike_end(row, x.begin, c->end);
         x.end = limit;
         if (again && index != c->rows[0]) continue;
         x.end = group_end(c->w, x.begin, limit, step_rows(row, max), alike);
@@ -731,18 +744,10 @@ dq_status dq_eval_token_seconds(double *seconds, dq_runner *r, const dq_pass *pa
     return err->code;
 }
 
-double dq_eval_expected(dq_eval *e)
-{
-    sweep s;
-    e->share = 1;
-    sweep_begin(&s, e);
-    return dq_pace_left(&s.pace);
-}
-
-dq_status dq_eval_measure(double *seconds, dq_eval *e, dq_err *err)
+dq_status dq_eval_expected(double *seconds, dq_eval *e, bool passes, dq_err *err)
 {
     sweep s = {.e = e, .model = -1};
-    for (int i = 0; err->code == DQ_OK && i < e->n_rows; i++) {
+    for (int i = 0; passes && err->code == DQ_OK && i < e->n_rows; i++) {
         const dq_eval_row *row = &e->row[i];
         dq_eval_model *m = &e->model[row->model];
         const dq_pass pass = {.logit =
@@ -752,7 +757,9 @@ dq_status dq_eval_measure(double *seconds, dq_eval *e, dq_err *err)
             dq_eval_token_seconds(&m->seconds, s.runner, &pass, err);
     }
     let_go(&s);
-    *seconds = dq_eval_expected(e);
+    e->share = 1;
+    sweep_begin(&s, e);
+    *seconds = dq_pace_left(&s.pace);
     return err->code;
 }
 
@@ -806,7 +813,7 @@ static dq_status run_groups(sweep *s, int index, dq_scorer *scorer, int64_t begi
     int64_t from = begin, end;
     for (; (from = dq_eval_lacking(row, from, limit)) < limit; from = end) {
         const int64_t rows = step_rows(row, dq_score_rows(scorer->r, shared));
-        const int64_t most = dq_eval_alike(row, from, limit);
+        const int64_t most = alike_end(row, from, limit);
         end = group ? from + group : dq_score_group(&e->ids[row->ids].req, from, rows, shared);
         if (end > most) end = most;
         scorer->work = (dq_score_work){0};

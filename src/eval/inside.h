@@ -48,7 +48,4 @@ dq_status dq_text_numbers(dq_eval_numbers *out, const dq_eval *e, const dq_eval_
 dq_status dq_text_worse(dq_interval_loss *out, const dq_eval *e, const dq_eval_row *before,
                         const dq_eval_row *after, dq_err *err);
 
-/* The end of a run from `at` on of units that are all finished or all not. */
-int64_t dq_eval_alike(const dq_eval_row *row, int64_t at, int64_t end);
-
 #endif

@@ -596,14 +596,9 @@ static dq_status add_demos(dq_strbuf *out, const dq_icl_task *task, const dq_icl
 }
 
 typedef struct encoded {
-    int32_t *p; /* block */
+    int32_t *p; /* [n] */
     int64_t n;
 } encoded;
-
-typedef struct span {
-    const int32_t *p;
-    int64_t n;
-} span;
 
 typedef struct maker {
     dq_eval *e;
@@ -618,7 +613,7 @@ typedef struct maker {
     dq_icl_plan *p;
     dq_icl_block *block; /* [n_blocks], with shared prefix and context */
     dq_shared_prefix *shared_prefix;
-    span *ctx; /* [n_blocks * n_queries] */
+    encoded *ctx; /* [n_blocks * n_queries] */
     size_t cap_block, cap_prefix, cap_ctx;
     dq_strbuf buf;
 } maker;
@@ -700,7 +695,7 @@ static dq_status store_prompts(maker *m, const encoded *w, dq_err *err)
     for (int64_t q = 0; err->code == DQ_OK && q < n; q++) {
         const int64_t own = w[q].n - shared_prefix;
         m->ctx[b * n + q] =
-            (span){dq_tokenizer_keep(w[q].p + shared_prefix, own, m->vocab, m->a, err), own};
+            (encoded){dq_tokenizer_keep(w[q].p + shared_prefix, own, m->vocab, m->a, err), own};
     }
     return err->code;
 }

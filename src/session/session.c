@@ -516,17 +516,10 @@ static dq_status take_id(void *arg, const float *logits, int64_t first, int64_t 
     return DQ_OK;
 }
 
-static bool ends_before(const dq_writer *w, const next *x, dq_writer_text *t)
-{
-    if (!has_id(w->stops, x->id)) return false;
-    t->end = DQ_TEXT_END_STOP_ID;
-    return true;
-}
-
 static dq_status write_all(const dq_writer *w, next *x, text_stream *stream, dq_writer_text *t,
                            dq_err *err)
 {
-    while (!ends_before(w, x, t)) {
+    while (!has_id(w->stops, x->id)) {
         /* Takes an id and tells its text. */
         const dq_model *m = dq_runner_model(w->session->r);
         const char *piece = "";
@@ -550,6 +543,7 @@ static dq_status write_all(const dq_writer *w, next *x, text_stream *stream, dq_
         if (t->end != DQ_TEXT_END_NONE) return DQ_OK;
         DQ_TRY(dq_session_continue(w->session, &x->id, 1, 1, take_id, x, err));
     }
+    t->end = DQ_TEXT_END_STOP_ID;
     return DQ_OK;
 }
 

@@ -27,7 +27,7 @@ static int64_t count_words(const char *text, size_t len)
         size_t bytes = 1;
         bool ascii = (unsigned char)text[at] < 0x80;
         uint32_t c = ascii ? (uint32_t)text[at] : dq_utf8_first(text + at, &bytes);
-        bool now = dq_items_is_strip_space(c);
+        bool now = dq_utf8_is_strip(c);
         words += now && !space;
         space = now;
         at += bytes;

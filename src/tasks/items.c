@@ -11,16 +11,11 @@
 
 const char *const dq_bos_name[DQ_BOS_WHENS] = {"auto", "on", "off"};
 
-bool dq_items_is_strip_space(uint32_t c)
-{
-    return dq_utf8_is_space(c) || (c >= 0x1c && c <= 0x1f);
-}
-
 size_t dq_items_strip_end(const char *s, size_t len)
 {
     while (len > 0) {
         size_t bytes;
-        if (!dq_items_is_strip_space(dq_utf8_last(s, len, &bytes))) break;
+        if (!dq_utf8_is_strip(dq_utf8_last(s, len, &bytes))) break;
         len -= bytes;
     }
     return len;
@@ -39,13 +34,12 @@ bool dq_item_has_two_spaces(const dq_item *item)
         size_t n, bytes;
         const dq_choice *choice = &item->choice[c];
         const char *ctx = dq_item_context(item, c, &n);
-        bool before = n && dq_items_is_strip_space(dq_utf8_last(ctx, n, &bytes));
+        bool before = n && dq_utf8_is_strip(dq_utf8_last(ctx, n, &bytes));
         for (size_t at = 0; at < choice->len;) { /* the delimiter, then the choice, by its ends */
             const bool in_delimiter = at < choice->delimiter;
             const size_t end = in_delimiter ? choice->delimiter : choice->len;
-            if (before && dq_items_is_strip_space(dq_utf8_first(choice->text + at, &bytes)))
-                return true;
-            before = dq_items_is_strip_space(dq_utf8_last(choice->text, end, &bytes));
+            if (before && dq_utf8_is_strip(dq_utf8_first(choice->text + at, &bytes))) return true;
+            before = dq_utf8_is_strip(dq_utf8_last(choice->text, end, &bytes));
             at = end;
         }
     }

@@ -102,8 +102,7 @@ unsigned dq_items_bos_flags(const dq_tokenizer *t, dq_bos bos, const char *s, si
 dq_status dq_items_encode(dq_requests *out, const dq_items *items, const dq_tokenizer *t,
                           dq_bos bos, int64_t max_len, int64_t vocab, dq_arena *a, dq_err *err);
 
-/* White space as Python's str.isspace sees it. */
-bool dq_items_is_strip_space(uint32_t c);
+/* Bytes without dq_utf8_is_strip at the end. */
 size_t dq_items_strip_end(const char *s, size_t len);
 
 #endif

@@ -179,7 +179,7 @@ static void delete_brackets(char *s)
 static char *clean_hellaswag(dq_arena *a, const char *s, dq_err *err)
 {
     size_t bytes;
-    while (*s && dq_items_is_strip_space(dq_utf8_first(s, &bytes))) s += bytes;
+    while (*s && dq_utf8_is_strip(dq_utf8_first(s, &bytes))) s += bytes;
     size_t len = dq_items_strip_end(s, strlen(s));
     char *stripped = dq_text(a, s, len, err);
     char *titled = dq_alloc(a, len + 1, 1, err);
@@ -686,7 +686,7 @@ static dq_status read_target(dq_item *item, const char *const *label, const dq_t
     }
     DQ_TRY(dq_json_text(&text, o, key, NULL, err));
     const char *at = text;
-    while (*at && dq_items_is_strip_space(dq_utf8_first(at, &bytes))) at += bytes;
+    while (*at && dq_utf8_is_strip(dq_utf8_first(at, &bytes))) at += bytes;
     for (item->gold = 0; item->gold < item->n_choices; item->gold++) {
         if (strcmp(label[item->gold], at) == 0) return DQ_OK;
     }

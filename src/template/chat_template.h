@@ -20,9 +20,6 @@ typedef struct dq_chat_message {
 /* DQ_MISMATCH names what is not implemented, with its line; DQ_DAMAGED: Jinja2 refuses the template
  * too. */
 dq_status dq_chat_template_new(dq_chat_template **out, const char *text, size_t len, dq_err *err);
-/* Defines "bos_token", "eos_token" and so on; other names are undefined. Both texts are copied. */
-dq_status dq_chat_template_define(dq_chat_template *t, const char *name, const char *text,
-                                  dq_err *err);
 /* The template that comes with a model, with its special tokens defined: chat_template.jinja, else
  * "chat_template" of tokenizer_config.json, where of several the one named "default" counts. *out
  * is NULL where there is none. Special tokens are bos_token, eos_token, unk_token, sep_token,

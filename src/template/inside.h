@@ -71,8 +71,6 @@ typedef enum dq_jinja_table { DQ_JINJA_FILTERS, DQ_JINJA_TESTS, DQ_JINJA_FUNCTIO
  * no definition. */
 const dq_jinja_function *dq_jinja_find(dq_jinja_table table, dq_jinja_text name);
 
-bool dq_jinja_lex_is_space(uint32_t c);
-
 /* loop.name; absent: there is none. */
 dq_jinja_value dq_jinja_loop_attribute(dq_jinja_run *r, dq_jinja_loop *l, dq_jinja_text name);
 

@@ -64,7 +64,7 @@ static bool begins(uint32_t before, dq_jinja_case form)
     if (form == DQ_JINJA_TITLE)
         return !((before >= 'a' && before <= 'z') || (before >= 'A' && before <= 'Z'));
     return form == DQ_JINJA_WORDS &&
-           (dq_jinja_lex_is_space(before) || (before < 0x80 && strchr("-({[<", (int)before)));
+           (dq_utf8_is_strip(before) || (before < 0x80 && strchr("-({[<", (int)before)));
 }
 
 /* DQ_MISMATCH: characters that become several, or depend on their neighbours. */
@@ -91,7 +91,7 @@ static bool is_stripped(dq_jinja_run *r, uint32_t c, dq_jinja_text t, size_t fro
                         const dq_jinja_text *chars)
 {
     const dq_jinja_text one = {t.s + from, to - from};
-    return chars ? dq_jinja_strings_find(r, *chars, one, 0) < chars->n : dq_jinja_lex_is_space(c);
+    return chars ? dq_jinja_strings_find(r, *chars, one, 0) < chars->n : dq_utf8_is_strip(c);
 }
 
 /* chars absent or None: strips whitespace. */
@@ -142,7 +142,7 @@ static void add_part(dq_jinja_run *r, dq_jinja_value *list, dq_jinja_text t, siz
 static size_t next_space(dq_jinja_run *r, dq_jinja_text t, size_t at, bool space)
 {
     for (size_t next = at; at < t.n; at = next) {
-        if (dq_jinja_lex_is_space(dq_jinja_text_next(r, t, &next)) == space) break;
+        if (dq_utf8_is_strip(dq_jinja_text_next(r, t, &next)) == space) break;
     }
     return at;
 }
@@ -158,7 +158,7 @@ static dq_jinja_value split_spaces(dq_jinja_run *r, dq_jinja_text t, int64_t cou
     }
     end = t.n;
     for (size_t next = end; at < end && dq_jinja_ok(r); end = next) { /* the rest */
-        if (!dq_jinja_lex_is_space(last_character(r, t, &next))) break;
+        if (!dq_utf8_is_strip(last_character(r, t, &next))) break;
     }
     if (at < end) add_part(r, &out, t, at, end);
     return out;

@@ -43,11 +43,6 @@ typedef struct lexer {
     int n_brackets;
 } lexer;
 
-bool dq_jinja_lex_is_space(uint32_t c)
-{
-    return dq_utf8_is_space(c) || (c >= 0x1C && c <= 0x1F);
-}
-
 static void fail(lexer *x, dq_status code, const char *text)
 {
     dq_jinja_fail(x->r, code, "%s", text);
@@ -79,7 +74,7 @@ static void go(lexer *x, size_t to)
 static size_t after_spaces(const lexer *x, size_t at)
 {
     for (size_t bytes; at < x->n; at += bytes) {
-        if (!dq_jinja_lex_is_space(dq_utf8_first(x->s + at, &bytes))) break;
+        if (!dq_utf8_is_strip(dq_utf8_first(x->s + at, &bytes))) break;
     }
     return at;
 }
@@ -87,7 +82,7 @@ static size_t after_spaces(const lexer *x, size_t at)
 static size_t before_spaces(const lexer *x, size_t from, size_t to)
 {
     for (size_t bytes; to > from; to -= bytes) {
-        if (!dq_jinja_lex_is_space(dq_utf8_last(x->s, to, &bytes))) break;
+        if (!dq_utf8_is_strip(dq_utf8_last(x->s, to, &bytes))) break;
     }
     return to;
 }

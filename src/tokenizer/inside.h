@@ -43,10 +43,6 @@ void dq_bpe_run_end(dq_bpe_run *run);
  * n). Source of the order: Sennrich et al. 2016, tokenizers models/bpe/word.rs. */
 dq_status dq_bpe_word(dq_bpe_run *run, dq_id_list *ids, const char *word, size_t len, dq_err *err);
 
-/* For a pattern that is plain text. */
-dq_status dq_regex_syntax_literal(pcre2_code **code, bool *jit, const char *text, size_t len,
-                                  dq_arena *a, dq_err *err);
-
 /* A pattern that backtracks without end is DQ_RESOURCE after a bounded number of steps, whatever
  * the text; signals are seen on the way. Next match in text[len] as the reference's iterator tells
  * them: an empty match counts too, except right after a match. A text begins with dq_regex_begin;
@@ -108,9 +104,6 @@ void dq_unigram_run_end(dq_unigram_run *run);
 dq_status dq_unigram_word(dq_unigram_run *run, dq_id_list *ids, const char *word, size_t len,
                           dq_err *err);
 
-int dq_tokenizer_by_id(const void *x, const void *y);
-/* By rising id, as most files have them already. */
-void dq_tokenizer_sort(dq_tokenizer_entry *entry, size_t n);
 /* Loading, in this order (vocabulary.c): dq_tokenizer_load_model in any order with the normalizer,
  * the pre-tokenizer and the decoder; then the added tokens; then dq_tokenizer_load_pieces, which
  * reads t->pre.byte_level. `scratch` dies after loading. */
@@ -134,7 +127,7 @@ typedef struct dq_tokenizer_loader {
 } dq_tokenizer_loader;
 
 dq_status dq_tokenizer_load_model(dq_tokenizer_loader *l, json_t *model, dq_err *err);
-/* Appends the model's tokens to t->piece, unsorted, with space for `extra` more. `vocab`: the list
+/* Appends the model's tokens to t->piece and t->written, unsorted, with space for `extra` more. `vocab`: the list
  * of a Unigram model. */
 dq_status dq_tokenizer_load_pieces(dq_tokenizer_loader *l, const json_t *vocab, size_t extra,
                                    dq_err *err);

@@ -147,7 +147,7 @@ static dq_status load(dq_normalizer *n, const json_t *v, int depth, dq_arena *a,
             if (json_is_string(regex) && !text)
                 return dq_regex_syntax_compile(&s->regex.code, &s->regex.jit,
                                                json_string_value(regex), json_string_length(regex),
-                                               a, err);
+                                               false, a, err);
             if (!json_is_string(text) || regex)
                 return dq_fail(
                     err, DQ_DAMAGED,

@@ -243,7 +243,7 @@ static dq_status load_byte_level(loading *l, dq_pretokenizer_step *s, const json
     s->by = DQ_BY_PATTERN;
     s->behavior = DQ_ISOLATED;
     return dq_regex_syntax_compile(&s->regex.code, &s->regex.jit, gpt2_pattern,
-                                   strlen(gpt2_pattern), l->arena, l->err);
+                                   strlen(gpt2_pattern), false, l->arena, l->err);
 }
 
 static dq_status load_split(loading *l, dq_pretokenizer_step *s, const json_t *v)
@@ -254,12 +254,10 @@ static dq_status load_split(loading *l, dq_pretokenizer_step *s, const json_t *v
     s->by = DQ_BY_PATTERN;
     DQ_TRY(load_behavior(s, v, "Split", NULL, l->err));
     DQ_TRY(dq_json_bool(&s->invert, v, "invert", &no, l->err));
-    if (json_is_string(regex) && !text)
-        return dq_regex_syntax_compile(&s->regex.code, &s->regex.jit, json_string_value(regex),
-                                       json_string_length(regex), l->arena, l->err);
-    if (json_is_string(text) && !regex)
-        return dq_regex_syntax_literal(&s->regex.code, &s->regex.jit, json_string_value(text),
-                                       json_string_length(text), l->arena, l->err);
+    const json_t *of = regex ? regex : text;
+    if (json_is_string(of) && !(regex && text))
+        return dq_regex_syntax_compile(&s->regex.code, &s->regex.jit, json_string_value(of),
+                                       json_string_length(of), of == text, l->arena, l->err);
     return dq_fail(l->err, DQ_DAMAGED,
                    "pre_tokenizer Split: \"pattern\" is not {\"Regex\": ...} or {\"String\": ...}");
 }

@@ -437,27 +437,23 @@ static dq_status compile(pcre2_code **code, bool *jit, const char *text, size_t 
 }
 
 dq_status dq_regex_syntax_compile(pcre2_code **code, bool *jit, const char *pattern, size_t len,
-                                  dq_arena *a, dq_err *err)
+                                  bool literal, dq_arena *a, dq_err *err)
 {
     char *text = NULL;
     size_t n = 0;
     *code = NULL;
-    DQ_TRY(translate(&text, &n, pattern, len, a, err));
-    return compile(code, jit, text, n, pattern, len, err);
-}
-
-dq_status dq_regex_syntax_literal(pcre2_code **code, bool *jit, const char *text, size_t len,
-                                  dq_arena *a, dq_err *err)
-{
-    *code = NULL;
+    if (!literal) {
+        DQ_TRY(translate(&text, &n, pattern, len, a, err));
+        return compile(code, jit, text, n, pattern, len, err);
+    }
     if (len > MAX_PATTERN)
         return dq_fail(err, DQ_MISMATCH, "a pattern longer than 65536 bytes is not supported");
-    char *out = dq_alloc(a, len + 1, GROWTH, err);
-    size_t n = 0;
-    if (!out) return err->code;
+    text = dq_alloc(a, len + 1, GROWTH, err);
+    if (!text) return err->code;
     for (size_t i = 0, used; i < len; i += used)
-        n += (size_t)snprintf(out + n, GROWTH, "\\x{%x}", (unsigned)dq_utf8_first(text + i, &used));
-    return compile(code, jit, out, n, text, len, err);
+        n += (size_t)snprintf(text + n, GROWTH, "\\x{%x}",
+                              (unsigned)dq_utf8_first(pattern + i, &used));
+    return compile(code, jit, text, n, pattern, len, err);
 }
 
 /* PCRE2 limits backtracking per start of a match, the reference per call: starts are tried in

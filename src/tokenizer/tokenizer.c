@@ -444,6 +444,20 @@ static dq_status refuse_versions(const dq_tokenizer_loader *l, dq_err *err)
     return DQ_OK;
 }
 
+static int entry_by_id(const void *x, const void *y)
+{
+    const dq_tokenizer_entry *a = x, *b = y;
+    return (a->id > b->id) - (a->id < b->id);
+}
+
+/* By rising id, as most files have them already. */
+static void sort_entries(dq_tokenizer_entry *entry, size_t n)
+{
+    size_t i = 1;
+    while (i < n && entry[i - 1].id < entry[i].id) i++;
+    if (i < n) qsort(entry, n, sizeof *entry, entry_by_id);
+}
+
 /* All pieces by id; known added tokens take their text. */
 static dq_status load_pieces(dq_tokenizer_loader *l, const json_t *vocab, dq_err *err)
 {
@@ -454,7 +468,8 @@ static dq_status load_pieces(dq_tokenizer_loader *l, const json_t *vocab, dq_err
         if (dq_strmap_get(&l->vocab, a->text, a->len) >= 0) continue;
         t->piece[t->n_pieces++] = (dq_tokenizer_entry){a->text, a->len, a->id};
     }
-    dq_tokenizer_sort(t->piece, t->n_pieces);
+    sort_entries(t->written, t->n_written);
+    sort_entries(t->piece, t->n_pieces);
     for (size_t i = 1; i < t->n_pieces; i++) {
         const dq_tokenizer_entry *p = &t->piece[i - 1];
         if (p->id == p[1].id)
@@ -465,7 +480,7 @@ static dq_status load_pieces(dq_tokenizer_loader *l, const json_t *vocab, dq_err
     for (size_t i = 0; i < t->n_added; i++) {
         const dq_added_token *a = &t->added[i];
         dq_tokenizer_entry key = {NULL, 0, a->id};
-        dq_tokenizer_entry *p = bsearch(&key, t->piece, t->n_pieces, sizeof *p, dq_tokenizer_by_id);
+        dq_tokenizer_entry *p = bsearch(&key, t->piece, t->n_pieces, sizeof *p, entry_by_id);
         if (p) *p = (dq_tokenizer_entry){a->text, a->len, a->id};
     }
     return DQ_OK;

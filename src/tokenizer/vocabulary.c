@@ -463,19 +463,6 @@ static void list_tokens(const dq_tokenizer_loader *l, raw *token, const json_t *
     }
 }
 
-int dq_tokenizer_by_id(const void *x, const void *y)
-{
-    const dq_tokenizer_entry *a = x, *b = y;
-    return (a->id > b->id) - (a->id < b->id);
-}
-
-void dq_tokenizer_sort(dq_tokenizer_entry *entry, size_t n)
-{
-    size_t i = 1;
-    while (i < n && entry[i - 1].id < entry[i].id) i++;
-    if (i < n) qsort(entry, n, sizeof *entry, dq_tokenizer_by_id);
-}
-
 static dq_status load_start(dq_tokenizer_loader *l, const raw *token, dq_err *err)
 {
     dq_bpe *bpe = &l->t->bpe;
@@ -653,7 +640,6 @@ dq_status dq_tokenizer_load_pieces(dq_tokenizer_loader *l, const json_t *vocab, 
         if (p->len != r->len || memcmp(p->text, r->s, r->len) != 0)
             t->written[t->n_written++] = (dq_tokenizer_entry){r->s, r->len, r->id};
     }
-    dq_tokenizer_sort(t->written, t->n_written);
     if (t->is_unigram) {
         dq_unigram *u = &l->t->unigram;
         size_t used = 0;

@@ -1,7 +1,7 @@
 /* fuzz_template: any bytes as a chat template, rendered for two messages. Every refusal explains itself, and what is given
  * is as long as it says.
  * SPDX-License-Identifier: MIT */
-#include "template/chat_template.h"
+#include "template/chat_template.c" /* what is private there */
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char *out = NULL;
     size_t len = 0;
     if (dq_chat_template_new(&t, (const char *)data, size, &err) == DQ_OK &&
-        dq_chat_template_define(t, "bos_token", "<s>", &err) == DQ_OK)
+        define(t, "bos_token", "<s>", &err) == DQ_OK)
         dq_chat_template_render(t, m, 2, true, &out, &len, &err);
     if (err.code == DQ_OK ? !out || strlen(out) > len : out || !err.text[0]) abort();
     dq_block_free(out);

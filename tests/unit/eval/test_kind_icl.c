@@ -71,12 +71,19 @@ static void rig_close(rig *x)
     dq_model_close(x->m);
 }
 
+/* Index of what the first source is encoded to for the first model; -1: see err. */
+static int first_ids(dq_eval *e, dq_err *err)
+{
+    const dq_logit_spec logit = {.bits = 16};
+    return dq_eval_add(e, 0, 0, logit, (dq_math){0}, &dq_kv_plain, err) == DQ_OK ? 0 : -1;
+}
+
 /* Loads and encodes. */
 static dq_icl_plan *plan(rig *x)
 {
     dq_eval_source *s = &x->source[0];
     if (s->kind->load(&x->e, s, &x->err) != DQ_OK) return NULL;
-    return dq_eval_ids_for(&x->e, 0, 0, &x->err) < 0 ? NULL : x->e.ids[0].own;
+    return first_ids(&x->e, &x->err) < 0 ? NULL : x->e.ids[0].own;
 }
 
 static void score(rig *x, dq_logit_spec logit, const dq_kv_spec *kv)

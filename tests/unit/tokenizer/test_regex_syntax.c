@@ -43,8 +43,8 @@ static pcre2_code *compiled(const char *pattern)
     dq_err err = {0};
     pcre2_code *code;
     bool jit;
-    if (dq_regex_syntax_compile(&code, &jit, pattern, strlen(pattern), given_arena(), &err) !=
-        DQ_OK)
+    if (dq_regex_syntax_compile(&code, &jit, pattern, strlen(pattern), false, given_arena(),
+                                &err) != DQ_OK)
         fail_msg("%s", err.text);
     return code;
 }
@@ -178,9 +178,9 @@ TEST(test_pattern_errors)
         dq_err err = {0};
         pcre2_code *code;
         bool jit;
-        assert_int_equal(
-            dq_regex_syntax_compile(&code, &jit, rows[i], strlen(rows[i]), given_arena(), &err),
-            DQ_MISMATCH);
+        assert_int_equal(dq_regex_syntax_compile(&code, &jit, rows[i], strlen(rows[i]), false,
+                                                 given_arena(), &err),
+                         DQ_MISMATCH);
         assert_non_null(strstr(err.text, "PCRE2 says: "));
     }
 }

@@ -1,11 +1,79 @@
-/* Text that a model goes on with: dq_generate continues the prompts, and the text of new ids is cut
- * at the first stop text. Answers are judged from the kept text, so that a resumed run judges alike.
+/* Items of tasks: choices, of which the likeliest is taken, and questions and prompts, which a model
+ * goes on with. Text of new ids is cut at the first stop text.
  * SPDX-License-Identifier: MIT */
 #include "eval/inside.h"
 #include "tasks/documents.h"
 #include "tasks/questions.h"
 
+#include <math.h>
 #include <string.h>
+
+int dq_eval_pick(const dq_item *item, const dq_eval_row *row, const dq_request *first, bool by_norm)
+{
+    int best = 0;
+    double best_value = -INFINITY;
+    for (int c = 0; c < item->n_choices; c++) {
+        double points = (double)item->choice[c].points;
+        double ll = dq_eval_ll(row, &first[c]);
+        double v = !by_norm ? ll : points > 0 ? ll / points : (double)-INFINITY;
+        if (v > best_value) {
+            best = c;
+            best_value = v;
+        }
+    }
+    return best;
+}
+
+double dq_eval_ll(const dq_eval_row *row, const dq_request *r)
+{
+    double ll = 0;
+    for (int64_t i = 0; i < r->n_cont; i++) ll += row->logp[r->value + i];
+    return ll;
+}
+
+bool dq_eval_greedy(const dq_eval_row *row, const dq_request *r)
+{
+    for (int64_t i = 0; i < r->n_cont; i++) {
+        if (row->top1[r->value + i] != r->cont[i]) return false;
+    }
+    return true;
+}
+
+static dq_status encode_items(dq_eval *e, dq_eval_ids *ids, dq_err *err)
+{
+    const dq_eval_model *m = &e->model[ids->model];
+    const dq_items *items = &e->source[ids->source].items;
+    return dq_items_encode(&ids->req, items, m->tok, e->bos, m->m->max_positions, m->m->vocab, e->a,
+                           err);
+}
+
+static void judge_choices(const dq_eval *e, const dq_eval_row *row, int metric, double *score)
+{
+    const dq_requests *q = &e->ids[row->ids].req;
+    const dq_items *items = &dq_eval_source_of(e, row)->items;
+    for (int64_t i = 0; i < q->n_items; i++)
+        score[i] = dq_eval_pick(&items->item[i], row, &q->req[q->at[i]], metric == 1) ==
+                   items->item[i].gold;
+}
+
+static dq_status words(const dq_eval *e, const dq_eval_ids *ids, const dq_request *r,
+                       dq_eval_words *out, dq_err *err)
+{
+    const dq_item *item = &e->source[ids->source].items.item[r->item];
+    const dq_choice *c = &item->choice[r->choice];
+    size_t n;
+    const char *ctx = dq_item_context(item, r->choice, &n);
+    out->n_cont = r->n_cont;
+    DQ_TRY(dq_strbuf_add(&out->ctx, ctx, n, err));
+    return dq_strbuf_add(&out->cont, c->text, c->len, err);
+}
+
+const dq_eval_kind dq_eval_choices = {
+    .metric = {"acc", "acc_norm"},
+    .encode = encode_items,
+    .judge = judge_choices,
+    .words = words,
+};
 
 typedef struct text_stop {
     const dq_eval *e;
