@@ -439,8 +439,8 @@ dq_status dq_eval_stop_ids(dq_stop_ids *out, const dq_eval *e, int model, dq_err
     return ref == own ? DQ_OK : dq_stop_ids_add(out, ref->m, ref->tok, own->m->vocab, err);
 }
 
-/* Adds a missing row; returns its index. It is computed as an earlier one with an equal cache, or for
- * itself; where nothing is left to choose, with a policy that needs no statistics. */
+/* Adds a missing row; returns its index. It is computed as an earlier one with an equal cache, or
+ * for itself; where nothing is left to choose, with a policy that needs no statistics. */
 static int put_row(dq_eval *e, dq_eval_row want, dq_err *err)
 {
     for (int i = 0; i < e->n_rows; i++) {

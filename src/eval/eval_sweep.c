@@ -249,11 +249,6 @@ static void sweep_begin(sweep *s, dq_eval *e)
     }
 }
 
-static dq_pass sweep_pass(sweep *s, const dq_eval_row *row)
-{
-    return (dq_pass){.logit = row->logit, .math = row->math, .listener = {tell, s}};
-}
-
 /* Rows of the row's next step, at most `max`: 512 at first, then up to half a second of work at its
  * pace. A step has at least one unit, so a stop loses one unit, or about a second or 512 rows of
  * work. Grouping changes no result. */
@@ -263,6 +258,8 @@ static int64_t step_rows(const dq_eval_row *row, int64_t max)
     return rows < max ? rows : max;
 }
 
+/* A step of units begin .. end - 1. again: they are finished, and only what is not kept of them is
+ * recomputed. */
 static void step_begin(sweep *s, dq_eval_row *row, int64_t begin, int64_t end, bool again)
 {
     s->row = row;
@@ -273,8 +270,6 @@ static void step_begin(sweep *s, dq_eval_row *row, int64_t begin, int64_t end, b
     report(s);
 }
 
-/* Begins and ends a step of units begin .. end - 1. again: the units are finished, and only what is
- * not kept of them is recomputed. */
 static void step_end(sweep *s)
 {
     const double now = dq_os_seconds(), seconds = now - s->begun;
@@ -444,14 +439,13 @@ typedef struct cluster {
     const dq_windows *w;
     int *rows; /* [n_rows] that have this reference, which comes first */
     int n_rows;
-    int dim;               /* of the widest model */
-    bool several;          /* models */
-    const dq_weight *kept; /* see keep_head; NULL: nothing */
-    int64_t limit;         /* of the windows that are asked for */
-    int64_t max_rows;      /* of a turn, and of the states below */
-    int64_t begin, end;    /* the turn */
-    dq_mat ref_state;      /* of its scored tokens */
-    dq_mat state;          /* of the windows at hand */
+    int dim;            /* of the widest model */
+    bool several;       /* models */
+    int64_t limit;      /* of the windows that are asked for */
+    int64_t max_rows;   /* of a turn, and of the states below */
+    int64_t begin, end; /* the turn */
+    dq_mat ref_state;   /* of its scored tokens */
+    dq_mat state;       /* of the windows at hand */
 } cluster;
 
 typedef struct step {
@@ -460,33 +454,24 @@ typedef struct step {
     dq_mat state;
 } step;
 
-/* A cache has one form for its life, so other caches get a runner of their own. */
-static dq_status sweep_runner(dq_runner **r, const sweep *s, const dq_eval_row *row, dq_err *err)
+/* A cache has one form for its life, so other caches get a runner of their own. To be ended, after
+ * a failure too. */
+static dq_status scorer_begin(dq_scorer *scorer, sweep *s, const dq_eval_row *row, dq_err *err)
 {
-    const dq_eval_model *m = &s->e->model[row->model];
-    *r = s->runner;
-    if (dq_kv_spec_is_plain(&row->kv) && row->kv.num == dq_kv_plain.num) return DQ_OK;
-    return dq_runner_new(r, m->m, dq_runner_backend(s->runner), &row->kv, err);
+    const dq_pass pass = {.logit = row->logit, .math = row->math, .listener = {tell, s}};
+    dq_runner *r = s->runner;
+    *scorer = (dq_scorer){0};
+    if (!dq_kv_spec_is_plain(&row->kv) || row->kv.num != dq_kv_plain.num)
+        DQ_TRY(dq_runner_new(&r, s->e->model[row->model].m, dq_runner_backend(s->runner), &row->kv,
+                             err));
+    return dq_score_begin(scorer, r, &pass, &row->run, err);
 }
 
-static void end_runner(dq_runner *r, const sweep *s)
+static void scorer_end(dq_scorer *scorer, const sweep *s)
 {
-    if (r != s->runner) dq_runner_free(r);
-}
-
-static dq_status score(const cluster *c, dq_eval_row *row, const step *x, dq_err *err)
-{
-    const dq_pass pass = sweep_pass(c->s, row);
-    const dq_scores out = {row->logp + x->at, row->top1 + x->at};
-    dq_scorer s;
-    dq_runner *r;
-    DQ_TRY(sweep_runner(&r, c->s, row, err));
-    if (dq_score_begin(&s, r, &pass, &row->run, err) == DQ_OK)
-        dq_score_windows(&s, c->w, x->begin, x->end, x->state, out, err);
-    row->pending = s.work;
-    dq_score_end(&s);
-    end_runner(r, c->s);
-    return err->code;
+    dq_runner *r = scorer->r;
+    dq_score_end(scorer);
+    if (r && r != s->runner) dq_runner_free(r);
 }
 
 /* Mean KLD of a window's first states against themselves moved by one unit in the last place,
@@ -531,7 +516,13 @@ static dq_status run_step(const cluster *c, dq_eval_row *row, step *x, bool agai
     x->n = dq_windows_values(c->w, x->end) - x->at;
     x->state = is_ref ? ref_states(c, x->at, x->n)
                       : (dq_mat){.p = c->state.p, .rows = x->n, .cols = m->dim};
-    if (score(c, row, x, err) == DQ_OK) dq_score_check_logp(m, row->logp + x->at, x->n, err);
+    dq_scorer scorer;
+    if (scorer_begin(&scorer, c->s, row, err) == DQ_OK &&
+        dq_score_windows(&scorer, c->w, x->begin, x->end, x->state,
+                         (dq_scores){row->logp + x->at, row->top1 + x->at}, err) == DQ_OK)
+        dq_score_check_logp(m, row->logp + x->at, x->n, err);
+    row->pending = scorer.work;
+    scorer_end(&scorer, c->s);
     if (err->code == DQ_DAMAGED)
         dq_in(err, "%s: windows %lld to %lld: ", dq_eval_source_of(c->e, row)->path,
               (long long)x->begin, (long long)x->end - 1);
@@ -686,15 +677,6 @@ static dq_status run_turns(cluster *c, bool once, dq_err *err)
     return DQ_OK;
 }
 
-/* Keeps the reference's head, which all differences need, while its model is not loaded. */
-static dq_status keep_head(cluster *c, dq_err *err)
-{
-    const dq_weight *head = &c->e->model[c->e->row[c->rows[0]].model].m->head;
-    if (!c->several || !c->b->ops->weight_acquire) return DQ_OK;
-    c->kept = c->b->ops->weight_acquire(c->b, head) ? head : NULL;
-    return dq_backend_sync(c->b, err);
-}
-
 /* Windows begin .. end - 1 of all rows with the reference row `ref`, and of that row; once: only
  * their first step. */
 static dq_status sweep_windows(sweep *s, int ref, int64_t begin, int64_t end, bool once,
@@ -706,8 +688,14 @@ static dq_status sweep_windows(sweep *s, int ref, int64_t begin, int64_t end, bo
         hold(s, row->model, err) == DQ_OK) {
         c.b = dq_runner_backend(s->runner);
         c.max_rows = dq_runner_rows(s->runner, DQ_SCORE_ROWS);
-        if (make_states(&c, err) == DQ_OK && keep_head(&c, err) == DQ_OK) run_turns(&c, once, err);
-        if (c.kept) c.b->ops->weight_release(c.b, c.kept);
+        make_states(&c, err);
+        /* All differences need the reference's head, also while its model is not loaded. */
+        const dq_weight *head = &s->e->model[row->model].m->head;
+        const bool keeps = err->code == DQ_OK && c.several && c.b->ops->weight_acquire;
+        const bool kept = keeps && c.b->ops->weight_acquire(c.b, head);
+        if (keeps) dq_backend_sync(c.b, err);
+        if (err->code == DQ_OK) run_turns(&c, once, err);
+        if (kept) c.b->ops->weight_release(c.b, head);
         c.b->ops->free(c.b, c.state.p);
         c.b->ops->free(c.b, c.ref_state.p);
     }
@@ -782,11 +770,11 @@ static dq_status score_items(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t
 }
 
 /* Finds the item that made a group fail, by running its items one by one. */
-static dq_status name_item(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
-                           dq_err *err)
+static void name_item(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
+                      dq_err *err)
 {
     const dq_eval_source *from = dq_eval_source_of(e, row);
-    if (err->code != DQ_DAMAGED) return err->code;
+    if (err->code != DQ_DAMAGED) return;
     for (int64_t i = begin; i < end; i++) {
         dq_err one = {0};
         if (score_items(e, row, s, i, i + 1, &one) == DQ_OK) continue;
@@ -799,49 +787,39 @@ static dq_status name_item(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t b
         *err = one;
         break;
     }
-    return err->code;
 }
 
 /* Runs what the row lacks of items begin .. limit - 1; once: only their first step. */
-static dq_status run_groups(sweep *s, int index, dq_scorer *scorer, int64_t begin, int64_t limit,
-                            bool once, dq_err *err)
+static dq_status run_items(sweep *s, int index, int64_t begin, int64_t limit, bool once,
+                           dq_err *err)
 {
     dq_eval *e = s->e;
     dq_eval_row *row = &e->row[index];
-    const bool shared = dq_score_shares(&scorer->pass, scorer->kv);
     const int64_t group = dq_eval_source_of(e, row)->kind->group;
-    int64_t from = begin, end;
-    for (; (from = dq_eval_lacking(row, from, limit)) < limit; from = end) {
-        const int64_t rows = step_rows(row, dq_score_rows(scorer->r, shared));
+    dq_scorer scorer;
+    if (dq_eval_lacking(row, begin, limit) == limit) return DQ_OK;
+    DQ_TRY(hold(s, row->model, err));
+    scorer_begin(&scorer, s, row, err);
+    for (int64_t from = begin, end; err->code == DQ_OK; from = end) {
+        from = dq_eval_lacking(row, from, limit);
+        if (from == limit) break;
+        const bool shared = dq_score_shares(&scorer.pass, scorer.kv);
+        const int64_t rows = step_rows(row, dq_score_rows(scorer.r, shared));
         const int64_t most = alike_end(row, from, limit);
         end = group ? from + group : dq_score_group(&e->ids[row->ids].req, from, rows, shared);
         if (end > most) end = most;
-        scorer->work = (dq_score_work){0};
+        scorer.work = (dq_score_work){0};
         step_begin(s, row, from, end, false);
-        if (score_items(e, row, scorer, from, end, err) != DQ_OK)
-            return name_item(e, row, scorer, from, end, err);
-        DQ_TRY(dq_os_maps_check(err));
-        step_end(s);
-        row->pending = scorer->work;
-        DQ_TRY(finish(e, index, from, end, err));
+        if (score_items(e, row, &scorer, from, end, err) != DQ_OK) {
+            name_item(e, row, &scorer, from, end, err);
+        } else if (dq_os_maps_check(err) == DQ_OK) {
+            step_end(s);
+            row->pending = scorer.work;
+            finish(e, index, from, end, err);
+        }
         if (once) break;
     }
-    return DQ_OK;
-}
-
-static dq_status run_items(sweep *s, int index, int64_t begin, int64_t end, bool once, dq_err *err)
-{
-    const dq_eval_row *row = &s->e->row[index];
-    const dq_pass pass = sweep_pass(s, row);
-    dq_scorer scorer;
-    dq_runner *r;
-    if (dq_eval_lacking(row, begin, end) == end) return DQ_OK;
-    DQ_TRY(hold(s, row->model, err));
-    DQ_TRY(sweep_runner(&r, s, row, err));
-    if (dq_score_begin(&scorer, r, &pass, &row->run, err) == DQ_OK)
-        run_groups(s, index, &scorer, begin, end, once, err);
-    dq_score_end(&scorer);
-    end_runner(r, s);
+    scorer_end(&scorer, s);
     return err->code;
 }
 
@@ -900,10 +878,8 @@ static dq_status choose(run *x, dq_err *err)
     }
     p->n = n;
     e->share = all > 0 ? work / all : 1;
-    if (is_shared(e)) {
-        /* Within each turn the largest come first. */
-        if (p->n) qsort(p->piece, (size_t)p->n, sizeof *p->piece, by_turn);
-    }
+    /* Within each turn the largest come first. */
+    if (is_shared(e) && p->n) qsort(p->piece, (size_t)p->n, sizeof *p->piece, by_turn);
     return DQ_OK;
 }
 

@@ -35,8 +35,8 @@ dq_status dq_eval_write(const dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_
 void dq_eval_judge_written(const dq_eval *e, const dq_eval_row *row, int metric, double *score);
 /* A request an item, with memory from a. NULL: see err. */
 dq_request *dq_eval_requests(dq_requests *out, int64_t n, dq_arena *a, dq_err *err);
-/* Lengths of prompts, given or (none) one: DQ_DEFAULT_LENGTH, or the fewest positions of all models.
- * DQ_MISMATCH: a model has fewer positions. */
+/* Lengths of prompts, given or (none) one: DQ_DEFAULT_LENGTH, or the fewest positions of all
+ * models. DQ_MISMATCH: a model has fewer positions. */
 enum { DQ_DEFAULT_LENGTH = 4096 };
 dq_status dq_eval_lengths(int *length, int *n, const int *given, int n_given, const dq_eval *e,
                           dq_err *err);

@@ -1,8 +1,8 @@
 /* In-context learning: labelled data sets, labels as ids and the choice among them, prompts, and
  * accuracies. Prompts, demonstrations and constrained decoding follow long-context-icl and
- * Parallel-Context-Windows (behaviour); random numbers are dq's own. Of a range of shots, scores of a
- * run and query are averaged over the shots first, as these share both; what is left is a table of
- * runs by queries.
+ * Parallel-Context-Windows (behaviour); random numbers are dq's own. Of a range of shots, scores of
+ * a run and query are averaged over the shots first, as these share both; what is left is a table
+ * of runs by queries.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "base/random.h"
@@ -245,25 +245,23 @@ static dq_status clinc_list(dq_icl_reader *r, const json_t *o, const char *key, 
     return DQ_OK;
 }
 
-static dq_status clinc_lists(dq_icl_reader *r, const json_t *o, dq_err *err)
-{
-    if (!json_is_object(o)) return dq_fail(err, DQ_DAMAGED, "expected a JSON object");
-    if (r->demos) {
-        DQ_TRY(clinc_list(r, o, "train", true, r->demos, err));
-        DQ_TRY(clinc_list(r, o, "oos_train", false, r->demos, err));
-    }
-    if (r->queries) {
-        DQ_TRY(clinc_list(r, o, "test", true, r->queries, err));
-        DQ_TRY(clinc_list(r, o, "oos_test", false, r->queries, err));
-    }
-    return DQ_OK;
-}
-
 static dq_status read_clinc(dq_icl_reader *r, const char *text, size_t len, dq_err *err)
 {
     json_t *o = NULL;
     const size_t mark = dq_utf8_mark(text, len);
-    if (dq_json_parse(&o, text + mark, len - mark, "data", err) == DQ_OK) clinc_lists(r, o, err);
+    const struct {
+        const char *key;
+        bool needed;
+        dq_icl_pool *pool; /* NULL: not wanted */
+    } list[] = {{"train", true, r->demos},
+                {"oos_train", false, r->demos},
+                {"test", true, r->queries},
+                {"oos_test", false, r->queries}};
+    if (dq_json_parse(&o, text + mark, len - mark, "data", err) == DQ_OK && !json_is_object(o))
+        dq_fail(err, DQ_DAMAGED, "expected a JSON object");
+    for (int i = 0; err->code == DQ_OK && i < 4; i++) {
+        if (list[i].pool) clinc_list(r, o, list[i].key, list[i].needed, list[i].pool, err);
+    }
     json_decref(o);
     return err->code;
 }
@@ -329,8 +327,8 @@ static dq_status leave_out_queries(dq_icl_data *d, dq_err *err)
     return err->code;
 }
 
-/* Demonstrations come from the other file, or from that of the queries where there is none. Messages
- * name the file and the line (in JSON: the entry). */
+/* Demonstrations come from the other file, or from that of the queries where there is none.
+ * Messages name the file and the line (in JSON: the entry). */
 static dq_status read_data(dq_icl_data *out, const dq_icl_task *task, const dq_icl_file *queries,
                            const dq_icl_file *demos, dq_arena *a, dq_err *err)
 {
@@ -649,13 +647,6 @@ static dq_status drop_longest(maker *m, const dq_icl_pool *pool, bool labels, in
     return DQ_OK;
 }
 
-static int64_t common(const encoded *a, const encoded *b)
-{
-    int64_t n = 0;
-    while (n < a->n && n < b->n && a->p[n] == b->p[n]) n++;
-    return n;
-}
-
 /* Encodes every prompt of the block; w[n_queries]: the demonstrations alone. *fits: all fit with
  * their longest label. */
 static dq_status encode_prompts(maker *m, const dq_icl_block *b, encoded *w, bool *fits,
@@ -682,11 +673,11 @@ static dq_status store_prompts(maker *m, const encoded *w, dq_err *err)
 {
     int64_t n = m->p->n_queries, b = m->p->n_blocks, shared_prefix = w[n].n;
     for (int64_t q = 0; q < n; q++) {
-        int64_t k = common(&w[q], &w[n]);
+        int64_t k = 0;
         if (w[q].n == 0)
             return dq_fail(err, DQ_MISMATCH, "a prompt gives no tokens in this tokenizer");
-        if (k > w[q].n - 1) k = w[q].n - 1;
-        if (k < shared_prefix) shared_prefix = k;
+        while (k < shared_prefix && k < w[q].n - 1 && w[q].p[k] == w[n].p[k]) k++;
+        shared_prefix = k;
     }
     m->shared_prefix[b] =
         (dq_shared_prefix){.ids = dq_tokenizer_keep(w[n].p, shared_prefix, m->vocab, m->a, err),

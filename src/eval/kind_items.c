@@ -1,5 +1,5 @@
-/* Items of tasks: choices, of which the likeliest is taken, and questions and prompts, which a model
- * goes on with. Text of new ids is cut at the first stop text.
+/* Items of tasks: choices, of which the likeliest is taken, and questions and prompts, which a
+ * model goes on with. Text of new ids is cut at the first stop text.
  * SPDX-License-Identifier: MIT */
 #include "eval/inside.h"
 #include "tasks/documents.h"

@@ -390,8 +390,8 @@ static bool next_run(const char *text, size_t len, size_t *at, const char **run,
     return *n > 0;
 }
 
-/* What an answer text[len] to p->answer[k] counts as: DQ_NEEDLE_AT_CORRECT where its number is found
- * as a whole run of digits; _OTHER, another hidden number; _NEAR, a run of as many digits, no
+/* What an answer text[len] to p->answer[k] counts as: DQ_NEEDLE_AT_CORRECT where its number is
+ * found as a whole run of digits; _OTHER, another hidden number; _NEAR, a run of as many digits, no
  * hidden number, of which at most NEAR_DIGITS differ in place, but not all; else _NONE. */
 static int judge_text(const dq_needle_prompt *p, int k, const char *text, size_t len)
 {
@@ -646,25 +646,6 @@ static dq_status template_ids(maker *m, dq_bos bos, dq_err *err)
     return err->code;
 }
 
-static dq_status make_cells(dq_needle_set *set, const dq_eval *e, dq_err *err)
-{
-    const dq_needle_settings *s = set->settings;
-    int length[DQ_NEEDLE_SWEEP], n_lengths;
-    DQ_TRY(dq_eval_lengths(length, &n_lengths, s->length, s->n_lengths, e, err));
-    dq_needle_cell *cell =
-        dq_alloc(e->a, (size_t)(s->n_pairs * n_lengths * s->n_depths), sizeof *cell, err);
-    if (!cell) return err->code;
-    for (int p = 0; p < s->n_pairs; p++) {
-        for (int l = 0; l < n_lengths; l++) {
-            for (int d = 0; d < s->n_depths; d++)
-                cell[set->n_cells++] =
-                    (dq_needle_cell){length[l], s->depth[d], s->needles[p], s->requested[p]};
-        }
-    }
-    set->cell = cell;
-    return DQ_OK;
-}
-
 static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
 {
     const dq_eval_source *s = &e->source[ids->source];
@@ -692,7 +673,17 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     DQ_TRY(read_filler(&f, &m, s->text + own, s->len - own, err));
     ids->n_bad = f.n_bad;
     ids->first_bad = f.first_bad < 0 ? -1 : f.first_bad + (int64_t)own;
-    DQ_TRY(make_cells(set, e, err));
+    int length[DQ_NEEDLE_SWEEP], n_lengths;
+    DQ_TRY(dq_eval_lengths(length, &n_lengths, of->length, of->n_lengths, e, err));
+    dq_needle_cell *cell =
+        dq_alloc(e->a, (size_t)(of->n_pairs * n_lengths * of->n_depths), sizeof *cell, err);
+    if (!cell) return err->code;
+    set->cell = cell;
+    for (int k = 0; k < of->n_pairs * n_lengths * of->n_depths; k++) {
+        const int pair = k / of->n_depths / n_lengths, l = k / of->n_depths % n_lengths;
+        cell[set->n_cells++] = (dq_needle_cell){length[l], of->depth[k % of->n_depths],
+                                                of->needles[pair], of->requested[pair]};
+    }
     const int64_t n = set->n_cells * set->samples;
     dq_needle_prompt *p = dq_alloc(m.a, (size_t)n, sizeof *p, err);
     dq_request *r = dq_eval_requests(&ids->req, n, m.a, err);

@@ -238,23 +238,18 @@ static void put_text(draft *d, const needles *x, const int32_t *order, int64_t s
     }
 }
 
-static const char *list_keys(draft *d, const needles *x, const int32_t *asked)
-{
-    const int n = d->task->requested;
-    const char *all = "";
-    for (int i = 0; i < n && all; i++)
-        all = dq_textf(d->a, d->err, "%s%s%s", all,
-                       i == 0      ? ""
-                       : i + 1 < n ? ", "
-                                   : ", and ",
-                       x->key[asked[i] * d->task->values]);
-    return all ? all : "";
-}
-
 static void put_question(draft *d, const needles *x, const int32_t *asked)
 {
     const bool one = d->task->requested * d->task->values == 1;
-    const char *keys = list_keys(d, x, asked);
+    const int n = d->task->requested;
+    const char *keys = "";
+    for (int i = 0; i < n && keys; i++)
+        keys = dq_textf(d->a, d->err, "%s%s%s", keys,
+                        i == 0      ? ""
+                        : i + 1 < n ? ", "
+                                    : ", and ",
+                        x->key[asked[i] * d->task->values]);
+    if (!keys) return;
     d->question = d->prompt.n;
     put(d,
         one ? "\nWhat is the special number for %s in this text?"
@@ -311,11 +306,6 @@ enum { HOPS = 4, VARIABLES = HOPS + 1, VT_LETTERS = 5, EXAMPLE_LETTERS = 3, EXAM
 static const char line[] =
     "The bread is brown. The milk is white. The coal is black. Off we set. Out and home again.";
 
-typedef struct chain {
-    char name[2 * VARIABLES][VT_LETTERS + 1]; /* of the chain, and of the example's after it */
-    int n;
-} chain;
-
 /* Scatters the assignments among lines of noise and appends the question. */
 static void vt_put_item(draft *d, char (*name)[VT_LETTERS + 1], unsigned value, int64_t lines)
 {
@@ -345,29 +335,26 @@ static void vt_put_item(draft *d, char (*name)[VT_LETTERS + 1], unsigned value, 
 
 static void ruler_vt(draft *d, int64_t units)
 {
-    chain c = {.n = 0};
-    while (c.n < 2 * VARIABLES) {
+    char name[2 * VARIABLES][VT_LETTERS + 1]; /* of the chain, and of the example's after it */
+    for (int n = 0; n < 2 * VARIABLES;) {
         /* Names of different lengths are never part of each other. */
-        const int letters = c.n < VARIABLES ? VT_LETTERS : EXAMPLE_LETTERS;
-        bool is_new;
-        do {
-            char *s = c.name[c.n];
-            for (int i = 0; i < letters; i++) s[i] = (char)('A' + dq_random_below(&d->random, 26));
-            s[letters] = 0;
-            is_new = true;
-            for (int i = 0; i < c.n; i++) is_new = is_new && !strstr(c.name[i], s);
-        } while (!is_new);
-        c.n++;
+        const int letters = n < VARIABLES ? VT_LETTERS : EXAMPLE_LETTERS;
+        bool is_new = true;
+        for (int i = 0; i < letters; i++)
+            name[n][i] = (char)('A' + dq_random_below(&d->random, 26));
+        name[n][letters] = 0;
+        for (int i = 0; i < n; i++) is_new = is_new && !strstr(name[i], name[n]);
+        n += is_new;
     }
     const unsigned value = 10000u + (unsigned)dq_random_below(&d->random, 90000);
     unsigned other;
     do other = 10000u + (unsigned)dq_random_below(&d->random, 90000);
     while (other == value);
-    vt_put_item(d, c.name + VARIABLES, other, EXAMPLE_LINES);
-    for (int i = 0; i < VARIABLES; i++) put(d, " %s", c.name[VARIABLES + i]);
+    vt_put_item(d, name + VARIABLES, other, EXAMPLE_LINES);
+    for (int i = 0; i < VARIABLES; i++) put(d, " %s", name[VARIABLES + i]);
     put(d, "\n\n");
-    vt_put_item(d, c.name, value, units);
-    for (int i = 0; i < VARIABLES; i++) add_answer(d, dq_text(d->a, c.name[i], VT_LETTERS, d->err));
+    vt_put_item(d, name, value, units);
+    for (int i = 0; i < VARIABLES; i++) add_answer(d, dq_text(d->a, name[i], VT_LETTERS, d->err));
 }
 
 /* The number of units that fit is found by encoding: each guess extrapolates linearly from the last

@@ -249,10 +249,10 @@ typedef struct dq_needle_set {
 } dq_needle_set;
 
 /* Numbers of a unit in dq_eval_row.extra: how many of the numbers that were asked for are correct,
- * another hidden one, near or none of these, and the sum of ln of their probabilities (0 where answers are generated); with
- * attention the mean shares by norm and class (NaN: no head had one), rows skipped by norm, all
- * rows and those with a small sum, and the answer's share by DQ_NEEDLE_NORM in every head (NaN:
- * skipped), layer by layer. */
+ * another hidden one, near or none of these, and the sum of ln of their probabilities (0 where
+ * answers are generated); with attention the mean shares by norm and class (NaN: no head had one),
+ * rows skipped by norm, all rows and those with a small sum, and the answer's share by
+ * DQ_NEEDLE_NORM in every head (NaN: skipped), layer by layer. */
 enum {
     DQ_NEEDLE_AT_CORRECT,
     DQ_NEEDLE_AT_OTHER,
@@ -368,8 +368,9 @@ dq_status dq_text_numbers_details(const dq_eval *e, int row, dq_text_details *ou
 int dq_text_numbers_positions(int64_t at[DQ_POSITIONS_MAX], int64_t t);
 
 /* Synthetic prompts for long contexts, built as in arXiv 2404.06654 (RULER) with dq's own words;
- * docs/math/text.md names the differences. Each is answered greedily; numbers of a unit are those of
- * dq_eval_generated, and the metrics "acc", the share of answers that are found, and "all_correct". */
+ * docs/math/text.md names the differences. Each is answered greedily; numbers of a unit are those
+ * of dq_eval_generated, and the metrics "acc", the share of answers that are found, and
+ * "all_correct". */
 
 extern const dq_eval_kind dq_eval_ruler;
 

@@ -842,9 +842,10 @@ dq_status dq_score_attend(dq_scorer *s, const int32_t *ids, int64_t context, int
     return err->code;
 }
 
-/* Generation. Prompts are taken in order into groups that are alive together. A group runs its shared
- * beginning, then all prompts in one pass, then passes of one row for each sequence that has not
- * ended: all of them have as many new ids, so that evictions every so many tokens fall together. */
+/* Generation. Prompts are taken in order into groups that are alive together. A group runs its
+ * shared beginning, then all prompts in one pass, then passes of one row for each sequence that has
+ * not ended: all of them have as many new ids, so that evictions every so many tokens fall
+ * together. */
 
 enum { MIN_SHARED = 32, MAX_ROWS = 4096, MAX_SEQS = 64 };
 

@@ -148,21 +148,21 @@ typedef struct dq_generate_spec {
     int64_t max_seqs; /* alive at a time; 0: 64 */
 } dq_generate_spec;
 
-/* Continues every prompt, each new id being the most likely one, the lowest among equals. Passes: the
- * prompt (its last row answers for the first new id), then one row for each new id but the last.
- * With an evictor tokens are evicted after the prompt and after every kv->evict.every new ids that
- * were fed; these evictions look at all rows since the one before, whatever the window of last rows.
- * Where prompts have a context, a cache that is not plain takes it in a pass of its own, is measured
- * and evicts after it, and then takes the rest; all prompts of a call have one or none has, and
- * nothing is evicted after new ids (kv->evict.every is 0).
+/* Continues every prompt, each new id being the most likely one, the lowest among equals. Passes:
+ * the prompt (its last row answers for the first new id), then one row for each new id but the
+ * last. With an evictor tokens are evicted after the prompt and after every kv->evict.every new ids
+ * that were fed; these evictions look at all rows since the one before, whatever the window of last
+ * rows. Where prompts have a context, a cache that is not plain takes it in a pass of its own, is
+ * measured and evicts after it, and then takes the rest; all prompts of a call have one or none
+ * has, and nothing is evicted after new ids (kv->evict.every is 0).
  *
  * A beginning of at least 32 tokens that all prompts of a group have is computed once and forked
  * before anything is evicted, where that keeps the bits: the logit rounding looks at one row only,
  * and the eviction policy sums up no attention (such sums depend on how rows were spread over
  * passes).
  *
- * [spec->n] by prompt, in the arena; NULL: see err. DQ_MISMATCH: a prompt without ids, or beyond the
- * model's positions. DQ_DAMAGED: logits are no numbers. */
+ * [spec->n] by prompt, in the arena; NULL: see err. DQ_MISMATCH: a prompt without ids, or beyond
+ * the model's positions. DQ_DAMAGED: logits are no numbers. */
 dq_generate_result *dq_generate(dq_scorer *s, const dq_generate_spec *spec, dq_arena *a,
                                 dq_err *err);
 

@@ -62,10 +62,10 @@ extern const dq_interval dq_interval_none;
 
 /* Mean +- standard errors by Student's t over `clusters` independent pieces, at least two. */
 dq_interval dq_interval_t(double mean, double std_err, int64_t clusters);
-/* With `share` outside instead of 5 %, of a mean of skewed values, where the end by t on the side of the long tail lies too
- * near: that end by Hall's transformation (Journal of the Royal Statistical Society B 54, 1992)
- * with the quantile of t, the other one by t. skew: of the values about their mean, sum of cubes /
- * n over the 3/2 power of sum of squares / n. */
+/* With `share` outside instead of 5 %, of a mean of skewed values, where the end by t on the side
+ * of the long tail lies too near: that end by Hall's transformation (Journal of the Royal
+ * Statistical Society B 54, 1992) with the quantile of t, the other one by t. skew: of the values
+ * about their mean, sum of cubes / n over the 3/2 power of sum of squares / n. */
 dq_interval dq_interval_t_skewed(double mean, double std_err, int64_t clusters, double skew,
                                  double share);
 /* For equal values in low .. high: as wide as the others where nothing moved. */
@@ -112,8 +112,8 @@ dq_mean dq_mean_share(int64_t k, int64_t n);
 dq_mean dq_mean_clustered(const double *x, const int32_t *cluster, int64_t n);
 
 /* Scores of n items, each 0 (wrong) to 1, in clusters as dq_mean_clustered has them; cluster NULL:
- * all are independent. Of independent zeros and ones: their share with Wilson's score interval; else a
- * mean with an interval by t, or dq_interval_still where all pieces are the same. */
+ * all are independent. Of independent zeros and ones: their share with Wilson's score interval;
+ * else a mean with an interval by t, or dq_interval_still where all pieces are the same. */
 dq_mean dq_mean_of_scores(const double *score, const int32_t *cluster, int64_t n,
                           dq_interval *interval);
 

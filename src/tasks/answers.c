@@ -769,18 +769,6 @@ static dq_status read_reply(void *arg, json_t *o, int64_t line, dq_err *err)
     return DQ_OK;
 }
 
-/* Appends the object s[n] with the verdict as its last member. */
-static dq_status add_line(dq_strbuf *out, const char *s, size_t n, const char *verdict, dq_err *err)
-{
-    static const char key[] = ", \"verdict\": ";
-    while (n && s[n - 1] != '}') n--;
-    if (n == 0) return dq_fail(err, DQ_DAMAGED, "expected a JSON object");
-    DQ_TRY(dq_strbuf_add(out, s, n - 1, err));
-    DQ_TRY(dq_strbuf_add(out, key, sizeof key - 1, err));
-    DQ_TRY(dq_strbuf_add(out, verdict, strlen(verdict), err));
-    return dq_strbuf_add(out, "}", 1, err);
-}
-
 dq_status dq_judge_join(dq_strbuf *out, dq_judge_tally *tally, const char *text, size_t len,
                         const char *path, const char *replies, size_t replies_len, dq_arena *a,
                         dq_err *err)
@@ -797,10 +785,15 @@ dq_status dq_judge_join(dq_strbuf *out, dq_judge_tally *tally, const char *text,
         const int i = dq_task_file_is_blank(s, n) ? -1 : dq_strmap_get(&r.index, id, strlen(id));
         r.tally->completions += !dq_task_file_is_blank(s, n);
         if (i >= 0) r.reply[i].taken = true;
-        if (i >= 0 && r.reply[i].verdict)
-            DQ_TRY(add_line(out, s, n, r.reply[i].verdict, err));
-        else
+        if (i >= 0 && r.reply[i].verdict) { /* becomes the object's last member */
+            const char *const part[] = {", \"verdict\": ", r.reply[i].verdict, "}"};
+            while (n && s[n - 1] != '}') n--;
+            if (n == 0) return dq_fail(err, DQ_DAMAGED, "expected a JSON object");
+            DQ_TRY(dq_strbuf_add(out, s, n - 1, err));
+            for (int k = 0; k < 3; k++) DQ_TRY(dq_strbuf_add(out, part[k], strlen(part[k]), err));
+        } else {
             r.tally->lacking += !dq_task_file_is_blank(s, n);
+        }
         DQ_TRY(dq_strbuf_add(out, "\n", 1, err));
     }
     for (int i = 0; i < r.n; i++) {
@@ -844,27 +837,22 @@ static dq_status read_score(double *score, const json_t *o, dq_err *err)
 
 static const char f32[] = "f32"; /* the arithmetic of references */
 
-/* The key as bytes in r->key, texts with a NUL; 16 bits have no granularity. */
-static dq_status make_key(verdict_reader *r, const dq_verdict_group *g, dq_err *err)
+/* By its key, as bytes in r->key: texts with a NUL; 16 bits have no granularity. -1: none, or see
+ * err. */
+static int find_group(verdict_reader *r, const dq_verdict_group *g, dq_err *err)
 {
     const char *granularity = g->bits == 16 ? "" : g->granularity, bits = (char)g->bits;
     const char *const texts[] = {g->model, g->task ? g->task : "", granularity,
                                  g->math ? g->math : f32};
     char *kv = NULL;
-    if (g->kv) DQ_TRY(dq_json_dump(&kv, g->kv, JSON_ENCODE_ANY | JSON_SORT_KEYS, err));
     r->key.n = 0;
-    dq_strbuf_add(&r->key, &bits, 1, err);
-    for (int i = 0; i < 4; i++) dq_strbuf_add(&r->key, texts[i], strlen(texts[i]) + 1, err);
-    if (kv) dq_strbuf_add(&r->key, kv, strlen(kv), err);
+    if (g->kv) dq_json_dump(&kv, g->kv, JSON_ENCODE_ANY | JSON_SORT_KEYS, err);
+    if (err->code == DQ_OK) dq_strbuf_add(&r->key, &bits, 1, err);
+    for (int i = 0; err->code == DQ_OK && i < 4; i++)
+        dq_strbuf_add(&r->key, texts[i], strlen(texts[i]) + 1, err);
+    if (kv && err->code == DQ_OK) dq_strbuf_add(&r->key, kv, strlen(kv), err);
     free(kv);
-    return err->code;
-}
-
-/* -1: none, or see err. */
-static int find_group(verdict_reader *r, const dq_verdict_group *g, dq_err *err)
-{
-    if (make_key(r, g, err) != DQ_OK) return -1;
-    return dq_strmap_get(&r->index, r->key.s, r->key.n);
+    return err->code == DQ_OK ? dq_strmap_get(&r->index, r->key.s, r->key.n) : -1;
 }
 
 /* Words belong to the line. */

@@ -60,18 +60,6 @@ static dq_status add_line(dq_docs *d, dq_doc one, dq_arena *a, dq_err *err)
                               : dq_in(err, "%s: line %lld: ", one.path, (long long)one.line);
 }
 
-static dq_status add_lines(dq_docs *d, const char *path, const char *text, size_t len, dq_arena *a,
-                           dq_err *err)
-{
-    dq_doc one = {.path = path};
-    size_t at = dq_utf8_mark(text, len);
-    while (dq_task_file_next_line(text, len, &at, &one.text, &one.len)) {
-        one.line++;
-        if (!dq_task_file_is_blank(one.text, one.len)) DQ_TRY(add_line(d, one, a, err));
-    }
-    return DQ_OK;
-}
-
 /* Replaces ill-formed UTF-8 by U+FFFD; *fixed is the text itself where there is none. */
 static dq_status repair(dq_docs *d, const char **fixed, size_t *fixed_len, const char *path,
                         const char *text, size_t len, dq_arena *a, dq_err *err)
@@ -129,8 +117,14 @@ dq_status dq_documents_add(dq_docs *d, const char *path, const char *text, size_
     const char *fixed;
     size_t fixed_len;
     DQ_TRY(repair(d, &fixed, &fixed_len, path, text, len, a, err));
-    if (dq_documents_has_lines(path)) return add_lines(d, path, fixed, fixed_len, a, err);
     dq_doc one = {.text = text, .len = len, .path = path};
+    size_t at = dq_utf8_mark(fixed, fixed_len);
+    const bool lines = dq_documents_has_lines(path);
+    while (lines && dq_task_file_next_line(fixed, fixed_len, &at, &one.text, &one.len)) {
+        one.line++;
+        if (!dq_task_file_is_blank(one.text, one.len)) DQ_TRY(add_line(d, one, a, err));
+    }
+    if (lines) return DQ_OK;
     if (!d->lines_path && dq_documents_are_json_lines(fixed, fixed_len)) d->lines_path = path;
     one.words = count_words(fixed, fixed_len);
     return add(d, one, a, err);
@@ -570,17 +564,6 @@ static dq_status count(dq_map64 *b, const dq_doc_ids *d, dq_err *err)
     return DQ_OK;
 }
 
-static bool is_frequent(const run *x, int32_t first, int32_t second)
-{
-    int64_t n = (int64_t)dq_map64_get(&x->all, pair(first, second)), ids = x->out->counted;
-    if (x->out->own) {
-        n -= (int64_t)dq_map64_get(&x->mine, pair(first, second));
-        ids -= x->own_ids;
-    }
-    double max = x->out->threshold * (double)ids / 1e10;
-    return (double)n > (max > 1 ? max : 1);
-}
-
 static dq_status classify_all(run *x, const dq_windows *w, const dq_doc_ids *corpus,
                               int64_t n_corpus, dq_err *err)
 {
@@ -600,9 +583,15 @@ static dq_status classify_all(run *x, const dq_windows *w, const dq_doc_ids *cor
         dq_map64_clear(&x->seen);
         for (int64_t t = 1; t < win->n + win->past; t++) {
             const int32_t a = win->ids[t - 1], b = win->ids[t];
-            if (t > win->first)
-                x->hit[win->value + t - win->first - 1] =
-                    dq_map64_get(&x->seen, pair(a, b)) > 0 && !is_frequent(x, a, b);
+            bool hit = t > win->first && dq_map64_get(&x->seen, pair(a, b)) > 0;
+            if (hit) { /* unless it is frequent */
+                int64_t n = (int64_t)dq_map64_get(&x->all, pair(a, b)), ids = x->out->counted;
+                if (x->out->own) n -= (int64_t)dq_map64_get(&x->mine, pair(a, b));
+                if (x->out->own) ids -= x->own_ids;
+                const double max = x->out->threshold * (double)ids / 1e10;
+                hit = (double)n <= (max > 1 ? max : 1);
+            }
+            if (t > win->first) x->hit[win->value + t - win->first - 1] = hit;
             DQ_TRY(dq_map64_count(&x->seen, pair(a, b), err));
         }
     }

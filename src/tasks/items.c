@@ -93,33 +93,10 @@ typedef struct ids {
     int64_t n;
 } ids;
 
-static unsigned flags_for(const encoder *e, const char *s, size_t len)
-{
-    return dq_items_bos_flags(e->t, e->bos, s, len);
-}
-
 static dq_status encode(const encoder *e, const char *s, size_t len, unsigned flags, ids *out,
                         dq_err *err)
 {
     return dq_tokenizer_encode(e->t, s, len, flags, &out->p, &out->n, NULL, NULL, err);
-}
-
-/* In e->buf. */
-static dq_status join(encoder *e, const dq_item *item, int choice, size_t *len, dq_err *err)
-{
-    const dq_choice *c = &item->choice[choice];
-    size_t ctx_len;
-    const char *ctx = dq_item_context(item, choice, &ctx_len);
-    *len = ctx_len + c->len;
-    if (*len + 1 > e->cap) {
-        dq_block_free(e->buf);
-        e->cap = 2 * *len + 256;
-        e->buf = dq_block_new(e->cap, 1, err);
-        if (!e->buf) return err->code;
-    }
-    memcpy(e->buf, ctx, ctx_len);
-    memcpy(e->buf + ctx_len, c->text, c->len);
-    return DQ_OK;
 }
 
 /* Keeps the last max_len + 1 tokens; a context equal to that of the choice `before` (NULL: none) is
@@ -179,10 +156,21 @@ static dq_status encode_choice(encoder *e, const dq_item *item, size_t ctx_len, 
 {
     const dq_request *before = r->choice > 0 ? r - 1 : NULL;
     ids w = {0};
-    size_t len;
-    DQ_TRY(join(e, item, r->choice, &len, err));
+    /* both in e->buf */
+    const dq_choice *c = &item->choice[r->choice];
+    size_t before_len;
+    const char *context = dq_item_context(item, r->choice, &before_len);
+    const size_t len = before_len + c->len;
+    if (len + 1 > e->cap) {
+        dq_block_free(e->buf);
+        e->cap = 2 * len + 256;
+        e->buf = dq_block_new(e->cap, 1, err);
+        if (!e->buf) return err->code;
+    }
+    memcpy(e->buf, context, before_len);
+    memcpy(e->buf + before_len, c->text, c->len);
     if (ctx_len == 0) return encode_bare(e, e->buf, len, r, before, err);
-    DQ_TRY(encode(e, e->buf, len, flags_for(e, e->buf, len), &w, err));
+    DQ_TRY(encode(e, e->buf, len, dq_items_bos_flags(e->t, e->bos, e->buf, len), &w, err));
     int64_t n_cont = w.n > ctx->n ? w.n - ctx->n : 0;
     store(e, r, before, ctx->p, ctx->n, w.p + (w.n - n_cont), n_cont, err);
     dq_block_free(w.p);
@@ -197,7 +185,8 @@ static dq_status encode_context(const encoder *e, const dq_item *item, int choic
     *len = dq_items_strip_end(s, *len);
     dq_block_free(ctx->p);
     *ctx = (ids){0};
-    return *len > 0 ? encode(e, s, *len, flags_for(e, s, *len), ctx, err) : DQ_OK;
+    return *len > 0 ? encode(e, s, *len, dq_items_bos_flags(e->t, e->bos, s, *len), ctx, err)
+                    : DQ_OK;
 }
 
 static dq_status encode_item(encoder *e, const dq_item *item, dq_request *req, int64_t index,

@@ -36,8 +36,8 @@ typedef struct dq_answer_verdict {
 } dq_answer_verdict;
 
 /* Where an answer is looked for, and when it is right. The first looks at the last number, strictly
- * at that after "#### "; the others at the text's \boxed{}, else at the line after "answer is", else
- * at the whole text, strictly at the \boxed{} alone. */
+ * at that after "#### "; the others at the text's \boxed{}, else at the line after "answer is",
+ * else at the whole text, strictly at the \boxed{} alone. */
 typedef enum dq_answer_rule {
     DQ_ANSWER_GSM8K, /* clean, it has the gold answer's characters */
     DQ_ANSWER_VALUE, /* its last number, without '%', has the gold answer's value */

@@ -1014,8 +1014,8 @@ dq_status dq_task_load(dq_items *out, const dq_task *task, const char *path, con
     return DQ_OK;
 }
 
-/* Records become prompts and what judges their answers. Examples come from another file likewise and
- * are drawn in the order of the questions. */
+/* Records become prompts and what judges their answers. Examples come from another file likewise
+ * and are drawn in the order of the questions. */
 
 typedef struct list {
     dq_question *question;

@@ -1,5 +1,5 @@
-/* Values, and what a template does with them. Parts of a string point into it; what is put together is
- * captured as output is.
+/* Values, and what a template does with them. Parts of a string point into it; what is put together
+ * is captured as output is.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "template/inside.h"

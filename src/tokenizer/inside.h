@@ -127,8 +127,8 @@ typedef struct dq_tokenizer_loader {
 } dq_tokenizer_loader;
 
 dq_status dq_tokenizer_load_model(dq_tokenizer_loader *l, json_t *model, dq_err *err);
-/* Appends the model's tokens to t->piece and t->written, unsorted, with space for `extra` more. `vocab`: the list
- * of a Unigram model. */
+/* Appends the model's tokens to t->piece and t->written, unsorted, with space for `extra` more.
+ * `vocab`: the list of a Unigram model. */
 dq_status dq_tokenizer_load_pieces(dq_tokenizer_loader *l, const json_t *vocab, size_t extra,
                                    dq_err *err);
 

@@ -8,9 +8,9 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-/* Compiles, with JIT where available (*jit), a pattern, or (literal) plain text. What both engines read
- * differently is rewritten (\s, \w, \d, scripts, ^, $, X{n,m}+). DQ_MISMATCH with construct and
- * pattern: it cannot be rewritten faithfully. The caller frees *code. */
+/* Compiles, with JIT where available (*jit), a pattern, or (literal) plain text. What both engines
+ * read differently is rewritten (\s, \w, \d, scripts, ^, $, X{n,m}+). DQ_MISMATCH with construct
+ * and pattern: it cannot be rewritten faithfully. The caller frees *code. */
 dq_status dq_regex_syntax_compile(pcre2_code **code, bool *jit, const char *pattern, size_t len,
                                   bool literal, dq_arena *a, dq_err *err);
 

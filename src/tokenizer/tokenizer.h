@@ -206,8 +206,8 @@ dq_status dq_normalizer_load(dq_normalizer *n, const json_t *value, dq_arena *a,
 void dq_normalizer_free(dq_normalizer *n);
 
 /* *out is NULL when well-formed text[len] does not change (*out_len is len), else a block for
- * dq_block_free. *moved (NULL allowed): the result begins with something after the text's beginning,
- * so the reference's "first" piece is no longer first. Thread-safe. */
+ * dq_block_free. *moved (NULL allowed): the result begins with something after the text's
+ * beginning, so the reference's "first" piece is no longer first. Thread-safe. */
 dq_status dq_normalizer_run(const dq_normalizer *n, char **out, size_t *out_len, bool *moved,
                             const char *text, size_t len, dq_err *err);
 
