@@ -25,7 +25,9 @@ static dq_status check_text(const char *text, size_t len, const char *what, dq_e
     return dq_fail(err, DQ_DAMAGED, "%s: byte %lld is not UTF-8", what, (long long)bad);
 }
 
-dq_status dq_chat_template_new(dq_chat_template **out, const char *text, size_t len, dq_err *err)
+/* DQ_MISMATCH names what is not implemented, with its line; DQ_DAMAGED: Jinja2 refuses the template
+ * too. */
+static dq_status new_template(dq_chat_template **out, const char *text, size_t len, dq_err *err)
 {
     dq_arena *arena = dq_arena_new();
     dq_chat_template *t = arena ? dq_alloc(arena, 1, sizeof *t, err) : NULL;
@@ -135,7 +137,7 @@ dq_status dq_chat_template_of(dq_chat_template **out, const dq_model *m, dq_err 
         return dq_in(err, "%s: ", m->path);
     if (dq_model_file(m, "chat_template.jinja", &text, &len, err) == DQ_OK && !text)
         find_text(&text, &len, config, err);
-    if (err->code == DQ_OK && text && dq_chat_template_new(out, text, len, err) == DQ_OK)
+    if (err->code == DQ_OK && text && new_template(out, text, len, err) == DQ_OK)
         define_all(*out, m, config, err);
     json_decref(config);
     if (err->code == DQ_OK) return DQ_OK;
@@ -156,8 +158,9 @@ static dq_jinja_value message_of(dq_jinja_run *r, const dq_chat_message *m)
     return v;
 }
 
-dq_status dq_chat_template_render(const dq_chat_template *t, const dq_chat_message *m, int n,
-                                  bool add_generation_prompt, char **out, size_t *len, dq_err *err)
+/* The text as dq_chat_template_prompt has it, empty or not. */
+static dq_status render_template(const dq_chat_template *t, const dq_chat_message *m, int n,
+                                 bool add_generation_prompt, char **out, size_t *len, dq_err *err)
 {
     dq_strbuf text = {0};
     dq_jinja_run r = {.arena = dq_arena_new(), .err = err, .out = &text, .line = 1};
@@ -193,7 +196,7 @@ dq_status dq_chat_template_prompt(const dq_chat_template *t, const char *path,
                                   const dq_chat_message *m, int n, bool add_generation_prompt,
                                   char **out, size_t *len, dq_err *err)
 {
-    if (dq_chat_template_render(t, m, n, add_generation_prompt, out, len, err) == DQ_OK && *len > 0)
+    if (render_template(t, m, n, add_generation_prompt, out, len, err) == DQ_OK && *len > 0)
         return DQ_OK;
     dq_block_free(*out);
     *out = NULL;

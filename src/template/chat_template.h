@@ -17,9 +17,6 @@ typedef struct dq_chat_message {
     const char *role, *content; /* UTF-8, the caller's */
 } dq_chat_message;
 
-/* DQ_MISMATCH names what is not implemented, with its line; DQ_DAMAGED: Jinja2 refuses the template
- * too. */
-dq_status dq_chat_template_new(dq_chat_template **out, const char *text, size_t len, dq_err *err);
 /* The template that comes with a model, with its special tokens defined: chat_template.jinja, else
  * "chat_template" of tokenizer_config.json, where of several the one named "default" counts. *out
  * is NULL where there is none. Special tokens are bos_token, eos_token, unk_token, sep_token,
@@ -28,14 +25,11 @@ dq_status dq_chat_template_of(dq_chat_template **out, const struct dq_model *m, 
 void dq_chat_template_free(dq_chat_template *t); /* NULL allowed */
 
 /* What transformers' apply_chat_template(messages, tokenize=False, add_generation_prompt=...)
- * gives, with a NUL after its *len bytes. *out: a block, ended by dq_block_free. DQ_DAMAGED: Jinja2
- * fails too, or a message is not UTF-8; DQ_MISMATCH: the template refuses the messages
- * (raise_exception: its own words), does what is not implemented, takes more than the limit of work
- * or makes more than that of text; DQ_STOPPED. Keeps no state between calls. */
-dq_status dq_chat_template_render(const dq_chat_template *t, const dq_chat_message *m, int n,
-                                  bool add_generation_prompt, char **out, size_t *len, dq_err *err);
-/* For the model at this path, which failures name. DQ_MISMATCH also for an empty text, which
- * nothing can follow. */
+ * gives, with a NUL after its *len bytes, for the model at this path, which failures name. *out: a
+ * block, ended by dq_block_free. DQ_DAMAGED: Jinja2 fails too, or a message is not UTF-8;
+ * DQ_MISMATCH: the template refuses the messages (raise_exception: its own words), does what is not
+ * implemented, takes more than the limit of work or makes more than that of text; an empty text,
+ * which nothing can follow; DQ_STOPPED. Keeps no state between calls. */
 dq_status dq_chat_template_prompt(const dq_chat_template *t, const char *path,
                                   const dq_chat_message *m, int n, bool add_generation_prompt,
                                   char **out, size_t *len, dq_err *err);

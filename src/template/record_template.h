@@ -23,7 +23,7 @@ typedef struct dq_record_template {
     bool is_list; /* the member is a list of the text of each */
 } dq_record_template;
 
-/* In the arena; name is borrowed. DQ_DAMAGED, DQ_MISMATCH: as dq_chat_template_new, or `text` is
+/* In the arena; name is borrowed. DQ_DAMAGED, DQ_MISMATCH: as of a chat template, or `text` is
  * neither a template nor a list of them. */
 dq_status dq_record_template_new(dq_record_template *out, const char *name, const json_t *text,
                                  dq_arena *a, dq_err *err);

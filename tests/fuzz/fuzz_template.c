@@ -15,9 +15,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     dq_chat_template *t = NULL;
     char *out = NULL;
     size_t len = 0;
-    if (dq_chat_template_new(&t, (const char *)data, size, &err) == DQ_OK &&
+    if (new_template(&t, (const char *)data, size, &err) == DQ_OK &&
         define(t, "bos_token", "<s>", &err) == DQ_OK)
-        dq_chat_template_render(t, m, 2, true, &out, &len, &err);
+        render_template(t, m, 2, true, &out, &len, &err);
     if (err.code == DQ_OK ? !out || strlen(out) > len : out || !err.text[0]) abort();
     dq_block_free(out);
     dq_chat_template_free(t);

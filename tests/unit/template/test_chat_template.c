@@ -60,13 +60,13 @@ static char *render(const char *text, size_t text_len, const dq_chat_message *m,
     json_t *token;
     char *out = NULL;
     *err = (dq_err){0};
-    if (dq_chat_template_new(&t, text, text_len, err) != DQ_OK) {
+    if (new_template(&t, text, text_len, err) != DQ_OK) {
         assert_null(t);
         return NULL;
     }
     json_object_foreach(json_object_get(golden, "tokens"), key, token)
         assert_int_equal(define(t, key, json_string_value(token), err), DQ_OK);
-    const dq_status status = dq_chat_template_render(t, m, n, prompt, &out, len, err);
+    const dq_status status = render_template(t, m, n, prompt, &out, len, err);
     assert_int_equal(status, err->code);
     assert_true((out != NULL) == (err->code == DQ_OK));
     if (out) assert_int_equal(out[*len], 0);
@@ -446,7 +446,7 @@ TEST(a_request_to_stop_ends_it)
     char *out = NULL;
     size_t len;
     dq_err err = {0};
-    assert_int_equal(dq_chat_template_new(&t, text, sizeof text - 1, &err), DQ_OK);
+    assert_int_equal(new_template(&t, text, sizeof text - 1, &err), DQ_OK);
     dq_os_catch_signals();
     raise(SIGTERM);
     assert_int_equal(dq_chat_template_prompt(t, "m", &m, 1, true, &out, &len, &err), DQ_STOPPED);
@@ -467,7 +467,7 @@ TEST(an_empty_text_is_no_prompt)
     char *out = NULL;
     size_t len;
     dq_err err = {0};
-    assert_int_equal(dq_chat_template_new(&t, text, sizeof text - 1, &err), DQ_OK);
+    assert_int_equal(new_template(&t, text, sizeof text - 1, &err), DQ_OK);
     assert_int_equal(dq_chat_template_prompt(t, "a model", m, 2, true, &out, &len, &err), DQ_OK);
     assert_string_equal(out, "user");
     dq_block_free(out);
@@ -540,7 +540,7 @@ TEST(texts_must_be_utf8)
     assert_null(render("a", 1, &content, 1, true, &len, &err));
     check_error(&err, DQ_DAMAGED, "content: byte 0 is not UTF-8");
     err = (dq_err){0};
-    assert_int_equal(dq_chat_template_new(&t, "a", 1, &err), DQ_OK);
+    assert_int_equal(new_template(&t, "a", 1, &err), DQ_OK);
     assert_int_equal(define(t, "bos_token", "\x80", &err), DQ_DAMAGED);
     dq_chat_template_free(t);
     assert_non_null(out = render("{{ 'a\0b' }}", 11, &content, 0, true, &len, &err));
@@ -596,8 +596,8 @@ TEST(short_memory_is_a_failure)
         dq_chat_template *t = NULL;
         char *out = NULL;
         dq_alloc_fail_at(n);
-        if (dq_chat_template_new(&t, various, sizeof various - 1, &err) == DQ_OK)
-            dq_chat_template_render(t, m, 2, true, &out, &len, &err);
+        if (new_template(&t, various, sizeof various - 1, &err) == DQ_OK)
+            render_template(t, m, 2, true, &out, &len, &err);
         dq_alloc_fail_at(0);
         dq_chat_template_free(t);
         if (err.code == DQ_OK)
@@ -653,8 +653,7 @@ static void check_model(const char *path, const char *want)
     dq_err err = {0};
     if (dq_chat_template_of(&t, model, &err) != DQ_OK) fail_msg("%s", err.text);
     assert_true((t == NULL) == (*want == 0));
-    if (t && dq_chat_template_render(t, &m, 1, true, &out, &len, &err) != DQ_OK)
-        fail_msg("%s", err.text);
+    if (t && render_template(t, &m, 1, true, &out, &len, &err) != DQ_OK) fail_msg("%s", err.text);
     if (t) assert_string_equal(out, want);
     dq_block_free(out);
     dq_chat_template_free(t);
