@@ -369,6 +369,7 @@ static node *parse_tuple(parser *p, bool is_condition);
 
 enum { MAX_NESTING = 200 };
 
+static node *fail_at(parser *p, dq_status code, const char *fmt, ...) DQ_PRINTF(3, 4);
 static node *fail_at(parser *p, dq_status code, const char *fmt, ...)
 {
     static const dq_jinja_token end[2]; /* one to look at, and one ahead */
