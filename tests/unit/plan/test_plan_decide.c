@@ -37,7 +37,8 @@ TEST(confidence)
     for (int j = 1; j <= DQ_PLAN_LAST_LOOK; j++) {
         above += dq_plan_decide_outside(j) / 2;
         differences += 2 * dq_plan_decide_outside_of(j, 2);
-        assert_true(dq_plan_decide_outside(j) / 2 > 1e-9); /* the quantiles of dq_interval_t_skewed */
+        assert_true(dq_plan_decide_outside(j) / 2 >
+                    1e-9); /* the quantiles of dq_interval_t_skewed */
     }
     assert_true(above > 0.0499 && above < 0.05);
     assert_true(differences > 0.0499 && differences < 0.05);
