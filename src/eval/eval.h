@@ -67,7 +67,7 @@ struct dq_eval_model {
      * Set before rows are added. */
     bool sourceless;
     bool shown;     /* false: here as reference only */
-    double seconds; /* that a token takes, by dq_eval_measure; 0: nobody has measured it */
+    double seconds; /* that a token takes, by dq_eval_expected; 0: nobody has measured it */
 };
 
 /* A task's items, or a text. */
@@ -107,7 +107,7 @@ struct dq_eval_row {
     dq_logit_spec logit;
     dq_math math;
     dq_kv_spec kv;      /* a row whose setting is not plain runs on runners of its own */
-    dq_kv_spec run;     /* what it runs as: see dq_eval_effective_kv */
+    dq_kv_spec run;     /* what it runs as: where nothing is left to choose, "streaming" */
     int same;           /* the row computed for it: itself, or an earlier one with the same cache */
     bool *finished;     /* [units] */
     dq_score_work work; /* of those that are finished */

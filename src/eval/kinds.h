@@ -124,15 +124,15 @@ typedef struct dq_icl_plan {
     int64_t n_queries;
     const dq_icl_label *label; /* [data.n_labels] */
     int64_t n_label_ids;
-    int *alive;                       /* [n_labels], for dq_icl_walk; one thread at a time judges */
+    int *alive;                       /* [n_labels], for decoding; one thread at a time judges */
     int shots[DQ_ICL_SHOTS], n_shots; /* that fit */
     int over[DQ_ICL_SHOTS], n_over;   /* that were asked for and do not */
     int64_t demos, demos_dropped;     /* examples left, and those that were too long */
     int64_t queries_dropped;
 } dq_icl_plan;
 
-/* settings: dq_icl_settings; source->own: dq_icl_data. Metrics "acc" (dq_icl_walk) and "acc_ll"
- * (dq_icl_likeliest). */
+/* settings: dq_icl_settings; source->own: dq_icl_data. Metrics "acc" (constrained decoding) and
+ * "acc_ll" (the largest log-likelihood). */
 extern const dq_eval_kind dq_eval_icl_kind;
 /* The label that a metric picks for item i. */
 int dq_icl_pick(const dq_eval *e, const dq_eval_row *row, int metric, int64_t i);

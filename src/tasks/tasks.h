@@ -32,7 +32,7 @@ dq_status dq_task_file_read_cluster(uint64_t *out, const json_t *o, dq_err *err)
 /* Tasks of files, in the terms of lm-evaluation-harness; docs/eval-tasks.md lists the members. The
  * program's own stand in tasks/: a new one is a file there and a name in CMakeLists.txt. */
 
-/* Keys of a record after dq_task_make. */
+/* Keys of a record after templates have added theirs. */
 typedef enum dq_task_member {
     DQ_TASK_TEXT,   /* a text, or a list of a text for each choice */
     DQ_TASK_CHOICE, /* a list of texts or labelled choices; one text where each has a context */
@@ -53,7 +53,7 @@ typedef struct dq_task {
     bool answered;      /* questions; else prompts, which nothing here judges */
     const char *metric; /* the one that publications quote, acc or acc_norm; NULL: there are none */
     bool by_norm;       /* it is acc_norm */
-    int rule;           /* of questions: dq_task_rule knows it */
+    int rule;           /* of questions; a dq_answer_rule, or by the answer */
     /* One more example is drawn, so that the item itself can be left out: lm-evaluation-harness
      * does so without a test split. */
     bool draws_extra;
