@@ -64,25 +64,122 @@ dq_interval cmd_eval_interval_of(const json_t *o)
 static dq_mean field_value(const cmd_eval_field *f, const dq_eval_numbers *x)
 {
     const void *at = (const char *)x + f->at;
+    if (!x) return dq_mean_none;
     if (f->type == DQ_FIELD_MEAN) return *(const dq_mean *)at;
     return (dq_mean){*(const double *)at, (double)NAN, 0};
 }
 
-void cmd_eval_field_json(json_t *metrics, const cmd_eval_field *list, const dq_eval_numbers *x)
+/* A reason stands where the number is infinite, or where a row has none. */
+#define INFINITE "e^NLL is beyond the range of f64"
+
+static void value_rows(dq_row_writer *w, dq_mean m)
+{
+    DQ_PUT(w, "value", m.value, "The number; null: there is none.", .when = DQ_NULL);
+    DQ_PUT(w, "stderr", m.std_err, "Its standard error; null: not known.", .when = DQ_NULL);
+    DQ_PUT(w, "reason", isinf(m.value) ? INFINITE : NULL, "Why there is none.", .when = DQ_OUT,
+           DQ_WORD(INFINITE));
+}
+
+static void why_row(dq_row_writer *w, const char *why)
+{
+    DQ_PUT(w, "reason", why, NULL, .when = DQ_OUT,
+           DQ_WORD(DQ_EVAL_IS_REFERENCE, DQ_EVAL_SOURCELESS));
+}
+
+static void clusters_row(dq_row_writer *w, dq_mean m, unsigned when)
+{
+    DQ_PUT(w, "n_clusters", m.clusters, "Clusters that the error is over; null: none.",
+           .when = when);
+}
+
+void cmd_eval_number_put(dq_row_writer *w, cmd_eval_form form, const dq_row *row, bool there,
+                         cmd_eval_number n)
+{
+    static const char *const def[] = {
+        "mean", "score", "estimate", "difference", "cross_difference", "nll_difference"};
+    const bool delta = form >= DQ_FORM_DELTA;
+    dq_row object = *row;
+    object.type = DQ_ROW_OBJECT;
+    object.def = def[form];
+    if (!dq_row_begin(w, &object, there)) return;
+    if (form == DQ_FORM_MEAN) {
+        value_rows(w, n.mean);
+    } else {
+        DQ_PUT(w, delta ? "delta" : "value", n.mean.value,
+               delta ? "The difference; null: there is none." : "The number; null: there is none.",
+               .when = DQ_NULL);
+        DQ_PUT(w, "stderr", n.mean.std_err, "Its standard error; null: not known.",
+               .when = DQ_NULL);
+    }
+    if (form <= DQ_FORM_SCORE) clusters_row(w, n.mean, DQ_NULL | DQ_AT_0);
+    if (form != DQ_FORM_MEAN)
+        DQ_INTERVAL(w, "interval", n.interval, "Of 95 %; null: there is none.");
+    if (form == DQ_FORM_LOSS) clusters_row(w, n.mean, 0);
+    if (form == DQ_FORM_MEAN) why_row(w, NULL);
+    if (form == DQ_FORM_CROSS) DQ_PUT(w, "model", n.model, "That model.");
+    dq_row_end(w);
+}
+
+void cmd_eval_flips_put(dq_row_writer *w, const dq_row *row, bool there, const dq_stat_flips *f)
+{
+    dq_row object = *row;
+    object.type = DQ_ROW_OBJECT;
+    object.def = "flips";
+    if (!dq_row_begin(w, &object, there)) return;
+    DQ_PUT(w, "n01", f->n01, "Items whose score fell.");
+    DQ_PUT(w, "n10", f->n10, "Items whose score rose.");
+    DQ_PUT(w, "delta", f->delta, "Mean score less that of the other run.", .when = DQ_NULL);
+    DQ_PUT(w, "stderr", f->std_err, "Paired standard error of delta.", .when = DQ_NULL);
+    DQ_INTERVAL(w, "interval", f->interval, "95 % interval of delta.");
+    DQ_PUT(w, "n_clusters", f->clusters, "Clusters that the error is over.");
+    DQ_PUT(w, "p", f->p, "Of a two-sided test that both are equal.", .when = DQ_NULL);
+    DQ_PUT(w, "test", f->clustered ? "t, clustered" : "McNemar, exact", "Which one.",
+           DQ_WORD("t, clustered", "McNemar, exact"));
+    DQ_PUT(w, "mcnemar_p", f->clustered ? DQ_NO_REAL : f->p,
+           "p where the test is McNemar's, else null.", .when = DQ_NULL);
+    dq_row_end(w);
+}
+
+void cmd_eval_ints_put(dq_row_writer *w, const dq_row *row, const int32_t *x, int64_t n)
+{
+    if (!dq_row_begin(w, row, n || !(row->when & DQ_NULL))) return;
+    for (int64_t i = 0; DQ_MORE(w, i, n); i++) DQ_PUT(w, NULL, x[i], NULL);
+    dq_row_end(w);
+}
+
+void cmd_eval_field_rows(dq_row_writer *w, const cmd_eval_field *list, const dq_eval_numbers *x,
+                         const char *why)
 {
     for (const cmd_eval_field *f = list; f && f->name; f++) {
+        const bool real = f->type == DQ_FIELD_REAL;
         const dq_mean m = field_value(f, x);
-        json_t *of = f->of ? json_object_get(metrics, f->of) : NULL;
-        char std_err[64];
-        snprintf(std_err, sizeof std_err, "%s_stderr", f->name);
-        if (of)
-            json_object_set_new(of, f->name, dq_document_real(m.value));
-        else if (f->type == DQ_FIELD_MEAN)
-            json_object_set_new(metrics, f->name, cmd_eval_mean_json(m));
-        else if (!isnan(m.value))
-            json_object_set_new(metrics, f->name, dq_document_metric(m.value, m.std_err));
-        if (of && f->type == DQ_FIELD_MEAN)
-            json_object_set_new(of, std_err, dq_document_real(m.std_err));
+        bool more = false;
+        for (const cmd_eval_field *k = list; k->name; k++)
+            more = more || (k->of && strcmp(k->of, f->name) == 0);
+        if (f->of) continue;
+        if (!dq_row_begin(w,
+                          &(const dq_row){.name = f->name,
+                                          .about = f->about,
+                                          .type = DQ_ROW_OBJECT,
+                                          .when = real ? DQ_OUT : 0,
+                                          .def = real   ? "perplexity"
+                                                 : more ? NULL
+                                                        : "mean"},
+                          !w->live || !real || !isnan(m.value)))
+            continue;
+        value_rows(w, m);
+        if (!real) clusters_row(w, m, DQ_NULL | DQ_AT_0);
+        for (const cmd_eval_field *k = list; k->name; k++) {
+            char std_err[64];
+            if (!k->of || strcmp(k->of, f->name) != 0) continue;
+            const dq_mean of = field_value(k, x);
+            DQ_PUT(w, k->name, of.value, k->about, .when = DQ_NULL);
+            snprintf(std_err, sizeof std_err, "%s_stderr", k->name);
+            if (k->type == DQ_FIELD_MEAN)
+                DQ_PUT(w, std_err, of.std_err, "Its standard error.", .when = DQ_NULL);
+        }
+        if (!real) why_row(w, isnan(m.value) ? why : NULL);
+        dq_row_end(w);
     }
 }
 
@@ -216,58 +313,6 @@ void cmd_eval_cell_text(dq_table *t, const json_t *x)
     dq_table_cell(t, "%s", json_is_string(x) ? json_string_value(x) : "-");
 }
 
-json_t *cmd_eval_metric_json(dq_mean m)
-{
-    return dq_document_metric(m.value, m.std_err);
-}
-
-json_t *cmd_eval_score_json(dq_mean m, dq_interval x)
-{
-    json_t *o = cmd_eval_mean_json(m);
-    json_object_set_new(o, "interval", cmd_eval_interval_json(x));
-    return o;
-}
-
-json_t *cmd_eval_mean_json(dq_mean m)
-{
-    json_t *o = cmd_eval_metric_json(m);
-    json_object_set_new(o, "n_clusters",
-                        m.clusters ? json_integer((json_int_t)m.clusters) : json_null());
-    return o;
-}
-
-json_t *cmd_eval_ints_json(const int32_t *x, int64_t n)
-{
-    json_t *l = json_array();
-    for (int64_t i = 0; i < n; i++) json_array_append_new(l, json_integer(x[i]));
-    return l;
-}
-
-json_t *cmd_eval_interval_json(dq_interval x)
-{
-    if (isnan(x.low)) return json_null();
-    json_t *l = json_array();
-    json_array_append_new(l, dq_document_real(x.low));
-    json_array_append_new(l, dq_document_real(x.high));
-    return l;
-}
-
-json_t *cmd_eval_delta_json(dq_mean m, dq_interval x)
-{
-    return json_pack("{s:o,s:o,s:o}", "delta", dq_document_real(m.value), "stderr",
-                     dq_document_real(m.std_err), "interval", cmd_eval_interval_json(x));
-}
-
-json_t *cmd_eval_flips_json(const dq_stat_flips *f)
-{
-    return json_pack("{s:I,s:I,s:o,s:o,s:o,s:I,s:o,s:s,s:o}", "n01", (json_int_t)f->n01, "n10",
-                     (json_int_t)f->n10, "delta", dq_document_real(f->delta), "stderr",
-                     dq_document_real(f->std_err), "interval", cmd_eval_interval_json(f->interval),
-                     "n_clusters", (json_int_t)f->clusters, "p", dq_document_real(f->p), "test",
-                     f->clustered ? "t, clustered" : "McNemar, exact", "mcnemar_p",
-                     dq_document_real(f->clustered ? (double)NAN : f->p));
-}
-
 bool cmd_eval_math_swept(const dq_eval *e)
 {
     const dq_eval_row *first = NULL;
@@ -339,22 +384,22 @@ int cmd_eval_result_of(const dq_eval *e, int row)
     return n;
 }
 
-json_t *cmd_eval_same_as_json(const dq_eval *e, int row)
+int cmd_eval_same_as(const dq_eval *e, int row)
 {
     for (int i = 0; i < row; i++) {
-        if (e->row[i].shown && e->row[i].same == e->row[row].same)
-            return json_integer(cmd_eval_result_of(e, i));
+        if (e->row[i].shown && e->row[i].same == e->row[row].same) return cmd_eval_result_of(e, i);
     }
-    return json_null();
+    return -1;
 }
 
-void cmd_eval_row_keys(json_t *o, const cmd_eval_view *v, const dq_eval_row *r)
+void cmd_eval_row_keys(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_row *r)
 {
-    json_object_set_new(o, "model", json_string(v->names[r->model]));
-    json_object_set_new(o, "task", json_string(dq_eval_source_of(v->e, r)->name));
-    dq_kv_report_logit(o, r->logit);
-    if (!dq_kv_spec_is_plain(&r->kv)) json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
-    json_object_set_new(o, "math", json_string(dq_num_name[r->math.linear]));
+    DQ_PUT(w, "model", v->names[r->model], NULL);
+    DQ_PUT(w, "task", dq_eval_source_of(v->e, r)->name, NULL);
+    dq_kv_report_logit_rows(w, &r->logit, NULL);
+    DQ_PUT(w, "kv", dq_kv_spec_is_plain(&r->kv) ? NULL : dq_kv_spec_json(&r->kv), NULL,
+           .when = DQ_OUT, DQ_KV_SPEC);
+    DQ_PUT(w, "math", dq_num_name[r->math.linear], NULL);
 }
 
 bool cmd_eval_kv_swept(const dq_eval *e)
