@@ -66,12 +66,6 @@ void dq_size_rows(dq_row_writer *w, const dq_model *m)
     dq_size_rows_of(w, &s);
 }
 
-void dq_size_report_json(json_t *o, const dq_model *m)
-{
-    dq_row_writer w = dq_row_json(o);
-    dq_size_rows(&w, m);
-}
-
 void dq_head_order_row(dq_row_writer *w, const dq_model *m)
 {
     DQ_PUT(w, "head_order", dq_head_order_pairing_name(m->map.pairing),
@@ -197,11 +191,6 @@ dq_status dq_input_head_order_check(const dq_input_head_order *h, dq_err *err)
     if (!h->word.text || h->used) return DQ_OK;
     return dq_fail(err, DQ_MISMATCH, "--head-order %s: no model here has two maps per head",
                    h->word.text);
-}
-
-json_t *dq_input_head_order_json(const dq_input_head_order *h)
-{
-    return h->word.text ? json_string(h->word.text) : json_null();
 }
 
 dq_status dq_input_model(dq_model **out, const char *path, dq_input_head_order *h,
@@ -373,14 +362,6 @@ void dq_input_put_model(dq_row_writer *w, const dq_model *m)
     if (!DQ_OBJECT(w, NULL, "A model that was read.", .def = "input_model")) return;
     dq_input_model_rows(w, m);
     dq_row_end(w);
-}
-
-json_t *dq_input_model_json(const dq_model *m)
-{
-    json_t *o = json_object();
-    dq_row_writer w = dq_row_json(o);
-    dq_input_model_rows(&w, m);
-    return o;
 }
 
 void dq_input_put_text(dq_row_writer *w, const dq_input_text *t)

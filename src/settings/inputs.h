@@ -33,7 +33,6 @@ enum { DQ_SIZE_REPORT_TEXT = 64 };
 const char *dq_size_report_text(char buf[DQ_SIZE_REPORT_TEXT], const dq_model *m);
 void dq_size_rows_of(dq_row_writer *w, const dq_model_size *s);
 void dq_size_rows(dq_row_writer *w, const dq_model *m);
-void dq_size_report_json(json_t *o, const dq_model *m);
 /* "head_order" */
 void dq_head_order_row(dq_row_writer *w, const dq_model *m);
 
@@ -69,8 +68,6 @@ const char *const *dq_input_head_order_offer(dq_input_head_order *h);
 void dq_input_head_order_read(dq_input_head_order *h);
 /* After the last one: DQ_MISMATCH where no model used it. */
 dq_status dq_input_head_order_check(const dq_input_head_order *h, dq_err *err);
-/* "halves" or null, for `settings`. */
-json_t *dq_input_head_order_json(const dq_input_head_order *h);
 /* Opens a MODEL argument and passes on its warnings. h: NULL allowed. */
 dq_status dq_input_model(dq_model **out, const char *path, dq_input_head_order *h,
                          dq_logger *logger, dq_err *err);
@@ -112,7 +109,6 @@ dq_status dq_input_encode(dq_input_ids *out, const dq_tokenizer *t, const dq_inp
 /* Entries of `inputs` in documents. */
 void dq_input_put_model(dq_row_writer *w, const dq_model *m);
 void dq_input_put_text(dq_row_writer *w, const dq_input_text *t);
-json_t *dq_input_model_json(const dq_model *m);
 void dq_input_model_rows(dq_row_writer *w, const dq_model *m);
 
 #endif
