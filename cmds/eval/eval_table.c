@@ -16,6 +16,7 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +49,32 @@ typedef struct front {
     bool windows;
     const char *metric;
 } front;
+
+/* Sentences of the document, which table and page print. False: there is nothing to read them from;
+ * the list is ended by the caller in any case. */
+static bool begin_says(dq_row_writer *w, const char *about, unsigned when)
+{
+    DQ_BEGIN(w, LIST, "says", true, about, .when = when);
+    if (!w->live) DQ_PUT(w, NULL, "", NULL);
+    return w->live;
+}
+
+DQ_PRINTF(2, 3) static void say(dq_row_writer *w, const char *fmt, ...)
+{
+    char text[4096];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    DQ_PUT(w, NULL, text, NULL);
+}
+
+/* The i-th sentence; "": there is none. */
+static const char *said(const json_t *of, size_t i)
+{
+    const char *s = json_string_value(json_array_get(json_object_get(of, "says"), i));
+    return s ? s : "";
+}
 
 static const char *text_of(const json_t *o, const char *member)
 {
@@ -237,6 +264,20 @@ static void front_rows(dq_row_writer *w, const front *f)
     DQ_PUT(w, "cluster", dq_eval_cluster(e, r), "What errors take for independent.");
     DQ_PUT(w, "comparisons", f->comparisons, "Comparisons that were made.");
     DQ_ITEMS(w, "points", point_rows, f, f->n, "Caches.");
+    int dominated = 0;
+    for (int i = 0; w->live && i < f->n; i++) dominated += f->of[i].front == DOMINATED;
+    if (begin_says(w, "What follows of these caches, a sentence each.", 0)) {
+        say(w,
+            "On the Pareto front: better than each of no more bytes (up to 1 %% more), by paired "
+            "95 %% intervals of %s.",
+            f->metric);
+        say(w,
+            "%d of %d are dominated by one of no more bytes. %lld comparisons, each at 95 %%: "
+            "about "
+            "%.1f of their intervals are expected to miss by chance.",
+            dominated, f->n, (long long)f->comparisons, 0.05 * (double)f->comparisons);
+    }
+    dq_row_end(w);
     dq_row_end(w);
 }
 
@@ -299,31 +340,24 @@ dq_status cmd_eval_pareto(const cmd_eval_view *v, dq_err *err)
     size_t i, k;
     json_array_foreach(json_object_get(v->doc, "pareto_fronts"), i, x)
     {
-        const char *metric = text_of(x, "metric");
+        const char *metric = text_of(x, "metric"), *rule = said(x, 0);
         const char *titles[] = {"KV",       "share of 16 bits", metric, "front", "compared with",
                                 "worse by", "interval"};
         const json_t *points = json_object_get(x, "points");
-        const double n = cmd_eval_real(x, "comparisons"), bits = cmd_eval_real(x, "logit_bits");
-        int dominated = 0;
+        const double bits = cmd_eval_real(x, "logit_bits");
         dq_table *t;
         DQ_TRY(dq_table_new(&t, titles, (int)(sizeof titles / sizeof *titles), err));
         json_array_foreach(points, k, p)
         {
-            if (strcmp(is_of(p, ""), is_name[DOMINATED]) == 0)
-                dominated++;
-            else
+            if (strcmp(is_of(p, ""), is_name[DOMINATED]) != 0)
                 point_cells(t, points, p, strcmp(metric, "kld_nats") == 0);
         }
         printf("\nWhat the bytes of the KV cache buy, %s, %s, %.0f-bit logits", text_of(x, "model"),
                text_of(x, "task"), bits);
         if (bits < 16) printf(" (%s)", text_of(x, "logit_granularity"));
-        printf(", %s. On the Pareto front: better than each of no more bytes (up to 1 %% more), by "
-               "paired 95 %% intervals of %s:\n",
-               json_string_value(cmd_eval_at(x, "math.linear")), metric);
-        if (dq_table_print(t, err) == DQ_OK)
-            printf("%d of %zu are dominated by one of no more bytes. %.0f comparisons, each at "
-                   "95 %%: about %.1f of their intervals are expected to miss by chance.\n",
-                   dominated, json_array_size(points), n, 0.05 * n);
+        printf(", %s. %.*s:\n", json_string_value(cmd_eval_at(x, "math.linear")),
+               (int)strlen(rule) - 1, rule);
+        if (dq_table_print(t, err) == DQ_OK) printf("%s\n", said(x, 1));
         dq_table_free(t);
         DQ_TRY(err->code);
     }
@@ -401,37 +435,20 @@ static const char *clusters_text(char *buf, size_t cap, int64_t n, const char *c
     return buf;
 }
 
-static bool has_cross(const dq_eval *e, const int *row, int n)
-{
-    for (int i = 0; i < n; i++) {
-        if (cmd_eval_cross_row(e, row[i]) < 0) return false;
-    }
-    return true;
-}
-
-/* How many differences the averages show. */
-static int averages_compared(const dq_eval *e)
-{
-    int n = 0;
-    for (int i = 0; i < e->n_rows; i++) {
-        int row[DQ_EVAL_SOURCES];
-        const int k = dq_eval_average_rows(row, e, i);
-        if (k == 0 || e->row[i].same != i) continue;
-        n += e->row[i].ref != i;
-        n += has_cross(e, row, k);
-    }
-    return n;
-}
-
 /* Counts quoted differences to references, between models, and of their means over tasks; a cache
  * under several names counts once. */
-static int n_comparisons(const dq_eval *e)
+static int n_comparisons(const cmd_eval_view *v)
 {
-    int n = averages_compared(e);
-    for (int i = 0; i < e->n_rows; i++) {
-        if (!is_compared(e, i) || e->row[i].same != i) continue;
-        n += e->row[i].ref != i;
-        n += cmd_eval_cross_row(e, i) >= 0;
+    const json_t *averages = json_object_get(v->doc, "averages");
+    int n = 0, row[DQ_EVAL_SOURCES];
+    size_t at = 0;
+    for (int i = 0; i < v->e->n_rows; i++) {
+        const json_t *of[2] = {is_compared(v->e, i) ? cmd_eval_result(v, i) : NULL, NULL};
+        if (dq_eval_average_rows(row, v->e, i)) of[1] = json_array_get(averages, at++);
+        for (int k = 0; v->e->row[i].same == i && k < 2; k++) {
+            n += json_is_object(json_object_get(of[k], "paired"));
+            n += json_is_object(json_object_get(of[k], "cross_paired"));
+        }
     }
     return n;
 }
@@ -461,35 +478,34 @@ static int first_clustered(const dq_eval *e)
     return -1;
 }
 
-static void print_notes(const dq_eval *e)
+static void say_notes(dq_row_writer *w, const cmd_eval_view *v)
 {
-    const int n = n_comparisons(e), clustered = first_clustered(e);
-    if (!has_windows(e, false) && !has_windows(e, true)) return;
-    printf("\n\u00b1 is one standard error over the clusters of the row. ");
-    if (has_windows(e, false)) printf("Where no item differs, a 95 %% bound stands instead. ");
-    if (n == 0) {
-        printf("No row is compared with another.\n");
-        return;
-    }
-    printf("Differences are paired%s", has_windows(e, true) ? "; of a text, of its NLL" : "");
+    const dq_eval *e = v->e;
+    const bool items = has_windows(e, false), texts = has_windows(e, true);
+    const int n = n_comparisons(v), clustered = first_clustered(e);
+    const char *bound = items ? "Where no item differs, a 95 % bound stands instead. " : "";
+    char name[48], test[96] = "";
+    if (!items && !texts) return;
     if (clustered >= 0) {
-        char name[48];
-        printf("; p: t test over %s, else exact McNemar test",
-               strchr(clusters_text(name, sizeof name, 2, dq_eval_cluster(e, &e->row[clustered])),
-                      ' ') +
-                   1);
-    } else if (has_windows(e, false))
-        printf("; p: exact McNemar test");
-    printf(".\n");
+        clusters_text(name, sizeof name, 2, dq_eval_cluster(e, &e->row[clustered]));
+        snprintf(test, sizeof test, "; p: t test over %s, else exact McNemar test",
+                 strchr(name, ' ') + 1);
+    } else if (items) {
+        snprintf(test, sizeof test, "; p: exact McNemar test");
+    }
+    if (n == 0) snprintf(test, sizeof test, "No row is compared with another");
+    say(w, "\u00b1 is one standard error over the clusters of the row. %s%s%s%s.", bound,
+        n ? "Differences are paired" : "", n && texts ? "; of a text, of its NLL" : "", test);
     if (n == 1)
-        printf("1 comparison, at 95 %%.\n");
-    else
-        printf("%d comparisons, each at 95 %%: about %.1f of their intervals are "
-               "expected to miss by chance.\n",
-               n, 0.05 * n);
+        say(w, "1 comparison, at 95 %%.");
+    else if (n)
+        say(w,
+            "%d comparisons, each at 95 %%: about %.1f of their intervals are expected to miss by "
+            "chance.",
+            n, 0.05 * n);
 }
 
-static void print_shares(const dq_eval *e)
+static void say_shares(dq_row_writer *w, const dq_eval *e)
 {
     bool any = false, nothing = false;
     for (int i = 0; i < e->n_rows; i++) {
@@ -498,11 +514,12 @@ static void print_shares(const dq_eval *e)
         any = true;
         nothing = nothing || dq_kv_report_shares_of(&r->kv, &r->work.cached).saves_nothing;
     }
-    if (!any || !cmd_eval_kv_swept(e)) return;
-    printf("kept: share of a context's tokens that its cache holds. share of 16 bits: bytes held "
-           "(codes, scales, index,\nwhat is not coded) over those of the whole context at 2 an "
-           "element.%s\n",
-           nothing ? " From 1 on a cache " DQ_KV_SAVES_NOTHING "." : "");
+    if (any && cmd_eval_kv_swept(e))
+        say(w,
+            "kept: share of a context's tokens that its cache holds. share of 16 bits: bytes held "
+            "(codes, scales, index, what is not coded) over those of the whole context at 2 an "
+            "element.%s",
+            nothing ? " From 1 on a cache " DQ_KV_SAVES_NOTHING "." : "");
 }
 
 /* Whether m and k are their own references and scored the same tokens of a text. */
@@ -520,67 +537,48 @@ static bool stand_apart(const dq_eval *e, int m, int k)
     return false;
 }
 
-void cmd_eval_claims(const cmd_eval_view *v)
+static void say_references(dq_row_writer *w, const cmd_eval_view *v)
 {
-    bool first = true;
-    print_notes(v->e);
-    print_shares(v->e);
     const dq_eval *e = v->e;
+    char names[2048] = "";
     for (int m = 0; m < e->n_models; m++) {
         if (e->model[m].sourceless && compares(e, m))
-            printf("%s: compared with nothing, as its source checkpoint is not in the run. Add it, "
-                   "or --ref MODEL (the container itself: without what its weights lost).\n",
-                   v->names[m]);
+            say(w,
+                "%s: compared with nothing, as its source checkpoint is not in the run. Add it, or "
+                "--ref MODEL (the container itself: without what its weights lost).",
+                v->names[m]);
     }
-    bool any = false;
     for (int m = 0; m < e->n_models; m++) {
-        bool apart = false;
-        for (int k = 0; k < e->n_models; k++) apart = apart || stand_apart(e, m, k);
-        if (apart) printf("%s%s", any ? ", " : "", v->names[m]);
-        any = any || apart;
+        const size_t n = strlen(names);
+        int k = 0;
+        while (k < e->n_models && !stand_apart(e, m, k)) k++;
+        if (k < e->n_models)
+            snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", v->names[m]);
     }
-    if (any)
-        printf(": each is its own reference, so neither KLD nor a difference of a text compares "
-               "them. --ref MODEL compares every row with one model.\n");
-    for (int i = 0; i < v->e->n_rows; i++) {
-        series f;
-        if (!series_of(&f, v, i)) continue;
-        if (first)
-            printf("\nLowest logit bits within the margin: loss at most %g (%s), by paired 95 %% "
-                   "intervals:\n",
-                   v->margin,
-                   !has_windows(v->e, true)    ? "of accuracy"
-                   : !has_windows(v->e, false) ? "nats of NLL"
-                                               : "of accuracy, or nats of NLL");
-        first = false;
-        const dq_eval_row *r = &v->e->row[f.row[f.n - 1]];
-        const char *cluster = dq_eval_cluster(v->e, r);
-        char label[DQ_KV_LABEL];
-        printf("  %s, %s, granularity %s", v->names[r->model], cmd_eval_title(v->e, f.row[0]),
-               dq_granularity_name[r->logit.granularity]);
-        if (cmd_eval_math_swept(v->e)) printf(", math %s", dq_num_name[r->math.linear]);
-        if (cmd_eval_kv_swept(v->e))
-            printf(", KV %s", dq_kv_report_label(label, sizeof label, &r->kv));
-        if (f.lowest)
-            printf(": %d\n", f.lowest);
-        else
-            printf(": none\n");
-        for (int k = 0; k < f.n; k++) {
-            const json_t *y = f.verdict[k];
-            if (!y) continue;
-            const dq_interval x = cmd_eval_interval_of(y);
-            const int64_t missing = json_integer_value(json_object_get(y, "missing_clusters"));
-            printf("    %d bits: %s; loss %+.4f", v->e->row[f.row[k]].logit.bits, is_of(y, ""),
-                   cmd_eval_real(y, "loss"));
-            if (isnan(x.low))
-                printf(", no interval over one %s", cluster);
-            else
-                printf(", interval %+.4f to %+.4f", x.low, x.high);
-            if (missing)
-                printf(", roughly %s more would decide",
-                       clusters_text(label, sizeof label, missing, cluster));
-            printf("\n");
-        }
+    if (names[0])
+        say(w,
+            "%s: each is its own reference, so neither KLD nor a difference of a text compares "
+            "them. --ref MODEL compares every row with one model.",
+            names);
+}
+
+void cmd_eval_claims(const cmd_eval_view *v)
+{
+    const json_t *says = json_object_get(v->doc, "says"), *x,
+                 *lowest = json_object_get(v->doc, "lowest_logit_bits");
+    size_t i;
+    if (json_array_size(says)) printf("\n");
+    json_array_foreach(says, i, x) printf("%s\n", json_string_value(x));
+    if (json_array_size(lowest))
+        printf("\nLowest logit bits within the margin: loss at most %g (%s), by paired 95 %% "
+               "intervals:\n",
+               v->margin,
+               !has_windows(v->e, true)    ? "of accuracy"
+               : !has_windows(v->e, false) ? "nats of NLL"
+                                           : "of accuracy, or nats of NLL");
+    json_array_foreach(lowest, i, x)
+    {
+        for (size_t k = 0; *said(x, k); k++) printf("%s%s\n", k ? "    " : "  ", said(x, k));
     }
 }
 
@@ -670,6 +668,36 @@ static void verdict_rows(dq_row_writer *w, const cmd_eval_view *v, int row,
     dq_row_end(w);
 }
 
+static void say_lowest(dq_row_writer *w, const cmd_eval_view *v, const series *f)
+{
+    const dq_eval_row *r = &v->e->row[f->row[f->n - 1]];
+    const char *cluster = dq_eval_cluster(v->e, r);
+    char math[32] = "", kv[DQ_KV_LABEL + 8] = "", label[DQ_KV_LABEL], lowest[16] = "none";
+    if (cmd_eval_math_swept(v->e))
+        snprintf(math, sizeof math, ", math %s", dq_num_name[r->math.linear]);
+    if (cmd_eval_kv_swept(v->e))
+        snprintf(kv, sizeof kv, ", KV %s", dq_kv_report_label(label, sizeof label, &r->kv));
+    if (f->lowest) snprintf(lowest, sizeof lowest, "%d", f->lowest);
+    say(w, "%s, %s, granularity %s%s%s: %s", v->names[r->model], cmd_eval_title(v->e, f->row[0]),
+        dq_granularity_name[r->logit.granularity], math, kv, lowest);
+    for (int k = 0; k < f->n; k++) {
+        const json_t *y = f->verdict[k];
+        const dq_interval x = cmd_eval_interval_of(y);
+        const int64_t missing = json_integer_value(json_object_get(y, "missing_clusters"));
+        char of[80], more[96] = "";
+        if (!y) continue;
+        if (isnan(x.low))
+            snprintf(of, sizeof of, "no interval over one %s", cluster);
+        else
+            snprintf(of, sizeof of, "interval %+.4f to %+.4f", x.low, x.high);
+        if (missing)
+            snprintf(more, sizeof more, ", roughly %s more would decide",
+                     clusters_text(label, sizeof label, missing, cluster));
+        say(w, "%d bits: %s; loss %+.4f, %s%s", v->e->row[f->row[k]].logit.bits, is_of(y, ""),
+            cmd_eval_real(y, "loss"), of, more);
+    }
+}
+
 static void lowest_rows(dq_row_writer *w, const cmd_eval_view *v, const series *f)
 {
     const dq_eval_row *r = DQ_LIVE(w, &v->e->row[f->row[f->n - 1]]);
@@ -690,13 +718,15 @@ static void lowest_rows(dq_row_writer *w, const cmd_eval_view *v, const series *
         DQ_PUT(w, bits, is_of(f->verdict[k], DQ_EVAL_IS_REFERENCE), NULL);
     }
     dq_row_end(w);
+    if (begin_says(w, "What is lowest, and what each width loses.", 0)) say_lowest(w, v, f);
+    dq_row_end(w);
     dq_row_end(w);
 }
 
 void cmd_eval_claims_rows(dq_row_writer *w, const cmd_eval_view *v)
 {
-    const int n = w->live ? n_comparisons(v->e) : 0;
-    series f;
+    const int n = w->live ? n_comparisons(v) : 0;
+    series f = {.n = 0};
     DQ_BEGIN(w, OBJECT, "comparisons", true, "How many verdicts there are.", .when = DQ_SOMETIMES);
     DQ_PUT(w, "n", n, "Verdicts.");
     DQ_PUT(w, "level", 0.95, "Level of each interval.");
@@ -706,6 +736,12 @@ void cmd_eval_claims_rows(dq_row_writer *w, const cmd_eval_view *v)
              "Lowest bits of logits that lose nothing, of each sweep.", .when = DQ_SOMETIMES);
     for (int i = 0; DQ_MORE(w, i, v->e->n_rows); i++) {
         if (!w->live || series_of(&f, v, i)) lowest_rows(w, v, &f);
+    }
+    dq_row_end(w);
+    if (begin_says(w, "What the results rest on, a sentence each.", DQ_SOMETIMES)) {
+        say_notes(w, v);
+        say_shares(w, v->e);
+        say_references(w, v);
     }
     dq_row_end(w);
 }
