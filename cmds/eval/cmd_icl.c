@@ -44,24 +44,6 @@ static dq_status put_plateau(dq_row_writer *w, const cmd_eval_view *v, int row, 
     return DQ_OK;
 }
 
-/* Numbers of shots that some row has, rising. */
-static int all_shots(const dq_eval *e, int *shots)
-{
-    int n = 0;
-    for (int i = 0; i < e->n_rows; i++) {
-        const dq_icl_plan *p = e->ids[e->row[i].ids].own;
-        if (!cmd_eval_kind_shows(&cmd_eval_icl, e, i)) continue;
-        for (int k = 0; k < p->n_shots; k++) {
-            int at = 0;
-            while (at < n && shots[at] < p->shots[k]) at++;
-            if (n == DQ_ICL_SHOTS || (at < n && shots[at] == p->shots[k])) continue;
-            memmove(&shots[at + 1], &shots[at], (size_t)(n++ - at) * sizeof *shots);
-            shots[at] = p->shots[k];
-        }
-    }
-    return n;
-}
-
 static void runs_cell(dq_table *t, const json_t *x)
 {
     const long long n = json_integer_value(json_object_get(x, "runs"));
@@ -110,32 +92,26 @@ static void shots_cell(dq_table *t, const json_t *x)
 
 static dq_status icl_tables(const cmd_eval_view *v, dq_err *err)
 {
-    enum { HEAD = 2 };
     static const cmd_eval_key keys[] = {DQ_KEY_MODEL, DQ_KEY_BITS, DQ_KEY_GRANULARITY, DQ_KEY_MATH,
                                         DQ_KEY_KV,    DQ_KEY_TASK, DQ_KEYS_END};
-    static const cmd_eval_column range[] = {
-        DQ_COLUMN("order", "icl.demo_order", cmd_eval_cell_text),
-        DQ_COLUMN("shots", "icl.plateau", shots_cell),
-        DQ_COLUMN("acc", "icl.plateau.acc", cmd_eval_cell_score),
-        DQ_COLUMN("against reference", "icl.plateau.paired", cmd_eval_cell_score_change),
-        DQ_COLUMN("against first model", "icl.plateau.cross_paired", cmd_eval_cell_score_change)};
-    cmd_eval_column mean[HEAD + DQ_ICL_SHOTS] = {range[0],
-                                                 DQ_COLUMN("acc", "icl.curve", runs_cell)};
-    cmd_eval_column margin[HEAD + DQ_ICL_SHOTS] = {
-        range[0], DQ_COLUMN("acc", "icl.permutation_spread", permutations_cell)};
-    char title[DQ_ICL_SHOTS][32];
-    int shots[DQ_ICL_SHOTS];
-    const int n = all_shots(v->e, shots);
-    if (n == 0) return DQ_OK;
-    for (int i = 0; i < n; i++) {
-        snprintf(title[i], sizeof title[i], "%d shot%s", shots[i], shots[i] == 1 ? "" : "s");
-        mean[HEAD + i] =
-            (cmd_eval_column){title[i], "icl.curve", point_cell, .label = "shots", .at = shots[i]};
-        margin[HEAD + i] = (cmd_eval_column){title[i], "icl.permutation_spread", margin_cell,
-                                             .label = "shots", .at = shots[i]};
-    }
-    const cmd_eval_table_of curve = {keys, mean, HEAD + n, 1, margin},
-                            over_range = {keys, range, 5, 1, NULL};
+    static const cmd_eval_column
+        mean[] = {DQ_COLUMN("order", "icl.demo_order", cmd_eval_cell_text),
+                  DQ_COLUMN("acc", "icl.curve", runs_cell),
+                  {.path = "icl.curve", .cell = point_cell, .label = "shots", .unit = "shots"}},
+        margin[] = {DQ_COLUMN("order", "icl.demo_order", cmd_eval_cell_text),
+                    DQ_COLUMN("acc", "icl.permutation_spread", permutations_cell),
+                    {.path = "icl.permutation_spread",
+                     .cell = margin_cell,
+                     .label = "shots",
+                     .unit = "shots"}},
+        range[] = {DQ_COLUMN("order", "icl.demo_order", cmd_eval_cell_text),
+                   DQ_COLUMN("shots", "icl.plateau", shots_cell),
+                   DQ_COLUMN("acc", "icl.plateau.acc", cmd_eval_cell_score),
+                   DQ_COLUMN("against reference", "icl.plateau.paired", cmd_eval_cell_score_change),
+                   DQ_COLUMN("against first model", "icl.plateau.cross_paired",
+                             cmd_eval_cell_score_change)};
+    const cmd_eval_table_of curve = {keys, mean, 3, 1, 1, margin},
+                            over_range = {keys, range, 5, 1, 0, NULL};
     DQ_TRY(cmd_eval_pivot(
         v, &cmd_eval_icl,
         "Accuracy by the number of demonstrations (\u00b1 standard deviation over runs):", &curve,

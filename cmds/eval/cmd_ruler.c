@@ -311,19 +311,9 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
 {
     static const cmd_eval_key keys[] = {DQ_KEY_MODEL, DQ_KEY_TASK, DQ_KEY_LOGIT,
                                         DQ_KEY_MATH,  DQ_KEY_KV,   DQ_KEYS_END};
-    char name[LENGTHS][24];
-    cmd_eval_column column[LENGTHS];
-    const prompts *set = NULL;
-    for (int i = 0; i < v->e->n_rows && !set; i++) {
-        if (cmd_eval_kind_shows(&cmd_eval_ruler, v->e, i)) set = prompts_of(v->e, &v->e->row[i]);
-    }
-    if (!set || set->n_lengths < 2) return DQ_OK;
-    for (int l = 0; l < set->n_lengths; l++) {
-        snprintf(name[l], sizeof name[l], "%d tokens", set->length[l]);
-        column[l] = (cmd_eval_column){name[l], "ruler.cells", acc_cell, .label = "length",
-                                      .at = set->length[l]};
-    }
-    const cmd_eval_table_of p = {.keys = keys, .column = column, .n = set->n_lengths};
+    static const cmd_eval_column acc = {
+        .path = "ruler.cells", .cell = acc_cell, .label = "length", .unit = "tokens"};
+    const cmd_eval_table_of p = {.keys = keys, .column = &acc, .n = 1, .labels = 2};
     return cmd_eval_pivot(v, &cmd_eval_ruler, "Accuracy by length:", &p, err);
 }
 

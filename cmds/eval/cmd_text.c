@@ -50,17 +50,14 @@ static bool compared(const dq_eval *e)
     return false;
 }
 
-/* Columns of the NLL up to each mark, or of its difference to the reference. */
-static void position_columns(cmd_eval_column *column, char (*name)[24], const int64_t *at, int n,
-                             bool difference)
-{
-    for (int i = 0; i < n; i++) {
-        snprintf(name[i], sizeof name[i], "%lld", (long long)at[i]);
-        column[i] = (cmd_eval_column){
-            name[i], difference ? "positions.difference_nats" : "positions.cumulative_nll_nats",
-            difference ? cmd_eval_cell_change : cmd_eval_cell_mean, .at = i};
-    }
-}
+static const cmd_eval_column positions[] = {{.path = "positions.cumulative_nll_nats",
+                                             .cell = cmd_eval_cell_mean,
+                                             .labels = "positions.at",
+                                             .unit = ""},
+                                            {.path = "positions.difference_nats",
+                                             .cell = cmd_eval_cell_change,
+                                             .labels = "positions.at",
+                                             .unit = ""}};
 
 static dq_status print_positions(const cmd_eval_view *v, const dq_windows *w, dq_err *err)
 {
@@ -69,20 +66,18 @@ static dq_status print_positions(const cmd_eval_view *v, const dq_windows *w, dq
         DQ_COLUMN("beta", "positions.fit.beta", cmd_eval_cell_mean),
         DQ_COLUMN("gamma", "positions.fit.gamma", cmd_eval_cell_mean),
         DQ_COLUMN("residual", "positions.fit.residual_nats", cmd_eval_cell_real)};
-    char head[160], name[DQ_POSITIONS_MAX][24];
-    cmd_eval_column column[DQ_POSITIONS_MAX];
-    int64_t at[DQ_POSITIONS_MAX];
-    const int n = dq_text_numbers_positions(at, dq_window_scored(&w->win[0]));
+    char head[160];
+    int at[DQ_EVAL_LABELS];
+    cmd_eval_labels(at, v, &cmd_eval_text, &positions[0]);
     snprintf(head, sizeof head,
              "Mean NLL (nats) of the first tokens of each of %lld documents:", (long long)w->n);
-    position_columns(column, name, at, n, false);
-    DQ_TRY(print(v, head, column, n, err));
-    position_columns(column, name, at, n, true);
-    if (compared(v->e)) DQ_TRY(print(v, "The same, less that of the reference:", column, n, err));
+    DQ_TRY(print(v, head, &positions[0], 1, err));
+    if (compared(v->e))
+        DQ_TRY(print(v, "The same, less that of the reference:", &positions[1], 1, err));
     snprintf(head, sizeof head,
-             "alpha t^beta + gamma through the mean NLL of the first t tokens, t from %lld on "
+             "alpha t^beta + gamma through the mean NLL of the first t tokens, t from %d on "
              "(\u00b1 jackknife over documents):",
-             (long long)at[0]);
+             at[0]);
     return print(v, head, fit, 4, err);
 }
 
@@ -122,9 +117,6 @@ static dq_status text_csv(cmd_eval_column *column, int *n, const cmd_eval_view *
         DQ_COLUMNS_MEAN("ar_hit_delta_nats", "slices.ar_hit.delta_nats"),
         DQ_COLUMNS_MEAN("others_nll_nats", "slices.others.nll_nats"),
         DQ_COLUMNS_MEAN("others_delta_nats", "slices.others.delta_nats")};
-    static const cmd_eval_column positions[] = {
-        DQ_COLUMNS_MEAN("cumulative_nll_nats", "positions.cumulative_nll_nats"),
-        DQ_COLUMNS_MEAN("cumulative_difference_nats", "positions.difference_nats")};
     const dq_eval_ids *ids = ids_of(v->e);
     if (!ids) return DQ_OK;
     const dq_text_settings *s = v->e->source[ids->source].settings;
@@ -133,14 +125,16 @@ static dq_status text_csv(cmd_eval_column *column, int *n, const cmd_eval_view *
         *n += (int)(sizeof sliced / sizeof sliced[0]);
     }
     if (s->scheme != DQ_WINDOW_POSITIONS) return DQ_OK;
-    int64_t at[DQ_POSITIONS_MAX];
-    const int marks = dq_text_numbers_positions(at, dq_window_scored(&ids->win.win[0]));
+    int at[DQ_EVAL_LABELS];
+    const int marks = cmd_eval_labels(at, v, &cmd_eval_text, &positions[0]);
     for (int i = 0; i < 4 * marks; i++) {
         cmd_eval_column *c = &column[(*n)++];
-        *c = positions[i % 4];
-        c->at = i / 4;
-        c->title = dq_textf(v->e->a, err, "%s_%lld%s", positions[i % 4 / 2 * 2].title,
-                            (long long)at[i / 4], i % 2 ? "_stderr" : "");
+        *c = positions[i / 2 % 2];
+        c->at = at[i / 4];
+        c->member = i % 2 ? "stderr" : "value";
+        c->title =
+            dq_textf(v->e->a, err, "cumulative_%s_%d%s", i / 2 % 2 ? "difference_nats" : "nll_nats",
+                     at[i / 4], i % 2 ? "_stderr" : "");
         if (!c->title) return err->code;
     }
     return DQ_OK;

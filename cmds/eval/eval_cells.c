@@ -140,38 +140,27 @@ void cmd_eval_flips_put(dq_row_writer *w, const dq_row *row, bool there, const d
     dq_row_end(w);
 }
 
-void cmd_eval_ints_put(dq_row_writer *w, const dq_row *row, const int32_t *x, int64_t n)
-{
-    if (!dq_row_begin(w, row, n || !(row->when & DQ_NULL))) return;
-    for (int64_t i = 0; DQ_MORE(w, i, n); i++) DQ_PUT(w, NULL, x[i], NULL);
-    dq_row_end(w);
-}
-
 void cmd_eval_field_rows(dq_row_writer *w, const cmd_eval_field *list, const dq_eval_numbers *x,
                          const char *why)
 {
     for (const cmd_eval_field *f = list; f && f->name; f++) {
         const bool real = f->type == DQ_FIELD_REAL;
         const dq_mean m = field_value(f, x);
-        bool more = false;
-        for (const cmd_eval_field *k = list; k->name; k++)
-            more = more || (k->of && strcmp(k->of, f->name) == 0);
         if (f->of) continue;
         if (!dq_row_begin(w,
                           &(const dq_row){.name = f->name,
                                           .about = f->about,
                                           .type = DQ_ROW_OBJECT,
                                           .when = real ? DQ_OUT : 0,
-                                          .def = real   ? "perplexity"
-                                                 : more ? NULL
-                                                        : "mean"},
+                                          .def = real      ? "perplexity"
+                                                 : f[1].of ? NULL
+                                                           : "mean"},
                           !w->live || !real || !isnan(m.value)))
             continue;
         value_rows(w, m);
         if (!real) clusters_row(w, m, DQ_NULL | DQ_AT_0);
-        for (const cmd_eval_field *k = list; k->name; k++) {
+        for (const cmd_eval_field *k = f + 1; k->of; k++) {
             char std_err[64];
-            if (!k->of || strcmp(k->of, f->name) != 0) continue;
             const dq_mean of = field_value(k, x);
             DQ_PUT(w, k->name, of.value, k->about, .when = DQ_NULL);
             snprintf(std_err, sizeof std_err, "%s_stderr", k->name);
@@ -207,14 +196,54 @@ const cmd_eval_field *cmd_eval_field_find(const cmd_eval_field *list, const dq_e
 static const json_t *found(const json_t *result, const cmd_eval_column *c)
 {
     const json_t *x = cmd_eval_at(result, c->path), *element;
+    const json_t *labels = c->labels ? cmd_eval_at(result, c->labels) : x;
     size_t i;
     if (!json_is_array(x)) return x;
-    if (!c->label) return json_array_get(x, (size_t)c->at);
-    json_array_foreach(x, i, element)
+    if (!c->label && !c->labels) return json_array_get(x, (size_t)c->at);
+    json_array_foreach(labels, i, element)
     {
-        if (json_integer_value(json_object_get(element, c->label)) == c->at) return element;
+        if (c->label) element = json_object_get(element, c->label);
+        if (json_integer_value(element) == c->at) return json_array_get(x, i);
     }
     return NULL;
+}
+
+int cmd_eval_labels(int label[DQ_EVAL_LABELS], const cmd_eval_view *v, const cmd_eval_kind *kind,
+                    const cmd_eval_column *c)
+{
+    int n = 0;
+    for (int i = 0; i < v->e->n_rows; i++) {
+        const json_t *x,
+            *list = cmd_eval_at(cmd_eval_result(v, i), c->labels ? c->labels : c->path);
+        size_t k;
+        if (!cmd_eval_kind_shows(kind, v->e, i) || (int)json_array_size(list) <= n) continue;
+        n = 0;
+        json_array_foreach(list, k, x)
+        {
+            if (c->label) x = json_object_get(x, c->label);
+            if (n < DQ_EVAL_LABELS) label[n++] = (int)json_integer_value(x);
+        }
+    }
+    return n;
+}
+
+/* Writes what the columns of a table stand for: "2 shots". */
+static int expand(cmd_eval_column *out, const cmd_eval_column *column, int n, char title[][32],
+                  const int *label, int n_labels)
+{
+    int m = 0;
+    for (int i = 0; i < n; i++) {
+        const char *unit = column[i].unit;
+        if (!unit) out[m++] = column[i];
+        for (int k = 0; unit && k < n_labels; k++) {
+            snprintf(title[k], sizeof title[k], "%d%s%.*s", label[k], *unit ? " " : "",
+                     (int)strlen(unit) - (*unit && label[k] == 1), unit);
+            out[m] = column[i];
+            out[m].title = title[k];
+            out[m++].at = label[k];
+        }
+    }
+    return m;
 }
 
 void cmd_eval_column_cells(dq_table *t, const json_t *result, const cmd_eval_column *column, int n)
@@ -311,6 +340,13 @@ void cmd_eval_cell_real(dq_table *t, const json_t *x)
 void cmd_eval_cell_text(dq_table *t, const json_t *x)
 {
     dq_table_cell(t, "%s", json_is_string(x) ? json_string_value(x) : "-");
+}
+
+void cmd_eval_ints_put(dq_row_writer *w, const dq_row *row, const int32_t *x, int64_t n)
+{
+    if (!dq_row_begin(w, row, n || !(row->when & DQ_NULL))) return;
+    for (int64_t i = 0; DQ_MORE(w, i, n); i++) DQ_PUT(w, NULL, x[i], NULL);
+    dq_row_end(w);
 }
 
 bool cmd_eval_math_swept(const dq_eval *e)
@@ -540,19 +576,28 @@ dq_status cmd_eval_pivot(const cmd_eval_view *v, const cmd_eval_kind *kind, cons
                          const cmd_eval_table_of *p, dq_err *err)
 {
     const char *titles[DQ_KEYS + DQ_EVAL_COLUMNS];
+    char title[DQ_EVAL_LABELS][32];
+    cmd_eval_column line[2][DQ_EVAL_COLUMNS];
+    int label[DQ_EVAL_LABELS], n_labels = 0;
     const int keys = cmd_eval_key_titles(titles, v->e, p->keys);
     dq_table *t;
-    for (int i = 0; i < p->n; i++) titles[keys + i] = p->column[i].title;
-    DQ_TRY(dq_table_new(&t, titles, keys + p->n, err));
+    for (int i = 0; i < p->n; i++) {
+        if (p->column[i].unit) n_labels = cmd_eval_labels(label, v, kind, &p->column[i]);
+    }
+    if (n_labels < p->labels || !cmd_eval_kind_source(kind, v->e->source, v->e->n_sources))
+        return DQ_OK;
+    const int n = expand(line[0], p->column, p->n, title, label, n_labels);
+    if (p->second) expand(line[1], p->second, p->n, title, label, n_labels);
+    for (int i = 0; i < n; i++) titles[keys + i] = line[0][i].title;
+    DQ_TRY(dq_table_new(&t, titles, keys + n, err));
     dq_table_keys(t, keys + p->n_keys);
     for (int i = 0; i < v->e->n_rows; i++) {
         const json_t *result = cmd_eval_result(v, i);
         if (!cmd_eval_kind_shows(kind, v->e, i)) continue;
-        for (int line = 0; line < 2; line++) {
-            const cmd_eval_column *column = line ? p->second : p->column;
-            if (line && (!column || !found(result, &column[p->n_keys]))) continue;
+        for (int k = 0; k < (p->second ? 2 : 1); k++) {
+            if (k && !found(result, &line[k][p->n_keys])) continue;
             cmd_eval_key_cells(t, v, i, p->keys);
-            cmd_eval_column_cells(t, result, column, p->n);
+            cmd_eval_column_cells(t, result, line[k], n);
         }
     }
     printf("\n%s\n", head);

@@ -32,7 +32,7 @@ typedef enum cmd_eval_field_type { DQ_FIELD_MEAN, DQ_FIELD_REAL } cmd_eval_field
  * {"value", "stderr": null}; NaN is left out. */
 typedef struct cmd_eval_field {
     const char *name, *about; /* of the member */
-    const char *of;  /* the metric whose member it is: a mean is NAME and NAME_stderr there */
+    const char *of;  /* the metric above whose member it is: a mean is NAME and NAME_stderr */
     const char *csv; /* its column, and, of a mean, csv_stderr; NULL: every CSV has it */
     size_t at;       /* of the dq_mean or double */
     cmd_eval_field_type type;
@@ -63,13 +63,15 @@ cmd_eval_cell cmd_eval_cell_mean, cmd_eval_cell_change;        /* "0.6340 ± 0.0
 cmd_eval_cell cmd_eval_cell_score, cmd_eval_cell_score_change; /* with bounds where all is equal */
 cmd_eval_cell cmd_eval_cell_real, cmd_eval_cell_text;          /* "0.1234" */
 
-/* What stands at a path of a result. Of a list it is the element whose member `label` is `at`, or
- * (NULL) number `at`. */
+/* What stands at a path of a result. Of a list it is the element whose label is `at`, or (without
+ * labels) number `at`; a column with a `unit` stands for one of each label that results have. */
 typedef struct cmd_eval_column {
     const char *title, *path;
     cmd_eval_cell *cell; /* of a table */
     const char *member;  /* of a CSV: of what stands there; NULL: that itself */
-    const char *label;
+    const char *label;   /* the member of elements that is their label */
+    const char *labels;  /* or the path of a list of labels as long as that one */
+    const char *unit;    /* "tokens" */
     int at;
     int metric; /* 1 or 2: of a CSV, the title is what follows the name of that metric of a row's
                    kind, and the path leads to where it stands; else 0 */
@@ -113,15 +115,20 @@ int cmd_eval_key_titles(const char **titles, const dq_eval *e, const cmd_eval_ke
 void cmd_eval_key_cells(dq_table *t, const cmd_eval_view *v, int row, const cmd_eval_key *keys);
 
 struct cmd_eval_kind;
-enum { DQ_EVAL_COLUMNS = 160 };
+enum { DQ_EVAL_LABELS = 128, DQ_EVAL_COLUMNS = DQ_EVAL_LABELS + 32 };
+/* Labels of the longest list that results of the kind have; those of others are some of them.
+ * Returns their number. */
+int cmd_eval_labels(int label[DQ_EVAL_LABELS], const cmd_eval_view *v,
+                    const struct cmd_eval_kind *kind, const cmd_eval_column *c);
 typedef struct cmd_eval_table_of {
     const cmd_eval_key *keys;
-    const cmd_eval_column *column; /* [n] */
+    const cmd_eval_column *column; /* [n], one with a unit at most */
     int n, n_keys;                 /* n_keys: columns that tell rows apart as well */
+    int labels;                    /* that there are at least; else nothing is printed */
     const cmd_eval_column *second; /* [n] of a second line, where number n_keys leads to something;
                                       NULL: there is none */
 } cmd_eval_table_of;
-/* Prints, under `head`, a line for each result of the kind. */
+/* Prints, under `head`, a line for each result of the kind; without any, nothing. */
 dq_status cmd_eval_pivot(const cmd_eval_view *v, const struct cmd_eval_kind *kind, const char *head,
                          const cmd_eval_table_of *p, dq_err *err);
 
