@@ -485,29 +485,31 @@ static dq_status add_json(dq_sha256 *h, json_t *value, dq_err *err)
 static json_t *settings_json(const eval_run *x)
 {
     const dq_eval *e = &x->e;
-    const char *order = x->o.head_order.word.text;
-    json_t *o = json_object(), *kinds = json_object(), *files = json_array();
-    json_t *sources = json_array();
-    json_object_set_new(o, "ctx", json_integer((json_int_t)e->n_ctx));
-    json_object_set_new(o, "limit", json_integer((json_int_t)e->limit));
-    json_object_set_new(o, "bos", json_integer(e->bos));
-    json_object_set_new(o, "long", json_integer(e->too_long));
-    json_object_set_new(o, "head_order", order ? json_string(order) : json_null());
-    for (int i = 0; i < x->files.n; i++) json_array_append_new(files, json_string(x->files.sha[i]));
+    json_t *o = json_object();
+    dq_row_writer w = dq_row_json(o);
+    DQ_PUT(&w, "ctx", e->n_ctx, NULL);
+    DQ_PUT(&w, "limit", e->limit, NULL);
+    DQ_PUT(&w, "bos", e->bos, NULL);
+    DQ_PUT(&w, "long", e->too_long, NULL);
+    DQ_PUT(&w, "head_order", x->o.head_order.word.text, NULL);
+    DQ_LIST(&w, "files", NULL);
+    for (int i = 0; i < x->files.n; i++) DQ_PUT(&w, NULL, x->files.sha[i], NULL);
+    dq_row_end(&w);
+    DQ_LIST(&w, "sources", NULL);
+    for (int i = 0; i < e->n_sources; i++) {
+        DQ_ITEM(&w);
+        DQ_PUT(&w, "task", e->source[i].name, NULL);
+        DQ_PUT(&w, "num_fewshot", e->source[i].n_shots, NULL);
+        DQ_PUT(&w, "seed", e->source[i].seed, NULL);
+        dq_row_end(&w);
+    }
+    dq_row_end(&w);
+    DQ_BEGIN(&w, MAP, "kinds", true, NULL);
     for (int i = 0; i < e->n_sources; i++) {
         const cmd_eval_kind *kind = cmd_eval_kind_of(&e->source[i]);
-        const dq_eval_source *s = &e->source[i];
-        json_t *entry = json_object();
-        json_object_set_new(entry, "task", json_string(s->name));
-        json_object_set_new(entry, "num_fewshot", json_integer((json_int_t)s->n_shots));
-        json_object_set_new(entry, "seed", json_integer((json_int_t)s->seed));
-        json_array_append_new(sources, entry);
-        json_object_set_new(kinds, kind->name,
-                            cmd_eval_kind_scored(kind, cmd_eval_own(&x->o, kind), e));
+        DQ_PUT(&w, kind->name, cmd_eval_kind_scored(kind, cmd_eval_own(&x->o, kind), e), NULL);
     }
-    json_object_set_new(o, "files", files);
-    json_object_set_new(o, "sources", sources);
-    json_object_set_new(o, "kinds", kinds);
+    dq_row_end(&w);
     return o;
 }
 

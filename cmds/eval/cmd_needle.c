@@ -59,22 +59,19 @@ static dq_status put_entries(dq_row_writer *w, const cmd_eval_view *v, int row, 
 /* Cells of one row and N:R lie at first + length * n_depths + depth. */
 typedef struct grid {
     const cmd_eval_view *v;
-    int row;
-    const dq_needle_set *set;
+    int row, first, n_lengths, n_depths;
     const json_t *needle; /* of its result */
-    int64_t first;
-    int n_lengths, n_depths;
 } grid;
 
-static const dq_needle_cell *cell_of(const grid *g, int length, int depth)
-{
-    return &g->set->cell[g->first + (int64_t)length * g->n_depths + depth];
-}
-
-static const json_t *numbers_of(const grid *g, int length, int depth)
+static const json_t *cell_of(const grid *g, int length, int depth)
 {
     return json_array_get(json_object_get(g->needle, "cells"),
-                          (size_t)(g->first + (int64_t)length * g->n_depths + depth));
+                          (size_t)(g->first + length * g->n_depths + depth));
+}
+
+static long long count_of(const json_t *o, const char *path)
+{
+    return json_integer_value(cmd_eval_at(o, path));
 }
 
 static void share_cell(dq_table *t, const json_t *x)
@@ -100,11 +97,11 @@ static void head_cell(dq_table *t, const json_t *x)
 
 static void print_title(const grid *g, const char *what)
 {
-    const dq_needle_cell *c = cell_of(g, 0, 0);
+    const long long n = count_of(cell_of(g, 0, 0), "n_needles");
     const dq_eval_row *r = &g->v->e->row[g->row];
     char label[DQ_KV_LABEL];
-    printf("\n%s of %s, %d needle%s, %d asked for, %d-bit logits", what, g->v->names[r->model],
-           c->n, c->n == 1 ? "" : "s", c->r, r->logit.bits);
+    printf("\n%s of %s, %lld needle%s, %lld asked for, %d-bit logits", what, g->v->names[r->model],
+           n, n == 1 ? "" : "s", count_of(cell_of(g, 0, 0), "n_queries"), r->logit.bits);
     if (r->logit.bits < 16) printf(" (granularity %s)", dq_granularity_name[r->logit.granularity]);
     if (!dq_kv_spec_is_plain(&r->kv))
         printf(", KV %s", dq_kv_report_label(label, sizeof label, &r->kv));
@@ -116,14 +113,14 @@ static dq_status print_accuracy(const grid *g, dq_err *err)
     const char *titles[DQ_NEEDLE_SWEEP + 1] = {"depth"};
     dq_table *t;
     for (int l = 0; l < g->n_lengths; l++) {
-        snprintf(name[l], sizeof name[l], "%lld tokens", (long long)cell_of(g, l, 0)->length);
+        snprintf(name[l], sizeof name[l], "%lld tokens", count_of(cell_of(g, l, 0), "length"));
         titles[l + 1] = name[l];
     }
     DQ_TRY(dq_table_new(&t, titles, g->n_lengths + 1, err));
     for (int d = 0; d < g->n_depths; d++) {
-        dq_table_cell(t, "%d %%", cell_of(g, 0, d)->depth);
+        dq_table_cell(t, "%.0f %%", 100 * cmd_eval_real(cell_of(g, 0, d), "depth"));
         for (int l = 0; l < g->n_lengths; l++)
-            number_cell(t, cmd_eval_at(numbers_of(g, l, d), "acc.value"));
+            number_cell(t, cmd_eval_at(cell_of(g, l, d), "acc.value"));
     }
     dq_table_cell(t, "mean");
     for (int l = 0; l < g->n_lengths; l++) {
@@ -140,6 +137,8 @@ static dq_status print_accuracy(const grid *g, dq_err *err)
 /* As in Table 3 of arXiv 2410.05258, noise includes the other needles. */
 static dq_status print_attention(const grid *g, int length, dq_err *err)
 {
+    const dq_eval *e = g->v->e;
+    const dq_needle_settings *settings = dq_eval_source_of(e, &e->row[g->row])->settings;
     static const cmd_eval_column column[] = {
         DQ_COLUMN("answer", "attention.absolute.table3.answer", share_cell),
         DQ_COLUMN("noise", "attention.absolute.table3.noise", share_cell),
@@ -154,16 +153,16 @@ static dq_status print_attention(const grid *g, int length, dq_err *err)
     for (int i = 0; i < N; i++) titles[i + 1] = column[i].title;
     DQ_TRY(dq_table_new(&t, titles, N + 1, err));
     for (int d = 0; d < g->n_depths; d++) {
-        const json_t *x = numbers_of(g, length, d);
-        rows += json_integer_value(cmd_eval_at(x, "attention.head_rows"));
-        small += json_integer_value(cmd_eval_at(x, "attention.small_sums"));
-        dq_table_cell(t, "%d %%", cell_of(g, length, d)->depth);
+        const json_t *x = cell_of(g, length, d);
+        rows += count_of(x, "attention.head_rows");
+        small += count_of(x, "attention.small_sums");
+        dq_table_cell(t, "%.0f %%", 100 * cmd_eval_real(x, "depth"));
         cmd_eval_column_cells(t, x, column, N);
     }
     print_title(g, "Attention");
     printf(", %lld tokens, %s, |a| / sum |a|; noise counts other needles:\n",
-           (long long)cell_of(g, length, 0)->length,
-           g->set->settings->query_rows ? "rows of the question" : "last row");
+           count_of(cell_of(g, length, 0), "length"),
+           settings->query_rows ? "rows of the question" : "last row");
     if (dq_table_finish(t, err) == DQ_OK && small > 0)
         printf("|sum a| is below %g in %lld of %lld rows of heads, so a / sum a (in the JSON) is "
                "no share there.\n",
@@ -175,12 +174,12 @@ static dq_status needle_tables(const cmd_eval_view *v, dq_err *err)
 {
     for (int i = 0; i < v->e->n_rows; i++) {
         if (!cmd_eval_kind_shows(&cmd_eval_needle, v->e, i)) continue;
-        grid g = {.v = v, .row = i, .set = dq_needle_set_of(v->e, &v->e->row[i])};
-        const dq_needle_settings *s = g.set->settings;
+        const dq_needle_set *set = dq_needle_set_of(v->e, &v->e->row[i]);
+        const dq_needle_settings *s = set->settings;
+        grid g = {.v = v, .row = i, .n_depths = s->n_depths};
         g.needle = json_object_get(cmd_eval_result(v, i), "needle");
-        g.n_depths = s->n_depths;
-        g.n_lengths = (int)(g.set->n_cells / s->n_pairs / s->n_depths);
-        for (; g.first < g.set->n_cells; g.first += (int64_t)g.n_lengths * g.n_depths) {
+        g.n_lengths = (int)(set->n_cells / s->n_pairs / s->n_depths);
+        for (; g.first < set->n_cells; g.first += g.n_lengths * g.n_depths) {
             DQ_TRY(print_accuracy(&g, err));
             for (int l = 0; s->attention && l < g.n_lengths; l++)
                 DQ_TRY(print_attention(&g, l, err));

@@ -267,7 +267,7 @@ void cmd_eval_column_csv(dq_table *t, const json_t *result, const cmd_eval_colum
 
 /* Four decimals, or two significant digits where the error is small. */
 
-void cmd_eval_mean_cell(dq_table *t, dq_mean m, const char *sign)
+static void mean_cell(dq_table *t, dq_mean m, const char *sign)
 {
     if (isnan(m.value))
         dq_table_cell(t, "-");
@@ -285,10 +285,11 @@ void cmd_eval_mean_cell(dq_table *t, dq_mean m, const char *sign)
         dq_table_cell(t, sign[0] ? "%+.4f \u00b1 %.4f" : "%.4f \u00b1 %.4f", m.value, m.std_err);
 }
 
-void cmd_eval_score_cell(dq_table *t, dq_mean m, dq_interval x, const char *sign)
+/* Where all scores are equal, the ends of the interval replace an error of 0. */
+static void score_cell(dq_table *t, dq_mean m, dq_interval x, const char *sign)
 {
     if (m.std_err != 0 || isnan(x.low))
-        cmd_eval_mean_cell(t, m, sign);
+        mean_cell(t, m, sign);
     else if (sign[0] && m.value == 0)
         dq_table_cell(t, "0 (within \u00b1 %.4f)", x.high);
     else if (x.high <= m.value)
@@ -314,22 +315,22 @@ static void weights_cell(dq_table *t, const dq_model *m)
 
 void cmd_eval_cell_mean(dq_table *t, const json_t *x)
 {
-    cmd_eval_mean_cell(t, cmd_eval_mean_of(x), "");
+    mean_cell(t, cmd_eval_mean_of(x), "");
 }
 
 void cmd_eval_cell_change(dq_table *t, const json_t *x)
 {
-    cmd_eval_mean_cell(t, cmd_eval_mean_of(x), "+");
+    mean_cell(t, cmd_eval_mean_of(x), "+");
 }
 
 void cmd_eval_cell_score(dq_table *t, const json_t *x)
 {
-    cmd_eval_score_cell(t, cmd_eval_mean_of(x), cmd_eval_interval_of(x), "");
+    score_cell(t, cmd_eval_mean_of(x), cmd_eval_interval_of(x), "");
 }
 
 void cmd_eval_cell_score_change(dq_table *t, const json_t *x)
 {
-    cmd_eval_score_cell(t, cmd_eval_mean_of(x), cmd_eval_interval_of(x), "+");
+    score_cell(t, cmd_eval_mean_of(x), cmd_eval_interval_of(x), "+");
 }
 
 void cmd_eval_cell_real(dq_table *t, const json_t *x)

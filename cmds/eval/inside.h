@@ -445,11 +445,6 @@ const char *cmd_eval_path_for(const cmd_eval_options *o, const dq_list *given, c
 dq_status cmd_eval_gate_table(const cmd_eval_gates *g, const cmd_eval_view *v,
                               const json_t *document, dq_err *err);
 
-/* "0.6340 ± 0.0048"; sign: "+" or "". */
-void cmd_eval_mean_cell(dq_table *t, dq_mean m, const char *sign);
-/* Where all scores are equal, the ends of the interval replace an error of 0. */
-void cmd_eval_score_cell(dq_table *t, dq_mean m, dq_interval x, const char *sign);
-
 /* Numbers with their errors in the document; arguments are read where the writer is live. */
 typedef enum cmd_eval_form {
     DQ_FORM_MEAN,     /* {"value", "stderr", "n_clusters"} */
