@@ -63,8 +63,8 @@ dq_interval cmd_eval_interval_of(const json_t *o)
 
 static dq_mean field_value(const cmd_eval_field *f, const dq_eval_numbers *x)
 {
-    const void *at = (const char *)x + f->at;
     if (!x) return dq_mean_none;
+    const void *at = (const char *)x + f->at;
     if (f->type == DQ_FIELD_MEAN) return *(const dq_mean *)at;
     return (dq_mean){*(const double *)at, (double)NAN, 0};
 }

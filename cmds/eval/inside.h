@@ -327,7 +327,7 @@ typedef struct cmd_eval_gates {
     bool uses_baseline;            /* some limit has the word */
     cmd_eval_baseline baseline;    /* its path NULL: none is given */
     int missed;                    /* results that meet a condition */
-    char told[DQ_GATES_TOLD][640]; /* the first of them: which, its value, the condition */
+    char told[DQ_GATES_TOLD][768]; /* the first of them: which, its value, the condition */
     int unchecked;  /* conditions that no result has a number for, or not every one that should */
     int sourceless; /* those of them where the source of a quantized model is not in the run */
     int unmatched;  /* and those where a result has no number in the baseline */
@@ -445,7 +445,7 @@ const char *cmd_eval_path_for(const cmd_eval_options *o, const dq_list *given, c
 dq_status cmd_eval_gate_table(const cmd_eval_gates *g, const cmd_eval_view *v,
                               const json_t *document, dq_err *err);
 
-/* Numbers with their errors in the document; arguments are read where the writer is live. */
+/* Numbers with their errors in the document, read where the writer is live and they are there. */
 typedef enum cmd_eval_form {
     DQ_FORM_MEAN,     /* {"value", "stderr", "n_clusters"} */
     DQ_FORM_SCORE,    /* and "interval" */
@@ -464,8 +464,8 @@ void cmd_eval_number_put(dq_row_writer *w, cmd_eval_form form, const dq_row *row
 #define DQ_NUMBER(w, name_, form, there_, mean_, interval_, model_, ...)                           \
     cmd_eval_number_put(w, DQ_FORM_##form, &(const dq_row){.name = (name_), .about = __VA_ARGS__}, \
                         !(w)->live || (there_),                                                    \
-                        (w)->live ? (cmd_eval_number){mean_, interval_, model_}                    \
-                                  : (cmd_eval_number){.model = NULL})
+                        (w)->live && (there_) ? (cmd_eval_number){mean_, interval_, model_}        \
+                                              : (cmd_eval_number){.model = NULL})
 #define DQ_MEAN(w, name, mean, ...)                                                                \
     DQ_NUMBER(w, name, MEAN, true, mean, dq_interval_none, NULL, __VA_ARGS__)
 #define DQ_SCORE(w, name, mean, interval, ...)                                                     \
