@@ -29,7 +29,8 @@ bool dq_cmd_is_of(const dq_cmd *c, const char *group);
 
 extern const dq_document dq_info_document, dq_verify_document, dq_logits_document,
     dq_export_document, dq_doctor_document, dq_generate_document, dq_quantize_document,
-    dq_bench_document, dq_stats_document, dq_plan_document, dq_gates_document, dq_recipe_document;
+    dq_bench_document, dq_stats_document, dq_plan_document, dq_gates_document, dq_recipe_document,
+    dq_eval_document, dq_eval_plan_document;
 
 dq_cmd_run dq_cmd_stats, dq_cmd_quantize, dq_cmd_eval, dq_cmd_generate, dq_cmd_info, dq_cmd_verify,
     dq_cmd_logits, dq_cmd_tokenize, dq_cmd_judged, dq_cmd_merge, dq_cmd_doctor, dq_cmd_report,

@@ -51,13 +51,11 @@ static const dq_cmd commands[] = {
     {"bench compare", "show what was measured beside peers", dq_cmd_bench_compare, 0},
     {"doctor", "versions, devices and CPU features, for bug reports", dq_cmd_doctor, 0},
 };
-static const dq_document *const documents[] = {&dq_info_document,     &dq_verify_document,
-                                               &dq_export_document,   &dq_logits_document,
-                                               &dq_doctor_document,   &dq_generate_document,
-                                               &dq_quantize_document, &dq_bench_document,
-                                               &dq_stats_document,    &dq_plan_document,
-                                               &dq_gates_document,    &dq_recipe_document,
-                                               &dq_settings_document, NULL};
+static const dq_document *const documents[] = {
+    &dq_info_document,     &dq_verify_document,   &dq_export_document,    &dq_logits_document,
+    &dq_doctor_document,   &dq_generate_document, &dq_quantize_document,  &dq_bench_document,
+    &dq_stats_document,    &dq_plan_document,     &dq_gates_document,     &dq_recipe_document,
+    &dq_settings_document, &dq_eval_document,     &dq_eval_plan_document, NULL};
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
 static void print_rows(FILE *f, const char *group)

@@ -732,15 +732,13 @@ function tipOf(row, metric, words) {
 
 function verdicts(part) {
   const rows = part.items.filter(r => isObject(at(r.j, 'verdict')));
-  const n = number(part.document, 'comparisons.n'), missed = number(part.document, 'comparisons.expected_misses');
   const widths = (x, is) => Object.keys(at(x, 'widths')
     || {}).filter(bits => x.widths[bits] === is).sort((a, b) => b - a).join(', ') || NONE;
   return rows.length && [
     el('p', `A row is within the margin, ${general(number(rows[0].j, 'verdict.margin'), 6)}, if all of the interval of its ` +
       `loss is at most that; it exceeds the margin if all of it is more; else the row is ` +
-      'inconclusive.' + (Number.isFinite(n + missed)
-        ? ` ${n} comparison${n === 1 ? '' : 's'}, at 95 % each: about ${fixed(missed, 1)} of their intervals are expected to ` +
-        `miss by chance.` : '')),
+      'inconclusive.'),
+    list(part.document, 'says').map(sentence => el('p', sentence)),
     table('The lowest width of the attention logits within the margin, with every larger width that was tested. 16 bits stand ' +
       '' +
       'for no rounding.', [['<model', 'model'], ['<task', 'task'],
@@ -948,12 +946,8 @@ function fronts(part) {
     || 'nothing holds as little';
   return all.length && [
     el('div.pair', all.map(front => frontPlot(part, front))),
-    all.map(front => [el('p', `${frontTitle(front)}: on the Pareto front is what is better than each cache of no more bytes ` +
-      `(up to 1 % more), by paired 95 % intervals; after is what one of them is better than; about the ` +
-      `others nothing is decided. From a share of 1 on a cache saves nothing at this context. ` +
-        `${count(number(front, 'comparisons'))} comparisons: about ${fixed(0.05 * number(front, 'comparisons'), 1)} of their ` +
-        `intervals ` +
-      'are expected to miss by chance.'),
+    all.map(front => [el('p', [`${frontTitle(front)}.`, ...list(front, 'says'), 'Dominated is what one of them is better ' +
+      'than; about the others nothing is decided. From a share of 1 on a cache saves nothing at this context.'].join(' ')),
     table('Caches by bytes held; value is the score, or nats of KLD. Each is compared with the one of no more bytes that ' +
       'decided, or came nearest to it.', [['<KV cache', 'kv_label'], ['bytes held', 'bytes_held', count],
       ['share of 16 bits', 'share'], ['value', p => value(number(p, 'value'), number(p, 'stderr'))], ['<front', 'is'],

@@ -45,12 +45,6 @@ void dq_kv_report_logit_rows(dq_row_writer *w, const dq_logit_spec *s, const cha
            DQ_WORDS(dq_granularity_name));
 }
 
-void dq_kv_report_logit(json_t *o, dq_logit_spec s)
-{
-    dq_row_writer w = dq_row_json(o);
-    dq_kv_report_logit_rows(&w, &s, NULL);
-}
-
 static void math_rows(dq_row_writer *w, dq_math m)
 {
     DQ_PUT(w, "linear", dq_num_name[m.linear], "Of projections and the head.",

@@ -34,7 +34,6 @@ void dq_kv_report_describe(dq_row_writer *w);
 void dq_kv_report_math_describe(dq_row_writer *w);
 /* "logit_bits", "logit_granularity"; about: the first. */
 void dq_kv_report_logit_rows(dq_row_writer *w, const dq_logit_spec *s, const char *about);
-void dq_kv_report_logit(json_t *o, dq_logit_spec s);
 /* The same with -v. */
 void dq_kv_report_note_math(dq_logger *logger, const char *device, dq_math m);
 /* With -v: kernel and arithmetic by layer; equal layers share a line. */

@@ -96,42 +96,45 @@ static dq_status load(void *own, dq_eval *e, const cmd_eval_options *o, int i,
     return dq_in(err, "%s: ", o->examples[i]);
 }
 
-static void plan(json_t *row, const dq_eval *e, const dq_eval_row *r)
+static void plan(dq_row_writer *w, const dq_eval *e, const dq_eval_row *r)
 {
-    const dq_eval_source *s = dq_eval_source_of(e, r);
-    const char *metric = s->task->metric, *delimiter = delimiter_of(&s->items);
-    json_object_update_new(
-        row, json_pack("{s:I,s:o,s:o,s:o,s:I}", "num_fewshot", (json_int_t)s->n_shots, "seed",
-                       s->n_shots ? json_integer((json_int_t)s->seed) : json_null(), "paper_metric",
-                       metric ? json_string(metric) : json_null(), "delimiter",
-                       delimiter ? json_string(delimiter) : json_null(), "truncated_items",
-                       (json_int_t)e->ids[r->ids].req.n_truncated));
+    const dq_eval_source *s = DQ_LIVE(w, dq_eval_source_of(e, r));
+    DQ_PUT(w, "num_fewshot", s->n_shots, "Solved examples before every item.");
+    DQ_PUT(w, "seed", s->n_shots ? s->seed : -1, "Of their draw; null: none.",
+           .when = DQ_NULL | DQ_BELOW_0);
+    DQ_PUT(w, "paper_metric", s->task->metric, "The metric that papers quote; null: not known.",
+           .when = DQ_NULL, DQ_WORD("acc", "acc_norm"));
+    DQ_PUT(w, "delimiter", delimiter_of(&s->items),
+           "What stands between contexts and choices; null: not the same in all items.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "truncated_items", e->ids[r->ids].req.n_truncated,
+           "Items that lost the beginning of their context.");
 }
 
-static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
+static dq_status details(dq_row_writer *w, const cmd_eval_view *v, int row, dq_err *err)
 {
-    const dq_eval_row *r = &v->e->row[row];
-    (void)err;
-    plan(o, v->e, r);
-    json_object_set_new(o, "skipped_items",
-                        json_integer((json_int_t)dq_eval_source_of(v->e, r)->n_skipped));
-    return DQ_OK;
+    const dq_eval *e = DQ_LIVE(w, v->e);
+    const dq_eval_row *r = DQ_LIVE(w, &e->row[row]);
+    plan(w, e, r);
+    DQ_PUT(w, "skipped_items", dq_eval_source_of(e, r)->n_skipped,
+           "Items that were too long and are left out.");
+    return err->code;
 }
 
-/* Accuracies are the shares of items whose gold and picked choices are equal. */
-static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *row, int64_t unit,
-                      dq_err *err)
+static dq_status item(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_row *row,
+                      int64_t unit, dq_err *err)
 {
     const dq_eval_source *s = dq_eval_source_of(v->e, row);
     const dq_requests *q = &v->e->ids[row->ids].req;
     const dq_request *first = &q->req[q->at[unit]];
     const dq_item *of = &s->items.item[unit];
-    (void)err;
-    json_object_update_new(o, json_pack("{s:I,s:i,s:{s:i,s:i}}", "shots", (json_int_t)s->n_shots,
-                                        "gold", of->gold, "pick", s->kind->metric[0],
-                                        dq_eval_pick(of, row, first, false), s->kind->metric[1],
-                                        dq_eval_pick(of, row, first, true)));
-    return DQ_OK;
+    DQ_PUT(w, "shots", s->n_shots, NULL);
+    DQ_PUT(w, "gold", of->gold, NULL);
+    DQ_OBJECT(w, "pick", NULL);
+    for (int m = 0; m < 2; m++)
+        DQ_PUT(w, s->kind->metric[m], dq_eval_pick(of, row, first, m), NULL);
+    dq_row_end(w);
+    return err->code;
 }
 
 static dq_status requests(FILE *f, const dq_eval_source *s, dq_err *err)
@@ -141,10 +144,13 @@ static dq_status requests(FILE *f, const dq_eval_source *s, dq_err *err)
         for (int c = 0; c < one->n_choices; c++) {
             size_t n;
             const char *ctx = dq_item_context(one, c, &n);
-            json_t *o = json_pack("{s:s,s:I,s:i,s:o,s:o}", "task", s->name, "item",
-                                  (json_int_t)dq_eval_number(s, k), "choice", c, "context",
-                                  json_stringn(ctx, n), "continuation",
-                                  json_stringn(one->choice[c].text, one->choice[c].len));
+            json_t *o = json_object();
+            dq_row_writer w = dq_row_json(o);
+            DQ_PUT(&w, "task", s->name, NULL);
+            DQ_PUT(&w, "item", dq_eval_number(s, k), NULL);
+            DQ_PUT(&w, "choice", c, NULL);
+            DQ_PUT(&w, "context", json_stringn(ctx, n), NULL);
+            DQ_PUT(&w, "continuation", json_stringn(one->choice[c].text, one->choice[c].len), NULL);
             DQ_TRY(dq_document_put_line(f, o, err));
         }
     }

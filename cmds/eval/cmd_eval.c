@@ -77,36 +77,46 @@ static bool first_width(const dq_eval *e, int row)
     return e->row[row].shown;
 }
 
-static void kv_settings(json_t *settings, const dq_eval *e, const dq_kv_options *o,
-                        const char *const *names)
+static void kv_settings(dq_row_writer *w, const cmd_eval_view *v, const dq_kv_options *o)
 {
-    json_t *bits = json_array(), *kv = json_object();
-    json_t *effective = json_array(), *stored = json_object();
+    const dq_eval *e = DQ_LIVE(w, v->e);
     char word[DQ_KV_TEXT];
-    for (int i = 0; i < e->n_rows; i++) {
-        const dq_kv_spec *s = &e->row[i].kv;
-        if (first_width(e, i)) json_array_append_new(bits, json_string(dq_kv_spec_widths(word, s)));
-        if (is_first(e, i)) json_array_append_new(effective, dq_kv_spec_json(s));
+    DQ_LIST(w, "kv_bits", "Widths of keys and values that rows have.");
+    for (int i = 0; DQ_MORE(w, i, e->n_rows); i++) {
+        if (DQ_WHEN(w, first_width(e, i)))
+            DQ_PUT(w, NULL, dq_kv_spec_widths(word, &e->row[i].kv), NULL);
     }
-    for (int i = 0; i < e->n_models; i++) {
-        const dq_model *m = e->model[i].m;
-        if (m->is_container) json_object_set_new(stored, names[i], dq_kv_config_json(&m->kv));
+    dq_row_end(w);
+    DQ_OBJECT(w, "kv", "KV caches.");
+    DQ_LIST(w, "effective", "Those that rows have.");
+    for (int i = 0; DQ_MORE(w, i, e->n_rows); i++) {
+        if (DQ_WHEN(w, is_first(e, i)))
+            DQ_PUT(w, NULL, dq_kv_spec_json(&e->row[i].kv), NULL, DQ_KV_SPEC);
     }
-    json_object_set_new(settings, "kv_bits", bits);
-    json_object_set_new(kv, "effective", effective);
-    json_object_set_new(kv, "stored", stored);
-    json_t *list = json_array();
-    for (int i = 0; i < o->n_sized; i++) {
-        const dq_kv_sized *z = &o->sized[i];
-        json_array_append_new(
-            list, json_pack("{s:o,s:I,s:i,s:o,s:o,s:o}", "size", dq_document_real(z->of.size),
-                            "context", (json_int_t)z->of.context, "bits", z->row.bits, "keep",
-                            dq_document_real(z->keep), "recent",
-                            z->row.recent < 0 ? json_null() : json_integer(z->row.recent),
-                            "share_at_most", dq_document_real(z->share)));
+    dq_row_end(w);
+    DQ_BEGIN(w, MAP, "stored", true, "What containers ask for, by their name.");
+    for (int i = 0; DQ_MORE(w, i, e->n_models); i++) {
+        const dq_model *m = DQ_LIVE(w, e->model[i].m);
+        if (DQ_WHEN(w, m->is_container))
+            DQ_PUT(w, w->live ? v->names[i] : "", dq_kv_config_json(&m->kv), NULL, DQ_KV_CONFIG);
     }
-    json_object_set_new(kv, "sizes", list);
-    json_object_set_new(settings, "kv", kv);
+    dq_row_end(w);
+    DQ_LIST(w, "sizes", "What --kv-size has come to.");
+    for (int i = 0; DQ_MORE(w, i, o->n_sized); i++) {
+        const dq_kv_sized *z = DQ_LIVE(w, &o->sized[i]);
+        DQ_ITEM(w);
+        DQ_PUT(w, "size", z->of.size, "Share of the bytes of 16 bits that was asked for.");
+        DQ_PUT(w, "context", z->of.context, "Tokens of the contexts that it is for.", .min = 1);
+        DQ_PUT(w, "bits", z->row.bits, "Bits of keys and values.", .min = 2);
+        DQ_PUT(w, "keep", z->keep, "Share of a context's tokens that stay.");
+        DQ_PUT(w, "recent", z->row.recent, "Recent tokens; null: as usual, or as given.",
+               .when = DQ_NULL | DQ_BELOW_0);
+        DQ_PUT(w, "share_at_most", z->share,
+               "Share of the bytes of 16 bits that this holds at most.");
+        dq_row_end(w);
+    }
+    dq_row_end(w);
+    dq_row_end(w);
 }
 
 /* A context's last row, which still sees all of it, predicts the next token, so choices of one
@@ -253,51 +263,119 @@ static void say_routes(dq_logger *logger, const dq_backend *b, const dq_eval *e,
     }
 }
 
-/* One seed serves all sources; null where nothing is drawn. */
-static json_t *drawn_seed(const dq_eval *e)
+/* One seed serves all sources; -1 where nothing is drawn. */
+static int64_t drawn_seed(const dq_eval *e)
 {
     for (int i = 0; i < e->n_sources; i++) {
-        if (e->source[i].n_shots) return json_integer((json_int_t)e->source[i].seed);
+        if (e->source[i].n_shots) return e->source[i].seed;
     }
-    return json_null();
+    return -1;
 }
 
-/* Sets the members of `settings` in dq-eval/1 and dq-eval-plan/1. Needs all rows; may be called
- * again when more is known. */
+/* Members of `settings` in dq-eval/1 and dq-eval-plan/1. Needs all rows; may be called again when
+ * more is known. */
+static void settings_rows(dq_row_writer *w, const cmd_eval_options *o, const cmd_eval_view *v)
+{
+    const dq_eval *e = DQ_LIVE(w, v->e);
+    const dq_shard_merge *merge = DQ_LIVE(w, o->merge);
+    bool bits_seen[17] = {false}, seen[DQ_GRANULARITIES] = {false};
+    DQ_LIST(w, "tasks", "Names of what is scored.");
+    for (int i = 0; DQ_MORE(w, i, e->n_sources); i++) DQ_PUT(w, NULL, e->source[i].name, NULL);
+    dq_row_end(w);
+    DQ_PUT(w, "long", o->too_long.text,
+           "What becomes of items that are too long; null: as the task says.", .when = DQ_NULL,
+           DQ_WORD("error", "skip", "cut"));
+    DQ_PUT(w, "num_fewshot", o->num_fewshot, "Solved examples before every item.");
+    DQ_PUT(w, "seed", drawn_seed(e), "Of their draw; null: none are drawn.",
+           .when = DQ_NULL | DQ_BELOW_0);
+    /* Widths and granularities, in the order of the rows. */
+    DQ_LIST(w, "logit_bits", "Widths of attention logits that rows have.");
+    for (int i = 0; DQ_MORE(w, i, e->n_rows); i++) {
+        const dq_eval_row *r = DQ_LIVE(w, &e->row[i]);
+        if (DQ_WHEN(w, r->shown && !bits_seen[r->logit.bits])) DQ_PUT(w, NULL, r->logit.bits, NULL);
+        if (w->live && r->shown) bits_seen[r->logit.bits] = true;
+    }
+    dq_row_end(w);
+    DQ_LIST(w, "logit_granularity", "Granularities that rows have.");
+    for (int i = 0; DQ_MORE(w, i, e->n_rows); i++) {
+        const dq_eval_row *r = DQ_LIVE(w, &e->row[i]);
+        if (DQ_WHEN(w, r->shown && !seen[r->logit.granularity]))
+            DQ_PUT(w, NULL, dq_granularity_name[r->logit.granularity], NULL,
+                   DQ_WORDS(dq_granularity_name));
+        if (w->live && r->shown) seen[r->logit.granularity] = true;
+    }
+    dq_row_end(w);
+    DQ_PUT(w, "head_order", o->head_order.word.text, "--head-order; null: the models'.",
+           .when = DQ_NULL);
+    kv_settings(w, v, DQ_LIVE(w, &o->kv));
+    DQ_PUT(w, "math", o->math.text, "--math.");
+    DQ_PUT(w, "margin", o->margin, "Loss that verdicts allow.");
+    DQ_PUT(w, "ref", o->ref, "--ref; null: none.", .when = DQ_NULL);
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        if (cmd_eval_kinds[i]->settings) cmd_eval_kinds[i]->settings(w, DQ_LIVE(w, o->own[i]), e);
+    }
+    DQ_PUT(w, "bos", o->bos.text, "When the begin-of-text token is there.", DQ_WORDS(dq_bos_name));
+    DQ_PUT(w, "limit", o->limit, "Items, prompts or windows at most; null: all.",
+           .when = DQ_NULL | DQ_AT_0, .min = 1);
+    DQ_PUT(w, "device", merge ? json_string_value(merge->device) : e->backend->device,
+           "The device and its arithmetic units, in words.");
+    DQ_PUT(w, "threads", merge ? json_integer_value(merge->threads) : e->backend->threads,
+           "Threads of the CPU.", .min = 1);
+}
+
 static void cmd_eval_settings(json_t *s, const cmd_eval_options *o, const cmd_eval_view *v)
 {
-    const dq_eval *e = v->e;
-    bool bits_seen[17] = {false}, seen[DQ_GRANULARITIES] = {false};
-    json_t *tasks = json_array(), *bits = json_array(), *granularities = json_array();
-    for (int i = 0; i < e->n_sources; i++)
-        json_array_append_new(tasks, json_string(e->source[i].name));
-    /* Widths and granularities, in the order of the rows. */
-    for (int i = 0; i < e->n_rows; i++) {
-        const dq_logit_spec *l = &e->row[i].logit;
-        if (!e->row[i].shown) continue;
-        if (!bits_seen[l->bits]) json_array_append_new(bits, json_integer(l->bits));
-        if (!seen[l->granularity])
-            json_array_append_new(granularities, json_string(dq_granularity_name[l->granularity]));
-        bits_seen[l->bits] = seen[l->granularity] = true;
-    }
-    json_object_update_new(
-        s, json_pack("{s:o,s:o,s:I,s:o,s:o,s:o,s:s?}", "tasks", tasks, "long",
-                     o->too_long.text ? json_string(o->too_long.text) : json_null(), "num_fewshot",
-                     (json_int_t)o->num_fewshot, "seed", drawn_seed(e), "logit_bits", bits,
-                     "logit_granularity", granularities, "head_order", o->head_order.word.text));
-    kv_settings(s, e, &o->kv, v->names);
-    json_object_update_new(s, json_pack("{s:s,s:o,s:o}", "math", o->math.text, "margin",
-                                        dq_document_real(o->margin), "ref",
-                                        o->ref ? dq_document_name(o->ref) : json_null()));
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        if (cmd_eval_kinds[i]->settings) cmd_eval_kinds[i]->settings(s, o->own[i], e);
-    }
-    json_object_update_new(s,
-                           json_pack("{s:s,s:o,s:s,s:i}", "bos", o->bos.text, "limit",
-                                     o->limit ? json_integer((json_int_t)o->limit) : json_null(),
-                                     "device", e->backend->device, "threads", e->backend->threads));
+    dq_row_writer w = dq_row_json(s);
+    settings_rows(&w, o, v);
 }
 
+static void describe_settings(dq_row_writer *w)
+{
+    settings_rows(w, NULL, NULL);
+}
+
+/* content: see open_model. */
+static void model_rows(dq_row_writer *w, const dq_model *m, const char *content)
+{
+    dq_input_model_rows(w, m);
+    if (!DQ_WHEN(w, m->is_container)) return;
+    DQ_PUT(w, "content_sha256", content, "Of a container's payloads.", .pattern = DQ_SHA256,
+           .when = DQ_SOMETIMES);
+    DQ_PUT(w, "stored_logit_bits", m->logit.bits, "Bits of attention logits that it asks for.",
+           .min = 2, .max = 16, .when = DQ_SOMETIMES);
+    DQ_PUT(w, "stored_logit_granularity", dq_granularity_name[m->logit.granularity],
+           "What shares their scale.", DQ_WORDS(dq_granularity_name), .when = DQ_SOMETIMES);
+    DQ_PUT(w, "stored_kv", dq_kv_config_json(&m->kv), "The KV cache that it asks for.",
+           DQ_KV_CONFIG, .when = DQ_SOMETIMES);
+}
+
+static void describe_model(dq_row_writer *w)
+{
+    model_rows(w, NULL, NULL);
+}
+
+void cmd_eval_inputs_rows(dq_row_writer *w, const json_t *inputs)
+{
+    DQ_LIST(w, "inputs", "Files and models.");
+    for (size_t i = 0; DQ_MORE(w, i, json_array_size(inputs)); i++) {
+        json_t *in = DQ_LIVE(w, json_incref(json_array_get(inputs, i)));
+        const bool model = json_object_get(in, "architecture");
+        if (DQ_WHEN(w, model))
+            DQ_PUT(w, NULL, in, "A model that was read.", .def = "input_model",
+                   .describe = describe_model);
+        if (DQ_WHEN(w, !model))
+            DQ_PUT(w, NULL, in, "A file that was read.", .def = "input_file",
+                   .describe = cmd_eval_file_describe);
+    }
+    dq_row_end(w);
+}
+
+static void document_rows(dq_row_writer *w, const eval_run *x)
+{
+    cmd_eval_inputs_rows(w, DQ_LIVE(w, x->inputs));
+    DQ_PUT(w, "settings", json_incref(x->settings), "As they take effect.", .def = "eval_settings",
+           .describe = describe_settings);
+}
 /* --fail-if with its baseline must be equal in all parts. */
 static json_t *conditions(const cmd_eval_options *o)
 {
@@ -407,29 +485,31 @@ static dq_status add_json(dq_sha256 *h, json_t *value, dq_err *err)
 static json_t *settings_json(const eval_run *x)
 {
     const dq_eval *e = &x->e;
-    const char *order = x->o.head_order.word.text;
-    json_t *o = json_object(), *kinds = json_object(), *files = json_array();
-    json_t *sources = json_array();
-    json_object_set_new(o, "ctx", json_integer((json_int_t)e->n_ctx));
-    json_object_set_new(o, "limit", json_integer((json_int_t)e->limit));
-    json_object_set_new(o, "bos", json_integer(e->bos));
-    json_object_set_new(o, "long", json_integer(e->too_long));
-    json_object_set_new(o, "head_order", order ? json_string(order) : json_null());
-    for (int i = 0; i < x->files.n; i++) json_array_append_new(files, json_string(x->files.sha[i]));
+    json_t *o = json_object();
+    dq_row_writer w = dq_row_json(o);
+    DQ_PUT(&w, "ctx", e->n_ctx, NULL);
+    DQ_PUT(&w, "limit", e->limit, NULL);
+    DQ_PUT(&w, "bos", e->bos, NULL);
+    DQ_PUT(&w, "long", e->too_long, NULL);
+    DQ_PUT(&w, "head_order", x->o.head_order.word.text, NULL);
+    DQ_LIST(&w, "files", NULL);
+    for (int i = 0; i < x->files.n; i++) DQ_PUT(&w, NULL, x->files.sha[i], NULL);
+    dq_row_end(&w);
+    DQ_LIST(&w, "sources", NULL);
+    for (int i = 0; i < e->n_sources; i++) {
+        DQ_ITEM(&w);
+        DQ_PUT(&w, "task", e->source[i].name, NULL);
+        DQ_PUT(&w, "num_fewshot", e->source[i].n_shots, NULL);
+        DQ_PUT(&w, "seed", e->source[i].seed, NULL);
+        dq_row_end(&w);
+    }
+    dq_row_end(&w);
+    DQ_BEGIN(&w, MAP, "kinds", true, NULL);
     for (int i = 0; i < e->n_sources; i++) {
         const cmd_eval_kind *kind = cmd_eval_kind_of(&e->source[i]);
-        const dq_eval_source *s = &e->source[i];
-        json_t *entry = json_object();
-        json_object_set_new(entry, "task", json_string(s->name));
-        json_object_set_new(entry, "num_fewshot", json_integer((json_int_t)s->n_shots));
-        json_object_set_new(entry, "seed", json_integer((json_int_t)s->seed));
-        json_array_append_new(sources, entry);
-        json_object_set_new(kinds, kind->name,
-                            cmd_eval_kind_scored(kind, cmd_eval_own(&x->o, kind), e));
+        DQ_PUT(&w, kind->name, cmd_eval_kind_scored(kind, cmd_eval_own(&x->o, kind), e), NULL);
     }
-    json_object_set_new(o, "files", files);
-    json_object_set_new(o, "sources", sources);
-    json_object_set_new(o, "kinds", kinds);
+    dq_row_end(&w);
     return o;
 }
 
@@ -550,19 +630,16 @@ static dq_status open_model(eval_run *x, const char *path, bool shown, dq_err *e
     const dq_model *m = o->m;
     const int index = x->n_open - 1;
     char *content = x->content[index];
-    json_t *in = dq_input_model_json(m);
-    json_array_append_new(x->inputs, in);
     memcpy(content, m->fingerprint, 65);
     if (m->is_container) {
         const dq_container_info *info = &m->container->info;
         memcpy(content, info->content_sha256, 65);
         x->made_from[index] = dq_text(x->a, info->source, strlen(info->source), err);
-        json_object_set_new(in, "content_sha256", json_string(content));
-        json_object_set_new(in, "stored_logit_bits", json_integer(m->logit.bits));
-        json_object_set_new(in, "stored_logit_granularity",
-                            json_string(dq_granularity_name[m->logit.granularity]));
-        json_object_set_new(in, "stored_kv", dq_kv_config_json(&m->kv));
     }
+    json_t *in = json_object();
+    dq_row_writer w = dq_row_json(in);
+    model_rows(&w, m, content);
+    json_array_append_new(x->inputs, in);
     if (err->code != DQ_OK) return err->code;
     DQ_TRY(dq_model_file(o->m, dq_tokenizer_file[0], &em->tok_text, &em->tok_len, err));
     DQ_TRY(dq_input_tokenizer(&o->tok, o->m, false, err));
@@ -861,18 +938,37 @@ static dq_status print_table(const eval_run *x, const cmd_eval_view *v, dq_err *
     return err->code == DQ_OK ? dq_stdout_flush(err) : err->code;
 }
 
+static dq_status eval_rows(dq_row_writer *w, eval_run *x, cmd_eval_view *v, dq_err *err)
+{
+    document_rows(w, x);
+    if (!w->live) cmd_judged_settings(w);
+    DQ_LIST(w, "results", "A row of the table each.");
+    DQ_TRY(cmd_eval_results_rows(w, v, err));
+    if (!w->live) cmd_judged_rows(w, NULL);
+    dq_row_end(w);
+    if (w->live) cmd_eval_warn_clusters(&x->o.logger, v);
+    cmd_eval_averages_rows(w, v);
+    cmd_eval_claims_rows(w, v);
+    DQ_TRY(cmd_eval_pareto_rows(w, v, err));
+    return cmd_eval_gates_apply(w, DQ_LIVE(w, &x->o.gates), DQ_LIVE(w, &x->o.logger), v, err);
+}
+
+static void describe(dq_row_writer *w)
+{
+    dq_err none = {0};
+    DQ_PUT(w, "command", "", "The command that printed it, without dq.", DQ_WORD("eval", "judged"));
+    eval_rows(w, NULL, NULL, &none);
+}
+
+const dq_document dq_eval_document = {
+    "dq-eval/1", "What dq eval prints with --json and writes with -o, and what dq judged does.",
+    NULL, describe};
+
 static dq_status make_document(eval_run *x, cmd_eval_view *v, dq_err *err)
 {
-    v->doc = x->doc = dq_document_new(&x->o.logger, "dq-eval/1");
-    json_object_set(x->doc, "inputs", x->inputs);
-    json_object_set(x->doc, "settings", x->settings);
-    DQ_TRY(cmd_eval_json(json_object_get(x->doc, "results"), v, err));
-    cmd_eval_warn_clusters(&x->o.logger, v);
-    cmd_eval_averages_json(x->doc, v);
-    cmd_eval_claims_json(x->doc, v);
-    DQ_TRY(cmd_eval_pareto_json(x->doc, v, err));
-    cmd_eval_gates_apply(&x->o.gates, &x->o.logger, v, x->doc);
-    return DQ_OK;
+    v->doc = x->doc = dq_document_new(&x->o.logger, dq_eval_document.name);
+    dq_row_writer w = dq_row_json(x->doc);
+    return eval_rows(&w, x, v, err);
 }
 
 /* written[]: the n files that now hold results of this run. */
@@ -914,10 +1010,6 @@ static dq_status hand_out(eval_run *x, dq_err *err)
     const char *written[4 + DQ_EVAL_KINDS];
     int n = 0;
     cmd_eval_settings(x->settings, &x->o, &v);
-    if (x->o.merge) {
-        json_object_set(x->settings, "device", (json_t *)(uintptr_t)x->o.merge->device);
-        json_object_set(x->settings, "threads", (json_t *)(uintptr_t)x->o.merge->threads);
-    }
     kv_warn(&x->o.logger, &x->e, x->names);
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         if (cmd_eval_kinds[i]->warn) cmd_eval_kinds[i]->warn(&x->o.logger, &v, true);
@@ -973,25 +1065,64 @@ static dq_status dump_requests(eval_run *x, dq_err *err)
     return DQ_OK;
 }
 
-static json_t *plan_json(const cmd_eval_view *v, int row)
+/* kind, of: the row's. */
+static void plan_rows(dq_row_writer *w, const cmd_eval_view *v, int row, const cmd_eval_kind *kind,
+                      const dq_eval_kind *of)
 {
-    const dq_eval *e = v->e;
-    const dq_eval_row *r = &e->row[row];
-    const dq_eval_source *s = dq_eval_source_of(e, r);
-    const work w = work_of(e, r);
-    json_t *o = json_pack("{s:s,s:s,s:b,s:o}", "model", v->names[r->model], "reference",
-                          v->names[e->row[r->ref].model], "shown", r->shown, "same_as",
-                          cmd_eval_same_as_json(e, row));
-    dq_kv_report_logit(o, r->logit);
-    json_object_update_new(
-        o, json_pack("{s:o,s:o,s:s,s:s,s:I}", "kv", dq_kv_spec_json(&r->kv), "math",
-                     dq_kv_report_math_json(r->math), "passes", dq_eval_passes(r), "task", s->name,
-                     s->kind->windows ? "windows" : "items", (json_int_t)w.units));
-    if (cmd_eval_kind_of(s)->out.plan) cmd_eval_kind_of(s)->out.plan(o, e, r);
-    json_object_update_new(o, json_pack("{s:I,s:I}", "sequences", (json_int_t)w.sequences, "tokens",
-                                        (json_int_t)w.ids));
-    return o;
+    const dq_eval *e = DQ_LIVE(w, v->e);
+    const dq_eval_row *r = DQ_LIVE(w, &e->row[row]);
+    const work n = w->live ? work_of(e, r) : (work){0};
+    DQ_ITEM(w);
+    DQ_PUT(w, "model", v->names[r->model], "Its name in the run.");
+    DQ_PUT(w, "reference", v->names[e->row[r->ref].model], "The model that it is compared with.");
+    DQ_PUT(w, "shown", r->shown, "Whether it is a result, not a reference alone.");
+    DQ_PUT(w, "same_as", cmd_eval_same_as(e, row),
+           "Index of the result whose numbers it shares; null: none.",
+           .when = DQ_NULL | DQ_BELOW_0);
+    dq_kv_report_logit_rows(w, DQ_LIVE(w, &r->logit), "Bits of attention logits.");
+    DQ_PUT(w, "kv", dq_kv_spec_json(&r->kv), "The KV cache.", DQ_KV_SPEC);
+    DQ_PUT(w, "math", dq_kv_report_math_json(r->math), "The arithmetic.", DQ_MATH);
+    DQ_PUT(w, "passes", dq_eval_passes(r), "How tokens are fed.",
+           DQ_WORD("whole", "context+rest", "decode"));
+    DQ_PUT(w, "task", dq_eval_source_of(e, r)->name, "What is scored.");
+    DQ_PUT(w, of->windows ? "windows" : "items", n.units,
+           of->windows ? "Windows of a text." : "Items, or prompts.");
+    if (kind->out.plan) kind->out.plan(w, e, r);
+    DQ_PUT(w, "sequences", n.sequences, "Sequences that are fed: choices, or windows.");
+    DQ_PUT(w, "tokens", n.ids, "Tokens, each sequence counted for itself.");
+    dq_row_end(w);
 }
+
+static void dry_rows(dq_row_writer *w, const eval_run *x, const cmd_eval_view *v)
+{
+    const int n = w->live ? v->e->n_rows : 0;
+    document_rows(w, x);
+    DQ_LIST(w, "results", "Rows, those of results first.");
+    /* References that are only computed come last, as they have no result. */
+    for (int i = 0; i < 2 * n; i++) {
+        const dq_eval_row *r = &v->e->row[i % n];
+        const dq_eval_source *s = dq_eval_source_of(v->e, r);
+        if (r->shown == (i < n)) plan_rows(w, v, i % n, cmd_eval_kind_of(s), s->kind);
+    }
+    /* Kinds that add nothing have one form. */
+    bool plain = false;
+    for (int i = 0; !w->live && i < DQ_EVAL_KINDS; i++) {
+        const cmd_eval_kind *kind = cmd_eval_kinds[i];
+        const bool adds = kind->out.plan || kind->kind[0]->windows;
+        if (adds || !plain) plan_rows(w, NULL, 0, kind, kind->kind[0]);
+        plain = plain || !adds;
+    }
+    dq_row_end(w);
+}
+
+static void describe_plan(dq_row_writer *w)
+{
+    dry_rows(w, NULL, NULL);
+}
+
+const dq_document dq_eval_plan_document = {
+    "dq-eval-plan/1", "What dq eval --dry-run prints with --json: what would be computed.", "eval",
+    describe_plan};
 
 static dq_status show_plan(eval_run *x, dq_err *err)
 {
@@ -1001,15 +1132,9 @@ static dq_status show_plan(eval_run *x, dq_err *err)
     if (dq_progress_is_long(seconds)) DQ_TRY(dq_eval_expected(&seconds, &x->e, true, err));
     if (!x->o.json && !x->o.document) return plan_print(&v, seconds, err);
     cmd_eval_settings(x->settings, &x->o, &v);
-    json_t *doc = dq_document_new(&x->o.logger, "dq-eval-plan/1");
-    json_object_set(doc, "inputs", x->inputs);
-    json_object_set(doc, "settings", x->settings);
-    /* References that are only computed come last, as they have no result. */
-    for (int i = 0; i < 2 * v.e->n_rows; i++) {
-        const int row = i % v.e->n_rows;
-        if (v.e->row[row].shown == (i < v.e->n_rows))
-            json_array_append_new(json_object_get(doc, "results"), plan_json(&v, row));
-    }
+    json_t *doc = dq_document_new(&x->o.logger, dq_eval_plan_document.name);
+    dq_row_writer w = dq_row_json(doc);
+    dry_rows(&w, x, &v);
     if (x->o.document) dq_document_write(json_incref(doc), x->o.document, err);
     if (err->code == DQ_OK && x->o.json) {
         dq_stdout_print(json_incref(doc), err);

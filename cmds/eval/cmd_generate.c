@@ -183,40 +183,48 @@ static dq_status open_shots(void *own, cmd_eval_files *files, dq_arena *a, dq_er
     return DQ_OK;
 }
 
-static json_t *texts_json(const char *const *text, int n)
+static void put_texts(dq_row_writer *w, const dq_eval_generate *s)
 {
-    json_t *l = json_array();
-    for (int i = 0; i < n; i++) json_array_append_new(l, json_string(text[i]));
-    return l;
+    DQ_LIST(w, "stop", "Texts that end a continuation.");
+    for (int i = 0; DQ_MORE(w, i, s->n_stop); i++) DQ_PUT(w, NULL, s->stop[i], NULL);
+    dq_row_end(w);
 }
 
-/* One path, or a list where sources differ. */
-static json_t *examples_json(const generate_options *o)
+static void put_examples(dq_row_writer *w, const generate_options *o)
 {
-    json_t *all = json_array(), *only;
-    for (int i = 0; i < o->n; i++) {
-        bool seen = !o->shots_path[i];
-        for (int k = 0; k < i && !seen; k++)
-            seen = o->shots_path[k] && strcmp(o->shots_path[i], o->shots_path[k]) == 0;
-        if (!seen) json_array_append_new(all, dq_document_name(o->shots_path[i]));
+    const char *path[DQ_EVAL_SOURCES];
+    int n = 0;
+    for (int i = 0; w->live && i < o->n; i++) {
+        int k = 0;
+        while (o->shots_path[i] && k < n && strcmp(o->shots_path[i], path[k]) != 0) k++;
+        if (o->shots_path[i] && k == n) path[n++] = o->shots_path[i];
     }
-    if (json_array_size(all) > 1) return all;
-    only = json_array_size(all) ? json_incref(json_array_get(all, 0)) : json_null();
-    json_decref(all);
-    return only;
+    if (DQ_WHEN(w, n < 2))
+        DQ_PUT(w, "fewshot_data", n ? path[0] : NULL,
+               "Their file, or a list where tasks have several; null: none.", .when = DQ_NULL);
+    if (!DQ_WHEN(w, n > 1)) return;
+    DQ_LIST(w, "fewshot_data", "Files of several tasks.");
+    for (int i = 0; DQ_MORE(w, i, n); i++) DQ_PUT(w, NULL, path[i], NULL);
+    dq_row_end(w);
 }
 
-static void put_settings(json_t *settings, const void *own, const dq_eval *e)
+static void settings(dq_row_writer *w, const void *own, const dq_eval *e)
 {
     const generate_options *o = own;
-    if (!cmd_eval_kind_source(&cmd_eval_generate, e->source, e->n_sources)) return;
-    json_t *g = json_pack("{s:I,s:o,s:I,s:o}", "max_new", (json_int_t)o->of_prompts.max_new, "stop",
-                          texts_json(o->of_prompts.stop, o->of_prompts.n_stop), "num_fewshot",
-                          (json_int_t)o->num_fewshot, "fewshot_data", examples_json(o));
-    if (o->sampler.at && o->num_fewshot)
-        json_object_update_new(g, json_pack("{s:s,s:I}", "fewshot_sampler", "random",
-                                            "fewshot_seed", (json_int_t)o->seed));
-    json_object_set_new(settings, "generation", g);
+    const bool there = w->live && cmd_eval_kind_source(&cmd_eval_generate, e->source, e->n_sources);
+    const bool drawn = w->live && o->sampler.at && o->num_fewshot;
+    if (!DQ_BEGIN(w, OBJECT, "generation", there, "Of --task generate and gsm8k.", .when = DQ_OUT))
+        return;
+    DQ_PUT(w, "max_new", o->of_prompts.max_new, "New tokens at most.");
+    put_texts(w, DQ_LIVE(w, &o->of_prompts));
+    DQ_PUT(w, "num_fewshot", o->num_fewshot, "Solved examples before every prompt.");
+    put_examples(w, o);
+    DQ_PUT(w, "fewshot_sampler", drawn ? "random" : NULL,
+           "How examples are chosen: drawn for each question; absent: the first of the file.",
+           .when = DQ_OUT, DQ_WORD("random"));
+    DQ_PUT(w, "fewshot_seed", drawn ? (int64_t)o->seed : -1, "Of their draws; absent: none.",
+           .when = DQ_OUT | DQ_BELOW_0);
+    dq_row_end(w);
 }
 
 enum { N_ENDS = DQ_TEXT_END_POSITIONS + 1 };
@@ -244,36 +252,49 @@ static bool shows(const dq_eval *e, int row)
     return cmd_eval_kind_shows(&cmd_eval_generate, e, row);
 }
 
-static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
+static dq_status details(dq_row_writer *w, const cmd_eval_view *v, int row, dq_err *err)
 {
-    const dq_eval *e = v->e;
-    const dq_eval_row *r = &e->row[row];
-    const dq_eval_source *source = dq_eval_source_of(e, r);
-    const dq_eval_generate *s = source->settings;
-    const totals t = totals_of(e, r);
-    const double seconds = r->work.seconds > 0 ? r->work.seconds : (double)NAN;
-    dq_stop_ids stops;
-    DQ_TRY(dq_eval_stop_ids(&stops, e, r->model, err));
-    json_t *ends = json_object();
+    const dq_eval *e = DQ_LIVE(w, v->e);
+    const dq_eval_row *r = DQ_LIVE(w, &e->row[row]);
+    const dq_eval_source *source = DQ_LIVE(w, dq_eval_source_of(e, r));
+    const dq_eval_generate *s = DQ_LIVE(w, source->settings);
+    totals t = {0};
+    dq_stop_ids stops = {0};
+    if (w->live) DQ_TRY(dq_eval_stop_ids(&stops, e, r->model, err));
+    if (w->live) t = totals_of(e, r);
+    DQ_OBJECT(w, "generation", "Continuations.");
+    DQ_PUT(w, "max_new", s->max_new, "New tokens at most.");
+    put_texts(w, s);
+    DQ_METRIC(w, "finished",
+              dq_mean_share(t.end[DQ_TEXT_END_STOP_ID] + t.end[DQ_TEXT_END_REQUESTED], t.n),
+              "Share that ended by itself.");
+    DQ_OBJECT(w, "ends", "How they ended.");
     for (int i = DQ_TEXT_END_STOP_ID; i < N_ENDS; i++)
-        json_object_set_new(ends, dq_text_end_name[i], json_integer((json_int_t)t.end[i]));
-    json_object_set_new(o, "passes", json_string("decode"));
-    json_object_set_new(
-        o, "generation",
-        json_pack("{s:I,s:o,s:o,s:o,s:o,s:o,s:I,s:I}", "max_new", (json_int_t)s->max_new, "stop",
-                  texts_json(s->stop, s->n_stop), "finished",
-                  cmd_eval_metric_json(dq_mean_share(
-                      t.end[DQ_TEXT_END_STOP_ID] + t.end[DQ_TEXT_END_REQUESTED], t.n)),
-                  "ends", ends, "new_tokens_mean",
-                  dq_document_real((double)t.new_ids / (double)t.n), "stop_ids",
-                  cmd_eval_ints_json(stops.id, stops.n), "truncated_items",
-                  (json_int_t)e->ids[r->ids].req.n_truncated, "skipped_items",
-                  (json_int_t)source->n_skipped));
-    json_object_update_new(json_object_get(o, "throughput"),
-                           json_pack("{s:I,s:I,s:o}", "prompt_tokens", (json_int_t)t.prompt_ids,
-                                     "new_tokens", (json_int_t)t.new_ids, "new_tokens_per_second",
-                                     dq_document_real((double)t.new_ids / seconds)));
-    return DQ_OK;
+        DQ_PUT(w, dq_text_end_name[i], t.end[i], "Continuations.");
+    dq_row_end(w);
+    DQ_PUT(w, "new_tokens_mean", (double)t.new_ids / (double)t.n, "Mean new tokens.",
+           .when = DQ_NULL);
+    DQ_INTS(w, "stop_ids", stops.id, stops.n, "Tokens that end one.");
+    DQ_PUT(w, "truncated_items", e->ids[r->ids].req.n_truncated, "Prompts that were cut.");
+    DQ_PUT(w, "skipped_items", source->n_skipped, "Prompts that were left out.");
+    dq_row_end(w);
+    return err->code;
+}
+
+static void throughput(dq_row_writer *w, const dq_eval *e, const dq_eval_row *r)
+{
+    const totals t = w->live ? totals_of(e, r) : (totals){0};
+    DQ_PUT(w, "prompt_tokens", t.prompt_ids, "Tokens of prompts.");
+    DQ_PUT(w, "new_tokens", t.new_ids, "New tokens.");
+    DQ_PUT(w, "new_tokens_per_second",
+           r->work.seconds > 0 ? (double)t.new_ids / r->work.seconds : DQ_NO_REAL,
+           "New tokens per second.", .when = DQ_NULL);
+}
+
+static const char *passes(const dq_eval_source *source)
+{
+    (void)source;
+    return "decode";
 }
 
 static void warn(dq_logger *logger, const cmd_eval_view *v, bool done)
@@ -293,20 +314,20 @@ static void warn(dq_logger *logger, const cmd_eval_view *v, bool done)
     }
 }
 
-static dq_status put_question(json_t *o, const dq_question *q, dq_err *err)
+static dq_status put_question(dq_row_writer *w, const dq_question *q, dq_err *err)
 {
     json_t *id = NULL, *references = NULL;
     if (q->id) DQ_TRY(dq_json_parse(&id, q->id, strlen(q->id), "id", err));
-    json_object_set_new(o, "id", id ? id : json_null());
-    json_object_set_new(o, "prompt", json_stringn(q->prompt, q->len));
+    DQ_PUT(w, "id", id, NULL);
+    DQ_PUT(w, "prompt", json_stringn(q->prompt, q->len), NULL);
     if (!q->reference) return DQ_OK;
     DQ_TRY(dq_json_parse(&references, q->reference, strlen(q->reference), "reference", err));
-    json_object_set_new(o, "query", q->query ? json_string(q->query) : json_null());
-    json_object_set_new(o, "reference", references);
+    DQ_PUT(w, "query", q->query, NULL);
+    DQ_PUT(w, "reference", references, NULL);
     return DQ_OK;
 }
 
-static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
+static dq_status item(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
                       dq_err *err)
 {
     const dq_eval_source *s = dq_eval_source_of(v->e, r);
@@ -316,16 +337,17 @@ static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *r, i
     size_t len;
     DQ_TRY(dq_eval_completion(v->e, r, unit, &text, &len, err));
     snprintf(cluster, sizeof cluster, "%016" PRIx64, q->cluster);
-    json_object_set_new(o, "item", json_integer((json_int_t)dq_eval_number(s, unit)));
-    json_object_set_new(o, "cluster", json_string(cluster));
-    put_question(o, q, err);
-    json_object_update_new(o, json_pack("{s:o,s:s,s:I}", "completion", json_stringn(text, len),
-                                        "end", dq_text_end_name[(int)extra[DQ_GEN_END]], "tokens",
-                                        (json_int_t)extra[DQ_GEN_COUNT]));
-    if (q->gold)
-        json_object_update_new(o, json_pack("{s:s,s:b,s:b}", "gold", q->gold, "exact_match",
-                                            extra[DQ_GEN_EXACT] == 1, "strict_match",
-                                            extra[DQ_GEN_STRICT] == 1));
+    DQ_PUT(w, "item", dq_eval_number(s, unit), NULL);
+    DQ_PUT(w, "cluster", cluster, NULL);
+    put_question(w, q, err);
+    DQ_PUT(w, "completion", json_stringn(text, len), NULL);
+    DQ_PUT(w, "end", dq_text_end_name[(int)extra[DQ_GEN_END]], NULL);
+    DQ_PUT(w, "tokens", (int64_t)extra[DQ_GEN_COUNT], NULL);
+    if (q->gold) {
+        DQ_PUT(w, "gold", q->gold, NULL);
+        DQ_PUT(w, "exact_match", (bool)(extra[DQ_GEN_EXACT] == 1), NULL);
+        DQ_PUT(w, "strict_match", (bool)(extra[DQ_GEN_STRICT] == 1), NULL);
+    }
     dq_block_free(text);
     return err->code;
 }
@@ -351,8 +373,8 @@ const cmd_eval_kind cmd_eval_generate = {
             .reserves = "--max-new",
             .file = &options[4]},
     .open = open_shots,
-    .settings = put_settings,
+    .settings = settings,
     .unscored = unscored,
     .warn = warn,
-    .out = {.details = details, .item = item},
+    .out = {.details = details, .throughput = throughput, .passes = passes, .item = item},
 };

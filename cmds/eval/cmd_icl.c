@@ -10,51 +10,38 @@
 #include <stdio.h>
 #include <string.h>
 
-/* "plateau": a row's accuracy over its range, and its differences to the reference and to the first
- * model; null where no number of shots is in range. */
-static dq_status put_plateau(json_t *icl, const cmd_eval_view *v, int row, dq_err *err)
+/* A row's accuracy over its range, and its differences to the reference and to the first model; null
+ * where no number of shots is in range. */
+static dq_status put_plateau(dq_row_writer *w, const cmd_eval_view *v, int row, dq_err *err)
 {
-    const dq_eval *e = v->e;
-    const dq_icl_settings *s = dq_eval_source_of(e, &e->row[row])->settings;
-    const dq_icl_range range = dq_icl_range_of(e, row, s->plateau_from);
-    const int ref = e->row[row].ref, other = cmd_eval_cross_row(e, row);
-    json_t *o = range.n ? json_object() : json_null();
-    dq_icl_plateau x;
-    json_object_set_new(icl, "plateau", o);
-    if (range.n == 0) return DQ_OK;
-    DQ_TRY(dq_icl_plateau_find(&x, e, -1, row, &range, err));
-    json_object_set_new(o, "from", json_integer(range.from));
-    json_object_set_new(o, "shots", cmd_eval_ints_json(range.shots, range.n));
-    json_t *acc = cmd_eval_metric_json(x.mean);
-    json_object_set_new(acc, "interval", cmd_eval_interval_json(x.interval));
-    json_object_set_new(o, "acc", acc);
-    if (ref != row) DQ_TRY(dq_icl_plateau_find(&x, e, ref, row, &range, err));
-    json_object_set_new(o, "paired",
-                        ref != row ? cmd_eval_delta_json(x.mean, x.interval) : json_null());
-    if (other < 0) return DQ_OK;
-    DQ_TRY(dq_icl_plateau_find(&x, e, other, row, &range, err));
-    json_t *cross = cmd_eval_delta_json(x.mean, x.interval);
-    json_object_set_new(cross, "model", json_string(v->names[e->row[other].model]));
-    json_object_set_new(o, "cross_paired", cross);
-    return DQ_OK;
-}
-
-/* Numbers of shots that some row has, rising. */
-static int all_shots(const dq_eval *e, int *shots)
-{
-    int n = 0;
-    for (int i = 0; i < e->n_rows; i++) {
-        const dq_icl_plan *p = e->ids[e->row[i].ids].own;
-        if (!cmd_eval_kind_shows(&cmd_eval_icl, e, i)) continue;
-        for (int k = 0; k < p->n_shots; k++) {
-            int at = 0;
-            while (at < n && shots[at] < p->shots[k]) at++;
-            if (n == DQ_ICL_SHOTS || (at < n && shots[at] == p->shots[k])) continue;
-            memmove(&shots[at + 1], &shots[at], (size_t)(n++ - at) * sizeof *shots);
-            shots[at] = p->shots[k];
-        }
+    dq_icl_range range = {.n = 0};
+    int of[3] = {-1, -1, -1}; /* rows: none, the reference, that of the first model */
+    dq_icl_plateau x[3] = {{.interval = dq_interval_none}};
+    if (w->live) {
+        const dq_icl_settings *s = dq_eval_source_of(v->e, &v->e->row[row])->settings;
+        range = dq_icl_range_of(v->e, row, s->plateau_from);
+        of[1] = v->e->row[row].ref == row ? -1 : v->e->row[row].ref;
+        of[2] = cmd_eval_cross_row(v->e, row);
     }
-    return n;
+    for (int i = 0; range.n && i < 3; i++) {
+        if (i == 0 || of[i] >= 0) DQ_TRY(dq_icl_plateau_find(&x[i], v->e, of[i], row, &range, err));
+    }
+    if (!DQ_BEGIN(w, OBJECT, "plateau", range.n,
+                  "Mean accuracy over the larger numbers of demonstrations; null: none is in the "
+                  "range.",
+                  .when = DQ_NULL))
+        return DQ_OK;
+    DQ_PUT(w, "from", range.from, "Demonstrations that it begins with.", .min = 1);
+    DQ_INTS(w, "shots", range.shots, range.n, "Those that it is over.");
+    DQ_ESTIMATE(w, "acc", x[0].mean, x[0].interval,
+                "The accuracy; its error is for other runs and queries, null: one query.");
+    DQ_NUMBER(w, "paired", DELTA, of[1] >= 0, x[1].mean, x[1].interval, NULL,
+              "Less that of the reference; null: it is the reference.", .when = DQ_NULL);
+    DQ_NUMBER(w, "cross_paired", CROSS, of[2] >= 0, x[2].mean, x[2].interval,
+              v->names[v->e->row[of[2]].model], "Less that of the first model of the run.",
+              .when = DQ_OUT);
+    dq_row_end(w);
+    return DQ_OK;
 }
 
 static void runs_cell(dq_table *t, const json_t *x)
@@ -84,54 +71,47 @@ static void margin_cell(dq_table *t, const json_t *x)
 }
 
 /* "100, 200" */
-static const char *shots_text(char *out, size_t cap, const json_t *shots)
+static const char *shots_text(char *out, size_t cap, const int *shots, int n)
 {
-    size_t i, n = 0;
-    const json_t *x;
+    size_t at = 0;
     out[0] = 0;
-    json_array_foreach(shots, i, x)
-    {
-        if (n < cap)
-            n += (size_t)snprintf(out + n, cap - n, "%s%lld", i ? ", " : "", json_integer_value(x));
-    }
+    for (int i = 0; i < n && at < cap; i++)
+        at += (size_t)snprintf(out + at, cap - at, "%s%d", i ? ", " : "", shots[i]);
     return out;
 }
 
 static void shots_cell(dq_table *t, const json_t *x)
 {
     char text[256];
-    const json_t *shots = json_object_get(x, "shots");
-    dq_table_cell(t, "%s", shots ? shots_text(text, sizeof text, shots) : "-");
+    const json_t *list = json_object_get(x, "shots");
+    int shots[DQ_ICL_SHOTS], n = 0;
+    for (; n < DQ_ICL_SHOTS && n < (int)json_array_size(list); n++)
+        shots[n] = (int)json_integer_value(json_array_get(list, (size_t)n));
+    dq_table_cell(t, "%s", list ? shots_text(text, sizeof text, shots, n) : "-");
 }
 
 static dq_status icl_tables(const cmd_eval_view *v, dq_err *err)
 {
-    enum { HEAD = 2 };
     static const cmd_eval_key keys[] = {DQ_KEY_MODEL, DQ_KEY_BITS, DQ_KEY_GRANULARITY, DQ_KEY_MATH,
                                         DQ_KEY_KV,    DQ_KEY_TASK, DQ_KEYS_END};
-    static const cmd_eval_column range[] = {
-        DQ_COLUMN("order", "icl.demo_order", cmd_eval_cell_text),
-        DQ_COLUMN("shots", "icl.plateau", shots_cell),
-        DQ_COLUMN("acc", "icl.plateau.acc", cmd_eval_cell_score),
-        DQ_COLUMN("against reference", "icl.plateau.paired", cmd_eval_cell_score_change),
-        DQ_COLUMN("against first model", "icl.plateau.cross_paired", cmd_eval_cell_score_change)};
-    cmd_eval_column mean[HEAD + DQ_ICL_SHOTS] = {range[0],
-                                                 DQ_COLUMN("acc", "icl.curve", runs_cell)};
-    cmd_eval_column margin[HEAD + DQ_ICL_SHOTS] = {
-        range[0], DQ_COLUMN("acc", "icl.permutation_spread", permutations_cell)};
-    char title[DQ_ICL_SHOTS][32];
-    int shots[DQ_ICL_SHOTS];
-    const int n = all_shots(v->e, shots);
-    if (n == 0) return DQ_OK;
-    for (int i = 0; i < n; i++) {
-        snprintf(title[i], sizeof title[i], "%d shot%s", shots[i], shots[i] == 1 ? "" : "s");
-        mean[HEAD + i] =
-            (cmd_eval_column){title[i], "icl.curve", point_cell, .label = "shots", .at = shots[i]};
-        margin[HEAD + i] = (cmd_eval_column){title[i], "icl.permutation_spread", margin_cell,
-                                             .label = "shots", .at = shots[i]};
-    }
-    const cmd_eval_table_of curve = {keys, mean, HEAD + n, 1, margin},
-                            over_range = {keys, range, 5, 1, NULL};
+    static const cmd_eval_column
+        mean[] = {DQ_COLUMN("order", "icl.demo_order", cmd_eval_cell_text),
+                  DQ_COLUMN("acc", "icl.curve", runs_cell),
+                  {.path = "icl.curve", .cell = point_cell, .label = "shots", .unit = "shots"}},
+        margin[] = {DQ_COLUMN("order", "icl.demo_order", cmd_eval_cell_text),
+                    DQ_COLUMN("acc", "icl.permutation_spread", permutations_cell),
+                    {.path = "icl.permutation_spread",
+                     .cell = margin_cell,
+                     .label = "shots",
+                     .unit = "shots"}},
+        range[] = {DQ_COLUMN("order", "icl.demo_order", cmd_eval_cell_text),
+                   DQ_COLUMN("shots", "icl.plateau", shots_cell),
+                   DQ_COLUMN("acc", "icl.plateau.acc", cmd_eval_cell_score),
+                   DQ_COLUMN("against reference", "icl.plateau.paired", cmd_eval_cell_score_change),
+                   DQ_COLUMN("against first model", "icl.plateau.cross_paired",
+                             cmd_eval_cell_score_change)};
+    const cmd_eval_table_of curve = {keys, mean, 3, 1, 1, margin},
+                            over_range = {keys, range, 5, 1, 0, NULL};
     DQ_TRY(cmd_eval_pivot(
         v, &cmd_eval_icl,
         "Accuracy by the number of demonstrations (\u00b1 standard deviation over runs):", &curve,
@@ -264,14 +244,12 @@ static void warn_over(dq_logger *logger, const dq_eval *e, const dq_eval_ids *id
     const dq_icl_data *d = e->source[ids->source].own;
     char text[256];
     if (p->n_over) {
-        json_t *over = cmd_eval_ints_json(p->over, p->n_over);
         dq_logger_warn(
             logger,
             "%s: --num-fewshot %s left out: not all prompts fit into the %d positions of %s, or "
             "there are fewer demonstrations (%lld)",
-            e->source[ids->source].name, shots_text(text, sizeof text, over),
+            e->source[ids->source].name, shots_text(text, sizeof text, p->over, p->n_over),
             e->model[ids->model].m->max_positions, model, (long long)p->demos);
-        json_decref(over);
     }
     if (d->n_queries_in_demos)
         dq_logger_warn(logger,
@@ -307,103 +285,134 @@ static void warn(dq_logger *logger, const cmd_eval_view *v, bool done)
     }
 }
 
-static void put_settings(json_t *settings, const void *own, const dq_eval *e)
+static void put_settings(dq_row_writer *w, const void *own, const dq_eval *e)
 {
     const icl_options *o = own;
-    const dq_icl_settings *x = &o->common;
+    const dq_icl_settings *x = DQ_LIVE(w, &o->common);
     (void)e;
-    json_object_set_new(settings, "icl", json_null());
-    if (o->n == 0) return;
-    json_t *orders = json_array();
-    for (int i = 0; i < o->order.n; i++)
-        json_array_append_new(orders, json_string(dq_icl_order_name[o->order.at[i]]));
-    json_object_set_new(
-        settings, "icl",
-        json_pack(
-            "{s:o,s:I,s:o,s:o,s:I,s:o,s:I,s:s}", "num_fewshot",
-            x->n_shots ? cmd_eval_ints_json(x->shots, x->n_shots) : json_string("as many as fit"),
-            "runs", (json_int_t)x->runs, "demo_order", orders, "demo_permutations",
-            x->orders ? json_integer((json_int_t)x->orders) : json_null(), "queries",
-            (json_int_t)x->queries, "plateau_from",
-            o->plateau ? json_integer((json_int_t)o->plateau) : json_string("half of the most"),
-            "seed", (json_int_t)x->seed, "generator", "dq: Fisher-Yates with SplitMix64"));
+    if (!DQ_BEGIN(w, OBJECT, "icl", o->n, "Of in-context learning; null: none.", .when = DQ_NULL))
+        return;
+    if (DQ_WHEN(w, x->n_shots))
+        DQ_INTS(w, "num_fewshot", x->shots, x->n_shots, "Numbers of demonstrations.");
+    if (DQ_WHEN(w, !x->n_shots))
+        DQ_PUT(w, "num_fewshot", "as many as fit", NULL, DQ_WORD("as many as fit"));
+    DQ_PUT(w, "runs", x->runs, "Draws of demonstrations.");
+    DQ_LIST(w, "demo_order", "Orders of demonstrations.");
+    for (int i = 0; DQ_MORE(w, i, o->order.n); i++)
+        DQ_PUT(w, NULL, dq_icl_order_name[o->order.at[i]], NULL, DQ_WORDS(dq_icl_order_name));
+    dq_row_end(w);
+    DQ_PUT(w, "demo_permutations", x->orders, "Permutations of one draw; null: none.",
+           .when = DQ_NULL | DQ_AT_0);
+    DQ_PUT(w, "queries", x->queries, "Queries; 0: all.");
+    DQ_PUT(w, "plateau_from", o->plateau, "Demonstrations that the plateau begins with.", .min = 1,
+           .mixed = "half of the most");
+    DQ_PUT(w, "seed", (int64_t)x->seed, "Of the draws.");
+    DQ_PUT(w, "generator", "dq: Fisher-Yates with SplitMix64", "How they are drawn.");
+    dq_row_end(w);
 }
 
-static json_t *block_json(const dq_icl_block *b, const dq_icl_score *s, int64_t queries)
+/* Runs, or (by_order) permutations. */
+static void put_blocks(dq_row_writer *w, const dq_icl_plan *p, const dq_icl_score *score,
+                       bool by_order)
 {
-    return json_pack("{s:I,s:I,s:I,s:o,s:o}", b->order ? "permutation" : "run",
-                     (json_int_t)(b->order ? b->order : b->run), "shots", (json_int_t)b->shots, "n",
-                     (json_int_t)queries, "acc", cmd_eval_metric_json(s->acc), "acc_ll",
-                     cmd_eval_metric_json(s->acc_ll));
+    DQ_LIST(w, by_order ? "permutations" : "runs", by_order ? "Each permutation." : "Each draw.");
+    for (int64_t i = 0; DQ_MORE(w, i, p->n_blocks); i++) {
+        const dq_icl_block *b = DQ_LIVE(w, &p->block[i]);
+        if (w->live && (b->order != 0) != by_order) continue;
+        DQ_ITEM(w);
+        DQ_PUT(w, by_order ? "permutation" : "run", by_order ? b->order : b->run, "Its number.");
+        DQ_PUT(w, "shots", b->shots, "Demonstrations.");
+        DQ_PUT(w, "n", p->n_queries, "Queries.");
+        DQ_METRIC(w, "acc", score[i].acc, "Accuracy.");
+        DQ_METRIC(w, "acc_ll", score[i].acc_ll, "By log-likelihood of whole labels.");
+        dq_row_end(w);
+    }
+    dq_row_end(w);
 }
 
-static json_t *point_json(const dq_icl_plan *p, const dq_icl_score *score, int shots, bool by_order)
+static void put_points(dq_row_writer *w, const dq_icl_plan *p, const dq_icl_score *score,
+                       bool by_order, bool there)
 {
-    const dq_icl_point x = dq_icl_point_of(p, score, shots, by_order);
-    return json_pack("{s:i,s:I,s:o,s:o,s:o,s:o,s:o}", "shots", shots,
-                     by_order ? "permutations" : "runs", (json_int_t)x.blocks, "acc_mean",
-                     dq_document_real(x.mean), "acc_min", dq_document_real(x.min), "acc_max",
-                     dq_document_real(x.max), "acc_margin", dq_document_real(x.max - x.min),
-                     "acc_std", dq_document_real(x.std));
+    DQ_LIST(w, by_order ? "permutation_spread" : "curve", "Over numbers of demonstrations.");
+    for (int i = 0; there && DQ_MORE(w, i, p->n_shots); i++) {
+        dq_icl_point x = {0};
+        if (w->live) x = dq_icl_point_of(p, score, p->shots[i], by_order);
+        DQ_ITEM(w);
+        DQ_PUT(w, "shots", p->shots[i], "Demonstrations.");
+        DQ_PUT(w, by_order ? "permutations" : "runs", x.blocks,
+               by_order ? "Permutations." : "Draws.");
+        DQ_PUT(w, "acc_mean", x.mean, "Mean accuracy.", .when = DQ_NULL);
+        DQ_PUT(w, "acc_min", x.min, "Least.", .when = DQ_NULL);
+        DQ_PUT(w, "acc_max", x.max, "Most.", .when = DQ_NULL);
+        DQ_PUT(w, "acc_margin", x.max - x.min, "Most less least.", .when = DQ_NULL);
+        DQ_PUT(w, "acc_std", x.std, "Standard deviation.", .when = DQ_NULL);
+        dq_row_end(w);
+    }
+    dq_row_end(w);
 }
 
-static dq_status details(json_t *row, const cmd_eval_view *v, int index, dq_err *err)
+static void order_row(dq_row_writer *w, const dq_icl_settings *s)
 {
-    const dq_eval_row *r = &v->e->row[index];
-    const dq_icl_plan *p = v->e->ids[r->ids].own;
-    const dq_eval_source *source = dq_eval_source_of(v->e, r);
-    const dq_icl_settings *s = source->settings;
-    const dq_icl_data *d = source->own;
-    dq_icl_score *score = dq_block_new((size_t)p->n_blocks, sizeof *score, err);
-    if (!score || dq_icl_scores(v->e, r, score, err) != DQ_OK) {
+    DQ_PUT(w, "demo_order", dq_icl_order_name[s->order], "Order of demonstrations.",
+           DQ_WORDS(dq_icl_order_name));
+}
+
+static dq_status details(dq_row_writer *w, const cmd_eval_view *v, int row, dq_err *err)
+{
+    const dq_eval_row *r = DQ_LIVE(w, &v->e->row[row]);
+    const dq_icl_plan *p = DQ_LIVE(w, v->e->ids[r->ids].own);
+    const dq_eval_source *source = DQ_LIVE(w, dq_eval_source_of(v->e, r));
+    const dq_icl_settings *s = DQ_LIVE(w, source->settings);
+    const dq_icl_data *d = DQ_LIVE(w, source->own);
+    dq_icl_score *score = dq_block_new(w->live ? (size_t)p->n_blocks : 1, sizeof *score, err);
+    if (!score || (w->live && dq_icl_scores(v->e, r, score, err) != DQ_OK)) {
         dq_block_free(score);
         return err->code;
     }
-    json_t *runs = json_array(), *curve = json_array();
-    json_t *orders = json_array(), *spread = json_array();
-    for (int64_t b = 0; b < p->n_blocks; b++)
-        json_array_append_new(p->block[b].order ? orders : runs,
-                              block_json(&p->block[b], &score[b], p->n_queries));
-    for (int i = 0; i < p->n_shots; i++) {
-        json_array_append_new(curve, point_json(p, score, p->shots[i], false));
-        if (s->orders) json_array_append_new(spread, point_json(p, score, p->shots[i], true));
-    }
+    DQ_OBJECT(w, "icl", "In-context learning.");
+    order_row(w, s);
+    DQ_PUT(w, "labels", d->n_labels, "Labels.");
+    DQ_PUT(w, "queries", p->n_queries, "Queries.");
+    DQ_PUT(w, "queries_dropped", p->queries_dropped, "Queries that were too long.");
+    DQ_PUT(w, "demonstrations", p->demos, "Demonstrations that are drawn from.");
+    DQ_PUT(w, "demonstrations_dropped", p->demos_dropped, "Demonstrations that were too long.");
+    DQ_INTS(w, "shots_left_out", p->over, p->n_over, "Numbers of demonstrations that do not fit.");
+    put_blocks(w, p, score, false);
+    put_points(w, p, score, false, true);
+    put_blocks(w, p, score, true);
+    put_points(w, p, score, true, DQ_WHEN(w, s->orders));
     dq_block_free(score);
-    json_t *o = json_pack("{s:s,s:i,s:I,s:I,s:I,s:I,s:o,s:o,s:o,s:o,s:o}", "demo_order",
-                          dq_icl_order_name[s->order], "labels", d->n_labels, "queries",
-                          (json_int_t)p->n_queries, "queries_dropped",
-                          (json_int_t)p->queries_dropped, "demonstrations", (json_int_t)p->demos,
-                          "demonstrations_dropped", (json_int_t)p->demos_dropped, "shots_left_out",
-                          cmd_eval_ints_json(p->over, p->n_over), "runs", runs, "curve", curve,
-                          "permutations", orders, "permutation_spread", spread);
-    json_object_set_new(row, "icl", o);
-    return put_plateau(o, v, index, err);
+    DQ_TRY(put_plateau(w, v, row, err));
+    dq_row_end(w);
+    return DQ_OK;
 }
 
-static void told_by(json_t *result, const dq_eval_source *source)
+static void told_by(dq_row_writer *w, const dq_eval_source *source)
 {
-    const dq_icl_settings *s = source->settings;
-    json_object_set_new(result, "icl",
-                        json_pack("{s:s}", "demo_order", dq_icl_order_name[s->order]));
+    DQ_OBJECT(w, "icl", NULL);
+    order_row(w, source->settings);
+    dq_row_end(w);
 }
 
-static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *row, int64_t unit,
-                      dq_err *err)
+static dq_status item(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_row *row,
+                      int64_t unit, dq_err *err)
 {
     const dq_eval_source *s = dq_eval_source_of(v->e, row);
-    const dq_icl_settings *set = s->settings;
     const dq_icl_data *d = s->own;
     const dq_icl_plan *p = v->e->ids[row->ids].own;
     const dq_icl_block *b = &p->block[unit / p->n_queries];
     const int32_t query = p->query[unit % p->n_queries];
-    (void)err;
-    json_object_update_new(
-        o, json_pack("{s:I,s:I,s:s,s:I,s:i,s:i,s:{s:i,s:i}}", "shots", (json_int_t)b->shots, "run",
-                     (json_int_t)b->run, "demo_order", dq_icl_order_name[set->order], "permutation",
-                     (json_int_t)b->order, "query", query, "gold", d->queries.ex[query].label,
-                     "pick", s->kind->metric[0], dq_icl_pick(v->e, row, 0, unit),
-                     s->kind->metric[1], dq_icl_pick(v->e, row, 1, unit)));
-    return DQ_OK;
+    DQ_PUT(w, "shots", b->shots, NULL);
+    DQ_PUT(w, "run", b->run, NULL);
+    order_row(w, s->settings);
+    DQ_PUT(w, "permutation", b->order, NULL);
+    DQ_PUT(w, "query", query, NULL);
+    DQ_PUT(w, "gold", d->queries.ex[query].label, NULL);
+    DQ_OBJECT(w, "pick", NULL);
+    for (int m = 0; m < 2; m++)
+        DQ_PUT(w, s->kind->metric[m], dq_icl_pick(v->e, row, m, unit), NULL);
+    dq_row_end(w);
+    return err->code;
 }
 
 static const char *const unscored[] = {"plateau_from", NULL};

@@ -21,38 +21,80 @@ typedef struct options {
     dq_logger logger;
 } options;
 
-static json_t *text_or_null(const char *s)
+void cmd_judged_settings(dq_row_writer *w)
 {
-    return s ? json_string(s) : json_null();
+    DQ_OBJECT(w, "settings", "Of dq judged: nothing but the task.");
+    DQ_LIST(w, "tasks", "Its name.");
+    DQ_PUT(w, NULL, "judged", NULL, DQ_WORD("judged"));
+    dq_row_end(w);
+    dq_row_end(w);
 }
 
-/* Results are rows of dq-eval/1 without what a file of verdicts does not have. */
-static json_t *document(const options *o, const dq_verdicts *v, json_t *inputs)
+static void math_rows(dq_row_writer *w, const char *math)
 {
-    json_t *doc = dq_document_new(&o->logger, "dq-eval/1");
-    json_object_set_new(json_object_get(doc, "settings"), "tasks", json_pack("[s]", "judged"));
-    json_object_set(doc, "inputs", inputs);
-    for (int i = 0; i < v->n; i++) {
-        const dq_verdict_group *g = &v->group[i];
-        const bool paired = g->ref >= 0 && g->ref != i;
-        json_t *entry = json_pack(
-            "{s:s,s:o,s:i,s:s,s:o,s:n,s:o,s:n,s:n,s:s,s:o,s:I,s:{s:o},s:o}", "model", g->model,
-            "reference", text_or_null(g->ref >= 0 ? v->group[g->ref].model : NULL), "logit_bits",
-            g->bits, "logit_granularity", g->granularity, "kv",
-            g->kv ? json_deep_copy(g->kv) : json_null(), "weights", "math",
-            g->math ? json_pack("{s:s,s:s,s:s,s:s}", "linear", g->math, "qk", g->math, "pv",
-                                g->math, "kv", g->math)
-                    : json_null(),
-            "passes", "throughput", "task", "judged", "of_task", text_or_null(g->task), "n",
-            (json_int_t)g->n, "metrics", "acc", cmd_eval_score_json(g->acc, g->acc_interval),
-            "paired",
-            paired ? json_pack("{s:o}", "acc", cmd_eval_flips_json(&g->flips)) : json_null());
-        if (g->cross >= 0)
-            json_object_set_new(entry, "cross_paired",
-                                json_pack("{s:o,s:s}", "acc", cmd_eval_flips_json(&g->cross_flips),
-                                          "model", v->group[g->cross].model));
-        json_array_append_new(json_object_get(doc, "results"), entry);
+    static const char *const of[] = {"linear", "qk", "pv", "kv"};
+    if (!DQ_BEGIN(w, OBJECT, "math", math, "The arithmetic; null: not told.", .when = DQ_NULL,
+                  .def = "math"))
+        return;
+    for (int k = 0; k < 4; k++) DQ_PUT(w, of[k], math, "Of products.");
+    dq_row_end(w);
+}
+
+static void nothing_row(dq_row_writer *w, const char *name)
+{
+    DQ_PUT(w, name, (json_t *)NULL, "Not known here.", .ref = "null");
+}
+
+/* Rows of dq-eval/1 without what a file of verdicts does not have. */
+void cmd_judged_rows(dq_row_writer *w, const void *verdicts)
+{
+    const dq_verdicts *v = verdicts;
+    for (int i = 0; DQ_MORE(w, i, v->n); i++) {
+        const dq_verdict_group *g = DQ_LIVE(w, &v->group[i]);
+        DQ_ITEM(w);
+        DQ_PUT(w, "model", g->model, "Its name in the file.");
+        DQ_PUT(w, "reference", g->ref >= 0 ? v->group[g->ref].model : NULL,
+               "The model of the 16-bit row that it is compared with; null: none.",
+               .when = DQ_NULL);
+        DQ_PUT(w, "logit_bits", g->bits, "Bits of attention logits.");
+        DQ_PUT(w, "logit_granularity", g->granularity, "What shares a scale.");
+        DQ_PUT(w, "kv", json_deep_copy(g->kv), "The KV cache as the file has it; null: not told.",
+               .ref = "object", .when = DQ_NULL);
+        nothing_row(w, "weights");
+        math_rows(w, DQ_LIVE(w, g->math));
+        nothing_row(w, "passes");
+        nothing_row(w, "throughput");
+        DQ_PUT(w, "task", "judged", "That it was judged.", DQ_WORD("judged"));
+        DQ_PUT(w, "of_task", g->task, "The task of the completions; null: not told.",
+               .when = DQ_NULL);
+        DQ_PUT(w, "n", g->n, "Completions with a verdict.");
+        DQ_OBJECT(w, "metrics", "What it scored.");
+        DQ_SCORE(w, "acc", g->acc, g->acc_interval, "Share of completions that are right.");
+        dq_row_end(w);
+        if (DQ_BEGIN(w, OBJECT, "paired", g->ref >= 0 && g->ref != i,
+                     "Differences to the 16-bit row; null: none.", .when = DQ_NULL)) {
+            DQ_FLIPS(w, "acc", true, &g->flips, "Of the same items.");
+            dq_row_end(w);
+        }
+        if (DQ_BEGIN(w, OBJECT, "cross_paired", g->cross >= 0, "Differences to another model.",
+                     .when = DQ_OUT)) {
+            DQ_FLIPS(w, "acc", true, &g->cross_flips, "Of the same items.");
+            DQ_PUT(w, "model", v->group[g->cross].model, "That model.");
+            dq_row_end(w);
+        }
+        dq_row_end(w);
     }
+}
+
+static json_t *document(const options *o, const dq_verdicts *v, const json_t *inputs)
+{
+    json_t *doc = dq_document_new(&o->logger, dq_eval_document.name);
+    dq_row_writer w = dq_row_json(doc);
+    cmd_judged_settings(&w);
+    cmd_eval_inputs_rows(&w, inputs);
+    DQ_LIST(&w, "results", NULL);
+    cmd_judged_rows(&w, v);
+    dq_row_end(&w);
     return doc;
 }
 

@@ -14,38 +14,44 @@
 
 /* "over_depths", the entries of Table 2 of arXiv 2410.05258: accuracy over all depths for each N:R
  * and length, with paired differences to the reference and to the first model. */
-static dq_status put_entries(json_t *needle, const cmd_eval_view *v, int row, dq_err *err)
+static dq_status put_entries(dq_row_writer *w, const cmd_eval_view *v, int row, dq_err *err)
 {
-    const dq_eval *e = v->e;
-    const dq_eval_row *r = &e->row[row];
-    const dq_needle_set *set = e->ids[r->ids].own;
-    const int64_t n = set->settings->n_depths * set->samples, all = set->n_cells * set->samples;
-    const int other = cmd_eval_cross_row(e, row);
-    json_t *list = json_array();
+    const dq_eval *e = DQ_LIVE(w, v->e);
+    const dq_eval_row *r = DQ_LIVE(w, &e->row[row]);
+    const dq_needle_set *set = DQ_LIVE(w, e->ids[r->ids].own);
+    const int64_t n = w->live ? set->settings->n_depths * set->samples : 1,
+                  all = w->live ? set->n_cells * set->samples : 1;
+    const int other = w->live ? cmd_eval_cross_row(e, row) : -1;
     double *score = dq_block_new((size_t)(3 * all), sizeof *score, err);
-    json_object_set_new(needle, "over_depths", list);
     if (!score) return err->code;
     double *ref = score + all, *cross = ref + all;
-    dq_eval_needle.judge(e, r, 0, score);
-    dq_eval_needle.judge(e, &e->row[r->ref], 0, ref);
+    if (w->live) dq_eval_needle.judge(e, r, 0, score);
+    if (w->live) dq_eval_needle.judge(e, &e->row[r->ref], 0, ref);
     if (other >= 0) dq_eval_needle.judge(e, &e->row[other], 0, cross);
+    DQ_LIST(w, "over_depths", "All prompts of a length and N:R, whatever the depth.");
     for (int64_t at = 0; at < all; at += n) {
-        const dq_needle_cell *c = &set->cell[at / set->samples];
-        const dq_stat_flips f = dq_stat_flips_of(ref + at, score + at, NULL, n);
+        const dq_needle_cell *c = DQ_LIVE(w, &set->cell[at / set->samples]);
+        const dq_stat_flips f = dq_stat_flips_of(ref + at, score + at, NULL, n),
+                            x = dq_stat_flips_of(cross + at, score + at, NULL, n);
         dq_interval interval;
         const dq_mean acc = dq_mean_of_scores(score + at, NULL, n, &interval);
-        json_t *o = json_pack("{s:I,s:i,s:i,s:I,s:o,s:o}", "length", (json_int_t)c->length,
-                              "n_needles", c->n, "n_queries", c->r, "n", (json_int_t)n, "acc",
-                              cmd_eval_score_json(acc, interval), "paired",
-                              r->ref == row ? json_null() : cmd_eval_flips_json(&f));
-        if (other >= 0) {
-            const dq_stat_flips x = dq_stat_flips_of(cross + at, score + at, NULL, n);
-            json_object_set_new(o, "cross_paired",
-                                json_pack("{s:s,s:o}", "model", v->names[e->row[other].model],
-                                          "acc", cmd_eval_flips_json(&x)));
+        DQ_ITEM(w);
+        DQ_PUT(w, "length", c->length, "Tokens of a prompt.");
+        DQ_PUT(w, "n_needles", c->n, "Needles.", .min = 1);
+        DQ_PUT(w, "n_queries", c->r, "Of them asked for.", .min = 1);
+        DQ_PUT(w, "n", n, "Prompts.");
+        DQ_SCORE(w, "acc", acc, interval, "Mean share of numbers found.");
+        DQ_FLIPS(w, "paired", r->ref != row, &f,
+                 "Difference to the reference; null: it is the reference.", .when = DQ_NULL);
+        if (DQ_BEGIN(w, OBJECT, "cross_paired", other >= 0,
+                     "Difference to the first model of the run.", .when = DQ_OUT)) {
+            DQ_PUT(w, "model", v->names[e->row[other].model], "That model.");
+            DQ_FLIPS(w, "acc", true, &x, "Of the same prompts.");
+            dq_row_end(w);
         }
-        json_array_append_new(list, o);
+        dq_row_end(w);
     }
+    dq_row_end(w);
     dq_block_free(score);
     return DQ_OK;
 }
@@ -53,22 +59,19 @@ static dq_status put_entries(json_t *needle, const cmd_eval_view *v, int row, dq
 /* Cells of one row and N:R lie at first + length * n_depths + depth. */
 typedef struct grid {
     const cmd_eval_view *v;
-    int row;
-    const dq_needle_set *set;
+    int row, first, n_lengths, n_depths;
     const json_t *needle; /* of its result */
-    int64_t first;
-    int n_lengths, n_depths;
 } grid;
 
-static const dq_needle_cell *cell_of(const grid *g, int length, int depth)
-{
-    return &g->set->cell[g->first + (int64_t)length * g->n_depths + depth];
-}
-
-static const json_t *numbers_of(const grid *g, int length, int depth)
+static const json_t *cell_of(const grid *g, int length, int depth)
 {
     return json_array_get(json_object_get(g->needle, "cells"),
-                          (size_t)(g->first + (int64_t)length * g->n_depths + depth));
+                          (size_t)(g->first + length * g->n_depths + depth));
+}
+
+static long long count_of(const json_t *o, const char *path)
+{
+    return json_integer_value(cmd_eval_at(o, path));
 }
 
 static void share_cell(dq_table *t, const json_t *x)
@@ -94,11 +97,11 @@ static void head_cell(dq_table *t, const json_t *x)
 
 static void print_title(const grid *g, const char *what)
 {
-    const dq_needle_cell *c = cell_of(g, 0, 0);
+    const long long n = count_of(cell_of(g, 0, 0), "n_needles");
     const dq_eval_row *r = &g->v->e->row[g->row];
     char label[DQ_KV_LABEL];
-    printf("\n%s of %s, %d needle%s, %d asked for, %d-bit logits", what, g->v->names[r->model],
-           c->n, c->n == 1 ? "" : "s", c->r, r->logit.bits);
+    printf("\n%s of %s, %lld needle%s, %lld asked for, %d-bit logits", what, g->v->names[r->model],
+           n, n == 1 ? "" : "s", count_of(cell_of(g, 0, 0), "n_queries"), r->logit.bits);
     if (r->logit.bits < 16) printf(" (granularity %s)", dq_granularity_name[r->logit.granularity]);
     if (!dq_kv_spec_is_plain(&r->kv))
         printf(", KV %s", dq_kv_report_label(label, sizeof label, &r->kv));
@@ -110,14 +113,14 @@ static dq_status print_accuracy(const grid *g, dq_err *err)
     const char *titles[DQ_NEEDLE_SWEEP + 1] = {"depth"};
     dq_table *t;
     for (int l = 0; l < g->n_lengths; l++) {
-        snprintf(name[l], sizeof name[l], "%lld tokens", (long long)cell_of(g, l, 0)->length);
+        snprintf(name[l], sizeof name[l], "%lld tokens", count_of(cell_of(g, l, 0), "length"));
         titles[l + 1] = name[l];
     }
     DQ_TRY(dq_table_new(&t, titles, g->n_lengths + 1, err));
     for (int d = 0; d < g->n_depths; d++) {
-        dq_table_cell(t, "%d %%", cell_of(g, 0, d)->depth);
+        dq_table_cell(t, "%.0f %%", 100 * cmd_eval_real(cell_of(g, 0, d), "depth"));
         for (int l = 0; l < g->n_lengths; l++)
-            number_cell(t, cmd_eval_at(numbers_of(g, l, d), "acc.value"));
+            number_cell(t, cmd_eval_at(cell_of(g, l, d), "acc.value"));
     }
     dq_table_cell(t, "mean");
     for (int l = 0; l < g->n_lengths; l++) {
@@ -134,6 +137,8 @@ static dq_status print_accuracy(const grid *g, dq_err *err)
 /* As in Table 3 of arXiv 2410.05258, noise includes the other needles. */
 static dq_status print_attention(const grid *g, int length, dq_err *err)
 {
+    const dq_eval *e = g->v->e;
+    const dq_needle_settings *settings = dq_eval_source_of(e, &e->row[g->row])->settings;
     static const cmd_eval_column column[] = {
         DQ_COLUMN("answer", "attention.absolute.table3.answer", share_cell),
         DQ_COLUMN("noise", "attention.absolute.table3.noise", share_cell),
@@ -148,16 +153,16 @@ static dq_status print_attention(const grid *g, int length, dq_err *err)
     for (int i = 0; i < N; i++) titles[i + 1] = column[i].title;
     DQ_TRY(dq_table_new(&t, titles, N + 1, err));
     for (int d = 0; d < g->n_depths; d++) {
-        const json_t *x = numbers_of(g, length, d);
-        rows += json_integer_value(cmd_eval_at(x, "attention.head_rows"));
-        small += json_integer_value(cmd_eval_at(x, "attention.small_sums"));
-        dq_table_cell(t, "%d %%", cell_of(g, length, d)->depth);
+        const json_t *x = cell_of(g, length, d);
+        rows += count_of(x, "attention.head_rows");
+        small += count_of(x, "attention.small_sums");
+        dq_table_cell(t, "%.0f %%", 100 * cmd_eval_real(x, "depth"));
         cmd_eval_column_cells(t, x, column, N);
     }
     print_title(g, "Attention");
     printf(", %lld tokens, %s, |a| / sum |a|; noise counts other needles:\n",
-           (long long)cell_of(g, length, 0)->length,
-           g->set->settings->query_rows ? "rows of the question" : "last row");
+           count_of(cell_of(g, length, 0), "length"),
+           settings->query_rows ? "rows of the question" : "last row");
     if (dq_table_finish(t, err) == DQ_OK && small > 0)
         printf("|sum a| is below %g in %lld of %lld rows of heads, so a / sum a (in the JSON) is "
                "no share there.\n",
@@ -169,12 +174,12 @@ static dq_status needle_tables(const cmd_eval_view *v, dq_err *err)
 {
     for (int i = 0; i < v->e->n_rows; i++) {
         if (!cmd_eval_kind_shows(&cmd_eval_needle, v->e, i)) continue;
-        grid g = {.v = v, .row = i, .set = v->e->ids[v->e->row[i].ids].own};
-        const dq_needle_settings *s = g.set->settings;
+        const dq_needle_set *set = v->e->ids[v->e->row[i].ids].own;
+        const dq_needle_settings *s = set->settings;
+        grid g = {.v = v, .row = i, .n_depths = s->n_depths};
         g.needle = json_object_get(cmd_eval_result(v, i), "needle");
-        g.n_depths = s->n_depths;
-        g.n_lengths = (int)(g.set->n_cells / s->n_pairs / s->n_depths);
-        for (; g.first < g.set->n_cells; g.first += (int64_t)g.n_lengths * g.n_depths) {
+        g.n_lengths = (int)(set->n_cells / s->n_pairs / s->n_depths);
+        for (; g.first < set->n_cells; g.first += g.n_lengths * g.n_depths) {
             DQ_TRY(print_accuracy(&g, err));
             for (int l = 0; s->attention && l < g.n_lengths; l++)
                 DQ_TRY(print_attention(&g, l, err));
@@ -305,152 +310,214 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
     return DQ_OK;
 }
 
-static const char *mode_name(const dq_needle_settings *s)
+static void mode_row(dq_row_writer *w, const dq_needle_settings *s)
 {
-    return mode_names[s->generated];
+    DQ_PUT(w, "mode", mode_names[s->generated], "How answers are read.", DQ_WORDS(mode_names));
 }
 
-static const char *rows_name(const dq_needle_settings *s)
+static void ll_row(dq_row_writer *w, const dq_needle_settings *s, const dq_needle_numbers *x)
 {
-    return row_names[s->query_rows];
+    if (DQ_WHEN(w, !s->generated))
+        DQ_METRIC(w, "ll_nats", x->ll, "Mean log-likelihood of an answer, nats; of mode forced.",
+                  .when = DQ_SOMETIMES);
 }
 
-static void put_settings(json_t *settings, const void *own, const dq_eval *e)
+static void put_settings(dq_row_writer *w, const void *own, const dq_eval *e)
 {
-    const dq_eval_source *source = cmd_eval_kind_source(&cmd_eval_needle, e->source, e->n_sources);
+    const dq_eval_source *source =
+        DQ_LIVE(w, cmd_eval_kind_source(&cmd_eval_needle, e->source, e->n_sources));
     const dq_needle_settings *s = source ? source->settings : NULL;
+    char pair[32];
     (void)own;
-    if (!s) return;
-    json_t *pairs = json_array();
-    for (int i = 0; i < s->n_pairs; i++)
-        json_array_append_new(pairs, json_sprintf("%d:%d", s->needles[i], s->requested[i]));
-    json_t *o =
-        json_pack("{s:o,s:o,s:o,s:I,s:I,s:s}", "lengths",
-                  s->n_lengths ? cmd_eval_ints_json(s->length, s->n_lengths) : json_null(),
-                  "depths", cmd_eval_ints_json(s->depth, s->n_depths), "needles", pairs, "samples",
-                  (json_int_t)s->samples, "seed", (json_int_t)s->seed, "mode", mode_name(s));
-    if (s->depth_first) json_object_set_new(o, "order", json_string(order_names[1]));
-    json_object_set_new(o, "prompt", json_string(dq_needle_form));
-    json_object_set_new(o, "attention", s->attention ? json_string(rows_name(s)) : json_null());
-    json_object_set_new(settings, "needle", o);
+    if (!DQ_BEGIN(w, OBJECT, "needle", s, "Of --task needle.", .when = DQ_OUT)) return;
+    DQ_INTS(w, "lengths", s->length, s->n_lengths, "Lengths of prompts; null: those that fit.",
+            .when = DQ_NULL);
+    DQ_INTS(w, "depths", s->depth, s->n_depths, "Depths of the answer, in per cent.");
+    DQ_LIST(w, "needles", "Needles and questions, N:R.");
+    for (int i = 0; DQ_MORE(w, i, s->n_pairs); i++) {
+        if (w->live) snprintf(pair, sizeof pair, "%d:%d", s->needles[i], s->requested[i]);
+        DQ_PUT(w, NULL, pair, NULL);
+    }
+    dq_row_end(w);
+    DQ_PUT(w, "samples", s->samples, "Prompts of a cell.");
+    DQ_PUT(w, "seed", (int64_t)s->seed, "Of the prompts.");
+    mode_row(w, s);
+    DQ_PUT(w, "order", s->depth_first ? order_names[1] : NULL,
+           "In which needles are asked for: that at the depth first; absent: drawn for each "
+           "prompt.",
+           .when = DQ_OUT, DQ_WORD("depth"));
+    DQ_PUT(w, "prompt", dq_needle_form, "The form of the prompt.");
+    DQ_PUT(w, "attention", s->attention ? row_names[s->query_rows] : NULL,
+           "Rows whose attention is summed; null: none.", .when = DQ_NULL, DQ_WORDS(row_names));
+    dq_row_end(w);
 }
 
-static const char *const norm_name[DQ_N_SPAN_NORMS] = {"sum", "positive", "absolute"};
+static const struct {
+    const char *name, *about;
+} norms[DQ_N_SPAN_NORMS] = {{"sum", "Over the sum of weights."},
+                            {"positive", "Over the sum of positive ones."},
+                            {"absolute", "Over the sum of magnitudes."}};
 
-static json_t *shares_json(const double *share, int64_t skipped)
+/* Begins an object, which the caller ends. */
+static void begin_shares(dq_row_writer *w, int norm, const double *share, int64_t skipped)
 {
-    json_t *o = json_object();
+    static const char *const about[DQ_NEEDLE_CLASSES] = {"On the first token.", "On the answer.",
+                                                         "On other needles.", "On the filler.",
+                                                         "On the question."};
+    DQ_OBJECT(w, norms[norm].name, norms[norm].about);
     for (int c = 0; c < DQ_NEEDLE_CLASSES; c++)
-        json_object_set_new(o, dq_needle_class_name[c], dq_document_real(share[c]));
-    json_object_set_new(o, "skipped", json_integer((json_int_t)skipped));
-    return o;
+        DQ_PUT(w, dq_needle_class_name[c], share[c], about[c], .when = DQ_NULL);
+    DQ_PUT(w, "skipped", skipped, "Rows whose sum was too small.");
 }
 
-static json_t *attention_json(const dq_needle_settings *s, const dq_needle_numbers *x)
+static void attention_rows(dq_row_writer *w, const dq_needle_settings *s,
+                           const dq_needle_numbers *x)
 {
-    if (!s->attention) return json_null();
-    json_t *best = json_null();
-    json_t *o = json_pack("{s:s,s:I,s:I}", "rows", rows_name(s), "head_rows", (json_int_t)x->rows,
-                          "small_sums", (json_int_t)x->small);
+    if (!DQ_BEGIN(w, OBJECT, "attention", s->attention,
+                  "Where attention goes; null: not asked for.", .when = DQ_NULL))
+        return;
+    DQ_PUT(w, "rows", row_names[s->query_rows], "Of which rows.", DQ_WORDS(row_names));
+    DQ_PUT(w, "head_rows", x->rows, "Rows of heads.");
+    DQ_PUT(w, "small_sums", x->small, "Of them with small sums.");
     for (int k = 0; k < DQ_N_SPAN_NORMS; k++) {
-        json_t *shares = shares_json(x->share[k], x->skipped[k]);
-        json_object_set_new(shares, "table3",
-                            json_pack("{s:o,s:o}", "answer", cmd_eval_metric_json(x->answer[k]),
-                                      "noise", cmd_eval_metric_json(x->noise[k])));
-        json_object_set_new(o, norm_name[k], shares);
+        begin_shares(w, k, DQ_LIVE(w, x->share[k]), w->live ? x->skipped[k] : 0);
+        DQ_OBJECT(w, "table3",
+                  "The same with standard errors over prompts, as Table 3 of arXiv 2410.05258 has "
+                  "it.");
+        DQ_METRIC(w, "answer", x->answer[k], "On the answer.");
+        DQ_METRIC(w, "noise", x->noise[k], "On the filler and on other needles.");
+        dq_row_end(w);
+        dq_row_end(w);
     }
-    if (x->best_layer >= 0)
-        best = json_pack("{s:i,s:i,s:o,s:s}", "layer", x->best_layer, "head", x->best_head,
-                         "answer", dq_document_real(x->best), "norm", norm_name[DQ_NEEDLE_NORM]);
-    json_object_set_new(o, "best_head", best);
-    return o;
+    if (DQ_BEGIN(w, OBJECT, "best_head", x->best_layer >= 0,
+                 "The head with most on the answer; null: none.", .when = DQ_NULL)) {
+        DQ_PUT(w, "layer", x->best_layer, "Its layer.");
+        DQ_PUT(w, "head", x->best_head, "Its number.");
+        DQ_PUT(w, "answer", x->best, "Its share.", .when = DQ_NULL);
+        DQ_PUT(w, "norm", norms[DQ_NEEDLE_NORM].name, "Over which sum.",
+               .words = &norms[DQ_NEEDLE_NORM].name, .n_words = 1);
+        dq_row_end(w);
+    }
+    dq_row_end(w);
 }
 
-static json_t *cell_json(const dq_needle_set *set, const dq_needle_cell *c,
-                         const dq_needle_numbers *x)
+static void cell_rows(dq_row_writer *w, const dq_needle_settings *s, const dq_needle_cell *c,
+                      const dq_needle_numbers *x)
 {
-    json_t *o = json_pack("{s:I,s:o,s:i,s:i,s:I,s:o,s:o}", "length", (json_int_t)c->length, "depth",
-                          dq_document_real(c->depth / 100.0), "n_needles", c->n, "n_queries", c->r,
-                          "n", (json_int_t)x->n, "acc", cmd_eval_metric_json(x->acc), "all_correct",
-                          cmd_eval_metric_json(x->all_correct));
-    if (!set->settings->generated) json_object_set_new(o, "ll_nats", cmd_eval_metric_json(x->ll));
-    json_object_set_new(o, "confusion",
-                        json_pack("{s:o,s:o,s:o,s:o}", "correct", dq_document_real(x->confusion[0]),
-                                  "other_needle", dq_document_real(x->confusion[1]), "near_miss",
-                                  dq_document_real(x->confusion[2]), "none",
-                                  dq_document_real(x->confusion[3])));
-    json_object_set_new(o, "attention", attention_json(set->settings, x));
-    return o;
+    static const char *const confused[][2] = {{"correct", "Right."},
+                                              {"other_needle", "Another needle's."},
+                                              {"near_miss", "Nearly right."},
+                                              {"none", "None of these."}};
+    DQ_ITEM(w);
+    DQ_PUT(w, "length", c->length, "Tokens of a prompt.");
+    DQ_PUT(w, "depth", c->depth / 100.0, "Of the answer, 0 to 1.");
+    DQ_PUT(w, "n_needles", c->n, "Needles.");
+    DQ_PUT(w, "n_queries", c->r, "Questions.");
+    DQ_PUT(w, "n", x->n, "Prompts.");
+    DQ_METRIC(w, "acc", x->acc, "Share of answers that are right.");
+    DQ_METRIC(w, "all_correct", x->all_correct, "Share of prompts of which all are.");
+    ll_row(w, s, x);
+    DQ_OBJECT(w, "confusion", "Shares of answers.");
+    for (int i = 0; i < 4; i++)
+        DQ_PUT(w, confused[i][0], x->confusion[i], confused[i][1], .when = DQ_NULL);
+    dq_row_end(w);
+    attention_rows(w, s, x);
+    dq_row_end(w);
 }
 
-static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
+static dq_status details(dq_row_writer *w, const cmd_eval_view *v, int row, dq_err *err)
 {
-    const dq_eval_row *r = &v->e->row[row];
-    const dq_needle_set *set = v->e->ids[r->ids].own;
-    json_t *cells = json_array();
-    json_t *needle = json_pack(
-        "{s:s,s:s,s:o}", "mode", mode_name(set->settings), "kv_boundary",
-        set->settings->generated ? "after the question" : "before the question", "cells", cells);
-    json_object_set_new(o, "needle", needle);
-    if (set->settings->generated) json_object_set_new(o, "passes", json_string("prompt+decode"));
-    for (int64_t c = 0; c < set->n_cells; c++) {
-        dq_needle_numbers x;
-        DQ_TRY(dq_needle_numbers_of(&x, v->e, r, c, err));
-        json_array_append_new(cells, cell_json(set, &set->cell[c], &x));
+    const dq_eval_row *r = DQ_LIVE(w, &v->e->row[row]);
+    const dq_needle_set *set = DQ_LIVE(w, v->e->ids[r->ids].own);
+    const dq_needle_settings *s = DQ_LIVE(w, set->settings);
+    DQ_OBJECT(w, "needle", "Retrieval.");
+    mode_row(w, s);
+    DQ_PUT(w, "kv_boundary", s->generated ? "after the question" : "before the question",
+           "Where the context ends.", DQ_WORD("after the question", "before the question"));
+    DQ_LIST(w, "cells", "Lengths, depths and numbers of needles.");
+    for (int64_t c = 0; DQ_MORE(w, c, set->n_cells); c++) {
+        dq_needle_numbers x = {0};
+        if (w->live) DQ_TRY(dq_needle_numbers_of(&x, v->e, r, c, err));
+        cell_rows(w, s, DQ_LIVE(w, &set->cell[c]), &x);
     }
-    if (!set->settings->generated) {
-        dq_needle_numbers x;
-        DQ_TRY(dq_needle_numbers_of(&x, v->e, r, -1, err));
-        json_object_set_new(json_object_get(o, "metrics"), "ll_nats", cmd_eval_metric_json(x.ll));
-    }
-    return put_entries(needle, v, row, err);
+    dq_row_end(w);
+    DQ_TRY(put_entries(w, v, row, err));
+    dq_row_end(w);
+    return DQ_OK;
 }
 
-static json_t *answer_json(const dq_eval *e, const dq_eval_row *r, int64_t unit, int k)
+static dq_status metrics(dq_row_writer *w, const cmd_eval_view *v, int row, dq_err *err)
+{
+    const dq_eval_row *r = DQ_LIVE(w, &v->e->row[row]);
+    dq_needle_numbers x = {0};
+    if (w->live) DQ_TRY(dq_needle_numbers_of(&x, v->e, r, -1, err));
+    const dq_needle_set *set = DQ_LIVE(w, v->e->ids[r->ids].own);
+    ll_row(w, DQ_LIVE(w, set->settings), &x);
+    return DQ_OK;
+}
+
+static const char *passes(const dq_eval_source *source)
+{
+    const dq_needle_settings *s = source->settings;
+    return s->generated ? "prompt+decode" : NULL;
+}
+
+static void put_answer(dq_row_writer *w, const dq_eval *e, const dq_eval_row *r, int64_t unit,
+                       int k)
 {
     const dq_needle_set *set = e->ids[r->ids].own;
     const dq_needle_answer *a = &set->prompt[unit].answer[k];
     const int64_t v = dq_needle_value(e, r, unit, k);
     int64_t n = a->to - a->from;
     double ll = 0;
+    DQ_ITEM(w);
+    DQ_PUT(w, "needle", a->needle, NULL);
     if (set->settings->generated) {
         for (n = 0; n < DQ_NEEDLE_NEW && r->top1[v + n] >= 0;) n++;
-        return json_pack("{s:i,s:o}", "needle", a->needle, "generated",
-                         cmd_eval_ints_json(r->top1 + v, n));
+    } else {
+        for (int64_t i = 0; i < n; i++) ll += r->logp[v + i];
+        DQ_PUT(w, "from", a->from, NULL);
+        DQ_PUT(w, "to", a->to, NULL);
+        DQ_PUT(w, "ll", ll, NULL);
     }
-    for (int64_t i = 0; i < n; i++) ll += r->logp[v + i];
-    return json_pack("{s:i,s:I,s:I,s:o,s:o}", "needle", a->needle, "from", (json_int_t)a->from,
-                     "to", (json_int_t)a->to, "ll", dq_document_real(ll), "top1",
-                     cmd_eval_ints_json(r->top1 + v, n));
+    DQ_INTS(w, set->settings->generated ? "generated" : "top1", r->top1 + v, n, NULL);
+    dq_row_end(w);
 }
 
-static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
+static dq_status item(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
                       dq_err *err)
 {
     const dq_needle_set *set = v->e->ids[r->ids].own;
     const dq_needle_cell *c = &set->cell[unit / set->samples];
     const dq_needle_prompt *p = &set->prompt[unit];
     const double *x = r->extra + unit * v->e->ids[r->ids].n_extra;
-    json_t *needles = json_array(), *answers = json_array();
-    (void)err;
-    for (int i = 0; i < p->needles; i++)
-        json_array_append_new(needles, json_pack("{s:s,s:s,s:I,s:I}", "city", p->city[i], "number",
-                                                 p->number[i], "at", (json_int_t)p->at[i], "len",
-                                                 (json_int_t)p->len[i]));
-    for (int k = 0; k < p->requested; k++)
-        json_array_append_new(answers, answer_json(v->e, r, unit, k));
-    json_object_update_new(
-        o, json_pack("{s:I,s:o,s:I,s:I,s:I,s:o,s:o,s:o,s:o,s:I}", "length", (json_int_t)c->length,
-                     "depth", dq_document_real(c->depth / 100.0), "sample",
-                     (json_int_t)(unit % set->samples), "filler", (json_int_t)p->filler, "question",
-                     (json_int_t)p->question, "prompt", cmd_eval_ints_json(p->ids, p->n), "answer",
-                     cmd_eval_ints_json(p->ids + p->n, p->n_answer), "needles", needles, "asked",
-                     answers, "found", (json_int_t)x[DQ_NEEDLE_AT_CORRECT]));
-    for (int k = 0; set->settings->attention && k < DQ_N_SPAN_NORMS; k++)
-        json_object_set_new(o, norm_name[k],
-                            shares_json(x + DQ_NEEDLE_AT_SHARE + k * DQ_NEEDLE_CLASSES,
-                                        (int64_t)x[DQ_NEEDLE_AT_SKIPPED + k]));
-    return DQ_OK;
+    DQ_PUT(w, "length", c->length, NULL);
+    DQ_PUT(w, "depth", c->depth / 100.0, NULL);
+    DQ_PUT(w, "sample", unit % set->samples, NULL);
+    DQ_PUT(w, "filler", p->filler, NULL);
+    DQ_PUT(w, "question", p->question, NULL);
+    DQ_INTS(w, "prompt", p->ids, p->n, NULL);
+    DQ_INTS(w, "answer", p->ids + p->n, p->n_answer, NULL);
+    DQ_LIST(w, "needles", NULL);
+    for (int i = 0; i < p->needles; i++) {
+        DQ_ITEM(w);
+        DQ_PUT(w, "city", p->city[i], NULL);
+        DQ_PUT(w, "number", p->number[i], NULL);
+        DQ_PUT(w, "at", p->at[i], NULL);
+        DQ_PUT(w, "len", p->len[i], NULL);
+        dq_row_end(w);
+    }
+    dq_row_end(w);
+    DQ_LIST(w, "asked", NULL);
+    for (int k = 0; k < p->requested; k++) put_answer(w, v->e, r, unit, k);
+    dq_row_end(w);
+    DQ_PUT(w, "found", (int64_t)x[DQ_NEEDLE_AT_CORRECT], NULL);
+    for (int k = 0; set->settings->attention && k < DQ_N_SPAN_NORMS; k++) {
+        begin_shares(w, k, x + DQ_NEEDLE_AT_SHARE + k * DQ_NEEDLE_CLASSES,
+                     (int64_t)x[DQ_NEEDLE_AT_SKIPPED + k]);
+        dq_row_end(w);
+    }
+    return err->code;
 }
 
 const cmd_eval_kind cmd_eval_needle = {
@@ -470,6 +537,8 @@ const cmd_eval_kind cmd_eval_needle = {
     .settings = put_settings,
     .out = {.metric = "ll_nats",
             .details = details,
+            .metrics = metrics,
+            .passes = passes,
             .tables = needle_tables,
             .tables_last = true,
             .item = item},

@@ -74,53 +74,66 @@ static dq_status load(void *own, dq_eval *e, const cmd_eval_options *o, int i,
     return e->source[i].fileless ? DQ_OK : cmd_eval_source_load(e, &e->source[i], files, err);
 }
 
-static void put_settings(json_t *all, const void *own, const dq_eval *e)
+static void put_settings(dq_row_writer *w, const void *own, const dq_eval *e)
 {
-    const dq_eval_source *source = cmd_eval_kind_source(&cmd_eval_ruler, e->source, e->n_sources);
+    const dq_eval_source *source =
+        DQ_LIVE(w, cmd_eval_kind_source(&cmd_eval_ruler, e->source, e->n_sources));
     const dq_ruler_settings *s = source ? source->settings : NULL;
     (void)own;
-    if (!s) return;
-    json_object_set_new(
-        all, "ruler",
-        json_pack("{s:o,s:I,s:I,s:s}", "lengths",
-                  s->n_lengths ? cmd_eval_ints_json(s->length, s->n_lengths) : json_null(),
-                  "samples", (json_int_t)s->samples, "seed", (json_int_t)s->seed, "question",
-                  question_name[s->query_aware]));
+    if (!DQ_BEGIN(w, OBJECT, "ruler", s, "Of vt, cwe, fwe and niah tasks.", .when = DQ_OUT)) return;
+    DQ_INTS(w, "lengths", s->length, s->n_lengths, "Lengths of prompts; null: those that fit.",
+            .when = DQ_NULL);
+    DQ_PUT(w, "samples", s->samples, "Prompts of a length.");
+    DQ_PUT(w, "seed", (int64_t)s->seed, "Of the prompts.");
+    DQ_PUT(w, "question", question_name[s->query_aware],
+           "Whether a cache is compressed with the question.", DQ_WORDS(question_name));
+    dq_row_end(w);
 }
 
-static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
+static dq_status details(dq_row_writer *w, const cmd_eval_view *v, int row, dq_err *err)
 {
-    const dq_eval_row *r = &v->e->row[row];
-    const dq_ruler_settings *s = dq_eval_source_of(v->e, r)->settings;
-    const dq_ruler_set *set = set_of(v->e, r);
-    const double n = (double)set->samples;
-    double *score = dq_block_new((size_t)dq_eval_units(v->e, r), sizeof *score, err);
-    json_t *cells = json_array();
-    json_object_set_new(o, "ruler",
-                        json_pack("{s:s,s:I,s:o}", "question", question_name[s->query_aware],
-                                  "max_new", (json_int_t)s->task->max_new, "cells", cells));
-    json_object_set_new(o, "passes",
-                        json_string(s->query_aware ? "prompt+decode" : "context+question+decode"));
+    const dq_eval_row *r = DQ_LIVE(w, &v->e->row[row]);
+    const dq_ruler_settings *s = DQ_LIVE(w, dq_eval_source_of(v->e, r)->settings);
+    const dq_ruler_set *set = DQ_LIVE(w, set_of(v->e, r));
+    const int64_t samples = w->live ? set->samples : 0, n = w->live ? dq_eval_units(v->e, r) : 1;
+    double *score = dq_block_new((size_t)n, sizeof *score, err);
     if (!score) return err->code;
-    dq_eval_ruler.judge(v->e, r, 0, score);
-    for (int l = 0; l < set->n_lengths; l++) {
-        const int64_t begin = l * set->samples, end = begin + set->samples;
+    if (w->live) dq_eval_ruler.judge(v->e, r, 0, score);
+    DQ_OBJECT(w, "ruler", "Prompts made up for long contexts.");
+    DQ_PUT(w, "question", question_name[s->query_aware],
+           "Whether a cache is compressed with the question.", DQ_WORDS(question_name));
+    DQ_PUT(w, "max_new", s->task->max_new, "New tokens at most.");
+    DQ_LIST(w, "cells", "Lengths.");
+    for (int l = 0; DQ_MORE(w, l, set->n_lengths); l++) {
+        const int64_t begin = l * samples;
         int64_t all = 0, prompt_ids = 0, new_ids = 0;
-        for (int64_t i = begin; i < end; i++) {
+        for (int64_t i = begin; i < begin + samples; i++) {
             all += score[i] == 1;
             prompt_ids += set->prompt[i].n;
             new_ids += (int64_t)r->extra[i * DQ_GEN_EXTRA + DQ_GEN_COUNT];
         }
-        json_array_append_new(
-            cells, json_pack("{s:i,s:I,s:o,s:o,s:o,s:o}", "length", set->length[l], "n",
-                             (json_int_t)set->samples, "acc",
-                             cmd_eval_metric_json(dq_mean_of(score + begin, set->samples)),
-                             "all_correct", cmd_eval_metric_json(dq_mean_share(all, set->samples)),
-                             "prompt_tokens_mean", dq_document_real((double)prompt_ids / n),
-                             "new_tokens_mean", dq_document_real((double)new_ids / n)));
+        DQ_ITEM(w);
+        DQ_PUT(w, "length", set->length[l], "Tokens of a prompt.");
+        DQ_PUT(w, "n", samples, "Prompts.");
+        DQ_METRIC(w, "acc", dq_mean_of(score + begin, samples), "Mean share of answers found.");
+        DQ_METRIC(w, "all_correct", dq_mean_share(all, samples),
+                  "Share of prompts of which all are.");
+        DQ_PUT(w, "prompt_tokens_mean", (double)prompt_ids / (double)samples,
+               "Mean tokens of a prompt.", .when = DQ_NULL);
+        DQ_PUT(w, "new_tokens_mean", (double)new_ids / (double)samples, "Mean new tokens.",
+               .when = DQ_NULL);
+        dq_row_end(w);
     }
+    dq_row_end(w);
+    dq_row_end(w);
     dq_block_free(score);
     return DQ_OK;
+}
+
+static const char *passes(const dq_eval_source *source)
+{
+    const dq_ruler_settings *s = source->settings;
+    return s->query_aware ? "prompt+decode" : "context+question+decode";
 }
 
 static json_t *text_json(const dq_tokenizer *t, const int32_t *ids, int64_t n, dq_err *err)
@@ -130,10 +143,10 @@ static json_t *text_json(const dq_tokenizer *t, const int32_t *ids, int64_t n, d
     json_t *j = NULL;
     if (dq_tokenizer_decode(t, ids, n, 0, &text, &len, err) == DQ_OK) j = json_stringn(text, len);
     dq_block_free(text);
-    return j ? j : json_null();
+    return j;
 }
 
-static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
+static dq_status item(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
                       dq_err *err)
 {
     const dq_ruler_set *set = set_of(v->e, r);
@@ -141,18 +154,18 @@ static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *r, i
     const dq_eval_ids *ids = &v->e->ids[r->ids];
     const dq_tokenizer *t = v->e->model[ids->model].tok;
     const double *x = r->extra + unit * DQ_GEN_EXTRA;
-    json_t *outputs = json_array();
-    for (int k = 0; k < p->n_answers; k++)
-        json_array_append_new(outputs, json_string(p->answer[k]));
-    json_object_update_new(
-        o,
-        json_pack("{s:i,s:I,s:o,s:I,s:I,s:o,s:o,s:s,s:o}", "length",
-                  set->length[unit / set->samples], "sample", (json_int_t)(unit % set->samples),
-                  "input", text_json(t, p->ids, p->n, err), "n_input", (json_int_t)p->n, "question",
-                  (json_int_t)p->question, "outputs", outputs, "prediction",
-                  text_json(t, r->top1 + ids->req.req[unit].value, (int64_t)x[DQ_GEN_COUNT], err),
-                  "end", dq_text_end_name[(int)x[DQ_GEN_END]], "found",
-                  dq_document_real(x[DQ_GEN_EXACT])));
+    DQ_PUT(w, "length", set->length[unit / set->samples], NULL);
+    DQ_PUT(w, "sample", unit % set->samples, NULL);
+    DQ_PUT(w, "input", text_json(t, p->ids, p->n, err), NULL);
+    DQ_PUT(w, "n_input", p->n, NULL);
+    DQ_PUT(w, "question", p->question, NULL);
+    DQ_LIST(w, "outputs", NULL);
+    for (int k = 0; k < p->n_answers; k++) DQ_PUT(w, NULL, p->answer[k], NULL);
+    dq_row_end(w);
+    DQ_PUT(w, "prediction",
+           text_json(t, r->top1 + ids->req.req[unit].value, (int64_t)x[DQ_GEN_COUNT], err), NULL);
+    DQ_PUT(w, "end", dq_text_end_name[(int)x[DQ_GEN_END]], NULL);
+    DQ_PUT(w, "found", x[DQ_GEN_EXACT], NULL);
     return err->code;
 }
 
@@ -165,19 +178,9 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
 {
     static const cmd_eval_key keys[] = {DQ_KEY_MODEL, DQ_KEY_TASK, DQ_KEY_LOGIT,
                                         DQ_KEY_MATH,  DQ_KEY_KV,   DQ_KEYS_END};
-    char name[DQ_RULER_LENGTHS][24];
-    cmd_eval_column column[DQ_RULER_LENGTHS];
-    const dq_ruler_set *set = NULL;
-    for (int i = 0; i < v->e->n_rows && !set; i++) {
-        if (cmd_eval_kind_shows(&cmd_eval_ruler, v->e, i)) set = set_of(v->e, &v->e->row[i]);
-    }
-    if (!set || set->n_lengths < 2) return DQ_OK;
-    for (int l = 0; l < set->n_lengths; l++) {
-        snprintf(name[l], sizeof name[l], "%d tokens", set->length[l]);
-        column[l] = (cmd_eval_column){name[l], "ruler.cells", acc_cell, .label = "length",
-                                      .at = set->length[l]};
-    }
-    const cmd_eval_table_of p = {.keys = keys, .column = column, .n = set->n_lengths};
+    static const cmd_eval_column acc = {
+        .path = "ruler.cells", .cell = acc_cell, .label = "length", .unit = "tokens"};
+    const cmd_eval_table_of p = {.keys = keys, .column = &acc, .n = 1, .labels = 2};
     return cmd_eval_pivot(v, &cmd_eval_ruler, "Accuracy by length:", &p, err);
 }
 
@@ -198,5 +201,5 @@ const cmd_eval_kind cmd_eval_ruler = {
             .choose = choose},
     .load = load,
     .settings = put_settings,
-    .out = {.details = details, .tables = tables, .item = item},
+    .out = {.details = details, .passes = passes, .tables = tables, .item = item},
 };

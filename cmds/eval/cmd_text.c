@@ -50,17 +50,14 @@ static bool compared(const dq_eval *e)
     return false;
 }
 
-/* Columns of the NLL up to each mark, or of its difference to the reference. */
-static void position_columns(cmd_eval_column *column, char (*name)[24], const int64_t *at, int n,
-                             bool difference)
-{
-    for (int i = 0; i < n; i++) {
-        snprintf(name[i], sizeof name[i], "%lld", (long long)at[i]);
-        column[i] = (cmd_eval_column){
-            name[i], difference ? "positions.difference_nats" : "positions.cumulative_nll_nats",
-            difference ? cmd_eval_cell_change : cmd_eval_cell_mean, .at = i};
-    }
-}
+static const cmd_eval_column positions[] = {{.path = "positions.cumulative_nll_nats",
+                                             .cell = cmd_eval_cell_mean,
+                                             .labels = "positions.at",
+                                             .unit = ""},
+                                            {.path = "positions.difference_nats",
+                                             .cell = cmd_eval_cell_change,
+                                             .labels = "positions.at",
+                                             .unit = ""}};
 
 static dq_status print_positions(const cmd_eval_view *v, const dq_windows *w, dq_err *err)
 {
@@ -69,20 +66,18 @@ static dq_status print_positions(const cmd_eval_view *v, const dq_windows *w, dq
         DQ_COLUMN("beta", "positions.fit.beta", cmd_eval_cell_mean),
         DQ_COLUMN("gamma", "positions.fit.gamma", cmd_eval_cell_mean),
         DQ_COLUMN("residual", "positions.fit.residual_nats", cmd_eval_cell_real)};
-    char head[160], name[DQ_POSITIONS_MAX][24];
-    cmd_eval_column column[DQ_POSITIONS_MAX];
-    int64_t at[DQ_POSITIONS_MAX];
-    const int n = dq_text_numbers_positions(at, dq_window_scored(&w->win[0]));
+    char head[160];
+    int at[DQ_EVAL_LABELS];
+    cmd_eval_labels(at, v, &cmd_eval_text, &positions[0]);
     snprintf(head, sizeof head,
              "Mean NLL (nats) of the first tokens of each of %lld documents:", (long long)w->n);
-    position_columns(column, name, at, n, false);
-    DQ_TRY(print(v, head, column, n, err));
-    position_columns(column, name, at, n, true);
-    if (compared(v->e)) DQ_TRY(print(v, "The same, less that of the reference:", column, n, err));
+    DQ_TRY(print(v, head, &positions[0], 1, err));
+    if (compared(v->e))
+        DQ_TRY(print(v, "The same, less that of the reference:", &positions[1], 1, err));
     snprintf(head, sizeof head,
-             "alpha t^beta + gamma through the mean NLL of the first t tokens, t from %lld on "
+             "alpha t^beta + gamma through the mean NLL of the first t tokens, t from %d on "
              "(\u00b1 jackknife over documents):",
-             (long long)at[0]);
+             at[0]);
     return print(v, head, fit, 4, err);
 }
 
@@ -122,9 +117,6 @@ static dq_status text_csv(cmd_eval_column *column, int *n, const cmd_eval_view *
         DQ_COLUMNS_MEAN("ar_hit_delta_nats", "slices.ar_hit.delta_nats"),
         DQ_COLUMNS_MEAN("others_nll_nats", "slices.others.nll_nats"),
         DQ_COLUMNS_MEAN("others_delta_nats", "slices.others.delta_nats")};
-    static const cmd_eval_column positions[] = {
-        DQ_COLUMNS_MEAN("cumulative_nll_nats", "positions.cumulative_nll_nats"),
-        DQ_COLUMNS_MEAN("cumulative_difference_nats", "positions.difference_nats")};
     const dq_eval_ids *ids = ids_of(v->e);
     if (!ids) return DQ_OK;
     const dq_text_settings *s = v->e->source[ids->source].settings;
@@ -133,14 +125,16 @@ static dq_status text_csv(cmd_eval_column *column, int *n, const cmd_eval_view *
         *n += (int)(sizeof sliced / sizeof sliced[0]);
     }
     if (s->scheme != DQ_WINDOW_POSITIONS) return DQ_OK;
-    int64_t at[DQ_POSITIONS_MAX];
-    const int marks = dq_text_numbers_positions(at, dq_window_scored(&ids->win.win[0]));
+    int at[DQ_EVAL_LABELS];
+    const int marks = cmd_eval_labels(at, v, &cmd_eval_text, &positions[0]);
     for (int i = 0; i < 4 * marks; i++) {
         cmd_eval_column *c = &column[(*n)++];
-        *c = positions[i % 4];
-        c->at = i / 4;
-        c->title = dq_textf(v->e->a, err, "%s_%lld%s", positions[i % 4 / 2 * 2].title,
-                            (long long)at[i / 4], i % 2 ? "_stderr" : "");
+        *c = positions[i / 2 % 2];
+        c->at = at[i / 4];
+        c->member = i % 2 ? "stderr" : "value";
+        c->title =
+            dq_textf(v->e->a, err, "cumulative_%s_%d%s", i / 2 % 2 ? "difference_nats" : "nll_nats",
+                     at[i / 4], i % 2 ? "_stderr" : "");
         if (!c->title) return err->code;
     }
     return DQ_OK;
@@ -316,26 +310,30 @@ static dq_status opened(const void *own, const cmd_eval_options *run, const dq_e
     return check_stride(t, e->n_ctx, err);
 }
 
-static void put_settings(json_t *settings, const void *own, const dq_eval *e)
+static void put_settings(dq_row_writer *w, const void *own, const dq_eval *e)
 {
     const text_options *t = own;
-    const dq_text_settings *s = &t->settings;
-    const dq_eval_ids *ids = ids_of(e);
-    const dq_windows *w = ids ? &ids->win : NULL;
-    const int64_t stride = s->stride ? s->stride : e->n_ctx / 2;
-    json_object_update_new(
-        settings,
-        json_pack("{s:o,s:o,s:o,s:s,s:o}", "window",
-                  w ? json_string(dq_scheme_name[s->scheme]) : json_null(), "ctx",
-                  w ? json_integer((json_int_t)e->n_ctx) : json_null(), "stride",
-                  w && s->scheme == DQ_WINDOW_STRIDE ? json_integer((json_int_t)stride)
-                                                     : json_null(),
-                  "text_stderr",
-                  w && w->n_docs > 1 ? "clustered by document" : "clustered by window", "slices",
-                  s->slices ? json_pack("{s:o,s:o}", "counted_in",
-                                        dq_document_name(t->counts ? t->counts : "text"),
-                                        "threshold", dq_document_real(s->threshold))
-                            : json_null()));
+    const dq_text_settings *s = DQ_LIVE(w, &t->settings);
+    const dq_eval_ids *ids = DQ_LIVE(w, ids_of(e));
+    const bool strides = ids && s->scheme == DQ_WINDOW_STRIDE;
+    DQ_PUT(w, "window", ids ? dq_scheme_name[s->scheme] : NULL,
+           "How a text is cut; null: there is none.", .when = DQ_NULL, DQ_WORDS(dq_scheme_name));
+    DQ_PUT(w, "ctx", ids ? e->n_ctx : -1, "Tokens of its windows.", .when = DQ_NULL | DQ_BELOW_0);
+    DQ_PUT(w, "stride",
+           !strides    ? -1
+           : s->stride ? s->stride
+                       : e->n_ctx / 2,
+           "Tokens between them; null: other windows.", .when = DQ_NULL | DQ_BELOW_0);
+    DQ_PUT(w, "text_stderr",
+           ids && ids->win.n_docs > 1 ? "clustered by document" : "clustered by window",
+           "What its errors take for independent.",
+           DQ_WORD("clustered by document", "clustered by window"));
+    if (!DQ_BEGIN(w, OBJECT, "slices", s->slices, "Of --slices; null: not asked for.",
+                  .when = DQ_NULL))
+        return;
+    DQ_PUT(w, "counted_in", t->counts ? t->counts : "text", "File of the counts, or text.");
+    DQ_PUT(w, "threshold", s->threshold, "Occurrences of a bigram that make it frequent.");
+    dq_row_end(w);
 }
 
 static void warn_ids(dq_logger *logger, const dq_eval_ids *ids, const dq_text_settings *s)
@@ -368,85 +366,117 @@ static void warn(dq_logger *logger, const cmd_eval_view *v, bool done)
     }
 }
 
-static json_t *difference_json(dq_mean m, bool is_ref)
+static void put_difference(dq_row_writer *w, const char *name, dq_mean m, bool is_ref)
 {
-    return is_ref ? json_null() : cmd_eval_mean_json(m);
+    DQ_NUMBER(w, name, MEAN, !is_ref, m, dq_interval_none, NULL,
+              "Less the reference's; null: it is the reference.", .when = DQ_NULL);
 }
 
-/* Null where no power law fits. */
-static json_t *fit_json(const dq_text_details *d)
+static void put_fit(dq_row_writer *w, const dq_text_details *d)
 {
-    static const char *const names[DQ_TEXT_FIT_PARAMETERS] = {"alpha", "beta", "gamma"};
-    if (!d->fit.there) return json_null();
-    json_t *o = json_pack("{s:s,s:I,s:I,s:i}", "form", "alpha t^beta + gamma", "from",
-                          (json_int_t)d->at[0].at, "to", (json_int_t)d->at[d->n_at - 1].at,
-                          "points", d->fit_points);
-    for (int i = 0; i < DQ_TEXT_FIT_PARAMETERS; i++) {
-        json_t *x = cmd_eval_metric_json(d->fit.parameter[i]);
-        json_object_set_new(x, "interval", cmd_eval_interval_json(d->fit.interval[i]));
-        json_object_set_new(o, names[i], x);
-    }
-    json_object_set_new(o, "residual_nats", dq_document_real(d->fit.residual));
-    return o;
+    static const char *const names[DQ_TEXT_FIT_PARAMETERS][2] = {
+        {"alpha", "The factor, with the jackknife's error over documents."},
+        {"beta", "The exponent, likewise."},
+        {"gamma", "The offset, likewise."}};
+    if (!DQ_BEGIN(w, OBJECT, "fit", d->fit.there,
+                  "A power law with an offset through the cumulative NLL, by least squares; null: "
+                  "none is best.",
+                  .when = DQ_NULL))
+        return;
+    DQ_PUT(w, "form", "alpha t^beta + gamma", "What is fitted, t being tokens.",
+           DQ_WORD("alpha t^beta + gamma"));
+    DQ_PUT(w, "from", d->at[0].at, "The first t.", .min = 1);
+    DQ_PUT(w, "to", d->at[d->n_at - 1].at, "The last t.", .min = 1);
+    DQ_PUT(w, "points", d->fit_points,
+           "Positions that it goes through, an eighth of a doubling apart.", .min = 1);
+    for (int i = 0; i < DQ_TEXT_FIT_PARAMETERS; i++)
+        DQ_ESTIMATE(w, names[i][0], d->fit.parameter[i], d->fit.interval[i], names[i][1]);
+    DQ_PUT(w, "residual_nats", d->fit.residual, "Root mean square of what is left.",
+           .when = DQ_POSITIVE);
+    dq_row_end(w);
 }
 
-static json_t *positions_json(const dq_text_details *d, int64_t documents, bool is_ref)
+#define OVER_TOKENS "Mean over the tokens, of NLL and KLD in nats."
+
+static void put_positions(dq_row_writer *w, const dq_text_details *d, int64_t documents,
+                          bool is_ref)
 {
-    json_t *at = json_array(), *cumulative = json_array(), *bins = json_array();
-    json_t *difference = is_ref ? json_null() : json_array();
-    for (int i = 0; i < d->n_at; i++) {
-        json_array_append_new(at, json_integer((json_int_t)d->at[i].at));
-        json_array_append_new(cumulative, cmd_eval_mean_json(d->at[i].cumulative));
-        if (!is_ref) json_array_append_new(difference, cmd_eval_mean_json(d->at[i].difference));
+    if (!DQ_BEGIN(w, OBJECT, "positions", d->n_at, "By position.", .when = DQ_OUT)) return;
+    DQ_PUT(w, "documents", documents, "Documents.");
+    DQ_LIST(w, "at", "Positions.");
+    for (int i = 0; DQ_MORE(w, i, d->n_at); i++) DQ_PUT(w, NULL, d->at[i].at, NULL);
+    dq_row_end(w);
+    DQ_LIST(w, "cumulative_nll_nats", "Mean NLL up to each.");
+    for (int i = 0; DQ_MORE(w, i, d->n_at); i++) DQ_MEAN(w, NULL, d->at[i].cumulative, OVER_TOKENS);
+    dq_row_end(w);
+    if (DQ_BEGIN(w, LIST, "difference_nats", !is_ref,
+                 "Less the reference's; null: it is the reference.", .when = DQ_NULL)) {
+        for (int i = 0; DQ_MORE(w, i, d->n_at); i++)
+            DQ_MEAN(w, NULL, d->at[i].difference, OVER_TOKENS);
+        dq_row_end(w);
     }
-    for (int i = 0; i < d->n_bins; i++) {
+    DQ_LIST(w, "bins", "Between positions.");
+    for (int i = 0; DQ_MORE(w, i, d->n_bins); i++) {
         const dq_position_bin *b = &d->bin[i];
-        json_array_append_new(bins,
-                              json_pack("{s:I,s:I,s:I,s:o,s:o}", "from", (json_int_t)b->from, "to",
-                                        (json_int_t)b->to, "n", (json_int_t)b->n, "nll_nats",
-                                        cmd_eval_mean_json(b->nll), "difference_nats",
-                                        difference_json(b->difference, is_ref)));
+        DQ_ITEM(w);
+        DQ_PUT(w, "from", b->from, "First position.");
+        DQ_PUT(w, "to", b->to, "Last.");
+        DQ_PUT(w, "n", b->n, "Tokens.");
+        DQ_MEAN(w, "nll_nats", b->nll, OVER_TOKENS);
+        put_difference(w, "difference_nats", b->difference, is_ref);
+        dq_row_end(w);
     }
-    return json_pack("{s:I,s:o,s:o,s:o,s:o,s:o}", "documents", (json_int_t)documents, "at", at,
-                     "cumulative_nll_nats", cumulative, "difference_nats", difference, "bins", bins,
-                     "fit", fit_json(d));
+    dq_row_end(w);
+    put_fit(w, d);
+    dq_row_end(w);
 }
 
-static json_t *slice_json(const dq_slice *s, bool is_ref)
+static void put_slice(dq_row_writer *w, const char *name, const dq_slice *s, bool is_ref,
+                      const char *about)
 {
-    return json_pack("{s:I,s:o,s:o}", "n", (json_int_t)s->n, "nll_nats", cmd_eval_mean_json(s->nll),
-                     "delta_nats", difference_json(s->delta, is_ref));
+    DQ_OBJECT(w, name, about);
+    DQ_PUT(w, "n", s->n, "Tokens.");
+    DQ_MEAN(w, "nll_nats", s->nll, OVER_TOKENS);
+    put_difference(w, "delta_nats", s->delta, is_ref);
+    dq_row_end(w);
 }
 
-static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
+static dq_status details(dq_row_writer *w, const cmd_eval_view *v, int row, dq_err *err)
 {
-    const dq_eval_ids *ids = &v->e->ids[v->e->row[row].ids];
-    const dq_text_settings *s = v->e->source[ids->source].settings;
-    const bool is_ref = v->e->row[row].ref == row;
-    dq_text_details d;
-    DQ_TRY(dq_text_numbers_details(v->e, row, &d, err));
-    json_t *confidence = json_array();
-    for (int i = 0; i < DQ_CONFIDENCES; i++) {
+    const dq_eval_ids *ids = DQ_LIVE(w, &v->e->ids[v->e->row[row].ids]);
+    const dq_text_settings *s = DQ_LIVE(w, v->e->source[ids->source].settings);
+    const bool is_ref = w->live && v->e->row[row].ref == row;
+    dq_text_details d = {.n_at = 0};
+    if (w->live) DQ_TRY(dq_text_numbers_details(v->e, row, &d, err));
+    DQ_PUT(w, "window", dq_scheme_name[s->scheme], "How the text is cut.",
+           DQ_WORDS(dq_scheme_name));
+    DQ_PUT(w, "windows", ids->win.n, "Windows.");
+    DQ_PUT(w, "documents", ids->win.n_docs, "Documents.");
+    DQ_LIST(w, "kld_by_confidence", "By the probability of the reference's most likely token.");
+    for (int i = 0; DQ_MORE(w, i, DQ_CONFIDENCES); i++) {
         const dq_confidence *c = &d.confidence[i];
-        json_array_append_new(confidence,
-                              json_pack("{s:o,s:o,s:I,s:o,s:o}", "from", dq_document_real(c->from),
-                                        "to", dq_document_real(c->to), "n", (json_int_t)c->n,
-                                        "kld_nats", cmd_eval_mean_json(c->kld), "same_top1",
-                                        cmd_eval_mean_json(c->same)));
+        DQ_ITEM(w);
+        DQ_PUT(w, "from", c->from, "Least probability.");
+        DQ_PUT(w, "to", c->to, "Most.");
+        DQ_PUT(w, "n", c->n, "Tokens.");
+        DQ_MEAN(w, "kld_nats", c->kld, OVER_TOKENS);
+        DQ_MEAN(w, "same_top1", c->same, OVER_TOKENS);
+        dq_row_end(w);
     }
-    json_object_update_new(o,
-                           json_pack("{s:s,s:I,s:I,s:o}", "window", dq_scheme_name[s->scheme],
-                                     "windows", (json_int_t)ids->win.n, "documents",
-                                     (json_int_t)ids->win.n_docs, "kld_by_confidence", confidence));
-    if (d.n_at) json_object_set_new(o, "positions", positions_json(&d, ids->win.n_docs, is_ref));
-    if (!d.sliced) return DQ_OK;
-    json_object_set_new(
-        o, "slices",
-        json_pack("{s:o,s:o,s:o,s:o,s:I,s:o}", "ar_hit", slice_json(&d.hit, is_ref), "others",
-                  slice_json(&d.others, is_ref), "share_ar_hit", dq_document_real(d.share_hit),
-                  "counted_in", dq_document_name(ids->slices->own ? "text" : s->counts.doc[0].path),
-                  "counted_ids", (json_int_t)ids->slices->counted, "threshold",
-                  dq_document_real(ids->slices->threshold)));
+    dq_row_end(w);
+    put_positions(w, &d, w->live ? ids->win.n_docs : 0, is_ref);
+    if (!DQ_BEGIN(w, OBJECT, "slices", d.sliced, "By whether a bigram was seen before.",
+                  .when = DQ_OUT))
+        return DQ_OK;
+    put_slice(w, "ar_hit", &d.hit, is_ref,
+              "Last tokens of bigrams that stood in the window before.");
+    put_slice(w, "others", &d.others, is_ref, "All others.");
+    DQ_PUT(w, "share_ar_hit", d.share_hit, "Share of the former.", .when = DQ_NULL);
+    DQ_PUT(w, "counted_in", ids->slices->own ? "text" : s->counts.doc[0].path,
+           "Where bigrams were counted.");
+    DQ_PUT(w, "counted_ids", ids->slices->counted, "Tokens there.");
+    DQ_PUT(w, "threshold", ids->slices->threshold, "Occurrences that make a bigram frequent.");
+    dq_row_end(w);
     return DQ_OK;
 }
 
@@ -459,19 +489,19 @@ static double mean_of(const double *x, int64_t n)
     return sum / (double)n;
 }
 
-static dq_status item(json_t *o, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
+static dq_status item(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
                       dq_err *err)
 {
-    const dq_window *w = &v->e->ids[r->ids].win.win[unit];
-    const int64_t n = dq_window_scored(w);
+    const dq_window *win = &v->e->ids[r->ids].win.win[unit];
+    const int64_t n = dq_window_scored(win);
     const bool differs = &v->e->row[r->ref] != r && r->kld;
-    (void)err;
-    json_object_update_new(
-        o, json_pack("{s:I,s:I,s:I,s:I,s:o,s:o}", "document", (json_int_t)w->doc, "at",
-                     (json_int_t)w->at, "fed", (json_int_t)w->n, "scored", (json_int_t)n,
-                     "nll_nats", dq_document_real(-mean_of(r->logp + w->value, n)), "kld_nats",
-                     differs ? dq_document_real(mean_of(r->kld + w->value, n)) : json_null()));
-    return DQ_OK;
+    DQ_PUT(w, "document", win->doc, NULL);
+    DQ_PUT(w, "at", win->at, NULL);
+    DQ_PUT(w, "fed", win->n, NULL);
+    DQ_PUT(w, "scored", n, NULL);
+    DQ_PUT(w, "nll_nats", -mean_of(r->logp + win->value, n), NULL);
+    DQ_PUT(w, "kld_nats", differs ? mean_of(r->kld + win->value, n) : DQ_NO_REAL, NULL);
+    return err->code;
 }
 
 static bool rolls(const dq_eval_source *source)
@@ -497,34 +527,41 @@ static void value_cell(dq_table *t, const json_t *x)
 }
 
 #define AT(member) .at = offsetof(dq_eval_numbers, member)
-#define KLD_POINT(i, point)                                                                        \
+#define KLD_POINT(i, point, about)                                                                 \
     {                                                                                              \
-        .name = point, .of = "kld_nats", .csv = "kld_" point, AT(kld_at[i]),                       \
-        .type = DQ_FIELD_REAL, .differs = true                                                     \
+        point, about, "kld_nats", "kld_" point, AT(kld_at[i]), .type = DQ_FIELD_REAL,              \
+                                                               .differs = true                     \
     }
 static const cmd_eval_field fields[] = {
-    {"nll_nats", AT(nll), .title = "NLL (nats)", .cell = cmd_eval_cell_mean},
-    {"ppl", AT(ppl), .title = "PPL", .cell = cmd_eval_cell_mean},
-    {"ln_ppl_ratio", AT(ln_ratio), .differs = true},
-    {"kld_nats", AT(kld), .differs = true, .title = "KLD (nats)", .cell = kld_cell},
-    KLD_POINT(0, "p001"),
-    KLD_POINT(1, "p01"),
-    KLD_POINT(2, "p05"),
-    KLD_POINT(3, "p10"),
-    KLD_POINT(4, "p50"),
-    KLD_POINT(5, "p90"),
-    KLD_POINT(6, "p95"),
-    KLD_POINT(7, "p99"),
-    KLD_POINT(8, "p999"),
-    KLD_POINT(9, "max"),
-    {"noise_floor", "kld_nats", "kld_noise_floor", AT(noise_floor), .type = DQ_FIELD_REAL},
-    {"same_top1", AT(same), .differs = true, .title = "same top-1", .cell = value_cell},
-    {"delta_p", .csv = "delta_p", AT(dp), .differs = true},
-    {"rms", "delta_p", "delta_p_rms", AT(dp_rms), .differs = true},
-    {"word_ppl", .csv = "word_ppl", AT(word_ppl), .type = DQ_FIELD_REAL, .there = rolls},
-    {"byte_ppl", .csv = "byte_ppl", AT(byte_ppl), .type = DQ_FIELD_REAL, .there = rolls},
-    {"bits_per_byte", .csv = "bits_per_byte", AT(bits_per_byte), .type = DQ_FIELD_REAL,
+    {"nll_nats", "Mean NLL of a token, nats.", AT(nll), .title = "NLL (nats)",
+     .cell = cmd_eval_cell_mean},
+    {"ppl", "Perplexity.", AT(ppl), .title = "PPL", .cell = cmd_eval_cell_mean},
+    {"ln_ppl_ratio", "ln of the perplexity over the reference's.", AT(ln_ratio), .differs = true},
+    {"kld_nats", "KL divergence from the reference, mean over scored tokens, nats.", AT(kld),
+     .differs = true, .title = "KLD (nats)", .cell = kld_cell},
+    KLD_POINT(0, "p001", "The percentile 0.1."),
+    KLD_POINT(1, "p01", "The percentile 1."),
+    KLD_POINT(2, "p05", "The percentile 5."),
+    KLD_POINT(3, "p10", "The percentile 10."),
+    KLD_POINT(4, "p50", "The percentile 50."),
+    KLD_POINT(5, "p90", "The percentile 90."),
+    KLD_POINT(6, "p95", "The percentile 95."),
+    KLD_POINT(7, "p99", "The percentile 99."),
+    KLD_POINT(8, "p999", "The percentile 99.9."),
+    KLD_POINT(9, "max", "The largest."),
+    {"noise_floor", "KLD of the reference with itself, moved in the last place.", "kld_nats",
+     "kld_noise_floor", AT(noise_floor), .type = DQ_FIELD_REAL},
+    {"same_top1", "Share of tokens with the reference's most likely one.", AT(same),
+     .differs = true, .title = "same top-1", .cell = value_cell},
+    {"delta_p", "Mean change of the probability of the text's own token.", .csv = "delta_p", AT(dp),
+     .differs = true},
+    {"rms", "Root of its mean square.", "delta_p", "delta_p_rms", AT(dp_rms), .differs = true},
+    {"word_ppl", "Perplexity per word, of rolling windows.", .csv = "word_ppl", AT(word_ppl),
+     .type = DQ_FIELD_REAL, .there = rolls},
+    {"byte_ppl", "Perplexity per byte.", .csv = "byte_ppl", AT(byte_ppl), .type = DQ_FIELD_REAL,
      .there = rolls},
+    {"bits_per_byte", "Bits per byte.", .csv = "bits_per_byte", AT(bits_per_byte),
+     .type = DQ_FIELD_REAL, .there = rolls},
     {.name = NULL},
 };
 

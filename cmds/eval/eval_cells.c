@@ -63,26 +63,112 @@ dq_interval cmd_eval_interval_of(const json_t *o)
 
 static dq_mean field_value(const cmd_eval_field *f, const dq_eval_numbers *x)
 {
+    if (!x) return dq_mean_none;
     const void *at = (const char *)x + f->at;
     if (f->type == DQ_FIELD_MEAN) return *(const dq_mean *)at;
     return (dq_mean){*(const double *)at, (double)NAN, 0};
 }
 
-void cmd_eval_field_json(json_t *metrics, const cmd_eval_field *list, const dq_eval_numbers *x)
+/* A reason stands where the number is infinite, or where a row has none. */
+#define INFINITE "e^NLL is beyond the range of f64"
+
+static void value_rows(dq_row_writer *w, dq_mean m)
+{
+    DQ_PUT(w, "value", m.value, "The number; null: there is none.", .when = DQ_NULL);
+    DQ_PUT(w, "stderr", m.std_err, "Its standard error; null: not known.", .when = DQ_NULL);
+    DQ_PUT(w, "reason", isinf(m.value) ? INFINITE : NULL, "Why there is none.", .when = DQ_OUT,
+           DQ_WORD(INFINITE));
+}
+
+static void why_row(dq_row_writer *w, const char *why)
+{
+    DQ_PUT(w, "reason", why, NULL, .when = DQ_OUT,
+           DQ_WORD(DQ_EVAL_IS_REFERENCE, DQ_EVAL_SOURCELESS));
+}
+
+static void clusters_row(dq_row_writer *w, dq_mean m, unsigned when)
+{
+    DQ_PUT(w, "n_clusters", m.clusters, "Clusters that the error is over; null: none.",
+           .when = when);
+}
+
+void cmd_eval_number_put(dq_row_writer *w, cmd_eval_form form, const dq_row *row, bool there,
+                         cmd_eval_number n)
+{
+    static const char *const def[] = {
+        "mean", "score", "estimate", "difference", "cross_difference", "nll_difference"};
+    const bool delta = form >= DQ_FORM_DELTA;
+    dq_row object = *row;
+    object.type = DQ_ROW_OBJECT;
+    object.def = def[form];
+    if (!dq_row_begin(w, &object, there)) return;
+    if (form == DQ_FORM_MEAN) {
+        value_rows(w, n.mean);
+    } else {
+        DQ_PUT(w, delta ? "delta" : "value", n.mean.value,
+               delta ? "The difference; null: there is none." : "The number; null: there is none.",
+               .when = DQ_NULL);
+        DQ_PUT(w, "stderr", n.mean.std_err, "Its standard error; null: not known.",
+               .when = DQ_NULL);
+    }
+    if (form <= DQ_FORM_SCORE) clusters_row(w, n.mean, DQ_NULL | DQ_AT_0);
+    if (form != DQ_FORM_MEAN)
+        DQ_INTERVAL(w, "interval", n.interval, "Of 95 %; null: there is none.");
+    if (form == DQ_FORM_LOSS) clusters_row(w, n.mean, 0);
+    if (form == DQ_FORM_MEAN) why_row(w, NULL);
+    if (form == DQ_FORM_CROSS) DQ_PUT(w, "model", n.model, "That model.");
+    dq_row_end(w);
+}
+
+void cmd_eval_flips_put(dq_row_writer *w, const dq_row *row, bool there, const dq_stat_flips *f)
+{
+    dq_row object = *row;
+    object.type = DQ_ROW_OBJECT;
+    object.def = "flips";
+    if (!dq_row_begin(w, &object, there)) return;
+    DQ_PUT(w, "n01", f->n01, "Items whose score fell.");
+    DQ_PUT(w, "n10", f->n10, "Items whose score rose.");
+    DQ_PUT(w, "delta", f->delta, "Mean score less that of the other run.", .when = DQ_NULL);
+    DQ_PUT(w, "stderr", f->std_err, "Paired standard error of delta.", .when = DQ_NULL);
+    DQ_INTERVAL(w, "interval", f->interval, "95 % interval of delta.");
+    DQ_PUT(w, "n_clusters", f->clusters, "Clusters that the error is over.");
+    DQ_PUT(w, "p", f->p, "Of a two-sided test that both are equal.", .when = DQ_NULL);
+    DQ_PUT(w, "test", f->clustered ? "t, clustered" : "McNemar, exact", "Which one.",
+           DQ_WORD("t, clustered", "McNemar, exact"));
+    DQ_PUT(w, "mcnemar_p", f->clustered ? DQ_NO_REAL : f->p,
+           "p where the test is McNemar's, else null.", .when = DQ_NULL);
+    dq_row_end(w);
+}
+
+void cmd_eval_field_rows(dq_row_writer *w, const cmd_eval_field *list, const dq_eval_numbers *x,
+                         const char *why)
 {
     for (const cmd_eval_field *f = list; f && f->name; f++) {
+        const bool real = f->type == DQ_FIELD_REAL;
         const dq_mean m = field_value(f, x);
-        json_t *of = f->of ? json_object_get(metrics, f->of) : NULL;
-        char std_err[64];
-        snprintf(std_err, sizeof std_err, "%s_stderr", f->name);
-        if (of)
-            json_object_set_new(of, f->name, dq_document_real(m.value));
-        else if (f->type == DQ_FIELD_MEAN)
-            json_object_set_new(metrics, f->name, cmd_eval_mean_json(m));
-        else if (!isnan(m.value))
-            json_object_set_new(metrics, f->name, dq_document_metric(m.value, m.std_err));
-        if (of && f->type == DQ_FIELD_MEAN)
-            json_object_set_new(of, std_err, dq_document_real(m.std_err));
+        if (f->of) continue;
+        if (!dq_row_begin(w,
+                          &(const dq_row){.name = f->name,
+                                          .about = f->about,
+                                          .type = DQ_ROW_OBJECT,
+                                          .when = real ? DQ_OUT : 0,
+                                          .def = real      ? "perplexity"
+                                                 : f[1].of ? NULL
+                                                           : "mean"},
+                          !w->live || !real || !isnan(m.value)))
+            continue;
+        value_rows(w, m);
+        if (!real) clusters_row(w, m, DQ_NULL | DQ_AT_0);
+        for (const cmd_eval_field *k = f + 1; k->of; k++) {
+            char std_err[64];
+            const dq_mean of = field_value(k, x);
+            DQ_PUT(w, k->name, of.value, k->about, .when = DQ_NULL);
+            snprintf(std_err, sizeof std_err, "%s_stderr", k->name);
+            if (k->type == DQ_FIELD_MEAN)
+                DQ_PUT(w, std_err, of.std_err, "Its standard error.", .when = DQ_NULL);
+        }
+        if (!real) why_row(w, isnan(m.value) ? why : NULL);
+        dq_row_end(w);
     }
 }
 
@@ -110,14 +196,54 @@ const cmd_eval_field *cmd_eval_field_find(const cmd_eval_field *list, const dq_e
 static const json_t *found(const json_t *result, const cmd_eval_column *c)
 {
     const json_t *x = cmd_eval_at(result, c->path), *element;
+    const json_t *labels = c->labels ? cmd_eval_at(result, c->labels) : x;
     size_t i;
     if (!json_is_array(x)) return x;
-    if (!c->label) return json_array_get(x, (size_t)c->at);
-    json_array_foreach(x, i, element)
+    if (!c->label && !c->labels) return json_array_get(x, (size_t)c->at);
+    json_array_foreach(labels, i, element)
     {
-        if (json_integer_value(json_object_get(element, c->label)) == c->at) return element;
+        if (c->label) element = json_object_get(element, c->label);
+        if (json_integer_value(element) == c->at) return json_array_get(x, i);
     }
     return NULL;
+}
+
+int cmd_eval_labels(int label[DQ_EVAL_LABELS], const cmd_eval_view *v, const cmd_eval_kind *kind,
+                    const cmd_eval_column *c)
+{
+    int n = 0;
+    for (int i = 0; i < v->e->n_rows; i++) {
+        const json_t *x,
+            *list = cmd_eval_at(cmd_eval_result(v, i), c->labels ? c->labels : c->path);
+        size_t k;
+        if (!cmd_eval_kind_shows(kind, v->e, i) || (int)json_array_size(list) <= n) continue;
+        n = 0;
+        json_array_foreach(list, k, x)
+        {
+            if (c->label) x = json_object_get(x, c->label);
+            if (n < DQ_EVAL_LABELS) label[n++] = (int)json_integer_value(x);
+        }
+    }
+    return n;
+}
+
+/* Writes what the columns of a table stand for: "2 shots". */
+static int expand(cmd_eval_column *out, const cmd_eval_column *column, int n, char title[][32],
+                  const int *label, int n_labels)
+{
+    int m = 0;
+    for (int i = 0; i < n; i++) {
+        const char *unit = column[i].unit;
+        if (!unit) out[m++] = column[i];
+        for (int k = 0; unit && k < n_labels; k++) {
+            snprintf(title[k], sizeof title[k], "%d%s%.*s", label[k], *unit ? " " : "",
+                     (int)strlen(unit) - (*unit && label[k] == 1), unit);
+            out[m] = column[i];
+            out[m].title = title[k];
+            out[m++].at = label[k];
+        }
+    }
+    return m;
 }
 
 void cmd_eval_column_cells(dq_table *t, const json_t *result, const cmd_eval_column *column, int n)
@@ -141,7 +267,7 @@ void cmd_eval_column_csv(dq_table *t, const json_t *result, const cmd_eval_colum
 
 /* Four decimals, or two significant digits where the error is small. */
 
-void cmd_eval_mean_cell(dq_table *t, dq_mean m, const char *sign)
+static void mean_cell(dq_table *t, dq_mean m, const char *sign)
 {
     if (isnan(m.value))
         dq_table_cell(t, "-");
@@ -159,10 +285,11 @@ void cmd_eval_mean_cell(dq_table *t, dq_mean m, const char *sign)
         dq_table_cell(t, sign[0] ? "%+.4f \u00b1 %.4f" : "%.4f \u00b1 %.4f", m.value, m.std_err);
 }
 
-void cmd_eval_score_cell(dq_table *t, dq_mean m, dq_interval x, const char *sign)
+/* Where all scores are equal, the ends of the interval replace an error of 0. */
+static void score_cell(dq_table *t, dq_mean m, dq_interval x, const char *sign)
 {
     if (m.std_err != 0 || isnan(x.low))
-        cmd_eval_mean_cell(t, m, sign);
+        mean_cell(t, m, sign);
     else if (sign[0] && m.value == 0)
         dq_table_cell(t, "0 (within \u00b1 %.4f)", x.high);
     else if (x.high <= m.value)
@@ -188,22 +315,22 @@ static void weights_cell(dq_table *t, const dq_model *m)
 
 void cmd_eval_cell_mean(dq_table *t, const json_t *x)
 {
-    cmd_eval_mean_cell(t, cmd_eval_mean_of(x), "");
+    mean_cell(t, cmd_eval_mean_of(x), "");
 }
 
 void cmd_eval_cell_change(dq_table *t, const json_t *x)
 {
-    cmd_eval_mean_cell(t, cmd_eval_mean_of(x), "+");
+    mean_cell(t, cmd_eval_mean_of(x), "+");
 }
 
 void cmd_eval_cell_score(dq_table *t, const json_t *x)
 {
-    cmd_eval_score_cell(t, cmd_eval_mean_of(x), cmd_eval_interval_of(x), "");
+    score_cell(t, cmd_eval_mean_of(x), cmd_eval_interval_of(x), "");
 }
 
 void cmd_eval_cell_score_change(dq_table *t, const json_t *x)
 {
-    cmd_eval_score_cell(t, cmd_eval_mean_of(x), cmd_eval_interval_of(x), "+");
+    score_cell(t, cmd_eval_mean_of(x), cmd_eval_interval_of(x), "+");
 }
 
 void cmd_eval_cell_real(dq_table *t, const json_t *x)
@@ -216,56 +343,11 @@ void cmd_eval_cell_text(dq_table *t, const json_t *x)
     dq_table_cell(t, "%s", json_is_string(x) ? json_string_value(x) : "-");
 }
 
-json_t *cmd_eval_metric_json(dq_mean m)
+void cmd_eval_ints_put(dq_row_writer *w, const dq_row *row, const int32_t *x, int64_t n)
 {
-    return dq_document_metric(m.value, m.std_err);
-}
-
-json_t *cmd_eval_score_json(dq_mean m, dq_interval x)
-{
-    json_t *o = cmd_eval_mean_json(m);
-    json_object_set_new(o, "interval", cmd_eval_interval_json(x));
-    return o;
-}
-
-json_t *cmd_eval_mean_json(dq_mean m)
-{
-    json_t *o = cmd_eval_metric_json(m);
-    json_object_set_new(o, "n_clusters",
-                        m.clusters ? json_integer((json_int_t)m.clusters) : json_null());
-    return o;
-}
-
-json_t *cmd_eval_ints_json(const int32_t *x, int64_t n)
-{
-    json_t *l = json_array();
-    for (int64_t i = 0; i < n; i++) json_array_append_new(l, json_integer(x[i]));
-    return l;
-}
-
-json_t *cmd_eval_interval_json(dq_interval x)
-{
-    if (isnan(x.low)) return json_null();
-    json_t *l = json_array();
-    json_array_append_new(l, dq_document_real(x.low));
-    json_array_append_new(l, dq_document_real(x.high));
-    return l;
-}
-
-json_t *cmd_eval_delta_json(dq_mean m, dq_interval x)
-{
-    return json_pack("{s:o,s:o,s:o}", "delta", dq_document_real(m.value), "stderr",
-                     dq_document_real(m.std_err), "interval", cmd_eval_interval_json(x));
-}
-
-json_t *cmd_eval_flips_json(const dq_stat_flips *f)
-{
-    return json_pack("{s:I,s:I,s:o,s:o,s:o,s:I,s:o,s:s,s:o}", "n01", (json_int_t)f->n01, "n10",
-                     (json_int_t)f->n10, "delta", dq_document_real(f->delta), "stderr",
-                     dq_document_real(f->std_err), "interval", cmd_eval_interval_json(f->interval),
-                     "n_clusters", (json_int_t)f->clusters, "p", dq_document_real(f->p), "test",
-                     f->clustered ? "t, clustered" : "McNemar, exact", "mcnemar_p",
-                     dq_document_real(f->clustered ? (double)NAN : f->p));
+    if (!dq_row_begin(w, row, n || !(row->when & DQ_NULL))) return;
+    for (int64_t i = 0; DQ_MORE(w, i, n); i++) DQ_PUT(w, NULL, x[i], NULL);
+    dq_row_end(w);
 }
 
 bool cmd_eval_math_swept(const dq_eval *e)
@@ -335,22 +417,22 @@ int cmd_eval_result_of(const dq_eval *e, int row)
     return n;
 }
 
-json_t *cmd_eval_same_as_json(const dq_eval *e, int row)
+int cmd_eval_same_as(const dq_eval *e, int row)
 {
     for (int i = 0; i < row; i++) {
-        if (e->row[i].shown && e->row[i].same == e->row[row].same)
-            return json_integer(cmd_eval_result_of(e, i));
+        if (e->row[i].shown && e->row[i].same == e->row[row].same) return cmd_eval_result_of(e, i);
     }
-    return json_null();
+    return -1;
 }
 
-void cmd_eval_row_keys(json_t *o, const cmd_eval_view *v, const dq_eval_row *r)
+void cmd_eval_row_keys(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_row *r)
 {
-    json_object_set_new(o, "model", json_string(v->names[r->model]));
-    json_object_set_new(o, "task", json_string(dq_eval_source_of(v->e, r)->name));
-    dq_kv_report_logit(o, r->logit);
-    if (!dq_kv_spec_is_plain(&r->kv)) json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
-    json_object_set_new(o, "math", json_string(dq_num_name[r->math.linear]));
+    DQ_PUT(w, "model", v->names[r->model], NULL);
+    DQ_PUT(w, "task", dq_eval_source_of(v->e, r)->name, NULL);
+    dq_kv_report_logit_rows(w, &r->logit, NULL);
+    DQ_PUT(w, "kv", dq_kv_spec_is_plain(&r->kv) ? NULL : dq_kv_spec_json(&r->kv), NULL,
+           .when = DQ_OUT, DQ_KV_SPEC);
+    DQ_PUT(w, "math", dq_num_name[r->math.linear], NULL);
 }
 
 bool cmd_eval_kv_swept(const dq_eval *e)
@@ -491,19 +573,28 @@ dq_status cmd_eval_pivot(const cmd_eval_view *v, const cmd_eval_kind *kind, cons
                          const cmd_eval_table_of *p, dq_err *err)
 {
     const char *titles[DQ_KEYS + DQ_EVAL_COLUMNS];
+    char title[DQ_EVAL_LABELS][32];
+    cmd_eval_column line[2][DQ_EVAL_COLUMNS];
+    int label[DQ_EVAL_LABELS], n_labels = 0;
     const int keys = cmd_eval_key_titles(titles, v->e, p->keys);
     dq_table *t;
-    for (int i = 0; i < p->n; i++) titles[keys + i] = p->column[i].title;
-    DQ_TRY(dq_table_new(&t, titles, keys + p->n, err));
+    for (int i = 0; i < p->n; i++) {
+        if (p->column[i].unit) n_labels = cmd_eval_labels(label, v, kind, &p->column[i]);
+    }
+    if (n_labels < p->labels || !cmd_eval_kind_source(kind, v->e->source, v->e->n_sources))
+        return DQ_OK;
+    const int n = expand(line[0], p->column, p->n, title, label, n_labels);
+    if (p->second) expand(line[1], p->second, p->n, title, label, n_labels);
+    for (int i = 0; i < n; i++) titles[keys + i] = line[0][i].title;
+    DQ_TRY(dq_table_new(&t, titles, keys + n, err));
     dq_table_keys(t, keys + p->n_keys);
     for (int i = 0; i < v->e->n_rows; i++) {
         const json_t *result = cmd_eval_result(v, i);
         if (!cmd_eval_kind_shows(kind, v->e, i)) continue;
-        for (int line = 0; line < 2; line++) {
-            const cmd_eval_column *column = line ? p->second : p->column;
-            if (line && (!column || !found(result, &column[p->n_keys]))) continue;
+        for (int k = 0; k < (p->second ? 2 : 1); k++) {
+            if (k && !found(result, &line[k][p->n_keys])) continue;
             cmd_eval_key_cells(t, v, i, p->keys);
-            cmd_eval_column_cells(t, result, column, p->n);
+            cmd_eval_column_cells(t, result, line[k], n);
         }
     }
     printf("\n%s\n", head);

@@ -233,12 +233,17 @@ void cmd_eval_baseline_end(cmd_eval_baseline *b)
     json_decref(b->document);
 }
 
-static json_t *baseline_json(const cmd_eval_baseline *b)
+static void baseline_rows(dq_row_writer *w, const cmd_eval_baseline *b)
 {
-    return json_pack("{s:o,s:I,s:s,s:o,s:s}", "path", dq_document_name(b->path), "bytes",
-                     (json_int_t)b->bytes, "sha256", b->sha256, "dq_version",
-                     dq_document_name(text_of(b->document, "dq_version")), "comparison",
-                     "point values");
+    if (!DQ_BEGIN(w, OBJECT, "baseline", b->path, "The document of --baseline.", .when = DQ_OUT))
+        return;
+    DQ_PUT(w, "path", b->path, "As it was given.");
+    DQ_PUT(w, "bytes", b->bytes, "Its size.");
+    DQ_PUT(w, "sha256", b->sha256, "Of its bytes.", .pattern = DQ_SHA256);
+    DQ_PUT(w, "dq_version", text_of(b->document, "dq_version"), "The version of dq that wrote it.");
+    DQ_PUT(w, "comparison", "point values", "What a change is a difference of.",
+           DQ_WORD("point values"));
+    dq_row_end(w);
 }
 
 /* A value as JSON, shortened for a sentence. */
@@ -426,13 +431,15 @@ dq_status cmd_eval_baseline_fit(cmd_eval_baseline *b, const cmd_eval_view *v,
         const dq_eval_row *r = &v->e->row[i];
         const dq_eval_source *s = dq_eval_source_of(v->e, r);
         const cmd_eval_kind *kind = cmd_eval_kind_of(s);
-        json_t *key = json_pack("{s:s,s:s,s:i,s:o,s:o}", "model", v->names[r->model], "task",
-                                s->name, "logit_bits", r->logit.bits, "kv", dq_kv_spec_json(&r->kv),
-                                "math", dq_kv_report_math_json(r->math));
-        if (r->logit.bits < 16)
-            json_object_set_new(key, "logit_granularity",
-                                json_string(dq_granularity_name[r->logit.granularity]));
-        if (kind->out.told_by) kind->out.told_by(key, s);
+        json_t *key = json_object();
+        dq_row_writer w = dq_row_json(key);
+        DQ_PUT(&w, "model", v->names[r->model], NULL);
+        DQ_PUT(&w, "task", s->name, NULL);
+        dq_kv_report_logit_rows(&w, &r->logit, NULL);
+        if (r->logit.bits == 16) json_object_del(key, "logit_granularity");
+        DQ_PUT(&w, "kv", dq_kv_spec_json(&r->kv), NULL, DQ_KV_SPEC);
+        DQ_PUT(&w, "math", dq_kv_report_math_json(r->math), NULL, DQ_MATH);
+        if (kind->out.told_by) kind->out.told_by(&w, s);
         if (dq_json_complete(err) == DQ_OK) find_result(b, key, &b->result[i], err);
         json_decref(key);
         if (err->code != DQ_OK) return err->code;
@@ -802,24 +809,26 @@ static const char *shortened(char buf[SHORT_NAME + 4], const char *name)
     return buf;
 }
 
-typedef struct looked {
-    int n, bad;       /* results with such a number, and those in which the condition holds */
-    int sourceless;   /* results that would have one if their source were in the run */
-    int unmatched;    /* and those that the baseline has nothing to compare with */
-    json_t *met;      /* an object for each bad one */
-    json_t *compared; /* and for each that is to be compared with the baseline */
-} looked;
-
+/* A result that has the number. */
 typedef struct seen {
-    const char *name, *brief; /* whole, and for an error */
-    int number;               /* among the results */
-    quantity is;
+    char name[800], brief[320]; /* which it is, whole, and for an error */
+    int number;                 /* among the results */
+    quantity is, there;         /* here and in the baseline */
     dq_interval in;
     double baseline, limit; /* NaN: there is none */
+    bool met;
+    const char *unchecked; /* why there is no limit; NULL: there is one */
 } seen;
 
+typedef struct looked {
+    seen *of;            /* [n] */
+    int n, checked, bad; /* of them those with a limit, and those in which the condition holds */
+    int sourceless;      /* results that would have a number if their source were in the run */
+    int unmatched;       /* and those that the baseline has nothing to compare with */
+} looked;
+
 static void say(dq_logger *logger, cmd_eval_gates *all, const cmd_eval_gate *g, looked *sum,
-                const seen *it)
+                seen *it)
 {
     const char *why = json_string_value(json_object_get(it->is.of, "reason"));
     char value[96], around[80] = "", against[80] = "";
@@ -831,10 +840,6 @@ static void say(dq_logger *logger, cmd_eval_gates *all, const cmd_eval_gate *g, 
         snprintf(around, sizeof around, " (95 %% interval %.6g to %.6g)", it->in.low, it->in.high);
     if (g->limit.baseline)
         snprintf(against, sizeof against, ", baseline %.6g, limit %.6g", it->baseline, it->limit);
-    json_array_append_new(
-        sum->met,
-        json_pack("{s:i,s:o,s:o}", "result", it->number, "value", dq_document_real(it->is.x),
-                  "interval", isnan(it->is.x) ? json_null() : cmd_eval_interval_json(it->in)));
     dq_logger_warn(logger, "--fail-if \"%s\": %s: %s %s%s%s", g->text, it->name, g->name, value,
                    around, against);
     if (all->missed + sum->bad < DQ_GATES_TOLD)
@@ -843,48 +848,33 @@ static void say(dq_logger *logger, cmd_eval_gates *all, const cmd_eval_gate *g, 
     sum->bad++;
 }
 
-/* False: there is no limit, and the result is not checked. */
-static bool take_limit(const cmd_eval_gates *all, const cmd_eval_gate *g, dq_logger *logger,
-                       const cmd_eval_view *v, int index, seen *it, looked *sum)
+/* Finds the limit; without one the result is not checked. */
+static void take_limit(const cmd_eval_gates *all, const cmd_eval_gate *g, dq_logger *logger,
+                       const cmd_eval_view *v, int index, seen *it)
 {
-    const char *why = g->limit.baseline ? why_unmatched(all, g, v, index) : NULL;
-    const quantity there = quantity_of(baseline_result(&all->baseline, index), g->name);
-    if (g->limit.baseline && !why) it->baseline = there.x;
-    if (!why) it->limit = cmd_eval_gate_expr_value(&g->limit, it->baseline);
-    if (!why && !isfinite(it->limit)) {
-        why = "the limit is no finite number with that baseline";
-        dq_logger_warn(logger, "--fail-if \"%s\": %s: cannot be checked, %s (%.6g)", g->text,
-                       it->name, why, it->baseline);
-    }
-    if (g->limit.baseline)
-        json_array_append_new(
-            sum->compared,
-            json_pack("{s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "result", it->number, "value",
-                      dq_document_real(it->is.x), "stderr", dq_document_real(it->is.std_err),
-                      "baseline", dq_document_real(it->baseline), "baseline_stderr",
-                      isnan(it->baseline) ? json_null() : dq_document_real(there.std_err), "change",
-                      dq_document_real(it->is.x - it->baseline), "limit",
-                      dq_document_real(it->limit), "met",
-                      why ? json_null()
-                          : json_boolean(isnan(it->is.x) || gate_holds(g, it->is.x, it->limit)),
-                      "unchecked", why ? json_string(why) : json_null()));
-    sum->unmatched += why != NULL;
-    return !why;
+    it->unchecked = g->limit.baseline ? why_unmatched(all, g, v, index) : NULL;
+    it->there = quantity_of(baseline_result(&all->baseline, index), g->name);
+    it->baseline = it->limit = (double)NAN;
+    if (it->unchecked) return;
+    if (g->limit.baseline) it->baseline = it->there.x;
+    it->limit = cmd_eval_gate_expr_value(&g->limit, it->baseline);
+    if (isfinite(it->limit)) return;
+    it->unchecked = "the limit is no finite number with that baseline";
+    dq_logger_warn(logger, "--fail-if \"%s\": %s: cannot be checked, %s (%.6g)", g->text, it->name,
+                   it->unchecked, it->baseline);
 }
 
 static void look_at(cmd_eval_gates *all, const cmd_eval_gate *g, dq_logger *logger,
-                    const cmd_eval_view *view, int index, const json_t *row, int number,
-                    looked *sum)
+                    const cmd_eval_view *view, int index, looked *sum)
 {
     const dq_eval *e = view->e;
     const char *model = view->names[e->row[index].model];
-    char result[800], brief[320], name[SHORT_NAME + 4];
-    seen it = {.name = row_text(result, sizeof result, model, e, index),
-               .brief = row_text(brief, sizeof brief, shortened(name, model), e, index),
-               .number = number,
-               .is = quantity_of(row, g->name),
-               .baseline = (double)NAN,
-               .limit = (double)NAN};
+    char name[SHORT_NAME + 4];
+    seen *it = &sum->of[sum->n];
+    it->number = cmd_eval_result_of(e, index);
+    it->is = quantity_of(cmd_eval_result(view, index), g->name);
+    row_text(it->name, sizeof it->name, model, e, index);
+    row_text(it->brief, sizeof it->brief, shortened(name, model), e, index);
     if (e->row[index].ref == index &&
         is_difference(g->name, dq_eval_source_of(e, &e->row[index]))) {
         if (!e->model[e->row[index].model].sourceless)
@@ -893,46 +883,94 @@ static void look_at(cmd_eval_gates *all, const cmd_eval_gate *g, dq_logger *logg
         dq_logger_warn(
             logger,
             "--fail-if \"%s\": %s: could not be checked, its source checkpoint is not in the run",
-            g->text, result);
+            g->text, it->name);
         return;
     }
-    if (!it.is.there || !take_limit(all, g, logger, view, index, &it, sum)) return;
-    it.in = interval_of(&it.is, g->name);
+    if (!it->is.there) return;
     sum->n++;
-    if (isnan(it.is.x) || gate_holds(g, it.is.x, it.limit)) say(logger, all, g, sum, &it);
+    take_limit(all, g, logger, view, index, it);
+    it->in = interval_of(&it->is, g->name);
+    it->met = !it->unchecked && (isnan(it->is.x) || gate_holds(g, it->is.x, it->limit));
+    if (it->unchecked)
+        sum->unmatched++;
+    else
+        sum->checked++;
+    if (it->met) say(logger, all, g, sum, it);
 }
 
-void cmd_eval_gates_apply(cmd_eval_gates *g, dq_logger *logger, const cmd_eval_view *v,
-                          json_t *document)
+static void gate_rows(dq_row_writer *w, const cmd_eval_gate *g, const looked *sum)
 {
-    const json_t *results = json_object_get(document, "results");
-    const dq_eval *e = v->e;
-    json_t *list = json_array();
-    for (int i = 0; i < g->n; i++) {
-        looked sum = {.met = json_array(), .compared = json_array()};
-        int at = 0;
-        for (int r = 0; r < e->n_rows; r++) {
-            if (!e->row[r].shown) continue;
-            look_at(g, &g->gate[i], logger, v, r, json_array_get(results, (size_t)at), at, &sum);
-            at++;
-        }
-        if (sum.n == 0 && sum.sourceless == 0 && sum.unmatched == 0)
-            dq_logger_warn(logger, "--fail-if \"%s\": no result has a %s, so nothing was looked at",
-                           g->gate[i].text, g->gate[i].name);
-        g->missed += sum.bad;
-        g->unchecked += sum.n == 0 || sum.sourceless > 0 || sum.unmatched > 0;
-        g->sourceless += sum.sourceless > 0;
-        g->unmatched += sum.unmatched > 0;
-        json_t *o = json_pack("{s:o,s:i,s:i,s:o,s:i}", "fail_if", dq_document_name(g->gate[i].text),
-                              "checked", sum.n, "missed", sum.bad, "met", sum.met, "unchecked",
-                              sum.sourceless + sum.unmatched);
-        if (g->gate[i].limit.baseline) json_object_set(o, "compared", sum.compared);
-        json_decref(sum.compared);
-        json_array_append_new(list, o);
+    DQ_ITEM(w);
+    DQ_PUT(w, "fail_if", g->text, "The condition.");
+    DQ_PUT(w, "checked", sum->checked, "Results that have the number.");
+    DQ_PUT(w, "missed", sum->bad, "Of them those in which the condition holds.");
+    DQ_LIST(w, "met", "Those.");
+    for (int i = 0; DQ_MORE(w, i, sum->n); i++) {
+        const seen *it = DQ_LIVE(w, &sum->of[i]);
+        if (!DQ_WHEN(w, it->met)) continue;
+        DQ_ITEM(w);
+        DQ_PUT(w, "result", it->number, "Index of the result.");
+        DQ_PUT(w, "value", it->is.x, "Its number; null: none.", .when = DQ_NULL);
+        DQ_INTERVAL(w, "interval", isnan(it->is.x) ? dq_interval_none : it->in,
+                    "Its 95 % interval.");
+        dq_row_end(w);
     }
-    if (g->n) json_object_set(document, "gates", list);
-    if (g->baseline.path) json_object_set_new(document, "baseline", baseline_json(&g->baseline));
-    json_decref(list);
+    dq_row_end(w);
+    DQ_PUT(w, "unchecked", sum->sourceless + sum->unmatched, "Results that could not be checked.");
+    if (DQ_BEGIN(w, LIST, "compared", g->limit.baseline,
+                 "Numbers beside the baseline's, where the condition has the word.",
+                 .when = DQ_OUT)) {
+        for (int i = 0; DQ_MORE(w, i, sum->n); i++) {
+            const seen *it = DQ_LIVE(w, &sum->of[i]);
+            DQ_ITEM(w);
+            DQ_PUT(w, "result", it->number, "Index of the result.");
+            DQ_PUT(w, "value", it->is.x, "Its number; null: none.", .when = DQ_NULL);
+            DQ_PUT(w, "stderr", it->is.std_err, "Its standard error.", .when = DQ_NULL);
+            DQ_PUT(w, "baseline", it->baseline, "The same number in the baseline; null: none.",
+                   .when = DQ_NULL);
+            DQ_PUT(w, "baseline_stderr", isnan(it->baseline) ? DQ_NO_REAL : it->there.std_err,
+                   "Its standard error there.", .when = DQ_NULL);
+            DQ_PUT(w, "change", it->is.x - it->baseline, "value less baseline.", .when = DQ_NULL);
+            DQ_PUT(w, "limit", it->limit, "What the condition compares with.", .when = DQ_NULL);
+            DQ_PUT(w, "met", (dq_maybe)(it->unchecked ? -1 : it->met),
+                   "Whether the condition holds; null: not checked.", .when = DQ_NULL);
+            DQ_PUT(w, "unchecked", it->unchecked, "Why it was not checked; null: it was.",
+                   .when = DQ_NULL);
+            dq_row_end(w);
+        }
+        dq_row_end(w);
+    }
+    dq_row_end(w);
+}
+
+dq_status cmd_eval_gates_apply(dq_row_writer *w, cmd_eval_gates *g, dq_logger *logger,
+                               const cmd_eval_view *v, dq_err *err)
+{
+    const int n_rows = w->live ? v->e->n_rows : 0;
+    seen *of = NULL;
+    if (w->live && !(of = dq_alloc(v->e->a, (size_t)n_rows, sizeof *of, err))) return err->code;
+    if (DQ_BEGIN(w, LIST, "gates", g->n, "Conditions of --fail-if.", .when = DQ_OUT)) {
+        for (int i = 0; DQ_MORE(w, i, g->n); i++) {
+            const cmd_eval_gate *gate = DQ_LIVE(w, &g->gate[i]);
+            looked sum = {.of = of};
+            for (int r = 0; r < n_rows; r++) {
+                if (v->e->row[r].shown) look_at(g, gate, logger, v, r, &sum);
+            }
+            gate_rows(w, gate, &sum);
+            if (!w->live) break;
+            if (sum.checked == 0 && sum.sourceless == 0 && sum.unmatched == 0)
+                dq_logger_warn(logger,
+                               "--fail-if \"%s\": no result has a %s, so nothing was looked at",
+                               gate->text, gate->name);
+            g->missed += sum.bad;
+            g->unchecked += sum.checked == 0 || sum.sourceless > 0 || sum.unmatched > 0;
+            g->sourceless += sum.sourceless > 0;
+            g->unmatched += sum.unmatched > 0;
+        }
+        dq_row_end(w);
+    }
+    baseline_rows(w, DQ_LIVE(w, &g->baseline));
+    return DQ_OK;
 }
 
 dq_status cmd_eval_gates_outcome(const cmd_eval_gates *g, dq_err *err)

@@ -42,7 +42,8 @@ static bool shows(const cmd_eval_kind *kind, const dq_eval_kind *of)
 json_t *cmd_eval_kind_scored(const cmd_eval_kind *kind, const void *own, const dq_eval *e)
 {
     json_t *o = json_object();
-    if (kind->settings) kind->settings(o, own, e);
+    dq_row_writer w = dq_row_json(o);
+    if (kind->settings) kind->settings(&w, own, e);
     for (const char *const *name = kind->unscored; name && *name; name++) {
         const char *key;
         json_t *value;
@@ -595,15 +596,27 @@ dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_err *
 
 /* Files are hashed as they are read: results depend on these hashes. */
 
+static void file_rows(dq_row_writer *w, const char *kind, const char *path, size_t len,
+                      const char *sha)
+{
+    DQ_PUT(w, "kind", kind, "What it was read as: text, or the name of a task.");
+    DQ_PUT(w, "path", path, "As it was given.");
+    DQ_PUT(w, "bytes", (int64_t)len, "Its size.");
+    DQ_PUT(w, "sha256", sha, "Of its bytes.", .pattern = DQ_SHA256);
+}
+
+void cmd_eval_file_describe(dq_row_writer *w)
+{
+    file_rows(w, NULL, NULL, 0, NULL);
+}
+
 dq_status cmd_eval_file_note(cmd_eval_files *files, char sha[65], const char *kind,
                              const char *path, const char *text, size_t len, dq_err *err)
 {
     DQ_TRY(dq_sha256_of(sha, text, len, err));
     json_t *in = json_object();
-    json_object_set_new(in, "kind", json_string(kind));
-    json_object_set_new(in, "path", dq_document_name(path));
-    json_object_set_new(in, "bytes", json_integer((json_int_t)len));
-    json_object_set_new(in, "sha256", json_string(sha));
+    dq_row_writer w = dq_row_json(in);
+    file_rows(&w, kind, path, len, sha);
     json_array_append_new(files->inputs, in);
     return DQ_OK;
 }

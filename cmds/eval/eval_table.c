@@ -16,6 +16,7 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +49,43 @@ typedef struct front {
     bool windows;
     const char *metric;
 } front;
+
+/* Sentences of the document, which table and page print. False: there is nothing to read them from;
+ * the list is ended by the caller in any case. */
+static bool begin_says(dq_row_writer *w, const char *about, unsigned when)
+{
+    DQ_BEGIN(w, LIST, "says", true, about, .when = when);
+    if (!w->live) DQ_PUT(w, NULL, "", NULL);
+    return w->live;
+}
+
+DQ_PRINTF(2, 3) static void say(dq_row_writer *w, const char *fmt, ...)
+{
+    char text[4096];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    DQ_PUT(w, NULL, text, NULL);
+}
+
+/* The i-th sentence; "": there is none. */
+static const char *said(const json_t *of, size_t i)
+{
+    const char *s = json_string_value(json_array_get(json_object_get(of, "says"), i));
+    return s ? s : "";
+}
+
+static const char *text_of(const json_t *o, const char *member)
+{
+    const char *s = json_string_value(json_object_get(o, member));
+    return s ? s : "";
+}
+
+static const char *is_of(const json_t *verdict, const char *none)
+{
+    return verdict ? text_of(verdict, "is") : none;
+}
 
 static bool is_point(const dq_eval *e, int row)
 {
@@ -186,125 +224,144 @@ static const char *label_of(const front *f, int i, char *buf, size_t cap)
     return buf;
 }
 
-static json_t *point_json(const front *f, int i)
+static void point_rows(dq_row_writer *w, const void *of, int64_t i)
 {
-    const dq_eval *e = f->v->e;
-    const point *p = &f->of[i];
-    const dq_eval_row *r = &e->row[p->row];
     static const char *const kept_name[] = {"all", "least", "chosen"};
+    const front *f = of;
+    const dq_eval *e = DQ_LIVE(w, f->v->e);
+    const point *p = DQ_LIVE(w, &f->of[i]);
+    const dq_eval_row *r = DQ_LIVE(w, &e->row[p->row]);
     char label[DQ_KV_LABEL];
-    const bool there = p->against >= 0;
-    return json_pack(
-        "{s:i,s:s,s:o,s:s,s:I,s:o,s:o,s:o,s:s,s:o,s:o,s:o}", "result",
-        cmd_eval_result_of(e, p->row), "kv_label", label_of(f, i, label, sizeof label), "policy",
-        chooses(e, r) ? json_string(r->kv.evict.policy->name) : json_null(), "kept",
-        kept_name[dq_eval_kept_of(e, r)], "bytes_held", (json_int_t)p->bytes, "share",
-        dq_document_real(p->share), "value", dq_document_real(p->value.value), "stderr",
-        dq_document_real(p->value.std_err), "is", is_name[p->front], "against",
-        there ? json_integer(cmd_eval_result_of(e, f->of[p->against].row)) : json_null(), "worse",
-        there ? dq_document_real(p->worse.value) : json_null(), "interval",
-        there ? cmd_eval_interval_json(p->worse.interval) : json_null());
+    const bool there = w->live && p->against >= 0;
+    DQ_PUT(w, "result", cmd_eval_result_of(e, p->row), "Index of the result.");
+    DQ_PUT(w, "kv_label", label_of(f, (int)i, label, sizeof label), "The cache as a label.");
+    DQ_PUT(w, "policy", chooses(e, r) ? r->kv.evict.policy->name : NULL,
+           "What decides which tokens stay; null: nothing to choose.", .when = DQ_NULL);
+    DQ_PUT(w, "kept", kept_name[dq_eval_kept_of(e, r)], "Which tokens stay.", DQ_WORDS(kept_name));
+    DQ_PUT(w, "bytes_held", p->bytes, "Bytes of the cache.");
+    DQ_PUT(w, "share", p->share, "Over those of a 16-bit cache.", .when = DQ_NULL);
+    DQ_PUT(w, "value", p->value.value, "The metric.", .when = DQ_NULL);
+    DQ_PUT(w, "stderr", p->value.std_err, "Its standard error.", .when = DQ_NULL);
+    DQ_PUT(w, "is", is_name[p->front], "What follows.", DQ_WORDS(is_name));
+    DQ_PUT(w, "against", there ? cmd_eval_result_of(e, f->of[p->against].row) : -1,
+           "Index of the result that decides; null: none.", .when = DQ_NULL | DQ_BELOW_0);
+    DQ_PUT(w, "worse", there ? p->worse.value : DQ_NO_REAL, "What it lost more than that.",
+           .when = DQ_NULL);
+    DQ_INTERVAL(w, "interval", there ? p->worse.interval : dq_interval_none,
+                "Paired interval of that.");
 }
 
-typedef dq_status each_front(const front *f, void *arg, dq_err *err);
-
-static dq_status walk(const cmd_eval_view *v, each_front *visit, void *arg, dq_err *err)
+static void front_rows(dq_row_writer *w, const front *f)
 {
-    for (int i = 0; i < v->e->n_rows; i++) {
+    const dq_eval *e = DQ_LIVE(w, f->v->e);
+    const dq_eval_row *r = DQ_LIVE(w, &e->row[f->of[0].row]);
+    DQ_ITEM(w);
+    DQ_PUT(w, "model", f->v->names[r->model], "Its name.");
+    DQ_PUT(w, "task", cmd_eval_title(e, f->of[0].row), "What was scored.");
+    dq_kv_report_logit_rows(w, DQ_LIVE(w, &r->logit), "Bits of attention logits.");
+    DQ_PUT(w, "math", dq_kv_report_math_json(r->math), "The arithmetic.", DQ_MATH);
+    DQ_PUT(w, "metric", f->metric, "What is compared.");
+    DQ_PUT(w, "cluster", dq_eval_cluster(e, r), "What errors take for independent.");
+    DQ_PUT(w, "comparisons", f->comparisons, "Comparisons that were made.");
+    DQ_ITEMS(w, "points", point_rows, f, f->n, "Caches.");
+    int dominated = 0;
+    for (int i = 0; w->live && i < f->n; i++) dominated += f->of[i].front == DOMINATED;
+    if (begin_says(w, "What follows of these caches, a sentence each.", 0)) {
+        say(w,
+            "On the Pareto front: better than each of no more bytes (up to 1 %% more), by paired "
+            "95 %% intervals of %s.",
+            f->metric);
+        say(w,
+            "%d of %d are dominated by one of no more bytes. %lld comparisons, each at 95 %%: "
+            "about "
+            "%.1f of their intervals are expected to miss by chance.",
+            dominated, f->n, (long long)f->comparisons, 0.05 * (double)f->comparisons);
+    }
+    dq_row_end(w);
+    dq_row_end(w);
+}
+
+dq_status cmd_eval_pareto_rows(dq_row_writer *w, const cmd_eval_view *v, dq_err *err)
+{
+    const int n = w->live ? v->e->n_rows : 0;
+    int i = 0;
+    while (i < n && !begins(v->e, i)) i++;
+    if (!DQ_BEGIN(w, LIST, "pareto_fronts", i < n, "Of sweeps of the KV cache.", .when = DQ_OUT))
+        return DQ_OK;
+    if (!w->live) front_rows(w, NULL);
+    for (; i < n && err->code == DQ_OK; i++) {
         front f;
         if (!begins(v->e, i)) continue;
-        if (front_of(&f, v, i, err) == DQ_OK) visit(&f, arg, err);
+        if (front_of(&f, v, i, err) == DQ_OK) front_rows(w, &f);
         dq_block_free(f.of);
-        DQ_TRY(err->code);
     }
-    return DQ_OK;
-}
-
-static dq_status append(const front *f, void *arg, dq_err *err)
-{
-    const dq_eval *e = f->v->e;
-    const dq_eval_row *r = &e->row[f->of[0].row];
-    json_t *points = json_array();
-    json_t *o = json_pack("{s:s,s:s}", "model", f->v->names[r->model], "task",
-                          cmd_eval_title(e, f->of[0].row));
-    dq_kv_report_logit(o, r->logit);
-    json_object_update_new(o, json_pack("{s:o,s:s,s:s,s:I,s:o}", "math",
-                                        dq_kv_report_math_json(r->math), "metric", f->metric,
-                                        "cluster", dq_eval_cluster(e, r), "comparisons",
-                                        (json_int_t)f->comparisons, "points", points));
-    for (int i = 0; i < f->n; i++) json_array_append_new(points, point_json(f, i));
-    json_array_append_new(arg, o);
+    dq_row_end(w);
     return err->code;
 }
 
-dq_status cmd_eval_pareto_json(json_t *document, const cmd_eval_view *v, dq_err *err)
+/* The element of a list whose member `result` is that of x. */
+static const json_t *point_of(const json_t *points, const json_t *result)
 {
-    json_t *list = json_array();
-    walk(v, append, list, err);
-    if (json_array_size(list))
-        json_object_set_new(document, "pareto_fronts", list);
-    else
-        json_decref(list);
-    return err->code;
+    const json_t *p;
+    size_t i;
+    json_array_foreach(points, i, p)
+    {
+        if (json_equal(json_object_get(p, "result"), result)) return p;
+    }
+    return NULL;
 }
 
-static void fill_row(dq_table *t, const front *f, int i)
+static void point_cells(dq_table *t, const json_t *points, const json_t *p, bool fine)
 {
-    const point *p = &f->of[i];
-    char label[DQ_KV_LABEL];
-    dq_table_cell(t, "%s", label_of(f, i, label, sizeof label));
-    dq_table_cell(t, "%.4f", p->share);
-    cmd_eval_mean_cell(t, p->value, "");
-    dq_table_cell(t, "%s", is_name[p->front]);
-    if (p->against < 0) {
-        dq_table_cell(t, p->front == USELESS ? "-" : "nothing holds as little");
+    const json_t *other = point_of(points, json_object_get(p, "against"));
+    const dq_interval x = cmd_eval_interval_of(p);
+    cmd_eval_cell_text(t, json_object_get(p, "kv_label"));
+    cmd_eval_cell_real(t, json_object_get(p, "share"));
+    cmd_eval_cell_mean(t, p);
+    cmd_eval_cell_text(t, json_object_get(p, "is"));
+    if (!other) {
+        dq_table_cell(t, strcmp(is_of(p, ""), is_name[USELESS]) == 0 ? "-"
+                                                                     : "nothing holds as little");
         dq_table_cell(t, "-");
         dq_table_cell(t, "-");
         return;
     }
-    dq_table_cell(t, "%s", label_of(f, p->against, label, sizeof label));
-    dq_table_cell(t, f->windows ? "%+.3g" : "%+.4f", p->worse.value);
-    if (isnan(p->worse.interval.low))
+    cmd_eval_cell_text(t, json_object_get(other, "kv_label"));
+    dq_table_cell(t, fine ? "%+.3g" : "%+.4f", cmd_eval_real(p, "worse"));
+    if (isnan(x.low))
         dq_table_cell(t, "none");
     else
-        dq_table_cell(t, f->windows ? "%+.3g to %+.3g" : "%+.4f to %+.4f", p->worse.interval.low,
-                      p->worse.interval.high);
-}
-
-static dq_status print_front(const front *f, void *arg, dq_err *err)
-{
-    const dq_eval *e = f->v->e;
-    const dq_eval_row *r = &e->row[f->of[0].row];
-    const char *titles[] = {"KV",       "share of 16 bits", f->metric, "front", "compared with",
-                            "worse by", "interval"};
-    int dominated = 0;
-    dq_table *t;
-    (void)arg;
-    DQ_TRY(dq_table_new(&t, titles, (int)(sizeof titles / sizeof *titles), err));
-    for (int i = 0; i < f->n; i++) {
-        if (f->of[i].front == DOMINATED)
-            dominated++;
-        else
-            fill_row(t, f, i);
-    }
-    printf("\nWhat the bytes of the KV cache buy, %s, %s, %d-bit logits", f->v->names[r->model],
-           cmd_eval_title(e, f->of[0].row), r->logit.bits);
-    if (r->logit.bits < 16) printf(" (%s)", dq_granularity_name[r->logit.granularity]);
-    printf(
-        ", %s. On the Pareto front: better than each of no more bytes (up to 1 %% more), by paired "
-        "95 %% intervals of %s:\n",
-        dq_num_name[r->math.linear], f->metric);
-    if (dq_table_print(t, err) == DQ_OK)
-        printf("%d of %d are dominated by one of no more bytes. %lld comparisons, each at 95 %%: "
-               "about %.1f of their intervals are expected to miss by chance.\n",
-               dominated, f->n, (long long)f->comparisons, 0.05 * (double)f->comparisons);
-    dq_table_free(t);
-    return err->code;
+        dq_table_cell(t, fine ? "%+.3g to %+.3g" : "%+.4f to %+.4f", x.low, x.high);
 }
 
 dq_status cmd_eval_pareto(const cmd_eval_view *v, dq_err *err)
 {
-    return walk(v, print_front, NULL, err);
+    const json_t *x, *p;
+    size_t i, k;
+    json_array_foreach(json_object_get(v->doc, "pareto_fronts"), i, x)
+    {
+        const char *metric = text_of(x, "metric"), *rule = said(x, 0);
+        const char *titles[] = {"KV",       "share of 16 bits", metric, "front", "compared with",
+                                "worse by", "interval"};
+        const json_t *points = json_object_get(x, "points");
+        const double bits = cmd_eval_real(x, "logit_bits");
+        dq_table *t;
+        DQ_TRY(dq_table_new(&t, titles, (int)(sizeof titles / sizeof *titles), err));
+        json_array_foreach(points, k, p)
+        {
+            if (strcmp(is_of(p, ""), is_name[DOMINATED]) != 0)
+                point_cells(t, points, p, strcmp(metric, "kld_nats") == 0);
+        }
+        printf("\nWhat the bytes of the KV cache buy, %s, %s, %.0f-bit logits", text_of(x, "model"),
+               text_of(x, "task"), bits);
+        if (bits < 16) printf(" (%s)", text_of(x, "logit_granularity"));
+        printf(", %s. %.*s:\n", json_string_value(cmd_eval_at(x, "math.linear")),
+               (int)strlen(rule) - 1, rule);
+        if (dq_table_print(t, err) == DQ_OK) printf("%s\n", said(x, 1));
+        dq_table_free(t);
+        DQ_TRY(err->code);
+    }
+    return DQ_OK;
 }
 
 /* Rows that differ only in logit bits form a series. From 16 bits down, the lowest width that holds
@@ -328,11 +385,6 @@ static const json_t *verdict_of(const cmd_eval_view *v, int row)
 {
     const json_t *y = json_object_get(cmd_eval_result(v, row), "verdict");
     return json_is_object(y) ? y : NULL;
-}
-
-static const char *is_of(const json_t *verdict, const char *none)
-{
-    return verdict ? json_string_value(json_object_get(verdict, "is")) : none;
 }
 
 /* Rows that differ only in logit bits, widest first. */
@@ -383,37 +435,20 @@ static const char *clusters_text(char *buf, size_t cap, int64_t n, const char *c
     return buf;
 }
 
-static bool has_cross(const dq_eval *e, const int *row, int n)
-{
-    for (int i = 0; i < n; i++) {
-        if (cmd_eval_cross_row(e, row[i]) < 0) return false;
-    }
-    return true;
-}
-
-/* How many differences the averages show. */
-static int averages_compared(const dq_eval *e)
-{
-    int n = 0;
-    for (int i = 0; i < e->n_rows; i++) {
-        int row[DQ_EVAL_SOURCES];
-        const int k = dq_eval_average_rows(row, e, i);
-        if (k == 0 || e->row[i].same != i) continue;
-        n += e->row[i].ref != i;
-        n += has_cross(e, row, k);
-    }
-    return n;
-}
-
 /* Counts quoted differences to references, between models, and of their means over tasks; a cache
  * under several names counts once. */
-static int n_comparisons(const dq_eval *e)
+static int n_comparisons(const cmd_eval_view *v)
 {
-    int n = averages_compared(e);
-    for (int i = 0; i < e->n_rows; i++) {
-        if (!is_compared(e, i) || e->row[i].same != i) continue;
-        n += e->row[i].ref != i;
-        n += cmd_eval_cross_row(e, i) >= 0;
+    const json_t *averages = json_object_get(v->doc, "averages");
+    int n = 0, row[DQ_EVAL_SOURCES];
+    size_t at = 0;
+    for (int i = 0; i < v->e->n_rows; i++) {
+        const json_t *of[2] = {is_compared(v->e, i) ? cmd_eval_result(v, i) : NULL, NULL};
+        if (dq_eval_average_rows(row, v->e, i)) of[1] = json_array_get(averages, at++);
+        for (int k = 0; v->e->row[i].same == i && k < 2; k++) {
+            n += json_is_object(json_object_get(of[k], "paired"));
+            n += json_is_object(json_object_get(of[k], "cross_paired"));
+        }
     }
     return n;
 }
@@ -443,35 +478,34 @@ static int first_clustered(const dq_eval *e)
     return -1;
 }
 
-static void print_notes(const dq_eval *e)
+static void say_notes(dq_row_writer *w, const cmd_eval_view *v)
 {
-    const int n = n_comparisons(e), clustered = first_clustered(e);
-    if (!has_windows(e, false) && !has_windows(e, true)) return;
-    printf("\n\u00b1 is one standard error over the clusters of the row. ");
-    if (has_windows(e, false)) printf("Where no item differs, a 95 %% bound stands instead. ");
-    if (n == 0) {
-        printf("No row is compared with another.\n");
-        return;
-    }
-    printf("Differences are paired%s", has_windows(e, true) ? "; of a text, of its NLL" : "");
+    const dq_eval *e = v->e;
+    const bool items = has_windows(e, false), texts = has_windows(e, true);
+    const int n = n_comparisons(v), clustered = first_clustered(e);
+    const char *bound = items ? "Where no item differs, a 95 % bound stands instead. " : "";
+    char name[48], test[96] = "";
+    if (!items && !texts) return;
     if (clustered >= 0) {
-        char name[48];
-        printf("; p: t test over %s, else exact McNemar test",
-               strchr(clusters_text(name, sizeof name, 2, dq_eval_cluster(e, &e->row[clustered])),
-                      ' ') +
-                   1);
-    } else if (has_windows(e, false))
-        printf("; p: exact McNemar test");
-    printf(".\n");
+        clusters_text(name, sizeof name, 2, dq_eval_cluster(e, &e->row[clustered]));
+        snprintf(test, sizeof test, "; p: t test over %s, else exact McNemar test",
+                 strchr(name, ' ') + 1);
+    } else if (items) {
+        snprintf(test, sizeof test, "; p: exact McNemar test");
+    }
+    if (n == 0) snprintf(test, sizeof test, "No row is compared with another");
+    say(w, "\u00b1 is one standard error over the clusters of the row. %s%s%s%s.", bound,
+        n ? "Differences are paired" : "", n && texts ? "; of a text, of its NLL" : "", test);
     if (n == 1)
-        printf("1 comparison, at 95 %%.\n");
-    else
-        printf("%d comparisons, each at 95 %%: about %.1f of their intervals are "
-               "expected to miss by chance.\n",
-               n, 0.05 * n);
+        say(w, "1 comparison, at 95 %%.");
+    else if (n)
+        say(w,
+            "%d comparisons, each at 95 %%: about %.1f of their intervals are expected to miss by "
+            "chance.",
+            n, 0.05 * n);
 }
 
-static void print_shares(const dq_eval *e)
+static void say_shares(dq_row_writer *w, const dq_eval *e)
 {
     bool any = false, nothing = false;
     for (int i = 0; i < e->n_rows; i++) {
@@ -480,11 +514,12 @@ static void print_shares(const dq_eval *e)
         any = true;
         nothing = nothing || dq_kv_report_shares_of(&r->kv, &r->work.cached).saves_nothing;
     }
-    if (!any || !cmd_eval_kv_swept(e)) return;
-    printf("kept: share of a context's tokens that its cache holds. share of 16 bits: bytes held "
-           "(codes, scales, index,\nwhat is not coded) over those of the whole context at 2 an "
-           "element.%s\n",
-           nothing ? " From 1 on a cache " DQ_KV_SAVES_NOTHING "." : "");
+    if (any && cmd_eval_kv_swept(e))
+        say(w,
+            "kept: share of a context's tokens that its cache holds. share of 16 bits: bytes held "
+            "(codes, scales, index, what is not coded) over those of the whole context at 2 an "
+            "element.%s",
+            nothing ? " From 1 on a cache " DQ_KV_SAVES_NOTHING "." : "");
 }
 
 /* Whether m and k are their own references and scored the same tokens of a text. */
@@ -502,67 +537,48 @@ static bool stand_apart(const dq_eval *e, int m, int k)
     return false;
 }
 
-void cmd_eval_claims(const cmd_eval_view *v)
+static void say_references(dq_row_writer *w, const cmd_eval_view *v)
 {
-    bool first = true;
-    print_notes(v->e);
-    print_shares(v->e);
     const dq_eval *e = v->e;
+    char names[2048] = "";
     for (int m = 0; m < e->n_models; m++) {
         if (e->model[m].sourceless && compares(e, m))
-            printf("%s: compared with nothing, as its source checkpoint is not in the run. Add it, "
-                   "or --ref MODEL (the container itself: without what its weights lost).\n",
-                   v->names[m]);
+            say(w,
+                "%s: compared with nothing, as its source checkpoint is not in the run. Add it, or "
+                "--ref MODEL (the container itself: without what its weights lost).",
+                v->names[m]);
     }
-    bool any = false;
     for (int m = 0; m < e->n_models; m++) {
-        bool apart = false;
-        for (int k = 0; k < e->n_models; k++) apart = apart || stand_apart(e, m, k);
-        if (apart) printf("%s%s", any ? ", " : "", v->names[m]);
-        any = any || apart;
+        const size_t n = strlen(names);
+        int k = 0;
+        while (k < e->n_models && !stand_apart(e, m, k)) k++;
+        if (k < e->n_models)
+            snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", v->names[m]);
     }
-    if (any)
-        printf(": each is its own reference, so neither KLD nor a difference of a text compares "
-               "them. --ref MODEL compares every row with one model.\n");
-    for (int i = 0; i < v->e->n_rows; i++) {
-        series f;
-        if (!series_of(&f, v, i)) continue;
-        if (first)
-            printf("\nLowest logit bits within the margin: loss at most %g (%s), by paired 95 %% "
-                   "intervals:\n",
-                   v->margin,
-                   !has_windows(v->e, true)    ? "of accuracy"
-                   : !has_windows(v->e, false) ? "nats of NLL"
-                                               : "of accuracy, or nats of NLL");
-        first = false;
-        const dq_eval_row *r = &v->e->row[f.row[f.n - 1]];
-        const char *cluster = dq_eval_cluster(v->e, r);
-        char label[DQ_KV_LABEL];
-        printf("  %s, %s, granularity %s", v->names[r->model], cmd_eval_title(v->e, f.row[0]),
-               dq_granularity_name[r->logit.granularity]);
-        if (cmd_eval_math_swept(v->e)) printf(", math %s", dq_num_name[r->math.linear]);
-        if (cmd_eval_kv_swept(v->e))
-            printf(", KV %s", dq_kv_report_label(label, sizeof label, &r->kv));
-        if (f.lowest)
-            printf(": %d\n", f.lowest);
-        else
-            printf(": none\n");
-        for (int k = 0; k < f.n; k++) {
-            const json_t *y = f.verdict[k];
-            if (!y) continue;
-            const dq_interval x = cmd_eval_interval_of(y);
-            const int64_t missing = json_integer_value(json_object_get(y, "missing_clusters"));
-            printf("    %d bits: %s; loss %+.4f", v->e->row[f.row[k]].logit.bits, is_of(y, ""),
-                   cmd_eval_real(y, "loss"));
-            if (isnan(x.low))
-                printf(", no interval over one %s", cluster);
-            else
-                printf(", interval %+.4f to %+.4f", x.low, x.high);
-            if (missing)
-                printf(", roughly %s more would decide",
-                       clusters_text(label, sizeof label, missing, cluster));
-            printf("\n");
-        }
+    if (names[0])
+        say(w,
+            "%s: each is its own reference, so neither KLD nor a difference of a text compares "
+            "them. --ref MODEL compares every row with one model.",
+            names);
+}
+
+void cmd_eval_claims(const cmd_eval_view *v)
+{
+    const json_t *says = json_object_get(v->doc, "says"), *x,
+                 *lowest = json_object_get(v->doc, "lowest_logit_bits");
+    size_t i;
+    if (json_array_size(says)) printf("\n");
+    json_array_foreach(says, i, x) printf("%s\n", json_string_value(x));
+    if (json_array_size(lowest))
+        printf("\nLowest logit bits within the margin: loss at most %g (%s), by paired 95 %% "
+               "intervals:\n",
+               v->margin,
+               !has_windows(v->e, true)    ? "of accuracy"
+               : !has_windows(v->e, false) ? "nats of NLL"
+                                           : "of accuracy, or nats of NLL");
+    json_array_foreach(lowest, i, x)
+    {
+        for (size_t k = 0; *said(x, k); k++) printf("%s%s\n", k ? "    " : "  ", said(x, k));
     }
 }
 
@@ -625,48 +641,109 @@ void cmd_eval_warn_sources(dq_logger *logger, const cmd_eval_view *v, const char
     }
 }
 
-static json_t *loss_verdict_json(const cmd_eval_view *v, int row, const dq_eval_numbers *x)
+static void verdict_rows(dq_row_writer *w, const cmd_eval_view *v, int row,
+                         const cmd_eval_kind *kind, const dq_eval_numbers *x)
 {
-    const dq_eval_source *s = dq_eval_source_of(v->e, &v->e->row[row]);
-    const cmd_eval_kind *kind = cmd_eval_kind_of(s);
-    dq_interval_loss loss;
-    if (!dq_eval_loss_of(&loss, v->e, row, x)) return json_null();
-    const dq_interval_decision what = dq_interval_decide(loss.interval, v->margin);
-    const int64_t missing = what == DQ_INCONCLUSIVE ? dq_interval_missing(&loss, v->margin) : 0;
-    return json_pack("{s:s,s:o,s:o,s:I,s:o,s:s,s:o}", "metric",
-                     kind->out.loss ? kind->out.loss : s->kind->metric[dq_eval_quoted(s)], "loss",
-                     dq_document_real(loss.value), "interval",
-                     cmd_eval_interval_json(loss.interval), "n_clusters", (json_int_t)loss.clusters,
-                     "margin", dq_document_real(v->margin), "is", dq_interval_decision_name[what],
-                     "missing_clusters", missing ? json_integer((json_int_t)missing) : json_null());
+    dq_interval_loss loss = {.interval = dq_interval_none};
+    const bool there = w->live && dq_eval_loss_of(&loss, v->e, row, x);
+    const double margin = w->live ? v->margin : 0;
+    const dq_interval_decision what = dq_interval_decide(loss.interval, margin);
+    if (!DQ_BEGIN(w, OBJECT, "verdict", there,
+                  "Whether it lost too much; null: it is compared with nothing.", .when = DQ_NULL,
+                  .def = "verdict"))
+        return;
+    const dq_eval_source *s = DQ_LIVE(w, dq_eval_source_of(v->e, &v->e->row[row]));
+    DQ_PUT(w, "metric", kind->out.loss ? kind->out.loss : s->kind->metric[dq_eval_quoted(s)],
+           "What is compared.");
+    DQ_PUT(w, "loss", loss.value, "What was lost, of a score or in nats.", .when = DQ_NULL);
+    DQ_INTERVAL(w, "interval", loss.interval, "Paired 95 % interval.");
+    DQ_PUT(w, "n_clusters", loss.clusters, "Clusters.");
+    DQ_PUT(w, "margin", margin, "What is allowed.");
+    DQ_PUT(w, "is", dq_interval_decision_name[what], "What follows.",
+           DQ_WORDS(dq_interval_decision_name));
+    DQ_PUT(w, "missing_clusters",
+           what == DQ_INCONCLUSIVE ? dq_interval_missing(&loss, margin) : (int64_t)0,
+           "Clusters more that would decide; null: decided, or not known.",
+           .when = DQ_NULL | DQ_AT_0);
+    dq_row_end(w);
 }
 
-void cmd_eval_claims_json(json_t *document, const cmd_eval_view *v)
+static void say_lowest(dq_row_writer *w, const cmd_eval_view *v, const series *f)
 {
-    const int n = n_comparisons(v->e);
-    json_t *lowest = json_array();
-    json_object_set_new(
-        document, "comparisons",
-        json_pack("{s:i,s:f,s:f}", "n", n, "level", 0.95, "expected_misses", 0.05 * n));
-    json_object_set_new(document, "lowest_logit_bits", lowest);
-    for (int i = 0; i < v->e->n_rows; i++) {
-        series f;
-        char bits[16], label[DQ_KV_LABEL];
-        if (!series_of(&f, v, i)) continue;
-        const dq_eval_row *r = &v->e->row[f.row[f.n - 1]];
-        json_t *widths = json_object();
-        for (int k = 0; k < f.n; k++) {
-            snprintf(bits, sizeof bits, "%d", v->e->row[f.row[k]].logit.bits);
-            json_object_set_new(widths, bits, json_string(is_of(f.verdict[k], "is the reference")));
-        }
-        json_array_append_new(
-            lowest, json_pack("{s:s,s:s,s:s,s:o,s:o,s:s,s:o,s:o}", "model", v->names[r->model],
-                              "task", cmd_eval_title(v->e, f.row[0]), "logit_granularity",
-                              dq_granularity_name[r->logit.granularity], "math",
-                              dq_kv_report_math_json(r->math), "kv", dq_kv_spec_json(&r->kv),
-                              "kv_label", dq_kv_report_label(label, sizeof label, &r->kv), "lowest",
-                              f.lowest ? json_integer(f.lowest) : json_null(), "widths", widths));
+    const dq_eval_row *r = &v->e->row[f->row[f->n - 1]];
+    const char *cluster = dq_eval_cluster(v->e, r);
+    char math[32] = "", kv[DQ_KV_LABEL + 8] = "", label[DQ_KV_LABEL], lowest[16] = "none";
+    if (cmd_eval_math_swept(v->e))
+        snprintf(math, sizeof math, ", math %s", dq_num_name[r->math.linear]);
+    if (cmd_eval_kv_swept(v->e))
+        snprintf(kv, sizeof kv, ", KV %s", dq_kv_report_label(label, sizeof label, &r->kv));
+    if (f->lowest) snprintf(lowest, sizeof lowest, "%d", f->lowest);
+    say(w, "%s, %s, granularity %s%s%s: %s", v->names[r->model], cmd_eval_title(v->e, f->row[0]),
+        dq_granularity_name[r->logit.granularity], math, kv, lowest);
+    for (int k = 0; k < f->n; k++) {
+        const json_t *y = f->verdict[k];
+        const dq_interval x = cmd_eval_interval_of(y);
+        const int64_t missing = json_integer_value(json_object_get(y, "missing_clusters"));
+        char of[80], more[96] = "";
+        if (!y) continue;
+        if (isnan(x.low))
+            snprintf(of, sizeof of, "no interval over one %s", cluster);
+        else
+            snprintf(of, sizeof of, "interval %+.4f to %+.4f", x.low, x.high);
+        if (missing)
+            snprintf(more, sizeof more, ", roughly %s more would decide",
+                     clusters_text(label, sizeof label, missing, cluster));
+        say(w, "%d bits: %s; loss %+.4f, %s%s", v->e->row[f->row[k]].logit.bits, is_of(y, ""),
+            cmd_eval_real(y, "loss"), of, more);
     }
+}
+
+static void lowest_rows(dq_row_writer *w, const cmd_eval_view *v, const series *f)
+{
+    const dq_eval_row *r = DQ_LIVE(w, &v->e->row[f->row[f->n - 1]]);
+    char bits[16] = "", label[DQ_KV_LABEL];
+    DQ_ITEM(w);
+    DQ_PUT(w, "model", v->names[r->model], "Its name.");
+    DQ_PUT(w, "task", cmd_eval_title(v->e, f->row[0]), "What was scored.");
+    DQ_PUT(w, "logit_granularity", dq_granularity_name[r->logit.granularity],
+           "What shares a scale.", DQ_WORDS(dq_granularity_name));
+    DQ_PUT(w, "math", dq_kv_report_math_json(r->math), "The arithmetic.", DQ_MATH);
+    DQ_PUT(w, "kv", dq_kv_spec_json(&r->kv), "The KV cache.", DQ_KV_SPEC);
+    DQ_PUT(w, "kv_label", dq_kv_report_label(label, sizeof label, &r->kv), "The same as a label.");
+    DQ_PUT(w, "lowest", f->lowest, "Lowest bits within the margin; null: none.",
+           .when = DQ_NULL | DQ_AT_0);
+    DQ_BEGIN(w, MAP, "widths", true, "What each width is.");
+    for (int k = 0; DQ_MORE(w, k, f->n); k++) {
+        if (w->live) snprintf(bits, sizeof bits, "%d", v->e->row[f->row[k]].logit.bits);
+        DQ_PUT(w, bits, is_of(f->verdict[k], DQ_EVAL_IS_REFERENCE), NULL);
+    }
+    dq_row_end(w);
+    if (begin_says(w, "What is lowest, and what each width loses.", 0)) say_lowest(w, v, f);
+    dq_row_end(w);
+    dq_row_end(w);
+}
+
+void cmd_eval_claims_rows(dq_row_writer *w, const cmd_eval_view *v)
+{
+    const int n = w->live ? n_comparisons(v) : 0;
+    series f = {.n = 0};
+    DQ_BEGIN(w, OBJECT, "comparisons", true, "How many verdicts there are.", .when = DQ_SOMETIMES);
+    DQ_PUT(w, "n", n, "Verdicts.");
+    DQ_PUT(w, "level", 0.95, "Level of each interval.");
+    DQ_PUT(w, "expected_misses", 0.05 * n, "Intervals that miss in the mean.");
+    dq_row_end(w);
+    DQ_BEGIN(w, LIST, "lowest_logit_bits", true,
+             "Lowest bits of logits that lose nothing, of each sweep.", .when = DQ_SOMETIMES);
+    for (int i = 0; DQ_MORE(w, i, v->e->n_rows); i++) {
+        if (!w->live || series_of(&f, v, i)) lowest_rows(w, v, &f);
+    }
+    dq_row_end(w);
+    if (begin_says(w, "What the results rest on, a sentence each.", DQ_SOMETIMES)) {
+        say_notes(w, v);
+        say_shares(w, v->e);
+        say_references(w, v);
+    }
+    dq_row_end(w);
 }
 
 void cmd_eval_table_sizes(const cmd_eval_view *v)
@@ -1032,53 +1109,58 @@ dq_status cmd_eval_averages(const cmd_eval_view *v, dq_err *err)
     return DQ_OK;
 }
 
-static json_t *verdict_json(const dq_eval_average *delta, double margin)
+static void average_rows(dq_row_writer *w, const cmd_eval_view *v, const int *row, int n)
 {
-    const dq_interval loss = {-delta->interval.high, -delta->interval.low};
-    return json_pack("{s:o,s:o,s:o,s:s}", "loss", dq_document_real(-delta->mean.value), "interval",
-                     cmd_eval_interval_json(loss), "margin", dq_document_real(margin), "is",
-                     dq_interval_decision_name[dq_interval_decide(loss, margin)]);
-}
-
-static json_t *average_json(const cmd_eval_view *v, const int *row, int n)
-{
-    const dq_eval *e = v->e;
-    const dq_eval_row *r = &e->row[row[0]];
-    dq_eval_average x;
-    json_t *tasks = json_array(), *metrics = json_array();
-    for (int i = 0; i < n; i++) {
-        json_array_append_new(tasks, json_string(cmd_eval_title(e, row[i])));
-        json_array_append_new(metrics, json_string(kind_of(e, row[i])->metric[quoted(e, row[i])]));
+    const dq_eval *e = DQ_LIVE(w, v->e);
+    const dq_eval_row *r = DQ_LIVE(w, &e->row[row[0]]);
+    dq_eval_average x = {.mean = dq_mean_none}, paired = x, cross = x;
+    const bool compared = w->live && average_of(&paired, v, row, n, "paired");
+    const bool crossed = w->live && average_of(&cross, v, row, n, "cross_paired");
+    const dq_interval loss = {-paired.interval.high, -paired.interval.low};
+    if (w->live) average_of(&x, v, row, n, "metrics");
+    DQ_ITEM(w);
+    DQ_PUT(w, "model", v->names[r->model], "Its name.");
+    DQ_PUT(w, "reference", v->names[e->row[r->ref].model], "Model that it is compared with.");
+    dq_kv_report_logit_rows(w, DQ_LIVE(w, &r->logit), "Bits of attention logits.");
+    DQ_PUT(w, "kv", dq_kv_spec_json(&r->kv), "The KV cache.", DQ_KV_SPEC);
+    DQ_PUT(w, "math", dq_kv_report_math_json(r->math), "The arithmetic.", DQ_MATH);
+    DQ_LIST(w, "tasks", "What the mean is over.");
+    for (int i = 0; DQ_MORE(w, i, n); i++) DQ_PUT(w, NULL, cmd_eval_title(e, row[i]), NULL);
+    dq_row_end(w);
+    DQ_LIST(w, "metrics", "What it takes of each.");
+    for (int i = 0; DQ_MORE(w, i, n); i++)
+        DQ_PUT(w, NULL, kind_of(e, row[i])->metric[quoted(e, row[i])], NULL);
+    dq_row_end(w);
+    DQ_ESTIMATE(w, "mean", x.mean, x.interval,
+                "Every task counts as much, whatever its items; stderr null: a task has none.");
+    DQ_NUMBER(w, "paired", DELTA, compared, paired.mean, paired.interval, NULL,
+              "Difference to the reference on the same items; null: it is the reference.",
+              .when = DQ_NULL);
+    if (DQ_BEGIN(w, OBJECT, "verdict", compared,
+                 "Whether it lost too much; null: it is compared with nothing.", .when = DQ_NULL)) {
+        DQ_PUT(w, "loss", -paired.mean.value, "What the mean lost.", .when = DQ_NULL);
+        DQ_INTERVAL(w, "interval", loss, "95 % interval of the loss.");
+        DQ_PUT(w, "margin", v->margin, "The loss that is allowed.");
+        DQ_PUT(w, "is", dq_interval_decision_name[dq_interval_decide(loss, v->margin)],
+               "The verdict.", DQ_WORDS(dq_interval_decision_name));
+        dq_row_end(w);
     }
-    json_t *o = json_pack("{s:s,s:s}", "model", v->names[r->model], "reference",
-                          v->names[e->row[r->ref].model]);
-    dq_kv_report_logit(o, r->logit);
-    average_of(&x, v, row, n, "metrics");
-    json_t *mean = cmd_eval_metric_json(x.mean);
-    json_object_set_new(mean, "interval", cmd_eval_interval_json(x.interval));
-    const bool compared = average_of(&x, v, row, n, "paired");
-    json_object_update_new(
-        o,
-        json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "kv", dq_kv_spec_json(&r->kv), "math",
-                  dq_kv_report_math_json(r->math), "tasks", tasks, "metrics", metrics, "mean", mean,
-                  "paired", compared ? cmd_eval_delta_json(x.mean, x.interval) : json_null(),
-                  "verdict", compared ? verdict_json(&x, v->margin) : json_null()));
-    if (!average_of(&x, v, row, n, "cross_paired")) return o;
-    json_t *cross = cmd_eval_delta_json(x.mean, x.interval);
-    json_object_set_new(cross, "model", json_string(v->names[0]));
-    json_object_set_new(o, "cross_paired", cross);
-    return o;
+    DQ_NUMBER(w, "cross_paired", CROSS, crossed, cross.mean, cross.interval, v->names[0],
+              "Difference to the first model of the run on the same items.", .when = DQ_OUT);
+    dq_row_end(w);
 }
 
-void cmd_eval_averages_json(json_t *document, const cmd_eval_view *v)
+void cmd_eval_averages_rows(dq_row_writer *w, const cmd_eval_view *v)
 {
-    json_t *all = json_array();
-    json_object_set_new(document, "averages", all);
-    for (int i = 0; i < v->e->n_rows; i++) {
+    DQ_BEGIN(w, LIST, "averages", true,
+             "Means over tasks, one for each model and setting of several tasks of a kind.",
+             .when = DQ_SOMETIMES);
+    for (int i = 0; DQ_MORE(w, i, v->e->n_rows); i++) {
         int row[DQ_EVAL_SOURCES];
-        const int n = dq_eval_average_rows(row, v->e, i);
-        if (n) json_array_append_new(all, average_json(v, row, n));
+        const int n = w->live ? dq_eval_average_rows(row, v->e, i) : 1;
+        if (n) average_rows(w, v, row, n);
     }
+    dq_row_end(w);
 }
 
 /* Why a row has none; NULL: it is compared. */
@@ -1086,119 +1168,146 @@ static const char *no_difference(const dq_eval *e, int row)
 {
     const dq_eval_row *r = &e->row[row];
     if (r->ref != row) return NULL;
-    return e->model[r->model].sourceless ? "its source checkpoint is not in the run"
-                                         : "is the reference";
+    return e->model[r->model].sourceless ? DQ_EVAL_SOURCELESS : DQ_EVAL_IS_REFERENCE;
 }
 
-static json_t *metrics_json(const cmd_eval_view *v, int index, const dq_eval_numbers *x)
+/* What a metric of items is. */
+static const char *metric_about(const char *metric)
 {
-    const dq_eval_source *source = dq_eval_source_of(v->e, &v->e->row[index]);
-    const cmd_eval_kind *kind = cmd_eval_kind_of(source);
-    const char *reason = no_difference(v->e, index);
-    json_t *o = json_object();
-    for (int m = 0; m < x->n_metrics; m++) {
-        json_object_set_new(o, source->kind->metric[m],
-                            cmd_eval_score_json(x->score[m], x->score_interval[m]));
+    static const char *const about[][2] = {
+        {"acc", "Share of items that are right, or of numbers that were found."},
+        {"acc_norm", "The same by log-likelihood per character."},
+        {"acc_ll", "The same by log-likelihood of whole labels."},
+        {"all_correct", "Share of prompts of which all answers are right."},
+        {"exact_match", "Share of answers that match, extracted flexibly."},
+        {"strict_match", "Share of answers that match in the form asked for."}};
+    for (size_t i = 0; i < sizeof about / sizeof *about; i++) {
+        if (strcmp(about[i][0], metric) == 0) return about[i][1];
     }
-    cmd_eval_field_json(o, kind->out.fields, x);
-    if (reason) {
-        /* A reference has no differences, and the document says why. */
-        const char *key;
-        json_t *m;
-        json_object_foreach(o, key, m)
-        {
-            if (json_is_null(json_object_get(m, "value")) && !json_object_get(m, "reason"))
-                json_object_set_new(m, "reason", json_string(reason));
-        }
-    }
-    return o;
+    return NULL;
 }
 
-/* Null for the reference itself. */
-static json_t *paired_json(const dq_eval_numbers *x, const dq_eval_source *source)
+static void weights_rows(dq_row_writer *w, const dq_model *m)
 {
-    const cmd_eval_kind *kind = cmd_eval_kind_of(source);
-    if (x->is_ref) return json_null();
-    json_t *o = json_object();
-    for (int m = 0; m < x->n_metrics; m++)
-        json_object_set_new(o, source->kind->metric[m], cmd_eval_flips_json(&x->flips[m]));
-    if (source->kind->windows) {
-        json_t *d = cmd_eval_delta_json(x->ln_ratio, dq_mean_interval(x->ln_ratio));
-        json_object_set_new(d, "n_clusters", json_integer((json_int_t)x->ln_ratio.clusters));
-        json_object_set_new(o, kind->out.loss, d);
-    }
-    return o;
+    if (!DQ_OBJECT(w, "weights", "Its weights, and what they take.", .def = "weights")) return;
+    const char *g = w->live ? m->weight_group : "";
+    const bool packed = g[0], number = isdigit((unsigned char)g[0]);
+    const bool differs = w->live && (!m->weight_bits || m->embed_bits != 16 || m->head_bits != 16);
+    dq_size_rows(w, m);
+    DQ_PUT(w, "bits", m->weight_bits, "Bits of the packed projections, 16: none is packed.",
+           .min = 2, .max = 16, .mixed = "mixed");
+    if (DQ_WHEN(w, !number))
+        DQ_PUT(w, "group", packed ? g : NULL,
+               "Columns per scale, row, tensor or mixed; null: nothing is packed.",
+               .when = DQ_NULL);
+    if (DQ_WHEN(w, number)) DQ_PUT(w, "group", strtol(g, NULL, 10), "Columns per scale.");
+    DQ_PUT(w, "scale", packed ? m->scale_mode : NULL,
+           "How scales were found; null: nothing is packed.", .when = DQ_NULL);
+    DQ_PUT(w, "embed_bits", m->embed_bits == 16 ? -1 : m->embed_bits,
+           "Bits of the embedding, where it is packed.", .when = DQ_OUT | DQ_BELOW_0);
+    DQ_PUT(w, "head_bits", m->head_bits == 16 ? -1 : m->head_bits,
+           "Bits of the head, where it is packed.", .when = DQ_OUT | DQ_BELOW_0);
+    DQ_PUT(w, "packed_bits_per_weight", differs ? m->packed_bits : DQ_NO_REAL,
+           "Bits per weight of the packed matrices, where they differ.", .when = DQ_OUT);
+    dq_row_end(w);
 }
 
-static dq_status add_cross(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
+/* Differences to the reference row, or to that of another model. */
+static void flips_rows(dq_row_writer *w, const dq_eval_kind *of, const dq_stat_flips *f)
 {
-    const dq_eval_kind *kind = dq_eval_source_of(v->e, &v->e->row[row])->kind;
-    int other = cmd_eval_cross_row(v->e, row);
-    if (other < 0) return DQ_OK;
-    json_t *c = json_pack("{s:s}", "model", v->names[v->e->row[other].model]);
-    json_object_set_new(o, "cross_paired", c);
-    for (int m = 0; m < 2 && kind->metric[m]; m++) {
-        dq_stat_flips f;
-        DQ_TRY(dq_eval_compare(v->e, other, row, m, &f, err));
-        json_object_set_new(c, kind->metric[m], cmd_eval_flips_json(&f));
-    }
+    for (int m = 0; m < 2 && of->metric[m]; m++)
+        DQ_FLIPS(w, of->metric[m], true, &f[m], "Scores of the same items in two runs.");
+}
+
+static dq_status cross_rows(dq_row_writer *w, const cmd_eval_view *v, int row,
+                            const dq_eval_kind *of, dq_err *err)
+{
+    const int other = w->live ? cmd_eval_cross_row(v->e, row) : -1;
+    dq_stat_flips f[2];
+    if (!of->metric[0] ||
+        !DQ_BEGIN(w, OBJECT, "cross_paired", other >= 0,
+                  "Differences to the first model of the run on the same items.", .when = DQ_OUT))
+        return DQ_OK;
+    for (int m = 0; other >= 0 && m < 2 && of->metric[m]; m++)
+        DQ_TRY(dq_eval_compare(v->e, other, row, m, &f[m], err));
+    DQ_PUT(w, "model", v->names[v->e->row[other].model], "That model.");
+    flips_rows(w, of, f);
+    dq_row_end(w);
     return DQ_OK;
 }
 
-static json_t *weights_json(const dq_model *m)
+static const char *const passes[] = {"whole", "context+rest", "decode", "prompt+decode",
+                                     "context+question+decode"};
+
+/* kind, of: the row's. */
+static dq_status result_rows(dq_row_writer *w, const cmd_eval_view *v, int row,
+                             const cmd_eval_kind *kind, const dq_eval_kind *of, dq_err *err)
 {
-    json_t *w = json_object();
-    const char *g = m->weight_group;
-    const bool packed = g[0], number = isdigit((unsigned char)g[0]);
-    dq_row_writer rows = dq_row_json(w);
-    dq_size_rows(&rows, m);
-    json_object_update_new(
-        w, json_pack("{s:o,s:o,s:o}", "bits",
-                     m->weight_bits ? json_integer(m->weight_bits) : json_string("mixed"), "group",
-                     !packed  ? json_null()
-                     : number ? json_integer(strtol(g, NULL, 10))
-                              : json_string(g),
-                     "scale", packed ? json_string(m->scale_mode) : json_null()));
-    if (m->embed_bits != 16) json_object_set_new(w, "embed_bits", json_integer(m->embed_bits));
-    if (m->head_bits != 16) json_object_set_new(w, "head_bits", json_integer(m->head_bits));
-    if (!m->weight_bits || m->embed_bits != 16 || m->head_bits != 16)
-        json_object_set_new(w, "packed_bits_per_weight", dq_document_real(m->packed_bits));
-    return w;
+    const dq_eval *e = DQ_LIVE(w, v->e);
+    const dq_eval_row *r = DQ_LIVE(w, &e->row[row]);
+    const dq_eval_source *source = DQ_LIVE(w, dq_eval_source_of(e, r));
+    const char *own = w->live && kind->out.passes ? kind->out.passes(source) : NULL;
+    dq_eval_numbers numbers, *x = w->live ? &numbers : NULL;
+    if (w->live) DQ_TRY(dq_eval_numbers_of(e, row, &numbers, err));
+    DQ_ITEM(w);
+    DQ_PUT(w, "model", v->names[r->model], "Its name in the run.");
+    DQ_PUT(w, "reference", v->names[e->row[r->ref].model], "The model that it is compared with.");
+    DQ_PUT(w, "reference_weights", cmd_eval_reference_weights(e, r), "Whose weights that has.",
+           DQ_WORD("own", "source", "other"));
+    weights_rows(w, DQ_LIVE(w, e->model[r->model].m));
+    dq_kv_report_logit_rows(w, DQ_LIVE(w, &r->logit), "Bits of attention logits, 16: not rounded.");
+    DQ_PUT(w, "kv", dq_kv_report_json(&r->kv, &r->work.cached), "The KV cache and what it held.",
+           DQ_KV_RESULT);
+    DQ_PUT(w, "same_as", cmd_eval_same_as(e, row),
+           "Index of the result whose numbers it shares; null: none.",
+           .when = DQ_NULL | DQ_BELOW_0);
+    DQ_PUT(w, "math", dq_kv_report_math_json(r->math), "The arithmetic.", DQ_MATH);
+    DQ_PUT(w, "passes", own ? own : dq_eval_passes(r), "How tokens were fed.", DQ_WORDS(passes));
+    DQ_PUT(w, "task", source->name, "What was scored.");
+    DQ_PUT(w, "n", x->n, "Items, or scored tokens of a text.");
+    DQ_PUT(w, "n_clusters", x->n_clusters, "Clusters that errors are over.");
+    DQ_PUT(w, "cluster", dq_eval_cluster(e, r),
+           "What they are: item, prompt, query, document or window.");
+    DQ_OBJECT(w, "metrics", "What it scored.");
+    for (int m = 0; m < 2 && of->metric[m]; m++)
+        DQ_SCORE(w, of->metric[m], x->score[m], x->score_interval[m], metric_about(of->metric[m]));
+    cmd_eval_field_rows(w, kind->out.fields, x, w->live ? no_difference(e, row) : NULL);
+    if (kind->out.metrics) DQ_TRY(kind->out.metrics(w, v, row, err));
+    dq_row_end(w);
+    if (DQ_BEGIN(w, OBJECT, "paired", !x->is_ref,
+                 "Differences to the reference on the same items; null: it is the reference.",
+                 .when = DQ_NULL)) {
+        flips_rows(w, of, DQ_LIVE(w, x->flips));
+        if (of->windows)
+            DQ_NUMBER(w, kind->out.loss, LOSS, true, x->ln_ratio, dq_mean_interval(x->ln_ratio),
+                      NULL, "Of the NLL of a text, nats.");
+        dq_row_end(w);
+    }
+    verdict_rows(w, v, row, kind, x);
+    DQ_OBJECT(w, "throughput", "How fast it was scored.");
+    DQ_PUT(w, "tokens", r->work.tokens, "Tokens, each sequence counted for itself.");
+    DQ_PUT(w, "computed_tokens", r->work.computed, "Of them computed.");
+    DQ_PUT(w, "seconds", r->work.seconds, "Seconds.", .when = DQ_NULL);
+    DQ_PUT(w, "tokens_per_second", dq_score_rate(&r->work), "Computed tokens per second.",
+           .when = DQ_NULL);
+    if (kind->out.throughput) kind->out.throughput(w, e, r);
+    dq_row_end(w);
+    if (kind->out.details) DQ_TRY(kind->out.details(w, v, row, err));
+    DQ_TRY(cross_rows(w, v, row, of, err));
+    dq_row_end(w);
+    return DQ_OK;
 }
 
-static dq_status row_json(json_t *results, const cmd_eval_view *v, int row, dq_err *err)
+dq_status cmd_eval_results_rows(dq_row_writer *w, const cmd_eval_view *v, dq_err *err)
 {
-    const dq_eval *e = v->e;
-    const dq_eval_row *r = &e->row[row];
-    const dq_eval_source *source = dq_eval_source_of(e, r);
-    const cmd_eval_kind *kind = cmd_eval_kind_of(source);
-    dq_eval_numbers x;
-    DQ_TRY(dq_eval_numbers_of(e, row, &x, err));
-    json_t *o =
-        json_pack("{s:s,s:s,s:s,s:o}", "model", v->names[r->model], "reference",
-                  v->names[e->row[r->ref].model], "reference_weights",
-                  cmd_eval_reference_weights(e, r), "weights", weights_json(e->model[r->model].m));
-    json_array_append_new(results, o);
-    dq_kv_report_logit(o, r->logit);
-    json_object_update_new(
-        o, json_pack("{s:o,s:o,s:o,s:s,s:s,s:I,s:I,s:s,s:o,s:o,s:o,s:{s:I,s:I,s:o,s:o}}", "kv",
-                     dq_kv_report_json(&r->kv, &r->work.cached), "same_as",
-                     cmd_eval_same_as_json(e, row), "math", dq_kv_report_math_json(r->math),
-                     "passes", dq_eval_passes(r), "task", source->name, "n", (json_int_t)x.n,
-                     "n_clusters", (json_int_t)x.n_clusters, "cluster", dq_eval_cluster(e, r),
-                     "metrics", metrics_json(v, row, &x), "paired", paired_json(&x, source),
-                     "verdict", loss_verdict_json(v, row, &x), "throughput", "tokens",
-                     (json_int_t)r->work.tokens, "computed_tokens", (json_int_t)r->work.computed,
-                     "seconds", dq_document_real(r->work.seconds), "tokens_per_second",
-                     dq_document_real(dq_score_rate(&r->work))));
-    if (kind->out.details) DQ_TRY(kind->out.details(o, v, row, err));
-    return add_cross(o, v, row, err);
-}
-
-dq_status cmd_eval_json(json_t *results, const cmd_eval_view *v, dq_err *err)
-{
-    for (int i = 0; i < v->e->n_rows; i++) {
-        if (v->e->row[i].shown) DQ_TRY(row_json(results, v, i, err));
+    for (int i = 0; w->live && i < v->e->n_rows; i++) {
+        const dq_eval_source *s = dq_eval_source_of(v->e, &v->e->row[i]);
+        if (v->e->row[i].shown) DQ_TRY(result_rows(w, v, i, cmd_eval_kind_of(s), s->kind, err));
+    }
+    for (int i = 0; !w->live && i < DQ_EVAL_KINDS * DQ_EVAL_KIND_ROWS; i++) {
+        const cmd_eval_kind *kind = cmd_eval_kinds[i / DQ_EVAL_KIND_ROWS];
+        const dq_eval_kind *of = kind->kind[i % DQ_EVAL_KIND_ROWS];
+        if (of) result_rows(w, NULL, 0, kind, of, err);
     }
     return DQ_OK;
 }
@@ -1209,23 +1318,26 @@ static json_t *text_json(const dq_strbuf *b)
 }
 
 static dq_status dump_request(FILE *f, const cmd_eval_view *v, int row, const dq_request *a,
-                              const dq_eval_words *w, dq_err *err)
+                              const dq_eval_words *words, dq_err *err)
 {
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
     const dq_eval_source *source = dq_eval_source_of(e, r);
     const int64_t prefix = dq_items_shared_prefix(&e->ids[r->ids].req, a->item)->n;
     dq_request own = *a;
-    own.n_cont = w->n_cont;
+    own.n_cont = words->n_cont;
     json_t *o = json_object();
-    cmd_eval_row_keys(o, v, r);
-    json_object_update_new(
-        o, json_pack("{s:I,s:i,s:o,s:o,s:I,s:I,s:o,s:b}", "item",
-                     (json_int_t)dq_eval_number(source, a->item), "choice", a->choice, "context",
-                     text_json(&w->ctx), "continuation", text_json(&w->cont), "n_ctx",
-                     (json_int_t)(prefix + a->n_ctx), "n_cont", (json_int_t)own.n_cont, "ll",
-                     dq_document_real(dq_eval_ll(r, &own)), "greedy", dq_eval_greedy(r, &own)));
-    cmd_eval_kind_of(source)->out.item(o, v, r, a->item, err);
+    dq_row_writer w = dq_row_json(o);
+    cmd_eval_row_keys(&w, v, r);
+    DQ_PUT(&w, "item", dq_eval_number(source, a->item), NULL);
+    DQ_PUT(&w, "choice", a->choice, NULL);
+    DQ_PUT(&w, "context", text_json(&words->ctx), NULL);
+    DQ_PUT(&w, "continuation", text_json(&words->cont), NULL);
+    DQ_PUT(&w, "n_ctx", prefix + a->n_ctx, NULL);
+    DQ_PUT(&w, "n_cont", own.n_cont, NULL);
+    DQ_PUT(&w, "ll", dq_eval_ll(r, &own), NULL);
+    DQ_PUT(&w, "greedy", dq_eval_greedy(r, &own), NULL);
+    cmd_eval_kind_of(source)->out.item(&w, v, r, a->item, err);
     dq_document_put_line(f, o, err);
     return err->code;
 }
@@ -1262,8 +1374,9 @@ static dq_status dump_rows(FILE *f, const void *arg, dq_err *err)
         if (s->kind->words) DQ_TRY(dump_row(f, d->v, i, err));
         for (int64_t k = 0; !s->kind->words && k < dq_eval_units(e, r); k++) {
             json_t *o = json_object();
-            cmd_eval_row_keys(o, d->v, r);
-            kind->out.item(o, d->v, r, k, err);
+            dq_row_writer w = dq_row_json(o);
+            cmd_eval_row_keys(&w, d->v, r);
+            kind->out.item(&w, d->v, r, k, err);
             dq_document_put_line(f, o, err);
             DQ_TRY(err->code);
         }

@@ -31,10 +31,10 @@ typedef enum cmd_eval_field_type { DQ_FIELD_MEAN, DQ_FIELD_REAL } cmd_eval_field
 /* A number of dq_eval_numbers. Under `metrics` a mean is {"value", "stderr", "n_clusters"}, a real
  * {"value", "stderr": null}; NaN is left out. */
 typedef struct cmd_eval_field {
-    const char *name; /* of the member */
-    const char *of;   /* the metric whose member it is: a mean is NAME and NAME_stderr there */
-    const char *csv;  /* its column, and, of a mean, csv_stderr; NULL: every CSV has it */
-    size_t at;        /* of the dq_mean or double */
+    const char *name, *about; /* of the member */
+    const char *of;  /* the metric above whose member it is: a mean is NAME and NAME_stderr */
+    const char *csv; /* its column, and, of a mean, csv_stderr; NULL: every CSV has it */
+    size_t at;       /* of the dq_mean or double */
     cmd_eval_field_type type;
     const char *title; /* of the table's column; NULL: none */
     cmd_eval_cell *cell;
@@ -43,7 +43,8 @@ typedef struct cmd_eval_field {
 } cmd_eval_field;
 
 /* Lists end with a row without a name; NULL: empty. */
-void cmd_eval_field_json(json_t *metrics, const cmd_eval_field *list, const dq_eval_numbers *x);
+void cmd_eval_field_rows(dq_row_writer *w, const cmd_eval_field *list, const dq_eval_numbers *x,
+                         const char *why);
 /* The metric, or (member not NULL) that member of it; NULL: results of the source have none. */
 const cmd_eval_field *cmd_eval_field_find(const cmd_eval_field *list, const dq_eval_source *source,
                                           const char *metric, const char *member);
@@ -62,13 +63,15 @@ cmd_eval_cell cmd_eval_cell_mean, cmd_eval_cell_change;        /* "0.6340 ± 0.0
 cmd_eval_cell cmd_eval_cell_score, cmd_eval_cell_score_change; /* with bounds where all is equal */
 cmd_eval_cell cmd_eval_cell_real, cmd_eval_cell_text;          /* "0.1234" */
 
-/* What stands at a path of a result. Of a list it is the element whose member `label` is `at`, or
- * (NULL) number `at`. */
+/* What stands at a path of a result. Of a list it is the element whose label is `at`, or (without
+ * labels) number `at`; a column with a `unit` stands for one of each label that results have. */
 typedef struct cmd_eval_column {
     const char *title, *path;
     cmd_eval_cell *cell; /* of a table */
     const char *member;  /* of a CSV: of what stands there; NULL: that itself */
-    const char *label;
+    const char *label;   /* the member of elements that is their label */
+    const char *labels;  /* or the path of a list of labels as long as that one */
+    const char *unit;    /* "tokens" */
     int at;
     int metric; /* 1 or 2: of a CSV, the title is what follows the name of that metric of a row's
                    kind, and the path leads to where it stands; else 0 */
@@ -112,15 +115,20 @@ int cmd_eval_key_titles(const char **titles, const dq_eval *e, const cmd_eval_ke
 void cmd_eval_key_cells(dq_table *t, const cmd_eval_view *v, int row, const cmd_eval_key *keys);
 
 struct cmd_eval_kind;
-enum { DQ_EVAL_COLUMNS = 160 };
+enum { DQ_EVAL_LABELS = 128, DQ_EVAL_COLUMNS = DQ_EVAL_LABELS + 32 };
+/* Labels of the longest list that results of the kind have; those of others are some of them.
+ * Returns their number. */
+int cmd_eval_labels(int label[DQ_EVAL_LABELS], const cmd_eval_view *v,
+                    const struct cmd_eval_kind *kind, const cmd_eval_column *c);
 typedef struct cmd_eval_table_of {
     const cmd_eval_key *keys;
-    const cmd_eval_column *column; /* [n] */
+    const cmd_eval_column *column; /* [n], one with a unit at most */
     int n, n_keys;                 /* n_keys: columns that tell rows apart as well */
+    int labels;                    /* that there are at least; else nothing is printed */
     const cmd_eval_column *second; /* [n] of a second line, where number n_keys leads to something;
                                       NULL: there is none */
 } cmd_eval_table_of;
-/* Prints, under `head`, a line for each result of the kind. */
+/* Prints, under `head`, a line for each result of the kind; without any, nothing. */
 dq_status cmd_eval_pivot(const cmd_eval_view *v, const struct cmd_eval_kind *kind, const char *head,
                          const cmd_eval_table_of *p, dq_err *err);
 
@@ -133,11 +141,10 @@ const char *cmd_eval_reference_weights(const dq_eval *e, const dq_eval_row *r);
 int cmd_eval_cross_row(const dq_eval *e, int row);
 /* Index among the results, which are the shown rows. */
 int cmd_eval_result_of(const dq_eval *e, int row);
-/* Index of the first result with the same numbers, which were computed once; null: the row
- * itself. */
-json_t *cmd_eval_same_as_json(const dq_eval *e, int row);
+/* Index of the first result with the same numbers, which were computed once; -1: the row itself. */
+int cmd_eval_same_as(const dq_eval *e, int row);
 /* Adds keys that identify the row to a JSON line about an item. */
-void cmd_eval_row_keys(json_t *o, const cmd_eval_view *v, const dq_eval_row *r);
+void cmd_eval_row_keys(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_row *r);
 
 struct cmd_eval_options;
 struct cmd_eval_files;
@@ -205,13 +212,17 @@ typedef struct cmd_eval_kind_cli {
 /* What a kind's results contain besides scores. */
 typedef struct cmd_eval_kind_output {
     const cmd_eval_field *fields; /* numbers with names; NULL: none */
-    /* Add members to a row of --dry-run, and to a result: metrics and details. */
-    void (*plan)(json_t *row, const dq_eval *e, const dq_eval_row *r);
-    dq_status (*details)(json_t *o, const cmd_eval_view *v, int row, dq_err *err);
+    /* Add members to a row of --dry-run, and to a result, its metrics and its throughput; those of
+     * settings, plan and results describe them where the writer is not live. */
+    void (*plan)(dq_row_writer *w, const dq_eval *e, const dq_eval_row *r);
+    dq_status (*details)(dq_row_writer *w, const cmd_eval_view *v, int row, dq_err *err);
+    dq_status (*metrics)(dq_row_writer *w, const cmd_eval_view *v, int row, dq_err *err);
+    void (*throughput)(dq_row_writer *w, const dq_eval *e, const dq_eval_row *r);
+    const char *(*passes)(const dq_eval_source *source); /* NULL, or NULL of it: dq_eval_passes */
     const char *metric; /* one that `details` may add; NULL: none */
     const char *loss;   /* the metric of a verdict; NULL: the kind's quoted one */
     /* Adds members that distinguish results of one task. */
-    void (*told_by)(json_t *result, const dq_eval_source *source);
+    void (*told_by)(dq_row_writer *w, const dq_eval_source *source);
     /* --fail-if: names for messages (NULL: the kind's first metric), and objects of a result whose
      * members are known only later. */
     const char *gates;
@@ -223,7 +234,7 @@ typedef struct cmd_eval_kind_output {
     bool tables_last;
     /* Adds a unit's members to its line of --dump-items or the kind's own file; where requests are
      * shown, to the lines of its requests. */
-    dq_status (*item)(json_t *o, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
+    dq_status (*item)(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
                       dq_err *err);
     dq_status (*requests)(FILE *f, const dq_eval_source *source, dq_err *err);
 } cmd_eval_kind_output;
@@ -242,7 +253,7 @@ typedef struct cmd_eval_kind {
                         dq_err *err);
     /* Adds to `settings` of the JSON, also without such a source. A resumed run must agree in all
      * but `unscored` (ends with NULL; NULL: none), which change no score. */
-    void (*settings)(json_t *settings, const void *own, const dq_eval *e);
+    void (*settings)(dq_row_writer *w, const void *own, const dq_eval *e);
     const char *const *unscored;
     /* Before scoring, and (done) after it. */
     void (*warn)(dq_logger *logger, const cmd_eval_view *v, bool done);
@@ -314,7 +325,7 @@ typedef struct cmd_eval_gates {
     bool uses_baseline;            /* some limit has the word */
     cmd_eval_baseline baseline;    /* its path NULL: none is given */
     int missed;                    /* results that meet a condition */
-    char told[DQ_GATES_TOLD][640]; /* the first of them: which, its value, the condition */
+    char told[DQ_GATES_TOLD][768]; /* the first of them: which, its value, the condition */
     int unchecked;  /* conditions that no result has a number for, or not every one that should */
     int sourceless; /* those of them where the source of a quantized model is not in the run */
     int unmatched;  /* and those where a result has no number in the baseline */
@@ -333,8 +344,8 @@ void cmd_eval_gates_plan(const cmd_eval_gates *g, dq_logger *logger, const cmd_e
 /* Checks every result, reports on stderr where a condition holds, a value is missing or nothing was
  * checked, and adds "gates" to the document. References have no differences; those of a quantized
  * model without its source count as unchecked. */
-void cmd_eval_gates_apply(cmd_eval_gates *g, dq_logger *logger, const cmd_eval_view *v,
-                          json_t *document);
+dq_status cmd_eval_gates_apply(dq_row_writer *w, cmd_eval_gates *g, dq_logger *logger,
+                               const cmd_eval_view *v, dq_err *err);
 /* DQ_GATE: a condition held or could not be checked. */
 dq_status cmd_eval_gates_outcome(const cmd_eval_gates *g, dq_err *err);
 
@@ -406,6 +417,9 @@ dq_status cmd_eval_file_read(cmd_eval_files *files, char sha[65], const char *ki
 /* The same for a file already read. */
 dq_status cmd_eval_file_note(cmd_eval_files *files, char sha[65], const char *kind,
                              const char *path, const char *text, size_t len, dq_err *err);
+void cmd_eval_file_describe(dq_row_writer *w);
+/* "inputs" of a document. */
+void cmd_eval_inputs_rows(dq_row_writer *w, const json_t *inputs);
 dq_status cmd_eval_source_read(dq_eval *e, const cmd_eval_options *o, int i, cmd_eval_files *files,
                                dq_err *err);
 /* Reads one file, which the kind then parses. */
@@ -429,39 +443,63 @@ const char *cmd_eval_path_for(const cmd_eval_options *o, const dq_list *given, c
 dq_status cmd_eval_gate_table(const cmd_eval_gates *g, const cmd_eval_view *v,
                               const json_t *document, dq_err *err);
 
-/* "0.6340 ± 0.0048"; sign: "+" or "". */
-void cmd_eval_mean_cell(dq_table *t, dq_mean m, const char *sign);
-/* Where all scores are equal, the ends of the interval replace an error of 0. */
-void cmd_eval_score_cell(dq_table *t, dq_mean m, dq_interval x, const char *sign);
+/* Numbers with their errors in the document, read where the writer is live and they are there. */
+typedef enum cmd_eval_form {
+    DQ_FORM_MEAN,     /* {"value", "stderr", "n_clusters"} */
+    DQ_FORM_SCORE,    /* and "interval" */
+    DQ_FORM_ESTIMATE, /* {"value", "stderr", "interval"} */
+    DQ_FORM_DELTA,    /* {"delta", "stderr", "interval"} */
+    DQ_FORM_CROSS,    /* and "model" */
+    DQ_FORM_LOSS      /* DELTA and "n_clusters" */
+} cmd_eval_form;
+typedef struct cmd_eval_number {
+    dq_mean mean;
+    dq_interval interval;
+    const char *model;
+} cmd_eval_number;
+void cmd_eval_number_put(dq_row_writer *w, cmd_eval_form form, const dq_row *row, bool there,
+                         cmd_eval_number n);
+#define DQ_NUMBER(w, name_, form, there_, mean_, interval_, model_, ...)                           \
+    cmd_eval_number_put(w, DQ_FORM_##form, &(const dq_row){.name = (name_), .about = __VA_ARGS__}, \
+                        !(w)->live || (there_),                                                    \
+                        (w)->live && (there_) ? (cmd_eval_number){mean_, interval_, model_}        \
+                                              : (cmd_eval_number){.model = NULL})
+#define DQ_MEAN(w, name, mean, ...)                                                                \
+    DQ_NUMBER(w, name, MEAN, true, mean, dq_interval_none, NULL, __VA_ARGS__)
+#define DQ_SCORE(w, name, mean, interval, ...)                                                     \
+    DQ_NUMBER(w, name, SCORE, true, mean, interval, NULL, __VA_ARGS__)
+#define DQ_ESTIMATE(w, name, mean, interval, ...)                                                  \
+    DQ_NUMBER(w, name, ESTIMATE, true, mean, interval, NULL, __VA_ARGS__)
+#define DQ_FLIPS(w, name_, there_, flips, ...)                                                     \
+    cmd_eval_flips_put(w, &(const dq_row){.name = (name_), .about = __VA_ARGS__},                  \
+                       !(w)->live || (there_), DQ_LIVE(w, flips))
+void cmd_eval_flips_put(dq_row_writer *w, const dq_row *row, bool there, const dq_stat_flips *f);
+/* A list of n integers; with DQ_NULL null where there are none. */
+#define DQ_INTS(w, name_, x, n, ...)                                                               \
+    cmd_eval_ints_put(w,                                                                           \
+                      &(const dq_row){.name = (name_), .type = DQ_ROW_LIST, .about = __VA_ARGS__}, \
+                      DQ_LIVE(w, x), (w)->live ? (n) : 1)
+void cmd_eval_ints_put(dq_row_writer *w, const dq_row *row, const int32_t *x, int64_t n);
 
-/* {"value", "stderr"}. */
-json_t *cmd_eval_metric_json(dq_mean m);
-/* The same with "n_clusters". */
-json_t *cmd_eval_mean_json(dq_mean m);
-/* And with "interval". */
-json_t *cmd_eval_score_json(dq_mean m, dq_interval x);
-/* {"delta", "stderr", "interval"}. */
-json_t *cmd_eval_delta_json(dq_mean m, dq_interval x);
-json_t *cmd_eval_ints_json(const int32_t *x, int64_t n);
-/* [low, high]; null without one. */
-json_t *cmd_eval_interval_json(dq_interval x);
-json_t *cmd_eval_flips_json(const dq_stat_flips *f);
+/* Why a row has no difference. */
+#define DQ_EVAL_IS_REFERENCE "is the reference"
+#define DQ_EVAL_SOURCELESS   "its source checkpoint is not in the run"
 
 /* One table per kind that has a mean over tasks. */
 dq_status cmd_eval_averages(const cmd_eval_view *v, dq_err *err);
 /* "averages" of the document. */
-void cmd_eval_averages_json(json_t *document, const cmd_eval_view *v);
+void cmd_eval_averages_rows(dq_row_writer *w, const cmd_eval_view *v);
 
 /* One table per model and source. */
 dq_status cmd_eval_pareto(const cmd_eval_view *v, dq_err *err);
 /* "pareto_fronts" of the document. */
-dq_status cmd_eval_pareto_json(json_t *document, const cmd_eval_view *v, dq_err *err);
+dq_status cmd_eval_pareto_rows(dq_row_writer *w, const cmd_eval_view *v, dq_err *err);
 
 /* Prints what the table rests on and, for models with several logit widths, the lowest that
  * holds. */
 void cmd_eval_claims(const cmd_eval_view *v);
 /* "comparisons" and "lowest_logit_bits" of the document. */
-void cmd_eval_claims_json(json_t *document, const cmd_eval_view *v);
+void cmd_eval_claims_rows(dq_row_writer *w, const cmd_eval_view *v);
 void cmd_eval_warn_clusters(dq_logger *logger, const cmd_eval_view *v);
 /* Warns before scoring of quantized models without their source; made_from[i]: base name of its
  * source, NULL for a checkpoint. */
@@ -475,7 +513,11 @@ void cmd_eval_table_sizes(const cmd_eval_view *v);
 /* For people, values with standard errors; as CSV, a column per number. */
 dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err);
 dq_status cmd_eval_columns(dq_table **out, const cmd_eval_view *v, dq_err *err);
-dq_status cmd_eval_json(json_t *results, const cmd_eval_view *v, dq_err *err);
+/* Elements of "results". */
+dq_status cmd_eval_results_rows(dq_row_writer *w, const cmd_eval_view *v, dq_err *err);
+/* What dq judged writes otherwise: "settings", and elements of "results". */
+void cmd_judged_settings(dq_row_writer *w);
+void cmd_judged_rows(dq_row_writer *w, const void *verdicts); /* a dq_verdicts */
 /* Items of all kinds that --dump-items writes, or of one. */
 dq_status cmd_eval_dump(const cmd_eval_view *v, const cmd_eval_kind *kind, const char *path,
                         dq_err *err);

@@ -90,16 +90,6 @@ json_t *dq_document_real(double x)
     return isfinite(x) ? json_real(x) : json_null();
 }
 
-json_t *dq_document_metric(double value, double std_err)
-{
-    json_t *m = json_object();
-    json_object_set_new(m, "value", dq_document_real(value));
-    json_object_set_new(m, "stderr", dq_document_real(std_err));
-    if (isinf(value)) /* of a metric perplexities alone */
-        json_object_set_new(m, "reason", json_string("e^NLL is beyond the range of f64"));
-    return m;
-}
-
 dq_status dq_document_write_lines(const char *path, dq_document_lines *make, const void *arg,
                                   dq_err *err)
 {

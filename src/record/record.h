@@ -65,9 +65,6 @@ json_t *dq_document_name(const char *s);
 dq_status dq_document_name_text(const char **out, const char *s, dq_arena *a, dq_err *err);
 /* null when not finite. */
 json_t *dq_document_real(double x);
-/* {"value": v, "stderr": e}; NaN e gives null. An infinite v, which only perplexities have, gives
- * null and a "reason". */
-json_t *dq_document_metric(double value, double std_err);
 /* "3.1 MiB"; "27 min". */
 const char *dq_document_size_text(char *buf, size_t cap, int64_t bytes);
 const char *dq_document_time_text(char *buf, size_t cap, double seconds);
@@ -114,7 +111,7 @@ typedef struct dq_row {
     int min, max;      /* of an integer; 0: none but what `when` says; max of a list: its length */
     const char *mixed; /* written for 0 in place of a number */
     const char *pattern; /* that a text has */
-    const char *ref;     /* of JSON: "common.json#/$defs/kv_config", or a type, "string" */
+    const char *ref;     /* of JSON: "common.json#/$defs/texts", or a type, "string" */
     const char *def;     /* an object that is described once, under "$defs" */
     void (*describe)(struct dq_row_writer *w); /* of JSON with a `def`: writes its rows, not live */
     const char *title;                         /* of a table's column; NULL: it has none */

@@ -337,7 +337,7 @@ dq_status dq_input_encode(dq_input_ids *out, const dq_tokenizer *t, const dq_inp
     return err->code;
 }
 
-static void model_rows(dq_row_writer *w, const dq_model *m)
+void dq_input_model_rows(dq_row_writer *w, const dq_model *m)
 {
     DQ_PUT(w, "kind", "model", "That it is a model.", DQ_WORD("model"));
     DQ_PUT(w, "path", m->path, "As it was given.");
@@ -353,16 +353,8 @@ static void model_rows(dq_row_writer *w, const dq_model *m)
 void dq_input_put_model(dq_row_writer *w, const dq_model *m)
 {
     if (!DQ_OBJECT(w, NULL, "A model that was read.", .def = "input_model")) return;
-    model_rows(w, m);
+    dq_input_model_rows(w, m);
     dq_row_end(w);
-}
-
-json_t *dq_input_model_json(const dq_model *m)
-{
-    json_t *o = json_object();
-    dq_row_writer w = dq_row_json(o);
-    model_rows(&w, m);
-    return o;
 }
 
 void dq_input_put_text(dq_row_writer *w, const dq_input_text *t)

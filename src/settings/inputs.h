@@ -104,6 +104,6 @@ dq_status dq_input_encode(dq_input_ids *out, const dq_tokenizer *t, const dq_inp
 /* Entries of `inputs` in documents. */
 void dq_input_put_model(dq_row_writer *w, const dq_model *m);
 void dq_input_put_text(dq_row_writer *w, const dq_input_text *t);
-json_t *dq_input_model_json(const dq_model *m);
+void dq_input_model_rows(dq_row_writer *w, const dq_model *m);
 
 #endif

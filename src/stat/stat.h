@@ -74,7 +74,7 @@ dq_interval dq_interval_still(double mean, int64_t clusters, double low, double 
 /* Whether the whole interval of a loss is within a margin, exceeds it, or neither. */
 typedef enum dq_interval_decision { DQ_INCONCLUSIVE, DQ_WITHIN, DQ_EXCEEDS } dq_interval_decision;
 extern const char *const
-    dq_interval_decision_name[]; /* "inconclusive", "within the margin", "exceeds the margin" */
+    dq_interval_decision_name[3]; /* "inconclusive", "within the margin", "exceeds the margin" */
 dq_interval_decision dq_interval_decide(dq_interval loss, double margin);
 /* A loss and the basis of its interval. */
 typedef struct dq_interval_loss {
