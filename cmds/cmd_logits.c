@@ -57,11 +57,7 @@ static const dq_usage usage = {
         "  dq logits diffllama/ --ids \"0 17 44 8\" -o logits.h5\n"
         "  dq logits OUT.h5 --text book.txt --logit-bits 6 --logit-granularity per-row -o "
         "logits.h5\n"
-        "  dq logits model --text book.txt --prefix 400 --kv-bits 4 --kv-keep 0.5 -o logits.h5\n",
-    .min_args = 1,
-    .max_args = 1,
-    .args = "one MODEL",
-};
+        "  dq logits model --text book.txt --prefix 400 --kv-bits 4 --kv-keep 0.5 -o logits.h5\n"};
 
 static void tell(void *arg, double rows)
 {

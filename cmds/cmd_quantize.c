@@ -197,10 +197,7 @@ static const dq_usage usage = {
                 "  dq quantize model -o model-dense-ends.h5 --embed-bits 16 --dense-type bf16\n"
                 "  dq quantize model -o model-mixed.h5 --bits-map 'down_proj=6/64' "
                 "--bits-map 'layers\\.0\\.=8'\n"
-                "  dq quantize model --bits 3 --embed-bits 5 --print-recipe > recipe.json\n",
-    .min_args = 1,
-    .max_args = 1,
-    .args = "one MODEL"};
+                "  dq quantize model --bits 3 --embed-bits 5 --print-recipe > recipe.json\n"};
 
 /* The packed tensor with the lowest SQNR; false: none is packed. */
 static bool worst_of(const dq_quantizer *q, dq_quantize_row *worst)

@@ -38,11 +38,7 @@ static const dq_usage usage = {
              "followed by a newline; on a terminal '?' stands for control characters.\n",
     .examples = "  dq tokenize diffllama/ --text book.txt\n"
                 "  printf 'two words' | dq tokenize tokenizer.json --text - --special\n"
-                "  printf '17 4 250' | dq tokenize diffllama/ --text - --decode\n",
-    .min_args = 1,
-    .max_args = 1,
-    .args = "one MODEL",
-};
+                "  printf '17 4 250' | dq tokenize diffllama/ --text - --decode\n"};
 
 static dq_status load(tokenize *x, const char *where, const char *json, size_t len,
                       const char *config, size_t config_len, dq_err *err)

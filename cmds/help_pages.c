@@ -536,7 +536,7 @@ static void help_completion(const dq_opt *opts, const dq_usage *usage)
             put_topics(opts);
             printf("'\n");
         }
-        if (usage->max_args == 0) printf("    arguments=none\n");
+        if (usage->args && !usage->max_args) printf("    arguments=none\n");
         printf("    case $1 in\n");
         for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
             if (!o->name || value_of(o) != WORDS) continue;
@@ -562,7 +562,7 @@ static void help_completion(const dq_opt *opts, const dq_usage *usage)
         for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
             if (o->name) put_zsh_option(o);
         }
-        if (usage->max_args) printf(" \\\n        '*:argument:_files'");
+        if (!usage->args || usage->max_args) printf(" \\\n        '*:argument:_files'");
         printf("\n}\n\n");
     }
 }

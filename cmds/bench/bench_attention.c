@@ -238,13 +238,13 @@ static void attention_heading(const void *arg)
 
 static const dq_bench_kind attention_kind = {
     .usage = {.name = "bench attention",
+              .synopsis = "MODEL [options]",
               .about = "Times one layer's attention of a prompt and, of a model with two maps, "
                        "both maps as softmax attentions of their own over the same keys and "
                        "values. In int8, tokens that a query reads unquantized are multiplied in "
                        "f32; the share of those read as codes is told.",
               .examples = "  dq bench attention model --tokens 2048,8192\n"
-                          "  dq bench attention model4.h5 --math int8 --logit-bits 8,4\n",
-              DQ_BENCH_ARGUMENTS},
+                          "  dq bench attention model4.h5 --math int8 --logit-bits 8,4\n"},
     .option = "tokens",
     .longest = 1 << 20,
     .columns = ATTENTION_COLUMNS,
@@ -424,11 +424,11 @@ static void evict_heading(const void *arg)
 
 static const dq_bench_kind evict_kind = {
     .usage = {.name = "bench evict",
+              .synopsis = "MODEL [options]",
               .about = "Times the choice of the quarter of a prompt that stays in the cache, by "
                        "each policy, over the prefill. kvzap has gates of zero if the model has "
                        "none: the values of gates do not change the time.",
-              .examples = "  dq bench evict model --kv-policy all --tokens 1024,4096\n",
-              DQ_BENCH_ARGUMENTS},
+              .examples = "  dq bench evict model --kv-policy all --tokens 1024,4096\n"},
     .option = "tokens",
     .longest = 1 << 20,
     .columns = EVICT_COLUMNS,

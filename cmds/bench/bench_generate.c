@@ -308,6 +308,7 @@ static void prefill_heading(const void *arg)
 
 static const dq_bench_kind prefill_kind = {
     .usage = {.name = "bench prefill",
+              .synopsis = "MODEL [options]",
               .about =
                   "Times one prompt of each length through the whole model, up to the next token's "
                   "log-probabilities. With --logit-bits, passes that round attention logits take "
@@ -319,8 +320,7 @@ static const dq_bench_kind prefill_kind = {
                   "machine disturbs less.",
               .examples = "  dq bench prefill calib/pair/diffllama --tokens 128,512\n"
                           "  dq bench prefill model --tokens 2048 --logit-bits 8,4 "
-                          "--logit-granularity per-row,per-tile\n",
-              DQ_BENCH_ARGUMENTS},
+                          "--logit-granularity per-row,per-tile\n"},
     .option = "tokens",
     .longest = 1 << 20,
     .columns = PREFILL_COLUMNS,
@@ -624,12 +624,12 @@ static void decode_heading(const void *arg)
 
 static const dq_bench_kind decode_kind = {
     .usage = {.name = "bench decode",
+              .synopsis = "MODEL [options]",
               .about = "Times attention of single tokens after a context, with nothing in the "
                        "processor's caches, for several widths of the KV cache in turn. Shares are "
                        "of what a plain read of memory reaches in between. One thread is timed by "
                        "processor time, which other work on the machine disturbs less.",
-              .examples = "  dq bench decode model --new-tokens 20 --context 2048,16384\n",
-              DQ_BENCH_ARGUMENTS},
+              .examples = "  dq bench decode model --new-tokens 20 --context 2048,16384\n"},
     .option = "context",
     .longest = 1 << 24,
     .columns = DECODE_COLUMNS,
@@ -870,14 +870,15 @@ static void generate_heading(const void *arg)
 
 static const dq_bench_kind generate_kind = {
     .usage = {.name = "bench generate",
+              .synopsis = "MODEL [options]",
               .about = "Times the whole model decoding tokens one by one, as dq eval does. Shares "
                        "compare the stored bytes of the weights, scales and KV that a step reads, "
                        "over its time, with a plain read of memory (a block of 128 MiB to 1 GiB, "
                        "for a quarter of the time), and its multiply-adds with the peak, in turns. "
                        "One thread is timed by processor time, which other work on the machine "
                        "disturbs less.",
-              .examples = "  dq bench generate model4.h5 --new-tokens 64 --batch 1,4 --math int8\n",
-              DQ_BENCH_ARGUMENTS},
+              .examples =
+                  "  dq bench generate model4.h5 --new-tokens 64 --batch 1,4 --math int8\n"},
     .option = "context",
     .longest = 1 << 24,
     .columns = GENERATE_COLUMNS,

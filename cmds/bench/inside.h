@@ -153,9 +153,6 @@ typedef struct dq_bench {
         dq_opt_words("logit-granularity", "LIST", &(x).logit_granularity, dq_granularity_name,     \
                      DQ_GRANULARITIES, "of --logit-bits: {words} (default per-tensor)")
 
-#define DQ_BENCH_ARGUMENTS                                                                         \
-    .synopsis = "MODEL [options]", .min_args = 1, .max_args = 1, .args = "one MODEL"
-
 /* A command: reads its options, runs the kind, prints table or document. */
 dq_status dq_bench_main(dq_bench *x, int argc, char **argv, const dq_opt *opts, dq_err *err);
 /* *seconds of a prefill of x->prompt, up to the last row's log-probability. */

@@ -28,10 +28,7 @@ static const dq_usage usage = {
         "in the container.",
     .examples = "  dq plan gates model --text train.txt -o gates.json\n"
                 "  dq eval model --text test.txt --kv-gates gates.json --kv-keep 0.25\n"
-                "  dq quantize model -o model.h5 --kv-gates gates.json --kv-keep 0.25\n",
-    .min_args = 1,
-    .max_args = 1,
-    .args = "one MODEL"};
+                "  dq quantize model -o model.h5 --kv-gates gates.json --kv-keep 0.25\n"};
 
 static void result_rows(dq_row_writer *w, const void *plan, int64_t i)
 {

@@ -268,10 +268,7 @@ static const dq_usage usage = {
         "all choices (-ln of their share) is added to the divergence in both choices.",
     .examples = "  dq plan heads model --kv-keep 0.125 --text test.txt --ctx 1024 -o heads.json\n"
                 "  dq plan heads model --kv-keep 0.125 --text test.txt --onto cache.json -o "
-                "both.json\n",
-    .min_args = 1,
-    .max_args = 1,
-    .args = "one MODEL"};
+                "both.json\n"};
 
 static dq_status make_settings(dq_plan_heads_settings *s, const options *c, dq_err *err)
 {

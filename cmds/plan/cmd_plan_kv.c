@@ -706,10 +706,7 @@ static const dq_usage usage = {
         "Figures are of the cache alone: with a recipe of a cache, dq quantize packs weights as "
         "without one.",
     .examples = "  dq plan kv model --kv-bits 4 --text test.txt --ctx 1024 -o cache.json\n"
-                "  dq quantize model -o model.h5 --recipe cache.json\n",
-    .min_args = 1,
-    .max_args = 1,
-    .args = "one MODEL"};
+                "  dq quantize model -o model.h5 --recipe cache.json\n"};
 
 enum { N_CODES = 3 };
 static const dq_kv_quant code[N_CODES] = {DQ_KV_DITHER, DQ_KV_PER_CHANNEL, DQ_KV_MIXED};

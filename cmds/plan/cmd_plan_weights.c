@@ -568,10 +568,7 @@ static const dq_usage usage = {
         "recipe.json\n"
         "  dq plan weights model --calib train.jsonl --budget ppl=1.005 --unseen test.jsonl -o "
         "r.json\n"
-        "  dq plan weights model --calib train.jsonl --budget bpw=4.2 --dry-run\n",
-    .min_args = 1,
-    .max_args = 1,
-    .args = "one MODEL"};
+        "  dq plan weights model --calib train.jsonl --budget bpw=4.2 --dry-run\n"};
 
 static const char budget_about[] =
     "kld=NATS or ppl=RATIO, which the upper end of a 95 % interval on unseen text must keep with "

@@ -400,15 +400,16 @@ static dq_status parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
         args->item[args->n++] = argv[i];
         DQ_TRY(add_input(args, argv[i], err));
     }
-    if (args->n < usage->min_args || args->n > usage->max_args) {
+    const char *wanted = usage->args ? usage->args : "one MODEL";
+    if (usage->args ? args->n < usage->min_args || args->n > usage->max_args : args->n != 1) {
         /* Failures are one line, so a long synopsis is replaced by a pointer to the help. */
         const int found = args->n;
         const char *plural = found == 1 ? "" : "s";
         if (strchr(usage->synopsis, '\n'))
             return dq_fail(err, DQ_USAGE, "expected %s, found %d argument%s. See dq %s --help.",
-                           usage->args, found, plural, usage->name);
-        return dq_fail(err, DQ_USAGE, "expected %s, found %d argument%s. Usage: dq %s %s",
-                       usage->args, found, plural, usage->name, usage->synopsis);
+                           wanted, found, plural, usage->name);
+        return dq_fail(err, DQ_USAGE, "expected %s, found %d argument%s. Usage: dq %s %s", wanted,
+                       found, plural, usage->name, usage->synopsis);
     }
     return dq_options_inputs(args, opts, err);
 }

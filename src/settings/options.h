@@ -189,7 +189,7 @@ typedef struct dq_usage {
     const char *about;    /* a paragraph: what it does and when to use it */
     const char *examples; /* lines */
     int min_args, max_args;
-    const char *args; /* what is missing or too much: "one MODEL" */
+    const char *args; /* what is missing or too much: "one FILE"; NULL: it is one MODEL */
     /* what --help shows where all options exceed a page, with topics for the rest; NULL: all */
     const dq_opt_brief *first;
     const char *first_about, *first_examples;
