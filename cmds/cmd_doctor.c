@@ -402,7 +402,6 @@ static void print_group(const char *title, json_t *group)
     printf("%s\n", title);
     json_object_foreach(group, key, v)
     {
-        char buf[32];
         size_t n = strlen(key);
         printf("  %-24s ", key);
         if (json_is_array(v)) {
@@ -416,7 +415,7 @@ static void print_group(const char *title, json_t *group)
             int64_t x = json_integer_value(v);
             bool bytes = n > 6 && strcmp(key + n - 6, "_bytes") == 0;
             if (bytes && x >= 0)
-                printf("%s", dq_document_size_text(buf, sizeof buf, x));
+                printf("%s", DQ_SIZE(x));
             else
                 printf("%lld", (long long)x);
         } else {

@@ -91,7 +91,7 @@ static dq_status print_rows(const request *asked, const dq_export *x, dq_err *er
                       : r->scheme < 0 ? "values"
                                       : scheme_text(text, sizeof text, &x->scheme[r->scheme]));
         dq_table_cell(t, "%s", r->blocks ? r->blocks->name : dq_dtypes[r->dtype].name);
-        dq_table_cell(t, "%s", dq_document_size_text(text, sizeof text, r->bytes));
+        dq_table_cell(t, "%s", DQ_SIZE(r->bytes));
     }
     dq_table_print(t, err);
     dq_table_free(t);
@@ -163,8 +163,7 @@ static void print_summary(const request *r, const dq_model *m, const dq_export *
     char text[96];
     printf("bits per weight    %.3f (in the container %.3f)\n", bits_of(m, x),
            dq_model_size_of(m).bits_per_weight);
-    char out_text[96];
-    dq_document_size_text(out_text, sizeof out_text, i->bytes);
+    const char *out_text = DQ_SIZE(i->bytes);
     if (is_gguf(r))
         printf("file               %s%s: %s\n", r->dry_run ? "would have " : "", out_text,
                r->out ? r->out : "(no output named)");

@@ -122,11 +122,10 @@ static void print_model(const request *r)
     const dq_published *known = dq_published_find(m);
     /* Numbers that programs are compared by come first. */
     const dq_model_size s = dq_model_size_of(m);
-    char text[32];
     dq_stdout_print_bits(s.bits_per_weight, s.params);
-    printf("\nfile size          %s", dq_document_size_text(text, sizeof text, s.file_bytes));
+    printf("\nfile size          %s", DQ_SIZE(s.file_bytes));
     if (n_files > 1) printf(" in %d files", n_files);
-    printf("; tensors %s\n", dq_document_size_text(text, sizeof text, s.weight_bytes));
+    printf("; tensors %s\n", DQ_SIZE(s.weight_bytes));
     printf("model              %s, %.2f %s parameters\n", m->architecture->about,
            (double)m->n_params / (m->n_params < 1000000000 ? 1e6 : 1e9),
            m->n_params < 1000000000 ? "million" : "billion");
@@ -370,7 +369,6 @@ static void print_container(const request *r)
     const dq_model *m = r->m;
     const dq_container *c = m->container;
     const dq_container_info *i = &c->info;
-    char a[32];
     json_t *recipe = recipe_of(c);
     print_model(r);
     printf("container          dq-model %s, written by dq %s\n", i->version, i->dq_version);
@@ -401,8 +399,7 @@ static void print_container(const request *r)
     print_kv(m);
     for (int k = 0; k < c->n_sources; k++) {
         const dq_source_file *s = &c->source[k];
-        printf("made from          %s, %s\n", s->name,
-               dq_document_size_text(a, sizeof a, s->bytes));
+        printf("made from          %s, %s\n", s->name, DQ_SIZE(s->bytes));
     }
     printf("source fingerprint %s\n", i->fingerprint);
     printf("content SHA-256    %s\n", i->content_sha256);
@@ -524,13 +521,11 @@ static void print_folder(const request *r)
     const dq_model *m = r->m;
     const dq_checkpoint *k = r->k;
     type_sum sum[TYPES];
-    char a[32];
     print_model(r);
     print_kv(m);
     if (m->prequant) {
         /* A folder that another tool has quantized. */
         const dq_prequant_info *i = &m->prequant->info;
-        char size[32];
         printf("quantized by       %s\n", i->about);
         printf("packed             ");
         if (m->weight_bits == 16)
@@ -542,15 +537,14 @@ static void print_folder(const request *r)
         printf("; %lld weights", (long long)i->n_weights);
         if (i->n_zeros) printf(", %lld with zero points", (long long)i->n_zeros);
         if (i->n_indexed) printf(", %lld with a group for each column", (long long)i->n_indexed);
-        printf("\nlaid out anew      %s\n", dq_document_size_text(size, sizeof size, i->own_bytes));
+        printf("\nlaid out anew      %s\n", DQ_SIZE(i->own_bytes));
     }
     count_types(k, sum);
     for (const type_sum *t = sum; t->name; t++)
-        printf("%-18s %s%s\n", t->name, dq_document_size_text(a, sizeof a, t->bytes), t->way);
+        printf("%-18s %s%s\n", t->name, DQ_SIZE(t->bytes), t->way);
     for (int i = 0; i < k->n_files; i++) {
         const dq_weight_file *f = &k->file[i];
-        printf("file               %s, %s\n", f->name,
-               dq_document_size_text(a, sizeof a, (int64_t)f->map.bytes));
+        printf("file               %s, %s\n", f->name, DQ_SIZE((int64_t)f->map.bytes));
     }
     printf("fingerprint        %s\n", m->fingerprint);
 }

@@ -18,7 +18,6 @@
 
 static void stored_cells(dq_table *t, const dq_quantize_row *r, int64_t bytes)
 {
-    char size[32];
     dq_table_cell(t, "%lldx%lld", (long long)r->rows, (long long)r->cols);
     if (r->packed)
         dq_table_cell(t, "%s", r->scale_dtype == DQ_F16 ? "packed" : "packed, f32 scales");
@@ -30,19 +29,18 @@ static void stored_cells(dq_table *t, const dq_quantize_row *r, int64_t bytes)
     dq_table_cell(t, "%d", r->bits);
     dq_table_known(t, r->packed, "%lld", (long long)r->group_size);
     dq_table_cell(t, "%.3f", r->bits_per_weight);
-    dq_table_cell(t, "%s", dq_document_size_text(size, sizeof size, bytes));
+    dq_table_cell(t, "%s", DQ_SIZE(bytes));
 }
 
 static void sum_cells(dq_table *t, const dq_quantizer *q, bool folded)
 {
     const dq_quantize_info *i = &q->info;
-    char size[32];
     dq_table_rule(t);
     dq_table_cell(t, "the whole model");
     if (folded) dq_table_cell(t, "%lld", (long long)i->n_tensors);
     for (int k = 0; k < 4; k++) dq_table_cell(t, "-"); /* shape, stored as, bits, group */
     dq_table_cell(t, "%.3f", i->bits_per_weight);
-    dq_table_cell(t, "%s", dq_document_size_text(size, sizeof size, i->weight_bytes));
+    dq_table_cell(t, "%s", DQ_SIZE(i->weight_bytes));
 }
 
 static dq_status finish(dq_table *t, dq_err *err)
@@ -214,37 +212,31 @@ static bool worst_of(const dq_quantizer *q, dq_quantize_row *worst)
 
 static void print_calibration(const dq_calib_run *c, const dq_quantizer *q)
 {
-    char a[32];
     if (!c->calibrate) return;
     const dq_calibrate_info *i = &c->calibrate->info;
     printf("calibration        %s, %lld token%s in %lld sequence%s of at most %lld\n", c->method,
            (long long)i->text->n_ids, i->text->n_ids == 1 ? "" : "s", (long long)i->text->n_seq,
            i->text->n_seq == 1 ? "" : "s", (long long)i->text->ctx);
     if (i->text->bytes_read < i->text->bytes) {
-        char b[32];
         printf("excerpt            %s of %s of text, at even intervals\n",
-               dq_document_size_text(a, sizeof a, i->text->bytes_read),
-               dq_document_size_text(b, sizeof b, i->text->bytes));
+               DQ_SIZE(i->text->bytes_read), DQ_SIZE(i->text->bytes));
     }
-    printf("scratch            %s beside the output, while it runs\n",
-           dq_document_size_text(a, sizeof a, i->scratch_bytes));
+    printf("scratch            %s beside the output, while it runs\n", DQ_SIZE(i->scratch_bytes));
     printf("memory             about %s beside mapped files\n",
-           dq_document_size_text(a, sizeof a, dq_calibrate_memory(c->calibrate, q)));
+           DQ_SIZE(dq_calibrate_memory(c->calibrate, q)));
 }
 
 static void print_summary(const command *c, const dq_quantizer *q)
 {
     const dq_quantize_info *i = &q->info;
-    char a[32], b[32];
     dq_quantize_row worst = {.sqnr_db = 0};
     dq_stdout_print_bits(i->bits_per_weight, i->params);
     if (i->packed_params)
         printf("; %.3f in packed tensors", dq_weight_bits_over(i->packed_bytes, i->packed_params));
     printf("\ncontainer          %s%s in %s, %.1f %% of the source's %s\n",
-           c->dry_run ? "about " : "", dq_document_size_text(a, sizeof a, i->file_bytes),
+           c->dry_run ? "about " : "", DQ_SIZE(i->file_bytes),
            c->request.out ? c->request.out : "(no output named)",
-           100.0 * (double)i->file_bytes / (double)i->source_bytes,
-           dq_document_size_text(b, sizeof b, i->source_bytes));
+           100.0 * (double)i->file_bytes / (double)i->source_bytes, DQ_SIZE(i->source_bytes));
     /* "packed             4 bits in 210 tensors, 4.250 bits per weight; 6 bits in 1, 6.250" */
     int64_t n[9] = {0}, params[9] = {0}, bytes[9] = {0};
     bool first = true;
@@ -275,7 +267,7 @@ static void print_summary(const command *c, const dq_quantizer *q)
         printf("short groups       the last one of %lld tensors, as %s: dq export --format "
                "compressed-tensors writes these as values\n",
                (long long)i->short_groups.n, i->short_groups.name);
-    printf("payload            %s\n", dq_document_size_text(b, sizeof b, i->weight_bytes));
+    printf("payload            %s\n", DQ_SIZE(i->weight_bytes));
     char size[DQ_KV_SIZED];
     if (c->request.set.kv_size.size > 0)
         printf("KV size            %s\n", dq_kv_sweep_sized(size, &i->kv_sized));
@@ -292,8 +284,7 @@ static void print_summary(const command *c, const dq_quantizer *q)
             "model reads\n");
     }
     if (c->dry_run) {
-        printf("time               about %s on %d thread%s\n",
-               dq_document_time_text(a, sizeof a, c->seconds), dq_os_threads(),
+        printf("time               about %s on %d thread%s\n", DQ_TIME(c->seconds), dq_os_threads(),
                dq_os_threads() == 1 ? "" : "s");
         return;
     }

@@ -82,11 +82,10 @@ static void name_text(char *out, const char *name)
 
 void dq_progress_announce(const dq_logger *logger, double seconds, int threads)
 {
-    char text[32], on[32] = "";
+    char on[32] = "";
     if (logger->progress.at == DQ_LOGGER_NEVER || seconds < 10 || dq_ranks_count() > 1) return;
     if (threads) snprintf(on, sizeof on, " on %d thread%s", threads, threads == 1 ? "" : "s");
-    dq_logger_say(logger, "takes about %s%s", dq_document_time_text(text, sizeof text, seconds),
-                  on);
+    dq_logger_say(logger, "takes about %s%s", DQ_TIME(seconds), on);
 }
 
 /* Prints a line if one is due; seconds below 0: unknown. */

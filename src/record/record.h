@@ -68,6 +68,9 @@ json_t *dq_document_real(double x);
 /* "3.1 MiB"; "27 min". */
 const char *dq_document_size_text(char *buf, size_t cap, int64_t bytes);
 const char *dq_document_time_text(char *buf, size_t cap, double seconds);
+/* The same, good until the block ends. */
+#define DQ_SIZE(bytes)   dq_document_size_text((char[32]){0}, 32, bytes)
+#define DQ_TIME(seconds) dq_document_time_text((char[32]){0}, 32, seconds)
 
 /* ---- Rows ----
  * A member of a document is described once, where it is written: its name, its value, what its
