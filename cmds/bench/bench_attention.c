@@ -54,7 +54,7 @@ static dq_status attention_open(void *arg, dq_err *err)
             x->form[o->n++] = (form){.softmaxes = true, .logit = o->logit[0]};
     }
     for (int k = 0; k < 2 && map->n_maps == 2; k++) {
-        x->head[k] = dq_block_new((size_t)map->n_out, sizeof *x->head[k], err);
+        x->head[k] = dq_alloc(o->a, (size_t)map->n_out, sizeof *x->head[k], err);
         if (!x->head[k]) return err->code;
         for (int i = 0; i < map->n_out; i++) {
             x->head[k][i] = map->head[i];
@@ -66,12 +66,6 @@ static dq_status attention_open(void *arg, dq_err *err)
         x->map[k].n_maps = 1;
     }
     return DQ_OK;
-}
-
-static void attention_close(void *arg)
-{
-    const attention *x = arg;
-    for (int k = 0; k < 2; k++) dq_block_free(x->head[k]);
 }
 
 static dq_status attention_begin(void *arg, dq_err *err)
@@ -253,7 +247,6 @@ static const dq_bench_kind attention_kind = {
     .codes = true,
     .peaks = true,
     .open = attention_open,
-    .close = attention_close,
     .begin = attention_begin,
     .end = attention_end,
     .step = attention_step,
@@ -287,7 +280,6 @@ typedef struct policies {
     dq_bench o;
     dq_words names;
     const dq_kv_policy *policy[POLICIES]; /* [n_shown]; the last thing has none */
-    dq_arena *a;
 } policies;
 
 /* The words of --kv-policy: policies, and `all`, which leaves out baselines. */
@@ -325,19 +317,10 @@ static dq_status evict_open(void *arg, dq_err *err)
     /* Zero gates where a policy needs them and the model has none: their values take no time. */
     if (needed && !o->model->gates) {
         dq_kv_gates *gates;
-        x->a = dq_arena_new();
-        if (!x->a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-        DQ_TRY(dq_model_new_gates(&gates, o->model, x->a, err));
+        DQ_TRY(dq_model_new_gates(&gates, o->model, o->a, err));
         o->model->gates = gates;
     }
     return dq_bench_open_runner(o, err);
-}
-
-static void evict_close(void *arg)
-{
-    policies *x = arg;
-    if (x->a) x->o.model->gates = NULL;
-    dq_arena_free(x->a);
 }
 
 /* Reads the context, observed and cut by a policy, or by nobody. */
@@ -436,7 +419,6 @@ static const dq_bench_kind evict_kind = {
     .power = 1,
     .rotates = true,
     .open = evict_open,
-    .close = evict_close,
     .prompts = true,
     .step = evict_step,
     .ended = evict_ended,
@@ -483,7 +465,6 @@ enum {
 typedef struct items_bench {
     dq_bench o;
     const char *task; /* the form of the file, as dq eval names it */
-    dq_arena *a;
     dq_tokenizer *tok;
     dq_items items;
     dq_score_work work; /* of a run, as dq eval counts it */
@@ -498,13 +479,11 @@ static dq_status items_open(void *arg, dq_err *err)
     char *text;
     size_t len;
     o->n = 1;
-    x->a = dq_arena_new();
-    if (!x->a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    const dq_task *task = dq_task_find(x->task, x->a, err);
+    const dq_task *task = dq_task_find(x->task, o->a, err);
     if (!task) return err->code;
     DQ_TRY(dq_bench_open_runner(o, err));
-    DQ_TRY(dq_file_read_text(&text, &len, o->file, 0, x->a, err));
-    DQ_TRY(dq_task_load(&x->items, task, o->file, text, len, o->limit, x->a, err));
+    DQ_TRY(dq_file_read_text(&text, &len, o->file, 0, o->a, err));
+    DQ_TRY(dq_task_load(&x->items, task, o->file, text, len, o->limit, o->a, err));
     DQ_TRY(dq_input_tokenizer(&x->tok, m, true, err));
     return dq_bench_prompt_new(&o->prompt, m,
                                m->max_positions < LONGEST ? m->max_positions : LONGEST, err);
@@ -514,7 +493,6 @@ static void items_close(void *arg)
 {
     items_bench *x = arg;
     dq_tokenizer_free(x->tok);
-    dq_arena_free(x->a);
 }
 
 static dq_status run_groups(items_bench *x, dq_scorer *scorer, dq_arena *a, dq_err *err)

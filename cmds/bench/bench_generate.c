@@ -704,7 +704,7 @@ static dq_status generate_open(void *arg, dq_err *err)
         batch = s->batch > batch ? s->batch : batch;
         weights = fmax(weights, s->weights.total);
     }
-    x->ids = dq_block_new((size_t)batch * (size_t)context, sizeof *x->ids, err);
+    x->ids = dq_alloc(o->a, (size_t)batch * (size_t)context, sizeof *x->ids, err);
     x->peak_bytes = dq_os_peak_bytes();
     if (!x->ids) return err->code;
     block_new(&o->block, o->backend, weights);
@@ -713,12 +713,6 @@ static dq_status generate_open(void *arg, dq_err *err)
                        "out of memory (%zu bytes for a plain read): the share of read is missing",
                        o->block.bytes);
     return err->code;
-}
-
-static void generate_close(void *arg)
-{
-    generate *x = arg;
-    dq_block_free(x->ids);
 }
 
 typedef struct watch {
@@ -887,7 +881,6 @@ static const dq_bench_kind generate_kind = {
     .codes = true,
     .peaks = true,
     .open = generate_open,
-    .close = generate_close,
     .step = generate_step,
     .rows = dq_bench_generate_rows,
     .heading = generate_heading};

@@ -350,7 +350,8 @@ static dq_status run(dq_bench *x, dq_err *err)
     double work = 0;
     dq_table *table = NULL;
     json_t *doc = dq_document_new(&x->logger, dq_bench_document.name);
-    x->sample = dq_block_new((size_t)(x->n * k->columns) * (size_t)x->runs, sizeof *x->sample, err);
+    x->sample =
+        dq_alloc(x->a, (size_t)(x->n * k->columns) * (size_t)x->runs, sizeof *x->sample, err);
     for (int i = 0; i < n; i++) work += pow(x->length.at[i], k->power);
     dq_progress_begin(&x->progress, &x->logger, "timed",
                       work * x->n * (double)(x->runs + k->extra));
@@ -377,7 +378,6 @@ static dq_status run(dq_bench *x, dq_err *err)
         k->heading(x->arg);
         dq_table_print(table, err);
     }
-    dq_block_free(x->sample);
     json_decref(doc);
     dq_table_free(table);
     return err->code;
@@ -396,6 +396,8 @@ dq_status dq_bench_main(dq_bench *x, int argc, char **argv, const dq_opt *opts, 
         DQ_TRY(dq_options_ints(x->batch.at, &x->batch.n, DQ_BENCH_LIST, x->batches, "batch", 1,
                                DQ_BENCH_BATCH, err));
     if (args.n > 1) x->file = args.item[1];
+    x->a = dq_arena_new();
+    if (!x->a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     if (open_inputs(x, args.item[0], err) == DQ_OK && k->open(x->arg, err) == DQ_OK) run(x, err);
     if (k->close) k->close(x->arg);
     prompt_free(&x->prompt);
@@ -405,6 +407,7 @@ dq_status dq_bench_main(dq_bench *x, int argc, char **argv, const dq_opt *opts, 
     dq_backend_close(x->backend);
     dq_model_close(x->model);
     dq_logger_end(&x->logger);
+    dq_arena_free(x->a);
     return err->code;
 }
 

@@ -96,6 +96,7 @@ enum { DQ_BENCH_LOGITS = 33 };
 typedef struct dq_bench {
     const dq_bench_kind *kind;
     void *arg;                              /* of its functions */
+    dq_arena *a;                            /* until all is closed */
     const char *device, *lengths, *batches; /* batches NULL: none are read */
     dq_word math_word;                      /* a dq_num */
     const char *logit_bits;                 /* NULL: not given */
