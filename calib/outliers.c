@@ -883,14 +883,6 @@ static bool check_tally(const walk *w, int kind, int layer, const dq_tally *t)
     return true;
 }
 
-static bool check_channels(const walk *w, const dq_channels *c)
-{
-    for (int64_t i = 0; i < c->cols * DQ_TOKEN_CLASSES; i++) {
-        if (c->of[i].max > 0 && !is_position(w, c->of[i].seq, c->of[i].row)) return false;
-    }
-    return true;
-}
-
 bool dq_outlier_walk_check(const dq_outlier_walk *w)
 {
     const dq_outliers *o = w->o;
@@ -900,7 +892,10 @@ bool dq_outlier_walk_check(const dq_outlier_walk *w)
         for (int i = 0; i < o->n_layers; i++) {
             if (!check_tally(w, k, i, &x->layer[i])) return false;
             if (x->ordinary && !check_tally(w, k, i, &x->ordinary[i])) return false;
-            if (x->channels && !check_channels(w, &x->channels[i])) return false;
+            const dq_channels *c = x->channels ? &x->channels[i] : NULL;
+            for (int64_t j = 0; c && j < c->cols * DQ_TOKEN_CLASSES; j++) {
+                if (c->of[j].max > 0 && !is_position(w, c->of[j].seq, c->of[j].row)) return false;
+            }
         }
     }
     for (int i = 0; o->head && i < o->n_layers * heads; i++) {

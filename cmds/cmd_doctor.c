@@ -257,22 +257,6 @@ static void program_rows(dq_row_writer *w)
     DQ_PUT(w, "sanitizers", sanitizers, "Whether it has sanitizers.");
 }
 
-static void library_rows(dq_row_writer *w)
-{
-    char hdf5[128], pcre2[128], openmp[16];
-    const bool named = pcre2_config(PCRE2_CONFIG_VERSION, NULL) <= (int)sizeof pcre2;
-    if (named) pcre2_config(PCRE2_CONFIG_VERSION, pcre2);
-    snprintf(openmp, sizeof openmp, "%d", _OPENMP);
-    DQ_PUT(w, "hdf5", dq_h5_result_version(hdf5, sizeof hdf5), "Version.");
-    DQ_PUT(w, "jansson", JANSSON_VERSION, "Version.");
-    DQ_PUT(w, "pcre2", named ? pcre2 : NULL, "Version.", .when = DQ_OUT);
-    DQ_PUT(w, "utf8proc", utf8proc_version(), "Version.");
-    DQ_PUT(w, "openssl", OpenSSL_version(OPENSSL_VERSION), "Version.");
-    DQ_PUT(w, "openmp", openmp, "Version.");
-    DQ_PUT(w, "mpi", *dq_ranks_mpi() ? dq_ranks_mpi() : NULL,
-           "Name and version; null: mpirun is not for this program.", .when = DQ_NULL);
-}
-
 /* "MemTotal:  123 kB" of /proc/meminfo in bytes; -1 where there is none. */
 static int64_t memory_line(const char *info, const char *key)
 {
@@ -327,23 +311,6 @@ static void device_rows(dq_row_writer *w, const char *name)
     dq_backend_close(b);
 }
 
-/* Named like a device, under which it is printed. */
-static void cublas_rows(dq_row_writer *w, dq_arena *a)
-{
-    dq_err err = {0};
-    const char *path = NULL, *version = NULL;
-    char about[512];
-    const bool good = w->live && dq_backend_blas(&path, &version, a, &err) == DQ_OK;
-    dq_advice_apply(&err);
-    snprintf(about, sizeof about, "%s, version %s", path ? path : "",
-             version ? version : "unknown");
-    DQ_PUT(w, "name", "cublas", "Its name.", DQ_WORD("cublas"));
-    DQ_PUT(w, "usable", good, "Whether it can be used.");
-    DQ_PUT(w, "path", good ? path : NULL, "Its file.", .when = DQ_NULL);
-    DQ_PUT(w, "version", good ? version : NULL, "Its version.", .when = DQ_NULL);
-    DQ_PUT(w, "about", good ? about : err.text, "What it is, or why it cannot be used.");
-}
-
 typedef struct request {
     const char *model, *text;
     bool json;
@@ -356,6 +323,17 @@ typedef struct request {
 static void document_rows(dq_row_writer *w, const void *arg)
 {
     const request *q = arg;
+    char hdf5[128], pcre2[128], openmp[16];
+    const bool named = pcre2_config(PCRE2_CONFIG_VERSION, NULL) <= (int)sizeof pcre2;
+    if (named) pcre2_config(PCRE2_CONFIG_VERSION, pcre2);
+    snprintf(openmp, sizeof openmp, "%d", _OPENMP);
+    dq_err err = {0};
+    const char *path = NULL, *version = NULL;
+    char about[512];
+    const bool good = w->live && dq_backend_blas(&path, &version, q->a, &err) == DQ_OK;
+    dq_advice_apply(&err);
+    snprintf(about, sizeof about, "%s, version %s", path ? path : "",
+             version ? version : "unknown");
     DQ_LIST(w, "inputs", "Always empty.");
     dq_row_end(w);
     DQ_OBJECT(w, "settings", "Always empty.");
@@ -366,7 +344,14 @@ static void document_rows(dq_row_writer *w, const void *arg)
     program_rows(w);
     dq_row_end(w);
     DQ_OBJECT(w, "libraries", "Versions of libraries.");
-    library_rows(w);
+    DQ_PUT(w, "hdf5", dq_h5_result_version(hdf5, sizeof hdf5), "Version.");
+    DQ_PUT(w, "jansson", JANSSON_VERSION, "Version.");
+    DQ_PUT(w, "pcre2", named ? pcre2 : NULL, "Version.", .when = DQ_OUT);
+    DQ_PUT(w, "utf8proc", utf8proc_version(), "Version.");
+    DQ_PUT(w, "openssl", OpenSSL_version(OPENSSL_VERSION), "Version.");
+    DQ_PUT(w, "openmp", openmp, "Version.");
+    DQ_PUT(w, "mpi", *dq_ranks_mpi() ? dq_ranks_mpi() : NULL,
+           "Name and version; null: mpirun is not for this program.", .when = DQ_NULL);
     dq_row_end(w);
     DQ_OBJECT(w, "machine", "The machine.");
     machine_rows(w, DQ_LIVE(w, q->meminfo));
@@ -376,7 +361,12 @@ static void document_rows(dq_row_writer *w, const void *arg)
     if (w->live) device_rows(w, "cuda");
     dq_row_end(w);
     DQ_OBJECT(w, "cublas", "The cuBLAS library.");
-    cublas_rows(w, DQ_LIVE(w, q->a));
+    /* Named like a device, under which it is printed. */
+    DQ_PUT(w, "name", "cublas", "Its name.", DQ_WORD("cublas"));
+    DQ_PUT(w, "usable", good, "Whether it can be used.");
+    DQ_PUT(w, "path", good ? path : NULL, "Its file.", .when = DQ_NULL);
+    DQ_PUT(w, "version", good ? version : NULL, "Its version.", .when = DQ_NULL);
+    DQ_PUT(w, "about", good ? about : err.text, "What it is, or why it cannot be used.");
     dq_row_end(w);
     if (DQ_BEGIN(w, OBJECT, "head_orders", q->model,
                  "With --model: how well each head order reads a text.", .when = DQ_OUT)) {

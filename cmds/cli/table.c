@@ -235,18 +235,6 @@ static void shorten_names(layout *l, const dq_table *t)
     l->wide[0] = wide;
 }
 
-static void print_cell(const layout *l, const char *whole, int c, bool last)
-{
-    char buf[CELL];
-    const char *text = shortened(buf, sizeof buf, whole, l->wide[c]);
-    const int pad = l->wide[c] - width(text);
-    if (l->right[c])
-        printf("%*s%s", pad, "", text);
-    else
-        printf("%s%*s", text, last ? 0 : pad, "");
-    printf("%s", last ? "\n" : "  ");
-}
-
 dq_status dq_table_print(const dq_table *t, dq_err *err)
 {
     layout l;
@@ -300,8 +288,14 @@ dq_status dq_table_print(const dq_table *t, dq_err *err)
                 for (int k = 0; k < l.wide[list[i]]; k++) putchar('-');
                 printf("%s", last ? "\n" : "  ");
             }
-            for (int i = 0; i < n; i++)
-                print_cell(&l, t->cell[row + list[i]].text, list[i], i + 1 == n);
+            for (int i = 0; i < n; i++) {
+                char buf[CELL];
+                const int c = list[i];
+                const char *text = shortened(buf, sizeof buf, t->cell[row + c].text, l.wide[c]);
+                const int pad = l.wide[c] - width(text);
+                printf("%*s%s%*s%s", l.right[c] ? pad : 0, "", text,
+                       l.right[c] || i + 1 == n ? 0 : pad, "", i + 1 == n ? "\n" : "  ");
+            }
         }
         first = end;
         if (first < t->n_cols) printf("\n");
