@@ -49,9 +49,9 @@ static bool is_standard(const char *path)
     return strcmp(path, "-") == 0;
 }
 
-/* Everything that can be wrong before anything is read. */
-static dq_status check(request *r, const dq_args *args, dq_err *err)
+static dq_status run(request *r, const dq_args *args, dq_err *err)
 {
+    /* Everything that can be wrong comes before anything is read. */
     for (int i = 0; i < args->n; i++) {
         for (int k = 0; k < i; k++) {
             if (dq_file_same(args->item[i], args->item[k]))
@@ -64,12 +64,7 @@ static dq_status check(request *r, const dq_args *args, dq_err *err)
                        "or say -o -.");
     if (r->out && is_standard(r->out)) r->out = NULL;
     const dq_output out = {"-o", r->out, DQ_OUTPUT_HTML, NULL};
-    return dq_output_guard_check(&out, 1, args->input, args->n_inputs, r->force, err);
-}
-
-static dq_status run(request *r, const dq_args *args, dq_err *err)
-{
-    DQ_TRY(check(r, args, err));
+    DQ_TRY(dq_output_guard_check(&out, 1, args->input, args->n_inputs, r->force, err));
     for (int i = 0; i < args->n; i++) {
         const char *path = args->item[i];
         DQ_TRY(dq_os_check_stop(err));

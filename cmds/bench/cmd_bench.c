@@ -628,11 +628,10 @@ dq_status dq_cmd_bench_compare(int argc, char **argv, dq_err *err)
     if (args.help) return DQ_OK;
     const int n = args.n;
     comparison c = {.a = dq_arena_new()};
-    json_t **doc = dq_block_new((size_t)n, sizeof(json_t *), err);
-    if (!c.a) dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (err->code == DQ_OK) read_all(&c, doc, args.item, n, err);
+    if (!c.a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    json_t **doc = dq_alloc(c.a, (size_t)n, sizeof(json_t *), err);
+    if (doc) read_all(&c, doc, args.item, n, err);
     for (int i = 0; doc && i < n; i++) json_decref(doc[i]);
-    dq_block_free(doc);
     dq_arena_free(c.a);
     return err->code;
 }
