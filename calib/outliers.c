@@ -444,7 +444,7 @@ typedef struct dq_outlier_walk {
     dq_arena *a; /* of all arrays */
     dq_runner *r;
     const dq_sequences *s;
-    const dq_outlier_plan *plan;
+    const dq_outlier_walk_how *how;
     const dq_model *m;
     dq_outliers *o;
     int64_t *cu;
@@ -570,7 +570,7 @@ static void tell(void *arg, double rows)
     walk *w = arg;
     w->told += rows;
     dq_ranks_poll();
-    if (w->plan->tick) w->plan->tick(w->plan->arg, w->number, (int64_t)w->told);
+    if (w->how->tick) w->how->tick(w->how->arg, w->number, (int64_t)w->told);
 }
 
 /* For each row, the position after the last occurrence of its token before the local keys. */
@@ -657,7 +657,7 @@ static dq_status one_pass(walk *w, int64_t first, int64_t end, dq_err *err)
 static dq_status run_passes(walk *w, int64_t block, dq_err *err)
 {
     for (int64_t first = w->start[block], end; first < w->start[block + 1]; first = end) {
-        end = pass_end(w->s, first, w->plan->max_rows);
+        end = pass_end(w->s, first, w->how->max_rows);
         const double told = w->told;
         DQ_TRY(one_pass(w, first, end, err));
         w->told = fmax(w->told, told + (double)(w->s->cu[end] - w->s->cu[first]));
@@ -738,13 +738,13 @@ static dq_status run_walks(dq_outliers *o, walk *w, dq_err *err)
     bool exact;
     DQ_TRY(run_walk(w, 0, err));
     dq_outlier_walk_end(w);
-    if (w->plan->walks < 2) return DQ_OK;
+    if (w->how->walks < 2) return DQ_OK;
     DQ_TRY(aim(o, true, err));
     DQ_TRY(run_walk(w, 1, err));
     outliers_pool(o);
     exact = layers_are_exact(o);
     DQ_TRY(dq_ranks_share(&exact, sizeof exact, err));
-    if (w->plan->walks < 3 || exact) return DQ_OK;
+    if (w->how->walks < 3 || exact) return DQ_OK;
     DQ_TRY(aim(o, false, err));
     DQ_TRY(run_walk(w, 2, err));
     for (int k = 0; k < DQ_N_TABLE5; k++) {
@@ -755,9 +755,9 @@ static dq_status run_walks(dq_outliers *o, walk *w, dq_err *err)
 }
 
 static dq_status walk_begin(walk *w, dq_outliers *o, const dq_model *m, const dq_sequences *s,
-                            const dq_outlier_plan *plan, dq_err *err)
+                            const dq_outlier_walk_how *how, dq_err *err)
 {
-    *w = (walk){.s = s, .plan = plan, .o = o, .m = m};
+    *w = (walk){.s = s, .how = how, .o = o, .m = m};
     for (int64_t i = 0; i < s->n; i++) {
         int64_t len = s->cu[i + 1] - s->cu[i];
         if (len > m->max_positions)
@@ -772,7 +772,7 @@ static dq_status walk_begin(walk *w, dq_outliers *o, const dq_model *m, const dq
     }
     int64_t rows = 0, seqs = 0, passes = 0, number = 0;
     for (int64_t first = 0, end; first < w->s->n; first = end, passes++) {
-        end = pass_end(w->s, first, w->plan->max_rows);
+        end = pass_end(w->s, first, w->how->max_rows);
         int64_t n = w->s->cu[end] - w->s->cu[first];
         if (n > rows) rows = n;
         if (end - first > seqs) seqs = end - first;
@@ -780,7 +780,7 @@ static dq_status walk_begin(walk *w, dq_outliers *o, const dq_model *m, const dq
     const int64_t n_blocks = passes < DQ_OUTLIER_BLOCKS ? passes : DQ_OUTLIER_BLOCKS;
     for (int64_t first = 0; first < w->s->n; number++) {
         if (number == w->n_blocks * passes / n_blocks) w->start[w->n_blocks++] = first;
-        first = pass_end(w->s, first, w->plan->max_rows);
+        first = pass_end(w->s, first, w->how->max_rows);
     }
     w->start[w->n_blocks] = w->s->n;
     w->a = dq_arena_new();
@@ -818,11 +818,11 @@ static dq_status check_backend(const dq_outliers *o, const dq_backend *b, dq_err
 }
 
 dq_status dq_outlier_walk_collect(dq_outliers *o, dq_runner *r, const dq_sequences *s,
-                                  const dq_outlier_plan *plan, dq_err *err)
+                                  const dq_outlier_walk_how *how, dq_err *err)
 {
     walk w;
     DQ_TRY(check_backend(o, dq_runner_backend(r), err));
-    if (walk_begin(&w, o, dq_runner_model(r), s, plan, err) == DQ_OK) {
+    if (walk_begin(&w, o, dq_runner_model(r), s, how, err) == DQ_OK) {
         w.r = r;
         run_walks(o, &w, err);
     }
@@ -831,10 +831,10 @@ dq_status dq_outlier_walk_collect(dq_outliers *o, dq_runner *r, const dq_sequenc
 }
 
 dq_status dq_outlier_walk_new(dq_outlier_walk **w, dq_outliers *o, const dq_model *m,
-                              const dq_sequences *s, const dq_outlier_plan *plan, dq_err *err)
+                              const dq_sequences *s, const dq_outlier_walk_how *how, dq_err *err)
 {
     *w = dq_block_new(1, sizeof **w, err);
-    if (!*w || walk_begin(*w, o, m, s, plan, err) == DQ_OK) return err->code;
+    if (!*w || walk_begin(*w, o, m, s, how, err) == DQ_OK) return err->code;
     dq_outlier_walk_free(*w);
     *w = NULL;
     return err->code;

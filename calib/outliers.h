@@ -162,7 +162,7 @@ typedef struct dq_sequences {
     const int32_t *ids;
 } dq_sequences;
 
-typedef struct dq_outlier_plan {
+typedef struct dq_outlier_walk_how {
     int64_t max_rows; /* of one pass; a longer sequence is a pass of its own */
     /* 1: exact top values, bounded medians; 2: exact pooled medians; 3: exact medians of layers.
      * Each is one more walk over all sequences. */
@@ -170,7 +170,7 @@ typedef struct dq_outlier_plan {
     /* Called between layers and after each pass; NULL allowed. `walk` counts from 0. */
     void (*tick)(void *arg, int walk, int64_t rows_done);
     void *arg;
-} dq_outlier_plan;
+} dq_outlier_walk_how;
 
 /* A profile's classes of tokens. A token not at the first position is a sink from the first layer
  * on in which the queries that see it give it this share of their attention, on average over them
@@ -185,16 +185,16 @@ enum { DQ_OUTLIER_SINK_QUERIES = 128 };
  * are found before anything runs. By all ranks (work/ranks.h); only on rank 0 *o holds all of it
  * then. The numbers do not depend on how many there are. */
 dq_status dq_outlier_walk_collect(dq_outliers *o, dq_runner *r, const dq_sequences *s,
-                                  const dq_outlier_plan *plan, dq_err *err);
+                                  const dq_outlier_walk_how *how, dq_err *err);
 
 /* The first walk alone, in blocks, for processes that never meet. Blocks follow from sequences and
- * plan->max_rows; `walks` is ignored. */
+ * how->max_rows; `walks` is ignored. */
 typedef struct dq_outlier_walk dq_outlier_walk;
 enum { DQ_OUTLIER_BLOCKS = 128 }; /* at most */
 /* `o` comes from dq_outliers_init for this model; all but `w` must stay. Refuses as
  * dq_outlier_walk_collect does. */
 dq_status dq_outlier_walk_new(dq_outlier_walk **w, dq_outliers *o, const dq_model *m,
-                              const dq_sequences *s, const dq_outlier_plan *plan, dq_err *err);
+                              const dq_sequences *s, const dq_outlier_walk_how *how, dq_err *err);
 void dq_outlier_walk_free(dq_outlier_walk *w); /* NULL allowed */
 int dq_outlier_walk_blocks(const dq_outlier_walk *w);
 int64_t dq_outlier_walk_rows(const dq_outlier_walk *w, int block);

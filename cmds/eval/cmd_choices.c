@@ -96,7 +96,7 @@ static dq_status load(void *own, dq_eval *e, const cmd_eval_options *o, int i,
     return dq_in(err, "%s: ", o->examples[i]);
 }
 
-static void plan(dq_row_writer *w, const dq_eval *e, const dq_eval_row *r)
+static void dry_run(dq_row_writer *w, const dq_eval *e, const dq_eval_row *r)
 {
     const dq_eval_source *s = DQ_LIVE(w, dq_eval_source_of(e, r));
     DQ_PUT(w, "num_fewshot", s->n_shots, "Solved examples before every item.");
@@ -115,7 +115,7 @@ static dq_status details(dq_row_writer *w, const cmd_eval_view *v, int row, dq_e
 {
     const dq_eval *e = DQ_LIVE(w, v->e);
     const dq_eval_row *r = DQ_LIVE(w, &e->row[row]);
-    plan(w, e, r);
+    dry_run(w, e, r);
     DQ_PUT(w, "skipped_items", dq_eval_source_of(e, r)->n_skipped,
            "Items that were too long and are left out.");
     return err->code;
@@ -217,5 +217,9 @@ const cmd_eval_kind cmd_eval_choices = {
             .examples = examples,
             .reads = reads},
     .load = load,
-    .out = {.plan = plan, .details = details, .item = item, .requests = requests, .tables = tables},
+    .out = {.dry_run = dry_run,
+            .details = details,
+            .item = item,
+            .requests = requests,
+            .tables = tables},
 };

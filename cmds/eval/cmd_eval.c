@@ -415,7 +415,7 @@ static work work_of(const dq_eval *e, const dq_eval_row *r)
 }
 
 /* Includes references that are computed but not shown. */
-static dq_status plan_print(const cmd_eval_view *v, double seconds, dq_err *err)
+static dq_status dry_run_print(const cmd_eval_view *v, double seconds, dq_err *err)
 {
     char time[32];
     static const cmd_eval_key keys[] = {DQ_KEY_MODEL,    DQ_KEY_BITS, DQ_KEY_GRANULARITY,
@@ -788,7 +788,7 @@ static cmd_eval_view view_of(const eval_run *x)
     return (cmd_eval_view){.e = &x->e, .names = x->names, .margin = x->o.margin};
 }
 
-static dq_status plan(eval_run *x, dq_err *err)
+static dq_status list_rows(eval_run *x, dq_err *err)
 {
     const cmd_eval_view v = view_of(x);
     for (int i = 0; i < x->e.n_sources; i++) {
@@ -843,13 +843,13 @@ static dq_status plan(eval_run *x, dq_err *err)
 }
 
 /* Gates are checked once rows and settings are known. */
-static dq_status plan_gates(eval_run *x, dq_err *err)
+static dq_status begin_gates(eval_run *x, dq_err *err)
 {
     const cmd_eval_view v = view_of(x);
     cmd_eval_settings(x->settings, &x->o, &v);
     DQ_TRY(cmd_eval_baseline_fit(&x->o.gates.baseline, &v, &x->o, x->inputs, x->settings,
                                  &x->o.logger, err));
-    cmd_eval_gates_plan(&x->o.gates, &x->o.logger, &v);
+    cmd_eval_gates_begin(&x->o.gates, &x->o.logger, &v);
     return DQ_OK;
 }
 
@@ -1066,8 +1066,8 @@ static dq_status dump_requests(eval_run *x, dq_err *err)
 }
 
 /* kind, of: the row's. */
-static void plan_rows(dq_row_writer *w, const cmd_eval_view *v, int row, const cmd_eval_kind *kind,
-                      const dq_eval_kind *of)
+static void dry_run_rows(dq_row_writer *w, const cmd_eval_view *v, int row,
+                         const cmd_eval_kind *kind, const dq_eval_kind *of)
 {
     const dq_eval *e = DQ_LIVE(w, v->e);
     const dq_eval_row *r = DQ_LIVE(w, &e->row[row]);
@@ -1087,7 +1087,7 @@ static void plan_rows(dq_row_writer *w, const cmd_eval_view *v, int row, const c
     DQ_PUT(w, "task", dq_eval_source_of(e, r)->name, "What is scored.");
     DQ_PUT(w, of->windows ? "windows" : "items", n.units,
            of->windows ? "Windows of a text." : "Items, or prompts.");
-    if (kind->out.plan) kind->out.plan(w, e, r);
+    if (kind->out.dry_run) kind->out.dry_run(w, e, r);
     DQ_PUT(w, "sequences", n.sequences, "Sequences that are fed: choices, or windows.");
     DQ_PUT(w, "tokens", n.ids, "Tokens, each sequence counted for itself.");
     dq_row_end(w);
@@ -1102,35 +1102,35 @@ static void dry_rows(dq_row_writer *w, const eval_run *x, const cmd_eval_view *v
     for (int i = 0; i < 2 * n; i++) {
         const dq_eval_row *r = &v->e->row[i % n];
         const dq_eval_source *s = dq_eval_source_of(v->e, r);
-        if (r->shown == (i < n)) plan_rows(w, v, i % n, cmd_eval_kind_of(s), s->kind);
+        if (r->shown == (i < n)) dry_run_rows(w, v, i % n, cmd_eval_kind_of(s), s->kind);
     }
     /* Kinds that add nothing have one form. */
     bool plain = false;
     for (int i = 0; !w->live && i < DQ_EVAL_KINDS; i++) {
         const cmd_eval_kind *kind = cmd_eval_kinds[i];
-        const bool adds = kind->out.plan || kind->kind[0]->windows;
-        if (adds || !plain) plan_rows(w, NULL, 0, kind, kind->kind[0]);
+        const bool adds = kind->out.dry_run || kind->kind[0]->windows;
+        if (adds || !plain) dry_run_rows(w, NULL, 0, kind, kind->kind[0]);
         plain = plain || !adds;
     }
     dq_row_end(w);
 }
 
-static void describe_plan(dq_row_writer *w)
+static void describe_dry_run(dq_row_writer *w)
 {
     dry_rows(w, NULL, NULL);
 }
 
 const dq_document dq_eval_plan_document = {
     "dq-eval-plan/1", "What dq eval --dry-run prints with --json: what would be computed.", "eval",
-    describe_plan};
+    describe_dry_run};
 
-static dq_status show_plan(eval_run *x, dq_err *err)
+static dq_status show_dry_run(eval_run *x, dq_err *err)
 {
     cmd_eval_view v = view_of(x);
     double seconds = 0;
     if (!x->o.json) DQ_TRY(dq_eval_expected(&seconds, &x->e, false, err));
     if (dq_progress_is_long(seconds)) DQ_TRY(dq_eval_expected(&seconds, &x->e, true, err));
-    if (!x->o.json && !x->o.document) return plan_print(&v, seconds, err);
+    if (!x->o.json && !x->o.document) return dry_run_print(&v, seconds, err);
     cmd_eval_settings(x->settings, &x->o, &v);
     json_t *doc = dq_document_new(&x->o.logger, dq_eval_plan_document.name);
     dq_row_writer w = dq_row_json(doc);
@@ -1142,7 +1142,7 @@ static dq_status show_plan(eval_run *x, dq_err *err)
     }
     json_decref(doc);
     if (err->code != DQ_OK || x->o.json) return err->code;
-    return plan_print(&v, seconds, err);
+    return dry_run_print(&v, seconds, err);
 }
 
 static dq_status take_shards(eval_run *x, dq_err *err)
@@ -1164,7 +1164,7 @@ static dq_status take_shards(eval_run *x, dq_err *err)
 static dq_status score_or_show(eval_run *x, int argc, char **argv, dq_err *err)
 {
     const bool hands_out = dq_ranks_number() == 0;
-    if (x->o.dry_run) return hands_out ? show_plan(x, err) : DQ_OK;
+    if (x->o.dry_run) return hands_out ? show_dry_run(x, err) : DQ_OK;
     if (x->o.merge) return take_shards(x, err) == DQ_OK ? hand_out(x, err) : err->code;
     if (x->o.part.n) {
         /* --shard: the file of -o is the journal; its last line marks the part as complete. */
@@ -1202,8 +1202,8 @@ dq_status cmd_eval_merged(const dq_shard_merge *merge, int argc, char **argv, dq
     if (err->code == DQ_OK && cmd_eval_parse(&x->o, &args, argc, argv, x->a, err) == DQ_OK &&
         !args.help && cmd_eval_understand(&x->o, &args, err) == DQ_OK &&
         dq_progress_listen(&x->o.logger, "eval", err) == DQ_OK) {
-        if (open_all(x, &args, err) == DQ_OK && plan(x, err) == DQ_OK &&
-            plan_gates(x, err) == DQ_OK && name_work(x, &args, err) == DQ_OK &&
+        if (open_all(x, &args, err) == DQ_OK && list_rows(x, err) == DQ_OK &&
+            begin_gates(x, err) == DQ_OK && name_work(x, &args, err) == DQ_OK &&
             dump_requests(x, err) == DQ_OK)
             score_or_show(x, argc, argv, err);
     }

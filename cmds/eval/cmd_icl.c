@@ -240,7 +240,7 @@ static dq_status load(void *own, dq_eval *e, const cmd_eval_options *run, int i,
 static void warn_over(dq_logger *logger, const dq_eval *e, const dq_eval_ids *ids,
                       const char *model)
 {
-    const dq_icl_plan *p = ids->own;
+    const dq_icl_layout *p = ids->own;
     const dq_icl_data *d = e->source[ids->source].own;
     char text[256];
     if (p->n_over) {
@@ -312,7 +312,7 @@ static void put_settings(dq_row_writer *w, const void *own, const dq_eval *e)
 }
 
 /* Runs, or (by_order) permutations. */
-static void put_blocks(dq_row_writer *w, const dq_icl_plan *p, const dq_icl_score *score,
+static void put_blocks(dq_row_writer *w, const dq_icl_layout *p, const dq_icl_score *score,
                        bool by_order)
 {
     DQ_LIST(w, by_order ? "permutations" : "runs", by_order ? "Each permutation." : "Each draw.");
@@ -330,7 +330,7 @@ static void put_blocks(dq_row_writer *w, const dq_icl_plan *p, const dq_icl_scor
     dq_row_end(w);
 }
 
-static void put_points(dq_row_writer *w, const dq_icl_plan *p, const dq_icl_score *score,
+static void put_points(dq_row_writer *w, const dq_icl_layout *p, const dq_icl_score *score,
                        bool by_order, bool there)
 {
     DQ_LIST(w, by_order ? "permutation_spread" : "curve", "Over numbers of demonstrations.");
@@ -360,7 +360,7 @@ static void order_row(dq_row_writer *w, const dq_icl_settings *s)
 static dq_status details(dq_row_writer *w, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval_row *r = DQ_LIVE(w, &v->e->row[row]);
-    const dq_icl_plan *p = DQ_LIVE(w, v->e->ids[r->ids].own);
+    const dq_icl_layout *p = DQ_LIVE(w, v->e->ids[r->ids].own);
     const dq_eval_source *source = DQ_LIVE(w, dq_eval_source_of(v->e, r));
     const dq_icl_settings *s = DQ_LIVE(w, source->settings);
     const dq_icl_data *d = DQ_LIVE(w, source->own);
@@ -399,7 +399,7 @@ static dq_status item(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_ro
 {
     const dq_eval_source *s = dq_eval_source_of(v->e, row);
     const dq_icl_data *d = s->own;
-    const dq_icl_plan *p = v->e->ids[row->ids].own;
+    const dq_icl_layout *p = v->e->ids[row->ids].own;
     const dq_icl_block *b = &p->block[unit / p->n_queries];
     const int32_t query = p->query[unit % p->n_queries];
     DQ_PUT(w, "shots", b->shots, NULL);

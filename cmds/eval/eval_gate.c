@@ -755,8 +755,8 @@ static const char *why_unmatched(const cmd_eval_gates *all, const cmd_eval_gate 
     return NULL;
 }
 
-static void plan_baseline(const cmd_eval_gates *all, const cmd_eval_gate *g, dq_logger *logger,
-                          const cmd_eval_view *v)
+static void begin_baseline(const cmd_eval_gates *all, const cmd_eval_gate *g, dq_logger *logger,
+                           const cmd_eval_view *v)
 {
     char result[800];
     for (int r = 0; r < v->e->n_rows; r++) {
@@ -771,13 +771,13 @@ static void plan_baseline(const cmd_eval_gates *all, const cmd_eval_gate *g, dq_
     }
 }
 
-void cmd_eval_gates_plan(const cmd_eval_gates *g, dq_logger *logger, const cmd_eval_view *v)
+void cmd_eval_gates_begin(const cmd_eval_gates *g, dq_logger *logger, const cmd_eval_view *v)
 {
     const dq_eval *e = v->e;
     for (int i = 0; i < g->n; i++) {
         const char *name = g->gate[i].name;
         bool requested = false, there = false;
-        if (g->gate[i].limit.baseline) plan_baseline(g, &g->gate[i], logger, v);
+        if (g->gate[i].limit.baseline) begin_baseline(g, &g->gate[i], logger, v);
         for (int r = 0; r < e->n_rows; r++) {
             const bool is =
                 e->row[r].shown && is_difference(name, dq_eval_source_of(e, &e->row[r]));

@@ -214,7 +214,7 @@ typedef struct cmd_eval_kind_output {
     const cmd_eval_field *fields; /* numbers with names; NULL: none */
     /* Add members to a row of --dry-run, and to a result, its metrics and its throughput; those of
      * settings, plan and results describe them where the writer is not live. */
-    void (*plan)(dq_row_writer *w, const dq_eval *e, const dq_eval_row *r);
+    void (*dry_run)(dq_row_writer *w, const dq_eval *e, const dq_eval_row *r);
     dq_status (*details)(dq_row_writer *w, const cmd_eval_view *v, int row, dq_err *err);
     dq_status (*metrics)(dq_row_writer *w, const cmd_eval_view *v, int row, dq_err *err);
     void (*throughput)(dq_row_writer *w, const dq_eval *e, const dq_eval_row *r);
@@ -340,7 +340,7 @@ dq_status cmd_eval_gates_check(const cmd_eval_gates *g, const dq_eval_source *so
                                dq_err *err);
 /* Once rows and baseline are known: warns of differences where every row is its own reference, and
  * of what the baseline lacks. */
-void cmd_eval_gates_plan(const cmd_eval_gates *g, dq_logger *logger, const cmd_eval_view *v);
+void cmd_eval_gates_begin(const cmd_eval_gates *g, dq_logger *logger, const cmd_eval_view *v);
 /* Checks every result, reports on stderr where a condition holds, a value is missing or nothing was
  * checked, and adds "gates" to the document. References have no differences; those of a quantized
  * model without its source count as unchecked. */

@@ -335,9 +335,9 @@ static dq_status begin_entry(const stats *x, cmd_stats_entry *e, dq_err *err)
     return dq_outliers_init(&e->out, e->model, (dq_outlier_detail)x->detail.at, err);
 }
 
-static dq_outlier_plan plan_of(stats *x)
+static dq_outlier_walk_how walk_how(stats *x)
 {
-    return (dq_outlier_plan){
+    return (dq_outlier_walk_how){
         .max_rows = PASS_ROWS, .walks = x->one_pass ? 1 : 3, .tick = tick, .arg = x};
 }
 
@@ -365,7 +365,7 @@ typedef struct blocks {
 
 typedef struct work {
     stats *x;
-    dq_outlier_plan plan;
+    dq_outlier_walk_how how;
     json_t *about;
     blocks model[CMD_STATS_MODELS];
     dq_work ledger;
@@ -410,7 +410,7 @@ static dq_status name_part(work *w, dq_err *err)
 static dq_status begin(work *w, found_unit *found, dq_err *err)
 {
     int number = 0;
-    w->plan = plan_of(w->x);
+    w->how = walk_how(w->x);
     DQ_TRY(name_part(w, err));
     DQ_TRY(begin_rounding(w->x, found, w, err));
     for (int i = 0; i < w->x->n; i++) {
@@ -420,7 +420,7 @@ static dq_status begin(work *w, found_unit *found, dq_err *err)
             dq_alloc(w->x->arena, (size_t)m->n_layers, sizeof *w->model[i].found, err);
         if (!w->model[i].found) return err->code;
         DQ_TRY(begin_entry(w->x, e, err));
-        DQ_TRY(dq_outlier_walk_new(&w->model[i].walk, &e->out, m, &e->fed, &w->plan, err));
+        DQ_TRY(dq_outlier_walk_new(&w->model[i].walk, &e->out, m, &e->fed, &w->how, err));
         w->model[i].first = number;
         number += dq_outlier_walk_blocks(w->model[i].walk);
     }
@@ -877,11 +877,11 @@ static dq_status compute(stats *x, dq_err *err)
     DQ_TRY(begin_rounding(x, NULL, NULL, err));
     for (int i = 0; i < x->n; i++) {
         cmd_stats_entry *e = &x->entry[i];
-        const dq_outlier_plan plan = plan_of(x);
+        const dq_outlier_walk_how how = walk_how(x);
         dq_runner *r = NULL;
         DQ_TRY(begin_entry(x, e, err));
         DQ_TRY(begin_model(x, i, e->in.cu[e->in.n_seq], &r, err));
-        dq_outlier_walk_collect(&e->out, r, &e->fed, &plan, err);
+        dq_outlier_walk_collect(&e->out, r, &e->fed, &how, err);
         end_model(x, r);
         if (err->code != DQ_OK) return err->code;
     }

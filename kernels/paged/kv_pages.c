@@ -374,7 +374,7 @@ static void drop_page(dq_kv *kv, dq_kv_page *p, int group)
  * has codes. */
 
 /* Made ready and added to jobs; those without codes are the last. jobs NULL: counts, or a few more. */
-static bool plan_codes(dq_kv *kv, const dq_kv_list *list, int group, int32_t t, dq_kv_job *jobs,
+static bool list_codes(dq_kv *kv, const dq_kv_list *list, int group, int32_t t, dq_kv_job *jobs,
                        int64_t *n)
 {
     const int64_t end = dq_kv_coded_index(kv, list, t);
@@ -405,15 +405,15 @@ typedef struct coding {
     int32_t t;
 } coding;
 
-static bool plan_due(dq_kv *kv, const coding *d, dq_kv_job *jobs, int64_t *n)
+static bool list_due(dq_kv *kv, const coding *d, dq_kv_job *jobs, int64_t *n)
 {
     *n = 0;
-    if (d->list) return plan_codes(kv, d->list, d->group, d->t, jobs, n);
+    if (d->list) return list_codes(kv, d->list, d->group, d->t, jobs, n);
     for (int i = 0; i < d->batch->n_seq; i++) {
         const int64_t end = d->batch->cu_rows[i + 1];
         for (int g = 0; end > d->batch->cu_rows[i] && g < kv->map->n_groups; g++) {
             const dq_kv_list *list = dq_kv_list_of(kv, d->batch->seq[i], d->layer, g);
-            if (!plan_codes(kv, list, g, d->batch->pos[end - 1] + d->ahead, jobs, n)) return false;
+            if (!list_codes(kv, list, g, d->batch->pos[end - 1] + d->ahead, jobs, n)) return false;
         }
     }
     return true;
@@ -450,11 +450,11 @@ static bool do_jobs(dq_backend *b, dq_kv *kv, const dq_kv_job *jobs, int64_t n, 
 static bool make_codes(dq_backend *b, dq_kv *kv, const coding *d)
 {
     int64_t n;
-    plan_due(kv, d, NULL, &n);
+    list_due(kv, d, NULL, &n);
     if (n == 0) return true;
     dq_kv_job *jobs = dq_block_new((size_t)n, sizeof *jobs, &b->err);
     if (!jobs) return false;
-    const bool planned = plan_due(kv, d, jobs, &n);
+    const bool planned = list_due(kv, d, jobs, &n);
     const bool ok = do_jobs(b, kv, jobs, n, planned);
     dq_block_free(jobs);
     return ok;

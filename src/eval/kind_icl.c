@@ -608,7 +608,7 @@ typedef struct maker {
     int32_t *left; /* [n_left] demonstrations that are not too long */
     int64_t n_left;
     int64_t longest; /* ids of a label */
-    dq_icl_plan *p;
+    dq_icl_layout *p;
     dq_icl_block *block; /* [n_blocks], with shared prefix and context */
     dq_shared_prefix *shared_prefix;
     encoded *ctx; /* [n_blocks * n_queries] */
@@ -803,7 +803,7 @@ static dq_status load_icl(dq_eval *e, dq_eval_source *s, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status make_plan(maker *m, dq_requests *req, dq_err *err)
+static dq_status make_layout(maker *m, dq_requests *req, dq_err *err)
 {
     dq_icl_label *label = NULL;
     int labels = m->d->n_labels;
@@ -839,7 +839,7 @@ static dq_status encode_icl(dq_eval *e, dq_eval_ids *out, dq_err *err)
 {
     const dq_eval_source *s = &e->source[out->source];
     const dq_eval_model *em = &e->model[out->model];
-    dq_icl_plan *p = dq_alloc(e->a, 1, sizeof *p, err);
+    dq_icl_layout *p = dq_alloc(e->a, 1, sizeof *p, err);
     if (!p) return err->code;
     maker m = {.e = e,
                .a = e->a,
@@ -851,7 +851,7 @@ static dq_status encode_icl(dq_eval *e, dq_eval_ids *out, dq_err *err)
                .p = p};
     out->own = p;
     DQ_TRY(dq_items_bos_check(em->tok, e->bos, err));
-    make_plan(&m, &out->req, err);
+    make_layout(&m, &out->req, err);
     dq_block_free(m.buf.s);
     if (err->code != DQ_OK) return err->code;
     /* Blocks share their queries, some of which may be copies. */
@@ -873,7 +873,7 @@ static dq_status encode_icl(dq_eval *e, dq_eval_ids *out, dq_err *err)
 static void judge_icl(const dq_eval *e, const dq_eval_row *row, int metric, double *score)
 {
     const dq_icl_data *d = dq_eval_source_of(e, row)->own;
-    const dq_icl_plan *p = e->ids[row->ids].own;
+    const dq_icl_layout *p = e->ids[row->ids].own;
     for (int64_t i = 0; i < p->n_blocks * p->n_queries; i++)
         score[i] =
             dq_icl_pick(e, row, metric, i) == d->queries.ex[p->query[i % p->n_queries]].label;
@@ -885,7 +885,7 @@ static dq_status icl_words(const dq_eval *e, const dq_eval_ids *x, const dq_requ
     const dq_eval_source *s = &e->source[x->source];
     const dq_icl_settings *settings = s->settings;
     const dq_icl_data *d = s->own;
-    const dq_icl_plan *p = x->own;
+    const dq_icl_layout *p = x->own;
     const dq_icl_label *l = &p->label[r->choice];
     out->n_cont = l->n;
     DQ_TRY(add(&out->cont, l->text, err));
@@ -906,7 +906,7 @@ const dq_eval_kind dq_eval_icl_kind = {
 
 dq_icl_range dq_icl_range_of(const dq_eval *e, int row, int from)
 {
-    const dq_icl_plan *p = e->ids[e->row[row].ids].own;
+    const dq_icl_layout *p = e->ids[e->row[row].ids].own;
     const dq_eval_source *s = dq_eval_source_of(e, &e->row[row]);
     const dq_icl_settings *of = s->settings;
     dq_icl_range all = {.n = 0}, range = {.from = from};
@@ -917,7 +917,7 @@ dq_icl_range dq_icl_range_of(const dq_eval *e, int row, int from)
             const dq_eval_source *o = dq_eval_source_of(e, &e->row[k]);
             const dq_icl_settings *b = o->settings;
             if (!e->row[k].shown || s->kind != o->kind || b->task != of->task) continue;
-            const dq_icl_plan *other = e->ids[e->row[k].ids].own;
+            const dq_icl_layout *other = e->ids[e->row[k].ids].own;
             bool has = false;
             for (int j = 0; j < other->n_shots; j++) has = has || other->shots[j] == p->shots[i];
             common = common && has;
@@ -1002,7 +1002,7 @@ static dq_icl_plateau plateau_of(const double *x, int64_t runs, int64_t queries,
 static dq_status add_scores(double *x, const dq_eval *e, const dq_eval_row *row,
                             const dq_icl_range *range, double sign, dq_err *err)
 {
-    const dq_icl_plan *p = e->ids[row->ids].own;
+    const dq_icl_layout *p = e->ids[row->ids].own;
     const int64_t n = p->n_queries;
     double *score = dq_block_new((size_t)(p->n_blocks * n), sizeof *score, err);
     if (!score) return err->code;
@@ -1021,7 +1021,7 @@ dq_status dq_icl_plateau_find(dq_icl_plateau *out, const dq_eval *e, int before,
                               const dq_icl_range *range, dq_err *err)
 {
     const dq_eval_row *row = &e->row[after];
-    const dq_icl_plan *p = e->ids[row->ids].own;
+    const dq_icl_layout *p = e->ids[row->ids].own;
     const dq_icl_settings *s = dq_eval_source_of(e, row)->settings;
     const int64_t n = s->runs * p->n_queries;
     double *x = dq_block_new((size_t)n, sizeof *x, err);
@@ -1037,7 +1037,7 @@ dq_status dq_icl_plateau_find(dq_icl_plateau *out, const dq_eval *e, int before,
 int dq_icl_pick(const dq_eval *e, const dq_eval_row *row, int metric, int64_t i)
 {
     const dq_icl_data *d = dq_eval_source_of(e, row)->own;
-    const dq_icl_plan *p = e->ids[row->ids].own;
+    const dq_icl_layout *p = e->ids[row->ids].own;
     const double *logp = row->logp + i * p->n_label_ids;
     if (metric == 0) return walk(p->label, d->n_labels, logp, p->alive);
     return likeliest(p->label, d->n_labels, logp);
@@ -1045,7 +1045,7 @@ int dq_icl_pick(const dq_eval *e, const dq_eval_row *row, int metric, int64_t i)
 
 dq_status dq_icl_scores(const dq_eval *e, const dq_eval_row *row, dq_icl_score *out, dq_err *err)
 {
-    const dq_icl_plan *p = e->ids[row->ids].own;
+    const dq_icl_layout *p = e->ids[row->ids].own;
     double *score = dq_block_new((size_t)(p->n_blocks * p->n_queries), sizeof *score, err);
     if (!score) return err->code;
     for (int metric = 0; metric < 2; metric++) {
@@ -1070,7 +1070,7 @@ static bool counts(const dq_icl_block *b, int64_t shots, bool by_order)
     return b->shots == shots && (by_order ? b->run : b->order) == 0;
 }
 
-dq_icl_point dq_icl_point_of(const dq_icl_plan *p, const dq_icl_score *score, int64_t shots,
+dq_icl_point dq_icl_point_of(const dq_icl_layout *p, const dq_icl_score *score, int64_t shots,
                              bool by_order)
 {
     dq_icl_point x = {.min = INFINITY, .max = -INFINITY};

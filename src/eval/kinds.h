@@ -117,7 +117,7 @@ typedef struct dq_icl_block {
 } dq_icl_block;
 
 /* dq_eval_ids.own; item i is query i % n_queries of block i / n_queries. */
-typedef struct dq_icl_plan {
+typedef struct dq_icl_layout {
     const dq_icl_block *block;
     int64_t n_blocks;
     const int32_t *query; /* [n_queries], indices into data.queries */
@@ -129,7 +129,7 @@ typedef struct dq_icl_plan {
     int over[DQ_ICL_SHOTS], n_over;   /* that were asked for and do not */
     int64_t demos, demos_dropped;     /* examples left, and those that were too long */
     int64_t queries_dropped;
-} dq_icl_plan;
+} dq_icl_layout;
 
 /* settings: dq_icl_settings; source->own: dq_icl_data. Metrics "acc" (constrained decoding) and
  * "acc_ll" (the largest log-likelihood). */
@@ -147,7 +147,7 @@ typedef struct dq_icl_point {
     double mean, min, max, std;
 } dq_icl_point;
 /* Over runs, or (by_order) over orders of run 0's demonstrations, its own included. */
-dq_icl_point dq_icl_point_of(const dq_icl_plan *p, const dq_icl_score *score, int64_t shots,
+dq_icl_point dq_icl_point_of(const dq_icl_layout *p, const dq_icl_score *score, int64_t shots,
                              bool by_order);
 /* Tokens of the row without sharing, and with shared demonstrations. */
 void dq_icl_cost(const dq_requests *q, int64_t *naive, int64_t *shared);

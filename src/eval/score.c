@@ -1,6 +1,6 @@
-/* A plan is the arrays of a ragged batch, filled from left to right: cu[i] is the first row of
- * sequence i. Requested rows are gathered out of the pass's final states, so that the output head
- * is read once for all of them and for no other row.
+/* A pass_batch has the arrays of a ragged batch, filled from left to right: cu[i] is the first row
+ * of sequence i. Requested rows are gathered out of the pass's final states, so that the output
+ * head is read once for all of them and for no other row.
  * SPDX-License-Identifier: MIT */
 #include "eval/score.h"
 
@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <string.h>
 
-typedef struct pass_plan {
+typedef struct pass_batch {
     dq_scorer *s;
     dq_arena *a;
     const dq_attention_spans *spans; /* [n_layers] that the pass sums up; NULL: none */
@@ -24,13 +24,13 @@ typedef struct pass_plan {
     int32_t *target; /* [n_requested] */
     int64_t *value;  /* [n_requested] where the answer goes */
     int64_t n_requested;
-} pass_plan;
+} pass_batch;
 
-/* Makes an empty plan for so many sequences, rows and requested rows. */
-static dq_status plan_begin(pass_plan *p, dq_scorer *s, dq_arena *a, int64_t seqs, int64_t rows,
-                            int64_t requested, dq_err *err)
+/* Makes an empty batch for so many sequences, rows and requested rows. */
+static dq_status batch_begin(pass_batch *p, dq_scorer *s, dq_arena *a, int64_t seqs, int64_t rows,
+                             int64_t requested, dq_err *err)
 {
-    *p = (pass_plan){.s = s, .a = a};
+    *p = (pass_batch){.s = s, .a = a};
     p->cu = dq_alloc(a, (size_t)seqs + 1, sizeof *p->cu, err);
     p->seq = dq_alloc(a, (size_t)seqs, sizeof *p->seq, err);
     p->ids = dq_alloc(a, (size_t)rows, sizeof *p->ids, err);
@@ -41,20 +41,20 @@ static dq_status plan_begin(pass_plan *p, dq_scorer *s, dq_arena *a, int64_t seq
     return err->code;
 }
 
-static void plan_clear(pass_plan *p)
+static void batch_clear(pass_batch *p)
 {
     p->n_seq = 0;
     p->n_rows = p->n_requested = 0;
 }
 
-/* Adds a sequence to the pass; plan_rows adds n rows to the last sequence. */
-static void plan_sequence(pass_plan *p, int32_t seq)
+/* Adds a sequence to the pass; batch_rows adds n rows to the last sequence. */
+static void batch_sequence(pass_batch *p, int32_t seq)
 {
     p->seq[p->n_seq++] = seq;
     p->cu[p->n_seq] = p->n_rows;
 }
 
-static void plan_rows(pass_plan *p, const int32_t *ids, int64_t n, int64_t pos)
+static void batch_rows(pass_batch *p, const int32_t *ids, int64_t n, int64_t pos)
 {
     if (n > 0) memcpy(p->ids + p->n_rows, ids, (size_t)n * sizeof *ids);
     for (int64_t i = 0; i < n; i++) p->pos[p->n_rows + i] = (int32_t)(pos + i);
@@ -63,14 +63,14 @@ static void plan_rows(pass_plan *p, const int32_t *ids, int64_t n, int64_t pos)
 }
 
 /* Requested rows of a sequence must ascend. */
-static void plan_ask(pass_plan *p, int64_t row, int32_t target, int64_t value)
+static void batch_ask(pass_batch *p, int64_t row, int32_t target, int64_t value)
 {
     p->row[p->n_requested] = row;
     p->target[p->n_requested] = target;
     p->value[p->n_requested++] = value;
 }
 
-static dq_batch batch_of(const pass_plan *p)
+static dq_batch batch_of(const pass_batch *p)
 {
     return (dq_batch){.n_seq = p->n_seq,
                       .n_rows = p->n_rows,
@@ -81,7 +81,7 @@ static dq_batch batch_of(const pass_plan *p)
 }
 
 /* Runs the pass, which the scorer's evictor observes. *hidden as in dq_runner_pass. */
-static dq_status plan_run(pass_plan *p, dq_mat *hidden, dq_err *err)
+static dq_status batch_run(pass_batch *p, dq_mat *hidden, dq_err *err)
 {
     dq_scorer *s = p->s;
     dq_batch batch = batch_of(p);
@@ -98,12 +98,12 @@ static dq_status plan_run(pass_plan *p, dq_mat *hidden, dq_err *err)
 }
 
 /* Runs the pass; final states of requested rows go to `state`, results to `out` in order. */
-static dq_status plan_answer(pass_plan *p, dq_mat state, dq_scores out, dq_err *err)
+static dq_status batch_answer(pass_batch *p, dq_mat state, dq_scores out, dq_err *err)
 {
     dq_scorer *s = p->s;
     dq_backend *b = dq_runner_backend(s->r);
     dq_mat hidden;
-    DQ_TRY(plan_run(p, &hidden, err));
+    DQ_TRY(batch_run(p, &hidden, err));
     /* Keys that the requested rows read. */
     dq_runner *r = p->s->r;
     int32_t *pos;
@@ -128,12 +128,12 @@ static dq_status plan_answer(pass_plan *p, dq_mat state, dq_scores out, dq_err *
 }
 
 /* Does nothing without rows; results go to `out` by `value`. */
-static dq_status plan_score(pass_plan *p, dq_scores out, dq_err *err)
+static dq_status batch_score(pass_batch *p, dq_scores out, dq_err *err)
 {
     dq_backend *b = dq_runner_backend(p->s->r);
     dq_mat state = {0};
     if (p->n_rows == 0) return DQ_OK;
-    if (p->n_requested == 0) return plan_run(p, &state, err);
+    if (p->n_requested == 0) return batch_run(p, &state, err);
     dq_scores requested = {
         .logp = dq_alloc(p->a, (size_t)p->n_requested, sizeof *requested.logp, err),
         .top1 = dq_alloc(p->a, (size_t)p->n_requested, sizeof *requested.top1, err)};
@@ -147,7 +147,7 @@ static dq_status plan_score(pass_plan *p, dq_scores out, dq_err *err)
         }
         state = m;
     }
-    if (err->code == DQ_OK && plan_answer(p, state, requested, err) == DQ_OK) {
+    if (err->code == DQ_OK && batch_answer(p, state, requested, err) == DQ_OK) {
         for (int64_t i = 0; i < p->n_requested; i++) {
             out.logp[p->value[i]] = requested.logp[i];
             out.top1[p->value[i]] = requested.top1[i];
@@ -159,7 +159,7 @@ static dq_status plan_score(pass_plan *p, dq_scores out, dq_err *err)
 
 /* After a pass: evicts in its sequences, if there is an evictor, and measures them as contexts
  * alone in the cache. floor: see dq_kv_cached_floor; NULL: no measurement. */
-static dq_status plan_compress(const pass_plan *p, const dq_kv_bytes *floor, dq_err *err)
+static dq_status batch_compress(const pass_batch *p, const dq_kv_bytes *floor, dq_err *err)
 {
     dq_scorer *s = p->s;
     const dq_batch batch = batch_of(p);
@@ -362,43 +362,43 @@ static int64_t scored_at(const pass_group *g, const dq_request *r)
 }
 
 /* Of ids at positions at .. at + n - 1, plans those in from .. to - 1. */
-static void plan_ids(pass_plan *p, const int32_t *ids, int64_t n, int64_t at, int64_t from,
-                     int64_t to)
+static void batch_ids(pass_batch *p, const int32_t *ids, int64_t n, int64_t at, int64_t from,
+                      int64_t to)
 {
     if (from < at) from = at;
     if (to > at + n) to = at + n;
-    if (from < to) plan_rows(p, ids + (from - at), to - from, from);
+    if (from < to) batch_rows(p, ids + (from - at), to - from, from);
 }
 
-static void plan_feed(pass_plan *p, const pass_group *g, const feed *f, int64_t skip, int64_t n)
+static void batch_feed(pass_batch *p, const pass_group *g, const feed *f, int64_t skip, int64_t n)
 {
     const dq_request *r = &g->q->req[f->req];
     const int64_t scored = scored_at(g, r), row = p->n_rows, from = f->begin + skip;
     const int64_t to = f->end - from < n ? f->end : from + n;
     if (from >= to) return;
-    plan_sequence(p, f->seq);
-    plan_ids(p, g->prefix->ids, g->prefix->n, 0, from, to);
-    plan_ids(p, r->ctx, r->n_ctx, g->prefix->n, from, to);
-    plan_ids(p, r->cont, r->n_cont - 1, scored, from, to);
+    batch_sequence(p, f->seq);
+    batch_ids(p, g->prefix->ids, g->prefix->n, 0, from, to);
+    batch_ids(p, r->ctx, r->n_ctx, g->prefix->n, from, to);
+    batch_ids(p, r->cont, r->n_cont - 1, scored, from, to);
     for (int64_t pos = from < scored - 1 ? scored - 1 : from; pos < to; pos++) {
         const int64_t i = pos + 1 - scored; /* of the id that is asked for */
         for (int64_t k = f->req; i == 0 && k < f->req_end; k++)
-            plan_ask(p, row + pos - from, g->q->req[k].cont[0], g->q->req[k].value);
-        if (i > 0) plan_ask(p, row + pos - from, r->cont[i], r->value + i);
+            batch_ask(p, row + pos - from, g->q->req[k].cont[0], g->q->req[k].value);
+        if (i > 0) batch_ask(p, row + pos - from, r->cont[i], r->value + i);
     }
 }
 
 /* One pass with up to n tokens of every feed, from its token `skip` on. */
-static dq_status run_piece(pass_group *g, pass_plan *p, int64_t skip, int64_t n, dq_err *err)
+static dq_status run_piece(pass_group *g, pass_batch *p, int64_t skip, int64_t n, dq_err *err)
 {
     int64_t rows = 0;
     for (int64_t i = 0; i < g->n_feeds; i++) {
         const int64_t left = g->feed[i].end - g->feed[i].begin - skip;
         if (left > 0) rows += left < n ? left : n;
     }
-    DQ_TRY(plan_begin(p, g->s, g->a, g->n_feeds, rows, rows + g->n, err));
-    for (int64_t i = 0; i < g->n_feeds; i++) plan_feed(p, g, &g->feed[i], skip, n);
-    return plan_score(p, g->out, err);
+    DQ_TRY(batch_begin(p, g->s, g->a, g->n_feeds, rows, rows + g->n, err));
+    for (int64_t i = 0; i < g->n_feeds; i++) batch_feed(p, g, &g->feed[i], skip, n);
+    return batch_score(p, g->out, err);
 }
 
 static dq_status run_feeds(pass_group *g, dq_err *err)
@@ -410,7 +410,7 @@ static dq_status run_feeds(pass_group *g, dq_err *err)
         if (n > longest) longest = n;
     }
     for (int64_t skip = 0; skip < longest; skip += piece) {
-        pass_plan p;
+        pass_batch p;
         DQ_TRY(run_piece(g, &p, skip, piece, err));
         /* Evicts in sequences that have had `fed` tokens and go on; each sequence decides by
          * itself. Later evictions do not count as cost of a context. */
@@ -452,7 +452,7 @@ static int32_t open_sequence(pass_group *g, int32_t parent, dq_err *err)
 static dq_status run_contexts(pass_group *g, dq_err *err)
 {
     dq_scorer *s = g->s;
-    pass_plan p;
+    pass_batch p;
     dq_kv_bytes floor;
     if (s->cached < 0) DQ_TRY(dq_kv_cached_floor(&floor, s->r, g->n, err));
     for (int64_t i = g->begin; i < g->end; i++) {
@@ -480,7 +480,7 @@ static dq_status run_contexts(pass_group *g, dq_err *err)
     }
     if (s->cached < 0 && !g->whole) {
         DQ_TRY(run_piece(g, &p, 0, INT32_MAX, err));
-        return plan_compress(&p, &floor, err);
+        return batch_compress(&p, &floor, err);
     }
     if (g->plain) s->work.cached.missed += g->n_feeds;
     return run_feeds(g, err);
@@ -490,21 +490,21 @@ static dq_status cache_prefix(pass_group *g, dq_err *err)
 {
     dq_scorer *s = g->s;
     const dq_shared_prefix *prefix = g->prefix;
-    pass_plan p;
+    pass_batch p;
     dq_kv_bytes floor;
     dq_mat hidden;
     if (s->cached >= 0 && s->prefix == prefix) return DQ_OK;
     drop_prefix(s);
     if (prefix->n == 0) return DQ_OK;
     if (!g->plain) DQ_TRY(dq_kv_cached_floor(&floor, s->r, 1, err));
-    DQ_TRY(plan_begin(&p, s, g->a, 1, prefix->n, 0, err));
+    DQ_TRY(batch_begin(&p, s, g->a, 1, prefix->n, 0, err));
     s->cached = open_seq(s, -1, err);
     if (s->cached < 0) return err->code;
     s->prefix = prefix;
-    plan_sequence(&p, s->cached);
-    plan_rows(&p, prefix->ids, prefix->n, 0);
-    DQ_TRY(plan_run(&p, &hidden, err));
-    return g->plain ? DQ_OK : plan_compress(&p, &floor, err);
+    batch_sequence(&p, s->cached);
+    batch_rows(&p, prefix->ids, prefix->n, 0);
+    DQ_TRY(batch_run(&p, &hidden, err));
+    return g->plain ? DQ_OK : batch_compress(&p, &floor, err);
 }
 
 static dq_status score_group(pass_group *g, dq_err *err)
@@ -598,28 +598,28 @@ static dq_status open_sequences(window_group *g, dq_err *err)
 
 static dq_status score_whole(window_group *g, dq_err *err)
 {
-    pass_plan p;
-    DQ_TRY(plan_begin(&p, g->s, g->a, g->n, g->rows, g->scored, err));
+    pass_batch p;
+    DQ_TRY(batch_begin(&p, g->s, g->a, g->n, g->rows, g->scored, err));
     DQ_TRY(open_sequences(g, err));
     for (int64_t i = 0; i < g->n; i++) {
         const dq_window *w = &g->w[i];
         const int64_t base = p.n_rows;
-        plan_sequence(&p, g->seq[i]);
-        plan_rows(&p, w->ids, w->n, 0);
+        batch_sequence(&p, g->seq[i]);
+        batch_rows(&p, w->ids, w->n, 0);
         for (int64_t t = w->first; t + 1 < w->n + w->past; t++)
-            plan_ask(&p, base + t, w->ids[t + 1], 0);
+            batch_ask(&p, base + t, w->ids[t + 1], 0);
     }
     g->s->work.cached.missed += g->n;
-    return plan_answer(&p, g->state, g->out, err);
+    return batch_answer(&p, g->state, g->out, err);
 }
 
-static dq_status plan_columns(const window_group *g, pass_plan *p, int64_t from, int64_t to,
-                              dq_err *err)
+static dq_status batch_columns(const window_group *g, pass_batch *p, int64_t from, int64_t to,
+                               dq_err *err)
 {
-    DQ_TRY(plan_begin(p, g->s, g->a, g->n, g->n * (to - from), 0, err));
+    DQ_TRY(batch_begin(p, g->s, g->a, g->n, g->n * (to - from), 0, err));
     for (int64_t i = 0; i < g->n; i++) {
-        plan_sequence(p, g->seq[i]);
-        plan_rows(p, g->w[i].ids + from, to - from, from);
+        batch_sequence(p, g->seq[i]);
+        batch_rows(p, g->w[i].ids + from, to - from, from);
     }
     return DQ_OK;
 }
@@ -652,10 +652,10 @@ static dq_status run_pieces(const window_group *g, dq_err *err)
     const int64_t piece = piece_of(g->s), n = g->w->n;
     for (int64_t from = g->w->first; from < n; from += piece) {
         const int64_t to = n - from > piece ? from + piece : n;
-        pass_plan p;
+        pass_batch p;
         dq_mat hidden;
-        DQ_TRY(plan_columns(g, &p, from, to, err));
-        DQ_TRY(plan_run(&p, &hidden, err));
+        DQ_TRY(batch_columns(g, &p, from, to, err));
+        DQ_TRY(batch_run(&p, &hidden, err));
         DQ_TRY(gather_columns(g, hidden, from, to, err));
         const int64_t scored = scored_of(g->w, from, to);
         int32_t *pos = dq_alloc(g->a, (size_t)(to - from), sizeof *pos, err);
@@ -664,7 +664,7 @@ static dq_status run_pieces(const window_group *g, dq_err *err)
         for (int64_t i = 0; i < g->n; i++)
             DQ_TRY(dq_kv_cached_reads(&g->s->work.cached, g->s->r, g->seq[i], pos, scored, err));
         /* does not count as cost of a context */
-        if (to < n) DQ_TRY(plan_compress(&p, NULL, err));
+        if (to < n) DQ_TRY(batch_compress(&p, NULL, err));
     }
     return DQ_OK;
 }
@@ -672,15 +672,15 @@ static dq_status run_pieces(const window_group *g, dq_err *err)
 static dq_status score_pieces(window_group *g, dq_err *err)
 {
     dq_scorer *s = g->s;
-    pass_plan p;
+    pass_batch p;
     dq_kv_bytes floor;
     dq_mat hidden;
     DQ_TRY(dq_kv_cached_floor(&floor, s->r, g->n, err));
     DQ_TRY(open_sequences(g, err));
     if (g->w->first > 0) {
-        DQ_TRY(plan_columns(g, &p, 0, g->w->first, err));
-        DQ_TRY(plan_run(&p, &hidden, err));
-        DQ_TRY(plan_compress(&p, &floor, err));
+        DQ_TRY(batch_columns(g, &p, 0, g->w->first, err));
+        DQ_TRY(batch_run(&p, &hidden, err));
+        DQ_TRY(batch_compress(&p, &floor, err));
     } else {
         s->work.cached.missed += g->n;
     }
@@ -819,13 +819,13 @@ void dq_kv_cached_report(dq_kv_cached *cached, const dq_evict_report *report, in
 static dq_status run_rows(dq_scorer *s, dq_arena *a, int32_t seq, const int32_t *ids, int64_t begin,
                           int64_t end, const dq_attention_spans *spans, dq_err *err)
 {
-    pass_plan plan;
+    pass_batch batch;
     dq_mat hidden;
-    DQ_TRY(plan_begin(&plan, s, a, 1, end - begin, 0, err));
-    plan.spans = spans;
-    plan_sequence(&plan, seq);
-    plan_rows(&plan, ids + begin, end - begin, begin);
-    DQ_TRY(plan_run(&plan, &hidden, err));
+    DQ_TRY(batch_begin(&batch, s, a, 1, end - begin, 0, err));
+    batch.spans = spans;
+    batch_sequence(&batch, seq);
+    batch_rows(&batch, ids + begin, end - begin, begin);
+    DQ_TRY(batch_run(&batch, &hidden, err));
     return dq_backend_sync(dq_runner_backend(s->r), err);
 }
 
@@ -938,7 +938,7 @@ typedef struct run {
     dq_generate_result *out; /* [spec->n] */
     const group *g;
     dq_arena *a;
-    pass_plan plan;    /* of the pass at hand */
+    pass_batch batch;  /* of the pass at hand */
     float *state;      /* [g->n][dim], backend memory */
     int32_t *seq;      /* [g->n]; -1: not open */
     int32_t beginning; /* sequence of the shared ids; -1: not open */
@@ -963,7 +963,7 @@ static dq_status run_begin(run *x, dq_err *err)
     for (size_t i = 0; x->seq && i < n; i++) x->seq[i] = -1;
     x->answer.top1 = dq_alloc(x->a, n, sizeof *x->answer.top1, err);
     x->answer.logp = dq_alloc(x->a, n, sizeof *x->answer.logp, err);
-    DQ_TRY(plan_begin(&x->plan, x->s, x->a, x->g->n, x->g->rows, x->g->n, err));
+    DQ_TRY(batch_begin(&x->batch, x->s, x->a, x->g->n, x->g->rows, x->g->n, err));
     if (x->spec->measure) DQ_TRY(dq_kv_cached_floor(&x->floor, r, x->g->n, err));
     x->state = b->ops->alloc(b, n * (size_t)dq_runner_model(r)->dim * sizeof *x->state);
     if (!x->state) {
@@ -976,9 +976,9 @@ static dq_status run_begin(run *x, dq_err *err)
 static dq_status ask(run *x, dq_err *err)
 {
     const dq_model *m = dq_runner_model(x->s->r);
-    const dq_mat state = {.p = x->state, .rows = x->plan.n_requested, .cols = m->dim};
-    DQ_TRY(plan_answer(&x->plan, state, x->answer, err));
-    return dq_score_check_logp(m, x->answer.logp, x->plan.n_requested, err);
+    const dq_mat state = {.p = x->state, .rows = x->batch.n_requested, .cols = m->dim};
+    DQ_TRY(batch_answer(&x->batch, state, x->answer, err));
+    return dq_score_check_logp(m, x->answer.logp, x->batch.n_requested, err);
 }
 
 static const dq_generate_prompt *prompt_of(const run *x, int64_t i)
@@ -1000,33 +1000,33 @@ static dq_status run_prompts(run *x, dq_err *err)
     if (shared) { /* is computed once */
         x->beginning = open_seq(x->s, -1, err);
         if (x->beginning < 0) return err->code;
-        plan_sequence(&x->plan, x->beginning);
-        plan_rows(&x->plan, prompt_of(x, 0)->ids, shared, 0);
-        DQ_TRY(plan_run(&x->plan, &hidden, err));
-        plan_clear(&x->plan);
+        batch_sequence(&x->batch, x->beginning);
+        batch_rows(&x->batch, prompt_of(x, 0)->ids, shared, 0);
+        DQ_TRY(batch_run(&x->batch, &hidden, err));
+        batch_clear(&x->batch);
     }
     for (int64_t i = 0; i < x->g->n; i++) {
         const dq_generate_prompt *p = prompt_of(x, i);
         const int64_t end = context_of(x, p);
         x->seq[i] = open_seq(x->s, x->beginning, err);
         if (x->seq[i] < 0) return err->code;
-        plan_sequence(&x->plan, x->seq[i]);
-        plan_rows(&x->plan, p->ids + shared, end - shared, shared);
-        if (!split) plan_ask(&x->plan, x->plan.n_rows - 1, -1, i);
+        batch_sequence(&x->batch, x->seq[i]);
+        batch_rows(&x->batch, p->ids + shared, end - shared, shared);
+        if (!split) batch_ask(&x->batch, x->batch.n_rows - 1, -1, i);
         x->s->work.tokens += p->n;
     }
     close_one(x, &x->beginning);
-    DQ_TRY(split ? plan_run(&x->plan, &hidden, err) : ask(x, err));
-    DQ_TRY(plan_compress(&x->plan, x->spec->measure ? &x->floor : NULL, err));
+    DQ_TRY(split ? batch_run(&x->batch, &hidden, err) : ask(x, err));
+    DQ_TRY(batch_compress(&x->batch, x->spec->measure ? &x->floor : NULL, err));
     if (!split) return DQ_OK;
     /* The tokens after the contexts. */
-    plan_clear(&x->plan);
+    batch_clear(&x->batch);
     for (int64_t i = 0; i < x->g->n; i++) {
         const dq_generate_prompt *p = prompt_of(x, i);
         const int64_t from = context_of(x, p);
-        plan_sequence(&x->plan, x->seq[i]);
-        plan_rows(&x->plan, p->ids + from, p->n - from, from);
-        plan_ask(&x->plan, x->plan.n_rows - 1, -1, i);
+        batch_sequence(&x->batch, x->seq[i]);
+        batch_rows(&x->batch, p->ids + from, p->n - from, from);
+        batch_ask(&x->batch, x->batch.n_rows - 1, -1, i);
     }
     return ask(x, err);
 }
@@ -1034,25 +1034,26 @@ static dq_status run_prompts(run *x, dq_err *err)
 /* Feeds the last id of every living sequence; all have equally many new ids. */
 static dq_status run_step(run *x, int64_t fed, dq_err *err)
 {
-    plan_clear(&x->plan);
+    batch_clear(&x->batch);
     for (int64_t i = 0; i < x->g->n; i++) {
         if (x->seq[i] < 0) continue;
-        plan_sequence(&x->plan, x->seq[i]);
-        plan_rows(&x->plan, &x->out[x->g->prompt[i]].ids[fed - 1], 1, prompt_of(x, i)->n + fed - 1);
-        plan_ask(&x->plan, x->plan.n_rows - 1, -1, i);
+        batch_sequence(&x->batch, x->seq[i]);
+        batch_rows(&x->batch, &x->out[x->g->prompt[i]].ids[fed - 1], 1,
+                   prompt_of(x, i)->n + fed - 1);
+        batch_ask(&x->batch, x->batch.n_rows - 1, -1, i);
     }
-    x->s->work.tokens += x->plan.n_rows;
+    x->s->work.tokens += x->batch.n_rows;
     DQ_TRY(ask(x, err));
     if (fed % piece_of(x->s) != 0) return DQ_OK;
-    return plan_compress(&x->plan, NULL, err); /* not part of what a prompt took */
+    return batch_compress(&x->batch, NULL, err); /* not part of what a prompt took */
 }
 
 /* Takes the pass's results and closes ended sequences; returns how many live. */
 static int64_t take(run *x)
 {
     int64_t alive = 0;
-    for (int64_t q = 0; q < x->plan.n_requested; q++) {
-        const int64_t i = x->plan.value[q], prompt = x->g->prompt[i];
+    for (int64_t q = 0; q < x->batch.n_requested; q++) {
+        const int64_t i = x->batch.value[q], prompt = x->g->prompt[i];
         const dq_generate_spec *spec = x->spec;
         const dq_generate_prompt *p = &spec->prompt[prompt];
         const int32_t id = x->answer.top1[q];

@@ -245,7 +245,7 @@ static dq_tensor matrix(const char *name, dq_dtype type, int64_t rows, int64_t c
         .name = name, .dtype = type, .n_dims = 2, .shape = {rows, cols}, .data = data};
 }
 
-static dq_status plan_codes(dq_export *x, int64_t row, dq_err *err)
+static dq_status layout_codes(dq_export *x, int64_t row, dq_err *err)
 {
     const dq_weight *w = &x->weight[row];
     dq_export_row *r = &x->row[row];
@@ -585,7 +585,7 @@ static dq_status gguf_check(dq_export *x, dq_err *err)
 }
 
 /* A row's values become codes in blocks, or a plain type. */
-static dq_status plan_values(dq_export_slot *s, dq_export *x, int64_t row, dq_err *err)
+static dq_status layout_values(dq_export_slot *s, dq_export *x, int64_t row, dq_err *err)
 {
     const dq_weight *w = &x->weight[row];
     dq_export_row *r = &x->row[row];
@@ -637,7 +637,7 @@ static dq_status gguf_tensor(dq_export *x, int64_t row, dq_err *err)
     if (!name)
         return dq_fail(err, DQ_MISMATCH, "%s: %s: no Llama of GGUF has such a tensor", m->path,
                        w->name);
-    DQ_TRY(plan_values(s, x, row, err));
+    DQ_TRY(layout_values(s, x, row, err));
     s->tensor.name = name;
     s->pair_rows = pairs ? m->map.head_dim : 0;
     x->row[row].bytes = (int64_t)dq_tensor_bytes(&s->tensor);
@@ -744,7 +744,7 @@ static dq_status gguf_head(const char **out, size_t *len, dq_export *x, dq_err *
 
 /* ---- Plan ---- */
 
-static dq_status plan_tensor(dq_export *x, int64_t row, const dq_payload *p, dq_err *err)
+static dq_status layout_tensor(dq_export *x, int64_t row, const dq_payload *p, dq_err *err)
 {
     const dq_weight *w = &x->weight[row];
     dq_export_row *r = &x->row[row];
@@ -759,7 +759,7 @@ static dq_status plan_tensor(dq_export *x, int64_t row, const dq_payload *p, dq_
     if (coded) {
         r->why = reason(x, w, err);
         if (err->code != DQ_OK) return err->code;
-        if (!r->why) return plan_codes(x, row, err);
+        if (!r->why) return layout_codes(x, row, err);
         if (!all && !x->set.values && !dq_weight_is_affine(w))
             return dq_fail_with(err, DQ_MISMATCH,
                                 (dq_remedy){.code = DQ_REMEDY_EXPORT_TYPE,
@@ -850,7 +850,7 @@ static const char *row_name(const void *x, int64_t i)
 }
 
 /* Rows and slots in the order of the files. */
-static dq_status plan_tensors(dq_export *x, dq_err *err)
+static dq_status layout_tensors(dq_export *x, dq_err *err)
 {
     enum { SLOTS = 4 }; /* of a tensor */
     const size_t n = (size_t)dq_container_source(x->model->container).count;
@@ -870,7 +870,7 @@ static dq_status plan_tensors(dq_export *x, dq_err *err)
         if (!name || row == source.count || !source.find(source.arg, name, &x->weight[row]))
             continue;
         const int64_t slots = x->n_slots;
-        DQ_TRY(plan_tensor(x, row, p, err));
+        DQ_TRY(layout_tensor(x, row, p, err));
         x->info.n_rows += x->n_slots > slots;
     }
     if (x->set.form == DQ_EXPORT_COMPRESSED_TENSORS && x->info.n_packed == 0)
@@ -1146,7 +1146,7 @@ static dq_status add_shard(dq_export *x, int shard, int64_t *first, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status plan_files(dq_export *x, dq_err *err)
+static dq_status layout_files(dq_export *x, dq_err *err)
 {
     enum { TEXTS = 3 };
     const size_t n = (size_t)(x->model->container->n_payloads + x->n_shards + TEXTS);
@@ -1183,7 +1183,7 @@ dq_status dq_export_open(dq_export **out, const dq_model *m, const dq_export_set
     x->out.file.fd = -1;
     x->info.has_logit = m->logit.bits != dq_logit_plain.bits;
     x->info.has_kv = !dq_kv_config_same(&m->kv, &dq_kv_config_plain);
-    if (plan_tensors(x, err) != DQ_OK || plan_files(x, err) != DQ_OK) {
+    if (layout_tensors(x, err) != DQ_OK || layout_files(x, err) != DQ_OK) {
         dq_export_close(x);
         return err->code;
     }

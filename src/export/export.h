@@ -1,7 +1,7 @@
 /* export: a container as what other programs load: a folder of Hugging Face form, with codes as
- * compressed-tensors packs them or values, or one GGUF file with codes in blocks of ggml. Plan
- * first, then write; the plan reads no weights, but for GGUF scales and zero points, which decide
- * about types.
+ * compressed-tensors packs them or values, or one GGUF file with codes in blocks of ggml. The
+ * layout first, then the bytes; it reads no weights, but for GGUF scales and zero points, which
+ * decide about types.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_EXPORT_H
 #define DQ_EXPORT_H
@@ -108,7 +108,7 @@ typedef enum dq_export_kind {
     DQ_EXPORT_SHAPE,  /* rows, cols */
     DQ_EXPORT_ZEROS,  /* zero points, packed along the rows */
     DQ_EXPORT_BLOCKS, /* codes and scales in blocks of ggml, bytes of a row */
-    DQ_EXPORT_OWN     /* bytes that were made with the plan */
+    DQ_EXPORT_OWN     /* bytes that were made with the layout */
 } dq_export_kind;
 
 typedef struct dq_export_slot {

@@ -7,7 +7,7 @@
 
 #include <stdatomic.h>
 
-/* A checkpoint becomes a container: plan, scan (finds values that are not finite, decides the type
+/* A checkpoint becomes a container: layout, scan (finds values that are not finite, decides the type
  * of scales, hashes the source), then write, which a later process may finish. */
 
 enum { DQ_QUANTIZE_METHODS = 2 };
@@ -23,6 +23,6 @@ dq_status dq_quantize_tensor_error(dq_quant_error *e, const dq_quantize_tensor *
 extern const dq_quantize_rates dq_quantize_rates_usual;
 
 /* Sizes depend on the type of scales: called before and after the scan. */
-dq_status dq_quantize_plan_slots(dq_quantizer *q, dq_err *err);
+dq_status dq_quantize_layout_slots(dq_quantizer *q, dq_err *err);
 
 #endif

@@ -148,8 +148,8 @@ dq_scale_mode dq_quantize_mode(dq_scale_mode mode, int bits, bool fed)
     return fed || bits > DQ_QUANTIZE_EMBED_BITS ? DQ_SEARCH : DQ_ASYM;
 }
 
-static dq_status plan_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t,
-                             const dq_quantize_choice *c, dq_err *err)
+static dq_status layout_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t,
+                               const dq_quantize_choice *c, dq_err *err)
 {
     dq_quantize_tensor *x = &q->tensor[i];
     x->t = t;
@@ -220,7 +220,7 @@ static bool is_left_out(const dq_quantizer *q, const char *name)
     return false;
 }
 
-static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
+static dq_status layout_tensors(dq_quantizer *q, dq_err *err)
 {
     int n_names = 0;
     int64_t n = q->checkpoint->count, kept = 0;
@@ -266,7 +266,7 @@ static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
     for (int64_t i = 0; i < n; i++) {
         const dq_tensor *t = &q->checkpoint->tensor[i];
         if (dq_tensor_numel(t) == 0 || is_left_out(q, t->name)) continue; /* nothing needs it */
-        DQ_TRY(plan_tensor(q, kept, t, &choice[i], err));
+        DQ_TRY(layout_tensor(q, kept, t, &choice[i], err));
         q->info.n_packed += q->tensor[kept].format != NULL;
         q->info.n_fed += q->tensor[kept].format != NULL && q->tensor[kept].is_fed;
         q->info.n_skipped += q->skipped[kept++];
@@ -385,7 +385,7 @@ static dq_status tensor_slots(dq_quantizer *q, int64_t i, dq_err *err)
     return err->code;
 }
 
-dq_status dq_quantize_plan_slots(dq_quantizer *q, dq_err *err)
+dq_status dq_quantize_layout_slots(dq_quantizer *q, dq_err *err)
 {
     dq_container_skeleton *s = &q->skeleton;
     int64_t max = DQ_MAX_PARTS * q->info.n_tensors + q->n_blobs;
@@ -465,7 +465,7 @@ static dq_status list_payloads(dq_quantizer *q, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status plan_make(dq_quantizer *q, const char *model, dq_err *err)
+static dq_status layout_make(dq_quantizer *q, const char *model, dq_err *err)
 {
     dq_container_skeleton *s = &q->skeleton;
     dq_kv_spec spec;
@@ -511,7 +511,7 @@ static dq_status plan_make(dq_quantizer *q, const char *model, dq_err *err)
     if (set->embed_bits == DQ_QUANTIZE_BITS_AUTO)
         set->embed_bits = set->bits > DQ_QUANTIZE_EMBED_BITS ? set->bits : DQ_QUANTIZE_EMBED_BITS;
     if (set->head_bits == DQ_QUANTIZE_BITS_AUTO) set->head_bits = tied ? 0 : set->embed_bits;
-    DQ_TRY(plan_tensors(q, err));
+    DQ_TRY(layout_tensors(q, err));
     char *text = NULL;
     json_t *r = NULL;
     if (dq_quantize_recipe_of(&r, &q->set, err) == DQ_OK)
@@ -529,7 +529,7 @@ static dq_status plan_make(dq_quantizer *q, const char *model, dq_err *err)
     if (q->set.method) dq_os_arithmetic(s->arithmetic);
     s->logit = q->set.logit;
     s->kv = q->set.kv;
-    return dq_quantize_plan_slots(q, err);
+    return dq_quantize_layout_slots(q, err);
 }
 
 dq_status dq_quantize_open(dq_quantizer **out, const char *model, const dq_quantize_settings *s,
@@ -542,7 +542,7 @@ dq_status dq_quantize_open(dq_quantizer **out, const char *model, const dq_quant
     q->arena = arena;
     q->set = *s;
     q->rates = dq_quantize_rates_usual;
-    if (plan_make(q, model, err) != DQ_OK) {
+    if (layout_make(q, model, err) != DQ_OK) {
         dq_quantize_close(q);
         return err->code;
     }

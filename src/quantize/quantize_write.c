@@ -711,7 +711,7 @@ static dq_status scan_source(dq_quantizer *q, dq_err *err)
         return dq_fail(err, DQ_STOPPED, "interrupted before anything was written");
     }
     if (err->code != DQ_OK) return dq_in(err, "%s: ", q->dir);
-    return dq_quantize_plan_slots(q, err);
+    return dq_quantize_layout_slots(q, err);
 }
 
 /* The second half of quantize.h. Ranks write payloads where they belong; the journal is that of

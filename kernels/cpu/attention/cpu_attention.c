@@ -944,11 +944,11 @@ static void attend_block(const work *w, scratch *s, int64_t ld, const dq_kv_rows
 }
 
 /* Rows per block and the scratch that goes with them, for the longest list of the call. */
-typedef struct plan {
+typedef struct layout {
     int64_t keys, block_rows;
     int slots;
     size_t bytes;
-} plan;
+} layout;
 
 int64_t dq_cpu_max_keys(const dq_attend_args *args)
 {
@@ -962,7 +962,7 @@ int64_t dq_cpu_max_keys(const dq_attend_args *args)
     return max;
 }
 
-static void run_task(const work *w, const dq_cpu_task *t, const plan *p, void *block)
+static void run_task(const work *w, const dq_cpu_task *t, const layout *p, void *block)
 {
     const dq_attend_args *args = w->args;
     const dq_kv_list *list =
@@ -1026,7 +1026,7 @@ void dq_cpu_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
     if (b->err.code != DQ_OK) return;
     work w = {.cpu = dq_cpu_of(b), .simd = dq_cpu_of(b)->simd, .args = args, .dst = dst};
     const dq_head_order *map = args->attn->map;
-    plan p = {.keys = dq_cpu_max_keys(args), .block_rows = DQ_PAGE_TOKENS, .slots = map->n_maps};
+    layout p = {.keys = dq_cpu_max_keys(args), .block_rows = DQ_PAGE_TOKENS, .slots = map->n_maps};
     const bool tiles = dq_logit_by_tile(args->logit);
     const int useful = map->n_q < MAX_SLOTS ? map->n_q : MAX_SLOTS;
     if (!tiles) p.block_rows = dq_cpu_block_rows(p.keys, map->n_maps);

@@ -54,10 +54,10 @@ static void collect(dq_outliers *o, const dq_model *m, dq_backend *b, const dq_s
 {
     dq_err err = {0};
     dq_runner *r = NULL;
-    const dq_outlier_plan plan = {.max_rows = max_rows, .walks = walks};
+    const dq_outlier_walk_how how = {.max_rows = max_rows, .walks = walks};
     must(dq_outliers_init(o, m, DQ_DETAIL_ALL, &err), &err);
     must(dq_runner_new(&r, m, b, &dq_kv_plain, &err), &err);
-    must(dq_outlier_walk_collect(o, r, s, &plan, &err), &err);
+    must(dq_outlier_walk_collect(o, r, s, &how, &err), &err);
     assert_int_equal(o->n_rows, s->cu[s->n]);
     dq_runner_free(r);
 }
@@ -189,7 +189,7 @@ TEST(test_batching)
 
 /* What the layers of each block have, as bytes. */
 static void compute_blocks(dq_strbuf *bytes, const dq_model *m, dq_backend *b,
-                           const dq_sequences *s, const dq_outlier_plan *plan)
+                           const dq_sequences *s, const dq_outlier_walk_how *how)
 {
     dq_err err = {0};
     dq_runner *r = NULL;
@@ -198,7 +198,7 @@ static void compute_blocks(dq_strbuf *bytes, const dq_model *m, dq_backend *b,
         dq_outliers o;
         dq_outlier_walk *w;
         must(dq_outliers_init(&o, m, DQ_DETAIL_ALL, &err), &err);
-        must(dq_outlier_walk_new(&w, &o, m, s, plan, &err), &err);
+        must(dq_outlier_walk_new(&w, &o, m, s, how, &err), &err);
         must(dq_outlier_walk_run(w, r, (int)i, &err), &err);
         for (int l = 0; l < m->n_layers; l++) must(dq_outliers_put(&o, l, &bytes[i], &err), &err);
         dq_outlier_walk_free(w);
@@ -251,16 +251,16 @@ TEST(test_blocks)
     dq_sequences s = given_sequences(json_object_get(x, "sequences"));
     dq_model *m = given_model(DQ_TEST_DIR "/golden/models/%s",
                               json_string_value(json_object_get(x, "model")));
-    const dq_outlier_plan plan = {.max_rows = 1, .walks = 1};
+    const dq_outlier_walk_how how = {.max_rows = 1, .walks = 1};
     dq_strbuf bytes[DQ_OUTLIER_BLOCKS] = {{0}};
     dq_err err = {0};
     dq_outliers whole, merged;
     dq_outlier_walk *w;
     int64_t rows = 0;
     collect(&whole, m, f->backend, &s, 1, 1);
-    compute_blocks(bytes, m, f->backend, &s, &plan);
+    compute_blocks(bytes, m, f->backend, &s, &how);
     must(dq_outliers_init(&merged, m, DQ_DETAIL_ALL, &err), &err);
-    must(dq_outlier_walk_new(&w, &merged, m, &s, &plan, &err), &err);
+    must(dq_outlier_walk_new(&w, &merged, m, &s, &how, &err), &err);
     const int n = dq_outlier_walk_blocks(w);
     assert_int_equal(n, s.n);
     for (int i = n - 1; i >= 0; i--) {
@@ -302,7 +302,7 @@ TEST(test_refusals)
     const fixture *f = *case_state;
     dq_model *m = given_model(DQ_TEST_DIR "/golden/models/%s", "diffllama-f32");
     const int64_t cu[] = {0, 2, 3};
-    const dq_outlier_plan plan = {.max_rows = 4096, .walks = 3};
+    const dq_outlier_walk_how how = {.max_rows = 4096, .walks = 3};
     for (int turn = 0; turn < 2; turn++) {
         const int32_t ids[] = {1, 2, turn ? 256 : -1};
         const dq_sequences s = {.n = 2, .cu = cu, .ids = ids};
@@ -311,7 +311,7 @@ TEST(test_refusals)
         dq_runner *r = NULL;
         must(dq_outliers_init(&o, m, DQ_DETAIL_ALL, &err), &err);
         must(dq_runner_new(&r, m, f->backend, &dq_kv_plain, &err), &err);
-        assert_int_equal(dq_outlier_walk_collect(&o, r, &s, &plan, &err), DQ_MISMATCH);
+        assert_int_equal(dq_outlier_walk_collect(&o, r, &s, &how, &err), DQ_MISMATCH);
         assert_non_null(strstr(err.text, "outside the vocabulary"));
         dq_runner_free(r);
         dq_outliers_free(&o);
@@ -325,7 +325,7 @@ TEST(test_refusals)
     m->max_positions = 1;
     must(dq_outliers_init(&o, m, DQ_DETAIL_ALL, &err), &err);
     must(dq_runner_new(&r, m, f->backend, &dq_kv_plain, &err), &err);
-    assert_int_equal(dq_outlier_walk_collect(&o, r, &s, &plan, &err), DQ_MISMATCH);
+    assert_int_equal(dq_outlier_walk_collect(&o, r, &s, &how, &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "positions"));
     m->max_positions = positions;
     dq_runner_free(r);

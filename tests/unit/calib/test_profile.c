@@ -148,10 +148,10 @@ static void collect(dq_outliers *o, const dq_model *m, const dq_sequences *s, in
     dq_err err = {0};
     dq_runner *r = NULL;
     dq_backend *b = given_backend(threads);
-    const dq_outlier_plan plan = {.max_rows = max_rows, .walks = 1};
+    const dq_outlier_walk_how how = {.max_rows = max_rows, .walks = 1};
     must(dq_outliers_init(o, m, DQ_DETAIL_ALL, &err), &err);
     must(dq_runner_new(&r, m, b, &dq_kv_plain, &err), &err);
-    must(dq_outlier_walk_collect(o, r, s, &plan, &err), &err);
+    must(dq_outlier_walk_collect(o, r, s, &how, &err), &err);
     dq_runner_free(r);
     dq_backend_close(b);
 }

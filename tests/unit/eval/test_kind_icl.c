@@ -79,7 +79,7 @@ static int first_ids(dq_eval *e, dq_err *err)
 }
 
 /* Loads and encodes. */
-static dq_icl_plan *plan(rig *x)
+static dq_icl_layout *plan(rig *x)
 {
     dq_eval_source *s = &x->source[0];
     if (s->kind->load(&x->e, s, &x->err) != DQ_OK) return NULL;
@@ -100,7 +100,7 @@ static void check_item(const rig *x, const dq_eval_row *row, int64_t i, const js
     const dq_requests *q = &x->e.ids[0].req;
     const dq_shared_prefix *shared_prefix = dq_items_shared_prefix(q, i);
     const dq_request *r = &q->req[q->at[i]];
-    const dq_icl_plan *p = x->e.ids[0].own;
+    const dq_icl_layout *p = x->e.ids[0].own;
     const json_t *lls = json_object_get(want, "ll");
     int64_t sum = 0, n = 0;
     for (int64_t k = 0; k < shared_prefix->n; k++) sum += shared_prefix->ids[k] * ++n;
@@ -162,7 +162,7 @@ TEST(test_nested)
     x.s.shots[2] = 7;
     x.s.runs = 3;
     x.s.orders = 3;
-    const dq_icl_plan *p = plan(&x);
+    const dq_icl_layout *p = plan(&x);
     assert_non_null(p);
     assert_int_equal(p->n_blocks, 3 * (3 + 2));
     assert_int_equal(p->n_shots, 3);
@@ -196,7 +196,7 @@ TEST(test_orders)
         x.s.shots[0] = N;
         x.s.runs = 1;
         x.s.order = (dq_icl_order)o;
-        const dq_icl_plan *p = plan(&x);
+        const dq_icl_layout *p = plan(&x);
         assert_non_null(p);
         const dq_icl_data *d = x.source[0].own;
         assert_int_equal(p->n_shots, 1);
@@ -218,7 +218,7 @@ TEST(test_shared)
     rig x;
     int64_t naive, shared;
     rig_open(&x, "diffllama", "trec");
-    const dq_icl_plan *p = plan(&x);
+    const dq_icl_layout *p = plan(&x);
     assert_non_null(p);
     const dq_requests *q = &x.e.ids[0].req;
     assert_int_equal(q->n_shared_prefixes, 4);
@@ -276,7 +276,7 @@ TEST(test_does_not_fit)
     x.s.shots[2] = 14; /* 14 demonstrations are left, too many tokens for 512 positions */
     x.s.shots[3] = 99;
     x.s.n_shots = 4;
-    const dq_icl_plan *p = plan(&x);
+    const dq_icl_layout *p = plan(&x);
     assert_non_null(p);
     assert_int_equal(p->demos, 14);
     assert_int_equal(p->demos_dropped, 1);
@@ -347,7 +347,7 @@ TEST(test_points)
                               {.acc = {0.2, 0}},
                               {.acc = {0.8, 0}},
                               {.acc = {0.9, 0}}};
-    const dq_icl_plan p = {.block = block, .n_blocks = 5};
+    const dq_icl_layout p = {.block = block, .n_blocks = 5};
     dq_icl_point x = dq_icl_point_of(&p, s, 1, false);
     assert_int_equal(x.blocks, 2);
     assert_true(fabs(x.mean - 0.6) < 1e-12 && fabs(x.std - sqrt(0.02)) < 1e-12);

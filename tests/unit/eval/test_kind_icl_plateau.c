@@ -91,8 +91,8 @@ TEST(test_coverage)
 TEST(test_range)
 {
     static const dq_icl_task task = {.name = "t"};
-    dq_icl_plan plan[] = {{.shots = {1, 10, 25, 50, 100, 200}, .n_shots = 6},
-                          {.shots = {1, 10, 25, 50, 100}, .n_shots = 5}};
+    dq_icl_layout plan[] = {{.shots = {1, 10, 25, 50, 100, 200}, .n_shots = 6},
+                            {.shots = {1, 10, 25, 50, 100}, .n_shots = 5}};
     dq_icl_settings s = {.task = &task};
     dq_eval_source source = {.kind = &dq_eval_icl_kind, .settings = &s};
     dq_eval_ids ids[] = {{.own = &plan[0]}, {.own = &plan[1], .model = 1}};
