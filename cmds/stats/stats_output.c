@@ -1111,7 +1111,7 @@ dq_status cmd_stats_print(const cmd_stats_entry *e, int n, int n_places, bool la
     dq_table *t = NULL;
     printf("Largest magnitudes, all layers, heads and maps together\n\n");
     for (int k = 0; k < DQ_N_TABLE5; k++) {
-        if (k) dq_table_rule(t);
+        if (t && k) dq_table_rule(t);
         for (int i = 0; i < n; i++) {
             const of_entry at = {.e = &e[i], .k = k};
             dq_table_add_rows(&t, table5_cells, &at, false, err);

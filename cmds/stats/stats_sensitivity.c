@@ -589,10 +589,10 @@ dq_status cmd_stats_sensitivity_compute(cmd_stats_sensitivity_run *r, dq_err *er
 {
     for (int i = 0; i < r->n; i++) {
         dq_sensitivity *s = r->entry[i].sensitivity;
-        if (s->n_known)
+        if (s->n_known && r->out)
             dq_logger_note(r->logger, "%s: %lld of %lld units are known from %s",
                            r->entry[i].model->path, (long long)s->n_known, (long long)s->n,
-                           r->ledger.how.path);
+                           r->ledger.how.path ? r->ledger.how.path : r->out);
         dq_progress_begin(&r->bar, r->logger, r->entry[i].label, 1);
         s->work = (dq_plan_work){.step = dq_progress_step, .arg = &r->bar};
         dq_sensitivity_run(s, err);

@@ -606,7 +606,7 @@ static int64_t forecast_numbers(dq_forecast *f, double *x, bool take)
         if (!take) memcpy(x, l, sizeof *l);
         if (!take) x[0] = (double)l->n;
         if (take) memcpy(l, x, sizeof *l);
-        if (take) l->n = (int64_t)x[0];
+        if (take) l->n = (int64_t)fmin(x[0], 9e15); /* counts are exact up to there */
     }
     for (int64_t i = 0; x && i < n_maps; i++, x += MAPS) {
         dq_forecast_maps *m = i < f->n_clusters ? &f->maps_of[i] : &f->maps[i - f->n_clusters];
@@ -657,22 +657,32 @@ dq_status dq_sensitivity_take(void *arg, const json_t *line, bool told, dq_err *
     const json_t *local = json_object_get(line, "local");
     if (json_object_get(line, "forecast")) {
         const int64_t n = forecast_numbers(&s->forecast, NULL, true);
+        if (s->foretold || !dq_sensitivity_is_mine(s, s->n))
+            return dq_fail(err, DQ_DAMAGED, "the forecast is %s",
+                           s->foretold ? "there twice" : "not of this part");
         double *x = dq_block_new((size_t)n, sizeof *x, err);
-        if (x && dq_work_take_reals(x, n, line, "forecast", err) == DQ_OK)
-            forecast_numbers(&s->forecast, x, true);
+        if (x) dq_work_take_reals(x, n, line, "forecast", err);
+        for (int64_t i = 0; err->code == DQ_OK && i < n; i++) {
+            if (!(x[i] >= 0 && isfinite(x[i])))
+                dq_fail(err, DQ_DAMAGED, "\"forecast\" holds %g, which is no sum", x[i]);
+        }
+        if (err->code == DQ_OK) forecast_numbers(&s->forecast, x, true);
+        s->foretold = err->code == DQ_OK;
         dq_block_free(x);
-        s->foretold = true;
         return err->code;
     }
     if (!json_is_integer(json_object_get(line, "unit")) || at < 0 || at >= s->n)
         return dq_fail(err, DQ_DAMAGED, "has a unit that is none of 0 to %lld",
                        (long long)s->n - 1);
     dq_sensitivity_unit *u = &s->unit[at];
+    if (u->known || !dq_sensitivity_is_mine(s, at))
+        return dq_fail(err, DQ_DAMAGED, "unit %lld is %s", (long long)at,
+                       u->known ? "there twice" : "not of this part");
     DQ_TRY(dq_plan_take_nats(u->sums, s->text->n_clusters, line, "kld", err));
     if (local && !(json_is_real(local) && json_real_value(local) >= 0))
         return dq_fail(err, DQ_DAMAGED, "\"local\" holds what is no error");
     if (local) u->local = json_real_value(local);
-    s->n_known += !u->known;
+    s->n_known++;
     return conclude(s, u, err);
 }
 

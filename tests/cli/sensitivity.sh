@@ -98,7 +98,39 @@ done
 try 4 "other.shard: is a part of another run of dq stats than un1.shard" merge un1.shard other.shard un3.shard
 grep -v '"forecast"' un1.shard >lacks.shard
 try 4 "a part of the work lacks" merge lacks.shard un2.shard un3.shard
-rm -f un*.shard part.h5 other.shard lacks.shard
+hashed() { # hashed LINE: as a part has it
+    printf '%s %s\n' "$(printf '%s' "$1" | sha256sum | cut -c-64)" "$1"
+}
+added() { # added PART LINE TEXT: the part with that line before its end is refused, saying the text
+    {
+        sed '$d' "$1"
+        hashed "$2"
+        tail -1 "$1"
+    } >added.shard
+    others=
+    for part in un*.shard; do
+        [ "$part" = "$1" ] || others="$others $part"
+    done
+    # shellcheck disable=SC2086
+    try 3 "$3" merge added.shard $others
+}
+first=$(grep '"unit":0' un1.shard | cut -c66-)
+foretold=$(grep '"forecast"' un1.shard | cut -c66-)
+added un1.shard "$first" "unit 0 is there twice"
+added un2.shard "$first" "unit 0 is there twice"
+added un3.shard "$foretold" "the forecast is there twice"
+{
+    grep -v '"forecast"' un1.shard | sed '$d'
+    hashed "$(printf '%s' "$foretold" | sed 's/"forecast":"[^ ]* /"forecast":"nan /')"
+    tail -1 un1.shard
+} >added.shard
+try 3 'is no sum' merge added.shard un2.shard un3.shard
+{
+    sed '$d' un2.shard
+    hashed "$first"
+} >added.shard
+try 3 "unit 0 is not of this part" "$@" --shard 2/3 -o added.shard --resume
+rm -f un*.shard part.h5 other.shard lacks.shard added.shard
 
 # ---- a full disk: of scratch files nothing is left; where results alone do not fit, a run that resumes has them
 (
