@@ -249,7 +249,8 @@ typedef struct misfit {
     const dq_model *of; /* of the first */
 } misfit;
 
-/* Encodes the items as for a model without an end. */
+/* Encodes the items as for a model without an end, which knows all tokens: what is left out is not
+ * looked at closer. */
 static dq_status find_misfits(misfit *f, const dq_eval *e, int source, const dq_eval_model *m,
                               dq_arena *a, dq_err *err)
 {
@@ -259,6 +260,7 @@ static dq_status find_misfits(misfit *f, const dq_eval *e, int source, const dq_
     dq_eval alone = *e;
     dq_eval_ids ids = {.source = source};
     endless.max_positions = INT_MAX - 1;
+    endless.vocab = INT_MAX;
     one.m = &endless;
     alone.model = &one;
     alone.a = a;
