@@ -240,7 +240,7 @@ static bool is_in(const dq_plan_caches *c, int64_t window, dq_plan_caches_window
     return (window >= c->begin && window < c->end) == (which == DQ_PLAN_CACHES_SEARCH);
 }
 
-/* of[window] within a which (NULL: not wanted) becomes its cluster, numbered from 0. */
+/* of[window] (NULL: not wanted) becomes its cluster among such windows, numbered from 0. */
 static dq_status number_clusters(int64_t *of, int64_t *n, const dq_plan_caches *c,
                                  dq_plan_caches_windows which, dq_err *err)
 {
@@ -308,9 +308,12 @@ static dq_status sums_of(dq_plan_sums *out, const dq_plan_caches *c, int cache, 
 {
     const size_t all = (size_t)c->win.n;
     double *sums = dq_block_new(2 * all, sizeof *sums, err);
-    int64_t *ids = dq_block_new(2 * all, sizeof *ids, err), *of = ids + all;
-    *out = (dq_plan_sums){.ids = ids, .kld = sums, .loss = sums + all};
-    if (!sums || !ids || number_clusters(of, &out->n, c, which, err) != DQ_OK) return err->code;
+    int64_t *ids = dq_block_new(2 * all, sizeof *ids, err);
+    *out = (dq_plan_sums){.ids = ids, .kld = sums};
+    if (!sums || !ids) return err->code;
+    int64_t *of = ids + all;
+    out->loss = sums + all;
+    DQ_TRY(number_clusters(of, &out->n, c, which, err));
     const dq_plan_cache *m = &c->list[cache], *other = less < 0 ? NULL : &c->list[less];
     for (int64_t x = 0; x < c->win.n; x++) {
         if (!is_in(c, x, which)) continue;

@@ -455,7 +455,7 @@ static int64_t numbers_bytes(const dq_calib_text *t, int64_t rows)
     return (2 * rows + 3 * t->n_ids) * (int64_t)sizeof(double);
 }
 
-static int64_t parts_bytes(const dq_plan_weights *p)
+static int64_t references_bytes(const dq_plan_weights *p)
 {
     int64_t n = 0;
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
@@ -512,7 +512,7 @@ dq_status dq_plan_memory(int64_t *out, const dq_plan_weights *p, dq_err *err)
                 hessians_bytes(p->model, dq_calib_pass_rows(&p->text[DQ_PLAN_CALIB])) +
                 end_bytes(p, tied ? DQ_PLAN_EMBED : DQ_PLAN_HEAD);
             const int64_t embed = tied ? 0 : end_bytes(p, DQ_PLAN_EMBED);
-            *out = parts_bytes(p) + logits_bytes(p) + (run > embed ? run : embed);
+            *out = references_bytes(p) + logits_bytes(p) + (run > embed ? run : embed);
         }
     }
     dq_quantize_close(q);
