@@ -1,21 +1,20 @@
-/* attention: attention in launches that pass strips on, one row of numbers per query head and
- * row:
- * 1. scores: S = scale * Q K^T of every page, to the strips. For a granularity above a row, the same kernel finds the
- *    largest |S| first, without strips.
- * 2. round_tiles, where the granularity is a tile; softmax rounds every other granularity itself, replaces S by exp(S - max)
- *    and keeps each row's sum.
+/* attention: attention in launches that pass strips on, one row of numbers per query head and row:
+ * 1. scores: S = scale * Q K^T of every page, to the strips. Where the granularity spans rows, the
+ *    same kernel finds the largest |S| first, without strips.
+ * 2. round_tiles, for the granularity `tile`; softmax rounds at every other one, replaces S by
+ *    exp(S - max) and keeps each row's sum.
  * 3. factors: what turns the exps of both maps into P1 - lambda P2, once per row and output head.
- * 4. values: D = P1 - lambda P2 of a page in shared memory, times V, pages in ascending order; D is never stored.
+ * 4. values: D = P1 - lambda P2 of a page in shared memory, times V, pages in ascending order.
  * 5. finish: rotation back, norm and scale of an output row.
- * Observers (observe.cu) read the strips between 3 and 4. A sum has one order, whatever the grid: one
- * thread owns it, or a fixed number of lanes is folded in halves.
- * The text of masks is quoted by rows of tests/simt/defects.tsv.
+ * Observers (observe.cu) read the strips between 3 and 4. A sum has one order, whatever the grid:
+ * one thread owns it, or a fixed number of lanes is folded in halves.
+ * tests/simt/defects.tsv quotes the text of masks.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/page.cuh"
 
 #include <math.h>
 
-/* ---------------------------------------------------------------------------------------- scores */
+/* ---- scores */
 
 /* Channels c0 .. c0+31 of the unit's rows of one query head, zero after its rows and after dim. */
 DQ_DEVICE void stage_queries(float *to, const dq_attention_units *u, const dq_attention_unit *w,
@@ -132,7 +131,7 @@ DQ_KERNEL(32) join(float *DQ_RESTRICT x, int cols)
     for (int i = (int)dq_lane(); i < cols; i += DQ_WARP) row[i] = dq_bits_f32(top);
 }
 
-/* --------------------------------------------------------------------------------------- softmax */
+/* ---- softmax */
 
 /* S on the grid of a group whose largest |S| is absmax. */
 DQ_DEVICE float rounded(float s, float absmax, float qmax)
@@ -144,8 +143,7 @@ DQ_DEVICE float rounded(float s, float absmax, float qmax)
     return dq_mul_rn(q, dq_div_rn(absmax, qmax));
 }
 
-/* The largest of one value per thread, for all of them; order of the bits of |x|, or of x. held[8] is
- * shared memory. */
+/* The maximum over all threads, by the order of the bits of |x| or of x; held[8] is shared. */
 DQ_DEVICE uint32_t block_max(uint32_t v, uint32_t *held)
 {
     for (unsigned o = 16; o; o >>= 1) {
@@ -180,7 +178,7 @@ DQ_DEVICE uint32_t max_of(const float *row, int begin, int end, uint32_t max)
     return max;
 }
 
-/* Grid: edges, query heads, units. A run of keys of one tile of positions, and all rows of the unit. */
+/* Grid: edges, query heads, units. A block has a run of keys of one tile, all rows of a unit. */
 DQ_KERNEL(256) round_tiles(dq_attention_units u, float qmax)
 {
     DQ_SHARED(uint32_t, held, [8]);
@@ -205,8 +203,7 @@ DQ_KERNEL(256) round_tiles(dq_attention_units u, float qmax)
 
 enum { RUNS = 64 }; /* sums of 64 keys that are added by one thread at a time */
 
-/* Replaces S by exp(S - top) and returns the sum: 16 f32 lanes per run of 64 keys, folded in halves, runs
- * added in their order in f64. Valid in thread 0. */
+/* Replaces S by exp(S - top); thread 0 returns the sum: 16 f32 lanes per 64 keys, runs in f64. */
 DQ_DEVICE double exp_sum(float *row, int n, float top, float *run)
 {
     int lane = (int)dq_thread() % 16, mine = (int)dq_thread() / 16, n_runs = (n + TILE - 1) / TILE;
@@ -231,7 +228,7 @@ DQ_DEVICE double exp_sum(float *row, int n, float top, float *run)
     return total;
 }
 
-/* Grid: rows of a unit, query heads, units. How many threads there are does not show in the results. */
+/* Grid: rows of a unit, query heads, units. The results do not depend on the number of threads. */
 DQ_KERNEL(128) softmax(dq_attention_units u, int round, float qmax, const float *DQ_RESTRICT absmax)
 {
     DQ_SHARED(uint32_t, held, [8]);
@@ -279,9 +276,9 @@ DQ_KERNEL(128) factors(dq_attention_units u)
     }
 }
 
-/* ---------------------------------------------------------------------------------------- values */
+/* ---- values */
 
-/* D = P1 - lambda P2 of one page to d[64][65], zero where a row sees nothing; of one map exp(S - max). */
+/* D of one page to d[64][65], zero where a row sees nothing; one map gives exp(S - max). */
 DQ_DEVICE void stage_difference(float *d, const dq_attention_units *u, const dq_attention_unit *w,
                                 const dq_o_head *o, int i_out, int page)
 {
@@ -420,7 +417,7 @@ DQ_KERNEL(32) finish(dq_attention_units u, dq_attention_finish f)
     }
 }
 
-/* ------------------------------------------------------------------------------------- launchers */
+/* ---- launchers */
 
 static unsigned pages_of(const dq_attention_units *u)
 {

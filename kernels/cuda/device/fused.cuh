@@ -168,7 +168,7 @@ DQ_DEVICE bool is_plain(const lane_page *p, int i, int t)
     return sees(p, i, t) && !is_code(p, i, t);
 }
 
-/* Where the unquantized token t of a head begins, in elements. Where a page has sinks apart, they say what `plain` says. */
+/* Where the unquantized token t of a head begins, in elements; sinks of a page may lie apart. */
 struct plain_place {
     const void *from;
     int64_t at;
@@ -193,7 +193,7 @@ DQ_DEVICE const float *plain_token(const dq_page_form *f, const dq_page *p, int 
     return (const float *)s->sinks + (size_t)(head * p->n_sinks + t) * (size_t)f->dim;
 }
 
-/* ------------------------------------------------------------------------------------ unpacking */
+/* ---- unpacking */
 
 /* The high bits of 16 channels of a token, two bytes of a plane of one bit, into bit `at` of x. */
 DQ_DEVICE dq_u4 with_bits(dq_u4 x, const uint8_t *plane, int at)
@@ -216,7 +216,7 @@ DQ_DEVICE dq_u4 narrow_key_cell(const uint8_t *codes, int bits, int cols, int bl
     return with_bits(x, codes + DQ_PAGE_SLOTS * cols / 4 + (block * DQ_PAGE_SLOTS + t) * 2, 2);
 }
 
-/* Codes of key channels 16 block .. +15 of token t, offset binary, one byte each; `codes` of one head. */
+/* Codes of key channels 16 block .. +15 of token t, offset binary, a byte each; of one head. */
 DQ_DEVICE dq_u4 key_cell(const uint8_t *codes, int bits, int cols, int block, int t)
 {
     if (bits == 8) return dq_load16(codes + (block * DQ_PAGE_SLOTS + t) * 16);
@@ -271,7 +271,7 @@ DQ_DEVICE dq_u4 value_cell(const uint8_t *codes, int bits, int cols, int block, 
     return dq_u4{less(x.x, half), less(x.y, half), less(x.z, half), less(x.w, half)};
 }
 
-/* --------------------------------------------------------------------------------------- finish */
+/* ---- finish */
 
 /* o[n][2 i + e]: channel 8 n + 2 (lane % 4) + e of row i, slabs one after the other. By way of
  * shared memory: as shuffles this spilled registers. */
@@ -337,7 +337,7 @@ template <int NT> DQ_DEVICE float inverse_norm(const float o[NT][4], int i, int 
     return dq_div_rn(1.0f, dq_sqrt_rn(dq_add_rn(mean, eps)));
 }
 
-/* factor[i]: what row i is multiplied with first; shares: 8 floats per thread, which nobody else uses. */
+/* Multiplies row i by factor[i] first; `shares` holds 8 floats per thread that only it uses. */
 template <int NT>
 DQ_DEVICE void finish_rows(float o[NT][4], const float factor[2], const fused_job *j,
                            const lane_rows *l, const dq_attention_finish *f, float *shares, int dim)
@@ -371,12 +371,11 @@ DQ_DEVICE void finish_rows(float o[NT][4], const float factor[2], const fused_jo
     }
 }
 
-/* -------------------------------------------------------------------------------------- softmax */
+/* ---- softmax */
 /* Over scores as lanes hold them: of 32 tokens (half a page) a lane has s[j][2 i + e], row i, token
  * token_of(j, lane % 4) + e. */
 
-/* Token of column pair 2u, 2u + 1 of tile j; the second one follows it. In their natural order, or as
- * products of bytes want them, see fused_int8.cuh. */
+/* Token of column pair 2u, 2u + 1 of tile j; not NATURAL: in the order of fused_int8.cuh. */
 template <bool NATURAL> DQ_DEVICE int token_of(int j, int u)
 {
     return NATURAL ? 8 * j + 2 * u : j / 2 * 16 + 4 * u + 2 * ((j & 1) ^ (u >> 1));
@@ -397,7 +396,7 @@ DQ_DEVICE float exp_less(float s, float top)
     return dq_exp2_fast(dq_mul_rn(dq_sub_rn(s, top), LOG2E));
 }
 
-/* What is known of rows, in shared memory; each of a quad's lanes has read access after a warp barrier. */
+/* The state of rows in shared memory; all lanes of a quad may read it after a warp barrier. */
 struct row_stats {
     float top[2][TILE]; /* of S, after rounding */
     /* what exps are multiplied with; lambda and its sign are in the second's */
@@ -596,15 +595,14 @@ DQ_DEVICE void raise_absmax(uint32_t *max, const row_stats *stats, const dq_atte
     if (dq_lane() == 0 && top) dq_atomic_max(max + j->w->seq * u->n_q + j->query[0], top);
 }
 
-/* ------------------------------------------------------------------------------------- launches */
+/* ---- launches */
 /* Of int8, after those of launch.h. max NULL: strips. */
 
 cudaError_t dq_fused_scores_int8(dq_attention_units u, uint32_t *max, cudaStream_t s);
 cudaError_t dq_fused_attend_int8(dq_attention_units u, dq_attention_finish f, dq_fused_logits l,
                                  cudaStream_t s);
 
-/* Returns the result of launching a kernel of blocks of `threads` for `blocks` pairs of units and heads,
- * after permission for its shared memory. A macro, so that a failed launch is reported by the kernel's name. */
+/* Launches `blocks` blocks, a unit and head each; a macro, so that errors name the kernel. */
 #define DQ_FUSED_LAUNCH(kernel, blocks, threads, smem, s, ...)                                     \
     do {                                                                                           \
         if ((blocks) == 0) return cudaSuccess;                                                     \

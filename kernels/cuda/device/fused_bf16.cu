@@ -1,14 +1,12 @@
-/* fused_bf16: attention in one kernel, in bf16. A block has 64 rows of queries, 16 a warp, and all its
- * warps share the page that is in shared memory as bf16. The first pass finds maxima and sums, the
- * second makes the scores again, and D from registers is the left operand of the product with V. The
- * last chapter is that of both arithmetics. Texts of masks are quoted by tests/simt/defects.tsv.
+/* fused_bf16: attention in one kernel, in bf16. A block has 64 rows of queries, 16 a warp, which
+ * share the page in shared memory. The first pass finds maxima and sums; the second makes the
+ * scores again, and D in registers is the left operand of D V. tests/simt/defects.tsv quotes masks.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/fused.cuh"
 
-/* ---------------------------------------------------------------------------------------- pages */
-/* Keys and values of a page are read back to bf16 in shared memory, one after the other in the same
- * place, once for each of the ways in which rows of the unit read them. A cell holds eight channels of a
- * query or key, or eight tokens of a channel of values. */
+/* ---- pages */
+/* Keys, then values, of a page become bf16 in the same place, once for each way that rows read
+ * them; a cell holds eight channels of a query or key, or eight tokens of a channel of values. */
 
 /* Where things lie in a block's shared memory, in bytes. */
 struct bf16_space {
@@ -63,7 +61,7 @@ DQ_DEVICE void put_queries(uint8_t *to, const dq_attention_units *u, const fused
     }
 }
 
-/* ----------------------------------------------------------------------------------------- ways */
+/* ---- ways */
 
 /* How many ways the unit's rows read a side of a page, 1 or 2. */
 DQ_DEVICE int ways_of(const fused_job *j, int side, int page)
@@ -178,7 +176,7 @@ DQ_DEVICE void put_values(uint8_t *to, const dq_attention_units *u, const fused_
     }
 }
 
-/* ------------------------------------------------------------------------------------- products */
+/* ---- products */
 
 /* S of one map and 32 tokens. */
 DQ_DEVICE void half_scores(float s[4][4], const uint8_t *mem, const bf16_space *at,
@@ -234,7 +232,7 @@ DQ_DEVICE void multiply_page(float o[NT][4], const float d[8][4], const uint8_t 
     }
 }
 
-/* -------------------------------------------------------------------------------------- passes */
+/* ---- passes */
 
 /* Over all pages: the largest |S| of every row (MOST), or maxima and sums. */
 template <bool MAX>
@@ -372,7 +370,7 @@ absmax_bf16(dq_attention_units u, uint32_t *DQ_RESTRICT max, bf16_space at)
     raise_absmax(max, (const row_stats *)(mem + at.rows), &u, job);
 }
 
-/* ----------------------------------------------------------------------------------- launchers */
+/* ---- launchers */
 
 static bf16_space space_of(const dq_attention_units *u, int maps, int slabs)
 {
@@ -405,9 +403,8 @@ static cudaError_t launch_scores(dq_attention_units u, uint32_t *max, cudaStream
     DQ_FUSED_LAUNCH(scores_bf16, blocks, THREADS, at.total, s, u, at);
 }
 
-/* ----------------------------------------------------------------------------- both arithmetics */
-/* The host side alone: which arguments the kernels take, and which of the two arithmetics a launch goes
- * to. dq_fused_lacks asks first, so the launches below it do not check again. */
+/* ---- both arithmetics */
+/* dq_fused_lacks is asked first, so the launches below it do not check their arguments again. */
 
 static const char *dims_lack(const dq_page_form *f)
 {

@@ -1,15 +1,15 @@
-/* fused_decode: int8 attention of few rows per sequence, bound by the bytes of pages. Scores and values
- * are launches of their own: scores of a token and query head cost four bytes to keep, far less than
- * its codes. A warp reads a page; for scores a lane is a token, for values a channel.
+/* fused_decode: int8 attention of few rows per sequence, bound by the bytes of pages. Scores and
+ * values are two launches: a token's score takes four bytes, far less than its codes. A warp reads
+ * a page; for scores a lane is a token, for values a channel.
  *
- * Every sum has the order of attend_int8, so that the results are its own bit for bit, however blocks share
- * the pages. Sums of codes are exact, and what they add to a row, page by page, is kept until it is its turn.
- * Three chains cannot be cut, but are short: a sum of exps is four lanes' (decode_sums), the unquantized
- * tokens of a page are added to the sum of the pages before (decode_join), and so is a norm.
+ * Every sum has the order of attend_int8, so the results have its bits, however blocks share the
+ * pages: sums of codes are exact, and each page's is kept until its turn to be added.
+ * Three short chains stay serial: four lanes' sum of exps (decode_sums), the unquantized tokens of
+ * a page on top of the pages before (decode_join), and the norm.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/fused_int8.cuh"
 
-/* --------------------------------------------------------------------------------------- shared */
+/* ---- shared */
 /* What a block has to do, tokens that are read unquantized, and D of a page. */
 
 enum {
@@ -18,7 +18,7 @@ enum {
     AHEAD = 32 /* parts that are on their way together, or half as many and what runs add in them */
 };
 
-/* What a row adds of a page: parts from `first` on, and whether it reads tokens of it unquantized. */
+/* A page's partial sums of a row, from `first` on, and whether the row reads unquantized tokens. */
 struct page_parts {
     int32_t first, n;
     bool plain;
@@ -128,7 +128,7 @@ DQ_DEVICE void know_row(row_known *to, const dq_attention_units *u, const fused_
     }
 }
 
-/* P1 - lambda P2, of one map exp(S - max), at the list's token `at`; zero where row r does not see it. */
+/* D (one map: exp(S - max)) at the list's token `at`; zero where row r does not see it. */
 DQ_DEVICE float difference_at(const dq_attention_units *u, const fused_job *j,
                               const row_known *known, int r, int at)
 {
@@ -196,14 +196,14 @@ DQ_DEVICE void channel_sums(int32_t sum[MAX_DECODE_ROWS], const decode_page *d,
     for (int r = 0; r < MAX_DECODE_ROWS; r++) sum[r] = high[r] * 256 + low[r];
 }
 
-/* Floats of a row in a part: its channels, then, of values with lows, what a run adds to each of its own. */
+/* Floats of a row in a part: its channels and, where values have lows, what each run adds. */
 DQ_BOTH int part_width(const dq_attention_units *u)
 {
     const dq_page_form *f = &u->form[1];
     return u->n_slabs * (f->has_lows ? f->dim + dq_page_runs(f) : f->dim);
 }
 
-/* A part, [rows][part_width], after the unit's strips: [output head][page, or set of per-channel codes]. */
+/* [rows][part_width] after the unit's strips, by [output head][page, or set of values]. */
 DQ_DEVICE float *part_of(const dq_attention_units *u, const dq_attention_unit *w, int out, int part)
 {
     int64_t strips = (int64_t)heads_of(u->q_first, w->group) * w->n * w->ld;
@@ -211,11 +211,10 @@ DQ_DEVICE float *part_of(const dq_attention_units *u, const dq_attention_unit *w
     return u->strip + w->strip + strips + at * w->n * part_width(u);
 }
 
-/* ---------------------------------------------------------------------------- per-channel codes */
-/* A warp reads a page; it rounds the rows anew for every set of the page, a single row by eight sets
- * at once, and what a set adds to a row is a part of its own. */
+/* ---- per-channel codes */
+/* A warp reads a page, rounds the rows for each of its sets, and keeps a part for each set. */
 
-/* ------------------------------------------------------------------------------- scores of sets */
+/* ---- scores of sets */
 
 /* A warp's rows of queries, rounded by a set; or one row, by as many sets. */
 struct set_queries {
@@ -269,7 +268,7 @@ DQ_DEVICE void put_code(const dq_attention_units *u, const fused_job *j, const s
     }
 }
 
-/* Strips of a page's codes and a single row: a quad of lanes rounds it by a set, a lane has a token. */
+/* Strips of a page's codes and one row: a quad of lanes rounds it by a set, a lane has a token. */
 DQ_DEVICE void put_single(const dq_attention_units *u, const fused_job *j, set_queries *mine,
                           const key_numbers *k, int page)
 {
@@ -328,9 +327,9 @@ DQ_KERNEL_BLOCKS(THREADS, 4) decode_scores_sets(dq_attention_units u)
     }
 }
 
-/* ------------------------------------------------------------------------------- values of sets */
+/* ---- values of sets */
 
-/* Sums over the tokens of a page, of which a lane has x[i] of token lane + 32 i, in the order of fold_sums. By a warp. */
+/* By a warp: sums over a page, of which a lane has x[i] of token lane + 32 i, as fold_sums does. */
 DQ_DEVICE float fold_page(const float x[2])
 {
     bool upper = dq_lane() >= 16;
@@ -405,7 +404,7 @@ DQ_KERNEL(THREADS) decode_values_sets(dq_attention_units u)
     }
 }
 
-/* -------------------------------------------------------------------------------------- scores */
+/* ---- scores */
 
 /* S of token t and all rows from its codes, unscaled. */
 DQ_DEVICE void token_codes(float s[MAX_DECODE_ROWS], const dq_attention_units *u,
@@ -467,7 +466,7 @@ DQ_KERNEL(THREADS) decode_scores(dq_attention_units u)
     }
 }
 
-/* ---------------------------------------------------------------------------------------- sums */
+/* ---- sums */
 
 /* The k-th token that lane q of a quad of attend_int8 adds of half page h. */
 DQ_DEVICE int token_at(int h, int q, int k)
@@ -501,8 +500,8 @@ DQ_DEVICE void round_strip(float *row, int seen, float absmax, float qmax)
     DQ_SYNC(decode_rounded); /* the row is rounded */
 }
 
-/* Grid: rows, query heads of a group, units. A thread is a lane of a quad and a half page: its exps are
- * relative to the maximum that the lane knows there, and the first warp adds them in order. */
+/* Grid: rows, query heads of a group, units. A thread is a lane of a quad and a half page; its exps
+ * are relative to the maximum that the lane knows there, and the first warp adds them in order. */
 DQ_KERNEL(THREADS) decode_sums(dq_attention_units u, dq_fused_logits round)
 {
     enum { HALVES = THREADS / 4 };
@@ -552,9 +551,9 @@ DQ_KERNEL(THREADS) decode_sums(dq_attention_units u, dq_fused_logits round)
     if (me == 0) *sums_of(&u, w, i, r) = pair{a.top[0], a.sum[0]};
 }
 
-/* -------------------------------------------------------------------------------------- values */
+/* ---- values */
 
-/* Row r times the scales of one run; tokens that it reads otherwise become zero. LOWS: *more becomes what middles add. */
+/* Row r times the scales of one run, zero for tokens read otherwise. LOWS: *more: what lows add. */
 template <bool LOWS>
 DQ_DEVICE void round_row(decode_page *to, float *more, const dq_attention_units *u,
                          const fused_job *j, int page, int slab, int g, int r)
@@ -636,7 +635,7 @@ template <bool LOWS> DQ_KERNEL(THREADS) decode_values(dq_attention_units u)
     }
 }
 
-/* ------------------------------------------------------------------------------------- joining */
+/* ---- joining */
 
 /* Normalized Hadamard transform of every run of dim values, by all threads. */
 DQ_DEVICE void unrotate(float *y, int width, int dim)
@@ -669,8 +668,7 @@ DQ_DEVICE float inverse_rms(const float *y, int width, float eps)
     return dq_div_rn(1.0f, dq_sqrt_rn(dq_add_rn(mean, eps)));
 }
 
-/* y += D V of the tokens of a page that row r reads unquantized, for a thread's channels. By all threads;
- * d[64] in shared memory. */
+/* By all threads: y += D V of a page's tokens that row r reads unquantized; d[64] is shared. */
 DQ_DEVICE void add_plain(float y[2], float *d, const dq_attention_units *u, const fused_job *j,
                          const row_known *known, int page, int r, int first, int end, int seen)
 {
@@ -709,8 +707,8 @@ DQ_DEVICE page_parts parts_of(const dq_attention_units *u, const fused_job *j, i
     return x;
 }
 
-/* Parts `first` and those after it for a thread's channels, LOWS: then the sums of their runs; some are of pages without codes, were
- * never written and are not added. All loads are on their way before a store, which the compiler would wait for. */
+/* Parts of pages without codes were never written and are not added. All loads are issued before a
+ * store, which the compiler would wait for. */
 template <bool LOWS>
 DQ_DEVICE void fetch_parts(float *ahead, const dq_attention_units *u, const fused_job *j, int out,
                            int first, int r)
@@ -732,8 +730,8 @@ DQ_DEVICE void fetch_parts(float *ahead, const dq_attention_units *u, const fuse
     }
 }
 
-/* Pages in their order: unquantized tokens, then parts one by one. What is to be added is looked up for THREADS pages at
- * once, or every page would wait for its record. parts[2][THREADS]: who is late still reads the other half. */
+/* THREADS pages are looked up at once, or every page would wait for its record; parts[2][THREADS],
+ * since a slow thread still reads the other half. */
 template <bool LOWS>
 DQ_DEVICE void add_pages(float y[2], float *d, float *ahead, page_parts *parts,
                          const dq_attention_units *u, const fused_job *j, const row_known *known,
@@ -808,7 +806,7 @@ template <bool LOWS> DQ_KERNEL(THREADS) decode_join(dq_attention_units u, dq_att
     }
 }
 
-/* ----------------------------------------------------------------------------------- launchers */
+/* ---- launchers */
 
 int64_t dq_fused_decode_floats(const dq_attention_units *u, int64_t outs, int64_t rows,
                                int64_t parts)

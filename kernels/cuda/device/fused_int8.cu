@@ -1,14 +1,13 @@
-/* fused_int8: attention in one kernel, in int8. Codes are multiplied as they are stored, unsigned, and
- * the sum of a query's codes times the offset is taken off after the product. Keys of the next page are
- * fetched while this one is multiplied. D is rounded to 16 bits by row and run of scales and multiplied
- * as two bytes; tokens that are read unquantized are added in f32. Texts of masks are quoted by
- * tests/simt/defects.tsv.
- * Kernels on per-channel codes (SETS, KEY_SETS of keys, VALUE_SETS of values) are instances of the same
- * passes, see fused_int8.cuh. Mixed codes are keys with and values without: a token's values have lows.
+/* fused_int8: attention in one kernel, in int8. Codes are multiplied as stored, unsigned, while the
+ * next page's keys are fetched; the sum of a query's codes times the offset is subtracted after. D
+ * is rounded to 16 bits by row and run of scales and multiplied as two bytes; tokens that are read
+ * unquantized are added in f32. tests/simt/defects.tsv quotes the text of masks.
+ * Kernels on per-channel codes (KEY_SETS, VALUE_SETS) are instances of the same passes; mixed codes
+ * have sets of keys alone, and their values have lows by token.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/fused_int8.cuh"
 
-/* -------------------------------------------------------------------------------------- scores */
+/* ---- scores */
 
 /* S of the codes of 32 tokens, unscaled. keys, scale: of the head. */
 DQ_DEVICE void coded_scores(float s[4][4], const uint8_t *mem, const fused_space *at,
@@ -152,7 +151,7 @@ DQ_DEVICE void turn_to_keys(uint8_t *mem, const fused_space *at, const dq_attent
         fetch_page<SETS, SETS>(mem + raw_keys(at, page + 1), j, f, 0, page + 1, j->key, j->n_keys);
 }
 
-/* -------------------------------------------------------------------------------------- values */
+/* ---- values */
 
 /* o[n] += D V of eight channels. LOWS: then D times middles of a row, more[2]. */
 template <bool LOWS>
@@ -245,7 +244,7 @@ DQ_DEVICE void plain_values(float o[NT][4], const float d[8][4], float *held,
     }
 }
 
-/* ---------------------------------------------------------------------------------- first pass */
+/* ---- first pass */
 
 /* Over all pages: the largest |S| of every map and row (MOST), or maxima and sums. */
 template <bool MAX, bool SETS>
@@ -279,7 +278,7 @@ DQ_DEVICE void first_pass(uint8_t *mem, const fused_space *at, const dq_attentio
     DQ_SYNC(int8_first_done); /* all have read the last page, and rows are known */
 }
 
-/* --------------------------------------------------------------------------------- second pass */
+/* ---- second pass */
 
 /* d = P1 - lambda P2, of one map exp(S - max); zero where a row sees nothing. */
 DQ_DEVICE void page_difference(float d[8][4], uint8_t *mem, const fused_space *at,
@@ -327,7 +326,7 @@ DQ_DEVICE void set_difference(float *parked, uint8_t *mem, const fused_space *at
     }
 }
 
-/* o += D V of per-channel codes, set by set. By all threads; some: the warp has rows that see the page. parked: as set_difference. */
+/* By all threads: o += D V, set by set; some: whether the warp has rows that see the page. */
 template <int NT>
 DQ_DEVICE void add_sets(float o[NT][4], const float *parked, const uint8_t *cells, float *numbers,
                         const dq_attention_units *u, const fused_job *j, const lane_page *rows,
@@ -402,7 +401,7 @@ DQ_DEVICE void second_pass(float o[NT][4], uint8_t *mem, const fused_space *at,
     }
 }
 
-/* ------------------------------------------------------------------------------------- kernels */
+/* ---- kernels */
 
 /* NT: tiles of eight channels of the output head, at most. */
 template <int NT, bool SETS, bool VALUE_SETS>
@@ -490,7 +489,7 @@ absmax_int8(dq_attention_units u, uint32_t *DQ_RESTRICT max, fused_space at)
     raise_absmax(max, (const row_stats *)(mem + at.rows), &u, job);
 }
 
-/* ----------------------------------------------------------------------------------- launchers */
+/* ---- launchers */
 
 static int32_t take(int32_t *total, int64_t bytes)
 {

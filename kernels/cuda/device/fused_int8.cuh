@@ -1,7 +1,6 @@
-/* fused_int8: pages in products of bytes. Of 16 neighbouring tokens a lane holds the scores of four
- * neighbours, tokens 4 (lane % 4) .. +3: then four rounded values of D are one word of the left side of
- * the product with values, whose bytes stand in the order of tokens. The columns of a product of 8 keys
- * are tokens chosen so, and so that their cells lie in different banks.
+/* fused_int8: pages in products of bytes. Of 16 neighbouring tokens a lane holds the scores of
+ * tokens 4 (lane % 4) .. +3, so that four rounded values of D are one word of the left operand of
+ * D V. The columns of a product of 8 keys are chosen for this, with cells in different banks.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_FUSED_INT8_CUH
 #define DQ_FUSED_INT8_CUH
@@ -12,12 +11,12 @@
 struct fused_space {
     int32_t q, q_scale, q_sum; /* queries: cells of 64 rows, [map][run][64] */
     int32_t q_base;            /* per-channel codes: [map][64] */
-    /* Keys as they come; pages with odd numbers raw_stride after the others, where codes of 8 bits are
-     * cells already. Otherwise `keys` are the cells. Cells of values take their place, one page's. Scales are [head][run][64],
-     * of per-channel codes steps and middles [head][2][dim] of a set. Where keys have per-channel codes, keys and values come to one place in turns. */
+    /* Raw keys of odd pages lie raw_stride after those of even ones; 8-bit codes are cells already,
+     * others are unpacked to `keys`. Values reuse the place. Scales are [head][run][64], or steps
+     * and middles of a set of per-channel codes, [head][2][dim]. */
     int32_t raw_keys, raw_stride, keys, key_scale;
     int32_t raw_values, value_scale;
-    /* shares of lanes; half a page's D; [warp][16 tokens][16 rows] of it, with per-channel codes after all of it, [warp][32][lane] */
+    /* Shares of lanes; half a page's D; D as [warp][16 tokens][16 rows], then [warp][32][lane]. */
     int32_t d;
     int32_t rows; /* row_stats */
     int32_t total;
@@ -46,7 +45,7 @@ DQ_DEVICE int run_end(const dq_page_form *f, int g)
     return end < f->dim ? end : f->dim;
 }
 
-/* -------------------------------------------------------------------------------------- queries */
+/* ---- queries */
 
 /* Where codes of `rows` rows go: cells [channel / 16][row], scales and sums of codes [run][row]. */
 struct rounded_queries {
@@ -103,7 +102,7 @@ DQ_DEVICE void round_queries(uint8_t *mem, const fused_space *at, const dq_atten
     DQ_WARP_SYNC(queries_rounded);
 }
 
-/* --------------------------------------------------------------------------------------- pages */
+/* ---- pages */
 
 /* Which sixteens of a page's tokens hold some of first..end-1, from the lowest bit. */
 enum { ALL_SIXTEENS = 15 };
@@ -118,8 +117,7 @@ DQ_DEVICE void copy_bytes(uint8_t *to, const uint8_t *from, int bytes)
         dq_cp_async16(to + i, from + i);
 }
 
-/* Starts copies of codes and scales of n heads: heads one after the other, then their scales, or of per-channel codes (SETS) the
- * numbers of the page's first set. WIDTHS: pages may say how wide their codes are. */
+/* Starts copies of codes of n heads and of their scales (SETS: of the numbers of the first set). */
 template <bool WIDTHS, bool SETS>
 DQ_DEVICE void fetch_page(uint8_t *to, const fused_job *j, const dq_page_form *f, int side,
                           int page, const int32_t *head, int n)
@@ -165,7 +163,7 @@ DQ_DEVICE float middle_of(float step, float low, int bits)
     return dq_add_rn(low, dq_mul_rn((float)(1 << (bits - 1)), step));
 }
 
-/* Numbers of n heads, [n][n_scales][64], from what fetch_page brought after their codes. LOWS: lows become middles. */
+/* Scales of n heads, [n][n_scales][64], from what fetch_page copied. LOWS: lows become middles. */
 template <bool LOWS>
 DQ_DEVICE void unpack_scales(float *scale, const uint8_t *raw, const fused_job *j,
                              const dq_page_form *f, int side, int page, const int32_t *head, int n)
@@ -183,11 +181,11 @@ DQ_DEVICE void unpack_scales(float *scale, const uint8_t *raw, const fused_job *
     }
 }
 
-/* ------------------------------------------------------------------------------------- products */
+/* ---- products */
 /* Of bytes by the warps of fused_int8.cu: query rows times keys, and D, rounded to 16 bits and
  * multiplied as two bytes, times values. Texts of masks are quoted by tests/simt/defects.tsv. */
 
-/* Rows of the warp times 32 tokens, channels of 32 from c on that lie in begin..end. sixteens: of the two, which are wanted. */
+/* A warp's rows times 32 tokens, channels c .. c + 31 within begin..end; sixteens: the halves. */
 DQ_DEVICE void multiply_keys(int32_t acc[4][4], const uint8_t *q, const uint8_t *keys, int n_cells,
                              int half, int c, int begin, int end, uint32_t sixteens)
 {
@@ -216,7 +214,7 @@ struct rounded_rows {
     float scale[2];
 };
 
-/* Where round_difference finds D: d in registers, or parked (PARKED), the lane's [32][DQ_WARP]; scale[64], with SCALES. */
+/* D in registers, or parked (PARKED) as the lane's [32][DQ_WARP]; scale[64] with SCALES. */
 struct lane_difference {
     const float (*d)[4];
     const float *parked, *scale;
@@ -280,7 +278,7 @@ DQ_DEVICE void round_difference(rounded_rows *to, const lane_difference *d, cons
     }
 }
 
-/* Sums of codes of D V of eight channels, whose cells begin at `cells`. sixteens: D of tokens elsewhere is zero. */
+/* Sums of D times codes, of eight channels; outside `sixteens` D is zero. */
 DQ_DEVICE void multiply_values(int32_t acc[4], const rounded_rows *d, const uint8_t *cells,
                                int cols, uint32_t sixteens)
 {
@@ -296,13 +294,12 @@ DQ_DEVICE void multiply_values(int32_t acc[4], const rounded_rows *d, const uint
     if (sixteens & 12) dq_mma_s8s8(acc, d->low[1], b + 2);
 }
 
-/* ---------------------------------------------------------------------------- per-channel codes */
-/* A set of tokens has a step and a middle (what the code 0 stands for) for each channel. A query row
- * times a set's steps is rounded to 8 bits, and the row times the middles is added to all products with
- * its tokens; D of a set is rounded once for all channels, and its sum brings the middles. A set is
- * multiplied with those sixteens of a page's tokens that hold some of it. Sums in f32 are those of the
- * CPU: 16 of every sixteenth number each, folded in halves. A quad of lanes has a row, a lane four of
- * its 16 sums. */
+/* ---- per-channel codes */
+/* A set of tokens has for each channel a step and a middle, the value of code 0. A row of queries
+ * times the steps is rounded to 8 bits; the row times the middles is added to its products. D of a
+ * set is rounded once for all channels, and its sum brings the middles. Only the sixteens of a
+ * page that hold tokens of the set are multiplied. A row's sums in f32 are the CPU's: 16 of every
+ * sixteenth number, folded in halves, four in each lane of a quad. */
 
 /* Folds a quad's 16 sums, of which a lane has 4 (lane % 4) .. +3. For all its lanes. */
 DQ_DEVICE float fold_sums(const float sum[4])
@@ -325,7 +322,7 @@ DQ_DEVICE pair set_number(const dq_page_form *f, const void *from, bool wide, in
     return pair{step, middle_of(step, low, bits)};
 }
 
-/* By all threads: those of n heads to [n][2][dim]: from what fetch_page brought after their codes, or (raw NULL) of any set. */
+/* By all threads: numbers of n heads, [n][2][dim], as fetch_page copied them; raw NULL: any set. */
 DQ_DEVICE void unpack_set(float *to, const uint8_t *raw, const fused_job *j, const dq_page_form *f,
                           int side, int page, int set, const int32_t *head, int n)
 {
@@ -356,8 +353,7 @@ DQ_DEVICE void load_four(float x[4], const void *from, bool wide, int64_t at)
     for (int i = 0; i < 4; i++) x[i] = dq_f16_f32((uint16_t)(a >> 16 * i));
 }
 
-/* The numbers that rows of queries are rounded with: `first` are those of the first set of the page, [2][dim]; NULL: the page
- * alone has them. */
+/* What rounds rows of queries; `first`: the first set's numbers, [2][dim], NULL: see the page. */
 struct key_numbers {
     const dq_page_form *form;
     const dq_page *page;
@@ -443,9 +439,9 @@ DQ_DEVICE void round_row_by_set(const rounded_queries *to, float *to_base, const
     to_base[r] = base;
 }
 
-/* ------------------------------------------------------------------------------- scores of sets */
+/* ---- scores of sets */
 
-/* S of 32 tokens of per-channel codes, unscaled. A set that begins in the first half of a page is rounded for both halves there. */
+/* S of 32 tokens, unscaled; a set that begins in a page's first half is rounded there for both. */
 DQ_DEVICE void set_scores(float s[4][4], uint8_t *mem, const fused_space *at,
                           const dq_attention_units *u, const fused_job *j, const lane_rows *l,
                           int page, int m, int half)
@@ -486,10 +482,10 @@ DQ_DEVICE void set_scores(float s[4][4], uint8_t *mem, const fused_space *at,
     }
 }
 
-/* ------------------------------------------------------------------------------- values of sets */
+/* ---- values of sets */
 
-/* D of the lane's row i over tokens that it reads as codes: its sum, and that of D times weight[64] (NULL: zero). parked: the
- * lane's D of the page, [32][DQ_WARP]. sixteens: tokens elsewhere are no codes. */
+/* Sums of D, and of D times weight[64] (NULL: zero), over the tokens that row i reads as codes;
+ * parked: the lane's D of the page, [32][DQ_WARP]. */
 DQ_DEVICE void sum_codes(float *base, float *weighted, const float *parked, const float *weight,
                          const lane_page *at, uint32_t sixteens, int i)
 {
@@ -519,8 +515,7 @@ DQ_DEVICE float set_part(int32_t sum, float scale, float less, float base, float
     return dq_add_rn(dq_mul_rn(x, step), dq_mul_rn(middle, base));
 }
 
-/* o += D V of a set. at: the page, whose slots outside of the set, and of its sixteens, are no codes; numbers [slab][2][dim].
- * parked: as sum_codes. */
+/* o += D V of a set; slots of `at` outside the set or `sixteens` count as none. */
 template <int NT>
 DQ_DEVICE void set_values(float o[NT][4], const float *parked, const uint8_t *cells,
                           const float *numbers, const dq_page_form *f, const dq_page *p,

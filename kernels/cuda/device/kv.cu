@@ -1,7 +1,6 @@
-/* kv: pages of the cache. A warp makes the codes of one token: it finds the largest magnitude of each run
- * of channels, from it the scale, and packs the codes through shared memory, so that no thread writes a
- * part of a byte. Of per-channel codes a thread makes those of one channel and set. Moving tokens copies
- * codes and never makes them again.
+/* kv: pages of the cache. A warp makes the codes of one token and packs them through shared memory,
+ * so that no byte has two writers; of per-channel codes a thread makes those of one channel and
+ * set. Moving tokens copies codes and never makes them again.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/page.cuh"
 
@@ -54,8 +53,7 @@ write_rows(const dq_kv_write_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_kv_gr
     if (most) dq_atomic_max(beyond, most);
 }
 
-/* Scale of channels begin..end of one token, by a warp; NaN where one of them is not finite. *overflow: f16
- * cannot hold it. */
+/* By a warp: NaN where a channel is not finite; *overflow: f16 cannot hold the scale. */
 DQ_DEVICE float scale_of(const dq_page_form *f, const void *x, int64_t at, int begin, int end,
                          float qmax, bool *overflow)
 {
@@ -87,8 +85,7 @@ typedef struct dq_channel {
     bool overflow; /* f16 does not hold both */
 } dq_channel;
 
-/* Whether with this low all values from `least` to `largest` are within half a step of what their codes say; without a step:
- * are alike and the low. */
+/* Whether all values are within half a step of what their codes say; no step: all equal the low. */
 DQ_DEVICE bool covers(dq_channel c, float low, float least, float largest, int bits, bool dithers)
 {
     float room = dithers ? 0.0f : 0.5f; /* dithering moves half a step either way */
@@ -97,8 +94,7 @@ DQ_DEVICE bool covers(dq_channel c, float low, float least, float largest, int b
            dq_sub_rn(largest, low) <= dq_mul_rn((float)((1 << bits) - 1) + room, c.step);
 }
 
-/* Of values from `least` to `largest`: as stored, rounded to f16 where that does no harm; NaN where one of them is not finite, or
- * they are so far apart. */
+/* Rounded to f16 where that does no harm; NaN where a value or the range is not finite. */
 DQ_DEVICE dq_channel channel_between(float least, float largest, bool finite, int bits,
                                      bool dithers)
 {
@@ -198,8 +194,7 @@ DQ_DEVICE bool encode_token(const dq_page_form *f, const dq_page *p, int side, i
     return overflow && !p->wide[side];
 }
 
-/* Codes and numbers of slots first .. end-1 of a head, which are a set, by all threads; true: f16 does not hold a number
- * that this thread has made. */
+/* By all threads, for slots first .. end-1, a set; true: a number of this thread overflows f16. */
 DQ_DEVICE bool encode_set(const dq_page_form *f, const dq_page *p, int side, int head, int first,
                           int end, int8_t *q)
 {
@@ -275,7 +270,7 @@ DQ_DEVICE void move_plain(const dq_page_form *f, const dq_page *to, const dq_pag
     }
 }
 
-/* Codes of one token to q[64][cols], its scales to their place; of per-channel codes the numbers of a set with its first token. */
+/* Codes of one token to q[64][cols]; per-channel numbers of a set move with its first token. */
 DQ_DEVICE void move_codes(const dq_page_form *f, const dq_page *to, const dq_page *from, int side,
                           int head, int slot, int t, int8_t *q)
 {
@@ -353,7 +348,7 @@ norms(double *DQ_RESTRICT sum, const dq_page *DQ_RESTRICT pages, int64_t count, 
     }
 }
 
-/* ------------------------------------------------------------------------------------- launchers */
+/* ---- launchers */
 
 static unsigned code_smem(dq_page_form const form[2])
 {
@@ -420,10 +415,9 @@ cudaError_t dq_kv_launch_norms(double *sum, const dq_page *pages, int64_t count,
     return cudaGetLastError();
 }
 
-/* ----------------------------------------------------------------------------------------- keys */
-/* What policies ask of the keys of a list. A sum over tokens is one chain in the order of the list, so
- * its terms are staged by a whole block and added by one warp, a channel a lane; a sum over channels
- * belongs to one thread. */
+/* ---- keys */
+/* A sum over tokens is one chain in the order of the list: a block stages its terms, a warp adds
+ * them, a channel a lane; a sum over channels belongs to one thread. */
 
 DQ_DEVICE int tokens_of(int64_t count, int64_t page)
 {
@@ -448,7 +442,7 @@ DQ_DEVICE void add_terms(double *sum, const double *term, int n)
     DQ_SYNC(terms_added);
 }
 
-/* --------------------------------------------------------------------------------------- cosines */
+/* ---- cosines */
 
 /* Grid: pages, heads. A thread per token. */
 DQ_KERNEL_BLOCKS(TILE, 12) key_lengths(double *DQ_RESTRICT norm, dq_keys k)
@@ -510,7 +504,7 @@ compare_directions(double *DQ_RESTRICT cosine, const double *DQ_RESTRICT norm,
     cosine[token] = total;
 }
 
-/* ------------------------------------------------------------------------------------- leverages */
+/* ---- leverages */
 
 /* Grid: pages, heads. */
 DQ_KERNEL(256) read_keys(float *DQ_RESTRICT x, dq_keys k)
@@ -622,7 +616,7 @@ DQ_DEVICE double sum_squares(const float *y, int n)
     return lane[0];
 }
 
-/* 64 rows of x times columns c0 .. c0+63 of `right` to y[64][65]. a, b: [64][65]; a holds columns of x as rows. */
+/* y[64][65] = 64 rows of x times columns c0 .. c0+63 of `right`; a holds columns of x as rows. */
 DQ_DEVICE void project(float *y, float *a, float *b, const float *x, const float *right,
                        int64_t first, int n, int64_t c0, int64_t cols)
 {
@@ -663,7 +657,7 @@ measure(double *DQ_RESTRICT leverage, const float *DQ_RESTRICT x, const float *D
     if (t < n) leverage[first + t] = total;
 }
 
-/* ------------------------------------------------------------------------------------- launchers */
+/* ---- launchers */
 
 static unsigned tiles(int64_t n, int of)
 {

@@ -1,6 +1,5 @@
-/* launch: what host code may ask of the device: functions that launch kernels, and the structs that
- * both sides know. Pointers are device memory, structs are passed by value, work is in stream s. C and
- * C++.
+/* launch: functions that launch kernels and structs that both sides know. Pointers are device
+ * memory, structs are passed by value, work is in stream s. C and C++.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_LAUNCH_H
 #define DQ_LAUNCH_H
@@ -57,13 +56,11 @@ cudaError_t dq_linear_bias(float *x, const float *bias, int64_t rows, int64_t co
 /* Bytes per row of the codes that dq_linear_round makes for w; floats per group of its scales. */
 int64_t dq_linear_code_pitch(const dq_cuda_weight *w);
 int64_t dq_linear_scale_pitch(int64_t rows);
-/* Rounds x[rows][w->cols] to 8 bits by row and column group of the packed w, by the rule of cpu_linear.h:
- * code[rows][code_pitch] with groups padded by zeros as those of w are, scale[groups][scale_pitch], and, where w
- * has zero points, the sums of codes, sum[groups][scale_pitch] (else NULL). */
+/* Rounds x[rows][w->cols] to 8 bits by row and column group, as cpu_linear.h does, with groups
+ * padded by zeros; sum[groups][scale_pitch]: sums of codes where w has zero points, else NULL. */
 cudaError_t dq_linear_round(int8_t *code, float *scale, int32_t *sum, const float *x, int64_t rows,
                             const dq_cuda_weight *w, cudaStream_t s);
-/* dst[rows][w->rows] = x W^T + bias (NULL: none) of what dq_linear_round made, equal to the CPU's result
- * bit for bit. */
+/* dst[rows][w->rows] = x W^T + bias (NULL: none) of what dq_linear_round made, as on the CPU. */
 cudaError_t dq_linear_packed(float *dst, const int8_t *code, const float *scale, const int32_t *sum,
                              int64_t rows, const dq_cuda_weight *w, const float *bias,
                              cudaStream_t s);
@@ -84,7 +81,7 @@ cudaError_t dq_rows_rms_norm(float *dst, const float *src, const float *gain, fl
 /* table[rows][2 * half]: cosines, then sines, of the f32 products pos * inv_freq[half]. */
 cudaError_t dq_rows_rope_table(float *table, const int32_t *pos, const float *inv_freq,
                                float amplitude, int64_t rows, int64_t half, cudaStream_t s);
-/* Turns every run of dim values of x[rows][cols] in place; adjacent: pairs are neighbours, else halves. */
+/* Turns every run of dim values of x[rows][cols] in place; pairs are adjacent, else halves. */
 cudaError_t dq_rows_rope(float *x, const float *table, bool adjacent, int64_t rows, int64_t cols,
                          int64_t dim, cudaStream_t s);
 /* Every run of dim values, a power of two up to 8192, times the normalized Hadamard matrix. */
@@ -96,7 +93,7 @@ cudaError_t dq_rows_polynorm(float *gate, const float *up, const float param[4],
                              int64_t cols, cudaStream_t s);
 cudaError_t dq_rows_sigmoid(float *x, int64_t n, cudaStream_t s);
 cudaError_t dq_rows_add(float *dst, const float *src, int64_t n, cudaStream_t s);
-/* *found = the largest UINT32_MAX - row of the rows with a NaN or an infinity; left alone without any. */
+/* *found = the largest UINT32_MAX - row of rows with a NaN or infinity; unchanged without any. */
 cudaError_t dq_rows_first_bad(uint32_t *found, const float *x, int64_t rows, int64_t cols,
                               cudaStream_t s);
 
@@ -118,7 +115,7 @@ typedef struct dq_logprob_kld_row {
     float max_p, max_q;
 } dq_logprob_kld_row;
 
-/* Entries first .. first + n of each row: logits[rows][ld]. first 0 starts the rows. target[rows] or NULL. */
+/* Entries first .. first + n of logits[rows][ld]; first 0 begins the rows; target may be NULL. */
 cudaError_t dq_logprob_piece(dq_logprob_row *state, const float *logits, int64_t ld, int64_t first,
                              int64_t n, const int32_t *target, int64_t rows, cudaStream_t s);
 /* logp[rows] (without a target: that of top1) and top1[rows]; either may be NULL. */
@@ -137,8 +134,7 @@ cudaError_t dq_logprob_kld_end(double *kld, const dq_logprob_kld_row *state, int
 
 enum { DQ_PAGE_SLOTS = 64 }; /* tokens of a page */
 
-/* Keys (side 0) or values (side 1) of one page. Each array holds the KV heads of the page's group one after the
- * other. */
+/* Keys (side 0) or values (side 1) of one page; arrays hold the group's KV heads in order. */
 typedef struct dq_page_side {
     void *plain;    /* in the form's dense type; NULL: none */
     uint8_t *codes; /* NULL: none */
@@ -214,11 +210,11 @@ cudaError_t dq_kv_launch_zero(const dq_kv_block *blocks, int n, cudaStream_t s);
 cudaError_t dq_kv_launch_write(const dq_kv_write_job *jobs, int n, dq_page_form const form[2],
                                dq_kv_group_heads heads, const float *k, const float *v,
                                int64_t row_cols, uint32_t *beyond, cudaStream_t s);
-/* overflow[n][2], zero before: becomes 1 where a scale or low of a side that is not wide stays f32 (kv.h). */
+/* overflow[n][2], zero before: 1 where a number of a side that is not wide stays f32 (kv.h). */
 cudaError_t dq_kv_launch_encode(const dq_kv_encode_job *jobs, int n, dq_page_form const form[2],
                                 dq_kv_group_heads heads, int32_t *overflow, cudaStream_t s);
-/* Tokens source[i] (64 * index in `from` + slot), i < n <= 64, become slots i of `to`, which has codes
- * for slots n_sinks .. coded-1; `heads` KV heads. */
+/* Tokens source[i] (64 * index in `from` + slot), i < n <= 64, become slots i of `to`, which has
+ * codes for slots n_sinks .. coded-1. */
 cudaError_t dq_kv_launch_move(dq_page to, int coded, const dq_page *from, const int32_t *source,
                               int n, dq_page_form const form[2], int heads, cudaStream_t s);
 /* Slots 0 .. n-1 of the sinks of one side from its unquantized part, or back. */
@@ -252,7 +248,7 @@ cudaError_t dq_keys_centre(float *x, double *mean, double unit, int64_t n, int64
                            cudaStream_t s);
 /* Upper triangle of gram[cols][cols] = x'x: f32 sums of 64 rows each, added in f64. */
 cudaError_t dq_keys_gram(double *gram, const float *x, int64_t n, int64_t cols, cudaStream_t s);
-/* leverage[n] = |x right|^2 of each row; right[cols][cols] is an upper triangle with zeros below. */
+/* leverage[n] = |x right|^2 by row; right[cols][cols] is an upper triangle with zeros below. */
 cudaError_t dq_keys_leverages(double *leverage, const float *x, const float *right, int64_t n,
                               int64_t cols, cudaStream_t s);
 
@@ -272,8 +268,8 @@ typedef struct dq_attention_unit {
     int32_t record; /* of its first row and query head */
     int32_t factor; /* of its first row and output head */
     int32_t row, n; /* rows of the batch */
-    /* Rows before `split` read the first coded[0] tokens as codes, rows from it on the first coded[1]. Sinks are
-     * counted in, although they are never read as codes. */
+    /* Rows before `split` read the first coded[0] tokens as codes, others coded[1]; sinks, never
+     * read as codes, are counted in. */
     int32_t split, coded[2];
     int32_t keys, ld; /* what the last row sees; floats from row to row */
     int32_t n_edges;
@@ -289,7 +285,7 @@ typedef struct dq_q_head {
     int32_t head, key;
 } dq_q_head;
 
-/* An output head: its maps as indices among the group's query heads, and slots of its values; -1: none. */
+/* q: indices among the group's query heads; v: slots of its values; -1: none. */
 typedef struct dq_o_head {
     int32_t out, q[2], v[2];
 } dq_o_head;
@@ -343,8 +339,7 @@ typedef struct dq_attention_finish {
 cudaError_t dq_attention_values(dq_attention_units u, dq_attention_finish f, cudaStream_t s);
 
 /* ---- fused_int8.cu, fused_bf16.cu, fused_decode.cu ----
- * Attention in one kernel: scores, both softmaxes, their difference and the product with the
- * values of a page stay on the multiprocessor; nothing of the size of a strip is held.
+ * Attention in one kernel, which stores nothing of the size of a strip.
  *
  * Two passes over a row's pages: the first finds maximum and sum of each map, the second makes the
  * scores again, D = P1 - lambda P2, and adds D V page by page in their order. A row's result
@@ -352,8 +347,7 @@ cudaError_t dq_attention_values(dq_attention_units u, dq_attention_finish f, cud
  *   int8  what docs/math/numbers.md defines: S has the CPU's bits, exps and sums the device's.
  *         Needs codes of at most 8 bits on both sides; tokens that a row reads unquantized are
  *         multiplied in f32.
- *   bf16  queries, keys, values (of codes: code times scale) and D rounded to bf16, sums in f32. Any
- *         pages. */
+ *   bf16  queries, keys, values (code times scale) and D are bf16, sums f32; any pages. */
 
 enum { DQ_FUSED_INT8, DQ_FUSED_BF16 };
 
@@ -364,8 +358,7 @@ typedef struct dq_fused_logits {
     const float *absmax;
 } dq_fused_logits;
 
-/* NULL: the launches below take these arguments. Otherwise what they do not take, in words. Looks at
- * host fields only. */
+/* Why the launches below refuse these arguments, by host fields alone; NULL: they do not. */
 const char *dq_fused_lacks(const dq_attention_units *u, const dq_attention_finish *f, int math,
                            int round);
 
@@ -373,16 +366,16 @@ const char *dq_fused_lacks(const dq_attention_units *u, const dq_attention_finis
 cudaError_t dq_fused_scores(dq_attention_units u, int math, cudaStream_t s);
 /* As dq_attention_absmax. */
 cudaError_t dq_fused_absmax(dq_attention_units u, uint32_t *max, int math, cudaStream_t s);
-/* Uses no strip, sum or factor of the units. Later units of a sequence, which see more keys, go first. */
+/* Uses no strip, sum or factor; later units of a sequence, which see more keys, go first. */
 cudaError_t dq_fused_attend(dq_attention_units u, dq_attention_finish f, dq_fused_logits l,
                             int math, cudaStream_t s);
 
 enum { DQ_FUSED_DECODE_ROWS = 8 };
-/* Floats that dq_fused_decode wants after the strips of a unit with so many output heads, rows and parts. */
+/* Floats of one unit after its strips; outs: output heads. */
 int64_t dq_fused_decode_floats(const dq_attention_units *u, int64_t outs, int64_t rows,
                                int64_t parts);
-/* dq_fused_attend in int8, bit for bit, for units of at most DQ_FUSED_DECODE_ROWS rows: blocks share their
- * pages. Uses strips and sums, no factors. */
+/* dq_fused_attend in int8, bit for bit, for units of at most DQ_FUSED_DECODE_ROWS rows: blocks
+ * share their pages. Uses strips and sums, no factors. */
 cudaError_t dq_fused_decode(dq_attention_units u, dq_attention_finish f, dq_fused_logits l,
                             cudaStream_t s);
 
@@ -396,8 +389,7 @@ typedef struct dq_map_run {
     int32_t first, n, keys; /* the most that one of them sees */
 } dq_map_run;
 
-/* What backend.h calls columns; NULL: not asked for. List l = seq * n_groups + group has its values from
- * at[l] on. */
+/* Columns (backend.h), NULL: not asked for; list l = seq * n_groups + group begins at at[l]. */
 typedef struct dq_map_sums {
     double *mass[2], *lambda_mass, *diff;
     const int64_t *at;
@@ -407,12 +399,12 @@ typedef struct dq_map_sums {
 cudaError_t dq_maps_sum(dq_attention_units u, dq_map_sums c, const dq_map_run *runs, int n_runs,
                         int max_keys, cudaStream_t s);
 
-/* Entropy and sink mass of both maps, variation, negative, near_zero[4], skippable[4], rows, keys, pages. */
+/* Entropy and sink mass by map, variation, negative, near_zero, skippable, rows, keys, pages. */
 enum { DQ_MAP_THRESHOLDS = 4, DQ_MAP_FIELDS = 6 + 2 * DQ_MAP_THRESHOLDS + 3 };
 typedef struct dq_map_limits {
     double below[DQ_MAP_THRESHOLDS];
 } dq_map_limits;
-/* into[seq][n_out][DQ_MAP_FIELDS] += all rows of the units; row[factors][DQ_MAP_FIELDS] is overwritten. */
+/* into[seq][n_out][DQ_MAP_FIELDS] += all rows; row[factors][DQ_MAP_FIELDS] is overwritten. */
 cudaError_t dq_maps_measure(dq_attention_units u, dq_map_limits limits, double *into, double *row,
                             const dq_map_run *runs, int n_runs, cudaStream_t s);
 
@@ -429,7 +421,7 @@ typedef struct dq_span_sums {
     int32_t n_classes;
 } dq_span_sums;
 
-/* Masses of the units' rows that count are overwritten. f64, in an order that depends on what a row sees alone. */
+/* Overwrites masses of rows that count; f64, in an order that depends on what a row sees alone. */
 cudaError_t dq_spans_add_sums(dq_attention_units u, dq_span_sums c, cudaStream_t s);
 
 /* ---- observe.cu: magnitudes ----
@@ -438,8 +430,8 @@ cudaError_t dq_spans_add_sums(dq_attention_units u, dq_span_sums c, cudaStream_t
 
 enum { DQ_OBSERVE_TOP = 128, DQ_OBSERVE_BINS = 1 << 15, DQ_OBSERVE_FINE = 1 << 16 };
 
-/* Rows of one sequence and query head (hidden states: head -1). Pieces of a launch stand in the order of
- * their places, and `record` counts their rows, at most 65535 each. */
+/* Rows of one sequence and query head (hidden states: -1), at most 65535; pieces are in the order
+ * of their places. */
 typedef struct dq_observe_piece {
     const float *x; /* row r from x + r * ld on */
     int64_t ld;

@@ -1,5 +1,5 @@
-/* linear: weights widened for products of floats, activations rounded to 8 bits, and the products of
- * those with packed weights. Text of this file is quoted by tests/simt/defects.tsv, which spoils it.
+/* linear: weights widened for products of floats, activations rounded to 8 bits, and the products
+ * of those with packed weights. tests/simt/defects.tsv quotes text of this file.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/stored.cuh"
 
@@ -11,7 +11,7 @@ static unsigned blocks_for(int64_t n)
     return (unsigned)(blocks < max ? blocks : max);
 }
 
-/* ------------------------------------------------------------------------------------ widen, round */
+/* ---- widen, round */
 template <bool BF16> DQ_KERNEL(THREADS) widen(void *dst, dq_cuda_weight w, int64_t n0)
 {
     const int64_t row = dq_block_x();
@@ -39,7 +39,7 @@ DQ_KERNEL(THREADS) add_bias(float *x, const float *bias, int64_t n, int64_t cols
         x[i] = dq_add_rn(x[i], bias[i % cols]);
 }
 
-/* ------------------------------------------------------------------------------- codes of activations */
+/* ---- codes of activations */
 /* The largest v of a team: a warp, or (WIDE) the block. */
 template <bool WIDE> DQ_DEVICE uint32_t team_max(uint32_t v)
 {
@@ -122,7 +122,7 @@ template <bool WIDE> DQ_KERNEL(THREADS) round_rows(rounding p)
     if (me == 0) p.sum[g * p.scale_pitch + row] = sum;
 }
 
-/* ------------------------------------------------------------------------------------- launches */
+/* ---- launches */
 cudaError_t dq_linear_widen(void *dst, bool bf16, const dq_cuda_weight *w, int64_t n0, int64_t n,
                             cudaStream_t s)
 {
@@ -179,19 +179,17 @@ cudaError_t dq_linear_round(int8_t *code, float *scale, int32_t *sum, const floa
     return cudaGetLastError();
 }
 
-/* ------------------------------------------------------------------------------ packed products */
-/* Of 8-bit activations with packed weights, in integers on tensor cores.
+/* ---- packed products */
+/* Products of 8-bit activations with packed weights, in integers on tensor cores.
  *
- * A block makes a tile of BM rows and BN columns of the result. It walks along k in stages of 128 codes
- * that arrive by asynchronous copies of 16 bytes while the stage before is worked on: activations as
- * they are used, weights packed as they are stored. Each stage's weights are unpacked once, to bytes in
- * shared memory, from where every warp of a row of the tile reads its fragments. Rows in shared memory
- * are 16 bytes longer than a stage, so that eight of them lie in different banks.
+ * A block makes BM x BN results in stages of 128 codes along k, copied asynchronously while the
+ * stage before is multiplied. Each stage's weights are unpacked once, to bytes in shared memory.
+ * Rows there are 16 bytes longer than a stage, so that eight of them lie in different banks.
  *
- * Sums inside a group are exact in 32 bits. At a group's end they become total += (float)sum * (scale of
- * x * scale of w), in the order of the groups and every step rounded: what the CPU computes, bit for
- * bit, whatever the tile. The codes are multiplied less 2^(b-1). Where a group has a zero point z, (2^(b-1) - z)
- * times the sum of its activations' codes is added to its sum; kernels without zero points know nothing of it. */
+ * Sums inside a group are exact in 32 bits. At a group's end they become total += (float)sum *
+ * (scale of x * scale of w), in the order of the groups and each step rounded, as the CPU does bit
+ * for bit. Codes are multiplied less 2^(b-1); where a group has a zero point z, (2^(b-1) - z) times
+ * the sum of its activations' codes is added. */
 
 enum {
     STAGE = 128,             /* codes of k per stage: whole cells of 16 bytes at every width */
@@ -209,7 +207,7 @@ template <int BITS_, int BM_, int BN_, int WM_, int WN_, int STAGES_, bool ZERO_
     static const int BITS = BITS_, BM = BM_, BN = BN_, WM = WM_, WN = WN_, STAGES = STAGES_;
     static const int THREADS = DQ_WARP * WM * WN;
     static const int MT = BM / WM / 16, NT = BN / WN / 8; /* instructions per warp and step */
-    /* Bytes of a stage: activations, packed weights, scales of both (a group may end in each step). */
+    /* Bytes of a stage: activations, packed weights, scales of both (each step may end a group). */
     static const int A_BYTES = BM * PITCH, W_BYTES = BN * CELL * BITS;
     static const int X_SCALES = STEPS * BM * 4, W_SCALES = STEPS * BN * 4;
     static const int STAGE_BYTES = A_BYTES + W_BYTES + X_SCALES + W_SCALES;
@@ -229,7 +227,7 @@ struct product {
     int group_steps; /* steps per group */
 };
 
-/* ----------------------------------------------------------------------------------------- a stage */
+/* ---- a stage */
 /* The group that ends with a step of the stage; -1: none does. */
 DQ_DEVICE int group_ending(const product &p, int stage, int k)
 {
@@ -285,7 +283,7 @@ DQ_DEVICE void copy_zeros(unsigned char *to, const product &p, int stage, int64_
     }
 }
 
-/* Starts the copies of one stage; what lies beyond the edges becomes zero. Always closes a group. */
+/* Starts the copies of one stage, zero beyond the edges; always closes a group of copies. */
 template <class S>
 DQ_DEVICE void copy_stage(unsigned char *smem, const product &p, int stage, int64_t m0, int64_t n0)
 {
@@ -316,8 +314,8 @@ DQ_DEVICE void copy_stage(unsigned char *smem, const product &p, int stage, int6
     dq_cp_async_commit();
 }
 
-/* Four codes of BITS bits, the lowest of t, as four signed bytes: apart in pairs, then alone; the offset
- * is taken off with the high bit of each byte set, so that no byte borrows from the next. */
+/* Four codes, the lowest of t, as signed bytes; the offset is subtracted with the high bits set, so
+ * that no byte borrows. */
 template <int BITS> DQ_DEVICE uint32_t signed_bytes(uint32_t t)
 {
     const uint32_t pair = (uint32_t)((1ull << (2 * BITS)) - 1), one = ((1u << BITS) - 1) * 0x10001u;
@@ -358,7 +356,7 @@ template <class S> DQ_DEVICE void unpack_stage(unsigned char *to, const unsigned
     }
 }
 
-/* ------------------------------------------------------------------------------------- the product */
+/* ---- the product */
 /* Sum of the current group, and total of those before, of a warp's part of the tile. */
 template <class S> struct sums {
     int32_t d[S::MT][S::NT][4];
@@ -395,7 +393,7 @@ DQ_DEVICE void multiply_step(sums<S> &t, const unsigned char *a, const unsigned 
     }
 }
 
-/* The group's end: its sums go to the totals. x and w point at the scales of the warp's rows and columns. */
+/* Adds a group's sums to the totals; x and w point at scales of the warp's rows and columns. */
 template <class S>
 DQ_DEVICE void end_group(sums<S> &t, const float *x, const unsigned char *w, int column, bool f16)
 {
@@ -440,8 +438,7 @@ DQ_DEVICE void store_tile(const sums<S> &t, const product &p, int64_t row0, int6
     }
 }
 
-/* Before that, where codes have zero points: sums and zeros point at those of the warp's rows and of the tile's
- * columns. Rows after the last one have any sum; their results are never stored, and unsigned numbers may wrap. */
+/* Adds zero points before that; sums of rows after the last are arbitrary, and are never stored. */
 template <class S>
 DQ_DEVICE void shift_group(sums<S> &t, const int32_t *x, const unsigned char *zeros, int column)
 {
@@ -505,7 +502,7 @@ template <class S> DQ_KERNEL(S::THREADS) multiply(product p)
     store_tile<S>(t, p, m0 + warp_row, n0 + warp_col);
 }
 
-/* -------------------------------------------------------------------------------------------- launches */
+/* ---- launches */
 template <class S> static cudaError_t launch(const product &p, cudaStream_t s)
 {
     const int smem = S::SMEM + (S::ZERO ? S::STAGES * S::ZERO_BYTES : 0);
@@ -517,7 +514,7 @@ template <class S> static cudaError_t launch(const product &p, cudaStream_t s)
     return cudaGetLastError();
 }
 
-/* Few rows: narrow tiles, so that all multiprocessors fetch weights, and more stages on their way. */
+/* Few rows have narrow tiles, so that all multiprocessors fetch, and more stages in flight. */
 template <int BITS, bool ZERO> static cudaError_t launch_form(const product &p, cudaStream_t s)
 {
     if (p.rows <= 16) return launch<shape<BITS, 16, 32, 1, 4, 4, ZERO>>(p, s);

@@ -5,11 +5,11 @@
 
 #include <math.h>
 
-/* ----------------------------------------------------------------------------------------- maps */
+/* ---- maps */
 /* Every sum over rows belongs to one thread, which adds units, heads and rows in their order, in
  * f64: results do not depend on the grid. */
 
-/* --------------------------------------------------------------------------------------- columns */
+/* ---- columns */
 
 typedef struct four_sums {
     double mass[2], lambda_mass, diff;
@@ -41,7 +41,7 @@ DQ_DEVICE double held_in(const double *sums, int64_t at)
     return sums ? sums[at] : 0.0;
 }
 
-/* Grid: runs of 128 keys, lists. A thread owns a key: units, output heads and rows in their order. */
+/* Grid: runs of 128 keys, lists. A thread owns a key: units, heads and rows come in order. */
 DQ_KERNEL(128) sum_columns(dq_attention_units u, dq_map_sums c, const dq_map_run *DQ_RESTRICT runs)
 {
     const dq_map_run run = runs[dq_block_y()];
@@ -67,7 +67,7 @@ DQ_KERNEL(128) sum_columns(dq_attention_units u, dq_map_sums c, const dq_map_run
     add_to(c.diff, at, s.diff);
 }
 
-/* --------------------------------------------------------------------------------------- measure */
+/* ---- measure */
 
 enum {
     ENTROPY,
@@ -171,7 +171,7 @@ sum_rows(dq_attention_units u, double *DQ_RESTRICT into, const double *DQ_RESTRI
     *to = s;
 }
 
-/* ------------------------------------------------------------------------------------- launchers */
+/* ---- launchers */
 
 cudaError_t dq_maps_sum(dq_attention_units u, dq_map_sums c, const dq_map_run *runs, int n_runs,
                         int max_keys, cudaStream_t s)
@@ -192,9 +192,9 @@ cudaError_t dq_maps_measure(dq_attention_units u, dq_map_limits limits, double *
     return cudaGetLastError();
 }
 
-/* ---------------------------------------------------------------------------------------- spans */
-/* A block adds D of one row and output head by the classes of its keys, positive and negative apart, in
- * f64; its threads' sums are folded in a fixed order. Rows become shares on the host, in observe.c. */
+/* ---- spans */
+/* A block sums D of one row and output head by the classes of keys, positive and negative apart, in
+ * f64 and a fixed order. */
 
 enum { THREADS = 128, MASSES = 2 * DQ_SPAN_SUM_CLASSES };
 
@@ -243,10 +243,9 @@ cudaError_t dq_spans_add_sums(dq_attention_units u, dq_span_sums c, cudaStream_t
     return cudaGetLastError();
 }
 
-/* ----------------------------------------------------------------------------------- magnitudes */
-/* The largest values of a launch are found in four walks over its rows: counts by the upper 16 bits give
- * the bin of the last one wanted, counts by the lower 16 bits inside that bin its bits; then everything
- * above is gathered in any order, and of the values equal to it the first ones by place. */
+/* ---- magnitudes */
+/* Counts by the upper 16 bits give the bin of the last value wanted, counts by the lower 16 its
+ * bits; then all above are gathered, and of those equal to it the first by place. */
 
 enum { INFINITE = 0x7f800000, NO_BIN = 0x10000 };
 
@@ -260,7 +259,7 @@ DQ_DEVICE uint32_t size_bits(const float *x)
     return dq_f32_bits(*x) & 0x7fffffffu;
 }
 
-/* ------------------------------------------------------------------------------- counts and sums */
+/* ---- counts and sums */
 
 /* Sum over the block in a fixed order, valid in thread 0. part[4] is shared memory. */
 DQ_DEVICE double block_sum(double v, double *part)
@@ -318,10 +317,9 @@ add_sums(dq_observe_call *DQ_RESTRICT call, const double *DQ_RESTRICT sums, int 
     }
 }
 
-/* ---------------------------------------------------------------------------------- largest values */
+/* ---- largest values */
 
-/* Sum of the counts in higher bins, by a block of 1024 threads each of which has `own` in its bins, thread
- * 0 the lowest; *all: of all bins. held[32] is shared memory. */
+/* Counts of higher bins; each of 1024 threads has `own`, thread 0 the lowest; held[32]: shared. */
 DQ_DEVICE uint64_t counts_above(uint64_t own, uint64_t *held, uint64_t *all)
 {
     uint64_t sum = own; /* of this lane and the lanes above it */
@@ -340,7 +338,7 @@ DQ_DEVICE uint64_t counts_above(uint64_t own, uint64_t *held, uint64_t *all)
     return above;
 }
 
-/* One block of 1024 threads: the bin of the last value that is wanted. Counts move on to the call's. */
+/* By 1024 threads: finds the bin of the last value wanted, and adds the counts to the call's. */
 DQ_KERNEL(1024)
 pick_bin(dq_observe_call *DQ_RESTRICT call, dq_observe_top *DQ_RESTRICT top,
          dq_observe_bins *DQ_RESTRICT bins)
@@ -371,7 +369,7 @@ pick_bin(dq_observe_call *DQ_RESTRICT call, dq_observe_top *DQ_RESTRICT top,
     }
 }
 
-/* Grid: pieces, rows of a piece. Counts by the lower 16 bits of what is in the bin: *top's, or `bin`. */
+/* Grid: pieces, rows of a piece. Counts by the lower 16 bits in the bin, *top's or `bin`. */
 DQ_KERNEL(128)
 count_fine(const dq_observe_piece *DQ_RESTRICT pieces, const dq_observe_top *DQ_RESTRICT top,
            uint64_t *DQ_RESTRICT fine, uint32_t bin)
@@ -417,7 +415,7 @@ DQ_DEVICE void put_found(dq_observe_top *top, uint32_t at, const dq_observe_piec
                                       p->pos[r], p->col ? p->col[i] : i};
 }
 
-/* Grid: pieces, rows of a piece. What is larger than the last value; how often a row has that one. */
+/* Grid: pieces, rows of a piece. Gathers what is larger than the last value; counts its ties. */
 DQ_KERNEL(128)
 gather(const dq_observe_piece *DQ_RESTRICT pieces, dq_observe_top *DQ_RESTRICT top,
        uint32_t *DQ_RESTRICT tied)
@@ -478,7 +476,7 @@ gather_ties(const dq_observe_piece *DQ_RESTRICT pieces, int n_pieces,
     if (dq_lane() == 0) top->n = at;
 }
 
-/* ------------------------------------------------------------------------------------- launchers */
+/* ---- launchers */
 
 cudaError_t dq_observe_launch(dq_observe_rows rows, dq_observe_call *call, dq_observe_top *top,
                               dq_observe_bins *bins, double *sums, uint32_t *tied, cudaStream_t s)

@@ -3,13 +3,12 @@
  *   plain  [64][stride], one token after the other; keys have stride dim, values cols.
  *   scale  [n_scales][64]; of values with lows the steps of all runs, then their lows.
  *          Per-channel codes: [sets][heads][2][dim], steps and lows of channels.
- *   codes  planes of w bits: 8, 4 and 2 bits are one plane; 6 bits the 4 low bits, then the 2 high ones; 5 bits
- *          the 4 low ones, then the high one; 3 bits the 2 low ones, then the high one. A plane is made of
- *          cells. A cell of keys belongs to one token and holds 16 channels (32 in planes of 4 bits, but for the
- *          last 16 of an odd number of sixteens); the cells of a run of channels stand one after the other, token by
- *          token. A cell of values belongs to one channel and holds 16 tokens (8 bits), 32 (4 bits) or
- *          64; the cells of a run of tokens stand channel by channel. In a cell of B bytes, byte i holds
- *          elements i, i + B, i + 2B ... from its lowest bits up. So
+ *   codes  planes of w bits, low bits first: 8, 4, 2 bits are one plane, 6 are 4 + 2, 5 are 4 + 1,
+ *          3 are 2 + 1. A plane is made of cells. A cell of keys has 16 channels of one token (32
+ *          in planes of 4 bits, but for the last 16 of an odd number of sixteens); cells of a run
+ *          of channels follow each other by token. A cell of values has 16 tokens (8 bits), 32 (4
+ *          bits) or 64 of one channel; cells of a run of tokens follow by channel. In a cell of B
+ *          bytes, byte i holds elements i, i + B, i + 2B ... from its lowest bits up. So
  *              keys, 8 bits    byte (c/16 * 64 + t) * 16 + c%16
  *              keys, 4 bits    byte (c/32 * 64 + t) * 16 + c%16, the high half where c%32 >= 16
  *              values, 8 bits  byte (t/16 * cols + c) * 16 + t%16
@@ -47,7 +46,7 @@ DQ_BOTH int dq_page_low_bits(int bits)
     return bits == 6 || bits == 5 ? 4 : bits == 3 ? 2 : bits;
 }
 
-/* Sums without a branch: of the eight bytes, up to 255; of neighbouring fields of 4 bits, as bytes. */
+/* Sums without a branch: eight bytes, up to 255; or neighbouring fields of 4 bits, as bytes. */
 DQ_BOTH int dq_page_sum_bytes(uint64_t x)
 {
     return (int)(x * 0x0101010101010101u >> 56);
@@ -92,8 +91,7 @@ DQ_BOTH int dq_page_code(const dq_page_form *f, int bits, int side, const uint8_
     return u - (1 << (bits - 1));
 }
 
-/* By all threads of a block, after a barrier: codes q[64][cols] (shared memory) of tokens first..end-1
- * into a page that keeps its others. Bytes are shared by codes, so they are written part by part. */
+/* By all threads, after a barrier: tokens first..end-1, field by field, as codes share bytes. */
 DQ_DEVICE void dq_page_store(const dq_page_form *f, int bits, int side, uint8_t *codes,
                              const int8_t *q, int first, int end)
 {
@@ -234,7 +232,7 @@ DQ_DEVICE void dq_page_put_plain(const dq_page_form *f, void *to, int64_t at, fl
         ((uint16_t *)to)[at] = f->dense == DQ_PAGE_F16 ? dq_f32_f16(x) : dq_f32_bf16(x);
 }
 
-/* Whether a query that reads the first `slots` slots of a page as codes (sinks aside) finds them. */
+/* Whether a query that reads the first `slots` slots as codes (sinks aside) finds them here. */
 DQ_DEVICE bool dq_page_is_coded(const dq_page *p, int side, int slots)
 {
     const dq_page_side *s = &p->side[side];
@@ -254,7 +252,7 @@ DQ_DEVICE float dq_page_value(const dq_page_form *f, const dq_page *p, int side,
     return dq_page_decoded(f, p, side, head, t, c, (float)q);
 }
 
-/* ---------------------------------------------------------------------------------------- units */
+/* ---- units */
 /* What kernels over pages and strips share. */
 
 enum {

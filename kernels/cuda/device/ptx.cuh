@@ -1,12 +1,11 @@
-/* ptx: every name through which kernels touch the device. Inline assembly and built-ins of CUDA stand
- * here and nowhere else, so that a kernel's source also compiles as plain C++: nvcc takes the device
- * half below, any other compiler takes simt.h (tests/simt), which runs the same names on a CPU.
+/* ptx: every name through which kernels touch the device. Inline assembly and built-ins stand here
+ * alone, so that kernels also compile as plain C++: nvcc takes the device half below, any other
+ * compiler simt.h (tests/simt), which runs the same names on a CPU.
  *
- * What a kernel may rely on: blocks are one-dimensional and whole warps (a multiple of 32 threads);
- * `mask` names the lanes of a warp that must all reach the same collective; pointers are generic
- * unless called smem (shared memory of the block). Names ending in _rn round once, to nearest, ties to
- * even, and are never contracted: results made of them and of integers are equal bit for bit on every
- * device and on the host.
+ * Kernels may rely on: blocks are one-dimensional and whole warps; `mask` names the lanes of a warp
+ * that must all reach the same collective; pointers are generic unless called smem (shared memory).
+ * Names ending in _rn round once, to nearest, ties to even, and are never contracted: results made
+ * of them and of integers are equal bit for bit on every device and on the host.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_PTX_CUH
 #define DQ_PTX_CUH
@@ -23,7 +22,7 @@ struct alignas(16) dq_u4 {
 
 #ifdef __CUDACC__
 
-/* ------------------------------------------------------------------------------------- structure */
+/* ---- structure */
 #define DQ_DEVICE static __device__ __forceinline__
 #define DQ_BOTH                                                                                    \
     static __host__ __device__ __forceinline__ /* numbers only; tests call it on the host */
@@ -92,9 +91,8 @@ DQ_DEVICE unsigned dq_grid_z(void)
     return gridDim.z;
 }
 
-/* -------------------------------------------------------------------------------------- barriers */
-/* Kernels of this folder wait by name, each name once: tests/simt/barriers.tsv says of each what fails
- * without it, and leaves them out one by one. */
+/* ---- barriers */
+/* Barriers have names, since tests/simt/barriers.tsv leaves each out and says what fails. */
 #define DQ_SYNC(name)             dq_sync()
 #define DQ_WARP_SYNC(name)        dq_warp_sync()
 #define DQ_CP_ASYNC_WAIT(n, name) dq_cp_async_wait<n>()
@@ -123,7 +121,7 @@ DQ_DEVICE void dq_fence(void)
     __threadfence();
 }
 
-/* --------------------------------------------------------------------------- exchange in a warp */
+/* ---- exchange in a warp */
 /* T: 4- or 8-byte integers, float, double. */
 template <class T> DQ_DEVICE T dq_shfl(T v, unsigned lane, unsigned mask = DQ_LANES)
 {
@@ -151,7 +149,7 @@ DQ_DEVICE bool dq_all(bool p, unsigned mask = DQ_LANES)
     return __all_sync(mask, p) != 0;
 }
 
-/* --------------------------------------------------------------------------------------- atomics */
+/* ---- atomics */
 /* On global or shared memory; each returns the value before. No order beyond the one address. */
 DQ_DEVICE uint32_t dq_atomic_add(uint32_t *p, uint32_t v)
 {
@@ -182,7 +180,7 @@ DQ_DEVICE uint32_t dq_atomic_cas(uint32_t *p, uint32_t expected, uint32_t v)
     return atomicCAS(p, expected, v);
 }
 
-/* ---------------------------------------------------------------------------------------- memory */
+/* ---- memory */
 /* p is a multiple of 8. */
 DQ_DEVICE uint64_t dq_load8(const void *p)
 {
@@ -214,7 +212,7 @@ DQ_DEVICE uint32_t dq_load_fresh(const uint32_t *global)
     return __ldcg(global);
 }
 
-/* ------------------------------------------------------------------------------------ async copy */
+/* ---- async copy */
 DQ_DEVICE uint32_t dq_smem_address(const void *smem)
 {
     return (uint32_t)__cvta_generic_to_shared(smem);
@@ -258,9 +256,9 @@ template <int N> DQ_DEVICE void dq_cp_async_wait(void)
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* ------------------------------------------------------------------------------- matrix fragments */
-/* Layouts: tests/simt/fragments.h. Lane 8j + i gives the address (a multiple of 16) of row i of the
- * 8 x 8 matrix j of 16-bit elements (x2: lanes 0..15 count); r[j] is the lane's piece of matrix j. */
+/* ---- matrix fragments */
+/* Lane 8j + i gives the address (a multiple of 16) of row i of 8 x 8 matrix j of 16-bit elements
+ * (x2: lanes 0..15); r[j] is the lane's piece of it, laid out as in tests/simt/fragments.h. */
 DQ_DEVICE void dq_ldmatrix_x4(uint32_t r[4], const void *smem)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -327,7 +325,7 @@ DQ_PTX_DP4A(dq_dp4a_s8u8, "s32.u32", int32_t)
 DQ_PTX_DP4A(dq_dp4a_u8u8, "u32.u32", uint32_t)
 #undef DQ_PTX_DP4A
 
-/* ----------------------------------------------------------------------------------------- bits */
+/* ---- bits */
 /* Bits that are 1; zeros above the highest 1 (32 of 0). */
 DQ_DEVICE unsigned dq_popc(uint32_t x)
 {
@@ -337,8 +335,7 @@ DQ_DEVICE unsigned dq_clz(uint32_t x)
 {
     return (unsigned)__clz((int)x);
 }
-/* Byte i of the result is byte number (select >> 4 i) & 7 of b:a (a the lower four); with bit 3 of the
- * number, that byte's sign in all eight bits. */
+/* Byte i of the result is byte (select >> 4 i) & 7 of b:a; with bit 3 set, that byte's sign. */
 DQ_DEVICE uint32_t dq_prmt(uint32_t a, uint32_t b, uint32_t select)
 {
     uint32_t r;
@@ -346,7 +343,7 @@ DQ_DEVICE uint32_t dq_prmt(uint32_t a, uint32_t b, uint32_t select)
     return r;
 }
 
-/* -------------------------------------------------------------------------------------- numbers */
+/* ---- numbers */
 DQ_DEVICE uint32_t dq_f32_bits(float x)
 {
     return __float_as_uint(x);
@@ -507,7 +504,7 @@ DQ_DEVICE float dq_exp2_fast(float x)
 #include "tests/simt/simt.h"
 #endif
 
-/* ------------------------------------------------------------------------------- both compilers */
+/* ---- both compilers */
 /* exp as kernels/cpu/isa/loops.h has it, bit for bit: exp(x) = 2^n exp(r), r = x - n ln 2 in two
  * steps, exp(r) by its series; results that would be subnormal are 0. */
 DQ_DEVICE float dq_exp_as_cpu(float x)

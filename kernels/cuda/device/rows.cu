@@ -1,4 +1,4 @@
-/* rows: rows of activations and of logits. One block makes one row where a row has a sum of its own.
+/* rows: rows of activations and of logits; a row that has a sum of its own takes one block.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/stored.cuh"
 
@@ -22,7 +22,7 @@ DQ_DEVICE int64_t step_of(void)
     return (int64_t)dq_grid_x() * THREADS;
 }
 
-/* ------------------------------------------------------------------------------------------- copies */
+/* ---- copies */
 DQ_KERNEL(THREADS) embed(float *dst, dq_cuda_weight table, const int32_t *ids)
 {
     const int64_t row = dq_block_x(), id = ids[row];
@@ -38,7 +38,7 @@ DQ_KERNEL(THREADS) gather(float *dst, const float *src, const int64_t *index, in
     for (int64_t c = dq_thread(); c < cols; c += THREADS) dst[row * cols + c] = from[c];
 }
 
-/* -------------------------------------------------------------------------------------------- norms */
+/* ---- norms */
 DQ_KERNEL(THREADS)
 rms_norm(float *dst, const float *src, const float *gain, float eps, int64_t cols)
 {
@@ -86,7 +86,7 @@ DQ_KERNEL(THREADS) polynorm(float *gate, const float *up, poly p, int64_t cols)
     }
 }
 
-/* ----------------------------------------------------------------------------------------- rotations */
+/* ---- rotations */
 DQ_KERNEL(THREADS)
 rope_table(float *table, const int32_t *pos, const float *inv_freq, float amplitude, int64_t n,
            int64_t half)
@@ -137,7 +137,7 @@ DQ_KERNEL(THREADS) hadamard(float *x, int64_t n, int dim, int per_block, float n
     for (int i = (int)dq_thread(); i < count; i += THREADS) x[first + i] = dq_mul_rn(v[i], norm);
 }
 
-/* --------------------------------------------------------------------------------------- elementwise */
+/* ---- elementwise */
 DQ_KERNEL(THREADS) silu(float *gate, const float *up, int64_t n)
 {
     for (int64_t i = first_of(); i < n; i += step_of()) {
@@ -168,7 +168,7 @@ DQ_KERNEL(THREADS) first_bad(uint32_t *found, const float *x, int64_t rows, int6
     if (dq_any(bad) && dq_lane() == 0) dq_atomic_max(found, 0xffffffffu - (uint32_t)row);
 }
 
-/* -------------------------------------------------------------------------------------------- launches */
+/* ---- launches */
 cudaError_t dq_rows_embed(float *dst, const dq_cuda_weight *table, const int32_t *ids, int64_t rows,
                           cudaStream_t s)
 {
@@ -262,9 +262,8 @@ cudaError_t dq_rows_first_bad(uint32_t *found, const float *x, int64_t rows, int
     return cudaGetLastError();
 }
 
-/* ---------------------------------------------------------------------------- log-probabilities */
-/* One block takes one row of a piece: its largest entry first, then the sums relative to the largest so
- * far; those of earlier pieces are brought down to it. */
+/* ---- log-probabilities */
+/* A block takes a row of a piece: its maximum, then sums relative to it, those before rescaled. */
 
 enum { WARPS = THREADS / DQ_WARP };
 
@@ -379,7 +378,7 @@ DQ_KERNEL(THREADS) kld_end(double *kld, const dq_logprob_kld_row *state, int64_t
     kld[i] = (row.weighted / row.sum_p - tops) + (log(row.sum_q) - log(row.sum_p));
 }
 
-/* -------------------------------------------------------------------------------------------- launches */
+/* ---- launches */
 static unsigned blocks_of(int64_t rows)
 {
     return (unsigned)((rows + THREADS - 1) / THREADS);

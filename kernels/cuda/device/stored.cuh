@@ -1,5 +1,4 @@
-/* stored: what kernels over rows share: elements of a weight matrix as it is stored, and sums over a
- * block, always added in the same order.
+/* stored: elements of a weight as it is stored, and sums over a block, always in the same order.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_STORED_CUH
 #define DQ_STORED_CUH
@@ -32,7 +31,7 @@ DQ_DEVICE int32_t dq_stored_shift(const dq_cuda_weight &w, int64_t row, int64_t 
     return w.zero ? (1 << (w.bits - 1)) - (int32_t)w.zero[group * w.zero_pitch + row] : 0;
 }
 
-/* The value at row, col, as dq_weight defines it: dense exactly, packed code * scale rounded once. */
+/* As dq_weight defines it: dense exactly, packed code * scale rounded once. */
 DQ_DEVICE float dq_stored_value(const dq_cuda_weight &w, int64_t row, int col)
 {
     const int64_t at = row * w.cols + col;
@@ -45,8 +44,7 @@ DQ_DEVICE float dq_stored_value(const dq_cuda_weight &w, int64_t row, int col)
                      dq_stored_scale(w, row, group));
 }
 
-/* Sums of v[N] over the block's THREADS threads, in all of them. The first thing after a barrier if it is
- * called twice. */
+/* All threads get the sums of v[N]; a second call wants a barrier before it. */
 template <int N, int THREADS> DQ_DEVICE void dq_reduce_block_sum(double v[N])
 {
     DQ_SHARED(double, part, [THREADS / DQ_WARP][N]);

@@ -14,7 +14,7 @@
 
 enum { UNITS = 65535 }; /* a grid's third axis ends there */
 
-/* ---------------------------------------------------------------------------------------- sizes */
+/* ---- sizes */
 
 typedef struct draft {
     const dq_attend_args *args;
@@ -79,7 +79,7 @@ static bool draft_new(dq_backend *b, draft *d, const dq_attend_args *args,
     return ok;
 }
 
-/* ---------------------------------------------------------------------------------------- content */
+/* ---- content */
 
 /* From which row of a unit on columns count, n: none. */
 static int32_t first_counted(const draft *d, const dq_attention_unit *w)
@@ -116,7 +116,7 @@ static void add_list(draft *d, int i, int g)
             dq_kv_pos(list, k + 1) / DQ_PAGE_TOKENS != dq_kv_pos(list, k) / DQ_PAGE_TOKENS)
             d->edge[d->n_edges++] = (int32_t)(k + 1);
     }
-    /* What each row of a sequence sees. Positions of rows and tokens ascend, so this walks both once. */
+    /* Positions of rows and tokens ascend, so this walks both once. */
     const int n_groups = d->args->attn->map->n_groups;
     int64_t n = dq_kv_visible(list, batch->pos[batch->cu_rows[i]]);
     for (int64_t r = batch->cu_rows[i]; r < batch->cu_rows[i + 1]; r++) {
@@ -158,7 +158,7 @@ static void add_list(draft *d, int i, int g)
     }
 }
 
-/* ------------------------------------------------------------------------------------------ heads */
+/* ---- heads */
 
 typedef struct head_table {
     dq_q_head *q;
@@ -222,7 +222,7 @@ static bool upload_heads(dq_backend *b, dq_attention_units *u, head_table *t, co
     return true;
 }
 
-/* ---------------------------------------------------------------------------------------- launches */
+/* ---- launches */
 
 bool dq_cuda_units_next(dq_cuda_units *u, dq_attention_units *launch, int *first)
 {
@@ -277,7 +277,7 @@ bool dq_cuda_units_begin(dq_backend *b, dq_cuda_units *u, const dq_attend_args *
         u->unit = d.unit;
         u->n = d.n_units;
         if (upload_heads(b, &u->dev, &t, args->kv)) {
-            /* Where each unit's strips, sums and factors lie; a launch ends where they would not fit. */
+            /* A launch ends where the next unit's strips would not fit. */
             const int64_t capacity = (int64_t)((dq_cuda_of(b)->strip_bytes) / sizeof(float));
             int64_t strips = 0, records = 0, factors = 0;
             for (int k = 0, in_launch = 0; k < u->n; k++, in_launch++) {
@@ -635,7 +635,7 @@ static void *pinned(dq_backend *b, size_t bytes)
     return dq_cuda_ok(b, e, "cudaMallocHost") ? p : NULL;
 }
 
-/* ----------------------------------------------------------------------------------------------- up */
+/* ---- up */
 /* The current block, with space left in it. */
 static ring_block *ring_reserve(dq_backend *b)
 {
@@ -679,7 +679,7 @@ void dq_cuda_put(dq_backend *b, void *dst, const void *host, size_t bytes)
                 b, cudaMemcpyAsync(to, k->p + t->ring_used, n, cudaMemcpyHostToDevice, c->stream),
                 "copy to the device"))
             return;
-        /* in steps of 64 bytes: what is read by the device and what is written next share no line */
+        /* Steps of 64 bytes: what the device reads and what is written next share no line. */
         t->ring_used = n == left ? RING_BYTES : (t->ring_used + n + 63) / 64 * 64;
         to += n;
         from += n;
@@ -709,7 +709,7 @@ void dq_cuda_upload_end(dq_backend *b)
     l->n = 0;
 }
 
-/* --------------------------------------------------------------------------------------------- down */
+/* ---- down */
 static void *area_take(dq_backend *b, size_t bytes)
 {
     dq_cuda_transfer *t = dq_cuda_of(b)->transfer;

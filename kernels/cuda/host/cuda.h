@@ -11,11 +11,10 @@
 /* ---- CUDA open ----
  * The functions by which the rest of dq reaches the CUDA backend; needs no CUDA header. */
 
-/* Fills b->state, b->ops and b->device, or says why there is none: DQ_RESOURCE naming a missing driver,
- * one that is too old, or a device number that does not exist. One device per process: backends of
- * several numbers may not be open at a time. */
+/* DQ_RESOURCE names a missing driver, an old one, or a device that does not exist. Backends of
+ * several devices may not be open at a time. */
 dq_status dq_cuda_open(dq_backend *b, int device, dq_err *err);
-/* The same of a device for the nth process of a machine: as many as there are devices have one each, and others begin anew. */
+/* For the nth process of a machine: each takes the next device, and after the last the first. */
 dq_status dq_cuda_open_nth(dq_backend *b, int nth, dq_err *err);
 /* cuda_linear.c: see dq_backend_blas. */
 dq_status dq_cuda_blas_about(const char **path, const char **number, dq_arena *a, dq_err *err);
@@ -23,11 +22,9 @@ dq_status dq_cuda_blas_about(const char **path, const char **number, dq_arena *a
 /* ---- CUDA ----
  * The state of the CUDA backend and what its files share. Private to kernels/cuda.
  *
- * Two kinds of files: `device/NAME.cu` holds kernels and the C functions that launch them (launch.h:
- * device pointers and numbers in, a cudaError_t out; nothing of dq but base types), so that it
- * also compiles for the host and is tested alone; `host/cuda_NAME.c` makes operations of backend.h
- * out of them. Those of fused*.cu are chosen in cuda_attention.c, those of linear.cu in
- * cuda_linear.c; the other files of host have no kernels. */
+ * `device/NAME.cu` holds kernels and the C functions that launch them (launch.h), which know base
+ * types alone, so that they also compile for the host and are tested alone; `host/cuda_NAME.c`
+ * makes operations of backend.h out of them. */
 
 /* Named device scratch: two operations that use one slot are ordered by the stream. */
 enum {
@@ -72,17 +69,15 @@ static inline cudaStream_t dq_cuda_stream(const dq_backend *b)
     return dq_cuda_of(b)->stream;
 }
 
-/* True for cudaSuccess; else the sticky error is set: memory is DQ_RESOURCE with what was asked for and what
- * is free, anything else DQ_BUG with CUDA's name for it and `what`. */
+/* True for cudaSuccess; else sets the sticky error: DQ_RESOURCE for memory, otherwise DQ_BUG. */
 bool dq_cuda_ok(dq_backend *b, cudaError_t e, const char *what);
 /* The text for a device that cudaGetDeviceCount does not give: versions as CUDA numbers them. */
 dq_status dq_cuda_refuse(cudaError_t e, int driver, int runtime, dq_err *err);
 
-/* Device memory from a pool that returns blocks to the driver only at close or when memory is short; freed
- * blocks are reused in stream order. 256-byte aligned, contents undefined. NULL with the sticky error set. */
+/* 256-byte aligned, contents undefined, NULL with the sticky error set; freed blocks are reused in
+ * stream order and returned to the driver when memory is short or at close. */
 void *dq_cuda_alloc(dq_backend *b, size_t bytes);
-/* Sets the sticky error: `bytes` of device memory are not there; 0: as many as `what` wanted, which CUDA does
- * not say. */
+/* Sets the sticky error; bytes 0: as many as `what` wanted, which CUDA does not say. */
 void dq_cuda_no_memory(dq_backend *b, size_t bytes, const char *what);
 void dq_cuda_free(dq_backend *b, void *p); /* NULL allowed; after an error too */
 /* At least `bytes` of scratch, growing; what it held is lost. NULL with the sticky error set. */
@@ -90,18 +85,16 @@ void *dq_cuda_scratch(dq_backend *b, int slot, size_t bytes);
 
 void dq_cuda_put(dq_backend *b, void *dst, const void *host, size_t bytes); /* as backend.h says */
 void dq_cuda_get(dq_backend *b, void *host, const void *src, size_t bytes);
-/* host[bytes] on the device, for operations that are launched before the next dq_cuda_upload_end; copied
- * through pinned memory, so host may change at once. NULL with the sticky error set (bytes 0: a valid
- * pointer). */
+/* host[bytes] on the device until the next dq_cuda_upload_end; host may change at once. NULL with
+ * the sticky error set (bytes 0: a valid pointer). */
 const void *dq_cuda_upload(dq_backend *b, const void *host, size_t bytes);
 /* Every operation that uploads calls it after its launches, and zeros of pages after theirs. */
 void dq_cuda_upload_end(dq_backend *b);
-/* At the next sync or get: take(arg, data, bytes) on the host, in the order of the calls, with what src holds
- * after the operations launched so far; src may be reused at once. take NULL: data is copied to arg. */
+/* At the next sync or get: take(arg, data, bytes) in the order of the calls, with what src holds
+ * after operations launched so far; src may be reused at once. take NULL: data is copied to arg. */
 typedef void dq_cuda_take(void *arg, const void *data, size_t bytes);
 void dq_cuda_download(dq_backend *b, const void *src, size_t bytes, dq_cuda_take *take, void *arg);
-/* A block of host memory for `arg` of take, freed after it. A get between the two frees it too. NULL with
- * the sticky error set. */
+/* Host memory for `arg` of take, freed after it or by a get. NULL with the sticky error set. */
 void *dq_cuda_note(dq_backend *b, size_t bytes);
 
 /* ---- cuda_linear.c: weights on the device, shared by all that acquired them. */
@@ -141,8 +134,7 @@ void dq_cuda_observe(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *b
 /* Without dither, which its values must not be read with. */
 dq_page dq_cuda_page(const dq_kv *kv, const dq_kv_page *p);
 void dq_cuda_forms(dq_page_form form[2], const dq_kv *kv);
-/* Rows of dither that the pages of one launch name: the first is that of pages whose slots lie in the order of positions, of
- * the others each has its own. Of a cache without dither there is none. */
+/* Rows of dither: the first for pages whose slots are in the order of positions, others own one. */
 typedef struct dq_cuda_dither {
     float *row; /* [n][DQ_PAGE_TOKENS]; NULL: none */
     int32_t n;
@@ -178,8 +170,7 @@ typedef struct dq_cuda_units_request {
     bool places; /* positions of rows in `pos`; of keys as edges */
 } dq_cuda_units_request;
 
-/* Everything is uploaded: end it with dq_cuda_units_end, which also ends uploads of the operation. False
- * with the sticky error set, nothing to end. */
+/* dq_cuda_units_end ends it and the operation's uploads; after false there is nothing to end. */
 bool dq_cuda_units_begin(dq_backend *b, dq_cuda_units *u, const dq_attend_args *args,
                          dq_cuda_units_request request);
 void dq_cuda_units_end(dq_backend *b, dq_cuda_units *u);
@@ -226,41 +217,39 @@ typedef struct dq_cuda_blas_file {
  *   DQ_CUBLAS, a file or a folder; when it is set, nothing else is tried
  *   the loader's own search
  *   CUDA_HOME, CUDA_PATH, /usr/local/cuda, /usr/local/cuda-*
- *   the nvidia packages of VIRTUAL_ENV, of each python3 in PATH and what it links to, of the system, of ~/.local
- * `root` stands before the places that no variable names: "" in earnest; tests plant a folder, and then the loader is
- * not asked. DQ_RESOURCE when nothing opens; a file that is there and does not open is named. */
+ *   nvidia packages of VIRTUAL_ENV, each python3 in PATH and its links, the system, ~/.local
+ * Tests plant a folder `root` before these places (else ""), and then the loader is not asked.
+ * DQ_RESOURCE when nothing opens; a file that is there and does not open is named. */
 dq_status dq_cuda_blas_find(dq_cuda_blas_file *out, const char *root, dq_arena *a, dq_err *err);
 
 /* ---- CUDA BLAS ----
  * Dense products by cuBLAS. Private to kernels/cuda. */
 
-/* Every product has this many rows. cuBLAS picks its kernel, and with it the order of sums, by the shape
- * and the alignment of a product; so a row's result can only be independent of the rows beside it
- * if these never change. */
+/* cuBLAS picks its kernel, and so the order of sums, by a product's shape and alignment: with these
+ * fixed, a row's result does not depend on the rows beside it. */
 #ifdef DQ_SIMT
 enum { DQ_CUDA_TILE_ROWS = 32 };
 #else
 enum { DQ_CUDA_TILE_ROWS = 256 };
 #endif
 
-/* dst[DQ_CUDA_TILE_ROWS][ldd] = src[DQ_CUDA_TILE_ROWS][k] w[n][k]^T, the first n columns of dst. src and w
- * hold f32, or (bf16) bf16 with sums in f32. dst and src stand on 256 bytes. Opens cuBLAS at the first call:
- * DQ_RESOURCE when it is missing. */
+/* dst[DQ_CUDA_TILE_ROWS][ldd] = src[DQ_CUDA_TILE_ROWS][k] w[n][k]^T, its first n columns, of f32,
+ * or of bf16 with sums in f32; dst and src are aligned to 256 bytes. DQ_RESOURCE without cuBLAS. */
 void dq_cuda_gemm(dq_backend *b, bool bf16, float *dst, int64_t ldd, const void *src, const void *w,
                   int64_t n, int64_t k);
-/* c[n][n] = x[n][n] y[n][n]^T as fast as cuBLAS can: bf16 with f32 in c, or int8 with int32. What other products
- * are measured against. False where cuBLAS refuses; the sticky error is not touched then. */
+/* c[n][n] = x[n][n] y[n][n]^T, of int8 with int32 or of bf16 with f32, a peak to measure against.
+ * False, and no sticky error, where cuBLAS refuses. */
 bool dq_cuda_gemm_square(dq_backend *b, bool int8, void *c, const void *x, const void *y, int n);
 void dq_cuda_blas_free(dq_cuda_blas *k); /* NULL allowed */
 
 /* ---- CUDA linear ----
  * Pieces of products with weights, for matmul and for logits. Private to kernels/cuda. */
 
-/* Rows n0 .. n0 + n of w in the type of a product, where they lie or in scratch A. NULL: sticky error. */
+/* Rows n0 .. n0 + n of w in a product's type, in place or in scratch A. NULL: sticky error. */
 const void *dq_cuda_wide_rows(dq_backend *b, const dq_cuda_weight *w, int64_t n0, int64_t n,
                               bool bf16);
-/* Rows m0 .. m0 + DQ_CUDA_TILE_ROWS of src in that type; rows after the last hold anything. Where they lie
- * or in scratch B. NULL: sticky error. */
+/* Rows m0 .. m0 + DQ_CUDA_TILE_ROWS of src in that type, in place or in scratch B; rows after the
+ * last hold anything. NULL: sticky error. */
 const void *dq_cuda_tile_rows(dq_backend *b, dq_mat src, int64_t m0, bool bf16);
 
 #endif

@@ -193,7 +193,7 @@ typedef struct observe_count {
     size_t result_bytes;
 } observe_count;
 
-/* ------------------------------------------------------------------------------------------ merging */
+/* ---- merging */
 
 typedef struct observe_note {
     dq_tally *tally;
@@ -244,7 +244,7 @@ static void take_fine(void *arg, const void *data, size_t bytes)
         n->tally->fine[i] += (int64_t)fine[i];
 }
 
-/* ----------------------------------------------------------------------------------------- a call */
+/* ---- a call */
 
 /* args: NULL for hidden states. */
 static bool count_begin(dq_backend *b, observe_count *c, dq_tally *tally,
@@ -305,7 +305,7 @@ static void count_end(dq_backend *b, const observe_count *c, int layer, int32_t 
         dq_cuda_download(b, c->call, c->result_bytes, take_tally, n);
 }
 
-/* ------------------------------------------------------------------------------------------ logits */
+/* ---- logits */
 
 /* Strips of one sequence of a launch, by query head and position. */
 static int add_pieces(dq_observe_piece *to, const dq_cuda_units *u,
@@ -387,7 +387,7 @@ void dq_cuda_attn_observe(dq_backend *b, dq_tally *tally, const dq_attend_args *
     dq_cuda_units_end(b, &u);
 }
 
-/* ----------------------------------------------------------------------------------- hidden states */
+/* ---- hidden states */
 
 /* Rows of all sequences; to NULL: only counts. */
 static int row_pieces(dq_observe_piece *to, dq_mat x, const dq_batch *batch, const int32_t *pos)
@@ -458,7 +458,7 @@ static void place_lists(int64_t *at, const dq_attend_args *args)
     }
 }
 
-/* ------------------------------------------------------------------------------------------- begin */
+/* ---- begin */
 
 static bool begin_columns(dq_backend *b, dq_cuda_observers *l)
 {
@@ -506,7 +506,7 @@ static bool observers_begin(dq_backend *b, dq_cuda_observers *l, const dq_cuda_u
     return true;
 }
 
-/* ------------------------------------------------------------------------------------------ launch */
+/* ---- launch */
 
 /* Lists of a launch as runs of its units. Returns how many; *most: keys of the longest. */
 static int find_runs(dq_map_run *runs, int *max, const dq_attention_unit *unit, int n)
@@ -544,7 +544,7 @@ static bool sum_up(dq_backend *b, const dq_cuda_observers *l, const dq_attention
     return ok;
 }
 
-/* Columns and measures, between softmax and values of a launch, whose units on the host start at `unit`. */
+/* Runs between softmax and values of a launch, whose units on the host start at `unit`. */
 static bool observers_run(dq_backend *b, const dq_cuda_observers *l, const dq_attention_units *u,
                           const dq_attention_unit *unit)
 {
@@ -558,7 +558,7 @@ static bool observers_run(dq_backend *b, const dq_cuda_observers *l, const dq_at
     return at && sum_up(b, l, u, at, n, max);
 }
 
-/* --------------------------------------------------------------------------------------------- end */
+/* ---- end */
 
 typedef struct column_note {
     double *host[N_COLUMNS];
@@ -857,7 +857,7 @@ static bool observe_spans(dq_backend *b, const dq_attention_units *u, const dq_a
     return true;
 }
 
-/* The tensor cores need no strips: they are made for what looks, so that looking changes nothing. */
+/* Tensor cores need no strips: those are made for observers, which then change no result. */
 static bool attend_units(dq_backend *b, const dq_attention_units *u, const dq_attention_finish *f,
                          const dq_attend_args *args, const dq_cuda_observers *observers,
                          const dq_attention_unit *unit)

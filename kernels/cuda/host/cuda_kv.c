@@ -73,9 +73,9 @@ void dq_cuda_kv_key_cosines(dq_backend *b, const dq_kv *kv, int32_t seq, int lay
     dq_cuda_upload_end(b);
 }
 
-/* ------------------------------------------------------------------------------------- leverages */
+/* ---- leverages */
 
-/* x as it was before RoPE; RoPE by the negative position is its inverse, but for the square of the amplitude. */
+/* RoPE by the negative position is its inverse, but for the square of the amplitude. */
 static bool undo_rope(dq_backend *b, dq_mat x, const dq_kv *kv, const dq_kv_list *list,
                       const dq_rope *rope)
 {
@@ -148,7 +148,7 @@ void dq_cuda_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int l
     dq_cuda_free(b, x.p);
 }
 
-/* ------------------------------------------------------------------------------------- rows */
+/* ---- rows */
 
 /* x[count][heads * dim] on the device: a side of a list as it lies in pages. */
 static bool read_side(dq_backend *b, dq_mat x, const dq_kv *kv, const dq_kv_list *list, int group,
@@ -301,7 +301,7 @@ static bool upload_heads(dq_backend *b, dq_kv_group_heads *heads, const dq_kv *k
     return heads->first != NULL;
 }
 
-/* ----------------------------------------------------------------------------------------- blocks */
+/* ---- blocks */
 
 /* Needs no memory, so that who cannot report a lack of it still finds zeros. */
 static void zero_each(dq_backend *b)
@@ -313,7 +313,7 @@ static void zero_each(dq_backend *b)
     c->n_fresh = 0;
 }
 
-/* A long prompt takes thousands of blocks: one kernel zeroes all, few or after an error one by one. */
+/* A long prompt takes thousands of blocks, which one kernel zeroes; few go one by one. */
 static void zero_fresh(dq_backend *b)
 {
     enum { FEW = 4 };
@@ -386,7 +386,7 @@ static void widen(dq_backend *b, float *to, const void *f16, int64_t n)
     dq_cuda_ok(b, dq_kv_launch_widen(to, f16, n, dq_cuda_stream(b)), "scales of a page");
 }
 
-/* ---------------------------------------------------------------------------------------- writing */
+/* ---- writing */
 
 /* Rows of one list, page by page. jobs NULL: only counts. */
 static int write_jobs(dq_kv_write_job *jobs, const dq_kv_list *list, int group, int64_t first,
@@ -474,7 +474,7 @@ static bool write_batch(dq_backend *b, const dq_kv *kv, int layer, const dq_batc
     return ok;
 }
 
-/* --------------------------------------------------------------------------------------- encoding */
+/* ---- encoding */
 
 /* Launches what the jobs ask for; overflow[n][2] on the device. */
 static bool launch_encode(dq_backend *b, const dq_kv *kv, const dq_kv_encode_job *jobs, int64_t n,
@@ -531,7 +531,7 @@ static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_
     return ok;
 }
 
-/* ----------------------------------------------------------------------------------------- moving */
+/* ---- moving */
 
 static bool move(dq_backend *b, const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *from,
                  const int32_t *kept, int64_t n)
@@ -570,7 +570,7 @@ static const dq_kv_device device = {
     .move = move,
 };
 
-/* ------------------------------------------------------------------------------------- operations */
+/* ---- operations */
 
 dq_kv *dq_cuda_kv_new(dq_backend *b, const dq_head_order *map, int n_layers, const dq_kv_spec *spec)
 {

@@ -41,8 +41,8 @@ static const char *last_part(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* ------------------------------------------------------------------------------------------ opening */
-/* libcublas needs the libcublasLt beside it, which LD_LIBRARY_PATH could hide: it is open before. */
+/* ---- opening */
+/* libcublas needs the libcublasLt beside it, which LD_LIBRARY_PATH could hide: that opens first. */
 static void open_companion(search *s, const char *path)
 {
     static const char stem[] = "libcublas";
@@ -70,7 +70,7 @@ static void try_folder(search *s, const char *folder)
     }
 }
 
-/* ------------------------------------------------------------------------------------------- places */
+/* ---- places */
 static void try_pattern(search *s, const char *pattern)
 {
     const char **folders;
@@ -137,7 +137,7 @@ static void try_places(search *s)
             const size_t len = strcspn(at, ":");
             const char *path = dq_textf(s->arena, s->err, "%.*s/python3", (int)len, at);
             if (path && path[0] == '/' && dq_file_exists(path)) {
-                /* PREFIX/bin/python3, and all that it links to: a virtual environment's is a link to the system's. */
+                /* A virtual environment's python3 links to the system's, whose packages count. */
                 while (path && !done(s)) { /* it exists: its links form no circle */
                     try_python(s,
                                literal(s, path, folder_len(path, folder_len(path, strlen(path)))));
@@ -430,7 +430,7 @@ static int64_t padded(int64_t n, int64_t step)
     return (n + step - 1) / step * step;
 }
 
-/* ------------------------------------------------------------------------------------------ uploads */
+/* ---- uploads */
 static int stored_kind(const dq_weight *w)
 {
     if (dq_weight_is_affine(w)) return DQ_STORED_PACKED;
@@ -517,7 +517,7 @@ static void put_packed(dq_backend *b, entry *e, const dq_weight *w)
     if (w->zero) put_zeros(b, e, w);
 }
 
-/* ----------------------------------------------------------------------------------- for operations */
+/* ---- for operations */
 bool dq_cuda_weight_acquire(dq_backend *b, const dq_weight *w)
 {
     dq_cuda_weights *all = dq_cuda_of(b)->weights;

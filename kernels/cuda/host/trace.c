@@ -1,5 +1,4 @@
-/* trace: a growing list of launches, each with its two events; sums are made by kernel when all have passed. Grown by
- * hand, as the simulator and the probes of a GPU link this file without the library and its dq_grow.
+/* trace: grows its list by hand, as the simulator and the probes of a GPU link it without dq_grow.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/host/runtime.h"
 
