@@ -280,7 +280,7 @@ int64_t dq_cpu_score_floats(const dq_attend_args *args, int64_t rows, int64_t he
            heads * query_floats(args, rows);
 }
 
-/* ------------------------------------------------------------------------------------------ keys */
+/* ---- keys */
 
 float *dq_cpu_rounded_at(const dq_attend_args *args, float *scratch)
 {
@@ -431,7 +431,7 @@ void dq_cpu_times_keys(const dq_cpu *cpu, float *s, int64_t ld, const dq_attend_
     dq_cpu_rows_times_keys(cpu, s, ld, args, x, args->q.cols, a->n, q, a->first, page, scratch);
 }
 
-/* ---------------------------------------------------------------------------------------- values */
+/* ---- values */
 
 static void times_plain(const dq_cpu *cpu, float *y, int64_t ldy, const dq_attend_args *args,
                         const float *d, int64_t ldd, int64_t m, const dq_cpu_page *page, bool add)

@@ -10,7 +10,7 @@
 #include <immintrin.h>
 #endif
 
-/* ------------------------------------------------------------------------------------------ peak */
+/* ---- peak */
 
 enum { CHAINS = 12, ROUNDS = 1 << 17 };
 static const double steps = (double)CHAINS * ROUNDS;
@@ -176,7 +176,7 @@ const dq_simd_peak dq_simd_peak_vnni = {
     avx2_read};
 #endif
 
-/* ----------------------------------------------------------------------------------------- table */
+/* ---- table */
 
 enum {
     AVX2 = DQ_CPU_AVX2,

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* ----------------------------------------------------------------------------------- exponential */
+/* ---- exponential */
 
 /* exp(x) = 2^n * exp(r), n = rint(x / ln 2), r = x - n ln 2 in two steps: n * EXP_LN2_HI is exact (9
  * bits by 8 bits). exp(r) = 1 + (r + r^2 q(r)), q of degree 5, Taylor: the next term is below 2^-28
@@ -54,7 +54,7 @@ static inline float exp_scalar(float x)
     return x != x ? x : y;
 }
 
-/* ------------------------------------------------------------------------------------------ rows */
+/* ---- rows */
 
 static void round_to_grid(float *x, int64_t n, float r, float qmax, float delta)
 {
@@ -106,7 +106,7 @@ static void rotate(float *lo, float *hi, const float *cos, const float *sin, int
     }
 }
 
-/* ------------------------------------------------------------------------------------ divergence */
+/* ---- divergence */
 
 typedef double wide_doubles __attribute__((vector_size(VECTOR_BYTES)));
 typedef int64_t wide_words __attribute__((vector_size(VECTOR_BYTES)));
@@ -187,7 +187,7 @@ static void divergence(double sum[3], const float *p, const float *q, int64_t n,
     for (int k = 0; k < 3; k++) sum[k] = fold_lanes(s[k]);
 }
 
-/* ------------------------------------------------------------------------------------------ maps */
+/* ---- maps */
 
 typedef float maps_floats __attribute__((vector_size(VECTOR_BYTES / 2)));
 typedef int32_t maps_ints __attribute__((vector_size(VECTOR_BYTES / 2)));
@@ -306,7 +306,7 @@ static double map_sizes(double *page, int64_t *below, const float *p1, const flo
               : maps_walk_row(page, below, p1, NULL, n, a, 0.0f, limit, false);
 }
 
-/* ---------------------------------------------------------------------------------------- powers */
+/* ---- powers */
 
 static double sum_squares(const float *x, int64_t n)
 {
@@ -347,7 +347,7 @@ static void power_sums(double sum[3], const float *x, int n)
     for (int k = 0; k < 3; k++) sum[k] += fold_lanes(lane[k]);
 }
 
-/* ----------------------------------------------------------------------------------------- lines */
+/* ---- lines */
 
 /* The codes of a packed weight as lines (dq_simd_prepacked_weight). A vector holds the same word of VECTOR_BYTES / 4 rows: what is done
  * to it is done to all of them, and no byte changes its row. */
@@ -415,7 +415,7 @@ static void lines(void *to, const void *words, int bits, int64_t chunks)
 }
 
 #if VECTOR_BYTES > 16
-/* --------------------------------------------------------------------------------------- vectors */
+/* ---- vectors */
 
 /* The instruction set has defined columns, LANES words of LANES rows transposed, and TILE_VECTORS of a tile's row, and defines
  * exp_lanes, exp_low and is_above. */
@@ -647,7 +647,7 @@ static void transpose(float *dst, int64_t ldd, const float *src, int64_t lds, in
             dst[j * ldd + i] = src[i * lds + j];
 }
 
-/* ----------------------------------------------------------------------------------------- codes */
+/* ---- codes */
 
 /* Where codes lie in packed bytes. A code of at most 8 bits lies in two neighbouring bytes: 16 pairs of bytes are
  * gathered with one shuffle, then each pair is shifted by its own amount. Rows of both tables go by width, from 2 on.
@@ -724,7 +724,7 @@ static void widen(float *dst, const void *src, dq_dtype type, int64_t n)
         widen_as(dst, src, DQ_BF16, n);
 }
 
-/* -------------------------------------------------------------------------- products of few rows */
+/* ---- products of few rows */
 
 /* With weights that lie as they are stored, read once for MAX_ROWS. The instruction set has defined MAX_ROWS of
  * activations at a time, STRIPS of LANES rows of W for f32, and columns_far, columns of rows that come from memory. */

@@ -320,7 +320,7 @@ static void pages_code_sums(float *y, int64_t ldy, const float *d, int64_t ldd, 
     }
 }
 
-/* ------------------------------------------------------------------------------------------ sets */
+/* ---- sets */
 
 /* Per-channel codes: what a channel's step and low mean leaves the loop over tokens. */
 enum { SET_ROWS = 8, SET_LANES = 16 };
@@ -507,7 +507,7 @@ static void set_sums(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t
     }
 }
 
-/* ----------------------------------------------------------------------------------------- table */
+/* ---- table */
 
 static void pages_value_sums(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
                              const dq_simd_int8_page *p, void *work)

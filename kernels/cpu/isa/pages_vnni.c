@@ -286,7 +286,7 @@ static inline int32_t pages_split(int8_t *high, const float *e, float r)
     return _mm512_reduce_add_epi32(sum);
 }
 
-/* -------------------------------------------------------------------------------------- few rows */
+/* ---- few rows */
 
 /* Products of few rows with a page of 8 or 4 bits. Four lines become words of four codes each while codes are still packed; low and
  * high halves of bytes are then parted by masks alone, and what a mask leaves 16 times too large is shifted back when the sums
@@ -431,7 +431,7 @@ static bool pages_few_keys(float *s, int64_t lds, const dq_simd_int8_rows *q, in
     return true;
 }
 
-/* ---------------------------------------------------------------------------------------- values */
+/* ---- values */
 
 /* Lane i < n: what all lanes of v[i] come to; n is 4 or 16. */
 INLINE __m512i lanes_of(__m512i *v, int n, bool sums)
@@ -674,7 +674,7 @@ static bool pages_few_values(float *y, int64_t ldy, const float *d, int64_t ldd,
     return true;
 }
 
-/* -------------------------------------------------------------------------------- few rows, sets */
+/* ---- few rows, sets */
 
 /* The same where a page's slots are one set of per-channel codes; pages.h has it for all other pages. A channel's step and middle
  * belong to all slots, so keys take one sum over all channels, and D is rounded once for all columns: products, quads and
@@ -721,7 +721,7 @@ INLINE void set_code_sums(few_set *w, __m512i sum[4], int m)
     _mm512_mask_storeu_epi32(w->sum, 0xf, lanes_of(sum, 4, true));
 }
 
-/* ------------------------------------------------------------------------------------------ keys */
+/* ---- keys */
 
 /* 64 channels of one row times steps and `by`: codes, and words that come to their sum with what `sum` holds. */
 INLINE __m512i query_codes(int8_t *code, __m512i sum, const float *q, const float *step, float by)
@@ -805,7 +805,7 @@ static bool sets_few_keys(float *s, int64_t lds, const float *q, int64_t ldq, in
     return true;
 }
 
-/* ---------------------------------------------------------------------------------------- values */
+/* ---- values */
 
 /* D of up to 4 rows in 16 bits, as round_one leaves it; sums of D, then of D times dither. */
 INLINE void few_weights(few_set *w, const float *d, int64_t ldd, const float *dither, int m)
@@ -905,7 +905,7 @@ static bool sets_few_values(float *y, int64_t ldy, const float *d, int64_t ldd, 
     return true;
 }
 
-/* ----------------------------------------------------------------------------------------- table */
+/* ---- table */
 
 #define PAGES_WHOLE
 #include "kernels/cpu/isa/pages.h"

@@ -88,7 +88,7 @@ INLINE void prepacked_put(float *y, int64_t ldy, vecf (*total)[4], const int m, 
         for (int j = 0; j < nv; j++) store_floats(y + i * ldy + j * LANES, total[i][j]);
 }
 
-/* ------------------------------------------------------------------------------------------- int8 */
+/* ---- int8 */
 
 #ifndef SUMS_OF_16_BITS /* add_dots is whole: int8_run says that nothing below it is used */
 #define int8_run(bits)     1
@@ -402,11 +402,11 @@ enum { WIDTHS = 7, LEAST_WIDTH = 2 };
     }
 #define INT8_NAME(M, BITS) int8_##M##_##BITS,
 
-/* ------------------------------------------------------------------------------------------- f32 */
+/* ---- f32 */
 
 /* f32 products by integer sums of activations as split integers, three parts of eight bits each: parts are rows of int8 products. */
 
-/* -------------------------------------------------------------------------------------- activations */
+/* ---- activations */
 
 /* 2^e for -149 <= e <= 127. */
 static float power_of_two(int e)
@@ -527,7 +527,7 @@ static bool split(int8_t *line, int64_t ld, float *unit, int32_t sum[3], float *
     return is_uneven(sum_of(&s.below), sum_of(&s.n_below) - (int32_t)filled, n, sum_of(&s.left));
 }
 
-/* ----------------------------------------------------------------------------------------- products */
+/* ---- products */
 
 /* What the sums of a piece start from: -zero * (sum of parts), whole in `start` where groups share a zero point. */
 INLINE void prepacked_split_start(veci sum[3 * DQ_PREPACKED_F32_MAX][4],
@@ -713,7 +713,7 @@ INLINE void prepacked_f32(float *y, int64_t ldy, const dq_simd_prepacked_weight 
 #define F32_NAME(M, BITS) f32_##M##_##BITS,
 
 #ifdef INT8_ROWS
-/* ---------------------------------------------------------------------------------------- tables */
+/* ---- tables */
 
 #define FOUR_ROWS(F)                                                                               \
     PREPACKED_WIDTHS(F, 1) PREPACKED_WIDTHS(F, 2) PREPACKED_WIDTHS(F, 3) PREPACKED_WIDTHS(F, 4)

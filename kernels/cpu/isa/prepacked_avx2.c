@@ -109,7 +109,7 @@ INLINE veci add_negative(veci sum, veci size, veci sign)
 #define F32_ROWS  2
 #include "kernels/cpu/isa/prepacked.h"
 
-/* ------------------------------------------------------------------------------------- many rows */
+/* ---- many rows */
 
 /* int8 products of many rows, whose codes are unpacked once for all of them. Codes of 8 bits are taken less 128: with the
  * sign s of such a code c, 0 or -1, its product with x is |c| (x ^ s) - |c| s. Two products |c| (x ^ s) fit 16 bits, and

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ----------------------------------------------------------------------------------------- loops */
+/* ---- loops */
 
 #define VECTOR_BYTES 16
 INLINE double sum_of_exp(float *p, const float *s, int64_t n, float m);
@@ -185,7 +185,7 @@ static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, i
 
 const dq_simd dq_simd_scalar = DQ_LOOPS_TABLE("scalar", NULL);
 
-/* ----------------------------------------------------------------------------- prepacked weights */
+/* ---- prepacked weights */
 
 #define LANES 16
 
@@ -301,7 +301,7 @@ const dq_simd_prepacked dq_simd_prepacked_scalar = {.int8_rows = 8,
                                                     .f32 = f32,
                                                     .split = split};
 
-/* ----------------------------------------------------------------------------------------- pages */
+/* ---- pages */
 
 /* Columns in their own order. */
 static void pages_quads(uint8_t *block, const uint8_t *const line[4], int bits, int64_t n,

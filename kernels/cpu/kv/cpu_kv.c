@@ -221,7 +221,7 @@ static const float *plain_page(const dq_simd *simd, const dq_kv *kv, const dq_kv
     return out;
 }
 
-/* ---------------------------------------------------------------------------------------- packing */
+/* ---- packing */
 
 static void put_plane(uint8_t *out, const uint8_t *u, int64_t n, int width, int shift)
 {
@@ -466,7 +466,7 @@ static void move_sets(const dq_kv *kv, dq_kv_page *to, int set, const dq_kv_page
         put_scale(&to->part[side], at + i, get_scale(&from->part[side], was + i));
 }
 
-/* --------------------------------------------------------------------------------------- encoding */
+/* ---- encoding */
 
 /* As stored; NaN where a value is not finite, which reaches all readers. *overflow: beyond f16. */
 static float scale_of(const dq_simd *simd, const float *x, int64_t n, int bits, bool *overflow)
@@ -557,7 +557,7 @@ static bool encode_sets(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *j
     return true;
 }
 
-/* ---------------------------------------------------------------------------------------- reading */
+/* ---- reading */
 
 /* Slots first..end of a page, from where they are held unquantized. */
 static void read_plain(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int side, int h,
@@ -827,7 +827,7 @@ void dq_cpu_kv_token_codes(const dq_kv *kv, const dq_kv_list *list, int64_t i, i
     }
 }
 
-/* ----------------------------------------------------------------------------------------- moving */
+/* ---- moving */
 
 /* n elements of kv->dense, each so many after the one before. */
 static void copy_elements(const dq_kv *kv, void *to, int64_t to_step, const void *from,

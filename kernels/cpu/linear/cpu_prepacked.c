@@ -38,7 +38,7 @@ static entry *find(const dq_cpu_prepacked *all, const dq_weight *w)
     return all ? dq_address_list_find(&all->entries, w->data) : NULL;
 }
 
-/* ----------------------------------------------------------------------------------------- packing */
+/* ---- packing */
 static int64_t padded_to(int64_t n, int64_t step)
 {
     return (n + step - 1) / step * step;
@@ -186,7 +186,7 @@ static void pack_codes(const dq_simd *simd, uint8_t *block, const dq_weight *w,
     }
 }
 
-/* ------------------------------------------------------------------------------------ trellis codes */
+/* ---- trellis codes */
 
 /* The codes of a block's columns: rows in the middle of their rings. */
 static dq_levels_rings rings_of(const dq_weight *w, int64_t row)
@@ -279,7 +279,7 @@ void dq_cpu_prepacked_block(const dq_simd *simd, dq_levels_chunks *levels, uint8
     }
 }
 
-/* -------------------------------------------------------------------------------------- operations */
+/* ---- operations */
 
 bool dq_cpu_prepacked_fits(const dq_weight *w)
 {
@@ -455,7 +455,7 @@ static operand operand_of(dq_backend *b, const dq_weight *w)
     return (operand){w, kept ? *kept : dq_cpu_prepacked_shape(w)};
 }
 
-/* ------------------------------------------------------------------------------- factors of columns */
+/* ---- factors of columns */
 
 /* Bytes of a thread's scratch for `bytes`, and after them for a row of activations times the factors of w's columns. */
 static int64_t with_row(const dq_weight *w, int64_t bytes)
@@ -745,7 +745,7 @@ void dq_cpu_prepacked_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_weigh
         run_int8(b, dst, &a, &o, bias);
 }
 
-/* ------------------------------------------------------------------------------------------- f32 */
+/* ---- f32 */
 
 /* All activations of a call as split integers: tiles of rows one after another. */
 typedef struct split_rows {
