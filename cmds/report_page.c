@@ -1,5 +1,5 @@
-/* Documents are checked for what the script cannot do without. A mark "@name@" of page.html stands for the text of a file, for
- * the documents, or for the hash of the script.
+/* Documents are checked for what the script cannot do without. A mark "@name@" of page.html is
+ * replaced by a file's text, the documents, or the script's hash.
  * SPDX-License-Identifier: MIT */
 #include "cmds/report_page.h"
 
@@ -17,8 +17,7 @@ enum { MAJOR = 1, RESULTS_MAX = 5000, PARTS_MAX = 50000 };
 
 /* ---- What a document must have ---- */
 
-/* Members of the objects at a path from a result, "" itself, "layers[].hidden_states" that of each element of the list; `names` with
- * spaces between. */
+/* Members of objects at a path from a result: "" itself, "layers[].x" of each element. */
 typedef enum kind_of_member {
     TEXT,
     WORK,
@@ -228,8 +227,7 @@ static dq_status find_kind(const struct kind **kind, const json_t *document, dq_
                    schema);
 }
 
-/* Counts results, and tensors, units and trials, over all documents so far: more than these would be no page that anybody can
- * read. */
+/* Counts over all documents so far: a page with more than these would be illegible. */
 static dq_status check_document(const json_t *document, size_t *results, size_t *parts, dq_err *err)
 {
     static const char *const lists[] = {"rows", "units", "trials"};
@@ -271,8 +269,8 @@ static dq_status check_document(const json_t *document, size_t *results, size_t 
 
 /* ---- The page ---- */
 
-/* A page of one document is the same whatever its file is called. "<" occurs in strings alone and is
- * spelled \u003c, so that no text of a document ends the element that holds it. */
+/* A page of one document does not depend on its file's name. "<" occurs in strings alone and
+ * becomes \u003c, so that no text of a document ends the element that holds it. */
 static void add_documents(dq_strbuf *page, const dq_page_input *in, int n, dq_err *err)
 {
     json_t *all = json_array();

@@ -1,5 +1,5 @@
-/* The page of dq report and of dq eval --html: documents of dq in one HTML file with the script that draws them (page.html,
- * page.css, draw.js, documents.js, sections.js).
+/* The page of dq report and of dq eval --html: documents in one HTML file with the script that
+ * draws them.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_REPORT_PAGE_H
 #define DQ_REPORT_PAGE_H
@@ -8,16 +8,15 @@
 
 #include <stddef.h>
 
-/* A whole document as --json prints it (borrowed), and the name that stands for it in messages and on pages of several documents; ""
- * for one that is in no file. */
+/* A document as --json prints it (borrowed), and its name in messages and on pages; "": no file. */
 typedef struct dq_page_input {
     const char *name;
     const json_t *document;
 } dq_page_input;
 
-/* Writes n documents as one HTML file that loads nothing else. Path NULL: standard output, which the caller flushes. Either the whole
- * page is written or nothing. Messages about a document begin with its name. DQ_DAMAGED for what is no document or lacks members,
- * DQ_MISMATCH for other kinds and versions and for more than a page can show, DQ_FILE. */
+/* Writes all of an HTML file that loads nothing else, or nothing; path NULL: standard output, which
+ * the caller flushes. DQ_DAMAGED for no document or missing members, DQ_MISMATCH for other kinds,
+ * versions and more than a page can show, DQ_FILE. */
 dq_status dq_page_write(const dq_page_input *in, int n, const char *path, dq_err *err);
 
 /* The files of the page as the build embeds them. */

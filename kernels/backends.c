@@ -1,5 +1,4 @@
-/* backends: the devices there are, a row each: "cpu", "cuda[:N]". The only file that knows more than one of them;
- * everything else reaches a device through the operations of engine/backend.h.
+/* backends: the devices, a row each: "cpu", "cuda[:N]". Only this file knows more than one of them.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "kernels/cpu/cpu.h"
@@ -58,7 +57,7 @@ dq_status dq_backend_blas(const char **path, const char **version, dq_arena *a, 
 }
 #endif
 
-/* "auto" is the first: the CPU, until the kernels for a GPU have been seen right on one (tests/gpu/run_all.sh). */
+/* "auto" is the first: the CPU, until the kernels for a GPU were seen right on one. */
 static const dq_device_kind kinds[] = {{"cpu", false, open_cpu}, {"cuda", true, open_cuda}};
 
 /* The decimal number after "NAME:"; "" after a bare NAME; NULL: name is not of this kind. */

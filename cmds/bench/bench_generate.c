@@ -181,7 +181,7 @@ static double model_peak(dq_backend *b, dq_num num, const dq_model *m, const cha
     return most;
 }
 
-/* Of n tokens, with visible query-key pairs of every map and value products of every output head. */
+/* n tokens, with visible query-key pairs of every map and value products of every output head. */
 static double prefill_flops(const dq_model *m, double n)
 {
     const dq_head_order *a = &m->map;

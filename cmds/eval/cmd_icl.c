@@ -10,8 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A row's accuracy over its range, and its differences to the reference and to the first model; null
- * where no number of shots is in range. */
+/* Null where no number of shots is in range. */
 static dq_status put_plateau(dq_row_writer *w, const cmd_eval_view *v, int row, dq_err *err)
 {
     dq_icl_range range = {.n = 0};

@@ -48,8 +48,7 @@ typedef struct cmd_stats_key {
         dq_opt_word("logit-granularity", "WHICH", &(x).granularity, dq_granularity_name,           \
                     DQ_GRANULARITIES, "logits with one scale: {words} (default per-tensor)")
 
-/* HDF5 walks models, kinds and layers in order; a quantity is an array over layers, and channels one
- * over layers, classes of tokens and channels. */
+/* A quantity is an array over layers, channels one over layers, classes of tokens and channels. */
 
 static dq_status put(dq_h5_result *h, const char *group, const char *name, dq_h5_result_type type,
                      int n_dims, const int64_t *shape, const void *data, dq_err *err)

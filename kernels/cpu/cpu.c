@@ -212,7 +212,7 @@ static void cpu_gather(dq_backend *b, dq_mat dst, dq_mat src, const int64_t *ind
 /* ---- CPU ----
  * The CPU backend's table, memory and scratch. The definition of right. */
 
-/* In large pages, as packings of weights are, so that a plain read is not measured on slower memory. */
+/* In large pages, as packings of weights are: a plain read shall not measure slower memory. */
 static void *new_block(dq_backend *b, size_t bytes)
 {
     void *p = b->err.code == DQ_OK ? dq_block_raw(1, bytes, &b->err) : NULL;

@@ -6,8 +6,8 @@
 #include "engine/backend.h"
 #include "kernels/cpu/simd.h"
 
-/* cpu_kv.c: blocks of one size. A cache has some of keys and of values each: whole pages, codes by width, sinks, and the
- * numbers of 1 to 64 sets. */
+/* cpu_kv.c: blocks of one size; a cache has whole pages, codes by width, sinks and numbers of 1 to
+ * 64 sets, of keys and of values. */
 enum { DQ_CPU_BINS = 32 };
 typedef struct dq_cpu_chunk dq_cpu_chunk;
 typedef struct dq_cpu_bin {
@@ -43,16 +43,14 @@ static inline dq_cpu *dq_cpu_of(dq_backend *b)
     return b->state;
 }
 
-/* Makes every thread's scratch block at least `bytes` long (what it held is lost). Call it outside
- * parallel regions, then use dq_cpu_of(b)->block[omp_get_thread_num()] inside a region opened with
- * num_threads(b->threads). False with the sticky error set when memory is short. An operation may not
- * rely on what a block holds from an earlier operation. */
+/* Makes each thread's scratch dq_cpu_of(b)->block[omp_get_thread_num()] at least `bytes` long,
+ * contents undefined, for regions opened with num_threads(b->threads); called outside of these.
+ * False with the sticky error set when memory is short. */
 bool dq_cpu_reserve(dq_backend *b, size_t bytes);
 /* One block for all threads, on the same terms. NULL with the sticky error set. */
 void *dq_cpu_shared(dq_backend *b, size_t bytes);
-/* Likewise, for the activations of a product, whose result may lie in what dq_cpu_shared gave. In f32 with packed weights
- * they are split integers: of every row 3 bytes a column and 16 a piece of 32 to 128 columns, less than the 4 bytes of a float.
- * What packings of weights may take (cpu_linear.h) leaves this memory out: they leave it a quarter of what there is. */
+/* Likewise, for a product's activations beside what dq_cpu_shared gave. Split integers take 3 bytes
+ * a column and 16 a piece, less than floats; the limit of packings (cpu_linear.h) counts them. */
 void *dq_cpu_operand(dq_backend *b, size_t bytes);
 
 /* The state for dq_backend_open: fills b->state, b->ops and b->device; b->threads is set. */
@@ -67,8 +65,8 @@ void dq_cpu_hadamard_run(float *x, int dim);
 void dq_cpu_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
                    dq_num num);
 const char *dq_cpu_matmul_kernel(const dq_backend *b, const dq_weight *w, dq_num num);
-/* cpu_prepacked.c. One run of activations in 8 bits: scale absmax/127 (NaN where x is not finite), code
- * rint(x/scale). Returns the sum of the codes. */
+/* cpu_prepacked.c. A run of activations in 8 bits: scale absmax/127 (NaN where x is not finite),
+ * code rint(x/scale). Returns the sum of the codes. */
 int32_t dq_cpu_round8(const dq_simd *simd, int8_t *code, float *scale, const float *x, int64_t n);
 void dq_cpu_logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
                     const dq_weight *head, const int32_t *target, dq_num num);

@@ -7,14 +7,14 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* A case of a switch: the statement with the constant NAME for what is switched on, a copy of its code of its own. */
+/* A case of a switch: the statement with NAME as a constant, in code of its own. */
 #define CASE_OF(NAME, VALUE, ...)                                                                  \
     case VALUE: {                                                                                  \
         enum { NAME = VALUE };                                                                     \
         __VA_ARGS__;                                                                               \
         break;                                                                                     \
     }
-/* The statement with ROWS, 1 to 4, or with BITS, a width of codes in the KV cache, as a constant. */
+/* The statement with ROWS, 1 to 4, or BITS, a width of codes in the KV cache, as a constant. */
 #define WITH_ROWS(n, ...)                                                                          \
     switch (n) {                                                                                   \
         CASE_OF(ROWS, 1, __VA_ARGS__)                                                              \
@@ -34,7 +34,7 @@
 
 /* Columns of a tile of B: K pages ([head_dim][64]) and blocks of transposed weights share it. */
 enum { DQ_TILE_N = 64 };
-/* An element of a product with weights is the sum, in order, of chains over DQ_CHAIN values of k. */
+/* A product with weights is the sum, in order, of chains over DQ_CHAIN values of k. */
 enum { DQ_CHAIN = 256 };
 /* Limits that sizes are compared with at a time. */
 enum { DQ_SIMD_LIMITS = 4 };
@@ -49,19 +49,18 @@ typedef struct dq_simd {
     const char *name; /* "scalar", "AVX2", "AVX-512" */
 
     /* C[i*ldc + j] = (add ? C[i*ldc + j] : 0) + s(i,j), s(i,j) = sum over kk < k of
-     * A[i*lda + kk] * B[kk*ldb + j] as one chain in ascending kk that starts at 0; the addition to C
-     * is one rounding after the chain. i < m (any m >= 0), j < n, 1 <= n <= 64, k >= 0.
-     * Each row of B must be readable up to n rounded up to a multiple of 16 (what stands there does
-     * not matter); of C only n columns are touched. S = Q K^T: B is a page [head_dim][64]; D V:
-     * B is [64][head_dim padded to 16], ldb the padded width, 64 columns of it per call. */
+     * A[i*lda + kk] * B[kk*ldb + j] as one chain in ascending kk that starts at 0; the addition to
+     * C is one rounding after the chain. 1 <= n <= 64. Rows of B must be readable up to n rounded
+     * up to a multiple of 16; of C only n columns are touched. S = Q K^T: B is a page
+     * [head_dim][64]; D V: B is [64][head_dim padded to 16], 64 columns per call. */
     void (*gemm)(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb,
                  int64_t m, int64_t n, int64_t k, bool add);
-    /* The same bits with B of type F16 or BF16, for few rows: every 6 of them make B f32 on its way into registers. */
+    /* The same bits with B of F16 or BF16, for few rows: every 6 of them convert B in registers. */
     void (*gemm_half)(float *c, int64_t ldc, const float *a, int64_t lda, const void *b,
                       dq_dtype type, int64_t ldb, int64_t m, int64_t n, int64_t k, bool add);
-    /* The sums of one call of gemm for each DQ_CHAIN of k, in order, bit for bit, with W[n][ldw] not transposed: s(i,j) =
-     * sum A[i*lda + kk] * W[j*ldw + kk]. For few rows (best up to 8) of long rows of W that follow each other. 1 <= n <= 16;
-     * 16 rows of W must be readable in their k columns. */
+    /* The bits of gemm's sums for each DQ_CHAIN of k, in order, with W[n][ldw] not transposed:
+     * s(i,j) = sum A[i*lda + kk] * W[j*ldw + kk]. For up to about 8 rows and long rows of W. 1 <= n
+     * <= 16; 16 rows of W must be readable. */
     void (*skinny)(float *c, int64_t ldc, const float *a, int64_t lda, const float *w, int64_t ldw,
                    int64_t m, int64_t n, int64_t k, bool add);
     /* The same sums with W of bfloat16. n is a multiple of 16 (best of 32). */
@@ -81,28 +80,26 @@ typedef struct dq_simd {
     /* x = clamp(rint(x * r), -qmax, qmax) * delta in place, ties to even; three roundings as
      * written. */
     void (*round_to_grid)(float *x, int64_t n, float r, float qmax, float delta);
-    /* p = exp(s - m), p may be s. Returns the sum: blocks of 64 values, each summed in 16 interleaved
-     * f32 lanes (value i in lane i mod 16) that are added pairwise, blocks added in double. A row may
-     * therefore be cut at multiples of 64 values and the returned sums added in order, with the same
-     * result. exp within 1 ulp; 0 below -87.33 (so s = -infinity gives exactly 0, if m is finite). */
+    /* p = exp(s - m), p may be s. Returns the sum: 64 values in 16 interleaved f32 lanes, added
+     * pairwise, then in double; rows cut at multiples of 64 therefore add up to the same result.
+     * exp within 1 ulp; 0 below -87.33, so that s = -infinity gives 0 if m is finite. */
     double (*exp_sum)(float *p, const float *s, int64_t n, float m);
     /* sum of exp((double)(s - m)) as exp_sum, without storing. */
     double (*sum_exp)(const float *s, int64_t n, float m);
-    /* The sums of exp(u), of exp(v) and of exp(u) (u - v) where exp(u) is not 0, with u = p - top_p, v = q - top_q in double
-     * and the largest p and q for top_p and top_q: 8 interleaved lanes (value i in lane i mod 8), added pairwise. exp within
-     * 1 ulp; 0 below -708. Equal p and q give equal sums and 0. */
+    /* The sums of exp(u), exp(v) and exp(u) (u - v) where exp(u) is not 0, of u = p - top_p and v =
+     * q - top_q in double: 8 interleaved lanes, added pairwise. exp within 1 ulp; 0 below -708.
+     * Equal p and q give equal sums and 0. */
     void (*divergence)(double sum[3], const float *p, const float *q, int64_t n, double top_p,
                        double top_q);
-    /* -sum of x log(x) over x = p * a, those below 2^-126 and NaN left out: a product each, in 8 interleaved lanes of double, added
-     * pairwise. log within 1 ulp. */
+    /* -sum of x log(x) over x = p * a, without those below 2^-126 and NaN: 8 interleaved lanes of
+     * double, added pairwise. log within 1 ulp. */
     double (*entropy)(const float *p, int64_t n, float a);
-    /* Of d = a * p1 - b * p2 as diff makes it (p2 NULL: a * p1, none of which is below 0): page[i] = the sum of |d| of values 64 i and
-     * on, below[k] += how many |d| are less than limit[k], DQ_SIMD_LIMITS of them, none below 0. Returns the sum of |d| where
-     * d < 0. Sums are made as those of entropy. */
+    /* Of d = a * p1 - b * p2 as diff makes it (p2 NULL: a * p1 >= 0): page[i] = sum of |d| of 64
+     * values, below[k] += number of |d| less than limit[k] (DQ_SIMD_LIMITS). Returns the sum of |d|
+     * where d < 0. Lanes as entropy. */
     double (*map_sizes)(double *page, int64_t *below, const float *p1, const float *p2, int64_t n,
                         float a, float b, const float *limit);
-    /* Adds the sums of |x|, x^2 and x^4 in double to sum[3], each product and sum rounded: 8 interleaved lanes, added pairwise. A
-     * dq_tally_powers. */
+    /* A dq_tally_powers: adds sums of |x|, x^2, x^4 in double, each step rounded, in 8 lanes. */
     void (*power_sums)(double sum[3], const float *x, int n);
     /* d = a * p1 - b * p2: two products, one difference. d may be p1 or p2. */
     void (*diff)(float *d, const float *p1, const float *p2, int64_t n, float a, float b);
@@ -122,25 +119,23 @@ typedef struct dq_simd {
 
     /* dst[n] = src[n] of type F32, F16 or BF16 (exact), src perhaps unaligned. */
     void (*widen)(float *dst, const void *src, dq_dtype type, int64_t n);
-    /* out[g * 64 + t] = in[t * n + g], which are f16, for 64 slots t and n scales each; false, and nothing done: not for this
-     * n. NULL: for none. */
+    /* out[g * 64 + t] = in[t * n + g], f16, of 64 slots; false: not for this n; NULL: for none. */
     bool (*turn_scales)(float *out, const uint16_t *in, int64_t n);
-    /* dst[n] = (u - zero) * scale (one product) for the codes u, first..first+n-1, of a packed row of
-     * row_bytes bytes. first is a multiple of 32. */
+    /* dst[n] = (u - zero) * scale, codes u from `first`, a multiple of 32, of a packed row. */
     void (*codes)(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
                   int64_t n, int zero, float scale);
-    /* Chunks of a block (dq_simd_prepacked_weight) of fewer than 8 bits: to[chunks][bits][32 rows] of 32-bit words, lines,
-     * from words[chunks][bits][32 rows], the words of packed rows as they are stored. */
+    /* to[chunks][bits][32 rows] of 32-bit words, lines (dq_simd_prepacked_weight), from the words
+     * of packed rows, for fewer than 8 bits. */
     void (*lines)(void *to, const void *words, int bits, int64_t chunks);
-    /* Codes of a KV page, packed as kv_lines.h says, times their scales: keys dst[channels][64], a line
-     * of 64 codes per channel, scale[runs of `group` channels][64]; values dst[tokens][cols], a line
-     * of cols codes per token, scale[tokens][n_scales], the last scale to the end of the line. */
+    /* Codes of a KV page (kv_lines.h) times their scales: keys dst[channels][64], a line per
+     * channel, scale[runs of `group` channels][64]; values dst[tokens][cols], a line per token,
+     * scale[tokens][n_scales], the last one to the end of the line. */
     void (*read_keys)(float *dst, const uint8_t *codes, int bits, int64_t channels, int64_t group,
                       const float *scale);
     void (*read_values)(float *dst, const uint8_t *codes, int bits, int64_t tokens, int64_t cols,
                         int64_t group, const float *scale, int64_t n_scales);
-    /* Per-channel codes of one set, whatever slots are its own: dst[channels][64] = code * step[channel] + low[channel]; dst of
-     * tokens first .. end-1 = (code - dither[token]) * step[col] + low[col]. One product, one sum. */
+    /* Codes of one set: dst[channels][64] = code * step[channel] + low[channel]; values of tokens
+     * first .. end-1 = (code - dither[token]) * step[col] + low[col]. One product, one sum. */
     void (*read_page_keys)(float *dst, const uint8_t *codes, int bits, int64_t channels,
                            const float *step, const float *low);
     void (*read_page_values)(float *dst, const uint8_t *codes, int bits, int64_t first, int64_t end,
@@ -154,15 +149,15 @@ extern const dq_simd dq_simd_avx2;
 extern const dq_simd dq_simd_avx512;
 #endif
 
-/* A packed weight as products read it, made once (cpu_prepacked.c). A block is 32 rows: groups one after another, of each
- * its codes, chunk after chunk of 32 columns, and its scales [32 rows]; before every two groups their zero points
- * [2][32 rows] of a byte where groups have their own. Rows and columns that do not exist are zeros. Products read
- * a block in the order of its addresses, which is what a processor foresees.
+/* A packed weight as products read it (cpu_prepacked.c). A block is 32 rows: groups one after
+ * another, each with its codes, chunk after chunk of 32 columns, and scales [32 rows]; before every
+ * two groups their zero points [2][32 rows], bytes, where groups have their own. Missing rows and
+ * columns are zeros. Products read a block in the order of its addresses, which processors foresee.
  *
- * The codes of a chunk are `bits` lines, a word of each of the rows. Codes of columns 4 s .. 4 s + 3 are step s, a byte of
- * a word each: each byte of a line has whole codes, 8 / bits of them, low bits first, for the steps in their order. The
- * steps for which there are no lines left (2 of 3 and of 6 bits, 3 of 5, 1 of 7) fill the high bits that are spare, one
- * step after the other, those of the first line first. */
+ * The codes of a chunk are `bits` lines, a word for each row. Columns 4 s .. 4 s + 3 are step s, a
+ * byte of a word each: each byte of a line has 8 / bits whole codes, low bits first, for the steps
+ * in order. The steps without lines (2 of 3 and of 6 bits, 3 of 5, 1 of 7) fill the spare high
+ * bits, one after the other from the first line on. */
 enum { DQ_PREPACKED_ROWS = 32, DQ_PREPACKED_COLS = 32 };
 /* The most rows of activations that a table may take in one call, and blocks. */
 enum {
@@ -171,8 +166,8 @@ enum {
     DQ_PREPACKED_DOTS_MAX = 9,
     DQ_PREPACKED_WIDE = 4
 };
-/* Chunks of a piece of columns at most; pieces begin where groups do. Sums of 128 * 255 * 128 * 257 fit 32 bits. Longer
- * ones are hardly faster, and an outlier makes the parts of all columns of its piece coarser. */
+/* Pieces begin where groups do. Sums of 128 * 255 * 128 * 257 fit 32 bits; longer pieces are hardly
+ * faster, and an outlier coarsens all columns of its piece. */
 enum { DQ_PREPACKED_PIECE = 4 };
 typedef struct dq_simd_prepacked_weight {
     const uint8_t *data; /* [blocks][bytes], on 64 bytes */
@@ -192,9 +187,9 @@ static inline int64_t dq_simd_prepacked_group(const dq_simd_prepacked_weight *w,
     return group * (codes + w->scales) + (w->own_zeros ? (group / 2 + 1) * DQ_PREPACKED_ZEROS : 0);
 }
 
-/* Chunks of a block with every code in a byte of its own: of each group [chunks][8 steps] lines, then [32 rows] each of
- * scales in f32, zero points, negated, in 32 bits, and one line more. Codes of 8 bits, and their zero points, are less 128;
- * a step of them has two lines, |c| and -1 where c < 0, else 0, and the line more has the sums of |c| where c < 0. */
+/* Unpacked codes, a byte each: of each group [chunks][8 steps] lines, then [32 rows] of scales in
+ * f32 and negated zero points in 32 bits, and one more line. 8-bit codes and zero points are less
+ * 128; their steps have two lines, |c| and -(c < 0), and the last line sums |c| where c < 0. */
 enum {
     DQ_UNPACKED_CHUNK = DQ_PREPACKED_ROWS * DQ_PREPACKED_COLS,
     DQ_UNPACKED_TAIL = 12 * DQ_PREPACKED_ROWS
@@ -206,25 +201,26 @@ static inline int64_t dq_simd_unpacked_bytes(const dq_simd_prepacked_weight *w, 
     return chunks * (w->bits == 8 ? 2 : 1) * DQ_UNPACKED_CHUNK + groups * DQ_UNPACKED_TAIL;
 }
 
-/* n blocks of a weight: the first stands at `at`, each other one `apart` bytes after the one before. */
+/* n blocks of a weight, `apart` bytes from each other. */
 typedef struct dq_simd_blocks {
     const uint8_t *at;
     int64_t apart;
     int n;
 } dq_simd_blocks;
 
-/* m rows of 8-bit activations: codes [column / 4][m][4], filled up with zeros to whole chunks; scales and sums of
- * codes [groups][m], times -zero where a weight's groups have none of their own. Where a table's int8_words are the
- * weight's bits, codes are words of 16 bits, of each four columns those of 0, 2, 1 and 3. */
+/* m rows of 8-bit activations: codes [column / 4][m][4], zeros up to whole chunks; scales and sums
+ * of codes [groups][m], the sums times -zero where groups share one. Where int8_words are
+ * the weight's bits, codes are words of 16 bits, four columns in the order 0, 2, 1, 3. */
 typedef struct dq_simd_prepacked_rows {
     const int8_t *code;
     const float *scale;
     const int32_t *sum;
 } dq_simd_prepacked_rows;
 
-/* m rows of activations as split integers, whole numbers of units: d0 * 65536 + d1 * 256 + d2 with parts in -128 .. 127: parts
- * [column / 4][m][3][4], filled up with zeros to whole chunks; units [pieces][m], powers of two; [pieces][m][3]: minus the
- * sums of parts, times the zero point where all groups share it. Parts are words where codes are. */
+/* m rows as split integers, d0 * 65536 + d1 * 256 + d2 units with digits in -128 .. 127: digits
+ * [column / 4][m][3][4], zeros up to whole chunks; units [pieces][m], powers of two;
+ * [pieces][m][3]: minus the sums of digits, times the zero point where all groups share it. Digits
+ * are words where codes are. */
 typedef struct dq_simd_split_rows {
     const int8_t *code;
     const float *unit;
@@ -235,27 +231,27 @@ typedef struct dq_simd_prepacked {
     int int8_rows, f32_rows; /* of a call, at most DQ_PREPACKED_INT8_MAX, DQ_PREPACKED_F32_MAX */
     int int8_one;            /* rows that are best taken with one block */
     int int8_words; /* bits of weights that take activations as words of 16 bits; 0: none do */
-    /* y[r * ldy + j] for r < m and row j of blocks of w, one after another: groups in order from 0, each adds
-     * (float)(dots - zero * sum) * (activation scale * weight scale). Every table gives the same bits. */
+    /* y[r * ldy + j], r < m, row j of the blocks: each group in order adds (float)(dots - zero *
+     * sum) * (activation scale * weight scale), the same bits in every table. */
     void (*int8)(float *y, int64_t ldy, const dq_simd_prepacked_weight *w, dq_simd_blocks blocks,
                  const dq_simd_prepacked_rows *a, int m);
-    /* Many rows (NULL: int8 serves them, too). unpack: `chunks` chunks of a block from a group on, the last group of them whole
-     * or the row's last, into to[dq_simd_unpacked_bytes], 64-byte aligned. int8_unpacked: the same sums as int8 over what
-     * was unpacked, added to y in order where `add`; a begins at these columns, 2 <= m <= int8_one. Its codes are bytes for
-     * all widths, and where all groups share a zero point its sums are times what was unpacked of it. */
+    /* For many rows (NULL: int8 serves them). unpack: `chunks` chunks of a block, from a group on,
+     * up to a group's end or the row's, to to[dq_simd_unpacked_bytes], aligned to 64 bytes.
+     * int8_unpacked: int8's sums over these, added to y where `add`; a begins at these columns with
+     * bytes, 2 <= m <= int8_one, and its sums are times the unpacked zero point. */
     void (*unpack)(uint8_t *to, const dq_simd_prepacked_weight *w, const uint8_t *block,
                    int64_t group, int64_t chunks);
     void (*int8_unpacked)(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
                           const uint8_t *unpacked, int64_t chunks, const dq_simd_prepacked_rows *a,
                           int m, bool add);
-    /* The same of f32: pieces in order from 0, each adds ((float)s0 * 65536 + (float)(s1 * 256 + s2)) * weight
-     * scale * unit for the sums s0, s1, s2 of (code - zero) * part. Every table gives the same bits. */
+    /* The same in f32: each piece adds ((float)s0 * 65536 + (float)(s1 * 256 + s2)) * weight scale
+     * * unit, s0, s1, s2 the sums of (code - zero) * digit. */
     void (*f32)(float *y, int64_t ldy, const dq_simd_prepacked_weight *w, dq_simd_blocks blocks,
                 const dq_simd_split_rows *a, int m);
-    /* Parts of n columns of a row, whose largest |x| is max: part d at line[d * ld + column]. The unit is the least
-     * power of two of which max is less than 2^23 / (1 + 1/128), NaN where max is not finite. rest[n] (may be NULL): x less
-     * its units, exact. Returns whether that should count: something is left, and half of the activations or more are at
-     * most an eighth of the largest and have less than 2^16 units in the mean. */
+    /* Splits n columns of a row, digit d at line[d * ld + column]. The unit is the least power of
+     * two with max < unit * 2^23 / (1 + 1/128), NaN where max is not finite. rest[n] (may be NULL):
+     * x less its units, exact. Returns whether the rest should count: it is not zero, and half of
+     * the activations or more have at most an eighth of the largest and a mean below 2^16 units. */
     bool (*split)(int8_t *line, int64_t ld, float *unit, int32_t sum[3], float *rest,
                   const float *x, int64_t n, float max);
 } dq_simd_prepacked;
@@ -266,8 +262,7 @@ extern const dq_simd_prepacked dq_simd_prepacked_avx2;
 extern const dq_simd_prepacked dq_simd_prepacked_vnni; /* AVX-512 with VNNI */
 #endif
 
-/* Rows of one query head in 8 bits. Channels are rounded in the runs of a page's scales; the codes of a
- * row stand run by run, each filled up with zeros to a multiple of 4. */
+/* Rows of one query head in 8 bits, rounded by the runs of a page's scales, padded to 4. */
 typedef struct dq_simd_int8_rows {
     const int8_t *code; /* [rows][ld] */
     int64_t ld;
@@ -280,8 +275,7 @@ enum { DQ_PAGES_FEW = 4 };
 
 /* Slots first .. end-1 of one page of one KV head, as integers. */
 typedef struct dq_simd_int8_page {
-    uint8_t *
-        block; /* what key_block or value_block made, or room for that where codes are given; stands on 64 bytes */
+    uint8_t *block; /* of key_block or value_block, or room for it; 64-byte aligned */
     const uint8_t *codes,
         *next; /* as they take them, for at most DQ_PAGES_FEW rows; NULL: the block is made */
     const float *scale;  /* [n][64]: of each run of channels, all slots; zero where not coded */
@@ -291,7 +285,7 @@ typedef struct dq_simd_int8_page {
     int64_t first, end;
 } dq_simd_int8_page;
 
-/* The same of per-channel codes. Sets of slots have steps and middles for each channel; a new one begins at every bit of `begins`. */
+/* Sets of slots have steps and middles by channel; a set begins at every bit of `begins`. */
 typedef struct dq_simd_set_page {
     uint8_t *block; /* as key_block of one run, or value_block, made it, or room for it */
     const uint8_t *codes, *next; /* as above */
@@ -303,11 +297,11 @@ typedef struct dq_simd_set_page {
     const float *dither; /* [64], of values */
 } dq_simd_set_page;
 
-/* Attention on packed pages (kv_lines.h) in integers. Every table gives the same bits; a block is read by
- * the table that made it only. */
+/* Attention on packed pages (kv_lines.h) in integers, with the same bits in every table; a block is
+ * read by the table that made it. */
 typedef struct dq_simd_pages {
-    /* Codes in the order in which sums are made; block[dq_simd_int8_key_bytes] or
-     * [dq_simd_int8_value_bytes]. `next`: codes of the same size that are read after these, NULL: unknown. */
+    /* block[dq_simd_int8_key_bytes] or [dq_simd_int8_value_bytes]; `next`: codes of the same size
+     * that are read after these, NULL: unknown. */
     void (*key_block)(uint8_t *block, const uint8_t *codes, const uint8_t *next, int bits,
                       int64_t dim, int64_t group);
     void (*value_block)(uint8_t *block, const uint8_t *codes, const uint8_t *next, int bits,
@@ -316,23 +310,24 @@ typedef struct dq_simd_pages {
      * (float)(exact sum of codes) * (q scale * k scale). */
     void (*key_scores)(float *s, int64_t lds, const dq_simd_int8_rows *q, int64_t m,
                        const dq_simd_int8_page *page);
-    /* y[r * ldy + c] += (float)(exact sum over t of D code * V code) * D scale, for c < dim. Per run of
-     * channels e_t = d[r * ldd + t] * scale[run][t] is rounded to 16 bits: scale max|e| / 32512, code
-     * rint(e * (32512 / max|e|)); nothing is added where max|e| < 2^-100, and NaN where it is not
-     * finite. Then the sum over t of D * middle, in 16 lanes as base below. work[dq_simd_int8_work_bytes], which stands on 64 bytes. */
+    /* y[r * ldy + c] += (float)(exact sum over t of D code * V code) * D scale, c < dim. Per run of
+     * channels e_t = d[r * ldd + t] * scale[run][t] is rounded to 16 bits: scale max|e| / 32512,
+     * code rint(e * (32512 / max|e|)); nothing is added where max|e| < 2^-100, NaN where it is not
+     * finite. Then the sum over t of D * middle, in 16 lanes as base below.
+     * work[dq_simd_int8_work_bytes], aligned to 64 bytes. */
     void (*value_sums)(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
                        const dq_simd_int8_page *page, void *work);
-    /* Per-channel codes, set by set. s[r * lds + t] = (float)(exact sum of q codes * (code - 2^(bits-1))) * q scale + base: the query
-     * row q[r * ldq] times the steps is rounded to 8 bits: scale max|e| / 127, code rint(e * (127 / max|e|)), none where
-     * max|e| < 2^-100; base is the sum of q times the middles in 16 interleaved lanes that are added pairwise.
-     * work[dq_simd_set_work_bytes]. */
+    /* Set by set, s[r * lds + t] = (float)(exact sum of q codes * (code - 2^(bits-1))) * q scale +
+     * base: q[r * ldq] times the steps is rounded to 8 bits, scale max|e| / 127, code rint(e * (127
+     * / max|e|)), none where max|e| < 2^-100; base is the sum of q times the middles in 16
+     * interleaved lanes, added pairwise. work[dq_simd_set_work_bytes]. */
     void (*set_scores)(float *s, int64_t lds, const float *q, int64_t ldq, int64_t m,
                        const dq_simd_set_page *page, void *work);
-    /* Whether set_scores and set_sums have a way of their own for m rows of such a page, which they then take. It shows in no
-     * sum, only in `work`, of which it takes nothing but room for codes: dim bytes a row, of sums 128. */
+    /* Whether set_scores and set_sums have a faster way for m rows of such a page, with the same
+     * sums; its `work` is room for codes alone: dim bytes a row, of sums 128. */
     bool (*few_of_set)(const dq_simd_set_page *page, int64_t m);
-    /* y[r * ldy + c] += ((float)(exact sum of D codes * (code - 2^(bits-1))) * D scale - sum of D dither) * step + middle *
-     * sum of D: D of a set is rounded as e above, sums are added in 16 lanes as base is. work stands on 64 bytes. */
+    /* y[r * ldy + c] += ((float)(exact sum of D codes * (code - 2^(bits-1))) * D scale - sum of D
+     * dither) * step + middle * sum of D: D is rounded as e above, sums have 16 lanes as base. */
     void (*set_sums)(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
                      const dq_simd_set_page *page, void *work);
 } dq_simd_pages;
@@ -372,7 +367,7 @@ static inline int64_t dq_simd_int8_work_bytes(int64_t n_scales)
     return dq_simd_int8_value_rows(n_scales) * n_scales * (2 * 64 + 8);
 }
 
-/* Rows that are worked on at a time: codes [8][2 * 64] or [8][dim padded to 4], four numbers each; a row of f32. */
+/* Rows that are worked on at a time: codes [8][2 * 64] or [8][dim padded to 4], a row of f32. */
 static inline int64_t dq_simd_set_work_bytes(int64_t dim)
 {
     const int64_t cols = (dim + 63) / 64 * 64;
@@ -384,15 +379,15 @@ static inline int64_t dq_simd_set_work_bytes(int64_t dim)
 /* Bytes after the last column's codes that may be read. */
 enum { DQ_LEVELS_SPARE = 24 };
 
-/* 32 rows of columns: their codes, each column's `apart` bytes after those of the one before, and the byte after, likewise. */
+/* 32 rows of columns: their codes and the byte after them, `apart` bytes from column to column. */
 typedef struct dq_levels_rings {
     const uint8_t *codes, *after;
     int64_t apart;
     int bits;
 } dq_levels_rings;
 
-/* n chunks of 8 bits, [n][8 steps][32 rows][4 columns], of 32 n columns; table: what stands for a window. Every instruction set
- * gives the same. */
+/* n chunks of 8 bits, [n][8 steps][32 rows][4 columns]; table: what a window stands for; one result
+ * in every instruction set. */
 typedef void dq_levels_chunks(uint8_t *to, const dq_levels_rings *r, int64_t n,
                               const uint8_t table[256]);
 
@@ -403,11 +398,10 @@ dq_levels_chunks dq_levels_vbmi; /* AVX-512 with VBMI */
 
 /* What a processor reaches at most: for benchmarks to compare with. */
 typedef struct dq_simd_peak {
-    /* The instructions of the instruction set that do most multiply-adds of f32, of 8-bit codes, and of products in f32 with packed
-     * weights, which are three of codes. Products are made of no fewer. */
+    /* The fastest instructions for multiply-adds of f32, of 8-bit codes, and of f32 with packed
+     * weights, which takes three products of codes. */
     const char *fma, *dot, *three_dots;
-    /* A million of them and more in independent chains, on registers alone. Returns the operations done: a multiply-add of
-     * two numbers counts as two. */
+    /* A million or more in independent chains; returns operations, two for a multiply-add. */
     double (*run_fma)(void);
     double (*run_dot)(void);
     /* Loads p[bytes], a multiple of 64 from an address that is one, once. */

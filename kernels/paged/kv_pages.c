@@ -228,7 +228,7 @@ static void free_codes(dq_kv *kv, dq_kv_page *p, int group)
     p->begins = 0;
 }
 
-/* Codes and f16 scales, of zero; n_sinks slots are copied beside them. Per-channel codes get room for the sets of p->begins. */
+/* Codes and f16 scales, of zero; n_sinks slots are copied beside them. */
 static bool add_codes(dq_kv *kv, dq_kv_page *p, int group, int32_t n_sinks)
 {
     p->n_sinks = p->coded = p->due = (int16_t)n_sinks;
@@ -263,7 +263,7 @@ static bool grow_sets(dq_kv *kv, dq_kv_part *part, int group, int side, int n)
     return true;
 }
 
-/* Per-channel codes: sets for slots coded .. due-1, by their positions, and room for their scales. */
+/* Per-channel codes: sets for slots coded .. due-1 by their positions, with room for numbers. */
 static bool add_sets(dq_kv *kv, dq_kv_page *p, int group)
 {
     p->begins &= (1ull << p->coded) - 1; /* coded < due */
@@ -373,7 +373,7 @@ static void drop_page(dq_kv *kv, dq_kv_page *p, int group)
  * of a set stood takes the set's codes away, and what is evicted is evicted after all that is due
  * has codes. */
 
-/* Made ready and added to jobs; those without codes are the last. jobs NULL: counts, or a few more. */
+/* Made ready and added to jobs, those without codes last; jobs NULL: counts, or a few more. */
 static bool list_codes(dq_kv *kv, const dq_kv_list *list, int group, int32_t t, dq_kv_job *jobs,
                        int64_t *n)
 {
@@ -396,8 +396,8 @@ static bool list_codes(dq_kv *kv, const dq_kv_list *list, int group, int32_t t, 
     return true;
 }
 
-/* What is to have codes: all that the last row of each sequence of a batch reads so, or the row `ahead` after it; or (a list) what
- * a row at t of one list does. */
+/* Coded is what the last row of each sequence of a batch reads so, or the row `ahead` after it, or
+ * a row at t of one list. */
 typedef struct coding {
     int layer, ahead, group;
     const dq_batch *batch;
@@ -860,7 +860,7 @@ void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *bat
     }
 }
 
-/* Pages of compacted tokens alone may lose their unquantized parts, once all their holders say so. */
+/* Pages of compacted tokens alone may lose `plain`, once all their holders say so. */
 static void agree(dq_kv *kv, dq_kv_list *list, int group)
 {
     const int64_t sinks = dq_kv_visible(list, kv->spec.sink - 1);

@@ -13,8 +13,8 @@
  * The factor of the keys' Gram matrix that leverages (backend.h) are made with, in f64 on the
  * host. Private to kernels. */
 
-/* right[cols][ld] = U^-1, an upper triangle with zeros below, of gram + e I = U'U with e as backend.h says. gram[cols][ld]:
- * only its upper triangle is read. work[2][cols][ld]. False: there is no such e, as values are not finite. */
+/* right[cols][ld] = U^-1, an upper triangle with zeros below, of gram + e I = U'U (backend.h), read
+ * from gram's upper triangle. work[2][cols][ld]. False: values are not finite. */
 bool dq_key_factor(float *right, double *work, const double *gram, int64_t cols, int64_t ld);
 
 /* ---- KV pages ----
@@ -30,12 +30,12 @@ typedef struct dq_kv_head_codes {
     int64_t at; /* bytes before them, of the heads before it */
 } dq_kv_head_codes;
 
-/* Keys or values of a page. Each array holds the KV heads of the page's group one after the other; NULL: none.
- * The memory is the backend's, which alone knows how tokens lie in `plain` and `codes`. */
+/* Keys or values of a page: arrays hold its group's KV heads in turn; NULL: none. The backend owns
+ * the memory and alone knows how tokens lie in `plain` and `codes`. */
 typedef struct dq_kv_part {
     void *plain;    /* unquantized, in dq_kv.dense; form.plain_floats a head */
     uint8_t *codes; /* dq_kv_code_bytes together */
-    /* form.n_scales * DQ_PAGE_TOKENS a head; of per-channel codes [n_sets][heads][form.set_scales]: f16, or f32 where `wide` */
+    /* [heads][form.n_scales * DQ_PAGE_TOKENS] or [n_sets][heads][form.set_scales]; wide: f32 */
     void *scale;
     void *sinks; /* the same [n_sinks][head_dim] a head: what is never coded in a page that is */
     bool wide;
@@ -43,15 +43,14 @@ typedef struct dq_kv_part {
     uint8_t n_sets; /* that there is room for, DQ_PAGE_TOKENS at most */
 } dq_kv_part;
 
-/* DQ_PAGE_TOKENS tokens of one (sequence, layer, KV head group). Forks share pages; a page with more than one
- * holder is copied before tokens are written to it. Slots at and after a list's count may hold what
- * another holder appended or what a rewind left: readers stop at the count. Codes follow from a slot's
- * unquantized values (per-channel codes: from those of a set, which stands in one page whole), whoever makes them, so they are
- * added to shared pages too. */
+/* DQ_PAGE_TOKENS tokens of one (sequence, layer, KV head group). Forks share pages; a shared page
+ * is copied before tokens are written to it. Slots from a list's count on may hold what another
+ * holder appended or a rewind left. Codes follow from unquantized values of a slot, or of a set,
+ * which stands whole in one page, whoever makes them, so they are added to shared pages too. */
 typedef struct dq_kv_page {
     int32_t holders;
     int32_t agreed; /* holders that will not read coded slots unquantized again */
-    /* where a side has per-channel codes: bit i: slot i is the first of a set; the others belong to the set before them */
+    /* per-channel codes: bit i: slot i is the first of a set, which ends at the next */
     uint64_t begins;
     int16_t n_sinks; /* slots before the first one with codes; 0 without codes */
     int16_t coded;   /* slots n_sinks .. coded-1 have codes */
@@ -74,7 +73,7 @@ _Static_assert(sizeof(dq_kv_page) == DQ_KV_PAGE_INDEX && sizeof(dq_kv_list) == D
                    sizeof(dq_kv_page *) == DQ_KV_POINTER_INDEX,
                "what kv_size.h foretells");
 
-/* A page of a KV head group whose slots coded .. due-1 get codes: both sides, or one (side >= 0). */
+/* Slots coded .. due-1 of a group's page get codes: on both sides, or one (side >= 0). */
 typedef struct dq_kv_job {
     dq_kv_page *page;
     int group, side;
@@ -86,18 +85,18 @@ typedef struct dq_kv_device {
                        int64_t bytes); /* zeroed when another of these sees it; NULL on failure */
     void (*block_free)(dq_backend *b, void *p); /* NULL allowed; after an error too */
     void (*block_copy)(dq_backend *b, void *dst, const void *src, int64_t bytes);
-    /* Slots 0 .. n-1 of the sink parts of all heads, from the unquantized parts or back into them. */
+    /* Slots 0 .. n-1 of all heads' sinks from `plain`, or back into it. */
     void (*sinks)(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group, int side, int64_t n,
                   bool back);
-    /* The batch's rows into the unquantized slots after each list's count; there is room. DQ_MISMATCH for a finite
-     * number that kv->dense would make infinite. */
+    /* The batch's rows into the slots after each list's count, where there is room. DQ_MISMATCH for
+     * a finite number that overflows in kv->dense. */
     bool (*write)(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
                   dq_mat v);
-    /* Makes codes and scales. Where a scale or low of a side that is not wide stays f32, its `overflow` is set
-     * and that side's codes may be left half made; else it is cleared. */
+    /* Where a number of a side that is not wide stays f32, `overflow` is set and that side's codes
+     * may be half made; else it is cleared. */
     bool (*encode)(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_t n);
     void (*widen)(dq_backend *b, float *to, const void *f16, int64_t n);
-    /* Tokens kept[0 .. n-1] of the list become slots 0 .. n-1 of a page that has the parts they need. */
+    /* Tokens kept[0 .. n-1] become slots 0 .. n-1 of a page that has the arrays for them. */
     bool (*move)(dq_backend *b, const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *from,
                  const int32_t *kept, int64_t n);
 } dq_kv_device;
@@ -187,7 +186,7 @@ static inline int64_t dq_kv_set_end(const dq_kv_page *p, int64_t slot, int64_t e
     return slot;
 }
 
-/* Index of the first of the numbers of a set and the slot-th head of the group among those of a side. */
+/* Index in a side's numbers of the first of a set and the group's slot-th head. */
 static inline int64_t dq_kv_set_at(const dq_kv *kv, int group, int side, int set, int slot)
 {
     return ((int64_t)set * kv->heads[group] + slot) * kv->form[side].set_scales;
@@ -204,12 +203,12 @@ int64_t dq_kv_visible(const dq_kv_list *list, int32_t t);
 /* How many tokens a query at position t reads as codes, sinks counted with them: it reads tokens
  * 0 .. n-1 of the list as codes, except for sinks, and all others unquantized. */
 int64_t dq_kv_coded_index(const dq_kv *kv, const dq_kv_list *list, int32_t t);
-/* The same for an operation that reads a whole list by itself. False: DQ_BUG in b->err, as pages do not have what that query
- * reads: a token that it reads unquantized is held as codes only, or one that it reads as codes has none. */
+/* The same for a whole list. False: DQ_BUG in b->err: a token that is read unquantized has only
+ * codes, or one that is read as codes has none. */
 bool dq_kv_read_as_at(dq_backend *b, const dq_kv *kv, const dq_kv_list *list, int32_t t,
                       int64_t *coded_end);
 
-/* Consecutive rows of one sequence, at most DQ_PAGE_TOKENS of them where attention works on blocks. */
+/* Consecutive rows of one sequence, at most DQ_PAGE_TOKENS where attention works on blocks. */
 typedef struct dq_kv_rows {
     int seq;            /* index in the batch */
     int64_t first, n;   /* rows of the batch */
@@ -258,18 +257,18 @@ bool dq_kv_pages_known(dq_backend *b, const dq_kv *kv, int32_t seq);
 typedef struct dq_span_rows {
     int64_t n;   /* rows that count */
     int64_t *at; /* [n_seq + 1] */
-    /* Where the classes of a list's tokens start in label; lists of sequences of which no row counts have none. */
+    /* Where a list's classes start in label; none where no row of the sequence counts. */
     int64_t *key; /* [n_seq * n_groups + 1] */
     uint8_t *label;
     size_t row_bytes; /* of the masses of one row */
 } dq_span_rows;
 
-/* Of args->spans. False with the sticky error set, nothing to free; classes that do not exist are a DQ_BUG. */
+/* False with the sticky error set and nothing to free; classes that do not exist are a DQ_BUG. */
 bool dq_span_rows_new(dq_backend *b, dq_span_rows *s, const dq_attend_args *args);
 void dq_span_rows_free(dq_span_rows *s); /* zeroes too */
 /* Records before those of each sequence: at[n_seq + 1]. */
 void dq_span_rows_place(int64_t *at, const dq_attention_spans *spans, const dq_batch *batch);
-/* sums[n_seq][n_out] += masses of all rows, row by row in their order: cutting a pass never shows. */
+/* sums[n_seq][n_out] += masses row by row in order, so that cutting a pass never shows. */
 void dq_span_rows_add(dq_span_share *sums, const int64_t *at, int n_seq, int n_out, int n_classes,
                       const dq_span_mass *mass);
 

@@ -44,7 +44,7 @@ enum { /* columns, as bits of dq_kv_policy.needs */
 /* How a budget is divided among layers and groups. */
 typedef enum dq_kv_budget {
     DQ_KV_BUDGET_UNIFORM,  /* the same everywhere */
-    DQ_KV_BUDGET_ADAPTIVE, /* global by layer, at least a fifth of an even share. arXiv 2407.11550 */
+    DQ_KV_BUDGET_ADAPTIVE, /* global by layer, at least a fifth of equal shares. arXiv 2407.11550 */
     DQ_KV_BUDGET_GLOBAL,   /* groups of all layers share one pool by score. arXiv 2505.23416 */
     DQ_KV_BUDGET_HEADS,    /* by need of the whole context, see "Heads". arXiv 2410.10819 */
     DQ_KV_BUDGET_USUAL     /* only in a request: the policy's own, dq_kv_budget_for */
@@ -622,7 +622,7 @@ bool dq_kv_spec_same(const dq_kv_spec *a, const dq_kv_spec *b);
 /* A column of dq_kv_spec: a text (number NaN), or NULL and the number, NaN where the setting has no
  * effect. */
 const char *dq_kv_spec_column(double *number, const dq_kv_spec *s, int place);
-/* As in results and the key of a resumed run: null where a setting has no effect. NULL: described. */
+/* As in results and keys of resumed runs, null where a setting has no effect; s NULL: described. */
 void dq_kv_spec_rows(dq_row_writer *w, const dq_kv_spec *s);
 json_t *dq_kv_spec_json(const dq_kv_spec *s);
 /* For rows whose value dq_kv_spec_json or dq_kv_config_json has made. */

@@ -94,9 +94,8 @@ dq_status dq_plan_reference_measure(dq_plan_sums *out, dq_plan_reference *p,
 dq_status dq_plan_reference_next(dq_plan_reference *p, int from, const dq_plan_inputs *inputs,
                                  dq_err *err);
 /* By all ranks, after it: how far a change moves the residual stream within its layer alone: the
- * mean over scored rows of the ratio of squared norms of x' - x and x, with x what the source has
- * after layer `from` of `other`, or as its embeddings where these differ. DQ_DAMAGED where it is not
- * finite. */
+ * mean over scored rows of |x' - x|^2 / |x|^2, x being the source's after layer `from` of `other`,
+ * or its embeddings where these differ. DQ_DAMAGED where it is not finite. */
 dq_status dq_plan_reference_local(double *out, dq_plan_reference *p, const dq_plan_other *other,
                                   dq_err *err);
 /* By all ranks: the output that dq_plan_reference_next kept becomes the stream. */

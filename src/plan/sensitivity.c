@@ -591,7 +591,7 @@ bool dq_sensitivity_is_mine(const dq_sensitivity *s, int64_t unit)
     return n == 0 || (unit == s->n ? 0 : unit % n) == s->set.shard - 1;
 }
 
-/* Sums of a forecast as numbers one after the other, or back; counts are exact. x NULL: how many. */
+/* Sums of a forecast as numbers in a row, or back; counts are exact. x NULL: how many. */
 static int64_t forecast_numbers(dq_forecast *f, double *x, bool take)
 {
     enum {

@@ -7,8 +7,8 @@
 
 #include <stdatomic.h>
 
-/* A checkpoint becomes a container: layout, scan (finds values that are not finite, decides the type
- * of scales, hashes the source), then write, which a later process may finish. */
+/* A checkpoint becomes a container: layout, scan (finds values that are not finite, decides the
+ * type of scales, hashes the source), then write, which a later process may finish. */
 
 enum { DQ_QUANTIZE_METHODS = 2 };
 extern const char *const dq_quantize_methods[DQ_QUANTIZE_METHODS]; /* that a container may have */

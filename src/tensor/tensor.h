@@ -99,11 +99,10 @@ static inline dq_weight dq_weight_of_f32(const char *name, int64_t rows, int64_t
  * container's integers (FORMAT.md). */
 
 typedef enum dq_scale_mode {
-    DQ_ABSMAX, /* scale = absmax / Qmax */
-    DQ_SEARCH, /* the least squared error of absmax, of the signed scale that makes the peak -2^(b-1), and of
-                     smaller scales of either sign */
-    DQ_ASYM, /* (largest - smallest) / (2^b - 1), both ends moved to 0 where they lie beyond, and an integer
-                     zero point: format_int_zero */
+    DQ_ABSMAX,  /* scale = absmax / Qmax */
+    DQ_SEARCH,  /* least squared error of absmax, the signed scale with its peak at -2^(b-1), and
+                * smaller scales of either sign */
+    DQ_ASYM,    /* (max - min) / (2^b - 1) of a range that includes 0, and an integer zero point */
     DQ_TRELLIS, /* levels that reach as far as the group; codes found together: format_trellis */
     DQ_QUANT_MODES
 } dq_scale_mode;

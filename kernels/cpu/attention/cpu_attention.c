@@ -31,7 +31,7 @@ typedef struct dq_cpu_token_map {
     float by[2];
 } dq_cpu_token_map;
 /* ---- "CPU attention tasks": how a call is cut for threads. It never shows in the results. */
-/* Rows first .. end-1 of a sequence for those of output heads out_first .. out_end-1 that belong to one KV head group. */
+/* Rows first .. end-1 of a sequence for output heads out_first .. out_end-1 of one group. */
 typedef struct dq_cpu_task {
     int seq;
     int64_t first, end;
@@ -42,7 +42,7 @@ typedef struct dq_cpu_task {
 
 enum { MAX_ROWS = 64 }; /* of all products of a page */
 
-/* Scratch: rows of queries, or of y, in the order of their KV heads; what a page makes of them, or takes; D of output heads. */
+/* Scratch: rows of queries, or of y, by KV heads; what a page makes of them or takes; D. */
 static int64_t token_floats(const dq_attend_args *args, int64_t heads)
 {
     const dq_head_order *map = args->attn->map;
@@ -81,13 +81,13 @@ static int64_t rows_apart(float *const *s, const int *order, int first, int end)
     return apart;
 }
 
-/* The page's part of a row of scores, which is far when the page's turn comes: rows are longer than near caches. */
+/* Rows of scores are longer than near caches, so a page's columns are far when its turn comes. */
 static void fetch_row(const float *s, int64_t page)
 {
     for (int64_t i = 0; i < DQ_PAGE_TOKENS; i += 16) DQ_KV_FETCH(s + page * DQ_PAGE_TOKENS + i);
 }
 
-/* ---- "CPU attention token": a block of one row. Heads that share a KV head are rows of one product. */
+/* ---- "CPU attention token": of one row; heads that share a KV head are rows of one product. */
 /* As dq_cpu_scores. token: token_floats. */
 static void token_scores(const dq_cpu *cpu, float *const *s, const dq_attend_args *args,
                          const dq_kv_rows *row, const dq_kv_list *list, const int *head,
@@ -480,7 +480,7 @@ static int group_of_out(const dq_head_order *map, int out)
     return map->group[map->head[out].v[0]];
 }
 
-/* Output heads after `out` that can share its second map: where heads are tasks of their own, these stay in one. */
+/* Output heads after `out` that share its second map stay in its task where heads are tasks. */
 static int share_end(const dq_head_order *map, int out)
 {
     int end = out + 1;
@@ -604,7 +604,7 @@ void dq_cpu_rows_last_tile(dq_kv_rows *rows, const dq_batch *batch, int seq, int
     rows->pos = batch->pos + rows->first;
 }
 
-/* next[i]: the following one with head[i], n after the last; again[i]: an earlier one has it too. */
+/* next[i]: the next index with head[i], n after the last; again[i]: an earlier one has it too. */
 static void chain_heads(int *next, bool *again, const int *head, int n)
 {
     for (int i = 0; i < n; i++) again[i] = false;
@@ -897,7 +897,7 @@ static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_kv_row
     }
     if (w->dst.p) {
         for (int i = 0; i < u->n_outs; i++) {
-            /* What the two maps of an output head are multiplied with before they are subtracted. */
+            /* Both maps of an output head have a factor before they are subtracted. */
             const int first = u->first[i], second = u->second[i];
             if (w->args->attn->map->n_maps == 1) continue;
             for (int64_t r = 0; r < rows->n; r++) {
@@ -926,7 +926,7 @@ static void attend_block(const work *w, scratch *s, int64_t ld, const dq_kv_rows
     for (int64_t r = 0; r < rows->n; r++) s->visible[r] = dq_kv_visible(list, rows->pos[r]);
     const int64_t keys = s->visible[rows->n - 1];
     if (dq_logit_by_tile(w->args->logit)) {
-        /* Keys of one tile of positions are neighbours in the list, wherever kept tokens ended up. */
+        /* Keys of one tile of positions are neighbours in the list, even after compaction. */
         s->n_edges = 0;
         for (int64_t i = 0; i < keys; i++) {
             if (i + 1 == keys ||
@@ -987,7 +987,7 @@ static void run_task(const work *w, const dq_cpu_task *t, const layout *p, void 
     }
 }
 
-/* Memory for what tasks find, till all are done: a measure for each sequence, masses for each row of spans. */
+/* Tasks' results until all are done: a measure by sequence, masses by row of spans. */
 static bool begin_observers(dq_backend *b, work *w)
 {
     const dq_attend_args *args = w->args;

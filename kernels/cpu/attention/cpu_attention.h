@@ -6,8 +6,8 @@
 #include "kernels/cpu/kv/cpu_kv.h"
 #include "kernels/paged/kv_pages.h"
 
-/* ---- cpu_attention.c: pages in products. math.qk and math.pv of the call decide whether a page's
- * codes are multiplied as integers or read back; unquantized slots are multiplied in f32 either way. */
+/* ---- cpu_attention.c: pages in products. A call's math.qk and math.pv decide whether a page's
+ * codes are multiplied as integers; unquantized slots are multiplied in f32. */
 
 /* What attend takes for math.qk, math.pv. */
 const char *dq_cpu_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_math math,
@@ -25,20 +25,20 @@ typedef struct dq_cpu_page {
     };
 } dq_cpu_page;
 
-/* Floats of scratch for up to `heads` query heads of `rows` rows; enough for dq_cpu_kv_read_* too. */
+/* Floats of scratch for `heads` query heads of `rows` rows; enough for dq_cpu_kv_read_* too. */
 int64_t dq_cpu_score_floats(const dq_attend_args *args, int64_t rows, int64_t heads);
 /* Query heads in 8 bits, q[n_heads], into scratch; nothing with other arithmetic. */
 void dq_cpu_round_queries(dq_simd_int8_rows *q, const dq_cpu *cpu, const dq_attend_args *args,
                           const dq_kv_rows *rows, const int *head, int n_heads, float *scratch);
-/* The same of rows x[n][ldx] of one head or of several; `at` is dq_cpu_rounded_at, where heads stand one after the other. */
+/* The same of rows x[n][ldx] of one head, or of several in turn; `at`: dq_cpu_rounded_at. */
 dq_simd_int8_rows dq_cpu_round_rows(const dq_cpu *cpu, const dq_attend_args *args, const float *x,
                                     int64_t ldx, int64_t n, float *at);
 float *dq_cpu_rounded_at(const dq_attend_args *args, float *scratch);
-/* The page's first n slots, for products with `rows` rows in one call or more; scratch is in use until the page is not. */
+/* The page's first n slots, for products with `rows` rows a call; it may use scratch. */
 dq_cpu_page dq_cpu_open_page(const dq_cpu *cpu, const dq_attend_args *args, const dq_kv_list *list,
                              int64_t page, int side, int head, int64_t coded_end, int64_t n,
                              int64_t rows, float *scratch);
-/* s[r * ld + i] = q . k unscaled, r < a->n: rows a->first .. of the block `rows`, whose heads q holds. */
+/* s[r * ld + i] = q . k unscaled, r < a->n: rows a->first .. of `rows`, whose heads q holds. */
 void dq_cpu_times_keys(const dq_cpu *cpu, float *s, int64_t ld, const dq_attend_args *args,
                        const dq_kv_rows *rows, const dq_kv_span *a, int head,
                        const dq_simd_int8_rows *q, const dq_cpu_page *page, float *scratch);
@@ -51,32 +51,32 @@ void dq_cpu_times_values(const dq_cpu *cpu, float *y, int64_t ldy, const dq_atte
                          const float *d, int64_t ldd, int64_t m, const dq_cpu_page *page, bool add,
                          float *scratch);
 
-/* What a row's logits become while they are near: times `scale`, of the slots it sees; top[i][r]: the largest so far. */
+/* While logits are near, they are multiplied by `scale`, and top[i][r] becomes their maximum. */
 typedef struct dq_cpu_scaled {
     float scale;
     const int64_t *visible; /* [rows] */
     float (*top)[DQ_PAGE_TOKENS];
 } dq_cpu_scaled;
 /* ---- cpu_attention.c */
-/* S[r * ld + s] = (q_r . k_s), unscaled where `scaled` is NULL, for every token s < keys of the list and each of n_heads
- * query heads, 32 at most (S[i] belongs to head[i]). Pages are walked once for all heads, and codes made
- * ready once per KV head. The rows share a tile; scratch: dq_cpu_score_floats. */
+/* S[i][r * ld + s] = q_r . k_s, unscaled where `scaled` is NULL, for tokens s < keys and up to 32
+ * query heads head[i]. Pages are walked once for all heads, codes unpacked once per KV head. The
+ * rows share a tile; scratch: dq_cpu_score_floats. */
 void dq_cpu_scores(const dq_cpu *cpu, float *const *s, int64_t ld, const dq_attend_args *args,
                    const dq_kv_rows *rows, const dq_kv_list *list, const int *head, int n_heads,
                    int64_t keys, const dq_cpu_scaled *scaled, float *scratch);
-/* Rows per block such that `buffers` rows-by-keys blocks take 64 MiB at most, or 16 rows; 1..DQ_PAGE_TOKENS. */
+/* Rows such that `buffers` rows-by-keys blocks take 64 MiB, or 16 rows; 1..DQ_PAGE_TOKENS. */
 int64_t dq_cpu_block_rows(int64_t keys, int64_t buffers);
 /* Tokens of the longest list of the call. */
 int64_t dq_cpu_max_keys(const dq_attend_args *args);
 /* Floats from one row of a block to the next. */
 int64_t dq_cpu_row_floats(int64_t keys);
-/* Cuts rows first..end of sequence `seq` at multiples of DQ_PAGE_TOKENS in position: *rows becomes the
- * last such tile before `end` (later tiles see more keys, so they are handed out first). */
+/* The last tile of rows first..end of a sequence, cut at multiples of DQ_PAGE_TOKENS in position:
+ * later tiles see more keys, so they are handed out first. */
 void dq_cpu_rows_last_tile(dq_kv_rows *rows, const dq_batch *batch, int seq, int64_t first,
                            int64_t end);
 
-/* One output head's maps for a block of rows, on their way from softmax to subtraction: row r of map m is
- * p[m][r * ld + i] / sum[m][r] for the visible[r] first tokens of the list. p[1] NULL: one map. */
+/* One output head's maps before subtraction: row r of map m is p[m][r * ld + i] / sum[m][r] for the
+ * visible[r] first tokens; p[1] NULL: one map. */
 typedef struct dq_cpu_column_job {
     const dq_attend_args *args;
     const dq_kv_list *list;

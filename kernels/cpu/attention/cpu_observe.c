@@ -36,7 +36,7 @@ static size_t absmax_bytes(const dq_attend_args *args)
            (size_t)n_q * (sizeof(dq_simd_int8_rows) + sizeof(int));
 }
 
-/* Raises *max to the largest |q . k|; as NaN stays. After the first row that sees all it is one run. */
+/* Raises *max to the largest |q . k|, where NaN stays; rows that see all are one run. */
 static void raise_max(const dq_simd *simd, float *max, const float *product, const dq_kv_span *a,
                       const int64_t *visible, int64_t p)
 {
@@ -158,7 +158,7 @@ static double sum_of(const float *p, int64_t n)
     return sum;
 }
 
-/* 1 / sum of p over the tokens that a part's softmax is over; 0 where the row gives them nothing. all: over every token. */
+/* 1 / sum of p over the tokens of the range's softmax; 0 where the row gives them nothing. */
 static double part_scale(const float *p, double all, const dq_column_part *t, int64_t n)
 {
     const bool whole = t->sinks == t->from && t->to == t->own;
@@ -231,7 +231,7 @@ enum { RUN_PAGES = 64, RUN_KEYS = RUN_PAGES * DQ_PAGE_TOKENS };
 static_assert((int)DQ_N_THRESHOLDS == (int)DQ_SIMD_LIMITS, "loops compare with each threshold");
 static_assert((int)DQ_PAGE_TOKENS == (int)DQ_TILE_N, "loops add up pages");
 
-/* A limit that sizes in float are below where they are below the threshold: the least float that is not. */
+/* The least float that is not below the threshold: no float lies between the two. */
 static float limit_of(double threshold)
 {
     const float near = (float)threshold;

@@ -1,6 +1,7 @@
-/* isa: the table of instruction sets, lowest first: what one does not have better is that of the one below it. And the
- * peak of each, a loop of nothing but its instruction: s = s * x + y in enough chains that none waits for the one before
- * it, from different values, so that no two are one. Peaks are compiled by attribute: flags could change no result here.
+/* isa: the table of instruction sets, lowest first; what one does not have better is that of the
+ * one below it. A peak is a loop of s = s * x + y alone, in enough chains that none waits, from
+ * different values, so that no two are merged; it is compiled by attribute, as flags could change
+ * results.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/simd.h"
 
@@ -89,8 +90,7 @@ FOR_AVX2 static double avx2_fma(void)
     return 2 * 8 * steps;
 }
 
-/* Two instructions, as there is no single one: pairs of bytes, and their sum. What makes words of 32 bits of sums of 16
- * is left out, as many sums may share it. */
+/* Two instructions, without the one that makes words of sums of 16 bits: many sums may share it. */
 FOR_AVX2 static double avx2_dot(void)
 {
     enum { SUMS = 8 }; /* leaves registers for what stands between */
@@ -109,9 +109,8 @@ FOR_AVX2 static double avx2_dot(void)
     return 2.0 * 32 * SUMS * ROUNDS;
 }
 
-/* Four streams through one piece after the other, which the processor fetches ahead of side by side: more than one alone. The
- * pieces keep them near each other: streams a power of two and 128 MiB and more apart were read at half the rate (they meet
- * in the same banks of memory). */
+/* Four streams are prefetched side by side, faster than one; pieces keep them near each other, as
+ * at powers of two of 128 MiB and more they met in the same banks of memory, at half the rate. */
 FOR_AVX2 static void avx2_read(const void *p, size_t bytes)
 {
     enum { STREAMS = 4, STEP = 4, EACH = (1 << 20) / 32, PIECE = STREAMS * EACH }; /* in vectors */

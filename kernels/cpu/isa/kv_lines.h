@@ -1,10 +1,10 @@
-/* kv_lines: codes of KV pages read back. Compiled once per instruction set; the compiler makes vector
- * code of these loops, and all instruction sets give the same bits: one conversion, one product.
+/* kv_lines: codes of KV pages read back. Compiled once per instruction set, with the same bits: one
+ * conversion, one product.
  *
- * A line of n codes (n a multiple of 16) is one or two planes. A plane of w bits has n * w / 8 bytes;
- * byte i holds the bits of codes i, i + m, i + 2m ... (m = n * w / 8) from its lowest bits up, so that
- * unpacking needs a mask and a shift and no shuffle. 8, 4 and 2 bits are one plane; 6 and 5 bits are the 4
- * low bits, then the high ones; 3 bits the 2 low ones, then the high one. Codes are offset binary.
+ * A line of n codes (n a multiple of 16) is one or two planes. A plane of w bits has m = n * w / 8
+ * bytes; byte i holds the bits of codes i, i + m, i + 2m ... from its lowest bits up, so that
+ * unpacking needs no shuffle. 8, 4 and 2 bits are one plane, 6 are 4 + 2, 5 are 4 + 1, 3 are 2 + 1,
+ * low bits first. Codes are offset binary.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_KV_LINES_H
 #define DQ_KV_LINES_H
@@ -23,8 +23,8 @@ static inline int64_t pages_min(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Lines 0 .. n-1 of a page, `stride` bytes apart, and 64 columns of them: codes chunk * 64 .. of `cols`. next: lines of the
- * same form that are read after these, NULL: unknown. */
+/* 64 columns, codes chunk * 64 .. of `cols`, of lines `stride` bytes apart; next: lines of the same
+ * form that are read after these, NULL: unknown. */
 typedef struct pages_lines {
     const uint8_t *codes, *next;
     int bits;
@@ -91,8 +91,7 @@ INLINE unsigned kv_bits(const uint8_t *restrict plane, int width, int parts, int
     return (unsigned)plane[j % pieces * piece + i] >> (j / pieces * width) & ((1u << width) - 1);
 }
 
-/* Codes of the j-th piece: signed ones times a scale each, or, with `lows`, codes less d times a step, and a low: those of one
- * channel, or (each 1) of every code. */
+/* The j-th piece: codes times scale[]; `lows`: (code - d) * step + low, by channel or each code. */
 INLINE void kv_piece(float *restrict dst, const uint8_t *restrict line, int bits, int parts,
                      int64_t piece, int j, const bool lows, float d, const float *restrict step,
                      const float *restrict least, int each)
@@ -109,8 +108,7 @@ INLINE void kv_piece(float *restrict dst, const uint8_t *restrict line, int bits
     }
 }
 
-/* n codes of one line. A piece lies in one place of every byte; which one is a constant here, as `bits`
- * and mostly n are, so that each piece becomes a few vectors without a branch. */
+/* A piece has one place in every byte; with constant `bits` and n no piece needs a branch. */
 INLINE void kv_line(float *restrict dst, const uint8_t *restrict line, int bits, int64_t n,
                     const bool lows, float d, const float *restrict step,
                     const float *restrict least, int each)

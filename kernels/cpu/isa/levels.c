@@ -1,6 +1,5 @@
-/* levels: windows of trellis codes to the levels that they name, eight of a column at a time, out of one word. With VBMI,
- * compiled by attribute, 32 of two columns: bytes are brought to where their windows are cut out of, the table lies in
- * four registers, and two such pairs become lines of four columns.
+/* levels: windows of trellis codes to the levels that they name, eight of a column out of one word;
+ * with VBMI, compiled by attribute, 32 of two columns by a table in four registers.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/simd.h"
 

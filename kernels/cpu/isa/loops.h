@@ -1,5 +1,5 @@
-/* loops: what all instruction sets compute in the same words. They differ in VECTOR_BYTES, the length of their vectors:
- * every product and sum is rounded alone, and 8 lanes are summed whatever a vector holds.
+/* loops: what all instruction sets share but for VECTOR_BYTES: every product and sum is rounded
+ * alone, and 8 lanes are summed whatever a vector holds.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_LOOPS_H
 #define DQ_LOOPS_H
@@ -13,9 +13,9 @@
 
 /* ---- exponential */
 
-/* exp(x) = 2^n * exp(r), n = rint(x / ln 2), r = x - n ln 2 in two steps: n * EXP_LN2_HI is exact (9
- * bits by 8 bits). exp(r) = 1 + (r + r^2 q(r)), q of degree 5, Taylor: the next term is below 2^-28
- * for |r| <= ln 2 / 2. Below EXP_LOW the result would be subnormal: it is 0. */
+/* exp(x) = 2^n * exp(r), n = rint(x / ln 2), r = x - n ln 2 in two steps, as n * EXP_LN2_HI is
+ * exact; exp(r) = 1 + (r + r^2 q(r)), q of degree 5, Taylor: the next term is below 2^-28 for |r|
+ * <= ln 2 / 2. A result below EXP_LOW would be subnormal: it is 0. */
 #define EXP_LOW    (-87.33654f)
 #define EXP_HIGH   88.72283f
 #define EXP_LOG2E  1.44269504f
@@ -125,9 +125,9 @@ INLINE wide_doubles wide_of(const float *p)
 #endif
 }
 
-/* exp(x) for x <= 0 or NaN, within 1 ulp; 0 below -708. x = n ln 2 + r with n = rint(x / ln 2), which adding 1.5 * 2^52
- * leaves in the low bits; n times the first part of ln 2, 32 bits, is exact. exp(r) = 1 + (r + r^2 q(r)), q of degree 9
- * through Chebyshev's points of |r| <= ln 2 / 2: within 2^-55.7 of it. 2^n is made of bits, and times NaN stays NaN. */
+/* exp(x) for x <= 0 or NaN, within 1 ulp; 0 below -708. x = n ln 2 + r, where adding 1.5 * 2^52
+ * leaves n in the low bits and n times 32 bits of ln 2 is exact. exp(r) = 1 + (r + r^2 q(r)), q of
+ * degree 9 through Chebyshev's points of |r| <= ln 2 / 2, within 2^-55.7. 2^n is made of bits. */
 INLINE wide_doubles exp_of(wide_doubles x)
 {
     static const double q[] = {0x1.af390ba7e6f47p-26, 0x1.2891d4ffbb0f9p-22, 0x1.71de0d85293b8p-19,
@@ -193,8 +193,8 @@ typedef float maps_floats __attribute__((vector_size(VECTOR_BYTES / 2)));
 typedef int32_t maps_ints __attribute__((vector_size(VECTOR_BYTES / 2)));
 typedef uint32_t maps_words __attribute__((vector_size(VECTOR_BYTES / 2)));
 
-/* log(x) of a normal x > 0. x = 2^n m with m from sqrt(1/2) to sqrt(2), r = m - 1 is exact; log(1 + r) = r - r^2 / 2 + r^3 q(r), q of
- * degree 7 with the least relative error of log, 2^-27.3. n times the first part of ln 2, 9 bits, is exact. */
+/* log(x) of a normal x > 0. x = 2^n m, m from sqrt(1/2) to sqrt(2); r = m - 1 and n times 9 bits of
+ * ln 2 are exact; log(1 + r) = r - r^2 / 2 + r^3 q(r), q of degree 7, to 2^-27.3 of log. */
 INLINE maps_floats maps_log(maps_floats x)
 {
     static const float q[] = {-0x1.38b57fp-4f, 0x1.055b6ap-3f, -0x1.0d8542p-3f, 0x1.22da1cp-3f,
@@ -243,7 +243,7 @@ static double entropy(const float *p, int64_t n, float a)
     return fold_lanes(sum);
 }
 
-/* Lane by lane, of a row and of its page: what is below 0, what there is; how many values lie below each limit. */
+/* By lane, sums of a row and of its page, and counts of values below each limit. */
 typedef struct maps_walk {
     wide_doubles negative[WIDE_VECTORS], page[WIDE_VECTORS];
     maps_ints below[DQ_SIMD_LIMITS];
@@ -349,8 +349,7 @@ static void power_sums(double sum[3], const float *x, int n)
 
 /* ---- lines */
 
-/* The codes of a packed weight as lines (dq_simd_prepacked_weight). A vector holds the same word of VECTOR_BYTES / 4 rows: what is done
- * to it is done to all of them, and no byte changes its row. */
+/* A vector holds the same word of VECTOR_BYTES / 4 rows, so that no byte changes its row. */
 typedef uint32_t lines_rows __attribute__((vector_size(VECTOR_BYTES), may_alias,
                                            aligned(4))); /* what wrote it wrote floats */
 enum { LINES_STEPS = DQ_PREPACKED_COLS / 4, LINES_VECTORS = 4 * DQ_PREPACKED_ROWS / VECTOR_BYTES };
@@ -363,7 +362,7 @@ INLINE uint32_t lines_mask(const int n, const int step)
     return x;
 }
 
-/* Columns 4 s .. 4 s + 3 of a chunk, each into a byte of its own: halves move apart, then quarters. */
+/* Columns 4 s .. 4 s + 3 of a chunk, a byte each: halves move apart, then quarters. */
 INLINE lines_rows lines_step(const lines_rows *in, const int s, const int bits)
 {
     const int at = 4 * bits * s, word = at / 32, shift = at % 32;
@@ -417,8 +416,8 @@ static void lines(void *to, const void *words, int bits, int64_t chunks)
 #if VECTOR_BYTES > 16
 /* ---- vectors */
 
-/* The instruction set has defined columns, LANES words of LANES rows transposed, and TILE_VECTORS of a tile's row, and defines
- * exp_lanes, exp_low and is_above. */
+/* The instruction set has defined exp_lanes, exp_low, is_above, columns (LANES words of LANES rows,
+ * transposed) and TILE_VECTORS of a tile's row. */
 
 /* exp(x) / 2^n, as exp_scalar has it. */
 INLINE vecf exp_rest(vecf x, vecf n)
@@ -544,8 +543,7 @@ INLINE void put_sums(float *c, vecf s, int64_t n, bool add)
     store_some(c, add ? floats_plus(load_some(c, n), s) : s, n);
 }
 
-/* One tile of mr x LANES nv elements; mr, nv and the type of B are constants at every call, so that the sums stay in
- * registers. Columns beyond n are computed and not stored. */
+/* A tile of mr x LANES nv; mr, nv and type are constants, so that sums stay in registers. */
 INLINE void tile(const dq_dtype type, const int mr, const int nv, float *c, int64_t ldc,
                  const float *a, int64_t lda, const uint8_t *b, int64_t ldb, int64_t n, int64_t k,
                  bool add)
@@ -649,9 +647,8 @@ static void transpose(float *dst, int64_t ldd, const float *src, int64_t lds, in
 
 /* ---- codes */
 
-/* Where codes lie in packed bytes. A code of at most 8 bits lies in two neighbouring bytes: 16 pairs of bytes are
- * gathered with one shuffle, then each pair is shifted by its own amount. Rows of both tables go by width, from 2 on.
- * The high byte of the last 8-bit code would be byte 16: 0x80 makes the shuffle give 0. */
+/* A code of at most 8 bits lies in two neighbouring bytes: a shuffle gathers 16 such pairs, and
+ * each is shifted by its own amount. Byte 16 would end the last 8-bit code's pair: 0x80 gives 0. */
 #define PAIR(b, i) ((i) * (b) / 8), ((i) * (b) / 8 + 1 < 16 ? (i) * (b) / 8 + 1 : 0x80)
 #define PAIRS(b)                                                                                   \
     {                                                                                              \
@@ -671,8 +668,7 @@ static const uint8_t code_bytes[7][32] = {PAIRS(2), PAIRS(3), PAIRS(4), PAIRS(5)
 static const uint32_t code_shift[7][16] = {SHIFTS(2), SHIFTS(3), SHIFTS(4), SHIFTS(5),
                                            SHIFTS(6), SHIFTS(7), SHIFTS(8)};
 
-/* Of codes of few bits the value is looked up, in a table of LANES of them: what words hold above the code does not matter, as
- * the table repeats. */
+/* Few bits are looked up in a table of LANES values that repeats: bits above the code may stay. */
 INLINE void codes_as(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
                      int64_t n, int zero, float scale, const bool looked_up)
 {
@@ -726,8 +722,8 @@ static void widen(float *dst, const void *src, dq_dtype type, int64_t n)
 
 /* ---- products of few rows */
 
-/* With weights that lie as they are stored, read once for MAX_ROWS. The instruction set has defined MAX_ROWS of
- * activations at a time, STRIPS of LANES rows of W for f32, and columns_far, columns of rows that come from memory. */
+/* Weights are read once for MAX_ROWS rows of activations; the instruction set has defined MAX_ROWS,
+ * STRIPS of LANES rows of W for f32, and columns_far. */
 typedef struct thin_job {
     float *c;
     const float *a;
@@ -799,8 +795,7 @@ INLINE void thin_edge(const thin_job *t, const int m, const int per, vecf s[MAX_
     }
 }
 
-/* What is asked for while a line of LANES rows is worked on: RUN lines of each of LANES / RUN rows, so that RUN such lines ask
- * for all rows. Asked twice, as the processor drops what it is asked for while it is busy. */
+/* RUN lines of each of LANES / RUN rows, asked for twice, as a busy processor drops requests. */
 typedef struct ahead {
     const uint8_t *row;
     int64_t soon, later; /* bytes */
@@ -837,9 +832,8 @@ INLINE void thin_line(const thin_job *t, const int m, const int per, vecf s[MAX_
     }
 }
 
-/* The sums of m rows with LANES nv rows of W. Rows whose lengths are multiples of ALIKE lines meet in few sets of the cache,
- * where two halves of two lines would be read twice: of these, whole lines are read, and the columns before the first cost
- * more. */
+/* Rows of a multiple of ALIKE lines meet in few sets of the cache, where halves of lines would be
+ * read twice: of these whole lines are read, and the columns before the first cost more. */
 INLINE void thin_rows(const thin_job *t, const int m, const int nv, const int per)
 {
     enum { SOON = 16, LATER = 64, ALIKE = 16 }; /* lines */

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/isa/vectors.h"
 
-/* y[j] = column j of 16 rows of 16 words, `stride` bytes apart: pairs of rows inside 128-bit lanes, then lanes. */
+/* y[j] = column j of 16 rows of 16 words: pairs of rows inside 128-bit lanes, then lanes. */
 INLINE void columns(__m512 y[16], const void *src, int64_t stride)
 {
     const uint8_t *in = src;
@@ -57,8 +57,7 @@ INLINE __m512 lanes_of(const uint8_t *row, int64_t stride)
     return _mm512_mask_broadcast_f32x4(x, 0xf000, load4(row + 12 * stride));
 }
 
-/* The same columns of rows that come from memory: loads put words into their 128-bit lanes, and of 64 bits a shuffle mixes
- * what two blends take apart. From the caches it is slower, but waiting rows hold up fewer instructions. */
+/* For rows from memory: slower from the caches, but a waiting row holds up fewer instructions. */
 INLINE void columns_far(__m512 y[16], const void *src, int64_t stride)
 {
     const uint8_t *in = src;
@@ -112,7 +111,7 @@ INLINE int is_above(vecf x)
     return _mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP_HIGH), _CMP_NLE_UQ);
 }
 
-/* Four pieces of 16 slots of one scale come of 64 elements: of n = 4 a piece each, of 2 two, of 1 all of them. */
+/* Four pieces of 16 slots of one scale come from 64 elements, of n = 1, 2 or 4 scales a slot. */
 INLINE void turn_pieces(float *out, const uint16_t *in, const int n)
 {
     const __m512i slot = _mm512_set_epi16(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 15,

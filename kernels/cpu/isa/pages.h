@@ -1,18 +1,15 @@
-/* pages: attention on packed KV pages in integers, see simd.h. Compiled once per instruction set, which first
- * defines
- *   pages_quads: four lines' codes of one chunk of 64 columns (NULL: zeros) as one part of a block,
- *   pages_dots: sum[i * 64 + c] = sum over kk < k of a[c / 16][i * lda + kk] * u(kk, c) from k / 4 parts,
+/* pages: attention on packed KV pages in integers (simd.h); each instruction set defines
+ *   pages_quads: four lines' codes of one chunk of 64 columns (NULL: zeros) as a quad of a block,
+ *   pages_dots: sum[i * 64 + c] = sum over kk < k of a[c / 16][i * lda + kk] * u(kk, c) from quads,
  *   pages_line_dots: the same sums straight from lines; false: that is left to a block,
- *   pages_times: e = d * by, 64 each, and the largest |e|, where a NaN counts as more than everything,
- *   pages_split: c = rint(e * r), ties to even, as 256 * high + low in [-128, 128); the sum of all c,
- *   pages_few_keys, pages_few_values: all of key_scores, or of value_sums, for few rows; false: not of this page,
+ *   pages_times: e = d * by, 64 each, and the largest |e|, where a NaN counts as the largest,
+ *   pages_split: c = rint(e * r), ties to even, as 256 * high + low in [-128, 128); the sum of c,
+ *   pages_few_keys, pages_few_values: key_scores or value_sums of few rows; false: not these,
  *   sets_few_keys, sets_few_values: the same of set_scores and set_sums, where sets_few says so
- * (all but the first two are below for instruction sets that leave them to the compiler, without
- * PAGES_WHOLE) and chooses the order of columns inside a part.
+ * (without PAGES_WHOLE all but the first two are below), and the order of a quad's columns.
  *
- * A part holds four rows of codes for 64 columns, so that the four bytes of a word belong to one column:
- * what instructions that multiply bytes and add up words want. Keys lie as channels of 64 slots, values
- * as slots of channels; the same functions serve both.
+ * A quad holds four rows of codes for 64 columns, so that the four bytes of a word belong to one
+ * column. Keys lie as channels of 64 slots, values as slots of channels.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_PAGES_H
 #define DQ_PAGES_H
@@ -106,8 +103,7 @@ static void pages_key_block(uint8_t *block, const uint8_t *codes, const uint8_t 
     WITH_BITS(bits, pages_keys(block, codes, next, BITS, dim, group)) /* has no branches */
 }
 
-/* Chunks of 64 columns one after the other, 16 parts each. What quads get to know of a line are constants
- * wherever that can be: shifts and masks are then ready. */
+/* Chunks of 64 columns follow each other, 16 quads each; shifts and masks are constants. */
 INLINE void pages_values(uint8_t *block, const uint8_t *codes, const uint8_t *next, int bits,
                          int64_t cols)
 {
@@ -254,7 +250,7 @@ static inline bool pages_value_lines(int32_t *sum, const int8_t *const a[4], con
     return pages_line_dots(sum, a, SLOTS, &l, m);
 }
 
-/* 64 columns from c on. Columns of several runs take one product where runs begin at lanes of 16. */
+/* 64 columns from c on; those of several runs share a product where runs begin at lanes of 16. */
 static inline void pages_chunk(float *y, int64_t ldy, const pages_rows *w, int64_t m,
                                const dq_simd_int8_page *p, bool *made, int64_t c)
 {

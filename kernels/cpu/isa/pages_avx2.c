@@ -30,7 +30,7 @@ INLINE void pages_quads(uint8_t *block, const uint8_t *const line[4], int bits, 
     }
 }
 
-/* One row, 16 columns that share its codes. Words: products of bytes summed in pairs need 17 bits. */
+/* One row, 16 columns of a code; in words of 16 bits, as sums of pairs of byte products need 17. */
 static inline void dots16(int32_t *sum, const int8_t *a, const uint8_t *block, int64_t k)
 {
     __m256i z[4];

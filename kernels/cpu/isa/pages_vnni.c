@@ -1,4 +1,4 @@
-/* pages_vnni: products of 8-bit integers with KV pages, with AVX-512 VNNI. Compiled with flags of its own.
+/* pages_vnni: products of 8-bit integers with KV pages with AVX-512 VNNI, with flags of its own.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/isa/kv_lines.h"
 #include "kernels/cpu/simd.h"
@@ -10,8 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Codes of `width` bits of one plane: columns chunk * 64 .. + 63 of a line of n, 64 or 128. The plane's
- * bytes repeat with growing shifts; what a shift of words drags in from a neighbour is masked. */
+/* A plane's bytes repeat with growing shifts; the mask removes what came from a neighbour. */
 INLINE __m512i plane64(const uint8_t *plane, int width, int n, int chunk)
 {
     const int bytes = n * width / 8;
@@ -71,8 +70,7 @@ INLINE void pages_quads(uint8_t *block, const uint8_t *const line[4], int bits, 
     for (int j = 0; j < 4; j++) _mm512_store_si512(block + 64 * j, u[j]);
 }
 
-/* z += the four products of each word. In place, which the intrinsic is not: the compiler would copy every sum there and back, and
- * spill some. */
+/* In place, as with the intrinsic the compiler copies every sum there and back, and spills some. */
 static inline __m512i add_dots(__m512i z, __m512i u, __m512i x)
 {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(z) : "v"(u), "v"(x));
@@ -177,8 +175,7 @@ static void pages_dots(int32_t *sum, const int8_t *const a[4], int64_t lda, cons
                        int64_t m,
                        int64_t k){WITH_PARTS(a, all_rows(sum, a, lda, block, m, k, PARTS))}
 
-/* Few rows do not pay for a block. More than four have registers for half of the columns at a time; a line of the codes that
- * follow is fetched in one of the passes over these ones. */
+/* Few rows do not pay for a block; more than four have registers for half of the columns. */
 INLINE void line_rows(int32_t *sum, const int8_t *const a[4], int64_t lda, const pages_lines *l,
                       int bits, int n, int chunk, int m, int parts)
 {
@@ -243,7 +240,7 @@ INLINE void lines_bits(int32_t *sum, const int8_t *const a[4], int64_t lda, cons
         WITH_PARTS(a, lines_rows(sum, a, lda, l, bits, 128, 1, m, PARTS))
 }
 
-/* The widths that are in use most, in whole quads; others take a block, and so do many rows whose columns differ in codes. */
+/* Common widths in whole quads; others take a block, as do many rows whose columns differ. */
 static bool pages_line_dots(int32_t *sum, const int8_t *const a[4], int64_t lda,
                             const pages_lines *l, int64_t m)
 {
@@ -288,9 +285,9 @@ static inline int32_t pages_split(int8_t *high, const float *e, float r)
 
 /* ---- few rows */
 
-/* Products of few rows with a page of 8 or 4 bits. Four lines become words of four codes each while codes are still packed; low and
- * high halves of bytes are then parted by masks alone, and what a mask leaves 16 times too large is shifted back when the sums
- * are ready. Sums stand in the order that unpacking gives. Scales are brought into it once for all rows, and results leave it once. */
+/* Products of few rows with a page of 8 or 4 bits. Four lines become words of four codes while
+ * still packed; masks alone split halves of bytes, and sums that a mask left 16 times too large are
+ * shifted at the end. Sums have the order of unpacking, which scales enter once. */
 
 /* The statement with BITS, 8 or 4, and ROWS as constants. */
 #define WITH_FEW(bits, rows, ...)                                                                  \
@@ -299,7 +296,7 @@ static inline int32_t pages_split(int8_t *high, const float *e, float r)
     default: CASE_OF(BITS, 4, WITH_ROWS(rows, __VA_ARGS__))                                        \
     }
 
-/* Lines of 32 bytes as two vectors of words: bytes 0-3, 16-19, 4-7, 20-23 of each line, and those 8 after. */
+/* 32-byte lines as two vectors: bytes 0-3, 16-19, 4-7, 20-23 of each line, and those 8 after. */
 INLINE __m512i quads32(const uint8_t *line, int64_t stride, int half)
 {
     const __m256i a = _mm256_loadu_si256((const void *)line);
@@ -326,7 +323,7 @@ INLINE void from_quads(__m512 a[2], __m512 w0, __m512 w1)
     a[1] = _mm512_shuffle_f32x4(w0, w1, 0xdd);
 }
 
-/* Codes of four channels of 64 slots; of 4 bits the last two hold 16 times the high code, and the low one. */
+/* Codes of four channels of 64 slots; of 4 bits u[2] and u[3] are 16 times the high code + low. */
 INLINE void key_quads(__m512i u[4], const uint8_t *at, int bits)
 {
     if (bits == 8) {
@@ -456,8 +453,8 @@ INLINE __m512i lanes_of(__m512i *v, int n, bool sums)
     return v[0];
 }
 
-/* D of up to 16 rows and runs in 16 bits, as pages_round defines it: of each the high bytes of 64 slots and the low ones.
- * Word 4 i + k of either has slots 16 k + 4 i .. 16 k + 4 i + 3. */
+/* D of up to 16 rows and runs in 16 bits (pages_round), high bytes of 64 slots, then low ones; word
+ * 4 i + k of either has slots 16 k + 4 i .. + 3. */
 typedef struct few_rounded {
     int8_t *code; /* [n * m][128]: of run g and row r the one of number g * m + r */
     float *scale;
@@ -487,8 +484,7 @@ INLINE __m512i round_one(int8_t *code, const float *d, const __m512 factor[4], f
 
 enum { Q_MAX = 127, D_MAX = 32512 }; /* codes of D are 127 * 256 at most: both bytes are signed */
 
-/* From the largest |e| of up to 16 rows and runs, of which `keep` counts: scales, and what e is multiplied with so that codes
- * reach `max`. */
+/* Scales from the largest |e|, of which `keep` counts, and factors by which codes reach `max`. */
 INLINE void round_scales(float by[16], float *scale, __m512 peak, __mmask16 keep, int max)
 {
     const __mmask16 finite = _mm512_cmp_ps_mask(peak, _mm512_set1_ps(FLT_MAX), _CMP_LE_OQ);
@@ -547,8 +543,8 @@ static inline __m512i add_spread(__m512i z, __m512i u, const int8_t *x)
     return z;
 }
 
-/* 64 slots times two vectors of columns: 4 bits the low and the high codes of 16 bytes, which are of two runs or (`same`) of one;
- * 8 bits both halves of 32 bytes. z[4 * row + 2 * vector]: sums of high bytes, of low bytes after them. */
+/* 64 slots times two vectors of columns: the low and high 4-bit codes of 16 bytes, or halves of 32
+ * bytes of 8; z[4 * row + 2 * vector]: sums of high bytes, then of low ones. */
 INLINE void value_tile(__m512i z[16], const int8_t *const code[2], const uint8_t *at,
                        int64_t stride, const uint8_t *next, int half, int bits, bool same, int m)
 {
@@ -578,8 +574,8 @@ INLINE void value_tile(__m512i z[16], const int8_t *const code[2], const uint8_t
     }
 }
 
-/* Sums of codes less 2^(bits-1) of 2 m vectors, of runs run[0] and run[1] as value_tile takes them; of run r and row i the one of
- * number r * m + i. */
+/* Sums of codes less 2^(bits-1) of 2 m vectors of two runs; of run r and row i the one numbered r *
+ * m + i. */
 INLINE void value_part(__m512i sum[8], const few_rounded *w, const int64_t run[2],
                        const uint8_t *at, int64_t stride, const uint8_t *next, int half, int bits,
                        bool same, int m)
@@ -622,7 +618,7 @@ INLINE void add_quads(float *y, __m512 w0, __m512 w1)
     _mm512_storeu_ps(y + 16, _mm512_add_ps(_mm512_loadu_ps(y + 16), a[1]));
 }
 
-/* 32 bytes of every line, which begins with column c: 32 columns, or of 4 bits as many `apart` columns after, too. */
+/* 32 bytes of every line from column c on; 4 bits also have the columns `apart` after. */
 INLINE void value_piece(float *y, int64_t ldy, const few_rounded *w, const int64_t run[2],
                         const uint8_t *at, int64_t stride, const uint8_t *next, int64_t apart,
                         int bits, int m)
@@ -661,8 +657,7 @@ INLINE void few_values(float *y, int64_t ldy, const float *d, int64_t ldd,
     }
 }
 
-/* Whole pages of whole chunks, whose runs are whole quads32; false: not these. One or two rows of 8 bits have little to part
- * and to round. */
+/* Whole pages whose runs are whole quads32; one or two rows of 8 bits gain too little. */
 static bool pages_few_values(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
                              const dq_simd_int8_page *p, void *work)
 {
@@ -676,10 +671,9 @@ static bool pages_few_values(float *y, int64_t ldy, const float *d, int64_t ldd,
 
 /* ---- few rows, sets */
 
-/* The same where a page's slots are one set of per-channel codes; pages.h has it for all other pages. A channel's step and middle
- * belong to all slots, so keys take one sum over all channels, and D is rounded once for all columns: products, quads and
- * rounding are those above with one run. All rows are rounded together, and what they are reduced to (peaks, sums, dots) is
- * reduced in the lanes of one vector. */
+/* The same where a page's slots are one set of per-channel codes (others: pages.h). A step and
+ * middle belong to all slots, so keys take one sum over all channels and D is rounded once for all
+ * columns; peaks, sums and dots of all rows are reduced in the lanes of one vector. */
 
 enum { SET_DOTS = 8 }; /* that dots_of adds up at a time */
 
@@ -723,7 +717,7 @@ INLINE void set_code_sums(few_set *w, __m512i sum[4], int m)
 
 /* ---- keys */
 
-/* 64 channels of one row times steps and `by`: codes, and words that come to their sum with what `sum` holds. */
+/* 64 channels times steps and `by`, as codes; the words returned sum to theirs and `sum`'s. */
 INLINE __m512i query_codes(int8_t *code, __m512i sum, const float *q, const float *step, float by)
 {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
@@ -852,7 +846,7 @@ INLINE void add_set(float *y, __m512i sum, const few_set *w, int r, __m512 step,
     _mm512_storeu_ps(y, _mm512_add_ps(_mm512_loadu_ps(y), more));
 }
 
-/* y[32] of m rows from sums in the order of quads32: vectors of a row stand `apart` after each other. */
+/* y[32] of m rows from sums in the order of quads32, vectors of a row `apart`. */
 INLINE void add_set_rows(float *y, int64_t ldy, const __m512i *first, const __m512i *second,
                          int apart, const few_set *w, const float *step, const float *middle, int m)
 {

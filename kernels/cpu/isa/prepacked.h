@@ -1,8 +1,9 @@
-/* prepacked: products with prepacked weights (simd.h), written once for all instruction sets. The file that includes this
- * has the words of vectors.h, or its own, load_bytes, low_bits_or, int8_codes, add_dots, INT8_ONE and INT8_WORDS; with
- * INT8_ROWS and F32_ROWS, the most rows of a call, also int8_vectors, and it gets int8 and f32. An instruction set whose
- * sums of products pass through 16 bits has defined SUMS_OF_16_BITS, and what stands below where that is missing. `bits`,
- * `m` and numbers of vectors are constants wherever speed counts.
+/* prepacked: products with prepacked weights (simd.h) for all instruction sets. The including file
+ * has the words of vectors.h, or its own, load_bytes, low_bits_or, int8_codes, add_dots, INT8_ONE
+ * and INT8_WORDS; with INT8_ROWS and F32_ROWS, the maximum rows of a call, and int8_vectors it gets
+ * int8 and f32. Where sums of products pass through 16 bits, it has defined SUMS_OF_16_BITS and
+ * what stands below where that is missing. `bits`, `m` and numbers of vectors are constants where
+ * speed counts.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_PREPACKED_H
 #define DQ_PREPACKED_H
@@ -15,8 +16,7 @@
 /* A line: one word of each of a block's rows. */
 enum { LINE = 4 * DQ_PREPACKED_ROWS, STEPS = DQ_PREPACKED_COLS / 4 };
 
-/* Asks for what is read later, as far as the second-level cache: the loads of products alone do not keep enough lines
- * under way, and asking the first level for them costs more than it brings. */
+/* Into the second-level cache: loads alone keep too few lines under way, the first costs more. */
 INLINE void prepacked_ask(const uint8_t *p, const int bytes)
 {
     enum { CACHE_LINE = 64 };
@@ -126,8 +126,8 @@ INLINE int64_t int8_bytes(const int bits)
     return DQ_PREPACKED_COLS * (bits == INT8_WORDS ? 2 : 1);
 }
 
-/* sum[m], of m of the ld rows of `code`. Products of int8_run(bits) steps go to 16 bits, where an instruction set has such sums: of a whole chunk, whose sums
- * stay in registers, or of fewer steps, whose codes do. */
+/* int8_run(bits) steps are summed in 16 bits where there are such sums: over a whole chunk, whose
+ * sums stay in registers, or over fewer steps, whose codes do. */
 INLINE void prepacked_dots(veci (*sum)[4], const uint8_t *chunk, const int8_t *code, const int ld,
                            const int m, const int nv, const int bits)
 {
@@ -241,7 +241,7 @@ typedef struct prepacked_turn {
     const float *scale;
 } prepacked_turn;
 
-/* One turn of rows `row` .. of a block, nv vectors of them; kept[m][32]: sums between turns. y has the totals. */
+/* A turn of a block's rows from `row` on, nv vectors; kept[m][32]: sums between turns. */
 INLINE void prepacked_int8_turn(float *y, int64_t ldy, int32_t *kept,
                                 const dq_simd_prepacked_weight *w, const uint8_t *at, int64_t row,
                                 const prepacked_turn *t, const int m, const int nv, const int bits)
@@ -268,8 +268,8 @@ INLINE void prepacked_int8_turn(float *y, int64_t ldy, int32_t *kept,
     prepacked_put(y + row, ldy, total, m, nv);
 }
 
-/* Groups t->group .. end - 1 of rows `row` .. of a block, nv vectors of them, with m of ld rows of activations from `first`
- * on: totals stay in registers. */
+/* Groups t->group .. end - 1 of a block's rows from `row` on with m rows of activations from
+ * `first` on; totals stay in registers. */
 INLINE void prepacked_int8_groups(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
                                   const uint8_t *at, int64_t row, const prepacked_turn *t,
                                   int64_t end, const int first, const int ld, const int m,
@@ -299,12 +299,11 @@ INLINE void prepacked_int8_groups(float *y, int64_t ldy, const dq_simd_prepacked
     prepacked_put(y + first * ldy + row, ldy, total, m, nv);
 }
 
-/* Rows whose sums and totals do not fit the registers, with groups of at most so many chunks: of each block so many chunks in
- * turn with one half of the rows, then, from the first-level cache, with the other. */
+/* Where sums and totals of all rows do not fit the registers: a turn of chunks with one half of the
+ * rows, then, from the first-level cache, with the other. */
 enum { HALVES_TURN = 8 }; /* measured */
 
-/* Both halves unpack codes. Groups of more chunks load totals less often: there, only codes that are cheap to unpack win. One
- * row more than INT8_ONE is as fast with its totals in memory. */
+/* Both halves unpack codes, and larger groups load totals less often: then only cheap codes win. */
 INLINE bool prepacked_is_halved(const dq_simd_prepacked_weight *w, const int m, const int bits)
 {
     if (m <= INT8_ONE + 1 || w->group > HALVES_TURN) return false;
@@ -340,8 +339,7 @@ INLINE void prepacked_int8_halves(float *y, int64_t ldy, const dq_simd_prepacked
     }
 }
 
-/* Blocks side by side, a few chunks of each in turn: that keeps more lines under way than one stream
- * does. What is asked for is read in the next turn at the soonest; many rows take their time. */
+/* A few chunks of each block in turn keep more lines under way than one stream does. */
 INLINE void prepacked_int8_wide(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
                                 const dq_simd_blocks b, const dq_simd_prepacked_rows *a,
                                 const int m, const int nv, const int bits)
@@ -386,8 +384,7 @@ INLINE void prepacked_int8(float *y, int64_t ldy, const dq_simd_prepacked_weight
         prepacked_int8_one(y, ldy, w, b.at, row, a, m, nv, bits);
 }
 
-/* F(M, bits) for every width. Each width has a function of its own, by a table: together in one they take several times as long
- * to compile. */
+/* Each width has a function of its own: together they take several times as long to compile. */
 #define PREPACKED_WIDTHS(F, M) F(M, 2) F(M, 3) F(M, 4) F(M, 5) F(M, 6) F(M, 7) F(M, 8)
 enum { WIDTHS = 7, LEAST_WIDTH = 2 };
 
@@ -404,7 +401,7 @@ enum { WIDTHS = 7, LEAST_WIDTH = 2 };
 
 /* ---- f32 */
 
-/* f32 products by integer sums of activations as split integers, three parts of eight bits each: parts are rows of int8 products. */
+/* f32 products by integer sums: activations are split into three integers of 8 bits. */
 
 /* ---- activations */
 
@@ -417,8 +414,8 @@ static float power_of_two(int e)
     return x;
 }
 
-/* The exponent of the unit in which max > 0 takes at most 8355711 units = 127 * (65536 + 256 + 1), more than half of
- * them where f32 has numbers that small. */
+/* Exponent of the unit of which max > 0 takes at most 8355711 = 127 * (65536 + 256 + 1), and more
+ * than half of that where f32 has numbers so small. */
 static int split_exponent(float max)
 {
     const double more = (double)max * (1 + 1.0 / 128);
@@ -428,7 +425,7 @@ static int split_exponent(float max)
     return e - 23 < -149 ? -149 : e - 23;
 }
 
-/* Nearest integer, ties to even, for |x| < 2^23: half of it is rounded first, what is left is at most 1. */
+/* Ties to even, for |x| < 2^23: half of it is rounded first, what is left is at most 1. */
 INLINE int32_t nearest(float x)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23 */
@@ -436,22 +433,20 @@ INLINE int32_t nearest(float x)
     return (int32_t)(half + half) + (int32_t)(rest + magic - magic);
 }
 
-/* What units leave of activations, exact. Products with powers of two are exact, too; one alone would not be a number where
- * x is small. */
+/* Exact: both products are with powers of two, of which one alone would overflow for small x. */
 static void split_rest(float *rest, const float *x, int64_t n, float a, float b, float unit)
 {
     for (int64_t i = 0; i < n; i++) rest[i] = x[i] - (float)nearest(x[i] * a * b) * unit;
 }
 
-/* Whether half of a piece or more is too small for its unit: `small` numbers of units are at most an eighth of the
- * largest, and `below` is their sum. */
+/* `small` activations have at most an eighth of the most units, and `below` is their sum. */
 static bool is_uneven(int32_t below, int32_t small, int64_t n, int32_t left)
 {
     enum { ENOUGH = 1 << 16 };
     return left && 2 * small >= n && below < small * ENOUGH;
 }
 
-/* Vectors of what parts are made of: the compiler's own, as a vector's lanes are all that there is. */
+/* The compiler's own vectors, as lanes are all that is needed. */
 typedef float split_floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t split_words __attribute__((vector_size(4 * LANES)));
 typedef int8_t split_bytes __attribute__((vector_size(LANES)));
@@ -529,7 +524,7 @@ static bool split(int8_t *line, int64_t ld, float *unit, int32_t sum[3], float *
 
 /* ---- products */
 
-/* What the sums of a piece start from: -zero * (sum of parts), whole in `start` where groups share a zero point. */
+/* Sums start at -zero * (sum of split integers), in `start` where groups share a zero point. */
 INLINE void prepacked_split_start(veci sum[3 * DQ_PREPACKED_F32_MAX][4],
                                   const dq_simd_prepacked_weight *w, const uint8_t *at,
                                   int64_t group, int64_t row, const int32_t *start, const int m,
@@ -550,7 +545,7 @@ INLINE void prepacked_split_start(veci sum[3 * DQ_PREPACKED_F32_MAX][4],
     }
 }
 
-/* Adds a piece's sums to the totals. The first product is exact, and the last one where it is no denormal. */
+/* The first product is exact, and so is the last one unless it is a denormal. */
 INLINE void prepacked_split_fold(vecf total[DQ_PREPACKED_F32_MAX][4],
                                  veci sum[3 * DQ_PREPACKED_F32_MAX][4], const vecf scale[4],
                                  const float *unit, const int m, const int nv)
@@ -576,7 +571,7 @@ INLINE bool are_zero(const float *unit, const int m)
     return zero;
 }
 
-/* A piece: `left` chunks of its group are left, n of them are its own; parts and what belongs to them. */
+/* A piece: n chunks of the `left` chunks that its group still has, and their activations. */
 typedef struct prepacked_piece {
     int64_t group, left, n;
     int64_t at;    /* bytes from the block to these chunks */
@@ -665,9 +660,8 @@ INLINE void prepacked_f32_wide(float *y, int64_t ldy, const dq_simd_prepacked_we
 {
     prepacked_piece t = prepacked_first_piece(w, a, 0);
     int64_t chunks = w->chunks;
-    /* With vectors of 512 bits a processor that is not asked fetches no less wide codes, and codes with zero points, and has
-     * less to do; of narrow ones it reads little between products, and with 256 bits it always fetches less (measured:
-     * dq bench --generate --math f32). */
+    /* Prefetching wide codes and zero points pays with 512 bits; narrow codes are read slowly
+     * enough, and with 256 bits it never paid (dq bench --generate --math f32). */
     const int64_t piece = t.n * bits * LINE;
     if (LANES == 16)
         t.ahead = bits <= 4 && !w->own_zeros ? piece + 4096 : 0;

@@ -1,4 +1,4 @@
-/* prepacked_avx2: products with prepacked weights with AVX2, FMA and F16C. Compiled with flags of its own.
+/* prepacked_avx2: products with prepacked weights with AVX2, FMA and F16C, with flags of its own.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/simd.h"
 
@@ -20,8 +20,8 @@ INLINE veci low_bits_or(int n, veci a, veci b)
 
 #define SUMS_OF_16_BITS
 
-/* Sums of two products of unsigned and signed bytes stay below 2^15 for codes of at most 7 bits. Bytes of 8 bits are
- * multiplied as words of 16, even and odd columns apart, and so are their activations packed, but where codes are unpacked. */
+/* Sums of two products stay below 2^15 for codes of at most 7 bits; codes of 8 bits are words of
+ * 16, even and odd columns apart, as their activations are, unless codes are unpacked. */
 enum { INT8_WORDS = 8 };
 
 INLINE veci int8_codes(veci x, int bits)
@@ -29,7 +29,7 @@ INLINE veci int8_codes(veci x, int bits)
     return bits == 8 ? x : _mm256_and_si256(x, _mm256_set1_epi8((char)((1 << bits) - 1)));
 }
 
-/* Sums are made in the order in which they are written: compilers that make trees of them have not the registers. */
+/* Keeps the written order of sums: for compilers' trees there are too few registers. */
 INLINE veci in_order(veci x)
 {
     __asm__("" : "+x"(x));
@@ -74,7 +74,7 @@ INLINE veci add_pairs(veci a, veci u, veci x)
 
 enum { INT8_ONE = 4 };
 
-/* Vectors of weights that are multiplied by m rows at a time: codes of a run and sums shall stay in 16 registers. */
+/* Codes of a run and sums of m rows shall stay in 16 registers. */
 INLINE int int8_vectors(int m, int bits)
 {
     const int run = int8_run(bits);
@@ -111,8 +111,8 @@ INLINE veci add_negative(veci sum, veci size, veci sign)
 
 /* ---- many rows */
 
-/* int8 products of many rows, whose codes are unpacked once for all of them. Codes of 8 bits are taken less 128: with the
- * sign s of such a code c, 0 or -1, its product with x is |c| (x ^ s) - |c| s. Two products |c| (x ^ s) fit 16 bits, and
+/* int8 products of many rows unpack codes once. Codes of 8 bits are taken less 128: with the sign s
+ * of such a code c, 0 or -1, x c = |c| (x ^ s) - |c| s; two products |c| (x ^ s) fit 16 bits, and
  * |c| s depends on weights alone. */
 
 /* Bytes of a step, and of a chunk. */
@@ -145,7 +145,7 @@ INLINE void unpacked_signed(veci (*sum)[4], const uint8_t *chunk, const int8_t *
     }
 }
 
-/* sum[m], of a chunk. Sums of two steps in 16 bits are made and used at once, sums of more stay in registers. */
+/* sum[m], of a chunk; sums of two steps in 16 bits are used at once, others stay in registers. */
 INLINE void unpacked_dots(veci (*sum)[4], const uint8_t *chunk, const int8_t *code, const int m,
                           const int nv, const int bits)
 {
@@ -267,7 +267,7 @@ INLINE void unpacked_int8(float *y, int64_t ldy, const dq_simd_prepacked_weight 
         unpacked_groups(y, ldy, w, from, chunks, a, add, w->group, m, nv, bits);
 }
 
-/* A chunk of rows `row` .. of a block. The sum of |c| of negative codes c, of 8 bits and less 128; else 0. */
+/* Returns the sum of |c| of negative codes c, of 8 bits and less 128; else 0. */
 INLINE veci unpack_chunk(uint8_t *to, const uint8_t *chunk, int row, const int bits)
 {
     veci sum = all_words(0);

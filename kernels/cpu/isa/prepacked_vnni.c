@@ -1,4 +1,4 @@
-/* prepacked_vnni: products with prepacked weights with AVX-512 VNNI. Compiled with flags of its own.
+/* prepacked_vnni: products with prepacked weights with AVX-512 VNNI, with flags of its own.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/simd.h"
 
@@ -17,7 +17,7 @@ INLINE veci low_bits_or(int n, veci a, veci b)
     return _mm512_ternarylogic_epi32(_mm512_set1_epi8((char)((1 << n) - 1)), a, b, 0xca);
 }
 
-/* Codes of 8 bits are loaded once: compilers load them again for every row, and one load a cycle is all there is. */
+/* 8-bit codes are loaded once: compilers load them for every row, at one load a cycle. */
 INLINE veci int8_codes(veci x, int bits)
 {
     if (bits < 8) return _mm512_and_si512(x, _mm512_set1_epi8((char)((1 << bits) - 1)));

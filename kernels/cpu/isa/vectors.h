@@ -1,5 +1,4 @@
-/* vectors: words for vectors of AVX2 or of AVX-512, by the flags that a file is compiled with. Lanes are f32, or words of
- * 32 bits.
+/* vectors: words for vectors of AVX2 or AVX-512, by a file's flags; lanes have 32 bits.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_VECTORS_H
 #define DQ_VECTORS_H
@@ -82,7 +81,7 @@ INLINE vecf load_floats(const float *p)
     return VECTOR(loadu_ps)(p);
 }
 
-/* The first n lanes, or all of them where n is more; other lanes are 0, and what stands there in memory is not touched. */
+/* Lanes from n on are 0, and their memory is not touched. */
 #if defined(__AVX512F__)
 INLINE __mmask16 lanes(int64_t n)
 {

@@ -21,7 +21,7 @@
 enum {
     /* Kept at most: small pages are the ones that cost more to map than to fill. */
     KEPT_BYTES = 1 << 28,
-    /* Of a chunk, where there are blocks of SMALL_BYTES already. What is not handed out yet is not touched. */
+    /* A chunk is taken once SMALL_BYTES of blocks exist; what is not handed out is not touched. */
     CHUNK_BYTES = 1 << 24,
     SMALL_BYTES = 1 << 19,
     LARGE_PAGE = 1 << 21,
@@ -33,7 +33,7 @@ typedef struct block_head {
     struct block_head *next; /* free ones of the chunk */
 } block_head;
 
-/* A chunk with free blocks stands in the list of its bin; a full one is known to its blocks alone. */
+/* A chunk with free blocks is in the list of its bin; a full one is known to its blocks alone. */
 struct dq_cpu_chunk {
     dq_cpu_chunk *next, *before;
     dq_cpu_bin *bin; /* NULL: none was left, and the chunk has one block */
@@ -199,7 +199,7 @@ static int64_t least(int64_t a, int64_t b)
 
 int64_t dq_cpu_kv_scratch_floats(const dq_kv *kv)
 {
-    /* values or keys as f32, as codes, scales (of per-channel codes two pages and a set), and halves */
+    /* values or keys as f32, as codes, scales (per-channel: two pages and a set), and halves */
     const int64_t pages = kv->by_page ? 5 : kv->has_codes ? 3 : 0;
     return (pages + (kv->dense != DQ_F32)) * DQ_PAGE_TOKENS * kv->v_cols;
 }
@@ -254,7 +254,7 @@ static void pack(uint8_t *line, const int8_t *q, int bits, int64_t n)
     WITH_BITS(bits, put_planes(line, u, BITS, n))
 }
 
-/* Lines of keys [v_cols][DQ_PAGE_TOKENS], all of them, or of values first..end of [DQ_PAGE_TOKENS][v_cols]. */
+/* Lines of all keys, [v_cols][DQ_PAGE_TOKENS], or values first..end, [DQ_PAGE_TOKENS][v_cols]. */
 INLINE void code_lines(const dq_kv *kv, int8_t *q, uint8_t *codes, int bits, int side,
                        int64_t first, int64_t end, const bool packs)
 {
@@ -312,7 +312,7 @@ typedef struct set_channel {
     bool overflow; /* f16 does not hold both */
 } set_channel;
 
-/* Whether all from `least` to `largest` are within half a step of their codes; or alike and the low. */
+/* Whether all values are within half a step of their codes; no step: all equal the low. */
 static bool covers(set_channel c, float low, float least, float largest, int bits, bool dithers)
 {
     const float room = dithers ? 0.0f : 0.5f; /* dithering moves half a step either way */
@@ -321,7 +321,7 @@ static bool covers(set_channel c, float low, float least, float largest, int bit
            largest - low <= ((float)((1 << bits) - 1) + room) * c.step;
 }
 
-/* As stored. Values that are not finite, or so far apart, make both NaN, which reaches all readers. */
+/* As stored; where values or their range are not finite both are NaN, which reaches all readers. */
 static set_channel channel_of(const dq_simd *simd, const float *x, int64_t n, int bits,
                               bool dithers)
 {
@@ -366,7 +366,7 @@ static void encode_channel(float *u, const float *x, const float *d, int64_t n, 
 
 static const float none[DQ_PAGE_TOKENS] = {0};
 
-/* Dither of the page's slots, zeros below 4 bits; own[DQ_PAGE_TOKENS] is for where they do not lie in the order of positions. */
+/* Zeros below 4 bits; own[DQ_PAGE_TOKENS] is for slots that are not in the order of positions. */
 static const float *dither_of(const dq_kv *kv, const dq_kv_page *p, float *own)
 {
     if (!dq_kv_dithers(&kv->spec) || dq_kv_bits_of(kv, p, DQ_V, 0) < 4) return none;
@@ -379,7 +379,7 @@ static const float *dither_of(const dq_kv *kv, const dq_kv_page *p, float *own)
     return own;
 }
 
-/* One set of one head, slots first .. end-1; rows: their channels, a line of DQ_PAGE_TOKENS each. */
+/* One set of one head, slots first .. end-1; rows: a line of DQ_PAGE_TOKENS by channel. */
 static bool encode_set(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side, int h,
                        int8_t *q, const float *rows, const float *d, int64_t first, int64_t end)
 {
@@ -403,7 +403,7 @@ static bool encode_set(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *jo
     return true;
 }
 
-/* n values as u - 2^(bits-1), their step and low as they are stored; true where f16 does not hold both. */
+/* n values as u - 2^(bits-1), step and low as stored; true where f16 does not hold both. */
 static bool encode_run(const dq_simd *simd, int8_t *q, float *step, float *low, const float *x,
                        int64_t n, int bits)
 {
@@ -441,7 +441,7 @@ static bool encode_head_sets(const dq_simd *simd, const dq_kv *kv, const dq_kv_j
     return true;
 }
 
-/* Steps [v_cols] and lows [v_cols] of the first n sets of a head, one set after the other, filled up with zeros. */
+/* Steps [v_cols] and lows [v_cols] of a head's first n sets in turn, filled up with zeros. */
 static void read_numbers(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int group,
                          int side, int h, int n, float *out)
 {
@@ -681,7 +681,7 @@ INLINE void turn(float *restrict out, const float *restrict scale, int64_t n, in
     }
 }
 
-/* Slots outside the view may hold any scale, even NaN: they become zero. The usual numbers are constants, each a shuffle. */
+/* Slots outside the view may hold any scale, even NaN: they become zero. */
 static void turn_scales(float *out, const float *scale, int64_t n_scales, int64_t first,
                         int64_t end)
 {
@@ -695,7 +695,7 @@ static void turn_scales(float *out, const float *scale, int64_t n_scales, int64_
     }
 }
 
-/* Of values, [n_scales][DQ_PAGE_TOKENS]; other[n_scales * DQ_PAGE_TOKENS] is for those in their own order. */
+/* Of values, [n_scales][DQ_PAGE_TOKENS]; other[n_scales * DQ_PAGE_TOKENS] is scratch. */
 static const float *turned_scales(float *out, const dq_simd *simd, const dq_kv *kv,
                                   const dq_kv_part *part, int h, int64_t first, int64_t end,
                                   float *other)
@@ -901,7 +901,7 @@ static bool reserve(dq_backend *b, const dq_kv *kv)
     return dq_cpu_reserve(b, (size_t)dq_cpu_kv_scratch_floats(kv) * sizeof(float));
 }
 
-/* A list for an operation that reads it by itself, as a query at t does; threads' scratch is reserved. NULL: b->err is set. */
+/* As a query at t reads it; threads' scratch is reserved. NULL: b->err is set. */
 static const dq_kv_list *list_at(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                                  int32_t t, int64_t *coded_end)
 {
@@ -946,8 +946,8 @@ static int64_t pages_of(const dq_kv_list *list)
     return (list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
 }
 
-/* x[count][cols]: keys of the group's heads side by side, as they were before `rope` but for the square of its amplitude; cols may
- * be padded. Threads' scratch is reserved. */
+/* x[count][cols]: keys of the group's heads before `rope`, but for the square of its amplitude;
+ * cols may be padded, threads' scratch is reserved. */
 static void read_bare_keys(dq_backend *b, dq_mat x, const dq_kv *kv, const dq_kv_list *list,
                            int group, int64_t coded_end, const dq_rope *rope)
 {
@@ -1035,7 +1035,7 @@ static void move_sinks(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group,
     }
 }
 
-/* Rounds n elements to kv->dense; the largest magnitude of what is finite and would not stay so, 0: all does. */
+/* Returns the largest finite magnitude that overflows in kv->dense; 0: none does. */
 static float narrow(const dq_kv *kv, uint16_t *to, const float *from, int64_t n)
 {
     const bool f16 = kv->dense == DQ_F16;

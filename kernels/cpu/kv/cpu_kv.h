@@ -1,11 +1,11 @@
-/* cpu_kv: how pages of the KV cache lie in memory on the CPU, and how attention reads them. Private to
- * kernels/cpu.
+/* cpu_kv: how pages of the KV cache lie in memory on the CPU, and how attention reads them.
  *
- * Lines of codes are made of planes, see kv_lines.h: a line of keys is one channel of all tokens, because
- * attention wants keys transposed; a line of values is one token. So `plain` is keys [head_dim][DQ_PAGE_TOKENS]
- * and values [DQ_PAGE_TOKENS][v_cols], `codes` keys [v_cols][64 codes] and values [DQ_PAGE_TOKENS][v_cols codes], `scale`
- * keys [n_scales][DQ_PAGE_TOKENS] and values [DQ_PAGE_TOKENS][n_scales]. Per-channel codes: `scale` is as kv_pages.h says.
- * Elements of `plain` and `sinks` that have two bytes are made f32 where they are read.
+ * A line of codes (kv_lines.h) is one channel of all tokens for keys, which attention wants
+ * transposed, and one token for values:
+ *   plain  keys [head_dim][DQ_PAGE_TOKENS], values [DQ_PAGE_TOKENS][v_cols]
+ *   codes  keys [v_cols][64 codes], values [DQ_PAGE_TOKENS][v_cols codes]
+ *   scale  keys [n_scales][DQ_PAGE_TOKENS], values [DQ_PAGE_TOKENS][n_scales], or see kv_pages.h
+ * Elements of `plain` and `sinks` of two bytes become f32 where they are read.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CPU_KV_H
 #define DQ_CPU_KV_H
@@ -13,14 +13,14 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/paged/kv_pages.h"
 
-/* ---- Reading. One page of one KV head as a query reads it that takes the tokens below index
- * `coded_end` of the list as codes: keys [head_dim][DQ_PAGE_TOKENS], values [DQ_PAGE_TOKENS][v_cols]. Where nothing is
- * coded and all is f32 this is the page itself, else scratch (dq_cpu_kv_scratch_floats(kv) floats) is filled; the
- * result is good until scratch is used again. Slots after the list's count hold anything. */
+/* ---- Reading. A page of one KV head for a query that takes tokens below `coded_end` as codes:
+ * keys [head_dim][DQ_PAGE_TOKENS], values [DQ_PAGE_TOKENS][v_cols]. It is the page itself where all
+ * is f32 and none coded, else scratch [dq_cpu_kv_scratch_floats(kv)], valid until that is used
+ * again. Slots after the list's count hold anything. */
 const float *dq_cpu_kv_read(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
                             int64_t page, int side, int head, int64_t coded_end, float *scratch);
 int64_t dq_cpu_kv_scratch_floats(const dq_kv *kv);
-/* The same page as it is held, in kv->dense; NULL where that is f32 or something is read as codes. */
+/* The page in kv->dense; NULL where that is f32 or something is read as codes. */
 const void *dq_cpu_kv_half_page(const dq_kv *kv, const dq_kv_list *list, int64_t page, int side,
                                 int head, int64_t coded_end);
 
@@ -42,13 +42,13 @@ dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const d
                                    int64_t page, int side, int head, int64_t coded_end,
                                    float *scratch);
 
-/* Codes q[v_cols] and scales [n_scales], or steps and lows [2 * head_dim], of token i, which has them. For tests. */
+/* For tests: codes q[v_cols] of token i, and scales [n_scales] or steps and lows [2 * head_dim]. */
 void dq_cpu_kv_token_codes(const dq_kv *kv, const dq_kv_list *list, int64_t i, int head, int side,
                            int8_t *q, float *scale);
 dq_kv *dq_cpu_kv_new(dq_backend *b, const dq_head_order *map, int n_layers, const dq_kv_spec *spec);
 void dq_cpu_kv_free(dq_backend *b, dq_kv *kv);
-/* cpu_kv.c: memory of pages, zeroed and 64-byte aligned; on one thread at a time. What is freed is kept for the next block
- * of that size, until `end` or beyond 256 MiB: then chunks of blocks go of which none is in use. `end` works after errors. */
+/* cpu_kv.c: memory of pages, zeroed and 64-byte aligned, on one thread at a time. Up to 256 MiB of
+ * freed blocks are kept for others of their size until `end`, which works after errors. */
 void *dq_cpu_block_new(dq_backend *b, int64_t bytes);
 void dq_cpu_block_free(dq_backend *b, void *p); /* NULL allowed */
 void dq_cpu_blocks_end(dq_backend *b);

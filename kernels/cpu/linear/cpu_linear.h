@@ -18,19 +18,18 @@ bool dq_cpu_dense_acquire(dq_backend *b, const dq_weight *w);
 void dq_cpu_dense_release(dq_backend *b, const dq_weight *w);
 void dq_cpu_dense_end(dq_backend *b); /* frees all */
 
-/* What a product reads in place of w: a dense weight of the same values, or w. After 16 products with few rows the weights
- * that are acquired are copied, dense ones if they lie in mapped files, where they take at most three quarters of the memory
- * that is left; what was read is given back to the file. Outside parallel regions. */
+/* A dense weight of the same values, or w. After 16 products with few rows acquired weights are
+ * copied, dense ones from mapped files within three quarters of the memory left, and what was read
+ * is given back to the file. Outside parallel regions. */
 dq_weight dq_cpu_dense_weight(dq_backend *b, const dq_weight *w, bool few_rows);
 
 /* ---- CPU prepacked ----
  * Weights prepacked for products (dq_simd_prepacked_weight), kept while they are acquired. Private
  * to kernels/cpu. */
 
-/* As dq_ops says. A weight is kept prepacked when its groups are whole chunks (or rows), when its codes lie in the
- * mapping of a file, so that what is read of them can be given back, and while all packings take no more than three
- * quarters of the memory that was left when the first weight was acquired; it is made at the first product. Others are
- * used where they lie. The last quarter is for what runs: caches, states, scratch; it is not counted. */
+/* As dq_ops says. A weight is prepacked at its first product when its groups are whole chunks (or
+ * rows), its codes lie in a file's mapping, so that what is read can be given back, and all
+ * packings take at most three quarters of the memory left at the first acquisition. */
 bool dq_cpu_prepacked_acquire(dq_backend *b, const dq_weight *w);
 void dq_cpu_prepacked_release(dq_backend *b, const dq_weight *w);
 void dq_cpu_prepacked_end(dq_backend *b); /* frees all */
@@ -41,22 +40,22 @@ dq_cpu_packing dq_cpu_prepacked_state(const dq_backend *b, const dq_weight *w);
 /* It, made if need be; NULL: none, w is used where it lies. Outside parallel regions. */
 const dq_simd_prepacked_weight *dq_cpu_prepacked_of(dq_backend *b, const dq_weight *w);
 
-/* Whether a packing could serve products in f32 with w, wherever its codes lie: they are affine or levels (which become codes of
- * 8 bits, block by block), and groups are whole chunks or
- * rows. In int8 every such weight has one. */
+/* Whether a packing could serve f32 products with w, wherever its codes lie: affine codes or levels
+ * in groups of whole chunks or rows. In int8 every such weight has one. */
 bool dq_cpu_prepacked_fits(const dq_weight *w);
 /* What a packing of w is; data is NULL. */
 dq_simd_prepacked_weight dq_cpu_prepacked_shape(const dq_weight *w);
 void dq_cpu_prepacked_block(const dq_simd *simd, dq_levels_chunks *levels, uint8_t *to,
                             const dq_weight *w, const dq_simd_prepacked_weight *d, int64_t i);
 
-/* cpu_prepacked.c. dst = src W^T + bias; a weight that is not kept prepacked is packed block by block while the product runs.
+/* cpu_prepacked.c. dst = src W^T + bias; w is packed block by block where it is not kept prepacked.
  *
- * In int8 a row of activations is rounded group by group, groups being those of the weight's columns: scale absmax/127, code
- * rint(x/scale). Codes are multiplied and summed exactly in 32 bits; groups are added in order in f32, each as (float)sum *
- * (activation scale * weight scale). A zero point z of a group takes z times the sum of the activations' codes off its sum. In
- * f32 rows of activations are cut into pieces of columns, and each value into a split integer of three parts of 8 bits (simd.h). Sums of codes are exact, so a
- * result does not depend on the instruction set, on other rows or on threads. */
+ * int8: a row of activations is rounded by the weight's column groups, scale absmax/127, code
+ * rint(x/scale). Codes are summed exactly in 32 bits; groups are added in order in f32, each as
+ * (float)sum * (activation scale * weight scale); a zero point z subtracts z times the sum of
+ * activations' codes.
+ * f32: rows are cut into pieces of columns, and values into split integers of three digits of 8
+ * bits (simd.h). Sums of codes are exact, so results depend on no instruction set or thread. */
 void dq_cpu_prepacked_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w,
                            const float *bias);
 void dq_cpu_prepacked_f32(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w,

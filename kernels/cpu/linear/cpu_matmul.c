@@ -414,7 +414,7 @@ void dq_cpu_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, co
     run_product(b, dst, src, w, bias);
 }
 
-/* Rows whose logits are held at once: about 64 MB, and enough rows to repay fetching the weights. */
+/* Rows whose logits are held at once: about 64 MB, enough to repay fetching the weights. */
 static int64_t logit_rows(int64_t rows, int64_t vocab)
 {
     enum { FLOATS = 1 << 24, MAX = 256, LEAST = 16 };

@@ -80,7 +80,7 @@ dq_simd_prepacked_weight dq_cpu_prepacked_shape(const dq_weight *w)
     return d;
 }
 
-/* n columns of stored words, of which `have` exist, to[n][32 rows]; `mask` cuts the last of a row. */
+/* n columns of stored words to[n][32 rows], of which `have` exist; `mask` cuts a row's last. */
 typedef struct word_run {
     const dq_simd *simd;
     const uint8_t *row; /* the first of the block */
@@ -132,7 +132,7 @@ static void put_chunks(const dq_simd *simd, uint8_t *block, const dq_simd_prepac
     }
 }
 
-/* Where groups are odd: rows with every group filled up to whole chunks, and one row before and after that. */
+/* Where groups are odd: rows with groups filled up to whole chunks, and a row before and after. */
 static int64_t repacked_bytes(const dq_simd_prepacked_weight *d)
 {
     return ROWS * d->chunks * d->bits * 4 + 2 * d->chunks * COLS;
@@ -210,7 +210,7 @@ static int64_t readable_cols(const dq_weight *w, const dq_levels_rings *r)
     return rest < 0 ? 0 : rest / r->apart + 1;
 }
 
-/* Scales of `size` bytes each, of n rows of a matrix, `ld` bytes apart (0: all have the same), after the codes of their groups. */
+/* Scales of n rows go after the codes of their groups, `ld` bytes apart (0: all have the same). */
 INLINE void pack_scales(uint8_t *block, int64_t n, const uint8_t *scale, int64_t ld,
                         const dq_simd_prepacked_weight *d, const size_t size)
 {
@@ -420,9 +420,9 @@ typedef struct task {
     int n;
 } task;
 
-/* Tasks of a product. Blocks that are read once go side by side: as streams that go on from task to task, as what is
- * fetched ahead then is what comes next; one that many tiles read stays near. Every thread has as many tasks, of nearly as
- * many blocks, if there are enough. In large pages two streams are read faster than one or four. */
+/* Blocks that are read once are side by side in streams that go on from task to task, so that
+ * prefetching is right; a block that many tiles read stays near. Tasks are nearly alike. In large
+ * pages two streams are read faster than one or four. */
 static int64_t n_tasks(const dq_backend *b, int64_t n_blocks, bool once)
 {
     enum { STREAMS = DQ_PREPACKED_WIDE / 2 }; /* of the blocks that a product may take together */
@@ -436,14 +436,14 @@ static task task_at(int64_t n_blocks, int64_t tasks, int64_t i)
     return (task){i, tasks, (int)((n_blocks - i + tasks - 1) / tasks)};
 }
 
-/* Tasks that a thread takes at a time: streams shall be long, and the last thread shall not be long alone. */
+/* Tasks a thread takes at a time: streams shall be long, and the last thread not long alone. */
 static int task_run(const dq_backend *b, int64_t tasks, bool once)
 {
     const int64_t n = once ? tasks / (4 * b->threads) : 1;
     return n > 0 ? (int)n : 1;
 }
 
-/* What products read of a weight: its packed form, or (data NULL) blocks packed as they are needed. */
+/* A weight's packed form, or (data NULL) blocks that are packed as they are needed. */
 typedef struct operand {
     const dq_weight *w;
     dq_simd_prepacked_weight d;
@@ -457,7 +457,7 @@ static operand operand_of(dq_backend *b, const dq_weight *w)
 
 /* ---- factors of columns */
 
-/* Bytes of a thread's scratch for `bytes`, and after them for a row of activations times the factors of w's columns. */
+/* A thread's scratch: `bytes` and a row of activations times the factors of w's columns. */
 static int64_t with_row(const dq_weight *w, int64_t bytes)
 {
     return w->column ? padded(bytes) + w->cols * (int64_t)sizeof(float) : bytes;
@@ -519,7 +519,7 @@ static void put(dq_mat dst, int64_t row, const task *t, const float *y, int m, c
     }
 }
 
-/* All activations of a call: panels of columns, of each tiles of rows, which scales and sums are of. */
+/* A call's activations: panels of columns, each of tiles of rows with their scales and sums. */
 typedef struct activations {
     int8_t *code;
     float *scale;
@@ -896,7 +896,7 @@ static void rest_of_row(const dq_cpu *cpu, float *rest, const dq_simd_prepacked_
     }
 }
 
-/* `each` uneven rows at a time; row[n], rest[each][cols], sum[each][w->rows], own[cols], factors[cols]. */
+/* `each` uneven rows at a time; row[n], rest[each][cols], sum[each][w->rows], own[cols]. */
 static void add_rests(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const int64_t *row,
                       int64_t n, int64_t each, float *rest, float *sum, float *own)
 {
