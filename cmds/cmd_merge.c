@@ -13,26 +13,26 @@
 
 enum { DQ_SHARDS = 9999 };
 
-dq_status dq_shard_read(dq_shard *part, const char *file, const char *also, dq_err *err)
+dq_status dq_shard_read(dq_shard *shard, const char *file, const char *also, dq_err *err)
 {
     int used = 0;
-    const char *w = part->word;
+    const char *w = shard->word;
     if (!w) return DQ_OK;
     const size_t digits = strspn(w, "0123456789");
     const bool plain = digits > 0 && digits < 7 && w[digits] == '/' && strlen(w) < 14 &&
                        strspn(w + digits + 1, "0123456789") == strlen(w) - digits - 1;
-    if (!plain || sscanf(w, "%d/%d%n", &part->shard, &part->n, &used) != 2 || w[used] ||
-        part->shard < 1 || part->n < part->shard || part->n > DQ_SHARDS)
+    if (!plain || sscanf(w, "%d/%d%n", &shard->index, &shard->n, &used) != 2 || w[used] ||
+        shard->index < 1 || shard->n < shard->index || shard->n > DQ_SHARDS)
         return dq_fail(err, DQ_USAGE,
                        "--shard: expected I/N, with I from 1 to N and N at most %d, found \"%s\".",
                        DQ_SHARDS, w);
     if (dq_ranks_count() > 1)
         return dq_fail(err, DQ_USAGE,
                        "--shard is for runs without MPI: mpirun shares the work itself.");
-    if (!file) return dq_fail(err, DQ_USAGE, "--shard: nowhere to write the part. Add -o FILE.");
+    if (!file) return dq_fail(err, DQ_USAGE, "--shard: nowhere to write the shard. Add -o FILE.");
     if (also)
         return dq_fail(err, DQ_USAGE,
-                       "--%s: a part has nothing to show. Leave it out, and give it to dq merge.",
+                       "--%s: a shard has nothing to show. Leave it out, and give it to dq merge.",
                        also);
     return DQ_OK;
 }
@@ -43,8 +43,8 @@ dq_status dq_shard_head(json_t **about, const dq_shard_about *a, int argc, char 
     for (int i = 1; i < argc; i++) {
         json_t *word = json_string(argv[i]);
         if (!word)
-            dq_fail(err, DQ_USAGE, "%s: not UTF-8, so a part cannot name it. Give it another name.",
-                    argv[i]);
+            dq_fail(err, DQ_USAGE,
+                    "%s: not UTF-8, so a shard cannot name it. Give it another name.", argv[i]);
         json_array_append_new(words, word);
     }
     json_object_set_new(o, "command", json_string(a->command));
@@ -57,32 +57,33 @@ dq_status dq_shard_head(json_t **about, const dq_shard_about *a, int argc, char 
     return err->code;
 }
 
-void dq_shard_say(const dq_shard *part, const char *file, double share, const char *out,
+void dq_shard_say(const dq_shard *shard, const char *file, double share, const char *out,
                   dq_logger *logger)
 {
-    dq_logger_say(logger,
-                  "part %d of %d, %.3g %% of the work, is in %s. Of all parts: dq merge FILE... -o "
-                  "%s",
-                  part->shard, part->n, 100 * share, file, out);
+    dq_logger_say(
+        logger,
+        "shard %d of %d, %.3g %% of the work, is in %s. Of all shards: dq merge FILE... -o "
+        "%s",
+        shard->index, shard->n, 100 * share, file, out);
 }
 
-/* Dq merge. A part's first line has the command that it is a part of; this command runs once more
- * with the parts in place of computing, so that models and data are read and everything is printed
- * as ever. */
+/* Dq merge. A shard's first line has its command, which runs once more with the shards in place of
+ * computing, so that models and data are read and everything is printed as ever. */
 
 static const dq_usage usage = {
     .name = "merge",
     .synopsis = "FILE... [-o OUT] [options]",
-    .about = "Makes one run of the parts that dq eval --shard I/N or dq stats --one-pass --shard "
-             "I/N wrote: the same tables, files and document as without --shard. Name the outputs "
-             "here, as for the command itself: -o is the JSON document of dq eval, or the HDF5 "
-             "file of dq stats. Models and data are read again, from the paths of the parts' "
-             "command, so run this where that command ran. Nothing is computed. Refused by name "
-             "are parts that are missing, given twice, unfinished, of another command, or computed "
-             "by another program or processor.\n",
+    .about =
+        "Makes one run of the shards that dq eval --shard I/N or dq stats --one-pass --shard "
+        "I/N wrote: the same tables, files and document as without --shard. Name the outputs "
+        "here, as for the command itself: -o is the JSON document of dq eval, or the HDF5 "
+        "file of dq stats. Models and data are read again, from the paths of the shards' "
+        "command, so run this where that command ran. Nothing is computed. Refused by name "
+        "are shards that are missing, given twice, unfinished, of another command, or computed "
+        "by another program or processor.\n",
     .examples =
-        "  for i in 1 2 3 4; do dq eval model --text book.txt --shard $i/4 -o part$i.shard; done\n"
-        "  dq merge part?.shard -o all.json\n",
+        "  for i in 1 2 3 4; do dq eval model --text book.txt --shard $i/4 -o run$i.shard; done\n"
+        "  dq merge run?.shard -o all.json\n",
     .min_args = 1,
     .max_args = DQ_SHARDS,
     .args = "one FILE or more"};
@@ -97,8 +98,8 @@ typedef struct merge {
     const dq_opt *own; /* what comes out */
     dq_arena *a;
     json_t *first;   /* the first line of the first file */
-    const char **of; /* [parts] the file of each part; NULL: none yet */
-    int n;           /* parts */
+    const char **of; /* [shards] the file of each shard; NULL: none yet */
+    int n;           /* shards */
     const struct kind *kind;
 } merge;
 
@@ -125,7 +126,7 @@ static dq_status read_head(json_t **head, const char *path, dq_err *err)
         !json_is_integer(json_object_get(*head, "threads")))
         return dq_fail(
             err, DQ_MISMATCH,
-            "%s: not a part. Give what dq eval or dq stats with --shard I/N -o FILE wrote", path);
+            "%s: not a shard. Give what dq eval or dq stats with --shard I/N -o FILE wrote", path);
     if (!ended)
         return dq_fail(err, DQ_MISMATCH, "%s: is not finished. Run its command again with --resume",
                        path);
@@ -139,7 +140,7 @@ static dq_status compare(const merge *x, const json_t *head, const char *path, c
     const json_int_t n = json_integer_value(json_object_get(head, "shards"));
     if (kind_of(head) != x->kind)
         return dq_fail(err, DQ_MISMATCH,
-                       "%s: is a part of a dq %s, and %s of a dq %s. Merge each by itself", path,
+                       "%s: is a shard of a dq %s, and %s of a dq %s. Merge each by itself", path,
                        kind_of(head)->name, first, x->kind->name);
     if (strcmp(here, there) != 0)
         return dq_fail(err, DQ_MISMATCH,
@@ -147,10 +148,10 @@ static dq_status compare(const merge *x, const json_t *head, const char *path, c
                        "(%.100s; there %.100s). Compute it anew where the others were",
                        path, first, here, there);
     if (strcmp(text_of(head, "key"), text_of(x->first, "key")) != 0)
-        return dq_fail(err, DQ_MISMATCH, "%s: is a part of another %s than %s", path, x->kind->what,
-                       first);
+        return dq_fail(err, DQ_MISMATCH, "%s: is a shard of another %s than %s", path,
+                       x->kind->what, first);
     if (n != x->n)
-        return dq_fail(err, DQ_MISMATCH, "%s: is one of %lld parts, %s of %d", path, (long long)n,
+        return dq_fail(err, DQ_MISMATCH, "%s: is one of %lld shards, %s of %d", path, (long long)n,
                        first, x->n);
     if (!json_equal(json_object_get(head, "conditions"), json_object_get(x->first, "conditions")))
         return dq_fail(err, DQ_MISMATCH,
@@ -158,7 +159,7 @@ static dq_status compare(const merge *x, const json_t *head, const char *path, c
     return DQ_OK;
 }
 
-static dq_status add_part(merge *x, const char *path, const char *first, dq_err *err)
+static dq_status add_shard(merge *x, const char *path, const char *first, dq_err *err)
 {
     json_t *head;
     if (read_head(&head, path, err) == DQ_OK && !x->first) {
@@ -167,7 +168,7 @@ static dq_status add_part(merge *x, const char *path, const char *first, dq_err 
         x->n = (int)n;
         x->kind = kind_of(head);
         if (n < 1 || n > DQ_SHARDS)
-            dq_fail(err, DQ_DAMAGED, "%s: expected 1 to %d parts, found %lld", path, DQ_SHARDS,
+            dq_fail(err, DQ_DAMAGED, "%s: expected 1 to %d shards, found %lld", path, DQ_SHARDS,
                     (long long)n);
         else
             x->of = dq_alloc(x->a, (size_t)n, sizeof *x->of, err);
@@ -177,9 +178,9 @@ static dq_status add_part(merge *x, const char *path, const char *first, dq_err 
     json_decref(head);
     DQ_TRY(err->code);
     if (i < 1 || i > x->n)
-        return dq_fail(err, DQ_DAMAGED, "%s: part %lld of %d", path, (long long)i, x->n);
+        return dq_fail(err, DQ_DAMAGED, "%s: shard %lld of %d", path, (long long)i, x->n);
     if (x->of[i - 1])
-        return dq_fail(err, DQ_MISMATCH, "%s and %s are both part %lld. Leave one of them out",
+        return dq_fail(err, DQ_MISMATCH, "%s and %s are both shard %lld. Leave one of them out",
                        x->of[i - 1], path, (long long)i);
     x->of[i - 1] = path;
     return DQ_OK;
@@ -195,7 +196,7 @@ static dq_status check_complete(const merge *x, dq_err *err)
         if (missing++ < 12) snprintf(list + n, sizeof list - n, "%s%d", n ? ", " : "", i + 1);
     }
     if (!missing) return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH, "%d of %d parts %s missing: %s%s", missing, x->n,
+    return dq_fail(err, DQ_MISMATCH, "%d of %d shards %s missing: %s%s", missing, x->n,
                    missing == 1 ? "is" : "are", list, missing > 12 ? ", ..." : "");
 }
 
@@ -247,7 +248,7 @@ dq_status dq_cmd_merge(int argc, char **argv, dq_err *err)
     if (err->code == DQ_OK && dq_help_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
         !args.help) {
         for (int i = 0; err->code == DQ_OK && i < args.n; i++)
-            add_part(&x, args.item[i], args.item[0], err);
+            add_shard(&x, args.item[i], args.item[0], err);
         if (err->code == DQ_OK && check_complete(&x, err) == DQ_OK) run_again(&x, err);
     }
     json_decref(x.first);

@@ -21,7 +21,7 @@ typedef struct dq_cmd {
     const char *name, *purpose; /* "plan kv" */
     dq_cmd_run *run;
     int by; /* processes: 0: one; DQ_CMD_RANKS: mpirun may start several; DQ_CMD_STEPS: it may, but
-             * the work is not cut into parts */
+             * the work is not cut into shards */
 } dq_cmd;
 enum { DQ_CMD_RANKS = 1, DQ_CMD_STEPS };
 /* group NULL: whether it is no group's, as dq --help lists it. */
@@ -40,47 +40,47 @@ dq_cmd_run dq_cmd_bench_prefill, dq_cmd_bench_generate, dq_cmd_bench_decode, dq_
     dq_cmd_bench_items, dq_cmd_bench_evict, dq_cmd_bench_compare;
 
 /* Commands that several processes can share with --shard I/N, and dq merge, which joins the
- * parts. */
+ * shards. */
 
 /* --shard, parsed. */
 typedef struct dq_shard {
     const char *word; /* NULL: not given */
-    int shard, n;     /* from 1; 0: all is computed here */
+    int index, n;     /* from 1; 0: all is computed here */
 } dq_shard;
-#define DQ_SHARD_OPTION(part)                                                                      \
+#define DQ_SHARD_OPTION(shard)                                                                     \
     dq_opt_manner(dq_opt_text(                                                                     \
-        "shard", "I/N", &(part).word,                                                              \
-        "compute the I-th of N parts, I from 1 to N, into the file of -o; dq merge makes "         \
+        "shard", "I/N", &(shard).word,                                                             \
+        "compute the I-th of N shards, I from 1 to N, into the file of -o; dq merge makes "        \
         "one document of all N. With --resume it goes on with that file"))
 /* file: of -o, NULL: none; also: of dq_args. DQ_USAGE: no I/N, no file, another output, or several
  * ranks. */
-dq_status dq_shard_read(dq_shard *part, const char *file, const char *also, dq_err *err);
+dq_status dq_shard_read(dq_shard *shard, const char *file, const char *also, dq_err *err);
 
-/* What a part's first line has besides schema and key: program, conditions and arguments. *about is
- * the caller's; takes `conditions`. DQ_USAGE: an argument is not UTF-8. */
+/* A shard's first line, besides schema and key: program, conditions and arguments. *about is the
+ * caller's; takes `conditions`. DQ_USAGE: an argument is not UTF-8. */
 typedef struct dq_shard_about {
     const char *command; /* "eval" */
-    const dq_shard *part;
+    const dq_shard *shard;
     const char *program; /* of dq_identity_text */
     const dq_backend *backend;
-    json_t *conditions; /* what has to be the same in all parts beside the key */
+    json_t *conditions; /* what has to be the same in all shards beside the key */
 } dq_shard_about;
 dq_status dq_shard_head(json_t **about, const dq_shard_about *a, int argc, char **argv,
                         dq_err *err);
 
-/* Says that the part is complete; share: of all work. out: "OUT.json" for -o of dq merge. */
-void dq_shard_say(const dq_shard *part, const char *file, double share, const char *out,
+/* Says that the shard is complete; share: of all work. out: "OUT.json" for -o of dq merge. */
+void dq_shard_say(const dq_shard *shard, const char *file, double share, const char *out,
                   dq_logger *logger);
-/* The parts that dq merge has found, and what it is to write. */
+/* The shards that dq merge has found, and what it is to write. */
 typedef struct dq_shard_merge {
     const char *const *path; /* [n] */
     int n;
     const char *program;            /* what computed them */
     const json_t *device, *threads; /* of the document's settings */
-    const dq_opt *own;              /* what it was given, and nothing of the parts' command */
+    const dq_opt *own;              /* what it was given, and nothing of the shards' command */
 } dq_shard_merge;
 
-/* Runs a command from parts instead of computing; merge NULL: the command itself. */
+/* Runs a command from shards instead of computing; merge NULL: the command itself. */
 typedef dq_status dq_shard_merged(const dq_shard_merge *merge, int argc, char **argv, dq_err *err);
 dq_shard_merged cmd_eval_merged, cmd_stats_merged;
 

@@ -185,11 +185,11 @@ static dq_status print_first(const dq_opt *opts, const dq_usage *usage, dq_err *
     return DQ_OK;
 }
 
-dq_status dq_help_parse_part(dq_args *args, int argc, char **argv, const dq_opt *rows,
-                             const dq_opt *own, const dq_usage *usage, dq_err *err)
+dq_status dq_help_parse_shard(dq_args *args, int argc, char **argv, const dq_opt *rows,
+                              const dq_opt *own, const dq_usage *usage, dq_err *err)
 {
     dq_opt opts[DQ_OPTIONS_MAX];
-    DQ_TRY(dq_options_parse_part(args, argc, argv, rows, own, usage, err));
+    DQ_TRY(dq_options_parse_shard(args, argc, argv, rows, own, usage, err));
     if (!args->help) return DQ_OK;
     DQ_TRY(dq_options_flatten(opts, rows, err));
     if (taker)
@@ -211,7 +211,7 @@ dq_status dq_help_parse_part(dq_args *args, int argc, char **argv, const dq_opt 
 dq_status dq_help_parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
                         const dq_usage *usage, dq_err *err)
 {
-    return dq_help_parse_part(args, argc, argv, rows, NULL, usage, err);
+    return dq_help_parse_shard(args, argc, argv, rows, NULL, usage, err);
 }
 
 bool dq_help_begin(dq_args *args, int argc, char **argv, const dq_opt *rows, const dq_usage *usage,

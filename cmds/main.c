@@ -33,7 +33,7 @@ static const dq_cmd commands[] = {
     {"eval", "score models across bit widths: accuracy, NLL, KLD", dq_cmd_eval, DQ_CMD_RANKS},
     {"generate", "what a model writes after a prompt, or two of them side by side", dq_cmd_generate,
      0},
-    {"merge", "one run of the parts that dq eval or stats --shard wrote", dq_cmd_merge, 0},
+    {"merge", "one run of the shards that dq eval or stats --shard wrote", dq_cmd_merge, 0},
     {"judged", "accuracy of completions that somebody judged", dq_cmd_judged, 0},
     {"report", "a page of what other commands print with --json", dq_cmd_report, 0},
     {"info", "what a container or checkpoint holds", dq_cmd_info, 0},
@@ -206,7 +206,7 @@ static dq_status run_call(const call *c, const char **name, dq_err *err)
             return dq_fail(
                 err, DQ_USAGE,
                 "--shard: later steps need the results of earlier ones, so this is not cut "
-                "into parts, which never meet. Use mpirun -n N dq %s.",
+                "into shards, which never meet. Use mpirun -n N dq %s.",
                 c->cmd->name);
     }
     who = *name;

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Weights are asked for their parts, so that a format counts itself. */
+/* Weights are asked for their datasets, so that a format counts itself. */
 typedef struct stored_bytes {
     double codes, scales;
     double zeros; /* zero points and indices of groups */
@@ -21,18 +21,18 @@ typedef struct stored_bytes {
     double weights; /* numbers in those that products read */
 } stored_bytes;
 
-/* Adds `share` of the parts of w. */
+/* Adds `share` of the datasets of w. */
 static void add_weight(stored_bytes *to, const dq_weight *w, double share)
 {
     if (w->rows == 0) return;
     const dq_weight_format *f = dq_weight_format_of(w);
-    for (int i = 0; i < f->n_parts; i++) {
-        const dq_part part = dq_weight_part(w, i);
-        const double bytes = share * (double)dq_weight_part_bytes(&part);
-        const char *encoding = f->part[i].encoding;
+    for (int i = 0; i < f->n_datasets; i++) {
+        const dq_dataset dataset = dq_weight_dataset(w, i);
+        const double bytes = share * (double)dq_dataset_bytes(&dataset);
+        const char *encoding = f->dataset[i].encoding;
         if (!f->is_coded)
             to->dense += bytes;
-        else if (f->part[i].is_codes)
+        else if (f->dataset[i].is_codes)
             to->codes += bytes;
         else if (strcmp(encoding, "zero") == 0)
             to->zeros += bytes;

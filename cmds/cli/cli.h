@@ -58,15 +58,15 @@ void dq_stdout_print_bits(double bits_per_weight, int64_t params);
 /* A stored recipe as a file of schema dq-recipe/1. */
 dq_status dq_stdout_print_recipe(const char *recipe, dq_err *err);
 
-/* dq_options_parse_part; prints the help if requested and sets args->help, whereupon the command
+/* dq_options_parse_shard; prints the help if requested and sets args->help, whereupon the command
  * returns. */
 dq_status dq_help_parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
                         const dq_usage *usage, dq_err *err);
 /* The same, and lines of the logger go to stderr. False: it failed, or the help was printed. */
 bool dq_help_begin(dq_args *args, int argc, char **argv, const dq_opt *rows, const dq_usage *usage,
                    dq_logger *logger, dq_err *err);
-dq_status dq_help_parse_part(dq_args *args, int argc, char **argv, const dq_opt *rows,
-                             const dq_opt *own, const dq_usage *usage, dq_err *err);
+dq_status dq_help_parse_shard(dq_args *args, int argc, char **argv, const dq_opt *rows,
+                              const dq_opt *own, const dq_usage *usage, dq_err *err);
 
 extern const char dq_completion_bash[], dq_completion_zsh[];
 extern const size_t dq_completion_bash_len, dq_completion_zsh_len;

@@ -376,7 +376,7 @@ static void document_rows(dq_row_writer *w, const eval_run *x)
     DQ_PUT(w, "settings", json_incref(x->settings), "As they take effect.", .def = "eval_settings",
            .describe = describe_settings);
 }
-/* --fail-if with its baseline must be equal in all parts. */
+/* --fail-if with its baseline must be equal in all shards. */
 static json_t *conditions(const cmd_eval_options *o)
 {
     json_t *list = json_array();
@@ -1052,14 +1052,14 @@ static dq_status name_work(eval_run *x, const dq_args *args, dq_err *err)
     DQ_TRY(dq_sha256_end(&h, s->key, err));
     snprintf(s->own, sizeof s->own, "dq-eval-%.12s.resume", s->key);
     snprintf(s->old, sizeof s->old, "%s.old", s->own);
-    s->shard = x->o.part.n > 0;
+    s->shard = x->o.shard.n > 0;
     s->path = s->shard ? x->o.document : s->own;
     return cmd_eval_check_outputs(&x->o, args, x->resume.path, err);
 }
 
 static dq_status dump_requests(eval_run *x, dq_err *err)
 {
-    if (!x->o.requests || x->o.part.n || dq_ranks_number() > 0) return DQ_OK;
+    if (!x->o.requests || x->o.shard.n || dq_ranks_number() > 0) return DQ_OK;
     DQ_TRY(cmd_eval_dump_requests(&x->e, x->o.requests, err));
     x->requested = true;
     return DQ_OK;
@@ -1166,18 +1166,18 @@ static dq_status score_or_show(eval_run *x, int argc, char **argv, dq_err *err)
     const bool hands_out = dq_ranks_number() == 0;
     if (x->o.dry_run) return hands_out ? show_dry_run(x, err) : DQ_OK;
     if (x->o.merge) return take_shards(x, err) == DQ_OK ? hand_out(x, err) : err->code;
-    if (x->o.part.n) {
-        /* --shard: the file of -o is the journal; its last line marks the part as complete. */
-        x->e.shard = x->o.part.shard - 1;
-        x->e.n_shards = x->o.part.n;
-        const dq_shard_about about = {"eval", &x->o.part, x->resume.program, x->backend,
+    if (x->o.shard.n) {
+        /* --shard: the file of -o is the journal; its last line marks the shard as complete. */
+        x->e.shard = x->o.shard.index - 1;
+        x->e.n_shards = x->o.shard.n;
+        const dq_shard_about about = {"eval", &x->o.shard, x->resume.program, x->backend,
                                       conditions(&x->o)};
         json_t *head;
         if (dq_shard_head(&head, &about, argc, argv, err) == DQ_OK && run(x, head, err) == DQ_OK)
             dq_work_end(&x->e.work, err);
         json_decref(head);
         if (err->code != DQ_OK) return dq_work_failed(&x->e.work, err);
-        dq_shard_say(&x->o.part, x->o.document, x->e.share, "OUT.json", &x->o.logger);
+        dq_shard_say(&x->o.shard, x->o.document, x->e.share, "OUT.json", &x->o.logger);
         return DQ_OK;
     }
     DQ_TRY(run(x, NULL, err));

@@ -150,7 +150,7 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
         return dq_fail(
             err, DQ_USAGE,
             "--fewshot-sampler is about examples before questions: give --num-fewshot N.");
-    if (prompts && !o->completions && !run->part.n)
+    if (prompts && !o->completions && !run->shard.n)
         return dq_fail(err, DQ_USAGE,
                        "--task %s judges nothing, its texts are what comes out: give "
                        "--dump-completions FILE.",

@@ -320,7 +320,7 @@ static void add_computed(rows *to, cmd_eval_options *o)
             "resume", &o->resume,
             "go on where the same command was interrupted, in the same folder: finished work "
             "is kept in dq-eval-KEY.resume there, KEY standing for inputs and settings")),
-        DQ_SHARD_OPTION(o->part),
+        DQ_SHARD_OPTION(o->shard),
         dq_opt_manner(dq_opt_flag("dry-run", &o->dry_run,
                                   "print what would be computed, and stop before scoring")),
         DQ_LOGGER_OPTIONS(o->logger),
@@ -449,8 +449,8 @@ dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **ar
     add_own(&all, o, false);
     add_outputs(&all, o);
     if (all.n > MAX_ROWS) return dq_fail(err, DQ_BUG, "more than %d options", MAX_ROWS);
-    return dq_help_parse_part(args, argc, argv, all.row, o->merge ? o->merge->own : NULL, &usage,
-                              err);
+    return dq_help_parse_shard(args, argc, argv, all.row, o->merge ? o->merge->own : NULL, &usage,
+                               err);
 }
 
 static dq_status cmd_eval_split(const char *text, const char *option, dq_list *out, dq_arena *a,
@@ -509,7 +509,7 @@ dq_status cmd_eval_check_outputs(const cmd_eval_options *o, const dq_args *args,
     static const char *const old[] = {".old", NULL};
     dq_output out[6 + DQ_EVAL_KINDS] = {
         {"-o", o->document,
-         !o->part.n  ? DQ_OUTPUT_JSON
+         !o->shard.n ? DQ_OUTPUT_JSON
          : o->resume ? DQ_OUTPUT_JOURNAL
                      : DQ_OUTPUT_LINES,
          NULL},
@@ -517,7 +517,7 @@ dq_status cmd_eval_check_outputs(const cmd_eval_options *o, const dq_args *args,
         {"--dump-items", o->dump, DQ_OUTPUT_LINES, NULL},
         {"--csv", o->csv, DQ_OUTPUT_CSV, NULL},
         {"--html", o->html, DQ_OUTPUT_HTML, NULL},
-        {"the finished work for --resume", o->part.n ? NULL : journal, DQ_OUTPUT_JOURNAL, old},
+        {"the finished work for --resume", o->shard.n ? NULL : journal, DQ_OUTPUT_JOURNAL, old},
     };
     char option[DQ_EVAL_KINDS][64];
     cmd_eval_inputs in = {0};
@@ -556,8 +556,8 @@ static bool draws(const cmd_eval_options *o)
  * that both name, then conflicts. */
 dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_err *err)
 {
-    DQ_TRY(dq_shard_read(&o->part, o->document, args->also, err));
-    if (o->part.n && o->dry_run)
+    DQ_TRY(dq_shard_read(&o->shard, o->document, args->also, err));
+    if (o->shard.n && o->dry_run)
         return dq_fail(err, DQ_USAGE, "--dry-run shows the whole. Leave out --shard.");
     if (o->lengths_word)
         DQ_TRY(dq_options_ints(o->length, &o->n_lengths, DQ_EVAL_LENGTHS, o->lengths_word,

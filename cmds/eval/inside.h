@@ -367,9 +367,9 @@ typedef struct cmd_eval_options {
     int64_t ctx, threads, limit;
     double margin;
     bool json, resume, dry_run, force;
-    dq_shard part;
+    dq_shard shard;
     const dq_shard_merge
-        *merge; /* parts to merge, set before argv is read; NULL: results are computed */
+        *merge; /* shards to merge, set before argv is read; NULL: results are computed */
     dq_input_head_order head_order;
     dq_kv_options kv;
     void *own[DQ_EVAL_KINDS]; /* the options of each kind, and what they mean */

@@ -25,7 +25,7 @@
 
 enum { CMD_STATS_MODELS = 64 };
 
-/* What the numbers' bits depend on, shared by all parts of a run. */
+/* What the numbers' bits depend on, shared by all shards of a run. */
 typedef struct cmd_stats_key {
     char program[DQ_IDENTITY], text[65];
 } cmd_stats_key;
@@ -257,10 +257,10 @@ typedef struct stats {
     dq_list ids;
     int64_t ctx, limit, threads, places;
     bool json, force, one_pass, layers, resume;
-    dq_shard part;
+    dq_shard shard;
     cmd_stats_sensitivity sensitivity;
     cmd_stats_sensitivity_run rounding;
-    const dq_shard_merge *merge; /* the parts that numbers come from; NULL: they are computed */
+    const dq_shard_merge *merge; /* the shards that numbers come from; NULL: they are computed */
     cmd_stats_key key;
     dq_input_head_order head_order;
     dq_logger logger;
@@ -289,12 +289,12 @@ static const dq_usage usage = {
              "counts and medians are exact. Exact medians take up to three walks over the data: "
              "for the counts, for the pooled medians, for the medians of layers. --one-pass "
              "reports the middle of a histogram bin and how far off it can be, 0.4 % at most; "
-             "--shard can then compute a part in a process of its own.\n",
+             "--shard can then compute a shard in a process of its own.\n",
     .examples = "  dq stats llama/ diffllama/ --text book.txt\n"
                 "  dq stats diffllama/ --ids \"0 17 44 8\" --json\n"
                 "  dq stats llama/ --text book.txt --one-pass -o outliers.h5\n"
                 "  dq stats llama/ diffllama/ --text book.txt --detail table5\n"
-                "  dq stats llama/ --text book.txt --one-pass --shard 1/4 -o part1.shard\n",
+                "  dq stats llama/ --text book.txt --one-pass --shard 1/4 -o run1.shard\n",
     .min_args = 1,
     .max_args = CMD_STATS_MODELS,
     .args = "one or more MODELs",
@@ -340,7 +340,7 @@ static dq_outlier_walk_how walk_how(stats *x)
         .max_rows = PASS_ROWS, .walks = x->one_pass ? 1 : 3, .tick = tick, .arg = x};
 }
 
-/* The blocks of all models are numbered through, and part I of N computes those whose number is I
+/* The blocks of all models are numbered through, and shard I of N computes those whose number is I
  * - 1 modulo N: they take about as long. What blocks find adds up, so a file (work/work.h) has the
  * state after some of them: a line for each layer of each model, and one for the blocks,
  *
@@ -373,7 +373,7 @@ typedef struct work {
 } work;
 
 typedef dq_status found_unit(void *arg, const dq_sensitivity *s, int64_t unit, dq_err *err);
-/* found: hears of what a part computes, instead of a journal. */
+/* found: hears of what a shard computes, instead of a journal. */
 static dq_status begin_rounding(stats *x, found_unit *found, void *arg, dq_err *err)
 {
     if (!cmd_stats_sensitivity_wanted(&x->sensitivity)) return DQ_OK;
@@ -382,8 +382,8 @@ static dq_status begin_rounding(stats *x, found_unit *found, void *arg, dq_err *
                                               .n = x->n,
                                               .out = x->merge ? NULL : x->out_path,
                                               .key = x->key.text,
-                                              .shard = x->part.shard,
-                                              .n_shards = x->part.n,
+                                              .shard = x->shard.index,
+                                              .n_shards = x->shard.n,
                                               .found = found,
                                               .arg = arg,
                                               .resume = x->resume,
@@ -394,8 +394,8 @@ static dq_status begin_rounding(stats *x, found_unit *found, void *arg, dq_err *
     return cmd_stats_sensitivity_begin(&x->rounding, err);
 }
 
-/* The key of a part: that of the run, and what is rounded. */
-static dq_status name_part(work *w, dq_err *err)
+/* The key of a shard: that of the run, and what is rounded. */
+static dq_status name_shard(work *w, dq_err *err)
 {
     json_t *of = json_object();
     dq_row_writer rows = dq_row_json(of);
@@ -410,7 +410,7 @@ static dq_status begin(work *w, found_unit *found, dq_err *err)
 {
     int number = 0;
     w->how = walk_how(w->x);
-    DQ_TRY(name_part(w, err));
+    DQ_TRY(name_shard(w, err));
     DQ_TRY(begin_rounding(w->x, found, w, err));
     for (int i = 0; i < w->x->n; i++) {
         cmd_stats_entry *e = &w->x->entry[i];
@@ -438,7 +438,7 @@ static void end(work *w)
 
 static bool is_mine(const work *w, int model, int block)
 {
-    return (w->model[model].first + block) % w->x->part.n == w->x->part.shard - 1;
+    return (w->model[model].first + block) % w->x->shard.n == w->x->shard.index - 1;
 }
 
 /* The last complete state in the lines. */
@@ -492,7 +492,7 @@ static dq_status take_line(void *arg, const json_t *step, bool told, dq_err *err
                 return dq_fail(err, DQ_DAMAGED, "\"blocks\"");
             if (of->done[block] || (!w->x->merge && !is_mine(w, i, (int)block)))
                 return dq_fail(err, DQ_DAMAGED, "block %lld of model %d is %s", (long long)block, i,
-                               of->done[block] ? "there twice" : "not of this part");
+                               of->done[block] ? "there twice" : "not of this shard");
             of->done[block] = true;
         }
         DQ_TRY(merge_found(w, i, err));
@@ -507,8 +507,8 @@ static dq_work_how how_of(work *w)
                          .schema = schema,
                          .key = w->key,
                          .about = w->about,
-                         .shard = x->part.shard,
-                         .n_shards = x->part.n,
+                         .shard = x->shard.index,
+                         .n_shards = x->shard.n,
                          .resume = x->resume,
                          .force = true,
                          .rewrites = true,
@@ -516,7 +516,7 @@ static dq_work_how how_of(work *w)
                          .arg = w};
 }
 
-static dq_status read_part(work *w, const char *path, dq_err *err)
+static dq_status read_shard(work *w, const char *path, dq_err *err)
 {
     const dq_work_how how = how_of(w);
     DQ_TRY(dq_work_merge(&how, path, err));
@@ -607,7 +607,7 @@ static dq_status run_model(work *w, int model, dq_err *err)
     return err->code;
 }
 
-/* Computes the blocks that the part's file lacks, so that it has all. */
+/* Computes the blocks that the shard's file lacks, so that it has all. */
 static dq_status run_blocks(work *w, dq_err *err)
 {
     double mine = 0, all = 0;
@@ -634,13 +634,13 @@ static dq_status run_blocks(work *w, dq_err *err)
     for (int i = 0; i < w->x->n; i++) DQ_TRY(run_model(w, i, err));
     DQ_TRY(cmd_stats_sensitivity_compute(&w->x->rounding, err));
     if (!ended) DQ_TRY(write_state(w, true, err));
-    dq_shard_say(&w->x->part, w->x->out_path, all > 0 ? mine / all : 0, "OUT.h5", &w->x->logger);
+    dq_shard_say(&w->x->shard, w->x->out_path, all > 0 ? mine / all : 0, "OUT.h5", &w->x->logger);
     return DQ_OK;
 }
 
-static dq_status run_part(stats *x, int argc, char **argv, dq_err *err)
+static dq_status run_shard(stats *x, int argc, char **argv, dq_err *err)
 {
-    const dq_shard_about about = {"stats", &x->part, x->key.program, x->backend,
+    const dq_shard_about about = {"stats", &x->shard, x->key.program, x->backend,
                                   json_integer(x->places)};
     work *w = dq_alloc(x->arena, 1, sizeof *w, err);
     if (!w) return err->code;
@@ -653,15 +653,15 @@ static dq_status run_part(stats *x, int argc, char **argv, dq_err *err)
     return err->code;
 }
 
-/* Fills entry[].out from the files of all parts. DQ_MISMATCH: of another run, or incomplete. */
-static dq_status read_parts(stats *x, dq_err *err)
+/* Fills entry[].out from the files of all shards. DQ_MISMATCH: of another run, or incomplete. */
+static dq_status read_shards(stats *x, dq_err *err)
 {
     work *w = dq_alloc(x->arena, 1, sizeof *w, err);
     if (!w) return err->code;
     w->x = x;
     begin(w, NULL, err);
     for (int i = 0; err->code == DQ_OK && i < x->merge->n; i++)
-        read_part(w, x->merge->path[i], err);
+        read_shard(w, x->merge->path[i], err);
     for (int i = 0; err->code == DQ_OK && i < x->n; i++) {
         const blocks *of = &w->model[i];
         const dq_sensitivity *s = x->entry[i].sensitivity;
@@ -918,36 +918,36 @@ static dq_status run(stats *x, const dq_args *args, int argc, char **argv, dq_er
         return dq_fail(err, DQ_USAGE, "--text and --ids exclude each other. Give one of them.");
     if (x->ids.n && (x->ctx || x->bos.at != DQ_BOS_AUTO))
         dq_logger_warn(&x->logger, "--ids are taken as they are; --ctx and --bos have no effect");
-    DQ_TRY(dq_shard_read(&x->part, x->out_path, args->also, err));
-    if (x->resume && !x->part.n && !(x->sensitivity.kinds.n && x->out_path))
+    DQ_TRY(dq_shard_read(&x->shard, x->out_path, args->also, err));
+    if (x->resume && !x->shard.n && !(x->sensitivity.kinds.n && x->out_path))
         return dq_fail(err, DQ_USAGE,
-                       "--resume goes on with a part, or with --sensitivity and -o. Add %s.",
+                       "--resume goes on with a shard, or with --sensitivity and -o. Add %s.",
                        x->sensitivity.kinds.n ? "-o" : "--shard I/N");
-    if (x->part.n) {
+    if (x->shard.n) {
         if (!x->one_pass)
             return dq_fail(
                 err, DQ_USAGE,
-                "--shard: exact medians take walks that depend on the counts of all parts. "
+                "--shard: exact medians take walks that depend on the counts of all shards. "
                 "Add --one-pass, whose medians carry a bound, or share exact ones with "
                 "mpirun.");
         if (x->text_path && strcmp(x->text_path, "-") == 0)
             return dq_fail(
                 err, DQ_USAGE,
-                "--shard: dq merge reads the text again, and so do the other parts. Give "
+                "--shard: dq merge reads the text again, and so do the other shards. Give "
                 "--text a file.");
     }
-    const char *label = x->part.n ? "-o with --shard" : "-o";
-    const dq_output_form form = !x->part.n  ? DQ_OUTPUT_HDF5
+    const char *label = x->shard.n ? "-o with --shard" : "-o";
+    const dq_output_form form = !x->shard.n ? DQ_OUTPUT_HDF5
                                 : x->resume ? DQ_OUTPUT_JOURNAL
                                             : DQ_OUTPUT_LINES;
     const dq_output out[] = {{label, x->out_path, form, NULL},
                              {"--csv", x->csv_path, DQ_OUTPUT_CSV, NULL}};
-    const int n_parts = x->merge ? x->merge->n : 0;
+    const int n_shards = x->merge ? x->merge->n : 0;
     int n = args->n_inputs;
-    const char **input = dq_alloc(x->arena, (size_t)(n + n_parts), sizeof *input, err);
+    const char **input = dq_alloc(x->arena, (size_t)(n + n_shards), sizeof *input, err);
     if (!input) return err->code;
     memcpy(input, args->input, (size_t)n * sizeof *input);
-    for (int i = 0; i < n_parts; i++) input[n++] = x->merge->path[i];
+    for (int i = 0; i < n_shards; i++) input[n++] = x->merge->path[i];
     DQ_TRY(dq_output_guard_check(out, 2, input, n, x->force, err));
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
     if (x->detail.at == DQ_DETAIL_ALL && !x->backend->ops->profile_rows)
@@ -959,8 +959,8 @@ static dq_status run(stats *x, const dq_args *args, int argc, char **argv, dq_er
     if (!x->ids.n) DQ_TRY(dq_input_read(&x->text, x->text_path, x->arena, err));
     DQ_TRY(open_models(x, args, err)); /* all inputs are looked at before anything runs */
     DQ_TRY(name_key(x, err));
-    if (x->part.n) return run_part(x, argc, argv, err);
-    DQ_TRY(x->merge ? read_parts(x, err) : compute(x, err));
+    if (x->shard.n) return run_shard(x, argc, argv, err);
+    DQ_TRY(x->merge ? read_shards(x, err) : compute(x, err));
     if (dq_ranks_number() > 0) return DQ_OK;
     for (int i = 0; i < x->n; i++) {
         cmd_stats_entry *e = &x->entry[i];
@@ -1024,16 +1024,16 @@ dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, d
         dq_opt_word("detail", "LEVEL", &x->detail, dq_outlier_detail_name, DQ_DETAILS,
                     "{words} (default all): only the numbers of Table 5, which takes least time; "
                     "attention maps too; classes of tokens, heads and channels too"),
-        DQ_SHARD_OPTION(x->part),
+        DQ_SHARD_OPTION(x->shard),
         dq_opt_manner(dq_opt_flag("resume", &x->resume,
-                                  "go on with the part of --shard, or with --sensitivity -o")),
+                                  "go on with the shard of --shard, or with --sensitivity -o")),
         DQ_OPT_RUN(&x->device, &x->threads),
         DQ_LOGGER_OPTIONS(x->logger),
         {0},
     };
     dq_args args;
     x->merge = merge;
-    if (dq_help_parse_part(&args, argc, argv, opts, merge ? merge->own : NULL, &usage, err) ==
+    if (dq_help_parse_shard(&args, argc, argv, opts, merge ? merge->own : NULL, &usage, err) ==
             DQ_OK &&
         !args.help && dq_progress_listen(&x->logger, "stats", err) == DQ_OK)
         run(x, &args, argc, argv, err);

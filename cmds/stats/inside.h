@@ -96,7 +96,7 @@ typedef struct cmd_stats_sensitivity_run {
     cmd_stats_entry *entry;
     int n;
     const char *out; /* beside which a journal lies; NULL: nothing is kept */
-    /* A part: what it computes (dq_sensitivity_settings), and who hears of it, instead of a
+    /* A shard: what it computes (dq_sensitivity_settings), and who hears of it, instead of a
      * journal. */
     int shard, n_shards;
     dq_status (*found)(void *arg, const dq_sensitivity *s, int64_t unit, dq_err *err);

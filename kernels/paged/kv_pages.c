@@ -150,18 +150,18 @@ void dq_span_rows_add(dq_span_share *sums, const int64_t *at, int n_seq, int n_o
 }
 
 /* ---- Page memory ----
- * The memory of one page of the KV cache; see kv_pages.h. Every part is a block of the backend,
+ * The memory of one page of the KV cache; see kv_pages.h. Every array is a block of the backend,
  * taken and given back through one account per kind of bytes, so that kv->bytes is right after
  * each change, failed ones included. */
 
-static void *part_new(const dq_kv *kv, int64_t *account, int64_t bytes)
+static void *array_new(const dq_kv *kv, int64_t *account, int64_t bytes)
 {
     void *p = kv->device->block_new(kv->b, bytes);
     if (p) *account += bytes;
     return p;
 }
 
-static void part_free(const dq_kv *kv, void *p, int64_t *account, int64_t bytes)
+static void array_free(const dq_kv *kv, void *p, int64_t *account, int64_t bytes)
 {
     if (p) *account -= bytes;
     kv->device->block_free(kv->b, p);
@@ -177,9 +177,9 @@ static int64_t scale_bytes(const dq_kv *kv, int group, int side, int n_sets, boo
     return kv->heads[group] * dq_kv_page_scale_bytes(&kv->form[side], n_sets, wide);
 }
 
-static int64_t part_scale_bytes(const dq_kv *kv, int group, int side, const dq_kv_part *part)
+static int64_t side_scale_bytes(const dq_kv *kv, int group, int side, const dq_kv_arrays *arrays)
 {
-    return scale_bytes(kv, group, side, part->n_sets, part->wide);
+    return scale_bytes(kv, group, side, arrays->n_sets, arrays->wide);
 }
 
 static int64_t sink_bytes(const dq_kv *kv, int group, int32_t n_sinks)
@@ -202,10 +202,10 @@ static dq_kv_page *new_page(dq_kv *kv, int place)
 static bool add_plain(dq_kv *kv, dq_kv_page *p, int group, int64_t at)
 {
     for (int side = DQ_K; side <= DQ_V; side++) {
-        if (p->part[side].plain) continue;
-        p->part[side].plain = part_new(kv, &kv->bytes.unquantized, plain_bytes(kv, group, side));
-        if (!p->part[side].plain) return false;
-        if (p->part[side].sinks)
+        if (p->arrays[side].plain) continue;
+        p->arrays[side].plain = array_new(kv, &kv->bytes.unquantized, plain_bytes(kv, group, side));
+        if (!p->arrays[side].plain) return false;
+        if (p->arrays[side].sinks)
             kv->device->sinks(kv->b, kv, p, group, side, p->n_sinks < at ? p->n_sinks : at, true);
     }
     return true;
@@ -214,15 +214,15 @@ static bool add_plain(dq_kv *kv, dq_kv_page *p, int group, int64_t at)
 static void free_codes(dq_kv *kv, dq_kv_page *p, int group)
 {
     for (int side = DQ_K; side <= DQ_V; side++) {
-        dq_kv_part *part = &p->part[side];
-        part_free(kv, part->codes, &kv->bytes.codes, dq_kv_code_bytes(kv, p, group, side));
-        part_free(kv, part->scale, &kv->bytes.scales, part_scale_bytes(kv, group, side, part));
-        part_free(kv, part->sinks, &kv->bytes.unquantized, sink_bytes(kv, group, p->n_sinks));
-        part->codes = NULL;
-        part->scale = NULL;
-        part->sinks = NULL;
-        part->wide = false;
-        part->n_sets = 0;
+        dq_kv_arrays *arrays = &p->arrays[side];
+        array_free(kv, arrays->codes, &kv->bytes.codes, dq_kv_code_bytes(kv, p, group, side));
+        array_free(kv, arrays->scale, &kv->bytes.scales, side_scale_bytes(kv, group, side, arrays));
+        array_free(kv, arrays->sinks, &kv->bytes.unquantized, sink_bytes(kv, group, p->n_sinks));
+        arrays->codes = NULL;
+        arrays->scale = NULL;
+        arrays->sinks = NULL;
+        arrays->wide = false;
+        arrays->n_sets = 0;
     }
     p->n_sinks = p->coded = p->due = 0;
     p->begins = 0;
@@ -233,33 +233,33 @@ static bool add_codes(dq_kv *kv, dq_kv_page *p, int group, int32_t n_sinks)
 {
     p->n_sinks = p->coded = p->due = (int16_t)n_sinks;
     for (int side = DQ_K; side <= DQ_V; side++) {
-        dq_kv_part *part = &p->part[side];
+        dq_kv_arrays *arrays = &p->arrays[side];
         if (kv->form[side].bits == 16) continue;
-        part->n_sets = (uint8_t)dq_kv_sets(p, DQ_PAGE_TOKENS);
-        const int64_t scales = part_scale_bytes(kv, group, side, part);
-        part->codes = part_new(kv, &kv->bytes.codes, dq_kv_code_bytes(kv, p, group, side));
-        if (scales) part->scale = part_new(kv, &kv->bytes.scales, scales);
+        arrays->n_sets = (uint8_t)dq_kv_sets(p, DQ_PAGE_TOKENS);
+        const int64_t scales = side_scale_bytes(kv, group, side, arrays);
+        arrays->codes = array_new(kv, &kv->bytes.codes, dq_kv_code_bytes(kv, p, group, side));
+        if (scales) arrays->scale = array_new(kv, &kv->bytes.scales, scales);
         if (n_sinks)
-            part->sinks = part_new(kv, &kv->bytes.unquantized, sink_bytes(kv, group, n_sinks));
-        if (!part->codes || (scales && !part->scale) || (n_sinks && !part->sinks)) {
+            arrays->sinks = array_new(kv, &kv->bytes.unquantized, sink_bytes(kv, group, n_sinks));
+        if (!arrays->codes || (scales && !arrays->scale) || (n_sinks && !arrays->sinks)) {
             free_codes(kv, p, group);
             return false;
         }
-        if (part->plain) kv->device->sinks(kv->b, kv, p, group, side, n_sinks, false);
+        if (arrays->plain) kv->device->sinks(kv->b, kv, p, group, side, n_sinks, false);
     }
     return true;
 }
 
 /* Room for n sets; those that are there stay. */
-static bool grow_sets(dq_kv *kv, dq_kv_part *part, int group, int side, int n)
+static bool grow_sets(dq_kv *kv, dq_kv_arrays *arrays, int group, int side, int n)
 {
-    const int64_t now = part_scale_bytes(kv, group, side, part);
-    void *more = part_new(kv, &kv->bytes.scales, scale_bytes(kv, group, side, n, part->wide));
+    const int64_t now = side_scale_bytes(kv, group, side, arrays);
+    void *more = array_new(kv, &kv->bytes.scales, scale_bytes(kv, group, side, n, arrays->wide));
     if (!more) return false;
-    if (part->scale) kv->device->block_copy(kv->b, more, part->scale, now);
-    part_free(kv, part->scale, &kv->bytes.scales, part->scale ? now : 0);
-    part->scale = more;
-    part->n_sets = (uint8_t)n;
+    if (arrays->scale) kv->device->block_copy(kv->b, more, arrays->scale, now);
+    array_free(kv, arrays->scale, &kv->bytes.scales, arrays->scale ? now : 0);
+    arrays->scale = more;
+    arrays->n_sets = (uint8_t)n;
     return true;
 }
 
@@ -273,22 +273,23 @@ static bool add_sets(dq_kv *kv, dq_kv_page *p, int group)
     }
     const int n = dq_kv_sets(p, DQ_PAGE_TOKENS);
     for (int side = DQ_K; side <= DQ_V; side++) {
-        dq_kv_part *part = &p->part[side];
-        if (part->codes && part->n_sets < n && !grow_sets(kv, part, group, side, n)) return false;
+        dq_kv_arrays *arrays = &p->arrays[side];
+        if (arrays->codes && arrays->n_sets < n && !grow_sets(kv, arrays, group, side, n))
+            return false;
     }
     return true;
 }
 
 static bool widen_page(dq_kv *kv, dq_kv_page *p, int group, int side)
 {
-    dq_kv_part *part = &p->part[side];
-    const int64_t n = part_scale_bytes(kv, group, side, part) / 2;
-    float *wide = part_new(kv, &kv->bytes.scales, 4 * n);
+    dq_kv_arrays *arrays = &p->arrays[side];
+    const int64_t n = side_scale_bytes(kv, group, side, arrays) / 2;
+    float *wide = array_new(kv, &kv->bytes.scales, 4 * n);
     if (!wide) return false;
-    kv->device->widen(kv->b, wide, part->scale, n);
-    part_free(kv, part->scale, &kv->bytes.scales, 2 * n);
-    part->scale = wide;
-    part->wide = true;
+    kv->device->widen(kv->b, wide, arrays->scale, n);
+    array_free(kv, arrays->scale, &kv->bytes.scales, 2 * n);
+    arrays->scale = wide;
+    arrays->wide = true;
     return true;
 }
 
@@ -297,7 +298,7 @@ static bool copy_block(const dq_kv *kv, int64_t *account, void **to, const void 
                        int64_t bytes)
 {
     if (!from) return true;
-    *to = part_new(kv, account, bytes);
+    *to = array_new(kv, account, bytes);
     if (*to) kv->device->block_copy(kv->b, *to, from, bytes);
     return *to != NULL;
 }
@@ -312,8 +313,8 @@ static dq_kv_page *copy_page(dq_kv *kv, const dq_kv_page *p, int group)
     own->begins = p->begins;
     bool ok = true;
     for (int side = DQ_K; ok && side <= DQ_V; side++) {
-        const dq_kv_part *from = &p->part[side];
-        dq_kv_part *to = &own->part[side];
+        const dq_kv_arrays *from = &p->arrays[side];
+        dq_kv_arrays *to = &own->arrays[side];
         void *block[4] = {NULL, NULL, NULL, NULL};
         to->wide = from->wide;
         to->n_sets = from->n_sets;
@@ -322,7 +323,7 @@ static dq_kv_page *copy_page(dq_kv *kv, const dq_kv_page *p, int group)
              copy_block(kv, &kv->bytes.codes, &block[1], from->codes,
                         dq_kv_code_bytes(kv, p, group, side)) &&
              copy_block(kv, &kv->bytes.scales, &block[2], from->scale,
-                        part_scale_bytes(kv, group, side, from)) &&
+                        side_scale_bytes(kv, group, side, from)) &&
              copy_block(kv, &kv->bytes.unquantized, &block[3], from->sinks,
                         sink_bytes(kv, group, p->n_sinks));
         to->plain = block[0];
@@ -337,15 +338,15 @@ static dq_kv_page *copy_page(dq_kv *kv, const dq_kv_page *p, int group)
 
 static void free_plain(dq_kv *kv, dq_kv_page *p, int group, int side)
 {
-    part_free(kv, p->part[side].plain, &kv->bytes.unquantized, plain_bytes(kv, group, side));
-    p->part[side].plain = NULL;
+    array_free(kv, p->arrays[side].plain, &kv->bytes.unquantized, plain_bytes(kv, group, side));
+    p->arrays[side].plain = NULL;
 }
 
 static void release_page(dq_kv *kv, dq_kv_page *p, int group)
 {
     if (p->agreed < p->holders) return;
     for (int side = DQ_K; side <= DQ_V; side++) {
-        if (p->part[side].codes) free_plain(kv, p, group, side);
+        if (p->arrays[side].codes) free_plain(kv, p, group, side);
     }
 }
 
@@ -385,7 +386,7 @@ static bool list_codes(dq_kv *kv, const dq_kv_list *list, int group, int32_t t, 
         if (to <= from || page->due >= to) break;
         if (!jobs || page->due == page->coded) ++*n;
         if (!jobs) continue;
-        const bool coded = page->part[DQ_K].codes || page->part[DQ_V].codes;
+        const bool coded = page->arrays[DQ_K].codes || page->arrays[DQ_V].codes;
         if (!coded && !add_codes(kv, page, group, from)) {
             --*n;
             return false;
@@ -423,7 +424,7 @@ static bool list_due(dq_kv *kv, const coding *d, dq_kv_job *jobs, int64_t *n)
 static bool encode_wide(dq_backend *b, dq_kv *kv, const dq_kv_job *job)
 {
     for (int side = DQ_K; side <= DQ_V; side++) {
-        if (!job->page->part[side].overflow) continue;
+        if (!job->page->arrays[side].overflow) continue;
         const dq_kv_job again = {job->page, job->group, side};
         if (!widen_page(kv, job->page, job->group, side)) return false;
         if (!kv->device->encode(b, kv, &again, 1)) return false;
@@ -476,7 +477,7 @@ static bool code_due(dq_backend *b, dq_kv *kv, const dq_kv_list *list, int group
  * "Page codes". Unquantized parts. Below `compacted` a list never reads a token unquantized again.
  * A list whose part of a page lies below counts itself in the page's `agreed`, once: list->agreed
  * is how many leading pages it has counted itself in. When all holders have agreed, the
- * unquantized part is freed. A rewind after which such a token would be read unquantized is
+ * unquantized array is freed. A rewind after which such a token would be read unquantized is
  * refused. */
 
 static bool list_reserve(dq_backend *b, dq_kv *kv, dq_kv_list *list, int64_t n)
@@ -955,7 +956,7 @@ static dq_kv_page *dense_page(dq_kv *kv, const dq_kv_list *list, int group, cons
         }
         plain = plain || pos >= list->compacted;
         for (int side = DQ_K; side <= DQ_V; side++)
-            wide[side] = wide[side] || from->part[side].wide;
+            wide[side] = wide[side] || from->arrays[side].wide;
     }
     dq_kv_page *p = new_page(kv, list->page[0]->place);
     if (!p) return NULL;

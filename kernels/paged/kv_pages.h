@@ -32,7 +32,7 @@ typedef struct dq_kv_head_codes {
 
 /* Keys or values of a page: arrays hold its group's KV heads in turn; NULL: none. The backend owns
  * the memory and alone knows how tokens lie in `plain` and `codes`. */
-typedef struct dq_kv_part {
+typedef struct dq_kv_arrays {
     void *plain;    /* unquantized, in dq_kv.dense; form.plain_floats a head */
     uint8_t *codes; /* dq_kv_code_bytes together */
     /* [heads][form.n_scales * DQ_PAGE_TOKENS] or [n_sets][heads][form.set_scales]; wide: f32 */
@@ -41,7 +41,7 @@ typedef struct dq_kv_part {
     bool wide;
     bool overflow;  /* while codes are made: a scale or low stays f32 (kv.h) */
     uint8_t n_sets; /* that there is room for, DQ_PAGE_TOKENS at most */
-} dq_kv_part;
+} dq_kv_arrays;
 
 /* DQ_PAGE_TOKENS tokens of one (sequence, layer, KV head group). Forks share pages; a shared page
  * is copied before tokens are written to it. Slots from a list's count on may hold what another
@@ -56,7 +56,7 @@ typedef struct dq_kv_page {
     int16_t coded;   /* slots n_sinks .. coded-1 have codes */
     int16_t due;     /* while codes are made: what `coded` becomes */
     uint16_t place;  /* whose widths its codes have: dq_kv_place */
-    dq_kv_part part[2];
+    dq_kv_arrays arrays[2];
     int32_t pos[DQ_PAGE_TOKENS];
 } dq_kv_page;
 
@@ -144,7 +144,7 @@ static inline int32_t dq_kv_pos(const dq_kv_list *list, int64_t i)
 /* What a page keeps for the slot-th head of its group. */
 static inline void *dq_kv_plain_of(const dq_kv *kv, const dq_kv_page *p, int side, int slot)
 {
-    return (uint8_t *)p->part[side].plain + slot * kv->form[side].plain_floats * kv->dense_bytes;
+    return (uint8_t *)p->arrays[side].plain + slot * kv->form[side].plain_floats * kv->dense_bytes;
 }
 
 /* Of a page's slot-th head; of the end of its heads, too. */
@@ -156,7 +156,7 @@ static inline const dq_kv_head_codes *dq_kv_head_codes_of(const dq_kv *kv, const
 
 static inline uint8_t *dq_kv_codes_of(const dq_kv *kv, const dq_kv_page *p, int side, int slot)
 {
-    return p->part[side].codes + dq_kv_head_codes_of(kv, p, side, slot)->at;
+    return p->arrays[side].codes + dq_kv_head_codes_of(kv, p, side, slot)->at;
 }
 
 static inline int dq_kv_bits_of(const dq_kv *kv, const dq_kv_page *p, int side, int slot)
@@ -166,7 +166,7 @@ static inline int dq_kv_bits_of(const dq_kv *kv, const dq_kv_page *p, int side, 
 
 static inline void *dq_kv_sinks_of(const dq_kv *kv, const dq_kv_page *p, int side, int slot)
 {
-    return (uint8_t *)p->part[side].sinks +
+    return (uint8_t *)p->arrays[side].sinks +
            (int64_t)slot * p->n_sinks * kv->map->head_dim * kv->dense_bytes;
 }
 

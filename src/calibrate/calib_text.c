@@ -9,10 +9,10 @@
 
 enum { QUARTERS = DQ_CALIB_TEXT_QUARTERS, NEAR = 4096 }; /* bytes within which a line may begin */
 
-static int64_t quarters_in(unsigned part)
+static int64_t quarters_in(unsigned quarters)
 {
     int64_t n = 0;
-    for (int i = 0; i < QUARTERS; i++) n += part >> i & 1;
+    for (int i = 0; i < QUARTERS; i++) n += quarters >> i & 1;
     return n;
 }
 
@@ -40,17 +40,17 @@ static size_t quarter_begin(const char *text, size_t len, int64_t quarter)
 }
 
 static dq_status add_regions(dq_calib_excerpt *x, const char *path, const char *text, size_t len,
-                             int64_t tokens, int64_t ctx, unsigned part, int64_t per_token,
+                             int64_t tokens, int64_t ctx, unsigned quarters, int64_t per_token,
                              dq_arena *a, dq_err *err)
 {
-    const int64_t sequences = (tokens + ctx - 1) / ctx, of = quarters_in(part);
+    const int64_t sequences = (tokens + ctx - 1) / ctx, of = quarters_in(quarters);
     const int64_t n = QUARTERS * ((sequences + of - 1) / of);
     const size_t most = (size_t)(ctx * per_token);
     int32_t *unit = dq_alloc(a, (size_t)n, sizeof *unit, err);
     if (!unit) return err->code;
     x->cut = true;
     for (int64_t k = 0; k < n; k++) {
-        if (!(part >> k * QUARTERS / n & 1)) continue;
+        if (!(quarters >> k * QUARTERS / n & 1)) continue;
         unit[x->docs.n] = (int32_t)k;
         /* Region k of n lies within its quarter. */
         const double each = (double)len / (double)n;
@@ -74,14 +74,14 @@ static dq_status add_regions(dq_calib_excerpt *x, const char *path, const char *
 }
 
 dq_status dq_calib_excerpt_make(dq_calib_excerpt *out, const char *path, const char *text,
-                                size_t len, int64_t tokens, int64_t ctx, unsigned part,
+                                size_t len, int64_t tokens, int64_t ctx, unsigned quarters,
                                 int64_t per_token, dq_arena *a, dq_err *err)
 {
     const bool has_lines = dq_documents_has_lines(path), large = len > DQ_CALIB_EXCERPT_FROM;
     bool whole = !large || (int64_t)len / DQ_CALIB_EXCERPT_BYTES <= tokens;
     const int64_t lines = has_lines && !whole ? dq_task_file_count(text, len) : 0;
     *out = (dq_calib_excerpt){.all = true, .bytes = (int64_t)len};
-    if (large && whole && !has_lines && part != DQ_CALIB_TEXT_ALL) {
+    if (large && whole && !has_lines && quarters != DQ_CALIB_TEXT_ALL) {
         out->quarters = true;
         for (int64_t q = 0; q < QUARTERS; q++) {
             const size_t begin = quarter_begin(text, len, q), end = quarter_begin(text, len, q + 1);
@@ -105,7 +105,7 @@ dq_status dq_calib_excerpt_make(dq_calib_excerpt *out, const char *path, const c
         const double each = (double)len / (double)lines;
         int64_t all = 0;
         out->n_units = lines;
-        for (int64_t k = 0; k < lines; k++) all += part >> k % QUARTERS & 1;
+        for (int64_t k = 0; k < lines; k++) all += quarters >> k % QUARTERS & 1;
         int64_t wanted = (int64_t)((double)(tokens * per_token) / each) + QUARTERS;
         if (wanted > all) wanted = all;
         out->all = wanted == all;
@@ -115,7 +115,7 @@ dq_status dq_calib_excerpt_make(dq_calib_excerpt *out, const char *path, const c
             number++;
             if (dq_task_file_is_blank(line, n)) continue;
             const int64_t this = i++;
-            if (!(part >> this % QUARTERS & 1)) continue;
+            if (!(quarters >> this % QUARTERS & 1)) continue;
             if (mine++ != (int64_t)((double)next * (double)all / (double)wanted)) continue;
             unit[out->docs.n] = (int32_t)this;
             next++;
@@ -126,7 +126,7 @@ dq_status dq_calib_excerpt_make(dq_calib_excerpt *out, const char *path, const c
         out->unit = unit;
         return DQ_OK;
     }
-    return add_regions(out, path, text, len, tokens, ctx, part, per_token, a, err);
+    return add_regions(out, path, text, len, tokens, ctx, quarters, per_token, a, err);
 }
 
 enum { LEAST = 2 }; /* ids of a piece: one alone has no context */
@@ -218,7 +218,8 @@ dq_status dq_calib_text_shared(int64_t *n, const dq_calib_text *t, const dq_cali
 }
 
 static dq_status encode(dq_calib_text *out, const dq_calib_excerpt *x, const dq_tokenizer *t,
-                        const dq_model *m, int64_t tokens, unsigned part, dq_arena *a, dq_err *err)
+                        const dq_model *m, int64_t tokens, unsigned quarters, dq_arena *a,
+                        dq_err *err)
 {
     const bool several = !x->cut && !x->quarters && x->n_units > 1;
     pieces p = {0};
@@ -237,14 +238,14 @@ static dq_status encode(dq_calib_text *out, const dq_calib_excerpt *x, const dq_
     }
     out->cut = x->cut;
     out->n_units = several || x->cut ? x->n_units : p.n;
-    if (part != DQ_CALIB_TEXT_ALL) {
-        /* Keeps the pieces of a part. */
+    if (quarters != DQ_CALIB_TEXT_ALL) {
+        /* Keeps the pieces of a quarters. */
         int64_t n = 0;
         for (int64_t i = 0; i < p.n; i++) {
             int64_t quarter = p.list[i].quarter;
             if (quarter < 0)
                 quarter = (int64_t)p.list[i].unit * DQ_CALIB_TEXT_QUARTERS / out->n_units;
-            if (part >> quarter & 1) p.list[n++] = p.list[i];
+            if (quarters >> quarter & 1) p.list[n++] = p.list[i];
         }
         p.n = n;
         out->found = 0;
@@ -258,7 +259,7 @@ static dq_status encode(dq_calib_text *out, const dq_calib_excerpt *x, const dq_
 
 /* Reads more of the file where the excerpt has too few tokens. */
 static dq_status read_pieces(dq_calib_text *out, const char *path, const char *text, size_t len,
-                             const dq_model *m, unsigned part, dq_arena *a, dq_err *err)
+                             const dq_model *m, unsigned quarters, dq_arena *a, dq_err *err)
 {
     enum { PER_TOKEN = 16, MORE = 4 };
     dq_calib_excerpt x;
@@ -271,10 +272,11 @@ static dq_status read_pieces(dq_calib_text *out, const char *path, const char *t
                        m->path);
     DQ_TRY(dq_tokenizer_load_files(&t, files, err));
     for (int64_t per = PER_TOKEN;; per *= MORE) {
-        if (dq_calib_excerpt_make(&x, path, text, len, out->requested, out->ctx, part, per, a,
+        if (dq_calib_excerpt_make(&x, path, text, len, out->requested, out->ctx, quarters, per, a,
                                   err) != DQ_OK)
             break;
-        if (encode(out, &x, t, m, out->requested, part, a, err) != DQ_OK) dq_in(err, "%s: ", path);
+        if (encode(out, &x, t, m, out->requested, quarters, a, err) != DQ_OK)
+            dq_in(err, "%s: ", path);
         if (err->code != DQ_OK || x.all || out->n_ids >= out->requested) break;
     }
     dq_tokenizer_free(t);
@@ -297,7 +299,8 @@ static dq_status read_pieces(dq_calib_text *out, const char *path, const char *t
 }
 
 dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_model *m,
-                             int64_t tokens, int64_t ctx, unsigned part, dq_arena *a, dq_err *err)
+                             int64_t tokens, int64_t ctx, unsigned quarters, dq_arena *a,
+                             dq_err *err)
 {
     enum {
         CHECKED = 1 << 20
@@ -324,7 +327,7 @@ dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_mode
     if (dq_utf8_check_text(all, len < CHECKED ? len : CHECKED, err) != DQ_OK)
         dq_in(err, "%s: ", path);
     else if (dq_sha256_of(out->sha256, all, len, err) == DQ_OK)
-        read_pieces(out, path, all, len, m, part, a, err);
+        read_pieces(out, path, all, len, m, quarters, a, err);
     dq_os_map_close(&file);
     return err->code;
 }
@@ -345,23 +348,23 @@ int64_t dq_calib_text_longest(const dq_calib_text *t)
     return n;
 }
 
-json_t *dq_calib_text_quarters(unsigned part)
+json_t *dq_calib_text_quarters_json(unsigned quarters)
 {
     json_t *list = json_array();
     for (int i = 0; i < DQ_CALIB_TEXT_QUARTERS; i++) {
-        if (part >> i & 1) json_array_append_new(list, json_integer(i));
+        if (quarters >> i & 1) json_array_append_new(list, json_integer(i));
     }
     return list;
 }
 
-unsigned dq_calib_text_part(const json_t *quarters)
+unsigned dq_calib_text_quarters(const json_t *list)
 {
-    unsigned part = 0;
-    for (size_t i = 0; i < json_array_size(quarters); i++) {
+    unsigned quarters = 0;
+    for (size_t i = 0; i < json_array_size(list); i++) {
         int64_t q = -1;
-        if (!dq_json_whole(&q, json_array_get(quarters, i)) || q < 0 || q >= DQ_CALIB_TEXT_QUARTERS)
+        if (!dq_json_whole(&q, json_array_get(list, i)) || q < 0 || q >= DQ_CALIB_TEXT_QUARTERS)
             return 0;
-        part |= 1u << q;
+        quarters |= 1u << q;
     }
-    return part;
+    return quarters;
 }

@@ -163,21 +163,21 @@ static const dq_calib_chunk *chunk_at(dq_calibrate_job *j, int64_t round)
     return dq_calib_pass_chunk(&j->pass, round);
 }
 
-static void end_part(dq_calibrate *c, dq_calibrate_part part, double flop)
+static void end_phase(dq_calibrate *c, dq_calibrate_phase phase, double flop)
 {
     const double now = dq_os_seconds();
-    c->info.seconds[part] += now - c->lap;
-    c->info.flop[part] += flop;
+    c->info.seconds[phase] += now - c->lap;
+    c->info.flop[phase] += flop;
     c->lap = now;
 }
 
 /* Reports the progress of all ranks, which do as much at the same time. */
-static void advance(dq_calibrate_job *j, dq_calibrate_part part, double flop, const char *what)
+static void advance(dq_calibrate_job *j, dq_calibrate_phase phase, double flop, const char *what)
 {
-    const double seconds = flop * j->c->rates.flop[part];
-    end_part(j->c, part, flop);
-    dq_quantize_feed_advance(j->feed, (int)part,
-                             part == DQ_CALIBRATE_FACTORS ? seconds : seconds * j->at_once, what);
+    const double seconds = flop * j->c->rates.flop[phase];
+    end_phase(j->c, phase, flop);
+    dq_quantize_feed_advance(j->feed, (int)phase,
+                             phase == DQ_CALIBRATE_FACTORS ? seconds : seconds * j->at_once, what);
 }
 
 static bool is_coded(const dq_calibrate_job *j, const dq_weight *w)
@@ -220,7 +220,7 @@ static void note_factor(dq_calibrate_job *j, double damping, const char *name)
     if (j->h->damping_share > info->damped_share) info->damped_share = j->h->damping_share;
 }
 
-static void begin_part(dq_calibrate *c)
+static void begin_phase(dq_calibrate *c)
 {
     c->lap = dq_os_seconds();
 }
@@ -228,7 +228,7 @@ static void begin_part(dq_calibrate *c)
 static dq_status job_factor(dq_calibrate_job *j, double damping, const char *name, dq_err *err)
 {
     DQ_TRY(dq_backend_sync(j->b, err));
-    begin_part(j->c);
+    begin_phase(j->c);
     DQ_TRY(dq_hessian_share(j->h, err));
     DQ_TRY(dq_hessian_factor(j->h, damping, name, err));
     note_factor(j, damping, name);
@@ -243,7 +243,7 @@ static dq_status factor(dq_calibrate_job *j, const char *name, dq_err *err)
     /* With a reference, its sums become a correction of the weights. */
     double share;
     DQ_TRY(dq_backend_sync(j->b, err));
-    begin_part(j->c);
+    begin_phase(j->c);
     DQ_TRY(reference_solve(&j->ref, j->h, damping, name, &share, err));
     j->c->info.n_corrected++;
     j->c->info.trust += share;
@@ -301,9 +301,9 @@ static dq_status round_bands(dq_calibrate_job *j, dq_coded *out, dq_gptq_loss *l
         const int64_t left = w->rows - first, rows = left < band ? left : band;
         DQ_TRY(dq_gptq_stripes_round(&stripes, out, r->loss, first, rows, err));
         dq_gptq_loss_add(loss, r->loss, rows);
-        end_part(j->c, DQ_CALIBRATE_ROUNDING,
-                 dq_calibrate_work_rounding((double)rows, (double)w->cols, r->t->spec.mode,
-                                            j->c->set.rule));
+        end_phase(j->c, DQ_CALIBRATE_ROUNDING,
+                  dq_calibrate_work_rounding((double)rows, (double)w->cols, r->t->spec.mode,
+                                             j->c->set.rule));
         dq_quantize_feed_advance(
             j->feed, DQ_CALIBRATE_ROUNDING,
             dq_calibrate_pace_rounding(j->c, (double)rows, (double)w->cols, &r->t->spec), w->name);
@@ -328,7 +328,7 @@ static dq_status round_tensor(dq_calibrate_job *j, const dq_quantize_tensor *t, 
                               bool aligns, dq_coded *out, dq_err *err)
 {
     dq_gptq_loss loss;
-    begin_part(j->c);
+    begin_phase(j->c);
     const bool whole = t->one_scale || w->rows < DQ_CALIBRATE_BAND_ROWS;
     const int64_t band = whole ? w->rows : DQ_CALIBRATE_BAND_ROWS;
     rounding r = {.j = j, .t = t, .w = w, .aligns = aligns};
@@ -345,7 +345,7 @@ static dq_status round_tensor(dq_calibrate_job *j, const dq_quantize_tensor *t, 
     if (err->code != DQ_OK) return err->code;
     DQ_TRY(dq_quantize_feed_put(j->feed, t, &out->weight,
                                 loss.signal > 0 ? loss.error / loss.signal : 0, err));
-    end_part(j->c, DQ_CALIBRATE_FILES, 0);
+    end_phase(j->c, DQ_CALIBRATE_FILES, 0);
     return DQ_OK;
 }
 
@@ -453,7 +453,7 @@ static dq_status run_source(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err
         const dq_layer *l = &j->m->layer[i];
         const dq_layer_steps s = dq_calib_pass_steps(&j->pass, j->m, l, k);
         DQ_TRY(dq_os_check_stop(err));
-        begin_part(j->c);
+        begin_phase(j->c);
         DQ_TRY(attend(j, k, s, err));
         dq_layer_steps_out(&s);
         dq_reference_feed_forward(&s, j->pass.gate, j->pass.up);
@@ -480,7 +480,7 @@ static dq_status add_chunk(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err 
     DQ_TRY(dq_backend_sync(j->b, err));
     if (bad >= 0)
         return refuse_row(j, k, bad, &j->m->embed, "what the head reads", ", before rounding", err);
-    begin_part(j->c);
+    begin_phase(j->c);
     DQ_TRY(add_rows(j, s.h, err));
     const double n = (double)s.h.rows;
     advance(j, DQ_CALIBRATE_HESSIANS, dq_calibrate_work_hessian(n, (double)s.h.cols), "hessians");
@@ -491,14 +491,14 @@ static dq_status put_stream(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err
 {
     DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_STREAM, k->first,
                               dq_calib_pass_first(j->pass.x, k->batch.n_rows), err));
-    end_part(j->c, DQ_CALIBRATE_FILES, 0);
+    end_phase(j->c, DQ_CALIBRATE_FILES, 0);
     return DQ_OK;
 }
 
 static dq_status begin_streams(dq_calibrate_job *j, const dq_quantize_tensor *t,
                                const dq_weight *rounded, dq_err *err)
 {
-    begin_part(j->c);
+    begin_phase(j->c);
     for (int64_t i = 0; i < j->pass.n_chunks; i++) {
         const dq_calib_chunk *k = chunk_at(j, i);
         const dq_mat x = dq_calib_pass_first(j->pass.x, k->batch.n_rows);
@@ -539,10 +539,10 @@ static dq_layer_steps steps_of(const dq_calibrate_job *j, const dq_calib_chunk *
 static dq_status get_stream(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
 {
     DQ_TRY(dq_os_check_stop(err));
-    begin_part(j->c);
+    begin_phase(j->c);
     DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_STREAM, k->first,
                               dq_calib_pass_first(j->pass.x, k->batch.n_rows), err));
-    end_part(j->c, DQ_CALIBRATE_FILES, 0);
+    end_phase(j->c, DQ_CALIBRATE_FILES, 0);
     return DQ_OK;
 }
 
@@ -628,7 +628,7 @@ static dq_status add_lacking_inputs(dq_calibrate_job *j, const dq_calib_chunk *k
 {
     if (!j->ref.act) return DQ_OK;
     DQ_TRY(reference_get(&j->ref, k->first, k->batch.n_rows, err));
-    end_part(j->c, DQ_CALIBRATE_FILES, 0);
+    end_phase(j->c, DQ_CALIBRATE_FILES, 0);
     DQ_TRY(reference_add_inputs(&j->ref, s, norm, err));
     end_lacks(j, s->h.rows, s->h.cols, NULL);
     return DQ_OK;
@@ -731,9 +731,9 @@ static dq_status pass_values(dq_calibrate_job *j, dq_err *err)
              * ref.lacks becomes its mapped inputs. */
             const dq_layer_steps rounded = steps_of(j, k);
             const dq_layer_steps s = reference_steps(&j->ref, &rounded, j->number);
-            begin_part(j->c);
+            begin_phase(j->c);
             DQ_TRY(reference_get(&j->ref, k->first, k->batch.n_rows, err));
-            end_part(j->c, DQ_CALIBRATE_FILES, 0);
+            end_phase(j->c, DQ_CALIBRATE_FILES, 0);
             DQ_TRY(attend(j, k, s, err));
             if (sums) read_maps(j, k, &s, dq_calib_pass_first(j->ref.lacks, k->batch.n_rows));
             dq_layer_steps_out(&s);
@@ -759,12 +759,12 @@ static dq_status pass_attend(dq_calibrate_job *j, dq_err *err)
         DQ_TRY(get_stream(j, k, err));
         DQ_TRY(attend(j, k, s, err));
         DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_OTHER, k->first, s.y, err));
-        end_part(j->c, DQ_CALIBRATE_FILES, 0);
+        end_phase(j->c, DQ_CALIBRATE_FILES, 0);
         if (!sums) continue;
         DQ_TRY(add_inputs(j, k, 0, s.y, in[0], NULL, DQ_TILE_SUMS_NO_PIECES, err));
         if (!j->ref.act) continue;
         DQ_TRY(reference_get(&j->ref, k->first, s.x.rows, err));
-        end_part(j->c, DQ_CALIBRATE_FILES, 0);
+        end_phase(j->c, DQ_CALIBRATE_FILES, 0);
         DQ_TRY(reference_add_attention(&j->ref, &s, j->number, err));
         end_lacks(j, s.y.rows, s.y.cols, &j->layer.o);
     }
@@ -784,7 +784,7 @@ static dq_status pass_out(dq_calibrate_job *j, dq_err *err)
         const dq_layer_steps s = steps_of(j, k);
         DQ_TRY(get_stream(j, k, err));
         DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_OTHER, k->first, s.y, err));
-        end_part(j->c, DQ_CALIBRATE_FILES, 0);
+        end_phase(j->c, DQ_CALIBRATE_FILES, 0);
         dq_layer_steps_out(&s);
         advance(j, DQ_CALIBRATE_FORWARD, dq_calibrate_work_rows(&l->o, k->batch.n_rows),
                 "attention");
@@ -826,7 +826,7 @@ static dq_status gate_up(dq_calibrate_job *j, const dq_calib_chunk *k, bool sums
         advance(j, DQ_CALIBRATE_FORWARD, 2 * dq_calibrate_work_rows(&j->layer.gate, n),
                 "feed-forward");
         DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_OTHER, k->first + at, gate, err));
-        end_part(j->c, DQ_CALIBRATE_FILES, 0);
+        end_phase(j->c, DQ_CALIBRATE_FILES, 0);
         if (sums && !whole) DQ_TRY(add_gate(j, k, at, gate, err));
     }
     if (!sums || !whole) return DQ_OK;
@@ -850,7 +850,7 @@ static dq_status pass_gate_up(dq_calibrate_job *j, dq_err *err)
         if (j->ref.act) {
             const dq_layer_steps rounded = steps_of(j, k);
             const dq_layer_steps s = reference_steps(&j->ref, &rounded, j->number);
-            begin_part(j->c);
+            begin_phase(j->c);
             DQ_TRY(reference_get(&j->ref, k->first, k->batch.n_rows, err));
             dq_reference_feed_forward(&s, j->pass.gate, j->pass.up);
             DQ_TRY(reference_put(&j->ref, k->first, s.x, err));
@@ -874,7 +874,7 @@ static dq_status pass_down(dq_calibrate_job *j, dq_err *err)
             const int64_t left = k->batch.n_rows - at, n = left < DQ_FFN_ROWS ? left : DQ_FFN_ROWS;
             const dq_mat gate = dq_calib_pass_first(j->pass.gate, n);
             DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_OTHER, k->first + at, gate, err));
-            end_part(j->c, DQ_CALIBRATE_FILES, 0);
+            end_phase(j->c, DQ_CALIBRATE_FILES, 0);
             dq_layer_steps_down(&s, dq_layer_steps_rows(s.h, at, at + n), gate);
             DQ_TRY(dq_backend_sync(j->b, err));
             advance(j, DQ_CALIBRATE_FORWARD, dq_calibrate_work_rows(&j->layer.down, n),
@@ -892,8 +892,8 @@ static void free_rounded(dq_calibrate_job *j)
     while (j->n_dense > 0) dq_block_free(j->dense[--j->n_dense]);
 }
 
-const char *const dq_calibrate_part_name[DQ_CALIBRATE_PARTS] = {"forward", "maps",     "hessians",
-                                                                "factors", "rounding", "files"};
+const char *const dq_calibrate_phase_name[DQ_CALIBRATE_PHASES] = {"forward", "maps",     "hessians",
+                                                                  "factors", "rounding", "files"};
 
 const dq_calibrate_rule dq_calibrate_rules[DQ_CALIBRATE_RULES] = {
     {.name = "gptq",
@@ -968,12 +968,12 @@ static dq_status run_job(dq_calibrate_job *j, dq_err *err)
 /* Chunks differ by rank, so their arithmetic is summed. */
 static dq_status sum_flop(dq_calibrate_info *info, dq_err *err)
 {
-    static const dq_calibrate_part parts[] = {DQ_CALIBRATE_FORWARD, DQ_CALIBRATE_MAPS,
-                                              DQ_CALIBRATE_HESSIANS};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        int64_t flop = (int64_t)info->flop[parts[i]];
+    static const dq_calibrate_phase phases[] = {DQ_CALIBRATE_FORWARD, DQ_CALIBRATE_MAPS,
+                                                DQ_CALIBRATE_HESSIANS};
+    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++) {
+        int64_t flop = (int64_t)info->flop[phases[i]];
         DQ_TRY(dq_ranks_sum(&flop, err));
-        info->flop[parts[i]] = (double)flop;
+        info->flop[phases[i]] = (double)flop;
     }
     return DQ_OK;
 }
@@ -1011,7 +1011,7 @@ static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_
 {
     dq_calibrate *c = arg;
     const dq_calib_text *t = &c->text;
-    DQ_TRY(dq_calib_text_read(&c->text, c->set.path, m, c->set.tokens, c->set.ctx, c->set.part,
+    DQ_TRY(dq_calib_text_read(&c->text, c->set.path, m, c->set.tokens, c->set.ctx, c->set.quarters,
                               c->arena, err));
     if (c->set.sha256 && strcmp(t->sha256, c->set.sha256) != 0)
         return dq_fail(
@@ -1036,8 +1036,8 @@ static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_
                   "sketch", dq_calib_text_sketch(t), "tokens", (json_int_t)t->n_ids, "sequences",
                   (json_int_t)t->n_seq, "ctx", (json_int_t)t->ctx, "damping", DQ_CALIBRATE_DAMPING);
     if (c->set.rule->aligns) json_object_set_new(o, "values", json_string("maps"));
-    if (c->set.part != DQ_CALIB_TEXT_ALL)
-        json_object_set_new(o, "quarters", dq_calib_text_quarters(c->set.part));
+    if (c->set.quarters != DQ_CALIB_TEXT_ALL)
+        json_object_set_new(o, "quarters", dq_calib_text_quarters_json(c->set.quarters));
     return o ? dq_json_complete(err) : dq_fail(err, DQ_RESOURCE, "out of memory");
 }
 
@@ -1047,7 +1047,7 @@ dq_status dq_calibrate_new(dq_calibrate **out, const dq_calibrate_settings *s, d
     if (!c) return err->code;
     c->set = *s;
     c->rates = dq_calibrate_pace_usual;
-    if (c->set.part == 0) c->set.part = DQ_CALIB_TEXT_ALL;
+    if (c->set.quarters == 0) c->set.quarters = DQ_CALIB_TEXT_ALL;
     c->method = (dq_quantize_method){
         .name = s->rule->name, .begin = begin, .run = run, .expect = expect, .arg = c};
     c->arena = dq_arena_new();

@@ -24,7 +24,7 @@ typedef struct dq_calib_excerpt {
     int64_t n_units; /* documents of the file; if cut, regions that all four quarters would have */
     bool quarters;   /* documents are the quarters of a single text, all four */
     bool cut;        /* documents are regions of a single text: only their first `ctx` ids count */
-    bool all;        /* of the part nothing is left out, or more of it is not to be had */
+    bool all;        /* of the quarters nothing is left out, or more of it is not to be had */
     int64_t bytes;   /* read */
 } dq_calib_excerpt;
 
@@ -34,7 +34,7 @@ typedef struct dq_calib_excerpt {
  * intervals, where there are two; of a single text regions at even intervals, as many as sequences
  * of `ctx` ids are needed, each from after a line's end on. Memory in the arena. DQ_DAMAGED. */
 dq_status dq_calib_excerpt_make(dq_calib_excerpt *out, const char *path, const char *text,
-                                size_t len, int64_t tokens, int64_t ctx, unsigned part,
+                                size_t len, int64_t tokens, int64_t ctx, unsigned quarters,
                                 int64_t per_token, dq_arena *a, dq_err *err);
 
 enum { DQ_CALIB_TEXT_TOKENS = 16384, DQ_CALIB_TEXT_CTX = 512 }; /* without other words */
@@ -42,8 +42,8 @@ enum { DQ_CALIB_TEXT_TOKENS = 16384, DQ_CALIB_TEXT_CTX = 512 }; /* without other
 /* Parts of a text that share nothing: the documents of a file that has several are dealt in turn to
  * four quarters; the pieces of `ctx` ids of a single text, of which neighbours depend on each
  * other, stay together, a quarter after the other. A quarter is one of the pieces; of plain text
- * above DQ_CALIB_EXCERPT_FROM ("Calib excerpt") one of the bytes, so that parts that ask for
- * different numbers of tokens agree on it. A part is the bits of its quarters. */
+ * above DQ_CALIB_EXCERPT_FROM ("Calib excerpt") one of the bytes, so that those who ask for
+ * different numbers of tokens agree on it. `quarters` is a bit for each. */
 enum { DQ_CALIB_TEXT_QUARTERS = 4, DQ_CALIB_TEXT_ALL = 15 };
 
 typedef struct dq_calib_text {
@@ -58,7 +58,7 @@ typedef struct dq_calib_text {
     int64_t n_places, n_new;      /* dq_repeats_count of the sequences */
     int64_t n_units;              /* as of the excerpt; of a single text otherwise its pieces */
     bool cut;                     /* as of the excerpt ("Calib excerpt") */
-    int64_t found;                /* ids that the part has */
+    int64_t found;                /* ids that the quarters have */
     int64_t requested;            /* ids asked for */
     int64_t n_bad, first_bad;     /* ill-formed UTF-8 of what was read; offset in the file */
     bool json_lines;              /* as documents.h has it */
@@ -73,13 +73,14 @@ json_t *dq_calib_text_sketch(const dq_calib_text *t);
  * and its template encode them, each cut into pieces of `ctx` ids, the last one shorter; where the
  * template begins with an id, so does every piece, in place of its first id. Of more pieces than
  * `tokens` ids ask for, as many are taken as give them (the last one is cut, and left out where one
- * id would be all of it), at even intervals; of the quarters of `part` alone, not 0. A file that is
+ * id would be all of it), at even intervals; of `quarters` alone, not 0. A file that is
  * much larger than what that takes is not read whole: "Calib excerpt". ctx 0:
  * min(DQ_CALIB_TEXT_CTX, the model's positions); tokens 0: DQ_CALIB_TEXT_TOKENS. Memory in the
- * arena. DQ_USAGE for a ctx that the model has no positions for; DQ_DAMAGED for a file, or a part
+ * arena. DQ_USAGE for a ctx that the model has no positions for; DQ_DAMAGED for a file, or quarters
  * of it, without text. */
 dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_model *m,
-                             int64_t tokens, int64_t ctx, unsigned part, dq_arena *a, dq_err *err);
+                             int64_t tokens, int64_t ctx, unsigned quarters, dq_arena *a,
+                             dq_err *err);
 
 /* Counts sequences of `t` whose ids equal one of `before`. DQ_RESOURCE. */
 dq_status dq_calib_text_shared(int64_t *n, const dq_calib_text *t, const dq_calib_text *before,
@@ -87,9 +88,9 @@ dq_status dq_calib_text_shared(int64_t *n, const dq_calib_text *t, const dq_cali
 
 int64_t dq_calib_text_longest(const dq_calib_text *t);
 
-/* A part as JSON, [0, 2]; and back: 0 for an invalid list. */
-json_t *dq_calib_text_quarters(unsigned part);
-unsigned dq_calib_text_part(const json_t *quarters);
+/* Quarters as JSON, [0, 2]; and back: 0 for an invalid list. */
+json_t *dq_calib_text_quarters_json(unsigned quarters);
+unsigned dq_calib_text_quarters(const json_t *list);
 
 /* Runs a text's sequences through a layer, several whole ones at a time. Chunks depend on the text
  * alone, so threads and memory change no byte. */
@@ -210,9 +211,9 @@ enum {
 };
 
 /* Rows that a call adds: of each `piece`, all, the first or the second half. */
-typedef enum dq_tile_sums_part { DQ_ROWS_ALL, DQ_ROWS_FIRST, DQ_ROWS_SECOND } dq_tile_sums_part;
+typedef enum dq_tile_sums_half { DQ_ROWS_ALL, DQ_ROWS_FIRST, DQ_ROWS_SECOND } dq_tile_sums_half;
 typedef struct dq_tile_sums_rows {
-    dq_tile_sums_part part;
+    dq_tile_sums_half half;
     int64_t piece; /* DQ_TILE_SUMS_ROWS, or DQ_TILE_SUMS_NO_PIECES: the whole call is one */
 } dq_tile_sums_rows;
 #define DQ_TILE_SUMS_NO_PIECES INT64_MAX
@@ -507,7 +508,7 @@ typedef struct dq_calibrate_settings {
     const dq_calibrate_rule *rule;
     const char *path;    /* of the calibration text */
     int64_t tokens, ctx; /* 0: the defaults of "Calib text" */
-    unsigned part;       /* of the text, "Calib text"; 0: all */
+    unsigned quarters;   /* of the text, "Calib text"; 0: all */
     const char *sha256;  /* that the text must have; NULL: any */
     dq_backend *backend; /* one that computes in host memory; must outlive the run */
     const char *out;     /* beside which the scratch file is; NULL: nothing is run */
@@ -518,23 +519,23 @@ typedef struct dq_calibrate_settings {
 double dq_calibrate_damping(int64_t inputs, int64_t tokens);
 #define DQ_CALIBRATE_EMBED_DAMPING 0.03 /* at least, of an embedding that is the head */
 
-/* Parts of a run, for its time and arithmetic. */
-typedef enum dq_calibrate_part {
+/* Phases of a run, for its time and arithmetic. */
+typedef enum dq_calibrate_phase {
     DQ_CALIBRATE_FORWARD,  /* f32 */
     DQ_CALIBRATE_MAPS,     /* f32: what values are read by */
     DQ_CALIBRATE_HESSIANS, /* f32 */
     DQ_CALIBRATE_FACTORS,  /* f64 */
     DQ_CALIBRATE_ROUNDING, /* f64, and the search for scales */
     DQ_CALIBRATE_FILES,    /* activations, codes */
-    DQ_CALIBRATE_PARTS
-} dq_calibrate_part;
-extern const char *const dq_calibrate_part_name[DQ_CALIBRATE_PARTS];
+    DQ_CALIBRATE_PHASES
+} dq_calibrate_phase;
+extern const char *const dq_calibrate_phase_name[DQ_CALIBRATE_PHASES];
 
 typedef struct dq_calibrate_info {
     const dq_calib_text *text; /* once a model is open */
     int64_t scratch_bytes;
     int64_t inputs; /* of the widest product */
-    double seconds[DQ_CALIBRATE_PARTS], flop[DQ_CALIBRATE_PARTS];
+    double seconds[DQ_CALIBRATE_PHASES], flop[DQ_CALIBRATE_PHASES];
     int64_t n_damped;    /* Hessians that took more damping than asked for */
     double damped_share; /* the most that any took */
     char damped[200];    /* the first of their tensors */
@@ -545,10 +546,10 @@ typedef struct dq_calibrate_info {
     char kept[200];      /* the first of their tensors */
 } dq_calibrate_info;
 
-/* Seconds on all threads: per multiplication or addition, by part; and per rounded value besides,
+/* Seconds on all threads: per multiplication or addition, by phase; and per rounded value besides,
  * by mode and width. */
 typedef struct dq_calibrate_rates {
-    double flop[DQ_CALIBRATE_PARTS], value[DQ_QUANT_MODES][9];
+    double flop[DQ_CALIBRATE_PHASES], value[DQ_QUANT_MODES][9];
 } dq_calibrate_rates;
 
 typedef struct dq_calibrate dq_calibrate;
@@ -566,7 +567,7 @@ struct dq_calibrate {
     dq_calibrate_info info;
     dq_calibrate_rates rates;
     dq_quantize_method method;
-    double lap; /* time at which the current part began */
+    double lap; /* time at which the current phase began */
 };
 
 /* Bytes that a run of c allocates plus an eighth, without mapped files. q was opened with c's

@@ -368,7 +368,7 @@ dq_status dq_calibrate_memory_check(const dq_calibrate *c, const dq_quantizer *q
         c->m->name, (double)want / mib, (double)have / mib, less);
 }
 
-/* Expected time: the arithmetic of each part at the speed of pieces timed on this machine, with the
+/* Expected time: each phase's arithmetic at the speed of pieces timed on this machine, with the
  * model's layers and shapes. */
 
 #define ALL(x)                                                                                     \
@@ -393,9 +393,9 @@ double dq_calibrate_pace_rounding(const dq_calibrate *c, double rows, double col
            rows * cols * c->rates.value[spec->mode][spec->bits];
 }
 
-static void expect(const dq_calibrate_job *j, dq_pace *p, dq_calibrate_part part, double flop)
+static void expect(const dq_calibrate_job *j, dq_pace *p, dq_calibrate_phase phase, double flop)
 {
-    dq_pace_expect(p, DQ_QUANTIZE_METHOD + (int)part, flop * j->c->rates.flop[part]);
+    dq_pace_expect(p, DQ_QUANTIZE_METHOD + (int)phase, flop * j->c->rates.flop[phase]);
 }
 
 /* Matrices with common inputs: sums, sums for m lacking outputs, the factor, and codes. */
@@ -500,9 +500,9 @@ static void end(timing *t)
     t->least = fmin(t->least, dq_os_seconds() - t->begin);
 }
 
-static void keep(const timing *t, dq_calibrate_part part, double flop)
+static void keep(const timing *t, dq_calibrate_phase phase, double flop)
 {
-    t->c->rates.flop[part] = t->least / flop;
+    t->c->rates.flop[phase] = t->least / flop;
 }
 
 static dq_status time_forward(timing *t, dq_err *err)

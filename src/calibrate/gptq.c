@@ -236,7 +236,7 @@ dq_status dq_scale_refit(dq_codes *c, const float *w, const dq_hessian *h, dq_er
  * go in blocks of 128; the effect of earlier blocks is one f64 product, and likewise within a
  * block. */
 
-enum { BLOCK_ROWS = DQ_F64_TILE, BLOCK = 128, PART = 16, TILES = DQ_STRIP_ROWS / BLOCK_ROWS };
+enum { BLOCK_ROWS = DQ_F64_TILE, BLOCK = 128, COLUMNS = 16, TILES = DQ_STRIP_ROWS / BLOCK_ROWS };
 
 /* 64 rows, transposed: [n, 64] in the order of rounding. */
 typedef struct strip {
@@ -310,13 +310,13 @@ static void pass_on(strip *s, const double missed[BLOCK_ROWS], const rounding *g
 {
     dq_gptq_loss *loss = g->loss + first;
     const double *l = s->corner + (i - begin) * BLOCK, *e = s->error + i * BLOCK_ROWS;
-    const int64_t part = (i - begin) / PART * PART; /* a few columns at once */
-    for (int64_t k = part; k < i - begin; k++) {
+    const int64_t column = (i - begin) / COLUMNS * COLUMNS; /* a few columns at once */
+    for (int64_t k = column; k < i - begin; k++) {
         for (int64_t r = 0; r < BLOCK_ROWS; r++) s->ahead[k * BLOCK_ROWS + r] += l[k] * e[r];
     }
-    if (i == begin + part) {
-        const int64_t last = end - i < PART ? end - i : PART;
-        dq_f64_tile_add(s->ahead, l, BLOCK, e, part, last);
+    if (i == begin + column) {
+        const int64_t last = end - i < COLUMNS ? end - i : COLUMNS;
+        dq_f64_tile_add(s->ahead, l, BLOCK, e, column, last);
     }
     for (int64_t r = 0; r < rows && !g->h->dead[g->h->order[i]]; r++) {
         const double left = missed[r] * l[i - begin];

@@ -30,8 +30,8 @@ static bool next_block(block *out, int64_t *at, int64_t rows, dq_tile_sums_rows 
     while (*at < rows) {
         const int64_t begin = *at - *at % which.piece, left = rows - begin,
                       n = left < which.piece ? left : which.piece, half = n / 2;
-        const int64_t first = which.part == DQ_ROWS_SECOND ? begin + half : begin,
-                      end = which.part == DQ_ROWS_FIRST ? begin + half : begin + n;
+        const int64_t first = which.half == DQ_ROWS_SECOND ? begin + half : begin,
+                      end = which.half == DQ_ROWS_FIRST ? begin + half : begin + n;
         const int64_t from = *at > first ? *at : first;
         if (from >= end) {
             *at = begin + n;

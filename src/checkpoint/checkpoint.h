@@ -20,7 +20,7 @@ typedef struct dq_source {
     bool (*find)(void *arg, const char *name, dq_weight *w);
     int64_t count; /* tensors there are, for the check that all are used */
     const char *(*name_at)(void *arg, int64_t i);
-    /* Bytes of the weight in its file; NULL: those of its parts. */
+    /* Bytes of the weight in its file; NULL: those of its datasets. */
     int64_t (*stored_bytes)(void *arg, const char *name);
     /* Makes the values of packed weights readable, which may take memory and time; NULL: they
      * are. */
@@ -114,7 +114,7 @@ typedef struct dq_prequant_info {
     int64_t n_weights;           /* that are quantized */
     int64_t n_zeros;             /* of them with zero points that are not 2^(bits-1) */
     int64_t n_indexed;           /* of them with groups that are not runs of columns */
-    int64_t own_bytes;           /* of parts that were laid out anew */
+    int64_t own_bytes;           /* of tensors that were laid out anew */
     const char *const *warnings; /* [n_warnings] */
     int n_warnings;
 } dq_prequant_info;
@@ -134,14 +134,14 @@ dq_source dq_prequant_source(dq_prequant *p);
  * and says where codes, scales and zero points of a weight lie; prequant.c repacks them. For
  * prequant.c and tests. */
 
-typedef enum dq_prequant_part {
+typedef enum dq_prequant_tensor {
     DQ_PREQUANT_CODES,
     DQ_PREQUANT_SCALES,
     DQ_PREQUANT_ZEROS,
     DQ_PREQUANT_INDEX, /* the group of each column */
     DQ_PREQUANT_SHAPE, /* rows and columns */
-    DQ_PREQUANT_PARTS
-} dq_prequant_part;
+    DQ_PREQUANT_TENSORS
+} dq_prequant_tensor;
 
 typedef struct dq_prequant_scheme {
     int bits;
@@ -157,7 +157,7 @@ enum { DQ_PREQUANT_SCHEMES = 32, DQ_PREQUANT_WARNINGS = 4 };
 typedef enum dq_prequant_naming {
     DQ_PREQUANT_TARGET,  /* a name, "re:" and a pattern, or a class */
     DQ_PREQUANT_DYNAMIC, /* a pattern after "+:", "-:" or nothing; the first match decides */
-    DQ_PREQUANT_PART_OF  /* parts of a name between dots */
+    DQ_PREQUANT_NAME_HAS /* parts of a name between dots */
 } dq_prequant_naming;
 
 typedef struct dq_prequant_word {
@@ -197,7 +197,7 @@ typedef struct dq_prequant_words {
 
 typedef struct dq_prequant_linear {
     const char *name; /* without its suffix */
-    const dq_tensor *part[DQ_PREQUANT_PARTS];
+    const dq_tensor *tensor[DQ_PREQUANT_TENSORS];
     uint32_t schemes;           /* a bit for each scheme that it may have */
     int named;                  /* how; 0: by no word */
     const dq_prequant_word *by; /* which one decided */
@@ -209,18 +209,18 @@ typedef struct dq_prequant_linear {
         *signed_zeros; /* [scale_rows, groups], relative to 2^(bits-1); NULL: as in zeros */
     int64_t scale_row, scale_group; /* values from one row or group to the next */
     bool any_zero, any_index, needs_index;
-    uint8_t *own[DQ_PREQUANT_PARTS];     /* where it is laid out anew */
-    size_t own_bytes[DQ_PREQUANT_PARTS]; /* 0: stays where it is, or is not there */
+    uint8_t *own[DQ_PREQUANT_TENSORS];     /* where it is laid out anew */
+    size_t own_bytes[DQ_PREQUANT_TENSORS]; /* 0: stays where it is, or is not there */
     int64_t n_wrapped; /* zero points stored as 2^bits - 1 that are to become one more */
     dq_err err;
 } dq_prequant_linear;
 
 typedef struct dq_prequant_format {
-    const char *method;                    /* quant_method */
-    const char *reads;                     /* what of it is read: "awq (version gemm)" */
-    const char *suffix[DQ_PREQUANT_PARTS]; /* NULL: no such part */
-    bool needed[DQ_PREQUANT_PARTS];
-    dq_dtype dtype[DQ_PREQUANT_PARTS]; /* DQ_DTYPE_COUNT: fit knows */
+    const char *method;                      /* quant_method */
+    const char *reads;                       /* what of it is read: "awq (version gemm)" */
+    const char *suffix[DQ_PREQUANT_TENSORS]; /* NULL: no such tensor */
+    bool needed[DQ_PREQUANT_TENSORS];
+    dq_dtype dtype[DQ_PREQUANT_TENSORS]; /* DQ_DTYPE_COUNT: fit knows */
     const char *const *unused; /* suffixes of what belongs to activations, up to NULL; NULL: none */
     dq_status (*read)(dq_prequant_config *c, const json_t *config, dq_arena *a, dq_err *err);
     /* Fills *l where its tensors are of this scheme; else says why they are not. */

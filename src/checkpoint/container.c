@@ -57,7 +57,7 @@ dq_status dq_container_payload_check(const dq_container *c, int64_t i, dq_err *e
                        "%s: %s: damaged (expected SHA-256 %.16s..., found %.16s...). Fetch or "
                        "write the file again.",
                        c->path, p->path, p->sha256, hex);
-    const char *wrong = p->row ? p->row->wrong(&p->part, p->mode) : NULL;
+    const char *wrong = p->row ? p->row->wrong(&p->dataset, p->mode) : NULL;
     if (wrong) damaged(c, p->path, wrong, err);
     /* Other threads may be reading neighbouring payloads, so only this one's pages are released. */
     const size_t at = (size_t)(p->data - c->map.data), end = at + (size_t)p->bytes;
@@ -657,12 +657,12 @@ static dq_status read_sources(dq_container *c, dq_container_h5 *r, const block *
 
 /* NAME of "/tensors/NAME" and "/tensors/NAME/PART", and PART or ""; NULL: a path of another
  * form. */
-static const char *tensor_name(dq_container *c, const char *path, const char **part, dq_err *err)
+static const char *tensor_name(dq_container *c, const char *path, const char **dataset, dq_err *err)
 {
     const char *name = path + sizeof tensors - 1, *slash = strchr(name, '/');
     const size_t n = slash ? (size_t)(slash - name) : strlen(name);
-    *part = slash ? slash + 1 : "";
-    if (n == 0 || (slash && !slash[1]) || strchr(*part, '/')) return NULL;
+    *dataset = slash ? slash + 1 : "";
+    if (n == 0 || (slash && !slash[1]) || strchr(*dataset, '/')) return NULL;
     return dq_text(c->arena, name, n, err);
 }
 
@@ -697,7 +697,7 @@ static dq_status same_as_row(dq_container *c, dq_container_h5 *r, const char *gr
                    c->path, group, name, (long long)found, (long long)row);
 }
 
-/* Codes are the first part of a coded tensor; its group's attributes describe the rest. */
+/* Codes are the first dataset of a coded tensor; its group's attributes describe the rest. */
 static dq_status begin_coded(dq_container *c, dq_container_h5 *r, dq_weight *w, const dq_payload *p)
 {
     char group[1024], word[64];
@@ -729,29 +729,29 @@ static dq_status begin_coded(dq_container *c, dq_container_h5 *r, dq_weight *w, 
 static dq_status check_tensor(dq_container *c, dq_container_h5 *r, dq_payload *p, const block *b)
 {
     dq_weight *w = &c->tensor[c->n_tensors];
-    const char *part, *name = tensor_name(c, p->path, &part, r->err);
+    const char *dataset, *name = tensor_name(c, p->path, &dataset, r->err);
     if (!name) return damaged(c, p->path, "is not where a tensor belongs", r->err);
     if (w->name && strcmp(name, w->name) != 0)
         return damaged(c, w->name, "a part of it is missing", r->err);
-    if (*part) {
+    if (*dataset) {
         w->name = name;
-        if (c->n_parts == 0) DQ_TRY(begin_coded(c, r, w, p));
-        const dq_weight_part_row *row = &w->format->part[c->n_parts];
+        if (c->n_datasets == 0) DQ_TRY(begin_coded(c, r, w, p));
+        const dq_dataset_row *row = &w->format->dataset[c->n_datasets];
         const dq_tensor found = tensor_of(r, b);
-        if (strcmp(part, row->name) != 0 || strcmp(p->encoding, row->encoding) != 0)
+        if (strcmp(dataset, row->name) != 0 || strcmp(p->encoding, row->encoding) != 0)
             return dq_fail(r->err, DQ_DAMAGED, "%s: %s: is not what belongs here (%s%s/%s, \"%s\")",
                            c->path, p->path, tensors, w->name, row->name, row->encoding);
-        const char *wrong = dq_weight_part_take(w, row, &found);
+        const char *wrong = dq_dataset_take(w, row, &found);
         if (wrong) return damaged(c, p->path, wrong, r->err);
-        const dq_part is = row->of(w);
+        const dq_dataset is = row->of(w);
         if (p->rows != is.rows || p->cols != is.cols || p->bits != is.bits ||
             p->group_size != w->group_size)
             return damaged(c, p->path, "the tensor and /index disagree", r->err);
-        p->part = is;
+        p->dataset = is;
         p->row = row;
         p->mode = c->mode;
-        if (++c->n_parts < w->format->n_parts) return DQ_OK;
-        c->n_parts = 0;
+        if (++c->n_datasets < w->format->n_datasets) return DQ_OK;
+        c->n_datasets = 0;
         c->n_tensors++;
         return DQ_OK;
     }

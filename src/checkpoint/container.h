@@ -34,7 +34,7 @@ typedef struct dq_container_info {
 
 typedef struct dq_payload {
     const char *path;     /* "/tensors/NAME/packed" */
-    const char *encoding; /* of a part of a coded tensor, or "dense", "text", "bytes", "table" */
+    const char *encoding; /* of a dataset of a coded tensor, or "dense", "text", "bytes", "table" */
     int bits;
     int64_t group_size, rows, cols, bytes;
     double bits_per_weight; /* packed: with its scales; 0 where it has no meaning */
@@ -42,9 +42,9 @@ typedef struct dq_payload {
     char sha256[65];
     int n_dims; /* of the dataset, in its own shape */
     int64_t shape[DQ_MAX_DIMS];
-    /* of a coded tensor's part; NULL elsewhere, and then the next two mean nothing */
-    const dq_weight_part_row *row;
-    dq_part part;
+    /* of a coded tensor's dataset; NULL elsewhere, and then the next two mean nothing */
+    const dq_dataset_row *row;
+    dq_dataset dataset;
     dq_scale_mode mode;  /* of the tensor's scales */
     const uint8_t *data; /* in the mapping */
     bool sound;          /* checked before it was used */
@@ -68,7 +68,7 @@ typedef struct dq_container {
     bool objects_sound;
     dq_weight *tensor; /* in name order */
     int64_t n_tensors;
-    int n_parts;        /* read so far of the coded tensor after them */
+    int n_datasets;     /* read so far of the coded tensor after them */
     dq_scale_mode mode; /* of that tensor */
     const char *config, *recipe, *objects;
     size_t config_len, recipe_len, objects_len;
@@ -120,11 +120,11 @@ dq_status dq_container_check_weights(dq_container *c, dq_err *err);
  * offsets found here. */
 
 typedef enum dq_encoding {
-    DQ_ENC_DENSE, /* a tensor as it was */
-    DQ_ENC_PART,  /* a dataset of a coded tensor */
-    DQ_ENC_TEXT,  /* scalar UTF-8 string */
-    DQ_ENC_BYTES, /* a file, byte for byte */
-    DQ_ENC_TABLE  /* source_files */
+    DQ_ENC_DENSE,   /* a tensor as it was */
+    DQ_ENC_DATASET, /* a dataset of a coded tensor */
+    DQ_ENC_TEXT,    /* scalar UTF-8 string */
+    DQ_ENC_BYTES,   /* a file, byte for byte */
+    DQ_ENC_TABLE    /* source_files */
 } dq_encoding;
 
 typedef struct dq_slot {
@@ -139,8 +139,8 @@ typedef struct dq_slot {
     int bits;
     int64_t group_size, rows, cols;
     double bits_per_weight;
-    /* only for DQ_ENC_PART */
-    int part;
+    /* only for DQ_ENC_DATASET */
+    int dataset;
     dq_weight weight; /* without data */
     dq_scale_mode mode;
     dq_dtype source_dtype;

@@ -11,15 +11,15 @@
 
 #define DQ_H5_VERSION "1.0"
 
-static const dq_weight_part_row *part_of(const dq_slot *s)
+static const dq_dataset_row *dataset_of(const dq_slot *s)
 {
-    return &s->weight.format->part[s->part];
+    return &s->weight.format->dataset[s->dataset];
 }
 
 static const char *encoding_name(const dq_slot *s)
 {
     switch (s->encoding) {
-    case DQ_ENC_PART: return part_of(s)->encoding;
+    case DQ_ENC_DATASET: return dataset_of(s)->encoding;
     case DQ_ENC_TEXT: return "text";
     case DQ_ENC_BYTES: return "bytes";
     case DQ_ENC_TABLE: return "table";
@@ -209,14 +209,14 @@ static bool put_group_attrs(target *t, hid_t group, const dq_slot *s)
            put_text(t, group, "source_dtype", long_name(s->source_dtype));
 }
 
-/* The parts of a tensor are adjacent in path order: the first creates the group. */
+/* The datasets of a tensor are adjacent in path order: the first creates the group. */
 static bool put_slot(target *t, const dq_slot *s)
 {
     int mark = t->h->n;
     bool good = true;
-    if (s->encoding == DQ_ENC_PART && s->part == 0) {
+    if (s->encoding == DQ_ENC_DATASET && s->dataset == 0) {
         char name[1024];
-        size_t n = strlen(s->path) - strlen(part_of(s)->name) - 1;
+        size_t n = strlen(s->path) - strlen(dataset_of(s)->name) - 1;
         if (n >= sizeof name) return false;
         memcpy(name, s->path, n);
         name[n] = 0;
@@ -225,7 +225,7 @@ static bool put_slot(target *t, const dq_slot *s)
     }
     hid_t d = good ? make_slot(t, s) : H5I_INVALID_HID;
     good = d >= 0;
-    if (good && s->encoding == DQ_ENC_PART) good = put_labels(t, d, "out", part_of(s)->label);
+    if (good && s->encoding == DQ_ENC_DATASET) good = put_labels(t, d, "out", dataset_of(s)->label);
     if (good && s->encoding == DQ_ENC_DENSE)
         good = put_text(t, d, "encoding-type", encoding_name(s)) &&
                put_text(t, d, "encoding-version", "1.0");

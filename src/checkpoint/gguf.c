@@ -887,7 +887,7 @@ dq_status dq_gguf_config(json_t **out, int64_t *heads, int64_t *kv_heads, const 
  * one tensor per thread, by load.
  * Source: llama.cpp convert_hf_to_gguf.py, LlamaModel.permute (order of rows). */
 
-enum { MAX_PARTS = 1000, LINE = 64 };
+enum { MAX_FILES = 1000, LINE = 64 };
 
 enum { CONFIG, TOKENIZER, TOKENIZER_CONFIG, GENERATION };
 static const char *const text_names[DQ_GGUF_MODEL_TEXTS] = {
@@ -1067,7 +1067,7 @@ static dq_status add_zero_bias(dq_gguf_model *m, const dq_gguf_tensor *t, dq_err
 }
 
 /* For a file with an unsupported tensor type: whether it would be refused for its kind anyway. */
-static dq_status refuse_kind(const dq_gguf_part *p, dq_arena *a, dq_err *err)
+static dq_status refuse_kind(const dq_gguf_file *p, dq_arena *a, dq_err *err)
 {
     dq_gguf g;
     dq_err other = {0};
@@ -1077,9 +1077,9 @@ static dq_status refuse_kind(const dq_gguf_part *p, dq_arena *a, dq_err *err)
     return err->code;
 }
 
-static dq_status open_part(dq_gguf_model *m, int i, const char *path, bool tensors, dq_err *err)
+static dq_status open_file(dq_gguf_model *m, int i, const char *path, bool tensors, dq_err *err)
 {
-    dq_gguf_part *p = &m->part[i];
+    dq_gguf_file *p = &m->file[i];
     const char *slash = strrchr(path, '/');
     p->name = dq_text(m->arena, slash ? slash + 1 : path, strlen(slash ? slash + 1 : path), err);
     if (!p->name) return err->code;
@@ -1091,7 +1091,7 @@ static dq_status open_part(dq_gguf_model *m, int i, const char *path, bool tenso
     return status == DQ_OK ? DQ_OK : dq_in(err, "%s: ", path);
 }
 
-static char *part_path(const char *path, int64_t i, int64_t n, dq_arena *a, dq_err *err)
+static char *file_path(const char *path, int64_t i, int64_t n, dq_arena *a, dq_err *err)
 {
     char first[48];
     snprintf(first, sizeof first, "-00001-of-%05lld.gguf", (long long)n);
@@ -1107,15 +1107,15 @@ static char *part_path(const char *path, int64_t i, int64_t n, dq_arena *a, dq_e
                     (long long)n);
 }
 
-static dq_status split_number(int64_t *out, const dq_gguf_part *p, const char *key, dq_err *err)
+static dq_status split_number(int64_t *out, const dq_gguf_file *p, const char *key, dq_err *err)
 {
-    return dq_json_int(out, p->g.fields, key, 0, MAX_PARTS, NULL, err);
+    return dq_json_int(out, p->g.fields, key, 0, MAX_FILES, NULL, err);
 }
 
-/* A later part must say its place and must not contradict the keys of the first. */
-static dq_status check_part(const dq_gguf_model *m, int64_t i, dq_err *err)
+/* A later file must say its place and must not contradict the keys of the first. */
+static dq_status check_file(const dq_gguf_model *m, int64_t i, dq_err *err)
 {
-    const dq_gguf_part *p = &m->part[i];
+    const dq_gguf_file *p = &m->file[i];
     int64_t count, number;
     const char *key;
     json_t *value;
@@ -1127,7 +1127,7 @@ static dq_status check_part(const dq_gguf_model *m, int64_t i, dq_err *err)
                        (long long)number, (long long)count, (long long)i, (long long)m->n_files);
     json_object_foreach(p->g.fields, key, value)
     {
-        const json_t *first = json_object_get(m->part[0].g.fields, key);
+        const json_t *first = json_object_get(m->file[0].g.fields, key);
         if (strncmp(key, "split.", 6) == 0 ||
             (strncmp(key, "general.", 8) == 0 && strcmp(key, "general.architecture") != 0))
             continue;
@@ -1139,15 +1139,15 @@ static dq_status check_part(const dq_gguf_model *m, int64_t i, dq_err *err)
     return DQ_OK;
 }
 
-/* The first part may say how many tensors all parts have. */
-static dq_status join_parts(dq_gguf_model *m, dq_err *err)
+/* The first part may say how many tensors all files have. */
+static dq_status join_files(dq_gguf_model *m, dq_err *err)
 {
     int64_t stated;
-    const dq_gguf **g = dq_alloc(m->arena, (size_t)m->n_parts, sizeof *g, err);
+    const dq_gguf **g = dq_alloc(m->arena, (size_t)m->n_open, sizeof *g, err);
     if (!g) return err->code;
-    for (int i = 0; i < m->n_parts; i++) g[i] = &m->part[i].g;
+    for (int i = 0; i < m->n_open; i++) g[i] = &m->file[i].g;
     m->all = *g[0];
-    DQ_TRY(join(&m->all.tensor, &m->all.n_tensors, g, m->n_parts, m->arena, err));
+    DQ_TRY(join(&m->all.tensor, &m->all.n_tensors, g, m->n_open, m->arena, err));
     DQ_TRY(dq_json_int(&stated, m->all.fields, "split.tensors.count", 0, INT32_MAX,
                        &m->all.n_tensors, err));
     if (stated == m->all.n_tensors) return DQ_OK;
@@ -1156,21 +1156,21 @@ static dq_status join_parts(dq_gguf_model *m, dq_err *err)
                    (long long)m->all.n_tensors, (long long)stated);
 }
 
-static dq_status open_parts(dq_gguf_model *m, const char *path, dq_err *err)
+static dq_status open_files(dq_gguf_model *m, const char *path, dq_err *err)
 {
     static const int64_t one = 1, zero = 0;
     int64_t number;
-    DQ_TRY(open_part(m, 0, path, true, err));
-    const json_t *f = m->part[0].g.fields;
-    if (dq_json_int(&m->n_files, f, "split.count", 0, MAX_PARTS, &one, err) != DQ_OK ||
-        dq_json_int(&number, f, "split.no", 0, MAX_PARTS, &zero, err) != DQ_OK)
+    DQ_TRY(open_file(m, 0, path, true, err));
+    const json_t *f = m->file[0].g.fields;
+    if (dq_json_int(&m->n_files, f, "split.count", 0, MAX_FILES, &one, err) != DQ_OK ||
+        dq_json_int(&number, f, "split.no", 0, MAX_FILES, &zero, err) != DQ_OK)
         return dq_in(err, "%s: ", path);
     for (int64_t i = 1; i < m->n_files; i++) {
-        const char *other = part_path(path, i, m->n_files, m->arena, err);
+        const char *other = file_path(path, i, m->n_files, m->arena, err);
         if (!other) return err->code;
-        m->n_parts++;
-        DQ_TRY(open_part(m, (int)i, other, true, err));
-        if (check_part(m, i, err) != DQ_OK) return dq_in(err, "%s: ", other);
+        m->n_open++;
+        DQ_TRY(open_file(m, (int)i, other, true, err));
+        if (check_file(m, i, err) != DQ_OK) return dq_in(err, "%s: ", other);
     }
     if (number != 0)
         return dq_fail(
@@ -1184,8 +1184,8 @@ static dq_status read_head(dq_gguf_model *m, dq_err *err)
 {
     int64_t heads, kv_heads;
     char *text;
-    DQ_TRY(dq_gguf_config_kind(m->part[0].g.fields, err));
-    DQ_TRY(join_parts(m, err));
+    DQ_TRY(dq_gguf_config_kind(m->file[0].g.fields, err));
+    DQ_TRY(join_files(m, err));
     DQ_TRY(dq_gguf_config(&m->config, &heads, &kv_heads, &m->all, err));
     DQ_TRY(dq_json_dump(&text, m->config, JSON_INDENT(2), err));
     dq_strbuf_add(&m->text[CONFIG], text, strlen(text), err);
@@ -1234,22 +1234,22 @@ static dq_status make_tokenizer(dq_gguf_model *m, dq_err *err)
 {
     if (m->tokenizer_made) return DQ_OK;
     DQ_TRY(dq_gguf_config_tokenizer(&m->text[TOKENIZER], &m->text[TOKENIZER_CONFIG],
-                                    &m->text[GENERATION], &m->part[0].g, err));
+                                    &m->text[GENERATION], &m->file[0].g, err));
     m->tokenizer_made = true;
     return DQ_OK;
 }
 
-/* With the first part not yet open; NULL: see err. */
+/* With the first file not yet open; NULL: see err. */
 static dq_gguf_model *new_model(dq_err *err)
 {
     dq_arena *arena;
     dq_gguf_model *m = dq_arena_object(&arena, sizeof *m, err);
-    dq_gguf_part *parts = m ? dq_alloc(arena, MAX_PARTS, sizeof *parts, err) : NULL;
-    if (m && !parts) dq_arena_free(arena);
-    if (!parts) return NULL;
+    dq_gguf_file *files = m ? dq_alloc(arena, MAX_FILES, sizeof *files, err) : NULL;
+    if (m && !files) dq_arena_free(arena);
+    if (!files) return NULL;
     m->arena = arena;
-    m->part = parts;
-    m->n_parts = 1;
+    m->file = files;
+    m->n_open = 1;
     return m;
 }
 
@@ -1263,7 +1263,7 @@ static dq_status opened(dq_gguf_model **out, dq_gguf_model *m, const dq_err *err
 dq_status dq_gguf_model_open(dq_gguf_model **out, const char *path, dq_err *err)
 {
     dq_gguf_model *m = new_model(err);
-    if (m && open_parts(m, path, err) == DQ_OK && read_head(m, err) != DQ_OK)
+    if (m && open_files(m, path, err) == DQ_OK && read_head(m, err) != DQ_OK)
         dq_in(err, "%s: ", path);
     return opened(out, m, err);
 }
@@ -1271,7 +1271,7 @@ dq_status dq_gguf_model_open(dq_gguf_model **out, const char *path, dq_err *err)
 dq_status dq_gguf_model_open_tokenizer(dq_gguf_model **out, const char *path, dq_err *err)
 {
     dq_gguf_model *m = new_model(err);
-    if (m && open_part(m, 0, path, false, err) == DQ_OK && make_tokenizer(m, err) != DQ_OK)
+    if (m && open_file(m, 0, path, false, err) == DQ_OK && make_tokenizer(m, err) != DQ_OK)
         dq_in(err, "%s: ", path);
     return opened(out, m, err);
 }
@@ -1279,9 +1279,9 @@ dq_status dq_gguf_model_open_tokenizer(dq_gguf_model **out, const char *path, dq
 void dq_gguf_model_close(dq_gguf_model *m)
 {
     if (!m) return;
-    for (int i = 0; i < m->n_parts; i++) {
-        json_decref(m->part[i].g.fields);
-        dq_os_map_close(&m->part[i].map);
+    for (int i = 0; i < m->n_open; i++) {
+        json_decref(m->file[i].g.fields);
+        dq_os_map_close(&m->file[i].map);
     }
     for (int i = 0; i < DQ_GGUF_MODEL_TEXTS; i++) dq_block_free(m->text[i].s);
     json_decref(m->config);

@@ -80,20 +80,20 @@ typedef struct dq_gguf_entry {
     dq_err err;
 } dq_gguf_entry;
 
-typedef struct dq_gguf_part {
+typedef struct dq_gguf_file {
     const char *name;
     dq_os_map map;
     dq_gguf g;
-} dq_gguf_part;
+} dq_gguf_file;
 
 enum { DQ_GGUF_MODEL_TEXTS = 4 };
 
 struct dq_gguf_model {
     dq_arena *arena;    /* owns this struct too */
-    dq_gguf_part *part; /* [n_parts] */
-    int n_parts;        /* open, of n_files */
+    dq_gguf_file *file; /* [n_open] */
+    int n_open;         /* open, of n_files */
     int64_t n_files;
-    dq_gguf all; /* the first part's keys, which are the model's, and the tensors of every part */
+    dq_gguf all; /* the first file's keys, which are the model's, and the tensors of every file */
     json_t *config;
     /* the texts of the tokenizer are made on first use */
     dq_strbuf text[DQ_GGUF_MODEL_TEXTS];
@@ -106,7 +106,7 @@ struct dq_gguf_model {
     bool loaded;
 };
 
-/* A whole file, or the first part of a split one. DQ_MISMATCH: another architecture or type. */
+/* A whole file, or the first of a split one. DQ_MISMATCH: another architecture or type. */
 dq_status dq_gguf_model_open(dq_gguf_model **out, const char *path, dq_err *err);
 /* Repacks codes and permutes rows of q and k, once. DQ_DAMAGED: a scale is not finite; DQ_RESOURCE:
  * memory. */

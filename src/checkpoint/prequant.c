@@ -130,7 +130,7 @@ static dq_status compile(pattern *p, const dq_prequant_word *w, dq_err *err)
     if (w->kind == DQ_PREQUANT_DYNAMIC) {
         if (strncmp(text, "+:", 2) == 0 || strncmp(text, "-:", 2) == 0) text += 2;
     } else {
-        if (w->kind == DQ_PREQUANT_PART_OF || strncmp(text, "re:", 3) != 0) return DQ_OK;
+        if (w->kind == DQ_PREQUANT_NAME_HAS || strncmp(text, "re:", 3) != 0) return DQ_OK;
         text += 3;
     }
     p->re = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_ANCHORED,
@@ -146,7 +146,7 @@ static void end(pattern *p)
     pcre2_code_free(p->re);
 }
 
-static bool is_part(const char *name, const char *part)
+static bool has_name(const char *name, const char *part)
 {
     const size_t n = strlen(part);
     for (const char *p = name; n && (p = strstr(p, part)); p++) {
@@ -166,7 +166,7 @@ static bool is_class(const char *name, const char *word)
 
 static int match(const pattern *p, const dq_prequant_word *w, const char *name, dq_err *err)
 {
-    if (w->kind == DQ_PREQUANT_PART_OF) return is_part(name, p->text) ? BY_NAME : NOT_NAMED;
+    if (w->kind == DQ_PREQUANT_NAME_HAS) return has_name(name, p->text) ? BY_NAME : NOT_NAMED;
     if (!p->re)
         return strcmp(p->text, name) == 0 ? BY_NAME
                : is_class(name, p->text)  ? BY_CLASS
@@ -186,12 +186,13 @@ static dq_status take(dq_prequant_linear *l, const dq_prequant_word *w, int how,
         return dq_fail(
             err, DQ_MISMATCH,
             "tensor \"%s\" is quantized, but quantization_config leaves it out: \"%s\" has \"%s\"",
-            l->part[DQ_PREQUANT_CODES]->name, w->key, w->text);
+            l->tensor[DQ_PREQUANT_CODES]->name, w->key, w->text);
     if (l->named && how == l->named && l->by->scheme != w->scheme)
         return dq_fail(err, DQ_MISMATCH,
                        "tensor \"%s\": two groups of quantization_config store it in two ways: "
                        "\"%s\" has \"%s\", \"%s\" has \"%s\"",
-                       l->part[DQ_PREQUANT_CODES]->name, l->by->key, l->by->text, w->key, w->text);
+                       l->tensor[DQ_PREQUANT_CODES]->name, l->by->key, l->by->text, w->key,
+                       w->text);
     if (how <= l->named) return DQ_OK;
     l->named = how;
     l->by = w;
@@ -225,7 +226,7 @@ static dq_status match_all(dq_prequant_linear *linear, int64_t n, const dq_prequ
             return dq_fail(err, DQ_MISMATCH,
                            "tensor \"%s\" is quantized, but no group of quantization_config has "
                            "\"%s\" among its \"targets\"",
-                           l->part[DQ_PREQUANT_CODES]->name, l->name);
+                           l->tensor[DQ_PREQUANT_CODES]->name, l->name);
     }
     return DQ_OK;
 }
@@ -252,10 +253,11 @@ static int64_t groups_of(const dq_weight *w)
     return dq_quant_groups(w->cols, w->group_size);
 }
 
-static dq_status check_parts(const dq_prequant_linear *l, const dq_prequant_format *f, dq_err *err)
+static dq_status check_tensors(const dq_prequant_linear *l, const dq_prequant_format *f,
+                               dq_err *err)
 {
-    for (int i = 0; i < DQ_PREQUANT_PARTS; i++) {
-        const dq_tensor *t = l->part[i];
+    for (int i = 0; i < DQ_PREQUANT_TENSORS; i++) {
+        const dq_tensor *t = l->tensor[i];
         if (!t && f->needed[i])
             return dq_fail(err, DQ_DAMAGED, "tensor \"%s%s\" is missing, \"%s%s\" is there",
                            l->name, f->suffix[i], l->name, f->suffix[DQ_PREQUANT_CODES]);
@@ -266,7 +268,7 @@ static dq_status check_parts(const dq_prequant_linear *l, const dq_prequant_form
         if (dq_tensor_numel(t) == 0)
             return dq_fail(err, DQ_DAMAGED, "tensor \"%s\": no elements", t->name);
     }
-    const dq_tensor *scales = l->part[DQ_PREQUANT_SCALES], *index = l->part[DQ_PREQUANT_INDEX];
+    const dq_tensor *scales = l->tensor[DQ_PREQUANT_SCALES], *index = l->tensor[DQ_PREQUANT_INDEX];
     if (scales->dtype != DQ_F16 && scales->dtype != DQ_BF16 && scales->dtype != DQ_F32)
         return dq_fail(err, DQ_MISMATCH,
                        "tensor \"%s\": dtype %s is not supported (supported: F32, F16, BF16)",
@@ -281,7 +283,7 @@ static dq_status fit_linear(dq_prequant_linear *l, const dq_prequant_config *c, 
 {
     const char *why = NULL, *reason = NULL;
     dq_prequant_linear found = {0};
-    DQ_TRY(check_parts(l, c->format, err));
+    DQ_TRY(check_tensors(l, c->format, err));
     for (int i = 0; i < c->n_schemes; i++) {
         dq_prequant_linear trial = *l;
         if (!(l->schemes >> i & 1)) continue;
@@ -296,7 +298,7 @@ static dq_status fit_linear(dq_prequant_linear *l, const dq_prequant_config *c, 
                         a->scale_rows != b->scale_rows || a->cols != b->cols))
             return dq_fail(err, DQ_MISMATCH,
                            "tensor \"%s\" fits several of the ways that quantization_config names",
-                           l->part[DQ_PREQUANT_CODES]->name);
+                           l->tensor[DQ_PREQUANT_CODES]->name);
         trial.any_zero = trial.any_zero || found.any_zero;
         trial.any_index = trial.any_index || found.any_index;
         found = trial;
@@ -311,11 +313,11 @@ static dq_status fit_linear(dq_prequant_linear *l, const dq_prequant_config *c, 
         return dq_fail(err, DQ_MISMATCH,
                        "tensor \"%s\" and those beside it are not what quantization_config says "
                        "(%d bits, a scale %s%s): %s",
-                       l->part[DQ_PREQUANT_CODES]->name, s->bits, group,
+                       l->tensor[DQ_PREQUANT_CODES]->name, s->bits, group,
                        l->schemes >> first > 1 ? ", or others" : "", reason);
     }
     *l = found;
-    const dq_tensor *index = l->part[DQ_PREQUANT_INDEX];
+    const dq_tensor *index = l->tensor[DQ_PREQUANT_INDEX];
     if (!index && l->needs_index && groups_of(&l->w) > 1)
         return dq_fail(err, DQ_DAMAGED,
                        "tensor \"%s%s\" is missing, but quantization_config says that columns were "
@@ -331,15 +333,16 @@ static dq_status fit_linear(dq_prequant_linear *l, const dq_prequant_config *c, 
 static bool scales_lie_in_rows(const dq_prequant_linear *l)
 {
     const int64_t groups = groups_of(&l->w);
-    return l->part[DQ_PREQUANT_SCALES]->dtype != DQ_BF16 && l->scale_row == groups &&
+    return l->tensor[DQ_PREQUANT_SCALES]->dtype != DQ_BF16 && l->scale_row == groups &&
            (groups == 1 || l->scale_group == 1);
 }
 
-static dq_status size_of(dq_prequant_linear *l, dq_prequant_part part, int64_t rows,
+static dq_status size_of(dq_prequant_linear *l, dq_prequant_tensor which, int64_t rows,
                          size_t row_bytes, dq_err *err)
 {
-    if (dq_mul_ok(&l->own_bytes[part], (size_t)rows, row_bytes)) return DQ_OK;
-    return dq_fail(err, DQ_RESOURCE, "tensor \"%s\": does not fit in memory", l->part[part]->name);
+    if (dq_mul_ok(&l->own_bytes[which], (size_t)rows, row_bytes)) return DQ_OK;
+    return dq_fail(err, DQ_RESOURCE, "tensor \"%s\": does not fit in memory",
+                   l->tensor[which]->name);
 }
 
 static int64_t first_word(const dq_prequant_words *x, int64_t stream, int64_t i, int *at)
@@ -423,7 +426,7 @@ static int stored_zero(dq_prequant_linear *l, const dq_prequant_config *c, int64
 static bool zero_is_wrong(dq_prequant_linear *l, int zero, int64_t r, int64_t g)
 {
     const int middle = 1 << (l->w.bits - 1);
-    const char *name = l->part[DQ_PREQUANT_ZEROS]->name;
+    const char *name = l->tensor[DQ_PREQUANT_ZEROS]->name;
     if (zero < 0 || zero >= 2 * middle)
         dq_fail(&l->err, DQ_DAMAGED,
                 "tensor \"%s\": the zero point of row %lld, group %lld does not fit %d bits", name,
@@ -461,7 +464,7 @@ static void fill_zeros(dq_prequant_linear *l, const dq_prequant_config *c)
 static void fill_index(dq_prequant_linear *l)
 {
     dq_weight *w = &l->w;
-    const dq_tensor *t = l->part[DQ_PREQUANT_INDEX];
+    const dq_tensor *t = l->tensor[DQ_PREQUANT_INDEX];
     const int64_t groups = groups_of(w);
     int32_t *to = (int32_t *)(void *)l->own[DQ_PREQUANT_INDEX];
     bool runs = true, none = true;
@@ -495,7 +498,7 @@ static void read_linear(dq_prequant_linear *l, const dq_prequant_config *c)
 static void fill_linear(dq_prequant_linear *l, const dq_prequant_config *c)
 {
     (void)c;
-    const dq_weight_part_row *row = &dq_format_int.part[0];
+    const dq_dataset_row *row = &dq_format_int.dataset[0];
     const bool anew = l->own_bytes[DQ_PREQUANT_CODES] > 0;
     if (l->by_column) {
         const int64_t words = l->codes.next;
@@ -509,12 +512,13 @@ static void fill_linear(dq_prequant_linear *l, const dq_prequant_config *c)
         turn_words(l);
     else if (anew)
         code_by_code(l);
-    const dq_part part = row->of(&l->w);
-    const char *wrong = row->wrong(&part, DQ_ABSMAX);
+    const dq_dataset dataset = row->of(&l->w);
+    const char *wrong = row->wrong(&dataset, DQ_ABSMAX);
     if (wrong)
-        dq_fail(&l->err, DQ_DAMAGED, "tensor \"%s\": %s", l->part[DQ_PREQUANT_CODES]->name, wrong);
+        dq_fail(&l->err, DQ_DAMAGED, "tensor \"%s\": %s", l->tensor[DQ_PREQUANT_CODES]->name,
+                wrong);
     dq_weight *w = &l->w;
-    const dq_tensor *t = l->part[DQ_PREQUANT_SCALES];
+    const dq_tensor *t = l->tensor[DQ_PREQUANT_SCALES];
     const uint8_t *from = t->data;
     const size_t size = dq_dtypes[t->dtype].bytes, stored = dq_dtypes[w->scale_dtype].bytes;
     const int64_t groups = groups_of(w);
@@ -580,14 +584,14 @@ static dq_status read_config(dq_prequant_config *c, const json_t *config, dq_are
                        (long long)bits);
     c->unnamed = 1;
     DQ_TRY(add_scheme(c, bits, (dq_prequant_scheme){.group = group, .any_zero = true}, err));
-    const dq_prequant_word word = {DQ_PREQUANT_PART_OF, "modules_to_not_convert", NULL, -1};
+    const dq_prequant_word word = {DQ_PREQUANT_NAME_HAS, "modules_to_not_convert", NULL, -1};
     return add_words(c, word, json_object_get(config, word.key), a, err);
 }
 
 static const char *fit(dq_prequant_linear *l, const dq_prequant_scheme *s)
 {
-    const dq_tensor *codes = l->part[DQ_PREQUANT_CODES], *scales = l->part[DQ_PREQUANT_SCALES],
-                    *zeros = l->part[DQ_PREQUANT_ZEROS];
+    const dq_tensor *codes = l->tensor[DQ_PREQUANT_CODES], *scales = l->tensor[DQ_PREQUANT_SCALES],
+                    *zeros = l->tensor[DQ_PREQUANT_ZEROS];
     dq_weight *w = &l->w;
     if (codes->n_dims != 2 || scales->n_dims != 2) return "not a matrix";
     const int64_t words = codes->shape[1];
@@ -694,15 +698,15 @@ static dq_status gptq_read_config(dq_prequant_config *c, const json_t *config, d
         DQ_TRY(add_word(c, rule, a, err));
     }
     return json_is_false(json_object_get(config, "lm_head"))
-               ? add_word(c, (dq_prequant_word){DQ_PREQUANT_PART_OF, "lm_head", "lm_head", -1}, a,
+               ? add_word(c, (dq_prequant_word){DQ_PREQUANT_NAME_HAS, "lm_head", "lm_head", -1}, a,
                           err)
                : DQ_OK;
 }
 
 static const char *gptq_fit(dq_prequant_linear *l, const dq_prequant_scheme *s)
 {
-    const dq_tensor *codes = l->part[DQ_PREQUANT_CODES], *scales = l->part[DQ_PREQUANT_SCALES],
-                    *zeros = l->part[DQ_PREQUANT_ZEROS];
+    const dq_tensor *codes = l->tensor[DQ_PREQUANT_CODES], *scales = l->tensor[DQ_PREQUANT_SCALES],
+                    *zeros = l->tensor[DQ_PREQUANT_ZEROS];
     dq_weight *w = &l->w;
     if (codes->n_dims != 2 || scales->n_dims != 2) return "not a matrix";
     if (codes->shape[0] * 32 % s->bits) return "no whole number of codes at this width";
@@ -880,7 +884,7 @@ static dq_status compressed_read_config(dq_prequant_config *c, const json_t *con
 
 static const char *fit_codes(dq_prequant_linear *l, int bits, int64_t rows, int64_t cols)
 {
-    const dq_tensor *t = l->part[DQ_PREQUANT_CODES];
+    const dq_tensor *t = l->tensor[DQ_PREQUANT_CODES];
     const int per = 32 % bits ? 32 / bits : 0;
     const int64_t words = t->shape[1], dense = words_for(cols, bits, 0),
                   gaps = words_for(cols, bits, per);
@@ -894,7 +898,7 @@ static const char *fit_codes(dq_prequant_linear *l, int bits, int64_t rows, int6
 
 static const char *fit_scales(dq_prequant_linear *l, int64_t group)
 {
-    const dq_tensor *t = l->part[DQ_PREQUANT_SCALES];
+    const dq_tensor *t = l->tensor[DQ_PREQUANT_SCALES];
     dq_weight *w = &l->w;
     const bool one = group == DQ_GROUP_TENSOR;
     if (group > w->cols || (group > 0 && w->cols % group))
@@ -913,7 +917,7 @@ static const char *fit_scales(dq_prequant_linear *l, int64_t group)
 /* Packed along the rows; per tensor, and in early versions always, plain I8. */
 static const char *fit_zeros(dq_prequant_linear *l, const dq_prequant_scheme *s)
 {
-    const dq_tensor *t = l->part[DQ_PREQUANT_ZEROS];
+    const dq_tensor *t = l->tensor[DQ_PREQUANT_ZEROS];
     const int64_t groups = l->w.cols / l->w.group_size;
     const int per = 32 % s->bits ? 32 / s->bits : 0;
     if (!t)
@@ -935,7 +939,7 @@ static const char *fit_zeros(dq_prequant_linear *l, const dq_prequant_scheme *s)
 
 static const char *compressed_fit(dq_prequant_linear *l, const dq_prequant_scheme *s)
 {
-    const dq_tensor *packed = l->part[DQ_PREQUANT_CODES], *shape = l->part[DQ_PREQUANT_SHAPE];
+    const dq_tensor *packed = l->tensor[DQ_PREQUANT_CODES], *shape = l->tensor[DQ_PREQUANT_SHAPE];
     int64_t size[2] = {0};
     if (packed->n_dims != 2 || dq_tensor_numel(shape) != 2) return "not a matrix";
     memcpy(size, shape->data, sizeof size);
@@ -1006,7 +1010,7 @@ static dq_prequant_linear *find_linear(const dq_prequant *p, const char *start, 
 static bool is_hidden(const dq_prequant *p, const char *name)
 {
     const dq_prequant_format *f = p->config.format;
-    for (int i = 0; i < DQ_PREQUANT_PARTS; i++) {
+    for (int i = 0; i < DQ_PREQUANT_TENSORS; i++) {
         const size_t n = before(name, f->suffix[i]);
         if (n && find_linear(p, name, n)) return true;
     }
@@ -1016,20 +1020,20 @@ static bool is_hidden(const dq_prequant *p, const char *name)
     return false;
 }
 
-static dq_status find_parts(dq_prequant *p, dq_prequant_linear *l, dq_err *err)
+static dq_status find_tensors(dq_prequant *p, dq_prequant_linear *l, dq_err *err)
 {
-    for (int i = 0; i < DQ_PREQUANT_PARTS; i++) {
+    for (int i = 0; i < DQ_PREQUANT_TENSORS; i++) {
         const char *suffix = p->config.format->suffix[i];
         if (!suffix) continue;
         const char *name = dq_textf(p->arena, err, "%s%s", l->name, suffix);
         if (!name) return err->code;
-        l->part[i] = dq_checkpoint_find(p->checkpoint, name);
+        l->tensor[i] = dq_checkpoint_find(p->checkpoint, name);
     }
     l->w.name = dq_textf(p->arena, err, "%s%s", l->name, weight);
     if (!l->w.name) return err->code;
     if (dq_checkpoint_find(p->checkpoint, l->w.name))
         return dq_fail(err, DQ_DAMAGED, "tensor \"%s\" is there beside \"%s\"", l->w.name,
-                       l->part[DQ_PREQUANT_CODES]->name);
+                       l->tensor[DQ_PREQUANT_CODES]->name);
     return DQ_OK;
 }
 
@@ -1053,7 +1057,7 @@ static dq_status find_linears(dq_prequant *p, dq_err *err)
                        key, p->config.about, suffix);
     qsort(p->linear, (size_t)count, sizeof *p->linear, dq_name_compare);
     p->info.n_weights = count;
-    for (int64_t i = 0; i < count; i++) DQ_TRY(find_parts(p, &p->linear[i], err));
+    for (int64_t i = 0; i < count; i++) DQ_TRY(find_tensors(p, &p->linear[i], err));
     for (int64_t i = 0; i < count; i++) p->name[p->n_names++] = p->linear[i].w.name;
     for (int64_t i = 0; i < n; i++) {
         const char *name = p->checkpoint->tensor[i].name;
@@ -1073,8 +1077,8 @@ static dq_status for_all(dq_prequant *p, step *f, dq_err *err)
         dq_prequant_linear *l = &p->linear[i];
         if (dq_os_check_stop(&l->err) != DQ_OK) continue;
         f(l, &p->config);
-        for (int k = 0; k < DQ_PREQUANT_PARTS; k++) {
-            if (l->part[k]) dq_os_map_release(l->part[k]->data, dq_tensor_bytes(l->part[k]));
+        for (int k = 0; k < DQ_PREQUANT_TENSORS; k++) {
+            if (l->tensor[k]) dq_os_map_release(l->tensor[k]->data, dq_tensor_bytes(l->tensor[k]));
         }
     }
     for (int64_t i = 0; i < n; i++) DQ_TRY(dq_fail_as(err, &p->linear[i].err));
@@ -1090,7 +1094,7 @@ static size_t place_late(dq_prequant_linear *l, uint8_t *p)
     if (codes && p) l->own[DQ_PREQUANT_CODES] = p;
     if (scales && p) l->own[DQ_PREQUANT_SCALES] = p + before_scales;
     l->w.data = codes ? l->own[DQ_PREQUANT_CODES] : l->codes.data;
-    l->w.scale = scales ? l->own[DQ_PREQUANT_SCALES] : l->part[DQ_PREQUANT_SCALES]->data;
+    l->w.scale = scales ? l->own[DQ_PREQUANT_SCALES] : l->tensor[DQ_PREQUANT_SCALES]->data;
     return before_scales + (scales + LINE - 1) / LINE * LINE;
 }
 
@@ -1109,7 +1113,7 @@ static dq_status read_all(dq_prequant *p, const json_t *config, dq_err *err)
         dq_prequant_linear *l = &p->linear[i];
         dq_weight *w = &l->w;
         const int64_t groups = groups_of(w);
-        w->scale_dtype = l->part[DQ_PREQUANT_SCALES]->dtype == DQ_F16 ? DQ_F16 : DQ_F32;
+        w->scale_dtype = l->tensor[DQ_PREQUANT_SCALES]->dtype == DQ_F16 ? DQ_F16 : DQ_F32;
         if (!(!l->by_column && l->codes.per_word == 0 && l->codes.step == 1))
             DQ_TRY(
                 size_of(l, DQ_PREQUANT_CODES, w->rows, dq_quant_row_bytes(w->cols, w->bits), err));
@@ -1119,9 +1123,9 @@ static dq_status read_all(dq_prequant *p, const json_t *config, dq_err *err)
         if (l->zeros.data || l->signed_zeros)
             DQ_TRY(size_of(l, DQ_PREQUANT_ZEROS, w->scale_rows,
                            dq_weight_zero_bytes(groups, w->bits), err));
-        if (l->part[DQ_PREQUANT_INDEX])
+        if (l->tensor[DQ_PREQUANT_INDEX])
             DQ_TRY(size_of(l, DQ_PREQUANT_INDEX, w->cols, sizeof(int32_t), err));
-        for (int k = 0; k < DQ_PREQUANT_PARTS; k++) {
+        for (int k = 0; k < DQ_PREQUANT_TENSORS; k++) {
             const bool early = k == DQ_PREQUANT_ZEROS || k == DQ_PREQUANT_INDEX;
             if (early && l->own_bytes[k]) l->own[k] = dq_alloc(p->arena, l->own_bytes[k], 1, err);
             p->info.own_bytes += (int64_t)l->own_bytes[k];
@@ -1222,7 +1226,7 @@ static const char *name_at(void *arg, int64_t i)
     return ((const dq_prequant *)arg)->name[i];
 }
 
-/* For a quantized weight, the bytes of its parts as its tool wrote them. */
+/* For a quantized weight, the bytes of its tensors as its tool wrote them. */
 static int64_t stored_bytes(void *arg, const char *name)
 {
     const dq_prequant *p = arg;
@@ -1230,8 +1234,8 @@ static int64_t stored_bytes(void *arg, const char *name)
     const dq_prequant_linear *l = n ? find_linear(p, name, n) : NULL;
     const dq_tensor *t = l ? NULL : dq_checkpoint_find(p->checkpoint, name);
     int64_t bytes = t ? (int64_t)dq_tensor_bytes(t) : 0;
-    for (int i = 0; l && i < DQ_PREQUANT_PARTS; i++)
-        bytes += l->part[i] ? (int64_t)dq_tensor_bytes(l->part[i]) : 0;
+    for (int i = 0; l && i < DQ_PREQUANT_TENSORS; i++)
+        bytes += l->tensor[i] ? (int64_t)dq_tensor_bytes(l->tensor[i]) : 0;
     return bytes;
 }
 

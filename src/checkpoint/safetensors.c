@@ -576,7 +576,7 @@ static dq_status open_gguf(dq_checkpoint *c, const char *path, dq_err *err)
 {
     DQ_TRY(dq_gguf_model_open(&c->gguf, path, err));
     c->count = c->gguf->n_entries;
-    c->n_files = c->gguf->n_parts;
+    c->n_files = c->gguf->n_open;
     c->about = c->gguf->about;
     c->config = json_incref(c->gguf->config);
     DQ_TRY(dq_gguf_model_text(c->gguf, "config.json", &c->config_text, &c->config_bytes, err));
@@ -584,8 +584,8 @@ static dq_status open_gguf(dq_checkpoint *c, const char *path, dq_err *err)
     c->tensor = dq_alloc(c->arena, (size_t)c->count, sizeof *c->tensor, err);
     if (!c->file || !c->tensor) return err->code;
     for (int i = 0; i < c->n_files; i++) {
-        const dq_gguf_part *part = &c->gguf->part[i];
-        c->file[i] = (dq_weight_file){part->name, part->map, part->g.header_bytes};
+        const dq_gguf_file *file = &c->gguf->file[i];
+        c->file[i] = (dq_weight_file){file->name, file->map, file->g.header_bytes};
     }
     for (int64_t i = 0; i < c->count; i++) {
         dq_tensor *to = &c->tensor[i];

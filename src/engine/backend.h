@@ -40,19 +40,19 @@ struct dq_model; /* operations see numbers, never a model */
  * mass[m]: sum over rows and output heads of the group of the probability that map m gives the key
  * (a map that several output heads share counts for each of them); lambda_mass: of lambda A2; diff:
  * of |A1 - lambda A2|. Values are added to the arrays (host memory, f64), any of which may be NULL.
- * peak: for tokens from .. to - 1 of a list's part, the maximum over rows and output heads of the
+ * peak: for tokens from .. to - 1 of a list's range, the maximum over rows and output heads of the
  * group (and what the array holds) of the larger of A1 and |lambda| A2, each map a softmax over the
  * list's first `sinks` tokens, these, and those from `own` on, alone. Only where has_peaks. */
-typedef struct dq_column_part {
+typedef struct dq_column_range {
     int64_t sinks, from, to, own; /* indices in the list; sinks <= from <= to <= own */
-} dq_column_part;
+} dq_column_range;
 
 typedef struct dq_columns {
     int64_t last_rows;
     const int64_t *offset; /* [n_seq * n_groups] */
     double *mass[2], *lambda_mass, *diff;
     double *peak;
-    const dq_column_part *part; /* [n_seq * n_groups], with peak only */
+    const dq_column_range *range; /* [n_seq * n_groups], with peak only */
 } dq_columns;
 
 /* Attention for all rows of a batch, whose keys and values are appended already. */

@@ -7,7 +7,7 @@
 
 #define DQ_SPAN_LEAST 1e-3
 
-static double part_of(const dq_span_mass *m, dq_span_norm norm)
+static double mass_of(const dq_span_mass *m, dq_span_norm norm)
 {
     if (norm == DQ_SPAN_SUM) return m->positive - m->negative;
     return norm == DQ_SPAN_POSITIVE ? m->positive : m->positive + m->negative;
@@ -23,14 +23,14 @@ void dq_attention_spans_add_row(dq_span_share *into, const dq_span_mass *mass, i
     into->rows++;
     for (int k = 0; k < DQ_N_SPAN_NORMS; k++) {
         double whole = 0;
-        for (int c = 0; c < n_classes; c++) whole += part_of(&mass[c], (dq_span_norm)k);
+        for (int c = 0; c < n_classes; c++) whole += mass_of(&mass[c], (dq_span_norm)k);
         into->small += k == DQ_SPAN_SUM && fabs(whole) < DQ_SPAN_SMALL;
         if (is_skipped(whole, (dq_span_norm)k)) {
             into->skipped[k]++;
             continue;
         }
         for (int c = 0; c < n_classes; c++)
-            into->share[k][c] += part_of(&mass[c], (dq_span_norm)k) / whole;
+            into->share[k][c] += mass_of(&mass[c], (dq_span_norm)k) / whole;
     }
 }
 

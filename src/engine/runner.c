@@ -587,11 +587,11 @@ typedef struct chunk {
     int64_t begin, end, lead, rows;
     int n_layers, n_groups;
     int32_t seq;
-    int32_t *pos;         /* [rows] */
-    int64_t *offset;      /* [n_layers * n_groups] */
-    dq_column_part *part; /* [n_layers * n_groups] */
-    double *area;         /* what the lists hold, and the rows */
-    dq_columns *columns;  /* [n_layers] */
+    int32_t *pos;           /* [rows] */
+    int64_t *offset;        /* [n_layers * n_groups] */
+    dq_column_range *range; /* [n_layers * n_groups] */
+    double *area;           /* what the lists hold, and the rows */
+    dq_columns *columns;    /* [n_layers] */
 } chunk;
 
 static int64_t lead_of(int64_t begin)
@@ -639,23 +639,23 @@ static dq_status lay_out(chunk *c, dq_arena *a, dq_err *err)
     const size_t floats = (size_t)(w->at[n_lists] + n_lists * c->rows);
     c->pos = dq_alloc(a, (size_t)c->rows, sizeof *c->pos, err);
     c->offset = dq_alloc(a, (size_t)n_lists, sizeof *c->offset, err);
-    c->part = dq_alloc(a, (size_t)n_lists, sizeof *c->part, err);
+    c->range = dq_alloc(a, (size_t)n_lists, sizeof *c->range, err);
     c->area = dq_alloc(a, floats, sizeof *c->area, err);
     c->columns = dq_alloc(a, (size_t)c->n_layers, sizeof *c->columns, err);
     if (err->code != DQ_OK) return err->code;
     for (int64_t i = 0; i < c->rows; i++) c->pos[i] = (int32_t)(w->n + i);
     for (int i = 0; i < n_lists; i++) {
         c->offset[i] = w->at[i] + i * c->rows;
-        c->part[i] =
-            (dq_column_part){.sinks = first_from(w, i, w->sink < c->begin ? w->sink : c->begin),
-                             .from = first_from(w, i, c->begin),
-                             .to = first_from(w, i, c->end),
-                             .own = w->at[i + 1] - w->at[i]};
+        c->range[i] =
+            (dq_column_range){.sinks = first_from(w, i, w->sink < c->begin ? w->sink : c->begin),
+                              .from = first_from(w, i, c->begin),
+                              .to = first_from(w, i, c->end),
+                              .own = w->at[i + 1] - w->at[i]};
     }
     for (int l = 0; l < c->n_layers; l++)
         c->columns[l] = (dq_columns){.offset = c->offset + l * c->n_groups,
                                      .peak = c->area,
-                                     .part = c->part + l * c->n_groups};
+                                     .range = c->range + l * c->n_groups};
     return DQ_OK;
 }
 
@@ -677,7 +677,7 @@ static dq_status run_chunk(double *peak, chunk *c, dq_err *err)
     dq_mat hidden;
     DQ_TRY(dq_runner_pass(w->r, &batch, &pass, &hidden, err));
     for (int i = 0; i < c->n_layers * c->n_groups; i++) {
-        const dq_column_part *p = &c->part[i];
+        const dq_column_range *p = &c->range[i];
         if (p->to > p->from)
             memcpy(peak + w->at[i] + p->from, c->area + c->offset[i] + p->from,
                    (size_t)(p->to - p->from) * sizeof *peak);

@@ -140,9 +140,9 @@ struct dq_eval {
     dq_eval_begins *begins;     /* NULL: nobody is told */
     void *progress_arg;         /* of both */
     dq_backend *backend;        /* of models without a runner */
-    int shard, n_shards; /* the part of the work that is done here, from 0; 0 shards: all of it */
-    bool alone;          /* this process computes all of it, and others do what they do */
-    double share;        /* of all work, that of this shard; once dq_eval_run has begun */
+    int shard, n_shards;        /* the work that is done here, from 0; 0 shards: all of it */
+    bool alone;                 /* this process computes all of it, and others do what they do */
+    double share;               /* of all work, that of this shard; once dq_eval_run has begun */
     bool is_paced; /* each row has had a step if possible, so that the share told counts all */
     dq_work work;  /* finished steps; {0}: they are not written down */
     struct dq_eval_sweep *sweep; /* private */

@@ -791,7 +791,7 @@ static const char *tensor_name(dq_export *x, const dq_payload *p, dq_err *err)
     dq_weight w;
     dq_source source = dq_container_source(x->model->container);
     if (!name || !source.find(source.arg, name, &w)) return NULL;
-    return p->row == w.format->part ? name : NULL;
+    return p->row == w.format->dataset ? name : NULL;
 }
 
 static int by_place(const void *a, const void *b)
@@ -1273,9 +1273,9 @@ static dq_status put_rows(work *w, const dq_export_slot *s, dq_err *err)
         if (tensor_rows(w->out, w->values, w->x, s, r, n, err) == DQ_OK)
             put(w, w->out, (size_t)n * bytes, err);
         /* The pages of the weight's datasets are not needed again. */
-        for (int i = 0; i < dq_weight_format_of(weight)->n_parts; i++) {
-            const dq_part p = dq_weight_part(weight, i);
-            dq_os_map_release(p.data, dq_weight_part_bytes(&p));
+        for (int i = 0; i < dq_weight_format_of(weight)->n_datasets; i++) {
+            const dq_dataset p = dq_weight_dataset(weight, i);
+            dq_os_map_release(p.data, dq_dataset_bytes(&p));
         }
     }
     dq_block_free(w->values);

@@ -172,9 +172,9 @@ static bool same_values(const dq_weight *a, const dq_weight *b)
         if (a->format != b->format || a->bits != b->bits || a->group_size != b->group_size ||
             a->scale_rows != b->scale_rows || a->scale_dtype != b->scale_dtype)
             return false;
-        for (int i = 0; i < a->format->n_parts; i++) {
-            const dq_part p = dq_weight_part(a, i), q = dq_weight_part(b, i);
-            if (memcmp(p.data, q.data, dq_weight_part_bytes(&p)) != 0) return false;
+        for (int i = 0; i < a->format->n_datasets; i++) {
+            const dq_dataset p = dq_weight_dataset(a, i), q = dq_weight_dataset(b, i);
+            if (memcmp(p.data, q.data, dq_dataset_bytes(&p)) != 0) return false;
         }
         return true;
     }

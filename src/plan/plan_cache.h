@@ -116,8 +116,8 @@ int64_t dq_plan_caches_ids(const dq_plan_caches *c, dq_plan_caches_windows which
 enum {
     DQ_PLAN_GATES_WINDOWS = 16, /* without other words */
     DQ_PLAN_GATES_CTX = 1024,
-    DQ_PLAN_GATES_LEAST = 8, /* windows */
-    DQ_PLAN_GATES_PART = 4   /* one window in so many is not fitted */
+    DQ_PLAN_GATES_LEAST = 8,   /* windows */
+    DQ_PLAN_GATES_UNFITTED = 4 /* one window in so many is not fitted */
 };
 
 typedef struct dq_plan_gates_settings {

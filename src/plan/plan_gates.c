@@ -102,7 +102,7 @@ static dq_status open_all(dq_plan_gates *p, dq_err *err)
     dq_windows_make(&p->win, s->tok, s->docs, &spec, p->arena, err);
     if (err->code == DQ_MISMATCH && p->win.doc && p->win.n == 0) *err = (dq_err){0};
     if (err->code != DQ_OK) return dq_in(err, "%s: ", s->text);
-    p->fitted = p->win.n - p->win.n / DQ_PLAN_GATES_PART;
+    p->fitted = p->win.n - p->win.n / DQ_PLAN_GATES_UNFITTED;
     if (p->win.n < DQ_PLAN_GATES_LEAST)
         return dq_fail_with(
             err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},

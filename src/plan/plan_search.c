@@ -266,7 +266,7 @@ dq_calibrate_settings dq_plan_trial_calibrate(const dq_plan_weights *p, const ch
                                    .path = p->set.calib,
                                    .tokens = p->set.tokens,
                                    .ctx = p->text[DQ_PLAN_CALIB].ctx,
-                                   .part = p->quarters[DQ_PLAN_CALIB],
+                                   .quarters = p->quarters[DQ_PLAN_CALIB],
                                    .backend = p->set.backend,
                                    .out = out};
 }

@@ -659,7 +659,7 @@ dq_status dq_sensitivity_take(void *arg, const json_t *line, bool told, dq_err *
         const int64_t n = forecast_numbers(&s->forecast, NULL, true);
         if (s->foretold || !dq_sensitivity_is_mine(s, s->n))
             return dq_fail(err, DQ_DAMAGED, "the forecast is %s",
-                           s->foretold ? "there twice" : "not of this part");
+                           s->foretold ? "there twice" : "not of this shard");
         double *x = dq_block_new((size_t)n, sizeof *x, err);
         if (x) dq_work_take_reals(x, n, line, "forecast", err);
         for (int64_t i = 0; err->code == DQ_OK && i < n; i++) {
@@ -677,7 +677,7 @@ dq_status dq_sensitivity_take(void *arg, const json_t *line, bool told, dq_err *
     dq_sensitivity_unit *u = &s->unit[at];
     if (u->known || !dq_sensitivity_is_mine(s, at))
         return dq_fail(err, DQ_DAMAGED, "unit %lld is %s", (long long)at,
-                       u->known ? "there twice" : "not of this part");
+                       u->known ? "there twice" : "not of this shard");
     DQ_TRY(dq_plan_take_nats(u->sums, s->text->n_clusters, line, "kld", err));
     if (local && !(json_is_real(local) && json_real_value(local) >= 0))
         return dq_fail(err, DQ_DAMAGED, "\"local\" holds what is no error");

@@ -326,13 +326,13 @@ static void add_up(dq_quantizer *q)
     }
     for (int64_t i = 0; i < s->n_slots; i++) {
         const dq_slot *t = &s->slot[i];
-        const bool part = t->encoding == DQ_ENC_PART; /* the first has a group as well */
-        info->file_bytes += pages(t->bytes) + (part && t->part == 0 ? 8192 : 4096);
+        const bool dataset = t->encoding == DQ_ENC_DATASET; /* the first has a group as well */
+        info->file_bytes += pages(t->bytes) + (dataset && t->dataset == 0 ? 8192 : 4096);
         if (t->origin < 0) continue;
         s->weight_bytes += t->bytes;
         if (!q->tensor[t->origin].counts) continue;
         info->weight_bytes += t->bytes;
-        if (part) info->packed_bytes += t->bytes;
+        if (dataset) info->packed_bytes += t->bytes;
     }
     info->bits_per_weight = dq_weight_bits_over(info->weight_bytes, info->params);
     s->bits_per_weight = dq_weight_bits_over(s->weight_bytes, s->params);
@@ -341,15 +341,15 @@ static void add_up(dq_quantizer *q)
 static dq_status tensor_slots(dq_quantizer *q, int64_t i, dq_err *err)
 {
     const dq_quantize_tensor *x = &q->tensor[i];
-    const int n = x->format ? x->format->n_parts : 1;
+    const int n = x->format ? x->format->n_datasets : 1;
     for (int k = 0; k < n; k++) {
         dq_slot *s = &q->skeleton.slot[q->skeleton.n_slots++];
         s->origin = i;
         if (x->format) {
             const dq_weight w = dq_quantize_tensor_weight(x);
-            const dq_part p = dq_weight_part(&w, k);
-            s->encoding = DQ_ENC_PART;
-            s->part = k;
+            const dq_dataset p = dq_weight_dataset(&w, k);
+            s->encoding = DQ_ENC_DATASET;
+            s->dataset = k;
             s->weight = w;
             s->mode = x->spec.mode;
             s->source_dtype = x->t->dtype;
@@ -357,16 +357,16 @@ static dq_status tensor_slots(dq_quantizer *q, int64_t i, dq_err *err)
             s->n_dims = 2;
             s->shape[0] = p.shape[0];
             s->shape[1] = p.shape[1];
-            s->bytes = (int64_t)dq_weight_part_bytes(&p);
+            s->bytes = (int64_t)dq_dataset_bytes(&p);
             s->bits = p.bits;
             s->group_size = w.group_size;
             s->rows = p.rows;
             s->cols = p.cols;
-            const bool codes = w.format->part[k].is_codes;
+            const bool codes = w.format->dataset[k].is_codes;
             s->bits_per_weight = codes ? dq_weight_bits_per_weight(&w) : 0;
             s->sqnr_db = codes ? 0 : (double)NAN; /* known once they are made */
             s->path =
-                dq_textf(q->arena, err, "/tensors/%s/%s", x->t->name, x->format->part[k].name);
+                dq_textf(q->arena, err, "/tensors/%s/%s", x->t->name, x->format->dataset[k].name);
         } else {
             const dq_tensor *t = x->t;
             s->encoding = DQ_ENC_DENSE;
@@ -388,7 +388,7 @@ static dq_status tensor_slots(dq_quantizer *q, int64_t i, dq_err *err)
 dq_status dq_quantize_layout_slots(dq_quantizer *q, dq_err *err)
 {
     dq_container_skeleton *s = &q->skeleton;
-    int64_t max = DQ_MAX_PARTS * q->info.n_tensors + q->n_blobs;
+    int64_t max = DQ_MAX_DATASETS * q->info.n_tensors + q->n_blobs;
     s->n_slots = 0;
     s->slot = dq_alloc(q->arena, (size_t)max, sizeof *s->slot, err);
     if (!s->slot) return err->code;
@@ -572,12 +572,12 @@ dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t row)
 {
     const int64_t i = q->order[row];
     const dq_quantize_tensor *x = &q->tensor[i];
-    const int n = x->format ? x->format->n_parts : 1;
+    const int n = x->format ? x->format->n_datasets : 1;
     const dq_slot *first = slot_of(q, i), *s = first;
     int64_t bytes = 0;
     for (int k = 0; k < n; k++) {
         bytes += first[k].bytes;
-        if (x->format && x->format->part[k].is_codes) s = &first[k];
+        if (x->format && x->format->dataset[k].is_codes) s = &first[k];
     }
     dq_quantize_row r = {.name = x->t->name,
                          .format = x->format ? x->format->name : dq_format_dense.name,

@@ -256,16 +256,16 @@ typedef struct dq_quantize_tick {
     void *arg;
 } dq_quantize_tick;
 
-/* Parts of the format, 0 for dense bytes; bytes of a part come in order. */
+/* Datasets of the format, 0 for dense bytes; bytes of a dataset come in order. */
 typedef struct dq_quantize_sink {
-    dq_status (*put)(void *arg, int part, const void *p, size_t bytes, dq_err *err);
+    dq_status (*put)(void *arg, int dataset, const void *p, size_t bytes, dq_err *err);
     void *arg;
 } dq_quantize_sink;
 
 /* Buffers shared by passes over many tensors; {0} at first. New ones for each tensor would let the
  * heap grow. */
 typedef struct dq_quantize_tensor_buffers {
-    void *part[3];
+    void *buffer[3];
     size_t bytes[3];
 } dq_quantize_tensor_buffers;
 void dq_quantize_tensor_buffers_free(dq_quantize_tensor_buffers *r);
@@ -346,8 +346,8 @@ struct dq_quantize_feed {
     int64_t n_pending;
     int n_sources;     /* hashes of weight files in the journal */
     char complete[65]; /* "": the journal does not end */
-    dq_sha256 hash[DQ_MAX_PARTS];
-    int64_t at[DQ_MAX_PARTS];
+    dq_sha256 hash[DQ_MAX_DATASETS];
+    int64_t at[DQ_MAX_DATASETS];
     bool finished; /* by an earlier run */
     bool broken;   /* the method found damage, which every run finds again */
 };

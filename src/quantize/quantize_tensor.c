@@ -94,16 +94,16 @@ enum {
     STRIPS = 8        /* of a tile, at least */
 };
 
-/* Part i of the buffers, at least n * size bytes; growing loses the content. NULL: DQ_RESOURCE. */
+/* Buffer i, at least n * size bytes; growing loses the content. NULL: DQ_RESOURCE. */
 static void *tiles_buffer(dq_quantize_tensor_buffers *r, int i, size_t n, size_t size, dq_err *err)
 {
     size_t bytes;
     if (!dq_mul_ok(&bytes, n, size)) bytes = SIZE_MAX;
-    if (r->part[i] && r->bytes[i] >= bytes) return r->part[i];
-    dq_block_free(r->part[i]);
+    if (r->buffer[i] && r->bytes[i] >= bytes) return r->buffer[i];
+    dq_block_free(r->buffer[i]);
     r->bytes[i] = bytes;
-    r->part[i] = dq_block_new(bytes, 1, err);
-    return r->part[i];
+    r->buffer[i] = dq_block_new(bytes, 1, err);
+    return r->buffer[i];
 }
 
 /* At most `rows` rows from `begin` on; *end: after the last. */
@@ -139,7 +139,7 @@ static piece_bytes bytes_of(const dq_quantize_tiles *g, bool both)
     return b;
 }
 
-/* Cuts the tensor; both: codes are made too. Tiles and pieces occupy parts 0 and 1 of the buffers.
+/* Cuts the tensor; both: codes are made too. Tiles and pieces occupy buffers 0 and 1.
  * DQ_RESOURCE. */
 static dq_status tiles_begin(dq_quantize_tiles *g, const dq_quantize_tensor *q, bool both,
                              dq_quantize_tensor_buffers *buffers, dq_err *err)
@@ -380,14 +380,14 @@ enum { COPY_BYTES = 4 << 20 };
 
 void dq_quantize_tensor_buffers_free(dq_quantize_tensor_buffers *r)
 {
-    for (int i = 0; i < 3; i++) dq_block_free(r->part[i]);
+    for (int i = 0; i < 3; i++) dq_block_free(r->buffer[i]);
     memset(r, 0, sizeof *r);
 }
 
-/* Output of one tile, by part. */
+/* Output of one tile, by dataset. */
 typedef struct output {
-    uint8_t *part[DQ_MAX_PARTS];
-    size_t bytes[DQ_MAX_PARTS]; /* filled */
+    uint8_t *dataset[DQ_MAX_DATASETS];
+    size_t bytes[DQ_MAX_DATASETS]; /* filled */
 } output;
 
 dq_weight dq_quantize_tensor_weight(const dq_quantize_tensor *q)
@@ -401,20 +401,20 @@ dq_weight dq_quantize_tensor_weight(const dq_quantize_tensor *q)
                        .scale_dtype = q->spec.scale_dtype};
 }
 
-/* Bytes of each part per row; 0: one row serves the whole tensor. */
-static void row_bytes(size_t bytes[DQ_MAX_PARTS], const dq_quantize_tensor *q, int64_t rows)
+/* Bytes of each dataset per row; 0: one row serves the whole tensor. */
+static void row_bytes(size_t bytes[DQ_MAX_DATASETS], const dq_quantize_tensor *q, int64_t rows)
 {
     const dq_weight w = dq_quantize_tensor_weight(q);
-    for (int i = 0; i < q->format->n_parts; i++) {
-        const dq_weight_part_row *row = &q->format->part[i];
-        const dq_part p = dq_weight_part(&w, i);
+    for (int i = 0; i < q->format->n_datasets; i++) {
+        const dq_dataset_row *row = &q->format->dataset[i];
+        const dq_dataset p = dq_weight_dataset(&w, i);
         if (row->fixed || (q->one_scale && !row->is_codes))
             bytes[i] = 0;
         else if (row->is_codes && in_strips(q))
             bytes[i] =
                 (size_t)dq_weight_strip_padded(rows) / 8 * (size_t)q->cols * (size_t)q->spec.bits;
         else
-            bytes[i] = dq_weight_part_bytes(&p) / (size_t)p.rows * (size_t)rows;
+            bytes[i] = dq_dataset_bytes(&p) / (size_t)p.rows * (size_t)rows;
     }
 }
 
@@ -443,35 +443,35 @@ static dq_codes strip_of(const dq_quantize_tensor *q, dq_quantize_piece *p, int6
 }
 
 static void encode_strip(const dq_quantize_tensor *q, dq_quantize_piece *p, int64_t begin,
-                         int64_t end, uint8_t *part[DQ_MAX_PARTS])
+                         int64_t end, uint8_t *dataset[DQ_MAX_DATASETS])
 {
     const dq_weight_format *f = q->format;
     const int64_t rows = end - begin;
     const float *w = values_rows(q, p->w, begin, rows);
     dq_codes c = strip_of(q, p, rows);
-    size_t step[DQ_MAX_PARTS];
+    size_t step[DQ_MAX_DATASETS];
     memset(&p->error, 0, sizeof p->error);
     dq_codes_round_strip(&c, w);
     row_bytes(step, q, 1);
-    for (int i = 0; i < f->n_parts; i++) {
-        if (f->part[i].is_codes)
-            f->pack_strip(part[i], c.code, dq_weight_strip_padded(rows), q->cols, q->spec.bits);
+    for (int i = 0; i < f->n_datasets; i++) {
+        if (f->dataset[i].is_codes)
+            f->pack_strip(dataset[i], c.code, dq_weight_strip_padded(rows), q->cols, q->spec.bits);
     }
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t g = 0; g < c.shape.groups; g++)
-            f->put(part, g, c.grid[r * c.shape.groups + g], &q->spec);
+            f->put(dataset, g, c.grid[r * c.shape.groups + g], &q->spec);
         for (int64_t k = 0; k < q->cols; k++) p->got[k] = dq_codes_value(&c, r, k);
         dq_quant_error_add(&p->error, w + r * q->cols, p->got, q->cols);
-        for (int i = 0; i < f->n_parts; i++) part[i] += f->part[i].is_codes ? 0 : step[i];
+        for (int i = 0; i < f->n_datasets; i++) dataset[i] += f->dataset[i].is_codes ? 0 : step[i];
     }
 }
 
 static void encode_block(const dq_quantize_tensor *q, dq_quantize_piece *p, int64_t begin,
-                         int64_t end, uint8_t *part[DQ_MAX_PARTS])
+                         int64_t end, uint8_t *dataset[DQ_MAX_DATASETS])
 {
-    size_t step[DQ_MAX_PARTS];
+    size_t step[DQ_MAX_DATASETS];
     if (in_strips(q)) {
-        encode_strip(q, p, begin, end, part);
+        encode_strip(q, p, begin, end, dataset);
         return;
     }
     const float *values = values_rows(q, p->w, begin, end - begin);
@@ -479,19 +479,20 @@ static void encode_block(const dq_quantize_tensor *q, dq_quantize_piece *p, int6
     row_bytes(step, q, 1);
     for (int64_t r = 0; r < end - begin; r++) {
         const float *w = values + (size_t)r * (size_t)q->cols;
-        for (int i = 0; i < q->format->n_parts; i++) memset(part[i], 0, step[i]);
+        for (int i = 0; i < q->format->n_datasets; i++) memset(dataset[i], 0, step[i]);
         const dq_weight_format *f = q->format;
         for (int64_t c = 0, k = 0; c < q->cols; c += q->group_size, k++) {
             const int64_t n = q->cols - c < q->group_size ? q->cols - c : q->group_size;
             const dq_grid g = grid_of(q, w + c, n);
-            if (!q->one_scale) f->put(part, k, g, &q->spec);
+            if (!q->one_scale) f->put(dataset, k, g, &q->spec);
             f->encode(p->codes + c, p->got + c, w + c, n, g, &q->spec);
         }
-        for (int k = 0; k < f->n_parts; k++) {
-            if (f->part[k].is_codes) dq_quant_pack_row(part[k], p->codes, q->cols, q->spec.bits);
+        for (int k = 0; k < f->n_datasets; k++) {
+            if (f->dataset[k].is_codes)
+                dq_quant_pack_row(dataset[k], p->codes, q->cols, q->spec.bits);
         }
         dq_quant_error_add(&p->error, w, p->got, q->cols);
-        for (int i = 0; i < q->format->n_parts; i++) part[i] += step[i];
+        for (int i = 0; i < q->format->n_datasets; i++) dataset[i] += step[i];
     }
 }
 
@@ -503,12 +504,12 @@ static void encode_tile(dq_quantize_tiles *g, output *o, int64_t begin, dq_quant
 #pragma omp taskloop grainsize(1) if (n > 1) shared(g, o, q)
     for (int i = 0; i < n; i++) {
         int64_t b = begin + i * g->block_rows, t;
-        uint8_t *part[DQ_MAX_PARTS];
-        size_t before[DQ_MAX_PARTS];
+        uint8_t *dataset[DQ_MAX_DATASETS];
+        size_t before[DQ_MAX_DATASETS];
         tiles_range(q, &t, b, g->block_rows);
         row_bytes(before, q, b - begin);
-        for (int k = 0; k < q->format->n_parts; k++) part[k] = o->part[k] + before[k];
-        encode_block(q, &g->piece[i], b, t, part);
+        for (int k = 0; k < q->format->n_datasets; k++) dataset[k] = o->dataset[k] + before[k];
+        encode_block(q, &g->piece[i], b, t, dataset);
     }
     for (int i = 0; i < n; i++) dq_quant_error_merge(e, &g->piece[i].error);
     row_bytes(o->bytes, q, rows);
@@ -516,8 +517,8 @@ static void encode_tile(dq_quantize_tiles *g, output *o, int64_t begin, dq_quant
 
 static void hand_out(const output *o, const dq_quantize_sink *sink, dq_err *err)
 {
-    for (int i = 0; i < DQ_MAX_PARTS && err->code == DQ_OK; i++) {
-        if (o->bytes[i]) sink->put(sink->arg, i, o->part[i], o->bytes[i], err);
+    for (int i = 0; i < DQ_MAX_DATASETS && err->code == DQ_OK; i++) {
+        if (o->bytes[i]) sink->put(sink->arg, i, o->dataset[i], o->bytes[i], err);
     }
 }
 
@@ -547,18 +548,18 @@ static void all_tiles(dq_quantize_tiles *g, output out[2], const dq_quantize_sin
     }
     if (err->code == DQ_OK && last) hand_out(last, sink, err);
     if (err->code == DQ_OK) {
-        /* Parts with one row per tensor, and those implied by its width. */
-        uint8_t space[DQ_MAX_PARTS][sizeof(float)] = {{0}}, *part[DQ_MAX_PARTS];
+        /* Datasets with one row per tensor, and those implied by its width. */
+        uint8_t space[DQ_MAX_DATASETS][sizeof(float)] = {{0}}, *dataset[DQ_MAX_DATASETS];
         const dq_weight w = dq_quantize_tensor_weight(q);
-        for (int i = 0; i < DQ_MAX_PARTS; i++) part[i] = space[i];
-        if (q->one_scale) q->format->put(part, 0, q->grid, &q->spec);
-        for (int i = 0; i < q->format->n_parts && err->code == DQ_OK; i++) {
-            const dq_weight_part_row *row = &q->format->part[i];
-            const dq_part p = dq_weight_part(&w, i);
+        for (int i = 0; i < DQ_MAX_DATASETS; i++) dataset[i] = space[i];
+        if (q->one_scale) q->format->put(dataset, 0, q->grid, &q->spec);
+        for (int i = 0; i < q->format->n_datasets && err->code == DQ_OK; i++) {
+            const dq_dataset_row *row = &q->format->dataset[i];
+            const dq_dataset p = dq_weight_dataset(&w, i);
             if (row->fixed)
-                sink->put(sink->arg, i, row->fixed(&q->spec), dq_weight_part_bytes(&p), err);
+                sink->put(sink->arg, i, row->fixed(&q->spec), dq_dataset_bytes(&p), err);
             else if (q->one_scale && !row->is_codes)
-                sink->put(sink->arg, i, part[i], dq_weight_part_bytes(&p), err);
+                sink->put(sink->arg, i, dataset[i], dq_dataset_bytes(&p), err);
         }
     }
 }
@@ -623,12 +624,12 @@ dq_status dq_quantize_tensor_write(const dq_quantize_tensor *q, dq_quantize_tens
     if (!q->format) return write_dense(q, buffers, sink, tick, err);
     memset(e, 0, sizeof *e);
     if (tiles_begin(&g, q, true, buffers, err) == DQ_OK) {
-        size_t tile[DQ_MAX_PARTS], each = 0;
+        size_t tile[DQ_MAX_DATASETS], each = 0;
         row_bytes(tile, q, g.tile_rows);
-        for (int k = 0; k < q->format->n_parts; k++) each += tile[k];
+        for (int k = 0; k < q->format->n_datasets; k++) each += tile[k];
         uint8_t *at = space = tiles_buffer(buffers, 2, 2, each, err);
         for (int i = 0; space && i < 2; i++) {
-            for (int k = 0; k < q->format->n_parts; at += tile[k++]) out[i].part[k] = at;
+            for (int k = 0; k < q->format->n_datasets; at += tile[k++]) out[i].dataset[k] = at;
         }
     }
     if (space) all_tiles(&g, out, sink, e, tick, err);

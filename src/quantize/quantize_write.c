@@ -10,16 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static inline int quantize_out_parts(const dq_slot *s)
+static inline int quantize_out_datasets(const dq_slot *s)
 {
-    return s->encoding == DQ_ENC_PART ? s->weight.format->n_parts : 1;
+    return s->encoding == DQ_ENC_DATASET ? s->weight.format->n_datasets : 1;
 }
 
-/* Slot i is the first part. */
+/* Slot i is the first dataset. */
 static inline bool quantize_out_done(const dq_quantize_feed *w, int64_t i)
 {
     bool done = true;
-    for (int k = 0; k < quantize_out_parts(&w->q->skeleton.slot[i]); k++)
+    for (int k = 0; k < quantize_out_datasets(&w->q->skeleton.slot[i]); k++)
         done = done && w->done[i + k];
     return done;
 }
@@ -44,10 +44,10 @@ static double rates_tensor(const dq_quantize_rates *r, const dq_quantize_tensor 
 
 enum { STRIP_COLS = 64, COLS = 256, VALUES = 1 << 19, HASH_BYTES = 4 << 20 };
 
-static dq_status drop(void *arg, int part, const void *p, size_t bytes, dq_err *err)
+static dq_status drop(void *arg, int dataset, const void *p, size_t bytes, dq_err *err)
 {
     (void)arg;
-    (void)part;
+    (void)dataset;
     (void)p;
     (void)bytes;
     return err->code;
@@ -388,7 +388,7 @@ static dq_status take_slot(dq_quantize_feed *w, const json_t *line, bool told, d
     if (s->origin >= 0) q->loss[s->origin] = numbers[1];
     w->n_done += !w->done[i];
     w->done[i] = true;
-    if (told && (s->encoding != DQ_ENC_PART || s->part == 0)) {
+    if (told && (s->encoding != DQ_ENC_DATASET || s->dataset == 0)) {
         const dq_quantize_tensor *t = &q->tensor[s->origin];
         advance(q, (int)kind_of(t), rates_tensor(&q->rates, t), (int64_t)dq_tensor_bytes(t->t));
     }
@@ -505,19 +505,20 @@ dq_status dq_quantize_feed_take(dq_quantize_feed *f, const dq_quantize_tensor *t
 {
     const int64_t i = slot_of(f, t);
     dq_coded_new(out, t->rows, t->cols, &t->spec, err);
-    for (int k = 0; err->code == DQ_OK && dq_ranks_number() == 0 && k < t->format->n_parts; k++) {
+    for (int k = 0; err->code == DQ_OK && dq_ranks_number() == 0 && k < t->format->n_datasets;
+         k++) {
         const dq_slot *s = &f->q->skeleton.slot[i + k];
         char sha[65];
-        uint8_t *part = dq_coded_part(out, k);
-        if (dq_inplace_file_get(&f->file, s->offset, part, (size_t)s->bytes, err) == DQ_OK &&
-            dq_sha256_of(sha, part, (size_t)s->bytes, err) == DQ_OK &&
+        uint8_t *dataset = dq_coded_dataset(out, k);
+        if (dq_inplace_file_get(&f->file, s->offset, dataset, (size_t)s->bytes, err) == DQ_OK &&
+            dq_sha256_of(sha, dataset, (size_t)s->bytes, err) == DQ_OK &&
             memcmp(sha, s->sha256, 64) != 0)
             dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_START_OVER},
                          "%s: %s is not what an earlier run wrote.", f->partial, s->path);
     }
     dq_ranks_agree(NULL, NULL, err);
-    for (int k = 0; err->code == DQ_OK && k < t->format->n_parts; k++)
-        dq_ranks_spread(0, dq_coded_part(out, k), (size_t)f->q->skeleton.slot[i + k].bytes);
+    for (int k = 0; err->code == DQ_OK && k < t->format->n_datasets; k++)
+        dq_ranks_spread(0, dq_coded_dataset(out, k), (size_t)f->q->skeleton.slot[i + k].bytes);
     if (err->code != DQ_OK) dq_coded_free(out);
     return err->code;
 }
@@ -526,22 +527,23 @@ dq_status dq_quantize_feed_put(dq_quantize_feed *f, const dq_quantize_tensor *t,
                                double loss, dq_err *err)
 {
     dq_slot *s = &f->q->skeleton.slot[slot_of(f, t)];
-    const int n = quantize_out_parts(s);
+    const int n = quantize_out_datasets(s);
     dq_quant_error e;
     if (dq_ranks_number() > 0) {
         const int64_t i = s - f->q->skeleton.slot;
-        for (int k = 0; k < quantize_out_parts(&f->q->skeleton.slot[i]); k++) f->done[i + k] = true;
+        for (int k = 0; k < quantize_out_datasets(&f->q->skeleton.slot[i]); k++)
+            f->done[i + k] = true;
         return DQ_OK;
     }
     DQ_TRY(dq_quantize_tensor_error(&e, t, w, err));
     f->q->loss[t - f->q->tensor] = loss;
     for (int k = 0; k < n; k++) {
-        const dq_part p = dq_weight_part(w, k);
-        if ((int64_t)dq_weight_part_bytes(&p) != s[k].bytes)
+        const dq_dataset p = dq_weight_dataset(w, k);
+        if ((int64_t)dq_dataset_bytes(&p) != s[k].bytes)
             return dq_fail(err, DQ_BUG, "%s: of another size than planned", s[k].path);
         DQ_TRY(dq_sha256_of(s[k].sha256, p.data, (size_t)s[k].bytes, err));
         DQ_TRY(dq_inplace_file_put(&f->file, s[k].offset, p.data, (size_t)s[k].bytes, err));
-        if (t->format->part[k].is_codes) s[k].sqnr_db = dq_quant_sqnr_db(&e);
+        if (t->format->dataset[k].is_codes) s[k].sqnr_db = dq_quant_sqnr_db(&e);
     }
     for (int k = n - 1; k >= 0; k--) DQ_TRY(journal_finish(f, s - f->q->skeleton.slot + k, err));
     return journal_flush(f, err); /* it took longer than a sync does */
@@ -721,18 +723,18 @@ static dq_status scan_source(dq_quantizer *q, dq_err *err)
  * a line about a payload comes after these hashes and after the payload; the output appears by one
  * rename. */
 
-static dq_status write_part(void *arg, int part, const void *p, size_t bytes, dq_err *err)
+static dq_status write_dataset(void *arg, int dataset, const void *p, size_t bytes, dq_err *err)
 {
     enum { SMALL_BYTES = 1 << 16 };
     dq_quantize_feed *w = arg;
 #pragma omp taskgroup
     {
-#pragma omp task if (bytes > SMALL_BYTES) firstprivate(w, part, p, bytes)
-        dq_sha256_add(&w->hash[part], p, bytes);
-        dq_inplace_file_put(&w->file, w->at[part], p, bytes, err);
-        if (bytes > SMALL_BYTES) dq_inplace_file_start(&w->file, w->at[part], bytes);
+#pragma omp task if (bytes > SMALL_BYTES) firstprivate(w, dataset, p, bytes)
+        dq_sha256_add(&w->hash[dataset], p, bytes);
+        dq_inplace_file_put(&w->file, w->at[dataset], p, bytes, err);
+        if (bytes > SMALL_BYTES) dq_inplace_file_start(&w->file, w->at[dataset], bytes);
     }
-    w->at[part] += (int64_t)bytes;
+    w->at[dataset] += (int64_t)bytes;
     return err->code;
 }
 
@@ -740,17 +742,17 @@ static dq_status run_tensor(dq_quantize_feed *w, int64_t i, dq_err *err)
 {
     dq_slot *s = &w->q->skeleton.slot[i];
     const dq_quantize_tensor *x = &w->q->tensor[s->origin];
-    dq_quantize_sink sink = {write_part, w};
+    dq_quantize_sink sink = {write_dataset, w};
     dq_quantize_tick tick = {advance_job, w->q};
     dq_quant_error e;
-    const int n = quantize_out_parts(s);
+    const int n = quantize_out_datasets(s);
     for (int k = 0; k < n; k++) {
         w->at[k] = s[k].offset;
         DQ_TRY(dq_sha256_begin(&w->hash[k], err));
     }
     DQ_TRY(dq_quantize_tensor_write(x, &w->q->buffers, &sink, &e, &tick, err));
     for (int k = n - 1; k >= 0; k--) {
-        if (x->format && x->format->part[k].is_codes) s[k].sqnr_db = dq_quant_sqnr_db(&e);
+        if (x->format && x->format->dataset[k].is_codes) s[k].sqnr_db = dq_quant_sqnr_db(&e);
         DQ_TRY(dq_sha256_end(&w->hash[k], s[k].sha256, err));
         DQ_TRY(journal_finish(w, i + k, err));
     }
@@ -769,7 +771,7 @@ static dq_status run_slot(dq_quantize_feed *w, int64_t i, dq_err *err)
         }
         begin_tensor(q, s->origin);
         run_tensor(w, i, err);
-        for (int k = 0; k < DQ_MAX_PARTS; k++) dq_sha256_drop(&w->hash[k]);
+        for (int k = 0; k < DQ_MAX_DATASETS; k++) dq_sha256_drop(&w->hash[k]);
         return err->code;
     }
     const dq_blob *b = &q->blob[-1 - s->origin];
@@ -823,7 +825,7 @@ dq_status dq_quantize_check_output(dq_quantizer *q, const char *out, bool force,
     return DQ_OK;
 }
 
-/* First parts of unwritten tensors, largest tensor first. */
+/* First datasets of unwritten tensors, largest tensor first. */
 typedef struct pieces {
     dq_quantize_feed *w;
     int64_t *slot;
@@ -847,7 +849,7 @@ static int64_t list_pieces(pieces *p)
     const dq_container_skeleton *s = &w->q->skeleton;
     int64_t n = 0;
     for (int64_t i = 0; i < s->n_slots; i++) {
-        const bool later = s->slot[i].encoding == DQ_ENC_PART && s->slot[i].part > 0;
+        const bool later = s->slot[i].encoding == DQ_ENC_DATASET && s->slot[i].dataset > 0;
         if (s->slot[i].origin < 0 || later) continue;
         if (dq_ranks_count() > 1 && quantize_out_done(w, i))
             skip(w->q, s->slot[i].origin);
@@ -1052,27 +1054,27 @@ dq_status dq_quantize_write(dq_quantizer *q, const char *out, bool force, bool r
 /* ---- Comparing ---- */
 
 typedef struct comparison {
-    const dq_payload *part[DQ_MAX_PARTS];
-    int64_t at[DQ_MAX_PARTS];
+    const dq_payload *dataset[DQ_MAX_DATASETS];
+    int64_t at[DQ_MAX_DATASETS];
 } comparison;
 
-static dq_status compare_part(void *arg, int part, const void *p, size_t bytes, dq_err *err)
+static dq_status compare_dataset(void *arg, int dataset, const void *p, size_t bytes, dq_err *err)
 {
     comparison *c = arg;
-    const dq_payload *want = c->part[part];
-    const uint8_t *stored = want->data + c->at[part];
+    const dq_payload *want = c->dataset[dataset];
+    const uint8_t *stored = want->data + c->at[dataset];
     if (memcmp(stored, p, bytes) != 0)
         return dq_fail(err, DQ_DAMAGED, "%s: differs from what the source gives", want->path);
-    c->at[part] += (int64_t)bytes;
-    dq_os_map_release(want->data, (size_t)c->at[part]);
+    c->at[dataset] += (int64_t)bytes;
+    dq_os_map_release(want->data, (size_t)c->at[dataset]);
     return DQ_OK;
 }
 
 static const dq_payload *codes_of(const comparison *now, const dq_slot *first)
 {
     int k = 0;
-    while (!first->weight.format->part[k].is_codes) k++;
-    return now->part[k];
+    while (!first->weight.format->dataset[k].is_codes) k++;
+    return now->dataset[k];
 }
 
 static dq_status check_sqnr(const dq_payload *codes, const dq_quant_error *e, dq_err *err)
@@ -1087,7 +1089,7 @@ static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i,
 {
     const dq_slot *s = &q->skeleton.slot[i];
     const dq_payload *p = &c->payload[i];
-    comparison now = {.part = {p}};
+    comparison now = {.dataset = {p}};
     if (s->origin == -1 - q->objects && strcmp(p->path, s->path) == 0) {
         const dq_blob *b = &q->blob[q->objects];
         return dq_container_compare_objects(c, b->data, b->bytes, err);
@@ -1100,26 +1102,26 @@ static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i,
                        p->path, p->bits_per_weight, s->bits_per_weight);
     if (s->origin < 0) {
         const dq_blob *b = &q->blob[-1 - s->origin];
-        return compare_part(&now, 0, b->data, b->bytes, err);
+        return compare_dataset(&now, 0, b->data, b->bytes, err);
     }
-    if (s->encoding == DQ_ENC_PART && s->part > 0) return DQ_OK; /* with the first one */
-    for (int k = 1; s->encoding == DQ_ENC_PART && k < s->weight.format->n_parts; k++) {
+    if (s->encoding == DQ_ENC_DATASET && s->dataset > 0) return DQ_OK; /* with the first one */
+    for (int k = 1; s->encoding == DQ_ENC_DATASET && k < s->weight.format->n_datasets; k++) {
         if (i + k >= c->n_payloads || c->payload[i + k].bytes != s[k].bytes)
             return dq_fail(err, DQ_DAMAGED, "%s: of another size than the source gives", s[k].path);
-        now.part[k] = &c->payload[i + k];
+        now.dataset[k] = &c->payload[i + k];
     }
-    if (s->encoding == DQ_ENC_PART && q->set.method_name && q->tensor[s->origin].is_fed) {
+    if (s->encoding == DQ_ENC_DATASET && q->set.method_name && q->tensor[s->origin].is_fed) {
         /* A method's codes are its own business; only their recorded error is compared. */
         const dq_quantize_tensor *x = &q->tensor[s->origin];
         dq_weight w = dq_quantize_tensor_weight(x);
         dq_quant_error error;
-        for (int k = 0; k < x->format->n_parts; k++) {
-            const dq_part part = dq_weight_part(&w, k);
-            const dq_tensor found = {.dtype = part.dtype,
+        for (int k = 0; k < x->format->n_datasets; k++) {
+            const dq_dataset dataset = dq_weight_dataset(&w, k);
+            const dq_tensor found = {.dtype = dataset.dtype,
                                      .n_dims = 2,
-                                     .shape = {part.shape[0], part.shape[1]},
-                                     .data = now.part[k]->data};
-            dq_weight_part_take(&w, &x->format->part[k], &found);
+                                     .shape = {dataset.shape[0], dataset.shape[1]},
+                                     .data = now.dataset[k]->data};
+            dq_dataset_take(&w, &x->format->dataset[k], &found);
         }
         DQ_TRY(dq_quantize_tensor_error(&error, x, &w, err));
         q->info.n_by_sqnr++;
@@ -1127,13 +1129,13 @@ static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i,
         advance_kind(q, (int64_t)dq_tensor_bytes(x->t));
         return check_sqnr(codes_of(&now, s), &error, err);
     }
-    dq_quantize_sink sink = {compare_part, &now};
+    dq_quantize_sink sink = {compare_dataset, &now};
     dq_quantize_tick tick = {advance_kind, q};
     dq_quant_error e;
     q->what = s->path;
     begin_tensor(q, s->origin);
     DQ_TRY(dq_quantize_tensor_write(&q->tensor[s->origin], &q->buffers, &sink, &e, &tick, err));
-    return s->encoding == DQ_ENC_PART ? check_sqnr(codes_of(&now, s), &e, err) : DQ_OK;
+    return s->encoding == DQ_ENC_DATASET ? check_sqnr(codes_of(&now, s), &e, err) : DQ_OK;
 }
 
 typedef struct compare_job {

@@ -260,8 +260,8 @@ static dq_status stream_add(text_stream *s, int32_t id, const char **piece, size
 }
 
 /* After the last id: what was waiting, U+FFFD where it is no character. All pieces together are the
- * text of all ids; but of a tokenizer with byte fallback, where ids of bytes that were characters
- * end as part of a run that is none, they stay said. */
+ * text of all ids; but of a tokenizer with byte fallback, where bytes that were characters turn
+ * out to belong to none, they stay said. */
 static dq_status stream_end(text_stream *s, const char **piece, size_t *len, dq_err *err)
 {
     return say(s, s->text.n, piece, len, err);

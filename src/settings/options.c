@@ -302,7 +302,7 @@ static bool is_one_dash(const char *word)
 }
 
 static dq_status parse_option(dq_args *args, int c, char **argv, const dq_opt **row,
-                              const dq_opt *opts, bool part, const dq_usage *usage, dq_err *err)
+                              const dq_opt *opts, bool shard, const dq_usage *usage, dq_err *err)
 {
     const dq_opt *o = NULL;
     if (c < LONG_BASE) { /* optind is at the word until its last letter is read */
@@ -328,7 +328,7 @@ static dq_status parse_option(dq_args *args, int c, char **argv, const dq_opt **
     } else {
         for (o = opts; !dq_opt_is_end(o) && (!o->name || o->letter != c);) o++;
     }
-    if (part && o->use != DQ_OPT_SETTING) return DQ_OK;
+    if (shard && o->use != DQ_OPT_SETTING) return DQ_OK;
     if (o->use == DQ_OPT_OUTPUT && strcmp(o->name, "output") != 0) args->also = o->name;
     return set(o, optarg, err);
 }
@@ -353,7 +353,7 @@ dq_status dq_options_flatten(dq_opt flat[DQ_OPTIONS_MAX], const dq_opt *rows, dq
     return append(flat, &n, rows, err);
 }
 
-static dq_status parse(dq_args *args, int argc, char **argv, const dq_opt *rows, bool part,
+static dq_status parse(dq_args *args, int argc, char **argv, const dq_opt *rows, bool shard,
                        const dq_usage *usage, dq_err *err)
 {
     dq_opt opts[DQ_OPTIONS_MAX];
@@ -386,13 +386,13 @@ static dq_status parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
     opterr = 0;
     optind = 1;
     while ((c = getopt_long(argc, argv, sopts, lopts, NULL)) != -1) {
-        if (c == 'h' && part) continue;
+        if (c == 'h' && shard) continue;
         if (c == 'h') {
             args->help = true;
             args->topic = optarg;
             return DQ_OK;
         }
-        DQ_TRY(parse_option(args, c, argv, row, opts, part, usage, err));
+        DQ_TRY(parse_option(args, c, argv, row, opts, shard, usage, err));
     }
     for (int i = optind; i < argc; i++) {
         if (args->n == DQ_ARGS_MAX)
@@ -414,19 +414,19 @@ static dq_status parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
     return dq_options_inputs(args, opts, err);
 }
 
-dq_status dq_options_parse_part(dq_args *args, int argc, char **argv, const dq_opt *rows,
-                                const dq_opt *own, const dq_usage *usage, dq_err *err)
+dq_status dq_options_parse_shard(dq_args *args, int argc, char **argv, const dq_opt *rows,
+                                 const dq_opt *own, const dq_usage *usage, dq_err *err)
 {
     if (!own) return parse(args, argc, argv, rows, false, usage, err);
     if (parse(args, argc, argv, rows, true, usage, err) != DQ_OK) {
         err->code = DQ_DAMAGED;
-        return dq_in(err, "the command in the parts: ");
+        return dq_in(err, "the command in the shards: ");
     }
     for (; !dq_opt_is_end(own); own++) {
         const char *text = own->kind == DQ_OPT_TEXT ? *(const char **)own->to : NULL;
         const bool given = own->kind == DQ_OPT_FLAG ? *(bool *)own->to : text != NULL;
         if (given && options_set(rows, own->name, text, err) != DQ_OK)
-            return dq_in(err, "the parts are of dq %s: ", usage->name);
+            return dq_in(err, "the shards are of dq %s: ", usage->name);
     }
     return DQ_OK;
 }

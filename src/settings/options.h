@@ -18,7 +18,7 @@ typedef enum dq_opt_kind {
     DQ_OPT_ROWS   /* dq_opt[], ended as every table, in place of this row; help is "" */
 } dq_opt_kind;
 
-/* What a row is for; for the command of a part dq merge takes settings only. */
+/* What a row is for; for the command of a shard dq merge takes settings only. */
 typedef enum dq_opt_use {
     DQ_OPT_SETTING, /* what results depend on; a path is of an input */
     DQ_OPT_OUTPUT,  /* what comes out; a path is written */
@@ -208,10 +208,10 @@ typedef struct dq_args {
 } dq_args;
 
 /* Options may stand anywhere; "--" ends them. Abbreviations are refused, and unknown options get
- * the nearest name. DQ_USAGE with the remedy. With dq merge's own rows: for a part's command, of
+ * the nearest name. DQ_USAGE with the remedy. With dq merge's own rows: for a shard's command, of
  * which only settings count, then these; DQ_DAMAGED: no such command. */
-dq_status dq_options_parse_part(dq_args *args, int argc, char **argv, const dq_opt *opts,
-                                const dq_opt *own, const dq_usage *usage, dq_err *err);
+dq_status dq_options_parse_shard(dq_args *args, int argc, char **argv, const dq_opt *opts,
+                                 const dq_opt *own, const dq_usage *usage, dq_err *err);
 
 /* Flattens a table with its sub-tables. DQ_BUG: too many rows. */
 enum { DQ_OPTIONS_MAX = 128 };

@@ -288,13 +288,13 @@ static dq_status calib_run_begin(dq_calib_run *c, dq_quantize_settings *set, con
                                .ctx = c->ctx,
                                .backend = c->backend,
                                .out = out};
-    /* A planned recipe uses the part of the text it was measured with, so that the codes are the
-     * plan's; options override it. */
+    /* A planned recipe uses the quarters it was measured with, so that the codes are the plan's;
+     * options override it. */
     const json_t *calib =
         json_object_get(set->plan, "calib"); /* as it was checked with the recipe */
     if (calib) {
         s.sha256 = json_string_value(json_object_get(calib, "sha256"));
-        s.part = dq_calib_text_part(json_object_get(calib, "quarters"));
+        s.quarters = dq_calib_text_quarters(json_object_get(calib, "quarters"));
         if (!s.tokens) dq_json_whole(&s.tokens, json_object_get(calib, "tokens"));
         if (!s.ctx) dq_json_whole(&s.ctx, json_object_get(calib, "ctx"));
     }
@@ -347,7 +347,7 @@ void dq_calib_run_warn(const dq_calib_text *t, const char *file, const dq_calibr
 }
 
 /* Before the run: reports the text; DQ_USAGE: it would choose no code; DQ_RESOURCE: memory. q was
- * opened with the method. After it: reports what was unusual and, with -v, the time by part. */
+ * opened with the method. After it: reports what was unusual and, with -v, the time by phase. */
 static dq_status calib_run_announce(const dq_calib_run *c, const dq_quantize_info *q,
                                     dq_logger *logger, dq_err *err)
 {
@@ -399,13 +399,13 @@ static void calib_run_report(const dq_calib_run *c, dq_logger *logger)
                        (long long)i->n_kept, i->n_kept == 1 ? " is" : "s are",
                        i->n_kept == 1 ? "its" : "their", i->kept);
     if (i->n_corrected) report_corrections(i, logger);
-    for (int p = 0; p < DQ_CALIBRATE_PARTS; p++) {
+    for (int p = 0; p < DQ_CALIBRATE_PHASES; p++) {
         const double gflop = i->flop[p] / 1e9;
         if (gflop > 0)
-            dq_logger_note(logger, "%-9s %9.2f s, %.1f GFLOP/s", dq_calibrate_part_name[p],
+            dq_logger_note(logger, "%-9s %9.2f s, %.1f GFLOP/s", dq_calibrate_phase_name[p],
                            i->seconds[p], i->seconds[p] > 0 ? gflop / i->seconds[p] : 0);
         else
-            dq_logger_note(logger, "%-9s %9.2f s", dq_calibrate_part_name[p], i->seconds[p]);
+            dq_logger_note(logger, "%-9s %9.2f s", dq_calibrate_phase_name[p], i->seconds[p]);
     }
 }
 
@@ -430,9 +430,10 @@ void dq_calib_run_rows(dq_row_writer *w, const dq_calib_run *c, const dq_quantiz
     DQ_PUT(w, "corrections_kept", i->n_corrected ? i->trust / (double)i->n_corrected : DQ_NO_REAL,
            "Mean share of the corrections that was kept; missing: none was made.", .when = DQ_OUT);
     DQ_LIST(w, "parts", "Time and work.");
-    for (int p = 0; DQ_MORE(w, p, DQ_CALIBRATE_PARTS); p++) {
+    for (int p = 0; DQ_MORE(w, p, DQ_CALIBRATE_PHASES); p++) {
         DQ_ITEM(w);
-        DQ_PUT(w, "part", dq_calibrate_part_name[p], "Of what.", DQ_WORDS(dq_calibrate_part_name));
+        DQ_PUT(w, "part", dq_calibrate_phase_name[p], "Of what.",
+               DQ_WORDS(dq_calibrate_phase_name));
         DQ_PUT(w, "seconds", i->seconds[p], "Seconds.", .when = DQ_NULL);
         DQ_PUT(w, "flop", i->flop[p], "Operations.", .when = DQ_NULL);
         dq_row_end(w);

@@ -169,7 +169,7 @@ void dq_codes_round_strip(dq_codes *c, const float *w)
     }
 }
 
-/* Parts lie in one block as they would in a file. */
+/* Datasets lie in one block as they would in a file. */
 
 static size_t padded(size_t bytes)
 {
@@ -189,31 +189,31 @@ dq_status dq_coded_new(dq_coded *out, int64_t rows, int64_t cols, const dq_quant
                                  .group_size = s.group_size,
                                  .scale_rows = s.grid_rows,
                                  .scale_dtype = spec->scale_dtype}};
-    for (int i = 0; i < w->format->n_parts; i++) {
-        const dq_part p = dq_weight_part(w, i);
-        bytes += padded(dq_weight_part_bytes(&p));
+    for (int i = 0; i < w->format->n_datasets; i++) {
+        const dq_dataset p = dq_weight_dataset(w, i);
+        bytes += padded(dq_dataset_bytes(&p));
     }
     out->bytes = dq_block_new(bytes, 1, err);
     if (!out->bytes) return err->code;
-    for (int i = 0; i < w->format->n_parts; i++) {
-        const dq_part p = dq_weight_part(w, i);
+    for (int i = 0; i < w->format->n_datasets; i++) {
+        const dq_dataset p = dq_weight_dataset(w, i);
         const dq_tensor found = {.dtype = p.dtype,
                                  .n_dims = 2,
                                  .shape = {p.shape[0], p.shape[1]},
-                                 .data = dq_coded_part(out, i)};
-        dq_weight_part_take(w, &w->format->part[i], &found);
-        const void *whole = w->format->part[i].fixed ? w->format->part[i].fixed(spec) : NULL;
-        if (whole) memcpy(dq_coded_part(out, i), whole, dq_weight_part_bytes(&p));
+                                 .data = dq_coded_dataset(out, i)};
+        dq_dataset_take(w, &w->format->dataset[i], &found);
+        const void *whole = w->format->dataset[i].fixed ? w->format->dataset[i].fixed(spec) : NULL;
+        if (whole) memcpy(dq_coded_dataset(out, i), whole, dq_dataset_bytes(&p));
     }
     return DQ_OK;
 }
 
-uint8_t *dq_coded_part(dq_coded *c, int part)
+uint8_t *dq_coded_dataset(dq_coded *c, int dataset)
 {
     size_t at = 0;
-    for (int i = 0; i < part; i++) {
-        const dq_part p = dq_weight_part(&c->weight, i);
-        at += padded(dq_weight_part_bytes(&p));
+    for (int i = 0; i < dataset; i++) {
+        const dq_dataset p = dq_weight_dataset(&c->weight, i);
+        at += padded(dq_dataset_bytes(&p));
     }
     return c->bytes + at;
 }
@@ -226,10 +226,10 @@ void dq_coded_free(dq_coded *c)
 
 void dq_coded_put(dq_coded *out, const dq_codes *c, int64_t first)
 {
-    uint8_t *base[DQ_MAX_PARTS];
-    for (int i = 0; i < out->weight.format->n_parts; i++) base[i] = dq_coded_part(out, i);
-    for (int i = 0; out->weight.format->pack_strip && i < out->weight.format->n_parts; i++) {
-        if (out->weight.format->part[i].is_codes) {
+    uint8_t *base[DQ_MAX_DATASETS];
+    for (int i = 0; i < out->weight.format->n_datasets; i++) base[i] = dq_coded_dataset(out, i);
+    for (int i = 0; out->weight.format->pack_strip && i < out->weight.format->n_datasets; i++) {
+        if (out->weight.format->dataset[i].is_codes) {
             const int64_t n = dq_codes_rows(c->shape.rows, &c->spec), cols = c->shape.cols;
 #pragma omp parallel for schedule(static)
             for (int64_t at = 0; at < n; at += DQ_STRIP_ROWS) {
@@ -241,18 +241,18 @@ void dq_coded_put(dq_coded *out, const dq_codes *c, int64_t first)
     }
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < c->shape.rows; r++) {
-        /* Packs row r as row `to` of every part; a part with one row per matrix only with row 0. */
+        /* Packs row r as row `to` of every dataset; one with a row per matrix only with row 0. */
         const dq_weight_format *f = out->weight.format;
-        uint8_t *part[DQ_MAX_PARTS] = {NULL};
-        for (int i = 0; i < f->n_parts; i++) {
-            const dq_part p = dq_weight_part(&out->weight, i);
-            part[i] = base[i] + (size_t)(first + r) * (dq_weight_part_bytes(&p) / (size_t)p.rows);
-            if (f->part[i].is_codes && !f->pack_strip)
-                dq_quant_pack_row(part[i], c->code + r * c->shape.cols, c->shape.cols,
+        uint8_t *dataset[DQ_MAX_DATASETS] = {NULL};
+        for (int i = 0; i < f->n_datasets; i++) {
+            const dq_dataset p = dq_weight_dataset(&out->weight, i);
+            dataset[i] = base[i] + (size_t)(first + r) * (dq_dataset_bytes(&p) / (size_t)p.rows);
+            if (f->dataset[i].is_codes && !f->pack_strip)
+                dq_quant_pack_row(dataset[i], c->code + r * c->shape.cols, c->shape.cols,
                                   c->spec.bits);
         }
         for (int64_t g = 0; r < c->shape.grid_rows && g < c->shape.groups; g++)
-            f->put(part, g, c->grid[r * c->shape.groups + g], &c->spec);
+            f->put(dataset, g, c->grid[r * c->shape.groups + g], &c->spec);
     }
 }
 

@@ -223,19 +223,19 @@ static void read_iq4_xs(float *y, const uint8_t *b)
     }
 }
 
-static dq_part blocks(const dq_weight *w)
+static dq_dataset blocks(const dq_weight *w)
 {
     const dq_block *k = w->format->block;
     const int64_t n = w->cols / k->values;
-    return (dq_part){.bits = 8 * k->bytes,
-                     .rows = w->rows,
-                     .cols = n,
-                     .dtype = DQ_U8,
-                     .shape = {w->rows, n * k->bytes},
-                     .data = w->data};
+    return (dq_dataset){.bits = 8 * k->bytes,
+                        .rows = w->rows,
+                        .cols = n,
+                        .dtype = DQ_U8,
+                        .shape = {w->rows, n * k->bytes},
+                        .data = w->data};
 }
 
-static const dq_weight_part_row part = {
+static const dq_dataset_row blocks_dataset = {
     .name = "blocks", .encoding = "ggml", .label = "byte", .is_codes = true, .of = blocks};
 
 /* Partial blocks are decoded aside. */
@@ -264,7 +264,7 @@ static void dequantize(float *out, const dq_weight *w, int64_t row, int64_t firs
                                    .bytes = (size),                                                \
                                    .read = (f),                                                    \
                                    .write = (g)},                                                  \
-        .part = &part, .n_parts = 1, .dequantize = dequantize                                      \
+        .dataset = &blocks_dataset, .n_datasets = 1, .dequantize = dequantize                      \
     }
 
 static const dq_weight_format formats[] = {

@@ -7,14 +7,14 @@
 #include <stddef.h>
 #include <string.h>
 
-static dq_part values(const dq_weight *w)
+static dq_dataset values(const dq_weight *w)
 {
-    return (dq_part){.bits = 8 * (int)dq_dtypes[w->dtype].bytes,
-                     .rows = w->rows,
-                     .cols = w->cols,
-                     .dtype = w->dtype,
-                     .shape = {w->rows, w->cols},
-                     .data = w->data};
+    return (dq_dataset){.bits = 8 * (int)dq_dtypes[w->dtype].bytes,
+                        .rows = w->rows,
+                        .cols = w->cols,
+                        .dtype = w->dtype,
+                        .shape = {w->rows, w->cols},
+                        .data = w->data};
 }
 
 static void dequantize(float *out, const dq_weight *w, int64_t row, int64_t first, int64_t n)
@@ -23,24 +23,24 @@ static void dequantize(float *out, const dq_weight *w, int64_t row, int64_t firs
     dq_tensor_to_f32(out, (const uint8_t *)w->data + at, w->dtype, n);
 }
 
-static const dq_weight_part_row values_part = {.encoding = "dense", .of = values};
+static const dq_dataset_row values_dataset = {.encoding = "dense", .of = values};
 
 const dq_weight_format dq_format_dense = {
-    .name = "dense", .part = &values_part, .n_parts = 1, .dequantize = dequantize};
+    .name = "dense", .dataset = &values_dataset, .n_datasets = 1, .dequantize = dequantize};
 
 enum { BLOCK = 256 }; /* codes held at once on the stack */
 
-static dq_part codes(const dq_weight *w)
+static dq_dataset codes(const dq_weight *w)
 {
-    return (dq_part){.bits = w->bits,
-                     .rows = w->rows,
-                     .cols = w->cols,
-                     .dtype = DQ_U8,
-                     .shape = {w->rows, (int64_t)dq_quant_row_bytes(w->cols, w->bits)},
-                     .data = w->data};
+    return (dq_dataset){.bits = w->bits,
+                        .rows = w->rows,
+                        .cols = w->cols,
+                        .dtype = DQ_U8,
+                        .shape = {w->rows, (int64_t)dq_quant_row_bytes(w->cols, w->bits)},
+                        .data = w->data};
 }
 
-static const char *wrong_codes(const dq_part *p, dq_scale_mode mode)
+static const char *wrong_codes(const dq_dataset *p, dq_scale_mode mode)
 {
     const size_t row = (size_t)p->shape[1], whole = (size_t)p->cols / 8 * (size_t)p->bits,
                  last = (size_t)p->cols % 8 * (size_t)p->bits, used = whole + last / 8;
@@ -55,18 +55,18 @@ static const char *wrong_codes(const dq_part *p, dq_scale_mode mode)
     return NULL;
 }
 
-static dq_part scales(const dq_weight *w)
+static dq_dataset scales(const dq_weight *w)
 {
     const int64_t groups = dq_quant_groups(w->cols, w->group_size);
-    return (dq_part){.bits = 8 * (int)dq_dtypes[w->scale_dtype].bytes,
-                     .rows = w->scale_rows,
-                     .cols = groups,
-                     .dtype = w->scale_dtype,
-                     .shape = {w->scale_rows, groups},
-                     .data = w->scale};
+    return (dq_dataset){.bits = 8 * (int)dq_dtypes[w->scale_dtype].bytes,
+                        .rows = w->scale_rows,
+                        .cols = groups,
+                        .dtype = w->scale_dtype,
+                        .shape = {w->scale_rows, groups},
+                        .data = w->scale};
 }
 
-static bool fits(const dq_part *want, const dq_tensor *found)
+static bool fits(const dq_dataset *want, const dq_tensor *found)
 {
     return found->dtype == want->dtype && found->n_dims == 2 && found->shape[0] == want->shape[0] &&
            found->shape[1] == want->shape[1];
@@ -77,7 +77,7 @@ static const char *look_at_scales(dq_weight *w, const dq_tensor *found)
 {
     w->scale_dtype = found->dtype == DQ_F16 ? DQ_F16 : DQ_F32;
     w->scale_rows = found->n_dims == 2 && found->shape[0] == 1 ? 1 : w->rows;
-    const dq_part want = scales(w);
+    const dq_dataset want = scales(w);
     const bool one = fits(&want, found) && w->scale_rows == 1;
     return one && w->group_size != w->cols ? "one row of scales for groups" : NULL;
 }
@@ -111,7 +111,7 @@ static scale_kinds kinds_of_f32(const uint8_t *at, int64_t n)
     return (scale_kinds){endless, negative};
 }
 
-const char *dq_weight_part_wrong_scales(const dq_part *p, dq_scale_mode mode)
+const char *dq_dataset_wrong_scales(const dq_dataset *p, dq_scale_mode mode)
 {
     const int64_t n = p->rows * p->cols;
     const scale_kinds k = p->dtype == DQ_F16 ? kinds_of_f16(p->data, n) : kinds_of_f32(p->data, n);
@@ -121,7 +121,7 @@ const char *dq_weight_part_wrong_scales(const dq_part *p, dq_scale_mode mode)
 
 #define AT(member) .at = offsetof(dq_weight, member)
 #define CODES      AT(data), .of = codes, .wrong = wrong_codes
-#define SCALES     AT(scale), .of = scales, .look = look_at_scales, .wrong = dq_weight_part_wrong_scales
+#define SCALES     AT(scale), .of = scales, .look = look_at_scales, .wrong = dq_dataset_wrong_scales
 
 static bool holds_scale(float scale, dq_dtype type)
 {
@@ -171,32 +171,32 @@ static void dequantize_affine(float *out, const dq_weight *w, int64_t row, int64
  *
  * Source: g_idx of AutoGPTQ and GPTQModel, weight_g_idx of compressed-tensors. */
 
-static dq_part zeros_of(const dq_weight *w, int64_t groups)
+static dq_dataset zeros_of(const dq_weight *w, int64_t groups)
 {
-    return (dq_part){.bits = w->bits,
-                     .rows = w->scale_rows,
-                     .cols = groups,
-                     .dtype = DQ_U8,
-                     .shape = {w->scale_rows, (int64_t)dq_weight_zero_bytes(groups, w->bits)},
-                     .data = w->zero};
+    return (dq_dataset){.bits = w->bits,
+                        .rows = w->scale_rows,
+                        .cols = groups,
+                        .dtype = DQ_U8,
+                        .shape = {w->scale_rows, (int64_t)dq_weight_zero_bytes(groups, w->bits)},
+                        .data = w->zero};
 }
 
-static dq_part zeros(const dq_weight *w)
+static dq_dataset zeros(const dq_weight *w)
 {
     return zeros_of(w, w->zero ? dq_quant_groups(w->cols, w->group_size) : 0);
 }
 
-static dq_part columns(const dq_weight *w)
+static dq_dataset columns(const dq_weight *w)
 {
-    return (dq_part){.bits = 32,
-                     .rows = 1,
-                     .cols = w->cols,
-                     .dtype = DQ_I32,
-                     .shape = {1, w->cols},
-                     .data = w->index};
+    return (dq_dataset){.bits = 32,
+                        .rows = 1,
+                        .cols = w->cols,
+                        .dtype = DQ_I32,
+                        .shape = {1, w->cols},
+                        .data = w->index};
 }
 
-static const dq_weight_part_row parts[] = {
+static const dq_dataset_row datasets[] = {
     {"index", "index", "in", .of = columns},
     {"packed", "int-index", "byte", .is_codes = true, .of = codes},
     {"scale", "scale", "group", .of = scales},
@@ -240,8 +240,8 @@ const dq_weight_format dq_format_int_index = {
     .name = "int-index",
     .is_coded = true,
     .note = "a group for each column",
-    .part = parts,
-    .n_parts = sizeof parts / sizeof *parts,
+    .dataset = datasets,
+    .n_datasets = sizeof datasets / sizeof *datasets,
     .dequantize = index_dequantize,
 };
 
@@ -253,12 +253,12 @@ const dq_weight_format dq_format_int_index = {
  * Source: the asymmetric form of AWQ (arXiv 2306.00978) and GPTQ's group quantizer; 0 stays inside
  * the range as in ONNX DynamicQuantizeLinear, for groups that do not contain it. */
 
-static dq_part zero_zeros(const dq_weight *w)
+static dq_dataset zero_zeros(const dq_weight *w)
 {
     return zeros_of(w, dq_quant_groups(w->cols, w->group_size));
 }
 
-static const dq_weight_part_row zero_parts[] = {
+static const dq_dataset_row zero_datasets[] = {
     {"packed", "int-zero", "byte", .is_codes = true, CODES},
     {"scale", "scale", "group", SCALES},
     {"zero", "zero", "byte", AT(zero), .of = zero_zeros, .wrong = wrong_codes},
@@ -320,12 +320,13 @@ static int level(int8_t q, dq_grid g, const dq_quant_spec *s)
     return q + (1 << (s->bits - 1)) - g.zero;
 }
 
-static void put(uint8_t *const part[DQ_MAX_PARTS], int64_t group, dq_grid g, const dq_quant_spec *s)
+static void put(uint8_t *const dataset[DQ_MAX_DATASETS], int64_t group, dq_grid g,
+                const dq_quant_spec *s)
 {
     const int64_t bit = group * s->bits;
     const unsigned u = (unsigned)g.zero << bit % 8;
-    uint8_t *at = part[2] + bit / 8;
-    put_scale(part[1], group, g.scale, s->scale_dtype);
+    uint8_t *at = dataset[2] + bit / 8;
+    put_scale(dataset[1], group, g.scale, s->scale_dtype);
     at[0] = (uint8_t)(at[0] | u);
     if (u > 255) at[1] = (uint8_t)(at[1] | u >> 8);
 }
@@ -336,8 +337,8 @@ const dq_weight_format dq_format_int_zero = {
     .is_affine = true,
     .note = "zero points",
     .attribute = attributes,
-    .part = zero_parts,
-    .n_parts = sizeof zero_parts / sizeof *zero_parts,
+    .dataset = zero_datasets,
+    .n_datasets = sizeof zero_datasets / sizeof *zero_datasets,
     .dequantize = dequantize_affine,
     .modes = 1 << DQ_ASYM,
     .ends = true,
@@ -353,7 +354,7 @@ const dq_weight_format dq_format_int_zero = {
 /* Signed integers q of b bits, stored as u = q + 2^(b-1), times one scale per group (absmax,
  * search). */
 
-static const dq_weight_part_row int_parts[] = {
+static const dq_dataset_row int_datasets[] = {
     {"packed", "int-packed", "byte", .is_codes = true, CODES},
     {"scale", "scale", "group", SCALES},
 };
@@ -401,10 +402,10 @@ static int int_level(int8_t q, dq_grid g, const dq_quant_spec *s)
     return q;
 }
 
-static void put_scale_alone(uint8_t *const part[DQ_MAX_PARTS], int64_t group, dq_grid g,
+static void put_scale_alone(uint8_t *const dataset[DQ_MAX_DATASETS], int64_t group, dq_grid g,
                             const dq_quant_spec *s)
 {
-    put_scale(part[1], group, g.scale, s->scale_dtype);
+    put_scale(dataset[1], group, g.scale, s->scale_dtype);
 }
 
 const dq_weight_format dq_format_int = {
@@ -412,8 +413,8 @@ const dq_weight_format dq_format_int = {
     .is_coded = true,
     .is_affine = true,
     .attribute = int_attributes,
-    .part = int_parts,
-    .n_parts = sizeof int_parts / sizeof *int_parts,
+    .dataset = int_datasets,
+    .n_datasets = sizeof int_datasets / sizeof *int_datasets,
     .dequantize = dequantize_affine,
     .modes = 1 << DQ_ABSMAX | 1 << DQ_SEARCH,
     .fits_f16 = int_fits_f16,
@@ -433,15 +434,15 @@ const dq_weight_format dq_format_int = {
  * Rows are dealt to strips of 128; a strip holds a ring of bits for every column, column after
  * column. */
 
-static dq_part rings(const dq_weight *w)
+static dq_dataset rings(const dq_weight *w)
 {
     const int64_t blocks = w->rows / DQ_STRIP_BLOCK + (w->rows % DQ_STRIP_BLOCK != 0);
-    return (dq_part){.bits = w->bits,
-                     .rows = w->rows,
-                     .cols = w->cols,
-                     .dtype = DQ_U8,
-                     .shape = {blocks, w->cols * (w->bits * DQ_STRIP_BLOCK / 8)},
-                     .data = w->data};
+    return (dq_dataset){.bits = w->bits,
+                        .rows = w->rows,
+                        .cols = w->cols,
+                        .dtype = DQ_U8,
+                        .shape = {blocks, w->cols * (w->bits * DQ_STRIP_BLOCK / 8)},
+                        .data = w->data};
 }
 
 static const char *look_at_rings(dq_weight *w, const dq_tensor *found)
@@ -452,23 +453,23 @@ static const char *look_at_rings(dq_weight *w, const dq_tensor *found)
                                                                           : NULL;
 }
 
-static const char *never_wrong(const dq_part *p, dq_scale_mode mode)
+static const char *never_wrong(const dq_dataset *p, dq_scale_mode mode)
 {
     (void)p, (void)mode; /* every bit counts, and all 256 are factors */
     return NULL;
 }
 
-static dq_part levels(const dq_weight *w)
+static dq_dataset levels(const dq_weight *w)
 {
-    return (dq_part){.bits = 8,
-                     .rows = 1,
-                     .cols = DQ_TRELLIS_LEVELS,
-                     .dtype = DQ_I8,
-                     .shape = {1, DQ_TRELLIS_LEVELS},
-                     .data = w->level};
+    return (dq_dataset){.bits = 8,
+                        .rows = 1,
+                        .cols = DQ_TRELLIS_LEVELS,
+                        .dtype = DQ_I8,
+                        .shape = {1, DQ_TRELLIS_LEVELS},
+                        .data = w->level};
 }
 
-static const char *wrong_levels(const dq_part *p, dq_scale_mode mode)
+static const char *wrong_levels(const dq_dataset *p, dq_scale_mode mode)
 {
     (void)mode;
     return memchr(p->data, -128, DQ_TRELLIS_LEVELS) ? "holds the level -128." : NULL;
@@ -479,14 +480,14 @@ static const void *levels_of(const dq_quant_spec *s)
     return dq_trellis_table_of(s->bits)->level;
 }
 
-static dq_part factors(const dq_weight *w)
+static dq_dataset factors(const dq_weight *w)
 {
-    return (dq_part){.bits = 8,
-                     .rows = 1,
-                     .cols = w->cols,
-                     .dtype = DQ_I8,
-                     .shape = {1, w->cols},
-                     .data = w->column};
+    return (dq_dataset){.bits = 8,
+                        .rows = 1,
+                        .cols = w->cols,
+                        .dtype = DQ_I8,
+                        .shape = {1, w->cols},
+                        .data = w->column};
 }
 
 static const void *factors_of(const dq_quant_spec *s)
@@ -494,7 +495,7 @@ static const void *factors_of(const dq_quant_spec *s)
     return s->column;
 }
 
-static const dq_weight_part_row trellis_parts[] = {
+static const dq_dataset_row trellis_datasets[] = {
     {"packed", "trellis", "byte", true, AT(data), rings, look_at_rings, never_wrong, NULL},
     {"scale", "scale", "group", SCALES},
     {"scale_in", "scale-in", "in", false, AT(column), factors, NULL, never_wrong, factors_of},
@@ -613,8 +614,8 @@ const dq_weight_format dq_format_trellis = {
     .has_levels = true,
     .note = "trellis codes",
     .attribute = attributes,
-    .part = trellis_parts,
-    .n_parts = sizeof trellis_parts / sizeof *trellis_parts,
+    .dataset = trellis_datasets,
+    .n_datasets = sizeof trellis_datasets / sizeof *trellis_datasets,
     .dequantize = trellis_dequantize,
     .modes = 1 << DQ_TRELLIS,
     .fits_f16 = trellis_fits_f16,
@@ -647,32 +648,32 @@ const dq_weight_format *dq_weight_format_of_mode(dq_scale_mode mode)
     return NULL;
 }
 
-const char *dq_weight_part_take(dq_weight *w, const dq_weight_part_row *row, const dq_tensor *found)
+const char *dq_dataset_take(dq_weight *w, const dq_dataset_row *row, const dq_tensor *found)
 {
     const char *wrong = row->look ? row->look(w, found) : NULL;
     if (wrong) return wrong;
-    const dq_part want = row->of(w);
+    const dq_dataset want = row->of(w);
     if (!fits(&want, found)) return "wrong type or shape";
     memcpy((char *)w + row->at, &found->data, sizeof found->data);
     return NULL;
 }
 
-size_t dq_weight_part_bytes(const dq_part *p)
+size_t dq_dataset_bytes(const dq_dataset *p)
 {
     return (size_t)p->shape[0] * (size_t)p->shape[1] * dq_dtypes[p->dtype].bytes;
 }
 
-dq_part dq_weight_part(const dq_weight *w, int i)
+dq_dataset dq_weight_dataset(const dq_weight *w, int i)
 {
-    return dq_weight_format_of(w)->part[i].of(w);
+    return dq_weight_format_of(w)->dataset[i].of(w);
 }
 
 size_t dq_weight_bytes(const dq_weight *w)
 {
     size_t bytes = 0;
-    for (int i = 0; i < dq_weight_format_of(w)->n_parts; i++) {
-        const dq_part p = dq_weight_part(w, i);
-        bytes += dq_weight_part_bytes(&p);
+    for (int i = 0; i < dq_weight_format_of(w)->n_datasets; i++) {
+        const dq_dataset p = dq_weight_dataset(w, i);
+        bytes += dq_dataset_bytes(&p);
     }
     return bytes;
 }

@@ -286,7 +286,7 @@ static inline uint8_t dq_trellis_window(const uint8_t *ring, int64_t row, int64_
  * A format is one file, format_NAME.c, with one dq_weight_format; everybody else asks the row. */
 
 enum {
-    DQ_MAX_PARTS = 4,
+    DQ_MAX_DATASETS = 4,
     DQ_STRIP_ROWS =
         128, /* of codes that are found together; the last strip of a matrix may have fewer */
     DQ_STRIP_BLOCK = 32 /* rows of a strip are filled up to a multiple */
@@ -297,33 +297,32 @@ static inline int64_t dq_weight_strip_padded(int64_t rows)
 }
 
 /* A dataset of a stored matrix: a matrix of entries in a container's shape. */
-typedef struct dq_part {
+typedef struct dq_dataset {
     int bits;           /* of one entry */
     int64_t rows, cols; /* of entries */
     dq_dtype dtype;     /* of the dataset: U8 where entries are packed */
     int64_t shape[2];   /* of the dataset */
     const void *data;   /* NULL while it is a plan */
-} dq_part;
-size_t dq_weight_part_bytes(const dq_part *p);
+} dq_dataset;
+size_t dq_dataset_bytes(const dq_dataset *p);
 
-typedef struct dq_weight_part_row {
+typedef struct dq_dataset_row {
     const char *name;     /* of the dataset in the tensor's group: "packed" */
     const char *encoding; /* in /index */
     const char *label;    /* of the second axis of the dataset; the first is "out" */
     bool is_codes; /* an entry per value; bits per weight and SQNR stand in its row of /index */
     size_t at;     /* of the pointer to it in dq_weight */
-    /* Describes the part of a weight whose other fields are known. */
-    dq_part (*of)(const dq_weight *w);
+    /* Describes the dataset of a weight whose other fields are known. */
+    dq_dataset (*of)(const dq_weight *w);
     /* Sets what only the dataset tells; NULL function: nothing. NULL, or what is wrong. */
     const char *(*look)(dq_weight *w, const dq_tensor *found);
     /* What is wrong with the contents; NULL: nothing. */
-    const char *(*wrong)(const dq_part *p, dq_scale_mode mode);
+    const char *(*wrong)(const dq_dataset *p, dq_scale_mode mode);
     /* Contents that do not depend on codes; NULL function: they do; NULL result: zeros. */
     const void *(*fixed)(const dq_quant_spec *s);
-} dq_weight_part_row;
+} dq_dataset_row;
 /* Sets the weight's pointer to a dataset, and what only that tells. NULL, or what is wrong. */
-const char *dq_weight_part_take(dq_weight *w, const dq_weight_part_row *row,
-                                const dq_tensor *found);
+const char *dq_dataset_take(dq_weight *w, const dq_dataset_row *row, const dq_tensor *found);
 
 /* An attribute of the tensor's group that depends on the codes' width. */
 typedef struct dq_weight_attribute {
@@ -386,13 +385,12 @@ typedef struct dq_weight_format {
     /* w = level * scale * factor, with 8-bit levels from a table and a factor per column, which
      * integer kernels can use. */
     bool has_levels;
-    const dq_block *
-        block; /* rows are runs of such blocks; NULL: the parts below hold codes and scales apart */
-    const char *note; /* for lines about a weight, besides width and groups; NULL: nothing */
+    const dq_block *block; /* rows are runs of such blocks; NULL: codes and scales are apart */
+    const char *note;      /* for lines about a weight, besides width and groups; NULL: nothing */
     /* besides those of every coded tensor; ends with {0} */
     const dq_weight_attribute *attribute;
-    const dq_weight_part_row *part; /* [n_parts], in path order */
-    int n_parts;
+    const dq_dataset_row *dataset; /* [n_datasets], in path order */
+    int n_datasets;
     /* out[n] = columns first .. first + n of a row; first is a multiple of 8 */
     void (*dequantize)(float *out, const dq_weight *w, int64_t row, int64_t first, int64_t n);
 
@@ -420,8 +418,8 @@ typedef struct dq_weight_format {
     void (*pack_strip)(uint8_t *to, const int8_t *q, int64_t rows, int64_t cols, int bits);
     /* The integer that the scale of g multiplies, for a code from encode. */
     int (*level)(int8_t q, dq_grid g, const dq_quant_spec *s);
-    /* Stores a group's grid in a row of every part but the codes, in zeroed memory. */
-    void (*put)(uint8_t *const part[DQ_MAX_PARTS], int64_t group, dq_grid g,
+    /* Stores a group's grid in a row of every dataset but the codes, in zeroed memory. */
+    void (*put)(uint8_t *const dataset[DQ_MAX_DATASETS], int64_t group, dq_grid g,
                 const dq_quant_spec *s);
 } dq_weight_format;
 
@@ -454,9 +452,9 @@ static inline bool dq_weight_is_integer(const dq_weight *w)
     return dq_weight_format_of(w)->is_affine || dq_weight_format_of(w)->has_levels;
 }
 
-dq_part dq_weight_part(const dq_weight *w, int i);    /* i < n_parts of its format */
-size_t dq_weight_bytes(const dq_weight *w);           /* all parts */
-double dq_weight_bits_per_weight(const dq_weight *w); /* with padding and scales */
+dq_dataset dq_weight_dataset(const dq_weight *w, int i); /* i < n_datasets of its format */
+size_t dq_weight_bytes(const dq_weight *w);              /* all datasets */
+double dq_weight_bits_per_weight(const dq_weight *w);    /* with padding and scales */
 /* Bits per weight of `bytes` over n weights, worked out only here; 0 for none. */
 double dq_weight_bits_over(int64_t bytes, int64_t n);
 
@@ -557,7 +555,7 @@ static inline float dq_codes_value(const dq_codes *c, int64_t row, int64_t col)
 
 /* A coded matrix in memory: a dq_weight with exactly a container's bytes. */
 
-/* A coded matrix whose parts lie in one block. */
+/* A coded matrix whose datasets lie in one block. */
 typedef struct dq_coded {
     dq_weight weight; /* name NULL; pointers into `bytes` */
     uint8_t *bytes;
@@ -565,15 +563,15 @@ typedef struct dq_coded {
 
 /* End with dq_coded_free. DQ_RESOURCE. */
 dq_status dq_coded_pack(dq_coded *out, const dq_codes *c, dq_err *err);
-/* For rows packed band by band, or parts read from a file; dq_weight_part says where each lies. */
+/* For rows packed band by band, or datasets read from a file. */
 dq_status dq_coded_new(dq_coded *out, int64_t rows, int64_t cols, const dq_quant_spec *spec,
                        dq_err *err);
 /* Packs rows from `first` on of a matrix with this spec; with a single grid, all rows. */
 void dq_coded_put(dq_coded *out, const dq_codes *c, int64_t first);
-uint8_t *dq_coded_part(dq_coded *c, int part); /* the bytes of a part, to be filled */
-void dq_coded_free(dq_coded *c);               /* {0} allowed */
+uint8_t *dq_coded_dataset(dq_coded *c, int dataset); /* the bytes of a dataset, to be filled */
+void dq_coded_free(dq_coded *c);                     /* {0} allowed */
 
-const char *dq_weight_part_wrong_scales(const dq_part *p, dq_scale_mode mode);
+const char *dq_dataset_wrong_scales(const dq_dataset *p, dq_scale_mode mode);
 
 /* Matrices in ggml blocks, as in GGUF files. No container holds them, and no kernel multiplies
  * their codes: rows are dequantized. */

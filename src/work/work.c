@@ -300,7 +300,7 @@ static dq_status check_head(const dq_work_how *how, const json_t *head, bool any
     const json_int_t shard = json_integer_value(json_object_get(head, "shard"));
     const json_int_t n = json_integer_value(json_object_get(head, "shards"));
     if (any_shard || (shard == how->shard && n == how->n_shards)) return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH, "is part %lld of %lld, and not %d of %d", (long long)shard,
+    return dq_fail(err, DQ_MISMATCH, "is shard %lld of %lld, and not %d of %d", (long long)shard,
                    (long long)n, how->shard, how->n_shards);
 }
 
@@ -618,7 +618,7 @@ dq_status dq_work_failed(dq_work *w, dq_err *err)
         if (empty ? w->made : !w->how.resume && err->code != DQ_MISMATCH) dq_work_close(w, true);
         return err->code;
     }
-    /* Words about the part of the run give way. */
+    /* Words about the shard of the run give way. */
     dq_remedy_at *last = err->n_remedies > 0 ? &err->remedy[err->n_remedies - 1] : NULL;
     if (last && last->code == DQ_REMEDY_RESUMABLE) {
         err->text[last->begin] = 0;

@@ -1,4 +1,4 @@
-/* Long jobs: the time that is left, parts of a run, what an interrupted one has done.
+/* Long jobs: the time that is left, shards of a run, what an interrupted one has done.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_WORK_H
 #define DQ_WORK_H

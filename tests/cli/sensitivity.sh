@@ -82,34 +82,34 @@ alike "$top/out" | cmp -s - whole.json || complain "sensitivity: resumed: other 
 cmp -s whole.h5 k.h5 || complain "sensitivity: resumed: another file"
 absent k.h5.journal
 
-# ---- parts: units by turns, the forecast by the first
+# ---- shards: units by turns, the forecast by the first
 for n in 1 3; do
-    rm -f un*.shard part.h5
+    rm -f un*.shard merged.h5
     for i in $(seq $n); do
-        "$dq" "$@" --shard "$i/$n" -q -o "un$i.shard" || complain "sensitivity: part $i of $n fails"
+        "$dq" "$@" --shard "$i/$n" -q -o "un$i.shard" || complain "sensitivity: shard $i of $n fails"
     done
-    try 0 '"sensitivity"' merge un*.shard --json -o part.h5
-    alike "$top/out" | cmp -s - whole.json || complain "sensitivity: other numbers of $n parts"
-    cmp -s whole.h5 part.h5 || complain "sensitivity: another file of $n parts"
+    try 0 '"sensitivity"' merge un*.shard --json -o merged.h5
+    alike "$top/out" | cmp -s - whole.json || complain "sensitivity: other numbers of $n shards"
+    cmp -s whole.h5 merged.h5 || complain "sensitivity: another file of $n shards"
 done
-[ "$(cat un*.shard | grep -c '"unit"')" -eq 33 ] || complain "sensitivity: a unit is in no part, or in two"
+[ "$(cat un*.shard | grep -c '"unit"')" -eq 33 ] || complain "sensitivity: a unit is in no shard, or in two"
 [ "$(grep -l '"forecast"' un*.shard)" = un1.shard ] || complain "sensitivity: the forecast is in $(grep -l '"forecast"' un*.shard)"
 "$dq" "$@" --sensitivity-bits 3 --shard 2/3 -q -o other.shard
-try 4 "other.shard: is a part of another run of dq stats than un1.shard" merge un1.shard other.shard un3.shard
+try 4 "other.shard: is a shard of another run of dq stats than un1.shard" merge un1.shard other.shard un3.shard
 grep -v '"forecast"' un1.shard >lacks.shard
 try 4 "a part of the work lacks" merge lacks.shard un2.shard un3.shard
-hashed() { # hashed LINE: as a part has it
+hashed() { # hashed LINE: as a shard has it
     printf '%s %s\n' "$(printf '%s' "$1" | sha256sum | cut -c-64)" "$1"
 }
-added() { # added PART LINE TEXT: the part with that line before its end is refused, saying the text
+added() { # added SHARD LINE TEXT: the shard with that line before its end is refused, saying the text
     {
         sed '$d' "$1"
         hashed "$2"
         tail -1 "$1"
     } >added.shard
     others=
-    for part in un*.shard; do
-        [ "$part" = "$1" ] || others="$others $part"
+    for shard in un*.shard; do
+        [ "$shard" = "$1" ] || others="$others $shard"
     done
     # shellcheck disable=SC2086
     try 3 "$3" merge added.shard $others
@@ -129,8 +129,8 @@ try 3 'is no sum' merge added.shard un2.shard un3.shard
     sed '$d' un2.shard
     hashed "$first"
 } >added.shard
-try 3 "unit 0 is not of this part" "$@" --shard 2/3 -o added.shard --resume
-rm -f un*.shard part.h5 other.shard lacks.shard added.shard
+try 3 "unit 0 is not of this shard" "$@" --shard 2/3 -o added.shard --resume
+rm -f un*.shard merged.h5 other.shard lacks.shard added.shard
 
 # ---- a full disk: of scratch files nothing is left; where results alone do not fit, a run that resumes has them
 (
@@ -186,7 +186,7 @@ try 2 "Add --sensitivity or --forecast[.]$" stats "diff model" --ids 1 --sensiti
 try 2 "from 2 to 4096" stats "diff model" --ids 1 --sensitivity layers --sensitivity-windows 1
 try 2 "expected one of all, layers, heads" stats "diff model" --ids 1 --sensitivity logits
 try 2 "layers stands twice" stats "diff model" --ids 1 --sensitivity layers,layers
-try 2 "goes on with a part, or with --sensitivity and -o. Add -o[.]$" stats "diff model" --ids 1 --sensitivity layers --resume
+try 2 "goes on with a shard, or with --sensitivity and -o. Add -o[.]$" stats "diff model" --ids 1 --sensitivity layers --resume
 try 2 "Add --shard I/N[.]$" stats "diff model" --ids 1 --forecast -o x.h5 --resume
 absent x.h5 x.h5.journal x.shard
 if "$dq" doctor 2>/dev/null | grep -q "cuda  *yes"; then

@@ -159,7 +159,7 @@ static double sum_of(const float *p, int64_t n)
 }
 
 /* 1 / sum of p over the tokens of the range's softmax; 0 where the row gives them nothing. */
-static double part_scale(const float *p, double all, const dq_column_part *t, int64_t n)
+static double range_scale(const float *p, double all, const dq_column_range *t, int64_t n)
 {
     const bool whole = t->sinks == t->from && t->to == t->own;
     const double sum = whole ? all
@@ -212,13 +212,13 @@ void dq_cpu_count_columns(const dq_cpu_column_job *j)
             }
         }
         if (c->peak) {
-            const dq_column_part *t = &c->part[list_of(j)];
+            const dq_column_range *t = &c->range[list_of(j)];
             for (int m = 0; m < 2 && j->p[m]; m++) {
                 const float *p = j->p[m] + r * j->ld;
                 const double weight =
                     m ? fabs((double)dq_cpu_lambda(j->args, j->rows.first + r, j->out)) : 1.0;
                 raise_peaks(c->peak + at + t->from, p + t->from, t->to - t->from,
-                            weight * part_scale(p, j->sum[m][r], t, j->visible[r]));
+                            weight * range_scale(p, j->sum[m][r], t, j->visible[r]));
             }
         }
     }
@@ -289,7 +289,7 @@ void dq_cpu_measure(const dq_simd *simd, const dq_cpu_column_job *j, dq_head_mea
 
 enum { ROWS = 32, COLS = 64 };
 
-typedef struct parts {
+typedef struct partials {
     const dq_profile *to;
     const dq_batch *batch;
     int n;                      /* threads */
@@ -298,9 +298,9 @@ typedef struct parts {
     int64_t n_head;             /* of a thread */
     int64_t *cu;                /* [n_seq + 1] where a sequence begins in `special` */
     int32_t *special;           /* positions of keys that are not ordinary, rising */
-} parts;
+} partials;
 
-static void parts_end(parts *p)
+static void partials_end(partials *p)
 {
     free_tallies(p->ordinary, p->n);
     free_tallies(p->other, p->n);
@@ -309,15 +309,15 @@ static void parts_end(parts *p)
     dq_block_free(p->special);
 }
 
-static bool parts_begin(dq_backend *b, parts *p, const dq_profile *to, const dq_batch *batch)
+static bool partials_begin(dq_backend *b, partials *p, const dq_profile *to, const dq_batch *batch)
 {
-    *p = (parts){.to = to, .batch = batch, .n = b->threads};
+    *p = (partials){.to = to, .batch = batch, .n = b->threads};
     p->ordinary = new_tallies(b, to->ordinary);
     p->other = new_tallies(b, to->all);
     return b->err.code == DQ_OK;
 }
 
-static void parts_join(const parts *p)
+static void partials_join(const partials *p)
 {
     const dq_profile *to = p->to;
     join_tallies(to->all, p->ordinary, p->n);
@@ -329,7 +329,7 @@ static void parts_join(const parts *p)
 
 /* ---- Logits ---- */
 
-static bool list_special(dq_backend *b, parts *p)
+static bool list_special(dq_backend *b, partials *p)
 {
     const dq_batch *batch = p->batch;
     int64_t n = 0;
@@ -352,7 +352,7 @@ static bool list_special(dq_backend *b, parts *p)
 static void take_logits(void *arg, int thread, const float *s, int64_t n, const dq_kv_list *list,
                         dq_place at)
 {
-    const parts *p = arg;
+    const partials *p = arg;
     const int seq = at.seq - p->to->seq_base;
     const uint8_t *class = p->to->class + p->batch->cu_rows[seq];
     dq_moments *m = p->head + thread * p->n_head + (int64_t)at.head * DQ_TOKEN_CLASSES;
@@ -373,21 +373,21 @@ static void take_logits(void *arg, int thread, const float *s, int64_t n, const 
 
 void dq_cpu_profile_logits(dq_backend *b, const dq_profile *to, const dq_attend_args *args)
 {
-    parts p;
+    partials p;
     if (b->err.code != DQ_OK) return;
-    if (parts_begin(b, &p, to, args->batch) && list_special(b, &p)) {
+    if (partials_begin(b, &p, to, args->batch) && list_special(b, &p)) {
         p.n_head = (int64_t)args->attn->map->n_q * DQ_TOKEN_CLASSES;
         p.head = dq_block_new((size_t)(p.n_head * p.n), sizeof *p.head, &b->err);
         if (p.head) walk_logits(b, args, to->seq_base, take_logits, &p);
-        if (b->err.code == DQ_OK) parts_join(&p);
+        if (b->err.code == DQ_OK) partials_join(&p);
     }
-    parts_end(&p);
+    partials_end(&p);
 }
 
 /* ---- Activations ---- */
 
 /* Rows after `row` of its sequence and class, up to `end`. */
-static int64_t run_end(const parts *p, int64_t row, int64_t end, int64_t seq_end)
+static int64_t run_end(const partials *p, int64_t row, int64_t end, int64_t seq_end)
 {
     const uint8_t *class = p->to->class;
     int64_t next = row + 1;
@@ -395,7 +395,7 @@ static int64_t run_end(const parts *p, int64_t row, int64_t end, int64_t seq_end
     return next;
 }
 
-static void add_columns(const parts *p, dq_mat x, int64_t first, int64_t col, int64_t end)
+static void add_columns(const partials *p, dq_mat x, int64_t first, int64_t col, int64_t end)
 {
     const dq_batch *batch = p->batch;
     const int64_t last = first + x.rows;
@@ -410,9 +410,9 @@ static void add_columns(const parts *p, dq_mat x, int64_t first, int64_t col, in
 void dq_cpu_profile_rows(dq_backend *b, const dq_profile *to, dq_mat x, int64_t first,
                          const dq_batch *batch, int layer)
 {
-    parts p;
+    partials p;
     if (b->err.code != DQ_OK) return;
-    if (parts_begin(b, &p, to, batch)) {
+    if (partials_begin(b, &p, to, batch)) {
 #pragma omp parallel num_threads(b->threads)
         {
             const int thread = omp_get_thread_num();
@@ -431,9 +431,9 @@ void dq_cpu_profile_rows(dq_backend *b, const dq_profile *to, dq_mat x, int64_t 
         }
         for (int64_t row = first; row < first + x.rows; row++)
             p.to->channels->rows[p.to->class[row]]++;
-        parts_join(&p);
+        partials_join(&p);
     }
-    parts_end(&p);
+    partials_end(&p);
 }
 
 /* ---- Spans ----

@@ -287,18 +287,18 @@ static int64_t scale_at(const dq_kv *kv, int side, int64_t token, int64_t g)
     return side == DQ_K ? g * DQ_PAGE_TOKENS + token : token * kv->form[side].n_scales + g;
 }
 
-static float get_scale(const dq_kv_part *part, int64_t i)
+static float get_scale(const dq_kv_arrays *arrays, int64_t i)
 {
-    if (part->wide) return ((const float *)part->scale)[i];
-    return dq_f32_from_f16(((const uint16_t *)part->scale)[i]);
+    if (arrays->wide) return ((const float *)arrays->scale)[i];
+    return dq_f32_from_f16(((const uint16_t *)arrays->scale)[i]);
 }
 
-static void put_scale(dq_kv_part *part, int64_t i, float s)
+static void put_scale(dq_kv_arrays *arrays, int64_t i, float s)
 {
-    if (part->wide) {
-        ((float *)part->scale)[i] = s;
+    if (arrays->wide) {
+        ((float *)arrays->scale)[i] = s;
     } else {
-        ((uint16_t *)part->scale)[i] = dq_f16_from_f32(s);
+        ((uint16_t *)arrays->scale)[i] = dq_f16_from_f32(s);
     }
 }
 
@@ -383,7 +383,7 @@ static const float *dither_of(const dq_kv *kv, const dq_kv_page *p, float *own)
 static bool encode_set(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side, int h,
                        int8_t *q, const float *rows, const float *d, int64_t first, int64_t end)
 {
-    dq_kv_part *part = &job->page->part[side];
+    dq_kv_arrays *arrays = &job->page->arrays[side];
     const int bits = dq_kv_bits_of(kv, job->page, side, h), half = 1 << (bits - 1);
     const int set = dq_kv_sets(job->page, first + 1) - 1;
     const bool dithers = side == DQ_V && dq_kv_dithers(&kv->spec) && bits >= 4;
@@ -392,9 +392,9 @@ static bool encode_set(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *jo
         float u[DQ_PAGE_TOKENS];
         const float *x = rows + c * DQ_PAGE_TOKENS + first;
         const set_channel k = channel_of(simd, x, end - first, bits, dithers);
-        if (k.overflow && !part->wide) return false;
-        put_scale(part, at + c, k.step);
-        put_scale(part, at + dim + c, k.low);
+        if (k.overflow && !arrays->wide) return false;
+        put_scale(arrays, at + c, k.step);
+        put_scale(arrays, at + dim + c, k.low);
         encode_channel(u, x, d + first, end - first, bits, k);
         for (int64_t i = first; i < end; i++)
             q[side == DQ_K ? c * DQ_PAGE_TOKENS + i : i * kv->v_cols + c] =
@@ -445,14 +445,14 @@ static bool encode_head_sets(const dq_simd *simd, const dq_kv *kv, const dq_kv_j
 static void read_numbers(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int group,
                          int side, int h, int n, float *out)
 {
-    const dq_kv_part *part = &p->part[side];
+    const dq_kv_arrays *arrays = &p->arrays[side];
     const int64_t dim = kv->map->head_dim;
     for (int i = 0; i < 2 * n; i++, out += kv->v_cols) {
         const int64_t at = dq_kv_set_at(kv, group, side, i / 2, h) + i % 2 * dim;
-        if (part->wide)
-            memcpy(out, (const float *)part->scale + at, (size_t)dim * sizeof *out);
+        if (arrays->wide)
+            memcpy(out, (const float *)arrays->scale + at, (size_t)dim * sizeof *out);
         else
-            simd->widen(out, (const uint16_t *)part->scale + at, DQ_F16, dim);
+            simd->widen(out, (const uint16_t *)arrays->scale + at, DQ_F16, dim);
         memset(out + dim, 0, (size_t)(kv->v_cols - dim) * sizeof *out);
     }
 }
@@ -463,7 +463,7 @@ static void move_sets(const dq_kv *kv, dq_kv_page *to, int set, const dq_kv_page
     const int64_t at = dq_kv_set_at(kv, group, side, set, h);
     const int64_t was = dq_kv_set_at(kv, group, side, from_set, h);
     for (int64_t i = 0; i < kv->form[side].set_scales; i++)
-        put_scale(&to->part[side], at + i, get_scale(&from->part[side], was + i));
+        put_scale(&to->arrays[side], at + i, get_scale(&from->arrays[side], was + i));
 }
 
 /* ---- encoding */
@@ -517,7 +517,7 @@ static bool encode_head(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *
         encode_token(simd, kv, form, bits, q + slot * kv->v_cols, scale + slot * form->n_scales, x,
                      &overflow);
     }
-    return !overflow || p->part[side].wide;
+    return !overflow || p->arrays[side].wide;
 }
 
 static void store_head(const dq_kv *kv, dq_kv_page *p, int side, int h, int8_t *q,
@@ -526,7 +526,7 @@ static void store_head(const dq_kv *kv, dq_kv_page *p, int side, int h, int8_t *
     const int64_t n_scales = kv->form[side].n_scales, head = h * n_scales * DQ_PAGE_TOKENS;
     for (int64_t i = p->coded; i < p->due; i++) {
         for (int64_t g = 0; g < n_scales; g++)
-            put_scale(&p->part[side], head + scale_at(kv, side, i, g), scale[i * n_scales + g]);
+            put_scale(&p->arrays[side], head + scale_at(kv, side, i, g), scale[i * n_scales + g]);
     }
     uint8_t *codes = dq_kv_codes_of(kv, p, side, h);
     const int bits = dq_kv_bits_of(kv, p, side, h);
@@ -588,12 +588,12 @@ static void read_sinks(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p
     }
 }
 
-static const float *read_scales(const dq_simd *simd, const dq_kv *kv, const dq_kv_part *part,
+static const float *read_scales(const dq_simd *simd, const dq_kv *kv, const dq_kv_arrays *arrays,
                                 int side, int h, float *scratch)
 {
     const int64_t n = kv->form[side].n_scales * DQ_PAGE_TOKENS, at = h * n;
-    if (part->wide) return (const float *)part->scale + at;
-    simd->widen(scratch, (const uint16_t *)part->scale + at, DQ_F16, n);
+    if (arrays->wide) return (const float *)arrays->scale + at;
+    simd->widen(scratch, (const uint16_t *)arrays->scale + at, DQ_F16, n);
     return scratch;
 }
 
@@ -615,8 +615,8 @@ static void add_middles(const dq_kv *kv, float *values, const float *numbers, in
 
 static bool reads_plain(const dq_kv_page *p, int side, int64_t slots)
 {
-    const dq_kv_part *part = &p->part[side];
-    return !part->codes || (part->plain && slots <= p->n_sinks);
+    const dq_kv_arrays *arrays = &p->arrays[side];
+    return !arrays->codes || (arrays->plain && slots <= p->n_sinks);
 }
 
 /* Per-channel codes as f32: all that a head's set has, and of others their own slots. */
@@ -649,12 +649,12 @@ const float *dq_cpu_kv_read(const dq_simd *simd, const dq_kv *kv, const dq_kv_li
     const dq_kv_page *p = list->page[page];
     const int64_t slots = dq_kv_slots(coded_end, page);
     const dq_kv_page_form *form = &kv->form[side];
-    const dq_kv_part *part = &p->part[side];
+    const dq_kv_arrays *arrays = &p->arrays[side];
     const int h = kv->slot[head];
     if (reads_plain(p, side, slots)) return plain_page(simd, kv, p, side, h, scratch);
     const float *scale = NULL;
     if (!form->set_scales)
-        scale = read_scales(simd, kv, part, side, h, scratch + DQ_PAGE_TOKENS * kv->v_cols);
+        scale = read_scales(simd, kv, arrays, side, h, scratch + DQ_PAGE_TOKENS * kv->v_cols);
     const uint8_t *codes = dq_kv_codes_of(kv, p, side, h);
     const int bits = dq_kv_bits_of(kv, p, side, h);
     if (form->set_scales) {
@@ -666,8 +666,8 @@ const float *dq_cpu_kv_read(const dq_simd *simd, const dq_kv *kv, const dq_kv_li
                           form->n_scales);
         if (form->has_lows) add_middles(kv, scratch, scale, bits, slots);
     }
-    if (part->sinks) read_sinks(simd, kv, p, side, h, scratch);
-    if (part->plain && slots < DQ_PAGE_TOKENS)
+    if (arrays->sinks) read_sinks(simd, kv, p, side, h, scratch);
+    if (arrays->plain && slots < DQ_PAGE_TOKENS)
         read_plain(simd, kv, p, side, h, slots, DQ_PAGE_TOKENS, scratch);
     return scratch;
 }
@@ -697,14 +697,14 @@ static void turn_scales(float *out, const float *scale, int64_t n_scales, int64_
 
 /* Of values, [n_scales][DQ_PAGE_TOKENS]; other[n_scales * DQ_PAGE_TOKENS] is scratch. */
 static const float *turned_scales(float *out, const dq_simd *simd, const dq_kv *kv,
-                                  const dq_kv_part *part, int h, int64_t first, int64_t end,
+                                  const dq_kv_arrays *arrays, int h, int64_t first, int64_t end,
                                   float *other)
 {
     const int64_t n = kv->form[DQ_V].n_scales;
-    const uint16_t *half = (const uint16_t *)part->scale + h * n * DQ_PAGE_TOKENS;
+    const uint16_t *half = (const uint16_t *)arrays->scale + h * n * DQ_PAGE_TOKENS;
     const bool whole = first == 0 && end == DQ_PAGE_TOKENS;
-    if (whole && !part->wide && simd->turn_scales && simd->turn_scales(out, half, n)) return out;
-    turn_scales(out, read_scales(simd, kv, part, DQ_V, h, other), n, first, end);
+    if (whole && !arrays->wide && simd->turn_scales && simd->turn_scales(out, half, n)) return out;
+    turn_scales(out, read_scales(simd, kv, arrays, DQ_V, h, other), n, first, end);
     return out;
 }
 
@@ -716,14 +716,14 @@ static const uint8_t *next_codes(const dq_kv *kv, const dq_kv_list *list, int64_
     const dq_kv_page *p = list->page[page];
     const dq_kv_page_form *form = &kv->form[side]; /* one of them is none */
     const int64_t n =
-        (form->n_scales * DQ_PAGE_TOKENS + form->set_scales) * (p->part[side].wide ? 4 : 2);
+        (form->n_scales * DQ_PAGE_TOKENS + form->set_scales) * (p->arrays[side].wide ? 4 : 2);
     if (page + 1 < list->n_pages) {
         DQ_KV_FETCH(list->page[page + 1]);
-        DQ_KV_FETCH(&list->page[page + 1]->part[DQ_V].sinks);
+        DQ_KV_FETCH(&list->page[page + 1]->arrays[DQ_V].sinks);
     }
-    if (!p->part[side].codes) return NULL;
+    if (!p->arrays[side].codes) return NULL;
     for (int64_t i = 0; i < n; i += 64)
-        DQ_KV_FETCH((const uint8_t *)p->part[side].scale + h * n + i);
+        DQ_KV_FETCH((const uint8_t *)p->arrays[side].scale + h * n + i);
     if (side == DQ_V && dq_kv_dithers(&kv->spec)) { /* what dither is looked up by */
         DQ_KV_FETCH(p->pos);
         DQ_KV_FETCH(p->pos + DQ_PAGE_TOKENS - 1);
@@ -751,7 +751,7 @@ dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const d
                                    float *scratch)
 {
     const dq_kv_page *p = list->page[page];
-    const dq_kv_part *part = &p->part[side];
+    const dq_kv_arrays *arrays = &p->arrays[side];
     const int64_t slots = dq_kv_slots(coded_end, page), size = DQ_PAGE_TOKENS * kv->v_cols;
     const int h = kv->slot[head];
     dq_cpu_kv_view v = {0}; /* the one that is returned, so that it is written in its place */
@@ -768,9 +768,9 @@ dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const d
         view_sets(&v, simd, kv, p, side, head, scratch + size);
     else if (side == DQ_V)
         v.scale =
-            turned_scales(scratch + 2 * size, simd, kv, part, h, v.first, v.end, scratch + size);
+            turned_scales(scratch + 2 * size, simd, kv, arrays, h, v.first, v.end, scratch + size);
     else
-        v.scale = read_scales(simd, kv, part, side, h, scratch + size);
+        v.scale = read_scales(simd, kv, arrays, side, h, scratch + size);
     if (v.form->has_lows) {
         float *scale = scratch + 2 * size;
         const int64_t runs = dq_kv_runs(v.form);
@@ -784,10 +784,10 @@ dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const d
     }
     /* after what is read here: there is room for few misses */
     v.next = next_codes(kv, list, page + 1, side, h);
-    const bool tail = part->plain && slots < DQ_PAGE_TOKENS;
-    if (!part->sinks && !tail) return v;
+    const bool tail = arrays->plain && slots < DQ_PAGE_TOKENS;
+    if (!arrays->sinks && !tail) return v;
     memset(scratch, 0, (size_t)size * sizeof *scratch);
-    if (part->sinks) read_sinks(simd, kv, p, side, h, scratch);
+    if (arrays->sinks) read_sinks(simd, kv, p, side, h, scratch);
     if (tail) read_plain(simd, kv, p, side, h, slots, DQ_PAGE_TOKENS, scratch);
     v.plain = scratch;
     return v;
@@ -820,10 +820,10 @@ void dq_cpu_kv_token_codes(const dq_kv *kv, const dq_kv_list *list, int64_t i, i
     const int set = dq_kv_sets(p, slot + 1) - 1;
     for (int64_t g = 0; g < kv->form[side].set_scales; g++)
         scale[g] =
-            get_scale(&p->part[side], dq_kv_set_at(kv, kv->map->group[head], side, set, h) + g);
+            get_scale(&p->arrays[side], dq_kv_set_at(kv, kv->map->group[head], side, set, h) + g);
     for (int64_t g = 0; g < n_scales; g++) {
-        scale[g] =
-            get_scale(&p->part[side], h * n_scales * DQ_PAGE_TOKENS + scale_at(kv, side, slot, g));
+        scale[g] = get_scale(&p->arrays[side],
+                             h * n_scales * DQ_PAGE_TOKENS + scale_at(kv, side, slot, g));
     }
 }
 
@@ -849,17 +849,17 @@ static void move_plain(const dq_kv *kv, dq_kv_page *to, int64_t slot, const dq_k
                   token = (side == DQ_K ? 1 : kv->v_cols) * kv->dense_bytes;
     const uint8_t *x = NULL;
     int64_t step = channel;
-    if (from->part[side].plain) {
+    if (from->arrays[side].plain) {
         x = (const uint8_t *)dq_kv_plain_of(kv, from, side, h) + i * token;
     } else if (i < from->n_sinks) {
         x = (const uint8_t *)dq_kv_sinks_of(kv, from, side, h) + i * sink;
         step = 1;
     }
     if (!x) return; /* held as codes only */
-    if (to->part[side].plain)
+    if (to->arrays[side].plain)
         copy_elements(kv, (uint8_t *)dq_kv_plain_of(kv, to, side, h) + slot * token, channel, x,
                       step, d);
-    if (slot < to->n_sinks && to->part[side].sinks)
+    if (slot < to->n_sinks && to->arrays[side].sinks)
         copy_elements(kv, (uint8_t *)dq_kv_sinks_of(kv, to, side, h) + slot * sink, 1, x, step, d);
 }
 
@@ -870,12 +870,12 @@ static void move_head(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_li
     const int bits = dq_kv_bits_of(kv, to, side, h);
     int8_t *x = (int8_t *)scratch, *y = x + page;
     const dq_kv_page *unpacked = NULL;
-    if (to->part[side].codes) memset(y, 0, (size_t)page);
+    if (to->arrays[side].codes) memset(y, 0, (size_t)page);
     for (int64_t i = 0; i < n; i++) {
         const dq_kv_page *from = list->page[kept[i] / DQ_PAGE_TOKENS];
         const int64_t at = kept[i] % DQ_PAGE_TOKENS;
         move_plain(kv, to, i, from, at, side, h);
-        if (!to->part[side].codes || i < to->n_sinks || i >= to->coded) continue;
+        if (!to->arrays[side].codes || i < to->n_sinks || i >= to->coded) continue;
         if (from != unpacked)
             unpack_head(kv, x, dq_kv_codes_of(kv, from, side, h), bits, side, 0, DQ_PAGE_TOKENS);
         unpacked = from;
@@ -885,14 +885,14 @@ static void move_head(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_li
         for (int64_t c = 0; c < kv->v_cols; c++)
             y[i * token + c * channel] = x[at * token + c * channel];
         for (int64_t g = 0; g < kv->form[side].n_scales; g++) {
-            put_scale(&to->part[side], head + scale_at(kv, side, i, g),
-                      get_scale(&from->part[side], head + scale_at(kv, side, at, g)));
+            put_scale(&to->arrays[side], head + scale_at(kv, side, i, g),
+                      get_scale(&from->arrays[side], head + scale_at(kv, side, at, g)));
         }
         if (to->begins >> i & 1)
             move_sets(kv, to, dq_kv_sets(to, i), from, dq_kv_sets(from, at + 1) - 1, group, side,
                       h);
     }
-    if (to->part[side].codes)
+    if (to->arrays[side].codes)
         pack_head(kv, dq_kv_codes_of(kv, to, side, h), y, bits, side, 0, DQ_PAGE_TOKENS);
 }
 
@@ -1135,9 +1135,9 @@ static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_
         int8_t *q = (int8_t *)(scratch + 2 * page), *lines = q + page;
         for (int s = DQ_K; s <= DQ_V; s++) {
             if (job->side >= 0 && job->side != s) continue;
-            bool *overflow = &p->part[s].overflow;
+            bool *overflow = &p->arrays[s].overflow;
             *overflow = false;
-            if (!p->part[s].codes) continue;
+            if (!p->arrays[s].codes) continue;
             const bool sets = kv->form[s].set_scales != 0;
             for (int h = 0; sets && h < kv->heads[job->group] && !*overflow; h++)
                 *overflow = !encode_sets(simd, kv, job, s, h, q, scratch);
@@ -1322,15 +1322,15 @@ static void gram_tile(const leverages *l, int64_t first)
 {
     const dq_simd *simd = dq_cpu_of(l->b)->simd;
     const int64_t n = tile_of(l, first), rows = first + n;
-    float *turned = thread_scratch(l->b), *part = turned + l->cols * DQ_PAGE_TOKENS;
+    float *turned = thread_scratch(l->b), *product = turned + l->cols * DQ_PAGE_TOKENS;
     for (int64_t p = 0; p < pages_of(l->list); p++) {
         const float *x = l->x.p + p * DQ_PAGE_TOKENS * l->ld;
         const int64_t k = dq_kv_slots(l->n, p);
         simd->transpose(turned, DQ_PAGE_TOKENS, x, l->ld, k, rows);
-        simd->gemm(part, DQ_TILE_N, turned, DQ_PAGE_TOKENS, x + first, l->ld, rows, n, k, false);
+        simd->gemm(product, DQ_TILE_N, turned, DQ_PAGE_TOKENS, x + first, l->ld, rows, n, k, false);
         for (int64_t i = 0; i < rows; i++) {
             double *to = l->gram + i * l->ld + first;
-            for (int64_t c = 0; c < n; c++) to[c] += (double)part[i * DQ_TILE_N + c];
+            for (int64_t c = 0; c < n; c++) to[c] += (double)product[i * DQ_TILE_N + c];
         }
     }
 }

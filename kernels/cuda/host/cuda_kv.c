@@ -201,9 +201,10 @@ dq_page dq_cuda_page(const dq_kv *kv, const dq_kv_page *p)
     dq_page page = {
         .begins = p->begins, .dither = -1, .n_sinks = p->n_sinks, .heads = (int16_t)heads};
     for (int side = DQ_K; side <= DQ_V; side++) {
-        const dq_kv_part *part = &p->part[side];
-        page.side[side] = (dq_page_side){part->plain, part->codes, part->scale, part->sinks};
-        page.wide[side] = part->wide;
+        const dq_kv_arrays *arrays = &p->arrays[side];
+        page.side[side] =
+            (dq_page_side){arrays->plain, arrays->codes, arrays->scale, arrays->sinks};
+        page.wide[side] = arrays->wide;
         for (int h = 0; kv->by_layer && kv->form[side].bits < 16 && h < heads; h++)
             page.widths[side] |= (uint64_t)dq_kv_bits_of(kv, p, side, h) << 4 * h;
     }
@@ -398,11 +399,12 @@ static int write_jobs(dq_kv_write_job *jobs, const dq_kv_list *list, int group, 
         const int64_t take = DQ_PAGE_TOKENS - slot < n - done ? DQ_PAGE_TOKENS - slot : n - done;
         if (jobs) {
             const dq_kv_page *p = list->page[at / DQ_PAGE_TOKENS];
-            jobs[n_jobs] = (dq_kv_write_job){.plain = {p->part[DQ_K].plain, p->part[DQ_V].plain},
-                                             .row = (int32_t)(first + done),
-                                             .n = (int32_t)take,
-                                             .slot = (int32_t)slot,
-                                             .group = group};
+            jobs[n_jobs] =
+                (dq_kv_write_job){.plain = {p->arrays[DQ_K].plain, p->arrays[DQ_V].plain},
+                                  .row = (int32_t)(first + done),
+                                  .n = (int32_t)take,
+                                  .slot = (int32_t)slot,
+                                  .group = group};
         }
         done += take;
     }
@@ -522,7 +524,7 @@ static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_
     for (int64_t i = 0; ok && i < n; i++) {
         for (int side = DQ_K; side <= DQ_V; side++) {
             if (jobs[i].side < 0 || jobs[i].side == side)
-                jobs[i].page->part[side].overflow = found[2 * i + side] != 0;
+                jobs[i].page->arrays[side].overflow = found[2 * i + side] != 0;
         }
     }
     dq_block_free(dither.row);

@@ -37,7 +37,7 @@ static float *random_floats(int64_t n, uint64_t seed)
     return x;
 }
 
-/* A coded weight; its parts are blocks. */
+/* A coded weight; its datasets are blocks. */
 static dq_weight pack(const float *values, int64_t rows, int64_t cols, int bits, int64_t group,
                       bool one_scale, dq_scale_mode mode)
 {
@@ -51,18 +51,18 @@ static dq_weight pack(const float *values, int64_t rows, int64_t cols, int bits,
                    .group_size = group,
                    .scale_rows = one_scale ? 1 : rows,
                    .scale_dtype = DQ_F32};
-    uint8_t *part[DQ_MAX_PARTS] = {NULL}, *at[DQ_MAX_PARTS];
+    uint8_t *dataset[DQ_MAX_DATASETS] = {NULL}, *at[DQ_MAX_DATASETS];
     int8_t *q = block((size_t)cols, 1);
     float *got = block((size_t)cols, sizeof *got);
-    for (int i = 0; i < f->n_parts; i++) {
-        const dq_part p = dq_weight_part(&w, i);
-        part[i] = block(1, dq_weight_part_bytes(&p));
+    for (int i = 0; i < f->n_datasets; i++) {
+        const dq_dataset p = dq_weight_dataset(&w, i);
+        dataset[i] = block(1, dq_dataset_bytes(&p));
     }
     const dq_grid all = f->fit(values, rows * cols, &spec);
     for (int64_t r = 0; r < rows; r++) {
-        for (int i = 0; i < f->n_parts; i++) {
-            const dq_part p = dq_weight_part(&w, i);
-            at[i] = part[i] + (p.rows == 1 ? 0 : r) * (int64_t)dq_weight_part_bytes(&p) / p.rows;
+        for (int i = 0; i < f->n_datasets; i++) {
+            const dq_dataset p = dq_weight_dataset(&w, i);
+            at[i] = dataset[i] + (p.rows == 1 ? 0 : r) * (int64_t)dq_dataset_bytes(&p) / p.rows;
         }
         for (int64_t g = 0; g < dq_quant_groups(cols, group); g++) {
             const int64_t first = g * group, n = cols - first < group ? cols - first : group;
@@ -75,9 +75,9 @@ static dq_weight pack(const float *values, int64_t rows, int64_t cols, int bits,
     }
     dq_block_free(q);
     dq_block_free(got);
-    w.data = part[0];
-    w.scale = part[1];
-    w.zero = part[2];
+    w.data = dataset[0];
+    w.scale = dataset[1];
+    w.zero = dataset[2];
     return w;
 }
 

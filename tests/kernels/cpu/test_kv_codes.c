@@ -104,7 +104,7 @@ TEST(numpy_codes)
         const dq_kv_list *list = put_tokens(&s, x, (int)in->shape[0]);
         if (b >= 4) check_side(&s, &g, list, DQ_K, b, group);
         check_side(&s, &g, list, DQ_V, b, group);
-        assert_true(list->page[0]->part[DQ_V].wide); /* the goldens hold values for it */
+        assert_true(list->page[0]->arrays[DQ_V].wide); /* the goldens hold values for it */
         close_stage(&s);
     }
     golden_close(&g);
@@ -136,7 +136,7 @@ static void check_page(stage *s, const golden *g, const dq_kv_list *list, int si
             }
         }
     }
-    assert_true(list->page[0]->part[side].wide == (d == 24)); /* some of its channels need it */
+    assert_true(list->page[0]->arrays[side].wide == (d == 24)); /* some of its channels need it */
     free(scratch);
 }
 
@@ -231,7 +231,7 @@ TEST(odd_scales_stay_in_their_page)
     for (int i = 0; i < 32; i++) x[9 * 32 + i] *= 1e-7f;
     one_head(&s, 32, 8, 6, 32);
     const dq_kv_list *list = put_tokens(&s, x, 64);
-    assert_true(list->page[0]->part[DQ_K].wide && list->page[0]->part[DQ_V].wide);
+    assert_true(list->page[0]->arrays[DQ_K].wide && list->page[0]->arrays[DQ_V].wide);
     for (int t = 0; t < 64; t++) {
         const float exact = dq_quant_group_scale(x + t * 32, 32, 8, DQ_ABSMAX, DQ_F32);
         dq_cpu_kv_token_codes(s.kv, list, t, 0, DQ_K, q, scale);
@@ -242,7 +242,7 @@ TEST(odd_scales_stay_in_their_page)
     close_stage(&s);
     one_head(&s, 32, 8, 6, 32);
     list = put_tokens(&s, x, 64);
-    assert_false(list->page[0]->part[DQ_K].wide || list->page[0]->part[DQ_V].wide);
+    assert_false(list->page[0]->arrays[DQ_K].wide || list->page[0]->arrays[DQ_V].wide);
     assert_int_equal(s.b->ops->kv_bytes(s.b, s.kv).scales, 2 * 64 * 2);
     close_stage(&s);
 }
@@ -297,18 +297,18 @@ static dq_kv_bytes count_bytes(const stage *s)
             met[n_met++] = page;
             n.index += (int64_t)sizeof *page;
             for (int side = 0; side < 2; side++) {
-                const dq_kv_part *part = &page->part[side];
+                const dq_kv_arrays *arrays = &page->arrays[side];
                 const int64_t h = kv->heads[g], group = bits[side] > 4 ? d : s->spec.group;
-                if (part->plain) n.unquantized += h * 64 * (side == DQ_K ? d : padded) * bytes;
-                if (part->sinks) n.unquantized += h * page->n_sinks * d * bytes;
-                if (part->codes) n.codes += h * 64 * padded * bits[side] / 8;
+                if (arrays->plain) n.unquantized += h * 64 * (side == DQ_K ? d : padded) * bytes;
+                if (arrays->sinks) n.unquantized += h * page->n_sinks * d * bytes;
+                if (arrays->codes) n.codes += h * 64 * padded * bits[side] / 8;
                 const int64_t runs = (d - 1) / (2 * s->spec.group) + 1; /* of mixed values */
-                if (part->scale && side == DQ_V && s->spec.quant == DQ_KV_MIXED)
-                    n.scales += h * 64 * 2 * runs * (part->wide ? 4 : 2);
-                else if (part->scale && s->spec.quant != DQ_KV_PER_TOKEN)
-                    n.scales += h * dq_kv_sets(page, 64) * 2 * d * (part->wide ? 4 : 2);
-                else if (part->scale)
-                    n.scales += h * 64 * ((d + group - 1) / group) * (part->wide ? 4 : 2);
+                if (arrays->scale && side == DQ_V && s->spec.quant == DQ_KV_MIXED)
+                    n.scales += h * 64 * 2 * runs * (arrays->wide ? 4 : 2);
+                else if (arrays->scale && s->spec.quant != DQ_KV_PER_TOKEN)
+                    n.scales += h * dq_kv_sets(page, 64) * 2 * d * (arrays->wide ? 4 : 2);
+                else if (arrays->scale)
+                    n.scales += h * 64 * ((d + group - 1) / group) * (arrays->wide ? 4 : 2);
             }
         }
     }
@@ -387,15 +387,15 @@ TEST(forks_share_coded_pages)
     stream(&s, a, 192);
     int32_t b = fork_seq(&s, a, 2), c = fork_seq(&s, a, 3);
     const dq_kv_page *shared = dq_kv_list_of(s.kv, a, 0, 0)->page[2];
-    assert_non_null(shared->part[DQ_K].plain);
+    assert_non_null(shared->arrays[DQ_K].plain);
     stream(&s, b, 70);
     assert_ptr_equal(dq_kv_list_of(s.kv, b, 0, 0)->page[2], shared);
-    assert_non_null(shared->part[DQ_K].plain);
+    assert_non_null(shared->arrays[DQ_K].plain);
     stream(&s, c, 80);
-    assert_non_null(shared->part[DQ_K].plain);
+    assert_non_null(shared->arrays[DQ_K].plain);
     s.b->ops->kv_seq_free(s.b, s.kv, a);
     assert_ptr_equal(dq_kv_list_of(s.kv, c, 0, 0)->page[2], shared);
-    assert_null(shared->part[DQ_K].plain);
+    assert_null(shared->arrays[DQ_K].plain);
     stream_checked(&s, b, 3);
     stream_checked(&s, c, 3);
     expect_bytes(&s);

@@ -169,15 +169,15 @@ static inline dq_weight rig_zeroed(int64_t rows, int64_t cols, int bits, int64_t
 {
     dq_weight w = rig_packed(rows, cols, bits, group, type, seed);
     w.format = &dq_format_int_zero;
-    const dq_part p = dq_weight_part(&w, 2);
-    uint8_t *zero = rig_block(1, dq_weight_part_bytes(&p) + 1);
+    const dq_dataset p = dq_weight_dataset(&w, 2);
+    uint8_t *zero = rig_block(1, dq_dataset_bytes(&p) + 1);
     const dq_quant_spec spec = {.bits = bits, .scale_dtype = DQ_F32};
     float *scale = rig_block((size_t)p.cols, sizeof *scale);
     for (int64_t r = 0; r < p.rows; r++) {
-        uint8_t *part[DQ_MAX_PARTS] = {NULL, (uint8_t *)scale, zero + r * p.shape[1]};
+        uint8_t *dataset[DQ_MAX_DATASETS] = {NULL, (uint8_t *)scale, zero + r * p.shape[1]};
         for (int64_t g = 0; g < p.cols; g++) {
             const int z = (int)((seed + (uint64_t)(5 * r + 3 * g)) % (1u << bits));
-            w.format->put(part, g, (dq_grid){.scale = 1, .zero = z}, &spec);
+            w.format->put(dataset, g, (dq_grid){.scale = 1, .zero = z}, &spec);
         }
     }
     rig_drop(scale);

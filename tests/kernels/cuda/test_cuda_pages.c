@@ -56,8 +56,8 @@ static int compare_codes(pair *p, int32_t seq)
             assert_true(page->coded == other->coded && page->n_sinks == other->n_sinks &&
                         page->begins == other->begins);
             for (int side = DQ_K; side <= DQ_V; side++) {
-                assert_int_equal(page->part[side].wide, other->part[side].wide);
-                if (!page->part[side].codes || i % DQ_PAGE_TOKENS < page->n_sinks ||
+                assert_int_equal(page->arrays[side].wide, other->arrays[side].wide);
+                if (!page->arrays[side].codes || i % DQ_PAGE_TOKENS < page->n_sinks ||
                     i % DQ_PAGE_TOKENS >= page->coded)
                     continue;
                 compare_token(p, list, i, head, side);

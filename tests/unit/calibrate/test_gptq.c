@@ -413,9 +413,9 @@ TEST(bands_are_the_whole)
             dq_coded_put(&bands, codes, at);
             dq_codes_free(codes);
         }
-        for (int k = 0; k < whole.weight.format->n_parts; k++) {
-            const dq_part p = dq_weight_part(&whole.weight, k);
-            assert_memory_equal(dq_coded_part(&bands, k), p.data, dq_weight_part_bytes(&p));
+        for (int k = 0; k < whole.weight.format->n_datasets; k++) {
+            const dq_dataset p = dq_weight_dataset(&whole.weight, k);
+            assert_memory_equal(dq_coded_dataset(&bands, k), p.data, dq_dataset_bytes(&p));
         }
         dq_coded_free(&whole);
         dq_coded_free(&bands);

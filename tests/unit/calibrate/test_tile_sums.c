@@ -16,8 +16,8 @@ static bool is_taken(int64_t row, dq_tile_sums_rows which)
 {
     const int64_t begin = row - row % which.piece, left = ROWS - begin,
                   half = (left < which.piece ? left : which.piece) / 2;
-    if (which.part == DQ_ROWS_FIRST) return row < begin + half;
-    return which.part == DQ_ROWS_ALL || row >= begin + half;
+    if (which.half == DQ_ROWS_FIRST) return row < begin + half;
+    return which.half == DQ_ROWS_ALL || row >= begin + half;
 }
 
 static void check(bool lower, dq_tile_sums_rows which)
@@ -58,16 +58,16 @@ static void check(bool lower, dq_tile_sums_rows which)
 
 TEST(rows_of_a_call_are_added)
 {
-    static const dq_tile_sums_part parts[] = {DQ_ROWS_ALL, DQ_ROWS_FIRST, DQ_ROWS_SECOND};
+    static const dq_tile_sums_half halves[] = {DQ_ROWS_ALL, DQ_ROWS_FIRST, DQ_ROWS_SECOND};
     for (int i = 0; i < ROWS * M; i++) {
         x[i] = (float)((i * 7919L % 1000) - 500) / 500;
         a[i] = (float)((i * 104729L % 1000) - 500) / 500;
     }
     for (int i = 0; i < 3; i++) {
-        check(true, (dq_tile_sums_rows){parts[i], DQ_TILE_SUMS_NO_PIECES});
-        check(false, (dq_tile_sums_rows){parts[i], DQ_TILE_SUMS_NO_PIECES});
-        check(true, (dq_tile_sums_rows){parts[i], DQ_TILE_SUMS_ROWS});
-        check(false, (dq_tile_sums_rows){parts[i], DQ_TILE_SUMS_ROWS});
+        check(true, (dq_tile_sums_rows){halves[i], DQ_TILE_SUMS_NO_PIECES});
+        check(false, (dq_tile_sums_rows){halves[i], DQ_TILE_SUMS_NO_PIECES});
+        check(true, (dq_tile_sums_rows){halves[i], DQ_TILE_SUMS_ROWS});
+        check(false, (dq_tile_sums_rows){halves[i], DQ_TILE_SUMS_ROWS});
     }
 }
 

@@ -194,13 +194,13 @@ TEST(budgets)
 TEST(quarters_as_json)
 {
     for (unsigned part = 1; part <= DQ_CALIB_TEXT_ALL; part++) {
-        json_t *list = dq_calib_text_quarters(part);
-        assert_int_equal(dq_calib_text_part(list), part);
+        json_t *list = dq_calib_text_quarters_json(part);
+        assert_int_equal(dq_calib_text_quarters(list), part);
         json_decref(list);
     }
     json_t *bad = json_pack("[i, i]", 1, 4);
-    assert_int_equal(dq_calib_text_part(bad), 0);
-    assert_int_equal(dq_calib_text_part(NULL), 0);
+    assert_int_equal(dq_calib_text_quarters(bad), 0);
+    assert_int_equal(dq_calib_text_quarters(NULL), 0);
     json_decref(bad);
 }
 

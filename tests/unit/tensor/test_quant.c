@@ -235,9 +235,9 @@ TEST(search_never_loses)
     assert_true(better > groups / 4);
 }
 
-static dq_status swallow(void *arg, int part, const void *p, size_t bytes, dq_err *err)
+static dq_status swallow(void *arg, int dataset, const void *p, size_t bytes, dq_err *err)
 {
-    (void)arg, (void)part, (void)p, (void)bytes, (void)err;
+    (void)arg, (void)dataset, (void)p, (void)bytes, (void)err;
     return DQ_OK;
 }
 
@@ -366,11 +366,12 @@ TEST(decoding_reads_scales_by_group)
 
 /* ---- Zero points ---- */
 
-static const void *golden_part(const golden *g, int bits, int group, dq_dtype type,
-                               const char *part, size_t bytes)
+static const void *golden_dataset(const golden *g, int bits, int group, dq_dtype type,
+                                  const char *dataset, size_t bytes)
 {
     char name[40];
-    snprintf(name, sizeof name, "%d.%d.%s.%s", bits, group, type == DQ_F16 ? "f16" : "f32", part);
+    snprintf(name, sizeof name, "%d.%d.%s.%s", bits, group, type == DQ_F16 ? "f16" : "f32",
+             dataset);
     const dq_tensor *t = golden_find(g, name);
     if (!t || dq_tensor_bytes(t) != bytes) fail_msg("%s", name);
     return t->data;
@@ -391,7 +392,7 @@ static void check_asym(const golden *g, int bits, int group, dq_dtype type)
                    .scale_rows = rows,
                    .scale_dtype = DQ_F32};
     float x[ROWS * COLS], got[COLS], back[COLS];
-    uint8_t space[3][ROWS * 80] = {{0}}, *part[DQ_MAX_PARTS];
+    uint8_t space[3][ROWS * 80] = {{0}}, *dataset[DQ_MAX_DATASETS];
     int8_t q[COLS];
     memcpy(x, golden_find(g, "w")->data, sizeof x);
     w.data = space[0];
@@ -399,8 +400,8 @@ static void check_asym(const golden *g, int bits, int group, dq_dtype type)
     w.zero = space[2];
     for (int r = 0; r < rows; r++) {
         for (int i = 0; i < 3; i++) {
-            const dq_part p = dq_weight_part(&w, i);
-            part[i] = space[i] + (size_t)r * (dq_weight_part_bytes(&p) / (size_t)rows);
+            const dq_dataset p = dq_weight_dataset(&w, i);
+            dataset[i] = space[i] + (size_t)r * (dq_dataset_bytes(&p) / (size_t)rows);
         }
         for (int c = 0, i = 0; c < COLS; c += group, i++) {
             const int n = COLS - c < group ? COLS - c : group;
@@ -408,20 +409,20 @@ static void check_asym(const golden *g, int bits, int group, dq_dtype type)
             dq_quant_spec stored = spec;
             stored.scale_dtype = type;
             const dq_grid own = f->fit(at, n, &stored);
-            f->put(part, i, own, &spec);
+            f->put(dataset, i, own, &spec);
             f->encode(q + c, got + c, at, n, own, &spec);
         }
-        dq_quant_pack_row(part[0], q, COLS, bits);
+        dq_quant_pack_row(dataset[0], q, COLS, bits);
         dq_weight_dequantize_rows(back, &w, r, r + 1);
         assert_memory_equal(back, got, sizeof got);
         for (int c = 0; c < COLS; c++) assert_true(isfinite(back[c]));
     }
     for (int i = 0; i < 3; i++) {
-        const dq_part p = dq_weight_part(&w, i);
-        const size_t bytes = dq_weight_part_bytes(&p);
-        assert_memory_equal(space[i], golden_part(g, bits, group, type, f->part[i].name, bytes),
-                            bytes);
-        assert_null(f->part[i].wrong(&p, DQ_ASYM));
+        const dq_dataset p = dq_weight_dataset(&w, i);
+        const size_t bytes = dq_dataset_bytes(&p);
+        assert_memory_equal(space[i],
+                            golden_dataset(g, bits, group, type, f->dataset[i].name, bytes), bytes);
+        assert_null(f->dataset[i].wrong(&p, DQ_ASYM));
     }
 }
 
@@ -432,11 +433,11 @@ TEST(wrong_scales_are_seen)
         uint16_t half[3] = {0x3c00, (uint16_t)h, 0x8000};
         float single[3] = {1.0f, dq_f32_from_f16(half[1]), -0.0f};
         const bool odd = !isfinite(single[1]), wrong = odd || single[1] < 0;
-        const dq_part p[2] = {{.rows = 1, .cols = 3, .dtype = DQ_F16, .data = half},
-                              {.rows = 3, .cols = 1, .dtype = DQ_F32, .data = single}};
+        const dq_dataset p[2] = {{.rows = 1, .cols = 3, .dtype = DQ_F16, .data = half},
+                                 {.rows = 3, .cols = 1, .dtype = DQ_F32, .data = single}};
         for (int i = 0; i < 2; i++) {
-            assert_true((dq_weight_part_wrong_scales(&p[i], DQ_ABSMAX) != NULL) == wrong);
-            assert_true((dq_weight_part_wrong_scales(&p[i], DQ_SEARCH) != NULL) == odd);
+            assert_true((dq_dataset_wrong_scales(&p[i], DQ_ABSMAX) != NULL) == wrong);
+            assert_true((dq_dataset_wrong_scales(&p[i], DQ_SEARCH) != NULL) == odd);
         }
     }
 }

@@ -149,17 +149,17 @@ static double error_of(const float *a, const float *b, int64_t n)
 }
 
 /* What dq quantize stores without a text, tile by tile: the bytes of strips that are rounded one by one, in any shape. */
-typedef struct parts {
-    uint8_t *at[DQ_MAX_PARTS];
-    size_t n[DQ_MAX_PARTS];
-} parts;
+typedef struct datasets {
+    uint8_t *at[DQ_MAX_DATASETS];
+    size_t n[DQ_MAX_DATASETS];
+} datasets;
 
-static dq_status keep(void *arg, int part, const void *p, size_t bytes, dq_err *err)
+static dq_status keep(void *arg, int dataset, const void *p, size_t bytes, dq_err *err)
 {
-    parts *all = arg;
+    datasets *all = arg;
     (void)err;
-    memcpy(all->at[part] + all->n[part], p, bytes);
-    all->n[part] += bytes;
+    memcpy(all->at[dataset] + all->n[dataset], p, bytes);
+    all->n[dataset] += bytes;
     return DQ_OK;
 }
 
@@ -189,21 +189,21 @@ TEST(tensors_are_their_strips)
         dq_quant_error e;
         dq_coded coded;
         dq_err err = {0};
-        parts all = {{NULL}, {0}};
+        datasets all = {{NULL}, {0}};
 #pragma omp parallel
 #pragma omp single
         {
             dq_quantize_tensor_scan(&q, &buffers, NULL, &err);
             if (err.code == DQ_OK) dq_coded_new(&coded, rows, cols, &q.spec, &err);
-            for (int i = 0; i < q.format->n_parts; i++) all.at[i] = dq_coded_part(&coded, i);
+            for (int i = 0; i < q.format->n_datasets; i++) all.at[i] = dq_coded_dataset(&coded, i);
             const dq_quantize_sink sink = {keep, &all};
             dq_quantize_tensor_write(&q, &buffers, &sink, &e, NULL, &err);
         }
         assert_int_equal(err.code, DQ_OK);
-        for (int i = 0; i < q.format->n_parts; i++) {
-            const dq_part p = dq_weight_part(&coded.weight, i);
-            assert_int_equal(all.n[i], dq_weight_part_bytes(&p));
-            assert_null(q.format->part[i].wrong(&p, DQ_TRELLIS));
+        for (int i = 0; i < q.format->n_datasets; i++) {
+            const dq_dataset p = dq_weight_dataset(&coded.weight, i);
+            assert_int_equal(all.n[i], dq_dataset_bytes(&p));
+            assert_null(q.format->dataset[i].wrong(&p, DQ_TRELLIS));
         }
         dq_weight_dequantize_rows(back, &coded.weight, 0, rows);
         assert_true(fabs(error_of(w, back, rows * cols) / e.noise - 1) < 1e-6);

@@ -22,7 +22,7 @@ static char path[80];
 static int begin(void **state)
 {
     const int failed = folder_begin(state);
-    strcpy(path, at("a.part"));
+    strcpy(path, at("a.shard"));
     return failed;
 }
 
@@ -84,7 +84,7 @@ TEST(what_is_written_is_read)
         make(n, false);
         how = how_of(&taken);
         assert_int_equal(dq_work_merge(&how, path, &unfinished), DQ_MISMATCH);
-        assert_non_null(strstr(unfinished.text, "a.part: is not finished"));
+        assert_non_null(strstr(unfinished.text, "a.shard: is not finished"));
         assert_int_equal(dq_work_head(&head, &ended, path, &err), DQ_OK);
         assert_false(ended);
         json_decref(head);
@@ -368,13 +368,13 @@ TEST(heads_of_others_are_refused)
     refuses(&how, false, "is not a journal of this version of dq (expected form/2)");
     how = mine;
     how.key = "yek";
-    refuses(&how, false, "a.part: belongs to a run with other inputs or settings.");
+    refuses(&how, false, "a.shard: belongs to a run with other inputs or settings.");
     how = mine;
     how.shard = 1;
-    refuses(&how, true, "is part 2 of 3, and not 1 of 3");
+    refuses(&how, true, "is shard 2 of 3, and not 1 of 3");
     how.shard = how.n_shards = 0;
     how.beside = true;
-    refuses(&how, true, "is part 2 of 3, and not 0 of 0");
+    refuses(&how, true, "is shard 2 of 3, and not 0 of 0");
     how.beside = false;
     static const char old[] = /* printf 'dq-journal 3' | sha256sum */
         "d1789f96b22ad5ef1bfe96ba27b4490a233792b3cb7956af6ef68904490a2dff dq-journal 3\n";
@@ -398,7 +398,7 @@ TEST(a_line_that_is_refused_names_the_file)
     dq_work_close(&w, false);
     how.resume = how.beside = true;
     assert_int_equal(dq_work_open(&w, &how, &err), DQ_DAMAGED);
-    assert_non_null(strstr(err.text, "a.part: is bad."));
+    assert_non_null(strstr(err.text, "a.shard: is bad."));
     assert_int_equal(err.remedy[0].code, DQ_REMEDY_START_OVER);
     dq_err there = {0};
     how.resume = how.force = false;
@@ -488,7 +488,7 @@ TEST(a_rewritten_file_is_there_as_a_whole_or_not)
     assert_int_equal(dq_work_rewrite(&w, put_steps, false, &err), DQ_OK);
     steps = 4;
     assert_int_equal(dq_work_rewrite(&w, put_steps, false, &failed), DQ_FILE);
-    assert_false(dq_file_exists(at("a.part.partial")));
+    assert_false(dq_file_exists(at("a.shard.partial")));
     steps = 2;
     assert_int_equal(dq_work_rewrite(&w, put_steps, true, &err), DQ_OK);
     dq_work_close(&w, false);
@@ -503,7 +503,7 @@ TEST(a_rewritten_file_replaces_nothing_else)
     char partial[80], link[80], real[80];
     int64_t n;
     size_t len;
-    strcpy(partial, at("a.part.partial"));
+    strcpy(partial, at("a.shard.partial"));
     strcpy(link, at("link"));
     strcpy(real, path);
     remove(path);
@@ -517,7 +517,7 @@ TEST(a_rewritten_file_replaces_nothing_else)
         if (i == 2) assert_int_equal(mkdir(partial, 0700), 0);
         if (i == 3) assert_int_equal(symlink(real, partial), 0);
         assert_int_equal(dq_work_open(&w, &how, &err), i == 0 ? DQ_MISMATCH : DQ_FILE);
-        assert_non_null(strstr(err.text, "a.part.partial: "));
+        assert_non_null(strstr(err.text, "a.shard.partial: "));
         assert_false(dq_file_exists(path));
         if (i == 0) free(bytes_of(partial, &len));
         if (i == 0) assert_int_equal(len, sizeof mine);
