@@ -25,7 +25,7 @@ of() {
 }
 
 run formatting of "clang-format-14 --dry-run -Werror" '*.c' '*.h' '*.cu' '*.cuh' '*.cpp'
-for rule in layers names documents kinds; do run "$rule" sh "tests/$rule.sh" .; done
+for rule in layers names documents kinds words; do run "$rule" sh "tests/$rule.sh" .; done
 
 # Parts of tests/cli are sourced: their variables come from run.sh.
 run shell of "shellcheck" setup .ci/run '*.sh' ':!tests/cli/*.sh' tests/cli/run.sh
