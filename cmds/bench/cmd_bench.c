@@ -607,7 +607,13 @@ static dq_status read_all(comparison *c, json_t **doc, const char *const *path, 
         "tokens per second; ratio: dq over the peer, the median of rounds where it is told%s%s\n\n",
         within ? "; 95 %: what holds that median" : "",
         any ? "; *: dq measured by itself, not in turns with the peer" : "");
-    return dq_table_rows(line_cells, c->at, c->n, 1, err);
+    const line none = {.work = "", .peer = "", .weights = ""};
+    dq_table *t = NULL;
+    dq_table_begin(&t, line_cells, &none, 0, err);
+    for (int i = 0; i < c->n && err->code == DQ_OK; i++)
+        dq_table_add_rows(&t, line_cells, c->at, i, err);
+    if (t) dq_table_keys(t, 1);
+    return dq_table_finish(t, err);
 }
 
 static const dq_usage usage = {

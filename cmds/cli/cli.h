@@ -86,6 +86,9 @@ void dq_table_keys(dq_table *t, int n);
  * rows, which a line in front says, until it fits; else it goes on in blocks of columns below one
  * another, with "…" for the middle of long names in the first column. */
 dq_status dq_table_print(const dq_table *t, dq_err *err);
+/* A table with the titles of the rows, for one item of what `arg` is, and no line. */
+dq_status dq_table_begin(dq_table **t, dq_row_items *rows, const void *arg, int64_t item,
+                         dq_err *err);
 /* Adds a line of the rows with titles, for one item of what `arg` is; *t NULL: begins the table. */
 dq_status dq_table_add_rows(dq_table **t, dq_row_items *rows, const void *arg, int64_t item,
                             dq_err *err);

@@ -90,13 +90,20 @@ static void take_cell(void *arg, const dq_row *row, const char *text)
     add_cell(arg, text);
 }
 
+dq_status dq_table_begin(dq_table **t, dq_row_items *rows, const void *arg, int64_t item,
+                         dq_err *err)
+{
+    DQ_TRY(dq_table_new(t, NULL, 0, err));
+    dq_row_writer titles = dq_row_cells(take_title, *t);
+    rows(&titles, arg, item);
+    return DQ_OK;
+}
+
 dq_status dq_table_add_rows(dq_table **t, dq_row_items *rows, const void *arg, int64_t item,
                             dq_err *err)
 {
-    const bool begins = !*t;
-    if (begins) DQ_TRY(dq_table_new(t, NULL, 0, err));
-    dq_row_writer titles = dq_row_cells(take_title, *t), cells = dq_row_cells(take_cell, *t);
-    if (begins) rows(&titles, arg, item);
+    if (!*t) DQ_TRY(dq_table_begin(t, rows, arg, item, err));
+    dq_row_writer cells = dq_row_cells(take_cell, *t);
     rows(&cells, arg, item);
     return DQ_OK;
 }

@@ -61,12 +61,12 @@ static bool begin_says(dq_row_writer *w, const char *about, unsigned when)
 
 DQ_PRINTF(2, 3) static void say(dq_row_writer *w, const char *fmt, ...)
 {
-    char text[4096];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    json_t *text = json_vsprintf(fmt, args);
     va_end(args);
-    DQ_PUT(w, NULL, text, NULL);
+    DQ_PUT(w, NULL, json_string_value(text), NULL);
+    json_decref(text);
 }
 
 /* The i-th sentence; "": there is none. */
@@ -514,12 +514,11 @@ static void say_shares(dq_row_writer *w, const dq_eval *e)
         any = true;
         nothing = nothing || dq_kv_report_shares_of(&r->kv, &r->work.cached).saves_nothing;
     }
-    if (any && cmd_eval_kv_swept(e))
-        say(w,
-            "kept: share of a context's tokens that its cache holds. share of 16 bits: bytes held "
-            "(codes, scales, index, what is not coded) over those of the whole context at 2 an "
-            "element.%s",
-            nothing ? " From 1 on a cache " DQ_KV_SAVES_NOTHING "." : "");
+    if (!any || !cmd_eval_kv_swept(e)) return;
+    say(w, "kept: share of a context's tokens that its cache holds.");
+    say(w, "share of 16 bits: bytes held (codes, scales, index, what is not coded) over 2 an "
+           "element.");
+    if (nothing) say(w, "From 1 on a cache " DQ_KV_SAVES_NOTHING ".");
 }
 
 /* Whether m and k are their own references and scored the same tokens of a text. */
@@ -540,7 +539,7 @@ static bool stand_apart(const dq_eval *e, int m, int k)
 static void say_references(dq_row_writer *w, const cmd_eval_view *v)
 {
     const dq_eval *e = v->e;
-    char names[2048] = "";
+    json_t *names = NULL;
     for (int m = 0; m < e->n_models; m++) {
         if (e->model[m].sourceless && compares(e, m))
             say(w,
@@ -549,17 +548,20 @@ static void say_references(dq_row_writer *w, const cmd_eval_view *v)
                 v->names[m]);
     }
     for (int m = 0; m < e->n_models; m++) {
-        const size_t n = strlen(names);
         int k = 0;
         while (k < e->n_models && !stand_apart(e, m, k)) k++;
-        if (k < e->n_models)
-            snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", v->names[m]);
+        if (k == e->n_models) continue;
+        json_t *more = names ? json_sprintf("%s, %s", json_string_value(names), v->names[m])
+                             : json_string(v->names[m]);
+        json_decref(names);
+        names = more;
     }
-    if (names[0])
+    if (names)
         say(w,
             "%s: each is its own reference, so neither KLD nor a difference of a text compares "
             "them. --ref MODEL compares every row with one model.",
-            names);
+            json_string_value(names));
+    json_decref(names);
 }
 
 void cmd_eval_claims(const cmd_eval_view *v)
@@ -567,7 +569,8 @@ void cmd_eval_claims(const cmd_eval_view *v)
     const json_t *says = json_object_get(v->doc, "says"), *x,
                  *lowest = json_object_get(v->doc, "lowest_logit_bits");
     size_t i;
-    if (json_array_size(says)) printf("\n");
+    if (json_array_size(says) && (has_windows(v->e, false) || has_windows(v->e, true)))
+        printf("\n");
     json_array_foreach(says, i, x) printf("%s\n", json_string_value(x));
     if (json_array_size(lowest))
         printf("\nLowest logit bits within the margin: loss at most %g (%s), by paired 95 %% "

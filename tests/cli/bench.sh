@@ -265,6 +265,8 @@ done
 try 4 'new.json: results\[0\]: holds "four.h5: prefill 16, .*", which avx2.json holds as well. Give one of them' bench compare avx2.json new.json
 try 4 'results\[0\]: holds ".*" beside llama.cpp, which peers.json holds as well' bench compare peers.json peers.json
 try 0 "prefill 16, .* 1 thread  *-  *-  *-  *1000  *-" bench compare peers.json new.json
+echo '{"schema": "dq-bench/1", "settings": {}, "results": []}' >empty.json
+try 0 "^work  *peer  *its weights  *peer  *dq  *ratio  *95 %$" bench compare empty.json
 # ---- Ctrl-C ends attention, too, which no pass of a model runs
 "$dq" bench attention "$repo/calib/pair/diffllama" --tokens 512 --runs 1000 --threads 1 >"$top/out" 2>"$top/err" &
 child=$!

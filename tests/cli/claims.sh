@@ -47,6 +47,20 @@ try 0 "^diff model .*  [0-9.]*e-01 ± [0-9.]*e-0[1-9]  " "$@" --ref "plain model
 ! grep -q "$apart" "$top/out" || complain "claims: --ref is asked for where it is given"
 try 0 "." eval "diff model" --text "$book" --ctx 192 --limit 2 --logit-bits 8 --progress never
 ! grep -q "own reference" "$top/out" || complain "claims: one checkpoint stands apart"
+# ten names of 242 characters are all there, whole
+zeros=$(printf '%0240d' 0)
+for i in 0 2 4 6 8; do
+    ln -s "plain model" "m$i$zeros"
+    ln -s "diff model" "m$((i + 1))$zeros"
+done
+try 0 "^m0$zeros, m1$zeros, m2$zeros, .*, m9$zeros: each is its own reference" eval m[0-9]"$zeros" --text "$book" --ctx 64 --limit 2 --progress never
+rm m[0-9]"$zeros"
+# what a column means stands right below a table in which nothing is compared
+printf '{"prompt": "the"}\n' >prompt.jsonl
+"$dq" eval "diff model" --task generate --data prompt.jsonl --max-new 2 --kv-bits 32,8 --dump-completions c.jsonl -q >"$top/out" ||
+    complain "claims: caches of what is generated"
+[ "$(grep -B 1 "^kept: share of a context's tokens that its cache holds[.]$" "$top/out" | head -n 1 | cut -c 1-10)" = "diff model" ] ||
+    complain "claims: a line between a table and what its columns mean: $(cat "$top/out")"
 
 # ---- an item that is lost fails nothing, and none that is lost proves little
 set -- eval "plain model" --task mc --data "$many" --logit-bits 16,8,4 --progress never
