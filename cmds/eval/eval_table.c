@@ -516,8 +516,8 @@ static void say_shares(dq_row_writer *w, const dq_eval *e)
     }
     if (!any || !cmd_eval_kv_swept(e)) return;
     say(w, "kept: share of a context's tokens that its cache holds.");
-    say(w, "share of 16 bits: bytes held (codes, scales, index, what is not coded) over 2 an "
-           "element.");
+    say(w, "share of 16 bits: bytes held (codes, scales, index, what is not coded) over the "
+           "context's in 16 bits.");
     if (nothing) say(w, "From 1 on a cache " DQ_KV_SAVES_NOTHING ".");
 }
 
