@@ -73,7 +73,10 @@ void dq_table_known(dq_table *t, bool known, const char *fmt, ...)
 
 void dq_table_real(dq_table *t, double x)
 {
-    dq_table_cell(t, isnan(x) ? "" : "%.17g", x);
+    if (isnan(x))
+        add_cell(t, "");
+    else
+        dq_table_cell(t, "%.17g", x);
 }
 
 static void take_title(void *arg, const dq_row *row, const char *text)
