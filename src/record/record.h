@@ -94,12 +94,13 @@ typedef enum dq_row_type {
 /* What is written for a value that says nothing; without these a schema allows no such value. */
 enum {
     DQ_NULL = 1,
-    DQ_OUT = 2,       /* the member is left out */
-    DQ_AT_0 = 4,      /* a number says nothing at 0 */
-    DQ_BELOW_0 = 8,   /* nor below it */
-    DQ_SIGNED = 16,   /* an integer may be negative */
-    DQ_POSITIVE = 32, /* a real may not */
-    DQ_SOMETIMES = 64 /* the row is not always reached */
+    DQ_OUT = 2,        /* the member is left out */
+    DQ_AT_0 = 4,       /* a number says nothing at 0 */
+    DQ_BELOW_0 = 8,    /* nor below it */
+    DQ_SIGNED = 16,    /* an integer may be negative */
+    DQ_POSITIVE = 32,  /* a real may not */
+    DQ_SOMETIMES = 64, /* the row is not always reached */
+    DQ_UNSCORED = 128  /* no score depends on it: a writer that is `scored` leaves it out */
 };
 #define DQ_SHA256 "^[0-9a-f]{64}$" /* a pattern */
 
@@ -133,10 +134,11 @@ typedef struct dq_value {
 enum { DQ_ROW_DEPTH = 16 };
 typedef struct dq_row_writer {
     bool live; /* values are read; else rows are described */
+    bool scored;
     struct {
         json_t *value; /* object or array; of a schema what describes it */
         dq_row row;
-        bool kept; /* a schema under "$defs" */
+        bool kept; /* it is in its place already */
     } at[DQ_ROW_DEPTH];
     int depth;
     json_t *defs; /* of a schema; NULL: none */
@@ -192,6 +194,8 @@ dq_value dq_value_json(json_t *x);
 void dq_row_put(dq_row_writer *w, const dq_row *row, dq_value v);
 bool dq_row_begin(dq_row_writer *w, const dq_row *row, bool there);
 void dq_row_end(dq_row_writer *w);
+/* Goes on with a member, an object that has ended; it is ended again. */
+void dq_row_again(dq_row_writer *w, const char *name);
 /* Rows of one of several things, and an object of these in a list. */
 typedef void dq_row_items(dq_row_writer *w, const void *arg, int64_t i);
 void dq_row_item(dq_row_writer *w, dq_row_items *rows, const void *arg, int64_t i);
@@ -201,8 +205,9 @@ void dq_row_item(dq_row_writer *w, dq_row_items *rows, const void *arg, int64_t 
                 rows_, arg_, (w)->live ? (n_) : 1)
 void dq_row_list(dq_row_writer *w, const dq_row *row, dq_row_items *rows, const void *arg,
                  int64_t n);
-/* Writes members into an object, which stays the caller's. */
+/* Writes members into an object, which stays the caller's, or describes them there. */
 dq_row_writer dq_row_json(json_t *object);
+dq_row_writer dq_row_schema(json_t *object);
 /* Tells cells of a table: of each row with a title. */
 dq_row_writer dq_row_cells(void (*cell)(void *arg, const dq_row *row, const char *text), void *arg);
 

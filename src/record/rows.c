@@ -159,6 +159,7 @@ void dq_row_put(dq_row_writer *w, const dq_row *row, dq_value v)
 {
     char text[64];
     const bool nothing = w->live && says_nothing(row, v);
+    if (w->scored && (row->when & DQ_UNSCORED)) return;
     if (w->cell) {
         if (row->title) w->cell(w->arg, row, nothing ? "-" : text_of(text, sizeof text, row, v));
         if (row->type == DQ_ROW_JSON) json_decref(v.json);
@@ -184,6 +185,7 @@ bool dq_row_begin(dq_row_writer *w, const dq_row *row, bool there)
     json_t *value = NULL;
     bool kept = false;
     if (w->cell) return there;
+    if (w->scored && (row->when & DQ_UNSCORED)) return false;
     if (!there && !(row->when & DQ_OUT)) attach(w, row, json_null());
     if (!there) return false;
     if (w->live) {
@@ -222,6 +224,16 @@ void dq_row_end(dq_row_writer *w)
     const bool kept = w->at[w->depth].kept;
     w->depth--;
     if (!kept) attach(w, &row, w->live ? value : or_null(&row, value));
+}
+
+void dq_row_again(dq_row_writer *w, const char *name)
+{
+    if (w->cell) return;
+    json_t *of = w->at[w->depth].value;
+    w->depth++;
+    w->at[w->depth].value = json_object_get(w->live ? of : json_object_get(of, "properties"), name);
+    w->at[w->depth].row = (dq_row){.type = DQ_ROW_OBJECT};
+    w->at[w->depth].kept = true;
 }
 
 void dq_row_metric(dq_row_writer *w, const dq_row *row, dq_mean m)
@@ -270,6 +282,18 @@ dq_row_writer dq_row_json(json_t *object)
     return w;
 }
 
+dq_row_writer dq_row_schema(json_t *object)
+{
+    dq_row_writer w = {.defs = json_object()};
+    json_object_set_new(object, "properties", json_object());
+    json_object_set_new(object, "required", json_array());
+    json_object_set_new(object, "additionalProperties", json_false());
+    json_object_set_new(object, "$defs", w.defs);
+    w.at[0].value = object;
+    w.at[0].row.type = DQ_ROW_OBJECT;
+    return w;
+}
+
 dq_row_writer dq_row_cells(void (*cell)(void *arg, const dq_row *row, const char *text), void *arg)
 {
     return (dq_row_writer){.live = true, .cell = cell, .arg = arg};
@@ -287,12 +311,9 @@ json_t *dq_document_of(const dq_logger *logger, const dq_document *d, dq_documen
 json_t *dq_document_schema(const dq_document *d)
 {
     json_t *o =
-        json_pack("{s:s,s:s,s:s,s:s,s:{},s:[],s:b}", "$schema",
-                  "https://json-schema.org/draft/2020-12/schema", "title", d->name, "description",
-                  d->about, "type", "object", "properties", "required", "additionalProperties", 0);
-    dq_row_writer w = {.defs = json_object()};
-    w.at[0].value = o;
-    w.at[0].row.type = DQ_ROW_OBJECT;
+        json_pack("{s:s,s:s,s:s,s:s}", "$schema", "https://json-schema.org/draft/2020-12/schema",
+                  "title", d->name, "description", d->about, "type", "object");
+    dq_row_writer w = dq_row_schema(o);
     const bool framed = !d->command || *d->command;
     if (framed) {
         DQ_PUT(&w, "schema", d->name, "Name and version of this document.", .words = &d->name,
@@ -307,7 +328,6 @@ json_t *dq_document_schema(const dq_document *d)
         DQ_PUT(&w, NULL, "", NULL);
         dq_row_end(&w);
     }
-    if (json_object_size(w.defs)) json_object_set(o, "$defs", w.defs);
-    json_decref(w.defs);
+    if (!json_object_size(w.defs)) json_object_del(o, "$defs");
     return o;
 }

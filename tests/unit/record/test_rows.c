@@ -231,3 +231,41 @@ TEST(a_list_of_objects)
     file_rows(&w, list, 2);
     expect_json(o, "{\"group\":\"row\",\"list\":[{\"x\":1},{\"x\":2}]}");
 }
+
+static void continued_rows(dq_row_writer *w)
+{
+    DQ_OBJECT(w, "first", "An object.");
+    DQ_PUT(w, "x", 1, "A number.");
+    DQ_PUT(w, "note", "read off", "What changes no score.", .when = DQ_UNSCORED);
+    dq_row_end(w);
+    if (DQ_OBJECT(w, "slices", "Nor do they.", .when = DQ_UNSCORED)) dq_row_end(w);
+    DQ_PUT(w, "second", 2, "A number.");
+    dq_row_again(w, "first");
+    DQ_PUT(w, "y", 3, "A number that comes later.");
+    dq_row_end(w);
+}
+
+TEST(an_object_goes_on)
+{
+    json_t *o = json_object(), *schema = json_object();
+    dq_row_writer w = dq_row_json(o);
+    continued_rows(&w);
+    expect_json(o,
+                "{\"first\":{\"x\":1,\"note\":\"read off\",\"y\":3},\"slices\":{},\"second\":2}");
+    w = dq_row_schema(schema);
+    continued_rows(&w);
+    expect_json(json_deep_copy(json_object_get(schema, "required")),
+                "[\"first\",\"slices\",\"second\"]");
+    const json_t *first = json_object_get(json_object_get(schema, "properties"), "first");
+    expect_json(json_deep_copy(json_object_get(first, "required")), "[\"x\",\"note\",\"y\"]");
+    json_decref(schema);
+}
+
+TEST(a_writer_of_what_scores_depend_on)
+{
+    json_t *o = json_object();
+    dq_row_writer w = dq_row_json(o);
+    w.scored = true;
+    continued_rows(&w);
+    expect_json(o, "{\"first\":{\"x\":1,\"y\":3},\"second\":2}");
+}
