@@ -507,7 +507,8 @@ static json_t *settings_json(const eval_run *x)
     DQ_BEGIN(&w, MAP, "kinds", true, NULL);
     for (int i = 0; i < e->n_sources; i++) {
         const cmd_eval_kind *kind = cmd_eval_kind_of(&e->source[i]);
-        DQ_PUT(&w, kind->name, cmd_eval_kind_scored(kind, cmd_eval_own(&x->o, kind), e), NULL);
+        DQ_PUT(&w, e->source[i].name,
+               cmd_eval_kind_settings(kind, cmd_eval_own(&x->o, kind), e, true), NULL);
     }
     dq_row_end(&w);
     return o;
@@ -683,10 +684,6 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
     x->e.bos = (dq_bos)x->o.bos.at;
     x->files.inputs = x->inputs;
     x->files.logger = &x->o.logger;
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        if (cmd_eval_kinds[i]->open)
-            DQ_TRY(cmd_eval_kinds[i]->open(x->o.own[i], &x->files, x->a, err));
-    }
     for (int i = 0; i < x->e.n_sources; i++)
         DQ_TRY(cmd_eval_source_read(&x->e, &x->o, i, &x->files, err));
     DQ_TRY(dq_backend_open(&x->backend, x->o.device, (int)x->o.threads, err));
@@ -724,13 +721,14 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
     /* Windows have 2048 tokens, or the fewest positions of all models. */
     int64_t fewest = 2048;
     for (int i = 0; i < x->e.n_models; i++) {
-        if (x->e.model[i].m->max_positions < fewest) fewest = x->e.model[i].m->max_positions;
+        const dq_model *m = x->e.model[i].m;
+        if (x->o.ctx > m->max_positions)
+            return dq_fail(err, DQ_MISMATCH,
+                           "%s: has %d positions, --ctx %lld is more. Use --ctx %d", m->path,
+                           m->max_positions, (long long)x->o.ctx, m->max_positions);
+        if (m->max_positions < fewest) fewest = m->max_positions;
     }
     x->e.n_ctx = x->o.ctx ? x->o.ctx : fewest;
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        if (cmd_eval_kinds[i]->opened)
-            DQ_TRY(cmd_eval_kinds[i]->opened(x->o.own[i], &x->o, &x->e, err));
-    }
     return DQ_OK;
 }
 
@@ -767,7 +765,6 @@ static void warn_truncated(eval_run *x, const dq_eval_ids *ids)
 {
     const dq_eval_source *s = &x->e.source[ids->source];
     const dq_requests *q = &ids->req;
-    const char *reserves = cmd_eval_kind_of(s)->cli.reserves;
     char first[64] = "";
     int64_t k = 0;
     while (k < q->n && !q->req[k].truncated) k++;
@@ -776,11 +773,11 @@ static void warn_truncated(eval_run *x, const dq_eval_ids *ids)
                  (long long)dq_eval_number(s, q->req[k].item),
                  (long long)dq_eval_line(s, q->req[k].item));
     dq_logger_warn(&x->o.logger,
-                   "%s: %lld of %lld items are longer than the %d positions of %s%s%s and lost the "
+                   "%s: %lld of %lld items are longer than the %d positions of %s%s and lost the "
                    "beginning of their context%s",
                    s->path, (long long)q->n_truncated, (long long)q->n_items,
                    x->e.model[ids->model].m->max_positions, x->names[ids->model],
-                   reserves ? " with room for " : "", reserves ? reserves : "", first);
+                   q->req[0].cont ? "" : " with room for --max-new", first);
 }
 
 static cmd_eval_view view_of(const eval_run *x)
@@ -917,7 +914,7 @@ static dq_status print_kinds(const cmd_eval_view *v, bool last, dq_err *err)
 {
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         const cmd_eval_kind *kind = cmd_eval_kinds[i];
-        if (kind->out.tables && kind->out.tables_last == last) DQ_TRY(kind->out.tables(v, err));
+        if (kind->tables && kind->tables_last == last) DQ_TRY(kind->tables(v, err));
     }
     return DQ_OK;
 }
@@ -1065,9 +1062,9 @@ static dq_status dump_requests(eval_run *x, dq_err *err)
     return DQ_OK;
 }
 
-/* kind, of: the row's. */
-static void dry_run_rows(dq_row_writer *w, const cmd_eval_view *v, int row,
-                         const cmd_eval_kind *kind, const dq_eval_kind *of)
+/* windows, choices: of the row's source. */
+static void dry_run_rows(dq_row_writer *w, const cmd_eval_view *v, int row, bool windows,
+                         bool choices)
 {
     const dq_eval *e = DQ_LIVE(w, v->e);
     const dq_eval_row *r = DQ_LIVE(w, &e->row[row]);
@@ -1085,9 +1082,9 @@ static void dry_run_rows(dq_row_writer *w, const cmd_eval_view *v, int row,
     DQ_PUT(w, "passes", dq_eval_passes(r), "How tokens are fed.",
            DQ_WORD("whole", "context+rest", "decode"));
     DQ_PUT(w, "task", dq_eval_source_of(e, r)->name, "What is scored.");
-    DQ_PUT(w, of->windows ? "windows" : "items", n.units,
-           of->windows ? "Windows of a text." : "Items, or prompts.");
-    if (kind->out.dry_run) kind->out.dry_run(w, e, r);
+    DQ_PUT(w, windows ? "windows" : "items", n.units,
+           windows ? "Windows of a text." : "Items, or prompts.");
+    if (choices) cmd_eval_choices_rows(w, e, r);
     DQ_PUT(w, "sequences", n.sequences, "Sequences that are fed: choices, or windows.");
     DQ_PUT(w, "tokens", n.ids, "Tokens, each sequence counted for itself.");
     dq_row_end(w);
@@ -1102,16 +1099,10 @@ static void dry_rows(dq_row_writer *w, const eval_run *x, const cmd_eval_view *v
     for (int i = 0; i < 2 * n; i++) {
         const dq_eval_row *r = &v->e->row[i % n];
         const dq_eval_source *s = dq_eval_source_of(v->e, r);
-        if (r->shown == (i < n)) dry_run_rows(w, v, i % n, cmd_eval_kind_of(s), s->kind);
+        if (r->shown == (i < n))
+            dry_run_rows(w, v, i % n, s->kind->windows, s->task && s->task->choices);
     }
-    /* Kinds that add nothing have one form. */
-    bool plain = false;
-    for (int i = 0; !w->live && i < DQ_EVAL_KINDS; i++) {
-        const cmd_eval_kind *kind = cmd_eval_kinds[i];
-        const bool adds = kind->out.dry_run || kind->kind[0]->windows;
-        if (adds || !plain) dry_run_rows(w, NULL, 0, kind, kind->kind[0]);
-        plain = plain || !adds;
-    }
+    for (int i = 0; !w->live && i < 3; i++) dry_run_rows(w, NULL, 0, i == 1, i == 0);
     dq_row_end(w);
 }
 

@@ -27,7 +27,6 @@ typedef struct generate_options {
     dq_eval_generate of_questions, of_prompts; /* what all settings have */
     dq_eval_generate setting[DQ_EVAL_SOURCES]; /* [n], of the sources */
     const char *shots_path[DQ_EVAL_SOURCES];   /* NULL: none */
-    const dq_task *task[DQ_EVAL_SOURCES];      /* of each setting */
     int n;
 } generate_options;
 
@@ -54,46 +53,15 @@ static const cmd_eval_kind_option options[] = {
     {.opt = {.name = NULL}},
 };
 
-static const char *task(int i)
+static const char *task(int i, const char **form)
 {
+    *form = NULL;
     return dq_task_questions[i];
 }
 
-static dq_status choose(void *own, cmd_eval_options *o, const char *name, const char *path,
-                        dq_err *err)
+/* What all sources have. */
+static dq_status read_words(generate_options *o, const cmd_eval_options *run, dq_err *err)
 {
-    generate_options *g = own;
-    const bool answered = o->task->answered;
-    const dq_eval_source source = {.name = name,
-                                   .path = path,
-                                   .kind = answered ? &dq_eval_answers : &dq_eval_prompts,
-                                   .task = o->task,
-                                   .settings = &g->setting[g->n]};
-    DQ_TRY(cmd_eval_add_source(o, &source, "tasks", err));
-    g->task[g->n] = o->task;
-    g->setting[g->n++] = answered ? g->of_questions : g->of_prompts;
-    return DQ_OK;
-}
-
-static dq_status examples(void *own, const cmd_eval_options *o, dq_eval_source *source,
-                          const char *path, dq_err *err)
-{
-    generate_options *g = own;
-    dq_eval_generate *set = source->settings;
-    (void)err;
-    g->num_fewshot = set->shots.n = o->num_fewshot;
-    g->shots_path[set - g->setting] = path;
-    if (g->sampler.at == 0) return DQ_OK;
-    source->n_shots = o->num_fewshot;
-    source->seed = o->kv.seed >= 0 ? o->kv.seed : DQ_FEWSHOT_SEED;
-    set->shots.drawn = true;
-    g->seed = set->shots.seed = (uint64_t)source->seed;
-    return DQ_OK;
-}
-
-static dq_status read_words(void *own, const cmd_eval_options *run, dq_err *err)
-{
-    generate_options *o = own;
     const int n = o->stop_words.n, builtin = dq_answer_n_stops;
     if (n + builtin > STOP_TEXTS)
         return dq_fail(err, DQ_USAGE, "--stop is given %d times (expected at most %d).", n,
@@ -130,57 +98,54 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_err *err)
     return DQ_OK;
 }
 
-/* DQ_USAGE: options that no source takes, or prompts without an output. */
-static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err)
+static dq_status choose(void *own, cmd_eval_options *o, const char *name, const char *path,
+                        dq_err *err)
 {
-    const generate_options *o = own;
-    const char *unused = o->max_new        ? "max-new"
-                         : o->stop_words.n ? "stop"
-                         : o->completions  ? "dump-completions"
-                                           : NULL;
-    const char *prompts = NULL;
-    for (int i = 0; i < o->n && !prompts; i++)
-        prompts = o->task[i]->answered ? NULL : o->task[i]->name;
-    if (!o->n && unused)
-        return dq_fail(
-            err, DQ_USAGE,
-            "--%s is for tasks that generate text (gsm8k, math, generate, ...); there is none.",
-            unused);
-    if (o->sampler.text && !o->num_fewshot)
+    generate_options *g = own;
+    const bool answered = o->task->answered, drawn = g->sampler.at;
+    dq_eval_generate *set = &g->setting[g->n];
+    const dq_eval_source source = {.name = name,
+                                   .path = path,
+                                   .kind = answered ? &dq_eval_answers : &dq_eval_prompts,
+                                   .task = o->task,
+                                   .settings = set};
+    const int at = o->n_sources;
+    DQ_TRY(cmd_eval_add_source(o, &source, "tasks", err));
+    if (g->n == 0) DQ_TRY(read_words(g, o, err));
+    *set = answered ? g->of_questions : g->of_prompts;
+    if (answered) DQ_TRY(cmd_eval_take_examples(o, drawn, err));
+    g->shots_path[g->n++] = o->examples[at];
+    if (o->examples[at]) {
+        set->shots.n = g->num_fewshot = o->num_fewshot;
+        set->shots.drawn = drawn;
+        set->shots.seed = g->seed = (uint64_t)o->source[at].seed;
+    }
+    if (g->sampler.text && !o->num_fewshot)
         return dq_fail(
             err, DQ_USAGE,
             "--fewshot-sampler is about examples before questions: give --num-fewshot N.");
-    if (prompts && !o->completions && !run->shard.n)
+    if (!answered && !g->completions && !o->shard.n)
         return dq_fail(err, DQ_USAGE,
                        "--task %s judges nothing, its texts are what comes out: give "
                        "--dump-completions FILE.",
-                       prompts);
+                       name);
     return DQ_OK;
 }
 
-static dq_status open_shots(void *own, cmd_eval_files *files, dq_arena *a, dq_err *err)
+static dq_status load(void *own, dq_eval *e, const cmd_eval_options *o, int i,
+                      cmd_eval_files *files, dq_err *err)
 {
-    generate_options *o = own;
-    for (int i = 0; i < o->n; i++) {
-        if (o->setting[i].shots.n) {
-            /* A file of examples that several sources share is one input. */
-            const char *path = o->shots_path[i], *text = NULL;
-            char *bytes;
-            size_t len;
-            bool again = false;
-            for (int k = 0; k < i; k++)
-                again = again || (o->shots_path[k] && strcmp(o->shots_path[k], path) == 0);
-            if (again) {
-                DQ_TRY(dq_file_read_text(&bytes, &len, path, 0, a, err));
-                text = bytes;
-            } else {
-                DQ_TRY(cmd_eval_file_read(files, files->sha[files->n++], "fewshot", path, &text,
-                                          &len, a, err));
-            }
-            DQ_TRY(dq_questions_shots(&o->setting[i].shots, o->task[i], path, text, len, a, err));
-        }
+    dq_eval_source *s = &e->source[i];
+    dq_eval_generate *set = s->settings;
+    const char *path = o->examples[i], *text;
+    size_t len;
+    (void)own;
+    if (path) {
+        DQ_TRY(cmd_eval_file_read(files, files->sha[files->n++], "fewshot", path, &text, &len, e->a,
+                                  err));
+        DQ_TRY(dq_questions_shots(&set->shots, s->task, path, text, len, e->a, err));
     }
-    return DQ_OK;
+    return cmd_eval_source_load(e, s, files, err);
 }
 
 static void put_texts(dq_row_writer *w, const dq_eval_generate *s)
@@ -201,9 +166,11 @@ static void put_examples(dq_row_writer *w, const generate_options *o)
     }
     if (DQ_WHEN(w, n < 2))
         DQ_PUT(w, "fewshot_data", n ? path[0] : NULL,
-               "Their file, or a list where tasks have several; null: none.", .when = DQ_NULL);
-    if (!DQ_WHEN(w, n > 1)) return;
-    DQ_LIST(w, "fewshot_data", "Files of several tasks.");
+               "Their file, or a list where tasks have several; null: none.",
+               .when = DQ_NULL | DQ_UNSCORED);
+    if (!DQ_BEGIN(w, LIST, "fewshot_data", n > 1, "Files of several tasks.",
+                  .when = DQ_OUT | DQ_UNSCORED))
+        return;
     for (int i = 0; DQ_MORE(w, i, n); i++) DQ_PUT(w, NULL, path[i], NULL);
     dq_row_end(w);
 }
@@ -247,11 +214,6 @@ static totals totals_of(const dq_eval *e, const dq_eval_row *row)
     return t;
 }
 
-static bool shows(const dq_eval *e, int row)
-{
-    return cmd_eval_kind_shows(&cmd_eval_generate, e, row);
-}
-
 static dq_status details(dq_row_writer *w, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval *e = DQ_LIVE(w, v->e);
@@ -262,6 +224,13 @@ static dq_status details(dq_row_writer *w, const cmd_eval_view *v, int row, dq_e
     dq_stop_ids stops = {0};
     if (w->live) DQ_TRY(dq_eval_stop_ids(&stops, e, r->model, err));
     if (w->live) t = totals_of(e, r);
+    dq_row_again(w, "throughput");
+    DQ_PUT(w, "prompt_tokens", t.prompt_ids, "Tokens of prompts.");
+    DQ_PUT(w, "new_tokens", t.new_ids, "New tokens.");
+    DQ_PUT(w, "new_tokens_per_second",
+           r->work.seconds > 0 ? (double)t.new_ids / r->work.seconds : DQ_NO_REAL,
+           "New tokens per second.", .when = DQ_NULL);
+    dq_row_end(w);
     DQ_OBJECT(w, "generation", "Continuations.");
     DQ_PUT(w, "max_new", s->max_new, "New tokens at most.");
     put_texts(w, s);
@@ -281,27 +250,11 @@ static dq_status details(dq_row_writer *w, const cmd_eval_view *v, int row, dq_e
     return err->code;
 }
 
-static void throughput(dq_row_writer *w, const dq_eval *e, const dq_eval_row *r)
-{
-    const totals t = w->live ? totals_of(e, r) : (totals){0};
-    DQ_PUT(w, "prompt_tokens", t.prompt_ids, "Tokens of prompts.");
-    DQ_PUT(w, "new_tokens", t.new_ids, "New tokens.");
-    DQ_PUT(w, "new_tokens_per_second",
-           r->work.seconds > 0 ? (double)t.new_ids / r->work.seconds : DQ_NO_REAL,
-           "New tokens per second.", .when = DQ_NULL);
-}
-
-static const char *passes(const dq_eval_source *source)
-{
-    (void)source;
-    return "decode";
-}
-
 static void warn(dq_logger *logger, const cmd_eval_view *v, bool done)
 {
     for (int i = 0; done && i < v->e->n_rows; i++) {
         const dq_eval_row *r = &v->e->row[i];
-        if (!shows(v->e, i)) continue;
+        if (!cmd_eval_kind_shows(&cmd_eval_generate, v->e, i)) continue;
         const totals sum = totals_of(v->e, r);
         if (sum.end[DQ_TEXT_END_POSITIONS])
             dq_logger_warn(
@@ -352,29 +305,21 @@ static dq_status item(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_ro
     return err->code;
 }
 
-static const char *const unscored[] = {"fewshot_data", NULL}; /* a name; what it holds counts */
-
 const cmd_eval_kind cmd_eval_generate = {
-    .name = "generate",
     .kind = {&dq_eval_answers, &dq_eval_prompts},
-    .cli = {.size = sizeof(generate_options),
-            .options = options,
-            .tasks_help =
-                "gsm8k, svamp, math, asdiv, mawps, carp, tabmwp, college_math: questions answered "
-                "in free text, the published files;\nxsum, cnn_dailymail, multi_news, "
-                "qasper, hotpotqa, 2wikimqa: the published files, continued for a judge; "
-                "generate: {\"prompt\"} lines likewise (--dump-completions)",
-            .tasks = "tasks that generate text",
-            .task = task,
-            .read = read_words,
-            .choose = choose,
-            .examples = examples,
-            .check = check,
-            .reserves = "--max-new",
-            .file = &options[4]},
-    .open = open_shots,
+    .size = sizeof(generate_options),
+    .options = options,
+    .needs = "is for tasks that generate text (gsm8k, math, generate, ...); there is none.",
+    .tasks_help =
+        "gsm8k, svamp, math, asdiv, mawps, carp, tabmwp, college_math: questions answered in "
+        "free text, the published files;\nxsum, cnn_dailymail, multi_news, qasper, hotpotqa, "
+        "2wikimqa: the published files, continued for a judge; generate: {\"prompt\"} lines "
+        "likewise (--dump-completions)",
+    .task = task,
+    .choose = choose,
+    .load = load,
     .settings = settings,
-    .unscored = unscored,
     .warn = warn,
-    .out = {.details = details, .throughput = throughput, .passes = passes, .item = item},
+    .details = details,
+    .item = item,
 };

@@ -150,14 +150,11 @@ static const cmd_eval_kind_option options[] = {
     {.opt = {.name = NULL}},
 };
 
-static const char *task(int i)
+static const char *task(int i, const char **form)
 {
-    return i < dq_icl_n_tasks ? dq_icl_tasks[i].name : NULL;
-}
-
-static const char *form(const char *name)
-{
-    return dq_icl_task_find(name)->form;
+    if (i >= dq_icl_n_tasks) return NULL;
+    *form = dq_icl_tasks[i].form;
+    return dq_icl_tasks[i].name;
 }
 
 static void read_words(icl_options *o, const cmd_eval_options *run)
@@ -186,16 +183,21 @@ static dq_status choose(void *own, cmd_eval_options *run, const char *name, cons
                        "--task %s needs demonstrations: give --fewshot-data FILE (expected %s).",
                        of->name, of->form);
     read_words(o, run);
+    run->takes_shots = run->kv.draws = true;
     for (int i = 0; i < o->order.n; i++) {
         const dq_icl_order order = (dq_icl_order)o->order.at[i];
         dq_icl_settings *s = &o->setting[o->n];
         dq_eval_source source = {
             .name = of->name, .path = path, .kind = &dq_eval_icl_kind, .settings = s};
         source.title = of->name;
+        source.told_by[0] = "icl";
+        source.told_by[1] = "demo_order";
+        source.told_by[2] = dq_icl_order_name[order];
         if (order != DQ_ICL_RANDOM)
             source.title = dq_textf(run->a, err, "%s, %s", of->name, dq_icl_order_name[order]);
         if (!source.title) return err->code;
         DQ_TRY(cmd_eval_add_source(run, &source, "tasks and orders", err));
+        run->examples[run->n_sources - 1] = demos;
         *s = o->common;
         s->task = of;
         s->order = order;
@@ -304,7 +306,7 @@ static void put_settings(dq_row_writer *w, const void *own, const dq_eval *e)
            .when = DQ_NULL | DQ_AT_0);
     DQ_PUT(w, "queries", x->queries, "Queries; 0: all.");
     DQ_PUT(w, "plateau_from", o->plateau, "Demonstrations that the plateau begins with.", .min = 1,
-           .mixed = "half of the most");
+           .mixed = "half of the most", .when = DQ_UNSCORED);
     DQ_PUT(w, "seed", (int64_t)x->seed, "Of the draws.");
     DQ_PUT(w, "generator", "dq: Fisher-Yates with SplitMix64", "How they are drawn.");
     dq_row_end(w);
@@ -386,21 +388,22 @@ static dq_status details(dq_row_writer *w, const cmd_eval_view *v, int row, dq_e
     return DQ_OK;
 }
 
-static void told_by(dq_row_writer *w, const dq_eval_source *source)
-{
-    DQ_OBJECT(w, "icl", NULL);
-    order_row(w, source->settings);
-    dq_row_end(w);
-}
-
-static dq_status item(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_row *row,
-                      int64_t unit, dq_err *err)
+static dq_status item(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_row *row, int64_t k,
+                      dq_err *err)
 {
     const dq_eval_source *s = dq_eval_source_of(v->e, row);
     const dq_icl_data *d = s->own;
     const dq_icl_layout *p = v->e->ids[row->ids].own;
-    const dq_icl_block *b = &p->block[unit / p->n_queries];
-    const int32_t query = p->query[unit % p->n_queries];
+    const dq_request *r = &v->e->ids[row->ids].req.req[k];
+    const dq_icl_block *b = &p->block[r->item / p->n_queries];
+    const int32_t query = p->query[r->item % p->n_queries];
+    dq_strbuf prompt = {0};
+    dq_icl_prompt(&prompt, v->e, row, r->item, err);
+    DQ_PUT(w, "item", r->item, NULL);
+    DQ_PUT(w, "choice", r->choice, NULL);
+    DQ_PUT(w, "context", json_stringn(prompt.s ? prompt.s : "", prompt.n), NULL);
+    DQ_PUT(w, "continuation", p->label[r->choice].text, NULL);
+    cmd_eval_request_rows(w, v, row, r, p->label[r->choice].n);
     DQ_PUT(w, "shots", b->shots, NULL);
     DQ_PUT(w, "run", b->run, NULL);
     order_row(w, s->settings);
@@ -409,30 +412,25 @@ static dq_status item(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_ro
     DQ_PUT(w, "gold", d->queries.ex[query].label, NULL);
     DQ_OBJECT(w, "pick", NULL);
     for (int m = 0; m < 2; m++)
-        DQ_PUT(w, s->kind->metric[m], dq_icl_pick(v->e, row, m, unit), NULL);
+        DQ_PUT(w, s->kind->metric[m], dq_icl_pick(v->e, row, m, r->item), NULL);
     dq_row_end(w);
+    dq_block_free(prompt.s);
     return err->code;
 }
 
-static const char *const unscored[] = {"plateau_from", NULL};
-
 const cmd_eval_kind cmd_eval_icl = {
-    .name = "icl",
     .kind = {&dq_eval_icl_kind},
-    .cli = {.size = sizeof(icl_options),
-            .options = options,
-            .tasks_help =
-                "trec, trec_fine, banking77, clinic150: the official files, in-context learning",
-            .has = "choices",
-            .task = task,
-            .form = form,
-            .own_examples = true,
-            .needs = "is for in-context learning; there is no such --task (trec, trec_fine, "
-                     "banking77, clinic150).",
-            .choose = choose},
+    .size = sizeof(icl_options),
+    .options = options,
+    .needs = "is for in-context learning; there is no such --task (trec, trec_fine, banking77, "
+             "clinic150).",
+    .tasks_help = "trec, trec_fine, banking77, clinic150: the official files, in-context learning",
+    .task = task,
+    .choose = choose,
     .load = load,
-    .warn = warn,
     .settings = put_settings,
-    .unscored = unscored,
-    .out = {.details = details, .told_by = told_by, .tables = icl_tables, .item = item},
+    .warn = warn,
+    .details = details,
+    .tables = icl_tables,
+    .item = item,
 };

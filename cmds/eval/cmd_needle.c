@@ -231,24 +231,10 @@ static const cmd_eval_kind_option options[] = {
     {.opt = {.name = NULL}},
 };
 
-static const char *task(int i)
+static const char *task(int i, const char **form)
 {
+    *form = "a UTF-8 text to hide numbers in";
     return i == 0 ? "needle" : NULL;
-}
-
-static const char *form(const char *name)
-{
-    (void)name;
-    return "a UTF-8 text to hide numbers in";
-}
-
-static dq_status choose(void *own, cmd_eval_options *o, const char *name, const char *path,
-                        dq_err *err)
-{
-    needle_options *n = own;
-    const dq_eval_source source = {
-        .name = name, .path = path, .kind = &dq_eval_needle, .settings = &n->settings};
-    return cmd_eval_add_source(o, &source, "tasks", err);
 }
 
 static dq_status read_pairs(dq_needle_settings *s, const char *text, dq_err *err)
@@ -283,31 +269,24 @@ static dq_status read_pairs(dq_needle_settings *s, const char *text, dq_err *err
     }
 }
 
-static dq_status read_words(void *own, const cmd_eval_options *run, dq_err *err)
+static dq_status choose(void *own, cmd_eval_options *run, const char *name, const char *path,
+                        dq_err *err)
 {
     needle_options *o = own;
     dq_needle_settings *s = &o->settings;
-    s->n_lengths = run->n_lengths;
-    memcpy(s->length, run->length, sizeof s->length);
+    const dq_eval_source source = {
+        .name = name, .path = path, .kind = &dq_eval_needle, .settings = s};
+    if (o->rows.text && !o->attention)
+        return dq_fail(err, DQ_USAGE, "--attention-rows has nothing to act on: add --attention.");
+    cmd_eval_take_lengths(run, s->length, &s->n_lengths, &s->samples, &s->seed);
     DQ_TRY(dq_options_ints(s->depth, &s->n_depths, DQ_NEEDLE_SWEEP,
                            o->depths ? o->depths : "0,25,50,75,100", "depths", 0, 100, err));
     DQ_TRY(read_pairs(s, o->needles ? o->needles : "1:1,2:2,4:2,6:2", err));
-    s->samples = run->samples;
-    s->seed = run->kv.seed >= 0 ? (uint64_t)run->kv.seed : 1;
     s->generated = o->mode.at == 1;
     s->attention = o->attention;
     s->query_rows = o->rows.at == 1;
     s->depth_first = o->order.at == 1;
-    return DQ_OK;
-}
-
-static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err)
-{
-    const needle_options *o = own;
-    (void)run;
-    if (o->rows.text && !o->attention)
-        return dq_fail(err, DQ_USAGE, "--attention-rows has nothing to act on: add --attention.");
-    return DQ_OK;
+    return cmd_eval_add_source(run, &source, "tasks", err);
 }
 
 static void mode_row(dq_row_writer *w, const dq_needle_settings *s)
@@ -430,6 +409,11 @@ static dq_status details(dq_row_writer *w, const cmd_eval_view *v, int row, dq_e
     const dq_eval_row *r = DQ_LIVE(w, &v->e->row[row]);
     const dq_needle_set *set = DQ_LIVE(w, v->e->ids[r->ids].own);
     const dq_needle_settings *s = DQ_LIVE(w, set->settings);
+    dq_needle_numbers all = {0};
+    if (w->live) DQ_TRY(dq_needle_numbers_of(&all, v->e, r, -1, err));
+    dq_row_again(w, "metrics");
+    ll_row(w, s, &all);
+    dq_row_end(w);
     DQ_OBJECT(w, "needle", "Retrieval.");
     mode_row(w, s);
     DQ_PUT(w, "kv_boundary", s->generated ? "after the question" : "before the question",
@@ -444,22 +428,6 @@ static dq_status details(dq_row_writer *w, const cmd_eval_view *v, int row, dq_e
     DQ_TRY(put_entries(w, v, row, err));
     dq_row_end(w);
     return DQ_OK;
-}
-
-static dq_status metrics(dq_row_writer *w, const cmd_eval_view *v, int row, dq_err *err)
-{
-    const dq_eval_row *r = DQ_LIVE(w, &v->e->row[row]);
-    dq_needle_numbers x = {0};
-    if (w->live) DQ_TRY(dq_needle_numbers_of(&x, v->e, r, -1, err));
-    const dq_needle_set *set = DQ_LIVE(w, v->e->ids[r->ids].own);
-    ll_row(w, DQ_LIVE(w, set->settings), &x);
-    return DQ_OK;
-}
-
-static const char *passes(const dq_eval_source *source)
-{
-    const dq_needle_settings *s = source->settings;
-    return s->generated ? "prompt+decode" : NULL;
 }
 
 static void put_answer(dq_row_writer *w, const dq_eval *e, const dq_eval_row *r, int64_t unit,
@@ -521,25 +489,16 @@ static dq_status item(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_ro
 }
 
 const cmd_eval_kind cmd_eval_needle = {
-    .name = "needle",
     .kind = {&dq_eval_needle},
-    .cli = {.size = sizeof(needle_options),
-            .options = options,
-            .tasks_help = "needle: a UTF-8 text to hide numbers in, see below",
-            .has = "needles",
-            .task = task,
-            .form = form,
-            .lengths = true,
-            .needs = "has nothing to act on: there is no --task needle.",
-            .read = read_words,
-            .choose = choose,
-            .check = check},
+    .size = sizeof(needle_options),
+    .options = options,
+    .needs = "has nothing to act on: there is no --task needle.",
+    .tasks_help = "needle: a UTF-8 text to hide numbers in, see below",
+    .task = task,
+    .choose = choose,
     .settings = put_settings,
-    .out = {.metric = "ll_nats",
-            .details = details,
-            .metrics = metrics,
-            .passes = passes,
-            .tables = needle_tables,
-            .tables_last = true,
-            .item = item},
+    .details = details,
+    .tables = needle_tables,
+    .tables_last = true,
+    .item = item,
 };

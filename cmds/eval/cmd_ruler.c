@@ -36,14 +36,11 @@ static const cmd_eval_kind_option options[] = {
     {.opt = {.name = NULL}},
 };
 
-static const char *task(int i)
+static const char *task(int i, const char **form)
 {
-    return i < dq_ruler_n_tasks ? dq_ruler_tasks[i].name : NULL;
-}
-
-static const char *form(const char *name)
-{
-    return dq_ruler_find(name)->takes_text ? "a UTF-8 text" : NULL;
+    if (i >= dq_ruler_n_tasks) return NULL;
+    *form = dq_ruler_tasks[i].takes_text ? "a UTF-8 text" : "";
+    return dq_ruler_tasks[i].name;
 }
 
 static dq_status choose(void *own, cmd_eval_options *o, const char *name, const char *path,
@@ -57,21 +54,10 @@ static dq_status choose(void *own, cmd_eval_options *o, const char *name, const 
                                    .fileless = !path,
                                    .kind = &dq_eval_ruler,
                                    .settings = s};
-    *s = (dq_ruler_settings){.task = t,
-                             .n_lengths = o->n_lengths,
-                             .samples = o->samples,
-                             .seed = o->kv.seed >= 0 ? (uint64_t)o->kv.seed : 1,
-                             .query_aware = r->question.at == 1};
-    memcpy(s->length, o->length, sizeof s->length);
+    s->task = t;
+    s->query_aware = r->question.at == 1;
+    cmd_eval_take_lengths(o, s->length, &s->n_lengths, &s->samples, &s->seed);
     return cmd_eval_add_source(o, &source, "tasks", err);
-}
-
-static dq_status load(void *own, dq_eval *e, const cmd_eval_options *o, int i,
-                      cmd_eval_files *files, dq_err *err)
-{
-    (void)own;
-    (void)o;
-    return e->source[i].fileless ? DQ_OK : cmd_eval_source_load(e, &e->source[i], files, err);
 }
 
 static void put_settings(dq_row_writer *w, const void *own, const dq_eval *e)
@@ -130,12 +116,6 @@ static dq_status details(dq_row_writer *w, const cmd_eval_view *v, int row, dq_e
     return DQ_OK;
 }
 
-static const char *passes(const dq_eval_source *source)
-{
-    const dq_ruler_settings *s = source->settings;
-    return s->query_aware ? "prompt+decode" : "context+question+decode";
-}
-
 static json_t *text_json(const dq_tokenizer *t, const int32_t *ids, int64_t n, dq_err *err)
 {
     char *text = NULL;
@@ -185,21 +165,18 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
 }
 
 const cmd_eval_kind cmd_eval_ruler = {
-    .name = "ruler",
     .kind = {&dq_eval_ruler},
-    .cli = {.size = sizeof(ruler_options),
-            .options = options,
-            .tasks_help =
-                "niah_single, niah_multikey, niah_multivalue, niah_multiquery: numbers with keys "
-                "in a UTF-8 text; vt: chains of variables; cwe: common words of a list, of a UTF-8 "
-                "text; fwe: frequent coded words; as RULER builds them, vt and fwe without --data",
-            .has = "prompts of their own",
-            .task = task,
-            .form = form,
-            .lengths = true,
-            .needs = "has nothing to act on: it is for niah_single and its like, vt, cwe and fwe.",
-            .choose = choose},
-    .load = load,
+    .size = sizeof(ruler_options),
+    .options = options,
+    .needs = "has nothing to act on: it is for niah_single and its like, vt, cwe and fwe.",
+    .tasks_help =
+        "niah_single, niah_multikey, niah_multivalue, niah_multiquery: numbers with keys in a "
+        "UTF-8 text; vt: chains of variables; cwe: common words of a list, of a UTF-8 text; fwe: "
+        "frequent coded words; as RULER builds them, vt and fwe without --data",
+    .task = task,
+    .choose = choose,
     .settings = put_settings,
-    .out = {.details = details, .passes = passes, .tables = tables, .item = item},
+    .details = details,
+    .tables = tables,
+    .item = item,
 };

@@ -68,7 +68,7 @@ static dq_status print_positions(const cmd_eval_view *v, const dq_windows *w, dq
         DQ_COLUMN("residual", "positions.fit.residual_nats", cmd_eval_cell_real)};
     char head[160];
     int at[DQ_EVAL_LABELS];
-    cmd_eval_labels(at, v, &cmd_eval_text, &positions[0]);
+    cmd_eval_labels(at, v, &positions[0]);
     snprintf(head, sizeof head,
              "Mean NLL (nats) of the first tokens of each of %lld documents:", (long long)w->n);
     DQ_TRY(print(v, head, &positions[0], 1, err));
@@ -109,42 +109,11 @@ static dq_status text_tables(const cmd_eval_view *v, dq_err *err)
                  sliced, 5, err);
 }
 
-static dq_status text_csv(cmd_eval_column *column, int *n, const cmd_eval_view *v, dq_err *err)
-{
-    static const cmd_eval_column sliced[] = {
-        DQ_COLUMN("ar_hit_share", "slices.share_ar_hit", NULL),
-        DQ_COLUMNS_MEAN("ar_hit_nll_nats", "slices.ar_hit.nll_nats"),
-        DQ_COLUMNS_MEAN("ar_hit_delta_nats", "slices.ar_hit.delta_nats"),
-        DQ_COLUMNS_MEAN("others_nll_nats", "slices.others.nll_nats"),
-        DQ_COLUMNS_MEAN("others_delta_nats", "slices.others.delta_nats")};
-    const dq_eval_ids *ids = ids_of(v->e);
-    if (!ids) return DQ_OK;
-    const dq_text_settings *s = v->e->source[ids->source].settings;
-    if (ids->slices) {
-        memcpy(column + *n, sliced, sizeof sliced);
-        *n += (int)(sizeof sliced / sizeof sliced[0]);
-    }
-    if (s->scheme != DQ_WINDOW_POSITIONS) return DQ_OK;
-    int at[DQ_EVAL_LABELS];
-    const int marks = cmd_eval_labels(at, v, &cmd_eval_text, &positions[0]);
-    for (int i = 0; i < 4 * marks; i++) {
-        cmd_eval_column *c = &column[(*n)++];
-        *c = positions[i / 2 % 2];
-        c->at = at[i / 4];
-        c->member = i % 2 ? "stderr" : "value";
-        c->title =
-            dq_textf(v->e->a, err, "cumulative_%s_%d%s", i / 2 % 2 ? "difference_nats" : "nll_nats",
-                     at[i / 4], i % 2 ? "_stderr" : "");
-        if (!c->title) return err->code;
-    }
-    return DQ_OK;
-}
-
 typedef struct text_options {
     dq_list files;
     const char *counts;
     dq_word window;            /* a dq_scheme */
-    int64_t stride, threshold; /* -1: not given */
+    int64_t stride, threshold; /* 0, -1: not given */
     bool positions, slices;
     dq_text_settings settings; /* what they mean */
 } text_options;
@@ -179,36 +148,16 @@ static const cmd_eval_kind_option options[] = {
     {.opt = {.name = NULL}},
 };
 
-static const text_options usual = {.stride = -1, .threshold = -1};
-
-static dq_status check_stride(const text_options *t, int64_t n_ctx, dq_err *err)
-{
-    if (t->stride < n_ctx) return DQ_OK;
-    return dq_fail(
-        err, DQ_USAGE,
-        "--stride %lld: expected less than the %lld tokens of a window. Use --window block "
-        "for windows that do not overlap.",
-        (long long)t->stride, (long long)n_ctx);
-}
-
-static dq_status read_words(void *own, const cmd_eval_options *run, dq_err *err)
+static dq_status choose(void *own, cmd_eval_options *run, const char *name, const char *path,
+                        dq_err *err)
 {
     text_options *t = own;
-    const int64_t ctx = run->ctx;
-    /* Options that need another one. */
-    const struct {
-        bool given;
-        const char *name;
-    } texts[] = {{t->window.text, "window"},
-                 {ctx != 0, "ctx"},
-                 {t->stride >= 0, "stride"},
-                 {t->positions, "positions"},
-                 {t->slices, "slices"}};
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0] && t->files.n == 0; i++) {
-        if (texts[i].given)
-            return dq_fail(err, DQ_USAGE, "--%s is about --text, which is not given.",
-                           texts[i].name);
-    }
+    dq_text_settings *s = &t->settings;
+    (void)name;
+    (void)path;
+    if (t->files.n == 0 && run->ctx)
+        return dq_fail(err, DQ_USAGE, "--ctx is about --text, which is not given.");
+    if (t->files.n == 0) return DQ_OK;
     if (!t->slices && (t->counts || t->threshold >= 0))
         return dq_fail(err, DQ_USAGE, "--%s is about --slices, which is not given.",
                        t->counts ? "slice-counts" : "slice-threshold");
@@ -216,24 +165,12 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_err *err)
         return dq_fail(err, DQ_USAGE,
                        "--positions makes windows of its own; it does not go with --window %s.",
                        t->window.text);
-    dq_text_settings *s = &t->settings;
     s->scheme = t->positions ? DQ_WINDOW_POSITIONS : (dq_scheme)t->window.at;
-    if (t->stride >= 0 && s->scheme != DQ_WINDOW_STRIDE)
+    if (t->stride && s->scheme != DQ_WINDOW_STRIDE)
         return dq_fail(err, DQ_USAGE, "--stride is about --window stride.");
-    if (ctx) DQ_TRY(check_stride(t, ctx, err));
-    s->stride = t->stride < 0 ? 0 : t->stride;
+    s->stride = t->stride;
     s->slices = t->slices;
     s->threshold = t->threshold < 0 ? 1250 : (double)t->threshold;
-    return DQ_OK;
-}
-
-static dq_status choose(void *own, cmd_eval_options *run, const char *name, const char *path,
-                        dq_err *err)
-{
-    text_options *t = own;
-    (void)name;
-    (void)path;
-    if (t->files.n == 0) return DQ_OK;
     /* a document given twice would count as two independent ones */
     for (int i = 0; i < t->files.n; i++) {
         for (int k = 0; k < i; k++) {
@@ -297,19 +234,6 @@ static dq_status load(void *own, dq_eval *e, const cmd_eval_options *run, int so
     return dq_sha256_end(&h, sha, err);
 }
 
-static dq_status opened(const void *own, const cmd_eval_options *run, const dq_eval *e, dq_err *err)
-{
-    const text_options *t = own;
-    for (int i = 0; t->files.n && i < e->n_models; i++) {
-        const dq_model *m = e->model[i].m;
-        if (run->ctx > m->max_positions)
-            return dq_fail(err, DQ_MISMATCH,
-                           "%s: has %d positions, --ctx %lld is more. Use --ctx %d", m->path,
-                           m->max_positions, (long long)run->ctx, m->max_positions);
-    }
-    return check_stride(t, e->n_ctx, err);
-}
-
 static void put_settings(dq_row_writer *w, const void *own, const dq_eval *e)
 {
     const text_options *t = own;
@@ -329,7 +253,7 @@ static void put_settings(dq_row_writer *w, const void *own, const dq_eval *e)
            "What its errors take for independent.",
            DQ_WORD("clustered by document", "clustered by window"));
     if (!DQ_BEGIN(w, OBJECT, "slices", s->slices, "Of --slices; null: not asked for.",
-                  .when = DQ_NULL))
+                  .when = DQ_NULL | DQ_UNSCORED))
         return;
     DQ_PUT(w, "counted_in", t->counts ? t->counts : "text", "File of the counts, or text.");
     DQ_PUT(w, "threshold", s->threshold, "Occurrences of a bigram that make it frequent.");
@@ -480,8 +404,6 @@ static dq_status details(dq_row_writer *w, const cmd_eval_view *v, int row, dq_e
     return DQ_OK;
 }
 
-static const char *const gate_parts[] = {"positions", "slices", NULL};
-
 static double mean_of(const double *x, int64_t n)
 {
     double sum = 0;
@@ -504,88 +426,16 @@ static dq_status item(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_ro
     return err->code;
 }
 
-static bool rolls(const dq_eval_source *source)
-{
-    const dq_text_settings *s = source->settings;
-    return s->scheme == DQ_WINDOW_ROLLING;
-}
-
-static void kld_cell(dq_table *t, const json_t *x)
-{
-    const dq_mean m = cmd_eval_mean_of(x);
-    if (isnan(m.value))
-        dq_table_cell(t, "-");
-    else if (isnan(m.std_err))
-        dq_table_cell(t, "%.3e", m.value);
-    else
-        dq_table_cell(t, "%.3e \u00b1 %.1e", m.value, m.std_err);
-}
-
-static void value_cell(dq_table *t, const json_t *x)
-{
-    cmd_eval_cell_real(t, json_object_get(x, "value"));
-}
-
-#define AT(member) .at = offsetof(dq_eval_numbers, member)
-#define KLD_POINT(i, point, about)                                                                 \
-    {                                                                                              \
-        point, about, "kld_nats", "kld_" point, AT(kld_at[i]), .type = DQ_FIELD_REAL,              \
-                                                               .differs = true                     \
-    }
-static const cmd_eval_field fields[] = {
-    {"nll_nats", "Mean NLL of a token, nats.", AT(nll), .title = "NLL (nats)",
-     .cell = cmd_eval_cell_mean},
-    {"ppl", "Perplexity.", AT(ppl), .title = "PPL", .cell = cmd_eval_cell_mean},
-    {"ln_ppl_ratio", "ln of the perplexity over the reference's.", AT(ln_ratio), .differs = true},
-    {"kld_nats", "KL divergence from the reference, mean over scored tokens, nats.", AT(kld),
-     .differs = true, .title = "KLD (nats)", .cell = kld_cell},
-    KLD_POINT(0, "p001", "The percentile 0.1."),
-    KLD_POINT(1, "p01", "The percentile 1."),
-    KLD_POINT(2, "p05", "The percentile 5."),
-    KLD_POINT(3, "p10", "The percentile 10."),
-    KLD_POINT(4, "p50", "The percentile 50."),
-    KLD_POINT(5, "p90", "The percentile 90."),
-    KLD_POINT(6, "p95", "The percentile 95."),
-    KLD_POINT(7, "p99", "The percentile 99."),
-    KLD_POINT(8, "p999", "The percentile 99.9."),
-    KLD_POINT(9, "max", "The largest."),
-    {"noise_floor", "KLD of the reference with itself, moved in the last place.", "kld_nats",
-     "kld_noise_floor", AT(noise_floor), .type = DQ_FIELD_REAL},
-    {"same_top1", "Share of tokens with the reference's most likely one.", AT(same),
-     .differs = true, .title = "same top-1", .cell = value_cell},
-    {"delta_p", "Mean change of the probability of the text's own token.", .csv = "delta_p", AT(dp),
-     .differs = true},
-    {"rms", "Root of its mean square.", "delta_p", "delta_p_rms", AT(dp_rms), .differs = true},
-    {"word_ppl", "Perplexity per word, of rolling windows.", .csv = "word_ppl", AT(word_ppl),
-     .type = DQ_FIELD_REAL, .there = rolls},
-    {"byte_ppl", "Perplexity per byte.", .csv = "byte_ppl", AT(byte_ppl), .type = DQ_FIELD_REAL,
-     .there = rolls},
-    {"bits_per_byte", "Bits per byte.", .csv = "bits_per_byte", AT(bits_per_byte),
-     .type = DQ_FIELD_REAL, .there = rolls},
-    {.name = NULL},
-};
-
-static const char *const unscored[] = {"slices", NULL}; /* they are read off the scores */
-
 const cmd_eval_kind cmd_eval_text = {
-    .name = "text",
     .kind = {&dq_eval_text},
-    .cli = {.size = sizeof(text_options),
-            .usual = &usual,
-            .options = options,
-            .read = read_words,
-            .choose = choose},
+    .size = sizeof(text_options),
+    .options = options,
+    .needs = "is about --text, which is not given.",
+    .choose = choose,
     .load = load,
-    .opened = opened,
-    .warn = warn,
     .settings = put_settings,
-    .unscored = unscored,
-    .out = {.fields = fields,
-            .loss = "nll_nats",
-            .details = details,
-            .gates = "kld_nats, ppl_ratio, same_top1, nll_nats",
-            .parts = gate_parts,
-            .csv = text_csv,
-            .tables = text_tables,
-            .item = item},
+    .warn = warn,
+    .details = details,
+    .tables = text_tables,
+    .item = item,
 };

@@ -3,6 +3,7 @@
 #include "cmds/cli/kv_report.h"
 #include "cmds/eval/inside.h"
 #include "eval/eval.h"
+#include "eval/kinds.h"
 #include "record/record.h"
 
 #include <math.h>
@@ -60,6 +61,67 @@ dq_interval cmd_eval_interval_of(const json_t *o)
     return (dq_interval){json_number_value(json_array_get(x, 0)),
                          json_number_value(json_array_get(x, 1))};
 }
+
+static bool rolls(const dq_eval_source *source)
+{
+    const dq_text_settings *s = source->settings;
+    return s->scheme == DQ_WINDOW_ROLLING;
+}
+
+static void kld_cell(dq_table *t, const json_t *x)
+{
+    const dq_mean m = cmd_eval_mean_of(x);
+    if (isnan(m.value))
+        dq_table_cell(t, "-");
+    else if (isnan(m.std_err))
+        dq_table_cell(t, "%.3e", m.value);
+    else
+        dq_table_cell(t, "%.3e \u00b1 %.1e", m.value, m.std_err);
+}
+
+static void value_cell(dq_table *t, const json_t *x)
+{
+    cmd_eval_cell_real(t, json_object_get(x, "value"));
+}
+
+#define AT(member) .at = offsetof(dq_eval_numbers, member)
+#define KLD_POINT(i, point, about)                                                                 \
+    {                                                                                              \
+        point, about, "kld_nats", "kld_" point, AT(kld_at[i]), .type = DQ_FIELD_REAL,              \
+                                                               .differs = true                     \
+    }
+const cmd_eval_field cmd_eval_fields[] = {
+    {"nll_nats", "Mean NLL of a token, nats.", AT(nll), .title = "NLL (nats)",
+     .cell = cmd_eval_cell_mean},
+    {"ppl", "Perplexity.", AT(ppl), .title = "PPL", .cell = cmd_eval_cell_mean},
+    {"ln_ppl_ratio", "ln of the perplexity over the reference's.", AT(ln_ratio), .differs = true},
+    {"kld_nats", "KL divergence from the reference, mean over scored tokens, nats.", AT(kld),
+     .differs = true, .title = "KLD (nats)", .cell = kld_cell},
+    KLD_POINT(0, "p001", "The percentile 0.1."),
+    KLD_POINT(1, "p01", "The percentile 1."),
+    KLD_POINT(2, "p05", "The percentile 5."),
+    KLD_POINT(3, "p10", "The percentile 10."),
+    KLD_POINT(4, "p50", "The percentile 50."),
+    KLD_POINT(5, "p90", "The percentile 90."),
+    KLD_POINT(6, "p95", "The percentile 95."),
+    KLD_POINT(7, "p99", "The percentile 99."),
+    KLD_POINT(8, "p999", "The percentile 99.9."),
+    KLD_POINT(9, "max", "The largest."),
+    {"noise_floor", "KLD of the reference with itself, moved in the last place.", "kld_nats",
+     "kld_noise_floor", AT(noise_floor), .type = DQ_FIELD_REAL},
+    {"same_top1", "Share of tokens with the reference's most likely one.", AT(same),
+     .differs = true, .title = "same top-1", .cell = value_cell},
+    {"delta_p", "Mean change of the probability of the text's own token.", .csv = "delta_p", AT(dp),
+     .differs = true},
+    {"rms", "Root of its mean square.", "delta_p", "delta_p_rms", AT(dp_rms), .differs = true},
+    {"word_ppl", "Perplexity per word, of rolling windows.", .csv = "word_ppl", AT(word_ppl),
+     .type = DQ_FIELD_REAL, .there = rolls},
+    {"byte_ppl", "Perplexity per byte.", .csv = "byte_ppl", AT(byte_ppl), .type = DQ_FIELD_REAL,
+     .there = rolls},
+    {"bits_per_byte", "Bits per byte.", .csv = "bits_per_byte", AT(bits_per_byte),
+     .type = DQ_FIELD_REAL, .there = rolls},
+    {.name = NULL},
+};
 
 static dq_mean field_value(const cmd_eval_field *f, const dq_eval_numbers *x)
 {
@@ -140,10 +202,9 @@ void cmd_eval_flips_put(dq_row_writer *w, const dq_row *row, bool there, const d
     dq_row_end(w);
 }
 
-void cmd_eval_field_rows(dq_row_writer *w, const cmd_eval_field *list, const dq_eval_numbers *x,
-                         const char *why)
+void cmd_eval_field_rows(dq_row_writer *w, const dq_eval_numbers *x, const char *why)
 {
-    for (const cmd_eval_field *f = list; f && f->name; f++) {
+    for (const cmd_eval_field *f = cmd_eval_fields; f->name; f++) {
         const bool real = f->type == DQ_FIELD_REAL;
         const dq_mean m = field_value(f, x);
         if (f->of) continue;
@@ -180,10 +241,10 @@ static bool names_member(const cmd_eval_field *f, const char *member)
     return !member[n] || (f->type == DQ_FIELD_MEAN && strcmp(member + n, "_stderr") == 0);
 }
 
-const cmd_eval_field *cmd_eval_field_find(const cmd_eval_field *list, const dq_eval_source *source,
-                                          const char *metric, const char *member)
+const cmd_eval_field *cmd_eval_field_find(const dq_eval_source *source, const char *metric,
+                                          const char *member)
 {
-    for (const cmd_eval_field *f = list; f && f->name; f++) {
+    for (const cmd_eval_field *f = cmd_eval_fields; source->kind->windows && f->name; f++) {
         if (f->there && !f->there(source)) continue;
         if (!member && !f->of && strcmp(metric, f->name) == 0) return f;
         if (member && f->of && strcmp(metric, f->of) == 0 && names_member(f, member)) return f;
@@ -208,15 +269,14 @@ static const json_t *found(const json_t *result, const cmd_eval_column *c)
     return NULL;
 }
 
-int cmd_eval_labels(int label[DQ_EVAL_LABELS], const cmd_eval_view *v, const cmd_eval_kind *kind,
-                    const cmd_eval_column *c)
+int cmd_eval_labels(int label[DQ_EVAL_LABELS], const cmd_eval_view *v, const cmd_eval_column *c)
 {
     int n = 0;
     for (int i = 0; i < v->e->n_rows; i++) {
         const json_t *x,
             *list = cmd_eval_at(cmd_eval_result(v, i), c->labels ? c->labels : c->path);
         size_t k;
-        if (!cmd_eval_kind_shows(kind, v->e, i) || (int)json_array_size(list) <= n) continue;
+        if (!v->e->row[i].shown || (int)json_array_size(list) <= n) continue;
         n = 0;
         json_array_foreach(list, k, x)
         {
@@ -579,7 +639,7 @@ dq_status cmd_eval_pivot(const cmd_eval_view *v, const cmd_eval_kind *kind, cons
     const int keys = cmd_eval_key_titles(titles, v->e, p->keys);
     dq_table *t;
     for (int i = 0; i < p->n; i++) {
-        if (p->column[i].unit) n_labels = cmd_eval_labels(label, v, kind, &p->column[i]);
+        if (p->column[i].unit) n_labels = cmd_eval_labels(label, v, &p->column[i]);
     }
     if (n_labels < p->labels || !cmd_eval_kind_source(kind, v->e->source, v->e->n_sources))
         return DQ_OK;

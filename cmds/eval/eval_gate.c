@@ -284,23 +284,28 @@ static dq_status compare_kind(const cmd_eval_baseline *b, const cmd_eval_kind *k
                               const cmd_eval_view *v, const cmd_eval_options *o, dq_err *err)
 {
     const json_t *there = json_object_get(b->document, "settings");
-    json_t *own, *here;
+    json_t *own, *all, *here;
     const char *key;
     bool both = false;
     for (int i = 0; i < v->e->n_sources; i++)
         both = both || (cmd_eval_kind_of(&v->e->source[i]) == kind &&
                         holds_task(there, v->e->source[i].name));
     if (!both || !kind->settings) return DQ_OK;
-    own = cmd_eval_kind_scored(kind, cmd_eval_own(o, kind), v->e);
+    own = cmd_eval_kind_settings(kind, cmd_eval_own(o, kind), v->e, true);
+    all = cmd_eval_kind_settings(kind, cmd_eval_own(o, kind), v->e, false);
     json_object_foreach(own, key, here)
     {
-        json_t *other = json_deep_copy(json_object_get(there, key));
-        for (const char *const *name = kind->unscored; name && *name; name++)
-            json_object_del(other, *name);
+        json_t *other = json_deep_copy(json_object_get(there, key)), *member;
+        const char *name;
+        json_object_foreach(json_object_get(all, key), name, member)
+        {
+            if (!json_object_get(here, name)) json_object_del(other, name);
+        }
         if (err->code == DQ_OK) compare(b, key, other, here, err);
         json_decref(other);
     }
     json_decref(own);
+    json_decref(all);
     return err->code;
 }
 
@@ -430,7 +435,6 @@ dq_status cmd_eval_baseline_fit(cmd_eval_baseline *b, const cmd_eval_view *v,
         /* Members that identify a result. */
         const dq_eval_row *r = &v->e->row[i];
         const dq_eval_source *s = dq_eval_source_of(v->e, r);
-        const cmd_eval_kind *kind = cmd_eval_kind_of(s);
         json_t *key = json_object();
         dq_row_writer w = dq_row_json(key);
         DQ_PUT(&w, "model", v->names[r->model], NULL);
@@ -439,7 +443,10 @@ dq_status cmd_eval_baseline_fit(cmd_eval_baseline *b, const cmd_eval_view *v,
         if (r->logit.bits == 16) json_object_del(key, "logit_granularity");
         DQ_PUT(&w, "kv", dq_kv_spec_json(&r->kv), NULL, DQ_KV_SPEC);
         DQ_PUT(&w, "math", dq_kv_report_math_json(r->math), NULL, DQ_MATH);
-        if (kind->out.told_by) kind->out.told_by(&w, s);
+        if (DQ_BEGIN(&w, OBJECT, s->told_by[0], s->told_by[0], NULL, .when = DQ_OUT)) {
+            DQ_PUT(&w, s->told_by[1], s->told_by[2], NULL);
+            dq_row_end(&w);
+        }
         if (dq_json_complete(err) == DQ_OK) find_result(b, key, &b->result[i], err);
         json_decref(key);
         if (err->code != DQ_OK) return err->code;
@@ -638,83 +645,64 @@ static dq_interval interval_of(const quantity *n, const char *name)
     return strcmp(name, "ppl_ratio") == 0 ? (dq_interval){exp(x.low), exp(x.high)} : x;
 }
 
-/* Lists end with NULL; a NULL list is empty. */
-static bool among(const char *word, const char *const *list)
-{
-    for (; list && *list; list++) {
-        if (strcmp(word, *list) == 0) return true;
-    }
-    return false;
-}
-
 static bool is_metric(const char *metric, const dq_eval_source *s)
 {
-    const cmd_eval_kind_output *own = &cmd_eval_kind_of(s)->out;
-    for (int m = 0; m < 2 && s->kind->metric[m]; m++) {
-        if (strcmp(metric, s->kind->metric[m]) == 0) return true;
-    }
-    return cmd_eval_field_find(own->fields, s, metric, NULL) ||
-           (own->metric && strcmp(metric, own->metric) == 0);
+    char path[DQ_GATE_NAME + 16];
+    snprintf(path, sizeof path, "metrics.%s.value", metric);
+    return s->kind->windows ? cmd_eval_field_find(s, metric, NULL) != NULL
+                            : cmd_eval_result_has(s, path);
 }
 
 static bool is_paired(const char *name, const dq_eval_source *s)
 {
-    const char *loss = cmd_eval_kind_of(s)->out.loss;
     char base[DQ_GATE_NAME];
     bool delta = ends_in(name, "_delta", base);
     if (!delta && !ends_in(name, "_p", base)) return false;
     for (int m = 0; m < 2 && s->kind->metric[m]; m++) {
         if (strcmp(base, s->kind->metric[m]) == 0) return true;
     }
-    return delta && loss && strcmp(base, loss) == 0;
+    return delta && s->kind->windows && strcmp(base, DQ_EVAL_LOSS) == 0;
 }
 
 /* ppl_ratio is another form of ln_ppl_ratio. */
 static bool is_difference(const char *name, const dq_eval_source *s)
 {
-    const cmd_eval_field *fields = cmd_eval_kind_of(s)->out.fields, *f = NULL;
+    const cmd_eval_field *f = NULL;
     const size_t n = strcspn(name, ".");
     char metric[DQ_GATE_NAME];
     snprintf(metric, sizeof metric, "%.*s", (int)n, name);
     if (strcmp(metric, "ppl_ratio") == 0) snprintf(metric, sizeof metric, "ln_ppl_ratio");
     if (is_paired(name, s)) return true;
-    if (name[n]) f = cmd_eval_field_find(fields, s, metric, name + n + 1);
-    if (!f) f = cmd_eval_field_find(fields, s, metric, NULL);
+    if (name[n]) f = cmd_eval_field_find(s, metric, name + n + 1);
+    if (!f) f = cmd_eval_field_find(s, metric, NULL);
     return (f && f->differs) ||
-           (fields && (strstr(name, ".delta_nats") || strstr(name, ".difference_nats")));
+           (s->kind->windows && (strstr(name, ".delta_nats") || strstr(name, ".difference_nats")));
 }
 
-/* Names inside a kind's own objects are known by their beginning only. */
 static bool known(const char *name, const dq_eval_source *s)
 {
-    static const char *const part[] = {"kv", "throughput", "weights", NULL};
     char base[DQ_GATE_NAME];
-    size_t n = strcspn(name, ".");
+    const size_t n = strcspn(name, ".");
     if (!name[n]) return is_metric(name, s) || is_difference(name, s);
     memcpy(base, name, n);
     base[n] = 0;
-    name += n + 1;
-    if (is_metric(base, s)) {
-        static const char *const of_all[] = {"value", "stderr", NULL};
-        return among(name, of_all) ||
-               cmd_eval_field_find(cmd_eval_kind_of(s)->out.fields, s, base, name);
-    }
-    return *name && (among(base, part) || among(base, cmd_eval_kind_of(s)->out.parts));
+    if (!is_metric(base, s)) return cmd_eval_result_has(s, name);
+    return strcmp(name + n, ".value") == 0 || strcmp(name + n, ".stderr") == 0 ||
+           cmd_eval_field_find(s, base, name + n + 1);
 }
 
 dq_status cmd_eval_gates_check(const cmd_eval_gates *g, const dq_eval_source *source, int n_sources,
                                dq_err *err)
 {
-    const char *first = cmd_eval_kind_of(&source[0])->out.gates;
-    if (!first) first = source[0].kind->metric[0];
+    const char *first = source[0].kind->windows ? "kld_nats, ppl_ratio, same_top1, " DQ_EVAL_LOSS
+                                                : source[0].kind->metric[0];
     for (int i = 0; i < g->n; i++) {
         bool there = false;
         for (int k = 0; k < n_sources; k++) there = there || known(g->gate[i].name, &source[k]);
         if (!there)
             return dq_fail(err, DQ_USAGE,
                            "--fail-if \"%s\": what is scored has no %s. There are: %s%s"
-                           "kv.kept_fraction and other numbers of the JSON results under kv, "
-                           "throughput and weights.",
+                           "kv.kept_fraction and other numbers of the JSON results.",
                            g->gate[i].text, g->gate[i].name, first ? first : "", first ? ", " : "");
     }
     return DQ_OK;

@@ -20,8 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Words of the kinds in the run, joined as in "choices or needles"; NULL: the kind is left out. */
-typedef const char *cmd_eval_kind_word(const cmd_eval_kind *kind);
 /* One point of accuracy, or nats of NLL: 1 % of perplexity. */
 #define DQ_EVAL_MARGIN 0.01
 static dq_status cmd_eval_choose(cmd_eval_options *o, dq_err *err);
@@ -39,17 +37,13 @@ static bool shows(const cmd_eval_kind *kind, const dq_eval_kind *of)
     return false;
 }
 
-json_t *cmd_eval_kind_scored(const cmd_eval_kind *kind, const void *own, const dq_eval *e)
+json_t *cmd_eval_kind_settings(const cmd_eval_kind *kind, const void *own, const dq_eval *e,
+                               bool scored)
 {
     json_t *o = json_object();
     dq_row_writer w = dq_row_json(o);
+    w.scored = scored;
     if (kind->settings) kind->settings(&w, own, e);
-    for (const char *const *name = kind->unscored; name && *name; name++) {
-        const char *key;
-        json_t *value;
-        json_object_del(o, *name);
-        json_object_foreach(o, key, value) json_object_del(value, *name);
-    }
     return o;
 }
 
@@ -60,17 +54,29 @@ const cmd_eval_kind *cmd_eval_kind_of(const dq_eval_source *source)
     return cmd_eval_kinds[i];
 }
 
-/* -1: no kind has the task. */
-static int kind_named(const char *task)
+/* The i-th task of all kinds; NULL: there are no more. */
+static const char *task_at(int i, const cmd_eval_kind **kind, const char **form)
 {
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        const cmd_eval_kind *kind = cmd_eval_kinds[i];
-        const char *name;
-        for (int k = 0; kind->cli.task && (name = kind->cli.task(k)) != NULL; k++) {
-            if (strcmp(name, task) == 0) return i;
+    for (int k = 0; k < DQ_EVAL_KINDS; k++) {
+        *kind = cmd_eval_kinds[k];
+        for (int n = 0; (*kind)->task; n++, i--) {
+            const char *name = (*kind)->task(n, form);
+            if (!name) break;
+            if (i == 0) return name;
         }
     }
-    return -1;
+    return NULL;
+}
+
+/* NULL: no kind has the task. */
+static const cmd_eval_kind *kind_named(const char *task, const char **form)
+{
+    const cmd_eval_kind *kind;
+    const char *name;
+    for (int i = 0; (name = task_at(i, &kind, form)) != NULL; i++) {
+        if (strcmp(name, task) == 0) return kind;
+    }
+    return NULL;
 }
 
 bool cmd_eval_kind_stops(const dq_eval *e)
@@ -81,33 +87,33 @@ bool cmd_eval_kind_stops(const dq_eval *e)
     return false;
 }
 
+static bool is_end(const cmd_eval_kind_option *row)
+{
+    return !row || dq_opt_is_end(&row->opt);
+}
+
+/* The option that names the kind's own file; NULL: it has none. */
+static const cmd_eval_kind_option *output_of(const cmd_eval_kind *kind)
+{
+    const cmd_eval_kind_option *row = kind->options;
+    while (!is_end(row) && row->opt.use != DQ_OPT_OUTPUT) row++;
+    return is_end(row) ? NULL : row;
+}
+
 bool cmd_eval_kind_dumps(const cmd_eval_kind *kind)
 {
-    return kind->out.item && !kind->cli.file;
+    return !output_of(kind);
 }
 
 const char *cmd_eval_kind_file(const cmd_eval_kind *kind, const void *own)
 {
-    return kind->cli.file ? *(const char *const *)((const char *)own + kind->cli.file->at) : NULL;
+    const cmd_eval_kind_option *row = output_of(kind);
+    return row ? *(const char *const *)((const char *)own + row->at) : NULL;
 }
 
 bool cmd_eval_kind_shows(const cmd_eval_kind *kind, const dq_eval *e, int row)
 {
     return e->row[row].shown && cmd_eval_kind_of(dq_eval_source_of(e, &e->row[row])) == kind;
-}
-
-static const char *kind_join(char *buf, size_t cap, cmd_eval_kind_word *word, const char *between)
-{
-    size_t n = 0;
-    buf[0] = 0;
-    for (int i = 0; i < DQ_EVAL_KINDS && n < cap; i++) {
-        const char *own = word(cmd_eval_kinds[i]), *other;
-        bool again = !own;
-        for (int k = 0; k < i && !again; k++)
-            again = (other = word(cmd_eval_kinds[k])) != NULL && strcmp(own, other) == 0;
-        if (!again) n += (size_t)snprintf(buf + n, cap - n, "%s%s", n ? between : "", own);
-    }
-    return buf;
 }
 
 const dq_eval_source *cmd_eval_kind_source(const cmd_eval_kind *kind, const dq_eval_source *source,
@@ -221,20 +227,16 @@ static void add_rows(rows *to, const dq_opt *from)
     }
 }
 
-static bool is_end(const cmd_eval_kind_option *row)
-{
-    return !row || dq_opt_is_end(&row->opt);
-}
-
 /* Options of kinds that say what is scored, or the others, which begin with a heading. */
 static void add_own(rows *to, const cmd_eval_options *o, bool scored)
 {
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        const cmd_eval_kind_option *from = cmd_eval_kinds[i]->cli.options;
+        const cmd_eval_kind_option *from = cmd_eval_kinds[i]->options;
         if (is_end(from) || (from->opt.name != NULL) != scored) continue;
         for (; !is_end(from); from++) {
             dq_opt row[2] = {from->opt};
             row->to = (char *)o->own[i] + from->at;
+            if (row->kind == DQ_OPT_INT && row->min == 0) *(int64_t *)row->to = -1;
             add_rows(to, row);
         }
     }
@@ -245,7 +247,7 @@ static bool is_given(const cmd_eval_kind_option *row, const void *own)
     const void *at = (const char *)own + row->at;
     switch (row->opt.kind) {
     case DQ_OPT_FLAG: return *(const bool *)at;
-    case DQ_OPT_INT: return *(const int64_t *)at != 0;
+    case DQ_OPT_INT: return *(const int64_t *)at != (row->opt.min == 0 ? -1 : 0);
     case DQ_OPT_LIST: return ((const dq_list *)at)->n > 0;
     case DQ_OPT_WORD: return ((const dq_word *)at)->text;
     case DQ_OPT_WORDS: return ((const dq_words *)at)->text;
@@ -257,11 +259,11 @@ static bool is_given(const cmd_eval_kind_option *row, const void *own)
 static dq_status check_needs(const cmd_eval_kind *kind, const cmd_eval_options *o, const void *own,
                              dq_err *err)
 {
-    const cmd_eval_kind_option *row = kind->cli.options;
-    if (!kind->cli.needs || cmd_eval_kind_source(kind, o->source, o->n_sources)) return DQ_OK;
+    const cmd_eval_kind_option *row = kind->options;
+    if (cmd_eval_kind_source(kind, o->source, o->n_sources)) return DQ_OK;
     for (; !is_end(row); row++) {
         if (row->opt.name && is_given(row, own))
-            return dq_fail(err, DQ_USAGE, "--%s %s", row->opt.name, kind->cli.needs);
+            return dq_fail(err, DQ_USAGE, "--%s %s", row->opt.name, kind->needs);
     }
     return DQ_OK;
 }
@@ -270,7 +272,7 @@ static dq_status tasks_help(char **out, dq_arena *a, dq_err *err)
 {
     const char *all = "";
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        const char *help = cmd_eval_kinds[i]->cli.tasks_help;
+        const char *help = cmd_eval_kinds[i]->tasks_help;
         if (!help) continue;
         *out = dq_textf(a, err, "%s%s%s", all, all[0] ? ";\n" : "", help);
         if (!*out) return err->code;
@@ -286,12 +288,10 @@ static dq_status tasks_help(char **out, dq_arena *a, dq_err *err)
 enum { MAX_TASKS = 64 };
 static int task_names(const char **names)
 {
+    const cmd_eval_kind *kind;
+    const char *form;
     int n = 0;
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        const cmd_eval_kind_cli *cli = &cmd_eval_kinds[i]->cli;
-        const char *name;
-        for (int k = 0; cli->task && n < MAX_TASKS && (name = cli->task(k)); k++) names[n++] = name;
-    }
+    while (n < MAX_TASKS && (names[n] = task_at(n, &kind, &form)) != NULL) n++;
     return n;
 }
 
@@ -396,8 +396,7 @@ dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **ar
                                 "policy random (default 1)");
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         const cmd_eval_kind *kind = cmd_eval_kinds[i];
-        if (kind->cli.size) o->own[i] = dq_alloc(a, 1, kind->cli.size, err);
-        if (o->own[i] && kind->cli.usual) memcpy(o->own[i], kind->cli.usual, kind->cli.size);
+        if (kind->size) o->own[i] = dq_alloc(a, 1, kind->size, err);
     }
     if (err->code != DQ_OK) return err->code;
     DQ_TRY(tasks_help(&tasks, a, err));
@@ -468,20 +467,14 @@ static dq_status cmd_eval_split(const char *text, const char *option, dq_list *o
     }
 }
 
-static const char *long_tasks(const cmd_eval_kind *kind)
-{
-    return kind->cli.tasks;
-}
-
 static dq_status check_long(const cmd_eval_options *o, dq_err *err)
 {
-    char what[200];
     if (!o->too_long.text) return DQ_OK;
     for (int i = 0; i < o->n_sources; i++) {
         if (o->source[i].task) return DQ_OK;
     }
-    return dq_fail(err, DQ_USAGE, "--long is for %s; there is none.",
-                   kind_join(what, sizeof what, long_tasks, " and "));
+    return dq_fail(err, DQ_USAGE,
+                   "--long is for tasks with choices and tasks that generate text; there is none.");
 }
 
 static int rising(const void *a, const void *b)
@@ -492,15 +485,28 @@ static int rising(const void *a, const void *b)
 
 static dq_status check_lengths(const cmd_eval_options *o, dq_err *err)
 {
-    bool made = false;
-    for (int i = 0; i < o->n_sources; i++)
-        made = made || cmd_eval_kind_of(&o->source[i])->cli.lengths;
-    if (made && o->samples > MAX_SAMPLES)
+    if (o->takes_lengths && o->limit > MAX_SAMPLES)
         return dq_fail(err, DQ_USAGE, "--limit: expected at most %d prompts per length.",
                        MAX_SAMPLES);
-    if (made || !o->lengths_word) return DQ_OK;
+    if (o->takes_lengths || !o->lengths_word) return DQ_OK;
     return dq_fail(err, DQ_USAGE,
                    "--lengths has nothing to act on: there is no task that makes its own prompts.");
+}
+
+/* Paths that the run reads; entries may be NULL. */
+typedef struct paths {
+    const char **path;
+    int n;
+    size_t capacity;
+} paths;
+
+static dq_status add_input(paths *in, const char *path, dq_arena *a, dq_err *err)
+{
+    const char **item = dq_grow(a, in->path, (size_t)in->n + 1, &in->capacity, sizeof *item, err);
+    if (!item) return err->code;
+    in->path = item;
+    in->path[in->n++] = path;
+    return DQ_OK;
 }
 
 dq_status cmd_eval_check_outputs(const cmd_eval_options *o, const dq_args *args,
@@ -520,40 +526,38 @@ dq_status cmd_eval_check_outputs(const cmd_eval_options *o, const dq_args *args,
         {"the finished work for --resume", o->shard.n ? NULL : journal, DQ_OUTPUT_JOURNAL, old},
     };
     char option[DQ_EVAL_KINDS][64];
-    cmd_eval_inputs in = {0};
+    paths in = {0};
     int n = 6;
-    for (int i = 0; i < args->n_inputs; i++)
-        DQ_TRY(cmd_eval_inputs_add(&in, args->input[i], o->a, err));
+    for (int i = 0; i < args->n_inputs; i++) DQ_TRY(add_input(&in, args->input[i], o->a, err));
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        const cmd_eval_kind_cli *cli = &cmd_eval_kinds[i]->cli;
-        if (cli->reads) DQ_TRY(cli->reads(&in, o->own[i], o, err));
-        if (!cli->file) continue;
-        snprintf(option[i], sizeof option[i], "--%s", cli->file->opt.name);
+        const cmd_eval_kind_option *row = output_of(cmd_eval_kinds[i]);
+        if (!row) continue;
+        snprintf(option[i], sizeof option[i], "--%s", row->opt.name);
         out[n++] = (dq_output){option[i], cmd_eval_kind_file(cmd_eval_kinds[i], o->own[i]),
                                DQ_OUTPUT_LINES, NULL};
     }
+    for (int i = 0; i < o->n_sources; i++) { /* labels files are named after those of the items */
+        const char *items[] = {o->source[i].path, o->examples[i]};
+        const bool labelled =
+            o->source[i].task && o->source[i].task->choices && o->source[i].task->first_label >= 0;
+        for (int k = 0; labelled && k < 2 && items[k]; k++) {
+            const char *labels = dq_task_labels_path(items[k], o->a, err);
+            if (!labels) return err->code;
+            DQ_TRY(add_input(&in, labels, o->a, err));
+        }
+    }
     for (int i = 0; i < o->n_names; i++) {
-        if (o->given_task[i]) DQ_TRY(cmd_eval_inputs_add(&in, o->given_task[i]->path, o->a, err));
+        if (o->given_task[i]) DQ_TRY(add_input(&in, o->given_task[i]->path, o->a, err));
     }
     for (int i = 0; o->merge && i < o->merge->n; i++)
-        DQ_TRY(cmd_eval_inputs_add(&in, o->merge->path[i], o->a, err));
+        DQ_TRY(add_input(&in, o->merge->path[i], o->a, err));
     DQ_TRY(dq_output_guard_names(out, n, in.path, in.n, err));
     if (journal) return DQ_OK;
     return dq_output_guard_check(out, n, in.path, in.n, o->force, err);
 }
 
-/* Whether --seed affects anything but a policy of the cache. */
-static bool draws(const cmd_eval_options *o)
-{
-    for (int i = 0; i < o->n_sources; i++) {
-        const cmd_eval_kind_cli *cli = &cmd_eval_kind_of(&o->source[i])->cli;
-        if (o->source[i].n_shots || cli->lengths || cli->own_examples) return true;
-    }
-    return false;
-}
-
-/* Each step uses only results of those above: words of the run, words of each kind, the sources
- * that both name, then conflicts. */
+/* Each step uses only results of those above: words of the run, the sources that each kind makes of
+ * them, then conflicts. */
 dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_err *err)
 {
     DQ_TRY(dq_shard_read(&o->shard, o->document, args->also, err));
@@ -562,7 +566,6 @@ dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_err *
     if (o->lengths_word)
         DQ_TRY(dq_options_ints(o->length, &o->n_lengths, DQ_EVAL_LENGTHS, o->lengths_word,
                                "lengths", 1, 1 << 30, err));
-    o->samples = o->limit ? o->limit : SAMPLES;
     /* Which tasks take a list is known after "Tasks". */
     if (o->shots_word) {
         DQ_TRY(dq_options_ints(o->shots, &o->n_shots, DQ_EVAL_SHOTS, o->shots_word, "num-fewshot",
@@ -574,17 +577,10 @@ dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_err *
         DQ_TRY(
             dq_options_bits(o->bits, &o->n_bits, DQ_EVAL_BITS, o->logit_bits, "logit-bits", err));
     DQ_TRY(dq_kv_options_read(&o->kv, true, err));
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        if (cmd_eval_kinds[i]->cli.read) DQ_TRY(cmd_eval_kinds[i]->cli.read(o->own[i], o, err));
-    }
     DQ_TRY(cmd_eval_choose(o, err));
-    o->kv.draws = draws(o);
     o->kv.logger = &o->logger;
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        const cmd_eval_kind *kind = cmd_eval_kinds[i];
-        DQ_TRY(check_needs(kind, o, o->own[i], err));
-        if (kind->cli.check) DQ_TRY(kind->cli.check(o->own[i], o, err));
-    }
+    for (int i = 0; i < DQ_EVAL_KINDS; i++)
+        DQ_TRY(check_needs(cmd_eval_kinds[i], o, o->own[i], err));
     DQ_TRY(check_long(o, err));
     DQ_TRY(check_lengths(o, err));
     DQ_TRY(cmd_eval_gates_read(&o->gates, &o->fail_if, o->baseline, err));
@@ -614,10 +610,14 @@ dq_status cmd_eval_file_note(cmd_eval_files *files, char sha[65], const char *ki
                              const char *path, const char *text, size_t len, dq_err *err)
 {
     DQ_TRY(dq_sha256_of(sha, text, len, err));
-    json_t *in = json_object();
+    json_t *in = json_object(), *other;
     dq_row_writer w = dq_row_json(in);
+    size_t i;
+    bool again = false; /* as examples of several tasks, which are one input */
     file_rows(&w, kind, path, len, sha);
-    json_array_append_new(files->inputs, in);
+    json_array_foreach(files->inputs, i, other) again = again || json_equal(in, other);
+    if (!again) json_array_append(files->inputs, in);
+    json_decref(in);
     return DQ_OK;
 }
 
@@ -646,7 +646,7 @@ dq_status cmd_eval_source_read(dq_eval *e, const cmd_eval_options *o, int i, cmd
     const cmd_eval_kind *kind = cmd_eval_kind_of(s);
     if (kind->load)
         DQ_TRY(kind->load(cmd_eval_own(o, kind), e, o, i, files, err));
-    else
+    else if (!s->fileless)
         DQ_TRY(cmd_eval_source_load(e, &e->source[i], files, err));
     if (s->task && s->task->path) {
         const char *what = dq_textf(e->a, err, "%s task", s->name);
@@ -804,19 +804,32 @@ void cmd_eval_warn_seen(dq_logger *logger, const cmd_eval_view *v, int ids, cons
     }
 }
 
-static dq_status dump_sources(FILE *f, const void *sweep, dq_err *err)
+static bool has_choices(const dq_eval_source *s)
+{
+    return s->task && s->task->choices;
+}
+
+static dq_status dump_choices(FILE *f, const void *sweep, dq_err *err)
 {
     const dq_eval *e = sweep;
     for (int i = 0; i < e->n_sources; i++) {
-        const cmd_eval_kind *kind = cmd_eval_kind_of(&e->source[i]);
-        if (kind->out.requests) DQ_TRY(kind->out.requests(f, &e->source[i], err));
+        const dq_eval_source *s = &e->source[i];
+        for (int64_t k = 0; has_choices(s) && k < s->items.n; k++) {
+            for (int c = 0; c < s->items.item[k].n_choices; c++) {
+                json_t *o = json_object();
+                dq_row_writer w = dq_row_json(o);
+                DQ_PUT(&w, "task", s->name, NULL);
+                cmd_eval_choice_rows(&w, s, k, c);
+                DQ_TRY(dq_document_put_line(f, o, err));
+            }
+        }
     }
     return DQ_OK;
 }
 
 dq_status cmd_eval_dump_requests(const dq_eval *e, const char *path, dq_err *err)
 {
-    return dq_document_write_lines(path, dump_sources, e, err);
+    return dq_document_write_lines(path, dump_choices, e, err);
 }
 
 /* --task names a kind's task, whose sources the kind makes; a file belongs to a task by its name or
@@ -824,6 +837,7 @@ dq_status cmd_eval_dump_requests(const dq_eval *e, const char *path, dq_err *err
 
 static bool is_named(const cmd_eval_options *o, const char *given)
 {
+    const char *form;
     char name[32];
     size_t n = strcspn(given, "=");
     if (!given[n] || n >= sizeof name) return false;
@@ -832,7 +846,7 @@ static bool is_named(const cmd_eval_options *o, const char *given)
     for (int i = 0; i < o->n_names; i++) {
         if (o->given_task[i] && strcmp(o->given_task[i]->name, name) == 0) return true;
     }
-    return kind_named(name) >= 0;
+    return kind_named(name, &form) != NULL;
 }
 
 /* DQ_USAGE: NAME=FILE twice with one name. */
@@ -875,17 +889,23 @@ dq_status cmd_eval_add_source(cmd_eval_options *o, const dq_eval_source *source,
     return DQ_OK;
 }
 
-enum { MAX_FEWSHOT = 1000 };
-static dq_status take_examples(cmd_eval_options *o, int i, dq_err *err)
+void cmd_eval_take_lengths(cmd_eval_options *o, int length[DQ_EVAL_LENGTHS], int *n,
+                           int64_t *samples, uint64_t *seed)
 {
+    memcpy(length, o->length, sizeof o->length);
+    *n = o->n_lengths;
+    *samples = o->limit ? o->limit : SAMPLES;
+    *seed = o->kv.seed >= 0 ? (uint64_t)o->kv.seed : 1;
+    o->takes_lengths = o->kv.draws = true;
+}
+
+enum { MAX_FEWSHOT = 1000 };
+dq_status cmd_eval_take_examples(cmd_eval_options *o, bool drawn, dq_err *err)
+{
+    const int i = o->n_sources - 1;
     dq_eval_source *s = &o->source[i];
-    const cmd_eval_kind *kind = cmd_eval_kind_of(s);
-    if (o->n_shots == 0 || o->shots[o->n_shots - 1] == 0 || kind->cli.own_examples) return DQ_OK;
-    if (!s->task || !(s->task->choices || s->task->answered))
-        return dq_fail(err, DQ_USAGE,
-                       "--num-fewshot is for items with answers; prompts of --task %s are taken as "
-                       "they are.",
-                       s->name);
+    o->takes_shots = true;
+    if (o->n_shots == 0 || o->shots[o->n_shots - 1] == 0) return DQ_OK;
     if (o->n_shots > 1)
         return dq_fail(err, DQ_USAGE, "--num-fewshot %s: --task %s takes one number.",
                        o->shots_word, s->name);
@@ -897,75 +917,63 @@ static dq_status take_examples(cmd_eval_options *o, int i, dq_err *err)
         return dq_fail(err, DQ_USAGE,
                        "--num-fewshot %lld: --task %s needs the file of its examples: give "
                        "--fewshot-data FILE (expected %s).",
-                       (long long)o->num_fewshot, s->name,
-                       s->task ? s->task->form : kind->cli.form(s->name));
-    return kind->cli.examples(cmd_eval_own(o, kind), o, s, o->examples[i], err);
+                       (long long)o->num_fewshot, s->name, s->task->form);
+    if (!drawn) return DQ_OK;
+    s->n_shots = o->num_fewshot;
+    s->seed = o->kv.seed >= 0 ? o->kv.seed : DQ_FEWSHOT_SEED;
+    o->kv.draws = true;
+    return DQ_OK;
 }
 
 static dq_status choose_task(cmd_eval_options *o, const char *name, int *used, dq_err *err)
 {
     const int first = o->n_sources;
+    const char *form;
     /* A file's kind is that of the program's own tasks of its type. */
-    const int i = kind_named(!dq_task_is_file(name) ? name
-                             : o->task->choices     ? dq_task_choices[0]
-                                                    : dq_task_questions[0]);
-    if (i < 0) {
+    const cmd_eval_kind *kind = kind_named(!dq_task_is_file(name) ? name
+                                           : o->task->choices     ? dq_task_choices[0]
+                                                                  : dq_task_questions[0],
+                                           &form);
+    if (!kind) {
         char all[512] = "";
-        for (int j = 0; j < DQ_EVAL_KINDS; j++) {
-            const cmd_eval_kind *kind = cmd_eval_kinds[j];
-            const char *task;
-            for (int k = 0; kind->cli.task && (task = kind->cli.task(k)) != NULL; k++) {
-                size_t n = strlen(all);
-                snprintf(all + n, sizeof all - n, "%s%s", n ? ", " : "", task);
-            }
+        const char *task;
+        for (int i = 0; (task = task_at(i, &kind, &form)) != NULL; i++) {
+            const size_t n = strlen(all);
+            snprintf(all + n, sizeof all - n, "%s%s", n ? ", " : "", task);
         }
         return dq_fail(err, DQ_USAGE, "unknown task \"%s\". There are: %s.", name, all);
     }
-    const cmd_eval_kind *kind = cmd_eval_kinds[i];
-    if (!o->task && !kind->cli.form) o->task = dq_task_find(name, o->a, err);
+    if (!o->task && !form) o->task = dq_task_find(name, o->a, err);
     if (err->code != DQ_OK) return err->code;
     if (o->task) name = o->task->name;
+    if (o->task) form = o->task->form;
     for (int k = 0; k < first; k++) {
         if (strcmp(o->source[k].name, name) == 0)
             return dq_fail(err, DQ_USAGE, "--task: %s stands twice.", name);
     }
-    const bool fileless = kind->cli.form && !kind->cli.form(name);
     int none = INT_MAX; /* a file without a name is for another task */
-    const char *path = cmd_eval_path_for(o, &o->data, name, fileless ? &none : used);
-    if (path && fileless)
+    const char *path = cmd_eval_path_for(o, &o->data, name, *form ? used : &none);
+    if (path && !*form)
         return dq_fail(err, DQ_USAGE, "--data %s=%s: --task %s takes no file.", name, path, name);
-    if (!path && !fileless)
+    if (!path && *form)
         return dq_fail(err, DQ_USAGE, "--task %s needs its file: give --data FILE (expected %s).",
-                       name, o->task ? o->task->form : kind->cli.form(name));
-    DQ_TRY(kind->cli.choose(o->own[i], o, name, path, err));
-    return take_examples(o, first, err);
-}
-
-static bool takes_examples(const cmd_eval_options *o)
-{
-    for (int i = 0; i < o->n_sources; i++) {
-        if (o->examples[i] || cmd_eval_kind_of(&o->source[i])->cli.own_examples) return true;
-    }
-    return false;
+                       name, form);
+    o->takes_shots = false;
+    DQ_TRY(kind->choose(cmd_eval_own(o, kind), o, name, path, err));
+    if (o->takes_shots || o->n_shots == 0 || o->shots[o->n_shots - 1] == 0) return DQ_OK;
+    return dq_fail(err, DQ_USAGE,
+                   "--num-fewshot is for items with answers; prompts of --task %s are taken as "
+                   "they are.",
+                   name);
 }
 
 static const char *given_file(const cmd_eval_options *o)
 {
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         const cmd_eval_kind *kind = cmd_eval_kinds[i];
-        if (cmd_eval_kind_file(kind, o->own[i])) return kind->cli.file->opt.name;
+        if (cmd_eval_kind_file(kind, o->own[i])) return output_of(kind)->opt.name;
     }
     return NULL;
-}
-
-static const char *dumped(const cmd_eval_kind *kind)
-{
-    return cmd_eval_kind_dumps(kind) ? kind->cli.has : NULL;
-}
-
-static const char *shown(const cmd_eval_kind *kind)
-{
-    return kind->out.requests ? kind->cli.has : NULL;
 }
 
 /* Fills o->source and o->examples. DQ_USAGE: names, files or options contradict each other. */
@@ -993,7 +1001,9 @@ static dq_status cmd_eval_choose(cmd_eval_options *o, dq_err *err)
                        end);
     if (o->n_shots > 0 && n_tasks == 0)
         return dq_fail(err, DQ_USAGE, "--num-fewshot is for items of a --task; there is none.");
-    if (o->fewshot.n > 0 && o->fewshot_used == 0 && !takes_examples(o))
+    bool shown = false;
+    for (int i = 0; i < o->n_sources; i++) shown = shown || o->examples[i];
+    if (o->fewshot.n > 0 && !shown)
         return dq_fail(err, DQ_USAGE, "--fewshot-data has nothing to act on: add --num-fewshot N.");
     if (o->fewshot.n > n_tasks)
         return dq_fail(err, DQ_USAGE, "--fewshot-data is given %d times for %d task%s.",
@@ -1005,29 +1015,25 @@ static dq_status cmd_eval_choose(cmd_eval_options *o, dq_err *err)
     }
     /* Sources of options such as --text, without --task. */
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        const cmd_eval_kind_cli *cli = &cmd_eval_kinds[i]->cli;
-        if (!cli->task) DQ_TRY(cli->choose(o->own[i], o, NULL, NULL, err));
+        const cmd_eval_kind *kind = cmd_eval_kinds[i];
+        if (!kind->task) DQ_TRY(kind->choose(o->own[i], o, NULL, NULL, err));
     }
     if (o->n_sources == 0)
         return dq_fail(err, DQ_USAGE,
                        "nothing to score: give --task NAME --data FILE or --text FILE.");
     /* Outputs need a source that writes to them. */
     bool items = false, requests = false;
-    char what[200];
     for (int i = 0; i < o->n_sources; i++) {
-        const cmd_eval_kind *kind = cmd_eval_kind_of(&o->source[i]);
-        items = items || cmd_eval_kind_dumps(kind);
-        requests = requests || kind->out.requests;
+        items = items || cmd_eval_kind_dumps(cmd_eval_kind_of(&o->source[i]));
+        requests = requests || has_choices(&o->source[i]);
     }
     if (o->dump && !items)
-        return dq_fail(
-            err, DQ_USAGE,
-            "--dump-items writes windows of a --text and items of a --task with %s; there is none.",
-            kind_join(what, sizeof what, dumped, " or "));
+        return dq_fail(err, DQ_USAGE,
+                       "--dump-items has nothing to write: items of --task %s go to --%s.",
+                       o->source[0].name, output_of(cmd_eval_kind_of(&o->source[0]))->opt.name);
     if (o->requests && !requests)
         return dq_fail(err, DQ_USAGE,
-                       "--dump-requests writes items of a --task with %s; there is none.",
-                       kind_join(what, sizeof what, shown, " or "));
+                       "--dump-requests writes items of a --task with choices; there is none.");
     const char *scored = o->dump            ? "dump-items"
                          : o->csv           ? "csv"
                          : o->html          ? "html"
@@ -1037,14 +1043,5 @@ static dq_status cmd_eval_choose(cmd_eval_options *o, dq_err *err)
     if (o->dry_run && scored)
         return dq_fail(err, DQ_USAGE, "--dry-run scores nothing, so --%s cannot go with it.",
                        scored);
-    return DQ_OK;
-}
-
-dq_status cmd_eval_inputs_add(cmd_eval_inputs *in, const char *path, dq_arena *a, dq_err *err)
-{
-    const char **item = dq_grow(a, in->path, (size_t)in->n + 1, &in->capacity, sizeof *item, err);
-    if (!item) return err->code;
-    in->path = item;
-    in->path[in->n++] = path;
     return DQ_OK;
 }

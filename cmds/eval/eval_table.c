@@ -645,7 +645,7 @@ void cmd_eval_warn_sources(dq_logger *logger, const cmd_eval_view *v, const char
 }
 
 static void verdict_rows(dq_row_writer *w, const cmd_eval_view *v, int row,
-                         const cmd_eval_kind *kind, const dq_eval_numbers *x)
+                         const dq_eval_numbers *x)
 {
     dq_interval_loss loss = {.interval = dq_interval_none};
     const bool there = w->live && dq_eval_loss_of(&loss, v->e, row, x);
@@ -656,7 +656,7 @@ static void verdict_rows(dq_row_writer *w, const cmd_eval_view *v, int row,
                   .def = "verdict"))
         return;
     const dq_eval_source *s = DQ_LIVE(w, dq_eval_source_of(v->e, &v->e->row[row]));
-    DQ_PUT(w, "metric", kind->out.loss ? kind->out.loss : s->kind->metric[dq_eval_quoted(s)],
+    DQ_PUT(w, "metric", s->kind->windows ? DQ_EVAL_LOSS : s->kind->metric[dq_eval_quoted(s)],
            "What is compared.");
     DQ_PUT(w, "loss", loss.value, "What was lost, of a score or in nats.", .when = DQ_NULL);
     DQ_INTERVAL(w, "interval", loss.interval, "Paired 95 % interval.");
@@ -758,10 +758,10 @@ void cmd_eval_table_sizes(const cmd_eval_view *v)
     putchar('\n');
 }
 
-static bool has_items(const dq_eval *e)
+static bool has_sources(const dq_eval *e, bool windows)
 {
     for (int i = 0; i < e->n_sources; i++) {
-        if (!e->source[i].kind->windows) return true;
+        if (e->source[i].kind->windows == windows) return true;
     }
     return false;
 }
@@ -778,16 +778,12 @@ static const char *metric_title(const dq_eval *e, int m)
     return name;
 }
 
-/* Members of "metrics" that have a column; those of other kinds lead nowhere. */
+/* Members of "metrics" that have a column; those of items lead nowhere. */
 static int field_columns(cmd_eval_column *column, const dq_eval *e)
 {
     int n = 0;
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        const cmd_eval_field *f = cmd_eval_kinds[i]->out.fields;
-        if (!cmd_eval_kind_source(cmd_eval_kinds[i], e->source, e->n_sources)) continue;
-        for (; f && f->name; f++) {
-            if (f->title) column[n++] = (cmd_eval_column)DQ_COLUMN(f->title, f->name, f->cell);
-        }
+    for (const cmd_eval_field *f = cmd_eval_fields; has_sources(e, true) && f->name; f++) {
+        if (f->title) column[n++] = (cmd_eval_column)DQ_COLUMN(f->title, f->name, f->cell);
     }
     return n;
 }
@@ -824,7 +820,7 @@ static void table_row(dq_table *t, const cmd_eval_view *v, int row, const cmd_ev
         cmd_eval_cell_change(t, loss);
     else
         cmd_eval_cell_score_change(t, loss);
-    if (has_items(e))
+    if (has_sources(e, false))
         dq_table_known(t, loss && !source->kind->windows, "%.3g", cmd_eval_real(loss, "p"));
     dq_table_cell(t, "%s", is_of(verdict, "-"));
     /* The kept share and the bytes, in the same runs. */
@@ -863,7 +859,7 @@ dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err)
     for (int m = 0; m < 2 && metric_title(v->e, m); m++) titles[n++] = metric_title(v->e, m);
     for (int i = 0; i < n_fields; i++) titles[n++] = field[i].title;
     titles[n++] = "against reference";
-    if (has_items(v->e)) titles[n++] = "p";
+    if (has_sources(v->e, false)) titles[n++] = "p";
     snprintf(within, sizeof within, "loss \u2264 %g", v->margin);
     titles[n++] = within;
     if (cmd_eval_kv_swept(v->e)) {
@@ -927,24 +923,65 @@ static const cmd_eval_column common[] = {
 };
 enum { COMMON = sizeof common / sizeof common[0] };
 
-/* Columns of the kind in this run, but those of every CSV. */
-static dq_status own_columns(cmd_eval_column *column, int *n, const cmd_eval_view *v,
-                             const cmd_eval_kind *kind, dq_err *err)
+/* Columns of results that have what they lead to, without labels or for each. */
+static const cmd_eval_column sliced[] = {
+    DQ_COLUMN("ar_hit_share", "slices.share_ar_hit", NULL),
+    DQ_COLUMNS_MEAN("ar_hit_nll_nats", "slices.ar_hit.nll_nats"),
+    DQ_COLUMNS_MEAN("ar_hit_delta_nats", "slices.ar_hit.delta_nats"),
+    DQ_COLUMNS_MEAN("others_nll_nats", "slices.others.nll_nats"),
+    DQ_COLUMNS_MEAN("others_delta_nats", "slices.others.delta_nats")};
+static const cmd_eval_column by_position[] = {
+    {"cumulative_nll_nats", "positions.cumulative_nll_nats", .labels = "positions.at"},
+    {"cumulative_difference_nats", "positions.difference_nats", .labels = "positions.at"}};
+enum { SLICED = sizeof sliced / sizeof sliced[0], OWN_COLUMNS = 64 + 4 * DQ_EVAL_LABELS };
+
+/* A column of a value, and one of its error. */
+static dq_status mean_columns(cmd_eval_column *column, int *n, const char *title,
+                              cmd_eval_column of, dq_arena *a, dq_err *err)
 {
-    const dq_eval_source *source = cmd_eval_kind_source(kind, v->e->source, v->e->n_sources);
+    of.title = title;
+    column[(*n)++] = of;
+    of.title = dq_textf(a, err, "%s_stderr", title);
+    of.member =
+        strcmp(of.member, "value") == 0 ? "stderr" : dq_textf(a, err, "%s_stderr", of.member);
+    column[(*n)++] = of;
+    return err->code;
+}
+
+/* Columns that are not in every CSV. */
+static dq_status own_columns(cmd_eval_column *column, int *n, const cmd_eval_view *v, dq_err *err)
+{
+    dq_arena *a = v->e->a;
+    const dq_eval_source *text = NULL;
+    int at[DQ_EVAL_LABELS];
+    bool slices = false;
     *n = 0;
-    for (const cmd_eval_field *f = kind->out.fields; source && f && f->name; f++) {
-        const char *path = dq_textf(v->e->a, err, "metrics.%s", f->of ? f->of : f->name);
-        if (!path) return err->code;
-        if (!f->csv || (f->there && !f->there(source))) continue;
-        column[(*n)++] = (cmd_eval_column){f->csv, path, .member = f->of ? f->name : "value"};
-        if (f->type != DQ_FIELD_MEAN) continue;
-        column[*n] = (cmd_eval_column){
-            dq_textf(v->e->a, err, "%s_stderr", f->csv), path,
-            .member = f->of ? dq_textf(v->e->a, err, "%s_stderr", f->name) : "stderr"};
-        if (!column[*n].title || !column[(*n)++].member) return err->code;
+    for (int i = 0; i < v->e->n_rows; i++) {
+        if (!v->e->row[i].shown) continue;
+        if (kind_of(v->e, i)->windows) text = dq_eval_source_of(v->e, &v->e->row[i]);
+        slices = slices || cmd_eval_at(cmd_eval_result(v, i), sliced[0].path);
     }
-    return source && kind->out.csv ? kind->out.csv(column, n, v, err) : DQ_OK;
+    for (const cmd_eval_field *f = cmd_eval_fields; text && f->name; f++) {
+        cmd_eval_column c = {f->csv, dq_textf(a, err, "metrics.%s", f->of ? f->of : f->name),
+                             .member = f->of ? f->name : "value"};
+        if (!c.path) return err->code;
+        if (!f->csv || (f->there && !f->there(text))) continue;
+        if (f->type == DQ_FIELD_MEAN)
+            DQ_TRY(mean_columns(column, n, f->csv, c, a, err));
+        else
+            column[(*n)++] = c;
+    }
+    for (int i = 0; slices && i < SLICED; i++) column[(*n)++] = sliced[i];
+    const int marks = cmd_eval_labels(at, v, &by_position[0]);
+    for (int i = 0; i < 2 * marks; i++) {
+        cmd_eval_column c = by_position[i % 2];
+        const char *title = dq_textf(a, err, "%s_%d", c.title, at[i / 2]);
+        if (!title) return err->code;
+        c.at = at[i / 2];
+        c.member = "value";
+        DQ_TRY(mean_columns(column, n, title, c, a, err));
+    }
+    return DQ_OK;
 }
 
 static void common_cells(dq_table *t, const cmd_eval_view *v, int row)
@@ -971,9 +1008,9 @@ static void common_cells(dq_table *t, const cmd_eval_view *v, int row)
 dq_status cmd_eval_columns(dq_table **out, const cmd_eval_view *v, dq_err *err)
 {
     static const char *const usual[] = {"acc", "acc_norm"};
-    const char *titles[COMMON + DQ_KV_TITLES + DQ_EVAL_KINDS * DQ_EVAL_KIND_CSV_COLUMNS];
-    cmd_eval_column column[DQ_EVAL_KINDS][DQ_EVAL_KIND_CSV_COLUMNS];
-    int n = COMMON, n_own[DQ_EVAL_KINDS];
+    const char *titles[COMMON + DQ_KV_TITLES + OWN_COLUMNS];
+    cmd_eval_column column[OWN_COLUMNS];
+    int n = COMMON, n_own;
     for (int i = 0; i < COMMON; i++) {
         const int m = common[i].metric - 1;
         const char *own = m < 0 ? "" : metric_title(v->e, m);
@@ -981,10 +1018,8 @@ dq_status cmd_eval_columns(dq_table **out, const cmd_eval_view *v, dq_err *err)
         if (!titles[i]) return err->code;
     }
     if (cmd_eval_kv_swept(v->e)) n += dq_kv_report_titles(titles + n);
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        DQ_TRY(own_columns(column[i], &n_own[i], v, cmd_eval_kinds[i], err));
-        for (int k = 0; k < n_own[i]; k++) titles[n++] = column[i][k].title;
-    }
+    DQ_TRY(own_columns(column, &n_own, v, err));
+    for (int i = 0; i < n_own; i++) titles[n++] = column[i].title;
     DQ_TRY(dq_table_new(out, titles, n, err));
     for (int i = 0; i < v->e->n_rows; i++) {
         const dq_eval_row *r = &v->e->row[i];
@@ -992,10 +1027,8 @@ dq_status cmd_eval_columns(dq_table **out, const cmd_eval_view *v, dq_err *err)
         common_cells(*out, v, i);
         if (cmd_eval_kv_swept(v->e)) dq_kv_report_columns(*out, &r->kv, &r->work.cached);
         /* Paths of other kinds lead nowhere, so their columns are empty. */
-        for (int k = 0; k < DQ_EVAL_KINDS; k++) {
-            for (int c = 0; c < n_own[k]; c++)
-                cmd_eval_column_csv(*out, cmd_eval_result(v, i), &column[k][c]);
-        }
+        for (int k = 0; k < n_own; k++)
+            cmd_eval_column_csv(*out, cmd_eval_result(v, i), &column[k]);
     }
     return DQ_OK;
 }
@@ -1215,6 +1248,21 @@ static void weights_rows(dq_row_writer *w, const dq_model *m)
     dq_row_end(w);
 }
 
+void cmd_eval_choices_rows(dq_row_writer *w, const dq_eval *e, const dq_eval_row *r)
+{
+    const dq_eval_source *s = DQ_LIVE(w, dq_eval_source_of(e, r));
+    DQ_PUT(w, "num_fewshot", s->n_shots, "Solved examples before every item.");
+    DQ_PUT(w, "seed", s->n_shots ? s->seed : -1, "Of their draw; null: none.",
+           .when = DQ_NULL | DQ_BELOW_0);
+    DQ_PUT(w, "paper_metric", s->task->metric, "The metric that papers quote; null: not known.",
+           .when = DQ_NULL, DQ_WORD("acc", "acc_norm"));
+    DQ_PUT(w, "delimiter", dq_items_delimiter(&s->items),
+           "What stands between contexts and choices; null: not the same in all items.",
+           .when = DQ_NULL);
+    DQ_PUT(w, "truncated_items", e->ids[r->ids].req.n_truncated,
+           "Items that lost the beginning of their context.");
+}
+
 /* Differences to the reference row, or to that of another model. */
 static void flips_rows(dq_row_writer *w, const dq_eval_kind *of, const dq_stat_flips *f)
 {
@@ -1249,7 +1297,7 @@ static dq_status result_rows(dq_row_writer *w, const cmd_eval_view *v, int row,
     const dq_eval *e = DQ_LIVE(w, v->e);
     const dq_eval_row *r = DQ_LIVE(w, &e->row[row]);
     const dq_eval_source *source = DQ_LIVE(w, dq_eval_source_of(e, r));
-    const char *own = w->live && kind->out.passes ? kind->out.passes(source) : NULL;
+    const char *own = w->live ? e->ids[r->ids].passes : NULL;
     dq_eval_numbers numbers, *x = w->live ? &numbers : NULL;
     if (w->live) DQ_TRY(dq_eval_numbers_of(e, row, &numbers, err));
     DQ_ITEM(w);
@@ -1274,31 +1322,57 @@ static dq_status result_rows(dq_row_writer *w, const cmd_eval_view *v, int row,
     DQ_OBJECT(w, "metrics", "What it scored.");
     for (int m = 0; m < 2 && of->metric[m]; m++)
         DQ_SCORE(w, of->metric[m], x->score[m], x->score_interval[m], metric_about(of->metric[m]));
-    cmd_eval_field_rows(w, kind->out.fields, x, w->live ? no_difference(e, row) : NULL);
-    if (kind->out.metrics) DQ_TRY(kind->out.metrics(w, v, row, err));
+    if (of->windows) cmd_eval_field_rows(w, x, w->live ? no_difference(e, row) : NULL);
     dq_row_end(w);
     if (DQ_BEGIN(w, OBJECT, "paired", !x->is_ref,
                  "Differences to the reference on the same items; null: it is the reference.",
                  .when = DQ_NULL)) {
         flips_rows(w, of, DQ_LIVE(w, x->flips));
         if (of->windows)
-            DQ_NUMBER(w, kind->out.loss, LOSS, true, x->ln_ratio, dq_mean_interval(x->ln_ratio),
-                      NULL, "Of the NLL of a text, nats.");
+            DQ_NUMBER(w, DQ_EVAL_LOSS, LOSS, true, x->ln_ratio, dq_mean_interval(x->ln_ratio), NULL,
+                      "Of the NLL of a text, nats.");
         dq_row_end(w);
     }
-    verdict_rows(w, v, row, kind, x);
+    verdict_rows(w, v, row, x);
     DQ_OBJECT(w, "throughput", "How fast it was scored.");
     DQ_PUT(w, "tokens", r->work.tokens, "Tokens, each sequence counted for itself.");
     DQ_PUT(w, "computed_tokens", r->work.computed, "Of them computed.");
     DQ_PUT(w, "seconds", r->work.seconds, "Seconds.", .when = DQ_NULL);
     DQ_PUT(w, "tokens_per_second", dq_score_rate(&r->work), "Computed tokens per second.",
            .when = DQ_NULL);
-    if (kind->out.throughput) kind->out.throughput(w, e, r);
     dq_row_end(w);
-    if (kind->out.details) DQ_TRY(kind->out.details(w, v, row, err));
+    if (kind->details) DQ_TRY(kind->details(w, v, row, err));
     DQ_TRY(cross_rows(w, v, row, of, err));
     dq_row_end(w);
     return DQ_OK;
+}
+
+/* What a schema is of: of one that may be null the other, of a reference what it is to. */
+static const json_t *schema_behind(const json_t *x, const json_t *defs)
+{
+    const json_t *several = json_object_get(x, "oneOf");
+    if (several) x = json_array_get(several, 1);
+    const char *ref = json_string_value(json_object_get(x, "$ref"));
+    return ref ? json_object_get(defs, strrchr(ref, '/') + 1) : x;
+}
+
+bool cmd_eval_result_has(const dq_eval_source *source, const char *path)
+{
+    char key[DQ_GATE_NAME];
+    dq_err none = {0};
+    json_t *o = json_object();
+    dq_row_writer w = dq_row_schema(o);
+    w.at[0].row.type = DQ_ROW_LIST;
+    result_rows(&w, NULL, 0, cmd_eval_kind_of(source), source->kind, &none);
+    const json_t *x = json_object_get(o, "items"), *defs = w.defs;
+    for (size_t n; x && *path; path += n + (path[n] == '.')) {
+        n = strcspn(path, ".");
+        snprintf(key, sizeof key, "%.*s", (int)n, path);
+        x = schema_behind(json_object_get(json_object_get(x, "properties"), key), defs);
+    }
+    const bool has = x && !json_object_get(x, "properties") && !json_object_get(x, "items");
+    json_decref(o);
+    return has;
 }
 
 dq_status cmd_eval_results_rows(dq_row_writer *w, const cmd_eval_view *v, dq_err *err)
@@ -1315,49 +1389,27 @@ dq_status cmd_eval_results_rows(dq_row_writer *w, const cmd_eval_view *v, dq_err
     return DQ_OK;
 }
 
-static json_t *text_json(const dq_strbuf *b)
+void cmd_eval_choice_rows(dq_row_writer *w, const dq_eval_source *s, int64_t item, int choice)
 {
-    return json_stringn(b->s ? b->s : "", b->n);
+    const dq_item *of = &s->items.item[item];
+    const dq_choice *c = &of->choice[choice];
+    size_t n;
+    const char *context = dq_item_context(of, choice, &n);
+    DQ_PUT(w, "item", dq_eval_number(s, item), NULL);
+    DQ_PUT(w, "choice", choice, NULL);
+    DQ_PUT(w, "context", json_stringn(context, n), NULL);
+    DQ_PUT(w, "continuation", json_stringn(c->text, c->len), NULL);
 }
 
-static dq_status dump_request(FILE *f, const cmd_eval_view *v, int row, const dq_request *a,
-                              const dq_eval_words *words, dq_err *err)
+void cmd_eval_request_rows(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_row *r,
+                           const dq_request *q, int64_t n_cont)
 {
-    const dq_eval *e = v->e;
-    const dq_eval_row *r = &e->row[row];
-    const dq_eval_source *source = dq_eval_source_of(e, r);
-    const int64_t prefix = dq_items_shared_prefix(&e->ids[r->ids].req, a->item)->n;
-    dq_request own = *a;
-    own.n_cont = words->n_cont;
-    json_t *o = json_object();
-    dq_row_writer w = dq_row_json(o);
-    cmd_eval_row_keys(&w, v, r);
-    DQ_PUT(&w, "item", dq_eval_number(source, a->item), NULL);
-    DQ_PUT(&w, "choice", a->choice, NULL);
-    DQ_PUT(&w, "context", text_json(&words->ctx), NULL);
-    DQ_PUT(&w, "continuation", text_json(&words->cont), NULL);
-    DQ_PUT(&w, "n_ctx", prefix + a->n_ctx, NULL);
-    DQ_PUT(&w, "n_cont", own.n_cont, NULL);
-    DQ_PUT(&w, "ll", dq_eval_ll(r, &own), NULL);
-    DQ_PUT(&w, "greedy", dq_eval_greedy(r, &own), NULL);
-    cmd_eval_kind_of(source)->out.item(&w, v, r, a->item, err);
-    dq_document_put_line(f, o, err);
-    return err->code;
-}
-
-static dq_status dump_row(FILE *f, const cmd_eval_view *v, int row, dq_err *err)
-{
-    const dq_eval_ids *ids = &v->e->ids[v->e->row[row].ids];
-    const dq_eval_kind *kind = v->e->source[ids->source].kind;
-    dq_eval_words w = {0};
-    for (int64_t k = 0; k < ids->req.n; k++) {
-        w.ctx.n = w.cont.n = 0;
-        if (kind->words(v->e, ids, &ids->req.req[k], &w, err) != DQ_OK) break;
-        if (dump_request(f, v, row, &ids->req.req[k], &w, err) != DQ_OK) break;
-    }
-    dq_block_free(w.ctx.s);
-    dq_block_free(w.cont.s);
-    return err->code;
+    dq_request own = *q;
+    own.n_cont = n_cont;
+    DQ_PUT(w, "n_ctx", dq_items_shared_prefix(&v->e->ids[r->ids].req, q->item)->n + q->n_ctx, NULL);
+    DQ_PUT(w, "n_cont", n_cont, NULL);
+    DQ_PUT(w, "ll", dq_eval_ll(r, &own), NULL);
+    DQ_PUT(w, "greedy", dq_eval_greedy(r, &own), NULL);
 }
 
 typedef struct dump {
@@ -1373,13 +1425,13 @@ static dq_status dump_rows(FILE *f, const void *arg, dq_err *err)
         const dq_eval_row *r = &e->row[i];
         const dq_eval_source *s = dq_eval_source_of(e, r);
         const cmd_eval_kind *kind = cmd_eval_kind_of(s);
+        const int64_t n = s->kind->windows ? dq_eval_units(e, r) : e->ids[r->ids].req.n;
         if (!r->shown || (d->kind ? kind != d->kind : !cmd_eval_kind_dumps(kind))) continue;
-        if (s->kind->words) DQ_TRY(dump_row(f, d->v, i, err));
-        for (int64_t k = 0; !s->kind->words && k < dq_eval_units(e, r); k++) {
+        for (int64_t k = 0; k < n; k++) {
             json_t *o = json_object();
             dq_row_writer w = dq_row_json(o);
             cmd_eval_row_keys(&w, d->v, r);
-            kind->out.item(&w, d->v, r, k, err);
+            kind->item(&w, d->v, r, k, err);
             dq_document_put_line(f, o, err);
             DQ_TRY(err->code);
         }

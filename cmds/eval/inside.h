@@ -39,15 +39,15 @@ typedef struct cmd_eval_field {
     const char *title; /* of the table's column; NULL: none */
     cmd_eval_cell *cell;
     bool differs;                                /* from the reference, which has none */
-    bool (*there)(const dq_eval_source *source); /* NULL: all sources of the kind have it */
+    bool (*there)(const dq_eval_source *source); /* NULL: all texts have it */
 } cmd_eval_field;
 
-/* Lists end with a row without a name; NULL: empty. */
-void cmd_eval_field_rows(dq_row_writer *w, const cmd_eval_field *list, const dq_eval_numbers *x,
-                         const char *why);
+/* Those of running text, ended by a row without a name; sources of items have none. */
+extern const cmd_eval_field cmd_eval_fields[];
+void cmd_eval_field_rows(dq_row_writer *w, const dq_eval_numbers *x, const char *why);
 /* The metric, or (member not NULL) that member of it; NULL: results of the source have none. */
-const cmd_eval_field *cmd_eval_field_find(const cmd_eval_field *list, const dq_eval_source *source,
-                                          const char *metric, const char *member);
+const cmd_eval_field *cmd_eval_field_find(const dq_eval_source *source, const char *metric,
+                                          const char *member);
 
 /* The member at a path, "metrics.acc.value"; NULL: there is none. */
 const json_t *cmd_eval_at(const json_t *o, const char *path);
@@ -116,10 +116,9 @@ void cmd_eval_key_cells(dq_table *t, const cmd_eval_view *v, int row, const cmd_
 
 struct cmd_eval_kind;
 enum { DQ_EVAL_LABELS = 128, DQ_EVAL_COLUMNS = DQ_EVAL_LABELS + 32 };
-/* Labels of the longest list that results of the kind have; those of others are some of them.
- * Returns their number. */
-int cmd_eval_labels(int label[DQ_EVAL_LABELS], const cmd_eval_view *v,
-                    const struct cmd_eval_kind *kind, const cmd_eval_column *c);
+/* Labels of the longest list that results have; those of others are some of them. Returns their
+ * number. */
+int cmd_eval_labels(int label[DQ_EVAL_LABELS], const cmd_eval_view *v, const cmd_eval_column *c);
 typedef struct cmd_eval_table_of {
     const cmd_eval_key *keys;
     const cmd_eval_column *column; /* [n], one with a unit at most */
@@ -149,7 +148,8 @@ void cmd_eval_row_keys(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_r
 struct cmd_eval_options;
 struct cmd_eval_files;
 
-/* An option of a kind: its row of --help and the offset of its value in `own`; opt.to is unused. */
+/* An option of a kind: its row of --help and the offset of its value in `own`; opt.to is unused. An
+ * integer that may be 0 is -1 where it is not given. */
 typedef struct cmd_eval_kind_option {
     dq_opt opt;
     size_t at;
@@ -161,103 +161,42 @@ typedef struct cmd_eval_kind_option {
             offsetof(own, member)                                                                  \
     }
 
-/* Paths that the run reads; entries may be NULL. */
-typedef struct cmd_eval_inputs {
-    const char **path;
-    int n;
-    size_t capacity;
-} cmd_eval_inputs;
-/* NULL is allowed. The text is borrowed, the list lives in the arena. */
-dq_status cmd_eval_inputs_add(cmd_eval_inputs *in, const char *path, dq_arena *a, dq_err *err);
+enum { DQ_EVAL_KIND_ROWS = 2 };
 
-enum { DQ_EVAL_KIND_ROWS = 2, DQ_EVAL_KIND_CSV_COLUMNS = 320 };
-
-/* A kind on the command line; eval_inputs.c says in which order the functions are called. */
-typedef struct cmd_eval_kind_cli {
-    size_t size;
-    const void *usual; /* [size], where nothing is given; NULL: zeros */
-    /* They begin with a heading, or stand among those of what is scored; an empty row ends them. */
+/* A kind on the command line, beside how src/eval feeds and judges it. What may be NULL without a
+ * word is then left out. */
+typedef struct cmd_eval_kind {
+    const dq_eval_kind *kind[DQ_EVAL_KIND_ROWS]; /* whose results it shows */
+    size_t size; /* of `own`: what its options give, zeros where nothing is given */
+    /* They begin with a heading, or stand among those of what is scored; an empty row ends them.
+     * An output among them gets the kind's items. */
     const cmd_eval_kind_option *options;
-    const char *needs; /* follows the name of an option in its refusal where there is no source of
-                          the kind; NULL: they are checked otherwise */
-    const char *tasks_help;     /* lines of the help of --task */
-    const char *has;            /* what its tasks have, "choices" */
-    const char *tasks;          /* its tasks in a sentence, "tasks with choices" */
-    const char *(*task)(int i); /* the name of its i-th task; NULL: there are no more */
-    /* What the file of that task is, for messages; NULL: it has none. A kind without it has tasks
-     * that are files, which say it. */
-    const char *(*form)(const char *);
-    bool lengths;      /* its prompts have --lengths, and are drawn */
-    bool own_examples; /* it draws itself, and takes --num-fewshot and --fewshot-data */
-    const char
-        *reserves; /* what positions are kept free for where a context is cut, for a warning */
-    /* Turns words into settings; sees the options of o, but no sources yet. */
-    dq_status (*read)(void *own, const struct cmd_eval_options *o, dq_err *err);
+    const char *needs; /* follows the name of one in its refusal where no source is of the kind */
+    const char *tasks_help; /* lines of the help of --task */
+    /* The name of its i-th task, and what the file of that is, for messages: NULL: a task file says
+     * it, "": it has none. NULL: there are no more. */
+    const char *(*task)(int i, const char **form);
     /* Adds the sources of a task (cmd_eval_add_source); of a kind without tasks (NULL), those of
-     * its options. */
+     * its options. DQ_USAGE also for options without effect. */
     dq_status (*choose)(void *own, struct cmd_eval_options *o, const char *task, const char *path,
                         dq_err *err);
-    /* Takes --num-fewshot for an answered source; the examples come from the file at path. */
-    dq_status (*examples)(void *own, const struct cmd_eval_options *o, dq_eval_source *source,
-                          const char *path, dq_err *err);
-    /* After all sources are chosen: DQ_USAGE for options without effect. */
-    dq_status (*check)(const void *own, const struct cmd_eval_options *o, dq_err *err);
-    /* Adds files that are read without being named by an option. */
-    dq_status (*reads)(cmd_eval_inputs *in, const void *own, const struct cmd_eval_options *o,
-                       dq_err *err);
-    /* The option that names the kind's own output file, which gets its items. */
-    const cmd_eval_kind_option *file;
-} cmd_eval_kind_cli;
-
-/* What a kind's results contain besides scores. */
-typedef struct cmd_eval_kind_output {
-    const cmd_eval_field *fields; /* numbers with names; NULL: none */
-    /* Add members to a row of --dry-run, and to a result, its metrics and its throughput; those of
-     * settings, plan and results describe them where the writer is not live. */
-    void (*dry_run)(dq_row_writer *w, const dq_eval *e, const dq_eval_row *r);
-    dq_status (*details)(dq_row_writer *w, const cmd_eval_view *v, int row, dq_err *err);
-    dq_status (*metrics)(dq_row_writer *w, const cmd_eval_view *v, int row, dq_err *err);
-    void (*throughput)(dq_row_writer *w, const dq_eval *e, const dq_eval_row *r);
-    const char *(*passes)(const dq_eval_source *source); /* NULL, or NULL of it: dq_eval_passes */
-    const char *metric; /* one that `details` may add; NULL: none */
-    const char *loss;   /* the metric of a verdict; NULL: the kind's quoted one */
-    /* Adds members that distinguish results of one task. */
-    void (*told_by)(dq_row_writer *w, const dq_eval_source *source);
-    /* --fail-if: names for messages (NULL: the kind's first metric), and objects of a result whose
-     * members are known only later. */
-    const char *gates;
-    const char *const *parts;
-    /* Adds at most DQ_EVAL_KIND_CSV_COLUMNS columns at column[*n], with titles in the arena. */
-    dq_status (*csv)(cmd_eval_column *column, int *n, const cmd_eval_view *v, dq_err *err);
-    /* Prints what follows the table; last: also after the claims. */
-    dq_status (*tables)(const cmd_eval_view *v, dq_err *err);
-    bool tables_last;
-    /* Adds a unit's members to its line of --dump-items or the kind's own file; where requests are
-     * shown, to the lines of its requests. */
-    dq_status (*item)(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
-                      dq_err *err);
-    dq_status (*requests)(FILE *f, const dq_eval_source *source, dq_err *err);
-} cmd_eval_kind_output;
-
-typedef struct cmd_eval_kind {
-    const char *name;
-    const dq_eval_kind *kind[DQ_EVAL_KIND_ROWS]; /* whose results it shows */
-    cmd_eval_kind_cli cli;
-    /* Reads files that belong to no single source. */
-    dq_status (*open)(void *own, struct cmd_eval_files *files, dq_arena *a, dq_err *err);
     /* Reads source i; NULL: cmd_eval_source_load. */
     dq_status (*load)(void *own, dq_eval *e, const struct cmd_eval_options *o, int i,
                       struct cmd_eval_files *files, dq_err *err);
-    /* Called when models are open and e->n_ctx is set. */
-    dq_status (*opened)(const void *own, const struct cmd_eval_options *o, const dq_eval *e,
-                        dq_err *err);
     /* Adds to `settings` of the JSON, also without such a source. A resumed run must agree in all
-     * but `unscored` (ends with NULL; NULL: none), which change no score. */
+     * but rows with DQ_UNSCORED. */
     void (*settings)(dq_row_writer *w, const void *own, const dq_eval *e);
-    const char *const *unscored;
     /* Before scoring, and (done) after it. */
     void (*warn)(dq_logger *logger, const cmd_eval_view *v, bool done);
-    cmd_eval_kind_output out;
+    /* Adds members to a result, whose "metrics" and "throughput" it may continue (dq_row_again);
+     * like `settings` it describes them where the writer is not live. */
+    dq_status (*details)(dq_row_writer *w, const cmd_eval_view *v, int row, dq_err *err);
+    /* Prints what follows the table; last: also after the claims. */
+    dq_status (*tables)(const cmd_eval_view *v, dq_err *err);
+    bool tables_last;
+    /* Adds members of request k, or window k, to its line of --dump-items or the kind's own file. */
+    dq_status (*item)(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_row *r, int64_t k,
+                      dq_err *err);
 } cmd_eval_kind;
 
 enum { DQ_EVAL_KINDS = 6 };
@@ -270,8 +209,9 @@ extern const cmd_eval_kind cmd_eval_needle;   /* multi-needle retrieval */
 extern const cmd_eval_kind cmd_eval_icl;      /* in-context learning */
 extern const cmd_eval_kind cmd_eval_ruler;    /* prompts made up for long contexts */
 
-/* The members of its `settings` that scores depend on. */
-json_t *cmd_eval_kind_scored(const cmd_eval_kind *kind, const void *own, const dq_eval *e);
+/* Its `settings`, or (scored) those that scores depend on. */
+json_t *cmd_eval_kind_settings(const cmd_eval_kind *kind, const void *own, const dq_eval *e,
+                               bool scored);
 /* Whether some texts are generated, which end at the models' stop tokens. */
 bool cmd_eval_kind_stops(const dq_eval *e);
 /* Whether --dump-items writes the kind's items. */
@@ -310,8 +250,8 @@ enum { DQ_GATE_NAME = 64, DQ_GATES_TOLD = 2 };
 /* NAME OP LIMIT; OP is one of < <= > >=, LIMIT what cmd_eval.h reads, in which `baseline` is the
  * same number of the same row in an older document. NAME is a metric ("acc", "kld_nats"), a member
  * of one ("kld_nats.p99", "acc.stderr"), its paired difference to the reference ("acc_delta",
- * "nll_nats_delta"), its p ("acc_p"), "ppl_ratio", or the path of a number under "kv",
- * "throughput", "weights", "positions" or "slices" of a result ("kv.kept_fraction"). */
+ * "nll_nats_delta"), its p ("acc_p"), "ppl_ratio", or the path of a number in an object of a result
+ * ("kv.kept_fraction"). */
 typedef struct cmd_eval_gate {
     const char *text; /* as given */
     char name[DQ_GATE_NAME];
@@ -378,13 +318,13 @@ typedef struct cmd_eval_options {
     cmd_eval_gates gates;
     int bits[DQ_EVAL_BITS], n_bits;         /* 0: as each model says */
     int length[DQ_EVAL_LENGTHS], n_lengths; /* 0: not given */
-    int64_t samples;                        /* prompts per length */
     int shots[DQ_EVAL_SHOTS], n_shots;      /* of --num-fewshot; n_shots 0: not given */
     int64_t num_fewshot;                    /* before items with answers */
     const dq_task *given_task[DQ_LIST_MAX]; /* [n_names] of --task; NULL: it is made, in-context */
     int n_names;
     const dq_task *task;                    /* of the source that is being chosen */
     int fewshot_used;                       /* files without a name that tasks have taken */
+    bool takes_lengths, takes_shots;        /* some task has; the one that is being chosen has */
     dq_eval_source source[DQ_EVAL_SOURCES]; /* name, path, task and its examples */
     const char *examples[DQ_EVAL_SOURCES];  /* path of the few-shot examples; NULL: none */
     int n_sources;
@@ -433,6 +373,12 @@ dq_status cmd_eval_dump_requests(const dq_eval *e, const char *path, dq_err *err
 /* For kinds: adds a source. DQ_USAGE: too many `what`, "tasks". */
 dq_status cmd_eval_add_source(cmd_eval_options *o, const dq_eval_source *source, const char *what,
                               dq_err *err);
+/* For those that draw prompts of their own: takes --lengths, --limit and --seed. */
+void cmd_eval_take_lengths(cmd_eval_options *o, int length[DQ_EVAL_LENGTHS], int *n,
+                           int64_t *samples, uint64_t *seed);
+/* For items with answers: takes --num-fewshot and the path of the examples for the source added
+ * last; drawn: their number and seed are the source's. DQ_USAGE: a list, or no path. */
+dq_status cmd_eval_take_examples(cmd_eval_options *o, bool drawn, dq_err *err);
 /* A task's path in a list such as --data: NAME=FILE, else the next one without a name after *used.
  * NULL: none. */
 const char *cmd_eval_path_for(const cmd_eval_options *o, const dq_list *given, const char *task,
@@ -513,6 +459,16 @@ void cmd_eval_table_sizes(const cmd_eval_view *v);
 /* For people, values with standard errors; as CSV, a column per number. */
 dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err);
 dq_status cmd_eval_columns(dq_table **out, const cmd_eval_view *v, dq_err *err);
+/* Whether a path leads to a number or text in results of such a source, by their schema. */
+bool cmd_eval_result_has(const dq_eval_source *source, const char *path);
+/* The metric of text that verdicts go by. */
+#define DQ_EVAL_LOSS "nll_nats"
+/* Of items with choices: what the run makes of them; a choice as text, and how likely a request's
+ * first n_cont tokens are. */
+void cmd_eval_choices_rows(dq_row_writer *w, const dq_eval *e, const dq_eval_row *r);
+void cmd_eval_choice_rows(dq_row_writer *w, const dq_eval_source *s, int64_t item, int choice);
+void cmd_eval_request_rows(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_row *r,
+                           const dq_request *q, int64_t n_cont);
 /* Elements of "results". */
 dq_status cmd_eval_results_rows(dq_row_writer *w, const cmd_eval_view *v, dq_err *err);
 /* What dq judged writes otherwise: "settings", and elements of "results". */

@@ -38,6 +38,7 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_SMALLER_CTX,     /* or fewer tokens per window */
     DQ_REMEDY_CTX_OF_TEXT,     /* n tokens per window, for a text */
     DQ_REMEDY_ROLLING,         /* windows with a stride instead of rolling ones */
+    DQ_REMEDY_BLOCK,           /* windows of form block */
     DQ_REMEDY_BOS_ON,
     DQ_REMEDY_BOS_AUTO,
     DQ_REMEDY_EXAMPLES, /* the text is "n examples" */

@@ -494,7 +494,7 @@ dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq
 {
     const dq_eval_model *m = &e->model[model], *r = &e->model[m->ref];
     const dq_eval_kind *kind = e->source[source].kind;
-    if (kind->takes) DQ_TRY(kind->takes(&e->source[source], kv, err));
+    if (kind->takes) DQ_TRY(kind->takes(e, &e->source[source], kv, err));
     int ids = ids_for(e, source, model, err);
     if (ids < 0) return err->code;
     if (r->m->vocab != m->m->vocab)

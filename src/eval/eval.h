@@ -20,11 +20,6 @@ typedef struct dq_eval_numbers dq_eval_numbers;
 typedef struct dq_eval_row dq_eval_row;
 typedef struct dq_eval_source dq_eval_source;
 
-typedef struct dq_eval_words {
-    dq_strbuf ctx, cont; /* emptied by the caller, appended to */
-    int64_t n_cont;      /* its scored tokens that are cont */
-} dq_eval_words;
-
 /* What becomes of items with more tokens than a model has positions; usually choices are cut, and
  * questions and prompts are refused. */
 typedef enum dq_long { DQ_LONG_USUAL, DQ_LONG_ERROR, DQ_LONG_SKIP, DQ_LONG_CUT } dq_long;
@@ -47,11 +42,10 @@ typedef struct dq_eval_kind {
      * a; NULL: dq_score_items. */
     dq_status (*score)(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
                        dq_arena *a, dq_err *err);
-    /* DQ_MISMATCH: rows of the source cannot run with such a cache; NULL: they always can. */
-    dq_status (*takes)(const dq_eval_source *source, const dq_kv_spec *kv, dq_err *err);
-    /* A request as text; NULL: requests are not shown. */
-    dq_status (*words)(const dq_eval *e, const dq_eval_ids *ids, const dq_request *r,
-                       dq_eval_words *out, dq_err *err);
+    /* DQ_MISMATCH: rows of the source cannot run with such a cache, DQ_USAGE: with e->n_ctx; NULL:
+     * they always can. */
+    dq_status (*takes)(const dq_eval *e, const dq_eval_source *source, const dq_kv_spec *kv,
+                       dq_err *err);
 } dq_eval_kind;
 extern const dq_eval_kind dq_eval_choices; /* multiple choice: acc, acc_norm */
 extern const dq_eval_kind dq_eval_text;
@@ -73,8 +67,9 @@ struct dq_eval_model {
 /* A task's items, or a text. */
 struct dq_eval_source {
     const char *name, *path;
-    bool fileless;     /* it has no file: its path is its name */
-    const char *title; /* name that tells it from others of that name; NULL: the name does */
+    bool fileless;          /* it has no file: its path is its name */
+    const char *title;      /* name that tells it from others of that name; NULL: the name does */
+    const char *told_by[3]; /* and the object, member and text of its results that do; or NULL */
     const dq_eval_kind *kind;
     const dq_task *task;   /* NULL: of another kind than choices, answers and prompts */
     void *settings;        /* of other kinds, from the command line; NULL: none */
@@ -92,8 +87,9 @@ struct dq_eval_ids {
     int source, model; /* the first model that has these tokens */
     dq_requests req;
     dq_windows win;
-    int64_t n_extra; /* numbers per unit that the kind keeps besides logp and top1 */
-    void *own;       /* what other kinds make besides, in the arena; NULL: nothing */
+    int64_t n_extra;    /* numbers per unit that the kind keeps besides logp and top1 */
+    void *own;          /* what other kinds make besides, in the arena; NULL: nothing */
+    const char *passes; /* how tokens are fed where the kind decides it; NULL: dq_eval_passes */
     /* [units] of requests: units of one number, from 0, depend on each other; NULL: none do */
     const int32_t *cluster;
     int64_t n_bad, first_bad; /* ill-formed UTF-8 of a text that is encoded here */

@@ -879,20 +879,15 @@ static void judge_icl(const dq_eval *e, const dq_eval_row *row, int metric, doub
             dq_icl_pick(e, row, metric, i) == d->queries.ex[p->query[i % p->n_queries]].label;
 }
 
-static dq_status icl_words(const dq_eval *e, const dq_eval_ids *x, const dq_request *r,
-                           dq_eval_words *out, dq_err *err)
+dq_status dq_icl_prompt(dq_strbuf *out, const dq_eval *e, const dq_eval_row *row, int64_t i,
+                        dq_err *err)
 {
-    const dq_eval_source *s = &e->source[x->source];
-    const dq_icl_settings *settings = s->settings;
+    const dq_eval_source *s = dq_eval_source_of(e, row);
+    const dq_icl_task *task = ((const dq_icl_settings *)s->settings)->task;
     const dq_icl_data *d = s->own;
-    const dq_icl_layout *p = x->own;
-    const dq_icl_label *l = &p->label[r->choice];
-    out->n_cont = l->n;
-    DQ_TRY(add(&out->cont, l->text, err));
-    const dq_icl_task *task = settings->task;
-    DQ_TRY(add_demos(&out->ctx, task, d, &p->block[r->item / p->n_queries], err));
-    return add_example(&out->ctx, task, &d->queries.ex[p->query[r->item % p->n_queries]], NULL,
-                       err);
+    const dq_icl_layout *p = e->ids[row->ids].own;
+    DQ_TRY(add_demos(out, task, d, &p->block[i / p->n_queries], err));
+    return add_example(out, task, &d->queries.ex[p->query[i % p->n_queries]], NULL, err);
 }
 
 const dq_eval_kind dq_eval_icl_kind = {
@@ -901,7 +896,6 @@ const dq_eval_kind dq_eval_icl_kind = {
     .encode = encode_icl,
     .judge = judge_icl,
     .cluster = "query",
-    .words = icl_words,
 };
 
 dq_icl_range dq_icl_range_of(const dq_eval *e, int row, int from)

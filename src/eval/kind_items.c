@@ -56,23 +56,10 @@ static void judge_choices(const dq_eval *e, const dq_eval_row *row, int metric, 
                    items->item[i].gold;
 }
 
-static dq_status words(const dq_eval *e, const dq_eval_ids *ids, const dq_request *r,
-                       dq_eval_words *out, dq_err *err)
-{
-    const dq_item *item = &e->source[ids->source].items.item[r->item];
-    const dq_choice *c = &item->choice[r->choice];
-    size_t n;
-    const char *ctx = dq_item_context(item, r->choice, &n);
-    out->n_cont = r->n_cont;
-    DQ_TRY(dq_strbuf_add(&out->ctx, ctx, n, err));
-    return dq_strbuf_add(&out->cont, c->text, c->len, err);
-}
-
 const dq_eval_kind dq_eval_choices = {
     .metric = {"acc", "acc_norm"},
     .encode = encode_items,
     .judge = judge_choices,
-    .words = words,
 };
 
 typedef struct text_stop {
@@ -230,6 +217,7 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     ids->req.n_truncated = n_cut;
     ids->req.n_values = q->n * max_new;
     ids->n_extra = DQ_GEN_EXTRA;
+    ids->passes = "decode";
     return DQ_OK;
 }
 

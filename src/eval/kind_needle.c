@@ -699,6 +699,7 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
         ids->req.n_values += r[i].n_cont;
     }
     ids->own = set;
+    if (of->generated) ids->passes = "prompt+decode";
     return DQ_OK;
 }
 
@@ -712,9 +713,11 @@ static void judge(const dq_eval *e, const dq_eval_row *row, int metric, double *
     }
 }
 
-static dq_status takes(const dq_eval_source *source, const dq_kv_spec *kv, dq_err *err)
+static dq_status takes(const dq_eval *e, const dq_eval_source *source, const dq_kv_spec *kv,
+                       dq_err *err)
 {
     const dq_needle_settings *s = source->settings;
+    (void)e;
     if (!s->attention || !kv->evict.policy) return DQ_OK;
     return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_ATTENTION},
                         "attention is not defined where tokens are evicted (%s): shares would be "

@@ -624,12 +624,15 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     ids->req.n_values = n * max_new;
     ids->n_extra = DQ_GEN_EXTRA;
     ids->own = set;
+    ids->passes = of->query_aware ? "prompt+decode" : "context+question+decode";
     return DQ_OK;
 }
 
-static dq_status takes(const dq_eval_source *source, const dq_kv_spec *kv, dq_err *err)
+static dq_status takes(const dq_eval *e, const dq_eval_source *source, const dq_kv_spec *kv,
+                       dq_err *err)
 {
     const dq_ruler_settings *s = source->settings;
+    (void)e;
     if (s->query_aware || !kv->evict.policy || !kv->evict.every) return DQ_OK;
     return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_EVERY},
                         "%s: evicting every %lld tokens is not defined where the question comes "

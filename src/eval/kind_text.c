@@ -507,9 +507,14 @@ static dq_status encode_text(dq_eval *e, dq_eval_ids *ids, dq_err *err)
 }
 
 /* Eviction needs windows with a context; without settings windows are chunks. */
-static dq_status takes(const dq_eval_source *source, const dq_kv_spec *kv, dq_err *err)
+static dq_status takes(const dq_eval *e, const dq_eval_source *source, const dq_kv_spec *kv,
+                       dq_err *err)
 {
     const dq_text_settings *s = source->settings;
+    if (s && s->stride && s->stride >= e->n_ctx)
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_BLOCK},
+                            "stride %lld: expected less than the %lld tokens of a window",
+                            (long long)s->stride, (long long)e->n_ctx);
     if (!kv->evict.policy || !s || s->scheme == DQ_WINDOW_CHUNK) return DQ_OK;
     const bool positions = s->scheme == DQ_WINDOW_POSITIONS;
     dq_fail_with(err, DQ_MISMATCH,

@@ -134,6 +134,9 @@ typedef struct dq_icl_layout {
 /* settings: dq_icl_settings; source->own: dq_icl_data. Metrics "acc" (constrained decoding) and
  * "acc_ll" (the largest log-likelihood). */
 extern const dq_eval_kind dq_eval_icl_kind;
+/* Appends the text of the prompt of item i. */
+dq_status dq_icl_prompt(dq_strbuf *out, const dq_eval *e, const dq_eval_row *row, int64_t i,
+                        dq_err *err);
 /* The label that a metric picks for item i. */
 int dq_icl_pick(const dq_eval *e, const dq_eval_row *row, int metric, int64_t i);
 /* Accuracy of each block, [n_blocks]. */

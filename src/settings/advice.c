@@ -49,6 +49,7 @@ static const char *const form[DQ_REMEDIES] = {
     [DQ_REMEDY_SMALLER_CTX] = "%t or a smaller --ctx",
     [DQ_REMEDY_CTX_OF_TEXT] = " (--ctx %n for a text)",
     [DQ_REMEDY_ROLLING] = "--%t. Use --window stride",
+    [DQ_REMEDY_BLOCK] = "--%t. Use --window block for windows that do not overlap.",
     [DQ_REMEDY_BOS_ON] = "%t, or use --bos on",
     [DQ_REMEDY_BOS_AUTO] = "%t. Use --bos auto",
     [DQ_REMEDY_EXAMPLES] = "--num-fewshot %n",

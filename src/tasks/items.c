@@ -28,6 +28,14 @@ const char *dq_item_context(const dq_item *item, int choice, size_t *len)
     return c->ctx ? c->ctx : item->ctx;
 }
 
+const char *dq_items_delimiter(const dq_items *items)
+{
+    for (int64_t i = 1; i < items->n; i++) {
+        if (strcmp(items->item[i].delimiter, items->item[0].delimiter) != 0) return NULL;
+    }
+    return items->item[0].delimiter;
+}
+
 bool dq_item_has_two_spaces(const dq_item *item)
 {
     for (int c = 0; c < item->n_choices; c++) {

@@ -38,6 +38,8 @@ typedef struct dq_items {
     const char *labels;       /* [labels_len], its bytes */
     size_t labels_len;
 } dq_items;
+/* What stands before the choices of all items; NULL: items differ in it. */
+const char *dq_items_delimiter(const dq_items *items);
 
 /* Ids that the contexts of several items have in common at the start. */
 typedef struct dq_shared_prefix {

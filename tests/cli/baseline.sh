@@ -121,7 +121,7 @@ edited 'r[1]["metrics"]["kld_nats"]["value"] = 12345.5'
 sed 's/12345.5/1e999/' edited.json >far.json
 try 7 "1 condition of --fail-if could not be checked" "$@" --baseline far.json --fail-if 'kld_nats > baseline'
 # no result has the number at all
-try 7 "1 condition of --fail-if could not be checked" "$@" --baseline old.json --fail-if 'kv.nothing > baseline'
+try 7 "1 condition of --fail-if could not be checked" "$@" --baseline old.json --fail-if 'positions.documents > baseline'
 
 # ---- documents that cannot be compared: refused before anything is scored
 different() { # different PATTERN ARGUMENTS...

@@ -29,16 +29,17 @@ wrong 12 'a number, baseline or "(", found "nan"' 'kld_nats > nan'
 wrong 14 'an operation or the end, found "2"' 'kld_nats > 1 2'
 try 2 "the limit is no finite number" "$@" --fail-if 'kld_nats > 1 / 0'
 try 2 "the limit is no finite number" "$@" --fail-if 'kld_nats > 1e308 * 10'
-try 7 "no result has a kv.nothing" "$@" --fail-if 'kv.nothing > 1' --csv gate.csv -o gate.json --force
+try 7 "no result has a weights.head_bits" "$@" --fail-if 'weights.head_bits > 1' --csv gate.csv -o gate.json --force
 grep -q "error: 1 condition of --fail-if could not be checked" "$top/err" || complain "gates: $(cat "$top/err")"
 grep -q '"checked": 0' gate.json || complain "gates: the document does not say that nothing was looked at"
 [ "$(grep -c . gate.csv)" = 3 ] || complain "gates: no CSV beside a gate that could not be checked"
 absent dq-eval-*.resume
-try 7 "1 result meets a condition of --fail-if (.*kld_nats.p99 is .*), and 2 conditions" "$@" --fail-if 'kv.nothing > 1' \
-    --fail-if 'kld_nats.p99 > 1e-6' --fail-if 'weights.x < 0'
+try 7 "1 result meets a condition of --fail-if (.*kld_nats.p99 is .*), and 2 conditions" "$@" --fail-if 'weights.embed_bits > 1' \
+    --fail-if 'kld_nats.p99 > 1e-6' --fail-if 'weights.head_bits < 0'
 try 7 "kld_nats.noise_floor is" "$@" --fail-if 'kld_nats.noise_floor >= 0'
 try 7 "delta_p.rms is" "$@" --fail-if 'delta_p.rms >= 0' --logit-bits 3
-for name in acc. kld_nats. kld_nats.p98 ppl.p99 ppl_ratio.value nll_nats_p nll_nats_delta.value word_ppl kv kv. n; do
+for name in acc. kld_nats. kld_nats.p98 ppl.p99 ppl_ratio.value nll_nats_p nll_nats_delta.value word_ppl kv kv. n kv.nothing weights.x \
+    slices; do
     try 2 "has no $name\." "$@" --fail-if "$name > 1"
 done
 try 7 "word_ppl is" eval "diff model" --text "$book" --ctx 64 --window rolling --fail-if 'word_ppl > 0'

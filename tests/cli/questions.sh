@@ -77,7 +77,7 @@ try 2 "add --num-fewshot N" "$@" "$own/gsm8k.jsonl" --fewshot-data "$own/shots.j
 try 4 "shots.jsonl: has 2 items, 3 are asked for" "$@" "$own/gsm8k.jsonl" --num-fewshot 3 --fewshot-data "$own/shots.jsonl"
 try 2 'expected .n, .t or .. in "' "$@" "$own/gsm8k.jsonl" --stop '\q'
 try 2 "an empty text" "$@" "$own/gsm8k.jsonl" --stop ''
-try 2 "a --task with choices" "$@" "$own/gsm8k.jsonl" --dump-items gone.jsonl
+try 2 "items of --task gsm8k go to --dump-completions" "$@" "$own/gsm8k.jsonl" --dump-items gone.jsonl
 try 2 "max-new is for tasks that generate" eval "plain model" --task mc --data choices.jsonl --max-new 3
 try 2 "prompts of --task generate are taken as they are" eval "plain model" --task generate --data long.jsonl \
     --dump-completions gone.jsonl --num-fewshot 1 --fewshot-data "$own/shots.jsonl"
