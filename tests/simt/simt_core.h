@@ -164,7 +164,7 @@ void simt_copy_all(simt_thread *t);
 /* Of simt_memory.cpp: blocks as cudaMalloc has them, start: bytes. NULL: there is no memory. */
 typedef std::map<uintptr_t, size_t> simt_pieces;
 extern simt_pieces simt_device_memory;
-void *simt_device_new(size_t bytes);
+void *simt_device_new(size_t bytes, bool filled);
 void simt_device_free(void *p);
 
 #endif

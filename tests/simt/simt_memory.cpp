@@ -80,7 +80,7 @@ static void watch_faults(void)
 #endif
 }
 
-void *simt_device_new(size_t bytes)
+void *simt_device_new(size_t bytes, bool filled)
 {
     void *p = NULL;
     if (has_pages(bytes)) {
@@ -89,7 +89,7 @@ void *simt_device_new(size_t bytes)
     } else if (posix_memalign(&p, 256, bytes)) {
         return NULL;
     }
-    if (p && bytes < vast) memset(p, SIMT_POISON, bytes);
+    if (p && filled && bytes < vast) memset(p, SIMT_POISON, bytes);
     if (p) simt_device_memory[(uintptr_t)p] = bytes;
     return p;
 }

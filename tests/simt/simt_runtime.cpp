@@ -42,6 +42,9 @@ static size_t limit_from_environment(void)
 }
 static size_t limit = limit_from_environment();
 
+static bool idle;
+static dq_simt_calls calls;
+
 static int n_devices = 1, capability = 80, driver = 13000;
 static std::map<const void *, size_t> allowed_smem;
 
@@ -101,6 +104,13 @@ static void drain(uint64_t ticket)
 
 static void add(simt_task t)
 {
+    calls.launches += t.kind == simt_task::LAUNCH;
+    calls.fills += t.kind == simt_task::FILL;
+    if (idle && t.kind <= simt_task::LAUNCH) {
+        free(t.staged);
+        if (t.drop) t.drop(t.launch.body);
+        return;
+    }
     t.ticket = ++issued;
     queue.push_back(t);
 }
@@ -150,7 +160,8 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     *p = NULL;
     if (bytes == 0) return say(cudaSuccess);
     if (bytes > limit || used > limit - bytes) return say(cudaErrorMemoryAllocation);
-    *p = simt_device_new(bytes);
+    calls.allocations++;
+    *p = simt_device_new(bytes, !idle);
     if (!*p) return say(cudaErrorMemoryAllocation);
     used += bytes;
     return say(cudaSuccess);
@@ -227,6 +238,7 @@ cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size
     if (!side_is_right(dst, dst_bytes, dst_device, &dst_pinned) ||
         !side_is_right(src, src_bytes, src_device, &src_pinned))
         return say(cudaErrorInvalidValue);
+    calls.copies += src_device != dst_device;
     simt_task t = {};
     t.kind = simt_task::COPY;
     t.dst = (unsigned char *)dst;
@@ -309,6 +321,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 
 cudaError_t cudaDeviceSynchronize(void)
 {
+    calls.waits++;
     drain(issued);
     return say(cudaSuccess);
 }
@@ -545,6 +558,18 @@ void dq_simt_set_memory(size_t bytes)
 size_t dq_simt_memory_used(void)
 {
     return used;
+}
+
+void dq_simt_set_idle(int set)
+{
+    idle = set != 0;
+}
+
+dq_simt_calls dq_simt_take_calls(void)
+{
+    const dq_simt_calls taken = calls;
+    calls = {};
+    return taken;
 }
 
 void dq_simt_set_devices(int n)

@@ -146,6 +146,14 @@ void dq_simt_set_quiet(int quiet);
 /* Device memory in bytes; above it cudaMalloc fails. Default DQ_SIMT_MEMORY of the environment in MiB, or 1 GiB. */
 void dq_simt_set_memory(size_t bytes);
 size_t dq_simt_memory_used(void);
+/* Idle: launches, copies and fills are counted and not done, and memory is never filled; so only the host's own work
+ * takes time. */
+void dq_simt_set_idle(int idle);
+/* What the host has asked of the device since the last reset of the counts. Copies are those between host and device. */
+typedef struct dq_simt_calls {
+    int64_t launches, copies, fills, waits, allocations;
+} dq_simt_calls;
+dq_simt_calls dq_simt_take_calls(void); /* and begins anew */
 /* 0: cudaGetDeviceCount finds none. Default 1. */
 void dq_simt_set_devices(int n);
 /* As cudaDriverGetVersion has it; 0: no driver is installed. Below the runtime's 13000 there is no device. */
