@@ -202,11 +202,11 @@ static dq_kv_page *new_page(dq_kv *kv, int place)
 static bool add_plain(dq_kv *kv, dq_kv_page *p, int group, int64_t at)
 {
     for (int side = DQ_K; side <= DQ_V; side++) {
-        if (p->arrays[side].plain) continue;
-        p->arrays[side].plain = array_new(kv, &kv->bytes.unquantized, plain_bytes(kv, group, side));
-        if (!p->arrays[side].plain) return false;
-        if (p->arrays[side].sinks)
-            kv->device->sinks(kv->b, kv, p, group, side, p->n_sinks < at ? p->n_sinks : at, true);
+        if (p->part[side].plain) continue;
+        p->part[side].plain = part_new(kv, &kv->bytes.unquantized, plain_bytes(kv, group, side));
+        if (!p->part[side].plain) return false;
+        if (p->part[side].codes)
+            kv->device->reopen(kv->b, kv, p, group, side, p->n_sinks < at ? p->n_sinks : at);
     }
     return true;
 }
@@ -228,7 +228,7 @@ static void free_codes(dq_kv *kv, dq_kv_page *p, int group)
     p->begins = 0;
 }
 
-/* Codes and f16 scales, of zero; n_sinks slots are copied beside them. */
+/* Room for codes and f16 scales, and beside them for n_sinks slots. Per-channel codes get room for the sets of p->begins. */
 static bool add_codes(dq_kv *kv, dq_kv_page *p, int group, int32_t n_sinks)
 {
     p->n_sinks = p->coded = p->due = (int16_t)n_sinks;
@@ -245,7 +245,6 @@ static bool add_codes(dq_kv *kv, dq_kv_page *p, int group, int32_t n_sinks)
             free_codes(kv, p, group);
             return false;
         }
-        if (arrays->plain) kv->device->sinks(kv->b, kv, p, group, side, n_sinks, false);
     }
     return true;
 }
@@ -961,10 +960,9 @@ static dq_kv_page *dense_page(dq_kv *kv, const dq_kv_list *list, int group, cons
     dq_kv_page *p = new_page(kv, list->page[0]->place);
     if (!p) return NULL;
     if (kv->by_page) p->begins = begins;
-    bool ok = !coded || add_codes(kv, p, group, sinks);
+    bool ok = add_plain(kv, p, group, 0) && (!coded || add_codes(kv, p, group, sinks));
     for (int side = DQ_K; ok && coded && side <= DQ_V; side++)
         ok = !wide[side] || widen_page(kv, p, group, side);
-    if (ok) ok = add_plain(kv, p, group, 0);
     if (ok && coded) p->coded = p->due = (int16_t)(sinks + coded);
     if (ok && coded && !plain) {
         p->agreed = 1;

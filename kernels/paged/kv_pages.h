@@ -81,22 +81,23 @@ typedef struct dq_kv_job {
 
 /* What a backend does with the memory of pages. Functions that return false have set b->err. */
 typedef struct dq_kv_device {
-    void *(*block_new)(dq_backend *b,
-                       int64_t bytes); /* zeroed when another of these sees it; NULL on failure */
-    void (*block_free)(dq_backend *b, void *p); /* NULL allowed; after an error too */
+    void *(*block_new)(dq_backend *b, int64_t bytes); /* NULL on failure */
+    void (*block_free)(dq_backend *b, void *p);       /* NULL allowed; after an error too */
     void (*block_copy)(dq_backend *b, void *dst, const void *src, int64_t bytes);
-    /* Slots 0 .. n-1 of all heads' sinks from `plain`, or back into it. */
-    void (*sinks)(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group, int side, int64_t n,
-                  bool back);
-    /* The batch's rows into the slots after each list's count, where there is room. DQ_MISMATCH for
-     * a finite number that overflows in kv->dense. */
+    /* The new unquantized part of a page with codes: slots 0 .. n-1 of all heads from their sinks, zeros after them. */
+    void (*reopen)(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group, int side, int64_t n);
+    /* The batch's rows into the unquantized slots after each list's count; there is room. Where the first slot of a page
+     * is among them, slots without a token become zero. DQ_MISMATCH for a finite number that kv->dense would make
+     * infinite. */
     bool (*write)(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
                   dq_mat v);
-    /* Where a number of a side that is not wide stays f32, `overflow` is set and that side's codes
-     * may be half made; else it is cleared. */
+    /* Makes codes and scales; of a page without codes (`coded` is n_sinks) sinks are copied, too, and what has no token
+     * becomes zero. Where a scale or low of a side that is not wide stays f32, its `overflow` is set
+     * and that side's codes may be left half made; else it is cleared. */
     bool (*encode)(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_t n);
     void (*widen)(dq_backend *b, float *to, const void *f16, int64_t n);
-    /* Tokens kept[0 .. n-1] become slots 0 .. n-1 of a page that has the arrays for them. */
+    /* Tokens kept[0 .. n-1] of the list become slots 0 .. n-1 of a new page that has the parts they need; what has no
+     * token becomes zero. */
     bool (*move)(dq_backend *b, const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *from,
                  const int32_t *kept, int64_t n);
 } dq_kv_device;

@@ -1018,10 +1018,9 @@ static void block_copy(dq_backend *b, void *dst, const void *src, int64_t bytes)
     memcpy(dst, src, (size_t)bytes);
 }
 
-static void move_sinks(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group, int side,
-                       int64_t n, bool back)
+/* Slots 0 .. n-1 of the sinks of all heads from the unquantized part, or back. */
+static void move_sinks(const dq_kv *kv, dq_kv_page *p, int group, int side, int64_t n, bool back)
 {
-    (void)b;
     const int64_t d = kv->map->head_dim;
     const int64_t channel = side == DQ_K ? DQ_PAGE_TOKENS : 1,
                   token = side == DQ_K ? 1 : kv->v_cols;
@@ -1035,7 +1034,14 @@ static void move_sinks(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group,
     }
 }
 
-/* Returns the largest finite magnitude that overflows in kv->dense; 0: none does. */
+/* Blocks are zeros when they are new, so no operation has to make them. */
+static void reopen(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group, int side, int64_t n)
+{
+    (void)b;
+    move_sinks(kv, p, group, side, n, true);
+}
+
+/* Rounds n elements to kv->dense; the largest magnitude of what is finite and would not stay so, 0: all does. */
 static float narrow(const dq_kv *kv, uint16_t *to, const float *from, int64_t n)
 {
     const bool f16 = kv->dense == DQ_F16;
@@ -1137,7 +1143,8 @@ static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_
             if (job->side >= 0 && job->side != s) continue;
             bool *overflow = &p->arrays[s].overflow;
             *overflow = false;
-            if (!p->arrays[s].codes) continue;
+            if (!p->part[s].codes) continue;
+            if (p->coded == p->n_sinks) move_sinks(kv, p, job->group, s, p->n_sinks, false);
             const bool sets = kv->form[s].set_scales != 0;
             for (int h = 0; sets && h < kv->heads[job->group] && !*overflow; h++)
                 *overflow = !encode_sets(simd, kv, job, s, h, q, scratch);
@@ -1174,7 +1181,7 @@ static const dq_kv_device device = {
     .block_new = dq_cpu_block_new,
     .block_free = dq_cpu_block_free,
     .block_copy = block_copy,
-    .sinks = move_sinks,
+    .reopen = reopen,
     .write = write_batch,
     .encode = encode,
     .widen = widen_pages,

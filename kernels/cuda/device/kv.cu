@@ -16,18 +16,7 @@ static dq_two_forms both(dq_page_form const form[2])
     return f;
 }
 
-/* Grid: blocks of memory. */
-DQ_KERNEL(256) zero(const dq_kv_block *DQ_RESTRICT blocks)
-{
-    const dq_kv_block k = blocks[dq_block_x()];
-    uint8_t *p = (uint8_t *)k.p;
-    for (int64_t i = 16 * (int64_t)dq_thread(); i + 16 <= k.bytes; i += 16 * (int64_t)dq_threads())
-        dq_store16(p + i, dq_u4{0, 0, 0, 0});
-    const int64_t at = k.bytes / 16 * 16 + dq_thread();
-    if (at < k.bytes) p[at] = 0;
-}
-
-/* Grid: heads of a group, sides, jobs. */
+/* Grid: heads of a group, sides, jobs. A page whose first slot is written has no other tokens: the rest becomes zero. */
 DQ_KERNEL(128)
 write_rows(const dq_kv_write_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_kv_group_heads heads,
            const float *DQ_RESTRICT k, const float *DQ_RESTRICT v, int64_t row_cols,
@@ -41,9 +30,13 @@ write_rows(const dq_kv_write_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_kv_gr
     const float *from = (side ? v : k) + (int64_t)j.row * row_cols + (int64_t)head * dim;
     int64_t to = (int64_t)(slot * DQ_PAGE_SLOTS + j.slot) * f->stride;
     uint32_t most = 0;
-    for (int i = (int)dq_thread(); i < j.n * dim; i += (int)dq_threads()) {
-        float x = from[i / dim * row_cols + i % dim];
-        int64_t at = to + i / dim * f->stride + i % dim;
+    int tokens = j.slot == 0 ? (int)DQ_PAGE_SLOTS : j.n;
+    for (int i = (int)dq_thread(); i < tokens * f->stride; i += (int)dq_threads()) {
+        int t = i / f->stride, c = i % f->stride;
+        bool there = t < j.n && c < dim;
+        int64_t at = to + i;
+        if (!there && j.slot != 0) continue;
+        float x = there ? from[t * row_cols + c] : 0.0f;
         dq_page_put_plain(f, j.plain[side], at, x);
         if (f->dense == DQ_PAGE_F32) continue;
         uint32_t bits = dq_f32_bits(x) & 0x7fffffffu;
@@ -231,7 +224,24 @@ DQ_DEVICE bool encode_sets(const dq_page_form *f, const dq_page *p, int side, in
     return lost;
 }
 
-/* Grid: heads of a group, sides, jobs. Shared memory: codes [64][cols]. */
+/* Sinks of a head stand beside its codes as they are. By all threads. */
+DQ_DEVICE void copy_sinks(const dq_page_form *f, const dq_page *p, int side, int head)
+{
+    const dq_page_side *s = &p->side[side];
+    for (int i = (int)dq_thread(); i < p->n_sinks * f->dim; i += (int)dq_threads())
+        dq_page_copy_plain(f, s->sinks, (int64_t)head * p->n_sinks * f->dim + i, s->plain,
+                           (int64_t)(head * DQ_PAGE_SLOTS + i / f->dim) * f->stride + i % f->dim);
+}
+
+/* Numbers of a slot without codes, by a warp. */
+DQ_DEVICE void clear_numbers(const dq_page_form *f, const dq_page *p, int side, int head, int t)
+{
+    for (int g = (int)dq_lane(); !f->set_numbers && g < f->n_scales; g += DQ_WARP)
+        dq_page_put_number(p, side, dq_page_scale_place(f, head, t, g), 0.0f);
+}
+
+/* Grid: heads of a group, sides, jobs. Shared memory: codes [64][cols]. A page without codes gets its sinks, and zeros
+ * where it has no tokens. */
 DQ_KERNEL_BLOCKS(256, 4)
 encode(const dq_kv_encode_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_kv_group_heads heads,
        int32_t *DQ_RESTRICT overflow)
@@ -243,14 +253,27 @@ encode(const dq_kv_encode_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_kv_group
     const dq_page_form *f = &forms.side[side];
     if (head >= heads.first[j->group + 1] - heads.first[j->group]) return;
     if ((j->side >= 0 && j->side != side) || !j->page.side[side].codes) return;
+    bool fresh = j->from == j->page.n_sinks;
     bool lost = f->set_numbers && encode_sets(f, &j->page, side, head, j->from, j->to, q);
-    for (int t = j->from + (int)dq_warp(); !f->set_numbers && t < j->to;
-         t += (int)dq_threads() / DQ_WARP)
-        lost = encode_token(f, &j->page, side, head, t, q) || lost;
+    for (int t = (int)dq_warp(); !f->set_numbers && t < DQ_PAGE_SLOTS;
+         t += (int)dq_threads() / DQ_WARP) {
+        if (t >= j->from && t < j->to)
+            lost = encode_token(f, &j->page, side, head, t, q) || lost;
+        else if (fresh)
+            clear_numbers(f, &j->page, side, head, t);
+    }
+    if (fresh) copy_sinks(f, &j->page, side, head);
     if (lost) dq_atomic_max(overflow + 2 * dq_block_z() + side, 1);
     DQ_SYNC(encode_codes); /* all codes are there */
     dq_page_store(f, dq_page_bits(f, &j->page, side, head), side,
-                  dq_page_codes(f, &j->page, side, head), q, j->from, j->to);
+                  dq_page_codes(f, &j->page, side, head), q, j->from, j->to, fresh);
+}
+
+/* Unquantized channels of a slot that no token fills, by a warp. */
+DQ_DEVICE void clear_plain(const dq_page_form *f, void *plain, int head, int slot)
+{
+    for (int c = (int)dq_lane(); plain && c < f->stride; c += DQ_WARP)
+        dq_page_put_plain(f, plain, (int64_t)(head * DQ_PAGE_SLOTS + slot) * f->stride + c, 0.0f);
 }
 
 /* Unquantized channels of one token, for what of `to` wants them. */
@@ -258,7 +281,10 @@ DQ_DEVICE void move_plain(const dq_page_form *f, const dq_page *to, const dq_pag
                           int head, int slot, int t)
 {
     const dq_page_side *x = &from->side[side], *y = &to->side[side];
-    if (!x->plain && t >= from->n_sinks) return; /* held as codes only */
+    if (!x->plain && t >= from->n_sinks) { /* held as codes only */
+        clear_plain(f, y->plain, head, slot);
+        return;
+    }
     const void *source = x->plain ? x->plain : x->sinks;
     int64_t at = x->plain ? (int64_t)(head * DQ_PAGE_SLOTS + t) * f->stride
                           : (int64_t)(head * from->n_sinks + t) * f->dim;
@@ -268,6 +294,9 @@ DQ_DEVICE void move_plain(const dq_page_form *f, const dq_page *to, const dq_pag
         if (y->plain) dq_page_copy_plain(f, y->plain, plain, source, at + c);
         if (y->sinks && slot < to->n_sinks) dq_page_copy_plain(f, y->sinks, sink, source, at + c);
     }
+    for (int c = f->dim + (int)dq_lane(); y->plain && c < f->stride; c += DQ_WARP)
+        dq_page_put_plain(f, y->plain, (int64_t)(head * DQ_PAGE_SLOTS + slot) * f->stride + c,
+                          0.0f);
 }
 
 /* Codes of one token to q[64][cols]; per-channel numbers of a set move with its first token. */
@@ -287,7 +316,7 @@ DQ_DEVICE void move_codes(const dq_page_form *f, const dq_page *to, const dq_pag
         dq_page_put_number(to, side, at + i, dq_page_number(from, side, was + i));
 }
 
-/* Grid: heads, sides. */
+/* Grid: heads, sides. `to` is new: what no token fills becomes zero. */
 DQ_KERNEL(256)
 move(dq_page to, int coded, const dq_page *DQ_RESTRICT from, const int32_t *DQ_RESTRICT source,
      int n, dq_two_forms forms)
@@ -297,28 +326,37 @@ move(dq_page to, int coded, const dq_page *DQ_RESTRICT from, const int32_t *DQ_R
     int head = (int)dq_block_x(), side = (int)dq_block_y();
     const dq_page_form *f = &forms.side[side];
     uint8_t *codes = to.side[side].codes;
-    for (int i = (int)dq_warp(); i < n; i += (int)dq_threads() / DQ_WARP) {
+    for (int i = (int)dq_warp(); i < DQ_PAGE_SLOTS; i += (int)dq_threads() / DQ_WARP) {
+        bool moves = codes && i >= to.n_sinks && i < coded;
+        if (codes && !moves) clear_numbers(f, &to, side, head, i);
+        if (i >= n) {
+            clear_plain(f, to.side[side].plain, head, i);
+            continue;
+        }
         const dq_page *p = from + source[i] / DQ_PAGE_SLOTS;
         int t = source[i] % DQ_PAGE_SLOTS;
         move_plain(f, &to, p, side, head, i, t);
-        if (codes && i >= to.n_sinks && i < coded) move_codes(f, &to, p, side, head, i, t, q);
+        if (moves) move_codes(f, &to, p, side, head, i, t, q);
     }
     if (!codes) return;
     DQ_SYNC(move_codes); /* all codes have moved */
     dq_page_store(f, dq_page_bits(f, &to, side, head), side, dq_page_codes(f, &to, side, head), q,
-                  to.n_sinks, coded);
+                  to.n_sinks, coded, true);
 }
 
-/* Grid: heads. */
-DQ_KERNEL(128) sinks(dq_page p, int side, int n, bool back, dq_page_form f)
+/* Grid: heads. The first n sinks, and zeros after them. */
+DQ_KERNEL(128) reopen(dq_page p, int side, int n, dq_page_form f)
 {
     int head = (int)dq_block_x();
-    for (int i = (int)dq_thread(); i < n * f.dim; i += (int)dq_threads()) {
-        const dq_page_side *s = &p.side[side];
-        int64_t plain = (int64_t)(head * DQ_PAGE_SLOTS + i / f.dim) * f.stride + i % f.dim;
-        int64_t sink = (int64_t)head * p.n_sinks * f.dim + i;
-        if (back) dq_page_copy_plain(&f, s->plain, plain, s->sinks, sink);
-        if (!back) dq_page_copy_plain(&f, s->sinks, sink, s->plain, plain);
+    const dq_page_side *s = &p.side[side];
+    for (int i = (int)dq_thread(); i < DQ_PAGE_SLOTS * f.stride; i += (int)dq_threads()) {
+        int t = i / f.stride, c = i % f.stride;
+        int64_t plain = (int64_t)head * DQ_PAGE_SLOTS * f.stride + i;
+        int64_t sink = ((int64_t)head * p.n_sinks + t) * f.dim + c;
+        if (t < n && c < f.dim)
+            dq_page_copy_plain(&f, s->plain, plain, s->sinks, sink);
+        else
+            dq_page_put_plain(&f, s->plain, plain, 0.0f);
     }
 }
 
@@ -366,13 +404,6 @@ cudaError_t dq_kv_launch_write(const dq_kv_write_job *jobs, int n, dq_page_form 
     return cudaGetLastError();
 }
 
-cudaError_t dq_kv_launch_zero(const dq_kv_block *blocks, int n, cudaStream_t s)
-{
-    if (n == 0) return cudaSuccess;
-    DQ_LAUNCH(zero, dim3((unsigned)n), 256, 0, s, blocks);
-    return cudaGetLastError();
-}
-
 cudaError_t dq_kv_launch_encode(const dq_kv_encode_job *jobs, int n, dq_page_form const form[2],
                                 dq_kv_group_heads heads, int32_t *overflow, cudaStream_t s)
 {
@@ -391,11 +422,10 @@ cudaError_t dq_kv_launch_move(dq_page to, int coded, const dq_page *from, const 
     return cudaGetLastError();
 }
 
-cudaError_t dq_kv_launch_sinks(dq_page page, int side, int n, bool back, dq_page_form form,
-                               int heads, cudaStream_t s)
+cudaError_t dq_kv_launch_reopen(dq_page page, int side, int n, dq_page_form form, int heads,
+                                cudaStream_t s)
 {
-    if (n == 0) return cudaSuccess;
-    DQ_LAUNCH(sinks, dim3((unsigned)heads), 128, 0, s, page, side, n, back, form);
+    DQ_LAUNCH(reopen, dim3((unsigned)heads), 128, 0, s, page, side, n, form);
     return cudaGetLastError();
 }
 

@@ -197,13 +197,6 @@ typedef struct dq_kv_group_heads {
     int32_t n_groups, max; /* heads of the largest group */
 } dq_kv_group_heads;
 
-/* Memory of a page, 16-byte aligned. */
-typedef struct dq_kv_block {
-    void *p;
-    int64_t bytes;
-} dq_kv_block;
-
-cudaError_t dq_kv_launch_zero(const dq_kv_block *blocks, int n, cudaStream_t s);
 /* k and v[rows][row_cols], heads of form.dim channels. beyond: becomes the
  * maximum of itself and the bits of all finite |x| that the form's dense type
  * makes infinite; NULL with f32. */
@@ -217,9 +210,9 @@ cudaError_t dq_kv_launch_encode(const dq_kv_encode_job *jobs, int n, dq_page_for
  * codes for slots n_sinks .. coded-1. */
 cudaError_t dq_kv_launch_move(dq_page to, int coded, const dq_page *from, const int32_t *source,
                               int n, dq_page_form const form[2], int heads, cudaStream_t s);
-/* Slots 0 .. n-1 of the sinks of one side from its unquantized part, or back. */
-cudaError_t dq_kv_launch_sinks(dq_page page, int side, int n, bool back, dq_page_form form,
-                               int heads, cudaStream_t s);
+/* The unquantized part of one side that is new: slots 0 .. n-1 from its sinks, zeros after them. */
+cudaError_t dq_kv_launch_reopen(dq_page page, int side, int n, dq_page_form form, int heads,
+                                cudaStream_t s);
 cudaError_t dq_kv_launch_widen(float *to, const uint16_t *from, int64_t n, cudaStream_t s);
 /* sum[count] = |k|^2 over `heads` heads of each token; the first `coded` ones are read as codes. */
 cudaError_t dq_kv_launch_norms(double *sum, const dq_page *pages, int64_t count, int64_t coded,

@@ -91,21 +91,23 @@ DQ_BOTH int dq_page_code(const dq_page_form *f, int bits, int side, const uint8_
     return u - (1 << (bits - 1));
 }
 
-/* By all threads, after a barrier: tokens first..end-1, field by field, as codes share bytes. */
+/* By all threads of a block, after a barrier: codes q[64][cols] (shared memory) of tokens first..end-1
+ * into a page that keeps its others, or (fresh) whose other bytes become zero. Bytes are shared by codes, so
+ * they are written part by part. */
 DQ_DEVICE void dq_page_store(const dq_page_form *f, int bits, int side, uint8_t *codes,
-                             const int8_t *q, int first, int end)
+                             const int8_t *q, int first, int end, bool fresh)
 {
+    int begin = fresh ? 0 : first * f->cols, stop = fresh ? DQ_PAGE_SLOTS * f->cols : end * f->cols;
     int low = dq_page_low_bits(bits);
     for (int done = 0; done < bits; done += low, low = bits - low) {
         uint8_t *plane = codes + DQ_PAGE_SLOTS * f->cols * done / 8;
         int mask = (1 << low) - 1, offset = side == 1 && low == 8 ? 0 : 1 << (bits - 1);
         for (int part = 0; part < 8; part += low) {
-            for (int i = first * f->cols + (int)dq_thread(); i < end * f->cols;
-                 i += (int)dq_threads()) {
-                int shift,
-                    at = dq_page_plane_place(&shift, side, low, f->cols, i / f->cols, i % f->cols);
+            for (int i = begin + (int)dq_thread(); i < stop; i += (int)dq_threads()) {
+                int t = i / f->cols, shift;
+                int at = dq_page_plane_place(&shift, side, low, f->cols, t, i % f->cols);
                 if (shift != part) continue;
-                int u = (q[i] + offset) >> done & mask;
+                int u = t >= first && t < end ? (q[i] + offset) >> done & mask : 0;
                 plane[at] = (uint8_t)((plane[at] & ~(mask << shift)) | u << shift);
             }
             DQ_SYNC(page_part); /* the next part changes the same bytes */

@@ -832,7 +832,6 @@ static void cuda_close(dq_backend *b)
         dq_block_free(pool->slot);
         dq_block_free(pool);
     }
-    dq_block_free(c->fresh);
     if (c->stream) cudaStreamDestroy(c->stream);
     dq_block_free(c);
     b->state = NULL;

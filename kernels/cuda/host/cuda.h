@@ -53,8 +53,6 @@ typedef struct dq_cuda {
     dq_cuda_transfer *transfer;
     dq_cuda_blas *blas; /* NULL until first used */
     dq_cuda_weights *weights;
-    struct dq_kv_block *fresh; /* [n_fresh] memory of pages that is not zeroed yet: cuda_kv.c */
-    size_t n_fresh, fresh_capacity;
     void *scratch[DQ_CUDA_N_SCRATCH];
     size_t scratch_bytes[DQ_CUDA_N_SCRATCH];
 } dq_cuda;
@@ -88,7 +86,7 @@ void dq_cuda_get(dq_backend *b, void *host, const void *src, size_t bytes);
 /* host[bytes] on the device until the next dq_cuda_upload_end; host may change at once. NULL with
  * the sticky error set (bytes 0: a valid pointer). */
 const void *dq_cuda_upload(dq_backend *b, const void *host, size_t bytes);
-/* Every operation that uploads calls it after its launches, and zeros of pages after theirs. */
+/* Every operation that uploads calls it after its launches. */
 void dq_cuda_upload_end(dq_backend *b);
 /* At the next sync or get: take(arg, data, bytes) in the order of the calls, with what src holds
  * after operations launched so far; src may be reused at once. take NULL: data is copied to arg. */

@@ -304,85 +304,32 @@ static bool upload_heads(dq_backend *b, dq_kv_group_heads *heads, const dq_kv *k
 
 /* ---- blocks */
 
-/* Needs no memory, so that who cannot report a lack of it still finds zeros. */
-static void zero_each(dq_backend *b)
-{
-    dq_cuda *c = dq_cuda_of(b);
-    for (size_t i = 0; i < c->n_fresh; i++)
-        dq_cuda_ok(b, cudaMemsetAsync(c->fresh[i].p, 0, (size_t)c->fresh[i].bytes, c->stream),
-                   "memset");
-    c->n_fresh = 0;
-}
-
-/* A long prompt takes thousands of blocks, which one kernel zeroes; few go one by one. */
-static void zero_fresh(dq_backend *b)
-{
-    enum { FEW = 4 };
-    dq_cuda *c = dq_cuda_of(b);
-    const size_t n = c->n_fresh;
-    const dq_kv_block *at = n > FEW ? dq_cuda_upload(b, c->fresh, n * sizeof *c->fresh)
-                                    : NULL; /* NULL after an error */
-    if (at) {
-        dq_cuda_ok(b, dq_kv_launch_zero(at, (int)n, c->stream), "zeros of pages");
-        dq_cuda_upload_end(b);
-        c->n_fresh = 0;
-    }
-    zero_each(b);
-}
-
 static void *block_new(dq_backend *b, int64_t bytes)
 {
-    dq_cuda *c = dq_cuda_of(b);
-    void *p = dq_cuda_alloc(b, (size_t)bytes);
-    dq_kv_block *list =
-        p ? dq_grow(NULL, c->fresh, c->n_fresh + 1, &c->fresh_capacity, sizeof *list, &b->err)
-          : NULL;
-    if (!list) {
-        zero_each(b); /* what is there stays, and may be read */
-        dq_cuda_free(b, p);
-        return NULL;
-    }
-    c->fresh = list;
-    c->fresh[c->n_fresh++] = (dq_kv_block){p, bytes};
-    return p;
-}
-
-/* Somebody else may get the block at once. */
-static void block_free(dq_backend *b, void *p)
-{
-    dq_cuda *c = dq_cuda_of(b);
-    for (size_t i = c->n_fresh; p && i-- > 0;) {
-        if (c->fresh[i].p == p) c->fresh[i] = c->fresh[--c->n_fresh];
-    }
-    dq_cuda_free(b, p);
+    return dq_cuda_alloc(b, (size_t)bytes);
 }
 
 static void block_copy(dq_backend *b, void *dst, const void *src, int64_t bytes)
 {
-    zero_each(b);
     if (b->err.code != DQ_OK) return;
     dq_cuda_ok(
         b, cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyDeviceToDevice, dq_cuda_stream(b)),
         "copy of a page");
 }
 
-static void move_sinks(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group, int side,
-                       int64_t n, bool back)
+static void reopen(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group, int side, int64_t n)
 {
     dq_page_form form[2];
-    if (n == 0) return;
-    zero_each(b);
     if (b->err.code != DQ_OK) return;
     dq_cuda_forms(form, kv);
     dq_cuda_ok(b,
-               dq_kv_launch_sinks(dq_cuda_page(kv, p), side, (int)n, back, form[side],
-                                  kv->heads[group], dq_cuda_stream(b)),
-               "sinks of a page");
+               dq_kv_launch_reopen(dq_cuda_page(kv, p), side, (int)n, form[side], kv->heads[group],
+                                   dq_cuda_stream(b)),
+               "a page that is opened again");
 }
 
 static void widen(dq_backend *b, float *to, const void *f16, int64_t n)
 {
-    zero_each(b);
     if (b->err.code != DQ_OK) return;
     dq_cuda_ok(b, dq_kv_launch_widen(to, f16, n, dq_cuda_stream(b)), "scales of a page");
 }
@@ -456,7 +403,6 @@ static bool write_batch(dq_backend *b, const dq_kv *kv, int layer, const dq_batc
     const int n = batch_jobs(NULL, kv, layer, batch);
     dq_page_form form[2];
     dq_kv_group_heads heads;
-    zero_fresh(b);
     if (n == 0) return true;
     dq_kv_write_job *jobs = dq_block_new((size_t)n, sizeof *jobs, &b->err);
     if (!jobs) return false;
@@ -504,7 +450,6 @@ static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_
 {
     const cudaStream_t s = dq_cuda_stream(b);
     const size_t flag_bytes = 2 * (size_t)n * sizeof(int32_t);
-    zero_fresh(b);
     dq_kv_encode_job *list = dq_block_new((size_t)n, sizeof *list, &b->err);
     int32_t *found = dq_block_new(2 * (size_t)n, sizeof *found, &b->err);
     int32_t *overflow = list && found ? dq_cuda_scratch(b, DQ_CUDA_SCRATCH_C, flag_bytes) : NULL;
@@ -541,7 +486,6 @@ static bool move(dq_backend *b, const dq_kv *kv, dq_kv_page *to, int group, cons
     dq_page page[DQ_PAGE_TOKENS];
     int32_t source[DQ_PAGE_TOKENS], n_pages = 0;
     dq_page_form form[2];
-    zero_fresh(b);
     if (b->err.code != DQ_OK) return false;
     for (int64_t i = 0; i < n; i++) {
         const int32_t p = kept[i] / DQ_PAGE_TOKENS;
@@ -563,9 +507,9 @@ static bool move(dq_backend *b, const dq_kv *kv, dq_kv_page *to, int group, cons
 
 static const dq_kv_device device = {
     .block_new = block_new,
-    .block_free = block_free,
+    .block_free = dq_cuda_free,
     .block_copy = block_copy,
-    .sinks = move_sinks,
+    .reopen = reopen,
     .write = write_batch,
     .encode = encode,
     .widen = widen,

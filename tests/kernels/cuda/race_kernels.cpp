@@ -187,8 +187,7 @@ static void pages_of(int k_bits, int v_bits, bool sets, int other = 0)
     must(dq_kv_launch_write(write.device, 2, r.form, heads, k.device, v.device, 48, NULL, NULL));
     must(dq_kv_launch_encode(encode.device, 2, r.form, heads, odd.device, NULL));
     must(dq_kv_launch_move(r.page[1], 45, from.device, source.device, 50, r.form, 2, NULL));
-    must(dq_kv_launch_sinks(r.page[0], 0, 4, false, r.form[0], 2, NULL));
-    must(dq_kv_launch_sinks(r.page[0], 1, 4, true, r.form[1], 2, NULL));
+    must(dq_kv_launch_reopen(r.page[0], 1, 4, r.form[1], 2, NULL));
     must(dq_kv_launch_widen(k.device, r.scale.device, 512, NULL));
     must(dq_kv_launch_norms(sum.device, from.device, 100, 70, r.form[0], 2, NULL));
 }

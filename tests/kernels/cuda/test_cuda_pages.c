@@ -68,6 +68,50 @@ static int compare_codes(pair *p, int32_t seq)
     return n;
 }
 
+/* A slot without codes holds zeros there, whatever the memory was before. */
+static void check_uncoded(pair *p, const dq_kv_page *own, int group, int side, int t)
+{
+    const dq_page page = dq_cuda_page(p->kv[CUDA], own);
+    dq_page_form form[2];
+    int8_t q[128];
+    float scale[256];
+    dq_cuda_forms(form, p->kv[CUDA]);
+    const dq_page_form *f = &form[side];
+    if (!own->part[side].codes || f->set_numbers || (t >= own->n_sinks && t < own->coded)) return;
+    for (int slot = 0; slot < p->kv[CUDA]->heads[group]; slot++) {
+        const int bits = dq_kv_bits_of(p->kv[CUDA], own, side, slot);
+        const int zero = side == DQ_V && bits == 8 ? 0 : -(1 << (bits - 1));
+        assert_int_equal(dq_test_page_codes(q, scale, &page, f, side, slot, t), cudaSuccess);
+        for (int c = 0; c < f->cols; c++) assert_int_equal(q[c], zero);
+        for (int i = 0; i < f->n_scales; i++) assert_true(scale[i] == 0);
+    }
+}
+
+/* What no token fills is zero: tensor cores multiply it by zero. */
+static void check_empty(pair *p, int32_t seq)
+{
+    const dq_kv *kv = p->kv[CUDA];
+    for (int g = 0; g < p->map.n_groups; g++) {
+        const dq_kv_list *list = dq_kv_list_of(kv, seq, p->layer, g);
+        for (int64_t i = 0; i < list->n_pages * DQ_PAGE_TOKENS; i++) {
+            const dq_kv_page *page = list->page[i / DQ_PAGE_TOKENS];
+            for (int side = DQ_K; side <= DQ_V; side++) {
+                const int64_t stride =
+                    kv->form[side].plain_floats / DQ_PAGE_TOKENS * kv->dense_bytes;
+                uint8_t slot[128 * sizeof(float)];
+                check_uncoded(p, page, g, side, (int)(i % DQ_PAGE_TOKENS));
+                for (int h = 0; i >= list->count && page->part[side].plain && h < kv->heads[g];
+                     h++) {
+                    const uint8_t *at = page->part[side].plain;
+                    at += (h * DQ_PAGE_TOKENS + i % DQ_PAGE_TOKENS) * stride;
+                    p->b[CUDA]->ops->get(p->b[CUDA], slot, at, (size_t)stride);
+                    for (int64_t k = 0; k < stride; k++) assert_int_equal(slot[k], 0);
+                }
+            }
+        }
+    }
+}
+
 /* Twelve caches whose codes are of one kind. */
 static void compare_caches(dq_kv_spec (*spec)(int i))
 {
@@ -97,6 +141,7 @@ static void compare_caches(dq_kv_spec (*spec)(int i))
         }
         pair_append(&p);
         compare_codes(&p, a);
+        check_empty(&p, a);
         pair_compact(&p);
         int n = compare_codes(&p, a);
         assert_true(n > 100 || p.spec.sink == 70 || (p.spec.k_bits == 16 && p.spec.v_bits == 16));
@@ -104,6 +149,7 @@ static void compare_caches(dq_kv_spec (*spec)(int i))
         for (int32_t k = 0; k < 130; k++) kept[k] = k < 66 ? k : k + 20;
         const int32_t fork = pair_fork(&p, a);
         for (int g = 0; g < p.map.n_groups; g++) pair_keep(&p, a, g, kept + g % 2, 130 - 3 * g);
+        check_empty(&p, a);
         pair_begin(&p);
         pair_rows(&p, a, 100); /* two sets of one page are due at once */
         pair_rows(&p, fork, 90);
@@ -111,6 +157,8 @@ static void compare_caches(dq_kv_spec (*spec)(int i))
         pair_compact(&p);
         compare_codes(&p, a);
         compare_codes(&p, fork);
+        check_empty(&p, a);
+        check_empty(&p, fork);
         pair_close(&p);
     }
 }
