@@ -431,13 +431,23 @@ static bool encode_wide(dq_backend *b, dq_kv *kv, const dq_kv_job *job)
     return true;
 }
 
-/* `planned`: whether all jobs could be made ready. */
-static bool do_jobs(dq_backend *b, dq_kv *kv, const dq_kv_job *jobs, int64_t n, bool planned)
+/* Rows that are written before codes are made. */
+typedef struct new_rows {
+    int layer;
+    const dq_batch *batch;
+    dq_mat k, v;
+} new_rows;
+
+/* `planned`: whether all jobs could be made ready. r NULL: codes alone. */
+static bool do_jobs(dq_backend *b, dq_kv *kv, const dq_kv_job *jobs, int64_t n, bool planned,
+                    const new_rows *r)
 {
+    const dq_kv_device *d = kv->device;
     bool ok = planned;
     for (int64_t i = 0; ok && kv->by_page && i < n; i++)
         ok = add_sets(kv, jobs[i].page, jobs[i].group);
-    ok = ok && kv->device->encode(b, kv, jobs, n);
+    ok = ok && (r ? d->append(b, kv, r->layer, r->batch, r->k, r->v, jobs, n)
+                  : d->encode(b, kv, jobs, n));
     for (int64_t i = 0; ok && i < n; i++) ok = encode_wide(b, kv, &jobs[i]);
     for (int64_t i = 0; i < n; i++) {
         if (ok) jobs[i].page->coded = jobs[i].page->due;
@@ -447,15 +457,15 @@ static bool do_jobs(dq_backend *b, dq_kv *kv, const dq_kv_job *jobs, int64_t n, 
 }
 
 /* False: b->err is set. */
-static bool make_codes(dq_backend *b, dq_kv *kv, const coding *d)
+static bool make_codes(dq_backend *b, dq_kv *kv, const coding *d, const new_rows *r)
 {
-    int64_t n;
-    list_due(kv, d, NULL, &n);
-    if (n == 0) return true;
-    dq_kv_job *jobs = dq_block_new((size_t)n, sizeof *jobs, &b->err);
+    int64_t n = 0;
+    if (kv->has_codes) list_due(kv, d, NULL, &n);
+    if (n == 0 && !r) return true;
+    dq_kv_job *jobs = dq_block_new((size_t)n + 1, sizeof *jobs, &b->err);
     if (!jobs) return false;
-    const bool planned = list_due(kv, d, jobs, &n);
-    const bool ok = do_jobs(b, kv, jobs, n, planned);
+    const bool planned = !kv->has_codes || list_due(kv, d, jobs, &n);
+    const bool ok = do_jobs(b, kv, jobs, n, planned, r);
     dq_block_free(jobs);
     return ok;
 }
@@ -465,14 +475,14 @@ static bool code_due(dq_backend *b, dq_kv *kv, const dq_kv_list *list, int group
 {
     if (!kv->by_page || list->count == 0) return true;
     const int32_t t = dq_kv_pos(list, list->count - 1) + dq_kv_ahead(&kv->spec);
-    return make_codes(b, kv, &(coding){.list = list, .group = group, .t = t});
+    return make_codes(b, kv, &(coding){.list = list, .group = group, .t = t}, NULL);
 }
 
 /* ---- KV pages ----
  * Each (sequence, layer, group) has a list of pages; forks have lists of their own and share
  * pages. Writing. A page with other holders is copied before a token is written to it (open_tail),
  * so no list sees another's tokens below its count. Memory is taken before the device writes, and
- * counts go up after it has, so a failure leaves every count as it was. Codes are made by
+ * counts fall back where it fails. Codes are made by
  * "Page codes". Unquantized parts. Below `compacted` a list never reads a token unquantized again.
  * A list whose part of a page lies below counts itself in the page's `agreed`, once: list->agreed
  * is how many leading pages it has counted itself in. When all holders have agreed, the
@@ -843,7 +853,6 @@ void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *bat
 {
     const int groups = kv->map->n_groups;
     if (b->err.code != DQ_OK || !grow_lists(b, kv, layer, batch)) return;
-    if (!kv->device->write(b, kv, layer, batch, k, v)) return;
     for (int task = 0; task < batch->n_seq * groups; task++) {
         const int i = task / groups;
         const int64_t first = batch->cu_rows[i], n = batch->cu_rows[i + 1] - first;
@@ -852,7 +861,8 @@ void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *bat
             list->page[list->count / DQ_PAGE_TOKENS]->pos[list->count % DQ_PAGE_TOKENS] =
                 batch->pos[first + j];
     }
-    if (!kv->has_codes || make_codes(b, kv, &(coding){.batch = batch, .layer = layer})) return;
+    const coding due = {.batch = batch, .layer = layer};
+    if (make_codes(b, kv, &due, &(new_rows){layer, batch, k, v})) return;
     for (int task = 0; task < batch->n_seq * groups; task++) {
         const int i = task / groups;
         kv->seq[batch->seq[i]][layer * groups + task % groups].count -=
@@ -881,7 +891,7 @@ void dq_kv_pages_compact(dq_backend *b, dq_kv *kv, int layer, const dq_batch *ba
         if (!dq_kv_pages_known(b, kv, batch->seq[i])) return;
     }
     const coding next = {.batch = batch, .layer = layer, .ahead = dq_kv_ahead(&kv->spec)};
-    if (!kv->has_codes || !make_codes(b, kv, &next)) return;
+    if (!kv->has_codes || !make_codes(b, kv, &next, NULL)) return;
     for (int i = 0; i < batch->n_seq; i++) {
         const int64_t end = batch->cu_rows[i + 1];
         if (end == batch->cu_rows[i]) continue;

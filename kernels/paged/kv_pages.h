@@ -86,11 +86,11 @@ typedef struct dq_kv_device {
     void (*block_copy)(dq_backend *b, void *dst, const void *src, int64_t bytes);
     /* The new unquantized part of a page with codes: slots 0 .. n-1 of all heads from their sinks, zeros after them. */
     void (*reopen)(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group, int side, int64_t n);
-    /* The batch's rows into the unquantized slots after each list's count; there is room. Where the first slot of a page
-     * is among them, slots without a token become zero. DQ_MISMATCH for a finite number that kv->dense would make
-     * infinite. */
-    bool (*write)(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
-                  dq_mat v);
+    /* The batch's rows into the last unquantized slots of each list, then what `encode` does. Where the first slot of a
+     * page is among them, slots without a token become zero. DQ_MISMATCH for a finite number that kv->dense would
+     * make infinite; then there may be codes of it. */
+    bool (*append)(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
+                   dq_mat v, const dq_kv_job *jobs, int64_t n);
     /* Makes codes and scales; of a page without codes (`coded` is n_sinks) sinks are copied, too, and what has no token
      * becomes zero. Where a scale or low of a side that is not wide stays f32, its `overflow` is set
      * and that side's codes may be left half made; else it is cleared. */
@@ -123,6 +123,7 @@ struct dq_kv {
     dq_kv_list **seq; /* [n_seq] of [n_layers * n_groups]; NULL: free handle */
     int32_t n_seq;
     int32_t lowest;    /* no free handle is below it */
+    void *own;         /* the device's */
     dq_kv_bytes bytes; /* kept up to date by every change, but for tokens and tokens_coded */
 };
 

@@ -245,6 +245,10 @@ DQ_DEVICE double dq_atomic_add(double *p, double v)
 {
     return simt_atomic_add_float<double, uint64_t>(p, v);
 }
+DQ_DEVICE void dq_raise(int32_t *flag)
+{
+    __atomic_store_n(flag, 1, __ATOMIC_RELAXED);
+}
 DQ_DEVICE uint32_t dq_atomic_max(uint32_t *p, uint32_t v)
 {
     return simt_atomic_max(p, v);

@@ -495,7 +495,7 @@ TEST(test_pages)
     head[0] = COLS / DIM - 1;
     k[MANY - 1] = 5, v[MANY - 1] = 6;
     run(dq_kv_launch_write(jobs.p, JOBS, form, dq_kv_group_heads{first.p, head.p, 1, 1}, k.p, v.p,
-                           COLS, NULL, NULL));
+                           COLS, NULL, NULL, NULL));
     near(to[64 * DIM - 1], 5);
     near(to[2 * 64 * DIM - 1], 6);
     run(dq_kv_launch_norms(norm.p, s.page.p, KEYS, 0, form[0], 1, NULL));

@@ -1092,9 +1092,9 @@ static float write_tokens(const dq_simd *simd, const dq_kv *kv, const dq_kv_list
     const int64_t d = map->head_dim, stride = map->n_kv * d;
     float beyond = 0;
     for (int64_t done = 0; done < n;) {
-        const int64_t at = (list->count + done) % DQ_PAGE_TOKENS;
+        const int64_t to = list->count - n + done, at = to % DQ_PAGE_TOKENS;
         const int64_t take = DQ_PAGE_TOKENS - at < n - done ? DQ_PAGE_TOKENS - at : n - done;
-        const dq_kv_page *p = list->page[(list->count + done) / DQ_PAGE_TOKENS];
+        const dq_kv_page *p = list->page[to / DQ_PAGE_TOKENS];
         for (int j = 0; j < map->n_kv; j++) {
             if (map->group[j] != group) continue;
             const float *from_k = k + done * stride + j * d, *from_v = v + done * stride + j * d;
@@ -1160,6 +1160,12 @@ static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_
     return true;
 }
 
+static bool append(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
+                   dq_mat v, const dq_kv_job *jobs, int64_t n)
+{
+    return write_batch(b, kv, layer, batch, k, v) && (n == 0 || encode(b, kv, jobs, n));
+}
+
 static void widen_pages(dq_backend *b, float *to, const void *f16, int64_t n)
 {
     (void)b;
@@ -1182,7 +1188,7 @@ static const dq_kv_device device = {
     .block_free = dq_cpu_block_free,
     .block_copy = block_copy,
     .reopen = reopen,
-    .write = write_batch,
+    .append = append,
     .encode = encode,
     .widen = widen_pages,
     .move = move,

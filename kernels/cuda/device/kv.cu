@@ -20,7 +20,7 @@ static dq_two_forms both(dq_page_form const form[2])
 DQ_KERNEL(128)
 write_rows(const dq_kv_write_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_kv_group_heads heads,
            const float *DQ_RESTRICT k, const float *DQ_RESTRICT v, int64_t row_cols,
-           uint32_t *DQ_RESTRICT beyond)
+           uint32_t *DQ_RESTRICT beyond, int32_t *DQ_RESTRICT flag)
 {
     const dq_kv_write_job j = jobs[dq_block_z()];
     int slot = (int)dq_block_x(), side = (int)dq_block_y();
@@ -43,7 +43,9 @@ write_rows(const dq_kv_write_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_kv_gr
         uint32_t rounded = dq_f32_bits(dq_page_plain(f, j.plain[side], at)) & 0x7fffffffu;
         if (bits < 0x7f800000u && rounded >= 0x7f800000u && bits > most) most = bits;
     }
-    if (most) dq_atomic_max(beyond, most);
+    if (!most) return;
+    dq_atomic_max(beyond, most);
+    dq_raise(flag);
 }
 
 /* By a warp: NaN where a channel is not finite; *overflow: f16 cannot hold the scale. */
@@ -263,7 +265,7 @@ encode(const dq_kv_encode_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_kv_group
             clear_numbers(f, &j->page, side, head, t);
     }
     if (fresh) copy_sinks(f, &j->page, side, head);
-    if (lost) dq_atomic_max(overflow + 2 * dq_block_z() + side, 1);
+    if (lost) dq_raise(overflow + 2 * dq_block_z() + side);
     DQ_SYNC(encode_codes); /* all codes are there */
     dq_page_store(f, dq_page_bits(f, &j->page, side, head), side,
                   dq_page_codes(f, &j->page, side, head), q, j->from, j->to, fresh);
@@ -395,12 +397,12 @@ static unsigned code_smem(dq_page_form const form[2])
 
 cudaError_t dq_kv_launch_write(const dq_kv_write_job *jobs, int n, dq_page_form const form[2],
                                dq_kv_group_heads heads, const float *k, const float *v,
-                               int64_t row_cols, uint32_t *beyond, cudaStream_t s)
+                               int64_t row_cols, uint32_t *beyond, int32_t *flag, cudaStream_t s)
 {
     if (n == 0) return cudaSuccess;
-    if (form[0].dense != DQ_PAGE_F32 && !beyond) return cudaErrorInvalidValue;
+    if (form[0].dense != DQ_PAGE_F32 && (!beyond || !flag)) return cudaErrorInvalidValue;
     DQ_LAUNCH(write_rows, dim3((unsigned)heads.max, 2, (unsigned)n), 128, 0, s, jobs, both(form),
-              heads, k, v, row_cols, beyond);
+              heads, k, v, row_cols, beyond, flag);
     return cudaGetLastError();
 }
 

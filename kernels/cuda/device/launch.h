@@ -199,11 +199,11 @@ typedef struct dq_kv_group_heads {
 
 /* k and v[rows][row_cols], heads of form.dim channels. beyond: becomes the
  * maximum of itself and the bits of all finite |x| that the form's dense type
- * makes infinite; NULL with f32. */
+ * makes infinite, and then *flag 1; NULL with f32. Flags may be pinned memory of the host. */
 cudaError_t dq_kv_launch_write(const dq_kv_write_job *jobs, int n, dq_page_form const form[2],
                                dq_kv_group_heads heads, const float *k, const float *v,
-                               int64_t row_cols, uint32_t *beyond, cudaStream_t s);
-/* overflow[n][2], zero before: 1 where a number of a side that is not wide stays f32 (kv.h). */
+                               int64_t row_cols, uint32_t *beyond, int32_t *flag, cudaStream_t s);
+/* Flags overflow[n][2], zero before: becomes 1 where a scale or low of a side that is not wide stays f32 (kv.h). */
 cudaError_t dq_kv_launch_encode(const dq_kv_encode_job *jobs, int n, dq_page_form const form[2],
                                 dq_kv_group_heads heads, int32_t *overflow, cudaStream_t s);
 /* Tokens source[i] (64 * index in `from` + slot), i < n <= 64, become slots i of `to`, which has

@@ -167,6 +167,11 @@ DQ_DEVICE double dq_atomic_add(double *p, double v)
 {
     return atomicAdd(p, v);
 }
+/* *flag = 1, which any number of threads may do; seen by the host once it has waited. */
+DQ_DEVICE void dq_raise(int32_t *flag)
+{
+    *(volatile int32_t *)flag = 1;
+}
 DQ_DEVICE uint32_t dq_atomic_max(uint32_t *p, uint32_t v)
 {
     return atomicMax(p, v);

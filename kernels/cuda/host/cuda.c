@@ -158,71 +158,7 @@ static void add_list(draft *d, int i, int g)
     }
 }
 
-/* ---- heads */
-
-typedef struct head_table {
-    dq_q_head *q;
-    dq_o_head *o;
-    int32_t *q_first, *o_first, *place; /* place[n_q]: index of a query head in its group */
-} head_table;
-
-static void fill_heads(head_table *t, const dq_kv *kv)
-{
-    const dq_head_order *map = kv->map;
-    int32_t n_q = 0, n_out = 0;
-    for (int g = 0; g < map->n_groups; g++) {
-        t->q_first[g] = n_q;
-        t->o_first[g] = n_out;
-        for (int h = 0; h < map->n_q; h++) {
-            if (map->group[map->key[h]] != g) continue;
-            t->place[h] = n_q - t->q_first[g];
-            t->q[n_q++] = (dq_q_head){h, kv->slot[map->key[h]]};
-        }
-        for (int o = 0; o < map->n_out; o++) {
-            const dq_head *head = &map->head[o];
-            if (map->group[map->head[o].v[0]] != g) continue;
-            dq_o_head *to = &t->o[n_out++];
-            *to = (dq_o_head){o, {-1, -1}, {-1, -1}};
-            for (int m = 0; m < map->n_maps; m++) to->q[m] = t->place[head->q[m]];
-            for (int e = 0; e < map->n_slabs; e++) to->v[e] = kv->slot[head->v[e]];
-        }
-    }
-    t->q_first[map->n_groups] = n_q;
-    t->o_first[map->n_groups] = n_out;
-}
-
-static void max_heads(dq_attention_units *u, const head_table *t, int n_groups)
-{
-    for (int g = 0; g < n_groups; g++) {
-        const int32_t q = t->q_first[g + 1] - t->q_first[g], o = t->o_first[g + 1] - t->o_first[g];
-        if (q > u->max_q) u->max_q = q;
-        if (o > u->max_out) u->max_out = o;
-    }
-}
-
-/* Heads by group. *t stays good until it is freed as one block: t->q. */
-static bool upload_heads(dq_backend *b, dq_attention_units *u, head_table *t, const dq_kv *kv)
-{
-    const dq_head_order *map = kv->map;
-    const size_t q = (size_t)map->n_q, o = (size_t)map->n_out, g = (size_t)map->n_groups + 1;
-    const size_t bytes = q * sizeof *t->q + o * sizeof *t->o + (2 * g + q) * sizeof(int32_t);
-    t->q = dq_block_new(1, bytes, &b->err);
-    if (!t->q) return false;
-    t->o = (dq_o_head *)(void *)(t->q + q);
-    t->q_first = (int32_t *)(void *)(t->o + o);
-    t->o_first = t->q_first + g;
-    t->place = t->o_first + g;
-    fill_heads(t, kv);
-    max_heads(u, t, map->n_groups);
-    u->q_head = dq_cuda_upload(b, t->q, bytes);
-    if (!u->q_head) return false;
-    u->o_head = (const dq_o_head *)(const void *)(u->q_head + q);
-    u->q_first = (const int32_t *)(const void *)(u->o_head + o);
-    u->o_first = u->q_first + g;
-    return true;
-}
-
-/* ---- launches */
+/* ---------------------------------------------------------------------------------------- launches */
 
 bool dq_cuda_units_next(dq_cuda_units *u, dq_attention_units *launch, int *first)
 {
@@ -243,12 +179,19 @@ bool dq_cuda_units_next(dq_cuda_units *u, dq_attention_units *launch, int *first
 static void describe(dq_attention_units *u, const dq_attend_args *args)
 {
     const dq_head_order *map = args->attn->map;
+    const dq_cuda_heads *heads = dq_cuda_heads_of(args->kv);
     dq_cuda_forms(u->form, args->kv);
     u->n_groups = map->n_groups;
     u->n_q = map->n_q;
     u->n_out = map->n_out;
     u->n_slabs = map->n_slabs;
     u->n_maps = map->n_maps;
+    u->max_q = heads->max_q;
+    u->max_out = heads->max_out;
+    u->q_head = (const dq_q_head *)(const void *)heads->device;
+    u->o_head = (const dq_o_head *)(const void *)(u->q_head + map->n_q);
+    u->q_first = dq_cuda_heads_at(heads, heads->q_first);
+    u->o_first = dq_cuda_heads_at(heads, heads->o_first);
     u->q = args->q.p;
     u->scale = map->scale;
     u->lambda = args->attn->lambda_kind == DQ_LAMBDA_TOKEN ? args->lambda.p : NULL;
@@ -258,8 +201,8 @@ static void describe(dq_attention_units *u, const dq_attend_args *args)
 bool dq_cuda_units_begin(dq_backend *b, dq_cuda_units *u, const dq_attend_args *args,
                          dq_cuda_units_request request)
 {
+    const dq_cuda_heads *heads = dq_cuda_heads_of(args->kv);
     draft d;
-    head_table t = {0};
     memset(u, 0, sizeof *u);
     if (b->err.code != DQ_OK) return false;
     for (int i = 0; i < args->batch->n_seq; i++) {
@@ -276,41 +219,38 @@ bool dq_cuda_units_begin(dq_backend *b, dq_cuda_units *u, const dq_attend_args *
         }
         u->unit = d.unit;
         u->n = d.n_units;
-        if (upload_heads(b, &u->dev, &t, args->kv)) {
-            /* A launch ends where the next unit's strips would not fit. */
-            const int64_t capacity = (int64_t)((dq_cuda_of(b)->strip_bytes) / sizeof(float));
-            int64_t strips = 0, records = 0, factors = 0;
-            for (int k = 0, in_launch = 0; k < u->n; k++, in_launch++) {
-                dq_attention_unit *w = &u->unit[k];
-                const int q = t.q_first[w->group + 1] - t.q_first[w->group];
-                const int o = t.o_first[w->group + 1] - t.o_first[w->group];
-                const int64_t parts =
-                    request.parts ? dq_fused_decode_floats(&u->dev, o, w->n, w->n_parts) : 0;
-                const bool needs_strips = request.strips || (request.counted && w->counted < w->n);
-                const int64_t floats = needs_strips ? (int64_t)q * w->n * w->ld + parts : 0;
-                if (in_launch && (strips + floats > capacity || in_launch == UNITS))
-                    strips = records = factors = in_launch = 0;
-                w->strip = strips;
-                w->record = (int32_t)records;
-                w->factor = (int32_t)factors;
-                strips += floats;
-                records += (int64_t)q * w->n;
-                factors += (int64_t)o * w->n;
-                if (strips > u->max_strips) u->max_strips = strips;
-                if (records > u->max_records) u->max_records = records;
-                if (factors > u->max_factors) u->max_factors = factors;
-            }
-            const dq_batch *batch = d.args->batch;
-            const size_t cells = (size_t)batch->n_rows * (size_t)u->dev.n_groups;
-            u->dev.unit = dq_cuda_upload(b, d.unit, (size_t)u->n * sizeof *d.unit);
-            u->dev.pages = dq_cuda_upload(b, d.page, (size_t)d.n_pages * sizeof *d.page);
-            dq_cuda_dither_upload(b, u->dev.form, &d.dither);
-            u->dev.visible = dq_cuda_upload(b, d.visible, cells * sizeof *d.visible);
-            if (d.edge) u->dev.edge = dq_cuda_upload(b, d.edge, (size_t)d.n_edges * sizeof *d.edge);
-            if (d.request.places)
-                u->pos = dq_cuda_upload(b, batch->pos, (size_t)batch->n_rows * sizeof *batch->pos);
+        /* Where each unit's strips, sums and factors lie; a launch ends where they would not fit. */
+        const int64_t capacity = (int64_t)((dq_cuda_of(b)->strip_bytes) / sizeof(float));
+        int64_t strips = 0, records = 0, factors = 0;
+        for (int k = 0, in_launch = 0; k < u->n; k++, in_launch++) {
+            dq_attention_unit *w = &u->unit[k];
+            const int q = heads->q_first[w->group + 1] - heads->q_first[w->group];
+            const int o = heads->o_first[w->group + 1] - heads->o_first[w->group];
+            const int64_t parts =
+                request.parts ? dq_fused_decode_floats(&u->dev, o, w->n, w->n_parts) : 0;
+            const bool needs_strips = request.strips || (request.counted && w->counted < w->n);
+            const int64_t floats = needs_strips ? (int64_t)q * w->n * w->ld + parts : 0;
+            if (in_launch && (strips + floats > capacity || in_launch == UNITS))
+                strips = records = factors = in_launch = 0;
+            w->strip = strips;
+            w->record = (int32_t)records;
+            w->factor = (int32_t)factors;
+            strips += floats;
+            records += (int64_t)q * w->n;
+            factors += (int64_t)o * w->n;
+            if (strips > u->max_strips) u->max_strips = strips;
+            if (records > u->max_records) u->max_records = records;
+            if (factors > u->max_factors) u->max_factors = factors;
         }
-        dq_block_free(t.q);
+        const dq_batch *batch = d.args->batch;
+        const size_t cells = (size_t)batch->n_rows * (size_t)u->dev.n_groups;
+        u->dev.unit = dq_cuda_upload(b, d.unit, (size_t)u->n * sizeof *d.unit);
+        u->dev.pages = dq_cuda_upload(b, d.page, (size_t)d.n_pages * sizeof *d.page);
+        dq_cuda_dither_upload(b, u->dev.form, &d.dither);
+        u->dev.visible = dq_cuda_upload(b, d.visible, cells * sizeof *d.visible);
+        if (d.edge) u->dev.edge = dq_cuda_upload(b, d.edge, (size_t)d.n_edges * sizeof *d.edge);
+        if (d.request.places)
+            u->pos = dq_cuda_upload(b, batch->pos, (size_t)batch->n_rows * sizeof *batch->pos);
     } else {
         dq_block_free(d.unit);
     }
@@ -569,15 +509,24 @@ void *dq_cuda_scratch(dq_backend *b, int slot, size_t bytes)
 /* ---- CUDA transfer ----
  * Copies between host and device. What goes up passes a ring of pinned blocks, so that the
  * caller's memory is free when a call returns and the device need not wait; what comes down waits
- * in pinned memory until the backend is synchronized. */
+ * in pinned memory until the backend is synchronized. What an operation uploads stays for it in a
+ * second ring whose blocks have twins on the device: a copy into a twin waits in the stream for the
+ * kernels that read it before. */
 
-enum { RING_BYTES = 4 << 20, RING = 4, AREA_BYTES = 1 << 20 };
+enum { RING_BYTES = 4 << 20, RING = 4, AREA_BYTES = 1 << 20, ALIGN_UPLOAD = 64 };
 
 typedef struct ring_block {
     uint8_t *p;        /* pinned, NULL until first used */
+    uint8_t *twin;     /* device memory of the same size; of uploads */
     cudaEvent_t empty; /* after the last copy out of it */
     bool busy;
 } ring_block;
+
+typedef struct ring {
+    ring_block block[RING];
+    int current;
+    size_t used; /* of the current block */
+} ring;
 
 typedef struct area {
     uint8_t *p; /* pinned */
@@ -596,11 +545,20 @@ typedef struct list {
     size_t n, capacity;
 } list;
 
+typedef struct constant {
+    const void *key; /* on the host */
+    size_t bytes;
+    void *copy, *device;
+} constant;
+
 struct dq_cuda_transfer {
-    ring_block ring[RING];
-    int current;
-    size_t ring_used; /* of the current block */
-    list upload;      /* void *: device memory to free at dq_cuda_upload_end */
+    ring put, upload;
+    size_t sent; /* of the current block of uploads: copied to its twin */
+    int entered; /* blocks of uploads since the operation began */
+    list own;    /* void *: device memory to free at dq_cuda_upload_end */
+    dq_address_list constant;
+    int32_t *flag; /* pinned */
+    size_t n_flags;
     list area, result;
     list note; /* void *: host memory */
 };
@@ -635,19 +593,18 @@ static void *pinned(dq_backend *b, size_t bytes)
     return dq_cuda_ok(b, e, "cudaMallocHost") ? p : NULL;
 }
 
-/* ---- up */
-/* The current block, with space left in it. */
-static ring_block *ring_reserve(dq_backend *b)
+/* ----------------------------------------------------------------------------------------------- up */
+/* The current block, with `bytes` left in it. */
+static ring_block *ring_reserve(dq_backend *b, ring *r, size_t bytes)
 {
     dq_cuda *c = dq_cuda_of(b);
-    dq_cuda_transfer *t = c->transfer;
-    ring_block *k = &t->ring[t->current];
-    if (t->ring_used == RING_BYTES) {
+    ring_block *k = &r->block[r->current];
+    if (RING_BYTES - r->used < bytes) {
         if (!dq_cuda_ok(b, cudaEventRecord(k->empty, c->stream), "cudaEventRecord")) return NULL;
         k->busy = true;
-        t->current = (t->current + 1) % RING;
-        t->ring_used = 0;
-        k = &t->ring[t->current];
+        r->current = (r->current + 1) % RING;
+        r->used = 0;
+        k = &r->block[r->current];
     }
     if (!k->p) {
         if (!k->empty && !dq_cuda_ok(b, cudaEventCreateWithFlags(&k->empty, cudaEventDisableTiming),
@@ -666,32 +623,55 @@ static ring_block *ring_reserve(dq_backend *b)
 void dq_cuda_put(dq_backend *b, void *dst, const void *host, size_t bytes)
 {
     dq_cuda *c = dq_cuda_of(b);
-    dq_cuda_transfer *t = c->transfer;
+    ring *r = &c->transfer->put;
     uint8_t *to = dst;
     const uint8_t *from = host;
     if (b->err.code != DQ_OK) return;
     while (bytes > 0) {
-        const ring_block *k = ring_reserve(b);
+        const ring_block *k = ring_reserve(b, r, 1);
         if (!k) return;
-        const size_t left = RING_BYTES - t->ring_used, n = bytes < left ? bytes : left;
-        memcpy(k->p + t->ring_used, from, n);
-        if (!dq_cuda_ok(
-                b, cudaMemcpyAsync(to, k->p + t->ring_used, n, cudaMemcpyHostToDevice, c->stream),
-                "copy to the device"))
+        const size_t left = RING_BYTES - r->used, n = bytes < left ? bytes : left;
+        memcpy(k->p + r->used, from, n);
+        if (!dq_cuda_ok(b,
+                        cudaMemcpyAsync(to, k->p + r->used, n, cudaMemcpyHostToDevice, c->stream),
+                        "copy to the device"))
             return;
-        /* Steps of 64 bytes: what the device reads and what is written next share no line. */
-        t->ring_used = n == left ? RING_BYTES : (t->ring_used + n + 63) / 64 * 64;
+        /* in steps of 64 bytes: what is read by the device and what is written next share no line */
+        r->used = n == left ? RING_BYTES : (r->used + n + 63) / 64 * 64;
         to += n;
         from += n;
         bytes -= n;
     }
 }
 
-const void *dq_cuda_upload(dq_backend *b, const void *host, size_t bytes)
+/* Sends what the current block of uploads has and its twin has not. */
+static void send_uploads(dq_backend *b)
+{
+    dq_cuda *c = dq_cuda_of(b);
+    dq_cuda_transfer *t = c->transfer;
+    const ring_block *k = &t->upload.block[t->upload.current];
+    const size_t from = t->sent, bytes = t->upload.used - from;
+    if (bytes == 0) return;
+    t->sent = t->upload.used;
+    if (b->err.code == DQ_OK)
+        dq_cuda_ok(
+            b,
+            cudaMemcpyAsync(k->twin + from, k->p + from, bytes, cudaMemcpyHostToDevice, c->stream),
+            "copy to the device");
+}
+
+cudaStream_t dq_cuda_stream(dq_backend *b)
+{
+    send_uploads(b);
+    return dq_cuda_of(b)->stream;
+}
+
+/* Memory of its own: for what is large, and for tools that watch every block. */
+static void *upload_own(dq_backend *b, const void *host, size_t bytes)
 {
     void *p = dq_cuda_alloc(b, bytes);
     if (!p) return NULL;
-    void **slot = push(b, &dq_cuda_of(b)->transfer->upload, sizeof *slot);
+    void **slot = push(b, &dq_cuda_of(b)->transfer->own, sizeof *slot);
     if (!slot) {
         dq_cuda_free(b, p);
         return NULL;
@@ -701,12 +681,85 @@ const void *dq_cuda_upload(dq_backend *b, const void *host, size_t bytes)
     return b->err.code == DQ_OK ? p : NULL;
 }
 
+void *dq_cuda_upload(dq_backend *b, const void *host, size_t bytes)
+{
+    dq_cuda_transfer *t = dq_cuda_of(b)->transfer;
+    ring *r = &t->upload;
+    if (b->err.code != DQ_OK) return NULL;
+    const bool fits = RING_BYTES - r->used >= bytes;
+    if (dq_cuda_of(b)->pool->exact || bytes > RING_BYTES || (!fits && t->entered == RING - 1))
+        return upload_own(b, host, bytes);
+    if (!fits) {
+        send_uploads(b);
+        t->sent = 0;
+        t->entered++;
+    }
+    ring_block *k = ring_reserve(b, r, bytes);
+    if (!k) return NULL;
+    if (!k->twin) k->twin = dq_cuda_alloc(b, RING_BYTES);
+    if (!k->twin) return NULL;
+    const size_t at = r->used;
+    if (bytes) memcpy(k->p + at, host, bytes);
+    r->used = (at + bytes + ALIGN_UPLOAD - 1) / ALIGN_UPLOAD * ALIGN_UPLOAD;
+    return k->twin + at;
+}
+
 void dq_cuda_upload_end(dq_backend *b)
 {
-    list *l = &dq_cuda_of(b)->transfer->upload;
-    void **p = l->item;
-    for (size_t i = 0; i < l->n; i++) dq_cuda_free(b, p[i]);
-    l->n = 0;
+    dq_cuda_transfer *t = dq_cuda_of(b)->transfer;
+    void **p = t->own.item;
+    for (size_t i = 0; i < t->own.n; i++) dq_cuda_free(b, p[i]);
+    t->own.n = 0;
+    t->entered = 0;
+}
+
+const void *dq_cuda_constant(dq_backend *b, const void *host, size_t bytes)
+{
+    dq_address_list *all = &dq_cuda_of(b)->transfer->constant;
+    if (b->err.code != DQ_OK) return NULL;
+    constant *k = dq_address_list_find(all, host);
+    if (k && k->bytes == bytes && memcmp(k->copy, host, bytes) == 0) return k->device;
+    if (k && k->bytes != bytes) { /* another array where one was */
+        dq_block_free(k->copy);
+        dq_cuda_free(b, k->device);
+        dq_address_list_remove(all, k);
+        k = NULL;
+    }
+    if (!k) {
+        if (!dq_address_list_reserve(all, &b->err)) return NULL;
+        const constant made = {host, bytes, dq_block_new(bytes, 1, &b->err),
+                               dq_cuda_alloc(b, bytes)};
+        if (b->err.code != DQ_OK) {
+            dq_block_free(made.copy);
+            dq_cuda_free(b, made.device);
+            return NULL;
+        }
+        dq_address_list_add(all, &made);
+        k = dq_address_list_find(all, host);
+    }
+    memcpy(k->copy, host, bytes);
+    dq_cuda_put(b, k->device, host, bytes);
+    return b->err.code == DQ_OK ? k->device : NULL;
+}
+
+int32_t *dq_cuda_flags(dq_backend *b, size_t n)
+{
+    dq_cuda_transfer *t = dq_cuda_of(b)->transfer;
+    if (b->err.code != DQ_OK) return NULL;
+    if (n > t->n_flags) {
+        if (t->flag) cudaFreeHost(t->flag);
+        t->n_flags = 0;
+        t->flag = pinned(b, n * sizeof *t->flag);
+        if (!t->flag) return NULL;
+        t->n_flags = n;
+    }
+    memset(t->flag, 0, n * sizeof *t->flag);
+    return t->flag;
+}
+
+bool dq_cuda_wait(dq_backend *b, const char *what)
+{
+    return dq_cuda_ok(b, cudaStreamSynchronize(dq_cuda_stream(b)), what);
 }
 
 /* ---- down */
@@ -812,14 +865,20 @@ static void cuda_close(dq_backend *b)
     dq_cuda_weights_free(c->weights);
     dq_cuda_transfer *t = c->transfer;
     if (t) {
-        for (int i = 0; i < RING; i++) {
-            if (t->ring[i].p) cudaFreeHost(t->ring[i].p);
-            if (t->ring[i].empty) cudaEventDestroy(t->ring[i].empty);
+        ring *const rings[] = {&t->put, &t->upload};
+        for (int i = 0; i < 2 * RING; i++) {
+            const ring_block *k = &rings[i / RING]->block[i % RING];
+            if (k->p) cudaFreeHost(k->p);
+            if (k->empty) cudaEventDestroy(k->empty);
         }
+        constant *k = t->constant.item;
+        for (size_t i = 0; i < t->constant.n; i++) dq_block_free(k[i].copy);
+        dq_address_list_free(&t->constant);
+        if (t->flag) cudaFreeHost(t->flag);
         forget_results(t);
         area *a = t->area.item;
         for (size_t i = 0; i < t->area.n; i++) cudaFreeHost(a[i].p);
-        dq_block_free(t->upload.item);
+        dq_block_free(t->own.item);
         dq_block_free(t->area.item);
         dq_block_free(t->result.item);
         dq_block_free(t->note.item);
@@ -882,7 +941,7 @@ static const dq_ops ops_cuda = {
     .weight_acquire = dq_cuda_weight_acquire,
     .weight_release = dq_cuda_weight_release,
     .kv_new = dq_cuda_kv_new,
-    .kv_free = dq_kv_pages_free,
+    .kv_free = dq_cuda_kv_free,
     .kv_seq_new = dq_kv_pages_seq_new,
     .kv_fork = dq_kv_pages_fork,
     .kv_seq_free = dq_kv_pages_seq_free,
@@ -993,6 +1052,7 @@ dq_status dq_cuda_open(dq_backend *b, int device, dq_err *err)
     b->ops = &ops_cuda;
     c->pool = pool_new(err);
     c->transfer = dq_block_new(1, sizeof(dq_cuda_transfer), err);
+    if (c->transfer) c->transfer->constant.size = sizeof(constant);
     c->weights = dq_cuda_weights_new(err);
     if (!c->pool || !c->transfer || !c->weights || cuda_describe(b, device, err) != DQ_OK)
         cuda_close(b);

@@ -62,10 +62,8 @@ static inline dq_cuda *dq_cuda_of(const dq_backend *b)
     return b->state;
 }
 
-static inline cudaStream_t dq_cuda_stream(const dq_backend *b)
-{
-    return dq_cuda_of(b)->stream;
-}
+/* Where work is put: asked for at each launch, as what was uploaded before is on its way then. */
+cudaStream_t dq_cuda_stream(dq_backend *b);
 
 /* True for cudaSuccess; else sets the sticky error: DQ_RESOURCE for memory, otherwise DQ_BUG. */
 bool dq_cuda_ok(dq_backend *b, cudaError_t e, const char *what);
@@ -83,13 +81,21 @@ void *dq_cuda_scratch(dq_backend *b, int slot, size_t bytes);
 
 void dq_cuda_put(dq_backend *b, void *dst, const void *host, size_t bytes); /* as backend.h says */
 void dq_cuda_get(dq_backend *b, void *host, const void *src, size_t bytes);
-/* host[bytes] on the device until the next dq_cuda_upload_end; host may change at once. NULL with
- * the sticky error set (bytes 0: a valid pointer). */
-const void *dq_cuda_upload(dq_backend *b, const void *host, size_t bytes);
+/* host[bytes] on the device, for operations that are launched before the next dq_cuda_upload_end, in a stream that is
+ * asked for after this; host may change at once. What is uploaded between two launches is one copy. NULL with the sticky
+ * error set (bytes 0: a valid pointer). */
+void *dq_cuda_upload(dq_backend *b, const void *host, size_t bytes);
 /* Every operation that uploads calls it after its launches. */
 void dq_cuda_upload_end(dq_backend *b);
-/* At the next sync or get: take(arg, data, bytes) in the order of the calls, with what src holds
- * after operations launched so far; src may be reused at once. take NULL: data is copied to arg. */
+/* host[bytes], which seldom changes, on the device: copied when it is new or has changed. NULL with the sticky error set. */
+const void *dq_cuda_constant(dq_backend *b, const void *host, size_t bytes);
+/* Zeros of the host's that kernels write and the host reads once it has waited: good until the next call. NULL with the
+ * sticky error set. */
+int32_t *dq_cuda_flags(dq_backend *b, size_t n);
+/* Waits for the device, but leaves what was downloaded. False with the sticky error set. */
+bool dq_cuda_wait(dq_backend *b, const char *what);
+/* At the next sync or get: take(arg, data, bytes) on the host, in the order of the calls, with what src holds
+ * after the operations launched so far; src may be reused at once. take NULL: data is copied to arg. */
 typedef void dq_cuda_take(void *arg, const void *data, size_t bytes);
 void dq_cuda_download(dq_backend *b, const void *src, size_t bytes, dq_cuda_take *take, void *arg);
 /* Host memory for `arg` of take, freed after it or by a get. NULL with the sticky error set. */
@@ -109,6 +115,7 @@ const dq_cuda_weight *dq_cuda_weight_of(dq_backend *b, const dq_weight *w);
 /* ---- Operations of backend.h; those not named here are dq_kv_pages_*. */
 dq_kv *dq_cuda_kv_new(dq_backend *b, const dq_head_order *map, int n_layers,
                       const dq_kv_spec *spec);
+void dq_cuda_kv_free(dq_backend *b, dq_kv *kv); /* NULL allowed */
 /* cuda_kv.c */
 void dq_cuda_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                           int32_t t, double *sum);
@@ -132,7 +139,20 @@ void dq_cuda_observe(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *b
 /* Without dither, which its values must not be read with. */
 dq_page dq_cuda_page(const dq_kv *kv, const dq_kv_page *p);
 void dq_cuda_forms(dq_page_form form[2], const dq_kv *kv);
-/* Rows of dither: the first for pages whose slots are in the order of positions, others own one. */
+
+/* Which heads belong to which group: the same tables on the host and on the device, made with the cache. */
+typedef struct dq_cuda_heads {
+    uint8_t *host, *device;
+    const int32_t *q_first,
+        *o_first; /* [n_groups + 1] on the host: first query and output head of a group */
+    int32_t max_q, max_out, max_kv; /* of the largest group */
+} dq_cuda_heads;
+
+const dq_cuda_heads *dq_cuda_heads_of(const dq_kv *kv);
+/* Where the device has what the host has at p, a pointer into its tables. */
+const void *dq_cuda_heads_at(const dq_cuda_heads *h, const void *p);
+/* Rows of dither that the pages of one launch name: the first is that of pages whose slots lie in the order of positions, of
+ * the others each has its own. Of a cache without dither there is none. */
 typedef struct dq_cuda_dither {
     float *row; /* [n][DQ_PAGE_TOKENS]; NULL: none */
     int32_t n;

@@ -51,18 +51,17 @@ void dq_cuda_gather(dq_backend *b, dq_mat dst, dq_mat src, const int64_t *index)
 
 void dq_cuda_rms_norm(dq_backend *b, dq_mat dst, dq_mat src, const float *gain, float eps)
 {
-    const float *g = gain ? dq_cuda_upload(b, gain, (size_t)src.cols * sizeof *gain) : NULL;
+    const float *g = gain ? dq_cuda_constant(b, gain, (size_t)src.cols * sizeof *gain) : NULL;
     if (b->err.code == DQ_OK)
         dq_cuda_ok(b, dq_rows_rms_norm(dst.p, src.p, g, eps, src.rows, src.cols, dq_cuda_stream(b)),
                    "rms_norm");
-    dq_cuda_upload_end(b);
 }
 
 void dq_cuda_rope_table(dq_backend *b, dq_mat table, const int32_t *pos, const dq_rope *rope)
 {
     const int64_t half = rope->dim / 2;
     const int32_t *p = dq_cuda_upload(b, pos, (size_t)table.rows * sizeof *pos);
-    const float *freq = dq_cuda_upload(b, rope->inv_freq, (size_t)half * sizeof *freq);
+    const float *freq = dq_cuda_constant(b, rope->inv_freq, (size_t)half * sizeof *freq);
     if (p && freq)
         dq_cuda_ok(b,
                    dq_rows_rope_table(table.p, p, freq, rope->amplitude, table.rows, half,
@@ -270,7 +269,6 @@ static bool count_begin(dq_backend *b, observe_count *c, dq_tally *tally,
 static bool count_rows(dq_backend *b, observe_count *c, const dq_observe_piece *pieces, int n,
                        void *scratch)
 {
-    const cudaStream_t s = dq_cuda_stream(b);
     if (n == 0) return true;
     dq_observe_rows rows = {.n = n, .records = pieces[n - 1].record + pieces[n - 1].rows};
     double *sums = scratch;
@@ -280,12 +278,14 @@ static bool count_rows(dq_backend *b, observe_count *c, const dq_observe_piece *
     rows.piece = dq_cuda_upload(b, pieces, (size_t)n * sizeof *pieces);
     if (!rows.piece) return false;
     if (c->refines)
-        return dq_cuda_ok(
-            b, dq_observe_refined(rows, c->bins->fine, (uint32_t)c->tally->refine_bin, s),
-            "observe");
+        return dq_cuda_ok(b,
+                          dq_observe_refined(rows, c->bins->fine, (uint32_t)c->tally->refine_bin,
+                                             dq_cuda_stream(b)),
+                          "observe");
     return dq_cuda_ok(b,
                       dq_observe_launch(rows, c->call, &c->top[c->launched++], c->bins, sums,
-                                        (uint32_t *)(void *)(sums + 4 * (size_t)rows.records), s),
+                                        (uint32_t *)(void *)(sums + 4 * (size_t)rows.records),
+                                        dq_cuda_stream(b)),
                       "observe");
 }
 
@@ -899,7 +899,7 @@ static bool describe_finish(dq_backend *b, dq_attention_finish *f, dq_mat dst,
                                .rotated = args->kv->spec.rotate_v,
                                .norm = attn->head_norm};
     if (attn->head_norm && attn->gain) {
-        f->gain = dq_cuda_upload(b, attn->gain, width * sizeof(float));
+        f->gain = dq_cuda_constant(b, attn->gain, width * sizeof(float));
         if (!f->gain) return false;
     }
     return true;
@@ -932,19 +932,20 @@ void dq_cuda_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
 
 void dq_cuda_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args)
 {
-    const cudaStream_t s = dq_cuda_stream(b);
     const size_t n = (size_t)args->batch->n_seq * (size_t)args->attn->map->n_q;
     dq_cuda_units u;
     if (b->err.code != DQ_OK || n == 0) return;
-    if (!dq_cuda_ok(b, cudaMemsetAsync(absmax, 0, n * sizeof *absmax, s), "memset")) return;
+    if (!dq_cuda_ok(b, cudaMemsetAsync(absmax, 0, n * sizeof *absmax, dq_cuda_stream(b)), "memset"))
+        return;
     if (!dq_cuda_units_begin(b, &u, args, (dq_cuda_units_request){0})) return;
     dq_attention_units launch;
     const bool ok = taken(b, &u, NULL, args);
     uint32_t *bits = (uint32_t *)(void *)absmax;
     for (int first; ok && b->err.code == DQ_OK && dq_cuda_units_next(&u, &launch, &first);)
         dq_cuda_ok(b,
-                   args->math.qk == DQ_NUM_F32 ? dq_attention_absmax(launch, bits, s)
-                                               : dq_fused_absmax(launch, bits, fused_math(args), s),
+                   args->math.qk == DQ_NUM_F32
+                       ? dq_attention_absmax(launch, bits, dq_cuda_stream(b))
+                       : dq_fused_absmax(launch, bits, fused_math(args), dq_cuda_stream(b)),
                    "attn_absmax");
     dq_cuda_units_end(b, &u);
 }

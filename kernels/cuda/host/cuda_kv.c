@@ -281,25 +281,79 @@ void dq_cuda_forms(dq_page_form form[2], const dq_kv *kv)
     }
 }
 
-/* KV heads by group, for kernels of this operation. False with the sticky error set. */
-static bool upload_heads(dq_backend *b, dq_kv_group_heads *heads, const dq_kv *kv)
+/* ------------------------------------------------------------------------------------------ heads */
+
+/* On the host: query and output heads, then their first ones by group, then the KV heads of each. */
+static void fill_heads(dq_cuda_heads *h, uint8_t *at, const dq_kv *kv)
 {
     const dq_head_order *map = kv->map;
-    const int n = map->n_groups + 1 + map->n_kv;
-    int32_t *table = dq_block_new((size_t)n, sizeof *table, &b->err);
-    if (!table) return false;
-    int32_t *head = table + map->n_groups + 1;
-    heads->n_groups = map->n_groups;
-    heads->max = 0;
+    dq_q_head *q = (dq_q_head *)(void *)at;
+    dq_o_head *o = (dq_o_head *)(void *)(q + map->n_q);
+    int32_t *q_first = (int32_t *)(void *)(o + map->n_out), *o_first = q_first + map->n_groups + 1;
+    int32_t *first = o_first + map->n_groups + 1, *head = first + map->n_groups + 1;
+    int32_t n_q = 0, n_out = 0, *place = head + map->n_kv; /* of a query head in its group */
     for (int g = 0; g < map->n_groups; g++) {
-        table[g + 1] = table[g] + kv->heads[g];
-        if (kv->heads[g] > heads->max) heads->max = kv->heads[g];
+        q_first[g] = n_q;
+        o_first[g] = n_out;
+        first[g + 1] = first[g] + kv->heads[g];
+        for (int i = 0; i < map->n_q; i++) {
+            if (map->group[map->key[i]] != g) continue;
+            place[i] = n_q - q_first[g];
+            q[n_q++] = (dq_q_head){i, kv->slot[map->key[i]]};
+        }
+        for (int i = 0; i < map->n_out; i++) {
+            const dq_head *from = &map->head[i];
+            if (map->group[from->v[0]] != g) continue;
+            dq_o_head *to = &o[n_out++];
+            *to = (dq_o_head){i, {-1, -1}, {-1, -1}};
+            for (int m = 0; m < map->n_maps; m++) to->q[m] = place[from->q[m]];
+            for (int e = 0; e < map->n_slabs; e++) to->v[e] = kv->slot[from->v[e]];
+        }
+        if (kv->heads[g] > h->max_kv) h->max_kv = kv->heads[g];
+        if (n_q - q_first[g] > h->max_q) h->max_q = n_q - q_first[g];
+        if (n_out - o_first[g] > h->max_out) h->max_out = n_out - o_first[g];
     }
-    for (int j = 0; j < map->n_kv; j++) head[table[map->group[j]] + kv->slot[j]] = j;
-    heads->first = dq_cuda_upload(b, table, (size_t)n * sizeof *table);
-    heads->head = heads->first ? heads->first + map->n_groups + 1 : NULL;
-    dq_block_free(table);
-    return heads->first != NULL;
+    q_first[map->n_groups] = n_q;
+    o_first[map->n_groups] = n_out;
+    for (int j = 0; j < map->n_kv; j++) head[first[map->group[j]] + kv->slot[j]] = j;
+    h->q_first = q_first;
+    h->o_first = o_first;
+}
+
+const dq_cuda_heads *dq_cuda_heads_of(const dq_kv *kv)
+{
+    return kv->own;
+}
+
+/* Where what stands at p in the tables of the host stands in those of the device. */
+const void *dq_cuda_heads_at(const dq_cuda_heads *h, const void *p)
+{
+    return h->device + ((const uint8_t *)p - h->host);
+}
+
+static bool heads_new(dq_backend *b, dq_kv *kv)
+{
+    const dq_head_order *map = kv->map;
+    const size_t numbers = 3 * ((size_t)map->n_groups + 1) + (size_t)map->n_kv + (size_t)map->n_q;
+    const size_t bytes = (size_t)map->n_q * sizeof(dq_q_head) +
+                         (size_t)map->n_out * sizeof(dq_o_head) + numbers * sizeof(int32_t);
+    dq_cuda_heads *h = dq_block_new(1, sizeof *h, &b->err);
+    if (!h) return false;
+    kv->own = h;
+    h->host = dq_block_new(1, bytes, &b->err);
+    h->device = dq_cuda_alloc(b, bytes);
+    if (!h->host || !h->device) return false;
+    fill_heads(h, h->host, kv);
+    dq_cuda_put(b, h->device, h->host, bytes);
+    return b->err.code == DQ_OK;
+}
+
+static dq_kv_group_heads group_heads(const dq_kv *kv)
+{
+    const dq_cuda_heads *h = dq_cuda_heads_of(kv);
+    const int n_groups = kv->map->n_groups;
+    const int32_t *first = dq_cuda_heads_at(h, h->o_first + n_groups + 1);
+    return (dq_kv_group_heads){first, first + n_groups + 1, n_groups, h->max_kv};
 }
 
 /* ---- blocks */
@@ -336,13 +390,13 @@ static void widen(dq_backend *b, float *to, const void *f16, int64_t n)
 
 /* ---- writing */
 
-/* Rows of one list, page by page. jobs NULL: only counts. */
+/* The last n rows of one list, page by page. jobs NULL: only counts. */
 static int write_jobs(dq_kv_write_job *jobs, const dq_kv_list *list, int group, int64_t first,
                       int64_t n)
 {
     int n_jobs = 0;
     for (int64_t done = 0; done < n; n_jobs++) {
-        const int64_t at = list->count + done, slot = at % DQ_PAGE_TOKENS;
+        const int64_t at = list->count - n + done, slot = at % DQ_PAGE_TOKENS;
         const int64_t take = DQ_PAGE_TOKENS - slot < n - done ? DQ_PAGE_TOKENS - slot : n - done;
         if (jobs) {
             const dq_kv_page *p = list->page[at / DQ_PAGE_TOKENS];
@@ -373,108 +427,116 @@ static int batch_jobs(dq_kv_write_job *jobs, const dq_kv *kv, int layer, const d
 /* A grid's third axis ends at 65535. */
 enum { JOBS = 65535 };
 
-/* NULL with f32, or with the sticky error set. */
-static uint32_t *range_begin(dq_backend *b, const dq_kv *kv)
-{
-    if (kv->dense == DQ_F32) return NULL;
-    uint32_t *beyond = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_C, sizeof *beyond);
-    if (beyond)
-        dq_cuda_ok(b, cudaMemsetAsync(beyond, 0, sizeof *beyond, dq_cuda_stream(b)), "memset");
-    return beyond;
-}
-
-/* Tokens of which one is refused are not appended, so the host waits. */
-static bool range_end(dq_backend *b, const dq_kv *kv, int layer, const uint32_t *beyond)
-{
-    const cudaStream_t s = dq_cuda_stream(b);
-    float found = 0;
-    if (!beyond) return b->err.code == DQ_OK;
-    if (!dq_cuda_ok(b, cudaMemcpyAsync(&found, beyond, sizeof found, cudaMemcpyDeviceToHost, s),
-                    "copy from the device") ||
-        !dq_cuda_ok(b, cudaStreamSynchronize(s), "kv_append"))
-        return false;
-    if (found > 0) dq_kv_refuse_range(b, kv->dense, layer, found);
-    return found == 0;
-}
-
-static bool write_batch(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
-                        dq_mat v)
-{
-    const int n = batch_jobs(NULL, kv, layer, batch);
+/* What one launch after another fills a cache with: rows, then codes. Everything is uploaded before the first launch. */
+typedef struct filling {
+    const dq_kv *kv;
     dq_page_form form[2];
     dq_kv_group_heads heads;
-    if (n == 0) return true;
-    dq_kv_write_job *jobs = dq_block_new((size_t)n, sizeof *jobs, &b->err);
+    const dq_kv_write_job *write; /* on the device */
+    int n_write;
+    uint32_t *beyond; /* on the device: see dq_kv_launch_write; NULL: f32 */
+    const dq_kv_encode_job *encode;
+    int64_t n_encode;
+    int32_t *flag; /* [n_encode][2] where a scale stays f32, then one that `beyond` is not zero */
+} filling;
+
+static bool upload_writes(dq_backend *b, filling *f, int layer, const dq_batch *batch)
+{
+    const uint32_t none = 0;
+    f->n_write = batch_jobs(NULL, f->kv, layer, batch);
+    dq_kv_write_job *jobs = dq_block_new((size_t)f->n_write + 1, sizeof *jobs, &b->err);
     if (!jobs) return false;
-    batch_jobs(jobs, kv, layer, batch);
-    dq_cuda_forms(form, kv);
-    const dq_kv_write_job *at = dq_cuda_upload(b, jobs, (size_t)n * sizeof *jobs);
-    uint32_t *beyond = range_begin(b, kv);
-    bool ok = at && upload_heads(b, &heads, kv);
-    for (int i = 0; ok && i < n; i += JOBS)
-        ok = dq_cuda_ok(b,
-                        dq_kv_launch_write(at + i, n - i < JOBS ? n - i : JOBS, form, heads, k.p,
-                                           v.p, k.cols, beyond, dq_cuda_stream(b)),
-                        "kv_append");
-    ok = ok && range_end(b, kv, layer, beyond);
-    dq_cuda_upload_end(b);
+    batch_jobs(jobs, f->kv, layer, batch);
+    f->write = dq_cuda_upload(b, jobs, (size_t)f->n_write * sizeof *jobs);
     dq_block_free(jobs);
-    return ok;
+    if (f->kv->dense != DQ_F32) f->beyond = dq_cuda_upload(b, &none, sizeof none);
+    return b->err.code == DQ_OK;
 }
 
-/* ---- encoding */
-
-/* Launches what the jobs ask for; overflow[n][2] on the device. */
-static bool launch_encode(dq_backend *b, const dq_kv *kv, const dq_kv_encode_job *jobs, int64_t n,
-                          const dq_cuda_dither *dither, int32_t *overflow)
+static bool upload_jobs(dq_backend *b, filling *f, const dq_kv_job *jobs, int64_t n)
 {
-    dq_page_form form[2];
-    dq_kv_group_heads heads;
-    const cudaStream_t s = dq_cuda_stream(b);
-    dq_cuda_forms(form, kv);
-    const dq_kv_encode_job *at = dq_cuda_upload(b, jobs, (size_t)n * sizeof *jobs);
-    bool ok =
-        at && upload_heads(b, &heads, kv) && dq_cuda_dither_upload(b, form, dither) &&
-        dq_cuda_ok(b, cudaMemsetAsync(overflow, 0, 2 * (size_t)n * sizeof *overflow, s), "memset");
-    for (int64_t i = 0; ok && i < n; i += JOBS)
-        ok = dq_cuda_ok(b,
-                        dq_kv_launch_encode(at + i, n - i < JOBS ? (int)(n - i) : JOBS, form, heads,
-                                            overflow + 2 * i, s),
-                        "codes of the KV cache");
-    dq_cuda_upload_end(b);
-    return ok;
-}
-
-/* The host decides whether a page grows, so it waits for the flags. */
-static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_t n)
-{
-    const cudaStream_t s = dq_cuda_stream(b);
-    const size_t flag_bytes = 2 * (size_t)n * sizeof(int32_t);
-    dq_kv_encode_job *list = dq_block_new((size_t)n, sizeof *list, &b->err);
-    int32_t *found = dq_block_new(2 * (size_t)n, sizeof *found, &b->err);
-    int32_t *overflow = list && found ? dq_cuda_scratch(b, DQ_CUDA_SCRATCH_C, flag_bytes) : NULL;
     dq_cuda_dither dither = {0};
-    bool ok = overflow && dq_cuda_dither_new(b, &dither, kv, n);
+    dq_kv_encode_job *list = dq_block_new((size_t)n + 1, sizeof *list, &b->err);
+    bool ok = list && dq_cuda_dither_new(b, &dither, f->kv, n);
     for (int64_t i = 0; ok && i < n; i++)
-        list[i] = (dq_kv_encode_job){.page = dq_cuda_page_dithered(&dither, kv, jobs[i].page),
+        list[i] = (dq_kv_encode_job){.page = dq_cuda_page_dithered(&dither, f->kv, jobs[i].page),
                                      .group = jobs[i].group,
                                      .side = jobs[i].side,
                                      .from = jobs[i].page->coded,
                                      .to = jobs[i].page->due};
-    ok = ok && launch_encode(b, kv, list, n, &dither, overflow);
-    ok = ok &&
-         dq_cuda_ok(b, cudaMemcpyAsync(found, overflow, flag_bytes, cudaMemcpyDeviceToHost, s),
-                    "copy from the device") &&
-         dq_cuda_ok(b, cudaStreamSynchronize(s), "codes of the KV cache");
-    for (int64_t i = 0; ok && i < n; i++) {
-        for (int side = DQ_K; side <= DQ_V; side++) {
-            if (jobs[i].side < 0 || jobs[i].side == side)
-                jobs[i].page->arrays[side].overflow = found[2 * i + side] != 0;
-        }
-    }
+    f->n_encode = n;
+    f->encode = ok ? dq_cuda_upload(b, list, (size_t)n * sizeof *list) : NULL;
+    ok = f->encode && dq_cuda_dither_upload(b, f->form, &dither);
+    f->flag = ok ? dq_cuda_flags(b, 2 * (size_t)n + 1) : NULL;
     dq_block_free(dither.row);
     dq_block_free(list);
-    dq_block_free(found);
+    return f->flag != NULL;
+}
+
+static bool launch_writes(dq_backend *b, const filling *f, dq_mat k, dq_mat v)
+{
+    bool ok = true;
+    for (int i = 0; ok && i < f->n_write; i += JOBS)
+        ok = dq_cuda_ok(b,
+                        dq_kv_launch_write(f->write + i,
+                                           f->n_write - i < JOBS ? f->n_write - i : JOBS, f->form,
+                                           group_heads(f->kv), k.p, v.p, k.cols, f->beyond,
+                                           f->flag + 2 * f->n_encode, dq_cuda_stream(b)),
+                        "kv_append");
+    return ok;
+}
+
+static bool launch_codes(dq_backend *b, const filling *f)
+{
+    bool ok = true;
+    for (int64_t i = 0; ok && i < f->n_encode; i += JOBS)
+        ok = dq_cuda_ok(b,
+                        dq_kv_launch_encode(
+                            f->encode + i, f->n_encode - i < JOBS ? (int)(f->n_encode - i) : JOBS,
+                            f->form, group_heads(f->kv), f->flag + 2 * i, dq_cuda_stream(b)),
+                        "codes of the KV cache");
+    return ok;
+}
+
+/* The host decides whether a page grows, and whether tokens are refused, so it waits for the flags. */
+static bool read_flags(dq_backend *b, const filling *f, int layer, const dq_kv_job *jobs)
+{
+    float found = 0;
+    if (f->n_encode == 0 && !f->beyond) return true;
+    if (!dq_cuda_wait(b, "kv_append")) return false;
+    if (f->flag[2 * f->n_encode]) {
+        dq_cuda_get(b, &found, f->beyond, sizeof found);
+        dq_kv_refuse_range(b, f->kv->dense, layer, found);
+        return false;
+    }
+    for (int64_t i = 0; i < f->n_encode; i++) {
+        for (int side = DQ_K; side <= DQ_V; side++) {
+            if (jobs[i].side < 0 || jobs[i].side == side)
+                jobs[i].page->part[side].overflow = f->flag[2 * i + side] != 0;
+        }
+    }
+    return true;
+}
+
+static bool append(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
+                   dq_mat v, const dq_kv_job *jobs, int64_t n)
+{
+    filling f = {.kv = kv};
+    dq_cuda_forms(f.form, kv);
+    const bool ok = upload_writes(b, &f, layer, batch) && upload_jobs(b, &f, jobs, n) &&
+                    launch_writes(b, &f, k, v) && launch_codes(b, &f) &&
+                    read_flags(b, &f, layer, jobs);
+    dq_cuda_upload_end(b);
+    return ok;
+}
+
+static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_t n)
+{
+    filling f = {.kv = kv};
+    dq_cuda_forms(f.form, kv);
+    const bool ok =
+        upload_jobs(b, &f, jobs, n) && launch_codes(b, &f) && read_flags(b, &f, 0, jobs);
+    dq_cuda_upload_end(b);
     return ok;
 }
 
@@ -510,7 +572,7 @@ static const dq_kv_device device = {
     .block_free = dq_cuda_free,
     .block_copy = block_copy,
     .reopen = reopen,
-    .write = write_batch,
+    .append = append,
     .encode = encode,
     .widen = widen,
     .move = move,
@@ -521,11 +583,26 @@ static const dq_kv_device device = {
 dq_kv *dq_cuda_kv_new(dq_backend *b, const dq_head_order *map, int n_layers, const dq_kv_spec *spec)
 {
     dq_kv *kv = dq_kv_pages_new(b, map, n_layers, spec, &device);
-    if (!kv || !kv->by_layer || kv->max_heads <= DQ_PAGE_WIDTHS) return kv;
-    dq_fail_with(&b->err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_CPU},
-                 "the cuda backend has widths of the KV cache by layer for groups of at most %d KV "
-                 "heads, and this model has %d",
-                 DQ_PAGE_WIDTHS, kv->max_heads);
-    dq_kv_pages_free(b, kv);
+    if (!kv) return NULL;
+    const bool wide = kv->by_layer && kv->max_heads > DQ_PAGE_WIDTHS;
+    if (!wide && heads_new(b, kv)) return kv;
+    if (wide)
+        dq_fail_with(
+            &b->err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_CPU},
+            "the cuda backend has widths of the KV cache by layer for groups of at most %d KV "
+            "heads, and this model has %d",
+            DQ_PAGE_WIDTHS, kv->max_heads);
+    dq_cuda_kv_free(b, kv);
     return NULL;
+}
+
+void dq_cuda_kv_free(dq_backend *b, dq_kv *kv)
+{
+    dq_cuda_heads *h = kv ? kv->own : NULL;
+    if (h) {
+        dq_block_free(h->host);
+        dq_cuda_free(b, h->device);
+    }
+    dq_block_free(h);
+    dq_kv_pages_free(b, kv);
 }

@@ -694,7 +694,7 @@ void dq_cuda_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, c
                 name);
     if (src.rows == 0 || b->err.code != DQ_OK) return;
     const float *added = NULL;
-    if (bias) added = dq_cuda_upload(b, bias, (size_t)w->rows * sizeof *bias);
+    if (bias) added = dq_cuda_constant(b, bias, (size_t)w->rows * sizeof *bias);
     if (b->err.code == DQ_OK && way_of(stored->kind, num) == WAY_PACKED) {
         multiply_packed(b, dst, src, stored, added);
     } else if (b->err.code == DQ_OK) {
@@ -726,5 +726,4 @@ void dq_cuda_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, c
             dq_cuda_ok(b, dq_linear_bias(dst.p, added, dst.rows, dst.cols, dq_cuda_stream(b)),
                        "bias");
     }
-    dq_cuda_upload_end(b);
 }

@@ -184,7 +184,8 @@ static void pages_of(int k_bits, int v_bits, bool sets, int other = 0)
     }
     first.put(), head.put(), source.put(), odd.put(), write.put(), encode.put(), from.put();
     const dq_kv_group_heads heads = {first.device, head.device, 1, 2};
-    must(dq_kv_launch_write(write.device, 2, r.form, heads, k.device, v.device, 48, NULL, NULL));
+    must(dq_kv_launch_write(write.device, 2, r.form, heads, k.device, v.device, 48, NULL, NULL,
+                            NULL));
     must(dq_kv_launch_encode(encode.device, 2, r.form, heads, odd.device, NULL));
     must(dq_kv_launch_move(r.page[1], 45, from.device, source.device, 50, r.form, 2, NULL));
     must(dq_kv_launch_reopen(r.page[0], 1, 4, r.form[1], 2, NULL));
