@@ -20,6 +20,14 @@ static inline int64_t dq_kv_code_bytes(const dq_kv *kv, const dq_kv_page *p, int
 
 static void drop_page(dq_kv *kv, dq_kv_page *p, int group);
 
+/* See dq_kv_device. A page with several holders stands in several lists. */
+static void changed(const dq_kv *kv, const dq_kv_list *list, int64_t index)
+{
+    if (!kv->device->changed) return;
+    kv->device->changed(kv, list, index);
+    if (list && list->page[index]->holders > 1) kv->device->changed(kv, NULL, 0);
+}
+
 /* What the source adds to the diagonal; ten times as much as long as there is no factor. */
 static const double ridge = 1e-2;
 
@@ -285,10 +293,11 @@ static bool widen_page(dq_kv *kv, dq_kv_page *p, int group, int side)
     const int64_t n = side_scale_bytes(kv, group, side, arrays) / 2;
     float *wide = array_new(kv, &kv->bytes.scales, 4 * n);
     if (!wide) return false;
-    kv->device->widen(kv->b, wide, arrays->scale, n);
-    array_free(kv, arrays->scale, &kv->bytes.scales, 2 * n);
-    arrays->scale = wide;
-    arrays->wide = true;
+    kv->device->widen(kv->b, wide, part->scale, n);
+    changed(kv, NULL, 0);
+    part_free(kv, part->scale, &kv->bytes.scales, 2 * n);
+    part->scale = wide;
+    part->wide = true;
     return true;
 }
 
@@ -341,18 +350,23 @@ static void free_plain(dq_kv *kv, dq_kv_page *p, int group, int side)
     p->arrays[side].plain = NULL;
 }
 
-static void release_page(dq_kv *kv, dq_kv_page *p, int group)
+/* Whether it had an unquantized part that it can do without now. */
+static bool release_page(dq_kv *kv, dq_kv_page *p, int group)
 {
-    if (p->agreed < p->holders) return;
+    bool had = false;
+    if (p->agreed < p->holders) return false;
     for (int side = DQ_K; side <= DQ_V; side++) {
-        if (p->arrays[side].codes) free_plain(kv, p, group, side);
+        if (!p->part[side].codes) continue;
+        had = had || p->part[side].plain;
+        free_plain(kv, p, group, side);
     }
+    return had;
 }
 
 static void drop_page(dq_kv *kv, dq_kv_page *p, int group)
 {
     if (--p->holders > 0) {
-        release_page(kv, p, group);
+        if (release_page(kv, p, group)) changed(kv, NULL, 0);
         return;
     }
     free_codes(kv, p, group);
@@ -364,7 +378,7 @@ static void drop_page(dq_kv *kv, dq_kv_page *p, int group)
 /* ---- Page codes ----
  * Which tokens of the KV cache become codes, and when; see kv_pages.h. A query at t reads the
  * tokens below a position that the spec derives from t as codes. append makes those that its last
- * row reads, compact those that the next row will read. Jobs are collected by two walks over the
+ * row and the one after it read, compact what is due after other changes. Jobs are collected by two walks over the
  * same lists, one that counts and one that fills: `due` is how far a page will be coded, which
  * keeps a page of several lists from being coded twice; `coded` follows when the device has done
  * all jobs, or else `due` falls back to it. A scale or low that stays f32 (kv.h) widens that side
@@ -373,8 +387,8 @@ static void drop_page(dq_kv *kv, dq_kv_page *p, int group)
  * of a set stood takes the set's codes away, and what is evicted is evicted after all that is due
  * has codes. */
 
-/* Made ready and added to jobs, those without codes last; jobs NULL: counts, or a few more. */
-static bool list_codes(dq_kv *kv, const dq_kv_list *list, int group, int32_t t, dq_kv_job *jobs,
+/* Made ready and added to jobs; those without codes are the last. jobs NULL: counts, or a few more. */
+static bool list_codes(dq_kv *kv, dq_kv_list *list, int group, int32_t t, dq_kv_job *jobs,
                        int64_t *n)
 {
     const int64_t end = dq_kv_coded_index(kv, list, t);
@@ -390,8 +404,9 @@ static bool list_codes(dq_kv *kv, const dq_kv_list *list, int group, int32_t t, 
             --*n;
             return false;
         }
-        if (page->due == page->coded) jobs[*n - 1] = (dq_kv_job){page, group, -1};
+        if (page->due == page->coded) jobs[*n - 1] = (dq_kv_job){page, group, -1, list, p};
         page->due = to;
+        changed(kv, list, p);
     }
     return true;
 }
@@ -401,7 +416,7 @@ static bool list_codes(dq_kv *kv, const dq_kv_list *list, int group, int32_t t, 
 typedef struct coding {
     int layer, ahead, group;
     const dq_batch *batch;
-    const dq_kv_list *list;
+    dq_kv_list *list;
     int32_t t;
 } coding;
 
@@ -412,7 +427,7 @@ static bool list_due(dq_kv *kv, const coding *d, dq_kv_job *jobs, int64_t *n)
     for (int i = 0; i < d->batch->n_seq; i++) {
         const int64_t end = d->batch->cu_rows[i + 1];
         for (int g = 0; end > d->batch->cu_rows[i] && g < kv->map->n_groups; g++) {
-            const dq_kv_list *list = dq_kv_list_of(kv, d->batch->seq[i], d->layer, g);
+            dq_kv_list *list = dq_kv_list_of(kv, d->batch->seq[i], d->layer, g);
             if (!list_codes(kv, list, g, d->batch->pos[end - 1] + d->ahead, jobs, n)) return false;
         }
     }
@@ -423,8 +438,8 @@ static bool list_due(dq_kv *kv, const coding *d, dq_kv_job *jobs, int64_t *n)
 static bool encode_wide(dq_backend *b, dq_kv *kv, const dq_kv_job *job)
 {
     for (int side = DQ_K; side <= DQ_V; side++) {
-        if (!job->page->arrays[side].overflow) continue;
-        const dq_kv_job again = {job->page, job->group, side};
+        if (!job->page->part[side].overflow) continue;
+        const dq_kv_job again = {job->page, job->group, side, job->list, job->index};
         if (!widen_page(kv, job->page, job->group, side)) return false;
         if (!kv->device->encode(b, kv, &again, 1)) return false;
     }
@@ -471,7 +486,7 @@ static bool make_codes(dq_backend *b, dq_kv *kv, const coding *d, const new_rows
 }
 
 /* Of what is due after the list's last token, where codes depend on tokens that are about to go. */
-static bool code_due(dq_backend *b, dq_kv *kv, const dq_kv_list *list, int group)
+static bool code_due(dq_backend *b, dq_kv *kv, dq_kv_list *list, int group)
 {
     if (!kv->by_page || list->count == 0) return true;
     const int32_t t = dq_kv_pos(list, list->count - 1) + dq_kv_ahead(&kv->spec);
@@ -518,6 +533,7 @@ static void list_cut(dq_kv *kv, dq_kv_list *list, int group, int64_t n_pages)
 static void list_free(dq_kv *kv, dq_kv_list *list, int group)
 {
     list_cut(kv, list, group, 0);
+    if (kv->device->list_free) kv->device->list_free(kv, list);
     kv->bytes.index -= list->capacity * (int64_t)sizeof(dq_kv_page *);
     dq_block_free(list->page);
 }
@@ -529,6 +545,8 @@ static int64_t pages_of(int64_t tokens)
 
 int64_t dq_kv_visible(const dq_kv_list *list, int32_t t)
 {
+    if (list->count && dq_kv_pos(list, list->count - 1) == list->count - 1) /* nothing is evicted */
+        return t < 0 ? 0 : t < list->count ? t + 1 : list->count;
     int64_t low = 0, high = list->count; /* positions before low are <= t, from high on > t */
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
@@ -581,8 +599,9 @@ int dq_kv_spans(dq_kv_span span[2], const dq_kv *kv, const dq_kv_list *list, con
 {
     const int32_t first = dq_kv_coded_end(&kv->spec, rows->pos[0]);
     int64_t n = 1;
-    while (n < rows->n && (!kv->has_codes || dq_kv_coded_end(&kv->spec, rows->pos[n]) == first))
-        n++;
+    if (!kv->has_codes || dq_kv_coded_end(&kv->spec, rows->pos[rows->n - 1]) == first)
+        n = rows->n; /* ends ascend */
+    while (n < rows->n && dq_kv_coded_end(&kv->spec, rows->pos[n]) == first) n++;
     span[0] = (dq_kv_span){0, n, dq_kv_coded_index(kv, list, rows->pos[0])};
     if (n == rows->n) return 1;
     span[1] = (dq_kv_span){n, rows->n - n, dq_kv_coded_index(kv, list, rows->pos[n])};
@@ -780,6 +799,7 @@ static bool open_tail(dq_kv *kv, dq_kv_list *list, int group, int64_t tail, int6
         p->agreed--;
     }
     list->page[tail] = own;
+    changed(kv, list, tail);
     if (own != p) drop_page(kv, p, group);
     if (!add_plain(kv, own, group, at)) return false;
     /* Forgets codes of slots from `at` on, which are written next. The page has its plain parts. */
@@ -806,6 +826,7 @@ static bool reserve(dq_backend *b, dq_kv *kv, dq_kv_list *list, int layer, int g
         dq_kv_page *p = new_page(kv, dq_kv_place(kv, layer, group));
         if (!p) return false;
         list->page[list->n_pages++] = p;
+        changed(kv, list, list->n_pages - 1);
         if (!add_plain(kv, p, group, 0)) {
             list_cut(kv, list, group, list->n_pages - 1);
             return false;
@@ -861,7 +882,8 @@ void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *bat
             list->page[list->count / DQ_PAGE_TOKENS]->pos[list->count % DQ_PAGE_TOKENS] =
                 batch->pos[first + j];
     }
-    const coding due = {.batch = batch, .layer = layer};
+    /* what the next row reads as codes, too: compact then has none to make */
+    const coding due = {.batch = batch, .layer = layer, .ahead = dq_kv_ahead(&kv->spec)};
     if (make_codes(b, kv, &due, &(new_rows){layer, batch, k, v})) return;
     for (int task = 0; task < batch->n_seq * groups; task++) {
         const int i = task / groups;
@@ -880,7 +902,7 @@ static void agree(dq_kv *kv, dq_kv_list *list, int group)
         const int64_t stop = (list->agreed + 1) * DQ_PAGE_TOKENS;
         if ((stop < list->count ? stop : list->count) > end) return;
         list->page[list->agreed]->agreed++;
-        release_page(kv, list->page[list->agreed], group);
+        if (release_page(kv, list->page[list->agreed], group)) changed(kv, list, list->agreed);
     }
 }
 
@@ -1028,6 +1050,7 @@ void dq_kv_pages_keep(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int grou
         }
         dense.n_pages = 0;
         list->count = n;
+        if (whole < list->n_pages) changed(kv, list, whole);
     }
     list_free(kv, &dense, group);
 }

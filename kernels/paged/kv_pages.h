@@ -67,6 +67,7 @@ typedef struct dq_kv_list {
     int64_t count;
     int64_t agreed;    /* leading pages in whose `agreed` this list counts */
     int32_t compacted; /* positions sink .. compacted-1 are held as codes only */
+    int32_t own;       /* the device's; 0: nothing */
 } dq_kv_list;
 
 _Static_assert(sizeof(dq_kv_page) == DQ_KV_PAGE_INDEX && sizeof(dq_kv_list) == DQ_KV_LIST_INDEX &&
@@ -77,6 +78,8 @@ _Static_assert(sizeof(dq_kv_page) == DQ_KV_PAGE_INDEX && sizeof(dq_kv_list) == D
 typedef struct dq_kv_job {
     dq_kv_page *page;
     int group, side;
+    dq_kv_list *list; /* in which it is page `index` */
+    int64_t index;
 } dq_kv_job;
 
 /* What a backend does with the memory of pages. Functions that return false have set b->err. */
@@ -100,6 +103,10 @@ typedef struct dq_kv_device {
      * token becomes zero. */
     bool (*move)(dq_backend *b, const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *from,
                  const int32_t *kept, int64_t n);
+    /* Pages of a list from `index` on are others, or have other parts, sinks or sets; index 0 of list NULL: perhaps those of
+     * any list. What a list's last slots hold, and `own` with it, ends with list_free. Both may be NULL. */
+    void (*changed)(const dq_kv *kv, const dq_kv_list *list, int64_t index);
+    void (*list_free)(const dq_kv *kv, const dq_kv_list *list);
 } dq_kv_device;
 
 struct dq_kv {
@@ -133,7 +140,7 @@ static inline int64_t dq_kv_runs(const dq_kv_page_form *form)
     return form->has_lows ? form->n_scales / 2 : form->n_scales;
 }
 
-static inline const dq_kv_list *dq_kv_list_of(const dq_kv *kv, int32_t seq, int layer, int group)
+static inline dq_kv_list *dq_kv_list_of(const dq_kv *kv, int32_t seq, int layer, int group)
 {
     return &kv->seq[seq][layer * kv->map->n_groups + group];
 }

@@ -193,7 +193,7 @@ TEST(test_tally)
     far<dq_observe_bins> bins(1);
     far<double> sums(4 * ROWS);
     far<uint32_t> tied(ROWS);
-    piece[0] = dq_observe_piece{x.p, COLS, NULL, NULL, pos.p, 1, COLS, (int32_t)ROWS, 0, 0, 0};
+    piece[0] = dq_observe_piece{x.p, COLS, NULL, NULL, pos.p, COLS, (int32_t)ROWS, 0, 0, 0};
     pos[ROWS - 1] = 7;
     x[MANY - 1] = -3;
     run(dq_observe_launch(dq_observe_rows{piece.p, 1, (int32_t)ROWS, (int32_t)ROWS}, call.p, top.p,
@@ -248,6 +248,7 @@ struct scene {
         w.page = (int64_t)i * PAGES;
         w.record = i * Q * 64;
         w.factor = w.row = i * 64;
+        w.visible = w.row;
         w.n = w.split = w.counted = 64;
         w.keys = (int)(KEYS - ROWS) + 64 * (i + 1);
         w.ld = LD;
@@ -451,33 +452,47 @@ TEST(test_page_codes)
     far<uint16_t> numbers(2 * HEADS * NUMBERS), to_numbers(HEADS * NUMBERS);
     far<dq_kv_encode_job> jobs(JOBS);
     far<int32_t> first(2), head(1), overflow(2 * JOBS), source(1);
-    far<dq_page> from(1);
+    far<dq_page> from(2); /* the first has no codes */
     dq_page_form form[2] = {{8, 0, 0, 0, DIM, DIM, DIM, 64 * DIM, NUMBERS, DQ_PAGE_F32, NULL}};
     dq_kv_encode_job *job = &jobs[JOBS - 1];
     const int64_t at = ((HEADS - 1) * 64 + 32) * DIM; /* of the last head's second set */
     form[1] = form[0];
     first[1] = HEADS;
-    job->page.side[0] = dq_page_side{plain.p, codes.p, numbers.p, NULL};
-    job->page.begins = (uint64_t)1 << 32 | 1;
-    job->page.heads = HEADS;
-    job->page.dither = -1;
-    *job = dq_kv_encode_job{job->page, 0, -1, 0, 64};
+    from[1].side[0] = dq_page_side{plain.p, codes.p, numbers.p, NULL};
+    from[1].begins = (uint64_t)1 << 32 | 1;
+    from[1].heads = HEADS;
+    from[1].dither = -1;
+    *job = dq_kv_encode_job{1, 0, -1, 0, 64};
     plain[at] = 255;
     plain[at + 1] = 1e30f; /* no step in f16 */
     run(dq_kv_launch_encode(jobs.p, JOBS, form, dq_kv_group_heads{first.p, head.p, 1, HEADS},
-                            overflow.p, NULL));
+                            overflow.p, from.p, NULL));
     assert_int_equal(numbers[((int64_t)HEADS + HEADS - 1) * NUMBERS], 0x3c00);
     assert_int_equal(codes[(HEADS - 1) * 64 * DIM + 32 * 16], 255);
     assert_int_equal(codes[(HEADS - 1) * 64 * DIM + 33 * 16], 0);
     assert_true(overflow[2 * (JOBS - 1)] == 1 && overflow[0] == 0);
-    from[0] = job->page;
-    dq_page to = job->page;
+    dq_page to = from[1];
     to.side[0] = dq_page_side{NULL, moved.p, to_numbers.p, NULL};
     to.begins = 1;
-    source[0] = 32;
+    source[0] = DQ_PAGE_SLOTS + 32;
     run(dq_kv_launch_move(to, 1, from.p, source.p, 1, form, HEADS, NULL));
     assert_int_equal(to_numbers[(HEADS - 1) * NUMBERS], 0x3c00);
     assert_int_equal(moved[(HEADS - 1) * 64 * DIM], 255);
+}
+
+/* A record, and a row of dither that lies 2^31 numbers behind the first. */
+TEST(test_patches)
+{
+    enum : int64_t { LAST = (int64_t)1 << 25 };
+    far<dq_page> page(LAST + 1);
+    far<float> dither((LAST + 2) * 64), row(64);
+    far<dq_kv_patch> patch(1);
+    patch[0].page.n_sinks = 3;
+    patch[0].to = (int32_t)LAST;
+    row[63] = 5;
+    run(dq_kv_launch_patch(dq_kv_patches{patch.p, 1, row.p, page.p, dither.p}, NULL));
+    assert_int_equal(page[LAST].n_sinks, 3);
+    near(dither[(LAST + 1) * 64 + 63], 5);
 }
 
 TEST(test_pages)
@@ -495,7 +510,7 @@ TEST(test_pages)
     head[0] = COLS / DIM - 1;
     k[MANY - 1] = 5, v[MANY - 1] = 6;
     run(dq_kv_launch_write(jobs.p, JOBS, form, dq_kv_group_heads{first.p, head.p, 1, 1}, k.p, v.p,
-                           COLS, NULL, NULL, NULL));
+                           COLS, NULL, NULL, dq_kv_patches{}, NULL));
     near(to[64 * DIM - 1], 5);
     near(to[2 * 64 * DIM - 1], 6);
     run(dq_kv_launch_norms(norm.p, s.page.p, KEYS, 0, form[0], 1, NULL));

@@ -16,12 +16,36 @@ static dq_two_forms both(dq_page_form const form[2])
     return f;
 }
 
-/* Grid: heads of a group, sides, jobs. A page whose first slot is written has no other tokens: the rest becomes zero. */
+/* Patch i, by all threads of a block. */
+DQ_DEVICE void apply_patch(const dq_kv_patches *k, int64_t i)
+{
+    const dq_kv_patch *p = k->patch + i;
+    const uint64_t *from = (const uint64_t *)&p->page;
+    uint64_t *to = (uint64_t *)(k->page + p->to);
+    for (int w = (int)dq_thread(); w < (int)(sizeof p->page / sizeof *to); w += (int)dq_threads())
+        to[w] = from[w];
+    for (int t = (int)dq_thread(); p->row >= 0 && t < DQ_PAGE_SLOTS; t += (int)dq_threads())
+        k->dither[((int64_t)p->to + 1) * DQ_PAGE_SLOTS + t] =
+            k->row[(int64_t)p->row * DQ_PAGE_SLOTS + t];
+}
+
+/* Grid: patches. */
+DQ_KERNEL(64) patch_pages(dq_kv_patches patches)
+{
+    apply_patch(&patches, dq_block_x());
+}
+
+/* Grid: heads of a group, sides, jobs and after them patches. A page whose first slot is written has no other tokens: the rest becomes zero. */
 DQ_KERNEL(128)
 write_rows(const dq_kv_write_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_kv_group_heads heads,
            const float *DQ_RESTRICT k, const float *DQ_RESTRICT v, int64_t row_cols,
-           uint32_t *DQ_RESTRICT beyond, int32_t *DQ_RESTRICT flag)
+           uint32_t *DQ_RESTRICT beyond, int32_t *DQ_RESTRICT flag, int n_jobs,
+           dq_kv_patches patches)
 {
+    if ((int)dq_block_z() >= n_jobs) {
+        if (dq_block_x() + dq_block_y() == 0) apply_patch(&patches, dq_block_z() - n_jobs);
+        return;
+    }
     const dq_kv_write_job j = jobs[dq_block_z()];
     int slot = (int)dq_block_x(), side = (int)dq_block_y();
     if (slot >= heads.first[j.group + 1] - heads.first[j.group]) return;
@@ -246,29 +270,30 @@ DQ_DEVICE void clear_numbers(const dq_page_form *f, const dq_page *p, int side, 
  * where it has no tokens. */
 DQ_KERNEL_BLOCKS(256, 4)
 encode(const dq_kv_encode_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_kv_group_heads heads,
-       int32_t *DQ_RESTRICT overflow)
+       int32_t *DQ_RESTRICT overflow, const dq_page *DQ_RESTRICT pages)
 {
     DQ_SHARED_DYNAMIC(bytes);
     int8_t *q = (int8_t *)bytes;
     const dq_kv_encode_job *j = jobs + dq_block_z();
+    const dq_page *p = pages + j->record;
     int head = (int)dq_block_x(), side = (int)dq_block_y();
     const dq_page_form *f = &forms.side[side];
     if (head >= heads.first[j->group + 1] - heads.first[j->group]) return;
-    if ((j->side >= 0 && j->side != side) || !j->page.side[side].codes) return;
-    bool fresh = j->from == j->page.n_sinks;
-    bool lost = f->set_numbers && encode_sets(f, &j->page, side, head, j->from, j->to, q);
+    if ((j->side >= 0 && j->side != side) || !p->side[side].codes) return;
+    bool fresh = j->from == p->n_sinks;
+    bool lost = f->set_numbers && encode_sets(f, p, side, head, j->from, j->to, q);
     for (int t = (int)dq_warp(); !f->set_numbers && t < DQ_PAGE_SLOTS;
          t += (int)dq_threads() / DQ_WARP) {
         if (t >= j->from && t < j->to)
-            lost = encode_token(f, &j->page, side, head, t, q) || lost;
+            lost = encode_token(f, p, side, head, t, q) || lost;
         else if (fresh)
-            clear_numbers(f, &j->page, side, head, t);
+            clear_numbers(f, p, side, head, t);
     }
-    if (fresh) copy_sinks(f, &j->page, side, head);
+    if (fresh) copy_sinks(f, p, side, head);
     if (lost) dq_raise(overflow + 2 * dq_block_z() + side);
     DQ_SYNC(encode_codes); /* all codes are there */
-    dq_page_store(f, dq_page_bits(f, &j->page, side, head), side,
-                  dq_page_codes(f, &j->page, side, head), q, j->from, j->to, fresh);
+    dq_page_store(f, dq_page_bits(f, p, side, head), side, dq_page_codes(f, p, side, head), q,
+                  j->from, j->to, fresh);
 }
 
 /* Unquantized channels of a slot that no token fills, by a warp. */
@@ -397,21 +422,30 @@ static unsigned code_smem(dq_page_form const form[2])
 
 cudaError_t dq_kv_launch_write(const dq_kv_write_job *jobs, int n, dq_page_form const form[2],
                                dq_kv_group_heads heads, const float *k, const float *v,
-                               int64_t row_cols, uint32_t *beyond, int32_t *flag, cudaStream_t s)
+                               int64_t row_cols, uint32_t *beyond, int32_t *flag,
+                               dq_kv_patches patches, cudaStream_t s)
 {
-    if (n == 0) return cudaSuccess;
+    if (n + patches.n == 0) return cudaSuccess;
     if (form[0].dense != DQ_PAGE_F32 && (!beyond || !flag)) return cudaErrorInvalidValue;
-    DQ_LAUNCH(write_rows, dim3((unsigned)heads.max, 2, (unsigned)n), 128, 0, s, jobs, both(form),
-              heads, k, v, row_cols, beyond, flag);
+    DQ_LAUNCH(write_rows, dim3((unsigned)heads.max, 2, (unsigned)(n + patches.n)), 128, 0, s, jobs,
+              both(form), heads, k, v, row_cols, beyond, flag, n, patches);
+    return cudaGetLastError();
+}
+
+cudaError_t dq_kv_launch_patch(dq_kv_patches patches, cudaStream_t s)
+{
+    if (patches.n == 0) return cudaSuccess;
+    DQ_LAUNCH(patch_pages, dim3((unsigned)patches.n), 64, 0, s, patches);
     return cudaGetLastError();
 }
 
 cudaError_t dq_kv_launch_encode(const dq_kv_encode_job *jobs, int n, dq_page_form const form[2],
-                                dq_kv_group_heads heads, int32_t *overflow, cudaStream_t s)
+                                dq_kv_group_heads heads, int32_t *overflow, const dq_page *pages,
+                                cudaStream_t s)
 {
     if (n == 0) return cudaSuccess;
     DQ_LAUNCH(encode, dim3((unsigned)heads.max, 2, (unsigned)n), 256, code_smem(form), s, jobs,
-              both(form), heads, overflow);
+              both(form), heads, overflow, pages);
     return cudaGetLastError();
 }
 

@@ -187,9 +187,25 @@ typedef struct dq_kv_write_job {
 
 /* Slots from .. to-1 of a page of a group get codes: one side, or both (side -1). */
 typedef struct dq_kv_encode_job {
-    dq_page page;
+    int32_t record; /* in the table of pages */
     int32_t group, side, from, to;
 } dq_kv_encode_job;
+
+/* Record `to` of the table of pages becomes `page`; its own row of dither, one after it, `row` of those that came with the
+ * patches; row -1: none. */
+typedef struct dq_kv_patch {
+    dq_page page;
+    int32_t to, row;
+} dq_kv_patch;
+
+/* What a launch does to the table of pages first, or beside what else it does. */
+typedef struct dq_kv_patches {
+    const dq_kv_patch *patch; /* [n] */
+    int32_t n;
+    const float *row; /* of dither, [DQ_PAGE_SLOTS] each */
+    dq_page *page;    /* the tables */
+    float *dither;    /* NULL: none */
+} dq_kv_patches;
 
 /* KV heads of all groups: heads first[g] .. first[g+1]-1 of `head`, in the order of their slots. */
 typedef struct dq_kv_group_heads {
@@ -202,12 +218,16 @@ typedef struct dq_kv_group_heads {
  * makes infinite, and then *flag 1; NULL with f32. Flags may be pinned memory of the host. */
 cudaError_t dq_kv_launch_write(const dq_kv_write_job *jobs, int n, dq_page_form const form[2],
                                dq_kv_group_heads heads, const float *k, const float *v,
-                               int64_t row_cols, uint32_t *beyond, int32_t *flag, cudaStream_t s);
+                               int64_t row_cols, uint32_t *beyond, int32_t *flag,
+                               dq_kv_patches patches, cudaStream_t s);
+/* Patches alone. */
+cudaError_t dq_kv_launch_patch(dq_kv_patches patches, cudaStream_t s);
 /* Flags overflow[n][2], zero before: becomes 1 where a scale or low of a side that is not wide stays f32 (kv.h). */
 cudaError_t dq_kv_launch_encode(const dq_kv_encode_job *jobs, int n, dq_page_form const form[2],
-                                dq_kv_group_heads heads, int32_t *overflow, cudaStream_t s);
-/* Tokens source[i] (64 * index in `from` + slot), i < n <= 64, become slots i of `to`, which has
- * codes for slots n_sinks .. coded-1. */
+                                dq_kv_group_heads heads, int32_t *overflow, const dq_page *pages,
+                                cudaStream_t s);
+/* Tokens source[i] (64 * index in `from` + slot), i < n <= 64, become slots i of `to`, which has codes
+ * for slots n_sinks .. coded-1; `heads` KV heads. */
 cudaError_t dq_kv_launch_move(dq_page to, int coded, const dq_page *from, const int32_t *source,
                               int n, dq_page_form const form[2], int heads, cudaStream_t s);
 /* The unquantized part of one side that is new: slots 0 .. n-1 from its sinks, zeros after them. */
@@ -255,9 +275,11 @@ cudaError_t dq_keys_leverages(double *leverage, const float *x, const float *rig
  * keys. A launch takes units that follow each other, as many as memory holds strips for. */
 
 typedef struct dq_attention_unit {
-    int64_t strip;  /* of its first strip, in floats */
-    int64_t page;   /* of its list's first page, in the table of pages */
-    int64_t edge;   /* of its list's first edge (granularity `tile`), in the table of edges */
+    int64_t strip; /* of its first strip, in floats */
+    int64_t page;  /* of its list's first page, in the table of pages */
+    int64_t edge;  /* of its list's first edge (granularity `tile`), in the table of edges */
+    /* What its rows see, each: its first row's place in the table `visible`, or, less than 0, row r sees r - visible - 1 keys. */
+    int64_t visible;
     int32_t record; /* of its first row and query head */
     int32_t factor; /* of its first row and output head */
     int32_t row, n; /* rows of the batch */
@@ -289,7 +311,7 @@ typedef struct dq_attention_units {
     int32_t max_rows, max_keys, max_q, max_out, max_edges; /* of any of them */
     const dq_page *pages;
     dq_page_form form[2];
-    const int32_t *visible; /* [rows of the batch][n_groups] */
+    const int32_t *visible; /* keys that a row sees: by unit, row by row */
     const int32_t *edge;    /* ends of runs of keys in one tile of positions, ascending */
     const dq_q_head *q_head;
     const dq_o_head *o_head;
@@ -428,10 +450,10 @@ enum { DQ_OBSERVE_TOP = 128, DQ_OBSERVE_BINS = 1 << 15, DQ_OBSERVE_FINE = 1 << 1
 typedef struct dq_observe_piece {
     const float *x; /* row r from x + r * ld on */
     int64_t ld;
-    const int32_t *visible; /* values of row r: visible[r * step]; NULL: cols */
+    const int32_t *visible; /* values of row r; NULL: cols */
     const int32_t *col;     /* col[i] is the column of value i; NULL: i */
     const int32_t *pos;     /* of each row */
-    int32_t step, cols, rows, record, seq, head;
+    int32_t cols, rows, record, seq, head;
 } dq_observe_piece;
 
 /* A large value. */

@@ -251,7 +251,7 @@ enum { INFINITE = 0x7f800000, NO_BIN = 0x10000 };
 
 DQ_DEVICE int values_of(const dq_observe_piece *p, int r)
 {
-    return p->visible ? p->visible[(int64_t)r * p->step] : p->cols;
+    return p->visible ? p->visible[r] : p->cols;
 }
 
 DQ_DEVICE uint32_t size_bits(const float *x)

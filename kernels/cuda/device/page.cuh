@@ -283,7 +283,7 @@ DQ_DEVICE int slots_of(int64_t index, int page)
 
 DQ_DEVICE int visible_of(const dq_attention_units *u, const dq_attention_unit *w, int r)
 {
-    return u->visible[(int64_t)(w->row + r) * u->n_groups + w->group];
+    return w->visible < 0 ? (int)(r - w->visible - 1) : u->visible[w->visible + r];
 }
 
 /* Row r of the strip of the i-th query head of the unit's group. */

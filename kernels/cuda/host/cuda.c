@@ -20,25 +20,40 @@ typedef struct draft {
     const dq_attend_args *args;
     dq_cuda_units_request request;
     dq_attention_unit *unit;
-    dq_page *page;
     int32_t *visible, *edge;
     int n_units;
-    dq_cuda_dither dither;
-    int64_t n_pages, n_own, n_edges; /* n_own: pages with a row of dither of their own */
-    int64_t n_spans;                 /* rows before the sequence that spans count */
+    int64_t n_edges, n_visible;
+    int64_t n_spans; /* rows before the sequence that spans count */
 } draft;
 
-static const dq_kv_list *list_of(const dq_attend_args *args, int i, int g)
+static dq_kv_list *list_of(const dq_attend_args *args, int i, int g)
 {
     return dq_kv_list_of(args->kv, args->batch->seq[i], args->layer, g);
+}
+
+/* The last of rows first .. end-1 is as far from the first as there are rows: no position is left out. */
+static bool goes_on(const dq_batch *batch, int64_t first, int64_t end)
+{
+    return batch->pos[end - 1] - batch->pos[first] == end - 1 - first;
 }
 
 /* Rows of a sequence from `first` on whose positions share a tile. */
 static int64_t tile_end(const dq_batch *batch, int64_t first, int64_t end)
 {
+    const int64_t whole = first + DQ_PAGE_TOKENS - batch->pos[first] % DQ_PAGE_TOKENS;
+    if (whole <= end && goes_on(batch, first, whole)) return whole;
     int64_t n = first + 1;
     while (n < end && batch->pos[n] / DQ_PAGE_TOKENS == batch->pos[first] / DQ_PAGE_TOKENS) n++;
     return n;
+}
+
+/* Whether all rows of a sequence see one key more than the row before, which then stands in no table. */
+static bool sees_on(const draft *d, const dq_kv_list *list, int i)
+{
+    const int64_t first = d->args->batch->cu_rows[i], end = d->args->batch->cu_rows[i + 1];
+    return !d->request.places && goes_on(d->args->batch, first, end) && list->count > 0 &&
+           dq_kv_pos(list, list->count - 1) == list->count - 1 &&
+           d->args->batch->pos[end - 1] < list->count;
 }
 
 static void count(draft *d)
@@ -51,11 +66,8 @@ static void count(draft *d)
             d->n_units += n_groups;
         for (int g = 0; end > batch->cu_rows[i] && g < n_groups; g++) {
             const dq_kv_list *list = list_of(d->args, i, g);
-            const int64_t pages = (list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
-            d->n_pages += pages;
-            for (int64_t p = 0; dq_kv_dithers(&d->args->kv->spec) && p < pages; p++)
-                d->n_own += dq_cuda_dithers_own(d->args->kv, list->page[p]);
             d->n_edges += list->count; /* at most */
+            if (!sees_on(d, list, i)) d->n_visible += end - batch->cu_rows[i];
         }
     }
 }
@@ -67,16 +79,13 @@ static bool draft_new(dq_backend *b, draft *d, const dq_attend_args *args,
     d->args = args;
     d->request = request;
     count(d);
-    const size_t cells = (size_t)args->batch->n_rows * (size_t)args->attn->map->n_groups;
     d->unit = dq_block_new((size_t)d->n_units + 1, sizeof *d->unit, &b->err);
-    d->page = dq_block_new((size_t)d->n_pages + 1, sizeof *d->page, &b->err);
-    d->visible = dq_block_new(cells + 1, sizeof *d->visible, &b->err);
+    d->visible = dq_block_new((size_t)d->n_visible + 1, sizeof *d->visible, &b->err);
     if (request.edges || request.places)
         d->edge = dq_block_new((size_t)d->n_edges + 1, sizeof *d->edge, &b->err);
-    const bool ok = b->err.code == DQ_OK && dq_cuda_dither_new(b, &d->dither, args->kv, d->n_own);
     d->n_units = 0;
-    d->n_pages = d->n_edges = 0;
-    return ok;
+    d->n_edges = d->n_visible = 0;
+    return b->err.code == DQ_OK && dq_cuda_records_begin(b, args->kv);
 }
 
 /* ---- content */
@@ -103,11 +112,13 @@ static void place_spans(const draft *d, dq_attention_unit *w)
     w->span = (int32_t)(d->n_spans + (here < 0 ? -here : 0));
 }
 
-static void add_list(draft *d, int i, int g)
+static bool add_list(dq_backend *b, draft *d, int i, int g)
 {
     const dq_batch *batch = d->args->batch;
-    const dq_kv_list *list = list_of(d->args, i, g);
-    const int64_t end = batch->cu_rows[i + 1], edges = d->n_edges, pages = d->n_pages;
+    dq_kv_list *list = list_of(d->args, i, g);
+    const int64_t end = batch->cu_rows[i + 1], edges = d->n_edges;
+    int64_t pages;
+    if (!dq_cuda_records_of(b, d->args->kv, list, &pages)) return false;
     /* Keys of one tile of positions are neighbours in the list, wherever kept tokens ended up. */
     for (int64_t k = 0; d->request.places && k < list->count; k++)
         d->edge[d->n_edges++] = dq_kv_pos(list, k);
@@ -116,20 +127,15 @@ static void add_list(draft *d, int i, int g)
             dq_kv_pos(list, k + 1) / DQ_PAGE_TOKENS != dq_kv_pos(list, k) / DQ_PAGE_TOKENS)
             d->edge[d->n_edges++] = (int32_t)(k + 1);
     }
+    const bool on = sees_on(d, list, i);
+    const int64_t first = batch->cu_rows[i], table = d->n_visible - first;
+    int64_t n = dq_kv_visible(list, batch->pos[first]);
     /* Positions of rows and tokens ascend, so this walks both once. */
-    const int n_groups = d->args->attn->map->n_groups;
-    int64_t n = dq_kv_visible(list, batch->pos[batch->cu_rows[i]]);
-    for (int64_t r = batch->cu_rows[i]; r < batch->cu_rows[i + 1]; r++) {
+    for (int64_t r = first; !on && r < end; r++) {
         while (n < list->count && dq_kv_pos(list, n) <= batch->pos[r]) n++;
-        d->visible[r * n_groups + g] = (int32_t)n;
+        d->visible[d->n_visible++] = (int32_t)n;
     }
-    int32_t n_sets = 0;
-    for (int64_t p = 0; p < (list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS; p++) {
-        dq_page *page = &d->page[d->n_pages++];
-        *page = dq_cuda_page_dithered(&d->dither, d->args->kv, list->page[p]);
-        page->first_set = n_sets;
-        n_sets += dq_kv_sets(list->page[p], DQ_PAGE_TOKENS);
-    }
+    const int32_t n_sets = dq_cuda_records_sets(d->args->kv, list);
     const dq_attention_unit shared = {.page = pages,
                                       .edge = edges,
                                       .n_edges = (int32_t)(d->n_edges - edges),
@@ -142,20 +148,22 @@ static void add_list(draft *d, int i, int g)
         dq_attention_unit *w = &d->unit[d->n_units++];
         dq_kv_span span[2];
         const int n_spans = dq_kv_spans(span, d->args->kv, list, &rows);
-        const int64_t last = (rows.first + rows.n - 1) * d->args->attn->map->n_groups + g;
+        const int64_t last = rows.first + rows.n - 1;
         *w = shared;
         w->row = (int32_t)rows.first;
         w->n = (int32_t)rows.n;
         w->split = (int32_t)span[0].n;
         w->coded[0] = (int32_t)span[0].coded_end;
         w->coded[1] = (int32_t)span[n_spans - 1].coded_end;
-        w->keys = d->visible[last];
+        w->visible = on ? first - rows.first - n - 1 : table + rows.first;
+        w->keys = on ? (int32_t)(n + last - first) : d->visible[table + last];
         w->ld = (w->keys + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS;
         if (!d->args->kv->form[DQ_V].set_scales) w->n_parts = w->ld / DQ_PAGE_TOKENS;
         d->unit[d->n_units - 1].first = first_counted(d, &d->unit[d->n_units - 1]);
         place_spans(d, &d->unit[d->n_units - 1]);
         r += rows.n;
     }
+    return true;
 }
 
 /* ---------------------------------------------------------------------------------------- launches */
@@ -192,6 +200,7 @@ static void describe(dq_attention_units *u, const dq_attend_args *args)
     u->o_head = (const dq_o_head *)(const void *)(u->q_head + map->n_q);
     u->q_first = dq_cuda_heads_at(heads, heads->q_first);
     u->o_first = dq_cuda_heads_at(heads, heads->o_first);
+    u->pages = dq_cuda_records(args->kv);
     u->q = args->q.p;
     u->scale = map->scale;
     u->lambda = args->attn->lambda_kind == DQ_LAMBDA_TOKEN ? args->lambda.p : NULL;
@@ -208,15 +217,16 @@ bool dq_cuda_units_begin(dq_backend *b, dq_cuda_units *u, const dq_attend_args *
     for (int i = 0; i < args->batch->n_seq; i++) {
         if (!dq_kv_pages_known(b, args->kv, args->batch->seq[i])) return false;
     }
-    describe(&u->dev, args);
     if (draft_new(b, &d, args, request)) {
         for (int i = 0; i < args->batch->n_seq; i++) {
             const bool rows = args->batch->cu_rows[i + 1] > args->batch->cu_rows[i];
-            for (int g = 0; rows && g < u->dev.n_groups; g++) add_list(&d, i, g);
+            for (int g = 0; rows && g < args->attn->map->n_groups; g++)
+                if (!add_list(b, &d, i, g)) break;
             if (args->spans)
                 d.n_spans += args->batch->cu_rows[i + 1] -
                              dq_attention_spans_first(args->spans, args->batch->cu_rows, i);
         }
+        describe(&u->dev, args);
         u->unit = d.unit;
         u->n = d.n_units;
         /* Where each unit's strips, sums and factors lie; a launch ends where they would not fit. */
@@ -243,19 +253,15 @@ bool dq_cuda_units_begin(dq_backend *b, dq_cuda_units *u, const dq_attend_args *
             if (factors > u->max_factors) u->max_factors = factors;
         }
         const dq_batch *batch = d.args->batch;
-        const size_t cells = (size_t)batch->n_rows * (size_t)u->dev.n_groups;
         u->dev.unit = dq_cuda_upload(b, d.unit, (size_t)u->n * sizeof *d.unit);
-        u->dev.pages = dq_cuda_upload(b, d.page, (size_t)d.n_pages * sizeof *d.page);
-        dq_cuda_dither_upload(b, u->dev.form, &d.dither);
-        u->dev.visible = dq_cuda_upload(b, d.visible, cells * sizeof *d.visible);
+        u->dev.visible = dq_cuda_upload(b, d.visible, (size_t)d.n_visible * sizeof *d.visible);
         if (d.edge) u->dev.edge = dq_cuda_upload(b, d.edge, (size_t)d.n_edges * sizeof *d.edge);
         if (d.request.places)
             u->pos = dq_cuda_upload(b, batch->pos, (size_t)batch->n_rows * sizeof *batch->pos);
+        if (b->err.code == DQ_OK) dq_cuda_records_send(b, args->kv);
     } else {
         dq_block_free(d.unit);
     }
-    dq_block_free(d.dither.row);
-    dq_block_free(d.page);
     dq_block_free(d.visible);
     dq_block_free(d.edge);
     if (b->err.code != DQ_OK) dq_cuda_units_end(b, u);
@@ -513,7 +519,7 @@ void *dq_cuda_scratch(dq_backend *b, int slot, size_t bytes)
  * second ring whose blocks have twins on the device: a copy into a twin waits in the stream for the
  * kernels that read it before. */
 
-enum { RING_BYTES = 4 << 20, RING = 4, AREA_BYTES = 1 << 20, ALIGN_UPLOAD = 64 };
+enum { RING_BYTES = 8 << 20, RING = 2, AREA_BYTES = 1 << 20, ALIGN_UPLOAD = 64 };
 
 typedef struct ring_block {
     uint8_t *p;        /* pinned, NULL until first used */
@@ -594,18 +600,23 @@ static void *pinned(dq_backend *b, size_t bytes)
 }
 
 /* ----------------------------------------------------------------------------------------------- up */
+/* On to the next block. */
+static bool ring_turn(dq_backend *b, ring *r)
+{
+    ring_block *k = &r->block[r->current];
+    if (!dq_cuda_ok(b, cudaEventRecord(k->empty, dq_cuda_of(b)->stream), "cudaEventRecord"))
+        return false;
+    k->busy = true;
+    r->current = (r->current + 1) % RING;
+    r->used = 0;
+    return true;
+}
+
 /* The current block, with `bytes` left in it. */
 static ring_block *ring_reserve(dq_backend *b, ring *r, size_t bytes)
 {
-    dq_cuda *c = dq_cuda_of(b);
+    if (RING_BYTES - r->used < bytes && !ring_turn(b, r)) return NULL;
     ring_block *k = &r->block[r->current];
-    if (RING_BYTES - r->used < bytes) {
-        if (!dq_cuda_ok(b, cudaEventRecord(k->empty, c->stream), "cudaEventRecord")) return NULL;
-        k->busy = true;
-        r->current = (r->current + 1) % RING;
-        r->used = 0;
-        k = &r->block[r->current];
-    }
     if (!k->p) {
         if (!k->empty && !dq_cuda_ok(b, cudaEventCreateWithFlags(&k->empty, cudaEventDisableTiming),
                                      "cudaEventCreate"))
@@ -711,6 +722,10 @@ void dq_cuda_upload_end(dq_backend *b)
     for (size_t i = 0; i < t->own.n; i++) dq_cuda_free(b, p[i]);
     t->own.n = 0;
     t->entered = 0;
+    /* The next operation finds half a block at least, or its uploads would be more than one copy. */
+    if (t->upload.used > RING_BYTES / 2 && t->sent == t->upload.used && b->err.code == DQ_OK &&
+        ring_turn(b, &t->upload))
+        t->sent = 0;
 }
 
 const void *dq_cuda_constant(dq_backend *b, const void *host, size_t bytes)

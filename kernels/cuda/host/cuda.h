@@ -151,20 +151,16 @@ typedef struct dq_cuda_heads {
 const dq_cuda_heads *dq_cuda_heads_of(const dq_kv *kv);
 /* Where the device has what the host has at p, a pointer into its tables. */
 const void *dq_cuda_heads_at(const dq_cuda_heads *h, const void *p);
-/* Rows of dither that the pages of one launch name: the first is that of pages whose slots lie in the order of positions, of
- * the others each has its own. Of a cache without dither there is none. */
-typedef struct dq_cuda_dither {
-    float *row; /* [n][DQ_PAGE_TOKENS]; NULL: none */
-    int32_t n;
-} dq_cuda_dither;
-/* For at most n_pages pages. False with the sticky error set; dq_block_free(d->row) ends it. */
-bool dq_cuda_dither_new(dq_backend *b, dq_cuda_dither *d, const dq_kv *kv, int64_t n_pages);
-/* Whether a page takes a row of its own. */
-bool dq_cuda_dithers_own(const dq_kv *kv, const dq_kv_page *p);
-/* dq_cuda_page with its dither. */
-dq_page dq_cuda_page_dithered(dq_cuda_dither *d, const dq_kv *kv, const dq_kv_page *p);
-/* Into the forms of this operation's launches. False with the sticky error set. */
-bool dq_cuda_dither_upload(dq_backend *b, dq_page_form form[2], const dq_cuda_dither *d);
+/* Records of pages, which stay on the device and are patched where pages have changed. An operation that reads pages
+ * begins, asks for each list once, and sends. False with the sticky error set. */
+bool dq_cuda_records_begin(dq_backend *b, const dq_kv *kv);
+/* *first: of the list's first page in the table. */
+bool dq_cuda_records_of(dq_backend *b, const dq_kv *kv, dq_kv_list *list, int64_t *first);
+bool dq_cuda_records_send(dq_backend *b, const dq_kv *kv);
+/* The table, after all lists have been asked for. */
+const dq_page *dq_cuda_records(const dq_kv *kv);
+/* Sets of all pages of a list that has been asked for. */
+int32_t dq_cuda_records_sets(const dq_kv *kv, const dq_kv_list *list);
 
 /* ---- CUDA units ----
  * A call of attention as units of rows (launch.h), with everything about them that kernels

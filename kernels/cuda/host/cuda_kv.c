@@ -9,30 +9,24 @@
 /* ---- CUDA keys ---- */
 
 /* For kernels that are launched before the next dq_cuda_upload_end. False: sticky error. */
-static bool upload_side(dq_backend *b, dq_keys *k, const dq_kv *kv, const dq_kv_list *list,
-                        int group, int side, int32_t t)
+static bool upload_side(dq_backend *b, dq_keys *k, const dq_kv *kv, dq_kv_list *list, int group,
+                        int side, int32_t t)
 {
-    const int64_t n_pages = (list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
     dq_page_form form[2];
-    dq_cuda_dither dither;
+    int64_t first;
     dq_cuda_forms(form, kv);
-    *k = (dq_keys){.count = list->count, .heads = kv->heads[group], .side = side};
+    *k = (dq_keys){
+        .count = list->count, .heads = kv->heads[group], .side = side, .form = form[side]};
     if (!dq_kv_read_as_at(b, kv, list, t, &k->coded)) return false;
-    dq_page *pages = dq_block_new((size_t)n_pages, sizeof *pages, &b->err);
-    if (pages && dq_cuda_dither_new(b, &dither, kv, n_pages)) {
-        for (int64_t i = 0; i < n_pages; i++)
-            pages[i] = dq_cuda_page_dithered(&dither, kv, list->page[i]);
-        if (dq_cuda_dither_upload(b, form, &dither))
-            k->pages = dq_cuda_upload(b, pages, (size_t)n_pages * sizeof *pages);
-        dq_block_free(dither.row);
-    }
-    dq_block_free(pages);
-    k->form = form[side];
-    return k->pages != NULL;
+    if (!dq_cuda_records_begin(b, kv) || !dq_cuda_records_of(b, kv, list, &first) ||
+        !dq_cuda_records_send(b, kv))
+        return false;
+    k->pages = dq_cuda_records(kv) + first;
+    return true;
 }
 
-static bool upload_keys(dq_backend *b, dq_keys *k, const dq_kv *kv, const dq_kv_list *list,
-                        int group, int32_t t)
+static bool upload_keys(dq_backend *b, dq_keys *k, const dq_kv *kv, dq_kv_list *list, int group,
+                        int32_t t)
 {
     return upload_side(b, k, kv, list, group, DQ_K, t);
 }
@@ -41,7 +35,7 @@ void dq_cuda_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer
                           int32_t t, double *sum)
 {
     if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq)) return;
-    const dq_kv_list *list = dq_kv_list_of(kv, seq, layer, group);
+    dq_kv_list *list = dq_kv_list_of(kv, seq, layer, group);
     const size_t bytes = (size_t)list->count * sizeof(double);
     if (list->count == 0) return;
     dq_keys k;
@@ -59,7 +53,7 @@ void dq_cuda_kv_key_cosines(dq_backend *b, const dq_kv *kv, int32_t seq, int lay
                             int32_t t, double *cosine)
 {
     if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq)) return;
-    const dq_kv_list *list = dq_kv_list_of(kv, seq, layer, group);
+    dq_kv_list *list = dq_kv_list_of(kv, seq, layer, group);
     const size_t n = (size_t)list->count, heads = (size_t)kv->heads[group];
     const size_t dim = (size_t)kv->map->head_dim;
     if (n == 0) return;
@@ -132,7 +126,7 @@ void dq_cuda_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int l
                               int32_t t, const dq_rope *rope, double *leverage)
 {
     if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq)) return;
-    const dq_kv_list *list = dq_kv_list_of(kv, seq, layer, group);
+    dq_kv_list *list = dq_kv_list_of(kv, seq, layer, group);
     dq_mat x = {.rows = list->count, .cols = (int64_t)kv->heads[group] * kv->map->head_dim};
     const double a = (double)rope->amplitude;
     const size_t bytes = (size_t)x.rows * sizeof(double);
@@ -151,7 +145,7 @@ void dq_cuda_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int l
 /* ---- rows */
 
 /* x[count][heads * dim] on the device: a side of a list as it lies in pages. */
-static bool read_side(dq_backend *b, dq_mat x, const dq_kv *kv, const dq_kv_list *list, int group,
+static bool read_side(dq_backend *b, dq_mat x, const dq_kv *kv, dq_kv_list *list, int group,
                       int side, int32_t t)
 {
     dq_keys k;
@@ -176,7 +170,7 @@ void dq_cuda_kv_rows(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int
                      const dq_rope *rope, float *row)
 {
     if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq)) return;
-    const dq_kv_list *list = dq_kv_list_of(kv, seq, layer, group);
+    dq_kv_list *list = dq_kv_list_of(kv, seq, layer, group);
     dq_mat x = {.rows = list->count, .cols = (int64_t)kv->heads[group] * kv->map->head_dim};
     const double a = (double)rope->amplitude;
     if (x.rows == 0) return;
@@ -192,6 +186,37 @@ void dq_cuda_kv_rows(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int
 
 /* ---- CUDA KV ----
  * What the CUDA backend does with the memory of the KV cache's pages. */
+
+/* The records of a list's pages: a run of the table. What is stale is patched before it is read. */
+typedef struct run {
+    int64_t first, capacity;
+    int64_t stale;      /* the first page whose record is not right */
+    uint64_t epoch;     /* of the cache, when it was made right */
+    int32_t *first_set; /* [capacity + 1] sets of the pages before each; NULL: the cache has none */
+    int32_t next;       /* of the runs that are free: an index plus one, 0: none */
+} run;
+
+/* What a cache has on the device beside its pages. */
+typedef struct own {
+    dq_cuda_heads heads;
+    dq_page *page; /* [capacity] the table of records */
+    float *
+        dither; /* [capacity + 1][DQ_PAGE_TOKENS]: by position, then the own row of each record; NULL: none */
+    int64_t used, capacity;
+    run *run; /* [n_runs] by dq_kv_list.own, less one */
+    size_t n_runs, runs_capacity;
+    int32_t free_run;
+    uint64_t epoch;     /* grows where pages of several lists may have changed */
+    dq_kv_patch *patch; /* [n_patches] that no launch has carried out */
+    size_t n_patches, patch_capacity;
+    float *row; /* [n_rows][DQ_PAGE_TOKENS] of dither, for patches */
+    size_t n_rows, row_capacity;
+} own;
+
+static own *own_of(const dq_kv *kv)
+{
+    return kv->own;
+}
 
 _Static_assert((int)DQ_PAGE_SLOTS == (int)DQ_PAGE_TOKENS, "kernels and bookkeeping agree on pages");
 
@@ -217,7 +242,8 @@ static bool dithers(const dq_kv *kv, const dq_kv_page *p)
            dq_kv_bits_of(kv, p, DQ_V, 0) >= 4;
 }
 
-bool dq_cuda_dithers_own(const dq_kv *kv, const dq_kv_page *p)
+/* Whether the row of dither by position is not that of a page: its slots do not lie in the order of positions. */
+static bool dithers_own(const dq_kv *kv, const dq_kv_page *p)
 {
     const int last = p->coded > p->due ? p->coded : p->due;
     if (!dithers(kv, p) || last <= p->n_sinks) return false;
@@ -225,47 +251,12 @@ bool dq_cuda_dithers_own(const dq_kv *kv, const dq_kv_page *p)
            p->pos[last - 1] - p->pos[p->n_sinks] != last - 1 - p->n_sinks;
 }
 
-bool dq_cuda_dither_new(dq_backend *b, dq_cuda_dither *d, const dq_kv *kv, int64_t n_pages)
-{
-    *d = (dq_cuda_dither){0};
-    if (!dq_kv_dithers(&kv->spec)) return true;
-    if (n_pages >= INT32_MAX / DQ_PAGE_TOKENS) {
-        dq_fail(&b->err, DQ_RESOURCE, "%lld pages of a dithered KV cache in one call",
-                (long long)n_pages);
-        return false;
-    }
-    d->row = dq_block_new((size_t)(n_pages + 1) * DQ_PAGE_TOKENS, sizeof *d->row, &b->err);
-    if (!d->row) return false;
-    memcpy(d->row, kv->dither, sizeof kv->dither);
-    d->n = 1;
-    return true;
-}
-
-dq_page dq_cuda_page_dithered(dq_cuda_dither *d, const dq_kv *kv, const dq_kv_page *p)
-{
-    dq_page page = dq_cuda_page(kv, p);
-    if (!dithers(kv, p)) return page;
-    page.dither = 0;
-    if (!dq_cuda_dithers_own(kv, p)) return page;
-    page.dither = d->n++;
-    const int last = p->coded > p->due ? p->coded : p->due;
-    for (int i = 0; i < last; i++)
-        d->row[page.dither * DQ_PAGE_TOKENS + i] = kv->dither[p->pos[i] % DQ_PAGE_TOKENS];
-    return page;
-}
-
-bool dq_cuda_dither_upload(dq_backend *b, dq_page_form form[2], const dq_cuda_dither *d)
-{
-    if (!d->row) return true;
-    form[DQ_V].dither = dq_cuda_upload(b, d->row, (size_t)d->n * DQ_PAGE_TOKENS * sizeof *d->row);
-    return form[DQ_V].dither != NULL;
-}
-
 void dq_cuda_forms(dq_page_form form[2], const dq_kv *kv)
 {
     const int dense = kv->dense == DQ_F32   ? DQ_PAGE_F32
                       : kv->dense == DQ_F16 ? DQ_PAGE_F16
                                             : DQ_PAGE_BF16;
+    const float *dither = own_of(kv) ? own_of(kv)->dither : NULL;
     for (int side = DQ_K; side <= DQ_V; side++) {
         const dq_kv_page_form *f = &kv->form[side];
         form[side] = (dq_page_form){.bits = f->bits,
@@ -277,6 +268,7 @@ void dq_cuda_forms(dq_page_form form[2], const dq_kv *kv)
                                     .stride = (int32_t)(f->plain_floats / DQ_PAGE_TOKENS),
                                     .code_bytes = (int32_t)f->code_bytes,
                                     .dense = dense,
+                                    .dither = side == DQ_V ? dither : NULL,
                                     .set_numbers = (int32_t)f->set_scales};
     }
 }
@@ -322,24 +314,21 @@ static void fill_heads(dq_cuda_heads *h, uint8_t *at, const dq_kv *kv)
 
 const dq_cuda_heads *dq_cuda_heads_of(const dq_kv *kv)
 {
-    return kv->own;
+    return &own_of(kv)->heads;
 }
 
-/* Where what stands at p in the tables of the host stands in those of the device. */
 const void *dq_cuda_heads_at(const dq_cuda_heads *h, const void *p)
 {
     return h->device + ((const uint8_t *)p - h->host);
 }
 
-static bool heads_new(dq_backend *b, dq_kv *kv)
+static bool heads_new(dq_backend *b, const dq_kv *kv)
 {
     const dq_head_order *map = kv->map;
     const size_t numbers = 3 * ((size_t)map->n_groups + 1) + (size_t)map->n_kv + (size_t)map->n_q;
     const size_t bytes = (size_t)map->n_q * sizeof(dq_q_head) +
                          (size_t)map->n_out * sizeof(dq_o_head) + numbers * sizeof(int32_t);
-    dq_cuda_heads *h = dq_block_new(1, sizeof *h, &b->err);
-    if (!h) return false;
-    kv->own = h;
+    dq_cuda_heads *h = &own_of(kv)->heads;
     h->host = dq_block_new(1, bytes, &b->err);
     h->device = dq_cuda_alloc(b, bytes);
     if (!h->host || !h->device) return false;
@@ -356,7 +345,190 @@ static dq_kv_group_heads group_heads(const dq_kv *kv)
     return (dq_kv_group_heads){first, first + n_groups + 1, n_groups, h->max_kv};
 }
 
-/* ---- blocks */
+/* ---------------------------------------------------------------------------------------- records */
+
+static void changed(const dq_kv *kv, const dq_kv_list *list, int64_t index)
+{
+    own *o = own_of(kv);
+    if (!list)
+        o->epoch++;
+    else if (list->own && index < o->run[list->own - 1].stale)
+        o->run[list->own - 1].stale = index;
+}
+
+/* Its records stay for the next list that wants some. */
+static void list_free(const dq_kv *kv, const dq_kv_list *list)
+{
+    own *o = own_of(kv);
+    if (!list->own) return;
+    run *r = &o->run[list->own - 1];
+    r->stale = 0;
+    r->next = o->free_run;
+    o->free_run = list->own;
+}
+
+static bool table_reserve(dq_backend *b, const dq_kv *kv, int64_t n)
+{
+    own *o = own_of(kv);
+    if (n <= o->capacity) return true;
+    const int64_t capacity = n < 2 * o->capacity ? 2 * o->capacity : n;
+    if (capacity >= INT32_MAX / DQ_PAGE_TOKENS) {
+        dq_fail(&b->err, DQ_RESOURCE, "%lld pages of a KV cache on a GPU", (long long)capacity);
+        return false;
+    }
+    const size_t row = DQ_PAGE_TOKENS * sizeof(float);
+    dq_page *page = dq_cuda_alloc(b, (size_t)capacity * sizeof *page);
+    float *dither =
+        dq_kv_dithers(&kv->spec) ? dq_cuda_alloc(b, (size_t)(capacity + 1) * row) : NULL;
+    if (dither) dq_cuda_put(b, dither, kv->dither, row);
+    const cudaStream_t s = dq_cuda_stream(b);
+    if (b->err.code == DQ_OK && o->used)
+        dq_cuda_ok(b,
+                   cudaMemcpyAsync(page, o->page, (size_t)o->used * sizeof *page,
+                                   cudaMemcpyDeviceToDevice, s),
+                   "records of pages");
+    if (b->err.code == DQ_OK && o->used && dither)
+        dq_cuda_ok(b,
+                   cudaMemcpyAsync(dither + DQ_PAGE_TOKENS, o->dither + DQ_PAGE_TOKENS,
+                                   (size_t)o->used * row, cudaMemcpyDeviceToDevice, s),
+                   "dither of pages");
+    if (b->err.code != DQ_OK) {
+        dq_cuda_free(b, page);
+        dq_cuda_free(b, dither);
+        return false;
+    }
+    dq_cuda_free(b, o->page);
+    dq_cuda_free(b, o->dither);
+    o->page = page;
+    o->dither = dither;
+    o->capacity = capacity;
+    return true;
+}
+
+/* The run of a list, with room for n records. NULL: the sticky error is set. */
+static run *run_of(dq_backend *b, const dq_kv *kv, dq_kv_list *list, int64_t n)
+{
+    enum { LEAST = 8 };
+    own *o = own_of(kv);
+    if (!list->own && o->free_run) {
+        list->own = o->free_run;
+        o->free_run = o->run[list->own - 1].next;
+    }
+    if (!list->own) {
+        run *more = dq_grow(NULL, o->run, o->n_runs + 1, &o->runs_capacity, sizeof *more, &b->err);
+        if (!more) return NULL;
+        o->run = more;
+        o->run[o->n_runs++] = (run){0};
+        list->own = (int32_t)o->n_runs;
+    }
+    run *r = &o->run[list->own - 1];
+    if (n <= r->capacity) return r;
+    int64_t capacity = LEAST;
+    while (capacity < n) capacity *= 2;
+    int32_t *first_set = NULL;
+    if (kv->by_page) {
+        first_set = dq_block_new((size_t)capacity + 1, sizeof *first_set, &b->err);
+        if (!first_set) return NULL;
+    }
+    if (!table_reserve(b, kv, o->used + capacity)) {
+        dq_block_free(first_set);
+        return NULL;
+    }
+    dq_block_free(r->first_set);
+    *r = (run){.first = o->used, .capacity = capacity, .first_set = first_set};
+    o->used += capacity;
+    return r;
+}
+
+/* Its own row, into the patches; false: the sticky error is set. */
+static bool add_row(dq_backend *b, const dq_kv *kv, dq_kv_patch *patch, const dq_kv_page *p)
+{
+    own *o = own_of(kv);
+    const int last = p->coded > p->due ? p->coded : p->due;
+    const size_t n = (o->n_rows + 1) * DQ_PAGE_TOKENS;
+    float *row = dq_grow(NULL, o->row, n, &o->row_capacity, sizeof *row, &b->err);
+    if (!row) return false;
+    o->row = row;
+    row += o->n_rows * DQ_PAGE_TOKENS;
+    for (int i = 0; i < DQ_PAGE_TOKENS; i++)
+        row[i] = i < last ? kv->dither[p->pos[i] % DQ_PAGE_TOKENS] : 0;
+    patch->row = (int32_t)o->n_rows++;
+    patch->page.dither = patch->to + 1;
+    return true;
+}
+
+bool dq_cuda_records_begin(dq_backend *b, const dq_kv *kv)
+{
+    own *o = own_of(kv);
+    if (o->n_patches) o->epoch++; /* of an operation that failed */
+    o->n_patches = o->n_rows = 0;
+    return b->err.code == DQ_OK;
+}
+
+bool dq_cuda_records_of(dq_backend *b, const dq_kv *kv, dq_kv_list *list, int64_t *first)
+{
+    own *o = own_of(kv);
+    const int64_t n = (list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
+    run *r = run_of(b, kv, list, n);
+    if (!r) return false;
+    const int64_t from = r->epoch == o->epoch ? r->stale : 0;
+    *first = r->first;
+    if (from >= n) return true;
+    const size_t more = o->n_patches + (size_t)(n - from);
+    dq_kv_patch *patch = dq_grow(NULL, o->patch, more, &o->patch_capacity, sizeof *patch, &b->err);
+    if (!patch) return false;
+    o->patch = patch;
+    patch += o->n_patches;
+    for (int64_t p = from; p < n; p++, patch++) {
+        const dq_kv_page *page = list->page[p];
+        *patch =
+            (dq_kv_patch){.page = dq_cuda_page(kv, page), .to = (int32_t)(r->first + p), .row = -1};
+        if (r->first_set) {
+            patch->page.first_set = r->first_set[p];
+            r->first_set[p + 1] = r->first_set[p] + dq_kv_sets(page, DQ_PAGE_TOKENS);
+        }
+        if (dithers(kv, page)) patch->page.dither = 0;
+        if (dithers_own(kv, page) && !add_row(b, kv, patch, page)) return false;
+    }
+    o->n_patches = more;
+    r->stale = n;
+    r->epoch = o->epoch;
+    return true;
+}
+
+int32_t dq_cuda_records_sets(const dq_kv *kv, const dq_kv_list *list)
+{
+    const run *r = &own_of(kv)->run[list->own - 1];
+    return r->first_set ? r->first_set[(list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS] : 0;
+}
+
+const dq_page *dq_cuda_records(const dq_kv *kv)
+{
+    return own_of(kv)->page;
+}
+
+/* Patches that are uploaded, which the next launch is to carry out. */
+static dq_kv_patches upload_patches(dq_backend *b, const dq_kv *kv)
+{
+    own *o = own_of(kv);
+    dq_kv_patches k = {.page = o->page, .dither = o->dither};
+    if (o->n_patches == 0) return k;
+    k.patch = dq_cuda_upload(b, o->patch, o->n_patches * sizeof *o->patch);
+    if (o->n_rows) k.row = dq_cuda_upload(b, o->row, o->n_rows * DQ_PAGE_TOKENS * sizeof *o->row);
+    if (b->err.code == DQ_OK) k.n = (int32_t)o->n_patches;
+    return k;
+}
+
+bool dq_cuda_records_send(dq_backend *b, const dq_kv *kv)
+{
+    const dq_kv_patches k = upload_patches(b, kv);
+    if (b->err.code == DQ_OK)
+        dq_cuda_ok(b, dq_kv_launch_patch(k, dq_cuda_stream(b)), "records of pages");
+    if (b->err.code == DQ_OK) own_of(kv)->n_patches = 0;
+    return b->err.code == DQ_OK;
+}
+
+/* ----------------------------------------------------------------------------------------- blocks */
 
 static void *block_new(dq_backend *b, int64_t bytes)
 {
@@ -455,34 +627,45 @@ static bool upload_writes(dq_backend *b, filling *f, int layer, const dq_batch *
 
 static bool upload_jobs(dq_backend *b, filling *f, const dq_kv_job *jobs, int64_t n)
 {
-    dq_cuda_dither dither = {0};
     dq_kv_encode_job *list = dq_block_new((size_t)n + 1, sizeof *list, &b->err);
-    bool ok = list && dq_cuda_dither_new(b, &dither, f->kv, n);
-    for (int64_t i = 0; ok && i < n; i++)
-        list[i] = (dq_kv_encode_job){.page = dq_cuda_page_dithered(&dither, f->kv, jobs[i].page),
+    if (!list) return false;
+    for (int64_t i = 0; i < n && b->err.code == DQ_OK; i++) {
+        int64_t first;
+        if (!dq_cuda_records_of(b, f->kv, jobs[i].list, &first)) break;
+        list[i] = (dq_kv_encode_job){.record = (int32_t)(first + jobs[i].index),
                                      .group = jobs[i].group,
                                      .side = jobs[i].side,
                                      .from = jobs[i].page->coded,
                                      .to = jobs[i].page->due};
+    }
     f->n_encode = n;
-    f->encode = ok ? dq_cuda_upload(b, list, (size_t)n * sizeof *list) : NULL;
-    ok = f->encode && dq_cuda_dither_upload(b, f->form, &dither);
-    f->flag = ok ? dq_cuda_flags(b, 2 * (size_t)n + 1) : NULL;
-    dq_block_free(dither.row);
+    f->encode = dq_cuda_upload(b, list, (size_t)n * sizeof *list);
+    f->flag = dq_cuda_flags(b, 2 * (size_t)n + 1);
+    dq_cuda_forms(f->form, f->kv);
     dq_block_free(list);
-    return f->flag != NULL;
+    return b->err.code == DQ_OK;
 }
 
+/* With all patches, where one launch is enough. */
 static bool launch_writes(dq_backend *b, const filling *f, dq_mat k, dq_mat v)
 {
-    bool ok = true;
-    for (int i = 0; ok && i < f->n_write; i += JOBS)
+    dq_kv_patches patches = {0};
+    if (f->n_write + (int64_t)own_of(f->kv)->n_patches > JOBS) {
+        if (!dq_cuda_records_send(b, f->kv)) return false;
+    } else {
+        patches = upload_patches(b, f->kv);
+    }
+    bool ok = b->err.code == DQ_OK;
+    for (int i = 0; ok && (i < f->n_write || patches.n); i += JOBS) {
         ok = dq_cuda_ok(b,
                         dq_kv_launch_write(f->write + i,
                                            f->n_write - i < JOBS ? f->n_write - i : JOBS, f->form,
                                            group_heads(f->kv), k.p, v.p, k.cols, f->beyond,
-                                           f->flag + 2 * f->n_encode, dq_cuda_stream(b)),
+                                           f->flag + 2 * f->n_encode, patches, dq_cuda_stream(b)),
                         "kv_append");
+        patches.n = 0;
+    }
+    if (ok) own_of(f->kv)->n_patches = 0;
     return ok;
 }
 
@@ -491,9 +674,10 @@ static bool launch_codes(dq_backend *b, const filling *f)
     bool ok = true;
     for (int64_t i = 0; ok && i < f->n_encode; i += JOBS)
         ok = dq_cuda_ok(b,
-                        dq_kv_launch_encode(
-                            f->encode + i, f->n_encode - i < JOBS ? (int)(f->n_encode - i) : JOBS,
-                            f->form, group_heads(f->kv), f->flag + 2 * i, dq_cuda_stream(b)),
+                        dq_kv_launch_encode(f->encode + i,
+                                            f->n_encode - i < JOBS ? (int)(f->n_encode - i) : JOBS,
+                                            f->form, group_heads(f->kv), f->flag + 2 * i,
+                                            dq_cuda_records(f->kv), dq_cuda_stream(b)),
                         "codes of the KV cache");
     return ok;
 }
@@ -518,14 +702,26 @@ static bool read_flags(dq_backend *b, const filling *f, int layer, const dq_kv_j
     return true;
 }
 
+/* All lists of a batch, so that what attends to them next finds them right. */
+static bool update_lists(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch)
+{
+    bool ok = dq_cuda_records_begin(b, kv);
+    for (int i = 0; i < batch->n_seq; i++) {
+        for (int g = 0; ok && g < kv->map->n_groups; g++) {
+            int64_t first;
+            ok = dq_cuda_records_of(b, kv, dq_kv_list_of(kv, batch->seq[i], layer, g), &first);
+        }
+    }
+    return ok;
+}
+
 static bool append(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
                    dq_mat v, const dq_kv_job *jobs, int64_t n)
 {
     filling f = {.kv = kv};
-    dq_cuda_forms(f.form, kv);
-    const bool ok = upload_writes(b, &f, layer, batch) && upload_jobs(b, &f, jobs, n) &&
-                    launch_writes(b, &f, k, v) && launch_codes(b, &f) &&
-                    read_flags(b, &f, layer, jobs);
+    const bool ok = update_lists(b, kv, layer, batch) && upload_writes(b, &f, layer, batch) &&
+                    upload_jobs(b, &f, jobs, n) && launch_writes(b, &f, k, v) &&
+                    launch_codes(b, &f) && read_flags(b, &f, layer, jobs);
     dq_cuda_upload_end(b);
     return ok;
 }
@@ -533,9 +729,9 @@ static bool append(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *ba
 static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_t n)
 {
     filling f = {.kv = kv};
-    dq_cuda_forms(f.form, kv);
-    const bool ok =
-        upload_jobs(b, &f, jobs, n) && launch_codes(b, &f) && read_flags(b, &f, 0, jobs);
+    const bool ok = dq_cuda_records_begin(b, kv) && upload_jobs(b, &f, jobs, n) &&
+                    dq_cuda_records_send(b, kv) && launch_codes(b, &f) &&
+                    read_flags(b, &f, 0, jobs);
     dq_cuda_upload_end(b);
     return ok;
 }
@@ -576,6 +772,8 @@ static const dq_kv_device device = {
     .encode = encode,
     .widen = widen,
     .move = move,
+    .changed = changed,
+    .list_free = list_free,
 };
 
 /* ---- operations */
@@ -585,24 +783,29 @@ dq_kv *dq_cuda_kv_new(dq_backend *b, const dq_head_order *map, int n_layers, con
     dq_kv *kv = dq_kv_pages_new(b, map, n_layers, spec, &device);
     if (!kv) return NULL;
     const bool wide = kv->by_layer && kv->max_heads > DQ_PAGE_WIDTHS;
-    if (!wide && heads_new(b, kv)) return kv;
+    kv->own = dq_block_new(1, sizeof(own), &b->err);
+    if (kv->own && !wide && heads_new(b, kv)) return kv;
     if (wide)
-        dq_fail_with(
-            &b->err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_CPU},
-            "the cuda backend has widths of the KV cache by layer for groups of at most %d KV "
-            "heads, and this model has %d",
-            DQ_PAGE_WIDTHS, kv->max_heads);
+        dq_fail_with(&b->err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_CPU},
+                     "the cuda backend has widths of the KV cache by layer for groups of at most "
+                     "%d KV heads, and this model has %d",
+                     DQ_PAGE_WIDTHS, kv->max_heads);
     dq_cuda_kv_free(b, kv);
     return NULL;
 }
 
 void dq_cuda_kv_free(dq_backend *b, dq_kv *kv)
 {
-    dq_cuda_heads *h = kv ? kv->own : NULL;
-    if (h) {
-        dq_block_free(h->host);
-        dq_cuda_free(b, h->device);
-    }
-    dq_block_free(h);
+    own *o = kv ? own_of(kv) : NULL;
     dq_kv_pages_free(b, kv);
+    if (!o) return;
+    for (size_t i = 0; i < o->n_runs; i++) dq_block_free(o->run[i].first_set);
+    dq_block_free(o->run);
+    dq_block_free(o->patch);
+    dq_block_free(o->row);
+    dq_block_free(o->heads.host);
+    dq_cuda_free(b, o->heads.device);
+    dq_cuda_free(b, o->page);
+    dq_cuda_free(b, o->dither);
+    dq_block_free(o);
 }

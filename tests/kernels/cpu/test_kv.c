@@ -590,9 +590,9 @@ TEST(what_is_not_there_is_no_number)
         stage s;
         open_stage(&s, DQ_PAIR_ADJACENT, 32, spec, 1);
         const dq_ops *op = s.b->ops;
-        const int32_t a = new_seq(&s, 1, 0), t = i % 2 ? 122 : 123;
+        const int32_t a = new_seq(&s, 1, 0), t = i % 2 ? 122 : 187;
         begin_batch(&s);
-        add_rows(&s, a, 123); /* the first page becomes codes for row 123 */
+        add_rows(&s, a, 123); /* the first page becomes codes for row 123, the second for row 187 */
         append(&s);
         if (i % 2) compact_stage(&s);
         if (i / 2 == 0) op->kv_key_norms(s.b, s.kv, a, 0, 0, t, got);

@@ -343,8 +343,7 @@ static void upload_units(rig *r)
     dq_attention_units *u = &r->units;
     dq_attention_unit unit[MAX_UNITS];
     dq_page pages[MAX_UNITS * MAX_PAGES];
-    int32_t visible[MAX_UNITS * 64 * 2], first_q[3] = {0, 0, u->max_q},
-                                         first_o[3] = {0, 0, u->max_out};
+    int32_t visible[MAX_UNITS * 64], first_q[3] = {0, 0, u->max_q}, first_o[3] = {0, 0, u->max_out};
     int64_t strip = 0;
     int n_pages = 0, records = 0, factors = 0;
     for (int i = 0; i < r->n_units; i++) {
@@ -359,7 +358,8 @@ static void upload_units(rig *r)
         records += u->max_q * l->unit.n;
         factors += u->max_out * l->unit.n;
         for (int p = 0; p < l->n_pages; p++) pages[n_pages++] = l->page[p];
-        for (int k = 0; k < l->unit.n; k++) visible[2 * (l->unit.row + k) + 1] = l->visible[k];
+        l->unit.visible = 64 * i;
+        for (int k = 0; k < l->unit.n; k++) visible[64 * i + k] = l->visible[k];
         unit[i] = l->unit;
         if (l->unit.keys > u->max_keys) u->max_keys = l->unit.keys;
         if (l->unit.n > u->max_rows) u->max_rows = l->unit.n;

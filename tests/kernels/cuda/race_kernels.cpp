@@ -172,21 +172,27 @@ static void pages_of(int k_bits, int v_bits, bool sets, int other = 0)
     check_array<int32_t> first(2), head(2), source(50), odd(4);
     check_array<dq_kv_write_job> write(2);
     check_array<dq_kv_encode_job> encode(2);
-    check_array<dq_page> from(2);
+    check_array<dq_page> from(2), table(4);
+    check_array<dq_kv_patch> patch(4);
+    check_array<float> row(2 * 64), dither(5 * 64);
     first.host[1] = 2;
     head.host[1] = 1;
     for (int i = 0; i < 50; i++) source.host[i] = 7 + i;
     for (int p = 0; p < 2; p++) {
         write.host[p] =
             dq_kv_write_job{{r.page[p].side[0].plain, r.page[p].side[1].plain}, 35 * p, 35, 11, 0};
-        encode.host[p] = dq_kv_encode_job{r.page[p], 0, -1, 4 + 3 * p, 61};
+        encode.host[p] = dq_kv_encode_job{p, 0, -1, 4 + 3 * p, 61};
         from.host[p] = r.page[p];
     }
+    for (int i = 0; i < 4; i++) patch.host[i] = dq_kv_patch{r.page[i % 2], 3 - i, i % 2};
+    patch.put(), row.put();
+    const dq_kv_patches patches = {patch.device, 4, row.device, table.device, dither.device};
     first.put(), head.put(), source.put(), odd.put(), write.put(), encode.put(), from.put();
     const dq_kv_group_heads heads = {first.device, head.device, 1, 2};
     must(dq_kv_launch_write(write.device, 2, r.form, heads, k.device, v.device, 48, NULL, NULL,
-                            NULL));
-    must(dq_kv_launch_encode(encode.device, 2, r.form, heads, odd.device, NULL));
+                            patches, NULL));
+    must(dq_kv_launch_patch(patches, NULL));
+    must(dq_kv_launch_encode(encode.device, 2, r.form, heads, odd.device, from.device, NULL));
     must(dq_kv_launch_move(r.page[1], 45, from.device, source.device, 50, r.form, 2, NULL));
     must(dq_kv_launch_reopen(r.page[0], 1, 4, r.form[1], 2, NULL));
     must(dq_kv_launch_widen(k.device, r.scale.device, 512, NULL));
@@ -352,7 +358,7 @@ static void tally(void)
                                          NULL,
                                          NULL,
                                          pos.device,
-                                         1,
+
                                          COLS,
                                          ROWS,
                                          ROWS * i,

@@ -291,6 +291,7 @@ static void check_cut(rig_spec s, uint64_t seed)
     cut.host[0].keys = half ? r.list[0].visible[half - 1] : 0;
     cut.host[0].split = whole.split < half ? whole.split : half;
     cut.host[1].row += half;
+    cut.host[1].visible += half;
     cut.host[1].n -= half;
     cut.host[1].split = whole.split > half ? whole.split - half : 0;
     cut.put();
