@@ -62,8 +62,9 @@ float pair_value(pair *p)
     return (float)(int32_t)(p->seed ^ p->seed >> 15) / 2147483648.0f;
 }
 
-void pair_open(pair *p, dq_pairing pairing, int head_dim, dq_kv_spec spec)
+static void open_map(pair *p, dq_pairing pairing, int head_dim, dq_kv_spec spec, bool uneven)
 {
+    static const int16_t three_and_one[PAIR_KV] = {0, 0, 0, 1};
     const char *const name[] = {"cpu", rig_name()};
     dq_err err = {0};
     memset(p, 0, sizeof *p);
@@ -73,6 +74,10 @@ void pair_open(pair *p, dq_pairing pairing, int head_dim, dq_kv_spec spec)
     assert_int_equal(dq_head_order_build(&p->map, pairing, PAIR_Q, PAIR_KV, head_dim,
                                          pairing == DQ_PAIR_GROUPED ? 2 : 0, p->arena, &err),
                      DQ_OK);
+    if (uneven) {
+        p->map.group = three_and_one;
+        p->map.n_groups = 2;
+    }
     assert_int_equal(dq_kv_check(&spec, head_dim, &err), DQ_OK);
     for (const char *c = spec.widths; (c = strchr(c, '|')) && c < strchr(spec.widths, ':'); c++)
         p->layer++;
@@ -91,6 +96,16 @@ void pair_open(pair *p, dq_pairing pairing, int head_dim, dq_kv_spec spec)
         for (int i = 0; i < N_ARRAYS; i++)
             p->at[k][i] = p->b[k]->ops->alloc(p->b[k], PAIR_ROWS * PAIR_WIDTH * sizeof(float));
     }
+}
+
+void pair_open(pair *p, dq_pairing pairing, int head_dim, dq_kv_spec spec)
+{
+    open_map(p, pairing, head_dim, spec, false);
+}
+
+void pair_open_uneven(pair *p, int head_dim, dq_kv_spec spec)
+{
+    open_map(p, DQ_PAIR_NONE, head_dim, spec, true);
 }
 
 void pair_sync(pair *p)

@@ -59,6 +59,8 @@ dq_kv_spec page_spec_of(int i);
 dq_kv_spec mixed_spec_of(int i);
 float pair_value(pair *p);
 void pair_open(pair *p, dq_pairing pairing, int head_dim, dq_kv_spec spec);
+/* One map, KV heads in groups of three and of one, as no pairing makes them. */
+void pair_open_uneven(pair *p, int head_dim, dq_kv_spec spec);
 void pair_sync(pair *p);
 void pair_close(pair *p);
 int32_t pair_seq(pair *p, int32_t start);

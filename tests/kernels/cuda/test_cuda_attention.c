@@ -24,6 +24,20 @@ TEST(outputs_are_equal)
     }
 }
 
+/* Blocks of a grid that a small group has no head for do nothing. */
+TEST(uneven_groups_are_read)
+{
+    for (int i = 0; i < 4; i++) {
+        pair p;
+        pair_open_uneven(&p, dims[i], i < 2 ? spec_of(1 + 6 * i) : page_spec_of(i));
+        pair_scene(&p, i % 2);
+        set_options(&p, i);
+        attend_both(&p, (dq_logit_spec){.bits = 16}, NULL, NULL);
+        compare_outputs(&p);
+        pair_close(&p);
+    }
+}
+
 /* From position 0 and from far away, whole and with tokens evicted, so that slots lie in another order than positions. */
 TEST(page_codes_are_read)
 {

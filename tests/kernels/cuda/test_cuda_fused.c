@@ -56,6 +56,26 @@ TEST(int8_is_near)
     }
 }
 
+/* Blocks of a grid that a small group has no head for do nothing. */
+TEST(uneven_groups_are_near)
+{
+    for (int i = 0; i < 4; i++) {
+        pair p;
+        const dq_num num = i == 3 ? DQ_NUM_BF16 : DQ_NUM_INT8;
+        dq_kv_spec spec = i % 2 ? page_spec_of(1) : spec_of(1);
+        spec.num = num;
+        spec.group = 32;
+        if (spec.k_bits == 16) spec.k_bits = 8;
+        if (spec.v_bits == 16) spec.v_bits = 8;
+        pair_open_uneven(&p, 64, spec);
+        p.math = (dq_math){DQ_NUM_F32, num, num, num};
+        pair_scene(&p, i == 1);
+        attend_both(&p, (dq_logit_spec){.bits = 16}, NULL, NULL);
+        compare_within(&p, i == 3 ? 3e-2 : 2e-4, false);
+        pair_close(&p);
+    }
+}
+
 /* In int8 many rows and single ones, which have kernels of their own, and in bf16. */
 TEST(damage_is_seen)
 {

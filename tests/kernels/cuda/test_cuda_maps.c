@@ -82,6 +82,17 @@ TEST(looks_are_equal)
     }
 }
 
+TEST(looks_at_uneven_groups_are_equal)
+{
+    for (int i = 0; i < 2; i++) {
+        pair p;
+        pair_open_uneven(&p, 32, i ? dq_kv_plain : spec_of(3));
+        pair_scene(&p, i);
+        look_twice(&p, (dq_logit_spec){16, DQ_GRANULARITY_ROW}, 7);
+        pair_close(&p);
+    }
+}
+
 /* ----------------------------------------------------------------------------------------- spans */
 
 static void look_at_classes(pair *p, dq_logit_spec logit, const int64_t last[PAIR_SEQ])
@@ -107,6 +118,16 @@ TEST(spans_are_equal)
         look_at_classes(&p, (dq_logit_spec){i % 4 ? 4 : 16, (dq_granularity)(i % 4)}, last[i % 4]);
         pair_close(&p);
     }
+}
+
+TEST(spans_of_uneven_groups_are_equal)
+{
+    static const int64_t last[PAIR_SEQ] = {0, 1, 21};
+    pair p;
+    pair_open_uneven(&p, 32, spec_of(3));
+    pair_scene(&p, true);
+    look_at_classes(&p, (dq_logit_spec){16, DQ_GRANULARITY_ROW}, last);
+    pair_close(&p);
 }
 
 /* -------------------------------------------------------------------------------------- reducers */
