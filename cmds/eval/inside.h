@@ -194,7 +194,8 @@ typedef struct cmd_eval_kind {
     /* Prints what follows the table; last: also after the claims. */
     dq_status (*tables)(const cmd_eval_view *v, dq_err *err);
     bool tables_last;
-    /* Adds members of request k, or window k, to its line of --dump-items or the kind's own file. */
+    /* Adds members of request k, or window k, to its line of --dump-items or the kind's own
+     * file. */
     dq_status (*item)(dq_row_writer *w, const cmd_eval_view *v, const dq_eval_row *r, int64_t k,
                       dq_err *err);
 } cmd_eval_kind;

@@ -210,10 +210,10 @@ static dq_kv_page *new_page(dq_kv *kv, int place)
 static bool add_plain(dq_kv *kv, dq_kv_page *p, int group, int64_t at)
 {
     for (int side = DQ_K; side <= DQ_V; side++) {
-        if (p->part[side].plain) continue;
-        p->part[side].plain = part_new(kv, &kv->bytes.unquantized, plain_bytes(kv, group, side));
-        if (!p->part[side].plain) return false;
-        if (p->part[side].codes)
+        if (p->arrays[side].plain) continue;
+        p->arrays[side].plain = array_new(kv, &kv->bytes.unquantized, plain_bytes(kv, group, side));
+        if (!p->arrays[side].plain) return false;
+        if (p->arrays[side].codes)
             kv->device->reopen(kv->b, kv, p, group, side, p->n_sinks < at ? p->n_sinks : at);
     }
     return true;
@@ -236,7 +236,8 @@ static void free_codes(dq_kv *kv, dq_kv_page *p, int group)
     p->begins = 0;
 }
 
-/* Room for codes and f16 scales, and beside them for n_sinks slots. Per-channel codes get room for the sets of p->begins. */
+/* Room for codes and f16 scales, and beside them for n_sinks slots. Per-channel codes get room
+ * for the sets of p->begins. */
 static bool add_codes(dq_kv *kv, dq_kv_page *p, int group, int32_t n_sinks)
 {
     p->n_sinks = p->coded = p->due = (int16_t)n_sinks;
@@ -293,11 +294,11 @@ static bool widen_page(dq_kv *kv, dq_kv_page *p, int group, int side)
     const int64_t n = side_scale_bytes(kv, group, side, arrays) / 2;
     float *wide = array_new(kv, &kv->bytes.scales, 4 * n);
     if (!wide) return false;
-    kv->device->widen(kv->b, wide, part->scale, n);
+    kv->device->widen(kv->b, wide, arrays->scale, n);
     changed(kv, NULL, 0);
-    part_free(kv, part->scale, &kv->bytes.scales, 2 * n);
-    part->scale = wide;
-    part->wide = true;
+    array_free(kv, arrays->scale, &kv->bytes.scales, 2 * n);
+    arrays->scale = wide;
+    arrays->wide = true;
     return true;
 }
 
@@ -356,8 +357,8 @@ static bool release_page(dq_kv *kv, dq_kv_page *p, int group)
     bool had = false;
     if (p->agreed < p->holders) return false;
     for (int side = DQ_K; side <= DQ_V; side++) {
-        if (!p->part[side].codes) continue;
-        had = had || p->part[side].plain;
+        if (!p->arrays[side].codes) continue;
+        had = had || p->arrays[side].plain;
         free_plain(kv, p, group, side);
     }
     return had;
@@ -377,17 +378,18 @@ static void drop_page(dq_kv *kv, dq_kv_page *p, int group)
 
 /* ---- Page codes ----
  * Which tokens of the KV cache become codes, and when; see kv_pages.h. A query at t reads the
- * tokens below a position that the spec derives from t as codes. append makes those that its last
- * row and the one after it read, compact what is due after other changes. Jobs are collected by two walks over the
- * same lists, one that counts and one that fills: `due` is how far a page will be coded, which
- * keeps a page of several lists from being coded twice; `coded` follows when the device has done
- * all jobs, or else `due` falls back to it. A scale or low that stays f32 (kv.h) widens that side
- * of the page, and its codes are made again. Per-channel codes belong to a set, which is coded
- * whole or not at all: all its tokens are there when it is due, a token that is written where one
- * of a set stood takes the set's codes away, and what is evicted is evicted after all that is due
- * has codes. */
+ * tokens below a position that the spec derives from t as codes. append makes those that its
+ * last row and the one after it read, compact what is due after other changes. Jobs are
+ * collected by two walks over the same lists, one that counts and one that fills: `due` is how
+ * far a page will be coded, which keeps a page of several lists from being coded twice; `coded`
+ * follows when the device has done all jobs, or else `due` falls back to it. A scale or low that
+ * stays f32 (kv.h) widens that side of the page, and its codes are made again. Per-channel codes
+ * belong to a set, which is coded whole or not at all: all its tokens are there when it is due,
+ * a token that is written where one of a set stood takes the set's codes away, and what is
+ * evicted is evicted after all that is due has codes. */
 
-/* Made ready and added to jobs; those without codes are the last. jobs NULL: counts, or a few more. */
+/* Made ready and added to jobs; those without codes are the last. jobs NULL: counts, or a few
+ * more. */
 static bool list_codes(dq_kv *kv, dq_kv_list *list, int group, int32_t t, dq_kv_job *jobs,
                        int64_t *n)
 {
@@ -438,7 +440,7 @@ static bool list_due(dq_kv *kv, const coding *d, dq_kv_job *jobs, int64_t *n)
 static bool encode_wide(dq_backend *b, dq_kv *kv, const dq_kv_job *job)
 {
     for (int side = DQ_K; side <= DQ_V; side++) {
-        if (!job->page->part[side].overflow) continue;
+        if (!job->page->arrays[side].overflow) continue;
         const dq_kv_job again = {job->page, job->group, side, job->list, job->index};
         if (!widen_page(kv, job->page, job->group, side)) return false;
         if (!kv->device->encode(b, kv, &again, 1)) return false;

@@ -87,24 +87,28 @@ typedef struct dq_kv_device {
     void *(*block_new)(dq_backend *b, int64_t bytes); /* NULL on failure */
     void (*block_free)(dq_backend *b, void *p);       /* NULL allowed; after an error too */
     void (*block_copy)(dq_backend *b, void *dst, const void *src, int64_t bytes);
-    /* The new unquantized part of a page with codes: slots 0 .. n-1 of all heads from their sinks, zeros after them. */
+    /* The new unquantized part of a page with codes: slots 0 .. n-1 of all heads from their
+     * sinks, zeros after them. */
     void (*reopen)(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group, int side, int64_t n);
-    /* The batch's rows into the last unquantized slots of each list, then what `encode` does. Where the first slot of a
-     * page is among them, slots without a token become zero. DQ_MISMATCH for a finite number that kv->dense would
-     * make infinite; then there may be codes of it. */
+    /* The batch's rows into the last unquantized slots of each list, then what `encode` does.
+     * Where the first slot of a page is among them, slots without a token become zero.
+     * DQ_MISMATCH for a finite number that kv->dense would make infinite; then there may be
+     * codes of it. */
     bool (*append)(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
                    dq_mat v, const dq_kv_job *jobs, int64_t n);
-    /* Makes codes and scales; of a page without codes (`coded` is n_sinks) sinks are copied, too, and what has no token
-     * becomes zero. Where a scale or low of a side that is not wide stays f32, its `overflow` is set
-     * and that side's codes may be left half made; else it is cleared. */
+    /* Makes codes and scales; of a page without codes (`coded` is n_sinks) sinks are copied,
+     * too, and what has no token becomes zero. Where a scale or low of a side that is not wide
+     * stays f32, its `overflow` is set and that side's codes may be left half made; else it is
+     * cleared. */
     bool (*encode)(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_t n);
     void (*widen)(dq_backend *b, float *to, const void *f16, int64_t n);
-    /* Tokens kept[0 .. n-1] of the list become slots 0 .. n-1 of a new page that has the parts they need; what has no
-     * token becomes zero. */
+    /* Tokens kept[0 .. n-1] of the list become slots 0 .. n-1 of a new page that has the parts
+     * they need; what has no token becomes zero. */
     bool (*move)(dq_backend *b, const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *from,
                  const int32_t *kept, int64_t n);
-    /* Pages of a list from `index` on are others, or have other parts, sinks or sets; index 0 of list NULL: perhaps those of
-     * any list. What a list's last slots hold, and `own` with it, ends with list_free. Both may be NULL. */
+    /* Pages of a list from `index` on are others, or have other parts, sinks or sets; index 0 of
+     * list NULL: perhaps those of any list. What a list's last slots hold, and `own` with it,
+     * ends with list_free. Both may be NULL. */
     void (*changed)(const dq_kv *kv, const dq_kv_list *list, int64_t index);
     void (*list_free)(const dq_kv *kv, const dq_kv_list *list);
 } dq_kv_device;

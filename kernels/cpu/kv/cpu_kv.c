@@ -1041,7 +1041,8 @@ static void reopen(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group, int
     move_sinks(kv, p, group, side, n, true);
 }
 
-/* Rounds n elements to kv->dense; the largest magnitude of what is finite and would not stay so, 0: all does. */
+/* Rounds n elements to kv->dense; the largest magnitude of what is finite and would not stay so,
+ * 0: all does. */
 static float narrow(const dq_kv *kv, uint16_t *to, const float *from, int64_t n)
 {
     const bool f16 = kv->dense == DQ_F16;
@@ -1143,7 +1144,7 @@ static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_
             if (job->side >= 0 && job->side != s) continue;
             bool *overflow = &p->arrays[s].overflow;
             *overflow = false;
-            if (!p->part[s].codes) continue;
+            if (!p->arrays[s].codes) continue;
             if (p->coded == p->n_sinks) move_sinks(kv, p, job->group, s, p->n_sinks, false);
             const bool sets = kv->form[s].set_scales != 0;
             for (int h = 0; sets && h < kv->heads[job->group] && !*overflow; h++)

@@ -35,7 +35,8 @@ DQ_KERNEL(64) patch_pages(dq_kv_patches patches)
     apply_patch(&patches, dq_block_x());
 }
 
-/* Grid: heads of a group, sides, jobs and after them patches. A page whose first slot is written has no other tokens: the rest becomes zero. */
+/* Grid: heads of a group, sides, jobs and after them patches. A page whose first slot is written
+ * has no other tokens: the rest becomes zero. */
 DQ_KERNEL(128)
 write_rows(const dq_kv_write_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_kv_group_heads heads,
            const float *DQ_RESTRICT k, const float *DQ_RESTRICT v, int64_t row_cols,
@@ -266,8 +267,8 @@ DQ_DEVICE void clear_numbers(const dq_page_form *f, const dq_page *p, int side, 
         dq_page_put_number(p, side, dq_page_scale_place(f, head, t, g), 0.0f);
 }
 
-/* Grid: heads of a group, sides, jobs. Shared memory: codes [64][cols]. A page without codes gets its sinks, and zeros
- * where it has no tokens. */
+/* Grid: heads of a group, sides, jobs. Shared memory: codes [64][cols]. A page without codes
+ * gets its sinks, and zeros where it has no tokens. */
 DQ_KERNEL_BLOCKS(256, 4)
 encode(const dq_kv_encode_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_kv_group_heads heads,
        int32_t *DQ_RESTRICT overflow, const dq_page *DQ_RESTRICT pages)

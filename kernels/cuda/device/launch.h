@@ -191,8 +191,8 @@ typedef struct dq_kv_encode_job {
     int32_t group, side, from, to;
 } dq_kv_encode_job;
 
-/* Record `to` of the table of pages becomes `page`; its own row of dither, one after it, `row` of those that came with the
- * patches; row -1: none. */
+/* Record `to` of the table of pages becomes `page`; its own row of dither, one after it, `row`
+ * of those that came with the patches; row -1: none. */
 typedef struct dq_kv_patch {
     dq_page page;
     int32_t to, row;
@@ -222,12 +222,13 @@ cudaError_t dq_kv_launch_write(const dq_kv_write_job *jobs, int n, dq_page_form 
                                dq_kv_patches patches, cudaStream_t s);
 /* Patches alone. */
 cudaError_t dq_kv_launch_patch(dq_kv_patches patches, cudaStream_t s);
-/* Flags overflow[n][2], zero before: becomes 1 where a scale or low of a side that is not wide stays f32 (kv.h). */
+/* Flags overflow[n][2], zero before: becomes 1 where a scale or low of a side that is not wide
+ * stays f32 (kv.h). */
 cudaError_t dq_kv_launch_encode(const dq_kv_encode_job *jobs, int n, dq_page_form const form[2],
                                 dq_kv_group_heads heads, int32_t *overflow, const dq_page *pages,
                                 cudaStream_t s);
-/* Tokens source[i] (64 * index in `from` + slot), i < n <= 64, become slots i of `to`, which has codes
- * for slots n_sinks .. coded-1; `heads` KV heads. */
+/* Tokens source[i] (64 * index in `from` + slot), i < n <= 64, become slots i of `to`, which has
+ * codes for slots n_sinks .. coded-1; `heads` KV heads. */
 cudaError_t dq_kv_launch_move(dq_page to, int coded, const dq_page *from, const int32_t *source,
                               int n, dq_page_form const form[2], int heads, cudaStream_t s);
 /* The unquantized part of one side that is new: slots 0 .. n-1 from its sinks, zeros after them. */
@@ -278,7 +279,8 @@ typedef struct dq_attention_unit {
     int64_t strip; /* of its first strip, in floats */
     int64_t page;  /* of its list's first page, in the table of pages */
     int64_t edge;  /* of its list's first edge (granularity `tile`), in the table of edges */
-    /* What its rows see, each: its first row's place in the table `visible`, or, less than 0, row r sees r - visible - 1 keys. */
+    /* What its rows see, each: its first row's place in the table `visible`, or, less than 0,
+     * row r sees r - visible - 1 keys. */
     int64_t visible;
     int32_t record; /* of its first row and query head */
     int32_t factor; /* of its first row and output head */

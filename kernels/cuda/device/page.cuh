@@ -91,9 +91,9 @@ DQ_BOTH int dq_page_code(const dq_page_form *f, int bits, int side, const uint8_
     return u - (1 << (bits - 1));
 }
 
-/* By all threads of a block, after a barrier: codes q[64][cols] (shared memory) of tokens first..end-1
- * into a page that keeps its others, or (fresh) whose other bytes become zero. Bytes are shared by codes, so
- * they are written part by part. */
+/* By all threads of a block, after a barrier: codes q[64][cols] (shared memory) of tokens
+ * first..end-1 into a page that keeps its others, or (fresh) whose other bytes become zero.
+ * Bytes are shared by codes, so they are written part by part. */
 DQ_DEVICE void dq_page_store(const dq_page_form *f, int bits, int side, uint8_t *codes,
                              const int8_t *q, int first, int end, bool fresh)
 {

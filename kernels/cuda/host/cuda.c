@@ -31,7 +31,8 @@ static dq_kv_list *list_of(const dq_attend_args *args, int i, int g)
     return dq_kv_list_of(args->kv, args->batch->seq[i], args->layer, g);
 }
 
-/* The last of rows first .. end-1 is as far from the first as there are rows: no position is left out. */
+/* The last of rows first .. end-1 is as far from the first as there are rows: no position is
+ * left out. */
 static bool goes_on(const dq_batch *batch, int64_t first, int64_t end)
 {
     return batch->pos[end - 1] - batch->pos[first] == end - 1 - first;
@@ -47,7 +48,8 @@ static int64_t tile_end(const dq_batch *batch, int64_t first, int64_t end)
     return n;
 }
 
-/* Whether all rows of a sequence see one key more than the row before, which then stands in no table. */
+/* Whether all rows of a sequence see one key more than the row before, which then stands in no
+ * table. */
 static bool sees_on(const draft *d, const dq_kv_list *list, int i)
 {
     const int64_t first = d->args->batch->cu_rows[i], end = d->args->batch->cu_rows[i + 1];
@@ -166,7 +168,7 @@ static bool add_list(dq_backend *b, draft *d, int i, int g)
     return true;
 }
 
-/* ---------------------------------------------------------------------------------------- launches */
+/* ------------------------------------------------------------------------------------- launches */
 
 bool dq_cuda_units_next(dq_cuda_units *u, dq_attention_units *launch, int *first)
 {
@@ -229,7 +231,8 @@ bool dq_cuda_units_begin(dq_backend *b, dq_cuda_units *u, const dq_attend_args *
         describe(&u->dev, args);
         u->unit = d.unit;
         u->n = d.n_units;
-        /* Where each unit's strips, sums and factors lie; a launch ends where they would not fit. */
+        /* Where each unit's strips, sums and factors lie; a launch ends where they would not
+         * fit. */
         const int64_t capacity = (int64_t)((dq_cuda_of(b)->strip_bytes) / sizeof(float));
         int64_t strips = 0, records = 0, factors = 0;
         for (int k = 0, in_launch = 0; k < u->n; k++, in_launch++) {
@@ -599,7 +602,7 @@ static void *pinned(dq_backend *b, size_t bytes)
     return dq_cuda_ok(b, e, "cudaMallocHost") ? p : NULL;
 }
 
-/* ----------------------------------------------------------------------------------------------- up */
+/* ------------------------------------------------------------------------------------------- up */
 /* On to the next block. */
 static bool ring_turn(dq_backend *b, ring *r)
 {
@@ -647,7 +650,8 @@ void dq_cuda_put(dq_backend *b, void *dst, const void *host, size_t bytes)
                         cudaMemcpyAsync(to, k->p + r->used, n, cudaMemcpyHostToDevice, c->stream),
                         "copy to the device"))
             return;
-        /* in steps of 64 bytes: what is read by the device and what is written next share no line */
+        /* in steps of 64 bytes: what is read by the device and what is written next share no
+         * line */
         r->used = n == left ? RING_BYTES : (r->used + n + 63) / 64 * 64;
         to += n;
         from += n;
@@ -722,7 +726,8 @@ void dq_cuda_upload_end(dq_backend *b)
     for (size_t i = 0; i < t->own.n; i++) dq_cuda_free(b, p[i]);
     t->own.n = 0;
     t->entered = 0;
-    /* The next operation finds half a block at least, or its uploads would be more than one copy. */
+    /* The next operation finds half a block at least, or its uploads would be more than one
+     * copy. */
     if (t->upload.used > RING_BYTES / 2 && t->sent == t->upload.used && b->err.code == DQ_OK &&
         ring_turn(b, &t->upload))
         t->sent = 0;

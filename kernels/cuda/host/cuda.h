@@ -81,21 +81,24 @@ void *dq_cuda_scratch(dq_backend *b, int slot, size_t bytes);
 
 void dq_cuda_put(dq_backend *b, void *dst, const void *host, size_t bytes); /* as backend.h says */
 void dq_cuda_get(dq_backend *b, void *host, const void *src, size_t bytes);
-/* host[bytes] on the device, for operations that are launched before the next dq_cuda_upload_end, in a stream that is
- * asked for after this; host may change at once. What is uploaded between two launches is one copy. NULL with the sticky
- * error set (bytes 0: a valid pointer). */
+/* host[bytes] on the device, for operations that are launched before the next
+ * dq_cuda_upload_end, in a stream that is asked for after this; host may change at once. What is
+ * uploaded between two launches is one copy. NULL with the sticky error set (bytes 0: a valid
+ * pointer). */
 void *dq_cuda_upload(dq_backend *b, const void *host, size_t bytes);
 /* Every operation that uploads calls it after its launches. */
 void dq_cuda_upload_end(dq_backend *b);
-/* host[bytes], which seldom changes, on the device: copied when it is new or has changed. NULL with the sticky error set. */
+/* host[bytes], which seldom changes, on the device: copied when it is new or has changed. NULL
+ * with the sticky error set. */
 const void *dq_cuda_constant(dq_backend *b, const void *host, size_t bytes);
-/* Zeros of the host's that kernels write and the host reads once it has waited: good until the next call. NULL with the
- * sticky error set. */
+/* Zeros of the host's that kernels write and the host reads once it has waited: good until the
+ * next call. NULL with the sticky error set. */
 int32_t *dq_cuda_flags(dq_backend *b, size_t n);
 /* Waits for the device, but leaves what was downloaded. False with the sticky error set. */
 bool dq_cuda_wait(dq_backend *b, const char *what);
-/* At the next sync or get: take(arg, data, bytes) on the host, in the order of the calls, with what src holds
- * after the operations launched so far; src may be reused at once. take NULL: data is copied to arg. */
+/* At the next sync or get: take(arg, data, bytes) on the host, in the order of the calls, with
+ * what src holds after the operations launched so far; src may be reused at once. take NULL:
+ * data is copied to arg. */
 typedef void dq_cuda_take(void *arg, const void *data, size_t bytes);
 void dq_cuda_download(dq_backend *b, const void *src, size_t bytes, dq_cuda_take *take, void *arg);
 /* Host memory for `arg` of take, freed after it or by a get. NULL with the sticky error set. */
@@ -140,7 +143,8 @@ void dq_cuda_observe(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *b
 dq_page dq_cuda_page(const dq_kv *kv, const dq_kv_page *p);
 void dq_cuda_forms(dq_page_form form[2], const dq_kv *kv);
 
-/* Which heads belong to which group: the same tables on the host and on the device, made with the cache. */
+/* Which heads belong to which group: the same tables on the host and on the device, made with
+ * the cache. */
 typedef struct dq_cuda_heads {
     uint8_t *host, *device;
     const int32_t *q_first,
@@ -151,8 +155,9 @@ typedef struct dq_cuda_heads {
 const dq_cuda_heads *dq_cuda_heads_of(const dq_kv *kv);
 /* Where the device has what the host has at p, a pointer into its tables. */
 const void *dq_cuda_heads_at(const dq_cuda_heads *h, const void *p);
-/* Records of pages, which stay on the device and are patched where pages have changed. An operation that reads pages
- * begins, asks for each list once, and sends. False with the sticky error set. */
+/* Records of pages, which stay on the device and are patched where pages have changed. An
+ * operation that reads pages begins, asks for each list once, and sends. False with the sticky
+ * error set. */
 bool dq_cuda_records_begin(dq_backend *b, const dq_kv *kv);
 /* *first: of the list's first page in the table. */
 bool dq_cuda_records_of(dq_backend *b, const dq_kv *kv, dq_kv_list *list, int64_t *first);

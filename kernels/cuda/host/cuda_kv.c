@@ -200,8 +200,7 @@ typedef struct run {
 typedef struct own {
     dq_cuda_heads heads;
     dq_page *page; /* [capacity] the table of records */
-    float *
-        dither; /* [capacity + 1][DQ_PAGE_TOKENS]: by position, then the own row of each record; NULL: none */
+    float *dither; /* [capacity + 1][DQ_PAGE_TOKENS] by position, then by record; NULL: none */
     int64_t used, capacity;
     run *run; /* [n_runs] by dq_kv_list.own, less one */
     size_t n_runs, runs_capacity;
@@ -242,7 +241,8 @@ static bool dithers(const dq_kv *kv, const dq_kv_page *p)
            dq_kv_bits_of(kv, p, DQ_V, 0) >= 4;
 }
 
-/* Whether the row of dither by position is not that of a page: its slots do not lie in the order of positions. */
+/* Whether the row of dither by position is not that of a page: its slots do not lie in the order
+ * of positions. */
 static bool dithers_own(const dq_kv *kv, const dq_kv_page *p)
 {
     const int last = p->coded > p->due ? p->coded : p->due;
@@ -273,9 +273,10 @@ void dq_cuda_forms(dq_page_form form[2], const dq_kv *kv)
     }
 }
 
-/* ------------------------------------------------------------------------------------------ heads */
+/* ---------------------------------------------------------------------------------------- heads */
 
-/* On the host: query and output heads, then their first ones by group, then the KV heads of each. */
+/* On the host: query and output heads, then their first ones by group, then the KV heads of
+ * each. */
 static void fill_heads(dq_cuda_heads *h, uint8_t *at, const dq_kv *kv)
 {
     const dq_head_order *map = kv->map;
@@ -345,7 +346,7 @@ static dq_kv_group_heads group_heads(const dq_kv *kv)
     return (dq_kv_group_heads){first, first + n_groups + 1, n_groups, h->max_kv};
 }
 
-/* ---------------------------------------------------------------------------------------- records */
+/* -------------------------------------------------------------------------------------- records */
 
 static void changed(const dq_kv *kv, const dq_kv_list *list, int64_t index)
 {
@@ -528,7 +529,7 @@ bool dq_cuda_records_send(dq_backend *b, const dq_kv *kv)
     return b->err.code == DQ_OK;
 }
 
-/* ----------------------------------------------------------------------------------------- blocks */
+/* --------------------------------------------------------------------------------------- blocks */
 
 static void *block_new(dq_backend *b, int64_t bytes)
 {
@@ -599,7 +600,8 @@ static int batch_jobs(dq_kv_write_job *jobs, const dq_kv *kv, int layer, const d
 /* A grid's third axis ends at 65535. */
 enum { JOBS = 65535 };
 
-/* What one launch after another fills a cache with: rows, then codes. Everything is uploaded before the first launch. */
+/* What one launch after another fills a cache with: rows, then codes. Everything is uploaded
+ * before the first launch. */
 typedef struct filling {
     const dq_kv *kv;
     dq_page_form form[2];
@@ -682,7 +684,8 @@ static bool launch_codes(dq_backend *b, const filling *f)
     return ok;
 }
 
-/* The host decides whether a page grows, and whether tokens are refused, so it waits for the flags. */
+/* The host decides whether a page grows, and whether tokens are refused, so it waits for the
+ * flags. */
 static bool read_flags(dq_backend *b, const filling *f, int layer, const dq_kv_job *jobs)
 {
     float found = 0;
@@ -696,7 +699,7 @@ static bool read_flags(dq_backend *b, const filling *f, int layer, const dq_kv_j
     for (int64_t i = 0; i < f->n_encode; i++) {
         for (int side = DQ_K; side <= DQ_V; side++) {
             if (jobs[i].side < 0 || jobs[i].side == side)
-                jobs[i].page->part[side].overflow = f->flag[2 * i + side] != 0;
+                jobs[i].page->arrays[side].overflow = f->flag[2 * i + side] != 0;
         }
     }
     return true;

@@ -77,7 +77,7 @@ static void check_uncoded(pair *p, const dq_kv_page *own, int group, int side, i
     float scale[256];
     dq_cuda_forms(form, p->kv[CUDA]);
     const dq_page_form *f = &form[side];
-    if (!own->part[side].codes || f->set_numbers || (t >= own->n_sinks && t < own->coded)) return;
+    if (!own->arrays[side].codes || f->set_numbers || (t >= own->n_sinks && t < own->coded)) return;
     for (int slot = 0; slot < p->kv[CUDA]->heads[group]; slot++) {
         const int bits = dq_kv_bits_of(p->kv[CUDA], own, side, slot);
         const int zero = side == DQ_V && bits == 8 ? 0 : -(1 << (bits - 1));
@@ -100,9 +100,9 @@ static void check_empty(pair *p, int32_t seq)
                     kv->form[side].plain_floats / DQ_PAGE_TOKENS * kv->dense_bytes;
                 uint8_t slot[128 * sizeof(float)];
                 check_uncoded(p, page, g, side, (int)(i % DQ_PAGE_TOKENS));
-                for (int h = 0; i >= list->count && page->part[side].plain && h < kv->heads[g];
+                for (int h = 0; i >= list->count && page->arrays[side].plain && h < kv->heads[g];
                      h++) {
-                    const uint8_t *at = page->part[side].plain;
+                    const uint8_t *at = page->arrays[side].plain;
                     at += (h * DQ_PAGE_TOKENS + i % DQ_PAGE_TOKENS) * stride;
                     p->b[CUDA]->ops->get(p->b[CUDA], slot, at, (size_t)stride);
                     for (int64_t k = 0; k < stride; k++) assert_int_equal(slot[k], 0);
