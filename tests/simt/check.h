@@ -6,6 +6,7 @@
 #include "tests/kernels/cuda/simulated.h"
 #include "tests/rigs/suite.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,6 +66,16 @@ static inline float dq_float_of(uint32_t bits)
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
+}
+
+/* A kernel has failed, and the report holds the text; errors are forgotten. */
+static inline void dq_report_has(const char *text)
+{
+    char report[8192];
+    assert_int_equal(cudaDeviceSynchronize(), cudaErrorLaunchFailure);
+    snprintf(report, sizeof report, "%s", dq_simt_report());
+    dq_simt_reset();
+    if (!strstr(report, text)) fail_msg("\"%s\" says nothing of \"%s\"", report, text);
 }
 
 /* Runs f in the orders that every kernel must survive. */

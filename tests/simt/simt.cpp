@@ -113,7 +113,7 @@ static int lanes_text(char *out, size_t capacity, uint32_t mask)
 static bool same_wait(const simt_thread *a, const simt_thread *b)
 {
     return a->state == b->state && a->barrier == b->barrier && a->post.op == b->post.op &&
-           a->line == b->line;
+           a->line == b->line && a->waits == b->waits && a->waits_at == b->waits_at;
 }
 
 static int wait_text(char *out, size_t capacity, const simt_block *b, const simt_thread *t)
@@ -125,29 +125,46 @@ static int wait_text(char *out, size_t capacity, const simt_block *b, const simt
     if (t->barrier > 0)
         return snprintf(out, capacity, " wait at barrier %d, line %d (%u of %u there)", t->barrier,
                         t->line, b->barrier[t->barrier].arrived, b->barrier[t->barrier].expected);
+    if (t->waits) return simt_hopper_text(out, capacity, t);
     if (t->post.op)
         return snprintf(out, capacity, " wait in %s, line %d, for lanes %08x", t->post.what,
                         t->line, t->post.mask & ~b->posted[t->warp]);
     return snprintf(out, capacity, " run");
 }
 
-void simt_stuck(simt_block *b)
+/* Lines about who waits for what in the block. */
+static int block_text(char *text, size_t capacity, const simt_block *b)
 {
-    char text[6000];
-    int n = snprintf(text, sizeof text, "deadlock");
+    int n = 0;
     for (unsigned w = 0; w < b->n / 32; w++) {
         uint32_t seen = 0;
-        for (unsigned i = 0; i < 32 && n < 5500; i++) {
+        for (unsigned i = 0; i < 32 && (size_t)n + 500 < capacity; i++) {
             if (seen >> i & 1u) continue;
             const simt_thread *t = &b->thread[32 * w + i];
             uint32_t same = 0;
             for (unsigned j = i; j < 32; j++)
                 if (same_wait(t, t - i + j)) same |= 1u << j;
             seen |= same;
-            n += snprintf(text + n, sizeof text - (size_t)n, "\n  warp %u ", w);
-            n += lanes_text(text + n, sizeof text - (size_t)n, same);
-            n += wait_text(text + n, sizeof text - (size_t)n, b, t);
+            n += snprintf(text + n, capacity - (size_t)n, "\n  warp %u ", w);
+            n += lanes_text(text + n, capacity - (size_t)n, same);
+            n += wait_text(text + n, capacity - (size_t)n, b, t);
         }
+    }
+    return n;
+}
+
+void simt_stuck(simt_block *b)
+{
+    char text[7000];
+    int n = snprintf(text, sizeof text, "deadlock");
+    n += block_text(text + n, sizeof text - (size_t)n, b);
+    simt_block *of[SIMT_MAX_CLUSTER];
+    const unsigned blocks = simt_cluster_of(b, of);
+    for (unsigned k = 0; k < blocks; k++) {
+        if (of[k] == b) continue;
+        n += snprintf(text + n, sizeof text - (size_t)n, "\n block (%u,%u,%u)%s", of[k]->index.x,
+                      of[k]->index.y, of[k]->index.z, of[k]->live ? "" : " has ended");
+        if (of[k]->live) n += block_text(text + n, sizeof text - (size_t)n, of[k]);
     }
     simt_record(b, NULL, 0, text);
 }
@@ -172,11 +189,13 @@ void simt_thread_main(simt_thread *t)
     t->block->launch->run(t->block->launch->body);
     simt_lock(t->block);
     simt_copy_all(t);
+    if (t->block->hopper) simt_absorb(t->block, t);
     t->state = SIMT_DONE;
     t->block->live--;
     t->block->running--;
+    t->block->runnable[t->warp] &= ~(1u << t->lane);
     simt_exit_barriers(t->block);
-    if (!t->block->running && t->block->live && !t->block->failed) simt_stuck(t->block);
+    if (t->block->hopper) simt_hopper_exit(t);
     simt_unlock(t->block);
 }
 
@@ -206,6 +225,7 @@ void *simt_shared(const void *key, size_t bytes, size_t align)
         p = too_much ? NULL : carve(b, bytes, align);
         if (p) {
             b->shared[b->n_shared].key = key;
+            b->shared[b->n_shared].bytes = bytes;
             b->shared[b->n_shared++].p = p;
         }
     }
@@ -227,12 +247,37 @@ void simt_check_shared(const void *p, size_t bytes, const char *what, int line)
         simt_fail(line, "%s: address %p is not in the block's shared memory", what, p);
 }
 
+bool simt_inside(const simt_block *b, const void *p, size_t bytes)
+{
+    const unsigned char *at = (const unsigned char *)p;
+    if (at >= b->dynamic && at + bytes <= b->dynamic + b->launch->smem) return true;
+    for (int i = 0; i < b->n_shared; i++)
+        if (at >= b->shared[i].p && at + bytes <= b->shared[i].p + b->shared[i].bytes) return true;
+    return false;
+}
+
+/* Variables lie in the order in which a block's threads came to them, which other blocks need not share. */
+unsigned char *simt_same_place(simt_block *peer, const simt_block *own, const void *p)
+{
+    const unsigned char *at = (const unsigned char *)p;
+    if (peer == own) return own->arena + (at - own->arena);
+    for (int i = 0; i < own->n_shared; i++) {
+        const ptrdiff_t offset = at - own->shared[i].p;
+        if (offset < 0 || (size_t)offset >= own->shared[i].bytes) continue;
+        for (int k = 0; k < peer->n_shared; k++)
+            if (peer->shared[k].key == own->shared[i].key) return peer->shared[k].p + offset;
+        return NULL; /* no thread of the peer has come to it */
+    }
+    return peer->dynamic + (at - own->dynamic);
+}
+
 /* -------------------------------------------------------------------------------------------- blocks */
-/* Blocks of a launch that run, along each axis. */
+/* Blocks of a launch that run, along each axis; along x, whole clusters. */
 static dim3 blocks_of(const simt_launch_args *l)
 {
     if (!simt_set.corners) return l->grid;
-    return dim3(l->grid.x < 3 ? l->grid.x : 3, l->grid.y < 3 ? l->grid.y : 3,
+    const unsigned x = l->grid.x / l->cluster;
+    return dim3((x < 3 ? x : 3) * l->cluster, l->grid.y < 3 ? l->grid.y : 3,
                 l->grid.z < 3 ? l->grid.z : 3);
 }
 
@@ -247,7 +292,10 @@ static void start_block(simt_block *b, uint64_t index)
 {
     const simt_launch_args *l = b->launch;
     const dim3 some = blocks_of(l);
-    b->index = dim3(nth_of(index % some.x, some.x, l->grid.x),
+    const unsigned cluster = l->cluster;
+    const uint64_t x = index % some.x;
+    b->index = dim3(nth_of(x / cluster, some.x / cluster, l->grid.x / cluster) * cluster +
+                        (unsigned)(x % cluster),
                     nth_of(index / some.x % some.y, some.y, l->grid.y),
                     nth_of(index / some.x / some.y, some.z, l->grid.z));
     b->live = b->running = b->n;
@@ -278,6 +326,11 @@ static void start_block(simt_block *b, uint64_t index)
         t->post.op = NULL;
         t->n_pending = 0;
         t->group = 0;
+        t->waits = SIMT_WAITS_NONE;
+        t->waits_at = NULL;
+        t->crossed = t->cluster_crossed = 0;
+        t->cluster_arrived = false;
+        t->wgmma = {};
         t->random = b->random + (i + 1) * 0xaf251af3b0f025b5u;
     }
 }
@@ -300,14 +353,16 @@ static simt_block *new_block(const simt_launch_args *l)
     b->n = l->threads;
     b->thread = (simt_thread *)must(calloc(b->n, sizeof *b->thread));
     b->arena_size =
-        (l->smem + SIMT_SMEM_DEFAULT + (SIMT_MAX_SHARED + 2) * (GAP + 16) + 1023) / 1024 * 1024;
-    b->arena = (unsigned char *)must(aligned_alloc(1024, b->arena_size));
+        (l->smem + SIMT_SMEM_DEFAULT + (SIMT_MAX_SHARED + 2) * (GAP + 16) + SIMT_PAGE - 1) /
+        SIMT_PAGE * SIMT_PAGE;
+    b->arena = (unsigned char *)must(aligned_alloc(SIMT_PAGE, b->arena_size));
     return b;
 }
 
 static void free_block(simt_block *b)
 {
     for (unsigned k = 0; k < b->n; k++) free(b->thread[k].pending);
+    simt_hopper_free(b);
     ASAN_UNPOISON_MEMORY_REGION(b->arena, b->arena_size);
     free(b->arena);
     free(b->thread);
@@ -317,17 +372,20 @@ static void free_block(simt_block *b)
 static void *run_blocks(void *arg)
 {
     simt_work *w = (simt_work *)arg;
-    const unsigned capacity = SIMT_MAX_THREADS / w->launch->threads;
-    const unsigned together = capacity < SIMT_TOGETHER ? capacity : (unsigned)SIMT_TOGETHER;
-    simt_block *b[SIMT_TOGETHER];
+    const unsigned capacity = SIMT_MAX_THREADS / w->launch->threads, cluster = w->launch->cluster;
+    unsigned together = capacity < SIMT_TOGETHER ? capacity : (unsigned)SIMT_TOGETHER;
+    if (cluster > 1) together = cluster;
+    simt_block *b[SIMT_MAX_CLUSTER];
     for (unsigned k = 0; k < together; k++) b[k] = new_block(w->launch);
     while (!simt_failed()) {
         unsigned n = 0;
         uint64_t i;
-        while (n < together && (i = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED)) < w->n)
-            start_block(b[n++], i);
+        while (n < together && (i = __atomic_fetch_add(&w->next, cluster, __ATOMIC_RELAXED)) < w->n)
+            for (unsigned k = 0; k < cluster; k++) start_block(b[n++], i + k);
         if (n == 0) break;
+        if (w->launch->capability >= 90) simt_hopper_open(b, n);
         simt_run_threads(b, n);
+        if (w->launch->capability >= 90) simt_hopper_close(b, n);
     }
     for (unsigned k = 0; k < together; k++) free_block(b[k]);
     return NULL;

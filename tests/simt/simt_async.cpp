@@ -21,8 +21,10 @@ static void remove(simt_thread *t, size_t i)
 
 void simt_copy_some(simt_thread *t)
 {
-    if (!t->n_pending || simt_set.schedule != DQ_SIMT_GREEDY) return;
-    if (simt_random(&t->random) % 16 == 0) remove(t, simt_random(&t->random) % t->n_pending);
+    if (simt_set.schedule != DQ_SIMT_GREEDY) return;
+    if (t->block->hopper) simt_hopper_some(t);
+    if (t->n_pending && simt_random(&t->random) % 16 == 0)
+        remove(t, simt_random(&t->random) % t->n_pending);
 }
 
 void simt_copy_all(simt_thread *t)

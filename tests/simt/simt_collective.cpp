@@ -16,6 +16,7 @@ static char *arrive(simt_tokens *o)
 static void open_barrier(simt_block *b, int id)
 {
     b->barrier[id].arrived = b->barrier[id].expected = 0;
+    memset(b->barrier[id].lanes, 0, sizeof b->barrier[id].lanes);
     b->barrier[id].order.opened++;
     for (unsigned i = 0; i < b->n; i++) {
         simt_thread *t = &b->thread[i];
@@ -44,6 +45,7 @@ void simt_sync(int line)
     simt_thread *t = simt_self();
     simt_block *b = t->block;
     simt_copy_some(t);
+    t->crossed++;
     simt_lock(b);
     char *token = arrive(&b->barrier[0].order);
     if (++b->barrier[0].arrived == b->live)
@@ -68,11 +70,19 @@ void simt_bar(unsigned id, unsigned n, bool wait, int line)
         simt_unlock(b);
         simt_fail(line, "barrier %u for %u threads, by others for %u", id, n, expected);
     }
+    t->crossed++;
     char *token = arrive(&bar->order);
     bar->expected = n;
-    if (++bar->arrived == n)
+    bar->lanes[t->warp]++;
+    if (++bar->arrived == n) {
+        for (unsigned w = 0; w < b->n / 32; w++) {
+            if (bar->lanes[w] % 32 == 0) continue;
+            simt_unlock(b);
+            simt_fail(line, "barrier %u counts whole warps, but %u lanes of warp %u are there", id,
+                      bar->lanes[w] % 32u, w);
+        }
         open_barrier(b, (int)id);
-    else if (wait)
+    } else if (wait)
         wait_at(t, (int)id, line);
     if (wait) simt_order_after(token);
     simt_unlock(b);
@@ -162,6 +172,17 @@ static void run_sync(simt_post *lane[32], uint32_t mask)
 }
 static const simt_op op_sync = {"dq_warp_sync", run_sync};
 
+void simt_together(const simt_op *op, const void *in, int line)
+{
+    simt_post p = {};
+    p.op = op;
+    p.what = op->name;
+    p.mask = DQ_LANES;
+    p.line = line;
+    p.in[0] = in;
+    collect(p);
+}
+
 void simt_warp_sync(unsigned mask, int line)
 {
     simt_post p = {};
@@ -172,6 +193,7 @@ void simt_warp_sync(unsigned mask, int line)
     simt_thread *t = simt_self();
     simt_lock(t->block);
     char *token = arrive(&t->block->order[t->warp]);
+    t->crossed++;
     simt_unlock(t->block);
     collect(p);
     simt_order_after(token);

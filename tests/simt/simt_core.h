@@ -7,7 +7,7 @@
 #ifndef DQ_SIMT_CORE_H
 #define DQ_SIMT_CORE_H
 
-#include "kernels/cuda/device/ptx.cuh"
+#include "kernels/cuda/device/hopper.cuh"
 
 #include <map>
 
@@ -21,12 +21,22 @@ enum {
 #else
     SIMT_TOGETHER = 2,
 #endif
+    SIMT_MAX_CLUSTER = 8, /* blocks of a cluster, which always run side by side */
+    SIMT_PAGE = 4096,
     SIMT_SMEM_DEFAULT = 48 * 1024,
     SIMT_SMEM_LIMIT = 227 * 1024,
     SIMT_POISON = 0xa5
 };
 
 enum simt_state { SIMT_READY, SIMT_WAITING, SIMT_DONE };
+/* What a thread may wait for beside barriers of its block and lanes of its warp. */
+enum simt_waits {
+    SIMT_WAITS_NONE,
+    SIMT_WAITS_MBARRIER,
+    SIMT_WAITS_CLUSTER,
+    SIMT_WAITS_WGMMA,
+    SIMT_WAITS_REGISTERS
+};
 
 /* What the lanes of a warp do together. run gets the posts of all lanes of the mask. */
 struct simt_post;
@@ -69,10 +79,21 @@ struct simt_thread {
     char *stack;
     void *fake;  /* of the address sanitizer */
     void *fiber; /* of ThreadSanitizer */
+    simt_waits waits;
+    const void *waits_at; /* the mbarrier */
+    unsigned waits_parity;
+    const char *waits_name;
+    uint64_t crossed;         /* barriers of any kind that it has arrived at */
+    uint64_t cluster_crossed; /* those of the cluster */
+    uint64_t cluster_ticket;  /* openings of the cluster's barrier when it arrived there */
+    bool cluster_arrived;     /* and has not waited */
+    simt_wgmma_thread wgmma;
 };
 
 struct simt_launch_args {
     const char *name;
+    int capability;   /* of the device, ten times */
+    unsigned cluster; /* blocks, 1: no cluster */
     dim3 grid;
     unsigned threads;
     size_t smem;
@@ -88,7 +109,8 @@ struct simt_tokens {
 };
 
 struct simt_barrier {
-    unsigned expected, arrived; /* threads; expected 0: nobody yet */
+    unsigned expected, arrived;    /* threads; expected 0: nobody yet */
+    uint8_t lanes[SIMT_MAX_WARPS]; /* that have arrived */
     simt_tokens order;
 };
 
@@ -112,12 +134,14 @@ struct simt_block {
     struct {
         const void *key;
         unsigned char *p;
+        size_t bytes;
     } shared[SIMT_MAX_SHARED];
     int n_shared;
     void *sp; /* of the scheduler */
     void *fake, *fiber;
     const void *stack;
     size_t stack_size;
+    struct simt_hopper *hopper; /* NULL below compute capability 9.0 */
 };
 
 struct simt_settings {
@@ -132,8 +156,11 @@ extern simt_settings simt_set;
 simt_thread *simt_self(void);
 void simt_lock(simt_block *b);
 void simt_unlock(simt_block *b);
-void simt_wait(simt_thread *t);               /* state WAITING; returns when it is READY */
-void simt_ready(simt_thread *t);              /* WAITING to READY */
+void simt_wait(simt_thread *t);  /* state WAITING; returns when it is READY */
+void simt_ready(simt_thread *t); /* WAITING to READY */
+void simt_yield(simt_thread *t); /* others run before it goes on */
+/* Where the schedule is greedy, that warp of that block runs next, if this thread yields. */
+void simt_run_next(simt_block *b, unsigned warp);
 [[noreturn]] void simt_leave(simt_thread *t); /* the block has failed */
 /* For the build that finds races, which sees no order in the simulation's own locks: what a thread did
  * before comes, for all that pass simt_order_after with the same address later, before what they do; and a
@@ -153,11 +180,17 @@ uint64_t simt_random(uint64_t *state);
 bool simt_failed(void);
 void simt_forget_failure(void);
 void simt_check_shared(const void *p, size_t bytes, const char *what, int line);
+/* Whether all the bytes are of one variable or of the dynamic memory of the block. */
+bool simt_inside(const simt_block *b, const void *p, size_t bytes);
+/* Where the shared memory of `peer` has what `own` has at p, which is inside. */
+unsigned char *simt_same_place(simt_block *peer, const simt_block *own, const void *p);
 /* Runs a launch; false: it failed. */
 bool simt_run(const simt_launch_args *l);
 
 /* Of simt_collective.cpp and simt_async.cpp. */
 void simt_exit_barriers(simt_block *b);
+/* All lanes of the warp meet in op; the last one runs it. */
+void simt_together(const simt_op *op, const void *in, int line);
 void simt_copy_some(simt_thread *t); /* at random */
 void simt_copy_all(simt_thread *t);
 
@@ -166,5 +199,21 @@ typedef std::map<uintptr_t, size_t> simt_pieces;
 extern simt_pieces simt_device_memory;
 void *simt_device_new(size_t bytes, bool filled);
 void simt_device_free(void *p);
+void simt_watch_faults(void);
+
+/* Of simt_mbarrier.cpp. n blocks, whole clusters, are about to run, or have. */
+void simt_hopper_open(simt_block *const *b, unsigned n);
+void simt_hopper_close(simt_block *const *b, unsigned n);
+void simt_hopper_free(simt_block *b);
+void simt_hopper_some(simt_thread *t); /* what goes on beside threads, at random */
+/* No thread of b can run: whether it may be able to later. */
+bool simt_hopper_idle(simt_block *b);
+void simt_hopper_exit(simt_thread *t); /* which no longer counts as live */
+int simt_hopper_text(char *out, size_t capacity, const simt_thread *t);
+/* The blocks of b's cluster, b among them. */
+unsigned simt_cluster_of(simt_block *b, simt_block *of[SIMT_MAX_CLUSTER]);
+/* Notes what t has written to shared memory since the last time. */
+void simt_absorb(simt_block *b, const simt_thread *t);
+bool simt_first_write(uintptr_t at); /* false: not into shared memory */
 
 #endif

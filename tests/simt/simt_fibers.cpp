@@ -71,7 +71,8 @@ dq_simt_switch:
 
 static __thread simt_thread *self;
 static __thread char begun,
-    ended; /* order threads after what comes before them, and before what follows */
+    ended;                 /* order threads after what comes before them, and before what follows */
+static __thread bool turn; /* another block is to run */
 static __thread char *stacks;
 static __thread size_t n_stacks;
 static __thread void *
@@ -197,6 +198,18 @@ void simt_touch(const void *p, size_t bytes)
 #endif
 }
 
+/* As likely any block and any warp as the one that has its turn. */
+void simt_yield(simt_thread *t)
+{
+    turn = true;
+    leave(t, false);
+}
+
+void simt_run_next(simt_block *b, unsigned warp)
+{
+    b->warp = warp;
+}
+
 void simt_pause(void)
 {
     simt_thread *t = self;
@@ -301,10 +314,12 @@ UNSEEN static bool run_some(simt_block *b)
 {
     simt_thread *t = simt_set.schedule == DQ_SIMT_GREEDY ? pick_greedy(b) : pick_next(b);
     if (!t) {
+        if (b->hopper && simt_hopper_idle(b)) return !b->failed;
         simt_stuck(b);
         return false;
     }
     enter(b, t);
+    if (b->hopper) simt_absorb(b, t);
     if (t->state == SIMT_DONE) b->runnable[t->warp] &= ~(1u << t->lane);
     return b->live && !b->failed;
 }
@@ -315,18 +330,19 @@ UNSEEN static void run_blocks(simt_block **b, unsigned n)
     uint64_t random = b[0]->random;
     for (unsigned at = 0; n;) {
         if (!run_some(b[at])) {
-            if (b[at]->failed) return;
+            if (b[at]->failed || simt_failed()) return;
             b[at] = b[--n];
             at = 0;
-        } else if (simt_set.schedule != DQ_SIMT_GREEDY || !b[at]->runnable[b[at]->warp]) {
+        } else if (turn || simt_set.schedule != DQ_SIMT_GREEDY || !b[at]->runnable[b[at]->warp]) {
             at = (unsigned)(simt_random(&random) % n);
+            turn = false;
         }
     }
 }
 
 void simt_run_threads(simt_block *const *b, unsigned n)
 {
-    simt_block *left[SIMT_TOGETHER];
+    simt_block *left[SIMT_MAX_CLUSTER];
     make_stacks((size_t)n * b[0]->n);
     for (unsigned k = 0; k < n; k++) {
         left[k] = b[k];

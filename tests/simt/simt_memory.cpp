@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/simt/simt_core.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@ simt_pieces simt_device_memory;
 
 /* Device memory is the heap, but a block that the machine may not have is made of pages that appear when they
  * are touched, as zeros; and with guards every block ends at a page that nobody may touch. */
-enum { PAGE = 4096, CELL = 16 };
+enum { PAGE = SIMT_PAGE, CELL = 16 };
 static const size_t vast = (size_t)256 << 20;
 static bool guarded = getenv("DQ_SIMT_GUARD") != NULL;
 
@@ -47,12 +48,19 @@ void simt_device_free(void *p)
         free(p);
 }
 
-/* Says whose access it was, and dies of it. */
+static struct sigaction before;
+static pthread_mutex_t watch_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The first write to a page of shared memory that is watched; of another access it says whose it was, and dies of it. */
 static void on_fault(int sig, siginfo_t *info, void *context)
 {
     const uintptr_t at = (uintptr_t)info->si_addr;
-    const simt_thread *t = simt_self();
     (void)context;
+    if (simt_first_write(at)) return;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    sigaction(sig, &before, NULL); /* the access is made again, and their own report follows */
+#else
+    const simt_thread *t = simt_self();
     signal(sig, SIG_DFL);
     if (t)
         fprintf(stderr, "simt: kernel %s, block (%u,%u,%u), thread %u: ", t->block->launch->name,
@@ -64,27 +72,26 @@ static void on_fault(int sig, siginfo_t *info, void *context)
     else
         fprintf(stderr, "access outside of device memory\n");
     raise(sig);
+#endif
 }
 
-static void watch_faults(void)
+/* Again after each test of cmocka, which has a handler of its own. */
+void simt_watch_faults(void)
 {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    static bool watched;
-    struct sigaction a = {};
+    struct sigaction a = {}, now;
     a.sa_sigaction = on_fault;
     a.sa_flags = SA_SIGINFO;
-    if (!watched) sigaction(SIGSEGV, &a, NULL);
-    watched = true;
-#else
-    (void)on_fault;
-#endif
+    pthread_mutex_lock(&watch_lock);
+    if (!sigaction(SIGSEGV, NULL, &now) && now.sa_sigaction != on_fault)
+        sigaction(SIGSEGV, &a, &before);
+    pthread_mutex_unlock(&watch_lock);
 }
 
 void *simt_device_new(size_t bytes, bool filled)
 {
     void *p = NULL;
     if (has_pages(bytes)) {
-        watch_faults();
+        simt_watch_faults();
         p = map_pages(bytes);
     } else if (posix_memalign(&p, 256, bytes)) {
         return NULL;

@@ -46,6 +46,7 @@ static bool idle;
 static dq_simt_calls calls;
 
 static int n_devices = 1, capability = 80, driver = 13000;
+static unsigned next_cluster = 1;
 static std::map<const void *, size_t> allowed_smem;
 
 static cudaError_t say(cudaError_t e)
@@ -119,10 +120,15 @@ void simt_enqueue(const void *kernel, const char *name, dim3 grid, unsigned thre
                   cudaStream_t s, void (*run)(void *), void (*drop)(void *), void *body)
 {
     (void)s;
+    const unsigned cluster = next_cluster;
+    next_cluster = 1;
     size_t allowed = allowed_smem.count(kernel) ? allowed_smem[kernel] : (size_t)SIMT_SMEM_DEFAULT;
     cudaError_t e = cudaSuccess;
     if (threads == 0 || threads % 32 || threads > SIMT_MAX_THREADS || !grid.x || !grid.y ||
         !grid.z || grid.y > 65535 || grid.z > 65535)
+        e = cudaErrorInvalidConfiguration;
+    else if (!cluster || cluster > SIMT_MAX_CLUSTER || grid.x % cluster ||
+             (cluster > 1 && capability < 90))
         e = cudaErrorInvalidConfiguration;
     else if (smem > allowed)
         e = cudaErrorInvalidValue;
@@ -133,6 +139,8 @@ void simt_enqueue(const void *kernel, const char *name, dim3 grid, unsigned thre
     simt_task t = {};
     t.kind = simt_task::LAUNCH;
     t.launch.name = name;
+    t.launch.capability = capability;
+    t.launch.cluster = cluster;
     t.launch.grid = grid;
     t.launch.threads = threads;
     t.launch.smem = smem;
@@ -140,6 +148,11 @@ void simt_enqueue(const void *kernel, const char *name, dim3 grid, unsigned thre
     t.launch.body = body;
     t.drop = drop;
     add(t);
+}
+
+void simt_next_cluster(unsigned blocks)
+{
+    next_cluster = blocks;
 }
 
 /* ------------------------------------------------------------------------------------------ memory */
