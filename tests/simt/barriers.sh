@@ -14,13 +14,13 @@ trap 'rm -rf "$work"' EXIT
 tab=$(printf '\t')
 
 kernels() { # DIRECTORY...
-    find "$@" -maxdepth 1 \( -name '*.cu' -o -name '*.cuh' \) ! -name ptx.cuh | sort
+    find "$@" -maxdepth 1 \( -name '*.cu' -o -name '*.cuh' \) ! -name ptx.cuh ! -name hopper.cuh | sort
 }
 
 # names FILE...: of all barriers, one a line.
 names() {
     cat "$@" |
-        grep -oE 'DQ_(SYNC|WARP_SYNC|CP_ASYNC_WAIT)\([^;]*\);' |
+        grep -oE 'DQ_((WARP_|BAR_|CLUSTER_)?SYNC|(CP_ASYNC|MBARRIER|WGMMA)_WAIT|WGMMA_FENCE|FENCE_ASYNC)\([^;]*\);' |
         sed -E 's/^.*[(, ]([a-z0-9_]+)\);$/\1/'
 }
 
@@ -30,8 +30,8 @@ check_names() {
     shift
     # shellcheck disable=SC2046
     set -- $(kernels "$@")
-    grep -nE 'dq_(sync|warp_sync|bar_sync|bar_arrive)\(|dq_cp_async_wait<' "$@" |
-        sed 's/$/ -- has no name; use DQ_SYNC, DQ_WARP_SYNC or DQ_CP_ASYNC_WAIT/'
+    grep -nE 'dq_(sync|warp_sync|bar_sync|bar_arrive|cluster_(arrive|wait)|mbarrier_(try_)?wait|wgmma_fence|fence_async)\(|dq_(cp_async|wgmma)_wait<' "$@" |
+        sed 's/$/ -- has no name; use DQ_SYNC or the like, which has one/'
     names "$@" | sort >"$work/names"
     grep -v '^#' "$rows" | cut -f1 | sort >"$work/rows"
     uniq -d "$work/names" | sed 's/$/: two barriers have this name/'

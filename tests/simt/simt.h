@@ -81,6 +81,8 @@ enum simt_mma_kind { SIMT_MMA_S8S8, SIMT_MMA_U8S8, SIMT_MMA_S8U8, SIMT_MMA_BF16 
 void simt_mma(simt_mma_kind kind, void *d, const uint32_t *a, const uint32_t *b, int line);
 void simt_copy(void *smem, const void *global, unsigned size, unsigned bytes, int line);
 void simt_copy_commit(int line);
+void simt_stored(
+    const void *p); /* the thread has stored 16 bytes there, perhaps of shared memory */
 void simt_copy_wait(int groups, int line);
 
 #define SIMT_LINE int line = __builtin_LINE()
@@ -134,8 +136,9 @@ DQ_DEVICE bool simt_without(const char *name)
 {
     return simt_left_out && !strcmp(simt_left_out, name);
 }
-#define DQ_SYNC(name)      (simt_without(#name) ? (void)0 : dq_sync())
-#define DQ_WARP_SYNC(name) (simt_without(#name) ? (void)0 : dq_warp_sync())
+#define DQ_SYNC(name)            (simt_without(#name) ? (void)0 : dq_sync())
+#define DQ_WARP_SYNC(name)       (simt_without(#name) ? (void)0 : dq_warp_sync())
+#define DQ_BAR_SYNC(id, n, name) (simt_without(#name) ? (void)0 : dq_bar_sync(id, n))
 #define DQ_CP_ASYNC_WAIT(n, name)                                                                  \
     (simt_without(#name) ? dq_cp_async_wait<(n) + 1>() : dq_cp_async_wait<n>())
 DQ_DEVICE void dq_sync(SIMT_LINE)
@@ -288,6 +291,7 @@ DQ_DEVICE void dq_store16(void *p, dq_u4 v, SIMT_LINE)
 {
     simt_check_aligned(p, 16, "dq_store16", line);
     memcpy(p, &v, sizeof v);
+    simt_stored(p);
 }
 DQ_DEVICE dq_u4 dq_load16_const(const void *global, SIMT_LINE)
 {

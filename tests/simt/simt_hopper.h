@@ -150,7 +150,7 @@ template <class T, int COUNT> struct dq_registers {
     simt_use use;
     dq_registers()
     {
-        memset(v, 0xa5, sizeof v);
+        memset(v, 0xff, sizeof v); /* as floats, no numbers */
         use = {simt_wgmma_self(), 0, 0, 0, false};
         use.touched = use.thread->fences + 1;
     }

@@ -12,6 +12,7 @@
 
 enum {
     SIMT_MBARRIERS = 64,
+    SIMT_WORD = 4,  /* bytes that belong to one thread's store */
     SIMT_CELL = 16, /* bytes that copies and products read and write as one */
     SIMT_MAX_PAGES = 128,
     SIMT_WARPGROUPS = SIMT_MAX_WARPS / 4
@@ -40,6 +41,7 @@ struct simt_bulk { /* a copy on its way, to one block */
     simt_mbarrier *signal;
     std::vector<unsigned char> was; /* the source at the start */
     int line;
+    bool late; /* it lands when no thread can run */
 };
 
 struct simt_cluster {
@@ -54,6 +56,7 @@ struct simt_product { /* one wgmma of a warpgroup */
     simt_wgmma what;
     uint64_t group;
     unsigned warps; /* that have started it, as bits */
+    bool late;      /* it runs when it is waited for */
     void *d[128];
     const uint32_t *a[128];
     std::vector<uint32_t> a_cells,
@@ -83,10 +86,11 @@ struct simt_hopper {
     int n_barriers;
     simt_warpgroup group[SIMT_WARPGROUPS];
     int free_registers;
-    /* Of every byte of the arena: its value as last noted, and the thread (plus 1) whose write the async proxy does not see. */
-    std::vector<unsigned char> seen;
-    std::vector<uint16_t> writer;
-    std::vector<uint16_t> reading, writing; /* products and copies on their way, of every cell */
+    std::vector<unsigned char> seen; /* the arena as last noted */
+    std::vector<uint16_t>
+        writer; /* of every word: the thread (plus 1) whose store the async proxy does not see */
+    std::vector<uint16_t> reading,
+        writing; /* of every cell: products that read and copies that write it */
     std::bitset<SIMT_MAX_PAGES> dirty;
     std::vector<std::bitset<SIMT_MAX_PAGES>> wrote; /* by thread: pages with bytes of its */
 };
@@ -99,8 +103,9 @@ void simt_say(simt_block *b, int line, const char *format, ...)
 /* The thread waits until simt_wake; simt_wake_all: all of that block that wait so. */
 void simt_block_on(simt_thread *t, simt_waits what, int line);
 void simt_wake(simt_thread *t);
-/* "bytes 32-47" of shared memory were written by a thread without a fence; false: no byte was. */
-bool simt_unfenced(const simt_hopper *h, size_t at, size_t bytes, unsigned *thread);
+
+/* The thread (plus 1) whose store to the cell the async proxy does not see, 0: it sees all. */
+unsigned simt_unfenced(const simt_hopper *h, uint32_t cell);
 
 /* Of simt_wgmma.cpp. */
 bool simt_product_some(

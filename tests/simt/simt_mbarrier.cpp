@@ -139,18 +139,30 @@ static void note_write(simt_hopper *h, const simt_thread *t, size_t at)
             h->block, t->line,
             "thread %u writes byte %zu of shared memory, which the wgmma of line %d still reads",
             t->place.thread, at, simt_product_at(h, (uint32_t)cell));
-    h->writer[at] = (uint16_t)(t->place.thread + 1);
+    h->writer[at / SIMT_WORD] = (uint16_t)(t->place.thread + 1);
+    h->wrote[t->place.thread][at / SIMT_PAGE] = true;
 }
 
+/* A word belongs to who has changed a byte of it last: a store of what stood there before cannot be seen. */
 UNCHECKED static void absorb_page(simt_hopper *h, const simt_thread *t, size_t page)
 {
     const unsigned char *now = h->block->arena;
+    size_t noted = SIZE_MAX;
     for (size_t at = page * SIMT_PAGE; at < (page + 1) * SIMT_PAGE; at++) {
         if (now[at] == h->seen[at]) continue;
         h->seen[at] = now[at];
-        h->wrote[t->place.thread][page] = true;
-        note_write(h, t, at);
+        if (at / SIMT_WORD != noted) note_write(h, t, at);
+        noted = at / SIMT_WORD;
     }
+}
+
+void simt_stored(const void *p)
+{
+    const simt_thread *t = simt_self();
+    simt_hopper *h = t->block->hopper;
+    const size_t at = (size_t)((const unsigned char *)p - t->block->arena);
+    if (!WATCHED || !h || at >= t->block->arena_size) return;
+    for (size_t i = 0; i < SIMT_CELL; i += SIMT_WORD) note_write(h, t, at + i);
 }
 
 void simt_absorb(simt_block *b, const simt_thread *t)
@@ -175,14 +187,12 @@ static void put(simt_hopper *h, unsigned char *dst, const unsigned char *src, si
     memcpy(dst, &h->seen[at], bytes);
 }
 
-bool simt_unfenced(const simt_hopper *h, size_t at, size_t bytes, unsigned *thread)
+unsigned simt_unfenced(const simt_hopper *h, uint32_t cell)
 {
-    for (size_t i = at; i < at + bytes; i++)
-        if (h->writer[i]) {
-            *thread = h->writer[i] - 1u;
-            return true;
-        }
-    return false;
+    enum { EACH = SIMT_CELL / SIMT_WORD };
+    for (size_t i = cell * EACH; i < (cell + 1) * (size_t)EACH; i++)
+        if (h->writer[i]) return h->writer[i];
+    return 0;
 }
 
 void simt_fence_async(int line)
@@ -194,7 +204,7 @@ void simt_fence_async(int line)
     std::bitset<SIMT_MAX_PAGES> &mine = h->wrote[t->place.thread];
     for (size_t page = 0; page < pages(h->block) && mine.any(); page++) {
         if (!mine[page]) continue;
-        for (size_t i = page * SIMT_PAGE; i < (page + 1) * SIMT_PAGE; i++)
+        for (size_t i = page * SIMT_PAGE / SIMT_WORD; i < (page + 1) * SIMT_PAGE / SIMT_WORD; i++)
             if (h->writer[i] == t->place.thread + 1) h->writer[i] = 0;
         mine[page] = false;
     }
@@ -417,24 +427,25 @@ static void land(simt_cluster *c, size_t i)
 /* The destination in one block: nobody reads or writes it any more, and the async proxy sees all that was written. */
 static void check_free(simt_hopper *h, size_t at, size_t bytes, int line)
 {
-    unsigned thread;
     for (size_t i = at / SIMT_CELL; i < (at + bytes) / SIMT_CELL; i++) {
         if (h->reading[i])
-            simt_fail(line,
-                      "dq_bulk_copy to byte %zu of the shared memory of %s, which the wgmma of "
-                      "line %d still reads",
-                      i * SIMT_CELL, place_of(h->block).text, simt_product_at(h, (uint32_t)i));
+            simt_fail(
+                line,
+                "dq_bulk_copy to byte %zu of the shared memory of %s, which the wgmma of line "
+                "%d still reads",
+                i * SIMT_CELL, place_of(h->block).text, simt_product_at(h, (uint32_t)i));
         if (h->writing[i])
+            simt_fail(
+                line,
+                "dq_bulk_copy to byte %zu of the shared memory of %s, to which another copy is "
+                "on its way",
+                i * SIMT_CELL, place_of(h->block).text);
+        if (const unsigned writer = simt_unfenced(h, (uint32_t)i))
             simt_fail(line,
-                      "dq_bulk_copy to byte %zu of the shared memory of %s, to which another copy "
-                      "is on its way",
-                      i * SIMT_CELL, place_of(h->block).text);
+                      "dq_bulk_copy over bytes that thread %u of %s has written without a "
+                      "dq_fence_async since",
+                      writer - 1, place_of(h->block).text);
     }
-    if (simt_unfenced(h, at, bytes, &thread))
-        simt_fail(line,
-                  "dq_bulk_copy over bytes that thread %u of %s has written without a "
-                  "dq_fence_async since",
-                  thread, place_of(h->block).text);
 }
 
 static void check_source(const void *global, unsigned bytes, int line)
@@ -483,6 +494,7 @@ void simt_bulk_copy(void *smem, const void *global, unsigned bytes, void *barrie
         copy.signal = m;
         copy.was.assign(copy.src, copy.src + bytes);
         copy.line = line;
+        copy.late = simt_random(&c->random) % 2;
         const size_t at = (size_t)(copy.dst - to->block->arena);
         check_free(to, at, bytes, line);
         put(to, copy.dst, NULL, bytes);
@@ -555,9 +567,11 @@ void simt_cluster_wait(int line)
 void simt_hopper_some(simt_thread *t)
 {
     simt_cluster *c = t->block->hopper->cluster;
-    if (!c->copies.empty() && simt_random(&t->random) % 32 == 0)
-        land(c, simt_random(&t->random) % c->copies.size());
-    if (simt_random(&t->random) % 16 == 0) simt_product_some(t);
+    if (!c->copies.empty() && simt_random(&t->random) % 64 == 0) {
+        const size_t i = simt_random(&t->random) % c->copies.size();
+        if (!c->copies[i].late) land(c, i);
+    }
+    if (simt_random(&t->random) % 64 == 0) simt_product_some(t);
 }
 
 bool simt_hopper_idle(simt_block *b)
@@ -613,7 +627,7 @@ void simt_hopper_open(simt_block *const *b, unsigned n)
         h->rank = c->n++;
         if (pages(b[k]) > SIMT_MAX_PAGES) abort();
         h->seen.assign(b[k]->arena_size, SIMT_POISON);
-        h->writer.assign(b[k]->arena_size, 0);
+        h->writer.assign(b[k]->arena_size / SIMT_WORD, 0);
         h->reading.assign(b[k]->arena_size / SIMT_CELL, 0);
         h->writing.assign(b[k]->arena_size / SIMT_CELL, 0);
         h->wrote.resize(b[k]->n);

@@ -114,17 +114,16 @@ static void mark(simt_hopper *h, const simt_product &p, int by)
 /* What the product reads is there, and the async proxy sees it. */
 static void check_cells(simt_hopper *h, const std::vector<uint32_t> &cells, const simt_product &p)
 {
-    unsigned thread;
     for (uint32_t c : cells) {
         if (h->writing[c])
             simt_fail(p.what.line,
                       "%s reads byte %u of shared memory, to which a bulk copy is on its way",
                       names[p.what.kind], c * SIMT_CELL);
-        if (simt_unfenced(h, (size_t)c * SIMT_CELL, SIMT_CELL, &thread))
+        if (const unsigned writer = simt_unfenced(h, c))
             simt_fail(p.what.line,
                       "%s reads byte %u of shared memory, which thread %u has written without a "
                       "dq_fence_async since",
-                      names[p.what.kind], c * SIMT_CELL, thread);
+                      names[p.what.kind], c * SIMT_CELL, writer - 1);
     }
 }
 
@@ -228,7 +227,8 @@ static bool run_first(simt_hopper *h, simt_warpgroup *g)
 bool simt_product_some(simt_thread *t)
 {
     if (t->block->n < 128 * (t->warp / 4 + 1)) return false;
-    return run_first(t->block->hopper, &t->block->hopper->group[t->warp / 4]);
+    simt_warpgroup *g = &t->block->hopper->group[t->warp / 4];
+    return !g->products.empty() && !g->products[0].late && run_first(t->block->hopper, g);
 }
 
 static bool alike(const simt_wgmma *a, const simt_wgmma *b)
@@ -243,6 +243,7 @@ static simt_product *add_product(simt_hopper *h, simt_warpgroup *g, const simt_w
     simt_product p = {};
     p.what = *what;
     p.group = group;
+    p.late = simt_random(&h->cluster->random) % 2;
     if (!what->a) find_cells(p.a_cells, what->a_descriptor, ROWS, "A", what);
     find_cells(p.b_cells, what->b_descriptor, what->n, "B", what);
     check_cells(h, p.a_cells, p);

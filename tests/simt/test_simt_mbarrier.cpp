@@ -302,7 +302,7 @@ DQ_KERNEL(64) fenced_by_one(const unsigned char *x, bool all)
 {
     DQ_SHARED_DYNAMIC(to);
     DQ_SHARED(dq_mbarrier, m, [1]);
-    to[dq_thread()] = (unsigned char)dq_thread();
+    ((uint32_t *)to)[dq_thread()] = dq_thread();
     if (dq_thread() == 0) {
         DQ_MBARRIER_INIT(m, 1);
         dq_fence_mbarrier_init();
@@ -321,9 +321,9 @@ TEST(test_fences)
     check_array<unsigned char> x(64);
     dq_simt_set_quiet(1);
     dq_each_order([&] {
-        DQ_LAUNCH(fenced_by_one, 1, 64, 64, NULL, x.device, true);
+        DQ_LAUNCH(fenced_by_one, 1, 64, 256, NULL, x.device, true);
         assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
-        DQ_LAUNCH(fenced_by_one, 1, 64, 64, NULL, x.device, false);
+        DQ_LAUNCH(fenced_by_one, 1, 64, 256, NULL, x.device, false);
         dq_report_has(
             "over bytes that thread 1 of block (0,0,0) has written without a dq_fence_async");
     });

@@ -289,7 +289,7 @@ DQ_KERNEL(128) broken(int which, float *out, const unsigned char *x)
     if (!(which == LANE_MISSING && thread == 69) && !(which == WARP_MISSING && warp == 3))
         dq_wgmma_f16(d, a, which == BEYOND ? 1 : 0, b, false);
     if (which == CHANGED_EARLY) a[1] = 0;
-    if (which == WRITTEN && thread == 5) smem[100] = 0;
+    if (which == WRITTEN && thread == 5) smem[100] = 1;
     if (which == COPIED && thread == 0) {
         dq_mbarrier_arrive_expect(m, 64);
         dq_bulk_copy(smem + 1024, x, 64, m);
@@ -334,7 +334,7 @@ TEST(test_wrong)
         {WARP_DIFFERS, "the warps of a warpgroup do not meet: warp 2 starts that of line"},
         {WARP_MISSING, "for the wgmma of line"},
         {WARP_COMMITS, "the warps of a warpgroup do not meet: warp 3 starts that of line"},
-        {UNSEEN, "of shared memory, which thread 64 has written without a dq_fence_async since"},
+        {UNSEEN, "of shared memory, which thread 67 has written without a dq_fence_async since"},
         {RETURNS, "are gone before the wait that covers it"},
         {RETURNS_OPEN, "are gone before it is committed and waited for"},
         {GONE, "are gone before the wait that covers it"},

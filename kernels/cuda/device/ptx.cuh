@@ -96,6 +96,7 @@ DQ_DEVICE unsigned dq_grid_z(void)
 #define DQ_SYNC(name)             dq_sync()
 #define DQ_WARP_SYNC(name)        dq_warp_sync()
 #define DQ_CP_ASYNC_WAIT(n, name) dq_cp_async_wait<n>()
+#define DQ_BAR_SYNC(id, n, name)  dq_bar_sync(id, n)
 /* All threads of the block; those that have returned count as arrived. */
 DQ_DEVICE void dq_sync(void)
 {
