@@ -68,8 +68,17 @@ static inline float dq_float_of(uint32_t bits)
     return x;
 }
 
+/* Whether the device has the instructions of hopper.cuh; the simulated one has them from then on. */
+static inline bool check_hopper(void)
+{
+    int major = 0;
+    dq_simt_set_capability(90);
+    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess &&
+           major == 9;
+}
+
 /* A kernel has failed, and the report holds the text; errors are forgotten. */
-static inline void dq_report_has(const char *text)
+static inline void check_report(const char *text)
 {
     char report[8192];
     assert_int_equal(cudaDeviceSynchronize(), cudaErrorLaunchFailure);

@@ -407,21 +407,24 @@ static void mark(std::vector<uint16_t> &cells, size_t at, size_t bytes, int by)
         cells[i] = (uint16_t)(cells[i] + by);
 }
 
+/* Nothing here owns memory where a report may end the thread. */
 static void land(simt_cluster *c, size_t i)
 {
-    simt_bulk copy = c->copies[i];
-    c->copies.erase(c->copies.begin() + (ptrdiff_t)i);
-    simt_hopper *h = copy.to;
-    if (memcmp(copy.src, copy.was.data(), copy.bytes)) {
-        simt_say(h->block, copy.line,
-                 "the source of the bulk copy of line %d was written while it was read", copy.line);
+    const simt_bulk *copy = &c->copies[i];
+    simt_hopper *h = copy->to;
+    simt_mbarrier *signal = copy->signal;
+    const unsigned bytes = copy->bytes;
+    const int line = copy->line;
+    if (memcmp(copy->src, copy->was.data(), bytes)) {
+        simt_say(h->block, line,
+                 "the source of the bulk copy of line %d was written while it was read", line);
         return;
     }
-    const size_t at = (size_t)(copy.dst - h->block->arena);
-    put(h, copy.dst, copy.src, copy.bytes);
-    mark(h->writing, at, copy.bytes, -1);
-    copy.signal->bytes -= copy.bytes;
-    settle(h, copy.signal, copy.line);
+    put(h, copy->dst, copy->src, bytes);
+    mark(h->writing, (size_t)(copy->dst - h->block->arena), bytes, -1);
+    c->copies.erase(c->copies.begin() + (ptrdiff_t)i);
+    signal->bytes -= bytes;
+    settle(h, signal, line);
 }
 
 /* The destination in one block: nobody reads or writes it any more, and the async proxy sees all that was written. */
@@ -484,22 +487,16 @@ void simt_bulk_copy(void *smem, const void *global, unsigned bytes, void *barrie
             simt_fail(line,
                       "%s: %s is used by a copy before dq_fence_mbarrier_init has made it visible",
                       what, name_of(to, m).text);
-        simt_bulk copy = {};
-        copy.to = to;
-        copy.dst = simt_same_place(to->block, own->block, smem);
-        if (!copy.dst)
+        unsigned char *dst = simt_same_place(to->block, own->block, smem);
+        if (!dst)
             simt_fail(line, "%s: its destination is unknown in %s", what, place_of(to->block).text);
-        copy.src = (const unsigned char *)global;
-        copy.bytes = bytes;
-        copy.signal = m;
-        copy.was.assign(copy.src, copy.src + bytes);
-        copy.line = line;
-        copy.late = simt_random(&c->random) % 2;
-        const size_t at = (size_t)(copy.dst - to->block->arena);
+        const size_t at = (size_t)(dst - to->block->arena);
         check_free(to, at, bytes, line);
-        put(to, copy.dst, NULL, bytes);
+        put(to, dst, NULL, bytes);
         mark(to->writing, at, bytes, 1);
-        c->copies.push_back(copy);
+        const unsigned char *src = (const unsigned char *)global;
+        const bool late = simt_random(&c->random) % 2;
+        c->copies.push_back(simt_bulk{to, dst, src, bytes, m, {src, src + bytes}, line, late});
     }
 }
 

@@ -240,17 +240,17 @@ static bool alike(const simt_wgmma *a, const simt_wgmma *b)
 static simt_product *add_product(simt_hopper *h, simt_warpgroup *g, const simt_wgmma *what,
                                  uint64_t group)
 {
-    simt_product p = {};
-    p.what = *what;
-    p.group = group;
-    p.late = simt_random(&h->cluster->random) % 2;
-    if (!what->a) find_cells(p.a_cells, what->a_descriptor, ROWS, "A", what);
-    find_cells(p.b_cells, what->b_descriptor, what->n, "B", what);
-    check_cells(h, p.a_cells, p);
-    check_cells(h, p.b_cells, p);
-    mark(h, p, 1);
-    g->products.push_back(p);
-    return &g->products.back();
+    g->products.emplace_back(); /* which owns what it finds, also where a report ends the thread */
+    simt_product *p = &g->products.back();
+    p->what = *what;
+    p->group = group;
+    p->late = simt_random(&h->cluster->random) % 2;
+    if (!what->a) find_cells(p->a_cells, what->a_descriptor, ROWS, "A", what);
+    find_cells(p->b_cells, what->b_descriptor, what->n, "B", what);
+    check_cells(h, p->a_cells, *p);
+    check_cells(h, p->b_cells, *p);
+    mark(h, *p, 1);
+    return p;
 }
 
 /* All lanes of a warp start the product. */

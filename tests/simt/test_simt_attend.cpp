@@ -1,12 +1,13 @@
-/* test_simt_attend: the sample of an attention on Hopper against plain loops in f64.
+/* test_simt_attend: the sample of an attention on Hopper against plain loops in f64; here or on a GPU.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
 #include "tests/simt/check.h"
 
-#include "kernels/cuda/device/hopper.cuh"
+#include "tests/simt/numerics.h"
 #include "tests/simt/simt_attend.h"
 
+#include <math.h>
 #include <vector>
 
 enum {
@@ -15,6 +16,8 @@ enum {
     HEAD = DQ_ATTEND_HEAD,
     VALUE = DQ_ATTEND_VALUE
 };
+
+NEEDS(check_hopper)
 
 static const float lambda = 0.6f;
 
@@ -70,8 +73,9 @@ static void check_attend(int pages, int pairs, int clusters)
     assert_int_equal(dq_attend_sample(out.device, dq.device, dk.device, dv.device, pages, pairs,
                                       clusters, lambda, NULL),
                      cudaSuccess);
-    cudaDeviceSynchronize();
+    const cudaError_t e = cudaDeviceSynchronize();
     assert_string_equal(dq_simt_report(), "");
+    assert_int_equal(e, cudaSuccess);
     out.get();
     double largest = 0, worst = 0;
     for (int row = 0; row < tiles * ROWS; row += 3) { /* of every warp, and each place in a lane */
@@ -91,7 +95,6 @@ static void check_attend(int pages, int pairs, int clusters)
 
 TEST(test_attend)
 {
-    dq_simt_set_capability(90);
     check_attend(1, 1, 1);
     check_attend(7, 2, 2);
     dq_each_order([] { check_attend(4, 2, 1); });

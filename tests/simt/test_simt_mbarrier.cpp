@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/device/hopper.cuh"
 
-static const bool hopper __attribute__((unused)) = (dq_simt_set_capability(90), true);
+NEEDS(check_hopper)
 
 /* ------------------------------------------------------------------------------------------- a ring */
 enum { STAGES = 3, PART = 256, STAGE = 2 * PART, WORDS = STAGE / 4 };
@@ -224,7 +224,7 @@ TEST(test_wrong)
     for (const auto &row : rows) { /* as late as can be */
         dq_simt_set_schedule(DQ_SIMT_ROUND_ROBIN, 0);
         DQ_LAUNCH(broken, 1, 32, 128, NULL, row.which, x.device);
-        dq_report_has(row.report);
+        check_report(row.report);
     }
     dq_simt_set_quiet(0);
     dq_each_order([&] {
@@ -292,7 +292,7 @@ TEST(test_initialisation_seen)
     assert_string_equal(dq_simt_report(), "");
     dq_simt_set_schedule(DQ_SIMT_ROUND_ROBIN, 0);
     DQ_LAUNCH(unordered, 1, 64, 0, NULL, 0, out.device);
-    dq_report_has("unordered_there: no barrier stands between the initialisation of mbarrier m");
+    check_report("unordered_there: no barrier stands between the initialisation of mbarrier m");
     dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
     dq_simt_set_quiet(0);
 }
@@ -324,7 +324,7 @@ TEST(test_fences)
         DQ_LAUNCH(fenced_by_one, 1, 64, 256, NULL, x.device, true);
         assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
         DQ_LAUNCH(fenced_by_one, 1, 64, 256, NULL, x.device, false);
-        dq_report_has(
+        check_report(
             "over bytes that thread 1 of block (0,0,0) has written without a dq_fence_async");
     });
     dq_simt_set_quiet(0);
@@ -384,7 +384,7 @@ TEST(test_clusters)
     for (const auto &row : rows) {
         dq_simt_set_schedule(DQ_SIMT_ROUND_ROBIN, 0);
         DQ_LAUNCH_CLUSTER(clusters, 2, 2, 32, 0, NULL, row.which, out.device);
-        dq_report_has(row.report);
+        check_report(row.report);
     }
     int ended = 0; /* the other block may be slower than this one */
     for (uint64_t seed = 1; seed <= 8; seed++) {
@@ -416,7 +416,7 @@ TEST(test_launches)
     assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
     dq_simt_set_quiet(1);
     DQ_LAUNCH(parities, 1, 32, 0, NULL, out.device);
-    dq_report_has("dq_mbarrier_init needs compute capability 9.0, the device has 8.0");
+    check_report("dq_mbarrier_init needs compute capability 9.0, the device has 8.0");
     dq_simt_set_quiet(0);
     dq_simt_set_capability(90);
 }
@@ -433,6 +433,6 @@ TEST(test_whole_warps)
     check_array<uint32_t> out(64);
     dq_simt_set_quiet(1);
     DQ_LAUNCH(half_warps, 1, 64, 0, NULL, out.device);
-    dq_report_has("barrier 1 counts whole warps, but 16 lanes of warp 0 are there");
+    check_report("barrier 1 counts whole warps, but 16 lanes of warp 0 are there");
     dq_simt_set_quiet(0);
 }

@@ -11,8 +11,7 @@
 #include "kernels/cuda/device/ptx.cuh"
 
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#error                                                                                             \
-    "hopper.cuh: wgmma and setmaxnreg need compute capability 9.0a; compile this kernel for sm_90a alone"
+#error "hopper.cuh needs compute capability 9.0a: compile the kernel for sm_90a alone"
 #endif
 
 /* An object of shared memory. A phase ends when all arrivals and all bytes that it expects are there. */

@@ -39,6 +39,10 @@ static inline size_t dq_simt_memory_used(void)
 {
     return 0;
 }
+static inline void dq_simt_set_capability(int ten_times)
+{
+    (void)ten_times;
+}
 static inline const char *dq_simt_report(void)
 {
     return "";
