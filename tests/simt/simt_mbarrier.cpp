@@ -147,12 +147,13 @@ static void note_write(simt_hopper *h, const simt_thread *t, size_t at)
 UNCHECKED static void absorb_page(simt_hopper *h, const simt_thread *t, size_t page)
 {
     const unsigned char *now = h->block->arena;
-    size_t noted = SIZE_MAX;
-    for (size_t at = page * SIMT_PAGE; at < (page + 1) * SIMT_PAGE; at++) {
-        if (now[at] == h->seen[at]) continue;
-        h->seen[at] = now[at];
-        if (at / SIMT_WORD != noted) note_write(h, t, at);
-        noted = at / SIMT_WORD;
+    for (size_t word = page * SIMT_PAGE; word < (page + 1) * SIMT_PAGE; word += SIMT_WORD) {
+        uint32_t a, b;
+        __builtin_memcpy(&a, now + word, sizeof a);
+        __builtin_memcpy(&b, &h->seen[word], sizeof b);
+        if (a == b) continue;
+        __builtin_memcpy(&h->seen[word], &a, sizeof a);
+        note_write(h, t, word + (size_t)__builtin_ctz(a ^ b) / 8);
     }
 }
 
@@ -183,7 +184,10 @@ static void put(simt_hopper *h, unsigned char *dst, const unsigned char *src, si
     const simt_thread *t = simt_self();
     const size_t at = (size_t)(dst - h->block->arena);
     if (t && t->block == h->block) simt_absorb(h->block, t);
-    for (size_t i = 0; i < bytes; i++) h->seen[at + i] = src ? src[i] : (unsigned char)SIMT_POISON;
+    if (src)
+        memcpy(&h->seen[at], src, bytes);
+    else
+        memset(&h->seen[at], SIMT_POISON, bytes);
     memcpy(dst, &h->seen[at], bytes);
 }
 
