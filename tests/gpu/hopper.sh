@@ -1,5 +1,5 @@
 #!/bin/sh
-# hopper.sh: what nvcc makes of hopper.cuh: every wrapper compiles for sm_90a, without a warning, without a spill and without a
+# hopper.sh: what nvcc makes of hopper.cuh and of the kernels that use it: every wrapper compiles for sm_90a, without a warning, without a spill and without a
 # note of ptxas that products are serialized or registers not handed over (C7508 to C7515); for other devices it is refused by name.
 #   sh hopper.sh NVCC REPOSITORY
 set -eu
@@ -57,7 +57,9 @@ noted() {
 }
 
 kernels=0
-for file in "$root/tests/simt/simt_attend.cu" "$root/tests/simt/test_simt_products.cpp" "$work/rest.cu"; do
+uses=$(grep -l 'device/hopper.cuh' "$root"/kernels/cuda/device/*.cu || true)
+# shellcheck disable=SC2086 # a name a word
+for file in "$root/tests/simt/simt_attend.cu" "$root/tests/simt/test_simt_products.cpp" "$work/rest.cu" $uses; do
     compile sm_90a "$file" || { cat "$work/log" && exit 1; }
     if noted; then cat "$work/notes" && exit 1; fi
     kernels=$((kernels + $(grep -c 'Compiling entry function' "$work/log")))

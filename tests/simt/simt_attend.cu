@@ -227,7 +227,6 @@ DQ_DEVICE void consume(float *out, unsigned char *smem, ring *keys, ring *values
         DQ_WGMMA_WAIT(0, attend_values_wait);
         release(&values->empty[last]);
         dq_hold(o);
-        dq_hold(p);
         rescale(o, x);
         pack(p, s);
     }

@@ -82,6 +82,7 @@ struct simt_thread {
     simt_waits waits;
     const void *waits_at; /* the mbarrier */
     unsigned waits_parity;
+    bool waits_poll; /* it may go on although the phase has not ended */
     const char *waits_name;
     uint64_t crossed;         /* barriers of any kind that it has arrived at */
     uint64_t cluster_crossed; /* those of the cluster */

@@ -14,7 +14,7 @@ void simt_mbarrier_init(void *barrier, unsigned count, const char *name, int lin
 void simt_fence_mbarrier_init(int line);
 void simt_mbarrier_arrive(void *barrier, unsigned bytes, int line);
 void simt_mbarrier_arrive_remote(void *barrier, unsigned rank, int line);
-bool simt_mbarrier_try_wait(void *barrier, unsigned parity, const char *name, int line);
+bool simt_mbarrier_try_wait(void *barrier, unsigned parity, bool poll, const char *name, int line);
 void simt_fence_async(int line);
 void simt_bulk_copy(void *smem, const void *global, unsigned bytes, void *barrier, unsigned ranks,
                     int line);
@@ -34,10 +34,12 @@ simt_wgmma_thread *simt_wgmma_self(void);
 struct simt_use {
     simt_wgmma_thread *thread;
     uint64_t group, touched;
-    int line; /* of that product */
+    uint64_t held; /* the group before the last dq_hold, plus 1 */
+    int line;      /* of that product */
     bool accumulator;
 };
 [[noreturn]] void simt_fail_touch(const simt_use *use, int line);
+[[noreturn]] void simt_fail_hold(const simt_use *use, int line);
 
 enum simt_wgmma_kind { SIMT_WGMMA_F16, SIMT_WGMMA_BF16, SIMT_WGMMA_S8 };
 /* One product as one lane sees it; a NULL: A is behind a descriptor. */
@@ -99,11 +101,11 @@ DQ_DEVICE void dq_mbarrier_arrive_remote(dq_mbarrier *barrier, unsigned rank, SI
 }
 DQ_DEVICE bool dq_mbarrier_try_wait(dq_mbarrier *barrier, unsigned parity, SIMT_LINE)
 {
-    return simt_mbarrier_try_wait(barrier, parity, "dq_mbarrier_try_wait", line);
+    return simt_mbarrier_try_wait(barrier, parity, true, "dq_mbarrier_try_wait", line);
 }
 DQ_DEVICE void simt_mbarrier_wait(dq_mbarrier *barrier, unsigned parity, const char *name, int line)
 {
-    while (!simt_mbarrier_try_wait(barrier, parity, name, line)) {
+    while (!simt_mbarrier_try_wait(barrier, parity, false, name, line)) {
     }
 }
 #define DQ_MBARRIER_WAIT(barrier, parity, name)                                                    \
@@ -151,7 +153,7 @@ template <class T, int COUNT> struct dq_registers {
     dq_registers()
     {
         memset(v, 0xff, sizeof v); /* as floats, no numbers */
-        use = {simt_wgmma_self(), 0, 0, 0, false};
+        use = {simt_wgmma_self(), 0, 0, 0, 0, false};
         use.touched = use.thread->fences + 1;
     }
     ~dq_registers()
@@ -163,14 +165,17 @@ template <class T, int COUNT> struct dq_registers {
     T &operator[](simt_index at)
     {
         if (use.group > use.thread->done) simt_fail_touch(&use, at.line);
+        if (use.accumulator && use.held != use.group) simt_fail_hold(&use, at.line);
         if (at.i < 0 || at.i >= COUNT) simt_fail(at.line, "register %d of %d", at.i, COUNT);
         use.touched = use.thread->fences + 1;
         return v[at.i];
     }
 };
-/* What a compiler moves is not simulated. */
-template <class T, int COUNT> DQ_DEVICE void dq_hold(dq_registers<T, COUNT> &)
+/* What a compiler moves is not simulated, but that it could. */
+template <class T, int COUNT> DQ_DEVICE void dq_hold(dq_registers<T, COUNT> &r, SIMT_LINE)
 {
+    if (r.use.group > r.use.thread->done) simt_fail_touch(&r.use, line);
+    r.use.held = r.use.group;
 }
 
 /* ---------------------------------------------------------------------------------------- products */

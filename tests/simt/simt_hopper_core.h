@@ -49,6 +49,7 @@ struct simt_cluster {
     unsigned n, arrived;
     uint64_t opened;
     std::vector<simt_bulk> copies;
+    unsigned polls; /* in vain, since a phase ended or a copy landed */
     uint64_t random;
 };
 

@@ -339,6 +339,7 @@ static simt_thread *settle(simt_hopper *h, simt_mbarrier *m, int line)
         }
     m->phase++;
     m->pending = m->count;
+    h->cluster->polls = 0;
     simt_thread *woken = NULL;
     for (unsigned i = 0; i < h->block->n; i++) {
         simt_thread *t = &h->block->thread[i];
@@ -383,7 +384,7 @@ void simt_mbarrier_arrive_remote(void *barrier, unsigned rank, int line)
     arrive(simt_self()->block->hopper->cluster->block[rank]->hopper, m, 0, line);
 }
 
-bool simt_mbarrier_try_wait(void *barrier, unsigned parity, const char *name, int line)
+bool simt_mbarrier_try_wait(void *barrier, unsigned parity, bool poll, const char *name, int line)
 {
     simt_thread *t = simt_self();
     if (parity > 1) simt_fail(line, "%s: parity %u", name, parity);
@@ -397,6 +398,7 @@ bool simt_mbarrier_try_wait(void *barrier, unsigned parity, const char *name, in
     if ((m->phase & 1u) == parity) {
         t->waits_at = m;
         t->waits_parity = parity;
+        t->waits_poll = poll;
         t->waits_name = name;
         simt_block_on(t, SIMT_WAITS_MBARRIER, line);
         t->waits_at = NULL;
@@ -580,9 +582,21 @@ bool simt_hopper_idle(simt_block *b)
     simt_cluster *c = b->hopper->cluster;
     for (unsigned k = 0; k < c->n; k++)
         if (c->block[k]->live && c->block[k]->running) return true;
-    if (c->copies.empty()) return false;
-    land(c, simt_random(&c->random) % c->copies.size());
-    return true;
+    if (!c->copies.empty()) {
+        c->polls = 0;
+        land(c, simt_random(&c->random) % c->copies.size());
+        return true;
+    }
+    enum { POLLS = 1000 }; /* then it is a loop */
+    bool woken = false;
+    for (unsigned i = 0; i < b->n && c->polls < POLLS; i++) {
+        simt_thread *t = &b->thread[i];
+        if (t->waits != SIMT_WAITS_MBARRIER || !t->waits_poll) continue;
+        simt_wake(t);
+        woken = true;
+    }
+    c->polls += woken;
+    return woken;
 }
 
 /* Nothing may be on its way to a block that ends. */

@@ -31,6 +31,15 @@ void simt_fail_touch(const simt_use *use, int line)
               open ? "it is committed and waited for" : "the wait that covers it");
 }
 
+void simt_fail_hold(const simt_use *use, int line)
+{
+    simt_fail(
+        line,
+        "accumulators of the wgmma of line %d are touched without a dq_hold after the wait: a "
+        "compiler may touch them before it",
+        use->line);
+}
+
 static simt_warpgroup *group_of(const simt_thread *t, const char *what, int line)
 {
     if (t->block->n < 128 * (t->warp / 4 + 1))

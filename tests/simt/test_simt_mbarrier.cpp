@@ -116,6 +116,43 @@ TEST(test_parities)
     dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
 }
 
+/* One thread looks after two barriers in turns, of which the second is first to be ready. */
+DQ_KERNEL(64) polls(uint32_t *out, bool ever)
+{
+    DQ_SHARED(dq_mbarrier, m, [2]);
+    if (dq_thread() == 0) {
+        DQ_MBARRIER_INIT(&m[0], 1);
+        DQ_MBARRIER_INIT(&m[1], 1);
+    }
+    dq_sync();
+    if (dq_thread() == 32 && ever) dq_mbarrier_arrive(&m[1]);
+    if (dq_thread()) return;
+    bool first = false, second = false;
+    while (!first) {
+        if (dq_mbarrier_try_wait(&m[0], 0)) first = true;
+        if (!second && dq_mbarrier_try_wait(&m[1], 0)) {
+            second = true;
+            dq_mbarrier_arrive(&m[0]);
+        }
+    }
+    out[0] = second;
+}
+
+TEST(test_polls)
+{
+    check_array<uint32_t> out(1);
+    dq_simt_set_quiet(1);
+    dq_each_order([&] {
+        DQ_LAUNCH(polls, 1, 64, 0, NULL, out.device, true);
+        out.get();
+        assert_string_equal(dq_simt_report(), "");
+        assert_int_equal(out.host[0], 1);
+        DQ_LAUNCH(polls, 1, 64, 0, NULL, out.device, false);
+        check_report("wait in dq_mbarrier_try_wait, line");
+    });
+    dq_simt_set_quiet(0);
+}
+
 /* ------------------------------------------------------------------------------------ wrong by one thread */
 enum wrong {
     AGAIN,
@@ -401,6 +438,27 @@ TEST(test_clusters)
         out.get();
         assert_string_equal(dq_simt_report(), "");
         for (uint32_t i = 0; i < 4; i++) assert_int_equal(out.host[i], 1 + i % 2);
+    });
+}
+
+/* Threads that have returned are not waited for. */
+DQ_KERNEL(64) leavers(uint32_t *out)
+{
+    if (dq_warp() == 1 - dq_cluster_rank()) return;
+    DQ_CLUSTER_SYNC(leavers_first);
+    if (dq_cluster_rank()) return;
+    DQ_CLUSTER_SYNC(leavers_second);
+    out[dq_lane()] = 7;
+}
+
+TEST(test_returned)
+{
+    check_array<uint32_t> out(32);
+    dq_each_order([&] {
+        DQ_LAUNCH_CLUSTER(leavers, 2, 2, 64, 0, NULL, out.device);
+        out.get();
+        assert_string_equal(dq_simt_report(), "");
+        assert_int_equal(out.host[31], 7);
     });
 }
 

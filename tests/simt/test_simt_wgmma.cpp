@@ -29,6 +29,7 @@ enum wrong {
     UNSEEN,
     RETURNS,
     RETURNS_OPEN,
+    NOT_HELD,
     GONE,
     WRITTEN,
     COPIED,
@@ -88,6 +89,7 @@ DQ_KERNEL(128) broken(int which, float *out, const unsigned char *x)
         dq_wgmma_wait<1>();
     else if (which != READ_EARLY)
         dq_wgmma_wait<0>();
+    if (which != NOT_HELD && which != READ_EARLY && which != NOT_COMMITTED) dq_hold(d);
     out[thread] = d[0];
 }
 
@@ -118,6 +120,7 @@ TEST(test_wrong)
         {UNSEEN, "of shared memory, which thread 67 has written without a dq_fence_async since"},
         {RETURNS, "are gone before the wait that covers it"},
         {RETURNS_OPEN, "are gone before it is committed and waited for"},
+        {NOT_HELD, "are touched without a dq_hold after the wait"},
         {GONE, "are gone before the wait that covers it"},
         {WRITTEN, "thread 5 writes byte 100 of shared memory, which the wgmma of line"},
         {COPIED, "dq_bulk_copy to byte 1024 of the shared memory of block (0,0,0), which the wgmma "
