@@ -1,7 +1,8 @@
 /* race: runs a sample kernel under ThreadSanitizer, which knows every CUDA thread.
- *   race_sample clean|racy|product|stuck
+ *   race_sample clean|racy|product|stuck|attend
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/ptx.cuh"
+#include "tests/simt/simt_attend.h"
 #include "tests/simt/simt_sample.h"
 
 #include <stdio.h>
@@ -68,6 +69,30 @@ static int run_product(void)
     return wrong != 0;
 }
 
+/* One page for one cluster; numbers are the business of test_simt_attend. */
+static int run_attend(void)
+{
+    const size_t rows = 2 * DQ_ATTEND_ROWS, pages = 4, keys = pages * DQ_ATTEND_KEYS;
+    uint16_t *q, *k, *v;
+    float *out;
+    dq_simt_set_capability(90);
+    if (cudaMalloc((void **)&q, rows * 2 * DQ_ATTEND_HEAD * 2) ||
+        cudaMalloc((void **)&k, keys * 2 * DQ_ATTEND_HEAD * 2) ||
+        cudaMalloc((void **)&v, keys * DQ_ATTEND_VALUE * 2) ||
+        cudaMalloc((void **)&out, rows * DQ_ATTEND_VALUE * sizeof *out))
+        return 1;
+    cudaMemset(q, 0, rows * 2 * DQ_ATTEND_HEAD * 2);
+    cudaMemset(k, 0, keys * 2 * DQ_ATTEND_HEAD * 2);
+    cudaMemset(v, 0, keys * DQ_ATTEND_VALUE * 2);
+    if (dq_attend_sample(out, q, k, v, (int)pages, 1, 1, 0.5f, NULL)) return 1;
+    const cudaError_t e = cudaDeviceSynchronize();
+    cudaFree(q);
+    cudaFree(k);
+    cudaFree(v);
+    cudaFree(out);
+    return e != cudaSuccess;
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) return 2;
@@ -75,5 +100,6 @@ int main(int argc, char **argv)
     if (!strcmp(argv[1], "racy")) return run_sum(true);
     if (!strcmp(argv[1], "product")) return run_product();
     if (!strcmp(argv[1], "stuck")) return run_stuck();
+    if (!strcmp(argv[1], "attend")) return run_attend();
     return 2;
 }

@@ -32,12 +32,16 @@ die() {
     exit 1
 }
 
-for kernel in clean product; do
+for kernel in clean product attend; do
     try $kernel
     [ $status = 0 ] || die "exit $status on the kernel without a race ($kernel)"
 done
 try stuck
 grep -q 'deadlock' "$report" || die "no report of a deadlock"
+export DQ_SIMT_WITHOUT=attend_box_full
+try attend
+[ $status = 66 ] || die "exit $status on the kernel that lacks a barrier, expected 66"
+unset DQ_SIMT_WITHOUT
 try racy
 [ $status = 66 ] || die "exit $status on the kernel with a race, expected 66"
 grep -q 'WARNING: ThreadSanitizer: data race' "$report" || die "no data race reported"

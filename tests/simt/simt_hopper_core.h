@@ -30,6 +30,7 @@ struct simt_mbarrier {
     bool fenced;      /* copies see it */
     bool fenced_cluster;
     uint64_t cluster_crossed; /* the thread's cluster barriers before that fence */
+    char token[2];            /* orders arrivals before waits, by parity */
 };
 
 struct simt_hopper;
@@ -48,6 +49,7 @@ struct simt_cluster {
     simt_block *block[SIMT_MAX_CLUSTER];
     unsigned n, arrived;
     uint64_t opened;
+    char token[2];
     std::vector<simt_bulk> copies;
     unsigned polls; /* in vain, since a phase ended or a copy landed */
     uint64_t random;
@@ -94,6 +96,19 @@ struct simt_hopper {
         writing; /* of every cell: products that read and copies that write it */
     std::bitset<SIMT_MAX_PAGES> dirty;
     std::vector<std::bitset<SIMT_MAX_PAGES>> wrote; /* by thread: pages with bytes of its */
+};
+
+/* ThreadSanitizer looks away while one lives. */
+struct simt_unseen {
+    simt_unseen()
+    {
+        simt_lock(NULL);
+    }
+    ~simt_unseen()
+    {
+        simt_unlock(NULL);
+    }
+    simt_unseen(const simt_unseen &) = delete;
 };
 
 /* Of the calling thread's block; fails below compute capability 9.0. */

@@ -159,6 +159,7 @@ UNCHECKED static void absorb_page(simt_hopper *h, const simt_thread *t, size_t p
 
 void simt_stored(const void *p)
 {
+    simt_unseen unseen;
     const simt_thread *t = simt_self();
     simt_hopper *h = t->block->hopper;
     const size_t at = (size_t)((const unsigned char *)p - t->block->arena);
@@ -201,6 +202,7 @@ unsigned simt_unfenced(const simt_hopper *h, uint32_t cell)
 
 void simt_fence_async(int line)
 {
+    simt_unseen unseen;
     simt_thread *t = simt_self();
     simt_hopper *h = simt_hopper_here("dq_fence_async", line);
     simt_pause();
@@ -238,6 +240,7 @@ static void check_place(const void *p, const char *what, int line)
 
 void simt_mbarrier_init(void *barrier, unsigned count, const char *name, int line)
 {
+    simt_unseen unseen;
     simt_thread *t = simt_self();
     simt_hopper *h = simt_hopper_here("dq_mbarrier_init", line);
     check_place(barrier, "dq_mbarrier_init", line);
@@ -260,6 +263,7 @@ void simt_mbarrier_init(void *barrier, unsigned count, const char *name, int lin
 
 void simt_fence_mbarrier_init(int line)
 {
+    simt_unseen unseen;
     const simt_thread *t = simt_self();
     simt_hopper *h = simt_hopper_here("dq_fence_mbarrier_init", line);
     for (int i = 0; i < h->n_barriers; i++) {
@@ -358,6 +362,7 @@ static void arrive(simt_hopper *h, simt_mbarrier *m, unsigned bytes, int line)
                   name_of(h, m).text, m->count, (unsigned long long)m->phase, (long long)m->bytes);
     m->pending--;
     m->bytes += bytes;
+    simt_order_before(&m->token[m->phase & 1u]);
     if (m->bytes >= 1 << 20)
         simt_fail(line, "%s expects %lld bytes, which is too much", name_of(h, m).text,
                   (long long)m->bytes);
@@ -372,6 +377,7 @@ static void arrive(simt_hopper *h, simt_mbarrier *m, unsigned bytes, int line)
 
 void simt_mbarrier_arrive(void *barrier, unsigned bytes, int line)
 {
+    simt_unseen unseen;
     simt_pause();
     simt_mbarrier *m = own_barrier(barrier, "dq_mbarrier_arrive", line);
     arrive(simt_self()->block->hopper, m, bytes, line);
@@ -379,6 +385,7 @@ void simt_mbarrier_arrive(void *barrier, unsigned bytes, int line)
 
 void simt_mbarrier_arrive_remote(void *barrier, unsigned rank, int line)
 {
+    simt_unseen unseen;
     simt_pause();
     simt_mbarrier *m = barrier_of(rank, barrier, "dq_mbarrier_arrive_remote", line);
     arrive(simt_self()->block->hopper->cluster->block[rank]->hopper, m, 0, line);
@@ -386,10 +393,11 @@ void simt_mbarrier_arrive_remote(void *barrier, unsigned rank, int line)
 
 bool simt_mbarrier_try_wait(void *barrier, unsigned parity, bool poll, const char *name, int line)
 {
+    simt_unseen unseen;
     simt_thread *t = simt_self();
     if (parity > 1) simt_fail(line, "%s: parity %u", name, parity);
     simt_pause();
-    const simt_mbarrier *m = own_barrier(barrier, name, line);
+    simt_mbarrier *m = own_barrier(barrier, name, line);
     const bool greedy = simt_set.schedule == DQ_SIMT_GREEDY;
     if (greedy && simt_random(&t->random) % 8 == 0) { /* although it may have ended */
         simt_yield(t);
@@ -403,7 +411,9 @@ bool simt_mbarrier_try_wait(void *barrier, unsigned parity, bool poll, const cha
         simt_block_on(t, SIMT_WAITS_MBARRIER, line);
         t->waits_at = NULL;
     }
-    return (m->phase & 1u) != parity;
+    if ((m->phase & 1u) == parity) return false;
+    simt_order_after(&m->token[parity]);
+    return true;
 }
 
 /* ------------------------------------------------------------------------------------- bulk copies */
@@ -471,6 +481,7 @@ static void check_source(const void *global, unsigned bytes, int line)
 void simt_bulk_copy(void *smem, const void *global, unsigned bytes, void *barrier, unsigned ranks,
                     int line)
 {
+    simt_unseen unseen;
     const char *what = "dq_bulk_copy";
     simt_pause();
     simt_thread *t = simt_self();
@@ -509,6 +520,7 @@ void simt_bulk_copy(void *smem, const void *global, unsigned bytes, void *barrie
 /* ---------------------------------------------------------------------------------------- clusters */
 unsigned simt_cluster_rank(int line)
 {
+    simt_unseen unseen;
     return simt_hopper_here("dq_cluster_rank", line)->rank;
 }
 
@@ -543,6 +555,7 @@ static const simt_op op_cluster_wait = {"dq_cluster_wait", run_none};
 
 void simt_cluster_arrive(int line)
 {
+    simt_unseen unseen;
     simt_thread *t = simt_self();
     simt_cluster *c = simt_hopper_here("dq_cluster_arrive", line)->cluster;
     simt_together(&op_cluster_arrive, NULL, line);
@@ -550,6 +563,7 @@ void simt_cluster_arrive(int line)
         simt_fail(line, "dq_cluster_arrive: the thread has arrived, and has not waited since");
     t->cluster_arrived = true;
     t->cluster_ticket = c->opened;
+    simt_order_before(&c->token[c->opened & 1u]);
     t->crossed++;
     t->cluster_crossed++;
     c->arrived++;
@@ -558,17 +572,20 @@ void simt_cluster_arrive(int line)
 
 void simt_cluster_wait(int line)
 {
+    simt_unseen unseen;
     simt_thread *t = simt_self();
     simt_cluster *c = simt_hopper_here("dq_cluster_wait", line)->cluster;
     simt_together(&op_cluster_wait, NULL, line);
     if (!t->cluster_arrived) simt_fail(line, "dq_cluster_wait: the thread has not arrived");
     if (t->cluster_ticket == c->opened) simt_block_on(t, SIMT_WAITS_CLUSTER, line);
     t->cluster_arrived = false;
+    simt_order_after(&c->token[t->cluster_ticket & 1u]);
 }
 
 /* ------------------------------------------------------------------------------- beside the threads */
 void simt_hopper_some(simt_thread *t)
 {
+    simt_unseen unseen;
     simt_cluster *c = t->block->hopper->cluster;
     if (!c->copies.empty() && simt_random(&t->random) % 64 == 0) {
         const size_t i = simt_random(&t->random) % c->copies.size();
@@ -579,6 +596,7 @@ void simt_hopper_some(simt_thread *t)
 
 bool simt_hopper_idle(simt_block *b)
 {
+    simt_unseen unseen;
     simt_cluster *c = b->hopper->cluster;
     for (unsigned k = 0; k < c->n; k++)
         if (c->block[k]->live && c->block[k]->running) return true;

@@ -338,6 +338,7 @@ static void use(simt_use *u, const simt_thread *t, bool accumulator, const simt_
 
 void simt_wgmma_start(const simt_wgmma *product)
 {
+    simt_unseen unseen;
     const simt_thread *t = simt_self();
     simt_hopper_here(names[product->kind], product->line);
     use(product->d_use, t, true, product);
@@ -355,6 +356,7 @@ static const simt_op op_wait = {"dq_wgmma_wait", run_none};
 
 void simt_wgmma_fence(int line)
 {
+    simt_unseen unseen;
     simt_hopper_here(op_fence.name, line);
     simt_together(&op_fence, NULL, line);
     simt_self()->wgmma.fences++;
@@ -362,6 +364,7 @@ void simt_wgmma_fence(int line)
 
 void simt_wgmma_commit(int line)
 {
+    simt_unseen unseen;
     simt_hopper_here(op_commit.name, line);
     simt_together(&op_commit, NULL, line);
     simt_self()->wgmma.group++;
@@ -369,6 +372,7 @@ void simt_wgmma_commit(int line)
 
 void simt_wgmma_wait(int groups, int line)
 {
+    simt_unseen unseen;
     simt_thread *t = simt_self();
     simt_hopper *h = simt_hopper_here(op_wait.name, line);
     simt_warpgroup *g = group_of(t, op_wait.name, line);
@@ -438,6 +442,7 @@ static const simt_op op_claim[] = {{"dq_setmaxnreg_dec", run_claim},
 
 void simt_setmaxnreg(int registers, bool more, int line)
 {
+    simt_unseen unseen;
     simt_thread *t = simt_self();
     simt_hopper_here(op_claim[more].name, line);
     simt_warpgroup *g = group_of(t, op_claim[more].name, line);
