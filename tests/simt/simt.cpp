@@ -256,7 +256,7 @@ bool simt_inside(const simt_block *b, const void *p, size_t bytes)
     return false;
 }
 
-/* Variables lie in the order in which a block's threads came to them, which other blocks need not share. */
+/* Variables lie in the order in which a block's threads came to them, unlike in other blocks. */
 unsigned char *simt_same_place(simt_block *peer, const simt_block *own, const void *p)
 {
     const unsigned char *at = (const unsigned char *)p;

@@ -1,5 +1,6 @@
-/* simt_hopper: the host half of kernels/cuda/device/hopper.cuh, which says what each name means. Whatever goes on
- * while threads go on (copies, products) happens at a random moment between its start and the wait that covers it.
+/* simt_hopper: the host half of kernels/cuda/device/hopper.cuh, which says what each name means.
+ * Whatever goes on while threads go on (copies, products) happens at a random moment between its
+ * start and the wait that covers it.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SIMT_HOPPER_H
 #define DQ_SIMT_HOPPER_H
@@ -30,7 +31,8 @@ struct simt_wgmma_thread {
     uint64_t done, fences;
 };
 simt_wgmma_thread *simt_wgmma_self(void);
-/* Of registers: the group of the last product with them plus 1, and how many fences there were when they were touched last, plus 1. */
+/* Of registers: the group of the last product with them plus 1, and how many fences there were when
+ * they were touched last, plus 1. */
 struct simt_use {
     simt_wgmma_thread *thread;
     uint64_t group, touched;

@@ -1,5 +1,6 @@
-/* simt_hopper_core: what a block of a device of compute capability 9.0 has beside that of simt_core.h. simt_mbarrier.cpp has
- * mbarriers, copies, clusters and the view of the async proxy, simt_wgmma.cpp what warpgroups do.
+/* simt_hopper_core: what a block of a device of compute capability 9.0 has beside that of
+ * simt_core.h. simt_mbarrier.cpp has mbarriers, copies, clusters and the view of the async proxy,
+ * simt_wgmma.cpp what warpgroups do.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SIMT_HOPPER_CORE_H
 #define DQ_SIMT_HOPPER_CORE_H
@@ -23,8 +24,8 @@ struct simt_mbarrier {
     const char *name;
     int line; /* where it was initialised */
     unsigned count, thread;
-    int64_t pending,
-        bytes; /* arrivals and bytes that the phase still waits for; bytes may come before they are expected */
+    int64_t pending; /* arrivals that the phase still waits for */
+    int64_t bytes;   /* likewise; less than 0 where bytes have come before they are expected */
     uint64_t phase;
     uint64_t crossed; /* the thread's barriers before the initialisation */
     bool fenced;      /* copies see it */

@@ -1,8 +1,10 @@
-/* simt_mbarrier: mbarriers, bulk copies, what the async proxy sees of shared memory, and clusters. A copy is noted where it
- * is started; its bytes land, and are counted, at a random later moment, at the latest when no thread of the cluster can run.
+/* simt_mbarrier: mbarriers, bulk copies, what the async proxy sees of shared memory, and clusters.
+ * A copy is noted where it is started; its bytes land, and are counted, at a random later moment,
+ * at the latest when no thread of the cluster can run.
  *
- * Stores to shared memory are plain C++, so the pages of a block are write-protected while it runs: what differs from the
- * last note where a thread gives way, on pages that have faulted since, is what that thread has written.
+ * Stores to shared memory are plain C++, so the pages of a block are write-protected while it runs:
+ * what differs from the last note where a thread gives way, on pages that have faulted since, is
+ * what that thread has written.
  * SPDX-License-Identifier: MIT */
 #include "tests/simt/simt_hopper_core.h"
 
@@ -143,7 +145,8 @@ static void note_write(simt_hopper *h, const simt_thread *t, size_t at)
     h->wrote[t->place.thread][at / SIMT_PAGE] = true;
 }
 
-/* A word belongs to who has changed a byte of it last: a store of what stood there before cannot be seen. */
+/* A word belongs to who has changed a byte of it last: a store of what stood there before cannot be
+ * seen. */
 UNCHECKED static void absorb_page(simt_hopper *h, const simt_thread *t, size_t page)
 {
     const unsigned char *now = h->block->arena;
@@ -298,7 +301,8 @@ static simt_mbarrier *own_barrier(void *p, const char *what, int line)
     return m;
 }
 
-/* The barrier in the block of that rank which lies where p is in this one; for copies also the own one. */
+/* The barrier in the block of that rank which lies where p is in this one; for copies also the own
+ * one. */
 static simt_mbarrier *barrier_of(unsigned rank, void *p, const char *what, int line)
 {
     simt_hopper *own = simt_hopper_here(what, line);
@@ -443,7 +447,8 @@ static void land(simt_cluster *c, size_t i)
     settle(h, signal, line);
 }
 
-/* The destination in one block: nobody reads or writes it any more, and the async proxy sees all that was written. */
+/* The destination in one block: nobody reads or writes it any more, and the async proxy sees all
+ * that was written. */
 static void check_free(simt_hopper *h, size_t at, size_t bytes, int line)
 {
     for (size_t i = at / SIMT_CELL; i < (at + bytes) / SIMT_CELL; i++) {

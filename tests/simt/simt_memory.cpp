@@ -51,7 +51,8 @@ void simt_device_free(void *p)
 static struct sigaction before;
 static pthread_mutex_t watch_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The first write to a page of shared memory that is watched; of another access it says whose it was, and dies of it. */
+/* The first write to a page of shared memory that is watched; of any other access it says whose it
+ * was, and dies of it. */
 static void on_fault(int sig, siginfo_t *info, void *context)
 {
     const uintptr_t at = (uintptr_t)info->si_addr;

@@ -1,6 +1,7 @@
-/* simt_wgmma: what the four warps of a warpgroup do together: products, whose operands are read and whose results are written
- * at a random moment between their start and the wait that covers them, in the order of their starts; and registers that they hand over.
- * Warps of a warpgroup need not be at the same place: each posts its product under its number.
+/* simt_wgmma: what the four warps of a warpgroup do together: products, whose operands are read and
+ * whose results are written at a random moment between their start and the wait that covers them,
+ * in the order of their starts; and registers that they hand over. Warps of a warpgroup need not be
+ * at the same place: each posts its product under its number.
  * SPDX-License-Identifier: MIT */
 #include "tests/simt/simt_hopper_core.h"
 
@@ -173,7 +174,8 @@ static void gather_cells(const simt_hopper *h, const simt_product &p,
     }
 }
 
-/* Register r of a lane holds 4 bytes of row g + 8 (r & 1), from byte 4 q + 16 (r >> 1) of the row on: fragments.h has it by elements. */
+/* Register r of a lane holds 4 bytes of row g + 8 (r & 1), from byte 4 q + 16 (r >> 1) of the row
+ * on: fragments.h has it by elements. */
 static void gather_registers(const simt_product &p, int elements, double a[ROWS][DEPTH])
 {
     const int each = elements / 4;

@@ -1,4 +1,5 @@
-/* test_simt_attend: the sample of an attention on Hopper against plain loops in f64; here or on a GPU.
+/* test_simt_attend: the sample of an attention on Hopper against plain loops in f64; here or on a
+ * GPU.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 

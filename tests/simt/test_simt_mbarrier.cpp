@@ -1,5 +1,5 @@
-/* test_simt_mbarrier: mbarriers, bulk copies, the async proxy and clusters: kernels that are right, in several orders, and what
- * is said of wrong ones.
+/* test_simt_mbarrier: mbarriers, bulk copies, the async proxy and clusters: kernels that are right,
+ * in several orders, and what is said of wrong ones.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
@@ -12,7 +12,8 @@ NEEDS(check_hopper)
 /* ------------------------------------------------------------------------------------------- a ring */
 enum { STAGES = 3, PART = 256, STAGE = 2 * PART, WORDS = STAGE / 4 };
 
-/* Each block sums x[steps][WORDS] by word; with two blocks in a cluster each copies one half of a stage for both. */
+/* Each block sums x[steps][WORDS] by word; with two blocks in a cluster each copies one half of a
+ * stage for both. */
 DQ_KERNEL(64) ring(uint32_t *sum, const uint32_t *x, int steps, unsigned blocks)
 {
     DQ_SHARED_DYNAMIC(stage);
@@ -87,7 +88,8 @@ TEST(test_ring)
     dq_simt_set_workers(1);
 }
 
-/* The phase before the first one has ended; a wait may fail although its phase has ended, but not for ever. */
+/* The phase before the first one has ended; a wait may fail although its phase has ended, but not
+ * for ever. */
 DQ_KERNEL(32) parities(uint32_t *out)
 {
     DQ_SHARED(dq_mbarrier, m, [1]);

@@ -1,5 +1,5 @@
-/* test_simt_products: products of a warpgroup against plain loops, in every type, width and layout; here or on a GPU, so that what the
- * simulation computes is what a device does.
+/* test_simt_products: products of a warpgroup against plain loops, in every type, width and layout;
+ * here or on a GPU, so that what the simulation computes is what a device does.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
@@ -61,7 +61,8 @@ DQ_DEVICE uint64_t descriptor(const unsigned char *smem, const place &p, int ste
                               p.stride, p.swizzle);
 }
 
-/* d = A B over STEPS instructions; add: to what is there. A comes from fragments[STEPS][128][4], or from the image. */
+/* d = A B over STEPS instructions; add: to what is there. A comes from fragments[STEPS][128][4], or
+ * from the image. */
 template <class T, int HALF, bool REGISTERS, int STEPS>
 DQ_KERNEL(128)
 product(typename T::sum *d, const unsigned char *image, int bytes, const uint32_t *fragments,
@@ -95,7 +96,8 @@ product(typename T::sum *d, const unsigned char *image, int bytes, const uint32_
     for (int i = 0; i < HALF; i++) d[i * 128 + (int)dq_thread()] = sum[i];
 }
 
-/* Where the cell of row and k-cell (16 bytes) stands, read off the manual's figures of the canonical layouts. */
+/* Where the cell of row and k-cell (16 bytes) stands, read off the manual's figures of the
+ * canonical layouts. */
 static unsigned cell_at(const place &p, int k_bytes, int row, int cell)
 {
     const int step = cell / 2, half = cell % 2;
@@ -106,7 +108,8 @@ static unsigned cell_at(const place &p, int k_bytes, int row, int cell)
                       : p.swizzle == DQ_SWIZZLE_64 ? 4
                                                    : 2; /* cells */
     assert_true(k_bytes <= 16 * width);
-    /* An atom of 8 rows; line l of 128 bytes holds 8 / width rows; cells of a row are exchanged by the number of the line. */
+    /* An atom of 8 rows; line l of 128 bytes holds 8 / width rows; cells of a row are exchanged by
+     * the number of the line. */
     const int line = row % 8 * width / 8;
     const int place_in_row = cell ^ (line % width);
     return p.at + (unsigned)(row / 8) * p.stride + (unsigned)(row % 8 * width * 16) +

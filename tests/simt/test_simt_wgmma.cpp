@@ -1,4 +1,5 @@
-/* test_simt_wgmma: what is said of products of a warpgroup that are wrong, and of registers that warpgroups hand over.
+/* test_simt_wgmma: what is said of products of a warpgroup that are wrong, and of registers that
+ * warpgroups hand over.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 

@@ -1,9 +1,11 @@
-/* hopper: instructions of compute capability 9.0 that load and multiply asynchronously: products of a warpgroup,
- * mbarriers, bulk copies, clusters, registers that warpgroups hand over. As ptx.cuh for them: nvcc takes the device half below, any
- * other compiler takes simt_hopper.h (tests/simt), which runs the same names on a CPU.
+/* hopper: instructions of compute capability 9.0 that load and multiply asynchronously: products of
+ * a warpgroup, mbarriers, bulk copies, clusters, registers that warpgroups hand over. As ptx.cuh
+ * for them: nvcc takes the device half below, any other compiler takes simt_hopper.h (tests/simt),
+ * which runs the same names on a CPU.
  *
- * A warpgroup is four warps, the first a multiple of four. Names of this header are for whole warps whose lanes are together,
- * and products for whole warpgroups; but mbarriers and copies are for single threads.
+ * A warpgroup is four warps, the first a multiple of four. Names of this header are for whole warps
+ * whose lanes are together, and products for whole warpgroups; but mbarriers and copies are for
+ * single threads.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_HOPPER_CUH
 #define DQ_HOPPER_CUH
@@ -14,7 +16,8 @@
 #error "hopper.cuh needs compute capability 9.0a: compile the kernel for sm_90a alone"
 #endif
 
-/* An object of shared memory. A phase ends when all arrivals and all bytes that it expects are there. */
+/* An object of shared memory. A phase ends when all arrivals and all bytes that it expects are
+ * there. */
 struct alignas(8) dq_mbarrier {
     uint64_t state;
 };
@@ -63,7 +66,8 @@ DQ_DEVICE unsigned dq_cluster_rank(void)
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
     return r;
 }
-/* All threads of the cluster that have not returned; what they did before is seen after the wait. */
+/* All threads of the cluster that have not returned; what they did before is seen after the
+ * wait. */
 DQ_DEVICE void dq_cluster_arrive(void)
 {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -75,8 +79,8 @@ DQ_DEVICE void dq_cluster_wait(void)
 #define DQ_CLUSTER_SYNC(name) (dq_cluster_arrive(), dq_cluster_wait())
 
 /* ------------------------------------------------------------------------------------ mbarriers */
-/* By one thread, once; every phase takes `count` arrivals. Copies see it after a dq_fence_mbarrier_init of that thread, other threads
- * after a barrier, other blocks after both. */
+/* By one thread, once; every phase takes `count` arrivals. Copies see it after a
+ * dq_fence_mbarrier_init of that thread, other threads after a barrier, other blocks after both. */
 #define DQ_MBARRIER_INIT(barrier, count) dq_mbarrier_init(barrier, count)
 DQ_DEVICE void dq_mbarrier_init(dq_mbarrier *barrier, unsigned count)
 {
@@ -112,8 +116,8 @@ DQ_DEVICE void dq_mbarrier_arrive_remote(dq_mbarrier *barrier, unsigned rank)
                  "r"(rank)
                  : "memory");
 }
-/* Whether the phase of that parity has ended; false also if it has not for a while. Phases count from 0, and before the first one
- * ends the one of parity 1 has ended. */
+/* Whether the phase of that parity has ended; false also if it has not for a while. Phases count
+ * from 0, and before the first one ends the one of parity 1 has ended. */
 DQ_DEVICE bool dq_mbarrier_try_wait(dq_mbarrier *barrier, unsigned parity)
 {
     uint32_t ended;
@@ -135,14 +139,15 @@ DQ_DEVICE void dq_mbarrier_wait(dq_mbarrier *barrier, unsigned parity)
 }
 
 /* ------------------------------------------------------------------------- copies and their view */
-/* What the thread has written to shared memory is seen by copies and products that start after it (and after a barrier, if
- * others start them). */
+/* What the thread has written to shared memory is seen by copies and products that start after it
+ * (and after a barrier, if others start them). */
 #define DQ_FENCE_ASYNC(name) dq_fence_async()
 DQ_DEVICE void dq_fence_async(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-/* Both addresses and bytes are multiples of 16. The bytes count for the barrier's phase when they are there. */
+/* Both addresses and bytes are multiples of 16. The bytes count for the barrier's phase when they
+ * are there. */
 DQ_DEVICE void dq_bulk_copy(void *smem, const void *global, unsigned bytes, dq_mbarrier *barrier)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -150,7 +155,8 @@ DQ_DEVICE void dq_bulk_copy(void *smem, const void *global, unsigned bytes, dq_m
                  "l"(__cvta_generic_to_global(global)), "r"(bytes), "r"(dq_smem_address(barrier))
                  : "memory");
 }
-/* To that place, and for the barrier of that place, in every block whose rank is a bit of `ranks`. */
+/* To that place, and for the barrier of that place, in every block whose rank is a bit of
+ * `ranks`. */
 DQ_DEVICE void dq_bulk_copy_multicast(void *smem, const void *global, unsigned bytes,
                                       dq_mbarrier *barrier, unsigned ranks)
 {
@@ -162,8 +168,9 @@ DQ_DEVICE void dq_bulk_copy_multicast(void *smem, const void *global, unsigned b
 }
 
 /* ------------------------------------------------------------------------------------ registers */
-/* By all threads of a warpgroup: each of them has N registers from then on. inc waits until others have given enough away. The
- * kernel says how many blocks are resident (DQ_KERNEL_BLOCKS), or the compiler ignores both. */
+/* By all threads of a warpgroup: each of them has N registers from then on. inc waits until others
+ * have given enough away. The kernel says how many blocks are resident (DQ_KERNEL_BLOCKS), or the
+ * compiler ignores both. */
 template <int N> DQ_DEVICE void dq_setmaxnreg_inc(void)
 {
     static_assert(N % 8 == 0 && N >= 24 && N <= 256, "registers of a thread");
@@ -175,8 +182,9 @@ template <int N> DQ_DEVICE void dq_setmaxnreg_dec(void)
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-/* Registers that products read or write while the thread goes on. Until the wait that covers the product they are not touched,
- * and after they were touched a fence stands before the next product with them. */
+/* Registers that products read or write while the thread goes on. Until the wait that covers the
+ * product they are not touched; after it, accumulators are held (dq_hold) before they are; and once
+ * they were touched a fence stands before the next product with them. */
 template <class T, int COUNT> struct dq_registers {
     T v[COUNT];
     __device__ __forceinline__ dq_registers()
@@ -249,9 +257,10 @@ template <int N> DQ_DEVICE void dq_wgmma_wait(void)
 #define DQ_PTX_D128 DQ_PTX_D96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-/* d = A B, or d + A B with add: d is 64 x 2 COUNT, where entry 4 j + 2 h + e of lane 4 g + q of warp w is row 16 w + g + 8 h, column
- * 8 j + 2 q + e. A is 64 x 16 (f16, bf16) or 64 x 32 (s8): in registers a[at..at + 3], laid out as fragments.h has A for
- * every warp, or behind a descriptor; B, with as many rows as d has columns, is behind one. */
+/* d = A B, or d + A B with add: d is 64 x 2 COUNT, where entry 4 j + 2 h + e of lane 4 g + q of
+ * warp w is row 16 w + g + 8 h, column 8 j + 2 q + e. A is 64 x 16 (f16, bf16) or 64 x 32 (s8): in
+ * registers a[at..at + 3], laid out as fragments.h has A for every warp, or behind a descriptor; B,
+ * with as many rows as d has columns, is behind one. */
 #define DQ_PTX_WGMMA(name, T, c, shape, types, scales, count, a0, a1, a2, a3, b, p, b_ss, p_ss) \
 template <int COUNT> \
 DQ_DEVICE void name(dq_registers<T, count> &d, dq_registers<uint32_t, COUNT> &a, int at, uint64_t bd, bool add) \
@@ -295,11 +304,12 @@ DQ_PTX_WGMMA(dq_wgmma_s8, int32_t, DQ_PTX_S32, "m64n256k32", ".s32.s8.s8", DQ_PT
 #endif
 
 /* ------------------------------------------------------------------------------- both compilers */
-/* Where a product finds an operand whose rows run along k, in units of core matrices (8 rows of 16 bytes). Without a swizzle
- * the 8 rows follow each other, `leading` bytes lie between core matrices that are adjacent along k, and `stride` bytes between
- * those adjacent along the rows. With one, rows are 32, 64 or 128 bytes apart, leading is not read, and the address of a
- * cell is that of the plain layout with bits 4.. exchanged by those from bit 7 on; then smem is a multiple of 256, 512 or 1024
- * but for the offset of a step along k. All are multiples of 16. */
+/* Where a product finds an operand whose rows run along k, in units of core matrices (8 rows of 16
+ * bytes). Without a swizzle the 8 rows follow each other, `leading` bytes lie between core matrices
+ * that are adjacent along k, and `stride` bytes between those adjacent along the rows. With one,
+ * rows are 32, 64 or 128 bytes apart, leading is not read, and the address of a cell is that of the
+ * plain layout with bits 4.. exchanged by those from bit 7 on; then smem is a multiple of 256, 512
+ * or 1024 but for the offset of a step along k. All are multiples of 16. */
 DQ_DEVICE uint64_t dq_make_descriptor(uint32_t smem_address, unsigned leading, unsigned stride,
                                       dq_swizzle swizzle)
 {
