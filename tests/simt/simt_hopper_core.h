@@ -79,6 +79,7 @@ struct simt_warpgroup {
     uint64_t next[4]; /* product that each warp starts next */
     std::vector<simt_claim> claims;
     size_t next_claim[4];
+    uint64_t claim_crossed[4]; /* barriers that each warp's first lane had met at its last claim */
     int registers; /* of each thread */
 };
 

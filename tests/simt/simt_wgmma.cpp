@@ -422,7 +422,13 @@ static void run_claim(simt_post *lane[32], uint32_t mask)
             simt_fail(post->line, "setmaxnreg: %d registers for lane 0, %d for lane %d",
                       post->registers, other->registers, i);
     }
-    const size_t number = g->next_claim[t->warp % 4]++;
+    const unsigned w = t->warp % 4;
+    const size_t number = g->next_claim[w]++;
+    const uint64_t crossed = t->block->thread[32 * t->warp].crossed;
+    if (number && g->claim_crossed[w] == crossed)
+        simt_fail(post->line, "setmaxnreg: warp %u has met no barrier since that of line %d",
+                  t->warp, g->claims[number - 1].line);
+    g->claim_crossed[w] = crossed;
     if (number == g->claims.size()) {
         const simt_claim c = {post->registers, post->line, post->more, false, 0};
         g->claims.push_back(c);
@@ -433,7 +439,7 @@ static void run_claim(simt_post *lane[32], uint32_t mask)
                   "setmaxnreg: the warps of a warpgroup do not meet: %d registers for warp %u, %d "
                   "(line %d) for others",
                   post->registers, t->warp, c->registers, c->line);
-    c->warps |= 1u << t->warp % 4;
+    c->warps |= 1u << w;
     if (c->warps == 15 && (c->more ? c->registers < g->registers : c->registers > g->registers))
         simt_fail(post->line, "dq_setmaxnreg_%s to %d registers of a warpgroup that has %d",
                   c->more ? "inc" : "dec", c->registers, g->registers);

@@ -149,7 +149,7 @@ TEST(test_wrong)
 }
 
 /* ------------------------------------------------------------------------------------------- registers */
-enum wrong_registers { HALF_GROUP, TOO_MANY, LESS, MORE, LANES, WELL };
+enum wrong_registers { HALF_GROUP, TOO_MANY, LESS, MORE, LANES, AT_ONCE, WELL };
 
 DQ_KERNEL(384) hand_over(int which, uint32_t *out)
 {
@@ -160,6 +160,8 @@ DQ_KERNEL(384) hand_over(int which, uint32_t *out)
             dq_setmaxnreg_dec<40>();
         else
             dq_setmaxnreg_dec<24>();
+        if (which != AT_ONCE) dq_bar_sync(1, 128);
+        if (which == AT_ONCE || which == WELL) dq_setmaxnreg_dec<24>();
     } else {
         if (which == LESS) dq_setmaxnreg_inc<24>();
         if (which == LANES && dq_warp() == 5) dq_setmaxnreg_inc<232>();
@@ -179,6 +181,7 @@ TEST(test_registers)
                    "more are free"},
         {LESS, "dq_setmaxnreg_inc to 24 registers of a warpgroup that has 168"},
         {MORE, "dq_setmaxnreg_dec to 240 registers of a warpgroup that has 168"},
+        {AT_ONCE, "setmaxnreg: warp 0 has met no barrier since that of line"},
         {LANES, "setmaxnreg: the warps of a warpgroup do not meet: 232 registers for warp 5"},
     };
     check_array<uint32_t> out(384);
