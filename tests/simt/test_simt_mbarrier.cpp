@@ -179,6 +179,7 @@ enum wrong {
     NOT_WAITED,
     OVERWRITTEN,
     HUGE_BYTES,
+    NEVER_COPIED,
     NONE_WRONG
 };
 
@@ -197,6 +198,10 @@ DQ_KERNEL(32) broken(int which, unsigned char *x)
     if (which == MORE_ARRIVALS) {
         dq_mbarrier_arrive_expect(m, 64);
         dq_mbarrier_arrive(m);
+    }
+    if (which == NEVER_COPIED) {
+        dq_mbarrier_arrive_expect(m, 64);
+        return;
     }
     if (which == RANK) dq_mbarrier_arrive_remote(m, 1);
     if (which == PARITY) dq_mbarrier_try_wait(m, 2);
@@ -254,6 +259,7 @@ TEST(test_wrong)
         {TWICE, "to which another copy is on its way"},
         {NOT_WAITED, "the block ends while the bulk copy of line"},
         {OVERWRITTEN, "was written over"},
+        {NEVER_COPIED, "of block (0,0,0)) waits for 64 bytes in phase 0"},
         {HUGE_BYTES, "expects 1048576 bytes, which is too much"},
     };
     check_array<unsigned char> x(128);
@@ -282,6 +288,8 @@ DQ_KERNEL(32) early(uint32_t *out, const unsigned char *x)
     if (dq_lane()) return;
     DQ_MBARRIER_INIT(m, 1);
     dq_fence_mbarrier_init();
+    to[3] = 1;
+    dq_fence_async();
     dq_mbarrier_arrive_expect(m, 16);
     dq_bulk_copy(to, x, 16, m);
     out[0] = to[3];
@@ -301,6 +309,37 @@ TEST(test_poison)
         assert_int_equal(out.host[0], 0xa5);
         assert_int_equal(out.host[1], 9);
     });
+}
+
+/* However long a thread looks, some copies are not there before it waits, and others are. */
+DQ_KERNEL(32) patient(uint32_t *out, const unsigned char *x)
+{
+    DQ_SHARED_DYNAMIC(to);
+    DQ_SHARED(dq_mbarrier, m, [1]);
+    if (dq_lane()) return;
+    DQ_MBARRIER_INIT(m, 1);
+    dq_fence_mbarrier_init();
+    dq_mbarrier_arrive_expect(m, 16);
+    dq_bulk_copy(to, x, 16, m);
+    for (int i = 0; i < 1000; i++) dq_ballot(true, 1);
+    out[0] = to[3];
+    DQ_MBARRIER_WAIT(m, 0, patient_there);
+}
+
+TEST(test_moments)
+{
+    check_array<unsigned char> x(16);
+    check_array<uint32_t> out(1);
+    int late = 0;
+    x.put();
+    for (uint64_t seed = 1; seed <= 16; seed++) {
+        dq_simt_set_schedule(DQ_SIMT_GREEDY, seed);
+        DQ_LAUNCH(patient, 1, 32, 64, NULL, out.device, x.device);
+        out.get();
+        late += out.host[0] == 0xa5;
+    }
+    assert_in_range(late, 4, 12);
+    dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
 }
 
 /* ------------------------------------------------------------------------------------- by several threads */
@@ -367,6 +406,32 @@ TEST(test_fences)
             "over bytes that thread 1 of block (0,0,0) has written without a dq_fence_async");
     });
     dq_simt_set_quiet(0);
+}
+
+/* A second store of the same bytes, with a fence, makes up for the first one. */
+DQ_KERNEL(64) stored_again(const unsigned char *x)
+{
+    DQ_SHARED_DYNAMIC(to);
+    DQ_SHARED(dq_mbarrier, m, [1]);
+    if (dq_thread() == 0) dq_store16(to, dq_u4{1, 2, 3, 4});
+    dq_sync();
+    if (dq_thread() != 32) return;
+    dq_store16(to, dq_u4{1, 2, 3, 4});
+    DQ_MBARRIER_INIT(m, 1);
+    dq_fence_mbarrier_init();
+    dq_fence_async();
+    dq_mbarrier_arrive_expect(m, 16);
+    dq_bulk_copy(to, x, 16, m);
+    DQ_MBARRIER_WAIT(m, 0, stored_there);
+}
+
+TEST(test_stores)
+{
+    check_array<unsigned char> x(16);
+    dq_each_order([&] {
+        DQ_LAUNCH(stored_again, 1, 64, 16, NULL, x.device);
+        assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    });
 }
 
 /* -------------------------------------------------------------------------------------------- clusters */
@@ -443,14 +508,22 @@ TEST(test_clusters)
     });
 }
 
-/* Threads that have returned are not waited for. */
+/* Threads that have returned are not waited for, and their arrivals do not count for others. */
 DQ_KERNEL(64) leavers(uint32_t *out)
 {
-    if (dq_warp() == 1 - dq_cluster_rank()) return;
+    const unsigned rank = dq_cluster_rank();
+    if (rank && dq_warp()) return;
     DQ_CLUSTER_SYNC(leavers_first);
-    if (dq_cluster_rank()) return;
+    if (rank) {
+        dq_cluster_arrive();
+        return;
+    }
+    if (dq_warp()) {
+        for (int i = 0; i < 50; i++) dq_ballot(true);
+        out[dq_lane()] = 7;
+    }
     DQ_CLUSTER_SYNC(leavers_second);
-    out[dq_lane()] = 7;
+    if (!dq_warp()) out[dq_lane()]++;
 }
 
 TEST(test_returned)
@@ -460,7 +533,7 @@ TEST(test_returned)
         DQ_LAUNCH_CLUSTER(leavers, 2, 2, 64, 0, NULL, out.device);
         out.get();
         assert_string_equal(dq_simt_report(), "");
-        assert_int_equal(out.host[31], 7);
+        assert_int_equal(out.host[31], 8);
     });
 }
 

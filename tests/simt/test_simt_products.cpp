@@ -128,7 +128,7 @@ template <class T, int HALF, bool REGISTERS, dq_swizzle swizzle> static void che
           b = {16384, N * 16, 128, 2 * N * 16, swizzle};
     if (rows_bytes) {
         a = {0, 16, 8 * rows_bytes, 32, swizzle};
-        b = {16384, 16, 8 * rows_bytes, 32, swizzle};
+        b = {16384, 64, 8 * rows_bytes, 32, swizzle}; /* leading is not read */
     }
     check_random r = {(uint64_t)(HALF * 10 + (int)swizzle)};
     std::vector<float> x(64 * K), y(N * K);

@@ -148,6 +148,45 @@ TEST(test_wrong)
     });
 }
 
+/* However long a thread looks, some products read their operands only when they are waited for, and
+ * others have. */
+DQ_KERNEL(128) patient(float *out)
+{
+    DQ_SHARED_DYNAMIC(smem);
+    ((uint32_t *)smem)[dq_thread()] = 0;
+    dq_fence_async();
+    dq_sync();
+    dq_registers<float, 32> d;
+    const uint64_t b = dq_make_descriptor(dq_smem_address(smem), 1024, 128, DQ_SWIZZLE_NONE);
+    dq_wgmma_fence();
+    dq_wgmma_f16(d, b, b, false);
+    dq_wgmma_commit();
+    dq_sync(); /* all warps have started it */
+    for (int i = 0; i < 100; i++) dq_ballot(true);
+    dq_sync();
+    if (dq_thread() == 0) smem[0] = 1;
+    dq_sync();
+    dq_wgmma_wait<0>();
+    dq_hold(d);
+    out[dq_thread()] = d[0];
+}
+
+TEST(test_moments)
+{
+    check_array<float> out(128);
+    int late = 0;
+    dq_simt_set_quiet(1);
+    for (uint64_t seed = 1; seed <= 16; seed++) {
+        dq_simt_set_schedule(DQ_SIMT_GREEDY, seed);
+        DQ_LAUNCH(patient, 1, 128, 8192, NULL, out.device);
+        late += cudaDeviceSynchronize() != cudaSuccess;
+        dq_simt_reset();
+    }
+    dq_simt_set_quiet(0);
+    assert_in_range(late, 4, 12);
+    dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
+}
+
 /* ------------------------------------------------------------------------------------------- registers */
 enum wrong_registers { HALF_GROUP, TOO_MANY, LESS, MORE, LANES, AT_ONCE, WELL };
 
