@@ -138,7 +138,7 @@ DQ_DEVICE void dq_mbarrier_wait(dq_mbarrier *barrier, unsigned parity)
     }
 }
 
-/* ------------------------------------------------------------------------- copies and their view */
+/* ------------------------------------------------------------------------ copies and their view */
 /* What the thread has written to shared memory is seen by copies and products that start after it
  * (and after a barrier, if others start them). */
 #define DQ_FENCE_ASYNC(name) dq_fence_async()
@@ -248,14 +248,21 @@ template <int N> DQ_DEVICE void dq_wgmma_wait(void)
 #define DQ_PTX_IO64(c, d, i) DQ_PTX_IO32(c, d, i), DQ_PTX_IO32(c, d, (i) + 32)
 #define DQ_PTX_IO96(c, d, i) DQ_PTX_IO64(c, d, i), DQ_PTX_IO32(c, d, (i) + 64)
 #define DQ_PTX_IO128(c, d, i) DQ_PTX_IO64(c, d, i), DQ_PTX_IO64(c, d, (i) + 64)
-#define DQ_PTX_D32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define DQ_PTX_D64 DQ_PTX_D32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define DQ_PTX_D96 DQ_PTX_D64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define DQ_PTX_D128 DQ_PTX_D96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define DQ_PTX_D32 \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, " \
+    "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define DQ_PTX_D64 DQ_PTX_D32 \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
+    "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, " \
+    "%62, %63"
+#define DQ_PTX_D96 DQ_PTX_D64 \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, " \
+    "%79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, " \
+    "%94, %95"
+#define DQ_PTX_D128 DQ_PTX_D96 \
+    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, " \
+    "%109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, " \
+    "%122, %123, %124, %125, %126, %127"
 
 /* d = A B, or d + A B with add: d is 64 x 2 COUNT, where entry 4 j + 2 h + e of lane 4 g + q of
  * warp w is row 16 w + g + 8 h, column 8 j + 2 q + e. A is 64 x 16 (f16, bf16) or 64 x 32 (s8): in
@@ -263,13 +270,15 @@ template <int N> DQ_DEVICE void dq_wgmma_wait(void)
  * with as many rows as d has columns, is behind one. */
 #define DQ_PTX_WGMMA(name, T, c, shape, types, scales, count, a0, a1, a2, a3, b, p, b_ss, p_ss) \
 template <int COUNT> \
-DQ_DEVICE void name(dq_registers<T, count> &d, dq_registers<uint32_t, COUNT> &a, int at, uint64_t bd, bool add) \
+DQ_DEVICE void name(dq_registers<T, count> &d, dq_registers<uint32_t, COUNT> &a, int at, \
+                    uint64_t bd, bool add) \
 { \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #p ", 0;\n" \
                  "wgmma.mma_async.sync.aligned." shape types " {" DQ_PTX_D##count "}, " \
                  "{%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b ", p" scales(0) ";\n}" \
                  : DQ_PTX_IO##count(c, d.v, 0) \
-                 : "r"(a.v[at]), "r"(a.v[at + 1]), "r"(a.v[at + 2]), "r"(a.v[at + 3]), "l"(bd), "r"((int)add)); \
+                 : "r"(a.v[at]), "r"(a.v[at + 1]), "r"(a.v[at + 2]), "r"(a.v[at + 3]), "l"(bd), \
+                   "r"((int)add)); \
 } \
 DQ_DEVICE void name(dq_registers<T, count> &d, uint64_t ad, uint64_t bd, bool add) \
 { \
@@ -285,18 +294,17 @@ DQ_DEVICE void name(dq_registers<T, count> &d, uint64_t ad, uint64_t bd, bool ad
 #define DQ_PTX_NO_SCALES(ss)
 #define DQ_PTX_F32 "+f"
 #define DQ_PTX_S32 "+r"
-DQ_PTX_WGMMA(dq_wgmma_f16, float, DQ_PTX_F32, "m64n64k16", ".f32.f16.f16", DQ_PTX_SCALES, 32, 32, 33, 34, 35, 36, 37, 33, 34)
-DQ_PTX_WGMMA(dq_wgmma_bf16, float, DQ_PTX_F32, "m64n64k16", ".f32.bf16.bf16", DQ_PTX_SCALES, 32, 32, 33, 34, 35, 36, 37, 33, 34)
-DQ_PTX_WGMMA(dq_wgmma_s8, int32_t, DQ_PTX_S32, "m64n64k32", ".s32.s8.s8", DQ_PTX_NO_SCALES, 32, 32, 33, 34, 35, 36, 37, 33, 34)
-DQ_PTX_WGMMA(dq_wgmma_f16, float, DQ_PTX_F32, "m64n128k16", ".f32.f16.f16", DQ_PTX_SCALES, 64, 64, 65, 66, 67, 68, 69, 65, 66)
-DQ_PTX_WGMMA(dq_wgmma_bf16, float, DQ_PTX_F32, "m64n128k16", ".f32.bf16.bf16", DQ_PTX_SCALES, 64, 64, 65, 66, 67, 68, 69, 65, 66)
-DQ_PTX_WGMMA(dq_wgmma_s8, int32_t, DQ_PTX_S32, "m64n128k32", ".s32.s8.s8", DQ_PTX_NO_SCALES, 64, 64, 65, 66, 67, 68, 69, 65, 66)
-DQ_PTX_WGMMA(dq_wgmma_f16, float, DQ_PTX_F32, "m64n192k16", ".f32.f16.f16", DQ_PTX_SCALES, 96, 96, 97, 98, 99, 100, 101, 97, 98)
-DQ_PTX_WGMMA(dq_wgmma_bf16, float, DQ_PTX_F32, "m64n192k16", ".f32.bf16.bf16", DQ_PTX_SCALES, 96, 96, 97, 98, 99, 100, 101, 97, 98)
-DQ_PTX_WGMMA(dq_wgmma_s8, int32_t, DQ_PTX_S32, "m64n192k32", ".s32.s8.s8", DQ_PTX_NO_SCALES, 96, 96, 97, 98, 99, 100, 101, 97, 98)
-DQ_PTX_WGMMA(dq_wgmma_f16, float, DQ_PTX_F32, "m64n256k16", ".f32.f16.f16", DQ_PTX_SCALES, 128, 128, 129, 130, 131, 132, 133, 129, 130)
-DQ_PTX_WGMMA(dq_wgmma_bf16, float, DQ_PTX_F32, "m64n256k16", ".f32.bf16.bf16", DQ_PTX_SCALES, 128, 128, 129, 130, 131, 132, 133, 129, 130)
-DQ_PTX_WGMMA(dq_wgmma_s8, int32_t, DQ_PTX_S32, "m64n256k32", ".s32.s8.s8", DQ_PTX_NO_SCALES, 128, 128, 129, 130, 131, 132, 133, 129, 130)
+#define DQ_PTX_WGMMA_OF(n, count, ...) \
+DQ_PTX_WGMMA(dq_wgmma_f16, float, DQ_PTX_F32, "m64n" #n "k16", ".f32.f16.f16", DQ_PTX_SCALES, \
+             count, __VA_ARGS__) \
+DQ_PTX_WGMMA(dq_wgmma_bf16, float, DQ_PTX_F32, "m64n" #n "k16", ".f32.bf16.bf16", DQ_PTX_SCALES, \
+             count, __VA_ARGS__) \
+DQ_PTX_WGMMA(dq_wgmma_s8, int32_t, DQ_PTX_S32, "m64n" #n "k32", ".s32.s8.s8", DQ_PTX_NO_SCALES, \
+             count, __VA_ARGS__)
+DQ_PTX_WGMMA_OF(64, 32, 32, 33, 34, 35, 36, 37, 33, 34)
+DQ_PTX_WGMMA_OF(128, 64, 64, 65, 66, 67, 68, 69, 65, 66)
+DQ_PTX_WGMMA_OF(192, 96, 96, 97, 98, 99, 100, 101, 97, 98)
+DQ_PTX_WGMMA_OF(256, 128, 128, 129, 130, 131, 132, 133, 129, 130)
 /* clang-format on */
 
 #else
