@@ -67,7 +67,7 @@ void dq_shard_say(const dq_shard *shard, const char *file, double share, const c
         shard->index, shard->n, 100 * share, file, out);
 }
 
-/* Dq merge. A shard's first line has its command, which runs once more with the shards in place of
+/* A shard's first line has its command, which runs once more with the shards in place of
  * computing, so that models and data are read and everything is printed as ever. */
 
 static const dq_usage usage = {

@@ -124,11 +124,6 @@ static dq_status choose(void *own, cmd_eval_options *o, const char *name, const 
         return dq_fail(
             err, DQ_USAGE,
             "--fewshot-sampler is about examples before questions: give --num-fewshot N.");
-    if (!answered && !g->completions && !o->shard.n)
-        return dq_fail(err, DQ_USAGE,
-                       "--task %s judges nothing, its texts are what comes out: give "
-                       "--dump-completions FILE.",
-                       name);
     return DQ_OK;
 }
 
@@ -137,9 +132,14 @@ static dq_status load(void *own, dq_eval *e, const cmd_eval_options *o, int i,
 {
     dq_eval_source *s = &e->source[i];
     dq_eval_generate *set = s->settings;
+    const generate_options *g = own;
     const char *path = o->examples[i], *text;
     size_t len;
-    (void)own;
+    if (!s->task->answered && !g->completions && !o->shard.n && !o->dry_run)
+        return dq_fail(err, DQ_USAGE,
+                       "--task %s judges nothing, its texts are what comes out: give "
+                       "--dump-completions FILE.",
+                       s->name);
     if (path) {
         DQ_TRY(cmd_eval_file_read(files, files->sha[files->n++], "fewshot", path, &text, &len, e->a,
                                   err));

@@ -1,5 +1,4 @@
-/* What a window or --slices adds to running text: small tables after the large one, and columns of
- * the CSV.
+/* What a window or --slices adds to running text: small tables after the large one.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "cmds/cli/cli.h"

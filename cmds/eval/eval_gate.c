@@ -541,8 +541,8 @@ dq_status cmd_eval_gate_table(const cmd_eval_gates *g, const cmd_eval_view *v,
     return err->code;
 }
 
-/* A name is looked up in the JSON of each result and of the baseline; the kinds know valid names
- * before anything is scored. */
+/* A name is looked up in the JSON of each result and of the baseline; the schema of results knows
+ * valid names before anything is scored. */
 
 enum { SHORT_NAME = 60 }; /* bytes of a model's name in an error */
 
@@ -664,10 +664,15 @@ static bool is_paired(const char *name, const dq_eval_source *s)
     return delta && s->kind->windows && strcmp(base, DQ_EVAL_LOSS) == 0;
 }
 
-/* ppl_ratio is another form of ln_ppl_ratio. */
+/* Whether a number exists beside a reference only. ppl_ratio is another form of ln_ppl_ratio. */
 static bool is_difference(const char *name, const dq_eval_source *s)
 {
+    static const char metrics[] = "metrics.", paired[] = "paired.", verdict[] = "verdict.";
     const cmd_eval_field *f = NULL;
+    if (strncmp(name, paired, sizeof paired - 1) == 0 || strstr(name, ".paired.") ||
+        strncmp(name, verdict, sizeof verdict - 1) == 0)
+        return true;
+    if (strncmp(name, metrics, sizeof metrics - 1) == 0) name += sizeof metrics - 1;
     const size_t n = strcspn(name, ".");
     char metric[DQ_GATE_NAME];
     snprintf(metric, sizeof metric, "%.*s", (int)n, name);
@@ -681,14 +686,17 @@ static bool is_difference(const char *name, const dq_eval_source *s)
 
 static bool known(const char *name, const dq_eval_source *s)
 {
-    char base[DQ_GATE_NAME];
+    char path[DQ_GATE_NAME + 16];
     const size_t n = strcspn(name, ".");
+    if (cmd_eval_result_has(s, name)) return true;
     if (!name[n]) return is_metric(name, s) || is_difference(name, s);
-    memcpy(base, name, n);
-    base[n] = 0;
-    if (!is_metric(base, s)) return cmd_eval_result_has(s, name);
-    return strcmp(name + n, ".value") == 0 || strcmp(name + n, ".stderr") == 0 ||
-           cmd_eval_field_find(s, base, name + n + 1);
+    snprintf(path, sizeof path, "%.*s", (int)n, name);
+    if (!is_metric(path, s)) return false;
+    if (strcmp(name + n, ".value") == 0 || strcmp(name + n, ".stderr") == 0 ||
+        cmd_eval_field_find(s, path, name + n + 1))
+        return true;
+    snprintf(path, sizeof path, "metrics.%s", name);
+    return cmd_eval_result_has(s, path);
 }
 
 dq_status cmd_eval_gates_check(const cmd_eval_gates *g, const dq_eval_source *source, int n_sources,

@@ -516,8 +516,8 @@ static void say_shares(dq_row_writer *w, const dq_eval *e)
     }
     if (!any || !cmd_eval_kv_swept(e)) return;
     say(w, "kept: share of a context's tokens that its cache holds.");
-    say(w, "share of 16 bits: bytes held (codes, scales, index, what is not coded) over the "
-           "context's in 16 bits.");
+    say(w, "share of 16 bits: bytes held (codes, scales, index, rest) over those of the whole "
+           "context in 16 bits.");
     if (nothing) say(w, "From 1 on a cache " DQ_KV_SAVES_NOTHING ".");
 }
 
@@ -1356,6 +1356,18 @@ static const json_t *schema_behind(const json_t *x, const json_t *defs)
     return ref ? json_object_get(defs, strrchr(ref, '/') + 1) : x;
 }
 
+/* Whether a schema's type is a number, or one of several that is. */
+static bool may_be_number(const json_t *schema)
+{
+    const json_t *type = json_object_get(schema, "type");
+    bool number = false;
+    for (size_t i = 0; i < (json_is_array(type) ? json_array_size(type) : 1); i++) {
+        const char *one = json_string_value(json_is_array(type) ? json_array_get(type, i) : type);
+        number = number || (one && (strcmp(one, "number") == 0 || strcmp(one, "integer") == 0));
+    }
+    return number;
+}
+
 bool cmd_eval_result_has(const dq_eval_source *source, const char *path)
 {
     char key[DQ_GATE_NAME];
@@ -1365,12 +1377,11 @@ bool cmd_eval_result_has(const dq_eval_source *source, const char *path)
     w.at[0].row.type = DQ_ROW_LIST;
     result_rows(&w, NULL, 0, cmd_eval_kind_of(source), source->kind, &none);
     const json_t *x = json_object_get(o, "items"), *defs = w.defs;
-    for (size_t n; x && *path; path += n + (path[n] == '.')) {
-        n = strcspn(path, ".");
-        snprintf(key, sizeof key, "%.*s", (int)n, path);
+    for (const char *at = path; x && at; at = strchr(at, '.') ? strchr(at, '.') + 1 : NULL) {
+        snprintf(key, sizeof key, "%.*s", (int)strcspn(at, "."), at);
         x = schema_behind(json_object_get(json_object_get(x, "properties"), key), defs);
     }
-    const bool has = x && !json_object_get(x, "properties") && !json_object_get(x, "items");
+    const bool has = may_be_number(x);
     json_decref(o);
     return has;
 }

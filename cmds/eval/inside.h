@@ -173,8 +173,8 @@ typedef struct cmd_eval_kind {
     const cmd_eval_kind_option *options;
     const char *needs; /* follows the name of one in its refusal where no source is of the kind */
     const char *tasks_help; /* lines of the help of --task */
-    /* The name of its i-th task, and what the file of that is, for messages: NULL: a task file says
-     * it, "": it has none. NULL: there are no more. */
+    /* The name of its i-th task, NULL after the last. *form: what messages call the task's file, ""
+     * where it has none, NULL where a task file says it. */
     const char *(*task)(int i, const char **form);
     /* Adds the sources of a task (cmd_eval_add_source); of a kind without tasks (NULL), those of
      * its options. DQ_USAGE also for options without effect. */

@@ -239,7 +239,7 @@ static dq_status encode(dq_calib_text *out, const dq_calib_excerpt *x, const dq_
     out->cut = x->cut;
     out->n_units = several || x->cut ? x->n_units : p.n;
     if (quarters != DQ_CALIB_TEXT_ALL) {
-        /* Keeps the pieces of a quarters. */
+        /* Keeps the pieces of the quarters that are asked for. */
         int64_t n = 0;
         for (int64_t i = 0; i < p.n; i++) {
             int64_t quarter = p.list[i].quarter;

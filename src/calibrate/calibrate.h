@@ -24,7 +24,7 @@ typedef struct dq_calib_excerpt {
     int64_t n_units; /* documents of the file; if cut, regions that all four quarters would have */
     bool quarters;   /* documents are the quarters of a single text, all four */
     bool cut;        /* documents are regions of a single text: only their first `ctx` ids count */
-    bool all;        /* of the quarters nothing is left out, or more of it is not to be had */
+    bool all;        /* nothing of the quarters is left out, or there is no more of them */
     int64_t bytes;   /* read */
 } dq_calib_excerpt;
 

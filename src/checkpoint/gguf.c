@@ -1139,7 +1139,7 @@ static dq_status check_file(const dq_gguf_model *m, int64_t i, dq_err *err)
     return DQ_OK;
 }
 
-/* The first part may say how many tensors all files have. */
+/* The first file may say how many tensors all have. */
 static dq_status join_files(dq_gguf_model *m, dq_err *err)
 {
     int64_t stated;
@@ -1152,7 +1152,7 @@ static dq_status join_files(dq_gguf_model *m, dq_err *err)
                        &m->all.n_tensors, err));
     if (stated == m->all.n_tensors) return DQ_OK;
     return dq_fail(err, DQ_DAMAGED,
-                   "key \"split.tensors.count\": the parts have %lld tensors (expected %lld)",
+                   "key \"split.tensors.count\": the files have %lld tensors (expected %lld)",
                    (long long)m->all.n_tensors, (long long)stated);
 }
 

@@ -42,8 +42,8 @@ typedef struct dq_eval_kind {
      * a; NULL: dq_score_items. */
     dq_status (*score)(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
                        dq_arena *a, dq_err *err);
-    /* DQ_MISMATCH: rows of the source cannot run with such a cache, DQ_USAGE: with e->n_ctx; NULL:
-     * they always can. */
+    /* DQ_MISMATCH where rows of the source cannot run with such a cache, DQ_USAGE where they cannot
+     * with contexts of e->n_ctx; NULL: they always can. */
     dq_status (*takes)(const dq_eval *e, const dq_eval_source *source, const dq_kv_spec *kv,
                        dq_err *err);
 } dq_eval_kind;

@@ -618,7 +618,7 @@ dq_status dq_work_failed(dq_work *w, dq_err *err)
         if (empty ? w->made : !w->how.resume && err->code != DQ_MISMATCH) dq_work_close(w, true);
         return err->code;
     }
-    /* Words about the shard of the run give way. */
+    /* The remedy that names --resume comes last, once. */
     dq_remedy_at *last = err->n_remedies > 0 ? &err->remedy[err->n_remedies - 1] : NULL;
     if (last && last->code == DQ_REMEDY_RESUMABLE) {
         err->text[last->begin] = 0;

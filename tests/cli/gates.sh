@@ -38,15 +38,18 @@ try 7 "1 result meets a condition of --fail-if (.*kld_nats.p99 is .*), and 2 con
     --fail-if 'kld_nats.p99 > 1e-6' --fail-if 'weights.head_bits < 0'
 try 7 "kld_nats.noise_floor is" "$@" --fail-if 'kld_nats.noise_floor >= 0'
 try 7 "delta_p.rms is" "$@" --fail-if 'delta_p.rms >= 0' --logit-bits 3
-for name in acc. kld_nats. kld_nats.p98 ppl.p99 ppl_ratio.value nll_nats_p nll_nats_delta.value word_ppl kv kv. n kv.nothing weights.x \
-    slices; do
+for name in acc. kld_nats. kld_nats.p98 ppl.p99 ppl_ratio.value nll_nats_p nll_nats_delta.value word_ppl kv kv. kv.nothing weights.x \
+    slices throughput.seconds. verdict.is verdict.metric math.linear kv.rotate.k; do
     try 2 "has no $name\." "$@" --fail-if "$name > 1"
 done
+try 7 "2 results meet" "$@" --fail-if 'n > 1'
+try 0 "PPL" "$@" --fail-if 'metrics.kld_nats.value > 99' # the reference has none
 try 7 "word_ppl is" eval "diff model" --text "$book" --ctx 64 --window rolling --fail-if 'word_ppl > 0'
 
 # ---- what is its own reference differs from nothing, and a gate on it is not passed
 "$dq" quantize "diff model" -o two.h5 --bits 2 -q >/dev/null
-for name in nll_nats_delta kld_nats kld_nats.p99 same_top1 ppl_ratio delta_p.rms ln_ppl_ratio; do
+for name in nll_nats_delta kld_nats kld_nats.p99 same_top1 ppl_ratio delta_p.rms ln_ppl_ratio verdict.loss \
+    paired.nll_nats.delta metrics.kld_nats.value; do
     try 7 "1 condition of --fail-if could not be checked; all results are written$" eval "diff model" --text "$book" --ctx 64 \
         --limit 2 --fail-if "$name > 1"
     grep -q "warning: --fail-if \"$name > 1\": every result is its own reference" "$top/err" || complain "gates: $name: $(cat "$top/err")"

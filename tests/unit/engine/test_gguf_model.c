@@ -282,7 +282,7 @@ TEST(cuts_that_lie)
         {2, 2, 4, 0, "00003-of-00003.gguf: says that it is part 2 of 4 (expected 2 of 3"},
         {2, 2, 1, 0, "key \"split.count\" is missing"}, /* a count of 1 writes no keys */
         {0, 1, 3, 0, "00001-of-00003.gguf: says that it is part 1 (expected 0"},
-        {0, 0, 3, 1, "key \"split.tensors.count\": the parts have"},
+        {0, 0, 3, 1, "key \"split.tensors.count\": the files have"},
     };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         write_parts(&c, "lie");
