@@ -397,4 +397,24 @@ TEST(walks_agree_without_memory)
     for (int i = FIRST; i < FIRST + WALKS / 2; i++) go(i, true);
 }
 
+/* A page of two lists gets its codes by one of them, and the other reads them, too. */
+TEST(codes_of_a_fork)
+{
+    pair p;
+    dq_kv_spec spec = spec_of(0);
+    spec.recent = 64;
+    pair_open(&p, DQ_PAIR_HALVES, WALK_DIM, spec);
+    const int32_t a = pair_seq(&p, 0);
+    static const int rows[] = {70, 1, 90, 90};
+    for (int i = 0; i < 4; i++) {
+        pair_begin(&p);
+        pair_rows(&p, a + i % 2, rows[i]); /* the list, its fork, the list, the fork */
+        pair_append(&p);
+        attend_both(&p, (dq_logit_spec){.bits = 16, .granularity = DQ_GRANULARITY_ROW}, NULL, NULL);
+        compare_outputs(&p);
+        if (i == 0) assert_int_equal(pair_fork(&p, a), a + 1);
+    }
+    pair_close(&p);
+}
+
 NEEDS(rig_can_run)
