@@ -295,7 +295,6 @@ static bool widen_page(dq_kv *kv, dq_kv_page *p, int group, int side)
     float *wide = array_new(kv, &kv->bytes.scales, 4 * n);
     if (!wide) return false;
     kv->device->widen(kv->b, wide, arrays->scale, n);
-    changed(kv, NULL, 0);
     array_free(kv, arrays->scale, &kv->bytes.scales, 2 * n);
     arrays->scale = wide;
     arrays->wide = true;
@@ -443,6 +442,7 @@ static bool encode_wide(dq_backend *b, dq_kv *kv, const dq_kv_job *job)
         if (!job->page->arrays[side].overflow) continue;
         const dq_kv_job again = {job->page, job->group, side, job->list, job->index};
         if (!widen_page(kv, job->page, job->group, side)) return false;
+        changed(kv, job->list, job->index);
         if (!kv->device->encode(b, kv, &again, 1)) return false;
     }
     return true;
@@ -467,8 +467,12 @@ static bool do_jobs(dq_backend *b, dq_kv *kv, const dq_kv_job *jobs, int64_t n, 
                   : d->encode(b, kv, jobs, n));
     for (int64_t i = 0; ok && i < n; i++) ok = encode_wide(b, kv, &jobs[i]);
     for (int64_t i = 0; i < n; i++) {
-        if (ok) jobs[i].page->coded = jobs[i].page->due;
-        jobs[i].page->due = jobs[i].page->coded;
+        dq_kv_page *p = jobs[i].page;
+        if (ok) p->coded = p->due;
+        p->due = p->coded;
+        if (ok || !kv->by_page || p->coded == DQ_PAGE_TOKENS) continue;
+        p->begins &= (1ull << p->coded) - 1;
+        changed(kv, jobs[i].list, jobs[i].index);
     }
     return ok;
 }
@@ -888,8 +892,9 @@ void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *bat
     if (make_codes(b, kv, &due, &(new_rows){layer, batch, k, v})) return;
     for (int task = 0; task < batch->n_seq * groups; task++) {
         const int i = task / groups;
-        kv->seq[batch->seq[i]][layer * groups + task % groups].count -=
-            batch->cu_rows[i + 1] - batch->cu_rows[i];
+        dq_kv_list *list = &kv->seq[batch->seq[i]][layer * groups + task % groups];
+        list->count -= batch->cu_rows[i + 1] - batch->cu_rows[i];
+        list_cut(kv, list, task % groups, pages_of(list->count));
     }
 }
 

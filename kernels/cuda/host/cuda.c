@@ -757,9 +757,15 @@ const void *dq_cuda_constant(dq_backend *b, const void *host, size_t bytes)
         dq_address_list_add(all, &made);
         k = dq_address_list_find(all, host);
     }
-    memcpy(k->copy, host, bytes);
     dq_cuda_put(b, k->device, host, bytes);
-    return b->err.code == DQ_OK ? k->device : NULL;
+    if (b->err.code != DQ_OK) { /* what the device has then, nobody knows */
+        dq_block_free(k->copy);
+        dq_cuda_free(b, k->device);
+        dq_address_list_remove(all, k);
+        return NULL;
+    }
+    memcpy(k->copy, host, bytes);
+    return k->device;
 }
 
 int32_t *dq_cuda_flags(dq_backend *b, size_t n)

@@ -200,6 +200,8 @@ TEST(range_is_refused)
             dq_backend_sync(p.b[k], &err[k]);
             assert_int_equal(p.b[k]->ops->kv_count(p.b[k], p.kv[k], a, 0, 0, NULL),
                              err[k].code == DQ_OK ? 70 : 0);
+            const dq_kv_bytes held = p.b[k]->ops->kv_bytes(p.b[k], p.kv[k]);
+            assert_true((err[k].code == DQ_OK) == (held.unquantized > 0));
         }
         assert_int_equal(err[CPU].code, err[CUDA].code);
         assert_string_equal(err[CPU].text, err[CUDA].text);
