@@ -38,7 +38,7 @@ ENDS = ("BRA", "BRX", "EXIT", "RET", "BPT")
 COLUMNS = ("kernel registers shared_bytes threads blocks local_loop local_else serialized loop slots".split() + list(UNITS)
            + "tensor_clocks shared_clocks bytes bound by".split())
 # Kernels that access local memory in loops; no other may.
-LOCAL_IN_LOOPS = {"encode", "move", "reopen", "rope_table", "write_rows"}
+LOCAL_IN_LOOPS = {"encode", "reopen", "rope_table", "write_rows"}
 SLACK = 1.03
 
 

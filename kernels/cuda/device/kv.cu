@@ -346,8 +346,8 @@ DQ_DEVICE void move_codes(const dq_page_form *f, const dq_page *to, const dq_pag
 
 /* Grid: heads, sides. `to` is new: what no token fills becomes zero. */
 DQ_KERNEL(256)
-move(dq_page to, int coded, const dq_page *DQ_RESTRICT from, const int32_t *DQ_RESTRICT source,
-     int n, dq_two_forms forms)
+move(DQ_PARAMETER dq_page to, int coded, const dq_page *DQ_RESTRICT from,
+     const int32_t *DQ_RESTRICT source, int n, DQ_PARAMETER dq_two_forms forms)
 {
     DQ_SHARED_DYNAMIC(bytes);
     int8_t *q = (int8_t *)bytes;

@@ -27,8 +27,11 @@ struct alignas(16) dq_u4 {
 #define DQ_BOTH                                                                                    \
     static __host__ __device__ __forceinline__ /* numbers only; tests call it on the host */
 #define DQ_RESTRICT __restrict__
-#define DQ_UNROLL   _Pragma("unroll")
-#define DQ_LOOP     _Pragma("unroll 1") /* stays a loop */
+/* A parameter that is indexed or pointed to is read where it is: without this, each thread copies
+ * it to local memory. */
+#define DQ_PARAMETER const __grid_constant__
+#define DQ_UNROLL    _Pragma("unroll")
+#define DQ_LOOP      _Pragma("unroll 1") /* stays a loop */
 /* A kernel's return type and qualifiers; at most `threads` per block, and at least `blocks` of them
  * resident on one multiprocessor. */
 #define DQ_KERNEL(threads)                static __global__ void __launch_bounds__(threads)
@@ -508,6 +511,7 @@ DQ_DEVICE float dq_exp2_fast(float x)
 
 #else
 #include "tests/simt/simt.h"
+#define DQ_PARAMETER const
 #endif
 
 /* ---- both compilers */
