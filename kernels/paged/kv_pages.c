@@ -501,13 +501,13 @@ static bool code_due(dq_backend *b, dq_kv *kv, dq_kv_list *list, int group)
 
 /* ---- KV pages ----
  * Each (sequence, layer, group) has a list of pages; forks have lists of their own and share
- * pages. Writing. A page with other holders is copied before a token is written to it (open_tail),
- * so no list sees another's tokens below its count. Memory is taken before the device writes, and
- * counts fall back where it fails. Unquantized arrays. Below `compacted` a list never reads a token unquantized again.
- * A list whose part of a page lies below counts itself in the page's `agreed`, once: list->agreed
- * is how many leading pages it has counted itself in. When all holders have agreed, the
- * unquantized array is freed. A rewind after which such a token would be read unquantized is
- * refused. */
+ * pages. Writing. A page with other holders is copied before a token is written to it
+ * (open_tail), so no list sees another's tokens below its count. Memory is taken before the
+ * device writes, and counts fall back where it fails. Unquantized arrays. Below `compacted` a
+ * list never reads a token unquantized again. A list whose part of a page lies below counts
+ * itself in the page's `agreed`, once: list->agreed is how many leading pages it has counted
+ * itself in. When all holders have agreed, the unquantized array is freed. A rewind after which
+ * such a token would be read unquantized is refused. */
 
 static bool list_reserve(dq_backend *b, dq_kv *kv, dq_kv_list *list, int64_t n)
 {
