@@ -80,7 +80,7 @@ struct simt_warpgroup {
     std::vector<simt_claim> claims;
     size_t next_claim[4];
     uint64_t claim_crossed[4]; /* barriers that each warp's first lane had met at its last claim */
-    int registers; /* of each thread */
+    int registers;             /* of each thread */
 };
 
 struct simt_hopper {
