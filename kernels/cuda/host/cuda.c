@@ -813,7 +813,7 @@ static void finish_uploads(dq_backend *b)
 {
     dq_cuda *c = dq_cuda_of(b);
     dq_cuda_transfer *t = c->transfer;
-    dq_cuda_ok(b, cudaStreamSynchronize(c->stream), "a kernel");
+    dq_cuda_ok(b, cudaStreamSynchronize(dq_cuda_stream(b)), "a kernel");
     const result *r = t->result.item;
     for (size_t i = 0; i < t->result.n && b->err.code == DQ_OK; i++) {
         if (r[i].take)
@@ -834,7 +834,7 @@ void dq_cuda_download(dq_backend *b, const void *src, size_t bytes, dq_cuda_take
     if (!r) return;
     *r = (result){.take = take, .arg = arg, .data = data, .bytes = bytes};
     if (bytes)
-        dq_cuda_ok(b, cudaMemcpyAsync(data, src, bytes, cudaMemcpyDeviceToHost, c->stream),
+        dq_cuda_ok(b, cudaMemcpyAsync(data, src, bytes, cudaMemcpyDeviceToHost, dq_cuda_stream(b)),
                    "copy from the device");
 }
 
@@ -849,10 +849,9 @@ void *dq_cuda_note(dq_backend *b, size_t bytes)
 
 void dq_cuda_get(dq_backend *b, void *host, const void *src, size_t bytes)
 {
-    dq_cuda *c = dq_cuda_of(b);
     if (b->err.code != DQ_OK) return;
     if (bytes)
-        dq_cuda_ok(b, cudaMemcpyAsync(host, src, bytes, cudaMemcpyDeviceToHost, c->stream),
+        dq_cuda_ok(b, cudaMemcpyAsync(host, src, bytes, cudaMemcpyDeviceToHost, dq_cuda_stream(b)),
                    "copy from the device");
     finish_uploads(b);
 }

@@ -8,8 +8,8 @@
 
 /* ---- CUDA keys ---- */
 
-/* For kernels that are launched before the next dq_cuda_upload_end. False: sticky error. */
-static bool upload_side(dq_backend *b, dq_keys *k, const dq_kv *kv, dq_kv_list *list, int group,
+/* One side of a list as kernels read it, its records up to date. False: sticky error. */
+static bool side_of_list(dq_backend *b, dq_keys *k, const dq_kv *kv, dq_kv_list *list, int group,
                         int side, int32_t t)
 {
     dq_page_form form[2];
@@ -25,10 +25,10 @@ static bool upload_side(dq_backend *b, dq_keys *k, const dq_kv *kv, dq_kv_list *
     return true;
 }
 
-static bool upload_keys(dq_backend *b, dq_keys *k, const dq_kv *kv, dq_kv_list *list, int group,
+static bool keys_of_list(dq_backend *b, dq_keys *k, const dq_kv *kv, dq_kv_list *list, int group,
                         int32_t t)
 {
-    return upload_side(b, k, kv, list, group, DQ_K, t);
+    return side_of_list(b, k, kv, list, group, DQ_K, t);
 }
 
 void dq_cuda_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
@@ -40,7 +40,7 @@ void dq_cuda_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer
     if (list->count == 0) return;
     dq_keys k;
     double *into = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_A, bytes);
-    if (into && upload_keys(b, &k, kv, list, group, t) &&
+    if (into && keys_of_list(b, &k, kv, list, group, t) &&
         dq_cuda_ok(
             b,
             dq_kv_launch_norms(into, k.pages, k.count, k.coded, k.form, k.heads, dq_cuda_stream(b)),
@@ -60,7 +60,7 @@ void dq_cuda_kv_key_cosines(dq_backend *b, const dq_kv *kv, int32_t seq, int lay
     dq_keys k;
     double *into =
         dq_cuda_scratch(b, DQ_CUDA_SCRATCH_A, ((1 + heads) * n + heads * dim) * sizeof *into);
-    if (into && upload_keys(b, &k, kv, list, group, t) &&
+    if (into && keys_of_list(b, &k, kv, list, group, t) &&
         dq_cuda_ok(b, dq_keys_cosines(into, k, into + n, into + (1 + heads) * n, dq_cuda_stream(b)),
                    "kv_key_cosines"))
         dq_cuda_download(b, into, n * sizeof *into, NULL, cosine);
@@ -134,7 +134,7 @@ void dq_cuda_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int l
     dq_keys k;
     double *into = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_B, bytes);
     x.p = dq_cuda_alloc(b, (size_t)(x.rows * x.cols) * sizeof *x.p);
-    bool ok = into && x.p && upload_keys(b, &k, kv, list, group, t) &&
+    bool ok = into && x.p && keys_of_list(b, &k, kv, list, group, t) &&
               dq_cuda_ok(b, dq_keys_read(x.p, k, dq_cuda_stream(b)), "keys");
     dq_cuda_upload_end(b);
     ok = ok && undo_rope(b, x, kv, list, rope);
@@ -149,7 +149,7 @@ static bool read_side(dq_backend *b, dq_mat x, const dq_kv *kv, dq_kv_list *list
                       int side, int32_t t)
 {
     dq_keys k;
-    const bool ok = upload_side(b, &k, kv, list, group, side, t) &&
+    const bool ok = side_of_list(b, &k, kv, list, group, side, t) &&
                     dq_cuda_ok(b, dq_keys_read(x.p, k, dq_cuda_stream(b)), "kv_rows");
     dq_cuda_upload_end(b);
     return ok;
@@ -605,7 +605,6 @@ enum { JOBS = 65535 };
 typedef struct filling {
     const dq_kv *kv;
     dq_page_form form[2];
-    dq_kv_group_heads heads;
     const dq_kv_write_job *write; /* on the device */
     int n_write;
     uint32_t *beyond; /* on the device: see dq_kv_launch_write; NULL: f32 */
