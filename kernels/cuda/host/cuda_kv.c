@@ -10,7 +10,7 @@
 
 /* One side of a list as kernels read it, its records up to date. False: sticky error. */
 static bool side_of_list(dq_backend *b, dq_keys *k, const dq_kv *kv, dq_kv_list *list, int group,
-                        int side, int32_t t)
+                         int side, int32_t t)
 {
     dq_page_form form[2];
     int64_t first;
@@ -26,7 +26,7 @@ static bool side_of_list(dq_backend *b, dq_keys *k, const dq_kv *kv, dq_kv_list 
 }
 
 static bool keys_of_list(dq_backend *b, dq_keys *k, const dq_kv *kv, dq_kv_list *list, int group,
-                        int32_t t)
+                         int32_t t)
 {
     return side_of_list(b, k, kv, list, group, DQ_K, t);
 }
