@@ -106,10 +106,10 @@ typedef struct dq_kv_device {
      * they need; what has no token becomes zero. */
     bool (*move)(dq_backend *b, const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *from,
                  const int32_t *kept, int64_t n);
-    /* Pages of a list from `index` on are others, or have other parts, sinks or sets; index 0 of
-     * list NULL: perhaps those of any list. What a list's last slots hold, and `own` with it,
-     * ends with list_free. Both may be NULL. */
+    /* From page `index` on a list has other pages, or pages with other arrays, sinks or sets; list
+     * NULL: any list may. NULL: the device keeps nothing about lists. */
     void (*changed)(const dq_kv *kv, const dq_kv_list *list, int64_t index);
+    /* A list ends, and what its `own` stands for with it. NULL as `changed`. */
     void (*list_free)(const dq_kv *kv, const dq_kv_list *list);
 } dq_kv_device;
 

@@ -173,7 +173,6 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     *p = NULL;
     if (bytes == 0) return say(cudaSuccess);
     if (bytes > limit || used > limit - bytes) return say(cudaErrorMemoryAllocation);
-    calls.allocations++;
     *p = simt_device_new(bytes, !idle);
     if (!*p) return say(cudaErrorMemoryAllocation);
     used += bytes;

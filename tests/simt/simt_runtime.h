@@ -151,7 +151,7 @@ size_t dq_simt_memory_used(void);
 void dq_simt_set_idle(int idle);
 /* What the host has asked of the device since the last reset of the counts. Copies are those between host and device. */
 typedef struct dq_simt_calls {
-    int64_t launches, copies, fills, waits, allocations;
+    int64_t launches, copies, fills, waits;
 } dq_simt_calls;
 dq_simt_calls dq_simt_take_calls(void); /* and begins anew */
 /* 0: cudaGetDeviceCount finds none. Default 1. */
