@@ -297,18 +297,41 @@ static void machine_rows(dq_row_writer *w, const char *meminfo)
            "Free in the current folder; -1: not known.", .when = DQ_SIGNED);
 }
 
-static void device_rows(dq_row_writer *w, const char *name)
+/* *b: the device, which the caller closes; NULL where it cannot be used. */
+static void device_rows(dq_row_writer *w, const char *name, dq_backend **b)
 {
     dq_err err = {0};
-    dq_backend *b = NULL;
-    const bool good = w->live && dq_backend_open(&b, name, 0, &err) == DQ_OK;
+    *b = NULL;
+    const bool good = w->live && dq_backend_open(b, name, 0, &err) == DQ_OK;
     dq_advice_apply(&err);
     DQ_ITEM(w);
     DQ_PUT(w, "name", name, "Its name.", DQ_WORD("cpu", "cuda"));
     DQ_PUT(w, "usable", good, "Whether it can be used.");
-    DQ_PUT(w, "about", good ? b->device : err.text, "What it is, or why it cannot be used.");
+    DQ_PUT(w, "about", good ? (*b)->device : err.text, "What it is, or why it cannot be used.");
     dq_row_end(w);
-    dq_backend_close(b);
+}
+
+static void blas_rows(dq_row_writer *w, dq_backend *cuda, dq_arena *a)
+{
+    dq_err err = {0};
+    dq_blas_about is = {0};
+    const bool good = w->live && dq_backend_blas(&is, cuda, a, &err) == DQ_OK;
+    dq_advice_apply(&err);
+    const char *version = is.version ? is.version : "unknown";
+    const char *about = good ? dq_textf(a, &err, "%s, version %s", is.path, version) : err.text;
+    DQ_OBJECT(w, "cublas", "The cuBLAS library.");
+    /* Named like a device, under which it is printed. */
+    DQ_PUT(w, "name", "cublas", "Its name.", DQ_WORD("cublas"));
+    DQ_PUT(w, "usable", good, "Whether it can be used.");
+    DQ_PUT(w, "path", good ? is.path : NULL, "Its file.", .when = DQ_NULL);
+    DQ_PUT(w, "version", good ? is.version : NULL, "Its version.", .when = DQ_NULL);
+    DQ_PUT(
+        w, "products", good ? is.products : NULL,
+        "Its functions that multiply dense f32 and bf16, and on a device shapes that run in tiles "
+        "of rows.",
+        .when = DQ_NULL);
+    DQ_PUT(w, "about", about, "What it is, or why it cannot be used.");
+    dq_row_end(w);
 }
 
 typedef struct request {
@@ -327,13 +350,7 @@ static void document_rows(dq_row_writer *w, const void *arg)
     const bool named = pcre2_config(PCRE2_CONFIG_VERSION, NULL) <= (int)sizeof pcre2;
     if (named) pcre2_config(PCRE2_CONFIG_VERSION, pcre2);
     snprintf(openmp, sizeof openmp, "%d", _OPENMP);
-    dq_err err = {0};
-    const char *path = NULL, *version = NULL;
-    char about[512];
-    const bool good = w->live && dq_backend_blas(&path, &version, q->a, &err) == DQ_OK;
-    dq_advice_apply(&err);
-    snprintf(about, sizeof about, "%s, version %s", path ? path : "",
-             version ? version : "unknown");
+    dq_backend *cpu, *cuda = NULL;
     DQ_LIST(w, "inputs", "Always empty.");
     dq_row_end(w);
     DQ_OBJECT(w, "settings", "Always empty.");
@@ -357,17 +374,12 @@ static void document_rows(dq_row_writer *w, const void *arg)
     machine_rows(w, DQ_LIVE(w, q->meminfo));
     dq_row_end(w);
     DQ_LIST(w, "devices", "cpu and cuda.");
-    device_rows(w, "cpu");
-    if (w->live) device_rows(w, "cuda");
+    device_rows(w, "cpu", &cpu);
+    dq_backend_close(cpu);
+    if (w->live) device_rows(w, "cuda", &cuda);
     dq_row_end(w);
-    DQ_OBJECT(w, "cublas", "The cuBLAS library.");
-    /* Named like a device, under which it is printed. */
-    DQ_PUT(w, "name", "cublas", "Its name.", DQ_WORD("cublas"));
-    DQ_PUT(w, "usable", good, "Whether it can be used.");
-    DQ_PUT(w, "path", good ? path : NULL, "Its file.", .when = DQ_NULL);
-    DQ_PUT(w, "version", good ? version : NULL, "Its version.", .when = DQ_NULL);
-    DQ_PUT(w, "about", good ? about : err.text, "What it is, or why it cannot be used.");
-    dq_row_end(w);
+    blas_rows(w, cuda, DQ_LIVE(w, q->a));
+    dq_backend_close(cuda);
     if (DQ_BEGIN(w, OBJECT, "head_orders", q->model,
                  "With --model: how well each head order reads a text.", .when = DQ_OUT)) {
         trial_rows(w, DQ_LIVE(w, &q->trial));
@@ -444,7 +456,10 @@ static dq_status run(request *q, dq_err *err)
     print_group("machine", json_object_get(r, "machine"));
     printf("devices\n");
     json_array_foreach(json_object_get(r, "devices"), i, d) print_device(d);
-    print_device(json_object_get(r, "cublas"));
+    json_t *blas = json_object_get(r, "cublas");
+    const char *products = json_string_value(json_object_get(blas, "products"));
+    print_device(blas);
+    if (products) printf("  %-24s %s\n", "products", products);
     if (q->model) print_trial(&q->trial, err);
     json_decref(doc);
     return dq_stdout_flush(err);

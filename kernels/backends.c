@@ -36,9 +36,9 @@ static dq_status open_cuda(dq_backend *b, const char *name, const char *number, 
     return dq_cuda_open(b, (int)strtol(number, NULL, 10), err);
 }
 
-dq_status dq_backend_blas(const char **path, const char **version, dq_arena *a, dq_err *err)
+dq_status dq_backend_blas(dq_blas_about *out, dq_backend *b, dq_arena *a, dq_err *err)
 {
-    return dq_cuda_blas_about(path, version, a, err);
+    return dq_cuda_blas_about(out, b, a, err);
 }
 #else
 static dq_status open_cuda(dq_backend *b, const char *name, const char *number, dq_err *err)
@@ -49,10 +49,11 @@ static dq_status open_cuda(dq_backend *b, const char *name, const char *number, 
                         "this build of dq has no CUDA backend (device %s)", name);
 }
 
-dq_status dq_backend_blas(const char **path, const char **version, dq_arena *a, dq_err *err)
+dq_status dq_backend_blas(dq_blas_about *out, dq_backend *b, dq_arena *a, dq_err *err)
 {
+    (void)b;
     (void)a;
-    *path = *version = NULL;
+    *out = (dq_blas_about){0};
     return dq_fail(err, DQ_RESOURCE, "not used: this build of dq has no CUDA backend");
 }
 #endif

@@ -300,9 +300,15 @@ dq_status dq_backend_can(const dq_backend *b, const struct dq_model *m, dq_math 
 /* Checks only what a policy (NULL: none) needs. */
 dq_status dq_backend_can_evict(const dq_backend *b, const dq_kv_policy *policy, dq_err *err);
 
-/* cuBLAS, which cuda's float products need: its file and version ("13.0.2"; NULL: unknown), in the
- * arena; needs no device. DQ_RESOURCE: missing, it does not open, or built without CUDA. */
-dq_status dq_backend_blas(const char **path, const char **version, dq_arena *a, dq_err *err);
+/* cuBLAS, which cuda's float products need; in an arena. */
+typedef struct dq_blas_about {
+    const char *path, *version; /* its file; "13.0.2", NULL: unknown */
+    const char *products;       /* what multiplies, and where it may not */
+} dq_blas_about;
+
+/* b: an open cuda, on which a few shapes are tried; NULL: the library alone, without a device.
+ * DQ_RESOURCE: missing, it does not open, or built without CUDA. */
+dq_status dq_backend_blas(dq_blas_about *out, dq_backend *b, dq_arena *a, dq_err *err);
 
 extern const dq_ops dq_ops_cpu;
 

@@ -76,6 +76,7 @@ both() {
 "$dq" doctor >out 2>err || complain "doctor: $(cat err)"
 grep -q '^  cuda  *cuda:0, simulated' out || complain "doctor does not name the simulated device: $(tail -n 3 out)"
 grep -q '^  cublas  *simulated, version unknown$' out || complain "doctor does not name cuBLAS: $(tail -n 3 out)"
+grep -q '^  products  *cublasLtMatmul; of 4 shapes tried, 4 give' out || complain "doctor does not say what multiplies: $(tail -n 3 out)"
 
 for m in llama diffllama; do
     "$dq" quantize "$pair/$m" -o $m.h5 --bits 8 --embed-bits 16 -q >out 2>err || complain "quantize $m: $(cat err)"
@@ -201,7 +202,7 @@ says() {
 # shellcheck disable=SC2086
 "$dq" eval llama.h5 --ref llama.h5 $text --kv-bits 8 --kv-quant per-token --math int8 --device cuda -v >out 2>err || complain "eval -v: $(cat err)"
 says "llama.h5: layers 0-1: linear gemm_packed int8 (8 bits, row) of q k v o gate up, gemm_packed int8 (8 bits, group 128) of down; attention attend_int8.*: qk int8, pv int8; kv 8:8 f32 int8$" \
-    "llama.h5: layers 0-1: linear widen + cublasSgemm f32 .*; attention scores + softmax + values: qk f32, pv f32; kv 32:32 f32$"
+    "llama.h5: layers 0-1: linear widen + cublas f32 .*; attention scores + softmax + values: qk f32, pv f32; kv 32:32 f32$"
 # shellcheck disable=SC2086
 "$dq" eval llama.h5 $text --kv-bits 8 --math int8 --device cuda -v >out 2>err || complain "eval -v: $(cat err)"
 grep -q "warning: math int8 on the cuda backend .* in f32, not in b*f16, so they stay f32 here" err || complain "auto is f32, and nobody says so: $(cat err)"
@@ -211,8 +212,8 @@ says "attention attend_int8_mixed (decode_int8_mixed for single rows): qk int8, 
 says "attention attend_int8_mixed (decode_int8_mixed for single rows): qk int8, pv int8; kv 4:3 mixed f32 int8$"
 # shellcheck disable=SC2086
 "$dq" eval mixed.h5 $text --math bf16 --device cuda -v >out 2>err || complain "eval -v: $(cat err)"
-says "mixed.h5: layer 0: linear widen + cublasGemmEx bf16 .* of q k v o gate up, .*; attention attend_bf16: qk bf16, pv bf16; kv 32:32 bf16$" \
-    "mixed.h5: layer 1: linear widen + cublasGemmEx bf16 .* of q v o gate up, cublasGemmEx bf16 (BF16) of k, "
+says "mixed.h5: layer 0: linear widen + cublas bf16 .* of q k v o gate up, .*; attention attend_bf16: qk bf16, pv bf16; kv 32:32 bf16$" \
+    "mixed.h5: layer 1: linear widen + cublas bf16 .* of q v o gate up, cublas bf16 (BF16) of k, "
 
 # A device that is too small says how much was asked, how much is free, and what fits; and that does fit.
 long="eval $pair/llama --text $pair/text.txt --limit 1 --device cuda"

@@ -120,8 +120,10 @@ TEST(test_values)
     near(x[last], 3);
     run(dq_linear_bias(x.p, bias.p, ROWS, COLS, NULL));
     near(x[last], 7);
-    run(dq_linear_bf16(half.p, x.p, MANY, NULL));
-    assert_int_equal(half[last], 0x40e0);
+    const int64_t last8 = 8 * last_of(MANY / 8) + 7; /* a thread takes eight */
+    y[last8] = 7;
+    run(dq_linear_bf16(half.p, y.p, MANY, NULL));
+    assert_int_equal(half[last8], 0x40e0);
     run(dq_rows_silu(x.p, y.p, MANY, NULL));
     near(x[last], 14 / (1 + exp(-7.0)));
     run(dq_rows_sigmoid(y.p, MANY, NULL));
@@ -129,6 +131,17 @@ TEST(test_values)
     half[MANY - 1] = 0x3c00;
     run(dq_kv_launch_widen(x.p, half.p, MANY, NULL));
     near(x[MANY - 1], 1);
+}
+
+TEST(test_differ)
+{
+    far<float> x(MANY), row(COLS);
+    far<int32_t> differs(1);
+    run(dq_linear_differ(differs.p, x.p, COLS, row.p, ROWS, COLS, NULL));
+    assert_int_equal(differs[0], 0);
+    x[MANY - 1] = 1;
+    run(dq_linear_differ(differs.p, x.p, COLS, row.p, ROWS, COLS, NULL));
+    assert_int_equal(differs[0], 1);
 }
 
 /* Codes of 40 000 x 64K activations in groups of 64, and a product with as many results. */

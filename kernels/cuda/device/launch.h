@@ -50,6 +50,10 @@ cudaError_t dq_linear_widen(void *dst, bool bf16, const dq_cuda_weight *w, int64
                             cudaStream_t s);
 /* dst[n] = src[n], rounded to bf16. */
 cudaError_t dq_linear_bf16(uint16_t *dst, const float *src, int64_t n, cudaStream_t s);
+/* Sets *differs, which the host may read once it has waited, where a row of x[m][ld] is not row[n],
+ * bit for bit. */
+cudaError_t dq_linear_differ(int32_t *differs, const float *x, int64_t ld, const float *row,
+                             int64_t m, int64_t n, cudaStream_t s);
 /* x[rows][cols] += bias[cols] */
 cudaError_t dq_linear_bias(float *x, const float *bias, int64_t rows, int64_t cols, cudaStream_t s);
 

@@ -12,24 +12,105 @@ static unsigned blocks_for(int64_t n)
 }
 
 /* ---- widen, round */
-template <bool BF16> DQ_KERNEL(THREADS) widen(void *dst, dq_cuda_weight w, int64_t n0)
+/* Eight numbers as bf16, in 16 bytes. */
+DQ_DEVICE dq_u4 eight_bf16(const float v[8])
 {
-    const int64_t row = dq_block_x();
-    const int cols = (int)w.cols;
-    for (int c = (int)dq_thread(); c < cols; c += THREADS) {
-        const float v = dq_stored_value(w, n0 + row, c);
-        if (BF16)
-            ((uint16_t *)dst)[row * cols + c] = dq_f32_bf16(v);
-        else
-            ((float *)dst)[row * cols + c] = v;
+    return dq_u4{dq_f32x2_bf16(v[0], v[1]), dq_f32x2_bf16(v[2], v[3]), dq_f32x2_bf16(v[4], v[5]),
+                 dq_f32x2_bf16(v[6], v[7])};
+}
+
+DQ_DEVICE void four_of(float v[4], const float *x)
+{
+    const dq_u4 u = dq_load16_const(x);
+    v[0] = dq_bits_f32(u.x), v[1] = dq_bits_f32(u.y);
+    v[2] = dq_bits_f32(u.z), v[3] = dq_bits_f32(u.w);
+}
+
+/* Elements c .. c + 7 of a row; 8 divides c, columns and groups. */
+DQ_DEVICE void eight_of(float v[8], const dq_cuda_weight &w, int64_t row, int c)
+{
+    const int64_t at = row * w.cols + c;
+    if (w.kind == DQ_STORED_PACKED) { /* of one group, in whole bytes: of up to three words */
+        const int64_t group = c / (int)w.group, in_group = c - group * w.group;
+        const int64_t byte = row * w.pitch + (group * w.group_codes + in_group) / 8 * w.bits;
+        const uint32_t *word = (const uint32_t *)w.data + byte / 4;
+        const int past = 8 * (int)(byte % 4), end = past + 8 * w.bits;
+        const float scale = dq_stored_scale(w, row, group);
+        const int32_t shift = dq_stored_shift(w, row, group) - (1 << (w.bits - 1));
+        uint64_t codes = word[0];
+        if (end > 32) codes |= (uint64_t)word[1] << 32;
+        codes >>= past;
+        if (end > 64) codes |= (uint64_t)word[2] << (64 - past);
+        DQ_UNROLL
+        for (int k = 0; k < 8; k++) {
+            const int32_t code = (int32_t)(codes & ((1u << w.bits) - 1));
+            v[k] = dq_mul_rn(dq_s32_f32(code + shift), scale);
+            codes >>= w.bits;
+        }
+    } else if (w.kind == DQ_STORED_F32) {
+        four_of(v, (const float *)w.data + at);
+        four_of(v + 4, (const float *)w.data + at + 4);
+    } else {
+        const dq_u4 u = dq_load16_const((const uint16_t *)w.data + at);
+        const uint32_t pair[4] = {u.x, u.y, u.z, u.w};
+        DQ_UNROLL
+        for (int k = 0; k < 8; k++) {
+            const uint16_t h = (uint16_t)(pair[k / 2] >> (16 * (k % 2)));
+            v[k] = w.kind == DQ_STORED_F16 ? dq_f16_f32(h) : dq_bf16_f32(h);
+        }
     }
 }
 
-DQ_KERNEL(THREADS) to_bf16(uint16_t *dst, const float *src, int64_t n)
+template <bool BF16> DQ_KERNEL(THREADS) widen(void *dst, dq_cuda_weight w, int64_t n0, bool eights)
 {
-    const int64_t step = (int64_t)dq_grid_x() * THREADS;
-    for (int64_t i = (int64_t)dq_block_x() * THREADS + dq_thread(); i < n; i += step)
-        dst[i] = dq_f32_bf16(src[i]);
+    const int64_t row = dq_block_x();
+    const int cols = (int)w.cols;
+    float *wide = (float *)dst + row * cols;
+    uint16_t *half = (uint16_t *)dst + row * cols;
+    for (int c = 8 * (int)dq_thread(); eights && c < cols; c += 8 * THREADS) {
+        float v[8];
+        eight_of(v, w, n0 + row, c);
+        if (BF16) {
+            dq_store16(half + c, eight_bf16(v));
+        } else {
+            DQ_UNROLL
+            for (int k = 0; k < 8; k += 4)
+                dq_store16(wide + c + k, dq_u4{dq_f32_bits(v[k]), dq_f32_bits(v[k + 1]),
+                                               dq_f32_bits(v[k + 2]), dq_f32_bits(v[k + 3])});
+        }
+    }
+    for (int c = (int)dq_thread(); !eights && c < cols; c += THREADS) {
+        const float v = dq_stored_value(w, n0 + row, c);
+        if (BF16)
+            half[c] = dq_f32_bf16(v);
+        else
+            wide[c] = v;
+    }
+}
+
+/* whole: src and dst are multiples of 16. */
+DQ_KERNEL(THREADS) to_bf16(uint16_t *dst, const float *src, int64_t n, bool whole)
+{
+    const int64_t step = (int64_t)dq_grid_x() * THREADS * 8;
+    for (int64_t i = ((int64_t)dq_block_x() * THREADS + dq_thread()) * 8; i < n; i += step) {
+        if (whole && i + 8 <= n) {
+            float v[8];
+            four_of(v, src + i);
+            four_of(v + 4, src + i + 4);
+            dq_store16(dst + i, eight_bf16(v));
+        } else {
+            for (int64_t k = i; k < n && k < i + 8; k++) dst[k] = dq_f32_bf16(src[k]);
+        }
+    }
+}
+
+/* Sets *differs where a row of x[][ld] is not row[n], bit for bit. */
+DQ_KERNEL(THREADS)
+rows_differ(int32_t *differs, const float *x, int64_t ld, const float *row, int n)
+{
+    x += (int64_t)dq_block_x() * ld;
+    for (int i = (int)dq_thread(); i < n; i += THREADS)
+        if (dq_f32_bits(x[i]) != dq_f32_bits(row[i])) dq_raise(differs);
 }
 
 DQ_KERNEL(THREADS) add_bias(float *x, const float *bias, int64_t n, int64_t cols)
@@ -75,7 +156,16 @@ struct rounding {
     const float *x;
     int64_t rows, code_pitch, scale_pitch;
     int cols, group, group_codes, groups;
+    bool fours; /* groups of x are multiples of 16 bytes */
 };
+
+/* Four numbers, with zeros for those after the nth. */
+DQ_DEVICE void four_before(float v[4], const float *x, int n, bool fours)
+{
+    if (fours) return four_of(v, x);
+    DQ_UNROLL
+    for (int k = 0; k < 4; k++) v[k] = k < n ? x[k] : 0;
+}
 
 /* One team per row and group. The bits of |x| order as |x| does, with NaN above infinity. */
 template <bool WIDE> DQ_KERNEL(THREADS) round_rows(rounding p)
@@ -91,9 +181,14 @@ template <bool WIDE> DQ_KERNEL(THREADS) round_rows(rounding p)
     const float *x = p.x + row * p.cols + first;
 
     uint32_t max = 0;
-    for (int i = me; i < n; i += team) {
-        const uint32_t a = dq_f32_bits(x[i]) & 0x7fffffffu;
-        max = a > max ? a : max;
+    for (int i = 4 * me; i < n; i += 4 * team) {
+        float v[4];
+        four_before(v, x + i, n - i, p.fours);
+        DQ_UNROLL
+        for (int k = 0; k < 4; k++) {
+            const uint32_t a = dq_f32_bits(v[k]) & 0x7fffffffu;
+            max = a > max ? a : max;
+        }
     }
     max = team_max<WIDE>(max);
     const bool finite = max < 0x7f800000u;
@@ -108,13 +203,16 @@ template <bool WIDE> DQ_KERNEL(THREADS) round_rows(rounding p)
     int32_t sum = 0;
     for (int i = 4 * me; i < end; i += 4 * team) {
         uint32_t word = 0;
-        DQ_UNROLL
-        for (int k = 0; k < 4; k++)
-            if (any && i + k < n) {
-                const int32_t c = dq_f32_s8(dq_div_rn(x[i + k], scale));
+        if (any && i < n) {
+            float v[4];
+            four_before(v, x + i, n - i, p.fours);
+            DQ_UNROLL
+            for (int k = 0; k < 4; k++) {
+                const int32_t c = dq_f32_s8(dq_div_rn(v[k], scale));
                 word |= ((uint32_t)c & 255u) << (8 * k);
                 sum += c;
             }
+        }
         *(uint32_t *)(code + i) = word;
     }
     if (!p.sum) return;
@@ -126,18 +224,29 @@ template <bool WIDE> DQ_KERNEL(THREADS) round_rows(rounding p)
 cudaError_t dq_linear_widen(void *dst, bool bf16, const dq_cuda_weight *w, int64_t n0, int64_t n,
                             cudaStream_t s)
 {
+    const bool packed = w->kind == DQ_STORED_PACKED;
+    const bool eights = w->cols % 8 == 0 && (!packed || w->groups == 1 || w->group % 8 == 0);
     if (n == 0) return cudaSuccess;
     if (bf16)
-        DQ_LAUNCH(widen<true>, dim3((unsigned)n), THREADS, 0, s, dst, *w, n0);
+        DQ_LAUNCH(widen<true>, dim3((unsigned)n), THREADS, 0, s, dst, *w, n0, eights);
     else
-        DQ_LAUNCH(widen<false>, dim3((unsigned)n), THREADS, 0, s, dst, *w, n0);
+        DQ_LAUNCH(widen<false>, dim3((unsigned)n), THREADS, 0, s, dst, *w, n0, eights);
     return cudaGetLastError();
 }
 
 cudaError_t dq_linear_bf16(uint16_t *dst, const float *src, int64_t n, cudaStream_t s)
 {
+    const bool whole = ((uintptr_t)dst | (uintptr_t)src) % 16 == 0;
     if (n == 0) return cudaSuccess;
-    DQ_LAUNCH(to_bf16, dim3(blocks_for(n)), THREADS, 0, s, dst, src, n);
+    DQ_LAUNCH(to_bf16, dim3(blocks_for((n + 7) / 8)), THREADS, 0, s, dst, src, n, whole);
+    return cudaGetLastError();
+}
+
+cudaError_t dq_linear_differ(int32_t *differs, const float *x, int64_t ld, const float *row,
+                             int64_t m, int64_t n, cudaStream_t s)
+{
+    if (m == 0) return cudaSuccess;
+    DQ_LAUNCH(rows_differ, dim3((unsigned)m), THREADS, 0, s, differs, x, ld, row, (int)n);
     return cudaGetLastError();
 }
 
@@ -170,6 +279,7 @@ cudaError_t dq_linear_round(int8_t *code, float *scale, int32_t *sum, const floa
     p.group = (int)w->group;
     p.group_codes = (int)w->group_codes;
     p.groups = (int)w->groups;
+    p.fours = (uintptr_t)x % 16 == 0 && w->cols % 4 == 0 && (w->groups == 1 || w->group % 4 == 0);
     if (teams == 0) return cudaSuccess;
     if (w->group > 512)
         DQ_LAUNCH(round_rows<true>, dim3((unsigned)teams), THREADS, 0, s, p);

@@ -17,7 +17,7 @@ dq_status dq_cuda_open(dq_backend *b, int device, dq_err *err);
 /* For the nth process of a machine: each takes the next device, and after the last the first. */
 dq_status dq_cuda_open_nth(dq_backend *b, int nth, dq_err *err);
 /* cuda_linear.c: see dq_backend_blas. */
-dq_status dq_cuda_blas_about(const char **path, const char **number, dq_arena *a, dq_err *err);
+dq_status dq_cuda_blas_about(dq_blas_about *out, dq_backend *b, dq_arena *a, dq_err *err);
 
 /* ---- CUDA ----
  * The state of the CUDA backend and what its files share. Private to kernels/cuda.
@@ -244,18 +244,12 @@ dq_status dq_cuda_blas_find(dq_cuda_blas_file *out, const char *root, dq_arena *
 /* ---- CUDA BLAS ----
  * Dense products by cuBLAS. Private to kernels/cuda. */
 
-/* cuBLAS picks its kernel, and so the order of sums, by a product's shape and alignment: with these
- * fixed, a row's result does not depend on the rows beside it. */
-#ifdef DQ_SIMT
-enum { DQ_CUDA_TILE_ROWS = 32 };
-#else
-enum { DQ_CUDA_TILE_ROWS = 256 };
-#endif
-
-/* dst[DQ_CUDA_TILE_ROWS][ldd] = src[DQ_CUDA_TILE_ROWS][k] w[n][k]^T, its first n columns, of f32,
- * or of bf16 with sums in f32; dst and src are aligned to 256 bytes. DQ_RESOURCE without cuBLAS. */
+/* dst[m][ldd] = src[m][k] w[n][k]^T, its first n columns, of f32, or of bf16 with sums in f32. A
+ * row's bits do not depend on m or on the rows beside it. Each matrix begins with a row of a block
+ * of dq_cuda_alloc, dst within its row at a multiple of 16 bytes. A shape's first product waits for
+ * the device and takes up to 128 MiB, or 300 rows, till then. DQ_RESOURCE without cuBLAS. */
 void dq_cuda_gemm(dq_backend *b, bool bf16, float *dst, int64_t ldd, const void *src, const void *w,
-                  int64_t n, int64_t k);
+                  int64_t m, int64_t n, int64_t k);
 /* c[n][n] = x[n][n] y[n][n]^T, of int8 with int32 or of bf16 with f32, a peak to measure against.
  * False, and no sticky error, where cuBLAS refuses. */
 bool dq_cuda_gemm_square(dq_backend *b, bool int8, void *c, const void *x, const void *y, int n);
@@ -267,8 +261,5 @@ void dq_cuda_blas_free(dq_cuda_blas *k); /* NULL allowed */
 /* Rows n0 .. n0 + n of w in a product's type, in place or in scratch A. NULL: sticky error. */
 const void *dq_cuda_wide_rows(dq_backend *b, const dq_cuda_weight *w, int64_t n0, int64_t n,
                               bool bf16);
-/* Rows m0 .. m0 + DQ_CUDA_TILE_ROWS of src in that type, in place or in scratch B; rows after the
- * last hold anything. NULL: sticky error. */
-const void *dq_cuda_tile_rows(dq_backend *b, dq_mat src, int64_t m0, bool bf16);
 
 #endif

@@ -657,17 +657,23 @@ static void observers_end(dq_backend *b, const dq_cuda_observers *l)
  * What is computed from logits, a piece of the vocabulary at a time. */
 
 #ifdef DQ_SIMT /* tests see several pieces of a small vocabulary */
-enum { PIECE = 64 };
+enum { PIECE = 64, ROWS = 32 };
 #else
-enum { PIECE = 4096 };
+enum { PIECE = 4096, ROWS = 4096 };
 #endif
 
 typedef struct side {
     dq_mat hidden;
     const dq_cuda_weight *head;
     bool bf16;
-    float *logits; /* [DQ_CUDA_TILE_ROWS][PIECE] */
+    void *rounded; /* hidden in bf16; NULL: it is multiplied as it is */
+    float *logits; /* [hidden.rows, at most ROWS][PIECE] */
 } side;
+
+static int64_t rows_at_once(int64_t rows, int64_t m0)
+{
+    return rows - m0 < ROWS ? rows - m0 : ROWS;
+}
 
 static bool side_of(dq_backend *b, side *k, dq_mat hidden, const dq_weight *head, dq_num num)
 {
@@ -677,35 +683,43 @@ static bool side_of(dq_backend *b, side *k, dq_mat hidden, const dq_weight *head
     if (k->head && hidden.cols != head->cols)
         dq_fail(&b->err, DQ_BUG, "%s: product of unfitting shapes",
                 head->name ? head->name : "head");
-    k->logits = dq_cuda_alloc(b, sizeof *k->logits * DQ_CUDA_TILE_ROWS * PIECE);
+    const int64_t n = hidden.rows * hidden.cols;
+    k->rounded = k->bf16 ? dq_cuda_alloc(b, (size_t)n * sizeof(uint16_t)) : NULL;
+    k->logits = dq_cuda_alloc(b, sizeof *k->logits * (size_t)rows_at_once(hidden.rows, 0) * PIECE);
+    if (k->rounded && b->err.code == DQ_OK)
+        dq_cuda_ok(b, dq_linear_bf16(k->rounded, hidden.p, n, dq_cuda_stream(b)), "rows in bf16");
     return b->err.code == DQ_OK;
 }
 
-static void make_logits(dq_backend *b, const side *k, const void *wide, int64_t m0, int64_t n)
+static void side_end(dq_backend *b, const side *k)
 {
-    const void *rows = dq_cuda_tile_rows(b, k->hidden, m0, k->bf16);
-    if (rows) dq_cuda_gemm(b, k->bf16, k->logits, PIECE, rows, wide, n, k->hidden.cols);
+    dq_cuda_free(b, k->rounded);
+    dq_cuda_free(b, k->logits);
 }
 
-static int64_t tile_rows(int64_t rows, int64_t m0)
+/* Of rows m0 .. m0 + m and entries n0 .. n0 + n of the vocabulary. */
+static void make_logits(dq_backend *b, const side *k, int64_t m0, int64_t m, int64_t n0, int64_t n)
 {
-    return rows - m0 < DQ_CUDA_TILE_ROWS ? rows - m0 : DQ_CUDA_TILE_ROWS;
+    const int64_t at = m0 * k->hidden.cols;
+    const void *rows = k->rounded ? (const void *)((const uint16_t *)k->rounded + at)
+                                  : (const void *)(k->hidden.p + at);
+    const void *wide = dq_cuda_wide_rows(b, k->head, n0, n, k->bf16);
+    if (wide) dq_cuda_gemm(b, k->bf16, k->logits, PIECE, rows, wide, m, n, k->hidden.cols);
 }
 
 static void logprob_pieces(dq_backend *b, const side *k, dq_logprob_row *state,
                            const int32_t *target)
 {
     const int64_t vocab = k->head->rows, rows = k->hidden.rows;
-    for (int64_t n0 = 0; n0 < vocab && b->err.code == DQ_OK; n0 += PIECE) {
-        const int64_t n = vocab - n0 < PIECE ? vocab - n0 : PIECE;
-        const void *wide = dq_cuda_wide_rows(b, k->head, n0, n, k->bf16);
-        for (int64_t m0 = 0; m0 < rows && b->err.code == DQ_OK; m0 += DQ_CUDA_TILE_ROWS) {
-            make_logits(b, k, wide, m0, n);
+    for (int64_t m0 = 0; m0 < rows; m0 += ROWS) {
+        const int64_t m = rows_at_once(rows, m0);
+        for (int64_t n0 = 0; n0 < vocab && b->err.code == DQ_OK; n0 += PIECE) {
+            const int64_t n = vocab - n0 < PIECE ? vocab - n0 : PIECE;
+            make_logits(b, k, m0, m, n0, n);
             if (b->err.code == DQ_OK)
                 dq_cuda_ok(b,
                            dq_logprob_piece(state + m0, k->logits, PIECE, n0, n,
-                                            target ? target + m0 : NULL, tile_rows(rows, m0),
-                                            dq_cuda_stream(b)),
+                                            target ? target + m0 : NULL, m, dq_cuda_stream(b)),
                            "logprob");
         }
     }
@@ -731,25 +745,23 @@ void dq_cuda_logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
     dq_cuda_free(b, tops);
     dq_cuda_free(b, sums);
     dq_cuda_free(b, state);
-    dq_cuda_free(b, k.logits);
+    side_end(b, &k);
     dq_cuda_upload_end(b);
 }
 
 static void kld_pieces(dq_backend *b, const side *p, const side *q, dq_logprob_kld_row *state)
 {
     const int64_t vocab = p->head->rows, rows = p->hidden.rows;
-    for (int64_t n0 = 0; n0 < vocab && b->err.code == DQ_OK; n0 += PIECE) {
-        const int64_t n = vocab - n0 < PIECE ? vocab - n0 : PIECE;
-        for (int64_t m0 = 0; m0 < rows && b->err.code == DQ_OK; m0 += DQ_CUDA_TILE_ROWS) {
-            /* the scratch of one head holds only until the other is widened */
-            const void *wide = dq_cuda_wide_rows(b, p->head, n0, n, p->bf16);
-            if (wide) make_logits(b, p, wide, m0, n);
-            wide = dq_cuda_wide_rows(b, q->head, n0, n, q->bf16);
-            if (wide) make_logits(b, q, wide, m0, n);
+    for (int64_t m0 = 0; m0 < rows; m0 += ROWS) {
+        const int64_t m = rows_at_once(rows, m0);
+        for (int64_t n0 = 0; n0 < vocab && b->err.code == DQ_OK; n0 += PIECE) {
+            const int64_t n = vocab - n0 < PIECE ? vocab - n0 : PIECE;
+            make_logits(b, p, m0, m, n0, n);
+            make_logits(b, q, m0, m, n0, n);
             if (b->err.code == DQ_OK)
                 dq_cuda_ok(b,
-                           dq_logprob_kld_piece(state + m0, p->logits, q->logits, PIECE, n0, n,
-                                                tile_rows(rows, m0), dq_cuda_stream(b)),
+                           dq_logprob_kld_piece(state + m0, p->logits, q->logits, PIECE, n0, n, m,
+                                                dq_cuda_stream(b)),
                            "kld");
         }
     }
@@ -771,8 +783,8 @@ void dq_cuda_kld(dq_backend *b, double *kld, dq_mat ref, const dq_weight *ref_he
     dq_cuda_download(b, sums, n * sizeof *sums, NULL, kld);
     dq_cuda_free(b, sums);
     dq_cuda_free(b, state);
-    dq_cuda_free(b, p.logits);
-    dq_cuda_free(b, q.logits);
+    side_end(b, &p);
+    side_end(b, &q);
 }
 
 /* ---- CUDA attention ----

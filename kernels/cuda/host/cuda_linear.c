@@ -222,7 +222,9 @@ enum {
 };
 /* Products in the type of their operands (no TF32), and no sums in bf16. */
 enum { DEFAULT_MATH = 0, NO_REDUCED_SUMS = 16 };
-enum { STATUS_OK = 0, STATUS_NO_MEMORY = 3 };
+enum { STATUS_OK = 0, STATUS_NO_MEMORY = 3, STATUS_INVALID = 7, STATUS_NOT_SUPPORTED = 15 };
+/* Attributes of cuBLASLt. */
+enum { LAYOUT_COLS = 3, DESC_OP_A = 3, PREF_REDUCTIONS = 3, PREF_ALIGNMENT_A = 5 };
 
 typedef int property_fn(int which, int *value); /* 0, 1, 2: major, minor, patch */
 typedef int create_fn(void **handle);
@@ -236,6 +238,58 @@ typedef int gemm_ex_fn(void *handle, int op_a, int op_b, int m, int n, int k, co
                        const void *a, int a_type, int lda, const void *b, int b_type, int ldb,
                        const void *beta, void *c, int c_type, int ldc, int compute, int algorithm);
 
+/* An algorithm of cuBLASLt: 64 bytes, which only it reads. */
+typedef struct algorithm {
+    uint64_t data[8];
+} algorithm;
+
+typedef struct found {
+    algorithm algorithm;
+    size_t workspace;
+    int status;
+    float waves;
+    int reserved[4];
+} found;
+
+typedef int lt_destroy_fn(void *of);
+typedef int lt_set_fn(void *of, int attribute, const void *value, size_t bytes);
+typedef int lt_desc_fn(void **desc, int compute, int scale_type);
+typedef int lt_layout_fn(void **layout, int type, uint64_t rows, uint64_t cols, int64_t ld);
+typedef int lt_preference_fn(void **preference);
+typedef int lt_heuristic_fn(void *handle, void *desc, void *a, void *b, void *c, void *d,
+                            void *preference, int requested, found *results, int *n);
+typedef int lt_matmul_fn(void *handle, void *desc, const void *alpha, const void *a, void *a_layout,
+                         const void *b, void *b_layout, const void *beta, const void *c,
+                         void *c_layout, void *d, void *d_layout, const algorithm *with,
+                         void *workspace, size_t workspace_bytes, cudaStream_t s);
+
+/* What cuBLASLt adds: libcublas needs its library, so that its functions are found through it. */
+typedef struct lt_functions {
+    lt_desc_fn *desc;
+    lt_layout_fn *layout;
+    lt_preference_fn *preference;
+    lt_set_fn *set_desc, *set_layout, *set_preference;
+    lt_destroy_fn *desc_free, *layout_free, *preference_free;
+    lt_heuristic_fn *heuristic;
+    lt_matmul_fn *matmul;
+    const char *lack; /* the first that is not there; NULL: none */
+} lt_functions;
+
+typedef struct shape {
+    int64_t n, k, ldd;
+    bool bf16;
+} shape;
+
+/* How products of a shape are done: one algorithm for any number of rows. */
+typedef struct plan plan;
+struct plan {
+    plan *next;
+    shape shape;
+    void *w, *src, *dst; /* layouts; those of src and dst get their rows with each product */
+    algorithm algorithm;
+    const char *lack; /* why cuBLASLt does not do them; NULL: it does */
+};
+
 struct dq_cuda_blas {
     void *handle;
     create_fn *create;
@@ -244,6 +298,9 @@ struct dq_cuda_blas {
     set_math_fn *set_math;
     sgemm_fn *sgemm;
     gemm_ex_fn *gemm_ex;
+    lt_functions lt;
+    void *desc; /* of all its products */
+    plan *plans;
 };
 
 #ifdef DQ_SIMT
@@ -271,6 +328,39 @@ static dq_os_function *function(void *library, const char *name)
 }
 #endif
 
+static void bind_lt(lt_functions *lt, void *library)
+{
+    enum { N = 11 };
+    static const char *const name[N] = {"cublasLtMatmulDescCreate",
+                                        "cublasLtMatrixLayoutCreate",
+                                        "cublasLtMatmulPreferenceCreate",
+                                        "cublasLtMatmulDescSetAttribute",
+                                        "cublasLtMatrixLayoutSetAttribute",
+                                        "cublasLtMatmulPreferenceSetAttribute",
+                                        "cublasLtMatmulDescDestroy",
+                                        "cublasLtMatrixLayoutDestroy",
+                                        "cublasLtMatmulPreferenceDestroy",
+                                        "cublasLtMatmulAlgoGetHeuristic",
+                                        "cublasLtMatmul"};
+    dq_os_function *f[N];
+    lt->lack = NULL;
+    for (int i = N - 1; i >= 0; i--) {
+        f[i] = function(library, name[i]);
+        if (!f[i]) lt->lack = name[i];
+    }
+    lt->desc = (lt_desc_fn *)f[0];
+    lt->layout = (lt_layout_fn *)f[1];
+    lt->preference = (lt_preference_fn *)f[2];
+    lt->set_desc = (lt_set_fn *)f[3];
+    lt->set_layout = (lt_set_fn *)f[4];
+    lt->set_preference = (lt_set_fn *)f[5];
+    lt->desc_free = (lt_destroy_fn *)f[6];
+    lt->layout_free = (lt_destroy_fn *)f[7];
+    lt->preference_free = (lt_destroy_fn *)f[8];
+    lt->heuristic = (lt_heuristic_fn *)f[9];
+    lt->matmul = (lt_matmul_fn *)f[10];
+}
+
 static dq_status bind(dq_cuda_blas *k, const dq_cuda_blas_file *f, dq_err *err)
 {
     k->create = (create_fn *)function(f->library, "cublasCreate_v2");
@@ -285,6 +375,7 @@ static dq_status bind(dq_cuda_blas *k, const dq_cuda_blas_file *f, dq_err *err)
             "%.400s lacks functions (expected cuBLAS 12 or 13). Install NVIDIA's package "
             "libcublas-13-0 or pip's nvidia-cublas, or name another file with DQ_CUBLAS=PATH",
             f->path);
+    bind_lt(&k->lt, f->library);
     return DQ_OK;
 }
 
@@ -296,18 +387,6 @@ static const char *version(void *library, dq_arena *a, dq_err *err)
     for (int i = 0; i < 3; i++)
         if (!property || property(i, &part[i]) != STATUS_OK) return NULL;
     return dq_textf(a, err, "%d.%d.%d", part[0], part[1], part[2]);
-}
-
-dq_status dq_cuda_blas_about(const char **path, const char **number, dq_arena *a, dq_err *err)
-{
-    dq_cuda_blas unused;
-    dq_cuda_blas_file f;
-    *path = *number = NULL;
-    DQ_TRY(open_library(&f, a, err));
-    DQ_TRY(bind(&unused, &f, err));
-    *number = version(f.library, a, err);
-    *path = f.path;
-    return err->code;
 }
 
 static dq_status load(dq_cuda_blas *k, dq_err *err)
@@ -331,6 +410,16 @@ static bool check(dq_backend *b, int status, const char *what)
     return false;
 }
 
+/* A cuBLAS handle is one of cuBLASLt too. */
+static bool begin_lt(dq_backend *b, dq_cuda_blas *k)
+{
+    const int transposed = OP_T;
+    return k->lt.lack ||
+           (check(b, k->lt.desc(&k->desc, COMPUTE_32F, R_32F), "cublasLtMatmulDescCreate") &&
+            check(b, k->lt.set_desc(k->desc, DESC_OP_A, &transposed, sizeof transposed),
+                  "cublasLtMatmulDescSetAttribute"));
+}
+
 static dq_cuda_blas *blas_of(dq_backend *b)
 {
     dq_cuda *c = dq_cuda_of(b);
@@ -339,46 +428,329 @@ static dq_cuda_blas *blas_of(dq_backend *b)
     if (!k) return NULL;
     if (load(k, &b->err) == DQ_OK && check(b, k->create(&k->handle), "cublasCreate") &&
         check(b, k->set_stream(k->handle, c->stream), "cublasSetStream") &&
-        check(b, k->set_math(k->handle, DEFAULT_MATH | NO_REDUCED_SUMS), "cublasSetMathMode"))
+        check(b, k->set_math(k->handle, DEFAULT_MATH | NO_REDUCED_SUMS), "cublasSetMathMode") &&
+        begin_lt(b, k))
         c->blas = k;
     else
         dq_cuda_blas_free(k);
     return c->blas;
 }
 
+static void free_plan(const dq_cuda_blas *k, plan *p)
+{
+    void *const layout[] = {p->w, p->src, p->dst};
+    for (int i = 0; i < 3; i++)
+        if (layout[i]) k->lt.layout_free(layout[i]);
+    dq_block_free(p);
+}
+
 void dq_cuda_blas_free(dq_cuda_blas *k)
 {
     if (!k) return;
+    for (plan *p = k->plans, *next; p; p = next) {
+        next = p->next;
+        free_plan(k, p);
+    }
+    if (k->desc) k->lt.desc_free(k->desc);
     if (k->handle) k->destroy(k->handle);
     dq_block_free(k);
 }
 
-void dq_cuda_gemm(dq_backend *b, bool bf16, float *dst, int64_t ldd, const void *src, const void *w,
-                  int64_t n, int64_t k)
+/* ---- dense products
+ * cuBLAS counts columns first: dst^T[n][m] = W[n][k] src^T[k][m]. It picks a kernel, and so the
+ * order of sums, by a product's shape and alignment. So that a row's result does not depend on the
+ * rows beside it, cuBLASLt is asked once a shape, for PLAN_ROWS rows, and keeps that algorithm. A
+ * shape whose rows differ all the same runs in tiles of TILE_ROWS rows. */
+
+#ifdef DQ_SIMT /* tests see several pieces of a small matrix */
+enum { TILE_ROWS = 32, WIDE_BYTES = 1 << 16, WIDE_STEP = 32, FEW_ROWS = 9, PLAN_ROWS = 40 };
+#else
+enum { TILE_ROWS = 256, WIDE_BYTES = 64 << 20, WIDE_STEP = 128, FEW_ROWS = 300, PLAN_ROWS = 4096 };
+#endif
+
+static bool is_aligned(const void *p)
 {
-    enum { M = DQ_CUDA_TILE_ROWS };
-    const dq_cuda_blas *blas = blas_of(b);
+    return (uintptr_t)p % 256 == 0;
+}
+
+static size_t size_of(bool bf16)
+{
+    return bf16 ? 2 : 4;
+}
+
+/* Of rows without gaps in a block of the pool. */
+static uint32_t alignment(int64_t cols, size_t size)
+{
+    uint32_t to = 16;
+    while ((size_t)cols * size % to != 0) to /= 2;
+    return to;
+}
+
+static bool choose(const dq_cuda_blas *blas, plan *p)
+{
+    const lt_functions *lt = &blas->lt;
+    const uint64_t n = (uint64_t)p->shape.n, k = (uint64_t)p->shape.k;
+    const int type = p->shape.bf16 ? R_16BF : R_32F;
+    const uint32_t in = alignment(p->shape.k, size_of(p->shape.bf16)),
+                   out = alignment(p->shape.ldd, sizeof(float)), in_one_sequence = 0;
+    const uint32_t of[] = {in, in, out, out};
+    void *preference = NULL;
+    found best = {.status = STATUS_NOT_SUPPORTED};
+    int n_found = 0;
+    bool ok = lt->layout(&p->w, type, k, n, p->shape.k) == STATUS_OK &&
+              lt->layout(&p->src, type, k, PLAN_ROWS, p->shape.k) == STATUS_OK &&
+              lt->layout(&p->dst, R_32F, n, PLAN_ROWS, p->shape.ldd) == STATUS_OK &&
+              lt->preference(&preference) == STATUS_OK &&
+              lt->set_preference(preference, PREF_REDUCTIONS, &in_one_sequence,
+                                 sizeof in_one_sequence) == STATUS_OK;
+    for (int i = 0; i < 4 && ok; i++)
+        ok =
+            lt->set_preference(preference, PREF_ALIGNMENT_A + i, &of[i], sizeof of[i]) == STATUS_OK;
+    ok = ok && lt->heuristic(blas->handle, blas->desc, p->w, p->src, p->dst, p->dst, preference, 1,
+                             &best, &n_found) == STATUS_OK;
+    if (preference) lt->preference_free(preference);
+    p->algorithm = best.algorithm;
+    return ok && n_found == 1 && best.status == STATUS_OK;
+}
+
+static bool refused(int status)
+{
+    return status == STATUS_NOT_SUPPORTED || status == STATUS_INVALID;
+}
+
+/* A number of rows that the algorithm refuses is taken in halves. */
+static int multiply_whole(dq_backend *b, const plan *p, float *dst, const void *src, const void *w,
+                          int64_t m)
+{
+    const dq_cuda_blas *k = dq_cuda_of(b)->blas;
+    const cudaStream_t s = dq_cuda_stream(b);
     const float one = 1, zero = 0;
-    if (!blas || n == 0) return;
+    int status = STATUS_OK;
+    for (int64_t m0 = 0, part = m; m0 < m && status == STATUS_OK;) {
+        const uint64_t rows = (uint64_t)(m - m0 < part ? m - m0 : part);
+        float *to = dst + m0 * p->shape.ldd;
+        const uint8_t *from =
+            (const uint8_t *)src + (size_t)(m0 * p->shape.k) * size_of(p->shape.bf16);
+        k->lt.set_layout(p->src, LAYOUT_COLS, &rows, sizeof rows);
+        k->lt.set_layout(p->dst, LAYOUT_COLS, &rows, sizeof rows);
+        status = k->lt.matmul(k->handle, k->desc, &one, w, p->w, from, p->src, &zero, to, p->dst,
+                              to, p->dst, &p->algorithm, NULL, 0, s);
+        if (status == STATUS_OK) {
+            m0 += (int64_t)rows;
+        } else if (refused(status) && rows > 1) {
+            part = (int64_t)rows / 2;
+            status = STATUS_OK;
+        }
+    }
+    return status;
+}
+
+/* Of both signs, 2^-7 to 2, as bf16 and, two at a time, as f32: their sums are not exact. */
+static uint16_t *random_numbers(size_t bytes, dq_err *err)
+{
+    uint16_t *x = dq_block_new(1, bytes, err);
+    uint32_t state = 9;
+    for (size_t i = 0; x && i < bytes / sizeof *x; i++) {
+        state = state * 1664525u + 1013904223u;
+        x[i] = (uint16_t)(0x3c00 | (state >> 16 & 0x83ff));
+    }
+    return x;
+}
+
+/* Multiplies the same row alone and among others. Waits for the device. */
+static void try_rows(dq_backend *b, plan *p, const void *w)
+{
+    const shape *of = &p->shape;
+    const size_t row = (size_t)of->k * size_of(of->bf16), pitch = (size_t)of->ldd * sizeof(float);
+    const size_t fit = WIDE_BYTES / (row > pitch ? row : pitch);
+    const size_t many = fit > PLAN_ROWS ? PLAN_ROWS : fit > FEW_ROWS ? fit : FEW_ROWS;
+    const int64_t rows[] = {1, FEW_ROWS, (int64_t)many};
+    uint8_t *src = dq_cuda_alloc(b, many * row);
+    float *alone = dq_cuda_alloc(b, (1 + many) * pitch), *all = alone + of->ldd;
+    int32_t *differs = dq_cuda_flags(b, 1);
+    uint16_t *host = random_numbers(row, &b->err);
+    if (b->err.code == DQ_OK) dq_cuda_put(b, src, host, row);
+    for (size_t at = 1, n; at < many && b->err.code == DQ_OK; at += n) {
+        n = at < many - at ? at : many - at;
+        dq_cuda_ok(b,
+                   cudaMemcpyAsync(src + at * row, src, n * row, cudaMemcpyDeviceToDevice,
+                                   dq_cuda_stream(b)),
+                   "rows to try");
+    }
+    for (int i = 0; i < 3 && b->err.code == DQ_OK && !p->lack; i++) {
+        const int status = multiply_whole(b, p, i ? all : alone, src, w, rows[i]);
+        if (refused(status))
+            p->lack = "cublasLtMatmul refuses it";
+        else if (check(b, status, "cublasLtMatmul") && i)
+            dq_cuda_ok(
+                b,
+                dq_linear_differ(differs, all, of->ldd, alone, rows[i], of->n, dq_cuda_stream(b)),
+                "rows to try");
+    }
+    if (dq_cuda_wait(b, "rows to try") && *differs)
+        p->lack = "a row's bits depend on the rows beside it";
+    dq_block_free(host);
+    dq_cuda_free(b, alone);
+    dq_cuda_free(b, src);
+}
+
+/* NULL: sticky error. */
+static const plan *plan_of(dq_backend *b, dq_cuda_blas *k, shape of, const void *w)
+{
+    for (const plan *p = k->plans; p; p = p->next)
+        if (p->shape.n == of.n && p->shape.k == of.k && p->shape.ldd == of.ldd &&
+            p->shape.bf16 == of.bf16)
+            return p;
+    plan *p = dq_block_new(1, sizeof *p, &b->err);
+    if (!p) return NULL;
+    *p = (plan){.next = k->plans, .shape = of};
+    if (choose(k, p))
+        try_rows(b, p, w);
+    else
+        p->lack = "cuBLASLt has no algorithm for it";
+    if (b->err.code != DQ_OK) {
+        free_plan(k, p);
+        return NULL;
+    }
+    return k->plans = p;
+}
+
+/* dst and src are aligned to 256 bytes, which counts for the choice of a kernel. */
+static void multiply_tile(dq_backend *b, const shape *of, float *dst, const void *src,
+                          const void *w)
+{
+    const dq_cuda_blas *k = dq_cuda_of(b)->blas;
+    const float one = 1, zero = 0;
+    const char *name = of->bf16 ? "cublasGemmEx" : "cublasSgemm";
+    const int n = (int)of->n, depth = (int)of->k, ldd = (int)of->ldd;
+    dq_trace_begin(name, dq_cuda_stream(b));
+    check(b,
+          of->bf16
+              ? k->gemm_ex(k->handle, OP_T, OP_N, n, TILE_ROWS, depth, &one, w, R_16BF, depth, src,
+                           R_16BF, depth, &zero, dst, R_32F, ldd, COMPUTE_32F, GEMM_DEFAULT)
+              : k->sgemm(k->handle, OP_T, OP_N, n, TILE_ROWS, depth, &one, w, depth, src, depth,
+                         &zero, dst, ldd),
+          name);
+    dq_trace_end(dq_cuda_stream(b));
+}
+
+static void multiply_tiles(dq_backend *b, const shape *of, float *dst, const void *src,
+                           const void *w, int64_t m)
+{
+    const size_t row = (size_t)of->k * size_of(of->bf16), pitch = (size_t)of->ldd * sizeof(float);
+    for (int64_t m0 = 0; m0 < m && b->err.code == DQ_OK; m0 += TILE_ROWS) {
+        const size_t rows = (size_t)(m - m0 < TILE_ROWS ? m - m0 : TILE_ROWS);
+        const uint8_t *from = (const uint8_t *)src + (size_t)m0 * row;
+        float *to = dst + m0 * of->ldd, *tile = to;
+        const cudaStream_t s = dq_cuda_stream(b);
+        if (rows < TILE_ROWS || !is_aligned(from) || !is_aligned(to)) {
+            tile = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_C, TILE_ROWS * (pitch + row));
+            if (!tile) return;
+            float *copy = tile + TILE_ROWS * of->ldd; /* rows after the last hold anything */
+            if (!dq_cuda_ok(b, cudaMemcpyAsync(copy, from, rows * row, cudaMemcpyDeviceToDevice, s),
+                            "rows of a tile"))
+                return;
+            from = (const uint8_t *)copy;
+        }
+        multiply_tile(b, of, tile, from, w);
+        if (tile != to && b->err.code == DQ_OK)
+            dq_cuda_ok(b,
+                       cudaMemcpy2DAsync(to, pitch, tile, pitch, (size_t)of->n * sizeof *to, rows,
+                                         cudaMemcpyDeviceToDevice, s),
+                       "rows of a product");
+    }
+}
+
+void dq_cuda_gemm(dq_backend *b, bool bf16, float *dst, int64_t ldd, const void *src, const void *w,
+                  int64_t m, int64_t n, int64_t k)
+{
+    dq_cuda_blas *blas = blas_of(b);
+    const shape of = {n, k, ldd, bf16};
+    if (!blas || m == 0 || n == 0) return;
     if (ldd > INT32_MAX || n > INT32_MAX || k > INT32_MAX) {
         dq_fail(&b->err, DQ_MISMATCH, "a product of %lld columns is too large for cuBLAS",
                 (long long)ldd);
         return;
     }
-    dq_trace_begin(bf16 ? "cublasGemmEx" : "cublasSgemm", dq_cuda_stream(b));
-    /* cuBLAS counts columns first: dst^T[n][M] = W[n][k] src^T[k][M] */
-    if (bf16)
-        check(b,
-              blas->gemm_ex(blas->handle, OP_T, OP_N, (int)n, M, (int)k, &one, w, R_16BF, (int)k,
-                            src, R_16BF, (int)k, &zero, dst, R_32F, (int)ldd, COMPUTE_32F,
-                            GEMM_DEFAULT),
-              "cublasGemmEx");
-    else
-        check(b,
-              blas->sgemm(blas->handle, OP_T, OP_N, (int)n, M, (int)k, &one, w, (int)k, src, (int)k,
-                          &zero, dst, (int)ldd),
-              "cublasSgemm");
+    const plan *p = blas->lt.lack ? NULL : plan_of(b, blas, of, w);
+    if (b->err.code != DQ_OK) return;
+    if (!p || p->lack) {
+        multiply_tiles(b, &of, dst, src, w, m);
+        return;
+    }
+    dq_trace_begin("cublasLtMatmul", dq_cuda_stream(b));
+    check(b, multiply_whole(b, p, dst, src, w, m), "cublasLtMatmul");
     dq_trace_end(dq_cuda_stream(b));
+}
+
+/* ---- about
+ * For `dq doctor`. */
+
+/* Shapes of layers of models of 1B to 8B. */
+#ifdef DQ_SIMT
+static const int tried[][2] = {{24, 32}, {40, 64}};
+#else
+static const int tried[][2] = {
+    {2048, 2048}, {1024, 4096}, {4096, 4096}, {14336, 4096}, {4096, 14336}};
+#endif
+enum { N_TRIED = sizeof tried / sizeof *tried };
+
+static void *random_weights(dq_backend *b)
+{
+    enum { PIECE = 1 << 20 };
+    const size_t bytes = (size_t)tried[N_TRIED - 1][0] * (size_t)tried[N_TRIED - 1][1] * 4;
+    uint16_t *host = random_numbers(PIECE, &b->err);
+    uint8_t *w = dq_cuda_alloc(b, bytes);
+    for (size_t at = 0, n; at < bytes && b->err.code == DQ_OK; at += n) {
+        n = bytes - at < PIECE ? bytes - at : PIECE;
+        dq_cuda_put(b, w + at, host, n);
+    }
+    dq_block_free(host);
+    return w;
+}
+
+static dq_status try_shapes(const char **products, dq_backend *b, dq_arena *a, dq_err *err)
+{
+    const char *fell = "";
+    int n = 0;
+    void *w = random_weights(b);
+    dq_cuda_blas *k = blas_of(b);
+    for (int i = 0; i < 2 * N_TRIED && b->err.code == DQ_OK; i++) {
+        const int *to = tried[i % N_TRIED];
+        const bool bf16 = i >= N_TRIED;
+        const plan *p = plan_of(b, k, (shape){to[0], to[1], to[0], bf16}, w);
+        if (!p || !p->lack) continue;
+        n++;
+        fell = dq_textf(a, &b->err, "%s; %d x %d in %s runs in tiles of %d rows: %s", fell, to[0],
+                        to[1], bf16 ? "bf16" : "f32", TILE_ROWS, p->lack);
+    }
+    dq_cuda_free(b, w);
+    DQ_TRY(dq_backend_sync(b, err));
+    *products = dq_textf(a, err,
+                         "cublasLtMatmul; of %d shapes tried, %d give a row the same bits alone "
+                         "and among others%s",
+                         2 * N_TRIED, 2 * N_TRIED - n, fell);
+    return err->code;
+}
+
+dq_status dq_cuda_blas_about(dq_blas_about *out, dq_backend *b, dq_arena *a, dq_err *err)
+{
+    dq_cuda_blas unused;
+    dq_cuda_blas_file f;
+    *out = (dq_blas_about){0};
+    DQ_TRY(open_library(&f, a, err));
+    DQ_TRY(bind(&unused, &f, err));
+    out->version = version(f.library, a, err);
+    out->path = f.path;
+    out->products = "cublasLtMatmul";
+    if (unused.lt.lack)
+        out->products = dq_textf(a, err,
+                                 "cublasSgemm and cublasGemmEx in tiles of %d rows, as %s is "
+                                 "missing",
+                                 TILE_ROWS, unused.lt.lack);
+    else if (b)
+        DQ_TRY(try_shapes(&out->products, b, a, err));
+    return err->code;
 }
 
 bool dq_cuda_gemm_square(dq_backend *b, bool int8, void *c, const void *x, const void *y, int n)
@@ -592,46 +964,26 @@ const dq_cuda_weight *dq_cuda_weight_of(dq_backend *b, const dq_weight *w)
 }
 
 /* ---- CUDA linear ----
- * Products with weights of any storage. Floats go to cuBLAS in tiles of a fixed number of rows;
+ * Products with weights of any storage. Floats go to cuBLAS;
  * 8-bit activations times packed weights are the last chapter of linear.cu. */
-
-#ifdef DQ_SIMT /* tests see several pieces of a small matrix */
-enum { WIDE_BYTES = 1 << 16, WIDE_STEP = 32 };
-#else
-enum { WIDE_BYTES = 64 << 20, WIDE_STEP = 128 };
-#endif
-
-static bool is_aligned(const void *p)
-{
-    return (uintptr_t)p % 256 == 0;
-}
 
 static bool is_whole(int kind, bool bf16)
 {
     return kind == (bf16 ? DQ_STORED_BF16 : DQ_STORED_F32);
 }
 
-typedef enum way { WAY_NONE, WAY_PACKED, WAY_F32, WAY_WIDE_F32, WAY_BF16, WAY_WIDE_BF16 } way;
-
-static way way_of(int kind, dq_num num)
-{
-    if (num == DQ_NUM_INT8) return kind == DQ_STORED_PACKED ? WAY_PACKED : WAY_NONE;
-    if (num == DQ_NUM_BF16) return is_whole(kind, true) ? WAY_BF16 : WAY_WIDE_BF16;
-    return is_whole(kind, false) ? WAY_F32 : WAY_WIDE_F32;
-}
-
 const char *dq_cuda_matmul_kernel(const dq_backend *b, const dq_weight *w, dq_num num)
 {
-    static const char *const name[] = {NULL,           "gemm_packed",
-                                       "cublasSgemm",  "widen + cublasSgemm",
-                                       "cublasGemmEx", "widen + cublasGemmEx"};
+    const int kind = stored_kind(w);
     (void)b;
-    return name[way_of(stored_kind(w), num)];
+    if (num == DQ_NUM_INT8) return kind == DQ_STORED_PACKED ? "gemm_packed" : NULL;
+    return is_whole(kind, num == DQ_NUM_BF16) ? "cublas" : "widen + cublas";
 }
 
-static int64_t wide_count(const dq_cuda_weight *w)
+/* Rows that scratch holds at a time. */
+static int64_t count_in(int64_t cols, bool bf16)
 {
-    const int64_t rows = WIDE_BYTES / (4 * w->cols) / WIDE_STEP * WIDE_STEP;
+    const int64_t rows = WIDE_BYTES / ((int64_t)size_of(bf16) * cols) / WIDE_STEP * WIDE_STEP;
     return rows > WIDE_STEP ? rows : WIDE_STEP;
 }
 
@@ -646,19 +998,34 @@ const void *dq_cuda_wide_rows(dq_backend *b, const dq_cuda_weight *w, int64_t n0
     return to;
 }
 
-const void *dq_cuda_tile_rows(dq_backend *b, dq_mat src, int64_t m0, bool bf16)
+/* Rows m0 .. m0 + m of src in a product's type, in place or in scratch B. */
+static const void *rows_of(dq_backend *b, dq_mat src, int64_t m0, int64_t m, bool bf16)
 {
-    enum { M = DQ_CUDA_TILE_ROWS };
-    const int64_t left = src.rows - m0, rows = left < M ? left : M;
     const float *from = src.p + m0 * src.cols;
-    cudaStream_t s = dq_cuda_stream(b);
-    if (!bf16 && rows == M && is_aligned(from)) return from;
-    void *to = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_B, (size_t)(M * src.cols * (bf16 ? 2 : 4)));
-    if (!to) return NULL;
-    const cudaError_t e = bf16 ? dq_linear_bf16(to, from, rows * src.cols, s)
-                               : cudaMemcpyAsync(to, from, (size_t)(rows * src.cols) * sizeof *from,
-                                                 cudaMemcpyDeviceToDevice, s);
-    return dq_cuda_ok(b, e, "a tile of rows") ? to : NULL;
+    if (!bf16) return from;
+    void *to = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_B, (size_t)(m * src.cols) * 2);
+    if (to &&
+        !dq_cuda_ok(b, dq_linear_bf16(to, from, m * src.cols, dq_cuda_stream(b)), "rows in bf16"))
+        return NULL;
+    return to;
+}
+
+static void multiply_floats(dq_backend *b, dq_mat dst, dq_mat src, const dq_cuda_weight *w,
+                            bool bf16)
+{
+    const int64_t step = is_whole(w->kind, bf16) ? w->rows : count_in(w->cols, bf16);
+    const int64_t part = bf16 ? count_in(src.cols, bf16) : src.rows;
+    for (int64_t m0 = 0; m0 < src.rows && b->err.code == DQ_OK; m0 += part) {
+        const int64_t m = src.rows - m0 < part ? src.rows - m0 : part;
+        const void *from = rows_of(b, src, m0, m, bf16);
+        for (int64_t n0 = 0; from && n0 < w->rows && b->err.code == DQ_OK; n0 += step) {
+            const int64_t n = w->rows - n0 < step ? w->rows - n0 : step;
+            const void *wide = dq_cuda_wide_rows(b, w, n0, n, bf16);
+            if (wide)
+                dq_cuda_gemm(b, bf16, dst.p + m0 * dst.cols + n0, dst.cols, from, wide, m, n,
+                             src.cols);
+        }
+    }
 }
 
 static void multiply_packed(dq_backend *b, dq_mat dst, dq_mat src, const dq_cuda_weight *w,
@@ -683,45 +1050,22 @@ void dq_cuda_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, c
 {
     const dq_cuda_weight *stored = dq_cuda_weight_of(b, w);
     if (!stored) return;
-    const char *name = w->name ? w->name : "weight";
+    const char *name = w->name ? w->name : "weight", *kernel = dq_cuda_matmul_kernel(b, w, num);
     if (src.cols != w->cols || dst.cols != w->rows || dst.rows != src.rows)
         dq_fail(&b->err, DQ_BUG, "%s: product of unfitting shapes", name);
-    else if (way_of(stored->kind, num) == WAY_NONE && dq_weight_is_coded(w))
+    else if (!kernel && dq_weight_is_coded(w))
         dq_fail(&b->err, DQ_MISMATCH, "%s: has %s, of which there are no int8 products on a GPU",
                 name, w->format->note);
-    else if (way_of(stored->kind, num) == WAY_NONE)
+    else if (!kernel)
         dq_fail(&b->err, DQ_MISMATCH, "%s: is not packed, so there is no int8 product with it",
                 name);
     if (src.rows == 0 || b->err.code != DQ_OK) return;
     const float *added = NULL;
     if (bias) added = dq_cuda_constant(b, bias, (size_t)w->rows * sizeof *bias);
-    if (b->err.code == DQ_OK && way_of(stored->kind, num) == WAY_PACKED) {
+    if (b->err.code == DQ_OK && num == DQ_NUM_INT8) {
         multiply_packed(b, dst, src, stored, added);
     } else if (b->err.code == DQ_OK) {
-        const bool bf16 = num == DQ_NUM_BF16;
-        const int64_t step = is_whole(stored->kind, bf16) ? stored->rows : wide_count(stored);
-        for (int64_t n0 = 0; n0 < stored->rows && b->err.code == DQ_OK; n0 += step) {
-            const int64_t n = stored->rows - n0 < step ? stored->rows - n0 : step;
-            const void *wide = dq_cuda_wide_rows(b, stored, n0, n, bf16);
-            for (int64_t m0 = 0; m0 < dst.rows && b->err.code == DQ_OK; m0 += DQ_CUDA_TILE_ROWS) {
-                enum { M = DQ_CUDA_TILE_ROWS };
-                const int64_t left = dst.rows - m0, rows = left < M ? left : M;
-                const size_t pitch = (size_t)dst.cols * sizeof *dst.p;
-                float *to = dst.p + m0 * dst.cols;
-                /* the same distance between rows in scratch: see DQ_CUDA_TILE_ROWS */
-                const bool direct = rows == M && is_aligned(to);
-                float *tile = direct ? to : dq_cuda_scratch(b, DQ_CUDA_SCRATCH_C, M * pitch);
-                const void *from = dq_cuda_tile_rows(b, src, m0, bf16);
-                if (!tile || !from) continue;
-                dq_cuda_gemm(b, bf16, tile + n0, dst.cols, from, wide, n, src.cols);
-                if (direct || b->err.code != DQ_OK) continue;
-                dq_cuda_ok(b,
-                           cudaMemcpy2DAsync(to + n0, pitch, tile + n0, pitch,
-                                             (size_t)n * sizeof *to, (size_t)rows,
-                                             cudaMemcpyDeviceToDevice, dq_cuda_stream(b)),
-                           "rows of a product");
-            }
-        }
+        multiply_floats(b, dst, src, stored, num == DQ_NUM_BF16);
         if (added && b->err.code == DQ_OK)
             dq_cuda_ok(b, dq_linear_bias(dst.p, added, dst.rows, dst.cols, dq_cuda_stream(b)),
                        "bias");

@@ -87,6 +87,8 @@ static void packed(int64_t rows, int64_t out, int64_t cols, int64_t group, bool 
     if (group == 64) must(dq_linear_widen(wide.device, false, &w, 0, 3, NULL));
     if (group == 64) must(dq_linear_widen(half.device, true, &w, 0, 3, NULL));
     must(dq_linear_bf16(half.device, x.device, rows, NULL));
+    check_array<int32_t> differs(1);
+    must(dq_linear_differ(differs.device, x.device, 0, x.device, 2, cols, NULL));
 }
 
 static void linear(void)

@@ -108,6 +108,7 @@ static void finds(const char *want, const char *text)
         if (status != DQ_OK) fail_msg("%s", err.text);
         assert_string_equal(f.path, path);
         assert_non_null(dq_os_library_function(f.library, "cublasGetProperty"));
+        assert_non_null(dq_os_library_function(f.library, "cublasLtMatmul")); /* of its companion */
     } else {
         assert_int_equal(status, DQ_RESOURCE);
         assert_null(f.library);

@@ -118,16 +118,19 @@ TEST(test_floats)
 {
     static const dq_dtype dense[] = {DQ_F32, DQ_F16, DQ_BF16};
     rig r = rig_open();
-    for (int i = 0; i < 3; i++) {
-        check_floats(&r, rig_dense(131, 205, dense[i], 35), DQ_NUM_F32, 2e-4);
-        check_floats(&r, rig_dense(131, 205, dense[i], 35), DQ_NUM_BF16, 0.5);
+    for (int64_t cols = 205; cols <= 208; cols += 3) { /* 8 columns at a time, too */
+        for (int i = 0; i < 3; i++) {
+            check_floats(&r, rig_dense(131, cols, dense[i], 35), DQ_NUM_F32, 2e-4);
+            check_floats(&r, rig_dense(131, cols, dense[i], 35), DQ_NUM_BF16, 0.5);
+        }
+        for (int bits = 2; bits <= 8; bits++) {
+            check_floats(&r, rig_packed(131, cols, bits, 128, DQ_F16, 36), DQ_NUM_F32, 2e-4);
+            check_floats(&r, rig_packed(131, cols, bits, 48, DQ_F32, 37), DQ_NUM_BF16, 0.5);
+            check_floats(&r, rig_packed(131, cols, bits, 20, DQ_F32, 37), DQ_NUM_F32, 2e-4);
+            check_floats(&r, rig_zeroed(131, cols, bits, 48, DQ_F16, 36), DQ_NUM_F32, 1e-3);
+        }
+        check_floats(&r, rig_packed(20, cols, 4, 0, DQ_F16, 38), DQ_NUM_F32, 2e-4);
     }
-    for (int bits = 2; bits <= 8; bits++) {
-        check_floats(&r, rig_packed(131, 205, bits, 128, DQ_F16, 36), DQ_NUM_F32, 2e-4);
-        check_floats(&r, rig_packed(131, 205, bits, 48, DQ_F32, 37), DQ_NUM_BF16, 0.5);
-        check_floats(&r, rig_zeroed(131, 205, bits, 48, DQ_F16, 36), DQ_NUM_F32, 1e-3);
-    }
-    check_floats(&r, rig_packed(20, 205, 4, 0, DQ_F16, 38), DQ_NUM_F32, 2e-4);
     rig_close(&r);
 }
 
@@ -173,32 +176,119 @@ TEST(test_bf16_rounds_operands)
     rig_close(&r);
 }
 
-/* A row among 70 and alone; and the products that cuBLAS sees have one number of rows. */
+/* Whether a row alone, among 300 and among 4096 has the same bits; where products are one call each. */
+static void check_rows(const rig *r, const dq_weight *w, dq_num num)
+{
+    enum { ROWS = 4096, FEW = 300 };
+    float *x = rig_floats(ROWS * w->cols, 42);
+    float *all = rig_take(r->cuda, multiply(r->cuda, x, ROWS, w, NULL, num));
+    float *few = rig_take(r->cuda, multiply(r->cuda, x, FEW, w, NULL, num));
+    const size_t pitch = (size_t)w->rows * sizeof *all;
+    assert_memory_equal(all, few, FEW * pitch);
+    for (int64_t row = 0; row < ROWS; row += row < FEW ? 23 : 611) {
+        float *one = rig_take(r->cuda, multiply(r->cuda, x + row * w->cols, 1, w, NULL, num));
+        assert_memory_equal(all + row * w->rows, one, pitch);
+        rig_drop(one);
+    }
+    rig_drop(few);
+    rig_drop(all);
+    rig_drop(x);
+}
+
+/* Odd shapes too, whose rows begin at no multiple of 16 bytes. */
 TEST(test_rows_are_independent)
 {
     static const dq_num nums[] = {DQ_NUM_F32, DQ_NUM_BF16, DQ_NUM_INT8};
     rig r = rig_open();
-    dq_weight w = rig_packed(50, 160, 4, 32, DQ_F16, 41);
-    float *x = rig_floats(70 * 160, 42);
+    dq_weight w[] = {rig_packed(50, 160, 4, 32, DQ_F16, 41), rig_dense(33, 45, DQ_BF16, 43)};
     for (int k = 0; k < 3; k++) {
-        float *all = rig_take(r.cuda, multiply(r.cuda, x, 70, &w, NULL, nums[k]));
-        for (int64_t row = 0; row < 70; row += 23) {
-            float *one = rig_take(r.cuda, multiply(r.cuda, x + row * 160, 1, &w, NULL, nums[k]));
-            assert_memory_equal(all + row * 50, one, 50 * sizeof *one);
+        check_rows(&r, &w[0], nums[k]);
+        if (nums[k] != DQ_NUM_INT8) check_rows(&r, &w[1], nums[k]);
+    }
+    for (int i = 0; i < 2; i++) rig_drop_weight(&w[i]);
+    rig_close(&r);
+}
+
 #ifdef DQ_SIMT
-            int m, n, depth;
-            dq_simt_blas_calls(&m, &n, &depth);
-            assert_int_equal(n, 32);
-            assert_int_equal(depth, 160);
-#endif
-            rig_drop(one);
-        }
-        rig_drop(all);
+/* Rows of the last product that a library saw: of 300 whole, in tiles of 32, or a row alone. */
+static int rows_seen(int lt, int blas)
+{
+    dq_simt_set_lt(lt);
+    dq_simt_set_blas(blas);
+    rig r = rig_open();
+    dq_weight w = rig_dense(24, 32, DQ_F32, 47);
+    float *x = rig_floats(300 * w.cols, 42);
+    float *all = rig_take(r.cuda, multiply(r.cuda, x, 300, &w, NULL, DQ_NUM_F32));
+    int m, n, depth;
+    dq_simt_blas_calls(&m, &n, &depth);
+    assert_true(m == 24 && depth == 32);
+    check_rows(&r, &w, DQ_NUM_F32);
+    check_rows(&r, &w, DQ_NUM_BF16);
+    rig_drop(all);
+    rig_drop(x);
+    rig_drop_weight(&w);
+    rig_close(&r);
+    dq_simt_set_lt(DQ_SIMT_LT_EVEN);
+    dq_simt_set_blas(DQ_SIMT_BLAS_WHOLE);
+    return n;
+}
+
+TEST(test_whole_or_tiles)
+{
+    assert_int_equal(rows_seen(DQ_SIMT_LT_EVEN, DQ_SIMT_BLAS_WHOLE), 300);
+    assert_int_equal(rows_seen(DQ_SIMT_LT_UNEVEN, DQ_SIMT_BLAS_WHOLE), 32);
+    assert_int_equal(rows_seen(DQ_SIMT_LT_NONE, DQ_SIMT_BLAS_WHOLE), 32);
+    assert_int_equal(rows_seen(DQ_SIMT_LT_ONE, DQ_SIMT_BLAS_WHOLE), 32);
+    assert_in_range(rows_seen(DQ_SIMT_LT_FEW, DQ_SIMT_BLAS_WHOLE), 1, 7);
+    assert_int_equal(rows_seen(DQ_SIMT_LT_EVEN, DQ_SIMT_BLAS_WITHOUT_LT), 32);
+    assert_int_equal(rows_seen(DQ_SIMT_LT_EVEN, DQ_SIMT_BLAS_OLD_LT), 32);
+}
+
+/* A shape is tried once, by three products. */
+TEST(test_tried_once)
+{
+    rig r = rig_open();
+    dq_weight w = rig_dense(24, 32, DQ_F32, 47);
+    float *x = rig_floats(w.cols, 42);
+    int m, n, depth;
+    for (int i = 0; i < 3; i++) {
+        const int before = dq_simt_blas_calls(&m, &n, &depth);
+        rig_drop(rig_take(r.cuda, multiply(r.cuda, x, 1, &w, NULL, DQ_NUM_F32)));
+        assert_int_equal(dq_simt_blas_calls(&m, &n, &depth) - before, i ? 1 : 4);
     }
     rig_drop(x);
     rig_drop_weight(&w);
     rig_close(&r);
 }
+
+/* A shape that was not tried to the end is tried again. */
+TEST(test_tried_again)
+{
+    rig r = rig_open();
+    dq_err err = {0};
+    dq_weight w = rig_dense(24, 32, DQ_F32, 47);
+    float *x = rig_floats(w.cols, 42);
+    dq_mat src = rig_put(r.cuda, x, 1, w.cols), dst = rig_put(r.cuda, NULL, 1, w.rows);
+    assert_true(r.cuda->ops->weight_acquire(r.cuda, &w));
+    dq_simt_set_lt(DQ_SIMT_LT_FAILS);
+    r.cuda->ops->matmul(r.cuda, dst, src, &w, NULL, DQ_NUM_F32);
+    assert_int_equal(dq_backend_sync(r.cuda, &err), DQ_BUG);
+    assert_non_null(strstr(err.text, "cublasLtMatmul failed: cuBLAS status 14"));
+    dq_simt_set_lt(DQ_SIMT_LT_UNEVEN);
+    r.cuda->ops->matmul(r.cuda, dst, src, &w, NULL, DQ_NUM_F32);
+    rig_sync(r.cuda);
+    int m, n, depth;
+    dq_simt_blas_calls(&m, &n, &depth);
+    assert_int_equal(n, 32);
+    dq_simt_set_lt(DQ_SIMT_LT_EVEN);
+    r.cuda->ops->weight_release(r.cuda, &w);
+    r.cuda->ops->free(r.cuda, src.p);
+    r.cuda->ops->free(r.cuda, dst.p);
+    rig_drop(x);
+    rig_drop_weight(&w);
+    rig_close(&r);
+}
+#endif
 
 TEST(test_refusals)
 {

@@ -307,32 +307,76 @@ TEST(test_missing_blas)
     dq_backend *b = rig_device("cuda");
     dq_err err = {0};
     dq_weight w = rig_dense(4, 4, DQ_F32, 3);
-    dq_simt_set_blas(0);
+    dq_simt_set_blas(DQ_SIMT_BLAS_NONE);
     dq_mat x = rig_put(b, NULL, 1, 4), y = rig_put(b, NULL, 1, 4);
     assert_true(b->ops->weight_acquire(b, &w));
     b->ops->matmul(b, y, x, &w, NULL, DQ_NUM_F32);
     assert_int_equal(dq_backend_sync(b, &err), DQ_RESOURCE);
     assert_non_null(strstr(err.text, "cuBLAS is missing"));
     assert_non_null(strstr(err.text, "libcublas-13-0"));
-    dq_simt_set_blas(2); /* lacks a function */
+    dq_simt_set_blas(DQ_SIMT_BLAS_OLD);
     memset(&err, 0, sizeof err);
     b->ops->matmul(b, y, x, &w, NULL, DQ_NUM_F32);
     assert_int_equal(dq_backend_sync(b, &err), DQ_RESOURCE);
     assert_non_null(strstr(err.text, "lacks functions (expected cuBLAS 12 or 13). Install"));
-    dq_simt_set_blas(1);
+    dq_simt_set_blas(DQ_SIMT_BLAS_WHOLE);
     b->ops->matmul(b, y, x, &w, NULL, DQ_NUM_F32);
     rig_sync(b);
     dq_backend_close(b);
     rig_drop_weight(&w);
 }
 
+/* Whether what doctor prints of products has `text`. */
+static void products_say(int blas, int lt, dq_backend *b, const char *text)
+{
+    dq_arena *a = dq_arena_new();
+    dq_err err = {0};
+    dq_blas_about is;
+    dq_simt_set_blas(blas);
+    dq_simt_set_lt(lt);
+    assert_int_equal(dq_backend_blas(&is, b, a, &err), DQ_OK);
+    dq_simt_set_blas(DQ_SIMT_BLAS_WHOLE);
+    dq_simt_set_lt(DQ_SIMT_LT_EVEN);
+    if (!strstr(is.products, text)) fail_msg("expected \"%s\" in \"%s\"", text, is.products);
+    dq_arena_free(a);
+}
+
+TEST(test_products_by_name)
+{
+    static const struct {
+        int lt;
+        const char *text[2];
+    } with[] = {
+        {DQ_SIMT_LT_EVEN, {"cublasLtMatmul; of 4 shapes tried, 4 give a row the same bits"}},
+        {DQ_SIMT_LT_UNEVEN,
+         {"of 4 shapes tried, 0 give", "; 40 x 64 in bf16 runs in tiles of 32 rows: a row's bits "
+                                       "depend on the rows beside it"}},
+        {DQ_SIMT_LT_NONE, {"0 give", "; 24 x 32 in f32 runs in tiles of 32 rows: cuBLASLt has no"}},
+        {DQ_SIMT_LT_ONE,
+         {"0 give", "; 24 x 32 in f32 runs in tiles of 32 rows: cublasLtMatmul "
+                    "refuses it"}},
+        {DQ_SIMT_LT_FEW, {"4 give"}}};
+    for (size_t i = 0; i < sizeof with / sizeof *with; i++)
+        for (int k = 0; k < 2 && with[i].text[k]; k++) {
+            dq_backend *b = rig_device("cuda");
+            products_say(DQ_SIMT_BLAS_WHOLE, with[i].lt, b, with[i].text[k]);
+            rig_sync(b);
+            dq_backend_close(b);
+        }
+    products_say(DQ_SIMT_BLAS_WHOLE, DQ_SIMT_LT_EVEN, NULL, "cublasLtMatmul");
+    products_say(DQ_SIMT_BLAS_WITHOUT_LT, DQ_SIMT_LT_EVEN, NULL,
+                 "cublasSgemm and cublasGemmEx in tiles of 32 rows, as cublasLtMatmulDescCreate is "
+                 "missing");
+    products_say(DQ_SIMT_BLAS_OLD_LT, DQ_SIMT_LT_EVEN, NULL,
+                 "in tiles of 32 rows, as cublasLtMatmulAlgoGetHeuristic is missing");
+}
+
 /* What kernels are announced is what products run or refuse. */
 TEST(test_kernels)
 {
-    static const char *const names[3][3] = {
-        {"cublasSgemm", "widen + cublasSgemm", "widen + cublasSgemm"},
-        {"widen + cublasGemmEx", "cublasGemmEx", "widen + cublasGemmEx"},
-        {NULL, NULL, "gemm_packed"}};
+    static const char *const names[3][3] = {{"cublas", "widen + cublas", "widen + cublas"},
+                                            {"widen + cublas", "cublas", "widen + cublas"},
+                                            {NULL, NULL, "gemm_packed"}};
     dq_backend *b = rig_device("cuda");
     dq_weight w[3] = {rig_dense(8, 64, DQ_F32, 3), rig_dense(8, 64, DQ_BF16, 4),
                       rig_packed(8, 64, 4, 32, DQ_F16, 5)};
@@ -341,7 +385,7 @@ TEST(test_kernels)
         assert_true(b->ops->weight_acquire(b, &w[i]));
         for (int num = DQ_NUM_F32; num <= DQ_NUM_INT8; num++) {
             dq_err err = {0};
-            int m, n, k;
+            int m, n, k; /* a shape that is new is tried by three products more */
             const int before = dq_simt_blas_calls(&m, &n, &k);
             const char *name = b->ops->matmul_kernel(b, &w[i], (dq_num)num);
             if (names[num][i])
@@ -351,7 +395,10 @@ TEST(test_kernels)
             b->ops->matmul(b, y, x, &w[i], NULL, (dq_num)num);
             assert_int_equal(dq_backend_sync(b, &err), name ? DQ_OK : DQ_MISMATCH);
             const int calls = dq_simt_blas_calls(&m, &n, &k) - before;
-            assert_int_equal(calls, name && strstr(name, "cublas") ? 1 : 0);
+            if (!name || !strstr(name, "cublas"))
+                assert_int_equal(calls, 0);
+            else
+                assert_int_equal(calls, i == 0 ? 4 : 1);
         }
         b->ops->weight_release(b, &w[i]);
     }
