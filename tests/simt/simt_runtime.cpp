@@ -176,6 +176,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     *p = simt_device_new(bytes, !idle);
     if (!*p) return say(cudaErrorMemoryAllocation);
     used += bytes;
+    calls.blocks++;
     return say(cudaSuccess);
 }
 

@@ -149,9 +149,10 @@ size_t dq_simt_memory_used(void);
 /* Idle: launches, copies and fills are counted and not done, and memory is never filled; so only the host's own work
  * takes time. */
 void dq_simt_set_idle(int idle);
-/* What the host has asked of the device since the last reset of the counts. Copies are those between host and device. */
+/* What the host has asked of the device since the last reset of the counts. Copies are those between host and device,
+ * blocks those that cudaMalloc gave. */
 typedef struct dq_simt_calls {
-    int64_t launches, copies, fills, waits;
+    int64_t launches, copies, fills, waits, blocks;
 } dq_simt_calls;
 dq_simt_calls dq_simt_take_calls(void); /* and begins anew */
 /* 0: cudaGetDeviceCount finds none. Default 1. */

@@ -298,31 +298,40 @@ bool dq_cuda_units_scratch(dq_backend *b, dq_cuda_units *u, size_t after, void *
  *
  * All work of a backend is in one stream, so a block may be given out again as soon as it is
  * freed: whatever uses it next is launched after what used it before. Taking memory from the
- * driver costs a hundred times more than that and may stop the device, so blocks go back only at
- * the end, or when an allocation would fail otherwise. Free blocks stand in a list for each class
- * of sizes, and a table of addresses finds the block that is freed: both take the same time for
- * two blocks and for the hundred thousand of a long cache.
+ * driver costs a hundred times more than that and may stop the device, so blocks come from it in
+ * chunks of one size, each as large as all chunks of that size before it and at most CHUNK_BYTES,
+ * and go back only at the end, or when an allocation would fail otherwise. A block that is in use
+ * keeps its chunk, whose other blocks serve what is of that size next. The chunks with a free
+ * block stand in a list for each class of sizes, and all in the order of their addresses, which
+ * finds the block that is freed.
  *
  * DQ_CUDA_POOL=exact of the environment is for compute-sanitizer and the like, which cannot see an
  * access to what a pool holds: every request is a block of exactly its size from the driver, and
  * goes back as soon as it is freed; both look at all blocks. Red zones are the tool's own
  * (compute-sanitizer --padding 256; guard pages of the simulation). */
 
-enum { ALIGN = 256, CLASSES = 8 * 64 };
+enum { ALIGN = 256, CLASSES = 8 * 64, CHUNK_BYTES = 2 << 20 };
 
-typedef struct block {
-    void *p;
-    size_t bytes;
-    bool used;
-    uint32_t next; /* of the free blocks of its class: an index plus one, 0: none */
-} block;
+static const uint32_t in_use = UINT32_MAX;
+
+/* Blocks of one size that came from the driver together. */
+typedef struct chunk {
+    uint8_t *p;
+    size_t bytes, class; /* of a block */
+    uint32_t n, used;    /* blocks; those in use */
+    uint32_t cut;        /* blocks from there on have never been given out */
+    uint32_t free;       /* first free one before: an index plus one, 0: none */
+    struct chunk *next;  /* of its class that has a free block */
+    uint32_t link[];     /* [n] the free block after a free one likewise, or in_use */
+} chunk;
 
 struct dq_cuda_pool {
-    block *block; /* [n] */
+    chunk **chunk; /* [n] by address */
     size_t n, capacity;
-    uint32_t *slot; /* [2 * capacity] block at an address, hashed: an index plus one, 0: empty */
-    uint32_t free[CLASSES]; /* first free block of each class */
-    size_t free_bytes;
+    chunk *last;                 /* that was asked for by address; NULL: none */
+    chunk *open[CLASSES];        /* first chunk of each class that has a free block */
+    size_t chunk_bytes[CLASSES]; /* of all chunks of each class */
+    size_t idle_bytes;           /* of chunks without a block in use */
     bool exact;
 };
 
@@ -340,90 +349,114 @@ static dq_cuda_pool *pool_new(dq_err *err)
     return pool;
 }
 
-/* Of sizes that round_up makes, in their order: eight classes from one power of two to the next. */
-static size_t class_of(size_t bytes)
+/* *bytes becomes that of a class, unless it is to stay exact: eight classes from one power of two
+ * to the next. */
+static size_t class_of(size_t *bytes, bool exact)
 {
-    size_t step = ALIGN, power = 0;
-    while (step * 16 <= bytes) {
-        step *= 2;
-        power++;
+    size_t power = 0;
+    while (*bytes >> power >= ALIGN * 16) power++;
+    const size_t step = (size_t)ALIGN << power, whole = *bytes / ALIGN >> power;
+    const size_t steps = whole + (*bytes > whole * step);
+    if (!exact) *bytes = steps * step < *bytes ? whole * step : steps * step; /* or none has it */
+    return 8 * power + steps;
+}
+
+/* How many chunks begin at p or below. */
+static size_t chunks_below(const dq_cuda_pool *pool, const uint8_t *p)
+{
+    size_t low = 0, high = pool->n;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if ((uintptr_t)pool->chunk[middle]->p <= (uintptr_t)p)
+            low = middle + 1;
+        else
+            high = middle;
     }
-    return 8 * power + bytes / step;
+    return low;
 }
 
-/* Where the block at p stands in the table of addresses, or would stand. */
-static uint32_t *slot_of(const dq_cuda_pool *pool, const void *p)
+/* The chunk with a block in use at p, its index in *at; NULL: none. */
+static chunk *chunk_of(dq_cuda_pool *pool, const uint8_t *p, size_t *at)
 {
-    const size_t mask = 2 * pool->capacity - 1;
-    size_t i = (size_t)((uint64_t)(uintptr_t)p / ALIGN * 0x9e3779b97f4a7c15u >> 20) & mask;
-    while (pool->slot[i] && pool->block[pool->slot[i] - 1].p != p) i = (i + 1) & mask;
-    return &pool->slot[i];
-}
-
-static void index_blocks(dq_cuda_pool *pool)
-{
-    memset(pool->slot, 0, 2 * pool->capacity * sizeof *pool->slot);
-    memset(pool->free, 0, sizeof pool->free);
-    pool->free_bytes = 0;
-    for (size_t i = 0; i < pool->n; i++) {
-        block *k = &pool->block[i];
-        *slot_of(pool, k->p) = (uint32_t)i + 1;
-        if (k->used) continue;
-        uint32_t *first = &pool->free[class_of(k->bytes)];
-        k->next = *first;
-        *first = (uint32_t)i + 1;
-        pool->free_bytes += k->bytes;
+    const chunk *last = pool->last;
+    if (!last || (uintptr_t)p - (uintptr_t)last->p >= last->n * last->bytes) {
+        const size_t below = chunks_below(pool, p);
+        if (below == 0) return NULL;
+        pool->last = pool->chunk[below - 1];
     }
+    chunk *k = pool->last;
+    const size_t offset = (uintptr_t)p - (uintptr_t)k->p;
+    *at = offset / k->bytes;
+    return *at < k->n && offset % k->bytes == 0 && k->link[*at] == in_use ? k : NULL;
 }
 
-/* A free block of at most twice the size, out of its list; NULL: none. */
-static block *take_free(dq_cuda_pool *pool, size_t bytes)
+static void open_chunk(dq_cuda_pool *pool, chunk *k)
 {
-    const size_t class = class_of(bytes);
-    for (size_t i = class; i <= class + 8 && i < CLASSES; i++) {
-        if (!pool->free[i]) continue;
-        block *k = &pool->block[pool->free[i] - 1];
-        pool->free[i] = k->next;
-        pool->free_bytes -= k->bytes;
-        k->used = true;
-        return k;
-    }
-    return NULL;
+    k->next = pool->open[k->class];
+    pool->open[k->class] = k;
 }
 
+/* A block of the first open chunk of a class. */
+static void *take_block(dq_cuda_pool *pool, size_t class)
+{
+    chunk *k = pool->open[class];
+    const uint32_t at = k->free ? k->free - 1 : k->cut++;
+    if (k->free) k->free = k->link[at];
+    k->link[at] = in_use;
+    if (k->used++ == 0) pool->idle_bytes -= k->n * k->bytes;
+    if (k->used == k->n) pool->open[class] = k->next;
+    return k->p + at * k->bytes;
+}
+
+/* Chunks without a block in use. */
 static void give_back_free(dq_cuda *c)
 {
     dq_cuda_pool *pool = c->pool;
     size_t kept = 0;
     cudaStreamSynchronize(c->stream);
+    memset(pool->open, 0, sizeof pool->open);
+    pool->last = NULL;
     for (size_t i = 0; i < pool->n; i++) {
-        if (pool->block[i].used)
-            pool->block[kept++] = pool->block[i];
-        else
-            cudaFree(pool->block[i].p);
+        chunk *k = pool->chunk[i];
+        if (k->used == 0) {
+            pool->idle_bytes -= k->n * k->bytes;
+            pool->chunk_bytes[k->class] -= k->n * k->bytes;
+            cudaFree(k->p);
+            dq_block_free(k);
+            continue;
+        }
+        pool->chunk[kept++] = k;
+        if (k->used < k->n) open_chunk(pool, k);
     }
     pool->n = kept;
-    if (pool->slot) index_blocks(pool);
 }
 
-static bool reserve(dq_backend *b, dq_cuda_pool *pool)
+/* Opens one of n blocks. DQ_RESOURCE without a message: the driver has no memory for it. */
+static dq_status chunk_new(dq_backend *b, size_t bytes, size_t class, size_t n)
 {
-    if (pool->n < pool->capacity) return true;
-    if (pool->n > UINT32_MAX / 4) {
-        dq_fail(&b->err, DQ_RESOURCE, "out of memory (%zu blocks of device memory)", pool->n);
-        return false;
+    dq_cuda_pool *pool = dq_cuda_of(b)->pool;
+    chunk **list =
+        dq_grow(NULL, pool->chunk, pool->n + 1, &pool->capacity, sizeof(chunk *), &b->err);
+    if (!list) return b->err.code;
+    pool->chunk = list;
+    chunk *k = dq_block_new(1, sizeof *k + n * sizeof *k->link, &b->err);
+    if (!k) return b->err.code;
+    void *p = NULL;
+    const cudaError_t e = cudaMalloc(&p, n * bytes);
+    if (e != cudaSuccess) {
+        dq_block_free(k);
+        if (e != cudaErrorMemoryAllocation) dq_cuda_ok(b, e, "cudaMalloc");
+        cudaGetLastError(); /* or the next launch would seem to have failed */
+        return DQ_RESOURCE;
     }
-    size_t capacity = pool->capacity;
-    block *list = dq_grow(NULL, pool->block, pool->n + 1, &capacity, sizeof *list, &b->err);
-    if (!list) return false;
-    pool->block = list;
-    uint32_t *slot = dq_block_new(2 * capacity, sizeof *slot, &b->err);
-    if (!slot) return false; /* pool->capacity still is that of the table */
-    dq_block_free(pool->slot);
-    pool->slot = slot;
-    pool->capacity = capacity;
-    index_blocks(pool);
-    return true;
+    *k = (chunk){.p = p, .bytes = bytes, .class = class, .n = (uint32_t)n};
+    const size_t at = chunks_below(pool, p);
+    memmove(list + at + 1, list + at, (pool->n++ - at) * sizeof *list);
+    list[at] = k;
+    open_chunk(pool, k);
+    pool->idle_bytes += n * bytes;
+    pool->chunk_bytes[class] += n * bytes;
+    return DQ_OK;
 }
 
 void dq_cuda_no_memory(dq_backend *b, size_t bytes, const char *what)
@@ -446,60 +479,55 @@ static size_t cuda_memory(const dq_backend *b)
     const dq_cuda *c = dq_cuda_of(b);
     size_t bytes = 0, total = 0;
     if (cudaMemGetInfo(&bytes, &total) != cudaSuccess) bytes = 0;
-    bytes += c->pool->free_bytes;
+    bytes += c->pool->idle_bytes;
     /* strips are the largest scratch; what it has already is not free */
     const size_t had = c->scratch_bytes[DQ_CUDA_SCRATCH_A];
     const size_t own = had < c->strip_bytes ? c->strip_bytes - had : 0;
     return bytes > own ? bytes - own : 0;
 }
 
-void *dq_cuda_alloc(dq_backend *b, size_t bytes)
+/* A class with an open chunk of blocks of so many bytes, or, where they are large, of twice as many
+ * at most; CLASSES: sticky error. */
+static size_t open_class(dq_backend *b, size_t bytes)
 {
     dq_cuda *c = dq_cuda_of(b);
     dq_cuda_pool *pool = c->pool;
-    void *p = NULL;
-    if (b->err.code != DQ_OK || !reserve(b, pool)) return NULL;
+    if (b->err.code != DQ_OK) return CLASSES;
     bytes = bytes ? bytes : 1;
-    if (!pool->exact) {
-        size_t step = ALIGN;
-        while (step * 16 <= bytes) step *= 2;
-        bytes =
-            bytes > SIZE_MAX - step ? SIZE_MAX / ALIGN * ALIGN : (bytes + step - 1) / step * step;
-    }
-    block *found = take_free(pool, bytes);
-    if (found) return found->p;
-    cudaError_t e = cudaMalloc(&p, bytes);
-    if (e == cudaErrorMemoryAllocation) {
-        cudaGetLastError(); /* or the next launch would seem to have failed */
+    const size_t class = class_of(&bytes, pool->exact);
+    const bool large = pool->exact || bytes > CHUNK_BYTES / 2;
+    for (size_t i = class; i <= (large ? class + 8 : class) && i < CLASSES; i++)
+        if (pool->open[i]) return i;
+    size_t n = 1;
+    while (!large && 2 * n * bytes <= CHUNK_BYTES && n * bytes < pool->chunk_bytes[class]) n *= 2;
+    if (chunk_new(b, bytes, class, n) != DQ_OK && b->err.code == DQ_OK) {
         give_back_free(c);
-        e = cudaMalloc(&p, bytes);
-        if (e == cudaErrorMemoryAllocation) {
-            cudaGetLastError();
+        if (chunk_new(b, bytes, class, 1) != DQ_OK && b->err.code == DQ_OK)
             dq_cuda_no_memory(b, bytes, NULL);
-            return NULL;
-        }
     }
-    if (!dq_cuda_ok(b, e, "cudaMalloc")) return NULL;
-    pool->block[pool->n] = (block){.p = p, .bytes = bytes, .used = true};
-    *slot_of(pool, p) = (uint32_t)++pool->n;
-    return p;
+    return b->err.code == DQ_OK ? class : CLASSES;
+}
+
+void *dq_cuda_alloc(dq_backend *b, size_t bytes)
+{
+    const size_t class = open_class(b, bytes);
+    return class < CLASSES ? take_block(dq_cuda_of(b)->pool, class) : NULL;
 }
 
 void dq_cuda_free(dq_backend *b, void *p)
 {
     dq_cuda_pool *pool = dq_cuda_of(b)->pool;
+    size_t at;
     if (!p) return;
-    const uint32_t at = pool->slot ? *slot_of(pool, p) : 0;
-    block *k = at ? &pool->block[at - 1] : NULL;
-    if (!k || !k->used) {
+    chunk *k = chunk_of(pool, p, &at);
+    if (!k) {
         dq_fail(&b->err, DQ_BUG, "memory is freed that the CUDA backend did not give out");
         return;
     }
-    uint32_t *first = &pool->free[class_of(k->bytes)];
-    k->used = false;
-    k->next = *first;
-    *first = at;
-    pool->free_bytes += k->bytes;
+    k->link[at] = k->free;
+    k->free = (uint32_t)at + 1;
+    if (k->used-- == k->n) open_chunk(pool, k);
+    if (k->used == 0) pool->idle_bytes += k->n * k->bytes;
     if (pool->exact) give_back_free(dq_cuda_of(b));
 }
 
@@ -911,9 +939,11 @@ static void cuda_close(dq_backend *b)
     }
     dq_cuda_pool *pool = c->pool;
     if (pool) {
-        for (size_t i = 0; i < pool->n; i++) cudaFree(pool->block[i].p);
-        dq_block_free(pool->block);
-        dq_block_free(pool->slot);
+        for (size_t i = 0; i < pool->n; i++) {
+            cudaFree(pool->chunk[i]->p);
+            dq_block_free(pool->chunk[i]);
+        }
+        dq_block_free(pool->chunk);
         dq_block_free(pool);
     }
     if (c->stream) cudaStreamDestroy(c->stream);

@@ -117,6 +117,56 @@ TEST(test_pool)
     assert_int_equal(dq_simt_memory_used(), 0);
 }
 
+/* Blocks of one size come from the driver in few chunks, which hold twice as much at most, and stay as long as one of
+ * their blocks is in use. */
+TEST(test_chunks)
+{
+    enum { N = 3000, BYTES = 4096, MIB = 1 << 20 };
+    static uint8_t *p[N];
+    dq_err err = {0};
+    dq_backend *b = rig_device("cuda");
+    const size_t used = dq_simt_memory_used();
+    dq_simt_take_calls();
+    for (int i = 0; i < N; i++) p[i] = b->ops->alloc(b, BYTES);
+    assert_in_range(dq_simt_take_calls().blocks, 10, 20);
+    assert_in_range(dq_simt_memory_used() - used, N * BYTES, N * BYTES + 2 * MIB);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal((uintptr_t)p[i] % 256, 0);
+        for (int j = i + 1; j < N; j++) assert_true(p[i] + BYTES <= p[j] || p[j] + BYTES <= p[i]);
+    }
+    for (int i = 0; i < N; i++)
+        if (i != N / 2) b->ops->free(b, p[i]);
+    assert_int_equal(dq_simt_take_calls().blocks, 0);
+    dq_simt_set_memory(64 * MIB);
+    void *large = b->ops->alloc(b, 56 * MIB); /* the other chunks go back first */
+    assert_non_null(large);
+    assert_in_range(dq_simt_memory_used(), 56 * MIB, 58 * MIB + used);
+    for (int i = 0; i < 100; i++) p[i] = b->ops->alloc(b, BYTES); /* from the chunk that stayed */
+    assert_int_equal(dq_simt_take_calls().blocks, 1);
+    b->ops->free(b, p[N / 2]);
+    rig_sync(b);
+    b->ops->free(b, p[N / 2]);
+    assert_int_equal(dq_backend_sync(b, &err), DQ_BUG);
+    assert_string_equal(err.text, "memory is freed that the CUDA backend did not give out");
+    dq_backend_close(b);
+    dq_simt_set_memory((size_t)1 << 30);
+    assert_int_equal(dq_simt_memory_used(), 0);
+}
+
+/* Where the driver has no memory for a chunk, it may have some for a block. */
+TEST(test_short_chunk)
+{
+    enum { BYTES = 100 << 10 };
+    dq_backend *b = rig_device("cuda");
+    for (int i = 0; i < 4; i++) assert_non_null(b->ops->alloc(b, BYTES));
+    dq_simt_set_memory(dq_simt_memory_used() + 2 * BYTES);
+    assert_non_null(b->ops->alloc(b, BYTES));
+    rig_sync(b);
+    dq_backend_close(b);
+    dq_simt_set_memory((size_t)1 << 30);
+    assert_int_equal(dq_simt_memory_used(), 0);
+}
+
 /* As compute-sanitizer wants it: no byte more than asked for, and nothing is used again. */
 TEST(test_exact_pool)
 {
