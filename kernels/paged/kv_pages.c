@@ -162,11 +162,18 @@ void dq_span_rows_add(dq_span_share *sums, const int64_t *at, int n_seq, int n_o
  * taken and given back through one account per kind of bytes, so that kv->bytes is right after
  * each change, failed ones included. */
 
+/* All n or none. */
+static bool arrays_new(const dq_kv *kv, int64_t *account, void **p, int64_t n, int64_t bytes)
+{
+    if (!kv->device->blocks_new(kv->b, p, n, bytes)) return false;
+    *account += n * bytes;
+    return true;
+}
+
 static void *array_new(const dq_kv *kv, int64_t *account, int64_t bytes)
 {
-    void *p = kv->device->block_new(kv->b, bytes);
-    if (p) *account += bytes;
-    return p;
+    void *p;
+    return arrays_new(kv, account, &p, 1, bytes) ? p : NULL;
 }
 
 static void array_free(const dq_kv *kv, void *p, int64_t *account, int64_t bytes)
@@ -195,24 +202,91 @@ static int64_t sink_bytes(const dq_kv *kv, int group, int32_t n_sinks)
     return (int64_t)kv->heads[group] * n_sinks * kv->map->head_dim * kv->dense_bytes;
 }
 
-/* ---- "Page memory": memory of one page. On one thread; kv->bytes follows. */
-static dq_kv_page *new_page(dq_kv *kv, int place)
+/* ---- "Page memory": memory of pages. On one thread; kv->bytes follows. */
+/* Sanitizers see a page that is used after it is gone in memory of its own. */
+#if defined(__SANITIZE_ADDRESS__)
+enum { SLAB_PAGES = 1, KEPT_SLABS = 0 };
+#else
+enum { SLAB_PAGES = 16, KEPT_SLABS = 1024 };
+#endif
+
+/* One allocation for pages of one list and append. It stays as long as any of them, which keeps 6
+ * KiB of the host at most, and then for others, 6 MiB of a cache at most. */
+struct dq_kv_slab {
+    int32_t live;     /* pages */
+    bool whole;       /* has room for SLAB_PAGES */
+    dq_kv_slab *next; /* of those without a page */
+    dq_kv_page page[SLAB_PAGES];
+};
+
+static dq_kv_slab *take_slab(dq_kv *kv, int64_t n)
 {
-    dq_kv_page *p = dq_block_new(1, sizeof *p, &kv->b->err);
-    if (!p) return NULL;
-    kv->bytes.index += (int64_t)sizeof *p;
-    p->holders = 1;
-    p->place = (uint16_t)place;
-    return p;
+    const size_t rest = (size_t)(SLAB_PAGES - n) * sizeof(dq_kv_page);
+    dq_kv_slab *s = kv->kept;
+    if (n < SLAB_PAGES || !s) return dq_block_raw(1, sizeof *s - rest, &kv->b->err);
+    kv->kept = s->next;
+    kv->n_kept--;
+    return s;
 }
 
-/* Unquantized parts; sinks among the first `at` slots come back into them. */
-static bool add_plain(dq_kv *kv, dq_kv_page *p, int group, int64_t at)
+static void free_kept(dq_kv *kv)
+{
+    while (kv->kept) {
+        dq_kv_slab *s = kv->kept;
+        kv->kept = s->next;
+        dq_block_free(s);
+    }
+}
+
+/* At most SLAB_PAGES of them. */
+static bool new_pages(dq_kv *kv, dq_kv_page **page, int64_t n, int place)
+{
+    dq_kv_slab *s = take_slab(kv, n);
+    if (!s) return false;
+    s->live = (int32_t)n;
+    s->whole = n == SLAB_PAGES;
+    for (int64_t i = 0; i < n; i++) {
+        dq_kv_page *p = page[i] = &s->page[i];
+        memset(p, 0, offsetof(dq_kv_page, pos));
+        p->holders = 1;
+        p->index = (uint8_t)i;
+        p->place = (uint16_t)place;
+    }
+    kv->bytes.index += n * (int64_t)sizeof *s->page;
+    return true;
+}
+
+static dq_kv_page *new_page(dq_kv *kv, int place)
+{
+    dq_kv_page *p;
+    return new_pages(kv, &p, 1, place) ? p : NULL;
+}
+
+static void free_page(dq_kv *kv, dq_kv_page *p)
+{
+    dq_kv_slab *s = (dq_kv_slab *)(void *)((uint8_t *)(p - p->index) - offsetof(dq_kv_slab, page));
+    kv->bytes.index -= (int64_t)sizeof *p;
+    if (--s->live > 0) return;
+    if (!s->whole || kv->n_kept >= KEPT_SLABS) {
+        dq_block_free(s);
+        return;
+    }
+    s->next = kv->kept;
+    kv->kept = s;
+    kv->n_kept++;
+}
+
+/* Unquantized parts of a page, or of n new ones; sinks among its first `at` slots come back into
+ * them. */
+static bool add_plain(dq_kv *kv, dq_kv_page *const *page, int64_t n, int group, int64_t at)
 {
     for (int side = DQ_K; side <= DQ_V; side++) {
+        dq_kv_page *p = page[0];
+        void *plain[SLAB_PAGES];
         if (p->arrays[side].plain) continue;
-        p->arrays[side].plain = array_new(kv, &kv->bytes.unquantized, plain_bytes(kv, group, side));
-        if (!p->arrays[side].plain) return false;
+        if (!arrays_new(kv, &kv->bytes.unquantized, plain, n, plain_bytes(kv, group, side)))
+            return false;
+        for (int64_t i = 0; i < n; i++) page[i]->arrays[side].plain = plain[i];
         if (p->arrays[side].codes)
             kv->device->reopen(kv->b, kv, p, group, side, p->n_sinks < at ? p->n_sinks : at);
     }
@@ -232,30 +306,41 @@ static void free_codes(dq_kv *kv, dq_kv_page *p, int group)
         arrays->wide = false;
         arrays->n_sets = 0;
     }
-    p->n_sinks = p->coded = p->due = 0;
+    p->n_sinks = 0;
+    p->coded = p->due = 0;
     p->begins = 0;
 }
 
-/* Room for codes and f16 scales, and beside them for n_sinks slots. Per-channel codes get room
- * for the sets of p->begins. */
-static bool add_codes(dq_kv *kv, dq_kv_page *p, int group, int32_t n_sinks)
+/* Room for codes and f16 scales of one page, or of n with the same widths and sets, and beside them
+ * for n_sinks slots. Per-channel codes get room for the sets of p->begins. */
+static bool add_codes(dq_kv *kv, dq_kv_page *const *page, int64_t n, int group, int32_t n_sinks)
 {
-    p->n_sinks = p->coded = p->due = (int16_t)n_sinks;
-    for (int side = DQ_K; side <= DQ_V; side++) {
-        dq_kv_arrays *arrays = &p->arrays[side];
+    bool ok = true;
+    for (int64_t i = 0; i < n; i++) {
+        page[i]->n_sinks = (uint8_t)n_sinks;
+        page[i]->coded = page[i]->due = (int16_t)n_sinks;
+    }
+    for (int side = DQ_K; ok && side <= DQ_V; side++) {
+        void *block[3][SLAB_PAGES] = {0};
+        const dq_kv_page *p = page[0];
         if (kv->form[side].bits == 16) continue;
-        arrays->n_sets = (uint8_t)dq_kv_sets(p, DQ_PAGE_TOKENS);
-        const int64_t scales = side_scale_bytes(kv, group, side, arrays);
-        arrays->codes = array_new(kv, &kv->bytes.codes, dq_kv_code_bytes(kv, p, group, side));
-        if (scales) arrays->scale = array_new(kv, &kv->bytes.scales, scales);
-        if (n_sinks)
-            arrays->sinks = array_new(kv, &kv->bytes.unquantized, sink_bytes(kv, group, n_sinks));
-        if (!arrays->codes || (scales && !arrays->scale) || (n_sinks && !arrays->sinks)) {
-            free_codes(kv, p, group);
-            return false;
+        const int n_sets = dq_kv_sets(p, DQ_PAGE_TOKENS);
+        const int64_t codes = dq_kv_code_bytes(kv, p, group, side),
+                      scales = scale_bytes(kv, group, side, n_sets, false);
+        ok = arrays_new(kv, &kv->bytes.codes, block[0], n, codes) &&
+             (!scales || arrays_new(kv, &kv->bytes.scales, block[1], n, scales)) &&
+             (!n_sinks ||
+              arrays_new(kv, &kv->bytes.unquantized, block[2], n, sink_bytes(kv, group, n_sinks)));
+        for (int64_t i = 0; i < n; i++) {
+            dq_kv_arrays *arrays = &page[i]->arrays[side];
+            arrays->n_sets = (uint8_t)n_sets;
+            arrays->codes = block[0][i];
+            arrays->scale = block[1][i];
+            arrays->sinks = block[2][i];
         }
     }
-    return true;
+    for (int64_t i = 0; !ok && i < n; i++) free_codes(kv, page[i], group);
+    return ok;
 }
 
 /* Room for n sets; those that are there stay. */
@@ -371,8 +456,7 @@ static void drop_page(dq_kv *kv, dq_kv_page *p, int group)
     }
     free_codes(kv, p, group);
     for (int side = DQ_K; side <= DQ_V; side++) free_plain(kv, p, group, side);
-    kv->bytes.index -= (int64_t)sizeof *p;
-    dq_block_free(p);
+    free_page(kv, p);
 }
 
 /* ---- Page codes ----
@@ -387,6 +471,21 @@ static void drop_page(dq_kv *kv, dq_kv_page *p, int group)
  * a token that is written where one of a set stood takes the set's codes away, and what is
  * evicted is evicted after all that is due has codes. */
 
+static bool has_codes(const dq_kv_page *p)
+{
+    return p->arrays[DQ_K].codes || p->arrays[DQ_V].codes;
+}
+
+/* Room for codes of page p and, where it has no sinks, of those before it that are to have some,
+ * too. */
+static bool open_codes(dq_kv *kv, dq_kv_list *list, int group, int64_t p, int64_t sinks)
+{
+    const int64_t lowest = (sinks + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
+    int64_t n = 1;
+    while (n < SLAB_PAGES && p - n >= lowest && !has_codes(list->page[p - n])) n++;
+    return add_codes(kv, list->page + p - n + 1, n, group, (int32_t)dq_kv_slots(sinks, p));
+}
+
 /* Made ready and added to jobs; those without codes are the last. jobs NULL: counts, or a few
  * more. */
 static bool list_codes(dq_kv *kv, dq_kv_list *list, int group, int32_t t, dq_kv_job *jobs,
@@ -400,8 +499,7 @@ static bool list_codes(dq_kv *kv, dq_kv_list *list, int group, int32_t t, dq_kv_
         if (to <= from || page->due >= to) break;
         if (!jobs || page->due == page->coded) ++*n;
         if (!jobs) continue;
-        const bool coded = page->arrays[DQ_K].codes || page->arrays[DQ_V].codes;
-        if (!coded && !add_codes(kv, page, group, from)) {
+        if (!has_codes(page) && !open_codes(kv, list, group, p, sinks)) {
             --*n;
             return false;
         }
@@ -543,6 +641,11 @@ static void list_free(dq_kv *kv, dq_kv_list *list, int group)
     dq_block_free(list->page);
 }
 
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 static int64_t pages_of(int64_t tokens)
 {
     return (tokens + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
@@ -603,10 +706,10 @@ bool dq_kv_read_as_at(dq_backend *b, const dq_kv *kv, const dq_kv_list *list, in
 int dq_kv_spans(dq_kv_span span[2], const dq_kv *kv, const dq_kv_list *list, const dq_kv_rows *rows)
 {
     const int32_t first = dq_kv_coded_end(&kv->spec, rows->pos[0]);
-    int64_t n = 1;
-    if (!kv->has_codes || dq_kv_coded_end(&kv->spec, rows->pos[rows->n - 1]) == first)
-        n = rows->n; /* ends ascend */
-    while (n < rows->n && dq_kv_coded_end(&kv->spec, rows->pos[n]) == first) n++;
+    const int64_t until = dq_kv_coded_until(&kv->spec, first);
+    int64_t n = rows->n;
+    if (kv->has_codes) n = least(n, until - rows->pos[0]); /* positions ascend */
+    while (kv->has_codes && rows->pos[n - 1] >= until) n--;
     span[0] = (dq_kv_span){0, n, dq_kv_coded_index(kv, list, rows->pos[0])};
     if (n == rows->n) return 1;
     span[1] = (dq_kv_span){n, rows->n - n, dq_kv_coded_index(kv, list, rows->pos[n])};
@@ -696,6 +799,7 @@ void dq_kv_pages_free(dq_backend *b, dq_kv *kv)
     for (int32_t i = 0; i < kv->n_seq; i++) {
         if (kv->seq[i]) dq_kv_pages_seq_free(b, kv, i);
     }
+    free_kept(kv);
     dq_block_free(kv->seq);
     dq_block_free(kv->codes);
     dq_block_free(kv->slot);
@@ -806,7 +910,7 @@ static bool open_tail(dq_kv *kv, dq_kv_list *list, int group, int64_t tail, int6
     list->page[tail] = own;
     changed(kv, list, tail);
     if (own != p) drop_page(kv, p, group);
-    if (!add_plain(kv, own, group, at)) return false;
+    if (!add_plain(kv, &own, 1, group, at)) return false;
     /* Forgets codes of slots from `at` on, which are written next. The page has its plain parts. */
     if (own->coded > at) {
         const int32_t cut = own->pos[at] / DQ_PAGE_TOKENS; /* sets of it are made again, whole */
@@ -828,22 +932,20 @@ static bool reserve(dq_backend *b, dq_kv *kv, dq_kv_list *list, int layer, int g
         !open_tail(kv, list, group, tail, list->count % DQ_PAGE_TOKENS))
         return false;
     while (list->n_pages < need) {
-        dq_kv_page *p = new_page(kv, dq_kv_place(kv, layer, group));
-        if (!p) return false;
-        list->page[list->n_pages++] = p;
-        changed(kv, list, list->n_pages - 1);
-        if (!add_plain(kv, p, group, 0)) {
-            list_cut(kv, list, group, list->n_pages - 1);
+        const int64_t first = list->n_pages, n_new = least(need - first, SLAB_PAGES);
+        if (!new_pages(kv, list->page + first, n_new, dq_kv_place(kv, layer, group))) return false;
+        list->n_pages += n_new;
+        changed(kv, list, first);
+        if (!add_plain(kv, list->page + first, n_new, group, 0)) {
+            list_cut(kv, list, group, first);
             return false;
         }
     }
     return true;
 }
 
-/* Positions must go on ascending, because a query's visible tokens are a prefix of the list. */
-static bool ascends(const dq_kv_list *list, const int32_t *pos, int64_t n)
+static bool ascends(const int32_t *pos, int64_t n)
 {
-    if (n && list->count && dq_kv_pos(list, list->count - 1) >= pos[0]) return false;
     for (int64_t i = 1; i < n; i++) {
         if (pos[i] <= pos[i - 1]) return false;
     }
@@ -856,9 +958,14 @@ static bool grow_lists(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batc
     for (int i = 0; i < batch->n_seq; i++) {
         if (!dq_kv_pages_known(b, kv, batch->seq[i])) return false;
         int64_t first = batch->cu_rows[i], n = batch->cu_rows[i + 1] - first;
+        const bool rows_ascend = ascends(batch->pos + first, n);
         for (int g = 0; g < kv->map->n_groups; g++) {
             dq_kv_list *list = &kv->seq[batch->seq[i]][layer * kv->map->n_groups + g];
-            if (!ascends(list, batch->pos + first, n)) {
+            /* or a query's visible tokens would not be a prefix of the list */
+            const bool ascend =
+                rows_ascend && (n == 0 || list->count == 0 ||
+                                dq_kv_pos(list, list->count - 1) < batch->pos[first]);
+            if (!ascend) {
                 dq_fail(&b->err, DQ_BUG, "positions of appended tokens do not ascend");
                 return false;
             }
@@ -874,6 +981,19 @@ static bool grow_lists(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batc
     return true;
 }
 
+/* For n more tokens, which there are pages for. */
+static void put_positions(dq_kv_list *list, const int32_t *pos, int64_t n)
+{
+    for (int64_t done = 0; done < n;) {
+        const int64_t slot = list->count % DQ_PAGE_TOKENS;
+        const int64_t some = least(n - done, DQ_PAGE_TOKENS - slot);
+        memcpy(list->page[list->count / DQ_PAGE_TOKENS]->pos + slot, pos + done,
+               (size_t)some * sizeof *pos);
+        list->count += some;
+        done += some;
+    }
+}
+
 void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
                         dq_mat v)
 {
@@ -881,11 +1001,9 @@ void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *bat
     if (b->err.code != DQ_OK || !grow_lists(b, kv, layer, batch)) return;
     for (int task = 0; task < batch->n_seq * groups; task++) {
         const int i = task / groups;
-        const int64_t first = batch->cu_rows[i], n = batch->cu_rows[i + 1] - first;
+        const int64_t first = batch->cu_rows[i];
         dq_kv_list *list = &kv->seq[batch->seq[i]][layer * groups + task % groups];
-        for (int64_t j = 0; j < n; j++, list->count++)
-            list->page[list->count / DQ_PAGE_TOKENS]->pos[list->count % DQ_PAGE_TOKENS] =
-                batch->pos[first + j];
+        put_positions(list, batch->pos + first, batch->cu_rows[i + 1] - first);
     }
     /* what the next row reads as codes, too: compact then has none to make */
     const coding due = {.batch = batch, .layer = layer, .ahead = dq_kv_ahead(&kv->spec)};
@@ -998,7 +1116,7 @@ static dq_kv_page *dense_page(dq_kv *kv, const dq_kv_list *list, int group, cons
     dq_kv_page *p = new_page(kv, list->page[0]->place);
     if (!p) return NULL;
     if (kv->by_page) p->begins = begins;
-    bool ok = add_plain(kv, p, group, 0) && (!coded || add_codes(kv, p, group, sinks));
+    bool ok = add_plain(kv, &p, 1, group, 0) && (!coded || add_codes(kv, &p, 1, group, sinks));
     for (int side = DQ_K; ok && coded && side <= DQ_V; side++)
         ok = !wide[side] || widen_page(kv, p, group, side);
     if (ok && coded) p->coded = p->due = (int16_t)(sinks + coded);
@@ -1033,8 +1151,7 @@ void dq_kv_pages_keep(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int grou
     bool ok = true;
     for (int64_t p = whole; ok && p < pages_of(n); p++) {
         const int32_t *from = kept + p * DQ_PAGE_TOKENS;
-        const int64_t some =
-            n - p * DQ_PAGE_TOKENS < DQ_PAGE_TOKENS ? n - p * DQ_PAGE_TOKENS : DQ_PAGE_TOKENS;
+        const int64_t some = least(n - p * DQ_PAGE_TOKENS, DQ_PAGE_TOKENS);
         dq_kv_page *page = dense_page(kv, list, group, from, some);
         ok = page != NULL;
         if (!ok) break;

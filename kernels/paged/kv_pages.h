@@ -52,13 +52,16 @@ typedef struct dq_kv_page {
     int32_t agreed; /* holders that will not read coded slots unquantized again */
     /* per-channel codes: bit i: slot i is the first of a set, which ends at the next */
     uint64_t begins;
-    int16_t n_sinks; /* slots before the first one with codes; 0 without codes */
+    uint8_t n_sinks; /* slots before the first one with codes; 0 without codes */
+    uint8_t index;   /* among the pages of one allocation */
     int16_t coded;   /* slots n_sinks .. coded-1 have codes */
     int16_t due;     /* while codes are made: what `coded` becomes */
     uint16_t place;  /* whose widths its codes have: dq_kv_place */
     dq_kv_arrays arrays[2];
     int32_t pos[DQ_PAGE_TOKENS];
 } dq_kv_page;
+
+typedef struct dq_kv_slab dq_kv_slab; /* kv_pages.c */
 
 /* The tokens of one (sequence, layer, group), positions ascending. */
 typedef struct dq_kv_list {
@@ -84,8 +87,8 @@ typedef struct dq_kv_job {
 
 /* What a backend does with the memory of pages. Functions that return false have set b->err. */
 typedef struct dq_kv_device {
-    void *(*block_new)(dq_backend *b, int64_t bytes); /* NULL on failure */
-    void (*block_free)(dq_backend *b, void *p);       /* NULL allowed; after an error too */
+    bool (*blocks_new)(dq_backend *b, void **p, int64_t n, int64_t bytes); /* all n or none */
+    void (*block_free)(dq_backend *b, void *p); /* NULL allowed; after an error too */
     void (*block_copy)(dq_backend *b, void *dst, const void *src, int64_t bytes);
     /* The new unquantized part of a page with codes: slots 0 .. n-1 of all heads from their
      * sinks, zeros after them. */
@@ -133,8 +136,10 @@ struct dq_kv {
     int *heads;       /* [n_groups] KV heads of each group */
     dq_kv_list **seq; /* [n_seq] of [n_layers * n_groups]; NULL: free handle */
     int32_t n_seq;
-    int32_t lowest;    /* no free handle is below it */
-    void *own;         /* the device's */
+    int32_t lowest;   /* no free handle is below it */
+    void *own;        /* the device's */
+    dq_kv_slab *kept; /* memory of pages that no page is in */
+    int n_kept;
     dq_kv_bytes bytes; /* kept up to date by every change, but for tokens and tokens_coded */
 };
 

@@ -194,6 +194,11 @@ int32_t dq_kv_coded_end(const dq_kv_spec *spec, int32_t t)
     return after > 0 ? (int32_t)(after / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS) : 0;
 }
 
+int64_t dq_kv_coded_until(const dq_kv_spec *spec, int32_t end)
+{
+    return (int64_t)end + DQ_PAGE_TOKENS + spec->recent - 1;
+}
+
 int dq_kv_ahead(const dq_kv_spec *spec)
 {
     return dq_kv_by_page(spec) && spec->recent == 0 ? 0 : 1;

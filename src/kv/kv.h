@@ -344,6 +344,8 @@ int64_t dq_evict_budget(const dq_kv_spec *spec, int64_t prefix, bool *raised);
 int64_t dq_evict_window(const dq_evict_spec *evict);
 /* First position that a query at position t reads unquantized, sinks aside. */
 int32_t dq_kv_coded_end(const dq_kv_spec *spec, int32_t t);
+/* The first position that reads further tokens as codes than one that reads those before `end`. */
+int64_t dq_kv_coded_until(const dq_kv_spec *spec, int32_t end);
 /* 1, except where per-channel codes of an incomplete page would be due. */
 int dq_kv_ahead(const dq_kv_spec *spec);
 /* How many of the n ascending positions a query at position t reads; and as codes. */

@@ -177,6 +177,17 @@ void dq_cpu_block_free(dq_backend *b, void *p)
     if (cpu->kept_bytes > KEPT_BYTES) chunk_free(cpu, c);
 }
 
+static bool blocks_new(dq_backend *b, void **p, int64_t n, int64_t bytes)
+{
+    for (int64_t i = 0; i < n; i++) {
+        p[i] = dq_cpu_block_new(b, bytes);
+        if (p[i]) continue;
+        while (i > 0) dq_cpu_block_free(b, p[--i]);
+        return false;
+    }
+    return true;
+}
+
 void dq_cpu_blocks_end(dq_backend *b)
 {
     dq_cpu *cpu = dq_cpu_of(b);
@@ -1185,7 +1196,7 @@ static bool move(dq_backend *b, const dq_kv *kv, dq_kv_page *to, int group, cons
 }
 
 static const dq_kv_device device = {
-    .block_new = dq_cpu_block_new,
+    .blocks_new = blocks_new,
     .block_free = dq_cpu_block_free,
     .block_copy = block_copy,
     .reopen = reopen,

@@ -514,6 +514,22 @@ void *dq_cuda_alloc(dq_backend *b, size_t bytes)
     return class < CLASSES ? take_block(dq_cuda_of(b)->pool, class) : NULL;
 }
 
+bool dq_cuda_alloc_blocks(dq_backend *b, void **p, int64_t n, int64_t bytes)
+{
+    dq_cuda_pool *pool = dq_cuda_of(b)->pool;
+    size_t class = CLASSES;
+    for (int64_t i = 0; i < n; i++) {
+        if (class == CLASSES || !pool->open[class]) class = open_class(b, (size_t)bytes);
+        if (class < CLASSES) {
+            p[i] = take_block(pool, class);
+            continue;
+        }
+        while (i > 0) dq_cuda_free(b, p[--i]);
+        return false;
+    }
+    return true;
+}
+
 void dq_cuda_free(dq_backend *b, void *p)
 {
     dq_cuda_pool *pool = dq_cuda_of(b)->pool;

@@ -425,7 +425,7 @@ static run *run_of(dq_backend *b, const dq_kv *kv, dq_kv_list *list, int64_t n)
     run *r = &o->run[list->own - 1];
     if (n <= r->capacity) return r;
     int64_t capacity = LEAST;
-    while (capacity < n) capacity *= 2;
+    while (capacity < n + n / 8) capacity *= 2; /* a list that is full is written anew */
     int32_t *first_set = NULL;
     if (kv->by_page) {
         first_set = dq_block_new((size_t)capacity + 1, sizeof *first_set, &b->err);
@@ -530,11 +530,6 @@ bool dq_cuda_records_send(dq_backend *b, const dq_kv *kv)
 }
 
 /* --------------------------------------------------------------------------------------- blocks */
-
-static void *block_new(dq_backend *b, int64_t bytes)
-{
-    return dq_cuda_alloc(b, (size_t)bytes);
-}
 
 static void block_copy(dq_backend *b, void *dst, const void *src, int64_t bytes)
 {
@@ -766,7 +761,7 @@ static bool move(dq_backend *b, const dq_kv *kv, dq_kv_page *to, int group, cons
 }
 
 static const dq_kv_device device = {
-    .block_new = block_new,
+    .blocks_new = dq_cuda_alloc_blocks,
     .block_free = dq_cuda_free,
     .block_copy = block_copy,
     .reopen = reopen,
