@@ -11,14 +11,14 @@ if OMP_DISPLAY_ENV=VERBOSE "$dq" --version 2>&1 | grep -q GOMP_SPINCOUNT; then
     waits() { # waits PATTERN VARIABLE=VALUE...
         what=$1
         shift
-        env OMP_DISPLAY_ENV=VERBOSE "$@" "$dq" --version 2>&1 >"$top/out" | grep GOMP_SPINCOUNT | tail -1 | grep -q "$what" ||
+        env -u GOMP_SPINCOUNT OMP_DISPLAY_ENV=VERBOSE "$@" "$dq" --version 2>&1 >"$top/out" | grep GOMP_SPINCOUNT | tail -1 | grep -q "$what" ||
             complain "general: $*: the runtime of threads did not read $what"
         grep -q "$told" "$top/out" || complain "general: $*: started anew, dq prints $(cat "$top/out")"
     }
     waits "'2000'" LC_ALL=C
     if [ -r /proc/self/comm ]; then
         mkfifo idle
-        "$dq" tokenize "plain model" --text idle >"$top/out" 2>"$top/err" &
+        env -u GOMP_SPINCOUNT "$dq" tokenize "plain model" --text idle >"$top/out" 2>"$top/err" &
         sleep 0.2 # it waits for the text
         name=$(cat /proc/$!/comm)
         echo word >idle

@@ -5,7 +5,9 @@
 set -u
 LC_ALL=C
 export LC_ALL
-unset DQ_CPU DQ_CUBLAS GOMP_SPINCOUNT OMP_WAIT_POLICY
+unset DQ_CPU DQ_CUBLAS OMP_WAIT_POLICY
+GOMP_SPINCOUNT=0 # tests share the cores; and dq, which would set it, need not begin twice. general.sh runs it without
+export GOMP_SPINCOUNT
 [ $# -ge 3 ] || {
     echo "usage: run.sh DQ REPOSITORY PART..." >&2
     exit 2
