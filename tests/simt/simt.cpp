@@ -170,15 +170,6 @@ void simt_stuck(simt_block *b)
 }
 
 /* ----------------------------------------------------------------------------------------- threads */
-uint64_t simt_random(uint64_t *state)
-{
-    *state += 0x9e3779b97f4a7c15u;
-    uint64_t z = *state;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z >> 16;
-}
-
 const simt_place *simt_here(void)
 {
     return &simt_self()->place;

@@ -177,7 +177,14 @@ void simt_release_stacks(void);
 void simt_thread_main(simt_thread *t); /* the kernel, then what follows its return */
 void simt_stuck(simt_block *b);        /* no thread can run: reports and marks the block failed */
 void simt_record(simt_block *b, const simt_thread *t, int line, const char *text);
-uint64_t simt_random(uint64_t *state);
+static inline uint64_t simt_random(uint64_t *state)
+{
+    *state += 0x9e3779b97f4a7c15u;
+    uint64_t z = *state;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z >> 16;
+}
 bool simt_failed(void);
 void simt_forget_failure(void);
 void simt_check_shared(const void *p, size_t bytes, const char *what, int line);

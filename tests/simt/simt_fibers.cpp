@@ -5,6 +5,9 @@
 
 #include <stdlib.h>
 #include <sys/mman.h>
+#ifdef __BMI2__
+#include <immintrin.h>
+#endif
 
 #ifndef __x86_64__
 #error "simt_fibers.cpp knows the stacks of x86-64 only; leave these tests out elsewhere"
@@ -19,7 +22,7 @@ enum { STACK = 256 * 1024 };
 #else
 enum { STACK = 128 * 1024 };
 #endif
-enum { PAGE = 4096 };
+enum { PAGE = 4096, COLOURS = 32, COLOUR = PAGE / COLOURS };
 
 /* ThreadSanitizer names the lines of a race: it takes every fiber for a thread, and as ordered only what
  * simt_order_before and _after order: barriers and dq_warp_sync, but no shuffle, vote or matrix product.
@@ -43,31 +46,31 @@ void __tsan_switch_to_fiber(void *fiber, unsigned flags);
 #define UNSEEN
 #endif
 
-/* Saves the registers that a call must preserve, and the stack pointer in *from; continues at to. */
-extern "C" void dq_simt_switch(void **from, void *to);
-asm(R"(
-    .text
-    .globl dq_simt_switch
-    .hidden dq_simt_switch
-    .type dq_simt_switch, @function
-dq_simt_switch:
-    pushq %rbp
-    pushq %rbx
-    pushq %r12
-    pushq %r13
-    pushq %r14
-    pushq %r15
-    movq %rsp, (%rdi)
-    movq %rsi, %rsp
-    popq %r15
-    popq %r14
-    popq %r13
-    popq %r12
-    popq %rbx
-    popq %rbp
-    ret
-    .size dq_simt_switch, .-dq_simt_switch
-)");
+/* Leaves where it goes on in *from, as the top of its stack; continues at to. A jump and no return: a processor takes it for
+ * granted that returns match calls, and the next thread mostly stands where this one does. */
+static inline __attribute__((always_inline)) void switch_to(void **from, void *to)
+{
+    asm volatile(R"(
+        leaq -128(%%rsp), %%rsp /* past the red zone */
+        pushq %%rbp
+        pushq %%rbx
+        leaq 1f(%%rip), %%rax
+        pushq %%rax
+        movq %%rsp, (%%rdi)
+        movq %%rsi, %%rsp
+        popq %%rax
+        jmp *%%rax
+    1:
+        popq %%rbx
+        popq %%rbp
+        leaq 128(%%rsp), %%rsp
+    )"
+                 : "+D"(from), "+S"(to)
+                 :
+                 : "rax", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
+                   "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",
+                   "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "memory", "cc");
+}
 
 static __thread simt_thread *self;
 static __thread char begun,
@@ -112,7 +115,7 @@ UNSEEN static void enter(simt_block *b, simt_thread *t)
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(&b->fake, t->stack, STACK);
 #endif
-    dq_simt_switch(&b->sp, t->sp);
+    switch_to(&b->sp, t->sp);
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(b->fake, NULL, NULL);
 #endif
@@ -131,7 +134,7 @@ UNSEEN static void leave(simt_thread *t, bool for_good)
 #else
     (void)for_good;
 #endif
-    dq_simt_switch(&t->sp, b->sp);
+    switch_to(&t->sp, b->sp);
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(t->fake, &b->stack, &b->stack_size);
 #endif
@@ -220,8 +223,12 @@ void simt_pause(void)
 /* -------------------------------------------------------------------------------------- schedule */
 static unsigned nth_bit(uint32_t mask, unsigned n)
 {
+#ifdef __BMI2__
+    return (unsigned)__builtin_ctz(_pdep_u32(1u << n, mask));
+#else
     while (n--) mask &= mask - 1;
     return (unsigned)__builtin_ctz(mask);
+#endif
 }
 
 UNSEEN static simt_thread *pick_greedy(simt_block *b)
@@ -251,15 +258,14 @@ UNSEEN static simt_thread *pick_next(simt_block *b)
     return NULL;
 }
 
-/* A stack is entered as if dq_simt_switch had been called just before the first instruction of
- * fiber_main: six registers, then where to return to. */
+/* A stack is entered at the first instruction of fiber_main. The stacks of a warp begin at different places of a page: at the
+ * same one, they would push each other out of the processor's cache. */
 static void set_stack(simt_thread *t)
 {
-    void **top = (void **)(t->stack + STACK);
+    void **top = (void **)(t->stack + STACK - t->lane % COLOURS * COLOUR);
     *--top =
         NULL; /* where fiber_main would return to; and a call leaves 8 beyond a multiple of 16 */
     *--top = (void *)fiber_main;
-    for (int i = 0; i < 6; i++) *--top = NULL;
     t->sp = top;
     t->fake = NULL;
 }
