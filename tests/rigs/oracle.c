@@ -23,7 +23,7 @@ dq_oracle *dq_oracle_new(const dq_head_order *map)
             dq_oracle_list *l = &o->list[s][g];
             float **all[] = {&l->k, &l->v, &l->k_coded, &l->v_coded};
             for (int i = 0; i < 4; i++)
-                *all[i] = calloc(DQ_ORACLE_TOKENS * row_floats(map), sizeof(float));
+                *all[i] = malloc(DQ_ORACLE_TOKENS * row_floats(map) * sizeof(float));
         }
     }
     return o;
@@ -379,14 +379,16 @@ static void attend_row(double *y, const dq_oracle *o, const dq_oracle_args *a, c
     double p1[DQ_ORACLE_TOKENS], p2[DQ_ORACLE_TOKENS] = {0}, squares = 0;
     const double lambda = both_maps(p1, p2, o, a, absmax, row, out);
     if (a->columns) count_columns(o, a, row, out, p1, p2, lambda);
-    for (int c = 0; c < width; c++) {
-        y[c] = 0;
-        for (int64_t i = 0; i < l->n; i++) {
-            const float *v = coded(o, l, i, a->batch->pos[row]) ? l->v_coded : l->v;
-            y[c] += (p1[i] - lambda * p2[i]) * (double)v[(i * map->n_kv + h->v[c / d]) * d + c % d];
+    for (int c = 0; c < width; c++) y[c] = 0;
+    for (int64_t i = 0; i < l->n; i++) {
+        const float *v = coded(o, l, i, a->batch->pos[row]) ? l->v_coded : l->v;
+        const double weight = p1[i] - lambda * p2[i];
+        for (int e = 0; e < map->n_slabs; e++) {
+            for (int c = 0; c < d; c++)
+                y[e * d + c] += weight * (double)v[(i * map->n_kv + h->v[e]) * d + c];
         }
-        squares += y[c] * y[c];
     }
+    for (int c = 0; c < width; c++) squares += y[c] * y[c];
     if (o->spec.rotate_v) rotate_back(y, width, d);
     for (int c = 0; c < width; c++) {
         if (a->attn->head_norm) y[c] /= sqrt(squares / width + (double)a->attn->norm_eps);
