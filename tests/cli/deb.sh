@@ -1,7 +1,7 @@
 # deb.sh: the Debian package that CPack makes; sourced by run.sh. Nothing without CPack, dpkg-deb and dpkg-shlibdeps.
 build=$(dirname "$dq")
 if [ -f "$build/CPackConfig.cmake" ] && command -v cpack dpkg-deb dpkg-shlibdeps >/dev/null; then
-    cpack --config "$build/CPackConfig.cmake" -G DEB -B "$work/made" >log 2>&1 || complain "deb: cpack: $(tail -n 5 log)"
+    cpack --config "$build/CPackConfig.cmake" -G DEB -D CPACK_DEBIAN_COMPRESSION_TYPE=none -B "$work/made" >log 2>&1 || complain "deb: cpack: $(tail -n 5 log)"
     deb=$(find made -maxdepth 1 -name '*.deb')
     field() { dpkg-deb -f "$deb" "$1"; }
     [ "$(field Package)" = dq-diff ] && [ "$(field Section)" = science ] && [ "$(field Conflicts)" = dq ] &&
