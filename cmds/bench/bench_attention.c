@@ -161,7 +161,7 @@ static dq_status attention_ended(void *arg, dq_err *err)
     return dq_backend_sync(x->o.backend, err);
 }
 
-/* Share of a prompt's query-key pairs multiplied as codes; NaN unless in int8. */
+/* Share of a prompt's query-key pairs read as codes; NaN unless in int8. */
 static double share_of_codes(const attention *x)
 {
     double all = 0, coded = 0;
@@ -210,7 +210,7 @@ void dq_bench_attention_rows(dq_row_writer *w, const void *attended, int64_t i)
                     "Time over that of the first form, median over runs.", .title = "times",
                     .digits = 3);
     DQ_PUT(w, "share_of_codes", share_of_codes(x),
-           "Share of query-key pairs that are multiplied as codes; null: no int8.",
+           "Share of query-key pairs that are read as codes; null: no int8.",
            .title = codes ? "as codes" : NULL, .digits = 3, .when = DQ_NULL);
     dq_bench_logit_rows(w, DQ_LIVE(w, &f->logit));
 }
@@ -225,8 +225,8 @@ static void attention_heading(const void *arg)
            o->model->name, o->math_word.text, o->backend->device, (long long)o->runs,
            o->runs == 1 ? "" : "s", dq_bench_peak(peak, o->math.qk, o->instruction),
            o->math.qk == DQ_NUM_INT8
-               ? "as codes: share of the pairs of query and key that are multiplied in int8, "
-                 "the others in f32\n"
+               ? "as codes: share of the pairs of query and key that are read as codes; on the CPU "
+                 "they are multiplied in int8, the others in f32\n"
                : "");
 }
 
@@ -235,8 +235,8 @@ static const dq_bench_kind attention_kind = {
               .synopsis = "MODEL [options]",
               .about = "Times one layer's attention of a prompt and, of a model with two maps, "
                        "both maps as softmax attentions of their own over the same keys and "
-                       "values. In int8, tokens that a query reads unquantized are multiplied in "
-                       "f32; the share of those read as codes is told.",
+                       "values. In int8 the share of tokens read as codes is told; on the CPU "
+                       "those that a query reads unquantized are multiplied in f32.",
               .examples = "  dq bench attention model --tokens 2048,8192\n"
                           "  dq bench attention model4.h5 --math int8 --logit-bits 8,4\n"},
     .option = "tokens",

@@ -242,6 +242,7 @@ typedef struct dq_ops {
     /* dst[n_rows, n_out * n_slabs * head_dim] by the formula of head_order.h; dst.p NULL, where
      * has_peaks: only what the arguments have noted of the maps.
      *
+     * On the CPU (the CUDA backend multiplies in f16, launch.h):
      * math.qk int8: a query row is rounded to 8 bits per head and run of channels that keys have
      * one scale for (scale absmax/127, code rint(q / scale)); q . k of a token that the row reads
      * as codes is, in f32 over runs in order, the sum of (float)(exact sum of codes) * (q scale * k
@@ -255,10 +256,8 @@ typedef struct dq_ops {
      * With rotate_v the rotation is
      * undone before the norm; q and what was appended are rotated by the caller. */
     void (*attend)(dq_backend *b, dq_mat dst, const dq_attend_args *args);
-    /* As matmul_kernel: the kernel of attend for a cache, math.qk and math.pv, and at most `rows`
-     * rows of a sequence. */
-    const char *(*attend_kernel)(const dq_backend *b, const dq_kv_spec *kv, dq_math math,
-                                 int64_t rows);
+    /* As matmul_kernel: the kernel of attend for a cache, math.qk and math.pv. */
+    const char *(*attend_kernel)(const dq_backend *b, const dq_kv_spec *kv, dq_math math);
     /* Adds |S| before rounding and softmax, of all query heads and visible entries, to *tally
      * (host); seq_base + index in the batch is place.seq. */
     void (*attn_observe)(dq_backend *b, dq_tally *tally, const dq_attend_args *args,

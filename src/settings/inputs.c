@@ -134,13 +134,10 @@ static void describe(char buf[DQ_ROUTE_TEXT], const dq_backend *b, const dq_laye
             if (k > i) part[k][0] = 0;
         }
     }
-    const char *many = b->ops->attend_kernel(b, kv, math, DQ_PAGE_TOKENS);
-    const char *one = b->ops->attend_kernel(b, kv, math, 1);
-    add(&t, "; attention %s", many ? many : "no kernel for");
-    if (one && many && strcmp(one, many) != 0) add(&t, " (%s for single rows)", one);
+    const char *attend = b->ops->attend_kernel(b, kv, math);
+    add(&t, "; attention %s", attend ? attend : "no kernel for");
     char widths[DQ_KV_TEXT];
-    add(&t, ": qk %s, pv %s; kv %s %s", dq_num_name[math.qk], dq_num_name[math.pv],
-        dq_kv_codes_text(widths, kv), dq_num_name[math.kv]);
+    add(&t, "; kv %s %s", dq_kv_codes_text(widths, kv), dq_num_name[math.kv]);
 }
 
 const char *dq_kernel_routes_text(char buf[DQ_ROUTE_TEXT], int *next, const dq_backend *b,

@@ -38,11 +38,11 @@ void dq_head_order_row(dq_row_writer *w, const dq_model *m);
 
 enum { DQ_ROUTE_TEXT = 1024 };
 
-/* "layers 0-11: linear prepacked_int8 int8 (8 bits, group 128); attention attend_int8: qk int8, pv
- * int8; kv 8:8 int8", for the layers from `first` on that run alike; *next is the first one after
- * them. Names are those of matmul_kernel and attend_kernel ("packed or prepacked" before the
- * weights are acquired); projections that differ within a layer are named. After the last layer
- * stands the head where it is in codes. Returns buf. */
+/* "layers 0-11: linear prepacked_int8 int8 (8 bits, group 128); attention attend_int8; kv 8:8
+ * int8", for the layers from `first` on that run alike; *next is the first one after them. Names
+ * are those of matmul_kernel and attend_kernel ("packed or prepacked" before the weights are
+ * acquired); projections that differ within a layer are named. After the last layer stands the
+ * head where it is in codes. Returns buf. */
 const char *dq_kernel_routes_text(char buf[DQ_ROUTE_TEXT], int *next, const dq_backend *b,
                                   const dq_model *m, int first, dq_math math, const dq_kv_spec *kv);
 

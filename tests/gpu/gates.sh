@@ -8,7 +8,7 @@ LC_ALL=C
 export LC_ALL
 nvcc=$1 root=$2 architectures=$(echo "$3" | tr , ' ')
 shift 3
-[ $# -gt 0 ] || set -- fused_int8.cu fused_bf16.cu fused_decode.cu
+[ $# -gt 0 ] || set -- attend.cu
 command -v "$nvcc" >/dev/null || exit 77
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -35,7 +35,7 @@ compile() {
     awk -v arch="$2" '
     FILENAME ~ /ptx$/ && /\.entry/ { name = $0; sub(/.*\.entry /, "", name); sub(/\(.*/, "", name); next }
     FILENAME ~ /ptx$/ && /mma\.sync.*s32/ { imma[name]++; next }
-    FILENAME ~ /ptx$/ && /mma\.sync.*bf16/ { hmma[name]++; next }
+    FILENAME ~ /ptx$/ && /mma\.sync.*\.f16/ { hmma[name]++; next }
     FILENAME ~ /ptx$/ && /dp4a/ { dp4a[name]++; next }
     FILENAME ~ /ptx$/ { next }
     /Compiling entry function/ { split($0, part, "\047"); name = part[2]; next }

@@ -122,16 +122,16 @@ DQ_KERNEL(32) multiply16(float *d, const uint32_t *a, const uint32_t *b)
     for (int i = 0; i < 4; i++) fa[i] = a[4 * at + i];
     for (int i = 0; i < 2; i++) fb[i] = b[2 * at + i];
     for (int i = 0; i < 4; i++) fd[i] = d[4 * at + i];
-    dq_mma_bf16(fd, fa, fb);
+    dq_mma_f16(fd, fa, fb);
     for (int i = 0; i < 4; i++) d[4 * at + i] = fd[i];
 }
 
-struct bf16_case {
+struct f16_case {
     uint32_t a[ROUNDS][32][4], b[ROUNDS][32][2];
     float d[ROUNDS][32][4], out[ROUNDS][32][4];
 };
 
-static void run_bf16(dq_probe *p, bf16_case *c)
+static void run_f16(dq_probe *p, f16_case *c)
 {
     void *da = dq_probe_put(p, c->a, sizeof c->a), *db = dq_probe_put(p, c->b, sizeof c->b);
     void *dd = dq_probe_put(p, c->d, sizeof c->d);
@@ -142,9 +142,9 @@ static void run_bf16(dq_probe *p, bf16_case *c)
     dq_probe_take(p, NULL, db, 0);
 }
 
-static uint32_t two_bf16(float low, float high)
+static uint32_t two_f16(float low, float high)
 {
-    return numerics_f32_bf16(low) | (uint32_t)numerics_f32_bf16(high) << 16;
+    return numerics_f32_f16(low) | (uint32_t)numerics_f32_f16(high) << 16;
 }
 
 static uint32_t bits_of(float x)
@@ -155,16 +155,16 @@ static uint32_t bits_of(float x)
 }
 
 /* Operands from draw. */
-static void fill_bf16(dq_probe *p, bf16_case *c, float (*draw)(dq_probe *))
+static void fill_f16(dq_probe *p, f16_case *c, float (*draw)(dq_probe *))
 {
     for (int r = 0; r < ROUNDS; r++)
         for (int lane = 0; lane < 32; lane++)
             for (int i = 0; i < 4; i++) {
                 float low = draw(p), high = draw(p);
-                c->a[r][lane][i] = two_bf16(low, high);
+                c->a[r][lane][i] = two_f16(low, high);
                 low = draw(p);
                 high = draw(p);
-                if (i < 2) c->b[r][lane][i] = two_bf16(low, high);
+                if (i < 2) c->b[r][lane][i] = two_f16(low, high);
                 c->d[r][lane][i] = draw(p);
             }
 }
@@ -175,13 +175,13 @@ static float small_integer(dq_probe *p)
 }
 
 /* Small integers: every sum is exact, so the layout decides alone. */
-static void probe_bf16_layout(dq_probe *p)
+static void probe_f16_layout(dq_probe *p)
 {
-    bf16_case *c = (bf16_case *)dq_probe_room(1, sizeof *c);
-    fill_bf16(p, c, small_integer);
-    run_bf16(p, c);
+    f16_case *c = (f16_case *)dq_probe_room(1, sizeof *c);
+    fill_f16(p, c, small_integer);
+    run_f16(p, c);
     for (int r = 0; r < ROUNDS; r++) {
-        fragments_mma_bf16(c->d[r], c->a[r], c->b[r]);
+        fragments_mma_f16(c->d[r], c->a[r], c->b[r]);
         for (int i = 0; i < 128; i++)
             dq_probe_check(p, c->out[r][i / 4][i % 4] == c->d[r][i / 4][i % 4], "4 lane + register",
                            (uint64_t)i, bits_of(c->out[r][i / 4][i % 4]),
@@ -192,11 +192,11 @@ static void probe_bf16_layout(dq_probe *p)
 
 /* Random values; worst: difference from the f64 sum over the sum of the terms' sizes, in units of
  * 2^-24. Held to 17 terms of one unit each. */
-static void probe_bf16_rounding(dq_probe *p)
+static void probe_f16_rounding(dq_probe *p)
 {
-    bf16_case *c = (bf16_case *)dq_probe_room(1, sizeof *c);
-    fill_bf16(p, c, dq_probe_value);
-    run_bf16(p, c);
+    f16_case *c = (f16_case *)dq_probe_room(1, sizeof *c);
+    fill_f16(p, c, dq_probe_value);
+    run_f16(p, c);
     double worst = 0;
     uint64_t equal = 0;
     for (int r = 0; r < ROUNDS; r++) {
@@ -207,8 +207,8 @@ static void probe_bf16_rounding(dq_probe *p)
             a[i / 4][i % 4] = c->a[r][i / 4][i % 4] & 0x7fff7fffu;
             b[i / 4][i % 2] = c->b[r][i / 4][i % 2] & 0x7fff7fffu;
         }
-        fragments_mma_bf16(sizes, a, b);
-        fragments_mma_bf16(c->d[r], c->a[r], c->b[r]);
+        fragments_mma_f16(sizes, a, b);
+        fragments_mma_f16(c->d[r], c->a[r], c->b[r]);
         for (int i = 0; i < 128; i++) {
             float got = c->out[r][i / 4][i % 4], right = c->d[r][i / 4][i % 4];
             double off = fabs((double)got - (double)right) / (double)sizes[i / 4][i % 4] * 0x1p24;
@@ -268,7 +268,7 @@ const dq_probe_entry dq_probes_matrix[] = {{"ldmatrix_x4", probe_load<X4>},
                                            {"mma_s8s8", probe_mma8<S8S8>},
                                            {"mma_u8s8", probe_mma8<U8S8>},
                                            {"mma_s8u8", probe_mma8<S8U8>},
-                                           {"mma_bf16_layout", probe_bf16_layout},
-                                           {"mma_bf16_rounding", probe_bf16_rounding},
+                                           {"mma_f16_layout", probe_f16_layout},
+                                           {"mma_f16_rounding", probe_f16_rounding},
                                            {"dp4a", probe_dp4a},
                                            {NULL, NULL}};

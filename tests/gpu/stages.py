@@ -63,7 +63,7 @@ class Machine:
     def gpu(self, name):
         if not self.simulated:
             return str(self.build / "tests/gpu" / f"gpu_{name}")
-        other = {"probes": "run_probes", "kernels": "test_fused", "long": "simt_long", "bench": "simt_bench",
+        other = {"probes": "run_probes", "kernels": "test_attend", "long": "simt_long", "bench": "simt_bench",
                  "products": "test_simt_products", "attend_sample": "test_simt_attend"}
         return str(self.build / "tests/simt" / other.get(name, f"test_cuda_{name}"))
 
@@ -177,7 +177,7 @@ def stage_1(m, work):
     if m.real:
         yield Part("doctor-finds-all", check=usable)
     yield Part("probes", [m.gpu("probes")])
-    for name, limit in (("ops", 60), ("linear", 60), ("pages", 60), ("attention", 60), ("fused", 90), ("kernels", 120),
+    for name, limit in (("ops", 60), ("linear", 60), ("pages", 60), ("attention", 60), ("operands", 90), ("kernels", 120),
                         ("keys", 60), ("maps", 90), ("products", 60), ("attend_sample", 60)):
         yield Part(name, [m.gpu(name)], limit)
     for name, limit in (("contract", 90), ("kv", 90), ("kv_codes", 90), ("columns", 60), ("evict", 60), ("spans", 60),

@@ -66,18 +66,18 @@ def sleepers():
 
 
 def planted_failures(build, out):
-    p = start(build, out, "^(probes|ops|linear|pages|attention|fused|kernels)$")
+    p = start(build, out, "^(probes|ops|linear|pages|attention|operands|kernels)$")
     text, _ = p.communicate(timeout=60)
     found = parts_of(out)
     check(p.returncode == 1, f"exit {p.returncode}, expected 1")
     expected = {"probes": "ok", "ops": "timeout", "linear": "failed", "pages": "failed", "attention": "failed",
-                "fused": "failed", "kernels": "ok"}
+                "operands": "failed", "kernels": "ok"}
     check({k: v["status"] for k, v in found.items()} == expected, f"{text}")
     check(found["probes"]["document"] == {"schema": "dq-probes/1"}, "the document of probes is lost")
     check(found["linear"]["exit"] == -signal.SIGSEGV, "how linear ended is not said")
     check(found["attention"]["tail"].endswith("the reason\n"), "the end of what attention said is lost")
     check(len(found["attention"]["tail"]) == 4096, "the tail is not 4096 bytes")
-    check("No such file" in found["fused"]["tail"], "a missing program is not named")
+    check("No such file" in found["operands"]["tail"], "a missing program is not named")
     check(not sleepers(), "a hanging part is still alive")
     check(sorted(f.name for f in out.iterdir()) == ["stage-1.json", "stage-1.tgz"], "other files lie in OUT")
     names = tarfile.open(out / "stage-1.tgz").getnames()

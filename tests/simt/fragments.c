@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/simt/fragments.h"
 
+#include "tests/simt/numerics.h"
+
 #include <string.h>
 
 typedef struct place {
@@ -130,25 +132,17 @@ void fragments_mma8(int32_t d[32][4], uint32_t a[32][4], uint32_t b[32][2], bool
         }
 }
 
-static double bf16_value(uint32_t half)
-{
-    uint32_t bits = half << 16;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return (double)x;
-}
-
-void fragments_mma_bf16(float d[32][4], uint32_t a[32][4], uint32_t b[32][2])
+void fragments_mma_f16(float d[32][4], uint32_t a[32][4], uint32_t b[32][2])
 {
     double ma[16][16], mb[8][16];
     for (int lane = 0; lane < 32; lane++) {
         for (int i = 0; i < 8; i++) {
             place p = a16(lane, i);
-            ma[p.row][p.col] = bf16_value(half_of(a[lane], i));
+            ma[p.row][p.col] = (double)numerics_f16_f32((uint16_t)half_of(a[lane], i));
         }
         for (int i = 0; i < 4; i++) {
             place p = b16(lane, i);
-            mb[p.col][p.row] = bf16_value(half_of(b[lane], i));
+            mb[p.col][p.row] = (double)numerics_f16_f32((uint16_t)half_of(b[lane], i));
         }
     }
     for (int lane = 0; lane < 32; lane++)

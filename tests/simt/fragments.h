@@ -37,7 +37,7 @@ void fragments_ldmatrix(uint32_t r[32][4], const void *const row[32], int count,
 void fragments_mma8(int32_t d[32][4], uint32_t a[32][4], uint32_t b[32][2], bool a_signed,
                     bool b_signed);
 /* d += A B: exact products, summed in f64, one rounding at the end. */
-void fragments_mma_bf16(float d[32][4], uint32_t a[32][4], uint32_t b[32][2]);
+void fragments_mma_f16(float d[32][4], uint32_t a[32][4], uint32_t b[32][2]);
 
 #ifdef __cplusplus
 }

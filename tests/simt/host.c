@@ -17,7 +17,7 @@ enum { HEADS = 24, DIM = 128 };
 /* What a pass may ask for. Memory comes from the driver in blocks of many pages, after a few small ones. */
 enum {
     MIN_LAUNCHES = 2,
-    PROMPT_LAUNCHES = 3,
+    PROMPT_LAUNCHES = 4,
     TOKEN_LAUNCHES = 6,
     MAX_COPIES = 2,
     MAX_WAITS = 1,

@@ -38,7 +38,7 @@ for kernel in clean product attend; do
 done
 try stuck
 grep -q 'deadlock' "$report" || die "no report of a deadlock"
-export DQ_SIMT_WITHOUT=attend_box_full
+export DQ_SIMT_WITHOUT=attend_second_full
 try attend
 [ $status = 66 ] || die "exit $status on the kernel that lacks a barrier, expected 66"
 unset DQ_SIMT_WITHOUT

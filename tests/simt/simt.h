@@ -77,7 +77,7 @@ void simt_warp_sync(unsigned mask, int line);
 uint64_t simt_exchange(uint64_t v, unsigned source, unsigned mask, const char *what, int line);
 uint32_t simt_ballot(bool p, unsigned mask, const char *what, int line);
 void simt_ldmatrix(uint32_t *r, const void *smem, int count, bool trans, int line);
-enum simt_mma_kind { SIMT_MMA_S8S8, SIMT_MMA_U8S8, SIMT_MMA_S8U8, SIMT_MMA_BF16 };
+enum simt_mma_kind { SIMT_MMA_S8S8, SIMT_MMA_U8S8, SIMT_MMA_S8U8, SIMT_MMA_F16 };
 void simt_mma(simt_mma_kind kind, void *d, const uint32_t *a, const uint32_t *b, int line);
 void simt_copy(void *smem, const void *global, unsigned size, unsigned bytes, int line);
 void simt_copy_commit(int line);
@@ -362,9 +362,9 @@ DQ_DEVICE void dq_mma_s8u8(int32_t d[4], const uint32_t a[4], const uint32_t b[2
 {
     simt_mma(SIMT_MMA_S8U8, d, a, b, line);
 }
-DQ_DEVICE void dq_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2], SIMT_LINE)
+DQ_DEVICE void dq_mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2], SIMT_LINE)
 {
-    simt_mma(SIMT_MMA_BF16, d, a, b, line);
+    simt_mma(SIMT_MMA_F16, d, a, b, line);
 }
 DQ_DEVICE int32_t dq_dp4a_s8s8(int32_t c, uint32_t a, uint32_t b)
 {
@@ -495,6 +495,9 @@ DQ_DEVICE float dq_rint(float x)
 {
     return rintf(x);
 }
+DQ_DEVICE void dq_in_order(void)
+{
+}
 DQ_DEVICE uint16_t dq_f32_bf16(float x)
 {
     return numerics_f32_bf16(x);
@@ -510,6 +513,10 @@ DQ_DEVICE float dq_bf16_f32(uint16_t x)
 DQ_DEVICE uint16_t dq_f32_f16(float x)
 {
     return numerics_f32_f16(x);
+}
+DQ_DEVICE uint32_t dq_f32x2_f16(float low, float high)
+{
+    return numerics_f32_f16(low) | (uint32_t)numerics_f32_f16(high) << 16;
 }
 DQ_DEVICE float dq_f16_f32(uint16_t x)
 {

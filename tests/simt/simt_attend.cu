@@ -174,7 +174,7 @@ DQ_DEVICE void finish(float *out, float *box, output_t &o, const statistics &x, 
     }
     DQ_UNROLL
     for (int part = 0; part < 2; part++) {
-        DQ_BAR_SYNC(1, 256, attend_box_empty);
+        DQ_BAR_SYNC(1, 256, attend_second_empty);
         DQ_UNROLL
         for (int i = 0; i < VALUE / 4; i++) {
             const unsigned r = row + 8 * (i / 2 % 2);
@@ -185,7 +185,7 @@ DQ_DEVICE void finish(float *out, float *box, output_t &o, const statistics &x, 
             else
                 out[r * VALUE + part * (VALUE / 2) + column] = mine;
         }
-        DQ_BAR_SYNC(4, 256, attend_box_full);
+        DQ_BAR_SYNC(4, 256, attend_second_full);
         DQ_UNROLL
         for (int i = 0; i < VALUE / 4 && !map; i++) {
             const unsigned r = row + 8 * (i / 2 % 2);
@@ -193,7 +193,7 @@ DQ_DEVICE void finish(float *out, float *box, output_t &o, const statistics &x, 
             out[r * VALUE + part * (VALUE / 2) + column] += box[r * (VALUE / 2) + column];
         }
     }
-    DQ_BAR_SYNC(5, 256, attend_box_read);
+    DQ_BAR_SYNC(5, 256, attend_second_read);
 }
 
 /* One tile; the rings have been used `used` times. */
@@ -224,7 +224,7 @@ DQ_DEVICE void consume(float *out, unsigned char *smem, ring *keys, ring *values
         release(&keys->empty[now]);
         dq_hold(s);
         softmax(s, x);
-        DQ_WGMMA_WAIT(0, attend_values_wait);
+        DQ_WGMMA_WAIT(0, attend_products_wait);
         release(&values->empty[last]);
         dq_hold(o);
         rescale(o, x);

@@ -214,7 +214,7 @@ static int matmul(void *, void *op, const void *alpha, const void *a, void *a_la
     const void *const at[] = {a, b, c, d};
     if (!fits(op, w, x, (layout *)c_layout, y) || *(const float *)alpha != 1 ||
         *(const float *)beta != 0 || c != d || with->n != w->cols || with->k != w->rows ||
-        with->ldd != y->ld || with->type != w->type || s != stream)
+        with->ldd != y->ld || with->type != w->type)
         return INVALID;
     for (int i = 0; i < 4; i++)
         if ((uintptr_t)at[i] % with->alignment[i]) return INVALID;

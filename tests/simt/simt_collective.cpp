@@ -307,21 +307,21 @@ template <bool A_SIGNED, bool B_SIGNED> static void run_mma8(simt_post *lane[32]
     for (int i = 0; i < 32; i++) memcpy(lane[i]->out, d[i], sizeof d[i]);
 }
 
-static void run_mma_bf16(simt_post *lane[32], uint32_t mask)
+static void run_mma_f16(simt_post *lane[32], uint32_t mask)
 {
     (void)mask;
     simt_operands o;
     float d[32][4];
     gather(&o, lane);
     for (int i = 0; i < 32; i++) memcpy(d[i], lane[i]->out, sizeof d[i]);
-    fragments_mma_bf16(d, o.a, o.b);
+    fragments_mma_f16(d, o.a, o.b);
     for (int i = 0; i < 32; i++) memcpy(lane[i]->out, d[i], sizeof d[i]);
 }
 
 static const simt_op op_mma[] = {{"dq_mma_s8s8", run_mma8<true, true>},
                                  {"dq_mma_u8s8", run_mma8<false, true>},
                                  {"dq_mma_s8u8", run_mma8<true, false>},
-                                 {"dq_mma_bf16", run_mma_bf16}};
+                                 {"dq_mma_f16", run_mma_f16}};
 
 void simt_mma(simt_mma_kind kind, void *d, const uint32_t *a, const uint32_t *b, int line)
 {

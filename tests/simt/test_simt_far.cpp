@@ -243,7 +243,7 @@ struct scene {
         for (int i = 0; i < UNITS; i++) add_unit(i);
         first[1] = Q, first[3] = 1;
         for (int i = 0; i < Q; i++) q_head[i] = dq_q_head{i, 0};
-        o_head[0] = dq_o_head{0, {0, 1}, {0, -1}};
+        o_head[0] = dq_o_head{0, {0, 1}, {0, -1}, 0};
         const dq_page_form form = {16, DIM, 1, 0, DIM, DIM, DIM, 0, 0, 0, NULL};
         u.unit = unit.p, u.n = UNITS;
         u.max_rows = 64, u.max_keys = KEYS, u.max_q = Q, u.max_out = 1;
@@ -265,7 +265,6 @@ struct scene {
         w.n = w.split = w.counted = 64;
         w.keys = (int)(KEYS - ROWS) + 64 * (i + 1);
         w.ld = LD;
-        w.n_parts = LD / 64;
         w.first = i == UNITS - 1 ? 63 : 64;
         if (i == UNITS - 1) w.counted = 63;
         unit[i] = w;
@@ -315,145 +314,86 @@ TEST(test_attend)
     near(spans[2 * ROWS - 2], 0.5);
 }
 
-/* One kernel over all rows and strips; three pages of keys, or decoding takes minutes here. */
-TEST(test_fused)
-{
-    scene s;
-    for (int i = 0; i < UNITS; i++) {
-        s.unit[i].keys = 192;
-        for (int r = 0; r < 64; r++) s.visible[i * 64 + r] = 192;
-    }
-    s.u.form[0].bits = s.u.form[1].bits = 8;
-    s.u.form[0].code_bytes = s.u.form[1].code_bytes = 64 * DIM;
-    for (int math = DQ_FUSED_INT8; math <= DQ_FUSED_BF16; math++) {
-        float *score = &s.row(UNITS - 1, 0, 63)[191], *out = &s.out[(ROWS - 1) * COLS + DIM - 1];
-        *score = *out = 0;
-        run(dq_fused_scores(s.u, math, NULL));
-        assert_true(fabsf(*score - 191.0f / 65536.0f) <= 1e-5f);
-        run(dq_fused_attend(s.u, s.f, dq_fused_logits{DQ_ROUND_NOT, 0, NULL}, math, NULL));
-        assert_true(fabsf(*out - 0.5f) <= 2e-3f);
-    }
-}
-
-/* Floats of eight rows' strips and of the parts of pages, which with lows have one more. */
-enum : int64_t { EIGHT_ROWS = Q * 8 * LD + 8 * (LD / 64) * (DIM + 1) };
-
-/* unit[n]: sequences of eight rows each, all of which see all keys. */
-static void take_eight_rows(scene *s, dq_attention_unit *unit, int n)
-{
-    for (int i = 0; i < n; i++) {
-        dq_attention_unit w = s->unit[UNITS - 1];
-        w.strip = i * EIGHT_ROWS;
-        w.record = i * Q * 8;
-        w.factor = w.row = i * 8;
-        w.n = w.split = 8;
-        for (int r = 0; r < 8; r++) s->visible[w.row + r] = KEYS;
-        unit[i] = w;
-    }
-}
-
-/* 40 000 rows as 5000 sequences of 64K tokens, without codes. */
-TEST(test_decode)
-{
-    enum { SEQS = ROWS / 8 };
-    scene s;
-    far<dq_attention_unit> unit(SEQS);
-    far<float> strip(SEQS * EIGHT_ROWS);
-    take_eight_rows(&s, unit.p, SEQS);
-    s.u.unit = unit.p, s.u.n = SEQS, s.u.max_rows = 8, s.u.strip = strip.p;
-    s.u.form[0].bits = s.u.form[1].bits = 8;
-    run(dq_fused_decode(s.u, s.f, dq_fused_logits{DQ_ROUND_NOT, 0, NULL}, NULL));
-    near(strip[unit[SEQS - 1].strip + (int64_t)15 * LD + KEYS - 1], 65535.0 / 65536.0);
-    assert_true(fabsf(s.out[(ROWS - 1) * COLS + DIM - 1] - 0.5f) <= 2e-3f); /* f32 sums */
-}
-
-/* Pages of one head and set, in 8 bits: keys are `key` in channel 0 and else 0, values 1; as mixed codes in one run. */
-struct coded_pages {
-    far<uint8_t> k, v;
-    far<float> k_set, v_set;
-    coded_pages(scene *s, float key, bool mixed)
-        : k(64 * DIM, true, 64), v(64 * DIM), k_set(2 * DIM), v_set(2 * 64, true, 0)
+/* What a launch over a scene's units wants, in far memory; operand pages are as many as `pages`. */
+struct far_call {
+    far<dq_unfold_list> list;
+    far<dq_attend_item> item;
+    far<dq_attend_join> join;
+    far<int32_t> count;
+    far<uint8_t> page;
+    far<float> share;
+    far<int32_t> beyond;
+    dq_attend_plan plan;
+    dq_attend_call a;
+    far_call(scene *s, int64_t items, int64_t pages, int64_t parts)
+        : list(s->u.n), item(items), join(s->u.n), count(PAGES + 1), page(pages * OPERAND_BYTES),
+          share(parts * 2 * 64 * 66), beyond(1), plan(), a()
     {
-        k_set[0] = key / 64;
-        v_set.fill(0, mixed ? 64 : DIM, 1.0f / 128.0f);
-        for (int side = 0; side < 2; side++) {
-            s->u.form[side].bits = 8;
-            s->u.form[side].set_numbers = 2 * DIM;
-            s->u.form[side].code_bytes = 64 * DIM;
-        }
-        if (!mixed) return;
-        s->u.form[1].set_numbers = 0;
-        s->u.form[1].n_scales = 2;
-        s->u.form[1].has_lows = 1;
+        plan.list = list.p, plan.item = item.p, plan.join = join.p;
+        dq_attend_plan_units(&plan, s->u.form, s->u.unit, s->u.n, 1, count.p);
+        assert_true(plan.n_items <= items && plan.operand_pages <= pages);
+        assert_true(plan.share_rows <= 64 * parts);
+        a.u = s->u, a.f = s->f, a.o = dq_attend_operands(&s->u, 1, 1, 1);
+        a.o.page = page.p, a.item = item.p, a.n_items = plan.n_items, a.together = 1;
+        a.share = share.p;
+        assert_int_equal(a.o.page_bytes, OPERAND_BYTES);
     }
-    /* The p-th page of a list. */
-    void give(dq_page *page, int p) const
+    enum : int64_t { OPERAND_BYTES = 2 * 64 * 64 * 2 };
+    void run_all()
     {
-        page->side[0] = dq_page_side{NULL, k.p, k_set.p, NULL};
-        page->side[1] = dq_page_side{NULL, v.p, v_set.p, NULL};
-        page->begins = 1;
-        page->heads = 1;
-        page->dither = -1;
-        page->first_set = p;
-        page->wide[0] = page->wide[1] = true;
+        run(dq_attend_unfold(a.u, a.o, false, list.p, plan.n_lists, plan.max_pages, beyond.p,
+                             NULL));
+        run(dq_attend_run(a, false, NULL));
+        run(dq_attend_combine(a, join.p, plan.n_joins, NULL));
     }
 };
 
-static void attend_coded(bool mixed)
+/* Operands of all rows, each unit a list of three pages. */
+TEST(test_operands)
 {
     scene s;
-    const coded_pages low(&s, 0.125f, mixed), high(&s, 0.25f, mixed);
-    far<uint32_t> max(Q);
     for (int i = 0; i < UNITS; i++) {
         s.unit[i].keys = 192;
         for (int r = 0; r < 64; r++) s.visible[i * 64 + r] = 192;
-        for (int p = 0; p < 3; p++) (p == 2 ? high : low).give(&s.page[s.unit[i].page + p], p);
     }
-    float *score = &s.row(UNITS - 1, 0, 63)[191], *out = &s.out[(ROWS - 1) * COLS + DIM - 1];
-    run(dq_fused_scores(s.u, DQ_FUSED_INT8, NULL));
-    near(*score, 0.25);
-    near(score[-64], 0.125);
-    run(dq_fused_absmax(s.u, max.p, DQ_FUSED_INT8, NULL));
-    near(dq_float_of(max[1]), 0.25);
-    run(dq_fused_attend(s.u, s.f, dq_fused_logits{DQ_ROUND_NOT, 0, NULL}, DQ_FUSED_INT8, NULL));
+    far_call c(&s, UNITS, 3 * UNITS, 0);
+    float *score = &s.row(UNITS - 1, Q - 1, 63)[191], *out = &s.out[(ROWS - 1) * COLS + DIM - 1];
+    c.run_all();
     assert_true(fabsf(*out - 0.5f) <= 2e-3f);
+    run(dq_attend_scores(c.a, NULL));
+    assert_true(fabsf(*score - 191.0f / 65536.0f) <= 1e-5f);
 }
 
-TEST(test_sets)
+/* 40 000 rows as 5000 sequences of 64K tokens: blocks divide their pages, whose operands take 84 GB. Only the corners of grids
+ * run, so a row has some of its parts. */
+TEST(test_parts)
 {
-    attend_coded(false);
-}
-
-TEST(test_mixed)
-{
-    attend_coded(true);
-}
-
-/* As test_decode, all tokens in codes; the parts of splits between corners stay zero. */
-static void decode_coded(bool mixed)
-{
-    enum { SEQS = ROWS / 8, SPLITS = PAGES / 8 };
+    enum : int64_t { SEQS = ROWS / 8, EACH = PAGES / 32, PARTS = SEQS * EACH };
     scene s;
-    const coded_pages zero(&s, 0.0f, mixed), last(&s, 1e-3f, mixed);
     far<dq_attention_unit> unit(SEQS);
-    far<float> strip(SEQS * EIGHT_ROWS);
-    take_eight_rows(&s, unit.p, SEQS);
-    for (int p = 0; p < PAGES; p++)
-        (p == PAGES - 1 ? last : zero).give(&s.page[s.unit[UNITS - 1].page + p], p);
-    s.u.unit = unit.p, s.u.n = SEQS, s.u.max_rows = 8, s.u.strip = strip.p;
-    run(dq_fused_decode(s.u, s.f, dq_fused_logits{DQ_ROUND_NOT, 0, NULL}, NULL));
-    near(strip[unit[SEQS - 1].strip + (int64_t)15 * LD + KEYS - 1], 1e-3);
-    near(s.out[(ROWS - 1) * COLS + DIM - 1], 0.5 * 3 / SPLITS);
-}
-
-TEST(test_decode_sets)
-{
-    decode_coded(false);
-}
-
-TEST(test_decode_mixed)
-{
-    decode_coded(true);
+    for (int i = 0; i < SEQS; i++) {
+        dq_attention_unit w = s.unit[UNITS - 1];
+        w.factor = w.row = i * 8;
+        w.seq = i;
+        w.n = w.split = 8;
+        w.few = 1;
+        w.visible = -KEYS - 1 + 7; /* the last row sees all */
+        unit[i] = w;
+    }
+    s.u.unit = unit.p, s.u.n = SEQS, s.u.max_rows = 8;
+    far_call c(&s, PARTS, SEQS * PAGES, PARTS);
+    assert_int_equal(dq_attend_range(PAGES), 32);
+    assert_int_equal(c.plan.share_rows, 8 * PARTS);
+    c.run_all();
+    /* what the last block of the last part found */
+    const float *share = c.share.p + ((PARTS - 1) * 2 * 8 + 7) * 66;
+    assert_true(share[1] > 0);
+    for (int64_t p = 0; p < EACH; p++)
+        for (int m = 0; m < 2; m++)
+            for (int k = 0; k < 66; k++)
+                c.share[((((SEQS - 1) * EACH + p) * 2 + m) * 8 + 7) * 66 + k] = k ? 1.0f : 0.0f;
+    run(dq_attend_combine(c.a, c.join.p, c.plan.n_joins, NULL));
+    near(s.out[(ROWS - 1) * COLS + DIM - 1], 0.5);
 }
 
 /* Per-channel codes of the last of 65 535 jobs, which has as many heads as a page can have, and a token of it moved. */

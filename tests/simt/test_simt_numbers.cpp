@@ -66,7 +66,7 @@ TEST(test_product8)
     }
 }
 
-/* c[16][8] = a[16][16] b[16][8] of bf16, b by rows (loaded transposed) or by columns. */
+/* c[16][8] = a[16][16] b[16][8] of f16, b by rows (loaded transposed) or by columns. */
 DQ_KERNEL(32) product16(float *c, const uint16_t *a, const uint16_t *b, int by_rows)
 {
     DQ_SHARED(uint16_t, sa, [16 * ROW16]);
@@ -82,7 +82,7 @@ DQ_KERNEL(32) product16(float *c, const uint16_t *a, const uint16_t *b, int by_r
         dq_ldmatrix_x2_trans(fb, sb + lane % 16 * ROW16);
     else
         dq_ldmatrix_x2(fb, sb + lane % 8 * ROW16 + lane / 8 % 2 * 8);
-    dq_mma_bf16(d, fa, fb);
+    dq_mma_f16(d, fa, fb);
     for (int i = 0; i < 4; i++) c[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = d[i];
 }
 
@@ -108,8 +108,8 @@ TEST(test_product16)
     check_array<float> c(128);
     for (int round = 0; round < 6; round++) {
         int by_rows = round % 2;
-        for (int i = 0; i < 256; i++) a.host[i] = dq_f32_bf16(r.value());
-        for (int i = 0; i < 128; i++) b.host[i] = dq_f32_bf16(r.value());
+        for (int i = 0; i < 256; i++) a.host[i] = dq_f32_f16(r.value());
+        for (int i = 0; i < 128; i++) b.host[i] = dq_f32_f16(r.value());
         a.put();
         b.put();
         DQ_LAUNCH(product16, 1, 32, 0, NULL, c.device, a.device, b.device, by_rows);
@@ -118,8 +118,8 @@ TEST(test_product16)
             for (int j = 0; j < 8; j++) {
                 double sum = 0.5;
                 for (int k = 0; k < 16; k++)
-                    sum += (double)dq_bf16_f32(a.host[i * 16 + k]) *
-                           (double)dq_bf16_f32(b.host[by_rows ? k * 8 + j : j * 16 + k]);
+                    sum += (double)dq_f16_f32(a.host[i * 16 + k]) *
+                           (double)dq_f16_f32(b.host[by_rows ? k * 8 + j : j * 16 + k]);
                 assert_true(fabs((double)c.host[i * 8 + j] - sum) <= 1e-6 * (1 + fabs(sum)));
             }
     }
@@ -223,6 +223,8 @@ static void check_narrow(float x)
     assert_int_equal(dq_f32_f16(x), sign | f16);
     assert_int_equal(dq_f32x2_bf16(x, 1.0f), sign | bf16 | 0x3f800000u);
     assert_int_equal(dq_f32x2_bf16(-2.0f, x), (sign | bf16) << 16 | 0xc000u);
+    assert_int_equal(dq_f32x2_f16(x, 1.0f), sign | f16 | 0x3c000000u);
+    assert_int_equal(dq_f32x2_f16(-2.0f, x), (sign | f16) << 16 | 0xc000u);
 }
 
 TEST(test_narrow_floats)

@@ -222,13 +222,11 @@ static bool int8_values(const dq_attend_args *args)
     return in_int8(args->math.pv, args->kv->form[DQ_V].bits);
 }
 
-const char *dq_cpu_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_math math,
-                                 int64_t rows)
+const char *dq_cpu_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_math math)
 {
     static const char *const name[2][2] = {{"attend", "attend with int8 values"},
                                            {"attend with int8 keys", "attend_int8"}};
     (void)b;
-    (void)rows;
     if (math.qk == DQ_NUM_BF16 || math.pv == DQ_NUM_BF16) return NULL;
     return name[in_int8(math.qk, kv->k_bits)][in_int8(math.pv, kv->v_bits)];
 }

@@ -10,8 +10,7 @@
  * codes are multiplied as integers; unquantized slots are multiplied in f32. */
 
 /* What attend takes for math.qk, math.pv. */
-const char *dq_cpu_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_math math,
-                                 int64_t rows);
+const char *dq_cpu_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_math math);
 
 /* A page of one KV head as some rows read it. */
 typedef struct dq_cpu_page {

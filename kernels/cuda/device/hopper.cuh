@@ -325,4 +325,10 @@ DQ_DEVICE uint64_t dq_make_descriptor(uint32_t smem_address, unsigned leading, u
            dq_descriptor_field(stride) << 32 | (uint64_t)swizzle << 62;
 }
 
+/* The same `bytes`, a multiple of 16, further on; without a carry, as an address has 18 bits. */
+DQ_DEVICE uint64_t dq_descriptor_after(uint64_t descriptor, unsigned bytes)
+{
+    return (uint64_t)((uint32_t)descriptor + bytes / 16) | descriptor >> 32 << 32;
+}
+
 #endif

@@ -152,8 +152,7 @@ typedef struct dq_page {
     uint64_t begins; /* per-channel codes: bit i: slot i is the first of a set */
     uint64_t widths
         [2]; /* bits of each head's codes, 4 bits a head from the lowest; 0: those of the form */
-    int32_t dither;    /* row of the form's dither; -1: none */
-    int32_t first_set; /* per-channel codes: sets of the pages before it in a list */
+    int32_t dither; /* row of the form's dither; -1: none */
     int16_t n_sinks, heads;
     uint8_t wide[2];
 } dq_page;
@@ -294,8 +293,8 @@ typedef struct dq_attention_unit {
     int32_t split, coded[2];
     int32_t keys, ld; /* what the last row sees; floats from row to row */
     int32_t n_edges;
-    int32_t n_parts; /* of an output head, that dq_fused_decode keeps: pages, or sets of values */
     int32_t seq, group;
+    int32_t few; /* the call has at most DQ_ATTEND_FEW rows of its list: blocks divide its pages */
     int32_t first;         /* row of the unit from which on columns count; n: none */
     int32_t sinks;         /* tokens at positions where attention is parked (measure) */
     int32_t counted, span; /* row of the unit from which on spans count, n: none; and its record */
@@ -306,9 +305,10 @@ typedef struct dq_q_head {
     int32_t head, key;
 } dq_q_head;
 
-/* q: indices among the group's query heads; v: slots of its values; -1: none. */
+/* q: indices among the group's query heads; v: slots of its values; -1: none. pair: which of the
+ * group's different `v`, from 0. */
 typedef struct dq_o_head {
-    int32_t out, q[2], v[2];
+    int32_t out, q[2], v[2], pair;
 } dq_o_head;
 
 typedef struct dq_attention_units {
@@ -359,46 +359,118 @@ typedef struct dq_attention_finish {
 /* (P1 - lambda P2) V, then norm and scale. dim a power of two where rotated. */
 cudaError_t dq_attention_values(dq_attention_units u, dq_attention_finish f, cudaStream_t s);
 
-/* ---- fused_int8.cu, fused_bf16.cu, fused_decode.cu ----
- * Attention in one kernel, which stores nothing of the size of a strip.
- *
- * Two passes over a row's pages: the first finds maximum and sum of each map, the second makes the
- * scores again, D = P1 - lambda P2, and adds D V page by page in their order. A row's result
- * depends on its own keys only. Arithmetic:
- *   int8  what docs/math/numbers.md defines: S has the CPU's bits, exps and sums the device's.
- *         Needs codes of at most 8 bits on both sides; tokens that a row reads unquantized are
- *         multiplied in f32.
- *   bf16  queries, keys, values (code times scale) and D are bf16, sums f32; any pages. */
+/* ---- attend.cu, attend_hopper.cu ----
+ * Attention by tensor cores. What a launch's units read is unfolded into operands, f16 in the order
+ * of products (attend.cuh), whatever the pages hold; then one kernel makes both maps in one pass.
+ * Arithmetic: queries, keys, values (code times scale) and each map's exp(S - max) are f16, sums
+ * f32. A row's result depends on its own keys only; but rows of lists with few of them, whose pages
+ * blocks divide, agree with others to a tolerance. */
 
-enum { DQ_FUSED_INT8, DQ_FUSED_BF16 };
-
-/* Rounding of logits: a DQ_ROUND_; absmax[seq][n_q] for DQ_ROUND_GIVEN. */
-typedef struct dq_fused_logits {
+/* Rounding of logits: a DQ_ROUND_; the largest |S|: [seq][n_q], for DQ_ROUND_ROW [rows][n_q]. */
+typedef struct dq_attend_logits {
     int32_t round;
     float qmax;
     const float *absmax;
-} dq_fused_logits;
+} dq_attend_logits;
 
-/* Why the launches below refuse these arguments, by host fields alone; NULL: they do not. */
-const char *dq_fused_lacks(const dq_attention_units *u, const dq_attention_finish *f, int math,
-                           int round);
+typedef struct dq_operands {
+    uint8_t *page;            /* pages of page_bytes: keys of all heads, then values of all pairs */
+    int64_t page_bytes;       /* a multiple of 16 */
+    int32_t n_keys, n_values; /* heads and pairs of the largest group */
+    int32_t head_keys;        /* different heads of keys that an output head reads, 1 or 2 */
+    /* of a head of keys; of both slabs of values: padded with zeros to 64 or 128, twice that */
+    int32_t key_channels, value_channels;
+} dq_operands;
 
-/* Strips, as dq_attention_scores. */
-cudaError_t dq_fused_scores(dq_attention_units u, int math, cudaStream_t s);
-/* As dq_attention_absmax. */
-cudaError_t dq_fused_absmax(dq_attention_units u, uint32_t *max, int math, cudaStream_t s);
-/* Uses no strip, sum or factor; later units of a sequence, which see more keys, go first. */
-cudaError_t dq_fused_attend(dq_attention_units u, dq_attention_finish f, dq_fused_logits l,
-                            int math, cudaStream_t s);
+/* What is unfolded of a list. A page is there up to twice: as rows see it that read its codes, and
+ * as those see it that do not. */
+typedef struct dq_unfold_list {
+    int64_t page; /* of its first page, in the table of pages */
+    int32_t group, keys;
+    int32_t coded_end, plain_from; /* rows read tokens before and from there so */
+    int32_t at[2]; /* operand page of its page 0, as codes and not; the second's first are none */
+} dq_unfold_list;
 
-enum { DQ_FUSED_DECODE_ROWS = 8 };
-/* Floats of one unit after its strips; outs: output heads. */
-int64_t dq_fused_decode_floats(const dq_attention_units *u, int64_t outs, int64_t rows,
-                               int64_t parts);
-/* dq_fused_attend in int8, bit for bit, for units of at most DQ_FUSED_DECODE_ROWS rows: blocks
- * share their pages. Uses strips and sums, no factors. */
-cudaError_t dq_fused_decode(dq_attention_units u, dq_attention_finish f, dq_fused_logits l,
-                            cudaStream_t s);
+/* Units that follow each other in one list and share what is loaded, all with the same heads. */
+typedef struct dq_attend_item {
+    int32_t unit, n;
+    int32_t first, end;   /* pages of the list */
+    int32_t coded, plain; /* pages before `coded` are read as codes, those from `plain` on not */
+    int32_t part;         /* rows of the parts before it, in share; -1: these are all pages */
+    int32_t at[2];        /* as dq_unfold_list */
+} dq_attend_item;
+
+/* A unit whose pages are divided into n parts, the first after so many rows of others; none where
+ * its rows see nothing. */
+typedef struct dq_attend_join {
+    int32_t unit, first, n;
+} dq_attend_join;
+
+typedef struct dq_attend_call {
+    dq_attention_units u;
+    dq_attention_finish f;
+    dq_attend_logits logits;
+    dq_operands o;
+    const dq_attend_item *item;
+    int32_t n_items, together; /* units of an item, at most */
+    float scale;               /* of S to powers of two, set by dq_attend_run */
+    float *share;              /* dq_attend_share_floats() of each row of a part */
+    int32_t *beyond;           /* of queries, as that of dq_attend_unfold */
+} dq_attend_call;
+
+/* Why attention by operands refuses these arguments, by host fields alone; NULL: it does not. f
+ * NULL: scores alone. */
+const char *dq_attend_lacks(const dq_attention_units *u, const dq_attention_finish *f, int round);
+
+/* How a launch's units are done, on the host. */
+typedef struct dq_attend_plan {
+    dq_unfold_list *list; /* [n_lists], at most as many as units */
+    dq_attend_item *item; /* [n_items], the longest first */
+    dq_attend_join *join; /* [n_joins], at most as many as units */
+    int32_t n_lists, n_items, n_joins, share_rows;
+    int32_t max_pages;     /* of a list */
+    int64_t operand_pages; /* of all lists */
+} dq_attend_plan;
+
+enum { DQ_ATTEND_FEW = 64 };
+/* Pages of a part, where so many are divided. */
+int dq_attend_range(int pages);
+/* Items of these units, at most. unit[n]: those of a list follow each other. */
+int64_t dq_attend_items(const dq_attention_unit *unit, int n);
+/* Rows of the parts of these units, together. */
+int64_t dq_attend_share_rows(const dq_attention_unit *unit, int n);
+/* Operand pages of the list that begins at unit[0], and its units among the n. */
+int64_t dq_attend_list_pages(const dq_page_form form[2], const dq_attention_unit *unit, int n,
+                             int *n_units);
+/* Fills arrays of the caller's. item.n is at most `together`; count: of scratch, as many numbers as
+ * the longest list has pages and one. */
+void dq_attend_plan_units(dq_attend_plan *p, const dq_page_form form[2],
+                          const dq_attention_unit *unit, int n, int together, int32_t *count);
+/* Of these units, without memory. */
+dq_operands dq_attend_operands(const dq_attention_units *u, int n_keys, int n_values,
+                               int head_keys);
+int64_t dq_attend_share_floats(const dq_attend_call *a);
+
+/* Values that are rotated are turned back. *beyond becomes 1 where a finite number is none in f16;
+ * it may be pinned memory of the host. */
+cudaError_t dq_attend_unfold(dq_attention_units u, dq_operands o, bool rotated,
+                             const dq_unfold_list *lists, int n, int max_pages, int32_t *beyond,
+                             cudaStream_t s);
+/* Strips, as dq_attention_scores; max, zero before, becomes the largest |S| as that of
+ * dq_attention_absmax, or of each row: [rows][n_q]. */
+cudaError_t dq_attend_scores(dq_attend_call a, cudaStream_t s);
+cudaError_t dq_attend_absmax(dq_attend_call a, uint32_t *max, bool by_row, cudaStream_t s);
+/* Uses no strip, sum or factor. hopper: by dq_attend_hopper. */
+cudaError_t dq_attend_run(dq_attend_call a, bool hopper, cudaStream_t s);
+cudaError_t dq_attend_hopper(dq_attend_call a, cudaStream_t s);
+/* Whether this build has it, for compute capability 9.0. */
+#if defined(DQ_HAVE_HOPPER) || defined(DQ_SIMT)
+enum { dq_attend_has_hopper = 1 };
+#else
+enum { dq_attend_has_hopper = 0 };
+#endif
+/* Rows of units whose pages were divided. */
+cudaError_t dq_attend_combine(dq_attend_call a, const dq_attend_join *joins, int n, cudaStream_t s);
 
 /* ---- observe.cu: maps ----
  * Looks at the maps of output heads between softmax and subtraction: per-key sums, and measures of

@@ -154,32 +154,6 @@ DQ_BOTH int64_t dq_page_set_place(const dq_page_form *f, const dq_page *p, int h
     return (int64_t)(dq_page_set_of(p, t) * p->heads + head) * f->set_numbers;
 }
 
-/* One set of a page: slots first .. end-1. */
-struct dq_page_set {
-    int first, end, index;
-};
-
-/* The slot at which the set after the first `from` slots begins; 64: there is none. */
-DQ_BOTH int dq_page_next_begin(const dq_page *p, int from)
-{
-    if (from >= DQ_PAGE_SLOTS) return DQ_PAGE_SLOTS;
-    uint64_t left = p->begins >> from, below = (left & (0 - left)) - 1;
-    return left ? from + dq_page_ones(below) : (int)DQ_PAGE_SLOTS;
-}
-
-/* Before the first set of a page; the set after *s, false: there is none. */
-DQ_BOTH dq_page_set dq_page_sets(const dq_page *p)
-{
-    return dq_page_set{0, dq_page_next_begin(p, 0), -1};
-}
-DQ_BOTH bool dq_page_next_set(const dq_page *p, dq_page_set *s)
-{
-    s->first = s->end;
-    s->end = dq_page_next_begin(p, s->first + 1);
-    s->index++;
-    return s->first < DQ_PAGE_SLOTS;
-}
-
 /* What is added to slot t before its values are rounded. */
 DQ_DEVICE float dq_page_dither(const dq_page_form *f, const dq_page *p, int side, int t)
 {
@@ -252,6 +226,98 @@ DQ_DEVICE float dq_page_value(const dq_page_form *f, const dq_page *p, int side,
     int q = dq_page_code(f, dq_page_bits(f, p, side, head), side, dq_page_codes(f, p, side, head),
                          t, c);
     return dq_page_decoded(f, p, side, head, t, c, (float)q);
+}
+
+/* Where the unquantized token t of a head begins, in elements; sinks of a page may lie apart. */
+struct plain_place {
+    const void *from;
+    int64_t at;
+};
+DQ_DEVICE plain_place place_of_plain(const dq_page_form *f, const dq_page *p, int side, int head,
+                                     int t)
+{
+    const dq_page_side *s = &p->side[side];
+    if (s->plain) return plain_place{s->plain, (int64_t)(head * DQ_PAGE_SLOTS + t) * f->stride};
+    t = t < p->n_sinks ? t : p->n_sinks - 1; /* a neighbour, which nobody uses */
+    return plain_place{s->sinks, (int64_t)(head * p->n_sinks + t) * f->dim};
+}
+
+/* ---- unpacking */
+
+/* The high bits of 16 channels of a token, two bytes of a plane of one bit, into bit `at` of x. */
+DQ_DEVICE dq_u4 with_bits(dq_u4 x, const uint8_t *plane, int at)
+{
+    const uint32_t h = *(const uint16_t *)plane, one = 0x0101u;
+    const uint32_t word[4] = {
+        (h & one) | (h >> 1 & one) << 16, (h >> 2 & one) | (h >> 3 & one) << 16,
+        (h >> 4 & one) | (h >> 5 & one) << 16, (h >> 6 & one) | (h >> 7 & one) << 16};
+    return dq_u4{x.x | word[0] << at, x.y | word[1] << at, x.z | word[2] << at,
+                 x.w | word[3] << at};
+}
+
+/* key_cell of codes of 3 and 2 bits. */
+DQ_DEVICE dq_u4 narrow_key_cell(const uint8_t *codes, int bits, int cols, int block, int t)
+{
+    const uint32_t h = *(const uint32_t *)(codes + (block * DQ_PAGE_SLOTS + t) * 4),
+                   two = 0x03030303u;
+    const dq_u4 x = dq_u4{h & two, h >> 2 & two, h >> 4 & two, h >> 6 & two};
+    if (bits == 2) return x;
+    return with_bits(x, codes + DQ_PAGE_SLOTS * cols / 4 + (block * DQ_PAGE_SLOTS + t) * 2, 2);
+}
+
+/* Codes of key channels 16 block .. +15 of token t, offset binary, a byte each; of one head. */
+DQ_DEVICE dq_u4 key_cell(const uint8_t *codes, int bits, int cols, int block, int t)
+{
+    if (bits == 8) return dq_load16(codes + (block * DQ_PAGE_SLOTS + t) * 16);
+    if (bits < 4) return narrow_key_cell(codes, bits, cols, block, t);
+    const uint32_t low = 0x0f0f0f0fu, two = 0x03030303u;
+    dq_u4 x;
+    if (block == cols / 16 - 1 && cols % 32) { /* half a cell */
+        const uint32_t *w = (const uint32_t *)(codes + block / 2 * DQ_PAGE_SLOTS * 16 + t * 8);
+        x = dq_u4{w[0] & low, w[1] & low, w[0] >> 4 & low, w[1] >> 4 & low};
+    } else {
+        x = dq_load16(codes + (block / 2 * DQ_PAGE_SLOTS + t) * 16);
+        int shift = block % 2 * 4;
+        x = dq_u4{x.x >> shift & low, x.y >> shift & low, x.z >> shift & low, x.w >> shift & low};
+    }
+    if (bits == 4) return x;
+    if (bits == 5)
+        return with_bits(x, codes + DQ_PAGE_SLOTS * cols / 2 + (block * DQ_PAGE_SLOTS + t) * 2, 4);
+    uint32_t h =
+        *(const uint32_t *)(codes + DQ_PAGE_SLOTS * cols / 2 + (block * DQ_PAGE_SLOTS + t) * 4);
+    return dq_u4{x.x | (h & two) << 4, x.y | (h >> 2 & two) << 4, x.z | (h >> 4 & two) << 4,
+                 x.w | (h >> 6 & two) << 4};
+}
+
+/* Bytes below 128, less `half` each: two's complement. */
+DQ_DEVICE uint32_t less(uint32_t x, uint32_t half)
+{
+    return ((x | 0x80808080u) - half * 0x01010101u) ^ 0x80808080u;
+}
+
+/* Codes of value channel c of tokens 16 block .. +15, two's complement. */
+DQ_DEVICE dq_u4 value_cell(const uint8_t *codes, int bits, int cols, int block, int c)
+{
+    if (bits == 8) return dq_load16(codes + (block * cols + c) * 16);
+    const uint32_t two = 0x03030303u, one = 0x01010101u, half = 1u << (bits - 1);
+    bool wide = bits >= 4; /* its first plane has 4 bits */
+    int at = wide ? block / 2 * cols + c : c, shift = wide ? block % 2 * 4 : block * 2;
+    uint32_t mask = wide ? 0x0f0f0f0fu : two;
+    dq_u4 x = dq_load16(codes + at * 16);
+    x = dq_u4{x.x >> shift & mask, x.y >> shift & mask, x.z >> shift & mask, x.w >> shift & mask};
+    if (bits == 6) {
+        dq_u4 h = dq_load16(codes + DQ_PAGE_SLOTS * cols / 2 + c * 16);
+        shift = block * 2;
+        x = dq_u4{x.x | (h.x >> shift & two) << 4, x.y | (h.y >> shift & two) << 4,
+                  x.z | (h.z >> shift & two) << 4, x.w | (h.w >> shift & two) << 4};
+    } else if (bits == 3 || bits == 5) {
+        int up = bits - 1;
+        const uint32_t *h = (const uint32_t *)(codes + DQ_PAGE_SLOTS * cols * up / 8 + c * 8);
+        shift = block * 2;
+        x = dq_u4{x.x | (h[0] >> shift & one) << up, x.y | (h[1] >> shift & one) << up,
+                  x.z | (h[0] >> (shift + 1) & one) << up, x.w | (h[1] >> (shift + 1) & one) << up};
+    }
+    return dq_u4{less(x.x, half), less(x.y, half), less(x.z, half), less(x.w, half)};
 }
 
 /* ---- units */

@@ -125,6 +125,13 @@ DQ_DEVICE void dq_fence(void)
     __threadfence();
 }
 
+/* The compiler moves no access of memory across it, so that loads of an unrolled loop are not all
+ * made first. */
+DQ_DEVICE void dq_in_order(void)
+{
+    asm volatile("" ::: "memory");
+}
+
 /* ---- exchange in a warp */
 /* T: 4- or 8-byte integers, float, double. */
 template <class T> DQ_DEVICE T dq_shfl(T v, unsigned lane, unsigned mask = DQ_LANES)
@@ -310,11 +317,11 @@ DQ_PTX_MMA8(dq_mma_s8s8, "s8.s8")
 DQ_PTX_MMA8(dq_mma_u8s8, "u8.s8")
 DQ_PTX_MMA8(dq_mma_s8u8, "s8.u8")
 #undef DQ_PTX_MMA8
-/* d += A B in bf16 with f32 sums: A 16 x 16, B 16 x 8. The order and the rounding inside are the
+/* d += A B in f16 with f32 sums: A 16 x 16, B 16 x 8. The order and the rounding inside are the
  * device's own; only the bound of a float sum may be relied on. */
-DQ_DEVICE void dq_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
+DQ_DEVICE void dq_mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
                  "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
@@ -468,6 +475,13 @@ DQ_DEVICE uint16_t dq_f32_f16(float x)
 {
     uint16_t r;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(x));
+    return r;
+}
+/* low in bits 0..15, high in bits 16..31 */
+DQ_DEVICE uint32_t dq_f32x2_f16(float low, float high)
+{
+    uint32_t r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
 DQ_DEVICE float dq_f16_f32(uint16_t x)

@@ -137,13 +137,12 @@ static bool add_list(dq_backend *b, draft *d, int i, int g)
         while (n < list->count && dq_kv_pos(list, n) <= batch->pos[r]) n++;
         d->visible[d->n_visible++] = (int32_t)n;
     }
-    const int32_t n_sets = dq_cuda_records_sets(d->args->kv, list);
     const dq_attention_unit shared = {.page = pages,
                                       .edge = edges,
                                       .n_edges = (int32_t)(d->n_edges - edges),
-                                      .n_parts = n_sets,
                                       .seq = i,
                                       .group = g,
+                                      .few = end - first <= DQ_ATTEND_FEW,
                                       .sinks = (int32_t)dq_kv_visible(list, DQ_SINKS - 1)};
     for (int64_t r = batch->cu_rows[i]; r < end;) {
         const dq_kv_rows rows = {i, r, tile_end(batch, r, end) - r, batch->pos + r};
@@ -160,7 +159,6 @@ static bool add_list(dq_backend *b, draft *d, int i, int g)
         w->visible = on ? first - rows.first - n - 1 : table + rows.first;
         w->keys = on ? (int32_t)(n + last - first) : d->visible[table + last];
         w->ld = (w->keys + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS;
-        if (!d->args->kv->form[DQ_V].set_scales) w->n_parts = w->ld / DQ_PAGE_TOKENS;
         d->unit[d->n_units - 1].first = first_counted(d, &d->unit[d->n_units - 1]);
         place_spans(d, &d->unit[d->n_units - 1]);
         r += rows.n;
@@ -209,10 +207,62 @@ static void describe(dq_attention_units *u, const dq_attend_args *args)
     u->lambda_layer = args->attn->lambda;
 }
 
+/* Bytes of the operands of the list that begins at unit k, and of the parts of its rows. */
+static size_t list_bytes(const dq_cuda_units *u, const dq_cuda_heads *heads, int k, int *n_units)
+{
+    const dq_operands o =
+        dq_attend_operands(&u->dev, heads->max_kv, heads->max_pairs, heads->head_keys);
+    const dq_attend_call call = {.u = u->dev, .o = o};
+    const int64_t pages = dq_attend_list_pages(u->dev.form, u->unit + k, u->n - k, n_units);
+    const int64_t rows = dq_attend_share_rows(u->unit + k, *n_units);
+    return (size_t)(pages * o.page_bytes) +
+           (size_t)(rows * dq_attend_share_floats(&call)) * sizeof(float);
+}
+
+/* Where each unit's strips, sums and factors lie; a launch ends where they or the operands would
+ * not fit. */
+static void cut_launches(const dq_backend *b, dq_cuda_units *u, const dq_attend_args *args,
+                         dq_cuda_units_request request)
+{
+    const dq_cuda *c = dq_cuda_of(b);
+    const dq_cuda_heads *heads = dq_cuda_heads_of(args->kv);
+    const int64_t capacity = (int64_t)(c->strip_bytes / sizeof(float));
+    int64_t strips = 0, records = 0, factors = 0;
+    size_t operands = 0;
+    for (int k = 0, in_launch = 0, next_list = 0, units = 0; k < u->n; k++, in_launch++) {
+        dq_attention_unit *w = &u->unit[k];
+        const int q = heads->q_first[w->group + 1] - heads->q_first[w->group];
+        const int o = heads->o_first[w->group + 1] - heads->o_first[w->group];
+        const bool needs_strips = request.strips || (request.counted && w->counted < w->n);
+        const int64_t floats = needs_strips ? (int64_t)q * w->n * w->ld : 0;
+        size_t more = 0;
+        if (request.operands && k == next_list) {
+            more = list_bytes(u, heads, k, &units);
+            next_list = k + units;
+        }
+        if (in_launch && (strips + floats > capacity || in_launch == UNITS ||
+                          (more && operands + more > c->operand_bytes))) {
+            strips = records = factors = in_launch = 0;
+            operands = 0;
+            /* what is left of a list is unfolded again */
+            if (request.operands && !more) more = list_bytes(u, heads, k, &units);
+        }
+        w->strip = strips;
+        w->record = (int32_t)records;
+        w->factor = (int32_t)factors;
+        operands += more;
+        strips += floats;
+        records += (int64_t)q * w->n;
+        factors += (int64_t)o * w->n;
+        if (strips > u->max_strips) u->max_strips = strips;
+        if (records > u->max_records) u->max_records = records;
+        if (factors > u->max_factors) u->max_factors = factors;
+    }
+}
+
 bool dq_cuda_units_begin(dq_backend *b, dq_cuda_units *u, const dq_attend_args *args,
                          dq_cuda_units_request request)
 {
-    const dq_cuda_heads *heads = dq_cuda_heads_of(args->kv);
     draft d;
     memset(u, 0, sizeof *u);
     if (b->err.code != DQ_OK) return false;
@@ -231,30 +281,7 @@ bool dq_cuda_units_begin(dq_backend *b, dq_cuda_units *u, const dq_attend_args *
         describe(&u->dev, args);
         u->unit = d.unit;
         u->n = d.n_units;
-        /* Where each unit's strips, sums and factors lie; a launch ends where they would not
-         * fit. */
-        const int64_t capacity = (int64_t)((dq_cuda_of(b)->strip_bytes) / sizeof(float));
-        int64_t strips = 0, records = 0, factors = 0;
-        for (int k = 0, in_launch = 0; k < u->n; k++, in_launch++) {
-            dq_attention_unit *w = &u->unit[k];
-            const int q = heads->q_first[w->group + 1] - heads->q_first[w->group];
-            const int o = heads->o_first[w->group + 1] - heads->o_first[w->group];
-            const int64_t parts =
-                request.parts ? dq_fused_decode_floats(&u->dev, o, w->n, w->n_parts) : 0;
-            const bool needs_strips = request.strips || (request.counted && w->counted < w->n);
-            const int64_t floats = needs_strips ? (int64_t)q * w->n * w->ld + parts : 0;
-            if (in_launch && (strips + floats > capacity || in_launch == UNITS))
-                strips = records = factors = in_launch = 0;
-            w->strip = strips;
-            w->record = (int32_t)records;
-            w->factor = (int32_t)factors;
-            strips += floats;
-            records += (int64_t)q * w->n;
-            factors += (int64_t)o * w->n;
-            if (strips > u->max_strips) u->max_strips = strips;
-            if (records > u->max_records) u->max_records = records;
-            if (factors > u->max_factors) u->max_factors = factors;
-        }
+        cut_launches(b, u, args, request);
         const dq_batch *batch = d.args->batch;
         u->dev.unit = dq_cuda_upload(b, d.unit, (size_t)u->n * sizeof *d.unit);
         u->dev.visible = dq_cuda_upload(b, d.visible, (size_t)d.n_visible * sizeof *d.visible);
@@ -480,9 +507,11 @@ static size_t cuda_memory(const dq_backend *b)
     size_t bytes = 0, total = 0;
     if (cudaMemGetInfo(&bytes, &total) != cudaSuccess) bytes = 0;
     bytes += c->pool->idle_bytes;
-    /* strips are the largest scratch; what it has already is not free */
-    const size_t had = c->scratch_bytes[DQ_CUDA_SCRATCH_A];
-    const size_t own = had < c->strip_bytes ? c->strip_bytes - had : 0;
+    /* strips and operands are the largest scratch; what it has already is not free */
+    const size_t had = c->scratch_bytes[DQ_CUDA_SCRATCH_A] +
+                       c->scratch_bytes[DQ_CUDA_SCRATCH_OPERANDS] +
+                       c->scratch_bytes[DQ_CUDA_SCRATCH_SHARES];
+    const size_t most = c->strip_bytes + c->operand_bytes, own = had < most ? most - had : 0;
     return bytes > own ? bytes - own : 0;
 }
 
@@ -566,7 +595,7 @@ void *dq_cuda_scratch(dq_backend *b, int slot, size_t bytes)
  * second ring whose blocks have twins on the device: a copy into a twin waits in the stream for the
  * kernels that read it before. */
 
-enum { RING_BYTES = 8 << 20, RING = 2, AREA_BYTES = 1 << 20, ALIGN_UPLOAD = 64 };
+enum { MAX_RING_BYTES = 8 << 20, RING = 2, AREA_BYTES = 1 << 20, ALIGN_UPLOAD = 64 };
 
 typedef struct ring_block {
     uint8_t *p;        /* pinned, NULL until first used */
@@ -580,6 +609,13 @@ typedef struct ring {
     int current;
     size_t used; /* of the current block */
 } ring;
+
+/* Of a block: a small device has small ones. */
+static size_t ring_bytes(const dq_backend *b)
+{
+    const size_t share = dq_cuda_of(b)->total_bytes / 64 / 4096 * 4096;
+    return share > MAX_RING_BYTES ? MAX_RING_BYTES : share > 65536 ? share : 65536;
+}
 
 typedef struct area {
     uint8_t *p; /* pinned */
@@ -612,6 +648,7 @@ struct dq_cuda_transfer {
     dq_address_list constant;
     int32_t *flag; /* pinned */
     size_t n_flags;
+    int32_t *range; /* see dq_cuda_range_flag */
     list area, result;
     list note; /* void *: host memory */
 };
@@ -662,13 +699,13 @@ static bool ring_turn(dq_backend *b, ring *r)
 /* The current block, with `bytes` left in it. */
 static ring_block *ring_reserve(dq_backend *b, ring *r, size_t bytes)
 {
-    if (RING_BYTES - r->used < bytes && !ring_turn(b, r)) return NULL;
+    if (ring_bytes(b) - r->used < bytes && !ring_turn(b, r)) return NULL;
     ring_block *k = &r->block[r->current];
     if (!k->p) {
         if (!k->empty && !dq_cuda_ok(b, cudaEventCreateWithFlags(&k->empty, cudaEventDisableTiming),
                                      "cudaEventCreate"))
             return NULL;
-        k->p = pinned(b, RING_BYTES);
+        k->p = pinned(b, ring_bytes(b));
         if (!k->p) return NULL;
     }
     if (k->busy) {
@@ -688,7 +725,7 @@ void dq_cuda_put(dq_backend *b, void *dst, const void *host, size_t bytes)
     while (bytes > 0) {
         const ring_block *k = ring_reserve(b, r, 1);
         if (!k) return;
-        const size_t left = RING_BYTES - r->used, n = bytes < left ? bytes : left;
+        const size_t left = ring_bytes(b) - r->used, n = bytes < left ? bytes : left;
         memcpy(k->p + r->used, from, n);
         if (!dq_cuda_ok(b,
                         cudaMemcpyAsync(to, k->p + r->used, n, cudaMemcpyHostToDevice, c->stream),
@@ -696,7 +733,7 @@ void dq_cuda_put(dq_backend *b, void *dst, const void *host, size_t bytes)
             return;
         /* in steps of 64 bytes: what is read by the device and what is written next share no
          * line */
-        r->used = n == left ? RING_BYTES : (r->used + n + 63) / 64 * 64;
+        r->used = n == left ? ring_bytes(b) : (r->used + n + 63) / 64 * 64;
         to += n;
         from += n;
         bytes -= n;
@@ -745,8 +782,8 @@ void *dq_cuda_upload(dq_backend *b, const void *host, size_t bytes)
     dq_cuda_transfer *t = dq_cuda_of(b)->transfer;
     ring *r = &t->upload;
     if (b->err.code != DQ_OK) return NULL;
-    const bool fits = RING_BYTES - r->used >= bytes;
-    if (dq_cuda_of(b)->pool->exact || bytes > RING_BYTES || (!fits && t->entered == RING - 1))
+    const bool fits = ring_bytes(b) - r->used >= bytes;
+    if (dq_cuda_of(b)->pool->exact || bytes > ring_bytes(b) || (!fits && t->entered == RING - 1))
         return upload_own(b, host, bytes);
     if (!fits) {
         send_uploads(b);
@@ -755,7 +792,7 @@ void *dq_cuda_upload(dq_backend *b, const void *host, size_t bytes)
     }
     ring_block *k = ring_reserve(b, r, bytes);
     if (!k) return NULL;
-    if (!k->twin) k->twin = dq_cuda_alloc(b, RING_BYTES);
+    if (!k->twin) k->twin = dq_cuda_alloc(b, ring_bytes(b));
     if (!k->twin) return NULL;
     const size_t at = r->used;
     if (bytes) memcpy(k->p + at, host, bytes);
@@ -772,7 +809,7 @@ void dq_cuda_upload_end(dq_backend *b)
     t->entered = 0;
     /* The next operation finds half a block at least, or its uploads would be more than one
      * copy. */
-    if (t->upload.used > RING_BYTES / 2 && t->sent == t->upload.used && b->err.code == DQ_OK &&
+    if (t->upload.used > ring_bytes(b) / 2 && t->sent == t->upload.used && b->err.code == DQ_OK &&
         ring_turn(b, &t->upload))
         t->sent = 0;
 }
@@ -827,9 +864,28 @@ int32_t *dq_cuda_flags(dq_backend *b, size_t n)
     return t->flag;
 }
 
+int32_t *dq_cuda_range_flag(dq_backend *b)
+{
+    dq_cuda_transfer *t = dq_cuda_of(b)->transfer;
+    if (b->err.code != DQ_OK) return NULL;
+    if (!t->range) {
+        t->range = pinned(b, sizeof *t->range);
+        if (t->range) *t->range = 0;
+    }
+    return t->range;
+}
+
 bool dq_cuda_wait(dq_backend *b, const char *what)
 {
-    return dq_cuda_ok(b, cudaStreamSynchronize(dq_cuda_stream(b)), what);
+    dq_cuda_transfer *t = dq_cuda_of(b)->transfer;
+    const bool ok = dq_cuda_ok(b, cudaStreamSynchronize(dq_cuda_stream(b)), what);
+    const bool beyond = t->range && *t->range;
+    if (beyond) *t->range = 0; /* after another error, too, or a later call would seem to have it */
+    if (!ok || !beyond) return ok;
+    dq_fail_with(&b->err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_F32_OR_CPU},
+                 "a query, key or value is beyond 65504, where f16 ends: math bf16 and int8 attend "
+                 "in f16 on the cuda backend");
+    return false;
 }
 
 /* ---- down */
@@ -857,7 +913,7 @@ static void finish_uploads(dq_backend *b)
 {
     dq_cuda *c = dq_cuda_of(b);
     dq_cuda_transfer *t = c->transfer;
-    dq_cuda_ok(b, cudaStreamSynchronize(dq_cuda_stream(b)), "a kernel");
+    dq_cuda_wait(b, "a kernel");
     const result *r = t->result.item;
     for (size_t i = 0; i < t->result.n && b->err.code == DQ_OK; i++) {
         if (r[i].take)
@@ -906,7 +962,7 @@ void dq_cuda_get(dq_backend *b, void *host, const void *src, size_t bytes)
 enum { OLDEST = 80 }; /* compute capability of the oldest device that the kernels are built for */
 
 /* Strips of a launch: every multiprocessor is busy, and small launches stay in the cache. */
-enum { SHARE = 64, MAX_STRIPS = 256 << 20 };
+enum { SHARE = 64, MAX_STRIPS = 256 << 20, MAX_OPERANDS = 1 << 30 };
 
 bool dq_cuda_ok(dq_backend *b, cudaError_t e, const char *what)
 {
@@ -943,6 +999,7 @@ static void cuda_close(dq_backend *b)
         constant *k = t->constant.item;
         for (size_t i = 0; i < t->constant.n; i++) dq_block_free(k[i].copy);
         dq_address_list_free(&t->constant);
+        if (t->range) cudaFreeHost(t->range);
         if (t->flag) cudaFreeHost(t->flag);
         forget_results(t);
         area *a = t->area.item;
@@ -1099,6 +1156,8 @@ static dq_status cuda_describe(dq_backend *b, int device, dq_err *err)
     c->smem_optin = p.sharedMemPerBlockOptin;
     c->total_bytes = p.totalGlobalMem;
     c->strip_bytes = c->total_bytes / SHARE < MAX_STRIPS ? c->total_bytes / SHARE : MAX_STRIPS;
+    c->operand_bytes =
+        c->total_bytes / SHARE < MAX_OPERANDS ? c->total_bytes / SHARE : MAX_OPERANDS;
     if (c->cc < OLDEST)
         return dq_fail_with(
             err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_CPU},

@@ -33,6 +33,9 @@ enum {
     DQ_CUDA_SCRATCH_C,
     DQ_CUDA_SCRATCH_BATCH, /* what a batch looks like: rows, pages, visible keys */
     DQ_CUDA_SCRATCH_SPANS, /* masses of rows, till they are on their way to the host */
+    DQ_CUDA_SCRATCH_OPERANDS,
+    DQ_CUDA_SCRATCH_SHARES,
+    DQ_CUDA_SCRATCH_ROWS, /* maxima by rows */
     DQ_CUDA_N_SCRATCH
 };
 
@@ -45,10 +48,11 @@ typedef struct dq_cuda {
     int device;
     cudaStream_t stream; /* all operations run on it, in the order of their calls */
     int n_sm;
-    int cc;             /* compute capability, 10 * major + minor */
-    size_t smem_optin;  /* shared memory that a block may ask for */
-    size_t total_bytes; /* of device memory */
-    size_t strip_bytes; /* of it that strips of one launch may take */
+    int cc;               /* compute capability, 10 * major + minor */
+    size_t smem_optin;    /* shared memory that a block may ask for */
+    size_t total_bytes;   /* of device memory */
+    size_t strip_bytes;   /* of it that strips of one launch may take, */
+    size_t operand_bytes; /* and operands, but for those of a single list */
     dq_cuda_pool *pool;
     dq_cuda_transfer *transfer;
     dq_cuda_blas *blas; /* NULL until first used */
@@ -96,6 +100,9 @@ const void *dq_cuda_constant(dq_backend *b, const void *host, size_t bytes);
 /* Zeros of the host's that kernels write and the host reads once it has waited: good until the
  * next call. NULL with the sticky error set. */
 int32_t *dq_cuda_flags(dq_backend *b, size_t n);
+/* A number that stays the host's: where attention finds a key or value that f16 does not hold, it
+ * becomes 1, and the next wait fails. NULL with the sticky error set. */
+int32_t *dq_cuda_range_flag(dq_backend *b);
 /* Waits for the device, but leaves what was downloaded. False with the sticky error set. */
 bool dq_cuda_wait(dq_backend *b, const char *what);
 /* At the next sync or get: take(arg, data, bytes) on the host, in the order of the calls, with
@@ -133,8 +140,7 @@ void dq_cuda_kv_rows(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int
 void dq_cuda_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args);
 void dq_cuda_absmax_join(dq_backend *b, float *absmax, int n_seq, int n_q);
 void dq_cuda_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args);
-const char *dq_cuda_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_math math,
-                                  int64_t rows);
+const char *dq_cuda_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_math math);
 void dq_cuda_attn_observe(dq_backend *b, dq_tally *tally, const dq_attend_args *args,
                           int32_t seq_base);
 void dq_cuda_observe(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *batch, int layer,
@@ -151,7 +157,8 @@ typedef struct dq_cuda_heads {
     uint8_t *host, *device;
     const int32_t *q_first,
         *o_first; /* [n_groups + 1] on the host: first query and output head of a group */
-    int32_t max_q, max_out, max_kv; /* of the largest group */
+    int32_t max_q, max_out, max_kv, max_pairs; /* of the largest group */
+    int32_t head_keys; /* different heads of keys that an output head reads, at most */
 } dq_cuda_heads;
 
 const dq_cuda_heads *dq_cuda_heads_of(const dq_kv *kv);
@@ -166,8 +173,6 @@ bool dq_cuda_records_of(dq_backend *b, const dq_kv *kv, dq_kv_list *list, int64_
 bool dq_cuda_records_send(dq_backend *b, const dq_kv *kv);
 /* The table, after all lists have been asked for. */
 const dq_page *dq_cuda_records(const dq_kv *kv);
-/* Sets of all pages of a list that has been asked for. */
-int32_t dq_cuda_records_sets(const dq_kv *kv, const dq_kv_list *list);
 
 /* ---- CUDA units ----
  * A call of attention as units of rows (launch.h), with everything about them that kernels
@@ -184,9 +189,9 @@ typedef struct dq_cuda_units {
 
 /* What a call needs beside the strips of query heads. */
 typedef struct dq_cuda_units_request {
-    bool strips;  /* of all units. Without any: one launch for as many units as a grid takes */
-    bool counted; /* strips of units with rows that spans count */
-    bool parts;   /* after the strips, what dq_fused_decode wants; observers are done then */
+    bool strips;   /* of all units. Without any: one launch for as many units as a grid takes */
+    bool counted;  /* strips of units with rows that spans count */
+    bool operands; /* launches of lists whose operands fit in memory */
     bool edges;
     bool places; /* positions of rows in `pos`; of keys as edges */
 } dq_cuda_units_request;

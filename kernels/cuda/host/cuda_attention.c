@@ -16,17 +16,77 @@ typedef struct dq_cuda_observers {
     double *scratch; /* there */
 } dq_cuda_observers;
 
-/* Of DQ_FUSED_; math f32 is not among them. */
-static int fused_math(const dq_attend_args *args)
+/* Attention over operands of one launch's units: see dq_attend_call. */
+typedef struct operands {
+    dq_attend_call call;
+    const dq_attend_join *joins;
+    int n_joins;
+} operands;
+
+static bool on_hopper(const dq_backend *b)
 {
-    return args->math.qk == DQ_NUM_INT8 ? DQ_FUSED_INT8 : DQ_FUSED_BF16;
+    return dq_attend_has_hopper && dq_cuda_of(b)->cc == 90;
+}
+
+/* Lists, items and joins of the units, on the device; `host` is freed. */
+static bool upload_plan(dq_backend *b, operands *t, const dq_attend_plan *p,
+                        const dq_unfold_list **lists)
+{
+    *lists = dq_cuda_upload(b, p->list, (size_t)p->n_lists * sizeof *p->list);
+    t->call.item = dq_cuda_upload(b, p->item, (size_t)p->n_items * sizeof *p->item);
+    t->joins = dq_cuda_upload(b, p->join, (size_t)p->n_joins * sizeof *p->join);
+    t->call.n_items = p->n_items;
+    t->n_joins = p->n_joins;
+    return b->err.code == DQ_OK;
+}
+
+/* Unfolds what units of a launch read; unit: the same on the host. False with the sticky error
+ * set. */
+static bool unfold(dq_backend *b, operands *t, const dq_attention_units *u,
+                   const dq_attention_unit *unit, const dq_attend_args *args)
+{
+    const dq_cuda_heads *heads = dq_cuda_heads_of(args->kv);
+    const int together = (on_hopper(b) ? 2 : 1) * (u->n_maps == 1 ? 2 : 1);
+    const size_t n = (size_t)u->n, items = (size_t)dq_attend_items(unit, u->n);
+    const size_t counts = (size_t)(u->max_keys + DQ_PAGE_SLOTS - 1) / DQ_PAGE_SLOTS + 1;
+    *t = (operands){.call = {.u = *u, .together = together}};
+    t->call.o = dq_attend_operands(u, heads->max_kv, heads->max_pairs, heads->head_keys);
+    dq_attend_plan p = {0};
+    uint8_t *host = dq_block_new(1,
+                                 n * (sizeof *p.list + sizeof *p.join) + items * sizeof *p.item +
+                                     counts * sizeof(int32_t),
+                                 &b->err);
+    if (!host) return false;
+    p.list = (dq_unfold_list *)(void *)host;
+    p.item = (dq_attend_item *)(void *)(p.list + n);
+    p.join = (dq_attend_join *)(void *)(p.item + items);
+    dq_attend_plan_units(&p, u->form, unit, u->n, together, (int32_t *)(void *)(p.join + n));
+    const dq_unfold_list *lists;
+    const bool ok = upload_plan(b, t, &p, &lists);
+    dq_block_free(host);
+    t->call.o.page = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_OPERANDS,
+                                     (size_t)(p.operand_pages * t->call.o.page_bytes));
+    if (p.share_rows)
+        t->call.share = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_SHARES,
+                                        (size_t)(p.share_rows * dq_attend_share_floats(&t->call)) *
+                                            sizeof(float));
+    t->call.beyond = dq_cuda_range_flag(b);
+    return ok && b->err.code == DQ_OK &&
+           dq_cuda_ok(b,
+                      dq_attend_unfold(*u, t->call.o, args->kv->spec.rotate_v, lists, p.n_lists,
+                                       p.max_pages, t->call.beyond, dq_cuda_stream(b)),
+                      "attend (unfold)");
 }
 
 /* Strips of S in the arithmetic that attention runs in. */
-static cudaError_t scores(const dq_attend_args *args, dq_attention_units u, cudaStream_t s)
+static bool scores(dq_backend *b, const dq_attend_args *args, const dq_attention_units *u,
+                   const dq_attention_unit *unit)
 {
-    if (args->math.qk == DQ_NUM_F32) return dq_attention_scores(u, s);
-    return dq_fused_scores(u, fused_math(args), s);
+    operands t;
+    if (args->math.qk == DQ_NUM_F32)
+        return dq_cuda_ok(b, dq_attention_scores(*u, dq_cuda_stream(b)), "attention (scores)");
+    return unfold(b, &t, u, unit, args) &&
+           dq_cuda_ok(b, dq_attend_scores(t.call, dq_cuda_stream(b)), "attention (scores)");
 }
 
 /* ---- CUDA rows ---- */
@@ -350,9 +410,7 @@ static bool observe_launch(dq_backend *b, observe_count *c, const dq_cuda_units 
         while (end < launch->n && unit[end].seq == unit[i].seq) end++;
         n_pieces += add_pieces(pieces + n_pieces, u, launch, unit + i, end - i, map, &record);
     }
-    const bool ok =
-        dq_cuda_ok(b, scores(c->args, *launch, dq_cuda_stream(b)), "attn_observe (scores)") &&
-        count_rows(b, c, pieces, n_pieces, scratch);
+    const bool ok = scores(b, c->args, launch, unit) && count_rows(b, c, pieces, n_pieces, scratch);
     dq_block_free(pieces);
     return ok;
 }
@@ -369,7 +427,8 @@ static int count_launches(const dq_cuda_units *u)
 void dq_cuda_attn_observe(dq_backend *b, dq_tally *tally, const dq_attend_args *args,
                           int32_t seq_base)
 {
-    const dq_cuda_units_request request = {.strips = true, .places = true};
+    const dq_cuda_units_request request = {
+        .strips = true, .places = true, .operands = args->math.qk != DQ_NUM_F32};
     const dq_head_order *map = args->attn->map;
     dq_cuda_units u;
     observe_count c;
@@ -790,39 +849,11 @@ void dq_cuda_kld(dq_backend *b, double *kld, dq_mat ref, const dq_weight *ref_he
 /* ---- CUDA attention ----
  * Attend, attn_absmax and absmax_join of the CUDA backend. */
 
-/* math.qk and math.pv as one --math makes them. Single rows share pages among blocks. */
-typedef enum way { WAY_STRIPS, WAY_INT8, WAY_DECODE, WAY_BF16 } way;
-
-static way way_of(dq_math math, int64_t rows)
+const char *dq_cuda_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_math math)
 {
-    if (math.qk == DQ_NUM_F32) return WAY_STRIPS;
-    if (math.qk == DQ_NUM_BF16) return WAY_BF16;
-    return rows == 1 ? WAY_DECODE : WAY_INT8;
-}
-
-const char *dq_cuda_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_math math,
-                                  int64_t rows)
-{
-    static const char *const name[] = {"scores + softmax + values", "attend_int8", "decode_int8",
-                                       "attend_bf16"};
-    const way to = way_of(math, rows);
-    (void)b;
-    if (!dq_kv_by_page(kv)) return name[to];
-    const bool sets = dq_kv_by_channel(kv, true); /* values, too */
-    if (to == WAY_INT8) return sets ? "attend_int8_sets" : "attend_int8_mixed";
-    if (to == WAY_DECODE) return sets ? "decode_int8_sets" : "decode_int8_mixed";
-    return name[to];
-}
-
-static way way_of_call(const dq_attend_args *args)
-{
-    const dq_batch *batch = args->batch;
-    int64_t rows = 0;
-    for (int i = 0; i < batch->n_seq; i++) {
-        const int64_t n = batch->cu_rows[i + 1] - batch->cu_rows[i];
-        if (n > rows) rows = n;
-    }
-    return way_of(args->math, rows);
+    (void)kv;
+    if (math.qk == DQ_NUM_F32) return "scores + softmax + values";
+    return on_hopper(b) ? "unfold + attend_hopper in f16" : "unfold + attend in f16";
 }
 
 static int rounding_of(dq_logit_spec logit)
@@ -838,13 +869,13 @@ static float qmax_of(dq_logit_spec logit)
 }
 
 /* Strips up to exp(S - max). */
-static bool make_strips(dq_backend *b, const dq_attention_units *u, const dq_attend_args *args)
+static bool make_strips(dq_backend *b, const dq_attention_units *u, const dq_attention_unit *unit,
+                        const dq_attend_args *args)
 {
-    const cudaStream_t s = dq_cuda_stream(b);
-    return dq_cuda_ok(b, scores(args, *u, s), "attend (scores)") &&
+    return scores(b, args, u, unit) &&
            dq_cuda_ok(b,
                       dq_attention_softmax(*u, rounding_of(args->logit), qmax_of(args->logit),
-                                           args->absmax, s),
+                                           args->absmax, dq_cuda_stream(b)),
                       "attend (softmax)");
 }
 
@@ -860,7 +891,7 @@ static bool observe_spans(dq_backend *b, const dq_attention_units *u, const dq_a
         part.unit += i;
         part.n = n;
         if (!counts) continue;
-        if (!made && !make_strips(b, &part, args)) return false;
+        if (!made && !make_strips(b, &part, unit + i, args)) return false;
         if (!dq_cuda_ok(b, dq_spans_add_sums(part, observers->spans, dq_cuda_stream(b)),
                         "attend (spans)"))
             return false;
@@ -868,21 +899,44 @@ static bool observe_spans(dq_backend *b, const dq_attention_units *u, const dq_a
     return true;
 }
 
+/* The largest |S| of each row, which rounding by rows wants first. */
+static bool row_maxima(dq_backend *b, operands *t, const dq_attend_args *args)
+{
+    const size_t bytes =
+        (size_t)args->batch->n_rows * (size_t)args->attn->map->n_q * sizeof(uint32_t);
+    uint32_t *max = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_ROWS, bytes);
+    t->call.logits.absmax = (const float *)(void *)max;
+    return max && dq_cuda_ok(b, cudaMemsetAsync(max, 0, bytes, dq_cuda_stream(b)), "memset") &&
+           dq_cuda_ok(b, dq_attend_absmax(t->call, max, true, dq_cuda_stream(b)),
+                      "attend (maxima)");
+}
+
+static bool attend_operands(dq_backend *b, const dq_attention_units *u,
+                            const dq_attention_unit *unit, const dq_attention_finish *f,
+                            const dq_attend_args *args)
+{
+    operands t;
+    if (!unfold(b, &t, u, unit, args)) return false;
+    t.call.f = *f;
+    t.call.logits =
+        (dq_attend_logits){rounding_of(args->logit), qmax_of(args->logit), args->absmax};
+    if (t.call.logits.round == DQ_ROUND_ROW && !row_maxima(b, &t, args)) return false;
+    const cudaStream_t s = dq_cuda_stream(b);
+    return dq_cuda_ok(b, dq_attend_run(t.call, on_hopper(b), s), "attend") &&
+           dq_cuda_ok(b, dq_attend_combine(t.call, t.joins, t.n_joins, s), "attend (combine)");
+}
+
 /* Tensor cores need no strips: those are made for observers, which then change no result. */
 static bool attend_units(dq_backend *b, const dq_attention_units *u, const dq_attention_finish *f,
                          const dq_attend_args *args, const dq_cuda_observers *observers,
                          const dq_attention_unit *unit)
 {
-    const cudaStream_t s = dq_cuda_stream(b);
-    const way to = way_of_call(args);
-    const bool all = to == WAY_STRIPS || args->columns || args->measure;
-    if (all && !(make_strips(b, u, args) && observers_run(b, observers, u, unit))) return false;
+    const bool f32 = args->math.qk == DQ_NUM_F32, all = f32 || args->columns || args->measure;
+    if (all && !(make_strips(b, u, unit, args) && observers_run(b, observers, u, unit)))
+        return false;
     if (!observe_spans(b, u, args, observers, unit, all)) return false;
-    if (to == WAY_STRIPS) return dq_cuda_ok(b, dq_attention_values(*u, *f, s), "attend (values)");
-    const dq_fused_logits logits = {rounding_of(args->logit), qmax_of(args->logit), args->absmax};
-    if (to == WAY_DECODE)
-        return dq_cuda_ok(b, dq_fused_decode(*u, *f, logits, s), "attend (decode)");
-    return dq_cuda_ok(b, dq_fused_attend(*u, *f, logits, fused_math(args), s), "attend (fused)");
+    if (!f32) return attend_operands(b, u, unit, f, args);
+    return dq_cuda_ok(b, dq_attention_values(*u, *f, dq_cuda_stream(b)), "attend (values)");
 }
 
 /* Refuses by name what the tensor-core kernels do not take. f: NULL for scores alone. */
@@ -890,7 +944,7 @@ static bool taken(dq_backend *b, const dq_cuda_units *u, const dq_attention_fini
                   const dq_attend_args *args)
 {
     if (args->math.qk == DQ_NUM_F32) return true;
-    const char *lack = dq_fused_lacks(&u->dev, f, fused_math(args), rounding_of(args->logit));
+    const char *lack = dq_attend_lacks(&u->dev, f, rounding_of(args->logit));
     if (!lack) return true;
     dq_fail_with(&b->err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_F32_OR_CPU},
                  "%s attention on the cuda backend does not take this: %s",
@@ -918,11 +972,10 @@ static bool describe_finish(dq_backend *b, dq_attention_finish *f, dq_mat dst,
 
 void dq_cuda_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
 {
-    const way to = way_of_call(args);
-    const bool looked = args->columns || args->measure;
-    const dq_cuda_units_request request = {.strips = looked || to == WAY_STRIPS || to == WAY_DECODE,
+    const bool f32 = args->math.qk == DQ_NUM_F32;
+    const dq_cuda_units_request request = {.strips = f32 || args->columns || args->measure,
                                            .counted = args->spans != NULL,
-                                           .parts = to == WAY_DECODE,
+                                           .operands = !f32,
                                            .edges = rounding_of(args->logit) == DQ_ROUND_TILE};
     dq_cuda_units u;
     dq_cuda_observers observers;
@@ -948,16 +1001,18 @@ void dq_cuda_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *arg
     if (b->err.code != DQ_OK || n == 0) return;
     if (!dq_cuda_ok(b, cudaMemsetAsync(absmax, 0, n * sizeof *absmax, dq_cuda_stream(b)), "memset"))
         return;
-    if (!dq_cuda_units_begin(b, &u, args, (dq_cuda_units_request){0})) return;
+    const bool f32 = args->math.qk == DQ_NUM_F32;
+    if (!dq_cuda_units_begin(b, &u, args, (dq_cuda_units_request){.operands = !f32})) return;
     dq_attention_units launch;
     const bool ok = taken(b, &u, NULL, args);
     uint32_t *bits = (uint32_t *)(void *)absmax;
-    for (int first; ok && b->err.code == DQ_OK && dq_cuda_units_next(&u, &launch, &first);)
-        dq_cuda_ok(b,
-                   args->math.qk == DQ_NUM_F32
-                       ? dq_attention_absmax(launch, bits, dq_cuda_stream(b))
-                       : dq_fused_absmax(launch, bits, fused_math(args), dq_cuda_stream(b)),
-                   "attn_absmax");
+    for (int first; ok && b->err.code == DQ_OK && dq_cuda_units_next(&u, &launch, &first);) {
+        operands t;
+        if (f32)
+            dq_cuda_ok(b, dq_attention_absmax(launch, bits, dq_cuda_stream(b)), "attn_absmax");
+        else if (unfold(b, &t, &launch, u.unit + first, args))
+            dq_cuda_ok(b, dq_attend_absmax(t.call, bits, false, dq_cuda_stream(b)), "attn_absmax");
+    }
     dq_cuda_units_end(b, &u);
 }
 

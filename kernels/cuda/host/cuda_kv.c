@@ -190,10 +190,9 @@ void dq_cuda_kv_rows(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int
 /* The records of a list's pages: a run of the table. What is stale is patched before it is read. */
 typedef struct run {
     int64_t first, capacity;
-    int64_t stale;      /* the first page whose record is not right */
-    uint64_t epoch;     /* of the cache, when it was made right */
-    int32_t *first_set; /* [capacity + 1] sets of the pages before each; NULL: the cache has none */
-    int32_t next;       /* of the runs that are free: an index plus one, 0: none */
+    int64_t stale;  /* the first page whose record is not right */
+    uint64_t epoch; /* of the cache, when it was made right */
+    int32_t next;   /* of the runs that are free: an index plus one, 0: none */
 } run;
 
 /* What a cache has on the device beside its pages. */
@@ -275,6 +274,17 @@ void dq_cuda_forms(dq_page_form form[2], const dq_kv *kv)
 
 /* ---------------------------------------------------------------------------------------- heads */
 
+/* Of the group's heads from `first` on, those before `to` included: which pair of values it has. */
+static int32_t pair_of(const dq_o_head *first, const dq_o_head *to)
+{
+    int32_t n = 0;
+    for (const dq_o_head *o = first; o < to; o++) {
+        if (o->v[0] == to->v[0] && o->v[1] == to->v[1]) return o->pair;
+        if (o->pair >= n) n = o->pair + 1;
+    }
+    return n;
+}
+
 /* On the host: query and output heads, then their first ones by group, then the KV heads of
  * each. */
 static void fill_heads(dq_cuda_heads *h, uint8_t *at, const dq_kv *kv)
@@ -285,6 +295,7 @@ static void fill_heads(dq_cuda_heads *h, uint8_t *at, const dq_kv *kv)
     int32_t *q_first = (int32_t *)(void *)(o + map->n_out), *o_first = q_first + map->n_groups + 1;
     int32_t *first = o_first + map->n_groups + 1, *head = first + map->n_groups + 1;
     int32_t n_q = 0, n_out = 0, *place = head + map->n_kv; /* of a query head in its group */
+    h->head_keys = 1;
     for (int g = 0; g < map->n_groups; g++) {
         q_first[g] = n_q;
         o_first[g] = n_out;
@@ -298,9 +309,12 @@ static void fill_heads(dq_cuda_heads *h, uint8_t *at, const dq_kv *kv)
             const dq_head *from = &map->head[i];
             if (map->group[from->v[0]] != g) continue;
             dq_o_head *to = &o[n_out++];
-            *to = (dq_o_head){i, {-1, -1}, {-1, -1}};
+            *to = (dq_o_head){i, {-1, -1}, {-1, -1}, 0};
             for (int m = 0; m < map->n_maps; m++) to->q[m] = place[from->q[m]];
             for (int e = 0; e < map->n_slabs; e++) to->v[e] = kv->slot[from->v[e]];
+            to->pair = pair_of(o + o_first[g], to);
+            if (map->n_maps == 2 && map->key[from->q[0]] != map->key[from->q[1]]) h->head_keys = 2;
+            if (to->pair >= h->max_pairs) h->max_pairs = to->pair + 1;
         }
         if (kv->heads[g] > h->max_kv) h->max_kv = kv->heads[g];
         if (n_q - q_first[g] > h->max_q) h->max_q = n_q - q_first[g];
@@ -426,17 +440,8 @@ static run *run_of(dq_backend *b, const dq_kv *kv, dq_kv_list *list, int64_t n)
     if (n <= r->capacity) return r;
     int64_t capacity = LEAST;
     while (capacity < n + n / 8) capacity *= 2; /* a list that is full is written anew */
-    int32_t *first_set = NULL;
-    if (kv->by_page) {
-        first_set = dq_block_new((size_t)capacity + 1, sizeof *first_set, &b->err);
-        if (!first_set) return NULL;
-    }
-    if (!table_reserve(b, kv, o->used + capacity)) {
-        dq_block_free(first_set);
-        return NULL;
-    }
-    dq_block_free(r->first_set);
-    *r = (run){.first = o->used, .capacity = capacity, .first_set = first_set};
+    if (!table_reserve(b, kv, o->used + capacity)) return NULL;
+    *r = (run){.first = o->used, .capacity = capacity};
     o->used += capacity;
     return r;
 }
@@ -484,10 +489,6 @@ bool dq_cuda_records_of(dq_backend *b, const dq_kv *kv, dq_kv_list *list, int64_
         const dq_kv_page *page = list->page[p];
         *patch =
             (dq_kv_patch){.page = dq_cuda_page(kv, page), .to = (int32_t)(r->first + p), .row = -1};
-        if (r->first_set) {
-            patch->page.first_set = r->first_set[p];
-            r->first_set[p + 1] = r->first_set[p] + dq_kv_sets(page, DQ_PAGE_TOKENS);
-        }
         if (dithers(kv, page)) patch->page.dither = 0;
         if (dithers_own(kv, page) && !add_row(b, kv, patch, page)) return false;
     }
@@ -495,12 +496,6 @@ bool dq_cuda_records_of(dq_backend *b, const dq_kv *kv, dq_kv_list *list, int64_
     r->stale = n;
     r->epoch = o->epoch;
     return true;
-}
-
-int32_t dq_cuda_records_sets(const dq_kv *kv, const dq_kv_list *list)
-{
-    const run *r = &own_of(kv)->run[list->own - 1];
-    return r->first_set ? r->first_set[(list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS] : 0;
 }
 
 const dq_page *dq_cuda_records(const dq_kv *kv)
@@ -522,6 +517,7 @@ static dq_kv_patches upload_patches(dq_backend *b, const dq_kv *kv)
 
 bool dq_cuda_records_send(dq_backend *b, const dq_kv *kv)
 {
+    if (own_of(kv)->n_patches == 0) return b->err.code == DQ_OK;
     const dq_kv_patches k = upload_patches(b, kv);
     if (b->err.code == DQ_OK)
         dq_cuda_ok(b, dq_kv_launch_patch(k, dq_cuda_stream(b)), "records of pages");
@@ -796,7 +792,6 @@ void dq_cuda_kv_free(dq_backend *b, dq_kv *kv)
     own *o = kv ? own_of(kv) : NULL;
     dq_kv_pages_free(b, kv);
     if (!o) return;
-    for (size_t i = 0; i < o->n_runs; i++) dq_block_free(o->run[i].first_set);
     dq_block_free(o->run);
     dq_block_free(o->patch);
     dq_block_free(o->row);

@@ -210,7 +210,7 @@ dq_attend_args pair_args(const pair *p, int k, dq_logit_spec logit)
                         .layer = p->layer,
                         .q = pair_mat(p, k, A_Q),
                         .logit = logit};
-    if (k == CUDA || p->math.qk == DQ_NUM_INT8) a.math = p->math;
+    if (k == CUDA) a.math = p->math;
     if (p->attn.lambda_kind == DQ_LAMBDA_TOKEN) a.lambda = pair_mat(p, k, A_LAMBDA);
     return a;
 }

@@ -33,7 +33,7 @@ typedef struct pair {
     dq_head_order map;
     dq_kv_spec spec;
     dq_attn attn;
-    dq_math math; /* the CPU runs f32 in place of bf16 */
+    dq_math math; /* of the device; the CPU runs f32 */
     int layer;    /* that all calls are about: the last one that spec.widths names, else 0 */
     float gain[256];
     dq_backend *b[2];

@@ -3,7 +3,7 @@
  *   race_kernels [FAMILY]...   none: all of them
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/launch.h"
-#include "tests/kernels/cuda/fused_rig.h"
+#include "tests/kernels/cuda/attend_rig.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -229,14 +229,13 @@ static void keys(void)
 
 /* --------------------------------------------------------------------------------------- attention */
 
-static rig_spec spec_of(int math, int k_bits, int v_bits, int round)
+static rig_spec spec_of(int k_bits, int v_bits, int round)
 {
     rig_spec s = {};
     s.dim = 64;
     s.bits[0] = k_bits;
     s.bits[1] = v_bits;
     s.group = 32;
-    s.math = math;
     s.maps = 2;
     s.slabs = s.outs = 1;
     s.lambda = 0.8f;
@@ -297,7 +296,7 @@ static void scores_of(scene *s, int round)
 
 static void attend(void)
 {
-    scene s(spec_of(DQ_FUSED_BF16, 6, 3, DQ_ROUND_NOT), 1);
+    scene s(spec_of(6, 3, DQ_ROUND_NOT), 1);
     check_array<uint32_t> max((size_t)(2 * s.r.units.n_q));
     max.put();
     must(dq_attention_absmax(s.r.units, max.device, NULL));
@@ -309,7 +308,7 @@ static void attend(void)
 
 static void maps(void)
 {
-    scene s(spec_of(DQ_FUSED_BF16, 8, 4, DQ_ROUND_NOT), 2);
+    scene s(spec_of(8, 4, DQ_ROUND_NOT), 2);
     const dq_attention_unit *w = s.unit.host;
     const size_t keys = (size_t)(w[0].keys + w[1].keys), factors = s.r.factor->n / 3;
     values<double> mass(keys), second(keys), lambda(keys), diff(keys), into(2 * 3 * DQ_MAP_FIELDS),
@@ -329,7 +328,7 @@ static void maps(void)
 
 static void spans(void)
 {
-    scene s(spec_of(DQ_FUSED_BF16, 8, 4, DQ_ROUND_NOT), 3);
+    scene s(spec_of(8, 4, DQ_ROUND_NOT), 3);
     const int classes = 3;
     values<double> mass((size_t)(128 * s.r.units.n_out * classes * 2));
     check_array<uint8_t> label(64 * MAX_PAGES);
@@ -373,114 +372,51 @@ static void tally(void)
                             0x4060, NULL));
 }
 
-static void fused(int math, int k_bits, int v_bits, int round, uint64_t seed)
+/* All kernels over operands, with pages that blocks divide and without. */
+static void operands_of(rig_spec s, uint64_t seed)
 {
-    rig r;
-    rig_spec s = spec_of(math, k_bits, v_bits, round);
-    rig_open(&r, &s, seed);
-    check_array<uint32_t> max((size_t)(r.n_units * r.units.n_q));
-    max.put();
-    must(dq_fused_scores(r.units, math, NULL));
-    must(dq_fused_absmax(r.units, max.device, math, NULL));
-    must(dq_fused_attend(r.units, r.finish, r.logits, math, NULL));
-    rig_close(&r);
-}
-
-static void int8(void)
-{
-    fused(DQ_FUSED_INT8, 8, 8, DQ_ROUND_ROW, 1);
-    fused(DQ_FUSED_INT8, 6, 3, DQ_ROUND_NOT, 2);
-}
-
-static rig_spec sets_of(int k_bits, int v_bits, bool mixed)
-{
-    rig_spec s = spec_of(DQ_FUSED_INT8, k_bits, v_bits, DQ_ROUND_NOT);
-    s.sets = true;
-    s.dither = !mixed;
-    s.mixed = mixed;
-    return s;
-}
-
-static void many_rows_of(bool mixed)
-{
-    for (uint64_t seed = 5; seed < 8; seed++) {
+    for (int divided = 0; divided < 2; divided++) {
         rig r;
-        rig_spec s = sets_of(5, 4, mixed);
-        s.second = seed % 2 ? 0 : 3;
+        rig_call k;
+        s.max_rows = divided ? 2 : 20;
+        s.max_keys = divided ? 700 : 120;
         rig_open(&r, &s, seed);
+        rig_call_open(&k, &r, 2);
+        rig_call_unfold(&k);
         check_array<uint32_t> max((size_t)(r.n_units * r.units.n_q));
         max.put();
-        must(dq_fused_scores(r.units, s.math, NULL));
-        must(dq_fused_absmax(r.units, max.device, s.math, NULL));
-        must(dq_fused_attend(r.units, r.finish, r.logits, s.math, NULL));
+        must(dq_attend_scores(k.call, NULL));
+        must(dq_attend_absmax(k.call, max.device, false, NULL));
+        rig_call_run(&k, false);
+        if (check_hopper()) rig_call_run(&k, true);
+        dq_simt_set_capability(80);
+        rig_call_close(&k);
         rig_close(&r);
     }
 }
 
-static void few_rows_of(bool mixed)
+static void operands(void)
 {
-    for (int rows = 1; rows <= 2; rows++) { /* a single row has scores of its own */
-        rig r;
-        rig_spec s = sets_of(8, 3, mixed);
-        s.max_rows = rows;
-        s.max_keys = 1000;
-        s.many_sets = rows == 1;
-        rig_open(&r, &s, 12);
-        must(dq_fused_decode(r.units, r.finish, r.logits, NULL));
-        rig_close(&r);
-    }
-}
-
-static void sets(void)
-{
-    many_rows_of(false);
-}
-
-static void decode_sets(void)
-{
-    few_rows_of(false);
-}
-
-static void mixed(void)
-{
-    many_rows_of(true);
-}
-
-static void decode_mixed(void)
-{
-    few_rows_of(true);
-}
-
-static void bf16(void)
-{
-    fused(DQ_FUSED_BF16, 8, 4, DQ_ROUND_ROW, 3);
-    fused(DQ_FUSED_BF16, 16, 16, DQ_ROUND_NOT, 4);
-}
-
-static void decode(void)
-{
-    for (int i = 0; i < 2; i++) {
-        rig r;
-        rig_spec s = spec_of(DQ_FUSED_INT8, 8, i ? 4 : 8, i ? DQ_ROUND_ROW : DQ_ROUND_GIVEN);
-        s.max_rows = 2;
-        s.max_keys = i ? 300 : 64 * MAX_PAGES; /* more than decode_sums takes at a time */
-        rig_open(&r, &s, 10 + (uint64_t)i);
-        must(dq_fused_decode(r.units, r.finish, r.logits, NULL));
-        rig_close(&r);
-    }
+    operands_of(spec_of(8, 8, DQ_ROUND_ROW), 1);
+    operands_of(spec_of(16, 3, DQ_ROUND_NOT), 2);
+    rig_spec one = spec_of(6, 4, DQ_ROUND_GIVEN);
+    one.maps = 1;
+    one.slabs = 2;
+    operands_of(one, 3);
+    rig_spec s = spec_of(5, 4, DQ_ROUND_NOT);
+    s.sets = s.dither = true;
+    operands_of(s, 5);
+    s.mixed = true;
+    s.dither = false;
+    operands_of(s, 6);
 }
 
 static const struct {
     const char *name;
     void (*run)(void);
-} families[] = {{"rows", rows},       {"linear", linear},
-                {"logprob", logprob}, {"pages", pages},
-                {"keys", keys},       {"attend", attend},
-                {"maps", maps},       {"spans", spans},
-                {"tally", tally},     {"int8", int8},
-                {"bf16", bf16},       {"decode", decode},
-                {"sets", sets},       {"decode_sets", decode_sets},
-                {"mixed", mixed},     {"decode_mixed", decode_mixed}};
+} families[] = {{"rows", rows},   {"linear", linear},    {"logprob", logprob}, {"pages", pages},
+                {"keys", keys},   {"attend", attend},    {"maps", maps},       {"spans", spans},
+                {"tally", tally}, {"operands", operands}};
 
 int main(int argc, char **argv)
 {

@@ -202,11 +202,12 @@ static void attend(walk *w)
         {16, DQ_GRANULARITY_ROW}, {8, DQ_GRANULARITY_HEAD}, {6, DQ_GRANULARITY_TILE}};
     pair *p = &w->p;
     if (p->batch.n_rows == 0) return;
-    attend_both(p, logits[below(w, p->math.qk == DQ_NUM_F32 ? 3 : 2)], NULL, NULL);
+    const int i = below(w, p->math.qk == DQ_NUM_F32 ? 3 : 2);
+    attend_both(p, logits[i], NULL, NULL);
     if (p->math.qk == DQ_NUM_F32)
         compare_outputs(p);
-    else
-        compare_within(p, p->math.qk == DQ_NUM_BF16 ? 4e-2 : 2e-3, false);
+    else /* a rounded logit may be a step off */
+        compare_within(p, i ? 5e-2 : 2e-3, false);
     w->n_attended++;
 }
 
@@ -260,7 +261,7 @@ static void append(walk *w, bool fails)
         left -= n;
         pair_rows(p, s, n);
     }
-    if (below(w, 8) == 0 && p->batch.n_rows && p->math.qk != DQ_NUM_BF16) {
+    if (below(w, 8) == 0 && p->batch.n_rows && p->math.qk == DQ_NUM_F32) {
         /* a scale that stays f32 */
         const int64_t cols = (int64_t)PAIR_KV * WALK_DIM;
         p->host[below(w, 2) ? A_K : A_V]

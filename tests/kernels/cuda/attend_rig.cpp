@@ -1,7 +1,7 @@
-/* fused_rig: see fused_rig.h. Pages are made by the definition of the format, with values that no row may read
+/* attend_rig: see attend_rig.h. Pages are made by the definition of the format, with values that no row may read
  * where nobody reads them.
  * SPDX-License-Identifier: MIT */
-#include "tests/kernels/cuda/fused_rig.h"
+#include "tests/kernels/cuda/attend_rig.h"
 
 #include "tests/simt/numerics.h"
 
@@ -250,6 +250,9 @@ static void make_side(rig *r, rig_list *l, int side, int p, const int coded[2])
             for (int c = 0; c < s->form.dim; c++)
                 s->plain[p][h][t][c] =
                     r->random.value() * (side ? 0.5f : 0.3f) + (c == 3 ? 1.0f : 0.0f);
+    if (r->spec.large != 0) s->plain[p][0][0][1] = r->spec.large;
+    for (int i = 0; r->spec.rise != 0 && side == 0 && i < 64 * s->n_heads; i++)
+        s->plain[p][i / 64][i % 64][0] = i % 64 == 13 ? r->spec.rise * (float)(p + 1) * 4 : 0;
     page->wide[side] = pick(r, 0, 5) == 0;
     const bool codes = s->form.bits < 16 && high > page->n_sinks;
     const bool plain = !codes || low < keys || pick(r, 0, 4) == 0;
@@ -276,8 +279,6 @@ static void make_sets(rig *r, rig_list *l, int p)
     for (int side = 0; r->spec.second && side < 2; side++)
         page->widths[side] =
             (uint64_t)(r->spec.bits[side] | (side ? r->spec.bits[1] : r->spec.second) << 4);
-    page->first_set = l->unit.n_parts;
-    l->unit.n_parts += sets_before(page, 64);
 }
 
 static void make_list(rig *r, int i)
@@ -294,6 +295,7 @@ static void make_list(rig *r, int i)
         l->visible[k] = k < odd && w->keys == w->n ? 0 : w->keys - w->n + k + 1;
     w->ld = (w->keys + 63) / 64 * 64 + 8;
     w->seq = i;
+    w->few = 1;
     w->group = 1;
     w->coded[1] = pick(r, 0, 2) ? pick(r, 0, w->keys) : w->keys / 64 * 64;
     w->coded[0] = pick(r, 0, 1) ? pick(r, 0, w->coded[1]) : w->coded[1] / 64 * 64;
@@ -305,7 +307,6 @@ static void make_list(rig *r, int i)
     const int sinks[3] = {0, 4, pick(r, 0, 9)};
     l->page[0].n_sinks = sinks[pick(r, 0, 2)];
     for (int p = 0; r->spec.sets && p < l->n_pages; p++) make_sets(r, l, p);
-    if (!rig_has_sets(r, 1)) w->n_parts = l->n_pages;
     for (int side = 0; side < 2; side++) {
         l->side[side].form = form_of(r, side);
         l->side[side].n_heads = side || r->spec.sets ? 2 : r->spec.maps;
@@ -330,6 +331,7 @@ static void make_heads(rig *r)
             n_q++;
         }
         for (int e = 0; e < 2; e++) r->o_head[o].v[e] = e < s->slabs ? (e + o) % 2 : -1;
+        r->o_head[o].pair = o % 2;
         if (s->maps == 1) r->o_head[o].q[1] = -1;
     }
     r->units.max_q = n_q;
@@ -341,7 +343,6 @@ static void make_heads(rig *r)
 static void upload_units(rig *r)
 {
     dq_attention_units *u = &r->units;
-    dq_attention_unit unit[MAX_UNITS];
     dq_page pages[MAX_UNITS * MAX_PAGES];
     int32_t visible[MAX_UNITS * 64], first_q[3] = {0, 0, u->max_q}, first_o[3] = {0, 0, u->max_out};
     int64_t strip = 0;
@@ -351,8 +352,6 @@ static void upload_units(rig *r)
         l->unit.page = n_pages;
         l->unit.strip = strip;
         strip += (int64_t)u->max_q * l->unit.n * l->unit.ld;
-        /* what dq_fused_decode keeps after them */
-        strip += dq_fused_decode_floats(u, u->max_out, l->unit.n, l->unit.n_parts);
         l->unit.record = records;
         l->unit.factor = factors;
         records += u->max_q * l->unit.n;
@@ -360,13 +359,13 @@ static void upload_units(rig *r)
         for (int p = 0; p < l->n_pages; p++) pages[n_pages++] = l->page[p];
         l->unit.visible = 64 * i;
         for (int k = 0; k < l->unit.n; k++) visible[64 * i + k] = l->visible[k];
-        unit[i] = l->unit;
+        r->unit[i] = l->unit;
         if (l->unit.keys > u->max_keys) u->max_keys = l->unit.keys;
         if (l->unit.n > u->max_rows) u->max_rows = l->unit.n;
     }
     u->n = r->n_units;
     u->n_groups = 2;
-    u->unit = (dq_attention_unit *)keep(r, sizeof unit, unit);
+    u->unit = (dq_attention_unit *)keep(r, sizeof r->unit, r->unit);
     u->pages = (dq_page *)keep(r, sizeof pages, pages);
     u->visible = (int32_t *)keep(r, sizeof visible, visible);
     u->q_head = (dq_q_head *)keep(r, sizeof r->q_head, r->q_head);
@@ -402,6 +401,10 @@ void rig_open(rig *r, const rig_spec *spec, uint64_t seed)
     u->scale = 0.25f;
     r->q = new check_array<float>((size_t)(r->rows * u->n_q * spec->dim));
     for (size_t i = 0; i < r->q->n; i++) r->q->host[i] = r->random.value() * (i % 7 ? 0.4f : 0.9f);
+    for (size_t i = 0; spec->rise != 0 && i < r->q->n; i++)
+        r->q->host[i] = i % (size_t)spec->dim                  ? 0
+                        : i < (size_t)(8 * u->n_q * spec->dim) ? 0.25f
+                                                               : 1.0f;
     r->lambda = new check_array<float>((size_t)(r->rows * u->n_out));
     for (size_t i = 0; i < r->lambda->n; i++)
         r->lambda->host[i] = spec->lambda + 0.01f * (float)(i % 5);
@@ -425,9 +428,9 @@ void rig_open(rig *r, const rig_spec *spec, uint64_t seed)
     for (int i = 0; i < r->n_units; i++)
         for (int h = 0; h < u->max_q; h++)
             r->absmax->host[i * u->n_q + 1 + h] =
-                spec->round == DQ_ROUND_GIVEN ? rig_absmax(r, i, h) : 0;
+                spec->round == DQ_ROUND_GIVEN ? (float)rig_absmax(r, i, h) : 0;
     r->absmax->put();
-    r->logits = dq_fused_logits{spec->round, 31.0f, r->absmax->device};
+    r->logits = dq_attend_logits{spec->round, 31.0f, r->absmax->device};
 }
 
 void rig_close(rig *r)
@@ -442,4 +445,77 @@ void rig_close(rig *r)
     delete r->sum;
     delete r->factor;
     free(r->list);
+}
+
+/* ---------------------------------------------------------------------------------------- calling */
+
+static void *device(rig_call *c, size_t bytes, const void *from)
+{
+    void *p = NULL;
+    assert_int_equal(cudaMalloc(&p, bytes ? bytes : 1), cudaSuccess);
+    if (from && bytes)
+        assert_int_equal(cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice), cudaSuccess);
+    assert_true(c->n_memory < 8);
+    return c->memory[c->n_memory++] = p;
+}
+
+void rig_call_open(rig_call *c, rig *r, int together)
+{
+    const dq_attention_units *u = &r->units;
+    static int32_t count[MAX_PAGES + 1];
+    const int64_t items = dq_attend_items(r->unit, u->n);
+    memset((void *)c, 0, sizeof *c);
+    dq_attend_plan *p = &c->plan;
+    p->list = (dq_unfold_list *)calloc((size_t)u->n, sizeof *p->list);
+    p->join = (dq_attend_join *)calloc((size_t)u->n, sizeof *p->join);
+    p->item = (dq_attend_item *)calloc((size_t)items, sizeof *p->item);
+    dq_attend_plan_units(p, u->form, r->unit, u->n, together, count);
+    assert_true(p->n_items <= items);
+    c->call.u = *u;
+    c->call.u.max_q++, c->call.u.max_out++; /* heads that the group has not */
+    c->call.f = r->finish;
+    c->call.logits = r->logits;
+    c->call.o = dq_attend_operands(u, 2, 2, r->spec.maps == 2 && !r->spec.same_keys ? 2 : 1);
+    c->call.o.page = (uint8_t *)device(c, (size_t)(p->operand_pages * c->call.o.page_bytes), NULL);
+    c->call.item = (dq_attend_item *)device(c, (size_t)p->n_items * sizeof *p->item, p->item);
+    c->call.n_items = p->n_items;
+    c->lists = (dq_unfold_list *)device(c, (size_t)p->n_lists * sizeof *p->list, p->list);
+    c->joins = (dq_attend_join *)device(c, (size_t)p->n_joins * sizeof *p->join, p->join);
+    const int64_t floats = p->share_rows * dq_attend_share_floats(&c->call);
+    c->share_bytes = (size_t)floats * sizeof(float);
+    c->call.share = (float *)device(c, c->share_bytes, NULL);
+    c->call.together = together;
+    c->row_bytes = (size_t)(r->rows * u->n_q) * sizeof(float);
+    const int32_t none = 0;
+    c->call.beyond = c->beyond = (int32_t *)device(c, sizeof none, &none);
+    if (r->spec.round == DQ_ROUND_ROW)
+        c->call.logits.absmax =
+            (float *)(void *)(c->row_max = (uint32_t *)device(c, c->row_bytes, NULL));
+}
+
+void rig_call_unfold(rig_call *c)
+{
+    assert_int_equal(dq_attend_unfold(c->call.u, c->call.o, c->call.f.rotated, c->lists,
+                                      c->plan.n_lists, c->plan.max_pages, c->beyond, NULL),
+                     cudaSuccess);
+}
+
+void rig_call_run(rig_call *c, bool hopper)
+{
+    if (c->call.logits.round == DQ_ROUND_ROW) { /* maxima first */
+        uint32_t *const max = c->row_max;
+        assert_int_equal(cudaMemset(max, 0, c->row_bytes), cudaSuccess);
+        assert_int_equal(dq_attend_absmax(c->call, max, true, NULL), cudaSuccess);
+    }
+    assert_int_equal(cudaMemset(c->call.share, 0xff, c->share_bytes), cudaSuccess);
+    assert_int_equal(dq_attend_run(c->call, hopper, NULL), cudaSuccess);
+    assert_int_equal(dq_attend_combine(c->call, c->joins, c->plan.n_joins, NULL), cudaSuccess);
+}
+
+void rig_call_close(rig_call *c)
+{
+    for (int i = 0; i < c->n_memory; i++) cudaFree(c->memory[i]);
+    free(c->plan.list);
+    free(c->plan.join);
+    free(c->plan.item);
 }

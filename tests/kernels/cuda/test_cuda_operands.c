@@ -1,5 +1,5 @@
-/* Attention of the CUDA backend on tensor cores, as operations of the backend: int8 against the CPU's int8, bf16
- * against its f32, on the simulated device. test_fused.cpp has the kernels alone.
+/* Attention of the CUDA backend on tensor cores, as operations of the backend, against the CPU in f32, on the
+ * simulated device. test_attend.cpp has the kernels alone.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "tests/kernels/cuda/pair_rig.h"
@@ -42,16 +42,52 @@ static dq_kv_spec each_spec_of(int i)
     return i < 4 ? spec_of(i + 1) : i < 8 ? page_spec_of(i + 9) : mixed_spec_of(i + 9);
 }
 
-/* S is the same bit for bit; exps and sums are not, so that a code of D may differ by one. */
-TEST(int8_is_near)
+/* Of the largest number: f16 of queries, keys, values and both maps' weights. */
+#define NEAR 2e-3
+
+static dq_num math_of(int i)
 {
-    static const dq_granularity granularities[] = {DQ_GRANULARITY_TENSOR, DQ_GRANULARITY_HEAD,
-                                                   DQ_GRANULARITY_ROW};
+    return i % 2 ? DQ_NUM_BF16 : DQ_NUM_INT8;
+}
+
+TEST(all_codes_are_near)
+{
     for (int i = 0; i < N_INT8; i++) {
         pair p;
         open_int8(&p, i);
-        attend_both(&p, (dq_logit_spec){i % 2 ? 16 : 6, granularities[i % 3]}, NULL, NULL);
-        compare_within(&p, 2e-4, false);
+        p.attn.head_norm = false; /* a norm of nearly nothing has no bound */
+        attend_both(&p, (dq_logit_spec){.bits = 16}, NULL, NULL);
+        compare_within(&p, NEAR, false);
+        pair_close(&p);
+    }
+}
+
+TEST(all_types_are_near)
+{
+    for (int i = 0; i < 12; i++) {
+        pair p;
+        dq_kv_spec spec = i < 6 ? spec_of(i) : page_spec_of(i);
+        spec.dense = i % 3 == 0 ? DQ_KV_F16 : i % 3 == 1 ? DQ_KV_BF16 : DQ_KV_F32;
+        open_math_of(&p, i, DQ_NUM_BF16, spec);
+        p.attn.head_norm = false;
+        attend_both(&p, (dq_logit_spec){.bits = 16}, NULL, NULL);
+        compare_within(&p, NEAR, false);
+        pair_close(&p);
+    }
+}
+
+/* A number between two codes of a grid goes to either, so that a row may be off by a part of a step; test_attend.cpp
+ * counts such numbers. */
+TEST(rounded_logits_are_near)
+{
+    static const dq_granularity granularities[] = {DQ_GRANULARITY_TENSOR, DQ_GRANULARITY_HEAD,
+                                                   DQ_GRANULARITY_ROW};
+    for (int i = 0; i < N_INT8; i += 3) {
+        pair p;
+        open_int8(&p, i);
+        p.attn.head_norm = false;
+        attend_both(&p, (dq_logit_spec){i % 2 ? 8 : 6, granularities[i / 3 % 3]}, NULL, NULL);
+        compare_within(&p, 0.1, false);
         pair_close(&p);
     }
 }
@@ -61,8 +97,9 @@ TEST(uneven_groups_are_near)
 {
     for (int i = 0; i < 4; i++) {
         pair p;
-        const dq_num num = i == 3 ? DQ_NUM_BF16 : DQ_NUM_INT8;
-        dq_kv_spec spec = i % 2 ? page_spec_of(1) : spec_of(1);
+        const dq_num num = math_of(i);
+        dq_kv_spec spec = i / 2 ? page_spec_of(1) : spec_of(1);
+        dq_simt_set_capability(i % 2 ? 90 : 80); /* by both kernels */
         spec.num = num;
         spec.group = 32;
         if (spec.k_bits == 16) spec.k_bits = 8;
@@ -70,55 +107,35 @@ TEST(uneven_groups_are_near)
         pair_open_uneven(&p, 64, spec);
         p.math = (dq_math){DQ_NUM_F32, num, num, num};
         pair_scene(&p, i == 1);
+        p.attn.head_norm = false;
         attend_both(&p, (dq_logit_spec){.bits = 16}, NULL, NULL);
-        compare_within(&p, i == 3 ? 3e-2 : 2e-4, false);
+        compare_within(&p, NEAR, false);
         pair_close(&p);
+        dq_simt_set_capability(80);
     }
 }
 
-/* In int8 many rows and single ones, which have kernels of their own, and in bf16. */
+/* Of many rows and of single ones. */
 TEST(damage_is_seen)
 {
-    for (int k = 0; k < 6 * N_DAMAGES; k++) { /* per-channel codes, then mixed ones */
+    for (int k = 0; k < 4 * N_DAMAGES; k++) { /* per-channel codes, then mixed ones */
         pair p;
-        const int i = k % (3 * N_DAMAGES);
-        const bool bytes = i < 2 * N_DAMAGES;
+        const int i = k % (2 * N_DAMAGES);
         dq_kv_spec spec = damaged_spec_of(i, k != i);
-        spec.num = bytes ? DQ_NUM_INT8 : DQ_NUM_BF16;
+        spec.num = math_of(i);
         pair_open(&p, pairings[i / 2 % N_PAIRINGS], fused_dims[i % 6], spec);
         p.math = (dq_math){DQ_NUM_F32, spec.num, spec.num, spec.num};
         pair_damaged_scene(&p, i, i < N_DAMAGES ? 20 : 1);
         set_options(&p, i);
-        if (!bytes) p.attn.head_norm = false;
-        attend_both(&p,
-                    (dq_logit_spec){bytes && i % 3 == 0 ? 6 : 16,
-                                    i / 3 % 2 ? DQ_GRANULARITY_HEAD : DQ_GRANULARITY_ROW},
-                    NULL, NULL);
-        compare_damaged(&p, bytes ? 2e-4 : 3e-2, false);
+        p.attn.head_norm = false;
+        attend_both(&p, (dq_logit_spec){.bits = 16}, NULL, NULL);
+        compare_damaged(&p, NEAR, false);
         pair_close(&p);
     }
 }
 
-TEST(bf16_is_near)
+TEST(absmax_is_near)
 {
-    for (int i = 0; i < 36; i++) {
-        pair p;
-        dq_kv_spec spec = i < 6 || i % 6 == 5 ? spec_of(i)
-                          : i < 24            ? page_spec_of(i)
-                                              : mixed_spec_of(i);
-        if (i >= 18) spec.dense = i % 2 ? DQ_KV_F16 : DQ_KV_BF16;
-        open_math_of(&p, i, DQ_NUM_BF16, spec);
-        p.attn.head_norm = false; /* a norm of nearly nothing has no bound */
-        attend_both(&p, (dq_logit_spec){16, DQ_GRANULARITY_ROW}, NULL, NULL);
-        compare_within(&p, 3e-2, false);
-        pair_close(&p);
-    }
-}
-
-/* Bit for bit, but where the CPU rounds the products of unquantized tokens. */
-TEST(absmax_is_equal)
-{
-    const bool fused = dq_os_cpu_features(NULL) & (DQ_CPU_AVX2 | DQ_CPU_AVX512);
     for (int i = 0; i < N_INT8; i += i < N_PAIRINGS ? 2 : 3) {
         pair p;
         float got[2][PAIR_SEQ * PAIR_Q];
@@ -133,7 +150,7 @@ TEST(absmax_is_equal)
         }
         for (int j = 0; j < p.batch.n_seq * PAIR_Q; j++)
             assert_true(fabs((double)got[CPU][j] - (double)got[CUDA][j]) <=
-                        (fused ? 0 : 2e-6) * (double)got[CPU][j]);
+                        1e-3 * (double)got[CPU][j]);
         pair_close(&p);
     }
 }
@@ -174,8 +191,7 @@ TEST(looking_changes_nothing)
         const dq_mat m = pair_mat(&p, CUDA, A_OUT);
         assert_memory_equal(before, after, (size_t)(m.rows * m.cols) * sizeof(float));
         for (int64_t j = 0; j < n; j++)
-            assert_true(fabs(mass[CPU][j] - mass[CUDA][j]) <=
-                        (num == DQ_NUM_INT8 ? 1e-5 : 0.1) * (1 + mass[CPU][j]));
+            assert_true(fabs(mass[CPU][j] - mass[CUDA][j]) <= 1e-3 * (1 + mass[CPU][j]));
         free(before);
         free(after);
         free(mass[CPU]);
@@ -200,41 +216,25 @@ TEST(spans_see_the_same_maps)
         float *after = outputs(&p);
         const dq_mat m = pair_mat(&p, CUDA, A_OUT);
         assert_memory_equal(before, after, (size_t)(m.rows * m.cols) * sizeof(float));
-        compare_spans(&p, num == DQ_NUM_INT8 ? 1e-5 : 0.1);
+        compare_spans(&p, 1e-3);
         free(before);
         free(after);
         pair_close(&p);
     }
 }
 
-static const float *row_of(const pair *p, const float *x, int64_t row)
-{
-    return x + row * pair_mat(p, CUDA, A_OUT).cols;
-}
-
-/* A pass of each sequence's last row alone gives the bits of the pass of all rows, in other kernels. */
+/* A pass of each sequence's last row alone gives the bits of the pass of all rows, where blocks do not divide
+ * its pages. */
 TEST(single_rows_are_equal)
 {
-    static const dq_granularity granularities[] = {DQ_GRANULARITY_ROW, DQ_GRANULARITY_HEAD};
-    static const char *const many_name[] = {"attend_int8", "attend_int8_sets", "attend_int8_mixed"},
-                             *const one_name[] = {"decode_int8", "decode_int8_sets",
-                                                  "decode_int8_mixed"};
-    for (int i = 0; i < N_INT8; i++) {
+    for (int i = 0; i < N_INT8; i += 2) {
         pair p;
-        const int codes = (i >= SETS) + (i >= MIXED);
         open_int8(&p, i);
         const dq_ops *op = p.b[CUDA]->ops;
-        dq_attend_args a =
-            pair_args(&p, CUDA, (dq_logit_spec){i % 3 ? 16 : 6, granularities[i / 3 % 2]});
+        dq_attend_args a = pair_args(&p, CUDA, (dq_logit_spec){i % 3 ? 16 : 6, DQ_GRANULARITY_ROW});
         const size_t width = (size_t)pair_mat(&p, CUDA, A_OUT).cols;
-        float given[PAIR_SEQ * PAIR_Q], *absmax = op->alloc(p.b[CUDA], sizeof given);
-        for (int k = 0; k < PAIR_SEQ * PAIR_Q; k++) given[k] = 3.0f + (float)(k % 5);
-        op->put(p.b[CUDA], absmax, given, sizeof given);
-        a.absmax = absmax;
         op->attend(p.b[CUDA], pair_mat(&p, CUDA, A_OUT), &a);
         float *many = outputs(&p);
-        assert_string_equal(op->attend_kernel(p.b[CUDA], &p.spec, p.math, 64), many_name[codes]);
-        assert_string_equal(op->attend_kernel(p.b[CUDA], &p.spec, p.math, 1), one_name[codes]);
         const dq_batch all = p.batch;
         int64_t cu[PAIR_SEQ + 1] = {0};
         int32_t pos[PAIR_SEQ];
@@ -255,11 +255,100 @@ TEST(single_rows_are_equal)
         float *one = outputs(&p);
         pair_sync(&p);
         for (int s = 0; s < all.n_seq; s++)
-            assert_memory_equal(row_of(&p, one, s), row_of(&p, many, all.cu_rows[s + 1] - 1),
+            assert_memory_equal(one + (size_t)s * width,
+                                many + (size_t)(all.cu_rows[s + 1] - 1) * width,
                                 width * sizeof(float));
-        op->free(p.b[CUDA], absmax);
         free(many);
         free(one);
+        pair_close(&p);
+    }
+}
+
+/* Operands of each list in a launch of their own give the bits of all in one. */
+TEST(little_memory_changes_nothing)
+{
+    for (int i = 0; i < 6; i++) {
+        pair p;
+        open_math_of(&p, i + 1, math_of(i), each_spec_of(i));
+        dq_cuda *c = p.b[CUDA]->state;
+        const size_t all = c->operand_bytes;
+        attend_both(&p, (dq_logit_spec){.bits = 16}, NULL, NULL);
+        float *before = outputs(&p);
+        c->operand_bytes = 1;
+        attend_both(&p, (dq_logit_spec){.bits = 16}, NULL, NULL);
+        pair_sync(&p);
+        float *after = outputs(&p);
+        c->operand_bytes = all;
+        const dq_mat m = pair_mat(&p, CUDA, A_OUT);
+        assert_memory_equal(before, after, (size_t)(m.rows * m.cols) * sizeof(float));
+        free(before);
+        free(after);
+        pair_close(&p);
+    }
+}
+
+/* Lists whose tokens are all evicted, some or all of them. */
+TEST(rows_that_see_nothing_are_zero)
+{
+    for (int i = 0; i < 8; i++) {
+        pair p;
+        open_math_of(&p, i + 1, math_of(i), each_spec_of(i));
+        for (int s = 0; s < p.batch.n_seq; s++)
+            for (int g = 0; g < p.map.n_groups; g++)
+                if (i < 2 || (s + g + i) % 2) pair_keep(&p, p.seq[s], g, NULL, 0);
+        attend_both(&p, (dq_logit_spec){i % 3 ? 16 : 6, DQ_GRANULARITY_ROW}, NULL, NULL);
+        compare_within(&p, i % 3 ? NEAR : 0.1, false);
+        pair_close(&p);
+    }
+}
+
+/* Launches that begin in the middle of a list, as little memory for strips makes them. */
+TEST(little_memory_for_strips_changes_nothing)
+{
+    for (int i = 0; i < 6; i++) {
+        pair p;
+        open_math_of(&p, i + 1, math_of(i), each_spec_of(i));
+        dq_cuda *c = p.b[CUDA]->state;
+        const size_t all = c->strip_bytes;
+        dq_head_measure of[2][PAIR_Q];
+        dq_head_measure *const measure[2] = {of[CPU], of[CUDA]};
+        memset(of, 0, sizeof of);
+        attend_both(&p, (dq_logit_spec){.bits = 16}, NULL, NULL);
+        float *before = outputs(&p);
+        c->strip_bytes = 1;
+        attend_both(&p, (dq_logit_spec){.bits = 16}, NULL, measure);
+        pair_sync(&p);
+        float *after = outputs(&p);
+        c->strip_bytes = all;
+        const dq_mat m = pair_mat(&p, CUDA, A_OUT);
+        assert_memory_equal(before, after, (size_t)(m.rows * m.cols) * sizeof(float));
+        free(before);
+        free(after);
+        pair_close(&p);
+    }
+}
+
+/* What f16 does not hold is told once, by the sync after it; not by a later one, where another error came between. */
+TEST(a_number_beyond_f16_is_told_once)
+{
+    static const int arrays[] = {A_Q, A_K, A_V};
+    for (int i = 0; i < 6; i++) {
+        pair p;
+        dq_err err = {0};
+        const bool other = i % 2;
+        open_math_of(&p, 0, DQ_NUM_BF16, dq_kv_plain);
+        pair_begin(&p);
+        pair_rows(&p, 0, 3);
+        p.host[arrays[i / 2]][5] = 70000.0f;
+        pair_append(&p);
+        dq_attend_args a = pair_args(&p, CUDA, (dq_logit_spec){.bits = 16});
+        p.b[CUDA]->ops->attend(p.b[CUDA], pair_mat(&p, CUDA, A_OUT), &a);
+        a.logit = (dq_logit_spec){4, DQ_GRANULARITY_TILE};
+        if (other) p.b[CUDA]->ops->attend(p.b[CUDA], pair_mat(&p, CUDA, A_OUT), &a);
+        assert_int_equal(dq_backend_sync(p.b[CUDA], &err), DQ_MISMATCH);
+        assert_non_null(strstr(err.text, other ? "rounding of logits by tiles" : "65504"));
+        err = (dq_err){0};
+        assert_int_equal(dq_backend_sync(p.b[CUDA], &err), DQ_OK);
         pair_close(&p);
     }
 }

@@ -1,8 +1,8 @@
-/* fused_rig: random caches, units and heads for the fused kernels, and what these must give, in
+/* attend_rig: random caches, units and heads for attention over operands, and what it must give, in
  * plain loops over tokens that know nothing of tiles.
  * SPDX-License-Identifier: MIT */
-#ifndef DQ_FUSED_RIG_H
-#define DQ_FUSED_RIG_H
+#ifndef DQ_ATTEND_RIG_H
+#define DQ_ATTEND_RIG_H
 
 #include "tests/simt/check.h"
 
@@ -33,7 +33,7 @@ struct rig_list {
 };
 
 struct rig_spec {
-    int dim, bits[2], group, math;
+    int dim, bits[2], group;
     int maps, slabs, outs;
     float lambda;
     bool token_lambda, shared_second, same_keys, rotated, norm;
@@ -48,6 +48,10 @@ struct rig_spec {
     /* bits of the second map's keys, where per-channel codes have widths by map, and pages of mixed ones fewer bits of values than
      * their form; 0: they have none */
     int second;
+    float large; /* one plain number; 0: none */
+    /* S is 0 but for slot 13 of a page, which is so much larger than that of the page before; in
+     * the first 8 rows a quarter of that; 0: S is random */
+    float rise;
 };
 
 /* A whole call, on both sides. */
@@ -58,7 +62,8 @@ struct rig {
     rig_list *list;
     dq_attention_units units;
     dq_attention_finish finish;
-    dq_fused_logits logits;
+    dq_attend_logits logits;
+    dq_attention_unit unit[2 * MAX_UNITS]; /* units.n of them, as the device has them */
     float dither[2][64];
     dq_q_head q_head[2 * MAX_HEADS];
     dq_o_head o_head[MAX_HEADS];
@@ -78,10 +83,30 @@ int rig_set_of(const dq_page *p, int t);
 int rig_slots(int64_t index, int page);
 float rig_dither(const rig *r, const dq_page *p, int side, int t);
 
-/* S of query head i of the group, row and token of a unit; bit for bit with int8. */
-float rig_score(const rig *r, int unit, int i, int row, int t);
-/* The maximum over what rows of a unit see. */
-float rig_absmax(const rig *r, int unit, int i);
+/* The same on the device, with operands: items of at most `together` units; close frees what open
+ * took. share is there where parts are. */
+struct rig_call {
+    dq_attend_plan plan;
+    dq_attend_call call;
+    const dq_attend_join *joins;
+    const dq_unfold_list *lists;
+    int32_t *beyond;
+    uint32_t *row_max; /* maxima by rows, and their bytes */
+    size_t row_bytes, share_bytes;
+    void *memory[8];
+    int n_memory;
+};
+void rig_call_open(rig_call *c, rig *r, int together);
+void rig_call_unfold(rig_call *c);
+/* Of rows; with rounding by rows after their maxima. */
+void rig_call_run(rig_call *c, bool hopper);
+void rig_call_close(rig_call *c);
+
+/* S of query head i of the group, row and token of a unit. */
+double rig_score(const rig *r, int unit, int i, int row, int t);
+/* The maximum over what rows of a unit see, and over one row. */
+double rig_row_absmax(const rig *r, int unit, int i, int row);
+double rig_absmax(const rig *r, int unit, int i);
 /* y[width] and how far a result may be from it. */
 void rig_row(const rig *r, int unit, int out, int row, double *y, double *bound);
 
