@@ -2,6 +2,7 @@
 """slots.py: what the compiler made of the CUDA kernels, read from their machine code for sm_90a: a row a kernel.
     python3 tests/gpu/slots.py BUILD          prints the table of a build folder, or of an archive, object or cubin
     python3 tests/gpu/slots.py BUILD TABLE    compares it with a table, says what is worse, and exits 1 then
+    python3 tests/gpu/slots.py --expect TABLE [TFLOPS]   how long attention of a layer should take, by a table: see expect()
 docs/gpu.md says what the columns mean. Exit 77: nothing to compare (no kernels for sm_90a, or those of another compiler)."""
 import struct
 import subprocess
@@ -309,6 +310,32 @@ def compare(old, new):
     yield from (f"{name}: a row without a kernel" for name in old if name not in new)
 
 
+def read_table(lines):
+    return {line.split("\t")[0]: {c: int(v) if v.isdigit() else v for c, v in zip(COLUMNS, line.split("\t"))} for line in lines}
+
+
+def tile_steps(keys):
+    """Steps of all tiles of 64 causal rows, in pairs: both read pages up to the pair's last; one page between codes and plain twice."""
+    tiles = -(-keys // 64)
+    return sum(2 * (min(t + 2, tiles) + 2) for t in range(0, tiles, 2))
+
+
+def expect(table, tflops="800"):
+    """Milliseconds of attention of a layer, 12 heads of two maps of 128 channels with values of 256. tflops: what a library's product
+    in 16 bits reaches on the device (results/bench/gpu/h200: 800); of that, published kernels of such heads reach .78. Nothing else
+    is counted: neither unfolding, nor maxima of logits, nor what an uneven division costs."""
+    _, _, *lines = Path(table).read_text().splitlines()
+    print("keys", "logits", "steps", "bound_ms", "expected_ms", sep="\t")
+    for rounded in (False, True):
+        row = read_table(lines)[f"attend_hopper<128, 256, {str(rounded).lower()}>(dq_attend_call)"]
+        clocks = 2 * max(row["tensor_clocks"], row["slots"])  # two teams; a scheduler issues for a warp of each
+        for keys in (2048, 8192, 65536):
+            steps = 12 * tile_steps(keys)
+            ms = steps * clocks * 4096 / float(tflops) / 1e9
+            print(keys, "rounded" if rounded else "16 bits", steps, f"{ms:.3g}", f"{ms / .78:.3g}", sep="\t")
+    return 0
+
+
 def main(build, table=None):
     rows, version = table_of(build if Path(build).is_file() else Path(build) / "libdqdevices.a")
     if not rows:
@@ -322,16 +349,17 @@ def main(build, table=None):
     if was != title:
         print(f"slots.py: the table is another compiler's\n{was}\n{title}")
         return 77
-    old = {line.split("\t")[0]: {c: int(v) if v.isdigit() else v for c, v in zip(COLUMNS, line.split("\t"))} for line in lines}
+    old = read_table(lines)
     bad = list(compare(old, rows))
     print(*bad, f"slots.py: {len(rows)} kernels, {len(bad)} complaints" + "; if that is meant, make a new table" * bool(bad), sep="\n")
     return int(bool(bad))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3):
+    asked = sys.argv[1:2] == ["--expect"]
+    if len(sys.argv) not in ((3, 4) if asked else (2, 3)):
         sys.exit(__doc__)
     try:
-        sys.exit(main(*sys.argv[1:]))
+        sys.exit(expect(*sys.argv[2:]) if asked else main(*sys.argv[1:]))
     except (Unreadable, OSError) as e:
         sys.exit(f"slots.py: {e}")

@@ -90,6 +90,7 @@ def main(nvcc):
     for changes in ({}, dict(bound=23), dict(registers=99), double):
         check(not complaints(rows, **changes), f"{changes} is worse")
     check(list(slots.compare({"a": row}, {"b": row})) == ["b: no row in the table", "a: a row without a kernel"], "a lost row is not seen")
+    check([slots.tile_steps(keys) for keys in (64, 128, 256)] == [6, 8, 20], "steps of one, two and four tiles")
     print("slots.py reads what was planted")
 
 
