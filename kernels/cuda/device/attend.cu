@@ -414,7 +414,7 @@ DQ_DEVICE bool open_query(const dq_attend_call *a, attend_block *k, bool all)
     return true;
 }
 
-/* take(S, step, key) of all steps: S from that key on. */
+/* take(i, t, S) of all that the lane's rows read: row i, key t of the list. */
 template <int KD, class TAKE>
 DQ_DEVICE void each_score(const dq_attend_call *a, const attend_block *k, uint8_t *mem, TAKE take)
 {
@@ -432,7 +432,18 @@ DQ_DEVICE void each_score(const dq_attend_call *a, const attend_block *k, uint8_
         for (int from = 0; from < KEYS && is_busy(k); from += FEW) {
             float s[FEW / 2];
             multiply_keys<KD>(s, mem + key_bytes, mem + dq_operand_key(from, 0));
-            take(s, step, from);
+            DQ_UNROLL
+            for (int i = 0; i < 2; i++) {
+                int lo, hi;
+                window_of(&lo, &hi, k->rows, step, i);
+                if (!has_row(k->job->w, i)) continue;
+                DQ_UNROLL
+                for (int n = 2 * i; n < FEW / 2; n += n % 2 ? 3 : 1) {
+                    const int t = from + key_of(n);
+                    if (t >= lo && t < hi)
+                        take(i, dq_page_of(step) * KEYS + t, dq_mul_rn(s[n], a->u.scale));
+                }
+            }
         }
     }
 }
@@ -442,19 +453,8 @@ template <int KD> DQ_KERNEL(TEAM) scores(DQ_PARAMETER dq_attend_call a)
     DQ_SHARED_DYNAMIC(mem);
     DQ_SHARED(attend_block, k, [1]);
     if (!open_query(&a, k, true)) return;
-    each_score<KD>(&a, k, mem, [&](const float s[8], dq_step step, int from) {
-        DQ_UNROLL
-        for (int i = 0; i < 2; i++) {
-            int lo, hi;
-            window_of(&lo, &hi, k->rows, step, i);
-            if (!has_row(k->job->w, i)) continue;
-            float *to = strip_of(&a.u, k->job->w, k->job->out, row_of(i)) + dq_page_of(step) * KEYS;
-            DQ_UNROLL
-            for (int n = 2 * i; n < FEW / 2; n += n % 2 ? 3 : 1) {
-                const int t = from + key_of(n);
-                if (t >= lo && t < hi) to[t] = dq_mul_rn(s[n], a.u.scale);
-            }
-        }
+    each_score<KD>(&a, k, mem, [&](int i, int t, float s) {
+        strip_of(&a.u, k->job->w, k->job->out, row_of(i))[t] = s;
     });
 }
 
@@ -467,19 +467,9 @@ absmax(DQ_PARAMETER dq_attend_call a, uint32_t *DQ_RESTRICT max)
     DQ_SHARED(attend_block, k, [1]);
     if (!open_query(&a, k, false)) return;
     uint32_t most[2] = {0, 0}; /* bits of |S|, so that NaN wins */
-    each_score<KD>(&a, k, mem, [&](const float s[8], dq_step step, int from) {
-        DQ_UNROLL
-        for (int i = 0; i < 2; i++) {
-            int lo, hi;
-            window_of(&lo, &hi, k->rows, step, i);
-            if (!has_row(k->job->w, i)) continue;
-            DQ_UNROLL
-            for (int n = 2 * i; n < FEW / 2; n += n % 2 ? 3 : 1) {
-                const int t = from + key_of(n);
-                const uint32_t bits = dq_f32_bits(dq_mul_rn(s[n], a.u.scale)) & 0x7fffffffu;
-                if (t >= lo && t < hi && bits > most[i]) most[i] = bits;
-            }
-        }
+    each_score<KD>(&a, k, mem, [&](int i, int, float s) {
+        const uint32_t bits = dq_f32_bits(s) & 0x7fffffffu;
+        if (bits > most[i]) most[i] = bits;
     });
     DQ_UNROLL
     for (int i = 0; i < 2; i++) {

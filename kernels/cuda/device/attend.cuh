@@ -127,8 +127,7 @@ DQ_DEVICE int query_of(const attend_job *j, int map)
 
 DQ_DEVICE const float *query_row(const dq_attention_units *u, const attend_job *j, int map, int row)
 {
-    const int head = map ? j->query[1] : j->query[0];
-    return u->q + ((int64_t)(j->w->row + row) * u->n_q + head) * u->form[0].dim;
+    return u->q + ((int64_t)(j->w->row + row) * u->n_q + query_of(j, map)) * u->form[0].dim;
 }
 
 /* Of the unit; rows after its last one read what that does, and are not stored. */
@@ -194,8 +193,7 @@ DQ_DEVICE void note_grids(attend_rows *r, const dq_attend_call *a, const attend_
     if (j->w) {
         const int row = i < j->w->n ? i : j->w->n - 1;
         const int64_t group = a->logits.round == DQ_ROUND_GIVEN ? j->w->seq : j->w->row + row;
-        const int head = map ? j->query[1] : j->query[0];
-        const float max = a->logits.absmax[group * a->u.n_q + head];
+        const float max = a->logits.absmax[group * a->u.n_q + query_of(j, map)];
         if (max != 0) { /* rows of zeros stay zeros, and NaN stays one */
             by = dq_div_rn(dq_mul_rn(a->u.scale, a->logits.qmax), max);
             step = dq_mul_rn(dq_div_rn(max, a->logits.qmax), LOG2E);

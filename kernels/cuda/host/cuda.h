@@ -100,8 +100,8 @@ const void *dq_cuda_constant(dq_backend *b, const void *host, size_t bytes);
 /* Zeros of the host's that kernels write and the host reads once it has waited: good until the
  * next call. NULL with the sticky error set. */
 int32_t *dq_cuda_flags(dq_backend *b, size_t n);
-/* A number that stays the host's: where attention finds a key or value that f16 does not hold, it
- * becomes 1, and the next wait fails. NULL with the sticky error set. */
+/* A number that stays the host's: where attention finds a query, key or value that f16 does not
+ * hold, it becomes 1, and the next wait fails. NULL with the sticky error set. */
 int32_t *dq_cuda_range_flag(dq_backend *b);
 /* Waits for the device, but leaves what was downloaded. False with the sticky error set. */
 bool dq_cuda_wait(dq_backend *b, const char *what);

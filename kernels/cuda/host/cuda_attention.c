@@ -28,7 +28,7 @@ static bool on_hopper(const dq_backend *b)
     return dq_attend_has_hopper && dq_cuda_of(b)->cc == 90;
 }
 
-/* Lists, items and joins of the units, on the device; `host` is freed. */
+/* Lists, items and joins of the units, on the device. */
 static bool upload_plan(dq_backend *b, operands *t, const dq_attend_plan *p,
                         const dq_unfold_list **lists)
 {
