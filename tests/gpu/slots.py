@@ -327,7 +327,7 @@ def expect(table, tflops="800"):
     _, _, *lines = Path(table).read_text().splitlines()
     print("keys", "logits", "steps", "bound_ms", "expected_ms", sep="\t")
     for rounded in (False, True):
-        row = read_table(lines)[f"attend_hopper<128, 256, {str(rounded).lower()}>(dq_attend_call)"]
+        row = read_table(lines)[f"attend_hopper<hopper_shape<128, 256, 2, 3>, {str(rounded).lower()}>(dq_attend_call)"]
         clocks = 2 * max(row["tensor_clocks"], row["slots"])  # two teams; a scheduler issues for a warp of each
         for keys in (2048, 8192, 65536):
             steps = 12 * tile_steps(keys)

@@ -1,0 +1,300 @@
+/* attend_hopper: attention over operands by wgmma, of compute capability 9.0. A block has two
+ * producers, warps that copy keys and values into rings of stages, and two teams of a warpgroup:
+ * the maps of one unit, or two units of one map. The blocks of a cluster take neighbouring units
+ * and share what is copied: each copies one half for both. Scores of a step are made while the
+ * products of the step before go on. tests/simt/defects.tsv quotes this text.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_ATTEND_HOPPER_CUH
+#define DQ_ATTEND_HOPPER_CUH
+
+#include "kernels/cuda/device/attend.cuh"
+#include "kernels/cuda/device/hopper.cuh"
+
+enum { THREADS = 3 * TEAM };
+/* Of a thread, before and after the block shares its 64K out. */
+enum { PRODUCER_REGISTERS = 24, TEAM_REGISTERS = 240 };
+
+/* What a kernel is made for: channels of a head's keys and of a pair's values; blocks of a cluster
+ * and stages of a ring. */
+template <int KEY_CHANNELS, int VALUE_CHANNELS, int BLOCKS, int RING> struct hopper_shape {
+    enum { KD = KEY_CHANNELS, DV = VALUE_CHANNELS, CLUSTER = BLOCKS, STAGES = RING };
+};
+
+/* One ring of stages: the producer waits until a stage is empty, teams until it is full. */
+template <class SHAPE> struct ring {
+    dq_mbarrier full[SHAPE::STAGES], empty[SHAPE::STAGES];
+};
+
+/* A use of the rings: the stage, and the parity of its phase. */
+struct ring_use {
+    int stage;
+    unsigned parity;
+};
+template <class SHAPE> DQ_DEVICE ring_use use_after(ring_use u)
+{
+    return u.stage == SHAPE::STAGES - 1 ? ring_use{0, u.parity ^ 1u}
+                                        : ring_use{u.stage + 1, u.parity};
+}
+
+template <class SHAPE> DQ_DEVICE void open_ring(ring<SHAPE> *r)
+{
+    for (int s = 0; s < SHAPE::STAGES; s++) {
+        DQ_MBARRIER_INIT(&r->full[s], 1);
+        DQ_MBARRIER_INIT(&r->empty[s], 2 * SHAPE::CLUSTER); /* teams of all blocks */
+    }
+}
+
+/* Bytes of a stage of keys, where there are two heads of them, and of values. */
+template <class SHAPE> struct space {
+    enum {
+        KEY_BYTES = KEYS * SHAPE::KD * 2,
+        VALUE_BYTES = KEYS * SHAPE::DV * 2,
+        VALUES = SHAPE::STAGES * 2 * KEY_BYTES,
+        BOX = VALUES + SHAPE::STAGES * VALUE_BYTES, /* half the channels of a team */
+        RINGS = BOX + SHAPE::DV / 4 * TEAM * 4,
+        ROWS_OF = RINGS + 2 * (int)sizeof(ring<SHAPE>),
+        TOTAL = ROWS_OF + 2 * (int)sizeof(attend_rows)
+    };
+};
+template <class SHAPE> DQ_DEVICE ring<SHAPE> *key_ring(unsigned char *smem)
+{
+    return (ring<SHAPE> *)(smem + space<SHAPE>::RINGS);
+}
+template <class SHAPE> DQ_DEVICE ring<SHAPE> *value_ring(unsigned char *smem)
+{
+    return key_ring<SHAPE>(smem) + 1;
+}
+
+/* The next item and head of a cluster after that one (-1: the first), longer ones first and each
+ * round the other way about, in which the group has the head; less than 0: none. */
+template <class SHAPE> DQ_DEVICE int next_item(int last, const dq_attend_call *a)
+{
+    const unsigned clusters = dq_grid_x() / SHAPE::CLUSTER, cluster = dq_block_x() / SHAPE::CLUSTER;
+    const unsigned outs = (unsigned)a->u.max_out, items = (unsigned)a->n_items * outs;
+    for (unsigned n = last < 0 ? 0 : (unsigned)last / clusters + 1;; n++) {
+        const unsigned i = n * clusters + (n % 2 ? clusters - 1 - cluster : cluster);
+        if (i >= items) return -1;
+        const int group = a->u.unit[a->item[i / outs].unit].group;
+        if ((int)(i % outs) < heads_of(a->u.o_first, group)) return (int)i;
+    }
+}
+
+/* ---- producer */
+
+/* A warp for the keys of one item's steps, or the values, from a use on in their ring: a lane for
+ * each head copies its half to both blocks. */
+template <class SHAPE, bool OF_VALUES>
+DQ_DEVICE ring_use produce(unsigned char *smem, const dq_attend_call *a, int index, ring_use use)
+{
+    typedef space<SHAPE> sizes;
+    const int bytes = OF_VALUES ? sizes::VALUE_BYTES : sizes::KEY_BYTES;
+    const dq_attend_item item = a->item[index / a->u.max_out];
+    const attend_job j = job_of(a, &item, index % a->u.max_out, 0);
+    const int lane = (int)dq_lane(), half = (int)dq_cluster_rank() * (bytes / SHAPE::CLUSTER);
+    const int n = OF_VALUES ? 1 : a->o.head_keys;
+    const int key = lane == 1 ? j.key[1] : j.key[0];
+    const int from = half + (int)(OF_VALUES ? dq_operand_values_at(&a->o, 0, j.pair)
+                                            : dq_operand_keys_at(&a->o, 0, key));
+    dq_in_order(); /* what follows is loaded then: a producer has few registers */
+    const int to = half + (OF_VALUES ? (int)sizes::VALUES : lane * bytes);
+    ring<SHAPE> *const r = OF_VALUES ? value_ring<SHAPE>(smem) : key_ring<SHAPE>(smem);
+    dq_step step = dq_first_step(&item);
+    for (; dq_step_is_there(&item, step);
+         step = dq_next_step(&item, step), use = use_after<SHAPE>(use)) {
+        const uint8_t *page = a->o.page + dq_operand_page(&item, step) * a->o.page_bytes;
+        if (OF_VALUES)
+            DQ_MBARRIER_WAIT(&r->empty[use.stage], use.parity ^ 1u, hopper_values_empty);
+        else
+            DQ_MBARRIER_WAIT(&r->empty[use.stage], use.parity ^ 1u, hopper_keys_empty);
+        if (lane == 0) dq_mbarrier_arrive_expect(&r->full[use.stage], (unsigned)(n * bytes));
+        DQ_WARP_SYNC(hopper_expected);
+        if (lane < n)
+            dq_bulk_copy_multicast(smem + to + use.stage * (OF_VALUES ? bytes : 2 * bytes),
+                                   page + from, (unsigned)bytes / SHAPE::CLUSTER,
+                                   &r->full[use.stage], (1u << SHAPE::CLUSTER) - 1);
+    }
+    return use;
+}
+
+/* ---- teams */
+
+DQ_DEVICE int team_of(void)
+{
+    return (int)(dq_thread() / TEAM) - 1;
+}
+DQ_DEVICE int map_of(const dq_attend_call *a)
+{
+    return a->u.n_maps == 2 ? team_of() : 0;
+}
+/* Of an item. */
+DQ_DEVICE int unit_of(const dq_attend_call *a)
+{
+    const int rank = (int)dq_cluster_rank();
+    return a->u.n_maps == 2 ? rank : 2 * rank + team_of();
+}
+template <class SHAPE> struct products {
+    dq_registers<float, KEYS / 2> s;
+    dq_registers<float, SHAPE::DV / 2> o;
+    dq_registers<uint32_t, KEYS / 4> p;
+    dq_registers<uint32_t, SHAPE::KD / 4> q;
+};
+
+/* The stage is free for both blocks, which copy for each other. One thread speaks for a team. */
+template <class SHAPE> DQ_DEVICE void release(dq_mbarrier *empty)
+{
+    if (dq_thread() % TEAM) return;
+    for (unsigned rank = 0; rank < SHAPE::CLUSTER; rank++) dq_mbarrier_arrive_remote(empty, rank);
+}
+
+/* Rows of queries as the left operand. */
+template <class SHAPE>
+DQ_DEVICE void load_queries(products<SHAPE> &x, const dq_attend_call *a, const attend_job *j,
+                            int map)
+{
+    const int dim = a->u.form[0].dim;
+    bool far = false;
+    DQ_UNROLL
+    for (int k = 0; k < SHAPE::KD / 4; k++) {
+        const int i = k % 2, c = k / 4 * 16 + k / 2 % 2 * 8 + 2 * ((int)dq_lane() % 4);
+        attend_two y = {0, 0};
+        if (has_row(j->w, i) && c < dim)
+            y = *(const attend_two *)(query_row(&a->u, j, map, row_of(i)) + c);
+        x.q[k] = dq_f32x2_f16(y.x, y.y);
+        far |= is_beyond(dq_max(dq_abs(y.x), dq_abs(y.y)));
+    }
+    if (far) dq_raise(a->beyond);
+}
+
+template <class SHAPE>
+DQ_DEVICE void start_scores(products<SHAPE> &x, unsigned char *smem, const dq_attend_call *a,
+                            ring_use use)
+{
+    const int head = a->o.head_keys == 2 ? team_of() : 0; /* of the stage's keys */
+    const uint32_t keys = dq_smem_address(smem + (2 * use.stage + head) * space<SHAPE>::KEY_BYTES);
+    ring<SHAPE> *const r = key_ring<SHAPE>(smem);
+    DQ_MBARRIER_WAIT(&r->full[use.stage], use.parity, hopper_keys_full);
+    DQ_WGMMA_FENCE(hopper_scores_fence);
+    const uint64_t first = dq_make_descriptor(keys, KEYS * 16, 128, DQ_SWIZZLE_NONE);
+    DQ_UNROLL
+    for (int c = 0; c < SHAPE::KD; c += 16)
+        dq_wgmma_f16(x.s, x.q, c / 4, dq_descriptor_after(first, (unsigned)dq_operand_key(0, c)),
+                     c > 0);
+    dq_wgmma_commit(); /* scores and values are groups of their own, waited for one by one */
+}
+
+template <class SHAPE>
+DQ_DEVICE void start_values(products<SHAPE> &x, unsigned char *smem, ring_use use)
+{
+    typedef space<SHAPE> sizes;
+    const uint32_t values = dq_smem_address(smem + sizes::VALUES + use.stage * sizes::VALUE_BYTES);
+    ring<SHAPE> *const r = value_ring<SHAPE>(smem);
+    DQ_MBARRIER_WAIT(&r->full[use.stage], use.parity, hopper_values_full);
+    DQ_WGMMA_FENCE(hopper_values_fence);
+    const uint64_t first = dq_make_descriptor(values, SHAPE::DV * 16, 128, DQ_SWIZZLE_NONE);
+    DQ_UNROLL
+    for (int t = 0; t < KEYS; t += 16)
+        dq_wgmma_f16(x.o, x.p, t / 4,
+                     dq_descriptor_after(first, (unsigned)dq_operand_value(SHAPE::DV, t, 0)), true);
+    dq_wgmma_commit();
+}
+
+template <class SHAPE> DQ_DEVICE attend_rows *team_rows(unsigned char *smem)
+{
+    return (attend_rows *)(smem + space<SHAPE>::ROWS_OF) + team_of();
+}
+
+/* All steps of one item, from a use on in the rings. */
+template <class SHAPE, bool ROUND>
+DQ_DEVICE ring_use multiply(products<SHAPE> &x, attend_stats &stats, unsigned char *smem,
+                            const dq_attend_call *a, int index, ring_use use)
+{
+    const dq_attend_item item = a->item[index / a->u.max_out];
+    const attend_job j = job_of(a, &item, index % a->u.max_out, unit_of(a));
+    attend_rows *const rows = team_rows<SHAPE>(smem);
+    note_rows(rows, &a->u, j.w, false);
+    if (ROUND) note_grids(rows, a, &j, map_of(a));
+    load_queries(x, a, &j, map_of(a));
+    stats = no_stats();
+    DQ_UNROLL
+    for (int k = 0; k < SHAPE::DV / 2; k++) x.o[k] = 0;
+    dq_step step = dq_first_step(&item);
+    start_scores(x, smem, a, use);
+    DQ_WGMMA_WAIT(0, hopper_first_wait);
+    release<SHAPE>(&key_ring<SHAPE>(smem)->empty[use.stage]);
+    dq_hold(x.s);
+    softmax<ROUND, 32>(x.s, stats, rows, step, 0, a->scale);
+    pack<32>(x.p, x.s);
+    step = dq_next_step(&item, step);
+    for (; dq_step_is_there(&item, step); step = dq_next_step(&item, step)) {
+        const ring_use last = use;
+        use = use_after<SHAPE>(use);
+        start_scores(x, smem, a, use);
+        start_values(x, smem, last);
+        DQ_WGMMA_WAIT(1, hopper_scores_wait);
+        release<SHAPE>(&key_ring<SHAPE>(smem)->empty[use.stage]);
+        dq_hold(x.s);
+        const bool moved = softmax<ROUND, 32>(x.s, stats, rows, step, 0, a->scale);
+        DQ_WGMMA_WAIT(0, hopper_values_wait);
+        release<SHAPE>(&value_ring<SHAPE>(smem)->empty[last.stage]);
+        dq_hold(x.o);
+        if (moved) rescale<SHAPE::DV / 2>(x.o, stats);
+        pack<32>(x.p, x.s);
+    }
+    start_values(x, smem, use);
+    DQ_WGMMA_WAIT(0, hopper_last_wait);
+    release<SHAPE>(&value_ring<SHAPE>(smem)->empty[use.stage]);
+    dq_hold(x.o);
+    return use_after<SHAPE>(use);
+}
+
+template <class SHAPE, bool ROUND>
+DQ_KERNEL_BLOCKS(THREADS, 1)
+attend_hopper(DQ_PARAMETER dq_attend_call a)
+{
+    DQ_SHARED_DYNAMIC(smem);
+    if (dq_thread() == 0) {
+        open_ring(key_ring<SHAPE>(smem));
+        open_ring(value_ring<SHAPE>(smem));
+        dq_fence_mbarrier_init();
+    }
+    DQ_CLUSTER_SYNC(hopper_start);
+    ring_use use = {0, 0};
+    if (dq_warp() < 4) {
+        dq_setmaxnreg_dec<PRODUCER_REGISTERS>();
+        for (int i = -1; dq_warp() == 0 && (i = next_item<SHAPE>(i, &a)) >= 0;)
+            use = produce<SHAPE, false>(smem, &a, i, use);
+        for (int i = -1; dq_warp() == 1 && (i = next_item<SHAPE>(i, &a)) >= 0;)
+            use = produce<SHAPE, true>(smem, &a, i, use);
+    } else {
+        dq_setmaxnreg_inc<TEAM_REGISTERS>();
+        for (int i = -1; (i = next_item<SHAPE>(i, &a)) >= 0;) {
+            products<SHAPE> x;
+            attend_stats stats;
+            use = multiply<SHAPE, ROUND>(x, stats, smem, &a, i, use);
+            end_item<SHAPE::DV / 2>(x.o, stats, &a, i, unit_of(&a), map_of(&a),
+                                    (float *)(smem + space<SHAPE>::BOX));
+        }
+    }
+    DQ_WARP_SYNC(hopper_together);
+    DQ_CLUSTER_SYNC(hopper_end);
+}
+
+/* ---- launcher */
+
+template <class SHAPE, bool ROUND>
+static cudaError_t launch_hopper(const dq_attend_call &a, cudaStream_t s)
+{
+    const int smem = space<SHAPE>::TOTAL;
+    int device, n_sm;
+    cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess) e = cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, device);
+    if (e == cudaSuccess) e = DQ_ALLOW_SMEM((attend_hopper<SHAPE, ROUND>), smem);
+    if (e != cudaSuccess) return e;
+    const int64_t items = (int64_t)a.n_items * a.u.max_out, most = n_sm / SHAPE::CLUSTER;
+    const unsigned blocks = (unsigned)(SHAPE::CLUSTER * (items < most ? items : most));
+    DQ_LAUNCH_CLUSTER((attend_hopper<SHAPE, ROUND>), SHAPE::CLUSTER, dim3(blocks), THREADS,
+                      (unsigned)smem, s, a);
+    return cudaGetLastError();
+}
+
+#endif
