@@ -90,7 +90,8 @@ static dq_status attention_begin(void *arg, dq_err *err)
         x->seq = b->ops->kv_seq_new(b, x->kv);
         const dq_batch batch = {
             .n_seq = 1, .n_rows = n, .cu_rows = cu, .seq = &x->seq, .pos = x->pos};
-        b->ops->kv_append(b, x->kv, 0, &batch, (dq_mat){kv, n, cols}, (dq_mat){kv, n, cols});
+        b->ops->kv_append(b, x->kv, 0, &batch, (dq_mat){kv, n, cols}, (dq_mat){kv, n, cols},
+                          DQ_NUM_F32);
         dq_backend_sync(b, err);
     }
     b->ops->free(b, kv);

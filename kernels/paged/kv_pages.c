@@ -277,13 +277,14 @@ static void free_page(dq_kv *kv, dq_kv_page *p)
 }
 
 /* Unquantized parts of a page, or of n new ones; sinks among its first `at` slots come back into
- * them. */
-static bool add_plain(dq_kv *kv, dq_kv_page *const *page, int64_t n, int group, int64_t at)
+ * them. all: of sides that have codes, too. */
+static bool add_plain(dq_kv *kv, dq_kv_page *const *page, int64_t n, int group, int64_t at,
+                      bool all)
 {
     for (int side = DQ_K; side <= DQ_V; side++) {
         dq_kv_page *p = page[0];
         void *plain[SLAB_PAGES];
-        if (p->arrays[side].plain) continue;
+        if (p->arrays[side].plain || (!all && kv->form[side].bits < 16)) continue;
         if (!arrays_new(kv, &kv->bytes.unquantized, plain, n, plain_bytes(kv, group, side)))
             return false;
         for (int64_t i = 0; i < n; i++) page[i]->arrays[side].plain = plain[i];
@@ -534,36 +535,28 @@ static bool list_due(dq_kv *kv, const coding *d, dq_kv_job *jobs, int64_t *n)
 }
 
 /* Sides with a scale or low that stays f32, again. */
-static bool encode_wide(dq_backend *b, dq_kv *kv, const dq_kv_job *job)
+static bool encode_wide(dq_backend *b, dq_kv *kv, const dq_kv_job *job, const dq_kv_new_rows *rows)
 {
     for (int side = DQ_K; side <= DQ_V; side++) {
         if (!job->page->arrays[side].overflow) continue;
         const dq_kv_job again = {job->page, job->group, side, job->list, job->index};
         if (!widen_page(kv, job->page, job->group, side)) return false;
         changed(kv, job->list, job->index);
-        if (!kv->device->encode(b, kv, &again, 1)) return false;
+        if (!kv->device->fill(b, kv, rows, &again, 1)) return false;
     }
     return true;
 }
 
-/* Rows that are written before codes are made. */
-typedef struct new_rows {
-    int layer;
-    const dq_batch *batch;
-    dq_mat k, v;
-} new_rows;
-
-/* `planned`: whether all jobs could be made ready. r NULL: codes alone. */
+/* `planned`: whether all jobs could be made ready. rows NULL: codes alone. */
 static bool do_jobs(dq_backend *b, dq_kv *kv, const dq_kv_job *jobs, int64_t n, bool planned,
-                    const new_rows *r)
+                    dq_kv_new_rows *rows)
 {
-    const dq_kv_device *d = kv->device;
     bool ok = planned;
     for (int64_t i = 0; ok && kv->by_page && i < n; i++)
         ok = add_sets(kv, jobs[i].page, jobs[i].group);
-    ok = ok && (r ? d->append(b, kv, r->layer, r->batch, r->k, r->v, jobs, n)
-                  : d->encode(b, kv, jobs, n));
-    for (int64_t i = 0; ok && i < n; i++) ok = encode_wide(b, kv, &jobs[i]);
+    ok = ok && kv->device->fill(b, kv, rows, jobs, n);
+    if (rows) rows->written = true;
+    for (int64_t i = 0; ok && i < n; i++) ok = encode_wide(b, kv, &jobs[i], rows);
     for (int64_t i = 0; i < n; i++) {
         dq_kv_page *p = jobs[i].page;
         if (ok) p->coded = p->due;
@@ -576,15 +569,15 @@ static bool do_jobs(dq_backend *b, dq_kv *kv, const dq_kv_job *jobs, int64_t n, 
 }
 
 /* False: b->err is set. */
-static bool make_codes(dq_backend *b, dq_kv *kv, const coding *d, const new_rows *r)
+static bool make_codes(dq_backend *b, dq_kv *kv, const coding *d, dq_kv_new_rows *rows)
 {
     int64_t n = 0;
     if (kv->has_codes) list_due(kv, d, NULL, &n);
-    if (n == 0 && !r) return true;
+    if (n == 0 && !rows) return true;
     dq_kv_job *jobs = dq_block_new((size_t)n + 1, sizeof *jobs, &b->err);
     if (!jobs) return false;
     const bool planned = !kv->has_codes || list_due(kv, d, jobs, &n);
-    const bool ok = do_jobs(b, kv, jobs, n, planned, r);
+    const bool ok = do_jobs(b, kv, jobs, n, planned, rows);
     dq_block_free(jobs);
     return ok;
 }
@@ -672,8 +665,7 @@ int64_t dq_kv_coded_index(const dq_kv *kv, const dq_kv_list *list, int32_t t)
     return kv->has_codes ? dq_kv_visible(list, dq_kv_coded_end(&kv->spec, t) - 1) : 0;
 }
 
-/* Whether a query at t would read a token unquantized that is held as codes only. */
-static bool lost(const dq_kv *kv, const dq_kv_list *list, int32_t t)
+bool dq_kv_lost(const dq_kv *kv, const dq_kv_list *list, int32_t t)
 {
     if (dq_kv_coded_end(&kv->spec, t) >= list->compacted) return false;
     const int32_t end = t < list->compacted ? t : list->compacted;
@@ -698,7 +690,8 @@ bool dq_kv_read_as_at(dq_backend *b, const dq_kv *kv, const dq_kv_list *list, in
                       int64_t *coded_end)
 {
     *coded_end = dq_kv_coded_index(kv, list, t);
-    if (!kv->has_codes || !(lost(kv, list, t) || lacks_codes(kv, list, *coded_end))) return true;
+    if (!kv->has_codes || !(dq_kv_lost(kv, list, t) || lacks_codes(kv, list, *coded_end)))
+        return true;
     dq_fail(&b->err, DQ_BUG, "a KV cache does not hold what a row at position %d reads", (int)t);
     return false;
 }
@@ -910,7 +903,7 @@ static bool open_tail(dq_kv *kv, dq_kv_list *list, int group, int64_t tail, int6
     list->page[tail] = own;
     changed(kv, list, tail);
     if (own != p) drop_page(kv, p, group);
-    if (!add_plain(kv, &own, 1, group, at)) return false;
+    if (!add_plain(kv, &own, 1, group, at, true)) return false;
     /* Forgets codes of slots from `at` on, which are written next. The page has its plain parts. */
     if (own->coded > at) {
         const int32_t cut = own->pos[at] / DQ_PAGE_TOKENS; /* sets of it are made again, whole */
@@ -923,20 +916,64 @@ static bool open_tail(dq_kv *kv, dq_kv_list *list, int group, int64_t tail, int6
     return true;
 }
 
-/* Pages for n more tokens, none of them shared from the first free slot on. */
-static bool reserve(dq_backend *b, dq_kv *kv, dq_kv_list *list, int layer, int group, int64_t n)
+/* Rows of one sequence that are about to be appended, and the tokens before which a list will hold
+ * codes alone where the device keeps views of them: else none. */
+typedef struct growth {
+    const int32_t *pos;
+    int64_t n;
+    bool viewed;
+} growth;
+
+/* What later rows read unquantized begins here. */
+static int32_t compacted_after(const dq_kv *kv, int32_t last)
 {
-    int64_t need = pages_of(list->count + n), tail = list->count / DQ_PAGE_TOKENS;
+    return dq_kv_coded_end(&kv->spec, last + dq_kv_ahead(&kv->spec));
+}
+
+/* Tokens of the list and the rows at positions below `end`. */
+static int64_t tokens_below(const dq_kv_list *list, const growth *g, int32_t end)
+{
+    int64_t low = 0, high = g->n;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (g->pos[middle] < end)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return dq_kv_visible(list, end - 1) + low;
+}
+
+/* New pages that hold codes alone: from *from on, before *to. */
+static void coded_pages(int64_t *from, int64_t *to, const dq_kv *kv, const dq_kv_list *list,
+                        const growth *g)
+{
+    *from = *to = 0;
+    if (!g->viewed || g->n == 0) return;
+    const int32_t end = compacted_after(kv, g->pos[g->n - 1]);
+    const int64_t sinks = tokens_below(list, g, kv->spec.sink), coded = tokens_below(list, g, end);
+    if (coded <= sinks) return;
+    *from = sinks / DQ_PAGE_TOKENS;
+    *to = coded == list->count + g->n ? pages_of(coded) : coded / DQ_PAGE_TOKENS;
+}
+
+/* Pages for more tokens, none of them shared from the first free slot on. */
+static bool reserve(dq_backend *b, dq_kv *kv, dq_kv_list *list, int layer, int group,
+                    const growth *g)
+{
+    int64_t need = pages_of(list->count + g->n), tail = list->count / DQ_PAGE_TOKENS, from, to;
+    coded_pages(&from, &to, kv, list, g);
     if (!list_reserve(b, kv, list, need)) return false;
-    if (n && tail < list->n_pages &&
+    if (g->n && tail < list->n_pages &&
         !open_tail(kv, list, group, tail, list->count % DQ_PAGE_TOKENS))
         return false;
     while (list->n_pages < need) {
-        const int64_t first = list->n_pages, n_new = least(need - first, SLAB_PAGES);
+        const int64_t first = list->n_pages, stop = first < from ? from : first < to ? to : need;
+        const int64_t n_new = least(least(stop, need) - first, SLAB_PAGES);
         if (!new_pages(kv, list->page + first, n_new, dq_kv_place(kv, layer, group))) return false;
         list->n_pages += n_new;
         changed(kv, list, first);
-        if (!add_plain(kv, list->page + first, n_new, group, 0)) {
+        if (!add_plain(kv, list->page + first, n_new, group, 0, first < from || first >= to)) {
             list_cut(kv, list, group, first);
             return false;
         }
@@ -953,12 +990,12 @@ static bool ascends(const int32_t *pos, int64_t n)
 }
 
 /* Memory first and on one thread: either all lists grow or none. */
-static bool grow_lists(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch)
+static bool grow_lists(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, bool viewed)
 {
     for (int i = 0; i < batch->n_seq; i++) {
-        if (!dq_kv_pages_known(b, kv, batch->seq[i])) return false;
         int64_t first = batch->cu_rows[i], n = batch->cu_rows[i + 1] - first;
         const bool rows_ascend = ascends(batch->pos + first, n);
+        const growth rows = {batch->pos + first, n, viewed};
         for (int g = 0; g < kv->map->n_groups; g++) {
             dq_kv_list *list = &kv->seq[batch->seq[i]][layer * kv->map->n_groups + g];
             /* or a query's visible tokens would not be a prefix of the list */
@@ -969,13 +1006,13 @@ static bool grow_lists(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batc
                 dq_fail(&b->err, DQ_BUG, "positions of appended tokens do not ascend");
                 return false;
             }
-            if (n && kv->has_codes && lost(kv, list, batch->pos[first])) {
+            if (n && kv->has_codes && dq_kv_lost(kv, list, batch->pos[first])) {
                 dq_fail(&b->err, DQ_BUG,
                         "a row at position %d would read unquantized what is held as codes only",
                         (int)batch->pos[first]);
                 return false;
             }
-            if (!reserve(b, kv, list, layer, g, n)) return false;
+            if (!reserve(b, kv, list, layer, g, &rows)) return false;
         }
     }
     return true;
@@ -995,10 +1032,17 @@ static void put_positions(dq_kv_list *list, const int32_t *pos, int64_t n)
 }
 
 void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
-                        dq_mat v)
+                        dq_mat v, dq_num reads)
 {
     const int groups = kv->map->n_groups;
-    if (b->err.code != DQ_OK || !grow_lists(b, kv, layer, batch)) return;
+    const dq_kv_device *d = kv->device;
+    if (b->err.code != DQ_OK) return;
+    for (int i = 0; i < batch->n_seq; i++) {
+        if (!dq_kv_pages_known(b, kv, batch->seq[i])) return;
+    }
+    dq_kv_new_rows rows = {.layer = layer, .batch = batch, .k = k, .v = v};
+    rows.viewed = d->keeps_views && d->keeps_views(b, kv, layer, batch, reads);
+    if (!grow_lists(b, kv, layer, batch, rows.viewed)) return;
     for (int task = 0; task < batch->n_seq * groups; task++) {
         const int i = task / groups;
         const int64_t first = batch->cu_rows[i];
@@ -1007,12 +1051,18 @@ void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *bat
     }
     /* what the next row reads as codes, too: compact then has none to make */
     const coding due = {.batch = batch, .layer = layer, .ahead = dq_kv_ahead(&kv->spec)};
-    if (make_codes(b, kv, &due, &(new_rows){layer, batch, k, v})) return;
+    const bool ok = make_codes(b, kv, &due, &rows);
     for (int task = 0; task < batch->n_seq * groups; task++) {
         const int i = task / groups;
+        const int64_t n = batch->cu_rows[i + 1] - batch->cu_rows[i];
         dq_kv_list *list = &kv->seq[batch->seq[i]][layer * groups + task % groups];
-        list->count -= batch->cu_rows[i + 1] - batch->cu_rows[i];
-        list_cut(kv, list, task % groups, pages_of(list->count));
+        if (ok && n && rows.viewed) {
+            const int32_t end = compacted_after(kv, batch->pos[batch->cu_rows[i + 1] - 1]);
+            if (end > list->compacted) list->compacted = end;
+        } else if (!ok) {
+            list->count -= n;
+            list_cut(kv, list, task % groups, pages_of(list->count));
+        }
     }
 }
 
@@ -1041,8 +1091,7 @@ void dq_kv_pages_compact(dq_backend *b, dq_kv *kv, int layer, const dq_batch *ba
     for (int i = 0; i < batch->n_seq; i++) {
         const int64_t end = batch->cu_rows[i + 1];
         if (end == batch->cu_rows[i]) continue;
-        const int32_t compacted =
-            dq_kv_coded_end(&kv->spec, batch->pos[end - 1] + dq_kv_ahead(&kv->spec));
+        const int32_t compacted = compacted_after(kv, batch->pos[end - 1]);
         for (int g = 0; g < kv->map->n_groups; g++) {
             dq_kv_list *list = &kv->seq[batch->seq[i]][layer * kv->map->n_groups + g];
             if (compacted > list->compacted) list->compacted = compacted;
@@ -1057,7 +1106,7 @@ void dq_kv_pages_rewind(dq_backend *b, dq_kv *kv, int32_t seq, int32_t length)
     if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq)) return;
     if (length < 0) length = 0;
     for (int i = 0; kv->has_codes && i < n_lists; i++) {
-        if (!lost(kv, &kv->seq[seq][i], length)) continue;
+        if (!dq_kv_lost(kv, &kv->seq[seq][i], length)) continue;
         dq_fail(&b->err, DQ_BUG,
                 "a KV cache cannot go back to %d tokens: some that are read unquantized there are "
                 "held as codes only",
@@ -1116,7 +1165,8 @@ static dq_kv_page *dense_page(dq_kv *kv, const dq_kv_list *list, int group, cons
     dq_kv_page *p = new_page(kv, list->page[0]->place);
     if (!p) return NULL;
     if (kv->by_page) p->begins = begins;
-    bool ok = add_plain(kv, &p, 1, group, 0) && (!coded || add_codes(kv, &p, 1, group, sinks));
+    bool ok =
+        add_plain(kv, &p, 1, group, 0, true) && (!coded || add_codes(kv, &p, 1, group, sinks));
     for (int side = DQ_K; ok && coded && side <= DQ_V; side++)
         ok = !wide[side] || widen_page(kv, p, group, side);
     if (ok && coded) p->coded = p->due = (int16_t)(sinks + coded);

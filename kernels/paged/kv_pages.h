@@ -85,6 +85,17 @@ typedef struct dq_kv_job {
     int64_t index;
 } dq_kv_job;
 
+/* Rows that are appended to a layer; positions and pages for them are there. */
+typedef struct dq_kv_new_rows {
+    int layer;
+    const dq_batch *batch;
+    dq_mat k, v;
+    bool written;
+    /* The device keeps views of them: pages that will hold codes alone have no unquantized part,
+     * and codes are made from k and v. */
+    bool viewed;
+} dq_kv_new_rows;
+
 /* What a backend does with the memory of pages. Functions that return false have set b->err. */
 typedef struct dq_kv_device {
     bool (*blocks_new)(dq_backend *b, void **p, int64_t n, int64_t bytes); /* all n or none */
@@ -93,17 +104,19 @@ typedef struct dq_kv_device {
     /* The new unquantized part of a page with codes: slots 0 .. n-1 of all heads from their
      * sinks, zeros after them. */
     void (*reopen)(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group, int side, int64_t n);
-    /* The batch's rows into the last unquantized slots of each list, then what `encode` does.
-     * Where the first slot of a page is among them, slots without a token become zero.
-     * DQ_MISMATCH for a finite number that kv->dense would make infinite; then there may be
-     * codes of it. */
-    bool (*append)(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
-                   dq_mat v, const dq_kv_job *jobs, int64_t n);
-    /* Makes codes and scales; of a page without codes (`coded` is n_sinks) sinks are copied,
-     * too, and what has no token becomes zero. Where a scale or low of a side that is not wide
-     * stays f32, its `overflow` is set and that side's codes may be left half made; else it is
-     * cleared. */
-    bool (*encode)(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_t n);
+    /* rows: into the last slots of each list, unless they are `written`. Where the first slot of a
+     * page is among them, slots without a token become zero. DQ_MISMATCH for a finite number that
+     * kv->dense would make infinite; then there may be codes of it. NULL: none.
+     * Then codes and scales of all jobs; of a page without codes (`coded` is n_sinks) sinks are
+     * copied, too, and what has no token becomes zero. Where a scale or low of a side that is not
+     * wide stays f32, its `overflow` is set and that side's codes may be left half made; else it
+     * is cleared. */
+    bool (*fill)(dq_backend *b, const dq_kv *kv, const dq_kv_new_rows *rows, const dq_kv_job *jobs,
+                 int64_t n);
+    /* Whether the device itself keeps what the rows that are about to be appended read, till they
+     * have been attended to. NULL: it does not. */
+    bool (*keeps_views)(const dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch,
+                        dq_num reads);
     void (*widen)(dq_backend *b, float *to, const void *f16, int64_t n);
     /* Tokens kept[0 .. n-1] of the list become slots 0 .. n-1 of a new page that has the parts
      * they need; what has no token becomes zero. */
@@ -252,7 +265,7 @@ int32_t dq_kv_pages_seq_new(dq_backend *b, dq_kv *kv);
 int32_t dq_kv_pages_fork(dq_backend *b, dq_kv *kv, int32_t seq);
 void dq_kv_pages_seq_free(dq_backend *b, dq_kv *kv, int32_t seq);
 void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
-                        dq_mat v);
+                        dq_mat v, dq_num reads);
 void dq_kv_pages_rewind(dq_backend *b, dq_kv *kv, int32_t seq, int32_t length);
 void dq_kv_pages_keep(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int group,
                       const int32_t *kept, int64_t n);
@@ -265,6 +278,8 @@ dq_kv_bytes dq_kv_pages_bytes(dq_backend *b, const dq_kv *kv);
 void dq_kv_refuse_range(dq_backend *b, dq_dtype dense, int layer, float beyond);
 /* True; else DQ_BUG in b->err. */
 bool dq_kv_pages_known(dq_backend *b, const dq_kv *kv, int32_t seq);
+/* Whether a row at t would read a token unquantized that is held as codes only. */
+bool dq_kv_lost(const dq_kv *kv, const dq_kv_list *list, int32_t t);
 
 /* ---- Span rows ----
  * The rows of a call that count for spans (observe.h), where their masses stand, and the class of

@@ -197,9 +197,10 @@ typedef struct dq_ops {
     int32_t (*kv_fork)(dq_backend *b, dq_kv *kv, int32_t seq);
     void (*kv_seq_free)(dq_backend *b, dq_kv *kv, int32_t seq);
     /* Appends rows k, v[n_rows, n_kv * head_dim] (k after RoPE) to a layer; new positions must lie
-     * above those held. */
+     * above those held. reads: the math.qk in which these rows attend. A device may keep what they
+     * read unquantized for that alone, till the next kv_append or kv_compact; DQ_BUG later. */
     void (*kv_append)(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
-                      dq_mat v);
+                      dq_mat v, dq_num reads);
     /* Drops tokens at positions >= `length` in all layers and groups. DQ_BUG: a query at `length`
      * would read unquantized what is held as codes only; rewind less, or fork before. */
     void (*kv_rewind)(dq_backend *b, dq_kv *kv, int32_t seq, int32_t length);

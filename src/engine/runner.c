@@ -268,7 +268,7 @@ void dq_layer_steps_qkv(const dq_layer_steps *s)
     dq_layer_steps_qk(s);
     s->b->ops->matmul(s->b, s->v, s->h, &l->v, l->v_bias, s->math.linear);
     if (s->kv_spec->rotate_v) s->b->ops->hadamard(s->b, s->v, s->m->map.head_dim);
-    s->b->ops->kv_append(s->b, s->kv, s->kv_layer, s->batch, s->k, s->v);
+    s->b->ops->kv_append(s->b, s->kv, s->kv_layer, s->batch, s->k, s->v, s->math.qk);
 }
 
 dq_attend_args dq_layer_steps_args(const dq_layer_steps *s, const dq_attend_args *extra)

@@ -135,7 +135,7 @@ static void pass(stage *g, int64_t first, int64_t n, bool attend, dq_err *err)
         dq_backend *b = g->x->b[side];
         const dq_num num = side == CPU ? DQ_NUM_F32 : g->s->num;
         dq_mat mk = put(b, k, rows, kv_cols), mv = put(b, v, rows, kv_cols), mq = {0};
-        b->ops->kv_append(b, g->kv[side], 0, &batch, mk, mv);
+        b->ops->kv_append(b, g->kv[side], 0, &batch, mk, mv, num);
         if (attend) {
             mq = put(b, q, rows, q_cols);
             dq_attend_args a = {.attn = &g->attn,

@@ -66,10 +66,10 @@ static float *on_host(dq_backend *b, dq_mat m)
 }
 
 static void spy_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
-                       dq_mat v)
+                       dq_mat v, dq_num reads)
 {
     float *keys = on_host(b, k), *values = on_host(b, v);
-    spied->own->kv_append(b, kv, layer, batch, k, v);
+    spied->own->kv_append(b, kv, layer, batch, k, v, reads);
     dq_oracle_append(spied->oracle[layer], batch, keys, values);
     free(keys);
     free(values);

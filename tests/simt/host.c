@@ -17,8 +17,8 @@ enum { HEADS = 24, DIM = 128 };
 /* What a pass may ask for. Memory comes from the driver in blocks of many pages, after a few small ones. */
 enum {
     MIN_LAUNCHES = 2,
-    PROMPT_LAUNCHES = 4,
-    TOKEN_LAUNCHES = 6,
+    PROMPT_LAUNCHES = 3,
+    TOKEN_LAUNCHES = 5,
     MAX_COPIES = 2,
     MAX_WAITS = 1,
     MIN_BLOCKS = 32,
@@ -109,7 +109,7 @@ static void pass(layer *l, int64_t first, int64_t n)
                                  .logit = {.bits = 16},
                                  .math = l->math};
     op->kv_append(l->b, l->kv, 0, &batch, (dq_mat){l->k.p, n, l->k.cols},
-                  (dq_mat){l->v.p, n, l->v.cols});
+                  (dq_mat){l->v.p, n, l->v.cols}, l->math.qk);
     op->attend(l->b, (dq_mat){l->y.p, n, l->y.cols}, &args);
     op->kv_compact(l->b, l->kv, 0, &batch);
 }

@@ -270,6 +270,7 @@ struct scene {
         unit[i] = w;
         for (int r = 0; r < 64; r++) visible[w.row + r] = w.keys - 63 + r;
         for (int p = 0; (i == 0 || i == UNITS / 2 || i == UNITS - 1) && p < PAGES; p++) {
+            page[w.page + p].heads = 1;
             page[w.page + p].side[0].plain = &k[p * 64 * DIM];
             page[w.page + p].side[1].plain = &v[p * 64 * DIM];
         }
@@ -330,10 +331,10 @@ struct far_call {
           share(parts * 2 * 64 * 66), beyond(1), plan(), a()
     {
         plan.list = list.p, plan.item = item.p, plan.join = join.p;
-        dq_attend_plan_units(&plan, s->u.form, s->u.unit, s->u.n, 1, count.p);
+        dq_attend_plan_units(&plan, &s->u, s->u.unit, 1, NULL, count.p);
         assert_true(plan.n_items <= items && plan.operand_pages <= pages);
         assert_true(plan.share_rows <= 64 * parts);
-        a.u = s->u, a.f = s->f, a.o = dq_attend_operands(&s->u, 1, 1, 1);
+        a.u = s->u, a.f = s->f, a.o = dq_attend_operands(s->u.form[0].dim, 1, 1, 1, 1);
         a.o.page = page.p, a.item = item.p, a.n_items = plan.n_items, a.together = 1;
         a.share = share.p;
         assert_int_equal(a.o.page_bytes, OPERAND_BYTES);
@@ -341,8 +342,8 @@ struct far_call {
     enum : int64_t { OPERAND_BYTES = 2 * 64 * 64 * 2 };
     void run_all()
     {
-        run(dq_attend_unfold(a.u, a.o, false, list.p, plan.n_lists, plan.max_pages, beyond.p,
-                             NULL));
+        run(dq_attend_unfold(dq_attend_unfold_of(&a.u, a.o, false, beyond.p), a.u.pages, list.p,
+                             plan.n_lists, plan.unfold_pages, NULL));
         run(dq_attend_run(a, false, NULL));
         run(dq_attend_combine(a, join.p, plan.n_joins, NULL));
     }
@@ -403,11 +404,10 @@ TEST(test_page_codes)
     far<float> plain(HEADS * 64 * DIM);
     far<uint8_t> codes(HEADS * 64 * DIM), moved(HEADS * 64 * DIM);
     far<uint16_t> numbers(2 * HEADS * NUMBERS), to_numbers(HEADS * NUMBERS);
-    far<dq_kv_encode_job> jobs(JOBS);
+    far<dq_kv_fill_job> jobs(JOBS);
     far<int32_t> first(2), head(1), overflow(2 * JOBS), source(1);
     far<dq_page> from(2); /* the first has no codes */
     dq_page_form form[2] = {{8, 0, 0, 0, DIM, DIM, DIM, 64 * DIM, NUMBERS, DQ_PAGE_F32, NULL}};
-    dq_kv_encode_job *job = &jobs[JOBS - 1];
     const int64_t at = ((HEADS - 1) * 64 + 32) * DIM; /* of the last head's second set */
     form[1] = form[0];
     first[1] = HEADS;
@@ -415,11 +415,14 @@ TEST(test_page_codes)
     from[1].begins = (uint64_t)1 << 32 | 1;
     from[1].heads = HEADS;
     from[1].dither = -1;
-    *job = dq_kv_encode_job{1, 0, -1, 0, 64};
+    jobs[JOBS - 1] = dq_kv_fill_job{1, 0, 0, -1, {-1, -1}, 0, 0, 0, 64, 0};
     plain[at] = 255;
     plain[at + 1] = 1e30f; /* no step in f16 */
-    run(dq_kv_launch_encode(jobs.p, JOBS, form, dq_kv_group_heads{first.p, head.p, 1, HEADS},
-                            overflow.p, from.p, NULL));
+    dq_kv_fill fill = {};
+    fill.u.form[0] = form[0], fill.u.form[1] = form[1];
+    fill.heads = dq_kv_group_heads{first.p, head.p, 1, HEADS};
+    fill.pages = from.p, fill.overflow = overflow.p;
+    run(dq_kv_launch_fill(fill, jobs.p, JOBS, NULL));
     assert_int_equal(numbers[((int64_t)HEADS + HEADS - 1) * NUMBERS], 0x3c00);
     assert_int_equal(codes[(HEADS - 1) * 64 * DIM + 32 * 16], 255);
     assert_int_equal(codes[(HEADS - 1) * 64 * DIM + 33 * 16], 0);
@@ -453,17 +456,23 @@ TEST(test_pages)
     enum { JOBS = ROWS / 64 };
     scene s;
     far<float> k(MANY), v(MANY), to(2 * 64 * DIM);
-    far<dq_kv_write_job> jobs(JOBS);
-    far<int32_t> first(2), head(1);
+    far<dq_kv_fill_job> jobs(JOBS);
+    far<int32_t> first(2), head(1), flags(2 * JOBS);
+    far<dq_page> page(1);
     far<double> norm(KEYS);
     const dq_page_form form[2] = {s.u.form[0], s.u.form[1]};
     for (int i = 0; i < JOBS; i++)
-        jobs[i] = dq_kv_write_job{{to.p, to.p + 64 * DIM}, 64 * i, 64, 0, 0};
+        jobs[i] = dq_kv_fill_job{0, 0, 64 * i, -1, {-1, -1}, 0, 64, 0, 0, 0};
+    for (int side = 0; side < 2; side++) page[0].side[side].plain = to.p + side * 64 * DIM;
     first[1] = 1;
     head[0] = COLS / DIM - 1;
     k[MANY - 1] = 5, v[MANY - 1] = 6;
-    run(dq_kv_launch_write(jobs.p, JOBS, form, dq_kv_group_heads{first.p, head.p, 1, 1}, k.p, v.p,
-                           COLS, NULL, NULL, dq_kv_patches{}, NULL));
+    dq_kv_fill fill = {};
+    fill.u.form[0] = form[0], fill.u.form[1] = form[1];
+    fill.heads = dq_kv_group_heads{first.p, head.p, 1, 1};
+    fill.pages = page.p, fill.k = k.p, fill.v = v.p, fill.row_cols = COLS;
+    fill.overflow = flags.p;
+    run(dq_kv_launch_fill(fill, jobs.p, JOBS, NULL));
     near(to[64 * DIM - 1], 5);
     near(to[2 * 64 * DIM - 1], 6);
     run(dq_kv_launch_norms(norm.p, s.page.p, KEYS, 0, form[0], 1, NULL));

@@ -1172,10 +1172,12 @@ static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_
     return true;
 }
 
-static bool append(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
-                   dq_mat v, const dq_kv_job *jobs, int64_t n)
+static bool fill(dq_backend *b, const dq_kv *kv, const dq_kv_new_rows *rows, const dq_kv_job *jobs,
+                 int64_t n)
 {
-    return write_batch(b, kv, layer, batch, k, v) && (n == 0 || encode(b, kv, jobs, n));
+    const bool writes = rows && !rows->written;
+    return (!writes || write_batch(b, kv, rows->layer, rows->batch, rows->k, rows->v)) &&
+           (n == 0 || encode(b, kv, jobs, n));
 }
 
 static void widen_pages(dq_backend *b, float *to, const void *f16, int64_t n)
@@ -1200,8 +1202,7 @@ static const dq_kv_device device = {
     .block_free = dq_cpu_block_free,
     .block_copy = block_copy,
     .reopen = reopen,
-    .append = append,
-    .encode = encode,
+    .fill = fill,
     .widen = widen_pages,
     .move = move,
 };

@@ -1,222 +1,11 @@
-/* attend: pages to operands, attention over them by mma.sync on any device, and what both this and
- * attend_hopper.cu need around it. tests/simt/defects.tsv quotes masks.
+/* attend: attention over operands by mma.sync on any device, and what attend_hopper.cu needs of it,
+ * too. tests/simt/defects.tsv quotes masks.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/attend.cuh"
 
 #include "kernels/cuda/device/stored.cuh"
 
 #include <string.h>
-
-/* ---- unfold */
-/* A block for each page of a list and head or pair. */
-
-enum { UNFOLD_THREADS = 256, PITCH_OF_BOX = KEYS + 1 };
-
-/* Tokens from n_sinks to here are read as codes in a view. */
-DQ_DEVICE int view_end(const dq_page_side *s, bool plain, int slots)
-{
-    if (!s->codes || (plain && s->plain)) return 0;
-    return s->plain ? slots : (int)KEYS;
-}
-
-/* Eight values as a cell. */
-DQ_DEVICE void put_cell(uint8_t *to, const float x[8], bool *beyond)
-{
-    float most = 0;
-    DQ_UNROLL
-    for (int i = 0; i < 8; i++) most = dq_max(most, dq_abs(x[i]));
-    *beyond |= is_beyond(most);
-    dq_store16(to, dq_u4{dq_f32x2_f16(x[0], x[1]), dq_f32x2_f16(x[2], x[3]),
-                         dq_f32x2_f16(x[4], x[5]), dq_f32x2_f16(x[6], x[7])});
-}
-
-/* Eight neighbours of what is not coded. */
-DQ_DEVICE void load_plain(float x[8], const dq_page_form *f, plain_place p)
-{
-    if (f->dense == DQ_PAGE_F32) {
-        DQ_UNROLL
-        for (int i = 0; i < 8; i += 4) {
-            const dq_u4 v = dq_load16_const((const float *)p.from + p.at + i);
-            x[i] = dq_bits_f32(v.x);
-            x[i + 1] = dq_bits_f32(v.y);
-            x[i + 2] = dq_bits_f32(v.z);
-            x[i + 3] = dq_bits_f32(v.w);
-        }
-        return;
-    }
-    const dq_u4 v = dq_load16_const((const uint16_t *)p.from + p.at);
-    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
-    DQ_UNROLL
-    for (int i = 0; i < 8; i++) {
-        const uint16_t half = (uint16_t)(word[i / 2] >> 16 * (i % 2));
-        x[i] = f->dense == DQ_PAGE_F16 ? dq_f16_f32(half) : dq_bf16_f32(half);
-    }
-}
-
-/* The bytes of a cell, less `half`, or (0) in two's complement. */
-DQ_DEVICE void read_bytes(float to[16], dq_u4 cell, int half)
-{
-    const uint32_t word[4] = {cell.x, cell.y, cell.z, cell.w};
-    DQ_UNROLL
-    for (int i = 0; i < 16; i++) {
-        const uint32_t byte = word[i / 4] >> 8 * (i % 4) & 255;
-        to[i] = (float)(half ? (int32_t)byte - half : (int32_t)(int8_t)byte);
-    }
-}
-
-/* The first n tokens of a page; others are zero. */
-DQ_DEVICE void unfold_keys(uint8_t *to, int channels, const dq_page_form *f, const dq_page *p,
-                           int head, int end, int n, bool *beyond)
-{
-    for (int i = (int)dq_thread(); i < channels / 16 * KEYS; i += (int)dq_threads()) {
-        const int c = i / KEYS * 16, t = i % KEYS;
-        float x[16] = {};
-        if (t >= n || c >= f->dim) {
-        } else if (t < end && t >= p->n_sinks) {
-            const int bits = dq_page_bits(f, p, 0, head);
-            read_bytes(x, key_cell(dq_page_codes(f, p, 0, head), bits, f->cols, c / 16, t),
-                       1 << (bits - 1));
-            DQ_UNROLL
-            for (int k = 0; k < 16; k++) x[k] = dq_page_decoded(f, p, 0, head, t, c + k, x[k]);
-        } else {
-            plain_place from = place_of_plain(f, p, 0, head, t);
-            from.at += c;
-            load_plain(x, f, from);
-            from.at += 8;
-            load_plain(x + 8, f, from);
-        }
-        put_cell(to + dq_operand_key(t, c), x, beyond);
-        put_cell(to + dq_operand_key(t, c + 8), x + 8, beyond);
-    }
-}
-
-/* 16 tokens of one channel. */
-DQ_DEVICE void read_channel(float x[16], const dq_page_form *f, const dq_page *p, int head, int t0,
-                            int c, int end, int n)
-{
-    if (t0 < end && t0 + 16 > p->n_sinks)
-        read_bytes(x,
-                   value_cell(dq_page_codes(f, p, 1, head), dq_page_bits(f, p, 1, head), f->cols,
-                              t0 / 16, c),
-                   0);
-    DQ_UNROLL
-    for (int i = 0; i < 16; i++) {
-        const int t = t0 + i;
-        if (t >= n) {
-            x[i] = 0;
-        } else if (t < end && t >= p->n_sinks) {
-            x[i] = dq_page_decoded(f, p, 1, head, t, c, x[i]);
-        } else {
-            const plain_place from = place_of_plain(f, p, 1, head, t);
-            x[i] = dq_page_plain(f, from.from, from.at + c);
-        }
-    }
-}
-
-/* Each token's dim channels, a power of two, times the Hadamard matrix and norm: box[dim][64]. */
-DQ_DEVICE void unrotate(float *box, int dim, float norm)
-{
-    for (int step = 1; step < dim; step *= 2) {
-        DQ_SYNC(unfold_step);
-        for (int i = (int)dq_thread(); i < dim / 2 * KEYS; i += (int)dq_threads()) {
-            const int k = i / KEYS, c = k / step * 2 * step + k % step;
-            float *at = box + c * PITCH_OF_BOX + i % KEYS;
-            const float lo = at[0], hi = at[step * PITCH_OF_BOX];
-            const float by = 2 * step == dim ? norm : 1.0f;
-            at[0] = dq_mul_rn(dq_add_rn(lo, hi), by);
-            at[step * PITCH_OF_BOX] = dq_mul_rn(dq_sub_rn(lo, hi), by);
-        }
-    }
-    DQ_SYNC(unfold_turned);
-}
-
-/* One slab, channels from `first` of the pair's on. */
-DQ_DEVICE void unfold_slab(uint8_t *to, int channels, int first, const dq_page_form *f,
-                           const dq_page *p, int head, int end, int n, float *box, float norm,
-                           bool *beyond)
-{
-    for (int i = (int)dq_thread(); i < f->dim * KEYS / 16; i += (int)dq_threads()) {
-        const int t = i / f->dim * 16, c = i % f->dim;
-        float x[16] = {};
-        read_channel(x, f, p, head, t, c, end, n);
-        if (box) {
-            DQ_UNROLL
-            for (int k = 0; k < 16; k++) box[c * PITCH_OF_BOX + t + k] = x[k];
-            continue;
-        }
-        put_cell(to + dq_operand_value(channels, t, first + c), x, beyond);
-        put_cell(to + dq_operand_value(channels, t + 8, first + c), x + 8, beyond);
-    }
-    if (!box) return;
-    unrotate(box, f->dim, norm);
-    for (int i = (int)dq_thread(); i < f->dim * KEYS / 8; i += (int)dq_threads()) {
-        const int t = i / f->dim * 8, c = i % f->dim;
-        float x[8];
-        DQ_UNROLL
-        for (int k = 0; k < 8; k++) x[k] = box[c * PITCH_OF_BOX + t + k];
-        put_cell(to + dq_operand_value(channels, t, first + c), x, beyond);
-    }
-    DQ_SYNC(unfold_box_read);
-}
-
-/* Values of a pair; where they are rotated they are turned back here, by way of `box`. */
-DQ_DEVICE void unfold_values(uint8_t *to, int channels, const dq_page_form *f, const dq_page *p,
-                             const int head[2], int n_slabs, int end, int n, float *box, float norm,
-                             bool *beyond)
-{
-    const int width = n_slabs * f->dim;
-    for (int slab = 0; slab < n_slabs; slab++)
-        unfold_slab(to, channels, slab * f->dim, f, p, slab ? head[1] : head[0], end, n, box, norm,
-                    beyond);
-    for (int i = (int)dq_thread(); i < (channels - width) * KEYS / 8; i += (int)dq_threads())
-        dq_store16(to + dq_operand_value(channels, i % (KEYS / 8) * 8, width + i / (KEYS / 8)),
-                   dq_u4{0, 0, 0, 0});
-}
-
-/* Slots of the pair's values, or -1 in both; whether the head's keys are read. */
-DQ_DEVICE void find_heads(int v[2], const dq_attention_units *u, int group, int key, int pair)
-{
-    v[0] = v[1] = -1;
-    for (int i = u->o_first[group]; i < u->o_first[group + 1]; i++) {
-        const dq_o_head h = u->o_head[i];
-        if (h.pair != pair) continue;
-        v[0] = h.v[0];
-        v[1] = h.v[1];
-    }
-    for (int i = u->q_first[group]; pair < 0 && i < u->q_first[group + 1]; i++)
-        if (u->q_head[i].key == key) v[0] = key;
-}
-
-DQ_KERNEL_BLOCKS(UNFOLD_THREADS, 3)
-unfold(DQ_PARAMETER dq_attention_units u, DQ_PARAMETER dq_operands o, float norm,
-       const dq_unfold_list *DQ_RESTRICT lists, int32_t *beyond)
-{
-    DQ_SHARED_DYNAMIC(mem);
-    DQ_SHARED(int, head, [2]);
-    float *const box = norm != 0 ? (float *)mem : NULL; /* 0: values are not rotated */
-    const dq_unfold_list l = lists[dq_block_y()];
-    const int page = (int)dq_block_x(), n = slots_of(l.keys, page);
-    const int key = (int)dq_block_z(), pair = key - o.n_keys;
-    if (n == 0) return;
-    if (dq_thread() == 0) find_heads(head, &u, l.group, key, pair < 0 ? -1 : pair);
-    DQ_SYNC(unfold_heads);
-    if (head[0] < 0) return;
-    const dq_page *p = u.pages + l.page + page;
-    const int side = pair >= 0, coded = (l.coded_end + KEYS - 1) / KEYS;
-    bool far = false;
-    for (int plain = 0; plain < 2; plain++) {
-        if (plain ? page < l.plain_from / KEYS : page >= coded) continue;
-        const int end = view_end(&p->side[side], plain, slots_of(l.coded_end, page));
-        const int64_t at = (int64_t)(plain ? l.at[1] : l.at[0]) + page;
-        if (side)
-            unfold_values(o.page + dq_operand_values_at(&o, at, pair), o.value_channels, &u.form[1],
-                          p, head, u.n_slabs, end, n, box, norm, &far);
-        else
-            unfold_keys(o.page + dq_operand_keys_at(&o, at, key), o.key_channels, &u.form[0], p,
-                        key, end, n, &far);
-    }
-    if (far) dq_raise(beyond);
-}
 
 /* ---- products of a warp */
 /* Operands lie in shared memory as they are in global memory; queries as keys. */
@@ -543,10 +332,10 @@ static int padded(int dim)
     return dim <= 64 ? 64 : 128;
 }
 
-dq_operands dq_attend_operands(const dq_attention_units *u, int n_keys, int n_values, int head_keys)
+dq_operands dq_attend_operands(int head_dim, int n_slabs, int n_keys, int n_values, int head_keys)
 {
-    const int channels = padded(u->form[0].dim);
-    dq_operands o = {NULL, 0, n_keys, n_values, head_keys, channels, u->n_slabs * channels};
+    const int channels = padded(head_dim);
+    dq_operands o = {NULL, 0, n_keys, n_values, head_keys, channels, n_slabs * channels};
     o.page_bytes = (int64_t)n_keys * dq_operand_key_bytes(o.key_channels) +
                    (int64_t)n_values * dq_operand_key_bytes(o.value_channels);
     return o;
@@ -579,23 +368,6 @@ const char *dq_attend_lacks(const dq_attention_units *u, const dq_attention_fini
     if (u->n_maps > 2 || u->n_slabs > 2) return "more than two maps or slabs of values";
     if (round == DQ_ROUND_TILE) return "rounding of logits by tiles";
     return NULL;
-}
-
-cudaError_t dq_attend_unfold(dq_attention_units u, dq_operands o, bool rotated,
-                             const dq_unfold_list *lists, int n, int max_pages, int32_t *beyond,
-                             cudaStream_t s)
-{
-    enum { LISTS = 65535 }; /* of a grid's second axis */
-    const float norm = rotated ? 1.0f / sqrtf((float)u.form[1].dim) : 0;
-    const int smem = rotated ? u.form[1].dim * PITCH_OF_BOX * 4 : 0;
-    for (int i = 0; i < n && max_pages; i += LISTS) {
-        const dim3 grid((unsigned)max_pages, (unsigned)(n - i < LISTS ? n - i : LISTS),
-                        (unsigned)(o.n_keys + o.n_values));
-        DQ_LAUNCH(unfold, grid, UNFOLD_THREADS, (unsigned)smem, s, u, o, norm, lists + i, beyond);
-        const cudaError_t e = cudaGetLastError();
-        if (e != cudaSuccess) return e;
-    }
-    return cudaSuccess;
 }
 
 #define LAUNCH(kernel, grid, threads, smem, s, ...)                                                \
@@ -731,6 +503,7 @@ static dq_unfold_list list_of(const dq_page_form form[2], const dq_attention_uni
     l.page = unit->page;
     l.group = unit->group;
     l.keys = unit[n - 1].keys;
+    l.end = pages_of(l.keys);
     read_ends(&l.coded_end, &l.plain_from, form, unit, n);
     return l;
 }
@@ -788,33 +561,36 @@ static void list_items(dq_attend_plan *p, const dq_page_form form[2], const dq_u
 }
 
 /* Fills all but what p->item NULL leaves out. */
-static void walk_lists(dq_attend_plan *p, const dq_page_form form[2], const dq_attention_unit *unit,
-                       int n, int together, int32_t *count)
+static void walk_lists(dq_attend_plan *p, const dq_attention_units *u,
+                       const dq_attention_unit *unit, int together, const dq_unfold_list *views,
+                       int32_t *count)
 {
-    p->n_lists = p->n_joins = p->share_rows = 0;
+    p->n_lists = p->n_joins = p->share_rows = p->unfold_pages = 0;
     p->operand_pages = 0;
-    for (int i = 0, step; i < n; i += step) {
-        step = list_units(unit + i, n - i);
-        dq_unfold_list l = list_of(form, unit + i, step);
-        const int coded = pages_of(l.coded_end);
+    for (int i = 0, step; i < u->n; i += step) {
+        step = list_units(unit + i, u->n - i);
+        dq_unfold_list l = list_of(u->form, unit + i, step);
         l.at[0] = (int32_t)p->operand_pages;
-        l.at[1] = l.at[0] + coded - l.plain_from / KEYS;
+        l.at[1] = l.at[0] + pages_of(l.coded_end) - l.plain_from / KEYS;
+        if (views) l = views[unit[i].seq * u->n_groups + unit[i].group];
         p->operand_pages += list_pages(&l);
-        p->list[p->n_lists++] = l;
-        list_items(p, form, &l, unit, i, step, together, count);
+        if (l.end) p->list[p->n_lists++] = l;
+        if (l.end > p->unfold_pages) p->unfold_pages = l.end;
+        list_items(p, u->form, &l, unit, i, step, together, count);
     }
 }
 
-void dq_attend_plan_units(dq_attend_plan *p, const dq_page_form form[2],
-                          const dq_attention_unit *unit, int n, int together, int32_t *count)
+void dq_attend_plan_units(dq_attend_plan *p, const dq_attention_units *u,
+                          const dq_attention_unit *unit, int together, const dq_unfold_list *views,
+                          int32_t *count)
 {
     dq_attend_item *const items = p->item;
     p->max_pages = 0;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < u->n; i++)
         if (pages_of(unit[i].keys) > p->max_pages) p->max_pages = pages_of(unit[i].keys);
     memset(count, 0, ((size_t)p->max_pages + 1) * sizeof *count);
     p->item = NULL;
-    walk_lists(p, form, unit, n, together, count);
+    walk_lists(p, u, unit, together, views, count);
     p->n_items = 0;
     for (int k = 0; k <= p->max_pages; k++) {
         const int32_t of = count[k];
@@ -822,5 +598,5 @@ void dq_attend_plan_units(dq_attend_plan *p, const dq_page_form form[2],
         p->n_items += of;
     }
     p->item = items;
-    walk_lists(p, form, unit, n, together, count);
+    walk_lists(p, u, unit, together, views, count);
 }

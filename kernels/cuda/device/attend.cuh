@@ -49,6 +49,46 @@ DQ_BOTH int64_t dq_operand_values_at(const dq_operands *o, int64_t page, int pai
            (int64_t)pair * dq_operand_key_bytes(o->value_channels);
 }
 
+/* Whether a magnitude is finite, and infinite in f16. */
+DQ_DEVICE bool is_beyond(float x)
+{
+    return x > 65504.0f && x < INFINITY;
+}
+
+/* Eight values as a cell. */
+DQ_DEVICE void put_cell(uint8_t *to, const float x[8], bool *beyond)
+{
+    float max = 0;
+    DQ_UNROLL
+    for (int i = 0; i < 8; i++) max = dq_max(max, dq_abs(x[i]));
+    *beyond |= is_beyond(max);
+    dq_store16(to, dq_u4{dq_f32x2_f16(x[0], x[1]), dq_f32x2_f16(x[2], x[3]),
+                         dq_f32x2_f16(x[4], x[5]), dq_f32x2_f16(x[6], x[7])});
+}
+
+/* Eight neighbours of what is not coded. */
+DQ_DEVICE void load_plain(float x[8], const dq_page_form *f, plain_place p)
+{
+    if (f->dense == DQ_PAGE_F32) {
+        DQ_UNROLL
+        for (int i = 0; i < 8; i += 4) {
+            const dq_u4 v = dq_load16_const((const float *)p.from + p.at + i);
+            x[i] = dq_bits_f32(v.x);
+            x[i + 1] = dq_bits_f32(v.y);
+            x[i + 2] = dq_bits_f32(v.z);
+            x[i + 3] = dq_bits_f32(v.w);
+        }
+        return;
+    }
+    const dq_u4 v = dq_load16_const((const uint16_t *)p.from + p.at);
+    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+    DQ_UNROLL
+    for (int i = 0; i < 8; i++) {
+        const uint16_t half = (uint16_t)(word[i / 2] >> 16 * (i % 2));
+        x[i] = f->dense == DQ_PAGE_F16 ? dq_f16_f32(half) : dq_bf16_f32(half);
+    }
+}
+
 /* ---- steps */
 /* A step is one view of one page: as codes, which rows read up to their coded end, or plain. */
 
@@ -112,12 +152,6 @@ DQ_DEVICE attend_job job_of(const dq_attend_call *a, const dq_attend_item *item,
         j.key[m] = h.key;
     }
     return j;
-}
-
-/* Whether a magnitude is finite, and infinite in f16. */
-DQ_DEVICE bool is_beyond(float x)
-{
-    return x > 65504.0f && x < INFINITY;
 }
 
 DQ_DEVICE int query_of(const attend_job *j, int map)

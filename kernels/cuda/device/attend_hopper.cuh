@@ -290,8 +290,8 @@ static cudaError_t launch_hopper(const dq_attend_call &a, cudaStream_t s)
     if (e == cudaSuccess) e = cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, device);
     if (e == cudaSuccess) e = DQ_ALLOW_SMEM((attend_hopper<SHAPE, ROUND>), smem);
     if (e != cudaSuccess) return e;
-    const int64_t items = (int64_t)a.n_items * a.u.max_out, most = n_sm / SHAPE::CLUSTER;
-    const unsigned blocks = (unsigned)(SHAPE::CLUSTER * (items < most ? items : most));
+    const int64_t items = (int64_t)a.n_items * a.u.max_out, max = n_sm / SHAPE::CLUSTER;
+    const unsigned blocks = (unsigned)(SHAPE::CLUSTER * (items < max ? items : max));
     DQ_LAUNCH_CLUSTER((attend_hopper<SHAPE, ROUND>), SHAPE::CLUSTER, dim3(blocks), THREADS,
                       (unsigned)smem, s, a);
     return cudaGetLastError();

@@ -1,6 +1,6 @@
-/* kv: pages of the cache. A warp makes the codes of one token and packs them through shared memory,
- * so that no byte has two writers; of per-channel codes a thread makes those of one channel and
- * set. Moving tokens copies codes and never makes them again.
+/* kv: the table of pages, tokens that move from page to page, and what policies ask of keys. Moving
+ * copies codes and never makes them again; they are packed through shared memory, so that no byte
+ * has two writers.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/page.cuh"
 
@@ -16,285 +16,17 @@ static dq_two_forms both(dq_page_form const form[2])
     return f;
 }
 
-/* Patch i, by all threads of a block. */
-DQ_DEVICE void apply_patch(const dq_kv_patches *k, int64_t i)
+/* Grid: patches. */
+DQ_KERNEL(64) patch_pages(dq_kv_patches k)
 {
-    const dq_kv_patch *p = k->patch + i;
+    const dq_kv_patch *p = k.patch + dq_block_x();
     const uint64_t *from = (const uint64_t *)&p->page;
-    uint64_t *to = (uint64_t *)(k->page + p->to);
+    uint64_t *to = (uint64_t *)(k.page + p->to);
     for (int w = (int)dq_thread(); w < (int)(sizeof p->page / sizeof *to); w += (int)dq_threads())
         to[w] = from[w];
     for (int t = (int)dq_thread(); p->row >= 0 && t < DQ_PAGE_SLOTS; t += (int)dq_threads())
-        k->dither[((int64_t)p->to + 1) * DQ_PAGE_SLOTS + t] =
-            k->row[(int64_t)p->row * DQ_PAGE_SLOTS + t];
-}
-
-/* Grid: patches. */
-DQ_KERNEL(64) patch_pages(dq_kv_patches patches)
-{
-    apply_patch(&patches, dq_block_x());
-}
-
-/* Grid: heads of a group, sides, jobs and after them patches. A page whose first slot is written
- * has no other tokens: the rest becomes zero. */
-DQ_KERNEL(128)
-write_rows(const dq_kv_write_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_kv_group_heads heads,
-           const float *DQ_RESTRICT k, const float *DQ_RESTRICT v, int64_t row_cols,
-           uint32_t *DQ_RESTRICT beyond, int32_t *DQ_RESTRICT flag, int n_jobs,
-           dq_kv_patches patches)
-{
-    if ((int)dq_block_z() >= n_jobs) {
-        if (dq_block_x() + dq_block_y() == 0) apply_patch(&patches, dq_block_z() - n_jobs);
-        return;
-    }
-    const dq_kv_write_job j = jobs[dq_block_z()];
-    int slot = (int)dq_block_x(), side = (int)dq_block_y();
-    if (slot >= heads.first[j.group + 1] - heads.first[j.group]) return;
-    const dq_page_form *f = &forms.side[side];
-    int dim = f->dim, head = heads.head[heads.first[j.group] + slot];
-    const float *from = (side ? v : k) + (int64_t)j.row * row_cols + (int64_t)head * dim;
-    int64_t to = (int64_t)(slot * DQ_PAGE_SLOTS + j.slot) * f->stride;
-    uint32_t most = 0;
-    int tokens = j.slot == 0 ? (int)DQ_PAGE_SLOTS : j.n;
-    for (int i = (int)dq_thread(); i < tokens * f->stride; i += (int)dq_threads()) {
-        int t = i / f->stride, c = i % f->stride;
-        bool there = t < j.n && c < dim;
-        int64_t at = to + i;
-        if (!there && j.slot != 0) continue;
-        float x = there ? from[t * row_cols + c] : 0.0f;
-        dq_page_put_plain(f, j.plain[side], at, x);
-        if (f->dense == DQ_PAGE_F32) continue;
-        uint32_t bits = dq_f32_bits(x) & 0x7fffffffu;
-        uint32_t rounded = dq_f32_bits(dq_page_plain(f, j.plain[side], at)) & 0x7fffffffu;
-        if (bits < 0x7f800000u && rounded >= 0x7f800000u && bits > most) most = bits;
-    }
-    if (!most) return;
-    dq_atomic_max(beyond, most);
-    dq_raise(flag);
-}
-
-/* By a warp: NaN where a channel is not finite; *overflow: f16 cannot hold the scale. */
-DQ_DEVICE float scale_of(const dq_page_form *f, const void *x, int64_t at, int begin, int end,
-                         float qmax, bool *overflow)
-{
-    uint32_t max = 0;
-    for (int c = begin + (int)dq_lane(); c < end; c += DQ_WARP) {
-        uint32_t bits = dq_f32_bits(dq_page_plain(f, x, at + c)) & 0x7fffffffu;
-        max = bits > max ? bits : max;
-    }
-    for (unsigned o = 16; o; o >>= 1) {
-        uint32_t other = dq_shfl_xor(max, o);
-        max = other > max ? other : max;
-    }
-    if (max >= 0x7f800000u) return dq_bits_f32(0x7fc00000u);
-    float scale = dq_div_rn(dq_bits_f32(max), qmax), half = dq_f16_f32(dq_f32_f16(scale));
-    if (scale == 0.0f || (half >= 0x1p-14f && half <= 65504.0f)) return half;
-    *overflow = true;
-    return scale;
-}
-
-DQ_DEVICE int code_of(float x, float scale, float qmax)
-{
-    float q = dq_rint(dq_div_rn(x, scale));
-    return (int)dq_f32_s32(q < -qmax ? -qmax : q > qmax ? qmax : q);
-}
-
-/* How the values of one channel and set, or of one token and run of channels, become codes. */
-typedef struct dq_channel {
-    float step, low;
-    bool overflow; /* f16 does not hold both */
-} dq_channel;
-
-/* Whether all values are within half a step of what their codes say; no step: all equal the low. */
-DQ_DEVICE bool covers(dq_channel c, float low, float least, float largest, int bits, bool dithers)
-{
-    float room = dithers ? 0.0f : 0.5f; /* dithering moves half a step either way */
-    if (c.step == 0.0f) return low == least;
-    return dq_sub_rn(least, low) >= dq_mul_rn(-room, c.step) &&
-           dq_sub_rn(largest, low) <= dq_mul_rn((float)((1 << bits) - 1) + room, c.step);
-}
-
-/* Rounded to f16 where that does no harm; NaN where a value or the range is not finite. */
-DQ_DEVICE dq_channel channel_between(float least, float largest, bool finite, int bits,
-                                     bool dithers)
-{
-    float nan = dq_bits_f32(0x7fc00000u);
-    dq_channel c = {nan, nan, false};
-    float step = dq_div_rn(dq_sub_rn(largest, least), (float)((1 << bits) - (dithers ? 2 : 1)));
-    if (!finite || dq_f32_bits(step) >= 0x7f800000u) return c;
-    float half = dq_f16_f32(dq_f32_f16(step));
-    bool holds = step == 0.0f || (half >= 0x1p-14f && half <= 65504.0f);
-    c.step = holds ? half : step;
-    c.low = dithers ? dq_sub_rn(least, dq_mul_rn(c.step, 0.5f)) : least;
-    float low = dq_f16_f32(dq_f32_f16(c.low));
-    bool low_holds = covers(c, low, least, largest, bits, dithers);
-    if (low_holds) c.low = low;
-    c.overflow = !holds || !low_holds;
-    return c;
-}
-
-/* Of n elements of x from `at` on, one a token. */
-DQ_DEVICE dq_channel channel_of(const dq_page_form *f, const void *x, int64_t at, int n, int bits,
-                                bool dithers)
-{
-    float least = dq_page_plain(f, x, at), largest = least;
-    bool finite = true;
-    for (int i = 0; i < n; i++) {
-        float v = dq_page_plain(f, x, at + i * f->stride);
-        finite = finite && (dq_f32_bits(v) & 0x7fffffffu) < 0x7f800000u;
-        least = v < least ? v : least;
-        largest = v > largest ? v : largest;
-    }
-    return channel_between(least, largest, finite, bits, dithers);
-}
-
-/* Of channels begin .. end-1 of one token, which stands at `at`, by a warp. */
-DQ_DEVICE dq_channel run_of(const dq_page_form *f, const void *x, int64_t at, int begin, int end,
-                            int bits)
-{
-    float least = dq_page_plain(f, x, at + begin), largest = least;
-    unsigned finite = 1;
-    for (int c = begin + (int)dq_lane(); c < end; c += DQ_WARP) {
-        float v = dq_page_plain(f, x, at + c);
-        finite &= (dq_f32_bits(v) & 0x7fffffffu) < 0x7f800000u;
-        least = v < least ? v : least;
-        largest = v > largest ? v : largest;
-    }
-    for (unsigned o = 16; o; o >>= 1) {
-        float low = dq_bits_f32(dq_shfl_xor(dq_f32_bits(least), o));
-        float high = dq_bits_f32(dq_shfl_xor(dq_f32_bits(largest), o));
-        finite &= dq_shfl_xor(finite, o);
-        least = low < least ? low : least;
-        largest = high > largest ? high : largest;
-    }
-    return channel_between(least, largest, finite != 0, bits, false);
-}
-
-/* Code of v, plus what dither adds. */
-DQ_DEVICE int code_between(dq_channel k, float v, float dither, int bits)
-{
-    float top = (float)((1 << bits) - 1), u = 0;
-    if (k.step > 0) /* neither zero nor NaN */
-        u = dq_add_rn(dq_div_rn(dq_sub_rn(v, k.low), k.step), dither);
-    u = u > 0.0f ? u : 0.0f;
-    u = u < top ? u : top;
-    return dq_f32_s32(dq_rint(u)) - (1 << (bits - 1));
-}
-
-/* Codes and scales of one token of a head, by a warp; true: a scale does not fit. */
-DQ_DEVICE bool encode_token(const dq_page_form *f, const dq_page *p, int side, int head, int t,
-                            int8_t *q)
-{
-    const void *x = p->side[side].plain;
-    int64_t at = (int64_t)(head * DQ_PAGE_SLOTS + t) * f->stride;
-    int bits = dq_page_bits(f, p, side, head), runs = dq_page_runs(f);
-    float qmax = (float)((1 << (bits - 1)) - 1);
-    bool overflow = false;
-    for (int g = 0; g < runs; g++) {
-        int begin = g * f->group, end = begin + f->group < f->dim ? begin + f->group : f->dim;
-        if (f->has_lows) {
-            dq_channel k = run_of(f, x, at, begin, end, bits);
-            overflow = overflow || k.overflow;
-            for (int c = begin + (int)dq_lane(); c < end; c += DQ_WARP)
-                q[t * f->cols + c] = (int8_t)code_between(k, dq_page_plain(f, x, at + c), 0, bits);
-            if (dq_lane() == 0) {
-                dq_page_put_number(p, side, dq_page_scale_place(f, head, t, g), k.step);
-                dq_page_put_number(p, side, dq_page_scale_place(f, head, t, runs + g), k.low);
-            }
-            continue;
-        }
-        float scale = scale_of(f, x, at, begin, end, qmax, &overflow);
-        bool real = scale > 0.0f; /* neither zero nor NaN */
-        for (int c = begin + (int)dq_lane(); c < end; c += DQ_WARP)
-            q[t * f->cols + c] =
-                (int8_t)(real ? code_of(dq_page_plain(f, x, at + c), scale, qmax) : 0);
-        if (dq_lane() == 0) dq_page_put_number(p, side, dq_page_scale_place(f, head, t, g), scale);
-    }
-    for (int c = f->dim + (int)dq_lane(); c < f->cols; c += DQ_WARP) q[t * f->cols + c] = 0;
-    return overflow && !p->wide[side];
-}
-
-/* By all threads, for slots first .. end-1, a set; true: a number of this thread overflows f16. */
-DQ_DEVICE bool encode_set(const dq_page_form *f, const dq_page *p, int side, int head, int first,
-                          int end, int8_t *q)
-{
-    const void *x = p->side[side].plain;
-    int bits = dq_page_bits(f, p, side, head);
-    int64_t from = (int64_t)(head * DQ_PAGE_SLOTS + first) * f->stride;
-    int64_t at = dq_page_set_place(f, p, head, first);
-    bool overflow = false, dithers = side == 1 && p->dither >= 0;
-    for (int c = (int)dq_thread(); c < f->cols; c += (int)dq_threads()) {
-        dq_channel k = {0, 0, false};
-        if (c < f->dim) {
-            k = channel_of(f, x, from + c, end - first, bits, dithers);
-            dq_page_put_number(p, side, at + c, k.step);
-            dq_page_put_number(p, side, at + f->dim + c, k.low);
-        }
-        overflow = overflow || k.overflow;
-        for (int t = first; t < end; t++) {
-            float v = c < f->dim ? dq_page_plain(f, x, from + (t - first) * f->stride + c) : 0.0f;
-            q[t * f->cols + c] = (int8_t)code_between(k, v, dq_page_dither(f, p, side, t), bits);
-        }
-    }
-    return overflow && !p->wide[side];
-}
-
-/* The same of all sets of slots first .. end-1. */
-DQ_DEVICE bool encode_sets(const dq_page_form *f, const dq_page *p, int side, int head, int first,
-                           int end, int8_t *q)
-{
-    bool lost = false;
-    for (int t = first, next; t < end; t = next) {
-        for (next = t + 1; next < end && !(p->begins >> next & 1);) next++;
-        lost = encode_set(f, p, side, head, t, next, q) || lost;
-    }
-    return lost;
-}
-
-/* Sinks of a head stand beside its codes as they are. By all threads. */
-DQ_DEVICE void copy_sinks(const dq_page_form *f, const dq_page *p, int side, int head)
-{
-    const dq_page_side *s = &p->side[side];
-    for (int i = (int)dq_thread(); i < p->n_sinks * f->dim; i += (int)dq_threads())
-        dq_page_copy_plain(f, s->sinks, (int64_t)head * p->n_sinks * f->dim + i, s->plain,
-                           (int64_t)(head * DQ_PAGE_SLOTS + i / f->dim) * f->stride + i % f->dim);
-}
-
-/* Numbers of a slot without codes, by a warp. */
-DQ_DEVICE void clear_numbers(const dq_page_form *f, const dq_page *p, int side, int head, int t)
-{
-    for (int g = (int)dq_lane(); !f->set_numbers && g < f->n_scales; g += DQ_WARP)
-        dq_page_put_number(p, side, dq_page_scale_place(f, head, t, g), 0.0f);
-}
-
-/* Grid: heads of a group, sides, jobs. Shared memory: codes [64][cols]. A page without codes
- * gets its sinks, and zeros where it has no tokens. */
-DQ_KERNEL_BLOCKS(256, 4)
-encode(const dq_kv_encode_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_kv_group_heads heads,
-       int32_t *DQ_RESTRICT overflow, const dq_page *DQ_RESTRICT pages)
-{
-    DQ_SHARED_DYNAMIC(bytes);
-    int8_t *q = (int8_t *)bytes;
-    const dq_kv_encode_job *j = jobs + dq_block_z();
-    const dq_page *p = pages + j->record;
-    int head = (int)dq_block_x(), side = (int)dq_block_y();
-    const dq_page_form *f = &forms.side[side];
-    if (head >= heads.first[j->group + 1] - heads.first[j->group]) return;
-    if ((j->side >= 0 && j->side != side) || !p->side[side].codes) return;
-    bool fresh = j->from == p->n_sinks;
-    bool lost = f->set_numbers && encode_sets(f, p, side, head, j->from, j->to, q);
-    for (int t = (int)dq_warp(); !f->set_numbers && t < DQ_PAGE_SLOTS;
-         t += (int)dq_threads() / DQ_WARP) {
-        if (t >= j->from && t < j->to)
-            lost = encode_token(f, p, side, head, t, q) || lost;
-        else if (fresh)
-            clear_numbers(f, p, side, head, t);
-    }
-    if (fresh) copy_sinks(f, p, side, head);
-    if (lost) dq_raise(overflow + 2 * dq_block_z() + side);
-    DQ_SYNC(encode_codes); /* all codes are there */
-    dq_page_store(f, dq_page_bits(f, p, side, head), side, dq_page_codes(f, p, side, head), q,
-                  j->from, j->to, fresh);
+        k.dither[((int64_t)p->to + 1) * DQ_PAGE_SLOTS + t] =
+            k.row[(int64_t)p->row * DQ_PAGE_SLOTS + t];
 }
 
 /* Unquantized channels of a slot that no token fills, by a warp. */
@@ -345,7 +77,7 @@ DQ_DEVICE void move_codes(const dq_page_form *f, const dq_page *to, const dq_pag
 }
 
 /* Grid: heads, sides. `to` is new: what no token fills becomes zero. */
-DQ_KERNEL(256)
+DQ_KERNEL_BLOCKS(256, 4)
 move(DQ_PARAMETER dq_page to, int coded, const dq_page *DQ_RESTRICT from,
      const int32_t *DQ_RESTRICT source, int n, DQ_PARAMETER dq_two_forms forms)
 {
@@ -356,7 +88,7 @@ move(DQ_PARAMETER dq_page to, int coded, const dq_page *DQ_RESTRICT from,
     uint8_t *codes = to.side[side].codes;
     for (int i = (int)dq_warp(); i < DQ_PAGE_SLOTS; i += (int)dq_threads() / DQ_WARP) {
         bool moves = codes && i >= to.n_sinks && i < coded;
-        if (codes && !moves) clear_numbers(f, &to, side, head, i);
+        if (codes && !moves) dq_page_clear_numbers(f, &to, side, head, i);
         if (i >= n) {
             clear_plain(f, to.side[side].plain, head, i);
             continue;
@@ -421,32 +153,10 @@ static unsigned code_smem(dq_page_form const form[2])
     return (unsigned)(DQ_PAGE_SLOTS * form[0].cols);
 }
 
-cudaError_t dq_kv_launch_write(const dq_kv_write_job *jobs, int n, dq_page_form const form[2],
-                               dq_kv_group_heads heads, const float *k, const float *v,
-                               int64_t row_cols, uint32_t *beyond, int32_t *flag,
-                               dq_kv_patches patches, cudaStream_t s)
-{
-    if (n + patches.n == 0) return cudaSuccess;
-    if (form[0].dense != DQ_PAGE_F32 && (!beyond || !flag)) return cudaErrorInvalidValue;
-    DQ_LAUNCH(write_rows, dim3((unsigned)heads.max, 2, (unsigned)(n + patches.n)), 128, 0, s, jobs,
-              both(form), heads, k, v, row_cols, beyond, flag, n, patches);
-    return cudaGetLastError();
-}
-
 cudaError_t dq_kv_launch_patch(dq_kv_patches patches, cudaStream_t s)
 {
     if (patches.n == 0) return cudaSuccess;
     DQ_LAUNCH(patch_pages, dim3((unsigned)patches.n), 64, 0, s, patches);
-    return cudaGetLastError();
-}
-
-cudaError_t dq_kv_launch_encode(const dq_kv_encode_job *jobs, int n, dq_page_form const form[2],
-                                dq_kv_group_heads heads, int32_t *overflow, const dq_page *pages,
-                                cudaStream_t s)
-{
-    if (n == 0) return cudaSuccess;
-    DQ_LAUNCH(encode, dim3((unsigned)heads.max, 2, (unsigned)n), 256, code_smem(form), s, jobs,
-              both(form), heads, overflow, pages);
     return cudaGetLastError();
 }
 

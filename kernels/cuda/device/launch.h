@@ -179,20 +179,8 @@ typedef struct dq_page_form {
 } dq_page_form;
 
 /* ---- kv.cu: pages ----
- * Fills and moves pages of the KV cache. Pointers in structs are device memory too; form[0] is
+ * The table of pages, and tokens that move. Pointers in structs are device memory too; form[0] is
  * that of keys. */
-
-/* n rows from `row` on go to slots slot .. slot+n-1 of one page. */
-typedef struct dq_kv_write_job {
-    void *plain[2];
-    int32_t row, n, slot, group;
-} dq_kv_write_job;
-
-/* Slots from .. to-1 of a page of a group get codes: one side, or both (side -1). */
-typedef struct dq_kv_encode_job {
-    int32_t record; /* in the table of pages */
-    int32_t group, side, from, to;
-} dq_kv_encode_job;
 
 /* Record `to` of the table of pages becomes `page`; its own row of dither, one after it, `row`
  * of those that came with the patches; row -1: none. */
@@ -201,7 +189,6 @@ typedef struct dq_kv_patch {
     int32_t to, row;
 } dq_kv_patch;
 
-/* What a launch does to the table of pages first, or beside what else it does. */
 typedef struct dq_kv_patches {
     const dq_kv_patch *patch; /* [n] */
     int32_t n;
@@ -216,20 +203,7 @@ typedef struct dq_kv_group_heads {
     int32_t n_groups, max; /* heads of the largest group */
 } dq_kv_group_heads;
 
-/* k and v[rows][row_cols], heads of form.dim channels. beyond: becomes the
- * maximum of itself and the bits of all finite |x| that the form's dense type
- * makes infinite, and then *flag 1; NULL with f32. Flags may be pinned memory of the host. */
-cudaError_t dq_kv_launch_write(const dq_kv_write_job *jobs, int n, dq_page_form const form[2],
-                               dq_kv_group_heads heads, const float *k, const float *v,
-                               int64_t row_cols, uint32_t *beyond, int32_t *flag,
-                               dq_kv_patches patches, cudaStream_t s);
-/* Patches alone. */
 cudaError_t dq_kv_launch_patch(dq_kv_patches patches, cudaStream_t s);
-/* Flags overflow[n][2], zero before: becomes 1 where a scale or low of a side that is not wide
- * stays f32 (kv.h). */
-cudaError_t dq_kv_launch_encode(const dq_kv_encode_job *jobs, int n, dq_page_form const form[2],
-                                dq_kv_group_heads heads, int32_t *overflow, const dq_page *pages,
-                                cudaStream_t s);
 /* Tokens source[i] (64 * index in `from` + slot), i < n <= 64, become slots i of `to`, which has
  * codes for slots n_sinks .. coded-1; `heads` KV heads. */
 cudaError_t dq_kv_launch_move(dq_page to, int coded, const dq_page *from, const int32_t *source,
@@ -359,19 +333,9 @@ typedef struct dq_attention_finish {
 /* (P1 - lambda P2) V, then norm and scale. dim a power of two where rotated. */
 cudaError_t dq_attention_values(dq_attention_units u, dq_attention_finish f, cudaStream_t s);
 
-/* ---- attend.cu, attend_hopper.cu ----
- * Attention by tensor cores. What a launch's units read is unfolded into operands, f16 in the order
- * of products (attend.cuh), whatever the pages hold; then one kernel makes both maps in one pass.
- * Arithmetic: queries, keys, values (code times scale) and each map's exp(S - max) are f16, sums
- * f32. A row's result depends on its own keys only; but rows of lists with few of them, whose pages
- * blocks divide, agree with others to a tolerance. */
-
-/* Rounding of logits: a DQ_ROUND_; the largest |S|: [seq][n_q], for DQ_ROUND_ROW [rows][n_q]. */
-typedef struct dq_attend_logits {
-    int32_t round;
-    float qmax;
-    const float *absmax;
-} dq_attend_logits;
+/* ---- operands.cu ----
+ * Appended rows become pages, and pages operands of products: f16 in the order in which those read
+ * them (attend.cuh), whatever pages hold. */
 
 typedef struct dq_operands {
     uint8_t *page;            /* pages of page_bytes: keys of all heads, then values of all pairs */
@@ -387,9 +351,68 @@ typedef struct dq_operands {
 typedef struct dq_unfold_list {
     int64_t page; /* of its first page, in the table of pages */
     int32_t group, keys;
+    int32_t end;                   /* pages from there on are there already */
     int32_t coded_end, plain_from; /* rows read tokens before and from there so */
     int32_t at[2]; /* operand page of its page 0, as codes and not; the second's first are none */
 } dq_unfold_list;
+
+/* How pages are unfolded. */
+typedef struct dq_unfold {
+    dq_page_form form[2];
+    dq_operands o; /* page NULL: they are not */
+    const dq_o_head *o_head;
+    const int32_t *o_first; /* [n_groups + 1] */
+    int32_t n_slabs;
+    float norm;      /* of the rotation of values, which is turned back; 0: there is none */
+    int32_t *beyond; /* becomes 1 where a finite number is none in f16; may be pinned memory */
+} dq_unfold;
+/* Of these units. */
+dq_unfold dq_attend_unfold_of(const dq_attention_units *u, dq_operands o, bool rotated,
+                              int32_t *beyond);
+/* pages: the table. max_pages: of a list, but for what is there already. */
+cudaError_t dq_attend_unfold(dq_unfold k, const dq_page *pages, const dq_unfold_list *lists, int n,
+                             int max_pages, cudaStream_t s);
+
+/* A page's rows go to slots first .. end-1, from `row` of k and v on; slots from .. to-1 get codes,
+ * of one side, or of both (side -1); then come both views, of rows that read slots before `coded`
+ * as codes. */
+typedef struct dq_kv_fill_job {
+    int32_t record; /* in the table of pages */
+    int32_t group, row, side;
+    int32_t at[2]; /* operand page as codes and not; -1: none */
+    int16_t first, end, from, to, coded;
+} dq_kv_fill_job;
+
+typedef struct dq_kv_fill {
+    dq_unfold u;
+    dq_kv_group_heads heads;
+    const dq_page *pages; /* the table */
+    const float *k, *v;   /* [rows][row_cols], heads of form.dim channels; NULL: no rows */
+    int64_t row_cols;
+    /* Flags, zero before, may be pinned memory of the host: overflow[n][2] becomes 1 where a scale
+     * or low of a side that is not wide stays f32 (kv.h). */
+    int32_t *overflow;
+    /* The maximum of itself and the bits of all finite |x| that the form's dense type makes
+     * infinite; then *beyond_flag becomes 1. Both NULL with f32. */
+    uint32_t *beyond;
+    int32_t *beyond_flag;
+} dq_kv_fill;
+/* Bytes of shared memory that a block wants. */
+size_t dq_kv_fill_smem(dq_page_form const form[2]);
+cudaError_t dq_kv_launch_fill(dq_kv_fill k, const dq_kv_fill_job *jobs, int n, cudaStream_t s);
+
+/* ---- attend.cu, attend_hopper.cu ----
+ * Attention by tensor cores over operands: one kernel makes both maps in one pass.
+ * Arithmetic: queries, keys, values (code times scale) and each map's exp(S - max) are f16, sums
+ * f32. A row's result depends on its own keys only; but rows of lists with few of them, whose pages
+ * blocks divide, agree with others to a tolerance. */
+
+/* Rounding of logits: a DQ_ROUND_; the largest |S|: [seq][n_q], for DQ_ROUND_ROW [rows][n_q]. */
+typedef struct dq_attend_logits {
+    int32_t round;
+    float qmax;
+    const float *absmax;
+} dq_attend_logits;
 
 /* Units that follow each other in one list and share what is loaded, all with the same heads. */
 typedef struct dq_attend_item {
@@ -415,7 +438,7 @@ typedef struct dq_attend_call {
     int32_t n_items, together; /* units of an item, at most */
     float scale;               /* of S to powers of two, set by dq_attend_run */
     float *share;              /* dq_attend_share_floats() of each row of a part */
-    int32_t *beyond;           /* of queries, as that of dq_attend_unfold */
+    int32_t *beyond;           /* of queries, as that of dq_unfold */
 } dq_attend_call;
 
 /* Why attention by operands refuses these arguments, by host fields alone; NULL: it does not. f
@@ -424,12 +447,12 @@ const char *dq_attend_lacks(const dq_attention_units *u, const dq_attention_fini
 
 /* How a launch's units are done, on the host. */
 typedef struct dq_attend_plan {
-    dq_unfold_list *list; /* [n_lists], at most as many as units */
+    dq_unfold_list *list; /* [n_lists] to be unfolded, at most as many as units */
     dq_attend_item *item; /* [n_items], the longest first */
     dq_attend_join *join; /* [n_joins], at most as many as units */
     int32_t n_lists, n_items, n_joins, share_rows;
-    int32_t max_pages;     /* of a list */
-    int64_t operand_pages; /* of all lists */
+    int32_t max_pages, unfold_pages; /* of a unit; of a list, to be unfolded */
+    int64_t operand_pages;           /* of all lists */
 } dq_attend_plan;
 
 enum { DQ_ATTEND_FEW = 64 };
@@ -442,20 +465,16 @@ int64_t dq_attend_share_rows(const dq_attention_unit *unit, int n);
 /* Operand pages of the list that begins at unit[0], and its units among the n. */
 int64_t dq_attend_list_pages(const dq_page_form form[2], const dq_attention_unit *unit, int n,
                              int *n_units);
-/* Fills arrays of the caller's. item.n is at most `together`; count: of scratch, as many numbers as
- * the longest list has pages and one. */
-void dq_attend_plan_units(dq_attend_plan *p, const dq_page_form form[2],
-                          const dq_attention_unit *unit, int n, int together, int32_t *count);
-/* Of these units, without memory. */
-dq_operands dq_attend_operands(const dq_attention_units *u, int n_keys, int n_values,
-                               int head_keys);
+/* Fills arrays of the caller's, of u->n units on the host. item.n is at most `together`; views:
+ * where operands of lists are already, [n_seq][n_groups], or NULL; count: of scratch, as many
+ * numbers as the longest list has pages and one. */
+void dq_attend_plan_units(dq_attend_plan *p, const dq_attention_units *u,
+                          const dq_attention_unit *unit, int together, const dq_unfold_list *views,
+                          int32_t *count);
+/* Of such heads, without memory. */
+dq_operands dq_attend_operands(int head_dim, int n_slabs, int n_keys, int n_values, int head_keys);
 int64_t dq_attend_share_floats(const dq_attend_call *a);
 
-/* Values that are rotated are turned back. *beyond becomes 1 where a finite number is none in f16;
- * it may be pinned memory of the host. */
-cudaError_t dq_attend_unfold(dq_attention_units u, dq_operands o, bool rotated,
-                             const dq_unfold_list *lists, int n, int max_pages, int32_t *beyond,
-                             cudaStream_t s);
 /* Strips, as dq_attention_scores; max, zero before, becomes the largest |S| as that of
  * dq_attention_absmax, or of each row: [rows][n_q]. */
 cudaError_t dq_attend_scores(dq_attend_call a, cudaStream_t s);

@@ -41,6 +41,25 @@ DQ_BOTH int dq_page_plane_place(int *shift, int side, int width, int cols, int t
     return first + (c / channels * DQ_PAGE_SLOTS + t) * bytes + c % bytes;
 }
 
+/* The inverse: token and channel of the lowest element of byte `at` of a plane, which lies in one
+ * cell with the byte after it. Returns how far the byte's next element is from it. */
+DQ_BOTH int dq_page_plane_element(int *t, int *c, int side, int width, int cols, int at)
+{
+    if (side == 1) {
+        const int bytes = width == 1 ? 8 : 16, cell = at / bytes;
+        *t = cell / cols * (bytes * 8 / width) + at % bytes;
+        *c = cell % cols;
+        return bytes;
+    }
+    const int even = width == 4 ? cols / 32 * 32 : cols, whole = even * DQ_PAGE_SLOTS * width / 8;
+    const bool is_half = at >= whole; /* a cell of half the size */
+    const int bytes = width == 4 && !is_half ? 16 : 2 * width;
+    const int cell = (is_half ? at - whole : at) / bytes;
+    *t = cell % DQ_PAGE_SLOTS;
+    *c = (is_half ? even : 0) + cell / DQ_PAGE_SLOTS * (bytes * 8 / width) + at % bytes;
+    return bytes;
+}
+
 DQ_BOTH int dq_page_low_bits(int bits)
 {
     return bits == 6 || bits == 5 ? 4 : bits == 3 ? 2 : bits;
@@ -91,27 +110,49 @@ DQ_BOTH int dq_page_code(const dq_page_form *f, int bits, int side, const uint8_
     return u - (1 << (bits - 1));
 }
 
+/* A plane of a head: codes q[64][cols] of tokens first..end-1, their bits from `done` on. Other
+ * bits stay, or (fresh) become zero. By all threads, four bytes each. */
+template <int WIDTH>
+DQ_DEVICE void dq_page_store_plane(uint8_t *plane, int side, int cols, const int8_t *q, int offset,
+                                   int done, int first, int end, bool fresh)
+{
+    for (int at = 4 * (int)dq_thread(); at < DQ_PAGE_SLOTS * cols * WIDTH / 8;
+         at += 4 * (int)dq_threads()) {
+        const uint32_t mask = (1u << WIDTH) - 1;
+        uint32_t word = fresh ? 0 : *(uint32_t *)(plane + at);
+        DQ_UNROLL
+        for (int i = 0; i < 4; i++) {
+            int t, c;
+            const int step = dq_page_plane_element(&t, &c, side, WIDTH, cols, at + i / 2 * 2);
+            DQ_UNROLL
+            for (int k = 0; k < 8 / WIDTH; k++) {
+                const int further = i % 2 + k * step, shift = 8 * i + k * WIDTH;
+                const int tk = side == 1 ? t + further : t, ck = side == 1 ? c : c + further;
+                if (tk < first || tk >= end) continue;
+                const uint32_t u = (uint32_t)(q[tk * cols + ck] + offset) >> done & mask;
+                word = (word & ~(mask << shift)) | u << shift;
+            }
+        }
+        *(uint32_t *)(plane + at) = word;
+    }
+}
+
 /* By all threads of a block, after a barrier: codes q[64][cols] (shared memory) of tokens
- * first..end-1 into a page that keeps its others, or (fresh) whose other bytes become zero.
- * Bytes are shared by codes, so they are written part by part. */
+ * first..end-1 into a page that keeps its others, or (fresh) whose other bytes become zero. */
 DQ_DEVICE void dq_page_store(const dq_page_form *f, int bits, int side, uint8_t *codes,
                              const int8_t *q, int first, int end, bool fresh)
 {
-    int begin = fresh ? 0 : first * f->cols, stop = fresh ? DQ_PAGE_SLOTS * f->cols : end * f->cols;
-    int low = dq_page_low_bits(bits);
-    for (int done = 0; done < bits; done += low, low = bits - low) {
+    const int low = dq_page_low_bits(bits), offset = side == 1 && low == 8 ? 0 : 1 << (bits - 1);
+    for (int done = 0, width = low; done < bits; done += width, width = bits - low) {
         uint8_t *plane = codes + DQ_PAGE_SLOTS * f->cols * done / 8;
-        int mask = (1 << low) - 1, offset = side == 1 && low == 8 ? 0 : 1 << (bits - 1);
-        for (int part = 0; part < 8; part += low) {
-            for (int i = begin + (int)dq_thread(); i < stop; i += (int)dq_threads()) {
-                int t = i / f->cols, shift;
-                int at = dq_page_plane_place(&shift, side, low, f->cols, t, i % f->cols);
-                if (shift != part) continue;
-                int u = t >= first && t < end ? (q[i] + offset) >> done & mask : 0;
-                plane[at] = (uint8_t)((plane[at] & ~(mask << shift)) | u << shift);
-            }
-            DQ_SYNC(page_part); /* the next part changes the same bytes */
-        }
+        if (width == 8)
+            dq_page_store_plane<8>(plane, side, f->cols, q, offset, done, first, end, fresh);
+        if (width == 4)
+            dq_page_store_plane<4>(plane, side, f->cols, q, offset, done, first, end, fresh);
+        if (width == 2)
+            dq_page_store_plane<2>(plane, side, f->cols, q, offset, done, first, end, fresh);
+        if (width == 1)
+            dq_page_store_plane<1>(plane, side, f->cols, q, offset, done, first, end, fresh);
     }
 }
 
@@ -135,6 +176,14 @@ DQ_DEVICE void dq_page_put_number(const dq_page *p, int side, int64_t at, float 
         ((float *)p->side[side].scale)[at] = x;
     else
         ((uint16_t *)p->side[side].scale)[at] = dq_f32_f16(x);
+}
+
+/* Numbers of a slot without codes become zero, by a warp. */
+DQ_DEVICE void dq_page_clear_numbers(const dq_page_form *f, const dq_page *p, int side, int head,
+                                     int t)
+{
+    for (int g = (int)dq_lane(); !f->set_numbers && g < f->n_scales; g += DQ_WARP)
+        dq_page_put_number(p, side, dq_page_scale_place(f, head, t, g), 0.0f);
 }
 
 DQ_DEVICE float dq_page_scale(const dq_page_form *f, const dq_page *p, int side, int head, int t,

@@ -19,6 +19,7 @@ enum { UNITS = 65535 }; /* a grid's third axis ends there */
 typedef struct draft {
     const dq_attend_args *args;
     dq_cuda_units_request request;
+    bool viewed; /* by kv_append */
     dq_attention_unit *unit;
     int32_t *visible, *edge;
     int n_units;
@@ -80,6 +81,7 @@ static bool draft_new(dq_backend *b, draft *d, const dq_attend_args *args,
     memset(d, 0, sizeof *d);
     d->args = args;
     d->request = request;
+    d->viewed = dq_cuda_views_of(b, args->kv, args->layer, args->batch) != NULL;
     count(d);
     d->unit = dq_block_new((size_t)d->n_units + 1, sizeof *d->unit, &b->err);
     d->visible = dq_block_new((size_t)d->n_visible + 1, sizeof *d->visible, &b->err);
@@ -121,6 +123,11 @@ static bool add_list(dq_backend *b, draft *d, int i, int g)
     const int64_t end = batch->cu_rows[i + 1], edges = d->n_edges;
     int64_t pages;
     if (!dq_cuda_records_of(b, d->args->kv, list, &pages)) return false;
+    if (!d->viewed && dq_kv_lost(d->args->kv, list, batch->pos[batch->cu_rows[i]])) {
+        dq_fail(&b->err, DQ_BUG, "what a row at position %d reads is held as codes only",
+                (int)batch->pos[batch->cu_rows[i]]);
+        return false;
+    }
     /* Keys of one tile of positions are neighbours in the list, wherever kept tokens ended up. */
     for (int64_t k = 0; d->request.places && k < list->count; k++)
         d->edge[d->n_edges++] = dq_kv_pos(list, k);
@@ -207,22 +214,24 @@ static void describe(dq_attention_units *u, const dq_attend_args *args)
     u->lambda_layer = args->attn->lambda;
 }
 
-/* Bytes of the operands of the list that begins at unit k, and of the parts of its rows. */
-static size_t list_bytes(const dq_cuda_units *u, const dq_cuda_heads *heads, int k, int *n_units)
+/* Bytes of the operands of the list that begins at unit k, unless they are there, and of the parts
+ * of its rows. */
+static size_t list_bytes(const dq_cuda_units *u, const dq_cuda_heads *heads, bool there, int k,
+                         int *n_units)
 {
-    const dq_operands o =
-        dq_attend_operands(&u->dev, heads->max_kv, heads->max_pairs, heads->head_keys);
+    const dq_operands o = dq_attend_operands(u->dev.form[0].dim, u->dev.n_slabs, heads->max_kv,
+                                             heads->max_pairs, heads->head_keys);
     const dq_attend_call call = {.u = u->dev, .o = o};
     const int64_t pages = dq_attend_list_pages(u->dev.form, u->unit + k, u->n - k, n_units);
     const int64_t rows = dq_attend_share_rows(u->unit + k, *n_units);
-    return (size_t)(pages * o.page_bytes) +
+    return (there ? 0 : (size_t)(pages * o.page_bytes)) +
            (size_t)(rows * dq_attend_share_floats(&call)) * sizeof(float);
 }
 
 /* Where each unit's strips, sums and factors lie; a launch ends where they or the operands would
  * not fit. */
 static void cut_launches(const dq_backend *b, dq_cuda_units *u, const dq_attend_args *args,
-                         dq_cuda_units_request request)
+                         dq_cuda_units_request request, bool viewed)
 {
     const dq_cuda *c = dq_cuda_of(b);
     const dq_cuda_heads *heads = dq_cuda_heads_of(args->kv);
@@ -237,7 +246,7 @@ static void cut_launches(const dq_backend *b, dq_cuda_units *u, const dq_attend_
         const int64_t floats = needs_strips ? (int64_t)q * w->n * w->ld : 0;
         size_t more = 0;
         if (request.operands && k == next_list) {
-            more = list_bytes(u, heads, k, &units);
+            more = list_bytes(u, heads, viewed, k, &units);
             next_list = k + units;
         }
         if (in_launch && (strips + floats > capacity || in_launch == UNITS ||
@@ -245,7 +254,7 @@ static void cut_launches(const dq_backend *b, dq_cuda_units *u, const dq_attend_
             strips = records = factors = in_launch = 0;
             operands = 0;
             /* what is left of a list is unfolded again */
-            if (request.operands && !more) more = list_bytes(u, heads, k, &units);
+            if (request.operands && !more) more = list_bytes(u, heads, viewed, k, &units);
         }
         w->strip = strips;
         w->record = (int32_t)records;
@@ -281,7 +290,7 @@ bool dq_cuda_units_begin(dq_backend *b, dq_cuda_units *u, const dq_attend_args *
         describe(&u->dev, args);
         u->unit = d.unit;
         u->n = d.n_units;
-        cut_launches(b, u, args, request);
+        cut_launches(b, u, args, request, d.viewed);
         const dq_batch *batch = d.args->batch;
         u->dev.unit = dq_cuda_upload(b, d.unit, (size_t)u->n * sizeof *d.unit);
         u->dev.visible = dq_cuda_upload(b, d.visible, (size_t)d.n_visible * sizeof *d.visible);

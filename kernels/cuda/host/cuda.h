@@ -57,6 +57,7 @@ typedef struct dq_cuda {
     dq_cuda_transfer *transfer;
     dq_cuda_blas *blas; /* NULL until first used */
     dq_cuda_weights *weights;
+    const dq_kv *viewed; /* whose appended rows the operands in scratch are for; NULL: none */
     void *scratch[DQ_CUDA_N_SCRATCH];
     size_t scratch_bytes[DQ_CUDA_N_SCRATCH];
 } dq_cuda;
@@ -173,6 +174,10 @@ bool dq_cuda_records_of(dq_backend *b, const dq_kv *kv, dq_kv_list *list, int64_
 bool dq_cuda_records_send(dq_backend *b, const dq_kv *kv);
 /* The table, after all lists have been asked for. */
 const dq_page *dq_cuda_records(const dq_kv *kv);
+
+/* Operands that kv_append left for its rows, if this batch is those: [n_seq][n_groups], of lists
+ * with rows. Whoever unfolds what is missing of a list sets its `end` to 0. NULL: none. */
+dq_unfold_list *dq_cuda_views_of(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch);
 
 /* ---- CUDA units ----
  * A call of attention as units of rows (launch.h), with everything about them that kernels

@@ -49,8 +49,10 @@ static bool unfold(dq_backend *b, operands *t, const dq_attention_units *u,
     const int together = (on_hopper(b) ? 2 : 1) * (u->n_maps == 1 ? 2 : 1);
     const size_t n = (size_t)u->n, items = (size_t)dq_attend_items(unit, u->n);
     const size_t counts = (size_t)(u->max_keys + DQ_PAGE_SLOTS - 1) / DQ_PAGE_SLOTS + 1;
+    dq_unfold_list *views = dq_cuda_views_of(b, args->kv, args->layer, args->batch);
     *t = (operands){.call = {.u = *u, .together = together}};
-    t->call.o = dq_attend_operands(u, heads->max_kv, heads->max_pairs, heads->head_keys);
+    t->call.o = dq_attend_operands(u->form[0].dim, u->n_slabs, heads->max_kv, heads->max_pairs,
+                                   heads->head_keys);
     dq_attend_plan p = {0};
     uint8_t *host = dq_block_new(1,
                                  n * (sizeof *p.list + sizeof *p.join) + items * sizeof *p.item +
@@ -60,22 +62,28 @@ static bool unfold(dq_backend *b, operands *t, const dq_attention_units *u,
     p.list = (dq_unfold_list *)(void *)host;
     p.item = (dq_attend_item *)(void *)(p.list + n);
     p.join = (dq_attend_join *)(void *)(p.item + items);
-    dq_attend_plan_units(&p, u->form, unit, u->n, together, (int32_t *)(void *)(p.join + n));
+    dq_attend_plan_units(&p, u, unit, together, views, (int32_t *)(void *)(p.join + n));
     const dq_unfold_list *lists;
     const bool ok = upload_plan(b, t, &p, &lists);
     dq_block_free(host);
-    t->call.o.page = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_OPERANDS,
-                                     (size_t)(p.operand_pages * t->call.o.page_bytes));
+    dq_cuda *c = dq_cuda_of(b);
+    if (!views) c->viewed = NULL;
+    t->call.o.page = views ? c->scratch[DQ_CUDA_SCRATCH_OPERANDS]
+                           : dq_cuda_scratch(b, DQ_CUDA_SCRATCH_OPERANDS,
+                                             (size_t)(p.operand_pages * t->call.o.page_bytes));
     if (p.share_rows)
         t->call.share = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_SHARES,
                                         (size_t)(p.share_rows * dq_attend_share_floats(&t->call)) *
                                             sizeof(float));
     t->call.beyond = dq_cuda_range_flag(b);
+    const dq_unfold k = dq_attend_unfold_of(u, t->call.o, args->kv->spec.rotate_v, t->call.beyond);
+    for (int i = 0; views && i < u->n; i++)
+        views[unit[i].seq * u->n_groups + unit[i].group].end = 0;
     return ok && b->err.code == DQ_OK &&
-           dq_cuda_ok(b,
-                      dq_attend_unfold(*u, t->call.o, args->kv->spec.rotate_v, lists, p.n_lists,
-                                       p.max_pages, t->call.beyond, dq_cuda_stream(b)),
-                      "attend (unfold)");
+           dq_cuda_ok(
+               b,
+               dq_attend_unfold(k, u->pages, lists, p.n_lists, p.unfold_pages, dq_cuda_stream(b)),
+               "attend (unfold)");
 }
 
 /* Strips of S in the arithmetic that attention runs in. */

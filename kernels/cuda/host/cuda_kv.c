@@ -4,6 +4,7 @@
 #include "kernels/cuda/host/cuda.h"
 #include "kernels/paged/kv_pages.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- CUDA keys ---- */
@@ -195,6 +196,14 @@ typedef struct run {
     int32_t next;   /* of the runs that are free: an index plus one, 0: none */
 } run;
 
+/* Operands that the last rows were appended to, where dq_cuda.viewed is the cache. */
+typedef struct views {
+    dq_unfold_list *list; /* [n_seq][n_groups] */
+    int32_t *seq;         /* [n_seq] */
+    size_t list_capacity, seq_capacity;
+    int layer, n_seq;
+} views;
+
 /* What a cache has on the device beside its pages. */
 typedef struct own {
     dq_cuda_heads heads;
@@ -209,6 +218,7 @@ typedef struct own {
     size_t n_patches, patch_capacity;
     float *row; /* [n_rows][DQ_PAGE_TOKENS] of dither, for patches */
     size_t n_rows, row_capacity;
+    views views;
 } own;
 
 static own *own_of(const dq_kv *kv)
@@ -503,25 +513,16 @@ const dq_page *dq_cuda_records(const dq_kv *kv)
     return own_of(kv)->page;
 }
 
-/* Patches that are uploaded, which the next launch is to carry out. */
-static dq_kv_patches upload_patches(dq_backend *b, const dq_kv *kv)
-{
-    own *o = own_of(kv);
-    dq_kv_patches k = {.page = o->page, .dither = o->dither};
-    if (o->n_patches == 0) return k;
-    k.patch = dq_cuda_upload(b, o->patch, o->n_patches * sizeof *o->patch);
-    if (o->n_rows) k.row = dq_cuda_upload(b, o->row, o->n_rows * DQ_PAGE_TOKENS * sizeof *o->row);
-    if (b->err.code == DQ_OK) k.n = (int32_t)o->n_patches;
-    return k;
-}
-
 bool dq_cuda_records_send(dq_backend *b, const dq_kv *kv)
 {
-    if (own_of(kv)->n_patches == 0) return b->err.code == DQ_OK;
-    const dq_kv_patches k = upload_patches(b, kv);
+    own *o = own_of(kv);
+    dq_kv_patches k = {.page = o->page, .dither = o->dither, .n = (int32_t)o->n_patches};
+    if (o->n_patches == 0) return b->err.code == DQ_OK;
+    k.patch = dq_cuda_upload(b, o->patch, o->n_patches * sizeof *o->patch);
+    if (o->n_rows) k.row = dq_cuda_upload(b, o->row, o->n_rows * DQ_PAGE_TOKENS * sizeof *o->row);
     if (b->err.code == DQ_OK)
         dq_cuda_ok(b, dq_kv_launch_patch(k, dq_cuda_stream(b)), "records of pages");
-    if (b->err.code == DQ_OK) own_of(kv)->n_patches = 0;
+    if (b->err.code == DQ_OK) o->n_patches = 0;
     return b->err.code == DQ_OK;
 }
 
@@ -552,179 +553,275 @@ static void widen(dq_backend *b, float *to, const void *f16, int64_t n)
     dq_cuda_ok(b, dq_kv_launch_widen(to, f16, n, dq_cuda_stream(b)), "scales of a page");
 }
 
-/* ---- writing */
+/* ---- views */
 
-/* The last n rows of one list, page by page. jobs NULL: only counts. */
-static int write_jobs(dq_kv_write_job *jobs, const dq_kv_list *list, int group, int64_t first,
-                      int64_t n)
+static int64_t pages_of(int64_t tokens)
 {
-    int n_jobs = 0;
-    for (int64_t done = 0; done < n; n_jobs++) {
-        const int64_t at = list->count - n + done, slot = at % DQ_PAGE_TOKENS;
-        const int64_t take = DQ_PAGE_TOKENS - slot < n - done ? DQ_PAGE_TOKENS - slot : n - done;
-        if (jobs) {
-            const dq_kv_page *p = list->page[at / DQ_PAGE_TOKENS];
-            jobs[n_jobs] =
-                (dq_kv_write_job){.plain = {p->arrays[DQ_K].plain, p->arrays[DQ_V].plain},
-                                  .row = (int32_t)(first + done),
-                                  .n = (int32_t)take,
-                                  .slot = (int32_t)slot,
-                                  .group = group};
-        }
-        done += take;
-    }
-    return n_jobs;
+    return (tokens + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
 }
 
-static int batch_jobs(dq_kv_write_job *jobs, const dq_kv *kv, int layer, const dq_batch *batch)
+static int64_t least(int64_t a, int64_t b)
 {
-    int n = 0;
+    return a < b ? a : b;
+}
+
+static dq_operands operands_of(const dq_kv *kv)
+{
+    const dq_cuda_heads *h = dq_cuda_heads_of(kv);
+    return dq_attend_operands(kv->map->head_dim, kv->map->n_slabs, h->max_kv, h->max_pairs,
+                              h->head_keys);
+}
+
+/* Where tensor cores take such heads and the operands of all lists fit together. */
+static bool keeps_views(const dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch,
+                        dq_num reads)
+{
+    dq_attention_units u = {.n_maps = kv->map->n_maps, .n_slabs = kv->map->n_slabs};
+    int64_t pages = 0;
+    dq_cuda_forms(u.form, kv);
+    if (reads == DQ_NUM_F32 || dq_attend_lacks(&u, NULL, DQ_ROUND_NOT)) return false;
     for (int i = 0; i < batch->n_seq; i++) {
-        const int64_t first = batch->cu_rows[i], rows = batch->cu_rows[i + 1] - first;
-        for (int g = 0; g < kv->map->n_groups; g++)
-            n += write_jobs(jobs ? jobs + n : NULL, dq_kv_list_of(kv, batch->seq[i], layer, g), g,
-                            first, rows);
+        const int64_t first = batch->cu_rows[i], n = batch->cu_rows[i + 1] - first;
+        for (int g = 0; n && g < kv->map->n_groups; g++) {
+            const dq_kv_list *list = dq_kv_list_of(kv, batch->seq[i], layer, g);
+            const int64_t coded = dq_kv_coded_index(kv, list, batch->pos[first]);
+            pages += (kv->has_codes ? 2 : 1) * pages_of(list->count + n) - coded / DQ_PAGE_TOKENS;
+        }
     }
+    return (size_t)(pages * operands_of(kv).page_bytes) <= dq_cuda_of(b)->operand_bytes;
+}
+
+/* What the rows of a list's sequence will read of it. Nothing is unfolded yet of pages before
+ * `end`. */
+static dq_unfold_list view_of(const dq_kv *kv, const dq_kv_list *list, int64_t record, int group,
+                              const int32_t *pos, int64_t n, int64_t *pages)
+{
+    dq_unfold_list l = {.page = record, .group = group, .keys = (int32_t)list->count};
+    l.end = (int32_t)((list->count - n) / DQ_PAGE_TOKENS);
+    l.plain_from = (int32_t)least(dq_kv_coded_index(kv, list, pos[0]), list->count);
+    l.coded_end = (int32_t)least(dq_kv_coded_index(kv, list, pos[n - 1]), list->count);
+    const int64_t coded = pages_of(l.coded_end), plain = l.plain_from / DQ_PAGE_TOKENS;
+    l.at[0] = (int32_t)*pages;
+    l.at[1] = (int32_t)(*pages + coded - plain);
+    *pages += coded + pages_of(list->count) - plain;
+    return l;
+}
+
+/* Makes room for the operands of all lists with rows, which stay till another call wants theirs. */
+static bool views_begin(dq_backend *b, const dq_kv *kv, const dq_kv_new_rows *rows)
+{
+    const dq_batch *batch = rows->batch;
+    const int n_groups = kv->map->n_groups;
+    views *v = &own_of(kv)->views;
+    int64_t pages = 0, record;
+    v->n_seq = 0;
+    dq_cuda_of(b)->viewed = NULL;
+    if (!rows->viewed) return true;
+    dq_unfold_list *list = dq_grow(NULL, v->list, (size_t)(batch->n_seq * n_groups),
+                                   &v->list_capacity, sizeof *list, &b->err);
+    if (list) v->list = list;
+    int32_t *seq =
+        dq_grow(NULL, v->seq, (size_t)batch->n_seq, &v->seq_capacity, sizeof *seq, &b->err);
+    if (seq) v->seq = seq;
+    if (!list || !seq) return false;
+    for (int i = 0; i < batch->n_seq; i++) {
+        const int64_t first = batch->cu_rows[i], n = batch->cu_rows[i + 1] - first;
+        seq[i] = batch->seq[i];
+        memset(list + i * n_groups, 0, (size_t)n_groups * sizeof *list);
+        for (int g = 0; n && g < n_groups; g++) {
+            dq_kv_list *from = dq_kv_list_of(kv, seq[i], rows->layer, g);
+            if (!dq_cuda_records_of(b, kv, from, &record)) return false;
+            list[i * n_groups + g] = view_of(kv, from, record, g, batch->pos + first, n, &pages);
+        }
+    }
+    if (!dq_cuda_scratch(b, DQ_CUDA_SCRATCH_OPERANDS, (size_t)(pages * operands_of(kv).page_bytes)))
+        return false;
+    v->layer = rows->layer;
+    v->n_seq = batch->n_seq;
+    dq_cuda_of(b)->viewed = kv;
+    return true;
+}
+
+/* Whether it has what rows from pos[0] to pos[n-1] read. */
+static bool view_serves(const dq_unfold_list *l, const dq_kv *kv, const dq_kv_list *list,
+                        const int32_t *pos, int64_t n)
+{
+    return l->keys == list->count && l->plain_from <= dq_kv_coded_index(kv, list, pos[0]) &&
+           l->coded_end >= dq_kv_coded_index(kv, list, pos[n - 1]);
+}
+
+dq_unfold_list *dq_cuda_views_of(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch)
+{
+    const views *v = &own_of(kv)->views;
+    if (dq_cuda_of(b)->viewed != kv || v->layer != layer || v->n_seq != batch->n_seq) return NULL;
+    for (int i = 0; i < v->n_seq; i++) {
+        const int64_t first = batch->cu_rows[i], n = batch->cu_rows[i + 1] - first;
+        const int n_groups = kv->map->n_groups;
+        if (v->seq[i] != batch->seq[i]) return NULL;
+        for (int g = 0; n && g < n_groups; g++)
+            if (!view_serves(&v->list[i * n_groups + g], kv, dq_kv_list_of(kv, v->seq[i], layer, g),
+                             batch->pos + first, n))
+                return NULL;
+    }
+    return v->list;
+}
+
+/* ---- filling */
+
+/* Pages of one launch: their rows are written, codes and views made. */
+typedef struct filling {
+    const dq_kv *kv;
+    const dq_kv_new_rows *rows; /* NULL: codes alone */
+    dq_kv_fill_job *job;        /* [n] */
+    dq_kv_page **page;          /* [n] */
+    int64_t n;
+    bool codes;
+} filling;
+
+/* Sequence of the batch that a list of the layer belongs to; -1: none. */
+static int seq_of(const filling *f, const dq_kv_list *list, int group)
+{
+    const dq_batch *batch = f->rows ? f->rows->batch : NULL;
+    for (int i = 0; batch && i < batch->n_seq; i++)
+        if (dq_kv_list_of(f->kv, batch->seq[i], f->rows->layer, group) == list) return i;
+    return -1;
+}
+
+/* Page `index` of a list whose records begin at `record`; i: its sequence in the batch, or -1. */
+static void add_page(filling *f, const dq_kv_list *list, int64_t record, int i, int group,
+                     int64_t index, int side)
+{
+    dq_kv_page *p = list->page[index];
+    const int64_t at = index * DQ_PAGE_TOKENS;
+    dq_kv_fill_job j = {.record = (int32_t)(record + index),
+                        .group = group,
+                        .side = side,
+                        .at = {-1, -1},
+                        .from = p->coded,
+                        .to = p->due};
+    if (i >= 0) {
+        const int64_t *cu = f->rows->batch->cu_rows + i, before = list->count - (cu[1] - cu[0]);
+        const int64_t first = at < before ? before : at;
+        const int64_t end = least(list->count, at + DQ_PAGE_TOKENS);
+        if (first < end) {
+            j.row = (int32_t)(cu[0] + first - before);
+            j.first = (int16_t)(first - at);
+            j.end = (int16_t)(end - at);
+        }
+        if (first < end && f->rows->viewed) {
+            const dq_unfold_list *l = &own_of(f->kv)->views.list[i * f->kv->map->n_groups + group];
+            if (at < l->coded_end) j.at[0] = l->at[0] + (int32_t)index;
+            if (index >= l->plain_from / DQ_PAGE_TOKENS) j.at[1] = l->at[1] + (int32_t)index;
+            j.coded = (int16_t)dq_kv_slots(l->coded_end, index);
+        }
+    }
+    f->codes = f->codes || j.from < j.to;
+    f->page[f->n] = p;
+    f->job[f->n++] = j;
+}
+
+/* Pages with rows, list by list, and those of jobs, which are in the same order, that have none. */
+static bool add_pages(dq_backend *b, filling *f, const dq_kv_job *jobs, int64_t n)
+{
+    const dq_batch *batch = f->rows && !f->rows->written ? f->rows->batch : NULL;
+    int64_t done = 0, record;
+    for (int i = 0; batch && i < batch->n_seq; i++) {
+        const int64_t rows = batch->cu_rows[i + 1] - batch->cu_rows[i];
+        for (int g = 0; rows && g < f->kv->map->n_groups; g++) {
+            dq_kv_list *list = dq_kv_list_of(f->kv, batch->seq[i], f->rows->layer, g);
+            const int64_t tail = (list->count - rows) / DQ_PAGE_TOKENS;
+            if (!dq_cuda_records_of(b, f->kv, list, &record)) return false;
+            for (int64_t p = tail; p < pages_of(list->count); p++)
+                add_page(f, list, record, i, g, p, -1);
+            for (; done < n && jobs[done].list == list; done++)
+                if (jobs[done].index < tail) add_page(f, list, record, -1, g, jobs[done].index, -1);
+        }
+    }
+    for (; done < n; done++) {
+        const dq_kv_job *j = &jobs[done];
+        if (!dq_cuda_records_of(b, f->kv, j->list, &record)) return false;
+        add_page(f, j->list, record, seq_of(f, j->list, j->group), j->group, j->index, j->side);
+    }
+    return true;
+}
+
+/* At most so many pages. */
+static int64_t count_pages(const filling *f, int64_t n)
+{
+    const dq_batch *batch = f->rows && !f->rows->written ? f->rows->batch : NULL;
+    for (int i = 0; batch && i < batch->n_seq; i++)
+        n += f->kv->map->n_groups * (pages_of(batch->cu_rows[i + 1] - batch->cu_rows[i]) + 1);
     return n;
 }
 
-/* A grid's third axis ends at 65535. */
-enum { JOBS = 65535 };
-
-/* What one launch after another fills a cache with: rows, then codes. Everything is uploaded
- * before the first launch. */
-typedef struct filling {
-    const dq_kv *kv;
-    dq_page_form form[2];
-    const dq_kv_write_job *write; /* on the device */
-    int n_write;
-    uint32_t *beyond; /* on the device: see dq_kv_launch_write; NULL: f32 */
-    const dq_kv_encode_job *encode;
-    int64_t n_encode;
-    int32_t *flag; /* [n_encode][2] where a scale stays f32, then one that `beyond` is not zero */
-} filling;
-
-static bool upload_writes(dq_backend *b, filling *f, int layer, const dq_batch *batch)
-{
-    const uint32_t none = 0;
-    f->n_write = batch_jobs(NULL, f->kv, layer, batch);
-    dq_kv_write_job *jobs = dq_block_new((size_t)f->n_write + 1, sizeof *jobs, &b->err);
-    if (!jobs) return false;
-    batch_jobs(jobs, f->kv, layer, batch);
-    f->write = dq_cuda_upload(b, jobs, (size_t)f->n_write * sizeof *jobs);
-    dq_block_free(jobs);
-    if (f->kv->dense != DQ_F32) f->beyond = dq_cuda_upload(b, &none, sizeof none);
-    return b->err.code == DQ_OK;
-}
-
-static bool upload_jobs(dq_backend *b, filling *f, const dq_kv_job *jobs, int64_t n)
-{
-    dq_kv_encode_job *list = dq_block_new((size_t)n + 1, sizeof *list, &b->err);
-    if (!list) return false;
-    for (int64_t i = 0; i < n && b->err.code == DQ_OK; i++) {
-        int64_t first;
-        if (!dq_cuda_records_of(b, f->kv, jobs[i].list, &first)) break;
-        list[i] = (dq_kv_encode_job){.record = (int32_t)(first + jobs[i].index),
-                                     .group = jobs[i].group,
-                                     .side = jobs[i].side,
-                                     .from = jobs[i].page->coded,
-                                     .to = jobs[i].page->due};
-    }
-    f->n_encode = n;
-    f->encode = dq_cuda_upload(b, list, (size_t)n * sizeof *list);
-    f->flag = dq_cuda_flags(b, 2 * (size_t)n + 1);
-    dq_cuda_forms(f->form, f->kv);
-    dq_block_free(list);
-    return b->err.code == DQ_OK;
-}
-
-/* With all patches, where one launch is enough. */
-static bool launch_writes(dq_backend *b, const filling *f, dq_mat k, dq_mat v)
-{
-    dq_kv_patches patches = {0};
-    if (f->n_write + (int64_t)own_of(f->kv)->n_patches > JOBS) {
-        if (!dq_cuda_records_send(b, f->kv)) return false;
-    } else {
-        patches = upload_patches(b, f->kv);
-    }
-    bool ok = b->err.code == DQ_OK;
-    for (int i = 0; ok && (i < f->n_write || patches.n); i += JOBS) {
-        ok = dq_cuda_ok(b,
-                        dq_kv_launch_write(f->write + i,
-                                           f->n_write - i < JOBS ? f->n_write - i : JOBS, f->form,
-                                           group_heads(f->kv), k.p, v.p, k.cols, f->beyond,
-                                           f->flag + 2 * f->n_encode, patches, dq_cuda_stream(b)),
-                        "kv_append");
-        patches.n = 0;
-    }
-    if (ok) own_of(f->kv)->n_patches = 0;
-    return ok;
-}
-
-static bool launch_codes(dq_backend *b, const filling *f)
-{
-    bool ok = true;
-    for (int64_t i = 0; ok && i < f->n_encode; i += JOBS)
-        ok = dq_cuda_ok(b,
-                        dq_kv_launch_encode(f->encode + i,
-                                            f->n_encode - i < JOBS ? (int)(f->n_encode - i) : JOBS,
-                                            f->form, group_heads(f->kv), f->flag + 2 * i,
-                                            dq_cuda_records(f->kv), dq_cuda_stream(b)),
-                        "codes of the KV cache");
-    return ok;
-}
-
-/* The host decides whether a page grows, and whether tokens are refused, so it waits for the
- * flags. */
-static bool read_flags(dq_backend *b, const filling *f, int layer, const dq_kv_job *jobs)
+/* The host decides whether a page grows, and whether tokens are refused, so it waits for flags. */
+static bool read_flags(dq_backend *b, const filling *f, const dq_kv_fill *k)
 {
     float found = 0;
-    if (f->n_encode == 0 && !f->beyond) return true;
+    if (!f->codes && !k->beyond) return true;
     if (!dq_cuda_wait(b, "kv_append")) return false;
-    if (f->flag[2 * f->n_encode]) {
-        dq_cuda_get(b, &found, f->beyond, sizeof found);
-        dq_kv_refuse_range(b, f->kv->dense, layer, found);
+    if (k->beyond && *k->beyond_flag) {
+        dq_cuda_get(b, &found, k->beyond, sizeof found);
+        dq_kv_refuse_range(b, f->kv->dense, f->rows->layer, found);
         return false;
     }
-    for (int64_t i = 0; i < f->n_encode; i++) {
+    for (int64_t i = 0; i < f->n; i++) {
+        const int only = f->job[i].side;
         for (int side = DQ_K; side <= DQ_V; side++) {
-            if (jobs[i].side < 0 || jobs[i].side == side)
-                jobs[i].page->arrays[side].overflow = f->flag[2 * i + side] != 0;
+            if (only < 0 || only == side)
+                f->page[i]->arrays[side].overflow = k->overflow[2 * i + side] != 0;
         }
     }
     return true;
 }
 
-/* All lists of a batch, so that what attends to them next finds them right. */
-static bool update_lists(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch)
+static bool launch_fill(dq_backend *b, const filling *f)
 {
-    bool ok = dq_cuda_records_begin(b, kv);
-    for (int i = 0; i < batch->n_seq; i++) {
-        for (int g = 0; ok && g < kv->map->n_groups; g++) {
-            int64_t first;
-            ok = dq_cuda_records_of(b, kv, dq_kv_list_of(kv, batch->seq[i], layer, g), &first);
-        }
+    const dq_kv *kv = f->kv;
+    const uint32_t none = 0;
+    dq_kv_fill k = {.heads = group_heads(kv)};
+    const dq_kv_fill_job *jobs = dq_cuda_upload(b, f->job, (size_t)f->n * sizeof *jobs);
+    k.overflow = dq_cuda_flags(b, 2 * (size_t)f->n + 1);
+    if (f->rows) {
+        k.k = f->rows->k.p;
+        k.v = f->rows->v.p;
+        k.row_cols = f->rows->k.cols;
     }
-    return ok;
+    if (f->rows && kv->dense != DQ_F32) {
+        k.beyond = dq_cuda_upload(b, &none, sizeof none);
+        k.beyond_flag = k.overflow + 2 * f->n;
+    }
+    dq_cuda_forms(k.u.form, kv);
+    if (f->rows && f->rows->viewed) {
+        const dq_cuda_heads *h = dq_cuda_heads_of(kv);
+        k.u.o = operands_of(kv);
+        k.u.o.page = dq_cuda_of(b)->scratch[DQ_CUDA_SCRATCH_OPERANDS];
+        k.u.o_head =
+            (const dq_o_head *)(const void *)(h->device + (size_t)kv->map->n_q * sizeof(dq_q_head));
+        k.u.o_first = dq_cuda_heads_at(h, h->o_first);
+        k.u.n_slabs = kv->map->n_slabs;
+        k.u.norm = kv->spec.rotate_v ? 1.0f / sqrtf((float)kv->map->head_dim) : 0;
+        k.u.beyond = dq_cuda_range_flag(b);
+    }
+    if (!dq_cuda_records_send(b, kv)) return false;
+    k.pages = dq_cuda_records(kv);
+    return dq_cuda_ok(b, dq_kv_launch_fill(k, jobs, (int)f->n, dq_cuda_stream(b)), "kv_append") &&
+           read_flags(b, f, &k);
 }
 
-static bool append(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
-                   dq_mat v, const dq_kv_job *jobs, int64_t n)
+static bool fill(dq_backend *b, const dq_kv *kv, const dq_kv_new_rows *rows, const dq_kv_job *jobs,
+                 int64_t n)
 {
-    filling f = {.kv = kv};
-    const bool ok = update_lists(b, kv, layer, batch) && upload_writes(b, &f, layer, batch) &&
-                    upload_jobs(b, &f, jobs, n) && launch_writes(b, &f, k, v) &&
-                    launch_codes(b, &f) && read_flags(b, &f, layer, jobs);
-    dq_cuda_upload_end(b);
-    return ok;
-}
-
-static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_t n)
-{
-    filling f = {.kv = kv};
-    const bool ok = dq_cuda_records_begin(b, kv) && upload_jobs(b, &f, jobs, n) &&
-                    dq_cuda_records_send(b, kv) && launch_codes(b, &f) &&
-                    read_flags(b, &f, 0, jobs);
+    filling f = {.kv = kv, .rows = rows};
+    const int64_t most = count_pages(&f, n);
+    f.job = dq_block_raw((size_t)most + 1, sizeof *f.job, &b->err);
+    f.page = dq_block_raw((size_t)most + 1, sizeof(dq_kv_page *), &b->err);
+    bool ok = f.job && f.page && dq_cuda_records_begin(b, kv);
+    if (!rows || !rows->written) ok = ok && views_begin(b, kv, rows ? rows : &(dq_kv_new_rows){0});
+    ok = ok && add_pages(b, &f, jobs, n) && launch_fill(b, &f);
+    if (!ok) dq_cuda_of(b)->viewed = NULL;
+    dq_block_free(f.page);
+    dq_block_free(f.job);
     dq_cuda_upload_end(b);
     return ok;
 }
@@ -761,8 +858,8 @@ static const dq_kv_device device = {
     .block_free = dq_cuda_free,
     .block_copy = block_copy,
     .reopen = reopen,
-    .append = append,
-    .encode = encode,
+    .fill = fill,
+    .keeps_views = keeps_views,
     .widen = widen,
     .move = move,
     .changed = changed,
@@ -777,7 +874,15 @@ dq_kv *dq_cuda_kv_new(dq_backend *b, const dq_head_order *map, int n_layers, con
     if (!kv) return NULL;
     const bool wide = kv->by_layer && kv->max_heads > DQ_PAGE_WIDTHS;
     kv->own = dq_block_new(1, sizeof(own), &b->err);
-    if (kv->own && !wide && heads_new(b, kv)) return kv;
+    dq_page_form form[2];
+    dq_cuda_forms(form, kv);
+    const size_t smem = dq_kv_fill_smem(form), has = dq_cuda_of(b)->smem_optin;
+    if (smem > has)
+        dq_fail_with(&b->err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_CPU},
+                     "heads of %d channels want %zu bytes of shared memory on the cuda backend, "
+                     "and cuda:%d has %zu",
+                     map->head_dim, smem, dq_cuda_of(b)->device, has);
+    if (kv->own && !wide && smem <= has && heads_new(b, kv)) return kv;
     if (wide)
         dq_fail_with(&b->err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_CPU},
                      "the cuda backend has widths of the KV cache by layer for groups of at most "
@@ -792,6 +897,9 @@ void dq_cuda_kv_free(dq_backend *b, dq_kv *kv)
     own *o = kv ? own_of(kv) : NULL;
     dq_kv_pages_free(b, kv);
     if (!o) return;
+    if (dq_cuda_of(b)->viewed == kv) dq_cuda_of(b)->viewed = NULL;
+    dq_block_free(o->views.list);
+    dq_block_free(o->views.seq);
     dq_block_free(o->run);
     dq_block_free(o->patch);
     dq_block_free(o->row);

@@ -54,7 +54,7 @@ static scene *scene_new(dq_pairing pairing, float width, int32_t first_pos, int 
     s->cu_rows[1] = T;
     s->batch = (dq_batch){1, T, s->cu_rows, &s->seq, s->pos, s->pos};
     s->b->ops->kv_append(s->b, s->kv, 0, &s->batch, (dq_mat){s->k, T, N_KV * D},
-                         (dq_mat){s->v, T, N_KV * D});
+                         (dq_mat){s->v, T, N_KV * D}, DQ_NUM_F32);
     return s;
 }
 
@@ -224,7 +224,7 @@ static void use_grid(scene *s)
     for (int i = 0; i < T * N_KV * D; i++) s->k[i] = rintf(s->k[i] * 4.0f) / 4.0f;
     s->b->ops->kv_rewind(s->b, s->kv, s->seq, 0);
     s->b->ops->kv_append(s->b, s->kv, 0, &s->batch, (dq_mat){s->k, T, N_KV * D},
-                         (dq_mat){s->v, T, N_KV * D});
+                         (dq_mat){s->v, T, N_KV * D}, DQ_NUM_F32);
 }
 
 static void expect_same_tally(const dq_tally *a, const dq_tally *b)

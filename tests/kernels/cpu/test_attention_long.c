@@ -57,7 +57,7 @@ static scene *scene_new(dq_pairing pairing, int n_kv, int threads)
     const int64_t cu[2] = {0, KEYS};
     const dq_batch batch = {1, KEYS, cu, &s->seq, s->pos, s->pos};
     s->b->ops->kv_append(s->b, s->kv, 0, &batch, (dq_mat){s->k, KEYS, n_kv * D},
-                         (dq_mat){s->v, KEYS, n_kv * D});
+                         (dq_mat){s->v, KEYS, n_kv * D}, DQ_NUM_F32);
     return s;
 }
 

@@ -86,7 +86,7 @@ static void scene_open(scene *s, dq_pairing pairing, int head_dim, int threads, 
     s->batch = (dq_batch){2, ROWS, s->cu, s->seq, NULL, s->pos};
     const int64_t cols = (int64_t)N_KV * head_dim;
     s->b->ops->kv_append(s->b, s->kv, 0, &s->batch, (dq_mat){s->both[K].device, ROWS, cols},
-                         (dq_mat){s->both[V].device, ROWS, cols});
+                         (dq_mat){s->both[V].device, ROWS, cols}, DQ_NUM_F32);
     dq_oracle_append(s->oracle, &s->batch, s->k, s->v);
 }
 

@@ -118,7 +118,7 @@ static void append(stage *s)
     test_put(s->b, &s->both[K], n * cols);
     test_put(s->b, &s->both[V], n * cols);
     s->b->ops->kv_append(s->b, s->kv, LAYER, &s->batch, mat(s->both[K].device, n, cols),
-                         mat(s->both[V].device, n, cols));
+                         mat(s->both[V].device, n, cols), DQ_NUM_F32);
     dq_oracle_append(s->oracle, &s->batch, s->k, s->v);
 }
 

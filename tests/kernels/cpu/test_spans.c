@@ -108,7 +108,7 @@ static void append(stage *s)
 {
     const int64_t cols = (int64_t)s->map.n_kv * DIM;
     for (int i = K; i <= V; i++) test_put(s->b, &s->both[i], s->batch.n_rows * cols);
-    s->b->ops->kv_append(s->b, s->kv, 0, &s->batch, mat(s, K, cols), mat(s, V, cols));
+    s->b->ops->kv_append(s->b, s->kv, 0, &s->batch, mat(s, K, cols), mat(s, V, cols), DQ_NUM_F32);
     dq_oracle_append(s->oracle, &s->batch, s->both[K].host, s->both[V].host);
 }
 

@@ -306,10 +306,11 @@ static void make_list(rig *r, int i)
     l->n_pages = (w->keys + 63) / 64;
     const int sinks[3] = {0, 4, pick(r, 0, 9)};
     l->page[0].n_sinks = sinks[pick(r, 0, 2)];
+    for (int p = 0; p < l->n_pages; p++) l->page[p].heads = 2;
     for (int p = 0; r->spec.sets && p < l->n_pages; p++) make_sets(r, l, p);
     for (int side = 0; side < 2; side++) {
         l->side[side].form = form_of(r, side);
-        l->side[side].n_heads = side || r->spec.sets ? 2 : r->spec.maps;
+        l->side[side].n_heads = 2;
         for (int p = 0; p < l->n_pages; p++) make_side(r, l, side, p, w->coded);
     }
     r->rows += w->n;
@@ -469,13 +470,14 @@ void rig_call_open(rig_call *c, rig *r, int together)
     p->list = (dq_unfold_list *)calloc((size_t)u->n, sizeof *p->list);
     p->join = (dq_attend_join *)calloc((size_t)u->n, sizeof *p->join);
     p->item = (dq_attend_item *)calloc((size_t)items, sizeof *p->item);
-    dq_attend_plan_units(p, u->form, r->unit, u->n, together, count);
+    dq_attend_plan_units(p, u, r->unit, together, NULL, count);
     assert_true(p->n_items <= items);
     c->call.u = *u;
     c->call.u.max_q++, c->call.u.max_out++; /* heads that the group has not */
     c->call.f = r->finish;
     c->call.logits = r->logits;
-    c->call.o = dq_attend_operands(u, 2, 2, r->spec.maps == 2 && !r->spec.same_keys ? 2 : 1);
+    c->call.o = dq_attend_operands(u->form[0].dim, u->n_slabs, 2, 2,
+                                   r->spec.maps == 2 && !r->spec.same_keys ? 2 : 1);
     c->call.o.page = (uint8_t *)device(c, (size_t)(p->operand_pages * c->call.o.page_bytes), NULL);
     c->call.item = (dq_attend_item *)device(c, (size_t)p->n_items * sizeof *p->item, p->item);
     c->call.n_items = p->n_items;
@@ -495,9 +497,10 @@ void rig_call_open(rig_call *c, rig *r, int together)
 
 void rig_call_unfold(rig_call *c)
 {
-    assert_int_equal(dq_attend_unfold(c->call.u, c->call.o, c->call.f.rotated, c->lists,
-                                      c->plan.n_lists, c->plan.max_pages, c->beyond, NULL),
-                     cudaSuccess);
+    const dq_unfold k = dq_attend_unfold_of(&c->call.u, c->call.o, c->call.f.rotated, c->beyond);
+    assert_int_equal(
+        dq_attend_unfold(k, c->call.u.pages, c->lists, c->plan.n_lists, c->plan.unfold_pages, NULL),
+        cudaSuccess);
 }
 
 void rig_call_run(rig_call *c, bool hopper)

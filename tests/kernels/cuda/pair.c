@@ -186,7 +186,7 @@ void pair_append(pair *p)
             p->b[k]->ops->put(p->b[k], m.p, p->host[i], (size_t)(m.rows * m.cols) * sizeof(float));
         }
         p->b[k]->ops->kv_append(p->b[k], p->kv[k], p->layer, &p->batch, pair_mat(p, k, A_K),
-                                pair_mat(p, k, A_V));
+                                pair_mat(p, k, A_V), k == CUDA ? p->math.qk : DQ_NUM_F32);
     }
 }
 
@@ -266,10 +266,13 @@ static void damage(pair *p, int i)
 void pair_damaged_scene(pair *p, int i, int rows)
 {
     const int32_t a = pair_seq(p, 0);
+    const dq_math math = p->math;
     pair_begin(p);
     pair_rows(p, a, DAMAGED_FIRST);
     damage(p, i);
+    p->math.qk = DQ_NUM_F32; /* none of these rows attends */
     pair_append(p);
+    p->math = math;
     pair_compact(p);
     for (int g = 0; i % 2 && g < p->map.n_groups; g++) {
         int32_t kept[DAMAGED_FIRST], n = 0;

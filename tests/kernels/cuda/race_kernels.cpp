@@ -172,8 +172,7 @@ static void pages_of(int k_bits, int v_bits, bool sets, int other = 0)
     values<float> k(70 * 48), v(70 * 48);
     values<double> sum(128);
     check_array<int32_t> first(2), head(2), source(50), odd(4);
-    check_array<dq_kv_write_job> write(2);
-    check_array<dq_kv_encode_job> encode(2);
+    check_array<dq_kv_fill_job> jobs(2);
     check_array<dq_page> from(2), table(4);
     check_array<dq_kv_patch> patch(4);
     check_array<float> row(2 * 64), dither(5 * 64);
@@ -181,20 +180,21 @@ static void pages_of(int k_bits, int v_bits, bool sets, int other = 0)
     head.host[1] = 1;
     for (int i = 0; i < 50; i++) source.host[i] = 7 + i;
     for (int p = 0; p < 2; p++) {
-        write.host[p] =
-            dq_kv_write_job{{r.page[p].side[0].plain, r.page[p].side[1].plain}, 35 * p, 35, 11, 0};
-        encode.host[p] = dq_kv_encode_job{p, 0, -1, 4 + 3 * p, 61};
+        jobs.host[p] =
+            dq_kv_fill_job{p, 0, 35 * p, -1, {p, 2 + p}, 11, 46, (int16_t)(4 + 3 * p), 61, 40};
         from.host[p] = r.page[p];
     }
     for (int i = 0; i < 4; i++) patch.host[i] = dq_kv_patch{r.page[i % 2], 3 - i, i % 2};
     patch.put(), row.put();
     const dq_kv_patches patches = {patch.device, 4, row.device, table.device, dither.device};
-    first.put(), head.put(), source.put(), odd.put(), write.put(), encode.put(), from.put();
+    first.put(), head.put(), source.put(), odd.put(), jobs.put(), from.put();
     const dq_kv_group_heads heads = {first.device, head.device, 1, 2};
-    must(dq_kv_launch_write(write.device, 2, r.form, heads, k.device, v.device, 48, NULL, NULL,
-                            patches, NULL));
     must(dq_kv_launch_patch(patches, NULL));
-    must(dq_kv_launch_encode(encode.device, 2, r.form, heads, odd.device, from.device, NULL));
+    dq_kv_fill fill = {};
+    fill.u.form[0] = r.form[0], fill.u.form[1] = r.form[1];
+    fill.heads = heads, fill.pages = from.device, fill.overflow = odd.device;
+    fill.k = k.device, fill.v = v.device, fill.row_cols = 48;
+    must(dq_kv_launch_fill(fill, jobs.device, 2, NULL));
     must(dq_kv_launch_move(r.page[1], 45, from.device, source.device, 50, r.form, 2, NULL));
     must(dq_kv_launch_reopen(r.page[0], 1, 4, r.form[1], 2, NULL));
     must(dq_kv_launch_widen(k.device, r.scale.device, 512, NULL));

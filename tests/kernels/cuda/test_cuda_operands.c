@@ -7,7 +7,8 @@
 
 static const int fused_dims[] = {16, 64, 80, 32, 48, 128};
 
-static void open_math_of(pair *p, int i, dq_num num, dq_kv_spec spec)
+/* bytes: of operands, from the start on; 0: as many as the device has. */
+static void open_math_with(pair *p, int i, dq_num num, dq_kv_spec spec, size_t bytes)
 {
     spec.num = num;
     if (spec.quant != DQ_KV_MIXED) spec.group = 32;
@@ -16,9 +17,15 @@ static void open_math_of(pair *p, int i, dq_num num, dq_kv_spec spec)
     const int dim = fused_dims[i % 6];
     spec.rotate_v = spec.rotate_k = (dim & (dim - 1)) == 0 && i % 2;
     pair_open(p, pairings[i % N_PAIRINGS], dim, spec);
+    if (bytes) ((dq_cuda *)p->b[CUDA]->state)->operand_bytes = bytes;
     p->math = (dq_math){DQ_NUM_F32, num, num, num};
     pair_scene(p, i % 2);
     set_options(p, i);
+}
+
+static void open_math_of(pair *p, int i, dq_num num, dq_kv_spec spec)
+{
+    open_math_with(p, i, num, spec, 0);
 }
 
 static void open_math(pair *p, int i, dq_num num)
@@ -264,27 +271,66 @@ TEST(single_rows_are_equal)
     }
 }
 
-/* Operands of each list in a launch of their own give the bits of all in one. */
-TEST(little_memory_changes_nothing)
+static void attend_device(pair *p)
 {
-    for (int i = 0; i < 6; i++) {
-        pair p;
-        open_math_of(&p, i + 1, math_of(i), each_spec_of(i));
-        dq_cuda *c = p.b[CUDA]->state;
-        const size_t all = c->operand_bytes;
-        attend_both(&p, (dq_logit_spec){.bits = 16}, NULL, NULL);
-        float *before = outputs(&p);
-        c->operand_bytes = 1;
-        attend_both(&p, (dq_logit_spec){.bits = 16}, NULL, NULL);
-        pair_sync(&p);
-        float *after = outputs(&p);
-        c->operand_bytes = all;
-        const dq_mat m = pair_mat(&p, CUDA, A_OUT);
-        assert_memory_equal(before, after, (size_t)(m.rows * m.cols) * sizeof(float));
-        free(before);
-        free(after);
-        pair_close(&p);
+    const dq_attend_args a = pair_args(p, CUDA, (dq_logit_spec){.bits = 16});
+    p->b[CUDA]->ops->attend(p->b[CUDA], pair_mat(p, CUDA, A_OUT), &a);
+}
+
+/* Rows that end pages which hold codes alone then. One token is so small that its scale is f32. */
+static void fill_pages(pair *p)
+{
+    const int cols = PAIR_KV * p->map.head_dim;
+    static const int n[2][2] = {{120, 64}, {20, 130}};
+    const int32_t seq[2] = {p->seq[0], pair_seq(p, 0)};
+    for (int k = 0; k < 2; k++) {
+        if (k) pair_append(p);
+        pair_compact(p);
+        pair_begin(p);
+        for (int i = 0; i < 2; i++) pair_rows(p, seq[i], n[k][i]);
     }
+    for (int c = 0; c < 2 * cols; c++) p->host[c < cols ? A_K : A_V][9 * cols + c % cols] *= 1e-5f;
+    pair_append(p);
+}
+
+/* Operands that come with rows, all in one launch, give the bits of those that come of pages, each
+ * list in a launch of its own; and pages end alike. */
+TEST(operands_of_rows_are_those_of_pages)
+{
+    int smaller = 0; /* no page of codes had an unquantized part */
+    for (int i = 0; i < N_INT8; i += 5) {
+        pair p[2];
+        dq_kv_bytes before[2], after[2];
+        float *scene[2], *rows[2];
+        for (int k = 0; k < 2; k++) {
+            const dq_kv_spec spec = i < SETS    ? spec_of(i + 1)
+                                    : i < MIXED ? page_spec_of(i + 1)
+                                                : mixed_spec_of(i + 1);
+            open_math_with(&p[k], i / 2, math_of(i / 2), spec, k ? 1 : 64 << 20);
+            attend_device(&p[k]);
+            scene[k] = outputs(&p[k]);
+            fill_pages(&p[k]);
+            before[k] = p[k].b[CUDA]->ops->kv_bytes(p[k].b[CUDA], p[k].kv[CUDA]);
+            attend_device(&p[k]);
+            rows[k] = outputs(&p[k]);
+            pair_compact(&p[k]);
+            after[k] = p[k].b[CUDA]->ops->kv_bytes(p[k].b[CUDA], p[k].kv[CUDA]);
+            pair_sync(&p[k]);
+        }
+        const dq_mat m = pair_mat(&p[0], CUDA, A_OUT);
+        assert_memory_equal(scene[0], scene[1], 10 * (size_t)m.cols * sizeof(float));
+        assert_memory_equal(rows[0], rows[1], (size_t)(m.rows * m.cols) * sizeof(float));
+        assert_int_equal(after[0].codes, after[1].codes);
+        assert_int_equal(after[0].scales, after[1].scales);
+        assert_true(before[0].unquantized <= before[1].unquantized);
+        smaller += before[0].unquantized < before[1].unquantized;
+        for (int k = 0; k < 2; k++) {
+            free(scene[k]);
+            free(rows[k]);
+            pair_close(&p[k]);
+        }
+    }
+    assert_true(smaller >= 4);
 }
 
 /* Lists whose tokens are all evicted, some or all of them. */

@@ -255,7 +255,7 @@ TEST(exhausted_device)
         dq_simt_set_memory(dq_simt_memory_used() + (size_t)(step / 2) * 60000);
         const dq_ops *op = p.b[CUDA]->ops;
         op->kv_append(p.b[CUDA], p.kv[CUDA], 0, &p.batch, pair_mat(&p, CUDA, A_K),
-                      pair_mat(&p, CUDA, A_V));
+                      pair_mat(&p, CUDA, A_V), DQ_NUM_F32);
         const dq_status status = dq_backend_sync(p.b[CUDA], &err);
         dq_simt_set_memory((size_t)1 << 30);
         assert_int_equal(status, DQ_RESOURCE);

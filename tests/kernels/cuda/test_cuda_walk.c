@@ -193,7 +193,7 @@ static void append_to(walk *w, int k)
 {
     pair *p = &w->p;
     p->b[k]->ops->kv_append(p->b[k], p->kv[k], p->layer, &p->batch, pair_mat(p, k, A_K),
-                            pair_mat(p, k, A_V));
+                            pair_mat(p, k, A_V), DQ_NUM_F32);
 }
 
 static void attend(walk *w)
