@@ -524,7 +524,7 @@ cudaError_t dq_kv_launch_fill(dq_kv_fill k, const dq_kv_fill_job *jobs, int n, c
     const size_t smem = dq_kv_fill_smem(k.u.form);
     if (k.u.form[0].dense != DQ_PAGE_F32 && k.k && (!k.beyond || !k.beyond_flag))
         return cudaErrorInvalidValue;
-    cudaError_t e = DQ_ALLOW_SMEM(fill, smem);
+    cudaError_t e = smem > 48 << 10 ? DQ_ALLOW_SMEM(fill, smem) : cudaSuccess;
     for (int i = 0; i < n && e == cudaSuccess; i += JOBS) {
         const dim3 grid((unsigned)k.heads.max, 2, (unsigned)(n - i < JOBS ? n - i : JOBS));
         DQ_LAUNCH(fill, grid, FILL_THREADS, (unsigned)smem, s, k, jobs + i);
