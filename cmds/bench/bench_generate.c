@@ -434,7 +434,7 @@ static dq_status spec_of(dq_kv_spec *out, decode *x, int i, dq_err *err)
     c.v_bits = variant_of(x, i)->v_bits;
     c.quant = variant_of(x, i)->quant;
     c.dense = (dq_kv_dense)x->types.at[i % x->types.n];
-    return dq_kv_options_fit(out, &c, x->o.model, math_of(x, i), x->o.backend, &x->o.logger, err);
+    return dq_kv_options_fit(out, &c, x->o.model, math_of(x, i), x->o.backend, err);
 }
 
 static dq_status decode_open(void *arg, dq_err *err)

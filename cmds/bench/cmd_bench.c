@@ -319,7 +319,7 @@ static dq_status open_inputs(dq_bench *x, const char *path, dq_err *err)
         kv.k_bits = kv.v_bits = 8;
         kv.dense = DQ_KV_DENSE_AUTO;
     }
-    return dq_kv_options_fit(&x->kv, &kv, x->model, x->math, x->backend, &x->logger, err);
+    return dq_kv_options_fit(&x->kv, &kv, x->model, x->math, x->backend, err);
 }
 
 static dq_status run_length(dq_bench *x, dq_err *err)

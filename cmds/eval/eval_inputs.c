@@ -308,9 +308,9 @@ static void add_computed(rows *to, cmd_eval_options *o)
                      "what shares a scale: {words} (default: as a container says, else "
                      "per-tensor)"),
         dq_opt_words("math", "LIST", &o->math, dq_num_name, DQ_NUMS,
-                     "{words} (default f32); int8 takes packed containers and --kv-bits 8 or "
-                     "fewer; what the device lacks is refused, or, in a list of several, left out "
-                     "with a warning"),
+                     "{words} (default f32); int8 takes packed containers and, on the CPU, "
+                     "--kv-bits 8 or fewer; what the device lacks is refused, or, in a list of "
+                     "several, left out with a warning"),
         dq_opt_text("ref", "MODEL", &o->ref, "compare every row with this model at 16 bits"),
         DQ_INPUT_HEAD_ORDER_OPTION(o->head_order),
         DQ_OPT_DEVICE(&o->device),

@@ -310,12 +310,20 @@ static void weight_release(dq_backend *b, const dq_weight *w)
 static dq_status cpu_can(const dq_need *need, dq_err *err)
 {
     const dq_math m = need->math;
-    const dq_num requested[] = {m.linear, m.qk, m.pv, m.kv, need->kv->num};
+    const dq_kv_spec *kv = need->kv;
+    const dq_num requested[] = {m.linear, m.qk, m.pv, m.kv, kv->num};
+    const bool codes = m.qk == DQ_NUM_INT8 || m.pv == DQ_NUM_INT8 || m.kv == DQ_NUM_INT8;
     for (size_t i = 0; i < sizeof requested / sizeof *requested; i++) {
         if (requested[i] == DQ_NUM_BF16)
             return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MATH_OTHER},
                                 "math bf16 is not available on the cpu backend yet");
     }
+    if (codes && (kv->k_bits > 8 || kv->v_bits > 8))
+        return dq_fail_with(
+            err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MATH_CACHE},
+            "math int8 on the cpu backend needs a packed KV cache, and this one has "
+            "%d-bit keys and %d-bit values",
+            kv->k_bits, kv->v_bits);
     return DQ_OK;
 }
 

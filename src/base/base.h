@@ -64,7 +64,6 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_KV_GATES,        /* gates that were fitted to the model, or another policy */
     DQ_REMEDY_KV_HEADS,        /* a list of all groups of KV heads, or another budget */
     DQ_REMEDY_KV_PAGE,         /* per-channel codes */
-    DQ_REMEDY_KV_DENSE,        /* what is not coded in f32, or the CPU */
     DQ_REMEDY_KV_RANGE,        /* what is not coded in bf16 or f32 */
     DQ_REMEDY_MATH_WEIGHTS,    /* packed weights; the text begins with "math" */
     DQ_REMEDY_MATH_CACHE,      /* a packed cache; the same */

@@ -294,7 +294,7 @@ dq_status dq_backend_sync(dq_backend *b, dq_err *err);
 double dq_backend_seconds(const dq_backend *b);
 const char *dq_backend_clock(const dq_backend *b); /* "processor" or "wall" */
 /* DQ_MISMATCH with what is missing: the backend cannot run `math` on this model and KV; int8 needs
- * packed projections, and keys and values of at most 8 bits. m NULL: weights are not checked. */
+ * packed projections, on the CPU a packed cache, too. m NULL: weights are not checked. */
 dq_status dq_backend_can(const dq_backend *b, const struct dq_model *m, dq_math math,
                          const dq_kv_spec *kv, dq_err *err);
 /* Checks only what a policy (NULL: none) needs. */

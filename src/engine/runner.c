@@ -68,7 +68,6 @@ dq_status dq_backend_can(const dq_backend *b, const struct dq_model *m, dq_math 
 {
     const dq_need need = {m ? m->path : "", m ? m->map.head_dim : 0, math, kv};
     const dq_weight *dense = m && math.linear == DQ_NUM_INT8 ? find_dense(b, m) : NULL;
-    const bool attends = math.qk == DQ_NUM_INT8 || math.pv == DQ_NUM_INT8 || math.kv == DQ_NUM_INT8;
     if (dense && dq_weight_is_coded(dense)) {
         dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MATH_F32},
                      "math int8 needs codes that the %s backend multiplies, and %s has %s",
@@ -81,11 +80,6 @@ dq_status dq_backend_can(const dq_backend *b, const struct dq_model *m, dq_math 
                      "math int8 needs packed weights, and %s is not packed", dense->name);
         return dq_in(err, "%s: ", m->path);
     }
-    if (attends && (kv->k_bits > 8 || kv->v_bits > 8))
-        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MATH_CACHE},
-                            "math int8 needs a packed KV cache, and this one has %d-bit keys and "
-                            "%d-bit values",
-                            kv->k_bits, kv->v_bits);
     DQ_TRY(b->ops->can(&need, err));
     DQ_TRY(dq_backend_can_evict(b, kv->evict.policy, err));
     if (math.kv != kv->num)

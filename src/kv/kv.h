@@ -214,8 +214,7 @@ int dq_kv_widths_of(const dq_kv_widths *w, int side, int layer, int map);
 
 enum { DQ_PAGE_TOKENS = 64 }; /* tokens per page */
 
-/* The arithmetic of a product. kv int8 multiplies codes as stored, for K and V of at most 8
- * bits. */
+/* The arithmetic of a product. */
 typedef enum dq_num { DQ_NUM_F32, DQ_NUM_BF16, DQ_NUM_INT8 } dq_num;
 typedef struct dq_math {
     dq_num linear, qk, pv, kv;

@@ -80,8 +80,6 @@ static const char *const form[DQ_REMEDIES] = {
     [DQ_REMEDY_KV_HEADS] = "%t. Give --kv-heads for this model, as dq plan heads finds them, or "
                            "another --kv-budget",
     [DQ_REMEDY_KV_PAGE] = "%t Add --kv-quant mixed, per-channel or dither",
-    [DQ_REMEDY_KV_DENSE] =
-        "%t. Use --kv-dense-type f32, --kv-bits 32 for what is not coded, or --device cpu",
     [DQ_REMEDY_KV_RANGE] = "%t. Use --kv-dense-type %w, or --kv-bits 32, which is f32",
     [DQ_REMEDY_KV_BITS_ROWS] = ", %n with --kv-bits 8",
     [DQ_REMEDY_MATH_WEIGHTS] =

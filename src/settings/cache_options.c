@@ -416,15 +416,9 @@ dq_status dq_kv_options_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_mo
 }
 
 dq_status dq_kv_options_fit(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_math math,
-                            const dq_backend *b, dq_logger *logger, dq_err *err)
+                            const dq_backend *b, dq_err *err)
 {
-    dq_err lacks = {0};
     DQ_TRY(dq_kv_options_spec(out, c, m, math.kv, err));
-    if (c->dense != DQ_KV_DENSE_AUTO || dq_backend_can(b, m, math, out, &lacks) == DQ_OK ||
-        !(lacks.n_remedies && lacks.remedy[0].code == DQ_REMEDY_KV_DENSE))
-        return dq_backend_can(b, m, math, out, err);
-    if (logger) dq_logger_warn(logger, "%s, so they stay f32 here: twice the bytes", lacks.text);
-    out->dense = DQ_KV_F32;
     return dq_backend_can(b, m, math, out, err);
 }
 
@@ -791,7 +785,7 @@ dq_status dq_pass_options_of(dq_pass *pass, dq_kv_spec *kv, dq_pass_options *o, 
     pass->math = (dq_math){num, num, num, num};
     if (o->kv.gates) DQ_TRY(dq_model_take_gates(m, o->kv.gates, err));
     if (dq_kv_sweep_list(&list, &n, &o->kv, &m->kv, m, err) == DQ_OK &&
-        dq_kv_options_fit(kv, &list[0], m, pass->math, b, o->kv.logger, err) == DQ_OK)
+        dq_kv_options_fit(kv, &list[0], m, pass->math, b, err) == DQ_OK)
         dq_kv_options_check(&o->kv, err);
     for (int i = 0; err->code == DQ_OK && o->kv.logger && i < o->kv.n_sized; i++) {
         char text[DQ_KV_SIZED];

@@ -76,10 +76,9 @@ dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err);
 dq_status dq_kv_options_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
                              dq_err *err);
 
-/* The same for a backend and its arithmetic. An `auto` type of what is not coded becomes f32 where
- * the backend has nothing else, which the logger (NULL allowed) is told. */
+/* The same for a backend and its arithmetic. */
 dq_status dq_kv_options_fit(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_math math,
-                            const dq_backend *b, dq_logger *logger, dq_err *err);
+                            const dq_backend *b, dq_err *err);
 
 /* What the command line makes of settings that a container remembers (or dq_kv_config_plain), for a
  * model (NULL: not known yet): every combination, n of them in a block that the caller ends with
@@ -114,8 +113,8 @@ typedef struct dq_pass_options {
                     "{words}: what shares a scale (default: as the container says, else "          \
                     "per-tensor)"),                                                                \
         dq_opt_word("math", "TYPE", &(o).math, dq_num_name, DQ_NUMS,                               \
-                    "{words} (default f32); int8 takes a packed container and --kv-bits 8 or "     \
-                    "fewer; what the device lacks is refused"),                                    \
+                    "{words} (default f32); int8 takes a packed container and, on the CPU, "       \
+                    "--kv-bits 8 or fewer; what the device lacks is refused"),                     \
         DQ_KV_OPTION_ROWS((o).kv)
 
 /* Resets all. seed_of: as for dq_kv_options_begin. */

@@ -1043,11 +1043,6 @@ static dq_status cuda_can(const dq_need *need, dq_err *err)
                               (mixed || kv->k_bits <= 4 || kv->v_bits <= 4) && run % 16 && run < d;
     if (need->math.qk == DQ_NUM_F32) return DQ_OK;
     const char *name = dq_num_name[need->math.qk];
-    if (need->math.qk == DQ_NUM_INT8 && kv->dense != DQ_KV_F32)
-        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_DENSE},
-                            "math %s on the cuda backend holds keys and values that are not codes "
-                            "in f32, not in %s",
-                            name, dq_kv_dense_name[kv->dense]);
     if (d % 16 || d > 128) {
         dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MATH_HEADS},
                      "math %s on the cuda backend needs a head_dim that is a multiple of 16 up to "

@@ -88,7 +88,8 @@ TEST(refusals)
     kv.num = DQ_NUM_INT8;
     kv.k_bits = 8;
     assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_MISMATCH);
-    assert_non_null(strstr(err.text, "8-bit keys and 16-bit values"));
+    assert_non_null(strstr(err.text, "on the cpu backend needs a packed KV cache, and this one has "
+                                     "8-bit keys and 16-bit values"));
     assert_int_equal(err.remedy[0].code, DQ_REMEDY_MATH_CACHE);
     memset(&err, 0, sizeof err);
     kv.v_bits = 4;

@@ -471,10 +471,6 @@ TEST(test_can)
     assert_int_equal(dq_backend_can(b, &m, math, &dq_kv_plain, &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "k_proj is not packed"));
     math = plain;
-    math.qk = DQ_NUM_INT8;
-    memset(&err, 0, sizeof err);
-    assert_int_equal(dq_backend_can(b, &m, math, &dq_kv_plain, &err), DQ_MISMATCH);
-    assert_non_null(strstr(err.text, "math int8 needs a packed KV cache"));
     math.qk = math.pv = math.kv = DQ_NUM_BF16;
     dq_kv_spec kv = dq_kv_plain;
     kv.num = DQ_NUM_BF16;
@@ -502,14 +498,10 @@ TEST(test_can)
     assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_OK);
     kv.quant = DQ_KV_PER_TOKEN;
     assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_OK);
-    kv.dense = DQ_KV_BF16; /* refused in int8 alone */
-    memset(&err, 0, sizeof err);
-    assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_MISMATCH);
-    assert_int_equal(err.remedy[0].code, DQ_REMEDY_KV_DENSE);
-    assert_string_equal(err.text, "math int8 on the cuda backend holds keys and values that are "
-                                  "not codes in f32, not in bf16");
+    kv.dense = DQ_KV_BF16;
+    kv.k_bits = kv.v_bits = 16;
+    assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_OK);
     kv.num = DQ_NUM_F32;
-    memset(&err, 0, sizeof err);
     assert_int_equal(dq_backend_can(b, &m, plain, &kv, &err), DQ_OK);
     math.qk = math.pv = math.kv = kv.num = DQ_NUM_BF16;
     assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_OK);

@@ -12,8 +12,6 @@ static void open_math_with(pair *p, int i, dq_num num, dq_kv_spec spec, size_t b
 {
     spec.num = num;
     if (spec.quant != DQ_KV_MIXED) spec.group = 32;
-    if (num == DQ_NUM_INT8 && spec.k_bits == 16) spec.k_bits = 8;
-    if (num == DQ_NUM_INT8 && spec.v_bits == 16) spec.v_bits = 8;
     const int dim = fused_dims[i % 6];
     spec.rotate_v = spec.rotate_k = (dim & (dim - 1)) == 0 && i % 2;
     pair_open(p, pairings[i % N_PAIRINGS], dim, spec);
@@ -75,7 +73,7 @@ TEST(all_types_are_near)
         pair p;
         dq_kv_spec spec = i < 6 ? spec_of(i) : page_spec_of(i);
         spec.dense = i % 3 == 0 ? DQ_KV_F16 : i % 3 == 1 ? DQ_KV_BF16 : DQ_KV_F32;
-        open_math_of(&p, i, DQ_NUM_BF16, spec);
+        open_math_of(&p, i, math_of(i), spec);
         p.attn.head_norm = false;
         attend_both(&p, (dq_logit_spec){.bits = 16}, NULL, NULL);
         compare_within(&p, NEAR, false);
@@ -109,8 +107,6 @@ TEST(uneven_groups_are_near)
         dq_simt_set_capability(i % 2 ? 90 : 80); /* by both kernels */
         spec.num = num;
         spec.group = 32;
-        if (spec.k_bits == 16) spec.k_bits = 8;
-        if (spec.v_bits == 16) spec.v_bits = 8;
         pair_open_uneven(&p, 64, spec);
         p.math = (dq_math){DQ_NUM_F32, num, num, num};
         pair_scene(&p, i == 1);

@@ -38,11 +38,7 @@ static void walk_open(walk *w, int i, dq_kv_spec spec, dq_num num)
     memset(w, 0, sizeof *w);
     w->used = dq_simt_memory_used();
     spec.num = num;
-    if (num != DQ_NUM_F32) {
-        if (spec.quant != DQ_KV_MIXED) spec.group = 32;
-        if (num == DQ_NUM_INT8 && spec.k_bits == 16) spec.k_bits = 8;
-        if (num == DQ_NUM_INT8 && spec.v_bits == 16) spec.v_bits = 8;
-    }
+    if (num != DQ_NUM_F32 && spec.quant != DQ_KV_MIXED) spec.group = 32;
     pair_open(&w->p, pairings[i % N_PAIRINGS], WALK_DIM, spec);
     w->p.math = (dq_math){DQ_NUM_F32, num, num, num};
     w->seed = (uint64_t)i * 977 + 1;
