@@ -156,7 +156,7 @@ static void document_rows(dq_row_writer *w, const void *arg)
     dq_row_end(w);
     DQ_PUT(w, "prefix", x->prefix, "Tokens of the context, which is one pass; null: all at once.",
            .when = DQ_NULL | DQ_AT_0, .min = 1);
-    DQ_PUT(w, "math", dq_num_name[x->how.math.at], "The arithmetic.", DQ_WORDS(dq_num_name));
+    DQ_PUT(w, "math", dq_num_name[x->how.math.at], "The arithmetic.", DQ_NUM_WORDS);
     DQ_PUT(w, "device", x->backend->device, "The device and its arithmetic units, in words.");
     DQ_PUT(w, "threads", x->backend->threads, "Threads of the CPU.", .min = 1);
     dq_row_end(w);

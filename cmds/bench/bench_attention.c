@@ -223,11 +223,11 @@ static void attention_heading(const void *arg)
     char peak[DQ_BENCH_PEAK];
     printf("%s: attention of one layer in %s on %s, medians of %lld run%s\n"
            "times: against the first line of a length, run by run; peak: %s\n%s\n",
-           o->model->name, o->math_word.text, o->backend->device, (long long)o->runs,
+           o->model->name, dq_num_name[o->math.qk], o->backend->device, (long long)o->runs,
            o->runs == 1 ? "" : "s", dq_bench_peak(peak, o->math.qk, o->instruction),
            o->math.qk == DQ_NUM_INT8
-               ? "as codes: share of the pairs of query and key that are read as codes; on the CPU "
-                 "they are multiplied in int8, the others in f32\n"
+               ? "as codes: share of the pairs of query and key that are read as codes and "
+                 "multiplied in int8, the others in f32\n"
                : "");
 }
 

@@ -423,8 +423,9 @@ static const variant *variant_of(const decode *x, int i)
 
 static dq_math math_of(const decode *x, int i)
 {
-    const dq_num num = variant_of(x, i)->num;
-    return (dq_math){DQ_NUM_F32, num, num, num};
+    dq_math math = dq_backend_math(x->o.backend, variant_of(x, i)->num);
+    math.linear = DQ_NUM_F32;
+    return math;
 }
 
 static dq_status spec_of(dq_kv_spec *out, decode *x, int i, dq_err *err)
@@ -592,7 +593,7 @@ void dq_bench_decode_rows(dq_row_writer *w, const void *decoded, int64_t i)
     DQ_PUT(w, "context", o->at, "Tokens before.", .title = "context");
     DQ_PUT(w, "kv_bits", bits, "Widths of keys and values.", .title = "KV bits");
     DQ_PUT(w, "attention_math", dq_num_name[variant_of(x, (int)i)->num], "Arithmetic of attention.",
-           DQ_WORDS(dq_num_name), .title = "math");
+           DQ_NUM_WORDS, .title = "math");
     DQ_PUT(w, "kv_bytes", bytes, "Bytes of the KV cache.", .title = "KV, MiB",
            .scale = 1.0 / 1048576, .digits = 2, .when = DQ_NULL);
     DQ_PUT(w, "attention_seconds_median", attend.median,

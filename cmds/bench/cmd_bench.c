@@ -249,8 +249,8 @@ static void document_rows(dq_row_writer *w, const dq_bench *x)
     DQ_PUT(w, "clock", dq_backend_clock(x->backend), "What times are.",
            DQ_WORD("processor", "wall"));
     DQ_PUT(w, "runs", k->tokens ? 0 : x->runs, "Runs.", .min = 1, .when = DQ_OUT | DQ_AT_0);
-    DQ_PUT(w, "math", k->tokens ? NULL : x->math_word.text, "The arithmetic.",
-           DQ_WORDS(dq_num_name), .when = DQ_OUT);
+    DQ_PUT(w, "math", k->tokens ? NULL : x->math_word.text, "The arithmetic.", DQ_NUM_WORDS,
+           .when = DQ_OUT);
     if (DQ_WHEN(w, k->peaks))
         DQ_PUT(w, "peak",
                x->instruction ? dq_bench_peak(peak, x->math.linear, x->instruction) : NULL,
@@ -294,8 +294,6 @@ const dq_document dq_bench_document = {
 /* Reads the words, opens model and backend, and checks that they can do this. */
 static dq_status open_inputs(dq_bench *x, const char *path, dq_err *err)
 {
-    const dq_num num = (dq_num)x->math_word.at;
-    x->math = (dq_math){num, num, num, num};
     int width[8], n_widths = 0;
     dq_words *of = &x->logit_granularity;
     if (of->text && !x->logit_bits)
@@ -313,6 +311,7 @@ static dq_status open_inputs(dq_bench *x, const char *path, dq_err *err)
     DQ_TRY(dq_model_open(&x->model, path, err));
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
     x->ops = x->backend->ops;
+    x->math = dq_backend_math(x->backend, (dq_num)x->math_word.at);
     dq_kv_config kv = dq_kv_config_plain;
     kv.quant = DQ_KV_PER_TOKEN;
     if (x->math.kv == DQ_NUM_INT8) {

@@ -47,13 +47,12 @@ void dq_kv_report_logit_rows(dq_row_writer *w, const dq_logit_spec *s, const cha
 
 static void math_rows(dq_row_writer *w, dq_math m)
 {
-    DQ_PUT(w, "linear", dq_num_name[m.linear], "Of projections and the head.",
-           DQ_WORDS(dq_num_name));
+    DQ_PUT(w, "linear", dq_num_name[m.linear], "Of projections and the head.", DQ_NUM_WORDS);
     DQ_PUT(w, "qk", dq_num_name[m.qk],
-           "Of attention scores, as asked for; a GPU takes f16 for bf16 and int8.",
+           "Of attention scores; a GPU takes f16 where bf16 or int8 is asked for.",
            DQ_WORDS(dq_num_name));
     DQ_PUT(w, "pv", dq_num_name[m.pv], "Of sums of values, likewise.", DQ_WORDS(dq_num_name));
-    DQ_PUT(w, "kv", dq_num_name[m.kv], "Of numbers that become the cache.", DQ_WORDS(dq_num_name));
+    DQ_PUT(w, "kv", dq_num_name[m.kv], "Of numbers that become the cache.", DQ_NUM_WORDS);
 }
 
 json_t *dq_kv_report_math_json(dq_math m)

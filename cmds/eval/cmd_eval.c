@@ -669,10 +669,9 @@ static dq_status choose_ref(eval_run *x, const dq_args *args, int *ref, dq_err *
     return DQ_OK;
 }
 
-static dq_math math_of(const cmd_eval_options *o, int i)
+static dq_math math_of(const eval_run *x, int i)
 {
-    const dq_num num = (dq_num)o->math.at[i];
-    return (dq_math){num, num, num, num};
+    return dq_backend_math(x->backend, (dq_num)x->o.math.at[i]);
 }
 
 static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
@@ -688,7 +687,7 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
         DQ_TRY(cmd_eval_source_read(&x->e, &x->o, i, &x->files, err));
     DQ_TRY(dq_backend_open(&x->backend, x->o.device, (int)x->o.threads, err));
     for (int i = 0; i < x->o.math.n; i++)
-        dq_kv_report_note_math(&x->o.logger, x->backend->device, math_of(&x->o, i));
+        dq_kv_report_note_math(&x->o.logger, x->backend->device, math_of(x, i));
     x->e.backend = x->backend;
     x->e.model = dq_alloc(x->a, DQ_EVAL_MODELS + 1, sizeof *x->e.model, err);
     if (!x->e.model) return err->code;
@@ -804,7 +803,7 @@ static dq_status list_rows(eval_run *x, dq_err *err)
             dq_kv_sweep_list(&list, &n, &x->o.kv, &x->e.model[m].m->kv, x->e.model[m].m, err);
             for (int i = 0; err->code == DQ_OK && i < n; i++) {
                 for (int k = 0; err->code == DQ_OK && k < x->o.math.n; k++)
-                    add_math(x, m, s, &list[i], math_of(&x->o, k), err);
+                    add_math(x, m, s, &list[i], math_of(x, k), err);
             }
             dq_block_free(list);
             if (err->code != DQ_OK) return err->code;

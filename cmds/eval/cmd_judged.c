@@ -33,8 +33,8 @@ void cmd_judged_settings(dq_row_writer *w)
 static void math_rows(dq_row_writer *w, const char *math)
 {
     static const char *const of[] = {"linear", "qk", "pv", "kv"};
-    if (!DQ_BEGIN(w, OBJECT, "math", math, "The arithmetic; null: not told.", .when = DQ_NULL,
-                  .def = "math"))
+    if (!DQ_BEGIN(w, OBJECT, "math", math, "--math of the run that was judged; null: not told.",
+                  .when = DQ_NULL, .def = "math"))
         return;
     for (int k = 0; k < 4; k++) DQ_PUT(w, of[k], math, "Of products.");
     dq_row_end(w);

@@ -314,9 +314,10 @@ static dq_status cpu_can(const dq_need *need, dq_err *err)
     const dq_num requested[] = {m.linear, m.qk, m.pv, m.kv, kv->num};
     const bool codes = m.qk == DQ_NUM_INT8 || m.pv == DQ_NUM_INT8 || m.kv == DQ_NUM_INT8;
     for (size_t i = 0; i < sizeof requested / sizeof *requested; i++) {
-        if (requested[i] == DQ_NUM_BF16)
+        if (requested[i] == DQ_NUM_BF16 || requested[i] == DQ_NUM_F16)
             return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MATH_OTHER},
-                                "math bf16 is not available on the cpu backend yet");
+                                "math %s is not available on the cpu backend yet",
+                                dq_num_name[requested[i]]);
     }
     if (codes && (kv->k_bits > 8 || kv->v_bits > 8))
         return dq_fail_with(

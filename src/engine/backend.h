@@ -228,8 +228,9 @@ typedef struct dq_ops {
      * before `rope`, then its values. */
     void (*kv_rows)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group, int32_t t,
                     const dq_rope *rope, float *row);
-    bool has_peaks;  /* attend knows the column `peak` */
-    bool has_rounds; /* attend knows `rounds` */
+    bool has_peaks;      /* attend knows the column `peak` */
+    bool has_rounds;     /* attend knows `rounds` */
+    bool attends_in_f16; /* unless in f32 (launch.h) */
     /* Tokens held; pos[count] (host), unless NULL, gets their positions. */
     int64_t (*kv_count)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                         int32_t *pos);
@@ -243,7 +244,6 @@ typedef struct dq_ops {
     /* dst[n_rows, n_out * n_slabs * head_dim] by the formula of head_order.h; dst.p NULL, where
      * has_peaks: only what the arguments have noted of the maps.
      *
-     * On the CPU (the CUDA backend multiplies in f16, launch.h):
      * math.qk int8: a query row is rounded to 8 bits per head and run of channels that keys have
      * one scale for (scale absmax/127, code rint(q / scale)); q . k of a token that the row reads
      * as codes is, in f32 over runs in order, the sum of (float)(exact sum of codes) * (q scale * k
@@ -293,6 +293,8 @@ dq_status dq_backend_sync(dq_backend *b, dq_err *err);
  * waiting threads may spin, so several are timed by the clock on the wall. */
 double dq_backend_seconds(const dq_backend *b);
 const char *dq_backend_clock(const dq_backend *b); /* "processor" or "wall" */
+/* In what the backend computes where `num` is asked for. */
+dq_math dq_backend_math(const dq_backend *b, dq_num num);
 /* DQ_MISMATCH with what is missing: the backend cannot run `math` on this model and KV; int8 needs
  * packed projections, on the CPU a packed cache, too. m NULL: weights are not checked. */
 dq_status dq_backend_can(const dq_backend *b, const struct dq_model *m, dq_math math,

@@ -38,6 +38,12 @@ const char *dq_backend_clock(const dq_backend *b)
     return by_processor(b) ? "processor" : "wall";
 }
 
+dq_math dq_backend_math(const dq_backend *b, dq_num num)
+{
+    const dq_num attends = num != DQ_NUM_F32 && b->ops->attends_in_f16 ? DQ_NUM_F16 : num;
+    return (dq_math){.linear = num, .qk = attends, .pv = attends, .kv = num};
+}
+
 /* The first projection whose codes the backend cannot multiply; NULL: all can. */
 static const dq_weight *find_dense(const dq_backend *b, const dq_model *m)
 {

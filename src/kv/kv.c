@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *const dq_num_name[DQ_NUMS] = {"f32", "bf16", "int8"};
+const char *const dq_num_name[DQ_NUMS + 1] = {"f32", "bf16", "int8", "f16"};
 const char *const dq_kv_quant_name[DQ_KV_QUANTS + 1] = {"per-token", "per-channel", "dither",
                                                         "mixed", "auto"};
 const char *const dq_kv_dense_name[DQ_KV_DENSE_TYPES + 1] = {"f32", "f16", "bf16", "auto"};

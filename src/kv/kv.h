@@ -215,13 +215,19 @@ int dq_kv_widths_of(const dq_kv_widths *w, int side, int layer, int map);
 enum { DQ_PAGE_TOKENS = 64 }; /* tokens per page */
 
 /* The arithmetic of a product. */
-typedef enum dq_num { DQ_NUM_F32, DQ_NUM_BF16, DQ_NUM_INT8 } dq_num;
+typedef enum dq_num {
+    DQ_NUM_F32,
+    DQ_NUM_BF16,
+    DQ_NUM_INT8,
+    DQ_NUM_F16 /* of attention alone: what dq_backend_math makes of the two before */
+} dq_num;
 typedef struct dq_math {
     dq_num linear, qk, pv, kv;
 } dq_math;
 bool dq_math_same(dq_math a, dq_math b);
-enum { DQ_NUMS = 3 };
-extern const char *const dq_num_name[DQ_NUMS]; /* "f32", "bf16", "int8" */
+enum { DQ_NUMS = 3 };                                         /* that can be asked for */
+extern const char *const dq_num_name[DQ_NUMS + 1];            /* "f32", "bf16", "int8", "f16" */
+#define DQ_NUM_WORDS .words = dq_num_name, .n_words = DQ_NUMS /* of a row (record.h) */
 
 #define DQ_KV_KEEP_LEAST 1e-6 /* smaller shares are no tokens of any context */
 

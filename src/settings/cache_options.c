@@ -778,11 +778,10 @@ dq_status dq_pass_options_of(dq_pass *pass, dq_kv_spec *kv, dq_pass_options *o, 
     dq_kv_config *list;
     int n;
     const int64_t bits = o->logit_bits ? o->logit_bits : m->logit.bits;
-    const dq_num num = (dq_num)o->math.at;
     pass->logit.bits = (int)bits;
     pass->logit.granularity =
         o->granularity.text ? (dq_granularity)o->granularity.at : m->logit.granularity;
-    pass->math = (dq_math){num, num, num, num};
+    pass->math = dq_backend_math(b, (dq_num)o->math.at);
     if (o->kv.gates) DQ_TRY(dq_model_take_gates(m, o->kv.gates, err));
     if (dq_kv_sweep_list(&list, &n, &o->kv, &m->kv, m, err) == DQ_OK &&
         dq_kv_options_fit(kv, &list[0], m, pass->math, b, err) == DQ_OK)

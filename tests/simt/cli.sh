@@ -142,10 +142,12 @@ for m in llama diffllama; do
             wrong=$(alike cpu.csv cuda.csv 0.02)
             [ -z "$wrong" ] || complain "$m in $math with --kv-bits $kv: $wrong"
             [ -n "$(alike cpu.csv cuda.csv 1e-6)" ] || complain "$m in $math with --kv-bits $kv: the numbers are those of f32"
-            grep -q ",$math,$math,$math,$math," cuda.csv || complain "$m with --kv-bits $kv: the table does not say that $math ran"
+            grep -q ",$math,f16,f16,$math," cuda.csv || complain "$m with --kv-bits $kv: the table does not say that $math and f16 ran"
         done
     done
 done
+# shellcheck disable=SC2086
+refused 2 "math: expected one of f32, bf16, int8; found \"f16\"" eval llama.h5 $text --math f16 --device cuda
 # shellcheck disable=SC2086
 refused 4 "rounding of logits by tiles" eval llama.h5 $text --kv-bits 8 --kv-recent 16 --math int8 --device cuda \
     --logit-bits 6 --logit-granularity per-tile
@@ -165,7 +167,8 @@ for kv in "4 --kv-quant per-channel" "4:3 --kv-quant dither --kv-keep 0.5" "3|5+
     wrong=$(alike cpu.csv cuda.csv 0.02)
     [ -z "$wrong" ] || complain "int8 with --kv-bits $kv: $wrong"
     [ -n "$(alike f32.csv cuda.csv 1e-6)" ] || complain "int8 with --kv-bits $kv: the numbers are those of f32"
-    grep -q ",int8,int8,int8,int8," cuda.csv || complain "--kv-bits $kv: the table does not say that int8 ran"
+    grep -q ",int8,int8,int8,int8," cpu.csv || complain "--kv-bits $kv: the table does not say that int8 ran"
+    grep -q ",int8,f16,f16,int8," cuda.csv || complain "--kv-bits $kv: the table does not say that f16 ran"
 done
 # shellcheck disable=SC2086
 {
@@ -203,7 +206,8 @@ says() {
 "$dq" quantize "$pair/llama" -o mixed.h5 --bits 8 --embed-bits 16 --skip 'layers[.]1[.].*k_proj' -q >out 2>err || complain "quantize: $(cat err)"
 # shellcheck disable=SC2086
 "$dq" eval llama.h5 --ref llama.h5 $text --kv-bits 8 --kv-quant per-token --math int8 --device cuda -v >out 2>err || complain "eval -v: $(cat err)"
-says "llama.h5: layers 0-1: linear gemm_packed int8 (8 bits, row) of q k v o gate up, gemm_packed int8 (8 bits, group 128) of down; attention unfold + attend in f16; kv 8:8 bf16 int8$" \
+says "arithmetic: linear int8, qk f16, pv f16, kv int8$" \
+    "llama.h5: layers 0-1: linear gemm_packed int8 (8 bits, row) of q k v o gate up, gemm_packed int8 (8 bits, group 128) of down; attention unfold + attend in f16; kv 8:8 bf16 int8$" \
     "llama.h5: layers 0-1: linear widen + cublas f32 .*; attention scores + softmax + values; kv 32:32 f32$"
 # shellcheck disable=SC2086
 "$dq" eval llama.h5 $text --kv-bits 8 --math int8 --device cuda -v >out 2>err || complain "eval -v: $(cat err)"

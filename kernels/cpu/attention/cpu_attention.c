@@ -227,7 +227,9 @@ const char *dq_cpu_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_m
     static const char *const name[2][2] = {{"attend", "attend with int8 values"},
                                            {"attend with int8 keys", "attend_int8"}};
     (void)b;
-    if (math.qk == DQ_NUM_BF16 || math.pv == DQ_NUM_BF16) return NULL;
+    const dq_num of[] = {math.qk, math.pv};
+    for (int i = 0; i < 2; i++)
+        if (of[i] != DQ_NUM_F32 && of[i] != DQ_NUM_INT8) return NULL;
     return name[in_int8(math.qk, kv->k_bits)][in_int8(math.pv, kv->v_bits)];
 }
 

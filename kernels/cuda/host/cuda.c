@@ -1042,7 +1042,7 @@ static dq_status cuda_can(const dq_need *need, dq_err *err)
     const bool short_groups = (mixed || !dq_kv_by_page(kv)) &&
                               (mixed || kv->k_bits <= 4 || kv->v_bits <= 4) && run % 16 && run < d;
     if (need->math.qk == DQ_NUM_F32) return DQ_OK;
-    const char *name = dq_num_name[need->math.qk];
+    const char *name = dq_num_name[need->math.kv]; /* as asked for */
     if (d % 16 || d > 128) {
         dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MATH_HEADS},
                      "math %s on the cuda backend needs a head_dim that is a multiple of 16 up to "
@@ -1089,6 +1089,7 @@ static const dq_ops ops_cuda = {
     .kv_bytes = dq_kv_pages_bytes,
     .attn_absmax = dq_cuda_attn_absmax,
     .absmax_join = dq_cuda_absmax_join,
+    .attends_in_f16 = true,
     .attend = dq_cuda_attend,
     .attend_kernel = dq_cuda_attend_kernel,
     .attn_observe = dq_cuda_attn_observe,

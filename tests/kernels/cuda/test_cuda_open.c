@@ -456,6 +456,21 @@ TEST(test_kernels)
     for (int i = 0; i < 3; i++) rig_drop_weight(&w[i]);
 }
 
+/* Attention is in f16 wherever it is not in f32. */
+TEST(test_math)
+{
+    dq_backend *b = rig_device("cuda");
+    for (int i = 0; i < DQ_NUMS; i++) {
+        const dq_num num = (dq_num)i, attends = num == DQ_NUM_F32 ? DQ_NUM_F32 : DQ_NUM_F16;
+        const dq_math math = dq_backend_math(b, num);
+        assert_true(math.linear == num && math.kv == num);
+        assert_true(math.qk == attends && math.pv == attends);
+        assert_true((strstr(b->ops->attend_kernel(b, &dq_kv_plain, math), "f16") != NULL) ==
+                    (attends == DQ_NUM_F16));
+    }
+    dq_backend_close(b);
+}
+
 TEST(test_can)
 {
     const dq_math plain = {DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32};
@@ -470,14 +485,15 @@ TEST(test_can)
     math.linear = DQ_NUM_INT8;
     assert_int_equal(dq_backend_can(b, &m, math, &dq_kv_plain, &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "k_proj is not packed"));
-    math = plain;
-    math.qk = math.pv = math.kv = DQ_NUM_BF16;
+    math = dq_backend_math(b, DQ_NUM_BF16);
     dq_kv_spec kv = dq_kv_plain;
     kv.num = DQ_NUM_BF16;
     m.map.head_dim = 24;
     memset(&err, 0, sizeof err);
     assert_int_equal(dq_backend_can(b, &m, math, &kv, &err), DQ_MISMATCH);
-    assert_non_null(strstr(err.text, "a head_dim that is a multiple of 16 up to 128"));
+    assert_non_null(strstr(err.text,
+                           "math bf16 on the cuda backend needs a head_dim that is a multiple "
+                           "of 16 up to 128"));
     m.map.head_dim = 64;
     kv.v_bits = 4;
     kv.group = 24;
@@ -493,7 +509,7 @@ TEST(test_can)
     assert_int_equal(dq_backend_can(b, &m, plain, &kv, &err), DQ_OK);
     kv.num = DQ_NUM_BF16;
     assert_int_equal(dq_backend_can(b, &m, math, &kv, &err), DQ_OK);
-    math.qk = math.pv = math.kv = kv.num = DQ_NUM_INT8;
+    math = dq_backend_math(b, kv.num = DQ_NUM_INT8);
     kv.k_bits = 8;
     assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_OK);
     kv.quant = DQ_KV_PER_TOKEN;
@@ -503,7 +519,7 @@ TEST(test_can)
     assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_OK);
     kv.num = DQ_NUM_F32;
     assert_int_equal(dq_backend_can(b, &m, plain, &kv, &err), DQ_OK);
-    math.qk = math.pv = math.kv = kv.num = DQ_NUM_BF16;
+    math = dq_backend_math(b, kv.num = DQ_NUM_BF16);
     assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_OK);
     dq_backend_close(b);
 }

@@ -16,7 +16,7 @@ static void open_math_with(pair *p, int i, dq_num num, dq_kv_spec spec, size_t b
     spec.rotate_v = spec.rotate_k = (dim & (dim - 1)) == 0 && i % 2;
     pair_open(p, pairings[i % N_PAIRINGS], dim, spec);
     if (bytes) ((dq_cuda *)p->b[CUDA]->state)->operand_bytes = bytes;
-    p->math = (dq_math){DQ_NUM_F32, num, num, num};
+    p->math = dq_backend_math(p->b[CUDA], num);
     pair_scene(p, i % 2);
     set_options(p, i);
 }
@@ -108,7 +108,7 @@ TEST(uneven_groups_are_near)
         spec.num = num;
         spec.group = 32;
         pair_open_uneven(&p, 64, spec);
-        p.math = (dq_math){DQ_NUM_F32, num, num, num};
+        p.math = dq_backend_math(p.b[CUDA], num);
         pair_scene(&p, i == 1);
         p.attn.head_norm = false;
         attend_both(&p, (dq_logit_spec){.bits = 16}, NULL, NULL);
@@ -127,7 +127,7 @@ TEST(damage_is_seen)
         dq_kv_spec spec = damaged_spec_of(i, k != i);
         spec.num = math_of(i);
         pair_open(&p, pairings[i / 2 % N_PAIRINGS], fused_dims[i % 6], spec);
-        p.math = (dq_math){DQ_NUM_F32, spec.num, spec.num, spec.num};
+        p.math = dq_backend_math(p.b[CUDA], spec.num);
         pair_damaged_scene(&p, i, i < N_DAMAGES ? 20 : 1);
         set_options(&p, i);
         p.attn.head_norm = false;

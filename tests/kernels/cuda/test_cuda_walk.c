@@ -40,7 +40,7 @@ static void walk_open(walk *w, int i, dq_kv_spec spec, dq_num num)
     spec.num = num;
     if (num != DQ_NUM_F32 && spec.quant != DQ_KV_MIXED) spec.group = 32;
     pair_open(&w->p, pairings[i % N_PAIRINGS], WALK_DIM, spec);
-    w->p.math = (dq_math){DQ_NUM_F32, num, num, num};
+    w->p.math = dq_backend_math(w->p.b[CUDA], num);
     w->seed = (uint64_t)i * 977 + 1;
     for (int k = CPU; k <= CUDA; k++) {
         w->kv[0][k] = w->p.kv[k];
