@@ -45,7 +45,12 @@ static size_t limit = limit_from_environment();
 static bool idle;
 static dq_simt_calls calls;
 
-static int n_devices = 1, capability = 80, driver = 13000;
+static int capability_from_environment(void)
+{
+    const char *ten_times = getenv("DQ_SIMT_CAPABILITY");
+    return ten_times ? atoi(ten_times) : 80;
+}
+static int n_devices = 1, capability = capability_from_environment(), driver = 13000;
 static unsigned next_cluster = 1;
 static std::map<const void *, size_t> allowed_smem;
 

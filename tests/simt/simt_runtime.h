@@ -159,7 +159,8 @@ dq_simt_calls dq_simt_take_calls(void); /* and begins anew */
 void dq_simt_set_devices(int n);
 /* As cudaDriverGetVersion has it; 0: no driver is installed. Below the runtime's 13000 there is no device. */
 void dq_simt_set_driver(int version);
-void dq_simt_set_capability(int ten_times); /* default 80 */
+/* Default DQ_SIMT_CAPABILITY of the environment, or 80. */
+void dq_simt_set_capability(int ten_times);
 /* What went wrong in the first kernel that failed, "" if none did; until the next reset. */
 const char *dq_simt_report(void);
 /* Forgets errors, also those that CUDA never forgets. */
