@@ -121,6 +121,8 @@ typedef struct dq_ops {
     /* Optional (NULL: unknown): bytes that alloc can still give, less what operations will take.
      * Works after a failure too. */
     size_t (*memory)(const dq_backend *b);
+    /* Optional (NULL: none): what attend takes of it for a sequence of so many tokens. */
+    double (*attend_bytes)(const dq_backend *b, const dq_kv *kv, int64_t tokens);
 
     /* Optional (NULL: unknown): host bytes that logprob and kld take, and keep, for so many rows of
      * logits. */

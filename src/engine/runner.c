@@ -98,10 +98,17 @@ dq_status dq_backend_can(const dq_backend *b, const struct dq_model *m, dq_math 
  * appended tokens in whole pages. It grows with n, so bisection finds the largest n, with an eighth
  * left over. */
 
-/* The most rows, at most `max`, whose scratch, cache and final states fit into `available`
- * bytes. */
-static int64_t fit_rows(const dq_model *m, const dq_kv_spec *kv, double available, int64_t max)
+typedef struct room {
+    const dq_model *m;
+    const dq_backend *b;
+    const dq_kv *kv;  /* of a runner; its spec may be another */
+    double available; /* bytes */
+} room;
+
+/* The most rows, at most `max`, whose scratch, cache and final states fit. */
+static int64_t fit_rows(const room *x, const dq_kv_spec *kv, int64_t max)
 {
+    const dq_model *m = x->m;
     int64_t low = 0, high = max;
     while (low < high) {
         const int64_t n = low + (high - low + 1) / 2;
@@ -122,7 +129,9 @@ static int64_t fit_rows(const dq_model *m, const dq_kv_spec *kv, double availabl
         /* tokens of a layer become codes when all of them are there */
         if (kv->k_bits < 16 && kv->v_bits < 16)
             cache = dq_kv_token_bytes(kv, a->head_dim) * m->n_layers + plain;
-        if (((double)floats * sizeof(float) + cache * (double)tokens) * 9 / 8 <= available)
+        double bytes = (double)floats * sizeof(float) + cache * (double)tokens;
+        if (x->b->ops->attend_bytes) bytes += x->b->ops->attend_bytes(x->b, x->kv, n);
+        if (bytes * 9 / 8 <= x->available)
             low = n;
         else
             high = n - 1;
@@ -130,15 +139,14 @@ static int64_t fit_rows(const dq_model *m, const dq_kv_spec *kv, double availabl
     return low;
 }
 
-static dq_status advise_rows(const dq_model *m, const dq_kv_spec *kv, double available,
-                             int64_t rows, dq_err *err)
+static dq_status advise_rows(const room *x, const dq_kv_spec *kv, int64_t rows, dq_err *err)
 {
     const int64_t max = rows - rows / 8 - 1; /* as many as now did not fit, whatever is counted */
-    const int64_t fit = fit_rows(m, kv, available, max);
+    const int64_t fit = fit_rows(x, kv, max);
     dq_kv_spec coded = *kv;
     coded.k_bits = coded.v_bits = 8;
     coded.widths[0] = 0;
-    const int64_t more = kv->k_bits == 16 ? fit_rows(m, &coded, available, max) : 0;
+    const int64_t more = kv->k_bits == 16 ? fit_rows(x, &coded, max) : 0;
     if (fit == 0 && more == 0)
         return dq_fail_more(err, dq_remedy_none,
                             ", or fewer bits: no row of a pass fits beside the model");
@@ -451,20 +459,23 @@ static double bytes_in_use(const dq_runner *r)
 }
 
 /* Free memory, and what earlier passes of this runner took. */
-static double available_for(const dq_runner *r)
+static room room_of(const dq_runner *r)
 {
-    return (double)r->b->ops->memory(r->b) + bytes_in_use(r);
+    return (room){r->m, r->b, r->kv, (double)r->b->ops->memory(r->b) + bytes_in_use(r)};
 }
 
 int64_t dq_runner_rows(const dq_runner *r, int64_t max)
 {
-    return r->b->ops->memory ? fit_rows(r->m, &r->kv_spec, available_for(r), max) : max;
+    if (!r->b->ops->memory) return max;
+    const room x = room_of(r);
+    return fit_rows(&x, &r->kv_spec, max);
 }
 
 dq_status dq_runner_advise(const dq_runner *r, int64_t rows, dq_err *err)
 {
     if (err->code != DQ_RESOURCE || !r->b->ops->memory) return err->code;
-    return advise_rows(r->m, &r->kv_spec, available_for(r), rows, err);
+    const room x = room_of(r);
+    return advise_rows(&x, &r->kv_spec, rows, err);
 }
 
 static void feed_forward(dq_runner *r, const dq_layer_steps *s, const dq_pass *pass, int i)

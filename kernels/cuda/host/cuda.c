@@ -524,6 +524,18 @@ static size_t cuda_memory(const dq_backend *b)
     return bytes > own ? bytes - own : 0;
 }
 
+/* Operands of a list in both views, beyond those that cuda_memory counts. */
+static double cuda_attend_bytes(const dq_backend *b, const dq_kv *kv, int64_t tokens)
+{
+    const dq_cuda_heads *h = dq_cuda_heads_of(kv);
+    const dq_operands o = dq_attend_operands(kv->map->head_dim, kv->map->n_slabs, h->max_kv,
+                                             h->max_pairs, h->head_keys);
+    const int64_t pages = 2 * ((tokens + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS);
+    const double bytes = (double)(pages * o.page_bytes),
+                 counted = (double)dq_cuda_of(b)->operand_bytes;
+    return kv->spec.num == DQ_NUM_F32 || bytes < counted ? 0 : bytes - counted;
+}
+
 /* A class with an open chunk of blocks of so many bytes, or, where they are large, of twice as many
  * at most; CLASSES: sticky error. */
 static size_t open_class(dq_backend *b, size_t bytes)
@@ -1070,6 +1082,7 @@ static const dq_ops ops_cuda = {
     .close = cuda_close,
     .can = cuda_can,
     .memory = cuda_memory,
+    .attend_bytes = cuda_attend_bytes,
     .weight_acquire = dq_cuda_weight_acquire,
     .weight_release = dq_cuda_weight_release,
     .kv_new = dq_cuda_kv_new,

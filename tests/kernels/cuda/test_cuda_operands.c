@@ -329,6 +329,27 @@ TEST(operands_of_rows_are_those_of_pages)
     assert_true(smaller >= 4);
 }
 
+/* All that the longest list takes, more than is set aside for operands. */
+TEST(long_lists_are_foretold)
+{
+    for (int i = 0; i < 6; i++) {
+        pair p;
+        const dq_num num = i < 4 ? math_of(i) : DQ_NUM_F32;
+        open_math_with(&p, i + 1, num, each_spec_of(i), 1);
+        dq_cuda *c = p.b[CUDA]->state;
+        const dq_ops *op = p.b[CUDA]->ops;
+        const double more = op->attend_bytes(p.b[CUDA], p.kv[CUDA], PAIR_FIRST + 50);
+        attend_both(&p, (dq_logit_spec){.bits = 16}, NULL, NULL);
+        pair_sync(&p);
+        const double took = (double)c->scratch_bytes[DQ_CUDA_SCRATCH_OPERANDS];
+        assert_true(took <= more + 1 && (took > 0) == (num != DQ_NUM_F32) &&
+                    (more > 0) == (num != DQ_NUM_F32));
+        c->operand_bytes = (size_t)more + 1;
+        assert_true(op->attend_bytes(p.b[CUDA], p.kv[CUDA], PAIR_FIRST + 50) == 0);
+        pair_close(&p);
+    }
+}
+
 /* Lists whose tokens are all evicted, some or all of them. */
 TEST(rows_that_see_nothing_are_zero)
 {
