@@ -182,7 +182,10 @@ static bool blocks_new(dq_backend *b, void **p, int64_t n, int64_t bytes)
     for (int64_t i = 0; i < n; i++) {
         p[i] = dq_cpu_block_new(b, bytes);
         if (p[i]) continue;
-        while (i > 0) dq_cpu_block_free(b, p[--i]);
+        while (i > 0) {
+            dq_cpu_block_free(b, p[--i]);
+            p[i] = NULL;
+        }
         return false;
     }
     return true;

@@ -574,7 +574,10 @@ bool dq_cuda_alloc_blocks(dq_backend *b, void **p, int64_t n, int64_t bytes)
             p[i] = take_block(pool, class);
             continue;
         }
-        while (i > 0) dq_cuda_free(b, p[--i]);
+        while (i > 0) {
+            dq_cuda_free(b, p[--i]);
+            p[i] = NULL;
+        }
         return false;
     }
     return true;

@@ -78,7 +78,7 @@ dq_status dq_cuda_refuse(cudaError_t e, int driver, int runtime, dq_err *err);
 /* 256-byte aligned, contents undefined, NULL with the sticky error set; freed blocks are reused in
  * stream order and returned to the driver when memory is short or at close. */
 void *dq_cuda_alloc(dq_backend *b, size_t bytes);
-/* n of them at once, or none and false. */
+/* n of them at once, or none and false; p[n], NULL before, holds no block then. */
 bool dq_cuda_alloc_blocks(dq_backend *b, void **p, int64_t n, int64_t bytes);
 /* Sets the sticky error; bytes 0: as many as `what` wanted, which CUDA does not say. */
 void dq_cuda_no_memory(dq_backend *b, size_t bytes, const char *what);

@@ -167,6 +167,25 @@ TEST(test_short_chunk)
     assert_int_equal(dq_simt_memory_used(), 0);
 }
 
+/* Where not all of them fit there are none. */
+TEST(test_blocks)
+{
+    enum { N = 5, FIT = 3, BYTES = 2 << 20 };
+    dq_backend *b = rig_device("cuda");
+    dq_err err = {0};
+    void *p[N] = {NULL};
+    dq_simt_set_memory(dq_simt_memory_used() + FIT * BYTES);
+    assert_false(dq_cuda_alloc_blocks(b, p, N, BYTES));
+    for (int i = 0; i < N; i++) assert_null(p[i]);
+    assert_int_equal(dq_backend_sync(b, &err), DQ_RESOURCE);
+    assert_true(dq_cuda_alloc_blocks(b, p, FIT, BYTES));
+    for (int i = 0; i < FIT; i++)
+        for (int k = 0; k < i; k++) assert_true(p[i] != p[k]);
+    dq_backend_close(b);
+    dq_simt_set_memory((size_t)1 << 30);
+    assert_int_equal(dq_simt_memory_used(), 0);
+}
+
 /* As compute-sanitizer wants it: no byte more than asked for, and nothing is used again. */
 TEST(test_exact_pool)
 {
