@@ -17,6 +17,11 @@ dq_kv_spec spec_of(int i)
     return spec;
 }
 
+dq_kv_dense dense_of(int i)
+{
+    return (dq_kv_dense)((i + i / DQ_KV_DENSE_TYPES) % DQ_KV_DENSE_TYPES);
+}
+
 dq_kv_spec page_spec_of(int i)
 {
     static const int width[] = {4, 5, 3, 8, 2, 6};

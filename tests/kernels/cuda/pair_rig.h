@@ -53,6 +53,8 @@ typedef struct pair {
 static const int dims[] = {24, 64, 80, 32, 16, 128};
 
 dq_kv_spec spec_of(int i);
+/* Types of what is not coded, in another order for each three. */
+dq_kv_dense dense_of(int i);
 /* Per-channel codes, with dither and without, of every width; some go by the maps of keys. */
 dq_kv_spec page_spec_of(int i);
 /* The same widths as mixed codes, in runs of 16 or 64 channels. */

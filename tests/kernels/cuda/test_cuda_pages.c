@@ -112,18 +112,21 @@ static void check_empty(pair *p, int32_t seq)
     }
 }
 
-/* Twelve caches whose codes are of one kind. */
-static void compare_caches(dq_kv_spec (*spec)(int i))
+/* Caches whose codes are of one kind: twelve in f32, then three of each type of two bytes. */
+static void compare_caches(dq_kv_spec (*spec_at)(int i))
 {
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 18; i++) {
         pair p;
-        pair_open(&p, pairings[i % N_PAIRINGS], dims[i % 6], spec(i));
+        dq_kv_spec spec = spec_at(i);
+        spec.dense = i < 12 ? DQ_KV_F32 : i % 2 ? DQ_KV_F16 : DQ_KV_BF16;
+        const float loud = spec.dense == DQ_KV_F16 ? 1e4f : 1e7f;
+        pair_open(&p, pairings[i % N_PAIRINGS], dims[i % 6], spec);
         const int32_t a = pair_seq(&p, 0);
         pair_begin(&p);
         pair_rows(&p, a, 200);
         for (int c = 0; c < PAIR_KV * dims[i % 6]; c++) { /* scales that f16 cannot hold */
             p.host[A_K][9 * PAIR_KV * dims[i % 6] + c] *= 1e-8f;
-            p.host[A_V][70 * PAIR_KV * dims[i % 6] + c] *= 1e7f;
+            p.host[A_V][70 * PAIR_KV * dims[i % 6] + c] *= loud;
             p.host[A_V][71 * PAIR_KV * dims[i % 6] + c] = 0;
             if (i % 2) p.host[A_K][100 * PAIR_KV * dims[i % 6] + c] *= 1e-4f; /* subnormal there */
         }
@@ -166,18 +169,6 @@ static void compare_caches(dq_kv_spec (*spec)(int i))
 TEST(codes_are_equal)
 {
     compare_caches(spec_of);
-}
-
-static dq_kv_spec two_bytes_of(int i)
-{
-    dq_kv_spec spec = i % 2 ? page_spec_of(i) : spec_of(i);
-    spec.dense = DQ_KV_BF16; /* its range is that of what the caches are given */
-    return spec;
-}
-
-TEST(codes_of_two_bytes_are_equal)
-{
-    compare_caches(two_bytes_of);
 }
 
 /* Numbers that a type cannot hold end the append in both, with the same words.
@@ -229,6 +220,7 @@ TEST(damaged_codes_are_equal)
             spec = spec_of(i % 2);
             spec.k_bits = i % 3 ? 8 : 4;
         }
+        spec.dense = i / N_DAMAGES % 2 ? DQ_KV_BF16 : DQ_KV_F32; /* f16 ends before the damage */
         pair_open(&p, pairings[i / 2 % N_PAIRINGS], dims[i % 6], spec);
         pair_damaged_scene(&p, i, 20);
         assert_true(compare_codes(&p, 0) > 100);
@@ -244,6 +236,7 @@ TEST(exhausted_device)
         pair p;
         dq_err err = {0};
         dq_kv_spec spec = step % 2 ? page_spec_of(1) : spec_of(1);
+        spec.dense = dense_of(step);
         pair_open(&p, DQ_PAIR_HALVES, 64, spec);
         const int32_t a = pair_seq(&p, 0);
         pair_begin(&p);

@@ -46,6 +46,7 @@ static void walk_open(walk *w, int i, dq_kv_spec spec, dq_num num)
         w->kv[0][k] = w->p.kv[k];
         dq_kv_spec other = spec;
         other.widths[0] = 0;
+        other.dense = dense_of(i + 1);
         for (int c = 0; c < CACHES; c++) {
             if (c == 0) w->p.b[k]->ops->kv_free(w->p.b[k], w->p.kv[k]);
             w->kv[c][k] =
@@ -258,10 +259,11 @@ static void append(walk *w, bool fails)
         pair_rows(p, s, n);
     }
     if (below(w, 8) == 0 && p->batch.n_rows && p->math.qk == DQ_NUM_F32) {
-        /* a scale that stays f32 */
+        /* a scale that stays f32, but of f16 */
         const int64_t cols = (int64_t)PAIR_KV * WALK_DIM;
+        const float large = p->kv[CPU]->spec.dense == DQ_KV_F16 ? 6e4f : 3e7f;
         p->host[below(w, 2) ? A_K : A_V]
-               [below(w, (int)p->batch.n_rows) * cols + below(w, (int)cols)] = 3e7f;
+               [below(w, (int)p->batch.n_rows) * cols + below(w, (int)cols)] = large;
     }
     put_rows(w);
     const bool compacts = below(w, 2);
@@ -372,6 +374,7 @@ static void go(int i, bool fails)
     walk w;
     dq_kv_spec spec = i % 3 == 0 ? spec_of(i) : i % 3 == 1 ? page_spec_of(i) : mixed_spec_of(i);
     spec.widths[0] = 0;
+    spec.dense = dense_of(i);
     if (i % 6 == 1) {
         strcpy(spec.widths, "4|3:6|5");
         spec.k_bits = 4;
