@@ -72,7 +72,7 @@ TEST(all_types_are_near)
     for (int i = 0; i < 12; i++) {
         pair p;
         dq_kv_spec spec = i < 6 ? spec_of(i) : page_spec_of(i);
-        spec.dense = i % 3 == 0 ? DQ_KV_F16 : i % 3 == 1 ? DQ_KV_BF16 : DQ_KV_F32;
+        spec.dense = dense_of(i);
         open_math_of(&p, i, math_of(i), spec);
         p.attn.head_norm = false;
         attend_both(&p, (dq_logit_spec){.bits = 16}, NULL, NULL);
@@ -166,17 +166,27 @@ static float *outputs(pair *p)
     return x;
 }
 
+/* The outputs are those bits; frees them. */
+static void compare_bits(pair *p, float *expected)
+{
+    const dq_mat m = pair_mat(p, CUDA, A_OUT);
+    pair_sync(p);
+    float *found = outputs(p);
+    assert_memory_equal(expected, found, (size_t)(m.rows * m.cols) * sizeof(float));
+    free(expected);
+    free(found);
+}
+
 /* Columns and measures come from strips of their own. */
 TEST(looking_changes_nothing)
 {
     for (int i = 0; i < 12; i++) {
         pair p;
-        const dq_num num = i % 2 ? DQ_NUM_BF16 : DQ_NUM_INT8;
         double *mass[2];
         int64_t offset[PAIR_SEQ * 8], n = 0;
         dq_head_measure of[2][PAIR_Q];
         dq_head_measure *const measure[2] = {of[CPU], of[CUDA]};
-        open_math_of(&p, i + 1, num, each_spec_of(i));
+        open_math_of(&p, i + 1, math_of(i), each_spec_of(i));
         memset(of, 0, sizeof of);
         for (int l = 0; l < p.batch.n_seq * p.map.n_groups; l++) {
             offset[l] = n;
@@ -189,14 +199,9 @@ TEST(looking_changes_nothing)
         attend_both(&p, (dq_logit_spec){16, DQ_GRANULARITY_ROW}, NULL, NULL);
         float *before = outputs(&p);
         attend_both(&p, (dq_logit_spec){16, DQ_GRANULARITY_ROW}, columns, measure);
-        pair_sync(&p);
-        float *after = outputs(&p);
-        const dq_mat m = pair_mat(&p, CUDA, A_OUT);
-        assert_memory_equal(before, after, (size_t)(m.rows * m.cols) * sizeof(float));
+        compare_bits(&p, before);
         for (int64_t j = 0; j < n; j++)
             assert_true(fabs(mass[CPU][j] - mass[CUDA][j]) <= 1e-3 * (1 + mass[CPU][j]));
-        free(before);
-        free(after);
         free(mass[CPU]);
         free(mass[CUDA]);
         pair_close(&p);
@@ -209,19 +214,13 @@ TEST(spans_see_the_same_maps)
     static const int64_t last[][PAIR_SEQ] = {{0, 1, 0}, {1, 0, 21}, {0, 50, 1}, {1, 20, 4}};
     for (int i = 0; i < 12; i++) {
         pair p;
-        const dq_num num = i % 2 ? DQ_NUM_BF16 : DQ_NUM_INT8;
-        open_math_of(&p, i + 1, num, each_spec_of(i));
+        open_math_of(&p, i + 1, math_of(i), each_spec_of(i));
         attend_both(&p, (dq_logit_spec){16, DQ_GRANULARITY_ROW}, NULL, NULL);
         float *before = outputs(&p);
         pair_count_spans(&p, last[i % 4]);
         attend_both(&p, (dq_logit_spec){16, DQ_GRANULARITY_ROW}, NULL, NULL);
-        pair_sync(&p);
-        float *after = outputs(&p);
-        const dq_mat m = pair_mat(&p, CUDA, A_OUT);
-        assert_memory_equal(before, after, (size_t)(m.rows * m.cols) * sizeof(float));
+        compare_bits(&p, before);
         compare_spans(&p, 1e-3);
-        free(before);
-        free(after);
         pair_close(&p);
     }
 }
@@ -380,13 +379,8 @@ TEST(little_memory_for_strips_changes_nothing)
         float *before = outputs(&p);
         c->strip_bytes = 1;
         attend_both(&p, (dq_logit_spec){.bits = 16}, NULL, measure);
-        pair_sync(&p);
-        float *after = outputs(&p);
         c->strip_bytes = all;
-        const dq_mat m = pair_mat(&p, CUDA, A_OUT);
-        assert_memory_equal(before, after, (size_t)(m.rows * m.cols) * sizeof(float));
-        free(before);
-        free(after);
+        compare_bits(&p, before);
         pair_close(&p);
     }
 }
