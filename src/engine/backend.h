@@ -200,7 +200,8 @@ typedef struct dq_ops {
     void (*kv_seq_free)(dq_backend *b, dq_kv *kv, int32_t seq);
     /* Appends rows k, v[n_rows, n_kv * head_dim] (k after RoPE) to a layer; new positions must lie
      * above those held. reads: the math.qk in which these rows attend. A device may keep what they
-     * read unquantized for that alone, till the next kv_append or kv_compact; DQ_BUG later. */
+     * read unquantized for that alone, till the next kv_append, kv_keep or kv_compact; DQ_BUG
+     * later. */
     void (*kv_append)(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
                       dq_mat v, dq_num reads);
     /* Drops tokens at positions >= `length` in all layers and groups. DQ_BUG: a query at `length`

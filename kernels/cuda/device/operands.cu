@@ -444,10 +444,11 @@ fill(DQ_PARAMETER dq_kv_fill k, const dq_kv_fill_job *DQ_RESTRICT jobs)
     if (head >= heads_of(k.heads.first, j->group) || (j->side >= 0 && j->side != side)) return;
     const page_head h = {&k.u.form[side], k.pages + j->record, side, head, (float *)mem};
     const new_tokens add = tokens_of(&k, j, side, head);
-    const bool codes = h.p->side[side].codes && j->from < j->to;
-    fill_box(&h, &add, DQ_PAGE_SLOTS, none);
+    const bool codes = h.p->side[side].codes && j->from < j->to, has_rows = add.first < add.end;
+    /* what stands after the last token is nobody's */
+    fill_box(&h, &add, has_rows ? add.end : (int)DQ_PAGE_SLOTS, none);
     DQ_SYNC(fill_box_there);
-    if (add.first < add.end && put_plain(&h, &add, k.beyond)) dq_raise(k.beyond_flag);
+    if (has_rows && put_plain(&h, &add, k.beyond)) dq_raise(k.beyond_flag);
     if (codes && encode(&h, j->from, j->to, (int8_t *)(h.box + h.f->dim * PITCH_OF_BOX)))
         dq_raise(k.overflow + 2 * dq_block_z() + side);
     bool far = false;
