@@ -411,6 +411,29 @@ TEST(a_number_beyond_f16_is_told_once)
     }
 }
 
+/* Of rows beyond f16, which are gone when others take their place. */
+TEST(what_a_rewind_left_is_not_read)
+{
+    pair p;
+    dq_err err = {0};
+    open_math_of(&p, 0, DQ_NUM_BF16, dq_kv_plain);
+    const int32_t seq = pair_seq(&p, 0);
+    pair_begin(&p);
+    pair_rows(&p, seq, 20);
+    p.host[A_K][15 * PAIR_KV * p.map.head_dim + 3] = 70000.0f;
+    p.math.qk = DQ_NUM_F32;
+    pair_append(&p);
+    for (int k = CPU; k <= CUDA; k++) p.b[k]->ops->kv_rewind(p.b[k], p.kv[k], seq, 10);
+    p.length[seq] = 10;
+    pair_begin(&p);
+    pair_rows(&p, seq, 3);
+    p.math.qk = DQ_NUM_BF16;
+    pair_append(&p);
+    attend_device(&p);
+    assert_int_equal(dq_backend_sync(p.b[CUDA], &err), DQ_OK);
+    pair_close(&p);
+}
+
 TEST(tiles_are_refused_by_name)
 {
     pair p;
