@@ -21,17 +21,25 @@ enum {
 
 /* ---- operands */
 /* Cells are 16 bytes: 8 channels of a key, or 8 tokens of a channel of values. Rows of products are
- * neighbours: cells of a run of channels follow by key, those of a run of tokens by channel. */
+ * neighbours: cells of a run of channels follow by key, those of a run of tokens by channel. Or
+ * (swizzled) 64 channels of a key, or all tokens of a channel, are 128 bytes, whose cells change
+ * places by the row's number. */
+enum dq_operand_layout { DQ_CELLS, DQ_SWIZZLED };
 
-/* Byte of the cell that begins at channel c (a multiple of 8) of key t. */
-DQ_BOTH int dq_operand_key(int t, int c)
+/* Byte of the i-th cell of row r, of so many. */
+DQ_BOTH int dq_operand_cell(dq_operand_layout layout, int rows, int r, int i)
 {
-    return (c / 8 * KEYS + t) * 16;
+    return layout == DQ_CELLS ? (i * rows + r) * 16 : (i / 8 * rows + r) * 128 + ((i ^ r) % 8) * 16;
+}
+/* Byte of the cell that begins at channel c (a multiple of 8) of key t. */
+DQ_BOTH int dq_operand_key(int t, int c, dq_operand_layout layout = DQ_CELLS)
+{
+    return dq_operand_cell(layout, KEYS, t, c / 8);
 }
 /* Byte of the cell that begins at token t (a multiple of 8) of channel c, of `channels`. */
-DQ_BOTH int dq_operand_value(int channels, int t, int c)
+DQ_BOTH int dq_operand_value(int channels, int t, int c, dq_operand_layout layout = DQ_CELLS)
 {
-    return (t / 8 * channels + c) * 16;
+    return dq_operand_cell(layout, channels, c, t / 8);
 }
 DQ_BOTH int dq_operand_key_bytes(int channels)
 {
