@@ -101,6 +101,18 @@ DQ_DEVICE void dq_mbarrier_arrive_remote(dq_mbarrier *barrier, unsigned rank, SI
 {
     simt_mbarrier_arrive_remote(barrier, rank, line);
 }
+struct dq_remote_mbarrier {
+    dq_mbarrier *barrier;
+    unsigned rank;
+};
+DQ_DEVICE dq_remote_mbarrier dq_remote_of(dq_mbarrier *barrier, unsigned rank)
+{
+    return dq_remote_mbarrier{barrier, rank};
+}
+DQ_DEVICE void dq_mbarrier_arrive_remote(dq_remote_mbarrier first, int i, SIMT_LINE)
+{
+    simt_mbarrier_arrive_remote(first.barrier + i, first.rank, line);
+}
 DQ_DEVICE bool dq_mbarrier_try_wait(dq_mbarrier *barrier, unsigned parity, SIMT_LINE)
 {
     return simt_mbarrier_try_wait(barrier, parity, true, "dq_mbarrier_try_wait", line);

@@ -521,6 +521,18 @@ int64_t dq_attend_list_pages(const dq_page_form form[2], const dq_attention_unit
     return list_pages(&l);
 }
 
+/* Pages of the item's run: none where a table, which is on the device, says what rows see. */
+static int run_of(const dq_attend_item *item, const dq_attention_unit *unit)
+{
+    int end = item->end;
+    if (item->first < item->coded && item->plain < end) end = item->plain;
+    for (int i = 0; i < item->n; i++) {
+        const int64_t least = unit[i].visible < 0 ? -unit[i].visible - 1 : 0; /* of its rows */
+        if (least / KEYS < end) end = (int)(least / KEYS);
+    }
+    return end > item->first ? end - item->first : 0;
+}
+
 /* Counts items by their pages, then puts each where its count says. */
 static void place_item(dq_attend_plan *p, const dq_page_form form[2], const dq_attention_unit *unit,
                        dq_attend_item *item, int32_t *count)
@@ -531,6 +543,7 @@ static void place_item(dq_attend_plan *p, const dq_page_form form[2], const dq_a
         read_ends(&coded_end, &plain_from, form, unit + item->unit, item->n);
         item->coded = pages_of(coded_end);
         item->plain = plain_from / KEYS;
+        item->run = run_of(item, unit + item->unit);
         p->item[*at] = *item;
     }
     ++*at;
@@ -542,7 +555,7 @@ static void list_items(dq_attend_plan *p, const dq_page_form form[2], const dq_u
 {
     for (int i = first, step; i < first + n; i += step) {
         const int pages = pages_of(unit[i].keys), parts = parts_of(unit + i);
-        dq_attend_item item = {i, 1, 0, pages, 0, 0, -1, {l->at[0], l->at[1]}};
+        dq_attend_item item = {i, 1, 0, pages, 0, 0, 0, -1, {l->at[0], l->at[1]}};
         step = 1;
         if (parts || !pages) p->join[p->n_joins++] = dq_attend_join{i, p->share_rows, parts};
         for (int k = 0; k < parts; k++) {

@@ -297,14 +297,14 @@ DQ_DEVICE float quad_sum(float x)
 }
 
 /* S[N], 2 N keys of a step from `from` on, becomes exp2(S - max); keys that a row does not read
- * become 0. scale: of S, to powers of two. Whether outputs of earlier keys are to be multiplied
- * with alpha. */
-template <bool ROUND, int N, class S>
+ * become 0. FULL: each row reads each key. scale: of S, to powers of two. Whether outputs of
+ * earlier keys are to be multiplied with alpha. */
+template <bool ROUND, int N, bool FULL = false, class S>
 DQ_DEVICE bool softmax(S &s, attend_stats &x, const attend_rows *r, dq_step step, int from,
                        float scale)
 {
     float by[2] = {scale, scale};
-    const bool full = is_full(r, step);
+    const bool full = FULL || is_full(r, step);
     if (ROUND) {
         const float integral = 12582912.0f; /* 1.5 * 2^23: added to it a number is integral */
         DQ_UNROLL

@@ -14,10 +14,16 @@ enum { THREADS = 3 * TEAM };
 /* Of a thread, before and after the block shares its 64K out. */
 enum { PRODUCER_REGISTERS = 24, TEAM_REGISTERS = 240 };
 
+/* Steps of an item's run, whose pages all rows read whole and in one way, need no masks: they are
+ * the first, or they follow those that do. */
+enum hopper_order { ASCENDING, RUN_LAST };
+
 /* What a kernel is made for: channels of a head's keys and of a pair's values; blocks of a cluster
- * and stages of a ring. */
+ * and stages of a ring; how operands lie, and the order of steps. */
 template <int KEY_CHANNELS, int VALUE_CHANNELS, int BLOCKS, int RING> struct hopper_shape {
     enum { KD = KEY_CHANNELS, DV = VALUE_CHANNELS, CLUSTER = BLOCKS, STAGES = RING };
+    static constexpr dq_operand_layout LAYOUT = DQ_CELLS;
+    static constexpr hopper_order ORDER = ASCENDING;
 };
 
 /* One ring of stages: the producer waits until a stage is empty, teams until it is full. */
@@ -55,6 +61,7 @@ template <class SHAPE> struct space {
         ROWS_OF = RINGS + 2 * (int)sizeof(ring<SHAPE>),
         TOTAL = ROWS_OF + 2 * (int)sizeof(attend_rows)
     };
+    static_assert(TOTAL <= 227 * 1024, "shared memory of a block: fewer stages");
 };
 template <class SHAPE> DQ_DEVICE ring<SHAPE> *key_ring(unsigned char *smem)
 {
@@ -79,40 +86,72 @@ template <class SHAPE> DQ_DEVICE int next_item(int last, const dq_attend_call *a
     }
 }
 
+/* ---- steps */
+
+/* The first step after the run; if there is none it is not there. */
+DQ_DEVICE dq_step step_after_run(const dq_attend_item *item)
+{
+    const dq_step first = dq_first_step(item);
+    return item->run ? dq_next_step(item, dq_step{first.n + 2 * (item->run - 1)}) : first;
+}
+
 /* ---- producer */
 
-/* A warp for the keys of one item's steps, or the values, from a use on in their ring: a lane for
- * each head copies its half to both blocks. */
+/* What a warp copies of each page: a lane for each head its block's share, to all blocks. */
+template <class SHAPE, bool OF_VALUES> struct producer {
+    enum {
+        BYTES = OF_VALUES ? (int)space<SHAPE>::VALUE_BYTES : (int)space<SHAPE>::KEY_BYTES,
+        STAGE = OF_VALUES ? (int)BYTES : 2 * (int)BYTES
+    };
+    ring<SHAPE> *r;
+    unsigned char *to; /* in stage 0 */
+    int from, n;       /* within a page; heads */
+};
+template <class SHAPE, bool OF_VALUES>
+DQ_DEVICE ring_use produce_page(const producer<SHAPE, OF_VALUES> &p, const uint8_t *page,
+                                ring_use use)
+{
+    typedef producer<SHAPE, OF_VALUES> own;
+    const int lane = (int)dq_lane();
+    if (OF_VALUES)
+        DQ_MBARRIER_WAIT(&p.r->empty[use.stage], use.parity ^ 1u, hopper_values_empty);
+    else
+        DQ_MBARRIER_WAIT(&p.r->empty[use.stage], use.parity ^ 1u, hopper_keys_empty);
+    if (lane == 0) dq_mbarrier_arrive_expect(&p.r->full[use.stage], (unsigned)(p.n * own::BYTES));
+    DQ_WARP_SYNC(hopper_expected);
+    if (lane < p.n)
+        dq_bulk_copy_multicast(p.to + use.stage * own::STAGE, page + p.from,
+                               (unsigned)own::BYTES / SHAPE::CLUSTER, &p.r->full[use.stage],
+                               (1u << SHAPE::CLUSTER) - 1);
+    return use_after<SHAPE>(use);
+}
+
+/* A warp for the keys of one item's steps, or the values, from a use on in their ring. */
 template <class SHAPE, bool OF_VALUES>
 DQ_DEVICE ring_use produce(unsigned char *smem, const dq_attend_call *a, int index, ring_use use)
 {
-    typedef space<SHAPE> sizes;
-    const int bytes = OF_VALUES ? sizes::VALUE_BYTES : sizes::KEY_BYTES;
+    typedef producer<SHAPE, OF_VALUES> own;
     const dq_attend_item item = a->item[index / a->u.max_out];
     const attend_job j = job_of(a, &item, index % a->u.max_out, 0);
-    const int lane = (int)dq_lane(), half = (int)dq_cluster_rank() * (bytes / SHAPE::CLUSTER);
-    const int n = OF_VALUES ? 1 : a->o.head_keys;
+    const int lane = (int)dq_lane(), share = (int)dq_cluster_rank() * (own::BYTES / SHAPE::CLUSTER);
     const int key = lane == 1 ? j.key[1] : j.key[0];
-    const int from = half + (int)(OF_VALUES ? dq_operand_values_at(&a->o, 0, j.pair)
-                                            : dq_operand_keys_at(&a->o, 0, key));
+    const int from = share + (int)(OF_VALUES ? dq_operand_values_at(&a->o, 0, j.pair)
+                                             : dq_operand_keys_at(&a->o, 0, key));
     dq_in_order(); /* what follows is loaded then: a producer has few registers */
-    const int to = half + (OF_VALUES ? (int)sizes::VALUES : lane * bytes);
+    const int to = share + (OF_VALUES ? (int)space<SHAPE>::VALUES : lane * own::BYTES);
     ring<SHAPE> *const r = OF_VALUES ? value_ring<SHAPE>(smem) : key_ring<SHAPE>(smem);
-    dq_step step = dq_first_step(&item);
-    for (; dq_step_is_there(&item, step);
-         step = dq_next_step(&item, step), use = use_after<SHAPE>(use)) {
-        const uint8_t *page = a->o.page + dq_operand_page(&item, step) * a->o.page_bytes;
-        if (OF_VALUES)
-            DQ_MBARRIER_WAIT(&r->empty[use.stage], use.parity ^ 1u, hopper_values_empty);
-        else
-            DQ_MBARRIER_WAIT(&r->empty[use.stage], use.parity ^ 1u, hopper_keys_empty);
-        if (lane == 0) dq_mbarrier_arrive_expect(&r->full[use.stage], (unsigned)(n * bytes));
-        DQ_WARP_SYNC(hopper_expected);
-        if (lane < n)
-            dq_bulk_copy_multicast(smem + to + use.stage * (OF_VALUES ? bytes : 2 * bytes),
-                                   page + from, (unsigned)bytes / SHAPE::CLUSTER,
-                                   &r->full[use.stage], (1u << SHAPE::CLUSTER) - 1);
-    }
+    const own p = {r, smem + to, from, OF_VALUES ? 1 : a->o.head_keys};
+    const bool run_last = SHAPE::ORDER == RUN_LAST;
+    dq_step step = run_last ? step_after_run(&item) : dq_first_step(&item);
+    for (; dq_step_is_there(&item, step); step = dq_next_step(&item, step))
+        use = produce_page(p, a->o.page + dq_operand_page(&item, step) * a->o.page_bytes, use);
+    if (!run_last) return use;
+    dq_in_order();
+    const dq_attend_item again = a->item[index / a->u.max_out];
+    const int64_t first = dq_operand_page(&again, dq_first_step(&again));
+    const uint8_t *page = a->o.page + first * a->o.page_bytes;
+    for (int left = again.run; left > 0; left--, page += a->o.page_bytes)
+        use = produce_page(p, page, use);
     return use;
 }
 
@@ -139,11 +178,43 @@ template <class SHAPE> struct products {
     dq_registers<uint32_t, SHAPE::KD / 4> q;
 };
 
-/* The stage is free for both blocks, which copy for each other. One thread speaks for a team. */
-template <class SHAPE> DQ_DEVICE void release(dq_mbarrier *empty)
+/* Where the team finds stage 0, as descriptors, and whom the thread tells that stages are empty:
+ * the first barrier for it of the block whose rank is the thread's number. */
+struct team_view {
+    uint64_t keys, values;
+    dq_remote_mbarrier empty;
+};
+/* What differs is shuffled: what it was made of would be kept and worked on in each step. */
+DQ_DEVICE uint64_t kept(uint64_t descriptor)
 {
-    if (dq_thread() % TEAM) return;
-    for (unsigned rank = 0; rank < SHAPE::CLUSTER; rank++) dq_mbarrier_arrive_remote(empty, rank);
+    return descriptor >> 32 << 32 | dq_shfl((uint32_t)descriptor, dq_lane());
+}
+template <class SHAPE> DQ_DEVICE team_view view_of(unsigned char *smem, const dq_attend_call *a)
+{
+    typedef space<SHAPE> sizes;
+    const int head = a->o.head_keys == 2 ? team_of() : 0; /* of the stage's keys */
+    const uint32_t keys = dq_smem_address(smem + head * sizes::KEY_BYTES);
+    const uint32_t values = dq_smem_address(smem + sizes::VALUES);
+    const bool swizzled = SHAPE::LAYOUT == DQ_SWIZZLED;
+    const dq_swizzle swizzle = swizzled ? DQ_SWIZZLE_128 : DQ_SWIZZLE_NONE;
+    const unsigned stride = swizzled ? 1024 : 128;
+    team_view v;
+    v.keys = kept(dq_make_descriptor(keys, swizzled ? 0 : KEYS * 16, stride, swizzle));
+    v.values = dq_make_descriptor(values, swizzled ? 0 : SHAPE::DV * 16, stride, swizzle);
+    v.empty = dq_remote_of(key_ring<SHAPE>(smem)->empty, dq_thread() % SHAPE::CLUSTER);
+    return v;
+}
+
+/* The stage is free for all blocks of the cluster, which copy for each other. A thread speaks for a
+ * team to each. */
+template <class SHAPE> DQ_DEVICE void release_keys(const team_view &v, int stage)
+{
+    if (dq_thread() % TEAM < SHAPE::CLUSTER) dq_mbarrier_arrive_remote(v.empty, stage);
+}
+template <class SHAPE> DQ_DEVICE void release_values(const team_view &v, int stage)
+{
+    enum { TO_VALUES = sizeof(ring<SHAPE>) / sizeof(dq_mbarrier) };
+    if (dq_thread() % TEAM < SHAPE::CLUSTER) dq_mbarrier_arrive_remote(v.empty, stage + TO_VALUES);
 }
 
 /* Rows of queries as the left operand. */
@@ -166,35 +237,30 @@ DQ_DEVICE void load_queries(products<SHAPE> &x, const dq_attend_call *a, const a
 }
 
 template <class SHAPE>
-DQ_DEVICE void start_scores(products<SHAPE> &x, unsigned char *smem, const dq_attend_call *a,
-                            ring_use use)
+DQ_DEVICE void start_scores(products<SHAPE> &x, const team_view &v, ring<SHAPE> *r, ring_use use)
 {
-    const int head = a->o.head_keys == 2 ? team_of() : 0; /* of the stage's keys */
-    const uint32_t keys = dq_smem_address(smem + (2 * use.stage + head) * space<SHAPE>::KEY_BYTES);
-    ring<SHAPE> *const r = key_ring<SHAPE>(smem);
     DQ_MBARRIER_WAIT(&r->full[use.stage], use.parity, hopper_keys_full);
     DQ_WGMMA_FENCE(hopper_scores_fence);
-    const uint64_t first = dq_make_descriptor(keys, KEYS * 16, 128, DQ_SWIZZLE_NONE);
+    const uint64_t first = dq_descriptor_after(v.keys, 2 * space<SHAPE>::KEY_BYTES, use.stage);
     DQ_UNROLL
-    for (int c = 0; c < SHAPE::KD; c += 16)
-        dq_wgmma_f16(x.s, x.q, c / 4, dq_descriptor_after(first, (unsigned)dq_operand_key(0, c)),
-                     c > 0);
+    for (int c = 0; c < SHAPE::KD; c += 16) {
+        const int at = dq_operand_key(0, c, SHAPE::LAYOUT);
+        dq_wgmma_f16(x.s, x.q, c / 4, dq_descriptor_after(first, (unsigned)at), c > 0);
+    }
     dq_wgmma_commit(); /* scores and values are groups of their own, waited for one by one */
 }
 
 template <class SHAPE>
-DQ_DEVICE void start_values(products<SHAPE> &x, unsigned char *smem, ring_use use)
+DQ_DEVICE void start_values(products<SHAPE> &x, const team_view &v, ring<SHAPE> *r, ring_use use)
 {
-    typedef space<SHAPE> sizes;
-    const uint32_t values = dq_smem_address(smem + sizes::VALUES + use.stage * sizes::VALUE_BYTES);
-    ring<SHAPE> *const r = value_ring<SHAPE>(smem);
     DQ_MBARRIER_WAIT(&r->full[use.stage], use.parity, hopper_values_full);
     DQ_WGMMA_FENCE(hopper_values_fence);
-    const uint64_t first = dq_make_descriptor(values, SHAPE::DV * 16, 128, DQ_SWIZZLE_NONE);
+    const uint64_t first = dq_descriptor_after(v.values, space<SHAPE>::VALUE_BYTES, use.stage);
     DQ_UNROLL
-    for (int t = 0; t < KEYS; t += 16)
-        dq_wgmma_f16(x.o, x.p, t / 4,
-                     dq_descriptor_after(first, (unsigned)dq_operand_value(SHAPE::DV, t, 0)), true);
+    for (int t = 0; t < KEYS; t += 16) {
+        const int at = dq_operand_value(SHAPE::DV, t, 0, SHAPE::LAYOUT);
+        dq_wgmma_f16(x.o, x.p, t / 4, dq_descriptor_after(first, (unsigned)at), true);
+    }
     dq_wgmma_commit();
 }
 
@@ -203,47 +269,92 @@ template <class SHAPE> DQ_DEVICE attend_rows *team_rows(unsigned char *smem)
     return (attend_rows *)(smem + space<SHAPE>::ROWS_OF) + team_of();
 }
 
+/* What a team works on: registers, and what it knows of them. */
+template <class SHAPE> struct team_work {
+    products<SHAPE> x;
+    attend_stats stats;
+    team_view view;
+    ring<SHAPE> *keys, *values;
+    attend_rows *rows;
+    float scale;
+};
+
+/* The scores of a step, by the use of the rings after `use`, and the values of the step before.
+ * FULL: no row needs a mask. */
+template <class SHAPE, bool ROUND, bool FULL>
+DQ_DEVICE ring_use multiply_step(team_work<SHAPE> &w, dq_step step, ring_use last)
+{
+    const ring_use use = use_after<SHAPE>(last);
+    start_scores(w.x, w.view, w.keys, use);
+    start_values(w.x, w.view, w.values, last);
+    DQ_WGMMA_WAIT(1, hopper_scores_wait);
+    release_keys<SHAPE>(w.view, use.stage);
+    dq_hold(w.x.s);
+    const bool moved = softmax<ROUND, 32, FULL>(w.x.s, w.stats, w.rows, step, 0, w.scale);
+    DQ_WGMMA_WAIT(0, hopper_values_wait);
+    release_values<SHAPE>(w.view, last.stage);
+    dq_hold(w.x.o);
+    if (moved) rescale<SHAPE::DV / 2>(w.x.o, w.stats);
+    pack<32>(w.x.p, w.x.s);
+    return use;
+}
+
+/* n steps of the run. */
+template <class SHAPE, bool ROUND>
+DQ_DEVICE ring_use multiply_run(team_work<SHAPE> &w, int n, ring_use use)
+{
+    for (; n > 0; n--) use = multiply_step<SHAPE, ROUND, true>(w, dq_step{0}, use);
+    return use;
+}
+
+/* Those from `step` on. The item is read again here: registers are scarce. */
+template <class SHAPE, bool ROUND>
+DQ_DEVICE ring_use multiply_others(team_work<SHAPE> &w, const dq_attend_call *a, int index,
+                                   dq_step step, ring_use use)
+{
+    dq_in_order();
+    const dq_attend_item item = a->item[index / a->u.max_out];
+    for (; dq_step_is_there(&item, step); step = dq_next_step(&item, step))
+        use = multiply_step<SHAPE, ROUND, false>(w, step, use);
+    return use;
+}
+
 /* All steps of one item, from a use on in the rings. */
 template <class SHAPE, bool ROUND>
-DQ_DEVICE ring_use multiply(products<SHAPE> &x, attend_stats &stats, unsigned char *smem,
-                            const dq_attend_call *a, int index, ring_use use)
+DQ_DEVICE ring_use multiply(team_work<SHAPE> &w, unsigned char *smem, const dq_attend_call *a,
+                            int index, ring_use use)
 {
     const dq_attend_item item = a->item[index / a->u.max_out];
     const attend_job j = job_of(a, &item, index % a->u.max_out, unit_of(a));
-    attend_rows *const rows = team_rows<SHAPE>(smem);
-    note_rows(rows, &a->u, j.w, false);
-    if (ROUND) note_grids(rows, a, &j, map_of(a));
-    load_queries(x, a, &j, map_of(a));
-    stats = no_stats();
+    w.keys = key_ring<SHAPE>(smem);
+    w.values = value_ring<SHAPE>(smem);
+    w.view = view_of<SHAPE>(smem, a);
+    w.rows = team_rows<SHAPE>(smem);
+    w.scale = a->scale;
+    note_rows(w.rows, &a->u, j.w, false);
+    if (ROUND) note_grids(w.rows, a, &j, map_of(a));
+    load_queries(w.x, a, &j, map_of(a));
+    w.stats = no_stats();
     DQ_UNROLL
-    for (int k = 0; k < SHAPE::DV / 2; k++) x.o[k] = 0;
-    dq_step step = dq_first_step(&item);
-    start_scores(x, smem, a, use);
+    for (int k = 0; k < SHAPE::DV / 2; k++) w.x.o[k] = 0;
+    dq_step step = SHAPE::ORDER == RUN_LAST ? step_after_run(&item) : dq_first_step(&item);
+    const bool in_run = item.run && (SHAPE::ORDER == ASCENDING || !dq_step_is_there(&item, step));
+    if (in_run) step = dq_first_step(&item);
+    start_scores(w.x, w.view, w.keys, use);
     DQ_WGMMA_WAIT(0, hopper_first_wait);
-    release<SHAPE>(&key_ring<SHAPE>(smem)->empty[use.stage]);
-    dq_hold(x.s);
-    softmax<ROUND, 32>(x.s, stats, rows, step, 0, a->scale);
-    pack<32>(x.p, x.s);
-    step = dq_next_step(&item, step);
-    for (; dq_step_is_there(&item, step); step = dq_next_step(&item, step)) {
-        const ring_use last = use;
-        use = use_after<SHAPE>(use);
-        start_scores(x, smem, a, use);
-        start_values(x, smem, last);
-        DQ_WGMMA_WAIT(1, hopper_scores_wait);
-        release<SHAPE>(&key_ring<SHAPE>(smem)->empty[use.stage]);
-        dq_hold(x.s);
-        const bool moved = softmax<ROUND, 32>(x.s, stats, rows, step, 0, a->scale);
-        DQ_WGMMA_WAIT(0, hopper_values_wait);
-        release<SHAPE>(&value_ring<SHAPE>(smem)->empty[last.stage]);
-        dq_hold(x.o);
-        if (moved) rescale<SHAPE::DV / 2>(x.o, stats);
-        pack<32>(x.p, x.s);
-    }
-    start_values(x, smem, use);
+    release_keys<SHAPE>(w.view, use.stage);
+    dq_hold(w.x.s);
+    softmax<ROUND, 32>(w.x.s, w.stats, w.rows, step, 0, w.scale);
+    pack<32>(w.x.p, w.x.s);
+    const int left = item.run - in_run;
+    step = in_run ? step_after_run(&item) : dq_next_step(&item, step);
+    if (SHAPE::ORDER == ASCENDING) use = multiply_run<SHAPE, ROUND>(w, left, use);
+    use = multiply_others<SHAPE, ROUND>(w, a, index, step, use);
+    if (SHAPE::ORDER == RUN_LAST) use = multiply_run<SHAPE, ROUND>(w, left, use);
+    start_values(w.x, w.view, w.values, use);
     DQ_WGMMA_WAIT(0, hopper_last_wait);
-    release<SHAPE>(&value_ring<SHAPE>(smem)->empty[use.stage]);
-    dq_hold(x.o);
+    release_values<SHAPE>(w.view, use.stage);
+    dq_hold(w.x.o);
     return use_after<SHAPE>(use);
 }
 
@@ -268,10 +379,9 @@ attend_hopper(DQ_PARAMETER dq_attend_call a)
     } else {
         dq_setmaxnreg_inc<TEAM_REGISTERS>();
         for (int i = -1; (i = next_item<SHAPE>(i, &a)) >= 0;) {
-            products<SHAPE> x;
-            attend_stats stats;
-            use = multiply<SHAPE, ROUND>(x, stats, smem, &a, i, use);
-            end_item<SHAPE::DV / 2>(x.o, stats, &a, i, unit_of(&a), map_of(&a),
+            team_work<SHAPE> w;
+            use = multiply<SHAPE, ROUND>(w, smem, &a, i, use);
+            end_item<SHAPE::DV / 2>(w.x.o, w.stats, &a, i, unit_of(&a), map_of(&a),
                                     (float *)(smem + space<SHAPE>::BOX));
         }
     }

@@ -105,16 +105,28 @@ DQ_DEVICE void dq_mbarrier_arrive_expect(dq_mbarrier *barrier, unsigned bytes)
         "r"(bytes)
         : "memory");
 }
-/* At the barrier that lies there in the block of that rank. */
+/* A barrier that lies in the block of that rank where `barrier` lies in this one. */
+struct dq_remote_mbarrier {
+    uint32_t address;
+};
+DQ_DEVICE dq_remote_mbarrier dq_remote_of(dq_mbarrier *barrier, unsigned rank)
+{
+    dq_remote_mbarrier r;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(r.address)
+                 : "r"(dq_smem_address(barrier)), "r"(rank));
+    return r;
+}
+/* At the i-th barrier from that one on. */
+DQ_DEVICE void dq_mbarrier_arrive_remote(dq_remote_mbarrier first, int i)
+{
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(
+                     first.address + (unsigned)i * (unsigned)sizeof(dq_mbarrier))
+                 : "memory");
+}
 DQ_DEVICE void dq_mbarrier_arrive_remote(dq_mbarrier *barrier, unsigned rank)
 {
-    asm volatile("{\n"
-                 ".reg .b32 remote;\n"
-                 "mapa.shared::cluster.u32 remote, %0, %1;\n"
-                 "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
-                 "}" ::"r"(dq_smem_address(barrier)),
-                 "r"(rank)
-                 : "memory");
+    dq_mbarrier_arrive_remote(dq_remote_of(barrier, rank), 0);
 }
 /* Whether the phase of that parity has ended; false also if it has not for a while. Phases count
  * from 0, and before the first one ends the one of parity 1 has ended. */
@@ -325,10 +337,10 @@ DQ_DEVICE uint64_t dq_make_descriptor(uint32_t smem_address, unsigned leading, u
            dq_descriptor_field(stride) << 32 | (uint64_t)swizzle << 62;
 }
 
-/* The same `bytes`, a multiple of 16, further on; without a carry, as an address has 18 bits. */
-DQ_DEVICE uint64_t dq_descriptor_after(uint64_t descriptor, unsigned bytes)
+/* n times `bytes`, a multiple of 16, further on; without a carry, as an address has 18 bits. */
+DQ_DEVICE uint64_t dq_descriptor_after(uint64_t descriptor, unsigned bytes, int n = 1)
 {
-    return (uint64_t)((uint32_t)descriptor + bytes / 16) | descriptor >> 32 << 32;
+    return (uint64_t)((uint32_t)descriptor + (unsigned)n * (bytes / 16)) | descriptor >> 32 << 32;
 }
 
 #endif

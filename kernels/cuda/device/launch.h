@@ -419,6 +419,7 @@ typedef struct dq_attend_item {
     int32_t unit, n;
     int32_t first, end;   /* pages of the list */
     int32_t coded, plain; /* pages before `coded` are read as codes, those from `plain` on not */
+    int32_t run;          /* pages from `first` on that all rows read whole and in one way */
     int32_t part;         /* rows of the parts before it, in share; -1: these are all pages */
     int32_t at[2];        /* as dq_unfold_list */
 } dq_attend_item;

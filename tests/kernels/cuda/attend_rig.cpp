@@ -358,7 +358,9 @@ static void upload_units(rig *r)
         records += u->max_q * l->unit.n;
         factors += u->max_out * l->unit.n;
         for (int p = 0; p < l->n_pages; p++) pages[n_pages++] = l->page[p];
-        l->unit.visible = 64 * i;
+        /* each row sees one key more, or as the table says */
+        const bool even = l->visible[0] > 0 && l->unit.keys % 3;
+        l->unit.visible = even ? -1 - l->visible[0] : 64 * i;
         for (int k = 0; k < l->unit.n; k++) visible[64 * i + k] = l->visible[k];
         r->unit[i] = l->unit;
         if (l->unit.keys > u->max_keys) u->max_keys = l->unit.keys;

@@ -202,7 +202,7 @@ static void cut_unit(rig *r, check_array<dq_attention_unit> *cut, int pieces)
         dq_attention_unit *w = cut->host + r->units.n++;
         *w = whole;
         w->row += from;
-        w->visible += from;
+        w->visible += w->visible < 0 ? -from : from;
         w->n = to - from;
         w->keys = l->visible[to - 1];
         w->split = whole.split < from ? 0 : whole.split > to ? w->n : whole.split - from;
@@ -280,6 +280,7 @@ TEST(test_nothing)
             check_array<int32_t> visible(64 * MAX_UNITS);
             for (int row = 0; row < l->unit.n; row++) l->visible[row] = 0;
             l->unit.keys = 0;
+            l->unit.visible = 0;
             l->unit.coded[0] = l->unit.coded[1] = 0;
             r.unit[0] = l->unit;
             for (int i = 0; i < r.n_units; i++) {
