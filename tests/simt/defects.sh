@@ -1,7 +1,7 @@
 #!/bin/sh
 # defects.sh: every row of a table of defects must make its test fail.
 #   sh defects.sh REPOSITORY C++ TABLE DIRECTORY-OF-TEST-PROGRAMS
-# A kernel's file (or HEADER:FILE, a header in the same folder) is copied, the text replaced, the copy built for the CPU
+# A kernel's file (or HEADER:FILE, a header that it includes) is copied, the text replaced, the copy built for the CPU
 # and loaded before the library of the right kernel. A spoilt header stands in a tree of its own, which is searched
 # before the right one. Barriers have a table of their own (barriers.sh). First the copy without a defect must pass, or a failure would mean nothing. Also
 # checks itself on rows that must be complained about.
@@ -58,9 +58,9 @@ spoilt() {
 check_row() { # FILE PROGRAM OLD NEW CAUGHT: a line if something is wrong
     rm -rf "$work/tree"
     name="$1, \"$3\" -> \"$4\""
-    source=${1%%:*} part=${1##*:}
-    part=${part##*/}
-    set -- "${source%/*}/$part" "$2" "$3" "$4" "$5"
+    source=${1%%:*} part=${1#*:}
+    case $part in */*) ;; *) part=${source%/*}/$part ;; esac
+    set -- "$part" "$2" "$3" "$4" "$5"
     right=$work/right.$(echo "$1 $2" | tr '/ *' '___')
     if [ ! -e "$right" ]; then
         : >"$right"
