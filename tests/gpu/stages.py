@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""The checks and benchmarks that need a GPU, in three stages of at most nine minutes, most valuable first.
+"""The checks and benchmarks that need a GPU, in three stages, most telling parts first. Together they take 12 minutes at most,
+so that a quarter of an hour holds them, with what it takes to copy and unpack the programs.
 
-  stages.py 1 [OUT]   probes of every device function; each kernel and operation against the CPU; long contexts; the
-                      embedded pair scored in f32, bf16 and int8, its numbers compared with the CPU's
-  stages.py 2 [OUT]   compute-sanitizer on small shapes (memory, barriers, races in shared memory; races between blocks
-                      are what tests/simt looks for); peaks of this machine, products, prefill and decoding up to
-                      64K tokens, with the time of each kernel beside that of the operation
-  stages.py 3 [OUT]   short items on a model with the shape of DiffLlama-1B and invented weights (2.8 GB in TMPDIR for
-                      a while); peers, for which python3 needs torch
+  stages.py 1 [OUT]   240 s. Probes of every device function and wrapper; each kernel and operation against the CPU; small
+                      cases under compute-sanitizer; long contexts; the embedded pair scored in f32, bf16 and int8, its
+                      numbers compared with the CPU's; the suites of the backend
+  stages.py 2 [OUT]   300 s. What products, copies and exponentials reach alone, then every variant of the attention kernel,
+                      first right, then timed: the document of part `sweep` names the winner. Then prefill and decoding up to
+                      64K tokens and products, with the time of each kernel beside that of the operation
+  stages.py 3 [OUT]   180 s. Peers, for which python3 needs torch; short items on a model with the shape of DiffLlama-1B and
+                      invented weights (2.8 GB in TMPDIR for a while); what failed before once more under compute-sanitizer;
+                      races in shared memory (races between blocks are what tests/simt looks for)
 
 Every part is a process with a time limit; a part that hangs or crashes costs itself only. OUT (default: $OUT, else
 results/bench/gpu) gets stage-N.json, written anew after every part, and stage-N.tgz with all that parts printed.
@@ -17,9 +20,11 @@ Environment:
   DQ_BUILD    folder of the build, or what the archive of `--target carry` unpacks to (default build-gpu)
   DQ_DEVICE   cuda (default) or cuda:N. To rehearse: `simulated` takes the programs of tests/simt, `cpu` compares
               the CPU with itself; both take small sizes, and what needs a GPU may be skipped
-  DQ_BUDGET   seconds that a stage may take (default 540)
+  DQ_BUDGET   seconds that a stage may take (default: as above)
   DQ_LIMIT    seconds that no part may exceed, whatever its own limit is
   DQ_PARTS    regular expression: only parts whose names it matches
+  DQ_AGAIN    names of parts of stages 1 and 2, with spaces between, that stage 3 runs under compute-sanitizer (default: what
+              was not well by the documents that lie in OUT)
 """
 import json
 import os
@@ -47,10 +52,10 @@ class Part:
 
 
 class Machine:
-    """Where programs are, and what they are told."""
+    """Where programs are, and what they are told; names of parts to be run again."""
 
-    def __init__(self, build, device):
-        self.build, self.device = build, device
+    def __init__(self, build, device, again=()):
+        self.build, self.device, self.again = build, device, again
         self.real = device.startswith("cuda")
         self.simulated = device == "simulated"
         self.backend = "cuda" if self.simulated else device  # as dq names it
@@ -63,7 +68,7 @@ class Machine:
     def gpu(self, name):
         if not self.simulated:
             return str(self.build / "tests/gpu" / f"gpu_{name}")
-        other = {"probes": "run_probes", "kernels": "test_attend", "long": "simt_long", "bench": "simt_bench",
+        other = {"probes": "run_probes", "kernels": "test_attend", "long": "simt_long", "bench": "simt_bench", "sweep": "simt_sweep",
                  "products": "test_simt_products", "attend_sample": "test_simt_attend"}
         return str(self.build / "tests/simt" / other.get(name, f"test_cuda_{name}"))
 
@@ -174,70 +179,96 @@ def pair_end_to_end(m, work):
 
 def stage_1(m, work):
     yield Part("doctor", [m.dq(), "doctor", "--json"])
+    yield Part("probes", [m.gpu("probes")])
+    for name, limit in (("products", 30), ("attend_sample", 30), ("kernels", 60), ("operands", 60), ("maps", 30), ("attention", 30),
+                        ("keys", 30), ("pages", 40), ("linear", 30), ("ops", 30)):
+        yield Part(name, [m.gpu(name)], limit)
     if m.real:
         yield Part("doctor-finds-all", check=usable)
-    yield Part("probes", [m.gpu("probes")])
-    for name, limit in (("ops", 60), ("linear", 60), ("pages", 60), ("attention", 60), ("operands", 90), ("kernels", 120),
-                        ("keys", 60), ("maps", 90), ("products", 60), ("attend_sample", 60)):
-        yield Part(name, [m.gpu(name)], limit)
-    for name, limit in (("contract", 90), ("kv", 90), ("kv_codes", 90), ("columns", 60), ("evict", 60), ("spans", 60),
-                        ("runner", 150), ("score", 150)):
-        yield Part(f"suite-{name}", [m.suite(name)], limit)
-    for name in ("rows", "int8", "bf16", "f32"):
-        yield Part(f"long-{name}", [m.gpu("long"), *m.small, "--only", name], 90)
+        yield from sanitizers(m, (("memcheck", "kernels"), ("synccheck", "kernels"), ("memcheck", "linear")))
+    for name in ("int8", "bf16", "rows", "f32"):
+        yield Part(f"long-{name}", [m.gpu("long"), *m.small, "--only", name], 45)
     yield from pair_end_to_end(m, work)
+    for name, limit in (("score", 45), ("runner", 45), ("kv_codes", 30), ("columns", 30), ("spans", 30), ("evict", 45),
+                        ("contract", 60), ("kv", 90)):
+        yield Part(f"suite-{name}", [m.suite(name)], limit)
 
 
-def sanitizers(m):
-    """Few cases: a tool costs ten to a hundred times. Blocks of exact sizes, so that accesses after them are seen."""
-    tool = ["compute-sanitizer", "--error-exitcode", "9", "--tool"]
-    exact = {"DQ_CUDA_POOL": "exact"}
-    yield Part("sanitizer", tool + ["memcheck", m.gpu("probes"), "dp4a"], 40)  # some machines refuse it
-    for name, command in (("memcheck", [m.gpu("kernels"), "test_cut"]), ("memcheck", [m.gpu("pages")]),
-                          ("memcheck", [m.gpu("linear")]), ("racecheck", [m.gpu("kernels"), "test_cut"]),
-                          ("racecheck", [m.gpu("pages")]), ("synccheck", [m.gpu("kernels"), "test_cut"])):
-        padding = ["--padding", "256"] if name == "memcheck" else []
-        yield Part(f"{name}-{Path(command[0]).name.split('_', 1)[1]}", tool + [name] + padding + command, 40, exact,
-                   needs="sanitizer")
+TOOL = ["compute-sanitizer", "--error-exitcode", "9", "--tool"]
+EXACT = {"DQ_CUDA_POOL": "exact"}  # blocks of exact sizes, so that accesses after them are seen
+
+
+def sanitizers(m, tools):
+    """Few cases: a tool costs ten to a hundred times."""
+    yield Part("sanitizer", TOOL + ["memcheck", m.gpu("probes"), "dp4a"], 40)  # some machines refuse it
+    for tool, name in tools:
+        padding = ["--padding", "256"] if tool == "memcheck" else []
+        case = ["test_cut"] if name == "kernels" else []
+        yield Part(f"{tool}-{name}", TOOL + [tool] + padding + [m.gpu(name)] + case, 40, EXACT, needs="sanitizer")
 
 
 def stage_2(m, work):
-    if m.real:
-        yield from sanitizers(m)
+    if m.device != "cpu":
+        times = ["--limit", "15", "--seconds", "130"] if m.real else ["--limit", "60", "--seconds", "600"]
+        yield Part("sweep", [m.gpu("sweep"), *m.small, *times], 140)
     bench = [m.gpu("bench"), *m.small]
-    for what, limit in (("products", 60), ("prefill:2048", 30), ("decode:2048", 30), ("prefill:8192", 45),
-                        ("decode:65536", 60), ("prefill:65536", 90)):
+    for what, limit in (("prefill:8192", 30), ("prefill:65536", 45), ("prefill:2048", 20), ("decode:65536", 30), ("decode:2048", 20),
+                        ("products", 30)):
         for math in ("int8", "bf16", "f32"):
             if (what, math) in (("products", "f32"), ("prefill:65536", "f32")) or (math, m.device) == ("bf16", "cpu"):
                 continue  # not offered, or minutes
             yield Part(f"bench-{what.replace(':', '-')}-{math}", bench + ["--only", f"{what}:{math}"], limit)
 
 
+def not_well(folder):
+    """Parts of stages 1 and 2 that failed, by their documents in a folder, where there are any."""
+    for stage in ("1", "2"):
+        try:
+            parts = json.loads((folder / f"stage-{stage}.json").read_text())["parts"]
+        except (OSError, ValueError, KeyError):
+            continue
+        yield from (p["part"] for p in parts if p["status"] in ("failed", "timeout"))
+
+
+def again(m, work, names):
+    """Programs among those parts under memcheck; `dq` is none: it took long enough without."""
+    for part in (p for stage in (stage_1, stage_2) for p in stage(m, work)):
+        if part.name in names and part.command and part.command[0] not in (m.dq(), TOOL[0]):
+            yield Part(f"again-{part.name}", TOOL + ["memcheck"] + part.command, 40, EXACT, needs="sanitizer")
+
+
 def stage_3(m, work):
+    peers = [sys.executable, "tests/gpu/peers.py"]
+    if m.real:
+        for peer in ("cudnn2", "cudnn4", "flash4", "products", "memeff2", "triton"):
+            yield Part(f"peers-{peer}", peers + [peer], 30)
+    else:
+        yield Part("peers-check", peers + ["--check"], 120)
     model = work / "diffllama-1b"
     if m.real:
-        yield Part("items-model", [str(m.build / "tests/generate"), str(model), "diffllama-1b"], 90)
+        yield Part("items-model", [str(m.build / "tests/generate"), str(model), "diffllama-1b"], 30)
         yield Part("items-tokenizer", ["sh", "-c", f"cp calib/pair/diffllama/tokenizer*.json '{model}'"], 10)
     else:
         model = ROOT / "calib/pair/diffllama"
     packed = work / "items.h5"
     quantize = [m.dq(), "quantize", str(model), "-o", str(packed), "--bits", "8", "--embed-bits", "16", "--json", "-q"]
-    yield Part("items-quantize", quantize, 120)
-    for math in ("f32", "bf16", "int8"):
+    yield Part("items-quantize", quantize, 30)
+    for math in ("int8", "bf16", "f32"):
         if math == "bf16" and m.device == "cpu":
             continue
         yield Part(f"items-{math}", [m.dq(), "bench", "items", str(packed if math == "int8" else model),
                                      "calib/pair/choices.jsonl", "--limit", "300" if m.real else "2", "--runs",
-                                     "3" if m.real else "1", "--math", math, "--device", m.backend, "--json", "-q"], 90)
-    peers = [sys.executable, "tests/gpu/peers.py"]
-    if not m.real:
-        yield Part("peers-check", peers + ["--check"], 120)
-        return
-    for peer in ("products", "flash4", "memeff2", "cudnn2", "cudnn4", "triton"):
-        yield Part(f"peers-{peer}", peers + [peer], 75)
+                                     "3" if m.real and math != "f32" else "1", "--math", math, "--device", m.backend, "--json", "-q"],
+                   30)
+    if m.real:
+        yield from sanitizers(m, ())
+        yield from again(m, work, m.again)
+        yield from (p for p in sanitizers(m, (("racecheck", "kernels"), ("memcheck", "pages"), ("racecheck", "pages")))
+                    if p.name != "sanitizer")
 
 
 STAGES = {"1": stage_1, "2": stage_2, "3": stage_3}
+BUDGET = {"1": 240, "2": 300, "3": 180}  # seconds
 
 
 # --------------------------------------------------------------------------------------------- running
@@ -354,6 +385,8 @@ class Run:
         self.parts.append(record)
         self.write()
         print(f"{part.name:34} {record['status']:8} {record['seconds']:8.1f} s", flush=True)
+        if isinstance(record.get("document"), dict) and record["document"].get("winner"):
+            print(f"    winner: {record['document']['winner']}", flush=True)
         if record["status"] in ("failed", "timeout"):
             for line in record.get("tail", "").splitlines()[-6:]:
                 print(f"    {line[:200]}", flush=True)
@@ -401,7 +434,7 @@ def main(argv):
         print(f"stages.py: {out}: {e.strerror}", file=sys.stderr)
         return 6
     try:
-        budget, longest = (float(os.environ.get(*x)) for x in (("DQ_BUDGET", 540), ("DQ_LIMIT", "inf")))
+        budget, longest = (float(os.environ.get(*x)) for x in (("DQ_BUDGET", BUDGET[argv[1]]), ("DQ_LIMIT", "inf")))
         wanted = re.compile(os.environ.get("DQ_PARTS", ""))
     except (ValueError, re.error) as e:
         print(f"stages.py: DQ_BUDGET, DQ_LIMIT or DQ_PARTS: {e}", file=sys.stderr)
@@ -409,7 +442,8 @@ def main(argv):
     for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(sig, on_signal)
     with tempfile.TemporaryDirectory(prefix="dq-stage-") as work:
-        run = Run(argv[1], Machine(build, device), out, Path(work), budget, longest)
+        names = os.environ["DQ_AGAIN"].split() if "DQ_AGAIN" in os.environ else list(not_well(out))
+        run = Run(argv[1], Machine(build, device, names), out, Path(work), budget, longest)
         status = 0
         try:
             for part in STAGES[argv[1]](run.machine, run.work):

@@ -3,6 +3,7 @@
 for results, and a signal. python3 test_stages.py; exit 0: all is as it must be."""
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -33,6 +34,8 @@ PROGRAMS = {
     "gpu_pages": "exit 77",
     "gpu_attention": "head -c 1000000 /dev/zero | tr '\\0' x; echo the reason >&2; exit 3",
     "gpu_kernels": "exit 0",
+    "gpu_sweep": "echo '{\"schema\": \"dq-sweep/1\", \"winner\": {\"cluster\": 2}}'; exit 1",
+    "compute-sanitizer": "echo \"$@\"; exit 0",
 }
 
 
@@ -42,11 +45,11 @@ def program(path, text):
     path.chmod(0o755)
 
 
-def start(build, out, parts, **more):
+def start(build, out, parts, stage="1", **more):
     env = {**os.environ, "DQ_BUILD": str(build), "DQ_DEVICE": "cuda", "DQ_LIMIT": "2", "DQ_PARTS": parts, **more}
     limit = env.pop("FILE_BYTES", None)
     small = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit),) * 2)) if limit else None
-    return subprocess.Popen(["sh", str(HERE / "run_all.sh"), "1", str(out)], env=env, stdout=subprocess.PIPE,
+    return subprocess.Popen(["sh", str(HERE / "run_all.sh"), stage, str(out)], env=env, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, text=True, preexec_fn=small)
 
 
@@ -55,8 +58,8 @@ def check(condition, what):
         sys.exit(f"test_stages: {what}")
 
 
-def parts_of(out):
-    document = json.loads((out / "stage-1.json").read_text())
+def parts_of(out, stage="1"):
+    document = json.loads((out / f"stage-{stage}.json").read_text())
     return {p["part"]: p for p in document["parts"]}
 
 
@@ -95,10 +98,10 @@ def wrong_numbers(build, out):
 
 
 def spent_budget(build, out):
-    p = start(build, out, "^(ops|linear|kernels)$", DQ_BUDGET="3")
+    p = start(build, out, "^(ops|long-f32|suite-kv)$", DQ_BUDGET="3")
     p.communicate(timeout=60)
     found = {k: v["status"] for k, v in parts_of(out).items()}
-    check(found == {"ops": "timeout", "linear": "not run", "kernels": "not run"}, f"{found}")
+    check(found == {"ops": "timeout", "long-f32": "not run", "suite-kv": "not run"}, f"{found}")
     check(p.returncode == 1, f"exit {p.returncode}, expected 1")
 
 
@@ -112,7 +115,7 @@ def no_room(build, out):
     for f in out.iterdir():
         check(f.name == "stage-1.json" or tarfile.open(f).getnames(), f"{f.name} was left in half")
     kept = list(parts_of(out)) if (out / "stage-1.json").exists() else []
-    check(kept == ["probes", "linear", "kernels"][:len(kept)], f"the document holds {kept}")
+    check(kept == ["probes", "kernels", "linear"][:len(kept)], f"the document holds {kept}")
 
 
 def interrupted(build, out):
@@ -128,6 +131,37 @@ def interrupted(build, out):
     check(not sleepers(), "a part outlives the interrupted run")
 
 
+def minutes(build, out):
+    """The stages fit a quarter of an hour with three minutes to spare, and say so; none is longer than ten."""
+    help = subprocess.run([sys.executable, str(HERE / "stages.py"), "--help"], capture_output=True, text=True).stdout
+    said = {n: int(t) for n, t in re.findall(r"stages.py (\d) \[OUT\]   (\d+) s\.", help)}
+    check(sorted(said) == ["1", "2", "3"] and sum(said.values()) <= 720 and max(said.values()) < 600, f"{said}")
+    for stage, parts in (("1", "^doctor$"), ("2", "^sweep$"), ("3", "^items-tokenizer$")):
+        start(build, out, parts, stage).communicate(timeout=60)
+        budget = json.loads((out / f"stage-{stage}.json").read_text())["budget_seconds"]
+        check(budget == said[stage], f"stage {stage} has {budget} s and says {said[stage]}")
+
+
+def chosen(build, out):
+    """The sweep comes first, is told to end before its limit, and its winner is shown although a variant failed."""
+    text, _ = start(build, out, "", "2", DQ_BUDGET="11").communicate(timeout=60)
+    found = parts_of(out, "2")
+    check(next(iter(found)) == "sweep" and found["sweep"]["document"]["winner"] == {"cluster": 2}, f"{text}")
+    check("winner: {'cluster': 2}" in text, f"the winner is not shown: {text}")
+    end = found["sweep"]["command"].split("--seconds ")[1]
+    check(float(end) < 140, f"the sweep is told to end after {end} s, and ended after 140")
+
+
+def once_more(build, out):
+    """What failed in stage 1 runs under memcheck in stage 3, and what is named instead."""
+    start(build, out, "^(linear|kernels)$").communicate(timeout=60)
+    for more, expected in ((dict(), {"again-linear"}), (dict(DQ_AGAIN="kernels pages"), {"again-kernels", "again-pages"})):
+        start(build, out, "^(sanitizer|again-.*)$", "3", **more).communicate(timeout=60)
+        found = parts_of(out, "3")
+        check(set(found) == {"sanitizer"} | expected, f"{set(found)}")
+        check(all("memcheck" in p["command"] and p["status"] == "ok" for p in found.values()), f"{found}")
+
+
 def refusals(build, out):
     for more, parts, status in ((dict(DQ_DEVICE="gpu"), "", 2), (dict(DQ_BUILD="/nowhere"), "", 6), (dict(), "nosuchpart", 2),
                                 (dict(DQ_BUDGET="long"), "", 2), (dict(), "(", 2)):
@@ -141,6 +175,7 @@ with tempfile.TemporaryDirectory(prefix="dq-rehearsal-") as top:
     program(folder / "build/dq", DQ)
     for name, text in PROGRAMS.items():
         program(folder / "build/tests/gpu" / name, text)
-    for test in (planted_failures, wrong_numbers, spent_budget, no_room, interrupted, refusals):
+    os.environ["PATH"] = f"{folder / 'build/tests/gpu'}:{os.environ['PATH']}"
+    for test in (planted_failures, wrong_numbers, spent_budget, no_room, interrupted, minutes, chosen, once_more, refusals):
         test(folder / "build", folder / test.__name__)
         print(f"{test.__name__}: as it must be")
