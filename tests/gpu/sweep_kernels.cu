@@ -243,13 +243,17 @@ static cudaError_t run_products(bool swizzled, unsigned sms, int rounds, int32_t
 }
 
 template <int CLUSTER>
-static cudaError_t run_copies(unsigned sms, int rounds, const uint8_t *source, int64_t bytes,
-                              int32_t *wrong, cudaStream_t s)
+static cudaError_t run_copies(int rounds, const uint8_t *source, int64_t bytes, int32_t *wrong,
+                              double *each, cudaStream_t s)
 {
     const int smem = LOOP_STAGES * PIECE;
-    const cudaError_t e = DQ_ALLOW_SMEM(copies_alone<CLUSTER>, smem);
+    int clusters = 0;
+    cudaError_t e = DQ_ALLOW_SMEM(copies_alone<CLUSTER>, smem);
+    if (e == cudaSuccess)
+        e = dq_resident_clusters(&clusters, copies_alone<CLUSTER>, CLUSTER, 64, smem);
     if (e != cudaSuccess) return e;
-    DQ_LAUNCH_CLUSTER(copies_alone<CLUSTER>, CLUSTER, dim3(sms / CLUSTER * CLUSTER), 64,
+    *each = (double)PIECE * CLUSTER * clusters;
+    DQ_LAUNCH_CLUSTER(copies_alone<CLUSTER>, CLUSTER, dim3(CLUSTER * (unsigned)clusters), 64,
                       (unsigned)smem, s, rounds, source, bytes / PIECE, wrong);
     return cudaGetLastError();
 }
@@ -277,11 +281,8 @@ cudaError_t dq_sweep_run_loop(const dq_sweep_loop *l, int rounds, const uint8_t 
         *each = 2.0 * 512 * 8 * n;
         DQ_LAUNCH(exp2_alone, dim3(2 * sms), 512, 0, s, rounds, wrong);
         return cudaGetLastError();
-    case COPIES: *each = (double)PIECE * n; break;
-    case COPIES + 1: *each = (double)PIECE * (n / 2 * 2); break;
-    default: *each = (double)PIECE * (n / 4 * 4);
+    case COPIES: return run_copies<1>(rounds, source, source_bytes, wrong, each, s);
+    case COPIES + 1: return run_copies<2>(rounds, source, source_bytes, wrong, each, s);
+    default: return run_copies<4>(rounds, source, source_bytes, wrong, each, s);
     }
-    if (l->kind == COPIES) return run_copies<1>(sms, rounds, source, source_bytes, wrong, s);
-    if (l->kind == COPIES + 1) return run_copies<2>(sms, rounds, source, source_bytes, wrong, s);
-    return run_copies<4>(sms, rounds, source, source_bytes, wrong, s);
 }

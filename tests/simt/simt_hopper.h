@@ -66,6 +66,13 @@ void simt_wgmma_start(const simt_wgmma *product);
         dq_trace_end(stream);                                                                      \
     } while (0)
 void simt_next_cluster(unsigned blocks); /* of the next launch */
+template <class K>
+static inline cudaError_t dq_resident_clusters(int *n, K *, unsigned cluster, unsigned, size_t)
+{
+    const cudaError_t e = cudaDeviceGetAttribute(n, cudaDevAttrMultiProcessorCount, 0);
+    *n /= (int)cluster;
+    return e;
+}
 
 /* ---------------------------------------------------------------------------------------- clusters */
 DQ_DEVICE unsigned dq_cluster_rank(SIMT_LINE)

@@ -395,13 +395,18 @@ template <class SHAPE, bool ROUND>
 static cudaError_t launch_hopper(const dq_attend_call &a, cudaStream_t s)
 {
     const int smem = space<SHAPE>::TOTAL;
-    int device, n_sm;
+    int device, clusters = 0;
     cudaError_t e = cudaGetDevice(&device);
-    if (e == cudaSuccess) e = cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&clusters, cudaDevAttrMultiProcessorCount, device);
     if (e == cudaSuccess) e = DQ_ALLOW_SMEM((attend_hopper<SHAPE, ROUND>), smem);
+    clusters /= SHAPE::CLUSTER;
+    if (e == cudaSuccess && SHAPE::CLUSTER > 2) /* multiprocessors come in pairs */
+        e = dq_resident_clusters(&clusters, attend_hopper<SHAPE, ROUND>, SHAPE::CLUSTER, THREADS,
+                                 smem);
     if (e != cudaSuccess) return e;
-    const int64_t items = (int64_t)a.n_items * a.u.max_out, max = n_sm / SHAPE::CLUSTER;
-    const unsigned blocks = (unsigned)(SHAPE::CLUSTER * (items < max ? items : max));
+    const int64_t items = (int64_t)a.n_items * a.u.max_out;
+    const unsigned blocks = (unsigned)(SHAPE::CLUSTER * (items < clusters ? items : clusters));
     DQ_LAUNCH_CLUSTER((attend_hopper<SHAPE, ROUND>), SHAPE::CLUSTER, dim3(blocks), THREADS,
                       (unsigned)smem, s, a);
     return cudaGetLastError();

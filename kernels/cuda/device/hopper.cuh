@@ -36,6 +36,23 @@ enum dq_swizzle { DQ_SWIZZLE_NONE = 0, DQ_SWIZZLE_128 = 1, DQ_SWIZZLE_64 = 2, DQ
                           ##__VA_ARGS__);                                                          \
         dq_trace_end(stream);                                                                      \
     } while (0)
+struct dq_cluster_config {
+    cudaLaunchAttribute shape = {};
+    cudaLaunchConfig_t launch = {};
+    dq_cluster_config(unsigned cluster, dim3 grid, unsigned threads, size_t smem_bytes)
+    {
+        shape.id = cudaLaunchAttributeClusterDimension;
+        shape.val.clusterDim.x = cluster;
+        shape.val.clusterDim.y = shape.val.clusterDim.z = 1;
+        launch.gridDim = grid;
+        launch.blockDim = dim3(threads);
+        launch.dynamicSmemBytes = smem_bytes;
+        launch.attrs = &shape;
+        launch.numAttrs = 1;
+    }
+    dq_cluster_config(const dq_cluster_config &) = delete; /* points to itself */
+    dq_cluster_config &operator=(const dq_cluster_config &) = delete;
+};
 template <class T> struct dq_same {
     typedef T type;
 };
@@ -44,18 +61,17 @@ static inline void dq_launch_cluster(void (*kernel)(P...), unsigned cluster, dim
                                      unsigned threads, size_t smem_bytes, cudaStream_t stream,
                                      typename dq_same<P>::type... args)
 {
-    cudaLaunchAttribute shape = {};
-    shape.id = cudaLaunchAttributeClusterDimension;
-    shape.val.clusterDim.x = cluster;
-    shape.val.clusterDim.y = shape.val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid;
-    config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = smem_bytes;
-    config.stream = stream;
-    config.attrs = &shape;
-    config.numAttrs = 1;
-    cudaLaunchKernelEx(&config, kernel, args...);
+    dq_cluster_config config(cluster, grid, threads, smem_bytes);
+    config.launch.stream = stream;
+    cudaLaunchKernelEx(&config.launch, kernel, args...);
+}
+/* Clusters that run at once: multiprocessors that share one are few. */
+template <class... P>
+static inline cudaError_t dq_resident_clusters(int *n, void (*kernel)(P...), unsigned cluster,
+                                               unsigned threads, size_t smem_bytes)
+{
+    dq_cluster_config config(cluster, dim3(cluster), threads, smem_bytes);
+    return cudaOccupancyMaxActiveClusters(n, kernel, &config.launch);
 }
 
 /* ------------------------------------------------------------------------------------- clusters */
