@@ -390,9 +390,10 @@ void simt_wgmma_wait(int groups, int line)
 /* --------------------------------------------------------------------------------------- registers */
 enum { REGISTERS = 65536 };
 
-/* Those that wait get registers in the order of the warpgroups. */
-static void give_registers(simt_hopper *h)
+/* Those that wait get registers in the order of the warpgroups. Whether somebody did. */
+static bool give_registers(simt_hopper *h)
 {
+    bool given = false;
     for (simt_warpgroup &g : h->group)
         for (simt_claim &c : g.claims) {
             if (c.done) continue;
@@ -400,9 +401,10 @@ static void give_registers(simt_hopper *h)
             if (c.warps != 15 || more > h->free_registers) break;
             h->free_registers -= more;
             g.registers = c.registers;
-            c.done = true;
+            c.done = given = true;
             wake_group(h->block, &g, SIMT_WAITS_REGISTERS);
         }
+    return given;
 }
 
 struct claim_post {
@@ -443,7 +445,8 @@ static void run_claim(simt_post *lane[32], uint32_t mask)
     if (c->warps == 15 && (c->more ? c->registers < g->registers : c->registers > g->registers))
         simt_fail(post->line, "dq_setmaxnreg_%s to %d registers of a warpgroup that has %d",
                   c->more ? "inc" : "dec", c->registers, g->registers);
-    give_registers(t->block->hopper);
+    while (give_registers(t->block->hopper)) { /* a later one may have given some away */
+    }
 }
 static const simt_op op_claim[] = {{"dq_setmaxnreg_dec", run_claim},
                                    {"dq_setmaxnreg_inc", run_claim}};

@@ -188,11 +188,11 @@ TEST(test_moments)
 }
 
 /* ------------------------------------------------------------------------------------------- registers */
-enum wrong_registers { HALF_GROUP, TOO_MANY, LESS, MORE, LANES, AT_ONCE, WELL };
+enum wrong_registers { HALF_GROUP, TOO_MANY, LESS, MORE, LANES, AT_ONCE, WELL, FROM_LAST };
 
 DQ_KERNEL(384) hand_over(int which, uint32_t *out)
 {
-    if (dq_warp() < 4) {
+    if (which == FROM_LAST ? dq_warp() >= 8 : dq_warp() < 4) {
         if (which == HALF_GROUP && dq_warp() < 2) return;
         if (which == MORE) dq_setmaxnreg_dec<240>();
         if (which == TOO_MANY)
@@ -233,6 +233,7 @@ TEST(test_registers)
     dq_simt_set_quiet(0);
     dq_each_order([&] {
         DQ_LAUNCH(hand_over, 1, 384, 0, NULL, WELL, out.device);
+        DQ_LAUNCH(hand_over, 1, 384, 0, NULL, FROM_LAST, out.device);
         out.get();
         assert_string_equal(dq_simt_report(), "");
     });
