@@ -353,6 +353,13 @@ DQ_DEVICE uint64_t dq_make_descriptor(uint32_t smem_address, unsigned leading, u
            dq_descriptor_field(stride) << 32 | (uint64_t)swizzle << 62;
 }
 
+/* What lane 0 has. A compiler knows that it is the same in all lanes: descriptors of such addresses
+ * are made in registers of the whole warp, from which products take them. */
+DQ_DEVICE uint32_t dq_uniform(uint32_t x)
+{
+    return dq_shfl(x, 0u);
+}
+
 /* n times `bytes`, a multiple of 16, further on; without a carry, as an address has 18 bits. */
 DQ_DEVICE uint64_t dq_descriptor_after(uint64_t descriptor, unsigned bytes, int n = 1)
 {
