@@ -185,7 +185,7 @@ static void probe_widen(dq_probe *p)
 
 /* -------------------------------------------------------------------------------------- operations */
 struct operated {
-    float add, sub, mul, fma, div, sqrt, max, min, abs, plain;
+    float add, sub, mul, fma, div, sqrt, max, max_nan, min, abs, plain;
     double add64, sub64, mul64, fma64, div64, sqrt64;
 };
 
@@ -205,6 +205,7 @@ DQ_KERNEL(128) operate(operated *out, const uint32_t *bits, unsigned n)
         o.div = dq_div_rn(a, b);
         o.sqrt = dq_sqrt_rn(a);
         o.max = dq_max(a, b);
+        o.max_nan = dq_max_nan(a, b);
         o.min = dq_min(a, b);
         o.abs = dq_abs(a);
         o.plain = a * b + c; /* the build must not contract it */
@@ -266,6 +267,7 @@ static void check_operations(dq_probe *p, int i, const uint32_t x[4], const oper
     check32(p, "a * b + c", i, o->plain, product + c);
     if (a != 0 || b != 0) { /* which zero is larger is left open */
         check32(p, "max", i, o->max, numerics_max(a, b));
+        check32(p, "max_nan", i, o->max_nan, isnan(a) || isnan(b) ? NAN : numerics_max(a, b));
         check32(p, "min", i, o->min, numerics_min(a, b));
     }
     check64(p, "add, f64", i, o->add64, a64 + b64);

@@ -483,6 +483,10 @@ DQ_DEVICE float dq_max(float a, float b)
 {
     return numerics_max(a, b);
 }
+DQ_DEVICE float dq_max_nan(float a, float b)
+{
+    return isnan(a) || isnan(b) ? dq_bits_f32(0x7fffffffu) : numerics_max(a, b);
+}
 DQ_DEVICE float dq_min(float a, float b)
 {
     return numerics_min(a, b);

@@ -290,5 +290,7 @@ TEST(test_exact_operations)
     assert_true(fabs(dq_log(dq_exp(3.0)) - 3) < 1e-15);
     assert_true(dq_max(NAN, 1.0f) == 1.0f && dq_min(1.0f, NAN) == 1.0f &&
                 dq_max(-1.0f, 2.0f) == 2.0f);
+    assert_true(isnan(dq_max_nan(-NAN, 1.0f)) && isnan(dq_max_nan(INFINITY, NAN)) &&
+                dq_max_nan(-1.0f, 2.0f) == 2.0f);
     assert_true(dq_fma_rn(1.0 + 0x1p-30, 1.0 + 0x1p-30, -1.0 - 0x1p-29) == 0x1p-60);
 }

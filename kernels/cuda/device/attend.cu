@@ -387,12 +387,17 @@ cudaError_t dq_attend_scores(dq_attend_call a, cudaStream_t s)
     LAUNCH(scores<128>, grid, TEAM, smem, s, a);
 }
 
-cudaError_t dq_attend_absmax(dq_attend_call a, uint32_t *max, bool by_row, cudaStream_t s)
+cudaError_t dq_attend_absmax(dq_attend_call a, uint32_t *max, bool by_row, bool hopper,
+                             cudaStream_t s)
 {
     const dim3 grid((unsigned)(a.n_items * a.u.max_q), (unsigned)a.together);
     const int smem = 2 * dq_operand_key_bytes(a.o.key_channels);
     const bool small = a.o.key_channels == 64;
     if (a.n_items == 0) return cudaSuccess;
+    if (hopper && !dq_attend_has_hopper) return cudaErrorInvalidValue;
+#if defined(DQ_HAVE_HOPPER) || defined(DQ_SIMT)
+    if (hopper) return dq_absmax_hopper(a, max, by_row, s);
+#endif
     if (small && by_row) LAUNCH((absmax<64, true>), grid, TEAM, smem, s, a, max);
     if (small) LAUNCH((absmax<64, false>), grid, TEAM, smem, s, a, max);
     if (by_row) LAUNCH((absmax<128, true>), grid, TEAM, smem, s, a, max);

@@ -182,15 +182,24 @@ DQ_DEVICE bool has_row(const dq_attention_unit *w, int i)
     return w && row_of(i) < w->n;
 }
 
+/* Pages all of whose keys all rows of a warp read: as codes those before `coded`, plain those from
+ * plain[0] on and before plain[1]. */
+struct full_pages {
+    int coded, plain[2];
+};
+DQ_DEVICE bool is_full(const full_pages *f, dq_step s)
+{
+    const int page = dq_page_of(s);
+    return dq_is_plain(s) ? page >= f->plain[0] && page < f->plain[1] : page < f->coded;
+}
+
 /* What a team knows of its rows, in shared memory: registers are scarce. A warp reads what it wrote
  * itself. */
 struct attend_rows {
     int seen[ROWS], coded[ROWS]; /* keys; of them those before `coded` are read as codes */
     /* Rounding: S by `by` is a number of the row's grid, and that by `step` is in powers of two. */
     float by[ROWS], step[ROWS];
-    /* All rows of a warp read all of a page's keys: as codes before the page all_coded, plain from
-     * the page all_plain[0] on and before all_plain[1]. */
-    int all_coded[4], all_plain[4][2];
+    full_pages full[4]; /* of warps */
 };
 
 DQ_DEVICE int warp_min(int x)
@@ -219,11 +228,7 @@ DQ_DEVICE void note_rows(attend_rows *r, const dq_attention_units *u, const dq_a
         r->seen[i] = seen;
         r->coded[i] = coded;
     }
-    if (dq_lane() == 0) {
-        r->all_coded[warp] = codes;
-        r->all_plain[warp][0] = first;
-        r->all_plain[warp][1] = end;
-    }
+    if (dq_lane() == 0) r->full[warp] = full_pages{codes, {first, end}};
     DQ_WARP_SYNC(attend_rows_there);
 }
 
@@ -248,13 +253,6 @@ DQ_DEVICE void note_grids(attend_rows *r, const dq_attend_call *a, const attend_
     DQ_WARP_SYNC(attend_grids_there);
 }
 
-/* Whether each row of the warp reads each key of a step. */
-DQ_DEVICE bool is_full(const attend_rows *r, dq_step s)
-{
-    const unsigned warp = dq_warp() % 4;
-    if (!dq_is_plain(s)) return dq_page_of(s) < r->all_coded[warp];
-    return dq_page_of(s) >= r->all_plain[warp][0] && dq_page_of(s) < r->all_plain[warp][1];
-}
 /* Row i reads keys lo .. hi-1 of a step. */
 DQ_DEVICE void window_of(int *lo, int *hi, const attend_rows *r, dq_step s, int i)
 {
@@ -304,7 +302,7 @@ DQ_DEVICE bool softmax(S &s, attend_stats &x, const attend_rows *r, dq_step step
                        float scale)
 {
     float by[2] = {scale, scale};
-    const bool full = FULL || is_full(r, step);
+    const bool full = FULL || is_full(&r->full[dq_warp() % 4], step);
     if (ROUND) {
         const float integral = 12582912.0f; /* 1.5 * 2^23: added to it a number is integral */
         DQ_UNROLL

@@ -401,7 +401,7 @@ typedef struct dq_kv_fill {
 size_t dq_kv_fill_smem(dq_page_form const form[2]);
 cudaError_t dq_kv_launch_fill(dq_kv_fill k, const dq_kv_fill_job *jobs, int n, cudaStream_t s);
 
-/* ---- attend.cu, attend_hopper.cu ----
+/* ---- attend.cu, attend_hopper.cu, absmax_hopper.cu ----
  * Attention by tensor cores over operands: one kernel makes both maps in one pass.
  * Arithmetic: queries, keys, values (code times scale) and each map's exp(S - max) are f16, sums
  * f32. A row's result depends on its own keys only; but rows of lists with few of them, whose pages
@@ -479,11 +479,15 @@ int64_t dq_attend_share_floats(const dq_attend_call *a);
 /* Strips, as dq_attention_scores; max, zero before, becomes the largest |S| as that of
  * dq_attention_absmax, or of each row: [rows][n_q]. */
 cudaError_t dq_attend_scores(dq_attend_call a, cudaStream_t s);
-cudaError_t dq_attend_absmax(dq_attend_call a, uint32_t *max, bool by_row, cudaStream_t s);
-/* Uses no strip, sum or factor. hopper: by dq_attend_hopper. */
+cudaError_t dq_attend_absmax(dq_attend_call a, uint32_t *max, bool by_row, bool hopper,
+                             cudaStream_t s);
+/* Uses no strip, sum or factor. */
 cudaError_t dq_attend_run(dq_attend_call a, bool hopper, cudaStream_t s);
+/* What the two do where `hopper` is asked for: by wgmma, which adds the channels of an f16 S in an
+ * order of its own, so that S may differ from mma.sync's in the last bits. */
 cudaError_t dq_attend_hopper(dq_attend_call a, cudaStream_t s);
-/* Whether this build has it, for compute capability 9.0. */
+cudaError_t dq_absmax_hopper(dq_attend_call a, uint32_t *max, bool by_row, cudaStream_t s);
+/* Whether this build has them, for compute capability 9.0. */
 #if defined(DQ_HAVE_HOPPER) || defined(DQ_SIMT)
 enum { dq_attend_has_hopper = 1 };
 #else

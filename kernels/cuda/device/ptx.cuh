@@ -443,6 +443,13 @@ DQ_DEVICE float dq_min(float a, float b)
 {
     return fminf(a, b);
 }
+/* NaN of any kind wins, as 0x7fffffff. */
+DQ_DEVICE float dq_max_nan(float a, float b)
+{
+    float r;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+}
 DQ_DEVICE float dq_abs(float a)
 {
     return fabsf(a);

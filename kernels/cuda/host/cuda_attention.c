@@ -915,7 +915,7 @@ static bool row_maxima(dq_backend *b, operands *t, const dq_attend_args *args)
     uint32_t *max = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_ROWS, bytes);
     t->call.logits.absmax = (const float *)(void *)max;
     return max && dq_cuda_ok(b, cudaMemsetAsync(max, 0, bytes, dq_cuda_stream(b)), "memset") &&
-           dq_cuda_ok(b, dq_attend_absmax(t->call, max, true, dq_cuda_stream(b)),
+           dq_cuda_ok(b, dq_attend_absmax(t->call, max, true, on_hopper(b), dq_cuda_stream(b)),
                       "attend (maxima)");
 }
 
@@ -1019,7 +1019,8 @@ void dq_cuda_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *arg
         if (f32)
             dq_cuda_ok(b, dq_attention_absmax(launch, bits, dq_cuda_stream(b)), "attn_absmax");
         else if (unfold(b, &t, &launch, u.unit + first, args))
-            dq_cuda_ok(b, dq_attend_absmax(t.call, bits, false, dq_cuda_stream(b)), "attn_absmax");
+            dq_cuda_ok(b, dq_attend_absmax(t.call, bits, false, on_hopper(b), dq_cuda_stream(b)),
+                       "attn_absmax");
     }
     dq_cuda_units_end(b, &u);
 }

@@ -510,7 +510,7 @@ void rig_call_run(rig_call *c, bool hopper)
     if (c->call.logits.round == DQ_ROUND_ROW) { /* maxima first */
         uint32_t *const max = c->row_max;
         assert_int_equal(cudaMemset(max, 0, c->row_bytes), cudaSuccess);
-        assert_int_equal(dq_attend_absmax(c->call, max, true, NULL), cudaSuccess);
+        assert_int_equal(dq_attend_absmax(c->call, max, true, hopper, NULL), cudaSuccess);
     }
     assert_int_equal(cudaMemset(c->call.share, 0xff, c->share_bytes), cudaSuccess);
     assert_int_equal(dq_attend_run(c->call, hopper, NULL), cudaSuccess);

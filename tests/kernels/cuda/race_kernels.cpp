@@ -386,9 +386,12 @@ static void operands_of(rig_spec s, uint64_t seed)
         check_array<uint32_t> max((size_t)(r.n_units * r.units.n_q));
         max.put();
         must(dq_attend_scores(k.call, NULL));
-        must(dq_attend_absmax(k.call, max.device, false, NULL));
+        must(dq_attend_absmax(k.call, max.device, false, false, NULL));
         rig_call_run(&k, false);
-        if (check_hopper()) rig_call_run(&k, true);
+        if (check_hopper()) {
+            must(dq_attend_absmax(k.call, max.device, false, true, NULL));
+            rig_call_run(&k, true);
+        }
         dq_simt_set_capability(80);
         rig_call_close(&k);
         rig_close(&r);

@@ -21,14 +21,10 @@ static const int dims[5] = {16, 32, 48, 80, 128}, widths[7] = {16, 8, 6, 5, 4, 3
 static void check_scores(rig *r, rig_call *k)
 {
     dq_attention_units *u = &r->units;
-    check_array<uint32_t> max((size_t)(r->n_units * u->n_q));
-    max.put();
     assert_int_equal(dq_attend_scores(k->call, NULL), cudaSuccess);
-    assert_int_equal(dq_attend_absmax(k->call, max.device, false, NULL), cudaSuccess);
     cudaDeviceSynchronize();
     assert_string_equal(dq_simt_report(), "");
     r->strip->get();
-    max.get();
     for (int i = 0; i < r->n_units; i++)
         for (int h = 0; h < u->max_q; h++) {
             const dq_attention_unit *w = &r->list[i].unit;
@@ -41,9 +37,36 @@ static void check_scores(rig *r, rig_call *k)
                     printf("unit %d head %d row %d token %d: %.9g, not %.9g\n", i, h, row, t, x, y);
                     fail();
                 }
-            assert_int_equal(max.host[i * u->n_q], 0);
-            const double x = (double)dq_float_of(max.host[i * u->n_q + 1 + h]);
-            assert_true(fabs(x - rig_absmax(r, i, h)) <= 1e-5);
+        }
+}
+
+static void find_maxima(rig_call *k, check_array<uint32_t> *max, bool by_row, bool hopper)
+{
+    max->put();
+    dq_simt_set_capability(hopper ? 90 : 80);
+    assert_int_equal(dq_attend_absmax(k->call, max->device, by_row, hopper, NULL), cudaSuccess);
+    dq_simt_set_capability(80);
+    cudaDeviceSynchronize();
+    assert_string_equal(dq_simt_report(), "");
+    max->get();
+}
+
+/* Head 0 is of another group. */
+static void check_maxima(rig *r, rig_call *k, bool hopper)
+{
+    const int n_q = r->units.n_q;
+    check_array<uint32_t> all((size_t)(r->n_units * n_q)), each((size_t)(r->rows * n_q));
+    find_maxima(k, &all, false, hopper);
+    find_maxima(k, &each, true, hopper);
+    for (int i = 0; i < r->n_units; i++)
+        for (int h = 0; h <= r->units.max_q; h++) {
+            const dq_attention_unit *w = &r->list[i].unit;
+            const double x = (double)dq_float_of(all.host[i * n_q + h]);
+            assert_true(fabs(x - (h ? rig_absmax(r, i, h - 1) : 0)) <= 1e-5);
+            for (int row = 0; row < w->n; row++) {
+                const double y = (double)dq_float_of(each.host[(w->row + row) * n_q + h]);
+                assert_true(fabs(y - (h ? rig_row_absmax(r, i, h - 1, row) : 0)) <= 1e-5);
+            }
         }
 }
 
@@ -147,8 +170,10 @@ static void check_spec(rig_spec s, uint64_t seed)
     rig_call_open(&k, &r, 1 + (int)(seed % 4));
     rig_call_unfold(&k);
     check_scores(&r, &k);
-    check_run(&r, &k, false, r.n_units);
-    if (seed % 2 && has_hopper()) check_run(&r, &k, true, r.n_units);
+    for (int hopper = 0; hopper <= (seed % 2 && has_hopper()); hopper++) {
+        check_maxima(&r, &k, hopper);
+        check_run(&r, &k, hopper, r.n_units);
+    }
     rig_call_close(&k);
     rig_close(&r);
 }
@@ -368,6 +393,31 @@ TEST(test_parts)
     assert_int_equal(dq_attend_items(&w, 1), 1);
 }
 
+/* NaN is the largest, of its rows and of the sequence, whatever else they see. */
+TEST(test_no_numbers)
+{
+    for (int hopper = 0; hopper <= has_hopper(); hopper++) {
+        rig r;
+        rig_call k;
+        rig_spec s = spec_of(32, 16, 16, 3);
+        s.round = DQ_ROUND_NOT;
+        rig_open(&r, &s, 3);
+        const int n_q = r.units.n_q, row = r.list[0].unit.n / 2;
+        r.q->host[((r.list[0].unit.row + row) * n_q + 1) * s.dim] = -NAN;
+        r.q->put();
+        rig_call_open(&k, &r, 1);
+        rig_call_unfold(&k);
+        check_array<uint32_t> all((size_t)(r.n_units * n_q)), each((size_t)(r.rows * n_q));
+        find_maxima(&k, &all, false, hopper);
+        find_maxima(&k, &each, true, hopper);
+        for (int i = 0; i < r.rows; i++)
+            assert_int_equal(isnan(dq_float_of(each.host[i * n_q + 1])), i == row);
+        assert_true(isnan(dq_float_of(all.host[1])) && !isnan(dq_float_of(all.host[2])));
+        rig_call_close(&k);
+        rig_close(&r);
+    }
+}
+
 /* The grid of a row of zeros. */
 TEST(test_zeros)
 {
@@ -407,8 +457,9 @@ TEST(test_lacks)
 TEST(test_names)
 {
     if (!simulated()) skip(); /* a GPU forgets a process whose kernel failed */
-    const char *const names[4] = {"attend<", "scores<", "absmax<", "attend_hopper<"};
-    for (int i = 0; i < 3 + has_hopper(); i++) {
+    const char *const names[5] = {"attend<", "scores<", "absmax<", "attend_hopper<",
+                                  "absmax_hopper<"};
+    for (int i = 0; i < (has_hopper() ? 5 : 3); i++) {
         rig r;
         rig_call k;
         rig_spec s = spec_of(32, 8, 8, 3);
@@ -418,9 +469,10 @@ TEST(test_names)
         dq_simt_set_quiet(1);
         k.call.o.page += 8; /* not aligned */
         if (i == 1) dq_attend_scores(k.call, NULL);
-        if (i == 2) dq_attend_absmax(k.call, (uint32_t *)(void *)r.sum->device, false, NULL);
-        dq_simt_set_capability(i == 3 ? 90 : 80);
+        dq_simt_set_capability(i >= 3 ? 90 : 80);
         if (i % 3 == 0) dq_attend_run(k.call, i == 3, NULL);
+        uint32_t *const max = (uint32_t *)(void *)r.sum->device;
+        if (i == 2 || i == 4) dq_attend_absmax(k.call, max, false, i == 4, NULL);
         assert_int_equal(cudaDeviceSynchronize(), cudaErrorLaunchFailure);
 
         if (!strstr(dq_simt_report(), names[i])) fail_msg("%s", dq_simt_report());
