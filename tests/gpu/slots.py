@@ -18,7 +18,7 @@ UNITS = {
            "013 IABS 014 VABSDIFF 015 VABSDIFF4 016 PRMT 019 SHF 01a SGXT 01b BMSK 01c PLOP3 033 HSET2 034 HSETP2 036 VIADD 039 I2IP "
            "03e F2FP 040 HMNMX2 045 I2FP 046 VIADDMNMX 048 VIMNMX",
     "mufu": "100 FLO 101 BREV 108 MUFU 109 POPC",
-    "conv": "102 FCHK 105 F2I 106 I2F 107 FRND 110 F2F 111 F2I 112 I2F 113 FRND",
+    "conv": "102 FCHK 104 F2F 105 F2I 106 I2F 107 FRND 110 F2F 111 F2I 112 I2F 113 FRND",
     "f64": "028 DMUL 029 DADD 02a DSETP 02b DFMA",
     "shared": "03b LDSM 044 STSM 184 LDS 188 STS 18c ATOMS 18d ATOMS 1a7 SYNCS 1b2 SYNCS",
     "global": "180 LD 181 LDG 185 ST 186 STG 18a ATOM 18e REDG 18f CCTL 1a3 ATOMG 1a8 ATOMG 1a9 ATOMG 1ae LDGSTS 1ba UBLKCP 1bb UBLKRED "
@@ -227,8 +227,10 @@ def row_of(name, flow, registers, shared, threads):
     holds = [h for h, body in flow.loops.items() if not matrix or any(i.tensor for b in body for i in flow.blocks[b])]
     inner = {h: flow.loops[h] for h in holds if not any(o != h and o in flow.loops[h] for o in holds)}
     ways = {h: flow.path(h, body, worth) for h, body in inner.items()} or {0: flow.path(0, flow.reached(0, None), worth)}
-    # Of loops with as many tensor instructions, those of first and last steps have masks besides.
-    head = max(ways, key=lambda h: (sum(i.tensor for i in ways[h]), len(ways[h]) * (-1 if matrix else 1), -h))
+    # A loop with several kinds of tensor instructions is not the one for odd steps. Of loops with as many of them, those of first and
+    # last steps have masks besides.
+    kinds = lambda h: len({i.name for i in ways[h] if i.tensor})
+    head = max(ways, key=lambda h: (kinds(h), sum(i.tensor for i in ways[h]), len(ways[h]) * (-1 if matrix else 1), -h))
     way = ways[head]
     row = dict(kernel=name, registers=registers, shared_bytes=shared, threads=threads)
     warps = 4 * (16384 // (256 * -(-registers // 8))) // -(-threads // 32)

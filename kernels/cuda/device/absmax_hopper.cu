@@ -1,11 +1,10 @@
-/* absmax_hopper: the largest |S| by wgmma, of compute capability 9.0. As attend_hopper.cuh, with one
- * producer and without values; two blocks share a multiprocessor, so that products of one team go
- * on while others look at theirs. tests/simt/defects.tsv quotes this text.
+/* absmax_hopper: the largest |S| by wgmma, of compute capability 9.0. As attend_hopper.cuh, with
+ * one producer and without values; two blocks share a multiprocessor, so that products of one team
+ * go on while others look at theirs. tests/simt/defects.tsv quotes this text.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/attend_hopper.cuh"
 
-/* Of a block, and blocks of a multiprocessor: registers are enough without being handed over. */
-enum { MAXIMA_THREADS = 2 * TEAM + DQ_WARP, EACH = 2 };
+enum { EACH = 2 /* blocks of a multiprocessor */ };
 
 /* Largest |S| of the lane's two rows, before the scale; NaN wins. */
 template <class SHAPE>
@@ -14,21 +13,22 @@ DQ_DEVICE ring_use look_at_scores(float max[2], scored<SHAPE> &x, unsigned char 
 {
     const attend_rows *const rows = team_rows<SHAPE>(smem);
     const full_pages full = rows->full[dq_warp() % 4];
+    const team_view view = view_of<SHAPE>(smem, a);
+    ring<SHAPE> *const keys = key_ring<SHAPE>(smem);
     dq_step step = dq_first_step(item);
     for (; dq_step_is_there(item, step);
          step = dq_next_step(item, step), use = use_after<SHAPE>(use)) {
-        start_scores(x, smem, a, use);
+        start_scores(x, view, keys, use);
         DQ_WGMMA_WAIT(0, absmax_scores_wait);
-        release<SHAPE>(&key_ring<SHAPE>(smem)->empty[use.stage]);
+        release_keys<SHAPE>(view, use.stage);
         dq_hold(x.s);
         if (!is_full(&full, step)) {
             DQ_UNROLL
             for (int i = 0; i < 2; i++) {
-                int lo, hi;
-                window_of(&lo, &hi, rows, step, i);
+                const key_window<false> w = window_of<false>(rows, step, i);
                 DQ_UNROLL
                 for (int k = 2 * i; k < KEYS / 2; k += k % 2 ? 3 : 1)
-                    if (key_of(k) < lo || key_of(k) >= hi) x.s[k] = 0;
+                    if (!is_in(w, key_of(k))) x.s[k] = 0;
             }
         }
         DQ_UNROLL
@@ -50,29 +50,17 @@ DQ_DEVICE ring_use find_maxima(unsigned char *smem, const dq_attend_call *a, uin
     note_rows(team_rows<SHAPE>(smem), &a->u, j.w, false);
     load_queries(x, a, &j, map_of(a));
     use = look_at_scores(max, x, smem, a, &item, use);
-    DQ_UNROLL
-    for (int i = 0; i < 2; i++) {
-        const bool there = has_row(j.w, i);
-        const float scaled = dq_abs(dq_mul_rn(max[i], a->u.scale));
-        uint32_t most = there ? dq_f32_bits(scaled) : 0;
-        for (unsigned o = BY_ROW ? 2 : 16; o; o /= 2) {
-            const uint32_t other = dq_shfl_xor(most, o);
-            most = other > most ? other : most;
-        }
-        if (!most || dq_lane() % (BY_ROW ? 4 : DQ_WARP)) continue;
-        const int64_t group = BY_ROW ? j.w->row + row_of(i) : j.w->seq;
-        dq_atomic_max(all + group * a->u.n_q + query_of(&j, map_of(a)), most);
-    }
+    raise_maxima<BY_ROW>(all, max, a, &j, map_of(a));
     return use;
 }
 
 template <class SHAPE, bool BY_ROW>
-DQ_KERNEL_BLOCKS(MAXIMA_THREADS, EACH)
+DQ_KERNEL_BLOCKS(LOOK_THREADS, EACH)
 absmax_hopper(DQ_PARAMETER dq_attend_call a, uint32_t *DQ_RESTRICT max)
 {
     DQ_SHARED_DYNAMIC(smem);
     if (dq_thread() == 0) {
-        open_ring(key_ring<SHAPE>(smem));
+        open_ring(key_ring<SHAPE>(smem), 1);
         dq_fence_mbarrier_init();
     }
     DQ_CLUSTER_SYNC(absmax_start);
@@ -88,14 +76,7 @@ template <int KD, bool BY_ROW>
 static cudaError_t launch(const dq_attend_call &a, uint32_t *max, cudaStream_t s)
 {
     typedef hopper_shape<KD, 0, 2, 3> shape;
-    const int smem = space<shape>::TOTAL;
-    unsigned blocks;
-    cudaError_t e = count_blocks<shape>(&blocks, a, EACH);
-    if (e == cudaSuccess) e = DQ_ALLOW_SMEM((absmax_hopper<shape, BY_ROW>), smem);
-    if (e != cudaSuccess) return e;
-    DQ_LAUNCH_CLUSTER((absmax_hopper<shape, BY_ROW>), shape::CLUSTER, dim3(blocks), MAXIMA_THREADS,
-                      (unsigned)smem, s, a, max);
-    return cudaGetLastError();
+    LAUNCH_RINGS(shape, (absmax_hopper<shape, BY_ROW>), LOOK_THREADS, EACH, s, a, max);
 }
 
 cudaError_t dq_absmax_hopper(dq_attend_call a, uint32_t *max, bool by_row, cudaStream_t s)

@@ -193,7 +193,7 @@ DQ_DEVICE bool open_query(const dq_attend_call *a, attend_block *k, bool all)
     if (dq_thread() == 0) {
         const dq_q_head h = a->u.q_head[a->u.q_first[w->group] + i_q];
         const int pages = (w->keys + KEYS - 1) / KEYS;
-        k->job[0] = attend_job{w, i_q, {h.head, h.head}, {h.key, h.key}, 0};
+        k->job[0] = attend_job{w, 0, {i_q, i_q}, {h.head, h.head}, {h.key, h.key}, 0};
         k->n[0] = w->n;
         k->item = item;
         if (item.end > pages) k->item.end = pages;
@@ -223,13 +223,12 @@ DQ_DEVICE void each_score(const dq_attend_call *a, const attend_block *k, uint8_
             multiply_keys<KD>(s, mem + key_bytes, mem + dq_operand_key(from, 0));
             DQ_UNROLL
             for (int i = 0; i < 2; i++) {
-                int lo, hi;
-                window_of(&lo, &hi, k->rows, step, i);
+                const key_window<false> w = window_of<false>(k->rows, step, i);
                 if (!has_row(k->job->w, i)) continue;
                 DQ_UNROLL
                 for (int n = 2 * i; n < FEW / 2; n += n % 2 ? 3 : 1) {
                     const int t = from + key_of(n);
-                    if (t >= lo && t < hi)
+                    if (is_in(w, t))
                         take(i, dq_page_of(step) * KEYS + t, dq_mul_rn(s[n], a->u.scale));
                 }
             }
@@ -243,7 +242,7 @@ template <int KD> DQ_KERNEL(TEAM) scores(DQ_PARAMETER dq_attend_call a)
     DQ_SHARED(attend_block, k, [1]);
     if (!open_query(&a, k, true)) return;
     each_score<KD>(&a, k, mem, [&](int i, int t, float s) {
-        strip_of(&a.u, k->job->w, k->job->out, row_of(i))[t] = s;
+        strip_of(&a.u, k->job->w, k->job->slot[0], row_of(i))[t] = s;
     });
 }
 
@@ -335,7 +334,7 @@ static int padded(int dim)
 dq_operands dq_attend_operands(int head_dim, int n_slabs, int n_keys, int n_values, int head_keys)
 {
     const int channels = padded(head_dim);
-    dq_operands o = {NULL, 0, n_keys, n_values, head_keys, channels, n_slabs * channels};
+    dq_operands o = {NULL, 0, n_keys, n_values, head_keys, channels, n_slabs * channels, false};
     o.page_bytes = (int64_t)n_keys * dq_operand_key_bytes(o.key_channels) +
                    (int64_t)n_values * dq_operand_key_bytes(o.value_channels);
     return o;
@@ -344,6 +343,12 @@ dq_operands dq_attend_operands(int head_dim, int n_slabs, int n_keys, int n_valu
 int64_t dq_attend_share_floats(const dq_attend_call *a)
 {
     return dq_share_floats(a) * a->u.n_maps * a->u.max_out;
+}
+
+bool dq_attend_takes_int8(const dq_page_form *keys)
+{
+    return dq_attend_has_hopper && keys->bits > 4 && keys->bits <= 8 && keys->n_scales == 1 &&
+           !keys->has_lows && !keys->set_numbers;
 }
 
 static const char *dims_lack(const dq_page_form *f)
@@ -383,6 +388,9 @@ cudaError_t dq_attend_scores(dq_attend_call a, cudaStream_t s)
     const dim3 grid((unsigned)(a.n_items * a.u.max_q), (unsigned)a.together);
     const int smem = 2 * dq_operand_key_bytes(a.o.key_channels);
     if (a.n_items == 0) return cudaSuccess;
+#if defined(DQ_HAVE_HOPPER) || defined(DQ_SIMT)
+    if (a.o.int8) return dq_scores_int8(a, s);
+#endif
     if (a.o.key_channels == 64) LAUNCH(scores<64>, grid, TEAM, smem, s, a);
     LAUNCH(scores<128>, grid, TEAM, smem, s, a);
 }
@@ -396,6 +404,7 @@ cudaError_t dq_attend_absmax(dq_attend_call a, uint32_t *max, bool by_row, bool 
     if (a.n_items == 0) return cudaSuccess;
     if (hopper && !dq_attend_has_hopper) return cudaErrorInvalidValue;
 #if defined(DQ_HAVE_HOPPER) || defined(DQ_SIMT)
+    if (a.o.int8) return dq_absmax_int8(a, max, by_row, s);
     if (hopper) return dq_absmax_hopper(a, max, by_row, s);
 #endif
     if (small && by_row) LAUNCH((absmax<64, true>), grid, TEAM, smem, s, a, max);
@@ -427,6 +436,7 @@ cudaError_t dq_attend_run(dq_attend_call a, bool hopper, cudaStream_t s)
     if (a.n_items == 0) return cudaSuccess;
     if (hopper && !dq_attend_has_hopper) return cudaErrorInvalidValue;
 #if defined(DQ_HAVE_HOPPER) || defined(DQ_SIMT)
+    if (a.o.int8) return dq_attend_int8(a, s);
     if (hopper) return dq_attend_hopper(a, s);
 #endif
     return a.logits.round == DQ_ROUND_NOT ? launch_attend<false>(a, s) : launch_attend<true>(a, s);
@@ -509,13 +519,14 @@ static dq_unfold_list list_of(const dq_page_form form[2], const dq_attention_uni
     l.group = unit->group;
     l.keys = unit[n - 1].keys;
     l.end = pages_of(l.keys);
+    l.uncoded = unit->uncoded < l.keys ? unit->uncoded : l.keys;
     read_ends(&l.coded_end, &l.plain_from, form, unit, n);
     return l;
 }
 
 static int list_pages(const dq_unfold_list *l)
 {
-    return pages_of(l->coded_end) + pages_of(l->keys) - l->plain_from / KEYS;
+    return pages_of(l->coded_end) + pages_of(l->keys) - l->plain_from / KEYS + pages_of(l->uncoded);
 }
 
 int64_t dq_attend_list_pages(const dq_page_form form[2], const dq_attention_unit *unit, int n,
@@ -560,7 +571,8 @@ static void list_items(dq_attend_plan *p, const dq_page_form form[2], const dq_u
 {
     for (int i = first, step; i < first + n; i += step) {
         const int pages = pages_of(unit[i].keys), parts = parts_of(unit + i);
-        dq_attend_item item = {i, 1, 0, pages, 0, 0, 0, -1, {l->at[0], l->at[1]}};
+        dq_attend_item item = {i, 1, 0, pages, 0, 0, 0, l->uncoded, -1, {0}};
+        memcpy(item.at, l->at, sizeof item.at);
         step = 1;
         if (parts || !pages) p->join[p->n_joins++] = dq_attend_join{i, p->share_rows, parts};
         for (int k = 0; k < parts; k++) {
@@ -590,6 +602,7 @@ static void walk_lists(dq_attend_plan *p, const dq_attention_units *u,
         dq_unfold_list l = list_of(u->form, unit + i, step);
         l.at[0] = (int32_t)p->operand_pages;
         l.at[1] = l.at[0] + pages_of(l.coded_end) - l.plain_from / KEYS;
+        l.at[2] = l.at[1] + pages_of(l.keys);
         if (views) l = views[unit[i].seq * u->n_groups + unit[i].group];
         p->operand_pages += list_pages(&l);
         if (l.end) p->list[p->n_lists++] = l;

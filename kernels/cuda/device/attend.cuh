@@ -45,6 +45,23 @@ DQ_BOTH int dq_operand_key_bytes(int channels)
 {
     return KEYS * channels * 2;
 }
+/* Of keys that are bytes: the cell that begins at channel c (a multiple of 16) of key t, and the
+ * key's scale in f32. Each half of a head's room begins with half the channels, then half the
+ * scales. */
+DQ_BOTH int dq_operand_code(int channels, int t, int c)
+{
+    const int half = channels / 2;
+    return c / half * KEYS * channels + (c % half / 16 * KEYS + t) * 16;
+}
+DQ_BOTH int dq_operand_scale(int channels, int t)
+{
+    const int half = KEYS / 2;
+    return t / half * KEYS * channels + half * channels + t % half * 4;
+}
+DQ_BOTH int dq_operand_code_bytes(int channels)
+{
+    return KEYS * channels + KEYS * 4;
+}
 
 /* A page's keys of one head, and the values of a pair of slabs. */
 DQ_BOTH int64_t dq_operand_keys_at(const dq_operands *o, int64_t page, int head)
@@ -132,6 +149,23 @@ DQ_BOTH int64_t dq_operand_page(const dq_attend_item *i, dq_step s)
     return (int64_t)(dq_is_plain(s) ? i->at[1] : i->at[0]) + dq_page_of(s);
 }
 
+/* Steps over int8 operands come in runs of pages: as codes, then of tokens that are never coded,
+ * then plain ones. */
+enum { DQ_INT8_RUNS = 3 };
+struct dq_int8_run {
+    int first, end, at; /* at: operand page of page 0 */
+};
+DQ_BOTH dq_int8_run dq_int8_run_of(const dq_attend_item *i, int k)
+{
+    int first = i->first, end = i->end;
+    if (k == 0 && first < i->uncoded / KEYS) first = i->uncoded / KEYS;
+    if (k == 0 && end > i->coded) end = i->coded;
+    if (k == 1 && end > (i->uncoded + KEYS - 1) / KEYS) end = (i->uncoded + KEYS - 1) / KEYS;
+    if (k == 1 && end > i->plain) end = i->plain;
+    if (k == 2 && first < i->plain) first = i->plain;
+    return dq_int8_run{first, end, k == 0 ? i->at[0] : k == 1 ? i->at[2] : i->at[1]};
+}
+
 /* Tokens that rows of a class read as codes; none where nothing is coded. */
 DQ_BOTH int dq_coded_of(const dq_page_form form[2], const dq_attention_unit *w, int row_class)
 {
@@ -143,19 +177,20 @@ DQ_BOTH int dq_coded_of(const dq_page_form form[2], const dq_attention_unit *w, 
 
 /* What a team computes. */
 struct attend_job {
-    const dq_attention_unit *w; /* NULL: an item of fewer units */
-    int out, query[2], key[2], pair;
+    const dq_attention_unit *w;               /* NULL: an item of fewer units */
+    int out, slot[2], query[2], key[2], pair; /* slot: of strips */
 };
 
 DQ_DEVICE attend_job job_of(const dq_attend_call *a, const dq_attend_item *item, int i_out, int i)
 {
     const dq_attention_unit *w = a->u.unit + item->unit;
     const dq_o_head o = a->u.o_head[a->u.o_first[w->group] + i_out];
-    attend_job j = {i < item->n ? w + i : NULL, o.out, {0, 0}, {0, 0}, o.pair};
+    attend_job j = {i < item->n ? w + i : NULL, o.out, {0, 0}, {0, 0}, {0, 0}, o.pair};
     DQ_UNROLL
     for (int m = 0; m < 2; m++) { /* the second of one map is the first */
         const int q = m && a->u.n_maps == 2 ? o.q[1] : o.q[0];
         const dq_q_head h = a->u.q_head[a->u.q_first[w->group] + q];
+        j.slot[m] = q;
         j.query[m] = h.head;
         j.key[m] = h.key;
     }
@@ -199,7 +234,9 @@ struct attend_rows {
     int seen[ROWS], coded[ROWS]; /* keys; of them those before `coded` are read as codes */
     /* Rounding: S by `by` is a number of the row's grid, and that by `step` is in powers of two. */
     float by[ROWS], step[ROWS];
-    full_pages full[4]; /* of warps */
+    float q_scale[ROWS]; /* of codes of queries */
+    full_pages full[4];  /* of warps */
+    int uncoded[4];      /* alike: tokens that no row reads as codes, of int8 operands */
 };
 
 DQ_DEVICE int warp_min(int x)
@@ -228,7 +265,10 @@ DQ_DEVICE void note_rows(attend_rows *r, const dq_attention_units *u, const dq_a
         r->seen[i] = seen;
         r->coded[i] = coded;
     }
-    if (dq_lane() == 0) r->full[warp] = full_pages{codes, {first, end}};
+    if (dq_lane() == 0) {
+        r->uncoded[warp] = w ? w->uncoded : 0;
+        r->full[warp] = full_pages{codes, {first, end}};
+    }
     DQ_WARP_SYNC(attend_rows_there);
 }
 
@@ -253,12 +293,21 @@ DQ_DEVICE void note_grids(attend_rows *r, const dq_attend_call *a, const attend_
     DQ_WARP_SYNC(attend_grids_there);
 }
 
-/* Row i reads keys lo .. hi-1 of a step. */
-DQ_DEVICE void window_of(int *lo, int *hi, const attend_rows *r, dq_step s, int i)
+/* Keys that a row reads of a step: lo .. hi-1, and with int8 operands those before `uncoded`, if
+ * they are before hi. */
+template <bool INT8> struct key_window {
+    int lo, hi, uncoded;
+};
+template <bool INT8> DQ_DEVICE bool is_in(const key_window<INT8> &w, int t)
 {
-    const int seen = r->seen[row_of(i)], coded = r->coded[row_of(i)];
-    *lo = dq_is_plain(s) ? coded - dq_page_of(s) * KEYS : 0;
-    *hi = (dq_is_plain(s) || seen < coded ? seen : coded) - dq_page_of(s) * KEYS;
+    return (t >= w.lo || (INT8 && t < w.uncoded)) && t < w.hi;
+}
+template <bool INT8> DQ_DEVICE key_window<INT8> window_of(const attend_rows *r, dq_step s, int i)
+{
+    const int seen = r->seen[row_of(i)], coded = r->coded[row_of(i)], at = dq_page_of(s) * KEYS;
+    const int uncoded = INT8 ? r->uncoded[dq_warp() % 4] - at : 0;
+    if (dq_is_plain(s)) return {coded - at, seen - at, uncoded};
+    return {uncoded, (seen < coded ? seen : coded) - at, 0};
 }
 /* Key of entry k of a lane's scores. */
 DQ_DEVICE int key_of(int k)
@@ -295,19 +344,21 @@ DQ_DEVICE float quad_sum(float x)
 }
 
 /* S[N], 2 N keys of a step from `from` on, becomes exp2(S - max); keys that a row does not read
- * become 0. FULL: each row reads each key. scale: of S, to powers of two. Whether outputs of
- * earlier keys are to be multiplied with alpha. */
-template <bool ROUND, int N, bool FULL = false, class S>
+ * become 0. FULL: each row reads each key. scale: of S, to powers of two. CODED: S is to be
+ * multiplied with q_scale, too. is_edge: some keys of the step are not read, whatever is_full says.
+ * Whether outputs of earlier keys are to be multiplied with alpha. */
+template <bool ROUND, int N, bool FULL = false, bool INT8 = false, bool CODED = false, class S>
 DQ_DEVICE bool softmax(S &s, attend_stats &x, const attend_rows *r, dq_step step, int from,
-                       float scale)
+                       float scale, bool is_edge = false)
 {
     float by[2] = {scale, scale};
-    const bool full = FULL || is_full(&r->full[dq_warp() % 4], step);
+    const bool full = FULL || (!is_edge && is_full(&r->full[dq_warp() % 4], step));
     if (ROUND) {
         const float integral = 12582912.0f; /* 1.5 * 2^23: added to it a number is integral */
         DQ_UNROLL
         for (int i = 0; i < 2; i++) {
-            const float to = r->by[row_of(i)];
+            float to = r->by[row_of(i)];
+            if (CODED) to = dq_mul_rn(to, r->q_scale[row_of(i)]);
             DQ_UNROLL
             for (int k = 2 * i; k < N; k += k % 2 ? 3 : 1)
                 s[k] = dq_sub_rn(dq_fma_rn(s[k], to, integral), integral);
@@ -315,17 +366,17 @@ DQ_DEVICE bool softmax(S &s, attend_stats &x, const attend_rows *r, dq_step step
         }
         DQ_UNROLL
         for (int i = 0; i < 2; i++) by[i] = r->step[row_of(i)];
+    } else if (CODED) {
+        DQ_UNROLL
+        for (int i = 0; i < 2; i++) by[i] = dq_mul_rn(scale, r->q_scale[row_of(i)]);
     }
     if (!full) {
         DQ_UNROLL
         for (int i = 0; i < 2; i++) {
-            int lo, hi;
-            window_of(&lo, &hi, r, step, i);
-            lo -= from;
-            hi -= from;
+            const key_window<INT8> w = window_of<INT8>(r, step, i);
             DQ_UNROLL
             for (int k = 2 * i; k < N; k += k % 2 ? 3 : 1)
-                if (key_of(k) < lo || key_of(k) >= hi) s[k] = -INFINITY;
+                if (!is_in(w, from + key_of(k))) s[k] = -INFINITY;
         }
     }
     float top[2];

@@ -10,7 +10,9 @@
 #include "kernels/cuda/device/attend.cuh"
 #include "kernels/cuda/device/hopper.cuh"
 
-enum { THREADS = 3 * TEAM };
+enum { THREADS = 3 * TEAM, PRODUCER = 8 /* its first warp, after those of teams */ };
+/* Where there are no values: one producer, and registers are enough without being handed over. */
+enum { LOOK_THREADS = 2 * TEAM + DQ_WARP };
 /* Of a thread, before and after the block shares its 64K out. */
 enum { PRODUCER_REGISTERS = 24, TEAM_REGISTERS = 240 };
 
@@ -21,7 +23,7 @@ enum hopper_order { ASCENDING, RUN_LAST };
 /* What a kernel is made for: channels of a head's keys and of a pair's values; blocks of a cluster
  * and stages of a ring; how operands lie, and the order of steps. */
 template <int KEY_CHANNELS, int VALUE_CHANNELS, int BLOCKS, int RING> struct hopper_shape {
-    enum { KD = KEY_CHANNELS, DV = VALUE_CHANNELS, CLUSTER = BLOCKS, STAGES = RING };
+    enum { KD = KEY_CHANNELS, DV = VALUE_CHANNELS, CLUSTER = BLOCKS, STAGES = RING, INT8 = 0 };
     static constexpr dq_operand_layout LAYOUT = DQ_CELLS;
     static constexpr hopper_order ORDER = ASCENDING;
 };
@@ -42,11 +44,12 @@ template <class SHAPE> DQ_DEVICE ring_use use_after(ring_use u)
                                         : ring_use{u.stage + 1, u.parity};
 }
 
-template <class SHAPE> DQ_DEVICE void open_ring(ring<SHAPE> *r)
+/* readers: those of a team that release a stage. */
+template <class SHAPE> DQ_DEVICE void open_ring(ring<SHAPE> *r, int readers)
 {
     for (int s = 0; s < SHAPE::STAGES; s++) {
         DQ_MBARRIER_INIT(&r->full[s], 1);
-        DQ_MBARRIER_INIT(&r->empty[s], 2 * SHAPE::CLUSTER); /* teams of all blocks */
+        DQ_MBARRIER_INIT(&r->empty[s], 2 * readers * SHAPE::CLUSTER); /* of all blocks */
     }
 }
 
@@ -57,7 +60,9 @@ template <class SHAPE> struct space {
         VALUE_BYTES = KEYS * SHAPE::DV * 2,
         VALUES = SHAPE::STAGES * 2 * KEY_BYTES,
         BOX = VALUES + SHAPE::STAGES * VALUE_BYTES, /* half the channels of a team */
-        RINGS = BOX + SHAPE::DV / 4 * TEAM * 4,
+        BOX_BYTES = SHAPE::DV / 4 * TEAM * 4,
+        QUERY_BYTES = SHAPE::INT8 * 2 * KEY_BYTES, /* of both teams, in f16, there before */
+        RINGS = BOX + ((int)BOX_BYTES > (int)QUERY_BYTES ? (int)BOX_BYTES : (int)QUERY_BYTES),
         ROWS_OF = RINGS + 2 * (int)sizeof(ring<SHAPE>),
         TOTAL = ROWS_OF + 2 * (int)sizeof(attend_rows)
     };
@@ -97,6 +102,12 @@ DQ_DEVICE dq_step step_after_run(const dq_attend_item *item)
 
 /* ---- producer */
 
+/* Of one head. */
+template <class SHAPE> DQ_DEVICE int key_bytes(bool codes)
+{
+    return SHAPE::INT8 && codes ? dq_operand_code_bytes(SHAPE::KD) : (int)space<SHAPE>::KEY_BYTES;
+}
+
 /* What a warp copies of each page: a lane for each head its block's share, to all blocks. */
 template <class SHAPE, bool OF_VALUES> struct producer {
     enum {
@@ -109,19 +120,19 @@ template <class SHAPE, bool OF_VALUES> struct producer {
 };
 template <class SHAPE, bool OF_VALUES>
 DQ_DEVICE ring_use produce_page(const producer<SHAPE, OF_VALUES> &p, const uint8_t *page,
-                                ring_use use)
+                                ring_use use, bool codes = false)
 {
     typedef producer<SHAPE, OF_VALUES> own;
-    const int lane = (int)dq_lane();
+    const int lane = (int)dq_lane(), copied = OF_VALUES ? (int)own::BYTES : key_bytes<SHAPE>(codes);
     if (OF_VALUES)
         DQ_MBARRIER_WAIT(&p.r->empty[use.stage], use.parity ^ 1u, hopper_values_empty);
     else
         DQ_MBARRIER_WAIT(&p.r->empty[use.stage], use.parity ^ 1u, hopper_keys_empty);
-    if (lane == 0) dq_mbarrier_arrive_expect(&p.r->full[use.stage], (unsigned)(p.n * own::BYTES));
+    if (lane == 0) dq_mbarrier_arrive_expect(&p.r->full[use.stage], (unsigned)(p.n * copied));
     DQ_WARP_SYNC(hopper_expected);
     if (lane < p.n)
         dq_bulk_copy_multicast(p.to + use.stage * own::STAGE, page + p.from,
-                               (unsigned)own::BYTES / SHAPE::CLUSTER, &p.r->full[use.stage],
+                               (unsigned)copied / SHAPE::CLUSTER, &p.r->full[use.stage],
                                (1u << SHAPE::CLUSTER) - 1);
     return use_after<SHAPE>(use);
 }
@@ -141,6 +152,15 @@ DQ_DEVICE ring_use produce(unsigned char *smem, const dq_attend_call *a, int ind
     const int to = share + (OF_VALUES ? (int)space<SHAPE>::VALUES : lane * own::BYTES);
     ring<SHAPE> *const r = OF_VALUES ? value_ring<SHAPE>(smem) : key_ring<SHAPE>(smem);
     const own p = {r, smem + to, from, OF_VALUES ? 1 : a->o.head_keys};
+    if (SHAPE::INT8) {
+        for (int k = 0; k < DQ_INT8_RUNS; k++) {
+            const dq_int8_run run = dq_int8_run_of(a->item + index / a->u.max_out, k);
+            for (int page = run.first; page < run.end; page++)
+                use = produce_page(p, a->o.page + (int64_t)(run.at + page) * a->o.page_bytes, use,
+                                   k == 0);
+        }
+        return use;
+    }
     const bool run_last = SHAPE::ORDER == RUN_LAST;
     dq_step step = run_last ? step_after_run(&item) : dq_first_step(&item);
     for (; dq_step_is_there(&item, step); step = dq_next_step(&item, step))
@@ -159,7 +179,7 @@ DQ_DEVICE ring_use produce(unsigned char *smem, const dq_attend_call *a, int ind
 
 DQ_DEVICE int team_of(void)
 {
-    return (int)(dq_thread() / TEAM) - 1;
+    return (int)(dq_thread() / TEAM);
 }
 DQ_DEVICE int map_of(const dq_attend_call *a)
 {
@@ -171,11 +191,14 @@ DQ_DEVICE int unit_of(const dq_attend_call *a)
     const int rank = (int)dq_cluster_rank();
     return a->u.n_maps == 2 ? rank : 2 * rank + team_of();
 }
-template <class SHAPE> struct products {
+/* What scores are made with, and what attention besides. */
+template <class SHAPE> struct scored {
     dq_registers<float, KEYS / 2> s;
+    dq_registers<uint32_t, SHAPE::KD / 4> q;
+};
+template <class SHAPE> struct products : scored<SHAPE> {
     dq_registers<float, SHAPE::DV / 2> o;
     dq_registers<uint32_t, KEYS / 4> p;
-    dq_registers<uint32_t, SHAPE::KD / 4> q;
 };
 
 /* Where the team finds stage 0, as descriptors, and whom the thread tells that stages are empty:
@@ -219,8 +242,7 @@ template <class SHAPE> DQ_DEVICE void release_values(const team_view &v, int sta
 
 /* Rows of queries as the left operand. */
 template <class SHAPE>
-DQ_DEVICE void load_queries(products<SHAPE> &x, const dq_attend_call *a, const attend_job *j,
-                            int map)
+DQ_DEVICE void load_queries(scored<SHAPE> &x, const dq_attend_call *a, const attend_job *j, int map)
 {
     const int dim = a->u.form[0].dim;
     bool far = false;
@@ -237,7 +259,7 @@ DQ_DEVICE void load_queries(products<SHAPE> &x, const dq_attend_call *a, const a
 }
 
 template <class SHAPE>
-DQ_DEVICE void start_scores(products<SHAPE> &x, const team_view &v, ring<SHAPE> *r, ring_use use)
+DQ_DEVICE void start_scores(scored<SHAPE> &x, const team_view &v, ring<SHAPE> *r, ring_use use)
 {
     DQ_MBARRIER_WAIT(&r->full[use.stage], use.parity, hopper_keys_full);
     DQ_WGMMA_FENCE(hopper_scores_fence);
@@ -250,8 +272,8 @@ DQ_DEVICE void start_scores(products<SHAPE> &x, const team_view &v, ring<SHAPE> 
     dq_wgmma_commit(); /* scores and values are groups of their own, waited for one by one */
 }
 
-template <class SHAPE>
-DQ_DEVICE void start_values(products<SHAPE> &x, const team_view &v, ring<SHAPE> *r, ring_use use)
+template <class SHAPE, class O, class P>
+DQ_DEVICE void start_values(O &o, P &p, const team_view &v, ring<SHAPE> *r, ring_use use)
 {
     DQ_MBARRIER_WAIT(&r->full[use.stage], use.parity, hopper_values_full);
     DQ_WGMMA_FENCE(hopper_values_fence);
@@ -259,7 +281,7 @@ DQ_DEVICE void start_values(products<SHAPE> &x, const team_view &v, ring<SHAPE> 
     DQ_UNROLL
     for (int t = 0; t < KEYS; t += 16) {
         const int at = dq_operand_value(SHAPE::DV, t, 0, SHAPE::LAYOUT);
-        dq_wgmma_f16(x.o, x.p, t / 4, dq_descriptor_after(first, (unsigned)at), true);
+        dq_wgmma_f16(o, p, t / 4, dq_descriptor_after(first, (unsigned)at), true);
     }
     dq_wgmma_commit();
 }
@@ -286,7 +308,7 @@ DQ_DEVICE ring_use multiply_step(team_work<SHAPE> &w, dq_step step, ring_use las
 {
     const ring_use use = use_after<SHAPE>(last);
     start_scores(w.x, w.view, w.keys, use);
-    start_values(w.x, w.view, w.values, last);
+    start_values(w.x.o, w.x.p, w.view, w.values, last);
     DQ_WGMMA_WAIT(1, hopper_scores_wait);
     release_keys<SHAPE>(w.view, use.stage);
     dq_hold(w.x.s);
@@ -307,14 +329,14 @@ DQ_DEVICE ring_use multiply_run(team_work<SHAPE> &w, int n, ring_use use)
     return use;
 }
 
-/* Those from `step` on. The item is read again here: registers are scarce. */
+/* Those from `step` on. The item is read as they go: registers are scarce. */
 template <class SHAPE, bool ROUND>
 DQ_DEVICE ring_use multiply_others(team_work<SHAPE> &w, const dq_attend_call *a, int index,
                                    dq_step step, ring_use use)
 {
     dq_in_order();
-    const dq_attend_item item = a->item[index / a->u.max_out];
-    for (; dq_step_is_there(&item, step); step = dq_next_step(&item, step))
+    const dq_attend_item *const item = a->item + index / a->u.max_out;
+    for (; dq_step_is_there(item, step); step = dq_next_step(item, step))
         use = multiply_step<SHAPE, ROUND, false>(w, step, use);
     return use;
 }
@@ -351,7 +373,7 @@ DQ_DEVICE ring_use multiply(team_work<SHAPE> &w, unsigned char *smem, const dq_a
     if (SHAPE::ORDER == ASCENDING) use = multiply_run<SHAPE, ROUND>(w, left, use);
     use = multiply_others<SHAPE, ROUND>(w, a, index, step, use);
     if (SHAPE::ORDER == RUN_LAST) use = multiply_run<SHAPE, ROUND>(w, left, use);
-    start_values(w.x, w.view, w.values, use);
+    start_values(w.x.o, w.x.p, w.view, w.values, use);
     DQ_WGMMA_WAIT(0, hopper_last_wait);
     release_values<SHAPE>(w.view, use.stage);
     dq_hold(w.x.o);
@@ -364,17 +386,17 @@ attend_hopper(DQ_PARAMETER dq_attend_call a)
 {
     DQ_SHARED_DYNAMIC(smem);
     if (dq_thread() == 0) {
-        open_ring(key_ring<SHAPE>(smem));
-        open_ring(value_ring<SHAPE>(smem));
+        open_ring(key_ring<SHAPE>(smem), 1);
+        open_ring(value_ring<SHAPE>(smem), 1);
         dq_fence_mbarrier_init();
     }
     DQ_CLUSTER_SYNC(hopper_start);
     ring_use use = {0, 0};
-    if (dq_warp() < 4) {
+    if (dq_warp() >= PRODUCER) {
         dq_setmaxnreg_dec<PRODUCER_REGISTERS>();
-        for (int i = -1; dq_warp() == 0 && (i = next_item<SHAPE>(i, &a)) >= 0;)
+        for (int i = -1; dq_warp() == PRODUCER && (i = next_item<SHAPE>(i, &a)) >= 0;)
             use = produce<SHAPE, false>(smem, &a, i, use);
-        for (int i = -1; dq_warp() == 1 && (i = next_item<SHAPE>(i, &a)) >= 0;)
+        for (int i = -1; dq_warp() == PRODUCER + 1 && (i = next_item<SHAPE>(i, &a)) >= 0;)
             use = produce<SHAPE, true>(smem, &a, i, use);
     } else {
         dq_setmaxnreg_inc<TEAM_REGISTERS>();
@@ -389,27 +411,61 @@ attend_hopper(DQ_PARAMETER dq_attend_call a)
     DQ_CLUSTER_SYNC(hopper_end);
 }
 
+/* The largest |S| of the lane's rows, before the scale, to all[rows][n_q], or to all[seq][n_q]. By
+ * bits, so that NaN wins. */
+template <bool BY_ROW>
+DQ_DEVICE void raise_maxima(uint32_t *all, const float max[2], const dq_attend_call *a,
+                            const attend_job *j, int map)
+{
+    DQ_UNROLL
+    for (int i = 0; i < 2; i++) {
+        const float scaled = dq_abs(dq_mul_rn(max[i], a->u.scale));
+        uint32_t bits = has_row(j->w, i) ? dq_f32_bits(scaled) : 0;
+        for (unsigned o = BY_ROW ? 2 : 16; o; o /= 2) {
+            const uint32_t other = dq_shfl_xor(bits, o);
+            bits = other > bits ? other : bits;
+        }
+        if (!bits || dq_lane() % (BY_ROW ? 4 : DQ_WARP)) continue;
+        const int64_t group = BY_ROW ? j->w->row + row_of(i) : j->w->seq;
+        dq_atomic_max(all + group * a->u.n_q + query_of(j, map), bits);
+    }
+}
+
 /* ---- launcher */
 
-template <class SHAPE, bool ROUND>
-static cudaError_t launch_hopper(const dq_attend_call &a, cudaStream_t s)
+/* A cluster for each item and head, but at most `each` blocks for a multiprocessor, and as many as
+ * run at once. */
+template <class SHAPE, class K>
+static cudaError_t count_blocks(unsigned *blocks, const dq_attend_call &a, K *kernel,
+                                unsigned threads, int each)
 {
-    const int smem = space<SHAPE>::TOTAL;
     int device, clusters = 0;
     cudaError_t e = cudaGetDevice(&device);
     if (e == cudaSuccess)
         e = cudaDeviceGetAttribute(&clusters, cudaDevAttrMultiProcessorCount, device);
-    if (e == cudaSuccess) e = DQ_ALLOW_SMEM((attend_hopper<SHAPE, ROUND>), smem);
-    clusters /= SHAPE::CLUSTER;
+    clusters = clusters * each / SHAPE::CLUSTER;
     if (e == cudaSuccess && SHAPE::CLUSTER > 2) /* multiprocessors come in pairs */
-        e = dq_resident_clusters(&clusters, attend_hopper<SHAPE, ROUND>, SHAPE::CLUSTER, THREADS,
-                                 smem);
-    if (e != cudaSuccess) return e;
+        e = dq_resident_clusters(&clusters, kernel, SHAPE::CLUSTER, threads, space<SHAPE>::TOTAL);
     const int64_t items = (int64_t)a.n_items * a.u.max_out;
-    const unsigned blocks = (unsigned)(SHAPE::CLUSTER * (items < clusters ? items : clusters));
-    DQ_LAUNCH_CLUSTER((attend_hopper<SHAPE, ROUND>), SHAPE::CLUSTER, dim3(blocks), THREADS,
-                      (unsigned)smem, s, a);
-    return cudaGetLastError();
+    *blocks = (unsigned)(SHAPE::CLUSTER * (items < clusters ? items : clusters));
+    return e;
+}
+
+#define LAUNCH_RINGS(SHAPE, kernel, threads, each, s, a, ...)                                      \
+    do {                                                                                           \
+        unsigned blocks;                                                                           \
+        cudaError_t e = DQ_ALLOW_SMEM(kernel, (int)space<SHAPE>::TOTAL);                           \
+        if (e == cudaSuccess) e = count_blocks<SHAPE>(&blocks, a, kernel, threads, each);          \
+        if (e != cudaSuccess) return e;                                                            \
+        DQ_LAUNCH_CLUSTER(kernel, SHAPE::CLUSTER, dim3(blocks), threads, space<SHAPE>::TOTAL, s,   \
+                          a, ##__VA_ARGS__);                                                       \
+        return cudaGetLastError();                                                                 \
+    } while (0)
+
+template <class SHAPE, bool ROUND>
+static cudaError_t launch_hopper(const dq_attend_call &a, cudaStream_t s)
+{
+    LAUNCH_RINGS(SHAPE, (attend_hopper<SHAPE, ROUND>), THREADS, 1, s, a);
 }
 
 #endif

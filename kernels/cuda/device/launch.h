@@ -269,6 +269,7 @@ typedef struct dq_attention_unit {
     int32_t n_edges;
     int32_t seq, group;
     int32_t few; /* the call has at most DQ_ATTEND_FEW rows of its list: blocks divide its pages */
+    int32_t uncoded;       /* with int8 operands: its list's first tokens, which are never coded */
     int32_t first;         /* row of the unit from which on columns count; n: none */
     int32_t sinks;         /* tokens at positions where attention is parked (measure) */
     int32_t counted, span; /* row of the unit from which on spans count, n: none; and its record */
@@ -344,6 +345,9 @@ typedef struct dq_operands {
     int32_t head_keys;        /* different heads of keys that an output head reads, 1 or 2 */
     /* of a head of keys; of both slabs of values: padded with zeros to 64 or 128, twice that */
     int32_t key_channels, value_channels;
+    /* what is read as codes has bytes for keys, with f32 scales; tokens that are never coded
+     * (uncoded) lie in pages of their own besides, in f16 as what is not read so */
+    bool int8;
 } dq_operands;
 
 /* What is unfolded of a list. A page is there up to twice: as rows see it that read its codes, and
@@ -353,7 +357,10 @@ typedef struct dq_unfold_list {
     int32_t group, keys;
     int32_t end;                   /* pages from there on are there already */
     int32_t coded_end, plain_from; /* rows read tokens before and from there so */
-    int32_t at[2]; /* operand page of its page 0, as codes and not; the second's first are none */
+    int32_t uncoded;               /* as of a unit, at most keys */
+    /* operand page of its page 0, as codes, not so (the first of which are none) and of uncoded
+     * tokens */
+    int32_t at[3];
 } dq_unfold_list;
 
 /* How pages are unfolded. */
@@ -379,7 +386,7 @@ cudaError_t dq_attend_unfold(dq_unfold k, const dq_page *pages, const dq_unfold_
 typedef struct dq_kv_fill_job {
     int32_t record; /* in the table of pages */
     int32_t group, row, side;
-    int32_t at[2]; /* operand page as codes and not; -1: none */
+    int32_t at[3]; /* operand page as codes, not so, and of uncoded tokens; -1: none */
     int16_t first, end, from, to, coded;
 } dq_kv_fill_job;
 
@@ -401,7 +408,7 @@ typedef struct dq_kv_fill {
 size_t dq_kv_fill_smem(dq_page_form const form[2]);
 cudaError_t dq_kv_launch_fill(dq_kv_fill k, const dq_kv_fill_job *jobs, int n, cudaStream_t s);
 
-/* ---- attend.cu, attend_hopper.cu, absmax_hopper.cu ----
+/* ---- attend.cu, attend_hopper.cu, absmax_hopper.cu, attend_int8.cu ----
  * Attention by tensor cores over operands: one kernel makes both maps in one pass.
  * Arithmetic: queries, keys, values (code times scale) and each map's exp(S - max) are f16, sums
  * f32. A row's result depends on its own keys only; but rows of lists with few of them, whose pages
@@ -420,8 +427,9 @@ typedef struct dq_attend_item {
     int32_t first, end;   /* pages of the list */
     int32_t coded, plain; /* pages before `coded` are read as codes, those from `plain` on not */
     int32_t run;          /* pages from `first` on that all rows read whole and in one way */
+    int32_t uncoded;      /* as dq_unfold_list */
     int32_t part;         /* rows of the parts before it, in share; -1: these are all pages */
-    int32_t at[2];        /* as dq_unfold_list */
+    int32_t at[3];        /* as dq_unfold_list */
 } dq_attend_item;
 
 /* A unit whose pages are divided into n parts, the first after so many rows of others; none where
@@ -445,6 +453,9 @@ typedef struct dq_attend_call {
 /* Why attention by operands refuses these arguments, by host fields alone; NULL: it does not. f
  * NULL: scores alone. */
 const char *dq_attend_lacks(const dq_attention_units *u, const dq_attention_finish *f, int round);
+
+/* Whether operands can be int8: keys have per-token codes of more than 4 bits, with one scale. */
+bool dq_attend_takes_int8(const dq_page_form *keys);
 
 /* How a launch's units are done, on the host. */
 typedef struct dq_attend_plan {
@@ -487,6 +498,12 @@ cudaError_t dq_attend_run(dq_attend_call a, bool hopper, cudaStream_t s);
  * order of its own, so that S may differ from mma.sync's in the last bits. */
 cudaError_t dq_attend_hopper(dq_attend_call a, cudaStream_t s);
 cudaError_t dq_absmax_hopper(dq_attend_call a, uint32_t *max, bool by_row, cudaStream_t s);
+/* The same over int8 operands, and strips, with the CPU's S of what rows read as codes: queries are
+ * rounded to 8 bits, and sums of codes exact (attend of backend.h). dq_attend_int8 multiplies by
+ * the scales one after the other, which may change S by two roundings. */
+cudaError_t dq_attend_int8(dq_attend_call a, cudaStream_t s);
+cudaError_t dq_absmax_int8(dq_attend_call a, uint32_t *max, bool by_row, cudaStream_t s);
+cudaError_t dq_scores_int8(dq_attend_call a, cudaStream_t s);
 /* Whether this build has them, for compute capability 9.0. */
 #if defined(DQ_HAVE_HOPPER) || defined(DQ_SIMT)
 enum { dq_attend_has_hopper = 1 };

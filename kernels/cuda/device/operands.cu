@@ -375,24 +375,55 @@ DQ_DEVICE void put_box(const dq_unfold *k, const page_head *h, int group, int64_
     }
 }
 
-/* Both views of a page, each where `at` has a place for it: tokens 0 .. n-1, of which rows that
+/* Codes of tokens coded[0] .. coded[1]-1 as bytes, with their scales; others are zero. */
+DQ_DEVICE void put_codes(uint8_t *to, int channels, const page_head *h, const int coded[2])
+{
+    const dq_page_form *f = h->f;
+    const bool some = coded[0] < coded[1];
+    const int bits = some ? dq_page_bits(f, h->p, 0, h->head) : 8;
+    const uint8_t *codes = some ? dq_page_codes(f, h->p, 0, h->head) : NULL;
+    for (int i = (int)dq_thread(); i < channels / 16 * KEYS; i += (int)dq_threads()) {
+        const int c = i / KEYS * 16, t = i % KEYS;
+        const bool is_there = t >= coded[0] && t < coded[1];
+        dq_u4 x = {0, 0, 0, 0};
+        if (is_there && c < f->dim) {
+            const uint32_t half = 1u << (bits - 1), top = 0x80808080u;
+            x = key_cell(codes, bits, f->cols, c / 16, t);
+            x = bits == 8
+                    ? dq_u4{x.x ^ top, x.y ^ top, x.z ^ top, x.w ^ top}
+                    : dq_u4{less(x.x, half), less(x.y, half), less(x.z, half), less(x.w, half)};
+        }
+        dq_store16(to + dq_operand_code(channels, t, c), x);
+        if (c == 0)
+            *(float *)(to + dq_operand_scale(channels, t)) =
+                is_there ? dq_page_scale(f, h->p, 0, h->head, t, 0) : 0;
+    }
+}
+
+/* The views of a page, each where `at` has a place for it: tokens 0 .. n-1, of which rows that
  * read codes take those before `coded` so. has_plain: the box holds the page as it is, whole. */
 DQ_DEVICE void put_views(const dq_unfold *k, const page_head *h, const new_tokens *add, int group,
-                         const int32_t at[2], int n, int coded, bool has_plain, bool *beyond)
+                         const int32_t at[3], int n, int coded, bool has_plain, bool *beyond)
 {
     const dq_page_side *s = &h->p->side[h->side];
     const bool turns = h->side && k->norm != 0;
     for (int plain = 1; plain >= 0; plain--) {
-        const int page = plain ? at[1] : at[0];
-        if (page < 0) continue;
+        const int page = plain ? at[1] : at[0], sinks = plain ? at[2] : -1;
+        if (page < 0 && sinks < 0) continue;
         int span[2] = {h->p->n_sinks, s->plain && coded < n ? coded : n};
         if (plain || !s->codes) span[1] = 0;
         DQ_SYNC(unfold_box_read);
+        if (!plain && k->o.int8 && !h->side) {
+            put_codes(k->o.page + dq_operand_keys_at(&k->o, page, h->head), k->o.key_channels, h,
+                      span);
+            continue;
+        }
         if (!has_plain) fill_box(h, add, n, span);
         decode_box(h, span);
         if (turns) unrotate(h->box, h->f->dim, k->norm);
         DQ_SYNC(unfold_box_there);
-        put_box(k, h, group, page, beyond);
+        if (page >= 0) put_box(k, h, group, page, beyond);
+        if (sinks >= 0) put_box(k, h, group, sinks, beyond);
         has_plain = has_plain && !turns;
     }
 }
@@ -469,9 +500,10 @@ unfold(DQ_PARAMETER dq_unfold k, const dq_page *DQ_RESTRICT pages,
     if (page >= l.end || n == 0 || head >= p->heads) return;
     const page_head h = {&k.form[side], p, side, head, (float *)mem};
     const new_tokens none = {NULL, 0, 0, 0};
-    int32_t at[2] = {l.at[0] + page, l.at[1] + page};
+    int32_t at[3] = {l.at[0] + page, l.at[1] + page, l.at[2] + page};
     if (page >= (l.coded_end + KEYS - 1) / KEYS) at[0] = -1;
     if (page < l.plain_from / KEYS) at[1] = -1;
+    if (page * KEYS >= l.uncoded) at[2] = -1;
     bool far = false;
     put_views(&k, &h, &none, l.group, at, n, slots_of(l.coded_end, page), false, &far);
     if (far) dq_raise(k.beyond);

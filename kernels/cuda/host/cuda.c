@@ -19,7 +19,8 @@ enum { UNITS = 65535 }; /* a grid's third axis ends there */
 typedef struct draft {
     const dq_attend_args *args;
     dq_cuda_units_request request;
-    bool viewed; /* by kv_append */
+    bool viewed;           /* by kv_append */
+    bool multiplies_codes; /* operands are int8 */
     dq_attention_unit *unit;
     int32_t *visible, *edge;
     int n_units;
@@ -81,6 +82,7 @@ static bool draft_new(dq_backend *b, draft *d, const dq_attend_args *args,
     memset(d, 0, sizeof *d);
     d->args = args;
     d->request = request;
+    d->multiplies_codes = request.operands && dq_cuda_multiplies_codes(b, args->kv);
     d->viewed = dq_cuda_views_of(b, args->kv, args->layer, args->batch) != NULL;
     count(d);
     d->unit = dq_block_new((size_t)d->n_units + 1, sizeof *d->unit, &b->err);
@@ -116,6 +118,18 @@ static void place_spans(const draft *d, dq_attention_unit *w)
     w->span = (int32_t)(d->n_spans + (here < 0 ? -here : 0));
 }
 
+bool dq_cuda_on_hopper(const dq_backend *b)
+{
+    return dq_attend_has_hopper && dq_cuda_of(b)->cc == 90;
+}
+
+bool dq_cuda_multiplies_codes(const dq_backend *b, const dq_kv *kv)
+{
+    dq_page_form form[2];
+    dq_cuda_forms(form, kv);
+    return dq_cuda_on_hopper(b) && kv->spec.num == DQ_NUM_INT8 && dq_attend_takes_int8(&form[0]);
+}
+
 static bool add_list(dq_backend *b, draft *d, int i, int g)
 {
     const dq_batch *batch = d->args->batch;
@@ -144,12 +158,14 @@ static bool add_list(dq_backend *b, draft *d, int i, int g)
         while (n < list->count && dq_kv_pos(list, n) <= batch->pos[r]) n++;
         d->visible[d->n_visible++] = (int32_t)n;
     }
+    const int64_t sinks = dq_kv_visible(list, d->args->kv->spec.sink - 1);
     const dq_attention_unit shared = {.page = pages,
                                       .edge = edges,
                                       .n_edges = (int32_t)(d->n_edges - edges),
                                       .seq = i,
                                       .group = g,
                                       .few = end - first <= DQ_ATTEND_FEW,
+                                      .uncoded = d->multiplies_codes ? (int32_t)sinks : 0,
                                       .sinks = (int32_t)dq_kv_visible(list, DQ_SINKS - 1)};
     for (int64_t r = batch->cu_rows[i]; r < end;) {
         const dq_kv_rows rows = {i, r, tile_end(batch, r, end) - r, batch->pos + r};

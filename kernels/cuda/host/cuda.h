@@ -201,6 +201,11 @@ typedef struct dq_cuda_units_request {
     bool places; /* positions of rows in `pos`; of keys as edges */
 } dq_cuda_units_request;
 
+/* Whether attention by tensor cores uses what compute capability 9.0 alone has; and whether it
+ * multiplies codes of keys: of a cache of int8 arithmetic, with 8 or 6 bits per token. */
+bool dq_cuda_on_hopper(const dq_backend *b);
+bool dq_cuda_multiplies_codes(const dq_backend *b, const dq_kv *kv);
+
 /* dq_cuda_units_end ends it and the operation's uploads; after false there is nothing to end. */
 bool dq_cuda_units_begin(dq_backend *b, dq_cuda_units *u, const dq_attend_args *args,
                          dq_cuda_units_request request);

@@ -23,11 +23,6 @@ typedef struct operands {
     int n_joins;
 } operands;
 
-static bool on_hopper(const dq_backend *b)
-{
-    return dq_attend_has_hopper && dq_cuda_of(b)->cc == 90;
-}
-
 /* Lists, items and joins of the units, on the device. */
 static bool upload_plan(dq_backend *b, operands *t, const dq_attend_plan *p,
                         const dq_unfold_list **lists)
@@ -46,13 +41,14 @@ static bool unfold(dq_backend *b, operands *t, const dq_attention_units *u,
                    const dq_attention_unit *unit, const dq_attend_args *args)
 {
     const dq_cuda_heads *heads = dq_cuda_heads_of(args->kv);
-    const int together = (on_hopper(b) ? 2 : 1) * (u->n_maps == 1 ? 2 : 1);
+    const int together = (dq_cuda_on_hopper(b) ? 2 : 1) * (u->n_maps == 1 ? 2 : 1);
     const size_t n = (size_t)u->n, items = (size_t)dq_attend_items(unit, u->n);
     const size_t counts = (size_t)(u->max_keys + DQ_PAGE_SLOTS - 1) / DQ_PAGE_SLOTS + 1;
     dq_unfold_list *views = dq_cuda_views_of(b, args->kv, args->layer, args->batch);
     *t = (operands){.call = {.u = *u, .together = together}};
     t->call.o = dq_attend_operands(u->form[0].dim, u->n_slabs, heads->max_kv, heads->max_pairs,
                                    heads->head_keys);
+    t->call.o.int8 = dq_cuda_multiplies_codes(b, args->kv);
     dq_attend_plan p = {0};
     uint8_t *host = dq_block_new(1,
                                  n * (sizeof *p.list + sizeof *p.join) + items * sizeof *p.item +
@@ -859,9 +855,11 @@ void dq_cuda_kld(dq_backend *b, double *kld, dq_mat ref, const dq_weight *ref_he
 
 const char *dq_cuda_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_math math)
 {
-    (void)kv;
+    const bool codes = kv->quant == DQ_KV_PER_TOKEN && kv->k_bits > 4 && kv->k_bits <= 8;
     if (math.qk == DQ_NUM_F32) return "scores + softmax + values";
-    return on_hopper(b) ? "unfold + attend_hopper in f16" : "unfold + attend in f16";
+    if (!dq_cuda_on_hopper(b)) return "unfold + attend in f16";
+    return codes && kv->num == DQ_NUM_INT8 ? "unfold + attend_int8 in int8 and f16"
+                                           : "unfold + attend_hopper in f16";
 }
 
 static int rounding_of(dq_logit_spec logit)
@@ -915,7 +913,8 @@ static bool row_maxima(dq_backend *b, operands *t, const dq_attend_args *args)
     uint32_t *max = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_ROWS, bytes);
     t->call.logits.absmax = (const float *)(void *)max;
     return max && dq_cuda_ok(b, cudaMemsetAsync(max, 0, bytes, dq_cuda_stream(b)), "memset") &&
-           dq_cuda_ok(b, dq_attend_absmax(t->call, max, true, on_hopper(b), dq_cuda_stream(b)),
+           dq_cuda_ok(b,
+                      dq_attend_absmax(t->call, max, true, dq_cuda_on_hopper(b), dq_cuda_stream(b)),
                       "attend (maxima)");
 }
 
@@ -930,7 +929,7 @@ static bool attend_operands(dq_backend *b, const dq_attention_units *u,
         (dq_attend_logits){rounding_of(args->logit), qmax_of(args->logit), args->absmax};
     if (t.call.logits.round == DQ_ROUND_ROW && !row_maxima(b, &t, args)) return false;
     const cudaStream_t s = dq_cuda_stream(b);
-    return dq_cuda_ok(b, dq_attend_run(t.call, on_hopper(b), s), "attend") &&
+    return dq_cuda_ok(b, dq_attend_run(t.call, dq_cuda_on_hopper(b), s), "attend") &&
            dq_cuda_ok(b, dq_attend_combine(t.call, t.joins, t.n_joins, s), "attend (combine)");
 }
 
@@ -1019,8 +1018,9 @@ void dq_cuda_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *arg
         if (f32)
             dq_cuda_ok(b, dq_attention_absmax(launch, bits, dq_cuda_stream(b)), "attn_absmax");
         else if (unfold(b, &t, &launch, u.unit + first, args))
-            dq_cuda_ok(b, dq_attend_absmax(t.call, bits, false, on_hopper(b), dq_cuda_stream(b)),
-                       "attn_absmax");
+            dq_cuda_ok(
+                b, dq_attend_absmax(t.call, bits, false, dq_cuda_on_hopper(b), dq_cuda_stream(b)),
+                "attn_absmax");
     }
     dq_cuda_units_end(b, &u);
 }

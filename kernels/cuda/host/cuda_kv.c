@@ -202,6 +202,7 @@ typedef struct views {
     int32_t *seq;         /* [n_seq] */
     size_t list_capacity, seq_capacity;
     int layer, n_seq;
+    bool int8;
 } views;
 
 /* What a cache has on the device beside its pages. */
@@ -572,12 +573,19 @@ static dq_operands operands_of(const dq_kv *kv)
                               h->head_keys);
 }
 
+/* Tokens that int8 operands have in pages of their own. */
+static int64_t uncoded_of(const dq_kv *kv, const dq_kv_list *list, bool int8)
+{
+    return int8 ? dq_kv_visible(list, kv->spec.sink - 1) : 0;
+}
+
 /* Where tensor cores take such heads and the operands of all lists fit together. */
 static bool keeps_views(const dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch,
                         dq_num reads)
 {
     dq_attention_units u = {.n_maps = kv->map->n_maps, .n_slabs = kv->map->n_slabs};
     int64_t pages = 0;
+    const bool int8 = dq_cuda_multiplies_codes(b, kv);
     dq_cuda_forms(u.form, kv);
     if (reads == DQ_NUM_F32 || dq_attend_lacks(&u, NULL, DQ_ROUND_NOT)) return false;
     for (int i = 0; i < batch->n_seq; i++) {
@@ -586,6 +594,7 @@ static bool keeps_views(const dq_backend *b, const dq_kv *kv, int layer, const d
             const dq_kv_list *list = dq_kv_list_of(kv, batch->seq[i], layer, g);
             const int64_t coded = dq_kv_coded_index(kv, list, batch->pos[first]);
             pages += (kv->has_codes ? 2 : 1) * pages_of(list->count + n) - coded / DQ_PAGE_TOKENS;
+            if (int8) pages += pages_of(least(kv->spec.sink, list->count + n));
         }
     }
     return (size_t)(pages * operands_of(kv).page_bytes) <= dq_cuda_of(b)->operand_bytes;
@@ -594,7 +603,7 @@ static bool keeps_views(const dq_backend *b, const dq_kv *kv, int layer, const d
 /* What the rows of a list's sequence will read of it. Nothing is unfolded yet of pages before
  * `end`. */
 static dq_unfold_list view_of(const dq_kv *kv, const dq_kv_list *list, int64_t record, int group,
-                              const int32_t *pos, int64_t n, int64_t *pages)
+                              const int32_t *pos, int64_t n, bool int8, int64_t *pages)
 {
     dq_unfold_list l = {.page = record, .group = group, .keys = (int32_t)list->count};
     l.end = (int32_t)((list->count - n) / DQ_PAGE_TOKENS);
@@ -603,7 +612,9 @@ static dq_unfold_list view_of(const dq_kv *kv, const dq_kv_list *list, int64_t r
     const int64_t coded = pages_of(l.coded_end), plain = l.plain_from / DQ_PAGE_TOKENS;
     l.at[0] = (int32_t)*pages;
     l.at[1] = (int32_t)(*pages + coded - plain);
-    *pages += coded + pages_of(list->count) - plain;
+    l.uncoded = (int32_t)uncoded_of(kv, list, int8);
+    l.at[2] = (int32_t)(l.at[1] + pages_of(list->count));
+    *pages += coded + pages_of(list->count) - plain + pages_of(l.uncoded);
     return l;
 }
 
@@ -615,6 +626,7 @@ static bool views_begin(dq_backend *b, const dq_kv *kv, const dq_kv_new_rows *ro
     views *v = &own_of(kv)->views;
     int64_t pages = 0, record;
     v->n_seq = 0;
+    v->int8 = dq_cuda_multiplies_codes(b, kv);
     dq_cuda_of(b)->viewed = NULL;
     if (!rows->viewed) return true;
     dq_unfold_list *list = dq_grow(NULL, v->list, (size_t)(batch->n_seq * n_groups),
@@ -631,7 +643,8 @@ static bool views_begin(dq_backend *b, const dq_kv *kv, const dq_kv_new_rows *ro
         for (int g = 0; n && g < n_groups; g++) {
             dq_kv_list *from = dq_kv_list_of(kv, seq[i], rows->layer, g);
             if (!dq_cuda_records_of(b, kv, from, &record)) return false;
-            list[i * n_groups + g] = view_of(kv, from, record, g, batch->pos + first, n, &pages);
+            list[i * n_groups + g] =
+                view_of(kv, from, record, g, batch->pos + first, n, v->int8, &pages);
         }
     }
     if (!dq_cuda_scratch(b, DQ_CUDA_SCRATCH_OPERANDS, (size_t)(pages * operands_of(kv).page_bytes)))
@@ -696,7 +709,7 @@ static void add_page(filling *f, const dq_kv_list *list, int64_t record, int i, 
     dq_kv_fill_job j = {.record = (int32_t)(record + index),
                         .group = group,
                         .side = side,
-                        .at = {-1, -1},
+                        .at = {-1, -1, -1},
                         .from = p->coded,
                         .to = p->due};
     if (i >= 0) {
@@ -712,6 +725,7 @@ static void add_page(filling *f, const dq_kv_list *list, int64_t record, int i, 
             const dq_unfold_list *l = &own_of(f->kv)->views.list[i * f->kv->map->n_groups + group];
             if (at < l->coded_end) j.at[0] = l->at[0] + (int32_t)index;
             if (index >= l->plain_from / DQ_PAGE_TOKENS) j.at[1] = l->at[1] + (int32_t)index;
+            if (at < l->uncoded) j.at[2] = l->at[2] + (int32_t)index;
             j.coded = (int16_t)dq_kv_slots(l->coded_end, index);
         }
     }
@@ -795,6 +809,7 @@ static bool launch_fill(dq_backend *b, const filling *f)
     if (f->rows && f->rows->viewed) {
         const dq_cuda_heads *h = dq_cuda_heads_of(kv);
         k.u.o = operands_of(kv);
+        k.u.o.int8 = own_of(kv)->views.int8;
         k.u.o.page = dq_cuda_of(b)->scratch[DQ_CUDA_SCRATCH_OPERANDS];
         k.u.o_head =
             (const dq_o_head *)(const void *)(h->device + (size_t)kv->map->n_q * sizeof(dq_q_head));

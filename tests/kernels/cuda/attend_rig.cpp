@@ -307,6 +307,7 @@ static void make_list(rig *r, int i)
     const int sinks[3] = {0, 4, pick(r, 0, 9)};
     l->page[0].n_sinks = sinks[pick(r, 0, 2)];
     for (int p = 0; p < l->n_pages; p++) l->page[p].heads = 2;
+    w->uncoded = r->spec.int8 ? l->page[0].n_sinks : 0;
     for (int p = 0; r->spec.sets && p < l->n_pages; p++) make_sets(r, l, p);
     for (int side = 0; side < 2; side++) {
         l->side[side].form = form_of(r, side);
@@ -480,6 +481,7 @@ void rig_call_open(rig_call *c, rig *r, int together)
     c->call.logits = r->logits;
     c->call.o = dq_attend_operands(u->form[0].dim, u->n_slabs, 2, 2,
                                    r->spec.maps == 2 && !r->spec.same_keys ? 2 : 1);
+    c->call.o.int8 = r->spec.int8;
     c->call.o.page = (uint8_t *)device(c, (size_t)(p->operand_pages * c->call.o.page_bytes), NULL);
     c->call.item = (dq_attend_item *)device(c, (size_t)p->n_items * sizeof *p->item, p->item);
     c->call.n_items = p->n_items;

@@ -38,6 +38,7 @@ struct rig_spec {
     float lambda;
     bool token_lambda, shared_second, same_keys, rotated, norm;
     int round;
+    bool int8;    /* operands are: codes of keys are multiplied as they are */
     int max_rows; /* of a unit; 0: 64 */
     int max_keys; /* of a list, apart from its rows */
     bool sets, dither;
@@ -102,7 +103,9 @@ void rig_call_unfold(rig_call *c);
 void rig_call_run(rig_call *c, bool hopper);
 void rig_call_close(rig_call *c);
 
-/* S of query head i of the group, row and token of a unit. */
+/* S of query head i of the group, row and token of a unit. Of int8 operands it is exact where the
+ * row reads the token's key as a code. */
+bool rig_is_exact(const rig *r, int unit, int row, int t);
 double rig_score(const rig *r, int unit, int i, int row, int t);
 /* The maximum over what rows of a unit see, and over one row. */
 double rig_row_absmax(const rig *r, int unit, int i, int row);

@@ -42,11 +42,31 @@ static double f16(float x)
     return (double)numerics_f16_f32(numerics_f32_f16(x));
 }
 
+bool rig_is_exact(const rig *r, int unit, int row, int t)
+{
+    return r->spec.int8 && is_coded(&r->list[unit], 0, row, t);
+}
+
+/* As the CPU multiplies codes: each operation rounded to f32. */
+static float code_score(const rig *r, const rig_list *l, const float *q, int head, int t)
+{
+    const rig_side *s = &l->side[0];
+    float max = 0;
+    for (int c = 0; c < r->spec.dim; c++) max = fmaxf(max, fabsf(q[c]));
+    const float q_scale = max / 127.0f;
+    int sum = 0;
+    for (int c = 0; c < r->spec.dim && q_scale > 0; c++)
+        sum += (int)rintf(q[c] / q_scale) * s->code[t / 64][head][t % 64][c];
+    const float scale = q_scale * s->scale[t / 64][head][0][t % 64];
+    return (float)sum * scale * r->units.scale;
+}
+
 double rig_score(const rig *r, int unit, int i, int row, int t)
 {
     const rig_list *l = &r->list[unit];
     const int dim = r->spec.dim, head = r->q_head[i].key;
     const float *q = r->q->host + ((l->unit.row + row) * r->units.n_q + r->q_head[i].head) * dim;
+    if (rig_is_exact(r, unit, row, t)) return (double)code_score(r, l, q, head, t);
     double sum = 0;
     for (int c = 0; c < dim; c++) sum += f16(q[c]) * f16(value_of(r, l, 0, row, head, t, c));
     return sum * (double)r->units.scale;

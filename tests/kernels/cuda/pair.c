@@ -215,7 +215,7 @@ dq_attend_args pair_args(const pair *p, int k, dq_logit_spec logit)
                         .layer = p->layer,
                         .q = pair_mat(p, k, A_Q),
                         .logit = logit};
-    if (k == CUDA) a.math = p->math;
+    a.math = k == CUDA ? p->math : p->cpu_math;
     if (p->attn.lambda_kind == DQ_LAMBDA_TOKEN) a.lambda = pair_mat(p, k, A_LAMBDA);
     return a;
 }

@@ -33,8 +33,8 @@ typedef struct pair {
     dq_head_order map;
     dq_kv_spec spec;
     dq_attn attn;
-    dq_math math; /* of the device; the CPU runs f32 */
-    int layer;    /* that all calls are about: the last one that spec.widths names, else 0 */
+    dq_math math, cpu_math; /* of the device; of the CPU, f32 */
+    int layer; /* that all calls are about: the last one that spec.widths names, else 0 */
     float gain[256];
     dq_backend *b[2];
     dq_kv *kv[2];

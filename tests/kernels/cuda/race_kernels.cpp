@@ -385,12 +385,11 @@ static void operands_of(rig_spec s, uint64_t seed)
         rig_call_unfold(&k);
         check_array<uint32_t> max((size_t)(r.n_units * r.units.n_q));
         max.put();
-        must(dq_attend_scores(k.call, NULL));
-        must(dq_attend_absmax(k.call, max.device, false, false, NULL));
-        rig_call_run(&k, false);
-        if (check_hopper()) {
-            must(dq_attend_absmax(k.call, max.device, false, true, NULL));
-            rig_call_run(&k, true);
+        for (int hopper = s.int8; hopper < 2; hopper++) {
+            if (hopper && !check_hopper()) break;
+            if (hopper == s.int8) must(dq_attend_scores(k.call, NULL));
+            must(dq_attend_absmax(k.call, max.device, false, hopper, NULL));
+            rig_call_run(&k, hopper);
         }
         dq_simt_set_capability(80);
         rig_call_close(&k);
@@ -406,6 +405,9 @@ static void operands(void)
     one.maps = 1;
     one.slabs = 2;
     operands_of(one, 3);
+    rig_spec int8 = spec_of(8, 4, DQ_ROUND_ROW);
+    int8.int8 = true;
+    operands_of(int8, 4);
     rig_spec s = spec_of(5, 4, DQ_ROUND_NOT);
     s.sets = s.dither = true;
     operands_of(s, 5);

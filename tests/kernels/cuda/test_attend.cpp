@@ -21,7 +21,9 @@ static const int dims[5] = {16, 32, 48, 80, 128}, widths[7] = {16, 8, 6, 5, 4, 3
 static void check_scores(rig *r, rig_call *k)
 {
     dq_attention_units *u = &r->units;
+    dq_simt_set_capability(r->spec.int8 ? 90 : 80);
     assert_int_equal(dq_attend_scores(k->call, NULL), cudaSuccess);
+    dq_simt_set_capability(80);
     cudaDeviceSynchronize();
     assert_string_equal(dq_simt_report(), "");
     r->strip->get();
@@ -33,7 +35,7 @@ static void check_scores(rig *r, rig_call *k)
                     const double x =
                         (double)r->strip->host[w->strip + ((int64_t)h * w->n + row) * w->ld + t];
                     const double y = rig_score(r, i, h, row, t);
-                    if (fabs(x - y) <= 1e-5) continue;
+                    if (fabs(x - y) <= (rig_is_exact(r, i, row, t) ? 0 : 1e-5)) continue;
                     printf("unit %d head %d row %d token %d: %.9g, not %.9g\n", i, h, row, t, x, y);
                     fail();
                 }
@@ -155,6 +157,14 @@ static rig_spec mixed_of(int dim, int k_bits, int v_bits, uint64_t seed)
     return s;
 }
 
+/* Codes of keys that are multiplied as they are: of 8, 6 and 5 bits. */
+static rig_spec int8_of(int dim, int k_bits, int v_bits, uint64_t seed)
+{
+    rig_spec s = spec_of(dim, k_bits == 16 ? 8 : k_bits < 5 ? 6 : k_bits, v_bits, seed);
+    s.int8 = true;
+    return s;
+}
+
 /* One random call. */
 static void check_spec(rig_spec s, uint64_t seed)
 {
@@ -167,10 +177,11 @@ static void check_spec(rig_spec s, uint64_t seed)
                s.round, s.sets, s.mixed, (int)seed);
     rig_open(&r, &s, seed);
     assert_null(dq_attend_lacks(&r.units, &r.finish, s.round));
+    assert_true(!s.int8 || dq_attend_takes_int8(r.units.form));
     rig_call_open(&k, &r, 1 + (int)(seed % 4));
     rig_call_unfold(&k);
     check_scores(&r, &k);
-    for (int hopper = 0; hopper <= (seed % 2 && has_hopper()); hopper++) {
+    for (int hopper = s.int8; hopper <= (s.int8 || (seed % 2 && has_hopper())); hopper++) {
         check_maxima(&r, &k, hopper);
         check_run(&r, &k, hopper, r.n_units);
     }
@@ -198,6 +209,19 @@ TEST(test_few)
     check_widths(spec_of, 0, 8, 1);
     check_widths(sets_of, 1, 3, 2000);
     check_widths(mixed_of, 1, 3, 5000);
+}
+
+/* On compute capability 9.0 alone. */
+TEST(test_int8_few)
+{
+    if (!has_hopper()) skip();
+    check_widths(int8_of, 0, 10, 1);
+}
+
+TEST(test_int8)
+{
+    if (!has_hopper()) skip();
+    check_widths(int8_of, 0, 40, 8000);
 }
 
 TEST(test_tokens)
@@ -270,6 +294,7 @@ TEST(test_cut)
             check_cut(spec_of(32, 8, 4, seed), seed, hopper);
             check_cut(sets_of(32, 8, 4, seed), seed, hopper);
             check_cut(mixed_of(32, 8, 4, seed), seed, hopper);
+            if (hopper) check_cut(int8_of(32, 8, 4, seed), seed, true);
         }
     dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
 }
@@ -295,10 +320,12 @@ static void check_nothing(rig *r, int n_units, bool hopper)
 TEST(test_nothing)
 {
     for (uint64_t seed = 1; seed <= 6; seed++)
-        for (int hopper = 0; hopper <= has_hopper(); hopper++) {
+        for (int kind = 0; kind < (has_hopper() ? 3 : 1); kind++) { /* the last: int8 operands */
+            const bool hopper = kind > 0;
             rig r;
             rig_spec s = spec_of(32, 8, 4, seed);
             s.round = DQ_ROUND_NOT;
+            s.int8 = kind == 2;
             rig_open(&r, &s, seed);
             rig_list *l = r.list;
             check_array<dq_attention_unit> unit(MAX_UNITS);
@@ -396,10 +423,11 @@ TEST(test_parts)
 /* NaN is the largest, of its rows and of the sequence, whatever else they see. */
 TEST(test_no_numbers)
 {
-    for (int hopper = 0; hopper <= has_hopper(); hopper++) {
+    for (int kind = 0; kind < (has_hopper() ? 3 : 1); kind++) {
+        const bool hopper = kind > 0;
         rig r;
         rig_call k;
-        rig_spec s = spec_of(32, 16, 16, 3);
+        rig_spec s = kind == 2 ? int8_of(32, 8, 8, 3) : spec_of(32, 16, 16, 3);
         s.round = DQ_ROUND_NOT;
         rig_open(&r, &s, 3);
         const int n_q = r.units.n_q, row = r.list[0].unit.n / 2;
@@ -421,18 +449,20 @@ TEST(test_no_numbers)
 /* The grid of a row of zeros. */
 TEST(test_zeros)
 {
-    rig r;
-    rig_call k;
-    rig_spec s = spec_of(32, 8, 8, 3);
-    s.round = DQ_ROUND_ROW;
-    rig_open(&r, &s, 3);
-    memset(r.q->host, 0, r.q->n * sizeof(float));
-    r.q->put();
-    rig_call_open(&k, &r, 1);
-    rig_call_unfold(&k);
-    check_run(&r, &k, false, r.n_units);
-    rig_call_close(&k);
-    rig_close(&r);
+    for (int int8 = 0; int8 <= has_hopper(); int8++) {
+        rig r;
+        rig_call k;
+        rig_spec s = int8 ? int8_of(32, 8, 8, 3) : spec_of(32, 8, 8, 3);
+        s.round = DQ_ROUND_ROW;
+        rig_open(&r, &s, 3);
+        memset(r.q->host, 0, r.q->n * sizeof(float));
+        r.q->put();
+        rig_call_open(&k, &r, 1);
+        rig_call_unfold(&k);
+        check_run(&r, &k, int8, r.n_units);
+        rig_call_close(&k);
+        rig_close(&r);
+    }
 }
 
 TEST(test_lacks)
@@ -457,22 +487,22 @@ TEST(test_lacks)
 TEST(test_names)
 {
     if (!simulated()) skip(); /* a GPU forgets a process whose kernel failed */
-    const char *const names[5] = {"attend<", "scores<", "absmax<", "attend_hopper<",
-                                  "absmax_hopper<"};
-    for (int i = 0; i < (has_hopper() ? 5 : 3); i++) {
+    const char *const names[7] = {"attend<",        "scores<",      "absmax<",   "attend_hopper<",
+                                  "absmax_hopper<", "attend_int8<", "look_int8<"};
+    for (int i = 0; i < (has_hopper() ? 7 : 3); i++) {
         rig r;
         rig_call k;
-        rig_spec s = spec_of(32, 8, 8, 3);
+        rig_spec s = i >= 5 ? int8_of(32, 8, 8, 3) : spec_of(32, 8, 8, 3);
         s.round = DQ_ROUND_NOT;
         rig_open(&r, &s, 3);
         rig_call_open(&k, &r, 1);
         dq_simt_set_quiet(1);
         k.call.o.page += 8; /* not aligned */
-        if (i == 1) dq_attend_scores(k.call, NULL);
         dq_simt_set_capability(i >= 3 ? 90 : 80);
-        if (i % 3 == 0) dq_attend_run(k.call, i == 3, NULL);
+        if (i == 0 || i == 3 || i == 5) dq_attend_run(k.call, i >= 3, NULL);
+        if (i == 1) dq_attend_scores(k.call, NULL);
         uint32_t *const max = (uint32_t *)(void *)r.sum->device;
-        if (i == 2 || i == 4) dq_attend_absmax(k.call, max, false, i == 4, NULL);
+        if (i % 2 == 0 && i) dq_attend_absmax(k.call, max, false, i >= 4, NULL);
         assert_int_equal(cudaDeviceSynchronize(), cudaErrorLaunchFailure);
 
         if (!strstr(dq_simt_report(), names[i])) fail_msg("%s", dq_simt_report());

@@ -97,6 +97,71 @@ TEST(rounded_logits_are_near)
     }
 }
 
+/* Keys of 8 and 6 bits per token, whose codes compute capability 9.0 multiplies as the CPU does in int8. */
+enum { N_CODES = 12 };
+static void open_codes(pair *p, int i)
+{
+    dq_kv_spec spec = spec_of(i);
+    spec.k_bits = i / 2 % 2 ? 6 : 8;
+    dq_simt_set_capability(90);
+    open_math_of(p, i, DQ_NUM_INT8, spec);
+    p->attn.head_norm = false;
+    p->cpu_math.qk = DQ_NUM_INT8;
+}
+
+static void close_codes(pair *p)
+{
+    pair_close(p);
+    dq_simt_set_capability(80);
+}
+
+TEST(products_of_codes_are_near)
+{
+    for (int i = 0; i < N_CODES; i++) {
+        pair p;
+        open_codes(&p, i);
+        attend_both(&p, (dq_logit_spec){.bits = 16}, NULL, NULL);
+        compare_within(&p, NEAR, false);
+        close_codes(&p);
+    }
+}
+
+static void check_kernel(const pair *p, int k_bits, dq_num num, const char *name)
+{
+    dq_kv_spec spec = p->kv[CUDA]->spec;
+    spec.k_bits = k_bits;
+    spec.num = num;
+    assert_string_equal(
+        p->b[CUDA]->ops->attend_kernel(p->b[CUDA], &spec, dq_backend_math(p->b[CUDA], num)), name);
+}
+
+TEST(kernels_are_named)
+{
+    pair p;
+    open_codes(&p, 0);
+    check_kernel(&p, 8, DQ_NUM_INT8, "unfold + attend_int8 in int8 and f16");
+    check_kernel(&p, 6, DQ_NUM_INT8, "unfold + attend_int8 in int8 and f16");
+    check_kernel(&p, 4, DQ_NUM_INT8, "unfold + attend_hopper in f16");
+    check_kernel(&p, 8, DQ_NUM_BF16, "unfold + attend_hopper in f16");
+    close_codes(&p);
+    open_math(&p, 0, DQ_NUM_INT8);
+    check_kernel(&p, 8, DQ_NUM_INT8, "unfold + attend in f16");
+    pair_close(&p);
+}
+
+TEST(rounded_products_of_codes_are_near)
+{
+    for (int i = 0; i < N_CODES; i += 3) {
+        pair p;
+        open_codes(&p, i);
+        attend_both(
+            &p, (dq_logit_spec){i % 2 ? 8 : 6, i % 4 ? DQ_GRANULARITY_ROW : DQ_GRANULARITY_HEAD},
+            NULL, NULL);
+        compare_within(&p, 0.1, false);
+        close_codes(&p);
+    }
+}
+
 /* Blocks of a grid that a small group has no head for do nothing. */
 TEST(uneven_groups_are_near)
 {
@@ -137,20 +202,44 @@ TEST(damage_is_seen)
     }
 }
 
+static void both_absmax(pair *p, float got[2][PAIR_SEQ * PAIR_Q])
+{
+    for (int k = CPU; k <= CUDA; k++) {
+        const dq_ops *op = p->b[k]->ops;
+        const dq_attend_args a = pair_args(p, k, (dq_logit_spec){4, DQ_GRANULARITY_HEAD});
+        float *at = op->alloc(p->b[k], PAIR_SEQ * PAIR_Q * sizeof(float));
+        op->attn_absmax(p->b[k], at, &a);
+        op->get(p->b[k], got[k], at, (size_t)p->batch.n_seq * PAIR_Q * sizeof(float));
+        op->free(p->b[k], at);
+    }
+}
+
+/* A maximum over codes alone has the CPU's bits. */
+TEST(absmax_of_codes_is_equal)
+{
+    int n = 0, equal = 0;
+    for (int i = 0; i < N_CODES; i += 2) {
+        pair p;
+        float got[2][PAIR_SEQ * PAIR_Q];
+        open_codes(&p, i);
+        both_absmax(&p, got);
+        for (int j = 0; j < p.batch.n_seq * PAIR_Q; j++, n++) {
+            equal += got[CPU][j] == got[CUDA][j];
+            assert_true(fabs((double)got[CPU][j] - (double)got[CUDA][j]) <=
+                        1e-3 * (double)got[CPU][j]);
+        }
+        close_codes(&p);
+    }
+    assert_true(3 * equal > n); /* those of other tokens are products in f16 */
+}
+
 TEST(absmax_is_near)
 {
     for (int i = 0; i < N_INT8; i += i < N_PAIRINGS ? 2 : 3) {
         pair p;
         float got[2][PAIR_SEQ * PAIR_Q];
         open_int8(&p, i);
-        for (int k = CPU; k <= CUDA; k++) {
-            const dq_ops *op = p.b[k]->ops;
-            const dq_attend_args a = pair_args(&p, k, (dq_logit_spec){4, DQ_GRANULARITY_HEAD});
-            float *at = op->alloc(p.b[k], sizeof got[k]);
-            op->attn_absmax(p.b[k], at, &a);
-            op->get(p.b[k], got[k], at, (size_t)p.batch.n_seq * PAIR_Q * sizeof(float));
-            op->free(p.b[k], at);
-        }
+        both_absmax(&p, got);
         for (int j = 0; j < p.batch.n_seq * PAIR_Q; j++)
             assert_true(fabs((double)got[CPU][j] - (double)got[CUDA][j]) <=
                         1e-3 * (double)got[CPU][j]);
@@ -180,13 +269,16 @@ static void compare_bits(pair *p, float *expected)
 /* Columns and measures come from strips of their own. */
 TEST(looking_changes_nothing)
 {
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 16; i++) { /* the last: codes of keys are multiplied */
         pair p;
         double *mass[2];
         int64_t offset[PAIR_SEQ * 8], n = 0;
         dq_head_measure of[2][PAIR_Q];
         dq_head_measure *const measure[2] = {of[CPU], of[CUDA]};
-        open_math_of(&p, i + 1, math_of(i), each_spec_of(i));
+        if (i < 12)
+            open_math_of(&p, i + 1, math_of(i), each_spec_of(i));
+        else
+            open_codes(&p, i);
         memset(of, 0, sizeof of);
         for (int l = 0; l < p.batch.n_seq * p.map.n_groups; l++) {
             offset[l] = n;
@@ -204,7 +296,7 @@ TEST(looking_changes_nothing)
             assert_true(fabs(mass[CPU][j] - mass[CUDA][j]) <= 1e-3 * (1 + mass[CPU][j]));
         free(mass[CPU]);
         free(mass[CUDA]);
-        pair_close(&p);
+        close_codes(&p);
     }
 }
 
@@ -292,16 +384,20 @@ static void fill_pages(pair *p)
  * list in a launch of its own; and pages end alike. */
 TEST(operands_of_rows_are_those_of_pages)
 {
-    int smaller = 0; /* no page of codes had an unquantized part */
-    for (int i = 0; i < N_INT8; i += 5) {
+    int smaller = 0;                           /* no page of codes had an unquantized part */
+    for (int i = 0; i < N_INT8 + 20; i += 5) { /* the last: codes of keys are multiplied */
         pair p[2];
+        const bool codes = i >= N_INT8;
+        dq_simt_set_capability(codes ? 90 : 80);
         dq_kv_bytes before[2], after[2];
         float *scene[2], *rows[2];
         for (int k = 0; k < 2; k++) {
-            const dq_kv_spec spec = i < SETS    ? spec_of(i + 1)
-                                    : i < MIXED ? page_spec_of(i + 1)
+            dq_kv_spec spec = i < SETS || codes ? spec_of(i + 1)
+                              : i < MIXED       ? page_spec_of(i + 1)
                                                 : mixed_spec_of(i + 1);
-            open_math_with(&p[k], i / 2, math_of(i / 2), spec, k ? 1 : 64 << 20);
+            if (codes) spec.k_bits = i % 2 ? 6 : 8;
+            open_math_with(&p[k], i / 2, codes ? DQ_NUM_INT8 : math_of(i / 2), spec,
+                           k ? 1 : 64 << 20);
             attend_device(&p[k]);
             scene[k] = outputs(&p[k]);
             fill_pages(&p[k]);
@@ -325,6 +421,7 @@ TEST(operands_of_rows_are_those_of_pages)
             pair_close(&p[k]);
         }
     }
+    dq_simt_set_capability(80);
     assert_true(smaller >= 4);
 }
 
