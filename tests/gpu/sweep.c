@@ -174,7 +174,7 @@ static int64_t make_items(problem *p, int together, dq_attend_item **to, int *n_
     dq_attend_plan plan = {.list = room((size_t)n, sizeof *plan.list),
                            .item = room((size_t)dq_attend_items(p->unit, n), sizeof *plan.item),
                            .join = room((size_t)n, sizeof *plan.join)};
-    dq_attend_plan_units(&plan, p->call.u.form, p->unit, n, together, count);
+    dq_attend_plan_units(&plan, &p->call.u, p->unit, together, NULL, count);
     int k = 0;
     for (int i = 0; i < plan.n_items; i++) {
         bool is = !chosen;
@@ -277,7 +277,7 @@ static void open_problem(problem *p, int keys, const options *o)
                                       .norm_eps = 1e-5f,
                                       .out_scale = 0.4f};
     p->call.beyond = device(p, sizeof(int32_t), NULL);
-    p->call.o = dq_attend_operands(u, 2, 1, 2);
+    p->call.o = dq_attend_operands(DIM, 2, 2, 1, 2);
     int64_t pages = 0;
     for (int cluster = 1; cluster <= 4; cluster *= 2)
         pages = make_items(p, cluster, &p->item[cluster], &p->n_items[cluster], false);
