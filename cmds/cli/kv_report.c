@@ -49,7 +49,8 @@ static void math_rows(dq_row_writer *w, dq_math m)
 {
     DQ_PUT(w, "linear", dq_num_name[m.linear], "Of projections and the head.", DQ_NUM_WORDS);
     DQ_PUT(w, "qk", dq_num_name[m.qk],
-           "Of attention scores; a GPU takes f16 where bf16 or int8 is asked for.",
+           "Of attention scores; where bf16 or int8 is asked for a GPU takes f16, or int8 for some "
+           "caches.",
            DQ_WORDS(dq_num_name));
     DQ_PUT(w, "pv", dq_num_name[m.pv], "Of sums of values, likewise.", DQ_WORDS(dq_num_name));
     DQ_PUT(w, "kv", dq_num_name[m.kv], "Of numbers that become the cache.", DQ_NUM_WORDS);

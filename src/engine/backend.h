@@ -234,6 +234,9 @@ typedef struct dq_ops {
     bool has_peaks;      /* attend knows the column `peak` */
     bool has_rounds;     /* attend knows `rounds` */
     bool attends_in_f16; /* unless in f32 (launch.h) */
+    /* Optional (NULL: no). Where it attends in f16: whether keys of this cache that are read as
+     * codes are multiplied in int8 all the same. */
+    bool (*keys_in_int8)(const dq_backend *b, const dq_kv_spec *kv);
     /* Tokens held; pos[count] (host), unless NULL, gets their positions. */
     int64_t (*kv_count)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                         int32_t *pos);
@@ -296,8 +299,9 @@ dq_status dq_backend_sync(dq_backend *b, dq_err *err);
  * waiting threads may spin, so several are timed by the clock on the wall. */
 double dq_backend_seconds(const dq_backend *b);
 const char *dq_backend_clock(const dq_backend *b); /* "processor" or "wall" */
-/* In what the backend computes where `num` is asked for. */
+/* In what the backend computes where `num` is asked for; and what becomes of that with a cache. */
 dq_math dq_backend_math(const dq_backend *b, dq_num num);
+dq_math dq_backend_math_of(const dq_backend *b, dq_math math, const dq_kv_spec *kv);
 /* DQ_MISMATCH with what is missing: the backend cannot run `math` on this model and KV; int8 needs
  * packed projections, on the CPU a packed cache, too. m NULL: weights are not checked. */
 dq_status dq_backend_can(const dq_backend *b, const struct dq_model *m, dq_math math,

@@ -44,6 +44,12 @@ dq_math dq_backend_math(const dq_backend *b, dq_num num)
     return (dq_math){.linear = num, .qk = attends, .pv = attends, .kv = num};
 }
 
+dq_math dq_backend_math_of(const dq_backend *b, dq_math math, const dq_kv_spec *kv)
+{
+    if (b->ops->keys_in_int8 && b->ops->keys_in_int8(b, kv)) math.qk = DQ_NUM_INT8;
+    return math;
+}
+
 /* The first projection whose codes the backend cannot multiply; NULL: all can. */
 static const dq_weight *find_dense(const dq_backend *b, const dq_model *m)
 {

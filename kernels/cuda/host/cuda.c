@@ -1122,6 +1122,7 @@ static const dq_ops ops_cuda = {
     .attn_absmax = dq_cuda_attn_absmax,
     .absmax_join = dq_cuda_absmax_join,
     .attends_in_f16 = true,
+    .keys_in_int8 = dq_cuda_keys_in_int8,
     .attend = dq_cuda_attend,
     .attend_kernel = dq_cuda_attend_kernel,
     .attn_observe = dq_cuda_attn_observe,

@@ -141,6 +141,7 @@ void dq_cuda_kv_rows(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int
 void dq_cuda_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args);
 void dq_cuda_absmax_join(dq_backend *b, float *absmax, int n_seq, int n_q);
 void dq_cuda_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args);
+bool dq_cuda_keys_in_int8(const dq_backend *b, const dq_kv_spec *kv);
 const char *dq_cuda_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_math math);
 void dq_cuda_attn_observe(dq_backend *b, dq_tally *tally, const dq_attend_args *args,
                           int32_t seq_base);

@@ -853,13 +853,18 @@ void dq_cuda_kld(dq_backend *b, double *kld, dq_mat ref, const dq_weight *ref_he
 /* ---- CUDA attention ----
  * Attend, attn_absmax and absmax_join of the CUDA backend. */
 
+bool dq_cuda_keys_in_int8(const dq_backend *b, const dq_kv_spec *kv)
+{
+    return dq_cuda_on_hopper(b) && kv->num == DQ_NUM_INT8 && kv->quant == DQ_KV_PER_TOKEN &&
+           kv->k_bits > 4 && kv->k_bits <= 8;
+}
+
 const char *dq_cuda_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_math math)
 {
-    const bool codes = kv->quant == DQ_KV_PER_TOKEN && kv->k_bits > 4 && kv->k_bits <= 8;
     if (math.qk == DQ_NUM_F32) return "scores + softmax + values";
     if (!dq_cuda_on_hopper(b)) return "unfold + attend in f16";
-    return codes && kv->num == DQ_NUM_INT8 ? "unfold + attend_int8 in int8 and f16"
-                                           : "unfold + attend_hopper in f16";
+    return dq_cuda_keys_in_int8(b, kv) ? "unfold + attend_int8 in int8 and f16"
+                                       : "unfold + attend_hopper in f16";
 }
 
 static int rounding_of(dq_logit_spec logit)
