@@ -5,7 +5,9 @@
 template <int KD, int DV, bool ROUND>
 static cudaError_t launch(const dq_attend_call &a, cudaStream_t s)
 {
-    return launch_hopper<hopper_shape<KD, DV, 2, 3>, ROUND>(a, s);
+    const bool alone = a.together <= (a.u.n_maps == 1 ? 2 : 1); /* an item is one block's work */
+    return alone ? launch_hopper<hopper_shape<KD, DV, 1, 3>, ROUND>(a, s)
+                 : launch_hopper<hopper_shape<KD, DV, 2, 3>, ROUND>(a, s);
 }
 
 template <bool ROUND> static cudaError_t launch_any(const dq_attend_call &a, cudaStream_t s)

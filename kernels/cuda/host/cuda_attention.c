@@ -35,13 +35,23 @@ static bool upload_plan(dq_backend *b, operands *t, const dq_attend_plan *p,
     return b->err.code == DQ_OK;
 }
 
+/* Units of an item. Where blocks divide the pages of lists no two units share them, and a second
+ * block of a cluster would have nothing to do. */
+static int units_together(const dq_backend *b, const dq_attention_units *u,
+                          const dq_attention_unit *unit)
+{
+    bool few = true;
+    for (int i = 0; few && i < u->n; i++) few = unit[i].few;
+    return (dq_cuda_on_hopper(b) && !few ? 2 : 1) * (u->n_maps == 1 ? 2 : 1);
+}
+
 /* Unfolds what units of a launch read; unit: the same on the host. False with the sticky error
  * set. */
 static bool unfold(dq_backend *b, operands *t, const dq_attention_units *u,
                    const dq_attention_unit *unit, const dq_attend_args *args)
 {
     const dq_cuda_heads *heads = dq_cuda_heads_of(args->kv);
-    const int together = (dq_cuda_on_hopper(b) ? 2 : 1) * (u->n_maps == 1 ? 2 : 1);
+    const int together = units_together(b, u, unit);
     const size_t n = (size_t)u->n, items = (size_t)dq_attend_items(unit, u->n);
     const size_t counts = (size_t)(u->max_keys + DQ_PAGE_SLOTS - 1) / DQ_PAGE_SLOTS + 1;
     dq_unfold_list *views = dq_cuda_views_of(b, args->kv, args->layer, args->batch);
