@@ -256,6 +256,14 @@ void dq_layer_steps_norm_out(const dq_layer_steps *s)
     s->b->ops->rms_norm(s->b, s->h, s->x, s->m->norm_out, s->m->norm_eps);
 }
 
+/* RMS norm of each head. gain NULL: none. */
+static void norm_heads(const dq_layer_steps *s, dq_mat x, const float *gain)
+{
+    const int64_t d = s->m->map.head_dim;
+    const dq_mat heads = {.p = x.p, .rows = x.rows * (x.cols / d), .cols = d};
+    if (gain) s->b->ops->rms_norm(s->b, heads, heads, gain, s->m->norm_eps);
+}
+
 void dq_layer_steps_qk(const dq_layer_steps *s)
 {
     const dq_layer *l = s->layer;
@@ -264,6 +272,8 @@ void dq_layer_steps_qk(const dq_layer_steps *s)
     dq_backend *b = s->b;
     op->matmul(b, s->q, s->h, &l->q, l->q_bias, s->math.linear);
     op->matmul(b, s->k, s->h, &l->k, l->k_bias, s->math.linear);
+    norm_heads(s, s->q, l->q_norm);
+    norm_heads(s, s->k, l->k_norm);
     op->rope(b, s->q, s->angles, s->m->rope.order);
     op->rope(b, s->k, s->angles, s->m->rope.order);
     if (s->kv_spec->rotate_k) {

@@ -575,12 +575,12 @@ static const dq_weight_format *type_of(dq_export_row *r, dq_remedy *remedy, dq_e
 static dq_status gguf_check(dq_export *x, dq_err *err)
 {
     const dq_model *m = x->model;
-    if (strcmp(m->architecture->name, "llama") != 0)
+    if (strcmp(m->architecture->name, "llama") != 0 &&
+        strcmp(m->architecture->name, "mistral") != 0)
         return dq_fail_with(
             err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_EXPORT_VALUES},
-            "%s: architecture %s (%s): llama.cpp has no such graph, so GGUF is for plain "
-            "Llamas only.",
-            m->path, m->architecture->name, m->architecture->about);
+            "%s: architecture %s (%s): dq writes GGUF of plain Llamas and Mistrals only.", m->path,
+            m->architecture->name, m->architecture->about);
     return dq_model_check_weights(m, err);
 }
 

@@ -29,6 +29,10 @@
     [DQ_ROLE_UP_BIAS] = "model.layers.%d.mlp.up_proj.bias",                                        \
     [DQ_ROLE_DOWN_BIAS] = "model.layers.%d.mlp.down_proj.bias"
 
+#define QK_NORM_NAMES                                                                              \
+    [DQ_ROLE_Q_NORM] = "model.layers.%d.self_attn.q_norm.weight",                                  \
+    [DQ_ROLE_K_NORM] = "model.layers.%d.self_attn.k_norm.weight"
+
 #define LAMBDA_NAMES                                                                               \
     [DQ_ROLE_LAMBDA_Q1] = "model.layers.%d.self_attn.lambda_q1",                                   \
     [DQ_ROLE_LAMBDA_K1] = "model.layers.%d.self_attn.lambda_k1",                                   \
@@ -48,6 +52,8 @@ static const char *const motif2_keys[] = {"rope_theta", "hidden_act", "num_key_v
 static const dq_only motif_only[] = {
     {"use_bias", 0}, {"qkv_bias", 0}, {"use_sliding_window", 0}, {"k_ratio", 1}, {NULL, 0}};
 
+static const dq_only no_window_only[] = {{"use_sliding_window", 0}, {NULL, 0}};
+
 static const dq_only diff_only[] = {{"attention_bias", 0}, {NULL, 0}};
 
 /* Microsoft's modules come without a model around them: the rest is dq's convention
@@ -55,6 +61,10 @@ static const dq_only diff_only[] = {{"attention_bias", 0}, {NULL, 0}};
 #define DIFF_TRANSFORMER                                                                           \
     .model_type = "diff_transformer", .rope = DQ_ROPE_ADJACENT, .act = DQ_ACT_SILU,                \
     .default_head_eps = 1e-5, .default_norm_eps = 1e-5, .only = diff_only
+
+#define PLAIN                                                                                      \
+    .pairing = DQ_PAIR_NONE, .lambda = DQ_LAMBDA_NONE, .rope = DQ_ROPE_HALVES, .act = DQ_ACT_SILU, \
+    .default_norm_eps = 1e-6
 
 #define MOTIF                                                                                      \
     .model_type = "motif", .class_name = "MotifForCausalLM", .lambda = DQ_LAMBDA_LAYER,            \
@@ -84,13 +94,38 @@ static const dq_architecture architectures[] = {
         .about = "plain transformer (Llama)",
         .model_type = "llama",
         .class_name = "LlamaForCausalLM",
-        .pairing = DQ_PAIR_NONE,
-        .lambda = DQ_LAMBDA_NONE,
-        .rope = DQ_ROPE_HALVES,
-        .act = DQ_ACT_SILU,
+        PLAIN,
         .mlp_bias = true,
-        .default_norm_eps = 1e-6,
         .tensor = {LLAMA_NAMES, MLP_BIAS_NAMES},
+    },
+    {
+        .name = "qwen2",
+        .about = "plain transformer with biases of q, k and v (Qwen2, Qwen2.5)",
+        PLAIN,
+        .model_type = "qwen2",
+        .class_name = "Qwen2ForCausalLM",
+        .qkv_bias = true,
+        .only = no_window_only,
+        .tensor = {LLAMA_NAMES},
+    },
+    {
+        .name = "qwen3",
+        .about = "plain transformer with norms of queries and keys (Qwen3)",
+        PLAIN,
+        .model_type = "qwen3",
+        .class_name = "Qwen3ForCausalLM",
+        .default_head_dim = 128,
+        .only = no_window_only,
+        .tensor = {LLAMA_NAMES, QK_NORM_NAMES},
+    },
+    {
+        .name = "mistral",
+        .about = "plain transformer (Mistral)",
+        PLAIN,
+        .model_type = "mistral",
+        .class_name = "MistralForCausalLM",
+        .default_window = 4096,
+        .tensor = {LLAMA_NAMES},
     },
     {
         .name = "motif2",
@@ -311,10 +346,10 @@ dq_status dq_architecture_find(const dq_architecture **out, const json_t *config
                        "model type \"diff_transformer\" needs the key \"diff_variant\" (expected "
                        "\"v1\", \"v1_naive\", \"v2\" or \"plain\", found %s%s%s)",
                        variant ? "\"" : "", variant ? variant : "none", variant ? "\"" : "");
-    return dq_fail(
-        err, DQ_MISMATCH,
-        "model type \"%s\" is not supported (supported: llama, diffllama, motif, diff_transformer)",
-        model_type ? model_type : class_name);
+    return dq_fail(err, DQ_MISMATCH,
+                   "model type \"%s\" is not supported (supported: llama, qwen2, qwen3, "
+                   "mistral, diffllama, motif, diff_transformer)",
+                   model_type ? model_type : class_name);
 }
 
 /* Searched by architecture and sizes; totals come from the repositories' metadata. */
@@ -556,6 +591,18 @@ static dq_status check_neutral(const dq_model *m, const json_t *config, dq_err *
     return DQ_OK;
 }
 
+static dq_status check_window(const dq_model *m, const json_t *config, dq_err *err)
+{
+    const int window = m->architecture->default_window;
+    if (window == 0 || window >= m->max_positions || json_object_get(config, "sliding_window"))
+        return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "key \"sliding_window\" is missing, which is a window of %d tokens for a %s "
+                   "model: not supported. Add \"sliding_window\": null to let a query see all "
+                   "tokens before it.",
+                   window, m->architecture->name);
+}
+
 /* Warns that code beside the weights is not run, so that results may differ. */
 static dq_status check_code(dq_model *m, const json_t *config, dq_arena *a, dq_err *err)
 {
@@ -646,11 +693,11 @@ dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t 
     DQ_TRY(read_int(&n_kv, config, "num_key_value_heads", MAX_HEADS, &n_q, err));
     if (m->architecture->pairing == DQ_PAIR_GROUPED)
         DQ_TRY(read_int(&n_noise, config, "num_noise_heads", MAX_HEADS, &none, err));
-    head_dim = m->dim / n_q;
+    head_dim = arch->default_head_dim ? arch->default_head_dim : m->dim / n_q;
     const json_t *stated = json_object_get(config, "head_dim");
     if (stated && !json_is_null(stated))
         DQ_TRY(read_int(&head_dim, config, "head_dim", 1 << 16, NULL, err));
-    else if (m->dim % n_q)
+    else if (m->dim % n_q && !arch->default_head_dim)
         return dq_fail(
             err, DQ_DAMAGED,
             "hidden_size %d is not a multiple of num_attention_heads %d, and there is no head_dim",
@@ -659,6 +706,7 @@ dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t 
     DQ_TRY(dq_head_order_build(&m->map, pairing, n_q, n_kv, head_dim, n_noise, a, err));
     m->rope.order = arch->rope;
     DQ_TRY(check_neutral(m, config, err));
+    DQ_TRY(check_window(m, config, err));
     DQ_TRY(check_code(m, config, a, err));
     DQ_TRY(read_ablation(plan, arch, config, err));
     DQ_TRY(read_eps(&m->norm_eps, m, config, "rms_norm_eps", arch->default_norm_eps, a, err));
@@ -688,7 +736,8 @@ dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t 
     static const dq_role mlp[] = {DQ_ROLE_GATE_BIAS, DQ_ROLE_UP_BIAS, DQ_ROLE_DOWN_BIAS};
     for (int r = 0; r < DQ_ROLE_COUNT; r++) plan->wanted[r] = arch->tensor[r] != NULL;
     for (size_t i = 0; i < sizeof attention / sizeof *attention; i++)
-        plan->wanted[attention[i]] &= attention_bias;
+        plan->wanted[attention[i]] &=
+            arch->qkv_bias ? attention[i] != DQ_ROLE_O_BIAS : attention_bias;
     for (size_t i = 0; i < sizeof mlp / sizeof *mlp; i++)
         plan->wanted[mlp[i]] &= mlp_bias && arch->mlp_bias;
     plan->wanted[DQ_ROLE_HEAD_GAIN] &= plan->head_norm;
@@ -704,6 +753,8 @@ dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t 
     set_shape(plan, DQ_ROLE_Q_BIAS, q, 1);
     set_shape(plan, DQ_ROLE_K_BIAS, kv, 1);
     set_shape(plan, DQ_ROLE_V_BIAS, kv, 1);
+    set_shape(plan, DQ_ROLE_Q_NORM, d, 1);
+    set_shape(plan, DQ_ROLE_K_NORM, d, 1);
     for (int r = DQ_ROLE_LAMBDA_Q1; r <= DQ_ROLE_LAMBDA_K2; r++) set_shape(plan, (dq_role)r, d, 1);
     set_shape(plan, DQ_ROLE_LAMBDA_PROJ, m->map.n_out, dim);
     set_shape(plan, DQ_ROLE_HEAD_GAIN, m->map.n_slabs * d, 1);

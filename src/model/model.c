@@ -252,7 +252,8 @@ static dq_status load_layer(builder *b, int l, dq_err *err)
                    {DQ_ROLE_Q_BIAS, &x->q_bias},       {DQ_ROLE_K_BIAS, &x->k_bias},
                    {DQ_ROLE_V_BIAS, &x->v_bias},       {DQ_ROLE_O_BIAS, &x->o_bias},
                    {DQ_ROLE_GATE_BIAS, &x->gate_bias}, {DQ_ROLE_UP_BIAS, &x->up_bias},
-                   {DQ_ROLE_DOWN_BIAS, &x->down_bias}, {DQ_ROLE_HEAD_GAIN, &x->attn.gain}};
+                   {DQ_ROLE_DOWN_BIAS, &x->down_bias}, {DQ_ROLE_HEAD_GAIN, &x->attn.gain},
+                   {DQ_ROLE_Q_NORM, &x->q_norm},       {DQ_ROLE_K_NORM, &x->k_norm}};
     for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
         DQ_TRY(load_weight(b, weights[i].role, l, weights[i].to, err));
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)

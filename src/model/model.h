@@ -23,6 +23,8 @@ typedef enum dq_role {
     DQ_ROLE_K_BIAS,
     DQ_ROLE_V_BIAS,
     DQ_ROLE_O_BIAS,
+    DQ_ROLE_Q_NORM, /* gains of the RMS norms of a head's queries and keys, before rotation */
+    DQ_ROLE_K_NORM,
     DQ_ROLE_LAMBDA_Q1,
     DQ_ROLE_LAMBDA_K1,
     DQ_ROLE_LAMBDA_Q2,
@@ -63,9 +65,12 @@ typedef struct dq_architecture {
     bool head_norm;           /* RMS norm per output head, with a gain if the table names one */
     const char *head_eps_key; /* config key of its epsilon, NULL: none */
     double default_head_eps;
+    bool qkv_bias;                     /* q, k and v have biases, o none, whatever a key says */
     bool mlp_bias;                     /* honours the config key mlp_bias */
     bool ablation;                     /* honours the config keys sub_norm and lambda_init */
     double default_norm_eps;           /* rms_norm_eps when the key is absent */
+    int default_window;                /* tokens a query sees without a key; 0: all */
+    int default_head_dim;              /* where there is no key; 0: hidden_size by heads */
     bool warn_eps;                     /* says so when an epsilon is absent */
     bool remote_code;                  /* published with code of its own (auto_map) */
     const char *const *required;       /* keys that must be there, NULL-terminated list or NULL */
@@ -80,6 +85,7 @@ typedef struct dq_layer {
     dq_weight lambda_proj;                          /* [n_out, dim], DQ_LAMBDA_TOKEN only */
     const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL: none */
     const float *gate_bias, *up_bias, *down_bias;   /* NULL: none */
+    const float *q_norm, *k_norm;                   /* [head_dim] gains; NULL: no such norm */
     const float *norm_attn, *norm_ffn;              /* [dim] */
     float lambda_init;                              /* 0 without one */
     float act[4];                                   /* PolyNorm: w0, w1, w2, bias */

@@ -39,6 +39,7 @@ STATIC = {"diffllama": 0, "v1": 0, "v1_naive": 0, "motif": 1, "gda": 1}
 AUTHORS = ("v1", "v1_naive", "plain", "v2")  # adjacent channels are rotated together
 OUT_PROJ = ("v1", "v1_naive", "plain")       # name of the output projection: out_proj, else o_proj
 POLYNORM = ("motif", "gda")
+PLAIN = ("llama", "plain", "qwen2", "qwen3", "mistral")
 
 
 def model(name, family, dtype, hidden, ffn, heads, kv, layers=3, head_dim=None, vocab=256, tied=False,
@@ -80,7 +81,8 @@ def weights_of(s, rng):
         matrix(a + "q_proj", s["heads"] * d, h, 1.6, s["bias"])
         matrix(a + "k_proj", s["kv"] * d, h, 1.6, s["bias"])
         matrix(a + "v_proj", s["kv"] * d, h, 1.0, s["bias"])
-        matrix(a + ("out_proj" if s["family"] in OUT_PROJ else "o_proj"), h, len(outs) * wide, 0.7, s["bias"])
+        matrix(a + ("out_proj" if s["family"] in OUT_PROJ else "o_proj"), h, len(outs) * wide, 0.7,
+               s["bias"] and s["family"] != "qwen2")
         matrix(p + "mlp.gate_proj", f, h, 1.2, s["mlp_bias"])
         matrix(p + "mlp.up_proj", f, h, 1.0, s["mlp_bias"])
         matrix(p + "mlp.down_proj", h, f, 0.8, s["mlp_bias"])
@@ -89,6 +91,9 @@ def weights_of(s, rng):
         if s["family"] in STATIC:
             for n in ("q1", "k1", "q2", "k2"):
                 t[a + "lambda_" + n] = rng.normal(0, 0.3 if i % 2 else 0.1, d)
+        if s["family"] == "qwen3":
+            for n in ("q_norm", "k_norm"):
+                t[a + n + ".weight"] = rng.normal(1.3, 0.3, d)
         if s["family"] == "v2":
             matrix(a + "lambda_proj", len(outs), h, 1.5)
         if head_normed(s) and s["family"] != "diffllama":
@@ -193,7 +198,7 @@ def head_order(s):
     """(query heads, value slabs) of every output head, and the key head of a query head."""
     h, rep, half = s["heads"], s["heads"] // s["kv"], s["heads"] // 2
     family = s["family"]
-    if family in ("llama", "plain"):
+    if family in PLAIN:
         return [((o,), (o // rep,)) for o in range(h)], lambda m: m // rep
     if family == "diffllama":
         return [((o, o + half), (o // rep, (o + half) // rep)) for o in range(half)], lambda m: m // rep
@@ -298,6 +303,8 @@ def forward64(s, w, ids, start, bits=16, granularity="per-tensor", noise=None):
         a = p + "self_attn."
         u = norm(x, w[p + "input_layernorm.weight"], s["eps"])
         q, k, v = (linear(u, a + f"{c}_proj").reshape(n, -1, d).transpose(1, 0, 2) for c in "qkv")
+        if family == "qwen3":
+            q, k = (norm(y, w[f"{a}{c}_norm.weight"], s["eps"]) for c, y in (("q", q), ("k", k)))
         q, k = rope(q), rope(k)
         z = np.stack([q[m] @ k[key(m)].T for m in range(len(q))]) / math.sqrt(d)
         if noise:

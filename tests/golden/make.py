@@ -1,8 +1,8 @@
 """Tiny random checkpoints with reference logits from transformers, for the tests of dq.
 
-Regenerate the Llama and DiffLlama folders of tests/golden/models with
+Regenerate the folders of tests/golden/models of the families that transformers has with
 
-    python tests/golden/make.py
+    python tests/golden/make.py [NAME...]
 
 (needs torch, transformers 5.23, safetensors and numpy; takes a minute on one core). The outputs are
 kept in the repository, so nobody needs Python to build or test. Add a folder by adding a row at the end
@@ -14,12 +14,16 @@ once); transformers rounds twice on the way and differs in the last bit here and
 """
 
 import math
+import sys
 
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.diffllama import modeling_diffllama
 from transformers.models.llama import modeling_llama
+from transformers.models.mistral import modeling_mistral
+from transformers.models.qwen2 import modeling_qwen2
+from transformers.models.qwen3 import modeling_qwen3
 
 import common
 from common import model
@@ -62,16 +66,27 @@ MODELS = (
           offsets=(4000,),
           rope={"rope_theta": 10000.0, "torch_dtype": "bfloat16",
                 "rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}),
+    model("qwen2-bf16", "qwen2", "bfloat16", 48, 56, 6, 2, bias=True, tied=True, tokens=130, eps=1e-6, quant=True,
+          offsets=(4000,), rope={"rope_theta": 1000000.0, "torch_dtype": "bfloat16"},
+          extra={"use_sliding_window": False, "sliding_window": 32, "max_window_layers": 2}),
+    model("qwen3-f32", "qwen3", "float32", 48, 56, 6, 2, head_dim=16, tokens=130, eps=1e-6, quant=True,
+          offsets=(4000,), rope={"rope_theta": 1000000.0, "torch_dtype": "float32"},
+          extra={"use_sliding_window": False, "sliding_window": None, "max_window_layers": 3}),
+    model("mistral-f16", "mistral", "float16", 48, 56, 4, 2, head_dim=20, tokens=24, eps=1e-5,
+          rope={"rope_theta": 1000000.0, "torch_dtype": "float16"}, extra={"sliding_window": None}),
 )
 
 
 def config_of(s):
-    arch = {"llama": "LlamaForCausalLM", "diffllama": "DiffLlamaForCausalLM"}[s["family"]]
+    arch = {"llama": "LlamaForCausalLM", "diffllama": "DiffLlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
+            "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM"}[s["family"]]
     c = {"architectures": [arch], "model_type": s["family"], "vocab_size": s["vocab"],
          "hidden_size": s["hidden"], "intermediate_size": s["ffn"], "num_hidden_layers": s["layers"],
          "num_attention_heads": s["heads"], "num_key_value_heads": s["kv"], "hidden_act": "silu",
          "max_position_embeddings": 65536, "rms_norm_eps": s["eps"], "tie_word_embeddings": s["tied"],
-         "attention_bias": s["bias"], "bos_token_id": 1, "eos_token_id": [2, 3]}
+         "bos_token_id": 1, "eos_token_id": [2, 3]} | (s["extra"] or {})
+    if s["family"] in ("llama", "diffllama", "qwen3"):
+        c["attention_bias"] = s["bias"]
     if s["family"] == "llama":
         c["mlp_bias"] = s["mlp_bias"]
     if s["head_dim"]:
@@ -96,8 +111,8 @@ def rounding_eager(bits, granularity):
 
 
 def run(net, ids, start=0, eager=PLAIN_EAGER):
-    modeling_llama.eager_attention_forward = eager
-    modeling_diffllama.eager_attention_forward = eager
+    for module in (modeling_llama, modeling_diffllama, modeling_qwen2, modeling_qwen3, modeling_mistral):
+        module.eager_attention_forward = eager
     with torch.no_grad():
         pos = torch.arange(start, start + len(ids))[None]
         return net(torch.tensor(ids)[None], position_ids=pos, use_cache=False).logits[0].numpy()
@@ -131,4 +146,5 @@ def make(s, seed):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for number, spec in enumerate(MODELS):
-        make(spec, 1000 + number)
+        if spec["name"] in sys.argv[1:] or len(sys.argv) == 1:
+            make(spec, 1000 + number)

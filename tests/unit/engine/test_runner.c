@@ -33,7 +33,10 @@ static const char *const models[] = {"llama-f32",
                                      "motif-bf16",
                                      "motif-gqa-f32",
                                      "gda-f32-shards",
-                                     "gda-wide-bf16"};
+                                     "gda-wide-bf16",
+                                     "qwen2-bf16",
+                                     "qwen3-f32",
+                                     "mistral-f16"};
 enum { N_MODELS = sizeof models / sizeof models[0], MAX_ROWS = 256 };
 
 /* Instruction sets, and numbers of threads, to go through: they change nothing on another device. */

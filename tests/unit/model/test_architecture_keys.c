@@ -32,7 +32,8 @@ TEST(architectures_are_told_apart)
         {SET("motif-bf16", "model_type", NULL), DQ_OK, ""},
         {SET("motif-bf16", "architectures", NULL), DQ_OK, ""},
         {SET2("motif-bf16", "architectures", NULL, "model_type", "\"motif3\""), DQ_MISMATCH,
-         "\"motif3\" is not supported (supported: llama, diffllama, motif, diff_transformer)"},
+         "\"motif3\" is not supported (supported: llama, qwen2, qwen3, mistral, diffllama, "
+         "motif, diff_transformer)"},
         {SET("motif-bf16", "model_type", "\"llama\""), DQ_MISMATCH, "different architectures"},
         {SET("motif-bf16", "architectures", "[\"LlamaForCausalLM\"]"), DQ_MISMATCH,
          "different architectures"},
@@ -40,8 +41,7 @@ TEST(architectures_are_told_apart)
          "\"diff_transformer\" and architectures \"LlamaForCausalLM\""},
         {SET("v2-f16", "architectures", "[\"SomeForCausalLM\"]"), DQ_OK, ""},
         /* The model type decides; a class beside it must be its own. */
-        {SET("llama-yarn", "model_type", "\"mistral\""), DQ_MISMATCH,
-         "\"mistral\" is not supported"},
+        {SET("llama-yarn", "model_type", "\"phi3\""), DQ_MISMATCH, "\"phi3\" is not supported"},
         {SET("motif-bf16", "model_type", "\"granite\""), DQ_MISMATCH,
          "\"granite\" is not supported"},
         {SET("diffllama-f32", "model_type", "\"\""), DQ_MISMATCH,

@@ -28,6 +28,9 @@ static const struct golden {
     {"diffllama-bf16-far", "diffllama", 3, 8, 4, 16, true, false, false, DQ_BF16},
     {"diffllama-f16-shards", "diffllama", 4, 8, 2, 8, false, true, false, DQ_F16},
     {"diffllama-bf16-untied", "diffllama", 3, 8, 4, 12, false, false, false, DQ_BF16},
+    {"qwen2-bf16", "qwen2", 3, 6, 2, 8, true, true, false, DQ_BF16},
+    {"qwen3-f32", "qwen3", 3, 6, 2, 16, false, false, false, DQ_F32},
+    {"mistral-f16", "mistral", 3, 4, 2, 20, false, false, false, DQ_F16},
 };
 
 /* Frequencies bit by bit, and lambda of every layer. */
@@ -79,14 +82,17 @@ TEST(golden_checkpoints_load)
         assert_int_equal(m->tied, g->tied);
         assert_int_equal(m->layer[0].q.dtype, g->dtype);
         assert_int_equal(m->head.data == m->embed.data, g->tied);
-        assert_int_equal(m->layer[1].o_bias != NULL, g->attention_bias);
+        assert_int_equal(m->layer[1].o_bias != NULL,
+                         g->attention_bias && strcmp(g->family, "qwen2") != 0);
+        assert_int_equal(m->layer[1].k_norm != NULL, strcmp(g->family, "qwen3") == 0);
         assert_int_equal(m->layer[1].down_bias != NULL, g->mlp_bias);
         assert_int_equal(m->weight_bits, 16);
         assert_string_equal(m->weight_group, "");
         assert_int_equal(m->weight_bytes, m->n_params * (int64_t)dq_dtypes[g->dtype].bytes);
         assert_int_equal(m->n_warnings, 0);
         assert_int_equal(strlen(m->fingerprint), 64);
-        assert_true(fabsf(m->norm_eps - 1e-5f) < 1e-9f);
+        assert_true(fabsf(m->norm_eps - (strncmp(g->family, "qwen", 4) == 0 ? 1e-6f : 1e-5f)) <
+                    1e-9f);
         check_reference(m, g->name);
         dq_model_close(m);
     }
@@ -166,7 +172,14 @@ TEST(configurations_end_in_their_status)
         {SET2("llama-f32", "model_type", NULL, "architectures", NULL), DQ_DAMAGED, "model_type"},
         {SET2("llama-f32", "model_type", "\"mistral\"", "architectures",
               "[\"MistralForCausalLM\"]"),
-         DQ_MISMATCH, "\"mistral\" is not supported"},
+         DQ_MISMATCH, "window of 4096"},
+        {SET2("mistral-f16", "max_position_embeddings", "4096", "sliding_window", NULL), DQ_OK, ""},
+        {SET("mistral-f16", "sliding_window", "4096"), DQ_MISMATCH, "\"sliding_window\""},
+        {SET2("mistral-f16", "sliding_window", "32768", "max_position_embeddings", "32768"), DQ_OK,
+         ""},
+        {SET("qwen2-bf16", "use_sliding_window", "true"), DQ_MISMATCH, "use_sliding_window"},
+        {SET("qwen2-bf16", "attention_bias", "false"), DQ_OK, ""},
+        {SET("qwen3-f32", "head_dim", NULL), DQ_DAMAGED, "[768, 48], found [96, 48]"},
         {SET("llama-f32", "model_type", "\"Motif\""), DQ_MISMATCH, "different architectures"},
         {SET2("llama-f32", "model_type", "\"motif\"", "kv_lora_rank", "8"), DQ_MISMATCH, "Motif-3"},
         {SET("llama-f32", "architectures", "[\"MotifForCausalLM\"]"), DQ_MISMATCH,
