@@ -324,7 +324,8 @@ static dq_status read_keys(const dq_evictor *e, cut *k, dq_err *err)
                                       k->key_cosine + k->at[i]);
         if (needs & DQ_NEEDS_KEY_LEVERAGE)
             e->b->ops->kv_key_leverages(e->b, e->kv, k->seq, layer, group, k->row,
-                                        &dq_runner_model(e->r)->rope, k->key_leverage + k->at[i]);
+                                        dq_runner_model(e->r)->layer[layer].rope,
+                                        k->key_leverage + k->at[i]);
         if (needs & DQ_NEEDS_GATES) {
             /* Predicts peaks of a list's tokens by the gates. */
             const dq_model *m = dq_runner_model(e->r);
@@ -333,7 +334,7 @@ static dq_status read_keys(const dq_evictor *e, cut *k, dq_err *err)
             float *row = dq_block_new((size_t)(n * cols), sizeof *row, err);
             if (!row) return err->code;
             e->b->ops->kv_rows(e->b, e->kv, k->seq, i / e->n_groups, i % e->n_groups, k->row,
-                               &m->rope, row);
+                               m->layer[i / e->n_groups].rope, row);
             if (dq_backend_sync(e->b, err) == DQ_OK)
                 dq_kv_gates_score(k->gate + k->at[i], m->gates, i, row, k->pos + k->at[i], n, err);
             dq_block_free(row);

@@ -274,8 +274,10 @@ void dq_layer_steps_qk(const dq_layer_steps *s)
     op->matmul(b, s->k, s->h, &l->k, l->k_bias, s->math.linear);
     norm_heads(s, s->q, l->q_norm);
     norm_heads(s, s->k, l->k_norm);
-    op->rope(b, s->q, s->angles, s->m->rope.order);
-    op->rope(b, s->k, s->angles, s->m->rope.order);
+    if (l->rope != &s->m->no_rope) {
+        op->rope(b, s->q, s->angles, s->m->rope.order);
+        op->rope(b, s->k, s->angles, s->m->rope.order);
+    }
     if (s->kv_spec->rotate_k) {
         op->hadamard(b, s->q, head_dim);
         op->hadamard(b, s->k, head_dim);

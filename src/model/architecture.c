@@ -128,6 +128,18 @@ static const dq_architecture architectures[] = {
         .tensor = {LLAMA_NAMES},
     },
     {
+        .name = "smollm3",
+        .about = "plain transformer with layers without positions (SmolLM3)",
+        PLAIN,
+        .model_type = "smollm3",
+        .class_name = "SmolLM3ForCausalLM",
+        .mlp_bias = true,
+        .skips_rope = true,
+        .default_tied = true,
+        .only = no_window_only,
+        .tensor = {LLAMA_NAMES, MLP_BIAS_NAMES},
+    },
+    {
         .name = "motif2",
         .about = "Motif with noise heads shared by groups (grouped differential attention)",
         MOTIF,
@@ -348,7 +360,7 @@ dq_status dq_architecture_find(const dq_architecture **out, const json_t *config
                        variant ? "\"" : "", variant ? variant : "none", variant ? "\"" : "");
     return dq_fail(err, DQ_MISMATCH,
                    "model type \"%s\" is not supported (supported: llama, qwen2, qwen3, "
-                   "mistral, diffllama, motif, diff_transformer)",
+                   "mistral, smollm3, diffllama, motif, diff_transformer)",
                    model_type ? model_type : class_name);
 }
 
@@ -580,6 +592,7 @@ static dq_status check_neutral(const dq_model *m, const json_t *config, dq_err *
     {
         const struct neutral *n = neutral_of(key);
         if (!n || n->is(value, m)) continue;
+        if (m->architecture->skips_rope && strncmp(key, "no_rope_layer", 13) == 0) continue;
         if (n->is == is_beyond && has_no_window(m->architecture, config)) continue;
         dq_err why = {0};
         dq_json_wrong(key, n->expected, value, &why);
@@ -622,6 +635,36 @@ static dq_status check_code(dq_model *m, const json_t *config, dq_arena *a, dq_e
                                 "is not run: the model is read as a %s of transformers",
                                 code, arch->name);
     return text ? dq_model_config_warn(m, a, text, err) : err->code;
+}
+
+/* Layers whose queries and keys are not rotated. Source: transformers, SmolLM3Config. */
+static dq_status read_no_rope(dq_model_config *plan, dq_model *m, const json_t *config, dq_arena *a,
+                              dq_err *err)
+{
+    static const int64_t fourth = 4;
+    const json_t *list = json_object_get(config, "no_rope_layers");
+    int64_t every;
+    m->no_rope = (dq_rope){.dim = m->rope.dim, .order = m->rope.order, .amplitude = 1.0f};
+    float *still = dq_alloc(a, (size_t)m->rope.dim / 2 + 1, sizeof *still, err);
+    if (!still) return err->code;
+    m->no_rope.inv_freq = still;
+    if (!m->architecture->skips_rope) return DQ_OK;
+    DQ_TRY(dq_json_int(&every, config, "no_rope_layer_interval", 1, INT32_MAX, &fourth, err));
+    plan->no_rope = dq_alloc(a, (size_t)m->n_layers, sizeof *plan->no_rope, err);
+    if (!plan->no_rope) return err->code;
+    const bool listed = list && !json_is_null(list);
+    if (listed && (!json_is_array(list) || json_array_size(list) != (size_t)m->n_layers))
+        return dq_fail(err, DQ_DAMAGED, "key \"no_rope_layers\": expected %d numbers, 0 or 1",
+                       m->n_layers);
+    for (int l = 0; l < m->n_layers; l++) {
+        int64_t rotates = (l + 1) % every != 0;
+        if (listed && (!dq_json_whole(&rotates, json_array_get(list, (size_t)l)) || rotates < 0 ||
+                       rotates > 1))
+            return dq_fail(err, DQ_DAMAGED, "key \"no_rope_layers\": expected %d numbers, 0 or 1",
+                           m->n_layers);
+        plan->no_rope[l] = !rotates;
+    }
+    return DQ_OK;
 }
 
 /* Table 6 of the paper: without the norm over each head, and lambda_init constant over layers. */
@@ -726,11 +769,12 @@ dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t 
                            "key \"%s\": \"%s\" is not supported for %s (expected \"%s\")", keys[i],
                            act, m->architecture->name, want[0]);
     }
-    DQ_TRY(dq_json_bool(&m->tied, config, "tie_word_embeddings", &no, err));
+    DQ_TRY(dq_json_bool(&m->tied, config, "tie_word_embeddings", &arch->default_tied, err));
     DQ_TRY(dq_json_bool(&attention_bias, config, "attention_bias", &no, err));
     if (arch->mlp_bias) DQ_TRY(dq_json_bool(&mlp_bias, config, "mlp_bias", &no, err));
     DQ_TRY(dq_model_rope_read(&m->rope, arch->rope, m->map.head_dim, config, m->max_positions, a,
                               err));
+    DQ_TRY(read_no_rope(plan, m, config, a, err));
     static const dq_role attention[] = {DQ_ROLE_Q_BIAS, DQ_ROLE_K_BIAS, DQ_ROLE_V_BIAS,
                                         DQ_ROLE_O_BIAS};
     static const dq_role mlp[] = {DQ_ROLE_GATE_BIAS, DQ_ROLE_UP_BIAS, DQ_ROLE_DOWN_BIAS};

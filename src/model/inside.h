@@ -15,6 +15,7 @@ dq_status dq_architecture_find(const dq_architecture **out, const json_t *config
 typedef struct dq_model_config {
     bool wanted[DQ_ROLE_COUNT]; /* tensors of this role must exist */
     int64_t rows[DQ_ROLE_COUNT], cols[DQ_ROLE_COUNT];
+    bool *no_rope;  /* [n_layers]; NULL: all layers rotate */
     bool head_norm; /* RMS norm per output head */
     float head_eps;
     bool constant_lambda_init; /* the same lambda_init in every layer */

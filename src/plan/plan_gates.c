@@ -366,7 +366,7 @@ static dq_status tell_all(reading *w, dq_err *err)
         dq_backend *b = p->set.backend;
         const int groups = p->gates->n_groups;
         b->ops->kv_rows(b, dq_runner_kv(w->x->r), w->seq, i / groups, i % groups,
-                        (int32_t)(w->n - 1), &p->set.model->rope, w->row);
+                        (int32_t)(w->n - 1), p->set.model->layer[i / groups].rope, w->row);
         DQ_TRY(dq_backend_sync(b, err));
         const letter l = {w->number, i, w->first, w->n - w->first};
         const size_t bytes = bytes_of(w->x, &l), peaks = (size_t)l.n * sizeof *w->peak;

@@ -39,7 +39,7 @@ STATIC = {"diffllama": 0, "v1": 0, "v1_naive": 0, "motif": 1, "gda": 1}
 AUTHORS = ("v1", "v1_naive", "plain", "v2")  # adjacent channels are rotated together
 OUT_PROJ = ("v1", "v1_naive", "plain")       # name of the output projection: out_proj, else o_proj
 POLYNORM = ("motif", "gda")
-PLAIN = ("llama", "plain", "qwen2", "qwen3", "mistral")
+PLAIN = ("llama", "plain", "qwen2", "qwen3", "mistral", "smollm3")
 
 
 def model(name, family, dtype, hidden, ffn, heads, kv, layers=3, head_dim=None, vocab=256, tied=False,
@@ -305,7 +305,8 @@ def forward64(s, w, ids, start, bits=16, granularity="per-tensor", noise=None):
         q, k, v = (linear(u, a + f"{c}_proj").reshape(n, -1, d).transpose(1, 0, 2) for c in "qkv")
         if family == "qwen3":
             q, k = (norm(y, w[f"{a}{c}_norm.weight"], s["eps"]) for c, y in (("q", q), ("k", k)))
-        q, k = rope(q), rope(k)
+        if not (family == "smollm3" and (i + 1) % 2 == 0):  # its rows rotate every other layer
+            q, k = rope(q), rope(k)
         z = np.stack([q[m] @ k[key(m)].T for m in range(len(q))]) / math.sqrt(d)
         if noise:
             z = z + 2e-7 * np.abs(z).max() * noise.uniform(-1, 1, z.shape)

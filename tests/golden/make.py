@@ -24,6 +24,7 @@ from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
 from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
+from transformers.models.smollm3 import modeling_smollm3
 
 import common
 from common import model
@@ -74,12 +75,17 @@ MODELS = (
           extra={"use_sliding_window": False, "sliding_window": None, "max_window_layers": 3}),
     model("mistral-f16", "mistral", "float16", 48, 56, 4, 2, head_dim=20, tokens=24, eps=1e-5,
           rope={"rope_theta": 1000000.0, "torch_dtype": "float16"}, extra={"sliding_window": None}),
+    model("smollm3-bf16", "smollm3", "bfloat16", 48, 56, 4, 2, layers=4, tied=True, tokens=24, eps=1e-6,
+          offsets=(4000,), rope={"rope_theta": 2000000.0, "torch_dtype": "bfloat16"},
+          extra={"no_rope_layer_interval": 2, "use_sliding_window": False, "sliding_window": None,
+                 "attention_bias": False, "mlp_bias": False, "pad_token_id": 0}),
 )
 
 
 def config_of(s):
     arch = {"llama": "LlamaForCausalLM", "diffllama": "DiffLlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
-            "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM"}[s["family"]]
+            "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM",
+            "smollm3": "SmolLM3ForCausalLM"}[s["family"]]
     c = {"architectures": [arch], "model_type": s["family"], "vocab_size": s["vocab"],
          "hidden_size": s["hidden"], "intermediate_size": s["ffn"], "num_hidden_layers": s["layers"],
          "num_attention_heads": s["heads"], "num_key_value_heads": s["kv"], "hidden_act": "silu",
@@ -111,7 +117,8 @@ def rounding_eager(bits, granularity):
 
 
 def run(net, ids, start=0, eager=PLAIN_EAGER):
-    for module in (modeling_llama, modeling_diffllama, modeling_qwen2, modeling_qwen3, modeling_mistral):
+    for module in (modeling_llama, modeling_diffllama, modeling_qwen2, modeling_qwen3, modeling_mistral,
+                   modeling_smollm3):
         module.eager_attention_forward = eager
     with torch.no_grad():
         pos = torch.arange(start, start + len(ids))[None]

@@ -36,7 +36,8 @@ static const char *const models[] = {"llama-f32",
                                      "gda-wide-bf16",
                                      "qwen2-bf16",
                                      "qwen3-f32",
-                                     "mistral-f16"};
+                                     "mistral-f16",
+                                     "smollm3-bf16"};
 enum { N_MODELS = sizeof models / sizeof models[0], MAX_ROWS = 256 };
 
 /* Instruction sets, and numbers of threads, to go through: they change nothing on another device. */

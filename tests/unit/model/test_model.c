@@ -30,6 +30,7 @@ static const struct golden {
     {"diffllama-bf16-untied", "diffllama", 3, 8, 4, 12, false, false, false, DQ_BF16},
     {"qwen2-bf16", "qwen2", 3, 6, 2, 8, true, true, false, DQ_BF16},
     {"qwen3-f32", "qwen3", 3, 6, 2, 16, false, false, false, DQ_F32},
+    {"smollm3-bf16", "smollm3", 4, 4, 2, 12, true, false, false, DQ_BF16},
     {"mistral-f16", "mistral", 3, 4, 2, 20, false, false, false, DQ_F16},
 };
 
@@ -91,8 +92,10 @@ TEST(golden_checkpoints_load)
         assert_int_equal(m->weight_bytes, m->n_params * (int64_t)dq_dtypes[g->dtype].bytes);
         assert_int_equal(m->n_warnings, 0);
         assert_int_equal(strlen(m->fingerprint), 64);
-        assert_true(fabsf(m->norm_eps - (strncmp(g->family, "qwen", 4) == 0 ? 1e-6f : 1e-5f)) <
-                    1e-9f);
+        assert_true(
+            fabsf(m->norm_eps -
+                  (strncmp(g->family, "qwen", 4) && strcmp(g->family, "smollm3") ? 1e-5f : 1e-6f)) <
+            1e-9f);
         check_reference(m, g->name);
         dq_model_close(m);
     }
@@ -179,6 +182,12 @@ TEST(configurations_end_in_their_status)
          ""},
         {SET("qwen2-bf16", "use_sliding_window", "true"), DQ_MISMATCH, "use_sliding_window"},
         {SET("qwen2-bf16", "attention_bias", "false"), DQ_OK, ""},
+        {SET("smollm3-bf16", "no_rope_layers", "[1, 0, 1, 0]"), DQ_OK, ""},
+        {SET("smollm3-bf16", "no_rope_layers", "[1, 0]"), DQ_DAMAGED, "expected 4 numbers"},
+        {SET("smollm3-bf16", "no_rope_layers", "[1, 0, 2, 0]"), DQ_DAMAGED, "0 or 1"},
+        {SET("smollm3-bf16", "no_rope_layer_interval", "0"), DQ_DAMAGED, "interval"},
+        {SET("smollm3-bf16", "tie_word_embeddings", NULL), DQ_OK, ""},
+        {SET("qwen2-bf16", "tie_word_embeddings", NULL), DQ_DAMAGED, "lm_head.weight"},
         {SET("qwen3-f32", "head_dim", NULL), DQ_DAMAGED, "[768, 48], found [96, 48]"},
         {SET("llama-f32", "model_type", "\"Motif\""), DQ_MISMATCH, "different architectures"},
         {SET2("llama-f32", "model_type", "\"motif\"", "kv_lora_rank", "8"), DQ_MISMATCH, "Motif-3"},
