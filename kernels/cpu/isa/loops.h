@@ -537,9 +537,10 @@ INLINE vecf load_as(const void *from, const dq_dtype type)
     return type == DQ_F32 ? load_floats(from) : as_floats(load_half(from), type);
 }
 
-/* n columns of C become the sums, or have them added. */
+/* n columns of C (none: less than 1) become the sums, or have them added. */
 INLINE void put_sums(float *c, vecf s, int64_t n, bool add)
 {
+    if (n < 1) return;
     store_some(c, add ? floats_plus(load_some(c, n), s) : s, n);
 }
 
