@@ -73,6 +73,7 @@ typedef enum dq_lambda_kind {
 /* What a layer adds to the head order. */
 typedef struct dq_attn {
     const dq_head_order *map; /* shared by all layers */
+    int window;               /* a query at t sees positions above t - window; 0: all up to t */
     dq_lambda_kind lambda_kind;
     float lambda;    /* DQ_LAMBDA_LAYER only */
     float out_scale; /* 1 - lambda_init, or 1 */
