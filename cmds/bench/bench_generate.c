@@ -504,7 +504,7 @@ static dq_status decode_begin(void *arg, dq_err *err)
             for (int l = 0; l < m->n_layers; l++) {
                 b->ops->kv_append(b, kv, l, &batch, (dq_mat){x->k, n, cols},
                                   (dq_mat){x->v, n, cols}, DQ_NUM_F32);
-                b->ops->kv_compact(b, kv, l, &batch);
+                b->ops->kv_compact(b, kv, l, &batch, m->layer[l].attn.window);
             }
         }
         DQ_TRY(dq_backend_sync(b, err));

@@ -614,16 +614,39 @@ static bool list_reserve(dq_backend *b, dq_kv *kv, dq_kv_list *list, int64_t n)
     return true;
 }
 
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 static void list_cut(dq_kv *kv, dq_kv_list *list, int group, int64_t n_pages)
 {
     while (list->n_pages > n_pages) {
         dq_kv_page *p = list->page[--list->n_pages];
         if (list->agreed > list->n_pages) {
-            list->agreed = list->n_pages;
+            list->agreed = (int32_t)list->n_pages;
             p->agreed--;
         }
         drop_page(kv, p, group);
     }
+}
+
+static void leave_window(dq_kv *kv, dq_kv_list *list, int group, int window)
+{
+    if (list->count == 0) return;
+    const int32_t next = dq_kv_pos(list, list->count - 1) + 1;
+    const int64_t gone = dq_kv_hidden(list, window, next) / DQ_PAGE_TOKENS;
+    if (gone == 0) return;
+    for (int64_t p = 0; p < gone; p++) {
+        list->page[p]->agreed -= p < list->agreed;
+        drop_page(kv, list->page[p], group);
+    }
+    list->n_pages -= gone;
+    list->count -= gone * DQ_PAGE_TOKENS;
+    list->agreed -= (int32_t)least(gone, list->agreed);
+    memmove(list->page, list->page + gone, (size_t)list->n_pages * sizeof(dq_kv_page *));
+    list->since = list->count ? dq_kv_pos(list, 0) + window - 1 : next;
+    if (list->n_pages) changed(kv, list, 0);
 }
 
 static void list_free(dq_kv *kv, dq_kv_list *list, int group)
@@ -632,11 +655,6 @@ static void list_free(dq_kv *kv, dq_kv_list *list, int group)
     if (kv->device->list_free) kv->device->list_free(kv, list);
     kv->bytes.index -= list->capacity * (int64_t)sizeof(dq_kv_page *);
     dq_block_free(list->page);
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
 }
 
 static int64_t pages_of(int64_t tokens)
@@ -658,6 +676,22 @@ int64_t dq_kv_visible(const dq_kv_list *list, int32_t t)
         }
     }
     return low;
+}
+
+int64_t dq_kv_hidden(const dq_kv_list *list, int window, int32_t t)
+{
+    return window ? dq_kv_visible(list, t - window) : 0;
+}
+
+dq_kv_list dq_kv_seen(const dq_kv_list *list, int window, int32_t t)
+{
+    const int64_t gone = dq_kv_hidden(list, window, t) / DQ_PAGE_TOKENS;
+    dq_kv_list seen = *list;
+    if (gone == 0) return seen; /* an empty list may have no pages */
+    seen.page += gone;
+    seen.n_pages -= gone;
+    seen.count -= gone * DQ_PAGE_TOKENS;
+    return seen;
 }
 
 int64_t dq_kv_coded_index(const dq_kv *kv, const dq_kv_list *list, int32_t t)
@@ -870,7 +904,8 @@ int32_t dq_kv_pages_fork(dq_backend *b, dq_kv *kv, int32_t seq)
             to->page[p]->agreed += p < from->agreed;
         }
         to->n_pages = n_pages;
-        to->agreed = from->agreed < n_pages ? from->agreed : n_pages;
+        to->agreed = (int32_t)least(from->agreed, n_pages);
+        to->since = from->since;
         to->compacted = from->compacted;
         to->count = from->count;
     }
@@ -897,7 +932,7 @@ static bool open_tail(dq_kv *kv, dq_kv_list *list, int group, int64_t tail, int6
     dq_kv_page *own = p->holders > 1 ? copy_page(kv, p, group) : p;
     if (!own) return false;
     if (list->agreed > tail) {
-        list->agreed = tail;
+        list->agreed = (int32_t)tail;
         p->agreed--;
     }
     list->page[tail] = own;
@@ -1080,20 +1115,25 @@ static void agree(dq_kv *kv, dq_kv_list *list, int group)
     }
 }
 
-void dq_kv_pages_compact(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch)
+void dq_kv_pages_compact(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, int window)
 {
     if (b->err.code != DQ_OK) return;
     for (int i = 0; i < batch->n_seq; i++) {
         if (!dq_kv_pages_known(b, kv, batch->seq[i])) return;
     }
     const coding next = {.batch = batch, .layer = layer, .ahead = dq_kv_ahead(&kv->spec)};
+    const int n_groups = kv->map->n_groups;
+    for (int i = 0; window && i < batch->n_seq * n_groups; i++) {
+        dq_kv_list *list = dq_kv_list_of(kv, batch->seq[i / n_groups], layer, i % n_groups);
+        leave_window(kv, list, i % n_groups, window);
+    }
     if (!kv->has_codes || !make_codes(b, kv, &next, NULL)) return;
     for (int i = 0; i < batch->n_seq; i++) {
         const int64_t end = batch->cu_rows[i + 1];
         if (end == batch->cu_rows[i]) continue;
         const int32_t compacted = compacted_after(kv, batch->pos[end - 1]);
-        for (int g = 0; g < kv->map->n_groups; g++) {
-            dq_kv_list *list = &kv->seq[batch->seq[i]][layer * kv->map->n_groups + g];
+        for (int g = 0; g < n_groups; g++) {
+            dq_kv_list *list = &kv->seq[batch->seq[i]][layer * n_groups + g];
             if (compacted > list->compacted) list->compacted = compacted;
             agree(kv, list, g);
         }
@@ -1105,6 +1145,14 @@ void dq_kv_pages_rewind(dq_backend *b, dq_kv *kv, int32_t seq, int32_t length)
     const int n_lists = kv->n_layers * kv->map->n_groups;
     if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq)) return;
     if (length < 0) length = 0;
+    for (int i = 0; i < n_lists; i++) {
+        if (length >= kv->seq[seq][i].since) continue;
+        dq_fail(&b->err, DQ_BUG,
+                "a KV cache cannot go back to %d tokens: some that are seen there have left the "
+                "window of a layer",
+                (int)length);
+        return;
+    }
     for (int i = 0; kv->has_codes && i < n_lists; i++) {
         if (!dq_kv_lost(kv, &kv->seq[seq][i], length)) continue;
         dq_fail(&b->err, DQ_BUG,

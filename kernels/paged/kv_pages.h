@@ -68,7 +68,8 @@ typedef struct dq_kv_list {
     dq_kv_page **page;
     int64_t n_pages, capacity; /* n_pages * DQ_PAGE_TOKENS >= count */
     int64_t count;
-    int64_t agreed;    /* leading pages in whose `agreed` this list counts */
+    int32_t agreed;    /* leading pages in whose `agreed` this list counts */
+    int32_t since;     /* a query at a lower position would see what has left its window */
     int32_t compacted; /* positions sink .. compacted-1 are held as codes only */
     int32_t own;       /* the device's; 0: nothing */
 } dq_kv_list;
@@ -231,6 +232,10 @@ static inline int64_t dq_kv_slots(int64_t index, int64_t page)
 
 /* How many tokens stand at positions <= t: what a query at t sees. */
 int64_t dq_kv_visible(const dq_kv_list *list, int32_t t);
+/* How many of the first tokens a query at t does not see any more; window as in dq_attn. */
+int64_t dq_kv_hidden(const dq_kv_list *list, int window, int32_t t);
+/* The list from the page of the first token that a query at t sees; its pages are the list's. */
+dq_kv_list dq_kv_seen(const dq_kv_list *list, int window, int32_t t);
 /* How many tokens a query at position t reads as codes, sinks counted with them: it reads tokens
  * 0 .. n-1 of the list as codes, except for sinks, and all others unquantized. */
 int64_t dq_kv_coded_index(const dq_kv *kv, const dq_kv_list *list, int32_t t);
@@ -269,7 +274,7 @@ void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *bat
 void dq_kv_pages_rewind(dq_backend *b, dq_kv *kv, int32_t seq, int32_t length);
 void dq_kv_pages_keep(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int group,
                       const int32_t *kept, int64_t n);
-void dq_kv_pages_compact(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch);
+void dq_kv_pages_compact(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, int window);
 int64_t dq_kv_pages_count(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                           int32_t *pos);
 dq_kv_bytes dq_kv_pages_bytes(dq_backend *b, const dq_kv *kv);

@@ -69,7 +69,7 @@ typedef struct dq_attend_args {
     const float
         *absmax; /* [n_seq, n_q] backend memory from attn_absmax: tensor and head granularity;
                              for tensor granularity every entry of a sequence holds the maximum */
-    const dq_columns *columns; /* NULL: none */
+    const dq_columns *columns; /* NULL: none, as where attn has a window */
     dq_head_measure *measure;  /* [n_out] on the host: adds what the rows look like; NULL: none */
     const dq_head_look *look;  /* observe.h; NULL: none. Only where profile_logits is there */
     /* attention to classes of tokens (observe.h); NULL: none */
@@ -205,14 +205,15 @@ typedef struct dq_ops {
     void (*kv_append)(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
                       dq_mat v, dq_num reads);
     /* Drops tokens at positions >= `length` in all layers and groups. DQ_BUG: a query at `length`
-     * would read unquantized what is held as codes only; rewind less, or fork before. */
+     * would read unquantized what is held as codes only, or see what has left a window; rewind
+     * less, or fork before. */
     void (*kv_rewind)(dq_backend *b, dq_kv *kv, int32_t seq, int32_t length);
     /* Keeps tokens kept[n] (ascending indices) of one layer and group; codes stay as they are. */
     void (*kv_keep)(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int group,
                     const int32_t *kept, int64_t n);
-    /* After attend: keeps only codes of what every later row reads as codes; never changes a
-     * result. */
-    void (*kv_compact)(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch);
+    /* After attend: keeps only codes of what every later row reads as codes, and no page of which
+     * none sees a token; never changes a result. window: of the layer's dq_attn. */
+    void (*kv_compact)(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, int window);
     /* sum[count]: per token, |k|^2 over the group's key heads, as a query at position t reads them
      * (host). DQ_BUG: the cache does not hold what that query reads. */
     void (*kv_key_norms)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,

@@ -314,7 +314,7 @@ void dq_layer_steps_attend(const dq_layer_steps *s, const dq_attend_args *extra)
 {
     const dq_attend_args args = dq_layer_steps_args(s, extra);
     s->b->ops->attend(s->b, s->y, &args);
-    s->b->ops->kv_compact(s->b, s->kv, s->kv_layer, s->batch);
+    s->b->ops->kv_compact(s->b, s->kv, s->kv_layer, s->batch, s->layer->attn.window);
 }
 
 void dq_layer_steps_out(const dq_layer_steps *s)

@@ -153,7 +153,7 @@ static void pass(layer *l, int64_t first, int64_t n, bool append, bool attend)
         op->kv_append(l->x->b, l->kv, 0, &batch, (dq_mat){l->k, n, kv_cols},
                       (dq_mat){l->v, n, kv_cols}, l->math.qk);
     if (attend) op->attend(l->x->b, (dq_mat){l->y, n, (int64_t)l->x->map.n_out * 2 * DIM}, &args);
-    if (append) op->kv_compact(l->x->b, l->kv, 0, &batch);
+    if (append) op->kv_compact(l->x->b, l->kv, 0, &batch, 0);
 }
 
 /* A whole prompt in one call, cache included. */

@@ -152,7 +152,7 @@ static void pass(stage *g, int64_t first, int64_t n, bool attend, dq_err *err)
             }
             b->ops->attend(b, g->out[side], &a);
         }
-        b->ops->kv_compact(b, g->kv[side], 0, &batch);
+        b->ops->kv_compact(b, g->kv[side], 0, &batch, 0);
         float *all[] = {mk.p, mv.p, mq.p};
         for (int i = 0; i < 3; i++) b->ops->free(b, all[i]);
         dq_backend_sync(b, err);

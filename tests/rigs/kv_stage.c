@@ -148,7 +148,7 @@ void attend(stage *s, int bits)
 
 void compact_stage(stage *s)
 {
-    s->b->ops->kv_compact(s->b, s->kv, 0, &s->batch);
+    s->b->ops->kv_compact(s->b, s->kv, 0, &s->batch, s->attn.window);
 }
 
 void expect_no_error(stage *s)

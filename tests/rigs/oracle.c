@@ -273,6 +273,12 @@ static int64_t absmax_group(const dq_oracle *o, const dq_oracle_args *a, int64_t
     return 0;
 }
 
+static bool sees(const dq_oracle_args *a, int64_t row, int32_t key)
+{
+    const int32_t t = a->batch->pos[row];
+    return key <= t && (a->attn->window == 0 || key > t - a->attn->window);
+}
+
 /* Largest |S| of every group, by its number. */
 static float *absmax_table(const dq_oracle *o, const dq_oracle_args *a)
 {
@@ -281,7 +287,8 @@ static float *absmax_table(const dq_oracle *o, const dq_oracle_args *a)
     for (int64_t t = 0; t < a->batch->n_rows; t++) {
         for (int h = 0; h < o->map->n_q; h++) {
             const dq_oracle_list *l = list_of(o, a, t, h);
-            for (int64_t i = 0; i < l->n && l->pos[i] <= a->batch->pos[t]; i++) {
+            for (int64_t i = 0; i < l->n; i++) {
+                if (!sees(a, t, l->pos[i])) continue;
                 float s = fabsf((float)dq_oracle_logit(o, a, t, h, i));
                 float *into = &max[absmax_group(o, a, t, h, l->pos[i])];
                 *into = s > *into ? s : *into;
@@ -306,20 +313,21 @@ static void softmax(double *p, const dq_oracle *o, const dq_oracle_args *a, cons
                     int64_t row, int head)
 {
     const dq_oracle_list *l = list_of(o, a, row, head);
-    int64_t n = 0;
     double max = -INFINITY, sum = 0;
-    for (; n < l->n && l->pos[n] <= a->batch->pos[row]; n++) {
-        p[n] = dq_oracle_logit(o, a, row, head, n);
+    for (int64_t i = 0; i < l->n; i++) {
+        p[i] = -INFINITY;
+        if (!sees(a, row, l->pos[i])) continue;
+        p[i] = dq_oracle_logit(o, a, row, head, i);
         if (absmax) {
-            p[n] = rounded(p[n], absmax[absmax_group(o, a, row, head, l->pos[n])], a->logit.bits);
+            p[i] = rounded(p[i], absmax[absmax_group(o, a, row, head, l->pos[i])], a->logit.bits);
         }
-        max = p[n] > max ? p[n] : max;
+        max = p[i] > max ? p[i] : max;
     }
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < l->n; i++) {
         p[i] = exp(p[i] - max);
         sum += p[i];
     }
-    for (int64_t i = 0; i < l->n; i++) p[i] = i < n ? p[i] / sum : 0;
+    for (int64_t i = 0; i < l->n; i++) p[i] /= sum;
 }
 
 static void count_columns(const dq_oracle *o, const dq_oracle_args *a, int64_t row, int out,

@@ -111,7 +111,7 @@ static void pass(layer *l, int64_t first, int64_t n)
     op->kv_append(l->b, l->kv, 0, &batch, (dq_mat){l->k.p, n, l->k.cols},
                   (dq_mat){l->v.p, n, l->v.cols}, l->math.qk);
     op->attend(l->b, (dq_mat){l->y.p, n, l->y.cols}, &args);
-    op->kv_compact(l->b, l->kv, 0, &batch);
+    op->kv_compact(l->b, l->kv, 0, &batch, 0);
 }
 
 static int64_t larger(int64_t a, int64_t b)

@@ -15,11 +15,14 @@
 #include <omp.h>
 #include <string.h>
 
-static inline void scale_page(const dq_simd *simd, float *s, int64_t ld, int64_t rows, int64_t page,
-                              float scale, const int64_t *visible, float *top)
+/* Rows first .. first + rows - 1 of what a block sees of a page. */
+static inline void scale_page(const dq_simd *simd, float *s, int64_t ld, int64_t first,
+                              int64_t rows, int64_t page, const dq_cpu_scaled *scaled, float *top)
 {
-    for (int64_t r = 0; r < rows; r++) {
-        const float max = simd->scale_max(s + r * ld, dq_kv_slots(visible[r], page), scale);
+    for (int64_t r = first; r < first + rows; r++, s += ld) {
+        const int64_t from = dq_kv_slots(scaled->hidden[r], page),
+                      to = dq_kv_slots(scaled->visible[r], page);
+        const float max = simd->scale_max(s + from, to - from, scaled->scale);
         top[r] = page == 0 || max > top[r] ? max : top[r];
     }
 }
@@ -119,8 +122,7 @@ static void token_scores(const dq_cpu *cpu, float *const *s, const dq_attend_arg
             dq_cpu_rows_times_keys(cpu, to, ld, args, x + i * d, d, end - i, &q, i, &page, scratch);
             for (int k = i; k < end; k++, to += ld) {
                 if (slots < keys - p * DQ_PAGE_TOKENS) fetch_row(s[order[k]], p + 1);
-                scale_page(cpu->simd, to, 0, 1, p, scaled->scale, scaled->visible,
-                           scaled->top[order[k]]);
+                scale_page(cpu->simd, to, 0, 0, 1, p, scaled, scaled->top[order[k]]);
                 if (!apart)
                     memcpy(s[order[k]] + p * DQ_PAGE_TOKENS, to, (size_t)slots * sizeof *product);
             }
@@ -640,8 +642,7 @@ void dq_cpu_scores(const dq_cpu *cpu, float *const *s, int64_t ld, const dq_atte
                 float *to = s[h] + a->first * ld + p * DQ_PAGE_TOKENS;
                 dq_cpu_times_keys(cpu, to, ld, args, rows, a, head[h], &q[h], &page, scratch);
                 if (scaled)
-                    scale_page(cpu->simd, to, ld, a->n, p, scaled->scale,
-                               scaled->visible + a->first, scaled->top[h] + a->first);
+                    scale_page(cpu->simd, to, ld, a->first, a->n, p, scaled, scaled->top[h]);
             }
         }
     }
@@ -653,7 +654,7 @@ typedef struct scratch {
     int n_slots;
     double sum[MAX_SLOTS][DQ_PAGE_TOKENS];
     float by[MAX_SLOTS][DQ_PAGE_TOKENS][2];
-    int64_t visible[DQ_PAGE_TOKENS];
+    int64_t hidden[DQ_PAGE_TOKENS], visible[DQ_PAGE_TOKENS]; /* a row sees what lies between */
     int32_t *edge; /* tile granularity: end of each run of keys in one tile of positions */
     int64_t n_edges;
     float *read;    /* pages on their way into products */
@@ -695,13 +696,15 @@ static void round_tiles(const work *w, scratch *s, float *x, int64_t ld, int64_t
     for (int64_t e = 0; e < s->n_edges; begin = s->edge[e++]) {
         float max[DQ_PAGE_TOKENS] = {0};
         for (int64_t r = 0; r < rows; r++) {
-            int64_t end = s->edge[e] < s->visible[r] ? s->edge[e] : s->visible[r];
-            if (begin < end) max[r] = w->simd->absmax(x + r * ld + begin, end - begin);
+            const int64_t from = begin > s->hidden[r] ? begin : s->hidden[r];
+            const int64_t end = s->edge[e] < s->visible[r] ? s->edge[e] : s->visible[r];
+            if (from < end) max[r] = w->simd->absmax(x + r * ld + from, end - from);
         }
         float absmax = w->simd->absmax(max, rows);
         for (int64_t r = 0; r < rows; r++) {
-            int64_t end = s->edge[e] < s->visible[r] ? s->edge[e] : s->visible[r];
-            if (begin < end) round_run(w->simd, x + r * ld + begin, end - begin, absmax, qmax);
+            const int64_t from = begin > s->hidden[r] ? begin : s->hidden[r];
+            const int64_t end = s->edge[e] < s->visible[r] ? s->edge[e] : s->visible[r];
+            if (from < end) round_run(w->simd, x + r * ld + from, end - from, absmax, qmax);
         }
     }
 }
@@ -717,8 +720,8 @@ static void softmax_rows(const work *w, scratch *s, int slot, int64_t ld, const 
     float *x = s->slot[slot];
     if (tiles) round_tiles(w, s, x, ld, rows->n, qmax);
     for (int64_t r = 0; r < rows->n; r++) {
-        float *row = x + r * ld;
-        const int64_t n = s->visible[r];
+        float *row = x + r * ld + s->hidden[r];
+        const int64_t n = s->visible[r] - s->hidden[r];
         float top = tiles ? w->simd->max(row, n) : largest[r];
         if (rounds && !tiles) {
             const dq_attend_args *args = w->args;
@@ -729,7 +732,8 @@ static void softmax_rows(const work *w, scratch *s, int slot, int64_t ld, const 
             round_run(w->simd, &top, 1, absmax, qmax);
         }
         s->sum[slot][r] = w->simd->exp_sum(row, row, n, top);
-        memset(row + n, 0, (size_t)(keys - n) * sizeof *row);
+        memset(x + r * ld, 0, (size_t)s->hidden[r] * sizeof *row);
+        memset(row + n, 0, (size_t)(keys - s->visible[r]) * sizeof *row);
     }
 }
 
@@ -863,7 +867,7 @@ static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_kv_row
                           const dq_kv_list *list, const bundle *u, int64_t keys)
 {
     float *into[MAX_SLOTS], top[MAX_SLOTS][DQ_PAGE_TOKENS] = {{0}};
-    const dq_cpu_scaled scaled = {w->args->attn->map->scale, s->visible, top};
+    const dq_cpu_scaled scaled = {w->args->attn->map->scale, s->hidden, s->visible, top};
     const bool token = rows->n == 1 && keys > 0;
     for (int i = 0; i < u->n_fresh; i++) into[i] = s->slot[u->slot[i]];
     if (token)
@@ -884,6 +888,7 @@ static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_kv_row
                                  .p = {s->slot[u->first[i]], NULL},
                                  .sum = {s->sum[u->first[i]], NULL},
                                  .ld = ld,
+                                 .hidden = s->hidden,
                                  .visible = s->visible};
         if (w->args->attn->map->n_maps == 2) {
             job.p[1] = s->slot[u->second[i]];
@@ -923,7 +928,11 @@ static void attend_block(const work *w, scratch *s, int64_t ld, const dq_kv_rows
                          const dq_kv_list *list, const dq_cpu_task *t)
 {
     const dq_head_order *map = w->args->attn->map;
-    for (int64_t r = 0; r < rows->n; r++) s->visible[r] = dq_kv_visible(list, rows->pos[r]);
+    const int window = w->args->attn->window;
+    for (int64_t r = 0; r < rows->n; r++) {
+        s->hidden[r] = dq_kv_hidden(list, window, rows->pos[r]);
+        s->visible[r] = dq_kv_visible(list, rows->pos[r]);
+    }
     const int64_t keys = s->visible[rows->n - 1];
     if (dq_logit_by_tile(w->args->logit)) {
         /* Keys of one tile of positions are neighbours in the list, even after compaction. */
@@ -959,7 +968,9 @@ int64_t dq_cpu_max_keys(const dq_attend_args *args)
             max = n > max ? n : max;
         }
     }
-    return max;
+    /* of the page where the first row's window begins, up to the last row of its tile */
+    const int64_t window = args->attn->window ? args->attn->window + 2 * DQ_PAGE_TOKENS : max;
+    return max < window ? max : window;
 }
 
 static void run_task(const work *w, const dq_cpu_task *t, const layout *p, void *block)
@@ -982,7 +993,8 @@ static void run_task(const work *w, const dq_cpu_task *t, const layout *p, void 
         for (int64_t done = 0; done < tile.n; done += p->block_rows) {
             dq_kv_rows rows = {.seq = t->seq, .first = tile.first + done, .pos = tile.pos + done};
             rows.n = tile.n - done < p->block_rows ? tile.n - done : p->block_rows;
-            attend_block(w, &s, ld, &rows, list, t);
+            const dq_kv_list seen = dq_kv_seen(list, args->attn->window, *rows.pos);
+            attend_block(w, &s, ld, &rows, &seen, t);
         }
     }
 }
@@ -1024,6 +1036,10 @@ static void end_observers(dq_backend *b, work *w)
 void dq_cpu_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
 {
     if (b->err.code != DQ_OK) return;
+    if (args->columns && args->attn->window) {
+        dq_fail(&b->err, DQ_BUG, "sums over the rows of a layer that has a window");
+        return;
+    }
     work w = {.cpu = dq_cpu_of(b), .simd = dq_cpu_of(b)->simd, .args = args, .dst = dst};
     const dq_head_order *map = args->attn->map;
     layout p = {.keys = dq_cpu_max_keys(args), .block_rows = DQ_PAGE_TOKENS, .slots = map->n_maps};

@@ -53,7 +53,7 @@ void dq_cpu_times_values(const dq_cpu *cpu, float *y, int64_t ldy, const dq_atte
 /* While logits are near, they are multiplied by `scale`, and top[i][r] becomes their maximum. */
 typedef struct dq_cpu_scaled {
     float scale;
-    const int64_t *visible; /* [rows] */
+    const int64_t *hidden, *visible; /* [rows]: tokens hidden .. visible - 1 are seen */
     float (*top)[DQ_PAGE_TOKENS];
 } dq_cpu_scaled;
 /* ---- cpu_attention.c */
@@ -65,7 +65,7 @@ void dq_cpu_scores(const dq_cpu *cpu, float *const *s, int64_t ld, const dq_atte
                    int64_t keys, const dq_cpu_scaled *scaled, float *scratch);
 /* Rows such that `buffers` rows-by-keys blocks take 64 MiB, or 16 rows; 1..DQ_PAGE_TOKENS. */
 int64_t dq_cpu_block_rows(int64_t keys, int64_t buffers);
-/* Tokens of the longest list of the call. */
+/* What a block of rows sees at most of the longest list of the call, from a page's start on. */
 int64_t dq_cpu_max_keys(const dq_attend_args *args);
 /* Floats from one row of a block to the next. */
 int64_t dq_cpu_row_floats(int64_t keys);
@@ -74,17 +74,17 @@ int64_t dq_cpu_row_floats(int64_t keys);
 void dq_cpu_rows_last_tile(dq_kv_rows *rows, const dq_batch *batch, int seq, int64_t first,
                            int64_t end);
 
-/* One output head's maps before subtraction: row r of map m is p[m][r * ld + i] / sum[m][r] for the
- * visible[r] first tokens; p[1] NULL: one map. */
+/* One output head's maps before subtraction: row r of map m is p[m][r * ld + i] / sum[m][r] for
+ * tokens hidden[r] <= i < visible[r], and 0 before them; p[1] NULL: one map. */
 typedef struct dq_cpu_column_job {
     const dq_attend_args *args;
-    const dq_kv_list *list;
+    const dq_kv_list *list; /* dq_kv_seen of the first row */
     dq_kv_rows rows;
     int out;
     const float *p[2];
     const double *sum[2];
     int64_t ld;
-    const int64_t *visible;
+    const int64_t *hidden, *visible;
 } dq_cpu_column_job;
 
 /* cpu_observe.c: adds to args->columns. */

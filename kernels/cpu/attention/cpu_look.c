@@ -78,18 +78,20 @@ void dq_cpu_look(const dq_cpu_column_job *j, dq_head_profile *to)
 {
     for (int64_t r = 0; r < j->rows.n; r++) {
         if (j->visible[r] > 0) {
-            const int64_t n = j->visible[r];
-            const int32_t copy = j->args->look->copy[j->rows.first + r];
+            const int64_t hidden = j->hidden[r], n = j->visible[r] - hidden,
+                          at = r * j->ld + hidden;
+            const int32_t start = dq_kv_pos(j->list, hidden);
+            const int32_t copy = j->args->look->copy[j->rows.first + r] - start;
             const bool both = j->p[1] != NULL;
-            const row x = {.p1 = j->p[0] + r * j->ld,
-                           .p2 = both ? j->p[1] + r * j->ld : NULL,
+            const row x = {.p1 = j->p[0] + at,
+                           .p2 = both ? j->p[1] + at : NULL,
                            .a = (float)(1.0 / j->sum[0][r]),
                            .b = both ? (float)(1.0 / j->sum[1][r]) : 0.0f,
                            .lambda =
                                both ? dq_cpu_lambda(j->args, j->rows.first + r, j->out) : 0.0f};
             const int64_t local = n > DQ_LOCAL_KEYS ? n - DQ_LOCAL_KEYS : 0;
             const walked far = walk(&x, 0, local), near = walk(&x, local, n),
-                         first = walk(&x, 0, 1);
+                         first = walk(&x, 0, start == 0);
             to->sum[DQ_HEAD_SUPPORT_1] += 1 / (far.square[0] + near.square[0]);
             if (both) to->sum[DQ_HEAD_SUPPORT_2] += 1 / (far.square[1] + near.square[1]);
             add_masses(to, DQ_HEAD_FIRST_1, &first);

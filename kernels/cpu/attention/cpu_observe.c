@@ -9,9 +9,10 @@
 #include <omp.h>
 #include <string.h>
 
-/* Takes the logits s[n] that a query head has in a row; list: of the keys. at.col is not set. */
+/* Takes the logits s[n] that a query head has in a row, of tokens from `first` on of the list.
+ * at.col is not set. */
 typedef void dq_cpu_take_logits(void *arg, int thread, const float *s, int64_t n,
-                                const dq_kv_list *list, dq_place at);
+                                const dq_kv_list *list, int64_t first, dq_place at);
 static dq_tally *new_tallies(dq_backend *b, const dq_tally *tally);
 static void join_tallies(dq_tally *tally, const dq_tally *local, int n);
 static void free_tallies(dq_tally *local, int n);
@@ -38,15 +39,20 @@ static size_t absmax_bytes(const dq_attend_args *args)
 
 /* Raises *max to the largest |q . k|, where NaN stays; rows that see all are one run. */
 static void raise_max(const dq_simd *simd, float *max, const float *product, const dq_kv_span *a,
-                      const int64_t *visible, int64_t p)
+                      const int64_t *hidden, const int64_t *visible, int64_t p)
 {
-    int64_t r = 0, seen;
-    for (; r < a->n && (seen = dq_kv_slots(visible[a->first + r], p)) < DQ_PAGE_TOKENS; r++) {
-        float pair[2] = {*max, simd->absmax(product + r * DQ_PAGE_TOKENS, seen)};
+    hidden += a->first;
+    visible += a->first;
+    for (int64_t r = 0, end; r < a->n; r = end) {
+        const int64_t from = dq_kv_slots(hidden[r], p), n = dq_kv_slots(visible[r], p) - from;
+        end = r + 1;
+        while (n == DQ_PAGE_TOKENS && end < a->n && dq_kv_slots(hidden[end], p) == 0 &&
+               dq_kv_slots(visible[end], p) == DQ_PAGE_TOKENS)
+            end++;
+        const int64_t at = r * DQ_PAGE_TOKENS + from, more = (end - r - 1) * DQ_PAGE_TOKENS;
+        float pair[2] = {*max, simd->absmax(product + at, n + more)};
         *max = simd->absmax(pair, 2);
     }
-    float pair[2] = {*max, simd->absmax(product + r * DQ_PAGE_TOKENS, (a->n - r) * DQ_PAGE_TOKENS)};
-    *max = simd->absmax(pair, 2);
 }
 
 /* Rounding is monotonic and scale positive: scaling the largest |q . k| gives the largest |S|. */
@@ -55,13 +61,16 @@ static void tile_absmax(const dq_cpu *cpu, float *absmax, const dq_attend_args *
 {
     const dq_simd *simd = cpu->simd;
     const dq_head_order *map = args->attn->map;
-    const dq_kv_list *list =
-        dq_kv_list_of(args->kv, args->batch->seq[rows->seq], args->layer, map->group[key]);
+    const int window = args->attn->window;
+    const dq_kv_list seen = dq_kv_seen(
+        dq_kv_list_of(args->kv, args->batch->seq[rows->seq], args->layer, map->group[key]), window,
+        rows->pos[0]);
+    const dq_kv_list *list = &seen;
     float *product = block, *max = product + DQ_PAGE_TOKENS * DQ_PAGE_TOKENS;
     float *read = max + max_floats(map);
     dq_simd_int8_rows *q = (void *)(read + dq_cpu_score_floats(args, DQ_PAGE_TOKENS, map->n_q));
     int *head = (void *)(q + map->n_q), n_heads = 0;
-    int64_t visible[DQ_PAGE_TOKENS];
+    int64_t hidden[DQ_PAGE_TOKENS], visible[DQ_PAGE_TOKENS];
     dq_kv_span span[2], at[2];
     const int n_spans = dq_kv_spans(span, args->kv, list, rows);
     for (int h = 0; h < map->n_q; h++) {
@@ -69,7 +78,10 @@ static void tile_absmax(const dq_cpu *cpu, float *absmax, const dq_attend_args *
     }
     dq_cpu_round_queries(q, cpu, args, rows, head, n_heads, read);
     memset(max, 0, (size_t)n_heads * sizeof *max);
-    for (int64_t r = 0; r < rows->n; r++) visible[r] = dq_kv_visible(list, rows->pos[r]);
+    for (int64_t r = 0; r < rows->n; r++) {
+        hidden[r] = dq_kv_hidden(list, window, rows->pos[r]);
+        visible[r] = dq_kv_visible(list, rows->pos[r]);
+    }
     const int64_t keys = visible[rows->n - 1];
     for (int64_t p = 0; p * DQ_PAGE_TOKENS < keys && !dq_os_stop_signal(); p++) {
         const int n_at = dq_kv_page_spans(at, span, n_spans, p);
@@ -80,7 +92,7 @@ static void tile_absmax(const dq_cpu *cpu, float *absmax, const dq_attend_args *
             for (int h = 0; h < n_heads; h++) {
                 dq_cpu_times_keys(cpu, product, DQ_PAGE_TOKENS, args, rows, &at[i], head[h], &q[h],
                                   &page, read);
-                raise_max(simd, &max[h], product, &at[i], visible, p);
+                raise_max(simd, &max[h], product, &at[i], hidden, visible, p);
             }
         }
     }
@@ -258,9 +270,10 @@ void dq_cpu_measure(const dq_simd *simd, const dq_cpu_column_job *j, dq_head_mea
 {
     for (int64_t r = 0; r < j->rows.n; r++) {
         if (j->visible[r] > 0) {
-            const float *p[2] = {j->p[0] + r * j->ld, j->p[1] ? j->p[1] + r * j->ld : NULL};
-            const int64_t n = j->visible[r];
-            int64_t sinks = dq_kv_visible(j->list, DQ_SINKS - 1);
+            const int64_t hidden = j->hidden[r], at = r * j->ld + hidden;
+            const float *p[2] = {j->p[0] + at, j->p[1] ? j->p[1] + at : NULL};
+            const int64_t n = j->visible[r] - hidden;
+            int64_t sinks = dq_kv_visible(j->list, DQ_SINKS - 1) - hidden;
             float b = 0.0f;
             if (sinks > n) sinks = n;
             for (int k = 0; k < 2 && p[k]; k++) {
@@ -350,21 +363,23 @@ static bool list_special(dq_backend *b, partials *p)
 
 /* A row's logits, cut at the keys that are not ordinary. */
 static void take_logits(void *arg, int thread, const float *s, int64_t n, const dq_kv_list *list,
-                        dq_place at)
+                        int64_t first, dq_place at)
 {
     const partials *p = arg;
     const int seq = at.seq - p->to->seq_base;
     const uint8_t *class = p->to->class + p->batch->cu_rows[seq];
     dq_moments *m = p->head + thread * p->n_head + (int64_t)at.head * DQ_TOKEN_CLASSES;
-    int64_t from = 0;
-    (void)list;
+    int64_t from = dq_kv_pos(list, first); /* the rows of the batch alone: its place among them */
+    const int64_t end = from + n;
+    s -= from;
     for (int64_t i = p->cu[seq]; i <= p->cu[seq + 1]; i++) {
-        const int64_t key = i < p->cu[seq + 1] && p->special[i] < n ? p->special[i] : n;
+        const int64_t key = i < p->cu[seq + 1] && p->special[i] < end ? p->special[i] : end;
+        if (key < from) continue;
         at.col = (int32_t)from;
         if (key > from)
             dq_tally_add_with(&p->ordinary[thread], &m[DQ_TOKEN_ORDINARY], s + from, key - from,
                               at);
-        if (key == n) return;
+        if (key == end) return;
         at.col = (int32_t)key;
         dq_tally_add_with(&p->other[thread], &m[class[key]], s + key, 1, at);
         from = key + 1;
@@ -447,7 +462,7 @@ static void count_spans(const dq_cpu_column_job *j, dq_span_mass *mass, const ui
     const float a = (float)(1.0 / j->sum[0][r]);
     float b = 0.0f;
     if (p2) b = (float)((double)dq_cpu_lambda(j->args, j->rows.first + r, j->out) / j->sum[1][r]);
-    for (int64_t i = 0; i < j->visible[r]; i++) {
+    for (int64_t i = j->hidden[r]; i < j->visible[r]; i++) {
         const float x = p1[i] * a, y = p2 ? p2[i] * b : 0.0f;
         const double d = (double)(x - y);
         if (d < 0)
@@ -463,8 +478,8 @@ void dq_cpu_count_spans(const dq_cpu_column_job *j, dq_span_mass *mass, const dq
     const dq_attention_spans *spans = j->args->spans;
     const int n_classes = spans->n_classes, seq = j->rows.seq;
     const int64_t first = dq_attention_spans_first(spans, j->args->batch->cu_rows, seq);
-    const uint8_t *label =
-        s->label + s->key[seq * map->n_groups + map->group[map->head[j->out].v[0]]];
+    const int list = seq * map->n_groups + map->group[map->head[j->out].v[0]];
+    const uint8_t *label = s->label + s->key[list + 1] - j->list->count;
     for (int64_t r = first > j->rows.first ? first - j->rows.first : 0; r < j->rows.n; r++) {
         const int64_t record = s->at[seq] + j->rows.first + r - first;
         count_spans(j, mass + (record * map->n_out + j->out) * n_classes, label, r);
@@ -513,17 +528,20 @@ static void walk_tile(dq_backend *b, const dq_attend_args *args, const dq_kv_row
                                            map->group[map->key[head]]);
     float *scratch = dq_cpu_of(b)->block[omp_get_thread_num()];
     float *s = scratch + dq_cpu_score_floats(args, step, 1);
-    const int64_t ld = dq_cpu_row_floats(dq_kv_visible(list, tile->pos[tile->n - 1]));
+    const int window = args->attn->window;
     for (int64_t done = 0; done < tile->n && !dq_os_stop_signal(); done += step) {
         dq_kv_rows rows = {tile->seq, tile->first + done, tile->n - done, tile->pos + done};
         if (rows.n > step) rows.n = step;
-        dq_cpu_scores(dq_cpu_of(b), &s, ld, args, &rows, list, &head, 1,
-                      dq_kv_visible(list, rows.pos[rows.n - 1]), NULL, scratch);
+        const dq_kv_list seen = dq_kv_seen(list, window, rows.pos[0]);
+        const int64_t keys = dq_kv_visible(&seen, rows.pos[rows.n - 1]);
+        const int64_t ld = dq_cpu_row_floats(keys);
+        dq_cpu_scores(dq_cpu_of(b), &s, ld, args, &rows, &seen, &head, 1, keys, NULL, scratch);
         for (int64_t r = 0; r < rows.n; r++) {
-            const int64_t n = dq_kv_visible(list, rows.pos[r]);
+            const int64_t first = dq_kv_hidden(&seen, window, rows.pos[r]);
+            const int64_t n = dq_kv_visible(&seen, rows.pos[r]) - first;
             dq_place at = {seq_base + rows.seq, args->layer, head, rows.pos[r], 0};
-            simd->scale(s + r * ld, n, map->scale);
-            take(arg, omp_get_thread_num(), s + r * ld, n, list, at);
+            simd->scale(s + r * ld + first, n, map->scale);
+            take(arg, omp_get_thread_num(), s + r * ld + first, n, &seen, first, at);
         }
     }
 }
@@ -546,15 +564,16 @@ static void walk_logits(dq_backend *b, const dq_attend_args *args, int32_t seq_b
 }
 
 static void tally_row(void *arg, int thread, const float *s, int64_t n, const dq_kv_list *list,
-                      dq_place at)
+                      int64_t first, dq_place at)
 {
     dq_tally *local = arg;
-    for (int64_t i = 0; i < n;) {
+    const int64_t stop = first + n;
+    for (int64_t i = first; i < stop;) {
         int64_t end = i + 1;
         at.col = dq_kv_pos(list, i);
-        if (dq_kv_pos(list, n - 1) - at.col == n - 1 - i) end = n;
-        while (end < n && dq_kv_pos(list, end) - at.col == end - i) end++;
-        dq_tally_add(&local[thread], s + i, end - i, at);
+        if (dq_kv_pos(list, stop - 1) - at.col == stop - 1 - i) end = stop;
+        while (end < stop && dq_kv_pos(list, end) - at.col == end - i) end++;
+        dq_tally_add(&local[thread], s + i - first, end - i, at);
         i = end;
     }
 }

@@ -41,7 +41,7 @@ static const dq_kv_list *put_tokens(stage *s, const float *x, int n)
     test_put(s->b, &s->both[K], 64 * (int64_t)s->map.head_dim);
     s->b->ops->kv_append(s->b, s->kv, 0, &s->batch, mat(s->both[K].device, 64, s->map.head_dim),
                          mat(s->both[K].device, 64, s->map.head_dim), DQ_NUM_F32);
-    s->b->ops->kv_compact(s->b, s->kv, 0, &s->batch);
+    s->b->ops->kv_compact(s->b, s->kv, 0, &s->batch, 0);
     expect_no_error(s);
     return dq_kv_list_of(s->kv, 0, 0, 0);
 }
@@ -463,7 +463,7 @@ static dq_kv *three_layers(stage *s, dq_kv_spec spec)
     for (int l = 0; l < 3; l++) {
         s->b->ops->kv_append(s->b, kv, l, &s->batch, mat(s->both[K].device, n, cols),
                              mat(s->both[V].device, n, cols), DQ_NUM_F32);
-        s->b->ops->kv_compact(s->b, kv, l, &s->batch);
+        s->b->ops->kv_compact(s->b, kv, l, &s->batch, 0);
     }
     expect_no_error(s);
     return kv;

@@ -198,7 +198,7 @@ void pair_append(pair *p)
 void pair_compact(pair *p)
 {
     for (int k = CPU; k <= CUDA; k++)
-        p->b[k]->ops->kv_compact(p->b[k], p->kv[k], p->layer, &p->batch);
+        p->b[k]->ops->kv_compact(p->b[k], p->kv[k], p->layer, &p->batch, p->attn.window);
 }
 
 void pair_keep(pair *p, int32_t seq, int group, const int32_t *kept, int64_t n)

@@ -281,11 +281,12 @@ static void append(walk *w, bool fails)
         }
         attend(w);
         if (!compacts) continue;
-        p->b[CPU]->ops->kv_compact(p->b[CPU], p->kv[CPU], p->layer, &p->batch);
+        p->b[CPU]->ops->kv_compact(p->b[CPU], p->kv[CPU], p->layer, &p->batch, p->attn.window);
         const bool starved = starve(w, fails && below(w, 2));
-        p->b[CUDA]->ops->kv_compact(p->b[CUDA], p->kv[CUDA], p->layer, &p->batch);
+        p->b[CUDA]->ops->kv_compact(p->b[CUDA], p->kv[CUDA], p->layer, &p->batch, p->attn.window);
         if (starved && fed(w))
-            p->b[CUDA]->ops->kv_compact(p->b[CUDA], p->kv[CUDA], p->layer, &p->batch);
+            p->b[CUDA]->ops->kv_compact(p->b[CUDA], p->kv[CUDA], p->layer, &p->batch,
+                                        p->attn.window);
         pair_sync(p);
     }
     p->layer = 0;
