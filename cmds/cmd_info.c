@@ -85,6 +85,15 @@ static dq_status print_items(dq_row_items *rows, int64_t n,
     return err->code;
 }
 
+/* Of layers that have one, the longest; 0: none has. */
+static int window_of(const dq_model *m)
+{
+    int window = 0;
+    for (int l = 0; l < m->n_layers; l++)
+        if (m->layer[l].attn.window > window) window = m->layer[l].attn.window;
+    return window;
+}
+
 static const dq_usage usage = {
     .name = "info",
     .synopsis = "FILE|DIR [options]",
@@ -153,6 +162,10 @@ static void print_model(const request *r)
     if (ids->unknown[0]) printf("; %s is no token", ids->unknown);
     printf("\n");
     printf("positions          %d\n", m->max_positions);
+    const int windows = m->n_layers - dq_model_full_layers(m);
+    if (windows)
+        printf("attention windows  %d tokens on %d of %d layers\n", window_of(m), windows,
+               m->n_layers);
     printf("norm epsilon       %g", (double)m->norm_eps);
     if (m->layer[0].attn.head_norm) printf(", heads %g", (double)m->layer[0].attn.norm_eps);
     printf("\n");
@@ -252,8 +265,14 @@ static void model_rows(dq_row_writer *w, const dq_model *m, const text_ends *e)
     }
     DQ_PUT(w, "tied", m->tied, "Whether the head is the embedding.");
     DQ_PUT(w, "max_positions", m->max_positions, "Positions that it was made for.");
+    DQ_PUT(
+        w, "attention_window", window_of(m),
+        "Tokens that a query sees in layers with a window, the most of all; 0: no layer has one.");
+    DQ_PUT(w, "layers_with_window", m->n_layers - dq_model_full_layers(m),
+           "Layers that keep the tokens of a window alone.");
     DQ_PUT(w, "kv_bytes_per_token", token_bytes(m),
-           "Bytes that a token takes in the KV cache that it asks for.", .when = DQ_POSITIVE);
+           "Bytes that a token takes in the KV cache that it asks for, while all windows hold it.",
+           .when = DQ_POSITIVE);
     DQ_PUT(w, "kv_bytes_per_token_16bit", token_bytes16(m), "The same at 16 bits.",
            .when = DQ_POSITIVE);
     if (DQ_BEGIN(w, OBJECT, "quantized", i, "How another tool has quantized it; null: none has.",

@@ -1,5 +1,7 @@
-/* Sums live per sequence, aligned with what each layer and group holds; during a pass they are
- * laid out as the backend wants them, one array per column for the whole batch.
+/* What policies act on: layers whose queries see all tokens. The lists of a layer with a window
+ * are its own business, and count as empty here. Sums live per sequence, aligned with what each
+ * layer and group holds; during a pass they are laid out as the backend wants them, one array
+ * per column for the whole batch.
  * SPDX-License-Identifier: MIT */
 #include "engine/runner.h"
 
@@ -76,7 +78,7 @@ dq_status dq_evictor_new(dq_evictor **out, dq_runner *r, const dq_kv_spec *spec,
     e->columns = dq_block_new((size_t)e->n_layers, sizeof *e->columns, err);
     if (spec->evict.budget == DQ_KV_BUDGET_HEADS &&
         dq_kv_heads_parse(&e->heads, spec->evict.heads, err) == DQ_OK)
-        dq_kv_heads_fit(&e->heads, e->n_layers, e->n_groups, err);
+        dq_model_heads_fit(m, &e->heads, err);
     if (err->code != DQ_OK)
         dq_evictor_free(e);
     else
@@ -226,8 +228,15 @@ static int64_t rows_of(const dq_batch *batch, int i)
     return batch->cu_rows[i + 1] - batch->cu_rows[i];
 }
 
+/* What a layer with a window holds is none of a policy's. */
+static bool is_whole(const dq_evictor *e, int list)
+{
+    return dq_runner_model(e->r)->layer[list / e->n_groups].attn.window == 0;
+}
+
 static int64_t cached(const dq_evictor *e, int32_t seq, int list)
 {
+    if (!is_whole(e, list)) return 0;
     return e->b->ops->kv_count(e->b, e->kv, seq, list / e->n_groups, list % e->n_groups, NULL);
 }
 
@@ -245,8 +254,8 @@ static dq_status area_new(dq_evictor *e, const dq_batch *batch, dq_err *err)
         const int layer = (int)(k / e->n_groups / batch->n_seq);
         e->watched[i] = batch->seq[i];
         e->offset[k] = end;
-        end += cached(e, batch->seq[i], layer * e->n_groups + (int)(k % e->n_groups)) +
-               rows_of(batch, i);
+        const int list = layer * e->n_groups + (int)(k % e->n_groups);
+        if (is_whole(e, list)) end += cached(e, batch->seq[i], list) + rows_of(batch, i);
     }
     e->offset[n] = end;
     e->area = dq_block_new((size_t)(e->n_columns * end), sizeof *e->area, err);
@@ -316,6 +325,7 @@ static dq_status read_keys(const dq_evictor *e, cut *k, dq_err *err)
     const unsigned needs = e->spec.evict.policy->needs;
     for (int i = 0; i < e->n_lists; i++) {
         const int layer = i / e->n_groups, group = i % e->n_groups;
+        if (!is_whole(e, i)) continue;
         if (needs & DQ_NEEDS_KEY_NORM)
             e->b->ops->kv_key_norms(e->b, e->kv, k->seq, layer, group, k->row,
                                     k->key_norm + k->at[i]);
@@ -372,7 +382,8 @@ static bool is_flat(const dq_evictor *e, const cut *k)
     const dq_head_order *map = &dq_runner_model(e->r)->map;
     if (!(e->spec.evict.policy->needs & DQ_NEEDS_KEY_LEVERAGE)) return false;
     for (int i = 0; i < e->n_lists; i++) {
-        if (k->at[i + 1] - k->at[i] <= dq_head_order_key_channels(map, i % e->n_groups))
+        if (is_whole(e, i) &&
+            k->at[i + 1] - k->at[i] <= dq_head_order_key_channels(map, i % e->n_groups))
             return true;
     }
     return false;
@@ -451,9 +462,11 @@ static dq_status evict_tokens(dq_evictor *e, cut *k, dq_arena *a, dq_evict_repor
     k->peak = dq_alloc(a, n, sizeof *k->peak, err);
     k->gate = dq_alloc(a, n, sizeof *k->gate, err);
     if (err->code != DQ_OK) return err->code;
-    for (int i = 0; i < e->n_lists; i++)
-        e->b->ops->kv_count(e->b, e->kv, k->seq, i / e->n_groups, i % e->n_groups,
-                            k->pos + k->at[i]);
+    for (int i = 0; i < e->n_lists; i++) {
+        if (is_whole(e, i))
+            e->b->ops->kv_count(e->b, e->kv, k->seq, i / e->n_groups, i % e->n_groups,
+                                k->pos + k->at[i]);
+    }
     DQ_TRY(dq_backend_sync(e->b, err));
     DQ_TRY(read_keys(e, k, err));
     DQ_TRY(find_sums(e, k, err));

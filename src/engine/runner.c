@@ -128,14 +128,17 @@ static int64_t fit_rows(const room *x, const dq_kv_spec *kv, int64_t max)
         const int64_t floats =
             n * ((states + own) * m->dim + heads * a->head_dim + a->n_out + strips) +
             2 * ffn_rows * m->ffn;
-        const int64_t tokens = (n + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS * a->n_kv;
+        /* tokens of a layer become codes, or leave its window, when all of them are there */
+        const int64_t pages = (n + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS;
+        const bool turns = kv->k_bits < 16 && kv->v_bits < 16;
         const double plain =
             2.0 * a->head_dim * dq_kv_dense_bytes(kv); /* of one token, layer and head */
-        double cache = plain * m->n_layers;
-        /* tokens of a layer become codes when all of them are there */
-        if (kv->k_bits < 16 && kv->v_bits < 16)
-            cache = dq_kv_token_bytes(kv, a->head_dim) * m->n_layers + plain;
-        double bytes = (double)floats * sizeof(float) + cache * (double)tokens;
+        const double each = turns ? dq_kv_token_bytes(kv, a->head_dim) : plain;
+        const bool windows = dq_model_full_layers(m) < m->n_layers;
+        double cache = turns || windows ? plain * (double)pages : 0;
+        for (int l = 0; l < m->n_layers; l++)
+            cache += each * (double)dq_kv_window_cached(m->layer[l].attn.window, pages);
+        double bytes = (double)floats * sizeof(float) + cache * a->n_kv;
         if (x->b->ops->attend_bytes) bytes += x->b->ops->attend_bytes(x->b, x->kv, n);
         if (bytes * 9 / 8 <= x->available)
             low = n;
@@ -564,14 +567,14 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
         if (ends) s.y.p = NULL;
         /* ends: nothing after the maps is wanted. */
         dq_backend *b = r->b;
-        dq_attend_args extra = {.logit = pass->logit,
-                                .columns = pass->columns ? &pass->columns[i] : NULL,
-                                .spans = pass->spans ? &pass->spans[i] : NULL,
-                                .measure = pass->watch && pass->watch->measure
-                                               ? pass->watch->measure + (int64_t)i * m->map.n_out
-                                               : NULL,
-                                .look = pass->watch && pass->watch->look ? &pass->watch->look[i]
-                                                                         : NULL};
+        dq_attend_args extra = {
+            .logit = pass->logit,
+            .columns = pass->columns && !r->m->layer[i].attn.window ? &pass->columns[i] : NULL,
+            .spans = pass->spans ? &pass->spans[i] : NULL,
+            .measure = pass->watch && pass->watch->measure
+                           ? pass->watch->measure + (int64_t)i * m->map.n_out
+                           : NULL,
+            .look = pass->watch && pass->watch->look ? &pass->watch->look[i] : NULL};
         dq_layer_steps_norm_attn(&s);
         dq_layer_steps_qkv(&s);
         const dq_attend_args args = dq_layer_steps_args(&s, &extra);

@@ -748,7 +748,7 @@ static bool was_cut(dq_runner *r, int32_t seq, int32_t prefix)
     dq_backend *b = dq_runner_backend(r);
     const dq_model *m = dq_runner_model(r);
     for (int l = 0; l < m->n_layers; l++) {
-        for (int g = 0; g < m->map.n_groups; g++) {
+        for (int g = 0; g < m->map.n_groups && m->layer[l].attn.window == 0; g++) {
             if (b->ops->kv_count(b, dq_runner_kv(r), seq, l, g, NULL) < prefix) return true;
         }
     }
@@ -760,17 +760,20 @@ void dq_kv_cached_measure(dq_kv_cached *cached, dq_runner *r, const dq_kv_spec *
                           int64_t n)
 {
     dq_backend *b = dq_runner_backend(r);
-    const dq_head_order *map = &dq_runner_model(r)->map;
-    int64_t layers = dq_runner_model(r)->n_layers;
+    const dq_model *m = dq_runner_model(r);
+    const dq_head_order *map = &m->map;
+    int64_t held = 0; /* by all layers together, where nothing is evicted */
     dq_kv_cached add = {.contexts = n, .bytes = b->ops->kv_bytes(b, dq_runner_kv(r))};
     kv_cached_add(&add, (dq_kv_cached){.bytes = *floor}, -1);
     for (int64_t i = 0; i < n; i++) {
         add.tokens += prefix[i];
         if (was_cut(r, seq[i], prefix[i])) add.tokens_cut += prefix[i];
+        for (int l = 0; l < m->n_layers; l++)
+            held += dq_kv_window_cached(m->layer[l].attn.window, prefix[i]);
     }
     const int64_t one = 2 * (int64_t)map->n_kv * map->head_dim; /* K or V of a token in a layer */
-    add.slots = add.tokens * layers * map->n_groups;
-    add.baseline = add.tokens * layers * 2 * one;
+    add.slots = held * map->n_groups;
+    add.baseline = held * 2 * one;
     if (dq_kv_has_codes(spec))
         add.dense16 = add.bytes.tokens_coded * (one / map->n_groups) *
                       ((spec->k_bits == 16) + (spec->v_bits == 16));
@@ -788,6 +791,7 @@ dq_status dq_kv_cached_reads(dq_kv_cached *cached, dq_runner *r, int32_t seq, co
     if (!dq_kv_has_codes(spec)) return DQ_OK;
     for (int i = 0; i < m->n_layers * m->map.n_groups; i++) {
         const int layer = i / m->map.n_groups, group = i % m->map.n_groups;
+        const int window = m->layer[layer].attn.window;
         const int64_t have = b->ops->kv_count(b, dq_runner_kv(r), seq, layer, group, NULL);
         if (have > capacity) {
             dq_block_free(key);
@@ -796,7 +800,10 @@ dq_status dq_kv_cached_reads(dq_kv_cached *cached, dq_runner *r, int32_t seq, co
         }
         b->ops->kv_count(b, dq_runner_kv(r), seq, layer, group, key);
         for (int64_t k = 0; k < n; k++) {
-            dq_kv_reads(spec, pos[k], key, have, &reads, &coded);
+            if (window)
+                dq_kv_window_reads(spec, window, pos[k], &reads, &coded);
+            else
+                dq_kv_reads(spec, pos[k], key, have, &reads, &coded);
             cached->reads += reads;
             cached->reads_coded += coded;
         }

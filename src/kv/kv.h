@@ -110,7 +110,7 @@ typedef struct dq_pool_group {
 
 /* Groups that share a budget. */
 typedef struct dq_pool {
-    const dq_pool_group *group; /* [n_groups] */
+    const dq_pool_group *group; /* [n_groups] those without tokens take no part */
     int n_groups;
     int64_t budget; /* tokens of a group on average */
     dq_kv_protected safe;
@@ -165,8 +165,9 @@ typedef struct dq_kv_heads {
 
 /* DQ_USAGE: not such a text, or a group twice. */
 dq_status dq_kv_heads_parse(dq_kv_heads *out, const char *text, dq_err *err);
-/* DQ_MISMATCH: not the groups of a model with n_layers of n_groups each. */
-dq_status dq_kv_heads_fit(const dq_kv_heads *r, int n_layers, int n_groups, dq_err *err);
+/* DQ_MISMATCH: not the groups of a model of n_layers, n_full of which have n_groups each. */
+dq_status dq_kv_heads_fit(const dq_kv_heads *r, int n_layers, int n_groups, int n_full,
+                          dq_err *err);
 
 /* share[layer * n_groups + group] = tokens that each group of `pool`, all of a model that
  * dq_kv_heads_fit has seen, keeps, its protected ones among them. What the budget leaves beside
@@ -356,6 +357,11 @@ int dq_kv_ahead(const dq_kv_spec *spec);
 /* How many of the n ascending positions a query at position t reads; and as codes. */
 void dq_kv_reads(const dq_kv_spec *spec, int32_t t, const int32_t *pos, int64_t n, int64_t *reads,
                  int64_t *coded);
+/* The same of a layer with a window. */
+void dq_kv_window_reads(const dq_kv_spec *spec, int window, int32_t t, int64_t *reads,
+                        int64_t *coded);
+/* Tokens of the first n that a layer caches: the pages of a window; 0: all. */
+int64_t dq_kv_window_cached(int window, int64_t n);
 bool dq_kv_has_codes(const dq_kv_spec *spec);
 bool dq_kv_token_widths(int k_bits, int v_bits);
 /* Whether a token's codes depend on other tokens, or would if its keys were coded. */
@@ -668,14 +674,16 @@ int64_t dq_kv_page_capacity(int64_t n);
 
 typedef struct dq_kv_shape {
     int n_layers, n_groups, n_kv, head_dim; /* a group has n_kv / n_groups heads */
+    int n_windows, window;                  /* layers with a window, of n_layers; its tokens */
 } dq_kv_shape;
 
-/* Bytes of all tokens of a context at two bytes per element. */
+/* Bytes of all tokens of a context at two bytes per element; of what a window holds. */
 int64_t dq_kv_size_whole(const dq_kv_shape *m, int64_t context);
-/* At most, where every layer and group keeps `kept` tokens of a context, or as many on average
- * where they share by score: pages, sinks, what is not coded yet, index, and the lows and steps of
- * the pages of keys that tokens come from, which all may have kept one. Scales that f16 cannot hold
- * are not foretold. Not for a budget by heads, nor for widths by layer. */
+/* At most, where every group of a layer without a window keeps `kept` tokens of a context, or as
+ * many on average where they share by score: pages, sinks, what is not coded yet, index, and
+ * the lows and steps of the pages of keys that tokens come from, which all may have kept one.
+ * Scales that f16 cannot hold are not foretold. Not for a budget by heads, nor for widths by
+ * layer. */
 int64_t dq_kv_size_bytes(const dq_kv_spec *s, const dq_kv_shape *m, int64_t context, int64_t kept);
 /* The most tokens per group, fewer than all, that need at most `bytes`. 0: not even one beside the
  * protected ones fits, and *least (NULL allowed) is the least such a cache needs. */

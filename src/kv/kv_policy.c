@@ -337,7 +337,8 @@ dq_status dq_kv_budget_of_groups(int64_t *share, double *gap, const dq_pool *poo
         /* the floor is granted at once; the rest joins the pool */
         candidate *of = s.open + s.n_open;
         const int64_t safe_tokens = dq_kv_policy_protected(group[g].pos, group[g].n, safe);
-        const int64_t spare = pool->budget > safe_tokens ? pool->budget - safe_tokens : 0;
+        const bool joins = group[g].n > 0 && pool->budget > safe_tokens;
+        const int64_t spare = joins ? pool->budget - safe_tokens : 0;
         const int64_t floor = pool->floor ? (spare + pool->floor - 1) / pool->floor : 0;
         const double unit = pool->common ? 1 : magnitude(&group[g], safe);
         const int64_t n = list_candidates(of, &group[g], unit, g, safe);

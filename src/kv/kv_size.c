@@ -110,9 +110,10 @@ static int64_t bytes_of(const dq_kv_spec *s, const dq_kv_shape *m, const tally *
     return bytes * (m->n_kv / m->n_groups) + t->pages * DQ_KV_PAGE_INDEX;
 }
 
+/* Those of layers without a window. */
 static int64_t lists_of(const dq_kv_shape *m)
 {
-    return (int64_t)m->n_layers * m->n_groups;
+    return (int64_t)(m->n_layers - m->n_windows) * m->n_groups;
 }
 
 /* Uncoded tokens among k kept ones, at least and at most. */
@@ -123,7 +124,8 @@ static void open_of(int64_t open[2], const dq_kv_spec *s, const cut *c, int64_t 
     open[0] = k == c->n ? open[1] : least_of(open[1], least_of(all, s->recent));
 }
 
-static int64_t of_equal_lists(const dq_kv_spec *s, const dq_kv_shape *m, const cut *c, int64_t k)
+/* Of one list. */
+static int64_t of_equal_list(const dq_kv_spec *s, const dq_kv_shape *m, const cut *c, int64_t k)
 {
     int64_t open[2], most = 0;
     open_of(open, s, c, k);
@@ -138,7 +140,22 @@ static int64_t of_equal_lists(const dq_kv_spec *s, const dq_kv_shape *m, const c
         const int64_t bytes = bytes_of(s, m, &t);
         if (bytes > most) most = bytes;
     }
-    return most * lists_of(m);
+    return most;
+}
+
+/* Of all layers with a window, which hold the same pages. */
+static int64_t of_windows(const dq_kv_spec *s, const dq_kv_shape *m, int64_t context)
+{
+    cut c = cut_of(s, context);
+    const int64_t n = dq_kv_window_cached(m->window, context), gone = context - n;
+    if (m->n_windows == 0) return 0;
+    if (gone) {
+        c.coded = c.coded > gone ? c.coded - gone : 0;
+        c.n = n;
+        c.sinks = c.safe = 0;
+        c.sources = pages_between(0, c.coded);
+    }
+    return m->n_windows * m->n_groups * of_equal_list(s, m, &c, n);
 }
 
 /* All share the same number; some end in a shorter page, some need one more for uncoded tokens. */
@@ -147,7 +164,7 @@ static int64_t of_sharing_lists(const dq_kv_spec *s, const dq_kv_shape *m, const
     const int64_t lists = lists_of(m), safe = pages_of(c->safe);
     const int64_t over = (k - safe * DQ_PAGE_TOKENS) * lists;
     const bool whole = c->n % DQ_PAGE_TOKENS == 0;
-    const int64_t pools = s->evict.budget == DQ_KV_BUDGET_ADAPTIVE ? m->n_layers : 1;
+    const int64_t pools = s->evict.budget == DQ_KV_BUDGET_ADAPTIVE ? m->n_layers - m->n_windows : 1;
     int64_t open[2];
     open_of(open, s, c, k);
     tally t = {.pages = lists * safe};
@@ -173,7 +190,9 @@ static int64_t of_sharing_lists(const dq_kv_spec *s, const dq_kv_shape *m, const
 
 int64_t dq_kv_size_whole(const dq_kv_shape *m, int64_t context)
 {
-    return context * m->n_layers * m->n_kv * m->head_dim * 4;
+    const int64_t tokens = context * (m->n_layers - m->n_windows) +
+                           dq_kv_window_cached(m->window, context) * m->n_windows;
+    return tokens * m->n_kv * m->head_dim * 4;
 }
 
 int64_t dq_kv_size_bytes(const dq_kv_spec *s, const dq_kv_shape *m, int64_t context, int64_t kept)
@@ -182,9 +201,9 @@ int64_t dq_kv_size_bytes(const dq_kv_spec *s, const dq_kv_shape *m, int64_t cont
     const bool share = s->evict.budget != DQ_KV_BUDGET_UNIFORM;
     const int64_t list =
         DQ_KV_LIST_INDEX + dq_kv_page_capacity(pages_of(context)) * DQ_KV_POINTER_INDEX;
-    const int64_t index = lists_of(m) * list;
-    if (kept >= context) return index + of_equal_lists(s, m, &c, context);
-    return index + (share ? of_sharing_lists(s, m, &c, kept) : of_equal_lists(s, m, &c, kept));
+    const int64_t rest = m->n_layers * m->n_groups * list + of_windows(s, m, context);
+    if (share && kept < context) return rest + of_sharing_lists(s, m, &c, kept);
+    return rest + lists_of(m) * of_equal_list(s, m, &c, least_of(kept, context));
 }
 
 int64_t dq_kv_size_tokens(const dq_kv_spec *s, const dq_kv_shape *m, int64_t context, double bytes,

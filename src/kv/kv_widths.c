@@ -251,7 +251,7 @@ dq_status dq_kv_heads_parse(dq_kv_heads *out, const char *text, dq_err *err)
     }
 }
 
-dq_status dq_kv_heads_fit(const dq_kv_heads *r, int n_layers, int n_groups, dq_err *err)
+dq_status dq_kv_heads_fit(const dq_kv_heads *r, int n_layers, int n_groups, int n_full, dq_err *err)
 {
     const dq_remedy remedy = {.code = DQ_REMEDY_KV_HEADS};
     for (int i = 0; i < r->n; i++) {
@@ -261,11 +261,12 @@ dq_status dq_kv_heads_fit(const dq_kv_heads *r, int n_layers, int n_groups, dq_e
                 "the heads name group %d.%d, and the model has %d layers of %d groups of KV heads",
                 r->at[i].layer, r->at[i].group, n_layers, n_groups);
     }
-    if (r->n == n_layers * n_groups) return DQ_OK; /* none stands twice */
+    if (r->n == n_full * n_groups) return DQ_OK; /* none stands twice */
     return dq_fail_with(
         err, DQ_MISMATCH, remedy,
-        "the heads name %d of the %d groups of KV heads that the model has (%d layers of %d)", r->n,
-        n_layers * n_groups, n_layers, n_groups);
+        "the heads name %d of the %d groups of KV heads that the model has (%d layers of %d)%s",
+        r->n, n_full * n_groups, n_full, n_groups,
+        n_full < n_layers ? "; layers with a window have none to share" : "");
 }
 
 /* Tokens that a group still lacks. */
@@ -289,7 +290,7 @@ void dq_kv_budget_of_heads(int64_t *share, const dq_pool *pool, const dq_kv_head
     int open = r->sharing;
     for (int g = 0; g < pool->n_groups; g++) {
         share[g] = dq_kv_policy_protected(pool->group[g].pos, pool->group[g].n, pool->safe);
-        left += pool->budget > share[g] ? pool->budget - share[g] : 0;
+        if (pool->group[g].n && pool->budget > share[g]) left += pool->budget - share[g];
     }
     while (open && left) { /* dealt out in turns */
         const int64_t part = left > open ? left / open : 1;

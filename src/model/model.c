@@ -850,6 +850,25 @@ dq_kv_dense dq_model_kv_dense(const dq_model *m, dq_kv_dense dense)
     return m->is_bf16 ? DQ_KV_BF16 : DQ_KV_F16;
 }
 
+int dq_model_full_layers(const dq_model *m)
+{
+    int n = 0;
+    for (int l = 0; l < m->n_layers; l++) n += m->layer[l].attn.window == 0;
+    return n;
+}
+
+dq_status dq_model_heads_fit(const dq_model *m, const dq_kv_heads *r, dq_err *err)
+{
+    for (int i = 0; i < r->n; i++) {
+        const int layer = r->at[i].layer;
+        if (layer < m->n_layers && m->layer[layer].attn.window)
+            return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_HEADS},
+                                "the heads name group %d.%d, whose layer has a window of its own",
+                                layer, r->at[i].group);
+    }
+    return dq_kv_heads_fit(r, m->n_layers, m->map.n_groups, dq_model_full_layers(m), err);
+}
+
 dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
                            dq_err *err)
 {
@@ -870,7 +889,21 @@ dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_mode
     if (!out->evict.heads[0]) return DQ_OK;
     dq_kv_heads heads;
     DQ_TRY(dq_kv_heads_parse(&heads, out->evict.heads, err));
-    return dq_kv_heads_fit(&heads, m->n_layers, m->map.n_groups, err);
+    return dq_model_heads_fit(m, &heads, err);
+}
+
+/* The longest window stands for all. */
+static dq_kv_shape kv_shape_of(const dq_model *m)
+{
+    dq_kv_shape shape = {.n_layers = m->n_layers,
+                         .n_groups = m->map.n_groups,
+                         .n_kv = m->map.n_kv,
+                         .head_dim = m->map.head_dim,
+                         .n_windows = m->n_layers - dq_model_full_layers(m)};
+    for (int l = 0; l < m->n_layers; l++) {
+        if (m->layer[l].attn.window > shape.window) shape.window = m->layer[l].attn.window;
+    }
+    return shape;
 }
 
 /* Tries row `row` of sizes. True: c has it. Else *least is lowered to the fewest bytes of such a
@@ -879,7 +912,7 @@ static bool try_size(dq_kv_config *c, dq_kv_sized *out, const dq_kv_size_row *ro
                      const dq_model *m, int64_t *least, dq_err *err)
 {
     const dq_kv_size *want = &out->of;
-    const dq_kv_shape shape = {m->n_layers, m->map.n_groups, m->map.n_kv, m->map.head_dim};
+    const dq_kv_shape shape = kv_shape_of(m);
     const double whole = (double)dq_kv_size_whole(&shape, want->context);
     dq_kv_config x = *c;
     int64_t kept = want->context, bytes;
@@ -913,7 +946,7 @@ static bool try_size(dq_kv_config *c, dq_kv_sized *out, const dq_kv_size_row *ro
 dq_status dq_model_kv_size(dq_kv_config *c, dq_kv_sized *out, const dq_kv_size *size,
                            const dq_model *m, dq_err *err)
 {
-    const dq_kv_shape shape = {m->n_layers, m->map.n_groups, m->map.n_kv, m->map.head_dim};
+    const dq_kv_shape shape = kv_shape_of(m);
     const int64_t whole = dq_kv_size_whole(&shape, size->context);
     int64_t least = INT64_MAX;
     *out = (dq_kv_sized){.of = *size};

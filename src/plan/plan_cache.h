@@ -139,7 +139,8 @@ typedef struct dq_plan_gates {
     /* on the windows that were not fitted */
     double explained; /* explained share of the variance of ln(peak + floor) over all tokens */
     dq_mean kept;     /* share of kvzip's quarter, mean over windows */
-    int n_lists;
+    int n_lists;      /* of layers without a window */
+    int *list;        /* [n_lists] its place among all */
     struct dq_plan_gates_sums *sums; /* [n_lists] */
     dq_arena *arena;
 } dq_plan_gates;
@@ -226,7 +227,7 @@ typedef struct dq_plan_heads_trial {
 typedef struct dq_plan_heads {
     dq_plan_heads_settings set;
     dq_plan_caches caches;
-    dq_kv_heads_group *group; /* [n_groups] layer by layer */
+    dq_kv_heads_group *group; /* [n_groups] layer by layer, those without a window */
     int n_groups;
     /* tokens of a window's context; mean tokens per group where all but one are whole, on windows
      * and questions */

@@ -78,11 +78,14 @@ static dq_status open_all(dq_plan_gates *p, dq_err *err)
 {
     const dq_model *m = p->set.model;
     dq_arena *a = p->arena;
-    p->n_lists = m->n_layers * m->map.n_groups;
+    p->n_lists = dq_model_full_layers(m) * m->map.n_groups;
     const dq_ops *ops = p->set.backend->ops;
     if (!ops->has_peaks || !ops->kv_rows)
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_CPU},
                             "gates are not fitted on the %s backend", ops->name);
+    if (p->n_lists == 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: all layers have windows, so that no policy acts on its cache", m->path);
     dq_plan_gates_settings *s = &p->set;
     const int positions = s->model->max_positions;
     if (s->ctx == 0) {
@@ -111,8 +114,13 @@ static dq_status open_all(dq_plan_gates *p, dq_err *err)
             s->text, (long long)p->win.n, (long long)s->ctx, DQ_PLAN_GATES_LEAST);
     DQ_TRY(dq_model_new_gates(&p->gates, m, a, err));
     p->sums = dq_alloc(a, (size_t)p->n_lists, sizeof *p->sums, err);
+    p->list = dq_alloc(a, (size_t)p->n_lists, sizeof *p->list, err);
+    for (int i = 0, k = 0; err->code == DQ_OK && i < p->n_lists; k++) {
+        if (!m->layer[k / m->map.n_groups].attn.window) p->list[i++] = k;
+    }
     for (int i = 0; err->code == DQ_OK && i < p->n_lists; i++) {
-        const size_t n = (size_t)(p->gates->at[i + 1] - p->gates->at[i]);
+        const int64_t *at = p->gates->at + p->list[i];
+        const size_t n = (size_t)(at[1] - at[0]);
         p->sums[i] = (dq_plan_gates_sums){.n = (int64_t)n,
                                           .squares = dq_alloc(a, n * n, sizeof(double), err),
                                           .by = dq_alloc(a, n, sizeof(double), err)};
@@ -141,8 +149,9 @@ void dq_plan_gates_close(dq_plan_gates *p)
 /* A window is one rank's piece of work, which sends for each list the measured and the predicted
  * peaks. Rank 0 adds them up in the order of windows, so that the sums are those of one process. */
 
-/* Tokens first .. first + n - 1 of a window in one list. Data follow: peak[n]; then, of a fitted
- * window, keys and values as floats, row[n][cols]; of another, predictions foretold[n]. */
+/* Tokens first .. first + n - 1 of a window in list p->list[list]. Data follow: peak[n]; then, of
+ * a fitted window, keys and values as floats, row[n][cols]; of another, predictions
+ * foretold[n]. */
 typedef struct letter {
     int64_t window, list, first, n;
 } letter;
@@ -303,7 +312,7 @@ typedef struct reading {
     int32_t seq;
     int64_t number, n;
     const dq_window *win;
-    int64_t *at; /* [n_lists + 1] */
+    int64_t *at; /* [all lists + 1] those of layers with windows are empty */
     int32_t *pos;
     double *peak, *foretold; /* foretold: of one list */
     float *row;
@@ -339,7 +348,7 @@ static dq_status run_passes(reading *w, dq_err *err)
     dq_mat hidden;
     DQ_TRY(dq_runner_pass(w->x->r, &batch, &pass, &hidden, err));
     DQ_TRY(dq_second_pass_peaks(w->peak, &again, err));
-    for (int64_t i = 0; i < w->at[w->x->p->n_lists]; i++)
+    for (int64_t i = 0; i < w->n * w->x->p->n_lists; i++)
         w->peak[i] = log(w->peak[i] + DQ_KV_GATES_FLOOR);
     return DQ_OK;
 }
@@ -354,7 +363,7 @@ static dq_status say(void *to, reading *w, const letter *l, dq_err *err)
         memcpy(to, w->row + l->first * cols, n * (size_t)cols * sizeof *w->row);
         return DQ_OK;
     }
-    DQ_TRY(dq_kv_gates_score(w->foretold, g, list, w->row, w->pos, w->n, err));
+    DQ_TRY(dq_kv_gates_score(w->foretold, g, w->x->p->list[list], w->row, w->pos, w->n, err));
     memcpy(to, w->foretold + l->first, n * sizeof *w->foretold);
     return DQ_OK;
 }
@@ -364,16 +373,16 @@ static dq_status tell_all(reading *w, dq_err *err)
     for (int i = 0; i < w->x->p->n_lists; i++) {
         const dq_plan_gates *p = w->x->p;
         dq_backend *b = p->set.backend;
-        const int groups = p->gates->n_groups;
-        b->ops->kv_rows(b, dq_runner_kv(w->x->r), w->seq, i / groups, i % groups,
-                        (int32_t)(w->n - 1), p->set.model->layer[i / groups].rope, w->row);
+        const int groups = p->gates->n_groups, layer = p->list[i] / groups;
+        b->ops->kv_rows(b, dq_runner_kv(w->x->r), w->seq, layer, i % groups, (int32_t)(w->n - 1),
+                        p->set.model->layer[layer].rope, w->row);
         DQ_TRY(dq_backend_sync(b, err));
         const letter l = {w->number, i, w->first, w->n - w->first};
         const size_t bytes = bytes_of(w->x, &l), peaks = (size_t)l.n * sizeof *w->peak;
         char *text = dq_block_raw(1, bytes, err);
         if (!text) return err->code;
         memcpy(text, &l, sizeof l);
-        memcpy(text + sizeof l, w->peak + w->at[i] + l.first, peaks);
+        memcpy(text + sizeof l, w->peak + w->at[p->list[i]] + l.first, peaks);
         if (say(text + sizeof l + peaks, w, &l, err) == DQ_OK)
             dq_ranks_number() > 0 ? dq_ranks_tell(text, bytes, err) : take(w->x, text, bytes, err);
         dq_block_free(text);
@@ -389,20 +398,21 @@ static dq_status run_window(reading *w, dq_arena *a, dq_err *err)
     dq_kv *kv = dq_runner_kv(w->x->r);
     const dq_plan_gates *p = w->x->p;
     const size_t lists = (size_t)p->n_lists, n = (size_t)w->n;
+    const int all = p->set.model->n_layers * p->gates->n_groups;
     int cols = 0;
     for (int i = 0; i < p->gates->n_groups; i++) {
         const int c = cols_of(p->gates, i);
         cols = c > cols ? c : cols;
     }
-    w->at = dq_alloc(a, lists + 1, sizeof *w->at, err);
+    w->at = dq_alloc(a, (size_t)all + 1, sizeof *w->at, err);
     w->pos = dq_alloc(a, lists * n, sizeof *w->pos, err);
     w->peak = dq_alloc(a, lists * n, sizeof *w->peak, err);
     w->foretold = dq_alloc(a, n, sizeof *w->foretold, err);
     w->row = dq_alloc(a, n * (size_t)cols, sizeof *w->row, err);
-    for (size_t i = 0; err->code == DQ_OK && i < lists; i++) {
-        w->at[i + 1] = w->at[i] + w->n;
-        for (size_t t = 0; t < n; t++) w->pos[i * n + t] = (int32_t)t;
-    }
+    for (int i = 0; err->code == DQ_OK && i < all; i++)
+        w->at[i + 1] =
+            w->at[i] + (p->set.model->layer[i / p->gates->n_groups].attn.window ? 0 : w->n);
+    for (size_t i = 0; err->code == DQ_OK && i < lists * n; i++) w->pos[i] = (int32_t)(i % n);
     if (err->code != DQ_OK) return err->code;
     w->seq = b->ops->kv_seq_new(b, kv);
     if (w->seq < 0) {
@@ -443,9 +453,10 @@ static dq_status solve_all(dq_plan_gates *p, dq_err *err)
 {
     double *weight = p->gates->weight;
     const int64_t *at = p->gates->at;
+    const int all = p->gates->n_layers * p->gates->n_groups;
     for (int i = 0; dq_ranks_number() == 0 && err->code == DQ_OK && i < p->n_lists; i++)
-        dq_plan_gates_solve(weight + at[i], &p->sums[i], err);
-    return dq_ranks_share(weight, (size_t)at[p->n_lists] * sizeof *weight, err);
+        dq_plan_gates_solve(weight + at[p->list[i]], &p->sums[i], err);
+    return dq_ranks_share(weight, (size_t)at[all] * sizeof *weight, err);
 }
 
 static dq_status begin(run *x, dq_err *err)

@@ -117,8 +117,7 @@ static bool is_name(const void *arg, const char *name)
     if (strlen(name) >= NAME || !read_name(&keep, &tokens, &heads, name)) return false;
     if (strlen(heads) >= DQ_KV_HEADS_TEXT) return false;
     if (*heads && (dq_kv_heads_parse(&r, heads, &err) != DQ_OK ||
-                   dq_kv_heads_fit(&r, p->set.in.model->n_layers, p->set.in.model->map.n_groups,
-                                   &err) != DQ_OK))
+                   dq_model_heads_fit(p->set.in.model, &r, &err) != DQ_OK))
         return false;
     name_of(same, keep, tokens, heads);
     return strcmp(same, name) == 0;
@@ -189,12 +188,13 @@ static dq_status open_all(dq_plan_heads *p, dq_err *err)
         .key = "cache", .config = config_of, .is_name = is_name, .depend = add_depends, .arg = p};
     DQ_TRY(dq_plan_caches_fit(&p->set.in, err));
     const dq_model *m = p->set.in.model;
-    const int n = p->n_groups = m->n_layers * m->map.n_groups;
+    const int n = p->n_groups = dq_model_full_layers(m) * m->map.n_groups;
     if (n < 2)
         return dq_fail(err, DQ_MISMATCH,
-                       "%s: has one group of KV heads, so that there is nothing to share. Let the "
+                       "%s: has %s group of KV heads%s, so that there is nothing to share. Let the "
                        "cache keep as much of each context without heads",
-                       m->path);
+                       m->path, n ? "one" : "no",
+                       n < m->n_layers * m->map.n_groups ? " without a window" : "");
     p->group = dq_alloc(p->arena, (size_t)n, sizeof *p->group, err);
     p->alone = dq_alloc(p->arena, (size_t)n, sizeof *p->alone, err);
     p->question_alone = dq_alloc(p->arena, (size_t)n, sizeof *p->question_alone, err);
@@ -202,10 +202,12 @@ static dq_status open_all(dq_plan_heads *p, dq_err *err)
     p->lack = dq_alloc(p->arena, (size_t)n, sizeof *p->lack, err);
     p->order = dq_alloc(p->arena, (size_t)n, sizeof *p->order, err);
     p->trial = dq_alloc(p->arena, (size_t)p->set.tries, sizeof *p->trial, err);
-    for (int i = 0; err->code == DQ_OK && i < n; i++) {
-        p->group[i] =
-            (dq_kv_heads_group){(int16_t)(i / m->map.n_groups), (int16_t)(i % m->map.n_groups)};
+    for (int i = 0, k = 0; err->code == DQ_OK && i < n; k++) {
+        const int layer = k / m->map.n_groups;
+        if (m->layer[layer].attn.window) continue;
+        p->group[i] = (dq_kv_heads_group){(int16_t)layer, (int16_t)(k % m->map.n_groups)};
         p->order[i] = i;
+        i++;
     }
     DQ_TRY(err->code);
     if (dq_plan_heads_order_text(p->text, p->group, n, n, err) != DQ_OK)

@@ -6,7 +6,7 @@
 #include "tests/rigs/kv_stage.h"
 
 enum { MOST = 700, GROUPS = N_KV, D = 32 };
-static const dq_kv_shape shape = {1, GROUPS, N_KV, D};
+static const dq_kv_shape shape = {.n_layers = 1, .n_groups = GROUPS, .n_kv = N_KV, .head_dim = D};
 
 /* Scores of all tokens of all groups. */
 static double score[GROUPS][MOST];
@@ -29,10 +29,12 @@ static int64_t all_bytes(stage *s)
     return b.codes + b.scales + b.unquantized + b.index;
 }
 
-/* A sequence of n tokens. Returns the bytes without any. */
-static int64_t begin(stage *s, dq_kv_spec spec, int n)
+/* A sequence of n tokens, in a layer with a window or without one (0). Returns the bytes without
+ * any. */
+static int64_t begin(stage *s, dq_kv_spec spec, int n, int window)
 {
     open_stage(s, DQ_PAIR_NONE, D, spec, 1);
+    s->attn.window = window;
     const int32_t none = s->b->ops->kv_seq_new(s->b, s->kv);
     s->b->ops->kv_seq_free(s->b, s->kv, none);
     const int64_t floor = all_bytes(s);
@@ -92,8 +94,33 @@ TEST(a_whole_cache_holds_what_is_foretold)
             const dq_kv_spec spec =
                 spec_of(codes[c].bits, codes[c].quant, windows[i % 4][0], windows[i % 4][1]);
             stage s;
-            const int64_t floor = begin(&s, spec, n);
+            const int64_t floor = begin(&s, spec, n, 0);
             assert_int_equal(all_bytes(&s) - floor, dq_kv_size_bytes(&spec, &shape, n, n));
+            close_stage(&s);
+        }
+    }
+}
+
+/* But for pointers to pages: fewer than a list of the whole context has room for. */
+TEST(a_window_holds_what_is_foretold)
+{
+    static const int seen[] = {1, 64, 100, 300, 700};
+    for (size_t c = 0; c < sizeof codes / sizeof *codes; c++) {
+        for (size_t i = 0; i < 25; i++) {
+            const int n = contexts[i / 5], window = seen[i % 5];
+            const dq_kv_spec spec =
+                spec_of(codes[c].bits, codes[c].quant, windows[i % 4][0], windows[i % 4][1]);
+            dq_kv_shape m = shape;
+            m.n_windows = 1;
+            m.window = window;
+            stage s;
+            const int64_t floor = begin(&s, spec, n, window);
+            const int64_t less = dq_kv_size_bytes(&spec, &m, n, n) - (all_bytes(&s) - floor);
+            const int64_t room = GROUPS * DQ_KV_POINTER_INDEX * dq_kv_page_capacity((n + 63) / 64);
+            if (less < 0 || less >= room)
+                fail_msg("%d of %d tokens, %d bits: %lld", window, n, spec.k_bits, (long long)less);
+            assert_int_equal(dq_kv_size_whole(&m, n),
+                             dq_kv_window_cached(window, n) * N_KV * D * 4);
             close_stage(&s);
         }
     }
@@ -103,7 +130,7 @@ TEST(a_whole_cache_holds_what_is_foretold)
 static int64_t cut_to(dq_kv_spec spec, int n, int64_t k, int64_t *most)
 {
     stage s;
-    const int64_t floor = begin(&s, spec, n);
+    const int64_t floor = begin(&s, spec, n, 0);
     evict(&s, n, k);
     const int64_t holds = all_bytes(&s) - floor;
     *most = dq_kv_size_bytes(&spec, &shape, n, k);
@@ -147,7 +174,7 @@ TEST(what_is_foretold_is_near)
 TEST(as_many_tokens_as_fit)
 {
     dq_kv_spec spec = spec_of(4, DQ_KV_MIXED, 4, 60);
-    const dq_kv_shape m = {30, 3, 3, 64};
+    const dq_kv_shape m = {.n_layers = 30, .n_groups = 3, .n_kv = 3, .head_dim = 64};
     const double whole = (double)dq_kv_size_whole(&m, 2048);
     int64_t least;
     spec.evict.budget = DQ_KV_BUDGET_GLOBAL;

@@ -82,14 +82,14 @@ TEST(models_are_told_apart)
 {
     const dq_kv_heads r = roles_of("1.0,1.1,0.0,0.1");
     dq_err err = {0};
-    assert_int_equal(dq_kv_heads_fit(&r, 2, 2, &err), DQ_OK);
-    assert_int_equal(dq_kv_heads_fit(&r, 2, 1, &err), DQ_MISMATCH);
+    assert_int_equal(dq_kv_heads_fit(&r, 2, 2, 2, &err), DQ_OK);
+    assert_int_equal(dq_kv_heads_fit(&r, 2, 1, 2, &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "name group 1.1, and the model has 2 layers of 1"));
     assert_int_equal(err.remedy[0].code, DQ_REMEDY_KV_HEADS);
     err = (dq_err){0};
-    assert_int_equal(dq_kv_heads_fit(&r, 1, 4, &err), DQ_MISMATCH);
+    assert_int_equal(dq_kv_heads_fit(&r, 1, 4, 1, &err), DQ_MISMATCH);
     err = (dq_err){0};
-    assert_int_equal(dq_kv_heads_fit(&r, 3, 2, &err), DQ_MISMATCH);
+    assert_int_equal(dq_kv_heads_fit(&r, 3, 2, 3, &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "name 4 of the 6 groups"));
 }
 
@@ -134,6 +134,28 @@ TEST(sharing_is_even_and_loses_nothing)
     expect_shares("1.2,0.0,1.1,0.2,0.1,1.0/", 55, (const int64_t[]){45, 45, 45, 45, 45, 45});
     expect_shares("1.2,0.0/1.1,0.2,0.1,1.0", 55, (const int64_t[]){90, 90, 90, 0, 0, 0});
     expect_shares("1.2,0.0,1.1,0.2,0.1/1.0", 11, (const int64_t[]){2, 1, 1, 1, 1, 0});
+}
+
+/* Lists of layers with a window are empty here: they neither give nor take. */
+TEST(windows_take_no_part)
+{
+    static int32_t pos[TOKENS];
+    const dq_kv_heads r = roles_of("0.0,2.0,2.1/0.1");
+    dq_pool_group group[6] = {{0}};
+    const dq_pool pool = {.group = group, .n_groups = 6, .budget = 40, .safe = {2, 8, TOKENS}};
+    static const int64_t want[] = {50, 10, 0, 0, 50, 50};
+    int64_t share[6];
+    dq_err err = {0};
+    for (int32_t i = 0; i < TOKENS; i++) pos[i] = i;
+    for (int g = 0; g < 6; g++)
+        if (g / 2 != 1) group[g] = (dq_pool_group){NULL, pos, TOKENS};
+    dq_kv_budget_of_heads(share, &pool, &r, 2);
+    for (int i = 0; i < 6; i++) assert_int_equal(share[i], want[i]);
+    assert_int_equal(dq_kv_heads_fit(&r, 3, 2, 2, &err), DQ_OK);
+    assert_int_equal(dq_kv_heads_fit(&r, 3, 2, 3, &err), DQ_MISMATCH);
+    err = (dq_err){0};
+    assert_int_equal(dq_kv_heads_fit(&r, 3, 2, 1, &err), DQ_MISMATCH);
+    assert_non_null(strstr(err.text, "layers with a window have none to share"));
 }
 
 /* After an earlier eviction groups have as many tokens as they kept: what some lack goes to the others that share. */

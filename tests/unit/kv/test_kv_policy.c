@@ -425,6 +425,38 @@ TEST(test_pool_of_pages)
     }
 }
 
+/* Lists of layers with a window are empty here: they neither give nor take. */
+TEST(test_windows_take_no_part)
+{
+    double score[2][MAX];
+    static int32_t pos[MAX];
+    int64_t share[4], alone[2];
+    double gap, gap_alone;
+    dq_err err = {0};
+    for (int i = 0; i < MAX; i++) {
+        pos[i] = i;
+        score[0][i] = i * 7919 % MAX;
+        score[1][i] = 2 * (i * 104729 % MAX);
+    }
+    const dq_pool_group full[2] = {{score[0], pos, 96}, {score[1], pos, 96}};
+    const dq_pool_group all[4] = {full[0], {0}, {0}, full[1]};
+    for (int i = 0; i < 8; i++) {
+        dq_pool pool = {.group = full,
+                        .n_groups = 2,
+                        .budget = 20 + 7 * i,
+                        .safe = {3, 5, 96},
+                        .common = i % 2,
+                        .floor = i / 2 % 2 ? 0 : DQ_KV_ADAPTIVE_FLOOR,
+                        .page = i / 4 * 8};
+        assert_int_equal(dq_kv_budget_of_groups(alone, &gap_alone, &pool, &err), DQ_OK);
+        pool.group = all;
+        pool.n_groups = 4;
+        assert_int_equal(dq_kv_budget_of_groups(share, &gap, &pool, &err), DQ_OK);
+        assert_true(share[0] == alone[0] && share[3] == alone[1] && gap == gap_alone);
+        assert_true(share[1] == 0 && share[2] == 0);
+    }
+}
+
 /* Protected tokens fill a page of eight: a floor of fewer than eight more begins none, one of eight does. */
 TEST(test_floor_in_pages)
 {

@@ -20,7 +20,7 @@ TEST(a_text_is_read_as_it_was_made)
     for (int sharing = 1; sharing <= N; sharing++) {
         assert_int_equal(dq_plan_heads_order_text(text, order, N, sharing, &err), DQ_OK);
         assert_int_equal(dq_kv_heads_parse(&r, text, &err), DQ_OK);
-        assert_int_equal(dq_kv_heads_fit(&r, LAYERS, GROUPS, &err), DQ_OK);
+        assert_int_equal(dq_kv_heads_fit(&r, LAYERS, GROUPS, LAYERS, &err), DQ_OK);
         assert_int_equal(r.sharing, sharing);
         for (int i = 0; i < N; i++) {
             assert_int_equal(r.at[i].layer, order[i].layer);
