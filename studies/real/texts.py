@@ -10,6 +10,9 @@
     far.jsonl       six novels of Jane Austen (package r-cran-janeaustenr, MIT; the novels are in the public domain), for
                     scores: of another kind than what calibrates
     howto.jsonl     pages of GNOME's help, a few in a document (package gnome-user-docs, CC-BY-SA-3.0), for scores: another kind
+    de, ru, ko.jsonl  other pages of that help in German, Russian and Korean, for scores
+    code.jsonl      modules of NetworkX (package python3-networkx, BSD-3-clause), for scores
+    calib-de, calib-ru, calib-ko, calib-code.jsonl   the pages and modules between those, which calibrate
     wiki.jsonl      articles of FILE (CC-BY-SA-3.0; no package of Debian has it), for scores: another kind
 
 A document is the beginning of a page, or a stretch of a novel, of up to 5600 characters (about 1200 tokens), cut at the end
@@ -35,6 +38,8 @@ PACKAGES = {
             "cf21c10948b00e923c62eb31c39a3390413fa26c5ee0e3b925feb0ec7fe42948"),
     "novels": ("r/r-cran-janeaustenr/r-cran-janeaustenr_1.0.0-1_all.deb",
                "df6bddf211906d1ff404f8ff662c21b34e6660e7f54a311084e749050c019c95"),
+    "code": ("n/networkx/python3-networkx_2.8.8-1_all.deb",
+             "69888603d1b54696f5c3d02d05527628d2d18661d845109a62fe24aff241aa7b"),
     "help": ("g/gnome-user-docs/gnome-user-docs_43.0-2_all.deb",
              "0d635a840747958ca84da778b40d341f1155603851f922c9a171f5a181d6a39f"),
 }
@@ -141,25 +146,43 @@ def novels(folder):
     return [text for text in out if text]
 
 
-def howto(folder):
-    """Pages in the order of their names, which puts those of a subject side by side."""
+def help_pages(files, language):
+    """The paragraphs of each page, by its name."""
+    tag = "{http://projectmallard.org/1.0/}p"
+    return {os.path.basename(f): [re.sub(r"\s+", " ", "".join(e.itertext())).strip()
+                                  for e in xml.etree.ElementTree.fromstring(files[f]).iter(tag)]
+            for f in sorted(files) if f"/{language}/gnome-help/" in f and f.endswith(".page")}
+
+
+def howto(folder, language="C"):
+    """Pages in the order of their names, which puts those of a subject side by side; what is not translated is left out."""
     files = package("help", folder)
+    english = set() if language == "C" else {text for page in help_pages(files, "C").values() for text in page}
     paragraphs, out = [], []
-    for name in sorted(f for f in files if "/C/gnome-help/" in f and f.endswith(".page")):
-        found = (re.sub(r"\s+", " ", "".join(e.itertext())).strip()
-                 for e in xml.etree.ElementTree.fromstring(files[name]).iter("{http://projectmallard.org/1.0/}p"))
-        paragraphs += [text for text in found if len(text.split()) >= 8]
+    for page in help_pages(files, language).values():
+        paragraphs += [text for text in page if len(text.split()) >= 8 and text not in english]
         if sum(len(text) + 2 for text in paragraphs) > 1.2 * CHARACTERS:
             out.append(document(paragraphs))
             paragraphs = []
     return [text for text in out if text]
 
 
+def modules(folder):
+    """Their beginnings, in lines."""
+    files, out = package("code", folder), []
+    for name in sorted(f for f in files if f.endswith(".py") and "/tests/" not in f):
+        text = files[name].decode()[:CHARACTERS + 1]
+        if len(text) > CHARACTERS:
+            out.append(text[:text.rindex("\n")])
+    return out
+
+
 def articles(path):
     """WikiText's articles: " = Title = " begins one, " = = Heading = = " a section."""
     with open(path, encoding="utf-8") as f:
         parts = re.split(r"^ = [^=].*[^=] = *$", f.read(), flags=re.MULTILINE)[1:]
-    found = (document([line.strip() for line in part.splitlines() if line.strip() and not line.startswith(" =")]) for part in parts)
+    found = (document([line.strip() for line in part.splitlines() if line.strip() and not line.startswith(" =")])
+             for part in parts)
     return [text for text in found if text]
 
 
@@ -178,6 +201,10 @@ def main():
             texts[("calib", "choose", "near")[i % 3]].append((i, text))
     texts["far"] = list(enumerate(novels(folder)))
     texts["howto"] = list(enumerate(howto(folder)))
+    apart = {language: howto(folder, language) for language in ("de", "ru", "ko")}
+    apart["code"] = modules(folder)
+    for kind, found in apart.items():
+        texts["calib-" + kind], texts[kind] = list(enumerate(found[::2])), list(enumerate(found[1::2]))
     if args.wikitext:
         texts["wiki"] = list(enumerate(articles(args.wikitext)))
     for name, found in texts.items():
