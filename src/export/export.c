@@ -581,6 +581,13 @@ static dq_status gguf_check(dq_export *x, dq_err *err)
             err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_EXPORT_VALUES},
             "%s: architecture %s (%s): dq writes GGUF of plain Llamas and Mistrals only.", m->path,
             m->architecture->name, m->architecture->about);
+    for (int l = 0; l < m->n_layers; l++) {
+        if (m->layer[l].attn.window)
+            return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_EXPORT_VALUES},
+                                "%s: layer %d has a window of %d tokens, for which GGUF files of "
+                                "Llamas have no key",
+                                m->path, l, m->layer[l].attn.window);
+    }
     return dq_model_check_weights(m, err);
 }
 

@@ -52,7 +52,12 @@ static const char *const motif2_keys[] = {"rope_theta", "hidden_act", "num_key_v
 static const dq_only motif_only[] = {
     {"use_bias", 0}, {"qkv_bias", 0}, {"use_sliding_window", 0}, {"k_ratio", 1}, {NULL, 0}};
 
-static const dq_only no_window_only[] = {{"use_sliding_window", 0}, {NULL, 0}};
+static const char *const mistral_reads[] = {"sliding_window", "use_sliding_window", NULL};
+static const char *const qwen_reads[] = {"sliding_window", "use_sliding_window", "layer_types",
+                                         NULL};
+static const char *const smollm3_reads[] = {
+    "sliding_window", "use_sliding_window",     "layer_types",
+    "no_rope_layers", "no_rope_layer_interval", NULL};
 
 static const dq_only diff_only[] = {{"attention_bias", 0}, {NULL, 0}};
 
@@ -105,7 +110,9 @@ static const dq_architecture architectures[] = {
         .model_type = "qwen2",
         .class_name = "Qwen2ForCausalLM",
         .qkv_bias = true,
-        .only = no_window_only,
+        .windows = DQ_WINDOW_LATE,
+        .default_window = 4096,
+        .reads = qwen_reads,
         .tensor = {LLAMA_NAMES},
     },
     {
@@ -115,7 +122,9 @@ static const dq_architecture architectures[] = {
         .model_type = "qwen3",
         .class_name = "Qwen3ForCausalLM",
         .default_head_dim = 128,
-        .only = no_window_only,
+        .windows = DQ_WINDOW_LATE,
+        .default_window = 4096,
+        .reads = qwen_reads,
         .tensor = {LLAMA_NAMES, QK_NORM_NAMES},
     },
     {
@@ -124,7 +133,9 @@ static const dq_architecture architectures[] = {
         PLAIN,
         .model_type = "mistral",
         .class_name = "MistralForCausalLM",
+        .windows = DQ_WINDOW_ALL,
         .default_window = 4096,
+        .reads = mistral_reads,
         .tensor = {LLAMA_NAMES},
     },
     {
@@ -136,7 +147,8 @@ static const dq_architecture architectures[] = {
         .mlp_bias = true,
         .skips_rope = true,
         .default_tied = true,
-        .only = no_window_only,
+        .windows = DQ_WINDOW_STILL,
+        .reads = smollm3_reads,
         .tensor = {LLAMA_NAMES, MLP_BIAS_NAMES},
     },
     {
@@ -557,6 +569,14 @@ static const struct neutral {
           "attention_window", "attention_window_size")},
 };
 
+static bool reads(const dq_architecture *arch, const char *key)
+{
+    for (const char *const *k = arch->reads; k && *k; k++) {
+        if (strcmp(*k, key) == 0) return true;
+    }
+    return false;
+}
+
 /* Layer kinds that follow a pattern are read from it. */
 static const struct neutral *neutral_of(const char *key)
 {
@@ -591,8 +611,7 @@ static dq_status check_neutral(const dq_model *m, const json_t *config, dq_err *
     json_object_foreach(object.out, key, value)
     {
         const struct neutral *n = neutral_of(key);
-        if (!n || n->is(value, m)) continue;
-        if (m->architecture->skips_rope && strncmp(key, "no_rope_layer", 13) == 0) continue;
+        if (!n || reads(m->architecture, key) || n->is(value, m)) continue;
         if (n->is == is_beyond && has_no_window(m->architecture, config)) continue;
         dq_err why = {0};
         dq_json_wrong(key, n->expected, value, &why);
@@ -602,18 +621,6 @@ static dq_status check_neutral(const dq_model *m, const json_t *config, dq_err *
             why.text, m->architecture->name);
     }
     return DQ_OK;
-}
-
-static dq_status check_window(const dq_model *m, const json_t *config, dq_err *err)
-{
-    const int window = m->architecture->default_window;
-    if (window == 0 || window >= m->max_positions || json_object_get(config, "sliding_window"))
-        return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH,
-                   "key \"sliding_window\" is missing, which is a window of %d tokens for a %s "
-                   "model: not supported. Add \"sliding_window\": null to let a query see all "
-                   "tokens before it.",
-                   window, m->architecture->name);
 }
 
 /* Warns that code beside the weights is not run, so that results may differ. */
@@ -665,6 +672,55 @@ static dq_status read_no_rope(dq_model_config *plan, dq_model *m, const json_t *
         plan->no_rope[l] = !rotates;
     }
     return DQ_OK;
+}
+
+/* Whether a layer has a window, by the list layer_types. */
+static dq_status is_windowed(bool *out, const dq_model *m, const json_t *types, int l, dq_err *err)
+{
+    const json_t *type = json_array_get(types, (size_t)l);
+    if (json_array_size(types) != (size_t)m->n_layers || !json_is_string(type))
+        return dq_fail(err, DQ_DAMAGED, "key \"layer_types\": expected %d words", m->n_layers);
+    *out = strcmp(json_string_value(type), "sliding_attention") == 0;
+    if (*out || is_plain(type, m)) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "key \"layer_types\": \"%s\" is not supported (expected \"full_attention\" or "
+                   "\"sliding_attention\")",
+                   json_string_value(type));
+}
+
+/* Source: transformers, configuration_mistral.py, _qwen2, _qwen3, _smollm3 and _gemma3. */
+static dq_status read_windows(dq_model_config *plan, const dq_model *m, const json_t *config,
+                              dq_arena *a, dq_err *err)
+{
+    static const bool no = false;
+    const dq_window_rule by = m->architecture->windows;
+    const bool listed = by != DQ_WINDOW_ALL && present(config, "layer_types");
+    int64_t from = 28, every = 6; /* without keys */
+    int window = m->architecture->default_window;
+    bool used = true, has = true;
+    if (by == DQ_WINDOW_NONE) return DQ_OK;
+    if (by == DQ_WINDOW_LATE || by == DQ_WINDOW_STILL)
+        DQ_TRY(dq_json_bool(&used, config, "use_sliding_window", &no, err));
+    if (by == DQ_WINDOW_LATE)
+        DQ_TRY(dq_json_int(&from, config, "max_window_layers", 0, INT32_MAX, &from, err));
+    if (by == DQ_WINDOW_PATTERN)
+        DQ_TRY(dq_json_int(&every, config, "sliding_window_pattern", 1, INT32_MAX, &every, err));
+    if (!used || json_is_null(json_object_get(config, "sliding_window")))
+        window = 0;
+    else if (window || present(config, "sliding_window"))
+        DQ_TRY(read_int(&window, config, "sliding_window", 1 << 30, &window, err));
+    plan->window = dq_alloc(a, (size_t)m->n_layers, sizeof *plan->window, err);
+    for (int l = 0; plan->window && l < m->n_layers; l++) {
+        if (by == DQ_WINDOW_LATE) has = l >= from;
+        if (by == DQ_WINDOW_STILL) has = plan->no_rope[l];
+        if (by == DQ_WINDOW_PATTERN) has = (l + 1) % every != 0;
+        if (listed) DQ_TRY(is_windowed(&has, m, json_object_get(config, "layer_types"), l, err));
+        if (has && window == 0 && (listed || by == DQ_WINDOW_PATTERN))
+            return dq_fail(err, DQ_DAMAGED, "layer %d has a window, but %s", l,
+                           used ? "\"sliding_window\" is null" : "\"use_sliding_window\" is false");
+        plan->window[l] = has ? window : 0;
+    }
+    return err->code;
 }
 
 /* Table 6 of the paper: without the norm over each head, and lambda_init constant over layers. */
@@ -749,7 +805,6 @@ dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t 
     DQ_TRY(dq_head_order_build(&m->map, pairing, n_q, n_kv, head_dim, n_noise, a, err));
     m->rope.order = arch->rope;
     DQ_TRY(check_neutral(m, config, err));
-    DQ_TRY(check_window(m, config, err));
     DQ_TRY(check_code(m, config, a, err));
     DQ_TRY(read_ablation(plan, arch, config, err));
     DQ_TRY(read_eps(&m->norm_eps, m, config, "rms_norm_eps", arch->default_norm_eps, a, err));
@@ -775,6 +830,7 @@ dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t 
     DQ_TRY(dq_model_rope_read(&m->rope, arch->rope, m->map.head_dim, config, m->max_positions, a,
                               err));
     DQ_TRY(read_no_rope(plan, m, config, a, err));
+    DQ_TRY(read_windows(plan, m, config, a, err));
     static const dq_role attention[] = {DQ_ROLE_Q_BIAS, DQ_ROLE_K_BIAS, DQ_ROLE_V_BIAS,
                                         DQ_ROLE_O_BIAS};
     static const dq_role mlp[] = {DQ_ROLE_GATE_BIAS, DQ_ROLE_UP_BIAS, DQ_ROLE_DOWN_BIAS};

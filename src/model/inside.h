@@ -16,6 +16,7 @@ typedef struct dq_model_config {
     bool wanted[DQ_ROLE_COUNT]; /* tensors of this role must exist */
     int64_t rows[DQ_ROLE_COUNT], cols[DQ_ROLE_COUNT];
     bool *no_rope;  /* [n_layers]; NULL: all layers rotate */
+    int *window;    /* [n_layers] dq_attn.window; NULL: none has one */
     bool head_norm; /* RMS norm per output head */
     float head_eps;
     bool constant_lambda_init; /* the same lambda_init in every layer */

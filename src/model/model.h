@@ -49,6 +49,15 @@ typedef struct dq_only {
     double value;    /* true is 1 */
 } dq_only;
 
+/* Which layers have a window where layer_types does not say. */
+typedef enum dq_window_rule {
+    DQ_WINDOW_NONE,    /* no key of windows is read */
+    DQ_WINDOW_ALL,     /* all */
+    DQ_WINDOW_LATE,    /* with use_sliding_window: from layer max_window_layers on */
+    DQ_WINDOW_STILL,   /* with use_sliding_window: those that do not rotate */
+    DQ_WINDOW_PATTERN, /* all but each sliding_window_pattern-th */
+} dq_window_rule;
+
 /* A new architecture is a row of the table in architecture.c. */
 typedef struct dq_architecture {
     const char *name;       /* "llama", "motif2": name in messages and containers */
@@ -65,18 +74,20 @@ typedef struct dq_architecture {
     bool head_norm;           /* RMS norm per output head, with a gain if the table names one */
     const char *head_eps_key; /* config key of its epsilon, NULL: none */
     double default_head_eps;
-    bool qkv_bias;                     /* q, k and v have biases, o none, whatever a key says */
-    bool mlp_bias;                     /* honours the config key mlp_bias */
-    bool ablation;                     /* honours the config keys sub_norm and lambda_init */
-    double default_norm_eps;           /* rms_norm_eps when the key is absent */
-    bool skips_rope;                   /* honours no_rope_layers; by default each fourth layer */
-    bool default_tied;                 /* tie_word_embeddings when the key is absent */
-    int default_window;                /* tokens a query sees without a key; 0: all */
-    int default_head_dim;              /* where there is no key; 0: hidden_size by heads */
-    bool warn_eps;                     /* says so when an epsilon is absent */
-    bool remote_code;                  /* published with code of its own (auto_map) */
-    const char *const *required;       /* keys that must be there, NULL-terminated list or NULL */
-    const dq_only *only;               /* NULL: no such key */
+    bool qkv_bias;           /* q, k and v have biases, o none, whatever a key says */
+    bool mlp_bias;           /* honours the config key mlp_bias */
+    bool ablation;           /* honours the config keys sub_norm and lambda_init */
+    double default_norm_eps; /* rms_norm_eps when the key is absent */
+    bool skips_rope;         /* by no_rope_layers; by default each fourth layer */
+    bool default_tied;       /* tie_word_embeddings when the key is absent */
+    dq_window_rule windows;
+    int default_window;          /* sliding_window when the key is absent; 0: no window */
+    int default_head_dim;        /* where there is no key; 0: hidden_size by heads */
+    bool warn_eps;               /* says so when an epsilon is absent */
+    bool remote_code;            /* published with code of its own (auto_map) */
+    const char *const *required; /* keys that must be there, NULL-terminated list or NULL */
+    const dq_only *only;         /* NULL: no such key */
+    const char *const *reads;    /* keys that others must have off; NULL-terminated, or NULL */
     const char *tensor[DQ_ROLE_COUNT]; /* its name, %d for the layer; NULL: does not exist */
 } dq_architecture;
 

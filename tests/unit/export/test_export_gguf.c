@@ -329,6 +329,9 @@ TEST(test_refused)
     expect(exact(), "architecture diffllama");
     quantize(DQ_TEST_DIR "/golden/models/plain-norm", 4, 32, DQ_SEARCH);
     expect(exact(), "architecture diff-plain");
+    expect_changed("mistral-f16", "config.json",
+                   "s/\"sliding_window\": null/\"sliding_window\": 8/",
+                   "layer 0 has a window of 8 tokens");
     quantize(DQ_TEST_DIR "/golden/models/llama-dynamic", 16, 32, DQ_SEARCH);
     expect(exact(), "rope type \"dynamic\" has no form");
     quantize(DQ_TEST_DIR "/golden/models/llama-yarn-factor", 16, 32, DQ_SEARCH);

@@ -117,6 +117,8 @@ TEST(depth_sets_lambda_init)
 
 /* ---- Configurations ---- */
 
+#define SLIDING "[\"full_attention\", \"sliding_attention\", \"full_attention\"]"
+
 TEST(configurations_end_in_their_status)
 {
     static const char big[] = "1099511627776";
@@ -173,14 +175,24 @@ TEST(configurations_end_in_their_status)
         {SET("llama-f32", "architectures", "[7]"), DQ_DAMAGED, "\"architectures\""},
         {SET("llama-f32", "model_type", "7"), DQ_DAMAGED, "\"model_type\""},
         {SET2("llama-f32", "model_type", NULL, "architectures", NULL), DQ_DAMAGED, "model_type"},
-        {SET2("llama-f32", "model_type", "\"mistral\"", "architectures",
-              "[\"MistralForCausalLM\"]"),
-         DQ_MISMATCH, "window of 4096"},
-        {SET2("mistral-f16", "max_position_embeddings", "4096", "sliding_window", NULL), DQ_OK, ""},
-        {SET("mistral-f16", "sliding_window", "4096"), DQ_MISMATCH, "\"sliding_window\""},
-        {SET2("mistral-f16", "sliding_window", "32768", "max_position_embeddings", "32768"), DQ_OK,
-         ""},
-        {SET("qwen2-bf16", "use_sliding_window", "true"), DQ_MISMATCH, "use_sliding_window"},
+        {SET("mistral-f16", "sliding_window", "0"), DQ_DAMAGED, "\"sliding_window\""},
+        {SET("mistral-f16", "sliding_window", "-4"), DQ_DAMAGED, "\"sliding_window\""},
+        {SET("mistral-f16", "sliding_window", "4096.5"), DQ_DAMAGED, "\"sliding_window\""},
+        {SET("mistral-f16", "sliding_window", "1073741825"), DQ_DAMAGED, "\"sliding_window\""},
+        {SET("mistral-f16", "layer_types", SLIDING), DQ_MISMATCH, "\"layer_types\""},
+        {SET("qwen2-bf16", "use_sliding_window", "7"), DQ_DAMAGED, "\"use_sliding_window\""},
+        {SET("qwen2-bf16", "max_window_layers", "-1"), DQ_DAMAGED, "\"max_window_layers\""},
+        {SET("qwen2-bf16", "layer_types", SLIDING), DQ_DAMAGED,
+         "layer 1 has a window, but \"use_sliding_window\" is false"},
+        {SET2("qwen3-f32", "layer_types", SLIDING, "use_sliding_window", "true"), DQ_DAMAGED,
+         "layer 1 has a window, but \"sliding_window\" is null"},
+        {SET("qwen3-f32", "layer_types", "[\"full_attention\"]"), DQ_DAMAGED, "expected 3 words"},
+        {SET("qwen3-f32", "layer_types", "[\"attention\", \"full_attention\", 7]"), DQ_DAMAGED,
+         "expected 3 words"},
+        {SET("qwen3-f32", "layer_types", "\"sliding_attention\""), DQ_DAMAGED, "expected 3 words"},
+        {SET("qwen3-f32", "layer_types",
+             "[\"full_attention\", \"full_attention\", \"chunked_attention\"]"),
+         DQ_MISMATCH, "\"chunked_attention\" is not supported"},
         {SET("qwen2-bf16", "attention_bias", "false"), DQ_OK, ""},
         {SET("smollm3-bf16", "no_rope_layers", "[1, 0, 1, 0]"), DQ_OK, ""},
         {SET("smollm3-bf16", "no_rope_layers", "[1, 0]"), DQ_DAMAGED, "expected 4 numbers"},
@@ -205,6 +217,42 @@ TEST(configurations_end_in_their_status)
         {SET2("llama-f32", "dtype", "\"float16\"", "torch_dtype", NULL), DQ_OK, ""},
     };
     edits_try(t, sizeof t / sizeof *t);
+}
+
+/* Windows as transformers reads them: which layers have one, and how long it is. */
+TEST(windows_of_layers)
+{
+    static const struct {
+        edit e;
+        int window[4];
+    } t[] = {
+        {SET("mistral-f16", "sliding_window", NULL), {4096, 4096, 4096}},
+        {SET("mistral-f16", "sliding_window", "null"), {0}},
+        {SET("mistral-f16", "sliding_window", "32"), {32, 32, 32}},
+        {SET2("mistral-f16", "sliding_window", "32", "max_position_embeddings", "16"),
+         {32, 32, 32}},
+        {SET2("mistral-f16", "sliding_window", "32", "use_sliding_window", "false"), {32, 32, 32}},
+        {SET("qwen2-bf16", "use_sliding_window", "false"), {0}},
+        {SET2("qwen2-bf16", "use_sliding_window", "false", "sliding_window", "-1"), {0}},
+        {SET("qwen2-bf16", "use_sliding_window", "true"), {0, 0, 32}},
+        {SET2("qwen2-bf16", "use_sliding_window", "true", "sliding_window", NULL), {0, 0, 4096}},
+        {SET2("qwen2-bf16", "use_sliding_window", "true", "sliding_window", "null"), {0}},
+        {SET2("qwen2-bf16", "use_sliding_window", "true", "max_window_layers", "0"), {32, 32, 32}},
+        {SET2("qwen2-bf16", "use_sliding_window", "true", "max_window_layers", NULL), {0}},
+        {SET2("qwen2-bf16", "use_sliding_window", "true", "layer_types", SLIDING), {0, 32, 0}},
+        {SET2("smollm3-bf16", "use_sliding_window", "true", "sliding_window", NULL), {0}},
+        {SET2("smollm3-bf16", "use_sliding_window", "true", "sliding_window", "8"), {0, 8, 0, 8}},
+        {SET2("smollm3-bf16", "use_sliding_window", "false", "sliding_window", "8"), {0}},
+        {SET2("llama-f32", "sliding_window", "65536", "max_window_layers", "0"), {0}},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        dq_err err = {0};
+        dq_model *m = edits_open(&t[i].e, &err);
+        assert_string_equal(err.text, "");
+        for (int l = 0; l < m->n_layers; l++)
+            assert_int_equal(m->layer[l].attn.window, t[i].window[l]);
+        dq_model_close(m);
+    }
 }
 
 /* ---- Tensors ---- */
