@@ -696,7 +696,7 @@ static dq_status add_values(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err
     const dq_mat z = s.x; /* of which only the norm is needed */
     DQ_TRY(get_stream(j, k, err));
     dq_layer_steps_norm_attn(&s);
-    j->b->ops->rope_table(j->b, s.angles, k->batch.pos, &j->m->rope);
+    j->b->ops->rope_table(j->b, s.angles, k->batch.pos, s.layer->rope);
     dq_layer_steps_qk(&s);
     DQ_TRY(dq_backend_sync(j->b, err));
     advance(j, DQ_CALIBRATE_FORWARD,

@@ -169,7 +169,7 @@ dq_status dq_calib_pass_cache(const dq_calib_pass *p, dq_layer_steps *s, dq_err 
         return dq_fail(err, DQ_RESOURCE, "out of memory for the KV cache of calibration");
     }
     for (int i = 0; i < s->batch->n_seq; i++) seq.out[i] = p->b->ops->kv_seq_new(p->b, s->kv);
-    p->b->ops->rope_table(p->b, s->angles, s->batch->pos, &s->m->rope);
+    p->b->ops->rope_table(p->b, s->angles, s->batch->pos, s->layer->rope);
     return DQ_OK;
 }
 

@@ -119,7 +119,9 @@ static int64_t fit_rows(const room *x, const dq_kv_spec *kv, int64_t max)
     while (low < high) {
         const int64_t n = low + (high - low + 1) / 2;
         const dq_head_order *a = &m->map;
-        const int64_t heads = a->n_q + 2 * (int64_t)a->n_kv + (int64_t)a->n_out * a->n_slabs + 1;
+        const int64_t angles = m->local_rope.dim ? 2 : 1;
+        const int64_t heads =
+            a->n_q + 2 * (int64_t)a->n_kv + (int64_t)a->n_out * a->n_slabs + angles;
         const int64_t ffn_rows = n < DQ_FFN_ROWS ? n : DQ_FFN_ROWS;
         const int64_t strips =
             (int64_t)a->n_q / a->n_groups * DQ_PAGE_TOKENS; /* of a tile of rows, per key */
@@ -278,8 +280,8 @@ void dq_layer_steps_qk(const dq_layer_steps *s)
     norm_heads(s, s->q, l->q_norm);
     norm_heads(s, s->k, l->k_norm);
     if (l->rope != &s->m->no_rope) {
-        op->rope(b, s->q, s->angles, s->m->rope.order);
-        op->rope(b, s->k, s->angles, s->m->rope.order);
+        op->rope(b, s->q, s->angles, l->rope->order);
+        op->rope(b, s->k, s->angles, l->rope->order);
     }
     if (s->kv_spec->rotate_k) {
         op->hadamard(b, s->q, head_dim);
@@ -356,7 +358,7 @@ struct dq_runner {
     dq_kv *kv;
     dq_kv_spec kv_spec;
     int n_weights; /* of the model's, acquired in the order of weight_at */
-    slot x, h, q, k, v, y, angles, lambda, gate, up, absmax;
+    slot x, h, q, k, v, y, angles, local_angles, lambda, gate, up, absmax;
 };
 
 /* NULL after the last; absent weights have no rows. */
@@ -438,8 +440,9 @@ dq_status dq_runner_new(dq_runner **out, const dq_model *m, dq_backend *b, const
 void dq_runner_free(dq_runner *r)
 {
     if (!r) return;
-    slot *all[] = {&r->x,      &r->h,      &r->q,    &r->k,  &r->v,     &r->y,
-                   &r->angles, &r->lambda, &r->gate, &r->up, &r->absmax};
+    slot *all[] = {&r->x,      &r->h,    &r->q,      &r->k,
+                   &r->v,      &r->y,    &r->angles, &r->local_angles,
+                   &r->lambda, &r->gate, &r->up,     &r->absmax};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) r->b->ops->free(r->b, all[i]->p);
     if (r->kv) r->b->ops->kv_free(r->b, r->kv);
     while (r->n_weights > 0) {
@@ -471,8 +474,9 @@ const dq_kv_spec *dq_runner_kv_spec(const dq_runner *r)
 
 static double bytes_in_use(const dq_runner *r)
 {
-    const slot *const all[] = {&r->x,      &r->h,      &r->q,    &r->k,  &r->v,     &r->y,
-                               &r->angles, &r->lambda, &r->gate, &r->up, &r->absmax};
+    const slot *const all[] = {&r->x,      &r->h,    &r->q,      &r->k,
+                               &r->v,      &r->y,    &r->angles, &r->local_angles,
+                               &r->lambda, &r->gate, &r->up,     &r->absmax};
     const dq_kv_bytes kv = r->b->ops->kv_bytes(r->b, r->kv);
     double bytes = (double)(kv.codes + kv.scales + kv.unquantized);
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) bytes += (double)all[i]->bytes;
@@ -524,7 +528,7 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
     const dq_ops *op = r->b->ops;
     int64_t n = batch->n_rows, bad = -1;
 
-    const int limit = r->m->rope.max_positions;
+    const int limit = m->rope.max_positions ? m->rope.max_positions : m->local_rope.max_positions;
     if (pass->math.kv != r->kv_spec.num)
         return dq_fail(err, DQ_BUG, "the cache was made for another arithmetic");
     for (int64_t i = 0; i < batch->n_rows; i++) {
@@ -549,8 +553,9 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
                         .q = take(r, &r->q, n, (int64_t)a->n_q * a->head_dim),
                         .k = take(r, &r->k, n, (int64_t)a->n_kv * a->head_dim),
                         .v = take(r, &r->v, n, (int64_t)a->n_kv * a->head_dim),
-                        .y = take(r, &r->y, n, (int64_t)a->n_out * a->n_slabs * a->head_dim),
-                        .angles = take(r, &r->angles, n, a->head_dim)};
+                        .y = take(r, &r->y, n, (int64_t)a->n_out * a->n_slabs * a->head_dim)};
+    const dq_mat angles = take(r, &r->angles, n, m->rope.dim),
+                 local_angles = take(r, &r->local_angles, n, m->local_rope.dim);
     if (m->architecture->lambda == DQ_LAMBDA_TOKEN) s.lambda = take(r, &r->lambda, n, a->n_out);
     if (r->b->err.code != DQ_OK) {
         dq_backend_sync(r->b, err);
@@ -558,11 +563,13 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
     }
 
     op->embed(r->b, s.x, &m->embed, batch->ids);
-    op->rope_table(r->b, s.angles, batch->pos, &m->rope);
+    op->rope_table(r->b, angles, batch->pos, &m->rope);
+    if (m->local_rope.dim) op->rope_table(r->b, local_angles, batch->pos, &m->local_rope);
     for (int i = 0; i < m->n_layers; i++) {
         if (dq_os_check_stop(err) != DQ_OK) break;
         s.layer = &m->layer[i];
         s.kv_layer = i;
+        s.angles = s.layer->rope == &m->local_rope ? local_angles : angles;
         const bool ends = pass->maps_only && i + 1 == m->n_layers;
         if (ends) s.y.p = NULL;
         /* ends: nothing after the maps is wanted. */

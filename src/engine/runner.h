@@ -26,7 +26,7 @@ typedef struct dq_layer_steps {
     dq_mat x, h;    /* [n_rows, dim] residual stream; its norm, and what is added to it */
     dq_mat q, k, v; /* [n_rows, heads * head_dim] */
     dq_mat y;       /* [n_rows, n_out * n_slabs * head_dim] */
-    dq_mat angles;  /* [n_rows, head_dim] from rope_table */
+    dq_mat angles;  /* [n_rows, head_dim] from rope_table, of the layer's rope */
     dq_mat lambda;  /* [n_rows, n_out], DQ_LAMBDA_TOKEN only */
 } dq_layer_steps;
 

@@ -585,7 +585,7 @@ static dq_status gguf_check(dq_export *x, dq_err *err)
         if (m->layer[l].attn.window)
             return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_EXPORT_VALUES},
                                 "%s: layer %d has a window of %d tokens, for which GGUF files of "
-                                "Llamas have no key",
+                                "Llamas have no key.",
                                 m->path, l, m->layer[l].attn.window);
     }
     return dq_model_check_weights(m, err);

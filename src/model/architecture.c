@@ -644,6 +644,52 @@ static dq_status check_code(dq_model *m, const json_t *config, dq_arena *a, dq_e
     return text ? dq_model_config_warn(m, a, text, err) : err->code;
 }
 
+/* Layers with a window may have a base of their own, which no rope_scaling changes.
+ * Source: transformers, Gemma3TextConfig.convert_rope_params_to_dict. */
+static dq_status read_rope(dq_model *m, const json_t *config, dq_arena *a, dq_err *err)
+{
+    const dq_architecture *arch = m->architecture;
+    const struct {
+        const char *type, *key, *scaling;
+        double theta;
+        dq_rope *to;
+    } ropes[] = {{"full_attention", "rope_theta", "rope_scaling", 1e6, &m->rope},
+                 {"sliding_attention", "rope_local_base_freq", "", 1e4, &m->local_rope}};
+    union { /* jansson takes pointers to non-const, but changes nothing */
+        const json_t *in;
+        json_t *out;
+    } all = {.in = json_object_get(config, "rope_parameters")}, scaling;
+    static const char partial[] = "partial_rotary_factor";
+    const char *key;
+    json_t *value;
+    if (!arch->local_rope)
+        return dq_model_rope_read(&m->rope, arch->rope, m->map.head_dim, config, m->max_positions,
+                                  a, err);
+    json_object_foreach(all.out, key, value)
+    {
+        if (!json_is_object(value) && !json_is_null(value))
+            return dq_fail(err, DQ_DAMAGED,
+                           "key \"rope_parameters\": expected an object for \"full_attention\" and "
+                           "one for \"sliding_attention\"");
+    }
+    for (size_t i = 0; i < sizeof ropes / sizeof *ropes && err->code == DQ_OK; i++) {
+        double theta = ropes[i].theta;
+        DQ_TRY(dq_json_float(&theta, config, ropes[i].key, &theta, err));
+        scaling.in = json_object_get(config, ropes[i].scaling);
+        json_t *own = json_object();
+        json_object_update(own, json_object_get(all.in, ropes[i].type));
+        json_object_update(own, scaling.out);
+        json_t *flat = json_pack("{s:f, s:o}", "rope_theta", theta, "rope_parameters", own);
+        if (!flat) return dq_fail(err, DQ_RESOURCE, "out of memory");
+        json_object_set(flat, partial, json_object_get(config, partial));
+        if (dq_model_rope_read(ropes[i].to, arch->rope, m->map.head_dim, flat, m->max_positions, a,
+                               err) != DQ_OK)
+            dq_in(err, "%s: ", ropes[i].type);
+        json_decref(flat);
+    }
+    return err->code;
+}
+
 /* Layers whose queries and keys are not rotated. Source: transformers, SmolLM3Config. */
 static dq_status read_no_rope(dq_model_config *plan, dq_model *m, const json_t *config, dq_arena *a,
                               dq_err *err)
@@ -827,8 +873,7 @@ dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t 
     DQ_TRY(dq_json_bool(&m->tied, config, "tie_word_embeddings", &arch->default_tied, err));
     DQ_TRY(dq_json_bool(&attention_bias, config, "attention_bias", &no, err));
     if (arch->mlp_bias) DQ_TRY(dq_json_bool(&mlp_bias, config, "mlp_bias", &no, err));
-    DQ_TRY(dq_model_rope_read(&m->rope, arch->rope, m->map.head_dim, config, m->max_positions, a,
-                              err));
+    DQ_TRY(read_rope(m, config, a, err));
     DQ_TRY(read_no_rope(plan, m, config, a, err));
     DQ_TRY(read_windows(plan, m, config, a, err));
     static const dq_role attention[] = {DQ_ROLE_Q_BIAS, DQ_ROLE_K_BIAS, DQ_ROLE_V_BIAS,

@@ -258,9 +258,11 @@ static dq_status load_layer(builder *b, int l, dq_err *err)
         DQ_TRY(load_weight(b, weights[i].role, l, weights[i].to, err));
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
         DQ_TRY(load_vector(b, vectors[i].role, l, vectors[i].to, err));
-    x->rope = b->plan->no_rope && b->plan->no_rope[l] ? &m->no_rope : &m->rope;
     x->attn.map = &m->map;
     x->attn.window = b->plan->window ? b->plan->window[l] : 0;
+    x->rope = b->plan->no_rope && b->plan->no_rope[l]         ? &m->no_rope
+              : x->attn.window && m->architecture->local_rope ? &m->local_rope
+                                                              : &m->rope;
     x->attn.head_norm = b->plan->head_norm;
     x->attn.norm_eps = b->plan->head_eps;
     const float *w, *bias;

@@ -78,6 +78,7 @@ typedef struct dq_architecture {
     bool mlp_bias;           /* honours the config key mlp_bias */
     bool ablation;           /* honours the config keys sub_norm and lambda_init */
     double default_norm_eps; /* rms_norm_eps when the key is absent */
+    bool local_rope;         /* layers with a window rotate by rope_local_base_freq */
     bool skips_rope;         /* by no_rope_layers; by default each fourth layer */
     bool default_tied;       /* tie_word_embeddings when the key is absent */
     dq_window_rule windows;
@@ -98,7 +99,7 @@ typedef struct dq_layer {
     dq_weight lambda_proj;                          /* [n_out, dim], DQ_LAMBDA_TOKEN only */
     const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL: none */
     const float *gate_bias, *up_bias, *down_bias;   /* NULL: none */
-    const dq_rope *rope;                            /* the model's, or its no_rope */
+    const dq_rope *rope;                            /* one of the model's three */
     const float *q_norm, *k_norm;                   /* [head_dim] gains; NULL: no such norm */
     const float *norm_attn, *norm_ffn;              /* [dim] */
     float lambda_init;                              /* 0 without one */
@@ -111,7 +112,8 @@ typedef struct dq_model {
     const dq_architecture *architecture;
     int dim, ffn, n_layers, vocab, max_positions;
     float norm_eps;
-    dq_rope rope, no_rope; /* no_rope turns nothing: for layers without positions */
+    dq_rope rope, local_rope; /* of layers with a window, where they have their own; else dim 0 */
+    dq_rope no_rope;          /* turns nothing: of layers without positions */
     dq_head_order map;
     dq_layer *layer;       /* [n_layers] */
     dq_weight embed, head; /* head shares embed's memory when tied */
