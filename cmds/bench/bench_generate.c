@@ -63,7 +63,7 @@ static stored_bytes stored_bytes_of(const dq_model *m, int rows)
         const float *const bias[] = {l->q_bias,    l->k_bias,  l->v_bias,    l->o_bias,
                                      l->gate_bias, l->up_bias, l->down_bias, NULL};
         for (size_t k = 0; k < sizeof w / sizeof *w; k++) add_product(&sum, w[k], bias[k]);
-        sum.dense += 2 * gain;
+        sum.dense += (l->norm_attn_out ? 4 : 2) * gain;
     }
     sum.dense += gain;
     add_product(&sum, &m->head, NULL);

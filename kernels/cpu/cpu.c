@@ -57,13 +57,16 @@ static int team(const dq_backend *b, int64_t rows, int64_t cols)
     return rows * cols < SMALL ? 1 : b->threads;
 }
 
-static void cpu_embed(dq_backend *b, dq_mat dst, const dq_weight *table, const int32_t *ids)
+static void cpu_embed(dq_backend *b, dq_mat dst, const dq_weight *table, const int32_t *ids,
+                      float scale)
 {
     if (b->err.code != DQ_OK) return;
     const dq_simd *simd = dq_cpu_of(b)->simd;
 #pragma omp parallel for num_threads(team(b, dst.rows, dst.cols)) schedule(static)
-    for (int64_t i = 0; i < dst.rows; i++)
+    for (int64_t i = 0; i < dst.rows; i++) {
         dq_cpu_weight_row(simd, dst.p + i * dst.cols, table, ids[i], 0, dst.cols);
+        if (scale != 1.0f) simd->scale(dst.p + i * dst.cols, dst.cols, scale);
+    }
 }
 
 static void cpu_first_bad_row(dq_backend *b, int64_t *row, dq_mat x)
@@ -156,6 +159,8 @@ static void cpu_ffn_act(dq_backend *b, dq_mat gate, dq_mat up, dq_act act, const
         const float *y = up.p + i * up.cols;
         if (act == DQ_ACT_POLYNORM)
             polynorm_mul(x, y, gate.cols, param);
+        else if (act == DQ_ACT_GELU)
+            simd->gelu_mul(x, y, gate.cols);
         else
             simd->silu_mul(x, y, gate.cols);
     }

@@ -39,6 +39,10 @@ enum { DQ_CHAIN = 256 };
 /* Limits that sizes are compared with at a time. */
 enum { DQ_SIMD_LIMITS = 4 };
 
+/* 2 sqrt(2 / pi) and 0.044715 times that, as 1 + tanh(t) is 2 / (1 + exp(-2 t)). */
+#define DQ_GELU_A 1.59576912f
+#define DQ_GELU_B 0.0713548163f
+
 /* Rules that hold for every function:
  * - pointers need only the alignment of their type; vectors never read or write outside what the
  *   comment names;
@@ -113,6 +117,8 @@ typedef struct dq_simd {
     void (*add)(float *x, const float *y, int64_t n);
     /* g = g / (1 + exp(-g)) * u */
     void (*silu_mul)(float *g, const float *u, int64_t n);
+    /* g = g / (1 + exp(-g (DQ_GELU_A + DQ_GELU_B g^2))) * u: GELU by tanh */
+    void (*gelu_mul)(float *g, const float *u, int64_t n);
     /* Rotation of pairs (lo[i], hi[i]), i < n: lo = lo*c - hi*s, hi = hi*c + lo*s, each product
      * rounded. */
     void (*rotate)(float *lo, float *hi, const float *cos, const float *sin, int64_t n);

@@ -70,13 +70,13 @@ static void reference_begin_outputs(dq_reference *r, int64_t n)
     dq_shrinkage_begin(&r->half, r->m->dim, n);
 }
 
-/* lacks = want - (lacks + have); have NULL: 0. */
-static void take_from(dq_mat lacks, dq_mat want, const float *have)
+/* lacks = want - (made + have); have NULL: 0. All may be the same matrix. */
+static void take_from(dq_mat lacks, dq_mat want, dq_mat made, const float *have)
 {
     const int64_t n = lacks.rows * lacks.cols;
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i++)
-        lacks.p[i] = want.p[i] - (have ? lacks.p[i] + have[i] : lacks.p[i]);
+        lacks.p[i] = want.p[i] - (have ? made.p[i] + have[i] : made.p[i]);
 }
 
 /* Adds r->lacks[rows, n], unrounded inputs, less the rounded model's x[rows, n]. */
@@ -102,6 +102,13 @@ static dq_status reference_add_inputs(dq_reference *r, const dq_layer_steps *s,
     return reference_add_read(r, s->b, s->h, err);
 }
 
+/* Where a norm follows a product, what its outputs lack is found before that norm, and not in the
+ * stream: keeps the reference's, in s->h, in r->lacks. */
+static void reference_keep(dq_reference *r, const dq_layer_steps *s, const float *norm)
+{
+    if (norm) memcpy(r->lacks.p, s->h.p, (size_t)(s->h.rows * s->h.cols) * sizeof *s->h.p);
+}
+
 /* Adds what the rounded stream lacks after attention with an unrounded o: r->x is after attention,
  * s->x before it, s->y o's inputs; overwrites s->h. */
 static dq_status reference_add_attention(dq_reference *r, const dq_layer_steps *s, int number,
@@ -110,10 +117,11 @@ static dq_status reference_add_attention(dq_reference *r, const dq_layer_steps *
     const dq_mat lacks = dq_calib_pass_first(r->lacks, s->x.rows);
     dq_layer_steps own = *s;
     own.layer = &r->m->layer[number];
-    own.x = lacks;
-    memcpy(lacks.p, s->x.p, (size_t)(lacks.rows * lacks.cols) * sizeof *lacks.p);
-    dq_layer_steps_out(&own);
-    take_from(lacks, r->x, NULL);
+    dq_layer_steps_o(&own);
+    if (own.layer->norm_attn_out)
+        take_from(lacks, lacks, s->h, NULL);
+    else
+        take_from(lacks, r->x, s->h, s->x.p);
     return dq_shrinkage_add_lacks(&r->half, r->sums, s->b, lacks, s->y, DQ_TILE_SUMS_NO_PIECES,
                                   err);
 }
@@ -123,11 +131,17 @@ static dq_status reference_add_attention(dq_reference *r, const dq_layer_steps *
 static dq_status reference_add_down(dq_reference *r, const dq_layer_steps *s, int number,
                                     int64_t at, dq_mat gate, dq_err *err)
 {
-    const dq_mat lacks = dq_calib_pass_first(r->lacks, gate.rows);
     dq_layer_steps own = *s;
     own.layer = &r->m->layer[number];
-    dq_layer_steps_down(&own, lacks, gate);
-    take_from(lacks, dq_layer_steps_rows(r->x, at, at + gate.rows), s->x.p + at * s->x.cols);
+    const bool normed = own.layer->norm_ffn_out; /* r->x is free then */
+    const dq_mat made = dq_calib_pass_first(normed ? r->x : r->lacks, gate.rows),
+                 lacks = normed ? dq_layer_steps_rows(r->lacks, at, at + gate.rows) : made;
+    dq_layer_steps_down(&own, made, gate);
+    if (normed)
+        take_from(lacks, lacks, made, NULL);
+    else
+        take_from(lacks, dq_layer_steps_rows(r->x, at, at + gate.rows), made,
+                  s->x.p + at * s->x.cols);
     return dq_shrinkage_add_lacks(&r->half, r->sums, s->b, lacks, gate, DQ_FFN_ROWS, err);
 }
 
@@ -397,10 +411,10 @@ static dq_status job_round(dq_calibrate_job *j, dq_weight *const *w, int n, bool
  * in the unrounded model. On SmolLM2-135M at 4 bits this leaves a sixth of the KLD of rounding to
  * nearest. */
 
-static dq_status embed(dq_calibrate_job *j, dq_mat x, const dq_weight *w, const dq_calib_chunk *k,
-                       dq_err *err)
+static dq_status embed(dq_calibrate_job *j, dq_mat x, const dq_weight *w, float scale,
+                       const dq_calib_chunk *k, dq_err *err)
 {
-    j->b->ops->embed(j->b, x, w, k->batch.ids);
+    j->b->ops->embed(j->b, x, w, k->batch.ids, scale);
     return dq_backend_sync(j->b, err);
 }
 
@@ -473,7 +487,7 @@ static dq_status add_chunk(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err 
     int64_t bad = -1;
     if (!k) return add_rows(j, (dq_mat){NULL, 0, j->m->dim}, err);
     const dq_layer_steps s = dq_calib_pass_steps(&j->pass, j->m, &j->layer, k);
-    DQ_TRY(embed(j, s.x, &j->m->embed, k, err));
+    DQ_TRY(embed(j, s.x, &j->m->embed, j->m->embed_scale, k, err));
     DQ_TRY(run_source(j, k, err));
     dq_layer_steps_norm_out(&s);
     j->b->ops->first_bad_row(j->b, &bad, s.h);
@@ -502,18 +516,20 @@ static dq_status begin_streams(dq_calibrate_job *j, const dq_quantize_tensor *t,
     for (int64_t i = 0; i < j->pass.n_chunks; i++) {
         const dq_calib_chunk *k = chunk_at(j, i);
         const dq_mat x = dq_calib_pass_first(j->pass.x, k->batch.n_rows);
-        DQ_TRY(embed(j, x, &j->m->embed, k, err));
+        const float scale = j->m->embed_scale;
+        DQ_TRY(embed(j, x, &j->m->embed, scale, k, err));
         if (j->ref.act) DQ_TRY(reference_put(&j->ref, k->first, x, err));
         if (rounded) {
-            DQ_TRY(embed(j, x, rounded, k, err));
+            DQ_TRY(embed(j, x, rounded, scale, k, err));
         } else if (t) {
             /* Rows of an embedding that no method rounds are read back as stored. */
+            DQ_TRY(embed(j, x, &j->m->embed, 1.0f, k, err));
             float *got = dq_block_new((size_t)x.cols, sizeof *got, err);
             int8_t *codes = dq_block_new((size_t)x.cols, sizeof *codes, err);
             for (int64_t r = 0; err->code == DQ_OK && r < x.rows; r++) {
                 float *row = x.p + r * x.cols;
                 dq_quantize_tensor_read_back(t, row, got, codes);
-                memcpy(row, got, (size_t)x.cols * sizeof *row);
+                for (int64_t c = 0; c < x.cols; c++) row[c] = got[c] * scale;
             }
             dq_block_free(got);
             dq_block_free(codes);
@@ -710,7 +726,7 @@ static dq_status add_values(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err
     return DQ_OK;
 }
 
-/* Rounds v and takes the reference through attention. */
+/* Rounds v and keeps what the reference's attention gives. */
 static dq_status pass_values(dq_calibrate_job *j, dq_err *err)
 {
     dq_weight *const v = &j->layer.v;
@@ -727,8 +743,8 @@ static dq_status pass_values(dq_calibrate_job *j, dq_err *err)
             DQ_TRY(check_inputs(j, k, 0, steps.h, &steps.layer->v, dq_layer_steps_norm_attn, err));
         }
         if (k) {
-            /* Takes the reference through attention, o included; where v is to be rounded,
-             * ref.lacks becomes its mapped inputs. */
+            /* The reference's attention; where v is to be rounded, ref.lacks becomes its mapped
+             * inputs. */
             const dq_layer_steps rounded = steps_of(j, k);
             const dq_layer_steps s = reference_steps(&j->ref, &rounded, j->number);
             begin_phase(j->c);
@@ -736,14 +752,30 @@ static dq_status pass_values(dq_calibrate_job *j, dq_err *err)
             end_phase(j->c, DQ_CALIBRATE_FILES, 0);
             DQ_TRY(attend(j, k, s, err));
             if (sums) read_maps(j, k, &s, dq_calib_pass_first(j->ref.lacks, k->batch.n_rows));
-            dq_layer_steps_out(&s);
-            DQ_TRY(reference_put(&j->ref, k->first, s.x, err));
-            advance(j, DQ_CALIBRATE_FORWARD, dq_calibrate_work_rows(&s.layer->o, k->batch.n_rows),
-                    "attention");
+            DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_OTHER, k->first, s.y, err));
+            end_phase(j->c, DQ_CALIBRATE_FILES, 0);
         }
         if (sums) DQ_TRY(k ? add_values(j, k, err) : add_none(j, DQ_TILE_SUMS_NO_PIECES, err));
     }
     return job_round(j, (dq_weight *const[]){v}, 1, sums, err);
+}
+
+/* Takes the reference, of which pass_values has kept the attention, past o. */
+static dq_status move_reference(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
+{
+    const dq_layer_steps rounded = steps_of(j, k),
+                         s = reference_steps(&j->ref, &rounded, j->number);
+    begin_phase(j->c);
+    DQ_TRY(reference_get(&j->ref, k->first, k->batch.n_rows, err));
+    DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_OTHER, k->first, s.y, err));
+    end_phase(j->c, DQ_CALIBRATE_FILES, 0);
+    dq_layer_steps_o(&s);
+    reference_keep(&j->ref, &s, s.layer->norm_attn_out);
+    dq_layer_steps_add_attn(&s);
+    DQ_TRY(reference_put(&j->ref, k->first, s.x, err));
+    advance(j, DQ_CALIBRATE_FORWARD, dq_calibrate_work_rows(&s.layer->o, k->batch.n_rows),
+            "attention");
+    return DQ_OK;
 }
 
 static dq_status pass_attend(dq_calibrate_job *j, dq_err *err)
@@ -756,6 +788,7 @@ static dq_status pass_attend(dq_calibrate_job *j, dq_err *err)
         if (!k && sums) DQ_TRY(add_none(j, DQ_TILE_SUMS_NO_PIECES, err));
         if (!k) continue;
         const dq_layer_steps s = steps_of(j, k);
+        if (j->ref.act) DQ_TRY(move_reference(j, k, err));
         DQ_TRY(get_stream(j, k, err));
         DQ_TRY(attend(j, k, s, err));
         DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_OTHER, k->first, s.y, err));
@@ -763,8 +796,6 @@ static dq_status pass_attend(dq_calibrate_job *j, dq_err *err)
         if (!sums) continue;
         DQ_TRY(add_inputs(j, k, 0, s.y, in[0], NULL, DQ_TILE_SUMS_NO_PIECES, err));
         if (!j->ref.act) continue;
-        DQ_TRY(reference_get(&j->ref, k->first, s.x.rows, err));
-        end_phase(j->c, DQ_CALIBRATE_FILES, 0);
         DQ_TRY(reference_add_attention(&j->ref, &s, j->number, err));
         end_lacks(j, s.y.rows, s.y.cols, &j->layer.o);
     }
@@ -852,7 +883,9 @@ static dq_status pass_gate_up(dq_calibrate_job *j, dq_err *err)
             const dq_layer_steps s = reference_steps(&j->ref, &rounded, j->number);
             begin_phase(j->c);
             DQ_TRY(reference_get(&j->ref, k->first, k->batch.n_rows, err));
-            dq_reference_feed_forward(&s, j->pass.gate, j->pass.up);
+            dq_reference_feed(&s, j->pass.gate, j->pass.up);
+            reference_keep(&j->ref, &s, s.layer->norm_ffn_out);
+            dq_layer_steps_add_ffn(&s);
             DQ_TRY(reference_put(&j->ref, k->first, s.x, err));
             const double flop = 2 * dq_calibrate_work_rows(&s.layer->gate, s.x.rows) +
                                 dq_calibrate_work_rows(&s.layer->down, s.x.rows);
@@ -880,7 +913,7 @@ static dq_status pass_down(dq_calibrate_job *j, dq_err *err)
             advance(j, DQ_CALIBRATE_FORWARD, dq_calibrate_work_rows(&j->layer.down, n),
                     "feed-forward");
         }
-        j->b->ops->add(j->b, s.x, s.h);
+        dq_layer_steps_add_ffn(&s);
         DQ_TRY(put_stream(j, k, err));
     }
     return DQ_OK;

@@ -516,7 +516,7 @@ static dq_status time_forward(timing *t, dq_err *err)
     const int64_t n = k->batch.n_rows;
     for (int i = 0; i < TIMES; i++) {
         begin(t, i);
-        b->ops->embed(b, s.x, &m->embed, k->batch.ids);
+        b->ops->embed(b, s.x, &m->embed, k->batch.ids, m->embed_scale);
         DQ_TRY(dq_calib_pass_cache(&t->pass, &s, err));
         dq_layer_steps_norm_attn(&s);
         dq_layer_steps_qkv(&s);

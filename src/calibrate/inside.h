@@ -56,8 +56,9 @@ enum { DQ_GPTQ_TRIES = 5 };
 double dq_value_maps_flop(const dq_model *m, int64_t rows);
 
 int64_t dq_reference_bytes(const dq_model *m, int64_t max_rows);
-/* Adds the feed-forward part to the reference's x; gate and up are scratch of at most DQ_FFN_ROWS
- * rows. */
+/* h of x by the feed-forward part, or that added to x as well; gate and up are scratch of at most
+ * DQ_FFN_ROWS rows. */
+void dq_reference_feed(const dq_layer_steps *s, dq_mat gate, dq_mat up);
 void dq_reference_feed_forward(const dq_layer_steps *s, dq_mat gate, dq_mat up);
 
 /* Rows corrected and rounded at a time; a matrix with one scale is rounded whole. */

@@ -291,7 +291,7 @@ int64_t dq_reference_bytes(const dq_model *m, int64_t max_rows)
            2 * max_rows * m->dim * (int64_t)sizeof(float);
 }
 
-void dq_reference_feed_forward(const dq_layer_steps *s, dq_mat gate, dq_mat up)
+void dq_reference_feed(const dq_layer_steps *s, dq_mat gate, dq_mat up)
 {
     dq_layer_steps_norm_ffn(s);
     for (int64_t at = 0; at < s->x.rows; at += DQ_FFN_ROWS) {
@@ -300,7 +300,12 @@ void dq_reference_feed_forward(const dq_layer_steps *s, dq_mat gate, dq_mat up)
         dq_layer_steps_gate_up(s, dq_calib_pass_first(gate, n), dq_calib_pass_first(up, n), rows);
         dq_layer_steps_down(s, rows, dq_calib_pass_first(gate, n));
     }
-    s->b->ops->add(s->b, s->x, s->h);
+}
+
+void dq_reference_feed_forward(const dq_layer_steps *s, dq_mat gate, dq_mat up)
+{
+    dq_reference_feed(s, gate, up);
+    dq_layer_steps_add_ffn(s);
 }
 
 dq_status dq_reference_correct(const dq_reference *r, float *w, int64_t first, int64_t rows,

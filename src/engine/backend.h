@@ -146,8 +146,10 @@ typedef struct dq_ops {
 
     /* embed reads in place: a table that no product reads need not be acquired. */
     bool embeds_in_place;
-    /* dst[rows, cols] = table[ids[row]], decoded; ids on the host, checked by the caller. */
-    void (*embed)(dq_backend *b, dq_mat dst, const dq_weight *table, const int32_t *ids);
+    /* dst[rows, cols] = table[ids[row]], decoded, times scale; ids on the host, checked by the
+     * caller. */
+    void (*embed)(dq_backend *b, dq_mat dst, const dq_weight *table, const int32_t *ids,
+                  float scale);
     /* dst may be src. gain[cols] on the host. */
     void (*rms_norm)(dq_backend *b, dq_mat dst, dq_mat src, const float *gain, float eps);
     /* dst = src W^T + bias (bias on the host, or NULL), in the arithmetic `num`. int8: W is packed;

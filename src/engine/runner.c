@@ -322,10 +322,32 @@ void dq_layer_steps_attend(const dq_layer_steps *s, const dq_attend_args *extra)
     s->b->ops->kv_compact(s->b, s->kv, s->kv_layer, s->batch, s->layer->attn.window);
 }
 
-void dq_layer_steps_out(const dq_layer_steps *s)
+/* gain NULL: no norm. */
+static void add_part(const dq_layer_steps *s, const float *gain)
+{
+    if (gain) s->b->ops->rms_norm(s->b, s->h, s->h, gain, s->m->norm_eps);
+    s->b->ops->add(s->b, s->x, s->h);
+}
+
+void dq_layer_steps_add_attn(const dq_layer_steps *s)
+{
+    add_part(s, s->layer->norm_attn_out);
+}
+
+void dq_layer_steps_add_ffn(const dq_layer_steps *s)
+{
+    add_part(s, s->layer->norm_ffn_out);
+}
+
+void dq_layer_steps_o(const dq_layer_steps *s)
 {
     s->b->ops->matmul(s->b, s->h, s->y, &s->layer->o, s->layer->o_bias, s->math.linear);
-    s->b->ops->add(s->b, s->x, s->h);
+}
+
+void dq_layer_steps_out(const dq_layer_steps *s)
+{
+    dq_layer_steps_o(s);
+    dq_layer_steps_add_attn(s);
 }
 
 void dq_layer_steps_gate_up(const dq_layer_steps *s, dq_mat gate, dq_mat up, dq_mat in)
@@ -517,7 +539,7 @@ static void feed_forward(dq_runner *r, const dq_layer_steps *s, const dq_pass *p
         if (watch) watch->fed(watch->arg, i, s, begin, in, gate);
         dq_layer_steps_down(s, in, gate); /* gate does not overlap h */
     }
-    r->b->ops->add(r->b, s->x, s->h);
+    dq_layer_steps_add_ffn(s);
 }
 
 dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pass, dq_mat *hidden,
@@ -562,7 +584,7 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
         return dq_runner_advise(r, n, err);
     }
 
-    op->embed(r->b, s.x, &m->embed, batch->ids);
+    op->embed(r->b, s.x, &m->embed, batch->ids, m->embed_scale);
     op->rope_table(r->b, angles, batch->pos, &m->rope);
     if (m->local_rope.dim) op->rope_table(r->b, local_angles, batch->pos, &m->local_rope);
     for (int i = 0; i < m->n_layers; i++) {

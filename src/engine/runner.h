@@ -41,11 +41,16 @@ void dq_layer_steps_qkv(const dq_layer_steps *s);
 /* y of q and the cache. extra: logit, absmax and observers; the rest is filled in. */
 void dq_layer_steps_attend(const dq_layer_steps *s, const dq_attend_args *extra);
 dq_attend_args dq_layer_steps_args(const dq_layer_steps *s, const dq_attend_args *extra);
-/* x += y Wo + bias, through h. */
+/* h = y Wo + bias */
+void dq_layer_steps_o(const dq_layer_steps *s);
+/* x += h, which the layer may normalize first: what attention, or the feed-forward part, adds. */
+void dq_layer_steps_add_attn(const dq_layer_steps *s);
+void dq_layer_steps_add_ffn(const dq_layer_steps *s);
+/* The step o with what it adds. */
 void dq_layer_steps_out(const dq_layer_steps *s);
 /* gate = act(in Wgate) * (in Wup) for rows of h; up is scratch. */
 void dq_layer_steps_gate_up(const dq_layer_steps *s, dq_mat gate, dq_mat up, dq_mat in);
-/* out = gate Wdown + bias, to be added to x. */
+/* out = gate Wdown + bias, rows of h for add_ffn */
 void dq_layer_steps_down(const dq_layer_steps *s, dq_mat out, dq_mat gate);
 
 static inline dq_mat dq_layer_steps_rows(dq_mat m, int64_t begin, int64_t end)

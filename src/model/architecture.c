@@ -2,11 +2,15 @@
  * SPDX-License-Identifier: MIT */
 #include "model/inside.h"
 
+#include <math.h>
 #include <string.h>
 #include <strings.h>
 
 /* Llama's names for parts that every architecture here has, all but the output projection. */
-#define LLAMA_NAMES LLAMA_BASE_NAMES, [DQ_ROLE_O] = "model.layers.%d.self_attn.o_proj.weight"
+#define LLAMA_NAMES LLAMA_BASE_NAMES, O_PROJ, PRE_NORM
+
+#define O_PROJ   [DQ_ROLE_O] = "model.layers.%d.self_attn.o_proj.weight"
+#define PRE_NORM [DQ_ROLE_NORM_FFN] = "model.layers.%d.post_attention_layernorm.weight"
 
 #define LLAMA_BASE_NAMES                                                                           \
     [DQ_ROLE_EMBED] = "model.embed_tokens.weight", [DQ_ROLE_NORM_OUT] = "model.norm.weight",       \
@@ -19,7 +23,6 @@
     [DQ_ROLE_K_BIAS] = "model.layers.%d.self_attn.k_proj.bias",                                    \
     [DQ_ROLE_V_BIAS] = "model.layers.%d.self_attn.v_proj.bias",                                    \
     [DQ_ROLE_O_BIAS] = "model.layers.%d.self_attn.o_proj.bias",                                    \
-    [DQ_ROLE_NORM_FFN] = "model.layers.%d.post_attention_layernorm.weight",                        \
     [DQ_ROLE_GATE] = "model.layers.%d.mlp.gate_proj.weight",                                       \
     [DQ_ROLE_UP] = "model.layers.%d.mlp.up_proj.weight",                                           \
     [DQ_ROLE_DOWN] = "model.layers.%d.mlp.down_proj.weight"
@@ -32,6 +35,11 @@
 #define QK_NORM_NAMES                                                                              \
     [DQ_ROLE_Q_NORM] = "model.layers.%d.self_attn.q_norm.weight",                                  \
     [DQ_ROLE_K_NORM] = "model.layers.%d.self_attn.k_norm.weight"
+
+#define POST_NORM_NAMES                                                                            \
+    [DQ_ROLE_NORM_ATTN_OUT] = "model.layers.%d.post_attention_layernorm.weight",                   \
+    [DQ_ROLE_NORM_FFN] = "model.layers.%d.pre_feedforward_layernorm.weight",                       \
+    [DQ_ROLE_NORM_FFN_OUT] = "model.layers.%d.post_feedforward_layernorm.weight"
 
 #define LAMBDA_NAMES                                                                               \
     [DQ_ROLE_LAMBDA_Q1] = "model.layers.%d.self_attn.lambda_q1",                                   \
@@ -55,6 +63,13 @@ static const dq_only motif_only[] = {
 static const char *const mistral_reads[] = {"sliding_window", "use_sliding_window", NULL};
 static const char *const qwen_reads[] = {"sliding_window", "use_sliding_window", "layer_types",
                                          NULL};
+static const char *const gemma3_reads[] = {"sliding_window",
+                                           "layer_types",
+                                           "sliding_window_pattern",
+                                           "_sliding_window_pattern",
+                                           "rope_local_base_freq",
+                                           "query_pre_attn_scalar",
+                                           NULL};
 static const char *const smollm3_reads[] = {
     "sliding_window", "use_sliding_window",     "layer_types",
     "no_rope_layers", "no_rope_layer_interval", NULL};
@@ -152,6 +167,27 @@ static const dq_architecture architectures[] = {
         .tensor = {LLAMA_NAMES, MLP_BIAS_NAMES},
     },
     {
+        .name = "gemma3",
+        .about = "plain transformer with norms around its parts (Gemma 3, of text)",
+        .model_type = "gemma3_text",
+        .class_name = "Gemma3ForCausalLM",
+        .pairing = DQ_PAIR_NONE,
+        .lambda = DQ_LAMBDA_NONE,
+        .rope = DQ_ROPE_HALVES,
+        .act = DQ_ACT_GELU,
+        .default_norm_eps = 1e-6,
+        .local_rope = true,
+        .gain_from_one = true,
+        .scales_embedding = true,
+        .default_scalar = 256,
+        .default_tied = true,
+        .windows = DQ_WINDOW_PATTERN,
+        .default_window = 4096,
+        .default_head_dim = 256,
+        .reads = gemma3_reads,
+        .tensor = {LLAMA_BASE_NAMES, O_PROJ, QK_NORM_NAMES, POST_NORM_NAMES},
+    },
+    {
         .name = "motif2",
         .about = "Motif with noise heads shared by groups (grouped differential attention)",
         MOTIF,
@@ -176,7 +212,7 @@ static const dq_architecture architectures[] = {
         .lambda = DQ_LAMBDA_LAYER,
         .head_norm = true,
         .ablation = true,
-        .tensor = {LLAMA_BASE_NAMES, OUT_PROJ, LAMBDA_NAMES, HEAD_GAIN},
+        .tensor = {LLAMA_BASE_NAMES, PRE_NORM, OUT_PROJ, LAMBDA_NAMES, HEAD_GAIN},
     },
     {
         .name = "diff-v1-naive",
@@ -187,7 +223,7 @@ static const dq_architecture architectures[] = {
         .lambda = DQ_LAMBDA_LAYER,
         .head_norm = true,
         .ablation = true,
-        .tensor = {LLAMA_BASE_NAMES, OUT_PROJ, LAMBDA_NAMES, HEAD_GAIN},
+        .tensor = {LLAMA_BASE_NAMES, PRE_NORM, OUT_PROJ, LAMBDA_NAMES, HEAD_GAIN},
     },
     {
         .name = "diff-v2",
@@ -207,7 +243,7 @@ static const dq_architecture architectures[] = {
         .pairing = DQ_PAIR_NONE,
         .lambda = DQ_LAMBDA_NONE,
         .ablation = true,
-        .tensor = {LLAMA_BASE_NAMES, OUT_PROJ, HEAD_GAIN},
+        .tensor = {LLAMA_BASE_NAMES, PRE_NORM, OUT_PROJ, HEAD_GAIN},
     },
 };
 
@@ -223,6 +259,9 @@ static const struct refusal {
      "its attention is Diff Transformer V1, but its Mamba layers are not supported"},
     {"dragon", "DragonForCausalLM",
      "its Mamba, tensor-product attention and expert layers are not supported"},
+    {"gemma3", "Gemma3ForConditionalGeneration",
+     "its pictures are not supported. Save its language model by itself, as a Gemma3ForCausalLM "
+     "(docs/models.md has the lines), and use that folder"},
     {"diffclip", "DiffCLIP", "DiffCLIP is an encoder of pictures and text, not a language model"},
     {"diff_clip", NULL, "DiffCLIP is an encoder of pictures and text, not a language model"},
 };
@@ -372,7 +411,7 @@ dq_status dq_architecture_find(const dq_architecture **out, const json_t *config
                        variant ? "\"" : "", variant ? variant : "none", variant ? "\"" : "");
     return dq_fail(err, DQ_MISMATCH,
                    "model type \"%s\" is not supported (supported: llama, qwen2, qwen3, "
-                   "mistral, smollm3, diffllama, motif, diff_transformer)",
+                   "mistral, smollm3, gemma3_text, diffllama, motif, diff_transformer)",
                    model_type ? model_type : class_name);
 }
 
@@ -858,8 +897,9 @@ dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t 
     if (arch->head_eps_key)
         DQ_TRY(read_eps(&plan->head_eps, m, config, arch->head_eps_key, arch->default_head_eps, a,
                         err));
-    static const char *const names[][2] = {
-        [DQ_ACT_SILU] = {"silu", "swish"}, [DQ_ACT_POLYNORM] = {"poly_norm", "polynorm"}};
+    static const char *const names[][2] = {[DQ_ACT_SILU] = {"silu", "swish"},
+                                           [DQ_ACT_GELU] = {"gelu_pytorch_tanh", "gelu_new"},
+                                           [DQ_ACT_POLYNORM] = {"poly_norm", "polynorm"}};
     static const char *const keys[] = {"hidden_act", "hidden_activation", "activation_function"};
     const char *const *want = names[m->architecture->act];
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
@@ -869,6 +909,16 @@ dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t 
             return dq_fail(err, DQ_MISMATCH,
                            "key \"%s\": \"%s\" is not supported for %s (expected \"%s\")", keys[i],
                            act, m->architecture->name, want[0]);
+    }
+    m->embed_scale = arch->scales_embedding ? (float)sqrt((double)m->dim) : 1.0f;
+    if (arch->default_scalar > 0) {
+        double scalar = arch->default_scalar;
+        DQ_TRY(dq_json_float(&scalar, config, "query_pre_attn_scalar", &scalar, err));
+        m->map.scale = (float)(1.0 / sqrt(scalar));
+        if (!(scalar > 0) || !isfinite(m->map.scale))
+            return dq_fail(err, DQ_DAMAGED,
+                           "key \"query_pre_attn_scalar\": expected a positive number, found %g",
+                           scalar);
     }
     DQ_TRY(dq_json_bool(&m->tied, config, "tie_word_embeddings", &arch->default_tied, err));
     DQ_TRY(dq_json_bool(&attention_bias, config, "attention_bias", &no, err));

@@ -7,6 +7,7 @@
 
 typedef enum dq_act {
     DQ_ACT_SILU,
+    DQ_ACT_GELU,    /* x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) */
     DQ_ACT_POLYNORM /* w0 n(x^3) + w1 n(x^2) + w2 n(x) + b, n(z) = z / sqrt(mean z^2 + 1e-6) */
 } dq_act;
 
@@ -51,7 +52,7 @@ typedef struct dq_head_order {
     const int16_t *key;   /* [n_q] key head read by each query head */
     const dq_head *head;  /* [n_out] */
     const int16_t *group; /* [n_kv] group of each KV head (its K and its V) */
-    float scale;          /* 1/sqrt(head_dim) */
+    float scale;          /* 1/sqrt(head_dim), unless the model states another */
 } dq_head_order;
 
 /* Fills all fields, arrays in the arena. DQ_MISMATCH with the numbers: a pairing does not divide

@@ -135,6 +135,16 @@ static bool has_other_bias(const builder *b, dq_role role)
     return false;
 }
 
+static bool is_from_one(const builder *b, dq_role role)
+{
+    static const dq_role norms[] = {DQ_ROLE_NORM_OUT, DQ_ROLE_NORM_ATTN,     DQ_ROLE_NORM_FFN,
+                                    DQ_ROLE_Q_NORM,   DQ_ROLE_NORM_ATTN_OUT, DQ_ROLE_NORM_FFN_OUT,
+                                    DQ_ROLE_K_NORM};
+    bool is = false;
+    for (size_t i = 0; i < sizeof norms / sizeof *norms; i++) is = is || norms[i] == role;
+    return is && b->m->architecture->gain_from_one;
+}
+
 /* *out NULL: the architecture or configuration has none, or a missing bias counts as zero. */
 static dq_status load_vector(builder *b, dq_role role, int layer, const float **out, dq_err *err)
 {
@@ -152,6 +162,7 @@ static dq_status load_vector(builder *b, dq_role role, int layer, const float **
     float *x = dq_alloc(b->arena, (size_t)w.rows, sizeof *x, err);
     if (!x) return err->code;
     dq_tensor_to_f32(x, w.data, w.dtype, w.rows);
+    for (int64_t i = 0; is_from_one(b, role) && i < w.rows; i++) x[i] += 1.0f;
     for (int64_t i = 0; i < w.rows; i++) {
         if (!isfinite(x[i]))
             return dq_fail(err, DQ_DAMAGED, "tensor \"%s\": value %lld is not finite", w.name,
@@ -248,12 +259,20 @@ static dq_status load_layer(builder *b, int l, dq_err *err)
     const struct {
         dq_role role;
         const float **to;
-    } vectors[] = {{DQ_ROLE_NORM_ATTN, &x->norm_attn}, {DQ_ROLE_NORM_FFN, &x->norm_ffn},
-                   {DQ_ROLE_Q_BIAS, &x->q_bias},       {DQ_ROLE_K_BIAS, &x->k_bias},
-                   {DQ_ROLE_V_BIAS, &x->v_bias},       {DQ_ROLE_O_BIAS, &x->o_bias},
-                   {DQ_ROLE_GATE_BIAS, &x->gate_bias}, {DQ_ROLE_UP_BIAS, &x->up_bias},
-                   {DQ_ROLE_DOWN_BIAS, &x->down_bias}, {DQ_ROLE_HEAD_GAIN, &x->attn.gain},
-                   {DQ_ROLE_Q_NORM, &x->q_norm},       {DQ_ROLE_K_NORM, &x->k_norm}};
+    } vectors[] = {{DQ_ROLE_NORM_ATTN, &x->norm_attn},
+                   {DQ_ROLE_NORM_FFN, &x->norm_ffn},
+                   {DQ_ROLE_NORM_ATTN_OUT, &x->norm_attn_out},
+                   {DQ_ROLE_NORM_FFN_OUT, &x->norm_ffn_out},
+                   {DQ_ROLE_Q_BIAS, &x->q_bias},
+                   {DQ_ROLE_K_BIAS, &x->k_bias},
+                   {DQ_ROLE_V_BIAS, &x->v_bias},
+                   {DQ_ROLE_O_BIAS, &x->o_bias},
+                   {DQ_ROLE_GATE_BIAS, &x->gate_bias},
+                   {DQ_ROLE_UP_BIAS, &x->up_bias},
+                   {DQ_ROLE_DOWN_BIAS, &x->down_bias},
+                   {DQ_ROLE_HEAD_GAIN, &x->attn.gain},
+                   {DQ_ROLE_Q_NORM, &x->q_norm},
+                   {DQ_ROLE_K_NORM, &x->k_norm}};
     for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
         DQ_TRY(load_weight(b, weights[i].role, l, weights[i].to, err));
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)

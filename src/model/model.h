@@ -29,9 +29,11 @@ typedef enum dq_role {
     DQ_ROLE_LAMBDA_K1,
     DQ_ROLE_LAMBDA_Q2,
     DQ_ROLE_LAMBDA_K2,
-    DQ_ROLE_LAMBDA_PROJ, /* a lambda per token and output head */
-    DQ_ROLE_HEAD_GAIN,   /* of the norm over each output head */
+    DQ_ROLE_LAMBDA_PROJ,   /* a lambda per token and output head */
+    DQ_ROLE_HEAD_GAIN,     /* of the norm over each output head */
+    DQ_ROLE_NORM_ATTN_OUT, /* of what attention adds to the stream, and the feed-forward part */
     DQ_ROLE_NORM_FFN,
+    DQ_ROLE_NORM_FFN_OUT,
     DQ_ROLE_GATE,
     DQ_ROLE_UP,
     DQ_ROLE_DOWN,
@@ -79,6 +81,9 @@ typedef struct dq_architecture {
     bool ablation;           /* honours the config keys sub_norm and lambda_init */
     double default_norm_eps; /* rms_norm_eps when the key is absent */
     bool local_rope;         /* layers with a window rotate by rope_local_base_freq */
+    bool gain_from_one;      /* gains of norms are stored less 1 */
+    bool scales_embedding;   /* what is embedded is multiplied by sqrt(hidden_size) */
+    double default_scalar;   /* query_pre_attn_scalar when the key is absent; 0: head_dim always */
     bool skips_rope;         /* by no_rope_layers; by default each fourth layer */
     bool default_tied;       /* tie_word_embeddings when the key is absent */
     dq_window_rule windows;
@@ -102,6 +107,7 @@ typedef struct dq_layer {
     const dq_rope *rope;                            /* one of the model's three */
     const float *q_norm, *k_norm;                   /* [head_dim] gains; NULL: no such norm */
     const float *norm_attn, *norm_ffn;              /* [dim] */
+    const float *norm_attn_out, *norm_ffn_out;      /* [dim]; NULL: no such norm */
     float lambda_init;                              /* 0 without one */
     float act[4];                                   /* PolyNorm: w0, w1, w2, bias */
 } dq_layer;
@@ -117,6 +123,7 @@ typedef struct dq_model {
     dq_head_order map;
     dq_layer *layer;       /* [n_layers] */
     dq_weight embed, head; /* head shares embed's memory when tied */
+    float embed_scale;     /* of what is embedded; 1: none */
     bool tied;
     const float *norm_out; /* [dim] */
     const char *

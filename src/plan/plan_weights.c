@@ -186,7 +186,7 @@ static dq_status pass_layer(dq_calib_pass *p, const dq_model *m, int layer,
         dq_layer_steps_down(&s, in, gate);
     }
     if (whole) see(inputs, DQ_PLAN_DOWN, dq_calib_pass_first(p->gate, s.h.rows));
-    p->b->ops->add(p->b, s.x, s.h);
+    dq_layer_steps_add_ffn(&s);
     dq_backend_sync(p->b, err);
     p->b->ops->kv_free(p->b, s.kv);
     return err->code;
@@ -214,7 +214,7 @@ static dq_status begin(dq_plan_reference *p, dq_backend *b, const char *beside, 
     for (int64_t i = 0; i < p->pass.n_chunks; i++) {
         const dq_calib_chunk *k = &p->pass.chunk[i];
         const dq_mat x = pass_stream(&p->pass, k);
-        p->pass.b->ops->embed(p->pass.b, x, &m->embed, k->batch.ids);
+        p->pass.b->ops->embed(p->pass.b, x, &m->embed, k->batch.ids, m->embed_scale);
         DQ_TRY(dq_activations_put(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
         const double n = (double)k->batch.n_rows;
         for (int l = 0; l < m->n_layers; l++) {
@@ -259,7 +259,7 @@ static dq_status run_other(dq_plan_reference *p, const dq_calib_chunk *k, const 
         return dq_activations_get(&p->act, DQ_ACTIVATIONS_OTHER, k->first, h, err);
     }
     if (o->embed)
-        p->pass.b->ops->embed(p->pass.b, x, o->embed, k->batch.ids);
+        p->pass.b->ops->embed(p->pass.b, x, o->embed, k->batch.ids, o->m->embed_scale);
     else
         DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
     for (; l < o->m->n_layers; l++) {
@@ -319,7 +319,7 @@ dq_status dq_plan_reference_next(dq_plan_reference *p, int from, const dq_plan_i
         const dq_calib_chunk *k = &p->pass.chunk[i];
         const dq_mat x = pass_stream(&p->pass, k);
         if (from < 0) {
-            p->pass.b->ops->embed(p->pass.b, x, &m->embed, k->batch.ids);
+            p->pass.b->ops->embed(p->pass.b, x, &m->embed, k->batch.ids, m->embed_scale);
         } else {
             DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
             DQ_TRY(pass_layer(&p->pass, m, from, NULL, k, inputs, err));
@@ -350,7 +350,7 @@ static dq_status local_chunk(double *x, dq_plan_reference *p, const dq_calib_chu
     dq_mat was = p->pass.h;
     was.rows = is.rows;
     if (o->embed) {
-        b->ops->embed(b, is, o->embed, k->batch.ids);
+        b->ops->embed(b, is, o->embed, k->batch.ids, o->m->embed_scale);
     } else {
         DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_STREAM, k->first, is, err));
         DQ_TRY(pass_layer(&p->pass, o->m, o->from, o->change, k, NULL, err));
@@ -917,7 +917,7 @@ static dq_status embed(job *j, dq_err *err)
     for (int64_t i = 0; i < j->pass.n_chunks; i++) {
         const dq_calib_chunk *k = &j->pass.chunk[i];
         const dq_mat x = pass_stream(&j->pass, k);
-        j->pass.b->ops->embed(j->pass.b, x, &j->p->m->embed, k->batch.ids);
+        j->pass.b->ops->embed(j->pass.b, x, &j->p->m->embed, k->batch.ids, j->p->m->embed_scale);
         DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
     }
     return DQ_OK;

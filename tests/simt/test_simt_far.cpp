@@ -73,7 +73,7 @@ TEST(test_rows)
         index[r] = ROWS - 1 - r;
         x.fill(r * COLS, COLS, (float)(r + 1));
     }
-    run(dq_rows_embed(y.p, &table, ids.p, ROWS, NULL));
+    run(dq_rows_embed(y.p, &table, ids.p, 1.0f, ROWS, NULL));
     for (int64_t r : some_rows)
         if (r != ROWS / 2) near(y[(r + 1) * COLS - 1], (double)(ROWS - r));
     run(dq_rows_gather(y.p, x.p, index.p, ROWS, COLS, NULL));
@@ -126,6 +126,9 @@ TEST(test_values)
     assert_int_equal(half[last8], 0x40e0);
     run(dq_rows_silu(x.p, y.p, MANY, NULL));
     near(x[last], 14 / (1 + exp(-7.0)));
+    x[last] = 1;
+    run(dq_rows_gelu(x.p, y.p, MANY, NULL));
+    near(x[last], 2 * 0.841192);
     run(dq_rows_sigmoid(y.p, MANY, NULL));
     near(y[last], 1 / (1 + exp(-2.0)));
     half[MANY - 1] = 0x3c00;

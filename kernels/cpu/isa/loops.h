@@ -525,6 +525,15 @@ static void silu_mul(float *g, const float *u, int64_t n)
     }
 }
 
+static void gelu_mul(float *g, const float *u, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += LANES) {
+        const vecf x = load_some(g + i, n - i), t = x * (DQ_GELU_A + DQ_GELU_B * (x * x)),
+                   y = x / (1.0f + exp_lanes(-t));
+        store_some(g + i, y * load_some(u + i, n - i), n - i);
+    }
+}
+
 /* Elements of two bytes as f32. */
 INLINE vecf as_floats(vech h, const dq_dtype type)
 {
@@ -931,10 +940,10 @@ static double sum_exp(const float *s, int64_t n, float m)
         .max = row_max, .absmax = absmax, .round_to_grid = round_to_grid, .exp_sum = exp_sum,      \
         .sum_exp = sum_exp, .divergence = divergence, .entropy = entropy, .map_sizes = map_sizes,  \
         .power_sums = power_sums, .diff = diff, .scale = scale_row, .scale_gain = scale_gain,      \
-        .sum_squares = sum_squares, .add = add_row, .silu_mul = silu_mul, .rotate = rotate,        \
-        .widen = widen, .turn_scales = TURN_SCALES, .codes = codes, .lines = lines,                \
-        .read_keys = read_keys, .read_values = read_values, .read_page_keys = read_page_keys,      \
-        .read_page_values = read_page_values                                                       \
+        .sum_squares = sum_squares, .add = add_row, .silu_mul = silu_mul, .gelu_mul = gelu_mul,    \
+        .rotate = rotate, .widen = widen, .turn_scales = TURN_SCALES, .codes = codes,              \
+        .lines = lines, .read_keys = read_keys, .read_values = read_values,                        \
+        .read_page_keys = read_page_keys, .read_page_values = read_page_values                     \
     }
 
 #endif

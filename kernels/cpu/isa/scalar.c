@@ -171,6 +171,14 @@ static void silu_mul(float *g, const float *u, int64_t n)
     for (int64_t i = 0; i < n; i++) g[i] = g[i] / (1.0f + exp_scalar(-g[i])) * u[i];
 }
 
+static void gelu_mul(float *g, const float *u, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const float x = g[i], t = x * (DQ_GELU_A + DQ_GELU_B * (x * x));
+        g[i] = x / (1.0f + exp_scalar(-t)) * u[i];
+    }
+}
+
 static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
                   int64_t n, int zero, float scale)
 {

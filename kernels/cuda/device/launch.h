@@ -73,9 +73,9 @@ cudaError_t dq_linear_packed(float *dst, const int8_t *code, const float *scale,
  * Rows of activations, f32 in row-major order: what cpu.c computes; sums are in double and in a
  * fixed order. */
 
-/* dst[rows][table->cols] = rows ids[rows] of the table. */
-cudaError_t dq_rows_embed(float *dst, const dq_cuda_weight *table, const int32_t *ids, int64_t rows,
-                          cudaStream_t s);
+/* dst[rows][table->cols] = rows ids[rows] of the table, times scale. */
+cudaError_t dq_rows_embed(float *dst, const dq_cuda_weight *table, const int32_t *ids, float scale,
+                          int64_t rows, cudaStream_t s);
 /* dst[i] = src[index[i]]; index[rows] */
 cudaError_t dq_rows_gather(float *dst, const float *src, const int64_t *index, int64_t rows,
                            int64_t cols, cudaStream_t s);
@@ -92,6 +92,8 @@ cudaError_t dq_rows_rope(float *x, const float *table, bool adjacent, int64_t ro
 cudaError_t dq_rows_hadamard(float *x, int64_t n_runs, int dim, float norm, cudaStream_t s);
 /* gate = gate / (1 + exp(-gate)) * up over n values, equal to the CPU's bit for bit. */
 cudaError_t dq_rows_silu(float *gate, const float *up, int64_t n, cudaStream_t s);
+/* gate = GELU by tanh of gate, times up, likewise equal. */
+cudaError_t dq_rows_gelu(float *gate, const float *up, int64_t n, cudaStream_t s);
 /* gate = PolyNorm of the row, with w0, w1, w2 and b in param, times up. */
 cudaError_t dq_rows_polynorm(float *gate, const float *up, const float param[4], int64_t rows,
                              int64_t cols, cudaStream_t s);

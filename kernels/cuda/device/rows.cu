@@ -23,12 +23,12 @@ DQ_DEVICE int64_t step_of(void)
 }
 
 /* ---- copies */
-DQ_KERNEL(THREADS) embed(float *dst, dq_cuda_weight table, const int32_t *ids)
+DQ_KERNEL(THREADS) embed(float *dst, dq_cuda_weight table, const int32_t *ids, float scale)
 {
     const int64_t row = dq_block_x(), id = ids[row];
     const int cols = (int)table.cols;
     for (int c = (int)dq_thread(); c < cols; c += THREADS)
-        dst[row * cols + c] = dq_stored_value(table, id, c);
+        dst[row * cols + c] = dq_mul_rn(dq_stored_value(table, id, c), scale);
 }
 
 DQ_KERNEL(THREADS) gather(float *dst, const float *src, const int64_t *index, int64_t cols)
@@ -146,6 +146,15 @@ DQ_KERNEL(THREADS) silu(float *gate, const float *up, int64_t n)
     }
 }
 
+DQ_KERNEL(THREADS) gelu(float *gate, const float *up, int64_t n)
+{
+    const float a = 1.59576912f, b = 0.0713548163f; /* as on the CPU */
+    for (int64_t i = first_of(); i < n; i += step_of()) {
+        const float g = gate[i], t = dq_mul_rn(g, dq_add_rn(a, dq_mul_rn(b, dq_mul_rn(g, g))));
+        gate[i] = dq_mul_rn(dq_div_rn(g, dq_add_rn(1.0f, dq_exp_as_cpu(-t))), up[i]);
+    }
+}
+
 DQ_KERNEL(THREADS) sigmoid(float *x, int64_t n)
 {
     for (int64_t i = first_of(); i < n; i += step_of())
@@ -169,11 +178,11 @@ DQ_KERNEL(THREADS) first_bad(uint32_t *found, const float *x, int64_t rows, int6
 }
 
 /* ---- launches */
-cudaError_t dq_rows_embed(float *dst, const dq_cuda_weight *table, const int32_t *ids, int64_t rows,
-                          cudaStream_t s)
+cudaError_t dq_rows_embed(float *dst, const dq_cuda_weight *table, const int32_t *ids, float scale,
+                          int64_t rows, cudaStream_t s)
 {
     if (rows == 0) return cudaSuccess;
-    DQ_LAUNCH(embed, dim3((unsigned)rows), THREADS, 0, s, dst, *table, ids);
+    DQ_LAUNCH(embed, dim3((unsigned)rows), THREADS, 0, s, dst, *table, ids, scale);
     return cudaGetLastError();
 }
 
@@ -227,6 +236,13 @@ cudaError_t dq_rows_silu(float *gate, const float *up, int64_t n, cudaStream_t s
 {
     if (n == 0) return cudaSuccess;
     DQ_LAUNCH(silu, dim3(blocks_for(n)), THREADS, 0, s, gate, up, n);
+    return cudaGetLastError();
+}
+
+cudaError_t dq_rows_gelu(float *gate, const float *up, int64_t n, cudaStream_t s)
+{
+    if (n == 0) return cudaSuccess;
+    DQ_LAUNCH(gelu, dim3(blocks_for(n)), THREADS, 0, s, gate, up, n);
     return cudaGetLastError();
 }
 

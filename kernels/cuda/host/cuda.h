@@ -220,7 +220,8 @@ bool dq_cuda_units_next(dq_cuda_units *u, dq_attention_units *launch, int *first
  * The operations of the CUDA backend, for its table; backend.h says what they do. */
 
 /* cuda_attention.c */
-void dq_cuda_embed(dq_backend *b, dq_mat dst, const dq_weight *table, const int32_t *ids);
+void dq_cuda_embed(dq_backend *b, dq_mat dst, const dq_weight *table, const int32_t *ids,
+                   float scale);
 void dq_cuda_first_bad_row(dq_backend *b, int64_t *row, dq_mat x);
 void dq_cuda_rms_norm(dq_backend *b, dq_mat dst, dq_mat src, const float *gain, float eps);
 void dq_cuda_rope_table(dq_backend *b, dq_mat table, const int32_t *pos, const dq_rope *rope);

@@ -105,12 +105,14 @@ static bool scores(dq_backend *b, const dq_attend_args *args, const dq_attention
 
 /* ---- CUDA rows ---- */
 
-void dq_cuda_embed(dq_backend *b, dq_mat dst, const dq_weight *table, const int32_t *ids)
+void dq_cuda_embed(dq_backend *b, dq_mat dst, const dq_weight *table, const int32_t *ids,
+                   float scale)
 {
     const dq_cuda_weight *w = dq_cuda_weight_of(b, table);
     const int32_t *device_ids = dq_cuda_upload(b, ids, (size_t)dst.rows * sizeof *ids);
     if (w && device_ids)
-        dq_cuda_ok(b, dq_rows_embed(dst.p, w, device_ids, dst.rows, dq_cuda_stream(b)), "embed");
+        dq_cuda_ok(b, dq_rows_embed(dst.p, w, device_ids, scale, dst.rows, dq_cuda_stream(b)),
+                   "embed");
     dq_cuda_upload_end(b);
 }
 
@@ -164,12 +166,15 @@ void dq_cuda_hadamard(dq_backend *b, dq_mat x, int dim)
 void dq_cuda_ffn_act(dq_backend *b, dq_mat gate, dq_mat up, dq_act act, const float *param)
 {
     if (b->err.code != DQ_OK) return;
+    const int64_t n = gate.rows * gate.cols;
     if (act == DQ_ACT_POLYNORM)
         dq_cuda_ok(b,
                    dq_rows_polynorm(gate.p, up.p, param, gate.rows, gate.cols, dq_cuda_stream(b)),
                    "PolyNorm");
+    else if (act == DQ_ACT_GELU)
+        dq_cuda_ok(b, dq_rows_gelu(gate.p, up.p, n, dq_cuda_stream(b)), "GELU");
     else
-        dq_cuda_ok(b, dq_rows_silu(gate.p, up.p, gate.rows * gate.cols, dq_cuda_stream(b)), "SiLU");
+        dq_cuda_ok(b, dq_rows_silu(gate.p, up.p, n, dq_cuda_stream(b)), "SiLU");
 }
 
 void dq_cuda_sigmoid(dq_backend *b, dq_mat x)

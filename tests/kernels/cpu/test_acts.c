@@ -21,6 +21,13 @@ TEST(activations)
             assert_true(fabs((double)y[i] - want) <= 4e-7 * fabs(want) + 1e-36);
         }
         memcpy(y, g, N * sizeof *y);
+        b->ops->ffn_act(b, (dq_mat){y, 2, N / 2}, (dq_mat){u, 2, N / 2}, DQ_ACT_GELU, NULL);
+        for (int64_t i = 0; i < N; i++) {
+            const double x = (double)g[i], t = sqrt(8 / acos(-1)) * (x + 0.044715 * x * x * x),
+                         want = x / (1 + exp(-t)) * (double)u[i];
+            assert_true(fabs((double)y[i] - want) <= 4e-7 * (1 + fabs(t)) * fabs(want) + 1e-36);
+        }
+        memcpy(y, g, N * sizeof *y);
         b->ops->add(b, (dq_mat){y, 2, N / 2}, (dq_mat){u, 2, N / 2});
         for (int64_t i = 0; i < N; i++) assert_true(y[i] == g[i] + u[i]);
         const int64_t index[3] = {1, 0, 1};

@@ -291,10 +291,12 @@ TEST(embeddings)
         dq_backend *b = open_isa(i % N_ISAS, 2);
         float *y = new_floats(5 * 77);
         if (b) {
-            b->ops->embed(b, (dq_mat){y, 5, 77}, &c.w, ids);
-            expect_sync(b);
-            for (int64_t j = 0; j < 5 * 77; j++)
-                assert_true((double)y[j] == c.value[ids[j / 77] * 77 + j % 77]);
+            for (int k = 1; k < 3; k++) { /* times 1, and 2 */
+                b->ops->embed(b, (dq_mat){y, 5, 77}, &c.w, ids, (float)k);
+                expect_sync(b);
+                for (int64_t j = 0; j < 5 * 77; j++)
+                    assert_true((double)y[j] == k * c.value[ids[j / 77] * 77 + j % 77]);
+            }
         }
         dq_backend_close(b);
         dq_block_free(y);

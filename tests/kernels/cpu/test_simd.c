@@ -96,6 +96,9 @@ TEST(row_functions)
             s->silu_mul(x, u, len);
             t->silu_mul(y, u, len);
             same(x, y, len);
+            s->gelu_mul(x, u, len);
+            t->gelu_mul(y, u, len);
+            same(x, y, len);
         }
     }
 }

@@ -42,7 +42,7 @@ static void rows(void)
     ids.put();
     index.put();
     found.put();
-    must(dq_rows_embed(y.device, &w, ids.device, ROWS, NULL));
+    must(dq_rows_embed(y.device, &w, ids.device, 1.0f, ROWS, NULL));
     must(dq_rows_gather(y.device, x.device, index.device, ROWS, COLS, NULL));
     must(dq_rows_rms_norm(x.device, x.device, gain.device, 1e-5f, ROWS, COLS, NULL));
     must(dq_rows_polynorm(x.device, y.device, param, ROWS, COLS, NULL));
@@ -52,6 +52,7 @@ static void rows(void)
     must(dq_rows_hadamard(x.device, 45, 32, 0.1f, NULL)); /* the last block is not full */
     must(dq_rows_hadamard(wide.device, 2, 1024, 0.1f, NULL));
     must(dq_rows_silu(x.device, y.device, ROWS * COLS, NULL));
+    must(dq_rows_gelu(x.device, y.device, ROWS * COLS, NULL));
     must(dq_rows_sigmoid(x.device, ROWS * COLS, NULL));
     must(dq_rows_add(x.device, y.device, ROWS * COLS, NULL));
     must(dq_rows_first_bad(found.device, x.device, ROWS, COLS, NULL));
