@@ -11,6 +11,7 @@ Every folder of tests/golden/models holds a checkpoint and golden.safetensors:
     logits.posP, err.posP          the same at positions P..P+n-1
     native, native.posP [1] f32    transformers only: what its own rounding of the frequencies changes
     inv_freq [d/2] f32             rotary frequencies as dq defines them: computed in double, rounded once
+    local_inv_freq [d/2] f32       those of layers with a window, where they have their own
     rope_scale [1] f32             factor of cosine and sine, where it is not 1
     lambda [L] f32                 lambda of each layer; none where there is nothing to subtract, left
                                    out where lambda depends on the token
@@ -39,21 +40,31 @@ STATIC = {"diffllama": 0, "v1": 0, "v1_naive": 0, "motif": 1, "gda": 1}
 AUTHORS = ("v1", "v1_naive", "plain", "v2")  # adjacent channels are rotated together
 OUT_PROJ = ("v1", "v1_naive", "plain")       # name of the output projection: out_proj, else o_proj
 POLYNORM = ("motif", "gda")
-PLAIN = ("llama", "plain", "qwen2", "qwen3", "mistral", "smollm3")
+PLAIN = ("llama", "plain", "qwen2", "qwen3", "mistral", "smollm3", "gemma3")
 
 
 def model(name, family, dtype, hidden, ffn, heads, kv, layers=3, head_dim=None, vocab=256, tied=False,
           bias=False, mlp_bias=False, rope=None, tokens=48, offsets=(), quant=False, shards=False,
           eps=1e-5, head_eps=1e-5, noise=None, sub_norm=None, lambda_init=None, lambda_dtype=None,
-          odd=False, extra=None, seed=None):
+          odd=False, windows=None, extra=None, seed=None):
     """One golden. rope holds the configuration's own keys, extra any further ones; noise is the number
-    of noise heads, head_eps the epsilon of the head norm, odd asks for an awkward but legal file, seed
-    replaces the one that the row's place gives."""
+    of noise heads, head_eps the epsilon of the head norm, odd asks for an awkward but legal file, windows
+    has the length of each layer's window, 0 for none, seed replaces the one that the row's place gives."""
     return dict(locals())
 
 
 def width(s):
     return s["head_dim"] or s["hidden"] // s["heads"]
+
+
+def window(s, layer):
+    return s["windows"][layer] if s["windows"] else 0
+
+
+def hidden_keys(s, layer, n):
+    """[n, n] keys that a row's query does not see."""
+    rows, keys = np.arange(n)[:, None], np.arange(n)[None, :]
+    return (keys > rows) | (keys <= rows - (window(s, layer) or n))
 
 
 def head_normed(s):
@@ -86,14 +97,17 @@ def weights_of(s, rng):
         matrix(p + "mlp.gate_proj", f, h, 1.2, s["mlp_bias"])
         matrix(p + "mlp.up_proj", f, h, 1.0, s["mlp_bias"])
         matrix(p + "mlp.down_proj", h, f, 0.8, s["mlp_bias"])
-        for n in ("input_layernorm", "post_attention_layernorm"):
-            t[p + n + ".weight"] = rng.normal(1, 0.2, h)
+        norms = ("input_layernorm", "post_attention_layernorm")
+        if s["family"] == "gemma3":  # gains are stored less 1
+            norms += ("pre_feedforward_layernorm", "post_feedforward_layernorm")
+        for n in norms:
+            t[p + n + ".weight"] = rng.normal(s["family"] != "gemma3", 0.2, h)
         if s["family"] in STATIC:
             for n in ("q1", "k1", "q2", "k2"):
                 t[a + "lambda_" + n] = rng.normal(0, 0.3 if i % 2 else 0.1, d)
-        if s["family"] == "qwen3":
+        if s["family"] in ("qwen3", "gemma3"):
             for n in ("q_norm", "k_norm"):
-                t[a + n + ".weight"] = rng.normal(1.3, 0.3, d)
+                t[a + n + ".weight"] = rng.normal(1.3 if s["family"] == "qwen3" else 0.3, 0.3, d)
         if s["family"] == "v2":
             matrix(a + "lambda_proj", len(outs), h, 1.5)
         if head_normed(s) and s["family"] != "diffllama":
@@ -101,7 +115,7 @@ def weights_of(s, rng):
         if s["family"] in POLYNORM:
             t[p + "mlp.act_fn.weight"] = rng.normal((0.4, -0.5, 0.7), 0.1)
             t[p + "mlp.act_fn.bias"] = rng.normal(0.1, 0.1, 1)
-    t["model.norm.weight"] = rng.normal(1, 0.2, h)
+    t["model.norm.weight"] = rng.normal(s["family"] != "gemma3", 0.2, h)
     if not s["tied"]:
         t["lm_head.weight"] = rng.normal(0, 2.5 / math.sqrt(h), (s["vocab"], h))
 
@@ -158,14 +172,18 @@ def read_weights(folder):
 
 # ---- dq's definitions, in numpy ----
 
-def rope_keys(s):
+def rope_keys(s, local=False):
     rope = s["rope"].get("rope_parameters") or s["rope"].get("rope_scaling") or {}
+    if "full_attention" in rope:
+        rope = rope["sliding_attention" if local else "full_attention"]
+    elif local:
+        rope = {"rope_theta": s["rope"]["rope_local_base_freq"]}
     return rope | {"rope_theta": rope.get("rope_theta", s["rope"].get("rope_theta", 10000.0)),
                    "kind": rope.get("rope_type") or rope.get("type") or "default"}
 
 
-def frequencies(s):
-    d, rope = width(s), rope_keys(s)
+def frequencies(s, local=False):
+    d, rope = width(s), rope_keys(s, local)
     kind, theta = rope["kind"], rope["rope_theta"]
     i = np.arange(d // 2)
     f = theta ** (-2.0 * i / d)
@@ -267,9 +285,9 @@ def poly_norm(x, weight, bias):
     return weight[0] * unit(x ** 3) + weight[1] * unit(x ** 2) + weight[2] * unit(x) + bias
 
 
-def angles(s, start, n):
+def angles(s, start, n, local=False):
     """Cosine and sine [n, d/2] in f32, of f32 angles."""
-    angle = np.arange(start, start + n, dtype=np.float32)[:, None] * frequencies(s)[None, :]
+    angle = np.arange(start, start + n, dtype=np.float32)[:, None] * frequencies(s, local)[None, :]
     return torch.from_numpy(angle).cos(), torch.from_numpy(angle).sin()
 
 
@@ -277,12 +295,11 @@ def forward64(s, w, ids, start, bits=16, granularity="per-tensor", noise=None):
     """The whole model in f64; w: name -> f64 array. noise: a generator that disturbs the attention logits
     as another order of f32 sums may."""
     d, n, family = width(s), len(ids), s["family"]
-    cos, sin = (x.numpy().astype(np.float64) * rope_scale(s) for x in angles(s, start, n))
     outs, key = head_order(s)
-    hidden = np.arange(n)[None, :] > np.arange(n)[:, None]
+    gemma = family == "gemma3"
 
     def norm(x, g, eps):
-        return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * g
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * (1 + g if gemma else g)
 
     def linear(x, name):
         return x @ w[name + ".weight"].T + w.get(name + ".bias", 0.0)
@@ -296,21 +313,24 @@ def forward64(s, w, ids, start, bits=16, granularity="per-tensor", noise=None):
         a, b = x[..., :d // 2], x[..., d // 2:]
         return np.concatenate((a * cos - b * sin, b * cos + a * sin), -1)
 
-    x = w["model.embed_tokens.weight"][ids]
+    x = w["model.embed_tokens.weight"][ids] * (float(np.float32(math.sqrt(s["hidden"]))) if gemma else 1.0)
+    scale = ((s["extra"] or {}).get("query_pre_attn_scalar", 256) if gemma else d) ** -0.5
     lam = lambdas(s, w)
     for i in range(s["layers"]):
         p = f"model.layers.{i}."
         a = p + "self_attn."
         u = norm(x, w[p + "input_layernorm.weight"], s["eps"])
         q, k, v = (linear(u, a + f"{c}_proj").reshape(n, -1, d).transpose(1, 0, 2) for c in "qkv")
-        if family == "qwen3":
+        if family in ("qwen3", "gemma3"):
             q, k = (norm(y, w[f"{a}{c}_norm.weight"], s["eps"]) for c, y in (("q", q), ("k", k)))
+        cos, sin = (c.numpy().astype(np.float64) * rope_scale(s)
+                    for c in angles(s, start, n, gemma and window(s, i) > 0))
         if not (family == "smollm3" and (i + 1) % 2 == 0):  # its rows rotate every other layer
             q, k = rope(q), rope(k)
-        z = np.stack([q[m] @ k[key(m)].T for m in range(len(q))]) / math.sqrt(d)
+        z = np.stack([q[m] @ k[key(m)].T for m in range(len(q))]) * scale
         if noise:
             z = z + 2e-7 * np.abs(z).max() * noise.uniform(-1, 1, z.shape)
-        z = round_logits(np.where(hidden, -np.inf, z), bits, granularity, np.float64)
+        z = round_logits(np.where(hidden_keys(s, i, n), -np.inf, z), bits, granularity, np.float64)
         e = np.exp(z - z.max(-1, keepdims=True))
         prob = e / e.sum(-1, keepdims=True)
         gate = 1 / (1 + np.exp(-linear(u, a + "lambda_proj"))) if family == "v2" else None
@@ -323,14 +343,18 @@ def forward64(s, w, ids, start, bits=16, granularity="per-tensor", noise=None):
             if head_normed(s):
                 r = norm(r, w.get(a + "subln.weight", 1.0), s["head_eps"])
             y.append(r * (1 - lambda_init(s, i)) if family in STATIC else r)
-        x = x + linear(np.concatenate(y, -1), a + ("out_proj" if family in OUT_PROJ else "o_proj"))
-        u = norm(x, w[p + "post_attention_layernorm.weight"], s["eps"])
+        y = linear(np.concatenate(y, -1), a + ("out_proj" if family in OUT_PROJ else "o_proj"))
+        x = x + (norm(y, w[p + "post_attention_layernorm.weight"], s["eps"]) if gemma else y)
+        u = norm(x, w[p + ("pre_feedforward" if gemma else "post_attention") + "_layernorm.weight"], s["eps"])
         g = linear(u, p + "mlp.gate_proj")
         if family in POLYNORM:
             g = poly_norm(g, w[p + "mlp.act_fn.weight"], w[p + "mlp.act_fn.bias"])
+        elif gemma:
+            g = g / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (g + 0.044715 * g ** 3)))
         else:
             g = g / (1 + np.exp(-g))
-        x = x + linear(g * linear(u, p + "mlp.up_proj"), p + "mlp.down_proj")
+        y = linear(g * linear(u, p + "mlp.up_proj"), p + "mlp.down_proj")
+        x = x + (norm(y, w[p + "post_feedforward_layernorm.weight"], s["eps"]) if gemma else y)
     head = w.get("lm_head.weight", w["model.embed_tokens.weight"])
     return norm(x, w["model.norm.weight"], s["eps"]) @ head.T
 
@@ -348,6 +372,8 @@ def golden(s, w, ids, run):
     g = {"ids": ids.astype(np.int32), "rows": rows.astype(np.int32), "inv_freq": frequencies(s)}
     if s["family"] != "v2":
         g["lambda"] = np.array(lambdas(s, w), np.float32)
+    if s["family"] == "gemma3":
+        g["local_inv_freq"] = frequencies(s, True)
     if rope_scale(s) != 1.0:
         g["rope_scale"] = np.array([rope_scale(s)], np.float32)
     lines = []

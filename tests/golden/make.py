@@ -4,7 +4,7 @@ Regenerate the folders of tests/golden/models of the families that transformers 
 
     python tests/golden/make.py [NAME...]
 
-(needs torch, transformers 5.23, safetensors and numpy; takes a minute on one core). The outputs are
+(needs torch, transformers 5.24, safetensors and numpy; takes a minute on one core). The outputs are
 kept in the repository, so nobody needs Python to build or test. Add a folder by adding a row at the end
 of MODELS: a row's place is its seed. common.py says what a folder holds; families.py writes the others.
 
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.diffllama import modeling_diffllama
+from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
 from transformers.models.qwen2 import modeling_qwen2
@@ -79,13 +80,40 @@ MODELS = (
           offsets=(4000,), rope={"rope_theta": 2000000.0, "torch_dtype": "bfloat16"},
           extra={"no_rope_layer_interval": 2, "use_sliding_window": False, "sliding_window": None,
                  "attention_bias": False, "mlp_bias": False, "pad_token_id": 0}),
+    model("qwen2-window", "qwen2", "bfloat16", 48, 56, 6, 2, bias=True, tied=True, tokens=100, vocab=160, eps=1e-6,
+          rope={"rope_theta": 1000000.0, "torch_dtype": "bfloat16"}, windows=(0, 24, 24),
+          extra={"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}),
+    model("qwen3-window", "qwen3", "bfloat16", 48, 56, 6, 2, head_dim=16, tied=True, tokens=100, vocab=160, eps=1e-6,
+          offsets=(4000,), rope={"rope_theta": 1000000.0, "torch_dtype": "bfloat16"}, windows=(40, 0, 40),
+          extra={"use_sliding_window": True, "sliding_window": 40, "max_window_layers": 3,
+                 "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
+    model("mistral-window", "mistral", "float16", 48, 56, 4, 2, head_dim=20, tokens=150, vocab=160, eps=1e-5,
+          rope={"rope_theta": 1000000.0, "torch_dtype": "float16"}, windows=(72,) * 3,
+          extra={"sliding_window": 72}),
+    model("smollm3-window", "smollm3", "bfloat16", 48, 56, 4, 2, layers=4, tied=True, tokens=100, vocab=160,
+          eps=1e-6, rope={"rope_theta": 2000000.0, "torch_dtype": "bfloat16"}, windows=(0, 40, 0, 40),
+          extra={"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 40,
+                 "attention_bias": False, "mlp_bias": False, "pad_token_id": 0}),
+    model("gemma3-f32", "gemma3", "float32", 48, 56, 4, 2, layers=4, head_dim=20, tied=True, tokens=130, eps=1e-6,
+          quant=True, offsets=(4000,), windows=(40, 40, 0, 40),
+          rope={"rope_theta": 1000000.0, "rope_local_base_freq": 10000.0, "rope_scaling": None,
+                "torch_dtype": "float32"},
+          extra={"sliding_window": 40, "sliding_window_pattern": 3, "query_pre_attn_scalar": 24}),
+    model("gemma3-bf16-wide", "gemma3", "bfloat16", 32, 40, 2, 1, head_dim=256, tokens=150, vocab=160, eps=1e-5,
+          offsets=(4000,), windows=(72, 0, 72),
+          rope={"rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 500000.0, "factor": 8.0},
+                                    "sliding_attention": {"rope_type": "default", "rope_theta": 20000.0}},
+                "dtype": "bfloat16"},
+          extra={"sliding_window": 72, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+                 "_sliding_window_pattern": 6, "use_bidirectional_attention": False, "attn_logit_softcapping": None,
+                 "final_logit_softcapping": None}),
 )
 
 
 def config_of(s):
     arch = {"llama": "LlamaForCausalLM", "diffllama": "DiffLlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
             "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM",
-            "smollm3": "SmolLM3ForCausalLM"}[s["family"]]
+            "smollm3": "SmolLM3ForCausalLM", "gemma3": "Gemma3ForCausalLM"}[s["family"]]
     c = {"architectures": [arch], "model_type": s["family"], "vocab_size": s["vocab"],
          "hidden_size": s["hidden"], "intermediate_size": s["ffn"], "num_hidden_layers": s["layers"],
          "num_attention_heads": s["heads"], "num_key_value_heads": s["kv"], "hidden_act": "silu",
@@ -97,6 +125,11 @@ def config_of(s):
         c["mlp_bias"] = s["mlp_bias"]
     if s["head_dim"]:
         c["head_dim"] = s["head_dim"]
+    if s["family"] == "gemma3":
+        del c["hidden_act"]
+        c |= {"model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh", "pad_token_id": 0}
+        if c["head_dim"] == 256:  # the default, as that of tied embeddings, eps and the scalar
+            del c["head_dim"]
     return c | s["rope"]
 
 
@@ -109,8 +142,8 @@ def rounding_eager(bits, granularity):
         n = module.num_key_value_groups
         k, v = modeling_llama.repeat_kv(key, n), modeling_llama.repeat_kv(value, n)
         x = (torch.matmul(query, k.transpose(2, 3)) * scaling)[0]
-        future = torch.ones(x.shape[-2:], dtype=torch.bool).triu(1)
-        x = common.round_logits(x.masked_fill(future, -math.inf).numpy(), bits, granularity, np.float32)
+        x = x.masked_fill(attention_mask[0] < -1, -math.inf).numpy()
+        x = common.round_logits(x, bits, granularity, np.float32)
         a = torch.softmax(torch.from_numpy(x), -1)[None]
         return torch.matmul(a, v).transpose(1, 2).contiguous(), a
     return attend
@@ -118,7 +151,7 @@ def rounding_eager(bits, granularity):
 
 def run(net, ids, start=0, eager=PLAIN_EAGER):
     for module in (modeling_llama, modeling_diffllama, modeling_qwen2, modeling_qwen3, modeling_mistral,
-                   modeling_smollm3):
+                   modeling_smollm3, modeling_gemma3):
         module.eager_attention_forward = eager
     with torch.no_grad():
         pos = torch.arange(start, start + len(ids))[None]
@@ -131,11 +164,14 @@ def make(s, seed):
     common.write_checkpoint(s, folder, config_of(s), common.weights_of(s, rng))
     net = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     ids = rng.integers(0, s["vocab"], s["tokens"])
-    rotary, freq = net.model.rotary_emb, torch.from_numpy(common.frequencies(s))
-    assert torch.allclose(rotary.inv_freq, freq, rtol=3e-6, atol=0), (rotary.inv_freq, freq)
-    assert math.isclose(rotary.attention_scaling, common.rope_scale(s), rel_tol=1e-12)
+    rotary = net.model.rotary_emb
+    kinds = {"full_attention_": False, "sliding_attention_": True} if s["family"] == "gemma3" else {"": False}
     before = {start: run(net, ids, start) for start in (0, *s["offsets"])}
-    rotary.inv_freq.copy_(freq)
+    for kind, local in kinds.items():
+        own, freq = getattr(rotary, kind + "inv_freq"), torch.from_numpy(common.frequencies(s, local))
+        assert torch.allclose(own, freq, rtol=3e-6, atol=0), (own, freq)
+        assert math.isclose(getattr(rotary, kind + "attention_scaling"), common.rope_scale(s), rel_tol=1e-12)
+        own.copy_(freq)
 
     def reference(ids, start, bits, granularity):
         return run(net, ids, start, PLAIN_EAGER if bits == 16 else rounding_eager(bits, granularity))

@@ -37,7 +37,13 @@ static const char *const models[] = {"llama-f32",
                                      "qwen2-bf16",
                                      "qwen3-f32",
                                      "mistral-f16",
-                                     "smollm3-bf16"};
+                                     "smollm3-bf16",
+                                     "qwen2-window",
+                                     "qwen3-window",
+                                     "mistral-window",
+                                     "smollm3-window",
+                                     "gemma3-f32",
+                                     "gemma3-bf16-wide"};
 enum { N_MODELS = sizeof models / sizeof models[0], MAX_ROWS = 256 };
 
 /* Instruction sets, and numbers of threads, to go through: they change nothing on another device. */
@@ -181,8 +187,8 @@ TEST(equals_the_reference)
 TEST(rounded_logits_equal_the_oracle)
 {
     static const int bits[] = {8, 6, 4, 3, 2};
-    static const char *const which[] = {"llama-f32", "diffllama-f32", "v1-bf16", "v2-f16",
-                                        "gda-f32-shards"};
+    static const char *const which[] = {"llama-f32", "diffllama-f32",  "v1-bf16",
+                                        "v2-f16",    "gda-f32-shards", "gemma3-f32"};
     for (size_t i = 0; i < sizeof which / sizeof *which; i++) {
         rig x;
         rig_open(&x, which[i], "avx512", 2);

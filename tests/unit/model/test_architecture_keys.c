@@ -33,8 +33,7 @@ TEST(architectures_are_told_apart)
         {SET("motif-bf16", "architectures", NULL), DQ_OK, ""},
         {SET2("motif-bf16", "architectures", NULL, "model_type", "\"motif3\""), DQ_MISMATCH,
          "\"motif3\" is not supported (supported: llama, qwen2, qwen3, mistral, smollm3, "
-         "diffllama, "
-         "motif, diff_transformer)"},
+         "gemma3_text, diffllama, motif, diff_transformer)"},
         {SET("motif-bf16", "model_type", "\"llama\""), DQ_MISMATCH, "different architectures"},
         {SET("motif-bf16", "architectures", "[\"LlamaForCausalLM\"]"), DQ_MISMATCH,
          "different architectures"},

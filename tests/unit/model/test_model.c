@@ -32,6 +32,12 @@ static const struct golden {
     {"qwen3-f32", "qwen3", 3, 6, 2, 16, false, false, false, DQ_F32},
     {"smollm3-bf16", "smollm3", 4, 4, 2, 12, true, false, false, DQ_BF16},
     {"mistral-f16", "mistral", 3, 4, 2, 20, false, false, false, DQ_F16},
+    {"qwen2-window", "qwen2", 3, 6, 2, 8, true, true, false, DQ_BF16},
+    {"qwen3-window", "qwen3", 3, 6, 2, 16, true, false, false, DQ_BF16},
+    {"mistral-window", "mistral", 3, 4, 2, 20, false, false, false, DQ_F16},
+    {"smollm3-window", "smollm3", 4, 4, 2, 12, true, false, false, DQ_BF16},
+    {"gemma3-f32", "gemma3", 4, 4, 2, 20, true, false, false, DQ_F32},
+    {"gemma3-bf16-wide", "gemma3", 3, 2, 1, 256, false, false, false, DQ_BF16},
 };
 
 /* Frequencies bit by bit, and lambda of every layer. */
@@ -52,6 +58,10 @@ static void check_reference(const dq_model *m, const char *name)
         if (strcmp(t[i].name, "inv_freq") == 0) {
             assert_int_equal(count, m->rope.dim / 2);
             assert_memory_equal(m->rope.inv_freq, t[i].data, dq_tensor_bytes(&t[i]));
+        }
+        if (strcmp(t[i].name, "local_inv_freq") == 0) {
+            assert_int_equal(count, m->local_rope.dim / 2);
+            assert_memory_equal(m->local_rope.inv_freq, t[i].data, dq_tensor_bytes(&t[i]));
         }
         if (strcmp(t[i].name, "lambda") == 0) {
             bool plain = m->layer[0].attn.lambda_kind == DQ_LAMBDA_NONE;
@@ -85,7 +95,10 @@ TEST(golden_checkpoints_load)
         assert_int_equal(m->head.data == m->embed.data, g->tied);
         assert_int_equal(m->layer[1].o_bias != NULL,
                          g->attention_bias && strcmp(g->family, "qwen2") != 0);
-        assert_int_equal(m->layer[1].k_norm != NULL, strcmp(g->family, "qwen3") == 0);
+        const bool gemma = strcmp(g->family, "gemma3") == 0;
+        assert_int_equal(m->layer[1].k_norm != NULL, gemma || strcmp(g->family, "qwen3") == 0);
+        assert_int_equal(m->layer[1].norm_attn_out != NULL, gemma);
+        assert_int_equal(m->local_rope.dim, gemma ? g->head_dim : 0);
         assert_int_equal(m->layer[1].down_bias != NULL, g->mlp_bias);
         assert_int_equal(m->weight_bits, 16);
         assert_string_equal(m->weight_group, "");
@@ -93,9 +106,10 @@ TEST(golden_checkpoints_load)
         assert_int_equal(m->n_warnings, 0);
         assert_int_equal(strlen(m->fingerprint), 64);
         assert_true(
-            fabsf(m->norm_eps -
-                  (strncmp(g->family, "qwen", 4) && strcmp(g->family, "smollm3") ? 1e-5f : 1e-6f)) <
-            1e-9f);
+            fabsf(m->norm_eps - (strncmp(g->family, "qwen", 4) && strcmp(g->family, "smollm3") &&
+                                         strcmp(g->name, "gemma3-f32")
+                                     ? 1e-5f
+                                     : 1e-6f)) < 1e-9f);
         check_reference(m, g->name);
         dq_model_close(m);
     }
@@ -244,6 +258,13 @@ TEST(windows_of_layers)
         {SET2("smollm3-bf16", "use_sliding_window", "true", "sliding_window", "8"), {0, 8, 0, 8}},
         {SET2("smollm3-bf16", "use_sliding_window", "false", "sliding_window", "8"), {0}},
         {SET2("llama-f32", "sliding_window", "65536", "max_window_layers", "0"), {0}},
+        {SET("gemma3-f32", "sliding_window_pattern", "2"), {40, 0, 40, 0}},
+        {SET("gemma3-f32", "sliding_window_pattern", "1"), {0}},
+        {SET("gemma3-f32", "sliding_window_pattern", NULL), {40, 40, 40, 40}},
+        {SET("gemma3-f32", "sliding_window", NULL), {4096, 4096, 0, 4096}},
+        {SET2("gemma3-f32", "sliding_window_pattern", "1", "sliding_window", "null"), {0}},
+        {SET("gemma3-bf16-wide", "layer_types", SLIDING), {0, 72, 0}},
+        {SET("gemma3-bf16-wide", "_sliding_window_pattern", "2"), {72, 0, 72}},
     };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_err err = {0};
@@ -253,6 +274,80 @@ TEST(windows_of_layers)
             assert_int_equal(m->layer[l].attn.window, t[i].window[l]);
         dq_model_close(m);
     }
+}
+
+/* Inverse frequency 1 is theta^(-2 / head_dim), here without scaling: theta of both kinds of layers. */
+TEST(bases_of_layers_with_a_window)
+{
+    static const char both[] =
+        "{\"full_attention\": {\"rope_type\": \"default\", \"rope_theta\": 7e4},"
+        " \"sliding_attention\": {\"rope_theta\": 300}}";
+    static const char one[] =
+        "{\"full_attention\": {\"rope_theta\": 7e4}, \"sliding_attention\": null}";
+    static const struct {
+        edit e;
+        double full, local;
+    } t[] = {
+        {SET("gemma3-f32", "rope_theta", "5e5"), 5e5, 1e4},
+        {SET2("gemma3-f32", "rope_theta", NULL, "rope_local_base_freq", NULL), 1e6, 1e4},
+        {SET("gemma3-f32", "rope_local_base_freq", "2e4"), 1e6, 2e4},
+        {SET("gemma3-f32", "rope_parameters", both), 7e4, 300},
+        {SET("gemma3-f32", "rope_parameters", "{}"), 1e6, 1e4},
+        {SET2("gemma3-f32", "rope_parameters", one, "rope_local_base_freq", "2e4"), 7e4, 2e4},
+        /* linear scaling by 16, of full layers alone */
+        {SET("gemma3-f32", "rope_scaling", "{\"rope_type\": \"linear\", \"factor\": 16}"),
+         1e6 * 0x1p40, 1e4},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        dq_err err = {0};
+        dq_model *m = edits_open(&t[i].e, &err);
+        assert_string_equal(err.text, "");
+        assert_true(fabs((double)m->rope.inv_freq[1] / pow(t[i].full, -0.1) - 1) < 1e-6);
+        assert_true(fabs((double)m->local_rope.inv_freq[1] / pow(t[i].local, -0.1) - 1) < 1e-6);
+        assert_ptr_equal(m->layer[1].rope, &m->local_rope);
+        assert_ptr_equal(m->layer[2].rope, &m->rope);
+        dq_model_close(m);
+    }
+}
+
+/* Gains are stored less 1, the embedding is scaled, and attention by its own scalar. */
+TEST(numbers_of_gemma3)
+{
+    static const edits_trial t[] = {
+        {SET("gemma3-f32", "query_pre_attn_scalar", "0"), DQ_DAMAGED, "query_pre_attn_scalar"},
+        {SET("gemma3-f32", "query_pre_attn_scalar", "\"x\""), DQ_DAMAGED, "query_pre_attn_scalar"},
+        {SET("gemma3-f32", "sliding_window", "null"), DQ_DAMAGED,
+         "layer 0 has a window, but \"sliding_window\" is null"},
+        {SET("gemma3-f32", "sliding_window", "0"), DQ_DAMAGED, "\"sliding_window\""},
+        {SET("gemma3-f32", "sliding_window_pattern", "0"), DQ_DAMAGED, "sliding_window_pattern"},
+        {SET("gemma3-f32", "rope_parameters", "{\"rope_theta\": 1e6}"), DQ_DAMAGED,
+         "expected an object for \"full_attention\""},
+        {SET("gemma3-f32", "rope_parameters", "{\"sliding_attention\": {\"rope_type\": \"x\"}}"),
+         DQ_MISMATCH, "sliding_attention: rope_parameters: rope type \"x\""},
+        {SET("gemma3-f32", "partial_rotary_factor", "0.5"), DQ_MISMATCH, "partial_rotary_factor"},
+        {SET("gemma3-f32", "hidden_activation", "\"silu\""), DQ_MISMATCH, "gelu_pytorch_tanh"},
+        {SET("gemma3-f32", "hidden_activation", NULL), DQ_OK, ""},
+        {SET("gemma3-f32", "tie_word_embeddings", NULL), DQ_OK, ""},
+        {SET("gemma3-f32", "head_dim", NULL), DQ_DAMAGED, "expected [1024, 48]"},
+        {SET("gemma3-f32", "attn_logit_softcapping", "50.0"), DQ_MISMATCH,
+         "attn_logit_softcapping"},
+        {SET("gemma3-f32", "final_logit_softcapping", "30.0"), DQ_MISMATCH, "final_logit_softcap"},
+        {SET("gemma3-f32", "use_bidirectional_attention", "true"), DQ_MISMATCH, "bidirectional"},
+        {SET("gemma3-f32", "model_type", "\"gemma3\""), DQ_MISMATCH, "as a Gemma3ForCausalLM"},
+        {SET("gemma3-f32", "architectures", "[\"Gemma3ForConditionalGeneration\"]"), DQ_MISMATCH,
+         "its pictures are not supported"},
+        {WEIGHT("gemma3-f32", DROP, "model.layers.1.post_feedforward_layernorm.weight", NULL),
+         DQ_DAMAGED, "post_feedforward_layernorm.weight\" is missing"},
+    };
+    edits_try(t, sizeof t / sizeof *t);
+    const edit blank = WEIGHT("gemma3-f32", BLANK, "model.layers.1.self_attn.q_norm.weight", NULL);
+    dq_err err = {0};
+    dq_model *m = edits_open(&blank, &err);
+    assert_string_equal(err.text, "");
+    for (int i = 0; i < 20; i++) assert_true(m->layer[1].q_norm[i] == 1.0f);
+    assert_true(m->embed_scale == sqrtf(48.0f));
+    assert_true(fabsf(m->map.scale - 1 / sqrtf(24.0f)) < 1e-7f);
+    dq_model_close(m);
 }
 
 /* ---- Tensors ---- */
