@@ -245,20 +245,24 @@ static void read_panel(dq_value_maps *v, dq_mat z, const rows_at *p, int64_t seq
     const int64_t end = p->at + p->n;
     for (int64_t at = p->at; at < end; at += BLOCK) {
         const rows_at r = block_of(p, at, seq);
-        /* d[n, ld] is 0 after each row's own key. */
+        /* d[n, ld] is 0 before each row's window, and after its own key. */
         const bool two = r.head->q[1] >= 0;
         const float scale = r.s->m->map.scale;
+        const int window = s->layer->attn.window;
         logits_of(v, &r, 0);
         if (two) logits_of(v, &r, 1);
 #pragma omp parallel for schedule(static)
         for (int64_t i = 0; i < r.n; i++) {
-            const int64_t keys = r.at + i + 1, stride = r.at + r.n;
+            const int64_t keys = r.at + i + 1, stride = r.at + r.n,
+                          from = window && keys > window ? keys - window : 0;
             float *a = v->logits[0] + i * stride, *b = v->logits[1] + i * stride,
                   *to = (v->d + (at - p->at) * end) + i * end;
-            const float plus = (float)(1 / exponentials(a, keys, scale));
+            const float plus = (float)(1 / exponentials(a + from, keys - from, scale));
             const float minus =
-                two ? (float)((double)lambda_of(&r, i) / exponentials(b, keys, scale)) : 0;
-            for (int64_t k = 0; k < keys; k++) to[k] = a[k] * plus - (two ? b[k] * minus : 0);
+                two ? (float)((double)lambda_of(&r, i) / exponentials(b + from, keys - from, scale))
+                    : 0;
+            memset(to, 0, (size_t)from * sizeof *to);
+            for (int64_t k = from; k < keys; k++) to[k] = a[k] * plus - (two ? b[k] * minus : 0);
             memset(to + keys, 0, (size_t)(end - keys) * sizeof *to);
         }
     }

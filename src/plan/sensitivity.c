@@ -140,13 +140,20 @@ typedef struct sequence {
     float tensor;              /* of all heads */
 } sequence;
 
+/* The first key that row r sees. */
+static int64_t first_key(const sequence *x, int64_t r)
+{
+    const int window = x->s->layer->attn.window;
+    return window && r >= window ? r + 1 - window : 0;
+}
+
 static void logits_of_row(float *s, const sequence *x, int head, int64_t r)
 {
     const dq_head_order *map = &x->s->m->map;
     const int d = map->head_dim;
     const float *q = x->s->q.p + (x->first + r) * x->s->q.cols + (int64_t)head * d;
     const float *k = x->s->k.p + x->first * x->s->k.cols + (int64_t)map->key[head] * d;
-    for (int64_t i = 0; i <= r; i++) {
+    for (int64_t i = first_key(x, r); i <= r; i++) {
         const float *key = k + i * x->s->k.cols;
         float sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -162,7 +169,7 @@ static void find_maxima(maxima *m, const sequence *x, int head, float *s)
     for (int64_t r = 0; r < x->n; r++) {
         float *tile = m->tile + r / TILE * x->n_tiles, row = 0;
         logits_of_row(s, x, head, r);
-        for (int64_t i = 0; i <= r; i++) {
+        for (int64_t i = first_key(x, r); i <= r; i++) {
             const float size = fabsf(s[i]);
             if (size > tile[i / TILE]) tile[i / TILE] = size;
             row = fmaxf(row, size);
@@ -179,6 +186,12 @@ static float absmax_at(const sequence *x, int head, dq_granularity g, int64_t r,
     if (g == DQ_GRANULARITY_HEAD) return m->head;
     if (g == DQ_GRANULARITY_ROW) return m->row[r];
     return m->tile[r / TILE * x->n_tiles + i / TILE];
+}
+
+static int64_t end_of_tile(int64_t key, int64_t n)
+{
+    const int64_t end = (key / TILE + 1) * TILE;
+    return end < n ? end : n;
 }
 
 /* p may be s. */
@@ -213,17 +226,18 @@ static double lambda_at(const sequence *x, int out, int64_t r)
 static void add_row(task *t, const sequence *x, int map, int head, int64_t r)
 {
     dq_forecast_logits *l = &t->logits[map];
-    const int64_t n = r + 1;
+    const int64_t n = r + 1, first = first_key(x, r);
     logits_of_row(t->s[map], x, head, r);
-    softmax(t->p[map], t->s[map], n);
-    l->n += n;
+    softmax(t->p[map] + first, t->s[map] + first, n - first);
+    l->n += n - first;
     double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += (double)t->s[map][i] * (double)t->s[map][i];
+    for (int64_t i = first; i < n; i++) sum += (double)t->s[map][i] * (double)t->s[map][i];
     l->sum2 += sum;
     for (int g = 0; g < DQ_GRANULARITIES; g++) {
-        for (int64_t i = 0; i < n; i += TILE) {
+        for (int64_t i = first, end; i < n; i = end) {
             const double a = (double)absmax_at(x, head, (dq_granularity)g, r, i);
-            l->absmax2[g] += a * a * (double)(n - i < TILE ? n - i : TILE);
+            end = end_of_tile(i, n);
+            l->absmax2[g] += a * a * (double)(end - i);
         }
     }
 }
@@ -231,27 +245,27 @@ static void add_row(task *t, const sequence *x, int map, int head, int64_t r)
 static void round_maps(task *t, const sequence *x, const int *head, int n_maps, int width,
                        dq_granularity g, int64_t r, double lambda)
 {
-    const int64_t n = r + 1;
+    const int64_t n = r + 1, from = first_key(x, r);
     double first = 0, second = 0, both = 0;
     for (int k = 0; k < n_maps; k++) {
         double error = 0;
         /* Keys in a run share one maximum. */
         const float qmax = (float)max_code(dq_forecast_bits[width]);
-        for (int64_t begin = 0, end; begin <= r; begin = end) {
-            end = g == DQ_GRANULARITY_TILE && begin + TILE <= r ? begin + TILE : r + 1;
+        for (int64_t begin = from, end; begin < n; begin = end) {
+            end = g == DQ_GRANULARITY_TILE ? end_of_tile(begin, n) : n;
             const float a = absmax_at(x, head[k], g, r, begin);
             const float up = a > 0 ? qmax / a : 0, down = a / qmax;
             for (int64_t i = begin; i < end; i++)
                 t->rounded[k][i] = fminf(fmaxf(rintf(t->s[k][i] * up), -qmax), qmax) * down;
         }
-        for (int64_t i = 0; i < n; i++) {
+        for (int64_t i = from; i < n; i++) {
             const double off = (double)t->rounded[k][i] - (double)t->s[k][i];
             error += off * off;
         }
         t->logits[k].error2[width][g] += error;
-        softmax(t->rounded[k], t->rounded[k], n);
+        softmax(t->rounded[k] + from, t->rounded[k] + from, n - from);
     }
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = from; i < n; i++) {
         const double a = (double)t->rounded[0][i] - (double)t->p[0][i];
         const double b = n_maps == 2 ? lambda * ((double)t->rounded[1][i] - (double)t->p[1][i]) : 0;
         first += a * a;
@@ -270,7 +284,7 @@ static void run_task(task *t, const sequence *x, int out)
     for (int64_t r = 0; r < x->n; r++) {
         const double lambda = lambda_at(x, out, r);
         for (int k = 0; k < map->n_maps; k++) add_row(t, x, k, head[k], r);
-        for (int64_t i = 0; i <= r; i++) {
+        for (int64_t i = first_key(x, r); i <= r; i++) {
             const double d =
                 (double)t->p[0][i] - (map->n_maps == 2 ? lambda * (double)t->p[1][i] : 0);
             t->maps.d2 += d * d;

@@ -14,11 +14,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const models[] = {
-    "llama-f32",      "llama-bf16-bias", "diffllama-f32",       "diffllama-bf16-untied",
-    "v1-bf16",        "v1-naive-f32",    "v1-nonorm",           "plain-norm",
-    "plain-adjacent", "v2-f16",          "motif-gqa-f32",       "gda-f32-shards",
-    "gda-wide-bf16",  "motif-bf16",      "diffllama-f16-shards"};
+static const char *const models[] = {"llama-f32",
+                                     "llama-bf16-bias",
+                                     "diffllama-f32",
+                                     "diffllama-bf16-untied",
+                                     "v1-bf16",
+                                     "v1-naive-f32",
+                                     "v1-nonorm",
+                                     "plain-norm",
+                                     "plain-adjacent",
+                                     "v2-f16",
+                                     "motif-gqa-f32",
+                                     "gda-f32-shards",
+                                     "gda-wide-bf16",
+                                     "motif-bf16",
+                                     "diffllama-f16-shards",
+                                     "gemma3-f32",
+                                     "mistral-window"};
 enum { N_MODELS = sizeof models / sizeof *models, N_SEQ = 3, ROWS = 371, FIRST_SEQ = 5, LAYER = 1 };
 static const int64_t cu[N_SEQ + 1] = {0, 1, 101, ROWS}; /* one row, two blocks, more than a panel */
 
@@ -94,8 +106,8 @@ static void run(rig *x)
     dq_err err = {0};
     x->s.kv = op->kv_new(x->b, &x->m->map, 1, &dq_kv_plain);
     for (int i = 0; i < N_SEQ; i++) x->seq[i] = op->kv_seq_new(x->b, x->s.kv);
-    op->embed(x->b, x->s.x, &x->m->embed, x->ids);
-    op->rope_table(x->b, x->s.angles, x->pos, &x->m->rope);
+    op->embed(x->b, x->s.x, &x->m->embed, x->ids, x->m->embed_scale);
+    op->rope_table(x->b, x->s.angles, x->pos, x->s.layer->rope);
     dq_layer_steps_norm_attn(&x->s);
     dq_layer_steps_qkv(&x->s);
     dq_layer_steps_attend(&x->s, &plain);
@@ -117,15 +129,16 @@ static double dot(const float *a, const float *b, int64_t n)
 static void add_map(const rig *x, int64_t first, int64_t t, int q, double share, double *d)
 {
     const dq_head_order *a = &x->m->map;
-    const int64_t dim = a->head_dim, n = t - first + 1;
+    const int64_t dim = a->head_dim, n = t - first + 1, window = x->s.layer->attn.window,
+                  from = window && n > window ? n - window : 0;
     double *p = calloc((size_t)n, sizeof *p), top = -INFINITY, sum = 0;
-    for (int64_t s = 0; s < n; s++) {
+    for (int64_t s = from; s < n; s++) {
         p[s] = (double)a->scale * dot(x->s.q.p + t * x->s.q.cols + q * dim,
                                       x->s.k.p + (first + s) * x->s.k.cols + a->key[q] * dim, dim);
         top = p[s] > top ? p[s] : top;
     }
-    for (int64_t s = 0; s < n; s++) sum += p[s] = exp(p[s] - top);
-    for (int64_t s = 0; s < n; s++) d[s] += share * p[s] / sum;
+    for (int64_t s = from; s < n; s++) sum += p[s] = exp(p[s] - top);
+    for (int64_t s = from; s < n; s++) d[s] += share * p[s] / sum;
     free(p);
 }
 
