@@ -3,7 +3,8 @@ golden=$repo/tests/golden/models
 
 # what each family is called, and that every command reads it
 for c in "v1-bf16 diff-v1 adjacent" "v1-naive-f32 diff-v1-naive adjacent-naive" "v2-f16 diff-v2 shared-kv" \
-    "plain-norm diff-plain plain" "motif-gqa-f32 motif adjacent" "gda-f32-shards motif2 grouped"; do
+    "plain-norm diff-plain plain" "motif-gqa-f32 motif adjacent" "gda-f32-shards motif2 grouped" "gemma3-f32 gemma3 plain" \
+    "mistral-window mistral plain"; do
     # shellcheck disable=SC2086
     set -- $c
     name=$1 family=$2 map=$3

@@ -62,6 +62,8 @@ static bool find(void *arg, const char *name, dq_weight *w)
     } shapes[] = {
         {"embed_tokens.weight", s->vocab, s->dim},
         {"lm_head.weight", s->vocab, s->dim},
+        {"q_norm.weight", s->head_dim, 1},
+        {"k_norm.weight", s->head_dim, 1},
         {"norm.weight", s->dim, 1},
         {"q_proj.weight", s->q, s->dim},
         {"k_proj.weight", s->kv, s->dim},
@@ -142,10 +144,13 @@ static float check_layer(const dq_model *m, const dq_layer *l)
         abort();
     if (a->head_norm && !(a->norm_eps > 0)) abort();
     if (a->gain && !a->head_norm) abort();
+    if (a->window < 0 || !l->rope || l->rope->dim != m->map.head_dim) abort();
     if (l->o.cols != (int64_t)m->map.n_out * m->map.n_slabs * m->map.head_dim) abort();
     return a->lambda + a->out_scale + l->lambda_init + sum_of(l->act, 4) +
            sum_of(a->gain, m->map.n_slabs * m->map.head_dim) + sum_of(l->norm_attn, m->dim) +
-           sum_of(l->norm_ffn, m->dim) + sum_of(p->data, p->rows * p->cols);
+           sum_of(l->norm_ffn, m->dim) + sum_of(l->norm_attn_out, m->dim) +
+           sum_of(l->norm_ffn_out, m->dim) + sum_of(l->q_norm, m->map.head_dim) +
+           sum_of(l->rope->inv_freq, l->rope->dim / 2) + sum_of(p->data, p->rows * p->cols);
 }
 
 /* Reads what an accepted configuration promises. */

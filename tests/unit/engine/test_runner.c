@@ -211,7 +211,7 @@ TEST(rounded_logits_equal_the_oracle)
 }
 
 /* Threads, chunks of appending and forks give the same bytes where no group spans rows. */
-TEST(chunks_and_threads_change_no_bit)
+static void chunks_and_threads(const char *model)
 {
     static const int64_t chunk[] = {1, 7, 64, 160};
     static const dq_logit_spec logit[] = {{16, DQ_GRANULARITY_TENSOR}, {4, DQ_GRANULARITY_ROW}};
@@ -222,7 +222,7 @@ TEST(chunks_and_threads_change_no_bit)
             for (int c = 0; c < 4; c++) {
                 if (!test_runs(c + 1, 2)) continue; /* one row at a time takes longest */
                 rig x;
-                rig_open(&x, "diffllama-f32", "avx512", threads);
+                rig_open(&x, model, "avx512", threads);
                 size_t bytes = (size_t)(x.n * x.m->dim) * sizeof(float);
                 float *got = dq_block_new(1, bytes, &err);
                 dq_kv *kv = dq_runner_kv(x.r);
@@ -245,6 +245,12 @@ TEST(chunks_and_threads_change_no_bit)
         }
         dq_block_free(want);
     }
+}
+
+TEST(chunks_and_threads_change_no_bit)
+{
+    chunks_and_threads("diffllama-f32");
+    chunks_and_threads("gemma3-f32"); /* windows, two bases */
 }
 
 /* The other sequences of a batch, and their order, change nothing: also for granularities that span rows. */
