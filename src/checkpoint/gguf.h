@@ -58,9 +58,18 @@ const dq_gguf_tensor *dq_gguf_find(const dq_gguf *g, const char *name); /* NULL:
 dq_status dq_gguf_list_texts(dq_gguf_span **out, const dq_gguf_list *l, dq_arena *a, dq_err *err);
 double dq_gguf_list_number(const dq_gguf_list *l, size_t i);
 
-/* DQ_MISMATCH by name: no language model, or another architecture than `llama`. */
+/* What GGUF and transformers say otherwise of an architecture: a row of gguf_architecture.c. */
+typedef struct dq_gguf_architecture dq_gguf_architecture;
+/* By general.architecture; NULL: dq reads no such file. */
+const dq_gguf_architecture *dq_gguf_architecture_find(const char *name);
+/* By model_type; NULL: dq writes no such file. */
+const dq_gguf_architecture *dq_gguf_architecture_writes(const char *model_type);
+const char *dq_gguf_architecture_name(const dq_gguf_architecture *arch);
+/* Whether llama.cpp reads divisors of rotary frequencies (rope_freqs.weight) for it. */
+bool dq_gguf_architecture_divides(const dq_gguf_architecture *arch);
+/* DQ_MISMATCH by name: no language model, or an architecture that has no such row. */
 dq_status dq_gguf_config_kind(const json_t *fields, dq_err *err);
-/* The equivalent config.json of a Llama; the caller ends it with json_decref. DQ_MISMATCH by name:
+/* The equivalent config.json; the caller ends it with json_decref. DQ_MISMATCH by name:
  * a key changes the model in a way that dq does not run. `heads` and `kv_heads` serve to permute
  * rows back. */
 dq_status dq_gguf_config(json_t **out, int64_t *heads, int64_t *kv_heads, const dq_gguf *g,
@@ -75,7 +84,8 @@ dq_status dq_gguf_config_tokenizer(dq_strbuf *tokenizer, dq_strbuf *config, dq_s
 /* A GGUF file, or the parts of a split one, as a Hugging Face folder: configuration, tokenizer, and
  * tensors under the names of transformers. Values equal those of the package gguf to the bit. Types
  * with values code times scale (Q8_0, Q4_0, Q5_0) become codes of dq in groups of 32; others stay
- * in their blocks. Rows of q and k are permuted back from llama.cpp's order. */
+ * in their blocks. Rows of q and k are permuted back from llama.cpp's order, and 1 is taken off the
+ * norms of gemma3, in f32. */
 
 /* Owns mappings, names and texts. */
 typedef struct dq_gguf_model dq_gguf_model;
@@ -89,9 +99,16 @@ void dq_gguf_model_close(dq_gguf_model *m); /* NULL allowed */
 dq_status dq_gguf_model_text(dq_gguf_model *m, const char *name, const char **out, size_t *len,
                              dq_err *err);
 
-/* Names of tensors in GGUF files of Llamas and in transformers, and whether rows are permuted. */
-
-const char *dq_gguf_name_of(bool *pairs, const char *hf, dq_arena *a, dq_err *err);
+/* How a GGUF file stores a tensor. */
+typedef enum {
+    DQ_GGUF_ROWS_PLAIN, /* as transformers does */
+    DQ_GGUF_ROWS_Q,     /* rows of heads in the order of rotary pairs */
+    DQ_GGUF_ROWS_K,     /* the same, of KV heads */
+    DQ_GGUF_ROWS_NORM,  /* with 1 added */
+} dq_gguf_rows;
+/* The name in GGUF of a tensor of transformers; NULL without an error: there is none. */
+const char *dq_gguf_name_of(dq_gguf_rows *rows, const dq_gguf_architecture *arch, const char *hf,
+                            dq_arena *a, dq_err *err);
 
 static inline int64_t dq_gguf_name_hf_row(int64_t stored, int64_t size)
 {

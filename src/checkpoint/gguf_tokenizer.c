@@ -12,9 +12,10 @@
 #include <strings.h>
 
 typedef struct dq_gguf_vocab {
-    dq_gguf_span *token;              /* [n] */
+    dq_gguf_span *token;              /* [n]; of Gemma runs of U+2581 where the file has spaces */
     const dq_gguf_list *type, *score; /* [n]; NULL: not there */
     size_t n;
+    bool by_id; /* merges are in the order of ids, not of scores */
     /* tokenizer.ggml.merges, [n_merges] of "left right"; NULL: the pairs of SentencePiece */
     dq_gguf_span *merge;
     struct dq_gguf_vocab_pair *pair; /* [n_merges] */
@@ -246,15 +247,16 @@ static dq_status add_merges(dq_gguf_vocab *v, size_t *cap, room *left_over, cons
         left_over->bytes -= n;
         v->pair = dq_grow(a, v->pair, v->n_merges + 1, cap, sizeof *v->pair, err);
         if (!v->pair) return err->code;
-        v->pair[v->n_merges++] = (merge){.piece = s,
-                                         .left = k,
-                                         .bytes = n,
-                                         .left_chars = dq_utf8_count(s, k),
-                                         .chars = dq_utf8_count(s, n),
-                                         .score = dq_gguf_list_number(v->score, i),
-                                         .left_id = left,
-                                         .right_id = right,
-                                         .order = i};
+        v->pair[v->n_merges++] =
+            (merge){.piece = s,
+                    .left = k,
+                    .bytes = n,
+                    .left_chars = dq_utf8_count(s, k),
+                    .chars = dq_utf8_count(s, n),
+                    .score = v->by_id ? -(double)i : dq_gguf_list_number(v->score, i),
+                    .left_id = left,
+                    .right_id = right,
+                    .order = i};
     }
     return DQ_OK;
 }
@@ -273,12 +275,42 @@ static dq_status find_merges(dq_gguf_vocab *v, dq_arena *a, dq_err *err)
     return DQ_OK;
 }
 
+/* Vocabularies of Gemma: runs of spaces, which a file has as such, are made by merges as any word,
+ * and merges are in the order of ids.
+ * Source: transformers integrations/gguf/gguf_tokenizer_mapping.py (gemma_tokenizer). */
+static bool is_gemma(const dq_gguf *g)
+{
+    static const char *const names[] = {"gemma", "gemma2", "gemma3"};
+    const char *s = json_string_value(json_object_get(g->fields, "general.architecture"));
+    for (size_t i = 0; s && i < sizeof names / sizeof *names; i++) {
+        if (strcmp(s, names[i]) == 0) return true;
+    }
+    return false;
+}
+
+static const char space_sign[] = "\xe2\x96\x81";
+
+static dq_status respell_spaces(dq_gguf_vocab *v, dq_arena *a, dq_err *err)
+{
+    for (size_t i = 0; i < v->n; i++) {
+        dq_gguf_span *t = &v->token[i];
+        size_t n = 0;
+        while (n < t->len && t->s[n] == ' ') n++;
+        if (!n || n < t->len || n > DQ_GGUF_PIECE_BYTES) continue;
+        char *s = dq_alloc(a, n, 3, err);
+        if (!s) return err->code;
+        for (size_t k = 0; k < n; k++) memcpy(s + 3 * k, space_sign, 3);
+        *t = (dq_gguf_span){s, 3 * n};
+    }
+    return DQ_OK;
+}
+
 /* Tokens, types and, with spm, scores and all splits of a token into two, best first. DQ_MISMATCH:
  * a piece beyond DQ_GGUF_PIECE_BYTES, or far more merges than published vocabularies have. */
 static dq_status read_tokens(dq_gguf_vocab *v, const dq_gguf *g, bool spm, dq_arena *a, dq_err *err)
 {
     const dq_gguf_list *tokens, *merges;
-    *v = (dq_gguf_vocab){0};
+    *v = (dq_gguf_vocab){.by_id = spm && is_gemma(g)};
     DQ_TRY(list_of(&tokens, g, "tokenizer.ggml.tokens", true, true, err));
     DQ_TRY(list_of(&v->type, g, "tokenizer.ggml.token_type", false, false, err));
     DQ_TRY(list_of(&v->score, g, "tokenizer.ggml.scores", false, spm, err));
@@ -298,6 +330,7 @@ static dq_status read_tokens(dq_gguf_vocab *v, const dq_gguf *g, bool spm, dq_ar
                            i, type, DQ_GGUF_BYTE);
     }
     DQ_TRY(dq_gguf_list_texts(&v->token, tokens, a, err));
+    if (v->by_id) DQ_TRY(respell_spaces(v, a, err));
     if (spm) return find_merges(v, a, err);
     DQ_TRY(list_of(&merges, g, "tokenizer.ggml.merges", true, true, err));
     v->n_merges = merges->n;
@@ -448,6 +481,7 @@ static json_t *added_json(const dq_gguf_vocab *v, const json_t *f)
         const int type = type_of(v, i);
         if (type != DQ_GGUF_CONTROL && type != DQ_GGUF_USER_DEFINED && type != DQ_GGUF_UNKNOWN)
             continue;
+        if (v->by_id && t->len > 2 && memcmp(t->s, space_sign, 3) == 0) continue; /* merged */
         json_array_append_new(list,
                               json_pack("{s:I, s:s%, s:b, s:b, s:b, s:b, s:b}", "id", (json_int_t)i,
                                         "content", t->s, t->len, "single_word", 0, "lstrip", 0,

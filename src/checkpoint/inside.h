@@ -71,6 +71,14 @@ const char *dq_gguf_type_name(uint32_t type);
 /* Longest SentencePiece piece, in bytes: the work on its splits grows with the square. */
 enum { DQ_GGUF_PIECE_BYTES = 1024 };
 
+/* The name in transformers; NULL without an error: the architecture has no such tensor. */
+const char *dq_gguf_name_hf(dq_gguf_rows *rows, const dq_gguf_architecture *arch, const char *gguf,
+                            dq_arena *a, dq_err *err);
+/* Whether the tensor holds divisors of rotary frequencies, which are in the configuration. */
+bool dq_gguf_divides(const dq_gguf_architecture *arch, const char *gguf);
+/* Says if a matrix of this name has a bias by `config`; the file may lack it. */
+bool dq_gguf_has_bias(const dq_gguf_architecture *arch, const json_t *config, const char *gguf);
+
 typedef struct dq_gguf_entry {
     const char *name; /* as transformers has it */
     const dq_gguf_tensor *t;
@@ -94,6 +102,7 @@ struct dq_gguf_model {
     int n_open;         /* open, of n_files */
     int64_t n_files;
     dq_gguf all; /* the first file's keys, which are the model's, and the tensors of every file */
+    const dq_gguf_architecture *arch;
     json_t *config;
     /* the texts of the tokenizer are made on first use */
     dq_strbuf text[DQ_GGUF_MODEL_TEXTS];

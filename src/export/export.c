@@ -355,15 +355,43 @@ static dq_status check_gain(const dq_model *m, const char *type, double usual, d
                    type, gain, usual);
 }
 
-static dq_status write_rope(dq_gguf_fields *f, const dq_model *m, const json_t *config, dq_err *err)
+/* "llama.block_count". */
+static const char *key_of(char key[64], const dq_export *x, const char *name)
 {
+    snprintf(key, 64, "%s.%s", dq_gguf_architecture_name(x->gguf), name);
+    return key;
+}
+
+static void write_u32(dq_gguf_fields *f, const dq_export *x, const char *name, int64_t value)
+{
+    char key[64];
+    dq_gguf_write_u32(f, key_of(key, x, name), (uint32_t)value);
+}
+
+static void write_f32(dq_gguf_fields *f, const dq_export *x, const char *name, double value)
+{
+    char key[64];
+    dq_gguf_write_f32(f, key_of(key, x, name), (float)value);
+}
+
+static dq_status write_rope(dq_gguf_fields *f, const dq_export *x, const json_t *config,
+                            dq_err *err)
+{
+    const dq_model *m = x->model;
     const json_t *r;
     const char *type;
     double theta, factor, original;
     DQ_TRY(parameters(&r, &type, config, err));
     DQ_TRY(base(&theta, r, config, err));
-    dq_gguf_write_f32(f, "llama.rope.freq_base", (float)theta);
-    if (strcmp(type, "default") == 0 || strcmp(type, "llama3") == 0) return DQ_OK;
+    write_f32(f, x, "rope.freq_base", theta);
+    if (strcmp(type, "default") == 0) return DQ_OK;
+    if (!dq_gguf_architecture_divides(x->gguf) &&
+        (strcmp(type, "llama3") == 0 || strcmp(type, "longrope") == 0))
+        return dq_fail(err, DQ_MISMATCH,
+                       "rope type \"%s\" has no form in GGUF for %s (expected "
+                       "default, linear or yarn)",
+                       type, dq_gguf_architecture_name(x->gguf));
+    if (strcmp(type, "llama3") == 0) return DQ_OK;
     if (strcmp(type, "longrope") == 0) return check_gain(m, type, 1, err);
     if (strcmp(type, "linear") != 0 && strcmp(type, "yarn") != 0)
         return dq_fail(err, DQ_MISMATCH,
@@ -378,24 +406,25 @@ static dq_status write_rope(dq_gguf_fields *f, const dq_model *m, const json_t *
                        "(expected a whole number below 2^32)",
                        original);
     DQ_TRY(number(&factor, r, config, "factor", false, m->max_positions / original, err));
-    dq_gguf_write_text(f, "llama.rope.scaling.type", type, strlen(type));
-    dq_gguf_write_f32(f, "llama.rope.scaling.factor", (float)factor);
+    char key[64];
+    dq_gguf_write_text(f, key_of(key, x, "rope.scaling.type"), type, strlen(type));
+    write_f32(f, x, "rope.scaling.factor", factor);
     if (strcmp(type, "linear") == 0) return DQ_OK;
-    dq_gguf_write_u32(f, "llama.rope.scaling.original_context_length", (uint32_t)original);
+    write_u32(f, x, "rope.scaling.original_context_length", (int64_t)original);
     DQ_TRY(check_gain(m, type, factor > 1 ? 0.1 * log(factor) + 1 : 1, err));
     /* GGUF readers assume these parameters of yarn. */
     static const double usual[] = {32, 1};
     static const char *const keys[] = {"beta_fast", "beta_slow"};
     const json_t *whole = json_object_get(r, "truncate");
     for (int i = 0; i < 2; i++) {
-        double x;
-        DQ_TRY(dq_json_float(&x, r, keys[i], &usual[i], err));
-        if (fabs(x - usual[i]) > 1e-6 * usual[i])
+        double beta;
+        DQ_TRY(dq_json_float(&beta, r, keys[i], &usual[i], err));
+        if (fabs(beta - usual[i]) > 1e-6 * usual[i])
             return dq_fail(
                 err, DQ_MISMATCH,
                 "key \"%s\" of yarn: %g cannot be said in GGUF so that its readers agree "
                 "(expected %g)",
-                keys[i], x, usual[i]);
+                keys[i], beta, usual[i]);
     }
     if (!whole || json_is_true(whole)) return DQ_OK;
     return dq_fail(err, DQ_MISMATCH, "key \"truncate\" of yarn: false cannot be said in GGUF");
@@ -467,24 +496,25 @@ static dq_status gguf_keys(dq_gguf_fields *f, dq_export *x, uint32_t file_type, 
     DQ_TRY(parse_config(&config, x, err));
     const dq_model *m = x->model;
     const char *name = m->container->info.source;
-    dq_gguf_write_text(f, "general.architecture", "llama", 5);
+    const char *architecture = dq_gguf_architecture_name(x->gguf);
+    dq_gguf_write_text(f, "general.architecture", architecture, strlen(architecture));
     dq_gguf_write_text(f, "general.type", "model", 5);
     if (!acts_on(name)) dq_gguf_write_text(f, "general.name", name, strlen(name));
     dq_gguf_write_u32(f, "general.alignment", DQ_GGUF_ALIGNMENT);
     dq_gguf_write_u32(f, "general.quantization_version", 2);
     dq_gguf_write_u32(f, "general.file_type", file_type);
-    dq_gguf_write_u32(f, "llama.vocab_size", (uint32_t)m->vocab);
-    dq_gguf_write_u32(f, "llama.context_length", (uint32_t)m->max_positions);
-    dq_gguf_write_u32(f, "llama.embedding_length", (uint32_t)m->dim);
-    dq_gguf_write_u32(f, "llama.block_count", (uint32_t)m->n_layers);
-    dq_gguf_write_u32(f, "llama.feed_forward_length", (uint32_t)m->ffn);
-    dq_gguf_write_u32(f, "llama.attention.head_count", (uint32_t)m->map.n_q);
-    dq_gguf_write_u32(f, "llama.attention.head_count_kv", (uint32_t)m->map.n_kv);
-    dq_gguf_write_u32(f, "llama.attention.key_length", (uint32_t)m->map.head_dim);
-    dq_gguf_write_u32(f, "llama.attention.value_length", (uint32_t)m->map.head_dim);
-    dq_gguf_write_f32(f, "llama.attention.layer_norm_rms_epsilon", m->norm_eps);
-    dq_gguf_write_u32(f, "llama.rope.dimension_count", (uint32_t)m->map.head_dim);
-    if (write_rope(f, x->model, config, err) == DQ_OK) write_tokenizer(f, x, config, err);
+    write_u32(f, x, "vocab_size", m->vocab);
+    write_u32(f, x, "context_length", m->max_positions);
+    write_u32(f, x, "embedding_length", m->dim);
+    write_u32(f, x, "block_count", m->n_layers);
+    write_u32(f, x, "feed_forward_length", m->ffn);
+    write_u32(f, x, "attention.head_count", m->map.n_q);
+    write_u32(f, x, "attention.head_count_kv", m->map.n_kv);
+    write_u32(f, x, "attention.key_length", m->map.head_dim);
+    write_u32(f, x, "attention.value_length", m->map.head_dim);
+    write_f32(f, x, "attention.layer_norm_rms_epsilon", (double)m->norm_eps);
+    write_u32(f, x, "rope.dimension_count", m->map.head_dim);
+    if (write_rope(f, x, config, err) == DQ_OK) write_tokenizer(f, x, config, err);
     json_decref(config);
     return err->code == DQ_OK ? DQ_OK : dq_in(err, "%s: ", x->model->path);
 }
@@ -571,21 +601,41 @@ static const dq_weight_format *type_of(dq_export_row *r, dq_remedy *remedy, dq_e
     return dq_format_ggml(w->bits == 4 ? DQ_GGML_Q4_1 : DQ_GGML_Q5_1);
 }
 
-/* Checks the container's hashes, as types depend on scales. DQ_MISMATCH by name: no plain Llama. */
+/* What llama.cpp would not do of a model of an architecture that it has; NULL: nothing. */
+static const char *unsaid(const dq_model *m)
+{
+    enum { STILL = 4 };
+    for (int l = 0; l < m->n_layers; l++) {
+        const bool still = m->layer[l].rope == &m->no_rope;
+        if (m->layer[l].attn.window > 0) return "windows of attention";
+        if (still != (m->architecture->skips_rope && (l + 1) % STILL == 0))
+            return "layers without positions other than each fourth";
+    }
+    return NULL;
+}
+
+/* Checks the container's hashes, as types depend on scales. DQ_MISMATCH by name: another
+ * architecture, or what GGUF has no key for. */
 static dq_status gguf_check(dq_export *x, dq_err *err)
 {
     const dq_model *m = x->model;
-    if (strcmp(m->architecture->name, "llama") != 0 &&
-        strcmp(m->architecture->name, "mistral") != 0)
+    x->gguf = dq_gguf_architecture_writes(m->architecture->model_type);
+    if (!x->gguf)
         return dq_fail_with(
             err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_EXPORT_VALUES},
-            "%s: architecture %s (%s): dq writes GGUF of plain Llamas and Mistrals only.", m->path,
-            m->architecture->name, m->architecture->about);
+            "%s: architecture %s (%s): dq writes GGUF of llama, mistral, qwen2, qwen3 and smollm3 "
+            "only.",
+            m->path, m->architecture->name, m->architecture->about);
+    const char *what = unsaid(m);
+    if (what)
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_EXPORT_VALUES},
+                            "%s: architecture %s: llama.cpp has no %s in it.", m->path,
+                            m->architecture->name, what);
     for (int l = 0; l < m->n_layers; l++) {
         if (m->layer[l].attn.window)
             return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_EXPORT_VALUES},
-                                "%s: layer %d has a window of %d tokens, for which GGUF files of "
-                                "Llamas have no key.",
+                                "%s: layer %d has a window of %d tokens, for which GGUF files "
+                                "have no key that dq writes.",
                                 m->path, l, m->layer[l].attn.window);
     }
     return dq_model_check_weights(m, err);
@@ -632,21 +682,21 @@ static dq_status gguf_tensor(dq_export *x, int64_t row, dq_err *err)
     const dq_model *m = x->model;
     const dq_weight *w = &x->weight[row];
     const char *hf = w->name;
-    bool pairs;
+    dq_gguf_rows rows;
     dq_export_slot *s = &x->slot[x->n_slots];
     *s = (dq_export_slot){.row = row};
     if (m->tied && strcmp(hf, lm_head) == 0) {
         if (!is_named(&m->embed, lm_head)) return DQ_OK;
         hf = embed; /* only the head is stored */
     }
-    const char *name = dq_gguf_name_of(&pairs, hf, x->arena, err);
+    const char *name = dq_gguf_name_of(&rows, x->gguf, hf, x->arena, err);
     if (err->code != DQ_OK) return err->code;
     if (!name)
-        return dq_fail(err, DQ_MISMATCH, "%s: %s: no Llama of GGUF has such a tensor", m->path,
-                       w->name);
+        return dq_fail(err, DQ_MISMATCH, "%s: %s: no %s of GGUF has such a tensor", m->path,
+                       w->name, dq_gguf_architecture_name(x->gguf));
     DQ_TRY(layout_values(s, x, row, err));
     s->tensor.name = name;
-    s->pair_rows = pairs ? m->map.head_dim : 0;
+    s->pair_rows = rows != DQ_GGUF_ROWS_PLAIN ? m->map.head_dim : 0;
     x->row[row].bytes = (int64_t)dq_tensor_bytes(&s->tensor);
     x->n_slots++;
     return DQ_OK;

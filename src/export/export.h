@@ -130,6 +130,7 @@ struct dq_export {
     dq_arena *arena;
     const dq_model *model;
     dq_export_settings set;
+    const dq_gguf_architecture *gguf; /* of DQ_EXPORT_GGUF */
     dq_export_info info;
     dq_export_row *row;
     int64_t *order;    /* dq_export_row_at */
