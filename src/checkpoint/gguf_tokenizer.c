@@ -702,6 +702,7 @@ dq_status dq_gguf_config_tokenizer(dq_strbuf *tokenizer, dq_strbuf *config, dq_s
     *tokenizer = *config = *generation = (dq_strbuf){0};
     if (!json_object_get(g->fields, "tokenizer.ggml.model")) return DQ_OK;
     DQ_TRY(dq_gguf_text(&model, g->fields, "tokenizer.ggml.model", NULL, err));
+    if (strcmp(model, "none") == 0 || strcmp(model, "no_vocab") == 0) return DQ_OK;
     dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     x.root = json_object();

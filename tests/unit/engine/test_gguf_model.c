@@ -4,6 +4,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "tests/rigs/suite.h"
 
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf.h"
 #include "engine/runner.h"
 #include "tensor/tensor.h"
@@ -15,7 +16,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define FOLDER DQ_TEST_DIR "/golden/gguf/model"
+#define GGUF   DQ_TEST_DIR "/golden/gguf"
+#define FOLDER GGUF "/model"
 
 enum { MAX_IDS = 64, MAX_VOCAB = 512, MAX_DIM = 256 };
 
@@ -46,30 +48,118 @@ static void logits_of(float *logits, const dq_model *m, const int32_t *ids, int6
     unsetenv("DQ_CPU");
 }
 
-TEST(logits_are_those_of_transformers)
+/* Of a file's model at every ISA beside the golden's logits. */
+static void check_logits(const golden *g, const char *path)
 {
-    static const char *const files[] = {"model.gguf", "parts-00001-of-00002.gguf"};
     static const char *const isas[] = {"scalar", "avx2", "avx512"};
     static float got[MAX_IDS * MAX_VOCAB];
     int32_t ids[MAX_IDS];
-    golden g = golden_open(FOLDER);
-    const dq_tensor *want = golden_find(&g, "logits"), *list = golden_find(&g, "ids");
+    const dq_tensor *want = golden_find(g, "logits"), *list = golden_find(g, "ids");
     const int64_t n = list->shape[0], values = dq_tensor_numel(want);
     for (int64_t i = 0; i < n; i++) ids[i] = golden_i32(list, i);
-    for (int k = 0; k < 6; k++) {
+    for (int k = 0; k < 3; k++) {
         double worst = 0, top = 0;
-        dq_model *m = given_model(FOLDER "/%s", files[k / 3]);
-        logits_of(got, m, ids, n, isas[k % 3]);
+        dq_model *m = given_model("%s", path);
+        logits_of(got, m, ids, n, isas[k]);
         for (int64_t i = 0; i < values; i++) {
             const double w = (double)golden_f32(want, i), d = fabs((double)got[i] - w);
             if (fabs(w) > top) top = fabs(w);
             if (!(d <= worst)) worst = d;
         }
-        if (!(worst <= 2e-6 * top))
-            fail_msg("%s, %s: off by %g of %g", files[k / 3], isas[k % 3], worst, top);
+        if (!(worst <= 2e-6 * top)) fail_msg("%s, %s: off by %g of %g", path, isas[k], worst, top);
         dq_model_close(m);
     }
+}
+
+TEST(logits_are_those_of_transformers)
+{
+    golden g = golden_open(FOLDER);
+    check_logits(&g, FOLDER "/model.gguf");
+    check_logits(&g, FOLDER "/parts-00001-of-00002.gguf");
     golden_close(&g);
+}
+
+/* Architectures whose files say the same as the folder of transformers' own model. */
+TEST(architectures_are_those_of_transformers)
+{
+    static const char *const names[] = {"qwen2", "qwen3", "smollm3"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char folder[512], path[544];
+        snprintf(folder, sizeof folder, GGUF "/%s", names[i]);
+        snprintf(path, sizeof path, "%s/model.gguf", folder);
+        golden g = golden_open(folder);
+        check_logits(&g, path);
+        golden_close(&g);
+    }
+}
+
+static bool same_value(const json_t *want, const json_t *got)
+{
+    size_t i;
+    json_t *v;
+    const char *key;
+    union { /* the iteration macro takes a pointer to non-const, but changes nothing */
+        const json_t *in;
+        json_t *out;
+    } object = {.in = want};
+    if (json_is_number(want) && json_is_number(got)) {
+        const double x = json_number_value(want), y = json_number_value(got);
+        return fabs(x - y) <= 1e-7 * fabs(x); /* a file has f32 */
+    }
+    if (json_is_array(want) && json_array_size(want) == json_array_size(got)) {
+        json_array_foreach(want, i, v)
+        {
+            if (!same_value(v, json_array_get(got, i))) return false;
+        }
+        return true;
+    }
+    if (!json_is_object(want) || !json_is_object(got)) return json_equal(want, got);
+    json_object_foreach(object.out, key, v)
+    {
+        if (!same_value(v, json_object_get(got, key))) return false;
+    }
+    return json_object_size(want) == json_object_size(got);
+}
+
+/* Each key of transformers' configuration, and each vector to the last bit but one of f32. */
+TEST(files_give_what_a_folder_has)
+{
+    static const char *const names[] = {"qwen2", "qwen3", "smollm3", "gemma3"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char folder[512], path[544];
+        dq_checkpoint *c;
+        dq_err err = {0};
+        int n = 0;
+        snprintf(folder, sizeof folder, GGUF "/%s", names[i]);
+        snprintf(path, sizeof path, "%s/model.gguf", folder);
+        if (dq_checkpoint_open(&c, path, &err) != DQ_OK) fail_msg("%s", err.text);
+        json_t *config = given_json("%s/config.json", folder), *value;
+        const char *key;
+        json_object_foreach(config, key, value)
+        {
+            if (!same_value(value, json_object_get(c->config, key)))
+                fail_msg("%s: key %s", path, key);
+        }
+        golden g = golden_open(folder);
+        for (int64_t k = 0; k < c->count; k++) {
+            dq_weight w;
+            float row;
+            assert_true(dq_checkpoint_weight(c, c->tensor[k].name, &w));
+            if (w.cols > 1) continue;
+            const dq_tensor *want = golden_find(&g, w.name);
+            assert_int_equal(want->shape[0], w.rows);
+            for (int64_t r = 0; r < w.rows; r++) {
+                dq_weight_dequantize_rows(&row, &w, r, r + 1);
+                if (!(fabsf(row - golden_f32(want, r)) <= (i == 3 ? 1.2e-7f : 0)))
+                    fail_msg("%s: %s, %d", path, w.name, (int)r);
+            }
+            n++;
+        }
+        assert_true(n > 4);
+        golden_close(&g);
+        json_decref(config);
+        dq_checkpoint_close(c);
+    }
 }
 
 /* q in codes that dq multiplies, k in blocks, both with rows in the order of transformers, to the bit. */
