@@ -29,6 +29,12 @@ static const char llama3_pattern[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L
                                      "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
                                      "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
+/* Mistral's, since Nemo. */
+static const char tekken_pattern[] =
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+|"
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|"
+    "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+
 static const dq_gguf_pre known[] = {
     {.name = "gpt-2"},
     {.name = "smollm", .digits = true},
@@ -39,6 +45,9 @@ static const dq_gguf_pre known[] = {
     {.name = "llama-bpe", .pattern = llama3_pattern, .ignore_merges = true, .add_bos = true},
     {.name = "llama3", .pattern = llama3_pattern, .ignore_merges = true, .add_bos = true},
     {.name = "llama-v3", .pattern = llama3_pattern, .ignore_merges = true, .add_bos = true},
+    {.name = "smaug-bpe", .pattern = llama3_pattern}, /* SmolLM3 */
+    {.name = "deepseek-r1-qwen", .pattern = qwen2_pattern},
+    {.name = "tekken", .pattern = tekken_pattern, .ignore_merges = true, .add_bos = true},
 };
 enum { N_KNOWN = sizeof known / sizeof *known };
 
@@ -60,7 +69,8 @@ static dq_status find_pre(const dq_gguf_pre **out, const json_t *f, dq_err *err)
     return dq_fail(
         err, DQ_MISMATCH,
         "key \"tokenizer.ggml.pre\": \"%s\" is not known (known are gpt-2, smollm, starcoder, "
-        "refact, codeshell, qwen2, llama-bpe). Texts cannot be read with this file; ids can.",
+        "refact, codeshell, qwen2, llama-bpe, smaug-bpe, deepseek-r1-qwen, tekken). Texts cannot "
+        "be read with this file; ids can.",
         name);
 }
 
@@ -124,15 +134,18 @@ static void add_steps(json_t *list, json_t *v, int depth)
     json_array_append_new(list, plain_step(v));
 }
 
-const dq_gguf_pre *dq_gguf_pre_of(json_t *pre_tokenizer)
+const dq_gguf_pre *dq_gguf_pre_of(json_t *pre_tokenizer, bool nfc, bool ignore_merges)
 {
     const dq_gguf_pre *found = NULL;
+    bool exact = false;
     json_t *want = json_array();
     add_steps(want, pre_tokenizer, 0);
-    for (int i = 0; i < N_KNOWN && !found; i++) {
+    for (int i = 0; i < N_KNOWN && !exact; i++) {
         json_t *whole = pre_json(&known[i]), *steps = json_array();
         add_steps(steps, whole, 0);
-        if (json_equal(steps, want)) found = &known[i];
+        exact = json_equal(steps, want) && known[i].nfc == nfc &&
+                known[i].ignore_merges == ignore_merges;
+        if (exact || (!found && json_equal(steps, want))) found = &known[i];
         json_decref(steps);
         json_decref(whole);
     }

@@ -908,9 +908,10 @@ static dq_status write_gpt2(dq_gguf_fields *f, vocabulary *v, dq_err *err)
 {
     json_t *normalizer = json_object_get(v->files->tokenizer, "normalizer");
     json_t *steps = json_object_get(v->files->tokenizer, "pre_tokenizer");
-    const dq_gguf_pre *pre = dq_gguf_pre_of(steps);
-    if (is_set(normalizer) &&
-        !(pre && pre->nfc && is_text(json_object_get(normalizer, "type"), "NFC")))
+    const bool nfc = is_text(json_object_get(normalizer, "type"), "NFC");
+    const dq_gguf_pre *pre =
+        dq_gguf_pre_of(steps, nfc, json_is_true(json_object_get(v->model, "ignore_merges")));
+    if (is_set(normalizer) && !(pre && pre->nfc && nfc))
         return dq_fail(
             err, DQ_MISMATCH,
             "tokenizer.json: normalizer \"%s\" beside byte-level BPE has no form in GGUF",
@@ -919,7 +920,8 @@ static dq_status write_gpt2(dq_gguf_fields *f, vocabulary *v, dq_err *err)
         return dq_fail(
             err, DQ_MISMATCH,
             "tokenizer.json: pre_tokenizer \"%s\" is none of those that have a name in GGUF files "
-            "(gpt-2, smollm, qwen2, llama-bpe), so that llama.cpp would split words otherwise",
+            "(gpt-2, smollm, qwen2, llama-bpe, tekken), so that llama.cpp would split words "
+            "otherwise",
             type_name(steps));
     DQ_TRY(check_ignored(v, pre->ignore_merges, pre->name, err));
     /* The tokenizers library joins across bytes without a token, llama.cpp does not. Control

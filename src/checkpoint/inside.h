@@ -129,8 +129,9 @@ typedef struct dq_gguf_pre {
     bool add_bos;        /* where the file does not say */
 } dq_gguf_pre;
 
-/* The first that splits as this pre_tokenizer of tokenizer.json, merges aside; NULL: none known. */
-const dq_gguf_pre *dq_gguf_pre_of(json_t *pre_tokenizer);
+/* The first that splits as this pre_tokenizer of tokenizer.json, one that has the rest alike before
+ * others; NULL: none known. */
+const dq_gguf_pre *dq_gguf_pre_of(json_t *pre_tokenizer, bool nfc, bool ignore_merges);
 
 enum {
     DQ_GGUF_NORMAL = 1,
