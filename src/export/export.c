@@ -631,13 +631,6 @@ static dq_status gguf_check(dq_export *x, dq_err *err)
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_EXPORT_VALUES},
                             "%s: architecture %s: llama.cpp has no %s in it.", m->path,
                             m->architecture->name, what);
-    for (int l = 0; l < m->n_layers; l++) {
-        if (m->layer[l].attn.window)
-            return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_EXPORT_VALUES},
-                                "%s: layer %d has a window of %d tokens, for which GGUF files "
-                                "have no key that dq writes.",
-                                m->path, l, m->layer[l].attn.window);
-    }
     return dq_model_check_weights(m, err);
 }
 

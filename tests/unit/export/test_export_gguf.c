@@ -210,16 +210,19 @@ TEST(test_models)
 {
     static const struct {
         const char *name, *type;
-    } rows[] = {{"llama-bf16-bias", "BF16"},
-                {"llama-f16-linear", "F16"},
-                {"llama-yarn", "BF16"},
-                {"llama-bf16-far", "BF16"},
-                {"llama-f32", "F32"}};
+    } rows[] = {{"llama-bf16-bias", "BF16"}, {"llama-f16-linear", "F16"}, {"llama-yarn", "BF16"},
+                {"llama-bf16-far", "BF16"},  {"llama-f32", "F32"},        {"mistral-f16", "F16"},
+                {"qwen2-bf16", "BF16"},      {"qwen3-f32", "F32"},        {"smollm3-bf16", "BF16"}};
     const dq_export_settings set = exact();
     dq_err err;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         dq_model *a, *b;
-        quantize(with_tokens(rows[i].name), 16, 32, DQ_SEARCH);
+        with_tokens(rows[i].name);
+        /* of layers without positions, the ones that llama.cpp knows */
+        assert_int_equal(shell("sed -i 's/\\(no_rope_layer_interval\": \\)2/\\14/'",
+                               at("golden/config.json"), ""),
+                         0);
+        quantize(at("golden"), 16, 32, DQ_SEARCH);
         remove(at("same.gguf"));
         if (try_export("same.gguf", &set, &err) != DQ_OK) fail_msg("%s", err.text);
         check_file("same.gguf", rows[i].type, 0);
@@ -238,6 +241,8 @@ TEST(test_models)
         assert_true((x->q_bias == NULL) == (y->q_bias == NULL));
         if (x->q_bias)
             assert_memory_equal(x->q_bias, y->q_bias, (size_t)x->q.rows * sizeof *x->q_bias);
+        for (int l = 0; l < a->n_layers; l++)
+            assert_true((a->layer[l].rope == &a->no_rope) == (b->layer[l].rope == &b->no_rope));
         dq_model_close(a);
         dq_model_close(b);
     }
@@ -331,7 +336,9 @@ TEST(test_refused)
     expect(exact(), "architecture diff-plain");
     expect_changed("mistral-f16", "config.json",
                    "s/\"sliding_window\": null/\"sliding_window\": 8/",
-                   "layer 0 has a window of 8 tokens");
+                   "llama.cpp has no windows of attention in it");
+    quantize(DQ_TEST_DIR "/golden/models/smollm3-bf16", 16, 32, DQ_SEARCH);
+    expect(exact(), "architecture smollm3: llama.cpp has no layers without positions other than");
     quantize(DQ_TEST_DIR "/golden/models/llama-dynamic", 16, 32, DQ_SEARCH);
     expect(exact(), "rope type \"dynamic\" has no form");
     quantize(DQ_TEST_DIR "/golden/models/llama-yarn-factor", 16, 32, DQ_SEARCH);
