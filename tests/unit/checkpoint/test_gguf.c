@@ -613,7 +613,7 @@ TEST(test_runs)
     }
 }
 
-/* ---- Keys of a Llama ---- */
+/* ---- Keys of a model ---- */
 
 static void number_field(writer *w, const char *key, double x)
 {
@@ -622,24 +622,32 @@ static void number_field(writer *w, const char *key, double x)
     field(w, key, 12, bits, 8);
 }
 
-/* A Llama of heads of 64 with one tensor, and what `more` adds as its `n` last keys; with divisors of llama3, or of n of them. */
-static void llama(writer *w, void (*more)(writer *w, const void *arg), const void *arg, int n,
-                  int divisors)
+static const char *key_of(char key[64], const char *arch, const char *name)
 {
-    static const struct {
+    snprintf(key, 64, "%s.%s", arch, name);
+    return key;
+}
+
+/* A model of `layers` layers and heads of 64 with one tensor, and what `more` adds as its `n` last keys; with divisors of llama3,
+ * or of n of them. */
+static void model_of(writer *w, const char *arch, uint64_t layers,
+                     void (*more)(writer *w, const void *arg), const void *arg, int n, int divisors)
+{
+    const struct {
         const char *key;
         uint64_t value;
-    } sizes[] = {{"llama.embedding_length", 128},
-                 {"llama.block_count", 2},
-                 {"llama.feed_forward_length", 96},
-                 {"llama.context_length", 512},
-                 {"llama.attention.head_count", 2}};
+    } sizes[] = {{"embedding_length", 128},
+                 {"block_count", layers},
+                 {"feed_forward_length", 96},
+                 {"context_length", 512},
+                 {"attention.head_count", 2}};
     enum { N = sizeof sizes / sizeof *sizes };
+    char key[64];
     *w = (writer){0};
     head(w, divisors ? 2 : 1, (uint64_t)(N + 2 + n));
-    text_field(w, "general.architecture", "llama");
-    number_field(w, "llama.attention.layer_norm_rms_epsilon", 1e-5);
-    for (int i = 0; i < N; i++) field(w, sizes[i].key, 4, sizes[i].value, 4);
+    text_field(w, "general.architecture", arch);
+    number_field(w, key_of(key, arch, "attention.layer_norm_rms_epsilon"), 1e-5);
+    for (int i = 0; i < N; i++) field(w, key_of(key, arch, sizes[i].key), 4, sizes[i].value, 4);
     if (more) more(w, arg);
     tensor(w, "token_embd.weight", 1, 128, 0, 0);
     if (divisors) {
@@ -657,6 +665,12 @@ static void llama(writer *w, void (*more)(writer *w, const void *arg), const voi
         memcpy(w->bytes + w->n, &x, sizeof x);
         w->n += sizeof x;
     }
+}
+
+static void llama(writer *w, void (*more)(writer *w, const void *arg), const void *arg, int n,
+                  int divisors)
+{
+    model_of(w, "llama", 2, more, arg, n, divisors);
 }
 
 /* The rotary part of the configuration, ended by free; NULL: there is none, or see err. */
@@ -902,6 +916,194 @@ TEST(test_lists_by_layer)
     llama(&w, per_layer, (const int[]){1, 2}, 1, 0);
     rope_of(&w, &config, &err);
     check_error(&err, DQ_MISMATCH, "numbers that differ by layer");
+}
+
+/* Keys of an architecture by name: a number, a text, a list of numbers. */
+typedef struct own_key {
+    const char *key;
+    double number;
+    const char *text;
+    int n, list[8]; /* 0: no list */
+} own_key;
+
+typedef struct own_keys {
+    const char *arch;
+    uint64_t layers;
+    own_key key[4];
+} own_keys;
+
+static int count_of(const own_keys *k)
+{
+    int n = 0;
+    while (n < 4 && k->key[n].key) n++;
+    return n;
+}
+
+static void put_own(writer *w, const void *arg)
+{
+    const own_keys *k = arg;
+    char key[64];
+    for (int i = 0; i < count_of(k); i++) {
+        const own_key *o = &k->key[i];
+        key_of(key, k->arch, o->key);
+        if (o->text)
+            text_field(w, key, o->text);
+        else if (!o->n)
+            number_field(w, key, o->number);
+        else {
+            list_field(w, key, 5, (uint64_t)o->n);
+            for (int x = 0; x < o->n; x++) put(w, (uint64_t)o->list[x], 4);
+        }
+    }
+}
+
+#define BASE                                                                                       \
+    {                                                                                              \
+        "rope.freq_base", 1e6, NULL, 0,                                                            \
+        {                                                                                          \
+            0                                                                                      \
+        }                                                                                          \
+    }
+
+/* What a file says of its architecture, as it stands in the configuration. */
+TEST(test_architectures)
+{
+    static const struct {
+        own_keys k;
+        const char *member, *says; /* of the configuration */
+    } t[] = {
+        {{"qwen2", 2, {BASE}}, "model_type", "\"qwen2\""},
+        {{"qwen2", 2, {{0}}}, "rope_theta", "10000.0"},
+        {{"qwen3", 2, {BASE}}, "architectures", "[\"Qwen3ForCausalLM\"]"},
+        {{"qwen3", 2, {{"rope.scaling.factor", 2, NULL, 0, {0}}}},
+         "rope_scaling",
+         "{\"factor\": 2.0, \"rope_type\": \"linear\"}"},
+        {{"smollm3", 5, {BASE}}, "no_rope_layers", "[1, 1, 1, 0, 1]"},
+        {{"gemma3", 2, {BASE}}, "layer_types", "[\"full_attention\", \"full_attention\"]"},
+        {{"gemma3", 2, {BASE}}, "sliding_window", "null"},
+        {{"gemma3", 2, {BASE}}, "hidden_activation", "\"gelu_pytorch_tanh\""},
+        {{"gemma3", 2, {BASE}}, "query_pre_attn_scalar", "64"},
+        {{"gemma3", 62, {BASE, {"attention.key_length", 32, NULL, 0, {0}}}},
+         "query_pre_attn_scalar",
+         "64"},
+        {{"gemma3", 2, {BASE, {"attention.key_length", 32, NULL, 0, {0}}}},
+         "query_pre_attn_scalar",
+         "32"},
+        {{"gemma3", 7, {BASE, {"attention.sliding_window", 8, NULL, 0, {0}}}},
+         "layer_types",
+         "[\"sliding_attention\", \"sliding_attention\", \"sliding_attention\", "
+         "\"sliding_attention\", \"sliding_attention\", \"full_attention\", "
+         "\"sliding_attention\"]"},
+        {{"gemma3",
+          3,
+          {BASE,
+           {"attention.sliding_window", 8, NULL, 0, {0}},
+           {"attention.sliding_window_pattern", 2, NULL, 0, {0}}}},
+         "layer_types",
+         "[\"sliding_attention\", \"full_attention\", \"sliding_attention\"]"},
+        {{"gemma3",
+          3,
+          {BASE,
+           {"attention.sliding_window", 8, NULL, 0, {0}},
+           {"attention.sliding_window_pattern", 0, NULL, 3, {0, 1, 1}}}},
+         "layer_types",
+         "[\"full_attention\", \"sliding_attention\", \"sliding_attention\"]"},
+        /* a window that no text reaches has its own angles all the same */
+        {{"gemma3", 2, {BASE, {"attention.sliding_window", 512, NULL, 0, {0}}}},
+         "layer_types",
+         "[\"sliding_attention\", \"sliding_attention\"]"},
+        {{"gemma3", 2, {BASE, {"rope.freq_base_swa", 5e3, NULL, 0, {0}}}},
+         "rope_local_base_freq",
+         "5000.0"},
+        {{"gemma3", 2, {BASE}}, "rope_local_base_freq", "10000.0"},
+        {{"llama", 2, {{"attention.sliding_window", 256, NULL, 0, {0}}}},
+         "model_type",
+         "\"mistral\""},
+        {{"llama", 2, {{"attention.sliding_window", 256, NULL, 0, {0}}}}, "sliding_window", "256"},
+        {{"llama", 2, {{"attention.sliding_window", 512, NULL, 0, {0}}}},
+         "model_type",
+         "\"llama\""},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        static writer w;
+        json_t *config;
+        dq_err err;
+        model_of(&w, t[i].k.arch, t[i].k.layers, put_own, &t[i].k, count_of(&t[i].k), 0);
+        free(rope_of(&w, &config, &err));
+        if (err.code != DQ_OK) fail_msg("case %zu: %s", i, err.text);
+        char *is =
+            json_dumps(json_object_get(config, t[i].member), JSON_ENCODE_ANY | JSON_SORT_KEYS);
+        if (!is || strcmp(is, t[i].says) != 0) fail_msg("case %zu: %s", i, is ? is : "nothing");
+        free(is);
+        json_decref(config);
+    }
+}
+
+/* Keys that are missing, of another type, or beyond what a model can have; and what readers of GGUF take otherwise. */
+TEST(test_faults_of_architectures)
+{
+    static const struct {
+        own_keys k;
+        dq_status status;
+        const char *says;
+    } t[] = {
+        {{"gemma3", 2, {{0}}}, DQ_DAMAGED, "key \"gemma3.rope.freq_base\" is missing"},
+        {{"smollm3", 2, {{0}}}, DQ_DAMAGED, "key \"smollm3.rope.freq_base\" is missing"},
+        {{"gemma3", 0, {BASE}}, DQ_DAMAGED, "gemma3.block_count"},
+        {{"gemma3", 1 << 20, {BASE}}, DQ_DAMAGED, "gemma3.block_count\": expected at most 10000"},
+        {{"smollm3", 1 << 29, {BASE}}, DQ_DAMAGED, "smollm3.block_count\": expected at most"},
+        {{"qwen3", 2, {{"attention.head_count_kv", 0, NULL, 0, {0}}}},
+         DQ_DAMAGED,
+         "qwen3.attention.head_count_kv"},
+        {{"qwen2", 2, {{"attention.key_length", 0, "wide", 0, {0}}}},
+         DQ_DAMAGED,
+         "qwen2.attention.key_length"},
+        {{"gemma3", 2, {BASE, {"attention.sliding_window", 0, "512", 0, {0}}}},
+         DQ_DAMAGED,
+         "gemma3.attention.sliding_window"},
+        {{"gemma3", 2, {BASE, {"attention.sliding_window", -1, NULL, 0, {0}}}},
+         DQ_DAMAGED,
+         "gemma3.attention.sliding_window"},
+        {{"gemma3", 2, {BASE, {"attention.sliding_window_pattern", 0, NULL, 3, {1, 1, 1}}}},
+         DQ_DAMAGED,
+         "expected a number for each of 2 layers"},
+        {{"gemma3", 2, {BASE, {"rope.freq_base_swa", 0, NULL, 0, {0}}}},
+         DQ_DAMAGED,
+         "gemma3.rope.freq_base_swa"},
+        {{"gemma3", 2, {BASE, {"final_logit_softcapping", 30, NULL, 0, {0}}}},
+         DQ_MISMATCH,
+         "gemma3.final_logit_softcapping"},
+        {{"gemma3", 2, {BASE, {"attention.key_length_swa", 32, NULL, 0, {0}}}},
+         DQ_MISMATCH,
+         "gemma3.attention.key_length_swa"},
+        {{"gemma3", 2, {BASE, {"attention.scale", .1, NULL, 0, {0}}}},
+         DQ_MISMATCH,
+         "gemma3.attention.scale"},
+        {{"gemma3",
+          2,
+          {BASE,
+           {"rope.scaling.type", 0, "yarn", 0, {0}},
+           {"rope.scaling.factor", 4, NULL, 0, {0}}}},
+         DQ_MISMATCH,
+         "is not supported beside windows"},
+        {{"gemma3", 2, {BASE, {"rope.scaling.attn_factor", 2, NULL, 0, {0}}}},
+         DQ_MISMATCH,
+         "is not supported beside windows"},
+        {{"qwen2", 2, {{"attention.sliding_window", 256, NULL, 0, {0}}}},
+         DQ_MISMATCH,
+         "qwen2.attention.sliding_window"},
+        {{"qwen3", 2, {{"expert_count", 8, NULL, 0, {0}}}}, DQ_MISMATCH, "qwen3.expert_count"},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        static writer w;
+        json_t *config;
+        dq_err err;
+        model_of(&w, t[i].k.arch, t[i].k.layers, put_own, &t[i].k, count_of(&t[i].k), 0);
+        free(rope_of(&w, &config, &err));
+        if (err.code != t[i].status || !strstr(err.text, t[i].says))
+            fail_msg("case %zu: %d, %s", i, err.code, err.text);
+        json_decref(config);
+    }
 }
 
 /* Files of GGUF form that are no language model of ours. */
