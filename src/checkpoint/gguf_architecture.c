@@ -1,6 +1,6 @@
 /* One row per architecture of llama.cpp, and what follows from it: under which names of
- * transformers tensors stand, which rows and values are stored otherwise, and the config.json that a
- * folder of the same model has. Keys begin with the architecture's name. Rotary scaling of Llama 3
+ * transformers tensors stand, which rows and values are stored otherwise, and the config.json of a
+ * folder with the same model. Keys begin with the architecture's name. Rotary scaling of Llama 3
  * stands in a GGUF file as a tensor of one divisor a frequency; its parameters are found again by
  * computing the divisors from those that published models have.
  *

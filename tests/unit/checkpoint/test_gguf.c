@@ -71,13 +71,13 @@ TEST(test_values)
 
 /* ---- SentencePiece ---- */
 
-static dq_tokenizer *spm_tokenizer(void)
+static dq_tokenizer *spm_tokenizer(const char *name)
 {
     dq_err err = {0};
     dq_gguf g;
     dq_strbuf text, more, ends;
     size_t len;
-    const char *bytes = given_file(&len, DQ_TEST_DIR "/golden/gguf/spm.gguf");
+    const char *bytes = given_file(&len, DQ_TEST_DIR "/golden/gguf/%s.gguf", name);
     assert_int_equal(dq_gguf_parse(&g, (const uint8_t *)bytes, len, given_arena(), &err), DQ_OK);
     if (dq_gguf_config_tokenizer(&text, &more, &ends, &g, &err) != DQ_OK) fail_msg("%s", err.text);
     dq_tokenizer *t = given_tokenizer(text.s, text.n, more.s);
@@ -105,23 +105,27 @@ static void expect_ids(const dq_tokenizer *t, const char *text, size_t len, unsi
     dq_block_free(ids);
 }
 
-/* The ids that sentencepiece itself gives, and BOS in front where special tokens are asked for. */
+/* The ids that sentencepiece itself gives, of Gemma those of transformers; BOS in front where special tokens are asked for. */
 TEST(test_sentencepiece)
 {
-    size_t i;
-    json_t *row;
-    dq_tokenizer *t = spm_tokenizer();
-    json_t *golden = given_json(DQ_TEST_DIR "/golden/gguf/spm.json");
-    assert_true(json_array_size(json_object_get(golden, "rows")) > 40);
-    json_array_foreach(json_object_get(golden, "rows"), i, row)
-    {
-        const json_t *text = json_object_get(row, "text");
-        const json_t *ids = json_object_get(row, "ids");
-        expect_ids(t, json_string_value(text), json_string_length(text), 0, ids, 0);
-        expect_ids(t, json_string_value(text), json_string_length(text), DQ_TOK_SPECIAL, ids, 1);
+    static const char *const names[] = {"spm", "gemma"};
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        size_t i;
+        json_t *row;
+        dq_tokenizer *t = spm_tokenizer(names[k]);
+        json_t *golden = given_json(DQ_TEST_DIR "/golden/gguf/%s.json", names[k]);
+        assert_true(json_array_size(json_object_get(golden, "rows")) > 40);
+        json_array_foreach(json_object_get(golden, "rows"), i, row)
+        {
+            const json_t *text = json_object_get(row, "text");
+            const json_t *ids = json_object_get(row, "ids");
+            const size_t n = json_string_length(text);
+            expect_ids(t, json_string_value(text), n, 0, ids, 0);
+            expect_ids(t, json_string_value(text), n, DQ_TOK_SPECIAL, ids, 1);
+        }
+        json_decref(golden);
+        dq_tokenizer_free(t);
     }
-    json_decref(golden);
-    dq_tokenizer_free(t);
 }
 
 /* ---- Files that lie ---- */
