@@ -261,7 +261,7 @@ try 4 "groups of 40 codes .*dq quantize --group 32" export short.h5 -o gone --fo
 try 4 "scales that f16 does not hold.*--scale-dtype f32, quantize without it" export short.h5 -o gone --format gguf
 "$dq" quantize bytes -o short.h5 --bits 8 --group 32 --scale asym --skip down_proj --force -q >/dev/null
 try 4 "need 9.*dq quantize --scale search" export short.h5 -o gone --format gguf
-try 4 "architecture diffllama .*plain Llamas and Mistrals only. Use --format safetensors" export six.h5 -o gone --format gguf
+try 4 "architecture diffllama .*llama, mistral, qwen2, qwen3 and smollm3 only. Use --format safetensors" export six.h5 -o gone --format gguf
 try 4 '"ignore_merges" is true and merges do not make token 257' export "four bits.h5" -o gone --format gguf --dtype f32
 rm bytes/tokenizer.json
 "$dq" quantize bytes -o short.h5 --group 32 --scale search --skip down_proj --force -q >/dev/null

@@ -54,8 +54,8 @@ try 6 "alone-00002-of-00002.gguf" info alone-00001-of-00002.gguf
 sed 's/smollm/smollx/' "$model" >pre.gguf
 try 4 '"tokenizer.ggml.pre": "smollx" is not known' tokenize pre.gguf --text words.txt
 try 0 "norm epsilon" info pre.gguf
-sed 's/\(general.architecture............\)llama/\1qwen2/' "$model" >arch.gguf
-try 4 'architecture "qwen2" is not read' info arch.gguf
+sed 's/\(general.architecture............\)llama/\1olmo2/' "$model" >arch.gguf
+try 4 'architecture "olmo2" is not read from GGUF files (read are llama, qwen2, qwen3, smollm3, gemma3)' info arch.gguf
 head -c 100000 "$model" >cut.gguf
 try 3 "ends beyond the file" info cut.gguf
 : >empty.gguf
