@@ -617,7 +617,8 @@ static dq_status windows_of_llama(reader *r, dq_err *err)
     return DQ_OK;
 }
 
-/* No key says which layers do not rotate: it is every fourth in llama.cpp. */
+/* No key says which layers do not rotate: it is every fourth in llama.cpp. transformers has a
+ * token for padding where none is named. */
 static dq_status smollm3(reader *r, dq_err *err)
 {
     enum { EVERY = 4 };
@@ -627,6 +628,8 @@ static dq_status smollm3(reader *r, dq_err *err)
         json_array_append_new(list, json_integer((i + 1) % EVERY != 0));
     json_object_set_new(r->config, "no_rope_layers", list);
     json_object_set_new(r->config, "no_rope_layer_interval", json_integer(EVERY));
+    if (!json_object_get(r->config, "pad_token_id"))
+        json_object_set_new(r->config, "pad_token_id", json_null());
     set_flag(r, "attention_bias", false);
     set_flag(r, "mlp_bias", false);
     return DQ_OK;
@@ -714,9 +717,10 @@ static dq_status fill(reader *r, dq_err *err)
         return dq_fail(err, DQ_DAMAGED, "tensor \"token_embd.weight\" is missing");
     json_object_set_new(config, "vocab_size", json_integer(embed->shape[0]));
     static const char *const names[][2] = {{"bos_token_id", "tokenizer.ggml.bos_token_id"},
-                                           {"eos_token_id", "tokenizer.ggml.eos_token_id"}};
+                                           {"eos_token_id", "tokenizer.ggml.eos_token_id"},
+                                           {"pad_token_id", "tokenizer.ggml.padding_token_id"}};
     static const int64_t none = -1;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         int64_t id;
         DQ_TRY(dq_json_int(&id, g->fields, names[i][1], 0, INT32_MAX, &none, err));
         if (id >= 0) json_object_set_new(config, names[i][0], json_integer(id));
