@@ -197,6 +197,7 @@ DQ_DEVICE bool open_query(const dq_attend_call *a, attend_block *k, bool all)
         k->n[0] = w->n;
         k->item = item;
         if (item.end > pages) k->item.end = pages;
+        if (item.first < dq_first_page(w)) k->item.first = dq_first_page(w);
     }
     DQ_SYNC(scores_job_there);
     note_rows(k->rows, &a->u, w, all);
@@ -223,7 +224,7 @@ DQ_DEVICE void each_score(const dq_attend_call *a, const attend_block *k, uint8_
             multiply_keys<KD>(s, mem + key_bytes, mem + dq_operand_key(from, 0));
             DQ_UNROLL
             for (int i = 0; i < 2; i++) {
-                const key_window<false> w = window_of<false>(k->rows, step, i);
+                const key_window w = window_of(k->rows, step, i);
                 if (!has_row(k->job->w, i)) continue;
                 DQ_UNROLL
                 for (int n = 2 * i; n < FEW / 2; n += n % 2 ? 3 : 1) {
@@ -321,7 +322,7 @@ combine(DQ_PARAMETER dq_attend_call a, const dq_attend_join *DQ_RESTRICT joins)
     if (c >= width) return;
     const float result = finished(&a.f, total, by, c);
     a.f.out[(w->row + row) * a.f.out_cols + (int64_t)out * width + c] =
-        visible_of(&a.u, w, row) ? result : 0.0f;
+        dq_sees(&a.u, w, row) ? result : 0.0f;
 }
 
 /* ---- launchers */
@@ -458,6 +459,12 @@ static int pages_of(int keys)
     return (keys + KEYS - 1) / KEYS;
 }
 
+/* That rows of a unit see. */
+static int unit_pages(const dq_attention_unit *w)
+{
+    return pages_of(w->keys) - dq_first_page(w);
+}
+
 /* Units of the list that begins at unit[0]. */
 static int list_units(const dq_attention_unit *unit, int n)
 {
@@ -474,7 +481,7 @@ int dq_attend_range(int pages)
 /* Parts of a unit's pages; 0: not divided. */
 static int parts_of(const dq_attention_unit *w)
 {
-    const int pages = pages_of(w->keys);
+    const int pages = unit_pages(w);
     const int range = dq_attend_range(pages);
     if (!w->few || pages <= range) return 0;
     return (pages + range - 1) / range;
@@ -512,21 +519,31 @@ static void read_ends(int *coded_end, int *plain_from, const dq_page_form form[2
         }
 }
 
+static int larger(int a, int b)
+{
+    return a > b ? a : b;
+}
+
 static dq_unfold_list list_of(const dq_page_form form[2], const dq_attention_unit *unit, int n)
 {
     dq_unfold_list l = {};
     l.page = unit->page;
     l.group = unit->group;
     l.keys = unit[n - 1].keys;
+    l.first = dq_first_page(unit);
     l.end = pages_of(l.keys);
-    l.uncoded = unit->uncoded < l.keys ? unit->uncoded : l.keys;
     read_ends(&l.coded_end, &l.plain_from, form, unit, n);
+    const int from = l.first * KEYS; /* nothing is read before */
+    l.uncoded = larger(from, unit->uncoded < l.keys ? unit->uncoded : l.keys);
+    l.coded_end = larger(from, l.coded_end);
+    l.plain_from = larger(from, l.plain_from);
     return l;
 }
 
 static int list_pages(const dq_unfold_list *l)
 {
-    return pages_of(l->coded_end) + pages_of(l->keys) - l->plain_from / KEYS + pages_of(l->uncoded);
+    return pages_of(l->coded_end) + pages_of(l->keys) - l->plain_from / KEYS +
+           pages_of(l->uncoded) - 2 * l->first;
 }
 
 int64_t dq_attend_list_pages(const dq_page_form form[2], const dq_attention_unit *unit, int n,
@@ -541,12 +558,12 @@ int64_t dq_attend_list_pages(const dq_page_form form[2], const dq_attention_unit
 static int run_of(const dq_attend_item *item, const dq_attention_unit *unit)
 {
     int end = item->end;
-    if (item->first < item->coded && item->plain < end) end = item->plain;
+    if (item->front < item->coded && item->plain < end) end = item->plain;
     for (int i = 0; i < item->n; i++) {
         const int64_t least = unit[i].visible < 0 ? -unit[i].visible - 1 : 0; /* of its rows */
         if (least / KEYS < end) end = (int)(least / KEYS);
     }
-    return end > item->first ? end - item->first : 0;
+    return larger(end - item->front, 0);
 }
 
 /* Counts items by their pages, then puts each where its count says. */
@@ -559,6 +576,8 @@ static void place_item(dq_attend_plan *p, const dq_page_form form[2], const dq_a
         read_ends(&coded_end, &plain_from, form, unit + item->unit, item->n);
         item->coded = pages_of(coded_end);
         item->plain = plain_from / KEYS;
+        const int front = pages_of(unit[item->unit + item->n - 1].hidden[1]);
+        item->front = larger(item->first, front < item->end ? front : item->end);
         item->run = run_of(item, unit + item->unit);
         p->item[*at] = *item;
     }
@@ -570,16 +589,17 @@ static void list_items(dq_attend_plan *p, const dq_page_form form[2], const dq_u
                        int32_t *count)
 {
     for (int i = first, step; i < first + n; i += step) {
-        const int pages = pages_of(unit[i].keys), parts = parts_of(unit + i);
-        dq_attend_item item = {i, 1, 0, pages, 0, 0, 0, l->uncoded, -1, {0}};
+        const int from = dq_first_page(unit + i), pages = unit_pages(unit + i);
+        const int parts = parts_of(unit + i);
+        dq_attend_item item = {i, 1, from, from + pages, 0, 0, 0, 0, l->uncoded, -1, {0}};
         memcpy(item.at, l->at, sizeof item.at);
         step = 1;
         if (parts || !pages) p->join[p->n_joins++] = dq_attend_join{i, p->share_rows, parts};
         for (int k = 0; k < parts; k++) {
             item.part = p->share_rows;
             p->share_rows += unit[i].n;
-            item.first = k * dq_attend_range(pages);
-            item.end = k + 1 < parts ? item.first + dq_attend_range(pages) : pages;
+            item.first = from + k * dq_attend_range(pages);
+            item.end = k + 1 < parts ? item.first + dq_attend_range(pages) : from + pages;
             place_item(p, form, unit, &item, count);
         }
         if (parts || !pages) continue;
@@ -600,13 +620,15 @@ static void walk_lists(dq_attend_plan *p, const dq_attention_units *u,
     for (int i = 0, step; i < u->n; i += step) {
         step = list_units(unit + i, u->n - i);
         dq_unfold_list l = list_of(u->form, unit + i, step);
-        l.at[0] = (int32_t)p->operand_pages;
+        l.at[0] = (int32_t)p->operand_pages - l.first;
         l.at[1] = l.at[0] + pages_of(l.coded_end) - l.plain_from / KEYS;
-        l.at[2] = l.at[1] + pages_of(l.keys);
-        if (views) l = views[unit[i].seq * u->n_groups + unit[i].group];
+        l.at[2] = l.at[1] + pages_of(l.keys) - l.first;
         p->operand_pages += list_pages(&l);
-        if (l.end) p->list[p->n_lists++] = l;
-        if (l.end > p->unfold_pages) p->unfold_pages = l.end;
+        const int first = l.first;
+        if (views) l = views[unit[i].seq * u->n_groups + unit[i].group];
+        l.first = first;
+        if (l.end > first) p->list[p->n_lists++] = l;
+        p->unfold_pages = larger(p->unfold_pages, l.end - first);
         list_items(p, u->form, &l, unit, i, step, together, count);
     }
 }

@@ -129,9 +129,14 @@ DQ_BOTH bool dq_is_plain(dq_step s)
     return s.n & 1;
 }
 
+/* Of a page, the first. */
+DQ_BOTH dq_step dq_step_of(const dq_attend_item *i, int page)
+{
+    return dq_step{2 * page + (page >= i->coded)};
+}
 DQ_BOTH dq_step dq_first_step(const dq_attend_item *i)
 {
-    return dq_step{2 * i->first + (i->first >= i->coded)};
+    return dq_step_of(i, i->first);
 }
 DQ_BOTH bool dq_step_is_there(const dq_attend_item *i, dq_step s)
 {
@@ -142,7 +147,7 @@ DQ_BOTH dq_step dq_next_step(const dq_attend_item *i, dq_step s)
 {
     const int page = dq_page_of(s) + 1;
     if (!dq_is_plain(s) && page > i->plain) return dq_step{s.n + 1};
-    return dq_step{2 * page + (page >= i->coded)};
+    return dq_step_of(i, page);
 }
 DQ_BOTH int64_t dq_operand_page(const dq_attend_item *i, dq_step s)
 {
@@ -150,7 +155,7 @@ DQ_BOTH int64_t dq_operand_page(const dq_attend_item *i, dq_step s)
 }
 
 /* Steps over int8 operands come in runs of pages: as codes, then of tokens that are never coded,
- * then plain ones. */
+ * then plain ones; a page may be in several. */
 enum { DQ_INT8_RUNS = 3 };
 struct dq_int8_run {
     int first, end, at; /* at: operand page of page 0 */
@@ -161,7 +166,6 @@ DQ_BOTH dq_int8_run dq_int8_run_of(const dq_attend_item *i, int k)
     if (k == 0 && first < i->uncoded / KEYS) first = i->uncoded / KEYS;
     if (k == 0 && end > i->coded) end = i->coded;
     if (k == 1 && end > (i->uncoded + KEYS - 1) / KEYS) end = (i->uncoded + KEYS - 1) / KEYS;
-    if (k == 1 && end > i->plain) end = i->plain;
     if (k == 2 && first < i->plain) first = i->plain;
     return dq_int8_run{first, end, k == 0 ? i->at[0] : k == 1 ? i->at[2] : i->at[1]};
 }
@@ -217,27 +221,28 @@ DQ_DEVICE bool has_row(const dq_attention_unit *w, int i)
     return w && row_of(i) < w->n;
 }
 
-/* Pages all of whose keys all rows of a warp read: as codes those before `coded`, plain those from
- * plain[0] on and before plain[1]. */
+/* Pages first .. end-1, all of whose keys all rows of a warp read in one way. */
 struct full_pages {
-    int coded, plain[2];
+    int first, end;
+    DQ_DEVICE bool has(dq_step s) const
+    {
+        return dq_page_of(s) >= first && dq_page_of(s) < end;
+    }
 };
-DQ_DEVICE bool is_full(const full_pages *f, dq_step s)
-{
-    const int page = dq_page_of(s);
-    return dq_is_plain(s) ? page >= f->plain[0] && page < f->plain[1] : page < f->coded;
-}
 
 /* What a team knows of its rows, in shared memory: registers are scarce. A warp reads what it wrote
  * itself. */
 struct attend_rows {
-    int seen[ROWS], coded[ROWS]; /* keys; of them those before `coded` are read as codes */
+    /* A row reads tokens edge[0] .. edge[1]-1 of the list as codes, those before edge[2] plain. */
+    int edge[3][ROWS];
     /* Rounding: S by `by` is a number of the row's grid, and that by `step` is in powers of two. */
     float by[ROWS], step[ROWS];
-    float q_scale[ROWS]; /* of codes of queries */
-    full_pages full[4];  /* of warps */
-    int uncoded[4];      /* alike: tokens that no row reads as codes, of int8 operands */
+    full_pages full[4][2]; /* of warps: as codes, plain */
 };
+DQ_DEVICE bool is_full(const attend_rows *r, dq_step s)
+{
+    return r->full[row_of(0) / 16][dq_is_plain(s)].has(s);
+}
 
 DQ_DEVICE int warp_min(int x)
 {
@@ -248,32 +253,50 @@ DQ_DEVICE int warp_min(int x)
     return x;
 }
 
-/* The warp's rows. all: every row sees what the last one does. */
+DQ_DEVICE int within(int x, int low, int high)
+{
+    return x < low ? low : x < high ? x : high;
+}
+
+/* Row i of a unit reads tokens edge[0] .. edge[1]-1, which are never coded, unquantized, then those
+ * before edge[2] as codes, then those before edge[3] plain; the first are none but of int8
+ * operands. all: it sees what any row does. */
+DQ_DEVICE void find_edges(int edge[4], const dq_attention_units *u, const dq_attention_unit *w,
+                          int i, bool all)
+{
+    const int row = w && i < w->n ? i : w ? w->n - 1 : 0;
+    dq_window sees = {0, 0};
+    if (w) sees = all ? dq_window{w->hidden[0], w->keys} : dq_window_of(u, w, row);
+    edge[0] = sees.hidden;
+    edge[1] = w ? within(w->uncoded, sees.hidden, sees.seen) : 0;
+    edge[2] = w ? within(dq_coded_of(u->form, w, row >= w->split), edge[1], sees.seen) : 0;
+    edge[3] = sees.seen;
+}
+/* Of the warp's rows, whose bounds the lanes have. */
+DQ_DEVICE full_pages pages_between(int first, int end)
+{
+    return {(KEYS - 1 - warp_min(-first)) / KEYS, warp_min(end) / KEYS};
+}
+
+/* The warp's rows. */
 DQ_DEVICE void note_rows(attend_rows *r, const dq_attention_units *u, const dq_attention_unit *w,
                          bool all)
 {
     const int warp = (int)dq_warp() % 4, i = 16 * warp + (int)dq_lane() % 16;
-    int seen = 0, coded = 0;
-    if (w) {
-        seen = all || i >= w->n ? w->keys : visible_of(u, w, i);
-        coded = dq_coded_of(u->form, w, (i < w->n ? i : w->n - 1) >= w->split);
-    }
-    const int codes = warp_min(coded < seen ? coded : seen) / KEYS;
-    const int first = (KEYS - 1 - warp_min(-coded)) / KEYS, end = warp_min(seen) / KEYS;
+    int edge[4];
+    find_edges(edge, u, w, i, all);
+    const full_pages full[2] = {pages_between(edge[1], edge[2]), pages_between(edge[2], edge[3])};
     DQ_WARP_SYNC(attend_rows_read); /* those before */
-    if (dq_lane() < 16) {
-        r->seen[i] = seen;
-        r->coded[i] = coded;
-    }
-    if (dq_lane() == 0) {
-        r->uncoded[warp] = w ? w->uncoded : 0;
-        r->full[warp] = full_pages{codes, {first, end}};
-    }
+    DQ_UNROLL
+    for (int k = 0; k < 3 && dq_lane() < 16; k++) r->edge[k][i] = edge[k + 1];
+    DQ_UNROLL
+    for (int k = 0; k < 2 && dq_lane() == 0; k++) r->full[warp][k] = full[k];
     DQ_WARP_SYNC(attend_rows_there);
 }
 
 /* The grids of the warp's rows, after note_rows. */
-DQ_DEVICE void note_grids(attend_rows *r, const dq_attend_call *a, const attend_job *j, int map)
+template <class R>
+DQ_DEVICE void note_grids(R *r, const dq_attend_call *a, const attend_job *j, int map)
 {
     const int i = 16 * (int)(dq_warp() % 4) + (int)dq_lane() % 16;
     float by = 0, step = 1;
@@ -293,21 +316,18 @@ DQ_DEVICE void note_grids(attend_rows *r, const dq_attend_call *a, const attend_
     DQ_WARP_SYNC(attend_grids_there);
 }
 
-/* Keys that a row reads of a step: lo .. hi-1, and with int8 operands those before `uncoded`, if
- * they are before hi. */
-template <bool INT8> struct key_window {
-    int lo, hi, uncoded;
+/* Keys that a row reads of a step: lo .. hi-1. */
+struct key_window {
+    int lo, hi;
 };
-template <bool INT8> DQ_DEVICE bool is_in(const key_window<INT8> &w, int t)
+DQ_DEVICE bool is_in(key_window w, int t)
 {
-    return (t >= w.lo || (INT8 && t < w.uncoded)) && t < w.hi;
+    return t >= w.lo && t < w.hi;
 }
-template <bool INT8> DQ_DEVICE key_window<INT8> window_of(const attend_rows *r, dq_step s, int i)
+DQ_DEVICE key_window window_of(const attend_rows *r, dq_step s, int i)
 {
-    const int seen = r->seen[row_of(i)], coded = r->coded[row_of(i)], at = dq_page_of(s) * KEYS;
-    const int uncoded = INT8 ? r->uncoded[dq_warp() % 4] - at : 0;
-    if (dq_is_plain(s)) return {coded - at, seen - at, uncoded};
-    return {uncoded, (seen < coded ? seen : coded) - at, 0};
+    const int at = dq_page_of(s) * KEYS, *const edge = r->edge[dq_is_plain(s)] + row_of(i);
+    return {edge[0] - at, edge[ROWS] - at};
 }
 /* Key of entry k of a lane's scores. */
 DQ_DEVICE int key_of(int k)
@@ -345,20 +365,19 @@ DQ_DEVICE float quad_sum(float x)
 
 /* S[N], 2 N keys of a step from `from` on, becomes exp2(S - max); keys that a row does not read
  * become 0. FULL: each row reads each key. scale: of S, to powers of two. CODED: S is to be
- * multiplied with q_scale, too. is_edge: some keys of the step are not read, whatever is_full says.
+ * multiplied with q_scale, too.
  * Whether outputs of earlier keys are to be multiplied with alpha. */
-template <bool ROUND, int N, bool FULL = false, bool INT8 = false, bool CODED = false, class S>
-DQ_DEVICE bool softmax(S &s, attend_stats &x, const attend_rows *r, dq_step step, int from,
-                       float scale, bool is_edge = false)
+template <bool ROUND, int N, bool FULL = false, bool CODED = false, class S, class R>
+DQ_DEVICE bool softmax(S &s, attend_stats &x, const R *r, dq_step step, int from, float scale)
 {
     float by[2] = {scale, scale};
-    const bool full = FULL || (!is_edge && is_full(&r->full[dq_warp() % 4], step));
+    const bool full = FULL || is_full(r, step);
     if (ROUND) {
         const float integral = 12582912.0f; /* 1.5 * 2^23: added to it a number is integral */
         DQ_UNROLL
         for (int i = 0; i < 2; i++) {
             float to = r->by[row_of(i)];
-            if (CODED) to = dq_mul_rn(to, r->q_scale[row_of(i)]);
+            if constexpr (CODED) to = dq_mul_rn(to, r->q_scale[row_of(i)]);
             DQ_UNROLL
             for (int k = 2 * i; k < N; k += k % 2 ? 3 : 1)
                 s[k] = dq_sub_rn(dq_fma_rn(s[k], to, integral), integral);
@@ -366,14 +385,14 @@ DQ_DEVICE bool softmax(S &s, attend_stats &x, const attend_rows *r, dq_step step
         }
         DQ_UNROLL
         for (int i = 0; i < 2; i++) by[i] = r->step[row_of(i)];
-    } else if (CODED) {
+    } else if constexpr (CODED) {
         DQ_UNROLL
         for (int i = 0; i < 2; i++) by[i] = dq_mul_rn(scale, r->q_scale[row_of(i)]);
     }
     if (!full) {
         DQ_UNROLL
         for (int i = 0; i < 2; i++) {
-            const key_window<INT8> w = window_of<INT8>(r, step, i);
+            const key_window w = window_of(r, step, i);
             DQ_UNROLL
             for (int k = 2 * i; k < N; k += k % 2 ? 3 : 1)
                 if (!is_in(w, from + key_of(k))) s[k] = -INFINITY;
@@ -505,7 +524,7 @@ DQ_DEVICE void store_rows(O &o, const dq_attend_call *a, const attend_job *j)
         }
         if (!has_row(j->w, i)) continue;
         float *to = f->out + (j->w->row + row_of(i)) * f->out_cols + (int64_t)j->out * width;
-        const bool sees = visible_of(&a->u, j->w, row_of(i)) > 0;
+        const bool sees = dq_sees(&a->u, j->w, row_of(i));
         DQ_UNROLL
         for (int k = 2 * i; k < N; k += 4) {
             const int c = key_of(k - 2 * i);

@@ -16,14 +16,15 @@ enum { LOOK_THREADS = 2 * TEAM + DQ_WARP };
 /* Of a thread, before and after the block shares its 64K out. */
 enum { PRODUCER_REGISTERS = 24, TEAM_REGISTERS = 240 };
 
-/* Steps of an item's run, whose pages all rows read whole and in one way, need no masks: they are
- * the first, or they follow those that do. */
+/* Steps of an item's run, whose pages all rows read whole and in one way, need no masks: they stand
+ * between those of the windows' beginnings and of their ends, or follow both. */
 enum hopper_order { ASCENDING, RUN_LAST };
 
 /* What a kernel is made for: channels of a head's keys and of a pair's values; blocks of a cluster
  * and stages of a ring; how operands lie, and the order of steps. */
 template <int KEY_CHANNELS, int VALUE_CHANNELS, int BLOCKS, int RING> struct hopper_shape {
     enum { KD = KEY_CHANNELS, DV = VALUE_CHANNELS, CLUSTER = BLOCKS, STAGES = RING, INT8 = 0 };
+    typedef attend_rows rows;
     static constexpr dq_operand_layout LAYOUT = DQ_CELLS;
     static constexpr hopper_order ORDER = ASCENDING;
 };
@@ -64,7 +65,7 @@ template <class SHAPE> struct space {
         QUERY_BYTES = SHAPE::INT8 * 2 * KEY_BYTES, /* of both teams, in f16, there before */
         RINGS = BOX + ((int)BOX_BYTES > (int)QUERY_BYTES ? (int)BOX_BYTES : (int)QUERY_BYTES),
         ROWS_OF = RINGS + 2 * (int)sizeof(ring<SHAPE>),
-        TOTAL = ROWS_OF + 2 * (int)sizeof(attend_rows)
+        TOTAL = ROWS_OF + 2 * (int)sizeof(typename SHAPE::rows)
     };
     static_assert(TOTAL <= 227 * 1024, "shared memory of a block: fewer stages");
 };
@@ -93,11 +94,27 @@ template <class SHAPE> DQ_DEVICE int next_item(int last, const dq_attend_call *a
 
 /* ---- steps */
 
-/* The first step after the run; if there is none it is not there. */
+/* The first step after the run, which has some. */
 DQ_DEVICE dq_step step_after_run(const dq_attend_item *item)
 {
-    const dq_step first = dq_first_step(item);
-    return item->run ? dq_next_step(item, dq_step{first.n + 2 * (item->run - 1)}) : first;
+    const dq_step first = dq_step_of(item, item->front);
+    return dq_next_step(item, dq_step{first.n + 2 * (item->run - 1)});
+}
+/* The first after those of pages before the run's end, but for an item's first. */
+DQ_DEVICE dq_step step_behind(const dq_attend_item *item)
+{
+    const dq_step first = dq_step_of(item, item->front);
+    if (item->run) return step_after_run(item);
+    return item->front == item->first ? dq_next_step(item, first) : first;
+}
+DQ_DEVICE bool begins_run(const dq_attend_item *item, dq_step s)
+{
+    return item->run && dq_page_of(s) == item->front;
+}
+/* A step of those that need masks: where the run comes last it is passed over. */
+template <class SHAPE> DQ_DEVICE dq_step past_run(const dq_attend_item *item, dq_step s)
+{
+    return SHAPE::ORDER == RUN_LAST && begins_run(item, s) ? step_after_run(item) : s;
 }
 
 /* ---- producer */
@@ -161,14 +178,13 @@ DQ_DEVICE ring_use produce(unsigned char *smem, const dq_attend_call *a, int ind
         }
         return use;
     }
-    const bool run_last = SHAPE::ORDER == RUN_LAST;
-    dq_step step = run_last ? step_after_run(&item) : dq_first_step(&item);
-    for (; dq_step_is_there(&item, step); step = dq_next_step(&item, step))
+    dq_step step = past_run<SHAPE>(&item, dq_first_step(&item));
+    for (; dq_step_is_there(&item, step); step = past_run<SHAPE>(&item, dq_next_step(&item, step)))
         use = produce_page(p, a->o.page + dq_operand_page(&item, step) * a->o.page_bytes, use);
-    if (!run_last) return use;
+    if (SHAPE::ORDER != RUN_LAST) return use;
     dq_in_order();
     const dq_attend_item again = a->item[index / a->u.max_out];
-    const int64_t first = dq_operand_page(&again, dq_first_step(&again));
+    const int64_t first = dq_operand_page(&again, dq_step_of(&again, again.front));
     const uint8_t *page = a->o.page + first * a->o.page_bytes;
     for (int left = again.run; left > 0; left--, page += a->o.page_bytes)
         use = produce_page(p, page, use);
@@ -286,9 +302,9 @@ DQ_DEVICE void start_values(O &o, P &p, const team_view &v, ring<SHAPE> *r, ring
     dq_wgmma_commit();
 }
 
-template <class SHAPE> DQ_DEVICE attend_rows *team_rows(unsigned char *smem)
+template <class SHAPE> DQ_DEVICE typename SHAPE::rows *team_rows(unsigned char *smem)
 {
-    return (attend_rows *)(smem + space<SHAPE>::ROWS_OF) + team_of();
+    return (typename SHAPE::rows *)(smem + space<SHAPE>::ROWS_OF) + team_of();
 }
 
 /* What a team works on: registers, and what it knows of them. */
@@ -329,14 +345,15 @@ DQ_DEVICE ring_use multiply_run(team_work<SHAPE> &w, int n, ring_use use)
     return use;
 }
 
-/* Those from `step` on. The item is read as they go: registers are scarce. */
+/* Those from `step` on and on pages before `end`, but for the run. The item is read as they go:
+ * registers are scarce. */
 template <class SHAPE, bool ROUND>
-DQ_DEVICE ring_use multiply_others(team_work<SHAPE> &w, const dq_attend_call *a, int index,
-                                   dq_step step, ring_use use)
+DQ_DEVICE ring_use multiply_others(team_work<SHAPE> &w, const dq_attend_item *item, dq_step step,
+                                   bool front, ring_use use)
 {
     dq_in_order();
-    const dq_attend_item *const item = a->item + index / a->u.max_out;
-    for (; dq_step_is_there(item, step); step = dq_next_step(item, step))
+    for (; dq_page_of(step) < (front ? item->front : item->end);
+         step = past_run<SHAPE>(item, dq_next_step(item, step)))
         use = multiply_step<SHAPE, ROUND, false>(w, step, use);
     return use;
 }
@@ -359,9 +376,9 @@ DQ_DEVICE ring_use multiply(team_work<SHAPE> &w, unsigned char *smem, const dq_a
     w.stats = no_stats();
     DQ_UNROLL
     for (int k = 0; k < SHAPE::DV / 2; k++) w.x.o[k] = 0;
-    dq_step step = SHAPE::ORDER == RUN_LAST ? step_after_run(&item) : dq_first_step(&item);
-    const bool in_run = item.run && (SHAPE::ORDER == ASCENDING || !dq_step_is_there(&item, step));
-    if (in_run) step = dq_first_step(&item);
+    dq_step step = past_run<SHAPE>(&item, dq_first_step(&item));
+    if (!dq_step_is_there(&item, step)) step = dq_step_of(&item, item.front);
+    const bool in_run = begins_run(&item, step);
     start_scores(w.x, w.view, w.keys, use);
     DQ_WGMMA_WAIT(0, hopper_first_wait);
     release_keys<SHAPE>(w.view, use.stage);
@@ -369,9 +386,14 @@ DQ_DEVICE ring_use multiply(team_work<SHAPE> &w, unsigned char *smem, const dq_a
     softmax<ROUND, 32>(w.x.s, w.stats, w.rows, step, 0, w.scale);
     pack<32>(w.x.p, w.x.s);
     const int left = item.run - in_run;
-    step = in_run ? step_after_run(&item) : dq_next_step(&item, step);
-    if (SHAPE::ORDER == ASCENDING) use = multiply_run<SHAPE, ROUND>(w, left, use);
-    use = multiply_others<SHAPE, ROUND>(w, a, index, step, use);
+    step = in_run ? step_after_run(&item) : past_run<SHAPE>(&item, dq_next_step(&item, step));
+    const dq_attend_item *const of = a->item + index / a->u.max_out;
+    if (SHAPE::ORDER == ASCENDING) {
+        use = multiply_others<SHAPE, ROUND>(w, of, step, true, use);
+        use = multiply_run<SHAPE, ROUND>(w, of->run - (of->front == of->first), use);
+        step = step_behind(of);
+    }
+    use = multiply_others<SHAPE, ROUND>(w, of, step, false, use);
     if (SHAPE::ORDER == RUN_LAST) use = multiply_run<SHAPE, ROUND>(w, left, use);
     start_values(w.x.o, w.x.p, w.view, w.values, use);
     DQ_WGMMA_WAIT(0, hopper_last_wait);

@@ -13,27 +13,26 @@ template <class SHAPE> struct int8_products : int8_scores<SHAPE> {
 struct int8_team {
     const dq_attend_call *a;
     unsigned char *smem;
-    attend_rows *rows;
+    int8_rows *rows;
     team_view view; /* of values */
 };
 
 /* S to P. Whether outputs of earlier keys are to be multiplied with alpha. */
 template <bool CODED, bool ROUND, class SHAPE>
 DQ_DEVICE bool weigh(int8_products<SHAPE> &x, attend_stats &stats, const int8_team *t, dq_step step,
-                     ring_use use, bool is_edge)
+                     ring_use use)
 {
     take_scores<CODED, false>(x, t->smem, t->a, use);
-    return softmax<ROUND, 32, false, true, CODED>(x.s, stats, t->rows, step, 0, t->a->scale,
-                                                  is_edge);
+    return softmax<ROUND, 32, false, CODED>(x.s, stats, t->rows, step, 0, t->a->scale);
 }
 
 template <bool CODED, bool ROUND, class SHAPE>
 DQ_DEVICE void begin(int8_products<SHAPE> &x, attend_stats &stats, const int8_team *t, dq_step step,
-                     ring_use use, bool is_edge)
+                     ring_use use)
 {
     start_scores<CODED>(x, t->smem, t->a, use);
     DQ_WGMMA_WAIT(0, int8_first_wait);
-    weigh<CODED, ROUND>(x, stats, t, step, use, is_edge);
+    weigh<CODED, ROUND>(x, stats, t, step, use);
     pack<32>(x.p, x.s);
 }
 
@@ -45,7 +44,7 @@ DQ_DEVICE void go_on(int8_products<SHAPE> &x, attend_stats &stats, const int8_te
     start_scores<CODED>(x, t->smem, t->a, use);
     start_values(x.o, x.p, t->view, value_ring<SHAPE>(t->smem), last);
     DQ_WGMMA_WAIT(1, int8_scores_wait);
-    const bool moved = weigh<CODED, ROUND>(x, stats, t, step, use, false);
+    const bool moved = weigh<CODED, ROUND>(x, stats, t, step, use);
     DQ_WGMMA_WAIT(0, int8_values_wait);
     release_values<SHAPE>(t->view, last.stage);
     dq_hold(x.o);
@@ -67,7 +66,7 @@ DQ_DEVICE ring_use multiply(int8_products<SHAPE> &x, attend_stats &stats, unsign
     dq_attend_item item;
     const attend_job j = open_item(&item, a, index);
     const int8_team t = {a, smem, team_rows<SHAPE>(smem), view_of<SHAPE>(smem, a)};
-    note_rows(t.rows, &a->u, j.w, false);
+    note_run(t.rows, &a->u, j.w, false, 0);
     if (ROUND) note_grids(t.rows, a, &j, map_of(a));
     round_queries(x, smem, a, &j, map_of(a));
     stats = no_stats();
@@ -75,9 +74,7 @@ DQ_DEVICE ring_use multiply(int8_products<SHAPE> &x, attend_stats &stats, unsign
     for (int k = 0; k < SHAPE::DV / 2; k++) x.o[k] = 0;
     const dq_int8_run codes = dq_int8_run_of(&item, 0);
     bool begun = codes.first < codes.end;
-    if (begun)
-        begin<true, ROUND>(x, stats, &t, dq_step{2 * codes.first}, use,
-                           codes.first * KEYS < item.uncoded);
+    if (begun) begin<true, ROUND>(x, stats, &t, dq_step{2 * codes.first}, use);
     for (int page = codes.first + 1; page < codes.end; page++) {
         const ring_use last = use;
         use = use_after<SHAPE>(use);
@@ -87,8 +84,10 @@ DQ_DEVICE ring_use multiply(int8_products<SHAPE> &x, attend_stats &stats, unsign
     for (int k = 1; k < DQ_INT8_RUNS; k++) {
         const dq_int8_run run = dq_int8_run_of(a->item + index / a->u.max_out, k);
         int page = run.first;
+        if (page >= run.end) continue;
+        note_run(t.rows, &a->u, open_item(&item, a, index).w, false, k);
         if (!begun && page < run.end) {
-            begin<false, ROUND>(x, stats, &t, dq_step{2 * page++ + 1}, use, false);
+            begin<false, ROUND>(x, stats, &t, dq_step{2 * page++ + 1}, use);
             begun = true;
         }
         for (; page < run.end; page++) {
@@ -143,11 +142,11 @@ enum int8_look { ROW_MAXIMA, MAXIMA, STRIPS };
 /* S of the lane's two rows: strips, or the largest |S|, where NaN wins. */
 template <int8_look LOOK, class S>
 DQ_DEVICE void look_at(S &s, float max[2], const dq_attend_call *a, const attend_job *j, int map,
-                       const attend_rows *rows, dq_step step)
+                       const int8_rows *rows, dq_step step)
 {
     DQ_UNROLL
     for (int i = 0; i < 2; i++) {
-        const key_window<true> w = window_of<true>(rows, step, i);
+        const key_window w = window_of(rows, step, i);
         if (!has_row(j->w, i)) continue;
         float *const strip = strip_of(&a->u, j->w, map ? j->slot[1] : j->slot[0], row_of(i)) +
                              dq_page_of(step) * KEYS;
@@ -164,8 +163,10 @@ DQ_DEVICE void look_at(S &s, float max[2], const dq_attend_call *a, const attend
 
 template <bool CODED, int8_look LOOK, class SHAPE>
 DQ_DEVICE ring_use look_at_run(int8_scores<SHAPE> &x, float max[2], const int8_team *t,
-                               const attend_job *j, dq_int8_run run, ring_use use)
+                               const attend_job *j, const dq_attend_item *item, int k, ring_use use)
 {
+    const dq_int8_run run = dq_int8_run_of(item, k);
+    note_run(t->rows, &t->a->u, j->w, LOOK == STRIPS, k);
     for (int page = run.first; page < run.end; page++, use = use_after<SHAPE>(use)) {
         start_scores<CODED>(x, t->smem, t->a, use);
         DQ_WGMMA_WAIT(0, int8_look_wait);
@@ -195,12 +196,11 @@ DQ_DEVICE ring_use look_at_item(unsigned char *smem, const dq_attend_call *a, ui
     float max[2] = {0, 0};
     if (!is_first(a, &j, index, map_of(a))) j.w = NULL; /* another has its rows */
     const int8_team t = {a, smem, team_rows<SHAPE>(smem), view_of<SHAPE>(smem, a)};
-    note_rows(t.rows, &a->u, j.w, LOOK == STRIPS);
     round_queries(x, smem, a, &j, map_of(a));
-    use = look_at_run<true, LOOK>(x, max, &t, &j, dq_int8_run_of(&item, 0), use);
+    use = look_at_run<true, LOOK>(x, max, &t, &j, &item, 0, use);
     DQ_LOOP
     for (int k = 1; k < DQ_INT8_RUNS; k++)
-        use = look_at_run<false, LOOK>(x, max, &t, &j, dq_int8_run_of(&item, k), use);
+        use = look_at_run<false, LOOK>(x, max, &t, &j, &item, k, use);
     if (LOOK != STRIPS) raise_maxima<LOOK == ROW_MAXIMA>(all, max, a, &j, map_of(a));
     return use;
 }

@@ -9,9 +9,45 @@
 
 #include "kernels/cuda/device/attend_hopper.cuh"
 
+/* What a team knows of its rows in a run of steps, as attend_rows: keys that they read. */
+struct int8_rows {
+    int lo[ROWS], hi[ROWS];
+    float by[ROWS], step[ROWS];
+    float q_scale[ROWS]; /* of codes of queries */
+    full_pages full[4];
+};
+DQ_DEVICE bool is_full(const int8_rows *r, dq_step s)
+{
+    return r->full[row_of(0) / 16].has(s);
+}
+DQ_DEVICE key_window window_of(const int8_rows *r, dq_step s, int i)
+{
+    return {r->lo[row_of(i)] - dq_page_of(s) * KEYS, r->hi[row_of(i)] - dq_page_of(s) * KEYS};
+}
+
+/* The warp's rows in the k-th run. */
+DQ_DEVICE void note_run(int8_rows *r, const dq_attention_units *u, const dq_attention_unit *w,
+                        bool all, int k)
+{
+    const int warp = (int)dq_warp() % 4, i = 16 * warp + (int)dq_lane() % 16;
+    int edge[4];
+    find_edges(edge, u, w, i, all);
+    const int lo = k == 1 ? edge[0] : k ? edge[2] : edge[1];
+    const int hi = k == 1 ? edge[1] : k ? edge[3] : edge[2];
+    const full_pages full = pages_between(lo, hi);
+    DQ_WARP_SYNC(int8_rows_read); /* those before */
+    if (dq_lane() < 16) {
+        r->lo[i] = lo;
+        r->hi[i] = hi;
+    }
+    if (dq_lane() == 0) r->full[warp] = full;
+    DQ_WARP_SYNC(int8_rows_there);
+}
+
 template <int KEY_CHANNELS, int VALUE_CHANNELS>
 struct int8_shape : hopper_shape<KEY_CHANNELS, VALUE_CHANNELS, 2, 3> {
     enum { INT8 = 1 };
+    typedef int8_rows rows;
 };
 
 /* Warps read scales of tokens, each at its time. */
@@ -137,7 +173,7 @@ DQ_DEVICE void take_scores(int8_scores<SHAPE> &x, unsigned char *smem, const dq_
                            ring_use use)
 {
     if (CODED) {
-        const attend_rows *const rows = team_rows<SHAPE>(smem);
+        const int8_rows *const rows = team_rows<SHAPE>(smem);
         float by[2] = {1, 1};
         DQ_UNROLL
         for (int i = 0; i < 2 && EXACT; i++) by[i] = rows->q_scale[row_of(i)];

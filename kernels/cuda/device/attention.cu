@@ -72,11 +72,12 @@ DQ_DEVICE void raise_max(const float acc[4][4], const dq_attention_units *u,
     for (int i = 0; i < 4; i++) {
         int r = y + 16 * i;
         if (r >= w->n || !in_span(w, spans, span, r)) continue;
-        int seen = visible_of(u, w, r) - page * DQ_PAGE_SLOTS;
+        const dq_window sees = dq_window_of(u, w, r);
         DQ_UNROLL
         for (int j = 0; j < 4; j++) {
             uint32_t bits = dq_f32_bits(dq_mul_rn(acc[i][j], u->scale)) & 0x7fffffffu;
-            if (x + 16 * j < seen && bits > top) top = bits;
+            int t = page * DQ_PAGE_SLOTS + x + 16 * j;
+            if (t >= sees.hidden && t < sees.seen && bits > top) top = bits;
         }
     }
     for (unsigned o = 16; o; o >>= 1) {
@@ -86,13 +87,13 @@ DQ_DEVICE void raise_max(const float acc[4][4], const dq_attention_units *u,
     if (dq_lane() == 0 && top) dq_atomic_max(max, top);
 }
 
-/* Grid: pages, query heads of a group, units. */
+/* Grid: pages from a unit's first on, query heads of a group, units. */
 template <bool MAX> DQ_KERNEL_BLOCKS(256, 4) scores(dq_attention_units u, uint32_t *DQ_RESTRICT max)
 {
     DQ_SHARED(float, qs, [TILE * PITCH]);
     DQ_SHARED(float, ks, [TILE * PITCH]);
     const dq_attention_unit *w = this_unit(&u);
-    int page = (int)dq_block_x(), head = (int)dq_block_y();
+    int page = dq_first_page(w) + (int)dq_block_x(), head = (int)dq_block_y();
     if (page * DQ_PAGE_SLOTS >= w->keys || head >= heads_of(u.q_first, w->group)) return;
     const dq_q_head h = u.q_head[u.q_first[w->group] + head];
     const dq_page *p = u.pages + w->page + page;
@@ -168,14 +169,22 @@ DQ_DEVICE float of_order(uint32_t o)
     return dq_bits_f32(o & 0x80000000u ? o & 0x7fffffffu : ~o);
 }
 
-/* Largest |S| of keys begin..end-1 of a row, its share of one thread. */
-DQ_DEVICE uint32_t max_of(const float *row, int begin, int end, uint32_t max)
+/* Largest |S| of what a row sees, the share of one thread. */
+DQ_DEVICE uint32_t max_of(const float *row, dq_window sees, uint32_t max)
 {
-    for (int i = begin + (int)dq_thread(); i < end; i += (int)dq_threads()) {
+    for (int i = sees.hidden + (int)dq_thread(); i < sees.seen; i += (int)dq_threads()) {
         uint32_t bits = dq_f32_bits(row[i]) & 0x7fffffffu;
         max = bits > max ? bits : max;
     }
     return max;
+}
+
+/* What a row sees of keys begin .. end-1. */
+DQ_DEVICE dq_window tile_of(const dq_attention_units *u, const dq_attention_unit *w, int r,
+                            int begin, int end)
+{
+    const dq_window sees = dq_window_of(u, w, r);
+    return dq_window{begin > sees.hidden ? begin : sees.hidden, end < sees.seen ? end : sees.seen};
 }
 
 /* Grid: edges, query heads, units. A block has a run of keys of one tile, all rows of a unit. */
@@ -186,17 +195,17 @@ DQ_KERNEL(256) round_tiles(dq_attention_units u, float qmax)
     int e = (int)dq_block_x(), head = (int)dq_block_y();
     if (head >= heads_of(u.q_first, w->group) || e >= w->n_edges) return;
     int begin = e ? u.edge[w->edge + e - 1] : 0, end = u.edge[w->edge + e];
-    if (begin >= w->keys) return;
+    if (begin >= w->keys || end <= w->hidden[0]) return;
     uint32_t max = 0;
     for (int r = 0; r < w->n; r++) {
-        int seen = visible_of(&u, w, r);
-        max = max_of(strip_of(&u, w, head, r), begin, end < seen ? end : seen, max);
+        const dq_window sees = tile_of(&u, w, r, begin, end);
+        max = max_of(strip_of(&u, w, head, r), sees, max);
     }
     float absmax = dq_bits_f32(block_max(max, held));
     for (int r = 0; r < w->n; r++) {
         float *row = strip_of(&u, w, head, r);
-        int seen = visible_of(&u, w, r), stop = end < seen ? end : seen;
-        for (int i = begin + (int)dq_thread(); i < stop; i += (int)dq_threads())
+        const dq_window sees = tile_of(&u, w, r, begin, end);
+        for (int i = sees.hidden + (int)dq_thread(); i < sees.seen; i += (int)dq_threads())
             row[i] = rounded(row[i], absmax, qmax);
     }
 }
@@ -204,16 +213,18 @@ DQ_KERNEL(256) round_tiles(dq_attention_units u, float qmax)
 enum { RUNS = 64 }; /* sums of 64 keys that are added by one thread at a time */
 
 /* Replaces S by exp(S - top); thread 0 returns the sum: 16 f32 lanes per 64 keys, runs in f64. */
-DQ_DEVICE double exp_sum(float *row, int n, float top, float *run)
+DQ_DEVICE double exp_sum(float *row, dq_window sees, float top, float *run)
 {
-    int lane = (int)dq_thread() % 16, mine = (int)dq_thread() / 16, n_runs = (n + TILE - 1) / TILE;
+    int lane = (int)dq_thread() % 16, mine = (int)dq_thread() / 16;
+    int n_runs = (sees.seen + TILE - 1) / TILE;
     double total = 0;
-    for (int base = 0; base < n_runs; base += RUNS) {
+    for (int base = sees.hidden / TILE; base < n_runs; base += RUNS) {
         int some = n_runs - base < RUNS ? n_runs - base : (int)RUNS;
         for (int j = mine; j - mine % 2 < some; j += (int)dq_threads() / 16) { /* whole warps */
             float s = 0;
             for (int i = (base + j) * TILE + lane, k = 0; k < 4; i += 16, k++) {
-                if (i >= n) break;
+                if (i >= sees.seen) break;
+                if (i < sees.hidden) continue;
                 float p = dq_exp_as_cpu(dq_sub_rn(row[i], top));
                 row[i] = p;
                 s = dq_add_rn(s, p);
@@ -237,19 +248,19 @@ DQ_KERNEL(128) softmax(dq_attention_units u, int round, float qmax, const float 
     int r = (int)dq_block_x(), head = (int)dq_block_y();
     if (r >= w->n || head >= heads_of(u.q_first, w->group)) return;
     float *row = strip_of(&u, w, head, r);
-    int n = visible_of(&u, w, r);
+    const dq_window sees = dq_window_of(&u, w, r);
     float max = 0;
     if (round == DQ_ROUND_GIVEN)
         max = absmax[w->seq * u.n_q + u.q_head[u.q_first[w->group] + head].head];
-    if (round == DQ_ROUND_ROW) max = dq_bits_f32(block_max(max_of(row, 0, n, 0), held));
+    if (round == DQ_ROUND_ROW) max = dq_bits_f32(block_max(max_of(row, sees, 0), held));
     uint32_t top = order_of(-INFINITY);
-    for (int i = (int)dq_thread(); i < n; i += (int)dq_threads()) {
+    for (int i = sees.hidden + (int)dq_thread(); i < sees.seen; i += (int)dq_threads()) {
         float s = row[i];
         if (round == DQ_ROUND_GIVEN || round == DQ_ROUND_ROW) row[i] = s = rounded(s, max, qmax);
         if (s == s && order_of(s) > top) top = order_of(s);
     }
     top = block_max(top, held); /* a barrier, too: the row is rounded */
-    double sum = exp_sum(row, n, of_order(top), run);
+    double sum = exp_sum(row, sees, of_order(top), run);
     if (dq_thread() == 0) u.sum[w->record + head * w->n + r] = sum;
 }
 
@@ -285,11 +296,13 @@ DQ_DEVICE void stage_difference(float *d, const dq_attention_units *u, const dq_
     for (int i = (int)dq_thread(); i < TILE * TILE; i += (int)dq_threads()) {
         int r = i / TILE, k = i % TILE;
         float x = 0;
-        if (r < w->n && page * DQ_PAGE_SLOTS + k < visible_of(u, w, r)) {
-            x = strip_of(u, w, o->q[0], r)[page * DQ_PAGE_SLOTS + k];
+        const int t = page * DQ_PAGE_SLOTS + k;
+        const dq_window sees = r < w->n ? dq_window_of(u, w, r) : dq_window{0, 0};
+        if (t >= sees.hidden && t < sees.seen) {
+            x = strip_of(u, w, o->q[0], r)[t];
             if (u->n_maps == 2) {
                 const float *f = u->factor + 3 * (int64_t)(w->factor + i_out * w->n + r);
-                float y = strip_of(u, w, o->q[1], r)[page * DQ_PAGE_SLOTS + k];
+                float y = strip_of(u, w, o->q[1], r)[t];
                 x = dq_sub_rn(dq_mul_rn(f[0], x), dq_mul_rn(f[2], y));
             }
         }
@@ -334,7 +347,7 @@ DQ_KERNEL_BLOCKS(256, 3) values(dq_attention_units u, dq_attention_finish f)
     const dq_o_head *o = u.o_head + u.o_first[w->group] + i_out;
     int slab = (int)dq_block_x() / runs, c0 = (int)dq_block_x() % runs * TILE;
     float total[4][4] = {};
-    for (int page = 0; page * DQ_PAGE_SLOTS < w->keys; page++) {
+    for (int page = dq_first_page(w); page * DQ_PAGE_SLOTS < w->keys; page++) {
         int spans = spans_of(w, page), keys = slots_of(w->keys, page);
         stage_difference(d, &u, w, o, i_out, page);
         for (int span = 0; span < spans; span++) {
@@ -401,7 +414,7 @@ DQ_KERNEL(32) finish(dq_attention_units u, dq_attention_finish f)
     if (r >= w->n || i_out >= heads_of(u.o_first, w->group)) return;
     float *out = f.out + (w->row + r) * f.out_cols +
                  (int64_t)u.o_head[u.o_first[w->group] + i_out].out * width;
-    bool sees = visible_of(&u, w, r) > 0;
+    bool sees = dq_sees(&u, w, r);
     float a = u.factor[3 * (int64_t)(w->factor + i_out * w->n + r)];
     for (int i = (int)dq_thread(); i < width; i += (int)dq_threads())
         y[i] = !sees ? 0.0f : u.n_maps == 1 ? dq_mul_rn(out[i], a) : out[i];

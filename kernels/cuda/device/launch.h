@@ -267,7 +267,10 @@ typedef struct dq_attention_unit {
     /* Rows before `split` read the first coded[0] tokens as codes, others coded[1]; sinks, never
      * read as codes, are counted in. */
     int32_t split, coded[2];
-    int32_t keys, ld; /* what the last row sees; floats from row to row */
+    int32_t keys, ld; /* up to where the last row sees; floats from row to row */
+    /* Tokens at the list's beginning that its first row, and its last, do not see (dq_window_of).
+     * Strips begin with the page of the first of its tokens that any row sees. */
+    int32_t hidden[2];
     int32_t n_edges;
     int32_t seq, group;
     int32_t few; /* the call has at most DQ_ATTEND_FEW rows of its list: blocks divide its pages */
@@ -291,11 +294,16 @@ typedef struct dq_o_head {
 typedef struct dq_attention_units {
     const dq_attention_unit *unit;
     int32_t n;
-    int32_t max_rows, max_keys, max_q, max_out, max_edges; /* of any of them */
+    int32_t max_rows, max_q, max_out, max_edges; /* of any of them */
+    int32_t max_keys;                            /* from a unit's first page on */
     const dq_page *pages;
     dq_page_form form[2];
-    const int32_t *visible; /* keys that a row sees: by unit, row by row */
-    const int32_t *edge;    /* ends of runs of keys in one tile of positions, ascending */
+    const int32_t *visible; /* tokens up to the last that a row sees: by unit, row by row */
+    /* Of them those at the beginning that it does not see, alike; a row of no table sees the last
+     * `window` tokens. Window 0: all rows see all. */
+    const int32_t *hidden;
+    int32_t window;
+    const int32_t *edge; /* ends of runs of keys in one tile of positions, ascending */
     const dq_q_head *q_head;
     const dq_o_head *o_head;
     const int32_t *q_first, *o_first; /* [n_groups + 1] */
@@ -357,7 +365,7 @@ typedef struct dq_operands {
 typedef struct dq_unfold_list {
     int64_t page; /* of its first page, in the table of pages */
     int32_t group, keys;
-    int32_t end;                   /* pages from there on are there already */
+    int32_t first, end; /* pages before are read by no row, and from there on there already */
     int32_t coded_end, plain_from; /* rows read tokens before and from there so */
     int32_t uncoded;               /* as of a unit, at most keys */
     /* operand page of its page 0, as codes, not so (the first of which are none) and of uncoded
@@ -427,8 +435,9 @@ typedef struct dq_attend_logits {
 typedef struct dq_attend_item {
     int32_t unit, n;
     int32_t first, end;   /* pages of the list */
+    int32_t front;        /* in pages before it windows of some rows begin */
     int32_t coded, plain; /* pages before `coded` are read as codes, those from `plain` on not */
-    int32_t run;          /* pages from `first` on that all rows read whole and in one way */
+    int32_t run;          /* pages from `front` on that all rows read whole and in one way */
     int32_t uncoded;      /* as dq_unfold_list */
     int32_t part;         /* rows of the parts before it, in share; -1: these are all pages */
     int32_t at[3];        /* as dq_unfold_list */
@@ -571,7 +580,8 @@ enum { DQ_OBSERVE_TOP = 128, DQ_OBSERVE_BINS = 1 << 15, DQ_OBSERVE_FINE = 1 << 1
 typedef struct dq_observe_piece {
     const float *x; /* row r from x + r * ld on */
     int64_t ld;
-    const int32_t *visible; /* values of row r; NULL: cols */
+    const int32_t *visible; /* values up to the last of row r; NULL: cols */
+    const int32_t *hidden;  /* of them those before the first; NULL: none */
     const int32_t *col;     /* col[i] is the column of value i; NULL: i */
     const int32_t *pos;     /* of each row */
     int32_t cols, rows, record, seq, head;

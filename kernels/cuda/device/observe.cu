@@ -41,7 +41,8 @@ DQ_DEVICE double held_in(const double *sums, int64_t at)
     return sums ? sums[at] : 0.0;
 }
 
-/* Grid: runs of 128 keys, lists. A thread owns a key: units, heads and rows come in order. */
+/* Grid: runs of 128 keys, lists. A thread owns a key: units, heads and rows come in order. There
+ * are no windows. */
 DQ_KERNEL(128) sum_columns(dq_attention_units u, dq_map_sums c, const dq_map_run *DQ_RESTRICT runs)
 {
     const dq_map_run run = runs[dq_block_y()];
@@ -109,12 +110,13 @@ DQ_DEVICE void measure_pages(double *field, const dq_attention_units *u,
     bool two = u->n_maps == 2;
     const float *f = factors_of(u, w, i_out, r), *p1 = strip_of(u, w, o->q[0], r);
     const float *p2 = two ? strip_of(u, w, o->q[1], r) : p1;
-    int n = visible_of(u, w, r);
-    for (int first = (int)dq_warp() * TILE; first < n;
+    const dq_window sees = dq_window_of(u, w, r);
+    for (int first = (sees.hidden / TILE + (int)dq_warp()) * TILE; first < sees.seen;
          first += (int)dq_threads() / DQ_WARP * TILE) {
         double size = 0;
-        for (int k = first + (int)dq_lane(); k < first + TILE && k < n; k += DQ_WARP)
-            size += measure_key(field, limits, f, p1[k], p2[k], two, k < w->sinks);
+        for (int k = first + (int)dq_lane(); k < first + TILE && k < sees.seen; k += DQ_WARP)
+            if (k >= sees.hidden)
+                size += measure_key(field, limits, f, p1[k], p2[k], two, k < w->sinks);
         for (unsigned b = 16; b; b >>= 1) size = dq_add_rn(size, dq_shfl_xor(size, b));
         if (dq_lane() != 0) continue;
         field[VARIATION] += size;
@@ -136,10 +138,10 @@ measure_rows(dq_attention_units u, dq_map_limits limits, double *DQ_RESTRICT row
     const dq_o_head *o = u.o_head + u.o_first[w->group] + i_out;
     double field[DQ_MAP_FIELDS] = {};
     measure_pages(field, &u, &limits, w, o, i_out, r);
-    int n = visible_of(&u, w, r);
+    const dq_window sees = dq_window_of(&u, w, r);
     if (dq_thread() == 0) {
-        field[N_ROWS] = n > 0 ? 1.0 : 0.0;
-        field[N_KEYS] = (double)n;
+        field[N_ROWS] = sees.seen > sees.hidden ? 1.0 : 0.0;
+        field[N_KEYS] = (double)(sees.seen - sees.hidden);
     }
     DQ_UNROLL
     for (int i = 0; i < DQ_MAP_FIELDS; i++) {
@@ -206,8 +208,8 @@ DQ_DEVICE void add_keys(double *mass, const dq_attention_units *u, const dq_span
     const float *f = factors_of(u, w, i_out, r), *p1 = strip_of(u, w, o->q[0], r);
     const float *p2 = two ? strip_of(u, w, o->q[1], r) : p1;
     const uint8_t *label = c->label + c->key[w->seq * u->n_groups + w->group];
-    int n = visible_of(u, w, r);
-    for (int k = (int)dq_thread(); k < n; k += THREADS) {
+    const dq_window sees = dq_window_of(u, w, r);
+    for (int k = sees.hidden + (int)dq_thread(); k < sees.seen; k += THREADS) {
         float x = dq_mul_rn(p1[k], f[0]), y = two ? dq_mul_rn(p2[k], f[2]) : 0.0f;
         double d = (double)dq_sub_rn(x, y), size = d < 0 ? -d : d;
         int at = 2 * label[k] + (d < 0 ? 1 : 0);
@@ -249,9 +251,9 @@ cudaError_t dq_spans_add_sums(dq_attention_units u, dq_span_sums c, cudaStream_t
 
 enum { INFINITE = 0x7f800000, NO_BIN = 0x10000 };
 
-DQ_DEVICE int values_of(const dq_observe_piece *p, int r)
+DQ_DEVICE dq_window values_of(const dq_observe_piece *p, int r)
 {
-    return p->visible ? p->visible[r] : p->cols;
+    return dq_window{p->hidden ? p->hidden[r] : 0, p->visible ? p->visible[r] : p->cols};
 }
 
 DQ_DEVICE uint32_t size_bits(const float *x)
@@ -281,9 +283,9 @@ count_rows(const dq_observe_piece *DQ_RESTRICT pieces, dq_observe_bins *DQ_RESTR
     int r = (int)dq_block_y();
     if (r >= p->rows) return;
     const float *x = p->x + r * p->ld;
-    int n = values_of(p, r);
+    const dq_window n = values_of(p, r);
     double s1 = 0, s2 = 0, s4 = 0, bad = 0;
-    for (int i = (int)dq_thread(); i < n; i += (int)dq_threads()) {
+    for (int i = n.hidden + (int)dq_thread(); i < n.seen; i += (int)dq_threads()) {
         uint32_t bits = size_bits(x + i);
         if (bits >= INFINITE) {
             bad += 1.0;
@@ -379,8 +381,8 @@ count_fine(const dq_observe_piece *DQ_RESTRICT pieces, const dq_observe_top *DQ_
     if (top) bin = top->bin;
     if (r >= p->rows || bin >= INFINITE >> 16) return;
     const float *x = p->x + r * p->ld;
-    int n = values_of(p, r);
-    for (int i = (int)dq_thread(); i < n; i += (int)dq_threads()) {
+    const dq_window n = values_of(p, r);
+    for (int i = n.hidden + (int)dq_thread(); i < n.seen; i += (int)dq_threads()) {
         uint32_t bits = size_bits(x + i);
         if (bits >> 16 == bin) dq_atomic_add(&fine[bits & 0xffffu], (uint64_t)1);
     }
@@ -424,9 +426,9 @@ gather(const dq_observe_piece *DQ_RESTRICT pieces, dq_observe_top *DQ_RESTRICT t
     int r = (int)dq_block_y();
     if (r >= p->rows || top->bin == NO_BIN) return;
     const float *x = p->x + r * p->ld;
-    int n = values_of(p, r);
+    const dq_window n = values_of(p, r);
     uint32_t last = top->value;
-    for (int i = (int)dq_thread(); i < n; i += (int)dq_threads()) {
+    for (int i = n.hidden + (int)dq_thread(); i < n.seen; i += (int)dq_threads()) {
         uint32_t bits = size_bits(x + i);
         if (bits == last) dq_atomic_add(&tied[p->record + r], 1u);
         if (bits > last && bits < INFINITE) put_found(top, dq_atomic_add(&top->n, 1u), p, r, i);
@@ -438,10 +440,10 @@ DQ_DEVICE uint32_t take_ties(dq_observe_top *top, uint32_t at, uint32_t left,
                              const dq_observe_piece *p, int r)
 {
     uint32_t taken = 0;
-    int n = values_of(p, r);
-    for (int base = 0; base < n && taken < left; base += DQ_WARP) {
+    const dq_window n = values_of(p, r);
+    for (int base = n.hidden; base < n.seen && taken < left; base += DQ_WARP) {
         int i = base + (int)dq_lane();
-        bool equal = i < n && size_bits(p->x + r * p->ld + i) == top->value;
+        bool equal = i < n.seen && size_bits(p->x + r * p->ld + i) == top->value;
         uint32_t all = dq_ballot(equal), before = all & ((1u << dq_lane()) - 1u), rank = 0,
                  some = 0;
         for (; before; before &= before - 1) rank++;

@@ -487,14 +487,14 @@ fill(DQ_PARAMETER dq_kv_fill k, const dq_kv_fill_job *DQ_RESTRICT jobs)
     if (far) dq_raise(k.u.beyond);
 }
 
-/* Grid: pages, lists, heads of both sides. */
+/* Grid: pages from a list's first on, lists, heads of both sides. */
 DQ_KERNEL_BLOCKS(FILL_THREADS, 3)
 unfold(DQ_PARAMETER dq_unfold k, const dq_page *DQ_RESTRICT pages,
        const dq_unfold_list *DQ_RESTRICT lists)
 {
     DQ_SHARED_DYNAMIC(mem);
     const dq_unfold_list l = lists[dq_block_y()];
-    const int page = (int)dq_block_x(), n = slots_of(l.keys, page);
+    const int page = l.first + (int)dq_block_x(), n = slots_of(l.keys, page);
     const int side = (int)dq_block_z() % 2, head = (int)dq_block_z() / 2;
     const dq_page *p = pages + l.page + page;
     if (page >= l.end || n == 0 || head >= p->heads) return;

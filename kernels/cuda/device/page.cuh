@@ -401,6 +401,31 @@ DQ_DEVICE int visible_of(const dq_attention_units *u, const dq_attention_unit *w
     return w->visible < 0 ? (int)(r - w->visible - 1) : u->visible[w->visible + r];
 }
 
+/* What a row sees of its list: tokens hidden .. seen-1. */
+struct dq_window {
+    int hidden, seen;
+};
+DQ_DEVICE dq_window dq_window_of(const dq_attention_units *u, const dq_attention_unit *w, int r)
+{
+    dq_window x = {0, visible_of(u, w, r)};
+    if (u->window && w->visible >= 0) x.hidden = u->hidden[w->visible + r];
+    if (u->window && w->visible < 0 && x.seen > u->window) x.hidden = x.seen - u->window;
+    return x;
+}
+
+/* Whether it sees anything. */
+DQ_DEVICE bool dq_sees(const dq_attention_units *u, const dq_attention_unit *w, int r)
+{
+    const dq_window x = dq_window_of(u, w, r);
+    return x.seen > x.hidden;
+}
+
+/* The list's first page that a row of the unit sees. */
+DQ_BOTH int dq_first_page(const dq_attention_unit *w)
+{
+    return w->hidden[0] / DQ_PAGE_SLOTS;
+}
+
 /* Row r of the strip of the i-th query head of the unit's group. */
 DQ_DEVICE float *strip_of(const dq_attention_units *u, const dq_attention_unit *w, int i, int r)
 {

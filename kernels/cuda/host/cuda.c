@@ -22,7 +22,7 @@ typedef struct draft {
     bool viewed;           /* by kv_append */
     bool multiplies_codes; /* operands are int8 */
     dq_attention_unit *unit;
-    int32_t *visible, *edge;
+    int32_t *visible, *hidden, *edge; /* hidden NULL: there is no window */
     int n_units;
     int64_t n_edges, n_visible;
     int64_t n_spans; /* rows before the sequence that spans count */
@@ -55,9 +55,10 @@ static int64_t tile_end(const dq_batch *batch, int64_t first, int64_t end)
 static bool sees_on(const draft *d, const dq_kv_list *list, int i)
 {
     const int64_t first = d->args->batch->cu_rows[i], end = d->args->batch->cu_rows[i + 1];
-    return !d->request.places && goes_on(d->args->batch, first, end) && list->count > 0 &&
-           dq_kv_pos(list, list->count - 1) == list->count - 1 &&
-           d->args->batch->pos[end - 1] < list->count;
+    if (d->request.places || !goes_on(d->args->batch, first, end) || list->count == 0) return false;
+    const int32_t from = dq_kv_pos(list, 0), to = dq_kv_pos(list, list->count - 1);
+    return to - from == list->count - 1 && d->args->batch->pos[first] >= from &&
+           d->args->batch->pos[end - 1] <= to;
 }
 
 static void count(draft *d)
@@ -87,6 +88,8 @@ static bool draft_new(dq_backend *b, draft *d, const dq_attend_args *args,
     count(d);
     d->unit = dq_block_new((size_t)d->n_units + 1, sizeof *d->unit, &b->err);
     d->visible = dq_block_new((size_t)d->n_visible + 1, sizeof *d->visible, &b->err);
+    if (args->attn->window)
+        d->hidden = dq_block_new((size_t)d->n_visible + 1, sizeof *d->hidden, &b->err);
     if (request.edges || request.places)
         d->edge = dq_block_new((size_t)d->n_edges + 1, sizeof *d->edge, &b->err);
     d->n_units = 0;
@@ -130,11 +133,18 @@ bool dq_cuda_multiplies_codes(const dq_backend *b, const dq_kv *kv)
     return dq_cuda_on_hopper(b) && kv->spec.num == DQ_NUM_INT8 && dq_attend_takes_int8(&form[0]);
 }
 
+/* Tokens of pages that no row of the unit sees. */
+static int32_t hidden_pages(const dq_attention_unit *w)
+{
+    return w->hidden[0] / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS;
+}
+
 static bool add_list(dq_backend *b, draft *d, int i, int g)
 {
     const dq_batch *batch = d->args->batch;
     dq_kv_list *list = list_of(d->args, i, g);
     const int64_t end = batch->cu_rows[i + 1], edges = d->n_edges;
+    const int window = d->args->attn->window;
     int64_t pages;
     if (!dq_cuda_records_of(b, d->args->kv, list, &pages)) return false;
     if (!d->viewed && dq_kv_lost(d->args->kv, list, batch->pos[batch->cu_rows[i]])) {
@@ -156,6 +166,7 @@ static bool add_list(dq_backend *b, draft *d, int i, int g)
     /* Positions of rows and tokens ascend, so this walks both once. */
     for (int64_t r = first; !on && r < end; r++) {
         while (n < list->count && dq_kv_pos(list, n) <= batch->pos[r]) n++;
+        if (d->hidden) d->hidden[d->n_visible] = (int32_t)dq_kv_hidden(list, window, batch->pos[r]);
         d->visible[d->n_visible++] = (int32_t)n;
     }
     const int64_t sinks = dq_kv_visible(list, d->args->kv->spec.sink - 1);
@@ -181,7 +192,9 @@ static bool add_list(dq_backend *b, draft *d, int i, int g)
         w->coded[1] = (int32_t)span[n_spans - 1].coded_end;
         w->visible = on ? first - rows.first - n - 1 : table + rows.first;
         w->keys = on ? (int32_t)(n + last - first) : d->visible[table + last];
-        w->ld = (w->keys + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS;
+        w->hidden[0] = (int32_t)dq_kv_hidden(list, window, batch->pos[r]);
+        w->hidden[1] = (int32_t)dq_kv_hidden(list, window, batch->pos[last]);
+        w->ld = (w->keys + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS - hidden_pages(w);
         d->unit[d->n_units - 1].first = first_counted(d, &d->unit[d->n_units - 1]);
         place_spans(d, &d->unit[d->n_units - 1]);
         r += rows.n;
@@ -200,7 +213,8 @@ bool dq_cuda_units_next(dq_cuda_units *u, dq_attention_units *launch, int *first
     do {
         const dq_attention_unit *w = &u->unit[u->next++];
         if (w->n > launch->max_rows) launch->max_rows = w->n;
-        if (w->keys > launch->max_keys) launch->max_keys = w->keys;
+        const int32_t keys = w->keys - hidden_pages(w);
+        if (keys > launch->max_keys) launch->max_keys = keys;
         if (w->n_edges > launch->max_edges) launch->max_edges = w->n_edges;
     } while (u->next < u->n && u->unit[u->next].record > 0);
     launch->n = u->next - *first;
@@ -226,6 +240,7 @@ static void describe(dq_attention_units *u, const dq_attend_args *args)
     u->pages = dq_cuda_records(args->kv);
     u->q = args->q.p;
     u->scale = map->scale;
+    u->window = args->attn->window;
     u->lambda = args->attn->lambda_kind == DQ_LAMBDA_TOKEN ? args->lambda.p : NULL;
     u->lambda_layer = args->attn->lambda;
 }
@@ -272,7 +287,7 @@ static void cut_launches(const dq_backend *b, dq_cuda_units *u, const dq_attend_
             /* what is left of a list is unfolded again */
             if (request.operands && !more) more = list_bytes(u, heads, viewed, k, &units);
         }
-        w->strip = strips;
+        w->strip = strips - hidden_pages(w);
         w->record = (int32_t)records;
         w->factor = (int32_t)factors;
         operands += more;
@@ -310,6 +325,8 @@ bool dq_cuda_units_begin(dq_backend *b, dq_cuda_units *u, const dq_attend_args *
         const dq_batch *batch = d.args->batch;
         u->dev.unit = dq_cuda_upload(b, d.unit, (size_t)u->n * sizeof *d.unit);
         u->dev.visible = dq_cuda_upload(b, d.visible, (size_t)d.n_visible * sizeof *d.visible);
+        if (d.hidden)
+            u->dev.hidden = dq_cuda_upload(b, d.hidden, (size_t)d.n_visible * sizeof *d.hidden);
         if (d.edge) u->dev.edge = dq_cuda_upload(b, d.edge, (size_t)d.n_edges * sizeof *d.edge);
         if (d.request.places)
             u->pos = dq_cuda_upload(b, batch->pos, (size_t)batch->n_rows * sizeof *batch->pos);
@@ -318,6 +335,7 @@ bool dq_cuda_units_begin(dq_backend *b, dq_cuda_units *u, const dq_attend_args *
         dq_block_free(d.unit);
     }
     dq_block_free(d.visible);
+    dq_block_free(d.hidden);
     dq_block_free(d.edge);
     if (b->err.code != DQ_OK) dq_cuda_units_end(b, u);
     return b->err.code == DQ_OK;

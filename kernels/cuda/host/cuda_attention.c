@@ -53,7 +53,11 @@ static bool unfold(dq_backend *b, operands *t, const dq_attention_units *u,
     const dq_cuda_heads *heads = dq_cuda_heads_of(args->kv);
     const int together = units_together(b, u, unit);
     const size_t n = (size_t)u->n, items = (size_t)dq_attend_items(unit, u->n);
-    const size_t counts = (size_t)(u->max_keys + DQ_PAGE_SLOTS - 1) / DQ_PAGE_SLOTS + 1;
+    size_t counts = 1;
+    for (int i = 0; i < u->n; i++) {
+        const size_t pages = (size_t)(unit[i].keys + DQ_PAGE_SLOTS - 1) / DQ_PAGE_SLOTS;
+        if (pages >= counts) counts = pages + 1;
+    }
     dq_unfold_list *views = dq_cuda_views_of(b, args->kv, args->layer, args->batch);
     *t = (operands){.call = {.u = *u, .together = together}};
     t->call.o = dq_attend_operands(u->form[0].dim, u->n_slabs, heads->max_kv, heads->max_pairs,
@@ -403,6 +407,7 @@ static int add_pieces(dq_observe_piece *to, const dq_cuda_units *u,
                 (dq_observe_piece){.x = launch->strip + w->strip + (int64_t)slot * w->n * w->ld,
                                    .ld = w->ld,
                                    .visible = launch->visible + w->visible,
+                                   .hidden = launch->window ? launch->hidden + w->visible : NULL,
                                    .col = launch->edge + w->edge,
                                    .pos = u->pos + w->row,
                                    .rows = w->n,
