@@ -12,7 +12,6 @@ DQ_DEVICE ring_use look_at_scores(float max[2], scored<SHAPE> &x, unsigned char 
                                   const dq_attend_call *a, const dq_attend_item *item, ring_use use)
 {
     const attend_rows *const rows = team_rows<SHAPE>(smem);
-    const full_pages codes = rows->full[row_of(0) / 16][0], plain = rows->full[row_of(0) / 16][1];
     const team_view view = view_of<SHAPE>(smem, a);
     ring<SHAPE> *const keys = key_ring<SHAPE>(smem);
     dq_step step = dq_first_step(item);
@@ -22,7 +21,7 @@ DQ_DEVICE ring_use look_at_scores(float max[2], scored<SHAPE> &x, unsigned char 
         DQ_WGMMA_WAIT(0, absmax_scores_wait);
         release_keys<SHAPE>(view, use.stage);
         dq_hold(x.s);
-        if (!(dq_is_plain(step) ? plain : codes).has(step)) {
+        if (!is_full(rows, step)) {
             DQ_UNROLL
             for (int i = 0; i < 2; i++) {
                 const key_window w = window_of(rows, step, i);

@@ -224,11 +224,11 @@ DQ_DEVICE bool has_row(const dq_attention_unit *w, int i)
 /* Pages first .. end-1, all of whose keys all rows of a warp read in one way. */
 struct full_pages {
     int first, end;
-    DQ_DEVICE bool has(dq_step s) const
-    {
-        return dq_page_of(s) >= first && dq_page_of(s) < end;
-    }
 };
+DQ_DEVICE bool is_among(full_pages f, dq_step s)
+{
+    return dq_page_of(s) >= f.first && dq_page_of(s) < f.end;
+}
 
 /* What a team knows of its rows, in shared memory: registers are scarce. A warp reads what it wrote
  * itself. */
@@ -241,7 +241,7 @@ struct attend_rows {
 };
 DQ_DEVICE bool is_full(const attend_rows *r, dq_step s)
 {
-    return r->full[row_of(0) / 16][dq_is_plain(s)].has(s);
+    return is_among(r->full[row_of(0) / 16][dq_is_plain(s)], s);
 }
 
 DQ_DEVICE int warp_min(int x)

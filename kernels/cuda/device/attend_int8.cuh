@@ -18,7 +18,7 @@ struct int8_rows {
 };
 DQ_DEVICE bool is_full(const int8_rows *r, dq_step s)
 {
-    return r->full[row_of(0) / 16].has(s);
+    return is_among(r->full[row_of(0) / 16], s);
 }
 DQ_DEVICE key_window window_of(const int8_rows *r, dq_step s, int i)
 {

@@ -102,7 +102,8 @@ DQ_DEVICE double measure_key(double *field, const dq_map_limits *limits, const f
     return size;
 }
 
-/* Pages of one row, by a warp: every fourth from its own on. Fields of all lanes add up. */
+/* Runs of 64 keys that a row sees, by a warp: every fourth from its own on. Fields of all lanes add
+ * up. */
 DQ_DEVICE void measure_pages(double *field, const dq_attention_units *u,
                              const dq_map_limits *limits, const dq_attention_unit *w,
                              const dq_o_head *o, int i_out, int r)
@@ -111,12 +112,11 @@ DQ_DEVICE void measure_pages(double *field, const dq_attention_units *u,
     const float *f = factors_of(u, w, i_out, r), *p1 = strip_of(u, w, o->q[0], r);
     const float *p2 = two ? strip_of(u, w, o->q[1], r) : p1;
     const dq_window sees = dq_window_of(u, w, r);
-    for (int first = (sees.hidden / TILE + (int)dq_warp()) * TILE; first < sees.seen;
+    for (int first = sees.hidden + (int)dq_warp() * TILE; first < sees.seen;
          first += (int)dq_threads() / DQ_WARP * TILE) {
         double size = 0;
         for (int k = first + (int)dq_lane(); k < first + TILE && k < sees.seen; k += DQ_WARP)
-            if (k >= sees.hidden)
-                size += measure_key(field, limits, f, p1[k], p2[k], two, k < w->sinks);
+            size += measure_key(field, limits, f, p1[k], p2[k], two, k < w->sinks);
         for (unsigned b = 16; b; b >>= 1) size = dq_add_rn(size, dq_shfl_xor(size, b));
         if (dq_lane() != 0) continue;
         field[VARIATION] += size;

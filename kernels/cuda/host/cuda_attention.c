@@ -1013,6 +1013,8 @@ void dq_cuda_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
     dq_cuda_observers observers;
     dq_attention_finish f;
     void *after;
+    if (b->err.code == DQ_OK && args->columns && args->attn->window)
+        dq_fail(&b->err, DQ_BUG, "sums over the rows of a layer that has a window");
     if (!dq_cuda_units_begin(b, &u, args, request)) return;
     if (describe_finish(b, &f, dst, args) && taken(b, &u, &f, args) &&
         observers_begin(b, &observers, &u, args) &&
