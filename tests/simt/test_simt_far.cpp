@@ -209,7 +209,7 @@ TEST(test_tally)
     far<dq_observe_bins> bins(1);
     far<double> sums(4 * ROWS);
     far<uint32_t> tied(ROWS);
-    piece[0] = dq_observe_piece{x.p, COLS, NULL, NULL, pos.p, COLS, (int32_t)ROWS, 0, 0, 0};
+    piece[0] = dq_observe_piece{x.p, COLS, NULL, NULL, NULL, pos.p, COLS, (int32_t)ROWS, 0, 0, 0};
     pos[ROWS - 1] = 7;
     x[MANY - 1] = -3;
     run(dq_observe_launch(dq_observe_rows{piece.p, 1, (int32_t)ROWS, (int32_t)ROWS}, call.p, top.p,

@@ -213,18 +213,16 @@ DQ_KERNEL(256) round_tiles(dq_attention_units u, float qmax)
 enum { RUNS = 64 }; /* sums of 64 keys that are added by one thread at a time */
 
 /* Replaces S by exp(S - top); thread 0 returns the sum: 16 f32 lanes per 64 keys, runs in f64. */
-DQ_DEVICE double exp_sum(float *row, dq_window sees, float top, float *run)
+DQ_DEVICE double exp_sum(float *row, int n, float top, float *run)
 {
-    int lane = (int)dq_thread() % 16, mine = (int)dq_thread() / 16;
-    int n_runs = (sees.seen + TILE - 1) / TILE;
+    int lane = (int)dq_thread() % 16, mine = (int)dq_thread() / 16, n_runs = (n + TILE - 1) / TILE;
     double total = 0;
-    for (int base = sees.hidden / TILE; base < n_runs; base += RUNS) {
+    for (int base = 0; base < n_runs; base += RUNS) {
         int some = n_runs - base < RUNS ? n_runs - base : (int)RUNS;
         for (int j = mine; j - mine % 2 < some; j += (int)dq_threads() / 16) { /* whole warps */
             float s = 0;
             for (int i = (base + j) * TILE + lane, k = 0; k < 4; i += 16, k++) {
-                if (i >= sees.seen) break;
-                if (i < sees.hidden) continue;
+                if (i >= n) break;
                 float p = dq_exp_as_cpu(dq_sub_rn(row[i], top));
                 row[i] = p;
                 s = dq_add_rn(s, p);
@@ -260,7 +258,7 @@ DQ_KERNEL(128) softmax(dq_attention_units u, int round, float qmax, const float 
         if (s == s && order_of(s) > top) top = order_of(s);
     }
     top = block_max(top, held); /* a barrier, too: the row is rounded */
-    double sum = exp_sum(row, sees, of_order(top), run);
+    double sum = exp_sum(row + sees.hidden, sees.seen - sees.hidden, of_order(top), run);
     if (dq_thread() == 0) u.sum[w->record + head * w->n + r] = sum;
 }
 

@@ -281,6 +281,26 @@ static void make_sets(rig *r, rig_list *l, int p)
             (uint64_t)(r->spec.bits[side] | (side ? r->spec.bits[1] : r->spec.second) << 4);
 }
 
+/* Whether each row sees one key more than the one before; else a table says what it sees. */
+static bool is_even(const rig_list *l)
+{
+    return l->visible[0] > 0 && l->unit.keys % 3;
+}
+
+/* What rows do not see. Positions that are left out make windows of a table's rows smaller. */
+static void make_window(rig *r, rig_list *l)
+{
+    dq_attention_unit *w = &l->unit;
+    for (int k = 0; k < w->n; k++) {
+        const int n = l->visible[k] - r->spec.window + (is_even(l) ? 0 : k / 5);
+        l->hidden[k] = !r->spec.window || n < 0 ? 0 : n < l->visible[k] ? n : l->visible[k] - 1;
+        if (k && l->hidden[k] < l->hidden[k - 1]) l->hidden[k] = l->hidden[k - 1];
+    }
+    w->hidden[0] = l->hidden[0];
+    w->hidden[1] = l->hidden[w->n - 1];
+    w->ld -= w->hidden[0] / 64 * 64;
+}
+
 static void make_list(rig *r, int i)
 {
     rig_list *l = &r->list[i];
@@ -294,6 +314,7 @@ static void make_list(rig *r, int i)
     for (int k = 0; k < w->n; k++)
         l->visible[k] = k < odd && w->keys == w->n ? 0 : w->keys - w->n + k + 1;
     w->ld = (w->keys + 63) / 64 * 64 + 8;
+    make_window(r, l);
     w->seq = i;
     w->few = 1;
     w->group = 1;
@@ -312,7 +333,7 @@ static void make_list(rig *r, int i)
     for (int side = 0; side < 2; side++) {
         l->side[side].form = form_of(r, side);
         l->side[side].n_heads = 2;
-        for (int p = 0; p < l->n_pages; p++) make_side(r, l, side, p, w->coded);
+        for (int p = w->hidden[0] / 64; p < l->n_pages; p++) make_side(r, l, side, p, w->coded);
     }
     r->rows += w->n;
 }
@@ -346,25 +367,28 @@ static void upload_units(rig *r)
 {
     dq_attention_units *u = &r->units;
     dq_page pages[MAX_UNITS * MAX_PAGES];
-    int32_t visible[MAX_UNITS * 64], first_q[3] = {0, 0, u->max_q}, first_o[3] = {0, 0, u->max_out};
+    int32_t visible[MAX_UNITS * 64], hidden[MAX_UNITS * 64], first_q[3] = {0, 0, u->max_q},
+                                                             first_o[3] = {0, 0, u->max_out};
     int64_t strip = 0;
     int n_pages = 0, records = 0, factors = 0;
     for (int i = 0; i < r->n_units; i++) {
         rig_list *l = &r->list[i];
         l->unit.page = n_pages;
-        l->unit.strip = strip;
+        const int before = l->unit.hidden[0] / 64 * 64;
+        l->unit.strip = strip - before;
         strip += (int64_t)u->max_q * l->unit.n * l->unit.ld;
         l->unit.record = records;
         l->unit.factor = factors;
         records += u->max_q * l->unit.n;
         factors += u->max_out * l->unit.n;
         for (int p = 0; p < l->n_pages; p++) pages[n_pages++] = l->page[p];
-        /* each row sees one key more, or as the table says */
-        const bool even = l->visible[0] > 0 && l->unit.keys % 3;
-        l->unit.visible = even ? -1 - l->visible[0] : 64 * i;
-        for (int k = 0; k < l->unit.n; k++) visible[64 * i + k] = l->visible[k];
+        l->unit.visible = is_even(l) ? -1 - l->visible[0] : 64 * i;
+        for (int k = 0; k < l->unit.n; k++) {
+            visible[64 * i + k] = l->visible[k];
+            hidden[64 * i + k] = l->hidden[k];
+        }
         r->unit[i] = l->unit;
-        if (l->unit.keys > u->max_keys) u->max_keys = l->unit.keys;
+        if (l->unit.keys - before > u->max_keys) u->max_keys = l->unit.keys - before;
         if (l->unit.n > u->max_rows) u->max_rows = l->unit.n;
     }
     u->n = r->n_units;
@@ -372,6 +396,8 @@ static void upload_units(rig *r)
     u->unit = (dq_attention_unit *)keep(r, sizeof r->unit, r->unit);
     u->pages = (dq_page *)keep(r, sizeof pages, pages);
     u->visible = (int32_t *)keep(r, sizeof visible, visible);
+    u->hidden = (int32_t *)keep(r, sizeof hidden, hidden);
+    u->window = r->spec.window;
     u->q_head = (dq_q_head *)keep(r, sizeof r->q_head, r->q_head);
     u->o_head = (dq_o_head *)keep(r, sizeof r->o_head, r->o_head);
     u->q_first = (int32_t *)keep(r, sizeof first_q, first_q);

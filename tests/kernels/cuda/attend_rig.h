@@ -29,7 +29,7 @@ struct rig_list {
     int n_pages;
     rig_side side[2];
     dq_page page[MAX_PAGES];
-    int visible[64];
+    int hidden[64], visible[64]; /* rows see tokens hidden .. visible-1 */
 };
 
 struct rig_spec {
@@ -41,6 +41,7 @@ struct rig_spec {
     bool int8;    /* operands are: codes of keys are multiplied as they are */
     int max_rows; /* of a unit; 0: 64 */
     int max_keys; /* of a list, apart from its rows */
+    int window;   /* 0: none */
     bool sets, dither;
     bool mixed;     /* of `sets` keys alone; values have a step and a low for each token and run */
     bool all_coded; /* all tokens but sinks */

@@ -75,7 +75,7 @@ double rig_score(const rig *r, int unit, int i, int row, int t)
 double rig_row_absmax(const rig *r, int unit, int i, int row)
 {
     double max = 0;
-    for (int t = 0; t < r->list[unit].visible[row]; t++)
+    for (int t = r->list[unit].hidden[row]; t < r->list[unit].visible[row]; t++)
         max = fmax(max, fabs(rig_score(r, unit, i, row, t)));
     return max;
 }
@@ -94,13 +94,13 @@ double rig_absmax(const rig *r, int unit, int i)
  * and sums, and a step of the grid where a score lies between two numbers of it. */
 static void softmax_row(const rig *r, int unit, int i, int row, double *p, double *off)
 {
-    const int n = r->list[unit].visible[row];
+    const int first = r->list[unit].hidden[row], n = r->list[unit].visible[row];
     double absmax = 0, top = -INFINITY, s[64 * MAX_PAGES], far[64 * MAX_PAGES], sum = 0, moved = 0;
     if (r->spec.round == DQ_ROUND_ROW) absmax = rig_row_absmax(r, unit, i, row);
     if (r->spec.round == DQ_ROUND_GIVEN)
         absmax = (double)r->absmax->host[unit * r->units.n_q + r->q_head[i].head];
     const double qmax = (double)r->logits.qmax, step = absmax / qmax;
-    for (int t = 0; t < n; t++) {
+    for (int t = first; t < n; t++) {
         s[t] = rig_score(r, unit, i, row, t);
         far[t] = 1e-5;
         if (r->spec.round != DQ_ROUND_NOT && absmax > 0) {
@@ -110,12 +110,12 @@ static void softmax_row(const rig *r, int unit, int i, int row, double *p, doubl
         }
         top = fmax(top, s[t]);
     }
-    for (int t = 0; t < n; t++) sum += p[t] = exp(s[t] - top);
-    for (int t = 0; t < n; t++) {
+    for (int t = first; t < n; t++) sum += p[t] = exp(s[t] - top);
+    for (int t = first; t < n; t++) {
         p[t] /= sum;
         moved += p[t] * far[t];
     }
-    for (int t = 0; t < n; t++) off[t] = p[t] * (far[t] + moved + 0x1p-11) + 0x1p-24 / sum;
+    for (int t = first; t < n; t++) off[t] = p[t] * (far[t] + moved + 0x1p-11) + 0x1p-24 / sum;
 }
 
 static void hadamard(double *y, int n)
@@ -175,7 +175,7 @@ void rig_row(const rig *r, int unit, int out, int row, double *y, double *bound)
     if (r->spec.maps == 1) lambda = 0;
     for (int c = 0; c < r->width; c++) y[c] = bound[c] = 0;
     for (int slab = 0; slab < r->spec.slabs; slab++)
-        for (int t = 0; t < n; t++) {
+        for (int t = l->hidden[row]; t < n; t++) {
             double v[MAX_DIM], v_off[MAX_DIM];
             token_values(r, l, row, o->v[slab], t, v, v_off);
             const double d = p[0][t] - lambda * p[1][t];

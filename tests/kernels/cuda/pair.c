@@ -244,6 +244,26 @@ void pair_scene(pair *p, bool evicts)
     pair_sync(p);
 }
 
+bool pair_window_step(pair *p, int step)
+{
+    static const int rows[][3] = {{110, 70}, {150, 1}, {64, 0, 21}, {1, 1, 1}, {70, 130, 1}, {1}};
+    if (step == sizeof rows / sizeof *rows) return false;
+    if (step) {
+        pair_compact(p);
+    } else {
+        pair_seq(p, 0);
+        pair_seq(p, 60000);
+    }
+    if (step == 2) pair_fork(p, 0);
+    pair_begin(p);
+    for (int k = 0; k < 3; k++) {
+        if (rows[step][k]) pair_rows(p, k, rows[step][k]);
+    }
+    pair_append(p);
+    pair_sync(p);
+    return true;
+}
+
 enum { DAMAGED_FIRST = 200, DAMAGED_TOKEN = 100, DAMAGED_ALIKE = 2 };
 
 static void damage(pair *p, int i)

@@ -83,6 +83,10 @@ dq_attend_args pair_args(const pair *p, int k, dq_logit_spec logit);
  * of it with rows of its own; b starts at a far position. The batch left after is ragged and appended. */
 void pair_scene(pair *p, bool evicts);
 
+/* Beyond two windows of 130, in chunks and tokens; sequence 1 stands far away, 2 is a fork of 0. Compacts, then appends the
+ * step's rows, as pair_scene leaves them; false: there are no more. */
+bool pair_window_step(pair *p, int step);
+
 /* Damage i % N_DAMAGES of per-channel codes, or mixed ones: what is not finite, or has no finite step, in keys, values or the last row's queries; and
  * in all heads channel 2 of a page is alike, so that its step is 0; of mixed values a token. */
 enum { N_DAMAGES = 6 };

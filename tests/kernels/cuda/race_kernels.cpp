@@ -359,8 +359,8 @@ static void tally(void)
                                          COLS,
                                          NULL,
                                          NULL,
+                                         NULL,
                                          pos.device,
-
                                          COLS,
                                          ROWS,
                                          ROWS * i,

@@ -31,7 +31,7 @@ static void check_scores(rig *r, rig_call *k)
         for (int h = 0; h < u->max_q; h++) {
             const dq_attention_unit *w = &r->list[i].unit;
             for (int row = 0; row < w->n; row++)
-                for (int t = 0; t < w->keys; t++) {
+                for (int t = w->hidden[0]; t < w->keys; t++) {
                     const double x =
                         (double)r->strip->host[w->strip + ((int64_t)h * w->n + row) * w->ld + t];
                     const double y = rig_score(r, i, h, row, t);
@@ -254,6 +254,8 @@ static void cut_unit(rig *r, check_array<dq_attention_unit> *cut, int pieces)
         w->visible += w->visible < 0 ? -from : from;
         w->n = to - from;
         w->keys = l->visible[to - 1];
+        w->hidden[0] = l->hidden[from];
+        w->hidden[1] = l->hidden[to - 1];
         w->split = whole.split < from ? 0 : whole.split > to ? w->n : whole.split - from;
     }
     memcpy(r->unit, cut->host, (size_t)r->units.n * sizeof *r->unit);
@@ -297,6 +299,42 @@ TEST(test_cut)
             if (hopper) check_cut(int8_of(32, 8, 4, seed), seed, true);
         }
     dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
+}
+
+/* Rows that see a window: shorter than a page, pages and a few tokens, one token. */
+static const int windows[6] = {20, 100, 64, 130, 1, 333};
+static rig_spec window_of(int dim, int k_bits, int v_bits, uint64_t seed)
+{
+    rig_spec s = seed % 3 == 0   ? sets_of(dim, k_bits == 16 ? 8 : k_bits, v_bits, seed)
+                 : seed % 3 == 1 ? spec_of(dim, k_bits, v_bits, seed)
+                                 : mixed_of(dim, k_bits == 16 ? 4 : k_bits, v_bits, seed);
+    s.window = windows[seed % 6];
+    s.max_keys = 700;
+    return s;
+}
+static rig_spec int8_window_of(int dim, int k_bits, int v_bits, uint64_t seed)
+{
+    rig_spec s = int8_of(dim, k_bits, v_bits, seed);
+    s.window = windows[seed % 6];
+    s.max_keys = seed % 2 ? 700 : 90; /* sinks are seen, or hidden in part */
+    return s;
+}
+
+TEST(test_window)
+{
+    check_widths(window_of, 1, 12, 3);
+    for (uint64_t seed = 1; seed <= 6; seed++)
+        for (int hopper = 0; hopper <= has_hopper(); hopper++) {
+            rig_spec s = spec_of(32, 8, 4, seed);
+            s.window = windows[seed - 1];
+            check_cut(s, seed, hopper);
+        }
+}
+
+TEST(test_int8_window)
+{
+    if (!has_hopper()) skip();
+    check_widths(int8_window_of, 0, 12, 8000);
 }
 
 /* Units whose rows see nothing give zeros, alone and before another list. */

@@ -107,6 +107,25 @@ TEST(every_order_of_threads)
     dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
 }
 
+/* Chunks and tokens through windows, whose pages leave the cache. */
+TEST(windows_are_equal)
+{
+    static const int windows[] = {40, 64, 130};
+    for (int i = 0; i < 6; i++) {
+        pair p;
+        dq_kv_spec spec = i % 3 == 2 ? page_spec_of(i) : i % 3 ? spec_of(i) : dq_kv_plain;
+        pair_open(&p, pairings[i % N_PAIRINGS], dims[i % 6], spec);
+        p.attn.window = windows[i % 3];
+        set_options(&p, i);
+        for (int step = 0; pair_window_step(&p, step); step++) {
+            attend_both(&p, (dq_logit_spec){(step + i) % 2 ? 16 : 4, (dq_granularity)(step % 4)},
+                        NULL, NULL);
+            compare_outputs(&p);
+        }
+        pair_close(&p);
+    }
+}
+
 TEST(absmax_is_equal)
 {
     for (int i = 0; i < N_PAIRINGS; i += 2) {

@@ -61,7 +61,7 @@ static void look_twice(pair *p, dq_logit_spec logit, int64_t last_rows)
     const dq_columns columns[2] = {columns_at(sums[CPU], offset, n, last_rows),
                                    columns_at(sums[CUDA], offset, n, last_rows)};
     for (int times = 0; times < 2; times++) { /* adds to what is there */
-        attend_both(p, logit, columns, measure);
+        attend_both(p, logit, p->attn.window ? NULL : columns, measure);
         pair_sync(p);
     }
     compare_outputs(p);
@@ -217,6 +217,24 @@ TEST(launches_do_not_show)
         look_at_classes(&p, (dq_logit_spec){6, DQ_GRANULARITY_TILE},
                         (int64_t[PAIR_SEQ]){1, 40, 20});
         observe_both(&p, observe_logits);
+        pair_close(&p);
+    }
+}
+
+/* What rows see through windows, in one launch and in many. */
+TEST(windows_are_looked_through)
+{
+    for (int i = 0; i < 2; i++) {
+        pair p;
+        pair_open(&p, i ? DQ_PAIR_GROUPED : DQ_PAIR_NONE, 32, i ? spec_of(3) : dq_kv_plain);
+        p.attn.window = i ? 130 : 40;
+        if (i) dq_cuda_of(p.b[CUDA])->strip_bytes = 576 << 10;
+        for (int step = 0; pair_window_step(&p, step); step++) {
+            if (step % 2 == 0) continue;
+            look_twice(&p, (dq_logit_spec){6, (dq_granularity)(2 + i)}, 0);
+            look_at_classes(&p, (dq_logit_spec){.bits = 16}, (int64_t[PAIR_SEQ]){1, 40, 20});
+            observe_both(&p, observe_logits);
+        }
         pair_close(&p);
     }
 }

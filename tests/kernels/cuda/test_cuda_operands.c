@@ -162,6 +162,63 @@ TEST(rounded_products_of_codes_are_near)
     }
 }
 
+/* Chunks and tokens through windows, whose pages leave the cache, by all three kernels. */
+TEST(windows_are_near)
+{
+    static const int windows[] = {40, 130, 64};
+    for (int i = 0; i < 6; i++) {
+        pair p;
+        dq_kv_spec spec = each_spec_of(2 * i);
+        const bool codes = i % 3 == 2, rounds = i % 2;
+        if (codes) spec = spec_of(i), spec.k_bits = i % 2 ? 6 : 8;
+        dq_simt_set_capability(i % 3 ? 90 : 80);
+        spec.num = codes ? DQ_NUM_INT8 : math_of(i);
+        if (spec.quant != DQ_KV_MIXED) spec.group = 32;
+        pair_open(&p, pairings[i % N_PAIRINGS], fused_dims[i % 6], spec);
+        p.math = dq_backend_math(p.b[CUDA], spec.num);
+        if (codes) p.cpu_math.qk = DQ_NUM_INT8;
+        set_options(&p, i);
+        p.attn.head_norm = false;
+        p.attn.window = windows[i / 2];
+        for (int step = 0; pair_window_step(&p, step); step++) {
+            if (i % 3 && step != 1 && step != 3) continue; /* memory is watched, which takes time */
+            attend_both(&p,
+                        (dq_logit_spec){rounds ? 8 : 16,
+                                        step % 2 ? DQ_GRANULARITY_ROW : DQ_GRANULARITY_HEAD},
+                        NULL, NULL);
+            compare_within(&p, rounds ? 0.1 : NEAR, false);
+        }
+        pair_close(&p);
+        dq_simt_set_capability(80);
+    }
+}
+
+/* From two windows on a device holds what it held before. */
+TEST(memory_of_windows_is_level)
+{
+    pair p;
+    dq_kv_spec spec = spec_of(1);
+    spec.num = DQ_NUM_BF16;
+    spec.group = 32;
+    pair_open(&p, DQ_PAIR_NONE, 16, spec);
+    p.math = dq_backend_math(p.b[CUDA], spec.num);
+    p.attn.window = 130;
+    const int32_t a = pair_seq(&p, 0);
+    const dq_cuda *c = p.b[CUDA]->state;
+    size_t bytes[DQ_CUDA_N_SCRATCH];
+    for (int i = 0; i < 12; i++) {
+        pair_begin(&p);
+        pair_rows(&p, a, 64);
+        pair_append(&p);
+        attend_both(&p, (dq_logit_spec){.bits = 16}, NULL, NULL);
+        pair_compact(&p);
+        pair_sync(&p);
+        if (i == 5) memcpy(bytes, c->scratch_bytes, sizeof bytes);
+    }
+    assert_memory_equal(bytes, c->scratch_bytes, sizeof bytes);
+    pair_close(&p);
+}
+
 /* Blocks of a grid that a small group has no head for do nothing. */
 TEST(uneven_groups_are_near)
 {
