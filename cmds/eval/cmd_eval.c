@@ -740,7 +740,7 @@ static dq_status add_math(eval_run *x, int model, int source, const dq_kv_config
     dq_err lacks = {0};
     DQ_TRY(dq_kv_options_spec(&kv, cache, m, math.kv, err));
     if (dq_kv_options_fit(&kv, cache, m, math, x->backend, &lacks) == DQ_OK) {
-        math = dq_backend_math_of(x->backend, math, &kv);
+        math = dq_backend_math_of(x->backend, math, &kv, m->map.head_dim);
         /* Widths and granularities come from options, or else from the container. */
         const int *bits = x->o.n_bits ? x->o.bits : &m->logit.bits;
         const dq_words *word = &x->o.logit_granularity;

@@ -239,7 +239,7 @@ typedef struct dq_ops {
     bool attends_in_f16; /* unless in f32 (launch.h) */
     /* Optional (NULL: no). Where it attends in f16: whether keys of this cache that are read as
      * codes are multiplied in int8 all the same. */
-    bool (*keys_in_int8)(const dq_backend *b, const dq_kv_spec *kv);
+    bool (*keys_in_int8)(const dq_backend *b, const dq_kv_spec *kv, int head_dim);
     /* Tokens held; pos[count] (host), unless NULL, gets their positions. */
     int64_t (*kv_count)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                         int32_t *pos);
@@ -267,7 +267,8 @@ typedef struct dq_ops {
      * undone before the norm; q and what was appended are rotated by the caller. */
     void (*attend)(dq_backend *b, dq_mat dst, const dq_attend_args *args);
     /* As matmul_kernel: the kernel of attend for a cache, math.qk and math.pv. */
-    const char *(*attend_kernel)(const dq_backend *b, const dq_kv_spec *kv, dq_math math);
+    const char *(*attend_kernel)(const dq_backend *b, const dq_kv_spec *kv, int head_dim,
+                                 dq_math math);
     /* Adds |S| before rounding and softmax, of all query heads and visible entries, to *tally
      * (host); seq_base + index in the batch is place.seq. */
     void (*attn_observe)(dq_backend *b, dq_tally *tally, const dq_attend_args *args,
@@ -304,7 +305,7 @@ double dq_backend_seconds(const dq_backend *b);
 const char *dq_backend_clock(const dq_backend *b); /* "processor" or "wall" */
 /* In what the backend computes where `num` is asked for; and what becomes of that with a cache. */
 dq_math dq_backend_math(const dq_backend *b, dq_num num);
-dq_math dq_backend_math_of(const dq_backend *b, dq_math math, const dq_kv_spec *kv);
+dq_math dq_backend_math_of(const dq_backend *b, dq_math math, const dq_kv_spec *kv, int head_dim);
 /* DQ_MISMATCH with what is missing: the backend cannot run `math` on this model and KV; int8 needs
  * packed projections, on the CPU a packed cache, too. m NULL: weights are not checked. */
 dq_status dq_backend_can(const dq_backend *b, const struct dq_model *m, dq_math math,

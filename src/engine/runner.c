@@ -44,9 +44,9 @@ dq_math dq_backend_math(const dq_backend *b, dq_num num)
     return (dq_math){.linear = num, .qk = attends, .pv = attends, .kv = num};
 }
 
-dq_math dq_backend_math_of(const dq_backend *b, dq_math math, const dq_kv_spec *kv)
+dq_math dq_backend_math_of(const dq_backend *b, dq_math math, const dq_kv_spec *kv, int head_dim)
 {
-    if (b->ops->keys_in_int8 && b->ops->keys_in_int8(b, kv)) math.qk = DQ_NUM_INT8;
+    if (b->ops->keys_in_int8 && b->ops->keys_in_int8(b, kv, head_dim)) math.qk = DQ_NUM_INT8;
     return math;
 }
 

@@ -786,7 +786,7 @@ dq_status dq_pass_options_of(dq_pass *pass, dq_kv_spec *kv, dq_pass_options *o, 
     if (dq_kv_sweep_list(&list, &n, &o->kv, &m->kv, m, err) == DQ_OK &&
         dq_kv_options_fit(kv, &list[0], m, pass->math, b, err) == DQ_OK)
         dq_kv_options_check(&o->kv, err);
-    if (err->code == DQ_OK) pass->math = dq_backend_math_of(b, pass->math, kv);
+    if (err->code == DQ_OK) pass->math = dq_backend_math_of(b, pass->math, kv, m->map.head_dim);
     for (int i = 0; err->code == DQ_OK && o->kv.logger && i < o->kv.n_sized; i++) {
         char text[DQ_KV_SIZED];
         dq_logger_say(o->kv.logger, "KV size %s", dq_kv_sweep_sized(text, &o->kv.sized[i]));

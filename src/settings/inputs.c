@@ -134,7 +134,7 @@ static void describe(char buf[DQ_ROUTE_TEXT], const dq_backend *b, const dq_laye
             if (k > i) part[k][0] = 0;
         }
     }
-    const char *attend = b->ops->attend_kernel(b, kv, math);
+    const char *attend = b->ops->attend_kernel(b, kv, l->attn.map->head_dim, math);
     add(&t, "; attention %s", attend ? attend : "no kernel for");
     char widths[DQ_KV_TEXT];
     add(&t, "; kv %s %s", dq_kv_codes_text(widths, kv), dq_num_name[math.kv]);

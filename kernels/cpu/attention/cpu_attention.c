@@ -224,8 +224,10 @@ static bool int8_values(const dq_attend_args *args)
     return in_int8(args->math.pv, args->kv->form[DQ_V].bits);
 }
 
-const char *dq_cpu_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_math math)
+const char *dq_cpu_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, int head_dim,
+                                 dq_math math)
 {
+    (void)head_dim;
     static const char *const name[2][2] = {{"attend", "attend with int8 values"},
                                            {"attend with int8 keys", "attend_int8"}};
     (void)b;

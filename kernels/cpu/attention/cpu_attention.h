@@ -10,7 +10,8 @@
  * codes are multiplied as integers; unquantized slots are multiplied in f32. */
 
 /* What attend takes for math.qk, math.pv. */
-const char *dq_cpu_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_math math);
+const char *dq_cpu_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, int head_dim,
+                                 dq_math math);
 
 /* A page of one KV head as some rows read it. */
 typedef struct dq_cpu_page {

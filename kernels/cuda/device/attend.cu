@@ -329,7 +329,7 @@ combine(DQ_PARAMETER dq_attend_call a, const dq_attend_join *DQ_RESTRICT joins)
 
 static int padded(int dim)
 {
-    return dim <= 64 ? 64 : 128;
+    return dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
 }
 
 dq_operands dq_attend_operands(int head_dim, int n_slabs, int n_keys, int n_values, int head_keys)
@@ -348,21 +348,32 @@ int64_t dq_attend_share_floats(const dq_attend_call *a)
 
 bool dq_attend_takes_int8(const dq_page_form *keys)
 {
-    return dq_attend_has_hopper && keys->bits > 4 && keys->bits <= 8 && keys->n_scales == 1 &&
-           !keys->has_lows && !keys->set_numbers;
+    return dq_attend_has_hopper && keys->dim <= DQ_HOPPER_DIM && keys->bits > 4 &&
+           keys->bits <= 8 && keys->n_scales == 1 && !keys->has_lows && !keys->set_numbers;
 }
 
 static const char *dims_lack(const dq_page_form *f)
 {
-    if (f->dim % 16 || f->dim < 16 || f->dim > 128)
-        return "head_dim is not a multiple of 16 up to 128";
+    if (f->dim % 16 || f->dim < 16 || f->dim > 256)
+        return "head_dim is not a multiple of 16 up to 256";
     if (f->cols != f->dim || f->stride != f->dim) return "channels are padded";
     if (f->bits < 16 && f->n_scales > 1 && f->group % 16)
         return "groups of scales are no multiples of 16";
     return NULL;
 }
 
-const char *dq_attend_lacks(const dq_attention_units *u, const dq_attention_finish *f, int round)
+static attend_space space_of(const dq_attention_units *u)
+{
+    const int channels = padded(u->form[0].dim), key_bytes = dq_operand_key_bytes(channels);
+    attend_space at = {};
+    at.values = u->n_maps * key_bytes;
+    at.queries = at.values + dq_operand_key_bytes(u->n_slabs * channels);
+    at.total = at.queries + 2 * key_bytes;
+    return at;
+}
+
+const char *dq_attend_lacks(const dq_attention_units *u, const dq_attention_finish *f, int round,
+                            size_t smem)
 {
     const char *s = dims_lack(&u->form[0]);
     if (!s) s = dims_lack(&u->form[1]);
@@ -372,6 +383,9 @@ const char *dq_attend_lacks(const dq_attention_units *u, const dq_attention_fini
     if (f && f->rotated && u->form[1].dim & (u->form[1].dim - 1))
         return "rotation of such a head_dim";
     if (u->n_maps > 2 || u->n_slabs > 2) return "more than two maps or slabs of values";
+    if (u->n_slabs == 2 && u->form[0].dim > 128) return "two slabs of values of such a head_dim";
+    if ((size_t)space_of(u).total + sizeof(attend_block) > smem)
+        return "shared memory of this GPU is too small for such a head_dim";
     if (round == DQ_ROUND_TILE) return "rounding of logits by tiles";
     return NULL;
 }
@@ -393,49 +407,59 @@ cudaError_t dq_attend_scores(dq_attend_call a, cudaStream_t s)
     if (a.o.int8) return dq_scores_int8(a, s);
 #endif
     if (a.o.key_channels == 64) LAUNCH(scores<64>, grid, TEAM, smem, s, a);
-    LAUNCH(scores<128>, grid, TEAM, smem, s, a);
+    if (a.o.key_channels == 128) LAUNCH(scores<128>, grid, TEAM, smem, s, a);
+    LAUNCH(scores<256>, grid, TEAM, smem, s, a);
+}
+
+template <int KD>
+static cudaError_t launch_absmax(const dq_attend_call &a, uint32_t *max, bool by_row,
+                                 cudaStream_t s)
+{
+    const dim3 grid((unsigned)(a.n_items * a.u.max_q), (unsigned)a.together);
+    const int smem = 2 * dq_operand_key_bytes(KD);
+    if (by_row) LAUNCH((absmax<KD, true>), grid, TEAM, smem, s, a, max);
+    LAUNCH((absmax<KD, false>), grid, TEAM, smem, s, a, max);
+}
+
+static bool is_for_hopper(const dq_attend_call &a)
+{
+    return dq_attend_has_hopper && a.o.key_channels <= DQ_HOPPER_DIM;
 }
 
 cudaError_t dq_attend_absmax(dq_attend_call a, uint32_t *max, bool by_row, bool hopper,
                              cudaStream_t s)
 {
-    const dim3 grid((unsigned)(a.n_items * a.u.max_q), (unsigned)a.together);
-    const int smem = 2 * dq_operand_key_bytes(a.o.key_channels);
-    const bool small = a.o.key_channels == 64;
     if (a.n_items == 0) return cudaSuccess;
-    if (hopper && !dq_attend_has_hopper) return cudaErrorInvalidValue;
+    if (hopper && !is_for_hopper(a)) return cudaErrorInvalidValue;
 #if defined(DQ_HAVE_HOPPER) || defined(DQ_SIMT)
     if (a.o.int8) return dq_absmax_int8(a, max, by_row, s);
     if (hopper) return dq_absmax_hopper(a, max, by_row, s);
 #endif
-    if (small && by_row) LAUNCH((absmax<64, true>), grid, TEAM, smem, s, a, max);
-    if (small) LAUNCH((absmax<64, false>), grid, TEAM, smem, s, a, max);
-    if (by_row) LAUNCH((absmax<128, true>), grid, TEAM, smem, s, a, max);
-    LAUNCH((absmax<128, false>), grid, TEAM, smem, s, a, max);
+    if (a.o.key_channels == 64) return launch_absmax<64>(a, max, by_row, s);
+    if (a.o.key_channels == 128) return launch_absmax<128>(a, max, by_row, s);
+    return launch_absmax<256>(a, max, by_row, s);
 }
 
 template <bool ROUND> static cudaError_t launch_attend(const dq_attend_call &a, cudaStream_t s)
 {
-    const int key_bytes = dq_operand_key_bytes(a.o.key_channels);
-    attend_space at = {};
-    at.values = a.u.n_maps * key_bytes;
-    at.queries = at.values + dq_operand_key_bytes(a.o.value_channels);
-    at.total = at.queries + 2 * key_bytes;
+    const attend_space at = space_of(&a.u);
     const dim3 blocks((unsigned)(a.n_items * a.u.max_out));
     const bool two = a.u.n_slabs == 2;
     if (a.o.key_channels == 64 && !two)
         LAUNCH((attend<64, 64, ROUND>), blocks, 2 * TEAM, at.total, s, a, at);
     if (a.o.key_channels == 64)
         LAUNCH((attend<64, 128, ROUND>), blocks, 2 * TEAM, at.total, s, a, at);
-    if (!two) LAUNCH((attend<128, 128, ROUND>), blocks, 2 * TEAM, at.total, s, a, at);
-    LAUNCH((attend<128, 256, ROUND>), blocks, 2 * TEAM, at.total, s, a, at);
+    if (a.o.key_channels == 128 && !two)
+        LAUNCH((attend<128, 128, ROUND>), blocks, 2 * TEAM, at.total, s, a, at);
+    if (two) LAUNCH((attend<128, 256, ROUND>), blocks, 2 * TEAM, at.total, s, a, at);
+    LAUNCH((attend<256, 256, ROUND>), blocks, 2 * TEAM, at.total, s, a, at);
 }
 
 cudaError_t dq_attend_run(dq_attend_call a, bool hopper, cudaStream_t s)
 {
     a.scale = a.u.scale * LOG2E;
     if (a.n_items == 0) return cudaSuccess;
-    if (hopper && !dq_attend_has_hopper) return cudaErrorInvalidValue;
+    if (hopper && !is_for_hopper(a)) return cudaErrorInvalidValue;
 #if defined(DQ_HAVE_HOPPER) || defined(DQ_SIMT)
     if (a.o.int8) return dq_attend_int8(a, s);
     if (hopper) return dq_attend_hopper(a, s);

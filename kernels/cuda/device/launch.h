@@ -353,7 +353,7 @@ typedef struct dq_operands {
     int64_t page_bytes;       /* a multiple of 16 */
     int32_t n_keys, n_values; /* heads and pairs of the largest group */
     int32_t head_keys;        /* different heads of keys that an output head reads, 1 or 2 */
-    /* of a head of keys; of both slabs of values: padded with zeros to 64 or 128, twice that */
+    /* of a head of keys; of both slabs of values: padded with zeros to 64, 128 or 256 */
     int32_t key_channels, value_channels;
     /* what is read as codes has bytes for keys, with f32 scales; tokens that are never coded
      * (uncoded) lie in pages of their own besides, in f16 as what is not read so */
@@ -462,8 +462,9 @@ typedef struct dq_attend_call {
 } dq_attend_call;
 
 /* Why attention by operands refuses these arguments, by host fields alone; NULL: it does not. f
- * NULL: scores alone. */
-const char *dq_attend_lacks(const dq_attention_units *u, const dq_attention_finish *f, int round);
+ * NULL: scores alone. smem: bytes of shared memory that a block may have. */
+const char *dq_attend_lacks(const dq_attention_units *u, const dq_attention_finish *f, int round,
+                            size_t smem);
 
 /* Whether operands can be int8: keys have per-token codes of more than 4 bits, with one scale. */
 bool dq_attend_takes_int8(const dq_page_form *keys);
@@ -478,7 +479,7 @@ typedef struct dq_attend_plan {
     int64_t operand_pages;           /* of all lists */
 } dq_attend_plan;
 
-enum { DQ_ATTEND_FEW = 64 };
+enum { DQ_ATTEND_FEW = 64, DQ_HOPPER_DIM = 128 /* head_dim that `hopper` takes, at most */ };
 /* Pages of a part, where so many are divided. */
 int dq_attend_range(int pages);
 /* Items of these units, at most. unit[n]: those of a list follow each other. */

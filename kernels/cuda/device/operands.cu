@@ -535,15 +535,15 @@ cudaError_t dq_attend_unfold(dq_unfold k, const dq_page *pages, const dq_unfold_
                              int max_pages, cudaStream_t s)
 {
     enum { LISTS = 65535 }; /* of a grid's second axis */
-    for (int i = 0; i < n; i += LISTS) {
+    const int smem = box_bytes(&k.form[0]);
+    cudaError_t e = smem > 48 << 10 ? DQ_ALLOW_SMEM(unfold, smem) : cudaSuccess;
+    for (int i = 0; i < n && e == cudaSuccess; i += LISTS) {
         const dim3 grid((unsigned)max_pages, (unsigned)(n - i < LISTS ? n - i : LISTS),
                         (unsigned)(2 * k.o.n_keys));
-        DQ_LAUNCH(unfold, grid, FILL_THREADS, (unsigned)box_bytes(&k.form[0]), s, k, pages,
-                  lists + i);
-        const cudaError_t e = cudaGetLastError();
-        if (e != cudaSuccess) return e;
+        DQ_LAUNCH(unfold, grid, FILL_THREADS, (unsigned)smem, s, k, pages, lists + i);
+        e = cudaGetLastError();
     }
-    return cudaSuccess;
+    return e;
 }
 
 size_t dq_kv_fill_smem(dq_page_form const form[2])

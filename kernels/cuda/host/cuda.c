@@ -121,16 +121,17 @@ static void place_spans(const draft *d, dq_attention_unit *w)
     w->span = (int32_t)(d->n_spans + (here < 0 ? -here : 0));
 }
 
-bool dq_cuda_on_hopper(const dq_backend *b)
+bool dq_cuda_on_hopper(const dq_backend *b, int head_dim)
 {
-    return dq_attend_has_hopper && dq_cuda_of(b)->cc == 90;
+    return dq_attend_has_hopper && dq_cuda_of(b)->cc == 90 && head_dim <= DQ_HOPPER_DIM;
 }
 
 bool dq_cuda_multiplies_codes(const dq_backend *b, const dq_kv *kv)
 {
     dq_page_form form[2];
     dq_cuda_forms(form, kv);
-    return dq_cuda_on_hopper(b) && kv->spec.num == DQ_NUM_INT8 && dq_attend_takes_int8(&form[0]);
+    return dq_cuda_on_hopper(b, form[0].dim) && kv->spec.num == DQ_NUM_INT8 &&
+           dq_attend_takes_int8(&form[0]);
 }
 
 /* Tokens of pages that no row of the unit sees. */

@@ -141,8 +141,9 @@ void dq_cuda_kv_rows(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int
 void dq_cuda_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args);
 void dq_cuda_absmax_join(dq_backend *b, float *absmax, int n_seq, int n_q);
 void dq_cuda_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args);
-bool dq_cuda_keys_in_int8(const dq_backend *b, const dq_kv_spec *kv);
-const char *dq_cuda_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_math math);
+bool dq_cuda_keys_in_int8(const dq_backend *b, const dq_kv_spec *kv, int head_dim);
+const char *dq_cuda_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, int head_dim,
+                                  dq_math math);
 void dq_cuda_attn_observe(dq_backend *b, dq_tally *tally, const dq_attend_args *args,
                           int32_t seq_base);
 void dq_cuda_observe(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *batch, int layer,
@@ -202,9 +203,10 @@ typedef struct dq_cuda_units_request {
     bool places; /* positions of rows in `pos`; of keys as edges */
 } dq_cuda_units_request;
 
-/* Whether attention by tensor cores uses what compute capability 9.0 alone has; and whether it
- * multiplies codes of keys: of a cache of int8 arithmetic, with 8 or 6 bits per token. */
-bool dq_cuda_on_hopper(const dq_backend *b);
+/* Whether attention by tensor cores uses what compute capability 9.0 alone has, for heads of up to
+ * 128 channels; and whether it multiplies codes of keys: of a cache of int8 arithmetic, with 8 or 6
+ * bits per token. */
+bool dq_cuda_on_hopper(const dq_backend *b, int head_dim);
 bool dq_cuda_multiplies_codes(const dq_backend *b, const dq_kv *kv);
 
 /* dq_cuda_units_end ends it and the operation's uploads; after false there is nothing to end. */

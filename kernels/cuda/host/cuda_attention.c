@@ -35,6 +35,11 @@ static bool upload_plan(dq_backend *b, operands *t, const dq_attend_plan *p,
     return b->err.code == DQ_OK;
 }
 
+static bool on_hopper(const dq_backend *b, const dq_attention_units *u)
+{
+    return dq_cuda_on_hopper(b, u->form[0].dim);
+}
+
 /* Units of an item. Where blocks divide the pages of lists no two units share them, and a second
  * block of a cluster would have nothing to do. */
 static int units_together(const dq_backend *b, const dq_attention_units *u,
@@ -42,7 +47,7 @@ static int units_together(const dq_backend *b, const dq_attention_units *u,
 {
     bool few = true;
     for (int i = 0; few && i < u->n; i++) few = unit[i].few;
-    return (dq_cuda_on_hopper(b) && !few ? 2 : 1) * (u->n_maps == 1 ? 2 : 1);
+    return (on_hopper(b, u) && !few ? 2 : 1) * (u->n_maps == 1 ? 2 : 1);
 }
 
 /* Unfolds what units of a launch read; unit: the same on the host. False with the sticky error
@@ -873,18 +878,19 @@ void dq_cuda_kld(dq_backend *b, double *kld, dq_mat ref, const dq_weight *ref_he
 /* ---- CUDA attention ----
  * Attend, attn_absmax and absmax_join of the CUDA backend. */
 
-bool dq_cuda_keys_in_int8(const dq_backend *b, const dq_kv_spec *kv)
+bool dq_cuda_keys_in_int8(const dq_backend *b, const dq_kv_spec *kv, int head_dim)
 {
-    return dq_cuda_on_hopper(b) && kv->num == DQ_NUM_INT8 && kv->quant == DQ_KV_PER_TOKEN &&
-           kv->k_bits > 4 && kv->k_bits <= 8;
+    return dq_cuda_on_hopper(b, head_dim) && kv->num == DQ_NUM_INT8 &&
+           kv->quant == DQ_KV_PER_TOKEN && kv->k_bits > 4 && kv->k_bits <= 8;
 }
 
-const char *dq_cuda_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_math math)
+const char *dq_cuda_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, int head_dim,
+                                  dq_math math)
 {
     if (math.qk == DQ_NUM_F32) return "scores + softmax + values";
-    if (!dq_cuda_on_hopper(b)) return "unfold + attend in f16";
-    return dq_cuda_keys_in_int8(b, kv) ? "unfold + attend_int8 in int8 and f16"
-                                       : "unfold + attend_hopper in f16";
+    if (!dq_cuda_on_hopper(b, head_dim)) return "unfold + attend in f16";
+    return dq_cuda_keys_in_int8(b, kv, head_dim) ? "unfold + attend_int8 in int8 and f16"
+                                                 : "unfold + attend_hopper in f16";
 }
 
 static int rounding_of(dq_logit_spec logit)
@@ -938,9 +944,9 @@ static bool row_maxima(dq_backend *b, operands *t, const dq_attend_args *args)
     uint32_t *max = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_ROWS, bytes);
     t->call.logits.absmax = (const float *)(void *)max;
     return max && dq_cuda_ok(b, cudaMemsetAsync(max, 0, bytes, dq_cuda_stream(b)), "memset") &&
-           dq_cuda_ok(b,
-                      dq_attend_absmax(t->call, max, true, dq_cuda_on_hopper(b), dq_cuda_stream(b)),
-                      "attend (maxima)");
+           dq_cuda_ok(
+               b, dq_attend_absmax(t->call, max, true, on_hopper(b, &t->call.u), dq_cuda_stream(b)),
+               "attend (maxima)");
 }
 
 static bool attend_operands(dq_backend *b, const dq_attention_units *u,
@@ -954,7 +960,7 @@ static bool attend_operands(dq_backend *b, const dq_attention_units *u,
         (dq_attend_logits){rounding_of(args->logit), qmax_of(args->logit), args->absmax};
     if (t.call.logits.round == DQ_ROUND_ROW && !row_maxima(b, &t, args)) return false;
     const cudaStream_t s = dq_cuda_stream(b);
-    return dq_cuda_ok(b, dq_attend_run(t.call, dq_cuda_on_hopper(b), s), "attend") &&
+    return dq_cuda_ok(b, dq_attend_run(t.call, on_hopper(b, u), s), "attend") &&
            dq_cuda_ok(b, dq_attend_combine(t.call, t.joins, t.n_joins, s), "attend (combine)");
 }
 
@@ -976,7 +982,8 @@ static bool taken(dq_backend *b, const dq_cuda_units *u, const dq_attention_fini
                   const dq_attend_args *args)
 {
     if (args->math.qk == DQ_NUM_F32) return true;
-    const char *lack = dq_attend_lacks(&u->dev, f, rounding_of(args->logit));
+    const char *lack =
+        dq_attend_lacks(&u->dev, f, rounding_of(args->logit), dq_cuda_of(b)->smem_optin);
     if (!lack) return true;
     dq_fail_with(&b->err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_F32_OR_CPU},
                  "%s attention on the cuda backend does not take this: %s",
@@ -1046,7 +1053,7 @@ void dq_cuda_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *arg
             dq_cuda_ok(b, dq_attention_absmax(launch, bits, dq_cuda_stream(b)), "attn_absmax");
         else if (unfold(b, &t, &launch, u.unit + first, args))
             dq_cuda_ok(
-                b, dq_attend_absmax(t.call, bits, false, dq_cuda_on_hopper(b), dq_cuda_stream(b)),
+                b, dq_attend_absmax(t.call, bits, false, on_hopper(b, &launch), dq_cuda_stream(b)),
                 "attn_absmax");
     }
     dq_cuda_units_end(b, &u);

@@ -587,7 +587,8 @@ static bool keeps_views(const dq_backend *b, const dq_kv *kv, int layer, const d
     int64_t pages = 0;
     const bool int8 = dq_cuda_multiplies_codes(b, kv);
     dq_cuda_forms(u.form, kv);
-    if (reads == DQ_NUM_F32 || dq_attend_lacks(&u, NULL, DQ_ROUND_NOT)) return false;
+    if (reads == DQ_NUM_F32 || dq_attend_lacks(&u, NULL, DQ_ROUND_NOT, dq_cuda_of(b)->smem_optin))
+        return false;
     for (int i = 0; i < batch->n_seq; i++) {
         const int64_t first = batch->cu_rows[i], n = batch->cu_rows[i + 1] - first;
         for (int g = 0; n && g < kv->map->n_groups; g++) {

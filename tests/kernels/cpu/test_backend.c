@@ -88,7 +88,7 @@ TEST(refusals)
     math.qk = math.pv = DQ_NUM_F16;
     assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "math f16 is not available on the cpu backend"));
-    assert_null(b->ops->attend_kernel(b, &kv, math));
+    assert_null(b->ops->attend_kernel(b, &kv, 64, math));
     memset(&err, 0, sizeof err);
     math = dq_backend_math(b, DQ_NUM_INT8);
     assert_true(math.linear == DQ_NUM_INT8 && math.qk == DQ_NUM_INT8 && math.pv == DQ_NUM_INT8);

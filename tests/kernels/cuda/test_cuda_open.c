@@ -484,7 +484,7 @@ TEST(test_math)
         const dq_math math = dq_backend_math(b, num);
         assert_true(math.linear == num && math.kv == num);
         assert_true(math.qk == attends && math.pv == attends);
-        assert_true((strstr(b->ops->attend_kernel(b, &dq_kv_plain, math), "f16") != NULL) ==
+        assert_true((strstr(b->ops->attend_kernel(b, &dq_kv_plain, 128, math), "f16") != NULL) ==
                     (attends == DQ_NUM_F16));
     }
     dq_backend_close(b);
