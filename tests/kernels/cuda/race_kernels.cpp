@@ -400,7 +400,9 @@ static void operands_of(rig_spec s, uint64_t seed)
 
 static void operands(void)
 {
-    operands_of(spec_of(8, 8, DQ_ROUND_ROW), 1);
+    rig_spec window = spec_of(8, 8, DQ_ROUND_ROW);
+    window.window = 50;
+    operands_of(window, 1);
     operands_of(spec_of(16, 3, DQ_ROUND_NOT), 2);
     rig_spec one = spec_of(6, 4, DQ_ROUND_GIVEN);
     one.maps = 1;
