@@ -225,10 +225,6 @@ DQ_DEVICE bool has_row(const dq_attention_unit *w, int i)
 struct full_pages {
     int first, end;
 };
-DQ_DEVICE bool is_among(full_pages f, dq_step s)
-{
-    return dq_page_of(s) >= f.first && dq_page_of(s) < f.end;
-}
 
 /* What a team knows of its rows, in shared memory: registers are scarce. A warp reads what it wrote
  * itself. */
@@ -241,7 +237,8 @@ struct attend_rows {
 };
 DQ_DEVICE bool is_full(const attend_rows *r, dq_step s)
 {
-    return is_among(r->full[row_of(0) / 16][dq_is_plain(s)], s);
+    const full_pages f = r->full[row_of(0) / 16][dq_is_plain(s)]; /* by one load */
+    return dq_page_of(s) >= f.first && dq_page_of(s) < f.end;
 }
 
 DQ_DEVICE int warp_min(int x)

@@ -18,7 +18,8 @@ struct int8_rows {
 };
 DQ_DEVICE bool is_full(const int8_rows *r, dq_step s)
 {
-    return is_among(r->full[row_of(0) / 16], s);
+    const full_pages f = r->full[row_of(0) / 16];
+    return dq_page_of(s) >= f.first && dq_page_of(s) < f.end;
 }
 DQ_DEVICE key_window window_of(const int8_rows *r, dq_step s, int i)
 {
