@@ -82,7 +82,7 @@ TEST(logits_are_those_of_transformers)
 /* Architectures whose files say the same as the folder of transformers' own model. */
 TEST(architectures_are_those_of_transformers)
 {
-    static const char *const names[] = {"qwen2", "qwen3", "smollm3"};
+    static const char *const names[] = {"qwen2", "qwen3", "smollm3", "gemma3"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char folder[512], path[544];
         snprintf(folder, sizeof folder, GGUF "/%s", names[i]);
