@@ -301,9 +301,10 @@ dq_status dq_cross_mean(dq_cross *x, const char *what, dq_err *err);
  * and it is W* that is rounded then. Where only inputs differ, target = W x' with x' the inputs of
  * the model before rounding, and C = W M with M = mean of (x' - x) x^T. Where the output is added
  * to the residual stream, target - W x is all that this stream lacks after the product, so that o
- * and down take back what was lost earlier too. Source: asymmetric calibration, GPTAQ, arXiv
- * 2504.02692, and Qronos, arXiv 2505.11695, whose least squares are solved here at once and before
- * rounding; the residual target is dq's own. */
+ * and down take back what was lost earlier too. Where a norm follows the product, which hides the
+ * size of what it reads, target is what the product gave before rounding. Source: asymmetric
+ * calibration, GPTAQ, arXiv 2504.02692, and Qronos, arXiv 2505.11695, whose least squares are
+ * solved here at once and before rounding; the residual target is dq's own. */
 
 /* Replaces C by C (H + damping I)^-1 for a factored h, x->n = h->n columns in the matrix's order;
  * dead columns become 0. DQ_RESOURCE; DQ_STOPPED. */
@@ -439,7 +440,7 @@ enum {
 
 typedef struct dq_value_maps {
     float *inputs;    /* [dim, longest] h of the keys of a panel, transposed */
-    float *d;         /* [PANEL, longest] D, 0 after a row's own key */
+    float *d;         /* [PANEL, longest] D, 0 for keys that a row does not see */
     float *logits[2]; /* [BLOCK, longest] of each map */
     float *q, *k;     /* [BLOCK, head_dim], [longest, head_dim] of one head */
     float *y;         /* [BLOCK, head_dim] a slab of what the head gives */
