@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes rounding_oracle.json: what dq stats --forecast and --sensitivity must find on the two models of calib/pair.
+"""Writes rounding_oracle.json: what dq stats --forecast and --sensitivity must find on the two models of calib/pair and
+a random one with windows.
 
 transformers runs each window on its own in float32, with an attention function of this file in the place of its own: scaled logits are
 recorded, and those of some heads of one layer are rounded (kv/kv.h) before the softmax. Everything else is NumPy in float64 over
@@ -55,15 +56,15 @@ def rounded(s, a, bits):
 class Run:
     """What the attention function is told and tells."""
     layer, heads, by = None, None, None
-    logits = {}
+    logits, sees = {}, {}
 
 
 def attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
     n = query.shape[2]
     groups = query.shape[1] // key.shape[1]
-    sees = torch.ones(n, n, dtype=torch.bool).tril()
+    sees = torch.ones(n, n, dtype=torch.bool).tril().triu(1 - (kwargs.get("sliding_window") or n))
     s = (torch.matmul(query, key.repeat_interleave(groups, 1).transpose(2, 3)) * scaling)[0].where(sees, 0.0)
-    Run.logits[module.layer_idx] = s
+    Run.logits[module.layer_idx], Run.sees[module.layer_idx] = s, sees
     if module.layer_idx == Run.layer:
         to = rounded(s, absmax(s, Run.by), BITS)
         s = torch.stack([to[h] if h in Run.heads else s[h] for h in range(len(s))])
@@ -96,18 +97,17 @@ def scored(n):
 def nearest(logits):
     """The least distance of a logit to a tie, in codes, over what the units round."""
     least = 1.0
-    for s in logits.values():
-        seen = torch.ones_like(s, dtype=torch.bool).tril()
+    for i, s in logits.items():
         for by in ROUNDED:
-            x = in_codes(s, absmax(s, by), BITS)[0][seen].double()
+            x = in_codes(s, absmax(s, by), BITS)[0][:, Run.sees[i]].double()
             least = min(least, float((x - x.floor() - 0.5).abs().min()))
     return least
 
 
-def windows(net, ids):
+def windows(net, ids, lengths):
     """Of the lengths, one after the other in the text."""
     found, at = [], 0
-    for n in LENGTHS:
+    for n in lengths:
         while nearest(run(net, ids[at:at + n])[2]) < NEAR:
             at += 1
         found.append(ids[at:at + n])
@@ -192,7 +192,7 @@ def forecast(net, texts):
     for ids, c in zip(texts, CLUSTER):
         logits = run(net, ids)[2]
         for i, s in logits.items():
-            seen = np.tril(np.ones(s.shape[1:], bool))
+            seen = Run.sees[i].numpy()
             plain = softmax(s, seen)
             for g, by in enumerate(GRANULARITIES):
                 a = absmax(s, by)
@@ -225,13 +225,17 @@ def forecast(net, texts):
             "clusters": [x.logits() | x.maps(two) for x in clusters]}
 
 
-def describe(name):
+def describe(name, lengths=LENGTHS):
     net = AutoModelForCausalLM.from_pretrained(PAIR / name, dtype=torch.float32, attn_implementation="rounded").eval()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(PAIR / name / "tokenizer.json"))
-    texts = windows(net, tokenizer.encode((PAIR / "text.txt").read_text()[:20000], add_special_tokens=False))
+    if (PAIR / name / "tokenizer.json").exists():
+        tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(PAIR / name / "tokenizer.json"))
+        ids = tokenizer.encode((PAIR / "text.txt").read_text()[:20000], add_special_tokens=False)
+    else:
+        ids = np.random.default_rng(1).integers(0, net.config.vocab_size, 20000).tolist()
+    texts = windows(net, ids, lengths)
     return {"model": name, "sequences": texts, "cluster": CLUSTER, "bits": BITS, "forecast": forecast(net, texts),
             "units": {by: measure(net, texts, by) for by in ROUNDED}}
 
 
-result = [describe("llama"), describe("diffllama")]
+result = [describe("llama"), describe("diffllama"), describe("../../tests/golden/models/gemma3-f32", (90, 70, 50, 2, 37))]
 (HERE / "rounding_oracle.json").write_text(json.dumps(result, separators=(",", ":")).replace("},{\"model\"", "},\n{\"model\"") + "\n")
