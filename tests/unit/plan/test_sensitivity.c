@@ -305,7 +305,9 @@ static void check_only_layer(const dq_model *m, const dq_calib_text *t)
             const double want = pass(m, b, t, &kv, logits ? four : dq_logit_plain, NULL, plain);
             run(&s, m, t, 1u << kind, (dq_granularity)g, 1);
             assert_int_equal(s.n, 1);
-            assert_true(want > 1e-6);
+            /* a query within a window shorter than a page reads no codes */
+            const bool codes = logits || !m->layer[0].attn.window;
+            assert_true(codes ? want > 1e-6 : want >= 0);
             near(s.unit[0].sums[0], want, 1e-12, 0, dq_sensitivity_name[kind]);
             assert_true(isnan(s.unit[0].interval.low)); /* of one window there is none */
         }
