@@ -165,10 +165,14 @@ static dq_status attention_ended(void *arg, dq_err *err)
 /* Share of a prompt's query-key pairs read as codes; NaN unless in int8. */
 static double share_of_codes(const attention *x)
 {
+    const int window = x->o.model->layer[0].attn.window;
     double all = 0, coded = 0;
     for (int64_t i = 0; i < x->o.at; i++) {
         int64_t reads, codes;
-        dq_kv_reads(&x->o.kv, x->pos[i], x->pos, x->o.at, &reads, &codes);
+        if (window)
+            dq_kv_window_reads(&x->o.kv, window, x->pos[i], &reads, &codes);
+        else
+            dq_kv_reads(&x->o.kv, x->pos[i], x->pos, x->o.at, &reads, &codes);
         all += (double)reads;
         coded += (double)codes;
     }
@@ -187,7 +191,7 @@ void dq_bench_attention_rows(dq_row_writer *w, const void *attended, int64_t i)
     if (x) {
         /* Multiply-adds count as two; a first sweep for maxima does not count. */
         const double products = (double)a->n_out * a->n_slabs * (f->softmaxes ? 2 : 1),
-                     pairs = (double)o->at * (o->at + 1.0) / 2;
+                     pairs = dq_bench_pairs(o->model->layer[0].attn.window, (double)o->at);
         rate = 2.0 * a->head_dim * (a->n_q + products) * pairs /
                dq_bench_timing_of(o, i, SECONDS).median;
         peak = dq_bench_timing_of(o, 0, PEAK).median;

@@ -185,9 +185,10 @@ static double model_peak(dq_backend *b, dq_num num, const dq_model *m, const cha
 static double prefill_flops(const dq_model *m, double n)
 {
     const dq_head_order *a = &m->map;
-    const double pairs = n * (n + 1) / 2;
     const double attention = 2.0 * a->head_dim * (a->n_q + (double)a->n_out * a->n_slabs);
-    return dq_bench_row_flops(m) * n + m->n_layers * attention * pairs + dq_bench_logits_flops(m);
+    double pairs = 0;
+    for (int l = 0; l < m->n_layers; l++) pairs += dq_bench_pairs(m->layer[l].attn.window, n);
+    return dq_bench_row_flops(m) * n + attention * pairs + dq_bench_logits_flops(m);
 }
 
 /* ---- Prefill ----

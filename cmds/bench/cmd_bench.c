@@ -32,6 +32,13 @@ double dq_bench_row_flops(const dq_model *m)
     return m->n_layers * sum;
 }
 
+double dq_bench_pairs(int window, double n)
+{
+    const double full =
+        window > 0 && window < n ? window : n; /* queries that see all before them */
+    return full * (full + 1) / 2 + (n - full) * window;
+}
+
 double dq_bench_logits_flops(const dq_model *m)
 {
     return 2 * (double)m->vocab * (double)m->dim;

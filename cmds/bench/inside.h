@@ -34,6 +34,8 @@ typedef struct dq_bench_block {
 /* Multiply-adds, counted as two: a row's projections in all layers, and a row of logits. */
 double dq_bench_row_flops(const dq_model *m);
 double dq_bench_logits_flops(const dq_model *m);
+/* Visible pairs of a query and a key of n tokens; window as in dq_attn. */
+double dq_bench_pairs(int window, double n);
 
 /* *flops per second of the backend's dense product at the feed-forward shape, best of three, on
  * nonzero activations, as products skip zeros. */
