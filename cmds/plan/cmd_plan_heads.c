@@ -167,8 +167,9 @@ static void print_inputs(const dq_cache_job *j, const dq_plan_heads *p)
            "always\n",
            p->set.kv.evict.policy->name, p->set.keep, (long long)p->context, p->set.kv.sink,
            p->set.kv.recent);
-    printf("groups             %d of KV heads: %d layer%s of %d\n", p->n_groups, m->n_layers,
-           m->n_layers > 1 ? "s" : "", m->map.n_groups);
+    const int layers = dq_model_full_layers(m);
+    printf("groups             %d of KV heads: %d layer%s of %d%s\n", p->n_groups, layers,
+           layers > 1 ? "s" : "", m->map.n_groups, layers < m->n_layers ? " without a window" : "");
 }
 
 static dq_status heads_output_work(const dq_cache_job *j, dq_plan_heads *p, dq_err *err)
