@@ -19,7 +19,8 @@ TEXTS = ["", " ", "  two  spaces ", "plain text", "The key of the red box is 407
 
 
 GEMMA_TEXTS = ["   three", "a  b   c    d", " " * 31 + "x", " " * 33 + "y", " " * 97, "x\n\n\ny\n", "\n" * 9, "a \n  \n b", "\t\tq",
-               "\u2581\u2581 \u2581", "<bos>x<unused0>", "<start_of_turn>user\nHi <end_of_turn>", "<table> <b>", "<eos", "\x00\x01\x7f\u0378"]
+               "\u2581\u2581 \u2581", "<bos>x<unused0>", "<start_of_turn>user\nHi <end_of_turn>", "<table> <b>",
+               "<eos", "\x00\x01\x7f\u0378"]
 GEMMA_OWN = ["<start_of_turn>", "<end_of_turn>", "\n", "\n\n", "\n\n\n", *("\u2581" * n for n in range(2, 9)), "\t", "<table>"]
 
 
