@@ -212,7 +212,8 @@ static void print_kv(const dq_model *m)
     if (coded || s->evict.policy) printf(", sink %d, recent %d", s->sink, s->recent);
     if (coded || s->dense == DQ_KV_BF16)
         printf(", uncoded tokens in %s", dq_kv_dense_name[s->dense]);
-    printf("\nKV cache per token %.0f bytes at 16 bits", plain);
+    printf("\nKV cache per token %.0f bytes at 16 bits%s", plain,
+           dq_model_full_layers(m) < m->n_layers ? " while all windows hold it" : "");
     if (cached < plain) printf("; %.1f as codes, %.2f times fewer", cached, plain / cached);
     printf("\n");
     if (m->gates) printf("KV gates           for kvzap, SHA-256 %.12s...\n", m->gates->sha256);

@@ -220,9 +220,9 @@ void dq_kv_report_warn(dq_logger *logger, const char *what, const dq_kv_spec *s,
     if (dq_kv_has_codes(s) && x.lowbit < 0.5)
         dq_logger_warn(
             logger,
-            "%s, KV %s: only %.1f %% of the keys that scored rows read were codes; sequences "
-            "that are short against --kv-sink %d, --kv-recent %d and pages of %d tokens stay "
-            "unquantized",
+            "%s, KV %s: only %.1f %% of the keys that scored rows read were codes; sequences, and "
+            "windows of layers, that are short against --kv-sink %d, --kv-recent %d and pages of "
+            "%d tokens stay unquantized",
             what, label, 100 * x.lowbit, s->sink, s->recent, DQ_PAGE_TOKENS);
     if (!x.measured || !s->evict.policy) return;
     if (x.cut < 0.5 && (s->evict.tokens || s->evict.keep < 1))

@@ -515,9 +515,17 @@ static void say_shares(dq_row_writer *w, const dq_eval *e)
         nothing = nothing || dq_kv_report_shares_of(&r->kv, &r->work.cached).saves_nothing;
     }
     if (!any || !cmd_eval_kv_swept(e)) return;
+    bool windows = false;
+    for (int i = 0; i < e->n_models; i++) {
+        const dq_model *m = e->model[i].m;
+        windows = windows || dq_model_full_layers(m) < m->n_layers;
+    }
     say(w, "kept: share of a context's tokens that its cache holds.");
     say(w, "share of 16 bits: bytes held (codes, scales, index, rest) over those of the whole "
            "context in 16 bits.");
+    if (windows)
+        say(w, "Of layers with a window both are shares of what its pages hold when nothing is "
+               "evicted.");
     if (nothing) say(w, "From 1 on a cache " DQ_KV_SAVES_NOTHING ".");
 }
 

@@ -132,8 +132,9 @@ static dq_status print_text(const dq_cache_job *j, const dq_plan_gates *p, dq_er
     printf("text               %lld windows of %lld tokens of %s, each read twice: %.0f tokens\n",
            fitted + unseen, ctx, j->text.path, tokens_of(p));
     printf("fit                the first %lld; the other %lld are not fitted\n", fitted, unseen);
-    printf("gates              %d layers of %d groups of KV heads%s, %lld features of a token\n",
-           p->n_lists / p->gates->n_groups, p->gates->n_groups,
+    const int groups = p->gates->n_groups, layers = p->n_lists / groups;
+    printf("gates              %d layer%s of %d group%s of KV heads%s, %lld features of a token\n",
+           layers, layers > 1 ? "s" : "", groups, groups > 1 ? "s" : "",
            p->n_lists < p->gates->n_layers * p->gates->n_groups ? " without a window" : "",
            (long long)dq_kv_gates_features(p->gates->heads[0], p->gates->head_dim));
     if (j->c->dry_run) return print_time(j, p, err) == DQ_OK ? dq_stdout_flush(err) : err->code;

@@ -319,7 +319,6 @@ void dq_layer_steps_attend(const dq_layer_steps *s, const dq_attend_args *extra)
 {
     const dq_attend_args args = dq_layer_steps_args(s, extra);
     s->b->ops->attend(s->b, s->y, &args);
-    s->b->ops->kv_compact(s->b, s->kv, s->kv_layer, s->batch, s->layer->attn.window);
 }
 
 /* gain NULL: no norm. */
@@ -617,6 +616,7 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
         dq_layer_steps_attend(&s, &extra);
         if (pass->watch && pass->watch->attended)
             pass->watch->attended(pass->watch->arg, i, &s, &args);
+        op->kv_compact(b, s.kv, i, batch, s.layer->attn.window);
         if (!ends) dq_layer_steps_out(&s);
         if (ends) break;
         feed_forward(r, &s, pass, i);

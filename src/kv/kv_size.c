@@ -149,11 +149,11 @@ static int64_t of_windows(const dq_kv_spec *s, const dq_kv_shape *m, int64_t con
     cut c = cut_of(s, context);
     const int64_t n = dq_kv_window_cached(m->window, context), gone = context - n;
     if (m->n_windows == 0) return 0;
-    if (gone) {
-        c.coded = c.coded > gone ? c.coded - gone : 0;
+    if (gone) { /* whole pages: what is left stands as at the start */
+        c.sinks = c.sinks > gone ? c.sinks - gone : 0;
+        c.coded = c.coded > gone + c.sinks ? c.coded - gone : c.sinks;
         c.n = n;
-        c.sinks = c.safe = 0;
-        c.sources = pages_between(0, c.coded);
+        c.sources = pages_between(c.sinks, c.coded);
     }
     return m->n_windows * m->n_groups * of_equal_list(s, m, &c, n);
 }

@@ -794,6 +794,9 @@ static dq_status read_windows(dq_model_config *plan, const dq_model *m, const js
         window = 0;
     else if (window || present(config, "sliding_window"))
         DQ_TRY(read_int(&window, config, "sliding_window", 1 << 30, &window, err));
+    /* where all positions fit a window; a layer that rotates by it keeps it */
+    const bool hides_nothing =
+        m->max_positions > 0 && window >= m->max_positions && !m->architecture->local_rope;
     plan->window = dq_alloc(a, (size_t)m->n_layers, sizeof *plan->window, err);
     for (int l = 0; plan->window && l < m->n_layers; l++) {
         if (by == DQ_WINDOW_LATE) has = l >= from;
@@ -802,8 +805,9 @@ static dq_status read_windows(dq_model_config *plan, const dq_model *m, const js
         if (listed) DQ_TRY(is_windowed(&has, m, json_object_get(config, "layer_types"), l, err));
         if (has && window == 0 && (listed || by == DQ_WINDOW_PATTERN))
             return dq_fail(err, DQ_DAMAGED, "layer %d has a window, but %s", l,
-                           used ? "\"sliding_window\" is null" : "\"use_sliding_window\" is false");
-        plan->window[l] = has ? window : 0;
+                           used ? "\"sliding_window\" is null or missing"
+                                : "\"use_sliding_window\" is false");
+        plan->window[l] = has && !hides_nothing ? window : 0;
     }
     return err->code;
 }

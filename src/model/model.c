@@ -901,6 +901,11 @@ dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_mode
     /* A policy of the second map alone would keep the first tokens of a model without one. */
     const dq_kv_policy *p = out->evict.policy;
     const dq_head_order *map = &m->map;
+    if (p && dq_model_full_layers(m) == 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: all layers have windows of their own, so that no policy acts on its "
+                       "cache",
+                       m->path);
     if (p && p->needs & DQ_NEEDS_GATES && !m->gates)
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_GATES},
                             "the policy \"%s\" needs gates, and the model has none", p->name);

@@ -76,3 +76,13 @@ json dq-stats/1
 # a pass of both layers is a third of three walks: what is told between them is told first
 try 0 "sequence" stats "plain model" --text "short text" --progress always
 grep "^dq stats: plain model  " "$top/err" | head -1 | grep -q " 17 %  " || complain "stats: nothing between layers: $(cat "$top/err")"
+
+# a row of a layer with a window of 40 has the logits of that alone, whatever leaves the cache: 4 heads of 300 rows
+long=$(seq -s ' ' 1 200)
+try 0 "sequence" stats "$repo/tests/golden/models/gemma3-f32" --ids "$long $(seq -s ' ' 1 100)" --csv window.csv -q
+[ "$(grep ',attention_logits,' window.csv | cut -d, -f3,4 | sed -n '2,5p' | tr '\n' ' ')" = "0,44880 1,44880 2,180600 3,44880 " ] ||
+    complain "stats: logits of windows: $(cut -d, -f2-4 window.csv | grep logits)"
+
+# no policy acts where all layers have windows of their own
+try 4 "all layers have windows of their own" logits "$repo/tests/golden/models/mistral-window" --ids "$long" --prefix 150 \
+    --kv-keep 0.5 -o gone.h5

@@ -104,10 +104,10 @@ TEST(a_whole_cache_holds_what_is_foretold)
 /* But for pointers to pages: fewer than a list of the whole context has room for. */
 TEST(a_window_holds_what_is_foretold)
 {
-    static const int seen[] = {1, 64, 100, 300, 700};
+    static const int seen[] = {1, 64, 100, 300, 700, 450};
     for (size_t c = 0; c < sizeof codes / sizeof *codes; c++) {
-        for (size_t i = 0; i < 25; i++) {
-            const int n = contexts[i / 5], window = seen[i % 5];
+        for (size_t i = 0; i < 30; i++) {
+            const int n = contexts[i / 6], window = seen[i % 6];
             const dq_kv_spec spec =
                 spec_of(codes[c].bits, codes[c].quant, windows[i % 4][0], windows[i % 4][1]);
             dq_kv_shape m = shape;

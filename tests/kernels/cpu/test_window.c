@@ -47,7 +47,7 @@ TEST(every_width_and_map)
         if (i % 5 % 2 || !test_runs(i, 13)) continue;
         stage s;
         open_stage(&s, pairings[i % N_PAIRINGS], i % 4 ? 32 : 80, spec_of(i / N_PAIRINGS), 2);
-        s.attn.window = windows[i % N_WINDOWS];
+        s.attn.window = windows[i / 5 % N_WINDOWS];
         const int32_t a = new_seq(&s, 1, 0), b = new_seq(&s, 2, 0);
         stream_checked(&s, a, 90);
         begin_batch(&s);
