@@ -85,15 +85,6 @@ static dq_status print_items(dq_row_items *rows, int64_t n,
     return err->code;
 }
 
-/* Of layers that have one, the longest; 0: none has. */
-static int window_of(const dq_model *m)
-{
-    int window = 0;
-    for (int l = 0; l < m->n_layers; l++)
-        if (m->layer[l].attn.window > window) window = m->layer[l].attn.window;
-    return window;
-}
-
 static const dq_usage usage = {
     .name = "info",
     .synopsis = "FILE|DIR [options]",
@@ -164,7 +155,7 @@ static void print_model(const request *r)
     printf("positions          %d\n", m->max_positions);
     const int windows = m->n_layers - dq_model_full_layers(m);
     if (windows)
-        printf("attention windows  %d tokens on %d of %d layers\n", window_of(m), windows,
+        printf("attention windows  %d tokens on %d of %d layers\n", dq_model_window(m), windows,
                m->n_layers);
     printf("norm epsilon       %g", (double)m->norm_eps);
     if (m->layer[0].attn.head_norm) printf(", heads %g", (double)m->layer[0].attn.norm_eps);
@@ -213,7 +204,7 @@ static void print_kv(const dq_model *m)
     if (coded || s->dense == DQ_KV_BF16)
         printf(", uncoded tokens in %s", dq_kv_dense_name[s->dense]);
     printf("\nKV cache per token %.0f bytes at 16 bits%s", plain,
-           dq_model_full_layers(m) < m->n_layers ? " while all windows hold it" : "");
+           dq_model_window(m) ? " while all windows hold it" : "");
     if (cached < plain) printf("; %.1f as codes, %.2f times fewer", cached, plain / cached);
     printf("\n");
     if (m->gates) printf("KV gates           for kvzap, SHA-256 %.12s...\n", m->gates->sha256);
@@ -267,7 +258,7 @@ static void model_rows(dq_row_writer *w, const dq_model *m, const text_ends *e)
     DQ_PUT(w, "tied", m->tied, "Whether the head is the embedding.");
     DQ_PUT(w, "max_positions", m->max_positions, "Positions that it was made for.");
     DQ_PUT(
-        w, "attention_window", window_of(m),
+        w, "attention_window", dq_model_window(m),
         "Tokens that a query sees in layers with a window, the most of all; 0: no layer has one.");
     DQ_PUT(w, "layers_with_window", m->n_layers - dq_model_full_layers(m),
            "Layers that keep the tokens of a window alone.");

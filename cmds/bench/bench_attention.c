@@ -169,10 +169,7 @@ static double share_of_codes(const attention *x)
     double all = 0, coded = 0;
     for (int64_t i = 0; i < x->o.at; i++) {
         int64_t reads, codes;
-        if (window)
-            dq_kv_window_reads(&x->o.kv, window, x->pos[i], &reads, &codes);
-        else
-            dq_kv_reads(&x->o.kv, x->pos[i], x->pos, x->o.at, &reads, &codes);
+        dq_kv_reads(&x->o.kv, window, x->pos[i], x->pos, x->o.at, &reads, &codes);
         all += (double)reads;
         coded += (double)codes;
     }

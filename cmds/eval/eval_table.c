@@ -516,10 +516,7 @@ static void say_shares(dq_row_writer *w, const dq_eval *e)
     }
     if (!any || !cmd_eval_kv_swept(e)) return;
     bool windows = false;
-    for (int i = 0; i < e->n_models; i++) {
-        const dq_model *m = e->model[i].m;
-        windows = windows || dq_model_full_layers(m) < m->n_layers;
-    }
+    for (int i = 0; i < e->n_models; i++) windows = windows || dq_model_window(e->model[i].m);
     say(w, "kept: share of a context's tokens that its cache holds.");
     say(w, "share of 16 bits: bytes held (codes, scales, index, rest) over those of the whole "
            "context in 16 bits.");

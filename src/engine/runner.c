@@ -136,8 +136,7 @@ static int64_t fit_rows(const room *x, const dq_kv_spec *kv, int64_t max)
         const double plain =
             2.0 * a->head_dim * dq_kv_dense_bytes(kv); /* of one token, layer and head */
         const double each = turns ? dq_kv_token_bytes(kv, a->head_dim) : plain;
-        const bool windows = dq_model_full_layers(m) < m->n_layers;
-        double cache = turns || windows ? plain * (double)pages : 0;
+        double cache = turns || dq_model_window(m) ? plain * (double)pages : 0;
         for (int l = 0; l < m->n_layers; l++)
             cache += each * (double)dq_kv_window_cached(m->layer[l].attn.window, pages);
         double bytes = (double)floats * sizeof(float) + cache * a->n_kv;

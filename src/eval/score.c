@@ -800,10 +800,7 @@ dq_status dq_kv_cached_reads(dq_kv_cached *cached, dq_runner *r, int32_t seq, co
         }
         b->ops->kv_count(b, dq_runner_kv(r), seq, layer, group, key);
         for (int64_t k = 0; k < n; k++) {
-            if (window)
-                dq_kv_window_reads(spec, window, pos[k], &reads, &coded);
-            else
-                dq_kv_reads(spec, pos[k], key, have, &reads, &coded);
+            dq_kv_reads(spec, window, pos[k], key, have, &reads, &coded);
             cached->reads += reads;
             cached->reads_coded += coded;
         }

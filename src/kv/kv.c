@@ -218,9 +218,17 @@ static int64_t below(const int32_t *pos, int64_t n, int64_t end)
     return low;
 }
 
-void dq_kv_reads(const dq_kv_spec *spec, int32_t t, const int32_t *pos, int64_t n, int64_t *reads,
-                 int64_t *coded)
+void dq_kv_reads(const dq_kv_spec *spec, int window, int32_t t, const int32_t *pos, int64_t n,
+                 int64_t *reads, int64_t *coded)
 {
+    if (window) {
+        const int32_t first = t < window ? 0 : t - window + 1;
+        const int32_t from = first > spec->sink ? first : spec->sink;
+        const int32_t end = dq_kv_has_codes(spec) ? dq_kv_coded_end(spec, t) : 0;
+        *reads = (int64_t)t - first + 1;
+        *coded = end > from ? end - from : 0;
+        return;
+    }
     *reads = below(pos, n, (int64_t)t + 1);
     *coded = 0;
     if (!dq_kv_has_codes(spec)) return;
@@ -232,16 +240,6 @@ int64_t dq_kv_window_cached(int window, int64_t n)
 {
     const int64_t gone = window && n >= window ? n - window + 1 : 0;
     return n - gone / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS;
-}
-
-void dq_kv_window_reads(const dq_kv_spec *spec, int window, int32_t t, int64_t *reads,
-                        int64_t *coded)
-{
-    const int32_t first = t < window ? 0 : t - window + 1;
-    const int32_t from = first > spec->sink ? first : spec->sink;
-    const int32_t end = dq_kv_has_codes(spec) ? dq_kv_coded_end(spec, t) : 0;
-    *reads = (int64_t)t - first + 1;
-    *coded = end > from ? end - from : 0;
 }
 
 bool dq_kv_has_codes(const dq_kv_spec *spec)

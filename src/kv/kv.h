@@ -354,12 +354,10 @@ int32_t dq_kv_coded_end(const dq_kv_spec *spec, int32_t t);
 int64_t dq_kv_coded_until(const dq_kv_spec *spec, int32_t end);
 /* 1, except where per-channel codes of an incomplete page would be due. */
 int dq_kv_ahead(const dq_kv_spec *spec);
-/* How many of the n ascending positions a query at position t reads; and as codes. */
-void dq_kv_reads(const dq_kv_spec *spec, int32_t t, const int32_t *pos, int64_t n, int64_t *reads,
-                 int64_t *coded);
-/* The same of a layer with a window. */
-void dq_kv_window_reads(const dq_kv_spec *spec, int window, int32_t t, int64_t *reads,
-                        int64_t *coded);
+/* How many tokens a query at position t reads, and as codes: of n ascending positions; in a layer
+ * with a window (0: none) of all in it, whether the cache still has them or not. */
+void dq_kv_reads(const dq_kv_spec *spec, int window, int32_t t, const int32_t *pos, int64_t n,
+                 int64_t *reads, int64_t *coded);
 /* Tokens of the first n that a layer caches: the pages of a window; 0: all. */
 int64_t dq_kv_window_cached(int window, int64_t n);
 bool dq_kv_has_codes(const dq_kv_spec *spec);

@@ -879,6 +879,15 @@ int dq_model_full_layers(const dq_model *m)
     return n;
 }
 
+int dq_model_window(const dq_model *m)
+{
+    int window = 0;
+    for (int l = 0; l < m->n_layers; l++) {
+        if (m->layer[l].attn.window > window) window = m->layer[l].attn.window;
+    }
+    return window;
+}
+
 dq_status dq_model_heads_fit(const dq_model *m, const dq_kv_heads *r, dq_err *err)
 {
     for (int i = 0; i < r->n; i++) {
@@ -922,15 +931,12 @@ dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_mode
 /* The longest window stands for all. */
 static dq_kv_shape kv_shape_of(const dq_model *m)
 {
-    dq_kv_shape shape = {.n_layers = m->n_layers,
+    return (dq_kv_shape){.n_layers = m->n_layers,
                          .n_groups = m->map.n_groups,
                          .n_kv = m->map.n_kv,
                          .head_dim = m->map.head_dim,
-                         .n_windows = m->n_layers - dq_model_full_layers(m)};
-    for (int l = 0; l < m->n_layers; l++) {
-        if (m->layer[l].attn.window > shape.window) shape.window = m->layer[l].attn.window;
-    }
-    return shape;
+                         .n_windows = m->n_layers - dq_model_full_layers(m),
+                         .window = dq_model_window(m)};
 }
 
 /* Tries row `row` of sizes. True: c has it. Else *least is lowered to the fewest bytes of such a

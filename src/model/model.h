@@ -171,6 +171,7 @@ dq_kv_dense dq_model_kv_dense(const dq_model *m, dq_kv_dense dense);
 /* DQ_MISMATCH: not the groups of this model's layers without a window. */
 dq_status dq_model_heads_fit(const dq_model *m, const dq_kv_heads *r, dq_err *err);
 int dq_model_full_layers(const dq_model *m); /* those without a window */
+int dq_model_window(const dq_model *m);      /* the longest of all layers; 0: none has one */
 /* Resolves a request for a cache for this model. Fails as dq_kv_config_spec does; DQ_MISMATCH:
  * widths by map with one map, or shared keys. */
 dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
