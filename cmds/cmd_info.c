@@ -391,9 +391,10 @@ static void print_container(const request *r)
     const char *file = json_string_value(json_object_get(calib, "file"));
     const json_int_t ids = json_integer_value(json_object_get(calib, "tokens")),
                      n = json_integer_value(json_object_get(calib, "sequences"));
-    if (method && file)
-        printf("method             %s, %lld token%s of %s in %lld sequence%s of at most %lld\n",
-               method, (long long)ids, ids == 1 ? "" : "s", file, (long long)n, n == 1 ? "" : "s",
+    if (method && calib)
+        printf("method             %s, %lld token%s %s%s in %lld sequence%s of at most %lld\n",
+               method, (long long)ids, ids == 1 ? "" : "s", file ? "of " : "that the model wrote",
+               file ? file : "", (long long)n, n == 1 ? "" : "s",
                (long long)json_integer_value(json_object_get(calib, "ctx")));
     if (i->arithmetic) printf("made with          %s\n", i->arithmetic);
     if (i->source_types) printf("source types       %s\n", i->source_types);

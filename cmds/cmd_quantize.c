@@ -214,8 +214,9 @@ static void print_calibration(const dq_calib_run *c, const dq_quantizer *q)
 {
     if (!c->calibrate) return;
     const dq_calibrate_info *i = &c->calibrate->info;
-    printf("calibration        %s, %lld token%s in %lld sequence%s of at most %lld\n", c->method,
-           (long long)i->text->n_ids, i->text->n_ids == 1 ? "" : "s", (long long)i->text->n_seq,
+    printf("calibration        %s, %lld token%s%s in %lld sequence%s of at most %lld\n", c->method,
+           (long long)i->text->n_ids, i->text->n_ids == 1 ? "" : "s",
+           c->own ? " that the model writes" : "", (long long)i->text->n_seq,
            i->text->n_seq == 1 ? "" : "s", (long long)i->text->ctx);
     if (i->text->bytes_read < i->text->bytes) {
         printf("excerpt            %s of %s of text, at even intervals\n",
@@ -280,8 +281,8 @@ static void print_summary(const command *c, const dq_quantizer *q)
     }
     if (!dq_calib_run_wanted(&c->request.calib) && any) {
         printf(
-            "no text            codes are the nearest ones. --calib TEXT chooses them by what the "
-            "model reads\n");
+            "no text            codes are the nearest ones. --calib FILE chooses them by what the "
+            "model reads, --calib self by what it writes\n");
     }
     if (c->dry_run) {
         printf("time               about %s on %d thread%s\n", DQ_TIME(c->seconds), dq_os_threads(),

@@ -257,20 +257,26 @@ static dq_status encode(dq_calib_text *out, const dq_calib_excerpt *x, const dq_
     return choose(out, &p, tokens, dq_items_bos(t, DQ_BOS_AUTO), a, err);
 }
 
+dq_status dq_calib_tokenizer(dq_tokenizer **out, const dq_model *m, dq_err *err)
+{
+    dq_tokenizer_text files[DQ_TOKENIZER_FILES] = {{NULL, 0}};
+    *out = NULL;
+    for (int i = 0; i < DQ_TOKENIZER_FILES; i++)
+        DQ_TRY(dq_model_file(m, dq_tokenizer_file[i], &files[i].s, &files[i].len, err));
+    return files[0].s ? dq_tokenizer_load_files(out, files, err) : DQ_OK;
+}
+
 /* Reads more of the file where the excerpt has too few tokens. */
 static dq_status read_pieces(dq_calib_text *out, const char *path, const char *text, size_t len,
                              const dq_model *m, unsigned quarters, dq_arena *a, dq_err *err)
 {
     enum { PER_TOKEN = 16, MORE = 4 };
     dq_calib_excerpt x;
-    dq_tokenizer *t = NULL;
-    dq_tokenizer_text files[DQ_TOKENIZER_FILES] = {{NULL, 0}};
-    for (int i = 0; i < DQ_TOKENIZER_FILES; i++)
-        DQ_TRY(dq_model_file(m, dq_tokenizer_file[i], &files[i].s, &files[i].len, err));
-    if (!files[0].s)
+    dq_tokenizer *t;
+    DQ_TRY(dq_calib_tokenizer(&t, m, err));
+    if (!t)
         return dq_fail(err, DQ_MISMATCH, "%s: has no tokenizer.json, so text cannot become ids",
                        m->path);
-    DQ_TRY(dq_tokenizer_load_files(&t, files, err));
     for (int64_t per = PER_TOKEN;; per *= MORE) {
         if (dq_calib_excerpt_make(&x, path, text, len, out->requested, out->ctx, quarters, per, a,
                                   err) != DQ_OK)
@@ -298,14 +304,9 @@ static dq_status read_pieces(dq_calib_text *out, const char *path, const char *t
     return err->code;
 }
 
-dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_model *m,
-                             int64_t tokens, int64_t ctx, unsigned quarters, dq_arena *a,
-                             dq_err *err)
+dq_status dq_calib_text_begin(dq_calib_text *out, const dq_model *m, int64_t tokens, int64_t ctx,
+                              dq_err *err)
 {
-    enum {
-        CHECKED = 1 << 20
-    }; /* bytes of a file that may be far larger than what is taken of it */
-    dq_os_map file = {0};
     *out = (dq_calib_text){.ctx = ctx};
     if (m->max_positions > 0 && ctx > m->max_positions)
         return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
@@ -316,6 +317,18 @@ dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_mode
         out->ctx = few ? m->max_positions : DQ_CALIB_TEXT_CTX;
     }
     out->requested = tokens > 0 ? tokens : DQ_CALIB_TEXT_TOKENS;
+    return DQ_OK;
+}
+
+dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_model *m,
+                             int64_t tokens, int64_t ctx, unsigned quarters, dq_arena *a,
+                             dq_err *err)
+{
+    enum {
+        CHECKED = 1 << 20
+    }; /* bytes of a file that may be far larger than what is taken of it */
+    dq_os_map file = {0};
+    DQ_TRY(dq_calib_text_begin(out, m, tokens, ctx, err));
     char *text = NULL;
     size_t len = 0;
     if (!dq_file_is_regular(path)) /* a pipe, or standard input */

@@ -925,8 +925,8 @@ static void free_rounded(dq_calibrate_job *j)
     while (j->n_dense > 0) dq_block_free(j->dense[--j->n_dense]);
 }
 
-const char *const dq_calibrate_phase_name[DQ_CALIBRATE_PHASES] = {"forward", "maps",     "hessians",
-                                                                  "factors", "rounding", "files"};
+const char *const dq_calibrate_phase_name[DQ_CALIBRATE_PHASES] = {
+    "text", "forward", "maps", "hessians", "factors", "rounding", "files"};
 
 const dq_calibrate_rule dq_calibrate_rules[DQ_CALIBRATE_RULES] = {
     {.name = "gptq",
@@ -943,12 +943,29 @@ double dq_calibrate_damping(int64_t inputs, int64_t tokens)
     return share > least ? share : least;
 }
 
+static void tell_sampled(void *arg, double share)
+{
+    dq_calibrate_job *j = arg;
+    j->at_once = 1;
+    advance(j, DQ_CALIBRATE_TEXT, share * dq_calib_sample_flop(j->m, &j->c->text), "text");
+}
+
 static dq_status run_job(dq_calibrate_job *j, dq_err *err)
 {
     dq_calibrate *c = j->c;
     find_left(j);
     if (j->n_layers == 0 && !j->embed) return DQ_OK;
     dq_quantize_feed_expect(j->feed);
+    if (c->sampled) {
+        const dq_calib_sampler to = {.m = j->m,
+                                     .b = j->b,
+                                     .text = &c->text,
+                                     .ids = c->sampled,
+                                     .tell = tell_sampled,
+                                     .arg = j};
+        begin_phase(c);
+        DQ_TRY(dq_calib_sample(&to, err));
+    }
     DQ_TRY(dq_calib_pass_new(&j->pass, j->m, j->b, &c->text, err));
     DQ_TRY(dq_hessian_new(&j->h, dq_calib_pass_widest(j->m), j->pass.max_rows, err));
     const int streams = c->set.rule->aligns ? 2 : 1;
@@ -1040,10 +1057,13 @@ static void expect(void *arg, const dq_quantizer *q, dq_quantize_feed *feed, dq_
     dq_calibrate_pace_expect(&j, p);
 }
 
-static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_err *err)
+/* *what: the text as a container names it. */
+static dq_status read_file(json_t **what, dq_calibrate *c, const dq_model *m, dq_err *err)
 {
-    dq_calibrate *c = arg;
     const dq_calib_text *t = &c->text;
+    const char *slash = strrchr(c->set.path, '/');
+    const char *file = slash ? slash + 1 : c->set.path;
+    int64_t first;
     DQ_TRY(dq_calib_text_read(&c->text, c->set.path, m, c->set.tokens, c->set.ctx, c->set.quarters,
                               c->arena, err));
     if (c->set.sha256 && strcmp(t->sha256, c->set.sha256) != 0)
@@ -1052,26 +1072,49 @@ static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_
             "%s: is not the text that the recipe was planned with (its SHA-256 is %.12s..., "
             "expected %.12s...). Give that text, or take \"calib\" out of the recipe's plan.",
             c->set.path, t->sha256, c->set.sha256);
+    if (dq_utf8_check(file, strlen(file), &first) > 0)
+        return dq_fail(err, DQ_USAGE, "%s: the name of the calibration text is not UTF-8",
+                       c->set.path);
+    *what = json_pack("{s:s, s:s, s:o}", "file", file, "sha256", t->sha256, "sketch",
+                      dq_calib_text_sketch(t));
+    return *what ? DQ_OK : dq_fail(err, DQ_RESOURCE, "out of memory");
+}
+
+static dq_status write_own(json_t **what, dq_calibrate *c, const dq_model *m, dq_err *err)
+{
+    if (c->set.sha256)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: its recipe was planned with the text of SHA-256 %.12s..., and not with "
+                       "one that the model writes. Give that text, or take \"calib\" out of the "
+                       "recipe's plan.",
+                       m->path, c->set.sha256);
+    DQ_TRY(
+        dq_calib_text_sampled(&c->text, &c->sampled, m, c->set.tokens, c->set.ctx, c->arena, err));
+    *what = json_pack("{s:i}", "seed", DQ_CALIB_SAMPLE_SEED);
+    return *what ? DQ_OK : dq_fail(err, DQ_RESOURCE, "out of memory");
+}
+
+static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_err *err)
+{
+    dq_calibrate *c = arg;
+    const dq_calib_text *t = &c->text;
+    json_t *o;
+    DQ_TRY(c->set.path ? read_file(&o, c, m, err) : write_own(&o, c, m, err));
+    out->calib = o;
     c->m = m;
     c->info.text = t;
     c->info.inputs = dq_calib_pass_widest(m);
     c->info.scratch_bytes = dq_activations_bytes(t->n_ids, m->dim, c->set.rule->aligns ? 2 : 1,
                                                  dq_calib_pass_widest(m));
     out->scratch_bytes = c->info.scratch_bytes;
-    const char *slash = strrchr(c->set.path, '/');
-    const char *file = slash ? slash + 1 : c->set.path;
-    int64_t first;
-    if (dq_utf8_check(file, strlen(file), &first) > 0)
-        return dq_fail(err, DQ_USAGE, "%s: the name of the calibration text is not UTF-8",
-                       c->set.path);
-    json_t *o = out->calib =
-        json_pack("{s:s, s:s, s:o, s:I, s:I, s:I, s:s}", "file", file, "sha256", t->sha256,
-                  "sketch", dq_calib_text_sketch(t), "tokens", (json_int_t)t->n_ids, "sequences",
-                  (json_int_t)t->n_seq, "ctx", (json_int_t)t->ctx, "damping", DQ_CALIBRATE_DAMPING);
+    json_object_set_new(o, "tokens", json_integer(t->n_ids));
+    json_object_set_new(o, "sequences", json_integer(t->n_seq));
+    json_object_set_new(o, "ctx", json_integer(t->ctx));
+    json_object_set_new(o, "damping", json_string(DQ_CALIBRATE_DAMPING));
     if (c->set.rule->aligns) json_object_set_new(o, "values", json_string("maps"));
     if (c->set.quarters != DQ_CALIB_TEXT_ALL)
         json_object_set_new(o, "quarters", dq_calib_text_quarters_json(c->set.quarters));
-    return o ? dq_json_complete(err) : dq_fail(err, DQ_RESOURCE, "out of memory");
+    return dq_json_complete(err);
 }
 
 dq_status dq_calibrate_new(dq_calibrate **out, const dq_calibrate_settings *s, dq_err *err)

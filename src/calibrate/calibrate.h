@@ -82,6 +82,31 @@ dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_mode
                              int64_t tokens, int64_t ctx, unsigned quarters, dq_arena *a,
                              dq_err *err);
 
+/* A text that the model writes itself: sequences of `ctx` ids that begin with its first token
+ * (bos_token, else eos_token, else any), each further one drawn by softmax at temperature 1, as
+ * LLM-QAT does (arXiv 2305.17888). Here its lengths alone: *ids[n_ids], out's own, all begin a
+ * sequence until dq_calib_sample has drawn them. Memory in the arena. Fails as dq_calib_text_read
+ * does. */
+dq_status dq_calib_text_sampled(dq_calib_text *out, int32_t **ids, const dq_model *m,
+                                int64_t tokens, int64_t ctx, dq_arena *a, dq_err *err);
+
+enum { DQ_CALIB_SAMPLE_SEED = 1 };
+typedef struct dq_calib_sampler {
+    const dq_model *m;
+    dq_backend *b; /* one that computes in host memory */
+    const dq_calib_text *text;
+    int32_t *ids;
+    int64_t at_once;                       /* sequences; 0: all that half of memory holds */
+    void (*tell)(void *arg, double share); /* of all ids, that have just been drawn */
+    void *arg;
+} dq_calib_sampler;
+
+/* By all ranks: the ids of the text, the same with the same arithmetic. DQ_DAMAGED:
+ * logits that are not finite; DQ_STOPPED. */
+dq_status dq_calib_sample(const dq_calib_sampler *to, dq_err *err);
+double dq_calib_sample_flop(const dq_model *m, const dq_calib_text *t);
+int64_t dq_calib_sample_bytes(const dq_model *m, const dq_calib_text *t);
+
 /* Counts sequences of `t` whose ids equal one of `before`. DQ_RESOURCE. */
 dq_status dq_calib_text_shared(int64_t *n, const dq_calib_text *t, const dq_calib_text *before,
                                dq_err *err);
@@ -507,7 +532,7 @@ extern const dq_calibrate_rule dq_calibrate_rules[DQ_CALIBRATE_RULES];
 
 typedef struct dq_calibrate_settings {
     const dq_calibrate_rule *rule;
-    const char *path;    /* of the calibration text */
+    const char *path;    /* of the calibration text; NULL: the model writes it */
     int64_t tokens, ctx; /* 0: the defaults of "Calib text" */
     unsigned quarters;   /* of the text, "Calib text"; 0: all */
     const char *sha256;  /* that the text must have; NULL: any */
@@ -522,6 +547,7 @@ double dq_calibrate_damping(int64_t inputs, int64_t tokens);
 
 /* Phases of a run, for its time and arithmetic. */
 typedef enum dq_calibrate_phase {
+    DQ_CALIBRATE_TEXT,     /* f32: written by the model */
     DQ_CALIBRATE_FORWARD,  /* f32 */
     DQ_CALIBRATE_MAPS,     /* f32: what values are read by */
     DQ_CALIBRATE_HESSIANS, /* f32 */
@@ -565,6 +591,7 @@ struct dq_calibrate {
     dq_arena *arena;
     const dq_model *m; /* once one is open */
     dq_calib_text text;
+    int32_t *sampled; /* its ids, where the model writes it */
     dq_calibrate_info info;
     dq_calibrate_rates rates;
     dq_quantize_method method;

@@ -352,7 +352,8 @@ int64_t dq_calibrate_memory(const dq_calibrate *c, const dq_quantizer *q)
     if (c->set.rule->aligns)
         sums +=
             dq_reference_bytes(m, rows) + dq_value_maps_bytes(m, dq_calib_text_longest(&c->text));
-    return (dq_calib_pass_bytes(m, rows) + sums + layer) / 8 * 9;
+    const int64_t text = c->sampled ? dq_calib_sample_bytes(m, &c->text) : 0;
+    return larger(dq_calib_pass_bytes(m, rows) + sums + layer, text) / 8 * 9;
 }
 
 dq_status dq_calibrate_memory_check(const dq_calibrate *c, const dq_quantizer *q, dq_err *err)
@@ -375,7 +376,8 @@ dq_status dq_calibrate_memory_check(const dq_calibrate *c, const dq_quantizer *q
     {                                                                                              \
         0, 0, x, x, x, x, x, x, x                                                                  \
     }
-const dq_calibrate_rates dq_calibrate_pace_usual = {.flop = {[DQ_CALIBRATE_FORWARD] = 2e-11,
+const dq_calibrate_rates dq_calibrate_pace_usual = {.flop = {[DQ_CALIBRATE_TEXT] = 4e-11,
+                                                             [DQ_CALIBRATE_FORWARD] = 2e-11,
                                                              [DQ_CALIBRATE_MAPS] = 4e-11,
                                                              [DQ_CALIBRATE_HESSIANS] = 2e-11,
                                                              [DQ_CALIBRATE_FACTORS] = 1e-10,
@@ -467,6 +469,8 @@ static void expect_layer(const dq_calibrate_job *j, dq_pace *p, int number)
 void dq_calibrate_pace_expect(const dq_calibrate_job *j, dq_pace *p)
 {
     const dq_weight *const embed[] = {&j->m->embed}, *const head[] = {&j->m->head};
+    if (j->c->sampled && (j->n_layers > 0 || j->embed))
+        expect(j, p, DQ_CALIBRATE_TEXT, dq_calib_sample_flop(j->m, &j->c->text));
     for (int i = 0; j->embed && i < j->m->n_layers; i++)
         expect(j, p, DQ_CALIBRATE_FORWARD, forward_flop(j, &j->m->layer[i]));
     if (j->embed) expect_group(j, p, embed, 1, 0, false);
@@ -529,6 +533,11 @@ static dq_status time_forward(timing *t, dq_err *err)
     }
     keep(t, DQ_CALIBRATE_FORWARD,
          (double)n * dq_calibrate_work_layer(l) + dq_calibrate_work_attention(m, n));
+    /* A pass over few rows reads all weights for them: with 8 it takes 2.6 times as long for each
+     * as one over many. */
+    const double all = 1.6, one = 8;
+    t->c->rates.flop[DQ_CALIBRATE_TEXT] =
+        (all + one / (double)t->c->text.n_seq) * t->c->rates.flop[DQ_CALIBRATE_FORWARD];
     if (!t->c->set.rule->aligns) return DQ_OK;
     dq_value_maps *maps = NULL;
     if (dq_value_maps_new(&maps, m, s.x.rows, err) == DQ_OK) {

@@ -4,6 +4,7 @@
 #define DQ_CALIBRATE_INSIDE_H
 
 #include "calibrate/calibrate.h"
+#include "tokenizer/tokenizer.h"
 
 #include <stdint.h>
 
@@ -11,6 +12,12 @@ static inline int64_t dq_least(int64_t x, int64_t y)
 {
     return x < y ? x : y;
 }
+
+/* NULL: the model has none. */
+dq_status dq_calib_tokenizer(dq_tokenizer **out, const dq_model *m, dq_err *err);
+/* An empty text with the defaults of dq_calib_text_read. */
+dq_status dq_calib_text_begin(dq_calib_text *out, const dq_model *m, int64_t tokens, int64_t ctx,
+                              dq_err *err);
 
 /* The f64 product under factorization and rounding. Every element is its own chain in ascending k,
  * so that bits are equal on every machine. */

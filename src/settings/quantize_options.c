@@ -235,12 +235,22 @@ bool dq_calib_run_wanted(const dq_calib_run *c)
     return strcmp(c->method, "nearest") != 0;
 }
 
-/* Chooses the method: the option's, the recipe's, or align with a text. DQ_USAGE: an unknown
- * method, an unused text, or a missing one. */
-static dq_status calib_run_check(dq_calib_run *c, const dq_quantize_settings *set, dq_err *err)
+/* Words of --calib that are no file. */
+static const char own_text[] = "self", no_text[] = "none";
+
+/* Chooses the method: the option's, the recipe's, or align with a text. Without one a size, or a
+ * method that is asked for, has the model's own text; a recipe's method has not. DQ_USAGE: an
+ * unknown method, an unused text, or a missing one. */
+static dq_status calib_run_check(dq_calib_run *c, const dq_quantize_settings *set, bool sized,
+                                 dq_err *err)
 {
     const char *left = c->tokens ? "calib-tokens" : c->ctx ? "calib-ctx" : NULL;
     const bool nearest = c->requested.text; /* said, where it is that */
+    const bool asked = c->requested.text ? strcmp(c->requested.text, "nearest") != 0 : sized;
+    const bool none = c->file && strcmp(c->file, no_text) == 0;
+    c->own = c->file ? strcmp(c->file, own_text) == 0 : asked && !set->method_name;
+    if (none) c->file = NULL;
+    if (c->own) c->file = own_text;
     c->method = c->requested.text  ? c->requested.text
                 : set->method_name ? set->method_name
                 : c->file          ? "align"
@@ -257,21 +267,25 @@ static dq_status calib_run_check(dq_calib_run *c, const dq_quantize_settings *se
         if (sha)
             dq_fail_more(err, dq_remedy_none, ", that of the plan is %s with SHA-256 %.12s...",
                          file ? file : "a file", sha);
-        return dq_fail_more(err, dq_remedy_none,
-                            ". Add --calib FILE, or --method nearest to go without.");
+        return dq_fail_more(
+            err, dq_remedy_none,
+            ". Add --calib FILE, or --calib self, or --method nearest to go without.");
     }
     if (dq_calib_run_wanted(c) && !c->file)
-        return dq_fail(err, DQ_USAGE,
-                       "--method %s needs a text: --calib FILE. Without one, leave out --method.",
-                       c->method);
+        return dq_fail(
+            err, DQ_USAGE,
+            "--method %s needs a text: --calib FILE, or --calib self. Without one, leave "
+            "out --method.",
+            c->method);
     if (!dq_calib_run_wanted(c) && c->file)
         return dq_fail(err, DQ_USAGE,
                        "--calib: --method nearest reads no text. Use --method align, or leave out "
                        "--calib.");
     if (!dq_calib_run_wanted(c) && left)
         return dq_fail(err, DQ_USAGE,
-                       "--%s: there is no text to calibrate with. Add --calib FILE%s", left,
-                       nearest ? " and leave out --method nearest." : ".");
+                       "--%s: there is no text to calibrate with. Add --calib FILE, or --calib "
+                       "self%s",
+                       left, nearest ? ", and leave out --method nearest." : ".");
     return DQ_OK;
 }
 
@@ -283,7 +297,7 @@ static dq_status calib_run_begin(dq_calib_run *c, dq_quantize_settings *set, con
     if (!dq_calib_run_wanted(c)) return DQ_OK;
     DQ_TRY(dq_backend_open(&c->backend, "cpu", (int)threads, err));
     dq_calibrate_settings s = {.rule = rule_named(c->method),
-                               .path = c->file,
+                               .path = c->own ? NULL : c->file,
                                .tokens = c->tokens,
                                .ctx = c->ctx,
                                .backend = c->backend,
@@ -355,9 +369,10 @@ static dq_status calib_run_announce(const dq_calib_run *c, const dq_quantize_inf
     if (q->n_fed == 0)
         return dq_fail(err, DQ_USAGE,
                        "--calib: no tensor is packed whose codes a text could choose (projections, "
-                       "and a head). Leave out --calib and use --method nearest.");
+                       "and a head). Use --calib none, and leave out --method.");
     const dq_calibrate_info *i = &c->calibrate->info;
-    dq_calib_run_warn(i->text, c->file, rule_named(c->method), i->inputs, logger);
+    dq_calib_run_warn(i->text, c->own ? "--calib self" : c->file, rule_named(c->method), i->inputs,
+                      logger);
     return DQ_OK;
 }
 
@@ -476,7 +491,7 @@ dq_status dq_quantize_request_read(dq_quantize_request *r, dq_err *err)
             o->size > 0 ? o->size : dq_plan_sizes[preset ? o->preset.at : DQ_PLAN_SIZE_USUAL].bits;
         r->set.mode = DQ_TRELLIS;
     }
-    DQ_TRY(calib_run_check(&r->calib, &r->set, err));
+    DQ_TRY(calib_run_check(&r->calib, &r->set, o->bits > 0 && o->bits < 16, err));
     dq_recipe_options_scale(&r->set, &r->recipe, dq_calib_run_wanted(&r->calib));
     if (r->recipe.scale.text && r->set.bits != 16 &&
         dq_quantize_mode(r->set.mode, r->set.bits, true) != r->set.mode)
@@ -619,7 +634,7 @@ dq_status dq_quantize_request_open(dq_quantizer **out, dq_quantize_request *r, c
                 r->logger,
                 "%.2f bits per weight without a calibration text: the model may write fluent "
                 "nonsense. Name a text of the kind it will read, --calib FILE (8 kB help much), "
-                "or take --size 4.5",
+                "let the model write one, --calib self, or take --size 4.5",
                 i->bits_per_weight);
         }
         if (r->out) dq_quantize_check_output(*out, r->out, r->force, r->resume, err);

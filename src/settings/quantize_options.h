@@ -114,6 +114,7 @@ typedef struct dq_calib_run {
     dq_word requested; /* --method: of method_name */
     const char *file;
     int64_t tokens, ctx;
+    bool own;                /* text that the model writes itself, after dq_calib_run_check */
     const char *method;      /* what was decided on, after dq_calib_run_check */
     dq_backend *backend;     /* NULL: the method needs none */
     dq_calibrate *calibrate; /* NULL: nothing is calibrated */
@@ -126,13 +127,16 @@ const char *const *dq_calib_run_method_names(dq_calib_run *c);
         dq_opt_word(                                                                               \
             "method", "NAME", &(c).requested, dq_calib_run_method_names(&(c)),                     \
             DQ_CALIB_RUN_METHODS,                                                                  \
-            "nearest: each value to its nearest code; gptq, which needs --calib: layer by "        \
-            "layer, errors of columns made up for by those still to be rounded; align: "           \
-            "gptq of weights that first make up for what was lost before them, in twice "          \
-            "the time (default align with --calib, nearest without)"),                             \
+            "nearest: each value to its nearest code; gptq, by a text: layer by layer, errors of " \
+            "columns made up for by those still to be rounded; align: gptq of weights that first " \
+            "make up for what was lost before them, in twice the time (default align with a "      \
+            "text, nearest without)"),                                                             \
         dq_opt_text("calib", "FILE", &(c).file,                                                    \
                     "text that the model is to keep predicting: plain, or .jsonl of {\"text\"}; "  \
-                    "not the text that it is scored with later"),                                  \
+                    "not the text that it is scored with later. self: the model writes it, at "    \
+                    "temperature 1, which takes about half as long as the run itself. none: no "   \
+                    "text. A file of such a name is ./self. (default self with --size, --preset, " \
+                    "--method gptq or align, or none of the options of weights; else none)"),      \
         dq_opt_int("calib-tokens", "N", &(c).tokens, 1, 1000000000000,                             \
                    "tokens taken from it, at even intervals (default 16384)"),                     \
         dq_opt_int("calib-ctx", "N", &(c).ctx, 2, INT32_MAX,                                       \

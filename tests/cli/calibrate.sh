@@ -7,13 +7,15 @@ printf '{"text": "a cold hare hears above the field slowly ."}\n{"text": ""}\n{"
 set -- quantize "diff model" -o made.h5 --bits 4 --method gptq --calib text.txt --calib-tokens 2100 --calib-ctx 100
 
 # what does not fit together
-try 2 "needs a text: --calib FILE. Without one, leave out --method.\$" quantize "diff model" -o made.h5 --bits 4 --method gptq
+try 2 "needs a text: --calib FILE, or --calib self. Without one, leave out --method.\$" quantize "diff model" -o made.h5 --bits 4 \
+    --method gptq --calib none
 try 2 "method" quantize "diff model" -o made.h5 --bits 4 --method awq --calib text.txt
 try 2 "[-]-calib: --method nearest reads no text. Use --method align" quantize "diff model" -o made.h5 --bits 4 --calib text.txt \
     --method nearest
 for option in --calib-tokens --calib-ctx; do
-    try 2 "$option: there is no text to calibrate with. Add --calib FILE.$" quantize "diff model" -o made.h5 --bits 4 $option 5
-    try 2 "Add --calib FILE and leave out --method nearest" quantize "diff model" -o made.h5 --bits 4 $option 5 --method nearest
+    try 2 "$option: there is no text to calibrate with. Add --calib FILE, or --calib self.$" quantize "diff model" -o made.h5 \
+        --bits 4 $option 5
+    try 2 "or --calib self, and leave out --method nearest" quantize "diff model" -o made.h5 --bits 4 $option 5 --method nearest
 done
 try 2 "[-]-calib-ctx: expected at most the 512 positions" "$@" --calib-ctx 513
 try 6 "gone.txt" quantize "diff model" -o made.h5 --bits 4 --method gptq --calib gone.txt
@@ -95,6 +97,27 @@ for form in "--bits 2 --group 50 --scale asym" "--bits 3 --group row" "--bits 8 
     try 0 "as the source gives them" verify made.h5 --source "diff model"
 done
 rm -f made.h5 "made 1.h5" "made 2.h5" "made 3.h5" near.h5 kld.csv
+
+# a text that the model writes, which a size without a text calibrates on: the same for any number of threads, an interrupted run's too
+set -- quantize "diff model" --calib-tokens 2100 --calib-ctx 100
+try 0 "calibration  *align, 2100 tokens that the model writes in 21 sequences of at most 100" "$@" -o "own 1.h5" --threads 1
+try 0 "calibration  *gptq, 2100 tokens that the model writes" "$@" -o own.h5 --bits 3 --method gptq --dry-run
+try 0 "no text  *codes are the nearest ones" quantize "diff model" -o own.h5 --bits 4 --dry-run
+try 0 "no text  *codes are the nearest ones" quantize "diff model" -o own.h5 --calib none --dry-run
+"$dq" "$@" -o own.h5 --threads 3 --calib self --size 4.5 -q >/dev/null 2>&1 &
+while [ ! -f own.h5.journal ] || ! grep -q '"slot"' own.h5.journal; do [ -f own.h5 ] && break || sleep 0.05; done
+kill -INT $! 2>/dev/null || :
+wait $! || :
+"$dq" "$@" -o own.h5 --threads 3 --calib self --size 4.5 --resume -q >/dev/null 2>"$top/err" || [ -f own.h5 ]
+cmp -s own.h5 "own 1.h5" || complain "calibrate: threads, or an interruption, change what a model's own text makes: $(cat "$top/err")"
+try 0 "^method  *align, 2100 tokens that the model wrote in 21 sequences" info own.h5
+try 0 '"seed": 1' info own.h5 --json
+json dq-info/1
+try 0 "every dataset and attribute as written" verify own.h5 --source "diff model"
+try 0 "." quantize "diff model" -o none.h5 --calib none
+try 0 "." eval "diff model" none.h5 own.h5 --text unseen.txt --ctx 100 --limit 12 --csv kld.csv
+holds "KLD of a model's own text and of none" "$(column kld.csv 3 kld_nats) < 0.8 * $(column kld.csv 2 kld_nats)"
+rm -f own.h5 "own 1.h5" none.h5 kld.csv
 
 # align, which is what a text without a method asks for: the same bytes for any number of threads, nearer than gptq
 set -- quantize "diff model" --calib text.txt --calib-tokens 2100 --calib-ctx 100 --bits 3

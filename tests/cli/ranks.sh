@@ -67,6 +67,7 @@ by_ranks() { # by_ranks R... -- ARGUMENTS...: of dq quantize "diff model" -o
 }
 by_ranks 8 -- --bits 4 --group tensor --dense-type bf16
 by_ranks 3 8 -- --preset small --calib "$book" --calib-tokens 6000 --calib-ctx 96
+by_ranks 3 -- --calib self --calib-tokens 3000 --calib-ctx 96
 by_ranks 3 -- --bits 3 --embed-bits 16 --method gptq --calib "$book" --calib-tokens 3000 --calib-ctx 100
 mpirun --oversubscribe --bind-to none -n 1 "$dq" quantize "diff model" --bits 4 -o one.h5 : \
     -n 1 "$dq" quantize "diff model" --bits 4 -o other.h5 >"$top/out" 2>"$top/err" </dev/null

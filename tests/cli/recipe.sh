@@ -35,9 +35,9 @@ try 0 "^model.layers.0-1.mlp.up_proj.weight  *2  *344x128  *packed  *4 " "$@" --
 sed -n '/^bits per weight/p; /^container/p; /^packed/p' "$top/out" | sed 's/ .*//' | tr '\n' ' ' | grep -q '^bits container packed $' ||
     complain "quantize: the whole model does not come first: $(cat "$top/out")"
 grep -q "^bits per weight  *[0-9.]* over all 477824 parameters; " "$top/out" || complain "quantize: no bits over all parameters"
-grep -q "^no text .*--calib TEXT" "$top/out" || complain "quantize: not said what a text would bring"
-try 0 "^no text .* by what the model reads\$" "$@" --bits 3 --dry-run
-try 0 "^no text .* by what the model reads\$" "$@" --bits-map up=3 --dry-run
+grep -q "^no text .*--calib FILE" "$top/out" || complain "quantize: not said what a text would bring"
+try 0 "^no text .* by what the model reads, --calib self by what it writes\$" "$@" --bits 3 --dry-run
+try 0 "^no text" "$@" --bits-map up=3 --dry-run
 try 0 "^no text" "$@" --bits 16 --embed-bits 4 --dry-run # a text chooses codes of an embedding that is the head
 try 0 "bits per weight" "$@" --bits 16 --embed-bits 16 --dry-run
 ! grep "^no text" "$top/out" || complain "quantize: a text is recommended that is refused"

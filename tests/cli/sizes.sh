@@ -21,11 +21,11 @@ for size in 4.5 5 6.5; do
 done
 # below 4 bits a text is asked for, where there is none
 nonsense="bits per weight without a calibration text: .*--calib FILE"
-try 0 "." "$@" --dry-run --size 3.5
+try 0 "." "$@" --dry-run --size 3.5 --calib none
 grep -q "warning: 3.4[0-9] $nonsense" "$top/err" || complain "sizes: 3.5 bits without a text are not warned of: $(cat "$top/err")"
 try 0 "$nonsense" "$@" --dry-run --bits 3 --embed-bits 3 --json
 echo "the green mole" >short.txt
-for fine in "--size 4.5" "--size 3.5 --calib short.txt" "--bits 16 --embed-bits 16"; do
+for fine in "--size 4.5 --calib none" "--size 3.5" "--size 3.5 --calib short.txt" "--bits 16 --embed-bits 16"; do
     # shellcheck disable=SC2086
     try 0 "." "$@" --dry-run $fine
     ! grep -q "$nonsense" "$top/err" || complain "sizes: $fine: $(cat "$top/err")"
@@ -36,12 +36,12 @@ echo '{"schema": "dq-recipe/1", "kv": {"k_bits": 4, "v_bits": 4}}' >cache.json
 try 0 '"scale": "trellis"' "$@" --recipe cache.json --print-recipe
 try 0 '"scale": "trellis"' "$@" --recipe cache.json --size 5 --print-recipe
 
-# a preset, its recipe and its container's recipe give the same bytes, by any number of threads, without a text and with one
+# a preset, its recipe and its container's recipe give the same bytes, by any number of threads, without a text, with its own and with another
 head -c 6000 "$repo/calib/pair/text.txt" >some.txt
 try 0 "." "$@" --force --preset small --calib some.txt --calib-tokens 300 --calib-ctx 100 --progress always
 most=$(tr '\r' '\n' <"$top/err" | sed -n 's/.* \([0-9][0-9]*\) %.*/\1/p' | sort -n | tail -n 1)
 holds "percents of progress" "${most:-0} > 50 && ${most:-0} <= 100"
-for text in "" "--calib some.txt --calib-tokens 300 --calib-ctx 100"; do
+for text in "--calib none" "--calib self --calib-tokens 300 --calib-ctx 100" "--calib some.txt --calib-tokens 300 --calib-ctx 100"; do
     for preset in small balanced near-lossless; do
         # shellcheck disable=SC2086
         try 0 "content SHA-256" "$@" --force --preset $preset --threads 1 $text

@@ -7,6 +7,7 @@
 #include "tests/rigs/given.h"
 #include "tests/rigs/golden.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -371,4 +372,83 @@ TEST(ill_formed_text_is_placed)
         fclose(f);
         unlink(path[lines]);
     }
+}
+
+static void hear_share(void *arg, double share)
+{
+    *(double *)arg += share;
+}
+
+/* Draws ids that begin with what `t` begins with, so many sequences at once. Returns n_ids. */
+static int64_t sample(int32_t **ids, dq_calib_text *t, const dq_model *m, dq_backend *b,
+                      int64_t tokens, int64_t ctx, int64_t at_once, dq_arena *a)
+{
+    dq_err err = {0};
+    double heard = 0;
+    assert_int_equal(dq_calib_text_sampled(t, ids, m, tokens, ctx, a, &err), DQ_OK);
+    const dq_calib_sampler to = {.m = m,
+                                 .b = b,
+                                 .text = t,
+                                 .ids = *ids,
+                                 .at_once = at_once,
+                                 .tell = hear_share,
+                                 .arg = &heard};
+    assert_int_equal(dq_calib_sample(&to, &err), DQ_OK);
+    assert_true(fabs(heard - 1) < 1e-9);
+    return t->n_ids;
+}
+
+/* Ids do not depend on how many sequences run at once; every sequence begins alike and goes on otherwise. */
+TEST(a_model_writes_its_text)
+{
+    dq_model *m = given_model(DQ_SOURCE_DIR "/calib/pair/diffllama");
+    dq_backend *b = given_backend(2);
+    dq_arena *a = given_arena();
+    dq_calib_text t, again;
+    int32_t *ids, *others;
+    assert_int_equal(sample(&ids, &t, m, b, 205, 20, 0, a), 205);
+    assert_int_equal(t.n_seq, 11);
+    assert_int_equal(t.cu[11] - t.cu[10], 5);
+    sample(&others, &again, m, b, 205, 20, 3, a);
+    assert_memory_equal(ids, others, 205 * sizeof *ids);
+    for (int64_t s = 0; s < t.n_seq; s++) {
+        assert_int_equal(ids[t.cu[s]], ids[0]);
+        if (s > 0) assert_memory_not_equal(ids + 1, ids + t.cu[s] + 1, 4 * sizeof *ids);
+    }
+}
+
+/* The second ids of many sequences have the frequencies of the softmax after the first. */
+TEST(ids_are_drawn_by_softmax)
+{
+    enum { N = 4000 };
+    dq_model *m = given_model(DQ_SOURCE_DIR "/calib/pair/llama");
+    dq_backend *b = given_backend(2);
+    dq_arena *a = given_arena();
+    dq_calib_text t;
+    int32_t *ids, id, pos = 0, next;
+    sample(&ids, &t, m, b, 2 * N, 2, 0, a);
+    int *count = dq_alloc(a, (size_t)m->vocab, sizeof *count, &(dq_err){0});
+    for (int64_t s = 0; s < N; s++) count[ids[t.cu[s] + 1]]++;
+    dq_err err = {0};
+    dq_runner *r;
+    dq_mat hidden;
+    assert_int_equal(dq_runner_new(&r, m, b, &dq_kv_plain, &err), DQ_OK);
+    id = ids[0];
+    const int32_t seq = b->ops->kv_seq_new(b, dq_runner_kv(r));
+    const int64_t cu[] = {0, 1};
+    const dq_batch batch = {1, 1, cu, &seq, &id, &pos};
+    const dq_pass pass = {.logit = dq_logit_plain,
+                          .math = {DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32}};
+    assert_int_equal(dq_runner_pass(r, &batch, &pass, &hidden, &err), DQ_OK);
+    double most = 0;
+    for (next = 0; next < m->vocab; next++) {
+        double logp;
+        b->ops->logprob(b, &logp, NULL, hidden, &m->head, &next, DQ_NUM_F32);
+        assert_int_equal(dq_backend_sync(b, &err), DQ_OK);
+        const double p = exp(logp), off = (double)count[next] - N * p;
+        most = fmax(most, p);
+        assert_true(off * off <= 36 * (N * p * (1 - p) + 1)); /* 6 standard deviations */
+    }
+    assert_true(most > 0.02 && most < 0.98); /* else it would show little */
+    dq_runner_free(r);
 }
