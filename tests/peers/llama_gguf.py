@@ -28,8 +28,15 @@ def config_of(folder):
         return json.load(f)
 
 
+def is_gguf(model):
+    return model.endswith(".gguf")
+
+
 def fingerprint(folder):
     """A name for the files of a checkpoint as they are now: another model in a folder of the same name has another."""
+    if is_gguf(folder):
+        s = os.stat(folder)
+        return hashlib.sha256(repr((folder, s.st_size, s.st_mtime_ns)).encode()).hexdigest()[:12]
     files = sorted(x for x in os.listdir(folder) if x.endswith(".safetensors"))
     seen = [(x, os.stat(os.path.join(folder, x))) for x in files]
     with open(os.path.join(folder, "config.json"), "rb") as f:

@@ -1,14 +1,15 @@
 """Weights of a real model made smaller by llama.cpp, llm-compressor, GPTQModel, AutoRound and dq, all scored by dq eval.
 
     python real_weights.py DQ MODEL_DIR CALIB.txt SCORE.jsonl --like MODEL.gguf --llama-bin DIR [--llmcompressor PYTHON]
-                           [--gptqmodel PYTHON] [--autoround PYTHON] [--windows 20] [--only REGEX] [--work DIR] -o OUT.csv
+                           [--gptqmodel PYTHON] [--autoround PYTHON] [--windows 20] [--only REGEX] [--sizes BITS,...] [--work DIR]
+                           -o OUT.csv
 
-MODEL_DIR is the folder of studies/real/checkpoint.py --rescaled, MODEL.gguf the file it came from, whose tokenizer the F32 file
-for llama.cpp gets. Every program sees the same calibration: 32 pieces of 512 tokens in even distances in CALIB.txt (llama.cpp
-their text, one after the other). SCORE.jsonl, or a single text: windows of 512 tokens, the second half of each, KLD from MODEL_DIR
-in f32; SCORE.txt beside it is what llama-perplexity reads. PYTHON is that of an environment which has the package; without it its
-rows are left out. The work folder keeps what is made and scored: the same command goes on where it ended. Needs numpy, gguf and
-safetensors.
+MODEL_DIR is what studies/real/checkpoint.py --rescaled made: a folder, of which MODEL.gguf is the file it came from, whose tokenizer
+the F32 file for llama.cpp gets; or a GGUF file, which llama.cpp reads as it is. Every program sees the same calibration: 32 pieces
+of 512 tokens in even distances in CALIB.txt (llama.cpp their text, one after the other). SCORE.jsonl, or a single text: windows
+of 512 tokens, the second half of each, KLD from MODEL_DIR in f32; SCORE.txt beside it is what llama-perplexity reads. PYTHON is
+that of an environment which has the package; without it its rows are left out. The work folder keeps what is made and scored:
+the same command goes on where it ended. Needs numpy, gguf and safetensors.
 
 A row a file: the types that its projections and its embedding really have (llama.cpp changes them where 256 does not divide the
 columns), bits per weight of the file's tensors, seconds of processor time to make it (with those of the importance matrix).
@@ -31,7 +32,7 @@ import shutil
 import subprocess
 import sys
 
-from llama_gguf import fingerprint, load_gguf, made, tensors_of, write_gguf
+from llama_gguf import fingerprint, is_gguf, load_gguf, made, tensors_of, write_gguf
 from llama_wide import Wide, checkpoint_name, cut
 
 CTX, PIECES = 512, 32
@@ -41,9 +42,12 @@ LLAMA_EMBED = ["Q5_K_M/q5_1", "Q4_K_M/q5_0", "Q4_1/q5_0", "IQ4_NL/q5_0", "IQ4_NL
 LLAMA_WIDE = ["Q8_0", "Q6_K", "Q5_K_M", "Q5_K_S", "Q4_K_M", "Q4_K_S", "IQ4_XS", "Q3_K_M", "IQ3_M", "IQ3_S", "IQ3_XXS", "Q2_K", "IQ2_M",
               "IQ2_S", "IQ2_XS", "IQ2_XXS", "Q5_K_S/q5_K", "Q4_K_S/q4_K", "IQ4_XS/q4_K", "Q3_K_M/q4_K", "IQ3_S/q4_K", "IQ3_XXS/q4_K",
               "Q2_K/q4_K", "IQ2_M/q4_K", "IQ2_XS/q4_K", "IQ2_XXS/q4_K", "IQ3_S/q3_K", "IQ3_XXS/q3_K", "IQ2_M/q3_K", "IQ2_XXS/q3_K"]
-# Mixes that people make by hand: TYPE/EMBEDDING/V, of TYPE but for the embedding and v, which takes little room and loses most.
+# Mixes that people make by hand: TYPE/EMBEDDING/V/O, of TYPE but for the embedding, v, which takes little room and loses most, and o.
 LLAMA_WIDE += ["IQ2_M/q4_K/q6_K", "IQ3_XXS/q4_K/q6_K", "IQ3_S/q4_K/q6_K", "IQ4_XS/q4_K/q6_K", "IQ4_XS/q5_K/q6_K", "Q4_K_S/q5_K/q6_K",
                "Q4_K_S/q6_K/q8_0", "Q5_K_S/q5_K/q8_0", "Q5_K_S/q6_K/q8_0"]
+LLAMA_WIDE += ["IQ2_S/iq3_xxs/iq3_xxs/iq3_xxs", "IQ3_XXS/iq4_xs/iq4_xs/iq4_xs", "IQ4_XS/q5_K/q5_K/q5_K"]
+# The same where 256 does not divide the columns of all matrices: llama.cpp gives the others a type that fits.
+LLAMA_MIX = ["IQ2_S/iq4_nl/iq4_nl/iq3_xxs", "IQ3_XXS/iq4_nl/iq4_nl/iq4_xs", "IQ4_XS/q5_1/q5_1/q5_K"]
 SIZES = ["2.5", "3", "3.5", "4", "4.5", "5", "5.5", "6"]
 TORCH = [(4, 32), (4, 64), (3, 64)]
 DQ = [(how, bits) for how, widths in
@@ -127,7 +131,8 @@ def cut_calibration(a):
 
 def llama(a, word, imatrix, wide=False):
     kind, *embed = word.split("/")
-    mix = [("--token-embedding-type", e) for e in embed[:1]] + [("--tensor-type", "attn_v=" + v) for v in embed[1:]]
+    mix = [("--token-embedding-type", e) for e in embed[:1]]
+    mix += [("--tensor-type", f"{name}={to}") for name, to in zip(("attn_v", "attn_output"), embed[1:])]
 
     def make(path):
         with_it = ["--imatrix", a.wide_imatrix if wide else a.imatrix] if imatrix else []
@@ -153,18 +158,21 @@ def by_dq(a, how, word, embed=8):
                                  scale, "--embed-bits", embed, *text))
 
 
-def by_size(a, size):
-    return File(a, "dq", f"size/{size}", True, ".h5",
-                lambda path: run(a.dq, "quantize", a.model, "-o", path, "-q", "--force", "--size", size, "--calib", a.calib,
-                                 "--calib-tokens", PIECES * CTX, "--calib-ctx", CTX))
+def by_size(a, size, calib=None):
+    """calib: self or none; without it the text."""
+    tokens = ["--calib-tokens", PIECES * CTX, "--calib-ctx", CTX] if calib != "none" else []
+    return File(a, "dq", f"{calib or 'size'}/{size}", calib != "none", ".h5",
+                lambda path: run(a.dq, "quantize", a.model, "-o", path, "-q", "--force", "--size", size, "--calib", calib or a.calib,
+                                 *tokens))
 
 
 def candidates(a):
     if a.llama_bin:
         yield from (llama(a, kind, imatrix) for imatrix in (False, True) for kind in LLAMA[imatrix:])  # Q8_0 asks no matrix
-        yield from (llama(a, word, True) for word in LLAMA_EMBED)
+        yield from (llama(a, word, True) for word in LLAMA_EMBED + LLAMA_MIX)
         yield from (llama(a, word, word != "Q8_0", wide=True) for word in LLAMA_WIDE)
-    yield from (by_size(a, size) for size in SIZES)
+    yield from (by_size(a, size) for size in a.sizes)
+    yield from (by_size(a, size, calib) for calib in ("self", "none") for size in a.sizes)
     for program in ("llmcompressor", "gptqmodel", "autoround"):
         if getattr(a, program):
             yield from (by_torch(a, program, getattr(a, program), *form) for form in TORCH)
@@ -180,7 +188,9 @@ def prepare(a, gguf, files):
                                                          "-c", CTX, "--chunks", PIECES, "--no-ppl", "-t", a.threads), path))
         return read_json(spent)
 
-    a.whole = made(os.path.join(a.work, "f32.gguf"), lambda path: write_gguf(gguf, a.model, path, a.like))
+    a.whole = a.model
+    if not is_gguf(a.model):
+        a.whole = made(os.path.join(a.work, "f32.gguf"), lambda path: write_gguf(gguf, a.model, path, a.like))
     a.imatrix, a.wide_imatrix = (os.path.join(a.work, name) for name in ("imatrix.gguf", "imatrix-wide.gguf"))
     a.imatrix_seconds = {"llama": matrix(a.whole, a.imatrix)}
     if any(f.program == "llama-wide" for f in files):
@@ -210,7 +220,7 @@ def facts_of(a, gguf, file):
         embed = next(r for r in told["by_role"] if r["role"] == "embedding")
         return {"bits_all": 8 * told["weight_bytes"] / a.params,
                 "bits_projections": 8 * sum(r["bytes"] for r in roles) / a.projections,
-                "projections": "by role" if file.type.startswith("size") else re.sub("^[a-z]*/|/embed.*", "", file.type),
+                "projections": "by role" if re.match("size|self|none", file.type) else re.sub("^[a-z]*/|/embed.*", "", file.type),
                 "embedding": f"{8 * embed['bytes'] / embed['params']:.2f} bits"}
     parts = list(parts_of(a, gguf, file))
     inner = [p for p in parts if PROJECTION.search(p[0])]
@@ -314,8 +324,8 @@ def beside(file, row, rows):
         return max(sizes, key=lambda x: x[1]["bits_all"])
     if file.program.startswith("llama") and file.calibrated and any(f.type.startswith("size") for f, _ in rows):
         return None, None
-    fit = [(f, r) for f, r in rows if f.program == "dq" and not re.search("embed|size", f.type) and f.calibrated == file.calibrated
-           and -.4 < r["bits_projections"] - row["bits_projections"] < .02]
+    fit = [(f, r) for f, r in rows if f.program == "dq" and not re.search("embed|size|self|none", f.type)
+           and f.calibrated == file.calibrated and -.4 < r["bits_projections"] - row["bits_projections"] < .02]
     return max(fit, key=lambda x: (round(x[1]["bits_projections"], 2), x[0].type.startswith("align")), default=(None, None))
 
 
@@ -360,6 +370,7 @@ def options():
     p.add_argument("--gptqmodel", metavar="PYTHON")
     p.add_argument("--autoround", metavar="PYTHON")
     p.add_argument("--windows", type=int, default=20)
+    p.add_argument("--sizes", type=lambda s: s.split(","), default=SIZES, help="of dq, bits per weight")
     p.add_argument("--batch", type=int, default=12, help="files of one run of dq eval (default 12)")
     p.add_argument("--threads", type=int, default=os.cpu_count(), help="of llama.cpp (default: all processors)")
     p.add_argument("--only", type=re.compile, default=re.compile(""), help="names of files, as --list prints them")
@@ -384,10 +395,11 @@ def main():
     if a.list:
         print("\n".join(f.name for f in files))
         return
-    sizes = [(name, len(data) // (4 if dtype == "F32" else 2)) for name, dtype, _, data in tensors_of(a.model)]
+    gguf = load_gguf(None)
+    sizes = [(name, len(data) // (4 if dtype == "F32" else 2)) for name, dtype, _, data in tensors_of(a.model)] \
+        if not is_gguf(a.model) else [(t.name, int(t.n_elements)) for t in gguf.GGUFReader(a.model).tensors]
     a.params, a.projections = sum(n for _, n in sizes), sum(n for name, n in sizes if PROJECTION.search(name))
     a.source_score = os.path.join(a.work, f"source.{a.windows}.{a.text}.score")
-    gguf = load_gguf(None)
     cut_calibration(a)
     a.whole = None
     if a.llama_bin:
