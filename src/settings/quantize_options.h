@@ -134,7 +134,7 @@ const char *const *dq_calib_run_method_names(dq_calib_run *c);
         dq_opt_text("calib", "FILE", &(c).file,                                                    \
                     "text that the model is to keep predicting: plain, or .jsonl of {\"text\"}; "  \
                     "not the text that it is scored with later. self: the model writes it, at "    \
-                    "temperature 1, which takes about half as long as the run itself. none: no "   \
+                    "temperature 1, in about a fifth of the time that align then takes. none: no " \
                     "text. A file of such a name is ./self. (default self with --size, --preset, " \
                     "--method gptq or align, or none of the options of weights; else none)"),      \
         dq_opt_int("calib-tokens", "N", &(c).tokens, 1, 1000000000000,                             \

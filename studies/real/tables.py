@@ -125,7 +125,7 @@ def weights(folder):
 
 
 def calibrations(folder):
-    texts = [text for text in (*TEXTS, "ko", "code") if rows(folder, f"calibrations-{text}")]
+    texts = [text for text in (*TEXTS, "de", "ru", "ko", "code") if rows(folder, f"calibrations-{text}")]
     of = {text: index(rows(folder, f"calibrations-{text}"), "model") for text in texts}
     names = [model for (model,) in of[texts[0]] if model.startswith("c-")] if texts else []
     table("What calibrates (`gptq`, 4 bits in groups of 64, embedding 8), KLD", ("calibrated on", *(f"scored on {text}" for text in texts)),
