@@ -415,6 +415,8 @@ TEST(a_model_writes_its_text)
         assert_int_equal(ids[t.cu[s]], ids[0]);
         if (s > 0) assert_memory_not_equal(ids + 1, ids + t.cu[s] + 1, 4 * sizeof *ids);
     }
+    dq_backend_close(b);
+    dq_model_close(m);
 }
 
 /* The second ids of many sequences have the frequencies of the softmax after the first. */
@@ -451,4 +453,6 @@ TEST(ids_are_drawn_by_softmax)
     }
     assert_true(most > 0.02 && most < 0.98); /* else it would show little */
     dq_runner_free(r);
+    dq_backend_close(b);
+    dq_model_close(m);
 }
