@@ -65,8 +65,8 @@ def summary(folder):
           [(what, *(measured(of(b), "kld_nats") for b in bits)) for what, of in lines])
 
 
-def least(folder, name, keys, wanted):
-    """The measured cell of the first row whose keys are as wanted."""
+def cell(folder, name, keys, wanted):
+    """KLD of the row whose keys are as wanted."""
     return measured(index(rows(folder, name), *keys).get(wanted), "kld_nats")
 
 
@@ -85,7 +85,7 @@ def models(folder):
     lines += [(f"{float(share):g} of 1024 tokens, `{policy}`, {budget}", "policies", kept, (policy, share, budget))
               for share in ("0.5", "0.25") for policy in ("kvzap", "kvzip", "keydiff", "h2o", "snapkv")
               for budget in ("global", "uniform")]
-    cells = [(what, *(least(at, name, keys, wanted) for _, at in names)) for what, name, keys, wanted in lines]
+    cells = [(what, *(cell(at, name, keys, wanted) for _, at in names)) for what, name, keys, wanted in lines]
     table("KLD of both models", ("what", *(name for name, _ in names)), [line for line in cells if all(line)])
 
 

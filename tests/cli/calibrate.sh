@@ -105,7 +105,7 @@ try 0 "calibration  *gptq, 2100 tokens that the model writes" "$@" -o own.h5 --b
 try 0 "no text  *codes are the nearest ones" quantize "diff model" -o own.h5 --bits 4 --dry-run
 try 0 "no text  *codes are the nearest ones" quantize "diff model" -o own.h5 --calib none --dry-run
 "$dq" "$@" -o own.h5 --threads 3 --calib self --size 4.5 -q >/dev/null 2>&1 &
-while [ ! -f own.h5.journal ] || ! grep -q '"slot"' own.h5.journal; do [ -f own.h5 ] && break || sleep 0.05; done
+while kill -0 $! 2>/dev/null && ! grep -qs '"slot"' own.h5.journal; do sleep 0.05; done
 kill -INT $! 2>/dev/null || :
 wait $! || :
 "$dq" "$@" -o own.h5 --threads 3 --calib self --size 4.5 --resume -q >/dev/null 2>"$top/err" || [ -f own.h5 ]

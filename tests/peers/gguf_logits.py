@@ -2,7 +2,7 @@
 
     pip install transformers torch gguf h5py; python gguf_logits.py DQ MODEL.gguf TEXT [TOKENS...]
 
-For each number of TOKENS (700 and 1400 without one) the first ids of TEXT after BOS, by dq tokenize. Prints the largest
+For each number of TOKENS (700 and 1400 without one) the first ids of TEXT, by dq tokenize. Prints the largest
 difference as a share of the largest logit, and how many of the most likely ids are the same; ends with 1 where the share is
 above 2e-5. Memory: the model in f32, and its logits twice.
 """

@@ -158,12 +158,10 @@ def by_dq(a, how, word, embed=8):
                                  scale, "--embed-bits", embed, *text))
 
 
-def by_size(a, size, calib=None):
-    """calib: self or none; without it the text."""
-    tokens = ["--calib-tokens", PIECES * CTX, "--calib-ctx", CTX] if calib != "none" else []
-    return File(a, "dq", f"{calib or 'size'}/{size}", calib != "none", ".h5",
-                lambda path: run(a.dq, "quantize", a.model, "-o", path, "-q", "--force", "--size", size, "--calib", calib or a.calib,
-                                 *tokens))
+def by_size(a, size):
+    return File(a, "dq", f"size/{size}", True, ".h5",
+                lambda path: run(a.dq, "quantize", a.model, "-o", path, "-q", "--force", "--size", size, "--calib", a.calib,
+                                 "--calib-tokens", PIECES * CTX, "--calib-ctx", CTX))
 
 
 def candidates(a):
@@ -172,7 +170,6 @@ def candidates(a):
         yield from (llama(a, word, True) for word in LLAMA_EMBED + LLAMA_MIX)
         yield from (llama(a, word, word != "Q8_0", wide=True) for word in LLAMA_WIDE)
     yield from (by_size(a, size) for size in a.sizes)
-    yield from (by_size(a, size, calib) for calib in ("self", "none") for size in a.sizes)
     for program in ("llmcompressor", "gptqmodel", "autoround"):
         if getattr(a, program):
             yield from (by_torch(a, program, getattr(a, program), *form) for form in TORCH)
@@ -220,7 +217,7 @@ def facts_of(a, gguf, file):
         embed = next(r for r in told["by_role"] if r["role"] == "embedding")
         return {"bits_all": 8 * told["weight_bytes"] / a.params,
                 "bits_projections": 8 * sum(r["bytes"] for r in roles) / a.projections,
-                "projections": "by role" if re.match("size|self|none", file.type) else re.sub("^[a-z]*/|/embed.*", "", file.type),
+                "projections": "by role" if file.type.startswith("size") else re.sub("^[a-z]*/|/embed.*", "", file.type),
                 "embedding": f"{8 * embed['bytes'] / embed['params']:.2f} bits"}
     parts = list(parts_of(a, gguf, file))
     inner = [p for p in parts if PROJECTION.search(p[0])]
@@ -324,7 +321,7 @@ def beside(file, row, rows):
         return max(sizes, key=lambda x: x[1]["bits_all"])
     if file.program.startswith("llama") and file.calibrated and any(f.type.startswith("size") for f, _ in rows):
         return None, None
-    fit = [(f, r) for f, r in rows if f.program == "dq" and not re.search("embed|size|self|none", f.type)
+    fit = [(f, r) for f, r in rows if f.program == "dq" and not re.search("embed|size", f.type)
            and f.calibrated == file.calibrated and -.4 < r["bits_projections"] - row["bits_projections"] < .02]
     return max(fit, key=lambda x: (round(x[1]["bits_projections"], 2), x[0].type.startswith("align")), default=(None, None))
 
