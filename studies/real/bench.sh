@@ -5,7 +5,7 @@
 # WORK: what is fetched and made, about 4 GB, and the documents (JSON). STAGE: only these, of: fetch stats logits codes policies
 # retrieval weights calibrations tasks speed pictures page. A stage that is done is not done again, and one that was interrupted goes on where it
 # was; without WORK/done-STAGE and WORK/scored-STAGE* it begins anew. DQ_REAL_WINDOWS: how many of each text, 20 without it, of
-# gemma3 8, which has fewer rows, too: its head of 262 144 tokens makes a window take five times as long.
+# gemma3 8, which has fewer rows, too: its head of 262 144 tokens makes a window take 2.5 times as long.
 # DQ_REAL_WIKITEXT: WikiText-2's raw test part, whose articles weights are then scored on, too. DQ_REAL_MODELS: of smollm2 gemma3.
 # TASK=FILE: accuracy too, from the official file, as hellaswag=hellaswag_val.jsonl (arc_easy, arc_challenge, piqa, ...).
 #
